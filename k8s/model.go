@@ -1,0 +1,199 @@
+package k8s
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// Family is an IP address family.
+type Family uint8
+
+// The two families of a dual-stack cluster.
+const (
+	IPv4 Family = 4
+	IPv6 Family = 6
+)
+
+// String gives the family as Kubernetes spells it: IPv4 or IPv6.
+func (f Family) String() string {
+	if f == IPv6 {
+		return string(v1.IPv6Protocol)
+	}
+	return string(v1.IPv4Protocol)
+}
+
+// FamilyOf gives the family of an address. A 4-in-6 address counts as IPv6.
+func FamilyOf(a netip.Addr) Family {
+	if a.Is4() {
+		return IPv4
+	}
+	return IPv6
+}
+
+// Protocol is the transport protocol of a Service port: TCP, UDP or SCTP.
+type Protocol = v1.Protocol
+
+// ServiceName is the namespace and name of a Service.
+type ServiceName struct {
+	Namespace, Name string
+}
+
+// String gives namespace/name.
+func (n ServiceName) String() string { return n.Namespace + "/" + n.Name }
+
+// PortName identifies one port of one Service in one family: the unit that data planes program.
+// It is comparable and ordered by Compare.
+type PortName struct {
+	ServiceName
+	Port     string // the port's name, "" if it has none
+	Protocol Protocol
+	Family   Family
+}
+
+// String gives namespace/name:port, or namespace/name for an unnamed port.
+func (n PortName) String() string {
+	if n.Port == "" {
+		return n.ServiceName.String()
+	}
+	return n.ServiceName.String() + ":" + n.Port
+}
+
+// ID gives a text that no other PortName shares: the String form with protocol and family.
+func (n PortName) ID() string {
+	return fmt.Sprintf("%s/%s:%s/%s/%s", n.Namespace, n.Name, n.Port, n.Protocol, n.Family)
+}
+
+// Compare orders by namespace, name, port, protocol, family.
+func (n PortName) Compare(o PortName) int {
+	return cmp.Or(
+		cmp.Compare(n.Namespace, o.Namespace),
+		cmp.Compare(n.Name, o.Name),
+		cmp.Compare(n.Port, o.Port),
+		cmp.Compare(n.Protocol, o.Protocol),
+		cmp.Compare(n.Family, o.Family),
+	)
+}
+
+// Endpoint is one address and port behind a Service port that is in force on this node.
+type Endpoint struct {
+	Addr  netip.AddrPort
+	Local bool // the endpoint runs on this node
+}
+
+// FrontendType tells by which of its addresses a Service port is reached.
+type FrontendType string
+
+// The kinds of frontend; the texts are part of the command-line contract (plan -o json).
+const (
+	ClusterIP    FrontendType = "ClusterIP"
+	NodePort     FrontendType = "NodePort"
+	ExternalIP   FrontendType = "ExternalIP"
+	LoadBalancer FrontendType = "LoadBalancer"
+)
+
+// Policy is the traffic policy that applies to a frontend.
+type Policy string
+
+// The two traffic policies.
+const (
+	Cluster Policy = "Cluster"
+	Local   Policy = "Local"
+)
+
+// WhenEmpty says what becomes of a new connection to a frontend without an endpoint in force.
+type WhenEmpty string
+
+// Reject answers at once (TCP RST, ICMP port unreachable); Drop stays silent.
+const (
+	Reject WhenEmpty = "reject"
+	Drop   WhenEmpty = "drop"
+)
+
+// Frontend is an address and port where a Service port is served.
+type Frontend struct {
+	Type    FrontendType
+	Address netip.Addr // the zero Addr: every address of the node (NodePort)
+	Port    uint16
+	Policy  Policy
+	// SourceRanges are the only client prefixes of the frontend's family that are served; empty: all.
+	// For LoadBalancer frontends only.
+	SourceRanges []netip.Prefix
+	WhenEmpty    WhenEmpty
+	// ShadowedBy names the Service port (String form) that owns this address, port and protocol;
+	// "" if this frontend is in force. A shadowed frontend is shown but never programmed.
+	ShadowedBy string
+}
+
+// ServicePort is one port of a Service in one family with everything a data plane needs.
+// It is immutable once it is in a Model: readers share it, the tracker replaces it.
+type ServicePort struct {
+	Name            PortName
+	AffinitySeconds int // session affinity by client address; 0: none
+	// ClusterEndpoints and LocalEndpoints are the endpoints in force for traffic with that policy on
+	// this node, after readiness, termination and topology; each sorted by address and port, without duplicates.
+	ClusterEndpoints []Endpoint
+	LocalEndpoints   []Endpoint
+	// Frontends are sorted by type, address, port.
+	Frontends []Frontend
+}
+
+// Endpoints gives the endpoints in force for traffic under the policy p.
+func (s *ServicePort) Endpoints(p Policy) []Endpoint {
+	if p == Local {
+		return s.LocalEndpoints
+	}
+	return s.ClusterEndpoints
+}
+
+// Node is what data planes need to know of the node they run on.
+type Node struct {
+	Name     string
+	Zone     string // label topology.kubernetes.io/zone
+	IPs      []netip.Addr
+	PodCIDRs []netip.Prefix
+}
+
+// Warning is something wrong with an object that does not stop the rest.
+type Warning struct {
+	// Object is what it is about: "Service default/web", "EndpointSlice default/web-1", or "" for a whole file.
+	Object string
+	// Field is the path of the offending field, such as spec.ports[0].nodePort; "" if it is about the object.
+	Field string
+	// Where is the object's origin: a file and document ("services.yaml, document 3"); "" from an API server.
+	Where string
+	Text  string
+}
+
+// String gives the warning in one line.
+func (w Warning) String() string {
+	s := w.Text
+	if w.Field != "" {
+		s = w.Field + ": " + s
+	}
+	if w.Object != "" {
+		s = w.Object + ": " + s
+	}
+	if w.Where != "" {
+		s = w.Where + ": " + s
+	}
+	return s
+}
+
+// Model is the state of all Service ports on this node. It is immutable; see Tracker.
+type Model struct {
+	Node         Node
+	ServiceCIDRs []netip.Prefix
+	Ports        map[PortName]*ServicePort
+	Warnings     []Warning // sorted by text
+}
+
+// Changes names what differs between two consecutive models.
+type Changes struct {
+	// Ports holds, for every Service port that is new, changed or gone, its state in the newer model; nil: gone.
+	Ports map[PortName]*ServicePort
+	// Node is set when Model.Node or Model.ServiceCIDRs differ.
+	Node bool
+}

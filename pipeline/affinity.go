@@ -1,0 +1,114 @@
+package pipeline
+
+import (
+	"encoding/binary"
+	"hash/fnv"
+	"net/netip"
+	"slices"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// Session affinity by client address. A packet that opens a connection visits tablePins, where learned flows
+// say which endpoint its client has (reg2), then tablePinned, which translates to that endpoint if it is still
+// in force. Otherwise a group picks one by the client's address and tableLearn pins it. A pin is hit by new
+// connections only, so its idle timeout runs from the last new connection, as in kube-proxy.
+
+// MaxAffinitySeconds is the longest affinity that a pin can hold: an idle timeout has 16 bits
+// (OpenFlow 1.5.1 §7.3.4.2). Longer ones are cut to it.
+const MaxAffinitySeconds = 65535
+
+// The largest group Open vSwitch can describe has 65,463 bytes of buckets: asked for a larger one
+// (OFPMP_GROUP_DESC, by anybody) 3.1.0 wraps a length and may abort. A bucket of an affinity group takes 48.
+const (
+	maxAffinityBuckets = 1024
+	maxAffinityParts   = 15
+	// MaxAffinityEndpoints is how many endpoints a Service port with session affinity can have; the rest are left
+	// out, and Compiler.Missing tells.
+	MaxAffinityEndpoints = maxAffinityBuckets * maxAffinityParts
+)
+
+func (s *service) affinity() {
+	timeout := min(s.sp.AffinitySeconds, MaxAffinitySeconds)
+	client := flow.Whole(flow.IPSrc)
+	if s.sp.Name.Family == k8s.IPv6 {
+		client = flow.Whole(flow.IPv6Src)
+	}
+	m := ethIs(s.sp.Name.Family)
+	m.Reg[1] = flow.Bits{Value: s.id << markIDShift, Mask: markIDMask}
+	s.add(tableLearn, 100, s.id, m, flow.Learn{
+		Table: s.Layout.table(tablePins), Priority: 100, IdleTimeout: uint16(timeout),
+		Cookie:  s.Layout.cookie(cookieLearned, s.id),
+		EthType: ethType(s.sp.Name.Family),
+		Match:   [2]flow.Subfield{client, {Field: flow.Reg1, Ofs: markIDShift, N: 32 - markIDShift}},
+		Load:    flow.Whole(flow.Reg2),
+	}, s.resubmit(tablePinned))
+}
+
+// affinityGroup adds the choice by client address among the endpoints of policy p and the flows that
+// translate to a pinned one.
+func (s *service) affinityGroup(p k8s.Policy, es []k8s.Endpoint) {
+	es = es[:min(len(es), MaxAffinityEndpoints)]
+	g := &flow.Group{ID: s.group(p), Method: flow.HashSrc}
+	if s.sp.Name.Family == k8s.IPv6 {
+		g.Method = flow.HashSrc6
+	}
+	parts := [][]k8s.Endpoint{es}
+	if len(es) > maxAffinityBuckets {
+		// The first choice is among parts; the hash goes by bucket id, so that the second is independent of it.
+		n := (len(es) + maxAffinityBuckets - 1) / maxAffinityBuckets
+		parts = slices.Collect(slices.Chunk(es, (len(es)+n-1)/n))
+		top := g
+		for i := range parts {
+			top.Buckets = append(top.Buckets, flow.Bucket{ID: uint32(i), Weight: 1, Actions: []flow.Action{
+				flow.ToGroup{ID: top.ID + uint32(i) + 1},
+			}})
+		}
+		s.groups = append(s.groups, top)
+		g = &flow.Group{ID: top.ID + 1, Method: top.Method}
+	}
+	ids := endpointIDs(s.sp)
+	for i, part := range parts {
+		if i > 0 {
+			g = &flow.Group{ID: g.ID + 1, Method: g.Method}
+		}
+		for _, e := range part {
+			id := ids[e.Addr]
+			g.Buckets = append(g.Buckets, flow.Bucket{ID: id, Weight: 1, Actions: []flow.Action{
+				flow.SetField{Field: flow.Reg2, Value: uint64(id), Mask: 0xffffffff}, s.resubmit(tableLearn),
+			}})
+			m := s.marked(p)
+			m.IPProto = ipProto(s.sp.Name.Protocol)
+			m.Reg[2] = flow.Exactly(id)
+			s.add(tablePinned, 100, s.id, m, s.translate(e))
+		}
+		s.groups = append(s.groups, g)
+	}
+	s.add(tablePinned, 50, s.id, s.marked(p), flow.ToGroup{ID: s.group(p)})
+}
+
+// endpointIDs gives every endpoint of a Service port a number for reg2 that stays the same when others come
+// and go, so that a pin never comes to mean another endpoint, and so that the hash of a select group, which
+// goes by bucket id, moves no client that need not move.
+func endpointIDs(sp *k8s.ServicePort) map[netip.AddrPort]uint32 {
+	ids := map[netip.AddrPort]uint32{}
+	taken := map[uint32]bool{}
+	for _, es := range [][]k8s.Endpoint{sp.ClusterEndpoints, sp.LocalEndpoints} {
+		for _, e := range es {
+			if _, ok := ids[e.Addr]; ok {
+				continue
+			}
+			h := fnv.New32a()
+			b := e.Addr.Addr().As16()
+			h.Write(b[:])
+			h.Write(binary.BigEndian.AppendUint16(nil, e.Addr.Port()))
+			id := h.Sum32()&0x7fffffff | 1<<30 // below the reserved bucket ids, never 0
+			for taken[id] {
+				id++
+			}
+			ids[e.Addr], taken[id] = id, true
+		}
+	}
+	return ids
+}

@@ -1,0 +1,90 @@
+package pipeline
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// objects collects what one source of flows asks for: a Service port, or the trunk.
+type objects struct {
+	flows  []*flow.Flow
+	groups []*flow.Group
+	// shared flows may be asked for by several sources; they stay until the last of them is gone.
+	shared []*flow.Flow
+}
+
+// builder makes flows in one layout; its methods hide table bases, cookies and address families.
+type builder struct {
+	*Config
+	objects
+}
+
+func (b *builder) flow(table uint8, priority uint16, id uint32, m flow.Match, actions ...flow.Action) *flow.Flow {
+	return &flow.Flow{
+		Key:     flow.Key{Table: b.Layout.table(table), Priority: priority, Match: m},
+		Cookie:  b.Layout.cookie(cookieStatic, id),
+		Actions: actions,
+	}
+}
+
+func (b *builder) add(table uint8, priority uint16, id uint32, m flow.Match, actions ...flow.Action) {
+	b.flows = append(b.flows, b.flow(table, priority, id, m, actions...))
+}
+
+// share adds a shared flow, once for each source.
+func (b *builder) share(table uint8, priority uint16, m flow.Match, actions ...flow.Action) {
+	f := b.flow(table, priority, 0, m, actions...)
+	if !slices.ContainsFunc(b.shared, func(g *flow.Flow) bool { return g.Key == f.Key }) {
+		b.shared = append(b.shared, f)
+	}
+}
+
+func (b *builder) resubmit(table uint8) flow.Action {
+	return flow.Resubmit{Table: b.Layout.table(table)}
+}
+
+// track looks a packet up in zone, undoing a translation if it belongs to a known connection.
+func (b *builder) track(zone uint16, table uint8) flow.Action {
+	return flow.CT{Zone: zone, Table: b.Layout.table(table), NAT: flow.NAT{Kind: flow.NATExisting}}
+}
+
+// setMark writes the bits of reg1 under mask.
+func setMark(value, mask uint32) flow.Action {
+	return flow.SetField{Field: flow.Reg1, Value: uint64(value), Mask: uint64(mask)}
+}
+
+var newConnection = flow.Bits{Value: flow.CTNew | flow.CTTracked, Mask: flow.CTNew | flow.CTTracked}
+
+func ethType(f k8s.Family) uint16 {
+	if f == k8s.IPv6 {
+		return flow.EthIPv6
+	}
+	return flow.EthIPv4
+}
+
+func ethTypeOf(a netip.Addr) uint16 { return ethType(k8s.FamilyOf(a)) }
+
+func ipProto(p k8s.Protocol) uint8 {
+	switch p {
+	case "UDP":
+		return flow.ProtoUDP
+	case "SCTP":
+		return flow.ProtoSCTP
+	}
+	return flow.ProtoTCP
+}
+
+func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+// toAddr matches packets to one address.
+func toAddr(a netip.Addr) flow.Match { return flow.Match{EthType: ethTypeOf(a), Dst: host(a)} }
+
+// fromNet matches packets from a prefix.
+func fromNet(p netip.Prefix) flow.Match {
+	return flow.Match{EthType: ethTypeOf(p.Addr()), Src: p.Masked()}
+}
+
+func ethIs(f k8s.Family) flow.Match { return flow.Match{EthType: ethType(f)} }

@@ -1,0 +1,275 @@
+package pipeline
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+func compile(t testing.TB, cfg Config, sps ...*k8s.ServicePort) *Compiler {
+	t.Helper()
+	c, err := NewCompiler(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ports := map[k8s.PortName]*k8s.ServicePort{}
+	for _, sp := range sps {
+		ports[sp.Name] = sp
+	}
+	c.Update(ports)
+	return c
+}
+
+func text(t testing.TB, s *flow.State) string {
+	t.Helper()
+	var b strings.Builder
+	if err := WriteBundle(&b, s); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// equal compares two states object by object and says what differs.
+func equal(t *testing.T, what string, got, want *flow.State) {
+	t.Helper()
+	d := flow.Diff(got, want)
+	if d.Empty() {
+		return
+	}
+	var b strings.Builder
+	d.WriteTo(&b)
+	t.Fatalf("%s: to be added (+) and removed (-):\n%s", what, b.String())
+}
+
+// A switch that is fed every Delta ends where a compilation from scratch does, whatever came in between:
+// Services that come, go, change, trade addresses, collide in their ids, and a node whose facts change.
+func TestIncrementalEqualsFromScratch(t *testing.T) {
+	crowd(t, 64)
+	const rounds, steps = 40, 500
+	for round := range rounds {
+		rng := rand.New(rand.NewPCG(uint64(round), 7))
+		cfg := testConfig()
+		c := compile(t, cfg)
+		onSwitch := flow.NewState()
+		onSwitch.Apply(flow.Diff(onSwitch, c.State()))
+		model := map[k8s.PortName]*k8s.ServicePort{}
+		vips := shuffled(rng, 40) // service i has the addresses vips[i]; swapping two swaps their addresses
+		for step := range steps {
+			changes := map[k8s.PortName]*k8s.ServicePort{}
+			set := func(i int) {
+				for n := range model {
+					if n.Name == fmt.Sprint("s", i) {
+						changes[n] = nil
+					}
+				}
+				sp := randomShape(rng, i, vips[i]).servicePort()
+				changes[sp.Name] = sp
+			}
+			i, j := rng.IntN(40), rng.IntN(40)
+			switch op := rng.IntN(12); {
+			case op < 6:
+				set(i)
+			case op < 9:
+				for n := range model {
+					if n.Name == fmt.Sprint("s", i) {
+						changes[n] = nil
+					}
+				}
+			case op < 11:
+				vips[i], vips[j] = vips[j], vips[i]
+				set(i)
+				set(j)
+			default:
+				cfg = testConfig()
+				if rng.IntN(2) == 0 {
+					cfg.Pods = cfg.Pods[:1]
+				}
+				if rng.IntN(2) == 0 {
+					cfg.ClusterCIDRs = nil
+				}
+				if rng.IntN(3) == 0 {
+					cfg.Uplink = 0
+				}
+				if rng.IntN(3) == 0 {
+					cfg.NodeIPs = []netip.Addr{addr("172.16.0.3")}
+				}
+				cfg.LocalDelivery = rng.IntN(2) == 0
+				d, err := c.Reconfigure(cfg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				onSwitch.Apply(d)
+			}
+			for n, sp := range changes {
+				if sp == nil {
+					delete(model, n)
+				} else {
+					model[n] = sp
+				}
+			}
+			onSwitch.Apply(c.Update(changes))
+			if step%10 != 0 && step != steps-1 {
+				continue
+			}
+			fresh := compile(t, cfg)
+			fresh.Update(model)
+			where := fmt.Sprintf("round %d step %d", round, step)
+			equal(t, where+": compiler", c.State(), fresh.State())
+			equal(t, where+": switch", onSwitch, fresh.State())
+		}
+	}
+}
+
+// No step of a Delta, taken in its order, leaves a flow or bucket pointing to a group that is not there.
+func TestDeltaNeverDangles(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 3))
+	c := compile(t, testConfig())
+	groups := map[uint32]bool{}
+	flows := map[flow.Key]*flow.Flow{}
+	check := func(as []flow.Action) {
+		for _, a := range as {
+			if g, ok := a.(flow.ToGroup); ok && !groups[g.ID] {
+				t.Fatalf("%v points to a group that is not there", as)
+			}
+		}
+	}
+	for step := range 2000 {
+		sp := randomShape(rng, rng.IntN(10), step%97).servicePort()
+		changes := map[k8s.PortName]*k8s.ServicePort{sp.Name: sp}
+		if rng.IntN(3) == 0 {
+			changes[sp.Name] = nil
+		}
+		d := c.Update(changes)
+		for _, g := range d.SetGroups {
+			groups[g.ID] = true
+		}
+		for _, f := range d.SetFlows {
+			check(f.Actions)
+			flows[f.Key] = f
+		}
+		for _, f := range d.DelFlows {
+			delete(flows, f.Key)
+		}
+		for _, id := range d.DelGroups {
+			delete(groups, id)
+		}
+		for _, f := range flows {
+			check(f.Actions)
+		}
+	}
+}
+
+// One endpoint more or less touches the Service's own group and nothing else.
+func TestEndpointChangeTouchesOnlyItsGroup(t *testing.T) {
+	s := shape{name: "web", cluster: 10, types: []k8s.FrontendType{k8s.ClusterIP}}
+	c := compile(t, testConfig(), s.servicePort())
+	s.cluster = 9
+	sp := s.servicePort()
+	d := c.Update(map[k8s.PortName]*k8s.ServicePort{sp.Name: sp})
+	if len(d.SetGroups) != 1 || len(d.SetFlows)+len(d.DelFlows)+len(d.DelGroups) != 0 {
+		t.Errorf("one endpoint less gives %d groups, %d flows set, %d deleted", len(d.SetGroups), len(d.SetFlows), len(d.DelFlows))
+	}
+}
+
+func TestOwner(t *testing.T) {
+	sp := shape{name: "web", cluster: 300, types: []k8s.FrontendType{k8s.ClusterIP}}.servicePort()
+	c := compile(t, testConfig(), sp)
+	flows, groups := c.Objects(sp.Name)
+	if len(flows) == 0 || len(groups) == 0 {
+		t.Fatal("no flows or no groups")
+	}
+	for _, f := range flows {
+		if n, ok := c.Owner(f.Cookie); !ok || n != sp.Name {
+			t.Errorf("owner of %v is %v", f, n)
+		}
+	}
+	for _, g := range groups {
+		if n, ok := c.GroupOwner(g.ID); !ok || n != sp.Name {
+			t.Errorf("owner of group %d is %v", g.ID, n)
+		}
+	}
+	first, last := DefaultLayout().Groups()
+	if _, ok := c.Owner(0); ok || groups[0].ID < first || groups[0].ID > last {
+		t.Error("the trunk has an owner, or the group is out of range")
+	}
+}
+
+// UDP clients that keep talking must not keep an endpoint that is gone.
+func TestStaleUDPConnectionsAreFlushed(t *testing.T) {
+	s := shape{name: "dns", protocol: "UDP", cluster: 2, types: []k8s.FrontendType{k8s.ClusterIP, k8s.NodePort}}
+	c := compile(t, testConfig(), s.servicePort())
+	s.cluster = 1
+	sp := s.servicePort()
+	d := c.Update(map[k8s.PortName]*k8s.ServicePort{sp.Name: sp})
+	want := "[zone=1001,ct_nw_proto=17,dst=40.0.0.1:80,replier=10.0.0.12:80 zone=1001,ct_nw_proto=17,dst=172.16.0.2:30000,replier=10.0.0.12:80]"
+	if got := fmt.Sprint(d.FlushCT); got != want {
+		t.Errorf("flushed %s, want %s", got, want)
+	}
+	// The last endpoint too: kube-proxy leaves those connections to a black hole.
+	d = c.Update(map[k8s.PortName]*k8s.ServicePort{sp.Name: nil})
+	if len(d.FlushCT) != 2 {
+		t.Errorf("flushed %v when the Service went", d.FlushCT)
+	}
+	s.protocol, s.cluster = "TCP", 2
+	c = compile(t, testConfig(), s.servicePort())
+	s.cluster = 1
+	sp = s.servicePort()
+	if d := c.Update(map[k8s.PortName]*k8s.ServicePort{sp.Name: sp}); len(d.FlushCT) != 0 {
+		t.Errorf("TCP connections flushed: %v", d.FlushCT)
+	}
+}
+
+func TestPinsGoWithTheirService(t *testing.T) {
+	s := shape{name: "web", cluster: 2, affinity: 10, types: []k8s.FrontendType{k8s.ClusterIP}}
+	c := compile(t, testConfig(), s.servicePort())
+	sp := s.servicePort()
+	if d := c.Update(map[k8s.PortName]*k8s.ServicePort{sp.Name: sp}); !d.Empty() {
+		t.Errorf("nothing changed, but %+v", d)
+	}
+	if d := c.Update(map[k8s.PortName]*k8s.ServicePort{sp.Name: nil}); len(d.DelLearned) != 1 || d.DelLearned[0].Table != 10 {
+		t.Errorf("pins deleted: %v", d.DelLearned)
+	}
+}
+
+func TestLayoutIsValidated(t *testing.T) {
+	for _, tc := range []struct {
+		change func(*Layout)
+		want   string
+	}{
+		{func(l *Layout) { l.TableBase = 230 }, "table base 230 leaves no room"},
+		{func(l *Layout) { l.NextTable = 13 }, "next table 13 is one of nkp's own"},
+		{func(l *Layout) { l.CookiePrefix = 0 }, "cookie prefix"},
+		{func(l *Layout) { l.GroupBase = 5 }, "group base 0x5"},
+		{func(l *Layout) { l.ZoneSNAT = l.ZoneDNAT }, "zone 1001 is given for both"},
+		{func(l *Layout) { l.ZoneSNAT = 0 }, "zone 0 is the host's own"},
+		{func(l *Layout) { l.MeterID = 0 }, "meter id"},
+	} {
+		l := DefaultLayout()
+		tc.change(&l)
+		if err := l.Validate(); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%q: got %v", tc.want, err)
+		}
+	}
+	l := DefaultLayout()
+	l.TableBase, l.NextTable = 100, 10
+	if err := l.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func BenchmarkCompile10000Services(b *testing.B) {
+	ports := map[k8s.PortName]*k8s.ServicePort{}
+	for i := range 10_000 {
+		sp := shape{name: fmt.Sprint("s", i), cluster: 10, vip: i, types: []k8s.FrontendType{k8s.ClusterIP}}.servicePort()
+		ports[sp.Name] = sp
+	}
+	for b.Loop() {
+		c, _ := NewCompiler(testConfig())
+		c.Update(ports)
+	}
+}

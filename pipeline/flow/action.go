@@ -1,0 +1,263 @@
+package flow
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// Action is one action of a flow or bucket. Every implementation in this package is a comparable struct:
+// two actions are the same exactly if == says so.
+type Action interface {
+	fmt.Stringer // the action in ovs-ofctl syntax
+	isAction()
+}
+
+// Field names a header field or register that actions read or write.
+type Field uint8
+
+// The fields that nkp's actions use.
+const (
+	Reg0 Field = iota
+	Reg1
+	Reg2
+	Reg3
+	EthSrc
+	EthDst
+	IPSrc
+	IPv6Src
+	CTMark
+	// DPHashValue is the datapath's hash of the 5-tuple, non-zero once a dp_hash group has computed it. Read only.
+	DPHashValue
+)
+
+var fieldNames = [...]string{
+	Reg0: "reg0", Reg1: "reg1", Reg2: "reg2", Reg3: "reg3",
+	EthSrc: "eth_src", EthDst: "eth_dst", IPSrc: "ip_src", IPv6Src: "ipv6_src", CTMark: "ct_mark", DPHashValue: "dp_hash",
+}
+
+var nxmNames = [...]string{
+	Reg0: "NXM_NX_REG0", Reg1: "NXM_NX_REG1", Reg2: "NXM_NX_REG2", Reg3: "NXM_NX_REG3",
+	EthSrc: "NXM_OF_ETH_SRC", EthDst: "NXM_OF_ETH_DST", IPSrc: "NXM_OF_IP_SRC", IPv6Src: "NXM_NX_IPV6_SRC",
+	CTMark: "NXM_NX_CT_MARK", DPHashValue: "NXM_NX_DP_HASH",
+}
+
+// String gives the field's name as ovs-fields(7) has it.
+func (f Field) String() string { return fieldNames[f] }
+
+// Bits gives the field's width in bits.
+func (f Field) Bits() int {
+	switch f {
+	case EthSrc, EthDst:
+		return 48
+	case IPv6Src:
+		return 128
+	}
+	return 32
+}
+
+// Subfield is a run of N bits of a field, from bit Ofs (0 is the least significant) upwards.
+type Subfield struct {
+	Field Field
+	Ofs   uint8
+	N     uint8
+}
+
+// Whole gives the Subfield that covers all of f.
+func Whole(f Field) Subfield { return Subfield{Field: f, N: uint8(f.Bits())} }
+
+// String gives the subfield in the NXM syntax of ovs-actions(7).
+func (s Subfield) String() string {
+	name := nxmNames[s.Field]
+	switch {
+	case s.Ofs == 0 && int(s.N) == s.Field.Bits():
+		return name + "[]"
+	case s.N == 1:
+		return fmt.Sprintf("%s[%d]", name, s.Ofs)
+	}
+	return fmt.Sprintf("%s[%d..%d]", name, s.Ofs, s.Ofs+s.N-1)
+}
+
+// Output sends the packet out of a port; PortNormal and PortLocal are ports too.
+type Output struct{ Port uint32 }
+
+// ToController sends the packet to the controller, at most MaxLen bytes of it, as a packet-in.
+type ToController struct{ MaxLen uint16 }
+
+// ToMeter passes the packet through a meter, which drops it above its rate (OpenFlow 1.5.1 §7.2.6.14).
+type ToMeter struct{ ID uint32 }
+
+// ToGroup hands the packet to a group.
+type ToGroup struct{ ID uint32 }
+
+// Resubmit looks the packet up in another table and comes back.
+type Resubmit struct{ Table uint8 }
+
+// SetField writes the bits of Value under Mask. Mask all ones (of the field's width) writes it whole.
+// For EthSrc and EthDst and the registers only.
+type SetField struct {
+	Field       Field
+	Value, Mask uint64
+}
+
+// Copy copies the bits of Src to Dst; both have the same number of bits (OpenFlow 1.5.1 §7.2.6.9, Copy-Field).
+type Copy struct{ Src, Dst Subfield }
+
+// ClearInPort forgets the port the packet came in by, so that it may leave by the same one.
+type ClearInPort struct{}
+
+// DecTTL decrements the TTL or hop limit; the switch drops a packet whose TTL runs out.
+type DecTTL struct{}
+
+// NoTable is CT.Table when the packet is not looked up again.
+const NoTable uint8 = 0xff
+
+// CT sends the packet through the connection tracker (ovs-actions(7), "The ct action").
+type CT struct {
+	Commit bool
+	Zone   uint16
+	Table  uint8 // where the packet goes on, with ct_state set; or NoTable
+	NAT    NAT
+	// MarkFromReg1 copies reg1 to ct_mark of the connection being committed.
+	MarkFromReg1 bool
+}
+
+// NATKind says what CT does to addresses.
+type NATKind uint8
+
+// NATExisting applies the translation that a known connection carries; NATSrc and NATDst set one for the
+// connection being committed.
+const (
+	NATNone NATKind = iota
+	NATExisting
+	NATSrc
+	NATDst
+)
+
+// NAT is the translation of a CT action. PortMin 0 leaves the port to the tracker; PortMax 0 means PortMin only.
+type NAT struct {
+	Kind             NATKind
+	Addr             netip.Addr
+	PortMin, PortMax uint16
+}
+
+// Learn adds a flow to a table from the packet at hand (ovs-actions(7), "The learn action").
+type Learn struct {
+	Table       uint8
+	Priority    uint16
+	IdleTimeout uint16 // seconds; 16 bits on the wire
+	Cookie      uint64
+	EthType     uint16 // the learned flow matches it
+	// Match are fields of the packet that the learned flow matches.
+	Match [2]Subfield
+	// Load is copied by the learned flow into the same bits of a packet that hits it.
+	Load Subfield
+}
+
+// UnknownAction is something a switch reported that this package cannot express; it equals none that nkp wants.
+type UnknownAction struct{ Text string }
+
+func (Output) isAction()        {}
+func (ToController) isAction()  {}
+func (ToMeter) isAction()       {}
+func (ToGroup) isAction()       {}
+func (Resubmit) isAction()      {}
+func (SetField) isAction()      {}
+func (Copy) isAction()          {}
+func (ClearInPort) isAction()   {}
+func (DecTTL) isAction()        {}
+func (CT) isAction()            {}
+func (Learn) isAction()         {}
+func (UnknownAction) isAction() {}
+
+func (a Output) String() string {
+	switch a.Port {
+	case PortNormal, PortInPort, PortLocal:
+		return portName(a.Port)
+	}
+	return fmt.Sprintf("output:%d", a.Port)
+}
+
+func (a ToController) String() string { return fmt.Sprintf("CONTROLLER:%d", a.MaxLen) }
+func (a ToMeter) String() string      { return fmt.Sprintf("meter:%d", a.ID) }
+func (a ToGroup) String() string      { return fmt.Sprintf("group:%d", a.ID) }
+func (a Resubmit) String() string     { return fmt.Sprintf("resubmit(,%d)", a.Table) }
+func (a Copy) String() string         { return fmt.Sprintf("move:%s->%s", a.Src, a.Dst) }
+func (ClearInPort) String() string    { return "set_field:ANY->in_port" }
+func (DecTTL) String() string         { return "dec_ttl" }
+func (a UnknownAction) String() string {
+	return a.Text
+}
+
+func (a SetField) String() string {
+	if a.Field == EthSrc || a.Field == EthDst {
+		var m MAC
+		for i := range m {
+			m[i] = byte(a.Value >> (40 - 8*i))
+		}
+		return fmt.Sprintf("set_field:%s->%s", m, a.Field)
+	}
+	if a.Mask == 0xffffffff {
+		return fmt.Sprintf("set_field:%#x->%s", a.Value, a.Field)
+	}
+	return fmt.Sprintf("set_field:%#x/%#x->%s", a.Value, a.Mask, a.Field)
+}
+
+func (a CT) String() string {
+	var b []string
+	if a.Commit {
+		b = append(b, "commit")
+	}
+	if a.Table != NoTable {
+		b = append(b, fmt.Sprintf("table=%d", a.Table))
+	}
+	b = append(b, fmt.Sprintf("zone=%d", a.Zone))
+	if a.NAT.Kind != NATNone {
+		b = append(b, a.NAT.String())
+	}
+	if a.MarkFromReg1 {
+		b = append(b, "exec(move:NXM_NX_REG1[]->NXM_NX_CT_MARK[])")
+	}
+	return "ct(" + strings.Join(b, ",") + ")"
+}
+
+// String gives the translation as ovs-actions(7) writes it inside ct().
+func (n NAT) String() string {
+	var dir string
+	switch n.Kind {
+	case NATNone:
+		return ""
+	case NATExisting:
+		return "nat"
+	case NATSrc:
+		dir = "src"
+	case NATDst:
+		dir = "dst"
+	}
+	s := n.Addr.String()
+	if n.Addr.Is6() {
+		s = "[" + s + "]"
+	}
+	if n.PortMin != 0 {
+		s += fmt.Sprintf(":%d", n.PortMin)
+	}
+	if n.PortMax > n.PortMin {
+		s += fmt.Sprintf("-%d", n.PortMax)
+	}
+	return "nat(" + dir + "=" + s + ")"
+}
+
+func (a Learn) String() string {
+	b := []string{
+		fmt.Sprintf("table=%d", a.Table),
+		fmt.Sprintf("idle_timeout=%d", a.IdleTimeout),
+		fmt.Sprintf("priority=%d", a.Priority),
+		fmt.Sprintf("cookie=%#x", a.Cookie),
+		fmt.Sprintf("eth_type=%#x", a.EthType),
+	}
+	for _, m := range a.Match {
+		b = append(b, m.String())
+	}
+	b = append(b, fmt.Sprintf("load:%s->%s", a.Load, a.Load))
+	return "learn(" + strings.Join(b, ",") + ")"
+}

@@ -1,0 +1,130 @@
+package flow
+
+import (
+	"fmt"
+	"io"
+)
+
+// Delta is what turns one State of a switch into another. Applied in the order of its fields and as one
+// bundle it leaves no moment in which a flow points to a missing group.
+type Delta struct {
+	SetMeters  []Meter    // added or modified, before the bundle: meters cannot travel in one
+	SetGroups  []*Group   // added or modified
+	SetFlows   []*Flow    // added or replaced
+	DelFlows   []*Flow    // deleted strictly: table, priority and match, under the flow's own cookie
+	DelLearned []Learned  // flows that a Learn action made
+	DelGroups  []uint32   // deleted last, when no flow points to them any more
+	DelMeters  []uint32   // deleted after the bundle
+	FlushCT    []CTFilter // connections to forget once the bundle is in force
+}
+
+// Learned names all flows in a table that a Learn action with this cookie made.
+type Learned struct {
+	Table  uint8
+	Cookie uint64
+}
+
+// Empty tells whether there is nothing to do.
+func (d *Delta) Empty() bool {
+	return len(d.SetMeters) == 0 && len(d.SetGroups) == 0 && len(d.SetFlows) == 0 && len(d.DelFlows) == 0 &&
+		len(d.DelLearned) == 0 && len(d.DelGroups) == 0 && len(d.DelMeters) == 0 && len(d.FlushCT) == 0
+}
+
+// Diff gives the Delta that turns have into want, each part in a fixed order.
+func Diff(have, want *State) *Delta {
+	d := &Delta{}
+	for _, m := range want.SortedMeters() {
+		if h, ok := have.Meters[m.ID]; !ok || h != m {
+			d.SetMeters = append(d.SetMeters, m)
+		}
+	}
+	for id, g := range want.Groups {
+		if h := have.Groups[id]; h == nil || !h.Equal(g) {
+			d.SetGroups = append(d.SetGroups, g)
+		}
+	}
+	for k, f := range want.Flows {
+		if h := have.Flows[k]; h == nil || !h.Equal(f) {
+			d.SetFlows = append(d.SetFlows, f)
+		}
+	}
+	for k, f := range have.Flows {
+		if want.Flows[k] == nil {
+			d.DelFlows = append(d.DelFlows, f)
+		}
+	}
+	for _, g := range have.SortedGroups() {
+		if want.Groups[g.ID] == nil {
+			d.DelGroups = append(d.DelGroups, g.ID)
+		}
+	}
+	for _, m := range have.SortedMeters() {
+		if _, ok := want.Meters[m.ID]; !ok {
+			d.DelMeters = append(d.DelMeters, m.ID)
+		}
+	}
+	d.Sort()
+	return d
+}
+
+// Sort puts groups and flows into the fixed order of State's sorted views.
+func (d *Delta) Sort() {
+	sortGroups(d.SetGroups)
+	sortFlows(d.SetFlows)
+	sortFlows(d.DelFlows)
+}
+
+// Apply makes s what it is once the switch has taken d.
+func (s *State) Apply(d *Delta) {
+	for _, m := range d.SetMeters {
+		s.Meters[m.ID] = m
+	}
+	for _, g := range d.SetGroups {
+		s.Groups[g.ID] = g
+	}
+	for _, f := range d.SetFlows {
+		s.Flows[f.Key] = f
+	}
+	for _, f := range d.DelFlows {
+		delete(s.Flows, f.Key)
+	}
+	for _, id := range d.DelGroups {
+		delete(s.Groups, id)
+	}
+	for _, id := range d.DelMeters {
+		delete(s.Meters, id)
+	}
+}
+
+// WriteTo prints the difference for people: a line for each object, + added or changed, - deleted.
+func (d *Delta) WriteTo(w io.Writer) (int64, error) {
+	var n int64
+	var err error
+	line := func(sign string, v any) {
+		if err != nil {
+			return
+		}
+		var k int
+		k, err = fmt.Fprintf(w, "%s %v\n", sign, v)
+		n += int64(k)
+	}
+	for _, m := range d.SetMeters {
+		line("+", m)
+	}
+	for _, g := range d.SetGroups {
+		line("+", g)
+	}
+	for _, f := range d.SetFlows {
+		line("+", f)
+	}
+	for _, f := range d.DelFlows {
+		line("-", f)
+	}
+	for _, id := range d.DelGroups {
+		line("-", fmt.Sprintf("group_id=%d", id))
+	}
+	for _, id := range d.DelMeters {
+		line("-", fmt.Sprintf("meter=%d", id))
+	}
+	return n, err
+}

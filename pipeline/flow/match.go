@@ -1,0 +1,193 @@
+package flow
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// Ethernet types and IP protocol numbers that matches use (IEEE 802 numbers and IANA protocol numbers).
+const (
+	EthIPv4 uint16 = 0x0800
+	EthIPv6 uint16 = 0x86dd
+
+	ProtoTCP    uint8 = 6
+	ProtoUDP    uint8 = 17
+	ProtoICMPv6 uint8 = 58
+	ProtoSCTP   uint8 = 132
+)
+
+// Reserved OpenFlow port numbers (OpenFlow 1.5.1 §7.2.1.2 "Port Numbers").
+const (
+	PortInPort     uint32 = 0xfffffff8
+	PortNormal     uint32 = 0xfffffffa
+	PortController uint32 = 0xfffffffd
+	PortLocal      uint32 = 0xfffffffe
+	PortAny        uint32 = 0xffffffff
+)
+
+// Bits of ct_state (OVS: include/openvswitch/packets.h, CS_*).
+const (
+	CTNew     uint32 = 0x01
+	CTEst     uint32 = 0x02
+	CTRel     uint32 = 0x04
+	CTReply   uint32 = 0x08
+	CTInvalid uint32 = 0x10
+	CTTracked uint32 = 0x20
+)
+
+// NumRegs is how many of the switch's 32-bit registers matches and actions can name: reg0 to reg3.
+const NumRegs = 4
+
+// Bits is a value under a mask; the zero value matches anything.
+type Bits struct {
+	Value, Mask uint32
+}
+
+// Exactly gives the Bits that match v in all 32 bits.
+func Exactly(v uint32) Bits { return Bits{Value: v, Mask: 0xffffffff} }
+
+// MAC is an Ethernet address.
+type MAC [6]byte
+
+// IsZero tells whether the address is unset.
+func (m MAC) IsZero() bool { return m == MAC{} }
+
+// String gives the address as 02:00:00:00:00:01.
+func (m MAC) String() string {
+	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
+}
+
+// Uint64 gives the address as a number, first byte highest.
+func (m MAC) Uint64() uint64 {
+	var v uint64
+	for _, b := range m {
+		v = v<<8 | uint64(b)
+	}
+	return v
+}
+
+// Match is what a packet must look like. A field's zero value matches anything. Match is comparable: two
+// flows with equal table, priority and Match are the same flow to a switch (OpenFlow 1.5.1 §6.4).
+type Match struct {
+	InPort     uint32 // OpenFlow port number
+	EthType    uint16
+	EthDst     MAC
+	Src, Dst   netip.Prefix // masked; the family must be EthType's
+	IPProto    uint8
+	DstPort    uint16 // needs IPProto TCP, UDP or SCTP
+	ICMPv6Type uint8  // needs IPProto ICMPv6
+	CTState    Bits
+	CTMark     Bits
+	Reg        [NumRegs]Bits
+	// Unknown holds what a switch reported and this type cannot express; flows that nkp wants have it empty,
+	// so that such a flow never compares equal to one of them.
+	Unknown string
+}
+
+var protoNames = map[[2]uint16]string{
+	{EthIPv4, uint16(ProtoTCP)}: "tcp", {EthIPv6, uint16(ProtoTCP)}: "tcp6",
+	{EthIPv4, uint16(ProtoUDP)}: "udp", {EthIPv6, uint16(ProtoUDP)}: "udp6",
+	{EthIPv4, uint16(ProtoSCTP)}: "sctp", {EthIPv6, uint16(ProtoSCTP)}: "sctp6",
+	{EthIPv6, uint16(ProtoICMPv6)}: "icmp6",
+}
+
+// String gives the match in ovs-ofctl syntax; "" for the match of every packet.
+func (m Match) String() string {
+	var b []string
+	add := func(format string, args ...any) { b = append(b, fmt.Sprintf(format, args...)) }
+	if m.CTState.Mask != 0 {
+		add("ct_state=%s", ctState(m.CTState))
+	}
+	if m.CTMark.Mask != 0 {
+		add("ct_mark=%s", m.CTMark)
+	}
+	for i, r := range m.Reg {
+		if r.Mask != 0 {
+			add("reg%d=%s", i, r)
+		}
+	}
+	if m.InPort != 0 {
+		add("in_port=%s", portName(m.InPort))
+	}
+	if !m.EthDst.IsZero() {
+		add("dl_dst=%s", m.EthDst)
+	}
+	switch name := protoNames[[2]uint16{m.EthType, uint16(m.IPProto)}]; {
+	case name != "":
+		add("%s", name)
+	case m.EthType == EthIPv4:
+		add("ip")
+	case m.EthType == EthIPv6:
+		add("ipv6")
+	case m.EthType != 0:
+		add("dl_type=0x%04x", m.EthType)
+	}
+	if m.IPProto != 0 && protoNames[[2]uint16{m.EthType, uint16(m.IPProto)}] == "" {
+		add("nw_proto=%d", m.IPProto)
+	}
+	src, dst := "nw_src", "nw_dst"
+	if m.EthType == EthIPv6 {
+		src, dst = "ipv6_src", "ipv6_dst"
+	}
+	if m.Src.IsValid() {
+		add("%s=%s", src, prefix(m.Src))
+	}
+	if m.Dst.IsValid() {
+		add("%s=%s", dst, prefix(m.Dst))
+	}
+	if m.ICMPv6Type != 0 {
+		add("icmp_type=%d", m.ICMPv6Type)
+	}
+	if m.DstPort != 0 {
+		add("tp_dst=%d", m.DstPort)
+	}
+	if m.Unknown != "" {
+		add("%s", m.Unknown)
+	}
+	return strings.Join(b, ",")
+}
+
+// String gives 0xvalue/0xmask, or 0xvalue under a full mask.
+func (b Bits) String() string {
+	if b.Mask == 0xffffffff {
+		return fmt.Sprintf("%#x", b.Value)
+	}
+	return fmt.Sprintf("%#x/%#x", b.Value, b.Mask)
+}
+
+func ctState(b Bits) string {
+	var s strings.Builder
+	for i, name := range []string{"new", "est", "rel", "rpl", "inv", "trk"} {
+		bit := uint32(1) << i
+		switch {
+		case b.Mask&bit == 0:
+		case b.Value&bit != 0:
+			s.WriteString("+" + name)
+		default:
+			s.WriteString("-" + name)
+		}
+	}
+	return s.String()
+}
+
+func prefix(p netip.Prefix) string {
+	if p.IsSingleIP() {
+		return p.Addr().String()
+	}
+	return p.String()
+}
+
+func portName(p uint32) string {
+	switch p {
+	case PortInPort:
+		return "IN_PORT"
+	case PortNormal:
+		return "NORMAL"
+	case PortController:
+		return "CONTROLLER"
+	case PortLocal:
+		return "LOCAL"
+	}
+	return fmt.Sprint(p)
+}

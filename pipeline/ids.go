@@ -1,0 +1,90 @@
+package pipeline
+
+import (
+	"hash/fnv"
+	"slices"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// idTable gives every Service port an id of idBits bits, never 0. Which port has which id depends on the
+// set of ports alone, not on the order in which they came: an agent that restarts finds the ids it gave
+// before, without having stored them.
+//
+// It is an ordered hash table with linear probing: in a chain of collisions the smaller name comes first
+// (Amble and Knuth, "Ordered hash tables", 1974). Adding or removing a port may therefore move a few others.
+type idTable struct {
+	slots map[uint32]k8s.PortName
+	ids   map[k8s.PortName]uint32
+}
+
+func newIDTable() *idTable {
+	return &idTable{slots: map[uint32]k8s.PortName{}, ids: map[k8s.PortName]uint32{}}
+}
+
+const idCount = 1<<idBits - 1 // ids are 1 to idCount
+
+// home is the id that n gets if nobody else wants it. A variable so that tests can force collisions.
+var home = func(n k8s.PortName) uint32 {
+	h := fnv.New32a()
+	h.Write([]byte(n.ID()))
+	return h.Sum32()%idCount + 1
+}
+
+func nextID(id uint32) uint32 { return id%idCount + 1 }
+
+// add gives n an id; moved receives every other port whose id changes.
+func (t *idTable) add(n k8s.PortName, moved func(k8s.PortName)) {
+	if _, ok := t.ids[n]; ok {
+		return
+	}
+	in := n
+	for id := home(in); ; id = nextID(id) {
+		there, taken := t.slots[id]
+		if taken && there.Compare(in) < 0 {
+			continue
+		}
+		t.slots[id], t.ids[in] = in, id
+		if in != n {
+			moved(in)
+		}
+		if !taken {
+			return
+		}
+		in = there
+	}
+}
+
+// remove frees the id of n; moved receives every other port whose id changes.
+func (t *idTable) remove(n k8s.PortName, moved func(k8s.PortName)) {
+	id, ok := t.ids[n]
+	if !ok {
+		return
+	}
+	delete(t.slots, id)
+	delete(t.ids, n)
+	// Take out the rest of the run and put it back: each finds the place it would have had without n.
+	before := map[k8s.PortName]uint32{}
+	for id = nextID(id); ; id = nextID(id) {
+		m, taken := t.slots[id]
+		if !taken {
+			break
+		}
+		before[m] = id
+		delete(t.slots, id)
+		delete(t.ids, m)
+	}
+	for m := range before {
+		t.add(m, func(k8s.PortName) {})
+	}
+	names := make([]k8s.PortName, 0, len(before))
+	for m, old := range before {
+		if t.ids[m] != old {
+			names = append(names, m)
+		}
+	}
+	slices.SortFunc(names, k8s.PortName.Compare)
+	for _, m := range names {
+		moved(m)
+	}
+}

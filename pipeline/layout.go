@@ -1,0 +1,144 @@
+package pipeline
+
+import (
+	"fmt"
+
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// Layout is where nkp lives on a bridge that others may use too. README.md explains each part.
+type Layout struct {
+	// TableBase is added to every table number.
+	TableBase uint8
+	// NextTable is where packets go when nkp is done with them; negative: the NORMAL action.
+	NextTable int
+	// CookiePrefix is the upper 24 bits of every cookie of nkp's.
+	CookiePrefix uint32
+	// GroupBase is the first of the 2^28 group ids that nkp takes; a multiple of 2^28, at most 0xe0000000.
+	GroupBase uint32
+	// MeterID is the meter on rejects.
+	MeterID uint32
+	// ZoneDNAT and ZoneSNAT are the two conntrack zones.
+	ZoneDNAT, ZoneSNAT uint16
+}
+
+// DefaultLayout is the layout of a bridge that nkp has to itself.
+func DefaultLayout() Layout {
+	return Layout{
+		NextTable:    -1,
+		CookiePrefix: 0x6e6b70, // "nkp"
+		GroupBase:    0x60000000,
+		MeterID:      0x6e6b,
+		ZoneDNAT:     1001,
+		ZoneSNAT:     1002,
+	}
+}
+
+// Tables, relative to TableBase.
+const (
+	tableEntry    = 0  // conntrack entry, un-NAT
+	tableServices = 1  // which Service, if any
+	tableOutput   = 2  // hairpin, masquerade, exit
+	tablePins     = 10 // session affinity: learned pins
+	tablePinned   = 11 // session affinity: pinned endpoint, or the group
+	tableRanges   = 12 // loadBalancerSourceRanges
+	tableReject   = 13 // to the controller, which answers
+	tableLearn    = 14 // session affinity: makes the pin
+	tableWide     = 15 // Services with more endpoints than a dp_hash group takes evenly
+	tableUnSNAT   = 20 // second conntrack lookup of replies to masqueraded traffic
+	tableDeliver  = 30 // L3 of Service packets
+	tableLast     = tableDeliver
+)
+
+// Cookie kinds: bits 39-32 of a cookie. Bits 31-0 are the id of the Service port, or 0.
+const (
+	cookieStatic  = 1
+	cookieLearned = 2
+)
+
+// Bits of reg1 and ct_mark; bits 8-31 are the id of the Service port.
+const (
+	markService    = 0x1 // a connection through a Service
+	markMasquerade = 0x2 // to be masqueraded
+	markLocal      = 0x4 // among the local endpoints only
+	markIDShift    = 8
+	markIDMask     = 0xffffff00
+)
+
+// idBits is the width of a Service port's id: with kind and part it makes the 28 bits of a group id.
+const idBits = 22
+
+// Kinds of group: bits 5-4 of a group id. Bits 3-0 number the parts of a group that is too large for one.
+const (
+	groupCluster = iota
+	groupLocal
+	groupAffinityCluster
+	groupAffinityLocal
+)
+
+// Validate says what is wrong with the layout, nil if it can be used.
+func (l Layout) Validate() error {
+	switch {
+	case int(l.TableBase)+tableLast > 253:
+		return fmt.Errorf("table base %d leaves no room for %d tables below table 254", l.TableBase, tableLast+1)
+	case l.NextTable >= int(l.TableBase) && l.NextTable <= int(l.TableBase)+tableLast:
+		return fmt.Errorf("next table %d is one of nkp's own (%d to %d)", l.NextTable, l.TableBase, int(l.TableBase)+tableLast)
+	case l.NextTable > 253:
+		return fmt.Errorf("next table %d is out of range 0-253", l.NextTable)
+	case l.CookiePrefix == 0 || l.CookiePrefix >= 1<<24:
+		return fmt.Errorf("cookie prefix %#x is not a non-zero 24-bit number", l.CookiePrefix)
+	case l.GroupBase%(1<<28) != 0 || l.GroupBase > 0xe0000000:
+		return fmt.Errorf("group base %#x is not a multiple of 0x10000000 up to 0xe0000000", l.GroupBase)
+	case l.MeterID == 0 || l.MeterID > 0xffff0000:
+		return fmt.Errorf("meter id %#x is out of range 1-0xffff0000", l.MeterID)
+	case l.ZoneDNAT == l.ZoneSNAT:
+		return fmt.Errorf("conntrack zone %d is given for both destination and source NAT", l.ZoneDNAT)
+	case l.ZoneDNAT == 0 || l.ZoneSNAT == 0:
+		return fmt.Errorf("conntrack zone 0 is the host's own")
+	}
+	return nil
+}
+
+// Cookies gives the cookie and mask that select all of nkp's flows, learned ones included.
+func (l Layout) Cookies() (cookie, mask uint64) {
+	return uint64(l.CookiePrefix) << 40, 0xffffff << 40
+}
+
+// StaticCookies gives the cookie and mask that select the flows nkp installs itself: not the learned ones.
+func (l Layout) StaticCookies() (cookie, mask uint64) {
+	return uint64(l.CookiePrefix)<<40 | cookieStatic<<32, 0xffffffff << 32
+}
+
+// Groups gives the first and last group id that nkp takes.
+func (l Layout) Groups() (first, last uint32) { return l.GroupBase, l.GroupBase + 1<<28 - 1 }
+
+// Tables gives the table numbers that nkp takes.
+func (l Layout) Tables() []uint8 {
+	var ts []uint8
+	for _, t := range []uint8{tableEntry, tableServices, tableOutput, tablePins, tablePinned, tableRanges, tableReject,
+		tableLearn, tableWide, tableUnSNAT, tableDeliver} {
+		ts = append(ts, l.table(t))
+	}
+	return ts
+}
+
+// RejectTable is the table whose packet-ins ask for a rejection.
+func (l Layout) RejectTable() uint8 { return l.table(tableReject) }
+
+func (l Layout) table(t uint8) uint8 { return l.TableBase + t }
+
+func (l Layout) cookie(kind uint64, id uint32) uint64 {
+	return uint64(l.CookiePrefix)<<40 | kind<<32 | uint64(id)
+}
+
+func (l Layout) group(id, kind, part uint32) uint32 { return l.GroupBase | id<<6 | kind<<4 | part }
+
+// groupID gives the id of the Service port that a group of nkp's belongs to.
+func (l Layout) groupID(group uint32) uint32 { return (group - l.GroupBase) >> 6 }
+
+func (l Layout) exit() flow.Action {
+	if l.NextTable < 0 {
+		return flow.Output{Port: flow.PortNormal}
+	}
+	return flow.Resubmit{Table: uint8(l.NextTable)}
+}

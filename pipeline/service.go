@@ -1,0 +1,258 @@
+package pipeline
+
+import (
+	"net/netip"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// Priorities of a Service's flows in table 1. A frontend that names its address comes before a NodePort,
+// which is served on every address of the node, as in kube-proxy. A source that sees another policy than the
+// rest of the world comes before the rest of the world.
+const (
+	prioFrontendSource = 310
+	prioFrontend       = 300
+	prioNodePortSource = 290
+	prioNodePort       = 280
+)
+
+// Guards cover this much of the address space around an endpoint: the usual pod range of a node.
+const (
+	guardBits4 = 24
+	guardBits6 = 64
+)
+
+// service compiles one Service port.
+type service struct {
+	*builder
+	sp *k8s.ServicePort
+	id uint32
+	// used notes which sets of endpoints some frontend reaches, so that only those become groups.
+	used map[k8s.Policy]bool
+}
+
+// port adds everything of one Service port under its id.
+func (b *builder) port(sp *k8s.ServicePort, id uint32) {
+	s := &service{builder: b, sp: sp, id: id, used: map[k8s.Policy]bool{}}
+	for i := range sp.Frontends {
+		if f := &sp.Frontends[i]; f.ShadowedBy == "" {
+			s.frontend(f)
+		}
+	}
+	if sp.AffinitySeconds > 0 {
+		s.affinity()
+	}
+	for _, p := range []k8s.Policy{k8s.Cluster, k8s.Local} {
+		if s.used[p] {
+			s.endpoints(p)
+		}
+	}
+	s.surroundings()
+}
+
+// mark is the id and the bits of reg1 for traffic to the endpoints of policy p.
+func (s *service) mark(p k8s.Policy, masquerade bool) uint32 {
+	m := s.id<<markIDShift | markService
+	if p == k8s.Local {
+		m |= markLocal
+	}
+	if masquerade {
+		m |= markMasquerade
+	}
+	return m
+}
+
+// marked matches packets whose reg1 carries this Service port and policy.
+func (s *service) marked(p k8s.Policy) flow.Match {
+	m := ethIs(s.sp.Name.Family)
+	m.Reg[1] = flow.Bits{Value: s.id<<markIDShift | localBit(p), Mask: markIDMask | markLocal}
+	return m
+}
+
+func localBit(p k8s.Policy) uint32 {
+	if p == k8s.Local {
+		return markLocal
+	}
+	return 0
+}
+
+// frontend adds the flows of table 1 for one address, or for every address of the node.
+func (s *service) frontend(f *k8s.Frontend) {
+	if f.Type != k8s.NodePort || f.Address.IsValid() {
+		s.frontendAt(f, f.Address)
+		return
+	}
+	for _, ip := range s.NodeIPs {
+		if k8s.FamilyOf(ip) == s.sp.Name.Family {
+			s.frontendAt(f, ip)
+		}
+	}
+}
+
+func (s *service) frontendAt(f *k8s.Frontend, ip netip.Addr) {
+	everyone, source := uint16(prioFrontend), uint16(prioFrontendSource)
+	if f.Type == k8s.NodePort {
+		everyone, source = prioNodePort, prioNodePortSource
+	}
+	m := toAddr(ip)
+	m.IPProto, m.DstPort, m.CTState = ipProto(s.sp.Name.Protocol), f.Port, newConnection
+
+	switch {
+	case f.Type == k8s.ClusterIP:
+		// Whether it is masqueraded was decided by its source, in table 0: that bit stays.
+		s.enter(everyone, m, f, f.Policy, setMark(s.mark(f.Policy, false), ^uint32(markMasquerade)))
+		s.share(tableServices, prioUnserved, flow.Match{EthType: m.EthType, Dst: m.Dst, CTState: newConnection},
+			s.resubmit(tableReject))
+	case f.Policy == k8s.Cluster:
+		s.enter(everyone, m, f, k8s.Cluster, setMark(s.mark(k8s.Cluster, true), 0xffffffff))
+	default:
+		// Outside traffic keeps its source address and stays on this node; the node itself and pods are served
+		// by every endpoint (semantics of externalTrafficPolicy Local).
+		s.enter(everyone, m, f, k8s.Local, setMark(s.mark(k8s.Local, false), 0xffffffff))
+		fromNode := m
+		fromNode.Reg[0] = flow.Bits{Value: sourceNode, Mask: sourceMask}
+		s.enter(source, fromNode, f, k8s.Cluster, setMark(s.mark(k8s.Cluster, true), 0xffffffff))
+		if s.detector(s.sp.Name.Family) {
+			fromPod := m
+			fromPod.Reg[0] = flow.Bits{Value: sourcePod, Mask: sourceMask}
+			s.enter(source, fromPod, f, k8s.Cluster, setMark(s.mark(k8s.Cluster, false), 0xffffffff))
+		}
+	}
+}
+
+// enter adds one flow of table 1: the way to the endpoints of policy p, or what happens without any.
+func (s *service) enter(priority uint16, m flow.Match, f *k8s.Frontend, p k8s.Policy, mark flow.Action) {
+	if len(s.sp.Endpoints(p)) == 0 {
+		if p == k8s.Local && f.WhenEmpty == k8s.Drop {
+			s.add(tableServices, priority, s.id, m)
+			return
+		}
+		s.add(tableServices, priority, s.id, m, s.resubmit(tableReject))
+		return
+	}
+	s.used[p] = true
+	if len(f.SourceRanges) > 0 {
+		s.add(tableServices, priority, s.id, m, mark, s.resubmit(tableRanges))
+		s.sourceRanges(f, p)
+		return
+	}
+	s.add(tableServices, priority, s.id, m, append([]flow.Action{mark}, s.choose(p)...)...)
+}
+
+// choose picks one endpoint of policy p for a marked packet.
+func (s *service) choose(p k8s.Policy) []flow.Action {
+	if s.sp.AffinitySeconds > 0 {
+		return []flow.Action{s.resubmit(tablePins), s.resubmit(tablePinned)}
+	}
+	return []flow.Action{flow.ToGroup{ID: s.group(p)}}
+}
+
+func (s *service) group(p k8s.Policy) uint32 {
+	kind := uint32(groupCluster)
+	switch affinity := s.sp.AffinitySeconds > 0; {
+	case affinity && p == k8s.Local:
+		kind = groupAffinityLocal
+	case affinity:
+		kind = groupAffinityCluster
+	case p == k8s.Local:
+		kind = groupLocal
+	}
+	return s.Layout.group(s.id, kind, 0)
+}
+
+// sourceRanges lets only the allowed clients of a LoadBalancer address through. The ranges belong to the
+// Service: all its LoadBalancer addresses share the flows. The node may reach an address that it holds itself.
+func (s *service) sourceRanges(f *k8s.Frontend, p k8s.Policy) {
+	allowed := append([]netip.Prefix(nil), f.SourceRanges...)
+	for _, ip := range s.NodeIPs {
+		for _, r := range f.SourceRanges {
+			if r.Contains(ip) {
+				allowed = append(allowed, host(f.Address))
+				break
+			}
+		}
+	}
+	for _, r := range allowed {
+		m := s.marked(p)
+		m.Src = r.Masked()
+		s.addOnce(tableRanges, 100, m, s.choose(p)...)
+	}
+	s.addOnce(tableRanges, 50, s.marked(p))
+}
+
+// addOnce adds a flow unless this Service port has one with the same key already.
+func (s *service) addOnce(table uint8, priority uint16, m flow.Match, actions ...flow.Action) {
+	f := s.flow(table, priority, s.id, m, actions...)
+	for _, g := range s.flows {
+		if g.Key == f.Key {
+			return
+		}
+	}
+	s.flows = append(s.flows, f)
+}
+
+// endpoints adds the group that picks an endpoint of policy p.
+func (s *service) endpoints(p k8s.Policy) {
+	es := s.sp.Endpoints(p)
+	if s.sp.AffinitySeconds > 0 {
+		s.affinityGroup(p, es)
+		return
+	}
+	shares, ok := slotShares(len(es), int(s.id)%len(es))
+	if !ok {
+		s.wide(p, es)
+		return
+	}
+	weights, owner := bucketWeights(shares)
+	g := &flow.Group{ID: s.group(p), Method: flow.DPHash}
+	for i, w := range weights {
+		g.Buckets = append(g.Buckets, flow.Bucket{
+			ID: uint32(i), Weight: uint16(w), Actions: []flow.Action{s.translate(es[owner[i]])},
+		})
+	}
+	s.groups = append(s.groups, g)
+}
+
+// translate commits the connection with its destination changed to the endpoint and the Service's mark.
+func (s *service) translate(e k8s.Endpoint) flow.Action {
+	return flow.CT{
+		Commit: true, Zone: s.Layout.ZoneDNAT, Table: s.Layout.table(tableOutput), MarkFromReg1: true,
+		NAT: flow.NAT{Kind: flow.NATDst, Addr: e.Addr.Addr(), PortMin: e.Addr.Port()},
+	}
+}
+
+// surroundings adds what must be around the endpoints: hairpin flows for those on this node and guards.
+//
+// A guard commits direct connections to where endpoints are. Without it a client port that was used through
+// a Service and then directly to the same endpoint would have its answers translated as if they belonged to
+// the first connection. Committed with a source translation that changes nothing, the tracker sees that the
+// reply direction is taken and gives the second connection another port
+// (docs/decisions/0002-guards-by-prefix.md).
+func (s *service) surroundings() {
+	for _, es := range [][]k8s.Endpoint{s.sp.ClusterEndpoints, s.sp.LocalEndpoints} {
+		for _, e := range es {
+			ip := e.Addr.Addr()
+			if e.Local {
+				s.hairpin(ip)
+			}
+			if s.Uplink == 0 {
+				continue // cannot tell a packet that comes back from the router
+			}
+			size, unspecified := guardBits4, netip.IPv4Unspecified()
+			if ip.Is6() {
+				size, unspecified = guardBits6, netip.IPv6Unspecified()
+			}
+			around, err := ip.Prefix(size)
+			if err != nil {
+				continue // a zone: k8s admits none
+			}
+			s.share(tableServices, prioGuard, flow.Match{
+				EthType: ethTypeOf(ip), Dst: around, IPProto: ipProto(s.sp.Name.Protocol), DstPort: e.Addr.Port(), CTState: newConnection,
+			}, flow.CT{
+				Commit: true, Zone: s.Layout.ZoneDNAT, Table: s.Layout.table(tableOutput),
+				NAT: flow.NAT{Kind: flow.NATSrc, Addr: unspecified},
+			})
+		}
+	}
+}

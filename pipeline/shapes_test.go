@@ -1,0 +1,138 @@
+package pipeline
+
+import (
+	"flag"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+var update = flag.Bool("update", false, "rewrite testdata/*.txt")
+
+var all = []k8s.FrontendType{k8s.ClusterIP, k8s.ExternalIP, k8s.LoadBalancer, k8s.NodePort}
+
+// shapes are the kinds of Service port, with the number of flows, shared flows and groups that each costs.
+// A number that grows shows here.
+var shapes = []struct {
+	shape
+	flows, shared, groups int
+}{
+	{shape{name: "clusterip", cluster: 3, types: all[:1]}, 1, 2, 1},
+	{shape{name: "clusterip-ipv6", cluster: 3, family: k8s.IPv6, types: all[:1]}, 1, 2, 1},
+	{shape{name: "clusterip-udp", cluster: 2, protocol: "UDP", types: all[:1]}, 1, 2, 1},
+	{shape{name: "clusterip-sctp", cluster: 2, protocol: "SCTP", types: all[:1]}, 1, 2, 1},
+	{shape{name: "no-endpoints", types: all[:1]}, 1, 1, 0},
+	{shape{name: "internal-local", cluster: 3, local: 1, internal: k8s.Local, types: all[:1]}, 1, 2, 1},
+	{shape{name: "internal-local-none-here", cluster: 3, internal: k8s.Local, types: all[:1]}, 1, 2, 0},
+	{shape{name: "nodeport", cluster: 3, types: []k8s.FrontendType{k8s.ClusterIP, k8s.NodePort}}, 2, 2, 1},
+	{shape{name: "all-frontends", cluster: 3, local: 2, types: all}, 4, 2, 1},
+	{shape{name: "external-local", cluster: 3, local: 1, external: k8s.Local, types: all}, 10, 2, 2},
+	{shape{name: "external-local-none-here", cluster: 3, external: k8s.Local, types: all}, 10, 2, 1},
+	{shape{name: "source-ranges", cluster: 2, types: all[2:3], ranges: []netip.Prefix{
+		prefix("192.168.0.0/24"), prefix("172.16.0.0/16")}}, 5, 1, 1},
+	{shape{name: "affinity", cluster: 3, affinity: 10800, types: all[:1]}, 6, 2, 1},
+	{shape{name: "affinity-local", cluster: 3, local: 1, affinity: 60, external: k8s.Local, types: all}, 17, 2, 2},
+	{shape{name: "wide", cluster: 100, types: all[:1]}, 1 + 112, 2, 1},
+}
+
+// The text of each shape, as `nkp plan -o ofctl` prints it. Run with -update after a change that is meant.
+func TestShapes(t *testing.T) {
+	trunk := compile(t, testConfig())
+	checkGolden(t, "trunk", text(t, trunk.State()))
+	for _, tc := range shapes {
+		t.Run(tc.name, func(t *testing.T) {
+			sp := tc.servicePort()
+			c := compile(t, testConfig(), sp)
+			flows, groups := c.Objects(sp.Name)
+			shared := len(c.State().Flows) - len(trunk.State().Flows) - len(flows)
+			if len(flows) != tc.flows || len(groups) != tc.groups || shared != tc.shared {
+				t.Errorf("%d flows, %d shared flows, %d groups; pinned are %d, %d, %d",
+					len(flows), shared, len(groups), tc.flows, tc.shared, tc.groups)
+			}
+			own := flow.NewState()
+			d := flow.Diff(trunk.State(), c.State())
+			own.Apply(&flow.Delta{SetGroups: d.SetGroups, SetFlows: d.SetFlows})
+			checkGolden(t, tc.name, text(t, own))
+		})
+	}
+}
+
+func checkGolden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name+".txt")
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s differs; first difference:\n%s", file, firstDifference(got, string(want)))
+	}
+}
+
+func firstDifference(got, want string) string {
+	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
+	for i := range g {
+		if i >= len(w) || g[i] != w[i] {
+			line := "(end)"
+			if i < len(w) {
+				line = w[i]
+			}
+			return "got  " + g[i] + "\nwant " + line
+		}
+	}
+	return "want has more lines"
+}
+
+// The trunk costs the same whatever the Services are.
+func TestTrunkSize(t *testing.T) {
+	c := compile(t, testConfig())
+	if n := len(c.State().Flows); n != 40 {
+		t.Errorf("the trunk has %d flows; pinned are 40", n)
+	}
+	cfg := Config{Layout: DefaultLayout()}
+	c = compile(t, cfg)
+	if n := len(c.State().Flows); n != 19 {
+		t.Errorf("the trunk of a node about which nothing is known has %d flows; pinned are 19", n)
+	}
+	if len(c.Missing()) != 2 {
+		t.Errorf("missing: %q", c.Missing())
+	}
+}
+
+// A table base moves every table, a next table replaces NORMAL everywhere.
+func TestSharedBridge(t *testing.T) {
+	cfg := testConfig()
+	cfg.Layout.TableBase, cfg.Layout.NextTable = 100, 5
+	c := compile(t, cfg, shape{name: "a", cluster: 100, affinity: 5, external: k8s.Local, types: all}.servicePort())
+	for _, f := range c.State().Flows {
+		if f.Table < 100 {
+			t.Errorf("in table %d: %v", f.Table, f)
+		}
+		for _, a := range f.Actions {
+			switch a := a.(type) {
+			case flow.Output:
+				if a.Port == flow.PortNormal {
+					t.Errorf("NORMAL in %v", f)
+				}
+			case flow.Resubmit:
+				if a.Table < 100 && a.Table != 5 {
+					t.Errorf("resubmits to table %d: %v", a.Table, f)
+				}
+			case flow.CT:
+				if a.Table < 100 {
+					t.Errorf("goes on in table %d: %v", a.Table, f)
+				}
+			}
+		}
+	}
+}

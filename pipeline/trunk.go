@@ -1,0 +1,206 @@
+package pipeline
+
+import (
+	"net/netip"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+var families = []k8s.Family{k8s.IPv4, k8s.IPv6}
+
+// Where a packet comes from: bits 0-1 of reg0.
+const (
+	sourceExternal = 0
+	sourcePod      = 1
+	sourceNode     = 2
+	sourceMask     = 3
+)
+
+// Priorities of the fixed flows. Services' own are in service.go.
+const (
+	prioBypass      = 300 // table 0: what must never be tracked
+	prioNode        = 200 // table 0: to the node's address: may be a reply to masqueraded traffic
+	prioFromNode    = 120
+	prioFromPod     = 110
+	prioFromAny     = 100
+	prioEstablished = 400 // table 1
+	prioUnserved    = 220 // table 1: a port that a ClusterIP does not serve
+	prioUnallocated = 215 // table 1: an address of the Service range that no Service has
+	prioFromUplink  = 210 // table 1: past the guards
+	prioGuard       = 200 // table 1
+	prioHairpin     = 400 // table 2
+	prioMasquerade  = 300
+	prioServiceOut  = 200
+	prioToPod       = 200 // table 30
+	prioToGateway   = 100
+	prioDefault     = 1
+	prioLast        = 0
+)
+
+// Ports that masqueraded connections get: above the kernel's default range for the node's own connections
+// (net.ipv4.ip_local_port_range, 32768 to 60999), so that the two never meet.
+const (
+	masqueradePortMin = 61440
+	masqueradePortMax = 65535
+)
+
+// rejectMaxLen is how much of a refused packet the controller needs to see: an ICMPv6 error quotes at most
+// 1,232 bytes of it (RFC 4443 §3.1: the error fits the minimum MTU of 1,280).
+const rejectMaxLen = 1500
+
+// trunk adds the flows that are there whatever the Services are.
+func (b *builder) trunk() {
+	b.entry()
+	for _, f := range families {
+		b.classify(tableEntry, f)
+		b.classify(tableUnSNAT, f)
+	}
+	b.serviceDefaults()
+	b.output()
+	b.deliver()
+}
+
+// entry is table 0: what passes by, and what may be the reply to masqueraded traffic. Everything else is
+// classified and tracked. The lowest priority is 1, not 0: a bridge without flows of its own has the NORMAL
+// flow of Open vSwitch there, which is not nkp's to replace or remove.
+func (b *builder) entry() {
+	for _, t := range []uint8{135, 136} { // neighbour solicitation and advertisement, RFC 4861 §4.3, §4.4
+		m := flow.Match{EthType: flow.EthIPv6, IPProto: flow.ProtoICMPv6, ICMPv6Type: t}
+		b.add(tableEntry, prioBypass, 0, m, b.Layout.exit())
+	}
+	for _, multicast := range []string{"224.0.0.0/4", "ff00::/8"} {
+		p := netip.MustParsePrefix(multicast)
+		b.add(tableEntry, prioBypass, 0, flow.Match{EthType: ethTypeOf(p.Addr()), Dst: p}, b.Layout.exit())
+	}
+	for _, ip := range b.NodeIPs {
+		b.add(tableEntry, prioNode, 0, toAddr(ip), b.track(b.Layout.ZoneSNAT, tableUnSNAT))
+	}
+	b.add(tableEntry, prioDefault, 0, flow.Match{}, b.Layout.exit())
+}
+
+// classify notes where a packet comes from, notes whether it would be masqueraded on its way to a ClusterIP,
+// and tracks it.
+func (b *builder) classify(table uint8, f k8s.Family) {
+	known := b.detector(f)
+	track := b.track(b.Layout.ZoneDNAT, tableServices)
+	from := func(priority uint16, m flow.Match, source uint32, masquerade bool) {
+		var as []flow.Action
+		if source != sourceExternal {
+			as = append(as, flow.SetField{Field: flow.Reg0, Value: uint64(source), Mask: sourceMask})
+		}
+		if masquerade {
+			as = append(as, setMark(markMasquerade, markMasquerade))
+		}
+		b.add(table, priority, 0, m, append(as, track)...)
+	}
+	local := ethIs(f)
+	local.InPort = flow.PortLocal
+	from(prioFromNode, local, sourceNode, known || b.MasqueradeAll)
+	for _, ip := range b.NodeIPs {
+		if k8s.FamilyOf(ip) == f {
+			from(prioFromNode, fromNet(host(ip)), sourceNode, known || b.MasqueradeAll)
+		}
+	}
+	for _, p := range b.ClusterCIDRs {
+		if k8s.FamilyOf(p.Addr()) == f {
+			from(prioFromPod, fromNet(p), sourcePod, b.MasqueradeAll)
+		}
+	}
+	from(prioFromAny, ethIs(f), sourceExternal, known || b.MasqueradeAll)
+}
+
+// serviceDefaults is table 1 without the Services, and the table that asks for a rejection.
+func (b *builder) serviceDefaults() {
+	established := flow.Match{
+		CTState: flow.Bits{Value: flow.CTTracked, Mask: flow.CTTracked},
+		CTMark:  flow.Bits{Value: markService, Mask: markService},
+	}
+	b.add(tableServices, prioEstablished, 0, established, b.resubmit(tableOutput))
+	for _, p := range b.ServiceCIDRs {
+		m := flow.Match{EthType: ethTypeOf(p.Addr()), Dst: p.Masked(), CTState: newConnection}
+		b.add(tableServices, prioUnallocated, 0, m)
+	}
+	if b.Uplink != 0 {
+		b.add(tableServices, prioFromUplink, 0, flow.Match{InPort: b.Uplink}, b.resubmit(tableOutput))
+	}
+	b.add(tableServices, prioLast, 0, flow.Match{}, b.resubmit(tableOutput))
+	b.add(tableReject, prioLast, 0, flow.Match{},
+		flow.ToMeter{ID: b.Layout.MeterID}, flow.ToController{MaxLen: rejectMaxLen})
+}
+
+// output is table 2: masquerade in its own zone, then the exit. The hairpin flows of pods are shared (hairpin).
+func (b *builder) output() {
+	for _, f := range families {
+		ip, ok := b.nodeIP(f)
+		if !ok {
+			continue
+		}
+		m := flow.Match{
+			EthType: ethType(f),
+			CTState: flow.Bits{Value: flow.CTTracked, Mask: flow.CTTracked | flow.CTReply},
+			CTMark:  flow.Bits{Value: markService | markMasquerade, Mask: markService | markMasquerade},
+		}
+		b.add(tableOutput, prioMasquerade, 0, m, flow.CT{
+			Commit: true, Zone: b.Layout.ZoneSNAT, Table: b.Layout.table(tableDeliver),
+			NAT: flow.NAT{Kind: flow.NATSrc, Addr: ip, PortMin: masqueradePortMin, PortMax: masqueradePortMax},
+		})
+	}
+	b.add(tableOutput, prioServiceOut, 0,
+		flow.Match{CTMark: flow.Bits{Value: markService, Mask: markService}}, b.resubmit(tableDeliver))
+	b.add(tableOutput, prioLast, 0, flow.Match{}, b.Layout.exit())
+	for _, p := range b.Pods {
+		b.hairpin(p.IP)
+	}
+}
+
+// hairpin masquerades the packets that a local pod sends to itself through a Service: without it the pod
+// would answer itself directly, past the translation.
+func (b *builder) hairpin(pod netip.Addr) {
+	ip, ok := b.nodeIP(k8s.FamilyOf(pod))
+	if !ok {
+		return
+	}
+	m := flow.Match{
+		EthType: ethTypeOf(pod), Src: host(pod), Dst: host(pod),
+		CTState: flow.Bits{Value: flow.CTTracked, Mask: flow.CTTracked | flow.CTReply},
+		CTMark:  flow.Bits{Value: markService, Mask: markService},
+	}
+	b.share(tableOutput, prioHairpin, m, flow.CT{
+		Commit: true, Zone: b.Layout.ZoneSNAT, Table: b.Layout.table(tableDeliver),
+		NAT: flow.NAT{Kind: flow.NATSrc, Addr: ip},
+	})
+}
+
+// deliver is table 30: the next hop of Service packets. Only they come here.
+func (b *builder) deliver() {
+	eth := func(f flow.Field, m flow.MAC) flow.Action {
+		return flow.SetField{Field: f, Value: m.Uint64(), Mask: 1<<48 - 1}
+	}
+	if b.LocalDelivery {
+		for _, p := range b.Pods {
+			var as []flow.Action
+			if !b.GatewayMAC.IsZero() {
+				as = append(as, eth(flow.EthSrc, b.GatewayMAC))
+			}
+			as = append(as, eth(flow.EthDst, p.MAC), flow.ClearInPort{}, flow.Output{Port: p.OFPort})
+			b.add(tableDeliver, prioToPod, 0, toAddr(p.IP), as...)
+		}
+	}
+	if !b.NodeMAC.IsZero() {
+		for _, ip := range b.NodeIPs {
+			b.add(tableDeliver, prioToPod, 0, toAddr(ip),
+				eth(flow.EthDst, b.NodeMAC), flow.ClearInPort{}, flow.Output{Port: flow.PortLocal})
+		}
+		if !b.GatewayMAC.IsZero() && b.Uplink != 0 {
+			for _, f := range families {
+				m := ethIs(f)
+				m.EthDst = b.NodeMAC
+				b.add(tableDeliver, prioToGateway, 0, m,
+					eth(flow.EthSrc, b.NodeMAC), eth(flow.EthDst, b.GatewayMAC), flow.DecTTL{},
+					flow.ClearInPort{}, flow.Output{Port: b.Uplink})
+			}
+		}
+	}
+	b.add(tableDeliver, prioLast, 0, flow.Match{}, b.Layout.exit())
+}
