@@ -182,10 +182,11 @@ func (w Warning) String() string {
 	return s
 }
 
-// Model is the state of all Service ports on this node. It is immutable; see Tracker.
+// Model is the state of all Service ports on this node, as Tracker.Flush gives it. Everything in it is immutable but the
+// map Ports, which the Tracker keeps up to date: who reads it later than the next Flush, or on another goroutine, takes a Clone.
 type Model struct {
 	Node         Node
-	ServiceCIDRs []netip.Prefix
+	ServiceCIDRs []netip.Prefix // sorted
 	Ports        map[PortName]*ServicePort
 	Warnings     []Warning // sorted by text
 }

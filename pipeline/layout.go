@@ -109,6 +109,11 @@ func (l Layout) StaticCookies() (cookie, mask uint64) {
 	return uint64(l.CookiePrefix)<<40 | cookieStatic<<32, 0xffffffff << 32
 }
 
+// LearnedCookies gives the cookie and mask that select the flows that session affinity learned.
+func (l Layout) LearnedCookies() (cookie, mask uint64) {
+	return uint64(l.CookiePrefix)<<40 | cookieLearned<<32, 0xffffffff << 32
+}
+
 // Groups gives the first and last group id that nkp takes.
 func (l Layout) Groups() (first, last uint32) { return l.GroupBase, l.GroupBase + 1<<28 - 1 }
 

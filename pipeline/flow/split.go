@@ -75,6 +75,8 @@ func actionSize(a Action) int {
 		return 16
 	case ToMeter, ToGroup, DecTTL:
 		return 8
+	case Copy:
+		return 24
 	case SetField:
 		return setFieldSize(a)
 	case CT:

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/nkp-proxy/nkp"
+
+// mayImport says which of nkp's packages each package may import; a package also covers those below it. Data flows one
+// way: source, model, plan, channel. Only the agent and the command line see them all.
+var mayImport = map[string][]string{
+	"":                 {"internal/command"},
+	"k8s":              {},
+	"pipeline/flow":    {},
+	"pipeline":         {"k8s", "pipeline/flow"},
+	"ofctrl":           {"pipeline/flow", "ofctrl"},
+	"ovsdb":            {},
+	"internal/agent":   {"k8s", "pipeline", "ofctrl", "ovsdb"},
+	"internal/command": {"k8s", "pipeline", "ofctrl", "ovsdb", "internal/agent"},
+	"internal/testbed": {"internal/testbed"},
+	"internal/demo":    {"internal/testbed", "internal/agent", "k8s"},
+	"test/packets":     {},
+}
+
+// mustNotImport lists libraries that a package must do without: the model and the plan are pure.
+var mustNotImport = map[string][]string{
+	"k8s":           {"antrea.io/", "github.com/ovn-kubernetes/"},
+	"pipeline":      {"antrea.io/", "github.com/ovn-kubernetes/", "net/http", "os", "time", "log"},
+	"pipeline/flow": {"antrea.io/", "github.com/ovn-kubernetes/", "k8s.io/", "net/http", "os", "time", "log"},
+	"ofctrl":        {"k8s.io/", "github.com/ovn-kubernetes/"},
+	"ovsdb":         {"k8s.io/", "antrea.io/"},
+}
+
+// The import directions of the house hold.
+func TestImportDirections(t *testing.T) {
+	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "./...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(out)) {
+		words := strings.Fields(line)
+		pkg := strings.TrimPrefix(strings.TrimPrefix(words[0], module), "/")
+		rule, ok := lookup(mayImport, pkg)
+		if !ok {
+			t.Errorf("package %s has no import rule: say in house_test.go what it may import", pkg)
+		}
+		for _, imp := range words[1:] {
+			if in, ours := strings.CutPrefix(imp, module+"/"); ours {
+				if !slices.ContainsFunc(rule, func(r string) bool { return in == r || strings.HasPrefix(in, r+"/") }) {
+					t.Errorf("%s must not import %s", pkg, in)
+				}
+				continue
+			}
+			banned, _ := lookup(mustNotImport, pkg)
+			for _, b := range banned {
+				if imp == b || strings.HasSuffix(b, "/") && strings.HasPrefix(imp, b) {
+					t.Errorf("%s must not import %s", pkg, imp)
+				}
+			}
+		}
+	}
+}
+
+// lookup gives the rule of the package or of the nearest folder above it.
+func lookup(rules map[string][]string, pkg string) ([]string, bool) {
+	for {
+		if r, ok := rules[pkg]; ok {
+			return r, true
+		}
+		i := strings.LastIndexByte(pkg, '/')
+		if i < 0 {
+			return nil, false
+		}
+		pkg = pkg[:i]
+	}
+}
+
+// Every package says in its doc.go (or main.go) what it is for.
+func TestEveryPackageHasADocComment(t *testing.T) {
+	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}}|{{.Doc}}`, "./...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(out)) {
+		if path, doc, _ := strings.Cut(strings.TrimSpace(line), "|"); doc == "" {
+			t.Errorf("%s has no doc comment", path)
+		}
+	}
+}

@@ -1,0 +1,136 @@
+package agent
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/ofctrl"
+	"github.com/nkp-proxy/nkp/ovsdb"
+	"github.com/nkp-proxy/nkp/pipeline"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// OpenFlowTarget gives where the bridge's OpenFlow is reached: --openflow, else the bridge's management socket
+// beside the database's.
+func (s *Settings) OpenFlowTarget() (string, error) {
+	if s.OpenFlow != "" {
+		return s.OpenFlow, nil
+	}
+	path, err := ovsdb.ManagementSocket(s.OVSDB, s.Bridge)
+	return "unix:" + path, err
+}
+
+// Filter selects what is nkp's on the switch.
+func (s *Settings) Filter() ofctrl.Filter {
+	f := ofctrl.Filter{Tables: s.Layout.Tables(), Meters: []uint32{s.Layout.MeterID}}
+	f.Cookie, f.CookieMask = s.Layout.StaticCookies()
+	f.Learned, f.LearnedMask = s.Layout.LearnedCookies()
+	f.GroupLo, f.GroupHi = s.Layout.Groups()
+	return f
+}
+
+// PipelineConfig puts together what the pipeline must know: settings first, then the model's node, then the switch
+// (nil: there is none to ask). The warnings say what is unknown or odd.
+func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Config, []string) {
+	cfg := pipeline.Config{
+		Layout:        s.Layout,
+		NodeIPs:       m.Node.IPs,
+		NodeMAC:       s.NodeMAC,
+		GatewayMAC:    s.GatewayMAC,
+		ClusterCIDRs:  s.ClusterCIDRs,
+		ServiceCIDRs:  m.ServiceCIDRs,
+		MasqueradeAll: s.MasqueradeAll,
+		RejectRate:    s.RejectRate,
+		LocalDelivery: s.LocalDelivery != DeliverOff,
+	}
+	var warnings []string
+	pods := map[netip.Addr]pipeline.Pod{}
+	if sw != nil {
+		if s.LocalDelivery == DeliverAuto {
+			if policy, why := sw.GatewayPolicy(); policy {
+				cfg.LocalDelivery = false
+				warnings = append(warnings, "Service packets go through the gateway, where policy sits ("+why+"); --local-delivery=on delivers them straight")
+			}
+		}
+		if cfg.NodeMAC.IsZero() && addressesOn(sw.Bridge, cfg.NodeIPs) {
+			cfg.NodeMAC = toMAC(sw.LocalMAC)
+		}
+		warnings = append(warnings, sw.Warnings...)
+		for _, p := range sw.Ports {
+			if p.OFPort == 0 || len(p.MAC) != 6 || p.Tag != 0 || len(p.Trunks) > 0 {
+				continue // not there yet, or behind VLAN tagging that straight delivery would bypass
+			}
+			for _, ip := range p.IPs {
+				pods[ip] = pipeline.Pod{IP: ip, OFPort: p.OFPort, MAC: toMAC(p.MAC)}
+			}
+		}
+	}
+	for ip, p := range s.Ports {
+		pods[ip] = pipeline.Pod{IP: ip, OFPort: p.OFPort, MAC: p.mac}
+	}
+	for _, p := range pods {
+		cfg.Pods = append(cfg.Pods, p)
+	}
+	slices.SortFunc(cfg.Pods, func(a, b pipeline.Pod) int { return a.IP.Compare(b.IP) })
+
+	uplink, err := s.uplink(sw)
+	if err != nil {
+		warnings = append(warnings, err.Error())
+	}
+	cfg.Uplink = uplink
+	return cfg, warnings
+}
+
+// uplink gives the OpenFlow number of the uplink port; offline it must be given as a number.
+func (s *Settings) uplink(sw *ovsdb.Switch) (uint32, error) {
+	if sw != nil {
+		p, err := sw.Uplink(s.Uplink)
+		return p.OFPort, err
+	}
+	n, err := strconv.ParseUint(cmp.Or(s.Uplink, "1"), 10, 32)
+	if err != nil {
+		return 0, fmt.Errorf("--uplink-port %s is a name; without --ovsdb only an OpenFlow port number can be used", s.Uplink)
+	}
+	return uint32(n), nil
+}
+
+// addressesOn tells whether an interface of this machine holds one of the addresses: whether the node lives on
+// the bridge's LOCAL port.
+func addressesOn(ifname string, ips []netip.Addr) bool {
+	ifc, err := net.InterfaceByName(ifname)
+	if err != nil {
+		return false
+	}
+	addrs, err := ifc.Addrs()
+	if err != nil {
+		return false
+	}
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && slices.Contains(ips, p.Addr()) {
+			return true
+		}
+	}
+	return false
+}
+
+// toMAC gives the zero MAC for an address that is unknown or no Ethernet address.
+func toMAC(hw net.HardwareAddr) (m flow.MAC) {
+	if len(hw) == len(m) {
+		m = flow.MAC(hw)
+	}
+	return m
+}
+
+// ParseMAC reads an Ethernet address like 02:00:00:00:00:01.
+func ParseMAC(s string) (flow.MAC, error) {
+	hw, err := net.ParseMAC(s)
+	if err != nil || len(hw) != 6 {
+		return flow.MAC{}, fmt.Errorf("%q is not an Ethernet address such as 02:00:00:00:00:01", s)
+	}
+	return flow.MAC(hw), nil
+}

@@ -1,0 +1,166 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// askTimeout bounds how long a command waits for the agent.
+const askTimeout = 30 * time.Second
+
+// serve answers commands on the agent's socket, HTTP over a unix socket that only root may use, until the
+// context ends. A socket that a dead agent left behind is taken over; a live one is an error.
+func (a *Agent) serve(ctx context.Context) error {
+	l, err := listen(a.set.Socket)
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, r *http.Request) {
+		var s Status
+		if err := a.ask(r.Context(), func() { s = a.status() }); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		json.NewEncoder(w).Encode(s)
+	})
+	mux.HandleFunc("GET /v1/diff", func(w http.ResponseWriter, r *http.Request) {
+		var text string
+		var err error
+		if askErr := a.ask(r.Context(), func() { text, err = a.diff(r.Context()) }); askErr != nil {
+			err = askErr
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		io.WriteString(w, text)
+	})
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 16 << 10}
+	stop := context.AfterFunc(ctx, func() { srv.Close() })
+	defer stop()
+	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("socket %s: %w", a.set.Socket, err)
+	}
+	return nil
+}
+
+func listen(path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
+	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		c.Close()
+		return nil, fmt.Errorf("another nkp is running: it answers on %s (choose another --socket to run two)", path)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// diff reads the switch back and compares; "" means equal. It runs on the loop and changes nothing.
+func (a *Agent) diff(ctx context.Context) (string, error) {
+	switch {
+	case a.compiler == nil:
+		return "", errors.New("the agent's source has not synced yet")
+	case a.conn == nil:
+		return "", errors.New("the agent is not connected to the switch")
+	}
+	snap, err := a.conn.ReadBack(ctx, a.set.Filter())
+	if err != nil {
+		return "", err
+	}
+	return DiffText(flow.Diff(snap.State, a.compiler.State())), nil
+}
+
+// DiffText prints a difference for people; "" means none.
+func DiffText(d *flow.Delta) string {
+	var b strings.Builder
+	d.WriteTo(&b) // a strings.Builder does not fail
+	return b.String()
+}
+
+// Caller asks a running agent through its socket.
+type Caller struct {
+	path string
+	http http.Client
+}
+
+// NewCaller gives a Caller for the agent that listens on path.
+func NewCaller(path string) *Caller {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", path)
+	}
+	return &Caller{path: path, http: http.Client{Timeout: askTimeout, Transport: &http.Transport{DialContext: dial}}}
+}
+
+// Running tells whether an agent answers.
+func (c *Caller) Running() bool {
+	conn, err := net.DialTimeout("unix", c.path, time.Second)
+	if err != nil {
+		return false
+	}
+	conn.Close()
+	return true
+}
+
+// Status asks for the agent's status.
+func (c *Caller) Status(ctx context.Context) (*Status, error) {
+	body, err := c.get(ctx, "/v1/status")
+	if err != nil {
+		return nil, err
+	}
+	var s Status
+	if err := json.Unmarshal(body, &s); err != nil {
+		return nil, fmt.Errorf("agent on %s: %w", c.path, err)
+	}
+	return &s, nil
+}
+
+// Diff asks the agent to compare the switch with what it wants; "" means equal.
+func (c *Caller) Diff(ctx context.Context) (string, error) {
+	body, err := c.get(ctx, "/v1/diff")
+	return string(body), err
+}
+
+func (c *Caller) get(ctx context.Context, path string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://nkp"+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("no nkp answers on %s; is it running? (%w)", c.path, errors.Unwrap(err))
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, 1<<30))
+	if err != nil {
+		return nil, err
+	}
+	if res.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("nkp on %s: %s", c.path, strings.TrimSpace(string(body)))
+	}
+	return body, nil
+}

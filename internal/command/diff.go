@@ -1,0 +1,83 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+func newDiff() *cobra.Command {
+	s := newSettings()
+	cmd := &cobra.Command{
+		Use:   "diff",
+		Short: "Compare what is installed with what should be",
+		Long: `diff reads back what nkp has on the switch and compares it with what should be there: with --manifests what those
+files call for, else what the running agent wants. It changes nothing.
+
+A line with + is missing or different on the switch, a line with - should not be there.
+Exit status: 0 equal, 1 different, 2 error.`,
+		Example: `  nkp diff
+  nkp diff --manifests services.yaml --bridge br-int`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := s.resolve(); err != nil {
+				return err
+			}
+			text, err := s.diff(cmd.Context(), cmd.ErrOrStderr())
+			if err != nil {
+				var exit *exitError
+				if errors.As(err, &exit) {
+					return err
+				}
+				return &exitError{exitDiffError, err}
+			}
+			if text == "" {
+				return nil
+			}
+			fmt.Fprint(cmd.OutOrStdout(), text)
+			return &exitError{exitFailure, nil}
+		},
+	}
+	s.sourceFlags(cmd.Flags())
+	s.pipelineFlags(cmd.Flags())
+	s.layoutFlags(cmd.Flags())
+	s.switchFlags(cmd.Flags(), defaultOVSDB)
+	s.socketFlag(cmd.Flags())
+	return cmd
+}
+
+func (s *settings) diff(ctx context.Context, stderr io.Writer) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	if s.manifests == "" {
+		text, err := agent.NewCaller(s.Socket).Diff(ctx)
+		if err != nil {
+			return "", fmt.Errorf("%w; without an agent, give --manifests", err)
+		}
+		return text, nil
+	}
+	db, sw, err := s.connectDB(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer db.Close()
+	w, err := s.want(sw, stderr)
+	if err != nil {
+		return "", err
+	}
+	conn, err := s.connectSwitch(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	snap, err := conn.ReadBack(ctx, s.Filter())
+	if err != nil {
+		return "", err
+	}
+	return agent.DiffText(flow.Diff(snap.State, w.compiler.State())), nil
+}

@@ -1,0 +1,187 @@
+package command
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/pipeline"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+const (
+	defaultOVSDB  = "unix:/var/run/openvswitch/db.sock"
+	defaultBridge = "br-int"
+	defaultSocket = "/run/nkp/nkp.sock"
+)
+
+// settings are the flags as given; resolve turns them into agent.Settings.
+type settings struct {
+	agent.Settings
+	manifests string
+	mode      string
+	portsFile string
+}
+
+func newSettings() *settings {
+	s := &settings{}
+	s.Layout = pipeline.DefaultLayout()
+	s.AuditPeriod, s.CountPeriod = time.Minute, 5*time.Second
+	return s
+}
+
+// switchFlags say where the switch is.
+func (s *settings) switchFlags(f *pflag.FlagSet, ovsdb string) {
+	f.StringVar(&s.OVSDB, "ovsdb", ovsdb, "database of Open vSwitch: unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT")
+	f.StringVar(&s.Bridge, "bridge", defaultBridge, "bridge to program")
+	f.StringVar(&s.OpenFlow, "openflow", "", "OpenFlow target: unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT (default: BRIDGE.mgmt beside the database's socket)")
+}
+
+func (s *settings) socketFlag(f *pflag.FlagSet) {
+	f.StringVar(&s.Socket, "socket", defaultSocket, "unix socket of the running agent")
+}
+
+// sourceFlags say where Services come from.
+func (s *settings) sourceFlags(f *pflag.FlagSet) {
+	f.StringVar(&s.manifests, "manifests", "", "file or directory of Kubernetes YAML or JSON with Services, EndpointSlices, Nodes, ServiceCIDRs")
+}
+
+// layoutFlags say what nkp takes on the bridge.
+func (s *settings) layoutFlags(f *pflag.FlagSet) {
+	f.Uint8Var(&s.Layout.TableBase, "table-base", s.Layout.TableBase, "added to every table number")
+	f.IntVar(&s.Layout.NextTable, "next-table", s.Layout.NextTable, "table where packets go on after nkp; -1: the NORMAL action")
+	f.Uint32Var(&s.Layout.CookiePrefix, "cookie-prefix", s.Layout.CookiePrefix, "upper 24 bits of nkp's cookies")
+	f.Uint32Var(&s.Layout.GroupBase, "group-base", s.Layout.GroupBase, "first of nkp's 2^28 group ids; a multiple of 2^28")
+	f.Uint32Var(&s.Layout.MeterID, "meter", s.Layout.MeterID, "id of the meter on rejects")
+	f.Uint16Var(&s.Layout.ZoneDNAT, "zone-dnat", s.Layout.ZoneDNAT, "conntrack zone of destination NAT")
+	f.Uint16Var(&s.Layout.ZoneSNAT, "zone-snat", s.Layout.ZoneSNAT, "conntrack zone of source NAT")
+}
+
+// pipelineFlags say what the pipeline must know of node and cluster.
+func (s *settings) pipelineFlags(f *pflag.FlagSet) {
+	f.StringVar(&s.mode, "mode", "auto", "data plane: auto or ovs (iptables and windows are not in this version)")
+	f.StringVar(&s.NodeName, "hostname-override", "", "name of this node's Node object (default: the host name)")
+	f.StringVar(&s.ServiceProxyName, "service-proxy-name", "", "serve only Services whose label service.kubernetes.io/service-proxy-name has this value")
+	f.StringVar(&s.Uplink, "uplink-port", "", "port that leads out of the node, by name or OpenFlow number (default: port 1)")
+	f.Var((*addrList)(&s.NodeIPs), "node-ip", "addresses of this node, comma-separated (default: those of its Node object)")
+	f.Var((*macValue)(&s.NodeMAC), "node-mac", "MAC of the bridge's LOCAL port, if the node's address is there (default: from the database)")
+	f.Var((*macValue)(&s.GatewayMAC), "gateway-mac", "MAC of the router behind the uplink")
+	f.Var((*prefixList)(&s.ClusterCIDRs), "cluster-cidr", "pod address ranges of the cluster, comma-separated: who is a pod and who is not")
+	f.Var((*prefixList)(&s.ServiceCIDRs), "service-cidr", "Service address ranges, comma-separated (default: ServiceCIDR objects)")
+	f.Var((*prefixList)(&s.NodePortAddresses), "nodeport-addresses", "ranges of node addresses that serve NodePorts, comma-separated (default: all)")
+	f.BoolVar(&s.MasqueradeAll, "masquerade-all", false, "masquerade all traffic to ClusterIPs")
+	f.StringVar((*string)(&s.LocalDelivery), "local-delivery", string(agent.DeliverAuto), "Service packets to pods on this bridge: on (straight), off (through the gateway), auto (straight, unless policy sits in the gateway)")
+	f.Uint32Var(&s.RejectRate, "reject-rate", pipeline.DefaultRejectRate, "packets per second that may be refused with an answer; the rest are dropped")
+	f.StringVar(&s.portsFile, "ports", "", "JSON file of pods on the bridge: {\"10.0.0.11\": {\"ofport\": 11, \"mac\": \"02:00:00:00:00:11\"}}")
+}
+
+// resolve checks what the flags cannot check by themselves and fills in defaults.
+func (s *settings) resolve() error {
+	switch s.mode {
+	case "auto", "ovs":
+	case "iptables", "windows":
+		return usageError("--mode %s: this version of nkp serves Open vSwitch nodes only; leave --mode out, or say ovs", s.mode)
+	default:
+		return usageError("--mode %q is not auto, ovs, iptables or windows", s.mode)
+	}
+	switch s.LocalDelivery {
+	case agent.DeliverAuto, agent.DeliverOn, agent.DeliverOff:
+	default:
+		return usageError("--local-delivery %q is not auto, on or off", s.LocalDelivery)
+	}
+	if err := s.Layout.Validate(); err != nil {
+		return usageError("%w", err)
+	}
+	if s.RejectRate == 0 {
+		return usageError("--reject-rate must be at least 1")
+	}
+	if s.NodeName == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return fmt.Errorf("cannot tell the host name (%w); give --hostname-override", err)
+		}
+		s.NodeName = strings.ToLower(strings.TrimSpace(name))
+	}
+	if s.portsFile != "" {
+		ports, err := agent.LoadPorts(s.portsFile)
+		if err != nil {
+			return usageError("--ports %w", err)
+		}
+		s.Ports = ports
+	}
+	return nil
+}
+
+// addrList is a flag of comma-separated addresses.
+type addrList []netip.Addr
+
+func (l *addrList) Type() string   { return "IP,..." }
+func (l *addrList) String() string { return joinValues(*l) }
+func (l *addrList) Set(text string) error {
+	return parseList(text, (*[]netip.Addr)(l), func(s string) (netip.Addr, error) {
+		a, err := netip.ParseAddr(s)
+		if err != nil || a.Zone() != "" {
+			return a, fmt.Errorf("%q is not an IP address", s)
+		}
+		return a.Unmap(), nil
+	})
+}
+
+// prefixList is a flag of comma-separated prefixes.
+type prefixList []netip.Prefix
+
+func (l *prefixList) Type() string   { return "CIDR,..." }
+func (l *prefixList) String() string { return joinValues(*l) }
+func (l *prefixList) Set(text string) error {
+	return parseList(text, (*[]netip.Prefix)(l), func(s string) (netip.Prefix, error) {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			return p, fmt.Errorf("%q is not a range such as 10.0.0.0/16", s)
+		}
+		return p.Masked(), nil
+	})
+}
+
+func parseList[T any](text string, into *[]T, parse func(string) (T, error)) error {
+	*into = nil
+	for s := range strings.SplitSeq(text, ",") {
+		if s = strings.TrimSpace(s); s == "" {
+			continue
+		}
+		v, err := parse(s)
+		if err != nil {
+			return err
+		}
+		*into = append(*into, v)
+	}
+	return nil
+}
+
+func joinValues[T fmt.Stringer](vs []T) string {
+	b := make([]string, len(vs))
+	for i, v := range vs {
+		b[i] = v.String()
+	}
+	return strings.Join(b, ",")
+}
+
+// macValue is a flag of an Ethernet address.
+type macValue flow.MAC
+
+func (m *macValue) Type() string { return "MAC" }
+func (m *macValue) String() string {
+	if v := flow.MAC(*m); !v.IsZero() {
+		return v.String()
+	}
+	return ""
+}
+func (m *macValue) Set(s string) error {
+	v, err := agent.ParseMAC(s)
+	*m = macValue(v)
+	return err
+}

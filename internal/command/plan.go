@@ -1,0 +1,169 @@
+package command
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/ovsdb"
+	"github.com/nkp-proxy/nkp/pipeline"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+func newPlan() *cobra.Command {
+	s := newSettings()
+	var output string
+	cmd := &cobra.Command{
+		Use:   "plan",
+		Short: "Print what would be programmed: the dry run",
+		Long: `plan works out what "nkp run" would put on the switch and prints it. It needs no privilege and no switch.
+With --ovsdb, port numbers and MACs come from a switch; without it from the flags. What stays unknown is left out,
+with a warning.
+
+Outputs:
+  text   per Service port: frontends, endpoints, flows and groups
+  ofctl  input for "ovs-ofctl -O OpenFlow15 bundle BRIDGE -"
+  json   the Services as nkp understands them: frontends and the endpoints in force`,
+		Example: `  nkp plan --manifests examples/guestbook.yaml --hostname-override haofan-test-1
+  nkp plan --manifests examples/ -o json
+  nkp plan --manifests examples/guestbook.yaml -o ofctl | ovs-ofctl -O OpenFlow15 bundle br-test -`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := s.resolve(); err != nil {
+				return err
+			}
+			switch output {
+			case "text", "ofctl", "json":
+			case "iptables", "hcn":
+				return usageError("-o %s: this version of nkp plans for Open vSwitch only (text, ofctl, json)", output)
+			default:
+				return usageError("-o %q is not text, ofctl or json", output)
+			}
+			return s.plan(cmd.Context(), output, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	s.sourceFlags(cmd.Flags())
+	s.pipelineFlags(cmd.Flags())
+	s.layoutFlags(cmd.Flags())
+	s.switchFlags(cmd.Flags(), "")
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, ofctl or json")
+	return cmd
+}
+
+func (s *settings) plan(ctx context.Context, output string, stdout, stderr io.Writer) error {
+	var sw *ovsdb.Switch
+	if s.OVSDB != "" {
+		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		db, now, err := s.connectDB(ctx)
+		if err != nil {
+			return err
+		}
+		defer db.Close()
+		sw = now
+	}
+	w, err := s.want(sw, stderr)
+	if err != nil {
+		return err
+	}
+	out := bufio.NewWriter(stdout)
+	defer out.Flush()
+	if output == "json" {
+		e := json.NewEncoder(out)
+		e.SetIndent("", "  ")
+		return e.Encode(w.model.View())
+	}
+	for _, text := range w.warnings {
+		fmt.Fprintf(stderr, "nkp: warning: %s\n", text)
+	}
+	if output == "ofctl" {
+		return pipeline.WriteBundle(out, w.compiler.State())
+	}
+	return w.writeText(out)
+}
+
+// writeText prints the plan for people: Service by Service, then what they share.
+func (w *wanted) writeText(out io.Writer) error {
+	view := w.model.View()
+	state := w.compiler.State()
+	fmt.Fprintf(out, "node %s: %d Service ports, %d flows, %d groups\n", view.Node, len(view.Services), len(state.Flows), len(state.Groups))
+	shown := map[flow.Key]bool{}
+	for _, sv := range view.Services {
+		name := sv.Namespace + "/" + sv.Name
+		if sv.Port != "" {
+			name += ":" + sv.Port
+		}
+		fmt.Fprintf(out, "\n%s %s %s", name, sv.Protocol, sv.Family)
+		if sv.AffinitySeconds > 0 {
+			fmt.Fprintf(out, ", session affinity %d s", sv.AffinitySeconds)
+		}
+		fmt.Fprintln(out)
+		for _, f := range sv.Frontends {
+			at := f.Address
+			if at == "" {
+				at = "(node)"
+			}
+			fmt.Fprintf(out, "  %-12s %s port %d, policy %s: %s\n", f.Type, at, f.Port, f.Policy, outcome(f))
+		}
+		flows, groups := w.compiler.Objects(portName(sv))
+		for _, g := range groups {
+			fmt.Fprintf(out, "    %s\n", g.Head())
+			for _, b := range g.Buckets {
+				fmt.Fprintf(out, "      %s\n", b)
+			}
+		}
+		own := flow.NewState()
+		for _, f := range flows {
+			shown[f.Key] = true
+			own.Flows[f.Key] = f
+		}
+		for _, f := range own.SortedFlows() {
+			fmt.Fprintf(out, "    %s\n", f)
+		}
+	}
+	fmt.Fprintln(out, "\nfor all Services")
+	for _, m := range state.SortedMeters() {
+		fmt.Fprintf(out, "    %s\n", m)
+	}
+	for _, f := range state.SortedFlows() {
+		if !shown[f.Key] {
+			fmt.Fprintf(out, "    %s\n", f)
+		}
+	}
+	return nil
+}
+
+func outcome(f k8s.FrontendView) string {
+	switch {
+	case f.ShadowedBy != "":
+		return "not served: " + f.ShadowedBy + " has this address and port"
+	case len(f.Endpoints) == 0 && f.WhenEmpty == string(k8s.Drop):
+		return "no endpoint on this node: dropped"
+	case len(f.Endpoints) == 0:
+		return "no endpoints: refused"
+	}
+	text := strings.Join(f.Endpoints, ", ")
+	if len(f.Endpoints) > 12 {
+		text = strings.Join(f.Endpoints[:10], ", ") + fmt.Sprintf(", and %d more", len(f.Endpoints)-10)
+	}
+	if len(f.SourceRanges) > 0 {
+		text += " (clients: " + strings.Join(f.SourceRanges, ", ") + ")"
+	}
+	return text
+}
+
+func portName(v k8s.ServiceView) k8s.PortName {
+	n := k8s.PortName{
+		ServiceName: k8s.ServiceName{Namespace: v.Namespace, Name: v.Name},
+		Port:        v.Port, Protocol: k8s.Protocol(v.Protocol), Family: k8s.IPv4,
+	}
+	if v.Family == k8s.IPv6.String() {
+		n.Family = k8s.IPv6
+	}
+	return n
+}

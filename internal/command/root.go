@@ -1,0 +1,106 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit statuses, part of the command-line contract.
+const (
+	exitOK        = 0
+	exitFailure   = 1 // for diff: different
+	exitUsage     = 2
+	exitDiffError = 2
+)
+
+// exitError carries an exit status; with a nil err nothing more is printed.
+type exitError struct {
+	status int
+	err    error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit status %d", e.status)
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+func usageError(format string, args ...any) error {
+	return &exitError{exitUsage, fmt.Errorf(format, args...)}
+}
+
+// Main runs nkp with the arguments after the program's name and gives the exit status. SIGINT and SIGTERM end
+// it in good order.
+func Main(args []string, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	root := newRoot(stdout, stderr)
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	var exit *exitError
+	if !errors.As(err, &exit) {
+		exit = &exitError{exitFailure, err}
+		if strings.HasPrefix(err.Error(), "unknown command") {
+			exit.status = exitUsage
+		}
+	}
+	if exit.err != nil {
+		fmt.Fprintf(stderr, "nkp: %v\n", exit.err)
+	}
+	return exit.status
+}
+
+func newRoot(stdout, stderr io.Writer) *cobra.Command {
+	run := newRun()
+	root := &cobra.Command{
+		Use:   "nkp",
+		Short: "Kubernetes Services inside Open vSwitch",
+		Long: `nkp does kube-proxy's job inside Open vSwitch: it follows Services and EndpointSlices and programs the bridge
+over OpenFlow 1.5 with a conntrack pipeline and select groups. Without a command it runs ("nkp run").`,
+		Example:       "  nkp run --manifests services.yaml --bridge br-int\n  nkp plan --manifests services.yaml",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageError("unknown command %q; \"nkp --help\" lists the commands", args[0])
+			}
+			return run.RunE(cmd, args)
+		},
+	}
+	root.Flags().AddFlagSet(run.Flags())
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usageError("%w; see \"%s --help\"", err, cmd.CommandPath())
+	})
+	root.CompletionOptions.HiddenDefaultCmd = true
+	for _, c := range []*cobra.Command{run, newPlan(), newDiff(), newStatus(), newCleanup(), newVersion()} {
+		if c.Args == nil {
+			c.Args = noArguments
+		}
+		root.AddCommand(c)
+	}
+	return root
+}
+
+func noArguments(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usageError("%s takes no argument, got %q", cmd.CommandPath(), args[0])
+	}
+	return nil
+}

@@ -1,0 +1,136 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/ovsdb"
+)
+
+func newRun() *cobra.Command {
+	s := newSettings()
+	var wait time.Duration
+	var level string
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Serve this node's Services (the default command)",
+		Long: `run follows Services and EndpointSlices and keeps the bridge in step, until it is stopped. What it installed stays
+on the switch: Services are served while nkp is down, and a new start takes over what it finds.`,
+		Example: `  nkp run --manifests services.yaml
+  nkp run --manifests /etc/nkp/services --bridge br-int --uplink-port eth1 --cluster-cidr 10.0.0.0/16`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := s.resolve(); err != nil {
+				return err
+			}
+			log, err := newLogger(cmd.ErrOrStderr(), level)
+			if err != nil {
+				return err
+			}
+			return s.run(cmd.Context(), wait, log)
+		},
+	}
+	f := cmd.Flags()
+	s.sourceFlags(f)
+	s.pipelineFlags(f)
+	s.layoutFlags(f)
+	s.switchFlags(f, defaultOVSDB)
+	s.socketFlag(f)
+	f.BoolVar(&s.ConfigureBridge, "configure-bridge", false, "enable OpenFlow15 on the bridge if it is not")
+	f.DurationVar(&wait, "ovs-wait", time.Minute, "how long to wait for the bridge at the start")
+	f.DurationVar(&s.AuditPeriod, "audit-period", s.AuditPeriod, "how often the whole switch is read back and compared")
+	f.StringVar(&level, "log-level", "info", "debug, info, warn or error")
+	return cmd
+}
+
+func newLogger(w io.Writer, level string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, usageError("--log-level %q is not debug, info, warn or error", level)
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: l})), nil
+}
+
+func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger) error {
+	if s.manifests == "" {
+		return usageError("--manifests is missing: name a file or directory with Services and EndpointSlices (this version of nkp has no API server source)")
+	}
+	if s.AuditPeriod <= 0 {
+		return usageError("--audit-period must be above 0")
+	}
+	if _, err := os.Stat(s.manifests); err != nil {
+		return fmt.Errorf("--manifests: %w", err)
+	}
+	db, err := s.awaitBridge(ctx, wait, log)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	reason := fmt.Sprintf("%s answers and has bridge %s", s.OVSDB, s.Bridge)
+	log.Info("serving Services in Open vSwitch", "mode", "ovs", "reason", reason, "node", s.NodeName)
+	source := k8s.NewManifestSource(s.manifests)
+	return agent.New(s.Settings, reason, source, "manifests "+s.manifests, db, log).Run(ctx)
+}
+
+// awaitBridge connects to the database and waits, as long as that may help, until the bridge is there; then it checks
+// that nkp can use it, and mends what it may.
+func (s *settings) awaitBridge(ctx context.Context, wait time.Duration, log *slog.Logger) (*ovsdb.Client, error) {
+	deadline, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	db, err := s.awaitDB(deadline, log)
+	if err != nil {
+		return nil, err
+	}
+	sw := db.Switch()
+	if !sw.Exists {
+		log.Info("waiting for the bridge", "bridge", s.Bridge, "atMost", wait)
+		if sw, err = db.AwaitBridge(deadline); err != nil {
+			db.Close()
+			return nil, fmt.Errorf("waited %v (--ovs-wait): %w", wait, sw.Check())
+		}
+	}
+	err = sw.Check()
+	if s.ConfigureBridge && errors.Is(err, ovsdb.ErrNoOpenFlow15) {
+		log.Info("enabling OpenFlow15", "bridge", s.Bridge)
+		err = db.EnableOpenFlow15(deadline)
+	}
+	if err != nil {
+		db.Close()
+		return nil, err
+	}
+	return db, nil
+}
+
+// awaitDB connects to the database. Where Open vSwitch is installed (its socket's directory is there) but does not
+// answer yet, it tries until the context ends.
+func (s *settings) awaitDB(ctx context.Context, log *slog.Logger) (*ovsdb.Client, error) {
+	for said := false; ; said = true {
+		db, err := ovsdb.Connect(ctx, ovsdb.Options{Endpoint: s.OVSDB, Bridge: s.Bridge})
+		if err == nil || !errors.Is(err, ovsdb.ErrUnreachable) {
+			return db, err
+		}
+		if path, ok := strings.CutPrefix(s.OVSDB, "unix:"); ok {
+			if _, statErr := os.Stat(filepath.Dir(path)); statErr != nil {
+				return nil, fmt.Errorf("%w; is Open vSwitch installed here? name its database with --ovsdb", err)
+			}
+		}
+		if !said {
+			log.Info("waiting for the database of Open vSwitch", "ovsdb", s.OVSDB, "because", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,87 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/ofctrl"
+	"github.com/nkp-proxy/nkp/ovsdb"
+	"github.com/nkp-proxy/nkp/pipeline"
+)
+
+// askTimeout bounds how long a command waits for the switch or its database.
+const askTimeout = 30 * time.Second
+
+// wanted is what should be on the switch, worked out without an agent.
+type wanted struct {
+	model    *k8s.Model
+	compiler *pipeline.Compiler
+	warnings []string
+}
+
+// want loads the manifests and compiles them for this node; sw is nil if there is no switch to ask. What is wrong
+// with the manifests is printed to stderr, a line each; it fails if any of it is an error.
+func (s *settings) want(sw *ovsdb.Switch, stderr io.Writer) (*wanted, error) {
+	if s.manifests == "" {
+		return nil, usageError("--manifests is missing: name a file or directory with Services and EndpointSlices")
+	}
+	m := k8s.LoadManifests(s.manifests)
+	for _, w := range m.Warnings {
+		fmt.Fprintf(stderr, "nkp: warning: %s\n", w)
+	}
+	if len(m.Errors) > 0 {
+		for _, e := range m.Errors {
+			fmt.Fprintf(stderr, "nkp: error: %s\n", e)
+		}
+		return nil, fmt.Errorf("%s: %d errors; nothing was planned", s.manifests, len(m.Errors))
+	}
+	t := k8s.NewTracker(s.TrackerOptions())
+	t.Apply(m.Objects)
+	model, changes := t.Flush()
+	for _, w := range model.Warnings {
+		fmt.Fprintf(stderr, "nkp: warning: %s\n", w)
+	}
+	cfg, warnings := s.PipelineConfig(model, sw)
+	c, err := pipeline.NewCompiler(cfg)
+	if err != nil {
+		return nil, err
+	}
+	c.Update(changes.Ports)
+	return &wanted{model: model, compiler: c, warnings: append(warnings, c.Missing()...)}, nil
+}
+
+// connectDB connects to the switch's database and checks that nkp can use the bridge.
+func (s *settings) connectDB(ctx context.Context) (*ovsdb.Client, *ovsdb.Switch, error) {
+	db, err := ovsdb.Connect(ctx, ovsdb.Options{Endpoint: s.OVSDB, Bridge: s.Bridge})
+	if err != nil {
+		return nil, nil, err
+	}
+	sw := db.Switch()
+	if err := sw.Check(); err != nil {
+		db.Close()
+		return nil, nil, err
+	}
+	return db, &sw, nil
+}
+
+// connectSwitch opens an OpenFlow connection to the bridge.
+func (s *settings) connectSwitch(ctx context.Context) (*ofctrl.Conn, error) {
+	text, err := s.OpenFlowTarget()
+	if err != nil {
+		return nil, err
+	}
+	target, err := ofctrl.ParseTarget(text)
+	if err != nil {
+		return nil, usageError("--openflow: %w", err)
+	}
+	c, err := ofctrl.Dial(ctx, target, ofctrl.Options{Bridge: s.Bridge})
+	var version *ofctrl.VersionError
+	if errors.As(err, &version) {
+		return nil, fmt.Errorf("%w; enable it: ovs-vsctl add bridge %s protocols OpenFlow15, or nkp run --configure-bridge", err, s.Bridge)
+	}
+	return c, err
+}

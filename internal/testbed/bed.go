@@ -1,0 +1,232 @@
+package testbed
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"sync"
+)
+
+// Bed is a running network with its switch. Its methods may be called from any
+// goroutine, except that those which start and stop the switch's daemons must
+// not overlap with each other.
+type Bed struct {
+	// Node is the node whose switch is under test, Router what its uplink leads
+	// to, Remote a second node, External a client outside the cluster.
+	Node, Router, Remote, External *Host
+	// Bridge is the name of the integration bridge.
+	Bridge string
+	// RunDir is the directory of the switch's sockets.
+	RunDir string
+
+	opt      Options
+	dir      *tempDir
+	ovsdb    *process
+	vswitchd *process
+	unhook   func() bool // forgets the context's end
+
+	// mu protects what tests add and Close takes away.
+	mu      sync.Mutex
+	closed  bool
+	hosts   []*Host
+	pods    map[string]*Pod
+	numbers map[bool]map[int]bool // pod numbers in use; local: true
+	closers map[io.Closer]*Host   // servers and connections, and where they are
+
+	closeOnce sync.Once
+	closeErr  error
+}
+
+// New builds a bed. It lives until Close or until ctx ends, whichever is first.
+func New(ctx context.Context, o Options) (*Bed, error) {
+	o.Bridge = cmp.Or(o.Bridge, "br-int")
+	o.MTU = cmp.Or(o.MTU, 1500)
+	if err := Available(); err != nil {
+		return nil, err
+	}
+	dir, err := newTempDir(cmp.Or(o.Dir, "/tmp"))
+	if err != nil {
+		return nil, err
+	}
+	b := &Bed{
+		Bridge:  o.Bridge,
+		RunDir:  dir.path,
+		opt:     o,
+		dir:     dir,
+		pods:    map[string]*Pod{},
+		numbers: map[bool]map[int]bool{true: {}, false: {}},
+		closers: map[io.Closer]*Host{},
+	}
+	if err := b.build(ctx); err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	b.unhook = context.AfterFunc(ctx, func() { _ = b.Close() })
+	return b, nil
+}
+
+func (b *Bed) build(ctx context.Context) error {
+	if n := len(b.Mgmt(b.Bridge)); n > 107 {
+		return fmt.Errorf("testbed: %s: %d bytes are too many for a socket's path; use a shorter directory", b.Mgmt(b.Bridge), n)
+	}
+	for _, h := range []struct {
+		to      **Host
+		name    string
+		ip4     netip.Addr
+		ip6     netip.Addr
+		mac     string
+		forward bool
+	}{
+		{&b.Node, "node", NodeIP4, NodeIP6, NodeMAC, true},
+		{&b.Router, "router", RouterIP4, RouterIP6, GatewayMAC, true},
+		{&b.Remote, "remote", RemoteIP4, RemoteIP6, "", true},
+		{&b.External, "external", ExternalIP4, ExternalIP6, "", false},
+	} {
+		host, err := b.newHost(h.name, h.ip4, h.ip6, h.mac, h.forward)
+		if err != nil {
+			return err
+		}
+		*h.to = host
+	}
+	if err := b.wire(); err != nil {
+		return err
+	}
+	return b.startSwitch(ctx)
+}
+
+// wire makes the links and routes between the four fixed hosts.
+func (b *Bed) wire() error {
+	node, router, remote, external := b.Node.ns, b.Router.ns, b.Remote.ns, b.External.ns
+	uplink := []netip.Prefix{netip.PrefixFrom(GatewayIP4, 24), netip.PrefixFrom(GatewayIP6, 64)}
+	nodeNet := []netip.Prefix{netip.PrefixFrom(RouterIP4, 24), netip.PrefixFrom(RouterIP6, 64)}
+	nodeDev := "uplink"
+	if b.opt.NodeOutside {
+		nodeDev = "node"
+		if err := connect(
+			end{ns: router, name: nodeDev, addr: nodeNet},
+			end{ns: node, name: NodeNIC, addr: b.Node.prefixes(24, 64)}, b.opt.MTU); err != nil {
+			return err
+		}
+		if err := defaultRoutes(node, RouterIP4, RouterIP6, NodeNIC); err != nil {
+			return err
+		}
+	} else {
+		uplink = append(uplink, nodeNet...)
+	}
+	if err := connect(
+		end{ns: router, name: "uplink", mac: GatewayMAC, addr: uplink},
+		end{ns: node, name: UplinkName, bare: true}, b.opt.MTU); err != nil {
+		return err
+	}
+	if err := connect(
+		end{ns: router, name: "remote", addr: prefixes("172.16.1.1/24", "fd00:ac:1::1/64")},
+		end{ns: remote, name: "eth0", addr: b.Remote.prefixes(24, 64)}, b.opt.MTU); err != nil {
+		return err
+	}
+	if err := connect(
+		end{ns: router, name: "external", addr: prefixes("192.168.0.1/24", "fd00:c0::1/64")},
+		end{ns: external, name: "eth0", addr: b.External.prefixes(24, 64)}, b.opt.MTU); err != nil {
+		return err
+	}
+	return errors.Join(
+		defaultRoutes(remote, netip.MustParseAddr("172.16.1.1"), netip.MustParseAddr("fd00:ac:1::1"), "eth0"),
+		defaultRoutes(external, netip.MustParseAddr("192.168.0.1"), netip.MustParseAddr("fd00:c0::1"), "eth0"),
+		router.route(RemotePodCIDR4, RemoteIP4, "remote"),
+		router.route(RemotePodCIDR6, RemoteIP6, "remote"),
+		b.serviceRoutes(nodeDev),
+	)
+}
+
+func (b *Bed) serviceRoutes(dev string) error {
+	if b.opt.NoServiceRoutes {
+		return nil
+	}
+	for _, p := range ServiceRanges {
+		via := NodeIP4
+		if p.Addr().Is6() {
+			via = NodeIP6
+		}
+		if err := b.Router.ns.route(p, via, dev); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func defaultRoutes(n *namespace, via4, via6 netip.Addr, dev string) error {
+	return errors.Join(
+		n.route(netip.PrefixFrom(netip.IPv4Unspecified(), 0), via4, dev),
+		n.route(netip.PrefixFrom(netip.IPv6Unspecified(), 0), via6, dev),
+	)
+}
+
+func prefixes(s ...string) []netip.Prefix {
+	var list []netip.Prefix
+	for _, p := range s {
+		list = append(list, netip.MustParsePrefix(p))
+	}
+	return list
+}
+
+// own makes Close, and the removal of the pod h, close c; the result makes them
+// forget c again.
+func (h *Host) own(c io.Closer) (forget func(), err error) {
+	b := h.bed
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, errors.Join(errClosed, c.Close())
+	}
+	b.closers[c] = h
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.closers, c)
+	}, nil
+}
+
+// closeAll closes what runs in h.
+func (h *Host) closeAll() {
+	b := h.bed
+	b.mu.Lock()
+	var list []io.Closer
+	for c, at := range b.closers {
+		if at == h {
+			list = append(list, c)
+			delete(b.closers, c)
+		}
+	}
+	b.mu.Unlock()
+	for _, c := range list {
+		_ = c.Close() // may have been closed by the test
+	}
+}
+
+// Close ends servers, the switch and every process started in the bed, lets the
+// namespaces go and removes the directory. It may be called again and from any
+// goroutine; every call waits for the end.
+func (b *Bed) Close() error {
+	b.closeOnce.Do(func() { b.closeErr = b.close() })
+	return b.closeErr
+}
+
+func (b *Bed) close() error {
+	if b.unhook != nil {
+		b.unhook()
+	}
+	b.mu.Lock()
+	b.closed = true
+	closers, hosts := b.closers, b.hosts
+	b.closers, b.hosts = map[io.Closer]*Host{}, nil
+	b.mu.Unlock()
+	for c := range closers {
+		_ = c.Close() // may have been closed by the test
+	}
+	b.stopSwitch()
+	for _, h := range hosts {
+		h.ns.close() // its processes die with the thread
+	}
+	return b.dir.remove()
+}

@@ -1,0 +1,70 @@
+package testbed
+
+import (
+	"net/netip"
+)
+
+// Addresses that every bed has. They do not collide between beds: each bed has
+// namespaces of its own.
+var (
+	NodeIP4     = netip.MustParseAddr("172.16.0.2")
+	NodeIP6     = netip.MustParseAddr("fd00:ac::2")
+	RouterIP4   = netip.MustParseAddr("172.16.0.1")
+	RouterIP6   = netip.MustParseAddr("fd00:ac::1")
+	RemoteIP4   = netip.MustParseAddr("172.16.1.3")
+	RemoteIP6   = netip.MustParseAddr("fd00:ac:1::3")
+	ExternalIP4 = netip.MustParseAddr("192.168.0.2")
+	ExternalIP6 = netip.MustParseAddr("fd00:c0::2")
+
+	GatewayIP4 = netip.MustParseAddr("10.0.0.1") // the local pods' gateway
+	GatewayIP6 = netip.MustParseAddr("fd00:a::1")
+
+	PodCIDR4       = netip.MustParsePrefix("10.0.0.0/24")
+	PodCIDR6       = netip.MustParsePrefix("fd00:a::/64")
+	RemotePodCIDR4 = netip.MustParsePrefix("10.0.1.0/24")
+	RemotePodCIDR6 = netip.MustParsePrefix("fd00:b::/64")
+
+	// ServiceRanges are the prefixes that the router sends to the node: first
+	// the ClusterIPs, then the load balancers' addresses.
+	ServiceRanges = []netip.Prefix{
+		netip.MustParsePrefix("40.0.0.0/24"),
+		netip.MustParsePrefix("fd00:40::/112"),
+		netip.MustParsePrefix("20.0.0.0/24"),
+		netip.MustParsePrefix("fd00:20::/112"),
+	}
+)
+
+// More fixed facts of the topology.
+const (
+	GatewayMAC = "02:00:00:00:00:01" // the router, seen from the bridge
+	NodeMAC    = "02:00:00:00:00:02" // the bridge's LOCAL port
+	UplinkPort = 1                   // OpenFlow port number of the uplink
+	UplinkName = "uplink"            // its Interface in the switch's database
+	FirstPod   = 11                  // number of the first pod
+)
+
+// Options say what differs from the usual bed. The zero value is usable.
+type Options struct {
+	// Bridge is the integration bridge's name; "" means br-int.
+	Bridge string
+	// Protocols are the OpenFlow versions of the bridge. None leaves the column
+	// empty, which stands for all versions the switch has.
+	Protocols []string
+	// Standalone lets the bridge switch like a plain learning switch while no
+	// controller is there. Otherwise its fail mode is secure, and without flows
+	// it drops everything.
+	Standalone bool
+	// NodeOutside puts the node's addresses on a NIC outside the bridge, NodeNIC;
+	// the bridge's LOCAL port then has none, and the uplink carries only pods.
+	NodeOutside bool
+	// NoServiceRoutes keeps the router from sending ServiceRanges to the node.
+	NoServiceRoutes bool
+	// MTU of all links in bytes; 0 means 1500.
+	MTU int
+	// Dir is where the bed makes its directory; "" means /tmp. It must be short:
+	// the paths of the switch's sockets have a limit of 107 bytes.
+	Dir string
+}
+
+// NodeNIC is the node's network card outside the bridge, where it has one.
+const NodeNIC = "eth0"

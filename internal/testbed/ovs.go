@@ -1,0 +1,286 @@
+package testbed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// startTimeout bounds the start of one of the switch's daemons.
+const startTimeout = 20 * time.Second
+
+// DB is the switch's database as a connection method: unix:PATH.
+func (b *Bed) DB() string { return "unix:" + b.socket() }
+
+// DBFile is the file of the database, for ovsdb-tool while its server is stopped.
+func (b *Bed) DBFile() string { return filepath.Join(b.dir.path, "conf.db") }
+
+// Mgmt is the OpenFlow management socket of a bridge.
+func (b *Bed) Mgmt(bridge string) string { return filepath.Join(b.RunDir, bridge+".mgmt") }
+
+func (b *Bed) socket() string { return filepath.Join(b.RunDir, "db.sock") }
+
+func (b *Bed) control() string { return filepath.Join(b.RunDir, "vswitchd.ctl") }
+
+func (b *Bed) env() []string {
+	return append(os.Environ(),
+		"OVS_RUNDIR="+b.RunDir, "OVS_DBDIR="+b.dir.path, "OVS_LOGDIR="+b.dir.path, "OVS_SYSCONFDIR="+b.dir.path)
+}
+
+func (b *Bed) command(name string, args ...string) *exec.Cmd {
+	path, err := lookPath(name)
+	if err != nil {
+		path = name // Start reports it
+	}
+	cmd := exec.Command(path, args...)
+	cmd.Env = b.env()
+	return cmd
+}
+
+// run runs one of the switch's tools in the node's namespace.
+func (b *Bed) run(name string, args ...string) (string, string, error) {
+	return b.Node.ns.output(context.Background(), b.command(name, args...))
+}
+
+// Ofctl runs ovs-ofctl -O OpenFlow15 (unless args name a version) and returns
+// exactly what it printed.
+func (b *Bed) Ofctl(args ...string) (string, error) {
+	if !slices.ContainsFunc(args, func(a string) bool {
+		return strings.HasPrefix(a, "-O") || strings.HasPrefix(a, "--protocols")
+	}) {
+		args = append([]string{"-O", "OpenFlow15"}, args...)
+	}
+	out, _, err := b.run("ovs-ofctl", args...)
+	return out, err
+}
+
+// Vsctl runs ovs-vsctl, waits until the switch has done it, and returns exactly
+// what it printed. What ovs-vsctl only warns of, a port that cannot be set up,
+// is an error here. With --no-wait among args it does not wait.
+func (b *Bed) Vsctl(args ...string) (string, error) {
+	out, stderr, err := b.run("ovs-vsctl", append([]string{"--db=" + b.DB(), "--timeout=20"}, args...)...)
+	if err == nil && strings.Contains(stderr, "Error detected") {
+		err = fmt.Errorf("ovs-vsctl %s: %s", strings.Join(args, " "), strings.TrimSpace(stderr))
+	}
+	return out, err
+}
+
+// Appctl runs ovs-appctl against ovs-vswitchd and returns exactly what it
+// printed.
+func (b *Bed) Appctl(args ...string) (string, error) {
+	out, _, err := b.run("ovs-appctl", append([]string{"-t", b.control(), "--timeout=20"}, args...)...)
+	return out, err
+}
+
+// Trace is what ovs-vswitchd says would happen to a packet (ofproto/trace). It
+// does not consult conntrack, and stops at a dp_hash: go on with a flow that
+// gives recirc_id and dp_hash.
+func (b *Bed) Trace(bridge, flow string) (string, error) {
+	return b.Appctl("ofproto/trace", bridge, flow)
+}
+
+// Exec runs a command to its end in a host's namespace, with the environment
+// that leads the switch's tools to the private switch, and returns exactly what
+// it printed on standard output.
+func (b *Bed) Exec(h *Host, argv ...string) (string, error) {
+	out, _, err := h.ns.output(context.Background(), b.command(argv[0], argv[1:]...))
+	return out, err
+}
+
+// startSwitch makes the database, starts both daemons and sets up the bridge.
+func (b *Bed) startSwitch(ctx context.Context) error {
+	schema, err := schema()
+	if err != nil {
+		return err
+	}
+	if _, _, err := b.run("ovsdb-tool", "create", b.DBFile(), schema); err != nil {
+		return fmt.Errorf("testbed: %w", err)
+	}
+	if err := b.startOvsdb(ctx); err != nil {
+		return err
+	}
+	if err := b.spawnVswitchd(); err != nil {
+		return err
+	}
+	mode := "secure"
+	if b.opt.Standalone {
+		mode = "standalone"
+	}
+	args := []string{
+		"add-br", b.Bridge, "--",
+		"set", "Bridge", b.Bridge, "datapath_type=netdev", "fail_mode=" + mode,
+		"protocols=[" + strings.Join(b.opt.Protocols, ",") + "]",
+		`other_config:hwaddr="` + NodeMAC + `"`, "other_config:mac-aging-time=3600", "--",
+		"add-port", b.Bridge, UplinkName, "--",
+		"set", "Interface", UplinkName, fmt.Sprint("ofport_request=", UplinkPort), "--",
+		"set", "Open_vSwitch", ".", "external_ids:system-id=testbed",
+	}
+	if v := b.version(); v != "" { // as the packages' start-up scripts do
+		args = append(args, "ovs_version="+v)
+	}
+	if _, err := b.Vsctl(args...); err != nil {
+		return errors.Join(err, b.vswitchd.failed("bridge "+b.Bridge))
+	}
+	return b.setUpLocal(ctx)
+}
+
+// version is the switch's, "" if it does not say.
+func (b *Bed) version() string {
+	out, _, err := b.run("ovs-vswitchd", "--version")
+	line, _, _ := strings.Cut(out, "\n")
+	if f := strings.Fields(line); err == nil && len(f) > 0 {
+		return f[len(f)-1]
+	}
+	return ""
+}
+
+// setUpLocal waits until ovs-vswitchd serves the bridge and configures the
+// bridge's own device. That one outlives a killed ovs-vswitchd, addresses and
+// all, but not one that ended in order.
+func (b *Bed) setUpLocal(ctx context.Context) error {
+	if !b.awaitVswitchd(ctx, func() bool {
+		_, err := b.Node.ns.nl.LinkByName(b.Bridge)
+		return err == nil && listens(b.Mgmt(b.Bridge))
+	}) {
+		return b.vswitchd.failed("bridge " + b.Bridge + " is not served")
+	}
+	e := end{ns: b.Node.ns, name: b.Bridge, bare: b.opt.NodeOutside}
+	if !b.opt.NodeOutside {
+		e.addr = b.Node.prefixes(24, 64)
+	}
+	if err := e.up(); err != nil {
+		return fmt.Errorf("testbed: %s: %w", b.Bridge, err)
+	}
+	if !b.awaitVswitchd(ctx, func() bool {
+		l, err := b.Node.ns.nl.LinkByName(b.Bridge)
+		return err == nil && l.Attrs().RawFlags&unix.IFF_LOWER_UP != 0
+	}) {
+		return b.vswitchd.failed("device " + b.Bridge + " has no carrier")
+	}
+	if b.opt.NodeOutside {
+		return nil
+	}
+	return defaultRoutes(b.Node.ns, RouterIP4, RouterIP6, b.Bridge)
+}
+
+// awaitVswitchd waits until ok is true and tells whether it is; it gives up when
+// ovs-vswitchd ends.
+func (b *Bed) awaitVswitchd(ctx context.Context, ok func() bool) bool {
+	done := false
+	eventually(ctx, startTimeout, func() bool {
+		done = ok()
+		return done || !b.vswitchd.running()
+	})
+	return done
+}
+
+// listens tells whether a server accepts connections on a socket's path.
+func listens(path string) bool {
+	c, err := net.Dial("unix", path)
+	if err == nil {
+		_ = c.Close()
+	}
+	return err == nil
+}
+
+// AddBridge adds another bridge (userspace datapath, fail mode secure, no
+// uplink) to the same switch.
+func (b *Bed) AddBridge(name string) error {
+	_, err := b.Vsctl("add-br", name, "--", "set", "Bridge", name, "datapath_type=netdev", "fail_mode=secure")
+	return err
+}
+
+// StartOvsdb starts the database's server after StopOvsdb.
+func (b *Bed) StartOvsdb() error { return b.startOvsdb(context.Background()) }
+
+func (b *Bed) startOvsdb(ctx context.Context) error {
+	log := filepath.Join(b.dir.path, "ovsdb-server.log")
+	p, err := b.Node.ns.daemon("ovsdb-server", log, b.command("ovsdb-server", b.DBFile(),
+		"--remote=punix:"+b.socket(), "--remote=db:Open_vSwitch,Open_vSwitch,manager_options",
+		"--unixctl="+filepath.Join(b.RunDir, "ovsdb.ctl"), "--log-file="+log, "-vconsole:off"))
+	if err != nil {
+		return err
+	}
+	b.ovsdb = p
+	if !eventually(ctx, startTimeout, func() bool {
+		return listens(b.socket()) || !p.running()
+	}) || !p.running() {
+		return p.failed("does not listen")
+	}
+	return nil
+}
+
+// StopOvsdb ends the database's server.
+func (b *Bed) StopOvsdb() { b.ovsdb.stop(syscall.SIGTERM) }
+
+// RestartOvsdb ends the database's server and starts it again.
+func (b *Bed) RestartOvsdb() error {
+	b.StopOvsdb()
+	return b.StartOvsdb()
+}
+
+// PauseOvsdb stops the database's server from running without ending it (SIGSTOP)
+// or lets it go on (SIGCONT).
+func (b *Bed) PauseOvsdb(pause bool) error { return b.ovsdb.pause(pause) }
+
+// PauseVswitchd stops ovs-vswitchd from running without ending it (SIGSTOP) or
+// lets it go on (SIGCONT).
+func (b *Bed) PauseVswitchd(pause bool) error { return b.vswitchd.pause(pause) }
+
+func (p *process) pause(pause bool) error {
+	if pause {
+		return p.cmd.Process.Signal(syscall.SIGSTOP)
+	}
+	return p.cmd.Process.Signal(syscall.SIGCONT)
+}
+
+func (b *Bed) spawnVswitchd() error {
+	log := filepath.Join(b.dir.path, "vswitchd.log")
+	p, err := b.Node.ns.daemon("ovs-vswitchd", log, b.command("ovs-vswitchd", b.DB(),
+		"--disable-system", "--no-chdir", "--unixctl="+b.control(),
+		"--pidfile="+filepath.Join(b.RunDir, "ovs-vswitchd.pid"), "--log-file="+log, "-vconsole:off"))
+	b.vswitchd = p
+	return err
+}
+
+// StartVswitchd starts ovs-vswitchd after KillVswitchd or StopVswitchd, and
+// gives LOCAL its addresses again. Flows are gone; nothing reinstalls them.
+func (b *Bed) StartVswitchd() error {
+	if err := b.spawnVswitchd(); err != nil {
+		return err
+	}
+	return b.setUpLocal(context.Background())
+}
+
+// StopVswitchd ends ovs-vswitchd (SIGTERM).
+func (b *Bed) StopVswitchd() { b.vswitchd.stop(syscall.SIGTERM) }
+
+// KillVswitchd kills ovs-vswitchd (SIGKILL).
+func (b *Bed) KillVswitchd() { b.vswitchd.stop(syscall.SIGKILL) }
+
+// RestartVswitchd ends ovs-vswitchd and starts it again.
+func (b *Bed) RestartVswitchd() error {
+	b.StopVswitchd()
+	return b.StartVswitchd()
+}
+
+// VswitchdPID is the process id of ovs-vswitchd, for measuring it.
+func (b *Bed) VswitchdPID() int { return b.vswitchd.cmd.Process.Pid }
+
+func (b *Bed) stopSwitch() {
+	for _, p := range []*process{b.vswitchd, b.ovsdb} {
+		if p != nil {
+			p.stop(syscall.SIGKILL)
+		}
+	}
+}

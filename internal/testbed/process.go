@@ -1,0 +1,141 @@
+package testbed
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// commandTimeout bounds every command that is run to its end.
+const commandTimeout = 30 * time.Second
+
+// process is a daemon in a namespace. The kernel kills it when this process goes.
+type process struct {
+	name string
+	log  string // file, "" if it has none
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended and been reaped
+	err  error         // its exit; read after done
+}
+
+// start runs a command in the namespace and reaps it. cmd.SysProcAttr is set so
+// that the child dies with the namespace's thread, which is to say with this
+// process or with the bed.
+func (n *namespace) start(cmd *exec.Cmd) error {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	return n.do(cmd.Start)
+}
+
+func (n *namespace) daemon(name, log string, cmd *exec.Cmd) (*process, error) {
+	if err := n.start(cmd); err != nil {
+		return nil, fmt.Errorf("testbed: %s: %w", name, err)
+	}
+	p := &process{name: name, log: log, cmd: cmd, done: make(chan struct{})}
+	go func() { // ends with the child
+		p.err = cmd.Wait()
+		close(p.done)
+	}()
+	return p, nil
+}
+
+func (p *process) running() bool {
+	if p == nil {
+		return false
+	}
+	select {
+	case <-p.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// stop sends a signal and waits for the end; after 10 s it kills.
+func (p *process) stop(sig syscall.Signal) {
+	if !p.running() {
+		return
+	}
+	_ = p.cmd.Process.Signal(sig)
+	if sig != syscall.SIGKILL {
+		_ = p.cmd.Process.Signal(syscall.SIGCONT)
+		select {
+		case <-p.done:
+			return
+		case <-time.After(10 * time.Second):
+			_ = p.cmd.Process.Kill()
+		}
+	}
+	<-p.done
+}
+
+func (p *process) logTail() string {
+	if p == nil || p.log == "" {
+		return ""
+	}
+	b, err := os.ReadFile(p.log)
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	return strings.Join(lines[max(0, len(lines)-30):], "\n")
+}
+
+// failed describes why something that p should have done did not happen.
+func (p *process) failed(what string) error {
+	state := "still running"
+	if !p.running() {
+		state = fmt.Sprintf("ended: %v", p.err)
+	}
+	return fmt.Errorf("testbed: %s: %s (%s); log:\n%s", p.name, what, state, p.logTail())
+}
+
+// output runs a command to its end in the namespace and returns what it printed
+// on standard output, unchanged. The error of a failed command holds what it
+// printed on standard error.
+func (n *namespace) output(ctx context.Context, cmd *exec.Cmd) (string, string, error) {
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	cmd.WaitDelay = time.Second
+	err := n.start(cmd)
+	if err == nil {
+		stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
+		err = cmd.Wait()
+		stop()
+	}
+	if err == nil {
+		return stdout.String(), stderr.String(), nil
+	}
+	if ctx.Err() != nil {
+		err = errors.Join(err, ctx.Err())
+	}
+	return stdout.String(), stderr.String(), fmt.Errorf("%s: %w: %s",
+		strings.Join(cmd.Args, " "), err, strings.TrimSpace(stderr.String()))
+}
+
+// eventually asks ok every 2 ms until it is true, ctx ends or d has passed.
+func eventually(ctx context.Context, d time.Duration, ok func() bool) bool {
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(d)
+	for !ok() {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-late:
+			return ok()
+		case <-tick.C:
+		}
+	}
+	return true
+}

@@ -1,0 +1,50 @@
+package testbed
+
+import (
+	"context"
+	"errors"
+)
+
+// TB is the part of testing.TB that this package needs; it keeps package
+// testing out of programs that build a bed.
+type TB interface {
+	Helper()
+	Cleanup(func())
+	Fatalf(format string, args ...any)
+	Logf(format string, args ...any)
+	Skipf(format string, args ...any)
+	Failed() bool
+}
+
+// Require skips the test if the process is not root and fails it if anything
+// else is missing: where root runs the tests, a bed is expected to work.
+func Require(t TB) {
+	t.Helper()
+	switch err := Available(); {
+	case err == nil:
+	case errors.Is(err, ErrNotRoot):
+		t.Skipf("%v", err)
+	default:
+		t.Fatalf("%v", err)
+	}
+}
+
+// Start builds a bed for a test and closes it when the test ends. If the test
+// failed it logs the end of the switch's own log.
+func Start(t TB, o Options) *Bed {
+	t.Helper()
+	Require(t)
+	b, err := New(context.Background(), o)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("end of ovs-vswitchd's log:\n%s", b.vswitchd.logTail())
+		}
+		if err := b.Close(); err != nil {
+			t.Logf("%v", err)
+		}
+	})
+	return b
+}

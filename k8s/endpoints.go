@@ -1,0 +1,120 @@
+package k8s
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// candidate is an endpoint of one Service port before it is decided whether it is in force.
+type candidate struct {
+	*sliceEndpoint
+	at    netip.AddrPort
+	local bool
+}
+
+// fallback reports whether the endpoint may be used where no endpoint is ready.
+func (c *candidate) fallback() bool { return !c.ready && c.serving && c.terminating }
+
+// candidates gives all endpoints of a Service port, sorted by address and port, each once: if several
+// slices hold one, a non-terminating one is preferred, then a ready one, then the slice first by name.
+func (s *service) candidates(name PortName, node string) []candidate {
+	if s.order == nil {
+		s.order = make([]*slice, 0, len(s.slices))
+		for _, sl := range s.slices {
+			s.order = append(s.order, sl)
+		}
+		slices.SortFunc(s.order, func(a, b *slice) int { return strings.Compare(a.name, b.name) })
+	}
+	n := 0
+	for _, sl := range s.order {
+		n += len(sl.endpoints)
+	}
+	all := make([]candidate, 0, n)
+	for _, sl := range s.order {
+		if sl.family != name.Family {
+			continue
+		}
+		for _, p := range sl.ports {
+			if p.name != name.Port || p.protocol != name.Protocol {
+				continue
+			}
+			for i := range sl.endpoints {
+				e := &sl.endpoints[i]
+				all = append(all, candidate{e, netip.AddrPortFrom(e.addr, p.port), node != "" && e.node == node})
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b candidate) int {
+		return cmp.Or(a.at.Compare(b.at), falseFirst(a.terminating, b.terminating), falseFirst(!a.ready, !b.ready))
+	})
+	return slices.CompactFunc(all, func(a, b candidate) bool { return a.at == b.at })
+}
+
+func falseFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+// inForce gives the endpoints for traffic with policy Cluster and Local.
+func inForce(all []candidate, node, zone string) (cluster, local []Endpoint) {
+	cluster = pick(all, topology(all, node, zone))
+	if len(cluster) == 0 {
+		cluster = pick(all, (*candidate).fallback)
+	}
+	local = pick(all, func(c *candidate) bool { return c.local && c.ready })
+	if len(local) == 0 {
+		local = pick(all, func(c *candidate) bool { return c.local && c.fallback() })
+	}
+	return cluster, local
+}
+
+// topology gives the choice among ready endpoints that their hints make for this node: hints count only if
+// every ready endpoint has some, and some name this node (or its zone).
+func topology(all []candidate, node, zone string) func(*candidate) bool {
+	forNode := func(c *candidate) bool { return c.ready && slices.Contains(c.forNodes, node) }
+	forZone := func(c *candidate) bool { return c.ready && slices.Contains(c.forZones, zone) }
+	allNodes, anyNode, allZones, anyZone := true, false, true, false
+	for i := range all {
+		c := &all[i]
+		if !c.ready {
+			continue
+		}
+		allNodes = allNodes && len(c.forNodes) > 0
+		anyNode = anyNode || forNode(c)
+		allZones = allZones && len(c.forZones) > 0
+		anyZone = anyZone || forZone(c)
+	}
+	switch {
+	case allNodes && anyNode:
+		return forNode
+	case allZones && anyZone:
+		return forZone
+	}
+	return func(c *candidate) bool { return c.ready }
+}
+
+func pick(all []candidate, want func(*candidate) bool) []Endpoint {
+	n := 0
+	for i := range all {
+		if want(&all[i]) {
+			n++
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	picked := make([]Endpoint, 0, n)
+	for i := range all {
+		if c := &all[i]; want(c) {
+			picked = append(picked, Endpoint{c.at, c.local})
+		}
+	}
+	return picked
+}

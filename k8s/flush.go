@@ -1,0 +1,165 @@
+package k8s
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// Flush computes what the changes since the last Flush call for and gives the newer model with what differs
+// from the one before. The cost is that of the changed Services, whatever the number of the others.
+//
+// Model.Ports is the tracker's own map, not a copy: it may be read until the next Flush, by the goroutine that
+// calls Flush (or under the lock that guards the tracker). Everything else in the Model and in the Changes,
+// the *ServicePort values included, is never written to again and may be shared freely. Model.Clone gives a
+// Model to keep.
+func (t *Tracker) Flush() (*Model, Changes) {
+	changes := Changes{Ports: map[PortName]*ServicePort{}, Node: t.flushNode()}
+	t.flushClaims()
+	for name := range t.dirty {
+		s := t.services[name]
+		if s == nil {
+			continue
+		}
+		t.flushService(s, changes.Ports)
+		if s.def == nil && len(s.slices) == 0 {
+			delete(t.services, name)
+		}
+	}
+	clear(t.dirty)
+	t.model.Warnings = t.warnings.flush()
+	m := t.model
+	return &m, changes
+}
+
+// Clone gives a copy of the model that stays as it is.
+func (m *Model) Clone() *Model {
+	c := *m
+	c.Ports = maps.Clone(m.Ports)
+	return &c
+}
+
+// flushClaims enters the frontends of all new Service definitions, and marks every Service that
+// loses or regains a frontend by that.
+func (t *Tracker) flushClaims() {
+	var fresh []*service
+	for name := range t.dirty {
+		if s := t.services[name]; s != nil && s.newDef {
+			fresh = append(fresh, s)
+		}
+	}
+	touched := map[claimKey]struct{}{}
+	for _, s := range fresh {
+		t.claims.remove(s.ports, touched)
+		s.ports = nil
+	}
+	for _, s := range fresh {
+		s.newDef = false
+		if s.def != nil {
+			s.ports = t.placeNodePorts(s.def.ports)
+			t.claims.add(s.ports, s.def.created, touched)
+		}
+	}
+	for key := range touched {
+		for _, c := range t.claims[key] {
+			t.dirty[c.name.ServiceName] = struct{}{}
+		}
+	}
+}
+
+// placeNodePorts gives the ports with the NodePort frontends that the node addresses call for, and sorts the frontends.
+func (t *Tracker) placeNodePorts(ports []portDef) []portDef {
+	placed := slices.Clone(ports)
+	for i := range placed {
+		p := &placed[i]
+		frontends := make([]frontendDef, 0, len(p.frontends))
+		for _, f := range p.frontends {
+			if f.Type == NodePort {
+				if ips, restricted := t.nodePortIPs(p.name.Family); restricted {
+					for _, ip := range ips {
+						f.Address = ip
+						frontends = append(frontends, f)
+					}
+					continue
+				}
+			}
+			frontends = append(frontends, f)
+		}
+		slices.SortFunc(frontends, func(a, b frontendDef) int {
+			return cmp.Or(cmp.Compare(a.Type, b.Type), a.Address.Compare(b.Address), cmp.Compare(a.Port, b.Port))
+		})
+		p.frontends = frontends
+	}
+	return placed
+}
+
+// flushService computes the ports of one Service again, puts them into the model and into changed where they differ.
+func (t *Tracker) flushService(s *service, changed map[PortName]*ServicePort) {
+	var warnings []Warning
+	for i := range s.ports {
+		port := t.servicePort(s, &s.ports[i], &warnings)
+		if before := t.model.Ports[port.Name]; before == nil || !before.equal(port) {
+			t.model.Ports[port.Name] = port
+			changed[port.Name] = port
+		}
+	}
+	for _, name := range s.published {
+		if !slices.ContainsFunc(s.ports, func(p portDef) bool { return p.name == name }) {
+			delete(t.model.Ports, name)
+			changed[name] = nil
+		}
+	}
+	s.published = s.published[:0]
+	for i := range s.ports {
+		s.published = append(s.published, s.ports[i].name)
+	}
+	t.warnService(s, warnings)
+}
+
+// servicePort computes one port: endpoints in force, and for each frontend what becomes of it.
+func (t *Tracker) servicePort(s *service, p *portDef, warnings *[]Warning) *ServicePort {
+	port := &ServicePort{Name: p.name, AffinitySeconds: p.affinity, Frontends: make([]Frontend, len(p.frontends))}
+	node := &t.model.Node
+	port.ClusterEndpoints, port.LocalEndpoints = inForce(s.candidates(p.name, node.Name), node.Name, node.Zone)
+	for i := range p.frontends {
+		f := &port.Frontends[i]
+		*f = p.frontends[i].Frontend
+		f.WhenEmpty = Reject
+		if f.Policy == Local && len(port.ClusterEndpoints) > 0 {
+			f.WhenEmpty = Drop
+		}
+		if by, why, ok := t.claims.winner(p.name, s.def.created, f); ok {
+			f.ShadowedBy = by.name.String()
+			*warnings = append(*warnings, Warning{Field: p.frontends[i].field, Text: conflictText(p.name, f, by, why)})
+		}
+	}
+	return port
+}
+
+// warnService writes down what is wrong with a Service and with its slices.
+func (t *Tracker) warnService(s *service, conflicts []Warning) {
+	ref := Ref{KindService, s.name.Namespace, s.name.Name}
+	if s.def == nil {
+		t.warnings.set(ref, Origin{}, nil)
+	} else {
+		t.warnings.set(ref, s.def.origin, slices.Concat(s.def.warnings, conflicts))
+	}
+	for _, sl := range s.slices {
+		ws := sl.warnings
+		if s.def == nil && !sl.otherName {
+			ws = append(slices.Clip(ws), Warning{Text: fmt.Sprintf("its Service %s does not exist", s.name)})
+		}
+		t.warnings.set(Ref{KindEndpointSlice, s.name.Namespace, sl.name}, sl.origin, ws)
+	}
+}
+
+// equal reports whether two states of a Service port are the same.
+func (s *ServicePort) equal(o *ServicePort) bool {
+	return s.Name == o.Name && s.AffinitySeconds == o.AffinitySeconds &&
+		slices.Equal(s.ClusterEndpoints, o.ClusterEndpoints) && slices.Equal(s.LocalEndpoints, o.LocalEndpoints) &&
+		slices.EqualFunc(s.Frontends, o.Frontends, func(a, b Frontend) bool {
+			return a.Type == b.Type && a.Address == b.Address && a.Port == b.Port && a.Policy == b.Policy &&
+				a.WhenEmpty == b.WhenEmpty && a.ShadowedBy == b.ShadowedBy && slices.Equal(a.SourceRanges, b.SourceRanges)
+		})
+}

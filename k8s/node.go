@@ -1,0 +1,159 @@
+package k8s
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// nodeFacts is a Node object reduced to what the model needs.
+type nodeFacts struct {
+	Node
+	origin   Origin
+	warnings []Warning
+}
+
+// newNodeFacts reads a Node: internal addresses come before external ones.
+func newNodeFacts(o *v1.Node, origin Origin) *nodeFacts {
+	n := &nodeFacts{Node: Node{Name: o.Name, Zone: o.Labels[v1.LabelTopologyZone]}, origin: origin}
+	for _, typ := range []v1.NodeAddressType{v1.NodeInternalIP, v1.NodeExternalIP} {
+		for i, a := range o.Status.Addresses {
+			if a.Type != typ {
+				continue
+			}
+			if ip, ok := parseAddr(a.Address); !ok {
+				n.warn(field.NewPath("status", "addresses").Index(i).Child("address"), "%s is not an IP address: ignored", quote(a.Address))
+			} else if !slices.Contains(n.IPs, ip) {
+				n.IPs = append(n.IPs, ip)
+			}
+		}
+	}
+	cidrs, path := o.Spec.PodCIDRs, field.NewPath("spec", "podCIDRs")
+	if len(cidrs) == 0 && o.Spec.PodCIDR != "" {
+		cidrs = []string{o.Spec.PodCIDR}
+	}
+	for i, text := range cidrs {
+		if p, ok := parsePrefix(text); ok {
+			n.PodCIDRs = append(n.PodCIDRs, p)
+		} else {
+			n.warn(path.Index(i), "%s is not a CIDR: ignored", quote(text))
+		}
+	}
+	return n
+}
+
+func (n *nodeFacts) warn(path *field.Path, format string, args ...any) {
+	n.warnings = append(n.warnings, Warning{Field: path.String(), Text: fmt.Sprintf(format, args...)})
+}
+
+// cidrFacts is a ServiceCIDR object reduced to its prefixes.
+type cidrFacts struct {
+	origin   Origin
+	prefixes []netip.Prefix
+}
+
+func newCIDRFacts(o *networkingv1.ServiceCIDR, origin Origin) (*cidrFacts, []Warning) {
+	c := &cidrFacts{origin: origin}
+	var ws []Warning
+	for i, text := range o.Spec.CIDRs {
+		if p, ok := parsePrefix(text); ok {
+			c.prefixes = append(c.prefixes, p)
+		} else {
+			ws = append(ws, Warning{Field: field.NewPath("spec", "cidrs").Index(i).String(), Text: quote(text) + " is not a CIDR: ignored"})
+		}
+	}
+	return c, ws
+}
+
+// node gives the facts of this node with the overrides of the options.
+func (t *Tracker) node() Node {
+	n := Node{Name: t.opts.NodeName}
+	if facts := t.nodes[t.opts.NodeName]; facts != nil {
+		n = facts.Node
+	}
+	if len(t.opts.NodeIPs) > 0 {
+		n.IPs = slices.Clone(t.opts.NodeIPs)
+	}
+	return n
+}
+
+// serviceCIDRs gives the Service ranges, sorted: those of the options, else of all ServiceCIDR objects.
+func (t *Tracker) serviceCIDRs() []netip.Prefix {
+	all := slices.Clone(t.opts.ServiceCIDRs)
+	if len(all) == 0 {
+		for _, c := range t.cidrs {
+			all = append(all, c.prefixes...)
+		}
+	}
+	slices.SortFunc(all, comparePrefix)
+	return slices.Compact(all)
+}
+
+// nodePortIPs gives the node addresses that NodePorts of a family are restricted to; restricted is false if
+// they are served at every address.
+func (t *Tracker) nodePortIPs(f Family) (ips []netip.Addr, restricted bool) {
+	for _, p := range t.opts.NodePortAddresses {
+		if FamilyOf(p.Addr()) != f {
+			continue
+		}
+		if p.Bits() == 0 {
+			return nil, false
+		}
+		restricted = true
+		for _, ip := range t.model.Node.IPs {
+			if p.Contains(ip) && !slices.Contains(ips, ip) {
+				ips = append(ips, ip)
+			}
+		}
+	}
+	return ips, restricted
+}
+
+// flushNode brings the node facts of the model up to date. It reports whether they changed, and marks all
+// Services if that matters to them.
+func (t *Tracker) flushNode() (changed bool) {
+	if !t.dirtyNode {
+		return false
+	}
+	t.dirtyNode = false
+	before, node := t.model.Node, t.node()
+	cidrs := t.serviceCIDRs()
+	changed = before.Name != node.Name || before.Zone != node.Zone || !slices.Equal(before.IPs, node.IPs) ||
+		!slices.Equal(before.PodCIDRs, node.PodCIDRs) || !slices.Equal(t.model.ServiceCIDRs, cidrs)
+	t.model.Node, t.model.ServiceCIDRs = node, cidrs
+	t.warnNode(before.Name)
+
+	moved := len(t.opts.NodePortAddresses) > 0 && !slices.Equal(before.IPs, node.IPs)
+	if moved || before.Name != node.Name || before.Zone != node.Zone {
+		for name, s := range t.services {
+			t.dirty[name] = struct{}{}
+			s.newDef = s.newDef || moved
+		}
+	}
+	return changed
+}
+
+// warnNode writes down what is wrong with this node's object and with the NodePort restriction.
+func (t *Tracker) warnNode(nameBefore string) {
+	if nameBefore != t.opts.NodeName {
+		t.warnings.set(Ref{KindNode, "", nameBefore}, Origin{}, nil)
+	}
+	ref := Ref{KindNode, "", t.opts.NodeName}
+	if facts := t.nodes[t.opts.NodeName]; facts != nil {
+		t.warnings.set(ref, facts.origin, facts.warnings)
+	} else {
+		t.warnings.set(ref, Origin{}, nil)
+	}
+	var ws []Warning
+	for _, f := range []Family{IPv4, IPv6} {
+		if ips, restricted := t.nodePortIPs(f); restricted && len(ips) == 0 {
+			ws = append(ws, Warning{Text: fmt.Sprintf("the NodePort addresses %v contain no %s address of node %s: no NodePort is served over %s",
+				t.opts.NodePortAddresses, f, t.model.Node.Name, f)})
+		}
+	}
+	t.warnings.set(Ref{}, Origin{}, ws)
+}

@@ -1,0 +1,126 @@
+package k8s
+
+import (
+	"cmp"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Object is an API object that the model is made of: *v1.Service, *discoveryv1.EndpointSlice, *v1.Node or
+// *networkingv1.ServiceCIDR. Whoever hands an Object to this package must not change it afterwards.
+type Object = metav1.Object
+
+// Kind is the kind of an Object, as its manifest spells it.
+type Kind string
+
+// The kinds that the model is made of.
+const (
+	KindService       Kind = "Service"
+	KindEndpointSlice Kind = "EndpointSlice"
+	KindNode          Kind = "Node"
+	KindServiceCIDR   Kind = "ServiceCIDR"
+)
+
+// Ref names one API object.
+type Ref struct {
+	Kind      Kind
+	Namespace string // "" for Nodes and ServiceCIDRs
+	Name      string
+}
+
+// RefOf gives the Ref of an object; ok is false if the object is none of the four kinds.
+func RefOf(o Object) (ref Ref, ok bool) {
+	switch o := o.(type) {
+	case *v1.Service:
+		return Ref{KindService, o.Namespace, o.Name}, true
+	case *discoveryv1.EndpointSlice:
+		return Ref{KindEndpointSlice, o.Namespace, o.Name}, true
+	case *v1.Node:
+		return Ref{KindNode, "", o.Name}, true
+	case *networkingv1.ServiceCIDR:
+		return Ref{KindServiceCIDR, "", o.Name}, true
+	}
+	return Ref{}, false
+}
+
+// String gives the form that warnings use: "Service default/web", "Node node-1".
+func (r Ref) String() string {
+	if r.Namespace == "" {
+		return string(r.Kind) + " " + r.Name
+	}
+	return string(r.Kind) + " " + r.Namespace + "/" + r.Name
+}
+
+// Compare orders by kind, namespace, name.
+func (r Ref) Compare(o Ref) int {
+	return cmp.Or(
+		cmp.Compare(r.Kind, o.Kind),
+		cmp.Compare(r.Namespace, o.Namespace),
+		cmp.Compare(r.Name, o.Name),
+	)
+}
+
+// Origin tells where an object was written down. The zero Origin is the API server.
+type Origin struct {
+	File     string
+	Document int // 1-based
+	Item     int // 1-based position in a List; 0: the document is the object
+}
+
+// String gives "services.yaml, document 3" or "services.yaml, document 3, item 2"; "" for the API server.
+func (o Origin) String() string {
+	switch {
+	case o.File == "":
+		return ""
+	case o.Document == 0:
+		return o.File
+	case o.Item == 0:
+		return fmt.Sprintf("%s, document %d", o.File, o.Document)
+	}
+	return fmt.Sprintf("%s, document %d, item %d", o.File, o.Document, o.Item)
+}
+
+// Compare orders by file, document, item.
+func (o Origin) Compare(p Origin) int {
+	return cmp.Or(
+		cmp.Compare(o.File, p.File),
+		cmp.Compare(o.Document, p.Document),
+		cmp.Compare(o.Item, p.Item),
+	)
+}
+
+// Op says what happened to an object.
+type Op uint8
+
+// An object is new or different (Upsert), gone (Delete), or the same at another place of the manifests (Move):
+// a Move changes nothing but the origin that warnings name.
+const (
+	Upsert Op = iota
+	Delete
+	Move
+)
+
+// String gives the operation in one word.
+func (o Op) String() string {
+	switch o {
+	case Upsert:
+		return "upsert"
+	case Delete:
+		return "delete"
+	case Move:
+		return "move"
+	}
+	return fmt.Sprintf("Op(%d)", uint8(o))
+}
+
+// Change is one change of one object, as a Source reports it.
+type Change struct {
+	Op     Op
+	Ref    Ref
+	Object Object // nil for Delete and Move
+	Origin Origin // zero for Delete
+}

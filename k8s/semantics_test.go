@@ -1,0 +1,118 @@
+package k8s
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestSemantics runs testdata/semantics: each file says in its head which rule it is about, gives settings
+// ("#! name=value") and manifests, and after "=== want" the model that must come of them.
+func TestSemantics(t *testing.T) {
+	files, err := filepath.Glob("testdata/semantics/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no cases: ", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			input, want, ok := bytes.Cut(text, []byte("=== want\n"))
+			if !ok {
+				t.Fatal("no line === want")
+			}
+			path := filepath.Join(t.TempDir(), "in.yaml")
+			if err := os.WriteFile(path, input, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			got := modelText(plan(t, path, settings(t, string(input))))
+			got = strings.ReplaceAll(got, path, "in.yaml")
+			if *update {
+				if err := os.WriteFile(file, append(append(input, "=== want\n"...), got...), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			} else if got != string(want) {
+				t.Errorf("got:\n%s\nwant:\n%s\nfrom:\n%s", got, want, input)
+			}
+		})
+	}
+}
+
+// settings reads the "#! name=value" lines of a case; the node is n1 if none says otherwise.
+func settings(t *testing.T, input string) Options {
+	t.Helper()
+	opts := Options{NodeName: "n1"}
+	for line := range strings.Lines(input) {
+		setting, ok := strings.CutPrefix(line, "#! ")
+		if !ok {
+			continue
+		}
+		name, value, _ := strings.Cut(strings.TrimSpace(setting), "=")
+		prefixes := func() (list []netip.Prefix) {
+			for p := range strings.SplitSeq(value, ",") {
+				list = append(list, netip.MustParsePrefix(p))
+			}
+			return list
+		}
+		switch name {
+		case "service-proxy-name":
+			opts.ServiceProxyName = value
+		case "nodeport-addresses":
+			opts.NodePortAddresses = prefixes()
+		case "service-cidr":
+			opts.ServiceCIDRs = prefixes()
+		case "families":
+			opts.Families = []Family{IPv4}
+		case "ignore-external-ips":
+			opts.IgnoreExternalIPs = true
+		default:
+			t.Fatalf("unknown setting %s", name)
+		}
+	}
+	return opts
+}
+
+// modelText writes a model for people.
+func modelText(m *Model) string {
+	var b strings.Builder
+	if len(m.Node.IPs) > 0 {
+		fmt.Fprintf(&b, "node %s zone=%s ips=%v pods=%v\n", m.Node.Name, m.Node.Zone, m.Node.IPs, m.Node.PodCIDRs)
+	}
+	if len(m.ServiceCIDRs) > 0 {
+		fmt.Fprintf(&b, "service ranges %v\n", m.ServiceCIDRs)
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(m.Ports), PortName.Compare) {
+		p := m.Ports[name]
+		fmt.Fprintf(&b, "%s %s %s", name, name.Protocol, name.Family)
+		if p.AffinitySeconds > 0 {
+			fmt.Fprintf(&b, " affinity=%ds", p.AffinitySeconds)
+		}
+		fmt.Fprintf(&b, "\n  cluster %s\n  local   %s\n", endpointTexts(p.ClusterEndpoints), endpointTexts(p.LocalEndpoints))
+		for _, f := range p.Frontends {
+			at := fmt.Sprintf("*:%d", f.Port)
+			if f.Address.IsValid() {
+				at = netip.AddrPortFrom(f.Address, f.Port).String()
+			}
+			fmt.Fprintf(&b, "  %s %s %s, empty: %s", f.Type, at, f.Policy, f.WhenEmpty)
+			if len(f.SourceRanges) > 0 {
+				fmt.Fprintf(&b, ", from %v", f.SourceRanges)
+			}
+			if f.ShadowedBy != "" {
+				fmt.Fprintf(&b, ", shadowed by %s", f.ShadowedBy)
+			}
+			b.WriteByte('\n')
+		}
+	}
+	for _, w := range m.Warnings {
+		fmt.Fprintf(&b, "warning: %s\n", w)
+	}
+	return b.String()
+}

@@ -1,0 +1,254 @@
+package k8s
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// labelServiceProxyName selects the proxy that serves a Service.
+const labelServiceProxyName = "service.kubernetes.io/service-proxy-name"
+
+// service is what the tracker knows of one Service name: the object, if there is one, and the EndpointSlices
+// that name it, if there are any.
+type service struct {
+	name   ServiceName
+	def    *serviceDef // nil: no such Service object
+	newDef bool        // def was replaced since the last Flush: frontends and claims are out of date
+	slices map[string]*slice
+	order  []*slice // the slices sorted by name; nil: to be made again
+
+	ports     []portDef  // with the frontends that this node serves
+	published []PortName // what the model holds of this Service
+}
+
+// serviceDef is a Service object reduced to what the model needs.
+type serviceDef struct {
+	origin   Origin
+	created  time.Time
+	ports    []portDef // frontends of NodePorts still without addresses
+	warnings []Warning
+}
+
+// portDef is one Service port in one family before endpoints are known.
+type portDef struct {
+	name      PortName
+	affinity  int
+	frontends []frontendDef
+}
+
+// frontendDef is a frontend and the field of the Service that asks for it.
+type frontendDef struct {
+	Frontend
+	field string
+}
+
+// newServiceDef reads a Service. It trusts nothing: what the API server would have refused is left out with a warning.
+func newServiceDef(o *v1.Service, origin Origin, opts *Options) *serviceDef {
+	d := &serviceDef{origin: origin, created: o.CreationTimestamp.Time}
+	if !selected(o, opts.ServiceProxyName) || o.Spec.Type == v1.ServiceTypeExternalName ||
+		o.Spec.ClusterIP == v1.ClusterIPNone {
+		return d
+	}
+	if o.Spec.ClusterIP == "" {
+		d.warn(field.NewPath("spec", "clusterIP"), "is not set: this Service is not served")
+		return d
+	}
+	for _, f := range []Family{IPv4, IPv6} {
+		if len(opts.Families) == 0 || slices.Contains(opts.Families, f) {
+			d.addFamily(o, f, opts)
+		}
+	}
+	return d
+}
+
+// selected reports whether this proxy is the one that the Service asks for.
+func selected(o *v1.Service, proxyName string) bool {
+	label, labelled := o.Labels[labelServiceProxyName]
+	if proxyName == "" {
+		return !labelled
+	}
+	return label == proxyName
+}
+
+func (d *serviceDef) warn(path *field.Path, format string, args ...any) {
+	w := Warning{Field: path.String(), Text: fmt.Sprintf(format, args...)}
+	if !slices.Contains(d.warnings, w) { // both families meet the same field
+		d.warnings = append(d.warnings, w)
+	}
+}
+
+// addFamily adds the ports of the Service in one family, if it has a cluster IP there.
+func (d *serviceDef) addFamily(o *v1.Service, f Family, opts *Options) {
+	clusterIP, path, ok := d.clusterIP(o, f)
+	if !ok {
+		return
+	}
+	internal, external := policies(o)
+	shared := []frontendDef{{Frontend{Type: ClusterIP, Address: clusterIP, Policy: internal}, path.String()}}
+	if !opts.IgnoreExternalIPs {
+		base := field.NewPath("spec", "externalIPs")
+		for i, text := range o.Spec.ExternalIPs {
+			if a, ok := d.address(text, base.Index(i), f); ok {
+				shared = append(shared, frontendDef{Frontend{Type: ExternalIP, Address: a, Policy: external}, base.Index(i).String()})
+			}
+		}
+	}
+	ranges := d.sourceRanges(o, f)
+	base := field.NewPath("status", "loadBalancer", "ingress")
+	for i, ing := range o.Status.LoadBalancer.Ingress {
+		if ing.IP == "" || ing.IPMode != nil && *ing.IPMode != v1.LoadBalancerIPModeVIP {
+			continue
+		}
+		path := base.Index(i).Child("ip")
+		if a, ok := d.address(ing.IP, path, f); ok {
+			shared = append(shared, frontendDef{Frontend{Type: LoadBalancer, Address: a, Policy: external, SourceRanges: ranges}, path.String()})
+		}
+	}
+	d.addPorts(o, f, shared, external)
+}
+
+// addPorts adds one portDef for each port of the Service: the shared frontends at its port, and its NodePort.
+func (d *serviceDef) addPorts(o *v1.Service, f Family, shared []frontendDef, external Policy) {
+	affinity := affinitySeconds(o)
+	for i := range o.Spec.Ports {
+		p := &o.Spec.Ports[i]
+		path := field.NewPath("spec", "ports").Index(i)
+		port := portDef{
+			name:     PortName{ServiceName{o.Namespace, o.Name}, p.Name, protocolOf(p.Protocol), f},
+			affinity: affinity,
+		}
+		if slices.ContainsFunc(d.ports, func(q portDef) bool { return q.name == port.name }) {
+			d.warn(path.Child("name"), "another port has the name %q and protocol %s: this one is not served", p.Name, port.name.Protocol)
+			continue
+		}
+		if p.Port < 1 || p.Port > 65535 {
+			d.warn(path.Child("port"), "%d is out of range 1-65535: this port is not served", p.Port)
+			continue
+		}
+		for _, fe := range shared {
+			fe.Port = uint16(p.Port)
+			if !slices.ContainsFunc(port.frontends, func(g frontendDef) bool { return g.Type == fe.Type && g.Address == fe.Address }) {
+				port.frontends = append(port.frontends, fe)
+			}
+		}
+		if p.NodePort < 0 || p.NodePort > 65535 {
+			d.warn(path.Child("nodePort"), "%d is out of range 1-65535: no NodePort is served", p.NodePort)
+		} else if p.NodePort != 0 {
+			port.frontends = append(port.frontends, frontendDef{
+				Frontend{Type: NodePort, Port: uint16(p.NodePort), Policy: external}, path.Child("nodePort").String()})
+		}
+		d.ports = append(d.ports, port)
+	}
+}
+
+// clusterIP finds the cluster IP of a family: the one at the family's place in ipFamilies; without
+// ipFamilies, spec.clusterIP if it is of that family.
+func (d *serviceDef) clusterIP(o *v1.Service, f Family) (netip.Addr, *field.Path, bool) {
+	if len(o.Spec.IPFamilies) == 0 {
+		path := field.NewPath("spec", "clusterIP")
+		a, ok := d.address(o.Spec.ClusterIP, path, f)
+		return a, path, ok
+	}
+	i := slices.Index(o.Spec.IPFamilies, v1.IPFamily(f.String()))
+	if i < 0 || i >= len(o.Spec.ClusterIPs) {
+		return netip.Addr{}, nil, false
+	}
+	path := field.NewPath("spec", "clusterIPs").Index(i)
+	a, ok := d.address(o.Spec.ClusterIPs[i], path, f)
+	if !ok && a.IsValid() {
+		d.warn(path, "%s is not an %s address, but spec.ipFamilies[%d] is %s: not served", a, f, i, f)
+	}
+	return a, path, ok
+}
+
+// address reads an address at which a Service is to be reached; ok is false if it is not one, or of the other family.
+func (d *serviceDef) address(text string, path *field.Path, f Family) (a netip.Addr, ok bool) {
+	if strings.TrimSpace(text) == "" {
+		return a, false
+	}
+	a, ok = parseAddr(text)
+	if !ok {
+		d.warn(path, "%s is not an IP address: ignored", quote(text))
+		return netip.Addr{}, false
+	}
+	if a.IsUnspecified() {
+		d.warn(path, "a Service cannot be reached at %s: ignored", a)
+		return netip.Addr{}, false
+	}
+	return a, FamilyOf(a) == f
+}
+
+// sourceRanges gives the client prefixes of a family; nil: no restriction.
+func (d *serviceDef) sourceRanges(o *v1.Service, f Family) []netip.Prefix {
+	var ranges []netip.Prefix
+	all := false
+	for i, text := range o.Spec.LoadBalancerSourceRanges {
+		text = strings.TrimSpace(text)
+		if text == "" {
+			continue
+		}
+		p, ok := parsePrefix(text)
+		if !ok {
+			d.warn(field.NewPath("spec", "loadBalancerSourceRanges").Index(i), "%s is not a CIDR: ignored, as if it were not there", quote(text))
+			continue
+		}
+		if FamilyOf(p.Addr()) == f {
+			ranges = append(ranges, p)
+			all = all || p.Bits() == 0
+		}
+	}
+	if all {
+		return nil
+	}
+	slices.SortFunc(ranges, comparePrefix)
+	return slices.Compact(ranges)
+}
+
+func comparePrefix(a, b netip.Prefix) int {
+	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+}
+
+// policies gives the internal and the external traffic policy. The external one counts only where something
+// outside can come in: types LoadBalancer and NodePort, and ClusterIP with externalIPs.
+func policies(o *v1.Service) (internal, external Policy) {
+	internal, external = Cluster, Cluster
+	if p := o.Spec.InternalTrafficPolicy; p != nil && *p == v1.ServiceInternalTrafficPolicyLocal {
+		internal = Local
+	}
+	var open bool
+	switch o.Spec.Type {
+	case v1.ServiceTypeLoadBalancer, v1.ServiceTypeNodePort:
+		open = true
+	case v1.ServiceTypeClusterIP, "":
+		open = len(o.Spec.ExternalIPs) > 0
+	}
+	if open && o.Spec.ExternalTrafficPolicy == v1.ServiceExternalTrafficPolicyLocal {
+		external = Local
+	}
+	return internal, external
+}
+
+// affinitySeconds gives the session affinity by client address; 0: none.
+func affinitySeconds(o *v1.Service) int {
+	if o.Spec.SessionAffinity != v1.ServiceAffinityClientIP {
+		return 0
+	}
+	if c := o.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
+		return int(*c.ClientIP.TimeoutSeconds)
+	}
+	return int(v1.DefaultClientIPServiceAffinitySeconds)
+}
+
+func protocolOf(p Protocol) Protocol {
+	if p == "" {
+		return v1.ProtocolTCP
+	}
+	return p
+}

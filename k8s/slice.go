@@ -1,0 +1,127 @@
+package k8s
+
+import (
+	"fmt"
+	"net/netip"
+
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// slice is an EndpointSlice reduced to what the model needs.
+type slice struct {
+	name      string
+	origin    Origin
+	family    Family // 0: nothing of it counts
+	otherName bool   // labelled for another service proxy, so a missing Service is no surprise
+	ports     []slicePort
+	endpoints []sliceEndpoint
+	warnings  []Warning
+}
+
+type slicePort struct {
+	name     string
+	protocol Protocol
+	port     uint16
+}
+
+// sliceEndpoint is one endpoint of a slice at all its ports.
+type sliceEndpoint struct {
+	addr                        netip.Addr
+	node                        string
+	ready, serving, terminating bool
+	forNodes, forZones          []string // topology hints
+}
+
+// ownerOfSlice gives the Service that a slice belongs to; the zero ServiceName if it belongs to none that is
+// served, and problem tells why if that is not as intended.
+func ownerOfSlice(o *discoveryv1.EndpointSlice) (owner ServiceName, problem string) {
+	if _, headless := o.Labels[v1.IsHeadlessService]; headless {
+		return owner, ""
+	}
+	name := o.Labels[discoveryv1.LabelServiceName]
+	if name == "" {
+		return owner, "the label " + discoveryv1.LabelServiceName + " is missing: the slice belongs to no Service and is ignored"
+	}
+	return ServiceName{o.Namespace, name}, ""
+}
+
+// newSlice reads an EndpointSlice. It trusts nothing: what the API server would have refused is left out with a warning.
+func newSlice(o *discoveryv1.EndpointSlice, origin Origin, opts *Options) *slice {
+	s := &slice{name: o.Name, origin: origin}
+	label, labelled := o.Labels[labelServiceProxyName]
+	s.otherName = labelled && label != opts.ServiceProxyName
+	switch o.AddressType {
+	case discoveryv1.AddressTypeIPv4:
+		s.family = IPv4
+	case discoveryv1.AddressTypeIPv6:
+		s.family = IPv6
+	default:
+		return s
+	}
+	for i := range o.Ports {
+		p := &o.Ports[i]
+		path := field.NewPath("ports").Index(i)
+		switch {
+		case p.Name == nil:
+			s.warn(path.Child("name"), "is not set: this port is ignored")
+		case p.Port == nil || *p.Port == 0:
+			s.warn(path.Child("port"), "is not set: this port is ignored")
+		case *p.Port < 0 || *p.Port > 65535:
+			s.warn(path.Child("port"), "%d is out of range 1-65535: this port is ignored", *p.Port)
+		default:
+			protocol := v1.ProtocolTCP
+			if p.Protocol != nil {
+				protocol = protocolOf(*p.Protocol)
+			}
+			s.ports = append(s.ports, slicePort{*p.Name, protocol, uint16(*p.Port)})
+		}
+	}
+	s.endpoints = make([]sliceEndpoint, 0, len(o.Endpoints))
+	for i := range o.Endpoints {
+		s.addEndpoint(&o.Endpoints[i], i)
+	}
+	return s
+}
+
+func (s *slice) warn(path *field.Path, format string, args ...any) {
+	s.warnings = append(s.warnings, Warning{Field: path.String(), Text: fmt.Sprintf(format, args...)})
+}
+
+// addEndpoint adds an endpoint at its first address; the others are alternatives that no proxy uses.
+func (s *slice) addEndpoint(e *discoveryv1.Endpoint, i int) {
+	path := func() *field.Path { return field.NewPath("endpoints").Index(i).Child("addresses") }
+	if len(e.Addresses) == 0 {
+		s.warn(path(), "there is none: this endpoint is ignored")
+		return
+	}
+	addr, ok := parseAddr(e.Addresses[0])
+	if !ok {
+		s.warn(path().Index(0), "%s is not an IP address: this endpoint is ignored", quote(e.Addresses[0]))
+		return
+	}
+	if FamilyOf(addr) != s.family {
+		s.warn(path().Index(0), "%s is not an %s address, but addressType is %s: this endpoint is ignored", addr, s.family, s.family)
+		return
+	}
+	c := &e.Conditions
+	ep := sliceEndpoint{
+		addr:        addr,
+		ready:       c.Ready == nil || *c.Ready,
+		serving:     c.Serving == nil || *c.Serving,
+		terminating: c.Terminating != nil && *c.Terminating,
+	}
+	if e.NodeName != nil {
+		ep.node = *e.NodeName
+	}
+	if e.Hints != nil {
+		for _, n := range e.Hints.ForNodes {
+			ep.forNodes = append(ep.forNodes, n.Name)
+		}
+		for _, z := range e.Hints.ForZones {
+			ep.forZones = append(ep.forZones, z.Name)
+		}
+	}
+	s.endpoints = append(s.endpoints, ep)
+}

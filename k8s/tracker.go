@@ -1,0 +1,232 @@
+package k8s
+
+import (
+	"net/netip"
+
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+)
+
+// Options are the settings that decide, beside the API objects, what the model holds.
+type Options struct {
+	// NodeName is the name of this node's Node object and the nodeName of local endpoints; "": no endpoint is local.
+	NodeName string
+	// ServiceProxyName selects the Services whose label service.kubernetes.io/service-proxy-name has this
+	// value; "": those without the label.
+	ServiceProxyName string
+	// NodePortAddresses restricts NodePorts to the node addresses inside these prefixes, per family: a family
+	// without a prefix, or with a /0, is not restricted.
+	NodePortAddresses []netip.Prefix
+	// ServiceCIDRs, if any, are the Service ranges; ServiceCIDR objects are then ignored.
+	ServiceCIDRs []netip.Prefix
+	// NodeIPs, if any, are the addresses of this node; those of the Node object are then ignored.
+	NodeIPs []netip.Addr
+	// Families are the address families that are served; none: both.
+	Families []Family
+	// IgnoreExternalIPs leaves out the externalIPs of Services (kube-proxy's gate AllowServiceExternalIPs, off).
+	IgnoreExternalIPs bool
+}
+
+// Tracker holds API objects and computes the model from them, doing again only what a change calls for.
+// The zero Tracker is not usable; call NewTracker.
+//
+// A Tracker is not safe for concurrent use, and it owns the map Model.Ports that Flush hands out: see Flush.
+type Tracker struct {
+	opts Options
+
+	services map[ServiceName]*service
+	sliceOf  map[ServiceName]ServiceName // EndpointSlice (namespace, name) -> the Service it belongs to
+	nodes    map[string]*nodeFacts
+	cidrs    map[string]*cidrFacts
+
+	dirty     map[ServiceName]struct{} // Services to compute again at the next Flush
+	dirtyNode bool                     // node facts or Service ranges may have changed
+
+	claims   claims
+	warnings warningBook
+	model    Model
+}
+
+// NewTracker gives a tracker without objects.
+func NewTracker(opts Options) *Tracker {
+	return &Tracker{
+		opts:      opts,
+		services:  map[ServiceName]*service{},
+		sliceOf:   map[ServiceName]ServiceName{},
+		nodes:     map[string]*nodeFacts{},
+		cidrs:     map[string]*cidrFacts{},
+		dirty:     map[ServiceName]struct{}{},
+		dirtyNode: true,
+		claims:    claims{},
+		warnings:  newWarningBook(),
+		model:     Model{Ports: map[PortName]*ServicePort{}},
+	}
+}
+
+// Apply takes a batch of changes from a Source. Nothing is computed before Flush.
+func (t *Tracker) Apply(changes []Change) {
+	for _, c := range changes {
+		switch c.Op {
+		case Delete:
+			t.delete(c.Ref)
+		case Move:
+			t.move(c.Ref, c.Origin)
+		case Upsert:
+			switch o := c.Object.(type) {
+			case *v1.Service:
+				t.SetService(o, c.Origin)
+			case *discoveryv1.EndpointSlice:
+				t.SetEndpointSlice(o, c.Origin)
+			case *v1.Node:
+				t.SetNode(o, c.Origin)
+			case *networkingv1.ServiceCIDR:
+				t.SetServiceCIDR(o, c.Origin)
+			}
+		}
+	}
+}
+
+func (t *Tracker) delete(ref Ref) {
+	switch ref.Kind {
+	case KindService:
+		t.DeleteService(ref.Namespace, ref.Name)
+	case KindEndpointSlice:
+		t.DeleteEndpointSlice(ref.Namespace, ref.Name)
+	case KindNode:
+		t.DeleteNode(ref.Name)
+	case KindServiceCIDR:
+		t.DeleteServiceCIDR(ref.Name)
+	}
+}
+
+// move changes the origin of an object and of the warnings about it, and nothing else.
+func (t *Tracker) move(ref Ref, origin Origin) {
+	name := ServiceName{ref.Namespace, ref.Name}
+	switch ref.Kind {
+	case KindService:
+		if s := t.services[name]; s != nil && s.def != nil {
+			s.def.origin = origin
+		}
+	case KindEndpointSlice:
+		if s := t.services[t.sliceOf[name]]; s != nil && s.slices[ref.Name] != nil {
+			s.slices[ref.Name].origin = origin
+		}
+	case KindNode:
+		if n := t.nodes[ref.Name]; n != nil {
+			n.origin = origin
+		}
+	case KindServiceCIDR:
+		if c := t.cidrs[ref.Name]; c != nil {
+			c.origin = origin
+		}
+	}
+	t.warnings.move(ref, origin)
+}
+
+// SetService adds or replaces a Service.
+func (t *Tracker) SetService(o *v1.Service, origin Origin) {
+	s := t.service(ServiceName{o.Namespace, o.Name})
+	s.def = newServiceDef(o, origin, &t.opts)
+	s.newDef = true
+	t.dirty[s.name] = struct{}{}
+}
+
+// DeleteService removes a Service; its EndpointSlices stay until they are deleted themselves.
+func (t *Tracker) DeleteService(namespace, name string) {
+	s := t.services[ServiceName{namespace, name}]
+	if s == nil || s.def == nil {
+		return
+	}
+	s.def, s.newDef = nil, true
+	t.dirty[s.name] = struct{}{}
+}
+
+// SetEndpointSlice adds or replaces an EndpointSlice.
+func (t *Tracker) SetEndpointSlice(o *discoveryv1.EndpointSlice, origin Origin) {
+	ref := Ref{KindEndpointSlice, o.Namespace, o.Name}
+	key := ServiceName{o.Namespace, o.Name}
+	owner, problem := ownerOfSlice(o)
+	if before, ok := t.sliceOf[key]; ok && before != owner {
+		t.DeleteEndpointSlice(o.Namespace, o.Name)
+	}
+	if owner == (ServiceName{}) {
+		var ws []Warning
+		if problem != "" {
+			ws = []Warning{{Field: "metadata.labels", Text: problem}}
+		}
+		t.warnings.set(ref, origin, ws)
+		return
+	}
+	s := t.service(owner)
+	s.slices[o.Name] = newSlice(o, origin, &t.opts)
+	s.order = nil
+	t.sliceOf[key] = owner
+	t.dirty[owner] = struct{}{}
+}
+
+// DeleteEndpointSlice removes an EndpointSlice.
+func (t *Tracker) DeleteEndpointSlice(namespace, name string) {
+	t.warnings.set(Ref{KindEndpointSlice, namespace, name}, Origin{}, nil)
+	key := ServiceName{namespace, name}
+	owner, ok := t.sliceOf[key]
+	if !ok {
+		return
+	}
+	delete(t.sliceOf, key)
+	s := t.services[owner]
+	delete(s.slices, name)
+	s.order = nil
+	t.dirty[owner] = struct{}{}
+}
+
+// SetNode adds or replaces a Node. Only this node's counts; the others may be given or not.
+func (t *Tracker) SetNode(o *v1.Node, origin Origin) {
+	t.nodes[o.Name] = newNodeFacts(o, origin)
+	t.dirtyNode = t.dirtyNode || o.Name == t.opts.NodeName
+}
+
+// DeleteNode removes a Node.
+func (t *Tracker) DeleteNode(name string) {
+	delete(t.nodes, name)
+	t.dirtyNode = t.dirtyNode || name == t.opts.NodeName
+}
+
+// SetServiceCIDR adds or replaces a ServiceCIDR.
+func (t *Tracker) SetServiceCIDR(o *networkingv1.ServiceCIDR, origin Origin) {
+	facts, ws := newCIDRFacts(o, origin)
+	t.warnings.set(Ref{KindServiceCIDR, "", o.Name}, origin, ws)
+	t.cidrs[o.Name] = facts
+	t.dirtyNode = true
+}
+
+// DeleteServiceCIDR removes a ServiceCIDR.
+func (t *Tracker) DeleteServiceCIDR(name string) {
+	t.warnings.set(Ref{KindServiceCIDR, "", name}, Origin{}, nil)
+	delete(t.cidrs, name)
+	t.dirtyNode = true
+}
+
+// SetNodeName makes another node this node: everything is computed again at the next Flush.
+func (t *Tracker) SetNodeName(name string) {
+	if name != t.opts.NodeName {
+		t.opts.NodeName = name
+		t.dirtyNode = true
+	}
+}
+
+// SetNodeIPs replaces Options.NodeIPs.
+func (t *Tracker) SetNodeIPs(ips []netip.Addr) {
+	t.opts.NodeIPs = ips
+	t.dirtyNode = true
+}
+
+// service gives the entry of a Service, made if it is missing.
+func (t *Tracker) service(name ServiceName) *service {
+	s := t.services[name]
+	if s == nil {
+		s = &service{name: name, slices: map[string]*slice{}}
+		t.services[name] = s
+	}
+	return s
+}

@@ -1,0 +1,98 @@
+package k8s
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+)
+
+// View is the model as `plan -o json` prints it. Its JSON form is part of the command-line contract:
+// no list in it is null, and everything is sorted.
+type View struct {
+	Node     string        `json:"node"`
+	Services []ServiceView `json:"services"`
+}
+
+// ServiceView is one Service port in a View.
+type ServiceView struct {
+	Namespace        string         `json:"namespace"`
+	Name             string         `json:"name"`
+	Port             string         `json:"port"`
+	Protocol         string         `json:"protocol"`
+	Family           string         `json:"family"`
+	AffinitySeconds  int            `json:"affinitySeconds"`
+	ClusterEndpoints []string       `json:"clusterEndpoints"`
+	LocalEndpoints   []string       `json:"localEndpoints"`
+	Frontends        []FrontendView `json:"frontends"`
+}
+
+// FrontendView is one frontend in a View.
+type FrontendView struct {
+	Type         string   `json:"type"`
+	Address      string   `json:"address"` // "": every address of the node
+	Port         uint16   `json:"port"`
+	Policy       string   `json:"policy"`
+	Endpoints    []string `json:"endpoints"` // those in force for the policy
+	SourceRanges []string `json:"sourceRanges"`
+	WhenEmpty    string   `json:"whenEmpty"`
+	ShadowedBy   string   `json:"shadowedBy,omitempty"`
+}
+
+// View gives the model in the form of `plan -o json`.
+func (m *Model) View() View {
+	v := View{Node: m.Node.Name, Services: make([]ServiceView, 0, len(m.Ports))}
+	for _, name := range slices.SortedFunc(maps.Keys(m.Ports), PortName.Compare) {
+		v.Services = append(v.Services, m.Ports[name].View())
+	}
+	return v
+}
+
+// View gives one Service port in the form of `plan -o json`.
+func (s *ServicePort) View() ServiceView {
+	v := ServiceView{
+		Namespace:        s.Name.Namespace,
+		Name:             s.Name.Name,
+		Port:             s.Name.Port,
+		Protocol:         string(s.Name.Protocol),
+		Family:           s.Name.Family.String(),
+		AffinitySeconds:  s.AffinitySeconds,
+		ClusterEndpoints: endpointTexts(s.ClusterEndpoints),
+		LocalEndpoints:   endpointTexts(s.LocalEndpoints),
+		Frontends:        make([]FrontendView, 0, len(s.Frontends)),
+	}
+	for i := range s.Frontends {
+		v.Frontends = append(v.Frontends, s.Frontends[i].view(s))
+	}
+	slices.SortFunc(v.Frontends, func(a, b FrontendView) int {
+		return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port))
+	})
+	return v
+}
+
+func (f *Frontend) view(s *ServicePort) FrontendView {
+	v := FrontendView{
+		Type:         string(f.Type),
+		Port:         f.Port,
+		Policy:       string(f.Policy),
+		Endpoints:    endpointTexts(s.Endpoints(f.Policy)),
+		SourceRanges: make([]string, 0, len(f.SourceRanges)),
+		WhenEmpty:    string(f.WhenEmpty),
+		ShadowedBy:   f.ShadowedBy,
+	}
+	if f.Address.IsValid() {
+		v.Address = f.Address.String()
+	}
+	for _, p := range f.SourceRanges {
+		v.SourceRanges = append(v.SourceRanges, p.String())
+	}
+	return v
+}
+
+func endpointTexts(endpoints []Endpoint) []string {
+	texts := make([]string, 0, len(endpoints))
+	for _, e := range endpoints {
+		texts = append(texts, e.Addr.String())
+	}
+	slices.Sort(texts)
+	return texts
+}

@@ -1,0 +1,345 @@
+package ofctrl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// Types and flags of bundle messages (OpenFlow 1.5.1 §7.3.9).
+const (
+	bundleOpen         uint16 = 0
+	bundleOpenReply    uint16 = 1
+	bundleClose        uint16 = 2
+	bundleCloseReply   uint16 = 3
+	bundleCommit       uint16 = 4
+	bundleCommitReply  uint16 = 5
+	bundleDiscard      uint16 = 6
+	bundleDiscardReply uint16 = 7
+
+	bundleFlags uint16 = 1<<0 | 1<<1 // atomic, ordered
+)
+
+// item is one message of a bundle.
+type item struct {
+	kind  itemKind
+	index int32 // of the object in its slice of the Delta
+	part  int32 // of a group that is sent in parts
+}
+
+type itemKind uint8
+
+const (
+	setGroup itemKind = iota
+	setFlow
+	delFlow
+	delLearned
+	delGroup
+)
+
+// bundle is one bundle on its way. Transaction ids by index: 0 opens, 1 to n add, n+1 closes, n+2 commits,
+// n+3 discards.
+type bundle struct {
+	c     *Conn
+	d     *flow.Delta
+	id    uint32
+	first uint32
+	items []item
+	parts map[int32][][]flow.Bucket // of the groups that are sent in parts
+	res   Result
+	start time.Time
+
+	refused atomic.Int32 // how many errors the reader saw
+	replies chan uint16  // types of the control replies, from the reader
+
+	mu   sync.Mutex // protects errs and more, which the reader writes
+	errs []indexed
+	more int // errors beyond maxRejections
+}
+
+type indexed struct {
+	i   int
+	err *SwitchError
+}
+
+func (b *bundle) closeXid() int   { return len(b.items) + 1 }
+func (b *bundle) commitXid() int  { return len(b.items) + 2 }
+func (b *bundle) discardXid() int { return len(b.items) + 3 }
+
+// receive implements sink.
+func (b *bundle) receive(i int, f frame) error {
+	switch f.typ() {
+	case typeError:
+		e, _ := parseError(f)
+		b.mu.Lock()
+		if len(b.errs) < maxRejections {
+			b.errs = append(b.errs, indexed{i, e})
+		} else {
+			b.more++
+		}
+		b.mu.Unlock()
+		b.refused.Add(1)
+		if i >= b.closeXid() { // a control message: there will be no reply to it
+			b.reply(0)
+		}
+	case typeBundleControl:
+		if body := f.body(); len(body) >= 8 && u32(body) == b.id {
+			if t := u16(body[4:]); t != bundleOpenReply {
+				b.reply(t)
+			}
+		}
+	}
+	return nil
+}
+
+// reply never blocks the reader: a switch that answers more than it is asked is not listened to.
+func (b *bundle) reply(t uint16) {
+	select {
+	case b.replies <- t:
+	default:
+	}
+}
+
+// commitBundle sends groups, flows and deletions as one bundle. A refused message does not spoil a bundle in
+// Open vSwitch, so the end of the bundle is awaited and the errors are looked at before it is committed.
+func (c *Conn) commitBundle(ctx context.Context, d *flow.Delta) (Result, error) {
+	b := &bundle{c: c, d: d, replies: make(chan uint16, 8)}
+	tx := b.plan()
+	if err := tx.orNil(); err != nil {
+		return Result{}, err
+	}
+	if len(b.items) == 0 {
+		return Result{}, nil
+	}
+	c.bundle++
+	b.id = c.bundle
+	b.first = c.register(len(b.items)+4, b)
+	defer c.unregister(b.first)
+
+	err := b.add(ctx)
+	if err == nil {
+		err = b.wait(ctx, bundleCloseReply)
+	}
+	if err != nil || b.refused.Load() > 0 {
+		b.discard()
+		return b.res, b.refusal(StageBundle, err)
+	}
+	return b.res, b.commit(ctx)
+}
+
+// plan lists the messages in their order: groups before the flows that point to them, deletions after, so that
+// no flow is lost with its group. It finds the groups that must not be.
+func (b *bundle) plan() *TxError {
+	d := b.d
+	tx := &TxError{Stage: StageBundle}
+	b.items = make([]item, 0, len(d.SetGroups)+len(d.SetFlows)+len(d.DelFlows)+len(d.DelLearned)+len(d.DelGroups))
+	limit := b.c.opts.maxMessage
+	for i, g := range d.SetGroups {
+		switch n := g.EncodedSize(); {
+		case n <= min(limit, maxMessage-64): // by far the most common case, and surely not too wide
+			b.items = append(b.items, item{kind: setGroup, index: int32(i)})
+		case g.TooWide():
+			tx.Rejected = append(tx.Rejected, Rejection{Op: OpSet, Object: g, Cause: fmt.Errorf("%w: %d buckets in %d bytes", ErrGroupTooWide, len(g.Buckets), n)})
+		default:
+			parts := g.Parts(limit)
+			if b.parts == nil {
+				b.parts = map[int32][][]flow.Bucket{}
+			}
+			b.parts[int32(i)] = parts
+			for k := range parts {
+				b.items = append(b.items, item{kind: setGroup, index: int32(i), part: int32(k)})
+			}
+		}
+	}
+	for _, s := range [...]struct {
+		kind itemKind
+		n    int
+	}{{setFlow, len(d.SetFlows)}, {delFlow, len(d.DelFlows)}, {delLearned, len(d.DelLearned)}, {delGroup, len(d.DelGroups)}} {
+		for i := range s.n {
+			b.items = append(b.items, item{kind: s.kind, index: int32(i)})
+		}
+	}
+	return tx
+}
+
+// object gives what an item is about.
+func (b *bundle) object(it item) (Op, any) {
+	switch it.kind {
+	case setGroup:
+		return OpSet, b.d.SetGroups[it.index]
+	case setFlow:
+		return OpSet, b.d.SetFlows[it.index]
+	case delFlow:
+		return OpDel, b.d.DelFlows[it.index]
+	case delLearned:
+		return OpDel, b.d.DelLearned[it.index]
+	}
+	return OpDel, GroupID(b.d.DelGroups[it.index])
+}
+
+// encode appends one item as the message inside a bundle.
+func (b *bundle) encode(buf []byte, it item, xid uint32) ([]byte, error) {
+	e, d := b.c.encoder, b.d
+	switch it.kind {
+	case setGroup:
+		g := d.SetGroups[it.index]
+		part := g.Buckets
+		if ps := b.parts[it.index]; ps != nil {
+			part = ps[it.part]
+		}
+		return e.groupPart(buf, xid, g, part, int(it.part))
+	case setFlow:
+		return e.flowAdd(buf, xid, d.SetFlows[it.index])
+	case delFlow:
+		return e.flowDelete(buf, xid, d.DelFlows[it.index])
+	case delLearned:
+		return e.learnedDelete(buf, xid, d.DelLearned[it.index])
+	}
+	return e.groupDelete(buf, xid, d.DelGroups[it.index])
+}
+
+// add sends the opening, all items and the closing, in chunks. It goes on after a refusal, in order to learn of
+// all of them, unless there are too many to tell.
+func (b *bundle) add(ctx context.Context) error {
+	c := b.c
+	b.start = time.Now()
+	p := getBuffer()
+	*p = b.control(*p, bundleOpen, 0)
+	for i, it := range b.items {
+		xid := b.first + 1 + uint32(i)
+		buf, at := begin(*p, typeBundleAdd, xid)
+		buf = append(put32(buf, b.id), 0, 0, 0, byte(bundleFlags))
+		buf, err := b.encode(buf, it, xid)
+		if err == nil {
+			err = end(buf, at)
+		}
+		*p = buf
+		if err != nil {
+			op, o := b.object(it)
+			return &TxError{Stage: StageBundle, Rejected: []Rejection{{Op: op, Object: o, Cause: err}}}
+		}
+		b.res.Messages++
+		b.res.Bytes += len(buf) - at
+		if len(buf) >= chunk {
+			if err := c.send(ctx, p); err != nil {
+				return err
+			}
+			p = getBuffer()
+			if b.refused.Load() > maxRejections {
+				break
+			}
+		}
+	}
+	*p = b.control(*p, bundleClose, b.closeXid())
+	return c.send(ctx, p)
+}
+
+// control appends a bundle control message.
+func (b *bundle) control(buf []byte, typ uint16, index int) []byte {
+	buf, at := begin(buf, typeBundleControl, b.first+uint32(index))
+	buf = put16(put16(put32(buf, b.id), typ), bundleFlags)
+	buf[at+3] = headerLen + 8
+	return buf
+}
+
+// wait waits for a control reply or for the error in its place.
+func (b *bundle) wait(ctx context.Context, want uint16) error {
+	for {
+		select {
+		case t := <-b.replies:
+			if t == want || t == 0 {
+				return nil
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-b.c.done:
+			return b.c.err
+		}
+	}
+}
+
+// discardWait bounds the wait for the switch to forget a bundle.
+const discardWait = 5 * time.Second
+
+// discard tells the switch to forget the bundle. If that cannot be said the switch forgets it by itself: at
+// the end of the connection, or after 10 s without a message for it.
+func (b *bundle) discard() {
+	ctx, cancel := context.WithTimeout(context.Background(), discardWait)
+	defer cancel()
+	p := getBuffer()
+	*p = b.control(*p, bundleDiscard, b.discardXid())
+	if b.c.send(ctx, p) == nil {
+		b.wait(ctx, bundleDiscardReply)
+	}
+}
+
+// outcomeWait is how much longer than its context Commit waits for the reply to a commit that was sent.
+const outcomeWait = 2 * time.Second
+
+func (b *bundle) commit(ctx context.Context) error {
+	c := b.c
+	p := getBuffer()
+	*p = b.control(*p, bundleCommit, b.commitXid())
+	if err := c.send(ctx, p); err != nil {
+		if c.Err() == nil {
+			b.discard()
+		}
+		return err
+	}
+	wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.opts.CommitTimeout)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(outcomeWait, cancel) })()
+	err := b.wait(wait, bundleCommitReply)
+	b.res.Duration = time.Since(b.start)
+	if err != nil {
+		if c.Err() == nil { // a late reply must not meet the next bundle
+			c.fail(fmt.Errorf("no reply to a commit: %w", err))
+		}
+		return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
+	}
+	if b.refused.Load() > 0 {
+		return b.refusal(StageCommit, nil)
+	}
+	return nil
+}
+
+// refusal gives the error of a bundle that is not in force. cause is what kept it from being sent, if anything.
+func (b *bundle) refusal(stage Stage, cause error) error {
+	var tx *TxError
+	if cause != nil && !errors.As(cause, &tx) {
+		return cause
+	}
+	if tx == nil {
+		tx = &TxError{Stage: stage}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	slices.SortStableFunc(b.errs, func(x, y indexed) int { return x.i - y.i })
+	last := -1
+	for _, e := range b.errs {
+		switch {
+		case e.i < 1 || e.i > len(b.items) || e.err.Type == errBundle && e.err.Code == codeBundleTimeout:
+			if tx.Cause == nil {
+				tx.Cause = e.err
+			}
+		case e.i != last: // a message with two errors: the first tells
+			last = e.i
+			op, o := b.object(b.items[e.i-1])
+			tx.Rejected = append(tx.Rejected, Rejection{Op: op, Object: o, Cause: e.err})
+		}
+	}
+	tx.More += b.more
+	if len(tx.Rejected) > 0 { // that one message failed is all that the bundle's own error says
+		var se *SwitchError
+		if errors.As(tx.Cause, &se) && se.Type == errBundle && se.Code == codeMsgFailed {
+			tx.Cause = nil
+		}
+	}
+	return tx
+}

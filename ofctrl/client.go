@@ -1,0 +1,142 @@
+package ofctrl
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// ClientOptions of a Client.
+type ClientOptions struct {
+	Options
+	// OnConnect is called with each new connection; the place to read back and to repair. If it fails the
+	// connection is closed and made anew. Its context ends with Run's and with the connection.
+	OnConnect func(context.Context, *Conn) error
+	// MinBackoff and MaxBackoff bound the pause between attempts, which doubles from the one to the other and
+	// of which up to half is left to chance (0 means 100 ms and 15 s).
+	MinBackoff, MaxBackoff time.Duration
+}
+
+// Client keeps a connection to a bridge. Several may run in one process.
+type Client struct {
+	target Target
+	opts   ClientOptions
+
+	mu     sync.Mutex // protects status and conn
+	status Status
+	conn   *Conn // nil: not connected, or OnConnect has not returned
+}
+
+// Status is how a Client fares.
+type Status struct {
+	Target    Target
+	Connected bool      // OnConnect has returned without an error and the connection lives
+	Since     time.Time // of that; or when the last connection ended; zero if there was none
+	Attempts  int       // to connect, since the last success
+	LastError error     // of the last attempt or connection; kept while connected
+	LastTime  time.Time // when LastError came
+}
+
+// NewClient gives a Client that Run sets to work.
+func NewClient(t Target, o ClientOptions) *Client {
+	if o.MinBackoff <= 0 {
+		o.MinBackoff = 100 * time.Millisecond
+	}
+	if o.MaxBackoff < o.MinBackoff {
+		o.MaxBackoff = max(15*time.Second, o.MinBackoff)
+	}
+	o.Options = o.Options.withDefaults()
+	return &Client{target: t, opts: o, status: Status{Target: t}}
+}
+
+// Status tells how the client fares now.
+func (c *Client) Status() Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.status
+}
+
+// Conn gives the connection in use; nil if there is none.
+func (c *Client) Conn() *Conn {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.conn
+}
+
+// Run keeps the connection until ctx ends, whose error it gives. It must run only once.
+func (c *Client) Run(ctx context.Context) error {
+	pause := c.opts.MinBackoff
+	for ctx.Err() == nil {
+		good, err := c.once(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		if good {
+			pause = c.opts.MinBackoff
+		}
+		c.opts.Log.Warn("openflow channel is down", "target", c.target.String(), "error", err)
+		wait := time.NewTimer(pause/2 + rand.N(pause/2+1))
+		select {
+		case <-ctx.Done():
+		case <-wait.C:
+		}
+		wait.Stop()
+		pause = min(2*pause, c.opts.MaxBackoff)
+	}
+	return ctx.Err()
+}
+
+// once makes a connection and stays until it ends. good says that it was of use.
+func (c *Client) once(ctx context.Context) (good bool, err error) {
+	defer func() { c.ended(err) }()
+	conn, err := Dial(ctx, c.target, c.opts.Options)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() { // ended by cancel or by the connection's end, both of which are sure
+		select {
+		case <-conn.Done():
+			cancel(conn.Err())
+		case <-ctx.Done():
+		}
+	}()
+	if c.opts.OnConnect != nil {
+		if err := c.opts.OnConnect(ctx, conn); err != nil {
+			if conn.Err() != nil {
+				return false, conn.Err()
+			}
+			return false, fmt.Errorf("after connecting: %w", err)
+		}
+	}
+	c.up(conn)
+	<-ctx.Done()
+	if err := conn.Err(); err != nil {
+		return true, err
+	}
+	return true, ctx.Err()
+}
+
+func (c *Client) up(conn *Conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.conn = conn
+	c.status.Connected, c.status.Since, c.status.Attempts = true, time.Now(), 0
+}
+
+func (c *Client) ended(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	if c.status.Connected {
+		c.status.Since = now
+	}
+	c.conn = nil
+	c.status.Connected = false
+	c.status.Attempts++
+	c.status.LastError, c.status.LastTime = err, now
+}

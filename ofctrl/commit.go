@@ -1,0 +1,146 @@
+package ofctrl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// Result is what a transaction cost.
+type Result struct {
+	// Duration is the time from the first message to the reply to the commit; 0 if there was no bundle.
+	Duration time.Duration
+	Messages int // in the bundle
+	Bytes    int // of these messages
+}
+
+// Commit makes the change. First meters are set, as they cannot travel in a bundle. Then groups and flows go
+// as one atomic, ordered bundle: none is in force before all are. When it is in force, meters are deleted and
+// connections forgotten. An error is a *TxError, or wraps ErrOutcomeUnknown, or is that of the connection or
+// context; in the two last cases nothing of the bundle is in force.
+//
+// ctx ends the wait until the commit has been sent. From then on the reply is awaited for a moment longer, so
+// that the outcome is known.
+func (c *Conn) Commit(ctx context.Context, d *flow.Delta) (Result, error) {
+	select {
+	case c.commitSem <- struct{}{}:
+		defer func() { <-c.commitSem }()
+	case <-ctx.Done():
+		return Result{}, ctx.Err()
+	case <-c.done:
+		return Result{}, c.err
+	}
+	if err := c.setMeters(ctx, d.SetMeters); err != nil {
+		return Result{}, err
+	}
+	res, err := c.commitBundle(ctx, d)
+	if err != nil {
+		return res, err
+	}
+	return res, c.afterwards(ctx, d)
+}
+
+// setMeters adds meters, and modifies those that exist.
+func (c *Conn) setMeters(ctx context.Context, ms []flow.Meter) error {
+	if len(ms) == 0 {
+		return nil
+	}
+	errs, err := c.meterMods(ctx, meterAdd, ms)
+	if err != nil {
+		return err
+	}
+	var exist []flow.Meter
+	tx := &TxError{Stage: StageMeters}
+	for i, m := range ms {
+		switch e := errs[i]; {
+		case e == nil:
+		case e.Type == errMeterFailed && e.Code == codeMeterExists:
+			exist = append(exist, m)
+		default:
+			tx.Rejected = append(tx.Rejected, Rejection{Op: OpSet, Object: m, Cause: e})
+		}
+	}
+	if len(exist) > 0 {
+		if errs, err = c.meterMods(ctx, meterModify, exist); err != nil {
+			return err
+		}
+		for i, m := range exist {
+			if e := errs[i]; e != nil {
+				tx.Rejected = append(tx.Rejected, Rejection{Op: OpSet, Object: m, Cause: e})
+			}
+		}
+	}
+	return tx.orNil()
+}
+
+func (c *Conn) meterMods(ctx context.Context, command int, ms []flow.Meter) (map[int]*SwitchError, error) {
+	return c.doBatch(ctx, len(ms), func(b []byte, i int, xid uint32) ([]byte, error) {
+		out, err := meterMod(b, xid, command, ms[i])
+		if err != nil {
+			return b, &TxError{Stage: StageMeters, Rejected: []Rejection{{Op: OpSet, Object: ms[i], Cause: err}}}
+		}
+		return out, nil
+	})
+}
+
+// orNil gives nil for a transaction that lacks nothing.
+func (e *TxError) orNil() error {
+	if len(e.Rejected) == 0 && e.Cause == nil {
+		return nil
+	}
+	if n := len(e.Rejected); n > maxRejections {
+		e.Rejected, e.More = e.Rejected[:maxRejections], e.More+n-maxRejections
+	}
+	return e
+}
+
+// afterwards deletes meters and flushes connections, in one batch.
+func (c *Conn) afterwards(ctx context.Context, d *flow.Delta) error {
+	n := len(d.DelMeters)
+	if n+len(d.FlushCT) == 0 {
+		return nil
+	}
+	object := func(i int) (Op, any) {
+		if i < n {
+			return OpDel, MeterID(d.DelMeters[i])
+		}
+		return OpFlush, d.FlushCT[i-n]
+	}
+	errs, err := c.doBatch(ctx, n+len(d.FlushCT), func(b []byte, i int, xid uint32) ([]byte, error) {
+		var out []byte
+		var err error
+		if i < n {
+			out, err = meterMod(b, xid, meterDelete, flow.Meter{ID: d.DelMeters[i]})
+		} else {
+			out, err = ctFlush(b, xid, d.FlushCT[i-n])
+		}
+		if err != nil {
+			op, o := object(i)
+			return b, &TxError{Stage: StageAfter, Rejected: []Rejection{{Op: op, Object: o, Cause: err}}}
+		}
+		return out, nil
+	})
+	tx := &TxError{Stage: StageAfter}
+	switch {
+	case errors.As(err, &tx):
+		return err
+	case err != nil:
+		return &TxError{Stage: StageAfter, Cause: err}
+	}
+	for i := range n + len(d.FlushCT) {
+		e := errs[i]
+		if e == nil {
+			continue
+		}
+		op, o := object(i)
+		r := Rejection{Op: op, Object: o, Cause: e}
+		if op == OpFlush && e.Type == errBadRequest && (e.Code == codeBadType || e.Code == codeBadVendor || e.Code == codeBadSubtype) {
+			r.Cause = fmt.Errorf("%w (%w)", ErrNoCTFlush, e)
+		}
+		tx.Rejected = append(tx.Rejected, r)
+	}
+	return tx.orNil()
+}

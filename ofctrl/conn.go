@@ -1,0 +1,137 @@
+package ofctrl
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Conn is one OpenFlow 1.5 connection to a bridge. It is made by Dial and ends with Close or with the first
+// failure; then Done is closed, Err says why, and every waiting call returns.
+type Conn struct {
+	target   Target
+	opts     Options
+	nc       net.Conn
+	frames   *frameReader
+	features Features
+	trace    tracer
+	encoder  *encoder // used under commitSem
+
+	out      chan *[]byte // to the writer, in order; bounded, so that callers feel a slow switch
+	ctl      chan []byte  // to the writer: echoes, which must not wait behind out
+	lastRead atomic.Int64 // when the switch last sent something, in Unix nanoseconds
+	events   *events
+
+	commitSem chan struct{} // held by the running Commit
+	bundle    uint32        // last bundle id; under commitSem
+
+	mu      sync.Mutex // protects calls and nextXid; apart from the rest, as the reader takes it for each message
+	calls   []call
+	nextXid uint32
+
+	once sync.Once // guards the transition to closed
+	err  error     // written once, before done is closed
+	done chan struct{}
+	wg   sync.WaitGroup
+}
+
+// Features are what the switch said of itself (OpenFlow 1.5.1 §7.3.1).
+type Features struct {
+	DatapathID   uint64
+	Tables       uint8
+	Capabilities uint32
+}
+
+// Dial connects to the bridge and shakes hands. A bridge without OpenFlow 1.5 gives a *VersionError.
+func Dial(ctx context.Context, t Target, o Options) (*Conn, error) {
+	o = o.withDefaults()
+	ctx, cancel := context.WithTimeout(ctx, o.ConnectTimeout)
+	defer cancel()
+	nc, err := dialTarget(ctx, t, o.TLS)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", t, err)
+	}
+	c := newConn(nc, t, o)
+	if err := c.handshake(ctx); err != nil {
+		nc.Close()
+		return nil, fmt.Errorf("openflow handshake with %s: %w", t, err)
+	}
+	c.start()
+	return c, nil
+}
+
+func dialTarget(ctx context.Context, t Target, files TLSFiles) (net.Conn, error) {
+	var d net.Dialer
+	if !t.TLS {
+		return d.DialContext(ctx, t.Network, t.Address)
+	}
+	cfg, err := files.config(t.Address)
+	if err != nil {
+		return nil, err
+	}
+	return (&tls.Dialer{NetDialer: &d, Config: cfg}).DialContext(ctx, t.Network, t.Address)
+}
+
+func newConn(nc net.Conn, t Target, o Options) *Conn {
+	c := &Conn{
+		target: t, opts: o, nc: nc, frames: newFrameReader(nc), trace: newTracer(t), encoder: newEncoder(),
+		out: make(chan *[]byte, 8), ctl: make(chan []byte, 16), events: newEvents(o),
+		commitSem: make(chan struct{}, 1), nextXid: 1, done: make(chan struct{}),
+	}
+	c.frames.onRead = func() { c.lastRead.Store(time.Now().UnixNano()) }
+	return c
+}
+
+// start runs the goroutines. Each ends when done is closed or the socket fails, which fail brings about.
+func (c *Conn) start() {
+	c.lastRead.Store(time.Now().UnixNano())
+	for _, run := range []func(){c.readLoop, c.writeLoop, c.keepAlive, func() { c.events.run(c.done) }} {
+		c.wg.Add(1)
+		go func() {
+			defer c.wg.Done()
+			run()
+		}()
+	}
+}
+
+// fail closes the connection for the given reason, once.
+func (c *Conn) fail(err error) {
+	c.once.Do(func() {
+		c.err = err
+		close(c.done)
+		c.nc.Close()
+	})
+}
+
+// Close ends the connection and waits for its goroutines. It gives nil, also if the connection had failed before.
+func (c *Conn) Close() error {
+	c.fail(ErrClosed)
+	c.wg.Wait()
+	return nil
+}
+
+// Done is closed when the connection has ended.
+func (c *Conn) Done() <-chan struct{} { return c.done }
+
+// Err says why the connection ended; nil while it lives.
+func (c *Conn) Err() error {
+	select {
+	case <-c.done:
+		return c.err
+	default:
+		return nil
+	}
+}
+
+// Features gives what the switch said of itself.
+func (c *Conn) Features() Features { return c.features }
+
+// PacketInDrops counts the packets from the switch that found the queue full.
+func (c *Conn) PacketInDrops() uint64 { return c.events.drops.Load() }
+
+// Target gives where the connection leads.
+func (c *Conn) Target() Target { return c.target }

@@ -1,0 +1,119 @@
+package ofctrl
+
+import (
+	"context"
+	"fmt"
+)
+
+// Counters are of flows.
+type Counters struct {
+	Flows, Packets, Bytes uint64
+}
+
+// GroupCounters are of one group. Buckets are in the order of the group's buckets.
+type GroupCounters struct {
+	Packets, Bytes uint64
+	Buckets        []Counters // Flows is 0
+}
+
+// FlowCount gives number, packets and bytes of all flows whose cookie is cookie in the bits of mask.
+func (c *Conn) FlowCount(ctx context.Context, cookie, mask uint64) (Counters, error) {
+	var out Counters
+	err := c.ask(ctx, mpAggregate, 1, func(b []byte, _ int) ([]byte, error) {
+		return flowRequest(b, allTables, cookie, mask)
+	}, func(b []byte) error {
+		// ofp_stats with OXS fields for packets, bytes and flow count (OpenFlow 1.5.1 §7.3.5, §7.2.4.2)
+		const oxsFlows = 0x80020604
+		_, packets, size, err := flowStats(b)
+		if err != nil {
+			return err
+		}
+		out.Packets, out.Bytes = packets, size
+		for s := b[4:u16(b[2:])]; len(s) > 0; s = s[4+int(s[3]):] {
+			if u32(s) == oxsFlows {
+				out.Flows = uint64(u32(s[4:]))
+			}
+		}
+		return nil
+	})
+	return out, err
+}
+
+// FlowCounters gives packets and bytes of the flows whose cookie is cookie in the bits of mask, summed up by cookie.
+func (c *Conn) FlowCounters(ctx context.Context, cookie, mask uint64) (map[uint64]Counters, error) {
+	out := map[uint64]Counters{}
+	err := c.ask(ctx, mpFlowDesc, 1, func(b []byte, _ int) ([]byte, error) {
+		return flowRequest(b, allTables, cookie, mask)
+	}, func(b []byte) error {
+		for len(b) > 0 {
+			cookie, packets, size, n, err := flowNumbers(b)
+			if err != nil {
+				return err
+			}
+			k := out[cookie]
+			out[cookie] = Counters{Flows: k.Flows + 1, Packets: k.Packets + packets, Bytes: k.Bytes + size}
+			b = b[n:]
+		}
+		return nil
+	})
+	return out, err
+}
+
+// flowNumbers reads cookie and counters of the flow description at the start of b and skips the rest.
+func flowNumbers(b []byte) (cookie, packets, size uint64, n int, err error) {
+	if len(b) < flowDescLen+4 {
+		return 0, 0, 0, 0, short("flow description")
+	}
+	n = int(u16(b))
+	m := (int(u16(b[flowDescLen+2:])) + 7) &^ 7
+	if n > len(b) || flowDescLen+m > n {
+		return 0, 0, 0, 0, fmt.Errorf("%w: flow description of %d bytes", ErrProtocol, n)
+	}
+	_, packets, size, err = flowStats(b[flowDescLen+m : n])
+	return u64(b[16:]), packets, size, n, err
+}
+
+const groupStatsLen = 40
+
+// GroupCounters gives the counters of the groups from lo to hi.
+func (c *Conn) GroupCounters(ctx context.Context, lo, hi uint32) (map[uint32]GroupCounters, error) {
+	out := map[uint32]GroupCounters{}
+	err := c.ask(ctx, mpGroupStats, 1, func(b []byte, _ int) ([]byte, error) {
+		return idRequest(b, groupAll), nil
+	}, func(b []byte) error {
+		for len(b) > 0 {
+			id, g, n, err := groupStats(b, lo, hi)
+			if err != nil {
+				return err
+			}
+			if id >= lo && id <= hi {
+				out[id] = g
+			}
+			b = b[n:]
+		}
+		return nil
+	})
+	return out, err
+}
+
+// groupStats reads the ofp_group_stats at the start of b (OpenFlow 1.5.1 §7.3.5). Buckets are read for ids
+// from lo to hi only.
+func groupStats(b []byte, lo, hi uint32) (id uint32, g GroupCounters, n int, err error) {
+	if len(b) < groupStatsLen {
+		return 0, g, 0, short("group statistics")
+	}
+	n = int(u16(b))
+	if n < groupStatsLen || n > len(b) || (n-groupStatsLen)%16 != 0 {
+		return 0, g, 0, fmt.Errorf("%w: group statistics of %d bytes", ErrProtocol, n)
+	}
+	id = u32(b[4:])
+	if id < lo || id > hi {
+		return id, g, n, nil
+	}
+	g.Packets, g.Bytes = u64(b[16:]), u64(b[24:])
+	g.Buckets = make([]Counters, 0, (n-groupStatsLen)/16)
+	for k := groupStatsLen; k < n; k += 16 {
+		g.Buckets = append(g.Buckets, Counters{Packets: u64(b[k:]), Bytes: u64(b[k+8:])})
+	}
+	return id, g, n, nil
+}

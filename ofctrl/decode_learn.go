@@ -1,0 +1,87 @@
+package ofctrl
+
+import "github.com/nkp-proxy/nkp/pipeline/flow"
+
+// Header bits of a learn action's specification (openvswitch/nicira-ext.h, NX_LEARN_*).
+const (
+	learnImmediate = 1 << 13 // the source is a value, not a field
+	learnLoad      = 1 << 11 // the destination is loaded, not matched
+	learnBits      = 0x7ff
+	learnHeaderLen = 32
+)
+
+// knownFields are the fields that learn and copy actions name, in both of a field's names.
+var knownFields = map[uint32]flow.Field{
+	nxmReg0: flow.Reg0, nxmReg1: flow.Reg1, nxmReg2: flow.Reg2, nxmReg3: flow.Reg3,
+	nxmEthSrc: flow.EthSrc, nxmEthDst: flow.EthDst, oxmEthSrc: flow.EthSrc, oxmEthDst: flow.EthDst,
+	nxmIPSrc: flow.IPSrc, oxmIPv4Src: flow.IPSrc, nxmIPv6Src: flow.IPv6Src, oxmIPv6Src: flow.IPv6Src,
+	nxmCTMark: flow.CTMark, nxmDPHash: flow.DPHashValue,
+}
+
+// decodeLearn reads the shape that flow.Learn can express: an Ethernet type, up to two fields copied into the
+// match, one loaded. ok is false for any other.
+func decodeLearn(a []byte) (l flow.Learn, ok bool) {
+	if len(a) < learnHeaderLen {
+		return l, false
+	}
+	hard, flags, pad, finIdle, finHard := u16(a[12:]), u16(a[24:]), a[27], u16(a[28:]), u16(a[30:])
+	if hard|flags|uint16(pad)|finIdle|finHard != 0 {
+		return l, false
+	}
+	l = flow.Learn{IdleTimeout: u16(a[10:]), Priority: u16(a[14:]), Cookie: u64(a[16:]), Table: a[26]}
+	matches := 0
+	for b := a[learnHeaderLen:]; len(b) >= 2; {
+		h := u16(b)
+		if h == 0 { // the padding at the end
+			return l, l.Load.N != 0
+		}
+		bits := h & learnBits
+		switch h &^ learnBits {
+		case learnImmediate: // only the Ethernet type is ever matched by value
+			if bits != 16 || len(b) < 10 || u32(b[4:]) != nxmEthType && u32(b[4:]) != oxmEthType || u16(b[8:]) != 0 || l.EthType != 0 {
+				return l, false
+			}
+			l.EthType = u16(b[2:])
+			b = b[10:]
+			if l.EthType == 0 {
+				return l, false
+			}
+			continue
+		case 0, learnLoad:
+		default:
+			return l, false
+		}
+		if len(b) < 14 {
+			return l, false
+		}
+		s, ok := subfield(b[2:], b[8:], bits)
+		if !ok {
+			return l, false
+		}
+		switch {
+		case h&learnLoad != 0 && l.Load.N == 0:
+			l.Load = s
+		case h&learnLoad == 0 && matches < len(l.Match) && l.Load.N == 0:
+			l.Match[matches] = s
+			matches++
+		default:
+			return l, false
+		}
+		b = b[14:]
+	}
+	return l, l.Load.N != 0
+}
+
+// subfield reads source and destination of a specification, which must be the same bits of the same field.
+func subfield(src, dst []byte, bits uint16) (s flow.Subfield, ok bool) {
+	f, ok := knownFields[u32(src)]
+	if !ok {
+		return s, false
+	}
+	to, ok := knownFields[u32(dst)]
+	ofs := u16(src[4:])
+	if !ok || to != f || u16(dst[4:]) != ofs || bits == 0 || int(ofs)+int(bits) > f.Bits() {
+		return s, false
+	}
+	return flow.Subfield{Field: f, Ofs: uint8(ofs), N: uint8(bits)}, true
+}

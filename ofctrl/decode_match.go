@@ -1,0 +1,151 @@
+package ofctrl
+
+import (
+	"encoding/hex"
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"strings"
+
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// decodeMatch reads an ofp_match with its padding from the start of b and gives how many bytes it takes
+// (OpenFlow 1.5.1 §7.2.3). A field that flow.Match cannot express goes to Unknown; lengths that do not fit are
+// an error.
+func decodeMatch(b []byte) (m flow.Match, n int, err error) {
+	if len(b) < 4 {
+		return m, 0, short("match")
+	}
+	length := int(u16(b[2:]))
+	n = (length + 7) &^ 7
+	if u16(b) != 1 || length < 4 || n > len(b) {
+		return m, 0, fmt.Errorf("%w: match of type %d, length %d", ErrProtocol, u16(b), length)
+	}
+	var unknown []string
+	for f := b[4:length]; len(f) > 0; {
+		if len(f) < 4 {
+			return m, 0, short("match field")
+		}
+		size := 4 + int(f[3])
+		if size > len(f) {
+			return m, 0, short("match field")
+		}
+		if !matchField(&m, u32(f), f[4:size]) {
+			unknown = append(unknown, unknownPrefix+hex.EncodeToString(f[:size]))
+		}
+		f = f[size:]
+	}
+	m.Unknown = strings.Join(unknown, ",")
+	return m, n, nil
+}
+
+func short(what string) error { return fmt.Errorf("%w: %s is cut off", ErrProtocol, what) }
+
+// matchField sets the field of m that a TLV is about. It gives false for what it cannot express: another field,
+// another mask, or the value that stands for "any" in flow.Match.
+func matchField(m *flow.Match, header uint32, v []byte) bool {
+	field, hasMask := unmasked(header)
+	switch field {
+	case oxmIPv4Src, oxmIPv6Src:
+		return setPrefix(&m.Src, v, hasMask)
+	case oxmIPv4Dst, oxmIPv6Dst:
+		return setPrefix(&m.Dst, v, hasMask)
+	case nxmCTState:
+		return setBits(&m.CTState, v, hasMask)
+	case nxmCTMark:
+		return setBits(&m.CTMark, v, hasMask)
+	case nxmReg0, nxmReg1, nxmReg2, nxmReg3:
+		return setBits(&m.Reg[(field-nxmReg0)/(nxmReg1-nxmReg0)], v, hasMask)
+	case oxmPktReg0:
+		return setRegPair(&m.Reg[0], &m.Reg[1], v, hasMask)
+	case oxmPktReg1:
+		return setRegPair(&m.Reg[2], &m.Reg[3], v, hasMask)
+	}
+	if hasMask {
+		return false
+	}
+	switch field { // the header has the length, so v is as long as the field
+	case oxmInPort:
+		m.InPort = u32(v)
+		return m.InPort != 0
+	case oxmEthDst:
+		m.EthDst = flow.MAC(v)
+		return !m.EthDst.IsZero()
+	case oxmEthType:
+		m.EthType = u16(v)
+		return m.EthType != 0
+	case oxmIPProto:
+		m.IPProto = v[0]
+		return v[0] != 0
+	case oxmTCPDst, oxmUDPDst, oxmSCTPDst:
+		m.DstPort = u16(v)
+		return m.DstPort != 0
+	case oxmICMPv6Type:
+		m.ICMPv6Type = v[0]
+		return v[0] != 0
+	}
+	return false
+}
+
+func setBits(to *flow.Bits, v []byte, hasMask bool) bool {
+	*to = flow.Exactly(u32(v))
+	if hasMask {
+		to.Mask = u32(v[4:])
+	}
+	return true
+}
+
+// setRegPair reads a 64-bit register: Open vSwitch reports reg0 and reg1 as one in OpenFlow 1.5, the first in
+// the upper half.
+func setRegPair(hi, lo *flow.Bits, v []byte, hasMask bool) bool {
+	mask := ^uint64(0)
+	if hasMask {
+		mask = u64(v[8:])
+	}
+	set := func(to *flow.Bits, value, mask uint32) {
+		if mask != 0 {
+			*to = flow.Bits{Value: value, Mask: mask}
+		}
+	}
+	set(hi, u32(v), uint32(mask>>32))
+	set(lo, u32(v[4:]), uint32(mask))
+	return true
+}
+
+func setPrefix(to *netip.Prefix, v []byte, hasMask bool) bool {
+	n := len(v)
+	ones := 8 * n
+	if hasMask {
+		n /= 2
+		var ok bool
+		if ones, ok = prefixLen(v[n:]); !ok {
+			return false
+		}
+	}
+	a, ok := netip.AddrFromSlice(v[:n])
+	*to = netip.PrefixFrom(a, ones)
+	return ok
+}
+
+// prefixLen gives the number of leading ones of a mask that has no others.
+func prefixLen(mask []byte) (int, bool) {
+	n := 0
+	for i, b := range mask {
+		k := bits.LeadingZeros8(^b)
+		n += k
+		if k == 8 {
+			continue
+		}
+		if b<<k != 0 {
+			return 0, false
+		}
+		for _, rest := range mask[i+1:] {
+			if rest != 0 {
+				return 0, false
+			}
+		}
+		return n, true
+	}
+	return n, true
+}

@@ -1,0 +1,217 @@
+package ofctrl
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// encoder appends the OpenFlow 1.5 encodings of package flow's values to buffers. It keeps the templates of the
+// ct actions that it met and is not safe for concurrent use.
+//
+// It refuses what a switch would take but report in another form, as such an object would look changed
+// for ever.
+type encoder struct {
+	cts map[flow.CT]ctTemplate // by shape: address and ports replaced, see ctShape
+}
+
+// maxTemplates bounds encoder.cts. A pipeline has a few dozen shapes.
+const maxTemplates = 4096
+
+func newEncoder() *encoder { return &encoder{cts: map[flow.CT]ctTemplate{}} }
+
+func (e *encoder) actions(b []byte, as []flow.Action) ([]byte, error) {
+	var err error
+	for _, a := range as {
+		if b, err = e.action(b, a); err != nil {
+			return b, err
+		}
+	}
+	return b, nil
+}
+
+// action appends one action (OpenFlow 1.5.1 §7.2.6; ovs-actions(7)).
+func (e *encoder) action(b []byte, a flow.Action) ([]byte, error) {
+	switch a := a.(type) {
+	case flow.CT:
+		return e.ct(b, a)
+	case flow.Output:
+		if a.Port == flow.PortController {
+			return b, errors.New("output to the controller must be a ToController action")
+		}
+		return output(b, a.Port, 0), nil
+	case flow.ToController:
+		return output(b, flow.PortController, a.MaxLen), nil
+	case flow.ToGroup:
+		return patch32(b, groupTemplate, 4, a.ID), nil
+	case flow.ToMeter:
+		return patch32(b, meterTemplate, 4, a.ID), nil
+	case flow.Resubmit:
+		at := len(b)
+		b = append(b, resubmitTemplate...)
+		b[at+12] = a.Table
+		return b, nil
+	case flow.SetField:
+		return setFieldAction(b, a)
+	case flow.Copy:
+		return copyField(b, a)
+	case flow.ClearInPort:
+		return append(b, clearInPortTemplate...), nil
+	case flow.DecTTL:
+		return append(b, decTTLTemplate...), nil
+	case flow.Learn:
+		return learn(b, a)
+	case nil:
+		return b, errors.New("no action")
+	}
+	return b, fmt.Errorf("action %q cannot be sent", a)
+}
+
+func patch32(b, template []byte, ofs int, v uint32) []byte {
+	at := len(b)
+	b = append(b, template...)
+	binary.BigEndian.PutUint32(b[at+ofs:], v)
+	return b
+}
+
+func output(b []byte, port uint32, maxLen uint16) []byte {
+	at := len(b)
+	b = patch32(b, outputTemplate, 4, port)
+	binary.BigEndian.PutUint16(b[at+8:], maxLen)
+	return b
+}
+
+func setFieldAction(b []byte, a flow.SetField) ([]byte, error) {
+	all := uint64(1)<<a.Field.Bits() - 1
+	if a.Mask == 0 || a.Mask&^all != 0 || a.Value&^a.Mask != 0 {
+		return b, fmt.Errorf("%s: value %#x and mask %#x do not fit each other or the field", a, a.Value, a.Mask)
+	}
+	i := 0
+	if a.Mask != all {
+		i = 1
+	}
+	at := len(b)
+	switch {
+	case a.Field <= flow.Reg3:
+		b = append(b, setRegTemplates[a.Field][i]...)
+		binary.BigEndian.PutUint32(b[at+8:], uint32(a.Value))
+		if i == 1 {
+			binary.BigEndian.PutUint32(b[at+12:], uint32(a.Mask))
+		}
+	case a.Field == flow.EthSrc || a.Field == flow.EthDst:
+		b = append(b, setEthTemplates[a.Field][i]...)
+		put48(b[at+8:], a.Value)
+		if i == 1 {
+			put48(b[at+14:], a.Mask)
+		}
+	default:
+		return b, fmt.Errorf("field %s cannot be set", a.Field)
+	}
+	return b, nil
+}
+
+// fieldHeaders are the headers of flow's fields, as copy and learn actions name them.
+var fieldHeaders = [...]uint32{
+	flow.Reg0: nxmReg0, flow.Reg1: nxmReg1, flow.Reg2: nxmReg2, flow.Reg3: nxmReg3,
+	flow.EthSrc: oxmEthSrc, flow.EthDst: oxmEthDst, flow.IPSrc: oxmIPv4Src, flow.IPv6Src: oxmIPv6Src,
+	flow.CTMark: nxmCTMark, flow.DPHashValue: nxmDPHash,
+}
+
+func checkSubfield(s flow.Subfield) error {
+	if int(s.Field) >= len(fieldHeaders) || s.N == 0 || int(s.Ofs)+int(s.N) > s.Field.Bits() {
+		return errors.New("bits out of the field")
+	}
+	return nil
+}
+
+func copyField(b []byte, a flow.Copy) ([]byte, error) {
+	if err := errors.Join(checkSubfield(a.Src), checkSubfield(a.Dst)); err != nil {
+		return b, err
+	}
+	if a.Src.N != a.Dst.N {
+		return b, fmt.Errorf("%s: source and destination differ in width", a)
+	}
+	at := len(b)
+	b = append(b, copyTemplate...)
+	binary.BigEndian.PutUint16(b[at+4:], uint16(a.Src.N))
+	binary.BigEndian.PutUint16(b[at+6:], uint16(a.Src.Ofs))
+	binary.BigEndian.PutUint16(b[at+8:], uint16(a.Dst.Ofs))
+	binary.BigEndian.PutUint32(b[at+12:], fieldHeaders[a.Src.Field])
+	binary.BigEndian.PutUint32(b[at+16:], fieldHeaders[a.Dst.Field])
+	return b, nil
+}
+
+func put48(b []byte, v uint64) {
+	binary.BigEndian.PutUint16(b, uint16(v>>32))
+	binary.BigEndian.PutUint32(b[2:], uint32(v))
+}
+
+// ct appends a ct action: the template of its shape with address and ports filled in.
+func (e *encoder) ct(b []byte, a flow.CT) ([]byte, error) {
+	n := a.NAT
+	if n.PortMin == 0 && n.PortMax != 0 || n.Kind > flow.NATDst {
+		return b, fmt.Errorf("%s: bad translation", a)
+	}
+	if n.Kind <= flow.NATExisting && (n.Addr.IsValid() || n.PortMin != 0) || !n.Addr.IsValid() && n.PortMin != 0 || n.Addr.Zone() != "" {
+		return b, fmt.Errorf("%s: the translation has an address or port that it cannot have", a)
+	}
+	shape := ctShape(a)
+	t, ok := e.cts[shape]
+	if !ok {
+		if len(e.cts) >= maxTemplates {
+			clear(e.cts)
+		}
+		t = newCTTemplate(shape)
+		e.cts[shape] = t
+	}
+	at := len(b)
+	b = append(b, t.bytes...)
+	if t.addr != 0 {
+		if n.Addr.Is4() {
+			ip := n.Addr.As4()
+			copy(b[at+t.addr:], ip[:])
+		} else {
+			ip := n.Addr.As16()
+			copy(b[at+t.addr:], ip[:])
+		}
+	}
+	if t.portMin != 0 {
+		binary.BigEndian.PutUint16(b[at+t.portMin:], n.PortMin)
+		if n.PortMax != 0 {
+			binary.BigEndian.PutUint16(b[at+t.portMin+2:], n.PortMax)
+		}
+	}
+	return b, nil
+}
+
+// ctShape replaces address and ports by ones that only say that they are there.
+func ctShape(a flow.CT) flow.CT {
+	switch {
+	case a.NAT.Addr.Is4():
+		a.NAT.Addr = netip.IPv4Unspecified()
+	case a.NAT.Addr.Is6():
+		a.NAT.Addr = netip.IPv6Unspecified()
+	}
+	a.NAT.PortMin = min(a.NAT.PortMin, 1)
+	a.NAT.PortMax = min(a.NAT.PortMax, 1)
+	return a
+}
+
+func learn(b []byte, a flow.Learn) ([]byte, error) {
+	for _, s := range []flow.Subfield{a.Match[0], a.Match[1], a.Load} {
+		if s == (flow.Subfield{}) {
+			continue
+		}
+		if err := checkSubfield(s); err != nil {
+			return b, err
+		}
+	}
+	if a.Load.N == 0 || a.Match[0].N == 0 && a.Match[1].N != 0 {
+		return b, fmt.Errorf("%s: a part is missing", a)
+	}
+	m, err := learnAction(a).MarshalBinary()
+	return append(b, m...), err
+}

@@ -1,0 +1,127 @@
+package ofctrl
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// unknownPrefix starts each part of Match.Unknown that this package makes: the bytes of a match field follow in hex.
+const unknownPrefix = "oxm="
+
+// match appends an ofp_match with its padding (OpenFlow 1.5.1 §7.2.3). A field stands behind the fields that
+// it needs. Fields that only a switch knows (Match.Unknown) are sent back as they came if unknown is true: to
+// delete a flow, not to make one.
+func match(b []byte, m *flow.Match, unknown bool) ([]byte, error) {
+	if err := checkMatch(m); err != nil {
+		return b, err
+	}
+	at := len(b)
+	b = append(b, 0, 1, 0, 0) // OFPMT_OXM and the length
+	if m.InPort != 0 {
+		b = put32(put32(b, oxmInPort), m.InPort)
+	}
+	if !m.EthDst.IsZero() {
+		b = append(put32(b, oxmEthDst), m.EthDst[:]...)
+	}
+	if m.EthType != 0 {
+		b = put16(put32(b, oxmEthType), m.EthType)
+	}
+	if m.IPProto != 0 {
+		b = append(put32(b, oxmIPProto), m.IPProto)
+	}
+	b = prefixField(b, oxmIPv4Src, oxmIPv6Src, m.Src)
+	b = prefixField(b, oxmIPv4Dst, oxmIPv6Dst, m.Dst)
+	if m.DstPort != 0 {
+		b = put16(put32(b, portField(m.IPProto)), m.DstPort)
+	}
+	if m.ICMPv6Type != 0 {
+		b = append(put32(b, oxmICMPv6Type), m.ICMPv6Type)
+	}
+	b = bitsField(b, nxmCTState, m.CTState)
+	b = bitsField(b, nxmCTMark, m.CTMark)
+	for i, r := range m.Reg {
+		b = bitsField(b, nxmReg0+uint32(i)*(nxmReg1-nxmReg0), r)
+	}
+	if m.Unknown != "" {
+		var err error
+		if b, err = unknownFields(b, m.Unknown, unknown); err != nil {
+			return b, err
+		}
+	}
+	binary.BigEndian.PutUint16(b[at+2:], uint16(len(b)-at))
+	return pad8(b, at), nil
+}
+
+// checkMatch refuses matches that a switch would take and report in another form.
+func checkMatch(m *flow.Match) error {
+	for _, p := range []netip.Prefix{m.Src, m.Dst} {
+		if p.IsValid() && (p.Bits() == 0 || p != p.Masked()) {
+			return fmt.Errorf("prefix %s matches everything or has bits beyond its length", p)
+		}
+	}
+	for _, v := range [...]flow.Bits{m.CTState, m.CTMark, m.Reg[0], m.Reg[1], m.Reg[2], m.Reg[3]} {
+		if v.Value&^v.Mask != 0 {
+			return fmt.Errorf("value %#x has bits beyond its mask %#x", v.Value, v.Mask)
+		}
+	}
+	return nil
+}
+
+func portField(proto uint8) uint32 {
+	switch proto {
+	case flow.ProtoUDP:
+		return oxmUDPDst
+	case flow.ProtoSCTP:
+		return oxmSCTPDst
+	}
+	return oxmTCPDst
+}
+
+func bitsField(b []byte, header uint32, v flow.Bits) []byte {
+	switch v.Mask {
+	case 0:
+		return b
+	case 0xffffffff:
+		return put32(put32(b, header), v.Value)
+	}
+	return put32(put32(put32(b, masked(header)), v.Value), v.Mask)
+}
+
+func prefixField(b []byte, header4, header6 uint32, p netip.Prefix) []byte {
+	if !p.IsValid() {
+		return b
+	}
+	h := header4
+	if p.Addr().Is6() {
+		h = header6
+	}
+	if p.IsSingleIP() {
+		return append(put32(b, h), p.Addr().AsSlice()...)
+	}
+	b = append(put32(b, masked(h)), p.Addr().AsSlice()...)
+	for i := range p.Addr().BitLen() / 8 {
+		b = append(b, byte(uint(0xff00)>>min(max(p.Bits()-8*i, 0), 8)))
+	}
+	return b
+}
+
+func unknownFields(b []byte, text string, allowed bool) ([]byte, error) {
+	if !allowed {
+		return b, errors.New("match has fields that nkp does not know")
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		raw, ok := strings.CutPrefix(part, unknownPrefix)
+		oxm, err := hex.DecodeString(raw)
+		if !ok || err != nil || len(b)+len(oxm) > maxMessage {
+			return b, errors.New("match has fields that cannot be sent")
+		}
+		b = append(b, oxm...)
+	}
+	return b, nil
+}

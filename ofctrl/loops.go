@@ -1,0 +1,176 @@
+package ofctrl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// readLoop is the only reader: messages are handled in the order they come, so that the reply to a barrier or
+// to the end of a bundle proves that every error before it was seen.
+func (c *Conn) readLoop() {
+	for {
+		f, err := c.readTraced()
+		if err == nil {
+			err = c.dispatch(f)
+		}
+		if err != nil {
+			c.fail(lost(err))
+			return
+		}
+	}
+}
+
+// lost words the error of a broken connection.
+func lost(err error) error {
+	switch {
+	case errors.Is(err, io.EOF):
+		return errors.New("switch closed the openflow connection")
+	case errors.Is(err, net.ErrClosed):
+		return ErrClosed
+	}
+	return fmt.Errorf("openflow connection broke: %w", err)
+}
+
+// dispatch hands one message to whom it is for. What decoding panics on is a protocol error.
+func (c *Conn) dispatch(f frame) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: %v cannot be decoded: %v", ErrProtocol, f.typ(), p)
+		}
+	}()
+	switch f.typ() {
+	case typeEchoRequest:
+		c.post(echoReply(f))
+	case typePacketIn:
+		if c.opts.OnPacketIn == nil {
+			return nil
+		}
+		p, err := decodePacketIn(f)
+		if err != nil {
+			return err
+		}
+		c.events.packet(p)
+	case typeRequestForward:
+		if fw, ok := decodeForward(f); ok {
+			c.events.forward(fw)
+		}
+	case typeHello, typeEchoReply:
+	default:
+		if s, i := c.sinkOf(f.xid()); s != nil {
+			return s.receive(i, f)
+		}
+		if f.typ() == typeError {
+			e, _ := parseError(f)
+			c.opts.Log.Warn("switch reports an error for no request of ours", "error", e, "xid", f.xid())
+		}
+	}
+	return nil
+}
+
+func echoReply(f frame) []byte { return message(typeEchoReply, f.xid(), f.body()...) }
+
+// writeLoop is the only writer after the handshake.
+func (c *Conn) writeLoop() {
+	for {
+		select {
+		case b := <-c.ctl:
+			if c.write(b) != nil {
+				return
+			}
+		case p := <-c.out:
+			err := c.write(*p)
+			putBuffer(p)
+			if err != nil {
+				return
+			}
+		case <-c.done:
+			return
+		}
+	}
+}
+
+func (c *Conn) write(b []byte) error {
+	c.trace.stream(">", b)
+	if _, err := c.nc.Write(b); err != nil {
+		err = lost(err)
+		c.fail(err)
+		return err
+	}
+	return nil
+}
+
+// send queues whole messages for the writer and takes ownership of the buffer. It blocks while the switch is slow.
+func (c *Conn) send(ctx context.Context, p *[]byte) error {
+	select {
+	case c.out <- p:
+		return nil
+	default:
+	}
+	select {
+	case c.out <- p:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-c.done:
+		return c.err
+	}
+}
+
+// post queues an echo without ever blocking; what finds the queue full is left out, as the switch is not
+// reading then.
+func (c *Conn) post(b []byte) {
+	select {
+	case c.ctl <- b:
+	default:
+	}
+}
+
+// chunk is about how much is queued for the writer at once.
+const chunk = 64 << 10
+
+var buffers = sync.Pool{New: func() any {
+	b := make([]byte, 0, 2*chunk)
+	return &b
+}}
+
+func getBuffer() *[]byte {
+	p := buffers.Get().(*[]byte)
+	*p = (*p)[:0]
+	return p
+}
+
+func putBuffer(p *[]byte) {
+	if cap(*p) <= 4*chunk {
+		buffers.Put(p)
+	}
+}
+
+// keepAlive asks a quiet switch for an echo and ends the connection if nothing comes (OpenFlow 1.5.1 §7.5.2).
+func (c *Conn) keepAlive() {
+	tick := time.NewTicker(max(min(c.opts.EchoInterval, c.opts.EchoTimeout)/4, time.Millisecond))
+	defer tick.Stop()
+	var asked time.Time // when the last echo request was queued; zero: none is out
+	for {
+		select {
+		case now := <-tick.C:
+			quiet := now.Sub(time.Unix(0, c.lastRead.Load()))
+			switch {
+			case quiet < c.opts.EchoInterval:
+				asked = time.Time{}
+			case asked.IsZero():
+				asked = now
+				c.post(message(typeEchoRequest, 0))
+			case now.Sub(asked) >= c.opts.EchoTimeout:
+				c.fail(fmt.Errorf("%w: no answer to an echo request for %v", ErrSilent, c.opts.EchoTimeout))
+				return
+			}
+		case <-c.done:
+			return
+		}
+	}
+}

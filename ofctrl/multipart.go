@@ -1,0 +1,144 @@
+package ofctrl
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// Multipart types (OpenFlow 1.5.1 §7.3.5).
+const (
+	mpFlowDesc   = 1
+	mpAggregate  = 2
+	mpGroupStats = 6
+	mpGroupDesc  = 7
+	mpMeterDesc  = 10
+
+	mpMore      = 1 // OFPMPF_REPLY_MORE
+	mpHeaderLen = 8
+)
+
+// maxAnswer bounds what one question may bring in, in bytes: 2 GiB are some ten million flows.
+const maxAnswer = 2 << 30
+
+// question is a run of multipart requests of one type. each gets the bodies of the replies, on the reader's
+// goroutine, in order.
+type question struct {
+	typ   uint16
+	left  int // requests whose last reply has not come
+	bytes int
+	each  func(body []byte) error
+	err   error         // written by the reader, read once done is closed
+	done  chan struct{} // closed when all replies have come or one was bad
+	over  bool          // only the reader looks
+	quit  atomic.Bool   // the asker is gone: each must not be called any more
+}
+
+// receive implements sink. A bad answer fails the question and not the connection: its frame was sound.
+func (q *question) receive(_ int, f frame) (err error) {
+	if q.over || q.quit.Load() {
+		return nil
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			q.end(fmt.Errorf("%w: multipart reply cannot be decoded: %v", ErrProtocol, p))
+		}
+	}()
+	b := f.body()
+	switch {
+	case f.typ() == typeError:
+		e, _ := parseError(f)
+		q.end(e)
+		return nil
+	case f.typ() != typeMultipartReply:
+		return nil
+	case len(b) < mpHeaderLen || u16(b) != q.typ:
+		q.end(fmt.Errorf("%w: multipart reply of another type", ErrProtocol))
+		return nil
+	}
+	if q.bytes += len(f); q.bytes > maxAnswer {
+		q.end(fmt.Errorf("%w: more than %d bytes", ErrTooMuch, maxAnswer))
+		return nil
+	}
+	if err := q.each(b[mpHeaderLen:]); err != nil {
+		q.end(err)
+		return nil
+	}
+	if u16(b[2:])&mpMore == 0 {
+		if q.left--; q.left == 0 {
+			q.end(nil)
+		}
+	}
+	return nil
+}
+
+func (q *question) end(err error) {
+	if !q.over {
+		q.over = true
+		q.err = err
+		close(q.done)
+	}
+}
+
+// ask sends n multipart requests of a type, whose bodies are appended by add, and hands the bodies of the
+// replies to each. When it returns each is not running and will not run again.
+func (c *Conn) ask(ctx context.Context, typ uint16, n int, add func(b []byte, i int) ([]byte, error), each func(body []byte) error) error {
+	if n == 0 {
+		return nil
+	}
+	gate := make(chan struct{}, 1) // held while each runs, so that a caller that gives up does not race with it
+	q := &question{typ: typ, left: n, done: make(chan struct{})}
+	q.each = func(body []byte) error {
+		gate <- struct{}{}
+		defer func() { <-gate }()
+		if q.quit.Load() {
+			return context.Canceled
+		}
+		return each(body)
+	}
+	first := c.register(n, q)
+	defer func() {
+		c.unregister(first)
+		q.quit.Store(true)
+		gate <- struct{}{}
+	}()
+	p := getBuffer()
+	for i := range n {
+		b, at := begin(*p, typeMultipartRequest, first+uint32(i))
+		b = append(put16(b, typ), 0, 0, 0, 0, 0, 0)
+		b, err := add(b, i)
+		if err == nil {
+			err = end(b, at)
+		}
+		if *p = b; err != nil {
+			return err
+		}
+		if len(b) >= chunk {
+			if err := c.send(ctx, p); err != nil {
+				return err
+			}
+			p = getBuffer()
+		}
+	}
+	if err := c.send(ctx, p); err != nil {
+		return err
+	}
+	if err := c.await(ctx, q.done); err != nil {
+		return err
+	}
+	return q.err
+}
+
+// flowRequest appends the body of a request for flows of a table under a cookie (§7.3.5, ofp_flow_desc_request).
+func flowRequest(b []byte, table uint8, cookie, mask uint64) ([]byte, error) {
+	b = append(b, table, 0, 0, 0)
+	b = put32(put32(b, flow.PortAny), groupAny)
+	b = append(b, 0, 0, 0, 0)
+	b = put64(put64(b, cookie), mask)
+	return match(b, &flow.Match{}, false)
+}
+
+// idRequest appends the body of a request for a group or meter.
+func idRequest(b []byte, id uint32) []byte { return append(put32(b, id), 0, 0, 0, 0) }

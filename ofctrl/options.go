@@ -1,0 +1,57 @@
+package ofctrl
+
+import (
+	"io"
+	"log/slog"
+	"time"
+)
+
+// Options of a connection. The zero value works for a unix: or tcp: target.
+type Options struct {
+	Bridge string   // the bridge's name, for error texts
+	TLS    TLSFiles // for an ssl: target
+
+	ConnectTimeout time.Duration // for dialing and the handshake; 0 means 10 s
+	// EchoInterval is how long the switch may be quiet before it is asked for an echo (0 means 5 s), and
+	// EchoTimeout how long it may then take to say anything (0 means 10 s) before the connection is closed
+	// with ErrSilent.
+	EchoInterval, EchoTimeout time.Duration
+	// CommitTimeout bounds the wait for the reply to a commit that was sent (0 means 60 s).
+	CommitTimeout time.Duration
+
+	// OnPacketIn gets the packets that flows send to the controller, one at a time, in order, on a goroutine of
+	// the connection. It must not call Close. Packets beyond PacketInQueue waiting ones (0 means 256) are
+	// dropped and counted.
+	OnPacketIn    func(*PacketIn)
+	PacketInQueue int
+	// OnForward is told of changes to groups and meters that other controllers made. It runs on the same
+	// goroutine as OnPacketIn and must not call Close.
+	OnForward func(Forward)
+
+	Log *slog.Logger // nil: no logs
+
+	// maxMessage lowers the length at which groups are sent in parts; 0 means flow.MaxMessage. For tests.
+	maxMessage int
+}
+
+func (o Options) withDefaults() Options {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	def(&o.ConnectTimeout, 10*time.Second)
+	def(&o.EchoInterval, 5*time.Second)
+	def(&o.EchoTimeout, 10*time.Second)
+	def(&o.CommitTimeout, time.Minute)
+	if o.PacketInQueue <= 0 {
+		o.PacketInQueue = 256
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
+	if o.maxMessage <= 0 {
+		o.maxMessage = maxMessage
+	}
+	return o
+}

@@ -1,0 +1,49 @@
+package ofctrl
+
+// OXM and NXM field headers: class, field, has-mask bit (clear here) and payload length in bytes
+// (OpenFlow 1.5.1 §7.2.3.2; ovs-fields(7)). A test compares them with libOpenflow's table.
+const (
+	oxmInPort     uint32 = 0x80000004
+	oxmEthDst     uint32 = 0x80000606
+	oxmEthSrc     uint32 = 0x80000806
+	oxmEthType    uint32 = 0x80000a02
+	oxmIPProto    uint32 = 0x80001401
+	oxmIPv4Src    uint32 = 0x80001604
+	oxmIPv4Dst    uint32 = 0x80001804
+	oxmTCPDst     uint32 = 0x80001c02
+	oxmUDPDst     uint32 = 0x80002002
+	oxmSCTPDst    uint32 = 0x80002402
+	oxmIPv6Src    uint32 = 0x80003410
+	oxmIPv6Dst    uint32 = 0x80003610
+	oxmICMPv6Type uint32 = 0x80003a01
+	oxmPktReg0    uint32 = 0x80010008 // reg0 and reg1 as one 64-bit register
+	oxmPktReg1    uint32 = 0x80010208
+	nxmInPort     uint32 = 0x00000002
+	nxmEthDst     uint32 = 0x00000206
+	nxmEthSrc     uint32 = 0x00000406
+	nxmEthType    uint32 = 0x00000602
+	nxmIPSrc      uint32 = 0x00000e04
+	nxmReg0       uint32 = 0x00010004
+	nxmReg1       uint32 = 0x00010204
+	nxmReg2       uint32 = 0x00010404
+	nxmReg3       uint32 = 0x00010604
+	nxmIPv6Src    uint32 = 0x00012610
+	nxmDPHash     uint32 = 0x00014604
+	nxmCTState    uint32 = 0x0001d204
+	nxmCTMark     uint32 = 0x0001d604
+)
+
+// masked gives the header of the same field with a mask behind the value.
+func masked(h uint32) uint32 { return h&^0xff | 1<<8 | h&0xff*2 }
+
+// unmasked splits a header on the wire into the plain field header and whether a mask follows the value.
+// The length is halved, so that the result compares with the constants; an odd length matches none of them.
+func unmasked(h uint32) (field uint32, hasMask bool) {
+	if h&(1<<8) == 0 {
+		return h, false
+	}
+	if h&1 != 0 {
+		return h, true
+	}
+	return h&^0x1ff | h&0xff/2, true
+}

@@ -1,0 +1,203 @@
+package ofctrl
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// Filter says which objects on a switch are whose.
+type Filter struct {
+	// Cookie and CookieMask pick the flows of the state: those whose cookie is Cookie in the bits of CookieMask.
+	Cookie, CookieMask uint64
+	// Learned and LearnedMask pick those that learn actions made, from all flows. A mask of 0: none.
+	Learned, LearnedMask uint64
+	// Tables are read as a whole, with what others have there. Empty: no flows of others are read.
+	Tables []uint8
+	// GroupLo and GroupHi are the first and last group id of the state; GroupHi 0: no groups.
+	GroupLo, GroupHi uint32
+	Meters           []uint32 // meters of the state
+}
+
+// Snapshot is what a switch holds.
+type Snapshot struct {
+	// State has the flows, groups and meters that the Filter picks, wherever the flows are. What has timeouts or
+	// anything else that flow's types cannot express compares unequal to everything that can be wanted.
+	State *flow.State
+	// Learned are the flows that learn actions made.
+	Learned []*flow.Flow
+	// Foreign are the flows of others in Tables. Their keys are as exact as those of State.
+	Foreign []*flow.Flow
+}
+
+// Conflicts gives the foreign flows that a flow of want has the table, priority and match of: to install want
+// would overwrite them.
+func (s *Snapshot) Conflicts(want *flow.State) []*flow.Flow {
+	var out []*flow.Flow
+	for _, f := range s.Foreign {
+		if want.Flows[f.Key] != nil {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// ReadBack asks the switch what it holds. It is not atomic: what others change meanwhile may be seen or not.
+func (c *Conn) ReadBack(ctx context.Context, f Filter) (*Snapshot, error) {
+	r := &reading{filter: f, dec: newDecoder(), out: &Snapshot{State: flow.NewState()}}
+	if err := r.flows(ctx, c); err != nil {
+		return nil, fmt.Errorf("read flows: %w", err)
+	}
+	if err := r.groups(ctx, c); err != nil {
+		return nil, fmt.Errorf("read groups: %w", err)
+	}
+	if err := r.meters(ctx, c); err != nil {
+		return nil, fmt.Errorf("read meters: %w", err)
+	}
+	return r.out, nil
+}
+
+// reading is a ReadBack under way. Its fields are used by the reader while a question runs, else by ReadBack.
+type reading struct {
+	filter Filter
+	dec    *decoder
+	out    *Snapshot
+}
+
+// flows reads the tables as a whole, and the state's flows in all others only if there are any: the count
+// is cheap.
+func (r *reading) flows(ctx context.Context, c *Conn) error {
+	f := r.filter
+	tables := f.Tables
+	err := c.ask(ctx, mpFlowDesc, len(tables), func(b []byte, i int) ([]byte, error) {
+		return flowRequest(b, tables[i], 0, 0)
+	}, r.flowReply)
+	if err != nil {
+		return err
+	}
+	for _, own := range [...]struct{ cookie, mask uint64 }{{f.Cookie, f.CookieMask}, {f.Learned, f.LearnedMask}} {
+		if own.mask == 0 {
+			continue
+		}
+		if len(tables) > 0 {
+			n, err := c.FlowCount(ctx, own.cookie, own.mask)
+			if err != nil {
+				return err
+			}
+			if int(n.Flows) <= len(r.out.State.Flows)+len(r.out.Learned) {
+				continue
+			}
+		}
+		err := c.ask(ctx, mpFlowDesc, 1, func(b []byte, _ int) ([]byte, error) {
+			return flowRequest(b, allTables, own.cookie, own.mask)
+		}, r.ownReply)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *reading) flowReply(b []byte) error {
+	for len(b) > 0 {
+		fd, n, err := r.dec.flowDesc(b)
+		if err != nil {
+			return err
+		}
+		r.flow(fd)
+		b = b[n:]
+	}
+	return nil
+}
+
+// ownReply is flowReply for flows in all tables: those in Tables are known already.
+func (r *reading) ownReply(b []byte) error {
+	for len(b) > 0 {
+		fd, n, err := r.dec.flowDesc(b)
+		if err != nil {
+			return err
+		}
+		b = b[n:]
+		known := false
+		for _, t := range r.filter.Tables {
+			known = known || t == fd.flow.Table
+		}
+		if !known {
+			r.flow(fd)
+		}
+	}
+	return nil
+}
+
+func (r *reading) flow(fd flowDesc) {
+	f := fd.flow
+	switch {
+	case r.filter.LearnedMask != 0 && f.Cookie&r.filter.LearnedMask == r.filter.Learned:
+		r.out.Learned = append(r.out.Learned, f)
+	case r.filter.CookieMask != 0 && f.Cookie&r.filter.CookieMask == r.filter.Cookie:
+		if fd.timed != "" {
+			f.Actions = append(f.Actions, flow.UnknownAction{Text: fd.timed})
+		}
+		r.out.State.Flows[f.Key] = f
+	default:
+		r.out.Foreign = append(r.out.Foreign, f)
+	}
+}
+
+// groups asks for the ids of all groups and then for each of the range by itself. Asking for all descriptions at
+// once makes ovs-vswitchd abort if any group, also one of somebody else, is too wide; see flow.Group.TooWide.
+func (r *reading) groups(ctx context.Context, c *Conn) error {
+	if r.filter.GroupHi == 0 {
+		return nil
+	}
+	counters, err := c.GroupCounters(ctx, r.filter.GroupLo, r.filter.GroupHi)
+	if err != nil {
+		return err
+	}
+	ids := make([]uint32, 0, len(counters))
+	for id := range counters {
+		ids = append(ids, id)
+	}
+	return c.ask(ctx, mpGroupDesc, len(ids), func(b []byte, i int) ([]byte, error) {
+		return idRequest(b, ids[i]), nil
+	}, func(b []byte) error {
+		for len(b) > 0 {
+			g, n, err := r.dec.groupDesc(b)
+			if err != nil {
+				return err
+			}
+			if g.ID >= r.filter.GroupLo && g.ID <= r.filter.GroupHi {
+				r.out.State.Groups[g.ID] = g
+			}
+			b = b[n:]
+		}
+		return nil
+	})
+}
+
+// meterAll is OFPM_ALL (OpenFlow 1.5.1 §7.3.4.5).
+const meterAll = 0xffffffff
+
+func (r *reading) meters(ctx context.Context, c *Conn) error {
+	if len(r.filter.Meters) == 0 {
+		return nil
+	}
+	return c.ask(ctx, mpMeterDesc, 1, func(b []byte, _ int) ([]byte, error) {
+		return idRequest(b, meterAll), nil
+	}, func(b []byte) error {
+		for len(b) > 0 {
+			m, n, err := meterDesc(b)
+			if err != nil {
+				return err
+			}
+			for _, id := range r.filter.Meters {
+				if id == m.ID {
+					r.out.State.Meters[id] = m
+				}
+			}
+			b = b[n:]
+		}
+		return nil
+	})
+}

@@ -1,0 +1,233 @@
+package ofctrl
+
+import (
+	"encoding"
+	"encoding/binary"
+	"fmt"
+	"net"
+
+	"antrea.io/libOpenflow/openflow15"
+	"antrea.io/ofnet/ofctrl"
+
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// The encodings of actions and properties come from ofnet and libOpenflow. As these libraries allocate some
+// twenty objects per action, each kind of action is built once, as a template, and only the numbers that differ
+// are written into a copy of it. A test compares what comes out with what the libraries give for random values.
+
+var (
+	outputTemplate   = mustMarshal(&openflow15.ActionOutput{ActionHeader: header(openflow15.ActionType_Output, 16)})
+	groupTemplate    = mustMarshal(openflow15.NewActionGroup(0))
+	meterTemplate    = mustMarshal(ofctrl.NewMeterAction(0).GetActionMessage())
+	decTTLTemplate   = mustMarshal(openflow15.NewActionDecNwTtl())
+	resubmitTemplate = mustMarshal(resubmitAction())
+	copyTemplate     = mustMarshal(copyReg1ToMark())
+	// clearInPortTemplate is how ovs-ofctl encodes load:0xffff->NXM_OF_IN_PORT[] in OpenFlow 1.5: a set_field of
+	// the 16-bit NXM field to OFPP_NONE. It is not the 32-bit OXM_OF_IN_PORT.
+	clearInPortTemplate = mustMarshal(setField("NXM_OF_IN_PORT", uint16Value(0xffff), nil))
+	weightTemplate      = mustMarshal(openflow15.NewGroupBucketPropWeight(0))
+
+	setRegTemplates = [flow.NumRegs][2][]byte{}
+	setEthTemplates = map[flow.Field][2][]byte{
+		flow.EthSrc: {setEthTemplate("OXM_OF_ETH_SRC", false), setEthTemplate("OXM_OF_ETH_SRC", true)},
+		flow.EthDst: {setEthTemplate("OXM_OF_ETH_DST", false), setEthTemplate("OXM_OF_ETH_DST", true)},
+	}
+	methodTemplates = [...][]byte{
+		flow.DPHash:   mustMarshal(openflow15.NewNTRSelectionMethod(openflow15.NTR_DP_HASH, 0)),
+		flow.HashSrc:  hashTemplate("OXM_OF_IPV4_SRC", 4),
+		flow.HashSrc6: hashTemplate("OXM_OF_IPV6_SRC", 16),
+	}
+)
+
+func init() {
+	for i := range setRegTemplates {
+		name := fmt.Sprintf("NXM_NX_REG%d", i)
+		setRegTemplates[i] = [2][]byte{
+			mustMarshal(setField(name, bytesValue(make([]byte, 4)), nil)),
+			mustMarshal(setField(name, bytesValue(make([]byte, 4)), bytesValue(make([]byte, 4)))),
+		}
+	}
+}
+
+func header(typ, length uint16) openflow15.ActionHeader {
+	return openflow15.ActionHeader{Type: typ, Length: length}
+}
+
+func resubmitAction() openflow15.Action {
+	table := uint8(0)
+	return ofctrl.NewResubmit(nil, &table).GetActionMessage()
+}
+
+// bytesValue is the payload of a field.
+func bytesValue(b []byte) *openflow15.ByteArrayField {
+	return &openflow15.ByteArrayField{Data: b, Length: uint8(len(b))}
+}
+
+func uint16Value(v uint16) *openflow15.ByteArrayField {
+	return bytesValue(binary.BigEndian.AppendUint16(nil, v))
+}
+
+func setField(name string, value, mask *openflow15.ByteArrayField) openflow15.Action {
+	f := field(name, mask != nil)
+	f.Value = value
+	if mask != nil {
+		f.Mask = mask
+	}
+	return ofctrl.NewSetFieldAction(f).GetActionMessage()
+}
+
+func setEthTemplate(name string, hasMask bool) []byte {
+	var mask *openflow15.ByteArrayField
+	if hasMask {
+		mask = bytesValue(make([]byte, 6))
+	}
+	return mustMarshal(setField(name, bytesValue(make([]byte, 6)), mask))
+}
+
+// hashTemplate is the selection method that hashes one whole field (OVS extension; ovs-ofctl(8), selection_method).
+func hashTemplate(name string, width int) []byte {
+	f := field(name, false)
+	ones := make([]byte, width)
+	for i := range ones {
+		ones[i] = 0xff
+	}
+	f.Value = bytesValue(ones)
+	return mustMarshal(openflow15.NewNTRSelectionMethod(openflow15.NTR_HASH, 0, *f))
+}
+
+// field gives libOpenflow's header of a field that exists.
+func field(name string, hasMask bool) *openflow15.MatchField {
+	f, err := openflow15.FindFieldHeaderByName(name, hasMask)
+	if err != nil {
+		panic(err)
+	}
+	return f
+}
+
+// mustMarshal is for values that this package builds from constants.
+func mustMarshal(m encoding.BinaryMarshaler) []byte {
+	b, err := m.MarshalBinary()
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+// ctTemplate is a ct action with zeros where address and ports go.
+type ctTemplate struct {
+	bytes         []byte
+	addr, portMin int // offsets; 0 if there is none. The highest port follows the lowest
+}
+
+// ctHeaderLen is the length of nx_action_conntrack, natHeaderLen that of nx_action_nat without ranges.
+const (
+	ctHeaderLen  = 24
+	natHeaderLen = 16
+)
+
+// newCTTemplate builds the ct action of a shape: address and ports of a count only by being there.
+func newCTTemplate(a flow.CT) ctTemplate {
+	var t ctTemplate
+	var acts []openflow15.Action
+	if a.NAT.Kind != flow.NATNone {
+		acts = append(acts, natAction(a.NAT))
+		if a.NAT.Kind != flow.NATExisting && a.NAT.Addr.IsValid() {
+			t.addr = ctHeaderLen + natHeaderLen
+			if a.NAT.PortMin != 0 {
+				t.portMin = t.addr + a.NAT.Addr.BitLen()/8
+			}
+		}
+	}
+	if a.MarkFromReg1 {
+		acts = append(acts, copyReg1ToMark())
+	}
+	table, zone := &a.Table, a.Zone
+	if a.Table == flow.NoTable {
+		table = nil
+	}
+	t.bytes = mustMarshal(ofctrl.NewNXConnTrackAction(a.Commit, false, table, &zone, acts...).GetActionMessage())
+	return t
+}
+
+func natAction(n flow.NAT) openflow15.Action {
+	nat := openflow15.NewNXActionCTNAT()
+	switch n.Kind {
+	case flow.NATSrc:
+		nat.Flags |= openflow15.NX_NAT_F_SRC
+	case flow.NATDst:
+		nat.Flags |= openflow15.NX_NAT_F_DST
+	}
+	if n.Kind == flow.NATExisting || !n.Addr.IsValid() {
+		return nat
+	}
+	if n.Addr.Is4() {
+		nat.SetRangeIPv4Min(net.IPv4zero)
+	} else {
+		nat.SetRangeIPv6Min(net.IPv6zero)
+	}
+	if n.PortMin != 0 {
+		var lo, hi uint16
+		nat.SetRangeProtoMin(&lo) // libOpenflow needs both
+		nat.SetRangeProtoMax(&hi)
+		if n.PortMax == 0 { // its two bytes become padding
+			nat.RangePresent &^= openflow15.NX_NAT_RANGE_PROTO_MAX
+		}
+	}
+	nat.Len() // rounds the length up to 8, which the ct action around it adds to its own
+	return nat
+}
+
+// copyReg1ToMark is move:NXM_NX_REG1[]->NXM_NX_CT_MARK[]; OpenFlow 1.5 has copy_field for it (§7.2.6).
+func copyReg1ToMark() openflow15.Action {
+	id := func(name string) *openflow15.OxmId {
+		f := field(name, false)
+		return openflow15.NewOxmId(f.Class, f.Field, false, f.Length, 0)
+	}
+	return ofctrl.NewCopyFieldAction(32, 0, 0, id("NXM_NX_REG1"), id("NXM_NX_CT_MARK")).GetActionMessage()
+}
+
+// learnAction builds a learn action. ofnet's AddMatch is not used: it writes field headers that claim a mask.
+func learnAction(a flow.Learn) openflow15.Action {
+	l := openflow15.NewNXActionLearn()
+	l.IdleTimeout, l.Priority, l.Cookie, l.TableID = a.IdleTimeout, a.Priority, a.Cookie, a.Table
+	if a.EthType != 0 {
+		l.LearnSpecs = append(l.LearnSpecs, &openflow15.NXLearnSpec{
+			Header:   openflow15.NewLearnHeaderMatchFromValue(16),
+			SrcValue: binary.BigEndian.AppendUint16(nil, a.EthType),
+			DstField: &openflow15.NXLearnSpecField{Field: field("NXM_OF_ETH_TYPE", false)},
+		})
+	}
+	sub := func(s flow.Subfield) *openflow15.NXLearnSpecField {
+		return &openflow15.NXLearnSpecField{Field: field(nxmName(s.Field), false), Ofs: uint16(s.Ofs)}
+	}
+	for _, m := range a.Match {
+		if m.N != 0 {
+			l.LearnSpecs = append(l.LearnSpecs, &openflow15.NXLearnSpec{
+				Header: openflow15.NewLearnHeaderMatchFromField(uint16(m.N)), SrcField: sub(m), DstField: sub(m),
+			})
+		}
+	}
+	l.LearnSpecs = append(l.LearnSpecs, &openflow15.NXLearnSpec{
+		Header: openflow15.NewLearnHeaderLoadFromField(uint16(a.Load.N)), SrcField: sub(a.Load), DstField: sub(a.Load),
+	})
+	return l
+}
+
+func nxmName(f flow.Field) string {
+	switch f {
+	case flow.EthSrc:
+		return "NXM_OF_ETH_SRC"
+	case flow.EthDst:
+		return "NXM_OF_ETH_DST"
+	case flow.IPSrc:
+		return "NXM_OF_IP_SRC"
+	case flow.IPv6Src:
+		return "NXM_NX_IPV6_SRC"
+	case flow.CTMark:
+		return "NXM_NX_CT_MARK"
+	case flow.DPHashValue:
+		return "NXM_NX_DP_HASH"
+	}
+	return fmt.Sprintf("NXM_NX_REG%d", f-flow.Reg0)
+}

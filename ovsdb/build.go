@@ -1,0 +1,237 @@
+package ovsdb
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// What one row may cost at most.
+const (
+	maxIPs      = 64  // addresses of one interface
+	maxWarnings = 100 // of one snapshot
+)
+
+// buildSwitch makes a snapshot of rows. It is pure, and its result does not depend
+// on the order of the rows.
+func buildSwitch(bridge string, r rows) Switch {
+	b := builder{Switch: Switch{Bridge: bridge}}
+	b.root(r.roots)
+	for _, row := range r.bridges {
+		b.Bridges = append(b.Bridges, row.Name)
+	}
+	slices.Sort(b.Bridges)
+	if i := slices.IndexFunc(r.bridges, func(row bridgeRow) bool { return row.Name == bridge }); i >= 0 {
+		b.bridge(r.bridges[i], r)
+	}
+	return b.Switch
+}
+
+type builder struct{ Switch }
+
+// warn notes what is wrong with an interface.
+func (b *builder) warn(name, format string, args ...any) {
+	b.Warnings = append(b.Warnings, "interface "+plain(name)+": "+fmt.Sprintf(format, args...))
+}
+
+// root takes the one row of Open_vSwitch. Should there be more, the one with the
+// least UUID counts.
+func (b *builder) root(roots []rootRow) {
+	if len(roots) == 0 {
+		return
+	}
+	r := slices.MinFunc(roots, func(x, y rootRow) int { return cmp.Compare(x.UUID, y.UUID) })
+	b.SystemIDs = maps.Clone(r.ExternalIDs)
+	b.OVSVersion = value(r.OVSVersion)
+}
+
+func (b *builder) bridge(row bridgeRow, r rows) {
+	b.Exists = true
+	b.DatapathType = cmp.Or(row.DatapathType, "system")
+	b.DatapathID = value(row.DatapathID)
+	b.Protocols = slices.Sorted(slices.Values(row.Protocols))
+	b.OpenFlow15 = slices.Contains(row.Protocols, openFlow15) || len(row.Protocols) == 0 && defaultHas15(b.OVSVersion)
+	b.FailMode = value(row.FailMode)
+	b.Controllers = len(row.Controller) > 0
+	b.ExternalIDs = maps.Clone(row.ExternalIDs)
+
+	ports := index(r.ports, func(p portRow) string { return p.UUID })
+	interfaces := index(r.interfaces, func(i interfaceRow) string { return i.UUID })
+	for _, id := range row.Ports {
+		port, ok := ports[id]
+		if !ok {
+			continue // its row is on its way
+		}
+		for _, id := range port.Interfaces {
+			if i, ok := interfaces[id]; ok {
+				b.port(port, i)
+			}
+		}
+	}
+	slices.SortFunc(b.Ports, comparePorts)
+	b.oneOwner()
+	b.ovn = ovnEvidence(b.Switch, row, ports, interfaces)
+	slices.Sort(b.Warnings)
+	if more := len(b.Warnings) - maxWarnings; more > 0 {
+		b.Warnings = append(b.Warnings[:maxWarnings:maxWarnings], fmt.Sprintf("%d more", more))
+	}
+}
+
+func index[T any](list []T, key func(T) string) map[string]T {
+	m := make(map[string]T, len(list))
+	for _, e := range list {
+		m[key(e)] = e
+	}
+	return m
+}
+
+func value[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
+
+// comparePorts orders by number; ports without one come last.
+func comparePorts(x, y Port) int {
+	return cmp.Or(cmp.Compare(x.OFPort-1, y.OFPort-1), // 0 becomes the greatest
+		cmp.Compare(x.Name, y.Name), cmp.Compare(x.PortName, y.PortName))
+}
+
+// port adds an interface, or takes the bridge's address from its own.
+func (b *builder) port(port portRow, i interfaceRow) {
+	if i.Name == b.Bridge {
+		b.LocalMAC, _ = b.mac(i.Name, "mac_in_use", value(i.MACInUse))
+		return
+	}
+	p := Port{
+		Name:     i.Name,
+		PortName: port.Name,
+		IfaceID:  i.ExternalIDs["iface-id"],
+		VLANMode: value(port.VLANMode),
+		Type:     i.Type,
+		Error:    value(i.Error),
+	}
+	if i.OFPort != nil {
+		p.OFPort = b.number(&p, *i.OFPort)
+	}
+	if mac, ok := b.mac(i.Name, "attached-mac", i.ExternalIDs["attached-mac"]); ok {
+		p.MAC = mac
+	} else {
+		p.MAC, _ = b.mac(i.Name, "mac_in_use", value(i.MACInUse))
+	}
+	var bad []string
+	if p.IPs, bad = parseIPs(i.ExternalIDs["ip_addresses"]); len(bad) > 0 {
+		b.warn(i.Name, "ip_addresses: left out %s", strings.Join(bad, ", "))
+	}
+	if port.Tag != nil {
+		p.Tag, _ = b.vlan(i.Name, *port.Tag)
+	}
+	for _, t := range port.Trunks {
+		if v, ok := b.vlan(i.Name, t); ok {
+			p.Trunks = append(p.Trunks, v)
+		}
+	}
+	slices.Sort(p.Trunks)
+	b.Ports = append(b.Ports, p)
+}
+
+// number checks an OpenFlow port number. -1 is ovs-vswitchd's way to say that it
+// failed; up to 0xff00 (OFPP_MAX, OpenFlow 1.0, which the database keeps to) are
+// ports.
+func (b *builder) number(p *Port, n int) uint32 {
+	switch {
+	case n == -1:
+		p.Error = cmp.Or(p.Error, "ovs-vswitchd could not add it")
+	case n > 0 && n <= 0xff00:
+		return uint32(n)
+	default:
+		b.warn(p.Name, "ofport %d is none", n)
+	}
+	return 0
+}
+
+func (b *builder) vlan(name string, n int) (uint16, bool) {
+	if n < 0 || n > 4095 {
+		b.warn(name, "VLAN %d is none", n)
+		return 0, false
+	}
+	return uint16(n), true
+}
+
+// mac reads a hardware address, which must be one of a station: six bytes, not
+// all zero, not multicast.
+func (b *builder) mac(name, what, s string) (net.HardwareAddr, bool) {
+	if s == "" {
+		return nil, false
+	}
+	mac, err := net.ParseMAC(s)
+	if err != nil || len(mac) != 6 || mac[0]&1 != 0 || bytes.Equal(mac, make([]byte, 6)) {
+		b.warn(name, "%s: left out %s", what, quote(s))
+		return nil, false
+	}
+	return mac, true
+}
+
+// parseIPs reads a list of addresses separated by commas and returns what it
+// cannot use, quoted. 4-in-6 addresses come out as IPv4.
+func parseIPs(s string) (ips []netip.Addr, bad []string) {
+	for field := range strings.SplitSeq(s, ",") {
+		field = strings.TrimSpace(field)
+		if field == "" {
+			continue
+		}
+		a, err := netip.ParseAddr(field)
+		a = a.Unmap()
+		switch {
+		case len(ips)+len(bad) >= maxIPs:
+			return ips, append(bad, fmt.Sprintf("all beyond %d", maxIPs))
+		case err != nil || a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback():
+			bad = append(bad, quote(field))
+		case !slices.Contains(ips, a):
+			ips = append(ips, a)
+		}
+	}
+	return ips, bad
+}
+
+// plain leaves a name as it is if it is an ordinary one, and quotes it otherwise.
+func plain(name string) string {
+	odd := func(r rune) bool { return r <= ' ' || r > '~' || r == '"' }
+	if name == "" || len(name) > 40 || strings.ContainsFunc(name, odd) {
+		return quote(name)
+	}
+	return name
+}
+
+// quote makes untrusted text fit for a line of a log.
+func quote(s string) string {
+	if len(s) > 40 {
+		return strconv.Quote(s[:40]) + "…"
+	}
+	return strconv.Quote(s)
+}
+
+// oneOwner leaves each address with one port: the first by number, and any with
+// a number before one without. It follows the sort by comparePorts.
+func (b *builder) oneOwner() {
+	owner := map[netip.Addr]string{}
+	for i := range b.Ports {
+		p := &b.Ports[i]
+		p.IPs = slices.DeleteFunc(p.IPs, func(a netip.Addr) bool {
+			first, taken := owner[a]
+			if taken {
+				b.warn(p.Name, "%s is also claimed by %s, which keeps it", a, plain(first))
+			} else {
+				owner[a] = p.Name
+			}
+			return taken
+		})
+	}
+}

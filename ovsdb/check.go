@@ -1,0 +1,179 @@
+package ovsdb
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// What the package's errors are, for errors.Is.
+var (
+	// ErrUnreachable: the database does not answer.
+	ErrUnreachable = errors.New("database not reachable")
+	// ErrNoBridge: there is no such bridge.
+	ErrNoBridge = errors.New("no such bridge")
+	// ErrNoOpenFlow15: the bridge does not speak OpenFlow 1.5.
+	ErrNoOpenFlow15 = errors.New("no OpenFlow 1.5")
+	// ErrOVN: the bridge is run by ovn-controller.
+	ErrOVN = errors.New("run by OVN")
+	// ErrNoUplink: the port to the outside is not known.
+	ErrNoUplink = errors.New("no uplink")
+)
+
+// UnreachableError says why the database does not answer. It is ErrUnreachable.
+type UnreachableError struct {
+	Endpoint string
+	Err      error
+}
+
+func (e *UnreachableError) Error() string {
+	return fmt.Sprintf("Open vSwitch's database at %s is not reachable: %v; start ovsdb-server or name its socket with --ovsdb", e.Endpoint, e.Err)
+}
+
+// Unwrap gives ErrUnreachable and the cause.
+func (e *UnreachableError) Unwrap() []error { return []error{ErrUnreachable, e.Err} }
+
+// NoBridgeError says which bridges there are instead. It is ErrNoBridge.
+type NoBridgeError struct {
+	Bridge  string
+	Bridges []string
+}
+
+func (e *NoBridgeError) Error() string {
+	here := "none"
+	if len(e.Bridges) > 0 {
+		here = plainList(e.Bridges)
+	}
+	return fmt.Sprintf("bridge %s does not exist; create it or name another with --bridge; bridges here: %s", plain(e.Bridge), here)
+}
+
+// plainList joins at most twenty names.
+func plainList(names []string) string {
+	var list []string
+	for i, n := range names {
+		if i == 20 {
+			list = append(list, fmt.Sprintf("%d more", len(names)-i))
+			break
+		}
+		list = append(list, plain(n))
+	}
+	return strings.Join(list, ", ")
+}
+
+// Unwrap gives ErrNoBridge.
+func (e *NoBridgeError) Unwrap() error { return ErrNoBridge }
+
+// NoOpenFlow15Error says how to enable it. It is ErrNoOpenFlow15.
+type NoOpenFlow15Error struct {
+	Bridge string
+	// Protocols are those to configure: those in force and OpenFlow15.
+	Protocols []string
+}
+
+func (e *NoOpenFlow15Error) Error() string {
+	return fmt.Sprintf("bridge %s does not speak OpenFlow 1.5; run ovs-vsctl set Bridge %s protocols=%s, or let --configure-bridge do it",
+		plain(e.Bridge), plain(e.Bridge), strings.ReplaceAll(plainList(e.Protocols), ", ", ","))
+}
+
+// Unwrap gives ErrNoOpenFlow15.
+func (e *NoOpenFlow15Error) Unwrap() error { return ErrNoOpenFlow15 }
+
+// OVNError says what shows that ovn-controller runs the bridge. It is ErrOVN.
+type OVNError struct {
+	Bridge   string
+	Evidence string
+}
+
+func (e *OVNError) Error() string {
+	return fmt.Sprintf("bridge %s is run by OVN (%s), which deletes the flows of others; name another bridge with --bridge, or remove what OVN left behind", plain(e.Bridge), e.Evidence)
+}
+
+// Unwrap gives ErrOVN.
+func (e *OVNError) Unwrap() error { return ErrOVN }
+
+// Check tells whether the bridge may and can be programmed. Its error is a
+// *NoBridgeError, an *OVNError or a *NoOpenFlow15Error, in this order.
+func (s Switch) Check() error {
+	switch {
+	case !s.Exists:
+		return &NoBridgeError{Bridge: s.Bridge, Bridges: s.Bridges}
+	case s.ovn != "":
+		return &OVNError{Bridge: s.Bridge, Evidence: s.ovn}
+	case !s.OpenFlow15:
+		return &NoOpenFlow15Error{Bridge: s.Bridge, Protocols: s.wantProtocols()}
+	}
+	return nil
+}
+
+const openFlow15 = "OpenFlow15"
+
+// wantProtocols are the bridge's OpenFlow versions and 1.5.
+func (s Switch) wantProtocols() []string {
+	if len(s.Protocols) == 0 {
+		return []string{"OpenFlow10", "OpenFlow11", "OpenFlow12", "OpenFlow13", "OpenFlow14", openFlow15}
+	}
+	return append(slices.Clone(s.Protocols), openFlow15)
+}
+
+// defaultHas15 tells whether a bridge without configured protocols speaks OpenFlow
+// 1.5: it does since Open vSwitch 2.12. A version that does not parse is taken for
+// a newer one; the connection will tell.
+func defaultHas15(version string) bool {
+	major, rest, _ := strings.Cut(version, ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	x, err1 := strconv.Atoi(major)
+	y, err2 := strconv.Atoi(minor)
+	return err1 != nil || err2 != nil || x > 2 || x == 2 && y >= 12
+}
+
+// ovnEvidence looks for what ovn-controller(8) documents under "Configuration"
+// and "Open vSwitch Database Usage". It returns "" if there is nothing.
+//
+// Not evidence: ovn-localnet-port and ovn-l2gateway-port, which are set on both
+// sides of a patch between the integration bridge and a bridge that OVN does not
+// run.
+func ovnEvidence(s Switch, row bridgeRow, ports map[string]portRow, interfaces map[string]interfaceRow) string {
+	// Both keys may carry the chassis' name, for a host with several chassis.
+	get := func(key string) string {
+		if id := s.SystemIDs["system-id"]; id != "" && s.SystemIDs[key+"-"+id] != "" {
+			return s.SystemIDs[key+"-"+id]
+		}
+		return s.SystemIDs[key]
+	}
+	bridge := get("ovn-bridge")
+	if bridge == "" {
+		bridge = "br-int"
+	}
+	if get("ovn-remote") != "" && bridge == s.Bridge {
+		return "external_ids of the Open_vSwitch row have ovn-remote"
+	}
+	if k := firstKey(row.ExternalIDs, func(k string) bool {
+		return strings.HasPrefix(k, "ct-zone-") || k == "ovn-nb-cfg" || k == "ovn-nb-cfg-ts" || k == "ovn-startup-ts"
+	}); k != "" {
+		return "external_ids of the bridge have " + quote(k)
+	}
+	found := ""
+	for _, id := range row.Ports {
+		p := ports[id]
+		for _, key := range []string{"ovn-chassis-id", "ovn-l3gateway-port", "ovn-logical-patch-port"} {
+			if _, ok := p.ExternalIDs[key]; ok {
+				found = least(found, fmt.Sprintf("external_ids of port %s have %s", plain(p.Name), key))
+			}
+		}
+		for _, id := range p.Interfaces {
+			if _, ok := interfaces[id].ExternalIDs["ovn-installed"]; ok {
+				found = least(found, fmt.Sprintf("external_ids of interface %s have ovn-installed", plain(interfaces[id].Name)))
+			}
+		}
+	}
+	return found
+}
+
+func least(x, y string) string {
+	if x == "" || y < x {
+		return y
+	}
+	return x
+}

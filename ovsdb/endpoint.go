@@ -1,0 +1,50 @@
+package ovsdb
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"path/filepath"
+	"strings"
+)
+
+// DefaultEndpoint is where the packages of Open vSwitch put the socket.
+const DefaultEndpoint = "unix:/var/run/openvswitch/db.sock"
+
+// parseEndpoint checks a connection method of ovsdb(7) and returns it in the form
+// that libovsdb reads: that one takes a malformed unix: method for its default.
+func parseEndpoint(s string) (string, error) {
+	kind, rest, _ := strings.Cut(s, ":")
+	switch kind {
+	case "unix":
+		if !filepath.IsAbs(rest) {
+			return "", fmt.Errorf("ovsdb endpoint %q: the socket's path must begin with a slash", s)
+		}
+		return (&url.URL{Scheme: kind, Path: rest}).String(), nil
+	case "tcp", "ssl":
+		host, port, err := net.SplitHostPort(rest)
+		if err != nil || host == "" || port == "" {
+			return "", fmt.Errorf("ovsdb endpoint %q: want %s:HOST:PORT", s, kind)
+		}
+		// An opaque URL: what is parsed again must come out as it went in.
+		if u, err := url.Parse(s); err != nil || u.Opaque != rest {
+			return "", fmt.Errorf("ovsdb endpoint %q: want %s:HOST:PORT", s, kind)
+		}
+		return s, nil
+	}
+	return "", fmt.Errorf("ovsdb endpoint %q: want unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT", s)
+}
+
+// ManagementSocket is the path of a bridge's OpenFlow management socket, which
+// ovs-vswitchd puts beside the database's. There is none to be derived from an
+// endpoint that is not a unix socket.
+func ManagementSocket(endpoint, bridge string) (string, error) {
+	path, ok := strings.CutPrefix(endpoint, "unix:")
+	if !ok || !filepath.IsAbs(path) {
+		return "", fmt.Errorf("ovsdb endpoint %q does not tell where the OpenFlow socket of %s is; name it with --openflow", endpoint, bridge)
+	}
+	if bridge == "" || strings.ContainsAny(bridge, "/\x00") || bridge == "." || bridge == ".." {
+		return "", fmt.Errorf("%q is no name of a bridge", bridge)
+	}
+	return filepath.Join(filepath.Dir(path), bridge+".mgmt"), nil
+}

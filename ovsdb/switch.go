@@ -1,0 +1,209 @@
+package ovsdb
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// LocalPort is the number that the database gives a bridge's own port
+// (OFPP_LOCAL).
+const LocalPort = 65534
+
+// Switch is a snapshot of one bridge and of what the database says of the switch
+// around it. It is never changed after it was made: readers must not change its
+// slices and maps either, and may share it between goroutines.
+type Switch struct {
+	// Bridge is the name that was asked for; Exists tells whether there is such a
+	// bridge. If not, only Bridges, OVSVersion and SystemIDs say something.
+	Bridge string
+	Exists bool
+	// Bridges are the names of all bridges, sorted.
+	Bridges []string
+
+	// DatapathType is "system" (kernel) or "netdev" (userspace), usually.
+	DatapathType string
+	// DatapathID is 16 hexadecimal digits, "" before ovs-vswitchd has made the
+	// bridge.
+	DatapathID string
+	// Protocols are the OpenFlow versions configured, sorted; none stands for the
+	// switch's default. OpenFlow15 tells whether 1.5 is among those in force.
+	Protocols  []string
+	OpenFlow15 bool
+	// OVSVersion as the start-up scripts of Open vSwitch state it, "" if they do
+	// not.
+	OVSVersion string
+	// LocalMAC is the address of the bridge's own port, nil if not known yet.
+	LocalMAC net.HardwareAddr
+	// FailMode is "secure", "standalone" or "" (standalone).
+	FailMode string
+	// Controllers tells whether OpenFlow controllers are configured for the bridge.
+	Controllers bool
+	// ExternalIDs are the bridge's, SystemIDs those of the Open_vSwitch row.
+	ExternalIDs map[string]string
+	SystemIDs   map[string]string
+
+	// Ports are the bridge's interfaces but its own, by OpenFlow number, then by
+	// name; those without a number come last.
+	Ports []Port
+	// Warnings name what was left out because it makes no sense.
+	Warnings []string
+
+	ovn string // what shows that ovn-controller runs the bridge
+}
+
+// Port is an interface of the bridge. A bond has several with the same PortName.
+type Port struct {
+	// Name of the Interface, PortName of the Port it belongs to.
+	Name     string
+	PortName string
+	// OFPort is the OpenFlow port number, 0 as long as there is none.
+	OFPort uint32
+	// MAC is external_ids:attached-mac, which is the pod's, or else mac_in_use,
+	// which is that of the device on the switch's side; nil if neither is known.
+	MAC net.HardwareAddr
+	// IfaceID is external_ids:iface-id; IPs are the addresses of
+	// external_ids:ip_addresses, in their order. An address that several
+	// interfaces claim stays with the first that works.
+	IfaceID string
+	IPs     []netip.Addr
+	// Tag is the access VLAN or the native one, 0 if there is none; Trunks and
+	// VLANMode as in the database.
+	Tag      uint16
+	Trunks   []uint16
+	VLANMode string
+	// Type is "" for a device of the system, else internal, patch, vxlan, …
+	Type string
+	// Error is why ovs-vswitchd could not add the interface.
+	Error string
+}
+
+// IsPod tells whether the port is known to lead to a pod.
+func (p Port) IsPod() bool { return p.IfaceID != "" || len(p.IPs) > 0 }
+
+// PortByIP finds the port behind which a pod address is.
+func (s Switch) PortByIP(ip netip.Addr) (Port, bool) {
+	return s.find(func(p Port) bool { return slices.Contains(p.IPs, ip) })
+}
+
+// PortByName finds an interface by its name.
+func (s Switch) PortByName(name string) (Port, bool) {
+	return s.find(func(p Port) bool { return p.Name == name })
+}
+
+// PortByNumber finds an interface by its OpenFlow port number.
+func (s Switch) PortByNumber(n uint32) (Port, bool) {
+	return s.find(func(p Port) bool { return n != 0 && p.OFPort == n })
+}
+
+func (s Switch) find(ok func(Port) bool) (Port, bool) {
+	if i := slices.IndexFunc(s.Ports, ok); i >= 0 {
+		return s.Ports[i], true
+	}
+	return Port{}, false
+}
+
+// DefaultUplink is the OpenFlow port number of the uplink if nobody names it.
+const DefaultUplink = 1
+
+// Uplink finds the port that leads out of the node. The wanted one is named by its
+// name or OpenFlow port number; "" means DefaultUplink if that is not a pod's. A
+// name goes before a number. The error wraps ErrNoUplink.
+func (s Switch) Uplink(want string) (Port, error) {
+	if want == "" {
+		p, ok := s.PortByNumber(DefaultUplink)
+		if !ok || p.IsPod() {
+			return Port{}, s.noUplink(fmt.Sprintf("has no uplink at OpenFlow port %d", DefaultUplink))
+		}
+		return p, nil
+	}
+	if p, ok := s.PortByName(want); ok {
+		return s.usable(p)
+	}
+	if list := s.members(want); len(list) > 1 {
+		return Port{}, s.noUplink(fmt.Sprintf("has %s as a bond of %s, which are ports of their own to OpenFlow", plain(want), plainList(list)))
+	} else if len(list) == 1 {
+		p, _ := s.PortByName(list[0])
+		return s.usable(p)
+	}
+	if n, err := strconv.ParseUint(want, 10, 32); err == nil {
+		if p, ok := s.PortByNumber(uint32(n)); ok {
+			return p, nil
+		}
+	}
+	return Port{}, s.noUplink("has no port " + quote(want))
+}
+
+func (s Switch) usable(p Port) (Port, error) {
+	if p.OFPort == 0 {
+		reason := "has no OpenFlow port number yet"
+		if p.Error != "" {
+			reason = "does not work: " + firstLine(p.Error)
+		}
+		return Port{}, s.noUplink(fmt.Sprintf("has a port %s, but it %s", plain(p.Name), reason))
+	}
+	return p, nil
+}
+
+// firstLine is the printable beginning of a text that the switch wrote.
+func firstLine(s string) string {
+	i := strings.IndexFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
+	if i < 0 {
+		i = len(s)
+	}
+	return s[:min(i, 200)]
+}
+
+// members are the interfaces of a Port.
+func (s Switch) members(port string) []string {
+	var list []string
+	for _, p := range s.Ports {
+		if p.PortName == port {
+			list = append(list, p.Name)
+		}
+	}
+	return list
+}
+
+// noUplink says what is wrong and what could be named instead.
+func (s Switch) noUplink(what string) error {
+	var others []string
+	for _, p := range s.Ports {
+		if p.OFPort != 0 && !p.IsPod() && len(others) < 8 {
+			others = append(others, fmt.Sprintf("%s (%d)", plain(p.Name), p.OFPort))
+		}
+	}
+	ports := "none that is not a pod's"
+	if len(others) > 0 {
+		ports = strings.Join(others, ", ")
+	}
+	return fmt.Errorf("%w: bridge %s %s; name it with --uplink-port, ports here: %s", ErrNoUplink, plain(s.Bridge), what, ports)
+}
+
+// GatewayPolicy tells whether somebody seems to enforce policy at the pods'
+// gateway, so that packets between local pods must keep passing it, and why.
+func (s Switch) GatewayPolicy() (bool, string) {
+	for _, from := range []struct {
+		name string
+		ids  map[string]string
+	}{{"bridge " + plain(s.Bridge), s.ExternalIDs}, {"the Open_vSwitch row", s.SystemIDs}} {
+		if k := firstKey(from.ids, func(k string) bool { return strings.HasPrefix(strings.ToLower(k), "nsx") }); k != "" {
+			return true, fmt.Sprintf("external_ids of %s have %s: NSX enforces policy at the gateway", from.name, quote(k))
+		}
+	}
+	return false, ""
+}
+
+// firstKey is the least key that fits, "" if none does.
+func firstKey(m map[string]string, fits func(string) bool) string {
+	found, first := false, ""
+	for k := range m {
+		if fits(k) && (!found || k < first) {
+			found, first = true, k
+		}
+	}
+	return first
+}

@@ -1,0 +1,3 @@
+// Package packets tests nkp by packets: the real binary on a private Open vSwitch, Services in manifest files,
+// connections between network namespaces. See internal/testbed for the topology.
+package packets
