@@ -176,7 +176,9 @@ func (a *assigner) structure(n *yaml.Node, v reflect.Value) {
 	a.pairs(n, func(key string, value *yaml.Node) {
 		index, ok := fields[key]
 		if !ok {
-			a.warn("unknown field%s: ignored", didYouMean(fields, key))
+			if len(a.warnings) < maxPerDocument {
+				a.warn("unknown field%s: ignored", didYouMean(fields, key))
+			}
 			return
 		}
 		a.assign(value, v.FieldByIndex(index))

@@ -100,6 +100,14 @@ func TestNoise(t *testing.T) {
 	}
 }
 
+// TestManyErrors gives a file with more mistakes than anyone would read.
+func TestManyErrors(t *testing.T) {
+	got := strings.Split(loadText(t, "in.yaml", bytes.Repeat([]byte("---\nkind: Service\n"), 1500)), "\n")
+	if n := len(got); n != 1002 || got[1000] != "error: in.yaml: and 500 more errors" {
+		t.Errorf("%d lines, the last but one %q", n, got[n-2])
+	}
+}
+
 // TestTooLarge lowers the limit rather than writing 256 MiB.
 func TestTooLarge(t *testing.T) {
 	defer func(n int64) { maxFileSize = n }(maxFileSize)

@@ -16,6 +16,9 @@ import (
 	"unicode/utf8"
 )
 
+// maxPerFile bounds the errors, and the warnings, that are reported of one file.
+const maxPerFile = 1000
+
 // maxFileSize is the largest manifest that is read, in bytes.
 var maxFileSize int64 = 256 << 20
 
@@ -139,6 +142,7 @@ func (f *file) parse(data []byte) {
 			}
 		}
 	}
+	f.errors, f.warnings = f.atMost(f.errors, "errors"), f.atMost(f.warnings, "warnings")
 	f.kept = map[Ref]placed{}
 	for _, old := range []map[Ref]placed{keptBefore, before} {
 		for ref, e := range old {
@@ -192,6 +196,14 @@ func (f *file) keepAll() {
 		}
 	}
 	f.kept, f.objects = kept, nil
+}
+
+// atMost cuts a list that nobody would read to the end.
+func (f *file) atMost(list []Warning, what string) []Warning {
+	if len(list) <= maxPerFile {
+		return list
+	}
+	return append(list[:maxPerFile:maxPerFile], Warning{Where: f.path, Text: fmt.Sprintf("and %d more %s", len(list)-maxPerFile, what)})
 }
 
 func appendAt(list, ws []Warning, origin Origin) []Warning {

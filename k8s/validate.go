@@ -49,6 +49,9 @@ func validName(path *field.Path, name string, rule func(string) []string) field.
 	if name == "" {
 		return field.ErrorList{required(path)}
 	}
+	if len(name) > validation.DNS1123SubdomainMaxLength { // the rules would look at all of it
+		return field.ErrorList{invalid(path, name, "%s is longer than %d characters", quote(name), validation.DNS1123SubdomainMaxLength)}
+	}
 	var list field.ErrorList
 	for _, msg := range rule(name) {
 		msg, _, _ = strings.Cut(msg, " (e.g.") // examples and the regular expression

@@ -32,6 +32,9 @@ type decoder struct {
 	resubmits [256]flow.Action
 	clearIn   flow.Action
 	decTTL    flow.Action
+	// v6 says that the actions at hand are for IPv6 packets. The wire has a translation to the unspecified address
+	// without any address, so its family is that of the flow.
+	v6 bool
 }
 
 func newDecoder() *decoder {
@@ -117,7 +120,7 @@ func (d *decoder) nxAction(a []byte) flow.Action {
 			return d.resubmits[a[12]]
 		}
 	case nxCT:
-		if ct, ok := decodeCT(a); ok {
+		if ct, ok := decodeCT(a, d.v6); ok {
 			return ct
 		}
 	case nxLearn:
@@ -180,7 +183,7 @@ const (
 	natProtoMax = 32
 )
 
-func decodeCT(a []byte) (ct flow.CT, ok bool) {
+func decodeCT(a []byte, v6 bool) (ct flow.CT, ok bool) {
 	if len(a) < ctHeaderLen {
 		return ct, false
 	}
@@ -201,7 +204,7 @@ func decodeCT(a []byte) (ct flow.CT, ok bool) {
 			if ct.NAT.Kind != flow.NATNone {
 				return ct, false
 			}
-			if ct.NAT, ok = decodeNAT(sub); !ok {
+			if ct.NAT, ok = decodeNAT(sub, v6); !ok {
 				return ct, false
 			}
 		case isCopyReg1ToMark(sub) && !ct.MarkFromReg1:
@@ -241,7 +244,7 @@ func decodeCopy(a []byte) (c flow.Copy, ok bool) {
 	}, true
 }
 
-func decodeNAT(a []byte) (n flow.NAT, ok bool) {
+func decodeNAT(a []byte, v6 bool) (n flow.NAT, ok bool) {
 	flags, present := u16(a[12:]), u16(a[14:])
 	switch flags {
 	case 0:
@@ -272,6 +275,12 @@ func decodeNAT(a []byte) (n flow.NAT, ok bool) {
 	case natIPv6Min:
 		size = 16
 	case 0:
+		if n.Kind != flow.NATExisting {
+			n.Addr = netip.IPv4Unspecified()
+			if v6 {
+				n.Addr = netip.IPv6Unspecified()
+			}
+		}
 		return n, present == 0
 	default:
 		return n, false

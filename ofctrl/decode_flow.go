@@ -40,6 +40,7 @@ func (d *decoder) flowDesc(b []byte) (fd flowDesc, n int, err error) {
 	if k, fd.packets, fd.size, err = flowStats(b); err != nil {
 		return fd, 0, err
 	}
+	d.v6 = f.Match.EthType == flow.EthIPv6
 	f.Actions, err = d.instructions(b[k:])
 	fd.flow = f
 	return fd, n, err

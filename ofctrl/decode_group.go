@@ -28,6 +28,7 @@ func (d *decoder) groupDesc(b []byte) (g *flow.Group, n int, err error) {
 	if b[2] != groupTypeSelect {
 		g.Method = flow.UnknownMethod
 	}
+	d.v6 = false
 	if g.Buckets, err = d.buckets(b[groupDescLen : groupDescLen+buckets]); err != nil {
 		return nil, 0, fmt.Errorf("group %d: %w", g.ID, err)
 	}

@@ -155,8 +155,9 @@ func (e *encoder) ct(b []byte, a flow.CT) ([]byte, error) {
 	if n.PortMin == 0 && n.PortMax != 0 || n.Kind > flow.NATDst {
 		return b, fmt.Errorf("%s: bad translation", a)
 	}
-	if n.Kind <= flow.NATExisting && (n.Addr.IsValid() || n.PortMin != 0) || !n.Addr.IsValid() && n.PortMin != 0 || n.Addr.Zone() != "" {
-		return b, fmt.Errorf("%s: the translation has an address or port that it cannot have", a)
+	if needs := n.Kind > flow.NATExisting; needs != n.Addr.IsValid() ||
+		n.PortMin != 0 && (!needs || n.Addr.IsUnspecified()) || n.Addr.Zone() != "" {
+		return b, fmt.Errorf("%s: the translation lacks an address, or has one or a port that it cannot have", a)
 	}
 	shape := ctShape(a)
 	t, ok := e.cts[shape]
@@ -187,18 +188,27 @@ func (e *encoder) ct(b []byte, a flow.CT) ([]byte, error) {
 	return b, nil
 }
 
-// ctShape replaces address and ports by ones that only say that they are there.
+// ctShape replaces address and ports by ones that only say that they are there. To translate to the unspecified
+// address, which lets the tracker change nothing but a port that is taken, is a shape of its own.
 func ctShape(a flow.CT) flow.CT {
 	switch {
+	case a.NAT.Addr.IsUnspecified():
+		a.NAT.Addr = netip.Addr{}
 	case a.NAT.Addr.Is4():
-		a.NAT.Addr = netip.IPv4Unspecified()
+		a.NAT.Addr = anyIPv4
 	case a.NAT.Addr.Is6():
-		a.NAT.Addr = netip.IPv6Unspecified()
+		a.NAT.Addr = anyIPv6
 	}
 	a.NAT.PortMin = min(a.NAT.PortMin, 1)
 	a.NAT.PortMax = min(a.NAT.PortMax, 1)
 	return a
 }
+
+// anyIPv4 and anyIPv6 stand for an address of their family in a shape.
+var (
+	anyIPv4 = netip.AddrFrom4([4]byte{1})
+	anyIPv6 = netip.AddrFrom16([16]byte{1})
+)
 
 func learn(b []byte, a flow.Learn) ([]byte, error) {
 	for _, s := range []flow.Subfield{a.Match[0], a.Match[1], a.Load} {

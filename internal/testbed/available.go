@@ -15,7 +15,7 @@ import (
 // one reason for which a test may skip.
 var ErrNotRoot = errors.New("not running as root")
 
-// schemaFile is where packages of Open vSwitch put the database schema.
+// schemaFiles are where packages of Open vSwitch put the database schema.
 var schemaFiles = []string{
 	"/usr/share/openvswitch/vswitch.ovsschema",
 	"/usr/local/share/openvswitch/vswitch.ovsschema",

@@ -130,6 +130,9 @@ func (n *namespace) basics(forward bool) error {
 		[2]string{"ipv6/conf/all/forwarding", f},
 		[2]string{"ipv4/conf/all/rp_filter", "0"},
 		[2]string{"ipv4/conf/default/rp_filter", "0"},
+		// The kernel sees what arrives on a device that the userspace datapath reads, and would answer ARP for
+		// an address of any other device of the host.
+		[2]string{"ipv4/conf/all/arp_ignore", "1"},
 		[2]string{"ipv4/conf/all/send_redirects", "0"},
 		[2]string{"ipv4/conf/default/send_redirects", "0"},
 		[2]string{"ipv4/conf/all/accept_redirects", "0"},

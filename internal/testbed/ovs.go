@@ -89,6 +89,14 @@ func (b *Bed) Trace(bridge, flow string) (string, error) {
 	return b.Appctl("ofproto/trace", bridge, flow)
 }
 
+// Settle waits until the datapath's cached flows agree with the OpenFlow tables.
+// Without it a change of flows may take some hundred milliseconds until packets
+// like those seen before notice it.
+func (b *Bed) Settle() error {
+	_, err := b.Appctl("revalidator/wait")
+	return err
+}
+
 // Exec runs a command to its end in a host's namespace, with the environment
 // that leads the switch's tools to the private switch, and returns exactly what
 // it printed on standard output.
@@ -149,8 +157,10 @@ func (b *Bed) version() string {
 // all, but not one that ended in order.
 func (b *Bed) setUpLocal(ctx context.Context) error {
 	if !b.awaitVswitchd(ctx, func() bool {
-		_, err := b.Node.ns.nl.LinkByName(b.Bridge)
-		return err == nil && listens(b.Mgmt(b.Bridge))
+		// ovs-vswitchd gives the device its MAC a moment after it made it: a neighbour that sees the device's
+		// first, random one would send to it for a while.
+		l, err := b.Node.ns.nl.LinkByName(b.Bridge)
+		return err == nil && l.Attrs().HardwareAddr.String() == NodeMAC && listens(b.Mgmt(b.Bridge))
 	}) {
 		return b.vswitchd.failed("bridge " + b.Bridge + " is not served")
 	}

@@ -96,6 +96,9 @@ func TestSecureDropsUntilFlows(t *testing.T) {
 	if _, err := b.Ofctl("add-flow", b.Bridge, "actions=normal"); err != nil {
 		t.Fatal(err)
 	}
+	if err := b.Settle(); err != nil {
+		t.Fatal(err)
+	}
 	reach(t, pods[0].Host, pods[1].Host)
 	out, err := b.Trace(b.Bridge, "in_port=11,tcp,dl_src=02:00:00:00:00:11,dl_dst=02:00:00:00:00:12,nw_src=10.0.0.11,nw_dst=10.0.0.12,tp_dst=80")
 	if err != nil || !strings.Contains(out, "Datapath actions:") {
@@ -128,6 +131,9 @@ func TestErrorsTellWhy(t *testing.T) {
 		}
 	}
 	if _, err := b.Ofctl("add-flow", b.Bridge, "priority=9,tcp,tp_dst=80,actions=drop"); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Settle(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := pods[0].Ask(t.Context(), "tcp", "10.0.0.12:80"); !errors.Is(err, ErrTimeout) {

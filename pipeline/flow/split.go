@@ -99,7 +99,7 @@ func ctSize(a CT) int {
 	n := 24
 	switch {
 	case a.NAT.Kind == NATNone:
-	case a.NAT.Kind == NATExisting || !a.NAT.Addr.IsValid():
+	case a.NAT.Kind == NATExisting || a.NAT.Addr.IsUnspecified():
 		n += 16
 	default:
 		k := 16 + a.NAT.Addr.BitLen()/8
