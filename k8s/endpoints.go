@@ -100,6 +100,17 @@ func topology(all []candidate, node, zone string) func(*candidate) bool {
 	return func(c *candidate) bool { return c.ready }
 }
 
+// serving gives the endpoints that serve, whether in force or not.
+func serving(all []candidate) []netip.AddrPort {
+	var list []netip.AddrPort
+	for i := range all {
+		if c := &all[i]; c.serving || c.ready {
+			list = append(list, c.at)
+		}
+	}
+	return list
+}
+
 func pick(all []candidate, want func(*candidate) bool) []Endpoint {
 	n := 0
 	for i := range all {

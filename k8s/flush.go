@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+
+	v1 "k8s.io/api/core/v1"
 )
 
 // Flush computes what the changes since the last Flush call for and gives the newer model with what differs
@@ -121,7 +123,11 @@ func (t *Tracker) flushService(s *service, changed map[PortName]*ServicePort) {
 func (t *Tracker) servicePort(s *service, p *portDef, warnings *[]Warning) *ServicePort {
 	port := &ServicePort{Name: p.name, AffinitySeconds: p.affinity, Frontends: make([]Frontend, len(p.frontends))}
 	node := &t.model.Node
-	port.ClusterEndpoints, port.LocalEndpoints = inForce(s.candidates(p.name, node.Name), node.Name, node.Zone)
+	all := s.candidates(p.name, node.Name)
+	port.ClusterEndpoints, port.LocalEndpoints = inForce(all, node.Name, node.Zone)
+	if p.name.Protocol == v1.ProtocolUDP {
+		port.Serving = serving(all)
+	}
 	for i := range p.frontends {
 		f := &port.Frontends[i]
 		*f = p.frontends[i].Frontend
@@ -158,6 +164,7 @@ func (t *Tracker) warnService(s *service, conflicts []Warning) {
 func (s *ServicePort) equal(o *ServicePort) bool {
 	return s.Name == o.Name && s.AffinitySeconds == o.AffinitySeconds &&
 		slices.Equal(s.ClusterEndpoints, o.ClusterEndpoints) && slices.Equal(s.LocalEndpoints, o.LocalEndpoints) &&
+		slices.Equal(s.Serving, o.Serving) &&
 		slices.EqualFunc(s.Frontends, o.Frontends, func(a, b Frontend) bool {
 			return a.Type == b.Type && a.Address == b.Address && a.Port == b.Port && a.Policy == b.Policy &&
 				a.WhenEmpty == b.WhenEmpty && a.ShadowedBy == b.ShadowedBy && slices.Equal(a.SourceRanges, b.SourceRanges)

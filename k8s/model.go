@@ -136,6 +136,9 @@ type ServicePort struct {
 	// this node, after readiness, termination and topology; each sorted by address and port, without duplicates.
 	ClusterEndpoints []Endpoint
 	LocalEndpoints   []Endpoint
+	// Serving are all endpoints that serve, in force or not (terminating ones, those of other zones), in the same
+	// order; for UDP only, whose connections may stay with them. The others' are to be forgotten.
+	Serving []netip.AddrPort
 	// Frontends are sorted by type, address, port.
 	Frontends []Frontend
 }

@@ -18,21 +18,12 @@ const missSendLen = 0xffff
 // handshake says hello, asks for the features and switches on packet-in and request forwarding
 // (OpenFlow 1.5.1 §6.3.5, §7.3.1, §7.3.2, §7.3.10). It runs before the goroutines are started.
 func (c *Conn) handshake(ctx context.Context) error {
-	if t, ok := ctx.Deadline(); ok {
-		if err := c.nc.SetDeadline(t); err != nil {
-			return err
-		}
-	}
 	stop := context.AfterFunc(ctx, func() { c.nc.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
 	err := c.shakeHands()
-	if err != nil {
-		if ctx.Err() != nil {
-			return errors.Join(ctx.Err(), err)
-		}
-		return err
+	if !stop() { // the deadline was set, so the connection is of no use even if this came just in time
+		return errors.Join(ctx.Err(), err)
 	}
-	return c.nc.SetDeadline(time.Time{})
+	return err
 }
 
 const (

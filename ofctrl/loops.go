@@ -77,18 +77,18 @@ func echoReply(f frame) []byte { return message(typeEchoReply, f.xid(), f.body()
 // writeLoop is the only writer after the handshake.
 func (c *Conn) writeLoop() {
 	for {
+		var err error
 		select {
 		case b := <-c.ctl:
-			if c.write(b) != nil {
-				return
-			}
+			err = c.write(b)
 		case p := <-c.out:
-			err := c.write(*p)
+			err = c.write(*p)
 			putBuffer(p)
-			if err != nil {
-				return
-			}
 		case <-c.done:
+			return
+		}
+		if err != nil {
+			c.writeFailed(err)
 			return
 		}
 	}
@@ -96,12 +96,23 @@ func (c *Conn) writeLoop() {
 
 func (c *Conn) write(b []byte) error {
 	c.trace.stream(">", b)
-	if _, err := c.nc.Write(b); err != nil {
-		err = lost(err)
-		c.fail(err)
-		return err
+	_, err := c.nc.Write(b)
+	return err
+}
+
+// lastWords is how long the reader may go on after writing has failed.
+const lastWords = 200 * time.Millisecond
+
+// writeFailed ends the connection, but lets the reader find the reason first: what the switch said before it
+// hung up tells more than a broken pipe.
+func (c *Conn) writeFailed(err error) {
+	timer := time.NewTimer(lastWords)
+	defer timer.Stop()
+	select {
+	case <-c.done:
+	case <-timer.C:
+		c.fail(lost(err))
 	}
-	return nil
 }
 
 // send queues whole messages for the writer and takes ownership of the buffer. It blocks while the switch is slow.

@@ -297,21 +297,17 @@ func staleConnections(cfg *Config, old, now *k8s.ServicePort) []flow.CTFilter {
 	if old.Name.Protocol != "UDP" {
 		return nil
 	}
-	in := map[netip.AddrPort]bool{}
+	seen := map[netip.AddrPort]bool{}
 	if now != nil {
-		for _, es := range [][]k8s.Endpoint{now.ClusterEndpoints, now.LocalEndpoints} {
-			for _, e := range es {
-				in[e.Addr] = true
-			}
+		for _, e := range now.Serving {
+			seen[e] = true
 		}
 	}
 	var gone []netip.AddrPort
-	for _, es := range [][]k8s.Endpoint{old.ClusterEndpoints, old.LocalEndpoints} {
-		for _, e := range es {
-			if !in[e.Addr] {
-				in[e.Addr] = true
-				gone = append(gone, e.Addr)
-			}
+	for _, e := range old.Serving {
+		if !seen[e] {
+			seen[e] = true
+			gone = append(gone, e)
 		}
 	}
 	var out []flow.CTFilter

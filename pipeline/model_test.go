@@ -66,6 +66,9 @@ func (s shape) servicePort() *k8s.ServicePort {
 	for i := range s.cluster {
 		e := k8s.Endpoint{Addr: netip.AddrPortFrom(at(10, 11+i), 80), Local: i < s.local}
 		sp.ClusterEndpoints = append(sp.ClusterEndpoints, e)
+		if s.protocol == "UDP" {
+			sp.Serving = append(sp.Serving, e.Addr)
+		}
 		if e.Local {
 			sp.LocalEndpoints = append(sp.LocalEndpoints, e)
 		}

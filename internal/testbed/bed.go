@@ -23,6 +23,7 @@ type Bed struct {
 	RunDir string
 
 	opt      Options
+	ipv4     hostsIPv4
 	dir      *tempDir
 	ovsdb    *process
 	vswitchd *process
@@ -55,6 +56,7 @@ func New(ctx context.Context, o Options) (*Bed, error) {
 		Bridge:  o.Bridge,
 		RunDir:  dir.path,
 		opt:     o,
+		ipv4:    o.IPv4.hosts(),
 		dir:     dir,
 		pods:    map[string]*Pod{},
 		numbers: map[bool]map[int]bool{true: {}, false: {}},
@@ -79,9 +81,9 @@ func (b *Bed) build(ctx context.Context) error {
 		mac     string
 		forward bool
 	}{
-		{&b.Node, "node", NodeIP4, NodeIP6, NodeMAC, true},
-		{&b.Router, "router", RouterIP4, RouterIP6, GatewayMAC, true},
-		{&b.Remote, "remote", RemoteIP4, RemoteIP6, "", true},
+		{&b.Node, "node", b.ipv4.node, NodeIP6, NodeMAC, true},
+		{&b.Router, "router", b.ipv4.router, RouterIP6, GatewayMAC, true},
+		{&b.Remote, "remote", b.ipv4.remote, RemoteIP6, "", true},
 		{&b.External, "external", ExternalIP4, ExternalIP6, "", false},
 	} {
 		host, err := b.newHost(h.name, h.ip4, h.ip6, h.mac, h.forward)
@@ -99,8 +101,11 @@ func (b *Bed) build(ctx context.Context) error {
 // wire makes the links and routes between the four fixed hosts.
 func (b *Bed) wire() error {
 	node, router, remote, external := b.Node.ns, b.Router.ns, b.Remote.ns, b.External.ns
-	uplink := []netip.Prefix{netip.PrefixFrom(GatewayIP4, 24), netip.PrefixFrom(GatewayIP6, 64)}
-	nodeNet := []netip.Prefix{netip.PrefixFrom(RouterIP4, 24), netip.PrefixFrom(RouterIP6, 64)}
+	uplink := []netip.Prefix{netip.PrefixFrom(b.ipv4.gateway, 24), netip.PrefixFrom(GatewayIP6, 64)}
+	nodeNet := []netip.Prefix{netip.PrefixFrom(b.ipv4.router, 24), netip.PrefixFrom(RouterIP6, 64)}
+	remoteNet := []netip.Prefix{
+		netip.PrefixFrom(b.ipv4.remoteGateway, b.ipv4.remoteBits), netip.MustParsePrefix("fd00:ac:1::1/64"),
+	}
 	nodeDev := "uplink"
 	if b.opt.NodeOutside {
 		nodeDev = "node"
@@ -109,7 +114,7 @@ func (b *Bed) wire() error {
 			end{ns: node, name: NodeNIC, addr: b.Node.prefixes(24, 64)}, b.opt.MTU); err != nil {
 			return err
 		}
-		if err := defaultRoutes(node, RouterIP4, RouterIP6, NodeNIC); err != nil {
+		if err := defaultRoutes(node, b.ipv4.router, RouterIP6, NodeNIC); err != nil {
 			return err
 		}
 	} else {
@@ -121,8 +126,8 @@ func (b *Bed) wire() error {
 		return err
 	}
 	if err := connect(
-		end{ns: router, name: "remote", addr: prefixes("172.16.1.1/24", "fd00:ac:1::1/64")},
-		end{ns: remote, name: "eth0", addr: b.Remote.prefixes(24, 64)}, b.opt.MTU); err != nil {
+		end{ns: router, name: "remote", addr: remoteNet},
+		end{ns: remote, name: "eth0", addr: b.Remote.prefixes(b.ipv4.remoteBits, 64)}, b.opt.MTU); err != nil {
 		return err
 	}
 	if err := connect(
@@ -130,10 +135,18 @@ func (b *Bed) wire() error {
 		end{ns: external, name: "eth0", addr: b.External.prefixes(24, 64)}, b.opt.MTU); err != nil {
 		return err
 	}
+	if b.ipv4.remoteBits == 32 { // the second node shares the node's subnet, on a link of its own
+		if err := errors.Join(
+			router.route(netip.PrefixFrom(b.ipv4.remote, 32), netip.Addr{}, "remote"),
+			router.sysctl([2]string{"ipv4/conf/" + nodeDev + "/proxy_arp", "1"}),
+		); err != nil {
+			return err
+		}
+	}
 	return errors.Join(
-		defaultRoutes(remote, netip.MustParseAddr("172.16.1.1"), netip.MustParseAddr("fd00:ac:1::1"), "eth0"),
+		defaultRoutes(remote, b.ipv4.remoteGateway, netip.MustParseAddr("fd00:ac:1::1"), "eth0"),
 		defaultRoutes(external, netip.MustParseAddr("192.168.0.1"), netip.MustParseAddr("fd00:c0::1"), "eth0"),
-		router.route(RemotePodCIDR4, RemoteIP4, "remote"),
+		router.route(b.ipv4.remotePods, b.ipv4.remote, "remote"),
 		router.route(RemotePodCIDR6, RemoteIP6, "remote"),
 		b.serviceRoutes(nodeDev),
 	)
@@ -144,7 +157,7 @@ func (b *Bed) serviceRoutes(dev string) error {
 		return nil
 	}
 	for _, p := range ServiceRanges {
-		via := NodeIP4
+		via := b.ipv4.node
 		if p.Addr().Is6() {
 			via = NodeIP6
 		}

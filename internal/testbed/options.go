@@ -4,7 +4,7 @@ import (
 	"net/netip"
 )
 
-// Addresses that every bed has. They do not collide between beds: each bed has
+// Addresses that every bed has, but see [Addressing]. They do not collide between beds: each bed has
 // namespaces of its own.
 var (
 	NodeIP4     = netip.MustParseAddr("172.16.0.2")
@@ -61,9 +61,50 @@ type Options struct {
 	NoServiceRoutes bool
 	// MTU of all links in bytes; 0 means 1500.
 	MTU int
+	// IPv4 replaces the usual IPv4 addresses; the zero value keeps them.
+	IPv4 Addressing
 	// Dir is where the bed makes its directory; "" means /tmp. It must be short:
 	// the paths of the switch's sockets have a limit of 107 bytes.
 	Dir string
+}
+
+// Addressing is a bed's IPv4 addressing, for manifests that come with addresses
+// of their own. The node and the second node are in one /24, the router is its
+// .1. Pod N is the Nth address of a /24, whose .1 is the pods' gateway.
+type Addressing struct {
+	Node, Remote     netip.Addr
+	Pods, RemotePods netip.Prefix
+}
+
+// hostsIPv4 are the addresses that an Addressing stands for.
+type hostsIPv4 struct {
+	node, router, remote, remoteGateway netip.Addr
+	gateway, remotePodGateway           netip.Addr
+	remoteBits                          int // length of the second node's subnet
+	pods, remotePods                    netip.Prefix
+}
+
+func (a Addressing) hosts() hostsIPv4 {
+	if a == (Addressing{}) {
+		return hostsIPv4{
+			node: NodeIP4, router: RouterIP4, remote: RemoteIP4, remoteGateway: netip.MustParseAddr("172.16.1.1"),
+			gateway: GatewayIP4, remotePodGateway: nth(RemotePodCIDR4, 1),
+			remoteBits: 24, pods: PodCIDR4, remotePods: RemotePodCIDR4,
+		}
+	}
+	router := nth(netip.PrefixFrom(a.Node, 24), 1)
+	return hostsIPv4{
+		node: a.Node, router: router, remote: a.Remote, remoteGateway: router,
+		gateway: nth(a.Pods, 1), remotePodGateway: nth(a.RemotePods, 1),
+		remoteBits: 32, pods: a.Pods, remotePods: a.RemotePods,
+	}
+}
+
+// nth is address number n of an IPv4 /24.
+func nth(p netip.Prefix, n int) netip.Addr {
+	b := p.Masked().Addr().As4()
+	b[3] = byte(n)
+	return netip.AddrFrom4(b)
 }
 
 // NodeNIC is the node's network card outside the bridge, where it has one.

@@ -180,7 +180,7 @@ func (b *Bed) setUpLocal(ctx context.Context) error {
 	if b.opt.NodeOutside {
 		return nil
 	}
-	return defaultRoutes(b.Node.ns, RouterIP4, RouterIP6, b.Bridge)
+	return defaultRoutes(b.Node.ns, b.ipv4.router, RouterIP6, b.Bridge)
 }
 
 // awaitVswitchd waits until ok is true and tells whether it is; it gives up when

@@ -122,15 +122,15 @@ func (b *Bed) newPod(spec PodSpec, local bool) (*Pod, error) {
 		return nil, err
 	}
 	var ip4, ip6 netip.Addr
-	subnet4, subnet6, gw4, gw6 := "10.0.0.", "fd00:a::", GatewayIP4, GatewayIP6
+	subnet4, subnet6, gw4, gw6 := b.ipv4.pods, "fd00:a::", b.ipv4.gateway, GatewayIP6
 	node := b.Node.ns
 	if !local {
-		subnet4, subnet6 = "10.0.1.", "fd00:b::"
-		gw4, gw6 = netip.MustParseAddr("10.0.1.1"), netip.MustParseAddr("fd00:b::1")
+		subnet4, subnet6 = b.ipv4.remotePods, "fd00:b::"
+		gw4, gw6 = b.ipv4.remotePodGateway, netip.MustParseAddr("fd00:b::1")
 		node = b.Remote.ns
 	}
 	if !spec.NoIPv4 {
-		ip4 = netip.MustParseAddr(fmt.Sprint(subnet4, p.Number))
+		ip4 = nth(subnet4, p.Number)
 	}
 	if !spec.NoIPv6 {
 		ip6 = netip.MustParseAddr(fmt.Sprint(subnet6, p.Number))

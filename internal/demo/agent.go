@@ -1,0 +1,180 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	status "github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+const (
+	settleLimit = 20 * time.Second     // how long nkp may take to bring the switch in step
+	pollPause   = 5 * time.Millisecond // between two questions
+	termLimit   = 10 * time.Second     // how long nkp may take to end
+	logLines    = 12                   // of nkp's log, shown when a step failed
+	nkpCookies  = "cookie=0x6e6b700000000000/0xffffff0000000000"
+)
+
+// agent is a running nkp.
+type agent struct {
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended
+}
+
+func (l *lab) socket() string  { return filepath.Join(l.RunDir, "nkp.sock") }
+func (l *lab) logFile() string { return filepath.Join(l.RunDir, "nkp.log") }
+
+// sourceArgs are the flags that plan, diff and run share.
+func (l *lab) sourceArgs() []string {
+	return []string{"--manifests", l.manifest, "--ovsdb", l.DB(), "--bridge", l.Bridge, "--hostname-override", nodeName,
+		"--gateway-mac", testbed.GatewayMAC, "--cluster-cidr", clusterCIDR}
+}
+
+// startAgent starts nkp on the node; it dies with this process.
+func (l *lab) startAgent() error {
+	log, err := os.OpenFile(l.logFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close() // nkp has its own copy
+	a := &agent{cmd: exec.Command(l.nkp, append([]string{"run", "--socket", l.socket()}, l.sourceArgs()...)...), done: make(chan struct{})}
+	a.cmd.Stdout, a.cmd.Stderr = log, log
+	if err := l.Node.Start(a.cmd); err != nil {
+		return fmt.Errorf("start nkp: %w", err)
+	}
+	go func() { // ends with nkp
+		_ = a.cmd.Wait()
+		close(a.done)
+	}()
+	l.agent = a
+	return nil
+}
+
+func (a *agent) kill() {
+	_ = a.cmd.Process.Kill()
+	<-a.done
+}
+
+func (a *agent) stop() {
+	if a == nil {
+		return
+	}
+	_ = a.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-a.done:
+	case <-time.After(termLimit):
+		a.kill()
+	}
+}
+
+// nkpSays runs a command of nkp on the node and gives what it printed and its exit status.
+func (l *lab) nkpSays(args ...string) (stdout string, exit int, err error) {
+	var out, errOut bytes.Buffer
+	cmd := exec.Command(l.nkp, args...)
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	if err := l.Node.Start(cmd); err != nil {
+		return "", -1, err
+	}
+	err = cmd.Wait()
+	var failed *exec.ExitError
+	if err != nil && (!errors.As(err, &failed) || errOut.Len() > 0) {
+		err = fmt.Errorf("nkp %s: %w: %s", args[0], err, strings.TrimSpace(errOut.String()))
+	} else {
+		err = nil
+	}
+	return out.String(), cmd.ProcessState.ExitCode(), err
+}
+
+// view is the model of the manifest, by "nkp plan -o json".
+func (l *lab) view() (*k8s.View, error) {
+	out, _, err := l.nkpSays("plan", "--manifests", l.manifest, "--hostname-override", nodeName, "-o", "json")
+	if err != nil {
+		return nil, err
+	}
+	v := &k8s.View{}
+	if err := json.Unmarshal([]byte(out), v); err != nil {
+		return nil, fmt.Errorf("nkp plan -o json: %w", err)
+	}
+	return v, nil
+}
+
+// status is the agent's own report.
+func (l *lab) status() (*status.Status, error) {
+	out, _, err := l.nkpSays("status", "--socket", l.socket(), "-o", "json")
+	if err != nil {
+		return nil, err
+	}
+	s := &status.Status{}
+	return s, json.Unmarshal([]byte(out), s)
+}
+
+// settle waits until "nkp diff" finds the switch equal to what the manifest calls for, and tells how long it took from
+// since on.
+func (l *lab) settle(ctx context.Context, since time.Time) (time.Duration, error) {
+	var last string
+	err := l.await(ctx, func() (bool, error) {
+		out, exit, err := l.nkpSays(append([]string{"diff"}, l.sourceArgs()...)...)
+		if last = out; exit == 0 {
+			return true, nil
+		}
+		return false, err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("the switch is not in step: %w\n%s", err, head(last, 10))
+	}
+	return time.Since(since), nil
+}
+
+// agentReady waits until the agent says that the switch is in step.
+func (l *lab) agentReady(ctx context.Context, since time.Time) (time.Duration, error) {
+	err := l.await(ctx, func() (bool, error) {
+		s, err := l.status()
+		return err == nil && s.InStep, err
+	})
+	return time.Since(since), err
+}
+
+// await asks until ok says yes; its last error tells why it did not.
+func (l *lab) await(ctx context.Context, ok func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, settleLimit)
+	defer cancel()
+	for {
+		yes, err := ok()
+		if yes {
+			return nil
+		}
+		select {
+		case <-l.agent.done:
+			return errors.New("nkp has ended")
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), err)
+		case <-time.After(pollPause):
+		}
+	}
+}
+
+// logTail is the end of nkp's log.
+func (l *lab) logTail() string {
+	b, _ := os.ReadFile(l.logFile())
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	return strings.Join(lines[max(0, len(lines)-logLines):], "\n")
+}
+
+func head(text string, n int) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	if len(lines) > n {
+		lines = append(lines[:n], "...")
+	}
+	return strings.Join(lines, "\n")
+}

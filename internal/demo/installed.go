@@ -1,0 +1,71 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// installed reads what nkp has on the switch, by ovs-ofctl: flows with their age, and groups.
+func (l *lab) installed() (flows map[string]time.Duration, groups map[string]bool, err error) {
+	text, err := l.Ofctl("dump-flows", l.Bridge, nkpCookies)
+	if err != nil {
+		return nil, nil, err
+	}
+	if flows, err = parseFlows(text); err != nil {
+		return nil, nil, err
+	}
+	if text, err = l.Ofctl("dump-groups", l.Bridge); err != nil {
+		return nil, nil, err
+	}
+	groups = map[string]bool{}
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, "group_id=") {
+			groups[line] = true
+		}
+	}
+	return flows, groups, nil
+}
+
+var (
+	age     = regexp.MustCompile(`duration=([0-9.]+s)`)
+	counter = regexp.MustCompile(`(duration|n_packets|n_bytes|idle_age|hard_age)=[0-9.]+s?, `)
+)
+
+// parseFlows takes a dump of flows apart: a flow without its counters, and its age.
+func parseFlows(text string) (map[string]time.Duration, error) {
+	flows := map[string]time.Duration{}
+	for line := range strings.Lines(text) {
+		m := age.FindStringSubmatch(line)
+		if m == nil {
+			continue
+		}
+		d, err := time.ParseDuration(m[1])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", strings.TrimSpace(line), err)
+		}
+		flows[counter.ReplaceAllString(strings.TrimSpace(line), "")] = d
+	}
+	return flows, nil
+}
+
+// compareInstalled wants two readings to be the same and gives the age of the youngest flow in the second.
+func compareInstalled(flows map[string]time.Duration, groups map[string]bool, flows2 map[string]time.Duration, groups2 map[string]bool) (youngest time.Duration, err error) {
+	if !maps.Equal(groups, groups2) {
+		return 0, fmt.Errorf("the switch's groups changed: %d before, %d now", len(groups), len(groups2))
+	}
+	for f, d := range flows2 {
+		if _, ok := flows[f]; !ok {
+			return 0, fmt.Errorf("a flow is new: %s", f)
+		}
+		if youngest == 0 || d < youngest {
+			youngest = d
+		}
+	}
+	if len(flows) != len(flows2) {
+		return 0, fmt.Errorf("flows are missing: %d before, %d now", len(flows), len(flows2))
+	}
+	return youngest, nil
+}

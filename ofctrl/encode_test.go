@@ -1,0 +1,208 @@
+package ofctrl
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"antrea.io/libOpenflow/openflow15"
+	"antrea.io/ofnet/ofctrl"
+
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// TestFieldHeaders compares the headers in oxm.go with libOpenflow's.
+func TestFieldHeaders(t *testing.T) {
+	for name, h := range map[string]uint32{
+		"OXM_OF_IN_PORT": oxmInPort, "OXM_OF_ETH_DST": oxmEthDst, "OXM_OF_ETH_SRC": oxmEthSrc, "OXM_OF_ETH_TYPE": oxmEthType,
+		"OXM_OF_IP_PROTO": oxmIPProto, "OXM_OF_IPV4_SRC": oxmIPv4Src, "OXM_OF_IPV4_DST": oxmIPv4Dst, "OXM_OF_TCP_DST": oxmTCPDst,
+		"OXM_OF_UDP_DST": oxmUDPDst, "OXM_OF_SCTP_DST": oxmSCTPDst, "OXM_OF_IPV6_SRC": oxmIPv6Src, "OXM_OF_IPV6_DST": oxmIPv6Dst,
+		"OXM_OF_ICMPV6_TYPE": oxmICMPv6Type, "NXM_OF_IN_PORT": nxmInPort, "NXM_OF_ETH_DST": nxmEthDst, "NXM_OF_ETH_SRC": nxmEthSrc,
+		"NXM_OF_ETH_TYPE": nxmEthType, "NXM_OF_IP_SRC": nxmIPSrc, "NXM_NX_REG0": nxmReg0, "NXM_NX_REG1": nxmReg1,
+		"NXM_NX_REG2": nxmReg2, "NXM_NX_REG3": nxmReg3, "NXM_NX_IPV6_SRC": nxmIPv6Src, "NXM_NX_CT_STATE": nxmCTState, "NXM_NX_CT_MARK": nxmCTMark,
+	} {
+		if want := field(name, false).MarshalHeader(); h != want {
+			t.Errorf("%s: %#x, libOpenflow has %#x", name, h, want)
+		}
+		if want := field(name, true).MarshalHeader(); masked(h) != want {
+			t.Errorf("%s with a mask: %#x, libOpenflow has %#x", name, masked(h), want)
+		}
+		for _, on := range []bool{false, true} {
+			w := h
+			if on {
+				w = masked(h)
+			}
+			if f, m := unmasked(w); f != h || m != on {
+				t.Errorf("%s: unmasked(%#x) is %#x, %v", name, w, f, m)
+			}
+		}
+	}
+	if f, _ := unmasked(0x0001d307); f == nxmCTState {
+		t.Error("an odd length passes for a masked field")
+	}
+}
+
+// TestCTAgainstOfnet compares templates that were filled in with what ofnet encodes whole.
+func TestCTAgainstOfnet(t *testing.T) {
+	e := newEncoder()
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 20000 {
+		a := flow.CT{Commit: r.IntN(2) == 0, Zone: uint16(r.Uint32()), Table: uint8(r.Uint32()), MarkFromReg1: r.IntN(2) == 0}
+		a.NAT.Kind = flow.NATKind(r.IntN(4))
+		nat := openflow15.NewNXActionCTNAT()
+		if a.NAT.Kind >= flow.NATSrc {
+			var ip [16]byte
+			for i := range ip {
+				ip[i] = byte(r.Uint32() | 1)
+			}
+			if r.IntN(2) == 0 {
+				a.NAT.Addr = netip.AddrFrom4([4]byte(ip[:4]))
+				nat.SetRangeIPv4Min(net.IP(ip[:4]))
+			} else {
+				a.NAT.Addr = netip.AddrFrom16(ip)
+				nat.SetRangeIPv6Min(net.IP(ip[:]))
+			}
+			if a.NAT.Kind == flow.NATSrc {
+				nat.SetSNAT()
+			} else {
+				nat.SetDNAT()
+			}
+			if r.IntN(2) == 0 {
+				a.NAT.PortMin, a.NAT.PortMax = uint16(r.Uint32()|1), uint16(r.Uint32()|1)
+				nat.SetRangeProtoMin(&a.NAT.PortMin)
+				nat.SetRangeProtoMax(&a.NAT.PortMax)
+			}
+		}
+		nat.Len()
+		var acts []openflow15.Action
+		if a.NAT.Kind != flow.NATNone {
+			acts = append(acts, nat)
+		}
+		if a.MarkFromReg1 {
+			acts = append(acts, copyReg1ToMark())
+		}
+		table := &a.Table
+		if a.Table == flow.NoTable {
+			table = nil
+		}
+		want := mustMarshal(ofctrl.NewNXConnTrackAction(a.Commit, false, table, &a.Zone, acts...).GetActionMessage())
+		got, err := e.action(nil, a)
+		if err != nil || !bytes.Equal(got, want) {
+			t.Fatalf("%v: %v\n got %x\nwant %x", a, err, got, want)
+		}
+	}
+}
+
+// TestDecodedByLibOpenflow has libOpenflow read messages that this package encoded.
+func TestDecodedByLibOpenflow(t *testing.T) {
+	e := newEncoder()
+	for _, f := range allShapes(t).Flows {
+		if slices.Contains(f.Actions, flow.Action(flow.ClearInPort{})) {
+			continue // libOpenflow does not decode NXM_OF_IN_PORT
+		}
+		b, err := e.flowAdd(nil, 7, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mod := openflow15.NewFlowMod()
+		if err := mod.UnmarshalBinary(b); err != nil {
+			t.Errorf("%v: %v", f, err)
+			continue
+		}
+		if mod.TableId != f.Table || mod.Priority != f.Priority || mod.Cookie != f.Cookie || mod.Xid != 7 {
+			t.Errorf("%v: %+v", f, mod)
+		}
+		acts := 0
+		for _, i := range mod.Instructions {
+			acts += len(i.(*openflow15.InstrActions).Actions)
+		}
+		if acts != len(f.Actions) {
+			t.Errorf("%v: %d actions", f, acts)
+		}
+	}
+}
+
+// TestRoundTrip encodes actions, matches and groups and decodes them without a switch.
+func TestRoundTrip(t *testing.T) {
+	e, d := newEncoder(), newDecoder()
+	for _, v6 := range []bool{false, true} {
+		d.v6 = v6
+		for _, as := range actionShapes(v6) {
+			b, err := e.actions(nil, as)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := d.actions(nil, b)
+			if err != nil || fmt.Sprint(got) != fmt.Sprint(as) {
+				t.Errorf("%v: %v, %v", as, got, err)
+			}
+		}
+	}
+	for _, m := range matchShapes() {
+		b, err := match(nil, &m, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, n, err := decodeMatch(b)
+		if err != nil || n != len(b) || got != m {
+			t.Errorf("%v: %v (%d of %d bytes), %v", m, got, n, len(b), err)
+		}
+	}
+}
+
+// TestSizes compares the sizes that package flow computes with encodings.
+func TestSizes(t *testing.T) {
+	e := newEncoder()
+	var bs []flow.Bucket
+	for _, v6 := range []bool{false, true} {
+		for _, as := range actionShapes(v6) {
+			bs = append(bs, flow.Bucket{ID: uint32(len(bs)), Actions: as})
+		}
+	}
+	for _, b := range bs {
+		raw, err := e.bucket(nil, &b)
+		if err != nil || len(raw) != b.EncodedSize() {
+			t.Errorf("%v: %d bytes, EncodedSize says %d; %v", b, len(raw), b.EncodedSize(), err)
+		}
+	}
+	for m := flow.DPHash; m < flow.UnknownMethod; m++ {
+		g := &flow.Group{ID: 1, Method: m, Buckets: bs}
+		raw, err := e.groupPart(nil, 1, g, g.Buckets, 0)
+		if err != nil || len(raw)+16 != g.EncodedSize() {
+			t.Errorf("method %d: %d bytes, EncodedSize says %d; %v", m, len(raw), g.EncodedSize(), err)
+		}
+		for _, limit := range []int{200, 500, 1000, 5000, maxMessage} {
+			n := 0
+			for i, part := range g.Parts(limit) {
+				raw, err := e.groupPart(nil, 1, g, part, i)
+				if err != nil || len(raw)+16 > limit && len(part) > 1 {
+					t.Errorf("limit %d: part %d has %d bytes; %v", limit, i, len(raw)+16, err)
+				}
+				for _, b := range part {
+					if b.ID != uint32(n) {
+						t.Errorf("limit %d: bucket %d at place %d", limit, b.ID, n)
+					}
+					n++
+				}
+			}
+			if n != len(bs) {
+				t.Errorf("limit %d: %d of %d buckets", limit, n, len(bs))
+			}
+		}
+	}
+}
+
+// TestWideLimit finds the widest group by size and compares with what Open vSwitch's description would need.
+func TestWideLimit(t *testing.T) {
+	g := &flow.Group{}
+	for !g.TooWide() {
+		g.Buckets = append(g.Buckets, flow.Bucket{Weight: 1, Actions: []flow.Action{dnat("10.0.0.1", 80)}})
+	}
+	if n := len(g.Buckets) - 1; n != (65535-16-16-40)/88 {
+		t.Errorf("%d buckets", n)
+	}
+}

@@ -1,0 +1,395 @@
+package ofctrl
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// fake is a switch that shakes hands and then does what a test wants.
+type fake struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+func (f *fake) read() (frame, error) {
+	h, err := f.r.Peek(4)
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, binary.BigEndian.Uint16(h[2:]))
+	_, err = io.ReadFull(f.r, b)
+	return b, err
+}
+
+// serveFake answers each connection with serve, after the handshake.
+func serveFake(t testing.TB, serve func(*fake)) Target {
+	t.Helper()
+	return listenFake(t, func(f *fake) {
+		if f.shakeHands() == nil {
+			serve(f)
+		}
+	})
+}
+
+func listenFake(t testing.TB, serve func(*fake)) Target {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() { // ends when the listener is closed
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				serve(&fake{c, bufio.NewReader(c)})
+			}()
+		}
+	}()
+	return Target{Network: "unix", Address: path}
+}
+
+func (f *fake) shakeHands() error {
+	f.Write(message(typeHello, 1, 0, 1, 0, 8, 0, 0, 0, 1<<6))
+	for {
+		m, err := f.read()
+		if err != nil {
+			return err
+		}
+		switch m.typ() {
+		case typeFeaturesRequest:
+			f.Write(message(typeFeaturesReply, m.xid(), make([]byte, 24)...))
+		case typeBarrierRequest:
+			f.Write(message(typeBarrierReply, m.xid()))
+			return nil
+		}
+	}
+}
+
+// drain reads and drops everything.
+func (f *fake) drain() {
+	for {
+		if _, err := f.read(); err != nil {
+			return
+		}
+	}
+}
+
+func dialFake(t testing.TB, target Target, o Options) *Conn {
+	t.Helper()
+	c, err := Dial(t.Context(), target, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func awaitEnd(t testing.TB, c *Conn) error {
+	t.Helper()
+	select {
+	case <-c.Done():
+		return c.Err()
+	case <-time.After(10 * time.Second):
+		t.Fatal("connection goes on")
+		return nil
+	}
+}
+
+// TestSilent has a switch that neither answers nor hangs up, one that does not even read, and one that answers.
+func TestSilent(t *testing.T) {
+	t.Parallel()
+	o := Options{EchoInterval: 50 * time.Millisecond, EchoTimeout: 150 * time.Millisecond}
+	for name, serve := range map[string]func(*fake){
+		"reads":        (*fake).drain,
+		"does nothing": func(*fake) { select {} },
+	} {
+		c := dialFake(t, serveFake(t, serve), o)
+		start := time.Now()
+		_, err := c.Commit(t.Context(), flow.Diff(flow.NewState(), bigState(5000)))
+		if !errors.Is(err, ErrSilent) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if took := time.Since(start); took > 2*time.Second {
+			t.Errorf("%s: noticed after %v", name, took)
+		}
+		if err := awaitEnd(t, c); !errors.Is(err, ErrSilent) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	var asked atomic.Int32
+	c := dialFake(t, serveFake(t, func(f *fake) {
+		for {
+			m, err := f.read()
+			if err != nil {
+				return
+			}
+			if m.typ() == typeEchoRequest {
+				asked.Add(1)
+				f.Write(message(typeEchoReply, m.xid()))
+			}
+		}
+	}), o)
+	time.Sleep(500 * time.Millisecond)
+	if err := c.Err(); err != nil || asked.Load() < 3 {
+		t.Errorf("%v after %d echo requests", err, asked.Load())
+	}
+}
+
+// TestAnswersEcho has a switch that asks for echoes, with data.
+func TestAnswersEcho(t *testing.T) {
+	t.Parallel()
+	got := make(chan frame, 1)
+	dialFake(t, serveFake(t, func(f *fake) {
+		f.Write(message(typeEchoRequest, 77, 1, 2, 3))
+		if m, err := f.read(); err == nil {
+			got <- m
+		}
+		f.drain()
+	}), Options{})
+	select {
+	case m := <-got:
+		if m.typ() != typeEchoReply || m.xid() != 77 || string(m.body()) != "\x01\x02\x03" {
+			t.Errorf("%x", []byte(m))
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("no answer")
+	}
+}
+
+// TestLiar has switches that break the protocol: the connection ends with a clear error, and callers with it.
+func TestLiar(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		send []byte
+		text string
+	}{
+		"length 0":         {[]byte{6, 0, 0, 0, 0, 0, 0, 0}, "length of 0"},
+		"length 7":         {[]byte{6, 5, 0, 7, 0, 0, 0, 0}, "length of 7"},
+		"version 4":        {[]byte{4, 19, 0, 8, 0, 0, 0, 0}, "version 4"},
+		"cut off":          {[]byte{6, 19, 0, 100, 0, 0, 0, 0, 1}, "unexpected EOF"},
+		"header cut off":   {[]byte{6, 19, 0}, "unexpected EOF"},
+		"bad packet-in":    {message(typePacketIn, 0, make([]byte, 20)...), "match of type 0"},
+		"short packet-in":  {message(typePacketIn, 0, 1), "cut off"},
+		"hangs up":         {nil, "switch closed"},
+		"unasked messages": {message(typeBarrierReply, 99), "switch closed"},
+	} {
+		c := dialFake(t, serveFake(t, func(f *fake) { f.Write(tc.send) }), Options{OnPacketIn: func(*PacketIn) {}})
+		if _, err := c.ReadBack(t.Context(), ownFilter); err == nil {
+			t.Errorf("%s: read back", name)
+		}
+		if err := awaitEnd(t, c); !strings.Contains(err.Error(), tc.text) {
+			t.Errorf("%s: %v, want %q", name, err, tc.text)
+		}
+	}
+}
+
+// TestBadAnswers has switches whose frames are sound and whose contents are not: the call fails and the
+// connection lives.
+func TestBadAnswers(t *testing.T) {
+	t.Parallel()
+	for name, body := range map[string][]byte{
+		"other type":      {0, 99, 0, 0, 0, 0, 0, 0},
+		"short":           {0},
+		"entry length 0":  append([]byte{0, 1, 0, 0, 0, 0, 0, 0}, make([]byte, 24)...),
+		"entry too long":  append([]byte{0, 1, 0, 0, 0, 0, 0, 0, 255, 255}, make([]byte, 24)...),
+		"entry of header": append([]byte{0, 1, 0, 0, 0, 0, 0, 0, 0, 24}, make([]byte, 22)...),
+	} {
+		c := dialFake(t, serveFake(t, func(f *fake) {
+			for {
+				m, err := f.read()
+				if err != nil {
+					return
+				}
+				if m.typ() == typeMultipartRequest {
+					f.Write(message(typeMultipartReply, m.xid(), body...))
+				}
+			}
+		}), Options{})
+		if _, err := c.ReadBack(t.Context(), ownFilter); !errors.Is(err, ErrProtocol) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := c.Err(); err != nil {
+			t.Errorf("%s: connection ended: %v", name, err)
+		}
+	}
+}
+
+// TestFlood has a switch that answers without end: the asker's context ends it, memory stays bounded.
+func TestFlood(t *testing.T) {
+	t.Parallel()
+	reply := func(xid uint32) []byte {
+		return message(typeMultipartReply, xid, 0, mpFlowDesc, 0, mpMore, 0, 0, 0, 0)
+	}
+	target := serveFake(t, func(f *fake) {
+		for {
+			m, err := f.read()
+			if err != nil {
+				return
+			}
+			if m.typ() == typeMultipartRequest {
+				for {
+					if _, err := f.Write(reply(m.xid())); err != nil {
+						return
+					}
+				}
+			}
+		}
+	})
+	c := dialFake(t, target, Options{})
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := c.ReadBack(ctx, ownFilter); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	time.Sleep(200 * time.Millisecond)
+	runtime.ReadMemStats(&after)
+	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 64<<20 {
+		t.Errorf("heap grew by %d bytes", grown)
+	}
+}
+
+// TestErrorFlood has a switch that refuses everything, and twice.
+func TestErrorFlood(t *testing.T) {
+	t.Parallel()
+	target := serveFake(t, func(f *fake) {
+		w := bufio.NewWriterSize(f, 1<<16)
+		for {
+			m, err := f.read()
+			if err != nil {
+				return
+			}
+			switch {
+			case m.typ() == typeBundleAdd:
+				for range 2 {
+					w.Write(message(typeError, m.xid(), 0, 5, 0, 1))
+				}
+			case m.typ() == typeBundleControl:
+				body := append([]byte(nil), m.body()...)
+				body[5]++
+				w.Write(message(typeBundleControl, m.xid(), body...))
+				w.Flush()
+			}
+		}
+	})
+	c := dialFake(t, target, Options{})
+	_, err := c.Commit(t.Context(), flow.Diff(flow.NewState(), bigState(3000)))
+	tx := txError(t, err)
+	if tx.Stage != StageBundle || len(tx.Rejected) == 0 || len(tx.Rejected) > maxRejections || tx.More == 0 {
+		t.Errorf("stage %s, %d rejected and %d more", tx.Stage, len(tx.Rejected), tx.More)
+	}
+	if tx.Rejected[0].Reason() != "OFPFMFC_TABLE_FULL" {
+		t.Error(tx.Rejected[0].Reason())
+	}
+}
+
+// TestOutcomeUnknown has switches that fail between the commit and its reply.
+func TestOutcomeUnknown(t *testing.T) {
+	t.Parallel()
+	bundleUntil := func(last uint16, then func(*fake)) func(*fake) {
+		return func(f *fake) {
+			for {
+				m, err := f.read()
+				if err != nil {
+					return
+				}
+				if m.typ() != typeBundleControl {
+					continue
+				}
+				if u16(m.body()[4:]) == last {
+					then(f)
+					return
+				}
+				body := append([]byte(nil), m.body()...)
+				body[5]++
+				f.Write(message(typeBundleControl, m.xid(), body...))
+			}
+		}
+	}
+	d := flow.Diff(flow.NewState(), bigState(2))
+	c := dialFake(t, serveFake(t, bundleUntil(bundleCommit, func(*fake) {})), Options{})
+	if _, err := c.Commit(t.Context(), d); !errors.Is(err, ErrOutcomeUnknown) {
+		t.Error(err)
+	}
+	c = dialFake(t, serveFake(t, bundleUntil(bundleCommit, (*fake).drain)), Options{CommitTimeout: 100 * time.Millisecond})
+	if _, err := c.Commit(t.Context(), d); !errors.Is(err, ErrOutcomeUnknown) {
+		t.Error(err)
+	}
+	if awaitEnd(t, c) == nil {
+		t.Error("connection goes on after an unknown outcome")
+	}
+	c = dialFake(t, serveFake(t, bundleUntil(bundleClose, func(*fake) {})), Options{})
+	if _, err := c.Commit(t.Context(), d); err == nil || errors.Is(err, ErrOutcomeUnknown) {
+		t.Errorf("before the commit: %v", err)
+	}
+}
+
+// TestHandshake has switches that do not come to a hello of 1.5.
+func TestHandshake(t *testing.T) {
+	t.Parallel()
+	var version *VersionError
+	for name, tc := range map[string]struct {
+		serve func(*fake)
+		check func(error) bool
+	}{
+		"1.0 and 1.3": {func(f *fake) { f.Write(message(typeHello, 1, 0, 1, 0, 8, 0, 0, 0, 1<<4|1<<1)); f.drain() }, func(err error) bool {
+			return errors.As(err, &version) && strings.Join(version.Offers, " ") == "1.0 1.3"
+		}},
+		"old hello":     {func(f *fake) { f.Write([]byte{1, 0, 0, 8, 0, 0, 0, 1}); f.drain() }, func(err error) bool { return errors.As(err, &version) && strings.Join(version.Offers, " ") == "1.0" }},
+		"hello refused": {func(f *fake) { f.Write(append([]byte{4, 1, 0, 16, 0, 0, 0, 1, 0, 0, 0, 0}, "no\x00!"...)); f.drain() }, func(err error) bool { return errors.As(err, &version) && version.Text == "no!" }},
+		"refused later": {func(f *fake) {
+			f.Write(message(typeHello, 1, 0, 1, 0, 8, 0, 0, 0, 1<<6))
+			f.Write([]byte{4, 1, 0, 12, 0, 0, 0, xidHello, 0, 0, 0, 0})
+			f.drain()
+		}, func(err error) bool { return errors.As(err, &version) }},
+		"not OpenFlow": {func(f *fake) { f.Write([]byte("HTTP/1.0 400 Bad Request\r\n\r\n")); f.drain() }, func(err error) bool { return err != nil && !errors.As(err, &version) }},
+		"hangs up":     {func(f *fake) {}, func(err error) bool { return err != nil }},
+		"silent":       {(*fake).drain, func(err error) bool { return errors.Is(err, context.DeadlineExceeded) }},
+		"no features":  {func(f *fake) { f.Write(message(typeHello, 1, 0, 1, 0, 8, 0, 0, 0, 1<<6)); f.drain() }, func(err error) bool { return errors.Is(err, context.DeadlineExceeded) }},
+	} {
+		start := time.Now()
+		_, err := Dial(t.Context(), listenFake(t, tc.serve), Options{ConnectTimeout: 300 * time.Millisecond, Bridge: "br-int"})
+		if !tc.check(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if time.Since(start) > 2*time.Second {
+			t.Errorf("%s: took %v", name, time.Since(start))
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(50*time.Millisecond, cancel)
+	if _, err := Dial(ctx, listenFake(t, (*fake).drain), Options{}); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// goroutines counts the goroutines that run code of this package's connections.
+func goroutines() int {
+	buf := make([]byte, 1<<20)
+	n := 0
+	for _, g := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+		if strings.Contains(g, "ofctrl.(*Conn)") || strings.Contains(g, "ofctrl.(*events)") || strings.Contains(g, "ofctrl.(*Client)") {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,377 @@
+package packets
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nkp-proxy/nkp/internal/testbed"
+)
+
+// hold opens n connections and keeps them.
+func (c *cluster) hold(t *testing.T, n int, to string) []*testbed.Held {
+	t.Helper()
+	held := make([]*testbed.Held, n)
+	for i := range held {
+		var err error
+		held[i], err = c.pods[0].Hold(c.ctx, to, testbed.DialOptions{})
+		must(t, err)
+	}
+	return held
+}
+
+func checkHeld(t *testing.T, when string, held []*testbed.Held) {
+	t.Helper()
+	for _, h := range held {
+		if err := h.Check(); err != nil {
+			t.Errorf("%s: a connection to %s broke: %v", when, h.Who, err)
+		}
+	}
+}
+
+// An established connection stays where it is: when other endpoints go, when its own leaves the Service, when
+// weights change, when the whole pipeline is removed and comes back.
+func TestEstablishedConnectionsStay(t *testing.T) {
+	t.Parallel()
+	s := service("web", "40.0.0.1")
+	c := start(t, s)
+	c.servePods(t)
+	a, b, r := c.pods[1].IP4, c.pods[2].IP4, c.remotes[0].IP4
+	c.put(slice(s, 8080, ats(a, b, r)...))
+	c.settle()
+	held := c.hold(t, 12, "40.0.0.1:80")
+	checkHeld(t, "at first", held)
+	c.put(slice(s, 8080, ats(a, b)...))
+	c.settle()
+	checkHeld(t, "after an endpoint was removed", held)
+	c.put(slice(s, 8080, ats(a)...))
+	c.settle()
+	checkHeld(t, "after a second one was removed", held)
+	c.put(slice(s, 8080, ats(a, b, r, c.remotes[1].IP4, c.pods[0].IP4)...))
+	c.settle()
+	checkHeld(t, "after endpoints were added", held)
+	_, err := c.Ofctl("del-flows", c.Bridge, "cookie=0x6e6b700000000000/0xffffff0000000000")
+	must(t, err)
+	c.settle()
+	checkHeld(t, "after all flows were deleted and repaired", held)
+	c.remove(slice(s, 8080))
+	c.settle()
+	checkHeld(t, "without any endpoint", held)
+}
+
+// load opens new connections all the time, until stop; it counts failures.
+func (c *cluster) load(to string) (stop func() (connections, failed int64, first error)) {
+	var n, bad atomic.Int64
+	var first atomic.Pointer[error]
+	ctx, cancel := context.WithCancel(c.ctx)
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() { // ends with ctx
+			for ctx.Err() == nil {
+				one, done := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+				_, err := c.pods[0].AskWith(one, "tcp", to, testbed.AskOptions{DialOptions: testbed.DialOptions{Reset: true}})
+				done()
+				n.Add(1)
+				if err != nil {
+					bad.Add(1)
+					first.CompareAndSwap(nil, &err)
+				}
+			}
+		})
+	}
+	return func() (int64, int64, error) {
+		cancel()
+		wg.Wait()
+		if p := first.Load(); p != nil {
+			return n.Load(), bad.Load(), *p
+		}
+		return n.Load(), bad.Load(), nil
+	}
+}
+
+// Killed in the middle of its work and started again, nkp converges, and neither old nor new connections of Services
+// that did not change fail meanwhile.
+func TestKillMidSync(t *testing.T) {
+	t.Parallel()
+	steady := service("steady", "40.0.0.1")
+	c := start(t, steady)
+	c.servePods(t)
+	c.put(slice(steady, 8080, ats(c.pods[1].IP4, c.remotes[0].IP4)...))
+	c.settle()
+	held := c.hold(t, 6, "40.0.0.1:80")
+	stop := c.load("40.0.0.1:80")
+	for round := range 6 {
+		for i := range 400 {
+			s := service(nth("churn", i), vip(41, i))
+			c.objects["s"+s.Name], c.objects["e"+s.Name] = s, slice(s, int32(8080+round), ats(c.pods[1].IP4, c.remotes[1].IP4)...)
+		}
+		c.write()
+		time.Sleep(time.Duration(40+20*round) * time.Millisecond) // somewhere between reading and committing
+		c.agent.stop(syscall.SIGKILL)
+		checkHeld(t, "with nkp killed", held)
+		c.run()
+	}
+	c.settle()
+	n, failed, err := stop()
+	if failed > 0 || n < 50 {
+		t.Errorf("%d of %d new connections failed, first: %v", failed, n, err)
+	}
+	t.Logf("%d new connections while nkp was killed 6 times, %d failed", n, failed)
+	checkHeld(t, "at the end", held)
+}
+
+// A graceful stop leaves everything on the switch, a start finds it and changes nothing.
+func TestRestartChangesNothing(t *testing.T) {
+	t.Parallel()
+	s := service("web", "40.0.0.1")
+	c := start(t, s)
+	c.servePods(t)
+	c.put(slice(s, 8080, ats(c.pods[1].IP4, c.remotes[0].IP4)...))
+	c.settle()
+	c.agent.stop(syscall.SIGTERM)
+	if status := c.agent.cmd.ProcessState.ExitCode(); status != 0 {
+		t.Errorf("SIGTERM ends nkp with status %d", status)
+	}
+	if _, err := c.pods[0].Ask(c.ctx, "tcp", "40.0.0.1:80"); err != nil {
+		t.Errorf("with nkp stopped: %v", err)
+	}
+	before := c.durations(t)
+	c.run()
+	c.settle()
+	time.Sleep(200 * time.Millisecond)
+	if log := c.agent.log.String(); strings.Contains(log, "bringing the switch in step") {
+		t.Errorf("a restart had something to repair:\n%s", log)
+	}
+	if after := c.durations(t); before != after {
+		t.Errorf("flows before and after the restart differ:\n%s\n%s", before, after)
+	}
+}
+
+func (c *cluster) durations(t *testing.T) string {
+	t.Helper()
+	out, err := c.Ofctl("--no-stats", "--sort", "dump-flows", c.Bridge)
+	must(t, err)
+	return out
+}
+
+// When ovs-vswitchd is restarted, nkp finds an empty switch and fills it; connections work again without help.
+func TestSwitchRestart(t *testing.T) {
+	t.Parallel()
+	s := service("web", "40.0.0.1")
+	c := start(t, s)
+	c.servePods(t)
+	c.put(slice(s, 8080, at(c.remotes[0].IP4)))
+	c.settle()
+	c.ask(t, c.pods[0].Host, "tcp", "40.0.0.1:80", c.remotes[0].Name)
+	c.KillVswitchd()
+	must(t, c.StartVswitchd())
+	c.settle()
+	must(t, c.Settle())
+	c.ask(t, c.pods[0].Host, "tcp", "40.0.0.1:80", c.remotes[0].Name)
+}
+
+// What others put on the bridge survives everything nkp does, and nkp's own goes with cleanup.
+func TestForeignFlowsSurvive(t *testing.T) {
+	t.Parallel()
+	s := service("web", "40.0.0.1", affinity(60))
+	c := newCluster(t, testbed.Options{})
+	foreign := []string{
+		"cookie=0x1234,table=0,priority=250,tcp,tp_dst=9999,actions=drop",
+		"cookie=0x0,table=1,priority=300,udp,tp_dst=9999,actions=drop",
+		"cookie=0x6e6b710000000001,table=1,priority=123,actions=drop", // a neighbour of nkp's cookies
+		"cookie=0xaa,table=77,priority=1,actions=group:7",
+		"cookie=0x0,table=0,priority=0,actions=NORMAL",
+	}
+	_, err := c.Ofctl("add-group", c.Bridge, "group_id=7,type=select,bucket=actions=output:1")
+	must(t, err)
+	_, err = c.Ofctl("add-group", c.Bridge, "group_id=0x70000000,type=all,bucket=actions=output:1")
+	must(t, err)
+	_, err = c.Ofctl("add-meter", c.Bridge, "meter=7,pktps,band=type=drop,rate=1")
+	must(t, err)
+	for _, f := range foreign {
+		_, err := c.Ofctl("add-flow", c.Bridge, f)
+		must(t, err)
+	}
+	others := func() string {
+		t.Helper()
+		flows, err := c.Ofctl("--no-stats", "--sort", "dump-flows", c.Bridge)
+		must(t, err)
+		var b strings.Builder
+		for line := range strings.Lines(flows) {
+			if !strings.Contains(line, "cookie=0x6e6b700") {
+				b.WriteString(line)
+			}
+		}
+		groups, err := c.Ofctl("dump-groups", c.Bridge)
+		must(t, err)
+		for line := range strings.Lines(groups) {
+			if strings.Contains(line, "group_id=7,") || strings.Contains(line, "group_id=1879048192") {
+				b.WriteString(line)
+			}
+		}
+		meters, err := c.Ofctl("dump-meters", c.Bridge)
+		must(t, err)
+		for line := range strings.Lines(meters) {
+			if strings.Contains(line, "meter=7 ") {
+				b.WriteString(line)
+			}
+		}
+		return b.String()
+	}
+	before := others()
+	if n := strings.Count(before, "\n"); n < len(foreign)+3 {
+		t.Fatalf("only %d foreign objects:\n%s", n, before)
+	}
+	check := func(when string) {
+		t.Helper()
+		if now := others(); now != before {
+			t.Errorf("%s: foreign objects were\n%snow\n%s", when, before, now)
+		}
+	}
+	c.put(s, slice(s, 8080, at(c.remotes[0].IP4)))
+	c.run()
+	c.settle()
+	check("after the first sync")
+	c.servePods(t)
+	c.ask(t, c.pods[0].Host, "tcp", "40.0.0.1:80", c.remotes[0].Name) // learns a pin
+	c.put(slice(s, 8080, at(c.pods[1].IP4)))
+	c.settle()
+	check("after a change")
+	c.agent.stop(syscall.SIGKILL)
+	c.remove(s)
+	c.run()
+	c.settle()
+	check("after a restart with a Service less")
+	if _, errOut, status := c.nkp("cleanup", "--ovsdb", c.DB(), "--bridge", c.Bridge, "--socket", c.socket()); status != 1 || !strings.Contains(errOut, "stop it first") {
+		t.Errorf("cleanup beside a running nkp ends with %d: %s", status, errOut)
+	}
+	c.agent.stop(syscall.SIGTERM)
+	out, errOut, status := c.nkp("cleanup", "--ovsdb", c.DB(), "--bridge", c.Bridge, "--socket", c.socket())
+	if status != 0 {
+		t.Fatalf("cleanup ends with %d: %s%s", status, out, errOut)
+	}
+	check("after cleanup")
+	flows, _ := c.Ofctl("dump-flows", c.Bridge)
+	groups, _ := c.Ofctl("dump-groups", c.Bridge)
+	if strings.Contains(flows, "cookie=0x6e6b700") || strings.Contains(groups, "dp_hash") || strings.Contains(groups, "fields(") {
+		t.Errorf("cleanup left:\n%s%s", flows, groups)
+	}
+}
+
+// A foreign flow where one of ours belongs is left alone and named; the Service's neighbours are served.
+func TestForeignFlowInTheWay(t *testing.T) {
+	t.Parallel()
+	mine, other := service("mine", "40.0.0.1"), service("other", "40.0.0.2")
+	c := newCluster(t, testbed.Options{})
+	c.servePods(t)
+	_, err := c.Ofctl("add-flow", c.Bridge, "cookie=0x77,table=1,priority=300,ct_state=+new+trk,tcp,nw_dst=40.0.0.1,tp_dst=80,actions=drop")
+	must(t, err)
+	c.put(mine, other, slice(mine, 8080, at(c.remotes[0].IP4)), slice(other, 8080, at(c.remotes[0].IP4)))
+	c.run()
+	deadline := time.Now().Add(settleLimit)
+	for {
+		out, _, status := c.nkp("status", "--socket", c.socket())
+		if status == 0 && strings.Contains(out, "REFUSED") && strings.Contains(out, "default/mine:http") && strings.Contains(out, "cookie=0x77") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("status does not name the foreign flow:\n%s", out)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	c.ask(t, c.pods[0].Host, "tcp", "40.0.0.2:80", c.remotes[0].Name)
+	out, err := c.Ofctl("dump-flows", c.Bridge, "cookie=0x77/-1")
+	if err != nil || !strings.Contains(out, "actions=drop") {
+		t.Errorf("the foreign flow is gone: %s %v", out, err)
+	}
+}
+
+// UDP connections to an endpoint that is gone are forgotten: a client that keeps sending from one port is served by
+// the endpoints left, or refused if there are none.
+func TestStaleUDP(t *testing.T) {
+	t.Parallel()
+	s := service("dns", "40.0.0.1", protocol(v1.ProtocolUDP))
+	c := start(t, s)
+	c.servePods(t)
+	c.put(slice(s, 8080, at(c.pods[1].IP4)))
+	c.settle()
+	conn, err := c.pods[0].DialUDP(c.ctx, "40.0.0.1:80", testbed.DialOptions{LocalPort: 5353})
+	must(t, err)
+	defer conn.Close()
+	say := func() (string, error) {
+		conn.SetDeadline(time.Now().Add(2 * time.Second))
+		if _, err := conn.Write([]byte("?")); err != nil {
+			return "", err
+		}
+		buf := make([]byte, 256)
+		n, err := conn.Read(buf)
+		return string(buf[:n]), err
+	}
+	if got, err := say(); err != nil || !strings.HasPrefix(got, c.pods[1].Name+" ") {
+		t.Fatalf("first answer %q, %v", got, err)
+	}
+	c.put(slice(s, 8080, at(c.remotes[0].IP4)))
+	c.settle()
+	must(t, c.Settle())
+	if got, err := say(); err != nil || !strings.HasPrefix(got, c.remotes[0].Name+" ") {
+		t.Errorf("after the endpoint moved: %q, %v", got, err)
+	}
+	c.remove(slice(s, 8080))
+	c.settle()
+	must(t, c.Settle())
+	if got, err := say(); err == nil || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("without endpoints: %q, %v; want refused", got, err)
+	}
+}
+
+// Bad manifests: what was good stays in force, the rest is applied, the log names file, object and field.
+func TestBadManifestsChangeNothing(t *testing.T) {
+	t.Parallel()
+	s := service("web", "40.0.0.1")
+	c := start(t, s)
+	c.servePods(t)
+	c.put(slice(s, 8080, at(c.remotes[0].IP4)))
+	c.settle()
+	for _, tc := range []struct{ name, content, want string }{
+		{"broken.yaml", "kind: [", "broken.yaml"},
+		{"types.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: x, namespace: default}\nspec: {clusterIP: 40.0.0.9, ports: [{port: eighty}]}\n", "spec.ports[0].port"},
+		{"noise.yaml", strings.Repeat("\x00\x01noise\xff", 700_000), "noise.yaml"},
+	} {
+		if err := os.WriteFile(filepath.Join(c.dir, tc.name), []byte(tc.content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.agent.stop(syscall.SIGTERM)
+	c.manifest = c.dir // from now on the whole directory
+	c.run()
+	deadline := time.Now().Add(settleLimit)
+	for {
+		log := c.agent.log.String()
+		if strings.Contains(log, "broken.yaml") && strings.Contains(log, "spec.ports[0].port") && strings.Contains(log, "noise.yaml") {
+			if len(log) > 50_000 {
+				t.Errorf("the log echoes the noise: %d bytes", len(log))
+			}
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the problems are not named:\n%s", tail(log, 4000))
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	c.ask(t, c.pods[0].Host, "tcp", "40.0.0.1:80", c.remotes[0].Name)
+	out, errOut, status := c.nkp("plan", "--manifests", c.dir)
+	if status != 1 || !strings.Contains(errOut, "spec.ports[0].port") {
+		t.Errorf("plan ends with %d: %s%s", status, tail(out, 500), tail(errOut, 2000))
+	}
+	if out, _, status := c.nkp("status", "--socket", c.socket()); status != 0 || !strings.Contains(out, "ERROR") {
+		t.Errorf("status does not show the errors:\n%s", out)
+	}
+}
