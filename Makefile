@@ -1,4 +1,4 @@
-# nkp: make demo, make test. Both install what they lack (see deploy/install-deps).
+# nkp: make demo, make test. Both install what they lack (see .ci/install-deps).
 
 GO      ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
@@ -12,7 +12,7 @@ help: ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 deps: ## install what building and testing need (apt, Go modules)
-	@deploy/install-deps
+	@.ci/install-deps
 
 build: ## build bin/nkp
 	@mkdir -p bin

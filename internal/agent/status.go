@@ -60,12 +60,23 @@ type SourceStatus struct {
 	Errors []string `json:"errors"`
 }
 
-// ProgrammingStats tells how long it takes from a change at the source to the switch's reply, over the last
-// 1,000 changes, in milliseconds.
+// ProgrammingStats tells how long programming takes, in milliseconds: from the arrival of a change to the switch's
+// reply over the last 1,000 changes, and of that the time in the channel, from a transaction's first message to the
+// reply to its commit, over the last 1,000 transactions.
 type ProgrammingStats struct {
-	Changes  int     `json:"changes"`
-	P50Milli float64 `json:"p50Milliseconds"`
-	P99Milli float64 `json:"p99Milliseconds"`
+	Changes         int     `json:"changes"`
+	P50Milli        float64 `json:"p50Milliseconds"`
+	P99Milli        float64 `json:"p99Milliseconds"`
+	ChannelP50Milli float64 `json:"channelP50Milliseconds"`
+	ChannelP99Milli float64 `json:"channelP99Milliseconds"`
+	// First is the first transaction since the start: what differed then.
+	First *TransactionStats `json:"first"`
+}
+
+// TransactionStats is one transaction.
+type TransactionStats struct {
+	Objects int     `json:"objects"` // flows and groups set or deleted
+	Milli   float64 `json:"milliseconds"`
 }
 
 // RefusedStatus is a Service port that the switch refused.
@@ -91,34 +102,56 @@ type statistics struct {
 	LastError string
 	Repairs   int
 	Drifts    int
-	changes   int
-	latencies []time.Duration // a ring of the last maxLatencies
+	changes   durations // from a change's arrival to the reply
+	channel   durations // from a transaction's first message to the reply
+	first     *TransactionStats
 }
 
-const maxLatencies = 1000
+// durations remembers the last maxDurations of many.
+type durations struct {
+	count int
+	last  []time.Duration // a ring
+}
 
-func (s *statistics) programmed(d time.Duration) {
-	if len(s.latencies) < maxLatencies {
-		s.latencies = append(s.latencies, d)
+const maxDurations = 1000
+
+func (d *durations) add(v time.Duration) {
+	if len(d.last) < maxDurations {
+		d.last = append(d.last, v)
 	} else {
-		s.latencies[s.changes%maxLatencies] = d
+		d.last[d.count%maxDurations] = v
 	}
-	s.changes++
+	d.count++
 }
 
-func (s *statistics) synced(ofctrl.Result, int) {
+// quantiles gives the median and the 99th percentile in milliseconds; 0 if there is none.
+func (d *durations) quantiles() (p50, p99 float64) {
+	n := len(d.last)
+	if n == 0 {
+		return 0, 0
+	}
+	sorted := slices.Sorted(slices.Values(d.last))
+	return milliseconds(sorted[n/2]), milliseconds(sorted[min(n-1, n*99/100)])
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+func (s *statistics) programmed(d time.Duration) { s.changes.add(d) }
+
+func (s *statistics) synced(res ofctrl.Result, objects int) {
 	s.LastSync, s.LastError = time.Now(), ""
+	s.channel.add(res.Duration)
+	if s.first == nil {
+		s.first = &TransactionStats{Objects: objects, Milli: milliseconds(res.Duration)}
+	}
 }
 
 func (s *statistics) failed(err error) { s.LastError = err.Error() }
 
 func (s *statistics) programming() ProgrammingStats {
-	p := ProgrammingStats{Changes: s.changes}
-	if n := len(s.latencies); n > 0 {
-		sorted := slices.Sorted(slices.Values(s.latencies))
-		p.P50Milli = sorted[n/2].Seconds() * 1000
-		p.P99Milli = sorted[min(n-1, n*99/100)].Seconds() * 1000
-	}
+	p := ProgrammingStats{Changes: s.changes.count, First: s.first}
+	p.P50Milli, p.P99Milli = s.changes.quantiles()
+	p.ChannelP50Milli, p.ChannelP99Milli = s.channel.quantiles()
 	return p
 }
 

@@ -74,7 +74,8 @@ func writeStatus(out io.Writer, s *agent.Status, now time.Time) error {
 		step += ", last change " + ago(*s.LastSync)
 	}
 	line("in step", "%s; repaired %d times", step, s.Repairs)
-	line("programming", "%d changes, p50 %.2f ms, p99 %.2f ms", s.Programming.Changes, s.Programming.P50Milli, s.Programming.P99Milli)
+	line("programming", "%d changes, p50 %.2f ms, p99 %.2f ms; in the channel p50 %.2f ms, p99 %.2f ms", s.Programming.Changes,
+		s.Programming.P50Milli, s.Programming.P99Milli, s.Programming.ChannelP50Milli, s.Programming.ChannelP99Milli)
 	line("refused packets", "%d answered, %d dropped, %d failed", s.Rejects.Answered, s.Rejects.Dropped, s.Rejects.Failed)
 	for _, r := range s.Refused {
 		line("REFUSED", "%s: %s (%d times, next try %s)", r.Service, r.Error, r.Times, r.RetryAt.Format(time.TimeOnly))

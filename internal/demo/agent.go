@@ -13,7 +13,6 @@ import (
 	"syscall"
 	"time"
 
-	status "github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/testbed"
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -37,7 +36,7 @@ func (l *lab) logFile() string { return filepath.Join(l.RunDir, "nkp.log") }
 
 // sourceArgs are the flags that plan, diff and run share.
 func (l *lab) sourceArgs() []string {
-	return []string{"--manifests", l.manifest, "--ovsdb", l.DB(), "--bridge", l.Bridge, "--hostname-override", nodeName,
+	return []string{"--manifests", l.working, "--ovsdb", l.DB(), "--bridge", l.Bridge, "--hostname-override", nodeName,
 		"--gateway-mac", testbed.GatewayMAC, "--cluster-cidr", clusterCIDR}
 }
 
@@ -96,9 +95,9 @@ func (l *lab) nkpSays(args ...string) (stdout string, exit int, err error) {
 	return out.String(), cmd.ProcessState.ExitCode(), err
 }
 
-// view is the model of the manifest, by "nkp plan -o json".
-func (l *lab) view() (*k8s.View, error) {
-	out, _, err := l.nkpSays("plan", "--manifests", l.manifest, "--hostname-override", nodeName, "-o", "json")
+// plan is the model of the manifest, by "nkp plan -o json".
+func (l *lab) plan() (*k8s.View, error) {
+	out, _, err := l.nkpSays("plan", "--manifests", l.working, "--hostname-override", nodeName, "-o", "json")
 	if err != nil {
 		return nil, err
 	}
@@ -107,16 +106,6 @@ func (l *lab) view() (*k8s.View, error) {
 		return nil, fmt.Errorf("nkp plan -o json: %w", err)
 	}
 	return v, nil
-}
-
-// status is the agent's own report.
-func (l *lab) status() (*status.Status, error) {
-	out, _, err := l.nkpSays("status", "--socket", l.socket(), "-o", "json")
-	if err != nil {
-		return nil, err
-	}
-	s := &status.Status{}
-	return s, json.Unmarshal([]byte(out), s)
 }
 
 // settle waits until "nkp diff" finds the switch equal to what the manifest calls for, and tells how long it took from
@@ -139,8 +128,15 @@ func (l *lab) settle(ctx context.Context, since time.Time) (time.Duration, error
 // agentReady waits until the agent says that the switch is in step.
 func (l *lab) agentReady(ctx context.Context, since time.Time) (time.Duration, error) {
 	err := l.await(ctx, func() (bool, error) {
-		s, err := l.status()
-		return err == nil && s.InStep, err
+		out, _, err := l.nkpSays("status", "--socket", l.socket(), "-o", "json")
+		if err != nil {
+			return false, err
+		}
+		var s struct {
+			InStep bool `json:"inStep"`
+		}
+		err = json.Unmarshal([]byte(out), &s)
+		return s.InStep, err
 	})
 	return time.Since(since), err
 }
@@ -164,11 +160,17 @@ func (l *lab) await(ctx context.Context, ok func() (bool, error)) error {
 	}
 }
 
-// logTail is the end of nkp's log.
+// logTail is the end of nkp's log, "" if there is none.
 func (l *lab) logTail() string {
-	b, _ := os.ReadFile(l.logFile())
+	if l.agent == nil {
+		return ""
+	}
+	b, err := os.ReadFile(l.logFile())
+	if err != nil {
+		return ""
+	}
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
-	return strings.Join(lines[max(0, len(lines)-logLines):], "\n")
+	return "\nthe end of nkp's log:\n" + strings.Join(lines[max(0, len(lines)-logLines):], "\n")
 }
 
 func head(text string, n int) string {

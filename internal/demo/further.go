@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+
+	"github.com/nkp-proxy/nkp/internal/testbed"
 )
 
 // lookFurther prints nkp's own status and the commands that show more.
@@ -20,7 +22,7 @@ func (s *story) lookFurther(context.Context) error {
 		s.say("%s", s.paint(dim, "# "+c.what))
 		s.say("%s", s.paint(cyan, c.line))
 	}
-	if !s.keep {
+	if !s.config.keep {
 		s.say("%s", s.paint(dim, "# these need a running demo: KEEP=1 make demo"))
 	}
 	return nil
@@ -30,15 +32,16 @@ func (s *story) lookFurther(context.Context) error {
 type hint struct{ what, line string }
 
 func (s *story) commands() []hint {
-	more := " \\\n    "
-	source := fmt.Sprintf("--manifests %s --hostname-override %s", s.lab.manifest, nodeName)
+	const more = " \\\n    "
+	nkp, flags := s.config.asGiven, "--manifests $D/guestbook.yaml --ovsdb unix:$D/db.sock --bridge "+s.Bridge+more+
+		"--hostname-override "+nodeName+" --gateway-mac "+testbed.GatewayMAC+" --cluster-cidr "+clusterCIDR
 	return []hint{
-		{"what nkp would program, Service by Service, and why", fmt.Sprintf("%s plan %s%s--ovsdb %s --bridge %s --cluster-cidr %s",
-			s.nkp, source, more, s.DB(), s.Bridge, clusterCIDR)},
-		{"does the switch hold what it should?", fmt.Sprintf("%s diff --ovsdb %s --bridge %s --socket %s", s.nkp, s.DB(), s.Bridge, s.socket())},
-		{"how is the agent?", fmt.Sprintf("%s status --socket %s", s.nkp, s.socket())},
-		{"what is on the switch", fmt.Sprintf("ovs-ofctl -O OpenFlow15 dump-flows unix:%s", s.Mgmt(s.Bridge))},
-		{"which pods a group chooses from", fmt.Sprintf("ovs-ofctl -O OpenFlow15 dump-groups unix:%s", s.Mgmt(s.Bridge))},
+		{"where the demo keeps everything", "D=" + s.RunDir},
+		{"what nkp would program, Service by Service", nkp + " plan " + flags},
+		{"does the switch hold what the manifest calls for? (exit status 0: yes; + missing, - too much)", nkp + " diff " + flags},
+		{"the same, asking the agent; and how it is", nkp + " diff --socket $D/nkp.sock; " + nkp + " status --socket $D/nkp.sock"},
+		{"the switch's own word", fmt.Sprintf("ovs-ofctl -O OpenFlow15 dump-flows unix:$D/%s.mgmt", s.Bridge)},
+		{"the groups that choose a pod", fmt.Sprintf("ovs-ofctl -O OpenFlow15 dump-groups unix:$D/%s.mgmt", s.Bridge)},
 	}
 }
 
@@ -51,7 +54,7 @@ func (s *story) stay(ctx context.Context) {
 		{"a request from the client pod", s.request(s.client.Netns(), vip)},
 		{"a request from outside the cluster", s.request(s.External.Netns(), nodePort)},
 		{"a shell in the client pod", fmt.Sprintf("nsenter --net=%s bash", s.client.Netns())},
-		{"change the Services: nkp follows this file", fmt.Sprintf("${EDITOR:-vi} %s", s.lab.manifest)},
+		{"change the Services: nkp follows this file", "${EDITOR:-vi} " + s.working},
 		{"nkp's log", "tail -f " + s.logFile()},
 		{"stop and clean up: Ctrl-C here, or", fmt.Sprintf("kill %d", os.Getpid())},
 	} {

@@ -8,25 +8,30 @@ import (
 	"time"
 )
 
-// installed reads what nkp has on the switch, by ovs-ofctl: flows with their age, and groups.
-func (l *lab) installed() (flows map[string]time.Duration, groups map[string]bool, err error) {
+// installed is what nkp has on the switch, as ovs-ofctl shows it: flows with their age, and groups.
+type installed struct {
+	flows  map[string]time.Duration
+	groups map[string]bool
+}
+
+func (l *lab) installed() (i installed, err error) {
 	text, err := l.Ofctl("dump-flows", l.Bridge, nkpCookies)
 	if err != nil {
-		return nil, nil, err
+		return i, err
 	}
-	if flows, err = parseFlows(text); err != nil {
-		return nil, nil, err
+	if i.flows, err = parseFlows(text); err != nil {
+		return i, err
 	}
 	if text, err = l.Ofctl("dump-groups", l.Bridge); err != nil {
-		return nil, nil, err
+		return i, err
 	}
-	groups = map[string]bool{}
+	i.groups = map[string]bool{}
 	for line := range strings.Lines(text) {
 		if line = strings.TrimSpace(line); strings.HasPrefix(line, "group_id=") {
-			groups[line] = true
+			i.groups[line] = true
 		}
 	}
-	return flows, groups, nil
+	return i, nil
 }
 
 var (
@@ -52,20 +57,20 @@ func parseFlows(text string) (map[string]time.Duration, error) {
 }
 
 // compareInstalled wants two readings to be the same and gives the age of the youngest flow in the second.
-func compareInstalled(flows map[string]time.Duration, groups map[string]bool, flows2 map[string]time.Duration, groups2 map[string]bool) (youngest time.Duration, err error) {
-	if !maps.Equal(groups, groups2) {
-		return 0, fmt.Errorf("the switch's groups changed: %d before, %d now", len(groups), len(groups2))
+func compareInstalled(before, after installed) (youngest time.Duration, err error) {
+	if !maps.Equal(before.groups, after.groups) {
+		return 0, fmt.Errorf("the switch's groups changed: %d before, %d now", len(before.groups), len(after.groups))
 	}
-	for f, d := range flows2 {
-		if _, ok := flows[f]; !ok {
+	for f, d := range after.flows {
+		if _, ok := before.flows[f]; !ok {
 			return 0, fmt.Errorf("a flow is new: %s", f)
 		}
 		if youngest == 0 || d < youngest {
 			youngest = d
 		}
 	}
-	if len(flows) != len(flows2) {
-		return 0, fmt.Errorf("flows are missing: %d before, %d now", len(flows), len(flows2))
+	if len(before.flows) != len(after.flows) {
+		return 0, fmt.Errorf("flows are missing: %d before, %d now", len(before.flows), len(after.flows))
 	}
 	return youngest, nil
 }

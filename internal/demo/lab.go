@@ -46,25 +46,24 @@ var podPlans = []podPlan{
 
 // lab is the network with its pods, and nkp on its node.
 type lab struct {
-	*testbed.Bed
-	config
-	pods     map[string]*testbed.Pod
-	client   *testbed.Pod
-	manifest string // the working copy
-	agent    *agent // nil while it does not run
+	*testbed.Bed // nil before build
+	nkp          string
+	pods         map[string]*testbed.Pod
+	client       *testbed.Pod
+	working      string // the copy of the manifest that nkp follows
+	agent        *agent // nil before startAgent
 }
 
-// newLab builds the network. nkp does not run yet.
-func newLab(ctx context.Context, c config) (*lab, error) {
-	bed, err := testbed.New(ctx, testbed.Options{IPv4: addressing})
-	if err != nil {
-		return nil, err
+// build makes the network and the working copy. nkp does not run yet. After an error, too, the lab must be closed.
+func (l *lab) build(manifest string) (err error) {
+	if l.Bed, err = testbed.New(context.Background(), testbed.Options{IPv4: addressing}); err != nil {
+		return err
 	}
-	l := &lab{Bed: bed, config: c, pods: map[string]*testbed.Pod{}, manifest: filepath.Join(bed.RunDir, "guestbook.yaml")}
+	l.pods, l.working = map[string]*testbed.Pod{}, filepath.Join(l.RunDir, "guestbook.yaml")
 	if err := l.addPods(); err != nil {
-		return l, err
+		return err
 	}
-	return l, copyFile(l.manifest, c.manifest)
+	return copyFile(l.working, manifest)
 }
 
 func (l *lab) addPods() error {
@@ -113,6 +112,9 @@ func (l *lab) where(pod string) string {
 
 // close ends nkp and takes everything away.
 func (l *lab) close() error {
+	if l.Bed == nil {
+		return nil
+	}
 	l.agent.stop()
 	if err := l.Close(); err != nil {
 		return fmt.Errorf("cleaning up: %w", err)

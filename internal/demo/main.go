@@ -30,7 +30,8 @@ NO_COLOR=1 turns colours off. Exit status: 0, 1 if a step failed, 2 for a wrong 
 
 // config is the command line.
 type config struct {
-	nkp      string
+	nkp      string // absolute
+	asGiven  string // nkp as the command line has it
 	manifest string
 	requests int
 	keep     bool
@@ -60,9 +61,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	out := newScreen(stdout)
 	if err := show(ctx, c, out); err != nil {
-		if ctx.Err() != nil {
-			err = errors.New("interrupted; everything is cleaned up")
-		}
 		fmt.Fprintf(stderr, "demo: %v\n", err)
 		return 1
 	}
@@ -95,6 +93,7 @@ func check(c *config) error {
 		return errors.New("network namespaces and the switch need root; run as root: sudo make demo")
 	}
 	var err error
+	c.asGiven = c.nkp
 	if c.nkp, err = filepath.Abs(c.nkp); err != nil {
 		return err
 	}

@@ -16,24 +16,24 @@ func copyFile(to, from string) error {
 
 // removeEndpoint takes the line of an endpoint out of the working copy and returns it, and the file as it was.
 func (l *lab) removeEndpoint(ip string) (line, before string, err error) {
-	b, err := os.ReadFile(l.manifest)
+	b, err := os.ReadFile(l.working)
 	if err != nil {
 		return "", "", err
 	}
 	after, line, err := withoutEndpoint(string(b), ip)
 	if err != nil {
-		return "", "", fmt.Errorf("%s: %w", l.config.manifest, err)
+		return "", "", fmt.Errorf("%s: %w", l.working, err)
 	}
 	return line, string(b), l.writeManifest(after)
 }
 
 // writeManifest replaces the working copy in one step, so that nkp never reads half of it.
 func (l *lab) writeManifest(text string) error {
-	tmp := l.manifest + ".new"
+	tmp := l.working + ".new"
 	if err := os.WriteFile(tmp, []byte(text), 0o644); err != nil {
 		return err
 	}
-	return os.Rename(tmp, l.manifest)
+	return os.Rename(tmp, l.working)
 }
 
 // withoutEndpoint is the manifest without the one line that is the endpoint ip.

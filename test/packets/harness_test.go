@@ -320,3 +320,15 @@ func nth(name string, i int) string { return fmt.Sprintf("%s-%d", name, i) }
 
 // vip gives address number i of a /16 in net.0.0.0/8.
 func vip(net, i int) string { return fmt.Sprintf("%d.0.%d.%d", net, i/250, 1+i%250) }
+
+// local runs a command of nkp that needs no switch and gives its output; the test fails if the command does.
+func (c *cluster) local(args ...string) string {
+	c.t.Helper()
+	var stdout, stderr bytes.Buffer
+	cmd := exec.Command(c.bin, args...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		c.t.Fatalf("nkp %s: %v\n%s", strings.Join(args, " "), err, stderr.String())
+	}
+	return stdout.String()
+}

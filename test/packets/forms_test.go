@@ -1,0 +1,180 @@
+package packets
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/nkp-proxy/nkp/internal/testbed"
+)
+
+// variety makes n Services of all kinds, with their slices.
+func (c *cluster) variety(n int) {
+	rng := rand.New(rand.NewPCG(11, 12))
+	for i := range n {
+		clusterIP := vip(40, i)
+		v6 := i%4 == 3
+		if v6 {
+			clusterIP = fmt.Sprintf("fd00:40::%x", i+1)
+		}
+		s := service(nth("svc", i), clusterIP, protocol([]v1.Protocol{"TCP", "UDP", "SCTP"}[i%3]))
+		if i%5 == 0 {
+			affinity(int32(60 + i))(s)
+		}
+		if i%3 == 0 {
+			s.Spec.Type = v1.ServiceTypeLoadBalancer
+			s.Spec.Ports[0].NodePort = int32(30000 + i)
+			s.Spec.ExternalTrafficPolicy = []v1.ServiceExternalTrafficPolicy{"Cluster", "Local"}[i%2]
+			if !v6 {
+				s.Spec.ExternalIPs = []string{vip(21, i)}
+				s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: vip(20, i)}}
+				if i%2 == 0 {
+					s.Spec.LoadBalancerSourceRanges = []string{"192.168.0.0/16", "172.16.0.0/24"}
+				}
+			}
+		}
+		if i%7 == 0 {
+			local := v1.ServiceInternalTrafficPolicyLocal
+			s.Spec.InternalTrafficPolicy = &local
+		}
+		var es []discoveryv1.Endpoint
+		for e := range []int{0, 1, 2, 3, 10, 100}[rng.IntN(6)] {
+			p := append(append([]*testbed.Pod{}, c.pods...), c.remotes...)[e%5]
+			ip := p.IP4
+			if v6 {
+				ip = p.IP6
+			}
+			if e >= 5 {
+				ip = ip.Next()
+				for range 8 * e {
+					ip = ip.Next()
+				}
+			}
+			es = append(es, at(ip))
+		}
+		c.objects[s.Name], c.objects["e"+s.Name] = s, slice(s, 8080, es...)
+	}
+	c.write()
+}
+
+// `plan -o ofctl` installed by ovs-ofctl on one bridge and `nkp run` on another give the same flows and groups; so does
+// a plan on a bridge with other tables.
+func TestFormsAgree(t *testing.T) {
+	t.Parallel()
+	for name, flags := range map[string][]string{
+		"default layout": nil,
+		"shared bridge": {"--table-base", "50", "--next-table", "10", "--cookie-prefix", "0xabcdef", "--group-base", "0x20000000",
+			"--meter", "9", "--zone-dnat", "5001", "--zone-snat", "5002", "--service-cidr", "40.0.0.0/16", "--masquerade-all"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, testbed.Options{}, flags...)
+			c.variety(120)
+			c.run()
+			c.settle()
+			must(t, c.AddBridge("br-two"))
+			plan, errOut, status := c.nkp(append([]string{"plan", "-o", "ofctl"}, c.common()...)...)
+			if status != 0 {
+				t.Fatalf("plan ends with %d: %s", status, errOut)
+			}
+			file := filepath.Join(c.dir, "plan.txt")
+			must(t, os.WriteFile(file, []byte(plan), 0o644))
+			for line := range strings.Lines(plan) {
+				if m, ok := strings.CutPrefix(line, "# meter "); ok {
+					_, err := c.Ofctl("add-meter", "br-two", strings.TrimSpace(m))
+					must(t, err)
+				}
+			}
+			_, err := c.Ofctl("bundle", "br-two", file)
+			must(t, err)
+			if out, err := c.Ofctl("diff-flows", c.Bridge, "br-two"); err != nil || strings.TrimSpace(out) != "" {
+				t.Errorf("flows differ (- nkp run, + ovs-ofctl): %v\n%s", err, tail(out, 2000))
+			}
+			if a, b := c.groups(t, c.Bridge), c.groups(t, "br-two"); a != b {
+				t.Errorf("groups differ:\n%s\nand\n%s", tail(a, 1000), tail(b, 1000))
+			}
+			if n := strings.Count(c.groups(t, c.Bridge), "group_id="); n < 60 {
+				t.Errorf("only %d groups: nothing much was compared", n)
+			}
+		})
+	}
+}
+
+func (c *cluster) groups(t *testing.T, bridge string) string {
+	t.Helper()
+	out, err := c.Ofctl("dump-groups", bridge)
+	must(t, err)
+	lines := strings.Split(out, "\n")[1:] // the first names the request's xid
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+// The worked example that nkp's pipeline comes from: two Services in table 1 that point to two select groups.
+func TestSampleOfTwoServices(t *testing.T) {
+	t.Parallel()
+	bin, err := nkpBinary()
+	must(t, err)
+	c := &cluster{t: t, bin: bin}
+	out := c.local("plan", "-o", "ofctl", "--manifests", "testdata/nsx-sample.yaml", "--hostname-override", "node-1", "--node-ip", "172.16.0.2")
+	for vip, endpoints := range map[string][]string{
+		"nw_dst=40.0.0.122,tp_dst=80": {"10.0.0.100:80", "10.0.0.101:80"},
+		"nw_dst=40.0.0.1,tp_dst=443":  {"10.155.189.63:6443"},
+	} {
+		var group string
+		for line := range strings.Lines(out) {
+			if strings.HasPrefix(line, "flow add") && strings.Contains(line, "table=1,") && strings.Contains(line, vip) {
+				_, group, _ = strings.Cut(strings.TrimSpace(line), "group:")
+			}
+		}
+		if group == "" {
+			t.Fatalf("no flow in table 1 for %s leads to a group:\n%s", vip, out)
+		}
+		found := false
+		for line := range strings.Lines(out) {
+			if !strings.HasPrefix(line, "group add group_id="+group+",type=select,") {
+				continue
+			}
+			found = true
+			for _, e := range endpoints {
+				if !strings.Contains(line, "nat(dst="+e+")") {
+					t.Errorf("%s: group %s has no bucket for %s: %s", vip, group, e, line)
+				}
+			}
+		}
+		if !found {
+			t.Errorf("%s: there is no select group %s", vip, group)
+		}
+	}
+}
+
+// Every sample plans, in every form, offline.
+func TestSamplesPlan(t *testing.T) {
+	t.Parallel()
+	bin, err := nkpBinary()
+	must(t, err)
+	c := &cluster{t: t, bin: bin}
+	files, err := filepath.Glob("testdata/*.yaml")
+	if err != nil || len(files) < 4 {
+		t.Fatalf("samples: %v, %v", files, err)
+	}
+	for _, f := range files {
+		for _, form := range []string{"text", "ofctl", "json"} {
+			out := c.local("plan", "--manifests", f, "-o", form)
+			if len(out) < 500 {
+				t.Errorf("%s as %s: %q", f, form, out)
+			}
+			var v any
+			if form == "json" {
+				must(t, json.Unmarshal([]byte(out), &v))
+			}
+		}
+	}
+}
