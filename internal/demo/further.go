@@ -17,7 +17,7 @@ func (s *story) lookFurther(context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.quote("nkp status", out)
+	s.quote(s.config.asGiven+" status --socket "+s.socket(), out)
 	for _, c := range s.commands() {
 		s.say("%s", s.paint(dim, "# "+c.what))
 		s.say("%s", s.paint(cyan, c.line))
@@ -36,9 +36,9 @@ func (s *story) commands() []hint {
 	nkp, flags := s.config.asGiven, "--manifests $D/guestbook.yaml --ovsdb unix:$D/db.sock --bridge "+s.Bridge+more+
 		"--hostname-override "+nodeName+" --gateway-mac "+testbed.GatewayMAC+" --cluster-cidr "+clusterCIDR
 	return []hint{
-		{"where the demo keeps everything", "D=" + s.RunDir},
-		{"what nkp would program, Service by Service", nkp + " plan " + flags},
-		{"does the switch hold what the manifest calls for? (exit status 0: yes; + missing, - too much)", nkp + " diff " + flags},
+		{"where the demo keeps everything, and the way into this node's network", fmt.Sprintf("D=%s N='nsenter --net=%s'", s.RunDir, s.Node.Netns())},
+		{"what nkp would program, Service by Service", "$N " + nkp + " plan " + flags},
+		{"does the switch hold what the manifest calls for? (exit status 0: yes; + missing, - too much)", "$N " + nkp + " diff " + flags},
 		{"the same, asking the agent; and how it is", nkp + " diff --socket $D/nkp.sock; " + nkp + " status --socket $D/nkp.sock"},
 		{"the switch's own word", fmt.Sprintf("ovs-ofctl -O OpenFlow15 dump-flows unix:$D/%s.mgmt", s.Bridge)},
 		{"the groups that choose a pod", fmt.Sprintf("ovs-ofctl -O OpenFlow15 dump-groups unix:$D/%s.mgmt", s.Bridge)},
