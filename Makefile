@@ -1,6 +1,6 @@
 # nkp: make demo, make test. Both install what they lack (see .ci/install-deps).
 
-GO      ?= go
+GO      ?= .ci/go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X github.com/nkp-proxy/nkp/internal/agent.Version=$(VERSION)
 
@@ -21,7 +21,7 @@ build: ## build bin/nkp
 demo: deps ## the guestbook's Services on a private switch (KEEP=1 leaves it running)
 	@echo "building nkp (the first time takes a few minutes)..."
 	@$(MAKE) --no-print-directory build
-	@mkdir -p bin && $(GO) build -o bin/demo ./internal/demo
+	@$(GO) build -o bin/demo ./internal/demo
 	@bin/demo -nkp bin/nkp -manifests examples/guestbook.yaml
 
 test: deps lint ## all tests: unit, and packets through a private switch

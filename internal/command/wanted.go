@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/nkp-proxy/nkp/k8s"
@@ -45,6 +47,10 @@ func (s *settings) want(sw *ovsdb.Switch, stderr io.Writer) (*wanted, error) {
 	for _, w := range model.Warnings {
 		fmt.Fprintf(stderr, "nkp: warning: %s\n", w)
 	}
+	if nodes := nodeNames(m.Objects); len(nodes) > 0 && !slices.Contains(nodes, s.NodeName) {
+		fmt.Fprintf(stderr, "nkp: warning: the manifests have no Node %s, only %s; name this node with --hostname-override\n",
+			s.NodeName, strings.Join(nodes[:min(len(nodes), 5)], ", "))
+	}
 	cfg, warnings := s.PipelineConfig(model, sw)
 	c, err := pipeline.NewCompiler(cfg)
 	if err != nil {
@@ -52,6 +58,16 @@ func (s *settings) want(sw *ovsdb.Switch, stderr io.Writer) (*wanted, error) {
 	}
 	c.Update(changes.Ports)
 	return &wanted{model: model, compiler: c, warnings: append(warnings, c.Missing()...)}, nil
+}
+
+func nodeNames(objects []k8s.Change) []string {
+	var names []string
+	for _, c := range objects {
+		if c.Ref.Kind == k8s.KindNode {
+			names = append(names, c.Ref.Name)
+		}
+	}
+	return names
 }
 
 // connectDB connects to the switch's database and checks that nkp can use the bridge.

@@ -18,11 +18,12 @@ import (
 )
 
 const (
-	settleLimit = 20 * time.Second     // how long nkp may take to bring the switch in step
-	pollPause   = 5 * time.Millisecond // between two questions
-	termLimit   = 10 * time.Second     // how long nkp may take to end
-	logLines    = 12                   // of nkp's log, shown when a step failed
-	nkpCookies  = "cookie=0x6e6b700000000000/0xffffff0000000000"
+	settleLimit  = 20 * time.Second     // how long nkp may take to bring the switch in step
+	pollPause    = 5 * time.Millisecond // between two questions
+	termLimit    = 10 * time.Second     // how long nkp may take to end
+	commandLimit = 20 * time.Second     // for one command of nkp
+	logLines     = 12                   // of nkp's log, shown when a step failed
+	nkpCookies   = "cookie=0x6e6b700000000000/0xffffff0000000000"
 )
 
 // agent is a running nkp.
@@ -85,7 +86,9 @@ func (l *lab) nkpSays(args ...string) (stdout string, exit int, err error) {
 	if err := l.Node.Start(cmd); err != nil {
 		return "", -1, err
 	}
+	late := time.AfterFunc(commandLimit, func() { _ = cmd.Process.Kill() })
 	err = cmd.Wait()
+	late.Stop()
 	var failed *exec.ExitError
 	if err != nil && (!errors.As(err, &failed) || errOut.Len() > 0) {
 		err = fmt.Errorf("nkp %s: %w: %s", args[0], err, strings.TrimSpace(errOut.String()))
@@ -120,7 +123,7 @@ func (l *lab) settle(ctx context.Context, since time.Time) (time.Duration, error
 		return false, err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("the switch is not in step: %w\n%s", err, head(last, 10))
+		return 0, fmt.Errorf("the switch is not in step: %w\n%s", err, head(last, 5))
 	}
 	return time.Since(since), nil
 }
@@ -166,17 +169,21 @@ func (l *lab) logTail() string {
 		return ""
 	}
 	b, err := os.ReadFile(l.logFile())
-	if err != nil {
+	if err != nil || len(bytes.TrimSpace(b)) == 0 {
 		return ""
 	}
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
 	return "\nthe end of nkp's log:\n" + strings.Join(lines[max(0, len(lines)-logLines):], "\n")
 }
 
+// head is the beginning of a text: n lines of it, shortened.
 func head(text string, n int) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	if len(lines) > n {
 		lines = append(lines[:n], "...")
+	}
+	for i, line := range lines {
+		lines[i] = shorten(line, 150)
 	}
 	return strings.Join(lines, "\n")
 }

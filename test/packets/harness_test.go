@@ -175,7 +175,13 @@ func (c *cluster) socket() string { return filepath.Join(c.RunDir, "nkp.sock") }
 // run starts nkp on the node.
 func (c *cluster) run() {
 	c.t.Helper()
-	args := append([]string{"run", "--socket", c.socket(), "--log-level", "debug", "--ovs-wait", "10s"}, c.common()...)
+	c.runWith("--ovs-wait", "10s")
+}
+
+// runWith starts nkp on the node with further flags of `nkp run`.
+func (c *cluster) runWith(flags ...string) {
+	c.t.Helper()
+	args := append([]string{"run", "--socket", c.socket(), "--log-level", "debug"}, append(flags, c.common()...)...)
 	p := &process{cmd: exec.Command(c.bin, args...), log: &safeBuffer{}, done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	must(c.t, c.Node.Start(p.cmd))
@@ -321,14 +327,21 @@ func nth(name string, i int) string { return fmt.Sprintf("%s-%d", name, i) }
 // vip gives address number i of a /16 in net.0.0.0/8.
 func vip(net, i int) string { return fmt.Sprintf("%d.0.%d.%d", net, i/250, 1+i%250) }
 
+// try runs a command of nkp that needs no switch.
+func (c *cluster) try(args ...string) (stdout, stderr string, status int) {
+	var out, errOut bytes.Buffer
+	cmd := exec.Command(c.bin, args...)
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	cmd.Run()
+	return out.String(), errOut.String(), cmd.ProcessState.ExitCode()
+}
+
 // local runs a command of nkp that needs no switch and gives its output; the test fails if the command does.
 func (c *cluster) local(args ...string) string {
 	c.t.Helper()
-	var stdout, stderr bytes.Buffer
-	cmd := exec.Command(c.bin, args...)
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		c.t.Fatalf("nkp %s: %v\n%s", strings.Join(args, " "), err, stderr.String())
+	stdout, stderr, status := c.try(args...)
+	if status != 0 {
+		c.t.Fatalf("nkp %s ends with %d: %s", strings.Join(args, " "), status, stderr)
 	}
-	return stdout.String()
+	return stdout
 }

@@ -1,0 +1,185 @@
+package packets
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nkp-proxy/nkp/internal/testbed"
+)
+
+// What is wrong with the switch is said at once, with what to do about it.
+func TestUnfitSwitches(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, testbed.Options{Protocols: []string{"OpenFlow10", "OpenFlow13"}})
+	run := func(flags ...string) (string, int) {
+		args := append([]string{"run", "--manifests", c.manifest, "--socket", c.socket(), "--ovs-wait", "300ms"}, flags...)
+		_, errOut, status := c.nkp(args...)
+		return errOut, status
+	}
+	c.write()
+	for _, tc := range []struct {
+		name  string
+		flags []string
+		want  []string
+	}{
+		{"no database", []string{"--ovsdb", "unix:/nonexistent/db.sock"}, []string{"/nonexistent/db.sock", "--ovsdb"}},
+		{"no bridge", []string{"--ovsdb", c.DB(), "--bridge", "br-none"}, []string{"br-none", "--bridge", "br-int"}},
+		{"no OpenFlow 1.5", []string{"--ovsdb", c.DB()}, []string{"OpenFlow15", "--configure-bridge"}},
+	} {
+		errOut, status := run(tc.flags...)
+		if status != 1 {
+			t.Errorf("%s: exit status %d, want 1", tc.name, status)
+		}
+		for _, w := range tc.want {
+			if !strings.Contains(errOut, w) {
+				t.Errorf("%s: %q does not mention %s", tc.name, errOut, w)
+			}
+		}
+	}
+	// A bridge of OVN's is refused.
+	_, err := c.Vsctl("set", "Open_vSwitch", ".", "external_ids:ovn-remote=tcp:192.0.2.1:6642")
+	must(t, err)
+	if errOut, status := run("--ovsdb", c.DB()); status != 1 || !strings.Contains(strings.ToLower(errOut), "ovn") {
+		t.Errorf("a bridge of OVN's: status %d, %s", status, errOut)
+	}
+	_, err = c.Vsctl("remove", "Open_vSwitch", ".", "external_ids", "ovn-remote")
+	must(t, err)
+	// OpenFlow 1.5 can be enabled on the way; what was enabled stays.
+	c.runWith("--configure-bridge")
+	c.settle()
+	out, err := c.Vsctl("get", "bridge", c.Bridge, "protocols")
+	must(t, err)
+	for _, p := range []string{"OpenFlow10", "OpenFlow13", "OpenFlow15"} {
+		if !strings.Contains(out, p) {
+			t.Errorf("protocols are %s after --configure-bridge", out)
+		}
+	}
+}
+
+// nkp may start before the bridge is there.
+func TestWaitsForTheBridge(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, testbed.Options{})
+	c.write()
+	c.Bridge = "br-late"
+	c.runWith("--ovs-wait", "20s")
+	time.Sleep(300 * time.Millisecond)
+	must(t, c.AddBridge("br-late"))
+	c.settle()
+	if !strings.Contains(c.agent.log.String(), "waiting for the bridge") {
+		t.Errorf("nkp does not say that it waits:\n%s", c.agent.log)
+	}
+}
+
+// A pod that comes gets its flows, one that goes loses them.
+func TestPodsComeAndGo(t *testing.T) {
+	t.Parallel()
+	s := service("web", "40.0.0.1")
+	c := start(t, s)
+	pod, err := c.AddPod(testbed.PodSpec{})
+	must(t, err)
+	_, err = pod.ServeTCP(8080)
+	must(t, err)
+	c.put(slice(s, 8080, at(pod.IP4)))
+	c.settle()
+	c.ask(t, c.pods[0].Host, "tcp", "40.0.0.1:80", pod.Name)
+	c.ask(t, pod.Host, "tcp", "40.0.0.1:80", pod.Name)
+	must(t, c.RemovePod(pod))
+	c.settle()
+	flows, err := c.Ofctl("dump-flows", c.Bridge, "table=30")
+	must(t, err)
+	if strings.Contains(flows, pod.IP4.String()) {
+		t.Errorf("flows of a pod that is gone:\n%s", flows)
+	}
+}
+
+// A second nkp on the same socket does not start; a socket left by a dead one is taken over.
+func TestOneAgentPerSocket(t *testing.T) {
+	t.Parallel()
+	c := start(t)
+	_, errOut, status := c.nkp(append([]string{"run", "--socket", c.socket()}, c.common()...)...)
+	if status != 1 || !strings.Contains(errOut, "another nkp is running") {
+		t.Errorf("a second nkp ends with %d: %s", status, errOut)
+	}
+	if info, err := os.Stat(c.socket()); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the socket's mode: %v, %v", info.Mode(), err)
+	}
+	c.agent.cmd.Process.Kill()
+	<-c.agent.done
+	c.run()
+	c.settle()
+	c.status(t)
+}
+
+// Wrong usage ends with status 2 and one line that says what to do; every command has help with an example.
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	bin, err := nkpBinary()
+	must(t, err)
+	c := &cluster{t: t, bin: bin}
+	sample := filepath.Join("testdata", "guestbook.yaml")
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"frobnicate"}, "unknown command"},
+		{[]string{"plan", "--no-such-flag"}, "unknown flag"},
+		{[]string{"plan"}, "--manifests is missing"},
+		{[]string{"run"}, "--manifests is missing"},
+		{[]string{"plan", "--manifests", sample, "extra"}, "takes no argument"},
+		{[]string{"plan", "--manifests", sample, "-o", "xml"}, "-o"},
+		{[]string{"plan", "--manifests", sample, "--mode", "magic"}, "--mode"},
+		{[]string{"plan", "--manifests", sample, "--local-delivery", "maybe"}, "--local-delivery"},
+		{[]string{"plan", "--manifests", sample, "--node-ip", "nonsense"}, "node-ip"},
+		{[]string{"plan", "--manifests", sample, "--cluster-cidr", "10.0.0.0/99"}, "cluster-cidr"},
+		{[]string{"plan", "--manifests", sample, "--gateway-mac", "xx"}, "gateway-mac"},
+		{[]string{"plan", "--manifests", sample, "--ports", "/nonexistent.json"}, "--ports"},
+		{[]string{"plan", "--manifests", sample, "--table-base", "250"}, "table base"},
+		{[]string{"plan", "--manifests", sample, "--zone-dnat", "0"}, "zone 0"},
+	} {
+		stdout, stderr, status := c.try(tc.args...)
+		if status != 2 || !strings.Contains(stderr, tc.want) || strings.Count(stderr, "\n") != 1 || stdout != "" {
+			t.Errorf("nkp %s: status %d, stdout %q, stderr %q", strings.Join(tc.args, " "), status, stdout, stderr)
+		}
+	}
+	for _, command := range []string{"run", "plan", "diff", "status", "cleanup", "version"} {
+		if out := c.local(command, "--help"); !strings.Contains(out, "Examples:") {
+			t.Errorf("nkp %s --help has no example:\n%s", command, out)
+		}
+	}
+	for args, want := range map[string]int{"status --socket /nonexistent": 1, "diff --socket /nonexistent": 2, "cleanup --openflow unix:/nonexistent --socket /nonexistent": 1} {
+		if _, stderr, status := c.try(strings.Fields(args)...); status != want || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("nkp %s: status %d, stderr %q", args, status, stderr)
+		}
+	}
+}
+
+// Offline, a plan says on standard error what it leaves out, and ends well.
+func TestPlanOffline(t *testing.T) {
+	t.Parallel()
+	bin, err := nkpBinary()
+	must(t, err)
+	c := &cluster{t: t, bin: bin}
+	sample := filepath.Join("testdata", "guestbook.yaml")
+	_, stderr, status := c.try("plan", "--manifests", sample, "--hostname-override", "nobody", "-o", "ofctl")
+	if status != 0 || !strings.Contains(stderr, "nobody") || !strings.Contains(stderr, "--node-ip") {
+		t.Errorf("a node without Node object: status %d, %q", status, stderr)
+	}
+	ports := filepath.Join(t.TempDir(), "ports.json")
+	must(t, os.WriteFile(ports, []byte(`{"172.18.1.22": {"ofport": 22, "mac": "02:00:00:00:00:22"}}`), 0o644))
+	out := c.local("plan", "--manifests", sample, "--hostname-override", "haofan-test-1", "-o", "ofctl", "--ports", ports,
+		"--node-mac", "02:00:00:00:00:02", "--gateway-mac", "02:00:00:00:00:01", "--uplink-port", "7")
+	for _, want := range []string{
+		"nw_dst=172.18.1.22,actions=set_field:02:00:00:00:00:01->eth_src,set_field:02:00:00:00:00:22->eth_dst,set_field:ANY->in_port,output:22",
+		"in_port=7,actions=resubmit(,2)",
+		"tp_dst=30784",
+		"nat(src=192.168.3.233:61440-65535)",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the plan lacks %q", want)
+		}
+	}
+}
