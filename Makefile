@@ -21,7 +21,7 @@ build: ## build bin/nkp
 demo: deps ## the guestbook's Services on a private switch (KEEP=1 leaves it running)
 	@echo "building nkp (the first time takes a few minutes)..."
 	@$(MAKE) --no-print-directory build
-	@$(GO) build -o bin/demo ./internal/demo
+	@$(GO) build -trimpath -o bin/demo ./internal/demo
 	@bin/demo -nkp bin/nkp -manifests examples/guestbook.yaml
 
 test: deps lint ## all tests: unit, and packets through a private switch

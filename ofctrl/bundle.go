@@ -331,6 +331,9 @@ func (b *bundle) refusal(stage Stage, cause error) error {
 		case e.i != last: // a message with two errors: the first tells
 			last = e.i
 			op, o := b.object(b.items[e.i-1])
+			if n := len(tx.Rejected); n > 0 && tx.Rejected[n-1].Object == o && op == tx.Rejected[n-1].Op {
+				continue // another part of the same group
+			}
 			tx.Rejected = append(tx.Rejected, Rejection{Op: op, Object: o, Cause: e.err})
 		}
 	}

@@ -34,7 +34,7 @@ type Status struct {
 	Target    Target
 	Connected bool      // OnConnect has returned without an error and the connection lives
 	Since     time.Time // of that; or when the last connection ended; zero if there was none
-	Attempts  int       // to connect, since the last success
+	Attempts  int       // to connect that failed, since the last success
 	LastError error     // of the last attempt or connection; kept while connected
 	LastTime  time.Time // when LastError came
 }
@@ -134,9 +134,10 @@ func (c *Client) ended(err error) {
 	now := time.Now()
 	if c.status.Connected {
 		c.status.Since = now
+	} else {
+		c.status.Attempts++
 	}
 	c.conn = nil
 	c.status.Connected = false
-	c.status.Attempts++
 	c.status.LastError, c.status.LastTime = err, now
 }

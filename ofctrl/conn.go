@@ -23,7 +23,8 @@ type Conn struct {
 
 	out      chan *[]byte // to the writer, in order; bounded, so that callers feel a slow switch
 	ctl      chan []byte  // to the writer: echoes, which must not wait behind out
-	lastRead atomic.Int64 // when the switch last sent something, in Unix nanoseconds
+	epoch    time.Time
+	lastRead atomic.Int64 // when the switch last sent something, in nanoseconds after epoch
 	events   *events
 
 	commitSem chan struct{} // held by the running Commit
@@ -80,15 +81,15 @@ func newConn(nc net.Conn, t Target, o Options) *Conn {
 	c := &Conn{
 		target: t, opts: o, nc: nc, frames: newFrameReader(nc), trace: newTracer(t), encoder: newEncoder(),
 		out: make(chan *[]byte, 8), ctl: make(chan []byte, 16), events: newEvents(o),
-		commitSem: make(chan struct{}, 1), nextXid: 1, done: make(chan struct{}),
+		commitSem: make(chan struct{}, 1), nextXid: 1, done: make(chan struct{}), epoch: time.Now(),
 	}
-	c.frames.onRead = func() { c.lastRead.Store(time.Now().UnixNano()) }
+	c.frames.onRead = func() { c.lastRead.Store(int64(time.Since(c.epoch))) }
 	return c
 }
 
 // start runs the goroutines. Each ends when done is closed or the socket fails, which fail brings about.
 func (c *Conn) start() {
-	c.lastRead.Store(time.Now().UnixNano())
+	c.lastRead.Store(int64(time.Since(c.epoch)))
 	for _, run := range []func(){c.readLoop, c.writeLoop, c.keepAlive, func() { c.events.run(c.done) }} {
 		c.wg.Add(1)
 		go func() {

@@ -191,7 +191,11 @@ func TestLiar(t *testing.T) {
 		"hangs up":         {nil, "switch closed"},
 		"unasked messages": {message(typeBarrierReply, 99), "switch closed"},
 	} {
-		c := dialFake(t, serveFake(t, func(f *fake) { f.Write(tc.send) }), Options{OnPacketIn: func(*PacketIn) {}})
+		c := dialFake(t, serveFake(t, func(f *fake) {
+			f.Write(tc.send)
+			f.Conn.(*net.UnixConn).CloseWrite()
+			f.drain() // to close with unread data would reset the connection
+		}), Options{OnPacketIn: func(*PacketIn) {}})
 		if _, err := c.ReadBack(t.Context(), ownFilter); err == nil {
 			t.Errorf("%s: read back", name)
 		}

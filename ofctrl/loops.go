@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -30,6 +31,8 @@ func lost(err error) error {
 	switch {
 	case errors.Is(err, io.EOF):
 		return errors.New("switch closed the openflow connection")
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return fmt.Errorf("switch closed the openflow connection: %w", err)
 	case errors.Is(err, net.ErrClosed):
 		return ErrClosed
 	}
@@ -169,7 +172,7 @@ func (c *Conn) keepAlive() {
 	for {
 		select {
 		case now := <-tick.C:
-			quiet := now.Sub(time.Unix(0, c.lastRead.Load()))
+			quiet := now.Sub(c.epoch) - time.Duration(c.lastRead.Load())
 			switch {
 			case quiet < c.opts.EchoInterval:
 				asked = time.Time{}

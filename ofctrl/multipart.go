@@ -3,7 +3,7 @@ package ofctrl
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
+	"sync"
 
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
@@ -33,12 +33,16 @@ type question struct {
 	err   error         // written by the reader, read once done is closed
 	done  chan struct{} // closed when all replies have come or one was bad
 	over  bool          // only the reader looks
-	quit  atomic.Bool   // the asker is gone: each must not be called any more
+
+	mu   sync.Mutex // held while each runs, so that an asker that gives up does not race with it
+	quit bool       // the asker is gone: each must not be called any more; under mu
 }
 
 // receive implements sink. A bad answer fails the question and not the connection: its frame was sound.
 func (q *question) receive(_ int, f frame) (err error) {
-	if q.over || q.quit.Load() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.over || q.quit {
 		return nil
 	}
 	defer func() {
@@ -88,21 +92,13 @@ func (c *Conn) ask(ctx context.Context, typ uint16, n int, add func(b []byte, i 
 	if n == 0 {
 		return nil
 	}
-	gate := make(chan struct{}, 1) // held while each runs, so that a caller that gives up does not race with it
-	q := &question{typ: typ, left: n, done: make(chan struct{})}
-	q.each = func(body []byte) error {
-		gate <- struct{}{}
-		defer func() { <-gate }()
-		if q.quit.Load() {
-			return context.Canceled
-		}
-		return each(body)
-	}
+	q := &question{typ: typ, left: n, each: each, done: make(chan struct{})}
 	first := c.register(n, q)
 	defer func() {
 		c.unregister(first)
-		q.quit.Store(true)
-		gate <- struct{}{}
+		q.mu.Lock()
+		q.quit = true
+		q.mu.Unlock()
 	}()
 	p := getBuffer()
 	for i := range n {

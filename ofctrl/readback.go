@@ -3,6 +3,7 @@ package ofctrl
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
@@ -45,7 +46,7 @@ func (s *Snapshot) Conflicts(want *flow.State) []*flow.Flow {
 
 // ReadBack asks the switch what it holds. It is not atomic: what others change meanwhile may be seen or not.
 func (c *Conn) ReadBack(ctx context.Context, f Filter) (*Snapshot, error) {
-	r := &reading{filter: f, dec: newDecoder(), out: &Snapshot{State: flow.NewState()}}
+	r := &reading{filter: f, dec: newDecoder(), out: &Snapshot{State: flow.NewState()}, other: map[flow.Key]bool{}}
 	if err := r.flows(ctx, c); err != nil {
 		return nil, fmt.Errorf("read flows: %w", err)
 	}
@@ -63,6 +64,13 @@ type reading struct {
 	filter Filter
 	dec    *decoder
 	out    *Snapshot
+	seen   [2]uint64 // flows in filter.Tables that bear the cookie of the state, and of learned flows
+	other  map[flow.Key]bool
+}
+
+// cookies are the two kinds of flows that are not foreign.
+func (f *Filter) cookies() [2]struct{ cookie, mask uint64 } {
+	return [2]struct{ cookie, mask uint64 }{{f.Cookie, f.CookieMask}, {f.Learned, f.LearnedMask}}
 }
 
 // flows reads the tables as a whole, and the state's flows in all others only if there are any: the count
@@ -76,7 +84,7 @@ func (r *reading) flows(ctx context.Context, c *Conn) error {
 	if err != nil {
 		return err
 	}
-	for _, own := range [...]struct{ cookie, mask uint64 }{{f.Cookie, f.CookieMask}, {f.Learned, f.LearnedMask}} {
+	for i, own := range f.cookies() {
 		if own.mask == 0 {
 			continue
 		}
@@ -85,7 +93,7 @@ func (r *reading) flows(ctx context.Context, c *Conn) error {
 			if err != nil {
 				return err
 			}
-			if int(n.Flows) <= len(r.out.State.Flows)+len(r.out.Learned) {
+			if n.Flows <= r.seen[i] {
 				continue
 			}
 		}
@@ -105,13 +113,18 @@ func (r *reading) flowReply(b []byte) error {
 		if err != nil {
 			return err
 		}
+		for i, own := range r.filter.cookies() {
+			if own.mask != 0 && fd.flow.Cookie&own.mask == own.cookie {
+				r.seen[i]++
+			}
+		}
 		r.flow(fd)
 		b = b[n:]
 	}
 	return nil
 }
 
-// ownReply is flowReply for flows in all tables: those in Tables are known already.
+// ownReply is flowReply for flows in all tables: those in Tables are known already, and a flow may bear both cookies.
 func (r *reading) ownReply(b []byte) error {
 	for len(b) > 0 {
 		fd, n, err := r.dec.flowDesc(b)
@@ -119,11 +132,8 @@ func (r *reading) ownReply(b []byte) error {
 			return err
 		}
 		b = b[n:]
-		known := false
-		for _, t := range r.filter.Tables {
-			known = known || t == fd.flow.Table
-		}
-		if !known {
+		if k := fd.flow.Key; !slices.Contains(r.filter.Tables, k.Table) && !r.other[k] {
+			r.other[k] = true
 			r.flow(fd)
 		}
 	}
@@ -191,10 +201,8 @@ func (r *reading) meters(ctx context.Context, c *Conn) error {
 			if err != nil {
 				return err
 			}
-			for _, id := range r.filter.Meters {
-				if id == m.ID {
-					r.out.State.Meters[id] = m
-				}
+			if slices.Contains(r.filter.Meters, m.ID) {
+				r.out.State.Meters[m.ID] = m
 			}
 			b = b[n:]
 		}

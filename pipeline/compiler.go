@@ -106,7 +106,7 @@ func (c *Compiler) Reconfigure(cfg Config) (*flow.Delta, error) {
 	if cfg.RejectRate == 0 {
 		cfg.RejectRate = DefaultRejectRate
 	}
-	if !cfg.sameForServices(&c.cfg) || cfg.RejectRate != c.cfg.RejectRate {
+	if !cfg.sameForServices(&c.cfg) || cfg.RejectRate != c.cfg.RejectRate || cfg.NoMeter != c.cfg.NoMeter {
 		old := c.state
 		c.reset(cfg)
 		return flow.Diff(old, c.state), nil
@@ -139,7 +139,9 @@ func (c *Compiler) reset(cfg Config) {
 	}
 	c.state = flow.NewState()
 	c.refs = map[flow.Key]int{}
-	c.state.Meters[cfg.Layout.MeterID] = flow.Meter{ID: cfg.Layout.MeterID, Rate: c.cfg.RejectRate, Burst: c.cfg.RejectRate}
+	if !cfg.NoMeter {
+		c.state.Meters[cfg.Layout.MeterID] = flow.Meter{ID: cfg.Layout.MeterID, Rate: c.cfg.RejectRate, Burst: c.cfg.RejectRate}
+	}
 	e := newEdit(c)
 	c.trunk = c.compileTrunk()
 	e.add(&c.trunk)

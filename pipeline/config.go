@@ -39,6 +39,8 @@ type Config struct {
 	LocalDelivery bool
 	// Pods are the pods on this bridge.
 	Pods []Pod
+	// NoMeter leaves out the meter on rejects, for switches without meters.
+	NoMeter bool
 	// RejectRate bounds the packets per second that are sent to the controller to be refused.
 	RejectRate uint32
 }

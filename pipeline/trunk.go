@@ -125,8 +125,11 @@ func (b *builder) serviceDefaults() {
 		b.add(tableServices, prioFromUplink, 0, flow.Match{InPort: b.Uplink}, b.resubmit(tableOutput))
 	}
 	b.add(tableServices, prioLast, 0, flow.Match{}, b.resubmit(tableOutput))
-	b.add(tableReject, prioLast, 0, flow.Match{},
-		flow.ToMeter{ID: b.Layout.MeterID}, flow.ToController{MaxLen: rejectMaxLen})
+	reject := []flow.Action{flow.ToController{MaxLen: rejectMaxLen}}
+	if !b.NoMeter {
+		reject = append([]flow.Action{flow.ToMeter{ID: b.Layout.MeterID}}, reject...)
+	}
+	b.add(tableReject, prioLast, 0, flow.Match{}, reject...)
 }
 
 // output is table 2: masquerade in its own zone, then the exit. The hairpin flows of pods are shared (hairpin).

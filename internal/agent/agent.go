@@ -42,6 +42,7 @@ type Agent struct {
 	warnings  []string           // about the configuration
 	conn      *ofctrl.Conn       // nil while there is none
 	installed *flow.State        // what is on the switch; nil until it was read back
+	noMeter   bool               // the switch refused the meter
 	behind    bool               // installed differs from what is wanted
 	waiting   quarantine
 	conflicts map[flow.Key]*flow.Flow // foreign flows where one of ours should be
@@ -167,10 +168,7 @@ func (a *Agent) takeChanges(ctx context.Context) error {
 	model, diff := a.tracker.Flush()
 	a.model = model
 	if a.compiler == nil {
-		sw := a.db.Switch()
-		cfg, warnings := a.set.PipelineConfig(a.model, &sw)
-		a.noteWarnings(warnings)
-		c, err := pipeline.NewCompiler(cfg)
+		c, err := pipeline.NewCompiler(a.config())
 		if err != nil {
 			return err
 		}
@@ -197,15 +195,25 @@ func (a *Agent) reconfigure(ctx context.Context) {
 	if a.compiler == nil {
 		return
 	}
-	sw := a.db.Switch()
-	cfg, warnings := a.set.PipelineConfig(a.model, &sw)
-	a.noteWarnings(warnings)
+	cfg := a.config()
 	d, err := a.compiler.Reconfigure(cfg)
 	if err != nil {
 		a.log.Error("cannot take up the node's new configuration", "error", err)
 		return
 	}
 	a.push(ctx, d)
+}
+
+// config puts together what is known of node and switch.
+func (a *Agent) config() pipeline.Config {
+	sw := a.db.Switch()
+	cfg, warnings := a.set.PipelineConfig(a.model, &sw)
+	if a.noMeter {
+		cfg.NoMeter = true
+		warnings = append(warnings, "the switch has no meters: packets to be refused are bounded by nkp's queue alone")
+	}
+	a.noteWarnings(warnings)
+	return cfg
 }
 
 func (a *Agent) noteWarnings(warnings []string) {

@@ -57,8 +57,12 @@ func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Conf
 				warnings = append(warnings, "Service packets go through the gateway, where policy sits ("+why+"); --local-delivery=on delivers them straight")
 			}
 		}
-		if cfg.NodeMAC.IsZero() && addressesOn(sw.Bridge, cfg.NodeIPs) {
-			cfg.NodeMAC = toMAC(sw.LocalMAC)
+		if cfg.NodeMAC.IsZero() {
+			if on, err := addressesOn(sw.Bridge, cfg.NodeIPs); on {
+				cfg.NodeMAC = toMAC(sw.LocalMAC)
+			} else if err != nil {
+				warnings = append(warnings, fmt.Sprintf("cannot see interface %s from here (another network namespace?); if the node's address is on it, give --node-mac %s", sw.Bridge, sw.LocalMAC))
+			}
 		}
 		warnings = append(warnings, sw.Warnings...)
 		for _, p := range sw.Ports {
@@ -99,23 +103,23 @@ func (s *Settings) uplink(sw *ovsdb.Switch) (uint32, error) {
 	return uint32(n), nil
 }
 
-// addressesOn tells whether an interface of this machine holds one of the addresses: whether the node lives on
+// addressesOn tells whether an interface of this network namespace holds one of the addresses: whether the node lives on
 // the bridge's LOCAL port.
-func addressesOn(ifname string, ips []netip.Addr) bool {
+func addressesOn(ifname string, ips []netip.Addr) (bool, error) {
 	ifc, err := net.InterfaceByName(ifname)
 	if err != nil {
-		return false
+		return false, err
 	}
 	addrs, err := ifc.Addrs()
 	if err != nil {
-		return false
+		return false, err
 	}
 	for _, a := range addrs {
 		if p, err := netip.ParsePrefix(a.String()); err == nil && slices.Contains(ips, p.Addr()) {
-			return true
+			return true, nil
 		}
 	}
-	return false
+	return false, nil
 }
 
 // toMAC gives the zero MAC for an address that is unknown or no Ethernet address.

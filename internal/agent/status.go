@@ -131,7 +131,7 @@ func (d *durations) quantiles() (p50, p99 float64) {
 		return 0, 0
 	}
 	sorted := slices.Sorted(slices.Values(d.last))
-	return milliseconds(sorted[n/2]), milliseconds(sorted[min(n-1, n*99/100)])
+	return milliseconds(sorted[(n-1)/2]), milliseconds(sorted[(n-1)*99/100])
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -131,6 +131,14 @@ func (a *Agent) refused(rejected []ofctrl.Rejection) {
 	now := time.Now()
 	seen := map[k8s.PortName]bool{}
 	for _, r := range rejected {
+		if _, ok := r.Object.(flow.Meter); ok && !a.noMeter {
+			// Datapaths without meters exist (Linux before 4.15); Services work without it.
+			a.noMeter = true
+			if _, err := a.compiler.Reconfigure(a.config()); err != nil {
+				a.log.Error("cannot do without the meter", "error", err)
+			}
+			continue
+		}
 		n := a.ownerOf(r.Object)
 		if seen[n] {
 			continue

@@ -1,0 +1,52 @@
+package agent
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+func named(name string) k8s.PortName {
+	return k8s.PortName{ServiceName: k8s.ServiceName{Namespace: "default", Name: name}}
+}
+
+// Pauses double from a second to a minute; the next try is that of whoever waits shortest.
+func TestQuarantinePauses(t *testing.T) {
+	now := time.Unix(1000, 0)
+	q := quarantine{}
+	if !q.next().IsZero() {
+		t.Error("an empty quarantine has a next try")
+	}
+	for _, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
+		q.refuse(named("a"), "no", now)
+		if r := q[named("a")]; r.pause != want*time.Second || !r.until.Equal(now.Add(r.pause)) {
+			t.Fatalf("after %d refusals the pause is %v, want %v s", r.count, r.pause, int(want))
+		}
+	}
+	q.refuse(named("b"), "no", now)
+	if got := q.next(); !got.Equal(now.Add(time.Second)) {
+		t.Errorf("next try at %v", got)
+	}
+	if !q.waiting(named("b"), now) || q.waiting(named("b"), now.Add(time.Second)) || q.waiting(named("c"), now) {
+		t.Error("who waits is wrong")
+	}
+}
+
+func TestQuantiles(t *testing.T) {
+	var d durations
+	if p50, p99 := d.quantiles(); p50 != 0 || p99 != 0 {
+		t.Error("quantiles of nothing")
+	}
+	d.add(1 * time.Millisecond)
+	d.add(9 * time.Millisecond)
+	if p50, p99 := d.quantiles(); p50 != 1 || p99 != 1 {
+		t.Errorf("of 1 and 9: %v, %v", p50, p99)
+	}
+	for i := range 3 * maxDurations { // only the last maxDurations count
+		d.add(time.Duration(i) * time.Millisecond)
+	}
+	if p50, p99 := d.quantiles(); p50 != 2499 || p99 != 2989 || len(d.last) != maxDurations {
+		t.Errorf("of 2000 to 2999: %v, %v (%d kept)", p50, p99, len(d.last))
+	}
+}

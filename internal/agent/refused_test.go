@@ -1,0 +1,51 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+
+	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/ofctrl"
+	"github.com/nkp-proxy/nkp/ovsdb"
+	"github.com/nkp-proxy/nkp/pipeline"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// A switch that refuses the meter gets a pipeline without one; nothing has to wait for that.
+func TestRefusedMeter(t *testing.T) {
+	bed := testbed.Start(t, testbed.Options{})
+	db, err := ovsdb.Connect(context.Background(), ovsdb.Options{Endpoint: bed.DB(), Bridge: bed.Bridge})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	set := Settings{Bridge: bed.Bridge, Layout: pipeline.DefaultLayout(), LocalDelivery: DeliverAuto}
+	a := New(set, "test", nil, "none", db, slog.New(slog.DiscardHandler))
+	if a.compiler, err = pipeline.NewCompiler(a.config()); err != nil {
+		t.Fatal(err)
+	}
+	metered := func() (n int) {
+		for _, f := range a.compiler.State().Flows {
+			for _, act := range f.Actions {
+				if _, ok := act.(flow.ToMeter); ok {
+					n++
+				}
+			}
+		}
+		return n + len(a.compiler.State().Meters)
+	}
+	if metered() != 2 {
+		t.Fatalf("a meter and one flow through it are expected, got %d", metered())
+	}
+	a.refused([]ofctrl.Rejection{{Op: ofctrl.OpSet, Object: flow.Meter{ID: set.Layout.MeterID}, Cause: errors.New("OFPMMFC_OUT_OF_METERS")}})
+	if metered() != 0 || len(a.waiting) != 0 || len(a.warnings) == 0 {
+		t.Errorf("after the refusal: %d meters and flows, %d waiting, warnings %q", metered(), len(a.waiting), a.warnings)
+	}
+	a.refused([]ofctrl.Rejection{{Op: ofctrl.OpSet, Object: &flow.Flow{Cookie: 77}, Cause: errors.New("no")}})
+	if _, ok := a.waiting[k8s.PortName{}]; !ok {
+		t.Error("a refused flow of the fixed part does not wait")
+	}
+}
