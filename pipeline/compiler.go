@@ -2,7 +2,6 @@ package pipeline
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"github.com/nkp-proxy/nkp/k8s"
@@ -290,47 +289,4 @@ func (e *edit) delta() *flow.Delta {
 	slices.SortFunc(d.DelLearned, func(a, b flow.Learned) int { return int(int64(a.Cookie) - int64(b.Cookie)) })
 	d.Sort()
 	return d
-}
-
-// staleConnections gives the UDP connections that would go on to an endpoint that serves no more: UDP has no
-// end that the tracker could see, and a client that keeps sending from one port keeps such an entry alive.
-// TCP and SCTP connections are left to end by themselves.
-func staleConnections(cfg *Config, old, now *k8s.ServicePort) []flow.CTFilter {
-	if old.Name.Protocol != "UDP" {
-		return nil
-	}
-	seen := map[netip.AddrPort]bool{}
-	if now != nil {
-		for _, e := range now.Serving {
-			seen[e] = true
-		}
-	}
-	var gone []netip.AddrPort
-	for _, e := range old.Serving {
-		if !seen[e] {
-			seen[e] = true
-			gone = append(gone, e)
-		}
-	}
-	var out []flow.CTFilter
-	add := func(vip netip.AddrPort) {
-		for _, e := range gone {
-			out = append(out, flow.CTFilter{Zone: cfg.Layout.ZoneDNAT, IPProto: flow.ProtoUDP, Dst: vip, Replier: e})
-		}
-	}
-	for i := range old.Frontends {
-		f := &old.Frontends[i]
-		switch {
-		case f.ShadowedBy != "":
-		case f.Address.IsValid():
-			add(netip.AddrPortFrom(f.Address, f.Port))
-		default:
-			for _, ip := range cfg.NodeIPs {
-				if k8s.FamilyOf(ip) == old.Name.Family {
-					add(netip.AddrPortFrom(ip, f.Port))
-				}
-			}
-		}
-	}
-	return out
 }

@@ -46,7 +46,7 @@ type Agent struct {
 	behind    bool               // installed differs from what is wanted
 	waiting   quarantine
 	conflicts map[flow.Key]*flow.Flow // foreign flows where one of ours should be
-	leftovers flow.Delta              // learned flows and connections to forget once there is a connection
+	leftovers flow.Delta              // learned flows and connections to forget with the next transaction
 	stats     statistics
 }
 

@@ -22,7 +22,10 @@ func (a *Agent) push(ctx context.Context, d *flow.Delta) bool {
 	if d.Empty() {
 		return false
 	}
-	if a.installed == nil || a.behind || len(a.waiting) > 0 || a.conn == nil {
+	if a.installed == nil || a.conn == nil {
+		return false // the read-back of the next connection finds out all there is to do
+	}
+	if a.behind || len(a.waiting) > 0 {
 		a.leftovers.DelLearned = append(a.leftovers.DelLearned, d.DelLearned...)
 		a.leftovers.FlushCT = append(a.leftovers.FlushCT, d.FlushCT...)
 		a.behind = true
@@ -210,6 +213,9 @@ func (a *Agent) readBack(ctx context.Context) {
 	}
 	first := a.installed == nil
 	a.installed = snap.State
+	if first {
+		a.leftovers = flow.Delta{FlushCT: a.compiler.StaleSince(a.installed), DelLearned: a.compiler.OrphanPins(snap.Learned)}
+	}
 	if d := flow.Diff(a.installed, a.target(time.Now())); !d.Empty() {
 		a.log.Info("bringing the switch in step", "firstTime", first, "setFlows", len(d.SetFlows), "setGroups", len(d.SetGroups),
 			"deleteFlows", len(d.DelFlows), "deleteGroups", len(d.DelGroups))

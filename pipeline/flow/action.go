@@ -191,16 +191,23 @@ func (a UnknownAction) String() string {
 
 func (a SetField) String() string {
 	if a.Field == EthSrc || a.Field == EthDst {
-		var m MAC
-		for i := range m {
-			m[i] = byte(a.Value >> (40 - 8*i))
+		if a.Mask != 1<<48-1 {
+			return fmt.Sprintf("set_field:%s/%s->%s", macOf(a.Value), macOf(a.Mask), a.Field)
 		}
-		return fmt.Sprintf("set_field:%s->%s", m, a.Field)
+		return fmt.Sprintf("set_field:%s->%s", macOf(a.Value), a.Field)
 	}
 	if a.Mask == 0xffffffff {
 		return fmt.Sprintf("set_field:%#x->%s", a.Value, a.Field)
 	}
 	return fmt.Sprintf("set_field:%#x/%#x->%s", a.Value, a.Mask, a.Field)
+}
+
+// macOf is the inverse of MAC.Uint64.
+func macOf(v uint64) (m MAC) {
+	for i := range m {
+		m[i] = byte(v >> (40 - 8*i))
+	}
+	return m
 }
 
 func (a CT) String() string {
@@ -253,10 +260,14 @@ func (a Learn) String() string {
 		fmt.Sprintf("idle_timeout=%d", a.IdleTimeout),
 		fmt.Sprintf("priority=%d", a.Priority),
 		fmt.Sprintf("cookie=%#x", a.Cookie),
-		fmt.Sprintf("eth_type=%#x", a.EthType),
+	}
+	if a.EthType != 0 {
+		b = append(b, fmt.Sprintf("eth_type=%#x", a.EthType))
 	}
 	for _, m := range a.Match {
-		b = append(b, m.String())
+		if m.N != 0 {
+			b = append(b, m.String())
+		}
 	}
 	b = append(b, fmt.Sprintf("load:%s->%s", a.Load, a.Load))
 	return "learn(" + strings.Join(b, ",") + ")"

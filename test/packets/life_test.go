@@ -324,6 +324,15 @@ func TestStaleUDP(t *testing.T) {
 	if got, err := say(); err != nil || !strings.HasPrefix(got, c.remotes[0].Name+" ") {
 		t.Errorf("after the endpoint moved: %q, %v", got, err)
 	}
+	// The endpoint moves back while no nkp runs.
+	c.agent.stop(syscall.SIGKILL)
+	c.put(slice(s, 8080, at(c.pods[1].IP4)))
+	c.run()
+	c.settle()
+	must(t, c.Settle())
+	if got, err := say(); err != nil || !strings.HasPrefix(got, c.pods[1].Name+" ") {
+		t.Errorf("after the endpoint moved while nkp was down: %q, %v", got, err)
+	}
 	c.remove(slice(s, 8080))
 	c.settle()
 	must(t, c.Settle())

@@ -252,6 +252,48 @@ func TestFromOutside(t *testing.T) {
 	c.ask(t, c.pods[0].Host, "tcp", "40.0.0.4:80", here.Name)
 }
 
+// The same over IPv6.
+func TestFromOutsideIPv6(t *testing.T) {
+	t.Parallel()
+	expose := func(policy v1.ServiceExternalTrafficPolicy, nodePort int32) func(*v1.Service) {
+		return func(s *v1.Service) {
+			s.Spec.Type, s.Spec.ExternalTrafficPolicy = v1.ServiceTypeNodePort, policy
+			s.Spec.Ports[0].NodePort = nodePort
+		}
+	}
+	cluster := service("cluster", "fd00:40::1", expose(v1.ServiceExternalTrafficPolicyCluster, 30080))
+	local := service("local", "fd00:40::2", expose(v1.ServiceExternalTrafficPolicyLocal, 30081))
+	c := start(t, cluster, local)
+	c.servePods(t)
+	here, there := c.pods[1], c.remotes[0]
+	c.put(slice(cluster, 8080, at(there.IP6)), slice(local, 8080, at(here.IP6)))
+	c.settle()
+	if a := c.ask(t, c.External, "tcp", hostPort(testbed.NodeIP6, 30080), there.Name); a.Client.Addr() != testbed.NodeIP6 {
+		t.Errorf("policy Cluster: the endpoint saw %v, want the node's address", a.Client)
+	}
+	if a := c.ask(t, c.External, "tcp", hostPort(testbed.NodeIP6, 30081), here.Name); a.Client.Addr() != c.External.IP6 {
+		t.Errorf("policy Local: the endpoint saw %v, want the client's own address", a.Client)
+	}
+}
+
+// An endpoint may be the node itself (a pod on the host's network, the API server) or another node.
+func TestEndpointsOnNodes(t *testing.T) {
+	t.Parallel()
+	s := service("kubernetes", "40.0.0.1")
+	c := start(t, s)
+	for _, n := range []*testbed.Host{c.Node, c.Remote} {
+		_, err := n.ServeTCP(6443)
+		must(t, err)
+		c.put(slice(s, 6443, at(n.IP4)))
+		c.settle()
+		for _, p := range c.pods {
+			if a := c.ask(t, p.Host, "tcp", "40.0.0.1:80", n.Name); a.Client.Addr() != p.IP4 {
+				t.Errorf("%s saw %v, want the pod's own address %v", n.Name, a.Client, p.IP4)
+			}
+		}
+	}
+}
+
 // internalTrafficPolicy Local: this node's endpoints or nothing.
 func TestInternalLocal(t *testing.T) {
 	t.Parallel()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -223,6 +224,15 @@ func TestAffinity(t *testing.T) {
 			t.Errorf("%s: after %s went, one client reached %v, errors %v", tc.to, pinned, who, errs)
 		}
 	}
+	// A Service that goes while no nkp runs leaves no pin behind.
+	long := service("long", "40.0.0.3", affinity(3600))
+	c.put(long, slice(long, 8080, at(c.remotes[0].IP4)))
+	c.settle()
+	c.ask(t, client.Host, "tcp", "40.0.0.3:80", c.remotes[0].Name)
+	c.agent.stop(syscall.SIGKILL)
+	c.remove(long)
+	c.run()
+	c.settle()
 	deadline := time.Now().Add(15 * time.Second)
 	for c.pins(t) > 0 {
 		if time.Now().After(deadline) {
