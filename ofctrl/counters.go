@@ -22,7 +22,7 @@ func (c *Conn) FlowCount(ctx context.Context, cookie, mask uint64) (Counters, er
 	err := c.ask(ctx, mpAggregate, 1, func(b []byte, _ int) ([]byte, error) {
 		return flowRequest(b, allTables, cookie, mask)
 	}, func(b []byte) error {
-		// ofp_stats with OXS fields for packets, bytes and flow count (OpenFlow 1.5.1 §7.3.5, §7.2.4.2)
+		// ofp_stats with OXS fields for packets, bytes and flow count (OpenFlow 1.5.1 §7.3.5, §7.2.4)
 		const oxsFlows = 0x80020604
 		_, packets, size, err := flowStats(b)
 		if err != nil {

@@ -46,7 +46,7 @@ func (d *decoder) flowDesc(b []byte) (fd flowDesc, n int, err error) {
 	return fd, n, err
 }
 
-// OXS fields: class, field and length (§7.2.4.2).
+// OXS fields: class, field and length (§7.2.4).
 const (
 	oxsPackets = 0x80020808
 	oxsBytes   = 0x80020a08

@@ -152,8 +152,8 @@ func put48(b []byte, v uint64) {
 // ct appends a ct action: the template of its shape with address and ports filled in.
 func (e *encoder) ct(b []byte, a flow.CT) ([]byte, error) {
 	n := a.NAT
-	if n.PortMin == 0 && n.PortMax != 0 || n.Kind > flow.NATDst {
-		return b, fmt.Errorf("%s: bad translation", a)
+	if n.PortMax != 0 && n.PortMax <= n.PortMin || n.PortMin == 0 && n.PortMax != 0 || n.Kind > flow.NATDst {
+		return b, fmt.Errorf("%s: bad translation (PortMax must be above PortMin, or 0)", a)
 	}
 	if needs := n.Kind > flow.NATExisting; needs != n.Addr.IsValid() ||
 		n.PortMin != 0 && (!needs || n.Addr.IsUnspecified()) || n.Addr.Zone() != "" {

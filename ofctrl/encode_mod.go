@@ -19,7 +19,7 @@ const (
 	flowDeleteStrict uint8 = 4
 )
 
-// allTables is OFPTT_ALL (§7.3.4.1), noBuffer OFP_NO_BUFFER.
+// allTables is OFPTT_ALL (§7.3.4), noBuffer OFP_NO_BUFFER.
 const (
 	allTables        = 0xff
 	noBuffer  uint32 = 0xffffffff

@@ -72,7 +72,7 @@ func TestCTAgainstOfnet(t *testing.T) {
 				nat.SetDNAT()
 			}
 			if r.IntN(2) == 0 {
-				a.NAT.PortMin, a.NAT.PortMax = uint16(r.Uint32()|1), uint16(r.Uint32()|1)
+				a.NAT.PortMin, a.NAT.PortMax = uint16(1+r.IntN(1000)), uint16(2000+r.IntN(60000))
 				nat.SetRangeProtoMin(&a.NAT.PortMin)
 				nat.SetRangeProtoMax(&a.NAT.PortMax)
 			}

@@ -16,7 +16,7 @@ var versionNames = map[uint8]string{1: "1.0", 2: "1.1", 3: "1.2", 4: "1.3", 5: "
 const missSendLen = 0xffff
 
 // handshake says hello, asks for the features and switches on packet-in and request forwarding
-// (OpenFlow 1.5.1 §6.3.5, §7.3.1, §7.3.2, §7.3.10). It runs before the goroutines are started.
+// (OpenFlow 1.5.1 §6.3, §7.3.1, §7.3.2, §7.3.10). It runs before the goroutines are started.
 func (c *Conn) handshake(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { c.nc.SetDeadline(time.Unix(1, 0)) })
 	err := c.shakeHands()
@@ -74,7 +74,7 @@ func (c *Conn) awaitHello() error {
 }
 
 // helloVersions gives the versions that a hello offers as a bitmap. Without a bitmap the header's version
-// means that one and all lower ones (§6.3.5).
+// means that one and all lower ones (§6.3).
 func helloVersions(f frame) uint32 {
 	for b := f.body(); len(b) >= 4; {
 		n := int(u16(b[2:]))

@@ -20,8 +20,8 @@ const (
 	mpHeaderLen = 8
 )
 
-// maxAnswer bounds what one question may bring in, in bytes: 2 GiB are some ten million flows.
-const maxAnswer = 2 << 30
+// maxAnswer bounds what one question may bring in, in bytes; a flow takes some 400.
+const maxAnswer = 512 << 20
 
 // question is a run of multipart requests of one type. each gets the bodies of the replies, on the reader's
 // goroutine, in order.

@@ -96,7 +96,7 @@ func actionShapes(v6 bool) [][]flow.Action {
 		ct(mark),
 		ct(nat(flow.NATDst, addr, 0, 0)),
 		ct(nat(flow.NATSrc, addr, 61440, 65535)),
-		ct(nat(flow.NATSrc, addr, 80, 80)),
+		ct(nat(flow.NATSrc, addr, 80, 81)),
 		ct(nat(flow.NATSrc, zero, 0, 0)),
 		{flow.Learn{
 			Table: 10, IdleTimeout: 65535, Priority: 100, Cookie: learnCookie | 4, EthType: ethType,
@@ -113,7 +113,7 @@ func actionShapes(v6 bool) [][]flow.Action {
 func groupShapes() []*flow.Group {
 	wide := &flow.Group{ID: groupLo + 10}
 	for i := range 2000 {
-		wide.Buckets = append(wide.Buckets, flow.Bucket{ID: uint32(i), Weight: uint16(i), Actions: []flow.Action{flow.Resubmit{Table: uint8(i)}}})
+		wide.Buckets = append(wide.Buckets, flow.Bucket{ID: uint32(i), Weight: uint16(i), Actions: []flow.Action{flow.Resubmit{Table: uint8(i % 255)}}})
 	}
 	full := &flow.Group{ID: groupLo + 11, Method: flow.HashSrc6}
 	for i := range 743 {

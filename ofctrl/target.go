@@ -49,7 +49,7 @@ func unixTarget(s, path string) (Target, error) {
 	return Target{Network: "unix", Address: path}, nil
 }
 
-// defaultPort is the OpenFlow port that IANA assigned (OpenFlow 1.5.1 §6.3.3).
+// defaultPort is the OpenFlow port that IANA assigned (OpenFlow 1.5.1 §6.3).
 const defaultPort = "6653"
 
 func hostPort(s string) (string, error) {

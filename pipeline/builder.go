@@ -82,9 +82,21 @@ func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 // toAddr matches packets to one address.
 func toAddr(a netip.Addr) flow.Match { return flow.Match{EthType: ethTypeOf(a), Dst: host(a)} }
 
-// fromNet matches packets from a prefix.
+// fromNet matches packets from a prefix, toNet packets to one.
 func fromNet(p netip.Prefix) flow.Match {
-	return flow.Match{EthType: ethTypeOf(p.Addr()), Src: p.Masked()}
+	return flow.Match{EthType: ethTypeOf(p.Addr()), Src: matched(p)}
+}
+
+func toNet(p netip.Prefix) flow.Match {
+	return flow.Match{EthType: ethTypeOf(p.Addr()), Dst: matched(p)}
+}
+
+// matched gives what a match says of a prefix: nothing, if it holds every address.
+func matched(p netip.Prefix) netip.Prefix {
+	if p.Bits() == 0 {
+		return netip.Prefix{}
+	}
+	return p.Masked()
 }
 
 func ethIs(f k8s.Family) flow.Match { return flow.Match{EthType: ethType(f)} }

@@ -175,7 +175,7 @@ func (s *service) sourceRanges(f *k8s.Frontend, p k8s.Policy) {
 	}
 	for _, r := range allowed {
 		m := s.marked(p)
-		m.Src = r.Masked()
+		m.Src = matched(r)
 		s.addOnce(tableRanges, 100, m, s.choose(p)...)
 	}
 	s.addOnce(tableRanges, 50, s.marked(p))

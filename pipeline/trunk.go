@@ -118,7 +118,8 @@ func (b *builder) serviceDefaults() {
 	}
 	b.add(tableServices, prioEstablished, 0, established, b.resubmit(tableOutput))
 	for _, p := range b.ServiceCIDRs {
-		m := flow.Match{EthType: ethTypeOf(p.Addr()), Dst: p.Masked(), CTState: newConnection}
+		m := toNet(p)
+		m.CTState = newConnection
 		b.add(tableServices, prioUnallocated, 0, m)
 	}
 	if b.Uplink != 0 {
