@@ -70,7 +70,7 @@ func dialTarget(ctx context.Context, t Target, files TLSFiles) (net.Conn, error)
 	if !t.TLS {
 		return d.DialContext(ctx, t.Network, t.Address)
 	}
-	cfg, err := files.config(t.Address)
+	cfg, err := files.Config(t.Address)
 	if err != nil {
 		return nil, err
 	}

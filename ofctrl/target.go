@@ -95,8 +95,8 @@ type TLSFiles struct {
 	AnyName bool
 }
 
-// config reads the files. TLS 1.2 is the lowest version, and the chain is always verified.
-func (f TLSFiles) config(addr string) (*tls.Config, error) {
+// Config reads the files for a connection to addr (HOST:PORT). TLS 1.2 is the lowest version, and the chain is always verified.
+func (f TLSFiles) Config(addr string) (*tls.Config, error) {
 	if f.CA == "" {
 		return nil, errors.New("an ssl: target needs a CA file")
 	}

@@ -80,6 +80,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.of = ofctrl.NewClient(target, ofctrl.ClientOptions{
 		Options: ofctrl.Options{
 			Bridge:     a.set.Bridge,
+			TLS:        a.set.TLS,
 			Log:        a.log,
 			OnPacketIn: a.packetIn,
 			OnForward: func(ofctrl.Forward) {

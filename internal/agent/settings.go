@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/ofctrl"
+	"github.com/nkp-proxy/nkp/ovsdb"
 	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
@@ -29,10 +32,11 @@ type Settings struct {
 
 	OVSDB           string // database of the switch, unix:/var/run/openvswitch/db.sock
 	Bridge          string
-	OpenFlow        string // OpenFlow target; "": the bridge's management socket beside the database's
-	ConfigureBridge bool   // enable OpenFlow15 on the bridge if it is not
-	Uplink          string // name or OpenFlow port number; "": port 1
-	Socket          string // the agent's own socket; "": none
+	OpenFlow        string          // OpenFlow target; "": the bridge's management socket beside the database's
+	TLS             ofctrl.TLSFiles // for ssl: targets, the database's and OpenFlow's
+	ConfigureBridge bool            // enable OpenFlow15 on the bridge if it is not
+	Uplink          string          // name or OpenFlow port number; "": port 1
+	Socket          string          // the agent's own socket; "": none
 
 	NodeIPs           []netip.Addr
 	NodeMAC           flow.MAC
@@ -84,6 +88,20 @@ func LoadPorts(file string) (map[netip.Addr]PortOverride, error) {
 		ports[ip.Unmap()] = p
 	}
 	return ports, nil
+}
+
+// DatabaseOptions gives the options of the connection to the switch's database; it reads the TLS files if they are
+// needed.
+func (s *Settings) DatabaseOptions() (ovsdb.Options, error) {
+	o := ovsdb.Options{Endpoint: s.OVSDB, Bridge: s.Bridge}
+	if addr, ok := strings.CutPrefix(s.OVSDB, "ssl:"); ok {
+		cfg, err := s.TLS.Config(addr)
+		if err != nil {
+			return o, fmt.Errorf("%s: %w (--ca-cert, --certificate, --private-key)", s.OVSDB, err)
+		}
+		o.TLS = cfg
+	}
+	return o, nil
 }
 
 // TrackerOptions gives the options of the model.

@@ -39,6 +39,10 @@ func newSettings() *settings {
 func (s *settings) switchFlags(f *pflag.FlagSet, ovsdb string) {
 	f.StringVar(&s.OVSDB, "ovsdb", ovsdb, "database of Open vSwitch: unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT")
 	f.StringVar(&s.Bridge, "bridge", defaultBridge, "bridge to program")
+	f.StringVar(&s.TLS.CA, "ca-cert", "", "PEM file of the CA that vouches for the switch, for ssl: targets")
+	f.StringVar(&s.TLS.Cert, "certificate", "", "PEM file of nkp's certificate, for ssl: targets")
+	f.StringVar(&s.TLS.Key, "private-key", "", "PEM file of its private key")
+	f.BoolVar(&s.TLS.AnyName, "any-certificate-name", false, "accept any name in the switch's certificate: those of ovs-pki bear no host name")
 	f.StringVar(&s.OpenFlow, "openflow", "", "OpenFlow target: unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT (default: BRIDGE.mgmt beside the database's socket)")
 }
 

@@ -114,8 +114,12 @@ func (s *settings) awaitBridge(ctx context.Context, wait time.Duration, log *slo
 // awaitDB connects to the database. Where Open vSwitch is installed (its socket's directory is there) but does not
 // answer yet, it tries until the context ends.
 func (s *settings) awaitDB(ctx context.Context, log *slog.Logger) (*ovsdb.Client, error) {
+	opts, err := s.DatabaseOptions()
+	if err != nil {
+		return nil, err
+	}
 	for said := false; ; said = true {
-		db, err := ovsdb.Connect(ctx, ovsdb.Options{Endpoint: s.OVSDB, Bridge: s.Bridge})
+		db, err := ovsdb.Connect(ctx, opts)
 		if err == nil || !errors.Is(err, ovsdb.ErrUnreachable) {
 			return db, err
 		}

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -14,30 +15,51 @@ import (
 )
 
 func newStatus() *cobra.Command {
-	var socket, output string
+	s := newSettings()
+	var output string
 	cmd := &cobra.Command{
-		Use:     "status",
-		Short:   "Ask the running agent how it is",
+		Use:   "status",
+		Short: "Ask the running agent how it is",
+		Long: `status asks the running agent through its socket. If none answers it says what nkp has on the switch: Services are
+served without an agent, too. Exit status: 0 an agent answered, 1 none did.`,
 		Example: "  nkp status\n  nkp status -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output != "" && output != "json" && output != "text" {
 				return usageError("-o %q is not text or json", output)
 			}
-			s, err := agent.NewCaller(socket).Status(cmd.Context())
+			st, err := agent.NewCaller(s.Socket).Status(cmd.Context())
 			if err != nil {
-				return err
+				return s.withoutAgent(cmd.Context(), err)
 			}
 			if output == "json" {
 				e := json.NewEncoder(cmd.OutOrStdout())
 				e.SetIndent("", "  ")
-				return e.Encode(s)
+				return e.Encode(st)
 			}
-			return writeStatus(cmd.OutOrStdout(), s, time.Now())
+			return writeStatus(cmd.OutOrStdout(), st, time.Now())
 		},
 	}
-	cmd.Flags().StringVar(&socket, "socket", defaultSocket, "unix socket of the running agent")
+	s.switchFlags(cmd.Flags(), defaultOVSDB)
+	s.layoutFlags(cmd.Flags())
+	s.socketFlag(cmd.Flags())
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
 	return cmd
+}
+
+// withoutAgent adds to the error that no agent answers what nkp has on the switch, if the switch can be asked.
+func (s *settings) withoutAgent(ctx context.Context, err error) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	conn, dialErr := s.connectSwitch(ctx)
+	if dialErr != nil {
+		return err
+	}
+	defer conn.Close()
+	snap, readErr := conn.ReadBack(ctx, s.Filter())
+	if readErr != nil {
+		return err
+	}
+	return fmt.Errorf("%w; bridge %s holds %d flows and %d groups of nkp's", err, s.Bridge, len(snap.State.Flows), len(snap.State.Groups))
 }
 
 func writeStatus(out io.Writer, s *agent.Status, now time.Time) error {

@@ -72,7 +72,11 @@ func nodeNames(objects []k8s.Change) []string {
 
 // connectDB connects to the switch's database and checks that nkp can use the bridge.
 func (s *settings) connectDB(ctx context.Context) (*ovsdb.Client, *ovsdb.Switch, error) {
-	db, err := ovsdb.Connect(ctx, ovsdb.Options{Endpoint: s.OVSDB, Bridge: s.Bridge})
+	opts, err := s.DatabaseOptions()
+	if err != nil {
+		return nil, nil, err
+	}
+	db, err := ovsdb.Connect(ctx, opts)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -94,7 +98,7 @@ func (s *settings) connectSwitch(ctx context.Context) (*ofctrl.Conn, error) {
 	if err != nil {
 		return nil, usageError("--openflow: %w", err)
 	}
-	c, err := ofctrl.Dial(ctx, target, ofctrl.Options{Bridge: s.Bridge})
+	c, err := ofctrl.Dial(ctx, target, ofctrl.Options{Bridge: s.Bridge, TLS: s.TLS})
 	var version *ofctrl.VersionError
 	if errors.As(err, &version) {
 		return nil, fmt.Errorf("%w; enable it: ovs-vsctl add bridge %s protocols OpenFlow15, or nkp run --configure-bridge", err, s.Bridge)

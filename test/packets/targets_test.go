@@ -1,0 +1,111 @@
+package packets
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nkp-proxy/nkp/internal/testbed"
+)
+
+// pki is a certificate authority in a directory.
+type pki struct {
+	t    *testing.T
+	dir  string
+	ca   *x509.Certificate
+	key  *ecdsa.PrivateKey
+	last int64
+}
+
+func newPKI(t *testing.T, dir, name string) *pki {
+	t.Helper()
+	must(t, os.MkdirAll(dir, 0o700))
+	p := &pki{t: t, dir: dir}
+	p.ca = &x509.Certificate{Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	p.key = p.issue("ca", p.ca, p.ca, nil)
+	return p
+}
+
+// issue writes NAME-cert.pem and NAME-key.pem, signed by the authority or, without a key, by itself.
+func (p *pki) issue(name string, c, parent *x509.Certificate, signer *ecdsa.PrivateKey) *ecdsa.PrivateKey {
+	p.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(p.t, err)
+	if signer == nil {
+		signer = key
+	}
+	p.last++
+	c.SerialNumber, c.NotBefore, c.NotAfter = big.NewInt(p.last), time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, signer)
+	must(p.t, err)
+	keyDER, err := x509.MarshalECPrivateKey(key)
+	must(p.t, err)
+	must(p.t, os.WriteFile(p.file(name+"-cert"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	must(p.t, os.WriteFile(p.file(name+"-key"), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER}), 0o600))
+	return key
+}
+
+func (p *pki) file(name string) string { return filepath.Join(p.dir, name+".pem") }
+
+// The switch may be reached over TCP and TLS; TLS verifies the switch's certificate, name included unless told otherwise.
+func TestTargets(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, testbed.Options{})
+	ours, others := newPKI(t, filepath.Join(c.dir, "ours"), "ours"), newPKI(t, filepath.Join(c.dir, "others"), "others")
+	ours.issue("named", &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}, ours.ca, ours.key)
+	ours.issue("nameless", &x509.Certificate{Subject: pkix.Name{CommonName: "switch"}}, ours.ca, ours.key)
+	ours.issue("nkp", &x509.Certificate{Subject: pkix.Name{CommonName: "nkp"}}, ours.ca, ours.key)
+	s := service("web", "40.0.0.1")
+	c.servePods(t)
+	c.put(s, slice(s, 8080, at(c.remotes[0].IP4)))
+	_, err := c.Vsctl("set-controller", c.Bridge, "ptcp:6653:127.0.0.1", "pssl:6654:127.0.0.1")
+	must(t, err)
+	tls := func(ca *pki, more ...string) []string {
+		return append([]string{"--openflow", "ssl:127.0.0.1:6654", "--ca-cert", ca.file("ca-cert"),
+			"--certificate", ours.file("nkp-cert"), "--private-key", ours.file("nkp-key")}, more...)
+	}
+	for _, tc := range []struct {
+		name, cert string
+		flags      []string
+		want       string // in the error; "": works
+	}{
+		{"tcp", "named", []string{"--openflow", "tcp:127.0.0.1:6653"}, ""},
+		{"ssl", "named", tls(ours), ""},
+		{"ssl, certificate without a name, any name", "nameless", tls(ours, "--any-certificate-name"), ""},
+		{"ssl, certificate without a name", "nameless", tls(ours), "certificate"},
+		{"ssl, another authority", "named", tls(others), "certificate"},
+		{"ssl, any name, another authority", "nameless", tls(others, "--any-certificate-name"), "certificate"},
+		{"ssl, no CA", "named", []string{"--openflow", "ssl:127.0.0.1:6654"}, "CA"},
+		{"ssl, no such file", "named", []string{"--openflow", "ssl:127.0.0.1:6654", "--ca-cert", "/nonexistent.pem"}, "/nonexistent.pem"},
+		{"nobody listens", "named", []string{"--openflow", "tcp:127.0.0.1:1"}, "refused"},
+	} {
+		_, err := c.Vsctl("set-ssl", ours.file(tc.cert+"-key"), ours.file(tc.cert+"-cert"), ours.file("ca-cert"))
+		must(t, err)
+		deadline := time.Now().Add(settleLimit)
+		for {
+			_, errOut, status := c.nkp(append(append([]string{"diff"}, c.common()...), tc.flags...)...)
+			if tc.want == "" && status == 1 || tc.want != "" && status == 2 && strings.Contains(errOut, tc.want) {
+				break // everything is missing, or the error that is wanted
+			}
+			if time.Now().After(deadline) {
+				t.Errorf("%s: diff ends with %d: %s", tc.name, status, errOut)
+				break
+			}
+			time.Sleep(100 * time.Millisecond) // ovs-vswitchd takes up a new certificate in its own time
+		}
+	}
+	c.flags = tls(ours, "--any-certificate-name")
+	c.run()
+	c.settle()
+	c.ask(t, c.pods[0].Host, "tcp", "40.0.0.1:80", c.remotes[0].Name)
+}
