@@ -42,6 +42,7 @@ type Agent struct {
 	warnings  []string           // about the configuration
 	conn      *ofctrl.Conn       // nil while there is none
 	installed *flow.State        // what is on the switch; nil until it was read back
+	gateway   flow.MAC           // last known
 	noMeter   bool               // the switch refused the meter
 	behind    bool               // installed differs from what is wanted
 	waiting   quarantine
@@ -146,6 +147,7 @@ func (a *Agent) loop(ctx context.Context) error {
 			a.stats.Drifts++
 			a.readBack(ctx)
 		case <-count.C:
+			a.checkGateway(ctx)
 			a.checkCount(ctx)
 		case <-audit.C:
 			a.readBack(ctx)
@@ -205,10 +207,24 @@ func (a *Agent) reconfigure(ctx context.Context) {
 	a.push(ctx, d)
 }
 
+// checkGateway takes up a router that the kernel has come to know, or that has changed.
+func (a *Agent) checkGateway(ctx context.Context) {
+	if a.compiler == nil || !a.set.GatewayMAC.IsZero() || a.compiler.Config().NodeMAC.IsZero() {
+		return
+	}
+	if m := gatewayMAC(a.set.Bridge); !m.IsZero() && m != a.gateway {
+		a.reconfigure(ctx)
+	}
+}
+
 // config puts together what is known of node and switch.
 func (a *Agent) config() pipeline.Config {
 	sw := a.db.Switch()
 	cfg, warnings := a.set.PipelineConfig(a.model, &sw)
+	if cfg.GatewayMAC.IsZero() {
+		cfg.GatewayMAC = a.gateway // the kernel may forget a neighbour it does not talk to
+	}
+	a.gateway = cfg.GatewayMAC
 	if a.noMeter {
 		cfg.NoMeter = true
 		warnings = append(warnings, "the switch has no meters: packets to be refused are bounded by nkp's queue alone")
@@ -229,8 +245,11 @@ func (a *Agent) noteWarnings(warnings []string) {
 func (a *Agent) reportProblems(p k8s.Problems) {
 	for _, e := range p.Errors {
 		if !containsWarning(a.problems.Errors, e) {
-			a.log.Error("bad input; the last good state of it stays in force", "problem", e.String())
+			a.log.Error("problem at the source; its last good state stays in force", "problem", e.String())
 		}
+	}
+	if len(a.problems.Errors) > 0 && len(p.Errors) == 0 {
+		a.log.Info("the source is in order again", "source", a.kind)
 	}
 	for _, w := range p.Warnings {
 		if !containsWarning(a.problems.Warnings, w) {

@@ -60,6 +60,9 @@ func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Conf
 		if cfg.NodeMAC.IsZero() {
 			if on, err := addressesOn(sw.Bridge, cfg.NodeIPs); on {
 				cfg.NodeMAC = toMAC(sw.LocalMAC)
+				if cfg.GatewayMAC.IsZero() {
+					cfg.GatewayMAC = gatewayMAC(sw.Bridge)
+				}
 			} else if err != nil {
 				warnings = append(warnings, fmt.Sprintf("cannot see interface %s from here (another network namespace?); if the node's address is on it, give --node-mac %s", sw.Bridge, sw.LocalMAC))
 			}

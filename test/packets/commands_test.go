@@ -127,8 +127,8 @@ func TestUsage(t *testing.T) {
 	}{
 		{[]string{"frobnicate"}, "unknown command"},
 		{[]string{"plan", "--no-such-flag"}, "unknown flag"},
-		{[]string{"plan"}, "--manifests is missing"},
-		{[]string{"run"}, "--manifests is missing"},
+		{[]string{"plan"}, "--manifests"},
+		{[]string{"run"}, "--manifests"},
 		{[]string{"plan", "--manifests", sample, "extra"}, "takes no argument"},
 		{[]string{"plan", "--manifests", sample, "-o", "xml"}, "-o"},
 		{[]string{"plan", "--manifests", sample, "--mode", "magic"}, "--mode"},

@@ -167,7 +167,7 @@ func (c *cluster) write() {
 // common are the flags that every command shares here.
 func (c *cluster) common() []string {
 	return append([]string{"--manifests", c.manifest, "--ovsdb", c.DB(), "--bridge", c.Bridge, "--hostname-override", nodeName,
-		"--gateway-mac", testbed.GatewayMAC, "--cluster-cidr", "10.0.0.0/16,fd00:a::/64,fd00:b::/64"}, c.flags...)
+		"--cluster-cidr", "10.0.0.0/16,fd00:a::/64,fd00:b::/64"}, c.flags...)
 }
 
 func (c *cluster) socket() string { return filepath.Join(c.RunDir, "nkp.sock") }

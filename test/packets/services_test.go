@@ -212,7 +212,10 @@ func TestFromOutside(t *testing.T) {
 	local := service("local", "40.0.0.2", expose(v1.ServiceExternalTrafficPolicyLocal, 30081, "20.0.0.2", "20.0.0.102"))
 	elsewhere := service("elsewhere", "40.0.0.3", expose(v1.ServiceExternalTrafficPolicyLocal, 30082, "20.0.0.3", "20.0.0.103"))
 	ranged := service("ranged", "40.0.0.4", expose(v1.ServiceExternalTrafficPolicyCluster, 30083, "20.0.0.4", "20.0.0.104", "192.168.1.0/24"))
-	c := start(t, cluster, local, elsewhere, ranged)
+	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC)
+	c.put(cluster, local, elsewhere, ranged)
+	c.run()
+	c.settle()
 	c.servePods(t)
 	here, there := c.pods[1], c.remotes[0]
 	c.put(slice(cluster, 8080, at(there.IP4)), slice(local, 8080, at(here.IP4)), slice(elsewhere, 8080, at(there.IP4)), slice(ranged, 8080, at(here.IP4)))
@@ -252,6 +255,30 @@ func TestFromOutside(t *testing.T) {
 	c.ask(t, c.pods[0].Host, "tcp", "40.0.0.4:80", here.Name)
 }
 
+// Where the node lives on the bridge, nkp learns the gateway from the kernel, also if it comes to be known later.
+func TestGatewayIsFound(t *testing.T) {
+	t.Parallel()
+	s := service("web", "40.0.0.1", func(s *v1.Service) {
+		s.Spec.Type, s.Spec.Ports[0].NodePort = v1.ServiceTypeNodePort, 30080
+	})
+	c := start(t, s)
+	c.servePods(t)
+	c.put(slice(s, 8080, at(c.remotes[0].IP4)))
+	c.settle()
+	var err error
+	for deadline := time.Now().Add(settleLimit); time.Now().Before(deadline); {
+		ctx, cancel := context.WithTimeout(c.ctx, time.Second)
+		var a testbed.Answer
+		a, err = c.External.Ask(ctx, "tcp", hostPort(testbed.NodeIP4, 30080)) // its answer makes the node look for the router
+		cancel()
+		if err == nil && a.Pod == c.remotes[0].Name {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	t.Errorf("no way back through the gateway: %v", err)
+}
+
 // The same over IPv6.
 func TestFromOutsideIPv6(t *testing.T) {
 	t.Parallel()
@@ -263,7 +290,10 @@ func TestFromOutsideIPv6(t *testing.T) {
 	}
 	cluster := service("cluster", "fd00:40::1", expose(v1.ServiceExternalTrafficPolicyCluster, 30080))
 	local := service("local", "fd00:40::2", expose(v1.ServiceExternalTrafficPolicyLocal, 30081))
-	c := start(t, cluster, local)
+	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC)
+	c.put(cluster, local)
+	c.run()
+	c.settle()
 	c.servePods(t)
 	here, there := c.pods[1], c.remotes[0]
 	c.put(slice(cluster, 8080, at(there.IP6)), slice(local, 8080, at(here.IP6)))

@@ -1,0 +1,8 @@
+//go:build !linux
+
+package agent
+
+import "github.com/nkp-proxy/nkp/pipeline/flow"
+
+// gatewayMAC is known on Linux only, where Open vSwitch bridges are.
+func gatewayMAC(string) flow.MAC { return flow.MAC{} }
