@@ -4,7 +4,7 @@ GO      ?= .ci/go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X github.com/nkp-proxy/nkp/internal/agent.Version=$(VERSION)
 
-.PHONY: all build demo test lint unit datapath fuzz bench clean deps help
+.PHONY: all build demo test lint fuzz clean deps help
 
 all: build
 
@@ -30,7 +30,19 @@ test: deps lint ## all tests: unit, and packets through a private switch
 lint: ## formatting, vet on both systems, import directions
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "gofmt would change:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	$(GO) vet ./...
+	GOOS=windows $(GO) vet ./...
 	$(GO) test -run 'TestImportDirections|TestEveryPackageHasADocComment' .
+
+FUZZTIME ?= 10s
+FUZZDIRS := k8s ofctrl ovsdb pipeline
+
+fuzz: ## every fuzz target for FUZZTIME (10s): what switch, database and manifests may send
+	@grep -rlE '^func Fuzz' --include='*_test.go' $(FUZZDIRS) | xargs -n 1 dirname | sort -u | while read -r dir; do \
+		for target in $$(grep -hoE '^func Fuzz[A-Za-z0-9]+' $$dir/*_test.go | sed 's/func //'); do \
+			echo "$$dir $$target"; \
+			$(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 5x ./$$dir || exit 1; \
+		done; \
+	done
 
 clean: ## remove what was built
 	rm -rf bin

@@ -1,3 +1,5 @@
+//go:build linux
+
 // The demo shows nkp at work on one machine: it builds a private Open vSwitch with pods as network namespaces
 // ([testbed.Bed]), gives them the addresses of the guestbook in examples/guestbook.yaml, has the real nkp binary follow
 // a copy of that manifest, sends requests, edits the copy and prints what happened. Every number it prints is measured.

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package testbed builds a small Kubernetes-like network around a private Open
 // vSwitch: a node with its bridge, pods, a router, a second node with pods of
 // its own, and a client outside the cluster. Everything lives in anonymous
