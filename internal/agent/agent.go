@@ -185,7 +185,10 @@ func (a *Agent) takeChanges(ctx context.Context) error {
 		a.reconfigure(ctx)
 	}
 	for n := range diff.Ports {
-		delete(a.waiting, n) // a changed Service port is tried at once
+		if a.waiting[n] != nil { // a changed Service port is tried at once, and all of it: what it lacks is more than the change
+			delete(a.waiting, n)
+			a.behind = true
+		}
 	}
 	if a.push(ctx, a.compiler.Update(diff.Ports)) {
 		a.stats.programmed(time.Since(arrived))

@@ -42,6 +42,15 @@ func (q quarantine) waiting(n k8s.PortName, now time.Time) bool {
 	return r != nil && now.Before(r.until)
 }
 
+// release ends the wait of those who were tried at the time now and not refused again.
+func (q quarantine) release(now time.Time) {
+	for n := range q {
+		if !q.waiting(n, now) {
+			delete(q, n)
+		}
+	}
+}
+
 // next gives the time of the next try; the zero time if nothing waits.
 func (q quarantine) next() time.Time {
 	var t time.Time

@@ -33,6 +33,18 @@ func TestQuarantinePauses(t *testing.T) {
 	}
 }
 
+// Only those are released who could be tried at that time: not one whose pause has ended since.
+func TestQuarantineRelease(t *testing.T) {
+	now := time.Unix(1000, 0)
+	q := quarantine{}
+	q.refuse(named("tried"), "no", now.Add(-time.Second))
+	q.refuse(named("not yet"), "no", now)
+	q.release(now)
+	if q[named("tried")] != nil || q[named("not yet")] == nil {
+		t.Errorf("after the release %v wait", q)
+	}
+}
+
 func TestQuantiles(t *testing.T) {
 	var d durations
 	if p50, p99 := d.quantiles(); p50 != 0 || p99 != 0 {

@@ -13,8 +13,9 @@ import (
 )
 
 // maxRounds bounds how often one synchronisation starts over because the switch refused something: each round
-// leaves out what was refused before.
-const maxRounds = 8
+// leaves out what was refused before. A switch that refuses a bundle when it is committed names only the first
+// object, so that many bad ones would take many rounds: after these, every Service goes by itself.
+const maxRounds = 4
 
 // push brings a Delta of the compiler to the switch. While the switch is known to hold what the compiler wanted
 // before, the Delta alone is sent; otherwise everything is compared. It tells whether the switch is in step now.
@@ -45,19 +46,75 @@ func (a *Agent) sync(ctx context.Context) bool {
 		if a.conn == nil || a.installed == nil || a.compiler == nil {
 			return false
 		}
-		d := flow.Diff(a.installed, a.target(time.Now()))
+		now := time.Now()
+		d := flow.Diff(a.installed, a.target(now))
 		d.DelLearned, d.FlushCT = a.leftovers.DelLearned, a.leftovers.FlushCT
-		if d.Empty() {
-			a.behind = false
-			return true
-		}
-		if a.commit(ctx, d) {
+		if d.Empty() || a.commit(ctx, d) {
+			a.waiting.release(now)
 			a.leftovers = flow.Delta{}
 			a.behind = false
 			return true
 		}
 	}
-	return false
+	return a.syncEach(ctx)
+}
+
+// syncEach sends what is different Service by Service, each in a transaction of its own, so that whatever the switch
+// refuses holds up nobody else.
+func (a *Agent) syncEach(ctx context.Context) bool {
+	if a.conn == nil || a.installed == nil || a.compiler == nil {
+		return false
+	}
+	now := time.Now()
+	d := flow.Diff(a.installed, a.target(now))
+	d.DelLearned, d.FlushCT = a.leftovers.DelLearned, a.leftovers.FlushCT
+	parts := a.byOwner(d)
+	a.log.Warn("the switch refuses too much: sending Service by Service", "parts", len(parts))
+	done := true
+	for _, part := range parts {
+		if a.conn == nil {
+			return false
+		}
+		done = a.commit(ctx, part) && done
+	}
+	a.waiting.release(now)
+	a.leftovers = flow.Delta{}
+	a.behind = false // whoever was refused waits
+	return done
+}
+
+// byOwner splits a Delta into one for what belongs to no Service, which comes first, and one for each Service port.
+func (a *Agent) byOwner(d *flow.Delta) []*flow.Delta {
+	shared := &flow.Delta{SetMeters: d.SetMeters, DelMeters: d.DelMeters, DelLearned: d.DelLearned, FlushCT: d.FlushCT}
+	parts := []*flow.Delta{shared}
+	of := map[k8s.PortName]*flow.Delta{{}: shared}
+	part := func(n k8s.PortName) *flow.Delta {
+		if of[n] == nil {
+			of[n] = &flow.Delta{}
+			parts = append(parts, of[n])
+		}
+		return of[n]
+	}
+	for _, g := range d.SetGroups {
+		p := part(a.ownerOf(g))
+		p.SetGroups = append(p.SetGroups, g)
+	}
+	for _, f := range d.SetFlows {
+		p := part(a.ownerOf(f))
+		p.SetFlows = append(p.SetFlows, f)
+	}
+	for _, f := range d.DelFlows {
+		p := part(a.ownerOf(f))
+		p.DelFlows = append(p.DelFlows, f)
+	}
+	for _, id := range d.DelGroups {
+		p := part(a.ownerOf(ofctrl.GroupID(id)))
+		p.DelGroups = append(p.DelGroups, id)
+	}
+	if shared.Empty() {
+		parts = parts[1:]
+	}
+	return parts
 }
 
 // target is what should be on the switch now: what the compiler wants, except that Service ports which wait stay as
@@ -118,11 +175,6 @@ func (a *Agent) commit(ctx context.Context, d *flow.Delta) bool {
 		return false
 	}
 	a.installed.Apply(d)
-	for n := range a.waiting {
-		if !a.waiting.waiting(n, time.Now()) {
-			delete(a.waiting, n) // it was part of this transaction
-		}
-	}
 	a.stats.synced(res, len(d.SetFlows)+len(d.DelFlows)+len(d.SetGroups)+len(d.DelGroups))
 	a.log.Debug("switch is in step", "flows", len(d.SetFlows), "deleted", len(d.DelFlows), "groups", len(d.SetGroups),
 		"deletedGroups", len(d.DelGroups), "took", res.Duration)

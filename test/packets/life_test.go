@@ -299,6 +299,47 @@ func TestForeignFlowInTheWay(t *testing.T) {
 	}
 }
 
+// A Service that the switch refuses (here: its table is full) is named and waits; its neighbours are served and can
+// change; when there is room again, it comes by itself.
+func TestRefusedServiceWaits(t *testing.T) {
+	t.Parallel()
+	plain, sticky := service("plain", "40.0.0.1"), service("sticky", "40.0.0.2", affinity(60))
+	c := start(t, plain)
+	c.servePods(t)
+	_, err := c.Vsctl("--id=@full", "create", "Flow_Table", "flow_limit=1", "overflow_policy=refuse", "--",
+		"set", "Bridge", c.Bridge, "flow_tables:11=@full")
+	must(t, err)
+	c.put(slice(plain, 8080, at(c.remotes[0].IP4)), sticky, slice(sticky, 8080, ats(c.pods[1].IP4, c.remotes[1].IP4)...))
+	for i := range 30 { // the switch names one at a time
+		s := service(nth("sticky", i), vip(41, i), affinity(60))
+		c.put(s, slice(s, 8080, ats(c.pods[1].IP4, c.remotes[1].IP4)...))
+	}
+	deadline := time.Now().Add(settleLimit)
+	for {
+		out, _, _ := c.nkp("status", "--socket", c.socket())
+		if strings.Contains(out, "REFUSED") && strings.Contains(out, "default/sticky:http") && strings.Contains(out, "TABLE_FULL") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("status does not name the refused Service and the reason:\n%s", out)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	c.ask(t, c.pods[0].Host, "tcp", "40.0.0.1:80", c.remotes[0].Name)
+	before := c.status(t).Programming.Changes
+	c.put(slice(plain, 8080, at(c.remotes[1].IP4)))
+	c.awaitChanges(t, before+1)
+	must(t, c.Settle())
+	c.ask(t, c.pods[0].Host, "tcp", "40.0.0.1:80", c.remotes[1].Name)
+	_, err = c.Vsctl("clear", "Bridge", c.Bridge, "flow_tables")
+	must(t, err)
+	c.settle()
+	who, errs := c.pods[0].Many(c.ctx, 10, 2, "40.0.0.2:80")
+	if len(who) != 1 || len(errs) > 0 {
+		t.Errorf("the Service that was refused: reached %v, errors %v", who, errs)
+	}
+}
+
 // UDP connections to an endpoint that is gone are forgotten: a client that keeps sending from one port is served by
 // the endpoints left, or refused if there are none.
 func TestStaleUDP(t *testing.T) {
