@@ -112,6 +112,33 @@ func TestClusterIP(t *testing.T) {
 	}
 }
 
+// Where policy sits in the gateway, Service packets between local pods pass it: what the router refuses stays refused.
+// Straight delivery is past it.
+func TestGatewayPolicyIsNotBypassed(t *testing.T) {
+	t.Parallel()
+	s := service("web", "40.0.0.1")
+	c := newCluster(t, testbed.Options{})
+	c.servePods(t)
+	_, err := c.Exec(c.Router, "ip", "route", "add", "blackhole", c.pods[1].IP4.String()+"/32")
+	must(t, err)
+	c.put(s, slice(s, 8080, at(c.pods[1].IP4)))
+	c.run()
+	c.settle()
+	c.ask(t, c.pods[0].Host, "tcp", "40.0.0.1:80", c.pods[1].Name)
+	_, err = c.Vsctl("set", "Bridge", c.Bridge, "external_ids:nsx-managed=true")
+	must(t, err)
+	c.settle()
+	must(t, c.Settle())
+	ctx, cancel := context.WithTimeout(c.ctx, time.Second)
+	defer cancel()
+	if a, err := c.pods[0].Ask(ctx, "tcp", "40.0.0.1:80"); err == nil {
+		t.Errorf("answered by %s past the gateway", a.Pod)
+	}
+	if out, _, _ := c.nkp("status", "--socket", c.socket()); !strings.Contains(out, "through the gateway") {
+		t.Errorf("status does not say that packets go through the gateway:\n%s", out)
+	}
+}
+
 // The same port number may serve two protocols at different endpoints.
 func TestOnePortTwoProtocols(t *testing.T) {
 	t.Parallel()
