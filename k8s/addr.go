@@ -20,7 +20,8 @@ func parseAddr(s string) (netip.Addr, bool) {
 	return a.Unmap(), true
 }
 
-// parsePrefix reads a CIDR as Kubernetes does: like parseAddr, and host bits are cleared.
+// parsePrefix reads a CIDR as Kubernetes does: like parseAddr, the length may have leading zeros too, and host bits are
+// cleared.
 func parsePrefix(s string) (netip.Prefix, bool) {
 	p, err := netip.ParsePrefix(s)
 	if err != nil {
@@ -28,7 +29,7 @@ func parsePrefix(s string) (netip.Prefix, bool) {
 		if !found {
 			return netip.Prefix{}, false
 		}
-		if p, err = netip.ParsePrefix(trimOctets(addr) + "/" + bits); err != nil {
+		if p, err = netip.ParsePrefix(trimOctets(addr) + "/" + trimZeros(bits)); err != nil {
 			return netip.Prefix{}, false
 		}
 	}
@@ -48,13 +49,18 @@ func trimOctets(s string) string {
 		return s
 	}
 	for i, o := range octets {
-		t := strings.TrimLeft(o, "0")
-		if t == "" && o != "" {
-			t = "0"
-		}
-		octets[i] = t
+		octets[i] = trimZeros(o)
 	}
 	return strings.Join(octets, ".")
+}
+
+// trimZeros removes leading zeros from a number.
+func trimZeros(s string) string {
+	t := strings.TrimLeft(s, "0")
+	if t == "" && s != "" {
+		return "0"
+	}
+	return t
 }
 
 // wildcard is the unspecified address of a family; it stands for "every address of the node" where addresses

@@ -55,9 +55,11 @@ type ChannelStatus struct {
 
 // SourceStatus is where objects come from.
 type SourceStatus struct {
-	Kind   string   `json:"kind"`
-	Synced bool     `json:"synced"`
-	Errors []string `json:"errors"`
+	Kind   string `json:"kind"`
+	Synced bool   `json:"synced"`
+	// Answers tells whether the API server answers now; nil: the source is none.
+	Answers *bool    `json:"answers,omitempty"`
+	Errors  []string `json:"errors"`
 }
 
 // ProgrammingStats tells how long programming takes, in milliseconds: from the arrival of a change to the switch's
@@ -173,6 +175,10 @@ func (a *Agent) status() Status {
 		Rejects: RejectStats{
 			Answered: a.rejects.answered.Load(), Unanswerable: a.rejects.unanswerable.Load(), Failed: a.rejects.failed.Load(),
 		},
+	}
+	if server, ok := a.source.(interface{ Answers() bool }); ok {
+		answers := server.Answers()
+		s.Source.Answers = &answers
 	}
 	if !a.stats.LastSync.IsZero() {
 		t := a.stats.LastSync

@@ -17,12 +17,13 @@ func newDiff() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff",
 		Short: "Compare what is installed with what should be",
-		Long: `diff reads back what nkp has on the switch and compares it with what should be there: with --manifests what those
-files call for, else what the running agent wants. It changes nothing.
+		Long: `diff reads back what nkp has on the switch and compares it with what should be there: with --manifests or
+--kubeconfig what those Services call for, else what the running agent wants. It changes nothing.
 
 A line with + is missing or different on the switch, a line with - should not be there.
 Exit status: 0 equal, 1 different, 2 error.`,
 		Example: `  nkp diff
+  nkp diff --kubeconfig /etc/nkp/kubeconfig
   nkp diff --manifests services.yaml --bridge br-int`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := s.resolve(); err != nil {
@@ -54,10 +55,13 @@ Exit status: 0 equal, 1 different, 2 error.`,
 func (s *settings) diff(ctx context.Context, stderr io.Writer) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	if s.manifests == "" {
+	if err := s.checkSource(); err != nil {
+		return "", err
+	}
+	if !s.namesSource() {
 		text, err := agent.NewCaller(s.Socket).Diff(ctx)
 		if err != nil {
-			return "", fmt.Errorf("%w; without an agent, give --manifests", err)
+			return "", fmt.Errorf("%w; without an agent, give --kubeconfig or --manifests", err)
 		}
 		return text, nil
 	}
@@ -66,7 +70,7 @@ func (s *settings) diff(ctx context.Context, stderr io.Writer) (string, error) {
 		return "", err
 	}
 	defer db.Close()
-	w, err := s.want(sw, stderr)
+	w, err := s.want(ctx, sw, stderr)
 	if err != nil {
 		return "", err
 	}

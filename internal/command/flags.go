@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,9 +24,11 @@ const (
 // settings are the flags as given; resolve turns them into agent.Settings.
 type settings struct {
 	agent.Settings
-	manifests string
-	mode      string
-	portsFile string
+	manifests  string
+	kubeconfig string
+	master     string
+	mode       string
+	portsFile  string
 }
 
 func newSettings() *settings {
@@ -52,15 +55,17 @@ func (s *settings) socketFlag(f *pflag.FlagSet) {
 
 // sourceFlags say where Services come from.
 func (s *settings) sourceFlags(f *pflag.FlagSet) {
-	f.StringVar(&s.manifests, "manifests", "", "file or directory of Kubernetes YAML or JSON with Services, EndpointSlices, Nodes, ServiceCIDRs")
+	f.StringVar(&s.kubeconfig, "kubeconfig", "", "file that says how to reach the API server (default: the pod's service account, where there is one)")
+	f.StringVar(&s.master, "master", "", "URL of the API server; overrides the one in --kubeconfig")
+	f.StringVar(&s.manifests, "manifests", "", "instead of an API server: file or directory of Kubernetes YAML or JSON with Services, EndpointSlices, Nodes, ServiceCIDRs")
 }
 
 // layoutFlags say what nkp takes on the bridge.
 func (s *settings) layoutFlags(f *pflag.FlagSet) {
 	f.Uint8Var(&s.Layout.TableBase, "table-base", s.Layout.TableBase, "added to every table number")
 	f.IntVar(&s.Layout.NextTable, "next-table", s.Layout.NextTable, "table where packets go on after nkp; -1: the NORMAL action")
-	f.Uint32Var(&s.Layout.CookiePrefix, "cookie-prefix", s.Layout.CookiePrefix, "upper 24 bits of nkp's cookies")
-	f.Uint32Var(&s.Layout.GroupBase, "group-base", s.Layout.GroupBase, "first of nkp's 2^28 group ids; a multiple of 2^28")
+	f.Var((*hexValue)(&s.Layout.CookiePrefix), "cookie-prefix", "upper 24 bits of nkp's cookies")
+	f.Var((*hexValue)(&s.Layout.GroupBase), "group-base", "first of nkp's 2^28 group ids; a multiple of 2^28")
 	f.Uint32Var(&s.Layout.MeterID, "meter", s.Layout.MeterID, "id of the meter on rejects")
 	f.Uint16Var(&s.Layout.ZoneDNAT, "zone-dnat", s.Layout.ZoneDNAT, "conntrack zone of destination NAT")
 	f.Uint16Var(&s.Layout.ZoneSNAT, "zone-snat", s.Layout.ZoneSNAT, "conntrack zone of source NAT")
@@ -74,7 +79,7 @@ func (s *settings) pipelineFlags(f *pflag.FlagSet) {
 	f.StringVar(&s.Uplink, "uplink-port", "", "port that leads out of the node, by name or OpenFlow number (default: port 1)")
 	f.Var((*addrList)(&s.NodeIPs), "node-ip", "addresses of this node, comma-separated (default: those of its Node object)")
 	f.Var((*macValue)(&s.NodeMAC), "node-mac", "MAC of the bridge's LOCAL port, if the node's address is there (default: from the database)")
-	f.Var((*macValue)(&s.GatewayMAC), "gateway-mac", "MAC of the router behind the uplink")
+	f.Var((*macValue)(&s.GatewayMAC), "gateway-mac", "MAC of the router behind the uplink (default: the next hop of the bridge's default route)")
 	f.Var((*prefixList)(&s.ClusterCIDRs), "cluster-cidr", "pod address ranges of the cluster, comma-separated: who is a pod and who is not")
 	f.Var((*prefixList)(&s.ServiceCIDRs), "service-cidr", "Service address ranges, comma-separated (default: ServiceCIDR objects)")
 	f.Var((*prefixList)(&s.NodePortAddresses), "nodeport-addresses", "ranges of node addresses that serve NodePorts, comma-separated (default: all)")
@@ -172,6 +177,20 @@ func joinValues[T fmt.Stringer](vs []T) string {
 		b[i] = v.String()
 	}
 	return strings.Join(b, ",")
+}
+
+// hexValue is a flag of a number that people write in hexadecimal; decimal works too.
+type hexValue uint32
+
+func (h *hexValue) Type() string   { return "number" }
+func (h *hexValue) String() string { return fmt.Sprintf("%#x", uint32(*h)) }
+func (h *hexValue) Set(s string) error {
+	v, err := strconv.ParseUint(s, 0, 32)
+	if err != nil {
+		return fmt.Errorf("%q is not a number up to 0xffffffff", s)
+	}
+	*h = hexValue(v)
+	return nil
 }
 
 // macValue is a flag of an Ethernet address.

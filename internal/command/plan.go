@@ -32,6 +32,7 @@ Outputs:
   json   the Services as nkp understands them: frontends and the endpoints in force`,
 		Example: `  nkp plan --manifests examples/guestbook.yaml --hostname-override haofan-test-1
   nkp plan --manifests examples/ -o json
+  nkp plan --kubeconfig ~/.kube/config --hostname-override node-1
   nkp plan --manifests examples/guestbook.yaml -o ofctl | ovs-ofctl -O OpenFlow15 bundle br-test -`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := s.resolve(); err != nil {
@@ -67,7 +68,9 @@ func (s *settings) plan(ctx context.Context, output string, stdout, stderr io.Wr
 		defer db.Close()
 		sw = now
 	}
-	w, err := s.want(sw, stderr)
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	w, err := s.want(ctx, sw, stderr)
 	if err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 		Short: "Kubernetes Services inside Open vSwitch",
 		Long: `nkp does kube-proxy's job inside Open vSwitch: it follows Services and EndpointSlices and programs the bridge
 over OpenFlow 1.5 with a conntrack pipeline and select groups. Without a command it runs ("nkp run").`,
-		Example:       "  nkp run --manifests services.yaml --bridge br-int\n  nkp plan --manifests services.yaml",
+		Example:       "  nkp run --kubeconfig /etc/nkp/kubeconfig --bridge br-int\n  nkp run --manifests services.yaml --bridge br-int\n  nkp plan --manifests services.yaml",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.ArbitraryArgs,

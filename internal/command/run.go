@@ -8,13 +8,13 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nkp-proxy/nkp/internal/agent"
-	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ovsdb"
 )
 
@@ -26,8 +26,13 @@ func newRun() *cobra.Command {
 		Use:   "run",
 		Short: "Serve this node's Services (the default command)",
 		Long: `run follows Services and EndpointSlices and keeps the bridge in step, until it is stopped. What it installed stays
-on the switch: Services are served while nkp is down, and a new start takes over what it finds.`,
-		Example: `  nkp run --manifests services.yaml
+on the switch: Services are served while nkp is down, and a new start takes over what it finds.
+
+Services come from an API server (--kubeconfig, --master, or the pod's service account), where nkp lists and watches
+Services, EndpointSlices, ServiceCIDRs and this node's Node, as the role system:node-proxier may; or from --manifests.
+While the API server is away, what it said last stays in force.`,
+		Example: `  nkp run --kubeconfig /etc/nkp/kubeconfig --uplink-port eth1 --cluster-cidr 10.0.0.0/16
+  nkp run --manifests services.yaml
   nkp run --manifests /etc/nkp/services --bridge br-int --uplink-port eth1 --cluster-cidr 10.0.0.0/16`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := s.resolve(); err != nil {
@@ -62,15 +67,15 @@ func newLogger(w io.Writer, level string) (*slog.Logger, error) {
 }
 
 func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger) error {
-	if s.manifests == "" {
-		return usageError("--manifests is missing: name a file or directory with Services and EndpointSlices (this version of nkp has no API server source)")
-	}
 	if s.AuditPeriod <= 0 {
 		return usageError("--audit-period must be above 0")
 	}
-	if _, err := os.Stat(s.manifests); err != nil {
-		return fmt.Errorf("--manifests: %w", err)
+	source, kind, err := s.source()
+	if err != nil {
+		return err
 	}
+	redirectKlog(log)
+	saveMemory()
 	db, err := s.awaitBridge(ctx, wait, log)
 	if err != nil {
 		return err
@@ -78,8 +83,7 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 	defer db.Close()
 	reason := fmt.Sprintf("%s answers and has bridge %s", s.OVSDB, s.Bridge)
 	log.Info("serving Services in Open vSwitch", "mode", "ovs", "reason", reason, "node", s.NodeName)
-	source := k8s.NewManifestSource(s.manifests)
-	return agent.New(s.Settings, reason, source, "manifests "+s.manifests, db, log).Run(ctx)
+	return agent.New(s.Settings, reason, source, kind, db, log).Run(ctx)
 }
 
 // awaitBridge connects to the database and waits, as long as that may help, until the bridge is there; then it checks
@@ -136,5 +140,13 @@ func (s *settings) awaitDB(ctx context.Context, log *slog.Logger) (*ovsdb.Client
 			return nil, err
 		case <-time.After(500 * time.Millisecond):
 		}
+	}
+}
+
+// saveMemory trades CPU, of which a proxy at rest needs none, for memory: the heap grows by half between collections,
+// not to twice its size. Who sets GOGC decides otherwise.
+func saveMemory() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(50)
 	}
 }

@@ -80,9 +80,12 @@ func writeStatus(out io.Writer, s *agent.Status, now time.Time) error {
 		line("channel", "NOT connected to %s: %s", s.Channel.Target, s.Channel.LastError)
 	}
 	state := "synced"
+	away := s.Source.Answers != nil && !*s.Source.Answers
 	switch {
 	case !s.Source.Synced:
 		state = "NOT synced yet"
+	case away:
+		state = "does NOT answer; the last state stays in force"
 	case len(s.Source.Errors) > 0:
 		state = fmt.Sprintf("%d errors; the last good state of those objects is in force", len(s.Source.Errors))
 	}

@@ -25,29 +25,33 @@ type wanted struct {
 	warnings []string
 }
 
-// want loads the manifests and compiles them for this node; sw is nil if there is no switch to ask. What is wrong
-// with the manifests is printed to stderr, a line each; it fails if any of it is an error.
-func (s *settings) want(sw *ovsdb.Switch, stderr io.Writer) (*wanted, error) {
-	if s.manifests == "" {
-		return nil, usageError("--manifests is missing: name a file or directory with Services and EndpointSlices")
+// want reads the source once and compiles what it has for this node; sw is nil if there is no switch to ask. What is
+// wrong with the source is printed to stderr, a line each; it fails if any of it is an error.
+func (s *settings) want(ctx context.Context, sw *ovsdb.Switch, stderr io.Writer) (*wanted, error) {
+	objects, problems, err := s.readSource(ctx)
+	if err != nil {
+		return nil, err
 	}
-	m := k8s.LoadManifests(s.manifests)
-	for _, w := range m.Warnings {
+	for _, w := range problems.Warnings {
 		fmt.Fprintf(stderr, "nkp: warning: %s\n", w)
 	}
-	if len(m.Errors) > 0 {
-		for _, e := range m.Errors {
+	if len(problems.Errors) > 0 {
+		for _, e := range problems.Errors {
 			fmt.Fprintf(stderr, "nkp: error: %s\n", e)
 		}
-		return nil, fmt.Errorf("%s: %d errors; nothing was planned", s.manifests, len(m.Errors))
+		what := "1 error"
+		if n := len(problems.Errors); n > 1 {
+			what = fmt.Sprintf("%d errors", n)
+		}
+		return nil, fmt.Errorf("%s in the input; nothing was planned", what)
 	}
 	t := k8s.NewTracker(s.TrackerOptions())
-	t.Apply(m.Objects)
+	t.Apply(objects)
 	model, changes := t.Flush()
 	for _, w := range model.Warnings {
 		fmt.Fprintf(stderr, "nkp: warning: %s\n", w)
 	}
-	if nodes := nodeNames(m.Objects); len(nodes) > 0 && !slices.Contains(nodes, s.NodeName) {
+	if nodes := nodeNames(objects); len(nodes) > 0 && !slices.Contains(nodes, s.NodeName) {
 		fmt.Fprintf(stderr, "nkp: warning: the manifests have no Node %s, only %s; name this node with --hostname-override\n",
 			s.NodeName, strings.Join(nodes[:min(len(nodes), 5)], ", "))
 	}

@@ -1,0 +1,78 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// namesSource reports whether the flags say where Services come from.
+func (s *settings) namesSource() bool {
+	return s.manifests != "" || s.kubeconfig != "" || s.master != ""
+}
+
+// checkSource refuses flags that contradict each other.
+func (s *settings) checkSource() error {
+	if s.manifests == "" {
+		return nil
+	}
+	if s.kubeconfig != "" {
+		return usageError("--manifests and --kubeconfig exclude each other: Services come either from files or from the API server")
+	}
+	if s.master != "" {
+		return usageError("--manifests and --master exclude each other: Services come either from files or from the API server")
+	}
+	return nil
+}
+
+// needSource is checkSource where there must be a source: one by the flags, or the service account of a pod.
+func (s *settings) needSource() error {
+	if !s.namesSource() && !k8s.InCluster() {
+		return usageError("there is no source of Services: name the API server with --kubeconfig, or files with --manifests")
+	}
+	return s.checkSource()
+}
+
+// source gives where Services come from, and what to call it.
+func (s *settings) source() (source k8s.Source, kind string, err error) {
+	if err := s.needSource(); err != nil {
+		return nil, "", err
+	}
+	if s.manifests != "" {
+		if _, err := os.Stat(s.manifests); err != nil {
+			return nil, "", fmt.Errorf("--manifests: %w", err)
+		}
+		return k8s.NewManifestSource(s.manifests), "manifests " + s.manifests, nil
+	}
+	api, err := s.apiSource()
+	if err != nil {
+		return nil, "", err
+	}
+	return api, "API server " + api.URL(), nil
+}
+
+func (s *settings) apiSource() (*k8s.APISource, error) {
+	return k8s.NewAPISource(k8s.APIOptions{
+		Kubeconfig: s.kubeconfig, Master: s.master, NodeName: s.NodeName, ServiceProxyName: s.ServiceProxyName,
+		UserAgent: "nkp/" + agent.Version,
+	})
+}
+
+// readSource reads all objects once.
+func (s *settings) readSource(ctx context.Context) ([]k8s.Change, k8s.Problems, error) {
+	if err := s.needSource(); err != nil {
+		return nil, k8s.Problems{}, err
+	}
+	if s.manifests != "" {
+		m := k8s.LoadManifests(s.manifests)
+		return m.Objects, m.Problems, nil
+	}
+	api, err := s.apiSource()
+	if err != nil {
+		return nil, k8s.Problems{}, err
+	}
+	return api.List(ctx)
+}

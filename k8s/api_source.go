@@ -1,0 +1,157 @@
+package k8s
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// How long the first state waits, once Services and EndpointSlices are in, for what matters less.
+const (
+	nodePatience = 30 * time.Second
+	cidrPatience = 5 * time.Second
+)
+
+// APIOptions say which API server to ask, and for what.
+type APIOptions struct {
+	// Kubeconfig is a file; Master is the URL of the API server and overrides the file's. Both "": the
+	// service account of the pod that this process runs in.
+	Kubeconfig, Master string
+	// NodeName is the name of the only Node that is followed.
+	NodeName string
+	// ServiceProxyName selects Services, as in Options.
+	ServiceProxyName string
+	// UserAgent is what the API server logs about this client.
+	UserAgent string
+}
+
+// APISource is the Source that follows an API server, with kube-proxy's selectors.
+//
+// It keeps what it has seen: while the server is away nothing changes, and once it is back (Run never gives up) exactly
+// what differs is reported, deletions too. Its methods may be called from any goroutine, but Run only once.
+type APISource struct {
+	opts      APIOptions
+	url       string
+	http      *http.Client
+	client    kubernetes.Interface
+	resources []apiResource
+	health    *health
+}
+
+// NewAPISource reads the configuration and prepares a client. It does not connect: a server that is away is no error.
+func NewAPISource(opts APIOptions) (*APISource, error) {
+	services, err := serviceSelector(opts.ServiceProxyName)
+	if err != nil {
+		return nil, err
+	}
+	cfg, url, err := restConfig(opts)
+	if err != nil {
+		return nil, err
+	}
+	hc, client, err := newClient(cfg)
+	if err != nil {
+		return nil, err
+	}
+	s := &APISource{opts: opts, url: url, http: hc, client: client, health: newHealth(url, opts.NodeName)}
+	s.resources = []apiResource{
+		servicesOf(client, services),
+		slicesOf(client, "!"+v1.IsHeadlessService),
+		nodesOf(client, fields.OneTermEqualSelector("metadata.name", opts.NodeName).String()),
+		serviceCIDRsOf(client),
+	}
+	return s, nil
+}
+
+// serviceSelector is kube-proxy's: Services without the label, or those with our name in it.
+func serviceSelector(proxyName string) (string, error) {
+	op, values := selection.DoesNotExist, []string(nil)
+	if proxyName != "" {
+		op, values = selection.Equals, []string{proxyName}
+	}
+	r, err := labels.NewRequirement(labelServiceProxyName, op, values)
+	if err != nil {
+		return "", fmt.Errorf("%q cannot be the value of label %s: %w", proxyName, labelServiceProxyName, err)
+	}
+	return r.String(), nil
+}
+
+// URL is the API server's address.
+func (s *APISource) URL() string { return s.url }
+
+// Answers reports whether the API server answered everything that it was asked last.
+func (s *APISource) Answers() bool { return s.health.answers() }
+
+// Run is part of Source. It ends with the context, and so does every goroutine that it started.
+func (s *APISource) Run(ctx context.Context, sink Sink) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer utilnet.CloseIdleConnectionsFor(s.http.Transport)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+
+	c := &collector{health: s.health, sink: sink, rung: make(chan struct{}, 1)}
+	s.health.onChange(c.ring)
+	listed := make(map[Kind]<-chan struct{}, len(s.resources))
+	for i := range s.resources {
+		r := &s.resources[i]
+		informer := cache.NewSharedIndexInformer(r.listWatch(s.client, s.health), r.object, 0, cache.Indexers{})
+		if err := informer.SetTransform(trim); err != nil {
+			return err
+		}
+		// What goes wrong was noted where it happened; the default handler would log it a second time.
+		if err := informer.SetWatchErrorHandlerWithContext(func(context.Context, *cache.Reflector, error) {}); err != nil {
+			return err
+		}
+		reg, err := informer.AddEventHandler(c)
+		if err != nil {
+			return err
+		}
+		listed[r.kind] = reg.HasSyncedChecker().Done()
+		wg.Go(func() { informer.RunWithContext(ctx) })
+	}
+	complete := make(chan struct{})
+	wg.Go(func() { // ends with the context at the latest
+		if awaitAll(ctx, listed, s.health) {
+			close(complete)
+		}
+	})
+	c.publish(ctx, complete)
+	return nil
+}
+
+// awaitAll waits for the first complete state: Services and EndpointSlices without limit, the rest with patience. It
+// returns false if the context ended.
+func awaitAll(ctx context.Context, listed map[Kind]<-chan struct{}, h *health) bool {
+	for _, w := range []struct {
+		kind     Kind
+		patience time.Duration // 0: no limit
+	}{{KindService, 0}, {KindEndpointSlice, 0}, {KindNode, nodePatience}, {KindServiceCIDR, cidrPatience}} {
+		var late <-chan time.Time
+		if w.patience > 0 {
+			t := time.NewTimer(w.patience)
+			defer t.Stop()
+			late = t.C
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-listed[w.kind]:
+			if w.kind == KindNode {
+				h.nodesListed()
+			}
+		case <-late:
+		}
+	}
+	return true
+}
