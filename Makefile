@@ -4,7 +4,7 @@ GO      ?= .ci/go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X github.com/nkp-proxy/nkp/internal/agent.Version=$(VERSION)
 
-.PHONY: all build demo test lint fuzz clean deps help
+.PHONY: all build demo test e2e lint fuzz clean deps help
 
 all: build
 
@@ -32,6 +32,9 @@ lint: ## formatting, vet on both systems, import directions
 	$(GO) vet ./...
 	GOOS=windows $(GO) vet ./...
 	$(GO) test -run 'TestImportDirections|TestEveryPackageHasADocComment' .
+
+e2e: deps ## a real kube-apiserver, EndpointSlice controller, Open vSwitch and nkp (first build: 3 minutes)
+	$(GO) test -C test/e2e -count=1 -timeout 12m ./...
 
 FUZZTIME ?= 10s
 FUZZDIRS := k8s ofctrl ovsdb pipeline
