@@ -1,0 +1,103 @@
+package differential
+
+import (
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/kubernetes/pkg/proxy"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// corrections are accepted differences about endpoints. Each changes one thing in what kube-proxy's code is asked, and
+// nkp's answer must then be kube-proxy's, exactly: an accepted difference never hides another one.
+type corrections uint
+
+const (
+	unusedList corrections = 1 << iota
+	duplicates
+	relabelled
+	nodeGone
+	readyServes
+	allCorrections = iota
+)
+
+// applicable tells which corrections the case gives reason for, at one Service port.
+func (k *KubeProxy) applicable(d Disagreement) (c corrections) {
+	switch d.What {
+	case ClusterEndpoints, LocalEndpoints, Traffic, Serving:
+	default:
+		return 0
+	}
+	if d.KubeProxy == notComputed {
+		c |= unusedList
+	}
+	if ambiguous(k.endpointsNamed(d.Port)) {
+		c |= duplicates
+	}
+	if k.leftBy[d.Port.ServiceName] {
+		c |= relabelled
+	}
+	if k.nodeGone && k.topology[v1.LabelTopologyZone] != "" {
+		c |= nodeGone
+	}
+	if d.What == Serving && slices.ContainsFunc(k.endpointsNamed(d.Port), func(e namedEndpoint) bool { return e.ready && !e.serving }) {
+		c |= readyServes
+	}
+	return c
+}
+
+// explained gives the fewest corrections under which kube-proxy's code agrees with nkp; none if there are no such.
+func (k *KubeProxy) explained(d Disagreement) corrections {
+	can := k.applicable(d)
+	if can == 0 {
+		return 0
+	}
+	var best corrections
+	for c := corrections(1); c < 1<<allCorrections; c++ {
+		if c&^can == 0 && (best == 0 || bits(c) < bits(best)) && k.corrected(d.Port, c)[d.Fact] == d.Nkp {
+			best = c
+		}
+	}
+	return best
+}
+
+func bits(c corrections) (n int) {
+	for ; c != 0; c &= c - 1 {
+		n++
+	}
+	return n
+}
+
+// corrected gives the facts about one Service port under corrections.
+func (k *KubeProxy) corrected(name k8s.PortName, c corrections) Facts {
+	facts := Facts{}
+	key := proxy.ServicePortName{Port: name.Port, Protocol: name.Protocol}
+	key.Namespace, key.Name = name.Namespace, name.Name
+	for _, p := range k.proxiers {
+		if p.family != name.Family || p.services[key] == nil {
+			continue
+		}
+		v := view{name: name, port: p.services[key], endpoints: p.endpoints[key], topology: k.topology, readyServes: c&readyServes != 0}
+		if c&relabelled != 0 {
+			v.endpoints = endpointsOf(p.family, k.slicesOf(name.ServiceName))[key]
+		}
+		if c&duplicates != 0 {
+			v.endpoints = endpointsOf(p.family, onlyPreferred(name, k.endpointsNamed(name)))[key]
+		}
+		if c&nodeGone != 0 {
+			v.topology = nil
+		}
+		if c&unusedList != 0 {
+			v.port = bothPolicies{v.port}
+		}
+		v.add(facts)
+	}
+	return facts
+}
+
+// bothPolicies is a Service port that uses the endpoints of both policies.
+type bothPolicies struct{ proxy.ServicePort }
+
+func (bothPolicies) UsesClusterEndpoints() bool { return true }
+func (bothPolicies) UsesLocalEndpoints() bool   { return true }

@@ -1,0 +1,127 @@
+package differential
+
+import (
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/kubernetes/pkg/proxy"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// KubeProxy is what kube-proxy's proxiers do before they write rules: a pair of trackers for each family.
+type KubeProxy struct {
+	topology map[string]string // labels of this node; they stay when the Node goes
+	nodeGone bool
+	services map[k8s.Ref]*v1.Service                // what the informer holds
+	slices   map[k8s.Ref]*discoveryv1.EndpointSlice // what the informer holds
+	leftBy   map[k8s.ServiceName]bool               // Services whose name was taken off a slice by an update
+	proxiers []*proxier
+}
+
+// proxier is kube-proxy in one family.
+type proxier struct {
+	family          k8s.Family
+	serviceChanges  *proxy.ServiceChangeTracker
+	endpointChanges *proxy.EndpointsChangeTracker
+	services        proxy.ServicePortMap
+	endpoints       proxy.EndpointsMap
+}
+
+// NewKubeProxy gives a kube-proxy that has seen nothing yet.
+func NewKubeProxy() *KubeProxy {
+	k := &KubeProxy{
+		services: map[k8s.Ref]*v1.Service{},
+		slices:   map[k8s.Ref]*discoveryv1.EndpointSlice{},
+		leftBy:   map[k8s.ServiceName]bool{},
+	}
+	for _, f := range families {
+		k.proxiers = append(k.proxiers, newProxier(f))
+	}
+	return k
+}
+
+func newProxier(f k8s.Family) *proxier {
+	return &proxier{
+		family:          f,
+		serviceChanges:  proxy.NewServiceChangeTracker(v1.IPFamily(f.String()), nil, nil),
+		endpointChanges: proxy.NewEndpointsChangeTracker(v1.IPFamily(f.String()), thisNode, nil, nil),
+		services:        proxy.ServicePortMap{},
+		endpoints:       proxy.EndpointsMap{},
+	}
+}
+
+// Apply takes an object as it is stored, nil if it is gone, as the informers would tell of it.
+func (k *KubeProxy) Apply(ref k8s.Ref, o k8s.Object) {
+	switch ref.Kind {
+	case k8s.KindService:
+		service, _ := o.(*v1.Service)
+		k.applyService(ref, service)
+	case k8s.KindEndpointSlice:
+		slice, _ := o.(*discoveryv1.EndpointSlice)
+		k.applySlice(ref, slice)
+	case k8s.KindNode:
+		if ref.Name != thisNode {
+			return
+		}
+		node, _ := o.(*v1.Node)
+		k.nodeGone = node == nil
+		if node == nil { // NodeTopologyConfig does nothing when the Node is deleted
+			return
+		}
+		k.topology = map[string]string{}
+		if zone, ok := node.Labels[v1.LabelTopologyZone]; ok {
+			k.topology[v1.LabelTopologyZone] = zone
+		}
+	}
+}
+
+func (k *KubeProxy) applyService(ref k8s.Ref, o *v1.Service) {
+	before := k.services[ref]
+	if o != nil && !seesService(o) {
+		o = nil
+	}
+	if o == nil {
+		delete(k.services, ref)
+	} else {
+		k.services[ref] = o
+	}
+	for _, p := range k.proxiers {
+		p.serviceChanges.Update(before, o)
+	}
+}
+
+func (k *KubeProxy) applySlice(ref k8s.Ref, o *discoveryv1.EndpointSlice) {
+	before := k.slices[ref]
+	if o != nil && !seesSlice(o) {
+		o = nil
+	}
+	switch {
+	case o == nil && before == nil:
+	case o == nil:
+		delete(k.slices, ref)
+		for _, p := range k.proxiers {
+			p.endpointChanges.EndpointSliceUpdate(before, true)
+		}
+	default:
+		if before != nil && ownerOf(before) != ownerOf(o) {
+			k.leftBy[ownerOf(before)] = true
+		}
+		k.slices[ref] = o
+		for _, p := range k.proxiers {
+			p.endpointChanges.EndpointSliceUpdate(o, false)
+		}
+	}
+}
+
+// Sync brings the maps of the proxiers up to date, as syncProxyRules does first.
+func (k *KubeProxy) Sync() {
+	for _, p := range k.proxiers {
+		p.services.Update(p.serviceChanges)
+		p.endpoints.Update(p.endpointChanges)
+	}
+}
+
+// ownerOf names the Service that a slice says it belongs to.
+func ownerOf(o *discoveryv1.EndpointSlice) k8s.ServiceName {
+	return k8s.ServiceName{Namespace: o.Namespace, Name: o.Labels[discoveryv1.LabelServiceName]}
+}

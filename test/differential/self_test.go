@@ -1,0 +1,94 @@
+package differential
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+// Whatever nkp answers differently from what it does answer, no reason explains it: they are as narrow as they claim.
+func TestReasonsAreNarrow(t *testing.T) {
+	asked := 0
+	for seed := range uint64(300) {
+		k, n := NewKubeProxy(), NewNkp()
+		for _, e := range Generate(seed).Events {
+			switch {
+			case e.asks():
+			case e.Object == nil:
+				k.Apply(e.Gone, nil)
+				n.Apply(e.Gone, nil)
+			default:
+				o := stored(e.Object)
+				k.Apply(e.ref(), o)
+				n.Apply(e.ref(), o)
+			}
+		}
+		k.Sync()
+		if err := n.Sync(); err != nil {
+			t.Fatal(err)
+		}
+		theirs, ours := k.Facts(), n.Facts()
+		for fact, text := range ours {
+			wrong := []string{text + "x", "", strings.TrimSuffix(text, "]") + " 10.0.0.77:8080]"}
+			switch text {
+			case "reject":
+				wrong = append(wrong, "drop")
+			case "drop":
+				wrong = append(wrong, "reject")
+			}
+			for _, w := range wrong {
+				d := Disagreement{fact, theirs[fact], w}
+				if names := explain(k, d); len(names) > 0 && d.KubeProxy != w {
+					t.Errorf("seed %d: %v would explain %+v", seed, names, d)
+				}
+				asked++
+			}
+		}
+	}
+	t.Logf("%d wrong answers", asked)
+}
+
+// A failing case is shrunk to what it takes: here one Service with a UDP port, and one endpoint that is terminating.
+func TestShrink(t *testing.T) {
+	fails := func(c Case) bool {
+		udp, terminating := false, false
+		for _, e := range c.Events {
+			switch o := e.Object.(type) {
+			case *v1.Service:
+				for _, p := range o.Spec.Ports {
+					udp = udp || p.Protocol == v1.ProtocolUDP
+				}
+			case *discoveryv1.EndpointSlice:
+				for _, p := range o.Endpoints {
+					terminating = terminating || p.Conditions.Terminating != nil && *p.Conditions.Terminating
+				}
+			}
+		}
+		return udp && terminating
+	}
+	for seed := range uint64(100) {
+		c := Generate(seed)
+		if !fails(c) {
+			continue
+		}
+		c = shrink(c, fails, time.Minute)
+		if !fails(c) || len(c.Events) != 2 {
+			t.Fatal(report(seed, c, Result{}))
+		}
+		for _, e := range c.Events {
+			switch o := e.Object.(type) {
+			case *v1.Service:
+				if len(o.Spec.Ports) != 1 || o.Spec.ClusterIP != "" {
+					t.Fatal(report(seed, c, Result{}))
+				}
+			case *discoveryv1.EndpointSlice:
+				if len(o.Endpoints) != 1 || o.Endpoints[0].Conditions.Ready != nil || len(o.Ports) != 0 {
+					t.Fatal(report(seed, c, Result{}))
+				}
+			}
+		}
+	}
+}
