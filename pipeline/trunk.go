@@ -25,6 +25,7 @@ const (
 	prioFromPod     = 110
 	prioFromAny     = 100
 	prioEstablished = 400 // table 1
+	prioUnanswered  = 250 // table 1: below every frontend
 	prioUnserved    = 220 // table 1: a port that a ClusterIP does not serve
 	prioUnallocated = 215 // table 1: an address of the Service range that no Service has
 	prioFromUplink  = 210 // table 1: past the guards
@@ -112,11 +113,13 @@ func (b *builder) classify(table uint8, f k8s.Family) {
 
 // serviceDefaults is table 1 without the Services, and the table that asks for a rejection.
 func (b *builder) serviceDefaults() {
-	established := flow.Match{
-		CTState: flow.Bits{Value: flow.CTTracked, Mask: flow.CTTracked},
-		CTMark:  flow.Bits{Value: markService, Mask: markService},
-	}
-	b.add(tableServices, prioEstablished, 0, established, b.resubmit(tableOutput))
+	ours := flow.Bits{Value: markService, Mask: markService}
+	established := flow.Bits{Value: flow.CTTracked, Mask: flow.CTTracked | flow.CTNew}
+	b.add(tableServices, prioEstablished, 0, flow.Match{CTState: established, CTMark: ours}, b.resubmit(tableOutput))
+	// A known connection that nobody has answered yet is still new. The userspace datapath has translated its packet
+	// already; the kernel's ct(nat) leaves it as it is (net/openvswitch/conntrack.c, ovs_ct_nat), so that it still has
+	// the Service's address: it goes to the Service's group again, whose ct(commit,nat) applies what was chosen first.
+	b.add(tableServices, prioUnanswered, 0, flow.Match{CTState: newConnection, CTMark: ours}, b.resubmit(tableOutput))
 	for _, p := range b.ServiceCIDRs {
 		m := toNet(p)
 		m.CTState = newConnection

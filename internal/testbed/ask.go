@@ -202,13 +202,13 @@ func (h *Host) Hold(ctx context.Context, addr string, o DialOptions) (*Held, err
 	return k, nil
 }
 
-// Check makes a round trip over the connection. It waits for 10 s at most, which
-// leaves room for a retransmission. After a failure the connection is no longer
+// Check makes a round trip over the connection. It waits for 10 s (see [Patient])
+// at most, which leaves room for a retransmission. After a failure the connection is no longer
 // usable.
 func (k *Held) Check() error {
 	k.n++
 	line := fmt.Sprintf("check %d\n", k.n)
-	_ = k.conn.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = k.conn.SetDeadline(time.Now().Add(Patient(10 * time.Second)))
 	if _, err := io.WriteString(k.conn, line); err != nil {
 		return broken(err)
 	}

@@ -47,6 +47,7 @@ type Bed struct {
 func New(ctx context.Context, o Options) (*Bed, error) {
 	o.Bridge = cmp.Or(o.Bridge, "br-int")
 	o.MTU = cmp.Or(o.MTU, 1500)
+	o.Datapath = cmp.Or(o.Datapath, DefaultDatapath())
 	if err := Available(); err != nil {
 		return nil, err
 	}

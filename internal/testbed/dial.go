@@ -27,7 +27,7 @@ var (
 )
 
 // DialTimeout is how long a client waits if its context does not end earlier.
-const DialTimeout = 2 * time.Second
+var DialTimeout = Patient(2 * time.Second)
 
 // DialOptions choose the client's own end. The zero value lets the kernel choose.
 type DialOptions struct {

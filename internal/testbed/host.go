@@ -27,6 +27,7 @@ func (b *Bed) newHost(name string, ip4, ip6 netip.Addr, mac string, forward bool
 	if err != nil {
 		return nil, err
 	}
+	ns.offload = b.opt.Datapath == KernelDatapath
 	h := &Host{Name: name, IP4: ip4, IP6: ip6, MAC: mac, bed: b, ns: ns}
 	b.mu.Lock()
 	closed := b.closed

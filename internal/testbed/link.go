@@ -22,7 +22,7 @@ type end struct {
 	bare bool           // no IPv6 of its own: the switch's end
 }
 
-// connect makes a veth pair without offloads and brings both ends up.
+// connect makes a veth pair, without offloads unless the datapath is the kernel's, and brings both ends up.
 func connect(a, b end, mtu int) error {
 	if err := tryConnect(a, b, mtu); err != nil {
 		return fmt.Errorf("testbed: link %s - %s: %w", a.name, b.name, err)
@@ -66,8 +66,10 @@ func (e end) up() error {
 			return err
 		}
 	}
-	if err := e.ns.noOffload(e.name); err != nil {
-		return err
+	if !e.ns.offload {
+		if err := e.ns.noOffload(e.name); err != nil {
+			return err
+		}
 	}
 	l, err := e.ns.nl.LinkByName(e.name)
 	if err != nil {

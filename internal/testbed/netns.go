@@ -20,11 +20,15 @@ var errClosed = errors.New("testbed: closed")
 // it. It goes when the thread, the handle, every process started in it and every
 // socket made in it are gone: nothing is left to delete by name.
 type namespace struct {
-	fd  netns.NsHandle
-	nl  *netlink.Handle // works from any thread
-	run chan func()     // work for the thread; unbuffered
-	end chan struct{}   // closed by close; ends the thread
-	fin chan struct{}   // closed by the thread as it ends
+	fd netns.NsHandle
+	nl *netlink.Handle // works from any thread
+	// offload leaves checksums and segments to whoever takes a frame from a device, as the kernel does by
+	// itself; the userspace datapath cannot.
+	offload bool
+
+	run chan func()   // work for the thread; unbuffered
+	end chan struct{} // closed by close; ends the thread
+	fin chan struct{} // closed by the thread as it ends
 
 	once sync.Once
 }

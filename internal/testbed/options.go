@@ -3,7 +3,11 @@
 package testbed
 
 import (
+	"fmt"
 	"net/netip"
+	"os"
+	"strconv"
+	"time"
 )
 
 // Addresses that every bed has, but see [Addressing]. They do not collide between beds: each bed has
@@ -65,6 +69,10 @@ type Options struct {
 	MTU int
 	// IPv4 replaces the usual IPv4 addresses; the zero value keeps them.
 	IPv4 Addressing
+	// Datapath is the bridges' datapath_type: "netdev" (userspace), or "system",
+	// the kernel's. "" means what the environment variable NKP_TESTBED_DATAPATH
+	// says, without it netdev.
+	Datapath string
 	// Dir is where the bed makes its directory; "" means /tmp. It must be short:
 	// the paths of the switch's sockets have a limit of 107 bytes.
 	Dir string
@@ -108,6 +116,37 @@ func nth(p netip.Prefix, n int) netip.Addr {
 	b[3] = byte(n)
 	return netip.AddrFrom4(b)
 }
+
+// The kinds of datapath.
+const (
+	UserDatapath   = "netdev"
+	KernelDatapath = "system"
+)
+
+// DefaultDatapath is the datapath of beds whose options name none.
+func DefaultDatapath() string {
+	if d := os.Getenv("NKP_TESTBED_DATAPATH"); d != "" {
+		return d
+	}
+	return UserDatapath
+}
+
+// patience multiplies how long the package waits for others, and what Patient is
+// given: an emulated machine is slow. It is NKP_TESTBED_PATIENCE, without it 1.
+var patience = func() time.Duration {
+	v := os.Getenv("NKP_TESTBED_PATIENCE")
+	if v == "" {
+		return 1
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 1 {
+		panic(fmt.Sprintf("testbed: NKP_TESTBED_PATIENCE=%q is not a positive whole number", v))
+	}
+	return time.Duration(n)
+}()
+
+// Patient is the time that d stands for on a machine of this one's speed.
+func Patient(d time.Duration) time.Duration { return patience * d }
 
 // NodeNIC is the node's network card outside the bridge, where it has one.
 const NodeNIC = "eth0"

@@ -19,7 +19,7 @@ import (
 )
 
 // startTimeout bounds the start of one of the switch's daemons.
-const startTimeout = 20 * time.Second
+var startTimeout = Patient(20 * time.Second)
 
 // DB is the switch's database as a connection method: unix:PATH.
 func (b *Bed) DB() string { return "unix:" + b.socket() }
@@ -128,7 +128,7 @@ func (b *Bed) startSwitch(ctx context.Context) error {
 	}
 	args := []string{
 		"add-br", b.Bridge, "--",
-		"set", "Bridge", b.Bridge, "datapath_type=netdev", "fail_mode=" + mode,
+		"set", "Bridge", b.Bridge, "datapath_type=" + b.opt.Datapath, "fail_mode=" + mode,
 		"protocols=[" + strings.Join(b.opt.Protocols, ",") + "]",
 		`other_config:hwaddr="` + NodeMAC + `"`, "other_config:mac-aging-time=3600", "--",
 		"add-port", b.Bridge, UplinkName, "--",
@@ -205,10 +205,10 @@ func listens(path string) bool {
 	return err == nil
 }
 
-// AddBridge adds another bridge (userspace datapath, fail mode secure, no
+// AddBridge adds another bridge (of the same datapath, fail mode secure, no
 // uplink) to the same switch.
 func (b *Bed) AddBridge(name string) error {
-	_, err := b.Vsctl("add-br", name, "--", "set", "Bridge", name, "datapath_type=netdev", "fail_mode=secure")
+	_, err := b.Vsctl("add-br", name, "--", "set", "Bridge", name, "datapath_type="+b.opt.Datapath, "fail_mode=secure")
 	return err
 }
 
@@ -258,9 +258,14 @@ func (p *process) pause(pause bool) error {
 
 func (b *Bed) spawnVswitchd() error {
 	log := filepath.Join(b.dir.path, "vswitchd.log")
-	p, err := b.Node.ns.daemon("ovs-vswitchd", log, b.command("ovs-vswitchd", b.DB(),
-		"--disable-system", "--no-chdir", "--unixctl="+b.control(),
-		"--pidfile="+filepath.Join(b.RunDir, "ovs-vswitchd.pid"), "--log-file="+log, "-vconsole:off"))
+	args := []string{
+		b.DB(), "--no-chdir", "--unixctl=" + b.control(),
+		"--pidfile=" + filepath.Join(b.RunDir, "ovs-vswitchd.pid"), "--log-file=" + log, "-vconsole:off",
+	}
+	if b.opt.Datapath != KernelDatapath {
+		args = append(args, "--disable-system")
+	}
+	p, err := b.Node.ns.daemon("ovs-vswitchd", log, b.command("ovs-vswitchd", args...))
 	b.vswitchd = p
 	return err
 }

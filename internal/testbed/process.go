@@ -15,7 +15,7 @@ import (
 )
 
 // commandTimeout bounds every command that is run to its end.
-const commandTimeout = 30 * time.Second
+var commandTimeout = Patient(30 * time.Second)
 
 // process is a daemon in a namespace. The kernel kills it when this process goes.
 type process struct {

@@ -122,7 +122,7 @@ func TestUsage(t *testing.T) {
 	bin, err := nkpBinary()
 	must(t, err)
 	c := &cluster{t: t, bin: bin}
-	sample := filepath.Join("testdata", "guestbook.yaml")
+	sample := filepath.Join(samples, "guestbook.yaml")
 	for _, tc := range []struct {
 		args []string
 		want string
@@ -165,7 +165,7 @@ func TestPlanOffline(t *testing.T) {
 	bin, err := nkpBinary()
 	must(t, err)
 	c := &cluster{t: t, bin: bin}
-	sample := filepath.Join("testdata", "guestbook.yaml")
+	sample := filepath.Join(samples, "guestbook.yaml")
 	_, stderr, status := c.try("plan", "--manifests", sample, "--hostname-override", "nobody", "-o", "ofctl")
 	if status != 0 || !strings.Contains(stderr, "nobody") || !strings.Contains(stderr, "--node-ip") {
 		t.Errorf("a node without Node object: status %d, %q", status, stderr)

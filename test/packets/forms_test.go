@@ -18,6 +18,9 @@ import (
 	"github.com/nkp-proxy/nkp/internal/testbed"
 )
 
+// samples are the manifests that the model's own tests read, too.
+const samples = "../../k8s/testdata/cases"
+
 // variety makes n Services of all kinds, with their slices.
 func (c *cluster) variety(n int) {
 	rng := rand.New(rand.NewPCG(11, 12))
@@ -125,7 +128,7 @@ func TestSampleOfTwoServices(t *testing.T) {
 	bin, err := nkpBinary()
 	must(t, err)
 	c := &cluster{t: t, bin: bin}
-	out := c.local("plan", "-o", "ofctl", "--manifests", "testdata/nsx-sample.yaml", "--hostname-override", "node-1", "--node-ip", "172.16.0.2")
+	out := c.local("plan", "-o", "ofctl", "--manifests", filepath.Join(samples, "nsx-sample.yaml"), "--hostname-override", "node-1", "--node-ip", "172.16.0.2")
 	for vip, endpoints := range map[string][]string{
 		"nw_dst=40.0.0.122,tp_dst=80": {"10.0.0.100:80", "10.0.0.101:80"},
 		"nw_dst=40.0.0.1,tp_dst=443":  {"10.155.189.63:6443"},
@@ -163,7 +166,7 @@ func TestSamplesPlan(t *testing.T) {
 	bin, err := nkpBinary()
 	must(t, err)
 	c := &cluster{t: t, bin: bin}
-	files, err := filepath.Glob("testdata/*.yaml")
+	files, err := filepath.Glob(filepath.Join(samples, "*.yaml"))
 	if err != nil || len(files) < 4 {
 		t.Fatalf("samples: %v, %v", files, err)
 	}

@@ -1,0 +1,192 @@
+//go:build linux
+
+package packets
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nkp-proxy/nkp/internal/testbed"
+)
+
+// onKernelDatapath tells whether the beds' bridges are the kernel's; see test/kernel.
+func onKernelDatapath() bool { return testbed.DefaultDatapath() == testbed.KernelDatapath }
+
+func requireKernelDatapath(t *testing.T) {
+	t.Helper()
+	if !onKernelDatapath() {
+		t.Skip("a known limit of the userspace datapath; make test-kernel runs it on the kernel's")
+	}
+}
+
+// A datagram in fragments reaches the endpoint whole, also as a connection's first: from a pod to an endpoint behind
+// the uplink, on the same bridge and to itself, and from outside to a NodePort. The kernel's tracker reassembles it, and
+// the switch fragments it again on its way out.
+func TestKernelFragments(t *testing.T) {
+	requireKernelDatapath(t)
+	t.Parallel()
+	nodePort := func(port int32) func(*v1.Service) {
+		return func(s *v1.Service) { s.Spec.Type, s.Spec.Ports[0].NodePort = v1.ServiceTypeNodePort, port }
+	}
+	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC)
+	c.servePods(t)
+	for i, e := range []*testbed.Pod{c.remotes[0], c.pods[1], c.pods[0]} {
+		s4 := service(nth("v4", i), fmt.Sprintf("40.0.0.%d", i+1), protocol(v1.ProtocolUDP), nodePort(int32(30040+i)))
+		s6 := service(nth("v6", i), fmt.Sprintf("fd00:40::%d", i+1), protocol(v1.ProtocolUDP), nodePort(int32(30060+i)))
+		c.put(s4, slice(s4, 8080, at(e.IP4)), s6, slice(s6, 8080, at(e.IP6)))
+	}
+	c.run()
+	c.settle()
+	payload := bytes.Repeat([]byte("fragment"), 500) // three fragments
+	for i, e := range []*testbed.Pod{c.remotes[0], c.pods[1], c.pods[0]} {
+		for _, tc := range []struct {
+			from *testbed.Host
+			to   string
+		}{
+			{c.pods[0].Host, fmt.Sprintf("40.0.0.%d:80", i+1)},
+			{c.pods[0].Host, fmt.Sprintf("[fd00:40::%d]:80", i+1)},
+			{c.External, hostPort(testbed.NodeIP4, uint16(30040+i))},
+			{c.External, hostPort(testbed.NodeIP6, uint16(30060+i))},
+		} {
+			a, err := tc.from.AskWith(c.ctx, "udp", tc.to, testbed.AskOptions{Payload: payload})
+			if err != nil || a.Pod != e.Name || a.Bytes != len(payload) {
+				t.Errorf("%s -> %s: %d bytes reached %q, %v; want %d at %s\n%s", tc.from.Name, tc.to, a.Bytes, a.Pod, err,
+					len(payload), e.Name, c.explain("udp", tc.to))
+			}
+		}
+	}
+}
+
+// SCTP is tracked with its ports: a client's associations spread over the endpoints, and a port that was used through
+// a Service and then directly to the same endpoint, or the other way round, works both times.
+func TestKernelSCTP(t *testing.T) {
+	requireKernelDatapath(t)
+	t.Parallel()
+	all, one4, one6 := service("all", "40.0.0.1", protocol(v1.ProtocolSCTP)), service("one4", "40.0.0.2", protocol(v1.ProtocolSCTP)),
+		service("one6", "fd00:40::2", protocol(v1.ProtocolSCTP))
+	none := service("none", "40.0.0.3", protocol(v1.ProtocolSCTP))
+	c := newCluster(t, testbed.Options{})
+	c.servePods(t)
+	ask := func(to string, port int) (testbed.Answer, error) {
+		return c.pods[0].AskWith(c.ctx, "sctp", to, testbed.AskOptions{DialOptions: testbed.DialOptions{LocalPort: port}})
+	}
+	c.put(none, all, slice(all, 8080, ats(c.pods[1].IP4, c.pods[2].IP4, c.remotes[0].IP4, c.remotes[1].IP4)...))
+	c.put(one4, one6)
+	c.run()
+	c.settle()
+	who := map[string]int{}
+	for i := range 40 {
+		a, err := ask("40.0.0.1:80", 30000+i)
+		if err != nil {
+			t.Fatalf("from port %d: %v\n%s", 30000+i, err, c.explain("sctp", "40.0.0.1:80"))
+		}
+		who[a.Pod]++
+	}
+	if len(who) != 4 {
+		t.Errorf("40 associations reached %v, want all 4 endpoints", who)
+	}
+	for i, e := range []*testbed.Pod{c.pods[1], c.remotes[0]} {
+		c.put(slice(one4, 8080, at(e.IP4)), slice(one6, 8080, at(e.IP6)))
+		c.settle()
+		for k, tc := range []struct{ first, second string }{
+			{"40.0.0.2:80", hostPort(e.IP4, 8080)},
+			{hostPort(e.IP4, 8080), "40.0.0.2:80"},
+			{"[fd00:40::2]:80", hostPort(e.IP6, 8080)},
+			{hostPort(e.IP6, 8080), "[fd00:40::2]:80"},
+		} {
+			port := 20000 + 10*i + k
+			for _, to := range []string{tc.first, tc.second} {
+				if a, err := ask(to, port); err != nil || a.Pod != e.Name {
+					t.Errorf("%s then %s, from port %d: %s: answered by %q, %v\n%s", tc.first, tc.second, port, to, a.Pod, err,
+						c.explain("sctp", to))
+				}
+			}
+		}
+	}
+	// Nobody there: told so at once, not by silence.
+	ctx, cancel := context.WithTimeout(c.ctx, testbed.Patient(2*time.Second))
+	defer cancel()
+	if _, err := c.pods[0].Ask(ctx, "sctp", "40.0.0.3:80"); err == nil || errors.Is(err, testbed.ErrTimeout) {
+		t.Errorf("without endpoints: %v, want an ICMP error", err)
+	}
+}
+
+// What a client sends before the first answer reaches the endpoint too: datagrams of a protocol that never answers, two
+// queries of one socket, a SYN sent again. The kernel's ct(nat) alone does not translate them: to it the connection is
+// still new.
+func TestBeforeTheFirstAnswer(t *testing.T) {
+	t.Parallel()
+	const datagrams = 5
+	nodePort := func(port int32) func(*v1.Service) {
+		return func(s *v1.Service) { s.Spec.Type, s.Spec.Ports[0].NodePort = v1.ServiceTypeNodePort, port }
+	}
+	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC)
+	endpoints := []*testbed.Pod{c.remotes[0], c.pods[1], c.pods[0]}
+	received := make([]atomic.Int32, len(endpoints))
+	for i, e := range endpoints {
+		s4 := service(nth("v4", i), fmt.Sprintf("40.0.0.%d", i+1), protocol(v1.ProtocolUDP), nodePort(int32(30040+i)))
+		s6 := service(nth("v6", i), fmt.Sprintf("fd00:40::%d", i+1), protocol(v1.ProtocolUDP), nodePort(int32(30060+i)))
+		c.put(s4, slice(s4, 8080, at(e.IP4)), s6, slice(s6, 8080, at(e.IP6)))
+		l, err := e.ListenPacket(":8080")
+		must(t, err)
+		t.Cleanup(func() { l.Close() })
+		go func() { // ends with the listener
+			for buf := make([]byte, 64); ; received[i].Add(1) {
+				if _, _, err := l.ReadFrom(buf); err != nil {
+					return
+				}
+			}
+		}()
+	}
+	web := service("web", "40.0.0.10")
+	_, err := c.remotes[1].ServeTCP(8080)
+	must(t, err)
+	c.put(web, slice(web, 8080, at(c.remotes[1].IP4)))
+	c.run()
+	c.settle()
+	for i, e := range endpoints {
+		for _, tc := range []struct {
+			from *testbed.Host
+			to   string
+		}{
+			{c.pods[0].Host, fmt.Sprintf("40.0.0.%d:80", i+1)},
+			{c.pods[0].Host, fmt.Sprintf("[fd00:40::%d]:80", i+1)},
+			{c.External, hostPort(testbed.NodeIP4, uint16(30040+i))},
+			{c.External, hostPort(testbed.NodeIP6, uint16(30060+i))},
+		} {
+			received[i].Store(0)
+			conn, err := tc.from.DialUDP(c.ctx, tc.to, testbed.DialOptions{})
+			must(t, err)
+			for range datagrams {
+				conn.Write([]byte("?")) // an ICMP error of the one before is no reason to stop
+				time.Sleep(testbed.Patient(10 * time.Millisecond))
+			}
+			deadline := time.Now().Add(testbed.Patient(time.Second))
+			for received[i].Load() < datagrams && time.Now().Before(deadline) {
+				time.Sleep(10 * time.Millisecond)
+			}
+			conn.Close()
+			if n := received[i].Load(); n != datagrams {
+				t.Errorf("%s -> %s: %d of %d datagrams reached %s\n%s", tc.from.Name, tc.to, n, datagrams, e.Name, c.explain("udp", tc.to))
+			}
+		}
+	}
+	// The endpoint is out of reach when the first SYN comes, and within reach for the second.
+	pod := netip.PrefixFrom(c.remotes[1].IP4, 32)
+	must(t, c.Remote.AddRoute(pod, netip.Addr{}, "eth0"))
+	back := time.AfterFunc(500*time.Millisecond, func() { c.Remote.AddRoute(pod, netip.Addr{}, c.remotes[1].Interface) })
+	defer back.Stop()
+	began := time.Now()
+	a, err := c.pods[0].Ask(c.ctx, "tcp", "40.0.0.10:80")
+	if err != nil || a.Pod != c.remotes[1].Name || time.Since(began) < 500*time.Millisecond {
+		t.Errorf("a SYN sent again: answered by %q after %v, %v", a.Pod, time.Since(began), err)
+	}
+}
