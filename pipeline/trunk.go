@@ -113,13 +113,19 @@ func (b *builder) classify(table uint8, f k8s.Family) {
 
 // serviceDefaults is table 1 without the Services, and the table that asks for a rejection.
 func (b *builder) serviceDefaults() {
-	ours := flow.Bits{Value: markService, Mask: markService}
 	established := flow.Bits{Value: flow.CTTracked, Mask: flow.CTTracked | flow.CTNew}
-	b.add(tableServices, prioEstablished, 0, flow.Match{CTState: established, CTMark: ours}, b.resubmit(tableOutput))
 	// A known connection that nobody has answered yet is still new. The userspace datapath has translated its packet
 	// already; the kernel's ct(nat) leaves it as it is (net/openvswitch/conntrack.c, ovs_ct_nat), so that it still has
 	// the Service's address: it goes to the Service's group again, whose ct(commit,nat) applies what was chosen first.
-	b.add(tableServices, prioUnanswered, 0, flow.Match{CTState: newConnection, CTMark: ours}, b.resubmit(tableOutput))
+	//
+	// Table 2 reads reg1, not ct_mark: of packets that reach the kernel's ct(commit) together, only the first leaves it
+	// with the mark in its key (ovs_ct_set_mark: a mark that the connection has already is not written to the key).
+	for _, mark := range []uint32{markService, markService | markMasquerade} {
+		bits := flow.Bits{Value: mark, Mask: markService | markMasquerade}
+		note := setMark(mark, markService|markMasquerade)
+		b.add(tableServices, prioEstablished, 0, flow.Match{CTState: established, CTMark: bits}, note, b.resubmit(tableOutput))
+		b.add(tableServices, prioUnanswered, 0, flow.Match{CTState: newConnection, CTMark: bits}, note, b.resubmit(tableOutput))
+	}
 	for _, p := range b.ServiceCIDRs {
 		m := toNet(p)
 		m.CTState = newConnection
@@ -146,7 +152,7 @@ func (b *builder) output() {
 		m := flow.Match{
 			EthType: ethType(f),
 			CTState: flow.Bits{Value: flow.CTTracked, Mask: flow.CTTracked | flow.CTReply},
-			CTMark:  flow.Bits{Value: markService | markMasquerade, Mask: markService | markMasquerade},
+			Reg:     [flow.NumRegs]flow.Bits{1: {Value: markService | markMasquerade, Mask: markService | markMasquerade}},
 		}
 		b.add(tableOutput, prioMasquerade, 0, m, flow.CT{
 			Commit: true, Zone: b.Layout.ZoneSNAT, Table: b.Layout.table(tableDeliver),
@@ -154,7 +160,7 @@ func (b *builder) output() {
 		})
 	}
 	b.add(tableOutput, prioServiceOut, 0,
-		flow.Match{CTMark: flow.Bits{Value: markService, Mask: markService}}, b.resubmit(tableDeliver))
+		flow.Match{Reg: [flow.NumRegs]flow.Bits{1: {Value: markService, Mask: markService}}}, b.resubmit(tableDeliver))
 	b.add(tableOutput, prioLast, 0, flow.Match{}, b.Layout.exit())
 	for _, p := range b.Pods {
 		b.hairpin(p.IP)
@@ -171,11 +177,11 @@ func (b *builder) hairpin(pod netip.Addr) {
 	m := flow.Match{
 		EthType: ethTypeOf(pod), Src: host(pod), Dst: host(pod),
 		CTState: flow.Bits{Value: flow.CTTracked, Mask: flow.CTTracked | flow.CTReply},
-		CTMark:  flow.Bits{Value: markService, Mask: markService},
+		Reg:     [flow.NumRegs]flow.Bits{1: {Value: markService, Mask: markService}},
 	}
 	b.share(tableOutput, prioHairpin, m, flow.CT{
 		Commit: true, Zone: b.Layout.ZoneSNAT, Table: b.Layout.table(tableDeliver),
-		NAT: flow.NAT{Kind: flow.NATSrc, Addr: ip},
+		NAT: flow.NAT{Kind: flow.NATSrc, Addr: ip, PortMin: masqueradePortMin, PortMax: masqueradePortMax},
 	})
 }
 

@@ -7,8 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -130,7 +130,7 @@ func TestBeforeTheFirstAnswer(t *testing.T) {
 	}
 	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC)
 	endpoints := []*testbed.Pod{c.remotes[0], c.pods[1], c.pods[0]}
-	received := make([]atomic.Int32, len(endpoints))
+	received := make([]chan netip.Addr, len(endpoints)) // the clients' addresses as the endpoints see them
 	for i, e := range endpoints {
 		s4 := service(nth("v4", i), fmt.Sprintf("40.0.0.%d", i+1), protocol(v1.ProtocolUDP), nodePort(int32(30040+i)))
 		s6 := service(nth("v6", i), fmt.Sprintf("fd00:40::%d", i+1), protocol(v1.ProtocolUDP), nodePort(int32(30060+i)))
@@ -138,11 +138,14 @@ func TestBeforeTheFirstAnswer(t *testing.T) {
 		l, err := e.ListenPacket(":8080")
 		must(t, err)
 		t.Cleanup(func() { l.Close() })
+		received[i] = make(chan netip.Addr, 10*datagrams)
 		go func() { // ends with the listener
-			for buf := make([]byte, 64); ; received[i].Add(1) {
-				if _, _, err := l.ReadFrom(buf); err != nil {
+			for buf := make([]byte, 64); ; {
+				_, from, err := l.ReadFrom(buf)
+				if err != nil {
 					return
 				}
+				received[i] <- from.(*net.UDPAddr).AddrPort().Addr().Unmap()
 			}
 		}()
 	}
@@ -162,20 +165,35 @@ func TestBeforeTheFirstAnswer(t *testing.T) {
 			{c.External, hostPort(testbed.NodeIP4, uint16(30040+i))},
 			{c.External, hostPort(testbed.NodeIP6, uint16(30060+i))},
 		} {
-			received[i].Store(0)
-			conn, err := tc.from.DialUDP(c.ctx, tc.to, testbed.DialOptions{})
-			must(t, err)
-			for range datagrams {
-				conn.Write([]byte("?")) // an ICMP error of the one before is no reason to stop
-				time.Sleep(testbed.Patient(10 * time.Millisecond))
-			}
-			deadline := time.Now().Add(testbed.Patient(time.Second))
-			for received[i].Load() < datagrams && time.Now().Before(deadline) {
-				time.Sleep(10 * time.Millisecond)
-			}
-			conn.Close()
-			if n := received[i].Load(); n != datagrams {
-				t.Errorf("%s -> %s: %d of %d datagrams reached %s\n%s", tc.from.Name, tc.to, n, datagrams, e.Name, c.explain("udp", tc.to))
+			// At once they are all on their way before the first is committed, with a pause each meets the connection
+			// of the first.
+			for _, pause := range []time.Duration{0, testbed.Patient(10 * time.Millisecond)} {
+				conn, err := tc.from.DialUDP(c.ctx, tc.to, testbed.DialOptions{})
+				must(t, err)
+				for range datagrams {
+					conn.Write([]byte("?")) // an ICMP error of the one before is no reason to stop
+					time.Sleep(pause)
+				}
+				like := netip.MustParseAddrPort(tc.to).Addr()
+				want := tc.from.IP(like)
+				if tc.from == c.External || e.Host == tc.from {
+					want = c.Node.IP(like)
+				}
+				n, late := 0, time.After(testbed.Patient(time.Second))
+				for n < datagrams && late != nil {
+					select {
+					case from := <-received[i]:
+						n++
+						if from != want {
+							t.Errorf("%s -> %s, pause %v: datagram %d came from %v, want %v", tc.from.Name, tc.to, pause, n, from, want)
+						}
+					case <-late:
+						late = nil
+						t.Errorf("%s -> %s, pause %v: %d of %d datagrams reached %s\n%s", tc.from.Name, tc.to, pause, n, datagrams,
+							e.Name, c.explain("udp", tc.to))
+					}
+				}
+				conn.Close()
 			}
 		}
 	}
