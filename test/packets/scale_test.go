@@ -25,9 +25,6 @@ import (
 // counts, as other load only ever adds. The limit on the time of a change is a guard against changes that cost what
 // all Services cost (hundreds of milliseconds), wide enough for a busy machine; on an idle one it takes half a millisecond.
 func TestTenThousandServices(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes half a minute")
-	}
 	c := newCluster(t, testbed.Options{}, "--cluster-cidr", "10.0.0.0/8")
 	const services = 10_000
 	for i := range services {
