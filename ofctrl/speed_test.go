@@ -51,9 +51,6 @@ func median(ds []time.Duration) time.Duration {
 // TestSpeed programs 10,000 groups of ten buckets and 20,000 flows, side by side with ovs-ofctl --bundle, three
 // times, and reads them back.
 func TestSpeed(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes ten seconds")
-	}
 	const services = 10000
 	want := bigState(services)
 	delta := flow.Diff(flow.NewState(), want)
