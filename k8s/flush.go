@@ -12,12 +12,12 @@ import (
 // Flush computes what the changes since the last Flush call for and gives the newer model with what differs
 // from the one before. The cost is that of the changed Services, whatever the number of the others.
 //
-// Model.Ports is the tracker's own map, not a copy: it may be read until the next Flush, by the goroutine that
-// calls Flush (or under the lock that guards the tracker). Everything else in the Model and in the Changes,
+// Model.Ports and Model.HealthChecks are the tracker's own maps, not copies: they may be read until the next Flush, by
+// the goroutine that calls Flush (or under the lock that guards the tracker). Everything else in the Model and in the Changes,
 // the *ServicePort values included, is never written to again and may be shared freely. Model.Clone gives a
 // Model to keep.
 func (t *Tracker) Flush() (*Model, Changes) {
-	changes := Changes{Ports: map[PortName]*ServicePort{}, Node: t.flushNode()}
+	changes := Changes{Ports: map[PortName]*ServicePort{}, HealthChecks: map[ServiceName]*HealthCheck{}, Node: t.flushNode()}
 	t.flushClaims()
 	for name := range t.dirty {
 		s := t.services[name]
@@ -25,6 +25,7 @@ func (t *Tracker) Flush() (*Model, Changes) {
 			continue
 		}
 		t.flushService(s, changes.Ports)
+		t.flushHealth(s, changes.HealthChecks)
 		if s.def == nil && len(s.slices) == 0 {
 			delete(t.services, name)
 		}
@@ -38,7 +39,7 @@ func (t *Tracker) Flush() (*Model, Changes) {
 // Clone gives a copy of the model that stays as it is.
 func (m *Model) Clone() *Model {
 	c := *m
-	c.Ports = maps.Clone(m.Ports)
+	c.Ports, c.HealthChecks = maps.Clone(m.Ports), maps.Clone(m.HealthChecks)
 	return &c
 }
 

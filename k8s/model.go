@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 )
@@ -43,6 +44,11 @@ type ServiceName struct {
 
 // String gives namespace/name.
 func (n ServiceName) String() string { return n.Namespace + "/" + n.Name }
+
+// Compare orders by namespace, name.
+func (n ServiceName) Compare(o ServiceName) int {
+	return cmp.Or(cmp.Compare(n.Namespace, o.Namespace), cmp.Compare(n.Name, o.Name))
+}
 
 // PortName identifies one port of one Service in one family: the unit that data planes program.
 // It is comparable and ordered by Compare.
@@ -153,10 +159,48 @@ func (s *ServicePort) Endpoints(p Policy) []Endpoint {
 
 // Node is what data planes need to know of the node they run on.
 type Node struct {
-	Name     string
-	Zone     string // label topology.kubernetes.io/zone
-	IPs      []netip.Addr
+	Name string
+	// Known tells whether the source has a Node object of that name; without one most of the rest is empty.
+	Known bool
+	// UID is the Node object's; "" if it has none.
+	UID  string
+	Zone string // label topology.kubernetes.io/zone
+	// IPs are the addresses of the Node object, internal ones first, or those given instead. The first of each
+	// family is the one that Kubernetes knows the node by.
+	IPs []netip.Addr
+	// Local are all addresses of the node that a NodePort may be served at: IPs and those of its interfaces.
+	Local    []netip.Addr
 	PodCIDRs []netip.Prefix
+	// NotEligible says why load balancers should send no new traffic to this node; "": they may.
+	NotEligible string
+}
+
+// Detector tells the traffic of this node's pods from all other (kube-proxy's detect-local-mode), resolved for this
+// node. At most one field is set; the zero value knows no pods: ClusterIP traffic is then never masqueraded for its
+// source, and pods are treated like everyone else.
+type Detector struct {
+	CIDRs           []netip.Prefix // by source address (modes ClusterCIDR and NodeCIDR)
+	Bridge          string         // by the bridge that packets come from (mode BridgeInterface)
+	InterfacePrefix string         // by the beginning of the interface's name (mode InterfaceNamePrefix)
+}
+
+// Has reports whether pods of a family can be told from others.
+func (d *Detector) Has(f Family) bool {
+	return d.Bridge != "" || d.InterfacePrefix != "" ||
+		slices.ContainsFunc(d.CIDRs, func(p netip.Prefix) bool { return FamilyOf(p.Addr()) == f })
+}
+
+func (d *Detector) equal(o *Detector) bool {
+	return d.Bridge == o.Bridge && d.InterfacePrefix == o.InterfacePrefix && slices.Equal(d.CIDRs, o.CIDRs)
+}
+
+// HealthCheck is the health check node port of a Service of type LoadBalancer with externalTrafficPolicy Local: load
+// balancers ask there whether this node has endpoints.
+type HealthCheck struct {
+	Port uint16
+	// Local4 and Local6 count the distinct addresses of ready endpoints on this node; -1: the Service is not served in
+	// that family, and nothing listens there.
+	Local4, Local6 int
 }
 
 // Warning is something wrong with an object that does not stop the rest.
@@ -186,11 +230,13 @@ func (w Warning) String() string {
 }
 
 // Model is the state of all Service ports on this node, as Tracker.Flush gives it. Everything in it is immutable but the
-// map Ports, which the Tracker keeps up to date: who reads it later than the next Flush, or on another goroutine, takes a Clone.
+// two maps, which the Tracker keeps up to date: who reads them later than the next Flush, or on another goroutine, takes a Clone.
 type Model struct {
 	Node         Node
+	Detector     Detector
 	ServiceCIDRs []netip.Prefix // sorted
 	Ports        map[PortName]*ServicePort
+	HealthChecks map[ServiceName]HealthCheck
 	Warnings     []Warning // sorted by text
 }
 
@@ -198,6 +244,8 @@ type Model struct {
 type Changes struct {
 	// Ports holds, for every Service port that is new, changed or gone, its state in the newer model; nil: gone.
 	Ports map[PortName]*ServicePort
-	// Node is set when Model.Node or Model.ServiceCIDRs differ.
+	// HealthChecks holds, for every Service whose health check is new, changed or gone, its newer state; nil: gone.
+	HealthChecks map[ServiceName]*HealthCheck
+	// Node is set when Model.Node, Model.Detector or Model.ServiceCIDRs differ.
 	Node bool
 }

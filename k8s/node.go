@@ -19,7 +19,9 @@ type nodeFacts struct {
 
 // newNodeFacts reads a Node: internal addresses come before external ones.
 func newNodeFacts(o *v1.Node, origin Origin) *nodeFacts {
-	n := &nodeFacts{Node: Node{Name: o.Name, Zone: o.Labels[v1.LabelTopologyZone]}, origin: origin}
+	n := &nodeFacts{Node: Node{
+		Name: o.Name, Known: true, UID: string(o.UID), Zone: o.Labels[v1.LabelTopologyZone], NotEligible: notEligible(o),
+	}, origin: origin}
 	for _, typ := range []v1.NodeAddressType{v1.NodeInternalIP, v1.NodeExternalIP} {
 		for i, a := range o.Status.Addresses {
 			if a.Type != typ {
@@ -46,6 +48,22 @@ func newNodeFacts(o *v1.Node, origin Origin) *nodeFacts {
 	return n
 }
 
+// taintToBeDeleted is what the cluster autoscaler puts on a node that it is about to remove.
+const taintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
+
+// notEligible says why load balancers should send no new traffic to a node (kube-proxy's rule, KEP-3836); "": they may.
+func notEligible(o *v1.Node) string {
+	if !o.DeletionTimestamp.IsZero() {
+		return "the Node is being deleted"
+	}
+	for _, t := range o.Spec.Taints {
+		if t.Key == taintToBeDeleted {
+			return "the Node has the taint " + taintToBeDeleted
+		}
+	}
+	return ""
+}
+
 func (n *nodeFacts) warn(path *field.Path, format string, args ...any) {
 	n.warnings = append(n.warnings, Warning{Field: path.String(), Text: fmt.Sprintf(format, args...)})
 }
@@ -69,7 +87,7 @@ func newCIDRFacts(o *networkingv1.ServiceCIDR, origin Origin) (*cidrFacts, []War
 	return c, ws
 }
 
-// node gives the facts of this node with the overrides of the options.
+// node gives the facts of this node with what the options add.
 func (t *Tracker) node() Node {
 	n := Node{Name: t.opts.NodeName}
 	if facts := t.nodes[t.opts.NodeName]; facts != nil {
@@ -78,7 +96,18 @@ func (t *Tracker) node() Node {
 	if len(t.opts.NodeIPs) > 0 {
 		n.IPs = slices.Clone(t.opts.NodeIPs)
 	}
+	n.Local = slices.Clone(n.IPs)
+	for _, ip := range t.opts.LocalAddresses {
+		if !slices.Contains(n.Local, ip) {
+			n.Local = append(n.Local, ip)
+		}
+	}
 	return n
+}
+
+func (n *Node) equal(o *Node) bool {
+	return n.Name == o.Name && n.Known == o.Known && n.UID == o.UID && n.Zone == o.Zone && n.NotEligible == o.NotEligible &&
+		slices.Equal(n.IPs, o.IPs) && slices.Equal(n.Local, o.Local) && slices.Equal(n.PodCIDRs, o.PodCIDRs)
 }
 
 // serviceCIDRs gives the Service ranges, sorted: those of the options, else of all ServiceCIDR objects.
@@ -96,6 +125,12 @@ func (t *Tracker) serviceCIDRs() []netip.Prefix {
 // nodePortIPs gives the node addresses that NodePorts of a family are restricted to; restricted is false if
 // they are served at every address.
 func (t *Tracker) nodePortIPs(f Family) (ips []netip.Addr, restricted bool) {
+	if t.opts.NodePortPrimary {
+		if i := slices.IndexFunc(t.model.Node.IPs, func(ip netip.Addr) bool { return FamilyOf(ip) == f }); i >= 0 {
+			ips = t.model.Node.IPs[i : i+1]
+		}
+		return ips, true
+	}
 	for _, p := range t.opts.NodePortAddresses {
 		if FamilyOf(p.Addr()) != f {
 			continue
@@ -104,7 +139,7 @@ func (t *Tracker) nodePortIPs(f Family) (ips []netip.Addr, restricted bool) {
 			return nil, false
 		}
 		restricted = true
-		for _, ip := range t.model.Node.IPs {
+		for _, ip := range t.model.Node.Local {
 			if p.Contains(ip) && !slices.Contains(ips, ip) {
 				ips = append(ips, ip)
 			}
@@ -121,13 +156,13 @@ func (t *Tracker) flushNode() (changed bool) {
 	}
 	t.dirtyNode = false
 	before, node := t.model.Node, t.node()
-	cidrs := t.serviceCIDRs()
-	changed = before.Name != node.Name || before.Zone != node.Zone || !slices.Equal(before.IPs, node.IPs) ||
-		!slices.Equal(before.PodCIDRs, node.PodCIDRs) || !slices.Equal(t.model.ServiceCIDRs, cidrs)
-	t.model.Node, t.model.ServiceCIDRs = node, cidrs
+	cidrs, detector := t.serviceCIDRs(), t.detector(&node)
+	changed = !before.equal(&node) || !slices.Equal(t.model.ServiceCIDRs, cidrs) || !t.model.Detector.equal(&detector)
+	t.model.Node, t.model.ServiceCIDRs, t.model.Detector = node, cidrs, detector
 	t.warnNode(before.Name)
 
-	moved := len(t.opts.NodePortAddresses) > 0 && !slices.Equal(before.IPs, node.IPs)
+	restricted := len(t.opts.NodePortAddresses) > 0 || t.opts.NodePortPrimary
+	moved := restricted && !slices.Equal(before.Local, node.Local)
 	if moved || before.Name != node.Name || before.Zone != node.Zone {
 		for name, s := range t.services {
 			t.dirty[name] = struct{}{}
@@ -148,11 +183,16 @@ func (t *Tracker) warnNode(nameBefore string) {
 	} else {
 		t.warnings.set(ref, Origin{}, nil)
 	}
-	var ws []Warning
+	ws := t.warnDetector()
 	for _, f := range []Family{IPv4, IPv6} {
 		if ips, restricted := t.nodePortIPs(f); restricted && len(ips) == 0 {
-			ws = append(ws, Warning{Text: fmt.Sprintf("the NodePort addresses %v contain no %s address of node %s: no NodePort is served over %s",
-				t.opts.NodePortAddresses, f, t.model.Node.Name, f)})
+			if !t.opts.NodePortPrimary {
+				ws = append(ws, Warning{Text: fmt.Sprintf("the NodePort addresses %v contain no %s address of node %s: no NodePort is served over %s",
+					t.opts.NodePortAddresses, f, t.model.Node.Name, f)})
+			} else if len(t.model.Node.IPs) == 0 { // a node of one family is nothing to warn about
+				ws = append(ws, Warning{Text: fmt.Sprintf("node %s has no address yet, so that it has no primary one: no NodePort is served over %s",
+					t.model.Node.Name, f)})
+			}
 		}
 	}
 	t.warnings.set(Ref{}, Origin{}, ws)

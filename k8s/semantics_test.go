@@ -71,6 +71,14 @@ func settings(t *testing.T, input string) Options {
 			opts.ServiceCIDRs = prefixes()
 		case "families":
 			opts.Families = []Family{IPv4}
+		case "nodeport-primary":
+			opts.NodePortPrimary = true
+		case "local-addresses":
+			for a := range strings.SplitSeq(value, ",") {
+				opts.LocalAddresses = append(opts.LocalAddresses, netip.MustParseAddr(a))
+			}
+		case "detect-local":
+			opts.DetectLocal.Mode = DetectLocalMode(value)
 		case "ignore-external-ips":
 			opts.IgnoreExternalIPs = true
 		default:
@@ -85,6 +93,15 @@ func modelText(m *Model) string {
 	var b strings.Builder
 	if len(m.Node.IPs) > 0 {
 		fmt.Fprintf(&b, "node %s zone=%s ips=%v pods=%v\n", m.Node.Name, m.Node.Zone, m.Node.IPs, m.Node.PodCIDRs)
+		if !slices.Equal(m.Node.IPs, m.Node.Local) {
+			fmt.Fprintf(&b, "local addresses %v\n", m.Node.Local)
+		}
+		if m.Node.NotEligible != "" {
+			fmt.Fprintf(&b, "not eligible: %s\n", m.Node.NotEligible)
+		}
+	}
+	if len(m.Detector.CIDRs) > 0 {
+		fmt.Fprintf(&b, "pods are in %v\n", m.Detector.CIDRs)
 	}
 	if len(m.ServiceCIDRs) > 0 {
 		fmt.Fprintf(&b, "service ranges %v\n", m.ServiceCIDRs)
@@ -110,6 +127,10 @@ func modelText(m *Model) string {
 			}
 			b.WriteByte('\n')
 		}
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(m.HealthChecks), ServiceName.Compare) {
+		h := m.HealthChecks[name]
+		fmt.Fprintf(&b, "health check of %s at %d: local IPv4 %d, IPv6 %d\n", name, h.Port, h.Local4, h.Local6)
 	}
 	for _, w := range m.Warnings {
 		fmt.Fprintf(&b, "warning: %s\n", w)

@@ -30,10 +30,12 @@ type service struct {
 
 // serviceDef is a Service object reduced to what the model needs.
 type serviceDef struct {
-	origin   Origin
-	created  time.Time
-	ports    []portDef // frontends of NodePorts still without addresses
-	warnings []Warning
+	origin  Origin
+	created time.Time
+	ports   []portDef // frontends of NodePorts still without addresses
+	// healthCheckPort is where load balancers ask about local endpoints; 0: nowhere.
+	healthCheckPort uint16
+	warnings        []Warning
 }
 
 // portDef is one Service port in one family before endpoints are known.
@@ -60,6 +62,7 @@ func newServiceDef(o *v1.Service, origin Origin, opts *Options) *serviceDef {
 		d.warn(field.NewPath("spec", "clusterIP"), "is not set: this Service is not served")
 		return d
 	}
+	d.healthCheckPort = healthCheckPort(o)
 	for _, f := range []Family{IPv4, IPv6} {
 		if len(opts.Families) == 0 || slices.Contains(opts.Families, f) {
 			d.addFamily(o, f, opts)

@@ -2,6 +2,7 @@ package k8s
 
 import (
 	"net/netip"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -18,6 +19,12 @@ type Options struct {
 	// NodePortAddresses restricts NodePorts to the node addresses inside these prefixes, per family: a family
 	// without a prefix, or with a /0, is not restricted.
 	NodePortAddresses []netip.Prefix
+	// NodePortPrimary restricts NodePorts to the first of the node's IPs of each family; NodePortAddresses is then ignored.
+	NodePortPrimary bool
+	// LocalAddresses are the addresses of the node's interfaces, beside those that Kubernetes knows.
+	LocalAddresses []netip.Addr
+	// DetectLocal tells pods of this node from everyone else.
+	DetectLocal DetectLocal
 	// ServiceCIDRs, if any, are the Service ranges; ServiceCIDR objects are then ignored.
 	ServiceCIDRs []netip.Prefix
 	// NodeIPs, if any, are the addresses of this node; those of the Node object are then ignored.
@@ -60,7 +67,7 @@ func NewTracker(opts Options) *Tracker {
 		dirtyNode: true,
 		claims:    claims{},
 		warnings:  newWarningBook(),
-		model:     Model{Ports: map[PortName]*ServicePort{}},
+		model:     Model{Ports: map[PortName]*ServicePort{}, HealthChecks: map[ServiceName]HealthCheck{}},
 	}
 }
 
@@ -211,6 +218,14 @@ func (t *Tracker) DeleteServiceCIDR(name string) {
 func (t *Tracker) SetNodeName(name string) {
 	if name != t.opts.NodeName {
 		t.opts.NodeName = name
+		t.dirtyNode = true
+	}
+}
+
+// SetLocalAddresses replaces Options.LocalAddresses.
+func (t *Tracker) SetLocalAddresses(ips []netip.Addr) {
+	if !slices.Equal(t.opts.LocalAddresses, ips) {
+		t.opts.LocalAddresses = ips
 		t.dirtyNode = true
 	}
 }

@@ -94,6 +94,7 @@ func (w *world) service() Object {
 	}
 	s.LoadBalancerSourceRanges = some(w, 2, "203.0.113.0/24", "0.0.0.0/0", "2001:db8::/32", "bad")
 	s.ExternalTrafficPolicy = one(w, "", v1.ServiceExternalTrafficPolicyLocal)
+	s.HealthCheckNodePort = one(w, int32(0), 32000, 32001)
 	internal := v1.ServiceInternalTrafficPolicyLocal
 	s.InternalTrafficPolicy = one(w, nil, &internal)
 	s.SessionAffinity = one(w, "", v1.ServiceAffinityClientIP)
@@ -154,7 +155,8 @@ func TestIncremental(t *testing.T) {
 		{NodeName: "n1"},
 		{NodeName: "n1", NodePortAddresses: []netip.Prefix{netip.MustParsePrefix("192.168.0.0/24")}},
 		{NodeName: "n1", ServiceProxyName: "nkp", NodePortAddresses: []netip.Prefix{netip.MustParsePrefix("fd00:9::/64")}},
-		{NodeName: "n2", Families: []Family{IPv4}},
+		{NodeName: "n2", Families: []Family{IPv4}, DetectLocal: DetectLocal{Mode: DetectByNodeCIDR}},
+		{NodeName: "n1", NodePortPrimary: true, LocalAddresses: []netip.Addr{netip.MustParseAddr("192.168.0.7")}},
 		{},
 	} {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
@@ -201,7 +203,9 @@ func normal(m *Model) Model {
 	n.Warnings = append([]Warning{}, n.Warnings...)
 	n.ServiceCIDRs = append([]netip.Prefix{}, n.ServiceCIDRs...)
 	n.Node.IPs = append([]netip.Addr{}, n.Node.IPs...)
+	n.Node.Local = append([]netip.Addr{}, n.Node.Local...)
 	n.Node.PodCIDRs = append([]netip.Prefix{}, n.Node.PodCIDRs...)
+	n.Detector.CIDRs = append([]netip.Prefix{}, n.Detector.CIDRs...)
 	return n
 }
 
@@ -224,8 +228,23 @@ func checkChanges(t *testing.T, step int, before, after *Model, changes Changes)
 	if !reflect.DeepEqual(want, changes.Ports) {
 		t.Fatalf("step %d: changes %v, want %v", step, changes.Ports, want)
 	}
+	health := map[ServiceName]*HealthCheck{}
+	for name := range before.HealthChecks {
+		if _, ok := after.HealthChecks[name]; !ok {
+			health[name] = nil
+		}
+	}
+	for name, h := range after.HealthChecks {
+		if old, ok := before.HealthChecks[name]; !ok || old != h {
+			health[name] = &h
+		}
+	}
+	if !reflect.DeepEqual(health, changes.HealthChecks) {
+		t.Fatalf("step %d: health checks change by %v, want %v", step, changes.HealthChecks, health)
+	}
 	b, a := normal(before), normal(after)
-	if node := !reflect.DeepEqual(b.Node, a.Node) || !reflect.DeepEqual(b.ServiceCIDRs, a.ServiceCIDRs); node != changes.Node {
+	node := !reflect.DeepEqual(b.Node, a.Node) || !reflect.DeepEqual(b.Detector, a.Detector) || !reflect.DeepEqual(b.ServiceCIDRs, a.ServiceCIDRs)
+	if node != changes.Node {
 		t.Fatalf("step %d: Changes.Node is %v, want %v", step, changes.Node, node)
 	}
 }

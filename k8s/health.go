@@ -1,0 +1,70 @@
+package k8s
+
+import (
+	"net/netip"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// healthCheckPort gives the health check node port of a Service; 0: none. Only type LoadBalancer with
+// externalTrafficPolicy Local has one.
+func healthCheckPort(o *v1.Service) uint16 {
+	if o.Spec.Type != v1.ServiceTypeLoadBalancer || o.Spec.ExternalTrafficPolicy != v1.ServiceExternalTrafficPolicyLocal {
+		return 0
+	}
+	if p := o.Spec.HealthCheckNodePort; p > 0 && p <= 65535 {
+		return uint16(p)
+	}
+	return 0
+}
+
+// flushHealth computes the health check of one Service again and enters it into changed if it differs.
+func (t *Tracker) flushHealth(s *service, changed map[ServiceName]*HealthCheck) {
+	before, had := t.model.HealthChecks[s.name]
+	h, has := s.healthCheck(t.model.Node.Name)
+	switch {
+	case has && !(had && before == h):
+		t.model.HealthChecks[s.name] = h
+		changed[s.name] = &h
+	case had && !has:
+		delete(t.model.HealthChecks, s.name)
+		changed[s.name] = nil
+	}
+}
+
+func (s *service) healthCheck(node string) (h HealthCheck, ok bool) {
+	if s.def == nil || s.def.healthCheckPort == 0 {
+		return h, false
+	}
+	h = HealthCheck{Port: s.def.healthCheckPort, Local4: -1, Local6: -1}
+	for i := range s.def.ports {
+		switch f := s.def.ports[i].name.Family; {
+		case f == IPv4 && h.Local4 < 0:
+			h.Local4 = s.localReady(f, node)
+		case f == IPv6 && h.Local6 < 0:
+			h.Local6 = s.localReady(f, node)
+		}
+	}
+	return h, true
+}
+
+// localReady counts the distinct addresses of ready endpoints on a node.
+func (s *service) localReady(f Family, node string) int {
+	if node == "" {
+		return 0
+	}
+	var ips []netip.Addr
+	for _, sl := range s.slices {
+		if sl.family != f || len(sl.ports) == 0 {
+			continue
+		}
+		for i := range sl.endpoints {
+			if e := &sl.endpoints[i]; e.ready && e.node == node {
+				ips = append(ips, e.addr)
+			}
+		}
+	}
+	slices.SortFunc(ips, netip.Addr.Compare)
+	return len(slices.Compact(ips))
+}
