@@ -89,8 +89,16 @@ func TestIncrementalEqualsFromScratch(t *testing.T) {
 				if rng.IntN(2) == 0 {
 					cfg.Pods = cfg.Pods[:1]
 				}
-				if rng.IntN(2) == 0 {
-					cfg.ClusterCIDRs = nil
+				cfg.Detector = []k8s.Detector{
+					cfg.Detector, {}, {Bridge: "br-int"}, {InterfacePrefix: "veth"},
+				}[rng.IntN(4)]
+				cfg.PodPorts = [][]uint32{{11, 12}, {11}}[rng.IntN(2)]
+				cfg.NodeElsewhere = rng.IntN(4) == 0
+				if rng.IntN(4) == 0 {
+					cfg.HairpinIPs = nil
+				}
+				if rng.IntN(3) == 0 {
+					cfg.LocalIPs = append(cfg.LocalIPs, addr("172.16.0.7"))
 				}
 				if rng.IntN(3) == 0 {
 					cfg.Uplink = 0

@@ -19,18 +19,28 @@ type Pod struct {
 // unknown; flows that need it are left out, and Compiler.Missing tells.
 type Config struct {
 	Layout Layout
-	// NodeIPs are this node's addresses: where NodePorts are served. The first of each family is the
-	// address that masqueraded traffic carries.
+	// NodeIPs are this node's addresses as Kubernetes knows them. The first of each family is the address that
+	// masqueraded traffic carries.
 	NodeIPs []netip.Addr
+	// LocalIPs are all addresses of the node, NodeIPs among them: NodePorts are served at each.
+	LocalIPs []netip.Addr
+	// NodeElsewhere says that the node's addresses are not on this bridge: what is sent to them does not come back here,
+	// so that nothing can be masqueraded as the node.
+	NodeElsewhere bool
+	// HairpinIPs, at most one of each family, are addresses that exist on this bridge alone. They stand for a client
+	// that is its own endpoint where the node's address cannot: for the node itself, and for pods of a node that is elsewhere.
+	HairpinIPs []netip.Addr
 	// NodeMAC is the MAC of the bridge's LOCAL port, if the node's addresses live there.
 	NodeMAC flow.MAC
 	// GatewayMAC is the MAC of the router behind the uplink.
 	GatewayMAC flow.MAC
 	// Uplink is the OpenFlow port that leads out of the node.
 	Uplink uint32
-	// ClusterCIDRs tell pods from everyone else (detect-local-mode ClusterCIDR). Without them nobody counts as
-	// a pod, and ClusterIP traffic is not masqueraded (kube-proxy's behaviour without a local detector).
-	ClusterCIDRs []netip.Prefix
+	// Detector tells pods from everyone else. Without one nobody counts as a pod, and ClusterIP traffic is not
+	// masqueraded (kube-proxy's behaviour without a local detector). A bridge it names is taken for this one.
+	Detector k8s.Detector
+	// PodPorts are the OpenFlow ports whose interfaces begin with Detector.InterfacePrefix.
+	PodPorts []uint32
 	// ServiceCIDRs are the Service ranges: an address in one that no Service has is dropped.
 	ServiceCIDRs []netip.Prefix
 	// MasqueradeAll masquerades all ClusterIP traffic.
@@ -51,17 +61,39 @@ const DefaultRejectRate = 1000
 // sameForServices tells whether Services compile to the same flows under both configurations.
 func (c *Config) sameForServices(o *Config) bool {
 	return c.Layout == o.Layout && slices.Equal(c.NodeIPs, o.NodeIPs) &&
-		slices.Equal(c.ClusterCIDRs, o.ClusterCIDRs) && (c.Uplink == 0) == (o.Uplink == 0)
+		slices.Equal(c.LocalIPs, o.LocalIPs) && c.NodeElsewhere == o.NodeElsewhere &&
+		slices.Equal(c.HairpinIPs, o.HairpinIPs) && (c.Uplink == 0) == (o.Uplink == 0) &&
+		c.detects(k8s.IPv4) == o.detects(k8s.IPv4) && c.detects(k8s.IPv6) == o.detects(k8s.IPv6)
 }
 
-func (c *Config) nodeIP(f k8s.Family) (netip.Addr, bool) {
-	i := slices.IndexFunc(c.NodeIPs, func(a netip.Addr) bool { return k8s.FamilyOf(a) == f })
+// masqueradeIP gives the address that masqueraded traffic of a family carries.
+func (c *Config) masqueradeIP(f k8s.Family) (netip.Addr, bool) {
+	if c.NodeElsewhere {
+		return netip.Addr{}, false
+	}
+	return first(c.NodeIPs, f)
+}
+
+// podHairpinIP gives the address that stands for a pod which is its own endpoint.
+func (c *Config) podHairpinIP(f k8s.Family) (netip.Addr, bool) {
+	if ip, ok := c.masqueradeIP(f); ok {
+		return ip, true
+	}
+	return first(c.HairpinIPs, f)
+}
+
+func first(ips []netip.Addr, f k8s.Family) (netip.Addr, bool) {
+	i := slices.IndexFunc(ips, func(a netip.Addr) bool { return k8s.FamilyOf(a) == f })
 	if i < 0 {
 		return netip.Addr{}, false
 	}
-	return c.NodeIPs[i], true
+	return ips[i], true
 }
 
-func (c *Config) detector(f k8s.Family) bool {
-	return slices.ContainsFunc(c.ClusterCIDRs, func(p netip.Prefix) bool { return k8s.FamilyOf(p.Addr()) == f })
+// detects tells whether pods of a family can be told from others on this bridge.
+func (c *Config) detects(f k8s.Family) bool {
+	if c.Detector.Bridge != "" && c.Uplink == 0 {
+		return false // every port but the uplink leads to a pod, and which one that is, is unknown
+	}
+	return c.Detector.Has(f)
 }

@@ -18,10 +18,12 @@ func testConfig() Config {
 	return Config{
 		Layout:        DefaultLayout(),
 		NodeIPs:       []netip.Addr{addr("172.16.0.2"), addr("fd00:ac::2")},
+		LocalIPs:      []netip.Addr{addr("172.16.0.2"), addr("fd00:ac::2")},
+		HairpinIPs:    []netip.Addr{addr("169.254.110.107"), addr("fd6e:6b70:6e6b::1")},
 		NodeMAC:       flow.MAC{2, 0, 0, 0, 0, 2},
 		GatewayMAC:    flow.MAC{2, 0, 0, 0, 0, 1},
 		Uplink:        1,
-		ClusterCIDRs:  []netip.Prefix{prefix("10.0.0.0/16"), prefix("fd00::/32")},
+		Detector:      k8s.Detector{CIDRs: []netip.Prefix{prefix("10.0.0.0/16"), prefix("fd00::/32")}},
 		LocalDelivery: true,
 		Pods: []Pod{
 			{IP: addr("10.0.0.11"), OFPort: 11, MAC: flow.MAC{2, 0, 0, 0, 0, 0x11}},

@@ -79,24 +79,17 @@ func localBit(p k8s.Policy) uint32 {
 
 // frontend adds the flows of table 1 for one address, or for every address of the node.
 func (s *service) frontend(f *k8s.Frontend) {
-	if f.Type != k8s.NodePort || f.Address.IsValid() {
-		s.frontendAt(f, f.Address)
-		return
-	}
-	for _, ip := range s.NodeIPs {
-		if k8s.FamilyOf(ip) == s.sp.Name.Family {
-			s.frontendAt(f, ip)
-		}
-	}
-}
-
-func (s *service) frontendAt(f *k8s.Frontend, ip netip.Addr) {
 	everyone, source := uint16(prioFrontend), uint16(prioFrontendSource)
 	if f.Type == k8s.NodePort {
 		everyone, source = prioNodePort, prioNodePortSource
 	}
-	m := toAddr(ip)
+	m := ethIs(s.sp.Name.Family)
 	m.IPProto, m.DstPort, m.CTState = ipProto(s.sp.Name.Protocol), f.Port, newConnection
+	if f.Address.IsValid() {
+		m.Dst = host(f.Address)
+	} else {
+		m.Reg[0] = flow.Bits{Value: toNode, Mask: toNode}
+	}
 
 	switch {
 	case f.Type == k8s.ClusterIP:
@@ -111,11 +104,13 @@ func (s *service) frontendAt(f *k8s.Frontend, ip netip.Addr) {
 		// by every endpoint (semantics of externalTrafficPolicy Local).
 		s.enter(everyone, m, f, k8s.Local, setMark(s.mark(k8s.Local, false), 0xffffffff))
 		fromNode := m
-		fromNode.Reg[0] = flow.Bits{Value: sourceNode, Mask: sourceMask}
+		fromNode.Reg[0].Value |= sourceNode
+		fromNode.Reg[0].Mask |= sourceMask
 		s.enter(source, fromNode, f, k8s.Cluster, setMark(s.mark(k8s.Cluster, true), 0xffffffff))
-		if s.detector(s.sp.Name.Family) {
+		if s.detects(s.sp.Name.Family) {
 			fromPod := m
-			fromPod.Reg[0] = flow.Bits{Value: sourcePod, Mask: sourceMask}
+			fromPod.Reg[0].Value |= sourcePod
+			fromPod.Reg[0].Mask |= sourceMask
 			s.enter(source, fromPod, f, k8s.Cluster, setMark(s.mark(k8s.Cluster, false), 0xffffffff))
 		}
 	}

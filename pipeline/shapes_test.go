@@ -96,8 +96,8 @@ func firstDifference(got, want string) string {
 // The trunk costs the same whatever the Services are.
 func TestTrunkSize(t *testing.T) {
 	c := compile(t, testConfig())
-	if n := len(c.State().Flows); n != 43 {
-		t.Errorf("the trunk has %d flows; pinned are 43", n)
+	if n := len(c.State().Flows); n != 53 {
+		t.Errorf("the trunk has %d flows; pinned are 53", n)
 	}
 	cfg := Config{Layout: DefaultLayout()}
 	c = compile(t, cfg)

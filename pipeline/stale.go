@@ -54,7 +54,7 @@ func connectionsTo(cfg *Config, sp *k8s.ServicePort, endpoints []netip.AddrPort)
 		case f.Address.IsValid():
 			add(netip.AddrPortFrom(f.Address, f.Port))
 		default:
-			for _, ip := range cfg.NodeIPs {
+			for _, ip := range cfg.LocalIPs {
 				if k8s.FamilyOf(ip) == sp.Name.Family {
 					add(netip.AddrPortFrom(ip, f.Port))
 				}

@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
@@ -9,12 +10,13 @@ import (
 
 var families = []k8s.Family{k8s.IPv4, k8s.IPv6}
 
-// Where a packet comes from: bits 0-1 of reg0.
+// Where a packet comes from: bits 0-1 of reg0. Bit 2: it is addressed to the node, where NodePorts are.
 const (
 	sourceExternal = 0
 	sourcePod      = 1
 	sourceNode     = 2
 	sourceMask     = 3
+	toNode         = 4
 )
 
 // Priorities of the fixed flows. Services' own are in service.go.
@@ -22,6 +24,7 @@ const (
 	prioBypass      = 300 // table 0: what must never be tracked
 	prioNode        = 200 // table 0: to the node's address: may be a reply to masqueraded traffic
 	prioFromNode    = 120
+	prioFromUplink0 = 115 // table 0: not a pod, where every other port leads to one
 	prioFromPod     = 110
 	prioFromAny     = 100
 	prioEstablished = 400 // table 1
@@ -31,6 +34,8 @@ const (
 	prioFromUplink  = 210 // table 1: past the guards
 	prioGuard       = 200 // table 1
 	prioHairpin     = 400 // table 2
+	prioNodeItself  = 390 // table 2: from the node to itself
+	prioToNode      = 380 // table 2: to the node from others
 	prioMasquerade  = 300
 	prioServiceOut  = 200
 	prioToPod       = 200 // table 30
@@ -45,6 +50,10 @@ const (
 	masqueradePortMin = 61440
 	masqueradePortMax = 65535
 )
+
+// NextHopMAC is the router that the node's kernel sends packets for Services to. It exists in the node's neighbour table
+// and in table 30 alone. Locally administered.
+var NextHopMAC = flow.MAC{0x0e, 'n', 'k', 'p', 0, 1}
 
 // rejectMaxLen is how much of a refused packet the controller needs to see: an ICMPv6 error quotes at most
 // 1,232 bytes of it (RFC 4443 §3.1: the error fits the minimum MTU of 1,280).
@@ -74,7 +83,14 @@ func (b *builder) entry() {
 		p := netip.MustParsePrefix(multicast)
 		b.add(tableEntry, prioBypass, 0, flow.Match{EthType: ethTypeOf(p.Addr()), Dst: p}, b.Layout.exit())
 	}
-	for _, ip := range b.NodeIPs {
+	for _, ip := range b.LocalIPs {
+		next := b.resubmit(tableUnSNAT)
+		if !b.NodeElsewhere && slices.Contains(b.NodeIPs, ip) {
+			next = b.track(b.Layout.ZoneSNAT, tableUnSNAT)
+		}
+		b.add(tableEntry, prioNode, 0, toAddr(ip), flow.SetField{Field: flow.Reg0, Value: toNode, Mask: toNode}, next)
+	}
+	for _, ip := range b.HairpinIPs {
 		b.add(tableEntry, prioNode, 0, toAddr(ip), b.track(b.Layout.ZoneSNAT, tableUnSNAT))
 	}
 	b.add(tableEntry, prioDefault, 0, flow.Match{}, b.Layout.exit())
@@ -83,7 +99,7 @@ func (b *builder) entry() {
 // classify notes where a packet comes from, notes whether it would be masqueraded on its way to a ClusterIP,
 // and tracks it.
 func (b *builder) classify(table uint8, f k8s.Family) {
-	known := b.detector(f)
+	known := b.detects(f)
 	track := b.track(b.Layout.ZoneDNAT, tableServices)
 	from := func(priority uint16, m flow.Match, source uint32, masquerade bool) {
 		var as []flow.Action
@@ -95,20 +111,35 @@ func (b *builder) classify(table uint8, f k8s.Family) {
 		}
 		b.add(table, priority, 0, m, append(as, track)...)
 	}
-	local := ethIs(f)
-	local.InPort = flow.PortLocal
-	from(prioFromNode, local, sourceNode, known || b.MasqueradeAll)
-	for _, ip := range b.NodeIPs {
+	at := func(port uint32) flow.Match {
+		m := ethIs(f)
+		m.InPort = port
+		return m
+	}
+	stranger := known || b.MasqueradeAll
+	from(prioFromNode, at(flow.PortLocal), sourceNode, stranger)
+	for _, ip := range b.LocalIPs {
 		if k8s.FamilyOf(ip) == f {
-			from(prioFromNode, fromNet(host(ip)), sourceNode, known || b.MasqueradeAll)
+			from(prioFromNode, fromNet(host(ip)), sourceNode, stranger)
 		}
 	}
-	for _, p := range b.ClusterCIDRs {
-		if k8s.FamilyOf(p.Addr()) == f {
-			from(prioFromPod, fromNet(p), sourcePod, b.MasqueradeAll)
+	anyone := uint32(sourceExternal)
+	switch {
+	case b.Detector.Bridge != "" && known:
+		from(prioFromUplink0, at(b.Uplink), sourceExternal, stranger)
+		anyone, stranger = sourcePod, b.MasqueradeAll
+	case b.Detector.InterfacePrefix != "":
+		for _, port := range b.PodPorts {
+			from(prioFromPod, at(port), sourcePod, b.MasqueradeAll)
+		}
+	default:
+		for _, p := range b.Detector.CIDRs {
+			if k8s.FamilyOf(p.Addr()) == f {
+				from(prioFromPod, fromNet(p), sourcePod, b.MasqueradeAll)
+			}
 		}
 	}
-	from(prioFromAny, ethIs(f), sourceExternal, known || b.MasqueradeAll)
+	from(prioFromAny, ethIs(f), anyone, stranger)
 }
 
 // serviceDefaults is table 1 without the Services, and the table that asks for a rejection.
@@ -126,7 +157,11 @@ func (b *builder) serviceDefaults() {
 		b.add(tableServices, prioEstablished, 0, flow.Match{CTState: established, CTMark: bits}, note, b.resubmit(tableOutput))
 		b.add(tableServices, prioUnanswered, 0, flow.Match{CTState: newConnection, CTMark: bits}, note, b.resubmit(tableOutput))
 	}
-	for _, p := range b.ServiceCIDRs {
+	drop := append([]netip.Prefix(nil), b.ServiceCIDRs...)
+	for _, ip := range b.HairpinIPs {
+		drop = append(drop, host(ip)) // only answers are sent there
+	}
+	for _, p := range drop {
 		m := toNet(p)
 		m.CTState = newConnection
 		b.add(tableServices, prioUnallocated, 0, m)
@@ -145,19 +180,15 @@ func (b *builder) serviceDefaults() {
 // output is table 2: masquerade in its own zone, then the exit. The hairpin flows of pods are shared (hairpin).
 func (b *builder) output() {
 	for _, f := range families {
-		ip, ok := b.nodeIP(f)
-		if !ok {
-			continue
+		if ip, ok := b.masqueradeIP(f); ok {
+			m := firstWay(ethType(f), markService|markMasquerade)
+			b.add(tableOutput, prioMasquerade, 0, m, b.masqueradeAs(ip))
 		}
-		m := flow.Match{
-			EthType: ethType(f),
-			CTState: flow.Bits{Value: flow.CTTracked, Mask: flow.CTTracked | flow.CTReply},
-			Reg:     [flow.NumRegs]flow.Bits{1: {Value: markService | markMasquerade, Mask: markService | markMasquerade}},
+	}
+	if !b.NodeElsewhere {
+		for _, ip := range b.LocalIPs {
+			b.nodeAsEndpoint(ip)
 		}
-		b.add(tableOutput, prioMasquerade, 0, m, flow.CT{
-			Commit: true, Zone: b.Layout.ZoneSNAT, Table: b.Layout.table(tableDeliver),
-			NAT: flow.NAT{Kind: flow.NATSrc, Addr: ip, PortMin: masqueradePortMin, PortMax: masqueradePortMax},
-		})
 	}
 	b.add(tableOutput, prioServiceOut, 0,
 		flow.Match{Reg: [flow.NumRegs]flow.Bits{1: {Value: markService, Mask: markService}}}, b.resubmit(tableDeliver))
@@ -167,22 +198,49 @@ func (b *builder) output() {
 	}
 }
 
+// firstWay matches packets of the client's direction whose reg1 has all bits of mark.
+func firstWay(ethType uint16, mark uint32) flow.Match {
+	return flow.Match{
+		EthType: ethType,
+		CTState: flow.Bits{Value: flow.CTTracked, Mask: flow.CTTracked | flow.CTReply},
+		Reg:     [flow.NumRegs]flow.Bits{1: {Value: mark, Mask: mark}},
+	}
+}
+
+// masqueradeAs gives a connection another source address, at which the answers come back to the bridge.
+func (b *builder) masqueradeAs(ip netip.Addr) flow.Action {
+	return flow.CT{
+		Commit: true, Zone: b.Layout.ZoneSNAT, Table: b.Layout.table(tableDeliver),
+		NAT: flow.NAT{Kind: flow.NATSrc, Addr: ip, PortMin: masqueradePortMin, PortMax: masqueradePortMax},
+	}
+}
+
+// nodeAsEndpoint is for Services whose endpoint is the node itself. Masqueraded as the node, a packet would come from the
+// address that it goes to, and the kernel drops such packets. The node's answers come by the bridge in any case, so that
+// clients keep their addresses, as they do when kube-proxy delivers to a local process; and the node as its own client
+// comes from the hairpin address.
+func (b *builder) nodeAsEndpoint(ip netip.Addr) {
+	m := firstWay(ethTypeOf(ip), markService|markMasquerade)
+	m.Dst = host(ip)
+	b.add(tableOutput, prioToNode, 0, m, b.resubmit(tableDeliver))
+	if hairpin, ok := first(b.HairpinIPs, k8s.FamilyOf(ip)); ok {
+		m := firstWay(ethTypeOf(ip), markService)
+		m.Dst = host(ip)
+		m.Reg[0] = flow.Bits{Value: sourceNode, Mask: sourceMask}
+		b.add(tableOutput, prioNodeItself, 0, m, b.masqueradeAs(hairpin))
+	}
+}
+
 // hairpin masquerades the packets that a local pod sends to itself through a Service: without it the pod
 // would answer itself directly, past the translation.
 func (b *builder) hairpin(pod netip.Addr) {
-	ip, ok := b.nodeIP(k8s.FamilyOf(pod))
-	if !ok {
-		return
+	ip, ok := b.podHairpinIP(k8s.FamilyOf(pod))
+	if !ok || slices.Contains(b.LocalIPs, pod) {
+		return // pods of the host's network have the node's address: nodeAsEndpoint
 	}
-	m := flow.Match{
-		EthType: ethTypeOf(pod), Src: host(pod), Dst: host(pod),
-		CTState: flow.Bits{Value: flow.CTTracked, Mask: flow.CTTracked | flow.CTReply},
-		Reg:     [flow.NumRegs]flow.Bits{1: {Value: markService, Mask: markService}},
-	}
-	b.share(tableOutput, prioHairpin, m, flow.CT{
-		Commit: true, Zone: b.Layout.ZoneSNAT, Table: b.Layout.table(tableDeliver),
-		NAT: flow.NAT{Kind: flow.NATSrc, Addr: ip, PortMin: masqueradePortMin, PortMax: masqueradePortMax},
-	})
+	m := firstWay(ethTypeOf(pod), markService)
+	m.Src, m.Dst = host(pod), host(pod)
+	b.share(tableOutput, prioHairpin, m, b.masqueradeAs(ip))
 }
 
 // deliver is table 30: the next hop of Service packets. Only they come here.
@@ -201,7 +259,7 @@ func (b *builder) deliver() {
 		}
 	}
 	if !b.NodeMAC.IsZero() {
-		for _, ip := range b.NodeIPs {
+		for _, ip := range b.LocalIPs {
 			b.add(tableDeliver, prioToPod, 0, toAddr(ip),
 				eth(flow.EthDst, b.NodeMAC), flow.ClearInPort{}, flow.Output{Port: flow.PortLocal})
 		}
@@ -212,6 +270,8 @@ func (b *builder) deliver() {
 				b.add(tableDeliver, prioToGateway, 0, m,
 					eth(flow.EthSrc, b.NodeMAC), eth(flow.EthDst, b.GatewayMAC), flow.DecTTL{},
 					flow.ClearInPort{}, flow.Output{Port: b.Uplink})
+				m.EthDst = NextHopMAC
+				b.add(tableDeliver, prioToGateway, 0, m, eth(flow.EthDst, b.GatewayMAC), flow.Output{Port: b.Uplink})
 			}
 		}
 	}
