@@ -1,107 +1,25 @@
 package agent
 
 import (
-	"encoding/json"
-	"fmt"
 	"net/netip"
-	"os"
-	"strings"
-	"time"
 
+	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/k8s"
-	"github.com/nkp-proxy/nkp/ofctrl"
-	"github.com/nkp-proxy/nkp/ovsdb"
-	"github.com/nkp-proxy/nkp/pipeline"
-	"github.com/nkp-proxy/nkp/pipeline/flow"
-)
-
-// Delivery says how Service packets reach pods on this bridge.
-type Delivery string
-
-// The values of --local-delivery.
-const (
-	DeliverAuto Delivery = "auto" // straight, unless policy sits in the gateway
-	DeliverOn   Delivery = "on"   // straight
-	DeliverOff  Delivery = "off"  // through the gateway, like all other traffic
 )
 
 // Settings are what the command line says, beside where objects come from.
 type Settings struct {
+	bridge.Settings
+
 	NodeName         string
 	ServiceProxyName string
-
-	OVSDB           string // database of the switch, unix:/var/run/openvswitch/db.sock
-	Bridge          string
-	OpenFlow        string          // OpenFlow target; "": the bridge's management socket beside the database's
-	TLS             ofctrl.TLSFiles // for ssl: targets, the database's and OpenFlow's
-	ConfigureBridge bool            // enable OpenFlow15 on the bridge if it is not
-	Uplink          string          // name or OpenFlow port number; "": port 1
-	Socket          string          // the agent's own socket; "": none
+	Socket           string // the agent's own socket; "": none
 
 	NodeIPs           []netip.Addr
-	NodeMAC           flow.MAC
-	GatewayMAC        flow.MAC
-	ClusterCIDRs      []netip.Prefix
+	DetectLocal       k8s.DetectLocal
 	ServiceCIDRs      []netip.Prefix
 	NodePortAddresses []netip.Prefix
-	MasqueradeAll     bool
-	LocalDelivery     Delivery
-	RejectRate        uint32
-	Ports             map[netip.Addr]PortOverride
-	Layout            pipeline.Layout
-
-	// AuditPeriod is how often the whole switch is read back and compared; CountPeriod how often nkp's flows are
-	// counted, which is cheap and notices most losses.
-	AuditPeriod, CountPeriod time.Duration
-}
-
-// PortOverride is where a pod's packets go, as the file of --ports says it.
-type PortOverride struct {
-	OFPort uint32 `json:"ofport"`
-	MAC    string `json:"mac"`
-
-	mac flow.MAC
-}
-
-// LoadPorts reads the file of --ports: a JSON object from pod address to {"ofport": 11, "mac": "02:00:00:00:00:11"}.
-func LoadPorts(file string) (map[netip.Addr]PortOverride, error) {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	var raw map[string]PortOverride
-	if err := json.Unmarshal(data, &raw); err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
-	}
-	ports := map[netip.Addr]PortOverride{}
-	for text, p := range raw {
-		ip, err := netip.ParseAddr(text)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %q is not an address", file, text)
-		}
-		if p.mac, err = ParseMAC(p.MAC); err != nil {
-			return nil, fmt.Errorf("%s: %s: mac: %w", file, text, err)
-		}
-		if p.OFPort == 0 || p.OFPort >= 0xff00 {
-			return nil, fmt.Errorf("%s: %s: ofport: %d is not a port number (1-65279)", file, text, p.OFPort)
-		}
-		ports[ip.Unmap()] = p
-	}
-	return ports, nil
-}
-
-// DatabaseOptions gives the options of the connection to the switch's database; it reads the TLS files if they are
-// needed.
-func (s *Settings) DatabaseOptions() (ovsdb.Options, error) {
-	o := ovsdb.Options{Endpoint: s.OVSDB, Bridge: s.Bridge}
-	if addr, ok := strings.CutPrefix(s.OVSDB, "ssl:"); ok {
-		cfg, err := s.TLS.Config(addr)
-		if err != nil {
-			return o, fmt.Errorf("%s: %w (--ca-cert, --certificate, --private-key)", s.OVSDB, err)
-		}
-		o.TLS = cfg
-	}
-	return o, nil
+	NodePortPrimary   bool
 }
 
 // TrackerOptions gives the options of the model.
@@ -110,7 +28,9 @@ func (s *Settings) TrackerOptions() k8s.Options {
 		NodeName:          s.NodeName,
 		ServiceProxyName:  s.ServiceProxyName,
 		NodePortAddresses: s.NodePortAddresses,
+		NodePortPrimary:   s.NodePortPrimary,
 		ServiceCIDRs:      s.ServiceCIDRs,
 		NodeIPs:           s.NodeIPs,
+		DetectLocal:       s.DetectLocal,
 	}
 }

@@ -12,8 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
-
-	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
 // askTimeout bounds how long a command waits for the agent.
@@ -28,8 +26,8 @@ func (a *Agent) serve(ctx context.Context) error {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, r *http.Request) {
-		var s Status
-		if err := a.ask(r.Context(), func() { s = a.status() }); err != nil {
+		s, err := a.status(r.Context())
+		if err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
@@ -37,11 +35,7 @@ func (a *Agent) serve(ctx context.Context) error {
 		json.NewEncoder(w).Encode(s)
 	})
 	mux.HandleFunc("GET /v1/diff", func(w http.ResponseWriter, r *http.Request) {
-		var text string
-		var err error
-		if askErr := a.ask(r.Context(), func() { text, err = a.diff(r.Context()) }); askErr != nil {
-			err = askErr
-		}
+		text, err := a.diff(r.Context())
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
@@ -79,26 +73,16 @@ func listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// diff reads the switch back and compares; "" means equal. It runs on the loop and changes nothing.
+// diff compares what is installed with what should be; "" means equal. What has come from the source counts.
 func (a *Agent) diff(ctx context.Context) (string, error) {
-	switch {
-	case a.compiler == nil:
-		return "", errors.New("the agent's source has not synced yet")
-	case a.conn == nil:
-		return "", errors.New("the agent is not connected to the switch")
-	}
-	snap, err := a.conn.ReadBack(ctx, a.set.Filter())
-	if err != nil {
+	synced := false
+	if err := a.ask(ctx, func() { synced = a.synced }); err != nil {
 		return "", err
 	}
-	return DiffText(flow.Diff(snap.State, a.compiler.State())), nil
-}
-
-// DiffText prints a difference for people; "" means none.
-func DiffText(d *flow.Delta) string {
-	var b strings.Builder
-	d.WriteTo(&b) // a strings.Builder does not fail
-	return b.String()
+	if !synced {
+		return "", errors.New("the agent's source has not synced yet")
+	}
+	return a.plane.Diff(ctx)
 }
 
 // Caller asks a running agent through its socket.

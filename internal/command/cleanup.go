@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
@@ -15,8 +16,8 @@ func newCleanup() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Remove everything nkp installed, and nothing else",
-		Long: `cleanup removes nkp's flows, learned flows, groups and meter from the bridge, in one transaction. Connections through
-Services end with it. It refuses to work while an agent runs on this node: the agent would put everything back.`,
+		Long: `cleanup removes nkp's flows, learned flows, groups and meter from the bridge, in one transaction, and the routes that
+lead the node's own traffic there. Connections through Services end with it. It refuses to work while an agent runs on this node: the agent would put everything back.`,
 		Example: "  nkp cleanup --bridge br-int",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := s.resolve(); err != nil {
@@ -41,6 +42,9 @@ Services end with it. It refuses to work while an agent runs on this node: the a
 			if _, err := conn.Commit(ctx, d); err != nil {
 				return err
 			}
+			if err := bridge.RemoveRoutes(s.Bridge); err != nil {
+				return fmt.Errorf("routes for the node's own traffic: %w", err)
+			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "removed %d flows, %d groups and %d meters from %s\n",
 				len(d.DelFlows), len(d.DelGroups), len(d.DelMeters), s.Bridge)
 			return err
@@ -49,6 +53,6 @@ Services end with it. It refuses to work while an agent runs on this node: the a
 	s.switchFlags(cmd.Flags(), defaultOVSDB)
 	s.layoutFlags(cmd.Flags())
 	s.socketFlag(cmd.Flags())
-	s.mode, s.LocalDelivery, s.RejectRate = "auto", agent.DeliverAuto, 1
+	s.mode, s.LocalDelivery, s.RejectRate = "auto", bridge.DeliverAuto, 1
 	return cmd
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
@@ -83,5 +84,5 @@ func (s *settings) diff(ctx context.Context, stderr io.Writer) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return agent.DiffText(flow.Diff(snap.State, w.compiler.State())), nil
+	return bridge.DiffText(flow.Diff(snap.State, w.compiler.State())), nil
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -11,6 +12,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
@@ -29,11 +32,15 @@ type settings struct {
 	master     string
 	mode       string
 	portsFile  string
+	nodePorts  string
+	podBridge  string
+	podPrefix  string
 }
 
 func newSettings() *settings {
 	s := &settings{}
 	s.Layout = pipeline.DefaultLayout()
+	s.HairpinIPs = slices.Clone(bridge.DefaultHairpinIPs)
 	s.AuditPeriod, s.CountPeriod = time.Minute, 5*time.Second
 	return s
 }
@@ -80,11 +87,16 @@ func (s *settings) pipelineFlags(f *pflag.FlagSet) {
 	f.Var((*addrList)(&s.NodeIPs), "node-ip", "addresses of this node, comma-separated (default: those of its Node object)")
 	f.Var((*macValue)(&s.NodeMAC), "node-mac", "MAC of the bridge's LOCAL port, if the node's address is there (default: from the database)")
 	f.Var((*macValue)(&s.GatewayMAC), "gateway-mac", "MAC of the router behind the uplink (default: the next hop of the bridge's default route)")
-	f.Var((*prefixList)(&s.ClusterCIDRs), "cluster-cidr", "pod address ranges of the cluster, comma-separated: who is a pod and who is not")
+	f.Var((*addrList)(&s.HairpinIPs), "hairpin-ip", "addresses, one of each family, that stand for a client which is its own endpoint; they must be free on the bridge")
+	f.Var((*prefixList)(&s.DetectLocal.CIDRs), "cluster-cidr", "pod address ranges of the cluster, comma-separated: who is a pod and who is not")
+	f.StringVar((*string)(&s.DetectLocal.Mode), "detect-local-mode", string(k8s.DetectByClusterCIDR), "how pods are told from others: ClusterCIDR, NodeCIDR (the node's spec.podCIDRs), BridgeInterface (every port but the uplink) or InterfaceNamePrefix")
+	f.StringVar(&s.podBridge, "pod-bridge-interface", "", "bridge of the pods, for --detect-local-mode BridgeInterface: the one of --bridge")
+	f.StringVar(&s.podPrefix, "pod-interface-name-prefix", "", "beginning of the names of pods' interfaces, for --detect-local-mode InterfaceNamePrefix")
 	f.Var((*prefixList)(&s.ServiceCIDRs), "service-cidr", "Service address ranges, comma-separated (default: ServiceCIDR objects)")
-	f.Var((*prefixList)(&s.NodePortAddresses), "nodeport-addresses", "ranges of node addresses that serve NodePorts, comma-separated (default: all)")
+	f.StringVar(&s.nodePorts, "nodeport-addresses", "", "ranges of node addresses that serve NodePorts, comma-separated, or \"primary\": the addresses that Kubernetes knows the node by (default: all of the node's)")
+	f.StringVar((*string)(&s.HostTraffic), "host-traffic", string(bridge.HostAuto), "who serves the node's own processes and what arrives outside the bridge: ovs, iptables, off, or auto (ovs where the node's address is on the bridge)")
 	f.BoolVar(&s.MasqueradeAll, "masquerade-all", false, "masquerade all traffic to ClusterIPs")
-	f.StringVar((*string)(&s.LocalDelivery), "local-delivery", string(agent.DeliverAuto), "Service packets to pods on this bridge: on (straight), off (through the gateway), auto (straight, unless policy sits in the gateway)")
+	f.StringVar((*string)(&s.LocalDelivery), "local-delivery", string(bridge.DeliverAuto), "Service packets to pods on this bridge: on (straight), off (through the gateway), auto (straight, unless policy sits in the gateway)")
 	f.Uint32Var(&s.RejectRate, "reject-rate", pipeline.DefaultRejectRate, "packets per second that may be refused with an answer; the rest are dropped")
 	f.StringVar(&s.portsFile, "ports", "", "JSON file of pods on the bridge: {\"10.0.0.11\": {\"ofport\": 11, \"mac\": \"02:00:00:00:00:11\"}}")
 }
@@ -99,9 +111,17 @@ func (s *settings) resolve() error {
 		return usageError("--mode %q is not auto, ovs, iptables or windows", s.mode)
 	}
 	switch s.LocalDelivery {
-	case agent.DeliverAuto, agent.DeliverOn, agent.DeliverOff:
+	case bridge.DeliverAuto, bridge.DeliverOn, bridge.DeliverOff:
 	default:
 		return usageError("--local-delivery %q is not auto, on or off", s.LocalDelivery)
+	}
+	switch s.HostTraffic {
+	case bridge.HostAuto, bridge.HostOVS, bridge.HostIPTables, bridge.HostOff, "":
+	default:
+		return usageError("--host-traffic %q is not auto, ovs, iptables or off", s.HostTraffic)
+	}
+	if err := s.resolveAddresses(); err != nil {
+		return err
 	}
 	if err := s.Layout.Validate(); err != nil {
 		return usageError("%w", err)
@@ -117,11 +137,41 @@ func (s *settings) resolve() error {
 		s.NodeName = strings.ToLower(strings.TrimSpace(name))
 	}
 	if s.portsFile != "" {
-		ports, err := agent.LoadPorts(s.portsFile)
+		ports, err := bridge.LoadPorts(s.portsFile)
 		if err != nil {
 			return usageError("--ports %w", err)
 		}
 		s.Ports = ports
+	}
+	return nil
+}
+
+// resolveAddresses reads the flags whose meaning depends on others.
+func (s *settings) resolveAddresses() error {
+	if s.NodePortPrimary = s.nodePorts == "primary"; !s.NodePortPrimary {
+		if err := (*prefixList)(&s.NodePortAddresses).Set(s.nodePorts); err != nil {
+			return usageError("--nodeport-addresses: %w, nor \"primary\"", err)
+		}
+	}
+	switch s.DetectLocal.Mode {
+	case k8s.DetectByBridge:
+		s.DetectLocal.Interface = s.podBridge
+	case k8s.DetectByInterfacePrefix:
+		s.DetectLocal.Interface = s.podPrefix
+	}
+	if err := s.DetectLocal.Validate(); err != nil {
+		return usageError("%w", err)
+	}
+	for _, f := range []k8s.Family{k8s.IPv4, k8s.IPv6} {
+		n := 0
+		for _, ip := range s.HairpinIPs {
+			if k8s.FamilyOf(ip) == f {
+				n++
+			}
+		}
+		if n > 1 {
+			return usageError("--hairpin-ip: %d %s addresses; one of each family is enough", n, f)
+		}
 	}
 	return nil
 }
@@ -204,7 +254,7 @@ func (m *macValue) String() string {
 	return ""
 }
 func (m *macValue) Set(s string) error {
-	v, err := agent.ParseMAC(s)
+	v, err := bridge.ParseMAC(s)
 	*m = macValue(v)
 	return err
 }

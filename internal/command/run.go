@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/ovsdb"
 )
 
@@ -83,7 +84,7 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 	defer db.Close()
 	reason := fmt.Sprintf("%s answers and has bridge %s", s.OVSDB, s.Bridge)
 	log.Info("serving Services in Open vSwitch", "mode", "ovs", "reason", reason, "node", s.NodeName)
-	return agent.New(s.Settings, reason, source, kind, db, log).Run(ctx)
+	return agent.New(s.Settings, reason, source, kind, bridge.New(s.Settings.Settings, db, log), log).Run(ctx)
 }
 
 // awaitBridge connects to the database and waits, as long as that may help, until the bridge is there; then it checks

@@ -74,6 +74,9 @@ func writeStatus(out io.Writer, s *agent.Status, now time.Time) error {
 	}
 	line("bridge", "%s, datapath %s, Open vSwitch %s, uplink port %d, %d pod addresses (delivery %s)", s.Bridge.Name, s.Bridge.Datapath,
 		s.Bridge.OVSVersion, s.Bridge.Uplink, s.Bridge.Pods, delivery)
+	if s.HostTraffic != "" {
+		line("host traffic", "%s", s.HostTraffic)
+	}
 	if s.Channel.Connected {
 		line("channel", "connected to %s since %s", s.Channel.Target, s.Channel.Since)
 	} else {

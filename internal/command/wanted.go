@@ -46,6 +46,13 @@ func (s *settings) want(ctx context.Context, sw *ovsdb.Switch, stderr io.Writer)
 		return nil, fmt.Errorf("%s in the input; nothing was planned", what)
 	}
 	t := k8s.NewTracker(s.TrackerOptions())
+	if sw != nil { // the switch is this node's
+		ips, err := s.LocalAddresses()
+		if err != nil {
+			return nil, fmt.Errorf("the node's addresses: %w", err)
+		}
+		t.SetLocalAddresses(ips)
+	}
 	t.Apply(objects)
 	model, changes := t.Flush()
 	for _, w := range model.Warnings {

@@ -1,4 +1,4 @@
-package agent
+package bridge
 
 import (
 	"context"
@@ -16,27 +16,27 @@ type rejectCounters struct {
 }
 
 // packetIn answers a packet that a flow sent up to be refused. It runs on the connection's packet-in goroutine.
-func (a *Agent) packetIn(p *ofctrl.PacketIn) {
-	cookie, mask := a.set.Layout.StaticCookies()
-	if p.Table != a.set.Layout.RejectTable() || p.Cookie&mask != cookie {
+func (p *Plane) packetIn(in *ofctrl.PacketIn) {
+	cookie, mask := p.set.Layout.StaticCookies()
+	if in.Table != p.set.Layout.RejectTable() || in.Cookie&mask != cookie {
 		return // not ours
 	}
-	answer, err := reject.Answer(p.Data)
+	answer, err := reject.Answer(in.Data)
 	if err != nil {
-		a.rejects.unanswerable.Add(1)
+		p.rejects.unanswerable.Add(1)
 		return
 	}
-	conn := a.of.Conn()
+	conn := p.of.Conn()
 	if conn == nil {
-		a.rejects.failed.Add(1)
+		p.rejects.failed.Add(1)
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	out := flow.Output{Port: flow.PortInPort}
-	if err := conn.PacketOut(ctx, p.InPort, answer, out); err != nil {
-		a.rejects.failed.Add(1)
+	if err := conn.PacketOut(ctx, in.InPort, answer, out); err != nil {
+		p.rejects.failed.Add(1)
 		return
 	}
-	a.rejects.answered.Add(1)
+	p.rejects.answered.Add(1)
 }

@@ -1,4 +1,4 @@
-package agent
+package bridge
 
 import (
 	"cmp"
@@ -7,32 +7,13 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/nkp-proxy/nkp/k8s"
-	"github.com/nkp-proxy/nkp/ofctrl"
 	"github.com/nkp-proxy/nkp/ovsdb"
 	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
-
-// OpenFlowTarget gives where the bridge's OpenFlow is reached: --openflow, else the bridge's management socket
-// beside the database's.
-func (s *Settings) OpenFlowTarget() (string, error) {
-	if s.OpenFlow != "" {
-		return s.OpenFlow, nil
-	}
-	path, err := ovsdb.ManagementSocket(s.OVSDB, s.Bridge)
-	return "unix:" + path, err
-}
-
-// Filter selects what is nkp's on the switch.
-func (s *Settings) Filter() ofctrl.Filter {
-	f := ofctrl.Filter{Tables: s.Layout.Tables(), Meters: []uint32{s.Layout.MeterID}}
-	f.Cookie, f.CookieMask = s.Layout.StaticCookies()
-	f.Learned, f.LearnedMask = s.Layout.LearnedCookies()
-	f.GroupLo, f.GroupHi = s.Layout.Groups()
-	return f
-}
 
 // PipelineConfig puts together what the pipeline must know: settings first, then the model's node, then the switch
 // (nil: there is none to ask). The warnings say what is unknown or odd.
@@ -40,9 +21,11 @@ func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Conf
 	cfg := pipeline.Config{
 		Layout:        s.Layout,
 		NodeIPs:       m.Node.IPs,
+		LocalIPs:      m.Node.Local,
+		HairpinIPs:    s.HairpinIPs,
 		NodeMAC:       s.NodeMAC,
 		GatewayMAC:    s.GatewayMAC,
-		ClusterCIDRs:  s.ClusterCIDRs,
+		Detector:      m.Detector,
 		ServiceCIDRs:  m.ServiceCIDRs,
 		MasqueradeAll: s.MasqueradeAll,
 		RejectRate:    s.RejectRate,
@@ -58,12 +41,15 @@ func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Conf
 			}
 		}
 		if cfg.NodeMAC.IsZero() {
-			if on, err := addressesOn(sw.Bridge, cfg.NodeIPs); on {
+			switch on, err := addressesOn(sw.Bridge, cfg.NodeIPs); {
+			case on:
 				cfg.NodeMAC = toMAC(sw.LocalMAC)
 				if cfg.GatewayMAC.IsZero() {
 					cfg.GatewayMAC = gatewayMAC(sw.Bridge)
 				}
-			} else if err != nil {
+			case err == nil:
+				cfg.NodeElsewhere = len(cfg.NodeIPs) > 0
+			default:
 				warnings = append(warnings, fmt.Sprintf("cannot see interface %s from here (another network namespace?); if the node's address is on it, give --node-mac %s", sw.Bridge, sw.LocalMAC))
 			}
 		}
@@ -90,7 +76,23 @@ func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Conf
 		warnings = append(warnings, err.Error())
 	}
 	cfg.Uplink = uplink
-	return cfg, warnings
+	return cfg, append(warnings, s.detector(&cfg, sw)...)
+}
+
+// detector fits the detection of pods to the bridge.
+func (s *Settings) detector(cfg *pipeline.Config, sw *ovsdb.Switch) (warnings []string) {
+	switch d := &cfg.Detector; {
+	case d.Bridge != "" && d.Bridge != s.Bridge:
+		warnings = append(warnings, fmt.Sprintf("--pod-bridge-interface %s is not bridge %s: nobody counts as a pod there", d.Bridge, s.Bridge))
+		cfg.Detector = k8s.Detector{}
+	case d.InterfacePrefix != "" && sw != nil:
+		for _, p := range sw.Ports {
+			if p.OFPort != 0 && p.OFPort != cfg.Uplink && strings.HasPrefix(p.Name, d.InterfacePrefix) {
+				cfg.PodPorts = append(cfg.PodPorts, p.OFPort)
+			}
+		}
+	}
+	return warnings
 }
 
 // uplink gives the OpenFlow number of the uplink port; offline it must be given as a number.
@@ -131,13 +133,4 @@ func toMAC(hw net.HardwareAddr) (m flow.MAC) {
 		m = flow.MAC(hw)
 	}
 	return m
-}
-
-// ParseMAC reads an Ethernet address like 02:00:00:00:00:01.
-func ParseMAC(s string) (flow.MAC, error) {
-	hw, err := net.ParseMAC(s)
-	if err != nil || len(hw) != 6 {
-		return flow.MAC{}, fmt.Errorf("%q is not an Ethernet address such as 02:00:00:00:00:01", s)
-	}
-	return flow.MAC(hw), nil
 }

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package agent
+package bridge
 
 import "github.com/nkp-proxy/nkp/pipeline/flow"
 

@@ -1,0 +1,94 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+)
+
+// addressesPeriod is how often the addresses are listed again in case an announcement was lost.
+const addressesPeriod = time.Minute
+
+// ipvsDevice is where kube-proxy's IPVS mode keeps every Service's address: none of them is the node's.
+const ipvsDevice = "kube-ipvs0"
+
+// LocalAddresses gives the addresses of the node's interfaces at which a NodePort may be served, sorted: not those of
+// loopback interfaces, nor link-local ones. It gives none where somebody said which addresses the node has, and where the
+// bridge cannot be seen, because this is another network namespace than the node's.
+func (s *Settings) LocalAddresses() ([]netip.Addr, error) {
+	if len(s.NodeIPs) > 0 {
+		return nil, nil
+	}
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, err
+	}
+	others, here := map[int]bool{}, false
+	for _, l := range links {
+		a := l.Attrs()
+		others[a.Index] = a.Flags&net.FlagLoopback != 0 || a.Name == ipvsDevice
+		here = here || a.Name == s.Bridge
+	}
+	if !here {
+		return nil, nil
+	}
+	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, err
+	}
+	var ips []netip.Addr
+	for _, a := range addrs {
+		ip, ok := netip.AddrFromSlice(a.IP)
+		ip = ip.Unmap()
+		if ok && !others[a.LinkIndex] && ip.IsGlobalUnicast() && !slices.Contains(ips, ip) && !slices.Contains(s.HairpinIPs, ip) {
+			ips = append(ips, ip)
+		}
+	}
+	slices.SortFunc(ips, netip.Addr.Compare)
+	return ips, nil
+}
+
+// watchAddresses sends the local addresses whenever they are no longer what they were, until the context ends.
+func (s *Settings) watchAddresses(ctx context.Context, last []netip.Addr, log *slog.Logger) <-chan []netip.Addr {
+	out := make(chan []netip.Addr)
+	go func() {
+		updates := make(chan netlink.AddrUpdate, 16)
+		if err := netlink.AddrSubscribe(updates, ctx.Done()); err != nil {
+			log.Warn("cannot watch the node's addresses; they are listed every minute", "error", err)
+			updates = nil
+		}
+		tick := time.NewTicker(addressesPeriod)
+		defer tick.Stop()
+		for {
+			select {
+			case _, ok := <-updates:
+				if !ok {
+					updates = nil // the subscription has ended; the ticker goes on
+				}
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+			ips, err := s.LocalAddresses()
+			if err != nil {
+				log.Warn("cannot list the node's addresses", "error", err)
+				continue
+			}
+			if slices.Equal(ips, last) {
+				continue
+			}
+			last = ips
+			select {
+			case out <- slices.Clone(ips):
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
+}

@@ -1,0 +1,17 @@
+//go:build !linux
+
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+)
+
+// LocalAddresses is known on Linux only; elsewhere the Node object's addresses must do.
+func (s *Settings) LocalAddresses() ([]netip.Addr, error) { return nil, nil }
+
+// watchAddresses has nothing to send.
+func (s *Settings) watchAddresses(context.Context, []netip.Addr, *slog.Logger) <-chan []netip.Addr {
+	return nil
+}

@@ -1,0 +1,101 @@
+package bridge
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// Where the node lives on the bridge, its own packets for Services must get there, whatever its default route is: routes
+// for the Service ranges lead them to the bridge's LOCAL port. Their next hop is the hairpin address, behind a MAC that
+// only the node's neighbour table and the pipeline know, so that no router needs to be there; the pipeline sends what
+// leaves the node on to the real one.
+
+// routeProtocol marks nkp's routes (rtm_protocol, linux/rtnetlink.h: 5 to 255 are free for applications; "n").
+const routeProtocol = 110
+
+// hostRoutes is what is known of the node's own traffic.
+type hostRoutes struct {
+	form     HostTraffic // "": not known yet
+	warnings []string
+}
+
+// route is a route to the bridge.
+type route struct {
+	Dst netip.Prefix
+	Via netip.Addr // the zero Addr: on the link
+	Src netip.Addr // which of its addresses the node uses
+}
+
+// wantedRoutes gives the routes for the node's own traffic: to the hairpin addresses, and by them to the Service ranges.
+func wantedRoutes(ranges []netip.Prefix, hairpins, nodeIPs []netip.Addr) []route {
+	var rs []route
+	for _, hop := range hairpins {
+		f := k8s.FamilyOf(hop)
+		src := firstOf(nodeIPs, f)
+		if !src.IsValid() {
+			continue
+		}
+		rs = append(rs, route{Dst: netip.PrefixFrom(hop, hop.BitLen()), Src: src})
+		for _, p := range ranges {
+			if k8s.FamilyOf(p.Addr()) == f {
+				rs = append(rs, route{Dst: p, Via: hop, Src: src})
+			}
+		}
+	}
+	return rs
+}
+
+func firstOf(ips []netip.Addr, f k8s.Family) netip.Addr {
+	for _, ip := range ips {
+		if k8s.FamilyOf(ip) == f {
+			return ip
+		}
+	}
+	return netip.Addr{}
+}
+
+// checkRoutes finds out who serves the node's own traffic, and sees to it that routes lead it to the bridge if that is us.
+func (p *Plane) checkRoutes() {
+	if p.compiler == nil {
+		return
+	}
+	cfg := p.compiler.Config()
+	before := p.routes
+	p.routes = hostRoutes{form: p.set.HostTraffic}
+	onBridge := !cfg.NodeMAC.IsZero() && !cfg.NodeElsewhere
+	if p.routes.form == HostAuto || p.routes.form == "" {
+		p.routes.form = HostIPTables
+		if onBridge {
+			p.routes.form = HostOVS
+		}
+	}
+	if p.routes.form != before.form {
+		p.log.Info("the node's own traffic for Services", "servedBy", p.routes.form, "nodeOnBridge", onBridge)
+	}
+	switch {
+	case p.routes.form != HostOVS:
+		// Routes of an earlier run, in another form, would lead the node's traffic astray.
+		p.noteRouteError(setRoutes(p.set.Bridge, nil, nil))
+	case !onBridge:
+		p.routes.warnings = append(p.routes.warnings, "--host-traffic ovs, but none of the node's addresses is on bridge "+p.set.Bridge+": nothing leads its traffic for Services there")
+	default:
+		if len(cfg.ServiceCIDRs) == 0 && !defaultRouteOn(p.set.Bridge) {
+			p.routes.warnings = append(p.routes.warnings, "the Service range is unknown (--service-cidr, or ServiceCIDR objects) and the default route is not on bridge "+
+				p.set.Bridge+": nothing leads the node's own traffic for Services there")
+		}
+		p.noteRouteError(setRoutes(p.set.Bridge, wantedRoutes(cfg.ServiceCIDRs, cfg.HairpinIPs, cfg.NodeIPs), cfg.HairpinIPs))
+	}
+	for _, w := range p.routes.warnings {
+		if !slices.Contains(before.warnings, w) {
+			p.log.Warn(w)
+		}
+	}
+}
+
+func (p *Plane) noteRouteError(err error) {
+	if err != nil {
+		p.routes.warnings = append(p.routes.warnings, "routes for the node's own traffic: "+err.Error())
+	}
+}

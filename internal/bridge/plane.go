@@ -1,0 +1,272 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/ofctrl"
+	"github.com/nkp-proxy/nkp/ovsdb"
+	"github.com/nkp-proxy/nkp/pipeline"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// Plane keeps one bridge in step with the model. Make it with New, run it once with Run; the other methods may be called
+// from any goroutine while it runs.
+type Plane struct {
+	set      Settings
+	log      *slog.Logger
+	openflow string // where the switch is, for status
+
+	in    *inbox
+	db    *ovsdb.Client
+	of    *ofctrl.Client
+	conns chan *ofctrl.Conn // new connections, handed to the loop
+	drift chan struct{}     // somebody else changed groups or meters; one token
+	asks  chan func()       // questions, answered on the loop
+
+	rejects rejectCounters
+
+	// What follows belongs to the loop alone.
+	facts     k8s.Model          // what the model says beside Services
+	compiler  *pipeline.Compiler // nil until the first Update
+	warnings  []string           // about the configuration
+	conn      *ofctrl.Conn       // nil while there is none
+	installed *flow.State        // what is on the switch; nil until it was read back
+	gateway   flow.MAC           // last known
+	noMeter   bool               // the switch refused the meter
+	behind    bool               // installed differs from what is wanted
+	waiting   quarantine
+	conflicts map[flow.Key]*flow.Flow // foreign flows where one of ours should be
+	leftovers flow.Delta              // learned flows and connections to forget with the next transaction
+	routes    hostRoutes
+	stats     statistics
+}
+
+// New gives a Plane for the switch that db watches.
+func New(set Settings, db *ovsdb.Client, log *slog.Logger) *Plane {
+	return &Plane{
+		set: set, log: log, db: db,
+		in:      newInbox(),
+		conns:   make(chan *ofctrl.Conn),
+		drift:   make(chan struct{}, 1),
+		asks:    make(chan func()),
+		waiting: quarantine{},
+	}
+}
+
+// Update hands over what is new in the model; the first call must bring all of it. It never waits. The model itself is
+// not kept.
+func (p *Plane) Update(m *k8s.Model, c k8s.Changes) { p.in.put(m, c) }
+
+// Run works until the context ends, and returns nil then; flows stay on the switch. Any other return is an error
+// that no retry can mend.
+func (p *Plane) Run(ctx context.Context) error {
+	text, err := p.set.OpenFlowTarget()
+	if err != nil {
+		return err
+	}
+	p.openflow = text
+	target, err := ofctrl.ParseTarget(text)
+	if err != nil {
+		return err
+	}
+	p.of = ofctrl.NewClient(target, ofctrl.ClientOptions{
+		Options: ofctrl.Options{
+			Bridge:     p.set.Bridge,
+			TLS:        p.set.TLS,
+			Log:        p.log,
+			OnPacketIn: p.packetIn,
+			OnForward: func(ofctrl.Forward) {
+				select {
+				case p.drift <- struct{}{}:
+				default:
+				}
+			},
+		},
+		OnConnect: func(ctx context.Context, c *ofctrl.Conn) error {
+			select {
+			case p.conns <- c:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		},
+	})
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return p.of.Run(ctx) })
+	g.Go(func() error { return p.loop(ctx) })
+	if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// loop owns the plane's state. It ends with the context.
+func (p *Plane) loop(ctx context.Context) error {
+	audit := time.NewTicker(p.set.AuditPeriod)
+	defer audit.Stop()
+	count := time.NewTicker(p.set.CountPeriod)
+	defer count.Stop()
+	for {
+		var gone <-chan struct{}
+		if p.conn != nil {
+			gone = p.conn.Done()
+		}
+		var retry <-chan time.Time
+		if t := p.waiting.next(); !t.IsZero() && p.conn != nil {
+			retry = time.After(max(0, time.Until(t)))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.in.token:
+			if err := p.takeUpdate(ctx); err != nil {
+				return err
+			}
+		case <-p.db.Changed():
+			p.reconfigure(ctx)
+		case p.conn = <-p.conns:
+			p.log.Info("connected to the switch", "bridge", p.set.Bridge)
+			p.readBack(ctx)
+		case <-gone:
+			p.log.Warn("connection to the switch lost; what is installed stays", "error", p.conn.Err())
+			p.conn, p.installed = nil, nil
+		case <-p.drift:
+			p.stats.Drifts++
+			p.readBack(ctx)
+		case <-count.C:
+			p.checkGateway(ctx)
+			p.checkRoutes()
+			p.checkCount(ctx)
+		case <-audit.C:
+			p.readBack(ctx)
+		case <-retry:
+			p.sync(ctx)
+		case f := <-p.asks:
+			f()
+		}
+	}
+}
+
+// takeUpdate brings the switch in step with what is new in the model.
+func (p *Plane) takeUpdate(ctx context.Context) error {
+	u := p.in.take()
+	if u == nil {
+		return nil
+	}
+	p.facts = u.facts
+	if p.compiler == nil {
+		c, err := pipeline.NewCompiler(p.config())
+		if err != nil {
+			return err
+		}
+		p.compiler = c
+		p.compiler.Update(u.ports)
+		p.log.Info("compiled", "services", len(u.ports), "flows", len(c.State().Flows), "groups", len(c.State().Groups))
+		p.readBack(ctx)
+		p.checkRoutes()
+		return nil
+	}
+	if u.node {
+		p.reconfigure(ctx)
+	}
+	for n := range u.ports {
+		if p.waiting[n] != nil { // a changed Service port is tried at once, and all of it: what it lacks is more than the change
+			delete(p.waiting, n)
+			p.behind = true
+		}
+	}
+	if p.push(ctx, p.compiler.Update(u.ports)) {
+		p.stats.programmed(time.Since(u.arrived))
+	}
+	return nil
+}
+
+// reconfigure takes up what is new about node and switch.
+func (p *Plane) reconfigure(ctx context.Context) {
+	if p.compiler == nil {
+		return
+	}
+	cfg := p.config()
+	d, err := p.compiler.Reconfigure(cfg)
+	if err != nil {
+		p.log.Error("cannot take up the node's new configuration", "error", err)
+		return
+	}
+	p.push(ctx, d)
+	p.checkRoutes()
+}
+
+// checkGateway takes up a router that the kernel has come to know, or that has changed.
+func (p *Plane) checkGateway(ctx context.Context) {
+	if p.compiler == nil || !p.set.GatewayMAC.IsZero() || p.compiler.Config().NodeMAC.IsZero() {
+		return
+	}
+	if m := gatewayMAC(p.set.Bridge); !m.IsZero() && m != p.gateway {
+		p.reconfigure(ctx)
+	}
+}
+
+// config puts together what is known of node and switch.
+func (p *Plane) config() pipeline.Config {
+	sw := p.db.Switch()
+	cfg, warnings := p.set.PipelineConfig(&p.facts, &sw)
+	if cfg.GatewayMAC.IsZero() {
+		cfg.GatewayMAC = p.gateway // the kernel may forget a neighbour it does not talk to
+	}
+	p.gateway = cfg.GatewayMAC
+	if p.noMeter {
+		cfg.NoMeter = true
+		warnings = append(warnings, "the switch has no meters: packets to be refused are bounded by nkp's queue alone")
+	}
+	for _, w := range warnings {
+		if !slices.Contains(p.warnings, w) {
+			p.log.Warn(w)
+		}
+	}
+	p.warnings = warnings
+	return cfg
+}
+
+// ask runs f on the loop and waits for it. What came in before is taken first.
+func (p *Plane) ask(ctx context.Context, f func()) error {
+	done := make(chan struct{})
+	select {
+	case p.asks <- func() { defer close(done); f() }:
+	case <-ctx.Done():
+		return fmt.Errorf("the data plane is busy: %w", ctx.Err())
+	}
+	<-done
+	return nil
+}
+
+// Diff reads the switch back and compares it with what should be there; "" means equal. It changes nothing.
+func (p *Plane) Diff(ctx context.Context) (text string, err error) {
+	askErr := p.ask(ctx, func() {
+		if err = p.takeUpdate(ctx); err == nil {
+			text, err = p.diff(ctx)
+		}
+	})
+	return text, errors.Join(askErr, err)
+}
+
+func (p *Plane) diff(ctx context.Context) (string, error) {
+	switch {
+	case p.compiler == nil:
+		return "", errors.New("the agent's source has not synced yet")
+	case p.conn == nil:
+		return "", errors.New("the agent is not connected to the switch")
+	}
+	snap, err := p.conn.ReadBack(ctx, p.set.Filter())
+	if err != nil {
+		return "", err
+	}
+	return DiffText(flow.Diff(snap.State, p.compiler.State())), nil
+}

@@ -1,0 +1,143 @@
+package bridge
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/nkp-proxy/nkp/ofctrl"
+	"github.com/nkp-proxy/nkp/ovsdb"
+	"github.com/nkp-proxy/nkp/pipeline"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// Delivery says how Service packets reach pods on this bridge.
+type Delivery string
+
+// The values of --local-delivery.
+const (
+	DeliverAuto Delivery = "auto" // straight, unless policy sits in the gateway
+	DeliverOn   Delivery = "on"   // straight
+	DeliverOff  Delivery = "off"  // through the gateway, like all other traffic
+)
+
+// HostTraffic says who serves what never crosses the bridge by itself: the node's own processes, and traffic that arrives
+// on a NIC outside the bridge.
+type HostTraffic string
+
+// The values of --host-traffic.
+const (
+	HostAuto     HostTraffic = "auto"     // ovs where the node's address is on the bridge, else iptables
+	HostOVS      HostTraffic = "ovs"      // routes lead the node's traffic for Services to the bridge
+	HostIPTables HostTraffic = "iptables" // the iptables data plane serves it, beside the bridge
+	HostOff      HostTraffic = "off"      // nobody
+)
+
+// DefaultHairpinIPs are the addresses that stand for a client which is its own endpoint: a link-local one (RFC 3927) and a
+// unique local one (RFC 4193).
+var DefaultHairpinIPs = []netip.Addr{netip.MustParseAddr("169.254.110.107"), netip.MustParseAddr("fd6e:6b70:6e6b::1")}
+
+// Settings are what the command line says of the bridge.
+type Settings struct {
+	OVSDB           string // database of the switch, unix:/var/run/openvswitch/db.sock
+	Bridge          string
+	OpenFlow        string          // OpenFlow target; "": the bridge's management socket beside the database's
+	TLS             ofctrl.TLSFiles // for ssl: targets, the database's and OpenFlow's
+	ConfigureBridge bool            // enable OpenFlow15 on the bridge if it is not
+	Uplink          string          // name or OpenFlow port number; "": port 1
+
+	NodeMAC       flow.MAC
+	GatewayMAC    flow.MAC
+	HairpinIPs    []netip.Addr
+	MasqueradeAll bool
+	HostTraffic   HostTraffic
+	LocalDelivery Delivery
+	RejectRate    uint32
+	Ports         map[netip.Addr]PortOverride
+	Layout        pipeline.Layout
+
+	// AuditPeriod is how often the whole switch is read back and compared; CountPeriod how often nkp's flows are
+	// counted, which is cheap and notices most losses.
+	AuditPeriod, CountPeriod time.Duration
+}
+
+// PortOverride is where a pod's packets go, as the file of --ports says it.
+type PortOverride struct {
+	OFPort uint32 `json:"ofport"`
+	MAC    string `json:"mac"`
+
+	mac flow.MAC
+}
+
+// LoadPorts reads the file of --ports: a JSON object from pod address to {"ofport": 11, "mac": "02:00:00:00:00:11"}.
+func LoadPorts(file string) (map[netip.Addr]PortOverride, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var raw map[string]PortOverride
+	if err := json.Unmarshal(data, &raw); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	ports := map[netip.Addr]PortOverride{}
+	for text, p := range raw {
+		ip, err := netip.ParseAddr(text)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %q is not an address", file, text)
+		}
+		if p.mac, err = ParseMAC(p.MAC); err != nil {
+			return nil, fmt.Errorf("%s: %s: mac: %w", file, text, err)
+		}
+		if p.OFPort == 0 || p.OFPort >= 0xff00 {
+			return nil, fmt.Errorf("%s: %s: ofport: %d is not a port number (1-65279)", file, text, p.OFPort)
+		}
+		ports[ip.Unmap()] = p
+	}
+	return ports, nil
+}
+
+// DatabaseOptions gives the options of the connection to the switch's database; it reads the TLS files if they are
+// needed.
+func (s *Settings) DatabaseOptions() (ovsdb.Options, error) {
+	o := ovsdb.Options{Endpoint: s.OVSDB, Bridge: s.Bridge}
+	if addr, ok := strings.CutPrefix(s.OVSDB, "ssl:"); ok {
+		cfg, err := s.TLS.Config(addr)
+		if err != nil {
+			return o, fmt.Errorf("%s: %w (--ca-cert, --certificate, --private-key)", s.OVSDB, err)
+		}
+		o.TLS = cfg
+	}
+	return o, nil
+}
+
+// OpenFlowTarget gives where the bridge's OpenFlow is reached: --openflow, else the bridge's management socket
+// beside the database's.
+func (s *Settings) OpenFlowTarget() (string, error) {
+	if s.OpenFlow != "" {
+		return s.OpenFlow, nil
+	}
+	path, err := ovsdb.ManagementSocket(s.OVSDB, s.Bridge)
+	return "unix:" + path, err
+}
+
+// Filter selects what is nkp's on the switch.
+func (s *Settings) Filter() ofctrl.Filter {
+	f := ofctrl.Filter{Tables: s.Layout.Tables(), Meters: []uint32{s.Layout.MeterID}}
+	f.Cookie, f.CookieMask = s.Layout.StaticCookies()
+	f.Learned, f.LearnedMask = s.Layout.LearnedCookies()
+	f.GroupLo, f.GroupHi = s.Layout.Groups()
+	return f
+}
+
+// ParseMAC reads an Ethernet address like 02:00:00:00:00:01.
+func ParseMAC(s string) (flow.MAC, error) {
+	hw, err := net.ParseMAC(s)
+	if err != nil || len(hw) != 6 {
+		return flow.MAC{}, fmt.Errorf("%q is not an Ethernet address such as 02:00:00:00:00:01", s)
+	}
+	return flow.MAC(hw), nil
+}

@@ -1,0 +1,215 @@
+package bridge
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/ofctrl"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// Status is how the data plane is; part of what `nkp status -o json` prints.
+type Status struct {
+	Bridge  BridgeStatus  `json:"bridge"`
+	Channel ChannelStatus `json:"channel"`
+
+	// HostTraffic is who serves the node's own traffic: ovs, iptables or off; "": not known yet.
+	HostTraffic HostTraffic `json:"hostTraffic"`
+
+	Flows  int `json:"flows"`  // wanted
+	Groups int `json:"groups"` // wanted
+
+	InStep      bool             `json:"inStep"` // the switch holds what is wanted
+	LastSync    *time.Time       `json:"lastSync"`
+	Programming ProgrammingStats `json:"programming"`
+	Repairs     int              `json:"repairs"` // times the switch was found to differ while connected
+	Refused     []RefusedStatus  `json:"refused"`
+	Rejects     RejectStats      `json:"rejects"`
+	LastError   string           `json:"lastError,omitempty"`
+	Warnings    []string         `json:"-"` // the agent adds them to its own
+}
+
+// BridgeStatus is the switch as its database shows it.
+type BridgeStatus struct {
+	Name          string `json:"name"`
+	Datapath      string `json:"datapath"`
+	OVSVersion    string `json:"ovsVersion"`
+	Uplink        uint32 `json:"uplink"`
+	Pods          int    `json:"pods"`
+	LocalDelivery bool   `json:"localDelivery"`
+}
+
+// ChannelStatus is the OpenFlow connection.
+type ChannelStatus struct {
+	Target    string `json:"target"`
+	Connected bool   `json:"connected"`
+	Since     string `json:"since,omitempty"`
+	LastError string `json:"lastError,omitempty"`
+}
+
+// ProgrammingStats tells how long programming takes, in milliseconds: from the arrival of a change to the switch's
+// reply over the last 1,000 changes, and of that the time in the channel, from a transaction's first message to the
+// reply to its commit, over the last 1,000 transactions.
+type ProgrammingStats struct {
+	Changes         int     `json:"changes"`
+	P50Milli        float64 `json:"p50Milliseconds"`
+	P99Milli        float64 `json:"p99Milliseconds"`
+	ChannelP50Milli float64 `json:"channelP50Milliseconds"`
+	ChannelP99Milli float64 `json:"channelP99Milliseconds"`
+	// First is the first transaction since the start: what differed then.
+	First *TransactionStats `json:"first"`
+}
+
+// TransactionStats is one transaction.
+type TransactionStats struct {
+	Objects int     `json:"objects"` // flows and groups set or deleted
+	Milli   float64 `json:"milliseconds"`
+}
+
+// RefusedStatus is a Service port that the switch refused.
+type RefusedStatus struct {
+	Service string    `json:"service"`
+	Error   string    `json:"error"`
+	Times   int       `json:"times"`
+	RetryAt time.Time `json:"retryAt"`
+}
+
+// RejectStats counts packets to Services without endpoints.
+type RejectStats struct {
+	Answered     uint64 `json:"answered"`
+	Unanswerable uint64 `json:"unanswerable"` // such as an RST, which is never answered
+	Dropped      uint64 `json:"dropped"`      // the queue was full
+	Failed       uint64 `json:"failed"`
+}
+
+// statistics are the loop's own counters.
+type statistics struct {
+	LastSync  time.Time
+	LastError string
+	Repairs   int
+	Drifts    int
+	changes   durations // from a change's arrival to the reply
+	channel   durations // from a transaction's first message to the reply
+	first     *TransactionStats
+}
+
+// durations remembers the last maxDurations of many.
+type durations struct {
+	count int
+	last  []time.Duration // a ring
+}
+
+const maxDurations = 1000
+
+func (d *durations) add(v time.Duration) {
+	if len(d.last) < maxDurations {
+		d.last = append(d.last, v)
+	} else {
+		d.last[d.count%maxDurations] = v
+	}
+	d.count++
+}
+
+// quantiles gives the median and the 99th percentile in milliseconds; 0 if there is none.
+func (d *durations) quantiles() (p50, p99 float64) {
+	n := len(d.last)
+	if n == 0 {
+		return 0, 0
+	}
+	sorted := slices.Sorted(slices.Values(d.last))
+	return milliseconds(sorted[(n-1)/2]), milliseconds(sorted[(n-1)*99/100])
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+func (s *statistics) programmed(d time.Duration) { s.changes.add(d) }
+
+func (s *statistics) synced(res ofctrl.Result, objects int) {
+	s.LastSync, s.LastError = time.Now(), ""
+	s.channel.add(res.Duration)
+	if s.first == nil {
+		s.first = &TransactionStats{Objects: objects, Milli: milliseconds(res.Duration)}
+	}
+}
+
+func (s *statistics) failed(err error) { s.LastError = err.Error() }
+
+func (s *statistics) programming() ProgrammingStats {
+	p := ProgrammingStats{Changes: s.changes.count, First: s.first}
+	p.P50Milli, p.P99Milli = s.changes.quantiles()
+	p.ChannelP50Milli, p.ChannelP99Milli = s.channel.quantiles()
+	return p
+}
+
+// Status describes the data plane.
+func (p *Plane) Status(ctx context.Context) (s Status, err error) {
+	err = p.ask(ctx, func() { s = p.status() })
+	return s, err
+}
+
+// status runs on the loop.
+func (p *Plane) status() Status {
+	sw := p.db.Switch()
+	s := Status{
+		Bridge:      BridgeStatus{Name: sw.Bridge, Datapath: sw.DatapathType, OVSVersion: sw.OVSVersion},
+		Channel:     ChannelStatus{Target: p.openflow, Connected: p.conn != nil},
+		HostTraffic: p.routes.form,
+		InStep:      p.conn != nil && p.installed != nil && !p.behind && len(p.waiting) == 0,
+		Programming: p.stats.programming(),
+		Repairs:     p.stats.Repairs,
+		Refused:     []RefusedStatus{},
+		LastError:   p.stats.LastError,
+		Warnings:    slices.Concat(p.warnings, p.routes.warnings),
+		Rejects: RejectStats{
+			Answered: p.rejects.answered.Load(), Unanswerable: p.rejects.unanswerable.Load(), Failed: p.rejects.failed.Load(),
+		},
+	}
+	if !p.stats.LastSync.IsZero() {
+		t := p.stats.LastSync
+		s.LastSync = &t
+	}
+	if p.conn != nil {
+		s.Rejects.Dropped = p.conn.PacketInDrops()
+	}
+	client := p.of.Status()
+	s.Channel.LastError = errorText(client.LastError)
+	if client.Connected {
+		s.Channel.Since = client.Since.UTC().Format(time.RFC3339)
+	}
+	if p.compiler != nil {
+		s.Flows, s.Groups = len(p.compiler.State().Flows), len(p.compiler.State().Groups)
+		cfg := p.compiler.Config()
+		s.Bridge.Uplink, s.Bridge.Pods, s.Bridge.LocalDelivery = cfg.Uplink, len(cfg.Pods), cfg.LocalDelivery
+		s.Warnings = append(s.Warnings, p.compiler.Missing()...)
+	}
+	for n, r := range p.waiting {
+		s.Refused = append(s.Refused, RefusedStatus{Service: ownerText(n), Error: r.err, Times: r.count, RetryAt: r.until})
+	}
+	slices.SortFunc(s.Refused, func(x, y RefusedStatus) int { return cmp.Compare(x.Service, y.Service) })
+	return s
+}
+
+func ownerText(n k8s.PortName) string {
+	if n == (k8s.PortName{}) {
+		return "none (fixed part of the pipeline)"
+	}
+	return n.String()
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// DiffText prints a difference for people; "" means none.
+func DiffText(d *flow.Delta) string {
+	var b strings.Builder
+	d.WriteTo(&b) // a strings.Builder does not fail
+	return b.String()
+}

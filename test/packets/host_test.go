@@ -1,0 +1,185 @@
+//go:build linux
+
+package packets
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nkp-proxy/nkp/internal/testbed"
+)
+
+const serviceCIDRs = "40.0.0.0/24,fd00:40::/112"
+
+// exposed makes a Service a NodePort.
+func exposed(port int32) func(*v1.Service) {
+	return func(s *v1.Service) { s.Spec.Type, s.Spec.Ports[0].NodePort = v1.ServiceTypeNodePort, port }
+}
+
+// The node lives on the bridge, and its own processes reach Services there: the routes to the Service range are nkp's, so
+// that the default route need not lead to the bridge. They are mended when lost and gone after a cleanup.
+func TestHostTraffic(t *testing.T) {
+	t.Parallel()
+	four, six := service("four", "40.0.0.1"), service("six", "fd00:40::1")
+	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC, "--service-cidr", serviceCIDRs)
+	for _, family := range []string{"-4", "-6"} {
+		if out, err := c.Exec(c.Node, "ip", family, "route", "del", "default"); err != nil {
+			t.Fatal(out, err)
+		}
+	}
+	// What the node must reach by itself without a default route: the other pods' answers come to it all the same.
+	must(t, c.Node.AddRoute(testbed.RemotePodCIDR4, testbed.RouterIP4, c.Bridge))
+	must(t, c.Node.AddRoute(testbed.RemotePodCIDR6, testbed.RouterIP6, c.Bridge))
+	c.put(four, six)
+	c.run()
+	c.settle()
+	c.servePods(t)
+	for _, end := range []*testbed.Pod{c.pods[1], c.remotes[0]} {
+		c.put(slice(four, 8080, at(end.IP4)), slice(six, 8080, at(end.IP6)))
+		c.settle()
+		for _, vip := range []string{"40.0.0.1:80", "[fd00:40::1]:80"} {
+			a := c.ask(t, c.Node, "tcp", vip, end.Name)
+			if a.Client.Addr() != c.Node.IP(netip.MustParseAddrPort(vip).Addr()) {
+				t.Errorf("%s: the endpoint saw %v, want the node", vip, a.Client)
+			}
+		}
+	}
+	refused(t, c, c.Node, "40.0.0.1:81") // a port that the Service does not have
+	silent(t, c, c.Node, "40.0.0.99:80") // an address that no Service has
+
+	if out, err := c.Exec(c.Node, "ip", "route", "del", "40.0.0.0/24"); err != nil {
+		t.Fatal(out, err)
+	}
+	c.put(slice(four, 8080, at(c.pods[1].IP4)))
+	deadline := time.Now().Add(settleLimit)
+	for {
+		if a, err := c.Node.Ask(c.ctx, "tcp", "40.0.0.1:80"); err == nil && a.Pod == c.pods[1].Name {
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatal("a lost route does not come back: ", err)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	c.agent.stop(15)
+	c.ask(t, c.Node, "tcp", "40.0.0.1:80", c.pods[1].Name) // without an agent as well
+	if out, errOut, status := c.nkp("cleanup", "--ovsdb", c.DB(), "--bridge", c.Bridge, "--socket", c.socket()); status != 0 {
+		t.Fatal(out, errOut)
+	}
+	for _, what := range [][]string{{"ip", "route", "show", "proto", "110"}, {"ip", "-6", "route", "show", "proto", "110"}, {"ip", "neigh", "show", "nud", "permanent"}} {
+		out, err := c.Exec(c.Node, what...)
+		if err != nil || strings.Contains(out, "40") || strings.Contains(out, "169.254") {
+			t.Errorf("%s after cleanup: %s %v", strings.Join(what, " "), out, err)
+		}
+	}
+}
+
+// A Service whose endpoint is the node itself serves everyone: the node (the API server's node calls it by its ClusterIP),
+// pods and outside clients, who keep their addresses as they do where kube-proxy delivers to a local process.
+func TestNodeIsTheEndpoint(t *testing.T) {
+	t.Parallel()
+	four, six := service("four", "40.0.0.1", exposed(30080)), service("six", "fd00:40::1", exposed(30081))
+	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC, "--service-cidr", serviceCIDRs)
+	c.put(four, six, slice(four, 6443, at(testbed.NodeIP4)), slice(six, 6443, at(testbed.NodeIP6)))
+	c.run()
+	c.settle()
+	_, err := c.Node.ServeTCP(6443)
+	must(t, err)
+	for _, vip := range []string{"40.0.0.1:80", "[fd00:40::1]:80"} {
+		for range 3 { // again: the first connection's entries are there
+			c.ask(t, c.Node, "tcp", vip, c.Node.Name)
+		}
+	}
+	for _, to := range []struct {
+		vip, nodePort string
+	}{{"40.0.0.1:80", hostPort(testbed.NodeIP4, 30080)}, {"[fd00:40::1]:80", hostPort(testbed.NodeIP6, 30081)}} {
+		for _, from := range []*testbed.Host{c.pods[0].Host, c.External} {
+			ip := from.IP(netip.MustParseAddrPort(to.nodePort).Addr())
+			if a := c.ask(t, from, "tcp", to.nodePort, c.Node.Name); a.Client.Addr() != ip {
+				t.Errorf("%s -> %s: the node saw %v, want the client's own address", from.Name, to.nodePort, a.Client)
+			}
+		}
+		c.ask(t, c.pods[0].Host, "tcp", to.vip, c.Node.Name)
+	}
+}
+
+// A node whose address is on a NIC beside the bridge: its address cannot stand for anyone on the bridge, since answers to
+// it would come in elsewhere. Pods reach Services, the node's NodePorts among them, with their own addresses, and
+// themselves by the hairpin address.
+func TestNodeBesideTheBridge(t *testing.T) {
+	t.Parallel()
+	four, six := service("four", "40.0.0.1", exposed(30080)), service("six", "fd00:40::1", exposed(30081))
+	c := newCluster(t, testbed.Options{NodeOutside: true}, "--service-cidr", serviceCIDRs, "--host-traffic", "off")
+	c.put(four, six)
+	c.run()
+	c.settle()
+	c.servePods(t)
+	client := c.pods[0]
+	for _, end := range []*testbed.Pod{c.pods[1], c.remotes[0], client} {
+		c.put(slice(four, 8080, at(end.IP4)), slice(six, 8080, at(end.IP6)))
+		c.settle()
+		for _, to := range []string{"40.0.0.1:80", hostPort(testbed.NodeIP4, 30080), "[fd00:40::1]:80", hostPort(testbed.NodeIP6, 30081)} {
+			a := c.ask(t, client.Host, "tcp", to, end.Name)
+			want := client.IP(netip.MustParseAddrPort(to).Addr())
+			if end == client {
+				want = netip.MustParseAddr("169.254.110.107")
+				if a.Client.Addr().Is6() {
+					want = netip.MustParseAddr("fd6e:6b70:6e6b::1")
+				}
+			}
+			if a.Client.Addr() != want {
+				t.Errorf("%s -> %s: %s saw %v, want %v", client.Name, to, end.Name, a.Client, want)
+			}
+		}
+	}
+}
+
+// NodePorts are served at every address of the node's interfaces, as soon as it is there, and at no other.
+func TestAddressesOfTheNode(t *testing.T) {
+	t.Parallel()
+	s := service("web", "40.0.0.1", exposed(30080))
+	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC)
+	c.put(s)
+	c.run()
+	c.settle()
+	c.servePods(t)
+	c.put(slice(s, 8080, at(c.pods[1].IP4)))
+	c.settle()
+	second := netip.MustParsePrefix("172.16.0.77/24")
+	must(t, c.Node.AddAddr(c.Bridge, second))
+	must(t, c.Router.AddRoute(netip.PrefixFrom(second.Addr(), 32), testbed.NodeIP4, "uplink"))
+	deadline := time.Now().Add(settleLimit)
+	for {
+		a, err := c.External.Ask(c.ctx, "tcp", hostPort(second.Addr(), 30080))
+		if err == nil && a.Pod == c.pods[1].Name {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("a new address of the node does not serve NodePorts: %v", err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	c.settle()
+	if _, err := c.pods[0].Ask(c.ctx, "tcp", hostPort(testbed.RemoteIP4, 30080)); !errors.Is(err, testbed.ErrRefused) {
+		t.Errorf("another node's address: %v; want its own refusal", err)
+	}
+}
+
+// refused expects that a connection is refused, silent that nothing answers.
+func refused(t *testing.T, c *cluster, from *testbed.Host, to string) {
+	t.Helper()
+	if _, err := from.Ask(c.ctx, "tcp", to); !errors.Is(err, testbed.ErrRefused) {
+		t.Errorf("%s -> %s: %v; want a refusal", from.Name, to, err)
+	}
+}
+
+func silent(t *testing.T, c *cluster, from *testbed.Host, to string) {
+	t.Helper()
+	if _, err := from.Ask(c.ctx, "tcp", to); !errors.Is(err, testbed.ErrTimeout) {
+		t.Errorf("%s -> %s: %v; want no answer", from.Name, to, err)
+	}
+}
