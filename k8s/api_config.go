@@ -1,6 +1,7 @@
 package k8s
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -15,8 +16,9 @@ import (
 
 // What a node may ask of the API server, as kube-proxy's defaults have it.
 const (
-	apiQPS   = 5
-	apiBurst = 10
+	DefaultQPS         = 5
+	DefaultBurst       = 10
+	DefaultContentType = runtime.ContentTypeProtobuf
 )
 
 // InCluster reports whether this process runs in a pod with a service account.
@@ -47,10 +49,10 @@ func restConfig(opts APIOptions) (cfg *rest.Config, url string, err error) {
 	if err != nil {
 		return nil, "", fmt.Errorf("address of the API server: %w", err)
 	}
-	cfg.QPS, cfg.Burst = apiQPS, apiBurst
+	cfg.QPS, cfg.Burst = cmp.Or(opts.QPS, DefaultQPS), cmp.Or(opts.Burst, DefaultBurst)
 	cfg.UserAgent = opts.UserAgent
-	cfg.ContentType = runtime.ContentTypeProtobuf
-	cfg.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	cfg.ContentType = cmp.Or(opts.ContentType, DefaultContentType)
+	cfg.AcceptContentTypes = cfg.ContentType + "," + runtime.ContentTypeJSON
 	cfg.WarningHandler = rest.NoWarnings{}
 	return cfg, base.Scheme + "://" + base.Host, nil
 }

@@ -34,6 +34,11 @@ type APIOptions struct {
 	ServiceProxyName string
 	// UserAgent is what the API server logs about this client.
 	UserAgent string
+	// QPS and Burst bound requests per second; 0: kube-proxy's defaults, 5 and 10.
+	QPS   float32
+	Burst int
+	// ContentType is the encoding of objects on the wire; "": protobuf.
+	ContentType string
 }
 
 // APISource is the Source that follows an API server, with kube-proxy's selectors.

@@ -105,6 +105,9 @@ func (t *Tracker) node() Node {
 	return n
 }
 
+// Node gives what is known of this node now, also before the next Flush.
+func (t *Tracker) Node() Node { return t.node() }
+
 func (n *Node) equal(o *Node) bool {
 	return n.Name == o.Name && n.Known == o.Known && n.UID == o.UID && n.Zone == o.Zone && n.NotEligible == o.NotEligible &&
 		slices.Equal(n.IPs, o.IPs) && slices.Equal(n.Local, o.Local) && slices.Equal(n.PodCIDRs, o.PodCIDRs)

@@ -30,7 +30,8 @@ type Agent struct {
 	// What follows belongs to the loop alone.
 	tracker  *k8s.Tracker
 	model    *k8s.Model
-	synced   bool // the source has told all it knows, and the data plane has got it
+	synced   bool // the source has told all it knows
+	handed   bool // the data plane has got it
 	problems k8s.Problems
 }
 
@@ -69,10 +70,16 @@ func (a *Agent) loop(ctx context.Context) error {
 	}
 	a.tracker.SetLocalAddresses(ips)
 	addresses := a.set.watchAddresses(ctx, ips, a.log)
+	patience := time.NewTimer(podCIDRPatience)
+	defer patience.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-patience.C:
+			if a.waitsForPodCIDR() {
+				return fmt.Errorf("waited %v: node %s has no spec.podCIDRs, which --detect-local-mode NodeCIDR needs", podCIDRPatience, a.set.NodeName)
+			}
 		case <-a.box.arrived:
 			a.takeChanges()
 		case ips := <-addresses:
@@ -101,11 +108,23 @@ func (a *Agent) takeChanges() {
 	a.flush()
 }
 
-// flush hands what is new in the model to the data plane.
+// podCIDRPatience is how long --detect-local-mode NodeCIDR waits for somebody to give the node a range, as in kube-proxy.
+const podCIDRPatience = 5 * time.Minute
+
+// flush hands what is new in the model to the data plane. The first time it hands over everything, and only once it is
+// known who is a pod: until then what is installed stays.
 func (a *Agent) flush() {
+	if a.waitsForPodCIDR() {
+		a.log.Info("waiting for the node's spec.podCIDRs (--detect-local-mode NodeCIDR)", "node", a.set.NodeName, "atMost", podCIDRPatience)
+		return
+	}
 	model, changes := a.tracker.Flush()
-	a.model = model
+	a.model, a.handed = model, true
 	a.plane.Update(model, changes)
+}
+
+func (a *Agent) waitsForPodCIDR() bool {
+	return a.set.DetectLocal.Mode == k8s.DetectByNodeCIDR && !a.handed && len(a.tracker.Node().PodCIDRs) == 0
 }
 
 func (a *Agent) reportProblems(p k8s.Problems) {

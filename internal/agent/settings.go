@@ -20,6 +20,7 @@ type Settings struct {
 	ServiceCIDRs      []netip.Prefix
 	NodePortAddresses []netip.Prefix
 	NodePortPrimary   bool
+	IgnoreExternalIPs bool
 }
 
 // TrackerOptions gives the options of the model.
@@ -29,6 +30,7 @@ func (s *Settings) TrackerOptions() k8s.Options {
 		ServiceProxyName:  s.ServiceProxyName,
 		NodePortAddresses: s.NodePortAddresses,
 		NodePortPrimary:   s.NodePortPrimary,
+		IgnoreExternalIPs: s.IgnoreExternalIPs,
 		ServiceCIDRs:      s.ServiceCIDRs,
 		NodeIPs:           s.NodeIPs,
 		DetectLocal:       s.DetectLocal,

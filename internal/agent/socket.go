@@ -75,11 +75,11 @@ func listen(path string) (net.Listener, error) {
 
 // diff compares what is installed with what should be; "" means equal. What has come from the source counts.
 func (a *Agent) diff(ctx context.Context) (string, error) {
-	synced := false
-	if err := a.ask(ctx, func() { synced = a.synced }); err != nil {
+	handed := false
+	if err := a.ask(ctx, func() { handed = a.handed }); err != nil {
 		return "", err
 	}
-	if !synced {
+	if !handed {
 		return "", errors.New("the agent's source has not synced yet")
 	}
 	return a.plane.Diff(ctx)

@@ -48,6 +48,9 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 		for _, e := range a.problems.Errors {
 			s.Source.Errors = append(s.Source.Errors, e.String())
 		}
+		if a.synced && !a.handed {
+			warnings = append(warnings, "nothing is programmed yet: waiting for the node's spec.podCIDRs (--detect-local-mode NodeCIDR)")
+		}
 		for _, w := range slices.Concat(a.problems.Warnings, a.model.Warnings) {
 			warnings = append(warnings, w.String())
 		}

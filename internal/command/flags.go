@@ -35,6 +35,8 @@ type settings struct {
 	nodePorts  string
 	podBridge  string
 	podPrefix  string
+	api        k8s.APIOptions
+	gates      map[string]bool
 }
 
 func newSettings() *settings {
@@ -67,6 +69,13 @@ func (s *settings) sourceFlags(f *pflag.FlagSet) {
 	f.StringVar(&s.manifests, "manifests", "", "instead of an API server: file or directory of Kubernetes YAML or JSON with Services, EndpointSlices, Nodes, ServiceCIDRs")
 }
 
+// apiFlags say how to talk to the API server, with kube-proxy's names and defaults.
+func (s *settings) apiFlags(f *pflag.FlagSet) {
+	f.Float32Var(&s.api.QPS, "kube-api-qps", k8s.DefaultQPS, "requests per second to the API server")
+	f.IntVar(&s.api.Burst, "kube-api-burst", k8s.DefaultBurst, "requests to the API server that may come at once")
+	f.StringVar(&s.api.ContentType, "kube-api-content-type", k8s.DefaultContentType, "encoding of what is sent to the API server")
+}
+
 // layoutFlags say what nkp takes on the bridge.
 func (s *settings) layoutFlags(f *pflag.FlagSet) {
 	f.Uint8Var(&s.Layout.TableBase, "table-base", s.Layout.TableBase, "added to every table number")
@@ -95,6 +104,7 @@ func (s *settings) pipelineFlags(f *pflag.FlagSet) {
 	f.Var((*prefixList)(&s.ServiceCIDRs), "service-cidr", "Service address ranges, comma-separated (default: ServiceCIDR objects)")
 	f.StringVar(&s.nodePorts, "nodeport-addresses", "", "ranges of node addresses that serve NodePorts, comma-separated, or \"primary\": the addresses that Kubernetes knows the node by (default: all of the node's)")
 	f.StringVar((*string)(&s.HostTraffic), "host-traffic", string(bridge.HostAuto), "who serves the node's own processes and what arrives outside the bridge: ovs, iptables, off, or auto (ovs where the node's address is on the bridge)")
+	f.Var(&gateValue{&s.gates}, "feature-gates", "kube-proxy's feature gates, comma-separated NAME=true|false; nkp knows "+gateExternalIPs+" (default true), and names the others in a warning")
 	f.BoolVar(&s.MasqueradeAll, "masquerade-all", false, "masquerade all traffic to ClusterIPs")
 	f.StringVar((*string)(&s.LocalDelivery), "local-delivery", string(bridge.DeliverAuto), "Service packets to pods on this bridge: on (straight), off (through the gateway), auto (straight, unless policy sits in the gateway)")
 	f.Uint32Var(&s.RejectRate, "reject-rate", pipeline.DefaultRejectRate, "packets per second that may be refused with an answer; the rest are dropped")
@@ -159,6 +169,8 @@ func (s *settings) resolveAddresses() error {
 	case k8s.DetectByInterfacePrefix:
 		s.DetectLocal.Interface = s.podPrefix
 	}
+	on, set := s.gates[gateExternalIPs]
+	s.IgnoreExternalIPs = set && !on
 	if err := s.DetectLocal.Validate(); err != nil {
 		return usageError("%w", err)
 	}

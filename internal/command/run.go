@@ -48,6 +48,7 @@ While the API server is away, what it said last stays in force.`,
 	}
 	f := cmd.Flags()
 	s.sourceFlags(f)
+	s.apiFlags(f)
 	s.pipelineFlags(f)
 	s.layoutFlags(f)
 	s.switchFlags(f, defaultOVSDB)
@@ -76,6 +77,9 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 		return err
 	}
 	redirectKlog(log)
+	if gates := s.unknownGates(); len(gates) > 0 {
+		log.Warn("feature gates that nkp does not know have no effect", "gates", gates)
+	}
 	saveMemory()
 	db, err := s.awaitBridge(ctx, wait, log)
 	if err != nil {

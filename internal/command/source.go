@@ -55,10 +55,14 @@ func (s *settings) source() (source k8s.Source, kind string, err error) {
 }
 
 func (s *settings) apiSource() (*k8s.APISource, error) {
-	return k8s.NewAPISource(k8s.APIOptions{
-		Kubeconfig: s.kubeconfig, Master: s.master, NodeName: s.NodeName, ServiceProxyName: s.ServiceProxyName,
-		UserAgent: "nkp/" + agent.Version,
-	})
+	return k8s.NewAPISource(s.apiOptions())
+}
+
+func (s *settings) apiOptions() k8s.APIOptions {
+	o := s.api
+	o.Kubeconfig, o.Master, o.NodeName, o.ServiceProxyName = s.kubeconfig, s.master, s.NodeName, s.ServiceProxyName
+	o.UserAgent = "nkp/" + agent.Version
+	return o
 }
 
 // readSource reads all objects once.
