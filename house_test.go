@@ -18,12 +18,19 @@ var mayImport = map[string][]string{
 	"pipeline":         {"k8s", "pipeline/flow"},
 	"ofctrl":           {"pipeline/flow", "ofctrl"},
 	"ovsdb":            {},
+	"fallback":         {"k8s", "fallback"},
+	"windows":          {"k8s", "windows"},
 	"internal/bridge":  {"k8s", "pipeline", "ofctrl", "ovsdb"},
-	"internal/agent":   {"k8s", "internal/bridge"},
-	"internal/command": {"k8s", "pipeline", "ofctrl", "ovsdb", "internal/agent", "internal/bridge"},
+	"internal/health":  {"k8s"},
+	"internal/ports":   {"k8s"},
+	"internal/sysctl":  {},
+	"internal/agent":   {"k8s", "ovsdb", "internal/bridge", "internal/health", "internal/ports", "internal/sysctl"},
+	"internal/command": {"k8s", "pipeline", "ofctrl", "ovsdb", "internal/agent", "internal/bridge", "internal/sysctl"},
 	"internal/testbed": {"internal/testbed"},
 	"internal/demo":    {"internal/testbed", "internal/agent", "k8s"},
 	"test/packets":     {},
+	"test/semantics":   {},
+	"test/windows":     {"k8s", "windows", "test/windows"},
 }
 
 // mustNotImport lists libraries that a package must do without: the model and the plan are pure.

@@ -205,6 +205,8 @@ type HealthCheck struct {
 
 // Warning is something wrong with an object that does not stop the rest.
 type Warning struct {
+	// Ref is the object that it is about; the zero Ref if it is about none, or before a Tracker has it.
+	Ref Ref
 	// Object is what it is about: "Service default/web", "EndpointSlice default/web-1", or "" for a whole file.
 	Object string
 	// Field is the path of the offending field, such as spec.ports[0].nodePort; "" if it is about the object.

@@ -33,7 +33,7 @@ func (b *warningBook) set(ref Ref, origin Origin, ws []Warning) {
 	entries := make([]entry, 0, len(ws))
 	for _, w := range ws {
 		if ref != (Ref{}) {
-			w.Object = ref.String()
+			w.Ref, w.Object = ref, ref.String()
 		}
 		w.Where = origin.String()
 		entries = append(entries, entry{w.String(), ref, w})

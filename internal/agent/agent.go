@@ -5,24 +5,47 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/internal/health"
+	"github.com/nkp-proxy/nkp/internal/ports"
+	"github.com/nkp-proxy/nkp/internal/sysctl"
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/ovsdb"
 )
+
+// Options are what an Agent works with.
+type Options struct {
+	Settings
+	Reason string // why nkp runs in this mode, for status
+	Source k8s.Source
+	Kind   string // what the source is, for status
+	Events *k8s.Recorder
+	DB     *ovsdb.Client // the switch
+	Log    *slog.Logger
+}
 
 // Agent keeps the data plane of one node in step with one source. Make it with New, run it once with Run.
 type Agent struct {
 	set     Settings
 	log     *slog.Logger
-	reason  string // why this mode
+	reason  string
 	source  k8s.Source
-	kind    string // what the source is, for status
-	plane   *bridge.Plane
+	kind    string
+	events  *k8s.Recorder
 	started time.Time
+
+	plane     *bridge.Plane
+	proxy     *health.Proxy    // /healthz and /livez
+	checks    *health.Services // health check node ports
+	ports     *ports.Watcher
+	followers []follower
+	sysctls   []string // warnings
 
 	box  *mailbox
 	asks chan func() // questions of the socket, answered on the loop
@@ -33,25 +56,69 @@ type Agent struct {
 	synced   bool // the source has told all it knows
 	handed   bool // the data plane has got it
 	problems k8s.Problems
+	warned   map[k8s.Warning]bool // warnings of the model that were logged
 }
 
-// New gives an Agent for a data plane. reason says, for status, why nkp runs in this mode.
-func New(set Settings, reason string, source k8s.Source, kind string, plane *bridge.Plane, log *slog.Logger) *Agent {
-	return &Agent{
-		set: set, log: log, reason: reason, source: source, kind: kind, plane: plane, started: time.Now(),
+// follower follows the model: a data plane, or what stands beside it.
+type follower interface {
+	// Update takes what is new, the first time everything, and does not wait.
+	Update(*k8s.Model, k8s.Changes)
+	// Run works until the context ends. An error ends the agent.
+	Run(context.Context) error
+}
+
+// New gives an Agent for a node whose data plane is an Open vSwitch bridge.
+func New(o Options) *Agent {
+	a := &Agent{
+		set: o.Settings, log: o.Log, reason: o.Reason, source: o.Source, kind: o.Kind, events: o.Events, started: time.Now(),
 		box:     newMailbox(),
 		asks:    make(chan func()),
-		tracker: k8s.NewTracker(set.TrackerOptions()),
+		tracker: k8s.NewTracker(o.TrackerOptions()),
 		model:   &k8s.Model{},
+		warned:  map[k8s.Warning]bool{},
 	}
+	a.proxy = health.NewProxy(health.ProxyOptions{Addr: o.HealthzAddr, HardFail: o.BindHardFail, Log: o.Log})
+	a.checks = health.NewServices(health.ServicesOptions{
+		NodePortAddresses: o.NodePortAddresses, NodePortPrimary: o.NodePortPrimary, Healthy: a.proxy.Healthy,
+		OnFailure: func(name k8s.ServiceName, at netip.AddrPort, err error) {
+			a.events.Service(name, k8s.EventWarning, "FailedToStartServiceHealthcheck", "Listen",
+				fmt.Sprintf("node %s cannot listen on the health check node port %s: %v", a.set.NodeName, at, err))
+		},
+		Log: o.Log,
+	})
+	a.ports = ports.NewWatcher(ports.WatcherOptions{
+		OnConflict: func(c ports.Conflict) {
+			a.events.Service(c.Service.ServiceName, k8s.EventWarning, "PortInUse", "Serve", fmt.Sprintf("node %s: %s", a.set.NodeName, c))
+		},
+		Log: o.Log,
+	})
+	a.plane = bridge.New(o.Settings.Settings, o.DB, bridge.Hooks{
+		Queued: func() { a.proxy.Queued(families...) },
+		InStep: func() { a.proxy.Updated(families...) },
+		Refused: func(n k8s.PortName, reason string) {
+			if n != (k8s.PortName{}) {
+				a.events.Service(n.ServiceName, k8s.EventWarning, "RefusedBySwitch", "Program", fmt.Sprintf("node %s: %s: %s", a.set.NodeName, n, reason))
+			}
+		},
+	}, o.Log)
+	a.followers = []follower{a.plane, a.checks, a.ports}
+	return a
 }
+
+var families = []k8s.Family{k8s.IPv4, k8s.IPv6}
 
 // Run works until the context ends, and returns nil then; what is installed stays. Any other return is an error that no
 // retry can mend.
 func (a *Agent) Run(ctx context.Context) error {
+	a.sysctls = sysctl.Apply(a.set.Conntrack, a.log)
+	a.events.Node(k8s.EventNormal, "Starting", "StartServiceProxy", "nkp "+Version+" serves Services here: "+a.reason)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return a.source.Run(ctx, a.box) })
-	g.Go(func() error { return a.plane.Run(ctx) })
+	g.Go(func() error { return a.events.Run(ctx) })
+	g.Go(func() error { return a.proxy.Run(ctx) })
+	for _, f := range a.followers {
+		g.Go(func() error { return f.Run(ctx) })
+	}
 	g.Go(func() error { return a.loop(ctx) })
 	if a.set.Socket != "" {
 		g.Go(func() error { return a.serve(ctx) })
@@ -120,7 +187,45 @@ func (a *Agent) flush() {
 	}
 	model, changes := a.tracker.Flush()
 	a.model, a.handed = model, true
-	a.plane.Update(model, changes)
+	if changes.Node {
+		a.proxy.SetNode(model.Node)
+	}
+	for _, f := range a.followers {
+		f.Update(model, changes)
+	}
+	a.reportWarnings(model.Warnings)
+}
+
+// maxNewWarnings bounds what one change may log; status has all of it.
+const maxNewWarnings = 20
+
+// reportWarnings logs what is newly wrong with objects, and says it on the Services that it is about.
+func (a *Agent) reportWarnings(ws []k8s.Warning) {
+	logged := 0
+	for _, w := range ws {
+		if a.warned[w] {
+			continue
+		}
+		if logged++; logged <= maxNewWarnings {
+			a.log.Warn(w.String())
+		}
+		if w.Ref.Kind == k8s.KindService {
+			text := w.Text
+			if w.Field != "" {
+				text = w.Field + ": " + text
+			}
+			a.events.Service(k8s.ServiceName{Namespace: w.Ref.Namespace, Name: w.Ref.Name}, k8s.EventWarning, "NotServedAsSpecified", "Serve", text)
+		}
+	}
+	if logged > maxNewWarnings {
+		a.log.Warn("there are more warnings: nkp status has all of them", "more", logged-maxNewWarnings)
+	}
+	if logged > 0 || len(ws) != len(a.warned) {
+		clear(a.warned)
+		for _, w := range ws {
+			a.warned[w] = true
+		}
+	}
 }
 
 func (a *Agent) waitsForPodCIDR() bool {

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/internal/sysctl"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -21,6 +22,10 @@ type Settings struct {
 	NodePortAddresses []netip.Prefix
 	NodePortPrimary   bool
 	IgnoreExternalIPs bool
+
+	HealthzAddr  string // of /healthz and /livez; "": nowhere
+	BindHardFail bool   // not to get an address to listen on is fatal
+	Conntrack    sysctl.Settings
 }
 
 // TrackerOptions gives the options of the model.

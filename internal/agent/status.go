@@ -65,6 +65,9 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 	if s.Status, err = a.plane.Status(ctx); err != nil {
 		return s, err
 	}
-	s.Warnings = append([]string{}, slices.Concat(s.Status.Warnings, warnings)...)
+	for _, c := range a.ports.Conflicts() {
+		warnings = append(warnings, c.String())
+	}
+	s.Warnings = append([]string{}, slices.Concat(s.Status.Warnings, a.sysctls, a.checks.Failures(), warnings)...)
 	return s, nil
 }

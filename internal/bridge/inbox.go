@@ -10,9 +10,10 @@ import (
 
 // inbox collects the model's changes until the loop takes them. Who brings them never waits for the switch.
 type inbox struct {
-	mu    sync.Mutex // protects next
-	next  *update    // nil: nothing new
-	token chan struct{}
+	mu     sync.Mutex // protects next, and orders what queued and whileEmpty tell
+	next   *update    // nil: nothing new
+	queued func()     // told of each change
+	token  chan struct{}
 }
 
 // update is what is new since the loop last looked.
@@ -23,7 +24,7 @@ type update struct {
 	arrived time.Time // of the oldest change in it
 }
 
-func newInbox() *inbox { return &inbox{token: make(chan struct{}, 1)} }
+func newInbox(queued func()) *inbox { return &inbox{queued: queued, token: make(chan struct{}, 1)} }
 
 func (b *inbox) put(m *k8s.Model, c k8s.Changes) {
 	b.mu.Lock()
@@ -34,6 +35,7 @@ func (b *inbox) put(m *k8s.Model, c k8s.Changes) {
 	b.next.facts = k8s.Model{Node: m.Node, Detector: m.Detector, ServiceCIDRs: m.ServiceCIDRs}
 	maps.Copy(b.next.ports, c.Ports)
 	b.next.node = b.next.node || c.Node
+	b.queued()
 	select {
 	case b.token <- struct{}{}:
 	default:
@@ -47,4 +49,13 @@ func (b *inbox) take() *update {
 	u := b.next
 	b.next = nil
 	return u
+}
+
+// whileEmpty calls f if nothing waits; nothing comes in meanwhile.
+func (b *inbox) whileEmpty(f func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.next == nil {
+		f()
+	}
 }

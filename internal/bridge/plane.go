@@ -17,10 +17,18 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
+// Hooks tell others what happens. They are called on the plane's goroutines and must not wait, nor call the plane.
+type Hooks struct {
+	Queued  func()                                    // there is something to program
+	InStep  func()                                    // everything is programmed but what the switch refuses
+	Refused func(service k8s.PortName, reason string) // the switch refuses a Service port
+}
+
 // Plane keeps one bridge in step with the model. Make it with New, run it once with Run; the other methods may be called
 // from any goroutine while it runs.
 type Plane struct {
 	set      Settings
+	hooks    Hooks
 	log      *slog.Logger
 	openflow string // where the switch is, for status
 
@@ -49,11 +57,11 @@ type Plane struct {
 	stats     statistics
 }
 
-// New gives a Plane for the switch that db watches.
-func New(set Settings, db *ovsdb.Client, log *slog.Logger) *Plane {
+// New gives a Plane for the switch that db watches. All hooks must be set.
+func New(set Settings, db *ovsdb.Client, hooks Hooks, log *slog.Logger) *Plane {
 	return &Plane{
-		set: set, log: log, db: db,
-		in:      newInbox(),
+		set: set, hooks: hooks, log: log, db: db,
+		in:      newInbox(hooks.Queued),
 		conns:   make(chan *ofctrl.Conn),
 		drift:   make(chan struct{}, 1),
 		asks:    make(chan func()),
@@ -115,6 +123,9 @@ func (p *Plane) loop(ctx context.Context) error {
 	count := time.NewTicker(p.set.CountPeriod)
 	defer count.Stop()
 	for {
+		if p.conn != nil && p.installed != nil && !p.behind {
+			p.in.whileEmpty(p.hooks.InStep)
+		}
 		var gone <-chan struct{}
 		if p.conn != nil {
 			gone = p.conn.Done()

@@ -200,6 +200,7 @@ func (p *Plane) refused(rejected []ofctrl.Rejection) {
 		}
 		seen[n] = true
 		p.waiting.refuse(n, r.String(), now)
+		p.hooks.Refused(n, r.String())
 		p.log.Error("the switch refused a Service; the others go on", "service", ownerText(n), "error", r.String(),
 			"retryIn", p.waiting[n].pause)
 	}
@@ -217,6 +218,7 @@ func (p *Plane) refuseConflicts(d *flow.Delta) bool {
 		n, _ := p.compiler.Owner(f.Cookie)
 		reason := fmt.Sprintf("somebody else's flow has the table, priority and match of nkp's: %s; remove it, or move nkp with --table-base", foreign)
 		p.waiting.refuse(n, reason, time.Now())
+		p.hooks.Refused(n, reason)
 		p.log.Error("cannot install", "service", ownerText(n), "error", reason)
 	}
 	return found

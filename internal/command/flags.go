@@ -13,6 +13,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/internal/sysctl"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
@@ -74,6 +75,24 @@ func (s *settings) apiFlags(f *pflag.FlagSet) {
 	f.Float32Var(&s.api.QPS, "kube-api-qps", k8s.DefaultQPS, "requests per second to the API server")
 	f.IntVar(&s.api.Burst, "kube-api-burst", k8s.DefaultBurst, "requests to the API server that may come at once")
 	f.StringVar(&s.api.ContentType, "kube-api-content-type", k8s.DefaultContentType, "encoding of what is sent to the API server")
+}
+
+// healthFlags say where nkp listens, with kube-proxy's names and defaults.
+func (s *settings) healthFlags(f *pflag.FlagSet) {
+	f.StringVar(&s.HealthzAddr, "healthz-bind-address", "0.0.0.0:10256", "address and port of /healthz and /livez; empty: none, port 0: any that is free")
+	f.BoolVar(&s.BindHardFail, "bind-address-hard-fail", false, "end with an error if an address cannot be listened on, instead of trying again")
+}
+
+// conntrackFlags are kube-proxy's. They apply where the kernel tracks the connections of Services, and 0 leaves a setting alone.
+func (s *settings) conntrackFlags(f *pflag.FlagSet) {
+	c := sysctl.Defaults()
+	f.IntVar(&s.Conntrack.MaxPerCore, "conntrack-max-per-core", c.MaxPerCore, "tracked connections for each CPU; 0: leave the limit")
+	f.IntVar(&s.Conntrack.Min, "conntrack-min", c.Min, "tracked connections at least, whatever the CPUs")
+	f.DurationVar(&s.Conntrack.TCPEstablished, "conntrack-tcp-timeout-established", c.TCPEstablished, "timeout of idle established TCP connections; 0: leave it")
+	f.DurationVar(&s.Conntrack.TCPCloseWait, "conntrack-tcp-timeout-close-wait", c.TCPCloseWait, "timeout of TCP connections in CLOSE_WAIT; 0: leave it")
+	f.BoolVar(&s.Conntrack.TCPBeLiberal, "conntrack-tcp-be-liberal", c.TCPBeLiberal, "accept TCP packets out of the window")
+	f.DurationVar(&s.Conntrack.UDP, "conntrack-udp-timeout", c.UDP, "timeout of unanswered UDP connections; 0: leave it")
+	f.DurationVar(&s.Conntrack.UDPStream, "conntrack-udp-timeout-stream", c.UDPStream, "timeout of answered UDP connections; 0: leave it")
 }
 
 // layoutFlags say what nkp takes on the bridge.

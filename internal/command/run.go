@@ -15,7 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nkp-proxy/nkp/internal/agent"
-	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/internal/sysctl"
+	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ovsdb"
 )
 
@@ -53,6 +54,8 @@ While the API server is away, what it said last stays in force.`,
 	s.layoutFlags(f)
 	s.switchFlags(f, defaultOVSDB)
 	s.socketFlag(f)
+	s.healthFlags(f)
+	s.conntrackFlags(f)
 	f.BoolVar(&s.ConfigureBridge, "configure-bridge", false, "enable OpenFlow15 on the bridge if it is not")
 	f.DurationVar(&wait, "ovs-wait", time.Minute, "how long to wait for the bridge at the start")
 	f.DurationVar(&s.AuditPeriod, "audit-period", s.AuditPeriod, "how often the whole switch is read back and compared")
@@ -76,6 +79,10 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 	if err != nil {
 		return err
 	}
+	events, err := s.recorder(log)
+	if err != nil {
+		return err
+	}
 	redirectKlog(log)
 	if gates := s.unknownGates(); len(gates) > 0 {
 		log.Warn("feature gates that nkp does not know have no effect", "gates", gates)
@@ -88,7 +95,23 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 	defer db.Close()
 	reason := fmt.Sprintf("%s answers and has bridge %s", s.OVSDB, s.Bridge)
 	log.Info("serving Services in Open vSwitch", "mode", "ovs", "reason", reason, "node", s.NodeName)
-	return agent.New(s.Settings, reason, source, kind, bridge.New(s.Settings.Settings, db, log), log).Run(ctx)
+	if !kernelTracks(db.Switch().DatapathType) {
+		s.Conntrack = sysctl.Settings{}
+	}
+	return agent.New(agent.Options{
+		Settings: s.Settings, Reason: reason, Source: source, Kind: kind, Events: events, DB: db, Log: log,
+	}).Run(ctx)
+}
+
+// kernelTracks tells whether the connections of a datapath are in the kernel's tables.
+func kernelTracks(datapathType string) bool { return datapathType == "" || datapathType == "system" }
+
+// recorder gives who writes Events: to the API server where Services come from one, else to the log.
+func (s *settings) recorder(log *slog.Logger) (*k8s.Recorder, error) {
+	if s.manifests != "" {
+		return k8s.NewLogRecorder(s.NodeName, log), nil
+	}
+	return k8s.NewRecorder(s.apiOptions(), log)
 }
 
 // awaitBridge connects to the database and waits, as long as that may help, until the bridge is there; then it checks

@@ -1,0 +1,142 @@
+package health
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// ProxyOptions are the settings of Proxy.
+type ProxyOptions struct {
+	// Addr is the address to listen on, 0.0.0.0:10256 in kube-proxy. "": Run does not listen. Port 0: any that is free.
+	Addr string
+	// HardFail makes Run return an error if it cannot listen (kube-proxy's bindAddressHardFail); else it tries again.
+	HardFail bool
+	// Timeout is how long changes may wait until they are programmed: twice the sync period in kube-proxy, where that is
+	// 30 s if nothing else is said. 0: a minute.
+	Timeout time.Duration
+	// Clock tells the time; nil: time.Now.
+	Clock func() time.Time
+	// OnResponse counts answers by path, /healthz or /livez, and status code, on any goroutine. nil: nobody counts.
+	OnResponse func(path string, code int)
+	Log        *slog.Logger
+}
+
+// Proxy knows whether nkp programs what it is told in time, and serves that as /healthz and /livez. Make it with
+// NewProxy; all methods may be called from any goroutine, Run once.
+//
+// It differs from kube-proxy's in one point: changes that wait from the start, because not even the first programming
+// works, count too. kube-proxy stays healthy then.
+type Proxy struct {
+	opts  ProxyOptions
+	guard *guard
+
+	mu       sync.Mutex // protects all below
+	families map[k8s.Family]*familyHealth
+	known    bool   // there is a Node object
+	refused  string // why the node is not eligible
+	addr     string // where Run listens; "": nowhere
+}
+
+// familyHealth is what is known of one family.
+type familyHealth struct {
+	updated time.Time // zero: never
+	queued  time.Time // when the oldest change that is not programmed came; zero: there is none
+}
+
+// NewProxy gives a Proxy that is healthy and whose node is not known.
+func NewProxy(opts ProxyOptions) *Proxy {
+	if opts.Clock == nil {
+		opts.Clock = time.Now
+	}
+	if opts.Timeout == 0 {
+		opts.Timeout = time.Minute
+	}
+	return &Proxy{opts: opts, guard: newGuard(maxConns, opts.Log), families: map[k8s.Family]*familyHealth{}}
+}
+
+// Queued tells that there is something to program now in these families.
+func (p *Proxy) Queued(families ...k8s.Family) {
+	now := p.opts.Clock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, f := range families {
+		if h := p.family(f); h.queued.IsZero() {
+			h.queued = now
+		}
+	}
+}
+
+// Updated tells that everything is programmed now in these families.
+func (p *Proxy) Updated(families ...k8s.Family) {
+	now := p.opts.Clock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, f := range families {
+		h := p.family(f)
+		h.updated, h.queued = now, time.Time{}
+	}
+}
+
+// family is called with the lock held.
+func (p *Proxy) family(f k8s.Family) *familyHealth {
+	h := p.families[f]
+	if h == nil {
+		h = &familyHealth{}
+		p.families[f] = h
+	}
+	return h
+}
+
+// SetNode tells whether load balancers may send new traffic to the node.
+func (p *Proxy) SetNode(node k8s.Node) {
+	p.mu.Lock()
+	before := p.refused
+	p.known, p.refused = node.Known, node.NotEligible
+	p.mu.Unlock()
+	switch {
+	case node.NotEligible == before:
+	case node.NotEligible != "":
+		p.opts.Log.Info("/healthz tells load balancers to send no new traffic here", "node", node.Name, "reason", node.NotEligible)
+	default:
+		p.opts.Log.Info("/healthz lets load balancers send new traffic here again", "node", node.Name)
+	}
+}
+
+// Healthy reports whether no change waits for longer than it may, in any family. It does not look at the node.
+func (p *Proxy) Healthy() bool {
+	_, healthy := p.state(p.opts.Clock())
+	return healthy
+}
+
+// NodeEligible reports whether the node may get new traffic: it is known, not being deleted, and the cluster autoscaler
+// has not marked it.
+func (p *Proxy) NodeEligible() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.known && p.refused == ""
+}
+
+// Addr is where Run listens, "" if it does not (yet).
+func (p *Proxy) Addr() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.addr
+}
+
+// state gives what is known of each family, and whether all is well.
+func (p *Proxy) state(now time.Time) (status map[string]familyStatus, healthy bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	status, healthy = map[string]familyStatus{}, true
+	for f, h := range p.families {
+		ok := h.queued.IsZero() || now.Sub(h.queued) < p.opts.Timeout
+		healthy = healthy && ok
+		if !h.updated.IsZero() || !ok {
+			status[f.String()] = familyStatus{LastUpdated: h.updated, Healthy: ok}
+		}
+	}
+	return status, healthy
+}

@@ -1,0 +1,134 @@
+package health
+
+import (
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// ServicesOptions are the settings of Services.
+type ServicesOptions struct {
+	// NodePortAddresses restricts the addresses that are listened on, per family, as k8s.Options has it: to those of
+	// the node inside these prefixes. NodePortPrimary restricts them to the first of the node's IPs of each family.
+	NodePortAddresses []netip.Prefix
+	NodePortPrimary   bool
+
+	// Healthy tells whether nkp itself is healthy (Proxy.Healthy). It is called for every request, on any goroutine.
+	Healthy func() bool
+	// OnFailure is told, once for each distinct error, that a Service's health check cannot listen: kube-proxy writes
+	// the Event FailedToStartServiceHealthcheck then. nil: nobody is told.
+	OnFailure func(name k8s.ServiceName, at netip.AddrPort, err error)
+	// OnResponse counts answers by status code, on any goroutine. nil: nobody counts.
+	OnResponse func(code int)
+	Log        *slog.Logger
+}
+
+// Services serves the health check node ports: each family and port has a listener of its own at every address that
+// NodePorts are served at. Make it with NewServices and start Run once; Update and Failures may be called before, after
+// and meanwhile, from any goroutine.
+type Services struct {
+	opts  ServicesOptions
+	guard *guard
+	news  chan struct{} // one token: there is something to do
+
+	mu     sync.Mutex // protects all below; never held while listening
+	checks map[k8s.ServiceName]k8s.HealthCheck
+	node   k8s.Node
+	failed map[listenKey]error
+}
+
+// NewServices gives Services that listen nowhere yet.
+func NewServices(opts ServicesOptions) *Services {
+	return &Services{
+		opts:   opts,
+		guard:  newGuard(maxConns, opts.Log),
+		news:   make(chan struct{}, 1),
+		checks: map[k8s.ServiceName]k8s.HealthCheck{},
+	}
+}
+
+// Update takes what changed. Counts are in force when it returns; ports are opened and closed by Run, soon after.
+// It never waits. The maps of model are not kept.
+func (s *Services) Update(model *k8s.Model, changes k8s.Changes) {
+	if s.update(model, changes) {
+		s.wake()
+	}
+}
+
+// update reports whether Run may have to listen somewhere else than before.
+func (s *Services) update(model *k8s.Model, changes k8s.Changes) (moved bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slices.Equal(s.node.IPs, model.Node.IPs) || !slices.Equal(s.node.Local, model.Node.Local) {
+		s.node, moved = model.Node, true
+	}
+	for name, h := range changes.HealthChecks {
+		if h == nil {
+			delete(s.checks, name)
+			moved = true
+			continue
+		}
+		before, had := s.checks[name]
+		s.checks[name] = *h
+		moved = moved || !had || before.Port != h.Port || (before.Local4 < 0) != (h.Local4 < 0) || (before.Local6 < 0) != (h.Local6 < 0)
+	}
+	return moved
+}
+
+// wake makes Run look again at what it should listen on.
+func (s *Services) wake() {
+	select {
+	case s.news <- struct{}{}:
+	default:
+	}
+}
+
+// wanted gives all ports that should be listened on.
+func (s *Services) wanted() map[listenKey]struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	want := map[listenKey]struct{}{}
+	for _, f := range []k8s.Family{k8s.IPv4, k8s.IPv6} {
+		addrs := listenAddrs(f, &s.node, &s.opts)
+		for name, h := range s.checks {
+			if localEndpoints(h, f) < 0 {
+				continue
+			}
+			for _, a := range addrs {
+				want[listenKey{name, netip.AddrPortFrom(a, h.Port)}] = struct{}{}
+			}
+		}
+	}
+	return want
+}
+
+// check gives the state of a Service in one family; ok is false if it has no health check there.
+func (s *Services) check(name k8s.ServiceName, f k8s.Family) (local int, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h, ok := s.checks[name]
+	local = localEndpoints(h, f)
+	return local, ok && local >= 0
+}
+
+func localEndpoints(h k8s.HealthCheck, f k8s.Family) int {
+	if f == k8s.IPv6 {
+		return h.Local6
+	}
+	return h.Local4
+}
+
+// Failures describes the ports that cannot be listened on now, sorted; for status.
+func (s *Services) Failures() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	texts := make([]string, 0, len(s.failed))
+	for k, err := range s.failed {
+		texts = append(texts, k.String()+": "+err.Error())
+	}
+	slices.Sort(texts)
+	return texts
+}

@@ -1,0 +1,383 @@
+//go:build linux
+
+package health
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// servicesBed runs Services in a namespace of their own.
+type servicesBed struct {
+	*Services
+	t       *testing.T
+	ns      *namespace
+	healthy atomic.Bool
+	stop    func() // ends Run and waits for it
+
+	mu       sync.Mutex // protects all below
+	codes    map[int]int
+	failures []string
+}
+
+// newServicesBed starts Services; opts.Healthy, OnFailure, OnResponse and Log are the bed's.
+func newServicesBed(t *testing.T, opts ServicesOptions, addrs ...string) *servicesBed {
+	t.Helper()
+	b := &servicesBed{t: t, ns: newNamespace(t, addrs...), codes: map[int]int{}}
+	b.healthy.Store(true)
+	opts.Healthy = b.healthy.Load
+	opts.OnResponse = func(code int) { b.mu.Lock(); b.codes[code]++; b.mu.Unlock() }
+	opts.OnFailure = func(name k8s.ServiceName, at netip.AddrPort, err error) {
+		b.mu.Lock()
+		b.failures = append(b.failures, fmt.Sprintf("%s %s: %v", name, at, err))
+		b.mu.Unlock()
+	}
+	opts.Log = slog.New(slog.DiscardHandler)
+	b.Services = NewServices(opts)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	runner := b.ns.fork(t) // what Run listens on is in the namespace
+	go func() {
+		defer close(done)
+		runner.do(func() { b.Run(ctx) })
+	}()
+	b.stop = func() { cancel(); <-done }
+	t.Cleanup(b.stop)
+	return b
+}
+
+func name(s string) k8s.ServiceName {
+	ns, n, _ := strings.Cut(s, "/")
+	return k8s.ServiceName{Namespace: ns, Name: n}
+}
+
+// update hands over changes: "ns/name" to the health check, nil if it is gone.
+func (b *servicesBed) update(changes map[string]*k8s.HealthCheck, local ...string) {
+	c := k8s.Changes{HealthChecks: map[k8s.ServiceName]*k8s.HealthCheck{}}
+	for n, h := range changes {
+		c.HealthChecks[name(n)] = h
+	}
+	m := &k8s.Model{Node: b.nodeNow()}
+	if local != nil {
+		m.Node = k8s.Node{}
+		for _, a := range local {
+			m.Node.Local = append(m.Node.Local, netip.MustParseAddr(a))
+			m.Node.IPs = append(m.Node.IPs, netip.MustParseAddr(a))
+		}
+	}
+	b.Update(m, c)
+}
+
+func (b *servicesBed) nodeNow() k8s.Node {
+	b.Services.mu.Lock()
+	defer b.Services.mu.Unlock()
+	return b.Services.node
+}
+
+func check(port uint16, local4, local6 int) *k8s.HealthCheck {
+	return &k8s.HealthCheck{Port: port, Local4: local4, Local6: local6}
+}
+
+// waitOpen waits until something listens at an address, waitClosed until nothing does.
+func (b *servicesBed) waitOpen(addr string) {
+	b.t.Helper()
+	eventually(b.t, addr+" is open", func() bool { return !b.ns.refuses(addr) })
+}
+
+func (b *servicesBed) waitClosed(addr string) {
+	b.t.Helper()
+	eventually(b.t, addr+" is closed", func() bool { return b.ns.refuses(addr) })
+}
+
+// get asks and gives status code and weight, such as "200 2".
+func (b *servicesBed) get(url string) string {
+	b.t.Helper()
+	r, err := b.ns.client().Get(url)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer r.Body.Close()
+	return fmt.Sprint(r.StatusCode, " ", r.Header.Get("X-Load-Balancing-Endpoint-Weight"))
+}
+
+// The answer is kube-proxy's, header by header and byte by byte, at any path and in both families.
+func TestAnswer(t *testing.T) {
+	b := newServicesBed(t, ServicesOptions{})
+	b.update(map[string]*k8s.HealthCheck{"default/web": check(31000, 2, 0)})
+	b.waitOpen("127.0.0.1:31000")
+	b.waitOpen("[::1]:31000")
+	for _, c := range []struct {
+		url     string
+		healthy bool
+		code    int
+		body    string
+	}{
+		{"http://127.0.0.1:31000", true, 200, "{\n\t\"service\": {\n\t\t\"namespace\": \"default\",\n\t\t\"name\": \"web\"\n\t},\n\t\"localEndpoints\": 2,\n\t\"serviceProxyHealthy\": true\n}"},
+		{"http://127.0.0.1:31000/a//b/../c?d=e", true, 200, "{\n\t\"service\": {\n\t\t\"namespace\": \"default\",\n\t\t\"name\": \"web\"\n\t},\n\t\"localEndpoints\": 2,\n\t\"serviceProxyHealthy\": true\n}"},
+		{"http://127.0.0.1:31000/healthz", false, 503, "{\n\t\"service\": {\n\t\t\"namespace\": \"default\",\n\t\t\"name\": \"web\"\n\t},\n\t\"localEndpoints\": 2,\n\t\"serviceProxyHealthy\": false\n}"},
+		{"http://[::1]:31000/", true, 503, "{\n\t\"service\": {\n\t\t\"namespace\": \"default\",\n\t\t\"name\": \"web\"\n\t},\n\t\"localEndpoints\": 0,\n\t\"serviceProxyHealthy\": true\n}"},
+	} {
+		b.healthy.Store(c.healthy)
+		r, err := b.ns.client().Get(c.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(r.Body)
+		r.Body.Close()
+		if r.StatusCode != c.code || string(body) != c.body {
+			t.Errorf("%s, healthy %v: %d\n%s\nwant %d\n%s", c.url, c.healthy, r.StatusCode, body, c.code, c.body)
+		}
+		weight := "2"
+		if strings.Contains(c.url, "::1") {
+			weight = "0"
+		}
+		for h, want := range map[string]string{"Content-Type": "application/json", "X-Content-Type-Options": "nosniff", "X-Load-Balancing-Endpoint-Weight": weight} {
+			if got := r.Header.Values(h); !slices.Equal(got, []string{want}) {
+				t.Errorf("%s: %s is %q, want %q", c.url, h, got, want)
+			}
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.codes[200] != 2 || b.codes[503] != 2 {
+		t.Errorf("counted %v", b.codes)
+	}
+}
+
+// A changed count is in force when Update returns, over connections that were there before too.
+func TestCountWithoutListeningAnew(t *testing.T) {
+	b := newServicesBed(t, ServicesOptions{})
+	b.update(map[string]*k8s.HealthCheck{"default/web": check(31000, 0, -1)})
+	b.waitOpen("127.0.0.1:31000")
+	dials := 0
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		dials++
+		return b.ns.dial(ctx, network, addr)
+	}}}
+	for n := range 200 {
+		b.update(map[string]*k8s.HealthCheck{"default/web": check(31000, n, -1)})
+		r, err := client.Get("http://127.0.0.1:31000")
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.Copy(io.Discard, r.Body)
+		r.Body.Close()
+		if got := r.Header.Get("X-Load-Balancing-Endpoint-Weight"); got != fmt.Sprint(n) {
+			t.Fatalf("told %s endpoints, want %d", got, n)
+		}
+	}
+	if dials != 1 {
+		t.Errorf("%d connections for 200 requests: the port was opened anew", dials)
+	}
+}
+
+func TestPortsComeAndGo(t *testing.T) {
+	b := newServicesBed(t, ServicesOptions{})
+	b.update(map[string]*k8s.HealthCheck{"default/a": check(31000, 1, -1), "default/b": check(31001, 2, 2)})
+	for _, addr := range []string{"127.0.0.1:31000", "127.0.0.1:31001", "[::1]:31001"} {
+		b.waitOpen(addr)
+	}
+	if !b.ns.refuses("[::1]:31000") {
+		t.Error("a Service that is not served over IPv6 has a health check there")
+	}
+	// Two Services swap their ports: each is closed before the other opens it.
+	b.update(map[string]*k8s.HealthCheck{"default/a": check(31001, 1, -1), "default/b": check(31000, 2, 2)})
+	b.waitOpen("[::1]:31000")
+	b.waitClosed("[::1]:31001")
+	eventually(t, "the ports are swapped", func() bool {
+		return b.get("http://127.0.0.1:31000") == "200 2" && b.get("http://127.0.0.1:31001") == "200 1"
+	})
+	// A Service that loses a family keeps the other.
+	b.update(map[string]*k8s.HealthCheck{"default/b": check(31000, -1, 2)})
+	b.waitClosed("127.0.0.1:31000")
+	if got := b.get("http://[::1]:31000"); got != "200 2" {
+		t.Errorf("over IPv6: %s", got)
+	}
+	b.update(map[string]*k8s.HealthCheck{"default/a": nil, "default/b": nil, "default/never": nil})
+	b.waitClosed("127.0.0.1:31001")
+	b.waitClosed("[::1]:31000")
+	// Everything is closed when Run returns, and connections end.
+	b.update(map[string]*k8s.HealthCheck{"default/a": check(31002, 1, 1)})
+	b.waitOpen("127.0.0.1:31002")
+	c, err := b.ns.dial(context.Background(), "tcp", "127.0.0.1:31002")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	eventually(t, "the connection is accepted", func() bool { b.guard.mu.Lock(); defer b.guard.mu.Unlock(); return len(b.guard.conns) > 0 })
+	b.stop()
+	if !b.ns.refuses("127.0.0.1:31002") || !b.ns.refuses("[::1]:31002") {
+		t.Error("open after the end")
+	}
+	c.SetDeadline(time.Now().Add(5 * time.Second))
+	if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the connection did not end: %v", err)
+	}
+}
+
+// --nodeport-addresses restricts each family by itself, and follows the node's addresses.
+func TestNodePortAddresses(t *testing.T) {
+	b := newServicesBed(t, ServicesOptions{NodePortAddresses: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}},
+		"10.1.0.1/32", "10.1.0.2/32", "10.2.0.1/32")
+	b.update(map[string]*k8s.HealthCheck{"default/web": check(31000, 1, 1)}, "10.1.0.1", "10.2.0.1")
+	b.waitOpen("10.1.0.1:31000")
+	b.waitOpen("[::1]:31000") // no prefix of the family: not restricted
+	for _, addr := range []string{"10.2.0.1:31000", "127.0.0.1:31000", "10.1.0.2:31000"} {
+		if !b.ns.refuses(addr) {
+			t.Errorf("%s is open", addr)
+		}
+	}
+	b.update(nil, "10.1.0.2", "10.2.0.1")
+	b.waitOpen("10.1.0.2:31000")
+	b.waitClosed("10.1.0.1:31000")
+}
+
+func TestNodePortPrimary(t *testing.T) {
+	b := newServicesBed(t, ServicesOptions{NodePortPrimary: true}, "10.1.0.1/32", "10.1.0.2/32")
+	b.update(map[string]*k8s.HealthCheck{"default/web": check(31000, 1, 1)}, "10.1.0.2", "10.1.0.1")
+	b.waitOpen("10.1.0.2:31000")
+	for _, addr := range []string{"10.1.0.1:31000", "[::1]:31000"} {
+		if !b.ns.refuses(addr) {
+			t.Errorf("%s is open", addr)
+		}
+	}
+}
+
+// A port that is taken is reported once, does not hold up the others, and is opened when it is free.
+func TestTakenPort(t *testing.T) {
+	b := newServicesBed(t, ServicesOptions{})
+	free := b.ns.occupy(t, "tcp4", "127.0.0.1:31000")
+	b.update(map[string]*k8s.HealthCheck{"default/a": check(31000, 1, 1), "default/b": check(31001, 1, 1)})
+	b.waitOpen("127.0.0.1:31001")
+	b.waitOpen("[::1]:31000") // the same Service in the other family
+	want := "health check of Service default/a at 0.0.0.0:31000: bind: address already in use"
+	eventually(t, "the failure is known", func() bool { return slices.Equal(b.Failures(), []string{want}) })
+	time.Sleep(retryFirst + 200*time.Millisecond) // at least one more attempt
+	b.mu.Lock()
+	if want := []string{"default/a 0.0.0.0:31000: bind: address already in use"}; !slices.Equal(b.failures, want) {
+		t.Errorf("told %q, want %q", b.failures, want)
+	}
+	b.mu.Unlock()
+	free()
+	eventually(t, "the port is open now that it is free", func() bool { return len(b.Failures()) == 0 })
+	if got := b.get("http://127.0.0.1:31000"); got != "200 1" {
+		t.Errorf("answered %s", got)
+	}
+}
+
+// Of two Services with one port, as only files can have them, the first by name has it; the other gets it at once when
+// the first is gone.
+func TestTwoServicesWithOnePort(t *testing.T) {
+	b := newServicesBed(t, ServicesOptions{})
+	b.update(map[string]*k8s.HealthCheck{"default/a": check(31000, 1, -1), "default/b": check(31000, 2, -1)})
+	eventually(t, "one fails", func() bool { return len(b.Failures()) == 1 })
+	if got := b.get("http://127.0.0.1:31000"); got != "200 1" {
+		t.Errorf("answered %s", got)
+	}
+	start := time.Now()
+	b.update(map[string]*k8s.HealthCheck{"default/a": nil})
+	eventually(t, "the other has it", func() bool { return len(b.Failures()) == 0 && !b.ns.refuses("127.0.0.1:31000") })
+	if took := time.Since(start); took > retryFirst/2 {
+		t.Errorf("took %v: waited for the next attempt", took)
+	}
+	if got := b.get("http://127.0.0.1:31000"); got != "200 2" {
+		t.Errorf("answered %s", got)
+	}
+}
+
+// A port is free for the next nkp as soon as Run has returned, although connections lie in TIME_WAIT.
+func TestRestart(t *testing.T) {
+	b := newServicesBed(t, ServicesOptions{})
+	b.update(map[string]*k8s.HealthCheck{"default/web": check(31000, 1, 1)})
+	b.waitOpen("127.0.0.1:31000")
+	for range 10 {
+		b.get("http://127.0.0.1:31000")
+	}
+	b.stop()
+	for _, network := range []string{"tcp4", "tcp6"} {
+		b.ns.occupy(t, network, ":31000")()
+	}
+}
+
+// Update returns at once, even where Run does nothing.
+func TestUpdateDoesNotWait(t *testing.T) {
+	s := NewServices(ServicesOptions{Log: slog.New(slog.DiscardHandler)})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range 10000 {
+			s.Update(&k8s.Model{}, k8s.Changes{HealthChecks: map[k8s.ServiceName]*k8s.HealthCheck{{Namespace: "ns", Name: fmt.Sprint(i)}: check(uint16(20000+i), 1, 1)}})
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Fatal("Update waits")
+	}
+}
+
+// Clients that hold many connections and say nothing keep no probe out, and take no more than their share.
+func TestSilentClients(t *testing.T) {
+	b := newServicesBed(t, ServicesOptions{})
+	b.guard.most = 20
+	b.update(map[string]*k8s.HealthCheck{"default/web": check(31000, 1, 1)})
+	b.waitOpen("127.0.0.1:31000")
+	for range 200 {
+		c, err := b.ns.dial(context.Background(), "tcp", "127.0.0.1:31000")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	if got := b.get("http://127.0.0.1:31000"); got != "200 1" {
+		t.Errorf("answered %s", got)
+	}
+	b.guard.mu.Lock()
+	defer b.guard.mu.Unlock()
+	if n := len(b.guard.conns); n > 20 {
+		t.Errorf("%d connections", n)
+	}
+}
+
+// A header without end is refused.
+func TestEndlessHeader(t *testing.T) {
+	b := newServicesBed(t, ServicesOptions{})
+	b.update(map[string]*k8s.HealthCheck{"default/web": check(31000, 1, 1)})
+	b.waitOpen("127.0.0.1:31000")
+	c, err := b.ns.dial(context.Background(), "tcp", "127.0.0.1:31000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(20 * time.Second))
+	fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\n")
+	sent := 0
+	for ; sent < 1<<20; sent += 1000 {
+		if _, err := fmt.Fprintf(c, "X-%d: %s\r\n", sent, strings.Repeat("x", 990)); err != nil {
+			if !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
+				t.Fatal(err)
+			}
+			return
+		}
+	}
+	r, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil || r.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+		t.Errorf("after %d bytes of header: %v, %v", sent, r, err)
+	}
+}

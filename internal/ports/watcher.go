@@ -1,0 +1,208 @@
+package ports
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+const (
+	defaultEvery = 30 * time.Second
+	settle       = time.Second // changes of Services come in bursts: one look for all of them
+)
+
+// WatcherOptions are the settings of a Watcher.
+type WatcherOptions struct {
+	// Every is how often it looks, beside after changes of Services; 0: every 30 s.
+	Every time.Duration
+	// OnConflict is told of each conflict once, when it is found (for UDP: found twice), and again only if it was gone in
+	// between. It is called on the goroutine of Run; nil: nobody is told.
+	OnConflict func(Conflict)
+	Log        *slog.Logger
+}
+
+// Watcher knows at any time which Services hide a process's port. Make it with NewWatcher and start Run once; Update
+// and Conflicts may be called before, after and meanwhile, from any goroutine.
+type Watcher struct {
+	opts WatcherOptions
+	news chan struct{} // one token: claims changed
+	scan func() ([]Listener, error)
+
+	mu        sync.Mutex // protects all below; never held while the kernel is asked
+	claims    map[k8s.PortName]*k8s.ServicePort
+	node      k8s.Node
+	conflicts []Conflict
+
+	fresh map[uint32]bool // inodes of UDP sockets that the last look met for the first time; Run's alone
+}
+
+// NewWatcher gives a Watcher that knows no Service.
+func NewWatcher(opts WatcherOptions) *Watcher {
+	if opts.Every == 0 {
+		opts.Every = defaultEvery
+	}
+	return &Watcher{
+		opts:   opts,
+		news:   make(chan struct{}, 1),
+		scan:   Scan,
+		claims: map[k8s.PortName]*k8s.ServicePort{},
+		fresh:  map[uint32]bool{},
+	}
+}
+
+// Update takes what changed; its time grows with that alone. It never waits, and keeps no map of model.
+func (w *Watcher) Update(model *k8s.Model, changes k8s.Changes) {
+	w.mu.Lock()
+	w.node = model.Node
+	changed := changes.Node
+	for name, p := range changes.Ports {
+		before := w.claims[name]
+		if p != nil && slices.ContainsFunc(p.Frontends, func(f k8s.Frontend) bool { return claims(&f) }) {
+			w.claims[name] = p
+			changed = changed || before == nil || !sameClaims(before, p)
+		} else if before != nil {
+			delete(w.claims, name)
+			changed = true
+		}
+	}
+	w.mu.Unlock()
+	if changed {
+		select {
+		case w.news <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func sameClaims(a, b *k8s.ServicePort) bool {
+	return slices.EqualFunc(a.Frontends, b.Frontends, func(f, g k8s.Frontend) bool {
+		return f.Type == g.Type && f.Address == g.Address && f.Port == g.Port && f.ShadowedBy == g.ShadowedBy
+	})
+}
+
+// Conflicts gives what was found last, sorted. The slice is not to be changed.
+func (w *Watcher) Conflicts() []Conflict {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.conflicts
+}
+
+// Run looks until the context ends, and returns nil then. Where the kernel cannot be asked it only waits.
+func (w *Watcher) Run(ctx context.Context) error {
+	tick := time.NewTicker(w.opts.Every)
+	defer tick.Stop()
+	failed := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		case <-w.news:
+			if !sleep(ctx, settle) {
+				return nil
+			}
+		}
+		err := w.look()
+		switch {
+		case err == nil:
+			failed = ""
+		case errors.Is(err, errors.ErrUnsupported):
+			<-ctx.Done()
+			return nil
+		case err.Error() != failed:
+			failed = err.Error()
+			w.opts.Log.Warn("cannot find out whether Services hide ports of processes; trying again", "error", err)
+		}
+	}
+}
+
+// look compares once.
+func (w *Watcher) look() error {
+	listeners, err := w.scan()
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	m := newMatcher(listeners, w.node)
+	for _, p := range w.claims {
+		m.match(p)
+	}
+	before := w.conflicts
+	w.mu.Unlock()
+
+	now := w.settled(m.sorted(), before)
+	known := make(map[key]Conflict, len(before))
+	for _, c := range before {
+		known[c.key()] = c
+	}
+	identify(now, known)
+	w.mu.Lock()
+	w.conflicts = now
+	w.mu.Unlock()
+
+	for _, c := range now {
+		if _, ok := known[c.key()]; ok {
+			continue
+		}
+		w.opts.Log.Warn(c.String())
+		if w.opts.OnConflict != nil {
+			w.opts.OnConflict(c)
+		}
+	}
+	return nil
+}
+
+// settled leaves out UDP sockets that were not there at the last look: they may be those of clients, which take any free
+// port and live as long as a question and its answer.
+func (w *Watcher) settled(now, before []Conflict) []Conflict {
+	known, fresh := w.fresh, map[uint32]bool{}
+	for _, c := range before {
+		known[c.Listener.Inode] = true
+	}
+	w.fresh = fresh
+	return slices.DeleteFunc(now, func(c Conflict) bool {
+		if c.Listener.Protocol != v1.ProtocolUDP || known[c.Listener.Inode] {
+			return false
+		}
+		fresh[c.Listener.Inode] = true
+		return true
+	})
+}
+
+// identify enters the processes: those of the same sockets as before are known, the others are looked for.
+func identify(conflicts []Conflict, known map[key]Conflict) {
+	unknown := map[uint32]bool{}
+	for i := range conflicts {
+		c := &conflicts[i]
+		if k, ok := known[c.key()]; ok && k.Listener.Inode == c.Listener.Inode && k.Process.PID != 0 {
+			c.Process = k.Process
+		} else if c.Listener.Inode != 0 {
+			unknown[c.Listener.Inode] = true
+		}
+	}
+	found := owners(unknown)
+	for i := range conflicts {
+		if p, ok := found[conflicts[i].Listener.Inode]; ok {
+			conflicts[i].Process = p
+		}
+	}
+}
+
+// sleep reports false if the context ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
