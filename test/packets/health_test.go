@@ -1,0 +1,113 @@
+//go:build linux
+
+package packets
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nkp-proxy/nkp/internal/testbed"
+)
+
+// get asks a host's HTTP server from another host.
+func (c *cluster) get(from *testbed.Host, url string) (status int, body string, err error) {
+	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+			return from.DialTCP(ctx, addr, testbed.DialOptions{})
+		}}}
+	res, err := client.Get(url)
+	if err != nil {
+		return 0, "", err
+	}
+	defer res.Body.Close()
+	data, err := io.ReadAll(res.Body)
+	return res.StatusCode, string(data), err
+}
+
+// A process of the node that listens where a Service is served is hidden by it: status and the log name both.
+func TestTakenPort(t *testing.T) {
+	t.Parallel()
+	nodePort := service("web", "40.0.0.1", exposed(30784))
+	balanced := service("shop", "40.0.0.2", func(s *v1.Service) {
+		s.Spec.Type = v1.ServiceTypeLoadBalancer
+		s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: testbed.NodeIP4.String()}}
+	})
+	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC)
+	for _, port := range []int{30784, 80} {
+		_, err := c.Node.ServeTCP(port)
+		must(t, err)
+	}
+	c.put(nodePort, balanced)
+	c.run()
+	c.settle()
+	has := func(wants ...string) {
+		t.Helper()
+		deadline := time.Now().Add(settleLimit)
+		for {
+			out, _, _ := c.nkp("status", "--socket", c.socket())
+			missing := ""
+			for _, w := range wants {
+				if !strings.Contains(out, w) {
+					missing = w
+				}
+			}
+			if missing == "" {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("status does not say %q:\n%s", missing, out)
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+	has("NodePort 30784/TCP of default/web:http is also listened on by packets.test (pid ",
+		testbed.NodeIP4.String()+":80/TCP of default/shop:http is also listened on by")
+	if log := c.agent.log.String(); !strings.Contains(log, "PortInUse") {
+		t.Error("no Event in the log: ", tail(log, 2000))
+	}
+}
+
+// /healthz says whether load balancers should send traffic to this node, /livez whether nkp works.
+func TestHealthz(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, testbed.Options{})
+	c.put()
+	c.run()
+	c.settle()
+	const url = "http://127.0.0.1:10256"
+	expect := func(path string, want int) {
+		t.Helper()
+		deadline := time.Now().Add(settleLimit)
+		for {
+			status, body, err := c.get(c.Node, url+path)
+			var answer struct{ NodeEligible, Healthy *bool }
+			if err == nil && status == want && json.Unmarshal([]byte(body), &answer) == nil {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: %d %s %v; want %d", path, status, body, err, want)
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+	expect("/healthz", 200)
+	expect("/livez", 200)
+	c.put(&v1.Node{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: nodeName},
+		Spec:   v1.NodeSpec{Taints: []v1.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Value: "1", Effect: v1.TaintEffectNoSchedule}}},
+		Status: v1.NodeStatus{Addresses: []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: testbed.NodeIP4.String()}}},
+	})
+	delete(c.objects, "node") // the harness's own
+	c.write()
+	expect("/healthz", 503)
+	expect("/livez", 200)
+}
