@@ -43,7 +43,7 @@ test-kernel: deps ## the packet tests on the kernel datapath, in an emulated mac
 	@test/kernel/run
 
 FUZZTIME ?= 10s
-FUZZDIRS := k8s ofctrl ovsdb pipeline
+FUZZDIRS := k8s ofctrl ovsdb pipeline internal/ports
 
 fuzz: ## every fuzz target for FUZZTIME (10s): what switch, database and manifests may send
 	@grep -rlE '^func Fuzz' --include='*_test.go' $(FUZZDIRS) | xargs -n 1 dirname | sort -u | while read -r dir; do \

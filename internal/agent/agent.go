@@ -115,7 +115,13 @@ func (a *Agent) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return a.source.Run(ctx, a.box) })
 	g.Go(func() error { return a.events.Run(ctx) })
-	g.Go(func() error { return a.proxy.Run(ctx) })
+	g.Go(func() error {
+		err := a.proxy.Run(ctx)
+		if err != nil {
+			a.events.Node(k8s.EventWarning, "FailedToStartProxierHealthcheck", "StartServiceProxy", err.Error())
+		}
+		return err
+	})
 	for _, f := range a.followers {
 		g.Go(func() error { return f.Run(ctx) })
 	}

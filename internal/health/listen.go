@@ -102,7 +102,7 @@ func (l *listeners) fail(k listenKey, err error) {
 		f = &failure{}
 		l.waiting[k] = f
 	}
-	f.err, f.pause = err, min(max(2*f.pause, retryFirst), retryLast)
+	f.err, f.pause = err, min(max(2*f.pause, l.services.opts.retry), retryLast)
 	f.due = time.Now().Add(f.pause)
 }
 

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -24,6 +25,8 @@ type ServicesOptions struct {
 	// OnResponse counts answers by status code, on any goroutine. nil: nobody counts.
 	OnResponse func(code int)
 	Log        *slog.Logger
+
+	retry time.Duration // before the second attempt to listen; retryFirst but in tests
 }
 
 // Services serves the health check node ports: each family and port has a listener of its own at every address that
@@ -42,6 +45,9 @@ type Services struct {
 
 // NewServices gives Services that listen nowhere yet.
 func NewServices(opts ServicesOptions) *Services {
+	if opts.retry == 0 {
+		opts.retry = retryFirst
+	}
 	return &Services{
 		opts:   opts,
 		guard:  newGuard(maxConns, opts.Log),

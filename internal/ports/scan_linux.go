@@ -108,6 +108,22 @@ const (
 // attrV6Only is INET_DIAG_SKV6ONLY: a byte, 1 if the socket takes no IPv4.
 const attrV6Only = 11
 
+// v6Only looks for that attribute. Attributes are length, type (16 bits each), value, and padding to 4 bytes, which may
+// be missing at the end.
+func v6Only(attrs []byte) bool {
+	for len(attrs) >= unix.SizeofNlAttr {
+		n := int(binary.NativeEndian.Uint16(attrs))
+		if n < unix.SizeofNlAttr || n > len(attrs) {
+			return false
+		}
+		if binary.NativeEndian.Uint16(attrs[2:]) == attrV6Only && n > unix.SizeofNlAttr {
+			return attrs[unix.SizeofNlAttr] != 0
+		}
+		attrs = attrs[min((n+3)&^3, len(attrs)):]
+	}
+	return false
+}
+
 // parseDiag reads a struct inet_diag_msg and its attributes.
 func parseDiag(b []byte) (l Listener, ok bool) {
 	if len(b) < diagLen {
@@ -119,16 +135,7 @@ func parseDiag(b []byte) (l Listener, ok bool) {
 		addr = netip.AddrFrom4([4]byte(b[diagAddr:]))
 	case unix.AF_INET6:
 		addr = netip.AddrFrom16([16]byte(b[diagAddr:])).Unmap()
-		l.Both = addr == netip.IPv6Unspecified()
-		attrs, err := nl.ParseRouteAttr(b[diagLen:])
-		if err != nil {
-			return l, false
-		}
-		for _, a := range attrs {
-			if a.Attr.Type == attrV6Only && len(a.Value) > 0 && a.Value[0] != 0 {
-				l.Both = false
-			}
-		}
+		l.Both = addr == netip.IPv6Unspecified() && !v6Only(b[diagLen:])
 	default:
 		return l, false
 	}
