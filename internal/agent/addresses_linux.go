@@ -18,9 +18,9 @@ const addressesPeriod = time.Minute
 const ipvsDevice = "kube-ipvs0"
 
 // LocalAddresses gives the addresses of the node's interfaces at which a NodePort may be served, sorted: not those of
-// loopback interfaces, nor link-local ones. It gives none where somebody said which addresses the node has, and where the
-// bridge cannot be seen, because this is another network namespace than the node's.
-func (s *Settings) LocalAddresses() ([]netip.Addr, error) {
+// loopback interfaces, nor link-local ones. It gives none where somebody said which addresses the node has, and in mode
+// ovs where the bridge cannot be seen, because this is another network namespace than the node's.
+func (s *Settings) LocalAddresses(mode Mode) ([]netip.Addr, error) {
 	if len(s.NodeIPs) > 0 {
 		return nil, nil
 	}
@@ -28,7 +28,7 @@ func (s *Settings) LocalAddresses() ([]netip.Addr, error) {
 	if err != nil {
 		return nil, err
 	}
-	others, here := map[int]bool{}, false
+	others, here := map[int]bool{}, mode != ModeOVS
 	for _, l := range links {
 		a := l.Attrs()
 		others[a.Index] = a.Flags&net.FlagLoopback != 0 || a.Name == ipvsDevice
@@ -54,7 +54,7 @@ func (s *Settings) LocalAddresses() ([]netip.Addr, error) {
 }
 
 // watchAddresses sends the local addresses whenever they are no longer what they were, until the context ends.
-func (s *Settings) watchAddresses(ctx context.Context, last []netip.Addr, log *slog.Logger) <-chan []netip.Addr {
+func (s *Settings) watchAddresses(ctx context.Context, mode Mode, last []netip.Addr, log *slog.Logger) <-chan []netip.Addr {
 	out := make(chan []netip.Addr)
 	go func() {
 		updates := make(chan netlink.AddrUpdate, 16)
@@ -74,7 +74,7 @@ func (s *Settings) watchAddresses(ctx context.Context, last []netip.Addr, log *s
 			case <-ctx.Done():
 				return
 			}
-			ips, err := s.LocalAddresses()
+			ips, err := s.LocalAddresses(mode)
 			if err != nil {
 				log.Warn("cannot list the node's addresses", "error", err)
 				continue

@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/health"
 	"github.com/nkp-proxy/nkp/internal/ports"
 	"github.com/nkp-proxy/nkp/internal/sysctl"
@@ -22,11 +21,12 @@ import (
 // Options are what an Agent works with.
 type Options struct {
 	Settings
-	Reason string // why nkp runs in this mode, for status
+	Mode   Mode
+	Reason string // why this mode, for status
 	Source k8s.Source
 	Kind   string // what the source is, for status
 	Events *k8s.Recorder
-	DB     *ovsdb.Client // the switch
+	DB     *ovsdb.Client // the switch, for ModeOVS
 	Log    *slog.Logger
 }
 
@@ -34,29 +34,31 @@ type Options struct {
 type Agent struct {
 	set     Settings
 	log     *slog.Logger
+	mode    Mode
 	reason  string
 	source  k8s.Source
 	kind    string
 	events  *k8s.Recorder
 	started time.Time
 
-	plane     *bridge.Plane
-	proxy     *health.Proxy    // /healthz and /livez
-	checks    *health.Services // health check node ports
-	ports     *ports.Watcher
-	followers []follower
-	sysctls   []string // warnings
+	planes
+	proxy   *health.Proxy    // /healthz and /livez
+	checks  *health.Services // health check node ports
+	ports   *ports.Watcher
+	sysctls []string // warnings
 
 	box  *mailbox
 	asks chan func() // questions of the socket, answered on the loop
 
 	// What follows belongs to the loop alone.
-	tracker  *k8s.Tracker
-	model    *k8s.Model
-	synced   bool // the source has told all it knows
-	handed   bool // the data plane has got it
-	problems k8s.Problems
-	warned   map[k8s.Warning]bool // warnings of the model that were logged
+	tracker   *k8s.Tracker
+	model     *k8s.Model
+	synced    bool // the source has told all it knows
+	handed    bool // the data plane has got it
+	problems  k8s.Problems
+	warned    map[k8s.Warning]bool // warnings of the model that were logged
+	followers []follower
+	spawn     func(run func(context.Context) error) // runs something as long as the agent
 }
 
 // follower follows the model: a data plane, or what stands beside it.
@@ -67,42 +69,46 @@ type follower interface {
 	Run(context.Context) error
 }
 
-// New gives an Agent for a node whose data plane is an Open vSwitch bridge.
-func New(o Options) *Agent {
+// New gives an Agent. It fails if the settings of the data plane make no sense.
+func New(o Options) (*Agent, error) {
 	a := &Agent{
-		set: o.Settings, log: o.Log, reason: o.Reason, source: o.Source, kind: o.Kind, events: o.Events, started: time.Now(),
+		set: o.Settings, log: o.Log, mode: o.Mode, reason: o.Reason, source: o.Source, kind: o.Kind, events: o.Events, started: time.Now(),
 		box:     newMailbox(),
 		asks:    make(chan func()),
 		tracker: k8s.NewTracker(o.TrackerOptions()),
 		model:   &k8s.Model{},
 		warned:  map[k8s.Warning]bool{},
 	}
-	a.proxy = health.NewProxy(health.ProxyOptions{Addr: o.HealthzAddr, HardFail: o.BindHardFail, Log: o.Log})
+	a.proxy = health.NewProxy(health.ProxyOptions{
+		Addr: o.HealthzAddr, HardFail: o.BindHardFail, Timeout: 2 * o.IPTables.SyncPeriod, Log: o.Log,
+	})
 	a.checks = health.NewServices(health.ServicesOptions{
 		NodePortAddresses: o.NodePortAddresses, NodePortPrimary: o.NodePortPrimary, Healthy: a.proxy.Healthy,
 		OnFailure: func(name k8s.ServiceName, at netip.AddrPort, err error) {
-			a.events.Service(name, k8s.EventWarning, "FailedToStartServiceHealthcheck", "Listen",
-				fmt.Sprintf("node %s cannot listen on the health check node port %s: %v", a.set.NodeName, at, err))
+			a.warnService(name, "FailedToStartServiceHealthcheck", "Listen", fmt.Sprintf("cannot listen on the health check node port %s: %v", at, err))
 		},
 		Log: o.Log,
 	})
 	a.ports = ports.NewWatcher(ports.WatcherOptions{
-		OnConflict: func(c ports.Conflict) {
-			a.events.Service(c.Service.ServiceName, k8s.EventWarning, "PortInUse", "Serve", fmt.Sprintf("node %s: %s", a.set.NodeName, c))
-		},
-		Log: o.Log,
+		OnConflict: func(c ports.Conflict) { a.warnService(c.Service.ServiceName, "PortInUse", "Serve", c.String()) },
+		Log:        o.Log,
 	})
-	a.plane = bridge.New(o.Settings.Settings, o.DB, bridge.Hooks{
-		Queued: func() { a.proxy.Queued(families...) },
-		InStep: func() { a.proxy.Updated(families...) },
-		Refused: func(n k8s.PortName, reason string) {
-			if n != (k8s.PortName{}) {
-				a.events.Service(n.ServiceName, k8s.EventWarning, "RefusedBySwitch", "Program", fmt.Sprintf("node %s: %s: %s", a.set.NodeName, n, reason))
-			}
-		},
-	}, o.Log)
-	a.followers = []follower{a.plane, a.checks, a.ports}
-	return a
+	if err := a.makePlanes(o.DB); err != nil {
+		return nil, err
+	}
+	a.followers = append(a.followers, a.checks, a.ports)
+	return a, nil
+}
+
+func (a *Agent) noteModes(modes ...Mode) {
+	if err := a.set.noteModes(modes...); err != nil {
+		a.log.Warn("cannot remember the data plane for the next start", "error", err)
+	}
+}
+
+// warnService writes an Event about something that this node cannot do for a Service.
+func (a *Agent) warnService(name k8s.ServiceName, reason, action, text string) {
+	a.events.Service(name, k8s.EventWarning, reason, action, fmt.Sprintf("node %s: %s", a.set.NodeName, text))
 }
 
 var families = []k8s.Family{k8s.IPv4, k8s.IPv6}
@@ -110,9 +116,16 @@ var families = []k8s.Family{k8s.IPv4, k8s.IPv6}
 // Run works until the context ends, and returns nil then; what is installed stays. Any other return is an error that no
 // retry can mend.
 func (a *Agent) Run(ctx context.Context) error {
+	if before := a.set.changedFrom(a.mode); before != "" {
+		text := fmt.Sprintf("the data plane changed from %s to %s: %s", before, a.mode, a.reason)
+		a.log.Warn(text)
+		a.events.Node(k8s.EventWarning, "DataPlaneChanged", "StartServiceProxy", text)
+	}
+	a.noteModes(a.mode)
 	a.sysctls = sysctl.Apply(a.set.Conntrack, a.log)
 	a.events.Node(k8s.EventNormal, "Starting", "StartServiceProxy", "nkp "+Version+" serves Services here: "+a.reason)
 	g, ctx := errgroup.WithContext(ctx)
+	a.spawn = func(run func(context.Context) error) { g.Go(func() error { return run(ctx) }) }
 	g.Go(func() error { return a.source.Run(ctx, a.box) })
 	g.Go(func() error { return a.events.Run(ctx) })
 	g.Go(func() error {
@@ -123,7 +136,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	})
 	for _, f := range a.followers {
-		g.Go(func() error { return f.Run(ctx) })
+		a.spawn(f.Run)
 	}
 	g.Go(func() error { return a.loop(ctx) })
 	if a.set.Socket != "" {
@@ -137,12 +150,12 @@ func (a *Agent) Run(ctx context.Context) error {
 
 // loop owns the agent's state. It ends with the context.
 func (a *Agent) loop(ctx context.Context) error {
-	ips, err := a.set.LocalAddresses()
+	ips, err := a.set.LocalAddresses(a.mode)
 	if err != nil {
 		a.log.Warn("cannot list the node's addresses", "error", err)
 	}
 	a.tracker.SetLocalAddresses(ips)
-	addresses := a.set.watchAddresses(ctx, ips, a.log)
+	addresses := a.set.watchAddresses(ctx, a.mode, ips, a.log)
 	patience := time.NewTimer(podCIDRPatience)
 	defer patience.Stop()
 	for {
@@ -192,6 +205,9 @@ func (a *Agent) flush() {
 		return
 	}
 	model, changes := a.tracker.Flush()
+	if !a.handed {
+		a.hostPlane(model)
+	}
 	a.model, a.handed = model, true
 	if changes.Node {
 		a.proxy.SetNode(model.Node)

@@ -3,9 +3,12 @@ package agent
 import (
 	"net/netip"
 
+	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/fallback/rules"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/sysctl"
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/windows"
 )
 
 // Settings are what the command line says, beside where objects come from.
@@ -23,9 +26,19 @@ type Settings struct {
 	NodePortPrimary   bool
 	IgnoreExternalIPs bool
 
+	IPTables fallback.Options
+	Windows  windows.Options
+
 	HealthzAddr  string // of /healthz and /livez; "": nowhere
 	BindHardFail bool   // not to get an address to listen on is fatal
 	Conntrack    sysctl.Settings
+}
+
+// IPTablesOptions gives the options of the iptables data plane for a scope.
+func (s *Settings) IPTablesOptions(scope rules.Scope) fallback.Options {
+	o := s.IPTables
+	o.Scope, o.MasqueradeAll = scope, s.MasqueradeAll
+	return o
 }
 
 // TrackerOptions gives the options of the model.

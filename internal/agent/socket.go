@@ -75,14 +75,14 @@ func listen(path string) (net.Listener, error) {
 
 // diff compares what is installed with what should be; "" means equal. What has come from the source counts.
 func (a *Agent) diff(ctx context.Context) (string, error) {
-	handed := false
-	if err := a.ask(ctx, func() { handed = a.handed }); err != nil {
+	handed, now := false, planes{}
+	if err := a.ask(ctx, func() { handed, now = a.handed, a.planes }); err != nil {
 		return "", err
 	}
 	if !handed {
 		return "", errors.New("the agent's source has not synced yet")
 	}
-	return a.plane.Diff(ctx)
+	return now.Diff(ctx)
 }
 
 // Caller asks a running agent through its socket.

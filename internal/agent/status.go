@@ -5,7 +5,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/windows"
 )
 
 // Status is what `nkp status -o json` prints.
@@ -21,7 +23,11 @@ type Status struct {
 	ServicePorts int `json:"servicePorts"`
 	Endpoints    int `json:"endpoints"`
 
-	bridge.Status
+	*bridge.Status // ModeOVS
+
+	// IPTables is the data plane of ModeIPTables, or what serves the node's own traffic beside the bridge.
+	IPTables *fallback.Status `json:"iptables,omitempty"`
+	HNS      *windows.Status  `json:"hns,omitempty"` // ModeWindows
 
 	Warnings []string `json:"warnings"`
 }
@@ -37,9 +43,11 @@ type SourceStatus struct {
 
 // status describes the agent.
 func (a *Agent) status(ctx context.Context) (Status, error) {
-	s := Status{Version: Version, Node: a.set.NodeName, Started: a.started, Mode: "ovs", Reason: a.reason}
+	s := Status{Version: Version, Node: a.set.NodeName, Started: a.started, Mode: string(a.mode), Reason: a.reason}
 	var warnings []string
+	var beside *fallback.Plane // the loop may put it there
 	err := a.ask(ctx, func() {
+		beside = a.iptables
 		s.Source = SourceStatus{Kind: a.kind, Synced: a.synced, Errors: []string{}}
 		s.ServicePorts = len(a.model.Ports)
 		for _, sp := range a.model.Ports {
@@ -62,12 +70,25 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 		answers := server.Answers()
 		s.Source.Answers = &answers
 	}
-	if s.Status, err = a.plane.Status(ctx); err != nil {
-		return s, err
+	if a.bridge != nil {
+		b, err := a.bridge.Status(ctx)
+		if err != nil {
+			return s, err
+		}
+		s.Status = &b
+		warnings = append(warnings, b.Warnings...)
+	}
+	if beside != nil {
+		st := beside.Status()
+		s.IPTables = &st
+	}
+	if a.hns != nil {
+		st := a.hns.Status()
+		s.HNS = &st
 	}
 	for _, c := range a.ports.Conflicts() {
 		warnings = append(warnings, c.String())
 	}
-	s.Warnings = append([]string{}, slices.Concat(s.Status.Warnings, a.sysctls, a.checks.Failures(), warnings)...)
+	s.Warnings = append([]string{}, slices.Concat(a.sysctls, a.checks.Failures(), warnings)...)
 	return s, nil
 }

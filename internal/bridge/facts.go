@@ -127,6 +127,15 @@ func addressesOn(ifname string, ips []netip.Addr) (bool, error) {
 	return false, nil
 }
 
+// isHere tells whether an interface of this network namespace holds one of the addresses.
+func isHere(ips []netip.Addr) bool {
+	addrs, err := net.InterfaceAddrs()
+	return err == nil && slices.ContainsFunc(addrs, func(a net.Addr) bool {
+		p, err := netip.ParsePrefix(a.String())
+		return err == nil && slices.Contains(ips, p.Addr())
+	})
+}
+
 // toMAC gives the zero MAC for an address that is unknown or no Ethernet address.
 func toMAC(hw net.HardwareAddr) (m flow.MAC) {
 	if len(hw) == len(m) {

@@ -1,10 +1,13 @@
 package bridge
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/ovsdb"
+	"github.com/nkp-proxy/nkp/pipeline"
 )
 
 // Where the node lives on the bridge, its own packets for Services must get there, whatever its default route is: routes
@@ -56,6 +59,34 @@ func firstOf(ips []netip.Addr, f k8s.Family) netip.Addr {
 	return netip.Addr{}
 }
 
+// nodeOnBridge tells whether the node's address is on the bridge's LOCAL port.
+func nodeOnBridge(cfg *pipeline.Config) bool { return !cfg.NodeMAC.IsZero() && !cfg.NodeElsewhere }
+
+// hostTraffic tells who serves the node's own traffic: what --host-traffic says, and if that is auto, what fits.
+func (s *Settings) hostTraffic(cfg *pipeline.Config) HostTraffic {
+	switch {
+	case s.HostTraffic != HostAuto && s.HostTraffic != "":
+		return s.HostTraffic
+	case nodeOnBridge(cfg):
+		return HostOVS
+	case isHere(cfg.NodeIPs):
+		return HostIPTables
+	}
+	return HostOff // this is not the node's network namespace, or nobody knows its addresses
+}
+
+// HostTrafficFor tells who serves the node's own traffic, for a model.
+func (s *Settings) HostTrafficFor(m *k8s.Model, sw *ovsdb.Switch) HostTraffic {
+	cfg, _ := s.PipelineConfig(m, sw)
+	return s.hostTraffic(&cfg)
+}
+
+// HostTrafficFor tells who serves the node's own traffic, for a model. Any goroutine may call it.
+func (p *Plane) HostTrafficFor(m *k8s.Model) HostTraffic {
+	sw := p.db.Switch()
+	return p.set.HostTrafficFor(m, &sw)
+}
+
 // checkRoutes finds out who serves the node's own traffic, and sees to it that routes lead it to the bridge if that is us.
 func (p *Plane) checkRoutes() {
 	if p.compiler == nil {
@@ -63,13 +94,12 @@ func (p *Plane) checkRoutes() {
 	}
 	cfg := p.compiler.Config()
 	before := p.routes
-	p.routes = hostRoutes{form: p.set.HostTraffic}
-	onBridge := !cfg.NodeMAC.IsZero() && !cfg.NodeElsewhere
-	if p.routes.form == HostAuto || p.routes.form == "" {
-		p.routes.form = HostIPTables
-		if onBridge {
-			p.routes.form = HostOVS
-		}
+	p.routes = hostRoutes{form: p.set.hostTraffic(&cfg)}
+	onBridge := nodeOnBridge(&cfg)
+	if before.form != "" && p.routes.form != before.form {
+		p.routes.warnings = append(p.routes.warnings, fmt.Sprintf("the node's address has moved: its own traffic should be served by %s now, not %s; restart nkp to change over (no connection is lost)",
+			p.routes.form, before.form))
+		p.routes.form = before.form
 	}
 	if p.routes.form != before.form {
 		p.log.Info("the node's own traffic for Services", "servedBy", p.routes.form, "nodeOnBridge", onBridge)

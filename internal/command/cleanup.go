@@ -3,12 +3,16 @@ package command
 import (
 	"context"
 	"fmt"
+	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 
+	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
+	"github.com/nkp-proxy/nkp/windows"
 )
 
 func newCleanup() *cobra.Command {
@@ -17,42 +21,99 @@ func newCleanup() *cobra.Command {
 		Use:   "cleanup",
 		Short: "Remove everything nkp installed, and nothing else",
 		Long: `cleanup removes nkp's flows, learned flows, groups and meter from the bridge, in one transaction, and the routes that
-lead the node's own traffic there. Connections through Services end with it. It refuses to work while an agent runs on this node: the agent would put everything back.`,
-		Example: "  nkp cleanup --bridge br-int",
+lead the node's own traffic there; in iptables its chains, and the rules that lead to them; on Windows its HNS load
+balancers. Connections through Services end with it. It refuses to work while an agent runs on this node: the agent would
+put everything back.
+
+Chains in iptables bear the same names as kube-proxy's. Unless --mode iptables says so they are removed only if the last
+run of nkp on this node put them there.`,
+		Example: "  nkp cleanup --bridge br-int\n  nkp cleanup --mode iptables",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := s.resolve(); err != nil {
 				return err
 			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), askTimeout)
-			defer cancel()
 			if agent.NewCaller(s.Socket).Running() {
 				return fmt.Errorf("nkp is running (it answers on %s) and would put everything back; stop it first", s.Socket)
 			}
-			conn, err := s.connectSwitch(ctx)
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
-			snap, err := conn.ReadBack(ctx, s.Filter())
-			if err != nil {
-				return err
-			}
-			d := flow.Diff(snap.State, flow.NewState())
-			d.DelFlows = append(d.DelFlows, snap.Learned...)
-			if _, err := conn.Commit(ctx, d); err != nil {
-				return err
-			}
-			if err := bridge.RemoveRoutes(s.Bridge); err != nil {
-				return fmt.Errorf("routes for the node's own traffic: %w", err)
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "removed %d flows, %d groups and %d meters from %s\n",
-				len(d.DelFlows), len(d.DelGroups), len(d.DelMeters), s.Bridge)
-			return err
+			ctx, cancel := context.WithTimeout(cmd.Context(), askTimeout)
+			defer cancel()
+			return s.cleanup(ctx, cmd.OutOrStdout())
 		},
 	}
+	s.modeFlag(cmd.Flags())
+	s.windowsFlags(cmd.Flags())
 	s.switchFlags(cmd.Flags(), defaultOVSDB)
 	s.layoutFlags(cmd.Flags())
 	s.socketFlag(cmd.Flags())
-	s.mode, s.LocalDelivery, s.RejectRate = "auto", bridge.DeliverAuto, 1
+	s.LocalDelivery, s.RejectRate = bridge.DeliverAuto, 1
 	return cmd
+}
+
+func (s *settings) cleanup(ctx context.Context, out io.Writer) error {
+	c, ok, err := s.given()
+	if err != nil {
+		return err
+	}
+	modes := []agent.Mode{c.mode}
+	if !ok {
+		modes = s.LastModes()
+		if !slices.Contains(modes, agent.ModeIPTables) && !slices.Contains(modes, agent.ModeOVS) {
+			modes = []agent.Mode{agent.ModeOVS}
+		}
+	}
+	for _, m := range modes {
+		if err := s.cleanupOf(ctx, m, out); err != nil {
+			if !ok && m == agent.ModeOVS {
+				return fmt.Errorf("%w; what is in iptables goes with --mode iptables", err)
+			}
+			return err
+		}
+	}
+	if !ok {
+		s.ForgetModes()
+	}
+	return nil
+}
+
+func (s *settings) cleanupOf(ctx context.Context, m agent.Mode, out io.Writer) error {
+	switch m {
+	case agent.ModeIPTables:
+		n, err := fallback.Cleanup(ctx, fallback.CleanupOptions{})
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(out, "removed %d chains and %d rules in other chains from iptables\n", n.Chains, n.Rules)
+		return err
+	case agent.ModeWindows:
+		n, err := windows.Cleanup(s.Windows)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(out, "removed %d objects from HNS\n", n)
+		return err
+	}
+	return s.cleanupBridge(ctx, out)
+}
+
+func (s *settings) cleanupBridge(ctx context.Context, out io.Writer) error {
+	conn, err := s.connectSwitch(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	snap, err := conn.ReadBack(ctx, s.Filter())
+	if err != nil {
+		return err
+	}
+	d := flow.Diff(snap.State, flow.NewState())
+	d.DelFlows = append(d.DelFlows, snap.Learned...)
+	if _, err := conn.Commit(ctx, d); err != nil {
+		return err
+	}
+	if err := bridge.RemoveRoutes(s.Bridge); err != nil {
+		return fmt.Errorf("routes for the node's own traffic: %w", err)
+	}
+	_, err = fmt.Fprintf(out, "removed %d flows, %d groups and %d meters from %s\n",
+		len(d.DelFlows), len(d.DelGroups), len(d.DelMeters), s.Bridge)
+	return err
 }

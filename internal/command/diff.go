@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/fallback/rules"
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
@@ -18,10 +20,10 @@ func newDiff() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff",
 		Short: "Compare what is installed with what should be",
-		Long: `diff reads back what nkp has on the switch and compares it with what should be there: with --manifests or
---kubeconfig what those Services call for, else what the running agent wants. It changes nothing.
+		Long: `diff reads back what nkp has on the switch, or in iptables, and compares it with what should be there: with --manifests
+or --kubeconfig what those Services call for, else what the running agent wants. It changes nothing.
 
-A line with + is missing or different on the switch, a line with - should not be there.
+A line with + is missing or different, a line with - should not be there.
 Exit status: 0 equal, 1 different, 2 error.`,
 		Example: `  nkp diff
   nkp diff --kubeconfig /etc/nkp/kubeconfig
@@ -66,11 +68,21 @@ func (s *settings) diff(ctx context.Context, stderr io.Writer) (string, error) {
 		}
 		return text, nil
 	}
-	db, sw, err := s.connectDB(ctx)
+	c, sw, err := s.chooseNow(ctx)
 	if err != nil {
 		return "", err
 	}
-	defer db.Close()
+	defer c.close()
+	switch c.mode {
+	case agent.ModeWindows:
+		return "", errors.New("on Windows the agent compares: leave --manifests and --kubeconfig out")
+	case agent.ModeIPTables:
+		model, _, err := s.wantModel(ctx, c.mode, true, stderr)
+		if err != nil {
+			return "", err
+		}
+		return fallback.Diff(ctx, model, s.IPTablesOptions(rules.Everything))
+	}
 	w, err := s.want(ctx, sw, stderr)
 	if err != nil {
 		return "", err
@@ -84,5 +96,10 @@ func (s *settings) diff(ctx context.Context, stderr io.Writer) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return bridge.DiffText(flow.Diff(snap.State, w.compiler.State())), nil
+	text := bridge.DiffText(flow.Diff(snap.State, w.compiler.State()))
+	if s.HostTrafficFor(w.model, sw) == bridge.HostIPTables {
+		beside, err := fallback.Diff(ctx, w.model, s.IPTablesOptions(rules.Host))
+		return text + beside, err
+	}
+	return text, nil
 }

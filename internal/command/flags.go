@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/sysctl"
@@ -44,6 +45,7 @@ func newSettings() *settings {
 	s := &settings{}
 	s.Layout = pipeline.DefaultLayout()
 	s.HairpinIPs = slices.Clone(bridge.DefaultHairpinIPs)
+	s.IPTables = fallback.DefaultOptions()
 	s.AuditPeriod, s.CountPeriod = time.Minute, 5*time.Second
 	return s
 }
@@ -95,6 +97,27 @@ func (s *settings) conntrackFlags(f *pflag.FlagSet) {
 	f.DurationVar(&s.Conntrack.UDPStream, "conntrack-udp-timeout-stream", c.UDPStream, "timeout of answered UDP connections; 0: leave it")
 }
 
+// iptablesFlags are kube-proxy's.
+func (s *settings) iptablesFlags(f *pflag.FlagSet) {
+	o := &s.IPTables
+	f.IntVar(&o.MasqueradeBit, "iptables-masquerade-bit", o.MasqueradeBit, "bit of the packet mark that asks for masquerading, 0 to 31")
+	f.BoolVar(&o.LocalhostNodePorts, "iptables-localhost-nodeports", o.LocalhostNodePorts, "serve NodePorts on IPv4 loopback addresses too")
+	f.DurationVar(&o.SyncPeriod, "iptables-sync-period", o.SyncPeriod, "how often to look whether the rules are still there")
+	f.DurationVar(&o.MinSyncPeriod, "iptables-min-sync-period", o.MinSyncPeriod, "least time between two transactions; the first after a pause goes at once")
+	f.StringVar(&o.Backend, "iptables-backend", o.Backend, "nf_tables or legacy (default: the one that the rest of the node uses)")
+}
+
+// windowsFlags are kube-proxy's.
+func (s *settings) windowsFlags(f *pflag.FlagSet) {
+	o := &s.Windows
+	f.StringVar(&o.NetworkName, "network-name", "", "HNS network of the pods (default: the environment variable KUBE_NETWORK)")
+	f.Var((*addrValue)(&o.SourceVIP), "source-vip", "source address of load-balanced connections on overlay networks (default: that of the CNI plugin's endpoint)")
+	f.BoolVar(&o.EnableDSR, "enable-dsr", false, "let ClusterIPs answer directly (Direct Server Return)")
+	f.StringVar(&o.RootEndpointName, "root-hnsendpoint-name", "", "HNS endpoint of the host")
+	f.BoolVar(&o.ForwardHealthCheckVIP, "forward-healthcheck-vip", false, "forward health checks of load balancers to --root-hnsendpoint-name")
+	f.StringVar(&o.StateFile, "hns-state-file", "", `where nkp remembers which HNS objects are its own (default: %ProgramData%\nkp\hns.json)`)
+}
+
 // layoutFlags say what nkp takes on the bridge.
 func (s *settings) layoutFlags(f *pflag.FlagSet) {
 	f.Uint8Var(&s.Layout.TableBase, "table-base", s.Layout.TableBase, "added to every table number")
@@ -106,9 +129,13 @@ func (s *settings) layoutFlags(f *pflag.FlagSet) {
 	f.Uint16Var(&s.Layout.ZoneSNAT, "zone-snat", s.Layout.ZoneSNAT, "conntrack zone of source NAT")
 }
 
+func (s *settings) modeFlag(f *pflag.FlagSet) {
+	f.StringVar(&s.mode, "mode", "auto", "data plane: ovs, iptables, windows, or auto (ovs where its database answers and has the bridge, else iptables; on Windows windows)")
+}
+
 // pipelineFlags say what the pipeline must know of node and cluster.
 func (s *settings) pipelineFlags(f *pflag.FlagSet) {
-	f.StringVar(&s.mode, "mode", "auto", "data plane: auto or ovs (iptables and windows are not in this version)")
+	s.modeFlag(f)
 	f.StringVar(&s.NodeName, "hostname-override", "", "name of this node's Node object (default: the host name)")
 	f.StringVar(&s.ServiceProxyName, "service-proxy-name", "", "serve only Services whose label service.kubernetes.io/service-proxy-name has this value")
 	f.StringVar(&s.Uplink, "uplink-port", "", "port that leads out of the node, by name or OpenFlow number (default: port 1)")
@@ -127,17 +154,15 @@ func (s *settings) pipelineFlags(f *pflag.FlagSet) {
 	f.BoolVar(&s.MasqueradeAll, "masquerade-all", false, "masquerade all traffic to ClusterIPs")
 	f.StringVar((*string)(&s.LocalDelivery), "local-delivery", string(bridge.DeliverAuto), "Service packets to pods on this bridge: on (straight), off (through the gateway), auto (straight, unless policy sits in the gateway)")
 	f.Uint32Var(&s.RejectRate, "reject-rate", pipeline.DefaultRejectRate, "packets per second that may be refused with an answer; the rest are dropped")
+	s.iptablesFlags(f)
+	s.windowsFlags(f)
 	f.StringVar(&s.portsFile, "ports", "", "JSON file of pods on the bridge: {\"10.0.0.11\": {\"ofport\": 11, \"mac\": \"02:00:00:00:00:11\"}}")
 }
 
 // resolve checks what the flags cannot check by themselves and fills in defaults.
 func (s *settings) resolve() error {
-	switch s.mode {
-	case "auto", "ovs":
-	case "iptables", "windows":
-		return usageError("--mode %s: this version of nkp serves Open vSwitch nodes only; leave --mode out, or say ovs", s.mode)
-	default:
-		return usageError("--mode %q is not auto, ovs, iptables or windows", s.mode)
+	if err := s.checkMode(); err != nil {
+		return err
 	}
 	switch s.LocalDelivery {
 	case bridge.DeliverAuto, bridge.DeliverOn, bridge.DeliverOff:
@@ -204,6 +229,25 @@ func (s *settings) resolveAddresses() error {
 			return usageError("--hairpin-ip: %d %s addresses; one of each family is enough", n, f)
 		}
 	}
+	return nil
+}
+
+// addrValue is a flag of one address.
+type addrValue netip.Addr
+
+func (a *addrValue) Type() string { return "IP" }
+func (a *addrValue) String() string {
+	if v := netip.Addr(*a); v.IsValid() {
+		return v.String()
+	}
+	return ""
+}
+func (a *addrValue) Set(s string) error {
+	v, err := netip.ParseAddr(s)
+	if err != nil || v.Zone() != "" {
+		return fmt.Errorf("%q is not an IP address", s)
+	}
+	*a = addrValue(v.Unmap())
 	return nil
 }
 

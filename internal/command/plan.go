@@ -2,6 +2,7 @@ package command
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -10,10 +11,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ovsdb"
 	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
+	"github.com/nkp-proxy/nkp/windows"
 )
 
 func newPlan() *cobra.Command {
@@ -27,23 +31,24 @@ With --ovsdb, port numbers and MACs come from a switch; without it from the flag
 with a warning.
 
 Outputs:
-  text   per Service port: frontends, endpoints, flows and groups
-  ofctl  input for "ovs-ofctl -O OpenFlow15 bundle BRIDGE -"
-  json   the Services as nkp understands them: frontends and the endpoints in force`,
+  text      per Service port: frontends, endpoints, flows and groups (with --mode iptables or windows: those outputs)
+  ofctl     input for "ovs-ofctl -O OpenFlow15 bundle BRIDGE -"
+  iptables  input for iptables-restore, IPv4, then "# ip6tables" and IPv6; with --mode ovs only what serves the node's own
+            traffic beside the bridge
+  hcn       the objects that HNS should have on a Windows node, as JSON
+  json      the Services as nkp understands them: frontends and the endpoints in force`,
 		Example: `  nkp plan --manifests examples/guestbook.yaml --hostname-override haofan-test-1
   nkp plan --manifests examples/ -o json
   nkp plan --kubeconfig ~/.kube/config --hostname-override node-1
-  nkp plan --manifests examples/guestbook.yaml -o ofctl | ovs-ofctl -O OpenFlow15 bundle br-test -`,
+  nkp plan --manifests examples/guestbook.yaml -o ofctl | ovs-ofctl -O OpenFlow15 bundle br-test -
+  nkp plan --manifests examples/guestbook.yaml -o iptables`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := s.resolve(); err != nil {
 				return err
 			}
-			switch output {
-			case "text", "ofctl", "json":
-			case "iptables", "hcn":
-				return usageError("-o %s: this version of nkp plans for Open vSwitch only (text, ofctl, json)", output)
-			default:
-				return usageError("-o %q is not text, ofctl or json", output)
+			output, err := s.planOutput(output)
+			if err != nil {
+				return err
 			}
 			return s.plan(cmd.Context(), output, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -52,11 +57,36 @@ Outputs:
 	s.pipelineFlags(cmd.Flags())
 	s.layoutFlags(cmd.Flags())
 	s.switchFlags(cmd.Flags(), "")
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, ofctl or json")
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, ofctl, iptables, hcn or json")
 	return cmd
 }
 
+// planOutput checks the output against the data plane, and gives which one text stands for.
+func (s *settings) planOutput(output string) (string, error) {
+	of := map[string]agent.Mode{"ofctl": agent.ModeOVS, "hcn": agent.ModeWindows}
+	switch output {
+	case "text":
+		switch agent.Mode(s.mode) {
+		case agent.ModeIPTables:
+			return "iptables", nil
+		case agent.ModeWindows:
+			return "hcn", nil
+		}
+	case "json", "iptables":
+	case "ofctl", "hcn":
+		if s.mode != "auto" && agent.Mode(s.mode) != of[output] {
+			return "", usageError("-o %s is of --mode %s, not %s", output, of[output], s.mode)
+		}
+	default:
+		return "", usageError("-o %q is not text, ofctl, iptables, hcn or json", output)
+	}
+	return output, nil
+}
+
 func (s *settings) plan(ctx context.Context, output string, stdout, stderr io.Writer) error {
+	if output == "iptables" || output == "hcn" {
+		return s.planRules(ctx, output, stdout, stderr)
+	}
 	var sw *ovsdb.Switch
 	if s.OVSDB != "" {
 		ctx, cancel := context.WithTimeout(ctx, askTimeout)
@@ -88,6 +118,34 @@ func (s *settings) plan(ctx context.Context, output string, stdout, stderr io.Wr
 		return pipeline.WriteBundle(out, w.compiler.State())
 	}
 	return w.writeText(out)
+}
+
+// planRules prints what other data planes than the bridge would be given.
+func (s *settings) planRules(ctx context.Context, output string, stdout, stderr io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	model, _, err := s.wantModel(ctx, agent.ModeIPTables, false, stderr)
+	if err != nil {
+		return err
+	}
+	if output == "hcn" {
+		text, err := windows.PlanOffline(model, s.Windows)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(stdout, "%s\n", bytes.TrimSpace(text))
+		return err
+	}
+	scope := rules.Everything
+	if s.mode == string(agent.ModeOVS) {
+		scope = rules.Host
+	}
+	o := s.IPTablesOptions(scope)
+	if err := o.Validate(); err != nil {
+		return usageError("%w", err)
+	}
+	_, err = io.WriteString(stdout, rules.Plan(model, o.Config))
+	return err
 }
 
 // writeText prints the plan for people: Service by Service, then what they share.

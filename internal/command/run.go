@@ -7,9 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"runtime/debug"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -88,19 +86,22 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 		log.Warn("feature gates that nkp does not know have no effect", "gates", gates)
 	}
 	saveMemory()
-	db, err := s.awaitBridge(ctx, wait, log)
+	c, err := s.choose(ctx, wait, log)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	reason := fmt.Sprintf("%s answers and has bridge %s", s.OVSDB, s.Bridge)
-	log.Info("serving Services in Open vSwitch", "mode", "ovs", "reason", reason, "node", s.NodeName)
-	if !kernelTracks(db.Switch().DatapathType) {
+	defer c.close()
+	log.Info("serving Services", "mode", c.mode, "reason", c.reason, "node", s.NodeName)
+	if c.db != nil && !kernelTracks(c.db.Switch().DatapathType) {
 		s.Conntrack = sysctl.Settings{}
 	}
-	return agent.New(agent.Options{
-		Settings: s.Settings, Reason: reason, Source: source, Kind: kind, Events: events, DB: db, Log: log,
-	}).Run(ctx)
+	a, err := agent.New(agent.Options{
+		Settings: s.Settings, Mode: c.mode, Reason: c.reason, Source: source, Kind: kind, Events: events, DB: c.db, Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	return a.Run(ctx)
 }
 
 // kernelTracks tells whether the connections of a datapath are in the kernel's tables.
@@ -143,8 +144,7 @@ func (s *settings) awaitBridge(ctx context.Context, wait time.Duration, log *slo
 	return db, nil
 }
 
-// awaitDB connects to the database. Where Open vSwitch is installed (its socket's directory is there) but does not
-// answer yet, it tries until the context ends.
+// awaitDB connects to the database, and tries until the context ends.
 func (s *settings) awaitDB(ctx context.Context, log *slog.Logger) (*ovsdb.Client, error) {
 	opts, err := s.DatabaseOptions()
 	if err != nil {
@@ -155,10 +155,8 @@ func (s *settings) awaitDB(ctx context.Context, log *slog.Logger) (*ovsdb.Client
 		if err == nil || !errors.Is(err, ovsdb.ErrUnreachable) {
 			return db, err
 		}
-		if path, ok := strings.CutPrefix(s.OVSDB, "unix:"); ok {
-			if _, statErr := os.Stat(filepath.Dir(path)); statErr != nil {
-				return nil, fmt.Errorf("%w; is Open vSwitch installed here? name its database with --ovsdb", err)
-			}
+		if dir, installed := s.ovsInstalled(); !installed {
+			return nil, fmt.Errorf("%w; there is no directory %s: is Open vSwitch installed here? name its database with --ovsdb", err, dir)
 		}
 		if !said {
 			log.Info("waiting for the database of Open vSwitch", "ovsdb", s.OVSDB, "because", err)

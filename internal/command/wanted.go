@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ofctrl"
 	"github.com/nkp-proxy/nkp/ovsdb"
@@ -25,12 +26,13 @@ type wanted struct {
 	warnings []string
 }
 
-// want reads the source once and compiles what it has for this node; sw is nil if there is no switch to ask. What is
-// wrong with the source is printed to stderr, a line each; it fails if any of it is an error.
-func (s *settings) want(ctx context.Context, sw *ovsdb.Switch, stderr io.Writer) (*wanted, error) {
+// wantModel reads the source once and works out what it means for this node. local tells whether this is the node, whose
+// addresses count. What is wrong with the source is printed to stderr, a line each; it fails if any of it is an error.
+func (s *settings) wantModel(ctx context.Context, mode agent.Mode, local bool, stderr io.Writer) (*k8s.Model, k8s.Changes, error) {
+	var none k8s.Changes
 	objects, problems, err := s.readSource(ctx)
 	if err != nil {
-		return nil, err
+		return nil, none, err
 	}
 	for _, w := range problems.Warnings {
 		fmt.Fprintf(stderr, "nkp: warning: %s\n", w)
@@ -43,13 +45,13 @@ func (s *settings) want(ctx context.Context, sw *ovsdb.Switch, stderr io.Writer)
 		if n := len(problems.Errors); n > 1 {
 			what = fmt.Sprintf("%d errors", n)
 		}
-		return nil, fmt.Errorf("%s in the input; nothing was planned", what)
+		return nil, none, fmt.Errorf("%s in the input; nothing was planned", what)
 	}
 	t := k8s.NewTracker(s.TrackerOptions())
-	if sw != nil { // the switch is this node's
-		ips, err := s.LocalAddresses()
+	if local {
+		ips, err := s.LocalAddresses(mode)
 		if err != nil {
-			return nil, fmt.Errorf("the node's addresses: %w", err)
+			return nil, none, fmt.Errorf("the node's addresses: %w", err)
 		}
 		t.SetLocalAddresses(ips)
 	}
@@ -61,6 +63,15 @@ func (s *settings) want(ctx context.Context, sw *ovsdb.Switch, stderr io.Writer)
 	if nodes := nodeNames(objects); len(nodes) > 0 && !slices.Contains(nodes, s.NodeName) {
 		fmt.Fprintf(stderr, "nkp: warning: the manifests have no Node %s, only %s; name this node with --hostname-override\n",
 			s.NodeName, strings.Join(nodes[:min(len(nodes), 5)], ", "))
+	}
+	return model, changes, nil
+}
+
+// want compiles what the source has for this node; sw is nil if there is no switch to ask.
+func (s *settings) want(ctx context.Context, sw *ovsdb.Switch, stderr io.Writer) (*wanted, error) {
+	model, changes, err := s.wantModel(ctx, agent.ModeOVS, sw != nil, stderr)
+	if err != nil {
+		return nil, err
 	}
 	cfg, warnings := s.PipelineConfig(model, sw)
 	c, err := pipeline.NewCompiler(cfg)

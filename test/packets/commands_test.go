@@ -17,7 +17,7 @@ func TestUnfitSwitches(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, testbed.Options{Protocols: []string{"OpenFlow10", "OpenFlow13"}})
 	run := func(flags ...string) (string, int) {
-		args := append([]string{"run", "--manifests", c.manifest, "--socket", c.socket(), "--ovs-wait", "300ms"}, flags...)
+		args := append([]string{"run", "--mode", "ovs", "--manifests", c.manifest, "--socket", c.socket(), "--ovs-wait", "300ms"}, flags...)
 		_, errOut, status := c.nkp(args...)
 		return errOut, status
 	}

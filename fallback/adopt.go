@@ -1,0 +1,159 @@
+package fallback
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nkp-proxy/nkp/fallback/rules"
+)
+
+// adopt reads back what is installed and takes it for the start: what fits stays untouched, what does not is replaced in
+// place, and what nobody asks for goes when all else is in.
+func (w *worker) adopt(ctx context.Context) error {
+	s, err := w.look(ctx)
+	if err != nil {
+		return fmt.Errorf("read back what is installed: %w", err)
+	}
+	clear(w.installed)
+	clear(w.links)
+	clear(w.chains)
+	clear(w.garbage)
+	w.late = nil
+	s.eachLink(w.fixed, w.links.found)
+	for name, d := range s.own {
+		w.chains[name] = chain{digest: d}
+	}
+	missing, _ := w.hookDiff(s)
+	w.hooked = len(missing) == 0
+	w.allDirty()
+	w.log.Info("read back what is installed", "serviceChains", len(s.own), "sharedRules", len(w.links), "inForce", w.hooked)
+	return nil
+}
+
+// lay sees to the chains that are there whatever the Services: makes those that are missing, and writes anew those
+// whose rules are others.
+func (w *worker) lay(ctx context.Context) error {
+	mangle := newInput(rules.Mangle)
+	if _, ok, err := w.tables.Rules(string(rules.Mangle), rules.Canary); err != nil {
+		return err
+	} else if !ok {
+		mangle.chain(rules.Canary)
+	}
+	ins := []*input{mangle}
+	for _, t := range []rules.Table{rules.Filter, rules.NAT} {
+		in := newInput(t)
+		names := append([]string{rules.Canary}, w.fixed.Shared[t]...)
+		for _, g := range w.fixed.Guests {
+			if g.Table == t {
+				names = append(names, g.Chain)
+			}
+		}
+		have := map[string][]rules.Rule{}
+		for _, name := range names {
+			list, ok, err := w.tables.Rules(string(t), name)
+			if err != nil {
+				return err
+			}
+			for _, r := range list {
+				have[name] = append(have[name], rules.Rule(r))
+			}
+			if !ok {
+				in.chain(name)
+			}
+		}
+		for _, g := range w.fixed.Guests {
+			if g.Table == t && !hasRule(have[g.Chain], g.Rule) {
+				in.append(g.Chain, g.Rule)
+			}
+		}
+		for _, c := range w.fixed.Chains[t] {
+			list, ok, err := w.tables.Rules(string(t), c.Name)
+			if err != nil {
+				return err
+			}
+			var have []rules.Rule
+			for _, r := range list {
+				have = append(have, rules.Rule(r))
+			}
+			if ok && digest(have) == digest(c.Rules) {
+				continue
+			}
+			in.chain(c.Name)
+			for _, r := range c.Rules {
+				in.append(c.Name, r)
+			}
+		}
+		ins = append(ins, in)
+	}
+	for _, in := range ins {
+		if err := w.restore(ctx, in); err != nil {
+			return fmt.Errorf("table %s, the chains that all Services share: %w", in.table, err)
+		}
+	}
+	return nil
+}
+
+// complete does what may come only when all Services are in: hooks, if they are not there yet; rules that catch what no
+// Service takes; and away with what nobody asks for.
+func (w *worker) complete(ctx context.Context) error {
+	if err := w.hook(ctx); err != nil {
+		return err
+	}
+	late := slices.Concat(w.fixed.Links, w.fixed.Late)
+	c := &change{links: delta{}}
+	c.links.count(w.late, -1)
+	c.links.count(late, +1)
+	if err := w.commit(ctx, c); err != nil {
+		return err
+	}
+	w.late = late
+	if err := w.sweep(ctx); err != nil {
+		return err
+	}
+	w.must = nothing
+	if w.checkAt.IsZero() {
+		w.checkAt = time.Now().Add(w.opts.SyncPeriod)
+	}
+	return nil
+}
+
+// sweep takes away rules of shared chains that nobody asks for, and notes the Services' chains that nothing leads to. Of
+// Services that iptables refuses, everything stays.
+func (w *worker) sweep(ctx context.Context) error {
+	held := map[linkKey]bool{}
+	heldChains := map[string]bool{}
+	for n := range w.waiting {
+		s := compile(w.compiler, n, w.wanted[n])
+		for _, l := range s.Links {
+			held[keyOf(l)] = true
+		}
+		for _, c := range s.Chains {
+			heldChains[c.Name] = true
+		}
+	}
+	for _, t := range []rules.Table{rules.NAT, rules.Filter} {
+		in := newInput(t)
+		var gone []linkKey
+		for k, l := range w.links {
+			if k.table == t && l.present && !held[k] && l.owners <= 0 {
+				in.delete(l.Chain, l.Rule)
+				gone = append(gone, k)
+			}
+		}
+		if err := w.restore(ctx, in); err != nil {
+			w.must = look
+			return fmt.Errorf("table %s, rules that no Service asks for: %w", t, err)
+		}
+		for _, k := range gone {
+			delete(w.links, k)
+		}
+	}
+	for name, c := range w.chains {
+		if !c.used && !heldChains[name] {
+			w.garbage[name] = true
+		}
+	}
+	return nil
+}

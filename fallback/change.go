@@ -1,0 +1,174 @@
+package fallback
+
+import (
+	"hash/fnv"
+
+	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// change is what brings some items in step: complete for each of them.
+type change struct {
+	names []k8s.PortName
+	write []rules.Chain // chains that are new or differ
+	used  []string      // all chains that the items have then
+	gone  []string      // chains that they had
+	links delta
+}
+
+// compile gives the rules of an item.
+func compile(c *rules.Compiler, n k8s.PortName, it item) rules.Service {
+	switch {
+	case it.port != nil:
+		return c.Service(it.port)
+	case it.check != nil:
+		return rules.Service{Name: n, Links: c.HealthCheck(n.ServiceName, *it.check)}
+	}
+	return rules.Service{}
+}
+
+// plan adds an item to a change.
+func (w *worker) plan(c *change, n k8s.PortName) {
+	c.names = append(c.names, n)
+	had := map[string]bool{}
+	if old, ok := w.installed[n]; ok {
+		s := compile(old.compiler, n, old.item)
+		c.links.count(s.Links, -1)
+		for _, ch := range s.Chains {
+			had[ch.Name] = true
+		}
+	}
+	s := compile(w.compiler, n, w.wanted[n])
+	c.links.count(s.Links, +1)
+	for _, ch := range s.Chains {
+		delete(had, ch.Name)
+		c.used = append(c.used, ch.Name)
+		if known, ok := w.chains[ch.Name]; !ok || known.digest != digest(ch.Rules) {
+			c.write = append(c.write, ch)
+		}
+	}
+	for name := range had {
+		c.gone = append(c.gone, name)
+	}
+}
+
+// digest tells chains apart by what their rules do, without comments. It is never 0.
+func digest(list []rules.Rule) uint64 {
+	h := fnv.New64a()
+	for _, r := range list {
+		h.Write([]byte(r.Canonical()))
+		h.Write([]byte{'\n'})
+	}
+	return max(h.Sum64(), 1)
+}
+
+// inputs are the transactions of a change, in their order. A frontend that is refused must not be translated before its
+// refusal is there, nor lose its refusal before it is translated: table filter gives before table nat, and takes after.
+type inputs struct{ give, nat, take *input }
+
+func (c *change) inputs(known linkSet) inputs {
+	in := inputs{newInput(rules.Filter), newInput(rules.NAT), newInput(rules.Filter)}
+	for _, ch := range c.write {
+		in.nat.chain(ch.Name)
+		for _, r := range ch.Rules {
+			in.nat.append(ch.Name, r)
+		}
+	}
+	var gone []rules.Link
+	for k, d := range c.links {
+		l := known[k]
+		owners, present := d.n, false
+		if l != nil {
+			owners, present = l.owners+d.n, l.present
+		}
+		switch {
+		case owners > 0 && !present && k.table == rules.NAT:
+			in.nat.link(d.Link)
+		case owners > 0 && !present:
+			in.give.link(d.Link)
+		case owners <= 0 && present:
+			gone = append(gone, l.Link)
+		}
+	}
+	for _, l := range gone {
+		if l.Table == rules.NAT {
+			in.nat.delete(l.Chain, l.Rule)
+		} else {
+			in.take.delete(l.Chain, l.Rule)
+		}
+	}
+	return in
+}
+
+// settle notes that a table's part of a change is in.
+func (w *worker) settleLinks(c *change, t rules.Table, added, deleted bool) {
+	for k, d := range c.links {
+		if k.table != t {
+			continue
+		}
+		l := w.links[k]
+		owners := d.n
+		if l != nil {
+			owners += l.owners
+		}
+		switch {
+		case owners > 0 && (l == nil || !l.present) && added:
+			if l == nil {
+				l = &link{}
+				w.links[k] = l
+			}
+			l.Link, l.present = d.Link, true
+		case owners <= 0 && l != nil && l.present && deleted:
+			l.present = false
+		}
+	}
+}
+
+// done notes that a whole change is in.
+func (w *worker) done(c *change) {
+	for k, d := range c.links {
+		l := w.links[k]
+		if l == nil {
+			continue // never wanted, never there
+		}
+		if l.owners += d.n; l.owners <= 0 && !l.present {
+			delete(w.links, k)
+		}
+	}
+	for _, n := range c.names {
+		if it, ok := w.wanted[n]; ok {
+			w.installed[n] = installation{it, w.compiler}
+		} else {
+			delete(w.installed, n)
+		}
+		delete(w.dirty, n)
+		delete(w.waiting, n)
+	}
+	for _, name := range c.used {
+		known := w.chains[name]
+		known.used = true
+		w.chains[name] = known
+		delete(w.garbage, name)
+	}
+	for _, name := range c.gone {
+		w.discard(name)
+	}
+}
+
+// wrote notes that the chains of a change are in.
+func (w *worker) wrote(c *change) {
+	for _, ch := range c.write {
+		known := w.chains[ch.Name]
+		known.digest = digest(ch.Rules)
+		w.chains[ch.Name] = known
+		delete(w.garbage, ch.Name)
+	}
+}
+
+// discard leaves a chain that nothing leads to any more for later.
+func (w *worker) discard(name string) {
+	known := w.chains[name]
+	known.used = false
+	w.chains[name] = known
+	w.garbage[name] = true
+}

@@ -1,0 +1,306 @@
+//go:build linux
+
+package fallback
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// A test that sends packets runs the Plane in a process of its own inside the bed's node, as on a real node: the test
+// binary starts itself again and is spoken to in lines of JSON.
+
+// childEnv tells the test binary that it is such a process; its value is childOptions.
+const childEnv = "NKP_FALLBACK_CHILD"
+
+type childOptions struct {
+	rules.Config
+	Backend    xtables.Backend
+	SyncPeriod time.Duration
+	Tracker    k8s.Options
+}
+
+type request struct {
+	Op   string // update, status, diff, plan, cleanup, generate, replace
+	Path string // of manifests
+	N    int    // generate: Services; replace: the one whose endpoint is another
+	To   string // replace: the other endpoint
+}
+
+type reply struct {
+	Err    string
+	Text   string
+	Status Status
+}
+
+func TestMain(m *testing.M) {
+	if text, ok := os.LookupEnv(childEnv); ok {
+		if err := child(text); err != nil {
+			fmt.Fprintln(os.Stderr, "child:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func child(text string) error {
+	var o childOptions
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		return err
+	}
+	p, err := New(Options{
+		Config: o.Config, Backend: string(o.Backend), SyncPeriod: o.SyncPeriod,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() { // ends with the process
+		if err := p.Run(ctx); err != nil {
+			fmt.Fprintln(os.Stderr, "run:", err)
+			os.Exit(1)
+		}
+	}()
+	var last *k8s.Model
+	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	for {
+		var req request
+		if err := in.Decode(&req); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		var r reply
+		var err error
+		switch req.Op {
+		case "update":
+			last, err = update(p, last, req.Path, o.Tracker)
+		case "status":
+			r.Status = p.Status()
+		case "diff":
+			r.Text, err = p.Diff(ctx)
+		case "plan":
+			r.Text = p.Plan()
+		case "generate":
+			last = generate(req.N)
+			p.Update(last, k8s.Changes{})
+		case "replace":
+			var to netip.AddrPort
+			if to, err = netip.ParseAddrPort(req.To); err == nil {
+				p.Update(last, replace(last, req.N, to))
+			}
+		case "cleanup":
+			var n Removed
+			n, err = Cleanup(ctx, CleanupOptions{})
+			r.Text = fmt.Sprintf("%+v", n)
+		}
+		if err != nil {
+			r.Err = err.Error()
+		}
+		if err := out.Encode(r); err != nil {
+			return err
+		}
+	}
+}
+
+// update hands the Plane what is new in a file of manifests.
+func update(p *Plane, last *k8s.Model, path string, o k8s.Options) (*k8s.Model, error) {
+	manifests := k8s.LoadManifests(path)
+	if err := manifests.Err(); err != nil {
+		return last, err
+	}
+	t := k8s.NewTracker(o)
+	t.Apply(manifests.Objects)
+	m, c := t.Flush()
+	if last != nil {
+		c = changes(last, m)
+	}
+	p.Update(m, c)
+	return m.Clone(), nil
+}
+
+func changes(a, b *k8s.Model) k8s.Changes {
+	c := k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{}, HealthChecks: map[k8s.ServiceName]*k8s.HealthCheck{}}
+	for n, p := range b.Ports {
+		if !reflect.DeepEqual(a.Ports[n], p) {
+			c.Ports[n] = p
+		}
+	}
+	for n := range a.Ports {
+		if b.Ports[n] == nil {
+			c.Ports[n] = nil
+		}
+	}
+	for n, h := range b.HealthChecks {
+		if old, ok := a.HealthChecks[n]; !ok || old != h {
+			c.HealthChecks[n] = &h
+		}
+	}
+	for n := range a.HealthChecks {
+		if _, ok := b.HealthChecks[n]; !ok {
+			c.HealthChecks[n] = nil
+		}
+	}
+	c.Node = !reflect.DeepEqual(a.Node, b.Node) || !reflect.DeepEqual(a.Detector, b.Detector) ||
+		!reflect.DeepEqual(a.ServiceCIDRs, b.ServiceCIDRs)
+	return c
+}
+
+// process is a Plane that runs in a bed's node.
+type process struct {
+	t    *testing.T
+	bed  *testbed.Bed
+	cmd  *exec.Cmd
+	in   io.WriteCloser
+	out  *bufio.Reader
+	done chan struct{} // closed when it has ended
+}
+
+// start runs a Plane with Services from manifests and waits until all is programmed.
+func start(t *testing.T, b *testbed.Bed, o childOptions, manifests string) *process {
+	t.Helper()
+	p := launch(t, b, o)
+	p.sync(manifests)
+	return p
+}
+
+// launch starts the process and nothing else.
+func launch(t *testing.T, b *testbed.Bed, o childOptions) *process {
+	t.Helper()
+	text, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childEnv+"="+string(text), "XTABLES_LOCKFILE="+lockFile(b))
+	log, err := os.CreateTemp("/tmp/w2/A", "plane")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = log
+	p := &process{t: t, bed: b, cmd: cmd, done: make(chan struct{})}
+	if p.in, err = cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.out = bufio.NewReader(out)
+	if err := b.Node.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.kill()
+		if text, err := os.ReadFile(log.Name()); t.Failed() && err == nil {
+			lines := strings.Split(string(text), "\n")
+			t.Logf("the end of the plane's log:\n%s", strings.Join(lines[max(0, len(lines)-40):], "\n"))
+		}
+		_ = log.Close()
+	})
+	return p
+}
+
+// lockFile is the lock of the legacy back end, one for each bed.
+func lockFile(b *testbed.Bed) string { return filepath.Join(b.RunDir, "xtables.lock") }
+
+// kill ends the process as kill -9 does.
+func (p *process) kill() {
+	select {
+	case <-p.done:
+	default:
+		_ = p.cmd.Process.Kill()
+		_ = p.cmd.Wait()
+		close(p.done)
+	}
+}
+
+func (p *process) ask(r request) reply {
+	p.t.Helper()
+	if err := json.NewEncoder(p.in).Encode(r); err != nil {
+		p.t.Fatal(err)
+	}
+	line, err := p.out.ReadBytes('\n')
+	if err != nil {
+		p.t.Fatalf("%s: the plane ended: %v", r.Op, err)
+	}
+	var a reply
+	if err := json.Unmarshal(line, &a); err != nil {
+		p.t.Fatal(err)
+	}
+	if a.Err != "" {
+		p.t.Fatalf("%s: %s", r.Op, a.Err)
+	}
+	return a
+}
+
+// update hands over manifests.
+func (p *process) update(manifests string) {
+	p.t.Helper()
+	path := filepath.Join(p.t.TempDir(), "manifests.yaml")
+	if err := os.WriteFile(path, []byte(manifests), 0o644); err != nil {
+		p.t.Fatal(err)
+	}
+	p.ask(request{Op: "update", Path: path})
+}
+
+// sync hands over manifests and waits until what is installed is what they ask for.
+func (p *process) sync(manifests string) {
+	p.t.Helper()
+	p.update(manifests)
+	p.settle()
+}
+
+// settle waits until what is installed is what should be.
+func (p *process) settle() {
+	p.t.Helper()
+	diff := ""
+	ok := eventually(20*time.Second, func() bool {
+		diff = p.ask(request{Op: "diff"}).Text
+		return diff == "" && p.inStep()
+	})
+	if !ok {
+		p.t.Fatalf("not in step: %+v\n%s", p.ask(request{Op: "status"}).Status, diff)
+	}
+}
+
+func (p *process) inStep() bool {
+	for _, f := range p.ask(request{Op: "status"}).Status.Families {
+		if !f.InStep {
+			return false
+		}
+	}
+	return true
+}
+
+func (p *process) status() Status { return p.ask(request{Op: "status"}).Status }
+
+func eventually(d time.Duration, ok func() bool) bool {
+	for end := time.Now().Add(testbed.Patient(d)); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if ok() {
+			return true
+		}
+	}
+	return ok()
+}

@@ -1,0 +1,111 @@
+package fallback
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"github.com/nkp-proxy/nkp/fallback/rules"
+)
+
+// CleanupOptions say what Cleanup works with.
+type CleanupOptions struct {
+	Log *slog.Logger
+}
+
+// Removed counts what Cleanup has removed.
+type Removed struct {
+	Chains int // with all their rules
+	Rules  int // in chains of others
+}
+
+// removeAll removes everything of nkp's, and of kube-proxy's, from one back end and family. Other chains are not touched.
+func removeAll(ctx context.Context, t tables, inUse func(table string) bool, limit int) (n Removed, err error) {
+	hasKubelet := inUse("mangle")
+	if hasKubelet {
+		if _, hasKubelet, err = t.Rules("mangle", "KUBE-KUBELET-CANARY"); err != nil {
+			return n, err
+		}
+	}
+	for _, table := range []rules.Table{rules.NAT, rules.Filter, rules.Mangle} {
+		if !inUse(string(table)) {
+			continue
+		}
+		names, err := t.ChainNames(ctx, string(table))
+		if err != nil {
+			return n, err
+		}
+		targets := removable(table, names, hasKubelet)
+		if len(targets) == 0 {
+			continue
+		}
+		unhook := newInput(table)
+		for _, parent := range parents[table] {
+			if !slices.Contains(names, parent) {
+				continue
+			}
+			list, _, err := t.Rules(string(table), parent)
+			if err != nil {
+				return n, err
+			}
+			for _, r := range list {
+				if target := rules.Rule(r).Target(); slices.Contains(hookedChains, target) || target == rules.LocalFirewall && !hasKubelet {
+					unhook.delete(parent, rules.Rule(r))
+					n.Rules++
+				}
+			}
+		}
+		if !unhook.empty() {
+			if err := t.Restore(ctx, unhook.bytes()); err != nil {
+				return n, fmt.Errorf("table %s, rules that lead to nkp's chains: %w", table, err)
+			}
+		}
+		for chains := range slices.Chunk(targets, limit) {
+			in := newInput(table)
+			for _, c := range chains {
+				in.chain(c)
+			}
+			for _, c := range chains {
+				in.drop(c)
+			}
+			if err := t.Restore(ctx, in.bytes()); err != nil {
+				return n, fmt.Errorf("table %s, nkp's chains: %w", table, err)
+			}
+			n.Chains += len(chains)
+		}
+	}
+	return n, nil
+}
+
+// parents are the kernel's chains that may lead to ours.
+var parents = map[rules.Table][]string{
+	rules.NAT:    {"PREROUTING", "OUTPUT", "POSTROUTING"},
+	rules.Filter: {"INPUT", "FORWARD", "OUTPUT"},
+}
+
+// removable gives our chains among the names, each before those it leads to. The chain that keeps others off 127.0.0.0/8
+// is kubelet's too: it stays where there is a kubelet.
+func removable(t rules.Table, names []string, hasKubelet bool) []string {
+	order := []string{rules.Services, rules.NodePorts, rules.Postrouting, "KUBE-FW-", "KUBE-EXT-", "KUBE-SVC-", "KUBE-SVL-", "KUBE-SEP-", rules.MarkMasq}
+	if t == rules.Filter {
+		order = []string{rules.Services, rules.ExternalServices, rules.NodePorts, rules.Forward, rules.Firewall, rules.ClusterIPs}
+		if !hasKubelet {
+			order = append(order, rules.LocalFirewall)
+		}
+	} else if t == rules.Mangle {
+		order = nil
+	}
+	order = append(order, rules.Canary)
+	names = slices.Sorted(slices.Values(names))
+	var list []string
+	for _, o := range order {
+		for _, n := range names {
+			if n == o || strings.HasSuffix(o, "-") && strings.HasPrefix(n, o) {
+				list = append(list, n)
+			}
+		}
+	}
+	return list
+}

@@ -1,0 +1,39 @@
+package fallback
+
+import (
+	"context"
+	"errors"
+
+	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/xtables"
+)
+
+// delete deletes chains of table nat that nothing should lead to. A chain that somebody else's rule leads to is emptied
+// and left: the others go.
+func (w *worker) delete(ctx context.Context, names []string) error {
+	in := newInput(rules.NAT)
+	for _, n := range names {
+		in.chain(n)
+		in.drop(n)
+	}
+	err := w.restore(ctx, in)
+	switch {
+	case err == nil:
+		for _, n := range names {
+			delete(w.garbage, n)
+			delete(w.chains, n)
+		}
+		return nil
+	case ctx.Err() != nil || errors.Is(err, xtables.ErrBusy):
+		return err
+	case len(names) == 1:
+		w.log.Warn("cannot delete a chain that no Service uses; it stays until the next start", "chain", names[0], "error", err)
+		delete(w.garbage, names[0])
+		return nil
+	}
+	half := len(names) / 2
+	if err := w.delete(ctx, names[:half]); err != nil {
+		return err
+	}
+	return w.delete(ctx, names[half:])
+}

@@ -1,0 +1,284 @@
+//go:build linux
+
+package fallback
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/internal/testbed"
+)
+
+// iptables runs one of the back end's programs in the node: iptables, ip6tables, iptables-save, ...
+func iptables(t *testing.T, b *testbed.Bed, backend xtables.Backend, argv ...string) string {
+	t.Helper()
+	infix := map[xtables.Backend]string{xtables.NFT: "-nft", xtables.Legacy: "-legacy"}[backend]
+	name, rest, _ := strings.Cut(argv[0], "-")
+	if rest != "" {
+		rest = "-" + rest
+	}
+	out, err := b.Node.Exec(t.Context(), append([]string{name + infix + rest}, argv[1:]...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// A Plane that starts again finds its rules in place and writes nothing; their counters go on.
+func TestRestartWritesNothing(t *testing.T) {
+	each(t, func(t *testing.T, backend xtables.Backend) {
+		b, pods := bed(t, testbed.Options{})
+		o := defaults(backend)
+		manifests := nodeObject + service("web", 1, "type: NodePort", "sessionAffinity: ClientIP") + endpoints("web", pods...) +
+			service("none", 2, "type: NodePort") + endpoints("none")
+		p := start(t, b, o, manifests)
+		if _, err := pods[0].Ask(t.Context(), "tcp", "40.0.0.1:80"); err != nil {
+			t.Fatal(err)
+		}
+		before := counted(iptables(t, b, backend, "iptables-save", "-c", "-t", "nat"))
+		p.kill()
+		p = start(t, b, o, manifests)
+		for _, f := range p.status().Families {
+			if f.Rules != 0 || f.Transactions != 0 || f.Services != 4 {
+				t.Errorf("after the restart: %+v", f)
+			}
+		}
+		after := counted(iptables(t, b, backend, "iptables-save", "-c", "-t", "nat"))
+		if before == 0 || after < before {
+			t.Errorf("%d packets counted before, %d after", before, after)
+		}
+	})
+}
+
+// counted gives the packets that rules with DNAT have translated.
+func counted(save string) (n int) {
+	for _, m := range regexp.MustCompile(`(?m)^\[(\d+):\d+\] .*-j DNAT`).FindAllStringSubmatch(save, -1) {
+		k, _ := strconv.Atoi(m[1])
+		n += k
+	}
+	return n
+}
+
+// What somebody else does to the rules is undone: a flush of everything, a rule taken away, one too many, a chain gone.
+func TestRepair(t *testing.T) {
+	each(t, func(t *testing.T, backend xtables.Backend) {
+		b, pods := bed(t, testbed.Options{})
+		p := start(t, b, defaults(backend), nodeObject+service("web", 1, "type: NodePort")+endpoints("web", pods[0])+
+			service("none", 2, "type: NodePort")+endpoints("none"))
+		chain := regexp.MustCompile(`KUBE-SVC-\w+`).FindString(iptables(t, b, backend, "iptables", "-t", "nat", "-S", "KUBE-SERVICES"))
+		rule := strings.Fields(strings.Split(iptables(t, b, backend, "iptables", "-t", "nat", "-S", "KUBE-NODEPORTS"), "\n")[1])
+		if chain == "" || len(rule) == 0 {
+			t.Fatal("no rules to break")
+		}
+		for what, commands := range map[string][][]string{
+			"flush":              {{"iptables", "-t", "nat", "-F"}, {"iptables", "-t", "nat", "-X"}, {"iptables", "-F"}, {"iptables", "-X"}},
+			"flush of ip6tables": {{"ip6tables", "-t", "nat", "-F"}, {"ip6tables", "-t", "nat", "-X"}},
+			"emptied chain":      {{"iptables", "-t", "nat", "-F", chain}},
+			"lost rule":          {{"iptables", "-F", "KUBE-SERVICES"}},
+			"foreign rule":       {{"iptables", "-t", "nat", "-I", "KUBE-SERVICES", "-j", "RETURN"}},
+			"lost jump":          {{"iptables", "-t", "nat", "-D", "PREROUTING", "1"}},
+			"lost fixed rule":    {{"iptables", "-t", "nat", "-F", "KUBE-MARK-MASQ"}},
+		} {
+			repairs := 0
+			for _, f := range p.status().Families {
+				repairs += f.Repairs
+			}
+			for _, c := range commands {
+				iptables(t, b, backend, c...)
+			}
+			if !eventually(20*time.Second, func() bool {
+				n := 0
+				for _, f := range p.status().Families {
+					n += f.Repairs
+				}
+				return n > repairs
+			}) {
+				t.Errorf("%s: not noticed", what)
+			}
+			p.settle()
+			for _, to := range []string{"40.0.0.1:80", "[fd00:40::1]:80"} {
+				for _, from := range []*testbed.Host{pods[1].Host, b.Node} {
+					if _, err := from.Ask(t.Context(), "tcp", to); err != nil {
+						t.Errorf("after %s: %v", what, err)
+					}
+				}
+			}
+		}
+	})
+}
+
+// Whatever changes, established connections stay and new ones are served: endpoints come and go, the Plane is killed and
+// starts again, another Service takes the place of one.
+func TestNoGap(t *testing.T) {
+	each(t, func(t *testing.T, backend xtables.Backend) {
+		b, pods := bed(t, testbed.Options{})
+		o := defaults(backend)
+		manifests := func(i int) string {
+			return nodeObject + service("web", 1, "type: NodePort") + endpoints("web", pods[0], pods[1+i%2]) +
+				service(fmt.Sprint("other", i), 10+i%100, "type: NodePort") + endpoints(fmt.Sprint("other", i), pods[1])
+		}
+		p := start(t, b, o, manifests(0))
+		held, err := pods[1].Hold(t.Context(), "40.0.0.1:80", testbed.DialOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var asked, failed atomic.Int32
+		stop, stopped := make(chan struct{}), make(chan struct{})
+		go func() { // ended by stop
+			defer close(stopped)
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				_, errs := b.External.Many(t.Context(), 20, 4, "172.16.0.2:30001")
+				asked.Add(20)
+				failed.Add(int32(len(errs)))
+				for _, err := range errs {
+					t.Log(err)
+				}
+			}
+		}()
+		for i := range 20 {
+			p.update(manifests(i + 1))
+			time.Sleep(50 * time.Millisecond)
+			if i%5 == 4 {
+				p.kill()
+				p = start(t, b, o, manifests(i+1))
+			}
+		}
+		p.settle()
+		close(stop)
+		<-stopped
+		if err := held.Check(); err != nil {
+			t.Error("the established connection:", err)
+		}
+		if asked.Load() < 100 || failed.Load() > 0 {
+			t.Errorf("%d of %d new connections failed", failed.Load(), asked.Load())
+		}
+		if s := iptables(t, b, backend, "iptables-save", "-t", "nat"); strings.Contains(s, "other1:") {
+			t.Error("rules of a Service that is gone are left")
+		}
+		if !eventually(10*time.Second, func() bool {
+			s := iptables(t, b, backend, "iptables-save", "-t", "nat")
+			return strings.Count(s, "\n:KUBE-SEP-") == 2*3 // two endpoints of one Service, one of the other, two ports each
+		}) {
+			t.Error("chains of endpoints that are gone are left")
+		}
+	})
+}
+
+// Cleanup takes away what is ours and nothing else.
+func TestCleanup(t *testing.T) {
+	each(t, func(t *testing.T, backend xtables.Backend) {
+		b, pods := bed(t, testbed.Options{})
+		foreign(t, b, backend)
+		before := saved(t, b, backend)
+		o := defaults(backend)
+		o.Tracker.ServiceCIDRs = testbed.ServiceRanges[:2]
+		p := start(t, b, o, nodeObject+service("web", 1, "type: NodePort")+endpoints("web", pods...)+service("none", 2, "type: NodePort")+endpoints("none"))
+		if saved(t, b, backend) == before {
+			t.Fatal("nothing was installed")
+		}
+		p.kill()
+		cleaner := launch(t, b, o)
+		first := cleaner.ask(request{Op: "cleanup"}).Text
+		if strings.Contains(first, "Chains:0") {
+			t.Error(first)
+		}
+		if got := saved(t, b, backend); got != before {
+			t.Errorf("before:\n%s\nafter cleanup:\n%s", before, got)
+		}
+		if again := cleaner.ask(request{Op: "cleanup"}).Text; again != "{Chains:0 Rules:0}" {
+			t.Error("a second cleanup removed", again)
+		}
+	})
+}
+
+// foreign makes rules of docker, of the CNI plugin portmap and of a host's firewall.
+func foreign(t *testing.T, b *testbed.Bed, backend xtables.Backend) {
+	t.Helper()
+	for _, c := range []string{
+		"iptables -t nat -N DOCKER",
+		"iptables -t nat -A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER",
+		"iptables -t nat -A DOCKER -p tcp --dport 8080 -j DNAT --to-destination 10.0.0.12:80",
+		"iptables -N DOCKER-USER",
+		"iptables -A FORWARD -j DOCKER-USER",
+		"iptables -t nat -N CNI-HOSTPORT-DNAT",
+		"iptables -t nat -I PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT",
+		"iptables -t nat -A CNI-HOSTPORT-DNAT -p tcp --dport 30001 -j DNAT --to-destination 10.0.0.12:81",
+		"iptables -t nat -A CNI-HOSTPORT-DNAT -p tcp --dport 9090 -j DNAT --to-destination 10.0.0.12:80",
+		"iptables -N HOST-FIREWALL",
+		"iptables -A INPUT -p tcp --dport 22 -j HOST-FIREWALL",
+		"iptables -A HOST-FIREWALL ! -s 172.16.0.0/16 -j DROP",
+		"iptables -P FORWARD DROP",
+		"ip6tables -t nat -N KUBE-UNKNOWN",
+	} {
+		iptables(t, b, backend, strings.Fields(c)...)
+	}
+}
+
+// saved gives all tables that services use, without counters and comments.
+func saved(t *testing.T, b *testbed.Bed, backend xtables.Backend) string {
+	t.Helper()
+	text := ""
+	for _, program := range []string{"iptables-save", "ip6tables-save"} {
+		for _, table := range []string{"nat", "filter"} {
+			for l := range strings.Lines(iptables(t, b, backend, program, "-t", table)) {
+				if !strings.HasPrefix(l, "#") {
+					l, _, _ = strings.Cut(l, " [")
+					text += strings.TrimRight(l, "\n") + "\n"
+				}
+			}
+		}
+	}
+	return text
+}
+
+// Services live beside docker's chains, the CNI plugin portmap's and a firewall whose policy is to forward nothing:
+// NodePorts come before host ports, and all others' rules go on working.
+func TestCoexistence(t *testing.T) {
+	each(t, func(t *testing.T, backend xtables.Backend) {
+		b, pods := bed(t, testbed.Options{})
+		foreign(t, b, backend)
+		for _, r := range []string{
+			"iptables -A FORWARD -d 10.0.0.12 -p tcp --dport 80 -j ACCEPT",
+			"iptables -A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+		} {
+			iptables(t, b, backend, strings.Fields(r)...)
+		}
+		p := start(t, b, defaults(backend), nodeObject+service("web", 1, "type: NodePort")+endpoints("web", pods[0]))
+		check := func() {
+			t.Helper()
+			for _, c := range []packet{
+				{what: "NodePort before host port", from: b.External, proto: "tcp", to: "172.16.0.2:30001", by: []string{"pod-11"}},
+				{what: "host port", from: b.External, proto: "tcp", to: "172.16.0.2:9090", by: []string{"pod-12"}},
+				{what: "published port", from: b.External, proto: "tcp", to: "172.16.0.2:8080", by: []string{"pod-12"}},
+				{what: "ClusterIP from outside", from: b.External, proto: "tcp", to: "40.0.0.1:80", by: []string{"pod-11"}},
+				{what: "not forwarded", from: b.External, proto: "tcp", to: "10.0.0.11:80", err: testbed.ErrTimeout},
+				{what: "not let in", from: b.External, proto: "tcp", to: "172.16.0.2:22", err: testbed.ErrTimeout},
+			} {
+				c.check(t)
+			}
+		}
+		check()
+		// A plugin that starts later and puts itself first is passed again.
+		iptables(t, b, backend, strings.Fields("iptables -t nat -D PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT")...)
+		iptables(t, b, backend, strings.Fields("iptables -t nat -I PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT")...)
+		if !eventually(10*time.Second, func() bool {
+			list := iptables(t, b, backend, "iptables", "-t", "nat", "-S", "PREROUTING")
+			return strings.Index(list, "KUBE-SERVICES") < strings.Index(list, "CNI-HOSTPORT-DNAT")
+		}) {
+			t.Error("CNI-HOSTPORT-DNAT stays before KUBE-SERVICES")
+		}
+		p.settle()
+		check()
+	})
+}

@@ -1,0 +1,201 @@
+package fallback
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/nkp-proxy/nkp/fallback/rules"
+)
+
+// sight is what is installed, read back.
+type sight struct {
+	// rules are those of chains that are not one Service's own: fixed, shared, the kernel's own that lead to ours.
+	rules map[rules.Table]map[string][]rules.Rule
+	// own are Services' chains in table nat with the digests of their rules; 0 if they were not read.
+	own map[string]uint64
+	// canaries are the tables that have one.
+	canaries map[rules.Table]bool
+}
+
+// canaryTables have a chain that nobody uses: a flush of the table takes it away.
+var canaryTables = []rules.Table{rules.Mangle, rules.Filter, rules.NAT}
+
+// look reads back what is installed.
+func (w *worker) look(ctx context.Context) (*sight, error) {
+	s := &sight{
+		rules:    map[rules.Table]map[string][]rules.Rule{},
+		own:      map[string]uint64{},
+		canaries: map[rules.Table]bool{},
+	}
+	for _, t := range canaryTables {
+		var err error
+		if _, s.canaries[t], err = w.tables.Rules(string(t), rules.Canary); err != nil {
+			return nil, err
+		}
+	}
+	for _, t := range []rules.Table{rules.Filter, rules.NAT} {
+		s.rules[t] = map[string][]rules.Rule{}
+		names, err := w.tables.ChainNames(ctx, string(t))
+		if err != nil {
+			return nil, err
+		}
+		if len(names) <= w.limits.save {
+			err = w.lookAtAll(ctx, t, s)
+		} else {
+			err = w.lookAtSome(t, names, s)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// chainsOf gives the chains of a table that matter and are not one Service's own.
+func (w *worker) chainsOf(t rules.Table) []string {
+	list := slices.Clone(w.fixed.Shared[t])
+	for _, c := range w.fixed.Chains[t] {
+		list = append(list, c.Name)
+	}
+	if t == rules.Filter && !slices.Contains(list, rules.ClusterIPs) {
+		list = append(list, rules.ClusterIPs) // from an earlier run that knew the Service ranges
+	}
+	for _, g := range w.fixed.Guests {
+		if g.Table == t {
+			list = append(list, g.Chain)
+		}
+	}
+	for _, h := range w.fixed.Hooks {
+		if h.Table == t && !slices.Contains(list, h.Parent) {
+			list = append(list, h.Parent)
+		}
+	}
+	return list
+}
+
+// lookAtAll reads a whole table, every rule of it.
+func (w *worker) lookAtAll(ctx context.Context, t rules.Table, s *sight) error {
+	wanted := map[string]bool{}
+	for _, name := range w.chainsOf(t) {
+		wanted[name] = true
+	}
+	own := map[string][]rules.Rule{}
+	err := w.tables.Save(ctx, string(t), func(chain, rule string) {
+		list := s.rules[t]
+		if t == rules.NAT && rules.IsServiceChain(chain) {
+			list = own
+		} else if !wanted[chain] {
+			return
+		}
+		if rule == "" {
+			list[chain] = []rules.Rule{}
+		} else {
+			list[chain] = append(list[chain], rules.Rule(rule))
+		}
+	})
+	for name, list := range own {
+		s.own[name] = digest(list)
+	}
+	return err
+}
+
+// lookAtSome reads the chains that matter one by one, of Services' own chains only the names.
+func (w *worker) lookAtSome(t rules.Table, names []string, s *sight) error {
+	for _, name := range names {
+		if t == rules.NAT && rules.IsServiceChain(name) {
+			s.own[name] = 0
+		}
+	}
+	for _, name := range w.chainsOf(t) {
+		list, ok, err := w.tables.Rules(string(t), name)
+		if err != nil {
+			return err
+		}
+		if ok {
+			s.rules[t][name] = []rules.Rule{}
+			for _, r := range list {
+				s.rules[t][name] = append(s.rules[t][name], rules.Rule(r))
+			}
+		}
+	}
+	return nil
+}
+
+// drifted reads back what is installed and says how it differs from what it should be after all that this worker has
+// done; "" if it does not.
+func (w *worker) drifted(ctx context.Context) (string, error) {
+	s, err := w.look(ctx)
+	if err != nil {
+		return "", err
+	}
+	return w.compare(s), nil
+}
+
+// compare says how what was seen differs from what this worker knows to have installed.
+func (w *worker) compare(s *sight) string {
+	for _, t := range canaryTables {
+		if !s.canaries[t] {
+			return fmt.Sprintf("table %s has lost chain %s: it was flushed", t, rules.Canary)
+		}
+	}
+	for t, list := range w.fixed.Chains {
+		for _, c := range list {
+			if have, ok := s.rules[t][c.Name]; !ok || digest(have) != digest(c.Rules) {
+				return fmt.Sprintf("table %s, chain %s is not what it was", t, c.Name)
+			}
+		}
+	}
+	seen := linkSet{}
+	s.eachLink(w.fixed, func(l rules.Link) {
+		seen.found(l)
+	})
+	for k, l := range w.links {
+		if l.present && seen[k] == nil {
+			return fmt.Sprintf("table %s, chain %s has lost %q", k.table, k.chain, l.Rule)
+		}
+	}
+	for k, l := range seen {
+		if have := w.links[k]; have == nil || !have.present {
+			return fmt.Sprintf("table %s, chain %s has got %q", k.table, k.chain, l.Rule)
+		}
+	}
+	for name, known := range w.chains {
+		have, ok := s.own[name]
+		if !ok && known.used {
+			return fmt.Sprintf("table nat has lost chain %s", name)
+		}
+		if known.used && have != 0 && known.digest != 0 && have != known.digest {
+			return fmt.Sprintf("table nat, chain %s is not what it was", name)
+		}
+	}
+	if w.hooked {
+		if missing, extra := w.hookDiff(s); len(missing)+len(extra) > 0 {
+			return fmt.Sprintf("rules that lead to nkp's chains: %d are missing or too late, %d too many", len(missing), len(extra))
+		}
+	}
+	for _, g := range w.fixed.Guests {
+		if !hasRule(s.rules[g.Table][g.Chain], g.Rule) {
+			return fmt.Sprintf("table %s, chain %s has lost %q", g.Table, g.Chain, g.Rule)
+		}
+	}
+	return ""
+}
+
+// eachLink calls f for each rule in a shared chain. Rules that must be last and are not count as missing.
+func (s *sight) eachLink(fixed rules.Fixed, f func(rules.Link)) {
+	for t, chains := range s.rules {
+		for _, name := range append(slices.Clone(fixed.Shared[t]), spareChains[t]...) {
+			for _, r := range chains[name] {
+				f(rules.Link{Table: t, Chain: name, Rule: r})
+			}
+		}
+	}
+}
+
+// spareChains are shared chains that not every configuration has.
+var spareChains = map[rules.Table][]string{rules.Filter: {rules.ClusterIPs}}
+
+func hasRule(list []rules.Rule, r rules.Rule) bool {
+	return slices.ContainsFunc(list, func(o rules.Rule) bool { return o.Canonical() == r.Canonical() })
+}

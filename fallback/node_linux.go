@@ -1,0 +1,66 @@
+package fallback
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// Diff tells how what is installed on this node differs from what a model asks for: lines of the form
+// "IPv4 nat + -A CHAIN RULE", where + is missing and - is too many; "" if it does not differ. Of the options, the rules'
+// settings, Backend and Families count.
+func Diff(ctx context.Context, m *k8s.Model, o Options) (string, error) {
+	choice, err := xtables.Choose(ctx, xtables.Backend(o.Backend))
+	if err != nil {
+		return "", err
+	}
+	if v, err := sysctl(tcpBeLiberal); err == nil && v != "0" {
+		o.KeepInvalid = true
+	}
+	text := ""
+	for _, f := range o.families() {
+		t, err := xtables.Open(choice.Backend, f)
+		if err != nil {
+			if len(o.Families) == 0 && f == k8s.IPv6 {
+				continue
+			}
+			return "", err
+		}
+		o.RandomFully = t.RandomFully
+		part, err := diffFamily(ctx, t, rules.NewCompiler(o.Config, f, m).Ruleset(m))
+		if err != nil {
+			return "", err
+		}
+		text += part
+	}
+	return text, nil
+}
+
+// Cleanup removes everything that a Plane installs, from both back ends and families, and nothing else. Chains of
+// kube-proxy's iptables mode have the same names and go too.
+func Cleanup(ctx context.Context, o CleanupOptions) (Removed, error) {
+	var n Removed
+	var problems []error
+	for _, f := range []k8s.Family{k8s.IPv4, k8s.IPv6} {
+		for _, t := range xtables.Find(f) {
+			limit := legacyLimits.chains
+			if t.Backend == xtables.NFT {
+				limit = nftLimits.chains
+			}
+			part, err := removeAll(ctx, t, t.InUse, limit)
+			n.Chains += part.Chains
+			n.Rules += part.Rules
+			if err != nil {
+				problems = append(problems, fmt.Errorf("iptables back end %s, %s: %w", t.Backend, f, err))
+			}
+		}
+	}
+	if o.Log != nil && n.Chains+n.Rules > 0 {
+		o.Log.Info("removed", "chains", n.Chains, "rulesInOtherChains", n.Rules)
+	}
+	return n, errors.Join(problems...)
+}

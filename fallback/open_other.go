@@ -1,0 +1,20 @@
+//go:build !linux
+
+package fallback
+
+import (
+	"context"
+	"errors"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+var errNotLinux = errors.New("iptables exists on Linux only")
+
+func (p *Plane) open(context.Context) ([]*worker, error) { return nil, errNotLinux }
+
+// Diff tells how what is installed differs from what a model asks for. It works on Linux only.
+func Diff(context.Context, *k8s.Model, Options) (string, error) { return "", errNotLinux }
+
+// Cleanup removes everything that a Plane installs. It works on Linux only.
+func Cleanup(context.Context, CleanupOptions) (Removed, error) { return Removed{}, errNotLinux }

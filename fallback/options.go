@@ -1,0 +1,74 @@
+package fallback
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// Options are what a Plane works with. DefaultOptions gives usable ones.
+type Options struct {
+	rules.Config
+	// Backend is nf_tables or legacy; "": the one that the rest of the node uses.
+	Backend string
+	// Families are those that are served; none: both, without IPv6 where the kernel has none.
+	Families []k8s.Family
+	// SyncPeriod is how often the Plane looks whether its rules are still there.
+	SyncPeriod time.Duration
+	// MinSyncPeriod is the least time between two transactions; the first after a pause goes at once.
+	MinSyncPeriod time.Duration
+	Hooks         Hooks
+	Log           *slog.Logger
+}
+
+// Hooks tell others what happens; each may be nil. They are called on the Plane's goroutines and must not wait, nor call
+// the Plane.
+type Hooks struct {
+	Queued  func(k8s.Family)                     // there is something to program
+	InStep  func(k8s.Family)                     // everything is programmed but what is refused
+	Refused func(n k8s.PortName, reason string)  // iptables refuses a Service port
+	Synced  func(k8s.Family, int, time.Duration) // a transaction with that many rules is in
+	Failed  func(k8s.Family, error)              // a transaction failed
+}
+
+// DefaultOptions gives kube-proxy's settings; Log must still be set.
+func DefaultOptions() Options {
+	return Options{Config: rules.DefaultConfig(), SyncPeriod: 30 * time.Second}
+}
+
+// briefAbove is the number of endpoints from which rules of endpoints go without comments, which take a third of the
+// table's size. It is kube-proxy's.
+const briefAbove = 1000
+
+// Status is what a Plane says about itself.
+type Status struct {
+	Backend string `json:"backend"` // "" before Run has chosen
+	Reason  string `json:"reason"`  // why that one
+	Version string `json:"version"` // of iptables
+	Scope   string `json:"scope"`
+	// RandomFully tells whether masquerading chooses ports at random.
+	RandomFully bool           `json:"randomFully"`
+	Families    []FamilyStatus `json:"families"`
+}
+
+// FamilyStatus is what a Plane says about one family.
+type FamilyStatus struct {
+	Family string `json:"family"`
+	// InStep tells that everything is programmed but what is refused.
+	InStep   bool      `json:"inStep"`
+	LastSync time.Time `json:"lastSync"` // the last transaction that went in
+	Services int       `json:"services"` // Service ports that are programmed
+	Chains   int       `json:"chains"`   // their own chains
+	Pending  int       `json:"pending"`  // Service ports that are not programmed yet
+	// Refused are the Service ports that iptables does not take, with its reason.
+	Refused      map[string]string `json:"refused,omitempty"`
+	Transactions int               `json:"transactions"`
+	Rules        int               `json:"rules"` // written since the start
+	Failures     int               `json:"failures"`
+	Repairs      int               `json:"repairs"`   // how often somebody else had changed the rules
+	Forgotten    int               `json:"forgotten"` // stale UDP connections
+	LastError    string            `json:"lastError,omitempty"`
+	LastTook     time.Duration     `json:"lastTook"` // the last transaction
+}

@@ -1,0 +1,180 @@
+package fallback
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// Plane keeps the node's iptables in step with the model. Make it with New, run it once with Run; the other methods may be
+// called from any goroutine, before and while it runs.
+type Plane struct {
+	opts Options
+	log  *slog.Logger
+
+	inbox map[k8s.Family]*inbox
+
+	// mu protects what follows: what Plan, Diff and Status answer from. It is not held while anything is written.
+	mu       sync.Mutex
+	model    *k8s.Model // nil until the first Update; a clone of our own
+	status   Status
+	families map[k8s.Family]*FamilyStatus
+}
+
+// New gives a Plane. It touches nothing yet.
+func New(o Options) (*Plane, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	if o.SyncPeriod <= 0 {
+		return nil, fmt.Errorf("sync period %v: must be positive", o.SyncPeriod)
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	p := &Plane{
+		opts: o, log: o.Log,
+		inbox:    map[k8s.Family]*inbox{},
+		status:   Status{Scope: o.Scope.String()},
+		families: map[k8s.Family]*FamilyStatus{},
+	}
+	for _, f := range o.families() {
+		p.inbox[f] = newInbox()
+		p.families[f] = &FamilyStatus{Family: f.String()}
+	}
+	return p, nil
+}
+
+func (o *Options) families() []k8s.Family {
+	if len(o.Families) > 0 {
+		return o.Families
+	}
+	return []k8s.Family{k8s.IPv4, k8s.IPv6}
+}
+
+// Update hands over what is new in the model; the first call must bring all of it. It never waits for iptables. The model
+// itself is not kept.
+func (p *Plane) Update(m *k8s.Model, c k8s.Changes) {
+	p.mu.Lock()
+	first := p.model == nil
+	if first {
+		p.model = m.Clone()
+	} else {
+		p.model.Node, p.model.Detector, p.model.ServiceCIDRs = m.Node, m.Detector, m.ServiceCIDRs
+		apply(p.model, c)
+	}
+	facts := k8s.Model{Node: p.model.Node, Detector: p.model.Detector, ServiceCIDRs: p.model.ServiceCIDRs}
+	p.mu.Unlock()
+	for f, in := range p.inbox {
+		if in.put(f, facts, m, c, first) && p.opts.Hooks.Queued != nil {
+			p.opts.Hooks.Queued(f)
+		}
+	}
+}
+
+// apply brings a model's maps up to date.
+func apply(m *k8s.Model, c k8s.Changes) {
+	for n, sp := range c.Ports {
+		if sp == nil {
+			delete(m.Ports, n)
+		} else {
+			m.Ports[n] = sp
+		}
+	}
+	for n, h := range c.HealthChecks {
+		switch {
+		case h == nil:
+			delete(m.HealthChecks, n)
+		case m.HealthChecks == nil:
+			m.HealthChecks = map[k8s.ServiceName]k8s.HealthCheck{n: *h}
+		default:
+			m.HealthChecks[n] = *h
+		}
+	}
+}
+
+// Run works until the context ends, and returns nil then; what is installed stays. Any other return is an error that no
+// retry can mend: no iptables here, or none for the families asked for.
+func (p *Plane) Run(ctx context.Context) error {
+	opened, err := p.open(ctx)
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	for _, w := range opened {
+		g.Go(func() error { return w.run(ctx) })
+	}
+	if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// Status tells how things are.
+func (p *Plane) Status() Status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.status
+	for _, f := range []k8s.Family{k8s.IPv4, k8s.IPv6} {
+		if fs := p.families[f]; fs != nil {
+			s.Families = append(s.Families, *fs)
+		}
+	}
+	return s
+}
+
+// Plan gives all rules as input for iptables-restore, IPv4 first; "" before the first Update.
+func (p *Plane) Plan() string {
+	m, config := p.snapshot()
+	if m == nil {
+		return ""
+	}
+	return rules.Plan(m, config)
+}
+
+// Diff tells how what is installed differs from what the model asks for; "" if it does not.
+func (p *Plane) Diff(ctx context.Context) (string, error) {
+	m, _ := p.snapshot()
+	if m == nil {
+		return "", errors.New("the model is not complete yet: nothing to compare with")
+	}
+	o := p.opts
+	p.mu.Lock()
+	o.Backend = p.status.Backend
+	o.Families = nil
+	for f := range p.families {
+		o.Families = append(o.Families, f)
+	}
+	p.mu.Unlock()
+	slices.Sort(o.Families)
+	return Diff(ctx, m, o)
+}
+
+// snapshot gives a copy of the model and the settings in force.
+func (p *Plane) snapshot() (*k8s.Model, rules.Config) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := p.opts.Config
+	if p.status.Backend != "" {
+		c.RandomFully = p.status.RandomFully
+	}
+	if p.model == nil {
+		return nil, c
+	}
+	return p.model.Clone(), c
+}
+
+// report changes what Status says of a family.
+func (p *Plane) report(f k8s.Family, change func(*FamilyStatus)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	change(p.families[f])
+}

@@ -1,0 +1,169 @@
+package fallback
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// maxRefused bounds how many items are singled out at once when transactions fail: with more, it is not the items' fault.
+const maxRefused = 32
+
+// errManyRefused ends a round in which iptables takes almost nothing.
+var errManyRefused = errors.New("iptables refuses one Service after the other")
+
+// round is one pass over what is dirty.
+type round struct {
+	looked  bool // after the first failure: what is there is what it was
+	refused int
+}
+
+// pushDirty programs what is dirty, in bounded transactions. Between two of them it takes what is new.
+func (w *worker) pushDirty(ctx context.Context) error {
+	var r round
+	for {
+		c := w.nextChange()
+		if len(c.names) == 0 {
+			break
+		}
+		if err := w.push(ctx, c, &r); err != nil {
+			return err
+		}
+		if len(w.in.wake) > 0 {
+			w.takeUpdates()
+			if w.must > finish {
+				return nil // fixed chains come first: the next round sees to them
+			}
+		}
+	}
+	w.forgetStale()
+	return nil
+}
+
+// nextChange plans as many dirty items as fit into one transaction, in the order of their names: a Service's ports
+// come together.
+func (w *worker) nextChange() *change {
+	c := &change{links: delta{}}
+	now := time.Now()
+	names := make([]k8s.PortName, 0, len(w.dirty))
+	for n := range w.dirty {
+		if !w.waiting.waits(n, now) {
+			names = append(names, n)
+		}
+	}
+	slices.SortFunc(names, k8s.PortName.Compare)
+	limit := w.limits.chains
+	if w.hooked {
+		limit = w.limits.live
+	}
+	for _, n := range names {
+		w.plan(c, n)
+		if len(c.write) >= limit || len(c.names) >= limit {
+			break
+		}
+	}
+	return c
+}
+
+// push commits a change. If it is refused, it finds out whose fault that is: those wait, the others go on.
+func (w *worker) push(ctx context.Context, c *change, r *round) error {
+	err := w.commit(ctx, c)
+	if err == nil || ctx.Err() != nil || errors.Is(err, xtables.ErrBusy) {
+		return err
+	}
+	w.must = max(w.must, finish) // a part may be in: the next round sweeps up
+	if !r.looked {
+		// What is there may not be what it was.
+		if drift, lookErr := w.drifted(ctx); lookErr != nil {
+			return errors.Join(err, lookErr)
+		} else if drift != "" {
+			w.must = look
+			return fmt.Errorf("%w (%s): %w", errDrift, drift, err)
+		}
+		r.looked = true
+		if err = w.commit(ctx, c); err == nil { // somebody else's change came between
+			return nil
+		}
+	}
+	if len(c.names) == 1 {
+		n := c.names[0]
+		w.waiting.refuse(n, err.Error(), time.Now())
+		w.log.Error("iptables refuses a Service; the others go on", "service", n, "protocol", n.Protocol, "error", err, "retryIn", w.waiting[n].pause)
+		w.report(func(s *FamilyStatus) { s.Failures++; s.LastError = err.Error() })
+		if w.opts.Hooks.Refused != nil {
+			w.opts.Hooks.Refused(n, err.Error())
+		}
+		if r.refused++; r.refused > maxRefused {
+			return fmt.Errorf("%w: %w", errManyRefused, err)
+		}
+		return nil
+	}
+	half := len(c.names) / 2
+	for _, names := range [][]k8s.PortName{c.names[:half], c.names[half:]} {
+		part := &change{links: delta{}}
+		for _, n := range names {
+			w.plan(part, n)
+		}
+		if err := w.push(ctx, part, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// commit brings a change to the kernel.
+func (w *worker) commit(ctx context.Context, c *change) error {
+	in := c.inputs(w.links)
+	if err := w.restore(ctx, in.give); err != nil {
+		return err
+	}
+	w.settleLinks(c, in.give.table, true, false)
+	if err := w.restore(ctx, in.nat); err != nil {
+		return err
+	}
+	w.settleLinks(c, in.nat.table, true, true)
+	w.wrote(c)
+	if err := w.restore(ctx, in.take); err != nil {
+		return err
+	}
+	w.settleLinks(c, in.take.table, false, true)
+	w.done(c)
+	return nil
+}
+
+// collect deletes chains that nothing leads to any more, when it is time: it costs as much as a change, and can wait.
+func (w *worker) collect(ctx context.Context) error {
+	now := time.Now()
+	if len(w.garbage) == 0 {
+		w.gcAt = time.Time{}
+		return nil
+	}
+	if w.gcAt.IsZero() {
+		var last time.Duration
+		w.report(func(s *FamilyStatus) { last = s.LastTook })
+		w.gcAt = now.Add(idleShare * last)
+	}
+	if now.Before(w.gcAt) {
+		return nil
+	}
+	names := make([]string, 0, len(w.garbage))
+	for n := range w.garbage {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	names = names[:min(len(names), w.limits.chains)]
+	err := w.delete(ctx, names)
+	w.gcAt = time.Time{}
+	if err != nil {
+		return err
+	}
+	if len(w.garbage) > 0 {
+		w.gcAt = now.Add(time.Since(now) * 2)
+	}
+	return nil
+}

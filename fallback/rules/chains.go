@@ -1,0 +1,165 @@
+package rules
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// chains writes the Service port's own chains: those that something leads to, in the order of a packet's way.
+func (s *port) chains(u *uses) {
+	if u.external != nil {
+		s.externalChain(u)
+	}
+	if len(u.firewalled) > 0 {
+		s.firewallChain(u.firewalled)
+	}
+	if u.cluster {
+		s.spreadChain(k8s.Cluster, u.internal)
+	}
+	if u.local {
+		s.spreadChain(k8s.Local, u.internal)
+	}
+	done := map[string]bool{}
+	for _, list := range [][]k8s.Endpoint{used(u.cluster, s.ClusterEndpoints), used(u.local, s.LocalEndpoints)} {
+		for _, e := range list {
+			if name := s.endpointChain(e); !done[name] {
+				done[name] = true
+				s.endpoint(name, e)
+			}
+		}
+	}
+}
+
+func used(use bool, list []k8s.Endpoint) []k8s.Endpoint {
+	if use {
+		return list
+	}
+	return nil
+}
+
+// externalChain decides about traffic from outside, and about traffic that takes the way from outside.
+func (s *port) externalChain(u *uses) {
+	var list []Rule
+	if u.external.Policy != k8s.Local {
+		// It may leave this node for the endpoint, whose answer must come back through here.
+		list = append(list,
+			rule().comment("masquerade traffic for %s external destinations", s.name).jump(MarkMasq),
+			rule().jump(prefixCluster+s.hash))
+	} else {
+		if u.cluster {
+			if s.pods.known() { // pods get what they would get by the ClusterIP
+				list = append(list, rule().add(s.pods.local()...).comment("pod traffic for %s external destinations", s.name).jump(prefixCluster+s.hash))
+			}
+			// The node itself may speak with the address of the load balancer, which is of no use elsewhere.
+			list = append(list,
+				rule().comment("masquerade LOCAL traffic for %s external destinations", s.name).local("src").jump(MarkMasq),
+				rule().comment("route LOCAL traffic for %s external destinations", s.name).local("src").jump(prefixCluster+s.hash))
+		}
+		if u.local {
+			list = append(list, rule().jump(prefixLocal+s.hash))
+		}
+	}
+	s.chain(prefixExternal+s.hash, list...)
+}
+
+// firewallChain lets the allowed sources through to the external chain. What comes to its end is not translated, still
+// goes to the load balancer's address, and meets its DROP in chain Firewall.
+func (s *port) firewallChain(frontends []*k8s.Frontend) {
+	comment := s.name + " loadbalancer IP"
+	var list []Rule
+	fromNode := false
+	for _, p := range frontends[0].SourceRanges {
+		list = append(list, rule().from(p.Masked()).comment("%s", comment).jump(prefixExternal+s.hash))
+		fromNode = fromNode || slices.ContainsFunc(s.nodes, p.Contains)
+	}
+	if fromNode {
+		// The load balancer's address may be one of the node's; the node then speaks to it from that very address.
+		for _, f := range frontends {
+			list = append(list, rule().from(netip.PrefixFrom(f.Address, f.Address.BitLen())).comment("%s", comment).jump(prefixExternal+s.hash))
+		}
+	}
+	s.chain(prefixFirewall+s.hash, append(list, rule().comment("other traffic to %s will be dropped by %s", s.name, Firewall).none())...)
+}
+
+// spreadChain picks one of the endpoints of a policy: the one that the client had, else any at random. If ClusterIP
+// traffic comes through here, it also sees to masquerading.
+func (s *port) spreadChain(p k8s.Policy, internal *k8s.Frontend) {
+	endpoints := s.Endpoints(p)
+	list := make([]Rule, 0, len(endpoints)*(1+min(s.AffinitySeconds, 1))+1)
+	if internal != nil && internal.Policy == p {
+		if r, ok := s.masquerade(internal); ok {
+			list = append(list, r)
+		}
+	}
+	if s.AffinitySeconds > 0 {
+		for _, e := range endpoints {
+			name := s.endpointChain(e)
+			list = append(list, s.about(rule(), e).add("-m", "recent", "--rcheck", "--seconds", strconv.Itoa(s.AffinitySeconds), "--reap").
+				add(s.recentOf(name)...).jump(name))
+		}
+	}
+	for i, e := range endpoints {
+		r := s.about(rule(), e)
+		if left := len(endpoints) - i; left > 1 {
+			r.add("-m", "statistic", "--mode", "random", "--probability", probability(left))
+		}
+		list = append(list, r.jump(s.endpointChain(e)))
+	}
+	s.chain(s.policyChain(p), list...)
+}
+
+// masquerade gives the rule that hides clients of a ClusterIP whose answers might not find the way back.
+func (s *port) masquerade(f *k8s.Frontend) (Rule, bool) {
+	if !s.MasqueradeAll && !s.pods.known() {
+		return "", false
+	}
+	r := rule()
+	if !s.MasqueradeAll && s.pods.before() {
+		r.add(s.pods.notLocal()...)
+	}
+	r.to(f.Address)
+	if !s.MasqueradeAll && !s.pods.before() {
+		r.add(s.pods.notLocal()...)
+	}
+	return r.proto(s.proto).comment("%s cluster IP", s.name).port(s.proto, f.Port).jump(MarkMasq), true
+}
+
+// endpoint translates to one endpoint; an endpoint that is its own client is masqueraded, or it would answer itself.
+func (s *port) endpoint(name string, e k8s.Endpoint) {
+	ip := e.Addr.Addr()
+	hairpin := rule().from(netip.PrefixFrom(ip, ip.BitLen()))
+	dnat := rule().proto(s.proto)
+	if !s.BriefEndpoints {
+		hairpin.comment("%s", s.name)
+		dnat.comment("%s", s.name)
+	}
+	if s.AffinitySeconds > 0 {
+		dnat.add("-m", "recent", "--set").add(s.recentOf(name)...)
+	}
+	s.chain(name, hairpin.jump(MarkMasq), dnat.add("-m", s.proto).jump("DNAT", "--to-destination", e.Addr.String()))
+}
+
+func (s *port) endpointChain(e k8s.Endpoint) string {
+	return endpointChain(s.out.Name, e.Addr.String())
+}
+
+// about comments a rule that leads to an endpoint.
+func (s *port) about(r *line, e k8s.Endpoint) *line {
+	if s.BriefEndpoints {
+		return r
+	}
+	return r.comment("%s -> %s", s.name, e.Addr)
+}
+
+// recentOf names the list of clients of an endpoint (xt_recent); they are told by their whole address.
+func (s *port) recentOf(chain string) []string {
+	mask := "255.255.255.255"
+	if s.family == k8s.IPv6 {
+		mask = strings.TrimSuffix(strings.Repeat("ffff:", 8), ":")
+	}
+	return []string{"--name", chain, "--mask", mask, "--rsource"}
+}

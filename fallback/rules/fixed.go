@@ -1,0 +1,116 @@
+package rules
+
+import "github.com/nkp-proxy/nkp/k8s"
+
+// Fixed gives what is there whatever the Services.
+func (c *Compiler) Fixed() Fixed {
+	f := Fixed{
+		Chains: map[Table][]Chain{
+			NAT:    {c.markMasq(), c.postrouting()},
+			Filter: {c.forward()},
+		},
+		Shared: map[Table][]string{
+			NAT:    {Services, NodePorts},
+			Filter: {Services, ExternalServices, NodePorts, Firewall},
+		},
+		Hooks: c.hooks(),
+	}
+	if len(c.cidrs) > 0 {
+		f.Shared[Filter] = append(f.Shared[Filter], ClusterIPs)
+	}
+	for _, p := range c.cidrs {
+		f.Late = append(f.Late,
+			Link{Filter, Services, rule().add("-d", p.String()).comment("kubernetes cluster IPs without service or port").jump(ClusterIPs), true},
+			Link{Filter, ClusterIPs, rule().comment("no service has this cluster IP").jump("DROP"), true})
+	}
+	if c.localhost() {
+		// route_localnet lets packets to 127.0.0.0/8 in from the network; kubelet keeps the same rule for the same reason.
+		f.Guests = append(f.Guests, Link{Table: Filter, Chain: LocalFirewall, Rule: rule().add("!", "-s", loopback4.String(), "-d", loopback4.String()).
+			comment("block incoming localnet connections").add("-m", "conntrack", "!", "--ctstate", "RELATED,ESTABLISHED,DNAT").jump("DROP")})
+	}
+	return f
+}
+
+// localhost reports whether NodePorts are served at loopback addresses.
+func (c *Compiler) localhost() bool { return c.family == k8s.IPv4 && c.LocalhostNodePorts }
+
+func (c *Compiler) markMasq() Chain {
+	return Chain{MarkMasq, []Rule{rule().jump("MARK", "--set-xmark", c.mark()+"/"+c.mark())}}
+}
+
+// postrouting masquerades what is marked. The mark goes, so that a packet which passes again (in a tunnel) does not
+// meet it twice.
+func (c *Compiler) postrouting() Chain {
+	masquerade := rule().comment("kubernetes service traffic requiring SNAT")
+	options := []string{}
+	if c.RandomFully {
+		options = append(options, "--random-fully")
+	}
+	return Chain{Postrouting, []Rule{
+		rule().add("-m", "mark", "!", "--mark", c.mark()+"/"+c.mark()).jump("RETURN"),
+		rule().jump("MARK", "--set-xmark", c.mark()+"/0x0"),
+		masquerade.jump("MASQUERADE", options...),
+	}}
+}
+
+// forward accepts what is forwarded for Services, also where the policy of FORWARD is to drop.
+func (c *Compiler) forward() Chain {
+	var list []Rule
+	if !c.KeepInvalid {
+		// An answer that the kernel finds invalid is not translated back: the client would reset its connection.
+		list = append(list, rule().add(c.outside()...).add("-m", "conntrack", "--ctstate", "INVALID").jump("DROP"))
+	}
+	return Chain{Forward, append(list,
+		rule().comment("kubernetes forwarding rules").add("-m", "mark", "--mark", c.mark()+"/"+c.mark()).jump("ACCEPT"),
+		rule().comment("kubernetes forwarding conntrack rule").add("-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED").jump("ACCEPT"),
+	)}
+}
+
+// outside matches, with Scope Host, what does not come from the bridge's pods.
+func (c *Compiler) outside() []string {
+	switch {
+	case c.Scope != Host:
+		return nil
+	case c.PodDevice != "":
+		return []string{"!", "-i", c.PodDevice}
+	case c.pods.known():
+		return c.pods.notLocal()
+	}
+	return nil
+}
+
+// hooks gives the ways from the kernel's chains to ours. Where packets have not come in by a device (OUTPUT,
+// POSTROUTING) there is nothing to tell apart.
+func (c *Compiler) hooks() []Hook {
+	var list []Hook
+	hook := func(t Table, parent, chain, comment string, onlyNew bool) {
+		r := rule()
+		if parent != "OUTPUT" && parent != "POSTROUTING" && chain != Forward && chain != LocalFirewall {
+			r.add(c.outside()...)
+		}
+		if onlyNew {
+			r.add("-m", "conntrack", "--ctstate", "NEW")
+		}
+		if comment != "" {
+			r.comment("%s", comment)
+		}
+		list = append(list, Hook{t, parent, r.jump(chain)})
+	}
+	hook(Filter, "INPUT", ExternalServices, "kubernetes externally-visible service portals", true)
+	hook(Filter, "FORWARD", ExternalServices, "kubernetes externally-visible service portals", true)
+	hook(Filter, "INPUT", NodePorts, "kubernetes health check service ports", false)
+	hook(Filter, "FORWARD", Services, "kubernetes service portals", true)
+	hook(Filter, "OUTPUT", Services, "kubernetes service portals", true)
+	hook(Filter, "FORWARD", Forward, "kubernetes forwarding rules", false)
+	for _, parent := range []string{"INPUT", "OUTPUT", "FORWARD"} {
+		hook(Filter, parent, Firewall, "kubernetes load balancer firewall", true)
+	}
+	if c.localhost() {
+		hook(Filter, "INPUT", LocalFirewall, "", false)
+		hook(Filter, "OUTPUT", LocalFirewall, "", false)
+	}
+	hook(NAT, "POSTROUTING", Postrouting, "kubernetes postrouting rules", false)
+	hook(NAT, "OUTPUT", Services, "kubernetes service portals", false)
+	hook(NAT, "PREROUTING", Services, "kubernetes service portals", false)
+	return list
+}

@@ -1,0 +1,71 @@
+package rules
+
+import (
+	"crypto/sha256"
+	"encoding/base32"
+	"strings"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// Table is a table of iptables.
+type Table string
+
+// The tables.
+const (
+	NAT    Table = "nat"
+	Filter Table = "filter"
+	Mangle Table = "mangle" // only a canary lives there
+)
+
+// The chains that are there whatever the Services; the names are kube-proxy's. A name may be in use in several tables.
+const (
+	Services         = "KUBE-SERVICES"          // nat: one rule for each frontend; filter: ClusterIPs without endpoints
+	ExternalServices = "KUBE-EXTERNAL-SERVICES" // filter: other frontends without endpoints
+	NodePorts        = "KUBE-NODEPORTS"         // nat: one rule for each NodePort; filter: health check node ports
+	MarkMasq         = "KUBE-MARK-MASQ"         // nat: asks for masquerading
+	Postrouting      = "KUBE-POSTROUTING"       // nat: masquerades
+	Forward          = "KUBE-FORWARD"           // filter: accepts what is forwarded for Services
+	Firewall         = "KUBE-PROXY-FIREWALL"    // filter: drops what loadBalancerSourceRanges keep out
+	LocalFirewall    = "KUBE-FIREWALL"          // filter: kubelet's; holds the rule that keeps others off 127.0.0.0/8
+	Canary           = "KUBE-PROXY-CANARY"      // all tables: empty; if it goes, somebody flushed the table
+
+	// ClusterIPs is nkp's own: refuses unserved ports of ClusterIPs and drops what goes to unallocated ones.
+	ClusterIPs = "KUBE-CLUSTER-IPS"
+)
+
+// The beginnings of the names of a Service port's own chains, in table nat.
+const (
+	prefixCluster  = "KUBE-SVC-" // spreads over the endpoints of policy Cluster
+	prefixLocal    = "KUBE-SVL-" // spreads over the endpoints of policy Local
+	prefixExternal = "KUBE-EXT-" // traffic to NodePort, external IPs and load balancer
+	prefixFirewall = "KUBE-FW-"  // source ranges of the load balancer
+	prefixEndpoint = "KUBE-SEP-" // one endpoint
+)
+
+// IsServiceChain reports whether a chain of table nat is one of a Service port's own, kube-proxy's or nkp's.
+func IsServiceChain(name string) bool {
+	for _, p := range []string{prefixCluster, prefixLocal, prefixExternal, prefixFirewall, prefixEndpoint} {
+		if strings.HasPrefix(name, p) {
+			return true
+		}
+	}
+	return false
+}
+
+// hash gives the 16 characters that kube-proxy's chain names end in: SHA-256 of the texts in a row, base32, cut.
+func hash(texts ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(texts, "")))
+	return base32.StdEncoding.EncodeToString(sum[:10])
+}
+
+// portHash gives the hash of a Service port: of namespace/name:port and the protocol in lower case.
+func portHash(n k8s.PortName) string { return hash(n.String(), protocol(n)) }
+
+// endpointChain gives the name of an endpoint's chain; endpoint is its address and port.
+func endpointChain(n k8s.PortName, endpoint string) string {
+	return prefixEndpoint + hash(n.String(), protocol(n), endpoint)
+}
+
+// protocol gives the protocol as iptables spells it.
+func protocol(n k8s.PortName) string { return strings.ToLower(string(n.Protocol)) }

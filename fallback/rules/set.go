@@ -1,0 +1,49 @@
+package rules
+
+import "github.com/nkp-proxy/nkp/k8s"
+
+// Chain is a chain with all its rules.
+type Chain struct {
+	Name  string
+	Rules []Rule
+}
+
+// Link is a rule in a chain that several Services share. The order within such a chain matters in one way only:
+// those that are Last come after all others.
+type Link struct {
+	Table Table
+	Chain string
+	Rule  Rule
+	Last  bool
+}
+
+// Service is what serves one Service port in one family.
+type Service struct {
+	Name k8s.PortName
+	// Chains are its own, all in table nat.
+	Chains []Chain
+	// Links lead to the chains, or refuse what is not to be served.
+	Links []Link
+}
+
+// Hook is a rule in one of the kernel's own chains that leads to one of ours. It is put first there.
+type Hook struct {
+	Table  Table
+	Parent string // PREROUTING, INPUT, FORWARD, OUTPUT or POSTROUTING
+	Rule   Rule
+}
+
+// Fixed is what is there whatever the Services.
+type Fixed struct {
+	// Chains are wholly ours, by table.
+	Chains map[Table][]Chain
+	// Shared are the names of the chains whose rules are Links, by table.
+	Shared map[Table][]string
+	// Links are rules in shared chains that no Service calls for.
+	Links []Link
+	// Late are Links that may come only once all Services are in.
+	Late []Link
+	// Guests are rules in chains that are not ours alone.
+	Guests []Link
+	Hooks  []Hook
+}

@@ -1,0 +1,163 @@
+//go:build linux
+
+package fallback
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// The size at which speed is measured.
+const (
+	scaleServices  = 10_000
+	scaleEndpoints = 10
+)
+
+// Bounds that catch a wrong shape of transactions, not a slow machine: one transaction over iptables-nft for everything
+// would take hours.
+const (
+	scaleFirstSync = 3 * time.Minute
+	scaleChange    = 1.2 // times a restore of that chain alone
+)
+
+func scaleName(i int) k8s.PortName {
+	return k8s.PortName{ServiceName: k8s.ServiceName{Namespace: fmt.Sprint("ns-", i%50), Name: fmt.Sprint("service-", i)},
+		Port: "http", Protocol: "TCP", Family: k8s.IPv4}
+}
+
+// scaleVIP is the ClusterIP of Service i.
+func scaleVIP(i int) netip.Addr {
+	return netip.AddrFrom4([4]byte{40, 1 + byte(i>>16), byte(i >> 8), byte(i)})
+}
+
+// generate makes n Services; no two have an endpoint in common.
+func generate(n int) *k8s.Model {
+	m := &k8s.Model{
+		Node:     k8s.Node{Name: "node", IPs: []netip.Addr{testbed.NodeIP4}},
+		Detector: k8s.Detector{CIDRs: []netip.Prefix{testbed.PodCIDR4}},
+		Ports:    map[k8s.PortName]*k8s.ServicePort{},
+	}
+	for i := range n {
+		p := &k8s.ServicePort{Name: scaleName(i), Frontends: []k8s.Frontend{{
+			Type: k8s.ClusterIP, Address: scaleVIP(i), Port: 80, Policy: k8s.Cluster, WhenEmpty: k8s.Reject}}}
+		for j := range scaleEndpoints {
+			k := i*scaleEndpoints + j
+			p.ClusterEndpoints = append(p.ClusterEndpoints, k8s.Endpoint{
+				Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1 + byte(k>>16), byte(k >> 8), byte(k)}), 80)})
+		}
+		m.Ports[p.Name] = p
+	}
+	return m
+}
+
+// replace makes to the only endpoint of Service i the first time, and one of two thereafter.
+func replace(m *k8s.Model, i int, to netip.AddrPort) k8s.Changes {
+	p := *m.Ports[scaleName(i)]
+	p.ClusterEndpoints = slices.Clone(p.ClusterEndpoints)
+	p.ClusterEndpoints[scaleEndpoints/2] = k8s.Endpoint{Addr: to}
+	m.Ports[p.Name] = &p
+	return k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{p.Name: &p}}
+}
+
+// TestScale measures, at 10,000 Services with 10 endpoints each, the first sync, one endpoint's change against a bare
+// restore of the one chain that it touches, and a restart.
+func TestScale(t *testing.T) {
+	testbed.Linux.Require(t)
+	for _, backend := range backends {
+		t.Run(string(backend), func(t *testing.T) {
+			b, _ := bed(t, testbed.Options{})
+			o := defaults(backend)
+			o.SyncPeriod = time.Hour
+			p := launch(t, b, o)
+			begin := time.Now()
+			p.ask(request{Op: "generate", N: scaleServices})
+			first := p.until(begin, func(f FamilyStatus) bool { return f.InStep && f.Services == scaleServices }, scaleFirstSync)
+			t.Logf("first sync: %v", first)
+
+			chain := oneChain(t, b, backend, scaleVIP(scaleServices/2))
+			file := filepath.Join(t.TempDir(), "bare")
+			if err := os.WriteFile(file, []byte(chain), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			restore := map[xtables.Backend]string{xtables.NFT: "iptables-nft-restore", xtables.Legacy: "iptables-legacy-restore"}[backend]
+			var bare, change []time.Duration
+			for i := range 7 {
+				start := time.Now()
+				if out, err := b.Node.Exec(t.Context(), "env", "XTABLES_LOCKFILE="+lockFile(b), restore, "--noflush", "--counters", "-w", "60", file); err != nil {
+					t.Fatal(out, err)
+				}
+				bare = append(bare, time.Since(start))
+
+				n := p.ipv4().Transactions
+				start = time.Now()
+				p.ask(request{Op: "replace", N: scaleServices / 3, To: fmt.Sprintf("10.250.0.%d:80", i)})
+				change = append(change, p.until(start, func(f FamilyStatus) bool { return f.Transactions > n }, time.Minute))
+				time.Sleep(2 * change[len(change)-1]) // the pause that a change is followed by
+			}
+			slices.Sort(bare)
+			slices.Sort(change)
+			ratio := change[3].Seconds() / bare[3].Seconds()
+			t.Logf("bare restore of one chain: median %v of %v", bare[3], bare)
+			t.Logf("one endpoint's change:     median %v of %v, %.2f of it", change[3], change, ratio)
+			if ratio > scaleChange {
+				t.Errorf("one endpoint's change takes %.2f of a bare restore, want at most %.2f", ratio, scaleChange)
+			}
+
+			p.kill()
+			p = launch(t, b, o)
+			begin = time.Now()
+			p.ask(request{Op: "generate", N: scaleServices})
+			again := p.until(begin, func(f FamilyStatus) bool { return f.InStep && f.Services == scaleServices }, scaleFirstSync)
+			t.Logf("restart: %v, %d rules written", again, p.ipv4().Rules)
+			usage, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("resident: %s", regexp.MustCompile(`VmRSS:\s+(.*)`).FindSubmatch(usage)[1])
+		})
+	}
+}
+
+func (p *process) ipv4() FamilyStatus { return p.status().Families[0] }
+
+// until waits for a state of IPv4 and tells how long after the beginning it came.
+func (p *process) until(begin time.Time, ok func(FamilyStatus) bool, d time.Duration) time.Duration {
+	p.t.Helper()
+	for time.Since(begin) < testbed.Patient(d) {
+		if ok(p.ipv4()) {
+			return time.Since(begin)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	p.t.Fatalf("not in %v: %+v", d, p.status())
+	return 0
+}
+
+// oneChain gives input for iptables-restore that writes the chain of a ClusterIP's Service as it is.
+func oneChain(t *testing.T, b *testbed.Bed, backend xtables.Backend, vip netip.Addr) string {
+	t.Helper()
+	for l := range strings.Lines(iptables(t, b, backend, "iptables", "-t", "nat", "-S", "KUBE-SERVICES")) {
+		if name := regexp.MustCompile(`KUBE-SVC-\w+`).FindString(l); name != "" && strings.Contains(l, " "+vip.String()+"/32 ") {
+			text := "*nat\n:" + name + " - [0:0]\n"
+			for l := range strings.Lines(iptables(t, b, backend, "iptables", "-t", "nat", "-S", name)) {
+				if strings.HasPrefix(l, "-A ") {
+					text += l
+				}
+			}
+			return text + "COMMIT\n"
+		}
+	}
+	t.Fatalf("no rule for %s", vip)
+	return ""
+}

@@ -1,0 +1,336 @@
+package fallback
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// tables is what a worker needs of package xtables.
+type tables interface {
+	// Restore commits input for iptables-restore to one table, wholly or not at all.
+	Restore(ctx context.Context, input []byte) error
+	// Rules gives the rules of one chain; ok is false if there is no such chain.
+	Rules(table, chain string) (list []string, ok bool, err error)
+	// Save calls f for each chain (with rule "") and rule of a table.
+	Save(ctx context.Context, table string, f func(chain, rule string)) error
+	// ChainNames gives the chains of a table.
+	ChainNames(ctx context.Context, table string) ([]string, error)
+}
+
+// limits fit transactions to the back end.
+type limits struct {
+	// chains is how many chains one transaction writes or deletes. iptables-nft takes time that grows with the square of
+	// it; legacy replaces the whole table with each transaction, so that few are best.
+	chains int
+	// live is the same while Services are in force: the kernel then follows all jumps of the table at each commit
+	// (0.3 s for 110,000 chains), so that somewhat fewer are better.
+	live int
+	// save is from how many chains on a table is not read back rule by rule: iptables-nft-save takes time that grows
+	// with the square of it (1.8.9: 1.5 s for 11,000 chains, 2 min for 110,000).
+	save int
+}
+
+var (
+	nftLimits    = limits{chains: 1200, live: 3000, save: 8000}
+	legacyLimits = limits{chains: 200_000, live: 200_000, save: 10_000_000}
+)
+
+// Pauses of a worker.
+const (
+	retryMin = time.Second
+	retryMax = time.Minute
+	restMax  = time.Second // between transactions, if the settings ask for no more
+	// idleShare: what can wait (deleting chains that nothing leads to, looking whether all is still there) takes at most
+	// this part of the time.
+	idleShare = 20
+)
+
+// worker keeps the rules of one family in step. Everything in it belongs to the goroutine that calls run.
+type worker struct {
+	family k8s.Family
+	opts   *Options
+	log    *slog.Logger
+	tables tables
+	limits limits
+	in     *inbox
+	report func(func(*FamilyStatus))
+	forget func(*staleSet) (int, error) // stale UDP connections
+
+	compiler  *rules.Compiler // nil until the first update
+	nodeAddrs []netip.Addr    // where NodePorts are
+	fixed     rules.Fixed
+	wanted    map[k8s.PortName]item
+	dirty     map[k8s.PortName]bool     // wanted may differ from installed
+	waiting   quarantine                // refused
+	stale     map[k8s.PortName]staleUDP // connections to look at once the rules are in
+
+	installed map[k8s.PortName]installation
+	links     linkSet
+	late      []rules.Link     // those that came last
+	chains    map[string]chain // Services' own chains, as far as known
+	garbage   map[string]bool  // chains to delete: nothing leads there any more
+
+	must     todo          // what to do before Services
+	hooked   bool          // the kernel's chains lead to ours
+	pause    time.Duration // after a failure; 0: the last try went well
+	notUntil time.Time     // no transaction before
+	gcAt     time.Time     // when to delete garbage; zero: nothing there
+	checkAt  time.Time     // when to look whether all is still there
+	deepAt   time.Time     // and when to look closely
+}
+
+// todo is what must be done before Services, each including the next.
+type todo int
+
+const (
+	nothing todo = iota
+	finish       // links that come last, hooks
+	ground       // fixed chains
+	look         // read back what is there
+)
+
+// installation is an item as it is installed, and by which rules.
+type installation struct {
+	item     item
+	compiler *rules.Compiler
+}
+
+// chain is what is known of an installed chain.
+type chain struct {
+	digest uint64 // of its rules; 0: not known
+	used   bool   // an installed item has it
+}
+
+func newWorker(f k8s.Family, o *Options, t tables, l limits, in *inbox) *worker {
+	return &worker{
+		family: f, opts: o, log: o.Log.With("family", f), tables: t, limits: l, in: in,
+		wanted: map[k8s.PortName]item{}, dirty: map[k8s.PortName]bool{}, waiting: quarantine{},
+		installed: map[k8s.PortName]installation{}, links: linkSet{}, chains: map[string]chain{}, garbage: map[string]bool{}, stale: map[k8s.PortName]staleUDP{},
+		must: look,
+	}
+}
+
+// run works until the context ends.
+func (w *worker) run(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-w.in.wake:
+		case <-timer.C:
+		}
+		w.takeUpdates()
+		if w.compiler == nil {
+			continue
+		}
+		next := w.step(ctx)
+		timer.Reset(max(0, time.Until(next)))
+	}
+}
+
+// takeUpdates brings wanted and compiler in step with the model.
+func (w *worker) takeUpdates() {
+	items, facts := w.in.take()
+	for n, it := range items {
+		w.noteStale(n, w.wanted[n], it)
+		if it.empty() {
+			delete(w.wanted, n)
+		} else {
+			w.wanted[n] = it
+		}
+		w.dirty[n] = true
+		delete(w.waiting, n)
+	}
+	if facts == nil {
+		return
+	}
+	first := w.compiler == nil
+	c := w.opts.Config
+	c.BriefEndpoints = w.brief()
+	w.compiler = rules.NewCompiler(c, w.family, facts)
+	w.fixed = w.compiler.Fixed()
+	w.nodeAddrs = append(slices.Clone(facts.Node.IPs), facts.Node.Local...)
+	if !first {
+		w.must = max(w.must, ground)
+		w.allDirty()
+	}
+}
+
+// brief reports whether there are so many endpoints that their rules go without comments.
+func (w *worker) brief() bool {
+	n := 0
+	for _, it := range w.wanted {
+		if it.port != nil {
+			n += len(it.port.ClusterEndpoints)
+		}
+	}
+	return n > briefAbove
+}
+
+func (w *worker) allDirty() {
+	for n := range w.wanted {
+		w.dirty[n] = true
+	}
+	for n := range w.installed {
+		w.dirty[n] = true
+	}
+}
+
+// step does what is due now and gives the time of the next.
+func (w *worker) step(ctx context.Context) (next time.Time) {
+	now := time.Now()
+	if now.Before(w.notUntil) {
+		return w.notUntil
+	}
+	if !w.checkAt.IsZero() && !now.Before(w.checkAt) {
+		w.check(ctx)
+	}
+	start := time.Now()
+	err := w.prepare(ctx)
+	if err == nil {
+		err = w.pushDirty(ctx)
+	}
+	if err == nil && w.settled() && w.must == finish {
+		err = w.complete(ctx)
+	}
+	if err == nil && w.settled() {
+		if len(w.in.wake) == 0 {
+			w.inStep()
+		}
+		err = w.collect(ctx)
+	}
+	if ctx.Err() != nil {
+		return time.Now().Add(time.Hour) // the loop ends
+	}
+	now = time.Now()
+	if err != nil {
+		w.failed(err)
+		w.notUntil = now.Add(w.pause)
+	} else {
+		w.pause = 0
+		// Under a stream of changes, half of the time stays for others.
+		w.notUntil = now.Add(max(w.opts.MinSyncPeriod, min(now.Sub(start), restMax)))
+	}
+	return w.next()
+}
+
+// settled reports whether nothing is left to program but what waits.
+func (w *worker) settled() bool {
+	now := time.Now()
+	for n := range w.dirty {
+		if !w.waiting.waits(n, now) {
+			return false
+		}
+	}
+	return true
+}
+
+// next gives the time when there is something to do again, if no update comes before.
+func (w *worker) next() time.Time {
+	next := w.checkAt
+	if !w.settled() || w.must > nothing {
+		return w.notUntil
+	}
+	for _, t := range []time.Time{w.gcAt, w.waiting.next()} {
+		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
+			next = t
+		}
+	}
+	if next.Before(w.notUntil) {
+		next = w.notUntil
+	}
+	return next
+}
+
+// prepare does what Services need first.
+func (w *worker) prepare(ctx context.Context) error {
+	if w.must == look {
+		if err := w.adopt(ctx); err != nil {
+			return err
+		}
+		w.must = ground
+	}
+	if w.must == ground {
+		if err := w.lay(ctx); err != nil {
+			return err
+		}
+		w.must = finish
+	}
+	return nil
+}
+
+// inStep tells others that everything is programmed.
+func (w *worker) inStep() {
+	w.report(func(s *FamilyStatus) {
+		s.InStep, s.Pending = true, 0
+		s.Refused = w.waiting.reasons()
+		s.Services, s.Chains = w.counts()
+		if len(s.Refused) == 0 {
+			s.LastError = ""
+		}
+	})
+	if w.opts.Hooks.InStep != nil {
+		w.opts.Hooks.InStep(w.family)
+	}
+}
+
+func (w *worker) counts() (services, chains int) {
+	for _, i := range w.installed {
+		if i.item.port != nil {
+			services++
+		}
+	}
+	for _, c := range w.chains {
+		if c.used {
+			chains++
+		}
+	}
+	return services, chains
+}
+
+// failed notes a failure that stops everything for a while.
+func (w *worker) failed(err error) {
+	w.pause = min(max(2*w.pause, retryMin), retryMax)
+	w.log.Error("iptables failed; trying again", "in", w.pause, "error", err)
+	w.report(func(s *FamilyStatus) {
+		s.InStep, s.Pending, s.LastError = false, len(w.dirty), err.Error()
+		s.Failures++
+	})
+	if w.opts.Hooks.Failed != nil {
+		w.opts.Hooks.Failed(w.family, err)
+	}
+}
+
+// restore commits one transaction.
+func (w *worker) restore(ctx context.Context, in *input) error {
+	if in.empty() {
+		return nil
+	}
+	start := time.Now()
+	err := w.tables.Restore(ctx, in.bytes())
+	took := time.Since(start)
+	if err != nil {
+		return err
+	}
+	w.log.Debug("committed", "table", in.table, "chains", in.chains, "rules", in.rules, "took", took)
+	w.report(func(s *FamilyStatus) {
+		s.LastSync, s.LastTook = time.Now(), took
+		s.Transactions++
+		s.Rules += in.rules
+	})
+	if w.opts.Hooks.Synced != nil {
+		w.opts.Hooks.Synced(w.family, in.rules, took)
+	}
+	return nil
+}
+
+var errDrift = errors.New("somebody else has changed the rules")

@@ -1,0 +1,60 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// modeFile remembers, beside the agent's socket, which data planes the last run worked with, a word each. It goes with the
+// next boot, as rules and flows do.
+func (s *Settings) modeFile() string { return filepath.Join(filepath.Dir(s.Socket), "mode") }
+
+// LastModes gives the data planes of the last run on this node since it booted; none: nothing is known. The first is the
+// main one.
+func (s *Settings) LastModes() []Mode {
+	if s.Socket == "" {
+		return nil
+	}
+	text, err := os.ReadFile(s.modeFile())
+	if err != nil {
+		return nil
+	}
+	var modes []Mode
+	for word := range strings.FieldsSeq(string(text)) {
+		modes = append(modes, Mode(word))
+	}
+	return modes
+}
+
+// noteModes remembers the data planes of this run.
+func (s *Settings) noteModes(modes ...Mode) error {
+	if s.Socket == "" {
+		return nil
+	}
+	words := make([]string, len(modes))
+	for i, m := range modes {
+		words[i] = string(m)
+	}
+	if err := os.MkdirAll(filepath.Dir(s.modeFile()), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(s.modeFile(), []byte(strings.Join(words, " ")+"\n"), 0o644)
+}
+
+// ForgetModes is for when nothing of nkp's is left on the node.
+func (s *Settings) ForgetModes() {
+	if s.Socket != "" {
+		os.Remove(s.modeFile())
+	}
+}
+
+// changedFrom gives the main data plane of the last run if this run's is another; "": it is the same, or not known.
+func (s *Settings) changedFrom(m Mode) Mode {
+	last := s.LastModes()
+	if len(last) == 0 || slices.Contains(last[:1], m) {
+		return ""
+	}
+	return last[0]
+}

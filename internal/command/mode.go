@@ -1,0 +1,112 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/ovsdb"
+)
+
+// choice is a data plane and why it was chosen.
+type choice struct {
+	mode   agent.Mode
+	reason string
+	db     *ovsdb.Client // ModeOVS; to be closed
+}
+
+// close gives up the connection to the database.
+func (c *choice) close() {
+	if c.db != nil {
+		c.db.Close()
+	}
+}
+
+// checkMode reports a --mode that cannot be.
+func (s *settings) checkMode() error {
+	switch s.mode {
+	case "auto", string(agent.ModeOVS), string(agent.ModeIPTables), string(agent.ModeWindows):
+		return nil
+	}
+	return usageError("--mode %q is not auto, ovs, iptables or windows", s.mode)
+}
+
+// here tells whether a data plane can work on this operating system.
+func here(m agent.Mode) error {
+	if (m == agent.ModeWindows) != (runtime.GOOS == "windows") {
+		return usageError("--mode %s does not work on %s", m, runtime.GOOS)
+	}
+	return nil
+}
+
+// given gives the data plane that needs no look at the node: the one that was asked for, or the system's only one. ok is
+// false if there is a choice.
+func (s *settings) given() (c choice, ok bool, err error) {
+	switch {
+	case s.mode != "auto" && s.mode != "":
+		c = choice{mode: agent.Mode(s.mode), reason: "--mode " + s.mode}
+	case runtime.GOOS == "windows":
+		c = choice{mode: agent.ModeWindows, reason: "this is Windows"}
+	default:
+		return c, false, nil
+	}
+	return c, true, here(c.mode)
+}
+
+// choose decides on the data plane for a long run. Where Open vSwitch is installed it waits for the bridge, at most as
+// long as wait says; a bridge that is there and cannot be used is an error, never a reason for iptables.
+func (s *settings) choose(ctx context.Context, wait time.Duration, log *slog.Logger) (choice, error) {
+	c, ok, err := s.given()
+	if err != nil || ok && c.mode != agent.ModeOVS {
+		return c, err
+	}
+	if dir, installed := s.ovsInstalled(); !ok && !installed {
+		return choice{mode: agent.ModeIPTables, reason: fmt.Sprintf("there is no Open vSwitch here: no directory %s", dir)}, nil
+	}
+	db, err := s.awaitBridge(ctx, wait, log)
+	switch {
+	case err == nil:
+		return choice{mode: agent.ModeOVS, reason: fmt.Sprintf("%s answers and has bridge %s", s.OVSDB, s.Bridge), db: db}, nil
+	case ok || ctx.Err() != nil || !errors.Is(err, ovsdb.ErrUnreachable) && !errors.Is(err, ovsdb.ErrNoBridge):
+		return choice{}, err
+	}
+	return choice{mode: agent.ModeIPTables, reason: fmt.Sprintf("Open vSwitch is installed, but: %v", err)}, nil
+}
+
+// ovsInstalled tells whether the directory of the database's socket exists; a database elsewhere counts as installed.
+func (s *settings) ovsInstalled() (dir string, ok bool) {
+	path, local := strings.CutPrefix(s.OVSDB, "unix:")
+	if !local {
+		return "", true
+	}
+	dir = filepath.Dir(path)
+	_, err := os.Stat(dir)
+	return dir, err == nil
+}
+
+// chooseNow decides on the data plane for a command, without waiting. Where Open vSwitch is installed and does not
+// answer, that is an error: what the agent does there depends on the answer.
+func (s *settings) chooseNow(ctx context.Context) (choice, *ovsdb.Switch, error) {
+	c, ok, err := s.given()
+	if err != nil || ok && c.mode != agent.ModeOVS {
+		return c, nil, err
+	}
+	if dir, installed := s.ovsInstalled(); !ok && !installed {
+		return choice{mode: agent.ModeIPTables, reason: fmt.Sprintf("there is no Open vSwitch here: no directory %s", dir)}, nil, nil
+	}
+	db, sw, err := s.connectDB(ctx)
+	switch {
+	case err == nil:
+		return choice{mode: agent.ModeOVS, reason: fmt.Sprintf("%s answers and has bridge %s", s.OVSDB, s.Bridge), db: db}, sw, nil
+	case !ok && errors.Is(err, ovsdb.ErrNoBridge):
+		return choice{mode: agent.ModeIPTables, reason: fmt.Sprintf("Open vSwitch is installed, but: %v", err)}, nil, nil
+	}
+	return choice{}, nil, err
+}

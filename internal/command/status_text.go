@@ -1,0 +1,161 @@
+package command
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/windows"
+	"github.com/nkp-proxy/nkp/windows/hns"
+)
+
+// statusText writes a status for people: a line for each fact, what is wrong last and in capitals.
+type statusText struct {
+	w   *tabwriter.Writer
+	now time.Time
+}
+
+func writeStatus(out io.Writer, s *agent.Status, now time.Time) error {
+	t := &statusText{tabwriter.NewWriter(out, 0, 0, 2, ' ', 0), now}
+	t.line("nkp", "%s on node %s, started %s", s.Version, s.Node, t.ago(s.Started))
+	t.line("mode", "%s: %s", s.Mode, s.Reason)
+	t.source(&s.Source)
+	t.line("services", "%d Service ports, %d endpoints", s.ServicePorts, s.Endpoints)
+	if s.Status != nil {
+		t.bridge(s.Status)
+	}
+	if s.IPTables != nil {
+		t.iptables(s.IPTables)
+	}
+	if s.HNS != nil {
+		t.hns(s.HNS)
+	}
+	for _, e := range s.Source.Errors {
+		t.line("ERROR", "%s", e)
+	}
+	for _, w := range s.Warnings {
+		t.line("WARNING", "%s", w)
+	}
+	return t.w.Flush()
+}
+
+func (t *statusText) line(key, format string, args ...any) {
+	fmt.Fprintf(t.w, "%s\t%s\n", key, fmt.Sprintf(format, args...))
+}
+
+func (t *statusText) ago(at time.Time) string { return t.now.Sub(at).Round(time.Second).String() + " ago" }
+
+func (t *statusText) source(s *agent.SourceStatus) {
+	state := "synced"
+	switch {
+	case !s.Synced:
+		state = "NOT synced yet"
+	case s.Answers != nil && !*s.Answers:
+		state = "does NOT answer; the last state stays in force"
+	case len(s.Errors) > 0:
+		state = fmt.Sprintf("%d errors; the last good state of those objects is in force", len(s.Errors))
+	}
+	t.line("source", "%s: %s", s.Kind, state)
+}
+
+func (t *statusText) bridge(s *bridge.Status) {
+	delivery := "through the gateway"
+	if s.Bridge.LocalDelivery {
+		delivery = "straight"
+	}
+	t.line("bridge", "%s, datapath %s, Open vSwitch %s, uplink port %d, %d pod addresses (delivery %s)", s.Bridge.Name, s.Bridge.Datapath,
+		s.Bridge.OVSVersion, s.Bridge.Uplink, s.Bridge.Pods, delivery)
+	if s.HostTraffic != "" {
+		t.line("host traffic", "%s", s.HostTraffic)
+	}
+	if s.Channel.Connected {
+		t.line("channel", "connected to %s since %s", s.Channel.Target, s.Channel.Since)
+	} else {
+		t.line("channel", "NOT connected to %s: %s", s.Channel.Target, s.Channel.LastError)
+	}
+	step := "the switch holds what it should"
+	if !s.InStep {
+		step = "the switch does NOT hold what it should yet"
+	}
+	if s.LastSync != nil {
+		step += ", last change " + t.ago(*s.LastSync)
+	}
+	t.line("in step", "%s: %d flows, %d groups; repaired %d times", step, s.Flows, s.Groups, s.Repairs)
+	t.line("programming", "%d changes, p50 %.2f ms, p99 %.2f ms; in the channel p50 %.2f ms, p99 %.2f ms", s.Programming.Changes,
+		s.Programming.P50Milli, s.Programming.P99Milli, s.Programming.ChannelP50Milli, s.Programming.ChannelP99Milli)
+	t.line("refused packets", "%d answered, %d dropped, %d failed", s.Rejects.Answered, s.Rejects.Dropped, s.Rejects.Failed)
+	for _, r := range s.Refused {
+		t.line("REFUSED", "%s: %s (%d times, next try %s)", r.Service, r.Error, r.Times, r.RetryAt.Format(time.TimeOnly))
+	}
+	if s.LastError != "" {
+		t.line("LAST ERROR", "%s", oneLine(s.LastError))
+	}
+}
+
+func (t *statusText) iptables(s *fallback.Status) {
+	t.line("iptables", "%s (%s), version %s, serves %s", cmp.Or(s.Backend, "not chosen yet"), s.Reason, s.Version, s.Scope)
+	for i := range s.Families {
+		f := &s.Families[i]
+		step := "the rules are as they should be"
+		if !f.InStep {
+			step = fmt.Sprintf("the rules are NOT as they should be yet (%d Service ports wait)", f.Pending)
+		}
+		if !f.LastSync.IsZero() {
+			step += ", last change " + t.ago(f.LastSync)
+		}
+		t.line(f.Family, "%s: %d Service ports, %d chains; repaired %d times", step, f.Services, f.Chains, f.Repairs)
+		for _, name := range slices.Sorted(maps.Keys(f.Refused)) {
+			t.line("REFUSED", "%s: %s", name, oneLine(f.Refused[name]))
+		}
+		if f.LastError != "" {
+			t.line("LAST ERROR", "%s", oneLine(f.LastError))
+		}
+	}
+}
+
+func (t *statusText) hns(s *windows.Status) {
+	t.line("HNS", "%s, network %s (%s), source VIP %s", cmp.Or(s.HNSVersion, "has not answered yet"), s.Network, s.NetworkType, cmp.Or(s.SourceVIP, "none"))
+	t.line("HNS features", "%s", featuresText(&s.Features))
+	if !s.Synced.IsZero() {
+		t.line("in step", "%d load balancers, %d endpoints; last sync %s took %v", s.Objects.LoadBalancers, s.Objects.Endpoints, t.ago(s.Synced), s.Took)
+	}
+	for _, w := range s.Waiting {
+		t.line("WAITING", "%s", w)
+	}
+	for _, f := range s.Failures {
+		t.line("FAILED", "%s: %s", f.Object, oneLine(f.Error))
+	}
+	for _, u := range s.Unsupported {
+		t.line("NOT SUPPORTED", "%s: %s", u.Service, u.Reason)
+	}
+	if s.Error != "" {
+		t.line("LAST ERROR", "%s", oneLine(s.Error))
+	}
+}
+
+// featuresText names what this HNS can do.
+func featuresText(f *hns.Features) string {
+	var names []string
+	for _, x := range []struct {
+		name string
+		has  bool
+	}{
+		{"V1", f.Api.V1}, {"V2", f.Api.V2}, {"RemoteSubnet", f.RemoteSubnet}, {"HostRoute", f.HostRoute}, {"DSR", f.DSR},
+		{"SessionAffinity", f.SessionAffinity}, {"IPv6DualStack", f.IPv6DualStack}, {"ModifyLoadbalancer", f.ModifyLoadbalancer},
+	} {
+		if x.has {
+			names = append(names, x.name)
+		}
+	}
+	return cmp.Or(strings.Join(names, ", "), "none")
+}
+
+func oneLine(s string) string { return strings.ReplaceAll(s, "\n", "; ") }

@@ -1,0 +1,179 @@
+package windows
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/windows/hns"
+	"github.com/nkp-proxy/nkp/windows/plan"
+)
+
+// notReady is the error of something that somebody else has to do first: the CNI plugin, kubelet, HNS itself.
+type notReady struct{ what string }
+
+func (e *notReady) Error() string { return "waiting: " + e.what }
+
+// facts reads what a plan needs to know of this host. It is read again at every sync: the CNI plugin changes it at will.
+func (p *Plane) facts() (*plan.Facts, error) {
+	if p.host == nil {
+		host, err := p.opts.Open()
+		if err != nil {
+			return nil, err
+		}
+		p.host = host
+	}
+	f := &plan.Facts{EnableDSR: p.opts.EnableDSR, HealthzPort: p.opts.HealthzPort, SourceVIP: p.opts.SourceVIP}
+	var err error
+	if f.Version, err = p.version(); err != nil {
+		return nil, err
+	}
+	network, err := p.host.Network(p.opts.NetworkName)
+	if hns.IsNotFound(err) {
+		return nil, &notReady{fmt.Sprintf("HNS has no network %q yet; the CNI plugin makes it (--network-name)", p.opts.NetworkName)}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read network %q: %w", p.opts.NetworkName, err)
+	}
+	f.Network = *network
+	if p.opts.PreserveDestination != nil {
+		f.PreserveDestination = map[k8s.ServiceName]bool{}
+		for _, name := range p.inputs.services() {
+			f.PreserveDestination[name] = p.opts.PreserveDestination(name)
+		}
+	}
+	node := p.inputs.nodeNow()
+	f.NodeIP = nodeIPv4(&node)
+	if network.Overlay() {
+		if err := p.overlayFacts(f); err != nil {
+			return nil, err
+		}
+	}
+	return f, p.healthFacts(f)
+}
+
+// version asks HNS for its version until it has told it once; it does not change while the system runs.
+func (p *Plane) version() (hns.Version, error) {
+	if v := p.board.version(); v != (hns.Version{}) {
+		return v, nil
+	}
+	v, err := p.host.Version()
+	if err != nil {
+		return v, fmt.Errorf("cannot ask HNS for its version: %w", err)
+	}
+	if !hns.FeaturesOf(v).Api.V2 {
+		return v, fmt.Errorf("this Windows is too old: %w", hns.Missing("HCN V2 API", "9.2", v))
+	}
+	p.board.setVersion(v)
+	return v, nil
+}
+
+// overlayFacts adds what only overlay networks need.
+func (p *Plane) overlayFacts(f *plan.Facts) error {
+	if !hns.FeaturesOf(f.Version).RemoteSubnet {
+		return hns.Missing("RemoteSubnet", "9.2", f.Version)
+	}
+	if !f.NodeIP.IsValid() {
+		return &notReady{"this node's IPv4 address is not known; the Node object has none yet (--node-ip)"}
+	}
+	if f.HostMAC = p.opts.HostMAC; f.HostMAC == "" {
+		mac, err := hostMAC(f.NodeIP)
+		if err != nil {
+			return err
+		}
+		f.HostMAC = mac
+	}
+	if f.SourceVIP.IsValid() {
+		return nil
+	}
+	a, err := p.addressOf(p.opts.SourceVIPEndpoint)
+	if err != nil {
+		return err
+	}
+	if !a.IsValid() {
+		return &notReady{fmt.Sprintf("an overlay network needs --source-vip, or an endpoint named %s to take it from", p.opts.SourceVIPEndpoint)}
+	}
+	f.SourceVIP = a
+	return nil
+}
+
+// addressOf gives the IPv4 address of the endpoint of a name; the zero Addr: there is none. It is looked up once, and again
+// when the network is another and at every full reading.
+func (p *Plane) addressOf(name string) (a netip.Addr, err error) {
+	if a, ok := p.named[name]; ok {
+		return a, nil
+	}
+	e, err := p.host.EndpointNamed(name)
+	if hns.IsNotFound(err) {
+		return a, nil
+	}
+	if err != nil {
+		return a, fmt.Errorf("cannot read endpoint %s: %w", name, err)
+	}
+	for _, a := range e.Addrs() {
+		if a.Is4() {
+			p.named[name] = a
+			return a, nil
+		}
+	}
+	return a, nil
+}
+
+// healthFacts finds the endpoint that health checks are forwarded to. Without it they are not forwarded, and that is said.
+func (p *Plane) healthFacts(f *plan.Facts) error {
+	p.board.setRoot("")
+	if !p.opts.ForwardHealthCheckVIP {
+		return nil
+	}
+	a, err := p.addressOf(p.opts.RootEndpointName)
+	if err != nil {
+		return err
+	}
+	if a.IsValid() {
+		f.HealthEndpoint = a
+		return nil
+	}
+	p.board.setRoot(fmt.Sprintf("health checks are not forwarded: HNS has no endpoint named %s with an IPv4 address (--root-hnsendpoint-name)", p.opts.RootEndpointName))
+	return nil
+}
+
+// hostMAC gives the MAC address of the interface that has an address.
+func hostMAC(ip netip.Addr) (string, error) {
+	ifs, err := net.Interfaces()
+	if err != nil {
+		return "", fmt.Errorf("cannot list the interfaces of this host: %w", err)
+	}
+	for _, i := range ifs {
+		addrs, err := i.Addrs()
+		if err != nil {
+			continue
+		}
+		for _, a := range addrs {
+			n, ok := a.(*net.IPNet)
+			if !ok {
+				continue
+			}
+			if have, ok := netip.AddrFromSlice(n.IP); ok && have.Unmap() == ip && len(i.HardwareAddr) > 0 {
+				return i.HardwareAddr.String(), nil
+			}
+		}
+	}
+	return "", &notReady{fmt.Sprintf("no interface of this host has the node's address %s", ip)}
+}
+
+// nodeIPv4 gives the first IPv4 address of a node; the zero Addr: it has none.
+func nodeIPv4(n *k8s.Node) netip.Addr {
+	for _, ip := range n.IPs {
+		if ip.Is4() {
+			return ip
+		}
+	}
+	return netip.Addr{}
+}
+
+func isNotReady(err error) bool {
+	var n *notReady
+	return errors.As(err, &n)
+}

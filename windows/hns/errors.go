@@ -1,0 +1,96 @@
+package hns
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Codes of HNS errors (HRESULTs, winerror.h) that nkp tells apart or names in messages.
+const (
+	CodeElementNotFound  uint32 = 0x80070490
+	CodeNetworkNotFound  uint32 = 0x803B0001
+	CodeEndpointNotFound uint32 = 0x803B0002
+	CodePolicyNotFound   uint32 = 0x803B0008
+	CodePortExists       uint32 = 0x803B0013
+	CodeHasReferences    uint32 = 0x803B002C
+	CodeAddressReserved  uint32 = 0x803B002F
+	CodeNotImplemented   uint32 = 0x80004001
+	CodeInvalidPolicy    uint32 = 0x803B000D
+	CodeInvalidJSON      uint32 = 0x803B001B
+	CodeFail             uint32 = 0x80004005
+)
+
+var codeNames = map[uint32]string{
+	CodeElementNotFound:  "ERROR_NOT_FOUND",
+	CodeNetworkNotFound:  "HCN_E_NETWORK_NOT_FOUND",
+	CodeEndpointNotFound: "HCN_E_ENDPOINT_NOT_FOUND",
+	CodePolicyNotFound:   "HCN_E_POLICY_NOT_FOUND",
+	CodePortExists:       "HCN_E_PORT_ALREADY_EXISTS",
+	CodeHasReferences:    "HCN_E_ENTITY_HAS_REFERENCES",
+	CodeAddressReserved:  "HCN_E_ADDR_INVALID_OR_RESERVED",
+	CodeNotImplemented:   "E_NOTIMPL",
+	CodeInvalidPolicy:    "HCN_E_INVALID_POLICY",
+	CodeInvalidJSON:      "HCN_E_INVALID_JSON",
+	CodeFail:             "E_FAIL",
+}
+
+// Error is what HNS said to a call.
+type Error struct {
+	Call string // the function that failed, such as HcnCreateLoadBalancer
+	Code uint32 // HRESULT; 0: none was given
+	Text string // HNS's own words
+}
+
+// Error gives the call, HNS's words and the code with its name.
+func (e *Error) Error() string {
+	s := e.Call + " failed"
+	if e.Text != "" {
+		s += ": " + strings.TrimRight(e.Text, ". ")
+	}
+	if e.Code == 0 {
+		return s
+	}
+	if name := codeNames[e.Code]; name != "" {
+		return fmt.Sprintf("%s (%s, 0x%08x)", s, name, e.Code)
+	}
+	return fmt.Sprintf("%s (0x%08x)", s, e.Code)
+}
+
+// ParseError makes the error of a call from its HRESULT and error record. HNS may fail a call with S_OK and a record:
+// nil is given only if there is neither. The record's code wins: it is the more specific one.
+func ParseError(call string, hresult uint32, record string) error {
+	record = strings.TrimSpace(record)
+	if int32(hresult) >= 0 && record == "" {
+		return nil
+	}
+	e := &Error{Call: call, Code: hresult}
+	var r struct {
+		Error     string
+		ErrorCode json.Number
+	}
+	switch err := json.Unmarshal([]byte(record), &r); {
+	case record == "":
+	case err != nil:
+		e.Text = record
+	default:
+		e.Text = r.Error
+		if n, err := r.ErrorCode.Int64(); err == nil && n != 0 {
+			e.Code = uint32(n) // some versions print it as a negative number
+		}
+	}
+	return e
+}
+
+// HasCode reports whether HNS failed with this code.
+func HasCode(err error, code uint32) bool {
+	var e *Error
+	return errors.As(err, &e) && e.Code == code
+}
+
+// IsNotFound reports whether the object that a call names does not exist. HNS has several codes for it.
+func IsNotFound(err error) bool {
+	return HasCode(err, CodeElementNotFound) || HasCode(err, 0x490) || HasCode(err, CodeNetworkNotFound) ||
+		HasCode(err, CodeEndpointNotFound) || HasCode(err, CodePolicyNotFound)
+}

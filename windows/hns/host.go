@@ -1,0 +1,37 @@
+package hns
+
+// Host is the HNS of a machine. Every method makes one or a few calls into it, which can take long and cannot be
+// cancelled. Errors that HNS gave are *Error. A Host is not safe for concurrent use.
+type Host interface {
+	// Version asks for HNS's version. It is not cached: HNS may not be up yet.
+	Version() (Version, error)
+	// Network gives a network by name; IsNotFound(err) if there is none.
+	Network(name string) (*Network, error)
+
+	// EndpointIDs lists the endpoints of a network without reading them (one call).
+	EndpointIDs(network string) ([]string, error)
+	// Endpoints reads the endpoints of a network. One that vanishes meanwhile is left out.
+	Endpoints(network string) ([]*Endpoint, error)
+	// Endpoint reads one endpoint; IsNotFound(err) if there is none.
+	Endpoint(id string) (*Endpoint, error)
+	// EndpointNamed gives an endpoint by name, of whatever network; IsNotFound(err) if there is none.
+	EndpointNamed(name string) (*Endpoint, error)
+	// CreateEndpoint creates an endpoint on the network it names, and gives it as HNS has it.
+	CreateEndpoint(e *Endpoint) (*Endpoint, error)
+	// DeleteEndpoint deletes an endpoint; IsNotFound(err) if there is none.
+	DeleteEndpoint(id string) error
+
+	// LoadBalancerIDs lists the load balancers of the host without reading them (one call).
+	LoadBalancerIDs() ([]string, error)
+	// LoadBalancers reads the load balancers of the host. One that vanishes meanwhile is left out.
+	LoadBalancers() ([]*LoadBalancer, error)
+	// LoadBalancer reads one load balancer; IsNotFound(err) if there is none.
+	LoadBalancer(id string) (*LoadBalancer, error)
+	// CreateLoadBalancer creates a load balancer, and gives it as HNS has it.
+	CreateLoadBalancer(l *LoadBalancer) (*LoadBalancer, error)
+	// ModifyLoadBalancer replaces the whole body of a load balancer in place, and gives it as HNS has it afterwards:
+	// some versions accept the call and do nothing.
+	ModifyLoadBalancer(id string, l *LoadBalancer) (*LoadBalancer, error)
+	// DeleteLoadBalancer deletes a load balancer; IsNotFound(err) if there is none.
+	DeleteLoadBalancer(id string) error
+}

@@ -1,0 +1,102 @@
+package hns
+
+import (
+	"slices"
+	"strings"
+)
+
+// Flags of a load balancer.
+const (
+	LoadBalancerDSR  uint32 = 1 // direct server return: answers do not pass the load balancer, the client's address stays
+	LoadBalancerIPv6 uint32 = 2
+)
+
+// Flags of a port mapping.
+const (
+	MappingILB            uint32 = 1
+	MappingLocalRoutedVIP uint32 = 2 // the host itself reaches the frontend
+	MappingUseMux         uint32 = 4
+	MappingPreserveDIP    uint32 = 8 // pods see the frontend's address as destination
+	MappingVIPExternalIP  uint32 = 16
+)
+
+// DistributionSourceIP is the DistributionType that sends a client address always to the same endpoint. The zero value
+// distributes by connection.
+const DistributionSourceIP uint32 = 2
+
+// PortMapping is the port of a frontend and the one it leads to.
+type PortMapping struct {
+	Protocol         uint32 `json:",omitempty"` // IANA number: TCP 6, UDP 17, SCTP 132
+	InternalPort     uint16 `json:",omitempty"`
+	ExternalPort     uint16 `json:",omitempty"`
+	DistributionType uint32 `json:",omitempty"`
+	Flags            uint32 `json:",omitempty"`
+}
+
+// LoadBalancer distributes connections to its frontend addresses among endpoints. Without FrontendVIPs it serves its
+// external port on every address of the host.
+type LoadBalancer struct {
+	ID                   string        `json:"ID,omitempty"`
+	HostComputeEndpoints []string      `json:",omitempty"` // ids
+	SourceVIP            string        `json:",omitempty"`
+	FrontendVIPs         []string      `json:",omitempty"`
+	PortMappings         []PortMapping `json:",omitempty"`
+	SchemaVersion        SchemaVersion
+	Flags                uint32 `json:",omitempty"`
+}
+
+// SameLoadBalancer reports whether two load balancers do the same: everything is compared but the id and the schema;
+// the order of endpoints does not count.
+func SameLoadBalancer(a, b *LoadBalancer) bool {
+	return a.SourceVIP == b.SourceVIP && a.Flags == b.Flags && slices.Equal(a.FrontendVIPs, b.FrontendVIPs) &&
+		slices.Equal(a.PortMappings, b.PortMappings) && slices.Equal(idSet(a.HostComputeEndpoints), idSet(b.HostComputeEndpoints))
+}
+
+func idSet(ids []string) []string {
+	set := make([]string, len(ids))
+	for i, id := range ids {
+		set[i] = CanonicalID(id)
+	}
+	slices.Sort(set)
+	return slices.Compact(set)
+}
+
+// References reports whether the load balancer sends to an endpoint.
+func (l *LoadBalancer) References(endpoint string) bool {
+	return slices.ContainsFunc(l.HostComputeEndpoints, func(id string) bool { return SameID(id, endpoint) })
+}
+
+// Clone gives a copy that shares nothing.
+func (l *LoadBalancer) Clone() *LoadBalancer {
+	c := *l
+	c.HostComputeEndpoints = slices.Clone(l.HostComputeEndpoints)
+	c.FrontendVIPs = slices.Clone(l.FrontendVIPs)
+	c.PortMappings = slices.Clone(l.PortMappings)
+	return &c
+}
+
+// ProtocolName gives the name of an IANA protocol number, as Kubernetes spells it.
+func ProtocolName(p uint32) string {
+	switch p {
+	case 6:
+		return "TCP"
+	case 17:
+		return "UDP"
+	case 132:
+		return "SCTP"
+	}
+	return "?"
+}
+
+// ProtocolNumber gives the IANA number of a protocol as Kubernetes spells it; 0: unknown.
+func ProtocolNumber(name string) uint32 {
+	switch strings.ToUpper(name) {
+	case "TCP":
+		return 6
+	case "UDP":
+		return 17
+	case "SCTP":
+		return 132
+	}
+	return 0
+}

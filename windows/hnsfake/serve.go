@@ -1,0 +1,69 @@
+package hnsfake
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"sync"
+)
+
+// The wire between the DLLs of test/windows and the fake; all numbers are little-endian 32 bits, but handles, which have 64.
+//
+//	call:  count, then count strings (length, UTF-8): the function and its arguments
+//	reply: HRESULT, handle, id string, output string, error record string
+//
+// An empty string stands for a NULL pointer.
+
+// maxString bounds a string on the wire.
+const maxString = 64 << 20
+
+// Serve answers the DLLs on a listener until it is closed.
+func (s *Server) Serve(l net.Listener) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for {
+		c, err := l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		wg.Go(func() {
+			defer c.Close()
+			for s.answer(c) == nil {
+			}
+		})
+	}
+}
+
+// answer reads a call and writes its reply.
+func (s *Server) answer(c io.ReadWriter) error {
+	var count uint32
+	if err := binary.Read(c, binary.LittleEndian, &count); err != nil || count == 0 || count > 8 {
+		return errors.Join(err, errors.New("not a call"))
+	}
+	words := make([]string, count)
+	for i := range words {
+		var n uint32
+		if err := binary.Read(c, binary.LittleEndian, &n); err != nil || n > maxString {
+			return errors.Join(err, errors.New("not a string"))
+		}
+		b := make([]byte, n)
+		if _, err := io.ReadFull(c, b); err != nil {
+			return err
+		}
+		words[i] = string(b)
+	}
+	r := s.Call(words[0], words[1:]...)
+	var out []byte
+	out = binary.LittleEndian.AppendUint32(out, r.HResult)
+	out = binary.LittleEndian.AppendUint64(out, r.Handle)
+	for _, text := range []string{r.ID, r.Out, r.Record} {
+		out = binary.LittleEndian.AppendUint32(out, uint32(len(text)))
+		out = append(out, text...)
+	}
+	_, err := c.Write(out)
+	return err
+}

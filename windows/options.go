@@ -1,0 +1,112 @@
+package windows
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/windows/hns"
+	"github.com/nkp-proxy/nkp/windows/reconcile"
+)
+
+// Options are the settings of a Plane. The first ones are kube-proxy's flags of the same name.
+type Options struct {
+	// NetworkName is the CNI plugin's HNS network (--network-name); "": the environment variable KUBE_NETWORK.
+	NetworkName string
+	// SourceVIP is the source address of load-balanced connections on overlay networks (--source-vip). The zero Addr: the
+	// address of the endpoint SourceVIPEndpoint, which is waited for.
+	SourceVIP netip.Addr
+	// EnableDSR makes ClusterIPs answer directly (--enable-dsr).
+	EnableDSR bool
+	// RootEndpointName is the endpoint of the host (--root-hnsendpoint-name), ForwardHealthCheckVIP has health checks of load
+	// balancers forwarded to it (--forward-healthcheck-vip).
+	RootEndpointName      string
+	ForwardHealthCheckVIP bool
+	// HealthzPort is the port of --healthz-bind-address; 0: none.
+	HealthzPort uint16
+
+	// SourceVIPEndpoint is where the source VIP comes from without SourceVIP; "": Calico_ep, which is Calico's.
+	SourceVIPEndpoint string
+	// HostMAC is the MAC address of the interface that has the node's address; "": it is looked up.
+	HostMAC string
+	// PreserveDestination tells Services annotated preserve-destination=true; nil: none is.
+	PreserveDestination func(k8s.ServiceName) bool
+	// Report is told of everything a Service asks for and HNS cannot do, once for each reason; nil: nobody is. It is called
+	// on the goroutine of Run and must not block.
+	Report func(service k8s.ServiceName, reason string)
+
+	// StateFile remembers which objects of HNS are nkp's; "": DefaultStateFile.
+	StateFile string
+	// MinSync is the least time between two syncs, AuditPeriod the most between two looks at which objects HNS has,
+	// FullAuditPeriod the most between two readings of every object. Zero: 1 s, 30 s, 1 h.
+	MinSync, AuditPeriod, FullAuditPeriod time.Duration
+	Log                                   *slog.Logger // nil: slog.Default()
+
+	// Open gives the HNS; nil: this machine's.
+	Open func() (hns.Host, error)
+
+	now func() time.Time // the clock that retries and audits go by; nil: time.Now
+}
+
+// How long a Plane waits.
+const (
+	defaultMinSync     = time.Second
+	defaultAudit       = 30 * time.Second
+	defaultFullAudit   = time.Hour
+	waitPoll           = time.Second // between looks for what the CNI plugin has yet to make, at first
+	waitPollMost       = 30 * time.Second
+	defaultVIPEndpoint = "Calico_ep"
+)
+
+// DefaultStateFile gives where ownership is remembered: %ProgramData%\nkp\hns.json.
+func DefaultStateFile() string {
+	dir := os.Getenv("ProgramData")
+	if dir == "" {
+		dir = `C:\ProgramData`
+	}
+	return filepath.Join(dir, "nkp", "hns.json")
+}
+
+// complete fills in defaults.
+func (o *Options) complete() error {
+	if o.NetworkName == "" {
+		o.NetworkName = os.Getenv("KUBE_NETWORK")
+	}
+	if o.NetworkName == "" {
+		return fmt.Errorf("which HNS network serves pods? Say it with --network-name or the environment variable KUBE_NETWORK")
+	}
+	if o.ForwardHealthCheckVIP && o.RootEndpointName == "" {
+		return fmt.Errorf("--forward-healthcheck-vip needs --root-hnsendpoint-name: the endpoint to forward health checks to")
+	}
+	if o.SourceVIP.IsValid() && !o.SourceVIP.Is4() {
+		return fmt.Errorf("--source-vip %s is not an IPv4 address", o.SourceVIP)
+	}
+	setDefault(&o.SourceVIPEndpoint, defaultVIPEndpoint)
+	setDefault(&o.StateFile, DefaultStateFile())
+	setDefault(&o.MinSync, defaultMinSync)
+	setDefault(&o.AuditPeriod, defaultAudit)
+	setDefault(&o.FullAuditPeriod, defaultFullAudit)
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	if o.Open == nil {
+		o.Open = hns.Open
+	}
+	if o.now == nil {
+		o.now = time.Now
+	}
+	return nil
+}
+
+func (o *Options) store() reconcile.StateFile { return reconcile.StateFile(o.StateFile) }
+
+func setDefault[T comparable](p *T, v T) {
+	var zero T
+	if *p == zero {
+		*p = v
+	}
+}

@@ -1,0 +1,71 @@
+package plan
+
+import (
+	"net/netip"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/windows/hns"
+)
+
+// Facts is what a plan needs to know beside the model. On a Windows node they are read from HNS; elsewhere they are given.
+type Facts struct {
+	Network hns.Network
+	Version hns.Version
+
+	// SourceVIP is the address that connections are made to come from where the answer must pass this node again; overlay
+	// networks need it.
+	SourceVIP netip.Addr
+	// NodeIP is this node's IPv4 address, the provider address of its own Service addresses on an overlay network.
+	NodeIP netip.Addr
+	// HostMAC is the MAC address of the interface that has NodeIP; overlay networks only.
+	HostMAC string
+
+	// EnableDSR makes the load balancers of ClusterIPs answer directly (--enable-dsr).
+	EnableDSR bool
+	// HealthEndpoint is the address of the endpoint that health checks of load balancers are forwarded to; the zero Addr: they
+	// are not forwarded (--forward-healthcheck-vip, --root-hnsendpoint-name).
+	HealthEndpoint netip.Addr
+	// HealthzPort is where the health checks of Services without a port of their own are forwarded to; 0: nowhere.
+	HealthzPort uint16
+	// PreserveDestination are the Services annotated preserve-destination=true.
+	PreserveDestination map[k8s.ServiceName]bool
+}
+
+// features gives what this HNS can do.
+func (f *Facts) features() hns.Features { return hns.FeaturesOf(f.Version) }
+
+// serves reports whether a family is served at all, and why not.
+func (f *Facts) serves(family k8s.Family) (reason string) {
+	switch {
+	case family == k8s.IPv4:
+		return ""
+	case f.Network.Overlay():
+		return "IPv6 is not served: overlay networks on Windows have IPv4 only"
+	case !f.features().IPv6DualStack:
+		return "IPv6 is not served: " + hns.Missing("IPv6DualStack", "11.10", f.Version).Error()
+	}
+	return ""
+}
+
+// sourceVIP gives the source VIP of a load balancer with these endpoints. On an overlay network,
+//
+//	(a) if an endpoint's address is not the cluster's, or
+//	(b) is another node's own address: this node's address, since such an endpoint cannot answer into the overlay;
+//	(c) else (pods here and elsewhere, this node's own address): the configured one.
+//
+// On other networks HNS chooses.
+func (f *Facts) sourceVIP(endpoints []k8s.Endpoint) netip.Addr {
+	if !f.Network.Overlay() {
+		return netip.Addr{}
+	}
+	for _, e := range endpoints {
+		a := e.Addr.Addr()
+		if e.Local || a == f.NodeIP || a.Is6() {
+			continue
+		}
+		if node := f.Network.Provider(a); !node.IsValid() || node == a {
+			return f.NodeIP
+		}
+	}
+	return f.SourceVIP
+}

@@ -1,0 +1,39 @@
+package reconcile
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/nkp-proxy/nkp/windows/hns"
+)
+
+// Cleanup removes everything that the state file says is nkp's, load balancers first, and then the file itself. What
+// cannot be removed stays in the file, so that Cleanup can be called again.
+func Cleanup(host hns.Host, store StateFile) (removed int, err error) {
+	owned, err := store.Load()
+	if err != nil {
+		return 0, fmt.Errorf("%w: without it nkp cannot tell its objects from others'", err)
+	}
+	var errs []error
+	for _, kind := range []struct {
+		name string
+		ids  map[string]bool
+		del  func(string) error
+	}{{"load balancer", owned.LoadBalancers, host.DeleteLoadBalancer}, {"endpoint", owned.Endpoints, host.DeleteEndpoint}} {
+		for _, id := range list(kind.ids) {
+			err := kind.del(id)
+			if err != nil && !hns.IsNotFound(err) {
+				errs = append(errs, fmt.Errorf("%s %s: %w", kind.name, id, err))
+				continue
+			}
+			if err == nil {
+				removed++
+			}
+			delete(kind.ids, id)
+		}
+	}
+	if len(errs) > 0 {
+		return removed, errors.Join(append(errs, store.Save(owned))...)
+	}
+	return removed, store.Remove()
+}

@@ -1,0 +1,234 @@
+package reconcile
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/nkp-proxy/nkp/windows/hns"
+	"github.com/nkp-proxy/nkp/windows/plan"
+)
+
+// difference compares a plan with what HNS has.
+type difference struct {
+	w      *plan.Wanted
+	have   *observed
+	owned  *Ownership
+	asked  map[string]*hns.LoadBalancer // see Engine
+	asIs   map[string]bool              // see Engine
+	modify bool                         // load balancers can be modified in place
+
+	// fresh gives the ids that endpoints to be created are taken to have in a dry run.
+	fresh map[netip.Addr]string
+
+	waiting   []string          // what somebody else has to do first
+	conflicts []Failure         // what cannot be done
+	adopted   map[string]string // ids of load balancers that are right as they are -> frontend
+}
+
+// endpoint gives the id of the endpoint that stands for an address; local: the pod runs here.
+func (d *difference) endpoint(a netip.Addr, local bool) (id string, ok bool) {
+	for _, id := range d.have.at(a) {
+		if d.usable(id, a, local) {
+			return id, true
+		}
+	}
+	id, ok = d.fresh[a]
+	return id, ok
+}
+
+// usable reports whether an endpoint is right for an address. Endpoints of this host are, and those of other owners, which
+// know better; ours are if they are as wanted.
+func (d *difference) usable(id string, a netip.Addr, local bool) bool {
+	e := d.have.endpoints[id]
+	if !e.Remote() || !d.ours(id, e) || d.asIs[id] {
+		return true
+	}
+	want := d.w.Endpoints[a]
+	if want == nil {
+		return !local // the pod runs here now, the endpoint is from when it did not
+	}
+	return hns.SameEndpoint(e, &want.Body)
+}
+
+// ours reports whether an endpoint is nkp's to delete.
+func (d *difference) ours(id string, e *hns.Endpoint) bool {
+	return d.owned.Endpoints[id] || proxyMade(e)
+}
+
+// proxyMade reports whether a Service proxy (nkp or kube-proxy) made this remote endpoint: nobody else uses the MAC address
+// that they derive from the address.
+func proxyMade(e *hns.Endpoint) bool {
+	addrs := e.Addrs()
+	return e.Remote() && len(addrs) == 1 && strings.EqualFold(strings.ReplaceAll(e.MacAddress, ":", "-"), plan.RemoteMAC(addrs[0]))
+}
+
+// rightEndpoints gives the remote endpoints that are exactly what is wanted: whoever made them, they are adopted.
+func (d *difference) rightEndpoints() (ids []string) {
+	for a, want := range d.w.Endpoints {
+		for _, id := range d.have.at(a) {
+			if e := d.have.endpoints[id]; e.Remote() && hns.SameEndpoint(e, &want.Body) {
+				ids = append(ids, id)
+			}
+		}
+	}
+	return ids
+}
+
+// createEndpoints gives the endpoints that are missing. One that is there and wrong is not made before the wrong one is
+// gone: HNS has one endpoint for an address.
+func (d *difference) createEndpoints() (steps []Step) {
+	for _, want := range d.w.SortedEndpoints() {
+		if len(d.have.at(want.Addr)) > 0 {
+			continue
+		}
+		steps = append(steps, Step{Op: CreateEndpoint, Endpoint: want})
+	}
+	return steps
+}
+
+// body gives the load balancer to write: its endpoints are those that HNS has.
+func (d *difference) body(l *plan.LoadBalancer) *hns.LoadBalancer {
+	b := l.Body.Clone()
+	for _, a := range l.Backends {
+		id, ok := d.endpoint(a, l.Local[a])
+		if ok {
+			b.HostComputeEndpoints = append(b.HostComputeEndpoints, id)
+		} else if l.Local[a] {
+			d.waiting = append(d.waiting, fmt.Sprintf("%s: endpoint %s runs on this node, but HNS has no endpoint of that address; its CNI plugin makes it", l.Service, a))
+		}
+	}
+	return b
+}
+
+// loadBalancers gives the load balancers to create and change, those that must go so that there is one for each frontend,
+// and those of ours that are not wanted any more.
+func (d *difference) loadBalancers() (steps []Step) {
+	index := d.have.frontends()
+	d.adopted = map[string]string{}
+	kept := map[string]bool{}
+	for _, l := range d.w.SortedLoadBalancers() {
+		body := d.body(l)
+		h := index[l.Frontend]
+		if len(h.shared) > 0 {
+			d.conflict(l, h.shared[0])
+			for _, id := range h.alone {
+				kept[id] = true
+			}
+			continue
+		}
+		best := d.best(h.alone, body)
+		if best != "" {
+			kept[best] = true
+		}
+		if s, ok := d.change(l, body, best); ok {
+			steps = append(steps, s)
+		}
+		for _, id := range h.alone {
+			if id != best {
+				steps = append(steps, Step{Op: DeleteLoadBalancer, ID: id, frontend: l.Frontend, Why: "another one holds the same frontend"})
+				kept[id] = true
+			}
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(d.have.loadBalancers)) {
+		if fs := plan.FrontendsOf(d.have.loadBalancers[id]); !kept[id] && d.owned.LoadBalancers[id] {
+			steps = append(steps, Step{Op: DeleteLoadBalancer, ID: id, frontend: first(fs), Why: "no Service wants it"})
+		}
+	}
+	return steps
+}
+
+// best gives the load balancer to keep of those that hold one frontend: the one that is right, else one of ours.
+func (d *difference) best(ids []string, body *hns.LoadBalancer) (best string) {
+	for _, id := range ids {
+		if d.right(id, body) {
+			return id
+		}
+		if best == "" || d.owned.LoadBalancers[id] && !d.owned.LoadBalancers[best] {
+			best = id
+		}
+	}
+	return best
+}
+
+// right reports whether a load balancer is as wanted, or as near as HNS makes it.
+func (d *difference) right(id string, body *hns.LoadBalancer) bool {
+	asked := d.asked[id]
+	return hns.SameLoadBalancer(d.have.loadBalancers[id], body) || asked != nil && hns.SameLoadBalancer(asked, body)
+}
+
+// change gives the step that makes a load balancer right; none if it is, or if none of its endpoints is there: what serves
+// now then goes on serving.
+func (d *difference) change(l *plan.LoadBalancer, body *hns.LoadBalancer, id string) (Step, bool) {
+	if len(body.HostComputeEndpoints) == 0 {
+		if id != "" {
+			d.adopted[id] = l.Frontend.String()
+		}
+		return Step{}, false
+	}
+	s := Step{Op: CreateLoadBalancer, ID: id, LoadBalancer: l}
+	if id == "" {
+		return s, true
+	}
+	if d.right(id, body) {
+		d.adopted[id] = l.Frontend.String()
+		return Step{}, false
+	}
+	s.Op, s.Why = ReplaceLoadBalancer, describeChange(d.have.loadBalancers[id], body)
+	if d.modify {
+		s.Op = ModifyLoadBalancer
+	}
+	return s, true
+}
+
+func (d *difference) conflict(l *plan.LoadBalancer, holder string) {
+	d.conflicts = append(d.conflicts, Failure{
+		Object:  "load balancer " + l.Frontend.String(),
+		Service: l.Service.String(),
+		Text: fmt.Sprintf("its frontend is held by load balancer %s, which holds others as well and is not nkp's: delete that one, or give the Service another port",
+			holder),
+	})
+}
+
+// deleteEndpoints gives the endpoints of ours that are not wanted, wrong, or superfluous beside another of the same address.
+func (d *difference) deleteEndpoints() (steps []Step) {
+	for _, id := range slices.Sorted(maps.Keys(d.have.endpoints)) {
+		e := d.have.endpoints[id]
+		if !d.ours(id, e) {
+			continue
+		}
+		if a, why := d.superfluous(id, e); why != "" {
+			steps = append(steps, Step{Op: DeleteEndpoint, ID: id, addr: a, Why: why})
+		}
+	}
+	return steps
+}
+
+func (d *difference) superfluous(id string, e *hns.Endpoint) (a netip.Addr, why string) {
+	addrs := e.Addrs()
+	if len(addrs) == 0 {
+		return a, "it has no address"
+	}
+	a = addrs[0]
+	want := d.w.Endpoints[a]
+	chosen, ok := d.endpoint(a, false)
+	switch {
+	case want == nil:
+		return a, "no Service wants it"
+	case ok && chosen != id:
+		return a, "there is another endpoint of the same address"
+	case !d.asIs[id] && !hns.SameEndpoint(e, &want.Body):
+		return a, "it is made anew: " + describeEndpoint(e, &want.Body)
+	}
+	return a, ""
+}
+
+func first(fs []plan.Frontend) (f plan.Frontend) {
+	if len(fs) > 0 {
+		f = fs[0]
+	}
+	return f
+}

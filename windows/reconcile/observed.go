@@ -1,0 +1,145 @@
+package reconcile
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/nkp-proxy/nkp/windows/hns"
+	"github.com/nkp-proxy/nkp/windows/plan"
+)
+
+// observed is what HNS has, as far as it is known: read at first, then kept up to date by enumerations and by what is
+// written.
+type observed struct {
+	network       string // id
+	endpoints     map[string]*hns.Endpoint
+	loadBalancers map[string]*hns.LoadBalancer
+
+	byAddr map[netip.Addr][]string // ids of endpoints, sorted; nil: compute it
+	stale  map[string]bool         // ids of load balancers to read again: a change of theirs failed
+}
+
+// read reads everything.
+func (o *observed) read(h hns.Host, network string) error {
+	endpoints, err := h.Endpoints(network)
+	if err != nil {
+		return fmt.Errorf("cannot read the endpoints of HNS: %w", err)
+	}
+	lbs, err := h.LoadBalancers()
+	if err != nil {
+		return fmt.Errorf("cannot read the load balancers of HNS: %w", err)
+	}
+	*o = observed{network: network, endpoints: map[string]*hns.Endpoint{}, loadBalancers: map[string]*hns.LoadBalancer{}, stale: map[string]bool{}}
+	for _, e := range endpoints {
+		o.setEndpoint(e)
+	}
+	for _, l := range lbs {
+		o.loadBalancers[hns.CanonicalID(l.ID)] = l
+	}
+	return nil
+}
+
+// follow forgets what is gone and reads what is new. Nothing changes if it fails.
+func (o *observed) follow(h hns.Host) (err error) {
+	ids, err := h.EndpointIDs(o.network)
+	if err != nil {
+		return fmt.Errorf("cannot list the endpoints of HNS: %w", err)
+	}
+	endpoints, err := follow(o.endpoints, nil, ids, h.Endpoint)
+	if err != nil {
+		return fmt.Errorf("cannot read an endpoint of HNS: %w", err)
+	}
+	if ids, err = h.LoadBalancerIDs(); err != nil {
+		return fmt.Errorf("cannot list the load balancers of HNS: %w", err)
+	}
+	lbs, err := follow(o.loadBalancers, o.stale, ids, h.LoadBalancer)
+	if err != nil {
+		return fmt.Errorf("cannot read a load balancer of HNS: %w", err)
+	}
+	o.endpoints, o.loadBalancers, o.byAddr = endpoints, lbs, nil
+	clear(o.stale)
+	return nil
+}
+
+func follow[T any](known map[string]*T, stale map[string]bool, ids []string, read func(string) (*T, error)) (map[string]*T, error) {
+	now := make(map[string]*T, len(ids))
+	for _, id := range ids {
+		id = hns.CanonicalID(id)
+		if o := known[id]; o != nil && !stale[id] {
+			now[id] = o
+			continue
+		}
+		o, err := read(id)
+		if hns.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		now[id] = o
+	}
+	return now, nil
+}
+
+func (o *observed) setEndpoint(e *hns.Endpoint) {
+	o.endpoints[hns.CanonicalID(e.ID)] = e
+	o.byAddr = nil
+}
+
+func (o *observed) dropEndpoint(id string) {
+	delete(o.endpoints, id)
+	o.byAddr = nil
+}
+
+// at gives the ids of the endpoints that have an address, those of this host first.
+func (o *observed) at(a netip.Addr) []string {
+	if o.byAddr == nil {
+		o.byAddr = map[netip.Addr][]string{}
+		for _, remote := range []bool{false, true} {
+			for _, id := range slices.Sorted(maps.Keys(o.endpoints)) {
+				if e := o.endpoints[id]; e.Remote() == remote {
+					for _, addr := range e.Addrs() {
+						o.byAddr[addr] = append(o.byAddr[addr], id)
+					}
+				}
+			}
+		}
+	}
+	return o.byAddr[a]
+}
+
+// holders gives the load balancers that hold a frontend: alone holds nothing else, shared holds others as well.
+type holders struct {
+	alone, shared []string
+}
+
+// frontends indexes the load balancers by frontend.
+func (o *observed) frontends() map[plan.Frontend]holders {
+	index := map[plan.Frontend]holders{}
+	for _, id := range slices.Sorted(maps.Keys(o.loadBalancers)) {
+		fs := plan.FrontendsOf(o.loadBalancers[id])
+		for _, f := range fs {
+			h := index[f]
+			if len(fs) == 1 {
+				h.alone = append(h.alone, id)
+			} else {
+				h.shared = append(h.shared, id)
+			}
+			index[f] = h
+		}
+	}
+	return index
+}
+
+// referenced gives the endpoints that load balancers send to, with one of these.
+func (o *observed) referenced() map[string]string {
+	refs := map[string]string{}
+	for id, l := range o.loadBalancers {
+		for _, e := range l.HostComputeEndpoints {
+			refs[hns.CanonicalID(e)] = id
+		}
+	}
+	return refs
+}

@@ -1,0 +1,114 @@
+package reconcile
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// Ownership says which objects of HNS are nkp's. It outlives the agent in a file.
+type Ownership struct {
+	Endpoints     map[string]bool // ids
+	LoadBalancers map[string]bool // ids
+	// PendingEndpoints (addresses) and PendingLoadBalancers (frontends) are about to be created: written down before, so that
+	// they are known as nkp's if the agent dies before HNS has told it the id.
+	PendingEndpoints     map[string]bool
+	PendingLoadBalancers map[string]bool
+}
+
+func newOwnership() *Ownership {
+	return &Ownership{map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}}
+}
+
+// StateFile is where ownership is kept. The zero StateFile ("") keeps nothing.
+type StateFile string
+
+type stateText struct {
+	Version              int      `json:"version"`
+	Endpoints            []string `json:"endpoints"`
+	LoadBalancers        []string `json:"loadBalancers"`
+	PendingEndpoints     []string `json:"pendingEndpoints"`
+	PendingLoadBalancers []string `json:"pendingLoadBalancers"`
+}
+
+const stateVersion = 1
+
+// Load reads the file. If there is none, nothing is owned; if it cannot be used, nothing is owned and the error says why:
+// objects with a frontend that is wanted are adopted all the same.
+func (f StateFile) Load() (*Ownership, error) {
+	o := newOwnership()
+	if f == "" {
+		return o, nil
+	}
+	data, err := os.ReadFile(string(f))
+	if errors.Is(err, fs.ErrNotExist) {
+		return o, nil
+	}
+	if err != nil {
+		return o, err
+	}
+	var t stateText
+	if err := json.Unmarshal(data, &t); err != nil {
+		return o, fmt.Errorf("state file %s: %w", f, err)
+	}
+	if t.Version != stateVersion {
+		return o, fmt.Errorf("state file %s: version %d is not %d, the one this nkp knows", f, t.Version, stateVersion)
+	}
+	o.Endpoints, o.LoadBalancers = set(t.Endpoints), set(t.LoadBalancers)
+	o.PendingEndpoints, o.PendingLoadBalancers = set(t.PendingEndpoints), set(t.PendingLoadBalancers)
+	return o, nil
+}
+
+// Save replaces the file at once: after a crash there is the old one or the new one.
+func (f StateFile) Save(o *Ownership) error {
+	if f == "" {
+		return nil
+	}
+	data, err := o.text()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(string(f)), 0o755); err != nil {
+		return err
+	}
+	tmp := string(f) + ".new"
+	w, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(data)
+	if err := errors.Join(err, w.Sync(), w.Close()); err != nil {
+		return err
+	}
+	return os.Rename(tmp, string(f))
+}
+
+// Remove removes the file.
+func (f StateFile) Remove() error {
+	if err := os.Remove(string(f)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func (o *Ownership) text() ([]byte, error) {
+	return json.MarshalIndent(stateText{stateVersion, list(o.Endpoints), list(o.LoadBalancers),
+		list(o.PendingEndpoints), list(o.PendingLoadBalancers)}, "", " ")
+}
+
+func set(l []string) map[string]bool {
+	s := make(map[string]bool, len(l))
+	for _, v := range l {
+		s[v] = true
+	}
+	return s
+}
+
+func list(s map[string]bool) []string {
+	return append([]string{}, slices.Sorted(maps.Keys(s))...)
+}

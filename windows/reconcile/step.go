@@ -1,0 +1,88 @@
+package reconcile
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/nkp-proxy/nkp/windows/plan"
+)
+
+// Op is what a step does.
+type Op string
+
+// The steps there are. To replace is to delete and create: where HNS cannot modify in place.
+const (
+	CreateEndpoint      Op = "create endpoint"
+	DeleteEndpoint      Op = "delete endpoint"
+	CreateLoadBalancer  Op = "create load balancer"
+	ModifyLoadBalancer  Op = "modify load balancer"
+	ReplaceLoadBalancer Op = "replace load balancer"
+	DeleteLoadBalancer  Op = "delete load balancer"
+)
+
+// Step is one change of HNS. It prints itself: the list of steps is the dry run.
+type Step struct {
+	Op  Op
+	ID  string // of the object; "": it has none yet
+	Why string
+
+	Endpoint     *plan.Endpoint     // to create
+	LoadBalancer *plan.LoadBalancer // to create, modify or replace
+
+	frontend plan.Frontend // of a load balancer to delete
+	addr     netip.Addr    // of an endpoint to delete
+}
+
+// key identifies what a step is about, for remembering failures.
+func (s *Step) key() string {
+	switch s.Op {
+	case CreateEndpoint:
+		return "endpoint " + s.Endpoint.Addr.String()
+	case CreateLoadBalancer, ModifyLoadBalancer, ReplaceLoadBalancer:
+		return "load balancer " + s.LoadBalancer.Frontend.String()
+	case DeleteLoadBalancer:
+		return "load balancer " + s.ID
+	}
+	return "endpoint " + s.ID
+}
+
+// Object names what the step is about, for people.
+func (s *Step) Object() string {
+	switch s.Op {
+	case CreateEndpoint:
+		return fmt.Sprintf("endpoint %s (%s)", s.Endpoint.Addr, s.Endpoint.Purpose)
+	case DeleteEndpoint:
+		return fmt.Sprintf("endpoint %s (id %s)", s.addr, s.ID)
+	case DeleteLoadBalancer:
+		return fmt.Sprintf("load balancer %s (id %s)", s.frontend, s.ID)
+	}
+	o := fmt.Sprintf("load balancer %s (%s)", s.LoadBalancer.Frontend, s.LoadBalancer.Kind)
+	if s.ID != "" {
+		o = fmt.Sprintf("load balancer %s (%s, id %s)", s.LoadBalancer.Frontend, s.LoadBalancer.Kind, s.ID)
+	}
+	return o
+}
+
+// Service names the Service port the step is for; "" if it is for none.
+func (s *Step) Service() string {
+	if s.LoadBalancer == nil {
+		return ""
+	}
+	return s.LoadBalancer.Service.String()
+}
+
+// String gives the step in one line.
+func (s *Step) String() string {
+	verb := string(s.Op[:6])
+	if s.Op == ReplaceLoadBalancer {
+		verb = "replace"
+	}
+	text := verb + " " + s.Object()
+	if n := s.Service(); n != "" {
+		text += " of " + n
+	}
+	if s.Why != "" {
+		text += ": " + s.Why
+	}
+	return text
+}

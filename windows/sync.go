@@ -1,0 +1,146 @@
+package windows
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nkp-proxy/nkp/windows/hns"
+	"github.com/nkp-proxy/nkp/windows/plan"
+	"github.com/nkp-proxy/nkp/windows/reconcile"
+)
+
+// sync makes HNS have what is wanted and gives when to do it again if nothing changes.
+func (p *Plane) sync(ctx context.Context) (next time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	began := p.opts.now()
+	p.board.begin(began)
+	result, err := p.trySync(ctx, began)
+	p.board.end(p.opts.now(), result, p.counts(), err)
+	switch {
+	case isNotReady(err):
+		p.opts.Log.Info("nothing is changed in HNS", "reason", err)
+	case err != nil:
+		p.opts.Log.Warn("cannot sync with HNS; what it has stays as it is", "error", err)
+	case result.Steps > 0:
+		p.opts.Log.Info("synced with HNS", "steps", result.Steps, "failures", len(result.Failures), "took", p.opts.now().Sub(began).Round(time.Millisecond))
+	}
+	if err != nil || len(result.Waiting) > 0 {
+		next = began.Add(min(waitPollMost, p.opts.AuditPeriod, waitPoll<<min(p.waits, 10)))
+		p.waits++
+	} else {
+		p.waits = 0
+		next = began.Add(p.opts.AuditPeriod)
+	}
+	if at := result.Retry(); !at.IsZero() && at.Before(next) {
+		next = at
+	}
+	return next
+}
+
+func (p *Plane) counts() reconcile.Counts {
+	if p.engine == nil {
+		return reconcile.Counts{}
+	}
+	return p.engine.Counts()
+}
+
+func (p *Plane) trySync(ctx context.Context, now time.Time) (r reconcile.Result, err error) {
+	facts, err := p.observe(now)
+	if err != nil {
+		return r, err
+	}
+	w := p.inputs.wanted(facts)
+	p.report(w)
+	features := hns.FeaturesOf(facts.Version)
+	r, err = p.engine.Sync(ctx, w, features)
+	p.board.observed(facts, p.engine.CanModify(features))
+	return r, err
+}
+
+// observe reads the facts and what HNS has.
+func (p *Plane) observe(now time.Time) (*plan.Facts, error) {
+	facts, err := p.facts()
+	if err != nil {
+		return nil, err
+	}
+	if p.engine == nil {
+		p.engine = reconcile.New(p.host, p.opts.store(), p.opts.Log, p.opts.now)
+	}
+	full := now.Sub(p.fullRead) >= p.opts.FullAuditPeriod
+	if full || facts.Network.ID != p.network {
+		p.network = facts.Network.ID
+		clear(p.named)
+	}
+	if err := p.engine.Observe(facts.Network.ID, full); err != nil {
+		return nil, err
+	}
+	if full {
+		p.fullRead = now
+	}
+	return facts, nil
+}
+
+// report tells of what cannot be done, what is new of it.
+func (p *Plane) report(w *plan.Wanted) {
+	for _, u := range p.board.unsupported(w.Unsupported) {
+		p.opts.Log.Warn("a Service asks for what HNS cannot do", "service", u.Service.String(), "reason", u.Reason)
+		if p.opts.Report != nil {
+			p.opts.Report(u.Service, u.Reason)
+		}
+	}
+}
+
+var errUnknown = errors.New("the Services are not known yet")
+
+// Diff gives what would have to be done in HNS, one step a line; none: HNS is as it should be. It writes nothing. The model
+// must have been given by Update.
+func (p *Plane) Diff() (steps []string, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.inputs.ready() {
+		return nil, errUnknown
+	}
+	facts, err := p.observe(p.opts.now())
+	if err != nil {
+		return nil, err
+	}
+	list, failures := p.engine.Diff(p.inputs.wanted(facts), hns.FeaturesOf(facts.Version))
+	for i := range list {
+		steps = append(steps, list[i].String())
+	}
+	for _, f := range failures {
+		steps = append(steps, fmt.Sprintf("%s of %s: %s", f.Object, f.Service, f.Text))
+	}
+	return steps, nil
+}
+
+// Plan gives what HNS should have as JSON (nkp plan -o hcn), with the ids of endpoints as HNS has them.
+func (p *Plane) Plan() ([]byte, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.inputs.ready() {
+		return nil, errUnknown
+	}
+	facts, err := p.observe(p.opts.now())
+	if err != nil {
+		return nil, err
+	}
+	return p.inputs.wanted(facts).JSON(facts, p.engine.EndpointID)
+}
+
+// Cleanup removes what nkp made in HNS, going by the state file, and nothing else; it gives the number of objects. The agent
+// must not be running.
+func Cleanup(opts Options) (removed int, err error) {
+	setDefault(&opts.StateFile, DefaultStateFile())
+	if opts.Open == nil {
+		opts.Open = hns.Open
+	}
+	host, err := opts.Open()
+	if err != nil {
+		return 0, err
+	}
+	return reconcile.Cleanup(host, opts.store())
+}
