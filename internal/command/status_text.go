@@ -51,7 +51,9 @@ func (t *statusText) line(key, format string, args ...any) {
 	fmt.Fprintf(t.w, "%s\t%s\n", key, fmt.Sprintf(format, args...))
 }
 
-func (t *statusText) ago(at time.Time) string { return t.now.Sub(at).Round(time.Second).String() + " ago" }
+func (t *statusText) ago(at time.Time) string {
+	return t.now.Sub(at).Round(time.Second).String() + " ago"
+}
 
 func (t *statusText) source(s *agent.SourceStatus) {
 	state := "synced"

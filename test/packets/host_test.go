@@ -138,6 +138,62 @@ func TestNodeBesideTheBridge(t *testing.T) {
 	}
 }
 
+// A node whose address is on a NIC beside the bridge: iptables serves what the bridge never sees. The node's processes reach
+// ClusterIPs and their own node's NodePorts, clients outside reach NodePorts and load balancer addresses at the NIC, and the
+// pods' own traffic is served on the bridge alone.
+func TestHostTrafficByIPTables(t *testing.T) {
+	t.Parallel()
+	balanced := func(lb string) func(*v1.Service) {
+		return func(s *v1.Service) {
+			s.Spec.Type = v1.ServiceTypeLoadBalancer
+			s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: lb}}
+		}
+	}
+	four := service("four", "40.0.0.1", exposed(30080), balanced("20.0.0.1"))
+	six := service("six", "fd00:40::1", exposed(30081), balanced("fd00:20::1"))
+	c := newCluster(t, testbed.Options{NodeOutside: true}, "--service-cidr", serviceCIDRs)
+	c.put(four, six)
+	c.run()
+	c.settle() // compares iptables, too
+	c.servePods(t)
+	c.put(slice(four, 8080, at(c.remotes[0].IP4)), slice(six, 8080, at(c.remotes[0].IP6)))
+	c.settle()
+	end := c.remotes[0]
+	for _, tc := range []struct {
+		from *testbed.Host
+		to   []string
+	}{
+		{c.Node, []string{"40.0.0.1:80", "[fd00:40::1]:80", hostPort(testbed.NodeIP4, 30080), hostPort(testbed.NodeIP6, 30081), "127.0.0.1:30080", "20.0.0.1:80", "[fd00:20::1]:80"}},
+		{c.External, []string{hostPort(testbed.NodeIP4, 30080), hostPort(testbed.NodeIP6, 30081), "20.0.0.1:80", "[fd00:20::1]:80"}},
+	} {
+		for _, to := range tc.to {
+			a := c.ask(t, tc.from, "tcp", to, end.Name)
+			if want := c.Node.IP(a.Client.Addr()); a.Client.Addr() != want {
+				t.Errorf("%s -> %s: the endpoint saw %v, want the node's address %v", tc.from.Name, to, a.Client, want)
+			}
+		}
+	}
+	a := c.ask(t, c.pods[0].Host, "tcp", hostPort(testbed.NodeIP4, 30080), end.Name)
+	if a.Client.Addr() != c.pods[0].IP4 {
+		t.Errorf("a pod's connection to a NodePort was served beside the bridge: the endpoint saw %v", a.Client)
+	}
+	status, _, _ := c.nkp("status", "--socket", c.socket())
+	for _, want := range []string{"host traffic", "iptables", "serves host"} {
+		if !strings.Contains(status, want) {
+			t.Errorf("status does not say %q:\n%s", want, status)
+		}
+	}
+	c.agent.stop(15)
+	c.ask(t, c.External, "tcp", hostPort(testbed.NodeIP4, 30080), end.Name) // without an agent as well
+	out, errOut, exit := c.nkp("cleanup", "--ovsdb", c.DB(), "--bridge", c.Bridge, "--socket", c.socket())
+	if exit != 0 || !strings.Contains(out, "from iptables") || !strings.Contains(out, "from "+c.Bridge) {
+		t.Fatalf("cleanup ends with %d: %s%s", exit, out, errOut)
+	}
+	if rules, err := c.Exec(c.Node, "iptables-save"); err != nil || strings.Contains(rules, "KUBE-") {
+		t.Errorf("after cleanup: %v\n%s", err, rules)
+	}
+}
+
 // NodePorts are served at every address of the node's interfaces, as soon as it is there, and at no other.
 func TestAddressesOfTheNode(t *testing.T) {
 	t.Parallel()
