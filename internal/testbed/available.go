@@ -25,13 +25,35 @@ var schemaFiles = []string{
 
 var programs = []string{"ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-ofctl", "ovs-appctl"}
 
-// Available tells whether a bed can be built here; its error names everything
-// that is missing.
-func Available() error {
+// Available tells whether a bed with the switch can be built here; its error names
+// everything that is missing.
+func Available() error { return OVS.Available() }
+
+// Available tells whether a bed of this plane can be built here; its error names
+// everything that is missing.
+func (p Plane) Available() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("testbed: %w: network namespaces and the switch need it", ErrNotRoot)
 	}
 	var missing []string
+	switch p {
+	case OVS:
+		missing = missingForSwitch()
+	case Linux:
+	default:
+		return fmt.Errorf("testbed: there is no plane %q", p)
+	}
+	if err := tryNamespace(); err != nil {
+		missing = append(missing, "network namespaces: "+err.Error())
+	}
+	if len(missing) > 0 {
+		return errors.New("testbed: missing: " + strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+// missingForSwitch names what a private Open vSwitch needs and is not here.
+func missingForSwitch() (missing []string) {
 	for _, p := range programs {
 		if _, err := lookPath(p); err != nil {
 			missing = append(missing, p+" (package openvswitch-switch)")
@@ -43,13 +65,7 @@ func Available() error {
 	if _, err := os.Stat("/dev/net/tun"); err != nil {
 		missing = append(missing, "/dev/net/tun")
 	}
-	if err := tryNamespace(); err != nil {
-		missing = append(missing, "network namespaces: "+err.Error())
-	}
-	if len(missing) > 0 {
-		return errors.New("testbed: missing: " + strings.Join(missing, ", "))
-	}
-	return nil
+	return missing
 }
 
 // lookPath finds a program in PATH or in the system directories that a plain

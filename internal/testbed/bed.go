@@ -12,16 +12,17 @@ import (
 	"sync"
 )
 
-// Bed is a running network with its switch. Its methods may be called from any
+// Bed is a running network, with its switch if the plane has one. Its methods may be called from any
 // goroutine, except that those which start and stop the switch's daemons must
 // not overlap with each other.
 type Bed struct {
 	// Node is the node whose switch is under test, Router what its uplink leads
 	// to, Remote a second node, External a client outside the cluster.
 	Node, Router, Remote, External *Host
-	// Bridge is the name of the integration bridge.
+	// Bridge is the name of the integration bridge; on the Linux plane of the
+	// kernel's bridge, if pods hang on one.
 	Bridge string
-	// RunDir is the directory of the switch's sockets.
+	// RunDir is the directory of the switch's sockets. It is there on every plane.
 	RunDir string
 
 	opt      Options
@@ -48,8 +49,11 @@ func New(ctx context.Context, o Options) (*Bed, error) {
 	o.Bridge = cmp.Or(o.Bridge, "br-int")
 	o.MTU = cmp.Or(o.MTU, 1500)
 	o.Datapath = cmp.Or(o.Datapath, DefaultDatapath())
-	if err := Available(); err != nil {
+	if err := o.Plane.Available(); err != nil {
 		return nil, err
+	}
+	if o.PodBridge && o.Plane != Linux {
+		return nil, errors.New("testbed: the option PodBridge is for the Linux plane only")
 	}
 	dir, err := newTempDir(cmp.Or(o.Dir, "/tmp"))
 	if err != nil {
@@ -95,7 +99,7 @@ func (b *Bed) build(ctx context.Context) error {
 		}
 		*h.to = host
 	}
-	if err := b.wire(); err != nil {
+	if err := b.wire(); err != nil || b.opt.Plane == Linux {
 		return err
 	}
 	return b.startSwitch(ctx)
@@ -103,29 +107,12 @@ func (b *Bed) build(ctx context.Context) error {
 
 // wire makes the links and routes between the four fixed hosts.
 func (b *Bed) wire() error {
-	node, router, remote, external := b.Node.ns, b.Router.ns, b.Remote.ns, b.External.ns
-	uplink := []netip.Prefix{netip.PrefixFrom(b.ipv4.gateway, 24), netip.PrefixFrom(GatewayIP6, 64)}
+	router, remote, external := b.Router.ns, b.Remote.ns, b.External.ns
 	nodeNet := []netip.Prefix{netip.PrefixFrom(b.ipv4.router, 24), netip.PrefixFrom(RouterIP6, 64)}
 	remoteNet := []netip.Prefix{
 		netip.PrefixFrom(b.ipv4.remoteGateway, b.ipv4.remoteBits), netip.MustParsePrefix("fd00:ac:1::1/64"),
 	}
-	nodeDev := "uplink"
-	if b.opt.NodeOutside {
-		nodeDev = "node"
-		if err := connect(
-			end{ns: router, name: nodeDev, addr: nodeNet},
-			end{ns: node, name: NodeNIC, addr: b.Node.prefixes(24, 64)}, b.opt.MTU); err != nil {
-			return err
-		}
-		if err := defaultRoutes(node, b.ipv4.router, RouterIP6, NodeNIC); err != nil {
-			return err
-		}
-	} else {
-		uplink = append(uplink, nodeNet...)
-	}
-	if err := connect(
-		end{ns: router, name: "uplink", mac: GatewayMAC, addr: uplink},
-		end{ns: node, name: UplinkName, bare: true}, b.opt.MTU); err != nil {
+	if err := b.wireNode(nodeNet); err != nil {
 		return err
 	}
 	if err := connect(
@@ -141,7 +128,7 @@ func (b *Bed) wire() error {
 	if b.ipv4.remoteBits == 32 { // the second node shares the node's subnet, on a link of its own
 		if err := errors.Join(
 			router.route(netip.PrefixFrom(b.ipv4.remote, 32), netip.Addr{}, "remote"),
-			router.sysctl([2]string{"ipv4/conf/" + nodeDev + "/proxy_arp", "1"}),
+			router.sysctl([2]string{"ipv4/conf/" + b.RouterDevice() + "/proxy_arp", "1"}),
 		); err != nil {
 			return err
 		}
@@ -151,11 +138,11 @@ func (b *Bed) wire() error {
 		defaultRoutes(external, netip.MustParseAddr("192.168.0.1"), netip.MustParseAddr("fd00:c0::1"), "eth0"),
 		router.route(b.ipv4.remotePods, b.ipv4.remote, "remote"),
 		router.route(RemotePodCIDR6, RemoteIP6, "remote"),
-		b.serviceRoutes(nodeDev),
+		b.serviceRoutes(),
 	)
 }
 
-func (b *Bed) serviceRoutes(dev string) error {
+func (b *Bed) serviceRoutes() error {
 	if b.opt.NoServiceRoutes {
 		return nil
 	}
@@ -164,7 +151,7 @@ func (b *Bed) serviceRoutes(dev string) error {
 		if p.Addr().Is6() {
 			via = NodeIP6
 		}
-		if err := b.Router.ns.route(p, via, dev); err != nil {
+		if err := b.Router.ns.route(p, via, b.RouterDevice()); err != nil {
 			return err
 		}
 	}

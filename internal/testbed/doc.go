@@ -39,6 +39,11 @@
 // [Options.NodeOutside] the node's address sits on a NIC of its own beside the
 // bridge, as on NSX nodes, and LOCAL has none.
 //
+// With [Options.Plane] set to [Linux] the node has no Open vSwitch. Everything
+// else is the same, addresses and pods' gateway included, but the node's kernel
+// routes to each pod's link, NodeNIC carries everything that leaves the node, and
+// the router sends the pods' subnet to the node.
+//
 // [New] builds a bed, [Start] builds one for a test; [Bed.AddPods] adds pods.
 // Servers and clients run inside this process: their sockets are made by a
 // thread that is in the right namespace and are then ordinary Go sockets.

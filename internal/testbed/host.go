@@ -27,7 +27,7 @@ func (b *Bed) newHost(name string, ip4, ip6 netip.Addr, mac string, forward bool
 	if err != nil {
 		return nil, err
 	}
-	ns.offload = b.opt.Datapath == KernelDatapath
+	ns.offload = b.opt.Plane == Linux || b.opt.Datapath == KernelDatapath
 	h := &Host{Name: name, IP4: ip4, IP6: ip6, MAC: mac, bed: b, ns: ns}
 	b.mu.Lock()
 	closed := b.closed
@@ -91,7 +91,7 @@ func (h *Host) Exec(ctx context.Context, argv ...string) (string, error) {
 func (h *Host) AddAddr(dev string, p netip.Prefix) error {
 	l, err := h.ns.nl.LinkByName(dev)
 	if err == nil {
-		err = h.ns.nl.AddrReplace(l, addr(p))
+		err = h.ns.addAddr(l, p)
 	}
 	if err != nil {
 		return fmt.Errorf("testbed: %s: address %s on %s: %w", h.Name, p, dev, err)

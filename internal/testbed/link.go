@@ -3,10 +3,12 @@
 package testbed
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"time"
 	"unsafe"
 
 	"github.com/vishvananda/netlink"
@@ -79,9 +81,29 @@ func (e end) up() error {
 		return err
 	}
 	for _, p := range e.addr {
-		if err := e.ns.nl.AddrReplace(l, addr(p)); err != nil {
+		if err := e.ns.addAddr(l, p); err != nil {
 			return fmt.Errorf("%s: %w", p, err)
 		}
+	}
+	return nil
+}
+
+// addAddr adds an address to a device and waits until the namespace receives what
+// is sent there: with IPv6 the kernel makes the route that says so a moment later,
+// on a work queue of its own (net/ipv6/addrconf.c, addrconf_dad_work).
+func (n *namespace) addAddr(l netlink.Link, p netip.Prefix) error {
+	if err := n.nl.AddrReplace(l, addr(p)); err != nil {
+		return err
+	}
+	if p.Addr().Is4() {
+		return nil
+	}
+	ready := func() bool {
+		routes, err := n.nl.RouteGet(p.Addr().AsSlice())
+		return err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
+	}
+	if !eventually(context.Background(), Patient(5*time.Second), ready) {
+		return errors.New("the address does not become usable")
 	}
 	return nil
 }

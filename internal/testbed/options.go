@@ -51,6 +51,11 @@ const (
 
 // Options say what differs from the usual bed. The zero value is usable.
 type Options struct {
+	// Plane is what carries the node's packets: OVS or Linux.
+	Plane Plane
+	// PodBridge hangs the pods on a bridge of the kernel's, named Bridge, instead of
+	// giving each a routed link of its own. Linux plane only.
+	PodBridge bool
 	// Bridge is the integration bridge's name; "" means br-int.
 	Bridge string
 	// Protocols are the OpenFlow versions of the bridge. None leaves the column
@@ -148,5 +153,6 @@ var patience = func() time.Duration {
 // Patient is the time that d stands for on a machine of this one's speed.
 func Patient(d time.Duration) time.Duration { return patience * d }
 
-// NodeNIC is the node's network card outside the bridge, where it has one.
+// NodeNIC is the node's network card outside the bridge, where it has one: with
+// Options.NodeOutside and on the Linux plane.
 const NodeNIC = "eth0"

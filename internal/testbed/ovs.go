@@ -51,6 +51,9 @@ func (b *Bed) command(name string, args ...string) *exec.Cmd {
 
 // run runs one of the switch's tools in the node's namespace.
 func (b *Bed) run(name string, args ...string) (string, string, error) {
+	if b.opt.Plane == Linux {
+		return "", "", errNoSwitch
+	}
 	return b.Node.ns.output(context.Background(), b.command(name, args...))
 }
 
@@ -216,6 +219,9 @@ func (b *Bed) AddBridge(name string) error {
 func (b *Bed) StartOvsdb() error { return b.startOvsdb(context.Background()) }
 
 func (b *Bed) startOvsdb(ctx context.Context) error {
+	if b.opt.Plane == Linux {
+		return errNoSwitch
+	}
 	log := filepath.Join(b.dir.path, "ovsdb-server.log")
 	p, err := b.Node.ns.daemon("ovsdb-server", log, b.command("ovsdb-server", b.DBFile(),
 		"--remote=punix:"+b.socket(), "--remote=db:Open_vSwitch,Open_vSwitch,manager_options",
@@ -257,6 +263,9 @@ func (p *process) pause(pause bool) error {
 }
 
 func (b *Bed) spawnVswitchd() error {
+	if b.opt.Plane == Linux {
+		return errNoSwitch
+	}
 	log := filepath.Join(b.dir.path, "vswitchd.log")
 	args := []string{
 		b.DB(), "--no-chdir", "--unixctl=" + b.control(),

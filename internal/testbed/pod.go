@@ -23,19 +23,22 @@ type PodSpec struct {
 	// PointToPoint gives the pod /32 and /128 addresses: even pods of its own
 	// subnet are reached through the gateway.
 	PointToPoint bool
-	// Tag is an access VLAN; 0 means none. Local pods only.
+	// Tag is an access VLAN; 0 means none. Local pods on the switch only.
 	Tag int
-	// Bridge is another bridge than the bed's. Local pods only.
+	// Bridge is another bridge than the bed's. Local pods on the switch only.
 	Bridge string
-	// NoIDs leaves out the external_ids by which a pod's Interface is known.
+	// NoIDs leaves out the external_ids by which a pod's Interface is known. Local
+	// pods on the switch only.
 	NoIDs bool
 }
 
-// Pod is a host with one device, eth0. Local pods hang on the switch.
+// Pod is a host with one device, eth0. Local pods hang on the switch, or on the
+// Linux plane on the node itself.
 type Pod struct {
 	*Host
-	// Number is what it was given, OFPort its OpenFlow port (local pods: the
-	// same), Interface its row in the switch's database.
+	// Number is what it was given, OFPort its OpenFlow port (local pods on the
+	// switch: the same), Interface its row in the switch's database and the name of
+	// the node's end of its link.
 	Number    int
 	OFPort    int
 	Interface string
@@ -78,8 +81,8 @@ func (b *Bed) AddPods(specs ...PodSpec) ([]*Pod, error) {
 			args = append(args, p.externalIDs()...)
 		}
 	}
-	if len(pods) == 0 {
-		return nil, nil
+	if len(pods) == 0 || b.opt.Plane == Linux {
+		return pods, nil
 	}
 	if _, err := b.Vsctl(args[1:]...); err != nil {
 		return nil, errors.Join(err, b.RemovePods(pods...))
@@ -148,13 +151,17 @@ func (b *Bed) newPod(spec PodSpec, local bool) (*Pod, error) {
 		return nil, err
 	}
 	p.Host = host
+	routed := b.opt.Plane == Linux
 	bits4, bits6 := 24, 64
-	if !local || spec.PointToPoint {
+	if !local || spec.PointToPoint || routed {
 		bits4, bits6 = 32, 128
 	}
 	outer := end{ns: node, name: p.Interface, bare: local}
-	if !local {
+	switch {
+	case !local:
 		outer.addr = []netip.Prefix{netip.PrefixFrom(gw4, 32), netip.PrefixFrom(gw6, 128)}
+	case routed && !b.opt.PodBridge:
+		outer.mac, outer.bare = GatewayMAC, false
 	}
 	if err := connect(outer, end{ns: host.ns, name: "eth0", mac: mac, addr: host.prefixes(bits4, bits6)}, b.opt.MTU); err != nil {
 		return p, err
@@ -174,6 +181,9 @@ func (b *Bed) newPod(spec PodSpec, local bool) (*Pod, error) {
 			return p, err
 		}
 	}
+	if local && routed {
+		return p, b.routePod(p)
+	}
 	return p, nil
 }
 
@@ -185,6 +195,9 @@ func (b *Bed) reserve(spec PodSpec, local bool) (*Pod, error) {
 	if n == 0 {
 		for n = FirstPod; used[n]; n++ {
 		}
+	}
+	if b.opt.Plane == Linux && (spec.Tag != 0 || spec.Bridge != "") {
+		return nil, errNoSwitch
 	}
 	if n <= UplinkPort || n > 254 || used[n] {
 		return nil, fmt.Errorf("testbed: pod number %d is taken or out of range", n)
@@ -206,7 +219,7 @@ func (b *Bed) reserve(spec PodSpec, local bool) (*Pod, error) {
 		Host: &Host{Name: name}, Number: n, OFPort: n, Interface: dev, IfaceID: name, Local: local,
 		bridge: cmp.Or(spec.Bridge, b.Bridge),
 	}
-	if !local {
+	if !local || b.opt.Plane == Linux {
 		p.OFPort = 0
 	}
 	b.pods[name] = p
@@ -232,7 +245,7 @@ func (b *Bed) release(p *Pod) {
 func (b *Bed) RemovePods(pods ...*Pod) error {
 	var args []string
 	for _, p := range pods {
-		if p.Local {
+		if p.Local && b.opt.Plane == OVS {
 			args = append(args, "--", "--if-exists", "del-port", p.bridge, p.Interface)
 		}
 	}

@@ -157,26 +157,6 @@ func (h *Host) ServeTCP(port int) (*Server, error) {
 	return h.server(t)
 }
 
-// ServeUDP answers each datagram to a port with one that names the host, the
-// client and the number of bytes that came in.
-func (h *Host) ServeUDP(port int) (*Server, error) {
-	c, err := h.ListenPacket(":" + strconv.Itoa(port))
-	if err != nil {
-		return nil, err
-	}
-	go func() { // ended by Close
-		buf := make([]byte, 65536)
-		for {
-			n, from, err := c.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			_, _ = c.WriteTo(fmt.Appendf(nil, "%s %s %d\n", h.Name, remote(from), n), from)
-		}
-	}()
-	return h.server(c)
-}
-
 // ServeHTTP answers each request with the host's name and the client's address;
 // a request to /bytes/N gets N bytes more.
 func (h *Host) ServeHTTP(port int) (*Server, error) {

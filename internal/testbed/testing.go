@@ -19,10 +19,17 @@ type TB interface {
 }
 
 // Require skips the test if the process is not root and fails it if anything
-// else is missing: where root runs the tests, a bed is expected to work.
+// else that a bed with the switch needs is missing: where root runs the tests, a
+// bed is expected to work.
 func Require(t TB) {
 	t.Helper()
-	switch err := Available(); {
+	OVS.Require(t)
+}
+
+// Require is the same for a bed of this plane.
+func (p Plane) Require(t TB) {
+	t.Helper()
+	switch err := p.Available(); {
 	case err == nil:
 	case errors.Is(err, ErrNotRoot):
 		t.Skipf("%v", err)
@@ -35,13 +42,13 @@ func Require(t TB) {
 // failed it logs the end of the switch's own log.
 func Start(t TB, o Options) *Bed {
 	t.Helper()
-	Require(t)
+	o.Plane.Require(t)
 	b, err := New(context.Background(), o)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
 	t.Cleanup(func() {
-		if t.Failed() {
+		if t.Failed() && o.Plane == OVS {
 			t.Logf("end of ovs-vswitchd's log:\n%s", b.vswitchd.logTail())
 		}
 		if err := b.Close(); err != nil {

@@ -1,0 +1,280 @@
+//go:build linux
+
+package semantics
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nkp-proxy/nkp/internal/testbed"
+)
+
+// answers gives who answers n connections, one after the other.
+func (c *cluster) answers(t *testing.T, from *testbed.Host, n int, to target) map[string]int {
+	t.Helper()
+	all := map[string]int{}
+	ctx, cancel := context.WithTimeout(c.ctx, stepLimit)
+	defer cancel()
+	for _, a := range to.addresses() {
+		if _, err := from.Ask(ctx, "tcp", a.String()); err != nil {
+			t.Fatal(err) // rather than wait for each of many
+		}
+		who, errs := from.Many(ctx, n, 1, a.String())
+		if len(errs) > 0 {
+			t.Fatalf("%s -> %s: %v", from.Name, a, errs[0])
+		}
+		for w, k := range who {
+			all[w] += k
+		}
+	}
+	return all
+}
+
+// sole gives the one host that answers, and fails the test if there are several.
+func (c *cluster) sole(t *testing.T, from *testbed.Host, to target) string {
+	t.Helper()
+	who := c.answers(t, from, 6, to)
+	if len(who) != 1 {
+		t.Errorf("%s -> %v port %d: answered by %v, want the same each time", from.Name, to.dual, to.port, who)
+	}
+	for w := range who {
+		return w
+	}
+	return ""
+}
+
+// sessionAffinity ClientIP: a client keeps its endpoint, at all addresses of the port, for timeoutSeconds after its last
+// new connection.
+func TestRow19SessionAffinity(t *testing.T) {
+	onEveryPlane(t, func(t *testing.T, c *cluster) {
+		const timeout = 2
+		all := []*testbed.Host{c.here, c.here2, c.there, c.there2}
+		web := c.serve(service("web", clusterIP(1), everywhere(1), affinity(3600)), all...)
+		const short = 10 // Services with a short timeout: 10, 11, …
+		var shorts []*v1.Service
+		for n := short; n < short+8; n++ {
+			shorts = append(shorts, c.serve(service(nth("short", n), clusterIP(n), affinity(timeout)), c.here, c.there))
+		}
+		ported := service("ports", clusterIP(2), affinity(3600), ports(
+			v1.ServicePort{Name: "one", Port: 81, Protocol: v1.ProtocolTCP}, v1.ServicePort{Name: "two", Port: 82, Protocol: v1.ProtocolTCP}))
+		c.put(ported)
+		for i, h := range []*testbed.Host{c.here, c.there} {
+			for _, f := range ported.Spec.IPFamilies {
+				sl := c.slice(ported, f, 8080, ready(h))
+				sl.Name += ported.Spec.Ports[i].Name
+				sl.Ports = sl.Ports[i : i+1]
+				c.put(sl)
+			}
+		}
+		c.serve(service("udp", clusterIP(3), protocol(v1.ProtocolUDP), affinity(3600)), all...)
+		for n := 30; n < 36; n++ {
+			c.serve(service(nth("local", n), clusterIP(n), everywhere(n), affinity(3600), externalLocal), c.here, c.there)
+		}
+		c.apply()
+		cluster, node, external, lb := c.frontends(1)
+		for _, family := range []func(target) target{v4, v6} {
+			t.Run("a client keeps its endpoint at all addresses/"+familyOf(family(cluster).addresses()[0].Addr()), func(t *testing.T) {
+				for _, from := range []*testbed.Host{c.pod, c.External, c.Remote} {
+					pinned := c.sole(t, from, family(cluster))
+					for _, to := range []target{node, external, lb} {
+						if who := c.sole(t, from, family(to)); who != pinned {
+							t.Errorf("%s is answered by %s at the ClusterIP and by %s at port %d of %v", from.Name, pinned, who, to.port, to.dual)
+						}
+					}
+				}
+			})
+		}
+		t.Run("each client has its own", func(t *testing.T) {
+			seen := map[string]int{}
+			for i := range 16 {
+				d := numbered("10.0.0.", "fd00:a::", 100+i)
+				for _, a := range d.on(0).addresses() {
+					must(t, c.pod.AddAddr("eth0", netip.PrefixFrom(a.Addr(), a.Addr().BitLen())))
+				}
+				c.routeToPod(d)
+				p := probe{from: c.pod, proto: "tcp", local: d}
+				for _, to := range cluster.addresses() {
+					pinned := ""
+					for range 3 {
+						a, err := p.ask(c, to, answer)
+						must(t, err)
+						if pinned != "" && a.Pod != pinned {
+							t.Errorf("client %v is answered by %s and %s", d, pinned, a.Pod)
+						}
+						pinned = a.Pod
+					}
+					seen[pinned]++
+				}
+			}
+			if len(seen) < 3 {
+				t.Errorf("16 clients of each family use only %v of 4 endpoints", seen)
+			}
+		})
+		t.Run("ports of one Service do not share it", func(t *testing.T) {
+			c.expect(t,
+				probe{name: "one", from: c.pod, to: clusterIP(2).on(81), want: by(c.here)},
+				probe{name: "the other", from: c.pod, to: clusterIP(2).on(82), want: by(c.there)})
+		})
+		t.Run("UDP", func(t *testing.T) {
+			for _, to := range clusterIP(3).on(80).addresses() {
+				who := map[string]bool{}
+				p := probe{from: c.pod, proto: "udp"}
+				for range 8 {
+					a, err := p.ask(c, to, answer)
+					must(t, err)
+					who[a.Pod] = true
+				}
+				if len(who) != 1 {
+					t.Errorf("%s: answered by %s", to, keys(who))
+				}
+			}
+		})
+		t.Run("only endpoints of the policy in force", func(t *testing.T) {
+			for n := 30; n < 36; n++ {
+				cluster, node, _, _ := c.frontends(n)
+				c.answers(t, c.Remote, 1, cluster) // pins it to either
+				if who := c.answers(t, c.Remote, 3, node); len(who) != 1 || who[c.here.Name] == 0 {
+					t.Errorf("policy Local is answered by %v", who)
+				}
+			}
+		})
+
+		// The pins are made while there are two endpoints. As long as they hold, further ones change nothing.
+		before := map[string]string{}
+		for n := short; n < short+len(shorts); n++ {
+			for _, to := range clusterIP(n).on(80).addresses() {
+				before[to.String()] = c.sole(t, c.pod, target{dualOf(to.Addr()), to.Port()})
+			}
+		}
+		for _, s := range shorts {
+			c.endpoints(s, ready(all...)...)
+		}
+		c.apply()
+		moved := func() (n int) {
+			for to, who := range before {
+				ap := netip.MustParseAddrPort(to)
+				if c.answers(t, c.pod, 1, target{dualOf(ap.Addr()), ap.Port()})[who] == 0 {
+					n++
+				}
+			}
+			return n
+		}
+		t.Run("each new connection renews it", func(t *testing.T) {
+			for range 4 {
+				time.Sleep(timeout * time.Second * 55 / 100)
+				if n := moved(); n > 0 {
+					t.Errorf("%d of %d connections were moved", n, len(before))
+				}
+			}
+		})
+		t.Run("it ends", func(t *testing.T) {
+			time.Sleep(timeout*time.Second + 1500*time.Millisecond)
+			if moved() == 0 {
+				t.Errorf("%d pins of 2 endpoints out of 4 all are where they were", len(before))
+			}
+		})
+		t.Run("it goes with the endpoint", func(t *testing.T) {
+			pinned := c.sole(t, c.pod, v4(cluster))
+			var left []*testbed.Host
+			for _, h := range all {
+				if h.Name != pinned {
+					left = append(left, h)
+				}
+			}
+			c.endpoints(web, ready(left...)...)
+			c.apply()
+			if who := c.answers(t, c.pod, 4, v4(cluster)); len(who) != 1 || who[pinned] > 0 {
+				t.Errorf("after %s went, %v answer", pinned, who)
+			}
+		})
+	})
+}
+
+func dualOf(a netip.Addr) dual {
+	if a.Is4() {
+		return dual{v4: a}
+	}
+	return dual{v6: a}
+}
+
+// routeToPod leads further addresses of the client pod to it where the node routes.
+func (c *cluster) routeToPod(d dual) {
+	c.t.Helper()
+	if c.plane.bed.Plane != testbed.Linux {
+		return
+	}
+	for _, a := range d.on(0).addresses() {
+		must(c.t, c.Node.AddRoute(netip.PrefixFrom(a.Addr(), a.Addr().BitLen()), netip.Addr{}, c.devices[c.pod]))
+	}
+}
+
+// New connections are spread evenly at random; open ones stay where they are, even when their endpoint leaves the Service.
+func TestRow20LoadBalance(t *testing.T) {
+	onEveryPlane(t, func(t *testing.T, c *cluster) {
+		web := c.serve(service("web", clusterIP(1), everywhere(1)), c.here, c.here2, c.there, c.there2)
+		c.apply()
+		cluster, node, _, _ := c.frontends(1)
+		for what, call := range map[string]struct {
+			from *testbed.Host
+			to   target
+		}{"ClusterIP": {c.pod, v4(cluster)}, "ClusterIP over IPv6": {c.pod, v6(cluster)}, "NodePort": {c.External, v4(node)}} {
+			t.Run("evenly/"+what, func(t *testing.T) {
+				const n = 400
+				who := c.answers(t, call.from, n, call.to)
+				for _, h := range []*testbed.Host{c.here, c.here2, c.there, c.there2} {
+					// A quarter, give or take five standard deviations.
+					if k := who[h.Name]; k < n/4-44 || k > n/4+44 {
+						t.Errorf("%s got %d of %d connections among 4 endpoints", h.Name, k, n)
+					}
+				}
+			})
+		}
+		type connection struct {
+			what string
+			*testbed.Held
+		}
+		var open []connection
+		hold := func(from *testbed.Host, to target) {
+			for _, a := range to.addresses() {
+				for range 4 {
+					h, err := from.Hold(c.ctx, a.String(), testbed.DialOptions{})
+					must(t, err)
+					open = append(open, connection{fmt.Sprintf("%s -> %s, held by %s", from.Name, a, h.Who), h})
+				}
+			}
+		}
+		hold(c.pod, cluster)
+		hold(c.Node, cluster)
+		hold(c.External, cluster)
+		hold(c.External, node)
+		stay := func(when string) {
+			t.Run("open connections stay/"+when, func(t *testing.T) {
+				for _, o := range open {
+					if err := o.Check(); err != nil {
+						t.Errorf("%s: %v", o.what, err)
+					}
+				}
+			})
+		}
+		c.endpoints(web, ready(c.here, c.here2, c.there, c.there2, c.pod)...)
+		c.apply()
+		stay("when an endpoint comes")
+		c.endpoints(web, ready(c.here2)...)
+		c.apply()
+		stay("when their endpoint leaves")
+		c.expect(t, probe{name: "new ones go where endpoints are", from: c.External, to: node, want: by(c.here2)})
+		c.endpoints(web, ep{host: c.here2, terminating: true}, ep{host: c.there})
+		c.apply()
+		stay("when their endpoint terminates")
+		c.expect(t, probe{name: "new ones avoid what terminates", from: c.pod, to: cluster, want: by(c.there)})
+		c.remove(web)
+		delete(c.objects, "endpoints of default/web")
+		c.apply()
+		stay("when the Service is deleted")
+	})
+}

@@ -1,0 +1,281 @@
+//go:build linux
+
+package semantics
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nkp-proxy/nkp/internal/testbed"
+)
+
+const (
+	nodeName  = "node-1"
+	otherNode = "node-2"
+	// clusterCIDR covers the pods of both nodes.
+	clusterCIDR = "10.0.0.0/16,fd00:a::/31"
+)
+
+// stepLimit is how long a plane may take until what the manifests say is in force.
+var stepLimit = testbed.Patient(20 * time.Second)
+
+// cluster is a bed with a service proxy on its node and a manifest file that says what Services there are.
+type cluster struct {
+	*testbed.Bed
+	// pod is the usual client. It is on the node, as here and here2 are; there and there2 are on the second node.
+	// All serve on port 8080, over TCP, UDP and SCTP, and the client outside on port 80.
+	pod, here, here2, there, there2 *testbed.Host
+	// node is this node's object; change it and apply. Without it nodeName is of a node among the other objects.
+	node     *v1.Node
+	nodeName string
+
+	named    map[string]*testbed.Host // further hosts of a row
+	devices  map[*testbed.Host]string // the node's ends of its pods' links
+	t        *testing.T
+	plane    plane
+	ctx      context.Context
+	bin      string
+	manifest string
+	flags    []string // kube-proxy's and nkp's
+	ownFlags []string // nkp's alone
+	objects  map[string][]any
+	proxy    *process
+	api      *apiServer // of the plane kube-proxy
+}
+
+// setup says what a row's clusters need beyond the usual.
+type setup struct {
+	// flags of the proxy; kube-proxy's names. Without --cluster-cidr or --detect-local-mode the usual range is given.
+	flags []string
+	// noDetector leaves the usual range out.
+	noDetector bool
+	// nkpFlags are flags that only nkp has.
+	nkpFlags []string
+	// podBridge has pods on a bridge named br-int on every plane.
+	podBridge bool
+	ipv4      testbed.Addressing
+	// before runs before the proxy starts.
+	before func(c *cluster)
+	// needs is a feature without which a plane has nothing to do with the row.
+	needs feature
+}
+
+// onEveryPlane runs a row on each data plane, on a cluster of its own whose proxy is in step.
+func onEveryPlane(t *testing.T, row func(t *testing.T, c *cluster)) {
+	t.Helper()
+	onEveryPlaneWith(t, setup{}, row)
+}
+
+func onEveryPlaneWith(t *testing.T, s setup, row func(t *testing.T, c *cluster)) {
+	t.Helper()
+	t.Parallel()
+	for _, p := range chosenPlanes(t) {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			if why, lacks := p.lacks[s.needs]; lacks {
+				t.Skip(why)
+			}
+			c := newCluster(t, p, s)
+			if s.before != nil {
+				s.before(c)
+			}
+			c.start()
+			row(t, c)
+		})
+	}
+}
+
+// newCluster builds a bed with its pods. The proxy does not run yet.
+func newCluster(t *testing.T, p plane, s setup) *cluster {
+	t.Helper()
+	o := p.bed
+	o.IPv4 = s.ipv4
+	o.PodBridge = s.podBridge && o.Plane == testbed.Linux
+	bin, err := nkpBinary()
+	must(t, err)
+	bed := testbed.Start(t, o)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	t.Cleanup(cancel)
+	c := &cluster{
+		Bed: bed, t: t, plane: p, ctx: ctx, bin: bin, manifest: filepath.Join(t.TempDir(), "manifests.json"),
+		nodeName: nodeName, objects: map[string][]any{}, devices: map[*testbed.Host]string{},
+	}
+	if !s.noDetector && !slices.Contains(s.flags, "--detect-local-mode") {
+		c.flags = []string{"--cluster-cidr", clusterCIDR}
+	}
+	c.flags, c.ownFlags = append(c.flags, s.flags...), s.nkpFlags
+	local, err := bed.AddPods(testbed.PodSpec{}, testbed.PodSpec{}, testbed.PodSpec{})
+	must(t, err)
+	remote, err := bed.AddRemotePods(testbed.PodSpec{}, testbed.PodSpec{})
+	must(t, err)
+	for _, p := range local {
+		c.devices[p.Host] = p.Interface
+	}
+	c.pod, c.here, c.here2, c.there, c.there2 = local[0].Host, local[1].Host, local[2].Host, remote[0].Host, remote[1].Host
+	for _, h := range []*testbed.Host{c.pod, c.here, c.here2, c.there, c.there2} {
+		c.listen(h, 8080)
+	}
+	c.listen(c.External, 80)
+	c.node = c.nodeObject()
+	return c
+}
+
+// listen makes a host serve on a port over every protocol.
+func (c *cluster) listen(h *testbed.Host, port int) {
+	c.t.Helper()
+	for _, serve := range []func(int) (*testbed.Server, error){h.ServeTCP, h.ServeUDP, h.ServeSCTP} {
+		_, err := serve(port)
+		must(c.t, err)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// write puts all objects where the proxy reads them.
+func (c *cluster) write() {
+	c.t.Helper()
+	var items []any
+	if c.node != nil {
+		items = append(items, c.node)
+	}
+	for _, list := range c.objects {
+		items = append(items, list...)
+	}
+	if c.api != nil {
+		must(c.t, c.api.set(append(items, markers(c, c.api.next())...)))
+		return
+	}
+	data, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
+	must(c.t, err)
+	tmp := c.manifest + ".new" // not a manifest's name: nkp does not see it
+	must(c.t, os.WriteFile(tmp, data, 0o644))
+	must(c.t, os.Rename(tmp, c.manifest))
+}
+
+// apply puts the objects in force.
+func (c *cluster) apply() {
+	c.t.Helper()
+	c.write()
+	c.settle()
+}
+
+// settle waits until the plane is in step.
+func (c *cluster) settle() {
+	c.t.Helper()
+	for deadline := time.Now().Add(stepLimit); ; {
+		err := c.plane.inStep(c)
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			c.t.Fatalf("not in step after %v: %v", stepLimit, err)
+		}
+		select {
+		case <-c.proxy.done:
+			c.t.Fatalf("the proxy ended: %s", tail(c.proxy.log.String(), 3000))
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// process is a running proxy.
+type process struct {
+	cmd  *exec.Cmd
+	log  *safeBuffer
+	done chan struct{} // closed when it has ended
+}
+
+// start runs the proxy on the node and waits until it is in step.
+func (c *cluster) start(flags ...string) {
+	c.t.Helper()
+	argv := c.plane.command(c, flags)
+	c.write()
+	p := &process{cmd: exec.Command(argv[0], argv[1:]...), log: &safeBuffer{}, done: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	must(c.t, c.Node.Start(p.cmd))
+	go func() { // ends with the process
+		p.cmd.Wait()
+		close(p.done)
+	}()
+	c.proxy = p
+	c.t.Cleanup(func() {
+		if c.t.Failed() {
+			c.t.Logf("%s", c.plane.state(c))
+		}
+		p.stop(syscall.SIGTERM)
+		if c.t.Failed() {
+			c.t.Logf("the proxy said:\n%s", tail(p.log.String(), 4000))
+		}
+	})
+	c.settle()
+}
+
+func (p *process) stop(sig syscall.Signal) {
+	select {
+	case <-p.done:
+		return
+	default:
+	}
+	p.cmd.Process.Signal(sig)
+	select {
+	case <-p.done:
+	case <-time.After(10 * time.Second):
+		p.cmd.Process.Kill()
+		<-p.done
+	}
+}
+
+// run runs a command on the node to its end and gives what it printed and its exit status.
+func (c *cluster) run(argv ...string) (out string, status int) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.ctx, time.Minute)
+	defer cancel()
+	var b safeBuffer
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Stdout, cmd.Stderr = &b, &b
+	must(c.t, c.Node.Start(cmd))
+	cmd.Wait()
+	return b.String(), cmd.ProcessState.ExitCode()
+}
+
+func (c *cluster) socket() string { return filepath.Join(c.RunDir, "nkp.sock") }
+
+type safeBuffer struct {
+	mu sync.Mutex // protects b
+	b  bytes.Buffer
+}
+
+func (s *safeBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *safeBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+func tail(s string, n int) string {
+	if len(s) > n {
+		return "..." + s[len(s)-n:]
+	}
+	return s
+}

@@ -1,0 +1,13 @@
+//go:build linux
+
+// Package semantics holds kube-proxy's behaviour as one list of tests by packet, the same for every data plane: the
+// real program on a private network (internal/testbed), Services in manifest files, connections from pods, the node
+// and outside. Each TestRowNN is a row of docs/semantics.md; each of its subtests is one clause, for IPv4 and IPv6.
+// Start reading at TestRow09ClusterIP; what a table's columns mean is in expect_test.go.
+//
+// NKP_SEMANTICS_PLANES is a comma-separated list of the data planes to test; without it those of defaultPlanes. The
+// plane kube-proxy is kube-proxy itself, in iptables mode, to check the list against. NKP_BINARY and NKP_KUBE_PROXY name
+// programs to test instead of building them.
+//
+// What it is not: it does not look at rules or flows, and knows no plane but in planes_test.go.
+package semantics

@@ -1,0 +1,291 @@
+//go:build linux
+
+package semantics
+
+import (
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// A ClusterIP is served to pods, the node and whoever is routed here, by every endpoint.
+func TestRow09ClusterIP(t *testing.T) {
+	onEveryPlane(t, func(t *testing.T, c *cluster) {
+		c.serve(service("web", clusterIP(1)), c.here, c.here2, c.there)
+		c.serve(service("self", clusterIP(2)), c.pod)
+		c.serve(service("outside", clusterIP(3)), c.External)
+		c.listen(c.External, 8080)
+		c.listen(c.Node, 8080)
+		c.serve(service("node", clusterIP(4)), c.Node)
+		c.listen(c.Remote, 8080)
+		c.serve(service("other-node", clusterIP(5)), c.Remote)
+		c.serve(service("udp", clusterIP(6), protocol(v1.ProtocolUDP)), c.here, c.there)
+		c.serve(service("here", clusterIP(7)), c.here, c.here2)
+		c.apply()
+		web := clusterIP(1).on(80)
+		c.expect(t,
+			probe{name: "from a pod", from: c.pod, to: web, want: by(c.here, c.here2, c.there)},
+			probe{name: "from a pod that is an endpoint", from: c.here, to: web, want: by(c.here, c.here2, c.there)},
+			probe{name: "from the node", from: c.Node, to: web, want: by(c.here, c.here2, c.there)},
+			probe{name: "from another node's pod", from: c.there2, to: clusterIP(7).on(80), want: by(c.here, c.here2)},
+			probe{name: "from another node", from: c.Remote, to: web, want: by(c.here, c.here2, c.there)},
+			probe{name: "from outside", from: c.External, to: web, want: by(c.here, c.here2, c.there)},
+			probe{name: "over UDP, from a pod", from: c.pod, proto: "udp", to: clusterIP(6).on(80), want: by(c.here, c.there)},
+			probe{name: "over UDP, from the node", from: c.Node, proto: "udp", to: clusterIP(6).on(80), want: by(c.here, c.there)},
+			probe{name: "from a pod to itself", from: c.pod, to: clusterIP(2).on(80), want: by(c.pod)},
+			probe{name: "from the node to that pod", from: c.Node, to: clusterIP(2).on(80), want: by(c.pod)},
+			probe{name: "to an endpoint outside the cluster", from: c.pod, to: clusterIP(3).on(80), want: by(c.External)},
+			probe{name: "from the node to an endpoint outside the cluster", from: c.Node, to: clusterIP(3).on(80), want: by(c.External)},
+			probe{name: "to the node", from: c.pod, to: clusterIP(4).on(80), want: by(c.Node)},
+			probe{name: "from the node to itself", from: c.Node, to: clusterIP(4).on(80), want: by(c.Node)},
+			probe{name: "from outside to the node", from: c.External, to: clusterIP(4).on(80), want: by(c.Node)},
+			probe{name: "to another node", from: c.pod, to: clusterIP(5).on(80), want: by(c.Remote)},
+			probe{name: "from the node to another node", from: c.Node, to: clusterIP(5).on(80), want: by(c.Remote)},
+		)
+	})
+}
+
+// NodePorts are served at every address of the node, whichever interface has it, and at no other address.
+func TestRow10NodePort(t *testing.T) {
+	before := func(c *cluster) {
+		c.addNodeAddress(c.NodeDevice(), secondAddress)
+		c.addExtraDevice()
+	}
+	onEveryPlaneWith(t, setup{before: before}, func(t *testing.T, c *cluster) {
+		const port = 30001
+		c.serve(service("web", clusterIP(1), nodePort(port)), c.here, c.there)
+		c.serve(service("udp", clusterIP(2), protocol(v1.ProtocolUDP), nodePort(port)), c.here)
+		c.serve(service("node", clusterIP(3), nodePort(30003)), c.Node)
+		c.listen(c.Node, 8080)
+		c.listen(c.Node, port) // answers what the proxy leaves alone
+		c.listen(c.External, port)
+		c.apply()
+		main, second, extra := of(c.Node).on(port), secondAddress.on(port), extraAddress.on(port)
+		own := by(c.Node)
+		c.expect(t,
+			probe{name: "from outside", from: c.External, to: main, want: by(c.here, c.there)},
+			probe{name: "from another node", from: c.Remote, to: main, want: by(c.here, c.there)},
+			probe{name: "from a pod", from: c.pod, to: main, want: by(c.here, c.there)},
+			probe{name: "from another node's pod", from: c.there2, to: main, want: by(c.here, c.there)}, // masqueraded
+			probe{name: "from a pod that is an endpoint", from: c.here, to: main, want: by(c.here, c.there)},
+			probe{name: "over UDP from outside", from: c.External, proto: "udp", to: main, want: by(c.here)},
+			probe{name: "over UDP from a pod", from: c.pod, proto: "udp", to: main, want: by(c.here)},
+			probe{name: "a second address, from outside", from: c.External, to: second, want: by(c.here, c.there)},
+			probe{name: "a second address, from a pod", from: c.pod, to: second, want: by(c.here, c.there)},
+			probe{name: "another interface's address, from outside", from: c.External, to: extra, want: by(c.here, c.there)},
+			probe{name: "another interface's address, from a pod", from: c.pod, to: extra, want: by(c.here, c.there)},
+			probe{name: "not at another host's address, from a pod", from: c.pod, to: of(c.External).on(port), want: by(c.External)},
+			probe{name: "not at another host's address, from the node", from: c.Node, to: of(c.External).on(port), want: by(c.External)},
+			probe{name: "to the node itself, from outside", from: c.External, to: of(c.Node).on(30003), want: by(c.Node)},
+			probe{name: "to the node itself, from a pod", from: c.pod, to: of(c.Node).on(30003), want: by(c.Node)},
+			probe{name: "from the node", from: c.Node, to: main, want: by(c.here, c.there), needs: ownAddresses, without: &own},
+			probe{name: "from the node to its other interface", from: c.Node, to: extra, want: by(c.here, c.there), needs: ownAddresses, without: &own},
+			probe{name: "from the node to loopback", from: c.Node, to: v4(numbered("127.0.0.", "::", 1).on(port)), want: by(c.here, c.there), needs: localhost, without: &own},
+			probe{name: "never to loopback", from: c.Node, to: v6(numbered("127.0.0.", "::", 1).on(port)), want: own},
+		)
+		later := numbered("172.31.0.", "fc00:31::", 77)
+		c.addNodeAddress(extraDevice, later)
+		c.eventually(t, "an address that the node gets later", func() error {
+			for _, to := range later.on(port).addresses() {
+				p := probe{from: c.External, proto: "tcp", want: by(c.here, c.there)}
+				if err := p.check(c, to); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// Without localhost NodePorts loopback addresses are left alone.
+func TestRow10NoLocalhostNodePorts(t *testing.T) {
+	const port = 30001
+	onEveryPlaneWith(t, setup{flags: []string{"--iptables-localhost-nodeports=false"}, needs: localhost}, func(t *testing.T, c *cluster) {
+		c.serve(service("web", clusterIP(1), nodePort(port)), c.here)
+		c.listen(c.Node, port)
+		c.apply()
+		c.expect(t,
+			probe{name: "loopback", from: c.Node, to: v4(numbered("127.0.0.", "::", 1).on(port)), want: by(c.Node)},
+			probe{name: "the node's address", from: c.Node, to: of(c.Node).on(port), want: by(c.here)},
+		)
+	})
+}
+
+// nodeport-addresses restricts NodePorts to addresses of the node, for each family by itself.
+func TestRow11NodePortAddresses(t *testing.T) {
+	const port = 30001
+	for _, tc := range []struct {
+		name, flag  string
+		main, extra [2]bool // served at the node's main and extra address, over IPv4 and IPv6
+	}{
+		{"a range of each family", "172.31.0.0/24,fc00:31::/64", [2]bool{false, false}, [2]bool{true, true}},
+		{"a range of one family leaves the other open", "172.16.0.0/24", [2]bool{true, true}, [2]bool{false, true}},
+		{"a range without any address of the node", "10.99.0.0/16", [2]bool{false, true}, [2]bool{false, true}},
+		{"all of a family", "0.0.0.0/0,fc00:31::/64", [2]bool{true, false}, [2]bool{true, true}},
+		{"primary", "primary", [2]bool{true, true}, [2]bool{false, false}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			before := func(c *cluster) { c.addExtraDevice() }
+			onEveryPlaneWith(t, setup{flags: []string{"--nodeport-addresses", tc.flag}, before: before}, func(t *testing.T, c *cluster) {
+				c.serve(service("web", clusterIP(1), nodePort(port), externalIPs(vip(1))), c.here)
+				c.listen(c.Node, port)
+				c.apply()
+				var probes []probe
+				for i, family := range []func(target) target{v4, v6} {
+					for _, a := range []struct {
+						name   string
+						to     dual
+						served bool
+					}{{"main", of(c.Node), tc.main[i]}, {"extra", extraAddress, tc.extra[i]}} {
+						want := by(c.Node)
+						if a.served {
+							want = by(c.here)
+						}
+						to := family(a.to.on(port))
+						probes = append(probes,
+							probe{name: "from outside to the " + a.name + " address", from: c.External, to: to, want: want},
+							probe{name: "from a pod to the " + a.name + " address", from: c.pod, to: to, want: want})
+					}
+				}
+				c.expect(t, append(probes,
+					probe{name: "other frontends are not meant", from: c.External, to: vip(1).on(80), want: by(c.here)})...)
+			})
+		})
+	}
+}
+
+// externalIPs are served from everywhere.
+func TestRow12ExternalIPs(t *testing.T) {
+	onEveryPlane(t, func(t *testing.T, c *cluster) {
+		c.serve(service("plain", clusterIP(1), externalIPs(vip(1))), c.here, c.there)
+		c.serve(service("balanced", clusterIP(2), externalIPs(vip(2)), loadBalancer(nil, vip(3)), sourceRanges("203.0.113.0/24", "2001:db8::/64")),
+			c.here, c.there)
+		c.serve(service("udp", clusterIP(3), protocol(v1.ProtocolUDP), externalIPs(vip(1))), c.there)
+		c.apply()
+		both := by(c.here, c.there).masquerade()
+		c.expect(t,
+			probe{name: "from outside", from: c.External, to: vip(1).on(80), want: both},
+			probe{name: "from another node", from: c.Remote, to: vip(1).on(80), want: both},
+			probe{name: "from a pod", from: c.pod, to: vip(1).on(80), want: both},
+			probe{name: "from another node's pod", from: c.there2, to: vip(1).on(80), want: both},
+			probe{name: "from the node", from: c.Node, to: vip(1).on(80), want: both},
+			probe{name: "over UDP", from: c.External, proto: "udp", to: vip(1).on(80), want: by(c.there).masquerade()},
+			probe{name: "source ranges are not for them", from: c.External, to: vip(2).on(80), want: both},
+		)
+	})
+}
+
+// The gate AllowServiceExternalIPs turns them off.
+func TestRow12NoExternalIPs(t *testing.T) {
+	onEveryPlaneWith(t, setup{flags: []string{"--feature-gates", "AllowServiceExternalIPs=false"}}, func(t *testing.T, c *cluster) {
+		c.elsewhere(vip(101))
+		c.serve(service("web", clusterIP(1), everywhere(1)), c.here)
+		c.apply()
+		cluster, node, external, lb := c.frontends(1)
+		c.expect(t,
+			probe{name: "externalIPs are left alone", from: c.pod, to: external, want: by(c.External)},
+			probe{name: "externalIPs are left alone, from the node", from: c.Node, to: external, want: by(c.External)},
+			probe{name: "the ClusterIP is served", from: c.pod, to: cluster, want: by(c.here)},
+			probe{name: "the NodePort is served", from: c.External, to: node, want: by(c.here)},
+			probe{name: "the load balancer's address is served", from: c.External, to: lb, want: by(c.here)},
+		)
+	})
+}
+
+// A load balancer's address is served here unless its mode is Proxy: then traffic leaves for the load balancer.
+func TestRow13LoadBalancerIngress(t *testing.T) {
+	onEveryPlane(t, func(t *testing.T, c *cluster) {
+		vipMode, proxyMode := v1.LoadBalancerIPModeVIP, v1.LoadBalancerIPModeProxy
+		c.elsewhere(vip(3), vip(4))
+		c.serve(service("unsaid", clusterIP(1), loadBalancer(nil, vip(1))), c.here)
+		c.serve(service("vip", clusterIP(2), loadBalancer(&vipMode, vip(2))), c.here)
+		c.serve(service("proxy", clusterIP(3), loadBalancer(&proxyMode, vip(3)), nodePort(30003)), c.here)
+		mixed := c.serve(service("mixed", clusterIP(4), loadBalancer(&proxyMode, vip(4)), nodePort(30004)), c.here)
+		loadBalancer(&vipMode, vip(5))(mixed)
+		named := c.serve(service("named", clusterIP(6), loadBalancer(nil), nodePort(30006)), c.here)
+		named.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{Hostname: "lb.example.org"}}
+		pending := c.serve(service("pending", clusterIP(7), loadBalancer(nil), nodePort(30007)), c.here)
+		c.apply()
+		c.expect(t,
+			probe{name: "no mode: from outside", from: c.Remote, to: vip(1).on(80), want: by(c.here)},
+			probe{name: "no mode: from a pod", from: c.pod, to: vip(1).on(80), want: by(c.here)},
+			probe{name: "no mode: from the node", from: c.Node, to: vip(1).on(80), want: by(c.here)},
+			probe{name: "VIP: from outside", from: c.External, to: vip(2).on(80), want: by(c.here)},
+			probe{name: "VIP: from a pod", from: c.pod, to: vip(2).on(80), want: by(c.here)},
+			probe{name: "Proxy: from a pod", from: c.pod, to: vip(3).on(80), want: by(c.External)},
+			probe{name: "Proxy: from the node", from: c.Node, to: vip(3).on(80), want: by(c.External)},
+			probe{name: "Proxy: the node port works", from: c.External, to: of(c.Node).on(30003), want: by(c.here)},
+			probe{name: "Proxy: the ClusterIP works", from: c.pod, to: clusterIP(3).on(80), want: by(c.here)},
+			probe{name: "each address has its own mode: Proxy", from: c.pod, to: vip(4).on(80), want: by(c.External)},
+			probe{name: "each address has its own mode: VIP", from: c.pod, to: vip(5).on(80), want: by(c.here)},
+			probe{name: "a host name only: the node port works", from: c.External, to: of(c.Node).on(30006), want: by(c.here)},
+			probe{name: "no address yet: the node port works", from: c.External, to: of(c.Node).on(30007), want: by(c.here)},
+		)
+		loadBalancer(nil, vip(7))(pending)
+		c.apply()
+		c.expect(t, probe{name: "an address that comes later", from: c.External, to: vip(7).on(80), want: by(c.here)})
+	})
+}
+
+// loadBalancerSourceRanges: who may use the load balancer's addresses, and nothing else.
+func TestRow14SourceRanges(t *testing.T) {
+	onEveryPlane(t, func(t *testing.T, c *cluster) {
+		outside, pods, node := []string{"192.168.0.0/24", "fd00:c0::/64"}, []string{" 10.0.0.0/16 ", "\tfd00:a::/31"}, []string{"172.16.0.2/32", "fd00:ac::2/128"}
+		c.serve(service("outside", clusterIP(1), everywhere(1), sourceRanges(outside...)), c.here)
+		c.serve(service("pods", clusterIP(2), everywhere(2), sourceRanges(pods...)), c.here)
+		c.serve(service("all", clusterIP(3), everywhere(3), sourceRanges("203.0.113.0/24", "0.0.0.0/0", "2001:db8::/64", "::/0")), c.here)
+		c.serve(service("all4", clusterIP(4), everywhere(4), sourceRanges("0.0.0.0/0", "2001:db8::/64")), c.here)
+		c.serve(service("six", clusterIP(5), everywhere(5), sourceRanges("2001:db8::/64")), c.here)
+		c.serve(service("node", clusterIP(6), everywhere(6), sourceRanges(node...)), c.here)
+		c.serve(service("empty", clusterIP(7), everywhere(7), sourceRanges("203.0.113.0/24", "2001:db8::/64")))
+		c.serve(service("local", clusterIP(8), everywhere(8), sourceRanges(outside...), externalLocal), c.here)
+		c.apply()
+		cluster, node1, external, lb := c.frontends(1)
+		c.expect(t,
+			probe{name: "who is in a range is served", from: c.External, to: lb, want: by(c.here)},
+			probe{name: "another node is not", from: c.Remote, to: lb, want: dropped},
+			probe{name: "pods are not", from: c.pod, to: lb, want: dropped},
+			probe{name: "other nodes' pods are not", from: c.there2, to: lb, want: dropped},
+			probe{name: "the node is not", from: c.Node, to: lb, want: dropped},
+			probe{name: "they do not bind the ClusterIP", from: c.pod, to: cluster, want: by(c.here)},
+			probe{name: "they do not bind the NodePort", from: c.Remote, to: node1, want: by(c.here)},
+			probe{name: "they do not bind externalIPs", from: c.Remote, to: external, want: by(c.here)},
+			probe{name: "pods in a range with blanks around are served", from: c.pod, to: vip(2).on(80), want: by(c.here)},
+			probe{name: "while those outside are not", from: c.External, to: vip(2).on(80), want: dropped},
+			probe{name: "a range of length 0 is none", from: c.Remote, to: vip(3).on(80), want: by(c.here)},
+			probe{name: "but for its family only", from: c.Remote, to: v4(vip(4).on(80)), want: by(c.here)},
+			probe{name: "but for its family only", from: c.Remote, to: v6(vip(4).on(80)), want: dropped},
+			probe{name: "ranges of the other family are none", from: c.Remote, to: v4(vip(5).on(80)), want: by(c.here)},
+			probe{name: "ranges of its own family bind", from: c.Remote, to: v6(vip(5).on(80)), want: dropped},
+			probe{name: "the node in a range is served", from: c.Node, to: vip(6).on(80), want: by(c.here)},
+			probe{name: "while others are not", from: c.Remote, to: vip(6).on(80), want: dropped},
+			probe{name: "without endpoints everybody is refused", from: c.Remote, to: vip(7).on(80), want: refused},
+			probe{name: "policy Local: who is in a range is served", from: c.External, to: vip(8).on(80), want: by(c.here).keep()},
+			probe{name: "policy Local: another node is not", from: c.Remote, to: vip(8).on(80), want: dropped},
+			probe{name: "policy Local: pods are not", from: c.pod, to: vip(8).on(80), want: dropped},
+			probe{name: "policy Local: the node is not", from: c.Node, to: vip(8).on(80), want: dropped},
+		)
+	})
+}
+
+// Where the node itself holds a load balancer's address and may use it by its own address, it may by that one, too.
+func TestRow14OwnVIP(t *testing.T) {
+	before := func(c *cluster) {
+		c.addExtraDevice()
+		c.addNodeAddress(extraDevice, vip(1))
+		c.addNodeAddress(extraDevice, vip(2))
+	}
+	onEveryPlaneWith(t, setup{before: before}, func(t *testing.T, c *cluster) {
+		c.serve(service("mine", clusterIP(1), loadBalancer(nil, vip(1)), sourceRanges("172.16.0.0/24", "fd00:ac::/64")), c.here)
+		c.serve(service("others", clusterIP(2), loadBalancer(nil, vip(2)), sourceRanges("203.0.113.0/24", "2001:db8::/64")), c.here)
+		c.listen(c.Node, 80)
+		c.apply()
+		own := by(c.Node)
+		c.expect(t,
+			probe{name: "from the node", from: c.Node, to: vip(1).on(80), want: by(c.here), needs: ownAddresses, without: &own},
+			probe{name: "unless the node is in no range", from: c.Node, to: vip(2).on(80), want: dropped, needs: ownAddresses, without: &own},
+			probe{name: "from a pod", from: c.pod, to: vip(1).on(80), want: dropped},
+			probe{name: "from outside", from: c.External, to: vip(1).on(80), want: dropped},
+		)
+	})
+}
