@@ -54,12 +54,12 @@ func (s *settings) cleanup(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	modes := []agent.Mode{c.mode}
-	if !ok {
-		modes = s.LastModes()
-		if !slices.Contains(modes, agent.ModeIPTables) && !slices.Contains(modes, agent.ModeOVS) {
-			modes = []agent.Mode{agent.ModeOVS}
-		}
+	modes := s.LastModes()
+	switch {
+	case ok && !(len(modes) > 0 && modes[0] == c.mode): // what stood beside the data plane goes with it
+		modes = []agent.Mode{c.mode}
+	case !ok && len(modes) == 0:
+		modes = []agent.Mode{agent.ModeOVS}
 	}
 	for _, m := range modes {
 		if err := s.cleanupOf(ctx, m, out); err != nil {
@@ -69,7 +69,7 @@ func (s *settings) cleanup(ctx context.Context, out io.Writer) error {
 			return err
 		}
 	}
-	if !ok {
+	if last := s.LastModes(); !slices.ContainsFunc(last, func(m agent.Mode) bool { return !slices.Contains(modes, m) }) {
 		s.ForgetModes()
 	}
 	return nil
