@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 
@@ -54,6 +55,8 @@ func restConfig(opts APIOptions) (cfg *rest.Config, url string, err error) {
 	cfg.ContentType = cmp.Or(opts.ContentType, DefaultContentType)
 	cfg.AcceptContentTypes = cfg.ContentType + "," + runtime.ContentTypeJSON
 	cfg.WarningHandler = rest.NoWarnings{}
+	cfg.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext
+	noticeSilence()
 	return cfg, base.Scheme + "://" + base.Host, nil
 }
 

@@ -28,6 +28,7 @@ type health struct {
 	mu       sync.Mutex      // protects all below; not held while calling out
 	failing  map[Kind]string // what the last call said
 	answered map[Kind]bool   // there was an answer once
+	silence  string          // why the last request had no answer at all; "": it had one
 	noNode   bool            // Nodes were listed, and this node's is not among them
 	listed   bool            // Nodes were listed
 	back     chan struct{}   // closed and made anew when a kind answers again
@@ -145,10 +146,19 @@ func (h *health) nodesListed() {
 	h.changed()
 }
 
+// answers reports whether the server answers all that is vital; ServiceCIDRs are not.
 func (h *health) answers() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return len(h.failing) == 0 && h.answered[KindService] && h.answered[KindEndpointSlice]
+	if h.silence != "" {
+		return false
+	}
+	for kind := range h.failing {
+		if kind != KindServiceCIDR {
+			return false
+		}
+	}
+	return h.answered[KindService] && h.answered[KindEndpointSlice]
 }
 
 // problems gives what is wrong now. ServiceCIDRs are not vital: that they cannot be followed is a warning.
@@ -161,6 +171,9 @@ func (h *health) problems() Problems {
 		if w := (Warning{Where: where, Text: text}); !slices.Contains(p.Errors, w) && !slices.Contains(*list, w) {
 			*list = append(*list, w)
 		}
+	}
+	if h.silence != "" {
+		add(&p.Errors, h.silence)
 	}
 	for _, k := range []Kind{KindEndpointSlice, KindNode, KindService} {
 		if text, bad := h.failing[k]; bad {

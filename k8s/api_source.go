@@ -64,11 +64,13 @@ func NewAPISource(opts APIOptions) (*APISource, error) {
 	if err != nil {
 		return nil, err
 	}
+	health := newHealth(url, opts.NodeName)
+	cfg.Wrap(health.observe)
 	hc, client, err := newClient(cfg)
 	if err != nil {
 		return nil, err
 	}
-	s := &APISource{opts: opts, url: url, http: hc, client: client, health: newHealth(url, opts.NodeName)}
+	s := &APISource{opts: opts, url: url, http: hc, client: client, health: health}
 	s.resources = []apiResource{
 		servicesOf(client, services),
 		slicesOf(client, "!"+v1.IsHeadlessService),

@@ -15,12 +15,18 @@ const (
 	// Host: the node's own and what arrives from outside, but not what comes from the pods of Open vSwitch's bridge,
 	// which is served there.
 	Host
+	// Own: what the node's processes send to addresses of the node itself. For nodes whose address is on Open vSwitch's
+	// bridge, where this alone never gets to the bridge.
+	Own
 )
 
 // String gives the scope in one word.
 func (s Scope) String() string {
-	if s == Host {
+	switch s {
+	case Host:
 		return "host"
+	case Own:
+		return "own"
 	}
 	return "everything"
 }

@@ -5,18 +5,19 @@ import "github.com/nkp-proxy/nkp/k8s"
 // Fixed gives what is there whatever the Services.
 func (c *Compiler) Fixed() Fixed {
 	f := Fixed{
-		Chains: map[Table][]Chain{
-			NAT:    {c.markMasq(), c.postrouting()},
-			Filter: {c.forward()},
-		},
+		Chains: map[Table][]Chain{NAT: {c.markMasq(), c.postrouting()}},
 		Shared: map[Table][]string{
 			NAT:    {Services, NodePorts},
 			Filter: {Services, ExternalServices, NodePorts, Firewall},
 		},
 		Hooks: c.hooks(),
 	}
-	if len(c.cidrs) > 0 {
+	if c.Scope != Own {
+		f.Chains[Filter] = []Chain{c.forward()}
 		f.Shared[Filter] = append(f.Shared[Filter], ClusterIPs)
+		if len(c.cidrs) == 0 {
+			f.Late = append(f.Late, Link{Filter, Services, rule().comment("kubernetes cluster IPs without port").jump(ClusterIPs), true})
+		}
 	}
 	for _, p := range c.cidrs {
 		f.Late = append(f.Late,
@@ -82,6 +83,9 @@ func (c *Compiler) outside() []string {
 // hooks gives the ways from the kernel's chains to ours. Where packets have not come in by a device (OUTPUT,
 // POSTROUTING) there is nothing to tell apart.
 func (c *Compiler) hooks() []Hook {
+	if c.Scope == Own {
+		return c.ownHooks()
+	}
 	var list []Hook
 	hook := func(t Table, parent, chain, comment string, onlyNew bool) {
 		r := rule()
@@ -98,6 +102,7 @@ func (c *Compiler) hooks() []Hook {
 	}
 	hook(Filter, "INPUT", ExternalServices, "kubernetes externally-visible service portals", true)
 	hook(Filter, "FORWARD", ExternalServices, "kubernetes externally-visible service portals", true)
+	hook(Filter, "OUTPUT", ExternalServices, "kubernetes externally-visible service portals", true) // kube-proxy leaves the node out
 	hook(Filter, "INPUT", NodePorts, "kubernetes health check service ports", false)
 	hook(Filter, "FORWARD", Services, "kubernetes service portals", true)
 	hook(Filter, "OUTPUT", Services, "kubernetes service portals", true)
@@ -112,5 +117,22 @@ func (c *Compiler) hooks() []Hook {
 	hook(NAT, "POSTROUTING", Postrouting, "kubernetes postrouting rules", false)
 	hook(NAT, "OUTPUT", Services, "kubernetes service portals", false)
 	hook(NAT, "PREROUTING", Services, "kubernetes service portals", false)
+	return list
+}
+
+// ownHooks are the hooks of Scope Own: what goes out to the node itself.
+func (c *Compiler) ownHooks() []Hook {
+	toItself := func() *line { return rule().local("dst") }
+	onlyNew := func(l *line) *line { return l.add("-m", "conntrack", "--ctstate", "NEW") }
+	list := []Hook{
+		{Filter, "OUTPUT", onlyNew(toItself()).comment("kubernetes externally-visible service portals").jump(ExternalServices)},
+		{Filter, "INPUT", rule().comment("kubernetes health check service ports").jump(NodePorts)},
+		{Filter, "OUTPUT", onlyNew(toItself()).comment("kubernetes load balancer firewall").jump(Firewall)},
+		{NAT, "POSTROUTING", rule().comment("kubernetes postrouting rules").jump(Postrouting)},
+		{NAT, "OUTPUT", toItself().comment("kubernetes service portals").jump(Services)},
+	}
+	if c.localhost() {
+		list = append(list, Hook{Filter, "INPUT", rule().jump(LocalFirewall)}, Hook{Filter, "OUTPUT", rule().jump(LocalFirewall)})
+	}
 	return list
 }

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/base32"
 	"strings"
@@ -43,14 +44,26 @@ const (
 	prefixEndpoint = "KUBE-SEP-" // one endpoint
 )
 
+// ownPrefixes are in the order in which the chains lead to each other.
+var ownPrefixes = []string{prefixFirewall, prefixExternal, prefixCluster, prefixLocal, prefixEndpoint}
+
 // IsServiceChain reports whether a chain of table nat is one of a Service port's own, kube-proxy's or nkp's.
 func IsServiceChain(name string) bool {
-	for _, p := range []string{prefixCluster, prefixLocal, prefixExternal, prefixFirewall, prefixEndpoint} {
+	return rank(name) < len(ownPrefixes)
+}
+
+func rank(name string) int {
+	for i, p := range ownPrefixes {
 		if strings.HasPrefix(name, p) {
-			return true
+			return i
 		}
 	}
-	return false
+	return len(ownPrefixes)
+}
+
+// CompareServiceChains orders Services' own chains so that each comes before those it leads to.
+func CompareServiceChains(a, b string) int {
+	return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b))
 }
 
 // hash gives the 16 characters that kube-proxy's chain names end in: SHA-256 of the texts in a row, base32, cut.

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/nkp-proxy/nkp/k8s"
@@ -13,6 +14,7 @@ type Compiler struct {
 	family k8s.Family
 	pods   detector
 	nodes  []netip.Addr   // the node's addresses of the family that Kubernetes knows
+	local  []netip.Addr   // all of the node's addresses
 	cidrs  []netip.Prefix // Service ranges of the family
 }
 
@@ -23,6 +25,10 @@ func NewCompiler(c Config, f k8s.Family, m *k8s.Model) *Compiler {
 		if k8s.FamilyOf(ip) == f {
 			r.nodes = append(r.nodes, ip)
 		}
+	}
+	r.local = m.Node.Local
+	if c.Scope == Own {
+		return r // no Service range has an address of the node
 	}
 	for _, p := range m.ServiceCIDRs {
 		if k8s.FamilyOf(p.Addr()) == f {
@@ -52,7 +58,7 @@ func (c *Compiler) Service(p *k8s.ServicePort) Service {
 	var u uses
 	for i := range p.Frontends {
 		f := &p.Frontends[i]
-		if f.ShadowedBy != "" {
+		if f.ShadowedBy != "" || c.Scope == Own && !c.own(f) {
 			continue
 		}
 		if f.Type == k8s.ClusterIP {
@@ -73,6 +79,11 @@ func (c *Compiler) Service(p *k8s.ServicePort) Service {
 		s.chains(&u)
 	}
 	return s.out
+}
+
+// own tells whether a frontend is at addresses of the node itself.
+func (c *Compiler) own(f *k8s.Frontend) bool {
+	return f.Type == k8s.NodePort || f.Type != k8s.ClusterIP && slices.Contains(c.local, f.Address)
 }
 
 // uses notes which chains the frontends of a Service port call for.
@@ -115,12 +126,9 @@ func (s *port) clusterIP(f *k8s.Frontend) {
 	} else {
 		s.refuse(Services, f)
 	}
-	for _, r := range s.cidrs {
-		if r.Contains(f.Address) {
-			s.link(Filter, ClusterIPs, rule().to(f.Address).comment("%s serves no such port", s.out.Name.ServiceName).
-				jump("REJECT", s.rejectWith()...))
-			break
-		}
+	if len(s.cidrs) == 0 || slices.ContainsFunc(s.cidrs, func(r netip.Prefix) bool { return r.Contains(f.Address) }) {
+		s.link(Filter, ClusterIPs, rule().to(f.Address).comment("%s serves no such port", s.out.Name.ServiceName).
+			jump("REJECT", s.rejectWith()...))
 	}
 }
 

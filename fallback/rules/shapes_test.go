@@ -98,7 +98,8 @@ func testModel(cidrs ...string) *k8s.Model {
 }
 
 // shapes are the kinds of Service port, with the number of chains and rules that each adds; a number that grows shows
-// here. With N endpoints in force a plain NodePort Service adds 2+N chains and 5+3N rules.
+// here. With N endpoints in force a plain NodePort Service adds 2+N chains and 6+3N rules. One of them (the last + 1) is
+// nkp's own: it refuses the other ports of the ClusterIP, which kube-proxy does in nftables mode only.
 //
 // The account that is often given, 2+2+(1+2)N rules and 1+N chains, is that of old kube-proxies: a jump and a mark rule
 // each in KUBE-SERVICES and KUBE-NODEPORTS, one rule for each endpoint in KUBE-SVC, two in KUBE-SEP. Since then the mark
@@ -109,26 +110,26 @@ var shapes = []struct {
 	shape
 	chains, rules int
 }{
-	{shape{name: "clusterip", cluster: 3, types: inside}, 1 + 3, 1 + 1 + 3*3},
-	{shape{name: "clusterip-one", cluster: 1, types: inside}, 1 + 1, 1 + 1 + 3},
-	{shape{name: "clusterip-ipv6", cluster: 3, family: k8s.IPv6, types: inside}, 1 + 3, 1 + 1 + 3*3},
-	{shape{name: "clusterip-udp", cluster: 2, protocol: "UDP", types: inside}, 1 + 2, 1 + 1 + 3*2},
-	{shape{name: "clusterip-sctp", cluster: 2, protocol: "SCTP", types: inside}, 1 + 2, 1 + 1 + 3*2},
-	{shape{name: "no-endpoints", types: all}, 0, 4}, // one REJECT for each frontend
-	{shape{name: "internal-local", cluster: 3, local: 1, internal: k8s.Local, types: inside}, 1 + 1, 1 + 1 + 3},
-	{shape{name: "internal-local-none-here", cluster: 3, internal: k8s.Local, types: inside}, 0, 1},
-	{shape{name: "nodeport", cluster: 3, types: nodePort}, 2 + 3, 5 + 3*3},
-	{shape{name: "nodeport-restricted", cluster: 3, types: nodePort, nodePortAt: netip.MustParseAddr("172.16.0.2")}, 2 + 3, 5 + 3*3},
-	{shape{name: "nodeport-affinity", cluster: 3, types: nodePort, affinity: 10800}, 2 + 3, 5 + 4*3},
-	{shape{name: "all-frontends", cluster: 3, local: 2, types: all}, 2 + 3, 2 + 2 + 3 + 3*3},
+	{shape{name: "clusterip", cluster: 3, types: inside}, 1 + 3, 1 + 1 + 3*3 + 1},
+	{shape{name: "clusterip-one", cluster: 1, types: inside}, 1 + 1, 1 + 1 + 3 + 1},
+	{shape{name: "clusterip-ipv6", cluster: 3, family: k8s.IPv6, types: inside}, 1 + 3, 1 + 1 + 3*3 + 1},
+	{shape{name: "clusterip-udp", cluster: 2, protocol: "UDP", types: inside}, 1 + 2, 1 + 1 + 3*2 + 1},
+	{shape{name: "clusterip-sctp", cluster: 2, protocol: "SCTP", types: inside}, 1 + 2, 1 + 1 + 3*2 + 1},
+	{shape{name: "no-endpoints", types: all}, 0, 4 + 1}, // one REJECT for each frontend
+	{shape{name: "internal-local", cluster: 3, local: 1, internal: k8s.Local, types: inside}, 1 + 1, 1 + 1 + 3 + 1},
+	{shape{name: "internal-local-none-here", cluster: 3, internal: k8s.Local, types: inside}, 0, 1 + 1},
+	{shape{name: "nodeport", cluster: 3, types: nodePort}, 2 + 3, 5 + 3*3 + 1},
+	{shape{name: "nodeport-restricted", cluster: 3, types: nodePort, nodePortAt: netip.MustParseAddr("172.16.0.2")}, 2 + 3, 5 + 3*3 + 1},
+	{shape{name: "nodeport-affinity", cluster: 3, types: nodePort, affinity: 10800}, 2 + 3, 5 + 4*3 + 1},
+	{shape{name: "all-frontends", cluster: 3, local: 2, types: all}, 2 + 3, 2 + 2 + 3 + 3*3 + 1},
 	// KUBE-EXT sends pods and the node to KUBE-SVC, all others to KUBE-SVL: 4 rules; the local endpoint has a chain once.
-	{shape{name: "external-local", cluster: 3, local: 1, external: k8s.Local, types: all}, 3 + 3, 2 + 4 + 3 + 3*3 + 1},
+	{shape{name: "external-local", cluster: 3, local: 1, external: k8s.Local, types: all}, 3 + 3, 2 + 4 + 3 + 3*3 + 1 + 1},
 	// 3 of the 4 frontends have a DROP each.
-	{shape{name: "external-local-none-here", cluster: 3, external: k8s.Local, types: all}, 2 + 3, 2 + 3 + 3 + 3*3 + 3},
+	{shape{name: "external-local-none-here", cluster: 3, external: k8s.Local, types: all}, 2 + 3, 2 + 3 + 3 + 3*3 + 3 + 1},
 	// KUBE-FW: a rule for each range, one for the load balancer's own address since a range covers the node, one remark;
 	// and the DROP for the others.
 	{shape{name: "source-ranges", cluster: 2, types: all[2:3], ranges: prefixes("192.168.0.0/24", "172.16.0.0/16")}, 3 + 2, 1 + 2 + 4 + 1 + 3*2},
-	{shape{name: "affinity-ipv6", cluster: 2, family: k8s.IPv6, affinity: 60, types: inside}, 1 + 2, 1 + 1 + 4*2},
+	{shape{name: "affinity-ipv6", cluster: 2, family: k8s.IPv6, affinity: 60, types: inside}, 1 + 2, 1 + 1 + 4*2 + 1},
 }
 
 // The rules of each shape, as nkp plan -o iptables prints them. Run with -update after a change that is meant.
@@ -168,6 +169,7 @@ func TestSettings(t *testing.T) {
 		"set-brief":            func(c *Config, _ *k8s.Model) { c.BriefEndpoints = true },
 		"set-host":             func(c *Config, _ *k8s.Model) { c.Scope, c.PodDevice = Host, "br-int" },
 		"set-host-by-cidr":     func(c *Config, _ *k8s.Model) { c.Scope = Host },
+		"set-own":              func(c *Config, _ *k8s.Model) { c.Scope = Own },
 		"set-bridge":           func(_ *Config, m *k8s.Model) { m.Detector = k8s.Detector{Bridge: "cni0"} },
 		"set-interface-prefix": func(_ *Config, m *k8s.Model) { m.Detector = k8s.Detector{InterfacePrefix: "veth"} },
 		"set-no-detector":      func(_ *Config, m *k8s.Model) { m.Detector = k8s.Detector{} },

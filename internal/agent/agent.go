@@ -190,6 +190,7 @@ func (a *Agent) takeChanges() {
 	if !a.synced {
 		a.log.Info("source has synced", "source", a.kind)
 		a.synced = true
+		time.AfterFunc(settleAfter, settleMemory)
 	}
 	a.flush()
 }

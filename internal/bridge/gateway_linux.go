@@ -8,8 +8,8 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// gatewayMAC asks the kernel for the MAC of the router behind an interface: the next hop of a default route, if
-// the kernel has talked to it. The zero MAC means unknown.
+// gatewayMAC asks the kernel for the MAC of the router behind an interface: the next hop of a default route. The zero MAC
+// means unknown; the kernel then asks the router, and a later call knows more.
 func gatewayMAC(ifname string) flow.MAC {
 	link, err := netlink.LinkByName(ifname)
 	if err != nil {
@@ -33,6 +33,7 @@ func gatewayMAC(ifname string) flow.MAC {
 					return flow.MAC(n.HardwareAddr)
 				}
 			}
+			resolve(link.Attrs().Index, family, r.Gw)
 		}
 	}
 	return flow.MAC{}
@@ -41,4 +42,10 @@ func gatewayMAC(ifname string) flow.MAC {
 func isDefault(n *net.IPNet) bool {
 	ones, _ := n.Mask.Size()
 	return ones == 0
+}
+
+// resolve has the kernel ask for the MAC of a neighbour that it never talked to (NTF_USE). That it cannot is found out by the
+// next look.
+func resolve(index, family int, ip net.IP) {
+	_ = netlink.NeighSet(&netlink.Neigh{LinkIndex: index, Family: family, IP: ip, State: netlink.NUD_NONE, Flags: netlink.NTF_USE})
 }

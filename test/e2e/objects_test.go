@@ -3,6 +3,7 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,46 +15,61 @@ import (
 
 const targetPort = 8080
 
-// createNodes tells the API about the two nodes.
+// createNodes tells the API about the nodes. The usual bed's second node, on which no nkp runs, is one of them.
 func (c *cluster) createNodes() {
 	c.t.Helper()
-	for name, addr := range map[string][]string{
-		nodeName:  {testbed.NodeIP4.String(), testbed.NodeIP6.String()},
-		otherNode: {testbed.RemoteIP4.String(), testbed.RemoteIP6.String()},
-	} {
-		n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1.LabelTopologyZone: "zone-a"}}}
-		for _, a := range addr {
-			n.Status.Addresses = append(n.Status.Addresses, v1.NodeAddress{Type: v1.NodeInternalIP, Address: a})
-		}
-		n.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue}}
-		_, err := c.client.CoreV1().Nodes().Create(c.ctx, n, metav1.CreateOptions{})
-		must(c.t, err)
+	for _, n := range c.nodes {
+		c.createNode(n.name, n.Node)
+	}
+	if len(c.nodes) == 1 {
+		c.createNode(otherNode, c.Remote)
 	}
 }
 
-// createPod tells the API about a pod of the bed, as its kubelet would, and has it serve.
+func (c *cluster) createNode(name string, h *testbed.Host) {
+	c.t.Helper()
+	n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1.LabelTopologyZone: "zone-a"}}}
+	addrs := []netip.Addr{h.IP4}
+	if len(c.nodes) == 1 { // IPv6 is not joined
+		addrs = append(addrs, h.IP6)
+	}
+	for _, a := range addrs {
+		n.Status.Addresses = append(n.Status.Addresses, v1.NodeAddress{Type: v1.NodeInternalIP, Address: a.String()})
+	}
+	n.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue}}
+	_, err := c.client.CoreV1().Nodes().Create(c.ctx, n, metav1.CreateOptions{})
+	must(c.t, err)
+}
+
+// createPod tells the API about a pod with the label app, as its kubelet would, and has it serve.
 func (c *cluster) createPod(p *testbed.Pod, app string) {
 	c.t.Helper()
 	node := nodeName
 	if !p.Local {
 		node = otherNode
 	}
+	c.createPodOn(node, p, map[string]string{"app": app}, targetPort)
+}
+
+// createPodOn tells the API about a pod of a node, as its kubelet would, and has it serve on a port.
+func (c *cluster) createPodOn(node string, p *testbed.Pod, labels map[string]string, port int) {
+	c.t.Helper()
 	pod := &v1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: "default", Labels: map[string]string{"app": app}},
+		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: "default", Labels: labels},
 		Spec:       v1.PodSpec{NodeName: node, Containers: []v1.Container{{Name: "c", Image: "none"}}},
 	}
-	var err error
-	c.eventually("the namespace is there", func() error { // the API server makes it after its start
-		pod, err = c.client.CoreV1().Pods("default").Create(c.ctx, pod, metav1.CreateOptions{})
-		return err
-	})
-	pod.Status = v1.PodStatus{
-		Phase: v1.PodRunning, PodIP: p.IP4.String(), PodIPs: []v1.PodIP{{IP: p.IP4.String()}, {IP: p.IP6.String()}},
+	created, err := c.client.CoreV1().Pods("default").Create(c.ctx, pod, metav1.CreateOptions{})
+	must(c.t, err)
+	created.Status = v1.PodStatus{
+		Phase: v1.PodRunning, PodIP: p.IP4.String(), PodIPs: []v1.PodIP{{IP: p.IP4.String()}},
 		Conditions: []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionTrue}},
 	}
-	_, err = c.client.CoreV1().Pods("default").UpdateStatus(c.ctx, pod, metav1.UpdateOptions{})
+	if p.IP6.IsValid() {
+		created.Status.PodIPs = append(created.Status.PodIPs, v1.PodIP{IP: p.IP6.String()})
+	}
+	_, err = p.ServeTCP(port) // it serves before it is ready
 	must(c.t, err)
-	_, err = p.ServeTCP(targetPort)
+	_, err = c.client.CoreV1().Pods("default").UpdateStatus(c.ctx, created, metav1.UpdateOptions{})
 	must(c.t, err)
 }
 

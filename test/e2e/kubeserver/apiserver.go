@@ -11,21 +11,21 @@ import (
 
 const (
 	apiServerURL = "https://127.0.0.1:6443"
-	token        = "e2e-token" // of the only user, who may do everything
+	token        = "e2e-token" // of the user who may do everything; all others have what RBAC gives them
 )
 
-// apiServerFlags are kube-apiserver's: no service accounts, everything allowed to whoever has the token.
+// apiServerFlags are kube-apiserver's. Pods need no service account, but service accounts have tokens.
 func apiServerFlags(dir string) []string {
 	key := filepath.Join(dir, "service-account.key")
 	return []string{
 		"--etcd-servers=" + etcdURL,
-		"--bind-address=127.0.0.1",
+		"--bind-address=0.0.0.0",
 		"--secure-port=6443",
 		"--advertise-address=127.0.0.1", // a namespace without default route has no other
 		"--endpoint-reconciler-type=none",
 		"--cert-dir=" + filepath.Join(dir, "certs"),
 		"--token-auth-file=" + filepath.Join(dir, "tokens.csv"),
-		"--authorization-mode=AlwaysAllow",
+		"--authorization-mode=RBAC",
 		"--service-account-key-file=" + key,
 		"--service-account-signing-key-file=" + key,
 		"--service-account-issuer=https://kubernetes.default.svc",

@@ -1,7 +1,8 @@
 // Command kubeserver is the part of a Kubernetes control plane that a service proxy sees: kube-apiserver with etcd
-// embedded, and the EndpointSlice controller. It listens on loopback only; run it in a network namespace of its own.
+// embedded, and the EndpointSlice controller. Its ports are fixed, and etcd asks nobody who he is: run it in a network
+// namespace of its own.
 //
-//	kubeserver DIR
+//	kubeserver DIR [FLAG OF KUBE-APISERVER...]
 //
 // Everything it keeps is in DIR: etcd's data, keys and certificates. Started again with the same DIR it
 // goes on with the same objects, but without their history. When it serves, DIR/kubeconfig is there and works. It runs until it is killed.
@@ -18,8 +19,8 @@ import (
 )
 
 func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: kubeserver DIR")
+	if len(os.Args) < 2 {
+		fmt.Fprintln(os.Stderr, "usage: kubeserver DIR [FLAG OF KUBE-APISERVER...]")
 		os.Exit(2)
 	}
 	dir, err := filepath.Abs(os.Args[1])
@@ -37,7 +38,7 @@ func main() {
 		}
 	}()
 	command := app.NewAPIServerCommand()
-	command.SetArgs(apiServerFlags(dir))
+	command.SetArgs(append(apiServerFlags(dir), os.Args[2:]...)) // the last of two flags counts
 	os.Exit(cli.Run(command))
 }
 

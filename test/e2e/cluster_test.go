@@ -1,0 +1,123 @@
+package e2e
+
+import (
+	"cmp"
+	"context"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/nkp-proxy/nkp/internal/testbed"
+)
+
+// layout says what a cluster is made of. The zero value is a node in the usual bed.
+type layout struct {
+	nodes       []nodeSpec
+	serviceCIDR string // of the API server
+	clusterCIDR string // as nkp is told
+	limit       time.Duration
+}
+
+// nodeSpec is one node of a layout. All but the first are joined to the first.
+type nodeSpec struct {
+	name string
+	bed  testbed.Options
+}
+
+// cluster is a control plane and nodes. It embeds the first node, in whose namespace the control plane runs.
+type cluster struct {
+	*node
+	t      *testing.T
+	ctx    context.Context
+	nodes  []*node
+	layout layout
+	dir    string               // the control plane's
+	client kubernetes.Interface // may do everything
+
+	server *process
+}
+
+// newCluster starts beds and a control plane with the Node objects and the identity of nkp. nkp does not run yet.
+func newCluster(t *testing.T, l layout) *cluster {
+	t.Helper()
+	testbed.Require(t)
+	must(t, binaries())
+	if l.nodes == nil {
+		l.nodes = []nodeSpec{{name: nodeName}}
+	}
+	l.serviceCIDR = cmp.Or(l.serviceCIDR, "40.0.0.0/16,fd00:40::/112")
+	l.clusterCIDR = cmp.Or(l.clusterCIDR, "10.0.0.0/16,fd00:a::/64,fd00:b::/64")
+	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(l.limit, 3*time.Minute))
+	t.Cleanup(cancel)
+	c := &cluster{t: t, ctx: ctx, layout: l, dir: t.TempDir()}
+	for _, spec := range l.nodes {
+		n := &node{c: c, name: spec.name, Bed: testbed.Start(t, spec.bed)}
+		if c.nodes = append(c.nodes, n); len(c.nodes) > 1 {
+			must(t, testbed.Join(c.nodes[0].Bed, n.Bed))
+		}
+	}
+	c.node = c.nodes[0]
+	c.startServer()
+	c.client = c.newClient()
+	c.createNodes()
+	c.applyRoles()
+	for i, n := range c.nodes {
+		addr := netip.AddrPortFrom(c.Node.IP4, apiPort)
+		if i == 0 {
+			addr = netip.MustParseAddrPort(serverAddr)
+		}
+		n.writeKubeconfig(addr, c.token(nkpAccount))
+	}
+	return c
+}
+
+const (
+	apiPort    = 6443
+	serverAddr = "127.0.0.1:6443"
+)
+
+// adminConfig is the file that kubeserver writes when the API server is ready.
+func (c *cluster) adminConfig() string { return filepath.Join(c.dir, "kubeconfig") }
+
+// startServer starts the control plane and waits until it serves. Started again it goes on with the same objects, but has
+// lost their history.
+func (c *cluster) startServer() {
+	c.t.Helper()
+	os.Remove(c.adminConfig()) // it comes back when the server is ready
+	c.server = start(c.t, c.Node, "kubeserver", exec.Command(kubeserverBinary, c.dir,
+		"--service-cluster-ip-range="+c.layout.serviceCIDR))
+	c.within(time.Minute, "the API server gets ready", func() error {
+		select {
+		case <-c.server.done:
+			c.t.Fatalf("kubeserver ended: %s", tail(c.server.log.String(), 3000))
+		default:
+		}
+		_, err := os.Stat(c.adminConfig())
+		return err
+	})
+}
+
+// newClient gives a client that may do everything and that no limit slows down.
+func (c *cluster) newClient() kubernetes.Interface {
+	c.t.Helper()
+	cfg, err := clientcmd.BuildConfigFromFlags("", c.adminConfig())
+	must(c.t, err)
+	cfg.QPS = -1
+	cfg.ContentType = runtime.ContentTypeProtobuf
+	cfg.WarningHandler = rest.NoWarnings{}
+	cfg.Dial = func(ctx context.Context, _, addr string) (net.Conn, error) {
+		return c.Node.DialTCP(ctx, addr, testbed.DialOptions{})
+	}
+	client, err := kubernetes.NewForConfig(cfg)
+	must(c.t, err)
+	return client
+}
