@@ -18,3 +18,9 @@ func Diff(context.Context, *k8s.Model, Options) (string, error) { return "", err
 
 // Cleanup removes everything that a Plane installs. It works on Linux only.
 func Cleanup(context.Context, CleanupOptions) (Removed, error) { return Removed{}, errNotLinux }
+
+// Available tells why iptables cannot be used: it exists on Linux only.
+func Available(context.Context, string) error { return errNotLinux }
+
+// Occupied is false: there is no iptables here.
+func Occupied(context.Context) bool { return false }

@@ -46,6 +46,8 @@ type Agent struct {
 	checks  *health.Services // health check node ports
 	ports   *ports.Watcher
 	sysctls []string // warnings
+	// lastModes are the data planes of the run before this one.
+	lastModes []Mode
 
 	box  *mailbox
 	asks chan func() // questions of the socket, answered on the loop
@@ -58,6 +60,7 @@ type Agent struct {
 	problems  k8s.Problems
 	warned    map[k8s.Warning]bool // warnings of the model that were logged
 	followers []follower
+	besides   string                                // why nothing stands beside the bridge, if something should
 	spawn     func(run func(context.Context) error) // runs something as long as the agent
 }
 
@@ -116,12 +119,15 @@ var families = []k8s.Family{k8s.IPv4, k8s.IPv6}
 // Run works until the context ends, and returns nil then; what is installed stays. Any other return is an error that no
 // retry can mend.
 func (a *Agent) Run(ctx context.Context) error {
+	a.lastModes = a.set.LastModes()
 	if before := a.set.changedFrom(a.mode); before != "" {
 		text := fmt.Sprintf("the data plane changed from %s to %s: %s", before, a.mode, a.reason)
 		a.log.Warn(text)
 		a.events.Node(k8s.EventWarning, "DataPlaneChanged", "StartServiceProxy", text)
 	}
-	a.noteModes(a.mode)
+	if len(a.lastModes) == 0 || a.lastModes[0] != a.mode {
+		a.noteModes(a.mode) // what stands beside it is noted when that is decided
+	}
 	a.sysctls = sysctl.Apply(a.set.Conntrack, a.log)
 	a.events.Node(k8s.EventNormal, "Starting", "StartServiceProxy", "nkp "+Version+" serves Services here: "+a.reason)
 	g, ctx := errgroup.WithContext(ctx)
@@ -167,11 +173,11 @@ func (a *Agent) loop(ctx context.Context) error {
 				return fmt.Errorf("waited %v: node %s has no spec.podCIDRs, which --detect-local-mode NodeCIDR needs", podCIDRPatience, a.set.NodeName)
 			}
 		case <-a.box.arrived:
-			a.takeChanges()
+			a.takeChanges(ctx)
 		case ips := <-addresses:
 			a.tracker.SetLocalAddresses(ips)
 			if a.synced {
-				a.flush()
+				a.flush(ctx)
 			}
 		case f := <-a.asks:
 			f()
@@ -180,7 +186,7 @@ func (a *Agent) loop(ctx context.Context) error {
 }
 
 // takeChanges brings the model, and then the data plane, in step with the source.
-func (a *Agent) takeChanges() {
+func (a *Agent) takeChanges(ctx context.Context) {
 	changes, synced, problems := a.box.take()
 	a.reportProblems(problems)
 	a.tracker.Apply(changes)
@@ -192,7 +198,7 @@ func (a *Agent) takeChanges() {
 		a.synced = true
 		time.AfterFunc(settleAfter, settleMemory)
 	}
-	a.flush()
+	a.flush(ctx)
 }
 
 // podCIDRPatience is how long --detect-local-mode NodeCIDR waits for somebody to give the node a range, as in kube-proxy.
@@ -200,14 +206,14 @@ const podCIDRPatience = 5 * time.Minute
 
 // flush hands what is new in the model to the data plane. The first time it hands over everything, and only once it is
 // known who is a pod: until then what is installed stays.
-func (a *Agent) flush() {
+func (a *Agent) flush(ctx context.Context) {
 	if a.waitsForPodCIDR() {
 		a.log.Info("waiting for the node's spec.podCIDRs (--detect-local-mode NodeCIDR)", "node", a.set.NodeName, "atMost", podCIDRPatience)
 		return
 	}
 	model, changes := a.tracker.Flush()
 	if !a.handed {
-		a.hostPlane(model)
+		a.hostPlane(ctx, model)
 	}
 	a.model, a.handed = model, true
 	if changes.Node {

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/nkp-proxy/nkp/fallback"
@@ -73,15 +74,37 @@ func (a *Agent) iptablesOptions(scope rules.Scope) fallback.Options {
 	return o
 }
 
+// Beside tells what iptables has to serve beside the bridge, for a form of host traffic.
+func (s *Settings) Beside(form bridge.HostTraffic) (scope rules.Scope, ok bool) {
+	switch {
+	case form == bridge.HostIPTables:
+		return rules.Host, true
+	case form == bridge.HostOVS && s.HostTraffic != bridge.HostOVS: // auto: what the node sends to itself never gets to the bridge
+		return rules.Own, true
+	}
+	return 0, false
+}
+
 // hostPlane puts iptables beside the bridge if the node's own traffic calls for it. It runs on the loop, before the first
-// model is handed over. That what cannot be done there does not stop the bridge is why errors are only logged.
-func (a *Agent) hostPlane(m *k8s.Model) {
-	if a.bridge == nil || a.bridge.HostTrafficFor(m) != bridge.HostIPTables {
+// model is handed over. That what cannot be done there does not stop the bridge is why errors are only warnings.
+func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model) {
+	if a.bridge == nil {
 		return
 	}
-	p, err := fallback.New(a.iptablesOptions(rules.Host))
+	scope, ok := a.set.Beside(a.bridge.HostTrafficFor(m))
+	if !ok {
+		a.nothingBeside(ctx)
+		return
+	}
+	if why := a.leaveIPTables(ctx); why != "" {
+		a.besides = "iptables does not serve the node's own traffic: " + why
+		a.log.Warn(a.besides)
+		return
+	}
+	p, err := fallback.New(a.iptablesOptions(scope))
 	if err != nil {
-		a.log.Error("iptables cannot serve the node's own traffic", "error", err)
+		a.besides = "iptables does not serve the node's own traffic: " + err.Error()
+		a.log.Error(a.besides)
 		return
 	}
 	a.noteModes(ModeOVS, ModeIPTables)
@@ -93,6 +116,34 @@ func (a *Agent) hostPlane(m *k8s.Model) {
 		}
 		return nil
 	})
+}
+
+// nothingBeside removes what an earlier run had beside the bridge.
+func (a *Agent) nothingBeside(ctx context.Context) {
+	if !slices.Contains(a.lastModes, ModeIPTables) || a.lastModes[0] != ModeOVS {
+		return
+	}
+	if _, err := fallback.Cleanup(ctx, fallback.CleanupOptions{Log: a.log}); err != nil {
+		a.besides = "cannot remove from iptables what an earlier run of nkp put there: " + err.Error()
+		a.log.Error(a.besides)
+		return
+	}
+	a.noteModes(ModeOVS)
+}
+
+// leaveIPTables says why iptables is better left alone unless somebody asks for it by name; "": there is no reason.
+func (a *Agent) leaveIPTables(ctx context.Context) string {
+	if err := fallback.Available(ctx, a.set.IPTables.Backend); err != nil {
+		return err.Error()
+	}
+	switch {
+	case a.set.HostTraffic == bridge.HostIPTables:
+	case a.set.ServiceProxyName != "":
+		return "with --service-proxy-name another proxy is at work here, whose chains have the same names; --host-traffic iptables takes them over"
+	case !slices.Contains(a.lastModes, ModeIPTables) && fallback.Occupied(ctx):
+		return "it holds chains of Services that are not nkp's, kube-proxy's it seems; --host-traffic iptables takes them over"
+	}
+	return ""
 }
 
 // Diff compares what is installed with what should be; "" means equal.

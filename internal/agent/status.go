@@ -48,6 +48,9 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 	var beside *fallback.Plane // the loop may put it there
 	err := a.ask(ctx, func() {
 		beside = a.iptables
+		if a.besides != "" {
+			warnings = append(warnings, a.besides)
+		}
 		s.Source = SourceStatus{Kind: a.kind, Synced: a.synced, Errors: []string{}}
 		s.ServicePorts = len(a.model.Ports)
 		for _, sp := range a.model.Ports {

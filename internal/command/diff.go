@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -97,8 +98,9 @@ func (s *settings) diff(ctx context.Context, stderr io.Writer) (string, error) {
 		return "", err
 	}
 	text := bridge.DiffText(flow.Diff(snap.State, w.compiler.State()))
-	if s.HostTrafficFor(w.model, sw) == bridge.HostIPTables {
-		beside, err := fallback.Diff(ctx, w.model, s.IPTablesOptions(rules.Host))
+	scope, ok := s.Beside(s.HostTrafficFor(w.model, sw))
+	if ok && (s.HostTraffic == bridge.HostIPTables || slices.Contains(s.LastModes(), agent.ModeIPTables)) {
+		beside, err := fallback.Diff(ctx, w.model, s.IPTablesOptions(scope))
 		return text + beside, err
 	}
 	return text, nil

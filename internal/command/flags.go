@@ -149,7 +149,7 @@ func (s *settings) pipelineFlags(f *pflag.FlagSet) {
 	f.StringVar(&s.podPrefix, "pod-interface-name-prefix", "", "beginning of the names of pods' interfaces, for --detect-local-mode InterfaceNamePrefix")
 	f.Var((*prefixList)(&s.ServiceCIDRs), "service-cidr", "Service address ranges, comma-separated (default: ServiceCIDR objects)")
 	f.StringVar(&s.nodePorts, "nodeport-addresses", "", "ranges of node addresses that serve NodePorts, comma-separated, or \"primary\": the addresses that Kubernetes knows the node by (default: all of the node's)")
-	f.StringVar((*string)(&s.HostTraffic), "host-traffic", string(bridge.HostAuto), "who serves the node's own processes and what arrives outside the bridge: ovs, iptables, off, or auto (ovs where the node's address is on the bridge)")
+	f.StringVar((*string)(&s.HostTraffic), "host-traffic", string(bridge.HostAuto), "who serves the node's own processes and what arrives outside the bridge: ovs, iptables, off, or auto (ovs where the node's address is on the bridge, with iptables for what the node sends to itself)")
 	f.Var(&gateValue{&s.gates}, "feature-gates", "kube-proxy's feature gates, comma-separated NAME=true|false; nkp knows "+gateExternalIPs+" (default true), and names the others in a warning")
 	f.BoolVar(&s.MasqueradeAll, "masquerade-all", false, "masquerade all traffic to ClusterIPs")
 	f.StringVar((*string)(&s.LocalDelivery), "local-delivery", string(bridge.DeliverAuto), "Service packets to pods on this bridge: on (straight), off (through the gateway), auto (straight, unless policy sits in the gateway)")

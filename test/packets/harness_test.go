@@ -245,7 +245,7 @@ func (c *cluster) settle() {
 	c.t.Helper()
 	deadline := time.Now().Add(settleLimit)
 	for {
-		out, errOut, status := c.nkp(append([]string{"diff"}, c.common()...)...)
+		out, errOut, status := c.nkp(append([]string{"diff", "--socket", c.socket()}, c.common()...)...)
 		if status == 0 {
 			return
 		}

@@ -52,10 +52,7 @@ const (
 )
 
 var planes = []plane{
-	onSwitch("ovs", testbed.Options{}, map[feature]string{
-		ownAddresses: "packets to the node's own addresses never leave its kernel; the plane ovs+iptables serves them",
-		localhost:    "packets to loopback addresses never leave the node's kernel; the plane ovs+iptables serves them",
-	}),
+	onSwitch("ovs", testbed.Options{}, nil),
 	// The node's address is on a NIC beside the bridge. Not among the defaults: outside traffic whose source is kept has
 	// no way back through the node, and pods' traffic is not masqueraded as the node's.
 	onSwitch("ovs+iptables", testbed.Options{NodeOutside: true}, nil, "--host-traffic", "iptables"),
@@ -66,9 +63,6 @@ var planes = []plane{
 		inStep:  nkpDiff,
 		cleanUp: func(c *cluster) error { return nkpCleanup(c, "--mode", "iptables") },
 		state:   iptablesState,
-		lacks: map[feature]string{
-			refuseNode: "as in kube-proxy's iptables mode, the node itself is refused at ClusterIPs only",
-		},
 	},
 	{
 		name:    "kube-proxy",
