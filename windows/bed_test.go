@@ -264,3 +264,11 @@ func (b *bed) many(n, k int) {
 		b.simple(fmt.Sprintf("web-%03d", i), fmt.Sprintf("10.99.%d.%d", i/250, 1+i%250), eps...)
 	}
 }
+
+// addresses gives the addresses of all endpoints.
+func (b *bed) addresses() (addrs []string) {
+	for _, e := range b.hns.Endpoints() {
+		addrs = append(addrs, e.IpConfigurations[0].IpAddress)
+	}
+	return addrs
+}

@@ -38,6 +38,10 @@ func (p *Plane) facts() (*plan.Facts, error) {
 		return nil, fmt.Errorf("cannot read network %q: %w", p.opts.NetworkName, err)
 	}
 	f.Network = *network
+	if network.ID != p.network {
+		p.network = network.ID
+		clear(p.named)
+	}
 	if p.opts.PreserveDestination != nil {
 		f.PreserveDestination = map[k8s.ServiceName]bool{}
 		for _, name := range p.inputs.services() {

@@ -1,6 +1,8 @@
 package windows
 
 import (
+	"context"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -114,6 +116,13 @@ func TestSourceVIPFromTheCNI(t *testing.T) {
 	if l := b.mustHave("10.99.0.1", 80, "100.244.1.1"); l.SourceVIP != "100.244.206.99" {
 		t.Errorf("source VIP %s", l.SourceVIP)
 	}
+	b.hns.RemoveNetwork(b.network) // the CNI plugin makes its network anew, and chooses another address
+	b.network = b.hns.AddNetwork("Calico", hns.NetworkOverlay, routes)
+	b.hns.AddPod(b.network, "", "flannel_ep", "00-15-5d-00-00-09", "100.244.206.100")
+	b.good()
+	if l := b.mustHave("10.99.0.1", 80, "100.244.1.1"); l.SourceVIP != "100.244.206.100" {
+		t.Errorf("source VIP %s after the network was made anew", l.SourceVIP)
+	}
 }
 
 // A node joins after its pods are known: endpoints made for an address outside are made anew for the right node.
@@ -148,17 +157,17 @@ func TestRemoteSubnetArrivesLater(t *testing.T) {
 // A pod address that was on another node is a pod's here now: the remote endpoint must not shadow the pod's own.
 func TestPodMovesHere(t *testing.T) {
 	b := newBed(t, hns.NetworkL2Bridge, newest)
-	b.simple("web", "10.96.0.1", "10.244.2.7")
+	b.simple("web", "10.96.0.1", "10.244.2.7", "10.244.2.8")
 	b.good()
-	b.simple("web", "10.96.0.1", "10.244.2.7@"+nodeName)
-	b.good() // the pod's endpoint is not there yet: the remote one is not it
+	b.simple("web", "10.96.0.1", "10.244.2.7@"+nodeName, "10.244.2.8")
+	b.good() // the pod's endpoint is not there yet, and the remote one would lead elsewhere
+	b.mustHave("10.96.0.1", 80, "10.244.2.8")
+	if n := remotes(b); n != 1 {
+		t.Errorf("%d remote endpoints: the old one would be in the CNI plugin's way\n%s", n, b.hns.Dump())
+	}
 	b.pod("10.244.2.7")
 	b.good()
-	b.good()
-	b.mustHave("10.96.0.1", 80, "10.244.2.7")
-	if n := remotes(b); n != 0 {
-		t.Errorf("%d remote endpoints stay\n%s", n, b.hns.Dump())
-	}
+	b.mustHave("10.96.0.1", 80, "10.244.2.7", "10.244.2.8")
 }
 
 // Others' load balancers are left alone; those that kube-proxy left are taken over, and go with their Services.
@@ -200,7 +209,9 @@ func TestFrontendHeldWithOthers(t *testing.T) {
 		"PortMappings": []any{map[string]any{"Protocol": 6, "InternalPort": 1, "ExternalPort": 80}}})
 	b.simple("web", "10.99.0.1", "100.244.1.1")
 	b.simple("other", "10.99.0.2", "100.244.1.2")
-	b.sync()
+	if n := hnsfake.Count(b.sync(), "HcnCreateLoadBalancer"); n != 1 {
+		t.Errorf("%d load balancers were created, want the other's only", n)
+	}
 	s := b.plane.Status()
 	if len(s.Failures) != 1 || !strings.Contains(s.Failures[0].Error, foreign) || s.Failures[0].Service != "default/web" || !has(b, foreign) {
 		t.Errorf("failures %+v", s.Failures)
@@ -230,11 +241,16 @@ func TestCleanup(t *testing.T) {
 	before := b.hns.Dump()
 	b.many(10, 3)
 	b.good()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if n, err := Cleanup(ended, b.opts); n != 0 || err == nil {
+		t.Errorf("a cleanup that was called off removed %d: %v", n, err)
+	}
 	b.hns.Inject(hnsfake.Fault{Func: "HcnDeleteEndpoint", Times: 1, Code: hns.CodeFail, Text: "busy"})
-	if _, err := Cleanup(b.opts); err == nil {
+	if _, err := Cleanup(t.Context(), b.opts); err == nil {
 		t.Error("cleanup hides that an endpoint could not be deleted")
 	}
-	removed, err := Cleanup(b.opts)
+	removed, err := Cleanup(t.Context(), b.opts)
 	if err != nil || removed != 1 {
 		t.Errorf("second cleanup removed %d: %v", removed, err)
 	}
@@ -277,14 +293,14 @@ func TestDiff(t *testing.T) {
 	b := newBed(t, hns.NetworkOverlay, newest)
 	b.simple("web", "10.99.0.1", "100.244.1.1")
 	b.good()
-	if steps, err := b.plane.Diff(); err != nil || len(steps) != 0 {
+	if steps, err := b.plane.Diff(t.Context()); err != nil || len(steps) != 0 {
 		t.Errorf("diff of what was just made: %q, %v", steps, err)
 	}
 	b.simple("web", "10.99.0.1", "100.244.1.2")
 	b.simple("new", "10.99.0.2", "100.244.1.3")
 	b.flush()
 	b.hns.Calls()
-	steps, err := b.plane.Diff()
+	steps, err := b.plane.Diff(t.Context())
 	if err != nil || writes(b.hns.Calls()) != 0 {
 		t.Fatalf("diff changed something: %v", err)
 	}
@@ -326,4 +342,88 @@ func TestUnsupportedIsReportedOnce(t *testing.T) {
 	if s := b.plane.Status(); len(s.Unsupported) != 4 || s.HNSVersion != "9.2" || s.Features.DSR || !s.Features.RemoteSubnet {
 		t.Errorf("status %+v", s)
 	}
+}
+
+// Another source VIP: its endpoint is made, the load balancers follow, and the old one, which nkp had made, goes last.
+func TestSourceVIPChanges(t *testing.T) {
+	b := newBed(t, hns.NetworkOverlay, newest)
+	b.opts.SourceVIP = netip.MustParseAddr("100.244.206.90")
+	b.restart()
+	b.simple("web", "10.99.0.1", "100.244.1.1")
+	b.good()
+	if !strings.Contains(strings.Join(b.addresses(), " "), "100.244.206.90") {
+		t.Fatalf("no endpoint holds the source VIP: %v", b.addresses())
+	}
+	b.opts.SourceVIP = netip.MustParseAddr("100.244.206.91")
+	b.restart()
+	b.hns.Inject(hnsfake.Fault{Func: "HcnModifyLoadBalancer", Times: 1, Code: hns.CodeFail, Text: "busy"})
+	b.sync()
+	if !strings.Contains(strings.Join(b.addresses(), " "), "100.244.206.90") {
+		t.Error("the endpoint of a source VIP in use was deleted")
+	}
+	b.expire()
+	b.good()
+	if l := b.mustHave("10.99.0.1", 80, "100.244.1.1"); l.SourceVIP != "100.244.206.91" || strings.Contains(strings.Join(b.addresses(), " "), "100.244.206.90") {
+		t.Errorf("source VIP %s, endpoints %v", l.SourceVIP, b.addresses())
+	}
+}
+
+// Two load balancers of one frontend, which HNS is said to bring about: one of them stays, and it is right.
+func TestTwoLoadBalancersOfOneFrontend(t *testing.T) {
+	for _, v := range []hns.Version{newest, {Major: 13, Minor: 2}} {
+		b := newBed(t, hns.NetworkOverlay, v)
+		backend := b.pod("100.244.206.80")
+		for range 2 {
+			b.hns.AddLoadBalancer(hnsfake.Object{"FrontendVIPs": []any{"10.99.0.1"}, "HostComputeEndpoints": []any{backend},
+				"PortMappings": []any{map[string]any{"Protocol": 6, "InternalPort": 1, "ExternalPort": 80}}})
+		}
+		b.simple("web", "10.99.0.1", "100.244.1.1")
+		b.good()
+		b.mustHave("10.99.0.1", 80, "100.244.1.1")
+		if b.count() != 1 {
+			t.Errorf("HNS %s: %d load balancers", v, b.count())
+		}
+	}
+}
+
+// An HNS that makes something else of what it is asked for is not asked again and again.
+func TestHNSThatNormalizes(t *testing.T) {
+	b := newBed(t, hns.NetworkOverlay, newest)
+	b.plane.opts.Open = func() (hns.Host, error) { return normalizing{b.hns.Host()}, nil }
+	b.simple("web", "10.99.0.1", "100.244.1.1")
+	b.good()
+	for range 2 {
+		if n := writes(b.good()); n != 0 {
+			t.Errorf("%d changes with nothing to do", n)
+		}
+	}
+	b.simple("web", "10.99.0.1", "100.244.1.2")
+	if calls := b.good(); hnsfake.Count(calls, "HcnModifyLoadBalancer") != 1 || deletions(calls) != 0 {
+		t.Errorf("a change took %d writes", writes(calls))
+	}
+	if n := writes(b.good()); n != 0 {
+		t.Errorf("%d changes after a change", n)
+	}
+	b.mustHave("10.99.0.1", 80, "100.244.1.2")
+}
+
+// normalizing is an HNS that sets a flag of its own on load balancers and another MAC address on endpoints.
+type normalizing struct{ hns.Host }
+
+func (n normalizing) CreateEndpoint(e *hns.Endpoint) (*hns.Endpoint, error) {
+	c := *e
+	c.MacAddress = "00-AA-BB-CC-DD-EE"
+	return n.Host.CreateEndpoint(&c)
+}
+
+func (n normalizing) CreateLoadBalancer(l *hns.LoadBalancer) (*hns.LoadBalancer, error) {
+	c := l.Clone()
+	c.Flags |= 64
+	return n.Host.CreateLoadBalancer(c)
+}
+
+func (n normalizing) ModifyLoadBalancer(id string, l *hns.LoadBalancer) (*hns.LoadBalancer, error) {
+	c := l.Clone()
+	c.Flags |= 64
+	return n.Host.ModifyLoadBalancer(id, c)
 }

@@ -117,7 +117,9 @@ func TestFailedDeleteIsRetriedAndBlocksNothing(t *testing.T) {
 		!strings.Contains(f.Error, "busy") || f.RetryAt.IsZero() {
 		t.Errorf("a failure does not say what failed for whom: %+v", f)
 	}
-	b.sync() // not due yet: nothing is tried
+	if n := writes(b.sync()); n != 0 {
+		t.Errorf("%d changes were tried before they were due", n)
+	}
 	b.expire()
 	b.sync()
 	b.expire()
@@ -163,13 +165,15 @@ func TestRefusedReplacementLeavesTheOldOne(t *testing.T) {
 
 // HNS may do what it was asked for and fail to say so; the agent may die at any call. Nothing is made twice or forgotten.
 func TestLostAnswerIsAdopted(t *testing.T) {
-	for _, fn := range []string{"HcnCreateLoadBalancer", "HcnCreateEndpoint", "HcnModifyLoadBalancer", "HcnDeleteLoadBalancer", "HcnDeleteEndpoint"} {
+	for _, fn := range []string{"HcnCreateLoadBalancer", "HcnCreateEndpoint", "HcnCreateEndpoint 10.99.0.3", "HcnModifyLoadBalancer", "HcnDeleteLoadBalancer", "HcnDeleteEndpoint"} {
+		fn, about, _ := strings.Cut(fn, " ")
 		for _, die := range []bool{false, true} {
 			b := newBed(t, hns.NetworkOverlay, newest)
 			b.simple("web", "10.99.0.1", "100.244.1.1")
 			b.simple("gone", "10.99.0.2", "100.244.1.3")
 			b.good()
-			b.hns.Inject(hnsfake.Fault{Func: fn, Times: 1, Code: hns.CodeFail, Text: "the pipe is being closed", Applied: true})
+			b.hns.Inject(hnsfake.Fault{Func: fn, Times: 1, Code: hns.CodeFail, Text: "the pipe is being closed", Applied: true,
+				Match: func(args []string) bool { return strings.Contains(args[len(args)-1], about) }})
 			b.simple("web", "10.99.0.1", "100.244.1.1", "100.244.1.2")
 			b.simple("new", "10.99.0.3", "100.244.1.4")
 			b.tracker.DeleteService("default", "gone")
@@ -194,6 +198,37 @@ func TestLostAnswerIsAdopted(t *testing.T) {
 				t.Errorf("%s: %d remote endpoints\n%s", fn, n, b.hns.Dump())
 			}
 		}
+	}
+}
+
+// A modification that worked and was not confirmed, and then is not wanted any more: what is there must be read again.
+func TestUnconfirmedModificationIsReadAgain(t *testing.T) {
+	b := newBed(t, hns.NetworkOverlay, newest)
+	b.simple("web", "10.99.0.1", "100.244.1.1")
+	b.good()
+	b.hns.Inject(hnsfake.Fault{Func: "HcnModifyLoadBalancer", Times: 1, Code: hns.CodeFail, Text: "no answer", Applied: true})
+	b.simple("web", "10.99.0.1", "100.244.1.1", "100.244.1.2")
+	b.sync()
+	b.simple("web", "10.99.0.1", "100.244.1.1")
+	b.good()
+	b.mustHave("10.99.0.1", 80, "100.244.1.1")
+}
+
+// What was about to be created and was not is not nkp's when somebody else makes it.
+func TestFailedIntentionIsForgotten(t *testing.T) {
+	b := newBed(t, hns.NetworkOverlay, newest)
+	b.hns.Inject(hnsfake.Fault{Func: "HcnCreateLoadBalancer", Times: -1, Code: hns.CodeFail, Text: "no"})
+	b.simple("web", "10.99.0.1", "100.244.1.1")
+	b.sync()
+	b.tracker.DeleteService("default", "web")
+	b.sync()
+	b.hns.Heal()
+	backend := b.pod("100.244.206.80")
+	theirs := b.hns.AddLoadBalancer(hnsfake.Object{"FrontendVIPs": []any{"10.99.0.1"}, "HostComputeEndpoints": []any{backend},
+		"PortMappings": []any{map[string]any{"Protocol": 6, "InternalPort": 1, "ExternalPort": 80}}})
+	b.good()
+	if !has(b, theirs) {
+		t.Error("somebody else's load balancer was deleted")
 	}
 }
 

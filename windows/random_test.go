@@ -1,6 +1,7 @@
 package windows
 
 import (
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -12,10 +13,13 @@ import (
 	"github.com/nkp-proxy/nkp/windows/hnsfake"
 )
 
+// histories is the number of random histories.
+var histories = flag.Uint64("histories", 60, "number of random histories")
+
 // Whatever happens (Services come, change and go, calls fail before or after they worked, objects vanish, the agent restarts), once HNS
 // works again it has exactly what a fresh node would have, and what others made.
 func TestRandomHistoriesConverge(t *testing.T) {
-	for seed := range uint64(60) {
+	for seed := range *histories {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { randomHistory(t, rand.New(rand.NewPCG(seed, 7))) })
 	}
 }

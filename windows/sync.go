@@ -62,17 +62,16 @@ func (p *Plane) trySync(ctx context.Context, now time.Time) (r reconcile.Result,
 
 // observe reads the facts and what HNS has.
 func (p *Plane) observe(now time.Time) (*plan.Facts, error) {
+	full := now.Sub(p.fullRead) >= p.opts.FullAuditPeriod
+	if full {
+		clear(p.named)
+	}
 	facts, err := p.facts()
 	if err != nil {
 		return nil, err
 	}
 	if p.engine == nil {
 		p.engine = reconcile.New(p.host, p.opts.store(), p.opts.Log, p.opts.now)
-	}
-	full := now.Sub(p.fullRead) >= p.opts.FullAuditPeriod
-	if full || facts.Network.ID != p.network {
-		p.network = facts.Network.ID
-		clear(p.named)
 	}
 	if err := p.engine.Observe(facts.Network.ID, full); err != nil {
 		return nil, err
@@ -96,10 +95,13 @@ func (p *Plane) report(w *plan.Wanted) {
 var errUnknown = errors.New("the Services are not known yet")
 
 // Diff gives what would have to be done in HNS, one step a line; none: HNS is as it should be. It writes nothing. The model
-// must have been given by Update.
-func (p *Plane) Diff() (steps []string, err error) {
+// must have been given by Update. A call into HNS cannot be cancelled: the context counts before the first one.
+func (p *Plane) Diff(ctx context.Context) (steps []string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	if !p.inputs.ready() {
 		return nil, errUnknown
 	}
@@ -132,8 +134,8 @@ func (p *Plane) Plan() ([]byte, error) {
 }
 
 // Cleanup removes what nkp made in HNS, going by the state file, and nothing else; it gives the number of objects. The agent
-// must not be running.
-func Cleanup(opts Options) (removed int, err error) {
+// must not be running. When the context ends, what is left stays in the state file.
+func Cleanup(ctx context.Context, opts Options) (removed int, err error) {
 	setDefault(&opts.StateFile, DefaultStateFile())
 	if opts.Open == nil {
 		opts.Open = hns.Open
@@ -142,5 +144,5 @@ func Cleanup(opts Options) (removed int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	return reconcile.Cleanup(host, opts.store())
+	return reconcile.Cleanup(ctx, host, opts.store())
 }

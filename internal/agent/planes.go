@@ -161,7 +161,7 @@ func (p *planes) Diff(ctx context.Context) (string, error) {
 		note(p.iptables.Diff(ctx))
 	}
 	if p.hns != nil {
-		steps, err := p.hns.Diff()
+		steps, err := p.hns.Diff(ctx)
 		if len(steps) > 0 {
 			steps = append(steps, "")
 		}

@@ -48,6 +48,7 @@ type Plane struct {
 	conn      *ofctrl.Conn       // nil while there is none
 	installed *flow.State        // what is on the switch; nil until it was read back
 	gateway   flow.MAC           // last known
+	looks     int                // for it at the start
 	noMeter   bool               // the switch refused the meter
 	behind    bool               // installed differs from what is wanted
 	waiting   quarantine
@@ -134,9 +135,16 @@ func (p *Plane) loop(ctx context.Context) error {
 		if t := p.waiting.next(); !t.IsZero() && p.conn != nil {
 			retry = time.After(max(0, time.Until(t)))
 		}
+		var look <-chan time.Time
+		if p.looks < gatewayLooks && p.conn != nil && p.wantsGateway() && p.gateway.IsZero() {
+			look = time.After(gatewayPause)
+		}
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-look:
+			p.looks++
+			p.checkGateway(ctx)
 		case <-p.in.token:
 			if err := p.takeUpdate(ctx); err != nil {
 				return err
@@ -215,9 +223,21 @@ func (p *Plane) reconfigure(ctx context.Context) {
 	p.checkRoutes()
 }
 
+// The router can be asked for only once the bridge lets the question through: how often and at what pauses nkp looks at the
+// start whether it has answered. Later it looks every CountPeriod.
+const (
+	gatewayLooks = 30
+	gatewayPause = 100 * time.Millisecond
+)
+
+// wantsGateway tells whether the router's MAC is to be found out.
+func (p *Plane) wantsGateway() bool {
+	return p.compiler != nil && p.set.GatewayMAC.IsZero() && !p.compiler.Config().NodeMAC.IsZero()
+}
+
 // checkGateway takes up a router that the kernel has come to know, or that has changed.
 func (p *Plane) checkGateway(ctx context.Context) {
-	if p.compiler == nil || !p.set.GatewayMAC.IsZero() || p.compiler.Config().NodeMAC.IsZero() {
+	if !p.wantsGateway() {
 		return
 	}
 	if m := gatewayMAC(p.set.Bridge); !m.IsZero() && m != p.gateway {

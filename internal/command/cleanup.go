@@ -85,7 +85,7 @@ func (s *settings) cleanupOf(ctx context.Context, m agent.Mode, out io.Writer) e
 		_, err = fmt.Fprintf(out, "removed %d chains and %d rules in other chains from iptables\n", n.Chains, n.Rules)
 		return err
 	case agent.ModeWindows:
-		n, err := windows.Cleanup(s.Windows)
+		n, err := windows.Cleanup(ctx, s.Windows)
 		if err != nil {
 			return err
 		}

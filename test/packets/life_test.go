@@ -134,7 +134,10 @@ func TestKillMidSync(t *testing.T) {
 func TestRestartChangesNothing(t *testing.T) {
 	t.Parallel()
 	s := service("web", "40.0.0.1")
-	c := start(t, s)
+	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC) // else it comes to be known at some time
+	c.put(s)
+	c.run()
+	c.settle()
 	c.servePods(t)
 	c.put(slice(s, 8080, ats(c.pods[1].IP4, c.remotes[0].IP4)...))
 	c.settle()

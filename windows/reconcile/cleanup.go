@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -9,7 +10,7 @@ import (
 
 // Cleanup removes everything that the state file says is nkp's, load balancers first, and then the file itself. What
 // cannot be removed stays in the file, so that Cleanup can be called again.
-func Cleanup(host hns.Host, store StateFile) (removed int, err error) {
+func Cleanup(ctx context.Context, host hns.Host, store StateFile) (removed int, err error) {
 	owned, err := store.Load()
 	if err != nil {
 		return 0, fmt.Errorf("%w: without it nkp cannot tell its objects from others'", err)
@@ -21,6 +22,9 @@ func Cleanup(host hns.Host, store StateFile) (removed int, err error) {
 		del  func(string) error
 	}{{"load balancer", owned.LoadBalancers, host.DeleteLoadBalancer}, {"endpoint", owned.Endpoints, host.DeleteEndpoint}} {
 		for _, id := range list(kind.ids) {
+			if err := ctx.Err(); err != nil {
+				return removed, errors.Join(append(errs, err, store.Save(owned))...)
+			}
 			err := kind.del(id)
 			if err != nil && !hns.IsNotFound(err) {
 				errs = append(errs, fmt.Errorf("%s %s: %w", kind.name, id, err))

@@ -123,14 +123,14 @@ func (d *difference) loadBalancers() (steps []Step) {
 		if best != "" {
 			kept[best] = true
 		}
-		if s, ok := d.change(l, body, best); ok {
-			steps = append(steps, s)
-		}
-		for _, id := range h.alone {
+		for _, id := range h.alone { // first: a replacement could not be created beside them
 			if id != best {
 				steps = append(steps, Step{Op: DeleteLoadBalancer, ID: id, frontend: l.Frontend, Why: "another one holds the same frontend"})
 				kept[id] = true
 			}
+		}
+		if s, ok := d.change(l, body, best); ok {
+			steps = append(steps, s)
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(d.have.loadBalancers)) {

@@ -217,9 +217,9 @@ func (e *Engine) pass(d *difference, tried map[string]bool) (done int) {
 	for _, s := range steps {
 		done += e.try(d, &s, tried)
 	}
-	refs := e.have.referenced()
+	needed := e.have.needed()
 	for _, s := range d.deleteEndpoints() {
-		if refs[s.ID] == "" { // else a load balancer that could not be changed yet, or a foreign one, needs it
+		if !needed[s.ID] && !needed[s.addr.String()] { // else a load balancer that could not be changed yet, or a foreign one, needs it
 			done += e.try(d, &s, tried)
 		}
 	}

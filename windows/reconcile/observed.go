@@ -133,13 +133,14 @@ func (o *observed) frontends() map[plan.Frontend]holders {
 	return index
 }
 
-// referenced gives the endpoints that load balancers send to, with one of these.
-func (o *observed) referenced() map[string]string {
-	refs := map[string]string{}
-	for id, l := range o.loadBalancers {
+// needed gives what load balancers need: the ids of the endpoints that they send to, and their source VIPs.
+func (o *observed) needed() map[string]bool {
+	n := map[string]bool{}
+	for _, l := range o.loadBalancers {
+		n[l.SourceVIP] = true
 		for _, e := range l.HostComputeEndpoints {
-			refs[hns.CanonicalID(e)] = id
+			n[hns.CanonicalID(e)] = true
 		}
 	}
-	return refs
+	return n
 }

@@ -62,7 +62,8 @@ func Install(c Config) (err error) {
 	if err := s.SetRecoveryActions(recovery, recoveryReset); err != nil {
 		return fmt.Errorf("cannot set the recovery actions of service %q: %w", name, err)
 	}
-	if err := s.SetRecoveryActionsOnNonCrashFailures(true); err != nil {
+	// Without the flag only crashes count as failures. What does not know it (Wine 8 does not) works all the same.
+	if err := s.SetRecoveryActionsOnNonCrashFailures(true); err != nil && !errors.Is(err, windows.ERROR_INVALID_LEVEL) {
 		return fmt.Errorf("cannot set the recovery flag of service %q: %w", name, err)
 	}
 	if err := eventlog.InstallAsEventCreate(name, eventlog.Error|eventlog.Warning|eventlog.Info); err != nil && !sourceExists(name) {
