@@ -109,7 +109,11 @@ func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model) {
 	}
 	a.noteModes(ModeOVS, ModeIPTables)
 	a.iptables = p
-	a.followers = append(a.followers, p)
+	if scope == rules.Own {
+		a.followers = append(a.followers, &ownTraffic{Plane: p})
+	} else {
+		a.followers = append(a.followers, p)
+	}
 	a.spawn(func(ctx context.Context) error {
 		if err := p.Run(ctx); err != nil {
 			a.log.Error("iptables does not serve the node's own traffic; the bridge goes on", "error", err)

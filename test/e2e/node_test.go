@@ -48,7 +48,7 @@ func (n *node) socket() string     { return filepath.Join(n.RunDir, "nkp.sock") 
 // flags are those that all commands of nkp share here.
 func (n *node) flags() []string {
 	return []string{"--kubeconfig", n.kubeconfig(), "--ovsdb", n.DB(), "--bridge", n.Bridge,
-		"--hostname-override", n.name, "--gateway-mac", testbed.GatewayMAC, "--cluster-cidr", n.c.layout.clusterCIDR}
+		"--hostname-override", n.name, "--cluster-cidr", n.c.layout.clusterCIDR}
 }
 
 // startAgent starts nkp on the node.

@@ -14,7 +14,10 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nkp-proxy/nkp/internal/testbed"
@@ -116,13 +119,31 @@ func (b *bulk) create(ctx context.Context, i int) error {
 			Addresses: []string{b.endpoint(i, j)}, NodeName: &node, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
 		})
 	}
-	if _, err := b.cluster.client.DiscoveryV1().EndpointSlices("default").Create(ctx, slice, metav1.CreateOptions{}); err != nil {
+	if err := patiently(func() error {
+		_, err := b.cluster.client.DiscoveryV1().EndpointSlices("default").Create(ctx, slice, metav1.CreateOptions{})
+		return err
+	}); err != nil {
 		return err
 	}
-	_, err := b.cluster.client.CoreV1().Services("default").Create(ctx, &v1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: b.name(i)},
-		Spec:       v1.ServiceSpec{ClusterIP: b.vip(i), Ports: []v1.ServicePort{{Name: portName, Port: 80}}},
-	}, metav1.CreateOptions{})
+	return patiently(func() error {
+		_, err := b.cluster.client.CoreV1().Services("default").Create(ctx, &v1.Service{
+			ObjectMeta: metav1.ObjectMeta{Name: b.name(i)},
+			Spec:       v1.ServiceSpec{ClusterIP: b.vip(i), Ports: []v1.ServicePort{{Name: portName, Port: 80}}},
+		}, metav1.CreateOptions{})
+		return err
+	})
+}
+
+// patiently tries again what a busy server did not do in time. It may have done it all the same.
+func patiently(create func() error) error {
+	busy := func(err error) bool {
+		return apierrors.IsInternalError(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
+			apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err)
+	}
+	err := retry.OnError(wait.Backoff{Steps: 6, Duration: 500 * time.Millisecond, Factor: 2}, busy, create)
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
 	return err
 }
 

@@ -1,0 +1,48 @@
+package agent
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// ownTraffic is iptables for what the node sends to itself (rules.Own). It hands on only Services that may be reached at an
+// address of the node: the others, most of them as a rule, would cost memory for nothing.
+type ownTraffic struct {
+	*fallback.Plane
+	known map[k8s.PortName]bool // handed on; nil before the first Update
+}
+
+// Update is part of follower.
+func (o *ownTraffic) Update(m *k8s.Model, c k8s.Changes) {
+	own, changes := *m, c
+	own.Ports, changes.Ports = nil, map[k8s.PortName]*k8s.ServicePort{}
+	if o.known == nil {
+		o.known = map[k8s.PortName]bool{}
+		own.Ports = maps.Clone(m.Ports)
+		maps.DeleteFunc(own.Ports, func(_ k8s.PortName, sp *k8s.ServicePort) bool { return !mayBeOwn(sp) })
+		for n := range own.Ports {
+			o.known[n] = true
+		}
+	}
+	for n, sp := range c.Ports {
+		switch {
+		case sp != nil && mayBeOwn(sp):
+			changes.Ports[n] = sp
+			o.known[n] = true
+		case o.known[n]:
+			changes.Ports[n] = nil
+			delete(o.known, n)
+		}
+	}
+	if own.Ports != nil || len(changes.Ports) > 0 || len(c.HealthChecks) > 0 || c.Node {
+		o.Plane.Update(&own, changes)
+	}
+}
+
+// mayBeOwn tells whether a Service port may be reached at an address of the node.
+func mayBeOwn(sp *k8s.ServicePort) bool {
+	return slices.ContainsFunc(sp.Frontends, func(f k8s.Frontend) bool { return f.Type != k8s.ClusterIP })
+}
