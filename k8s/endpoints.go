@@ -78,17 +78,17 @@ func inForce(all []candidate, node, zone string) (cluster, local []Endpoint) {
 // topology gives the choice among ready endpoints that their hints make for this node: hints count only if
 // every ready endpoint has some, and some name this node (or its zone).
 func topology(all []candidate, node, zone string) func(*candidate) bool {
-	forNode := func(c *candidate) bool { return c.ready && slices.Contains(c.forNodes, node) }
-	forZone := func(c *candidate) bool { return c.ready && slices.Contains(c.forZones, zone) }
+	forNode := func(c *candidate) bool { return c.ready && slices.Contains(c.hinted().forNodes, node) }
+	forZone := func(c *candidate) bool { return c.ready && slices.Contains(c.hinted().forZones, zone) }
 	allNodes, anyNode, allZones, anyZone := true, false, true, false
 	for i := range all {
 		c := &all[i]
 		if !c.ready {
 			continue
 		}
-		allNodes = allNodes && len(c.forNodes) > 0
+		allNodes = allNodes && len(c.hinted().forNodes) > 0
 		anyNode = anyNode || forNode(c)
-		allZones = allZones && len(c.forZones) > 0
+		allZones = allZones && len(c.hinted().forZones) > 0
 		anyZone = anyZone || forZone(c)
 	}
 	switch {

@@ -31,7 +31,19 @@ type sliceEndpoint struct {
 	addr                        netip.Addr
 	node                        string
 	ready, serving, terminating bool
-	forNodes, forZones          []string // topology hints
+	hints                       *hints // most endpoints have none
+}
+
+// hints are the topology hints of an endpoint.
+type hints struct{ forNodes, forZones []string }
+
+var noHints hints // never written
+
+func (e *sliceEndpoint) hinted() *hints {
+	if e.hints == nil {
+		return &noHints
+	}
+	return e.hints
 }
 
 // ownerOfSlice gives the Service that a slice belongs to; the zero ServiceName if it belongs to none that is
@@ -116,11 +128,12 @@ func (s *slice) addEndpoint(e *discoveryv1.Endpoint, i int) {
 		ep.node = *e.NodeName
 	}
 	if e.Hints != nil {
+		ep.hints = &hints{}
 		for _, n := range e.Hints.ForNodes {
-			ep.forNodes = append(ep.forNodes, n.Name)
+			ep.hints.forNodes = append(ep.hints.forNodes, n.Name)
 		}
 		for _, z := range e.Hints.ForZones {
-			ep.forZones = append(ep.forZones, z.Name)
+			ep.hints.forZones = append(ep.hints.forZones, z.Name)
 		}
 	}
 	s.endpoints = append(s.endpoints, ep)

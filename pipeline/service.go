@@ -200,7 +200,7 @@ func (s *service) endpoints(p k8s.Policy) {
 		return
 	}
 	weights, owner := bucketWeights(shares)
-	g := &flow.Group{ID: s.group(p), Method: flow.DPHash}
+	g := &flow.Group{ID: s.group(p), Method: flow.DPHash, Buckets: make([]flow.Bucket, 0, len(weights))}
 	for i, w := range weights {
 		g.Buckets = append(g.Buckets, flow.Bucket{
 			ID: uint32(i), Weight: uint16(w), Actions: []flow.Action{s.translate(es[owner[i]])},

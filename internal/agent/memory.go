@@ -13,7 +13,7 @@ const settleAfter = 2 * time.Second
 // far again: changes are small, and their garbage needs little room. Who sets GOGC decides otherwise.
 func settleMemory() {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(20)
+		debug.SetGCPercent(15)
 	}
 	debug.FreeOSMemory()
 }
