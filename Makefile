@@ -4,7 +4,7 @@ GO      ?= .ci/go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X github.com/nkp-proxy/nkp/internal/agent.Version=$(VERSION)
 
-.PHONY: all build demo test test-kernel e2e differential lint fuzz clean deps help
+.PHONY: all build demo test test-kernel test-windows e2e differential lint fuzz clean deps help
 
 all: build
 
@@ -38,6 +38,10 @@ e2e: deps ## a real kube-apiserver, EndpointSlice controller, Open vSwitch and n
 
 differential: deps ## 10,000 random clusters against kube-proxy's own code (first build: 2 minutes)
 	$(GO) test -C test/differential -count=1 -timeout 12m ./...
+
+test-windows: ## the Windows binary under Wine, beside kube-proxy.exe (installs Wine; first build: minutes)
+	@.ci/install-deps wine
+	$(GO) test -C test/windows -count=1 -timeout 15m ./...
 
 test-kernel: deps ## the packet tests on the kernel datapath, in an emulated machine (a few minutes)
 	@test/kernel/run

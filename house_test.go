@@ -31,6 +31,7 @@ var mayImport = map[string][]string{
 	"internal/demo":    {"internal/testbed", "internal/agent", "k8s"},
 	"test/packets":     {},
 	"test/semantics":   {},
+	"test/fallback":    {},
 	"test/windows":     {"k8s", "windows", "test/windows"},
 }
 

@@ -187,14 +187,14 @@ func TestLostAnswerIsAdopted(t *testing.T) {
 			b.good()
 			b.good()
 			b.mustHave("10.99.0.1", 80, "100.244.1.1", "100.244.1.2")
-			want := 2
+			want, wantRemotes := 2, 5 // web and new: two VIPs, three pods
 			if die {
-				want = 1
+				want, wantRemotes = 1, 3
 			}
 			if b.count() != want {
 				t.Errorf("%s: %d load balancers, want %d\n%s", fn, b.count(), want, b.hns.Dump())
 			}
-			if n := remotes(b); n != map[int]int{2: 5, 1: 3}[want] {
+			if n := remotes(b); n != wantRemotes {
 				t.Errorf("%s: %d remote endpoints\n%s", fn, n, b.hns.Dump())
 			}
 		}

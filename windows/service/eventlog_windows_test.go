@@ -13,6 +13,9 @@ func TestEventLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if IsService() {
+		t.Error("this test is taken for a service")
+	}
 	ctx := context.Background()
 	if h.Enabled(ctx, slog.LevelDebug) || !h.Enabled(ctx, slog.LevelInfo) {
 		t.Error("the level is not observed")

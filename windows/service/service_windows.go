@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"golang.org/x/sys/windows"
 	"golang.org/x/sys/windows/svc"
 )
 
@@ -26,7 +25,7 @@ const exitFailed = 1
 func Run(name string, program func(context.Context) error) error {
 	h := &handler{program: program}
 	err := svc.Run(orName(name), h)
-	if errors.Is(err, windows.ERROR_FAILED_SERVICE_CONTROLLER_CONNECT) {
+	if err != nil && !h.began {
 		return fmt.Errorf("--windows-service: this process was not started by the Service Control Manager (sc.exe start %s): %w", orName(name), err)
 	}
 	return errors.Join(err, h.err)
@@ -41,11 +40,13 @@ func IsService() bool {
 // handler answers the SCM.
 type handler struct {
 	program func(context.Context) error
+	began   bool  // the SCM has begun it
 	err     error // of the program
 }
 
 // Execute implements svc.Handler.
 func (h *handler) Execute(_ []string, requests <-chan svc.ChangeRequest, status chan<- svc.Status) (specific bool, code uint32) {
+	h.began = true
 	status <- svc.Status{State: svc.StartPending, WaitHint: startHint}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -1,0 +1,201 @@
+//go:build linux
+
+package windows
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nkp-proxy/nkp/windows/hns"
+	"github.com/nkp-proxy/nkp/windows/hnsfake"
+)
+
+// The bodies of the example in the real calls: what hcsshim makes of them reaches HNS as it should.
+func TestWhoami(t *testing.T) {
+	h := newHost(t, hns.NetworkOverlay, newest)
+	text, err := os.ReadFile("../../windows/testdata/whoami-windows.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.write("node", string(text))
+	h.HNS.AddPod(h.network, "028abaed-7ff6-4fdc-992c-d3b004936be0", "39bd4d8e_Calico", "0E-2A-64-f4-ce-44", "100.244.206.68")
+	h.HNS.AddPod(h.network, "e84bad42-a6ee-40a8-8145-c9f084654774", "bc613b58_Calico", "0E-2A-64-f4-ce-45", "100.244.206.69")
+	h.HNS.AddPod(h.network, "77c53bac-a359-45cc-a663-541344ee505a", "62d2b2d0_Calico", "0E-2A-64-f4-ce-46", "100.244.206.70")
+	h.start()
+	h.has(1)
+	const want = `{"HostComputeEndpoints":["028abaed-7ff6-4fdc-992c-d3b004936be0","e84bad42-a6ee-40a8-8145-c9f084654774","77c53bac-a359-45cc-a663-541344ee505a"],` +
+		`"SourceVIP":"100.244.206.66","FrontendVIPs":["10.99.234.145"],"PortMappings":[{"Protocol":6,"InternalPort":8080,"ExternalPort":80}],` +
+		`"SchemaVersion":{"Major":2,"Minor":0}}`
+	for _, c := range h.HNS.Calls() {
+		if c.Func == "HcnCreateLoadBalancer" && c.Args[0] != want {
+			t.Errorf("got  %s\nwant %s", c.Args[0], want)
+		}
+	}
+	if d := h.HNS.Dump(); !strings.Contains(d, "endpoint 10.99.234.145 mac=08:00:27:09:de:92 node=10.20.30.11\n") {
+		t.Errorf("the Service's address has no remote endpoint:\n%s", d)
+	}
+	if s := h.status(); s.HNSVersion != "15.5" || !s.Features.Api.V2 || !s.Features.ModifyLoadbalancer || s.NetworkType != hns.NetworkOverlay {
+		t.Errorf("status %+v", s)
+	}
+}
+
+// The calls that a node of 200 Services with 5 endpoints each takes, counted at the DLLs.
+func TestCallBudgets(t *testing.T) {
+	h := newHost(t, hns.NetworkOverlay, newest)
+	h.write("all", strings.Join(many(200, 5), "---\n"))
+	h.write("one", simple("one", "10.99.3.1", "100.244.1.1"))
+	h.start()
+	h.has(201)
+	h.settled()
+	fresh := h.HNS.Calls()
+	t.Logf("fresh start: %d calls", len(fresh))
+	if len(fresh) > 7000 {
+		t.Errorf("a fresh start takes %d calls, want at most 7000", len(fresh))
+	}
+	h.write("one", simple("one", "10.99.3.1", "100.244.1.1", "100.244.1.252"))
+	h.until("the change", func() bool { return strings.Contains(h.HNS.Dump(), `"100.244.1.252"`) })
+	h.settled()
+	change := h.HNS.Calls()
+	t.Logf("one endpoint change: %d calls", len(change))
+	if len(change) > 30 {
+		t.Errorf("one endpoint change takes %d calls, want at most 30", len(change))
+	}
+	time.Sleep(time.Minute)
+	idle := h.HNS.Calls()
+	t.Logf("an idle minute: %d calls", len(idle))
+	if len(idle) > 20 || len(idle) == 0 || writes(idle) > 0 {
+		t.Errorf("an idle minute takes %d calls, %d of them writes; want audits, and at most 20", len(idle), writes(idle))
+	}
+
+	// A crash and a new agent: nothing is deleted, nothing is changed.
+	before := h.HNS.Dump()
+	h.agent.Kill()
+	h.start()
+	h.settled()
+	calls := h.HNS.Calls()
+	t.Logf("restart: %d calls", len(calls))
+	if n := writes(calls); n != 0 || h.HNS.Dump() != before {
+		t.Errorf("a restart made %d changes", n)
+	}
+}
+
+// many gives n Services with k endpoints each on other nodes.
+func many(n, k int) (docs []string) {
+	for i := range n {
+		var eps []string
+		for j := range k {
+			x := i*k + j
+			eps = append(eps, fmt.Sprintf("100.244.%d.%d", 1+x/250%2+2*(x/500), 1+x%250))
+		}
+		docs = append(docs, simple(fmt.Sprintf("web-%03d", i), fmt.Sprintf("10.99.%d.%d", i/250, 1+i%250), eps...))
+	}
+	return docs
+}
+
+// What goes wrong with HNS, in one life of an agent.
+func TestFaults(t *testing.T) {
+	h := newHost(t, hns.NetworkOverlay, newest, "-audit-period", "1s")
+	h.HNS.AddLoadBalancer(hnsfake.Object{"FrontendVIPs": []any{"10.99.0.1"}}) // no port mappings
+	h.write("all", strings.Join(many(20, 2), "---\n"))
+	h.start()
+	h.has(21)
+	h.settled()
+	before := h.HNS.Dump()
+
+	for _, fn := range []string{"HcnEnumerateLoadBalancers", "HcnEnumerateEndpoints", "HcnEnumerateNetworks", "HcnOpenNetwork"} {
+		h.HNS.Inject(hnsfake.Fault{Func: fn, Times: 1, Code: hns.CodeFail, Text: "The RPC server is too busy."})
+		h.HNS.Calls()
+		h.until(fn+" fails", func() bool { return strings.Contains(h.status().Error, "too busy") })
+		if s := h.status().Error; !strings.Contains(s, "E_FAIL, 0x80004005") {
+			t.Errorf("%s: the error does not name the code: %s", fn, s)
+		}
+		h.until(fn+" works again", func() bool { return h.status().Error == "" })
+		if n := writes(h.HNS.Calls()); n != 0 || h.HNS.Dump() != before {
+			t.Errorf("%s: a transient failure made %d changes", fn, n)
+		}
+	}
+
+	h.HNS.DropLoadBalancer(h.HNS.LoadBalancers()[5].ID)
+	h.until("a load balancer lost behind our back is back", func() bool { return h.HNS.Dump() == before })
+
+	// An object that vanishes between enumeration and opening fails the lists of hcsshim.
+	h.agent.Kill()
+	victim := h.HNS.LoadBalancers()[7].ID
+	h.HNS.Inject(hnsfake.Fault{Func: "HcnOpenLoadBalancer", Times: 1, Then: func() { h.HNS.DropLoadBalancer(victim) },
+		Match: func(args []string) bool { return hns.SameID(args[0], victim) }})
+	h.start()
+	h.until("the vanished load balancer is back", func() bool { return h.HNS.Dump() == before })
+
+	h.HNS.Inject(hnsfake.Fault{Func: "HcnCreateLoadBalancer", Times: 2, Code: hns.CodePortExists, Text: "The specified port already exists."})
+	h.write("new", simple("new", "10.99.5.1", "100.244.1.1"))
+	h.until("the refusal is reported", func() bool { return len(h.status().Failures) == 1 })
+	if f := h.status().Failures[0]; f.Service != "default/new" || !strings.Contains(f.Error, "HCN_E_PORT_ALREADY_EXISTS, 0x803b0013") {
+		t.Errorf("failure %+v", f)
+	}
+	h.has(22)
+
+	h.HNS.Inject(hnsfake.Fault{Func: "HcnModifyLoadBalancer", Times: 1, Code: hns.CodeFail, Text: "busy", Applied: true})
+	h.HNS.Inject(hnsfake.Fault{Func: "HcnDeleteEndpoint", Times: 1, Code: hns.CodeFail, Text: "busy"})
+	h.write("new", simple("new", "10.99.5.1", "100.244.2.250"))
+	h.until("the change after failures", func() bool {
+		return strings.Contains(h.HNS.Dump(), `["100.244.2.250"]`) && len(h.status().Failures) == 0
+	})
+	h.HNS.Inject(hnsfake.Fault{Func: "HcnDeleteLoadBalancer", Times: 1, Code: hns.CodeFail, Text: "busy"})
+	h.write("new", "# nothing\n")
+	h.until("all is as before the new Service", func() bool { return h.HNS.Dump() == before })
+	if n := h.HNS.Dangling(); n != 0 {
+		t.Errorf("%d endpoints were deleted while in use", n)
+	}
+	if out := h.agent.Out.String(); strings.Contains(out, "panic") {
+		t.Errorf("the agent panicked:\n%s", out)
+	}
+}
+
+// An HNS that cannot modify in place, and one that only says it can.
+func TestOlderVersions(t *testing.T) {
+	for _, v := range []hns.Version{{Major: 13, Minor: 2}, {Major: 15, Minor: 4}} {
+		h := newHost(t, hns.NetworkL2Bridge, v)
+		h.write("one", simple("one", "10.99.3.1", "100.244.1.1"))
+		h.start()
+		h.has(1)
+		h.write("one", simple("one", "10.99.3.1", "100.244.1.2"))
+		h.until("the change", func() bool { return strings.Contains(h.HNS.Dump(), `["100.244.1.2"]`) })
+		h.settled()
+		if d := h.HNS.Dump(); strings.Contains(d, "100.244.1.1 ") || h.status().ModifyInPlace {
+			t.Errorf("HNS %s has\n%s", v, d)
+		}
+		h.agent.Kill()
+	}
+}
+
+// diff, plan and cleanup, beside an agent that is gone.
+func TestCommands(t *testing.T) {
+	h := newHost(t, hns.NetworkOverlay, newest)
+	before := h.HNS.Dump()
+	h.write("one", simple("one", "10.99.3.1", "100.244.1.1"))
+	h.start()
+	h.has(1)
+	h.settled()
+	h.agent.Kill()
+	if out, err := h.Run(winplane, h.args("diff")...); err != nil || out != "" {
+		t.Errorf("diff of what was just made: %v\n%s", err, out)
+	}
+	h.write("one", simple("one", "10.99.3.1", "100.244.1.1", "100.244.1.2"))
+	out, err := h.Run(winplane, h.args("diff")...)
+	if err != nil || !strings.Contains(out, "create endpoint 100.244.1.2 (backend)\nmodify load balancer 10.99.3.1:80/TCP (ClusterIP, id ") {
+		t.Errorf("diff: %v\n%s", err, out)
+	}
+	out, err = h.Run(winplane, h.args("plan")...)
+	if err != nil || !strings.Contains(out, h.HNS.LoadBalancers()[0].HostComputeEndpoints[0]) || !strings.Contains(out, `"10.99.3.1"`) {
+		t.Errorf("plan: %v\n%s", err, out)
+	}
+	if out, err := h.Run(winplane, h.args("cleanup")...); err != nil || !strings.HasPrefix(out, "3 objects removed") {
+		t.Errorf("cleanup: %v\n%s", err, out)
+	}
+	if d := h.HNS.Dump(); d != before {
+		t.Errorf("after cleanup HNS has\n%s", d)
+	}
+}

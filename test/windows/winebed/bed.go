@@ -1,0 +1,223 @@
+//go:build linux
+
+package winebed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nkp-proxy/nkp/windows/hns"
+	"github.com/nkp-proxy/nkp/windows/hnsfake"
+)
+
+// How long Wine may take.
+const (
+	prefixTime = 3 * time.Minute
+	stopTime   = 30 * time.Second
+)
+
+// Prefix is a Wine installation for all tests of a test binary. Beds share it: what differs between them is the fake HNS.
+type Prefix struct {
+	wine string
+	dir  string // of everything
+}
+
+// NewPrefix makes a prefix with the DLLs in a temporary directory; Close removes it.
+func NewPrefix() (p *Prefix, err error) {
+	wine, err := Available()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "nkp-wine-")
+	if err != nil {
+		return nil, err
+	}
+	p = &Prefix{wine: wine, dir: dir}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.Close())
+		}
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), prefixTime)
+	defer cancel()
+	if out, err := output(p.command(ctx, "wineboot", "-i")); err != nil {
+		return p, fmt.Errorf("wineboot: %w\n%s", err, out)
+	}
+	if err := p.wait(ctx); err != nil {
+		return p, err
+	}
+	return p, buildDLLs(p.system32())
+}
+
+func (p *Prefix) system32() string {
+	return filepath.Join(p.dir, "prefix", "drive_c", "windows", "system32")
+}
+
+// Dir is a directory that goes with the prefix.
+func (p *Prefix) Dir() string { return p.dir }
+
+// Close ends all programs of the prefix and removes it.
+func (p *Prefix) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopTime)
+	defer cancel()
+	c := exec.CommandContext(ctx, server(p.wine), "-k") // ends the programs of this prefix only
+	c.Env = p.env()
+	_ = c.Run() // it fails if nothing runs any more
+	_ = p.wait(ctx)
+	return os.RemoveAll(p.dir)
+}
+
+// wait waits until no program of the prefix runs any more.
+func (p *Prefix) wait(ctx context.Context) error {
+	c := exec.CommandContext(ctx, server(p.wine), "-w")
+	c.Env = p.env()
+	return c.Run()
+}
+
+func (p *Prefix) env(more ...string) []string {
+	env := []string{"WINEPREFIX=" + filepath.Join(p.dir, "prefix"), "WINEDEBUG=-all", "WINEDLLOVERRIDES=mscoree,mshtml=;computenetwork,vmcompute,bcryptprimitives=n",
+		"HOME=" + p.dir, "PATH=" + os.Getenv("PATH")}
+	return append(env, more...)
+}
+
+func (p *Prefix) command(ctx context.Context, exe string, args ...string) *exec.Cmd {
+	c := exec.CommandContext(ctx, p.wine, append([]string{exe}, args...)...)
+	c.Env = p.env()
+	c.Dir = p.dir
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	c.WaitDelay = 5 * time.Second
+	return c
+}
+
+// Bed is a Windows host: programs in it meet the fake HNS.
+type Bed struct {
+	t      *testing.T
+	prefix *Prefix
+	HNS    *hnsfake.Server
+	addr   string
+	dir    string
+}
+
+// New gives a host with a fake HNS of a version. It goes with the test.
+func New(t *testing.T, p *Prefix, v hns.Version) *Bed {
+	t.Helper()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &Bed{t: t, prefix: p, HNS: hnsfake.New(v), addr: l.Addr().String(), dir: t.TempDir()}
+	done := make(chan error, 1)
+	go func() { done <- b.HNS.Serve(l) }() // ends when l is closed and the programs are gone
+	t.Cleanup(func() {
+		l.Close()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Errorf("the fake HNS: %v", err)
+			}
+		case <-time.After(stopTime):
+			t.Error("a program still talks to the fake HNS")
+		}
+	})
+	return b
+}
+
+// Path gives the Linux path of a file of the host, Windows the same as programs there call it.
+func (b *Bed) Path(name string) string { return filepath.Join(b.dir, name) }
+
+// Windows gives the name that a Linux path has in Windows.
+func Windows(path string) string { return `Z:` + strings.ReplaceAll(path, "/", `\`) }
+
+// Process is a running Windows program.
+type Process struct {
+	cmd  *exec.Cmd
+	Out  Output
+	done chan struct{} // closed when it has ended
+}
+
+// Start starts a Windows program; the test's end kills it.
+func (b *Bed) Start(exe string, args ...string) *Process {
+	b.t.Helper()
+	c := b.prefix.command(context.Background(), exe, args...)
+	c.Env = b.Env()
+	p := &Process{cmd: c, Out: Output(filepath.Join(b.dir, fmt.Sprintf("output-%d", time.Now().UnixNano()))), done: make(chan struct{})}
+	f, err := os.Create(string(p.Out))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer f.Close()
+	c.Stdout, c.Stderr = f, f
+	if err := c.Start(); err != nil {
+		b.t.Fatal(err)
+	}
+	go func() {
+		_ = c.Wait() // how it ended does not matter; what it printed does
+		close(p.done)
+	}()
+	b.t.Cleanup(p.Kill)
+	return p
+}
+
+// Env is the environment of programs of this host.
+func (b *Bed) Env() []string { return b.prefix.env("NKP_FAKE_HNS=" + b.addr) }
+
+// Kill ends the program at once, as a crash does.
+func (p *Process) Kill() {
+	_ = p.cmd.Process.Kill() // it may have ended
+	<-p.done
+}
+
+// Ended reports whether the program has ended.
+func (p *Process) Ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// Run runs a Windows program to its end, at most a minute, and gives what it printed.
+func (b *Bed) Run(exe string, args ...string) (string, error) {
+	b.t.Helper()
+	return b.RunIn(b.dir, exe, args...)
+}
+
+// Addr is where the fake HNS listens: what NKP_FAKE_HNS must say.
+func (b *Bed) Addr() string { return b.addr }
+
+// RunIn is Run in a directory.
+func (b *Bed) RunIn(dir, exe string, args ...string) (string, error) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c := b.prefix.command(ctx, exe, args...)
+	c.Env = b.Env()
+	c.Dir = dir
+	out, err := output(c)
+	return strings.ReplaceAll(out, "\r\n", "\n"), err
+}
+
+// output runs a program and gives what it printed. It goes through a file: Wine's own processes, which outlive the program, hold on
+// to its output, and a pipe would not end before they do.
+func output(c *exec.Cmd) (string, error) {
+	f, err := os.CreateTemp("", "nkp-wine-output-")
+	if err != nil {
+		return "", err
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	c.Stdout, c.Stderr = f, f
+	err = c.Run()
+	text, err2 := os.ReadFile(f.Name())
+	return string(text), errors.Join(err, err2)
+}

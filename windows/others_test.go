@@ -1,0 +1,249 @@
+package windows
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/windows/hns"
+	"github.com/nkp-proxy/nkp/windows/hnsfake"
+)
+
+// Others' load balancers are left alone; those that kube-proxy left are taken over, and go with their Services.
+func TestOthersObjects(t *testing.T) {
+	b := newBed(t, hns.NetworkOverlay, newest)
+	backend := b.pod("100.244.206.80")
+	foreign := b.hns.AddLoadBalancer(hnsfake.Object{"FrontendVIPs": []any{"192.0.2.1"}, "HostComputeEndpoints": []any{backend},
+		"PortMappings": []any{map[string]any{"Protocol": 6, "InternalPort": 1, "ExternalPort": 1}}})
+	remote := b.hns.AddEndpoint(hnsfake.Object{"HostComputeNetwork": b.network, "Flags": 1, "MacAddress": "00-15-5d-01-02-03",
+		"IpConfigurations": []any{map[string]any{"IpAddress": "100.244.1.200"}}})
+	// kube-proxy's: for a Service that is still there, with an endpoint that is not.
+	gone := b.hns.AddEndpoint(hnsfake.Object{"HostComputeNetwork": b.network, "Flags": 1, "MacAddress": "02-11-64-f4-01-63",
+		"IpConfigurations": []any{map[string]any{"IpAddress": "100.244.1.99"}}})
+	left := b.hns.AddLoadBalancer(hnsfake.Object{"FrontendVIPs": []any{"10.99.0.1"}, "HostComputeEndpoints": []any{gone}, "SourceVIP": sourceVIP,
+		"PortMappings": []any{map[string]any{"Protocol": 6, "InternalPort": 8080, "ExternalPort": 80}}})
+	b.simple("web", "10.99.0.1", "100.244.1.200")
+	b.good()
+	if l := b.mustHave("10.99.0.1", 80, "100.244.1.200"); l.ID != left || l.HostComputeEndpoints[0] != remote {
+		t.Errorf("the load balancer was not taken over: %+v", l)
+	}
+	if s := b.plane.Status(); s.Objects.Foreign != 1 || s.Objects.LoadBalancers != 1 {
+		t.Errorf("status counts %+v", s.Objects)
+	}
+	b.tracker.DeleteService("default", "web")
+	b.good()
+	if !has(b, foreign) || has(b, left) {
+		t.Errorf("HNS has\n%s", b.hns.Dump())
+	}
+	if !strings.Contains(b.hns.Dump(), "100.244.1.200") || strings.Contains(b.hns.Dump(), "100.244.1.99") {
+		t.Errorf("the endpoint of someone else is gone, or kube-proxy's stays\n%s", b.hns.Dump())
+	}
+}
+
+// A frontend that a load balancer of someone else holds together with others is not taken by force, and that is said.
+func TestFrontendHeldWithOthers(t *testing.T) {
+	b := newBed(t, hns.NetworkOverlay, newest)
+	backend := b.pod("100.244.206.80")
+	foreign := b.hns.AddLoadBalancer(hnsfake.Object{"FrontendVIPs": []any{"10.99.0.1", "10.99.0.7"}, "HostComputeEndpoints": []any{backend},
+		"PortMappings": []any{map[string]any{"Protocol": 6, "InternalPort": 1, "ExternalPort": 80}}})
+	b.simple("web", "10.99.0.1", "100.244.1.1")
+	b.simple("other", "10.99.0.2", "100.244.1.2")
+	if n := hnsfake.Count(b.sync(), "HcnCreateLoadBalancer"); n != 1 {
+		t.Errorf("%d load balancers were created, want the other's only", n)
+	}
+	s := b.plane.Status()
+	if len(s.Failures) != 1 || !strings.Contains(s.Failures[0].Error, foreign) || s.Failures[0].Service != "default/web" || !has(b, foreign) {
+		t.Errorf("failures %+v", s.Failures)
+	}
+	b.mustHave("10.99.0.2", 80, "100.244.1.2")
+}
+
+// HNS refuses a port that something else has: the error names the Service, the frontend, HNS's code and the probable holder.
+func TestPortTakenSaysByWhom(t *testing.T) {
+	b := newBed(t, hns.NetworkL2Bridge, newest)
+	b.hns.Inject(hnsfake.Fault{Func: "HcnCreateLoadBalancer", Times: 1, Code: hns.CodePortExists, Text: "The specified port already exists."})
+	b.simple("web", "10.96.0.1", "10.244.2.7")
+	b.sync()
+	f := b.plane.Status().Failures
+	if len(f) != 1 || !strings.Contains(f[0].Error, "HCN_E_PORT_ALREADY_EXISTS, 0x803b0013") || !strings.Contains(f[0].Error, "probable holder") ||
+		!strings.Contains(f[0].Object, "10.96.0.1:80/TCP") || f[0].Service != "default/web" {
+		t.Errorf("failures %+v", f)
+	}
+}
+
+// Cleanup removes what nkp made and nothing else, also after a crash.
+func TestCleanup(t *testing.T) {
+	b := newBed(t, hns.NetworkOverlay, newest)
+	backend := b.pod("100.244.206.80")
+	b.hns.AddLoadBalancer(hnsfake.Object{"FrontendVIPs": []any{"192.0.2.1"}, "HostComputeEndpoints": []any{backend},
+		"PortMappings": []any{map[string]any{"Protocol": 6, "InternalPort": 1, "ExternalPort": 1}}})
+	before := b.hns.Dump()
+	b.many(10, 3)
+	b.good()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if n, err := Cleanup(ended, b.opts); n != 0 || err == nil {
+		t.Errorf("a cleanup that was called off removed %d: %v", n, err)
+	}
+	b.hns.Inject(hnsfake.Fault{Func: "HcnDeleteEndpoint", Times: 1, Code: hns.CodeFail, Text: "busy"})
+	if _, err := Cleanup(t.Context(), b.opts); err == nil {
+		t.Error("cleanup hides that an endpoint could not be deleted")
+	}
+	removed, err := Cleanup(t.Context(), b.opts)
+	if err != nil || removed != 1 {
+		t.Errorf("second cleanup removed %d: %v", removed, err)
+	}
+	if got := b.hns.Dump(); got != before {
+		t.Errorf("after cleanup HNS has\n%swant\n%s", got, before)
+	}
+	if _, err := os.Stat(b.opts.StateFile); !os.IsNotExist(err) {
+		t.Errorf("the state file stays: %v", err)
+	}
+}
+
+// A state file that does not parse is not trusted and not fatal; one that cannot be written stops creations: they would leak.
+func TestStateFile(t *testing.T) {
+	b := newBed(t, hns.NetworkOverlay, newest)
+	if err := os.WriteFile(b.opts.StateFile, []byte(`{"version": 7`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.restart()
+	b.simple("web", "10.99.0.1", "100.244.1.1")
+	b.good()
+
+	b = newBed(t, hns.NetworkOverlay, newest, func(o *Options) {
+		file := filepath.Join(filepath.Dir(o.StateFile), "file")
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		o.StateFile = filepath.Join(file, "hns.json") // below a file
+	})
+	b.simple("web", "10.99.0.1", "100.244.1.1")
+	if n := writes(b.sync()); n != 0 {
+		t.Errorf("%d changes without a state file", n)
+	}
+	if s := b.plane.Status(); !strings.Contains(s.Error, "state file") {
+		t.Errorf("status %q", s.Error)
+	}
+}
+
+// Diff tells what would be done, in words, and does nothing.
+func TestDiff(t *testing.T) {
+	b := newBed(t, hns.NetworkOverlay, newest)
+	b.simple("web", "10.99.0.1", "100.244.1.1")
+	b.good()
+	if steps, err := b.plane.Diff(t.Context()); err != nil || len(steps) != 0 {
+		t.Errorf("diff of what was just made: %q, %v", steps, err)
+	}
+	b.simple("web", "10.99.0.1", "100.244.1.2")
+	b.simple("new", "10.99.0.2", "100.244.1.3")
+	b.flush()
+	b.hns.Calls()
+	steps, err := b.plane.Diff(t.Context())
+	if err != nil || writes(b.hns.Calls()) != 0 {
+		t.Fatalf("diff changed something: %v", err)
+	}
+	text := strings.Join(steps, "\n")
+	for _, want := range []string{"create endpoint 100.244.1.2 (backend)", "modify load balancer 10.99.0.1:80/TCP (ClusterIP, id ", "of default/web: endpoints +1 -1",
+		"create load balancer 10.99.0.2:80/TCP (ClusterIP) of default/new", "delete endpoint 100.244.1.1"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("diff does not say %q:\n%s", want, text)
+		}
+	}
+}
+
+// What a Service asks for and HNS cannot do is said once, and again when it comes back.
+func TestUnsupportedIsReportedOnce(t *testing.T) {
+	var told []string
+	b := newBed(t, hns.NetworkL2Bridge, hns.Version{Major: 9, Minor: 2}, func(o *Options) {
+		o.Report = func(s k8s.ServiceName, reason string) { told = append(told, s.String()+": "+reason) }
+	})
+	spec := v1.ServiceSpec{Type: v1.ServiceTypeLoadBalancer, ClusterIP: "10.96.0.1", ClusterIPs: []string{"10.96.0.1", "fd00::1"}, Ports: tcp(80, 8080),
+		SessionAffinity: v1.ServiceAffinityClientIP, ExternalTrafficPolicy: v1.ServiceExternalTrafficPolicyLocal, LoadBalancerSourceRanges: []string{"192.0.2.0/24"}}
+	b.pod("10.244.1.5")
+	b.service("web", spec, ingress("198.51.100.1"))
+	b.slice("web", tcp(0, 8080), "10.244.1.5@"+nodeName)
+	for range 3 {
+		b.good()
+	}
+	for _, want := range []string{"session affinity is not kept: HNS 9.2 has no SessionAffinity (HNS 12.0", "IPv6 is not served: HNS 9.2 has no IPv6DualStack",
+		"but not the client's address: HNS 9.2 has no DSR", "loadBalancerSourceRanges are not enforced"} {
+		n := 0
+		for _, line := range told {
+			if strings.Contains(line, want) && strings.HasPrefix(line, "default/web: ") {
+				n++
+			}
+		}
+		if n != 1 {
+			t.Errorf("%q was told %d times, want once: %q", want, n, told)
+		}
+	}
+	if s := b.plane.Status(); len(s.Unsupported) != 4 || s.HNSVersion != "9.2" || s.Features.DSR || !s.Features.RemoteSubnet {
+		t.Errorf("status %+v", s)
+	}
+}
+
+// Two load balancers of one frontend, which HNS is said to bring about: one of them stays, and it is right.
+func TestTwoLoadBalancersOfOneFrontend(t *testing.T) {
+	for _, v := range []hns.Version{newest, {Major: 13, Minor: 2}} {
+		b := newBed(t, hns.NetworkOverlay, v)
+		backend := b.pod("100.244.206.80")
+		for range 2 {
+			b.hns.AddLoadBalancer(hnsfake.Object{"FrontendVIPs": []any{"10.99.0.1"}, "HostComputeEndpoints": []any{backend},
+				"PortMappings": []any{map[string]any{"Protocol": 6, "InternalPort": 1, "ExternalPort": 80}}})
+		}
+		b.simple("web", "10.99.0.1", "100.244.1.1")
+		b.good()
+		b.mustHave("10.99.0.1", 80, "100.244.1.1")
+		if b.count() != 1 {
+			t.Errorf("HNS %s: %d load balancers", v, b.count())
+		}
+	}
+}
+
+// An HNS that makes something else of what it is asked for is not asked again and again.
+func TestHNSThatNormalizes(t *testing.T) {
+	b := newBed(t, hns.NetworkOverlay, newest)
+	b.plane.opts.Open = func() (hns.Host, error) { return normalizing{b.hns.Host()}, nil }
+	b.simple("web", "10.99.0.1", "100.244.1.1")
+	b.good()
+	for range 2 {
+		if n := writes(b.good()); n != 0 {
+			t.Errorf("%d changes with nothing to do", n)
+		}
+	}
+	b.simple("web", "10.99.0.1", "100.244.1.2")
+	if calls := b.good(); hnsfake.Count(calls, "HcnModifyLoadBalancer") != 1 || deletions(calls) != 0 {
+		t.Errorf("a change took %d writes", writes(calls))
+	}
+	if n := writes(b.good()); n != 0 {
+		t.Errorf("%d changes after a change", n)
+	}
+	b.mustHave("10.99.0.1", 80, "100.244.1.2")
+}
+
+// normalizing is an HNS that sets a flag of its own on load balancers and another MAC address on endpoints.
+type normalizing struct{ hns.Host }
+
+func (n normalizing) CreateEndpoint(e *hns.Endpoint) (*hns.Endpoint, error) {
+	c := *e
+	c.MacAddress = "00-AA-BB-CC-DD-EE"
+	return n.Host.CreateEndpoint(&c)
+}
+
+func (n normalizing) CreateLoadBalancer(l *hns.LoadBalancer) (*hns.LoadBalancer, error) {
+	c := l.Clone()
+	c.Flags |= 64
+	return n.Host.CreateLoadBalancer(c)
+}
+
+func (n normalizing) ModifyLoadBalancer(id string, l *hns.LoadBalancer) (*hns.LoadBalancer, error) {
+	c := l.Clone()
+	c.Flags |= 64
+	return n.Host.ModifyLoadBalancer(id, c)
+}
