@@ -194,7 +194,7 @@ func launch(t *testing.T, b *testbed.Bed, o childOptions) *process {
 	}
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childEnv+"="+string(text), "XTABLES_LOCKFILE="+lockFile(b))
-	log, err := os.CreateTemp("/tmp/w2/A", "plane")
+	log, err := os.CreateTemp(t.TempDir(), "plane")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 
 	"github.com/nkp-proxy/nkp/fallback/rules"
 )
@@ -79,33 +78,29 @@ func removeAll(ctx context.Context, t tables, inUse func(table string) bool, lim
 	return n, nil
 }
 
-// parents are the kernel's chains that may lead to ours.
-var parents = map[rules.Table][]string{
-	rules.NAT:    {"PREROUTING", "OUTPUT", "POSTROUTING"},
-	rules.Filter: {"INPUT", "FORWARD", "OUTPUT"},
-}
-
 // removable gives our chains among the names, each before those it leads to. The chain that keeps others off 127.0.0.0/8
 // is kubelet's too: it stays where there is a kubelet.
-func removable(t rules.Table, names []string, hasKubelet bool) []string {
-	order := []string{rules.Services, rules.NodePorts, rules.Postrouting, "KUBE-FW-", "KUBE-EXT-", "KUBE-SVC-", "KUBE-SVL-", "KUBE-SEP-", rules.MarkMasq}
-	if t == rules.Filter {
-		order = []string{rules.Services, rules.ExternalServices, rules.NodePorts, rules.Forward, rules.Firewall, rules.ClusterIPs}
-		if !hasKubelet {
-			order = append(order, rules.LocalFirewall)
-		}
-	} else if t == rules.Mangle {
-		order = nil
-	}
-	order = append(order, rules.Canary)
-	names = slices.Sorted(slices.Values(names))
-	var list []string
-	for _, o := range order {
-		for _, n := range names {
-			if n == o || strings.HasSuffix(o, "-") && strings.HasPrefix(n, o) {
-				list = append(list, n)
+func removable(t rules.Table, names []string, hasKubelet bool) (list []string) {
+	add := func(chains ...string) {
+		for _, c := range chains {
+			if slices.Contains(names, c) {
+				list = append(list, c)
 			}
 		}
 	}
+	switch t {
+	case rules.NAT:
+		add(rules.Services, rules.NodePorts, rules.Postrouting)
+		own := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !rules.IsServiceChain(n) })
+		slices.SortFunc(own, rules.CompareServiceChains)
+		list = append(list, own...)
+		add(rules.MarkMasq)
+	case rules.Filter:
+		add(rules.Services, rules.ExternalServices, rules.NodePorts, rules.Forward, rules.Firewall, rules.ClusterIPs)
+		if !hasKubelet {
+			add(rules.LocalFirewall)
+		}
+	}
+	add(rules.Canary)
 	return list
 }

@@ -12,7 +12,7 @@ import (
 // installed is what a table holds.
 type installed struct {
 	chains map[string][]rules.Rule
-	used   map[string]bool // chains that a rule leads to
+	used   map[string]bool // Services' chains that packets may come to
 }
 
 func readTable(ctx context.Context, t tables, table rules.Table) (installed, error) {
@@ -22,11 +22,24 @@ func readTable(ctx context.Context, t tables, table rules.Table) (installed, err
 			have.chains[chain] = []rules.Rule{}
 			return
 		}
-		r := rules.Rule(rule)
-		have.chains[chain] = append(have.chains[chain], r)
-		have.used[r.Target()] = true
+		have.chains[chain] = append(have.chains[chain], rules.Rule(rule))
 	})
+	for name, list := range have.chains {
+		if !rules.IsServiceChain(name) {
+			have.reach(list)
+		}
+	}
 	return have, err
+}
+
+// reach notes where rules lead, and where it goes on from there.
+func (i *installed) reach(list []rules.Rule) {
+	for _, r := range list {
+		if t := r.Target(); rules.IsServiceChain(t) && !i.used[t] {
+			i.used[t] = true
+			i.reach(i.chains[t])
+		}
+	}
 }
 
 // diffTable tells how a table differs from what it should be: lines with "+" are missing, those with "-" are too many.

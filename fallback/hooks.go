@@ -7,6 +7,12 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/rules"
 )
 
+// parents are the kernel's chains that may lead to ours.
+var parents = map[rules.Table][]string{
+	rules.NAT:    {"PREROUTING", "OUTPUT", "POSTROUTING"},
+	rules.Filter: {"INPUT", "FORWARD", "OUTPUT"},
+}
+
 // hookedChains are those of ours that the kernel's chains lead to. LocalFirewall is kubelet's: rules that lead there
 // are added, never taken away.
 var hookedChains = []string{rules.Services, rules.ExternalServices, rules.NodePorts, rules.Postrouting, rules.Forward, rules.Firewall}
@@ -17,12 +23,7 @@ var hostPorts = []string{"CNI-HOSTPORT-DNAT", "CNI-HOSTPORT-SNAT", "CNI-HOSTPORT
 
 // hookDiff tells which hooks are missing, or come too late, and which rules lead to our chains that should not.
 func (w *worker) hookDiff(s *sight) (missing, extra []rules.Hook) {
-	parents := map[rules.Table]map[string]bool{}
 	for _, h := range w.fixed.Hooks {
-		if parents[h.Table] == nil {
-			parents[h.Table] = map[string]bool{}
-		}
-		parents[h.Table][h.Parent] = true
 		list := s.rules[h.Table][h.Parent]
 		at := slices.IndexFunc(list, func(r rules.Rule) bool { return r.Canonical() == h.Rule.Canonical() })
 		switch {
@@ -34,7 +35,7 @@ func (w *worker) hookDiff(s *sight) (missing, extra []rules.Hook) {
 		}
 	}
 	for t, names := range parents {
-		for parent := range names {
+		for _, parent := range names { // those without a hook too: there may have been other settings
 			seen := map[string]bool{}
 			for _, r := range s.rules[t][parent] {
 				if !slices.Contains(hookedChains, r.Target()) {
@@ -62,20 +63,16 @@ func (w *worker) isHook(t rules.Table, parent string, r rules.Rule) bool {
 // that should not be there go in the same transaction; deleted by what they say, the last of several goes last.
 func (w *worker) hook(ctx context.Context) error {
 	s := &sight{rules: map[rules.Table]map[string][]rules.Rule{}}
-	for _, h := range w.fixed.Hooks {
-		if s.rules[h.Table] == nil {
-			s.rules[h.Table] = map[string][]rules.Rule{}
-		}
-		if s.rules[h.Table][h.Parent] != nil {
-			continue
-		}
-		list, _, err := w.tables.Rules(string(h.Table), h.Parent)
-		if err != nil {
-			return err
-		}
-		s.rules[h.Table][h.Parent] = []rules.Rule{}
-		for _, r := range list {
-			s.rules[h.Table][h.Parent] = append(s.rules[h.Table][h.Parent], rules.Rule(r))
+	for t, names := range parents {
+		s.rules[t] = map[string][]rules.Rule{}
+		for _, parent := range names {
+			list, _, err := w.tables.Rules(string(t), parent)
+			if err != nil {
+				return err
+			}
+			for _, r := range list {
+				s.rules[t][parent] = append(s.rules[t][parent], rules.Rule(r))
+			}
 		}
 	}
 	missing, extra := w.hookDiff(s)

@@ -23,11 +23,10 @@ func checkName(n k8s.ServiceName, f k8s.Family) k8s.PortName {
 type inbox struct {
 	wake chan struct{} // one token: there is something
 
-	mu     sync.Mutex            // protects what follows
-	items  map[k8s.PortName]item // empty: gone
-	facts  k8s.Model             // without Services
-	fresh  bool                  // facts are new
-	filled bool                  // there was an Update
+	mu    sync.Mutex            // protects what follows
+	items map[k8s.PortName]item // empty: gone
+	facts k8s.Model             // without Services
+	fresh bool                  // facts are new
 }
 
 func newInbox() *inbox {
@@ -57,7 +56,6 @@ func (in *inbox) put(f k8s.Family, facts k8s.Model, m *k8s.Model, c k8s.Changes,
 			in.items[checkName(n, f)] = item{check: h}
 		}
 	}
-	in.filled = true
 	in.fresh = in.fresh || first || c.Node
 	in.facts = facts
 	if len(in.items) == 0 && !in.fresh {
@@ -68,6 +66,13 @@ func (in *inbox) put(f k8s.Family, facts k8s.Model, m *k8s.Model, c k8s.Changes,
 	default:
 	}
 	return true
+}
+
+// idle reports whether everything was taken.
+func (in *inbox) idle() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return len(in.items) == 0 && !in.fresh
 }
 
 // take empties the inbox. facts is nil if they are as before.

@@ -54,7 +54,7 @@ func (w *worker) look(ctx context.Context) (*sight, error) {
 
 // chainsOf gives the chains of a table that matter and are not one Service's own.
 func (w *worker) chainsOf(t rules.Table) []string {
-	list := slices.Clone(w.fixed.Shared[t])
+	list := append(slices.Clone(w.fixed.Shared[t]), parents[t]...)
 	for _, c := range w.fixed.Chains[t] {
 		list = append(list, c.Name)
 	}
@@ -64,11 +64,6 @@ func (w *worker) chainsOf(t rules.Table) []string {
 	for _, g := range w.fixed.Guests {
 		if g.Table == t {
 			list = append(list, g.Chain)
-		}
-	}
-	for _, h := range w.fixed.Hooks {
-		if h.Table == t && !slices.Contains(list, h.Parent) {
-			list = append(list, h.Parent)
 		}
 	}
 	return list

@@ -74,7 +74,11 @@ func (p *Plane) Update(m *k8s.Model, c k8s.Changes) {
 	facts := k8s.Model{Node: p.model.Node, Detector: p.model.Detector, ServiceCIDRs: p.model.ServiceCIDRs}
 	p.mu.Unlock()
 	for f, in := range p.inbox {
-		if in.put(f, facts, m, c, first) && p.opts.Hooks.Queued != nil {
+		if !in.put(f, facts, m, c, first) {
+			continue
+		}
+		p.report(f, func(s *FamilyStatus) { s.InStep = false })
+		if p.opts.Hooks.Queued != nil {
 			p.opts.Hooks.Queued(f)
 		}
 	}
@@ -176,5 +180,7 @@ func (p *Plane) snapshot() (*k8s.Model, rules.Config) {
 func (p *Plane) report(f k8s.Family, change func(*FamilyStatus)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	change(p.families[f])
+	if s := p.families[f]; s != nil { // a family that the kernel lacks has none
+		change(s)
+	}
 }

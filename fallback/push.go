@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nkp-proxy/nkp/fallback/rules"
 	"github.com/nkp-proxy/nkp/fallback/xtables"
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -23,32 +24,37 @@ type round struct {
 	refused int
 }
 
-// pushDirty programs what is dirty, in bounded transactions. Between two of them it takes what is new.
+// pushDirty programs what is dirty, in bounded transactions and in the order of names: a Service's ports come together.
+// Between two of them it takes what is new.
 func (w *worker) pushDirty(ctx context.Context) error {
 	var r round
-	for {
-		c := w.nextChange()
-		if len(c.names) == 0 {
-			break
+	for names := w.due(); len(names) > 0; {
+		c := &change{links: delta{}}
+		limit := w.limits.chains
+		if w.hooked {
+			limit = w.limits.live
+		}
+		for len(names) > 0 && len(c.write) < limit && len(c.names) < limit {
+			w.plan(c, names[0])
+			names = names[1:]
 		}
 		if err := w.push(ctx, c, &r); err != nil {
 			return err
 		}
-		if len(w.in.wake) > 0 {
+		if !w.in.idle() {
 			w.takeUpdates()
 			if w.must > finish {
 				return nil // fixed chains come first: the next round sees to them
 			}
+			names = w.due()
 		}
 	}
 	w.forgetStale()
 	return nil
 }
 
-// nextChange plans as many dirty items as fit into one transaction, in the order of their names: a Service's ports
-// come together.
-func (w *worker) nextChange() *change {
-	c := &change{links: delta{}}
+// due gives the dirty items that need not wait, sorted.
+func (w *worker) due() []k8s.PortName {
 	now := time.Now()
 	names := make([]k8s.PortName, 0, len(w.dirty))
 	for n := range w.dirty {
@@ -57,17 +63,7 @@ func (w *worker) nextChange() *change {
 		}
 	}
 	slices.SortFunc(names, k8s.PortName.Compare)
-	limit := w.limits.chains
-	if w.hooked {
-		limit = w.limits.live
-	}
-	for _, n := range names {
-		w.plan(c, n)
-		if len(c.write) >= limit || len(c.names) >= limit {
-			break
-		}
-	}
-	return c
+	return names
 }
 
 // push commits a change. If it is refused, it finds out whose fault that is: those wait, the others go on.
@@ -144,9 +140,7 @@ func (w *worker) collect(ctx context.Context) error {
 		return nil
 	}
 	if w.gcAt.IsZero() {
-		var last time.Duration
-		w.report(func(s *FamilyStatus) { last = s.LastTook })
-		w.gcAt = now.Add(idleShare * last)
+		w.gcAt = now.Add(idleShare * w.took)
 	}
 	if now.Before(w.gcAt) {
 		return nil
@@ -155,7 +149,7 @@ func (w *worker) collect(ctx context.Context) error {
 	for n := range w.garbage {
 		names = append(names, n)
 	}
-	slices.Sort(names)
+	slices.SortFunc(names, rules.CompareServiceChains) // none goes before those that lead to it
 	names = names[:min(len(names), w.limits.chains)]
 	err := w.delete(ctx, names)
 	w.gcAt = time.Time{}

@@ -80,6 +80,7 @@ type worker struct {
 	must     todo          // what to do before Services
 	hooked   bool          // the kernel's chains lead to ours
 	pause    time.Duration // after a failure; 0: the last try went well
+	took     time.Duration // the last transaction
 	notUntil time.Time     // no transaction before
 	gcAt     time.Time     // when to delete garbage; zero: nothing there
 	checkAt  time.Time     // when to look whether all is still there
@@ -203,9 +204,7 @@ func (w *worker) step(ctx context.Context) (next time.Time) {
 		err = w.complete(ctx)
 	}
 	if err == nil && w.settled() {
-		if len(w.in.wake) == 0 {
-			w.inStep()
-		}
+		w.inStep()
 		err = w.collect(ctx)
 	}
 	if ctx.Err() != nil {
@@ -263,22 +262,41 @@ func (w *worker) prepare(ctx context.Context) error {
 		if err := w.lay(ctx); err != nil {
 			return err
 		}
+		if !w.hooked && w.fitsOnce() {
+			if err := w.hook(ctx); err != nil {
+				return err
+			}
+		}
 		w.must = finish
 	}
 	return nil
 }
 
-// inStep tells others that everything is programmed.
+// fitsOnce reports whether all Services fit into one transaction. Then the kernel's chains may lead to ours before: nothing
+// is served, and in one moment all is.
+func (w *worker) fitsOnce() bool {
+	chains := 0
+	for _, it := range w.wanted {
+		if it.port != nil {
+			chains += len(it.port.ClusterEndpoints) + 4
+		}
+	}
+	return chains <= w.limits.chains
+}
+
+// inStep tells others that everything is programmed, if nothing new has come meanwhile.
 func (w *worker) inStep() {
+	done := false
 	w.report(func(s *FamilyStatus) {
-		s.InStep, s.Pending = true, 0
+		done = w.in.idle() // asked here: Update takes it back after it has filled the inbox
+		s.InStep, s.Pending = done, 0
 		s.Refused = w.waiting.reasons()
 		s.Services, s.Chains = w.counts()
 		if len(s.Refused) == 0 {
 			s.LastError = ""
 		}
 	})
-	if w.opts.Hooks.InStep != nil {
+	if done && w.opts.Hooks.InStep != nil {
 		w.opts.Hooks.InStep(w.family)
 	}
 }
@@ -318,10 +336,11 @@ func (w *worker) restore(ctx context.Context, in *input) error {
 	start := time.Now()
 	err := w.tables.Restore(ctx, in.bytes())
 	took := time.Since(start)
+	w.took = took
 	if err != nil {
 		return err
 	}
-	w.log.Debug("committed", "table", in.table, "chains", in.chains, "rules", in.rules, "took", took)
+	w.log.Debug("committed", "table", in.table, "chains", len(in.chains), "rules", in.rules, "took", took)
 	w.report(func(s *FamilyStatus) {
 		s.LastSync, s.LastTook = time.Now(), took
 		s.Transactions++

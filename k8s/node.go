@@ -125,6 +125,9 @@ func (t *Tracker) serviceCIDRs() []netip.Prefix {
 	return slices.Compact(all)
 }
 
+// loopback may be among --nodeport-addresses; IPv6's never serves NodePorts.
+var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+
 // nodePortIPs gives the node addresses that NodePorts of a family are restricted to; restricted is false if
 // they are served at every address.
 func (t *Tracker) nodePortIPs(f Family) (ips []netip.Addr, restricted bool) {
@@ -142,7 +145,7 @@ func (t *Tracker) nodePortIPs(f Family) (ips []netip.Addr, restricted bool) {
 			return nil, false
 		}
 		restricted = true
-		for _, ip := range t.model.Node.Local {
+		for _, ip := range append(slices.Clip(t.model.Node.Local), loopback) {
 			if p.Contains(ip) && !slices.Contains(ips, ip) {
 				ips = append(ips, ip)
 			}

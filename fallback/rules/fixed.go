@@ -18,11 +18,11 @@ func (c *Compiler) Fixed() Fixed {
 		if len(c.cidrs) == 0 {
 			f.Late = append(f.Late, Link{Filter, Services, rule().comment("kubernetes cluster IPs without port").jump(ClusterIPs), true})
 		}
-	}
-	for _, p := range c.cidrs {
-		f.Late = append(f.Late,
-			Link{Filter, Services, rule().add("-d", p.String()).comment("kubernetes cluster IPs without service or port").jump(ClusterIPs), true},
-			Link{Filter, ClusterIPs, rule().comment("no service has this cluster IP").jump("DROP"), true})
+		for _, p := range c.cidrs {
+			f.Late = append(f.Late,
+				Link{Filter, Services, rule().add("-d", p.String()).comment("kubernetes cluster IPs without service or port").jump(ClusterIPs), true},
+				Link{Filter, ClusterIPs, rule().comment("no service has this cluster IP").jump("DROP"), true})
+		}
 	}
 	if c.localhost() {
 		// route_localnet lets packets to 127.0.0.0/8 in from the network; kubelet keeps the same rule for the same reason.

@@ -58,7 +58,7 @@ func (c *Compiler) Service(p *k8s.ServicePort) Service {
 	var u uses
 	for i := range p.Frontends {
 		f := &p.Frontends[i]
-		if f.ShadowedBy != "" || c.Scope == Own && !c.own(f) {
+		if f.ShadowedBy != "" || c.Scope == Own && !c.own(f) || f.Address.IsLoopback() && !c.localhost() {
 			continue
 		}
 		if f.Type == k8s.ClusterIP {

@@ -38,6 +38,9 @@ type Settings struct {
 func (s *Settings) IPTablesOptions(scope rules.Scope) fallback.Options {
 	o := s.IPTables
 	o.Scope, o.MasqueradeAll = scope, s.MasqueradeAll
+	if scope == rules.Host {
+		o.PodDevice = s.Bridge // pods of other nodes come in at the NIC, and are served
+	}
 	return o
 }
 

@@ -1,0 +1,34 @@
+//go:build linux
+
+package fallback
+
+import (
+	"testing"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// BenchmarkPlan compiles 10,000 Services with 10 endpoints each and writes the input of their transactions.
+func BenchmarkPlan(b *testing.B) {
+	m := generate(scaleServices)
+	o := DefaultOptions()
+	p, err := New(o)
+	if err != nil {
+		b.Fatal(err)
+	}
+	o.Log = p.log
+	b.ReportAllocs()
+	for b.Loop() {
+		in := newInbox()
+		w := newWorker(k8s.IPv4, &o, newFakeTables(), legacyLimits, in)
+		in.put(k8s.IPv4, *m, m, k8s.Changes{}, true)
+		w.takeUpdates()
+		c := &change{links: delta{}}
+		for _, n := range w.due() {
+			w.plan(c, n)
+		}
+		bytes := len(c.inputs(w.links).nat.bytes())
+		w.wrote(c)
+		b.ReportMetric(float64(bytes)/1e6, "MB")
+	}
+}

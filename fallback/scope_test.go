@@ -1,0 +1,89 @@
+//go:build linux
+
+package fallback
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/internal/testbed"
+)
+
+// With scope Host, beside a bridge that serves its pods itself, the node's own traffic and what comes from outside is
+// served, and what comes from the bridge's pods is not touched.
+func TestScopeHost(t *testing.T) {
+	each(t, func(t *testing.T, backend xtables.Backend) {
+		b, pods := bed(t, testbed.Options{PodBridge: true, NoServiceRoutes: true})
+		o := defaults(backend)
+		o.Scope, o.PodDevice = rules.Host, b.Bridge
+		p := start(t, b, o, nodeObject+
+			service("web", 1, "type: NodePort")+endpoints("web", pods[0])+
+			service("here", 2, "type: NodePort", "externalTrafficPolicy: Local")+endpoints("here", pods[0])+
+			service("none", 3, "type: NodePort")+endpoints("none"))
+		if got := p.status().Scope; got != "host" {
+			t.Errorf("scope %q", got)
+		}
+		for _, c := range []packet{
+			{what: "the node to a ClusterIP", from: b.Node, proto: "tcp", to: "40.0.0.1:80", by: []string{"pod-11"}, as: b.Node.IP4},
+			{what: "the node to a ClusterIP", from: b.Node, proto: "udp", to: "[fd00:40::1]:53", by: []string{"pod-11"}},
+			{what: "outside to a NodePort", from: b.External, proto: "tcp", to: "172.16.0.2:30001", by: []string{"pod-11"}},
+			{what: "outside to a NodePort, policy Local", from: b.External, proto: "tcp", to: "[fd00:ac::2]:30002", by: []string{"pod-11"}, as: b.External.IP6},
+			{what: "localhost", from: b.Node, proto: "tcp", to: "127.0.0.1:30001", by: []string{"pod-11"}},
+			{what: "no endpoints", from: b.Node, proto: "tcp", to: "40.0.0.3:80", err: testbed.ErrRefused},
+			{what: "a pod's packet to a ClusterIP leaves as it is", from: pods[1].Host, proto: "tcp", to: "40.0.0.1:80", err: testbed.ErrUnreachable},
+			{what: "a pod's packet to a NodePort reaches the node itself", from: pods[1].Host, proto: "tcp", to: "172.16.0.2:30001", err: testbed.ErrRefused},
+			{what: "pods among themselves", from: pods[1].Host, proto: "tcp", to: "10.0.0.11:80", by: []string{"pod-11"}, as: pods[1].IP4},
+		} {
+			c.check(t)
+		}
+		// A kube-proxy, or nkp, that served everything here before leaves no jump for pods behind.
+		p.kill()
+		o.Scope = rules.Everything
+		p = start(t, b, o, nodeObject)
+		p.kill()
+		o.Scope = rules.Host
+		p = start(t, b, o, nodeObject)
+		hooks := iptables(t, b, backend, "iptables", "-t", "nat", "-S", "PREROUTING")
+		if n := strings.Count(hooks, "KUBE-SERVICES"); n != 1 || !strings.Contains(hooks, "! -i "+b.Bridge) {
+			t.Errorf("PREROUTING after a change of scope:\n%s", hooks)
+		}
+		p.kill()
+		o.Scope = rules.Own
+		start(t, b, o, nodeObject)
+		if hooks := iptables(t, b, backend, "iptables-save"); strings.Contains(hooks, "-A PREROUTING") || strings.Contains(hooks, "-A FORWARD") {
+			t.Errorf("after a change of scope to own:\n%s", hooks)
+		}
+	})
+}
+
+// The back end is the one that the rest of the node uses.
+func TestChoice(t *testing.T) {
+	testbed.Linux.Require(t)
+	for _, c := range []struct {
+		commands []string
+		backend  xtables.Backend
+		reason   string
+	}{
+		{nil, xtables.NFT, "has no more rules"},
+		{[]string{"iptables-legacy -A INPUT -j ACCEPT"}, xtables.Legacy, "more rules"},
+		{[]string{"iptables-legacy -A INPUT -j ACCEPT", "iptables-nft -t nat -N KUBE-SERVICES"}, xtables.NFT, "chains of Services"},
+		{[]string{"ip6tables-legacy -t nat -N KUBE-SERVICES", "iptables-nft -A INPUT -j ACCEPT"}, xtables.Legacy, "chains of Services"},
+		{[]string{"iptables-legacy -t mangle -N KUBE-IPTABLES-HINT", "iptables-nft -t nat -N KUBE-SERVICES"}, xtables.Legacy, "kubelet"},
+		{[]string{"ip6tables-nft -t mangle -N KUBE-KUBELET-CANARY", "iptables-legacy -A INPUT -j ACCEPT"}, xtables.NFT, "kubelet"},
+	} {
+		t.Run(strings.Join(c.commands, ", "), func(t *testing.T) {
+			t.Parallel()
+			b := testbed.Start(t, testbed.Options{Plane: testbed.Linux})
+			for _, command := range c.commands {
+				if out, err := b.Node.Exec(t.Context(), strings.Fields(command)...); err != nil {
+					t.Fatal(out, err)
+				}
+			}
+			if s := start(t, b, defaults(""), nodeObject).status(); s.Backend != string(c.backend) || !strings.Contains(s.Reason, c.reason) {
+				t.Errorf("%s because %s, want %s because of %q", s.Backend, s.Reason, c.backend, c.reason)
+			}
+		})
+	}
+}

@@ -1,0 +1,292 @@
+package fallback
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// stage is a worker on tables in memory, driven step by step, with the model that it was given.
+type stage struct {
+	t      *testing.T
+	tables *fakeTables
+	opts   Options
+	model  *k8s.Model
+	in     *inbox
+	worker *worker
+	status FamilyStatus
+}
+
+func newStage(t *testing.T) *stage {
+	s := &stage{t: t, tables: newFakeTables(), opts: DefaultOptions(), model: &k8s.Model{
+		Node:         k8s.Node{Name: "n1", IPs: []netip.Addr{netip.MustParseAddr("172.16.0.2")}},
+		Detector:     k8s.Detector{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}},
+		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("40.0.0.0/16")},
+		Ports:        map[k8s.PortName]*k8s.ServicePort{},
+		HealthChecks: map[k8s.ServiceName]k8s.HealthCheck{},
+	}}
+	p, err := New(s.opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.opts.Log = p.log
+	s.restart(nftLimits)
+	return s
+}
+
+// restart makes a new worker on the same tables, which is handed the whole model.
+func (s *stage) restart(l limits) {
+	s.in = newInbox()
+	s.worker = newWorker(k8s.IPv4, &s.opts, s.tables, l, s.in)
+	s.worker.report = func(f func(*FamilyStatus)) { f(&s.status) }
+	s.in.put(k8s.IPv4, *s.model, s.model, k8s.Changes{}, true)
+}
+
+// put changes the model.
+func (s *stage) put(c k8s.Changes) {
+	apply(s.model, c)
+	s.in.put(k8s.IPv4, *s.model, s.model, c, false)
+}
+
+// step lets the worker do what is due, garbage included.
+func (s *stage) step() {
+	s.worker.takeUpdates()
+	for range 3 {
+		s.worker.notUntil, s.worker.gcAt = time.Time{}, time.Unix(1, 0)
+		s.worker.step(context.Background())
+	}
+}
+
+// diff compares the tables with the model.
+func (s *stage) diff() string {
+	s.t.Helper()
+	d, err := diffFamily(context.Background(), s.tables, rules.NewCompiler(s.opts.Config, k8s.IPv4, s.model).Ruleset(s.model))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return d
+}
+
+func (s *stage) must(what string) {
+	s.t.Helper()
+	if d := s.diff(); d != "" {
+		s.t.Fatalf("%s: differs:\n%s\nlast error: %s", what, d, s.status.LastError)
+	}
+}
+
+// randomPort makes Service port number n in one of many shapes.
+func randomPort(r *rand.Rand, n int) *k8s.ServicePort {
+	protocol := []k8s.Protocol{"TCP", "UDP", "SCTP"}[n%3]
+	p := &k8s.ServicePort{Name: k8s.PortName{
+		ServiceName: k8s.ServiceName{Namespace: "default", Name: fmt.Sprint("s", n/2)}, Port: fmt.Sprint("p", n%2), Protocol: protocol, Family: k8s.IPv4,
+	}}
+	if r.IntN(4) == 0 {
+		p.AffinitySeconds = 60
+	}
+	for i := range r.IntN(4) {
+		e := k8s.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(n), byte(i + r.IntN(3))}), 80), Local: r.IntN(2) == 0}
+		if !slices.ContainsFunc(p.ClusterEndpoints, func(o k8s.Endpoint) bool { return o.Addr == e.Addr }) {
+			p.ClusterEndpoints = append(p.ClusterEndpoints, e)
+			if e.Local {
+				p.LocalEndpoints = append(p.LocalEndpoints, e)
+			}
+		}
+	}
+	policy := func() k8s.Policy { return []k8s.Policy{k8s.Cluster, k8s.Local}[r.IntN(2)] }
+	external := policy()
+	var ranges []netip.Prefix
+	if r.IntN(3) == 0 {
+		ranges = []netip.Prefix{netip.MustParsePrefix("172.16.0.0/16")}
+	}
+	for _, f := range []k8s.Frontend{
+		{Type: k8s.ClusterIP, Address: netip.AddrFrom4([4]byte{40, 0, 0, byte(n / 2)}), Policy: policy()},
+		{Type: k8s.ExternalIP, Address: netip.AddrFrom4([4]byte{30, 0, 0, byte(n / 2)}), Policy: external},
+		{Type: k8s.LoadBalancer, Address: netip.AddrFrom4([4]byte{20, 0, 0, byte(n / 2)}), Policy: external, SourceRanges: ranges},
+		{Type: k8s.NodePort, Policy: external},
+	} {
+		f.Port = uint16(80 + n%2)
+		if f.Type == k8s.NodePort {
+			f.Port = uint16(30000 + n)
+		} else if r.IntN(3) == 0 {
+			continue
+		}
+		f.WhenEmpty = k8s.Reject
+		if f.Policy == k8s.Local && len(p.ClusterEndpoints) > 0 {
+			f.WhenEmpty = k8s.Drop
+		}
+		p.Frontends = append(p.Frontends, f)
+	}
+	return p
+}
+
+// Whatever comes in whatever order, what is installed is what the model asks for; also after restarts, also where only
+// names of chains can be read back; and no transaction leaves a frontend without its whole chain.
+func TestRandomChanges(t *testing.T) {
+	for seed := range uint64(40) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		s := newStage(t)
+		s.tables.committed = func(f *fakeTables) { whole(t, f) }
+		for i := range 60 {
+			c := k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{}, HealthChecks: map[k8s.ServiceName]*k8s.HealthCheck{}}
+			for range r.IntN(8) {
+				p := randomPort(r, r.IntN(30))
+				c.Ports[p.Name] = p
+				if r.IntN(3) == 0 {
+					c.Ports[p.Name] = nil
+				}
+				if n := p.Name.ServiceName; r.IntN(3) == 0 {
+					c.HealthChecks[n] = &k8s.HealthCheck{Port: uint16(32000 + r.IntN(100)), Local6: -1}
+				} else {
+					c.HealthChecks[n] = nil
+				}
+			}
+			switch r.IntN(8) {
+			case 0:
+				c.Node = true
+				s.model.Node.IPs = []netip.Addr{netip.AddrFrom4([4]byte{172, byte(15 + r.IntN(2)), 0, 2})}
+			case 1:
+				c.Node = true
+				s.model.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("%d.0.0.0/16", 40+r.IntN(2)))}
+			case 2:
+				s.restart([]limits{nftLimits, {chains: 3, live: 2, save: 0}}[r.IntN(2)])
+			}
+			s.put(c)
+			s.step()
+			s.must(fmt.Sprintf("seed %d, change %d", seed, i))
+		}
+		for range 100 { // small transactions, many chains
+			s.step()
+		}
+		left, _ := s.tables.ChainNames(context.Background(), "nat")
+		for _, name := range left {
+			if rules.IsServiceChain(name) && !strings.Contains(s.tables.String(), "-j "+name+"\n") {
+				t.Fatalf("seed %d: chain %s is left and nothing leads there", seed, name)
+			}
+		}
+	}
+}
+
+// whole checks that each chain of a Service that something leads to does something with a packet: it is not empty, and
+// the rules of a spread add up to certainty.
+func whole(t *testing.T, f *fakeTables) {
+	for chain, list := range f.tables["nat"] {
+		for _, r := range list {
+			target := rules.Rule(r).Target()
+			if !rules.IsServiceChain(target) {
+				continue
+			}
+			to := f.tables["nat"][target]
+			if len(to) == 0 && !strings.HasPrefix(target, "KUBE-EXT-") {
+				t.Fatalf("%s leads to %s, which is empty", chain, target)
+			}
+			if strings.HasPrefix(target, "KUBE-SV") && strings.Contains(to[len(to)-1], "probability") {
+				t.Fatalf("%s ends by chance: %v", target, to)
+			}
+		}
+	}
+}
+
+// A Service that iptables refuses is named and waits; all others are served, what the refused one had stays, and once it
+// is taken all is well.
+func TestRefusedService(t *testing.T) {
+	s := newStage(t)
+	r := rand.New(rand.NewPCG(1, 2))
+	c := k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{}}
+	for n := range 40 {
+		p := randomPort(r, n)
+		p.ClusterEndpoints = []k8s.Endpoint{{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 9, byte(n)}), 80)}}
+		c.Ports[p.Name] = p
+	}
+	s.put(c)
+	s.step()
+	s.must("before")
+
+	var refused []string
+	s.opts.Hooks.Refused = func(n k8s.PortName, reason string) {
+		if !strings.Contains(reason, "10.0.99.99") {
+			t.Errorf("%s: the reason %q does not give the line", n, reason)
+		}
+		refused = append(refused, n.String())
+	}
+	s.tables.refuse = func(line string) bool { return strings.Contains(line, "10.0.99.99") }
+	for n, p := range c.Ports {
+		q := *p
+		q.ClusterEndpoints = []k8s.Endpoint{{Addr: netip.MustParseAddrPort("10.0.98.98:80")}}
+		if n.String() == "default/s3:p1" {
+			q.ClusterEndpoints[0].Addr = netip.MustParseAddrPort("10.0.99.99:80")
+		}
+		c.Ports[n] = &q
+	}
+	s.put(c)
+	s.step()
+	if len(refused) == 0 || refused[0] != "default/s3:p1" || len(slices.Compact(refused)) != 1 {
+		t.Fatalf("refused: %v", refused)
+	}
+	if !s.status.InStep || len(s.status.Refused) != 1 {
+		t.Errorf("status: %+v", s.status)
+	}
+	for l := range strings.Lines(s.diff()) {
+		if !strings.Contains(l, "-N KUBE-SEP-") && !strings.Contains(l, "10.0.99.99") && !strings.Contains(l, "default/s3:p1") {
+			t.Errorf("differs without need: %s", l)
+		}
+	}
+	if !strings.Contains(s.tables.String(), "--to-destination 10.0.9.7:80") {
+		t.Error("what the refused Service had is gone")
+	}
+	s.tables.refuse = nil
+	for _, w := range s.worker.waiting {
+		w.until = time.Time{}
+	}
+	s.step()
+	s.must("after")
+}
+
+// If iptables takes nothing at all, it is not a Service's fault: few are tried, and all are pending.
+func TestEverythingRefused(t *testing.T) {
+	s := newStage(t)
+	tries := 0
+	s.tables.refuse = func(line string) bool {
+		if strings.HasPrefix(line, ":KUBE-SEP") {
+			tries++
+			return true
+		}
+		return false
+	}
+	c := k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{}}
+	for n := range 2000 {
+		p := generatePort(n)
+		c.Ports[p.Name] = p
+	}
+	s.put(c)
+	s.worker.takeUpdates()
+	s.worker.step(context.Background())
+	if tries == 0 || tries > 20*maxRefused {
+		t.Errorf("%d tries", tries)
+	}
+	if s.status.InStep || s.status.Pending == 0 || s.status.LastError == "" || s.worker.pause == 0 {
+		t.Errorf("status: %+v, pause %v", s.status, s.worker.pause)
+	}
+	s.tables.refuse = nil
+	for _, w := range s.worker.waiting {
+		w.until = time.Time{}
+	}
+	s.step()
+	s.must("after")
+}
+
+func generatePort(n int) *k8s.ServicePort {
+	return &k8s.ServicePort{
+		Name:             k8s.PortName{ServiceName: k8s.ServiceName{Namespace: "ns", Name: fmt.Sprint("s", n)}, Protocol: "TCP", Family: k8s.IPv4},
+		ClusterEndpoints: []k8s.Endpoint{{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}), 80)}},
+		Frontends: []k8s.Frontend{{Type: k8s.ClusterIP, Address: netip.AddrFrom4([4]byte{40, 0, byte(n >> 8), byte(n)}), Port: 80,
+			Policy: k8s.Cluster, WhenEmpty: k8s.Reject}},
+	}
+}

@@ -1,0 +1,129 @@
+//go:build linux
+
+package fallback
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nkp-proxy/nkp/internal/testbed"
+)
+
+const takeOverServices = 1000
+
+// traffic makes new connections to Services at random, without a pause, and keeps some open, until it is stopped.
+type traffic struct {
+	c        *cluster
+	stop     context.CancelFunc
+	done     sync.WaitGroup
+	made     atomic.Int32
+	mu       sync.Mutex // protects failures
+	failures []string
+	held     []*testbed.Held
+}
+
+func (c *cluster) traffic(services int) *traffic {
+	c.t.Helper()
+	ctx, stop := context.WithCancel(c.t.Context())
+	f := &traffic{c: c, stop: stop}
+	for i := range 20 {
+		h, err := c.pods[i%len(c.pods)].Hold(ctx, fmt.Sprintf("%s:80", vip(i*services/20)), testbed.DialOptions{})
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		f.held = append(f.held, h)
+	}
+	for w := range 4 {
+		from := []*testbed.Host{c.bed.External, c.bed.Node, c.pods[0].Host, c.pods[1].Host}[w]
+		f.done.Go(func() { // ends with ctx
+			for ctx.Err() == nil {
+				i := rand.IntN(services)
+				to := fmt.Sprintf("%s:80", vip(i))
+				if i%10 == 0 && w < 2 {
+					to = fmt.Sprintf("%s:%d", testbed.NodeIP4, nodePort(i))
+				}
+				_, err := from.AskWith(ctx, "tcp", to, testbed.AskOptions{DialOptions: testbed.DialOptions{Reset: true}})
+				if ctx.Err() != nil {
+					return
+				}
+				f.made.Add(1)
+				if err != nil {
+					f.mu.Lock()
+					f.failures = append(f.failures, time.Now().Format("15:04:05.000 ")+err.Error())
+					f.mu.Unlock()
+				}
+				time.Sleep(2 * time.Millisecond)
+			}
+		})
+	}
+	return f
+}
+
+// end stops the traffic; nothing of it may have failed.
+func (f *traffic) end() {
+	f.c.t.Helper()
+	f.stop()
+	f.done.Wait()
+	for _, h := range f.held {
+		if err := h.Check(); err != nil {
+			f.c.t.Error("an established connection:", err)
+		}
+	}
+	f.c.t.Logf("%d connections made, %d failed, %d held", f.made.Load(), len(f.failures), len(f.held))
+	if f.made.Load() < 500 {
+		f.c.t.Errorf("only %d connections were made", f.made.Load())
+	}
+	for i, s := range f.failures {
+		if i < 10 {
+			f.c.t.Error(s)
+		}
+	}
+}
+
+// From kube-proxy to nkp and back: no connection fails, and whoever is in charge follows the API server.
+func TestTakeOver(t *testing.T) {
+	testbed.Linux.Require(t)
+	for _, backend := range []string{"nf_tables", "legacy"} {
+		t.Run(backend, func(t *testing.T) {
+			c := newCluster(t, takeOverServices, 10)
+			inCharge := func(who string, i int) {
+				t.Helper()
+				for _, p := range c.pods[:2] {
+					c.api.slice(c.sliceObject(i, p))
+					took := c.reachOften(i, p.Name, 20, time.Minute) // of ten pods, none answers that often by chance
+					t.Logf("%s follows: only %s answers, after %v", who, p.Name, took)
+				}
+				c.api.slice(c.sliceObject(i, c.pods...))
+			}
+			old := c.startKubeProxy("iptables", backend)
+			c.reach(takeOverServices-1, "", 2*time.Minute)
+			if err := old.waitLog("SyncProxyRules complete", 2, 2*time.Minute); err != nil {
+				t.Fatal(err)
+			}
+			inCharge("kube-proxy", 1)
+
+			f := c.traffic(takeOverServices)
+			time.Sleep(time.Second)
+			old.stop()
+			nkp := c.startNKP(backend)
+			start := time.Now()
+			if err := nkp.waitLog("in step\n", 1, time.Minute); err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("nkp has taken over after %v", time.Since(start))
+			inCharge("nkp", 2)
+			nkp.stop()
+			again := c.startKubeProxy("iptables", backend)
+			if err := again.waitLog("SyncProxyRules complete", 2, 2*time.Minute); err != nil {
+				t.Fatal(err)
+			}
+			inCharge("kube-proxy again", 3)
+			f.end()
+		})
+	}
+}
