@@ -47,8 +47,8 @@ const (
 // Ports that masqueraded connections get: above the kernel's default range for the node's own connections
 // (net.ipv4.ip_local_port_range, 32768 to 60999), so that the two never meet.
 const (
-	masqueradePortMin = 61440
-	masqueradePortMax = 65535
+	MasqueradePortMin = 61440
+	MasqueradePortMax = 65535
 )
 
 // NextHopMAC is the router that the node's kernel sends packets for Services to. It exists in the node's neighbour table
@@ -211,7 +211,7 @@ func firstWay(ethType uint16, mark uint32) flow.Match {
 func (b *builder) masqueradeAs(ip netip.Addr) flow.Action {
 	return flow.CT{
 		Commit: true, Zone: b.Layout.ZoneSNAT, Table: b.Layout.table(tableDeliver),
-		NAT: flow.NAT{Kind: flow.NATSrc, Addr: ip, PortMin: masqueradePortMin, PortMax: masqueradePortMax},
+		NAT: flow.NAT{Kind: flow.NATSrc, Addr: ip, PortMin: MasqueradePortMin, PortMax: MasqueradePortMax},
 	}
 }
 

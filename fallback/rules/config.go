@@ -50,6 +50,9 @@ type Config struct {
 	KeepInvalid bool
 	// RandomFully makes masquerading choose source ports at random; iptables 1.6.2 and later can.
 	RandomFully bool
+	// MasqueradeMin and MasqueradeMax bound the source ports of what is masqueraded, for where others masquerade as the node
+	// too. 0 and 0: any.
+	MasqueradeMin, MasqueradeMax uint16
 	// BriefEndpoints leaves out the comments of rules that there are many of: those of endpoints.
 	BriefEndpoints bool
 

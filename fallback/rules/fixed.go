@@ -1,6 +1,10 @@
 package rules
 
-import "github.com/nkp-proxy/nkp/k8s"
+import (
+	"fmt"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
 
 // Fixed gives what is there whatever the Services.
 func (c *Compiler) Fixed() Fixed {
@@ -42,16 +46,22 @@ func (c *Compiler) markMasq() Chain {
 // postrouting masquerades what is marked. The mark goes, so that a packet which passes again (in a tunnel) does not
 // meet it twice.
 func (c *Compiler) postrouting() Chain {
-	masquerade := rule().comment("kubernetes service traffic requiring SNAT")
-	options := []string{}
+	var random []string
 	if c.RandomFully {
-		options = append(options, "--random-fully")
+		random = []string{"--random-fully"}
 	}
-	return Chain{Postrouting, []Rule{
+	const remark = "kubernetes service traffic requiring SNAT"
+	list := []Rule{
 		rule().add("-m", "mark", "!", "--mark", c.mark()+"/"+c.mark()).jump("RETURN"),
 		rule().jump("MARK", "--set-xmark", c.mark()+"/0x0"),
-		masquerade.jump("MASQUERADE", options...),
-	}}
+	}
+	if c.MasqueradeMax != 0 {
+		ports := []string{"--to-ports", fmt.Sprintf("%d-%d", c.MasqueradeMin, c.MasqueradeMax)}
+		for _, proto := range []string{"tcp", "udp", "sctp"} { // ports call for a protocol
+			list = append(list, rule().proto(proto).comment(remark).jump("MASQUERADE", append(ports, random...)...))
+		}
+	}
+	return Chain{Postrouting, append(list, rule().comment(remark).jump("MASQUERADE", random...))}
 }
 
 // forward accepts what is forwarded for Services, also where the policy of FORWARD is to drop.

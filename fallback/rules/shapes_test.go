@@ -169,7 +169,7 @@ func TestSettings(t *testing.T) {
 		"set-brief":            func(c *Config, _ *k8s.Model) { c.BriefEndpoints = true },
 		"set-host":             func(c *Config, _ *k8s.Model) { c.Scope, c.PodDevice = Host, "br-int" },
 		"set-host-by-cidr":     func(c *Config, _ *k8s.Model) { c.Scope = Host },
-		"set-own":              func(c *Config, _ *k8s.Model) { c.Scope = Own },
+		"set-own":              func(c *Config, _ *k8s.Model) { c.Scope, c.MasqueradeMin, c.MasqueradeMax = Own, 1024, 61439 },
 		"set-bridge":           func(_ *Config, m *k8s.Model) { m.Detector = k8s.Detector{Bridge: "cni0"} },
 		"set-interface-prefix": func(_ *Config, m *k8s.Model) { m.Detector = k8s.Detector{InterfacePrefix: "veth"} },
 		"set-no-detector":      func(_ *Config, m *k8s.Model) { m.Detector = k8s.Detector{} },

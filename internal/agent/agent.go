@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -27,7 +28,10 @@ type Options struct {
 	Kind   string // what the source is, for status
 	Events *k8s.Recorder
 	DB     *ovsdb.Client // the switch, for ModeOVS
-	Log    *slog.Logger
+	// Other tells why another data plane would be chosen if nkp started now; "": it would not. It is asked now and then, if
+	// it is set, and its answer is said in status and in an Event: changing over takes a restart.
+	Other func(context.Context) string
+	Log   *slog.Logger
 }
 
 // Agent keeps the data plane of one node in step with one source. Make it with New, run it once with Run.
@@ -42,8 +46,10 @@ type Agent struct {
 	started time.Time
 
 	planes
-	proxy   *health.Proxy    // /healthz and /livez
-	checks  *health.Services // health check node ports
+	other   func(context.Context) string
+	better  atomic.Pointer[string] // what other said last
+	proxy   *health.Proxy          // /healthz and /livez
+	checks  *health.Services       // health check node ports
 	ports   *ports.Watcher
 	sysctls []string // warnings
 	// lastModes are the data planes of the run before this one.
@@ -75,7 +81,7 @@ type follower interface {
 // New gives an Agent. It fails if the settings of the data plane make no sense.
 func New(o Options) (*Agent, error) {
 	a := &Agent{
-		set: o.Settings, log: o.Log, mode: o.Mode, reason: o.Reason, source: o.Source, kind: o.Kind, events: o.Events, started: time.Now(),
+		set: o.Settings, log: o.Log, mode: o.Mode, reason: o.Reason, source: o.Source, kind: o.Kind, events: o.Events, other: o.Other, started: time.Now(),
 		box:     newMailbox(),
 		asks:    make(chan func()),
 		tracker: k8s.NewTracker(o.TrackerOptions()),
@@ -145,6 +151,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.spawn(f.Run)
 	}
 	g.Go(func() error { return a.loop(ctx) })
+	if a.other != nil {
+		g.Go(func() error { return a.watchOther(ctx) })
+	}
 	if a.set.Socket != "" {
 		g.Go(func() error { return a.serve(ctx) })
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/sysctl"
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/windows"
 )
 
@@ -38,8 +39,11 @@ type Settings struct {
 func (s *Settings) IPTablesOptions(scope rules.Scope) fallback.Options {
 	o := s.IPTables
 	o.Scope, o.MasqueradeAll = scope, s.MasqueradeAll
-	if scope == rules.Host {
+	switch scope {
+	case rules.Host:
 		o.PodDevice = s.Bridge // pods of other nodes come in at the NIC, and are served
+	case rules.Own: // the bridge masquerades as the node too
+		o.MasqueradeMin, o.MasqueradeMax = 1024, pipeline.MasqueradePortMin-1
 	}
 	return o
 }

@@ -89,6 +89,9 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 		st := a.hns.Status()
 		s.HNS = &st
 	}
+	if better := a.better.Load(); better != nil && *better != "" {
+		warnings = append(warnings, *better)
+	}
 	for _, c := range a.ports.Conflicts() {
 		warnings = append(warnings, c.String())
 	}

@@ -218,6 +218,13 @@ func (s *settings) resolveAddresses() error {
 	if err := s.DetectLocal.Validate(); err != nil {
 		return usageError("%w", err)
 	}
+	if s.HealthzAddr != "" {
+		at, err := netip.ParseAddrPort(s.HealthzAddr)
+		if err != nil {
+			return usageError("--healthz-bind-address %q is not ADDRESS:PORT such as 0.0.0.0:10256", s.HealthzAddr)
+		}
+		s.Windows.HealthzPort = at.Port()
+	}
 	for _, f := range []k8s.Family{k8s.IPv4, k8s.IPv6} {
 		n := 0
 		for _, ip := range s.HairpinIPs {

@@ -80,6 +80,36 @@ func (s *settings) choose(ctx context.Context, wait time.Duration, log *slog.Log
 	return choice{mode: agent.ModeIPTables, reason: fmt.Sprintf("Open vSwitch is installed, but: %v", err)}, nil
 }
 
+// other tells why another data plane than c would be chosen now, for agent.Options.Other; nil if the choice was not nkp's.
+func (s *settings) other(c choice) func(context.Context) string {
+	const how = "; restart nkp to change over (no connection is lost)"
+	switch {
+	case s.mode != "auto":
+		return nil
+	case c.mode == agent.ModeOVS:
+		return func(context.Context) string {
+			if sw := c.db.Switch(); !sw.Exists {
+				return fmt.Sprintf("bridge %s is gone: nkp would serve Services by iptables now%s", s.Bridge, how)
+			}
+			return ""
+		}
+	case c.mode == agent.ModeIPTables:
+		return func(ctx context.Context) string {
+			if _, installed := s.ovsInstalled(); !installed {
+				return ""
+			}
+			ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+			defer cancel()
+			if db, _, err := s.connectDB(ctx); err == nil {
+				db.Close()
+				return fmt.Sprintf("bridge %s is here: nkp would serve Services in Open vSwitch now%s", s.Bridge, how)
+			}
+			return ""
+		}
+	}
+	return nil
+}
+
 // ovsInstalled tells whether the directory of the database's socket exists; a database elsewhere counts as installed.
 func (s *settings) ovsInstalled() (dir string, ok bool) {
 	path, local := strings.CutPrefix(s.OVSDB, "unix:")

@@ -16,12 +16,14 @@ import (
 	"github.com/nkp-proxy/nkp/internal/sysctl"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ovsdb"
+	"github.com/nkp-proxy/nkp/windows/service"
 )
 
 func newRun() *cobra.Command {
 	s := newSettings()
 	var wait time.Duration
 	var level string
+	var asService bool
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Serve this node's Services (the default command)",
@@ -37,6 +39,9 @@ While the API server is away, what it said last stays in force.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := s.resolve(); err != nil {
 				return err
+			}
+			if asService {
+				return s.runAsService(wait, level)
 			}
 			log, err := newLogger(cmd.ErrOrStderr(), level)
 			if err != nil {
@@ -57,6 +62,7 @@ While the API server is away, what it said last stays in force.`,
 	f.BoolVar(&s.ConfigureBridge, "configure-bridge", false, "enable OpenFlow15 on the bridge if it is not")
 	f.DurationVar(&wait, "ovs-wait", time.Minute, "how long to wait for the bridge at the start")
 	f.DurationVar(&s.AuditPeriod, "audit-period", s.AuditPeriod, "how often the whole switch is read back and compared")
+	f.BoolVar(&asService, "windows-service", false, "run under the Windows service manager, and log to the event log")
 	f.StringVar(&level, "log-level", "info", "debug, info, warn or error")
 	return cmd
 }
@@ -96,12 +102,25 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 		s.Conntrack = sysctl.Settings{}
 	}
 	a, err := agent.New(agent.Options{
-		Settings: s.Settings, Mode: c.mode, Reason: c.reason, Source: source, Kind: kind, Events: events, DB: c.db, Log: log,
+		Settings: s.Settings, Mode: c.mode, Reason: c.reason, Source: source, Kind: kind, Events: events, DB: c.db, Other: s.other(c), Log: log,
 	})
 	if err != nil {
 		return err
 	}
 	return a.Run(ctx)
+}
+
+// runAsService is run for a process that the Windows service manager has started.
+func (s *settings) runAsService(wait time.Duration, level string) error {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return usageError("--log-level %q is not debug, info, warn or error", level)
+	}
+	events, err := service.EventLog(service.Name, l)
+	if err != nil {
+		return err
+	}
+	return service.Run(service.Name, func(ctx context.Context) error { return s.run(ctx, wait, slog.New(events)) })
 }
 
 // kernelTracks tells whether the connections of a datapath are in the kernel's tables.

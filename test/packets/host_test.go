@@ -239,3 +239,28 @@ func silent(t *testing.T, c *cluster, from *testbed.Host, to string) {
 		t.Errorf("%s -> %s: %v; want no answer", from.Name, to, err)
 	}
 }
+
+// What the node sends to itself is masqueraded by its kernel, what comes from outside by the switch: both as the node, and
+// never from the same port, or one would get the other's answers.
+func TestMasqueradePortsAreApart(t *testing.T) {
+	t.Parallel()
+	s := service("web", "40.0.0.1", exposed(30080))
+	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC)
+	c.put(s)
+	c.run()
+	c.settle()
+	c.servePods(t)
+	c.put(slice(s, 8080, at(c.pods[1].IP4)))
+	c.settle()
+	to := hostPort(testbed.NodeIP4, 30080)
+	const outside, own = 2000, 300 // the switch has 4,096 ports
+	for _, part := range []struct {
+		from *testbed.Host
+		n    int
+	}{{c.External, outside}, {c.Node, own}} {
+		answers, errs := part.from.Many(c.ctx, part.n, 8, to)
+		if answers[c.pods[1].Name] != part.n || len(errs) > 0 {
+			t.Errorf("%s: %d of %d connections were answered; %d failed, first %v", part.from.Name, answers[c.pods[1].Name], part.n, len(errs), errs[:min(1, len(errs))])
+		}
+	}
+}
