@@ -124,7 +124,7 @@ func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model) {
 
 // nothingBeside removes what an earlier run had beside the bridge.
 func (a *Agent) nothingBeside(ctx context.Context) {
-	if !slices.Contains(a.lastModes, ModeIPTables) || a.lastModes[0] != ModeOVS {
+	if !slices.Contains(a.lastModes, ModeIPTables) {
 		return
 	}
 	if _, err := fallback.Cleanup(ctx, fallback.CleanupOptions{Log: a.log}); err != nil {

@@ -49,27 +49,7 @@ func TestTakenPort(t *testing.T) {
 	c.put(nodePort, balanced)
 	c.run()
 	c.settle()
-	has := func(wants ...string) {
-		t.Helper()
-		deadline := time.Now().Add(settleLimit)
-		for {
-			out, _, _ := c.nkp("status", "--socket", c.socket())
-			missing := ""
-			for _, w := range wants {
-				if !strings.Contains(out, w) {
-					missing = w
-				}
-			}
-			if missing == "" {
-				return
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("status does not say %q:\n%s", missing, out)
-			}
-			time.Sleep(50 * time.Millisecond)
-		}
-	}
-	has("NodePort 30784/TCP of default/web:http is also listened on by packets.test (pid ",
+	c.statusSays("NodePort 30784/TCP of default/web:http is also listened on by packets.test (pid ",
 		testbed.NodeIP4.String()+":80/TCP of default/shop:http is also listened on by")
 	if log := c.agent.log.String(); !strings.Contains(log, "PortInUse") {
 		t.Error("no Event in the log: ", tail(log, 2000))
