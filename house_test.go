@@ -24,7 +24,7 @@ var mayImport = map[string][]string{
 	"internal/health": {"k8s"},
 	"internal/ports":  {"k8s"},
 	"internal/sysctl": {},
-	"internal/agent":  {"k8s", "ovsdb", "fallback", "windows", "internal/bridge", "internal/health", "internal/ports", "internal/sysctl"},
+	"internal/agent":  {"k8s", "pipeline", "ovsdb", "fallback", "windows", "internal/bridge", "internal/health", "internal/ports", "internal/sysctl"},
 	"internal/command": {"k8s", "pipeline", "ofctrl", "ovsdb", "fallback", "windows", "internal/agent", "internal/bridge",
 		"internal/sysctl"},
 	"internal/testbed": {"internal/testbed"},

@@ -64,7 +64,11 @@ func digest(list []rules.Rule) uint64 {
 
 // inputs are the transactions of a change, in their order. A frontend that is refused must not be translated before its
 // refusal is there, nor lose its refusal before it is translated: table filter gives before table nat, and takes after.
+// What refuses the other ports of ClusterIPs is given after, too: nobody waits for it, and there is much of it.
 type inputs struct{ give, nat, take *input }
+
+// later tells whether a rule of table filter is given after table nat.
+func later(l rules.Link) bool { return l.Chain == rules.ClusterIPs }
 
 func (c *change) inputs(known linkSet) inputs {
 	in := inputs{newInput(rules.Filter), newInput(rules.NAT), newInput(rules.Filter)}
@@ -84,6 +88,8 @@ func (c *change) inputs(known linkSet) inputs {
 		switch {
 		case owners > 0 && !present && k.table == rules.NAT:
 			in.nat.link(d.Link)
+		case owners > 0 && !present && later(d.Link):
+			in.take.link(d.Link)
 		case owners > 0 && !present:
 			in.give.link(d.Link)
 		case owners <= 0 && present:
@@ -100,11 +106,21 @@ func (c *change) inputs(known linkSet) inputs {
 	return in
 }
 
-// settle notes that a table's part of a change is in.
-func (w *worker) settleLinks(c *change, t rules.Table, added, deleted bool) {
+// part is what a transaction of a change did to the links of its table.
+type part struct {
+	table                rules.Table
+	added, late, deleted bool // late: added those that are given later
+}
+
+// settleLinks notes that a part of a change is in.
+func (w *worker) settleLinks(c *change, p part) {
 	for k, d := range c.links {
-		if k.table != t {
+		if k.table != p.table {
 			continue
+		}
+		added := p.added
+		if later(d.Link) {
+			added = p.late
 		}
 		l := w.links[k]
 		owners := d.n
@@ -118,7 +134,7 @@ func (w *worker) settleLinks(c *change, t rules.Table, added, deleted bool) {
 				w.links[k] = l
 			}
 			l.Link, l.present = d.Link, true
-		case owners <= 0 && l != nil && l.present && deleted:
+		case owners <= 0 && l != nil && l.present && p.deleted:
 			l.present = false
 		}
 	}

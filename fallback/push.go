@@ -118,16 +118,16 @@ func (w *worker) commit(ctx context.Context, c *change) error {
 	if err := w.restore(ctx, in.give); err != nil {
 		return err
 	}
-	w.settleLinks(c, in.give.table, true, false)
+	w.settleLinks(c, part{table: rules.Filter, added: true})
 	if err := w.restore(ctx, in.nat); err != nil {
 		return err
 	}
-	w.settleLinks(c, in.nat.table, true, true)
+	w.settleLinks(c, part{table: rules.NAT, added: true, deleted: true})
 	w.wrote(c)
 	if err := w.restore(ctx, in.take); err != nil {
 		return err
 	}
-	w.settleLinks(c, in.take.table, false, true)
+	w.settleLinks(c, part{table: rules.Filter, late: true, deleted: true})
 	w.done(c)
 	return nil
 }
