@@ -35,8 +35,9 @@ func trim(o any) (any, error) {
 	return o, nil
 }
 
-// keptAnnotations are read now or measured with: when an endpoint changed, and what asks for topology.
-var keptAnnotations = []string{v1.EndpointsLastChangeTriggerTime, v1.AnnotationTopologyMode, v1.DeprecatedAnnotationTopologyAwareHints}
+// keptAnnotations are read now or measured with: when an endpoint changed, what asks for topology, and what Windows nodes do.
+var keptAnnotations = []string{v1.EndpointsLastChangeTriggerTime, v1.AnnotationTopologyMode, v1.DeprecatedAnnotationTopologyAwareHints,
+	annotationPreserveDestination}
 
 func trimMeta(m *metav1.ObjectMeta, labels ...string) {
 	*m = metav1.ObjectMeta{

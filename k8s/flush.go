@@ -122,7 +122,7 @@ func (t *Tracker) flushService(s *service, changed map[PortName]*ServicePort) {
 
 // servicePort computes one port: endpoints in force, and for each frontend what becomes of it.
 func (t *Tracker) servicePort(s *service, p *portDef, warnings *[]Warning) *ServicePort {
-	port := &ServicePort{Name: p.name, AffinitySeconds: p.affinity, Frontends: make([]Frontend, len(p.frontends))}
+	port := &ServicePort{Name: p.name, AffinitySeconds: p.affinity, PreserveDestination: p.preserve, Frontends: make([]Frontend, len(p.frontends))}
 	node := &t.model.Node
 	all := s.candidates(p.name, node.Name)
 	port.ClusterEndpoints, port.LocalEndpoints = inForce(all, node.Name, node.Zone)
@@ -163,7 +163,7 @@ func (t *Tracker) warnService(s *service, conflicts []Warning) {
 
 // equal reports whether two states of a Service port are the same.
 func (s *ServicePort) equal(o *ServicePort) bool {
-	return s.Name == o.Name && s.AffinitySeconds == o.AffinitySeconds &&
+	return s.Name == o.Name && s.AffinitySeconds == o.AffinitySeconds && s.PreserveDestination == o.PreserveDestination &&
 		slices.Equal(s.ClusterEndpoints, o.ClusterEndpoints) && slices.Equal(s.LocalEndpoints, o.LocalEndpoints) &&
 		slices.Equal(s.Serving, o.Serving) &&
 		slices.EqualFunc(s.Frontends, o.Frontends, func(a, b Frontend) bool {

@@ -138,6 +138,9 @@ type Frontend struct {
 type ServicePort struct {
 	Name            PortName
 	AffinitySeconds int // session affinity by client address; 0: none
+	// PreserveDestination asks for packets with the load balancer's address as destination (annotation
+	// preserve-destination, for Windows nodes).
+	PreserveDestination bool
 	// ClusterEndpoints and LocalEndpoints are the endpoints in force for traffic with that policy on
 	// this node, after readiness, termination and topology; each sorted by address and port, without duplicates.
 	ClusterEndpoints []Endpoint

@@ -112,6 +112,9 @@ func modelText(m *Model) string {
 		if p.AffinitySeconds > 0 {
 			fmt.Fprintf(&b, " affinity=%ds", p.AffinitySeconds)
 		}
+		if p.PreserveDestination {
+			b.WriteString(" preserve-destination")
+		}
 		fmt.Fprintf(&b, "\n  cluster %s\n  local   %s\n", endpointTexts(p.ClusterEndpoints), endpointTexts(p.LocalEndpoints))
 		for _, f := range p.Frontends {
 			at := fmt.Sprintf("*:%d", f.Port)

@@ -15,6 +15,9 @@ import (
 // labelServiceProxyName selects the proxy that serves a Service.
 const labelServiceProxyName = "service.kubernetes.io/service-proxy-name"
 
+// annotationPreserveDestination is what kube-proxy's Windows mode reads (ServicePort.PreserveDestination).
+const annotationPreserveDestination = "preserve-destination"
+
 // service is what the tracker knows of one Service name: the object, if there is one, and the EndpointSlices
 // that name it, if there are any.
 type service struct {
@@ -42,6 +45,7 @@ type serviceDef struct {
 type portDef struct {
 	name      PortName
 	affinity  int
+	preserve  bool
 	frontends []frontendDef
 }
 
@@ -126,6 +130,7 @@ func (d *serviceDef) addPorts(o *v1.Service, f Family, shared []frontendDef, ext
 		port := portDef{
 			name:     PortName{ServiceName{o.Namespace, o.Name}, p.Name, protocolOf(p.Protocol), f},
 			affinity: affinity,
+			preserve: o.Annotations[annotationPreserveDestination] == "true",
 		}
 		if slices.ContainsFunc(d.ports, func(q portDef) bool { return q.name == port.name }) {
 			d.warn(path.Child("name"), "another port has the name %q and protocol %s: this one is not served", p.Name, port.name.Protocol)

@@ -42,12 +42,6 @@ func (p *Plane) facts() (*plan.Facts, error) {
 		p.network = network.ID
 		clear(p.named)
 	}
-	if p.opts.PreserveDestination != nil {
-		f.PreserveDestination = map[k8s.ServiceName]bool{}
-		for _, name := range p.inputs.services() {
-			f.PreserveDestination[name] = p.opts.PreserveDestination(name)
-		}
-	}
 	node := p.inputs.nodeNow()
 	f.NodeIP = nodeIPv4(&node)
 	if network.Overlay() {

@@ -24,11 +24,5 @@ func PlanOffline(model *k8s.Model, opts Options) ([]byte, error) {
 		f.Network.Type = hns.NetworkOverlay
 	}
 	f.NodeIP = nodeIPv4(&model.Node)
-	if opts.PreserveDestination != nil {
-		f.PreserveDestination = map[k8s.ServiceName]bool{}
-		for name := range model.Ports {
-			f.PreserveDestination[name.ServiceName] = opts.PreserveDestination(name.ServiceName)
-		}
-	}
 	return plan.New(model.Ports, model.HealthChecks, f).JSON(f, nil)
 }

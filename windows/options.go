@@ -33,8 +33,6 @@ type Options struct {
 	SourceVIPEndpoint string
 	// HostMAC is the MAC address of the interface that has the node's address; "": it is looked up.
 	HostMAC string
-	// PreserveDestination tells Services annotated preserve-destination=true; nil: none is.
-	PreserveDestination func(k8s.ServiceName) bool
 	// Report is told of everything a Service asks for and HNS cannot do, once for each reason; nil: nobody is. It is called
 	// on the goroutine of Run and must not block.
 	Report func(service k8s.ServiceName, reason string)

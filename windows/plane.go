@@ -129,19 +129,6 @@ func (in *inputs) wanted(facts *plan.Facts) *plan.Wanted {
 	return plan.New(in.ports, in.checks, facts)
 }
 
-func (in *inputs) services() (names []k8s.ServiceName) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	seen := map[k8s.ServiceName]bool{}
-	for n := range in.ports {
-		if !seen[n.ServiceName] {
-			seen[n.ServiceName] = true
-			names = append(names, n.ServiceName)
-		}
-	}
-	return names
-}
-
 func (in *inputs) nodeNow() k8s.Node {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -27,8 +27,6 @@ type Facts struct {
 	HealthEndpoint netip.Addr
 	// HealthzPort is where the health checks of Services without a port of their own are forwarded to; 0: nowhere.
 	HealthzPort uint16
-	// PreserveDestination are the Services annotated preserve-destination=true.
-	PreserveDestination map[k8s.ServiceName]bool
 }
 
 // features gives what this HNS can do.

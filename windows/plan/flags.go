@@ -59,7 +59,7 @@ func (b *builder) distribution(sp *k8s.ServicePort) uint32 {
 // preserve reports whether packets to a frontend are to arrive with the load balancer's address as destination; NodePorts
 // of such a Service, which its health checks use, then lead to this node's endpoints only.
 func (b *builder) preserve(sp *k8s.ServicePort, f *k8s.Frontend) bool {
-	if f.Type != k8s.LoadBalancer && f.Type != k8s.NodePort || !b.facts.PreserveDestination[sp.Name.ServiceName] {
+	if f.Type != k8s.LoadBalancer && f.Type != k8s.NodePort || !sp.PreserveDestination {
 		return false
 	}
 	if !b.features.DSR {

@@ -3,9 +3,11 @@ package plan
 import (
 	"encoding/json"
 	"flag"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -63,7 +65,6 @@ func TestShapes(t *testing.T) {
 		"l2bridge": func(*Facts) {},
 		"l2bridge-dsr-health-preserve": func(f *Facts) {
 			f.EnableDSR, f.HealthEndpoint, f.HealthzPort = true, addr("10.244.1.2"), 10256
-			f.PreserveDestination = map[k8s.ServiceName]bool{{Namespace: "default", Name: "lb"}: true, {Namespace: "default", Name: "lb-local"}: true}
 		},
 		"overlay": func(f *Facts) { f.Network.Type, f.SourceVIP = hns.NetworkOverlay, addr("10.244.1.2") },
 		"old":     func(f *Facts) { f.Version = hns.Version{Major: 9, Minor: 2} },
@@ -72,7 +73,11 @@ func TestShapes(t *testing.T) {
 			NodeIP: addr("192.168.1.11"), HostMAC: "00:15:5d:00:00:01"}
 		f.Network.RemoteSubnets = []hns.RemoteSubnet{{Prefix: netip.MustParsePrefix("10.244.2.0/24"), Provider: addr("192.168.1.12")}}
 		change(f)
-		got, err := New(model.Ports, model.HealthChecks, f).JSON(f, nil)
+		ports := model.Ports
+		if strings.HasSuffix(name, "preserve") {
+			ports = preserving(ports, "lb", "lb-local")
+		}
+		got, err := New(ports, model.HealthChecks, f).JSON(f, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -123,4 +128,17 @@ func TestPlanIsConsistent(t *testing.T) {
 			}
 		}
 	}
+}
+
+// preserving gives the ports with those of the named Services as if they had the annotation preserve-destination.
+func preserving(ports map[k8s.PortName]*k8s.ServicePort, services ...string) map[k8s.PortName]*k8s.ServicePort {
+	ports = maps.Clone(ports)
+	for n, sp := range ports {
+		if slices.Contains(services, n.Name) {
+			changed := *sp
+			changed.PreserveDestination = true
+			ports[n] = &changed
+		}
+	}
+	return ports
 }
