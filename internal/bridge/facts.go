@@ -45,7 +45,7 @@ func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Conf
 			case on:
 				cfg.NodeMAC = toMAC(sw.LocalMAC)
 				if cfg.GatewayMAC.IsZero() {
-					cfg.GatewayMAC = gatewayMAC(sw.Bridge)
+					cfg.GatewayMAC = gatewayMAC(sw.Bridge, false)
 				}
 			case err == nil:
 				cfg.NodeElsewhere = len(cfg.NodeIPs) > 0

@@ -9,8 +9,8 @@ import (
 )
 
 // gatewayMAC asks the kernel for the MAC of the router behind an interface: the next hop of a default route. The zero MAC
-// means unknown; the kernel then asks the router, and a later call knows more.
-func gatewayMAC(ifname string) flow.MAC {
+// means unknown; with ask the kernel then asks the router, and a later call knows more.
+func gatewayMAC(ifname string, ask bool) flow.MAC {
 	link, err := netlink.LinkByName(ifname)
 	if err != nil {
 		return flow.MAC{}
@@ -33,7 +33,9 @@ func gatewayMAC(ifname string) flow.MAC {
 					return flow.MAC(n.HardwareAddr)
 				}
 			}
-			resolve(link.Attrs().Index, family, r.Gw)
+			if ask {
+				resolve(link.Attrs().Index, family, r.Gw)
+			}
 		}
 	}
 	return flow.MAC{}

@@ -5,4 +5,4 @@ package bridge
 import "github.com/nkp-proxy/nkp/pipeline/flow"
 
 // gatewayMAC is known on Linux only, where Open vSwitch bridges are.
-func gatewayMAC(string) flow.MAC { return flow.MAC{} }
+func gatewayMAC(string, bool) flow.MAC { return flow.MAC{} }

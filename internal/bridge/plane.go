@@ -136,8 +136,8 @@ func (p *Plane) loop(ctx context.Context) error {
 			retry = time.After(max(0, time.Until(t)))
 		}
 		var look <-chan time.Time
-		if p.looks < gatewayLooks && p.conn != nil && p.wantsGateway() && p.gateway.IsZero() {
-			look = time.After(gatewayPause)
+		if p.looks < gatewayLooks && p.installed != nil && p.wantsGateway() && p.gateway.IsZero() {
+			look = time.After(time.Duration(p.looks) * gatewayPause)
 		}
 		select {
 		case <-ctx.Done():
@@ -223,11 +223,12 @@ func (p *Plane) reconfigure(ctx context.Context) {
 	p.checkRoutes()
 }
 
-// The router can be asked for only once the bridge lets the question through: how often and at what pauses nkp looks at the
-// start whether it has answered. Later it looks every CountPeriod.
+// The router is asked for once the bridge lets the question through: at once then, since the kernel would repeat a lost one
+// only after a second. How often nkp looks at first whether it has answered, and how the pauses grow; later it looks every
+// CountPeriod.
 const (
-	gatewayLooks = 30
-	gatewayPause = 100 * time.Millisecond
+	gatewayLooks = 20
+	gatewayPause = 10 * time.Millisecond
 )
 
 // wantsGateway tells whether the router's MAC is to be found out.
@@ -240,7 +241,7 @@ func (p *Plane) checkGateway(ctx context.Context) {
 	if !p.wantsGateway() {
 		return
 	}
-	if m := gatewayMAC(p.set.Bridge); !m.IsZero() && m != p.gateway {
+	if m := gatewayMAC(p.set.Bridge, true); !m.IsZero() && m != p.gateway {
 		p.reconfigure(ctx)
 	}
 }
