@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -116,7 +117,9 @@ func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model) {
 	}
 	a.spawn(func(ctx context.Context) error {
 		if err := p.Run(ctx); err != nil {
-			a.log.Error("iptables does not serve the node's own traffic; the bridge goes on", "error", err)
+			text := fmt.Sprintf("iptables does not serve the node's own traffic; the bridge goes on: %v", err)
+			a.log.Error(text)
+			_ = a.ask(ctx, func() { a.besides, a.iptables = text, nil }) // fails only when all ends
 		}
 		return nil
 	})
