@@ -46,6 +46,9 @@ func restConfig(opts APIOptions) (cfg *rest.Config, url string, err error) {
 	if err != nil {
 		return nil, "", err
 	}
+	if cfg.ExecProvider != nil {
+		return nil, "", fmt.Errorf("kubeconfig %s: user: exec: credentials come from a program (%s), and nkp runs none: use tokenFile, or client-certificate and client-key", opts.Kubeconfig, cfg.ExecProvider.Command)
+	}
 	base, _, err := rest.DefaultServerUrlFor(cfg)
 	if err != nil {
 		return nil, "", fmt.Errorf("address of the API server: %w", err)
@@ -56,6 +59,7 @@ func restConfig(opts APIOptions) (cfg *rest.Config, url string, err error) {
 	cfg.AcceptContentTypes = cfg.ContentType + "," + runtime.ContentTypeJSON
 	cfg.WarningHandler = rest.NoWarnings{}
 	cfg.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext
+	cfg.Wrap(limitAnswers)
 	noticeSilence()
 	return cfg, base.Scheme + "://" + base.Host, nil
 }

@@ -83,6 +83,9 @@ func oldVersion(err error) bool {
 
 // away reports an error that passes by itself or by an operator's hand, such as a server that starts, or missing rights.
 func away(err error) bool {
+	if errors.Is(err, errLonger) {
+		return false
+	}
 	if status := apierrors.APIStatus(nil); !errors.As(err, &status) {
 		return true
 	}

@@ -75,27 +75,46 @@ func inForce(all []candidate, node, zone string) (cluster, local []Endpoint) {
 	return cluster, local
 }
 
-// topology gives the choice among ready endpoints that their hints make for this node: hints count only if
-// every ready endpoint has some, and some name this node (or its zone).
-func topology(all []candidate, node, zone string) func(*candidate) bool {
-	forNode := func(c *candidate) bool { return c.ready && slices.Contains(c.hinted().forNodes, node) }
-	forZone := func(c *candidate) bool { return c.ready && slices.Contains(c.hinted().forZones, zone) }
+// hintKind is the kind of topology hints that choose among ready endpoints.
+type hintKind uint8
+
+const (
+	noHint hintKind = iota
+	nodeHint
+	zoneHint
+)
+
+// hintsInForce tells which hints choose for this node: they count only if every ready endpoint has some, and some name
+// this node (or its zone).
+func hintsInForce(all []candidate, node, zone string) hintKind {
 	allNodes, anyNode, allZones, anyZone := true, false, true, false
 	for i := range all {
 		c := &all[i]
 		if !c.ready {
 			continue
 		}
-		allNodes = allNodes && len(c.hinted().forNodes) > 0
-		anyNode = anyNode || forNode(c)
-		allZones = allZones && len(c.hinted().forZones) > 0
-		anyZone = anyZone || forZone(c)
+		h := c.hinted()
+		allNodes = allNodes && len(h.forNodes) > 0
+		anyNode = anyNode || slices.Contains(h.forNodes, node)
+		allZones = allZones && len(h.forZones) > 0
+		anyZone = anyZone || slices.Contains(h.forZones, zone)
 	}
 	switch {
 	case allNodes && anyNode:
-		return forNode
+		return nodeHint
 	case allZones && anyZone:
-		return forZone
+		return zoneHint
+	}
+	return noHint
+}
+
+// topology gives the choice among ready endpoints that their hints make for this node.
+func topology(all []candidate, node, zone string) func(*candidate) bool {
+	switch hintsInForce(all, node, zone) {
+	case nodeHint:
+		return func(c *candidate) bool { return c.ready && slices.Contains(c.hinted().forNodes, node) }
+	case zoneHint:
+		return func(c *candidate) bool { return c.ready && slices.Contains(c.hinted().forZones, zone) }
 	}
 	return func(c *candidate) bool { return c.ready }
 }

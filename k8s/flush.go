@@ -26,6 +26,7 @@ func (t *Tracker) Flush() (*Model, Changes) {
 		}
 		t.flushService(s, changes.Ports)
 		t.flushHealth(s, changes.HealthChecks)
+		changes.Triggers = append(changes.Triggers, s.takeTriggers(changes.Ports)...)
 		if s.def == nil && len(s.slices) == 0 {
 			delete(t.services, name)
 		}

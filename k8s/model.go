@@ -251,6 +251,8 @@ type Changes struct {
 	Ports map[PortName]*ServicePort
 	// HealthChecks holds, for every Service whose health check is new, changed or gone, its newer state; nil: gone.
 	HealthChecks map[ServiceName]*HealthCheck
+	// Triggers are what made the endpoints in Ports change, as far as known: one for each EndpointSlice that came.
+	Triggers []Trigger
 	// Node is set when Model.Node, Model.Detector or Model.ServiceCIDRs differ.
 	Node bool
 }

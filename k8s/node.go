@@ -93,6 +93,10 @@ func (t *Tracker) node() Node {
 	if facts := t.nodes[t.opts.NodeName]; facts != nil {
 		n = facts.Node
 	}
+	if ip := t.opts.PrimaryIP; ip.IsValid() && !ip.IsUnspecified() {
+		others := slices.DeleteFunc(slices.Clone(n.IPs), func(o netip.Addr) bool { return FamilyOf(o) == FamilyOf(ip) })
+		n.IPs = append([]netip.Addr{ip}, others...)
+	}
 	if len(t.opts.NodeIPs) > 0 {
 		n.IPs = slices.Clone(t.opts.NodeIPs)
 	}

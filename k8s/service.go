@@ -29,6 +29,7 @@ type service struct {
 
 	ports     []portDef  // with the frontends that this node serves
 	published []PortName // what the model holds of this Service
+	triggers  []Trigger  // of the slices that came since the last Flush
 }
 
 // serviceDef is a Service object reduced to what the model needs.
@@ -39,6 +40,9 @@ type serviceDef struct {
 	// healthCheckPort is where load balancers ask about local endpoints; 0: nowhere.
 	healthCheckPort uint16
 	warnings        []Warning
+
+	unserved      []unservedDef // addresses that are not served here; nearly always none
+	unservedPorts []unservedPort
 }
 
 // portDef is one Service port in one family before endpoints are known.
@@ -58,6 +62,7 @@ type frontendDef struct {
 // newServiceDef reads a Service. It trusts nothing: what the API server would have refused is left out with a warning.
 func newServiceDef(o *v1.Service, origin Origin, opts *Options) *serviceDef {
 	d := &serviceDef{origin: origin, created: o.CreationTimestamp.Time}
+	d.noteUnserved(o, opts)
 	if !selected(o, opts.ServiceProxyName) || o.Spec.Type == v1.ServiceTypeExternalName ||
 		o.Spec.ClusterIP == v1.ClusterIPNone {
 		return d

@@ -29,6 +29,9 @@ type Options struct {
 	ServiceCIDRs []netip.Prefix
 	// NodeIPs, if any, are the addresses of this node; those of the Node object are then ignored.
 	NodeIPs []netip.Addr
+	// PrimaryIP takes the place of the Node object's addresses of its family, as kube-proxy's bind address does. One that is
+	// unspecified (0.0.0.0, ::) takes nobody's.
+	PrimaryIP netip.Addr
 	// Families are the address families that are served; none: both.
 	Families []Family
 	// IgnoreExternalIPs leaves out the externalIPs of Services (kube-proxy's gate AllowServiceExternalIPs, off).
@@ -167,6 +170,7 @@ func (t *Tracker) SetEndpointSlice(o *discoveryv1.EndpointSlice, origin Origin) 
 	}
 	s := t.service(owner)
 	s.slices[o.Name] = newSlice(o, origin, &t.opts)
+	s.noteTrigger(o, s.slices[o.Name].family)
 	s.order = nil
 	t.sliceOf[key] = owner
 	t.dirty[owner] = struct{}{}
@@ -183,7 +187,7 @@ func (t *Tracker) DeleteEndpointSlice(namespace, name string) {
 	delete(t.sliceOf, key)
 	s := t.services[owner]
 	delete(s.slices, name)
-	s.order = nil
+	s.order, s.triggers = nil, nil // a trigger of before says nothing about a deletion
 	t.dirty[owner] = struct{}{}
 }
 

@@ -1,0 +1,131 @@
+package k8s
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// EndpointState is one address and port of a Service port's EndpointSlices, in force or not, and why not.
+type EndpointState struct {
+	Addr netip.AddrPort
+	// Node is where the endpoint runs and Zone that node's zone; "" if unknown.
+	Node, Zone string
+	// Pod is namespace/name of the endpoint's pod; "" if unknown, which it is for now: slices are held without it.
+	Pod                                string
+	Local, Ready, Serving, Terminating bool
+	// InCluster and InLocal tell whether it is in force for traffic with policy Cluster and Local.
+	InCluster, InLocal bool
+	// Why and WhyLocal say why it is not in force under policy Cluster and Local; "" if it is.
+	Why, WhyLocal string
+}
+
+// EndpointStates gives all endpoints of a Service port, sorted by address and port, each once; nil if there is no such
+// port. Nothing is kept for it: it is computed from the slices as the last Flush saw them, at the cost of one Service.
+func (t *Tracker) EndpointStates(name PortName) []EndpointState {
+	s := t.services[name.ServiceName]
+	port := t.model.Ports[name]
+	if s == nil || port == nil {
+		return nil
+	}
+	node := &t.model.Node
+	all := s.candidates(name, node.Name)
+	hints := hintsInForce(all, node.Name, node.Zone)
+	cluster, local := inForce(all, node.Name, node.Zone)
+	states := make([]EndpointState, 0, len(all))
+	for i := range all {
+		c := &all[i]
+		e := EndpointState{
+			Addr: c.at, Node: c.node, Local: c.local, Ready: c.ready, Serving: c.serving, Terminating: c.terminating,
+			InCluster: holds(cluster, c.at), InLocal: holds(local, c.at),
+		}
+		if n := t.nodes[c.node]; n != nil {
+			e.Zone = n.Zone
+		}
+		if !e.InCluster {
+			e.Why = c.whyNot(hints)
+		}
+		if !e.InLocal {
+			e.WhyLocal = c.whyNotLocal()
+		}
+		states = append(states, e)
+	}
+	return states
+}
+
+func holds(list []Endpoint, at netip.AddrPort) bool {
+	for i := range list {
+		if list[i].Addr == at {
+			return true
+		}
+	}
+	return false
+}
+
+// whyNot says why an endpoint that is not in force under policy Cluster is not.
+func (c *candidate) whyNot(hints hintKind) string {
+	switch {
+	case c.ready && hints == nodeHint:
+		return "for " + counted("node", c.hinted().forNodes) + " (traffic distribution)"
+	case c.ready && hints == zoneHint:
+		return "for " + counted("zone", c.hinted().forZones) + " (topology hints)"
+	}
+	return c.notReady()
+}
+
+// whyNotLocal says why an endpoint that is not in force under policy Local is not.
+func (c *candidate) whyNotLocal() string {
+	switch {
+	case c.local:
+		return c.notReady()
+	case c.node == "":
+		return "on no known node"
+	}
+	return "on " + c.node
+}
+
+// notReady says what keeps an endpoint out that is not ready.
+func (c *candidate) notReady() string {
+	switch {
+	case c.fallback():
+		return "terminating, and others are ready"
+	case c.terminating && !c.serving:
+		return "terminating, no longer serving"
+	}
+	return "not ready"
+}
+
+// counted gives "zone b" or "zones b, c".
+func counted(what string, names []string) string {
+	if len(names) != 1 {
+		what += "s"
+	}
+	return what + " " + strings.Join(names, ", ")
+}
+
+// SliceState sums up the EndpointSlices of a Service in one family: where a Service port has no endpoint at all, it tells why.
+type SliceState struct {
+	Slices, Endpoints int
+	Ports             []string // name/protocol of the slices' ports, sorted, each once
+}
+
+// SliceState sums up the EndpointSlices that a Service port's endpoints come from.
+func (t *Tracker) SliceState(name PortName) (sum SliceState) {
+	s := t.services[name.ServiceName]
+	if s == nil {
+		return sum
+	}
+	for _, sl := range s.slices {
+		if sl.family != name.Family {
+			continue
+		}
+		sum.Slices++
+		sum.Endpoints += len(sl.endpoints)
+		for _, p := range sl.ports {
+			sum.Ports = append(sum.Ports, p.name+"/"+string(p.protocol))
+		}
+	}
+	slices.Sort(sum.Ports)
+	sum.Ports = slices.Compact(sum.Ports)
+	return sum
+}

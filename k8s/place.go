@@ -1,0 +1,42 @@
+package k8s
+
+import "net/netip"
+
+// Place is where an address is in the cluster, as far as the objects tell.
+type Place struct {
+	Node   string // the node's name; "" if unknown
+	IsNode bool   // it is an address of the Node itself, or of this node's interfaces
+}
+
+// PlaceOf finds an address among those of Nodes and endpoints, and in the pod ranges of Nodes. It looks at every
+// EndpointSlice: for questions of people, not of packets. An API source gives this node's Node alone.
+func (t *Tracker) PlaceOf(ip netip.Addr) Place {
+	for _, a := range t.model.Node.Local {
+		if a == ip {
+			return Place{t.model.Node.Name, true}
+		}
+	}
+	inRange := ""
+	for name, n := range t.nodes {
+		for _, a := range n.IPs {
+			if a == ip {
+				return Place{name, true}
+			}
+		}
+		for _, p := range n.PodCIDRs {
+			if p.Contains(ip) {
+				inRange = name
+			}
+		}
+	}
+	for _, s := range t.services {
+		for _, sl := range s.slices {
+			for i := range sl.endpoints {
+				if e := &sl.endpoints[i]; e.addr == ip && e.node != "" {
+					return Place{Node: e.node}
+				}
+			}
+		}
+	}
+	return Place{Node: inRange}
+}

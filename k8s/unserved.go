@@ -1,0 +1,114 @@
+package k8s
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// Unserved is an address and port of a Service that a person would take for a frontend, and why it is none on this node.
+type Unserved struct {
+	Service PortName
+	Type    FrontendType
+	Addr    netip.AddrPort // the zero Addr with a port: every address of the node (NodePort)
+	Why     string
+}
+
+// unservedDef is Unserved as a Service's definition holds it: nearly all have none.
+type unservedDef struct {
+	typ  FrontendType
+	addr netip.Addr // the zero Addr: NodePort
+	why  string
+}
+
+// Unserved gives what Services have at an address, port and protocol without being served there by this proxy: they are
+// for another proxy, the load balancer keeps the address to itself (ipMode Proxy), or a setting leaves them out.
+// Frontends that are shadowed or restricted to other addresses of the node are not among them: they are in the Model.
+// Any NodePort counts if local is set. It looks at every Service: for questions of people, not of packets.
+func (t *Tracker) Unserved(at netip.AddrPort, protocol Protocol, local bool) []Unserved {
+	var list []Unserved
+	for _, s := range t.services {
+		if s.def == nil {
+			continue
+		}
+		for i := range s.def.unserved {
+			u := &s.def.unserved[i]
+			for _, p := range s.def.unservedPorts {
+				if p.name.Protocol != protocol || p.name.Family != FamilyOf(at.Addr()) {
+					continue
+				}
+				switch {
+				case u.typ == NodePort && local && p.nodePort == at.Port() && p.nodePort != 0,
+					u.typ != NodePort && u.addr == at.Addr() && p.port == at.Port():
+					list = append(list, Unserved{p.name, u.typ, netip.AddrPortFrom(u.addr, at.Port()), u.why})
+				}
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b Unserved) int { return cmp.Or(a.Service.Compare(b.Service), cmp.Compare(a.Type, b.Type)) })
+	return list
+}
+
+// unservedPort is a port of a Service that has an unserved address.
+type unservedPort struct {
+	name           PortName
+	port, nodePort uint16
+}
+
+// noteUnserved enters into the definition which addresses of the Service are not served, and why.
+func (d *serviceDef) noteUnserved(o *v1.Service, opts *Options) {
+	if o.Spec.Type == v1.ServiceTypeExternalName || o.Spec.ClusterIP == v1.ClusterIPNone {
+		return
+	}
+	other := ""
+	if !selected(o, opts.ServiceProxyName) {
+		if label, ok := o.Labels[labelServiceProxyName]; ok {
+			other = "another proxy serves it: its label " + labelServiceProxyName + " is " + quote(label)
+		} else {
+			other = "another proxy serves it: it has no label " + labelServiceProxyName
+		}
+		d.noteAddresses(ClusterIP, append([]string{o.Spec.ClusterIP}, o.Spec.ClusterIPs...), other)
+		d.unserved = append(d.unserved, unservedDef{typ: NodePort, why: other})
+	}
+	switch {
+	case other != "":
+		d.noteAddresses(ExternalIP, o.Spec.ExternalIPs, other)
+	case opts.IgnoreExternalIPs:
+		d.noteAddresses(ExternalIP, o.Spec.ExternalIPs, "externalIPs are switched off (feature gate AllowServiceExternalIPs)")
+	}
+	for i := range o.Status.LoadBalancer.Ingress {
+		ing := &o.Status.LoadBalancer.Ingress[i]
+		switch {
+		case other != "":
+			d.noteAddresses(LoadBalancer, []string{ing.IP}, other)
+		case ing.IPMode != nil && *ing.IPMode != v1.LoadBalancerIPModeVIP:
+			d.noteAddresses(LoadBalancer, []string{ing.IP}, "the load balancer wants the traffic itself: its ingress has ipMode "+string(*ing.IPMode))
+		}
+	}
+	if len(d.unserved) > 0 {
+		d.noteUnservedPorts(o)
+	}
+}
+
+func (d *serviceDef) noteAddresses(typ FrontendType, texts []string, why string) {
+	for _, text := range texts {
+		if a, ok := parseAddr(text); ok {
+			u := unservedDef{typ, a, why}
+			if n := len(d.unserved); n == 0 || d.unserved[n-1] != u { // clusterIPs repeats clusterIP
+				d.unserved = append(d.unserved, u)
+			}
+		}
+	}
+}
+
+func (d *serviceDef) noteUnservedPorts(o *v1.Service) {
+	for i := range o.Spec.Ports {
+		p := &o.Spec.Ports[i]
+		for _, f := range []Family{IPv4, IPv6} {
+			name := PortName{ServiceName{o.Namespace, o.Name}, p.Name, protocolOf(p.Protocol), f}
+			d.unservedPorts = append(d.unservedPorts, unservedPort{name, uint16(p.Port), uint16(p.NodePort)})
+		}
+	}
+}
