@@ -2,9 +2,12 @@ package ofctrl
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -15,9 +18,14 @@ type ClientOptions struct {
 	// connection is closed and made anew. Its context ends with Run's and with the connection.
 	OnConnect func(context.Context, *Conn) error
 	// MinBackoff and MaxBackoff bound the pause between attempts, which doubles from the one to the other and
-	// of which up to half is left to chance (0 means 100 ms and 15 s).
+	// of which up to half is left to chance (0 means 100 ms and 15 s). Where a unix socket has nobody who listens
+	// the pause is absentPause instead.
 	MinBackoff, MaxBackoff time.Duration
 }
+
+// absentPause is between two looks for a switch on this machine that is not there. A look costs microseconds; and while
+// ovs-vswitchd is restarted each moment until the flows are back is an outage.
+const absentPause = 20 * time.Millisecond
 
 // Client keeps a connection to a bridge. Several may run in one process.
 type Client struct {
@@ -68,24 +76,44 @@ func (c *Client) Conn() *Conn {
 // Run keeps the connection until ctx ends, whose error it gives. It must run only once.
 func (c *Client) Run(ctx context.Context) error {
 	pause := c.opts.MinBackoff
+	said := "" // the last warning, so that one is not repeated fifty times a second
 	for ctx.Err() == nil {
 		good, err := c.once(ctx)
 		if ctx.Err() != nil {
 			break
 		}
 		if good {
-			pause = c.opts.MinBackoff
+			pause, said = c.opts.MinBackoff, ""
 		}
-		c.opts.Log.Warn("openflow channel is down", "target", c.target.String(), "error", err)
-		wait := time.NewTimer(pause/2 + rand.N(pause/2+1))
-		select {
-		case <-ctx.Done():
-		case <-wait.C:
+		if text := err.Error(); !absent(err) || text != said {
+			c.opts.Log.Warn("openflow channel is down", "target", c.target.String(), "error", err)
+			said = text
 		}
-		wait.Stop()
+		if absent(err) {
+			sleep(ctx, absentPause)
+			continue
+		}
+		sleep(ctx, pause/2+rand.N(pause/2+1))
 		pause = min(2*pause, c.opts.MaxBackoff)
 	}
 	return ctx.Err()
+}
+
+// absent tells whether there is no socket, or nobody listens on it. What is reached over a network is never absent: there a
+// look costs others something.
+func absent(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial" && op.Net == "unix" &&
+		(errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED))
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	wait := time.NewTimer(d)
+	defer wait.Stop()
+	select {
+	case <-ctx.Done():
+	case <-wait.C:
+	}
 }
 
 // once makes a connection and stays until it ends. good says that it was of use.

@@ -355,12 +355,16 @@ func TestCounters(t *testing.T) {
 	if err != nil || all.Flows != 602 {
 		t.Errorf("%+v, %v", all, err)
 	}
-	byCookie, err := c.FlowCounters(t.Context(), ownCookie, ownMask)
-	if err != nil || len(byCookie) != 301 || byCookie[ownCookie|7].Flows != 2 {
-		t.Errorf("%v, %v", byCookie, err)
+	everywhere, err := c.TableCounters(t.Context(), allTables, ownCookie, ownMask)
+	if err != nil || len(everywhere) != 601 {
+		t.Errorf("%d flows, %v", len(everywhere), err)
 	}
-	if k := byCookie[ownCookie|0xabc]; k != (Counters{Flows: 1, Packets: 3, Bytes: 3 * uint64(len(frame))}) {
-		t.Errorf("%+v", k)
+	first, err := c.TableCounters(t.Context(), 0, ownCookie|0xabc, ^uint64(0))
+	if err != nil || len(first) != 1 || first[0] != (FlowCounter{Cookie: ownCookie | 0xabc, Priority: 7, Packets: 3, Size: 3 * uint64(len(frame))}) {
+		t.Errorf("%+v, %v", first, err)
+	}
+	if others, err := c.TableCounters(t.Context(), 7, ownCookie, ownMask); err != nil || len(others) != 0 {
+		t.Errorf("somebody else's flow is counted: %+v, %v", others, err)
 	}
 	groups, err := c.GroupCounters(t.Context(), groupLo+10, groupLo+19)
 	if err != nil || len(groups) != 10 || len(groups[groupLo+10].Buckets) != 10 {

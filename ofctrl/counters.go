@@ -39,19 +39,27 @@ func (c *Conn) FlowCount(ctx context.Context, cookie, mask uint64) (Counters, er
 	return out, err
 }
 
-// FlowCounters gives packets and bytes of the flows whose cookie is cookie in the bits of mask, summed up by cookie.
-func (c *Conn) FlowCounters(ctx context.Context, cookie, mask uint64) (map[uint64]Counters, error) {
-	out := map[uint64]Counters{}
+// FlowCounter are the numbers of one flow. Size is in bytes of Ethernet frames, without their checksum.
+type FlowCounter struct {
+	Cookie   uint64
+	Priority uint16
+	Packets  uint64
+	Size     uint64
+}
+
+// TableCounters gives the counters of the flows of one table whose cookie is cookie in the bits of mask. Open vSwitch
+// learns of packets in its datapath about once a second, so that they are as old as that.
+func (c *Conn) TableCounters(ctx context.Context, table uint8, cookie, mask uint64) ([]FlowCounter, error) {
+	var out []FlowCounter
 	err := c.ask(ctx, mpFlowDesc, 1, func(b []byte, _ int) ([]byte, error) {
-		return flowRequest(b, allTables, cookie, mask)
+		return flowRequest(b, table, cookie, mask)
 	}, func(b []byte) error {
 		for len(b) > 0 {
 			cookie, packets, size, n, err := flowNumbers(b)
 			if err != nil {
 				return err
 			}
-			k := out[cookie]
-			out[cookie] = Counters{Flows: k.Flows + 1, Packets: k.Packets + packets, Bytes: k.Bytes + size}
+			out = append(out, FlowCounter{Cookie: cookie, Priority: u16(b[6:]), Packets: packets, Size: size})
 			b = b[n:]
 		}
 		return nil

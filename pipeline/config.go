@@ -47,6 +47,8 @@ type Config struct {
 	MasqueradeAll bool
 	// LocalDelivery sends Service packets straight to pods on this bridge, past the gateway.
 	LocalDelivery bool
+	// Counters counts connections, packets and bytes of every Service port, by three flows each.
+	Counters bool
 	// Pods are the pods on this bridge.
 	Pods []Pod
 	// NoMeter leaves out the meter on rejects, for switches without meters.
@@ -62,7 +64,7 @@ const DefaultRejectRate = 1000
 func (c *Config) sameForServices(o *Config) bool {
 	return c.Layout == o.Layout && slices.Equal(c.NodeIPs, o.NodeIPs) &&
 		slices.Equal(c.LocalIPs, o.LocalIPs) && c.NodeElsewhere == o.NodeElsewhere &&
-		slices.Equal(c.HairpinIPs, o.HairpinIPs) && (c.Uplink == 0) == (o.Uplink == 0) &&
+		slices.Equal(c.HairpinIPs, o.HairpinIPs) && c.Counters == o.Counters && (c.Uplink == 0) == (o.Uplink == 0) &&
 		c.detects(k8s.IPv4) == o.detects(k8s.IPv4) && c.detects(k8s.IPv6) == o.detects(k8s.IPv6)
 }
 

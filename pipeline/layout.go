@@ -45,6 +45,7 @@ const (
 	tableReject   = 13 // to the controller, which answers
 	tableLearn    = 14 // session affinity: makes the pin
 	tableWide     = 15 // Services with more endpoints than a dp_hash group takes evenly
+	tableCount    = 16 // counters of Services: looked into on the way
 	tableUnSNAT   = 20 // second conntrack lookup of replies to masqueraded traffic
 	tableDeliver  = 30 // L3 of Service packets
 	tableLast     = tableDeliver
@@ -121,7 +122,7 @@ func (l Layout) Groups() (first, last uint32) { return l.GroupBase, l.GroupBase 
 func (l Layout) Tables() []uint8 {
 	var ts []uint8
 	for _, t := range []uint8{tableEntry, tableServices, tableOutput, tablePins, tablePinned, tableRanges, tableReject,
-		tableLearn, tableWide, tableUnSNAT, tableDeliver} {
+		tableLearn, tableWide, tableCount, tableUnSNAT, tableDeliver} {
 		ts = append(ts, l.table(t))
 	}
 	return ts

@@ -25,6 +25,7 @@ func testConfig() Config {
 		Uplink:        1,
 		Detector:      k8s.Detector{CIDRs: []netip.Prefix{prefix("10.0.0.0/16"), prefix("fd00::/32")}},
 		LocalDelivery: true,
+		Counters:      true,
 		Pods: []Pod{
 			{IP: addr("10.0.0.11"), OFPort: 11, MAC: flow.MAC{2, 0, 0, 0, 0, 0x11}},
 			{IP: addr("10.0.0.12"), OFPort: 12, MAC: flow.MAC{2, 0, 0, 0, 0, 0x12}},

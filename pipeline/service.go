@@ -40,6 +40,7 @@ func (b *builder) port(sp *k8s.ServicePort, id uint32) {
 			s.frontend(f)
 		}
 	}
+	s.counters()
 	if sp.AffinitySeconds > 0 {
 		s.affinity()
 	}
@@ -135,12 +136,12 @@ func (s *service) enter(priority uint16, m flow.Match, f *k8s.Frontend, p k8s.Po
 	s.add(tableServices, priority, s.id, m, append([]flow.Action{mark}, s.choose(p)...)...)
 }
 
-// choose picks one endpoint of policy p for a marked packet.
+// choose picks one endpoint of policy p for a marked packet, and counts it.
 func (s *service) choose(p k8s.Policy) []flow.Action {
 	if s.sp.AffinitySeconds > 0 {
-		return []flow.Action{s.resubmit(tablePins), s.resubmit(tablePinned)}
+		return s.counted(s.resubmit(tablePins), s.resubmit(tablePinned))
 	}
-	return []flow.Action{flow.ToGroup{ID: s.group(p)}}
+	return s.counted(flow.ToGroup{ID: s.group(p)})
 }
 
 func (s *service) group(p k8s.Policy) uint32 {

@@ -153,9 +153,9 @@ func (b *builder) serviceDefaults() {
 	// with the mark in its key (ovs_ct_set_mark: a mark that the connection has already is not written to the key).
 	for _, mark := range []uint32{markService, markService | markMasquerade} {
 		bits := flow.Bits{Value: mark, Mask: markService | markMasquerade}
-		note := setMark(mark, markService|markMasquerade)
-		b.add(tableServices, prioEstablished, 0, flow.Match{CTState: established, CTMark: bits}, note, b.resubmit(tableOutput))
-		b.add(tableServices, prioUnanswered, 0, flow.Match{CTState: newConnection, CTMark: bits}, note, b.resubmit(tableOutput))
+		next := append([]flow.Action{setMark(mark, markService|markMasquerade)}, b.counted(b.resubmit(tableOutput))...)
+		b.add(tableServices, prioEstablished, 0, flow.Match{CTState: established, CTMark: bits}, next...)
+		b.add(tableServices, prioUnanswered, 0, flow.Match{CTState: newConnection, CTMark: bits}, next...)
 	}
 	drop := append([]netip.Prefix(nil), b.ServiceCIDRs...)
 	for _, ip := range b.HairpinIPs {

@@ -1,0 +1,113 @@
+package pipeline
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// What a switch holds, read without knowing what it should hold: for tools that look at both.
+
+// Mark is what reg1, and the ct_mark of a connection, says of a packet.
+type Mark struct {
+	Port       uint32 // id of the Service port
+	Service    bool   // it goes through a Service
+	Masquerade bool   // in the name of the node
+	Local      bool   // to endpoints of this node only
+}
+
+// ReadMark takes a value of reg1 or ct_mark apart.
+func ReadMark(v uint32) Mark {
+	return Mark{Port: v >> markIDShift, Service: v&markService != 0, Masquerade: v&markMasquerade != 0, Local: v&markLocal != 0}
+}
+
+// PortOfCookie gives the id of the Service port that a flow belongs to, 0 for shared ones; ours is false for a flow that is
+// not nkp's.
+func (l Layout) PortOfCookie(cookie uint64) (id uint32, ours bool) {
+	own, mask := l.Cookies()
+	return uint32(cookie), cookie&mask == own
+}
+
+// PortObjects gives the cookie (to be matched in all bits) and the first and last group id of a Service port's own objects.
+func (l Layout) PortObjects(id uint32) (cookie uint64, groupLo, groupHi uint32) {
+	lo := l.group(id, 0, 0)
+	return l.cookie(cookieStatic, id), lo, lo + (1<<6 - 1)
+}
+
+// InstalledEndpoints gives the endpoints that new connections of a Service port may get, sorted, as the flows and groups in
+// st have it: of all endpoints, or of those for policy Local.
+func (l Layout) InstalledEndpoints(st *flow.State, id uint32, local bool) []netip.AddrPort {
+	r := installed{Layout: l, State: st, id: id, local: local}
+	for _, kinds := range [][2]uint32{{groupCluster, groupLocal}, {groupAffinityCluster, groupAffinityLocal}} {
+		kind := kinds[0]
+		if local {
+			kind = kinds[1]
+		}
+		r.group(l.group(id, kind, 0))
+	}
+	slices.SortFunc(r.found, netip.AddrPort.Compare)
+	return slices.Compact(r.found)
+}
+
+// installed is InstalledEndpoints at work.
+type installed struct {
+	Layout
+	*flow.State
+	id    uint32
+	local bool
+	found []netip.AddrPort
+}
+
+// group follows the buckets of a group.
+func (r *installed) group(id uint32) {
+	g := r.State.Groups[id]
+	if g == nil {
+		return
+	}
+	for i := range g.Buckets {
+		var pin uint32 // what the bucket puts into reg2
+		for _, a := range g.Buckets[i].Actions {
+			switch a := a.(type) {
+			case flow.CT:
+				r.translated(a)
+			case flow.ToGroup:
+				if a.ID > g.ID { // parts follow their group: no circle
+					r.group(a.ID)
+				}
+			case flow.SetField:
+				if a.Field == flow.Reg2 {
+					pin = uint32(a.Value)
+				}
+			case flow.Resubmit:
+				switch a.Table {
+				case r.table(tableLearn):
+					r.flows(tablePinned, &pin)
+				case r.table(tableWide):
+					r.flows(tableWide, nil)
+				}
+			}
+		}
+	}
+}
+
+// flows takes the translations of the Service port's flows in a table: for one value of reg2, or all.
+func (r *installed) flows(table uint8, pin *uint32) {
+	for key, f := range r.State.Flows {
+		reg1 := key.Match.Reg[1]
+		if key.Table != r.table(table) || (reg1.Value&markLocal != 0) != r.local || pin != nil && key.Match.Reg[2] != flow.Exactly(*pin) {
+			continue
+		}
+		for _, a := range f.Actions {
+			if ct, ok := a.(flow.CT); ok {
+				r.translated(ct)
+			}
+		}
+	}
+}
+
+func (r *installed) translated(ct flow.CT) {
+	if ct.NAT.Kind == flow.NATDst {
+		r.found = append(r.found, netip.AddrPortFrom(ct.NAT.Addr, ct.NAT.PortMin))
+	}
+}

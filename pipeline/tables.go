@@ -1,0 +1,20 @@
+package pipeline
+
+// tableNames say what each table is for, in few words.
+var tableNames = map[int]string{
+	tableEntry:    "conntrack, un-NAT",
+	tableServices: "which Service",
+	tableOutput:   "hairpin, masquerade",
+	tablePins:     "affinity: learned pins",
+	tablePinned:   "affinity: the endpoint",
+	tableRanges:   "source ranges",
+	tableReject:   "refuse",
+	tableLearn:    "affinity: make a pin",
+	tableWide:     "many endpoints",
+	tableCount:    "counters",
+	tableUnSNAT:   "un-SNAT of replies",
+	tableDeliver:  "next hop",
+}
+
+// TableName gives what a table is for, in few words; "" if it is none of nkp's. The number is relative to Layout.TableBase.
+func TableName(table int) string { return tableNames[table] }
