@@ -65,13 +65,17 @@ func digest(list []rules.Rule) uint64 {
 // inputs are the transactions of a change, in their order. A frontend that is refused must not be translated before its
 // refusal is there, nor lose its refusal before it is translated: table filter gives before table nat, and takes after.
 // What refuses the other ports of ClusterIPs is given after, too: nobody waits for it, and there is much of it.
-type inputs struct{ give, nat, take *input }
+// On a node whose chains lead nowhere yet, that waits until all Services are in.
+type inputs struct {
+	give, nat, take *input
+	held            []linkKey // what waits
+}
 
 // later tells whether a rule of table filter is given after table nat.
 func later(l rules.Link) bool { return l.Chain == rules.ClusterIPs }
 
-func (c *change) inputs(known linkSet) inputs {
-	in := inputs{newInput(rules.Filter), newInput(rules.NAT), newInput(rules.Filter)}
+func (c *change) inputs(known linkSet, hooked bool) inputs {
+	in := inputs{give: newInput(rules.Filter), nat: newInput(rules.NAT), take: newInput(rules.Filter)}
 	for _, ch := range c.write {
 		in.nat.chain(ch.Name)
 		for _, r := range ch.Rules {
@@ -88,6 +92,8 @@ func (c *change) inputs(known linkSet) inputs {
 		switch {
 		case owners > 0 && !present && k.table == rules.NAT:
 			in.nat.link(d.Link)
+		case owners > 0 && !present && later(d.Link) && !hooked:
+			in.held = append(in.held, k)
 		case owners > 0 && !present && later(d.Link):
 			in.take.link(d.Link)
 		case owners > 0 && !present:
@@ -140,8 +146,14 @@ func (w *worker) settleLinks(c *change, p part) {
 	}
 }
 
-// done notes that a whole change is in.
-func (w *worker) done(c *change) {
+// done notes that a whole change is in, but for what is held.
+func (w *worker) done(c *change, held []linkKey) {
+	for _, k := range held {
+		if w.links[k] == nil {
+			w.links[k] = &link{Link: c.links[k].Link}
+		}
+		w.held[k] = true // ports of one Service may hold the same rule
+	}
 	for k, d := range c.links {
 		l := w.links[k]
 		if l == nil {

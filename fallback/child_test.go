@@ -46,9 +46,10 @@ type request struct {
 }
 
 type reply struct {
-	Err    string
-	Text   string
-	Status Status
+	Err      string
+	Text     string
+	Status   Status
+	Counters map[string]k8s.Counters // by PortName.ID
 }
 
 func TestMain(m *testing.M) {
@@ -109,6 +110,13 @@ func child(text string) error {
 			var to netip.AddrPort
 			if to, err = netip.ParseAddrPort(req.To); err == nil {
 				p.Update(last, replace(last, req.N, to))
+			}
+		case "counters":
+			var by map[k8s.PortName]k8s.Counters
+			by, err = p.Counters(ctx)
+			r.Counters = map[string]k8s.Counters{}
+			for n, c := range by {
+				r.Counters[n.ID()] = c
 			}
 		case "cleanup":
 			var n Removed

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/xtables"
 )
 
 // fakeTables are tables in memory. They take iptables-restore's input, refuse what iptables would refuse, and give it back.
@@ -64,6 +65,20 @@ func (f *fakeTables) Restore(_ context.Context, input []byte) error {
 	}
 	return nil
 }
+
+// Begin starts a transaction that looks at nothing until it is committed.
+func (f *fakeTables) Begin(ctx context.Context, input []byte) (xtables.Transaction, error) {
+	return &fakeTransaction{f, input, ctx}, nil
+}
+
+type fakeTransaction struct {
+	tables *fakeTables
+	input  []byte
+	ctx    context.Context
+}
+
+func (tx *fakeTransaction) Commit() error { return tx.tables.Restore(tx.ctx, tx.input) }
+func (tx *fakeTransaction) Abort()        {}
 
 func has(m map[string][]string, k string) bool { _, ok := m[k]; return ok }
 

@@ -2,6 +2,7 @@ package fallback
 
 import (
 	"sync"
+	"time"
 
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -23,10 +24,11 @@ func checkName(n k8s.ServiceName, f k8s.Family) k8s.PortName {
 type inbox struct {
 	wake chan struct{} // one token: there is something
 
-	mu    sync.Mutex            // protects what follows
-	items map[k8s.PortName]item // empty: gone
-	facts k8s.Model             // without Services
-	fresh bool                  // facts are new
+	mu      sync.Mutex            // protects what follows
+	items   map[k8s.PortName]item // empty: gone
+	facts   k8s.Model             // without Services
+	fresh   bool                  // facts are new
+	arrived time.Time             // of the oldest of all this; zero: there is nothing
 }
 
 func newInbox() *inbox {
@@ -61,6 +63,9 @@ func (in *inbox) put(f k8s.Family, facts k8s.Model, m *k8s.Model, c k8s.Changes,
 	if len(in.items) == 0 && !in.fresh {
 		return false
 	}
+	if in.arrived.IsZero() {
+		in.arrived = time.Now()
+	}
 	select {
 	case in.wake <- struct{}{}:
 	default:
@@ -75,10 +80,11 @@ func (in *inbox) idle() bool {
 	return len(in.items) == 0 && !in.fresh
 }
 
-// take empties the inbox. facts is nil if they are as before.
-func (in *inbox) take() (items map[k8s.PortName]item, facts *k8s.Model) {
+// take empties the inbox. facts is nil if they are as before; arrived is when the oldest of it came.
+func (in *inbox) take() (items map[k8s.PortName]item, facts *k8s.Model, arrived time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
+	arrived, in.arrived = in.arrived, time.Time{}
 	items = in.items
 	if len(items) > 0 {
 		in.items = map[k8s.PortName]item{}
@@ -87,5 +93,5 @@ func (in *inbox) take() (items map[k8s.PortName]item, facts *k8s.Model) {
 		m := in.facts
 		facts, in.fresh = &m, false
 	}
-	return items, facts
+	return items, facts, arrived
 }

@@ -36,6 +36,7 @@ func (p *Plane) open(ctx context.Context) ([]*worker, error) {
 		p.status.RandomFully = t.RandomFully
 		p.mu.Unlock()
 		w := newWorker(f, &p.opts, t, limits, p.inbox[f])
+		w.backend = string(choice.Backend)
 		w.report = func(change func(*FamilyStatus)) { p.report(f, change) }
 		w.forget = func(s *staleSet) (int, error) { return forgetUDP(f, s) }
 		workers = append(workers, w)

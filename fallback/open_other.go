@@ -22,5 +22,12 @@ func Cleanup(context.Context, CleanupOptions) (Removed, error) { return Removed{
 // Available tells why iptables cannot be used: it exists on Linux only.
 func Available(context.Context, string) error { return errNotLinux }
 
+func listNAT(context.Context, string, k8s.Family) (lister, error) { return nil, errNotLinux }
+
 // Occupied is false: there is no iptables here.
 func Occupied(context.Context) bool { return false }
+
+// ReadRules gives the rules that are installed now. It works on Linux only.
+func ReadRules(context.Context, string, k8s.Family) (map[string]map[string][]string, error) {
+	return nil, errNotLinux
+}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/internal/latency"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -26,11 +27,14 @@ type Options struct {
 // Hooks tell others what happens; each may be nil. They are called on the Plane's goroutines and must not wait, nor call
 // the Plane.
 type Hooks struct {
-	Queued  func(k8s.Family)                     // there is something to program
-	InStep  func(k8s.Family)                     // everything is programmed but what is refused
-	Refused func(n k8s.PortName, reason string)  // iptables refuses a Service port
-	Synced  func(k8s.Family, int, time.Duration) // a transaction with that many rules is in
-	Failed  func(k8s.Family, error)              // a transaction failed
+	Queued   func(k8s.Family)                                        // there is something to program
+	InStep   func(k8s.Family)                                        // everything is programmed but what is refused
+	Refused  func(n k8s.PortName, reason string)                     // iptables refuses a Service port
+	Failed   func(k8s.Family, error)                                 // everything stops for a while
+	Restored func(Restore)                                           // iptables-restore has run
+	Synced   func(Round)                                             // a look at the changes went through, and wrote something
+	Split    func(k8s.Family)                                        // a transaction with changes of Services was refused: it is tried in parts
+	Forgot   func(f k8s.Family, connections int, took time.Duration) // stale UDP connections were looked for
 }
 
 // DefaultOptions gives kube-proxy's settings; Log must still be set.
@@ -63,12 +67,13 @@ type FamilyStatus struct {
 	Chains   int       `json:"chains"`   // their own chains
 	Pending  int       `json:"pending"`  // Service ports that are not programmed yet
 	// Refused are the Service ports that iptables does not take, with its reason.
-	Refused      map[string]string `json:"refused,omitempty"`
-	Transactions int               `json:"transactions"`
-	Rules        int               `json:"rules"` // written since the start
-	Failures     int               `json:"failures"`
-	Repairs      int               `json:"repairs"`   // how often somebody else had changed the rules
-	Forgotten    int               `json:"forgotten"` // stale UDP connections
-	LastError    string            `json:"lastError,omitempty"`
-	LastTook     time.Duration     `json:"lastTook"` // the last transaction
+	Refused      map[string]string   `json:"refused,omitempty"`
+	Transactions int                 `json:"transactions"`
+	Rules        int                 `json:"rules"` // written since the start
+	Failures     int                 `json:"failures"`
+	Repairs      int                 `json:"repairs"`   // how often somebody else had changed the rules
+	Forgotten    int                 `json:"forgotten"` // stale UDP connections
+	LastError    string              `json:"lastError,omitempty"`
+	LastTook     time.Duration       `json:"lastTook"` // the last transaction
+	Programming  latency.Programming `json:"programming"`
 }

@@ -20,7 +20,8 @@ type Plane struct {
 	opts Options
 	log  *slog.Logger
 
-	inbox map[k8s.Family]*inbox
+	inbox   map[k8s.Family]*inbox
+	counted counterCache
 
 	// mu protects what follows: what Plan, Diff and Status answer from. It is not held while anything is written.
 	mu       sync.Mutex

@@ -25,23 +25,32 @@ type round struct {
 }
 
 // pushDirty programs what is dirty, in bounded transactions and in the order of names: a Service's ports come together.
-// Between two of them it takes what is new.
+// Between two of them it takes what is new. While one commits, the next is planned and read (batch.go).
 func (w *worker) pushDirty(ctx context.Context) error {
 	var r round
+	var next *batch
+	defer func() { next.abandon() }()
 	for names := w.due(); len(names) > 0; {
-		c := &change{links: delta{}}
-		limit := w.limits.chains
-		if w.hooked {
-			limit = w.limits.live
+		b := next
+		if next = nil; b == nil {
+			b = w.batch(names)
 		}
-		for len(names) > 0 && len(c.write) < limit && len(c.names) < limit {
-			w.plan(c, names[0])
-			names = names[1:]
-		}
-		if err := w.push(ctx, c, &r); err != nil {
-			return err
+		names = names[len(b.names):]
+		err := w.commitBatch(ctx, b, func() {
+			if w.limits.ahead && len(names) > 0 {
+				next = w.batchAhead(ctx, names, b)
+			}
+		})
+		if err != nil {
+			next.abandon()
+			next = nil
+			if err := w.blame(ctx, b.change, err, &r); err != nil {
+				return err
+			}
 		}
 		if !w.in.idle() {
+			next.abandon()
+			next = nil
 			w.takeUpdates()
 			if w.must > finish {
 				return nil // fixed chains come first: the next round sees to them
@@ -50,7 +59,7 @@ func (w *worker) pushDirty(ctx context.Context) error {
 		}
 	}
 	w.forgetStale()
-	return nil
+	return w.giveHeld(ctx)
 }
 
 // due gives the dirty items that need not wait, sorted.
@@ -68,11 +77,18 @@ func (w *worker) due() []k8s.PortName {
 
 // push commits a change. If it is refused, it finds out whose fault that is: those wait, the others go on.
 func (w *worker) push(ctx context.Context, c *change, r *round) error {
-	err := w.commit(ctx, c)
+	return w.blame(ctx, c, w.commit(ctx, c), r)
+}
+
+// blame finds out, if a change was refused, whose fault that is.
+func (w *worker) blame(ctx context.Context, c *change, err error, r *round) error {
 	if err == nil || ctx.Err() != nil || errors.Is(err, xtables.ErrBusy) {
 		return err
 	}
 	w.must = max(w.must, finish) // a part may be in: the next round sweeps up
+	if w.opts.Hooks.Split != nil {
+		w.opts.Hooks.Split(w.family)
+	}
 	if !r.looked {
 		// What is there may not be what it was.
 		if drift, lookErr := w.drifted(ctx); lookErr != nil {
@@ -109,26 +125,6 @@ func (w *worker) push(ctx context.Context, c *change, r *round) error {
 			return err
 		}
 	}
-	return nil
-}
-
-// commit brings a change to the kernel.
-func (w *worker) commit(ctx context.Context, c *change) error {
-	in := c.inputs(w.links)
-	if err := w.restore(ctx, in.give); err != nil {
-		return err
-	}
-	w.settleLinks(c, part{table: rules.Filter, added: true})
-	if err := w.restore(ctx, in.nat); err != nil {
-		return err
-	}
-	w.settleLinks(c, part{table: rules.NAT, added: true, deleted: true})
-	w.wrote(c)
-	if err := w.restore(ctx, in.take); err != nil {
-		return err
-	}
-	w.settleLinks(c, part{table: rules.Filter, late: true, deleted: true})
-	w.done(c)
 	return nil
 }
 

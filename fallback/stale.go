@@ -3,6 +3,7 @@ package fallback
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -49,7 +50,11 @@ func (w *worker) forgetStale() {
 		list = append(list, s)
 	}
 	clear(w.stale)
+	start := time.Now()
 	n, err := w.forget(newStaleSet(list, w.nodeAddrs))
+	if w.opts.Hooks.Forgot != nil {
+		w.opts.Hooks.Forgot(w.family, n, time.Since(start))
+	}
 	if err != nil {
 		w.log.Warn("cannot forget UDP connections to endpoints that are gone; they end when their clients pause", "error", err)
 	}

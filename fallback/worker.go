@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/internal/latency"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -16,6 +18,8 @@ import (
 type tables interface {
 	// Restore commits input for iptables-restore to one table, wholly or not at all.
 	Restore(ctx context.Context, input []byte) error
+	// Begin starts a transaction that is committed later.
+	Begin(ctx context.Context, input []byte) (xtables.Transaction, error)
 	// Rules gives the rules of one chain; ok is false if there is no such chain.
 	Rules(table, chain string) (list []string, ok bool, err error)
 	// Save calls f for each chain (with rule "") and rule of a table.
@@ -35,10 +39,12 @@ type limits struct {
 	// save is from how many chains on a table is not read back rule by rule: iptables-nft-save takes time that grows
 	// with the square of it (1.8.9: 1.5 s for 11,000 chains, 2 min for 110,000).
 	save int
+	// ahead tells whether iptables-restore may read one transaction while another commits: legacy's holds the lock.
+	ahead bool
 }
 
 var (
-	nftLimits    = limits{chains: 1200, live: 3000, save: 8000}
+	nftLimits    = limits{chains: 1200, live: 3000, save: 8000, ahead: true}
 	legacyLimits = limits{chains: 200_000, live: 200_000, save: 10_000_000}
 )
 
@@ -54,14 +60,15 @@ const (
 
 // worker keeps the rules of one family in step. Everything in it belongs to the goroutine that calls run.
 type worker struct {
-	family k8s.Family
-	opts   *Options
-	log    *slog.Logger
-	tables tables
-	limits limits
-	in     *inbox
-	report func(func(*FamilyStatus))
-	forget func(*staleSet) (int, error) // stale UDP connections
+	family  k8s.Family
+	backend string // for measurements
+	opts    *Options
+	log     *slog.Logger
+	tables  tables
+	limits  limits
+	in      *inbox
+	report  func(func(*FamilyStatus))
+	forget  func(*staleSet) (int, error) // stale UDP connections
 
 	compiler  *rules.Compiler // nil until the first update
 	nodeAddrs []netip.Addr    // where NodePorts are
@@ -74,17 +81,21 @@ type worker struct {
 	installed map[k8s.PortName]installation
 	links     linkSet
 	late      []rules.Link     // those that came last
+	held      map[linkKey]bool // those that wait until all Services are in
 	chains    map[string]chain // Services' own chains, as far as known
 	garbage   map[string]bool  // chains to delete: nothing leads there any more
 
-	must     todo          // what to do before Services
-	hooked   bool          // the kernel's chains lead to ours
-	pause    time.Duration // after a failure; 0: the last try went well
-	took     time.Duration // the last transaction
-	notUntil time.Time     // no transaction before
-	gcAt     time.Time     // when to delete garbage; zero: nothing there
-	checkAt  time.Time     // when to look whether all is still there
-	deepAt   time.Time     // and when to look closely
+	must     todo           // what to do before Services
+	hooked   bool           // the kernel's chains lead to ours
+	pause    time.Duration  // after a failure; 0: the last try went well
+	took     time.Duration  // the last transaction
+	runs     int            // of iptables-restore
+	since    time.Time      // arrival of the oldest change that is not in force; zero: all are
+	changes  latency.Recent // from arrival to being in force
+	notUntil time.Time      // no transaction before
+	gcAt     time.Time      // when to delete garbage; zero: nothing there
+	checkAt  time.Time      // when to look whether all is still there
+	deepAt   time.Time      // and when to look closely
 }
 
 // todo is what must be done before Services, each including the next.
@@ -113,7 +124,7 @@ func newWorker(f k8s.Family, o *Options, t tables, l limits, in *inbox) *worker 
 	return &worker{
 		family: f, opts: o, log: o.Log.With("family", f), tables: t, limits: l, in: in,
 		wanted: map[k8s.PortName]item{}, dirty: map[k8s.PortName]bool{}, waiting: quarantine{},
-		installed: map[k8s.PortName]installation{}, links: linkSet{}, chains: map[string]chain{}, garbage: map[string]bool{}, stale: map[k8s.PortName]staleUDP{},
+		installed: map[k8s.PortName]installation{}, links: linkSet{}, held: map[linkKey]bool{}, chains: map[string]chain{}, garbage: map[string]bool{}, stale: map[k8s.PortName]staleUDP{},
 		must: look,
 	}
 }
@@ -140,7 +151,10 @@ func (w *worker) run(ctx context.Context) error {
 
 // takeUpdates brings wanted and compiler in step with the model.
 func (w *worker) takeUpdates() {
-	items, facts := w.in.take()
+	items, facts, arrived := w.in.take()
+	if w.since.IsZero() {
+		w.since = arrived
+	}
 	for n, it := range items {
 		w.noteStale(n, w.wanted[n], it)
 		if it.empty() {
@@ -195,13 +209,16 @@ func (w *worker) step(ctx context.Context) (next time.Time) {
 	if !w.checkAt.IsZero() && !now.Before(w.checkAt) {
 		w.check(ctx)
 	}
-	start := time.Now()
+	start, runs, full := time.Now(), w.runs, w.must >= ground
 	err := w.prepare(ctx)
 	if err == nil {
 		err = w.pushDirty(ctx)
 	}
 	if err == nil && w.settled() && w.must == finish {
 		err = w.complete(ctx)
+	}
+	if err == nil && w.runs > runs && w.opts.Hooks.Synced != nil {
+		w.opts.Hooks.Synced(Round{w.family, full, time.Since(start)})
 	}
 	if err == nil && w.settled() {
 		w.inStep()
@@ -287,12 +304,18 @@ func (w *worker) fitsOnce() bool {
 // inStep tells others that everything is programmed, if nothing new has come meanwhile.
 func (w *worker) inStep() {
 	done := false
+	if !w.since.IsZero() {
+		w.changes.Add(time.Since(w.since))
+		w.since = time.Time{}
+		programming := w.changes.Programming()
+		w.report(func(s *FamilyStatus) { s.Programming = programming })
+	}
 	w.report(func(s *FamilyStatus) {
 		done = w.in.idle() // asked here: Update takes it back after it has filled the inbox
 		s.InStep, s.Pending = done, 0
 		s.Refused = w.waiting.reasons()
 		s.Services, s.Chains = w.counts()
-		if len(s.Refused) == 0 {
+		if len(s.Refused)+len(w.held) == 0 {
 			s.LastError = ""
 		}
 	})
@@ -335,8 +358,16 @@ func (w *worker) restore(ctx context.Context, in *input) error {
 	}
 	start := time.Now()
 	err := w.tables.Restore(ctx, in.bytes())
-	took := time.Since(start)
+	return w.committed(in, time.Since(start), err)
+}
+
+// committed notes how a transaction went.
+func (w *worker) committed(in *input, took time.Duration, err error) error {
 	w.took = took
+	w.runs++
+	if w.opts.Hooks.Restored != nil {
+		w.opts.Hooks.Restored(Restore{w.backend, w.family, string(in.table), in.rules, took, err})
+	}
 	if err != nil {
 		return err
 	}
@@ -346,9 +377,6 @@ func (w *worker) restore(ctx context.Context, in *input) error {
 		s.Transactions++
 		s.Rules += in.rules
 	})
-	if w.opts.Hooks.Synced != nil {
-		w.opts.Hooks.Synced(w.family, in.rules, took)
-	}
 	return nil
 }
 

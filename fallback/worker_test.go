@@ -156,7 +156,7 @@ func TestRandomChanges(t *testing.T) {
 				c.Node = true
 				s.model.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("%d.0.0.0/16", 40+r.IntN(2)))}
 			case 2:
-				s.restart([]limits{nftLimits, {chains: 3, live: 2, save: 0}}[r.IntN(2)])
+				s.restart([]limits{nftLimits, {chains: 3, live: 2, save: 0}, {chains: 3, live: 2, save: 0, ahead: true}}[r.IntN(3)])
 			}
 			s.put(c)
 			s.step()
@@ -197,7 +197,14 @@ func whole(t *testing.T, f *fakeTables) {
 // A Service that iptables refuses is named and waits; all others are served, what the refused one had stays, and once it
 // is taken all is well.
 func TestRefusedService(t *testing.T) {
+	for name, l := range map[string]limits{"in one transaction": nftLimits, "one of many": {chains: 3, live: 2, save: 8000, ahead: true}} {
+		t.Run(name, func(t *testing.T) { testRefusedService(t, l) })
+	}
+}
+
+func testRefusedService(t *testing.T, l limits) {
 	s := newStage(t)
+	s.restart(l)
 	r := rand.New(rand.NewPCG(1, 2))
 	c := k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{}}
 	for n := range 40 {
@@ -245,6 +252,34 @@ func TestRefusedService(t *testing.T) {
 	for _, w := range s.worker.waiting {
 		w.until = time.Time{}
 	}
+	s.step()
+	s.must("after")
+}
+
+// A rule that was held back until all Services were in, and is then refused, is named and tried again; it holds up nothing.
+func TestHeldRuleRefused(t *testing.T) {
+	s := newStage(t)
+	s.restart(limits{chains: 3, live: 2, save: 8000, ahead: true})
+	c := k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{}}
+	for n := range 20 {
+		p := generatePort(n)
+		c.Ports[p.Name] = p
+	}
+	s.tables.refuse = func(line string) bool {
+		return strings.Contains(line, " "+rules.ClusterIPs+" ") && strings.Contains(line, "40.0.0.7/32")
+	}
+	s.put(c)
+	s.step()
+	if s.status.LastError == "" {
+		t.Error("status does not say that a rule was refused")
+	}
+	for l := range strings.Lines(s.diff()) {
+		if !strings.Contains(l, "40.0.0.7/32") && !strings.HasPrefix(l, "*") {
+			t.Errorf("differs without need: %s", l)
+		}
+	}
+	s.tables.refuse = nil
+	s.put(k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{}, Node: true})
 	s.step()
 	s.must("after")
 }

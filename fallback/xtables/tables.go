@@ -10,8 +10,6 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
-	"regexp"
-	"strconv"
 	"strings"
 
 	"github.com/coreos/go-iptables/iptables"
@@ -80,52 +78,6 @@ func Find(f k8s.Family) (list []*Tables) {
 	return list
 }
 
-// Restore commits input for iptables-restore to one table, wholly or not at all; what it does not name stays, counters
-// included. The error says which line was refused.
-func (t *Tables) Restore(ctx context.Context, input []byte) error {
-	cmd := exec.CommandContext(ctx, t.progs.restore, "--noflush", "--counters", "-w", strconv.Itoa(LockWait))
-	cmd.Stdin = bytes.NewReader(input)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	err := cmd.Run()
-	if err == nil {
-		return nil
-	}
-	text := strings.Join(strings.Fields(stderr.String()), " ")
-	if ctx.Err() != nil {
-		return fmt.Errorf("%s: %w", t.progs.restore, ctx.Err())
-	}
-	for _, busy := range []string{"xtables lock", "Resource temporarily unavailable", "Interrupted system call"} {
-		if strings.Contains(text, busy) {
-			return fmt.Errorf("%s: %w: %s", t.progs.restore, ErrBusy, text)
-		}
-	}
-	if l := refusedLine(text, input); l != "" {
-		text += ": " + l
-	}
-	return fmt.Errorf("%s: %w: %s", t.progs.restore, err, text)
-}
-
-var lineNumber = regexp.MustCompile(`(?i)\bline:? (\d+)`)
-
-// refusedLine gives the line of input that an error message points to; "" if it points to none, or to COMMIT.
-func refusedLine(text string, input []byte) string {
-	m := lineNumber.FindStringSubmatch(text)
-	if m == nil {
-		return ""
-	}
-	n, _ := strconv.Atoi(m[1])
-	for l := range bytes.Lines(input) {
-		if n--; n == 0 {
-			if l := strings.TrimSpace(string(l)); l != "COMMIT" {
-				return l
-			}
-			return ""
-		}
-	}
-	return ""
-}
-
 // Rules gives the rules of a chain, without "-A CHAIN"; ok is false if the chain does not exist.
 func (t *Tables) Rules(table, chain string) (list []string, ok bool, err error) {
 	out, err := t.ipt.List(table, chain)
@@ -141,6 +93,19 @@ func (t *Tables) Rules(table, chain string) (list []string, ok bool, err error) 
 		}
 	}
 	return list, true, nil
+}
+
+// Counters gives the rules of a chain as `iptables -v -S` prints them, "-c PACKETS BYTES" before the target; none if the
+// chain does not exist.
+func (t *Tables) Counters(table, chain string) ([]string, error) {
+	out, err := t.ipt.ListWithCounters(table, chain)
+	var e *iptables.Error
+	if errors.As(err, &e) && missing(e) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("table %s, chain %s: %w", table, chain, err)
+	}
+	return out, nil
 }
 
 // missing reports whether an error says that a chain does not exist. iptables-nft has a misleading text for it where the

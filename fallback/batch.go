@@ -1,0 +1,152 @@
+package fallback
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// batch is a change with its transactions.
+type batch struct {
+	*change
+	inputs
+	begun xtables.Transaction // table nat's, if it has begun
+}
+
+// batch plans the first of names, as many as one transaction takes.
+func (w *worker) batch(names []k8s.PortName) *batch {
+	c := &change{links: delta{}}
+	limit := w.limits.chains
+	if w.hooked {
+		limit = w.limits.live
+	}
+	for len(names) > 0 && len(c.write) < limit && len(c.names) < limit {
+		w.plan(c, names[0])
+		names = names[1:]
+	}
+	return &batch{change: c, inputs: c.inputs(w.links, w.hooked)}
+}
+
+// batchAhead plans the batch after one that is not in yet, and lets iptables-restore read it. It gives nil if the two
+// have rules in common, since these depend on how the first ends.
+func (w *worker) batchAhead(ctx context.Context, names []k8s.PortName, before *batch) *batch {
+	b := w.batch(names)
+	for k := range b.links {
+		if before.links[k] != nil {
+			return nil
+		}
+	}
+	if !b.nat.empty() {
+		tx, err := w.tables.Begin(ctx, b.nat.bytes())
+		if err != nil {
+			return nil // its turn will come, and tell
+		}
+		b.begun = tx
+	}
+	return b
+}
+
+// abandon forgets a batch whose turn has not come.
+func (b *batch) abandon() {
+	if b != nil && b.begun != nil {
+		b.begun.Abort()
+		b.begun = nil
+	}
+}
+
+// commit brings a change to the kernel.
+func (w *worker) commit(ctx context.Context, c *change) error {
+	return w.commitBatch(ctx, &batch{change: c, inputs: c.inputs(w.links, w.hooked)}, func() {})
+}
+
+// commitBatch brings a batch to the kernel, and does something useful while table nat commits.
+func (w *worker) commitBatch(ctx context.Context, b *batch, meanwhile func()) error {
+	defer b.abandon()
+	if err := w.restore(ctx, b.give); err != nil {
+		return err
+	}
+	w.settleLinks(b.change, part{table: rules.Filter, added: true})
+	if err := w.commitNAT(ctx, b, meanwhile); err != nil {
+		return err
+	}
+	w.settleLinks(b.change, part{table: rules.NAT, added: true, deleted: true})
+	w.wrote(b.change)
+	if err := w.restore(ctx, b.take); err != nil {
+		return err
+	}
+	w.settleLinks(b.change, part{table: rules.Filter, late: len(b.held) == 0, deleted: true})
+	w.done(b.change, b.held)
+	return nil
+}
+
+func (w *worker) commitNAT(ctx context.Context, b *batch, meanwhile func()) error {
+	if b.nat.empty() {
+		meanwhile()
+		return nil
+	}
+	start := time.Now()
+	if b.begun == nil {
+		tx, err := w.tables.Begin(ctx, b.nat.bytes())
+		if err != nil {
+			return err
+		}
+		b.begun = tx
+	}
+	tx := b.begun
+	b.begun = nil // it ends here
+	result := make(chan error, 1)
+	go func() { result <- tx.Commit() }()
+	meanwhile()
+	err := <-result
+	return w.committed(b.nat, time.Since(start), err)
+}
+
+// giveHeld gives what was held until all Services are in.
+func (w *worker) giveHeld(ctx context.Context) error {
+	if len(w.held) == 0 {
+		return nil
+	}
+	return w.giveLinks(ctx, slices.Collect(maps.Keys(w.held)))
+}
+
+// giveLinks adds rules of table filter that wait. If they are refused, halves are tried, so that one does not hold up the
+// others; that one is named, and tried again with the next round.
+func (w *worker) giveLinks(ctx context.Context, keys []linkKey) error {
+	in := newInput(rules.Filter)
+	var given []*link
+	for _, k := range keys {
+		if l := w.links[k]; l != nil && l.owners > 0 && !l.present {
+			in.link(l.Link)
+			given = append(given, l)
+		}
+	}
+	err := w.restore(ctx, in)
+	if err == nil {
+		for _, l := range given {
+			l.present = true
+		}
+		for _, k := range keys {
+			delete(w.held, k)
+		}
+		return nil
+	}
+	if ctx.Err() != nil || errors.Is(err, xtables.ErrBusy) {
+		return err
+	}
+	if len(keys) == 1 {
+		w.log.Error("iptables refuses a rule; the others go on", "chain", keys[0].chain, "rule", keys[0].rule, "error", err)
+		w.report(func(s *FamilyStatus) { s.Failures++; s.LastError = err.Error() })
+		return nil
+	}
+	half := len(keys) / 2
+	if err := w.giveLinks(ctx, keys[:half]); err != nil {
+		return err
+	}
+	return w.giveLinks(ctx, keys[half:])
+}

@@ -1,0 +1,23 @@
+package fallback
+
+import (
+	"context"
+
+	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// listNAT gives what lists table nat of a family; it is not the worker's, which may be writing.
+func listNAT(ctx context.Context, backend string, f k8s.Family) (lister, error) {
+	t, err := xtables.Open(xtables.Backend(backend), f)
+	if err != nil {
+		return nil, err
+	}
+	return func(chain string) ([]string, error) {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		return t.Counters(string(rules.NAT), chain)
+	}, nil
+}

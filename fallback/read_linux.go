@@ -1,0 +1,38 @@
+package fallback
+
+import (
+	"context"
+
+	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// ReadRules gives the rules of a family that are installed now, whoever's they are: table -> chain -> rules in
+// order, without "-A CHAIN". backend is nf_tables or legacy; "" is the one that the rest of the node uses.
+func ReadRules(ctx context.Context, backend string, f k8s.Family) (map[string]map[string][]string, error) {
+	choice, err := xtables.Choose(ctx, xtables.Backend(backend))
+	if err != nil {
+		return nil, err
+	}
+	t, err := xtables.Open(choice.Backend, f)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]map[string][]string{}
+	for _, table := range []rules.Table{rules.NAT, rules.Filter} {
+		chains := map[string][]string{}
+		err := t.Save(ctx, string(table), func(chain, rule string) {
+			if rule == "" {
+				chains[chain] = nil
+				return
+			}
+			chains[chain] = append(chains[chain], rule)
+		})
+		if err != nil {
+			return nil, err
+		}
+		all[string(table)] = chains
+	}
+	return all, nil
+}

@@ -1,0 +1,59 @@
+package rules
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// Table nat sees a connection's first packet only, and a rule of a shared chain that leads to a Service port's chains sees
+// it once: the packets of these rules are the connections. They stay where they are when endpoints change, and so their
+// counters go on. A load balancer's rule leads to everybody, allowed or not: there, the allowed ones are counted by the
+// rules of the firewall chain.
+
+// Entry is a rule that leads to a Service port's chains, as iptables lists it with its counters.
+type Entry struct {
+	// Hash is the Service port's (PortHash).
+	Hash string
+	// Firewall names the chain that holds what is to be counted instead, for a load balancer with source ranges; "": none.
+	Firewall string
+	Packets  uint64
+}
+
+// PortHash gives what the names of a Service port's chains end in.
+func PortHash(n k8s.PortName) string { return portHash(n) }
+
+// EntryChains are the chains of table nat that lead to Services.
+var EntryChains = []string{Services, NodePorts}
+
+// ParseEntry reads a line of `iptables -v -S`; ok is false for a rule that leads to no Service port.
+func ParseEntry(line string) (e Entry, ok bool) {
+	head, target, ok := cutLast(line, " -j ")
+	if !ok {
+		return e, false
+	}
+	target, _, _ = strings.Cut(target, " ")
+	switch {
+	case strings.HasPrefix(target, prefixFirewall):
+		e.Hash, e.Firewall = target[len(prefixFirewall):], target
+	case rank(target) < rank(prefixEndpoint):
+		e.Hash = target[strings.LastIndexByte(target, '-')+1:]
+	default:
+		return e, false
+	}
+	_, counters, ok := cutLast(head, " -c ")
+	if !ok {
+		return e, false
+	}
+	_, err := fmt.Sscanf(counters, "%d", &e.Packets)
+	return e, err == nil
+}
+
+func cutLast(s, sep string) (before, after string, ok bool) {
+	i := strings.LastIndex(s, sep)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+len(sep):], true
+}
