@@ -23,7 +23,7 @@ func (p *Plane) facts() (*plan.Facts, error) {
 		if err != nil {
 			return nil, err
 		}
-		p.host = host
+		p.host = counting{host, &p.calls}
 	}
 	f := &plan.Facts{EnableDSR: p.opts.EnableDSR, HealthzPort: p.opts.HealthzPort, SourceVIP: p.opts.SourceVIP}
 	var err error

@@ -1,6 +1,12 @@
 package windows
 
 import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/windows/hns"
 	"github.com/nkp-proxy/nkp/windows/plan"
@@ -10,8 +16,9 @@ import (
 var OfflineVersion = hns.Version{Major: 15, Minor: 5}
 
 // PlanOffline gives what HNS should have for a model as JSON, without an HNS, on any system (nkp plan -o hcn). The network is
-// taken for an overlay if there is a source VIP, else for an L2Bridge; all of this node's endpoints are taken to be there.
-func PlanOffline(model *k8s.Model, opts Options) ([]byte, error) {
+// taken for an overlay if there is a source VIP, else for an L2Bridge; remote says which pods it reaches through which nodes. All
+// of this node's endpoints are taken to be there. The warnings name what only the node can tell.
+func PlanOffline(model *k8s.Model, opts Options, remote []hns.RemoteSubnet) (text []byte, warnings []string, err error) {
 	f := &plan.Facts{
 		Network:     hns.Network{Name: opts.NetworkName, Type: hns.NetworkL2Bridge},
 		Version:     OfflineVersion,
@@ -20,9 +27,41 @@ func PlanOffline(model *k8s.Model, opts Options) ([]byte, error) {
 		EnableDSR:   opts.EnableDSR,
 		HealthzPort: opts.HealthzPort,
 	}
-	if opts.SourceVIP.IsValid() {
-		f.Network.Type = hns.NetworkOverlay
-	}
 	f.NodeIP = nodeIPv4(&model.Node)
-	return plan.New(model.Ports, model.HealthChecks, f).JSON(f, nil)
+	if opts.SourceVIP.IsValid() {
+		f.Network.Type, f.Network.RemoteSubnets = hns.NetworkOverlay, remote
+		warnings = overlayUnknowns(model, f)
+	}
+	if opts.ForwardHealthCheckVIP {
+		warnings = append(warnings, fmt.Sprintf("health checks of load balancers are left out: only HNS knows the address of endpoint %s", cmp.Or(opts.RootEndpointName, defaultRootEndpoint)))
+	}
+	text, err = plan.New(model.Ports, model.HealthChecks, f).JSON(f)
+	return text, warnings, err
+}
+
+// overlayUnknowns names what an overlay network calls for and nobody has said.
+func overlayUnknowns(model *k8s.Model, f *plan.Facts) (warnings []string) {
+	if f.HostMAC == "" {
+		warnings = append(warnings, "the MAC address of this node is not known (--node-mac): endpoints of Services and of the source VIP lack it")
+	}
+	if !f.NodeIP.IsValid() {
+		warnings = append(warnings, "this node's IPv4 address is not known (--node-ip): endpoints lack their provider address")
+	}
+	var outside []string
+	for _, sp := range model.Ports {
+		for _, e := range slices.Concat(sp.ClusterEndpoints, sp.LocalEndpoints) {
+			if a := e.Addr.Addr(); !e.Local && a.Is4() && a != f.NodeIP && f.Network.Provider(a) == (netip.Addr{}) && !slices.Contains(outside, a.String()) {
+				outside = append(outside, a.String())
+			}
+		}
+	}
+	if slices.Sort(outside); len(outside) > 0 {
+		more := ""
+		if len(outside) > 3 {
+			more = fmt.Sprintf(" and %d more", len(outside)-3)
+		}
+		warnings = append(warnings, fmt.Sprintf("no Node has a pod range (spec.podCIDRs) with %s%s: taken for addresses outside the cluster",
+			strings.Join(outside[:min(len(outside), 3)], ", "), more))
+	}
+	return warnings
 }

@@ -1,6 +1,7 @@
 package windows
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -22,8 +23,8 @@ type Options struct {
 	SourceVIP netip.Addr
 	// EnableDSR makes ClusterIPs answer directly (--enable-dsr).
 	EnableDSR bool
-	// RootEndpointName is the endpoint of the host (--root-hnsendpoint-name), ForwardHealthCheckVIP has health checks of load
-	// balancers forwarded to it (--forward-healthcheck-vip).
+	// RootEndpointName is the endpoint of the host (--root-hnsendpoint-name); "": cbr0, as in kube-proxy. ForwardHealthCheckVIP
+	// has health checks of load balancers forwarded to it (--forward-healthcheck-vip).
 	RootEndpointName      string
 	ForwardHealthCheckVIP bool
 	// HealthzPort is the port of --healthz-bind-address; 0: none.
@@ -36,6 +37,11 @@ type Options struct {
 	// Report is told of everything a Service asks for and HNS cannot do, once for each reason; nil: nobody is. It is called
 	// on the goroutine of Run and must not block.
 	Report func(service k8s.ServiceName, reason string)
+	// Queued tells that there is something to program, InStep that everything is programmed but what HNS refuses. They are
+	// called in that order, must not block, and must not call the Plane. nil: nobody is told.
+	Queued, InStep func()
+	// Synced is told how long a sync took that went through and changed something. It must not block; nil: nobody is told.
+	Synced func(took time.Duration)
 
 	// StateFile remembers which objects of HNS are nkp's; "": DefaultStateFile.
 	StateFile string
@@ -58,6 +64,8 @@ const (
 	waitPoll           = time.Second // between looks for what the CNI plugin has yet to make, at first
 	waitPollMost       = 30 * time.Second
 	defaultVIPEndpoint = "Calico_ep"
+
+	defaultRootEndpoint = "cbr0"
 )
 
 // DefaultStateFile gives where ownership is remembered: %ProgramData%\nkp\hns.json.
@@ -69,25 +77,32 @@ func DefaultStateFile() string {
 	return filepath.Join(dir, "nkp", "hns.json")
 }
 
+// MakeStateDir makes the directory of a state file as nkp does; on Windows it is for SYSTEM and Administrators only.
+func MakeStateDir(dir string) error { return reconcile.MakeDir(dir) }
+
 // complete fills in defaults.
 func (o *Options) complete() error {
-	if o.NetworkName == "" {
-		o.NetworkName = os.Getenv("KUBE_NETWORK")
-	}
-	if o.NetworkName == "" {
+	if o.NetworkName = o.network(); o.NetworkName == "" {
 		return fmt.Errorf("which HNS network serves pods? Say it with --network-name or the environment variable KUBE_NETWORK")
-	}
-	if o.ForwardHealthCheckVIP && o.RootEndpointName == "" {
-		return fmt.Errorf("--forward-healthcheck-vip needs --root-hnsendpoint-name: the endpoint to forward health checks to")
 	}
 	if o.SourceVIP.IsValid() && !o.SourceVIP.Is4() {
 		return fmt.Errorf("--source-vip %s is not an IPv4 address", o.SourceVIP)
 	}
+	setDefault(&o.RootEndpointName, defaultRootEndpoint)
 	setDefault(&o.SourceVIPEndpoint, defaultVIPEndpoint)
 	setDefault(&o.StateFile, DefaultStateFile())
 	setDefault(&o.MinSync, defaultMinSync)
 	setDefault(&o.AuditPeriod, defaultAudit)
 	setDefault(&o.FullAuditPeriod, defaultFullAudit)
+	if o.Queued == nil {
+		o.Queued = func() {}
+	}
+	if o.Synced == nil {
+		o.Synced = func(time.Duration) {}
+	}
+	if o.InStep == nil {
+		o.InStep = func() {}
+	}
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
@@ -99,6 +114,9 @@ func (o *Options) complete() error {
 	}
 	return nil
 }
+
+// network gives the name of the network; "": nobody has said it.
+func (o *Options) network() string { return cmp.Or(o.NetworkName, os.Getenv("KUBE_NETWORK")) }
 
 func (o *Options) store() reconcile.StateFile { return reconcile.StateFile(o.StateFile) }
 

@@ -247,3 +247,58 @@ func (n normalizing) ModifyLoadBalancer(id string, l *hns.LoadBalancer) (*hns.Lo
 	c.Flags |= 64
 	return n.Host.ModifyLoadBalancer(id, c)
 }
+
+// Cleanup finds what an agent made when it died before it could write down the id.
+func TestCleanupAfterACrashWhileCreating(t *testing.T) {
+	for _, fn := range []string{"HcnCreateLoadBalancer", "HcnCreateEndpoint"} {
+		b := newBed(t, hns.NetworkOverlay, newest)
+		before := b.hns.Dump()
+		b.hns.Inject(hnsfake.Fault{Func: fn, Times: 1, Code: hns.CodeFail, Text: "the pipe is being closed", Applied: true})
+		b.simple("web", "10.99.0.1", "100.244.1.1")
+		state := b.stateDuring(t)
+		if !strings.Contains(state, "10.99.0.1") {
+			t.Fatalf("%s: the state file does not say what was about to be created:\n%s", fn, state)
+		}
+		if _, err := Cleanup(t.Context(), b.opts); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.hns.Dump(); got != before {
+			t.Errorf("%s: after cleanup HNS has\n%s", fn, got)
+		}
+	}
+}
+
+// stateDuring syncs, and puts the state file back to what it was right before the first object was created.
+func (b *bed) stateDuring(t *testing.T) (state string) {
+	t.Helper()
+	inner := b.plane.opts.Open
+	b.plane.opts.Open = func() (hns.Host, error) {
+		host, err := inner()
+		return &spy{Host: host, creating: func() {
+			if text, err := os.ReadFile(b.opts.StateFile); err == nil && state == "" {
+				state = string(text)
+			}
+		}}, err
+	}
+	b.sync()
+	if err := os.WriteFile(b.opts.StateFile, []byte(state), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return state
+}
+
+// spy is an HNS that tells before it creates something.
+type spy struct {
+	hns.Host
+	creating func()
+}
+
+func (s *spy) CreateEndpoint(e *hns.Endpoint) (*hns.Endpoint, error) {
+	s.creating()
+	return s.Host.CreateEndpoint(e)
+}
+
+func (s *spy) CreateLoadBalancer(l *hns.LoadBalancer) (*hns.LoadBalancer, error) {
+	s.creating()
+	return s.Host.CreateLoadBalancer(l)
+}

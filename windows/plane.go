@@ -18,6 +18,7 @@ type Plane struct {
 	bell   chan struct{} // holds one token while there is news
 	inputs inputs
 	board  board
+	calls  calls
 
 	mu sync.Mutex // protects all below: one goroutine at a time talks to HNS
 	// host is nil until HNS could be opened.
@@ -38,6 +39,7 @@ func New(opts Options) (*Plane, error) {
 		return nil, err
 	}
 	p := &Plane{opts: opts, bell: make(chan struct{}, 1), named: map[string]netip.Addr{}}
+	p.inputs.queued = p.opts.Queued
 	p.board.init(opts.NetworkName)
 	return p, nil
 }
@@ -86,8 +88,12 @@ func (p *Plane) Run(ctx context.Context) error {
 
 // inputs is what the model last said.
 type inputs struct {
-	mu     sync.Mutex // protects all below; apart from Plane.mu, so that Update never waits for HNS
+	queued func() // told of each change
+
+	mu     sync.Mutex // protects all below, and orders what is told; apart from Plane.mu, so that Update never waits for HNS
 	have   bool
+	news   bool      // something has changed since take
+	since  time.Time // arrival of the oldest change that is not programmed; zero: all are
 	node   k8s.Node
 	ports  map[k8s.PortName]*k8s.ServicePort
 	checks map[k8s.ServiceName]k8s.HealthCheck
@@ -105,7 +111,11 @@ func (in *inputs) update(model *k8s.Model, changes k8s.Changes) {
 	if !in.have {
 		in.have, in.ports, in.checks = true, map[k8s.PortName]*k8s.ServicePort{}, map[k8s.ServiceName]k8s.HealthCheck{}
 	}
-	in.node = model.Node
+	in.node, in.news = model.Node, true
+	if in.since.IsZero() {
+		in.since = time.Now()
+	}
+	defer in.queued()
 	for name, sp := range changes.Ports {
 		if sp == nil {
 			delete(in.ports, name)
@@ -127,6 +137,25 @@ func (in *inputs) wanted(facts *plan.Facts) *plan.Wanted {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return plan.New(in.ports, in.checks, facts)
+}
+
+// take is wanted for somebody who programs it.
+func (in *inputs) take(facts *plan.Facts) *plan.Wanted {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.news = false
+	return plan.New(in.ports, in.checks, facts)
+}
+
+// whileProgrammed calls f if nothing has come in since take; nothing comes in meanwhile. f is told when the oldest change that
+// is programmed now arrived; the zero Time: there is none.
+func (in *inputs) whileProgrammed(f func(since time.Time)) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if !in.news {
+		f(in.since)
+		in.since = time.Time{}
+	}
 }
 
 func (in *inputs) nodeNow() k8s.Node {

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/latency"
 	"github.com/nkp-proxy/nkp/windows/hns"
 	"github.com/nkp-proxy/nkp/windows/plan"
 	"github.com/nkp-proxy/nkp/windows/reconcile"
@@ -43,6 +44,10 @@ type Status struct {
 	Syncs      uint64           `json:"syncs"`
 	SyncErrors uint64           `json:"syncErrors"`
 	Counts     reconcile.Counts `json:"counts"`
+	// Calls are those into HNS, by name.
+	Calls map[string]CallCount `json:"calls"`
+	// Programming is from the arrival of a change until HNS had it.
+	Programming latency.Programming `json:"programming"`
 }
 
 // Failure is an object that HNS did not take.
@@ -54,15 +59,20 @@ type Failure struct {
 }
 
 // Status gives the state of the data plane. It never waits for HNS.
-func (p *Plane) Status() Status { return p.board.get() }
+func (p *Plane) Status() Status {
+	s := p.board.get()
+	s.Calls = p.calls.get()
+	return s
+}
 
 // board is where Run writes the status down.
 type board struct {
-	mu   sync.Mutex // protects all below; apart from Plane.mu, so that Status never waits for HNS
-	s    Status
-	v    hns.Version
-	root string                    // why health checks are not forwarded
-	told map[plan.Unsupported]bool // reasons that have been reported
+	mu      sync.Mutex // protects all below; apart from Plane.mu, so that Status never waits for HNS
+	s       Status
+	v       hns.Version
+	changes latency.Recent
+	root    string                    // why health checks are not forwarded
+	told    map[plan.Unsupported]bool // reasons that have been reported
 }
 
 func (b *board) init(network string) {
@@ -74,6 +84,7 @@ func (b *board) get() Status {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.s
+	s.Programming = b.changes.Programming()
 	s.Failures = append([]Failure{}, s.Failures...)
 	s.Waiting = append([]string{}, s.Waiting...)
 	if b.root != "" {
@@ -105,6 +116,16 @@ func (b *board) queued(now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.s.Queued = now
+}
+
+// programmed notes that everything that came is in HNS now; since is when the oldest of it arrived, zero: nothing came.
+func (b *board) programmed(since time.Time) {
+	if since.IsZero() {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.changes.Add(time.Since(since))
 }
 
 func (b *board) begin(now time.Time) {

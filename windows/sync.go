@@ -19,6 +19,9 @@ func (p *Plane) sync(ctx context.Context) (next time.Time) {
 	p.board.begin(began)
 	result, err := p.trySync(ctx, began)
 	p.board.end(p.opts.now(), result, p.counts(), err)
+	if err == nil && result.Steps > 0 {
+		p.opts.Synced(p.opts.now().Sub(began))
+	}
 	switch {
 	case isNotReady(err):
 		p.opts.Log.Info("nothing is changed in HNS", "reason", err)
@@ -52,11 +55,17 @@ func (p *Plane) trySync(ctx context.Context, now time.Time) (r reconcile.Result,
 	if err != nil {
 		return r, err
 	}
-	w := p.inputs.wanted(facts)
+	w := p.inputs.take(facts)
 	p.report(w)
 	features := hns.FeaturesOf(facts.Version)
 	r, err = p.engine.Sync(ctx, w, features)
 	p.board.observed(facts, p.engine.CanModify(features))
+	if err == nil && ctx.Err() == nil {
+		p.inputs.whileProgrammed(func(since time.Time) {
+			p.board.programmed(since)
+			p.opts.InStep()
+		})
+	}
 	return r, err
 }
 
@@ -119,18 +128,14 @@ func (p *Plane) Diff(ctx context.Context) (steps []string, err error) {
 	return steps, nil
 }
 
-// Plan gives what HNS should have as JSON (nkp plan -o hcn), with the ids of endpoints as HNS has them.
-func (p *Plane) Plan() ([]byte, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.inputs.ready() {
-		return nil, errUnknown
-	}
-	facts, err := p.observe(p.opts.now())
+// Owned counts the objects of HNS that are nkp's, going by the state file alone.
+func Owned(opts Options) (endpoints, loadBalancers int, err error) {
+	setDefault(&opts.StateFile, DefaultStateFile())
+	o, err := opts.store().Load()
 	if err != nil {
-		return nil, err
+		return 0, 0, err
 	}
-	return p.inputs.wanted(facts).JSON(facts, p.engine.EndpointID)
+	return len(o.Endpoints), len(o.LoadBalancers), nil
 }
 
 // Cleanup removes what nkp made in HNS, going by the state file, and nothing else; it gives the number of objects. The agent
@@ -144,5 +149,5 @@ func Cleanup(ctx context.Context, opts Options) (removed int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	return reconcile.Cleanup(ctx, host, opts.store())
+	return reconcile.Cleanup(ctx, host, opts.store(), opts.network())
 }

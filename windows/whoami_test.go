@@ -46,9 +46,9 @@ func TestPlanOffline(t *testing.T) {
 	tracker := k8s.NewTracker(k8s.Options{NodeName: nodeName})
 	loadWhoami(t, tracker)
 	model, _ := tracker.Flush()
-	text, err := PlanOffline(model, Options{SourceVIP: netip.MustParseAddr(sourceVIP), HostMAC: hostMAC1})
-	if err != nil {
-		t.Fatal(err)
+	text, warnings, err := PlanOffline(model, Options{SourceVIP: netip.MustParseAddr(sourceVIP), HostMAC: hostMAC1}, nil)
+	if err != nil || len(warnings) > 0 {
+		t.Fatal(err, warnings)
 	}
 	var got struct {
 		NetworkType   string
@@ -67,9 +67,39 @@ func TestPlanOffline(t *testing.T) {
 		strings.Join(l.HostComputeEndpoints, " ") != "100.244.206.68 100.244.206.69 100.244.206.70" {
 		t.Errorf("unexpected load balancer: %+v", l)
 	}
-	again, err := PlanOffline(model, Options{SourceVIP: netip.MustParseAddr(sourceVIP), HostMAC: hostMAC1})
+	again, _, err := PlanOffline(model, Options{SourceVIP: netip.MustParseAddr(sourceVIP), HostMAC: hostMAC1}, nil)
 	if err != nil || string(again) != string(text) {
 		t.Errorf("the plan is not the same twice: %v", err)
+	}
+}
+
+// A pod elsewhere is the cluster's if a Node has its address in its range; what only the node can tell is said.
+func TestPlanOfflineElsewhere(t *testing.T) {
+	b := newBed(t, hns.NetworkOverlay, newest)
+	b.simple("web", "10.99.0.1", "100.244.1.1")
+	model, _ := b.tracker.Flush()
+	opts := Options{SourceVIP: netip.MustParseAddr(sourceVIP), ForwardHealthCheckVIP: true, RootEndpointName: "cbr0"}
+	for _, c := range []struct {
+		remote         []hns.RemoteSubnet
+		sourceVIP, via string
+		warnings       []string
+	}{
+		{nil, nodeIP, nodeIP, []string{"--node-mac", "100.244.1.1: taken for addresses outside", "endpoint cbr0"}},
+		{[]hns.RemoteSubnet{{Prefix: netip.MustParsePrefix("100.244.1.0/24"), Provider: netip.MustParseAddr(otherNode)}},
+			sourceVIP, otherNode, []string{"--node-mac", "endpoint cbr0"}},
+	} {
+		text, warnings, err := PlanOffline(model, opts, c.remote)
+		if err != nil || len(warnings) != len(c.warnings) {
+			t.Fatalf("warnings %q, %v", warnings, err)
+		}
+		for i, w := range c.warnings {
+			if !strings.Contains(warnings[i], w) {
+				t.Errorf("warning %q does not say %q", warnings[i], w)
+			}
+		}
+		if !strings.Contains(string(text), `"SourceVIP": "`+c.sourceVIP+`"`) || !strings.Contains(string(text), `"ProviderAddress": "`+c.via+`"`) {
+			t.Errorf("want source VIP %s, provider %s:\n%s", c.sourceVIP, c.via, text)
+		}
 	}
 }
 

@@ -77,7 +77,7 @@ func TestShapes(t *testing.T) {
 		if strings.HasSuffix(name, "preserve") {
 			ports = preserving(ports, "lb", "lb-local")
 		}
-		got, err := New(ports, model.HealthChecks, f).JSON(f, nil)
+		got, err := New(ports, model.HealthChecks, f).JSON(f)
 		if err != nil {
 			t.Fatal(err)
 		}

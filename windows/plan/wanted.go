@@ -130,8 +130,8 @@ type UnsupportedText struct {
 	Reason  string `json:"reason"`
 }
 
-// JSON gives the plan as JSON. id gives the id of the endpoint with an address; nil, or "": none is known.
-func (w *Wanted) JSON(facts *Facts, id func(netip.Addr) string) ([]byte, error) {
+// JSON gives the plan as JSON. Endpoints have no ids before HNS has them: load balancers refer to them by address.
+func (w *Wanted) JSON(facts *Facts) ([]byte, error) {
 	t := Text{Network: facts.Network.Name, NetworkType: facts.Network.Type,
 		Endpoints: []hns.Endpoint{}, LoadBalancers: []hns.LoadBalancer{}, Unsupported: []UnsupportedText{}}
 	for _, e := range w.SortedEndpoints() {
@@ -140,11 +140,7 @@ func (w *Wanted) JSON(facts *Facts, id func(netip.Addr) string) ([]byte, error) 
 	for _, l := range w.SortedLoadBalancers() {
 		body := *l.Body.Clone()
 		for _, a := range l.Backends {
-			ref := ""
-			if id != nil {
-				ref = id(a)
-			}
-			body.HostComputeEndpoints = append(body.HostComputeEndpoints, cmp.Or(ref, a.String()))
+			body.HostComputeEndpoints = append(body.HostComputeEndpoints, a.String())
 		}
 		t.LoadBalancers = append(t.LoadBalancers, body)
 	}

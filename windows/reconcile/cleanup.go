@@ -9,11 +9,17 @@ import (
 )
 
 // Cleanup removes everything that the state file says is nkp's, load balancers first, and then the file itself. What
-// cannot be removed stays in the file, so that Cleanup can be called again.
-func Cleanup(ctx context.Context, host hns.Host, store StateFile) (removed int, err error) {
+// cannot be removed stays in the file, so that Cleanup can be called again. network names the network of the endpoints that
+// an agent was about to create when it died; "": they stay.
+func Cleanup(ctx context.Context, host hns.Host, store StateFile, network string) (removed int, err error) {
 	owned, err := store.Load()
 	if err != nil {
 		return 0, fmt.Errorf("%w: without it nkp cannot tell its objects from others'", err)
+	}
+	if owned.pending() {
+		if err := identify(host, owned, network); err != nil {
+			return 0, err
+		}
 	}
 	var errs []error
 	for _, kind := range []struct {
@@ -40,4 +46,24 @@ func Cleanup(ctx context.Context, host hns.Host, store StateFile) (removed int, 
 		return removed, errors.Join(append(errs, store.Save(owned))...)
 	}
 	return removed, store.Remove()
+}
+
+// identify finds what an agent has created and died before it could write down the id.
+func identify(host hns.Host, owned *Ownership, network string) error {
+	var have observed
+	var err error
+	if have.loadBalancers, err = loadBalancers(host); err != nil {
+		return err
+	}
+	if network != "" {
+		n, err := host.Network(network)
+		if err == nil {
+			have.endpoints, err = endpoints(host, n.ID)
+		}
+		if err != nil && !hns.IsNotFound(err) { // endpoints go with their network
+			return fmt.Errorf("cannot read network %q: %w", network, err)
+		}
+	}
+	owned.identify(&have)
+	return nil
 }

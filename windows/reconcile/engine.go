@@ -116,30 +116,11 @@ func (e *Engine) Observe(network string, full bool) error {
 
 // settle brings ownership in line with what was observed: what was pending has its id now, what is gone is nobody's.
 func (e *Engine) settle() {
-	for id, l := range e.have.loadBalancers {
-		if fs := plan.FrontendsOf(l); len(fs) == 1 && e.owned.PendingLoadBalancers[fs[0].String()] {
-			e.owned.LoadBalancers[id] = true
-		}
-	}
-	for id, ep := range e.have.endpoints {
-		if a := ep.Addrs(); len(a) == 1 && e.owned.PendingEndpoints[a[0].String()] && (ep.Remote() || ep.Name == "") {
-			e.owned.Endpoints[id] = true
-		}
-	}
-	clear(e.owned.PendingLoadBalancers)
-	clear(e.owned.PendingEndpoints)
+	e.owned.identify(&e.have)
 	maps.DeleteFunc(e.owned.LoadBalancers, func(id string, _ bool) bool { return e.have.loadBalancers[id] == nil })
 	maps.DeleteFunc(e.owned.Endpoints, func(id string, _ bool) bool { return e.have.endpoints[id] == nil })
 	maps.DeleteFunc(e.asked, func(id string, _ *hns.LoadBalancer) bool { return e.have.loadBalancers[id] == nil })
 	maps.DeleteFunc(e.asIs, func(id string, _ bool) bool { return e.have.endpoints[id] == nil })
-}
-
-// EndpointID gives the id of the endpoint that HNS has for an address; "": none.
-func (e *Engine) EndpointID(a netip.Addr) string {
-	if ids := e.have.at(a); len(ids) > 0 {
-		return ids[0]
-	}
-	return ""
 }
 
 // Counts gives the running totals.

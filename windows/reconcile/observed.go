@@ -23,22 +23,42 @@ type observed struct {
 
 // read reads everything.
 func (o *observed) read(h hns.Host, network string) error {
-	endpoints, err := h.Endpoints(network)
+	es, err := endpoints(h, network)
 	if err != nil {
-		return fmt.Errorf("cannot read the endpoints of HNS: %w", err)
+		return err
 	}
-	lbs, err := h.LoadBalancers()
+	ls, err := loadBalancers(h)
 	if err != nil {
-		return fmt.Errorf("cannot read the load balancers of HNS: %w", err)
+		return err
 	}
-	*o = observed{network: network, endpoints: map[string]*hns.Endpoint{}, loadBalancers: map[string]*hns.LoadBalancer{}, stale: map[string]bool{}}
-	for _, e := range endpoints {
-		o.setEndpoint(e)
-	}
-	for _, l := range lbs {
-		o.loadBalancers[hns.CanonicalID(l.ID)] = l
-	}
+	*o = observed{network: network, endpoints: es, loadBalancers: ls, stale: map[string]bool{}}
 	return nil
+}
+
+// endpoints reads the endpoints of a network, by id.
+func endpoints(h hns.Host, network string) (map[string]*hns.Endpoint, error) {
+	list, err := h.Endpoints(network)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the endpoints of HNS: %w", err)
+	}
+	m := make(map[string]*hns.Endpoint, len(list))
+	for _, e := range list {
+		m[hns.CanonicalID(e.ID)] = e
+	}
+	return m, nil
+}
+
+// loadBalancers reads the load balancers of the host, by id.
+func loadBalancers(h hns.Host) (map[string]*hns.LoadBalancer, error) {
+	list, err := h.LoadBalancers()
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the load balancers of HNS: %w", err)
+	}
+	m := make(map[string]*hns.LoadBalancer, len(list))
+	for _, l := range list {
+		m[hns.CanonicalID(l.ID)] = l
+	}
+	return m, nil
 }
 
 // follow forgets what is gone and reads what is new. Nothing changes if it fails.
@@ -47,18 +67,18 @@ func (o *observed) follow(h hns.Host) (err error) {
 	if err != nil {
 		return fmt.Errorf("cannot list the endpoints of HNS: %w", err)
 	}
-	endpoints, err := follow(o.endpoints, nil, ids, h.Endpoint)
+	es, err := follow(o.endpoints, nil, ids, h.Endpoint)
 	if err != nil {
 		return fmt.Errorf("cannot read an endpoint of HNS: %w", err)
 	}
 	if ids, err = h.LoadBalancerIDs(); err != nil {
 		return fmt.Errorf("cannot list the load balancers of HNS: %w", err)
 	}
-	lbs, err := follow(o.loadBalancers, o.stale, ids, h.LoadBalancer)
+	ls, err := follow(o.loadBalancers, o.stale, ids, h.LoadBalancer)
 	if err != nil {
 		return fmt.Errorf("cannot read a load balancer of HNS: %w", err)
 	}
-	o.endpoints, o.loadBalancers, o.byAddr = endpoints, lbs, nil
+	o.endpoints, o.loadBalancers, o.byAddr = es, ls, nil
 	clear(o.stale)
 	return nil
 }

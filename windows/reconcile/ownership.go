@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+
+	"github.com/nkp-proxy/nkp/windows/plan"
 )
 
 // Ownership says which objects of HNS are nkp's. It outlives the agent in a file.
@@ -24,6 +26,25 @@ type Ownership struct {
 func newOwnership() *Ownership {
 	return &Ownership{map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}}
 }
+
+// identify gives what was about to be created its id, if it was.
+func (o *Ownership) identify(have *observed) {
+	for id, l := range have.loadBalancers {
+		if fs := plan.FrontendsOf(l); len(fs) == 1 && o.PendingLoadBalancers[fs[0].String()] {
+			o.LoadBalancers[id] = true
+		}
+	}
+	for id, e := range have.endpoints {
+		if a := e.Addrs(); len(a) == 1 && o.PendingEndpoints[a[0].String()] && (e.Remote() || e.Name == "") {
+			o.Endpoints[id] = true
+		}
+	}
+	clear(o.PendingLoadBalancers)
+	clear(o.PendingEndpoints)
+}
+
+// pending reports whether something was about to be created when the file was written last.
+func (o *Ownership) pending() bool { return len(o.PendingEndpoints)+len(o.PendingLoadBalancers) > 0 }
 
 // StateFile is where ownership is kept. The zero StateFile ("") keeps nothing.
 type StateFile string
@@ -73,7 +94,7 @@ func (f StateFile) Save(o *Ownership) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(string(f)), 0o755); err != nil {
+	if err := MakeDir(filepath.Dir(string(f))); err != nil {
 		return err
 	}
 	tmp := string(f) + ".new"

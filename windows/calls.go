@@ -1,0 +1,120 @@
+package windows
+
+import (
+	"sync"
+
+	"github.com/nkp-proxy/nkp/windows/hns"
+)
+
+// CallCount is how often one call into HNS went through, and how often it failed. That there is no such object is no failure.
+type CallCount struct {
+	OK     uint64 `json:"ok"`
+	Failed uint64 `json:"failed"`
+}
+
+// calls counts calls into HNS by name. It is safe for concurrent use.
+type calls struct {
+	mu sync.Mutex // protects of
+	of map[string]CallCount
+}
+
+func (c *calls) note(call string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.of == nil {
+		c.of = map[string]CallCount{}
+	}
+	n := c.of[call]
+	if err == nil || hns.IsNotFound(err) {
+		n.OK++
+	} else {
+		n.Failed++
+	}
+	c.of[call] = n
+}
+
+func (c *calls) get() map[string]CallCount {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := make(map[string]CallCount, len(c.of))
+	for call, n := range c.of {
+		m[call] = n
+	}
+	return m
+}
+
+// counting is an hns.Host that counts the calls of another.
+type counting struct {
+	hns.Host
+	calls *calls
+}
+
+func (c counting) Version() (v hns.Version, err error) {
+	defer func() { c.calls.note("version", err) }()
+	return c.Host.Version()
+}
+
+func (c counting) Network(name string) (n *hns.Network, err error) {
+	defer func() { c.calls.note("read_network", err) }()
+	return c.Host.Network(name)
+}
+
+func (c counting) EndpointIDs(network string) (ids []string, err error) {
+	defer func() { c.calls.note("list_endpoints", err) }()
+	return c.Host.EndpointIDs(network)
+}
+
+func (c counting) Endpoints(network string) (es []*hns.Endpoint, err error) {
+	defer func() { c.calls.note("read_endpoints", err) }()
+	return c.Host.Endpoints(network)
+}
+
+func (c counting) Endpoint(id string) (e *hns.Endpoint, err error) {
+	defer func() { c.calls.note("read_endpoint", err) }()
+	return c.Host.Endpoint(id)
+}
+
+func (c counting) EndpointNamed(name string) (e *hns.Endpoint, err error) {
+	defer func() { c.calls.note("read_endpoint", err) }()
+	return c.Host.EndpointNamed(name)
+}
+
+func (c counting) CreateEndpoint(e *hns.Endpoint) (made *hns.Endpoint, err error) {
+	defer func() { c.calls.note("create_endpoint", err) }()
+	return c.Host.CreateEndpoint(e)
+}
+
+func (c counting) DeleteEndpoint(id string) (err error) {
+	defer func() { c.calls.note("delete_endpoint", err) }()
+	return c.Host.DeleteEndpoint(id)
+}
+
+func (c counting) LoadBalancerIDs() (ids []string, err error) {
+	defer func() { c.calls.note("list_load_balancers", err) }()
+	return c.Host.LoadBalancerIDs()
+}
+
+func (c counting) LoadBalancers() (ls []*hns.LoadBalancer, err error) {
+	defer func() { c.calls.note("read_load_balancers", err) }()
+	return c.Host.LoadBalancers()
+}
+
+func (c counting) LoadBalancer(id string) (l *hns.LoadBalancer, err error) {
+	defer func() { c.calls.note("read_load_balancer", err) }()
+	return c.Host.LoadBalancer(id)
+}
+
+func (c counting) CreateLoadBalancer(l *hns.LoadBalancer) (made *hns.LoadBalancer, err error) {
+	defer func() { c.calls.note("create_load_balancer", err) }()
+	return c.Host.CreateLoadBalancer(l)
+}
+
+func (c counting) ModifyLoadBalancer(id string, l *hns.LoadBalancer) (now *hns.LoadBalancer, err error) {
+	defer func() { c.calls.note("modify_load_balancer", err) }()
+	return c.Host.ModifyLoadBalancer(id, l)
+}
+
+func (c counting) DeleteLoadBalancer(id string) (err error) {
+	defer func() { c.calls.note("delete_load_balancer", err) }()
+	return c.Host.DeleteLoadBalancer(id)
+}

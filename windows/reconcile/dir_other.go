@@ -1,0 +1,8 @@
+//go:build !windows
+
+package reconcile
+
+import "os"
+
+// MakeDir makes the directory of a state file, if it is not there.
+func MakeDir(dir string) error { return os.MkdirAll(dir, 0o755) }
