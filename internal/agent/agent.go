@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nkp-proxy/nkp/internal/health"
+	"github.com/nkp-proxy/nkp/internal/metrics"
+	"github.com/nkp-proxy/nkp/internal/notify"
 	"github.com/nkp-proxy/nkp/internal/ports"
 	"github.com/nkp-proxy/nkp/internal/sysctl"
 	"github.com/nkp-proxy/nkp/k8s"
@@ -31,7 +33,13 @@ type Options struct {
 	// Other tells why another data plane would be chosen if nkp started now; "": it would not. It is asked now and then, if
 	// it is set, and its answer is said in status and in an Event: changing over takes a restart.
 	Other func(context.Context) string
-	Log   *slog.Logger
+	// Notes gives further warnings for status; nil: there are none.
+	Notes func() []string
+	// Configz gives the configurations in force by their group, for /configz; nil: none is shown.
+	Configz func() map[string]any
+	// SetVerbosity changes how much is logged while the agent runs, by klog's number; nil: that cannot be changed.
+	SetVerbosity func(level uint32)
+	Log          *slog.Logger
 }
 
 // Agent keeps the data plane of one node in step with one source. Make it with New, run it once with Run.
@@ -46,12 +54,16 @@ type Agent struct {
 	started time.Time
 
 	planes
-	other   func(context.Context) string
-	better  atomic.Pointer[string] // what other said last
-	proxy   *health.Proxy          // /healthz and /livez
-	checks  *health.Services       // health check node ports
-	ports   *ports.Watcher
-	sysctls []string // warnings
+	other         func(context.Context) string
+	notes         func() []string
+	better        atomic.Pointer[string] // what other said last
+	proxy         *health.Proxy          // /healthz and /livez
+	checks        *health.Services       // health check node ports
+	metrics       *metrics.Metrics
+	metricsServer *metrics.Server
+	tally         atomic.Pointer[tally] // of the last scrape
+	ports         *ports.Watcher
+	sysctls       []string // warnings
 	// lastModes are the data planes of the run before this one.
 	lastModes []Mode
 
@@ -81,15 +93,17 @@ type follower interface {
 // New gives an Agent. It fails if the settings of the data plane make no sense.
 func New(o Options) (*Agent, error) {
 	a := &Agent{
-		set: o.Settings, log: o.Log, mode: o.Mode, reason: o.Reason, source: o.Source, kind: o.Kind, events: o.Events, other: o.Other, started: time.Now(),
+		set: o.Settings, log: o.Log, mode: o.Mode, reason: o.Reason, source: o.Source, kind: o.Kind, events: o.Events, other: o.Other, notes: o.Notes, started: time.Now(),
 		box:     newMailbox(),
 		asks:    make(chan func()),
 		tracker: k8s.NewTracker(o.TrackerOptions()),
 		model:   &k8s.Model{},
 		warned:  map[k8s.Warning]bool{},
 	}
+	a.makeMetrics(&o)
 	a.proxy = health.NewProxy(health.ProxyOptions{
-		Addr: o.HealthzAddr, HardFail: o.BindHardFail, Timeout: 2 * o.IPTables.SyncPeriod, Log: o.Log,
+		Addr: o.HealthzAddr, HardFail: o.BindHardFail, Timeout: 2 * o.IPTables.SyncPeriod,
+		OnResponse: a.metrics.HealthAnswer, Log: o.Log,
 	})
 	a.checks = health.NewServices(health.ServicesOptions{
 		NodePortAddresses: o.NodePortAddresses, NodePortPrimary: o.NodePortPrimary, Healthy: a.proxy.Healthy,
@@ -140,6 +154,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.spawn = func(run func(context.Context) error) { g.Go(func() error { return run(ctx) }) }
 	g.Go(func() error { return a.source.Run(ctx, a.box) })
 	g.Go(func() error { return a.events.Run(ctx) })
+	g.Go(func() error { return a.metricsServer.Run(ctx) })
 	g.Go(func() error {
 		err := a.proxy.Run(ctx)
 		if err != nil {
@@ -151,6 +166,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.spawn(f.Run)
 	}
 	g.Go(func() error { return a.loop(ctx) })
+	g.Go(func() error { return notify.Run(ctx, a.vitalSign) })
 	if a.other != nil {
 		g.Go(func() error { return a.watchOther(ctx) })
 	}
@@ -198,6 +214,7 @@ func (a *Agent) loop(ctx context.Context) error {
 func (a *Agent) takeChanges(ctx context.Context) {
 	changes, synced, problems := a.box.take()
 	a.reportProblems(problems)
+	a.metrics.Received(changes)
 	a.tracker.Apply(changes)
 	if !synced {
 		return
@@ -228,6 +245,7 @@ func (a *Agent) flush(ctx context.Context) {
 	if changes.Node {
 		a.proxy.SetNode(model.Node)
 	}
+	a.metrics.Handing(changes)
 	for _, f := range a.followers {
 		f.Update(model, changes)
 	}

@@ -7,9 +7,8 @@ import (
 	"strings"
 )
 
-// modeFile remembers, beside the agent's socket, which data planes the last run worked with, a word each. It goes with the
-// next boot, as rules and flows do.
-func (s *Settings) modeFile() string { return filepath.Join(filepath.Dir(s.Socket), "mode") }
+// modeFile remembers which data planes the last run worked with, a word each.
+func (s *Settings) modeFile() string { return filepath.Join(s.modeDir(), "mode") }
 
 // LastModes gives the data planes of the last run on this node since it booted; none: nothing is known. The first is the
 // main one.
@@ -37,7 +36,7 @@ func (s *Settings) noteModes(modes ...Mode) error {
 	for i, m := range modes {
 		words[i] = string(m)
 	}
-	if err := os.MkdirAll(filepath.Dir(s.modeFile()), 0o755); err != nil {
+	if err := s.makeModeDir(); err != nil {
 		return err
 	}
 	return os.WriteFile(s.modeFile(), []byte(strings.Join(words, " ")+"\n"), 0o644)

@@ -37,8 +37,9 @@ func (a *Agent) makePlanes(db *ovsdb.Client) (err error) {
 	switch a.mode {
 	case ModeOVS:
 		a.bridge = bridge.New(a.set.Settings, db, bridge.Hooks{
-			Queued: func() { a.proxy.Queued(families...) },
-			InStep: func() { a.proxy.Updated(families...) },
+			Queued:      func() { a.queued(families...) },
+			InStep:      func() { a.inStep(families...) },
+			Transaction: a.measureBridge,
 			Refused: func(n k8s.PortName, reason string) {
 				if n != (k8s.PortName{}) {
 					a.warnService(n.ServiceName, "RefusedBySwitch", "Program", n.String()+": "+reason)
@@ -48,15 +49,19 @@ func (a *Agent) makePlanes(db *ovsdb.Client) (err error) {
 		a.followers = append(a.followers, a.bridge)
 	case ModeIPTables:
 		o := a.iptablesOptions(rules.Everything)
-		o.Hooks.Queued = func(f k8s.Family) { a.proxy.Queued(f) }
-		o.Hooks.InStep = func(f k8s.Family) { a.proxy.Updated(f) }
+		o.Hooks.Queued = func(f k8s.Family) { a.queued(f) }
+		o.Hooks.InStep = func(f k8s.Family) { a.inStep(f) }
+		o.Hooks.Synced = func(r fallback.Round) { a.metrics.Synced([]k8s.Family{r.Family}, r.Full, r.Took) }
 		if a.iptables, err = fallback.New(o); err != nil {
 			return err
 		}
 		a.followers = append(a.followers, a.iptables)
 	case ModeWindows:
-		o := a.set.Windows
+		o := a.set.WindowsOptions()
 		o.Log = a.log
+		o.Queued = func() { a.queued(families...) }
+		o.InStep = func() { a.inStep(families...) }
+		o.Synced = a.measureHNS
 		o.Report = func(name k8s.ServiceName, reason string) { a.warnService(name, "NotSupportedByHNS", "Program", reason) }
 		if a.hns, err = windows.New(o); err != nil {
 			return err
@@ -69,6 +74,7 @@ func (a *Agent) makePlanes(db *ovsdb.Client) (err error) {
 func (a *Agent) iptablesOptions(scope rules.Scope) fallback.Options {
 	o := a.set.IPTablesOptions(scope)
 	o.Log = a.log
+	a.measureIPTables(&o.Hooks)
 	o.Hooks.Refused = func(n k8s.PortName, reason string) {
 		a.warnService(n.ServiceName, "RefusedByIPTables", "Program", n.String()+": "+reason)
 	}

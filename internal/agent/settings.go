@@ -21,6 +21,7 @@ type Settings struct {
 	Socket           string // the agent's own socket; "": none
 
 	NodeIPs           []netip.Addr
+	PrimaryIP         netip.Addr // the node's address of that family, unless NodeIPs are given; not valid or unspecified: none
 	DetectLocal       k8s.DetectLocal
 	ServiceCIDRs      []netip.Prefix
 	NodePortAddresses []netip.Prefix
@@ -32,6 +33,7 @@ type Settings struct {
 
 	HealthzAddr  string // of /healthz and /livez; "": nowhere
 	BindHardFail bool   // not to get an address to listen on is fatal
+	Metrics      MetricsSettings
 	Conntrack    sysctl.Settings
 }
 
@@ -48,6 +50,17 @@ func (s *Settings) IPTablesOptions(scope rules.Scope) fallback.Options {
 	return o
 }
 
+// WindowsOptions gives the options of the HNS data plane. What kube-proxy calls the periods of iptables are those of all its
+// modes but IPVS.
+func (s *Settings) WindowsOptions() windows.Options {
+	o := s.Windows
+	o.AuditPeriod, o.MinSync = s.IPTables.SyncPeriod, s.IPTables.MinSyncPeriod
+	if !s.NodeMAC.IsZero() {
+		o.HostMAC = s.NodeMAC.String()
+	}
+	return o
+}
+
 // TrackerOptions gives the options of the model.
 func (s *Settings) TrackerOptions() k8s.Options {
 	return k8s.Options{
@@ -58,6 +71,7 @@ func (s *Settings) TrackerOptions() k8s.Options {
 		IgnoreExternalIPs: s.IgnoreExternalIPs,
 		ServiceCIDRs:      s.ServiceCIDRs,
 		NodeIPs:           s.NodeIPs,
+		PrimaryIP:         s.PrimaryIP,
 		DetectLocal:       s.DetectLocal,
 	}
 }

@@ -8,8 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 )
@@ -17,13 +15,24 @@ import (
 // askTimeout bounds how long a command waits for the agent.
 const askTimeout = 30 * time.Second
 
-// serve answers commands on the agent's socket, HTTP over a unix socket that only root may use, until the
-// context ends. A socket that a dead agent left behind is taken over; a live one is an error.
+// serve answers commands on the agent's socket, HTTP over a unix socket that only root may use, or over a named pipe for
+// Administrators only, until the context ends. A socket that a dead agent left behind is taken over; a live one is an error.
 func (a *Agent) serve(ctx context.Context) error {
 	l, err := listen(a.set.Socket)
 	if err != nil {
 		return err
 	}
+	srv := &http.Server{Handler: a.handler(), ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 16 << 10}
+	stop := context.AfterFunc(ctx, func() { srv.Close() })
+	defer stop()
+	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("socket %s: %w", a.set.Socket, err)
+	}
+	return nil
+}
+
+// handler answers what may be asked. No question changes anything, and none has a body that is read.
+func (a *Agent) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, r *http.Request) {
 		s, err := a.status(r.Context())
@@ -42,35 +51,14 @@ func (a *Agent) serve(ctx context.Context) error {
 		}
 		io.WriteString(w, text)
 	})
-	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 16 << 10}
-	stop := context.AfterFunc(ctx, func() { srv.Close() })
-	defer stop()
-	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("socket %s: %w", a.set.Socket, err)
-	}
-	return nil
+	mux.HandleFunc("GET /v1/trace", a.serveTrace)
+	mux.HandleFunc("GET /v1/services", a.serveServices)
+	return mux
 }
 
-func listen(path string) (net.Listener, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, err
-	}
-	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
-		c.Close()
-		return nil, fmt.Errorf("another nkp is running: it answers on %s (choose another --socket to run two)", path)
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		l.Close()
-		return nil, err
-	}
-	return l, nil
+// errRunning is the error of a second agent.
+func errRunning(path string) error {
+	return fmt.Errorf("another nkp is running: it answers on %s (choose another --socket to run two)", path)
 }
 
 // diff compares what is installed with what should be; "" means equal. What has come from the source counts.
@@ -93,16 +81,15 @@ type Caller struct {
 
 // NewCaller gives a Caller for the agent that listens on path.
 func NewCaller(path string) *Caller {
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		var d net.Dialer
-		return d.DialContext(ctx, "unix", path)
-	}
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, path) }
 	return &Caller{path: path, http: http.Client{Timeout: askTimeout, Transport: &http.Transport{DialContext: dial}}}
 }
 
 // Running tells whether an agent answers.
 func (c *Caller) Running() bool {
-	conn, err := net.DialTimeout("unix", c.path, time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	conn, err := dial(ctx, c.path)
 	if err != nil {
 		return false
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/internal/metrics"
 	"github.com/nkp-proxy/nkp/windows"
 )
 
@@ -22,6 +23,9 @@ type Status struct {
 
 	ServicePorts int `json:"servicePorts"`
 	Endpoints    int `json:"endpoints"`
+
+	// Pending is what has come from the source and is not in force yet.
+	Pending metrics.Pending `json:"pending"`
 
 	*bridge.Status // ModeOVS
 
@@ -43,7 +47,7 @@ type SourceStatus struct {
 
 // status describes the agent.
 func (a *Agent) status(ctx context.Context) (Status, error) {
-	s := Status{Version: Version, Node: a.set.NodeName, Started: a.started, Mode: string(a.mode), Reason: a.reason}
+	s := Status{Version: Version, Node: a.set.NodeName, Started: a.started, Mode: string(a.mode), Reason: a.reason, Pending: a.metrics.Pending()}
 	var warnings []string
 	var beside *fallback.Plane // the loop may put it there
 	err := a.ask(ctx, func() {
@@ -89,8 +93,14 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 		st := a.hns.Status()
 		s.HNS = &st
 	}
+	if a.notes != nil {
+		warnings = append(warnings, a.notes()...)
+	}
 	if better := a.better.Load(); better != nil && *better != "" {
 		warnings = append(warnings, *better)
+	}
+	if failure := a.metricsServer.Failure(); failure != "" {
+		warnings = append(warnings, failure)
 	}
 	for _, c := range a.ports.Conflicts() {
 		warnings = append(warnings, c.String())

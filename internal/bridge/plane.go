@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -19,9 +20,10 @@ import (
 
 // Hooks tell others what happens. They are called on the plane's goroutines and must not wait, nor call the plane.
 type Hooks struct {
-	Queued  func()                                    // there is something to program
-	InStep  func()                                    // everything is programmed but what the switch refuses
-	Refused func(service k8s.PortName, reason string) // the switch refuses a Service port
+	Queued      func()                                    // there is something to program
+	InStep      func()                                    // everything is programmed but what the switch refuses
+	Refused     func(service k8s.PortName, reason string) // the switch refuses a Service port
+	Transaction func(Transaction)                         // a transaction with the switch is over
 }
 
 // Plane keeps one bridge in step with the model. Make it with New, run it once with Run; the other methods may be called
@@ -40,6 +42,8 @@ type Plane struct {
 	asks  chan func()       // questions, answered on the loop
 
 	rejects rejectCounters
+	figures atomic.Pointer[Figures]
+	counted counterCache
 
 	// What follows belongs to the loop alone.
 	facts     k8s.Model          // what the model says beside Services
@@ -50,6 +54,7 @@ type Plane struct {
 	gateway   flow.MAC           // last known
 	looks     int                // for it at the start
 	noMeter   bool               // the switch refused the meter
+	whole     bool               // what is sent now follows a read-back
 	behind    bool               // installed differs from what is wanted
 	waiting   quarantine
 	conflicts map[flow.Key]*flow.Flow // foreign flows where one of ours should be
@@ -127,6 +132,7 @@ func (p *Plane) loop(ctx context.Context) error {
 		if p.conn != nil && p.installed != nil && !p.behind {
 			p.in.whileEmpty(p.hooks.InStep)
 		}
+		p.publish()
 		var gone <-chan struct{}
 		if p.conn != nil {
 			gone = p.conn.Done()
@@ -152,11 +158,12 @@ func (p *Plane) loop(ctx context.Context) error {
 		case <-p.db.Changed():
 			p.reconfigure(ctx)
 		case p.conn = <-p.conns:
+			p.stats.Connections++
 			p.log.Info("connected to the switch", "bridge", p.set.Bridge)
 			p.readBack(ctx)
 		case <-gone:
 			p.log.Warn("connection to the switch lost; what is installed stays", "error", p.conn.Err())
-			p.conn, p.installed = nil, nil
+			p.disconnected()
 		case <-p.drift:
 			p.stats.Drifts++
 			p.readBack(ctx)

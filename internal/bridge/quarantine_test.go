@@ -44,21 +44,3 @@ func TestQuarantineRelease(t *testing.T) {
 		t.Errorf("after the release %v wait", q)
 	}
 }
-
-func TestQuantiles(t *testing.T) {
-	var d durations
-	if p50, p99 := d.quantiles(); p50 != 0 || p99 != 0 {
-		t.Error("quantiles of nothing")
-	}
-	d.add(1 * time.Millisecond)
-	d.add(9 * time.Millisecond)
-	if p50, p99 := d.quantiles(); p50 != 1 || p99 != 1 {
-		t.Errorf("of 1 and 9: %v, %v", p50, p99)
-	}
-	for i := range 3 * maxDurations { // only the last maxDurations count
-		d.add(time.Duration(i) * time.Millisecond)
-	}
-	if p50, p99 := d.quantiles(); p50 != 2499 || p99 != 2989 || len(d.last) != maxDurations {
-		t.Errorf("of 2000 to 2999: %v, %v (%d kept)", p50, p99, len(d.last))
-	}
-}

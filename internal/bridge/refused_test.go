@@ -25,7 +25,7 @@ func TestRefusedMeter(t *testing.T) {
 	}
 	defer db.Close()
 	set := Settings{Bridge: bed.Bridge, Layout: pipeline.DefaultLayout(), LocalDelivery: DeliverAuto}
-	a := New(set, db, Hooks{func() {}, func() {}, func(k8s.PortName, string) {}}, slog.New(slog.DiscardHandler))
+	a := New(set, db, Hooks{func() {}, func() {}, func(k8s.PortName, string) {}, func(Transaction) {}}, slog.New(slog.DiscardHandler))
 	if a.compiler, err = pipeline.NewCompiler(a.config()); err != nil {
 		t.Fatal(err)
 	}

@@ -56,6 +56,7 @@ type Settings struct {
 	MasqueradeAll bool
 	HostTraffic   HostTraffic
 	LocalDelivery Delivery
+	Counters      bool // of Services' connections, packets and bytes
 	RejectRate    uint32
 	Ports         map[netip.Addr]PortOverride
 	Layout        pipeline.Layout

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/latency"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ofctrl"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
@@ -88,60 +89,33 @@ type RejectStats struct {
 
 // statistics are the loop's own counters.
 type statistics struct {
-	LastSync  time.Time
-	LastError string
-	Repairs   int
-	Drifts    int
-	changes   durations // from a change's arrival to the reply
-	channel   durations // from a transaction's first message to the reply
-	first     *TransactionStats
+	LastSync    time.Time
+	LastError   string
+	Repairs     int
+	Drifts      int
+	Connections uint64         // made since the start
+	dropped     uint64         // packet-ins, by connections that have ended
+	changes     latency.Recent // from a change's arrival to the reply
+	channel     latency.Recent // from a transaction's first message to the reply
+	first       *TransactionStats
 }
 
-// durations remembers the last maxDurations of many.
-type durations struct {
-	count int
-	last  []time.Duration // a ring
-}
-
-const maxDurations = 1000
-
-func (d *durations) add(v time.Duration) {
-	if len(d.last) < maxDurations {
-		d.last = append(d.last, v)
-	} else {
-		d.last[d.count%maxDurations] = v
-	}
-	d.count++
-}
-
-// quantiles gives the median and the 99th percentile in milliseconds; 0 if there is none.
-func (d *durations) quantiles() (p50, p99 float64) {
-	n := len(d.last)
-	if n == 0 {
-		return 0, 0
-	}
-	sorted := slices.Sorted(slices.Values(d.last))
-	return milliseconds(sorted[(n-1)/2]), milliseconds(sorted[(n-1)*99/100])
-}
-
-func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-
-func (s *statistics) programmed(d time.Duration) { s.changes.add(d) }
+func (s *statistics) programmed(d time.Duration) { s.changes.Add(d) }
 
 func (s *statistics) synced(res ofctrl.Result, objects int) {
 	s.LastSync, s.LastError = time.Now(), ""
-	s.channel.add(res.Duration)
+	s.channel.Add(res.Duration)
 	if s.first == nil {
-		s.first = &TransactionStats{Objects: objects, Milli: milliseconds(res.Duration)}
+		s.first = &TransactionStats{Objects: objects, Milli: latency.Milliseconds(res.Duration)}
 	}
 }
 
 func (s *statistics) failed(err error) { s.LastError = err.Error() }
 
 func (s *statistics) programming() ProgrammingStats {
-	p := ProgrammingStats{Changes: s.changes.count, First: s.first}
-	p.P50Milli, p.P99Milli = s.changes.quantiles()
-	p.ChannelP50Milli, p.ChannelP99Milli = s.channel.quantiles()
+	p := ProgrammingStats{Changes: s.changes.Count(), First: s.first}
+	p.P50Milli, p.P99Milli = s.changes.Quantiles()
+	p.ChannelP50Milli, p.ChannelP99Milli = s.channel.Quantiles()
 	return p
 }
 
@@ -166,6 +140,7 @@ func (p *Plane) status() Status {
 		Warnings:    slices.Concat(p.warnings, p.routes.warnings),
 		Rejects: RejectStats{
 			Answered: p.rejects.answered.Load(), Unanswerable: p.rejects.unanswerable.Load(), Failed: p.rejects.failed.Load(),
+			Dropped: p.stats.dropped,
 		},
 	}
 	if !p.stats.LastSync.IsZero() {
@@ -173,7 +148,7 @@ func (p *Plane) status() Status {
 		s.LastSync = &t
 	}
 	if p.conn != nil {
-		s.Rejects.Dropped = p.conn.PacketInDrops()
+		s.Rejects.Dropped += p.conn.PacketInDrops()
 	}
 	client := p.of.Status()
 	s.Channel.LastError = errorText(client.LastError)

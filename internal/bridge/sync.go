@@ -158,11 +158,14 @@ func (p *Plane) commit(ctx context.Context, d *flow.Delta) bool {
 	var tx *ofctrl.TxError
 	switch {
 	case err == nil:
+		p.measured(d, res, 0, false)
 	case errors.As(err, &tx) && tx.Installed():
+		p.measured(d, res, 0, false)
 		p.log.Warn("switch is in step, but not all was forgotten", "error", err)
 		p.stats.failed(err)
 	case errors.As(err, &tx) && len(tx.Rejected) > 0:
 		p.stats.failed(err)
+		p.measured(d, res, len(tx.Rejected)+tx.More, false)
 		p.refused(tx.Rejected)
 		return false
 	default:
@@ -170,8 +173,9 @@ func (p *Plane) commit(ctx context.Context, d *flow.Delta) bool {
 		if ctx.Err() == nil {
 			p.log.Error("transaction failed; connecting anew", "error", err)
 		}
+		p.measured(d, res, 0, true)
 		p.conn.Close()
-		p.conn, p.installed = nil, nil
+		p.disconnected()
 		return false
 	}
 	p.installed.Apply(d)
@@ -251,7 +255,7 @@ func (p *Plane) readBack(ctx context.Context) {
 		}
 		p.stats.failed(err)
 		p.conn.Close()
-		p.conn, p.installed = nil, nil
+		p.disconnected()
 		return
 	}
 	p.conflicts = map[flow.Key]*flow.Flow{}
@@ -270,7 +274,9 @@ func (p *Plane) readBack(ctx context.Context) {
 			p.stats.Repairs++
 		}
 	}
+	p.whole = true
 	p.sync(ctx)
+	p.whole = false
 }
 
 // checkCount counts nkp's flows on the switch and reads everything back if some are missing or too many.

@@ -29,24 +29,30 @@ Chains in iptables bear the same names as kube-proxy's. Unless --mode iptables s
 run of nkp on this node put them there.`,
 		Example: "  nkp cleanup --bridge br-int\n  nkp cleanup --mode iptables",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := s.resolve(); err != nil {
+			if err := s.prepare(cmd); err != nil {
 				return err
 			}
-			if agent.NewCaller(s.Socket).Running() {
-				return fmt.Errorf("nkp is running (it answers on %s) and would put everything back; stop it first", s.Socket)
-			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), askTimeout)
-			defer cancel()
-			return s.cleanup(ctx, cmd.OutOrStdout())
+			return s.runCleanup(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
 	s.modeFlag(cmd.Flags())
 	s.windowsFlags(cmd.Flags())
 	s.switchFlags(cmd.Flags(), defaultOVSDB)
 	s.layoutFlags(cmd.Flags())
+	s.configFlag(cmd.Flags())
 	s.socketFlag(cmd.Flags())
 	s.LocalDelivery, s.RejectRate = bridge.DeliverAuto, 1
 	return cmd
+}
+
+// runCleanup is cleanup where no agent runs.
+func (s *settings) runCleanup(ctx context.Context, out io.Writer) error {
+	if agent.NewCaller(s.Socket).Running() {
+		return fmt.Errorf("nkp is running (it answers on %s) and would put everything back; stop it first", s.Socket)
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	return s.cleanup(ctx, out)
 }
 
 func (s *settings) cleanup(ctx context.Context, out io.Writer) error {

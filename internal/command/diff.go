@@ -21,16 +21,16 @@ func newDiff() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff",
 		Short: "Compare what is installed with what should be",
-		Long: `diff reads back what nkp has on the switch, or in iptables, and compares it with what should be there: with --manifests
-or --kubeconfig what those Services call for, else what the running agent wants. It changes nothing.
+		Long: `diff reads back what nkp has on the switch, in iptables or in HNS, and compares it with what should be there: with
+--manifests or --kubeconfig what those Services call for, else what the running agent wants. It changes nothing.
 
-A line with + is missing or different, a line with - should not be there.
+A line with + is missing or different, a line with - should not be there; on Windows a line is a step that has to be done.
 Exit status: 0 equal, 1 different, 2 error.`,
 		Example: `  nkp diff
   nkp diff --kubeconfig /etc/nkp/kubeconfig
   nkp diff --manifests services.yaml --bridge br-int`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := s.resolve(); err != nil {
+			if err := s.prepare(cmd); err != nil {
 				return err
 			}
 			text, err := s.diff(cmd.Context(), cmd.ErrOrStderr())
@@ -48,8 +48,10 @@ Exit status: 0 equal, 1 different, 2 error.`,
 			return &exitError{exitFailure, nil}
 		},
 	}
+	s.configFlag(cmd.Flags())
 	s.sourceFlags(cmd.Flags())
 	s.pipelineFlags(cmd.Flags())
+	s.healthzFlag(cmd.Flags())
 	s.layoutFlags(cmd.Flags())
 	s.switchFlags(cmd.Flags(), defaultOVSDB)
 	s.socketFlag(cmd.Flags())
@@ -76,7 +78,7 @@ func (s *settings) diff(ctx context.Context, stderr io.Writer) (string, error) {
 	defer c.close()
 	switch c.mode {
 	case agent.ModeWindows:
-		return "", errors.New("on Windows the agent compares: leave --manifests and --kubeconfig out")
+		return s.diffHNS(ctx, stderr)
 	case agent.ModeIPTables:
 		model, _, err := s.wantModel(ctx, c.mode, true, stderr)
 		if err != nil {

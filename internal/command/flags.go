@@ -23,7 +23,6 @@ import (
 const (
 	defaultOVSDB  = "unix:/var/run/openvswitch/db.sock"
 	defaultBridge = "br-int"
-	defaultSocket = "/run/nkp/nkp.sock"
 )
 
 // settings are the flags as given; resolve turns them into agent.Settings.
@@ -39,6 +38,8 @@ type settings struct {
 	podPrefix  string
 	api        k8s.APIOptions
 	gates      map[string]bool
+	process    process
+	cfg        configuration
 }
 
 func newSettings() *settings {
@@ -47,6 +48,7 @@ func newSettings() *settings {
 	s.HairpinIPs = slices.Clone(bridge.DefaultHairpinIPs)
 	s.IPTables = fallback.DefaultOptions()
 	s.AuditPeriod, s.CountPeriod = time.Minute, 5*time.Second
+	s.PrimaryIP = netip.IPv4Unspecified()
 	return s
 }
 
@@ -62,7 +64,8 @@ func (s *settings) switchFlags(f *pflag.FlagSet, ovsdb string) {
 }
 
 func (s *settings) socketFlag(f *pflag.FlagSet) {
-	f.StringVar(&s.Socket, "socket", defaultSocket, "unix socket of the running agent")
+	s.Socket = defaultSocket
+	f.Var((*socketValue)(&s.Socket), "socket", socketUsage)
 }
 
 // sourceFlags say where Services come from.
@@ -81,8 +84,13 @@ func (s *settings) apiFlags(f *pflag.FlagSet) {
 
 // healthFlags say where nkp listens, with kube-proxy's names and defaults.
 func (s *settings) healthFlags(f *pflag.FlagSet) {
-	f.StringVar(&s.HealthzAddr, "healthz-bind-address", "0.0.0.0:10256", "address and port of /healthz and /livez; empty: none, port 0: any that is free")
+	s.healthzFlag(f)
 	f.BoolVar(&s.BindHardFail, "bind-address-hard-fail", false, "end with an error if an address cannot be listened on, instead of trying again")
+}
+
+// healthzFlag matters to what is programmed as well: on Windows health checks of load balancers may be forwarded there.
+func (s *settings) healthzFlag(f *pflag.FlagSet) {
+	f.StringVar(&s.HealthzAddr, "healthz-bind-address", "0.0.0.0:10256", "address and port of /healthz and /livez; empty: none, port 0: any that is free")
 }
 
 // conntrackFlags are kube-proxy's. They apply where the kernel tracks the connections of Services, and 0 leaves a setting alone.
@@ -102,8 +110,8 @@ func (s *settings) iptablesFlags(f *pflag.FlagSet) {
 	o := &s.IPTables
 	f.IntVar(&o.MasqueradeBit, "iptables-masquerade-bit", o.MasqueradeBit, "bit of the packet mark that asks for masquerading, 0 to 31")
 	f.BoolVar(&o.LocalhostNodePorts, "iptables-localhost-nodeports", o.LocalhostNodePorts, "serve NodePorts on IPv4 loopback addresses too")
-	f.DurationVar(&o.SyncPeriod, "iptables-sync-period", o.SyncPeriod, "how often to look whether the rules are still there")
-	f.DurationVar(&o.MinSyncPeriod, "iptables-min-sync-period", o.MinSyncPeriod, "least time between two transactions; the first after a pause goes at once")
+	f.DurationVar(&o.SyncPeriod, "iptables-sync-period", o.SyncPeriod, "how often to look whether the rules, on Windows the load balancers, are still there")
+	f.DurationVar(&o.MinSyncPeriod, "iptables-min-sync-period", o.MinSyncPeriod, "least time between two transactions; the first after a pause goes at once (on Windows 0 is 1s)")
 	f.StringVar(&o.Backend, "iptables-backend", o.Backend, "nf_tables or legacy (default: the one that the rest of the node uses)")
 }
 
@@ -113,9 +121,13 @@ func (s *settings) windowsFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.NetworkName, "network-name", "", "HNS network of the pods (default: the environment variable KUBE_NETWORK)")
 	f.Var((*addrValue)(&o.SourceVIP), "source-vip", "source address of load-balanced connections on overlay networks (default: that of the CNI plugin's endpoint)")
 	f.BoolVar(&o.EnableDSR, "enable-dsr", false, "let ClusterIPs answer directly (Direct Server Return)")
-	f.StringVar(&o.RootEndpointName, "root-hnsendpoint-name", "", "HNS endpoint of the host")
+	f.StringVar(&o.RootEndpointName, "root-hnsendpoint-name", "", "HNS endpoint of the host (default: cbr0)")
 	f.BoolVar(&o.ForwardHealthCheckVIP, "forward-healthcheck-vip", false, "forward health checks of load balancers to --root-hnsendpoint-name")
-	f.StringVar(&o.StateFile, "hns-state-file", "", `where nkp remembers which HNS objects are its own (default: %ProgramData%\nkp\hns.json)`)
+	s.stateFileFlag(f)
+}
+
+func (s *settings) stateFileFlag(f *pflag.FlagSet) {
+	f.StringVar(&s.Windows.StateFile, "hns-state-file", "", `where nkp remembers which HNS objects are its own (default: %ProgramData%\nkp\hns.json)`)
 }
 
 // layoutFlags say what nkp takes on the bridge.
@@ -139,8 +151,9 @@ func (s *settings) pipelineFlags(f *pflag.FlagSet) {
 	f.StringVar(&s.NodeName, "hostname-override", "", "name of this node's Node object (default: the host name)")
 	f.StringVar(&s.ServiceProxyName, "service-proxy-name", "", "serve only Services whose label service.kubernetes.io/service-proxy-name has this value")
 	f.StringVar(&s.Uplink, "uplink-port", "", "port that leads out of the node, by name or OpenFlow number (default: port 1)")
+	f.Var((*addrValue)(&s.PrimaryIP), "bind-address", "address of this node in place of its Node object's of that family; nothing listens there (0.0.0.0 and ::: the Node object's)")
 	f.Var((*addrList)(&s.NodeIPs), "node-ip", "addresses of this node, comma-separated (default: those of its Node object)")
-	f.Var((*macValue)(&s.NodeMAC), "node-mac", "MAC of the bridge's LOCAL port, if the node's address is there (default: from the database)")
+	f.Var((*macValue)(&s.NodeMAC), "node-mac", "MAC of the bridge's LOCAL port, if the node's address is there (default: from the database); on Windows of the interface that has the node's address")
 	f.Var((*macValue)(&s.GatewayMAC), "gateway-mac", "MAC of the router behind the uplink (default: the next hop of the bridge's default route)")
 	f.Var((*addrList)(&s.HairpinIPs), "hairpin-ip", "addresses, one of each family, that stand for a client which is its own endpoint; they must be free on the bridge")
 	f.Var((*prefixList)(&s.DetectLocal.CIDRs), "cluster-cidr", "pod address ranges of the cluster, comma-separated: who is a pod and who is not")
@@ -154,6 +167,7 @@ func (s *settings) pipelineFlags(f *pflag.FlagSet) {
 	f.BoolVar(&s.MasqueradeAll, "masquerade-all", false, "masquerade all traffic to ClusterIPs")
 	f.StringVar((*string)(&s.LocalDelivery), "local-delivery", string(bridge.DeliverAuto), "Service packets to pods on this bridge: on (straight), off (through the gateway), auto (straight, unless policy sits in the gateway)")
 	f.Uint32Var(&s.RejectRate, "reject-rate", pipeline.DefaultRejectRate, "packets per second that may be refused with an answer; the rest are dropped")
+	f.BoolVar(&s.Counters, "service-counters", true, "count connections, packets and bytes of every Service port on the bridge, by three flows each (nkp services)")
 	s.iptablesFlags(f)
 	s.windowsFlags(f)
 	f.StringVar(&s.portsFile, "ports", "", "JSON file of pods on the bridge: {\"10.0.0.11\": {\"ofport\": 11, \"mac\": \"02:00:00:00:00:11\"}}")
@@ -175,6 +189,9 @@ func (s *settings) resolve() error {
 		return usageError("--host-traffic %q is not auto, ovs, iptables or off", s.HostTraffic)
 	}
 	if err := s.resolveAddresses(); err != nil {
+		return err
+	}
+	if err := s.resolveMetrics(); err != nil {
 		return err
 	}
 	if err := s.Layout.Validate(); err != nil {
@@ -237,6 +254,19 @@ func (s *settings) resolveAddresses() error {
 		}
 	}
 	return nil
+}
+
+// socketValue is a flag of where the agent answers; empty: nowhere.
+type socketValue string
+
+func (p *socketValue) Type() string   { return "path" }
+func (p *socketValue) String() string { return string(*p) }
+func (p *socketValue) Set(s string) error {
+	*p = socketValue(s)
+	if s == "" {
+		return nil
+	}
+	return agent.CheckSocket(s)
 }
 
 // addrValue is a flag of one address.

@@ -2,11 +2,11 @@ package command
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"runtime"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -17,7 +17,6 @@ import (
 	"github.com/nkp-proxy/nkp/ovsdb"
 	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
-	"github.com/nkp-proxy/nkp/windows"
 )
 
 func newPlan() *cobra.Command {
@@ -43,7 +42,7 @@ Outputs:
   nkp plan --manifests examples/guestbook.yaml -o ofctl | ovs-ofctl -O OpenFlow15 bundle br-test -
   nkp plan --manifests examples/guestbook.yaml -o iptables`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := s.resolve(); err != nil {
+			if err := s.prepare(cmd); err != nil {
 				return err
 			}
 			output, err := s.planOutput(output)
@@ -53,8 +52,10 @@ Outputs:
 			return s.plan(cmd.Context(), output, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
+	s.configFlag(cmd.Flags())
 	s.sourceFlags(cmd.Flags())
 	s.pipelineFlags(cmd.Flags())
+	s.healthzFlag(cmd.Flags())
 	s.layoutFlags(cmd.Flags())
 	s.switchFlags(cmd.Flags(), "")
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, ofctl, iptables, hcn or json")
@@ -66,10 +67,10 @@ func (s *settings) planOutput(output string) (string, error) {
 	of := map[string]agent.Mode{"ofctl": agent.ModeOVS, "hcn": agent.ModeWindows}
 	switch output {
 	case "text":
-		switch agent.Mode(s.mode) {
-		case agent.ModeIPTables:
+		switch {
+		case agent.Mode(s.mode) == agent.ModeIPTables:
 			return "iptables", nil
-		case agent.ModeWindows:
+		case agent.Mode(s.mode) == agent.ModeWindows || s.mode == "auto" && runtime.GOOS == "windows":
 			return "hcn", nil
 		}
 	case "json", "iptables":
@@ -129,12 +130,7 @@ func (s *settings) planRules(ctx context.Context, output string, stdout, stderr 
 		return err
 	}
 	if output == "hcn" {
-		text, err := windows.PlanOffline(model, s.Windows)
-		if err != nil {
-			return err
-		}
-		_, err = fmt.Fprintf(stdout, "%s\n", bytes.TrimSpace(text))
-		return err
+		return s.planHNS(model, stdout, stderr)
 	}
 	scope := rules.Everything
 	if s.mode == string(agent.ModeOVS) {

@@ -48,6 +48,9 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	root := newRoot(stdout, stderr)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
+	if errors.Is(err, errRestart) {
+		err = restart(args)
+	}
 	if err == nil {
 		return exitOK
 	}
@@ -60,6 +63,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	}
 	if exit.err != nil {
 		fmt.Fprintf(stderr, "nkp: %v\n", exit.err)
+		tellEventLog(args, exit.err)
 	}
 	return exit.status
 }
@@ -88,8 +92,9 @@ over OpenFlow 1.5 with a conntrack pipeline and select groups. Without a command
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError("%w; see \"%s --help\"", err, cmd.CommandPath())
 	})
+	root.SetGlobalNormalizationFunc(dashes)
 	root.CompletionOptions.HiddenDefaultCmd = true
-	for _, c := range []*cobra.Command{run, newPlan(), newDiff(), newStatus(), newCleanup(), newVersion()} {
+	for _, c := range []*cobra.Command{run, newPlan(), newDiff(), newStatus(), newServices(), newTrace(), newCleanup(), newVersion(), newWindowsService()} {
 		if c.Args == nil {
 			c.Args = noArguments
 		}

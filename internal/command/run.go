@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"runtime/debug"
@@ -16,14 +15,10 @@ import (
 	"github.com/nkp-proxy/nkp/internal/sysctl"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ovsdb"
-	"github.com/nkp-proxy/nkp/windows/service"
 )
 
 func newRun() *cobra.Command {
 	s := newSettings()
-	var wait time.Duration
-	var level string
-	var asService bool
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Serve this node's Services (the default command)",
@@ -32,53 +27,31 @@ on the switch: Services are served while nkp is down, and a new start takes over
 
 Services come from an API server (--kubeconfig, --master, or the pod's service account), where nkp lists and watches
 Services, EndpointSlices, ServiceCIDRs and this node's Node, as the role system:node-proxier may; or from --manifests.
-While the API server is away, what it said last stays in force.`,
+While the API server is away, what it said last stays in force.
+
+Every flag of kube-proxy's is taken; those that say nothing to nkp are not listed here, and a warning names them. --config
+takes kube-proxy's configuration file as it is, with nkp's own settings beside it (docs/configuration.md).`,
 		Example: `  nkp run --kubeconfig /etc/nkp/kubeconfig --uplink-port eth1 --cluster-cidr 10.0.0.0/16
+  nkp run --config /var/lib/kube-proxy/config.conf --uplink-port eth1
   nkp run --manifests services.yaml
   nkp run --manifests /etc/nkp/services --bridge br-int --uplink-port eth1 --cluster-cidr 10.0.0.0/16`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := s.resolve(); err != nil {
+			if err := s.prepare(cmd); err != nil {
 				return err
 			}
-			if asService {
-				return s.runAsService(wait, level)
-			}
-			log, err := newLogger(cmd.ErrOrStderr(), level)
-			if err != nil {
-				return err
-			}
-			return s.run(cmd.Context(), wait, log)
+			return s.start(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	f := cmd.Flags()
-	s.sourceFlags(f)
-	s.apiFlags(f)
-	s.pipelineFlags(f)
-	s.layoutFlags(f)
-	s.switchFlags(f, defaultOVSDB)
-	s.socketFlag(f)
-	s.healthFlags(f)
-	s.conntrackFlags(f)
-	f.BoolVar(&s.ConfigureBridge, "configure-bridge", false, "enable OpenFlow15 on the bridge if it is not")
-	f.DurationVar(&wait, "ovs-wait", time.Minute, "how long to wait for the bridge at the start")
-	f.DurationVar(&s.AuditPeriod, "audit-period", s.AuditPeriod, "how often the whole switch is read back and compared")
-	f.BoolVar(&asService, "windows-service", false, "run under the Windows service manager, and log to the event log")
-	f.StringVar(&level, "log-level", "info", "debug, info, warn or error")
+	s.runFlags(cmd.Flags())
 	return cmd
-}
-
-func newLogger(w io.Writer, level string) (*slog.Logger, error) {
-	var l slog.Level
-	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return nil, usageError("--log-level %q is not debug, info, warn or error", level)
-	}
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: l})), nil
 }
 
 func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger) error {
 	if s.AuditPeriod <= 0 {
 		return usageError("--audit-period must be above 0")
 	}
+	louder := newVerbosity(log.Handler())
+	log = slog.New(louder)
 	source, kind, err := s.source()
 	if err != nil {
 		return err
@@ -92,9 +65,15 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 		log.Warn("feature gates that nkp does not know have no effect", "gates", gates)
 	}
 	saveMemory()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	watch := &configWatch{s: s, events: events, log: log}
+	if s.cfg.file != nil {
+		go watch.run(ctx, cancel)
+	}
 	c, err := s.choose(ctx, wait, log)
 	if err != nil {
-		return err
+		return restartOr(ctx, err)
 	}
 	defer c.close()
 	log.Info("serving Services", "mode", c.mode, "reason", c.reason, "node", s.NodeName)
@@ -102,25 +81,13 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 		s.Conntrack = sysctl.Settings{}
 	}
 	a, err := agent.New(agent.Options{
-		Settings: s.Settings, Mode: c.mode, Reason: c.reason, Source: source, Kind: kind, Events: events, DB: c.db, Other: s.other(c), Log: log,
+		Settings: s.Settings, Mode: c.mode, Reason: c.reason, Source: source, Kind: kind, Events: events, DB: c.db, Other: s.other(c),
+		SetVerbosity: louder.set, Configz: s.configz, Notes: watch.warnings, Log: log,
 	})
 	if err != nil {
 		return err
 	}
-	return a.Run(ctx)
-}
-
-// runAsService is run for a process that the Windows service manager has started.
-func (s *settings) runAsService(wait time.Duration, level string) error {
-	var l slog.Level
-	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return usageError("--log-level %q is not debug, info, warn or error", level)
-	}
-	events, err := service.EventLog(service.Name, l)
-	if err != nil {
-		return err
-	}
-	return service.Run(service.Name, func(ctx context.Context) error { return s.run(ctx, wait, slog.New(events)) })
+	return restartOr(ctx, a.Run(ctx))
 }
 
 // kernelTracks tells whether the connections of a datapath are in the kernel's tables.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"runtime"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,6 +25,9 @@ served without an agent, too. Exit status: 0 an agent answered, 1 none did.`,
 			if output != "" && output != "json" && output != "text" {
 				return usageError("-o %q is not text or json", output)
 			}
+			if err := s.configure(cmd); err != nil {
+				return err
+			}
 			st, err := agent.NewCaller(s.Socket).Status(cmd.Context())
 			if err != nil {
 				return s.withoutAgent(cmd.Context(), err)
@@ -36,15 +40,23 @@ served without an agent, too. Exit status: 0 an agent answered, 1 none did.`,
 			return writeStatus(cmd.OutOrStdout(), st, time.Now())
 		},
 	}
+	s.stateFileFlag(cmd.Flags())
 	s.switchFlags(cmd.Flags(), defaultOVSDB)
 	s.layoutFlags(cmd.Flags())
+	s.configFlag(cmd.Flags())
 	s.socketFlag(cmd.Flags())
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
 	return cmd
 }
 
-// withoutAgent adds to the error that no agent answers what nkp has on the switch, if the switch can be asked.
+// withoutAgent adds to the error that no agent answers what nkp has on the switch, if the switch can be asked, or in HNS.
 func (s *settings) withoutAgent(ctx context.Context, err error) error {
+	if runtime.GOOS == "windows" {
+		if owned := s.ownedHNS(); owned != "" {
+			err = fmt.Errorf("%w; %s", err, owned)
+		}
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	conn, dialErr := s.connectSwitch(ctx)

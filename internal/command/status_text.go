@@ -13,8 +13,8 @@ import (
 	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/internal/latency"
 	"github.com/nkp-proxy/nkp/windows"
-	"github.com/nkp-proxy/nkp/windows/hns"
 )
 
 // statusText writes a status for people: a line for each fact, what is wrong last and in capitals.
@@ -29,6 +29,9 @@ func writeStatus(out io.Writer, s *agent.Status, now time.Time) error {
 	t.line("mode", "%s: %s", s.Mode, s.Reason)
 	t.source(&s.Source)
 	t.line("services", "%d Service ports, %d endpoints", s.ServicePorts, s.Endpoints)
+	if p := s.Pending; p.Services+p.EndpointSlices > 0 || p.For > 0 {
+		t.line("pending", "changes of %d Services and %d EndpointSlices, the oldest for %v", p.Services, p.EndpointSlices, p.For.Round(time.Millisecond))
+	}
 	if s.Status != nil {
 		t.bridge(s.Status)
 	}
@@ -114,6 +117,7 @@ func (t *statusText) iptables(s *fallback.Status) {
 			step += ", last change " + t.ago(f.LastSync)
 		}
 		t.line(f.Family, "%s: %d Service ports, %d chains; repaired %d times", step, f.Services, f.Chains, f.Repairs)
+		t.programming(&f.Programming)
 		for _, name := range slices.Sorted(maps.Keys(f.Refused)) {
 			t.line("REFUSED", "%s: %s", name, oneLine(f.Refused[name]))
 		}
@@ -125,10 +129,13 @@ func (t *statusText) iptables(s *fallback.Status) {
 
 func (t *statusText) hns(s *windows.Status) {
 	t.line("HNS", "%s, network %s (%s), source VIP %s", cmp.Or(s.HNSVersion, "has not answered yet"), s.Network, s.NetworkType, cmp.Or(s.SourceVIP, "none"))
-	t.line("HNS features", "%s", featuresText(&s.Features))
+	if s.HNSVersion != "" {
+		t.line("HNS features", "%s", strings.Trim(fmt.Sprintf("%+v", s.Features), "{}"))
+	}
 	if !s.Synced.IsZero() {
 		t.line("in step", "%d load balancers, %d endpoints; last sync %s took %v", s.Objects.LoadBalancers, s.Objects.Endpoints, t.ago(s.Synced), s.Took)
 	}
+	t.programming(&s.Programming)
 	for _, w := range s.Waiting {
 		t.line("WAITING", "%s", w)
 	}
@@ -143,21 +150,8 @@ func (t *statusText) hns(s *windows.Status) {
 	}
 }
 
-// featuresText names what this HNS can do.
-func featuresText(f *hns.Features) string {
-	var names []string
-	for _, x := range []struct {
-		name string
-		has  bool
-	}{
-		{"V1", f.Api.V1}, {"V2", f.Api.V2}, {"RemoteSubnet", f.RemoteSubnet}, {"HostRoute", f.HostRoute}, {"DSR", f.DSR},
-		{"SessionAffinity", f.SessionAffinity}, {"IPv6DualStack", f.IPv6DualStack}, {"ModifyLoadbalancer", f.ModifyLoadbalancer},
-	} {
-		if x.has {
-			names = append(names, x.name)
-		}
-	}
-	return cmp.Or(strings.Join(names, ", "), "none")
+func (t *statusText) programming(p *latency.Programming) {
+	t.line("programming", "%d changes, p50 %.2f ms, p99 %.2f ms", p.Changes, p.P50Milli, p.P99Milli)
 }
 
 func oneLine(s string) string { return strings.ReplaceAll(s, "\n", "; ") }

@@ -2,6 +2,7 @@ package command
 
 import (
 	"fmt"
+	"io"
 	"runtime"
 
 	"github.com/spf13/cobra"
@@ -15,8 +16,12 @@ func newVersion() *cobra.Command {
 		Short:   "Print the version",
 		Example: "  nkp version",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "nkp %s %s/%s %s\n", agent.Version, runtime.GOOS, runtime.GOARCH, runtime.Version())
-			return err
+			return printVersion(cmd.OutOrStdout())
 		},
 	}
+}
+
+func printVersion(w io.Writer) error {
+	_, err := fmt.Fprintf(w, "nkp %s %s/%s %s\n", agent.Version, runtime.GOOS, runtime.GOARCH, runtime.Version())
+	return err
 }

@@ -29,10 +29,16 @@ type wanted struct {
 // wantModel reads the source once and works out what it means for this node. local tells whether this is the node, whose
 // addresses count. What is wrong with the source is printed to stderr, a line each; it fails if any of it is an error.
 func (s *settings) wantModel(ctx context.Context, mode agent.Mode, local bool, stderr io.Writer) (*k8s.Model, k8s.Changes, error) {
+	_, model, changes, err := s.wantTracker(ctx, mode, local, stderr)
+	return model, changes, err
+}
+
+// wantTracker is wantModel for who needs to know more than the model holds.
+func (s *settings) wantTracker(ctx context.Context, mode agent.Mode, local bool, stderr io.Writer) (*k8s.Tracker, *k8s.Model, k8s.Changes, error) {
 	var none k8s.Changes
 	objects, problems, err := s.readSource(ctx)
 	if err != nil {
-		return nil, none, err
+		return nil, nil, none, err
 	}
 	for _, w := range problems.Warnings {
 		fmt.Fprintf(stderr, "nkp: warning: %s\n", w)
@@ -45,13 +51,13 @@ func (s *settings) wantModel(ctx context.Context, mode agent.Mode, local bool, s
 		if n := len(problems.Errors); n > 1 {
 			what = fmt.Sprintf("%d errors", n)
 		}
-		return nil, none, fmt.Errorf("%s in the input; nothing was planned", what)
+		return nil, nil, none, fmt.Errorf("%s in the input; nothing was planned", what)
 	}
 	t := k8s.NewTracker(s.TrackerOptions())
 	if local {
 		ips, err := s.LocalAddresses(mode)
 		if err != nil {
-			return nil, none, fmt.Errorf("the node's addresses: %w", err)
+			return nil, nil, none, fmt.Errorf("the node's addresses: %w", err)
 		}
 		t.SetLocalAddresses(ips)
 	}
@@ -64,7 +70,7 @@ func (s *settings) wantModel(ctx context.Context, mode agent.Mode, local bool, s
 		fmt.Fprintf(stderr, "nkp: warning: the manifests have no Node %s, only %s; name this node with --hostname-override\n",
 			s.NodeName, strings.Join(nodes[:min(len(nodes), 5)], ", "))
 	}
-	return model, changes, nil
+	return t, model, changes, nil
 }
 
 // want compiles what the source has for this node; sw is nil if there is no switch to ask.

@@ -111,6 +111,18 @@ func (p *Proxy) Healthy() bool {
 	return healthy
 }
 
+// InStep reports whether everything is programmed that there is, and something is.
+func (p *Proxy) InStep() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, h := range p.families {
+		if h.updated.IsZero() || !h.queued.IsZero() {
+			return false
+		}
+	}
+	return len(p.families) > 0
+}
+
 // NodeEligible reports whether the node may get new traffic: it is known, not being deleted, and the cluster autoscaler
 // has not marked it.
 func (p *Proxy) NodeEligible() bool {

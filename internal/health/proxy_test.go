@@ -210,3 +210,23 @@ func TestProxyAddressTaken(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// In step is who has programmed something, and owes nothing.
+func TestInStep(t *testing.T) {
+	b := newProxyBed(t)
+	expect := func(when string, want bool) {
+		t.Helper()
+		if got := b.InStep(); got != want {
+			t.Errorf("%s: in step is %v", when, got)
+		}
+	}
+	expect("at the start", false)
+	b.Queued(k8s.IPv4, k8s.IPv6)
+	expect("queued", false)
+	b.Updated(k8s.IPv4)
+	expect("one family", false)
+	b.Updated(k8s.IPv6)
+	expect("both families", true)
+	b.Queued(k8s.IPv4)
+	expect("a change", false)
+}

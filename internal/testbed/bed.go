@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
 	"sync"
 )
 
@@ -55,7 +56,7 @@ func New(ctx context.Context, o Options) (*Bed, error) {
 	if o.PodBridge && o.Plane != Linux {
 		return nil, errors.New("testbed: the option PodBridge is for the Linux plane only")
 	}
-	dir, err := newTempDir(cmp.Or(o.Dir, "/tmp"))
+	dir, err := newTempDir(cmp.Or(o.Dir, os.TempDir()))
 	if err != nil {
 		return nil, err
 	}

@@ -78,7 +78,7 @@ type Options struct {
 	// the kernel's. "" means what the environment variable NKP_TESTBED_DATAPATH
 	// says, without it netdev.
 	Datapath string
-	// Dir is where the bed makes its directory; "" means /tmp. It must be short:
+	// Dir is where the bed makes its directory; "" means os.TempDir(). It must be short:
 	// the paths of the switch's sockets have a limit of 107 bytes.
 	Dir string
 }

@@ -25,6 +25,7 @@ type layout struct {
 	serviceCIDR string // of the API server
 	clusterCIDR string // as nkp is told
 	limit       time.Duration
+	audit       bool // the API server writes down who asked for what
 }
 
 // nodeSpec is one node of a layout. All but the first are joined to the first.
@@ -93,8 +94,11 @@ func (c *cluster) adminConfig() string { return filepath.Join(c.dir, "kubeconfig
 func (c *cluster) startServer() {
 	c.t.Helper()
 	os.Remove(c.adminConfig()) // it comes back when the server is ready
-	c.server = start(c.t, c.Node, "kubeserver", exec.Command(kubeserverBinary, c.dir,
-		"--service-cluster-ip-range="+c.layout.serviceCIDR))
+	args := []string{c.dir, "--service-cluster-ip-range=" + c.layout.serviceCIDR}
+	if c.layout.audit {
+		args = append(args, c.auditFlags()...)
+	}
+	c.server = start(c.t, c.Node, "kubeserver", exec.Command(kubeserverBinary, args...))
 	c.within(time.Minute, "the API server gets ready", func() error {
 		select {
 		case <-c.server.done:

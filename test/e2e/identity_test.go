@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// nkpAccount is the service account, in kube-system, that deploy/rbac.yaml makes.
+// nkpAccount is the service account, in kube-system, that deploy/kubernetes/rbac/rbac.yaml makes.
 const nkpAccount = "nkp"
 
 // decodeFile reads a file of Kubernetes YAML; Lists are taken apart.
@@ -53,7 +53,7 @@ func decodeFile(name string) (objects []runtime.Object, err error) {
 // applyRoles gives nkp its identity and rights, from the file that ships.
 func (c *cluster) applyRoles() {
 	c.t.Helper()
-	objects, err := decodeFile("../../deploy/rbac.yaml")
+	objects, err := decodeFile("../../deploy/kubernetes/rbac/rbac.yaml")
 	must(c.t, err)
 	for _, o := range objects {
 		c.eventually("the namespace is there", func() error { // the API server makes it after its start
@@ -76,7 +76,7 @@ func (c *cluster) createRole(o runtime.Object) (err error) {
 	case *rbacv1.ClusterRoleBinding:
 		_, err = rbac.ClusterRoleBindings().Create(c.ctx, o, opts)
 	default:
-		err = fmt.Errorf("a %T is not expected in deploy/rbac.yaml", o)
+		err = fmt.Errorf("a %T is not expected in deploy/kubernetes/rbac/rbac.yaml", o)
 	}
 	return err
 }

@@ -62,7 +62,7 @@ func (c *cluster) createPodOn(node string, p *testbed.Pod, labels map[string]str
 	must(c.t, err)
 	created.Status = v1.PodStatus{
 		Phase: v1.PodRunning, PodIP: p.IP4.String(), PodIPs: []v1.PodIP{{IP: p.IP4.String()}},
-		Conditions: []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionTrue}},
+		Conditions: []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionTrue, LastTransitionTime: metav1.Now()}},
 	}
 	if p.IP6.IsValid() {
 		created.Status.PodIPs = append(created.Status.PodIPs, v1.PodIP{IP: p.IP6.String()})

@@ -54,7 +54,7 @@ func (c *cluster) may(account, verb, group, resource string) bool {
 	return r.Status.Allowed
 }
 
-// deploy/rbac.yaml gives what nkp needs, and no more than kube-proxy has.
+// deploy/kubernetes/rbac/rbac.yaml gives what nkp needs, and no more than kube-proxy has.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, layout{})

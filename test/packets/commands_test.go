@@ -147,7 +147,7 @@ func TestUsage(t *testing.T) {
 			t.Errorf("nkp %s: status %d, stdout %q, stderr %q", strings.Join(tc.args, " "), status, stdout, stderr)
 		}
 	}
-	for _, command := range []string{"run", "plan", "diff", "status", "cleanup", "version"} {
+	for _, command := range []string{"run", "plan", "diff", "status", "trace", "cleanup", "version"} {
 		if out := c.local(command, "--help"); !strings.Contains(out, "Examples:") {
 			t.Errorf("nkp %s --help has no example:\n%s", command, out)
 		}

@@ -189,7 +189,8 @@ func (c *cluster) run() {
 func (c *cluster) runWith(flags ...string) {
 	c.t.Helper()
 	args := append([]string{"run", "--socket", c.socket(), "--log-level", "debug"}, append(flags, c.common()...)...)
-	p := &process{cmd: exec.Command(c.bin, args...), log: &safeBuffer{}, done: make(chan struct{})}
+	argv := testbed.Wrapped(append([]string{c.bin}, args...)...)
+	p := &process{cmd: exec.Command(argv[0], argv[1:]...), log: &safeBuffer{}, done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	must(c.t, c.Node.Start(p.cmd))
 	go func() { // ends with the process

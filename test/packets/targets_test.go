@@ -47,7 +47,10 @@ func (p *pki) issue(name string, c, parent *x509.Certificate, signer *ecdsa.Priv
 		signer = key
 	}
 	p.last++
-	c.SerialNumber, c.NotBefore, c.NotAfter = big.NewInt(p.last), time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	c.SerialNumber = big.NewInt(p.last)
+	if c.NotAfter.IsZero() {
+		c.NotBefore, c.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	}
 	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, signer)
 	must(p.t, err)
 	keyDER, err := x509.MarshalECPrivateKey(key)

@@ -18,7 +18,7 @@ func (c *cluster) modeFlags() []string {
 }
 
 func nkpCommand(c *cluster, flags []string) []string {
-	return append(append([]string{c.bin, "run", "--socket", c.socket(), "--log-level", "debug"}, flags...), c.nkpFlags()...)
+	return testbed.Wrapped(append(append([]string{c.bin, "run", "--socket", c.socket(), "--log-level", "debug"}, flags...), c.nkpFlags()...)...)
 }
 
 // nkpFlags are the flags that every command of nkp shares here.

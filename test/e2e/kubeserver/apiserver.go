@@ -30,6 +30,7 @@ func apiServerFlags(dir string) []string {
 		"--service-account-signing-key-file=" + key,
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--disable-admission-plugins=ServiceAccount",
+		"--allow-privileged=true", // as kubeadm and k3s have it
 		"--service-cluster-ip-range=40.0.0.0/16,fd00:40::/112",
 		"--service-node-port-range=30000-32767",
 	}

@@ -1,0 +1,144 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/internal/appctl"
+	"github.com/nkp-proxy/nkp/internal/live"
+	"github.com/nkp-proxy/nkp/internal/trace"
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/ovsdb"
+)
+
+// ErrNoLive says that a data plane cannot be asked about single packets.
+var ErrNoLive = errors.New("--live cannot ask HNS about a packet: leave it out, and compare all load balancers with \"nkp diff\"")
+
+// compare puts what is installed beside the model's answer: the bridge, or iptables for what does not cross it.
+func (s *Settings) compare(ctx context.Context, now *planes, m *k8s.Model, q trace.Question, r *trace.Result) error {
+	db := now.switchNow()
+	switch {
+	case r.Gap:
+		r.Live = live.Nothing()
+		return nil
+	case db != nil && (now.iptables == nil || OnBridge(now.iptables.Status().Scope, db, m, q, r)):
+		sw, err := s.bridgeOf(ctx, now, db)
+		if err != nil {
+			return err
+		}
+		return sw.Compare(ctx, q, r)
+	case now.iptables != nil:
+		return s.CompareRules(ctx, now.iptables.Status().Backend, m, q, r)
+	}
+	return ErrNoLive
+}
+
+// OnBridge tells whether a packet crosses the bridge, where iptables with a scope serves what does not.
+func OnBridge(scope string, db *ovsdb.Switch, m *k8s.Model, q trace.Question, r *trace.Result) bool {
+	to := q.To.Addr()
+	_, isPort := portNumber(db, q.In)
+	switch {
+	case q.In != "":
+		return isPort || q.In == localPort || scope != rules.Host.String()
+	case scope == rules.Own.String():
+		return r.Source != trace.Node || !to.IsLoopback() && !slices.Contains(m.Node.Local, to)
+	case scope == rules.Host.String():
+		return r.PodHere(&m.Node)
+	}
+	return true
+}
+
+// bridgeOf gives the way to the agent's own bridge.
+func (s *Settings) bridgeOf(ctx context.Context, now *planes, db *ovsdb.Switch) (*live.Switch, error) {
+	cfg, err := now.bridge.Config(ctx)
+	if err != nil {
+		return nil, err
+	}
+	sw, err := s.LiveSwitch(db)
+	if err != nil {
+		return nil, err
+	}
+	sw.Config, sw.Owner, sw.Installed = cfg, now.bridge.Owner, now.bridge.Installed
+	return sw, nil
+}
+
+// LiveSwitch gives what the database tells of the way to a bridge; Config, Owner and Installed are the caller's to set.
+func (s *Settings) LiveSwitch(db *ovsdb.Switch) (*live.Switch, error) {
+	socket, local := strings.CutPrefix(s.OVSDB, "unix:")
+	if !local {
+		return nil, fmt.Errorf("--live needs ovs-vswitchd's control socket, which is on the switch's own machine; its database is at %s", s.OVSDB)
+	}
+	control, err := appctl.Find(filepath.Dir(socket), "ovs-vswitchd")
+	if err != nil {
+		return nil, err
+	}
+	sw := &live.Switch{Control: control, Bridge: s.Bridge, Port: func(name string) (uint32, bool) { return portNumber(db, name) }}
+	if db.DatapathType != "" {
+		sw.Datapath = db.DatapathType + "@ovs-" + db.DatapathType
+	}
+	return sw, nil
+}
+
+// localPort is what --in calls the bridge's own port.
+const localPort = "LOCAL"
+
+// switchNow gives what the database says of the agent's bridge; nil if it has none.
+func (p *planes) switchNow() *ovsdb.Switch {
+	if p.bridge == nil {
+		return nil
+	}
+	db := p.bridge.Switch()
+	return &db
+}
+
+// PortNames gives the name of the port that a packet comes by, which may be given by number, and that of the uplink; db is
+// nil if there is no switch to ask.
+func (s *Settings) PortNames(db *ovsdb.Switch, in string) (name, uplink string) {
+	name, uplink = in, s.Uplink
+	if db == nil {
+		return name, uplink
+	}
+	if n, ok := portNumber(db, in); ok {
+		if p, ok := db.PortByNumber(n); ok {
+			name = p.Name
+		}
+	}
+	if p, err := db.Uplink(s.Uplink); err == nil {
+		uplink = p.Name
+	}
+	return name, uplink
+}
+
+// portNumber finds a port by its name or OpenFlow number.
+func portNumber(db *ovsdb.Switch, name string) (uint32, bool) {
+	if p, ok := db.PortByName(name); ok && p.OFPort != 0 {
+		return p.OFPort, true
+	}
+	n, err := strconv.ParseUint(name, 10, 32)
+	if err != nil {
+		return 0, false
+	}
+	p, ok := db.PortByNumber(uint32(n))
+	return p.OFPort, ok
+}
+
+// CompareRules puts the installed iptables rules beside the model's answer.
+func (s *Settings) CompareRules(ctx context.Context, backend string, m *k8s.Model, q trace.Question, r *trace.Result) error {
+	f := k8s.FamilyOf(q.To.Addr())
+	tables, err := fallback.ReadRules(ctx, backend, f)
+	if err != nil {
+		return err
+	}
+	set := live.Rules{
+		Tables: tables, Node: m.Node, Detector: m.Detector,
+		Connections: func() ([]live.Connection, error) { return live.KernelConnections(f) },
+	}
+	return set.Compare(q, r)
+}

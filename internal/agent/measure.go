@@ -1,0 +1,228 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/internal/metrics"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// MetricsSettings say what is measured and where it is served.
+type MetricsSettings struct {
+	Addr      string // of /metrics; "": nowhere
+	Profiling bool   // serve pprof there too
+	// Services adds counters of Service ports, of at most ServiceLimit by name.
+	Services     bool
+	ServiceLimit int
+}
+
+// makeMetrics makes what data planes and loop report to, and its server.
+func (a *Agent) makeMetrics(o *Options) {
+	a.metrics = metrics.New(metrics.Options{Version: Version, Mode: string(a.mode), Families: a.set.families(a.mode), Collect: a.collect})
+	if o.Metrics.Services {
+		a.metrics.CountServices(o.Metrics.ServiceLimit, func(ctx context.Context) (map[k8s.PortName]k8s.Counters, error) {
+			by, _, err := a.Counters(ctx)
+			return by, err
+		})
+	}
+	a.metricsServer = metrics.NewServer(a.metrics, metrics.ServerOptions{
+		Addr: o.Metrics.Addr, HardFail: o.BindHardFail, Profiling: o.Metrics.Profiling, ProxyMode: proxyMode(a.mode),
+		Config: o.Configz, SetVerbosity: o.SetVerbosity, Log: a.log,
+		OnFailure: func(err error) {
+			a.events.Node(k8s.EventWarning, "FailedToStartMetricServer", "StartServiceProxy", err.Error())
+		},
+	})
+}
+
+// proxyMode gives what /proxyMode says: kube-proxy's name of a mode that it has too.
+func proxyMode(m Mode) string {
+	if m == ModeWindows {
+		return "kernelspace"
+	}
+	return string(m)
+}
+
+// families are those that the data plane of a mode may serve.
+func (s *Settings) families(m Mode) []k8s.Family {
+	if m == ModeIPTables {
+		return s.IPTables.Families // none: both
+	}
+	return nil
+}
+
+// queued and inStep tell health and metrics how the main data plane is.
+func (a *Agent) queued(fs ...k8s.Family) {
+	a.proxy.Queued(fs...)
+	a.metrics.Queued(fs...)
+}
+
+func (a *Agent) inStep(fs ...k8s.Family) {
+	a.proxy.Updated(fs...)
+	a.metrics.InStep(fs...)
+}
+
+// measureBridge counts a transaction with the switch.
+func (a *Agent) measureBridge(t bridge.Transaction) {
+	a.metrics.Transaction(metrics.Transaction{
+		Families: t.Families, Full: t.Full, Flows: t.Flows, Groups: t.Groups, Refused: t.Refused, Failed: t.Failed, Took: t.Took,
+	})
+}
+
+// measureIPTables has what iptables does counted, alone or beside the bridge.
+func (a *Agent) measureIPTables(h *fallback.Hooks) {
+	h.Restored = func(r fallback.Restore) { a.metrics.Restore(r.Backend, r.Family, r.Table, r.Rules, r.Took, r.Err) }
+	h.Split = a.metrics.PartialFailure
+	h.Forgot = a.metrics.Forgot
+}
+
+// measureHNS counts a sync with HNS, which knows IPv4 only.
+func (a *Agent) measureHNS(took time.Duration) { a.metrics.Synced([]k8s.Family{k8s.IPv4}, false, took) }
+
+// tallyTimeout bounds how long a scrape waits for the loop, which waits for nobody but may have much to compute.
+const tallyTimeout = time.Second
+
+// tally is what a scrape says of the model.
+type tally struct {
+	synced           bool
+	errors, warnings int
+	ports, endpoints map[k8s.Family]int
+	// internal and external count the Service ports of which traffic is dropped for want of a local endpoint.
+	internal, external map[k8s.Family]int
+	planes             planes
+}
+
+// count walks the model. It runs on the loop.
+func (a *Agent) count() *tally {
+	t := &tally{
+		synced: a.synced, errors: len(a.problems.Errors), warnings: len(a.problems.Warnings) + len(a.model.Warnings),
+		ports: map[k8s.Family]int{}, endpoints: map[k8s.Family]int{}, internal: map[k8s.Family]int{}, external: map[k8s.Family]int{},
+		planes: a.planes,
+	}
+	if a.besides != "" {
+		t.warnings++
+	}
+	if a.synced && !a.handed {
+		t.warnings++
+	}
+	for n, sp := range a.model.Ports {
+		t.ports[n.Family]++
+		t.endpoints[n.Family] += len(sp.ClusterEndpoints)
+		if len(sp.LocalEndpoints) > 0 || len(sp.ClusterEndpoints) == 0 {
+			continue
+		}
+		inside, outside := 0, 0
+		for i := range sp.Frontends {
+			switch f := &sp.Frontends[i]; {
+			case f.Policy != k8s.Local:
+			case f.Type == k8s.ClusterIP:
+				inside = 1
+			default:
+				outside = 1
+			}
+		}
+		t.internal[n.Family] += inside
+		t.external[n.Family] += outside
+	}
+	return t
+}
+
+// collect emits the states at a scrape. What the loop does not tell in time is as it was at the last scrape.
+func (a *Agent) collect(emit metrics.Emit) {
+	ctx, cancel := context.WithTimeout(context.Background(), tallyTimeout)
+	defer cancel()
+	var now *tally
+	if a.ask(ctx, func() { now = a.count() }) == nil {
+		a.tally.Store(now)
+	} else if now = a.tally.Load(); now == nil {
+		now = &tally{}
+	}
+	emit(metrics.SourceSynced, truth(now.synced))
+	if server, ok := a.source.(interface{ Answers() bool }); ok {
+		emit(metrics.SourceAnswers, truth(server.Answers()))
+	}
+	emit(metrics.SourceErrors, float64(now.errors))
+	for _, f := range families {
+		emit(metrics.ServicePorts, float64(now.ports[f]), f.String())
+		emit(metrics.Endpoints, float64(now.endpoints[f]), f.String())
+		emit(metrics.NoLocalEndpoints, float64(now.internal[f]), "internal", f.String())
+		emit(metrics.NoLocalEndpoints, float64(now.external[f]), "external", f.String())
+	}
+	conflicts, unbound := len(a.ports.Conflicts()), len(a.checks.Failures())
+	emit(metrics.Conflict, float64(conflicts))
+	emit(metrics.Unbound, float64(unbound))
+	warnings := now.warnings + conflicts + unbound + len(a.sysctls)
+	if better := a.better.Load(); better != nil && *better != "" {
+		warnings++
+	}
+	if a.metricsServer.Failure() != "" {
+		warnings++
+	}
+	warnings += now.planes.collect(emit)
+	emit(metrics.Warnings, float64(warnings))
+}
+
+// collect emits the states of the data planes, and gives the number of their warnings. It waits for none of them.
+func (p *planes) collect(emit metrics.Emit) (warnings int) {
+	if p.bridge != nil {
+		f := p.bridge.Figures()
+		warnings = f.Warnings
+		emit(metrics.ChannelUp, truth(f.Connected))
+		emit(metrics.Channels, float64(f.Connections))
+		emit(metrics.FlowsWanted, float64(f.FlowsWanted))
+		emit(metrics.FlowsInstalled, float64(f.FlowsInstalled))
+		emit(metrics.GroupsWanted, float64(f.GroupsWanted))
+		emit(metrics.Refused, float64(f.Refused), "ovs")
+		emit(metrics.Repairs, float64(f.Repairs), "ovs")
+		emit(metrics.Rejects, float64(f.Rejects.Answered), "answered")
+		emit(metrics.Rejects, float64(f.Rejects.Unanswerable), "unanswerable")
+		emit(metrics.Rejects, float64(f.Rejects.Dropped), "dropped")
+		emit(metrics.Rejects, float64(f.Rejects.Failed), "failed")
+	}
+	if p.iptables != nil {
+		refused, pending, repairs := 0, 0, 0
+		for _, f := range p.iptables.Status().Families {
+			refused, pending, repairs = refused+len(f.Refused), pending+f.Pending, repairs+f.Repairs
+		}
+		emit(metrics.Refused, float64(refused), "iptables")
+		emit(metrics.PendingPorts, float64(pending), "iptables")
+		emit(metrics.Repairs, float64(repairs), "iptables")
+	}
+	if p.hns != nil {
+		p.collectHNS(emit)
+	}
+	return warnings
+}
+
+func (p *planes) collectHNS(emit metrics.Emit) {
+	s := p.hns.Status()
+	refused := map[string]bool{}
+	for _, f := range s.Failures {
+		refused[f.Service] = true
+	}
+	emit(metrics.Refused, float64(len(refused)), "hns")
+	for call, n := range s.Calls {
+		emit(metrics.HNSCalls, float64(n.OK), call, "ok")
+		emit(metrics.HNSCalls, float64(n.Failed), call, "failed")
+	}
+	emit(metrics.HNSSyncs, float64(s.Syncs-s.SyncErrors), "ok")
+	emit(metrics.HNSSyncs, float64(s.SyncErrors), "failed")
+	for operation, n := range map[string]uint64{
+		"created": s.Counts.Created, "modified": s.Counts.Modified, "replaced": s.Counts.Replaced, "deleted": s.Counts.Deleted, "failed": s.Counts.Failed,
+	} {
+		emit(metrics.HNSChanges, float64(n), operation)
+	}
+	emit(metrics.HNSObjects, float64(s.Objects.Endpoints), "endpoint")
+	emit(metrics.HNSObjects, float64(s.Objects.LoadBalancers), "load_balancer")
+	emit(metrics.HNSObjects, float64(s.Objects.Foreign), "foreign_load_balancer")
+}
+
+// truth is how a yes or no is served.
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,177 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// ServiceList is what `nkp services -o json` prints. No list in it is null.
+type ServiceList struct {
+	Node     string        `json:"node"`
+	Mode     string        `json:"mode"`
+	Time     time.Time     `json:"time"` // of the counters
+	Services []ServiceInfo `json:"services"`
+}
+
+// ServiceInfo is one Service port in one family.
+type ServiceInfo struct {
+	Namespace string         `json:"namespace"`
+	Name      string         `json:"name"`
+	Port      string         `json:"port"`
+	Protocol  string         `json:"protocol"`
+	Family    string         `json:"family"`
+	Frontends []FrontendInfo `json:"frontends"`
+	Endpoints []EndpointInfo `json:"endpoints"`
+	// Counters are null where there are none; CountersNote then says why, or what is not in them.
+	Counters     *k8s.Counters `json:"counters"`
+	CountersNote string        `json:"countersNote,omitempty"`
+	// Problems say, a line each, what is not served as the objects ask for.
+	Problems []string `json:"problems"`
+}
+
+// FrontendInfo is an address and port where a Service port is served.
+type FrontendInfo struct {
+	Type       string `json:"type"`
+	Address    string `json:"address"` // "": every address of the node
+	Port       uint16 `json:"port"`
+	Policy     string `json:"policy"`
+	ShadowedBy string `json:"shadowedBy,omitempty"`
+}
+
+// EndpointInfo is an endpoint of a Service port, in force or not.
+type EndpointInfo struct {
+	Address string `json:"address"`
+	Node    string `json:"node"`
+	Zone    string `json:"zone"`
+	Pod     string `json:"pod,omitempty"`
+	Local   bool   `json:"local"`
+	// InForce tells whether new connections to any frontend may go there.
+	InForce bool `json:"inForce"`
+	// Why says why not, or which frontends it is not in force for.
+	Why string `json:"why,omitempty"`
+}
+
+// ServiceFilter selects Service ports; what is not set selects all.
+type ServiceFilter struct {
+	Namespace, Name string
+	VIP             netip.Addr // an address of a frontend; an address of the node for NodePorts
+}
+
+// servicesBatch is how many Service ports are looked at while the agent's loop waits.
+const servicesBatch = 200
+
+// services describes the Service ports that the filter selects, sorted by name.
+func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, error) {
+	list := &ServiceList{Node: a.set.NodeName, Mode: string(a.mode), Services: []ServiceInfo{}}
+	var names []k8s.PortName
+	handed, now := false, planes{}
+	err := a.ask(ctx, func() {
+		if handed, now = a.handed, a.planes; handed {
+			names = f.selected(a.model)
+		}
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case !handed:
+		return nil, errors.New("the agent's source has not synced yet")
+	}
+	refused, err := now.refusals(ctx)
+	if err != nil {
+		return nil, err
+	}
+	counted := now.counters(ctx)
+	list.Time = time.Now()
+	slices.SortFunc(names, k8s.PortName.Compare)
+	for batch := range slices.Chunk(names, servicesBatch) {
+		err := a.ask(ctx, func() {
+			said := a.objectProblems(batch)
+			for _, n := range batch {
+				sp := a.model.Ports[n]
+				if sp == nil {
+					continue // gone meanwhile
+				}
+				s := describe(sp, a.tracker.EndpointStates(n))
+				s.Counters, s.CountersNote = counted.of(n)
+				s.Problems = append(s.Problems, emptyProblems(sp)...)
+				s.Problems = append(s.Problems, refused[refusalKey(n)]...)
+				s.Problems = append(s.Problems, said[n.ServiceName]...)
+				list.Services = append(list.Services, s)
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	a.portProblems(list)
+	return list, nil
+}
+
+// selected gives the names of the Service ports that the filter selects, in no order.
+func (f *ServiceFilter) selected(m *k8s.Model) (names []k8s.PortName) {
+	node := f.VIP.IsValid() && slices.Contains(m.Node.Local, f.VIP)
+	for n, sp := range m.Ports {
+		if f.Namespace != "" && n.Namespace != f.Namespace || f.Name != "" && n.Name != f.Name {
+			continue
+		}
+		if f.VIP.IsValid() && !slices.ContainsFunc(sp.Frontends, func(x k8s.Frontend) bool {
+			return x.Address == f.VIP || node && !x.Address.IsValid() && n.Family == k8s.FamilyOf(f.VIP)
+		}) {
+			continue
+		}
+		names = append(names, n)
+	}
+	return names
+}
+
+// describe puts a Service port and its endpoints in the form of ServiceInfo.
+func describe(sp *k8s.ServicePort, states []k8s.EndpointState) ServiceInfo {
+	view := sp.View()
+	s := ServiceInfo{
+		Namespace: view.Namespace, Name: view.Name, Port: view.Port, Protocol: view.Protocol, Family: view.Family,
+		Frontends: make([]FrontendInfo, 0, len(view.Frontends)), Endpoints: make([]EndpointInfo, 0, len(states)), Problems: []string{},
+	}
+	for _, f := range view.Frontends {
+		s.Frontends = append(s.Frontends, FrontendInfo{f.Type, f.Address, f.Port, f.Policy, f.ShadowedBy})
+	}
+	cluster, local := policies(sp)
+	for i := range states {
+		s.Endpoints = append(s.Endpoints, endpointInfo(&states[i], cluster, local))
+	}
+	return s
+}
+
+// policies tells which endpoints any frontend may lead to. By frontends other than the ClusterIP, the node itself and its
+// pods are served by all endpoints, whatever the policy.
+func policies(sp *k8s.ServicePort) (cluster, local bool) {
+	for _, f := range sp.Frontends {
+		if f.ShadowedBy == "" {
+			local = local || f.Policy == k8s.Local
+			cluster = cluster || f.Policy == k8s.Cluster || f.Type != k8s.ClusterIP
+		}
+	}
+	return cluster || !local, local
+}
+
+func endpointInfo(e *k8s.EndpointState, cluster, local bool) EndpointInfo {
+	info := EndpointInfo{Address: e.Addr.String(), Node: e.Node, Zone: e.Zone, Pod: e.Pod, Local: e.Local}
+	inCluster, inLocal := cluster && e.InCluster, local && e.InLocal
+	info.InForce = inCluster || inLocal
+	switch {
+	case cluster && local && inCluster != inLocal && inCluster:
+		info.Why = "not for policy Local: " + e.WhyLocal
+	case cluster && local && inCluster != inLocal:
+		info.Why = "for policy Local only: " + e.Why
+	case info.InForce:
+	case cluster:
+		info.Why = e.Why
+	default:
+		info.Why = e.WhyLocal
+	}
+	return info
+}

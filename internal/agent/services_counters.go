@@ -1,0 +1,66 @@
+package agent
+
+import (
+	"context"
+	"errors"
+
+	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// countersWindows is why there are no counters on Windows.
+const countersWindows = "n/a: HNS does not count what its load balancers forward"
+
+// counted is what a data plane has counted, and what is to be said about it.
+type counted struct {
+	by   map[k8s.PortName]k8s.Counters
+	note string
+}
+
+// Counters gives what the node's data plane has counted, by Service port, and why numbers are missing ("": none are). The
+// map is shared: it must not be changed.
+func (a *Agent) Counters(ctx context.Context) (by map[k8s.PortName]k8s.Counters, note string, err error) {
+	var now planes
+	if err := a.ask(ctx, func() { now = a.planes }); err != nil {
+		return nil, "", err
+	}
+	c := now.counters(ctx)
+	return c.by, c.note, nil
+}
+
+// counters asks the data plane of the node; what stands beside the bridge is not counted.
+func (p *planes) counters(ctx context.Context) counted {
+	var c counted
+	var err error
+	switch {
+	case p.bridge != nil:
+		c.by, err = p.bridge.Counters(ctx)
+		if p.iptables != nil {
+			c.note = "what iptables serves beside the bridge, the node's own traffic, is not counted"
+		}
+	case p.iptables != nil:
+		c.by, err = p.iptables.Counters(ctx)
+		c.note = fallback.BytesNote
+	default:
+		c.note = countersWindows
+	}
+	switch {
+	case errors.Is(err, bridge.ErrNoCounters):
+		return counted{note: "n/a: " + err.Error()}
+	case err != nil:
+		return counted{note: "n/a now: " + err.Error()}
+	}
+	return c
+}
+
+// of gives the counters of one Service port.
+func (c *counted) of(n k8s.PortName) (*k8s.Counters, string) {
+	if k, ok := c.by[n]; ok {
+		return &k, c.note
+	}
+	if c.by != nil {
+		return nil, "n/a: not programmed yet"
+	}
+	return nil, c.note
+}

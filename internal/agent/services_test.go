@@ -1,0 +1,72 @@
+package agent
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// An endpoint is in force if any frontend may lead there; why not, and for whom not, is said in the words of the policy that
+// counts.
+func TestEndpointInfo(t *testing.T) {
+	here := k8s.EndpointState{Local: true, InCluster: true, InLocal: true}
+	away := k8s.EndpointState{Node: "node-2", InCluster: true, WhyLocal: "on node-2"}
+	sick := k8s.EndpointState{Node: "node-2", Why: "not ready", WhyLocal: "on node-2"}
+	other := k8s.EndpointState{Local: true, InLocal: true, Why: "for zone b (topology hints)"}
+	for _, x := range []struct {
+		name           string
+		e              k8s.EndpointState
+		cluster, local bool
+		inForce        bool
+		why            string
+	}{
+		{"here", here, true, true, true, ""},
+		{"away, policy Cluster", away, true, false, true, ""},
+		{"away, both policies", away, true, true, true, "not for policy Local: on node-2"},
+		{"away, policy Local", away, false, true, false, "on node-2"},
+		{"sick, policy Cluster", sick, true, false, false, "not ready"},
+		{"sick, both policies", sick, true, true, false, "not ready"},
+		{"sick, policy Local", sick, false, true, false, "on node-2"},
+		{"of another zone, policy Cluster", other, true, false, false, "for zone b (topology hints)"},
+		{"of another zone, both policies", other, true, true, true, "for policy Local only: for zone b (topology hints)"},
+		{"of another zone, policy Local", other, false, true, true, ""},
+	} {
+		if got := endpointInfo(&x.e, x.cluster, x.local); got.InForce != x.inForce || got.Why != x.why {
+			t.Errorf("%s: in force %v, %q; want %v, %q", x.name, got.InForce, got.Why, x.inForce, x.why)
+		}
+	}
+}
+
+func TestEmptyProblems(t *testing.T) {
+	one := []k8s.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:80")}}
+	frontend := func(typ k8s.FrontendType, p k8s.Policy, when k8s.WhenEmpty) k8s.Frontend {
+		return k8s.Frontend{Type: typ, Address: netip.MustParseAddr("40.0.0.1"), Port: 80, Policy: p, WhenEmpty: when}
+	}
+	for _, x := range []struct {
+		name string
+		sp   k8s.ServicePort
+		want []string
+	}{
+		{"served", k8s.ServicePort{ClusterEndpoints: one, Frontends: []k8s.Frontend{frontend(k8s.ClusterIP, k8s.Cluster, k8s.Reject)}}, nil},
+		{"no endpoint, two frontends", k8s.ServicePort{Frontends: []k8s.Frontend{
+			frontend(k8s.ClusterIP, k8s.Cluster, k8s.Reject), frontend(k8s.ExternalIP, k8s.Local, k8s.Reject)}},
+			[]string{"no endpoint is in force: new connections are refused"}},
+		{"none here", k8s.ServicePort{ClusterEndpoints: one, Frontends: []k8s.Frontend{
+			frontend(k8s.ClusterIP, k8s.Local, k8s.Drop), frontend(k8s.ExternalIP, k8s.Local, k8s.Drop)}},
+			[]string{"no endpoint on this node: new connections to ClusterIP 40.0.0.1:80 (policy Local) are dropped",
+				"no endpoint on this node: new connections to ExternalIP 40.0.0.1:80 (policy Local) are dropped, but for those of this node and its pods"}},
+		{"shadowed", k8s.ServicePort{Frontends: []k8s.Frontend{{Type: k8s.ExternalIP, ShadowedBy: "default/other"}}}, nil},
+	} {
+		got := emptyProblems(&x.sp)
+		if len(got) != len(x.want) {
+			t.Errorf("%s: %q, want %q", x.name, got, x.want)
+			continue
+		}
+		for i := range got {
+			if got[i] != x.want[i] {
+				t.Errorf("%s: %q, want %q", x.name, got[i], x.want[i])
+			}
+		}
+	}
+}

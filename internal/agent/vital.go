@@ -1,0 +1,28 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/nkp-proxy/nkp/internal/notify"
+)
+
+// vitalSign is the agent's sign of life for the service manager. It comes from the loop: no loop, no sign. The agent is
+// ready when all that the source told is in force for the first time.
+func (a *Agent) vitalSign(ctx context.Context) (s notify.Sign, err error) {
+	err = a.ask(ctx, func() {
+		switch {
+		case !a.synced:
+			s.Status = fmt.Sprintf("%s: waiting for %s; what was installed stays in force", a.mode, a.kind)
+		case !a.handed:
+			s.Status = fmt.Sprintf("%s: waiting for the node's spec.podCIDRs", a.mode)
+		default:
+			s.Ready = a.proxy.InStep()
+			s.Status = fmt.Sprintf("%s: %d Service ports of %s", a.mode, len(a.model.Ports), a.kind)
+			if !a.proxy.Healthy() {
+				s.Status += "; programming is late, see nkp status"
+			}
+		}
+	})
+	return s, err
+}

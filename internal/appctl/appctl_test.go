@@ -1,0 +1,124 @@
+package appctl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// daemon listens like a daemon and answers the first request by serve; it gives the socket's path.
+func daemon(t *testing.T, serve func(conn net.Conn, ask request)) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "appctl") // short: socket paths are bounded
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	path := filepath.Join(dir, "x.1.ctl")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() { // ends with the listener
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			var ask request
+			if json.NewDecoder(conn).Decode(&ask) == nil {
+				serve(conn, ask)
+			}
+			conn.Close()
+		}
+	}()
+	return path
+}
+
+func says(text string) func(net.Conn, request) {
+	return func(conn net.Conn, _ request) { _, _ = io.WriteString(conn, text) }
+}
+
+func TestCall(t *testing.T) {
+	path := daemon(t, func(conn net.Conn, ask request) {
+		text := ask.Method + " " + strings.Join(ask.Params, "|")
+		_ = json.NewEncoder(conn).Encode(map[string]any{"id": ask.ID, "result": text, "error": nil})
+	})
+	got, err := Call(context.Background(), path, "ofproto/trace", "br-int", "in_port=1,ip")
+	if err != nil || got != "ofproto/trace br-int|in_port=1,ip" {
+		t.Errorf("got %q, %v", got, err)
+	}
+	if got, err = Call(context.Background(), path, "version"); err != nil || got != "version " {
+		t.Errorf("without parameters: %q, %v", got, err)
+	}
+}
+
+func TestCallErrors(t *testing.T) {
+	for name, c := range map[string]struct{ answer, want string }{
+		"refused":  {`{"id":0,"result":null,"error":"no such\nbridge"}`, "list: no such bridge"},
+		"closed":   {``, "without an answer"},
+		"cut":      {`{"id":0,"res`, "without an answer"},
+		"nonsense": {`hello`, "not a JSON-RPC answer"},
+		"empty":    {`{"id":0}`, "neither result nor error"},
+	} {
+		_, err := Call(context.Background(), daemon(t, says(c.answer)), "list")
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+		var refused *CommandError
+		if errors.As(err, &refused) != (name == "refused") {
+			t.Errorf("%s: %T", name, err)
+		}
+	}
+	if _, err := Call(context.Background(), "/nonexistent/x.ctl", "list"); err == nil || !strings.Contains(err.Error(), "/nonexistent/x.ctl") {
+		t.Errorf("nobody there: %v", err)
+	}
+}
+
+// A daemon that never answers, or never ends its answer, holds nobody up.
+func TestCallIsBounded(t *testing.T) {
+	silent := daemon(t, func(conn net.Conn, _ request) { _, _ = io.Copy(io.Discard, conn) })
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	begun := time.Now()
+	if _, err := Call(ctx, silent, "list"); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) > 5*time.Second {
+		t.Errorf("a silent daemon: %v after %v", err, time.Since(begun))
+	}
+	endless := daemon(t, func(conn net.Conn, _ request) {
+		_, _ = io.WriteString(conn, `{"result":"`)
+		block := []byte(strings.Repeat("x", 1<<20))
+		for {
+			if _, err := conn.Write(block); err != nil {
+				return
+			}
+		}
+	})
+	if _, err := Call(context.Background(), endless, "list"); !errors.Is(err, ErrTooLong) {
+		t.Errorf("an endless answer: %v", err)
+	}
+}
+
+func TestFind(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := Find(dir, "ovs-vswitchd"); err == nil || !strings.Contains(err.Error(), "ovs-vswitchd.pid") {
+		t.Errorf("no pid file: %v", err)
+	}
+	file := filepath.Join(dir, "ovs-vswitchd.pid")
+	for text, want := range map[string]string{"123\n": filepath.Join(dir, "ovs-vswitchd.123.ctl"), "x\n": "", "-1\n": "", "": ""} {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		got, err := Find(dir, "ovs-vswitchd")
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("%q: %q, %v", text, got, err)
+		}
+	}
+}

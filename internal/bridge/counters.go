@@ -1,0 +1,105 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/ofctrl"
+	"github.com/nkp-proxy/nkp/pipeline"
+)
+
+// ErrNoCounters says that Services are not counted here.
+var ErrNoCounters = errors.New("counters are off (--service-counters=false)")
+
+// countersAge is how old an answer about counters may be: the switch learns no more often from its datapath.
+const countersAge = time.Second
+
+// counterCache keeps the last answer of the switch, so that many who ask cost no more than one.
+type counterCache struct {
+	mu   sync.Mutex // protects what follows, and is held while the switch is asked
+	at   time.Time
+	last map[k8s.PortName]k8s.Counters
+}
+
+// Counters gives what the switch has counted of every Service port, by one question. The result is shared: it must not be
+// changed. It fails while the switch cannot be asked, and with ErrNoCounters if nothing is counted.
+func (p *Plane) Counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, error) {
+	if !p.set.Counters {
+		return nil, ErrNoCounters
+	}
+	p.counted.mu.Lock()
+	defer p.counted.mu.Unlock()
+	if time.Since(p.counted.at) < countersAge {
+		return p.counted.last, nil
+	}
+	var conn *ofctrl.Conn
+	if err := p.ask(ctx, func() { conn = p.conn }); err != nil {
+		return nil, err
+	}
+	if conn == nil {
+		return nil, errors.New("the agent is not connected to the switch")
+	}
+	// The loop does not wait for this: ten thousand Services take a tenth of a second.
+	cookie, mask := p.set.Layout.StaticCookies()
+	flows, err := conn.TableCounters(ctx, p.set.Layout.CounterTable(), cookie, mask)
+	if err != nil {
+		return nil, fmt.Errorf("read counters: %w", err)
+	}
+	counters := make(map[k8s.PortName]k8s.Counters, len(flows)/3)
+	err = p.ask(ctx, func() {
+		if p.compiler != nil {
+			addUp(counters, flows, p.compiler.Tally)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.counted.at, p.counted.last = time.Now(), counters
+	return counters, nil
+}
+
+// ethernetHeader is what a frame has before its IP packet (IEEE 802.3), in bytes. Tagged frames have 4 more, which the
+// switch's counters cannot tell from the rest.
+const ethernetHeader = 14
+
+// addUp puts the counters of flows together by Service port.
+func addUp(into map[k8s.PortName]k8s.Counters, flows []ofctrl.FlowCounter, tally func(uint64, uint16) (k8s.PortName, pipeline.Tally)) {
+	for _, f := range flows {
+		name, what := tally(f.Cookie, f.Priority)
+		if what == pipeline.TallyNone {
+			continue
+		}
+		c := into[name]
+		if c.Packets == nil {
+			c.Packets, c.Bytes = &k8s.Directions{}, &k8s.Directions{}
+		}
+		size := f.Size - min(f.Size, ethernetHeader*f.Packets)
+		switch what {
+		case pipeline.TallyOpened:
+			c.Connections += f.Packets
+			fallthrough
+		case pipeline.TallyFromClient:
+			c.Packets.In += f.Packets
+			c.Bytes.In += size
+		case pipeline.TallyFromEndpoint:
+			c.Packets.Out += f.Packets
+			c.Bytes.Out += size
+		}
+		into[name] = c
+	}
+}
+
+// Refusals gives, for every Service port that the switch refuses, why.
+func (p *Plane) Refusals(ctx context.Context) (map[k8s.PortName]string, error) {
+	out := map[k8s.PortName]string{}
+	err := p.ask(ctx, func() {
+		for n, r := range p.waiting {
+			out[n] = r.err
+		}
+	})
+	return out, err
+}

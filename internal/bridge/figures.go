@@ -1,0 +1,115 @@
+package bridge
+
+import (
+	"time"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/ofctrl"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// Figures are the numbers of a plane that can be had at any time, also while its loop waits for the switch.
+type Figures struct {
+	Connected      bool
+	Connections    uint64 // made since the start
+	FlowsWanted    int
+	FlowsInstalled int // 0 while that is not known
+	GroupsWanted   int
+	Refused        int // Service ports
+	Repairs        int
+	Warnings       int
+	Rejects        RejectStats
+}
+
+// Figures gives the plane's numbers as they were when its loop was last at rest; those of rejects are of now.
+func (p *Plane) Figures() Figures {
+	var f Figures
+	if last := p.figures.Load(); last != nil {
+		f = *last
+	}
+	f.Rejects.Answered, f.Rejects.Unanswerable, f.Rejects.Failed = p.rejects.answered.Load(), p.rejects.unanswerable.Load(), p.rejects.failed.Load()
+	return f
+}
+
+// publish makes new Figures known. It runs on the loop.
+func (p *Plane) publish() {
+	f := &Figures{
+		Connected: p.conn != nil, Connections: p.stats.Connections, Refused: len(p.waiting), Repairs: p.stats.Repairs,
+		Warnings: len(p.warnings) + len(p.routes.warnings),
+	}
+	f.Rejects.Dropped = p.stats.dropped
+	if p.conn != nil {
+		f.Rejects.Dropped += p.conn.PacketInDrops()
+	}
+	if p.installed != nil {
+		f.FlowsInstalled = len(p.installed.Flows)
+	}
+	if p.compiler != nil {
+		f.FlowsWanted, f.GroupsWanted = len(p.compiler.State().Flows), len(p.compiler.State().Groups)
+		f.Warnings += len(p.compiler.Missing())
+	}
+	p.figures.Store(f)
+}
+
+// disconnected forgets the connection, and what was known by it.
+func (p *Plane) disconnected() {
+	p.stats.dropped += p.conn.PacketInDrops()
+	p.conn, p.installed = nil, nil
+}
+
+// Transaction is what Hooks are told of one transaction with the switch.
+type Transaction struct {
+	Families      []k8s.Family // that it touches
+	Full          bool         // it follows a read-back; else it brings what changed alone
+	Flows, Groups int          // set or deleted
+	Refused       int          // objects that the switch refused: nothing was installed
+	Failed        bool         // the connection did not survive it
+	Took          time.Duration
+}
+
+// measured tells others of a transaction that is over.
+func (p *Plane) measured(d *flow.Delta, res ofctrl.Result, refused int, failed bool) {
+	p.hooks.Transaction(Transaction{
+		Families: p.familiesOf(d), Full: p.whole, Flows: len(d.SetFlows) + len(d.DelFlows), Groups: len(d.SetGroups) + len(d.DelGroups),
+		Refused: refused, Failed: failed, Took: res.Duration,
+	})
+}
+
+// familiesOf gives the families that a Delta touches: both, if it touches what belongs to none.
+func (p *Plane) familiesOf(d *flow.Delta) []k8s.Family {
+	var four, six bool
+	note := func(f k8s.Family) bool {
+		four, six = four || f != k8s.IPv6, six || f != k8s.IPv4
+		return four && six
+	}
+	family := func(f *flow.Flow) k8s.Family {
+		switch f.Match.EthType {
+		case flow.EthIPv4:
+			return k8s.IPv4
+		case flow.EthIPv6:
+			return k8s.IPv6
+		}
+		return 0
+	}
+	for _, flows := range [][]*flow.Flow{d.SetFlows, d.DelFlows} {
+		for _, f := range flows {
+			if note(family(f)) {
+				return bothFamilies
+			}
+		}
+	}
+	for _, g := range d.SetGroups {
+		if n, _ := p.compiler.GroupOwner(g.ID); note(n.Family) {
+			return bothFamilies
+		}
+	}
+	switch {
+	case four:
+		return bothFamilies[:1:1]
+	case six:
+		return bothFamilies[1:]
+	}
+	return bothFamilies
+}
+
+var bothFamilies = []k8s.Family{k8s.IPv4, k8s.IPv6} // never written

@@ -1,0 +1,72 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/ofctrl"
+	"github.com/nkp-proxy/nkp/ovsdb"
+	"github.com/nkp-proxy/nkp/pipeline"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// Switch gives what the database says of the bridge now.
+func (p *Plane) Switch() ovsdb.Switch { return p.db.Switch() }
+
+// NodeBeside tells whether the node's address is not on the bridge, for a model. Any goroutine may call it.
+func (p *Plane) NodeBeside(m *k8s.Model) bool {
+	sw := p.db.Switch()
+	return p.set.NodeBeside(m, &sw)
+}
+
+// NodeBeside tells whether the node's address is not on the bridge, for a model.
+func (s *Settings) NodeBeside(m *k8s.Model, sw *ovsdb.Switch) bool {
+	cfg, _ := s.PipelineConfig(m, sw)
+	return cfg.NodeElsewhere
+}
+
+// Config gives what the pipeline was made from.
+func (p *Plane) Config(ctx context.Context) (cfg pipeline.Config, err error) {
+	askErr := p.ask(ctx, func() {
+		if p.compiler == nil {
+			err = errors.New("the agent's source has not synced yet")
+			return
+		}
+		cfg = p.compiler.Config()
+	})
+	return cfg, errors.Join(askErr, err)
+}
+
+// Owner tells which Service port has an id (the lower half of a cookie).
+func (p *Plane) Owner(ctx context.Context, id uint32) (name k8s.PortName, ok bool) {
+	err := p.ask(ctx, func() {
+		if p.compiler != nil {
+			name, ok = p.compiler.Owner(uint64(id))
+		}
+	})
+	return name, ok && err == nil
+}
+
+// Installed reads the own flows and groups of one Service port, whatever should be there.
+func (p *Plane) Installed(ctx context.Context, id uint32) (st *flow.State, err error) {
+	askErr := p.ask(ctx, func() {
+		if p.conn == nil {
+			err = errors.New("the agent is not connected to the switch")
+			return
+		}
+		st, err = ReadInstalled(ctx, p.conn, p.set.Layout, id)
+	})
+	return st, errors.Join(askErr, err)
+}
+
+// ReadInstalled reads the own flows and groups of one Service port.
+func ReadInstalled(ctx context.Context, conn *ofctrl.Conn, l pipeline.Layout, id uint32) (*flow.State, error) {
+	f := ofctrl.Filter{CookieMask: ^uint64(0)}
+	f.Cookie, f.GroupLo, f.GroupHi = l.PortObjects(id)
+	snap, err := conn.ReadBack(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	return snap.State, nil
+}

@@ -1,0 +1,10 @@
+package command
+
+import (
+	"io"
+
+	"github.com/spf13/cobra"
+)
+
+// Commands gives nkp's commands, for whoever writes about them; they are not to be executed.
+func Commands() []*cobra.Command { return newRoot(io.Discard, io.Discard).Commands() }

@@ -1,0 +1,149 @@
+package command
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/nkp-proxy/nkp/internal/config"
+)
+
+// configuration is what the configuration file and the flags say together.
+type configuration struct {
+	path    string // --config
+	writeTo string // --write-config-to
+
+	file      *config.File // nil: there is none
+	kubeProxy *config.KubeProxy
+	nkp       *config.NkpConfiguration
+	warnings  []string
+	explicit  map[string]string // flags that the command line gives, with their texts
+	origin    map[string]string // flag -> field of the file that has set it
+	isRun     bool
+}
+
+func (s *settings) configFlag(f *pflag.FlagSet) {
+	f.StringVar(&s.cfg.path, "config", "", "file with kube-proxy's KubeProxyConfiguration, an NkpConfiguration, or both (docs/configuration.md); run follows changes to it")
+}
+
+// configure completes the settings of a command, from its flags and from the configuration file. Warnings are printed to
+// standard error; those of run, which logs them, wait.
+func (s *settings) configure(cmd *cobra.Command) error {
+	s.cfg.isRun = cmd.Flags().Lookup("write-config-to") != nil
+	var file *config.File
+	if s.cfg.path != "" {
+		var err error
+		if file, err = config.Load(s.cfg.path); err != nil {
+			return fmt.Errorf("--config: %w", err)
+		}
+	}
+	if err := s.combine(cmd.Flags(), file); err != nil {
+		return err
+	}
+	if !s.cfg.isRun {
+		s.cfg.print(cmd.ErrOrStderr())
+	}
+	return nil
+}
+
+// prepare is configure, and checks the whole.
+func (s *settings) prepare(cmd *cobra.Command) error {
+	if err := s.configure(cmd); err != nil {
+		return err
+	}
+	return s.cfg.explain(s.resolve())
+}
+
+// combine applies a file, nil if there is none, to the flags.
+//
+// As in kube-proxy, a KubeProxyConfiguration takes the place of kube-proxy's flags, but for those in flagWins. A flag of
+// nkp's own wins over NkpConfiguration.
+func (s *settings) combine(f *pflag.FlagSet, file *config.File) error {
+	c := &s.cfg
+	c.file, c.explicit, c.origin, c.warnings = file, map[string]string{}, map[string]string{}, nil
+	f.Visit(func(flag *pflag.Flag) { c.explicit[flag.Name] = flag.Value.String() })
+	if file != nil {
+		c.warnings = append(c.warnings, file.Warnings...)
+		if err := c.applyNkp(f, file); err != nil {
+			return err
+		}
+	}
+	if err := s.kubeProxyInForce(f); err != nil {
+		return err
+	}
+	if err := s.applyKubeProxy(f); err != nil {
+		return err
+	}
+	c.warnUnused(f)
+	c.nkp = config.NewNkpConfiguration()
+	for _, field := range config.NkpFields() {
+		if flag := f.Lookup(field.Flag); flag != nil && flag.Value.String() != "" {
+			if err := field.SetText(c.nkp, flag.Value.String()); err != nil {
+				return fmt.Errorf("--%s: %w", flag.Name, err)
+			}
+		}
+	}
+	if s.process.verbosity >= 4 && !c.says("log-level") {
+		s.process.logLevel = "debug"
+	}
+	return nil
+}
+
+// says tells whether the command line or the file sets a flag.
+func (c *configuration) says(flag string) bool {
+	_, explicit := c.explicit[flag]
+	return explicit || c.origin[flag] != ""
+}
+
+// applyNkp sets the flags that NkpConfiguration has fields for, and that the command line does not give.
+func (c *configuration) applyNkp(f *pflag.FlagSet, file *config.File) error {
+	if file.Nkp == nil {
+		return nil
+	}
+	for _, field := range config.NkpFields() {
+		text, set := field.Text(file.Nkp)
+		flag := f.Lookup(field.Flag)
+		if _, explicit := c.explicit[field.Flag]; !set || flag == nil || explicit {
+			continue
+		}
+		where := config.Kind + "." + field.Path
+		if err := flag.Value.Set(text); err != nil {
+			return fmt.Errorf("--config: %s: %s: %w", file.Path, where, err)
+		}
+		c.origin[field.Flag] = where
+	}
+	return nil
+}
+
+// explain says of an error that names a flag which field of the file has set that flag.
+func (c *configuration) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.origin)) {
+		if strings.Contains(err.Error()+" ", "--"+name+" ") || strings.Contains(err.Error(), "--"+name+":") {
+			return &exitError{exitFailure, fmt.Errorf("--config: %s: %s: %w", c.file.Path, c.origin[name], err)}
+		}
+	}
+	return err
+}
+
+// print writes the warnings for people.
+func (c *configuration) print(w io.Writer) {
+	for _, text := range c.warnings {
+		fmt.Fprintf(w, "nkp: warning: %s\n", text)
+	}
+}
+
+// report logs the warnings.
+func (c *configuration) report(log *slog.Logger) {
+	for _, text := range c.warnings {
+		log.Warn(text)
+	}
+}

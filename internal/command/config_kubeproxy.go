@@ -1,0 +1,179 @@
+package command
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/nkp-proxy/nkp/internal/config"
+)
+
+// flagWins tells whether a flag of kube-proxy's wins over the KubeProxyConfiguration: the node's name, how to log, and where
+// Services come from if the file does not say. Commands other than run may be asked about another source.
+func (c *configuration) flagWins(name string) bool {
+	switch name {
+	case "hostname-override", "v", "logging-format":
+		return true
+	case "kubeconfig":
+		return !c.isRun || c.file.KubeProxy.ClientConnection.Kubeconfig == ""
+	}
+	return false
+}
+
+// kubeProxyInForce works out kube-proxy's configuration: that of the file, else what the flags say.
+func (s *settings) kubeProxyInForce(f *pflag.FlagSet) error {
+	c := &s.cfg
+	if c.replaces() {
+		c.kubeProxy = c.file.KubeProxy.DeepCopy()
+		c.kubeProxy.APIVersion, c.kubeProxy.Kind = config.NewKubeProxy().APIVersion, config.NewKubeProxy().Kind
+		return s.takeFlags(f, func(field *config.KubeProxyField) bool { return c.flagWins(field.Flag) })
+	}
+	c.kubeProxy = config.NewKubeProxy()
+	if text, ok := c.explicit["proxy-mode"]; ok { // some fields count in one mode only
+		c.kubeProxy.Mode = config.ProxyMode(text)
+	}
+	if err := s.takeFlags(f, func(field *config.KubeProxyField) bool { return field.Counts(c.kubeProxy) }); err != nil {
+		return err
+	}
+	k := c.kubeProxy
+	if f.Lookup("healthz-port") != nil {
+		k.HealthzBindAddress = config.WithPort(k.HealthzBindAddress, s.process.healthzPort)
+		k.MetricsBindAddress = config.WithPort(k.MetricsBindAddress, s.process.metricsPort)
+	}
+	config.PrimaryNodePorts(k)
+	var wrong []string
+	for _, e := range config.Validate(k) {
+		if flag := flagOf(e.Field); flag != "cluster-cidr" { // which takes more ranges than kube-proxy's
+			wrong = append(wrong, fmt.Sprintf("--%s: %s", flag, e.ErrorBody()))
+		}
+	}
+	if len(wrong) > 0 {
+		return usageError("%s", strings.Join(wrong, "; "))
+	}
+	return nil
+}
+
+// flagOf gives the flag for the field that an error names.
+func flagOf(path string) string {
+	path, _, _ = strings.Cut(path, "[")
+	for _, field := range config.KubeProxyFields() {
+		if field.Path == path {
+			return field.Flag
+		}
+	}
+	return ""
+}
+
+// takeFlags sets the fields of kube-proxy's configuration whose flags the command line gives, of those that are wanted.
+func (s *settings) takeFlags(f *pflag.FlagSet, wanted func(*config.KubeProxyField) bool) error {
+	for _, field := range config.KubeProxyFields() {
+		text, explicit := s.cfg.explicit[field.Flag]
+		if !explicit || !wanted(&field) || f.Lookup(field.Flag) == nil {
+			continue
+		}
+		if field.Flag == "hostname-override" {
+			if text = strings.ToLower(strings.TrimSpace(text)); text == "" && s.cfg.explicit[field.Flag] != "" {
+				return usageError("--hostname-override is blank: name this node's Node object, or leave the flag out")
+			}
+		}
+		if err := field.SetText(s.cfg.kubeProxy, text); err != nil {
+			return usageError("--%s: %q is not a %s", field.Flag, text, field.Kind())
+		}
+	}
+	return nil
+}
+
+// applyKubeProxy sets the flags to what kube-proxy's configuration in force says.
+func (s *settings) applyKubeProxy(f *pflag.FlagSet) error {
+	usual := config.NewKubeProxy()
+	for _, field := range config.KubeProxyFields() {
+		flag := f.Lookup(field.Sets)
+		if field.Sets == "" || flag == nil || !field.Counts(s.cfg.kubeProxy) {
+			continue
+		}
+		text, same := field.Text(s.cfg.kubeProxy), field.Text(s.cfg.kubeProxy) == field.Text(usual)
+		_, explicit := s.cfg.explicit[field.Sets]
+		switch {
+		case s.cfg.replaces() && !(explicit && s.cfg.flagWins(field.Sets)):
+			if !same {
+				s.cfg.origin[field.Sets] = kubeProxyField(field.Path)
+			}
+			if err := s.applyFromFile(flag, field.Path, text); err != nil {
+				return err
+			}
+		case explicit || !same: // else the flag has its own default
+			if err := setFlag(flag, text); err != nil {
+				return usageError("--%s: %w", field.Sets, err)
+			}
+		}
+	}
+	return nil
+}
+
+// applyFromFile sets a flag to what the file's field says.
+func (s *settings) applyFromFile(flag *pflag.Flag, path, text string) error {
+	notUsed := func(why any) {
+		s.cfg.warnings = append(s.cfg.warnings, fmt.Sprintf("%s: %s is not used: %v", s.cfg.file.Path, kubeProxyField(path), why))
+	}
+	if flag.Name == "kubeconfig" && text != "" && s.manifests != "" {
+		notUsed("Services come from " + s.manifests)
+		text = ""
+	}
+	err := setFlag(flag, text)
+	switch {
+	case err == nil:
+		return nil
+	case path == "clusterCIDR": // kube-proxy does not look at it in other modes of detectLocalMode
+		notUsed(err)
+		return setFlag(flag, "")
+	}
+	return fmt.Errorf("--config: %s: %s: %w", s.cfg.file.Path, kubeProxyField(path), err)
+}
+
+// setFlag sets a flag that may have the value already: some add to what they have.
+func setFlag(flag *pflag.Flag, text string) error {
+	if flag.Value.String() == text {
+		return nil
+	}
+	return flag.Value.Set(text)
+}
+
+// kubeProxyField names a field of kube-proxy's configuration in a message.
+func kubeProxyField(path string) string { return "KubeProxyConfiguration." + path }
+
+// replaces tells whether there is a KubeProxyConfiguration in the file, which takes the place of kube-proxy's flags.
+func (c *configuration) replaces() bool { return c.file != nil && c.file.KubeProxy != nil }
+
+// warnUnused names flags of the command line that do not apply.
+func (c *configuration) warnUnused(f *pflag.FlagSet) {
+	var unused, replaced []string
+	for _, name := range slices.Sorted(maps.Keys(c.explicit)) {
+		_, isUnused := f.Lookup(name).Value.(*unusedValue)
+		switch {
+		case name == "proxy-mode":
+			if c.explicit[name] != "" {
+				c.warnings = append(c.warnings, fmt.Sprintf("--proxy-mode %s does not choose the data plane of nkp; --mode does", c.explicit[name]))
+			}
+		case c.explicit["proxy-mode"] == "ipvs" && (name == "ipvs-sync-period" || name == "ipvs-min-sync-period"):
+		case isUnused:
+			unused = append(unused, "--"+name)
+		case c.replaces() && ofKubeProxy(name) && !c.flagWins(name):
+			replaced = append(replaced, "--"+name)
+		}
+	}
+	if len(unused) > 0 {
+		c.warnings = append(c.warnings, "flags of kube-proxy that have no effect here: "+strings.Join(unused, ", "))
+	}
+	if len(replaced) > 0 {
+		c.warnings = append(c.warnings, fmt.Sprintf("flags that the KubeProxyConfiguration in %s takes the place of, as in kube-proxy: %s", c.file.Path, strings.Join(replaced, ", ")))
+	}
+}
+
+// ofKubeProxy tells whether a flag has a field in kube-proxy's configuration.
+func ofKubeProxy(name string) bool {
+	return name == "healthz-port" || name == "metrics-port" ||
+		slices.ContainsFunc(config.KubeProxyFields(), func(field config.KubeProxyField) bool { return field.Flag == name })
+}

@@ -1,0 +1,165 @@
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nkp-proxy/nkp/internal/agent"
+)
+
+// servicesView is how `nkp services` shows what it gets.
+type servicesView struct {
+	filter   agent.ServiceFilter
+	output   string // text, wide or json
+	watch    bool
+	interval time.Duration
+}
+
+func newServices() *cobra.Command {
+	s := newSettings()
+	v := &servicesView{}
+	var vip string
+	cmd := &cobra.Command{
+		Use:   "services [[NAMESPACE/]NAME]",
+		Short: "List Service ports: frontends, endpoints, connections, packets and bytes",
+		Long: `services asks the running agent for the Service ports that it serves, one line for each port and family: its frontends,
+how many of its endpoints are in force here, and what went through it on this node. -o wide shows every endpoint, and why
+it is not in force if it is not; problems are shown below their Service in any case.
+
+Connections are counted once each when they are opened. IN is from clients to endpoints, OUT the answers. Bytes are those
+of IP packets, headers included. Counters begin when a Service port is first programmed; a restart of nkp does not change
+them, nor do endpoints that come and go. They lag behind by about a second. In iptables mode only connections are counted;
+"-" stands for what is not, and -o json says why.
+
+With --watch the list is shown again and again, with rates per second since the time before.`,
+		Example: `  nkp services
+  nkp services default/guestbook -o wide
+  nkp services -n kube-system --watch --interval 5s
+  nkp services --vip 10.96.0.10 -o json`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usageError("services takes one Service at most, got %q", args)
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := v.resolve(args, vip); err != nil {
+				return err
+			}
+			if err := s.configure(cmd); err != nil {
+				return err
+			}
+			caller := agent.NewCaller(s.Socket)
+			if v.watch {
+				return v.follow(cmd.Context(), caller, cmd.OutOrStdout())
+			}
+			list, err := caller.Services(cmd.Context(), v.filter)
+			if err != nil {
+				return err
+			}
+			return v.write(cmd.OutOrStdout(), list, nil)
+		},
+	}
+	s.switchFlags(cmd.Flags(), defaultOVSDB)
+	s.configFlag(cmd.Flags())
+	s.socketFlag(cmd.Flags())
+	f := cmd.Flags()
+	f.StringVarP(&v.filter.Namespace, "namespace", "n", "", "only Services of this namespace")
+	f.StringVar(&v.filter.Name, "name", "", "only Services of this name; as an argument: NAME or NAMESPACE/NAME")
+	f.StringVar(&vip, "vip", "", "only Service ports that are served at this address; an address of the node stands for NodePorts")
+	f.StringVarP(&v.output, "output", "o", "text", "text, wide (with endpoints) or json")
+	f.BoolVarP(&v.watch, "watch", "w", false, "show the list again and again, with rates; with -o json one document for each look")
+	f.DurationVar(&v.interval, "interval", 2*time.Second, "time between two looks of --watch; at least 1s, as counters are no newer")
+	return cmd
+}
+
+// resolve checks the flags and takes up the argument.
+func (v *servicesView) resolve(args []string, vip string) error {
+	switch v.output {
+	case "text", "wide", "json":
+	case "":
+		v.output = "text"
+	default:
+		return usageError("-o %q is not text, wide or json", v.output)
+	}
+	if v.interval < time.Second {
+		return usageError("--interval %v is less than 1s: counters are no newer than that", v.interval)
+	}
+	if vip != "" {
+		ip, err := netip.ParseAddr(vip)
+		if err != nil || ip.Zone() != "" {
+			return usageError("--vip %q is not an IP address", vip)
+		}
+		v.filter.VIP = ip.Unmap()
+	}
+	if len(args) == 0 {
+		return nil
+	}
+	if v.filter.Name != "" {
+		return usageError("the Service is named twice: %q and --name %s", args[0], v.filter.Name)
+	}
+	namespace, name, ok := strings.Cut(args[0], "/")
+	if !ok {
+		namespace, name = "", args[0]
+	}
+	name, _, _ = strings.Cut(name, ":") // a port as status prints it: default/web:http
+	switch {
+	case name == "" || ok && namespace == "":
+		return usageError("%q is not NAME or NAMESPACE/NAME", args[0])
+	case ok && v.filter.Namespace != "" && v.filter.Namespace != namespace:
+		return usageError("%q is not in namespace %s", args[0], v.filter.Namespace)
+	case ok:
+		v.filter.Namespace = namespace
+	}
+	v.filter.Name = name
+	return nil
+}
+
+// write shows one list; before, if not nil, is the one that rates are since.
+func (v *servicesView) write(w io.Writer, list, before *agent.ServiceList) error {
+	if v.output == "json" {
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		return e.Encode(list)
+	}
+	return writeServices(w, list, before, v.output == "wide", v.watch)
+}
+
+// follow shows the list every interval until the context ends. An agent that does not answer is waited for: it may be
+// restarting.
+func (v *servicesView) follow(ctx context.Context, caller *agent.Caller, w io.Writer) error {
+	tick := time.NewTicker(v.interval)
+	defer tick.Stop()
+	var before *agent.ServiceList
+	for first := true; ; first = false {
+		list, err := caller.Services(ctx, v.filter)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && first:
+			return err
+		case err != nil:
+			fmt.Fprintf(w, "\n%s: %v\n", time.Now().Format(time.TimeOnly), err)
+		default:
+			if v.output != "json" {
+				fmt.Fprintf(w, "\n%s, node %s\n", list.Time.Format(time.TimeOnly), list.Node)
+			}
+			if err := v.write(w, list, before); err != nil {
+				return err
+			}
+			before = list
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}

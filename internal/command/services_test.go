@@ -1,0 +1,73 @@
+package command
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+func listOf(at time.Time, services ...agent.ServiceInfo) *agent.ServiceList {
+	return &agent.ServiceList{Node: "node-1", Mode: "ovs", Time: at, Services: services}
+}
+
+func info(name string, c *k8s.Counters) agent.ServiceInfo {
+	return agent.ServiceInfo{Namespace: "default", Name: name, Protocol: "TCP", Family: "IPv4", Counters: c}
+}
+
+func countersOf(connections, packetsIn, packetsOut, bytesIn, bytesOut uint64) *k8s.Counters {
+	return &k8s.Counters{Connections: connections, Packets: &k8s.Directions{In: packetsIn, Out: packetsOut}, Bytes: &k8s.Directions{In: bytesIn, Out: bytesOut}}
+}
+
+// Rates are differences by the time between the two looks; what was not there before, began again or is not counted has none.
+func TestServiceRates(t *testing.T) {
+	at := time.Unix(1_700_000_000, 0)
+	before := listOf(at, info("web", countersOf(10, 100, 200, 3000, 4000)), info("again", countersOf(10, 10, 10, 10, 10)),
+		info("opened", &k8s.Counters{Connections: 4}), info("none", nil))
+	now := listOf(at.Add(2*time.Second), info("web", countersOf(15, 101, 204, 3000, 8000)), info("again", countersOf(2, 20, 2, 20, 2)),
+		info("opened", &k8s.Counters{Connections: 6}), info("none", nil), info("new", countersOf(1, 1, 1, 1, 1)))
+	var b strings.Builder
+	if err := writeServices(&b, now, before, false, true); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(b.String(), "\n")
+	for i, want := range []string{
+		"default/web/TCP IPv4 - 0/0 15 101 204 3000 8000 2.5 0.5 2.0 0.0 2000.0",
+		"default/again/TCP IPv4 - 0/0 2 20 2 20 2 - 5.0 - 5.0 -",
+		"default/opened/TCP IPv4 - 0/0 6 - - - - 1.0 - - - -",
+		"default/none/TCP IPv4 - 0/0 - - - - - - - - - -",
+		"default/new/TCP IPv4 - 0/0 1 1 1 1 1 - - - - -",
+	} {
+		if got := strings.Join(strings.Fields(lines[i+1]), " "); got != want {
+			t.Errorf("%s\nwant %s", got, want)
+		}
+	}
+}
+
+// What belongs to a Service stands below it, sets no column's width, and what is said of counters stands last, once.
+func TestServicesText(t *testing.T) {
+	web, dns := info("web", countersOf(1, 2, 3, 4, 5)), info("dns", nil)
+	web.Port, web.CountersNote, dns.CountersNote = "http", "some are missing", "some are missing"
+	web.Frontends = []agent.FrontendInfo{{Type: "ClusterIP", Address: "fd00::1", Port: 80, Policy: "Cluster"}, {Type: "NodePort", Port: 30080, Policy: "Local", ShadowedBy: "default/old"}}
+	web.Endpoints = []agent.EndpointInfo{{Address: "10.0.0.1:8080", Local: true, InForce: true}, {Address: "10.0.1.1:8080", Node: "node-2", Zone: "b", Pod: "default/web-2", Why: "not ready"}}
+	dns.Problems = []string{"no endpoint is in force:\nnew connections are refused"}
+	var b strings.Builder
+	if err := writeServices(&b, listOf(time.Now(), web, dns), nil, true, false); err != nil {
+		t.Fatal(err)
+	}
+	const want = `SERVICE               FAMILY  FRONTENDS                  ENDPOINTS  CONNECTIONS  PKTS IN  PKTS OUT  BYTES IN  BYTES OUT
+default/web:http/TCP  IPv4    [fd00::1]:80 (node:30080)  1/2        1            2        3         4         5
+    ClusterIP [fd00::1]:80, policy Cluster
+    NodePort node:30080, policy Local, NOT served: it belongs to default/old
+    endpoint 10.0.0.1:8080, on this node: in force
+    endpoint 10.0.1.1:8080, pod default/web-2, on node-2, zone b: NOT in force: not ready
+default/dns/TCP       IPv4    -                          0/0        -            -        -         -         -
+    PROBLEM: no endpoint is in force:; new connections are refused
+counters: some are missing
+`
+	if got := b.String(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}

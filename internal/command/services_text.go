@@ -1,0 +1,218 @@
+package command
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// servicesText writes a list of Service ports for people: a line for each, with what belongs to it below.
+type servicesText struct {
+	table   strings.Builder
+	w       *tabwriter.Writer // into table
+	details [][]string        // what follows each line of table
+	wide    bool
+	rates   bool
+	seconds float64 // between before and now; 0: there is no before
+	before  map[string]*k8s.Counters
+}
+
+func writeServices(out io.Writer, list, before *agent.ServiceList, wide, rates bool) error {
+	if len(list.Services) == 0 {
+		_, err := fmt.Fprintf(out, "no Service is served on node %s that fits\n", list.Node)
+		return err
+	}
+	t := &servicesText{wide: wide, rates: rates, before: map[string]*k8s.Counters{}}
+	t.w = tabwriter.NewWriter(&t.table, 0, 0, 2, ' ', 0)
+	if before != nil {
+		t.seconds = list.Time.Sub(before.Time).Seconds()
+		for i := range before.Services {
+			t.before[serviceKey(&before.Services[i])] = before.Services[i].Counters
+		}
+	}
+	heads := []string{"SERVICE", "FAMILY", "FRONTENDS", "ENDPOINTS", "CONNECTIONS", "PKTS IN", "PKTS OUT", "BYTES IN", "BYTES OUT"}
+	if rates {
+		heads = append(heads, "CONN/S", "PKTS/S IN", "PKTS/S OUT", "BYTES/S IN", "BYTES/S OUT")
+	}
+	t.row(heads...)
+	for i := range list.Services {
+		t.service(&list.Services[i])
+	}
+	if err := t.flush(out); err != nil {
+		return err
+	}
+	return writeNotes(out, list)
+}
+
+// flush writes the table with the details between its lines: they must not set the width of columns.
+func (t *servicesText) flush(out io.Writer) error {
+	t.w.Flush() // a strings.Builder does not fail
+	i := 0
+	for line := range strings.Lines(t.table.String()) {
+		if _, err := io.WriteString(out, strings.TrimRight(line, " \n")+"\n"); err != nil {
+			return err
+		}
+		for _, d := range t.details[i] {
+			if _, err := fmt.Fprintf(out, "    %s\n", d); err != nil {
+				return err
+			}
+		}
+		i++
+	}
+	return nil
+}
+
+// row writes cells as a line of the table.
+func (t *servicesText) row(cells ...string) {
+	fmt.Fprintln(t.w, strings.Join(cells, "\t"))
+	t.details = append(t.details, nil)
+}
+
+// below notes a line that belongs to the last row.
+func (t *servicesText) below(text string) {
+	last := &t.details[len(t.details)-1]
+	*last = append(*last, text)
+}
+
+func (t *servicesText) service(s *agent.ServiceInfo) {
+	inForce := 0
+	for _, e := range s.Endpoints {
+		if e.InForce {
+			inForce++
+		}
+	}
+	cells := []string{
+		serviceText(s), s.Family, frontendsText(s.Frontends), fmt.Sprintf("%d/%d", inForce, len(s.Endpoints)),
+	}
+	cells = append(cells, counterCells(s.Counters)...)
+	if t.rates {
+		cells = append(cells, t.rateCells(s)...)
+	}
+	t.row(cells...)
+	if t.wide {
+		for _, f := range s.Frontends {
+			text := fmt.Sprintf("%s %s, policy %s", f.Type, frontendAddress(&f), f.Policy)
+			if f.ShadowedBy != "" {
+				text += ", NOT served: it belongs to " + f.ShadowedBy
+			}
+			t.below(text)
+		}
+		for _, e := range s.Endpoints {
+			t.below(endpointText(&e))
+		}
+	}
+	for _, p := range s.Problems {
+		t.below("PROBLEM: " + oneLine(p))
+	}
+}
+
+func serviceKey(s *agent.ServiceInfo) string { return serviceText(s) + " " + s.Family }
+
+// serviceText gives namespace/name:port/PROTOCOL.
+func serviceText(s *agent.ServiceInfo) string {
+	name := s.Namespace + "/" + s.Name
+	if s.Port != "" {
+		name += ":" + s.Port
+	}
+	return name + "/" + s.Protocol
+}
+
+// frontendsText gives the addresses with their ports, NodePorts as node:PORT; what is shadowed is in brackets.
+func frontendsText(list []agent.FrontendInfo) string {
+	texts := make([]string, 0, len(list))
+	for i := range list {
+		text := frontendAddress(&list[i])
+		if list[i].ShadowedBy != "" {
+			text = "(" + text + ")"
+		}
+		texts = append(texts, text)
+	}
+	return cmp.Or(strings.Join(texts, " "), "-")
+}
+
+func frontendAddress(f *agent.FrontendInfo) string {
+	return net.JoinHostPort(cmp.Or(f.Address, "node"), strconv.Itoa(int(f.Port)))
+}
+
+func endpointText(e *agent.EndpointInfo) string {
+	text := "endpoint " + e.Address
+	if e.Pod != "" {
+		text += ", pod " + e.Pod
+	}
+	switch {
+	case e.Local:
+		text += ", on this node"
+	case e.Node != "":
+		text += ", on " + e.Node
+	}
+	if e.Zone != "" {
+		text += ", zone " + e.Zone
+	}
+	switch {
+	case !e.InForce:
+		text += ": NOT in force: " + e.Why
+	case e.Why != "":
+		text += ": in force; " + e.Why
+	default:
+		text += ": in force"
+	}
+	return text
+}
+
+// counterCells are connections, and packets and bytes in both directions; "-" is what is not counted.
+func counterCells(c *k8s.Counters) []string {
+	cells := []string{"-", "-", "-", "-", "-"}
+	if c == nil {
+		return cells
+	}
+	cells[0] = strconv.FormatUint(c.Connections, 10)
+	for i, d := range []*k8s.Directions{c.Packets, c.Bytes} {
+		if d != nil {
+			cells[1+2*i], cells[2+2*i] = strconv.FormatUint(d.In, 10), strconv.FormatUint(d.Out, 10)
+		}
+	}
+	return cells
+}
+
+// rateCells are the same per second; "-" where there is nothing to compare with, or a counter began again.
+func (t *servicesText) rateCells(s *agent.ServiceInfo) []string {
+	cells := []string{"-", "-", "-", "-", "-"}
+	before, now := t.before[serviceKey(s)], s.Counters
+	if t.seconds <= 0 || before == nil || now == nil {
+		return cells
+	}
+	rate := func(i int, before, now uint64) {
+		if now >= before {
+			cells[i] = strconv.FormatFloat(float64(now-before)/t.seconds, 'f', 1, 64)
+		}
+	}
+	rate(0, before.Connections, now.Connections)
+	for i, d := range [][2]*k8s.Directions{{before.Packets, now.Packets}, {before.Bytes, now.Bytes}} {
+		if d[0] != nil && d[1] != nil {
+			rate(1+2*i, d[0].In, d[1].In)
+			rate(2+2*i, d[0].Out, d[1].Out)
+		}
+	}
+	return cells
+}
+
+// writeNotes says, once each, what is to be said about counters.
+func writeNotes(out io.Writer, list *agent.ServiceList) error {
+	said := map[string]bool{}
+	for i := range list.Services {
+		if n := list.Services[i].CountersNote; n != "" && !said[n] {
+			said[n] = true
+			if _, err := fmt.Fprintf(out, "counters: %s\n", n); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

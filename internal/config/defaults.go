@@ -1,0 +1,126 @@
+package config
+
+import (
+	"net"
+	"runtime"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	"k8s.io/kube-proxy/config/v1alpha1"
+	netutils "k8s.io/utils/net"
+)
+
+// Ports where kube-proxy, and nkp, are asked how they are.
+const (
+	HealthzPort = 10256
+	MetricsPort = 10249
+)
+
+// Default fills in what a KubeProxyConfiguration leaves out, as kube-proxy 1.36 does for v1alpha1.
+func Default(c *KubeProxy) {
+	orElse(&c.BindAddress, "0.0.0.0")
+	healthz, metrics := "0.0.0.0", "127.0.0.1"
+	if netutils.ParseIPSloppy(c.BindAddress).To4() == nil {
+		healthz, metrics = "::", "::1"
+	}
+	orElse(&c.HealthzBindAddress, healthz)
+	orElse(&c.MetricsBindAddress, metrics)
+	c.HealthzBindAddress = withPort(c.HealthzBindAddress, HealthzPort)
+	c.MetricsBindAddress = withPort(c.MetricsBindAddress, MetricsPort)
+
+	orElse(&c.ClientConnection.ContentType, "application/vnd.kubernetes.protobuf")
+	orElse(&c.ClientConnection.QPS, 5)
+	orElse(&c.ClientConnection.Burst, 10)
+	if c.FeatureGates == nil {
+		c.FeatureGates = map[string]bool{}
+	}
+
+	orNew(&c.IPTables.MasqueradeBit, 14)
+	orNew(&c.IPTables.LocalhostNodePorts, true)
+	orElse(&c.IPTables.SyncPeriod.Duration, 30*time.Second)
+	orElse(&c.IPTables.MinSyncPeriod.Duration, time.Second)
+	orElse(&c.IPVS.SyncPeriod.Duration, 30*time.Second)
+	orNew(&c.NFTables.MasqueradeBit, 14)
+	orElse(&c.NFTables.SyncPeriod.Duration, 30*time.Second)
+	orElse(&c.NFTables.MinSyncPeriod.Duration, time.Second)
+
+	orNew(&c.OOMScoreAdj, -999)
+	orNew(&c.Conntrack.MaxPerCore, 32768)
+	orNew(&c.Conntrack.Min, 131072)
+	orNew(&c.Conntrack.TCPEstablishedTimeout, metav1.Duration{Duration: 24 * time.Hour})
+	orNew(&c.Conntrack.TCPCloseWaitTimeout, metav1.Duration{Duration: time.Hour})
+	orElse(&c.ConfigSyncPeriod.Duration, 15*time.Minute)
+	logsapi.SetRecommendedLoggingConfiguration(&c.Logging)
+}
+
+// defaultForNode fills in what depends on the operating system and on kube-proxy's mode, as kube-proxy does.
+func defaultForNode(c *KubeProxy) {
+	if runtime.GOOS == "windows" {
+		orElse(&c.Winkernel.RootHnsEndpointName, "cbr0")
+		return
+	}
+	PrimaryNodePorts(c)
+	orElse(&c.DetectLocalMode, "ClusterCIDR")
+}
+
+// PrimaryNodePorts keeps NodePorts where kube-proxy's mode nftables has them by default: at the node's primary addresses.
+func PrimaryNodePorts(c *KubeProxy) {
+	if c.Mode == modeNFTables && len(c.NodePortAddresses) == 0 {
+		c.NodePortAddresses = []string{primary}
+	}
+}
+
+// primary stands for the node's primary addresses in nodePortAddresses.
+const primary = "primary"
+
+// NewKubeProxy gives kube-proxy's configuration as it is without a file.
+func NewKubeProxy() *KubeProxy {
+	c := &KubeProxy{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: kubeProxyKind}}
+	Default(c)
+	ownDefaults(c, &KubeProxy{})
+	orElse(&c.DetectLocalMode, "ClusterCIDR")
+	return c
+}
+
+// ownDefaults puts nkp's defaults where they differ, for what a file leaves out: a transaction of iptables holds only what
+// changed, and need not wait for more.
+func ownDefaults(c, file *KubeProxy) {
+	for _, p := range []struct{ period, given *metav1.Duration }{
+		{&c.IPTables.MinSyncPeriod, &file.IPTables.MinSyncPeriod}, {&c.NFTables.MinSyncPeriod, &file.NFTables.MinSyncPeriod},
+	} {
+		if p.given.Duration == 0 {
+			p.period.Duration = 0
+		}
+	}
+}
+
+// withPort adds a port to an IP address that bears none, and leaves everything else alone.
+func withPort(addr string, port int) string {
+	if netutils.ParseIPSloppy(addr) == nil {
+		return addr
+	}
+	return net.JoinHostPort(addr, strconv.Itoa(port))
+}
+
+// WithPort adds a port to an IP address that bears none; 0 stands for no address at all, as in kube-proxy's old flags.
+func WithPort(addr string, port int) string {
+	if port == 0 {
+		return ""
+	}
+	return withPort(addr, port)
+}
+
+func orElse[T comparable](v *T, usual T) {
+	var zero T
+	if *v == zero {
+		*v = usual
+	}
+}
+
+func orNew[T any](v **T, usual T) {
+	if *v == nil {
+		*v = &usual
+	}
+}

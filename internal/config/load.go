@@ -1,0 +1,178 @@
+package config
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+
+	"k8s.io/kube-proxy/config/v1alpha1"
+)
+
+const kubeProxyKind = "KubeProxyConfiguration"
+
+// maxSize bounds a configuration file, in bytes: a ConfigMap holds no more.
+const maxSize = 1 << 20
+
+// File is what a configuration file says.
+type File struct {
+	Path string
+	// KubeProxy is completed with kube-proxy's defaults, and its values can be; nil: the file holds none.
+	KubeProxy *KubeProxy
+	// Nkp is nil if the file holds none.
+	Nkp *NkpConfiguration
+	// Warnings name what has no effect.
+	Warnings []string
+
+	raw []byte // its content
+}
+
+// Load reads a configuration file. Its errors name the file, and the document and the field where there is one.
+func Load(path string) (*File, error) {
+	data, err := read(path)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(path, data)
+}
+
+func read(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxSize+1))
+	if err == nil && len(data) > maxSize {
+		err = fmt.Errorf("%s: is no configuration: it has more than %d bytes", path, maxSize)
+	}
+	return data, err
+}
+
+// Parse is Load for data that was read from path.
+func Parse(path string, data []byte) (*File, error) {
+	f := &File{Path: path, raw: data}
+	docs := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
+	for n := 1; ; n++ {
+		doc, err := docs.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err == nil {
+			err = f.document(doc)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: document %d: %s", path, n, strings.ReplaceAll(err.Error(), "\n", " "))
+		}
+	}
+	if f.KubeProxy == nil && f.Nkp == nil {
+		return nil, fmt.Errorf("%s: holds neither a %s of %s nor a %s of %s", path, kubeProxyKind, v1alpha1.SchemeGroupVersion, Kind, GroupVersion)
+	}
+	return f, nil
+}
+
+// document takes one document of the file.
+func (f *File) document(doc []byte) error {
+	var head struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+	}
+	var any any
+	if err := yaml.Unmarshal(doc, &any); err != nil {
+		return err
+	}
+	if any == nil {
+		return nil // only comments
+	}
+	if err := yaml.Unmarshal(doc, &head); err != nil {
+		return err
+	}
+	twice := fmt.Errorf("there is a second %s", head.Kind)
+	switch {
+	case head.APIVersion == v1alpha1.SchemeGroupVersion.String() && head.Kind == kubeProxyKind:
+		if f.KubeProxy != nil {
+			return twice
+		}
+		return f.kubeProxy(doc)
+	case head.APIVersion == GroupVersion && head.Kind == Kind:
+		if f.Nkp != nil {
+			return twice
+		}
+		return f.nkp(doc)
+	}
+	return fmt.Errorf("apiVersion %q, kind %q is neither a %s of %s nor a %s of %s", head.APIVersion, head.Kind,
+		kubeProxyKind, v1alpha1.SchemeGroupVersion, Kind, GroupVersion)
+}
+
+// kubeProxy takes a KubeProxyConfiguration. What kube-proxy decodes with a complaint, unknown fields above all, it takes
+// with a warning, as kube-proxy does.
+func (f *File) kubeProxy(doc []byte) error {
+	c := &KubeProxy{}
+	if err := decode(doc, c, serializer.EnableStrict); err != nil {
+		if !runtime.IsStrictDecodingError(err) {
+			return fmt.Errorf("%s: %w", kubeProxyKind, err)
+		}
+		c = &KubeProxy{}
+		if lenient := decode(doc, c, serializer.DisableStrict); lenient != nil {
+			return fmt.Errorf("%s: %w", kubeProxyKind, lenient)
+		}
+		strict, _ := runtime.AsStrictDecodingError(err)
+		for _, e := range strict.Errors() {
+			f.Warnings = append(f.Warnings, fmt.Sprintf("%s: %s: %v", f.Path, kubeProxyKind, e))
+		}
+	}
+	given := c.DeepCopy()
+	Default(c)
+	defaultForNode(c)
+	if errs := Validate(c); len(errs) > 0 {
+		texts := make([]string, len(errs))
+		for i, e := range errs {
+			texts[i] = kubeProxyKind + "." + e.Error()
+		}
+		return errors.New(strings.Join(texts, "; "))
+	}
+	ownDefaults(c, given)
+	if names := WithoutEffect(c); len(names) > 0 {
+		f.Warnings = append(f.Warnings, fmt.Sprintf("%s: fields of %s that have no effect here: %s", f.Path, kubeProxyKind, strings.Join(names, ", ")))
+	}
+	if c.Mode != "" {
+		f.Warnings = append(f.Warnings, fmt.Sprintf("%s: mode %s of %s does not choose the data plane of nkp; --mode does", f.Path, c.Mode, kubeProxyKind))
+	}
+	normalise(c)
+	f.KubeProxy = c
+	return nil
+}
+
+func decode(doc []byte, into *KubeProxy, strict serializer.CodecFactoryOptionsMutator) error {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return err
+	}
+	codecs := serializer.NewCodecFactory(scheme, strict)
+	_, _, err := codecs.UniversalDeserializer().Decode(doc, nil, into)
+	return err
+}
+
+// nkp takes an NkpConfiguration. Unknown fields are errors: they are nobody's but ours.
+func (f *File) nkp(doc []byte) error {
+	text, err := yaml.YAMLToJSONStrict(doc)
+	if err != nil {
+		return fmt.Errorf("%s: %w", Kind, err)
+	}
+	c := &NkpConfiguration{}
+	strict, err := kjson.UnmarshalStrict(text, c)
+	if err = errors.Join(append(strict, err)...); err != nil {
+		return fmt.Errorf("%s: %w", Kind, err)
+	}
+	f.Nkp = c
+	return nil
+}

@@ -1,0 +1,266 @@
+package live
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/nkp-proxy/nkp/internal/trace"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// Rules are the node's iptables of one family: table -> chain -> rules without "-A CHAIN", as iptables-save prints them.
+type Rules struct {
+	Tables map[string]map[string][]string
+	// Node and Detector are the model's.
+	Node     k8s.Node
+	Detector k8s.Detector
+	// Connections gives what the kernel's tracker knows of a family; nil: it cannot be asked.
+	Connections func() ([]Connection, error)
+}
+
+// walker is a packet on its way through chains.
+type walker struct {
+	*Rules
+	protocol k8s.Protocol
+	src      netip.Addr
+	dst      netip.AddrPort
+	device   string // it came in by; "": unknown, or none
+
+	steps   []string
+	seen    map[string]bool // steps that were noted
+	service string          // the first Service whose chain it came to, as the rule's comment names it
+}
+
+// outcome is one way that a packet may go.
+type outcome struct {
+	target   string // DNAT, REJECT, DROP or ACCEPT
+	endpoint string // of DNAT
+	marked   bool   // to be masqueraded
+}
+
+// Compare follows the packet through the chains that lead to Services, and puts that beside the model's answer, in
+// r.Live. Chains of others are passed by.
+func (s *Rules) Compare(q trace.Question, r *trace.Result) error {
+	w := &walker{Rules: s, protocol: q.Protocol, src: q.From.Addr(), dst: q.To, device: q.In, seen: map[string]bool{}}
+	if w.device == "" && r.Source == trace.Pod {
+		w.device = cmp.Or(s.Detector.Bridge, s.Detector.InterfacePrefix)
+	}
+	l := trace.NewLive()
+	r.Live = l
+	l.Step("iptables: %s", q)
+	ways := w.nat(r.Source == trace.Node)
+	verdict := trace.Deliver
+	if len(ways) == 0 {
+		verdict = w.filter(r.Source == trace.Node)
+	}
+	l.Steps = append(l.Steps, w.steps...)
+	w.judge(l, r, verdict, ways)
+	if s.Connections == nil {
+		return nil
+	}
+	list, err := s.Connections()
+	if err != nil {
+		l.Step("existing connections cannot be looked up: %v", err)
+		return nil
+	}
+	noteConnections(l, q, r, list)
+	return nil
+}
+
+// isLocal is the kernel's address type LOCAL.
+func (w *walker) isLocal(ip netip.Addr) bool {
+	return ip.IsLoopback() || slices.Contains(w.Node.Local, ip)
+}
+
+// nat gives the translations that the packet may meet.
+func (w *walker) nat(fromNode bool) (ways []outcome) {
+	base := "PREROUTING"
+	if fromNode {
+		base = "OUTPUT"
+	}
+	for _, o := range w.base("nat", base) {
+		if o.target == "DNAT" {
+			ways = append(ways, o)
+		}
+	}
+	return ways
+}
+
+// filter tells what becomes of a packet that was not translated.
+func (w *walker) filter(fromNode bool) trace.Verdict {
+	var bases []string
+	toNode := w.isLocal(w.dst.Addr())
+	switch {
+	case fromNode && toNode:
+		bases = []string{"OUTPUT", "INPUT"}
+	case fromNode:
+		bases = []string{"OUTPUT"}
+	case toNode:
+		bases = []string{"INPUT"}
+	default:
+		bases = []string{"FORWARD"}
+	}
+	for _, base := range bases {
+		for _, o := range w.base("filter", base) {
+			switch o.target {
+			case "REJECT":
+				return trace.Reject
+			case "DROP":
+				return trace.Drop
+			case "ACCEPT":
+				return trace.Untouched
+			}
+		}
+	}
+	w.step("no rule of a Service's matches")
+	return trace.Untouched
+}
+
+// base follows the rules of one of the kernel's chains that lead to Kubernetes' chains.
+func (w *walker) base(table, chain string) (all []outcome) {
+	for _, text := range w.Tables[table][chain] {
+		r := newRule(text)
+		if !strings.HasPrefix(r.target, "KUBE-") || r.holds(w, false) == no {
+			continue
+		}
+		ended, _ := w.chain(table, r.target, false, 0)
+		all = append(all, ended...)
+		if len(ended) > 0 {
+			return all
+		}
+	}
+	return all
+}
+
+// maxDepth bounds how deep chains may call each other; Services' go four deep.
+const maxDepth = 16
+
+// chain follows a chain. It gives the ways that end in it, and with which marks a packet may leave at its end.
+func (w *walker) chain(table, name string, marked bool, depth int) (ended []outcome, leaves []bool) {
+	if depth > maxDepth {
+		return nil, []bool{marked}
+	}
+	marks := []bool{marked}
+	for _, text := range w.Tables[table][name] {
+		r := newRule(text)
+		var next []bool
+		for _, m := range marks {
+			t := r.holds(w, m)
+			if t != yes {
+				next = addMark(next, m)
+			}
+			if t == no {
+				continue
+			}
+			e, passed, left := w.jump(table, name, &r, m, depth)
+			ended = append(ended, e...)
+			for _, p := range passed {
+				next = addMark(next, p)
+			}
+			for _, p := range left {
+				leaves = addMark(leaves, p)
+			}
+		}
+		if marks = next; len(marks) == 0 {
+			return ended, leaves
+		}
+	}
+	for _, m := range marks {
+		leaves = addMark(leaves, m)
+	}
+	return ended, leaves
+}
+
+// jump carries out a rule's target: the ways that end there, the marks with which the next rule is met, and those with
+// which the chain is left.
+func (w *walker) jump(table, chain string, r *rule, marked bool, depth int) (ended []outcome, next, left []bool) {
+	switch r.target {
+	case "":
+		return nil, []bool{marked}, nil
+	case "RETURN":
+		return nil, nil, []bool{marked}
+	case "MARK":
+		return nil, []bool{true}, nil
+	case "DNAT":
+		return []outcome{{"DNAT", r.option("--to-destination"), marked}}, nil, nil
+	case "ACCEPT", "DROP", "REJECT":
+		w.step("%s %s: %s", table, chain, r.text)
+		return []outcome{{target: r.target}}, nil, nil
+	}
+	if _, ok := w.Tables[table][r.target]; !ok {
+		return nil, []bool{marked}, nil // a target that decides nothing: LOG, CT, …
+	}
+	if !strings.HasPrefix(r.target, "KUBE-SEP-") && r.target != "KUBE-MARK-MASQ" {
+		w.step("%s %s: %s", table, chain, r.text)
+	}
+	if w.service == "" && (chain == "KUBE-SERVICES" || chain == "KUBE-NODEPORTS") && table == "nat" && r.target != "KUBE-NODEPORTS" {
+		w.service, _, _ = strings.Cut(r.comment, " ")
+	}
+	ended, passed := w.chain(table, r.target, marked, depth+1)
+	return ended, passed, nil
+}
+
+func addMark(list []bool, m bool) []bool {
+	if slices.Contains(list, m) {
+		return list
+	}
+	return append(list, m)
+}
+
+func (w *walker) step(format string, args ...any) {
+	if s := fmt.Sprintf(format, args...); !w.seen[s] {
+		w.seen[s] = true
+		w.steps = append(w.steps, s)
+	}
+}
+
+// judge compares what the rules do with what the model says.
+func (w *walker) judge(l *trace.Live, r *trace.Result, verdict trace.Verdict, ways []outcome) {
+	if verdict != r.Verdict {
+		l.Differ("the rules say %s, the model %s", verdict, r.Verdict)
+	}
+	if verdict != trace.Deliver {
+		return
+	}
+	var endpoints []string
+	masquerade := trace.Always
+	hairpin := false
+	for _, o := range ways {
+		if !slices.Contains(endpoints, o.endpoint) {
+			endpoints = append(endpoints, o.endpoint)
+		}
+		at, err := netip.ParseAddrPort(o.endpoint)
+		itself := err == nil && at.Addr() == w.src
+		hairpin = hairpin || itself && o.marked
+		if !itself && !o.marked {
+			masquerade = trace.Never
+		}
+	}
+	if all := !slices.ContainsFunc(ways, func(o outcome) bool { return !o.marked }); masquerade == trace.Always && all {
+		if hairpin && r.Masquerade == trace.Hairpin { // the client is the only endpoint: both words fit
+			masquerade = trace.Hairpin
+		}
+	} else if masquerade = trace.Never; hairpin {
+		masquerade = trace.Hairpin
+	}
+	slices.Sort(endpoints)
+	l.Step("one of %s, masquerade %s", brief(endpoints), masquerade)
+	if r.Verdict != trace.Deliver {
+		return
+	}
+	if w.service != "" && w.service != r.Service {
+		l.Differ("the rules have the packet for %s, the model for %s", w.service, r.Service)
+	}
+	if missing := without(r.Endpoints, endpoints); len(missing) > 0 {
+		l.Differ("the rules lack the endpoint %s", brief(missing))
+	}
+	if extra := without(endpoints, r.Endpoints); len(extra) > 0 {
+		l.Differ("the rules still have the endpoint %s, which is no candidate", brief(extra))
+	}
+	if masquerade != r.Masquerade {
+		l.Differ("the rules say masquerade %s, the model %s", masquerade, r.Masquerade)
+	}
+}

@@ -1,0 +1,85 @@
+package metrics
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// paths is a Handler that, as kube-proxy's does, knows paths by their exact text and a few by their beginning; it cleans and
+// redirects nothing.
+type paths struct {
+	exact  map[string]http.HandlerFunc
+	prefix map[string]http.HandlerFunc
+}
+
+// ServeHTTP is part of http.Handler.
+func (p *paths) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !strings.HasPrefix(r.URL.Path, pprofPrefix) { // profiles take as long as they are asked to
+		// A ResponseWriter that knows no deadline, as in tests, needs none.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTimeout))
+	}
+	if h := p.exact[r.URL.Path]; h != nil {
+		h(w, r)
+		return
+	}
+	for prefix, h := range p.prefix {
+		if strings.HasPrefix(r.URL.Path, prefix) {
+			h(w, r)
+			return
+		}
+	}
+	http.NotFound(w, r)
+}
+
+// newHandler serves what kube-proxy serves on its metrics port.
+func newHandler(m *Metrics, o *ServerOptions) http.Handler {
+	started := m.progress.started
+	slis := newSLIs(started)
+	p := &paths{exact: map[string]http.HandlerFunc{}, prefix: map[string]http.HandlerFunc{}}
+	p.exact["/metrics"] = promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
+		ProcessStartTime: started,
+		ErrorHandling:    promhttp.ContinueOnError, // what can be served is more than nothing
+	}).ServeHTTP
+	p.exact["/metrics/slis"] = slis.serve
+	p.exact["/healthz"] = slis.healthz
+	p.exact["/healthz/ping"] = func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") }
+	p.exact["/proxyMode"] = func(w http.ResponseWriter, _ *http.Request) {
+		plainText(w, http.StatusOK, o.ProxyMode)
+	}
+	p.exact["/configz"] = configz(o.Config)
+	if o.Profiling {
+		addProfiling(p, o)
+	}
+	return p
+}
+
+// configz shows the configuration in force.
+func configz(config func() map[string]any) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		groups := map[string]any{}
+		if config != nil {
+			groups = config()
+		}
+		body, err := json.Marshal(groups)
+		if err != nil {
+			http.Error(w, fmt.Sprintf("error marshaling json: %v", err), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.Write(body)
+	}
+}
+
+func plainText(w http.ResponseWriter, code int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(code)
+	io.WriteString(w, text)
+}

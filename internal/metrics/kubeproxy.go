@@ -1,0 +1,65 @@
+package metrics
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// kube-proxy's buckets (Kubernetes 1.36, pkg/proxy/metrics).
+var (
+	syncBuckets        = prometheus.ExponentialBuckets(0.001, 2, 15)
+	programmingBuckets = func() []float64 {
+		b := append([]float64{0}, prometheus.LinearBuckets(0.25, 0.25, 2)...) // kube-proxy has the 0, too
+		b = append(b, prometheus.LinearBuckets(1, 1, 59)...)
+		b = append(b, prometheus.LinearBuckets(60, 5, 12)...)
+		return append(b, prometheus.LinearBuckets(120, 30, 7)...)
+	}()
+)
+
+const ipFamily = "ip_family"
+
+// What kube-proxy counts too, under its names. A sync is one transaction of the data plane: in Open vSwitch an atomic
+// bundle, which counts for each family that it touches; in iptables all that one look at the changes led to; in HNS one
+// comparison with what is there.
+var (
+	syncDuration = define(Histogram, "kubeproxy_sync_proxy_rules_duration_seconds",
+		"SyncProxyRules latency in seconds: one transaction of the data plane", ipFamily).with(syncBuckets).from("IPv4", "IPv6")
+	syncFullDuration = define(Histogram, "kubeproxy_sync_full_proxy_rules_duration_seconds",
+		"SyncProxyRules latency in seconds for full resyncs: after everything was read back", ipFamily).
+		with(syncBuckets).in(OVS, IPTables).from("IPv4", "IPv6")
+	syncPartialDuration = define(Histogram, "kubeproxy_sync_partial_proxy_rules_duration_seconds",
+		"SyncProxyRules latency in seconds for partial resyncs: of what changed alone", ipFamily).
+		with(syncBuckets).in(OVS, IPTables).from("IPv4", "IPv6")
+	syncLast = define(Gauge, "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
+		"The last time proxy rules were successfully synced", ipFamily)
+	lastQueued = define(Gauge, "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
+		"The last time a sync of proxy rules was queued", ipFamily)
+	programmingDuration = define(Histogram, "kubeproxy_network_programming_duration_seconds",
+		"In Cluster Network Programming Latency in seconds: from what made endpoints change (the EndpointSlice's annotation endpoints.kubernetes.io/last-change-trigger-time) until the change is in force", ipFamily).
+		with(programmingBuckets).from("IPv4", "IPv6")
+	endpointChangesPending = define(Gauge, "kubeproxy_sync_proxy_rules_endpoint_changes_pending",
+		"Pending proxy rules Endpoint changes").collected()
+	endpointChanges = define(Counter, "kubeproxy_sync_proxy_rules_endpoint_changes_total",
+		"Cumulative proxy rules Endpoint changes").from("")
+	serviceChangesPending = define(Gauge, "kubeproxy_sync_proxy_rules_service_changes_pending",
+		"Pending proxy rules Service changes").collected()
+	serviceChanges = define(Counter, "kubeproxy_sync_proxy_rules_service_changes_total",
+		"Cumulative proxy rules Service changes").from("")
+	NoLocalEndpoints = define(Gauge, "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
+		"Number of services with a Local traffic policy and no endpoints", "traffic_policy", ipFamily).collected()
+	healthzTotal = define(Counter, "kubeproxy_proxy_healthz_total",
+		"Cumulative proxy healthz HTTP status", "code").from("200", "503")
+	livezTotal = define(Counter, "kubeproxy_proxy_livez_total",
+		"Cumulative proxy livez HTTP status", "code").from("200", "503")
+
+	// What follows is about transactions with iptables, also beside the bridge.
+	iptablesFailures = define(Counter, "kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
+		"Cumulative proxy iptables restore failures", ipFamily).in(OVS, IPTables).from("IPv4", "IPv6")
+	iptablesPartialFailures = define(Counter, "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
+		"Cumulative proxy iptables partial restore failures: a transaction with changes of Services was refused", ipFamily).
+		in(OVS, IPTables).from("IPv4", "IPv6")
+	iptablesLast = define(Gauge, "kubeproxy_sync_proxy_rules_iptables_last",
+		"Number of iptables rules written by kube-proxy in last sync: in the last transaction with that table", "table", ipFamily).
+		in(OVS, IPTables).only("iptables works: alone, or beside the bridge")
+	conntrackDuration = define(Histogram, "kubeproxy_conntrack_reconciler_sync_duration_seconds",
+		"ReconcileConntrackFlowsLatency latency in seconds", ipFamily).with(syncBuckets).in(OVS, IPTables).from("IPv4", "IPv6")
+	conntrackDeleted = define(Counter, "kubeproxy_conntrack_reconciler_deleted_entries_total",
+		"Cumulative conntrack flows deleted by conntrack reconciler", ipFamily).in(OVS, IPTables).from("IPv4", "IPv6")
+)

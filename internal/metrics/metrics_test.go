@@ -1,0 +1,204 @@
+package metrics
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// A clock that tests set.
+type clock struct{ now time.Time }
+
+func newTest(mode string) (*Metrics, *clock) {
+	c := &clock{time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	return New(Options{Version: "v1", Mode: mode, Clock: func() time.Time { return c.now }}), c
+}
+
+// value gives the value of a metric with these label values, the number of observations of a histogram.
+func value(t *testing.T, m *Metrics, name string, labels ...string) float64 {
+	t.Helper()
+	families, err := m.Gatherer().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+	metric:
+		for _, one := range f.GetMetric() {
+			if len(one.GetLabel()) != len(labels) {
+				t.Fatalf("%s has labels %v, not %d", name, one.GetLabel(), len(labels))
+			}
+			for _, l := range one.GetLabel() {
+				if !contains(labels, l) {
+					continue metric
+				}
+			}
+			switch f.GetType() {
+			case dto.MetricType_COUNTER:
+				return one.GetCounter().GetValue()
+			case dto.MetricType_HISTOGRAM:
+				return float64(one.GetHistogram().GetSampleCount())
+			}
+			return one.GetGauge().GetValue()
+		}
+	}
+	t.Fatalf("%s%v is not served", name, labels)
+	return 0
+}
+
+func contains(labels []string, l *dto.LabelPair) bool {
+	for _, want := range labels {
+		if want == l.GetName()+"="+l.GetValue() {
+			return true
+		}
+	}
+	return false
+}
+
+// kube-proxy's names are its own, and two of them are gauges and counters in spite of what their names say.
+var kubeProxysFault = []string{"kubeproxy_sync_proxy_rules_no_local_endpoints_total"}
+
+// Every definition is well named, and is served in its modes.
+func TestDefinitions(t *testing.T) {
+	for _, mode := range []string{OVS, IPTables, Windows} {
+		m, _ := newTest(mode)
+		m.opts.Collect = func(emit Emit) {
+			for _, d := range all {
+				if d.pulled && d != buildInfo && d != modeInfo && d != inStep && d != behind && d != endpointChangesPending && d != serviceChangesPending {
+					emit(d, 1, d.Labels...) // the labels' names will do for values
+				}
+			}
+		}
+		for _, d := range all {
+			switch {
+			case d.pulled || !d.ServedIn(mode):
+			case d.Type == Counter:
+				m.count(d, 1, d.Labels...)
+			case d.Type == Gauge:
+				m.set(d, 1, d.Labels...)
+			default:
+				m.observe(d, time.Second, d.Labels...)
+			}
+		}
+		families, err := m.Gatherer().Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		served := map[string]*dto.MetricFamily{}
+		for _, f := range families {
+			served[f.GetName()] = f
+		}
+		for _, d := range all {
+			f := served[d.Name]
+			switch {
+			case (f != nil) != d.ServedIn(mode):
+				t.Errorf("mode %s: %s served: %v", mode, d.Name, f != nil)
+			case f != nil && (!strings.EqualFold(f.GetType().String(), string(d.Type)) || len(f.GetMetric()[0].GetLabel()) != len(d.Labels)):
+				t.Errorf("mode %s: %s is a %v with labels %v", mode, d.Name, f.GetType(), f.GetMetric()[0].GetLabel())
+			}
+		}
+		problems, err := promlint.NewWithMetricFamilies(families).Lint()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range problems {
+			if !ours(p) {
+				continue
+			}
+			t.Errorf("mode %s: %s: %s", mode, p.Metric, p.Text)
+		}
+	}
+}
+
+func ours(p promlint.Problem) bool {
+	for _, name := range kubeProxysFault {
+		if p.Metric == name {
+			return false
+		}
+	}
+	return true
+}
+
+// A change is pending from its arrival until it is in force; then its latency is known.
+func TestProgress(t *testing.T) {
+	m, c := newTest(OVS)
+	slice := k8s.Change{Ref: k8s.Ref{Kind: k8s.KindEndpointSlice, Namespace: "ns", Name: "s"}}
+	service := k8s.Change{Ref: k8s.Ref{Kind: k8s.KindService, Namespace: "ns", Name: "s"}}
+	name := k8s.PortName{ServiceName: k8s.ServiceName{Namespace: "ns", Name: "s"}, Family: k8s.IPv4}
+	started := c.now
+	check := func(what string, want map[string]float64) {
+		t.Helper()
+		for series, v := range want {
+			name, label, _ := strings.Cut(series, " ")
+			if got := value(t, m, name, strings.Fields(label)...); got != v {
+				t.Errorf("%s: %s is %v, want %v", what, series, got, v)
+			}
+		}
+	}
+	const (
+		pending   = "kubeproxy_sync_proxy_rules_endpoint_changes_pending"
+		pendingS  = "kubeproxy_sync_proxy_rules_service_changes_pending"
+		total     = "kubeproxy_sync_proxy_rules_endpoint_changes_total"
+		totalS    = "kubeproxy_sync_proxy_rules_service_changes_total"
+		latency4  = "kubeproxy_network_programming_duration_seconds ip_family=IPv4"
+		latency6  = "kubeproxy_network_programming_duration_seconds ip_family=IPv6"
+		inStep4   = "nkp_in_step ip_family=IPv4"
+		behind4   = "nkp_behind_seconds ip_family=IPv4"
+		changes4  = "nkp_change_duration_seconds ip_family=IPv4"
+		syncLast4 = "kubeproxy_sync_proxy_rules_last_timestamp_seconds ip_family=IPv4"
+	)
+	check("at the start", map[string]float64{pending: 0, total: 0, inStep4: 0, latency4: 0})
+
+	m.Received([]k8s.Change{slice, slice, service, service})
+	check("received", map[string]float64{pending: 2, pendingS: 1, total: 2, totalS: 2})
+	m.Handing(k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{name: nil}, Triggers: []k8s.Trigger{
+		{Family: k8s.IPv4, At: started.Add(-time.Hour)}, // before the start: does not count
+		{Family: k8s.IPv4, At: started.Add(time.Second)}, {Family: k8s.IPv4, At: started.Add(2 * time.Second)},
+	}})
+	c.now = started.Add(3 * time.Second)
+	m.Queued(k8s.IPv4, k8s.IPv6)
+	c.now = started.Add(5 * time.Second)
+	check("queued", map[string]float64{pending: 2, pendingS: 1, inStep4: 0, behind4: 2, latency4: 0})
+	m.InStep(k8s.IPv4)
+	check("one family in step", map[string]float64{pending: 2, inStep4: 1, behind4: 0, latency4: 2, changes4: 1, "nkp_in_step ip_family=IPv6": 0})
+	m.InStep(k8s.IPv6)
+	check("both in step", map[string]float64{pending: 0, pendingS: 0, latency6: 0, syncLast4: unix(c.now)})
+	c.now = started.Add(50 * time.Second)
+	m.InStep(k8s.IPv4)
+	check("nothing new", map[string]float64{latency4: 2, changes4: 1, syncLast4: unix(started.Add(5 * time.Second))})
+
+	m.Received([]k8s.Change{slice})
+	m.Handing(k8s.Changes{})
+	check("a change of nothing", map[string]float64{pending: 0, total: 3, inStep4: 1})
+}
+
+// A transaction counts for the families that it touches, as what it was.
+func TestTransaction(t *testing.T) {
+	m, _ := newTest(OVS)
+	m.Transaction(Transaction{Families: []k8s.Family{k8s.IPv6}, Full: true, Flows: 3, Groups: 1, Took: time.Millisecond})
+	m.Transaction(Transaction{Families: []k8s.Family{k8s.IPv4}, Flows: 1, Took: time.Millisecond})
+	m.Transaction(Transaction{Refused: 2})
+	m.Transaction(Transaction{Failed: true})
+	for series, want := range map[string]float64{
+		"nkp_transactions_total result=ok": 2, "nkp_transactions_total result=refused": 1, "nkp_transactions_total result=failed": 1,
+		"nkp_transaction_objects_total object=flow": 4, "nkp_transaction_objects_total object=group": 1, "nkp_refused_objects_total": 2,
+		"nkp_transaction_duration_seconds":                                    2,
+		"kubeproxy_sync_proxy_rules_duration_seconds ip_family=IPv4":          1,
+		"kubeproxy_sync_full_proxy_rules_duration_seconds ip_family=IPv4":     0,
+		"kubeproxy_sync_full_proxy_rules_duration_seconds ip_family=IPv6":     1,
+		"kubeproxy_sync_partial_proxy_rules_duration_seconds ip_family=IPv4":  1,
+		"kubeproxy_conntrack_reconciler_deleted_entries_total ip_family=IPv4": 0,
+	} {
+		name, label, _ := strings.Cut(series, " ")
+		if got := value(t, m, name, strings.Fields(label)...); got != want {
+			t.Errorf("%s is %v, want %v", series, got, want)
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package metrics
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// What nkp alone counts. Those in capitals are states, which the agent collects at a scrape.
+var (
+	buildInfo = define(Gauge, "nkp_build_info", "1; what was built, by whom it was compiled, for what.", "version", "goversion", "os", "arch").collected()
+	modeInfo  = define(Gauge, "nkp_mode_info", "1; the data plane.", "mode").collected()
+
+	SourceSynced  = define(Gauge, "nkp_source_synced", "Whether the source of Services has told all it knows (1) or not yet (0).").collected()
+	SourceAnswers = define(Gauge, "nkp_source_answers", "Whether the API server answers (1) or not (0); what it said last stays in force.").
+			collected().only("Services come from an API server")
+	SourceErrors = define(Gauge, "nkp_source_errors", "Objects at the source that cannot be used; their last good state stays in force.").collected()
+	Warnings     = define(Gauge, "nkp_warnings", "Things that are wrong with Services, EndpointSlices or the node and do not stop the rest (nkp status names them).").collected()
+	ServicePorts = define(Gauge, "nkp_service_ports", "Service ports to serve.", ipFamily).collected()
+	Endpoints    = define(Gauge, "nkp_endpoints", "Endpoints in force on this node, each once for every Service port.", ipFamily).collected()
+
+	inStep = define(Gauge, "nkp_in_step", "Whether the data plane holds all that it should but what is refused (1) or not (0).", ipFamily).collected()
+	behind = define(Gauge, "nkp_behind_seconds", "How long the oldest change has been waiting to be programmed; 0: none waits.", ipFamily).collected()
+	change = define(Histogram, "nkp_change_duration_seconds",
+		"From the arrival of a change at the data plane until it is in force.", ipFamily).
+		with(prometheus.ExponentialBuckets(0.0005, 2, 18)).from("IPv4", "IPv6") // 0.5 ms to 66 s
+	Refused      = define(Gauge, "nkp_refused_service_ports", "Service ports that the data plane refuses; they are tried again.", "plane").collected()
+	PendingPorts = define(Gauge, "nkp_pending_service_ports", "Service ports that are not as they should be yet.", "plane").in(OVS, IPTables).collected().
+			only("iptables works: alone, or beside the bridge")
+	Repairs  = define(Counter, "nkp_repairs_total", "Times that something else had changed what nkp installed, which was put right.", "plane").in(OVS, IPTables).collected()
+	Conflict = define(Gauge, "nkp_port_conflicts", "Processes that listen on the node where a Service is served.").collected()
+	Unbound  = define(Gauge, "nkp_health_check_node_ports_failed", "Health check node ports that cannot be listened on.").collected()
+
+	ChannelUp  = define(Gauge, "nkp_channel_up", "Whether the OpenFlow channel to the switch is up (1) or not (0).").in(OVS).collected()
+	Channels   = define(Counter, "nkp_channel_connections_total", "OpenFlow connections made; the first is no reconnect.").in(OVS).collected()
+	flowTx     = define(Counter, "nkp_transactions_total", "Transactions with the switch: ok, refused or failed (the channel was lost).", "result").in(OVS).from("ok", "refused", "failed")
+	flowTxTime = define(Histogram, "nkp_transaction_duration_seconds", "From a transaction's first message to the reply to its commit.").
+			with(prometheus.ExponentialBuckets(0.0002, 2, 18)).in(OVS).from("") // 0.2 ms to 26 s
+	flowTxObjects  = define(Counter, "nkp_transaction_objects_total", "Flows and groups set or deleted.", "object").in(OVS).from("flow", "group")
+	refusedObjects = define(Counter, "nkp_refused_objects_total", "Flows, groups and meters that the switch refused, each time it did.").in(OVS).from("")
+	FlowsWanted    = define(Gauge, "nkp_flows_wanted", "Flows that the switch should hold.").in(OVS).collected()
+	FlowsInstalled = define(Gauge, "nkp_flows_installed", "Flows of nkp's that the switch holds, as far as known; 0 while the channel is down.").in(OVS).collected()
+	GroupsWanted   = define(Gauge, "nkp_groups_wanted", "Groups that the switch should hold.").in(OVS).collected()
+	Rejects        = define(Counter, "nkp_rejected_packets_total",
+		"Packets that Services without endpoints sent to nkp: answered with a refusal, unanswerable (such as an RST), dropped (the queue was full) or failed.", "result").
+		in(OVS).collected()
+
+	restores = define(Counter, "nkp_iptables_restores_total", "Runs of iptables-restore, by outcome: ok or failed.", "backend", ipFamily, "result").in(OVS, IPTables).
+			only("iptables works: alone, or beside the bridge")
+	restoreTime = define(Histogram, "nkp_iptables_restore_duration_seconds", "One run of iptables-restore that went through.", "backend", ipFamily).
+			with(prometheus.ExponentialBuckets(0.001, 2, 15)).in(OVS, IPTables).only("iptables works: alone, or beside the bridge")
+	rulesWritten = define(Counter, "nkp_iptables_rules_written_total", "Rules added or deleted.", "table", ipFamily).in(OVS, IPTables).
+			only("iptables works: alone, or beside the bridge")
+
+	HNSCalls   = define(Counter, "nkp_hns_calls_total", "Calls to HNS, by what they do and outcome: ok or failed.", "call", "result").in(Windows).collected()
+	HNSSyncs   = define(Counter, "nkp_hns_syncs_total", "Comparisons with what HNS has: ok, or failed (nothing was changed).", "result").in(Windows).collected()
+	HNSChanges = define(Counter, "nkp_hns_changes_total", "Objects in HNS that were created, modified, replaced or deleted, or failed to be.", "operation").in(Windows).collected()
+	HNSObjects = define(Gauge, "nkp_hns_objects", "Objects in HNS: nkp's load balancers and endpoints, and the load balancers of others.", "object").in(Windows).collected()
+
+	serviceConnections = define(Counter, "nkp_service_connections_total", "New connections of a Service port.", serviceLabels...).only("`--service-metrics` is set").collected()
+	servicePackets     = define(Counter, "nkp_service_packets_total", "Packets of a Service port: in is from the client to the endpoint.", append(serviceLabels[:len(serviceLabels):len(serviceLabels)], "direction")...).
+				only("`--service-metrics` is set and the data plane counts them").collected()
+	serviceBytes = define(Counter, "nkp_service_bytes_total", "IP bytes of a Service port: in is from the client to the endpoint.", append(serviceLabels[:len(serviceLabels):len(serviceLabels)], "direction")...).
+			only("`--service-metrics` is set and the data plane counts them").collected()
+	serviceUnlisted = define(Gauge, "nkp_service_metrics_unlisted", "Service ports beyond --service-metrics-limit, which are summed under the namespace and service \"\".").
+			only("`--service-metrics` is set").collected()
+)
+
+var serviceLabels = []string{"namespace", "service", "port", "protocol", ipFamily}

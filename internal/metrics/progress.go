@@ -1,0 +1,180 @@
+package metrics
+
+import (
+	"sync"
+	"time"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// progress follows changes from the source until they are in force.
+type progress struct {
+	mu       sync.Mutex // protects all below
+	started  time.Time
+	families []k8s.Family
+	of       map[k8s.Family]*familyProgress
+	// Changes of API objects that the data plane has been given and has not got in force, and those that the next
+	// change brings to it.
+	pending, staged int // EndpointSlices
+	pendingServices map[string]bool
+	stagedServices  map[string]bool
+	triggers        []k8s.Trigger // of what is staged
+}
+
+// familyProgress is what is not in force yet in one family.
+type familyProgress struct {
+	since    time.Time // arrival of the oldest change; zero: there is none
+	done     bool      // something has been in force
+	triggers []k8s.Trigger
+}
+
+// maxTriggers bounds the memory that a data plane which stands still takes.
+const maxTriggers = 100_000
+
+func (p *progress) init(now time.Time, families []k8s.Family) {
+	p.started, p.families, p.of = now, families, map[k8s.Family]*familyProgress{}
+	p.pendingServices, p.stagedServices = map[string]bool{}, map[string]bool{}
+	for _, f := range families {
+		p.of[f] = &familyProgress{}
+	}
+}
+
+// Received tells what the source reported, before it is worked out what that means.
+func (m *Metrics) Received(changes []k8s.Change) {
+	p := &m.progress
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range changes {
+		if c.Op == k8s.Move {
+			continue
+		}
+		switch c.Ref.Kind {
+		case k8s.KindService:
+			m.count(serviceChanges, 1)
+			p.stagedServices[c.Ref.Namespace+"/"+c.Ref.Name] = true
+		case k8s.KindEndpointSlice:
+			m.count(endpointChanges, 1)
+			p.staged++
+		}
+	}
+}
+
+// Handing tells what is about to be handed to the data plane: what was received led to this.
+func (m *Metrics) Handing(c k8s.Changes) {
+	p := &m.progress
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(c.Ports) == 0 && len(c.HealthChecks) == 0 && !c.Node {
+		p.staged = 0 // nothing to do
+		clear(p.stagedServices)
+		return
+	}
+	for _, t := range c.Triggers {
+		if t.At.After(p.started) && len(p.triggers) < maxTriggers { // before: the agent was not there to serve it
+			p.triggers = append(p.triggers, t)
+		}
+	}
+}
+
+// Queued tells that the data plane has something new to program in these families.
+func (m *Metrics) Queued(families ...k8s.Family) {
+	now := m.opts.Clock()
+	p := &m.progress
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pending, p.staged = p.pending+p.staged, 0
+	for s := range p.stagedServices {
+		p.pendingServices[s] = true
+	}
+	clear(p.stagedServices)
+	for _, t := range p.triggers {
+		if of := p.of[t.Family]; of != nil && len(of.triggers) < maxTriggers {
+			of.triggers = append(of.triggers, t)
+		}
+	}
+	p.triggers = p.triggers[:0]
+	for _, f := range families {
+		of := p.of[f]
+		if of == nil {
+			continue
+		}
+		if of.since.IsZero() {
+			of.since = now
+		}
+		m.set(lastQueued, unix(now), f.String())
+	}
+}
+
+// InStep tells that everything is in force in these families but what the data plane refuses.
+func (m *Metrics) InStep(families ...k8s.Family) {
+	now := m.opts.Clock()
+	p := &m.progress
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, f := range families {
+		of := p.of[f]
+		if of == nil || of.since.IsZero() && of.done {
+			continue
+		}
+		if !of.since.IsZero() {
+			m.observe(change, now.Sub(of.since), f.String())
+		}
+		for _, t := range of.triggers {
+			m.observe(programmingDuration, now.Sub(t.At), f.String())
+		}
+		m.set(syncLast, unix(now), f.String())
+		*of = familyProgress{done: true, triggers: of.triggers[:0]}
+	}
+	for _, of := range p.of {
+		if !of.since.IsZero() {
+			return
+		}
+	}
+	p.pending = 0
+	clear(p.pendingServices)
+}
+
+// Pending is what has come from the source and is not in force yet.
+type Pending struct {
+	Services       int           `json:"services"`       // that have changed
+	EndpointSlices int           `json:"endpointSlices"` // changes of any
+	For            time.Duration `json:"forNanoseconds"` // since the oldest of it came to the data plane
+}
+
+// Pending tells what is not in force yet.
+func (m *Metrics) Pending() Pending { return m.progress.pendingAt(m.opts.Clock()) }
+
+func (p *progress) pendingAt(now time.Time) Pending {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := Pending{Services: len(p.pendingServices), EndpointSlices: p.pending + p.staged}
+	for s := range p.stagedServices {
+		if !p.pendingServices[s] {
+			w.Services++
+		}
+	}
+	for _, of := range p.of {
+		if !of.since.IsZero() {
+			w.For = max(w.For, now.Sub(of.since))
+		}
+	}
+	return w
+}
+
+// states emits how far behind the data plane is.
+func (p *progress) states(now time.Time, emit Emit) {
+	w := p.pendingAt(now)
+	emit(endpointChangesPending, float64(w.EndpointSlices))
+	emit(serviceChangesPending, float64(w.Services))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, f := range p.families {
+		of := p.of[f]
+		emit(inStep, truth(of.done && of.since.IsZero()), f.String())
+		late := 0.0
+		if !of.since.IsZero() {
+			late = now.Sub(of.since).Seconds()
+		}
+		emit(behind, late, f.String())
+	}
+}

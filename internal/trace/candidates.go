@@ -1,0 +1,104 @@
+package trace
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// candidates decides where the packet goes.
+func (e *explanation) candidates(port *k8s.ServicePort, f *k8s.Frontend) {
+	masquerade := e.Masquerade
+	e.Masquerade = Never
+	endpoints := port.Endpoints(e.Policy)
+	states := e.Tracker.EndpointStates(port.Name)
+	if len(endpoints) == 0 {
+		e.listEndpoints(states)
+		if e.Policy == k8s.Local && f.WhenEmpty == k8s.Drop {
+			e.Verdict = Drop
+			e.step("dropped: the policy is Local and no endpoint in force is on this node, but %s on others", plural(len(port.ClusterEndpoints), "is", "are"))
+			return
+		}
+		e.Verdict = Reject
+		why := "none of its endpoints can serve"
+		if len(states) == 0 {
+			why = e.noEndpoints(port.Name)
+		}
+		e.step("refused (TCP RST or ICMP port unreachable): %s", why)
+		return
+	}
+	if !e.allowed(port, f) {
+		e.Verdict = Drop
+		return
+	}
+	e.listEndpoints(states)
+	for _, ep := range endpoints {
+		e.Endpoints = append(e.Endpoints, ep.Addr.String())
+	}
+	slices.Sort(e.Endpoints)
+	client := e.q.From.Addr()
+	if masquerade == Always && e.NodeBeside && e.PodHere(&e.Model.Node) {
+		masquerade = Never
+		e.step("not masqueraded, as it would be elsewhere: this node's address is beside the bridge")
+	}
+	e.Verdict, e.Masquerade = Deliver, masquerade
+	if masquerade != Always && slices.ContainsFunc(endpoints, func(ep k8s.Endpoint) bool { return ep.Addr.Addr() == client }) {
+		e.Masquerade = Hairpin
+	}
+	if port.AffinitySeconds > 0 {
+		e.step("sessionAffinity ClientIP: this client keeps the endpoint that it was given within the last %d s", port.AffinitySeconds)
+	}
+	e.step("%s", e.masqueradeText(f))
+	switch {
+	case len(e.Endpoints) == 1:
+		e.step("delivered to %s", e.Endpoints[0])
+	case port.AffinitySeconds > 0:
+		e.step("delivered to one of the %d, at random unless the client has one", len(e.Endpoints))
+	default:
+		e.step("delivered to one of the %d, at random", len(e.Endpoints))
+	}
+}
+
+// allowed applies loadBalancerSourceRanges. Where an address of this node may come in, so may the load balancer's own: the
+// node, which may hold it, then speaks from there.
+func (e *explanation) allowed(port *k8s.ServicePort, f *k8s.Frontend) bool {
+	if len(f.SourceRanges) == 0 {
+		return true
+	}
+	client, list := e.q.From.Addr(), joinPrefixes(f.SourceRanges)
+	in := func(ip netip.Addr) bool {
+		return slices.ContainsFunc(f.SourceRanges, func(r netip.Prefix) bool { return r.Contains(ip) })
+	}
+	switch {
+	case in(client):
+		e.step("loadBalancerSourceRanges %s allow %s", list, client)
+	case slices.ContainsFunc(e.Model.Node.IPs, in) && slices.ContainsFunc(port.Frontends, func(g k8s.Frontend) bool {
+		return g.Type == k8s.LoadBalancer && g.Address == client && g.ShadowedBy == ""
+	}):
+		e.step("loadBalancerSourceRanges %s allow this node, and with it the load balancer's address itself", list)
+	default:
+		e.step("dropped: loadBalancerSourceRanges allow only %s, and %s is not among them", list, client)
+		return false
+	}
+	return true
+}
+
+// masqueradeText says what becomes of the client's address.
+func (e *explanation) masqueradeText(f *k8s.Frontend) string {
+	client := e.q.From.Addr()
+	switch {
+	case e.Masquerade == Hairpin:
+		return fmt.Sprintf("the endpoint sees %s, unless %s itself is picked: then it is masqueraded (hairpin)", client, client)
+	case e.Masquerade == Never:
+		return fmt.Sprintf("the endpoint sees %s as its client", client)
+	case f.Type != k8s.ClusterIP && e.Source == Node:
+		return "masqueraded: the node reaches its own frontends in its name as Kubernetes knows it"
+	case f.Type != k8s.ClusterIP:
+		return "masqueraded: the endpoint sees this node as its client, so that its answer comes back through here"
+	case e.MasqueradeAll && e.Source == Pod:
+		return "masqueraded (--masquerade-all): the endpoint sees this node as its client"
+	}
+	return fmt.Sprintf("masqueraded: %s is not a pod, so the endpoint sees this node as its client", client)
+}

@@ -1,0 +1,107 @@
+package trace
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// Cluster is what a packet is explained from.
+type Cluster struct {
+	// Tracker has computed Model, and has not changed since.
+	Tracker *k8s.Tracker
+	Model   *k8s.Model
+	// MasqueradeAll and LocalhostNodePorts are the settings of that name.
+	MasqueradeAll, LocalhostNodePorts bool
+	// Uplink is the name of the port that leads out of the node, if it is known.
+	Uplink string
+	// NodeBeside is set where the bridge serves pods, and the node's address is not on it: what crosses the bridge cannot be
+	// masqueraded as the node, since answers would come in elsewhere.
+	NodeBeside bool
+	// HostGap says why nobody here serves what the node's processes send, OwnGap why nobody serves what they send to addresses of
+	// the node itself; "": somebody does.
+	HostGap, OwnGap string
+}
+
+// explanation is a Result in the making.
+type explanation struct {
+	Result
+	Cluster
+	q      Question
+	family k8s.Family
+}
+
+// Explain says what happens to the first packet of a connection at this node. It reads the tracker: the caller sees to
+// it that nobody else uses it meanwhile.
+func Explain(c Cluster, q Question) *Result {
+	e := &explanation{Cluster: c, q: q, family: k8s.FamilyOf(q.To.Addr())}
+	e.Result = Result{Verdict: Untouched, Endpoints: []string{}, Masquerade: Never, Steps: []string{}}
+	e.sourceOf()
+	port, f := e.find()
+	if f != nil {
+		e.step("to %s/%s: %s", q.To, q.Protocol, e.frontendText(port, f))
+	}
+	if why := e.gap(); why != "" {
+		e.Gap = true
+		e.step("left alone: %s", why)
+		return &e.Result
+	}
+	if f == nil {
+		e.nobody()
+		return &e.Result
+	}
+	e.Port, e.Service, e.Frontend = port.Name, port.Name.String(), f.Type
+	e.rivals(port)
+	e.choosePolicy(f)
+	e.candidates(port, f)
+	return &e.Result
+}
+
+// gap says why the node's own packet does not come to nkp; "": it does.
+func (e *explanation) gap() string {
+	to := e.q.To.Addr()
+	switch {
+	case e.Source != Node || e.q.In != "":
+		return ""
+	case e.HostGap != "":
+		return "nobody serves what this node's own processes send: " + e.HostGap
+	case e.OwnGap != "" && (to.IsLoopback() || slices.Contains(e.Model.Node.Local, to)):
+		return "nobody serves what this node sends to itself: " + e.OwnGap
+	}
+	return ""
+}
+
+func (e *explanation) step(format string, args ...any) {
+	e.Steps = append(e.Steps, fmt.Sprintf(format, args...))
+}
+
+// choosePolicy decides which endpoints count, and whether the client's address is kept.
+func (e *explanation) choosePolicy(f *k8s.Frontend) {
+	e.Policy = f.Policy
+	knowsPods := e.Model.Detector.Has(e.family)
+	if f.Type == k8s.ClusterIP {
+		if f.Policy == k8s.Local {
+			e.step("internalTrafficPolicy Local: endpoints on this node only")
+		} else {
+			e.step("internalTrafficPolicy Cluster: endpoints on any node")
+		}
+		if e.MasqueradeAll || knowsPods && e.Source != Pod {
+			e.Masquerade = Always
+		}
+		return
+	}
+	switch {
+	case f.Policy == k8s.Cluster:
+		e.Masquerade = Always
+		e.step("externalTrafficPolicy Cluster: endpoints on any node")
+	case e.Source == Node:
+		e.Policy, e.Masquerade = k8s.Cluster, Always
+		e.step("externalTrafficPolicy Local is for clients from outside: the node itself is served by endpoints on any node")
+	case e.Source == Pod:
+		e.Policy = k8s.Cluster
+		e.step("externalTrafficPolicy Local is for clients from outside: a pod is served by endpoints on any node, as by the cluster IP")
+	default:
+		e.step("externalTrafficPolicy Local: endpoints on this node only")
+	}
+}

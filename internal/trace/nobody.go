@@ -1,0 +1,169 @@
+package trace
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// nobody explains a packet that meets no frontend: refused or dropped at Service addresses, else left alone, with
+// whatever a person may have taken for a frontend.
+func (e *explanation) nobody() {
+	to, at := e.q.To.Addr(), fmt.Sprintf("to %s/%s", e.q.To, e.q.Protocol)
+	e.almost()
+	if owner, ports := e.servedPorts(to, true); owner != "" {
+		e.Verdict = Reject
+		e.step("%s: the cluster IP of Service %s, which serves %s and no other port", at, owner, ports)
+		e.targetPort(owner)
+		e.step("refused (TCP RST or ICMP port unreachable)")
+		return
+	}
+	for _, r := range e.Model.ServiceCIDRs {
+		if r.Contains(to) {
+			e.Verdict = Drop
+			e.step("%s: in the Service range %s, but no Service has this cluster IP", at, r)
+			e.step("dropped: nobody may get traffic for Services that do not exist")
+			return
+		}
+	}
+	if owner, ports := e.servedPorts(to, false); owner != "" {
+		e.step("%s: an address of Service %s, which serves %s and no other port", at, owner, ports)
+		e.targetPort(owner)
+	} else {
+		e.step("%s: %s", at, e.whatIs())
+	}
+	e.step("left alone: it goes on as any other packet, without nkp")
+}
+
+// almost names what a person may have taken for a frontend.
+func (e *explanation) almost() {
+	for _, u := range e.Tracker.Unserved(e.q.To, e.q.Protocol, e.toNode()) {
+		e.step("Service %s has %s as %s, but %s", portText(u.Service), e.q.To, u.Type, u.Why)
+	}
+	for _, r := range e.shadowed() {
+		e.step("Service %s wants %s as %s, but %s has it", portText(r.name), e.q.To, r.f.Type, r.f.ShadowedBy)
+	}
+	for _, t := range e.nodePorts() {
+		e.step("%s", t)
+	}
+}
+
+// nodePorts says why a NodePort of that number is not served at the destination.
+func (e *explanation) nodePorts() (list []string) {
+	place := e.Tracker.PlaceOf(e.q.To.Addr())
+	loopback := e.q.To.Addr().IsLoopback()
+	if !place.IsNode && !loopback {
+		return nil
+	}
+	at := map[string][]string{} // Service port -> addresses
+	for name, p := range e.Model.Ports {
+		for i := range p.Frontends {
+			f := &p.Frontends[i]
+			if f.Type == k8s.NodePort && f.Port == e.q.To.Port() && name.Protocol == e.q.Protocol && name.Family == e.family && f.ShadowedBy == "" {
+				a := ""
+				if f.Address.IsValid() {
+					a = f.Address.String()
+				}
+				at[portText(name)] = append(at[portText(name)], a)
+			}
+		}
+	}
+	for name, addresses := range at {
+		switch {
+		case loopback:
+			list = append(list, fmt.Sprintf("NodePort %d of Service %s is not served at loopback addresses%s", e.q.To.Port(), name, e.whyNoLoopback()))
+		case place.Node != e.Model.Node.Name:
+			list = append(list, fmt.Sprintf("NodePort %d of Service %s: node %s itself serves it at %s", e.q.To.Port(), name, place.Node, e.q.To.Addr()))
+		default:
+			list = append(list, fmt.Sprintf("NodePort %d of Service %s is served only at %s (--nodeport-addresses), not at %s",
+				e.q.To.Port(), name, strings.Join(addresses, ", "), e.q.To.Addr()))
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+func (e *explanation) whyNoLoopback() string {
+	switch {
+	case e.family == k8s.IPv6:
+		return " of IPv6"
+	case !e.LocalhostNodePorts:
+		return " (--iptables-localhost-nodeports is off)"
+	case e.Source != Node:
+		return " for anyone but the node itself"
+	}
+	return " (--nodeport-addresses)"
+}
+
+// servedPorts gives a Service that has an address, and the ports that it serves there; owner is "" if none has it.
+func (e *explanation) servedPorts(ip netip.Addr, clusterIP bool) (owner, ports string) {
+	byOwner := map[string][]string{}
+	for name, p := range e.Model.Ports {
+		for i := range p.Frontends {
+			f := &p.Frontends[i]
+			if f.Type == k8s.NodePort || (f.Type == k8s.ClusterIP) != clusterIP || f.Address != ip || f.ShadowedBy != "" {
+				continue
+			}
+			text := fmt.Sprintf("%d/%s", f.Port, name.Protocol)
+			if name.Port != "" {
+				text += " (" + name.Port + ")"
+			}
+			byOwner[name.ServiceName.String()] = append(byOwner[name.ServiceName.String()], text)
+		}
+	}
+	for o, list := range byOwner {
+		if owner == "" || o < owner {
+			slices.Sort(list)
+			owner, ports = o, strings.Join(slices.Compact(list), ", ")
+		}
+	}
+	return owner, ports
+}
+
+// targetPort points out that the port is that of the endpoints, which clients do not use.
+func (e *explanation) targetPort(owner string) {
+	for name, p := range e.Model.Ports {
+		if name.ServiceName.String() == owner && name.Family == e.family && name.Protocol == e.q.Protocol &&
+			slices.ContainsFunc(p.ClusterEndpoints, func(ep k8s.Endpoint) bool { return ep.Addr.Port() == e.q.To.Port() }) {
+			e.step("%d is the port of its endpoints (targetPort): clients use the port of the Service", e.q.To.Port())
+			return
+		}
+	}
+}
+
+// endpointOf gives the first Service port by name that has an endpoint in force at an address.
+func (e *explanation) endpointOf(at netip.AddrPort) (first k8s.PortName, ok bool) {
+	for name, p := range e.Model.Ports {
+		if name.Protocol == e.q.Protocol && slices.ContainsFunc(p.ClusterEndpoints, func(ep k8s.Endpoint) bool { return ep.Addr == at }) &&
+			(!ok || name.Compare(first) < 0) {
+			first, ok = name, true
+		}
+	}
+	return first, ok
+}
+
+// whatIs says what a destination is that no Service has.
+func (e *explanation) whatIs() string {
+	to := e.q.To
+	if name, ok := e.endpointOf(to); ok {
+		return "an endpoint of Service " + portText(name) + ", addressed directly: no Service is on the way"
+	}
+	place := e.Tracker.PlaceOf(to.Addr())
+	switch {
+	case place.IsNode && place.Node == e.Model.Node.Name || to.Addr().IsLoopback():
+		for name, h := range e.Model.HealthChecks {
+			if h.Port == to.Port() && e.q.Protocol == "TCP" {
+				return "the health check node port of Service " + name.String() + ", which nkp answers itself"
+			}
+		}
+		return "an address of this node; no Service has this NodePort"
+	case place.IsNode:
+		return "an address of node " + place.Node + ", not of this node"
+	case slices.ContainsFunc(e.Model.Detector.CIDRs, func(p netip.Prefix) bool { return p.Contains(to.Addr()) }), place.Node != "":
+		return "a pod's address; no Service has it"
+	}
+	return "no Service has this address"
+}

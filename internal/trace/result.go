@@ -1,0 +1,112 @@
+package trace
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// Verdict is what becomes of a packet.
+type Verdict string
+
+// The verdicts; the texts are part of the command-line contract (trace -o json).
+const (
+	Deliver   Verdict = "deliver"   // to an endpoint
+	Reject    Verdict = "reject"    // refused with an answer: TCP RST or port unreachable
+	Drop      Verdict = "drop"      // nobody is told
+	Untouched Verdict = "untouched" // nkp has nothing to do with it
+)
+
+// Masquerade says whether the client's address is replaced with the node's.
+type Masquerade string
+
+// The kinds; the texts are part of the command-line contract.
+const (
+	Always  Masquerade = "always"
+	Never   Masquerade = "never"
+	Hairpin Masquerade = "hairpin" // only if the client itself is picked as the endpoint
+)
+
+// Result is the explanation of a packet. Its JSON form is part of the command-line contract.
+type Result struct {
+	Verdict    Verdict          `json:"verdict"`
+	Service    string           `json:"service"`   // namespace/name:port; "" if no Service port is concerned
+	Frontend   k8s.FrontendType `json:"frontend"`  // "" likewise
+	Endpoints  []string         `json:"endpoints"` // all candidates, sorted by text
+	Masquerade Masquerade       `json:"masquerade"`
+	Steps      []string         `json:"steps"`
+	Live       *Live            `json:"live,omitempty"` // how what is installed compares; nil if nobody looked
+
+	// Port is Service in full, the zero PortName if there is none; Source and Policy are what decided.
+	Port   k8s.PortName `json:"-"`
+	Source Source       `json:"-"`
+	Policy k8s.Policy   `json:"-"`
+	// Gap is set where nobody serves the node's own packet: it comes to nothing that nkp installs.
+	Gap bool `json:"-"`
+	// Place is where the client is.
+	Place k8s.Place `json:"-"`
+}
+
+// PodHere tells whether the client is a pod that is not known to run on another node.
+func (r *Result) PodHere(node *k8s.Node) bool {
+	return r.Source == Pod && (r.Place.Node == "" || r.Place.Node == node.Name)
+}
+
+// Live is what is installed, beside what the model says.
+type Live struct {
+	Agrees bool `json:"agrees"`
+	// Differences say where the two do not agree.
+	Differences []string `json:"differences"`
+	// Steps are the packet's way through what is installed.
+	Steps []string `json:"steps"`
+}
+
+// Differ notes that what is installed does not do what the model says.
+func (l *Live) Differ(format string, args ...any) {
+	l.Agrees = false
+	l.Differences = append(l.Differences, fmt.Sprintf(format, args...))
+}
+
+// Step notes a step of the packet's way through what is installed.
+func (l *Live) Step(format string, args ...any) {
+	l.Steps = append(l.Steps, fmt.Sprintf(format, args...))
+}
+
+// NewLive gives a Live without anything in it: as long as nothing differs, it agrees.
+func NewLive() *Live { return &Live{Agrees: true, Differences: []string{}, Steps: []string{}} }
+
+// WriteJSON prints the result as `trace -o json` does.
+func (r *Result) WriteJSON(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(r)
+}
+
+// WriteText prints the result for people: the steps, then the verdict in one line.
+func (r *Result) WriteText(w io.Writer) error {
+	var b strings.Builder
+	for i, s := range r.Steps {
+		fmt.Fprintf(&b, "%2d. %s\n", i+1, s)
+	}
+	if r.Live != nil {
+		b.WriteString("\ninstalled:\n")
+		for i, s := range r.Live.Steps {
+			fmt.Fprintf(&b, "%2d. %s\n", i+1, s)
+		}
+	}
+	fmt.Fprintf(&b, "\nverdict: %s\n", r.Verdict)
+	if r.Live != nil {
+		if r.Live.Agrees {
+			b.WriteString("what is installed agrees\n")
+		}
+		for _, d := range r.Live.Differences {
+			fmt.Fprintf(&b, "what is installed does not agree: %s\n", d)
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

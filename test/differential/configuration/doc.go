@@ -1,0 +1,2 @@
+// Package configuration compares how nkp reads kube-proxy's configuration, file and flags, with kube-proxy's own code.
+package configuration

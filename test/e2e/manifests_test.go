@@ -1,0 +1,308 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
+
+	"github.com/nkp-proxy/nkp/internal/testbed"
+)
+
+// kubernetesDir holds the manifests that ship.
+const kubernetesDir = "../../deploy/kubernetes"
+
+// overlay is what users apply.
+type overlay struct {
+	name         string
+	capabilities []v1.Capability // of the container that runs; nil: it is not a Linux one
+	components   []string        // that are tried on it
+}
+
+var overlays = []overlay{
+	{"ovs", []v1.Capability{"NET_ADMIN"}, []string{"kubeadm", "config"}},
+	{"ovs-pods-only", []v1.Capability{}, []string{"config"}},
+	{"iptables", []v1.Capability{"NET_ADMIN", "NET_RAW"}, []string{"kubeadm"}},
+	{"auto", []v1.Capability{"NET_ADMIN", "NET_RAW"}, []string{"kubeadm", "config"}},
+	{"windows", nil, nil},
+}
+
+// build renders a folder of kustomize's, as JSON objects.
+func build(t *testing.T, dir string) [][]byte {
+	t.Helper()
+	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
+	must(t, err)
+	var objects [][]byte
+	for _, r := range resources.Resources() {
+		text, err := r.MarshalJSON()
+		must(t, err)
+		objects = append(objects, text)
+	}
+	return objects
+}
+
+// withComponent makes an overlay of an overlay and a component.
+func withComponent(t *testing.T, overlay, component string) string {
+	t.Helper()
+	// Kustomize takes relative paths only.
+	dir, err := os.MkdirTemp(kubernetesDir, ".test-")
+	must(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	text := fmt.Sprintf("resources: [../%s]\ncomponents: [../components/%s]\n", overlay, component)
+	must(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o644))
+	return dir
+}
+
+// The API server takes every manifest as it is, unknown fields refused; each has what a node agent needs, and no
+// privilege too many.
+func TestManifests(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, layout{})
+	entries, err := os.ReadDir(kubernetesDir)
+	must(t, err)
+	for _, e := range entries { // none is forgotten in the list
+		if name := e.Name(); e.IsDir() && !strings.HasPrefix(name, ".") && !slices.Contains([]string{"rbac", "base", "components"}, name) {
+			if !slices.ContainsFunc(overlays, func(o overlay) bool { return o.name == name }) {
+				t.Errorf("deploy/kubernetes/%s is not tested", name)
+			}
+		}
+	}
+	for _, o := range overlays {
+		t.Run(o.name, func(t *testing.T) {
+			dirs := []string{filepath.Join(kubernetesDir, o.name)}
+			for _, component := range o.components {
+				dirs = append(dirs, withComponent(t, o.name, component))
+			}
+			for i, dir := range dirs {
+				sets := 0
+				for _, object := range build(t, dir) {
+					c.dryRun(t, object)
+					var set appsv1.DaemonSet
+					if must(t, json.Unmarshal(object, &set)); set.Kind != "DaemonSet" {
+						continue
+					}
+					sets++
+					checkPod(t, set.Spec.Template.Spec, o.capabilities)
+					if i == 0 {
+						c.checkFlags(t, set.Spec.Template.Spec.Containers[0].Args)
+					}
+				}
+				if sets != 1 {
+					t.Errorf("%s has %d DaemonSets", dir, sets)
+				}
+			}
+		})
+	}
+	// Without strictness the checks above would pass whatever is written.
+	if err := c.tryDryRun([]byte(`{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"x","namespace":"kube-system"},"tokens":[]}`)); err == nil {
+		t.Error("the API server takes a field that does not exist")
+	}
+}
+
+// dryRun has the API server take an object without keeping it, by server-side apply.
+func (c *cluster) dryRun(t *testing.T, object []byte) {
+	t.Helper()
+	if err := c.tryDryRun(object); err != nil {
+		t.Errorf("%v\n%s", err, object)
+	}
+}
+
+// tryDryRun is kubectl apply --server-side --dry-run=server --validate=strict.
+func (c *cluster) tryDryRun(object []byte) error {
+	var meta metav1.PartialObjectMetadata
+	if err := json.Unmarshal(object, &meta); err != nil {
+		return err
+	}
+	_, mapping, err := scheme.Codecs.UniversalDeserializer().Decode(object, nil, nil)
+	if err != nil {
+		return err
+	}
+	prefix := "/apis/" + mapping.Group + "/" + mapping.Version
+	if mapping.Group == "" {
+		prefix = "/api/" + mapping.Version
+	}
+	if meta.Namespace != "" {
+		prefix += "/namespaces/" + meta.Namespace
+	}
+	path := prefix + "/" + strings.ToLower(meta.Kind) + "s/" + meta.Name
+	text, err := yaml.JSONToYAML(object)
+	if err != nil {
+		return err
+	}
+	err = c.client.CoreV1().RESTClient().Patch("application/apply-patch+yaml").AbsPath(path).
+		Param("fieldManager", "e2e").Param("dryRun", "All").Param("fieldValidation", "Strict").Body(text).Do(c.ctx).Error()
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", meta.Kind, meta.Name, err)
+	}
+	return nil
+}
+
+// checkPod holds what every node agent has to be.
+func checkPod(t *testing.T, pod v1.PodSpec, capabilities []v1.Capability) {
+	t.Helper()
+	k := pod.Containers[0]
+	switch {
+	case !pod.HostNetwork:
+		t.Error("not in the host's network")
+	case pod.PriorityClassName != "system-node-critical":
+		t.Errorf("priority class %q", pod.PriorityClassName)
+	case len(pod.Tolerations) != 1 || pod.Tolerations[0].Operator != v1.TolerationOpExists || pod.Tolerations[0].Key != "":
+		t.Error("it does not tolerate every taint")
+	case k.LivenessProbe == nil || k.LivenessProbe.HTTPGet.Path != "/livez" || k.ReadinessProbe == nil || k.ReadinessProbe.HTTPGet.Path != "/healthz":
+		t.Error("probes are missing")
+	case k.Resources.Requests.Memory().IsZero() || k.Resources.Requests.Cpu().IsZero():
+		t.Error("no requests")
+	}
+	if capabilities == nil {
+		if w := pod.SecurityContext.WindowsOptions; w == nil || !*w.HostProcess {
+			t.Error("not a HostProcess container")
+		}
+		return
+	}
+	s := k.SecurityContext
+	if s.Privileged != nil && *s.Privileged || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem {
+		t.Error("privileged, or with a root file system that it may write")
+	}
+	if !slices.Equal(s.Capabilities.Drop, []v1.Capability{"ALL"}) || !slices.Equal(s.Capabilities.Add, capabilities) {
+		t.Errorf("capabilities are %+v, want all dropped but %v", s.Capabilities, capabilities)
+	}
+	lock := slices.ContainsFunc(k.VolumeMounts, func(m v1.VolumeMount) bool { return m.MountPath == "/run/xtables.lock" && !m.ReadOnly })
+	if wants := slices.Contains(capabilities, "NET_RAW"); lock != wants {
+		t.Errorf("the xtables lock is mounted: %v, want %v", lock, wants)
+	}
+}
+
+// checkFlags has nkp read the flags of a manifest; that the node's name is not known yet does not matter to it.
+func (c *cluster) checkFlags(t *testing.T, args []string) {
+	t.Helper()
+	out, _ := c.nkp(append(slices.Clone(args), "--manifests", filepath.Join(c.dir, "none"))...)
+	if !strings.Contains(out, "--manifests: ") || !strings.Contains(out, "no such file") {
+		t.Errorf("nkp %v: %s", args, out)
+	}
+}
+
+// With exactly the rights that ship nkp does all it has to, and nothing that it asks for is denied: the API server's
+// audit log has it all.
+func TestNothingIsDenied(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, layout{audit: true})
+	pods, err := c.AddPods(testbed.PodSpec{}, testbed.PodSpec{})
+	must(t, err)
+	client, web := pods[0], pods[1]
+	c.createPod(web, "web")
+	c.createService("web", "web", 10)
+	c.createService("twin", "web", 11)
+	c.startAgent()
+	c.eventually("web is served", func() error { return c.answers(client.Host, web4, web) })
+	c.deletePod(web)
+	c.eventually("without pods it refuses", func() error { return c.fails(client.Host, web4, testbed.ErrRefused) })
+	if out, status := c.diff(); status != 0 {
+		t.Errorf("nkp diff ends with %d: %s", status, out)
+	}
+	user := "system:serviceaccount:kube-system:" + nkpAccount
+	c.eventually("the audit log has what nkp asked for", func() error {
+		seen, denied, err := readAudit(c.auditLog(), user)
+		if err != nil {
+			return err
+		}
+		if len(denied) > 0 {
+			c.t.Fatalf("denied: %v", denied)
+		}
+		for _, want := range []string{"services", "endpointslices", "nodes", "servicecidrs", "events"} {
+			if seen[want] == 0 {
+				return fmt.Errorf("nkp has not asked for %s: %v", want, seen)
+			}
+		}
+		c.t.Logf("requests that were answered, by resource: %v", seen)
+		return nil
+	})
+
+	// The log would have told: what nkp may not ask for is in it.
+	cfg, err := clientcmd.BuildConfigFromFlags("", c.kubeconfig())
+	must(t, err)
+	cfg.Dial = func(ctx context.Context, _, addr string) (net.Conn, error) {
+		return c.Node.DialTCP(ctx, addr, testbed.DialOptions{})
+	}
+	nkp, err := kubernetes.NewForConfig(cfg)
+	must(t, err)
+	if _, err := nkp.CoreV1().Secrets("kube-system").List(c.ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("listing Secrets with nkp's token: %v, want forbidden", err)
+	}
+	c.eventually("the audit log has what was denied", func() error {
+		_, denied, err := readAudit(c.auditLog(), user)
+		if err == nil && len(denied) != 1 {
+			err = fmt.Errorf("denied: %v", denied)
+		}
+		return err
+	})
+}
+
+// readAudit counts a user's requests by resource, and gives those that were denied.
+func readAudit(file, user string) (seen map[string]int, denied []string, err error) {
+	f, err := os.Open(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, errors.New("there is no audit log yet")
+	} else if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	seen = map[string]int{}
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var e auditv1.Event
+		if json.Unmarshal(lines.Bytes(), &e) != nil {
+			continue // the last line may be half there
+		}
+		if e.User.Username != user || e.ResponseStatus == nil {
+			continue
+		}
+		switch e.ResponseStatus.Code {
+		case http.StatusForbidden, http.StatusUnauthorized:
+			denied = append(denied, e.Verb+" "+e.RequestURI)
+		default:
+			if e.ObjectRef != nil {
+				seen[e.ObjectRef.Resource]++
+			}
+		}
+	}
+	return seen, denied, lines.Err()
+}
+
+// auditLog is the file of the API server's audit log, for a layout with audit.
+func (c *cluster) auditLog() string { return filepath.Join(c.dir, "audit.log") }
+
+// auditFlags have the API server write down who asked for what.
+func (c *cluster) auditFlags() []string {
+	policy := &auditv1.Policy{
+		TypeMeta: metav1.TypeMeta{APIVersion: auditv1.SchemeGroupVersion.String(), Kind: "Policy"},
+		Rules:    []auditv1.PolicyRule{{Level: auditv1.LevelMetadata}},
+	}
+	file := filepath.Join(c.dir, "audit-policy.yaml")
+	text, err := yaml.Marshal(runtime.Object(policy))
+	must(c.t, err)
+	must(c.t, os.WriteFile(file, text, 0o600))
+	return []string{"--audit-policy-file=" + file, "--audit-log-path=" + c.auditLog(), "--audit-log-mode=blocking"}
+}

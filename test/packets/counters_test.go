@@ -1,0 +1,366 @@
+//go:build linux
+
+package packets
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// 1,000 connections of known size to three Services, of both families, near and far, from a pod and from outside,
+// masqueraded and not, delivered straight or through the gateway: nkp counts the connections exactly, and packets and bytes
+// as they are on the wire. Neither a restart of nkp nor endpoints that come and go change what was counted.
+func TestCounters(t *testing.T) {
+	for _, delivery := range []string{"on", "off"} {
+		t.Run("local-delivery="+delivery, func(t *testing.T) {
+			t.Parallel()
+			testCounters(t, delivery)
+		})
+	}
+}
+
+func testCounters(t *testing.T, delivery string) {
+	near, far, v6 := service("near", "40.0.0.1"), service("far", "40.0.0.2", func(s *v1.Service) {
+		s.Spec.Type, s.Spec.Ports[0].NodePort = v1.ServiceTypeNodePort, 30002
+	}), service("six", "fd00:40::1", affinity(60))
+	c := newCluster(t, testbed.Options{}, "--local-delivery", delivery)
+	c.servePods(t)
+	c.put(near, far, v6)
+	c.run()
+	c.put(slice(near, 8080, ats(c.pods[1].IP4, c.pods[2].IP4)...), slice(far, 8080, ats(c.remotes[0].IP4, c.remotes[1].IP4)...),
+		slice(v6, 8080, ats(c.pods[1].IP6, c.remotes[1].IP6)...))
+	c.settle()
+
+	client := c.pods[0].Host
+	tap, outside := listen(t, client), listen(t, c.External)
+	node := testbed.NodeIP4.String()
+	for _, x := range []struct {
+		from       *testbed.Host
+		to         string
+		n, payload int
+	}{
+		{client, "40.0.0.1:80", 400, 100}, {client, "40.0.0.2:80", 250, 5000}, {client, node + ":30002", 60, 300},
+		{c.External, node + ":30002", 40, 300}, {client, "[fd00:40::1]:80", 250, 1500},
+	} {
+		c.exchange(t, x.from, x.to, x.n, x.payload)
+	}
+	want := map[string]uint64{"near": 400, "far": 350, "six": 250}
+	wire := map[string]traffic{
+		"near": tap.of("40.0.0.1"), "far": tap.of("40.0.0.2").plus(tap.of(node)).plus(outside.of(node)), "six": tap.of("fd00:40::1"),
+	}
+	counted := c.awaitCounters(t, want)
+	for name, w := range wire {
+		k := counted[name]
+		if k.Connections != want[name] {
+			t.Errorf("%s: %d connections counted, there were %d", name, k.Connections, want[name])
+		}
+		within(t, name+": bytes in", k.Bytes.In, w.in.bytes)
+		within(t, name+": bytes out", k.Bytes.Out, w.out.bytes)
+		within(t, name+": packets in", k.Packets.In, w.in.packets)
+		within(t, name+": packets out", k.Packets.Out, w.out.packets)
+	}
+
+	// One endpoint less, none at all, and back; a new start of nkp.
+	c.put(slice(near, 8080, at(c.pods[1].IP4)))
+	c.settle()
+	c.put(slice(near, 8080))
+	c.settle()
+	c.put(slice(near, 8080, at(c.pods[2].IP4)))
+	c.settle()
+	c.agent.stop(syscall.SIGTERM)
+	c.run()
+	c.settle()
+	after := c.counters(t)
+	for name := range want {
+		if fmt.Sprint(text(after[name])) != fmt.Sprint(text(counted[name])) {
+			t.Errorf("%s: counted %v before the endpoints changed and nkp was restarted, %v after", name, text(counted[name]), text(after[name]))
+		}
+	}
+	c.exchange(t, client, "40.0.0.1:80", 10, 10)
+	want["near"] += 10
+	c.awaitCounters(t, want)
+}
+
+// A client that repeats itself before it is answered opens one connection, and what nobody answers is counted as it comes;
+// who is kept out opens none.
+func TestCountersBeforeTheAnswer(t *testing.T) {
+	t.Parallel()
+	udp := service("udp", "40.0.0.1", protocol(v1.ProtocolUDP))
+	ranged := service("ranged", "40.0.0.2", func(s *v1.Service) {
+		s.Spec.Type = v1.ServiceTypeLoadBalancer
+		s.Spec.LoadBalancerSourceRanges = []string{"192.168.77.0/24"}
+		s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: "20.0.0.2"}}
+	})
+	none := service("none", "40.0.0.3")
+	c := start(t, udp, ranged, none)
+	c.servePods(t)
+	c.put(slice(udp, 9999, at(c.remotes[0].IP4)), slice(ranged, 8080, at(c.remotes[0].IP4)))
+	// Nobody listens at port 9999, and nobody says so: what is sent there stays unanswered.
+	_, err := c.Exec(c.remotes[0].Host, "ip", "route", "add", "blackhole", c.pods[0].IP4.String()+"/32")
+	must(t, err)
+	c.settle()
+	conn, err := c.pods[0].DialUDP(c.ctx, "40.0.0.1:80", testbed.DialOptions{})
+	must(t, err)
+	defer conn.Close()
+	const datagrams, size = 7, 100
+	for range datagrams {
+		_, err := conn.Write(make([]byte, size))
+		must(t, err)
+		time.Sleep(50 * time.Millisecond)
+	}
+	for _, to := range []string{"20.0.0.2:80", "40.0.0.3:80"} {
+		ctx, cancel := context.WithTimeout(c.ctx, time.Second)
+		if a, err := c.pods[0].Ask(ctx, "tcp", to); err == nil {
+			t.Errorf("%s is answered by %s", to, a.Pod)
+		}
+		cancel()
+	}
+	k := c.awaitCounters(t, map[string]uint64{"udp": 1, "ranged": 0, "none": 0})["udp"]
+	const header = 20 + 8
+	if k.Packets.In != datagrams || k.Bytes.In != datagrams*(size+header) || k.Packets.Out != 0 {
+		t.Errorf("counted %v; sent were %d datagrams, %d bytes", text(k), datagrams, datagrams*(size+header))
+	}
+}
+
+// With --service-counters=false nothing is counted, nothing is spent on it, and `services` says so. What is installed
+// follows the flag at the next start.
+func TestCountersOff(t *testing.T) {
+	t.Parallel()
+	s := service("web", "40.0.0.1")
+	c := newCluster(t, testbed.Options{})
+	c.servePods(t)
+	c.put(s, slice(s, 8080, at(c.pods[1].IP4)))
+	table := func() int {
+		out, err := c.Ofctl("dump-flows", c.Bridge, "table=16")
+		must(t, err)
+		return strings.Count(out, "priority=")
+	}
+	c.run()
+	c.settle()
+	if n := table(); n != 3 {
+		t.Errorf("%d flows count, want 3", n)
+	}
+	c.agent.stop(syscall.SIGTERM)
+	c.flags = append(c.flags, "--service-counters=false")
+	c.run()
+	c.settle()
+	if n := table(); n != 0 {
+		t.Errorf("%d flows count though counters are off", n)
+	}
+	c.ask(t, c.pods[0].Host, "tcp", "40.0.0.1:80", c.pods[1].Name)
+	list := c.services(t)
+	if len(list.Services) != 1 || list.Services[0].Counters != nil || !strings.Contains(list.Services[0].CountersNote, "--service-counters") {
+		t.Errorf("services says %+v", list.Services)
+	}
+}
+
+// services asks the running nkp for its Service ports.
+func (c *cluster) services(t *testing.T, args ...string) agent.ServiceList {
+	t.Helper()
+	out, errOut, status := c.nkp(append([]string{"services", "-o", "json", "--socket", c.socket()}, args...)...)
+	if status != 0 {
+		t.Fatalf("services ends with %d: %s", status, errOut)
+	}
+	var list agent.ServiceList
+	must(t, json.Unmarshal([]byte(out), &list))
+	return list
+}
+
+// counters gives what is counted, by the name of the Service.
+func (c *cluster) counters(t *testing.T) map[string]k8s.Counters {
+	t.Helper()
+	out := map[string]k8s.Counters{}
+	for _, s := range c.services(t).Services {
+		if s.Counters == nil {
+			t.Fatalf("%s has no counters: %s", s.Name, s.CountersNote)
+		}
+		out[s.Name] = *s.Counters
+	}
+	return out
+}
+
+// awaitCounters waits until the switch has heard of all packets from its datapath: as many connections as wanted are
+// counted, and nothing has changed for two seconds.
+func (c *cluster) awaitCounters(t *testing.T, want map[string]uint64) map[string]k8s.Counters {
+	t.Helper()
+	before, same := "", 0
+	for deadline := time.Now().Add(settleLimit); ; time.Sleep(time.Second) {
+		now := c.counters(t)
+		texts, enough := []string{}, true
+		for name, n := range want {
+			enough = enough && now[name].Connections >= n
+			texts = append(texts, name+" "+text(now[name]))
+		}
+		slices.Sort(texts)
+		all := strings.Join(texts, ", ")
+		if same++; all != before {
+			before, same = all, 0
+		}
+		switch {
+		case same >= 2 && enough:
+			for name, n := range want {
+				if now[name].Connections != n {
+					t.Errorf("%s: %d connections counted, there were %d", name, now[name].Connections, n)
+				}
+			}
+			return now
+		case time.Now().After(deadline):
+			t.Fatalf("counted after %v: %s; want connections %v", settleLimit, all, want)
+		}
+	}
+}
+
+func text(k k8s.Counters) string {
+	return fmt.Sprintf("%d connections, packets %+v, bytes %+v", k.Connections, *k.Packets, *k.Bytes)
+}
+
+// within reports a number that is more than 1 % off.
+func within(t *testing.T, what string, got, want uint64) {
+	t.Helper()
+	if diff := float64(got) - float64(want); want == 0 || diff > 0.01*float64(want) || -diff > 0.01*float64(want) {
+		t.Errorf("%s: counted %d, on the wire %d", what, got, want)
+	} else {
+		t.Logf("%s: counted %d, on the wire %d", what, got, want)
+	}
+}
+
+// exchange opens n connections, sends payload bytes over each and waits until they have come back.
+func (c *cluster) exchange(t *testing.T, from *testbed.Host, to string, n, payload int) {
+	t.Helper()
+	data := make([]byte, payload)
+	for i := range data {
+		data[i] = 'x'
+	}
+	data[payload-1] = '\n'
+	var wg sync.WaitGroup
+	work := make(chan struct{})
+	for range 8 {
+		wg.Go(func() { // ends when work is closed
+			for range work {
+				k, err := from.Hold(c.ctx, to, testbed.DialOptions{Reset: true})
+				if err != nil {
+					t.Errorf("%s: %v", to, err)
+					continue
+				}
+				go k.Conn().Write(data) // ends with the connection; an echo that is not read holds it up
+				if _, err := io.ReadFull(k.Conn(), make([]byte, payload)); err != nil {
+					t.Errorf("%s: %v", to, err)
+				}
+				k.Close()
+			}
+		})
+	}
+	for range n {
+		work <- struct{}{}
+	}
+	close(work)
+	wg.Wait()
+}
+
+// sum is what was seen in one direction.
+type sum struct{ packets, bytes uint64 }
+
+// traffic is what a host has exchanged with one address; in is what it sent, to the Service.
+type traffic struct{ in, out sum }
+
+func (x traffic) plus(y traffic) traffic {
+	x.in.packets, x.in.bytes = x.in.packets+y.in.packets, x.in.bytes+y.in.bytes
+	x.out.packets, x.out.bytes = x.out.packets+y.out.packets, x.out.bytes+y.out.bytes
+	return x
+}
+
+// tap sees every IP packet of a host (AF_PACKET).
+type tap struct {
+	mu sync.Mutex // protects by
+	by map[netip.Addr]traffic
+}
+
+// listen begins to count what a host sends and gets, by the address of the other side.
+func listen(t *testing.T, h *testbed.Host) *tap {
+	t.Helper()
+	fd := -1
+	must(t, h.Do(func() (err error) {
+		all := binary.NativeEndian.Uint16([]byte{0, unix.ETH_P_ALL}) // network byte order
+		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, int(all))
+		if err == nil {
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20)
+			err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000})
+		}
+		return err
+	}))
+	x := &tap{by: map[netip.Addr]traffic{}}
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() { // ends with the test
+		defer close(done)
+		b := make([]byte, 1<<16)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if n, from, err := unix.Recvfrom(fd, b, 0); err == nil {
+				x.saw(b[:n], from.(*unix.SockaddrLinklayer).Pkttype == unix.PACKET_OUTGOING)
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		close(stop)
+		<-done
+		unix.Close(fd)
+	})
+	return x
+}
+
+// saw counts one packet.
+func (x *tap) saw(b []byte, sent bool) {
+	var src, dst netip.Addr
+	var size uint64
+	switch {
+	case len(b) >= 20 && b[0]>>4 == 4:
+		src, _ = netip.AddrFromSlice(b[12:16])
+		dst, _ = netip.AddrFromSlice(b[16:20])
+		size = uint64(binary.BigEndian.Uint16(b[2:]))
+	case len(b) >= 40 && b[0]>>4 == 6:
+		src, _ = netip.AddrFromSlice(b[8:24])
+		dst, _ = netip.AddrFromSlice(b[24:40])
+		size = 40 + uint64(binary.BigEndian.Uint16(b[4:]))
+	default:
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if sent {
+		k := x.by[dst]
+		k.in.packets, k.in.bytes = k.in.packets+1, k.in.bytes+size
+		x.by[dst] = k
+	} else {
+		k := x.by[src]
+		k.out.packets, k.out.bytes = k.out.packets+1, k.out.bytes+size
+		x.by[src] = k
+	}
+}
+
+func (x *tap) of(ip string) traffic {
+	time.Sleep(300 * time.Millisecond) // what is still in the socket
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.by[netip.MustParseAddr(ip)]
+}

@@ -1,0 +1,163 @@
+//go:build linux
+
+package packets
+
+import (
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nkp-proxy/nkp/internal/testbed"
+)
+
+// A running agent listens where SECURITY.md says, by default, and nowhere else; its socket is for root alone.
+func TestListens(t *testing.T) {
+	t.Parallel()
+	documented := documentedListeners(t)
+	c := newCluster(t, testbed.Options{})
+	const check = 32100
+	s := service("web", "40.0.0.1", func(s *v1.Service) {
+		s.Spec.Type, s.Spec.ExternalTrafficPolicy, s.Spec.HealthCheckNodePort = v1.ServiceTypeLoadBalancer, v1.ServiceExternalTrafficPolicyLocal, check
+		s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: "20.0.0.1"}}
+	})
+	c.put(s, slice(s, 8080, at(c.pods[1].IP4)))
+	dir := filepath.Join(c.RunDir, "run", "nkp") // like /run/nkp, to be made
+	socket := filepath.Join(dir, "nkp.sock")
+	mask := syscall.Umask(0) // the worst: whatever is made is open to everybody unless its maker says otherwise
+	c.runWith("--ovs-wait", "10s", "--socket", socket)
+	syscall.Umask(mask)
+	var want []string
+	for _, where := range documented {
+		where = strings.Replace(where, "/run/nkp/nkp.sock", socket, 1)
+		where = strings.Replace(where, "0.0.0.0", "[::]", 1) // Go listens in both families
+		where = strings.Replace(where, "ADDRESS:healthCheckNodePort", fmt.Sprint("0.0.0.0:", check), 1)
+		want = append(want, where)
+	}
+	slices.Sort(want)
+	deadline := time.Now().Add(settleLimit)
+	for {
+		have, err := listeners(c.agent.cmd.Process.Pid)
+		must(t, err)
+		if slices.Equal(have, want) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the agent listens at\n%s\nSECURITY.md says\n%s", strings.Join(have, "\n"), strings.Join(want, "\n"))
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	for path, mode := range map[string]os.FileMode{socket: os.ModeSocket | 0o600, dir: os.ModeDir | 0o755} {
+		info, err := os.Stat(path)
+		must(t, err)
+		if info.Mode() != mode || info.Sys().(*syscall.Stat_t).Uid != 0 {
+			t.Errorf("%s has mode %v and user %d, want %v of root", path, info.Mode(), info.Sys().(*syscall.Stat_t).Uid, mode)
+		}
+	}
+	files, err := os.ReadDir(dir)
+	must(t, err)
+	for _, f := range files {
+		if info, err := f.Info(); err == nil && info.Mode().Perm()&0o022 != 0 {
+			t.Errorf("%s has mode %v: others may write to it", f.Name(), info.Mode())
+		}
+	}
+}
+
+// documentedListeners reads the first column of the table under "What listens".
+func documentedListeners(t *testing.T) (list []string) {
+	t.Helper()
+	text, err := os.ReadFile("../../SECURITY.md")
+	must(t, err)
+	_, section, ok := strings.Cut(string(text), "## What listens\n")
+	if section, _, _ = strings.Cut(section, "\n## "); !ok {
+		t.Fatal("SECURITY.md has no section What listens")
+	}
+	for line := range strings.Lines(section) {
+		if rest, ok := strings.CutPrefix(line, "| `"); ok {
+			where, _, _ := strings.Cut(rest, "`")
+			list = append(list, where)
+		}
+	}
+	if len(list) < 3 {
+		t.Fatalf("the table of What listens has only %d rows", len(list))
+	}
+	return list
+}
+
+// listeners gives where a process listens, and every socket of its that needs no connection to receive: tcp:, udp:, raw:,
+// packet: and unix: with their addresses.
+func listeners(pid int) (list []string, err error) {
+	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	if err != nil {
+		return nil, err
+	}
+	own := map[string]bool{}
+	for _, fd := range fds {
+		if to, err := os.Readlink(fd); err == nil {
+			if inode, ok := strings.CutPrefix(to, "socket:["); ok {
+				own[strings.TrimSuffix(inode, "]")] = true
+			}
+		}
+	}
+	// The columns of the inode differ: proc_net_tcp(5) and the kernel's net/unix/af_unix.c, net/packet/af_packet.c.
+	for file, inode := range map[string]int{"tcp": 9, "tcp6": 9, "udp": 9, "udp6": 9, "udplite": 9, "udplite6": 9, "raw": 9, "raw6": 9, "packet": 8, "unix": 6} {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, file))
+		if err != nil {
+			continue // a protocol that the kernel has not
+		}
+		for line := range strings.Lines(string(text)) {
+			f := strings.Fields(line)
+			if len(f) <= inode || !own[f[inode]] {
+				continue
+			}
+			kind := strings.TrimSuffix(file, "6")
+			switch {
+			case kind == "unix":
+				if f[3] == "00010000" && len(f) > 7 { // __SO_ACCEPTCON
+					list = append(list, "unix:"+f[7])
+				}
+			case kind == "packet":
+				list = append(list, "packet:"+f[3])
+			case kind == "tcp" && f[3] != "0A": // not TCP_LISTEN
+			default:
+				at, err := procAddr(f[1])
+				if err != nil {
+					return nil, err
+				}
+				list = append(list, kind+":"+at.String())
+			}
+		}
+	}
+	slices.Sort(list)
+	return list, nil
+}
+
+// procAddr reads an address of /proc/net/tcp: 32-bit words in the host's order (little endian here), and a port.
+func procAddr(s string) (netip.AddrPort, error) {
+	ip, port, _ := strings.Cut(s, ":")
+	b, err := hex.DecodeString(ip)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	for i := 0; i+4 <= len(b); i += 4 {
+		slices.Reverse(b[i : i+4])
+	}
+	p, err := strconv.ParseUint(port, 16, 16)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	a, ok := netip.AddrFromSlice(b)
+	if !ok {
+		return netip.AddrPort{}, fmt.Errorf("odd address %q", s)
+	}
+	return netip.AddrPortFrom(a, uint16(p)), nil
+}

@@ -1,0 +1,112 @@
+//go:build linux
+
+package packets
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"io"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nkp-proxy/nkp/internal/testbed"
+)
+
+// tlsFront answers TLS on the node's loopback address and passes what is said to a unix socket.
+func (c *cluster) tlsFront(t *testing.T, p *pki, cert, to string, change func(*tls.Config)) (address string) {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(p.file(cert+"-cert"), p.file(cert+"-key"))
+	must(t, err)
+	cfg := &tls.Config{Certificates: []tls.Certificate{pair}}
+	if change != nil {
+		change(cfg)
+	}
+	plain, err := c.Node.Listen("127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { plain.Close() })
+	l := tls.NewListener(plain, cfg)
+	go func() { // ended by Close
+		for {
+			near, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() { // ends with the connection
+				defer near.Close()
+				if near.(*tls.Conn).Handshake() != nil {
+					return
+				}
+				far, err := net.Dial("unix", to)
+				if err != nil {
+					return
+				}
+				defer far.Close()
+				go io.Copy(far, near)
+				io.Copy(near, far)
+			}()
+		}
+	}()
+	return plain.Addr().String()
+}
+
+// A switch, or a database, that cannot prove who it is gets nothing: the error names the reason.
+func TestImpostorsAreRefused(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, testbed.Options{})
+	c.write()
+	ours, others := newPKI(t, filepath.Join(c.dir, "ours"), "ours"), newPKI(t, filepath.Join(c.dir, "others"), "others")
+	loopback, day := []net.IP{net.IPv4(127, 0, 0, 1)}, 24*time.Hour
+	issue := func(p *pki, name string, cert x509.Certificate) {
+		if cert.IPAddresses == nil {
+			cert.IPAddresses = loopback
+		}
+		p.issue(name, &cert, p.ca, p.key)
+	}
+	issue(ours, "good", x509.Certificate{})
+	issue(ours, "nkp", x509.Certificate{Subject: pkix.Name{CommonName: "nkp"}})
+	issue(ours, "expired", x509.Certificate{NotBefore: time.Now().Add(-2 * day), NotAfter: time.Now().Add(-day)})
+	issue(ours, "early", x509.Certificate{NotBefore: time.Now().Add(day), NotAfter: time.Now().Add(2 * day)})
+	issue(ours, "elsewhere", x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 9)}, DNSNames: []string{"switch.example"}})
+	issue(ours, "client", x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	issue(others, "stranger", x509.Certificate{})
+	for _, tc := range []struct {
+		name, cert string
+		pki        *pki
+		change     func(*tls.Config)
+		want       string // in the error; "": it works
+	}{
+		{"all is well", "good", ours, nil, ""},
+		{"another authority", "stranger", others, nil, "unknown authority"},
+		{"expired", "expired", ours, nil, "expired"},
+		{"not valid yet", "early", ours, nil, "not yet valid"},
+		{"another name", "elsewhere", ours, nil, "valid for 127.0.0.9, not 127.0.0.1"},
+		{"a client's certificate", "client", ours, nil, "incompatible key usage"},
+		{"an old TLS", "good", ours, func(c *tls.Config) { c.MaxVersion = tls.VersionTLS11; c.MinVersion = tls.VersionTLS10 }, "protocol version"},
+	} {
+		flags := []string{"diff", "--manifests", c.manifest, "--bridge", c.Bridge, "--hostname-override", nodeName, "--ca-cert", ours.file("ca-cert"),
+			"--certificate", ours.file("nkp-cert"), "--private-key", ours.file("nkp-key")}
+		for _, target := range []struct {
+			name  string
+			flags []string
+		}{
+			{"openflow", []string{"--ovsdb", c.DB(), "--openflow", "ssl:" + c.tlsFront(t, tc.pki, tc.cert, c.Mgmt(c.Bridge), tc.change)}},
+			{"ovsdb", []string{"--openflow", "unix:" + c.Mgmt(c.Bridge), "--ovsdb", "ssl:" + c.tlsFront(t, tc.pki, tc.cert, strings.TrimPrefix(c.DB(), "unix:"), tc.change)}},
+		} {
+			begin := time.Now()
+			_, errOut, status := c.nkp(append(flags, target.flags...)...)
+			switch {
+			case tc.want == "" && status != 1: // the trunk is missing
+				t.Errorf("%s, %s: diff ends with %d: %s", target.name, tc.name, status, errOut)
+			case tc.want != "" && (status != 2 || !strings.Contains(errOut, tc.want)):
+				t.Errorf("%s, %s: diff ends with %d and does not say %q: %s", target.name, tc.name, status, tc.want, errOut)
+			}
+			if took := time.Since(begin); took > 20*time.Second {
+				t.Errorf("%s, %s: told after %v", target.name, tc.name, took)
+			}
+		}
+	}
+}

@@ -1,0 +1,345 @@
+//go:build linux
+
+package packets
+
+import (
+	"bufio"
+	"fmt"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/testbed"
+)
+
+// endpointWith is an endpoint in some condition.
+func endpointWith(e discoveryv1.Endpoint, change func(*discoveryv1.Endpoint)) discoveryv1.Endpoint {
+	change(&e)
+	return e
+}
+
+func notReady(e *discoveryv1.Endpoint) { e.Conditions.Ready = new(bool) }
+
+func terminating(e *discoveryv1.Endpoint) {
+	yes := true
+	e.Conditions.Ready, e.Conditions.Serving, e.Conditions.Terminating = new(bool), &yes, &yes
+}
+
+func forZone(zone string) func(*discoveryv1.Endpoint) {
+	return func(e *discoveryv1.Endpoint) {
+		e.Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: zone}}}
+	}
+}
+
+// `nkp services` says which endpoints are in force, why others are not, and what is wrong with a Service; and it shows what
+// it is asked for.
+func TestServicesCommand(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, testbed.Options{})
+	c.servePods(t)
+	node := c.objects["node"].(*v1.Node)
+	node.Labels = map[string]string{v1.LabelTopologyZone: "a"}
+	web := service("web", "40.0.0.1")
+	zoned := service("zoned", "40.0.0.2")
+	away := service("away", "40.0.0.3", func(s *v1.Service) {
+		s.Namespace = "shop"
+		s.Spec.Type, s.Spec.ExternalTrafficPolicy = v1.ServiceTypeLoadBalancer, v1.ServiceExternalTrafficPolicyLocal
+		s.Spec.Ports[0].NodePort = 30003
+		s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: "20.0.0.3"}}
+	})
+	none := service("none", "40.0.0.4")
+	younger := service("younger", "40.0.0.5", func(s *v1.Service) { s.Spec.ExternalIPs = []string{"40.0.0.1"} })
+	six := service("six", "fd00:40::6", protocol(v1.ProtocolUDP))
+	c.put(web, zoned, away, none, younger, six,
+		slice(web, 8080, at(c.pods[1].IP4), endpointWith(at(c.pods[2].IP4), notReady), endpointWith(at(c.remotes[0].IP4), terminating)),
+		slice(zoned, 8080, endpointWith(at(c.pods[1].IP4), forZone("a")), endpointWith(at(c.remotes[0].IP4), forZone("b"))),
+		slice(away, 8080, at(c.remotes[0].IP4)), slice(younger, 8080, at(c.pods[1].IP4)), slice(six, 8080, at(c.remotes[1].IP6)))
+	c.run()
+	c.settle()
+	for range 3 {
+		c.ask(t, c.pods[0].Host, "tcp", "40.0.0.1:80", c.pods[1].Name)
+	}
+	c.awaitCounters(t, map[string]uint64{"web": 3})
+
+	list := c.services(t)
+	if list.Node != nodeName || list.Mode != "ovs" || time.Since(list.Time) > time.Minute || len(list.Services) != 6 {
+		t.Errorf("node %s, mode %s, time %v, %d Service ports", list.Node, list.Mode, list.Time, len(list.Services))
+	}
+	why := func(name, ip string) string {
+		for _, s := range list.Services {
+			for _, e := range s.Endpoints {
+				if s.Name == name && strings.HasPrefix(e.Address, ip+":") {
+					if e.InForce {
+						return strings.TrimSuffix("in force; "+e.Why, "; ")
+					}
+					return e.Why
+				}
+			}
+		}
+		return "not there"
+	}
+	for _, x := range []struct{ name, ip, want string }{
+		{"web", c.pods[1].IP4.String(), "in force"},
+		{"web", c.pods[2].IP4.String(), "not ready"},
+		{"web", c.remotes[0].IP4.String(), "terminating, and others are ready"},
+		{"zoned", c.pods[1].IP4.String(), "in force"},
+		{"zoned", c.remotes[0].IP4.String(), "for zone b (topology hints)"},
+		{"away", c.remotes[0].IP4.String(), "in force; not for policy Local: on " + otherNode},
+	} {
+		if got := why(x.name, x.ip); got != x.want {
+			t.Errorf("%s, endpoint %s: %q, want %q", x.name, x.ip, got, x.want)
+		}
+	}
+	problem := func(name, want string) {
+		t.Helper()
+		i := slices.IndexFunc(list.Services, func(s agent.ServiceInfo) bool { return s.Name == name })
+		if got := strings.Join(list.Services[i].Problems, "\n"); want == "" && got != "" || !strings.Contains(got, want) {
+			t.Errorf("problems of %s: %q, want %q", name, got, want)
+		}
+	}
+	problem("web", "")
+	problem("six", "")
+	problem("none", "no endpoint is in force: new connections are refused")
+	problem("away", "no endpoint on this node: new connections to NodePort 30003 (policy Local) are dropped")
+	problem("younger", "40.0.0.1:80/TCP belongs to Service default/web:http")
+
+	for _, x := range []struct {
+		args []string
+		want string // names
+	}{
+		{[]string{"-n", "shop"}, "away"},
+		{[]string{"--namespace", "default", "zoned"}, "zoned"},
+		{[]string{"--name", "web"}, "web"},
+		{[]string{"default/web:http"}, "web"},
+		{[]string{"shop/web"}, ""},
+		{[]string{"--vip", "40.0.0.1"}, "web younger"},
+		{[]string{"--vip", "20.0.0.3"}, "away"},
+		{[]string{"--vip", testbed.NodeIP4.String()}, "away"},
+		{[]string{"--vip", "fd00:40::6"}, "six"},
+		{[]string{"--vip", "40.0.0.99"}, ""},
+	} {
+		var names []string
+		for _, s := range c.services(t, x.args...).Services {
+			names = append(names, s.Name)
+		}
+		if got := strings.Join(names, " "); got != x.want {
+			t.Errorf("services %v: %q, want %q", x.args, got, x.want)
+		}
+	}
+	c.servicesTables(t)
+	c.servicesUsage(t)
+}
+
+// servicesTables checks what people see.
+func (c *cluster) servicesTables(t *testing.T) {
+	t.Helper()
+	out, errOut, status := c.nkp("services", "--socket", c.socket())
+	if status != 0 {
+		t.Fatalf("services ends with %d: %s", status, errOut)
+	}
+	for _, want := range []string{
+		`(?m)^SERVICE +FAMILY +FRONTENDS +ENDPOINTS +CONNECTIONS +PKTS IN +PKTS OUT +BYTES IN +BYTES OUT$`,
+		`(?m)^default/web:http/TCP +IPv4 +40\.0\.0\.1:80 +1/3 +3 +\d+ +\d+ +\d+ +\d+$`,
+		`(?m)^default/six:http/UDP +IPv6 +\[fd00:40::6\]:80 +1/1 +0 +0 +0 +0 +0$`,
+		`(?m)^shop/away:http/TCP +IPv4 +40\.0\.0\.3:80 20\.0\.0\.3:80 node:30003 +1/1 `,
+		`(?m)^default/younger:http/TCP +IPv4 +40\.0\.0\.5:80 \(40\.0\.0\.1:80\) `,
+		`(?m)^    PROBLEM: no endpoint is in force`,
+	} {
+		if !regexp.MustCompile(want).MatchString(out) {
+			t.Errorf("no line like %s in\n%s", want, out)
+		}
+	}
+	if strings.Contains(out, "not ready") {
+		t.Errorf("endpoints are listed without -o wide:\n%s", out)
+	}
+	out, _, _ = c.nkp("services", "-o", "wide", "default/web", "--socket", c.socket())
+	for _, want := range []string{
+		"    ClusterIP 40.0.0.1:80, policy Cluster\n", "on this node, zone a: in force\n", "on this node, zone a: NOT in force: not ready\n",
+		"on " + otherNode + ": NOT in force: terminating, and others are ready\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("-o wide does not say %q:\n%s", want, out)
+		}
+	}
+	if out, _, status := c.nkp("services", "nowhere", "--socket", c.socket()); status != 0 || !strings.Contains(out, "no Service") {
+		t.Errorf("services nowhere ends with %d: %s", status, out)
+	}
+}
+
+// servicesUsage checks what is refused.
+func (c *cluster) servicesUsage(t *testing.T) {
+	t.Helper()
+	for _, x := range []struct {
+		args   []string
+		status int
+		want   string
+	}{
+		{[]string{"-o", "yaml"}, 2, "text, wide or json"},
+		{[]string{"--vip", "web"}, 2, "not an IP address"},
+		{[]string{"--watch", "--interval", "10ms"}, 2, "less than 1s"},
+		{[]string{"a", "b"}, 2, "one Service at most"},
+		{[]string{"web", "--name", "web"}, 2, "named twice"},
+		{[]string{"default/"}, 2, "NAMESPACE/NAME"},
+		{[]string{"default/web", "-n", "shop"}, 2, "not in namespace"},
+		{[]string{"--socket", c.dir + "/none.sock"}, 1, "no nkp answers"},
+	} {
+		out, errOut, status := c.nkp(append([]string{"services", "--socket", c.socket()}, x.args...)...)
+		if status != x.status || out != "" || !strings.Contains(errOut, x.want) || strings.Count(errOut, "\n") != 1 {
+			t.Errorf("services %v ends with %d: %q %q, want %d and %q", x.args, status, out, errOut, x.status, x.want)
+		}
+	}
+}
+
+// --watch shows rates, and goes on when nkp is started anew.
+func TestServicesWatch(t *testing.T) {
+	t.Parallel()
+	s := service("web", "40.0.0.1")
+	c := start(t, s)
+	c.servePods(t)
+	c.put(slice(s, 8080, at(c.pods[1].IP4)))
+	c.settle()
+	cmd := exec.Command(c.bin, "services", "--socket", c.socket(), "--watch", "--interval", "1s")
+	pipe, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, c.Node.Start(cmd))
+	defer func() {
+		cmd.Process.Signal(syscall.SIGTERM)
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("--watch ends with %v", err)
+		}
+	}()
+	lines := make(chan string)
+	go func() { // ends with the command
+		for s := bufio.NewScanner(pipe); s.Scan(); {
+			lines <- s.Text()
+		}
+		close(lines)
+	}()
+	defer func() { // let it write until it ends
+		go func() {
+			for range lines {
+			}
+		}()
+	}()
+	await := func(what, pattern string) {
+		t.Helper()
+		deadline := time.After(settleLimit)
+		for like := regexp.MustCompile(pattern); ; {
+			select {
+			case l := <-lines:
+				if like.MatchString(l) {
+					return
+				}
+			case <-deadline:
+				t.Fatalf("%s: no line like %s within %v", what, pattern, settleLimit)
+			}
+		}
+	}
+	await("before there is anything to compare with", `^default/web:http/TCP .*0 +- +- +- +- +-$`)
+	await("at rest", `^default/web:http/TCP .* 0\.0 +0\.0 +0\.0 +0\.0 +0\.0$`)
+	stop := make(chan struct{})
+	done := make(chan struct{})
+	go func() { // ends with stop
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				c.pods[0].Many(c.ctx, 5, 1, "40.0.0.1:80")
+			}
+		}
+	}()
+	await("under load", `^default/web:http/TCP .* [1-9]\d*\.\d +[1-9]\d*\.\d +[1-9]\d*\.\d +[1-9]\d*\.\d +[1-9]\d*\.\d$`)
+	c.agent.stop(syscall.SIGTERM)
+	await("nkp is down", `no nkp answers`)
+	c.run()
+	await("nkp is back", `^default/web:http/TCP .* [1-9]\d*\.\d +[1-9]\d*\.\d +[1-9]\d*\.\d +[1-9]\d*\.\d +[1-9]\d*\.\d$`)
+	close(stop)
+	<-done
+}
+
+// In iptables mode connections are counted, and what is not counted is said with the reason.
+func TestServicesByIPTables(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, testbed.Options{Plane: testbed.Linux}, "--mode", "iptables")
+	web := service("web", "40.0.0.1", func(s *v1.Service) { s.Spec.Type, s.Spec.Ports[0].NodePort = v1.ServiceTypeNodePort, 30001 })
+	none := service("none", "40.0.0.2")
+	c.put(web, none, slice(web, 8080, at(c.pods[1].IP4), endpointWith(at(c.pods[2].IP4), notReady)))
+	c.servePods(t)
+	c.run()
+	c.settle()
+	for _, x := range []struct {
+		to string
+		n  int
+	}{{"40.0.0.1:80", 20}, {testbed.NodeIP4.String() + ":30001", 5}} {
+		if _, errs := c.pods[0].Many(c.ctx, x.n, 4, x.to); len(errs) > 0 {
+			t.Fatal(errs[0])
+		}
+	}
+	list := c.services(t)
+	if list.Mode != "iptables" || len(list.Services) != 2 {
+		t.Fatalf("services says %+v", list)
+	}
+	none1, web1 := list.Services[0], list.Services[1]
+	if k := web1.Counters; k == nil || k.Connections != 25 || k.Packets != nil || k.Bytes != nil {
+		t.Errorf("counted %+v, there were 25 connections", k)
+	}
+	if !strings.Contains(web1.CountersNote, "nf_conntrack_acct") {
+		t.Errorf("why there are no bytes: %q", web1.CountersNote)
+	}
+	if len(web1.Endpoints) != 2 || web1.Endpoints[1].Why != "not ready" {
+		t.Errorf("endpoints: %+v", web1.Endpoints)
+	}
+	if k := none1.Counters; k == nil || k.Connections != 0 || len(none1.Problems) != 1 {
+		t.Errorf("the Service without endpoints: %+v, problems %q", k, none1.Problems)
+	}
+	out, _, _ := c.nkp("services", "--socket", c.socket())
+	for _, want := range []string{`(?m)^default/web:http/TCP +IPv4 +40\.0\.0\.1:80 node:30001 +1/2 +25 +- +- +- +-$`, `(?m)^counters: packets and bytes: n/a: `} {
+		if !regexp.MustCompile(want).MatchString(out) {
+			t.Errorf("no line like %s in\n%s", want, out)
+		}
+	}
+}
+
+// What the switch refuses, what a process of the node listens on and what cannot be used of a slice is said at its Service.
+func TestServicesProblems(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, testbed.Options{})
+	clash := service("clash", "40.0.0.7")
+	taken := service("taken", "40.0.0.8", func(s *v1.Service) { s.Spec.Type, s.Spec.Ports[0].NodePort = v1.ServiceTypeNodePort, 30008 })
+	odd := slice(taken, 8080, at(c.pods[1].IP4))
+	odd.Endpoints = append(odd.Endpoints, discoveryv1.Endpoint{Addresses: []string{"fd00::1"}})
+	c.put(clash, taken, slice(clash, 8080, at(c.pods[1].IP4)), odd)
+	_, err := c.Ofctl("add-flow", c.Bridge, "cookie=5,table=1,priority=300,ct_state=+new+trk,tcp,nw_dst=40.0.0.7,tp_dst=80,actions=drop")
+	must(t, err)
+	l, err := c.Node.Listen(":30008")
+	must(t, err)
+	defer l.Close()
+	c.run()
+	for _, x := range []struct{ name, want string }{
+		{"clash", "refused by the switch: somebody else's flow"},
+		{"taken", "NodePort 30008/TCP of default/taken:http is also listened on by"},
+		{"taken", "EndpointSlice default/taken-1: endpoints[1].addresses[0]: "},
+	} {
+		c.eventually(x.name, func() error {
+			out, errOut, _ := c.nkp("services", x.name, "--socket", c.socket())
+			if !strings.Contains(out, "    PROBLEM: ") || !strings.Contains(out, x.want) {
+				return fmt.Errorf("no PROBLEM %q in %s%s", x.want, out, errOut)
+			}
+			return nil
+		})
+	}
+	out, _, _ := c.nkp("services", "clash", "--socket", c.socket())
+	if strings.Contains(out, "30008") {
+		t.Errorf("a problem of another Service is shown:\n%s", out)
+	}
+}
