@@ -4,7 +4,7 @@ GO      ?= .ci/go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X github.com/nkp-proxy/nkp/internal/agent.Version=$(VERSION)
 
-.PHONY: all build demo test test-kernel test-windows e2e differential peers lint fuzz clean deps help
+.PHONY: all build docs demo test deploy-check test-kernel test-windows e2e differential peers lint fuzz faults picture clean deps help bench bench-quick
 
 all: build
 
@@ -25,11 +25,14 @@ demo: deps ## the guestbook's Services on a private switch (KEEP=1 leaves it run
 	@bin/demo -nkp bin/nkp -manifests examples/guestbook.yaml
 
 test: deps lint ## all tests: unit, and packets through a private switch
-	$(GO) test -timeout 14m $$($(GO) list ./... | grep -v /test/fallback)
+	$(GO) test -timeout 14m $$($(GO) list ./... | grep -vE '/test/(fallback|faults)')
 
 peers: deps ## iptables beside kube-proxy: take-over without a gap, and speed (first build: 3 minutes)
 	@command -v nft >/dev/null || .ci/install-deps nft
 	$(GO) test -count=1 -timeout 20m ./test/fallback
+
+faults: deps ## disturb agent, channel, database and switch under load (NKP_FAULTS_LONG=1: half an hour)
+	$(GO) test -count=1 -timeout 45m -v ./test/faults
 
 lint: ## formatting, vet on both systems, import directions
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "gofmt would change:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
@@ -43,6 +46,15 @@ e2e: deps ## a real kube-apiserver, EndpointSlice controller, Open vSwitch and n
 differential: deps ## 10,000 random clusters against kube-proxy's own code (first build: 2 minutes)
 	$(GO) test -C test/differential -count=1 -timeout 12m ./...
 
+deploy-check: ## alerts, their tests and the dashboard in deploy/ (installs promtool)
+	@command -v promtool >/dev/null || .ci/install-deps prometheus
+	promtool check rules deploy/prometheus/rules.yaml
+	promtool test rules deploy/prometheus/rules_test.yaml
+	$(GO) test -C deploy/grafana -count=1 ./...
+
+docs: ## write docs/configuration.md from the code
+	$(GO) run ./internal/reference
+
 test-windows: ## the Windows binary under Wine, beside kube-proxy.exe (installs Wine; first build: minutes)
 	@.ci/install-deps wine
 	$(GO) test -C test/windows -count=1 -timeout 15m ./...
@@ -50,8 +62,32 @@ test-windows: ## the Windows binary under Wine, beside kube-proxy.exe (installs 
 test-kernel: deps ## the packet tests on the kernel datapath, in an emulated machine (a few minutes)
 	@test/kernel/run
 
+test-deploy: deps ## unit, packages, images, guides; the packet tests under the unit's restrictions (5 minutes)
+	@.ci/install-deps deploy
+	$(GO) vet -C test/deploy ./...
+	$(GO) test -C test/deploy -count=1 -timeout 10m ./...
+	@test/deploy/packets
+	$(GO) test -C test/e2e -count=1 -timeout 10m -run 'TestManifests|TestNothingIsDenied|TestRights$$' .
+
+dist: ## release files in dist/: binaries, .deb, .rpm, SBOMs, SHA256SUMS (first run: fetches nfpm)
+	@rm -rf dist
+	@VERSION=$(VERSION) deploy/package/dist dist
+
+dist-check: ## the same commit gives the same release files, wherever it is built
+	@VERSION=$(VERSION) deploy/package/check
+
+# A quiet machine, please: half an hour of a busy one tells nothing.
+BENCH = @.ci/install-deps bench && PATH="$$($(GO) env GOROOT)/bin:$$PATH" $(GO) run -C test/bench . -root $(CURDIR)
+
+bench: deps ## nkp beside kube-proxy, ovs-ofctl and no proxy at all; writes docs/benchmarks.md (20 minutes; first build: 4)
+	@mkdir -p bin
+	$(BENCH) -raw $(CURDIR)/bin/bench.json $(BENCHFLAGS)
+
+bench-quick: deps ## the same up to 1,000 Services, printed only (3 minutes)
+	$(BENCH) -quick $(BENCHFLAGS)
+
 FUZZTIME ?= 10s
-FUZZDIRS := k8s ofctrl ovsdb pipeline internal/ports
+FUZZDIRS := k8s ofctrl ovsdb pipeline internal/ports internal/agent internal/command internal/config
 
 fuzz: ## every fuzz target for FUZZTIME (10s): what switch, database and manifests may send
 	@grep -rlE '^func Fuzz' --include='*_test.go' $(FUZZDIRS) | xargs -n 1 dirname | sort -u | while read -r dir; do \
@@ -61,5 +97,8 @@ fuzz: ## every fuzz target for FUZZTIME (10s): what switch, database and manifes
 		done; \
 	done
 
+picture: ## docs/pipeline.svg, from compiled flows (needs Debian's graphviz)
+	$(GO) run ./internal/picture
+
 clean: ## remove what was built
-	rm -rf bin
+	rm -rf bin dist

@@ -1,0 +1,99 @@
+//go:build linux
+
+package deploy
+
+import (
+	"debug/elf"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A release is whole: checksums fit, the binary is static, the SBOM names the modules that are in it.
+func TestRelease(t *testing.T) {
+	dir, err := distDir()
+	must(t, err)
+	sums, err := os.ReadFile(filepath.Join(dir, "SHA256SUMS"))
+	must(t, err)
+	entries, err := os.ReadDir(dir)
+	must(t, err)
+	for _, e := range entries {
+		if name := e.Name(); name != "SHA256SUMS" && !strings.Contains(string(sums), "  "+name+"\n") {
+			t.Errorf("%s has no checksum", name)
+		}
+	}
+	mustRun(t, "sh", "-c", `cd "$0" && sha256sum --quiet --strict -c SHA256SUMS`, dir)
+
+	bin := distFile(t, "nkp-linux-amd64")
+	f, err := elf.Open(bin)
+	must(t, err)
+	defer f.Close()
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC {
+			t.Errorf("%s is not static: it has %v", bin, p.Type)
+		}
+	}
+	if out := mustRun(t, bin, "version"); !strings.HasPrefix(out, "nkp ") || strings.Contains(out, "unknown") {
+		t.Errorf("nkp version: %s", out)
+	}
+
+	text, err := os.ReadFile(distFile(t, "nkp-linux-amd64.cdx.json"))
+	must(t, err)
+	var bom struct {
+		BOMFormat  string
+		Components []struct{ Name, Version, PURL string }
+	}
+	must(t, json.Unmarshal(text, &bom))
+	inBinary := 0
+	for line := range strings.Lines(mustRun(t, "go", "version", "-m", bin)) {
+		words := strings.Fields(line)
+		if len(words) < 3 || words[0] != "dep" && words[0] != "=>" {
+			continue
+		}
+		inBinary++
+		if !strings.Contains(string(text), words[2]) {
+			t.Errorf("the SBOM does not have %s %s", words[1], words[2])
+		}
+	}
+	if bom.BOMFormat != "CycloneDX" || len(bom.Components) < 30 || inBinary < 30 {
+		t.Errorf("%s with %d components, the binary has %d modules", bom.BOMFormat, len(bom.Components), inBinary)
+	}
+}
+
+// Both packages have the same files, and keep what the user has configured.
+func TestPackages(t *testing.T) {
+	requireProgram(t, "rpm", "dpkg-deb")
+	want := []string{"/etc/default/nkp", "/etc/nkp", "/usr/bin/nkp", "/usr/lib/systemd/system/nkp.service", "/usr/share/doc/nkp/copyright"}
+	rpm := []string{"rpm", "--dbpath", t.TempDir(), "-qp"}
+	file := distFile(t, "nkp-*.x86_64.rpm")
+	if got := strings.Fields(mustRun(t, append(slices.Clone(rpm), "-l", file)...)); !slices.Equal(got, want) {
+		t.Errorf("the .rpm has %q", got)
+	}
+	if got := mustRun(t, append(slices.Clone(rpm), "--configfiles", file)...); strings.TrimSpace(got) != "/etc/default/nkp" {
+		t.Errorf("the .rpm's configuration files are %q", got)
+	}
+	scripts := mustRun(t, append(slices.Clone(rpm), "--scripts", file)...)
+	for _, s := range []string{"postinstall", "preuninstall", "postuninstall"} {
+		if !strings.Contains(scripts, s+" scriptlet") {
+			t.Errorf("the .rpm has no %s script", s)
+		}
+	}
+	root := t.TempDir()
+	mustRun(t, "dpkg-deb", "-x", debPackage(t), root)
+	for _, name := range want {
+		if _, err := os.Stat(filepath.Join(root, name)); err != nil {
+			t.Errorf("the .deb: %v", err)
+		}
+	}
+	control := t.TempDir()
+	mustRun(t, "dpkg-deb", "-e", debPackage(t), control)
+	if got, _ := os.ReadFile(filepath.Join(control, "conffiles")); strings.TrimSpace(string(got)) != "/etc/default/nkp" {
+		t.Errorf("the .deb's conffiles are %q", got)
+	}
+	for _, script := range []string{"postinst", "prerm", "postrm"} {
+		mustRun(t, "sh", "-n", filepath.Join(control, script))
+	}
+}
