@@ -4,9 +4,12 @@ package windows
 
 import (
 	"encoding/json"
+	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -37,14 +40,22 @@ type host struct {
 	t       *testing.T
 	network string
 	overlay bool
+	mac     string // --node-mac; "": nkp finds it out
+	pipe    string // the agent's
+	door    string // where the pipe is reached from outside Wine
 	agent   *winebed.Process
-	flags   []string
-	service bool // the agent runs as a service
+	flags   []string // further ones of run, diff and plan
+	service bool     // the agent runs as a service
 }
+
+// pipes counts the pipes of this test binary.
+var pipes atomic.Int64
 
 func newHost(t *testing.T, networkType string, v hns.Version, flags ...string) *host {
 	t.Helper()
-	h := &host{Bed: winebed.New(t, prefix, v), t: t, overlay: networkType == hns.NetworkOverlay, flags: flags}
+	h := &host{Bed: winebed.New(t, prefix, v), t: t, overlay: networkType == hns.NetworkOverlay, mac: hostMAC, flags: flags}
+	h.pipe = fmt.Sprintf(`\\.\pipe\nkp-test-%d`, pipes.Add(1))
+	h.open()
 	var r map[string]string
 	if h.overlay {
 		r = routes
@@ -72,41 +83,93 @@ func (h *host) write(name, text string) {
 	}
 }
 
-// args gives a command line of winplane.
-func (h *host) args(command string) []string {
-	args := []string{command, "-manifests", winebed.Windows(h.Path("manifests")), "-hostname-override", nodeName, "-network-name", "Calico",
-		"-state-file", winebed.Windows(h.Path(`state/hns.json`)), "-status", winebed.Windows(h.Path("status.json")), "-host-mac", hostMAC,
-		"-min-sync-period", "100ms"}
-	if h.overlay {
-		args = append(args, "-source-vip", sourceVIP)
+// open lets the test talk to the agent's pipe.
+func (h *host) open() {
+	h.t.Helper()
+	h.door = ""
+	p := h.Start(pipeproxy, h.pipe)
+	for end := time.Now().Add(patience); h.door == "" && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if out := p.Out.String(); strings.HasSuffix(out, "\n") {
+			h.door = strings.TrimSpace(out)
+		}
 	}
-	return append(args, h.flags...)
+	if h.door == "" {
+		h.t.Fatalf("pipeproxy does not listen:\n%s", p.Out)
+	}
+}
+
+// onHNS gives flags that all commands have.
+func (h *host) onHNS() []string {
+	return []string{"--network-name", "Calico", "--hns-state-file", winebed.Windows(h.Path(`state/hns.json`)), "--socket", h.pipe}
+}
+
+// offline gives flags that say what should be in HNS.
+func (h *host) offline() []string {
+	args := []string{"--manifests", winebed.Windows(h.Path("manifests")), "--hostname-override", nodeName}
+	if h.mac != "" {
+		args = append(args, "--node-mac", h.mac)
+	}
+	if h.overlay {
+		args = append(args, "--source-vip", sourceVIP)
+	}
+	return args
+}
+
+// args gives a command line of run.
+func (h *host) args() []string {
+	args := append([]string{"run"}, append(h.onHNS(), h.offline()...)...)
+	return append(append(args, "--iptables-min-sync-period", "100ms", "--healthz-bind-address=", "--metrics-bind-address="), h.flags...)
+}
+
+// nkp runs another command of nkp.exe beside the agent, if there is one.
+func (h *host) nkp(command string, flags ...string) (string, error) {
+	h.t.Helper()
+	return h.Run(nkpExe, append([]string{command}, flags...)...)
 }
 
 // start starts the agent, and waits until it has synced.
 func (h *host) start() {
 	h.t.Helper()
-	_ = os.Remove(h.Path("status.json"))
-	h.agent = h.Start(winplane, h.args("run")...)
+	h.agent = h.Start(nkpExe, h.args()...)
+	h.greet()
 	h.until("the agent has synced", func() bool { return h.status().Syncs > 0 && h.status().Error == "" })
 }
 
-// status gives what the agent says; the zero Status if it has not said anything yet.
-func (h *host) status() (s nkp.Status) {
-	text, err := os.ReadFile(h.Path("status.json"))
-	if err == nil {
-		err = json.Unmarshal(text, &s)
+// greet is the first client of a new agent, which waits in vain under Wine: the pipe's first instance, which the library keeps for
+// itself, is closed to clients on Windows only.
+func (h *host) greet() {
+	h.t.Helper()
+	first := http.Client{Timeout: 300 * time.Millisecond, Transport: asker.Transport}
+	h.until("the agent's pipe is there", func() bool {
+		res, err := first.Get("http://" + h.door + "/v1/status")
+		if err == nil {
+			res.Body.Close()
+		}
+		return err == nil || os.IsTimeout(err)
+	})
+}
+
+// asker does without kept connections: they would not outlive the agent.
+var asker = http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+
+// status gives what the agent says; the zero Status if it does not answer.
+func (h *host) status() nkp.Status {
+	var s struct{ HNS nkp.Status }
+	res, err := asker.Get("http://" + h.door + "/v1/status")
+	if err != nil {
+		return s.HNS
 	}
-	if err != nil && !os.IsNotExist(err) {
+	defer res.Body.Close()
+	if err := json.NewDecoder(res.Body).Decode(&s); err != nil && res.StatusCode == http.StatusOK && (h.service || !h.agent.Ended()) {
 		h.t.Fatal(err)
 	}
-	return s
+	return s.HNS
 }
 
 // until waits for something.
 func (h *host) until(what string, ok func() bool) {
 	h.t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(patience); !ok(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) || !h.service && h.agent.Ended() {
 			var out string
 			if !h.service {

@@ -11,10 +11,10 @@ import (
 	"github.com/nkp-proxy/nkp/test/windows/winebed"
 )
 
-// What all tests use: a Wine prefix and the data plane as a Windows program.
+// What all tests use: a Wine prefix, nkp.exe, and what leads to its pipe.
 var (
-	prefix   *winebed.Prefix
-	winplane string
+	prefix            *winebed.Prefix
+	nkpExe, pipeproxy string
 )
 
 func TestMain(m *testing.M) {
@@ -31,8 +31,11 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer prefix.Close()
-	winplane = filepath.Join(prefix.Dir(), "winplane.exe")
-	if err := winebed.BuildWindows("./cmd/winplane", winplane); err != nil {
+	nkpExe, pipeproxy = filepath.Join(prefix.Dir(), "nkp.exe"), filepath.Join(prefix.Dir(), "pipeproxy.exe")
+	if err := winebed.BuildNkp(nkpExe); err != nil {
+		return 1, err
+	}
+	if err := winebed.BuildWindows("./cmd/pipeproxy", pipeproxy); err != nil {
 		return 1, err
 	}
 	return m.Run(), nil

@@ -110,17 +110,17 @@ func compare(t *testing.T, c *comparison, exe string) {
 			h.HNS.AddPod(h.network, "", "pod-"+addrs[0], "0E-2A-64-f4-ce-44", addrs...)
 		}
 		h.HNS.AddPod(h.network, "", "cbr0", "00-15-5d-00-00-02", "100.244.206.65")
-		h.flags = []string{"-healthz-port", healthz}
+		h.flags = []string{"--healthz-bind-address", "127.0.0.1:" + healthz}
 		if c.dsr {
-			h.flags = append(h.flags, "-enable-dsr")
+			h.flags = append(h.flags, "--enable-dsr")
 		}
 		if c.health {
-			h.flags = append(h.flags, "-forward-healthcheck-vip", "-root-hnsendpoint-name", "cbr0", "-source-vip", sourceVIP)
+			h.flags = append(h.flags, "--forward-healthcheck-vip", "--root-hnsendpoint-name", "cbr0", "--source-vip", sourceVIP)
 		}
 		return h
 	}
 	ours := make()
-	ours.flags = append(ours.flags, "-host-mac", "") // found out, as kube-proxy does
+	ours.mac = "" // found out, as kube-proxy does
 	ours.start()
 	ours.settled()
 	ours.agent.Kill()

@@ -97,7 +97,7 @@ func many(n, k int) (docs []string) {
 
 // What goes wrong with HNS, in one life of an agent.
 func TestFaults(t *testing.T) {
-	h := newHost(t, hns.NetworkOverlay, newest, "-audit-period", "1s")
+	h := newHost(t, hns.NetworkOverlay, newest, "--iptables-sync-period", "1s")
 	h.HNS.AddLoadBalancer(hnsfake.Object{"FrontendVIPs": []any{"10.99.0.1"}}) // no port mappings
 	h.write("all", strings.Join(many(20, 2), "---\n"))
 	h.start()
@@ -168,34 +168,5 @@ func TestOlderVersions(t *testing.T) {
 			t.Errorf("HNS %s has\n%s", v, d)
 		}
 		h.agent.Kill()
-	}
-}
-
-// diff, plan and cleanup, beside an agent that is gone.
-func TestCommands(t *testing.T) {
-	h := newHost(t, hns.NetworkOverlay, newest)
-	before := h.HNS.Dump()
-	h.write("one", simple("one", "10.99.3.1", "100.244.1.1"))
-	h.start()
-	h.has(1)
-	h.settled()
-	h.agent.Kill()
-	if out, err := h.Run(winplane, h.args("diff")...); err != nil || out != "" {
-		t.Errorf("diff of what was just made: %v\n%s", err, out)
-	}
-	h.write("one", simple("one", "10.99.3.1", "100.244.1.1", "100.244.1.2"))
-	out, err := h.Run(winplane, h.args("diff")...)
-	if err != nil || !strings.Contains(out, "create endpoint 100.244.1.2 (backend)\nmodify load balancer 10.99.3.1:80/TCP (ClusterIP, id ") {
-		t.Errorf("diff: %v\n%s", err, out)
-	}
-	out, err = h.Run(winplane, h.args("plan")...)
-	if err != nil || !strings.Contains(out, h.HNS.LoadBalancers()[0].HostComputeEndpoints[0]) || !strings.Contains(out, `"10.99.3.1"`) {
-		t.Errorf("plan: %v\n%s", err, out)
-	}
-	if out, err := h.Run(winplane, h.args("cleanup")...); err != nil || !strings.HasPrefix(out, "3 objects removed") {
-		t.Errorf("cleanup: %v\n%s", err, out)
-	}
-	if d := h.HNS.Dump(); d != before {
-		t.Errorf("after cleanup HNS has\n%s", d)
 	}
 }

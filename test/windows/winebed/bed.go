@@ -58,8 +58,11 @@ func NewPrefix() (p *Prefix, err error) {
 	return p, buildDLLs(p.system32())
 }
 
-func (p *Prefix) system32() string {
-	return filepath.Join(p.dir, "prefix", "drive_c", "windows", "system32")
+func (p *Prefix) system32() string { return p.DriveC("windows", "system32") }
+
+// DriveC gives the Linux path of a file below C:\.
+func (p *Prefix) DriveC(names ...string) string {
+	return filepath.Join(append([]string{p.dir, "prefix", "drive_c"}, names...)...)
 }
 
 // Dir is a directory that goes with the prefix.
@@ -192,8 +195,15 @@ func (b *Bed) Run(exe string, args ...string) (string, error) {
 	return b.RunIn(b.dir, exe, args...)
 }
 
-// Addr is where the fake HNS listens: what NKP_FAKE_HNS must say.
-func (b *Bed) Addr() string { return b.addr }
+// ForServices lets services meet this host's fake HNS, too: they get no environment from who starts them. One host at a time can.
+func (b *Bed) ForServices() {
+	b.t.Helper()
+	file := b.prefix.DriveC("nkp-fake-hns")
+	if err := os.WriteFile(file, []byte(b.addr), 0o644); err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { os.Remove(file) })
+}
 
 // RunIn is Run in a directory.
 func (b *Bed) RunIn(dir, exe string, args ...string) (string, error) {

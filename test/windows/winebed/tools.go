@@ -65,6 +65,11 @@ func BuildWindows(pkg, exe string, flags ...string) error {
 	return goWindows(append(args, pkg)...)
 }
 
+// BuildNkp builds nkp for Windows.
+func BuildNkp(exe string) error {
+	return goWindowsIn(filepath.Dir(filepath.Dir(here())), "build", "-trimpath", "-o", exe, ".")
+}
+
 // BuildWindowsTest builds the test binary of a package of nkp's own module for Windows.
 func BuildWindowsTest(pkg, exe string) error {
 	return goWindowsIn(filepath.Dir(filepath.Dir(here())), "test", "-c", "-trimpath", "-o", exe, pkg)
