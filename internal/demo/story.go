@@ -21,6 +21,8 @@ const (
 
 	leavingPod = "frontend-5798c4bfc7-v7889" // the pod that goes away
 	masterIP   = "172.18.0.18"               // of redis-master's only pod
+
+	outsideShare = 5 // one request from outside for so many from the pod
 )
 
 // story is the demo in progress.
@@ -50,7 +52,7 @@ func show(ctx context.Context, c config, out *screen) (err error) {
 		}
 	}()
 	for _, step := range []func(context.Context) error{
-		s.setUp, s.services, s.requests, s.podLeaves, s.agentDies, s.noEndpoints, s.lookFurther,
+		s.setUp, s.services, s.requests, s.explain, s.podLeaves, s.agentDies, s.noEndpoints, s.lookFurther,
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -187,7 +189,7 @@ func (s *story) requests(ctx context.Context) error {
 	if t.seenAs() != s.client.IP4.String() {
 		return fmt.Errorf("the pods saw the client as %s, not %s", t.seenAs(), s.client.IP4)
 	}
-	n := s.config.requests / 5
+	n := s.config.requests / outsideShare
 	if t = ask(ctx, s.External, nodePort, n); t.failure() != nil {
 		return t.failure()
 	}
