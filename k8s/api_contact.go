@@ -53,6 +53,7 @@ func (h *health) noteContact(err error) {
 	before := h.silence
 	h.silence = errorText("", err)
 	changed := h.silence != before
+	h.noteAway()
 	h.mu.Unlock()
 	if changed {
 		h.changed()

@@ -29,6 +29,7 @@ type health struct {
 	failing  map[Kind]string // what the last call said
 	answered map[Kind]bool   // there was an answer once
 	silence  string          // why the last request had no answer at all; "": it had one
+	away     time.Time       // since when the server does not answer all that is vital; zero: it does
 	noNode   bool            // Nodes were listed, and this node's is not among them
 	listed   bool            // Nodes were listed
 	back     chan struct{}   // closed and made anew when a kind answers again
@@ -38,7 +39,7 @@ type health struct {
 func newHealth(url, nodeName string) *health {
 	return &health{
 		url: url, nodeName: nodeName, failing: map[Kind]string{}, answered: map[Kind]bool{}, noNode: true,
-		back: make(chan struct{}), changed: func() {},
+		back: make(chan struct{}), changed: func() {}, away: time.Now(),
 	}
 }
 
@@ -107,6 +108,7 @@ func (h *health) note(kind Kind, err error) {
 	} else {
 		h.failing[kind] = text
 	}
+	h.noteAway()
 	h.mu.Unlock()
 	if text != before {
 		h.changed()
@@ -153,6 +155,28 @@ func (h *health) nodesListed() {
 func (h *health) answers() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	return h.answersAll()
+}
+
+// noteAway notes when the server begins and ends to answer. mu is held.
+func (h *health) noteAway() {
+	switch {
+	case h.answersAll():
+		h.away = time.Time{}
+	case h.away.IsZero():
+		h.away = time.Now()
+	}
+}
+
+// awaySince gives since when the server does not answer all that is vital; the zero Time: it does.
+func (h *health) awaySince() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.away
+}
+
+// answersAll is answers while mu is held.
+func (h *health) answersAll() bool {
 	if h.silence != "" {
 		return false
 	}

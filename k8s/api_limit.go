@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"sync"
+	"sync/atomic"
 )
 
 // maxAnswer bounds what is read of one answer of the API server, all pages of a list and all events of a watch included, in
@@ -32,13 +33,13 @@ func (l *limiter) WrappedRoundTripper() http.RoundTripper { return l.next }
 
 func (l *limiter) RoundTrip(r *http.Request) (*http.Response, error) {
 	res, err := l.next.RoundTrip(r)
-	if err != nil {
-		return nil, err
+	if err != nil || r.Method != http.MethodGet {
+		return res, err
 	}
 	body := &limitedBody{ReadCloser: res.Body, of: l, path: r.URL.Path}
 	if r.URL.Query().Get("continue") != "" {
 		l.mu.Lock()
-		body.read = l.read[body.path]
+		body.read.Store(l.read[body.path])
 		l.mu.Unlock()
 	}
 	res.Body = body
@@ -49,22 +50,23 @@ type limitedBody struct {
 	io.ReadCloser
 	of   *limiter
 	path string
-	read int64
+	read atomic.Int64 // a watch is closed while somebody reads
 }
 
 func (b *limitedBody) Read(p []byte) (int, error) {
-	if b.read >= maxAnswer {
+	read := b.read.Load()
+	if read >= maxAnswer {
 		return 0, fmt.Errorf("%w than %d MiB: the rest is not read", errLonger, maxAnswer>>20)
 	}
-	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), maxAnswer-b.read)])
-	b.read += int64(n)
+	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), maxAnswer-read)])
+	b.read.Add(int64(n))
 	return n, err
 }
 
 // Close notes what a page had.
 func (b *limitedBody) Close() error {
 	b.of.mu.Lock()
-	b.of.read[b.path] = b.read
+	b.of.read[b.path] = b.read.Load()
 	b.of.mu.Unlock()
 	return b.ReadCloser.Close()
 }

@@ -99,6 +99,9 @@ func (s *APISource) URL() string { return s.url }
 // Answers reports whether the API server answered everything that it was asked last.
 func (s *APISource) Answers() bool { return s.health.answers() }
 
+// AwaySince gives since when the API server does not answer; the zero Time: it does.
+func (s *APISource) AwaySince() time.Time { return s.health.awaySince() }
+
 // Run is part of Source. It ends with the context, and so does every goroutine that it started.
 func (s *APISource) Run(ctx context.Context, sink Sink) error {
 	ctx, cancel := context.WithCancel(ctx)

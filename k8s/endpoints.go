@@ -12,6 +12,7 @@ type candidate struct {
 	*sliceEndpoint
 	at    netip.AddrPort
 	local bool
+	slice *slice
 }
 
 // fallback reports whether the endpoint may be used where no endpoint is ready.
@@ -42,7 +43,7 @@ func (s *service) candidates(name PortName, node string) []candidate {
 			}
 			for i := range sl.endpoints {
 				e := &sl.endpoints[i]
-				all = append(all, candidate{e, netip.AddrPortFrom(e.addr, p.port), node != "" && e.node == node})
+				all = append(all, candidate{e, netip.AddrPortFrom(e.addr, p.port), node != "" && e.node == node, sl})
 			}
 		}
 	}

@@ -12,7 +12,9 @@ type EndpointState struct {
 	// Node is where the endpoint runs and Zone that node's zone; "" if unknown.
 	Node, Zone string
 	// Pod is namespace/name of the endpoint's pod; "" if unknown, which it is for now: slices are held without it.
-	Pod                                string
+	Pod string
+	// Slice is the name of the EndpointSlice that it is in, the first by name if several have it in the same condition.
+	Slice                              string
 	Local, Ready, Serving, Terminating bool
 	// InCluster and InLocal tell whether it is in force for traffic with policy Cluster and Local.
 	InCluster, InLocal bool
@@ -36,7 +38,7 @@ func (t *Tracker) EndpointStates(name PortName) []EndpointState {
 	for i := range all {
 		c := &all[i]
 		e := EndpointState{
-			Addr: c.at, Node: c.node, Local: c.local, Ready: c.ready, Serving: c.serving, Terminating: c.terminating,
+			Addr: c.at, Node: c.node, Slice: c.slice.name, Local: c.local, Ready: c.ready, Serving: c.serving, Terminating: c.terminating,
 			InCluster: holds(cluster, c.at), InLocal: holds(local, c.at),
 		}
 		if n := t.nodes[c.node]; n != nil {
@@ -101,6 +103,21 @@ func counted(what string, names []string) string {
 		what += "s"
 	}
 	return what + " " + strings.Join(names, ", ")
+}
+
+// TargetPort gives the number that a Service port has as targetPort; 0 if it is a name or not set, or if the Service has no
+// selector, so that it counts for nothing. No proxy goes by it: it tells which port the EndpointSlices were meant to have.
+func (t *Tracker) TargetPort(name PortName) uint16 {
+	s := t.services[name.ServiceName]
+	if s == nil || s.def == nil {
+		return 0
+	}
+	for i := range s.def.ports {
+		if p := &s.def.ports[i]; p.name == name {
+			return p.target
+		}
+	}
+	return 0
 }
 
 // SliceState sums up the EndpointSlices of a Service in one family: where a Service port has no endpoint at all, it tells why.

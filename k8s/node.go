@@ -117,8 +117,12 @@ func (n *Node) equal(o *Node) bool {
 		slices.Equal(n.IPs, o.IPs) && slices.Equal(n.Local, o.Local) && slices.Equal(n.PodCIDRs, o.PodCIDRs)
 }
 
-// serviceCIDRs gives the Service ranges, sorted: those of the options, else of all ServiceCIDR objects.
+// serviceCIDRs gives the Service ranges, sorted: those of the options, else of all ServiceCIDR objects. With a service proxy
+// name of its own they are unknown: an address in them that no Service here has may be a Service of another proxy.
 func (t *Tracker) serviceCIDRs() []netip.Prefix {
+	if t.opts.ServiceProxyName != "" {
+		return nil
+	}
 	all := slices.Clone(t.opts.ServiceCIDRs)
 	if len(all) == 0 {
 		for _, c := range t.cidrs {

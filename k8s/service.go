@@ -9,6 +9,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -50,6 +51,7 @@ type portDef struct {
 	name      PortName
 	affinity  int
 	preserve  bool
+	target    uint16 // targetPort as a number; 0: a name, or not known
 	frontends []frontendDef
 }
 
@@ -136,6 +138,7 @@ func (d *serviceDef) addPorts(o *v1.Service, f Family, shared []frontendDef, ext
 			name:     PortName{ServiceName{o.Namespace, o.Name}, p.Name, protocolOf(p.Protocol), f},
 			affinity: affinity,
 			preserve: o.Annotations[annotationPreserveDestination] == "true",
+			target:   targetPort(o, p),
 		}
 		if slices.ContainsFunc(d.ports, func(q portDef) bool { return q.name == port.name }) {
 			d.warn(path.Child("name"), "another port has the name %q and protocol %s: this one is not served", p.Name, port.name.Protocol)
@@ -257,6 +260,15 @@ func affinitySeconds(o *v1.Service) int {
 		return int(*c.ClientIP.TimeoutSeconds)
 	}
 	return int(v1.DefaultClientIPServiceAffinitySeconds)
+}
+
+// targetPort gives the number that EndpointSlices of a port are meant to have; 0: unknown. Without a selector somebody else
+// than Kubernetes writes the slices, as they like.
+func targetPort(o *v1.Service, p *v1.ServicePort) uint16 {
+	if n := p.TargetPort.IntVal; p.TargetPort.Type == intstr.Int && n > 0 && n <= 65535 && len(o.Spec.Selector) > 0 {
+		return uint16(n)
+	}
+	return 0
 }
 
 func protocolOf(p Protocol) Protocol {

@@ -25,7 +25,7 @@ type Options struct {
 	LocalAddresses []netip.Addr
 	// DetectLocal tells pods of this node from everyone else.
 	DetectLocal DetectLocal
-	// ServiceCIDRs, if any, are the Service ranges; ServiceCIDR objects are then ignored.
+	// ServiceCIDRs, if any, are the Service ranges; ServiceCIDR objects are then ignored. With a ServiceProxyName neither count.
 	ServiceCIDRs []netip.Prefix
 	// NodeIPs, if any, are the addresses of this node; those of the Node object are then ignored.
 	NodeIPs []netip.Addr

@@ -51,6 +51,31 @@ func (t *Tracker) Unserved(at netip.AddrPort, protocol Protocol, local bool) []U
 	return list
 }
 
+// UnservedOf gives what one Service port has without being served there, sorted by type and address.
+func (t *Tracker) UnservedOf(name PortName) []Unserved {
+	s := t.services[name.ServiceName]
+	if s == nil || s.def == nil || len(s.def.unserved) == 0 {
+		return nil
+	}
+	var list []Unserved
+	for i := range s.def.unservedPorts {
+		p := &s.def.unservedPorts[i]
+		if p.name != name {
+			continue
+		}
+		for _, u := range s.def.unserved {
+			switch {
+			case u.typ == NodePort && p.nodePort != 0:
+				list = append(list, Unserved{name, u.typ, netip.AddrPortFrom(u.addr, p.nodePort), u.why})
+			case u.typ != NodePort && FamilyOf(u.addr) == name.Family:
+				list = append(list, Unserved{name, u.typ, netip.AddrPortFrom(u.addr, p.port), u.why})
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b Unserved) int { return cmp.Or(cmp.Compare(a.Type, b.Type), a.Addr.Compare(b.Addr)) })
+	return slices.Compact(list)
+}
+
 // unservedPort is a port of a Service that has an unserved address.
 type unservedPort struct {
 	name           PortName
