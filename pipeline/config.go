@@ -49,6 +49,8 @@ type Config struct {
 	LocalDelivery bool
 	// Counters counts connections, packets and bytes of every Service port, by three flows each.
 	Counters bool
+	// NoGuards leaves out the guards of direct connections (docs/decisions/0002-guards-by-prefix.md).
+	NoGuards bool
 	// Pods are the pods on this bridge.
 	Pods []Pod
 	// NoMeter leaves out the meter on rejects, for switches without meters.
@@ -64,7 +66,7 @@ const DefaultRejectRate = 1000
 func (c *Config) sameForServices(o *Config) bool {
 	return c.Layout == o.Layout && slices.Equal(c.NodeIPs, o.NodeIPs) &&
 		slices.Equal(c.LocalIPs, o.LocalIPs) && c.NodeElsewhere == o.NodeElsewhere &&
-		slices.Equal(c.HairpinIPs, o.HairpinIPs) && c.Counters == o.Counters && (c.Uplink == 0) == (o.Uplink == 0) &&
+		slices.Equal(c.HairpinIPs, o.HairpinIPs) && c.Counters == o.Counters && c.NoGuards == o.NoGuards && (c.Uplink == 0) == (o.Uplink == 0) &&
 		c.detects(k8s.IPv4) == o.detects(k8s.IPv4) && c.detects(k8s.IPv6) == o.detects(k8s.IPv6)
 }
 

@@ -232,8 +232,8 @@ func (s *service) surroundings() {
 			if e.Local {
 				s.hairpin(ip)
 			}
-			if s.Uplink == 0 {
-				continue // cannot tell a packet that comes back from the router
+			if s.NoGuards || s.Uplink == 0 {
+				continue // without the uplink: cannot tell a packet that comes back from the router
 			}
 			size, unspecified := guardBits4, netip.IPv4Unspecified()
 			if ip.Is6() {

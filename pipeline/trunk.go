@@ -10,13 +10,15 @@ import (
 
 var families = []k8s.Family{k8s.IPv4, k8s.IPv6}
 
-// Where a packet comes from: bits 0-1 of reg0. Bit 2: it is addressed to the node, where NodePorts are.
+// Where a packet comes from: bits 0-1 of reg0. Bit 2: it is addressed to the node, where NodePorts are. Bit 3: it must have
+// another source address by now.
 const (
 	sourceExternal = 0
 	sourcePod      = 1
 	sourceNode     = 2
 	sourceMask     = 3
 	toNode         = 4
+	masqueraded    = 8
 )
 
 // Priorities of the fixed flows. Services' own are in service.go.
@@ -38,17 +40,18 @@ const (
 	prioToNode      = 380 // table 2: to the node from others
 	prioMasquerade  = 300
 	prioServiceOut  = 200
-	prioToPod       = 200 // table 30
+	prioNoPort      = 300 // table 30: not masqueraded, and should be
+	prioToPod       = 200
 	prioToGateway   = 100
 	prioDefault     = 1
 	prioLast        = 0
 )
 
-// Ports that masqueraded connections get: above the kernel's default range for the node's own connections
-// (net.ipv4.ip_local_port_range, 32768 to 60999), so that the two never meet.
+// Ports that masqueraded connections get: so many may be open to one endpoint. They are below the kernel's default range
+// for the node's own connections (net.ipv4.ip_local_port_range, 32768 to 60999), so that the two never meet.
 const (
-	MasqueradePortMin = 61440
-	MasqueradePortMax = 65535
+	MasqueradePortMin = 1024
+	MasqueradePortMax = 32767
 )
 
 // NextHopMAC is the router that the node's kernel sends packets for Services to. It exists in the node's neighbour table
@@ -182,7 +185,7 @@ func (b *builder) output() {
 	for _, f := range families {
 		if ip, ok := b.masqueradeIP(f); ok {
 			m := firstWay(ethType(f), markService|markMasquerade)
-			b.add(tableOutput, prioMasquerade, 0, m, b.masqueradeAs(ip))
+			b.add(tableOutput, prioMasquerade, 0, m, b.masqueradeAs(ip)...)
 		}
 	}
 	if !b.NodeElsewhere {
@@ -207,11 +210,15 @@ func firstWay(ethType uint16, mark uint32) flow.Match {
 	}
 }
 
-// masqueradeAs gives a connection another source address, at which the answers come back to the bridge.
-func (b *builder) masqueradeAs(ip netip.Addr) flow.Action {
-	return flow.CT{
-		Commit: true, Zone: b.Layout.ZoneSNAT, Table: b.Layout.table(tableDeliver),
-		NAT: flow.NAT{Kind: flow.NATSrc, Addr: ip, PortMin: MasqueradePortMin, PortMax: MasqueradePortMax},
+// masqueradeAs gives a connection another source address, at which the answers come back to the bridge. Open vSwitch's
+// own tracker lets the packet go on as it was if no port is left (3.1); table 30 sees to those.
+func (b *builder) masqueradeAs(ip netip.Addr) []flow.Action {
+	return []flow.Action{
+		flow.SetField{Field: flow.Reg0, Value: masqueraded, Mask: masqueraded},
+		flow.CT{
+			Commit: true, Zone: b.Layout.ZoneSNAT, Table: b.Layout.table(tableDeliver),
+			NAT: flow.NAT{Kind: flow.NATSrc, Addr: ip, PortMin: MasqueradePortMin, PortMax: MasqueradePortMax},
+		},
 	}
 }
 
@@ -227,7 +234,7 @@ func (b *builder) nodeAsEndpoint(ip netip.Addr) {
 		m := firstWay(ethTypeOf(ip), markService)
 		m.Dst = host(ip)
 		m.Reg[0] = flow.Bits{Value: sourceNode, Mask: sourceMask}
-		b.add(tableOutput, prioNodeItself, 0, m, b.masqueradeAs(hairpin))
+		b.add(tableOutput, prioNodeItself, 0, m, b.masqueradeAs(hairpin)...)
 	}
 }
 
@@ -240,7 +247,7 @@ func (b *builder) hairpin(pod netip.Addr) {
 	}
 	m := firstWay(ethTypeOf(pod), markService)
 	m.Src, m.Dst = host(pod), host(pod)
-	b.share(tableOutput, prioHairpin, m, b.masqueradeAs(ip))
+	b.share(tableOutput, prioHairpin, m, b.masqueradeAs(ip)...)
 }
 
 // deliver is table 30: the next hop of Service packets. Only they come here.
@@ -274,6 +281,12 @@ func (b *builder) deliver() {
 				b.add(tableDeliver, prioToGateway, 0, m, eth(flow.EthDst, b.GatewayMAC), flow.Output{Port: b.Uplink})
 			}
 		}
+	}
+	for _, f := range families { // the client would get answers from an address that it does not know
+		m := ethIs(f)
+		m.CTState = flow.Bits{Value: flow.CTTracked, Mask: flow.CTTracked | flow.CTSrcNAT}
+		m.Reg[0] = flow.Bits{Value: masqueraded, Mask: masqueraded}
+		b.add(tableDeliver, prioNoPort, 0, m)
 	}
 	b.add(tableDeliver, prioLast, 0, flow.Match{}, b.Layout.exit())
 }

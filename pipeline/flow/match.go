@@ -34,6 +34,7 @@ const (
 	CTReply   uint32 = 0x08
 	CTInvalid uint32 = 0x10
 	CTTracked uint32 = 0x20
+	CTSrcNAT  uint32 = 0x40
 )
 
 // NumRegs is how many of the switch's 32-bit registers matches and actions can name: reg0 to reg3.
@@ -158,7 +159,7 @@ func (b Bits) String() string {
 
 func ctState(b Bits) string {
 	var s strings.Builder
-	for i, name := range []string{"new", "est", "rel", "rpl", "inv", "trk"} {
+	for i, name := range []string{"new", "est", "rel", "rpl", "inv", "trk", "snat"} {
 		bit := uint32(1) << i
 		switch {
 		case b.Mask&bit == 0:

@@ -1,0 +1,27 @@
+package ovsdb
+
+import "testing"
+
+func TestDiesOfNullSNAT(t *testing.T) {
+	for _, tc := range []struct {
+		datapath, version string
+		want              bool
+	}{
+		{"netdev", "2.16.9", false},
+		{"netdev", "2.17.7", true},
+		{"netdev", "2.17.8", false},
+		{"netdev", "3.0.4", true},
+		{"netdev", "3.1.0", true},
+		{"netdev", "3.1.2-dev", true},
+		{"netdev", "3.1.3", false},
+		{"netdev", "3.2.10", false},
+		{"netdev", "3.3.0", false},
+		{"netdev", "3.1", false},
+		{"netdev", "", false},
+		{"system", "3.1.0", false},
+	} {
+		if got := (&Switch{DatapathType: tc.datapath, OVSVersion: tc.version}).DiesOfNullSNAT(); got != tc.want {
+			t.Errorf("%s %s: %t, want %t", tc.datapath, tc.version, got, tc.want)
+		}
+	}
+}
