@@ -18,14 +18,17 @@ type ClientOptions struct {
 	// connection is closed and made anew. Its context ends with Run's and with the connection.
 	OnConnect func(context.Context, *Conn) error
 	// MinBackoff and MaxBackoff bound the pause between attempts, which doubles from the one to the other and
-	// of which up to half is left to chance (0 means 100 ms and 15 s). Where a unix socket has nobody who listens
-	// the pause is absentPause instead.
+	// of which up to half is left to chance (0 means 100 ms and 15 s, 2 s for a switch on this machine). Where a
+	// unix socket has nobody who listens the pause is absentPause instead.
 	MinBackoff, MaxBackoff time.Duration
 }
 
 // absentPause is between two looks for a switch on this machine that is not there. A look costs microseconds; and while
 // ovs-vswitchd is restarted each moment until the flows are back is an outage.
 const absentPause = 20 * time.Millisecond
+
+// sayAgain is when a warning is repeated though nothing has changed.
+const sayAgain = 15 * time.Second
 
 // Client keeps a connection to a bridge. Several may run in one process.
 type Client struct {
@@ -54,6 +57,9 @@ func NewClient(t Target, o ClientOptions) *Client {
 	}
 	if o.MaxBackoff < o.MinBackoff {
 		o.MaxBackoff = max(15*time.Second, o.MinBackoff)
+		if t.Network == "unix" {
+			o.MaxBackoff = max(2*time.Second, o.MinBackoff)
+		}
 	}
 	o.Options = o.Options.withDefaults()
 	return &Client{target: t, opts: o, status: Status{Target: t}}
@@ -76,7 +82,7 @@ func (c *Client) Conn() *Conn {
 // Run keeps the connection until ctx ends, whose error it gives. It must run only once.
 func (c *Client) Run(ctx context.Context) error {
 	pause := c.opts.MinBackoff
-	said := "" // the last warning, so that one is not repeated fifty times a second
+	said, at := "", time.Time{} // the last warning, so that one is not repeated fifty times a second
 	for ctx.Err() == nil {
 		good, err := c.once(ctx)
 		if ctx.Err() != nil {
@@ -85,9 +91,9 @@ func (c *Client) Run(ctx context.Context) error {
 		if good {
 			pause, said = c.opts.MinBackoff, ""
 		}
-		if text := err.Error(); !absent(err) || text != said {
+		if text := err.Error(); text != said || time.Since(at) >= sayAgain {
 			c.opts.Log.Warn("openflow channel is down", "target", c.target.String(), "error", err)
-			said = text
+			said, at = text, time.Now()
 		}
 		if absent(err) {
 			sleep(ctx, absentPause)

@@ -66,6 +66,7 @@ type reading struct {
 	out    *Snapshot
 	seen   [2]uint64 // flows in filter.Tables that bear the cookie of the state, and of learned flows
 	other  map[flow.Key]bool
+	taken  int // flows
 }
 
 // cookies are the two kinds of flows that are not foreign.
@@ -118,7 +119,9 @@ func (r *reading) flowReply(b []byte) error {
 				r.seen[i]++
 			}
 		}
-		r.flow(fd)
+		if err := r.flow(fd); err != nil {
+			return err
+		}
 		b = b[n:]
 	}
 	return nil
@@ -134,13 +137,22 @@ func (r *reading) ownReply(b []byte) error {
 		b = b[n:]
 		if k := fd.flow.Key; !slices.Contains(r.filter.Tables, k.Table) && !r.other[k] {
 			r.other[k] = true
-			r.flow(fd)
+			if err := r.flow(fd); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-func (r *reading) flow(fd flowDesc) {
+// maxObjects bounds the flows, and the groups, of one reading: what maxAnswer has room for if they are of the usual size. A
+// switch that claims to hold more, in descriptions of next to nothing, would take gigabytes here.
+var maxObjects = maxAnswer / 400
+
+func (r *reading) flow(fd flowDesc) error {
+	if r.taken++; r.taken > maxObjects {
+		return fmt.Errorf("%w: more than %d flows", ErrTooMuch, maxObjects)
+	}
 	f := fd.flow
 	switch {
 	case r.filter.LearnedMask != 0 && f.Cookie&r.filter.LearnedMask == r.filter.Learned:
@@ -153,6 +165,7 @@ func (r *reading) flow(fd flowDesc) {
 	default:
 		r.out.Foreign = append(r.out.Foreign, f)
 	}
+	return nil
 }
 
 // groups asks for the ids of all groups and then for each of the range by itself. Asking for all descriptions at
@@ -164,6 +177,9 @@ func (r *reading) groups(ctx context.Context, c *Conn) error {
 	counters, err := c.GroupCounters(ctx, r.filter.GroupLo, r.filter.GroupHi)
 	if err != nil {
 		return err
+	}
+	if len(counters) > maxObjects {
+		return fmt.Errorf("%w: more than %d groups", ErrTooMuch, maxObjects)
 	}
 	ids := make([]uint32, 0, len(counters))
 	for id := range counters {

@@ -12,6 +12,7 @@ import (
 	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/fallback/rules"
 	"github.com/nkp-proxy/nkp/internal/appctl"
+	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/live"
 	"github.com/nkp-proxy/nkp/internal/trace"
 	"github.com/nkp-proxy/nkp/k8s"
@@ -27,6 +28,9 @@ func (s *Settings) compare(ctx context.Context, now *planes, m *k8s.Model, q tra
 	switch {
 	case r.Gap:
 		r.Live = live.Nothing()
+		return nil
+	case db != nil && !db.Exists && (now.iptables == nil || r.Source != trace.Node):
+		r.Live = live.Gone(bridge.Gone(db))
 		return nil
 	case db != nil && (now.iptables == nil || OnBridge(now.iptables.Status().Scope, db, m, q, r)):
 		sw, err := s.bridgeOf(ctx, now, db)
@@ -66,6 +70,7 @@ func (s *Settings) bridgeOf(ctx context.Context, now *planes, db *ovsdb.Switch) 
 		return nil, err
 	}
 	sw.Config, sw.Owner, sw.Installed = cfg, now.bridge.Owner, now.bridge.Installed
+	sw.Differs = now.bridge.Differs
 	return sw, nil
 }
 

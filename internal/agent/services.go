@@ -2,11 +2,11 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"net/netip"
 	"slices"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/trace"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -16,6 +16,8 @@ type ServiceList struct {
 	Mode     string        `json:"mode"`
 	Time     time.Time     `json:"time"` // of the counters
 	Services []ServiceInfo `json:"services"`
+	// Notes say what is to be known about all of it, such as that the API server does not answer.
+	Notes []string `json:"notes"`
 }
 
 // ServiceInfo is one Service port in one family.
@@ -36,11 +38,15 @@ type ServiceInfo struct {
 
 // FrontendInfo is an address and port where a Service port is served.
 type FrontendInfo struct {
-	Type       string `json:"type"`
-	Address    string `json:"address"` // "": every address of the node
-	Port       uint16 `json:"port"`
-	Policy     string `json:"policy"`
-	ShadowedBy string `json:"shadowedBy,omitempty"`
+	Type    string `json:"type"`
+	Address string `json:"address"` // "": every address of the node
+	Port    uint16 `json:"port"`
+	Policy  string `json:"policy"`
+	// SourceRanges are the clients that may use it; none: all.
+	SourceRanges []string `json:"sourceRanges"`
+	ShadowedBy   string   `json:"shadowedBy,omitempty"`
+	// NotServed says why an address that the Service has is none of its frontends here; "": it is one.
+	NotServed string `json:"notServed,omitempty"`
 }
 
 // EndpointInfo is an endpoint of a Service port, in force or not.
@@ -67,19 +73,19 @@ const servicesBatch = 200
 
 // services describes the Service ports that the filter selects, sorted by name.
 func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, error) {
-	list := &ServiceList{Node: a.set.NodeName, Mode: string(a.mode), Services: []ServiceInfo{}}
+	list := &ServiceList{Node: a.set.NodeName, Mode: string(a.mode), Services: []ServiceInfo{}, Notes: []string{}}
 	var names []k8s.PortName
 	handed, now := false, planes{}
 	err := a.ask(ctx, func() {
 		if handed, now = a.handed, a.planes; handed {
-			names = f.selected(a.model)
+			names = f.selected(a.model, a.tracker)
 		}
 	})
 	switch {
 	case err != nil:
 		return nil, err
 	case !handed:
-		return nil, errors.New("the agent's source has not synced yet")
+		return nil, a.notSynced()
 	}
 	refused, err := now.refusals(ctx)
 	if err != nil {
@@ -87,6 +93,9 @@ func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, er
 	}
 	counted := now.counters(ctx)
 	list.Time = time.Now()
+	if away := a.sourceAway(); away != "" {
+		list.Notes = append(list.Notes, away)
+	}
 	slices.SortFunc(names, k8s.PortName.Compare)
 	for batch := range slices.Chunk(names, servicesBatch) {
 		err := a.ask(ctx, func() {
@@ -96,9 +105,13 @@ func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, er
 				if sp == nil {
 					continue // gone meanwhile
 				}
-				s := describe(sp, a.tracker.EndpointStates(n))
+				states := a.tracker.EndpointStates(n)
+				s := describe(sp, states, a.tracker.UnservedOf(n))
 				s.Counters, s.CountersNote = counted.of(n)
-				s.Problems = append(s.Problems, emptyProblems(sp)...)
+				s.Problems = append(s.Problems, emptyProblems(sp, func() string { return trace.WhyEmpty(a.tracker, n, states) })...)
+				if odd := trace.OddPort(a.tracker, n, states); odd != "" {
+					s.Problems = append(s.Problems, odd)
+				}
 				s.Problems = append(s.Problems, refused[refusalKey(n)]...)
 				s.Problems = append(s.Problems, said[n.ServiceName]...)
 				list.Services = append(list.Services, s)
@@ -113,7 +126,7 @@ func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, er
 }
 
 // selected gives the names of the Service ports that the filter selects, in no order.
-func (f *ServiceFilter) selected(m *k8s.Model) (names []k8s.PortName) {
+func (f *ServiceFilter) selected(m *k8s.Model, t *k8s.Tracker) (names []k8s.PortName) {
 	node := f.VIP.IsValid() && slices.Contains(m.Node.Local, f.VIP)
 	for n, sp := range m.Ports {
 		if f.Namespace != "" && n.Namespace != f.Namespace || f.Name != "" && n.Name != f.Name {
@@ -121,7 +134,7 @@ func (f *ServiceFilter) selected(m *k8s.Model) (names []k8s.PortName) {
 		}
 		if f.VIP.IsValid() && !slices.ContainsFunc(sp.Frontends, func(x k8s.Frontend) bool {
 			return x.Address == f.VIP || node && !x.Address.IsValid() && n.Family == k8s.FamilyOf(f.VIP)
-		}) {
+		}) && !slices.ContainsFunc(t.UnservedOf(n), func(u k8s.Unserved) bool { return u.Addr.Addr() == f.VIP }) {
 			continue
 		}
 		names = append(names, n)
@@ -129,15 +142,24 @@ func (f *ServiceFilter) selected(m *k8s.Model) (names []k8s.PortName) {
 	return names
 }
 
-// describe puts a Service port and its endpoints in the form of ServiceInfo.
-func describe(sp *k8s.ServicePort, states []k8s.EndpointState) ServiceInfo {
+// describe puts a Service port, its endpoints and the addresses where it is not served in the form of ServiceInfo.
+func describe(sp *k8s.ServicePort, states []k8s.EndpointState, unserved []k8s.Unserved) ServiceInfo {
 	view := sp.View()
 	s := ServiceInfo{
 		Namespace: view.Namespace, Name: view.Name, Port: view.Port, Protocol: view.Protocol, Family: view.Family,
 		Frontends: make([]FrontendInfo, 0, len(view.Frontends)), Endpoints: make([]EndpointInfo, 0, len(states)), Problems: []string{},
 	}
 	for _, f := range view.Frontends {
-		s.Frontends = append(s.Frontends, FrontendInfo{f.Type, f.Address, f.Port, f.Policy, f.ShadowedBy})
+		s.Frontends = append(s.Frontends, FrontendInfo{
+			Type: f.Type, Address: f.Address, Port: f.Port, Policy: f.Policy, SourceRanges: f.SourceRanges, ShadowedBy: f.ShadowedBy,
+		})
+	}
+	for _, u := range unserved {
+		info := FrontendInfo{Type: string(u.Type), Port: u.Addr.Port(), SourceRanges: []string{}, NotServed: u.Why}
+		if u.Addr.Addr().IsValid() {
+			info.Address = u.Addr.Addr().String()
+		}
+		s.Frontends = append(s.Frontends, info)
 	}
 	cluster, local := policies(sp)
 	for i := range states {

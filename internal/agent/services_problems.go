@@ -37,14 +37,17 @@ func (p *planes) refusals(ctx context.Context) (map[string][]string, error) {
 // refusalKey names a Service port as the status of the iptables data plane does, with its family.
 func refusalKey(n k8s.PortName) string { return fmt.Sprintf("%s %s (%s)", n.Family, n, n.Protocol) }
 
-// emptyProblems says which frontends have no endpoint in force, and what becomes of new connections there.
-func emptyProblems(sp *k8s.ServicePort) (out []string) {
+// emptyProblems says which frontends have no endpoint in force, what becomes of new connections there, and why, if there is
+// none anywhere.
+func emptyProblems(sp *k8s.ServicePort, why func() string) (out []string) {
 	for _, f := range sp.Frontends {
 		if f.ShadowedBy != "" || len(sp.Endpoints(f.Policy)) > 0 {
 			continue
 		}
-		text := "no endpoint is in force: new connections are refused"
-		if f.WhenEmpty == k8s.Drop {
+		text := ""
+		if f.WhenEmpty != k8s.Drop {
+			text = "no endpoint is in force: new connections are refused: " + why()
+		} else {
 			text = fmt.Sprintf("no endpoint on this node: new connections to %s (policy Local) are dropped", frontendText(&f))
 			if f.Type != k8s.ClusterIP {
 				text += ", but for those of this node and its pods"

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"encoding/json"
 	"net/netip"
 	"testing"
 
@@ -38,6 +39,29 @@ func TestEndpointInfo(t *testing.T) {
 	}
 }
 
+// What a Service has without being served there stands among its frontends, with the reason; so do the clients that may use
+// them. Lists are not null.
+func TestFrontendInfo(t *testing.T) {
+	vip := netip.MustParseAddr("50.0.0.1")
+	sp := &k8s.ServicePort{Frontends: []k8s.Frontend{
+		{Type: k8s.ClusterIP, Address: netip.MustParseAddr("40.0.0.1"), Port: 80, Policy: k8s.Cluster},
+		{Type: k8s.LoadBalancer, Address: vip, Port: 80, Policy: k8s.Local, SourceRanges: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}},
+	}}
+	unserved := []k8s.Unserved{{Type: k8s.LoadBalancer, Addr: netip.AddrPortFrom(vip.Next(), 80), Why: "ipMode Proxy"},
+		{Type: k8s.NodePort, Addr: netip.AddrPortFrom(netip.Addr{}, 30080), Why: "another proxy serves it"}}
+	got, err := json.Marshal(describe(sp, nil, unserved).Frontends)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `[{"type":"ClusterIP","address":"40.0.0.1","port":80,"policy":"Cluster","sourceRanges":[]},` +
+		`{"type":"LoadBalancer","address":"50.0.0.1","port":80,"policy":"Local","sourceRanges":["198.51.100.0/24"]},` +
+		`{"type":"LoadBalancer","address":"50.0.0.2","port":80,"policy":"","sourceRanges":[],"notServed":"ipMode Proxy"},` +
+		`{"type":"NodePort","address":"","port":30080,"policy":"","sourceRanges":[],"notServed":"another proxy serves it"}]`
+	if string(got) != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
 func TestEmptyProblems(t *testing.T) {
 	one := []k8s.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:80")}}
 	frontend := func(typ k8s.FrontendType, p k8s.Policy, when k8s.WhenEmpty) k8s.Frontend {
@@ -51,14 +75,14 @@ func TestEmptyProblems(t *testing.T) {
 		{"served", k8s.ServicePort{ClusterEndpoints: one, Frontends: []k8s.Frontend{frontend(k8s.ClusterIP, k8s.Cluster, k8s.Reject)}}, nil},
 		{"no endpoint, two frontends", k8s.ServicePort{Frontends: []k8s.Frontend{
 			frontend(k8s.ClusterIP, k8s.Cluster, k8s.Reject), frontend(k8s.ExternalIP, k8s.Local, k8s.Reject)}},
-			[]string{"no endpoint is in force: new connections are refused"}},
+			[]string{"no endpoint is in force: new connections are refused: none is ready"}},
 		{"none here", k8s.ServicePort{ClusterEndpoints: one, Frontends: []k8s.Frontend{
 			frontend(k8s.ClusterIP, k8s.Local, k8s.Drop), frontend(k8s.ExternalIP, k8s.Local, k8s.Drop)}},
 			[]string{"no endpoint on this node: new connections to ClusterIP 40.0.0.1:80 (policy Local) are dropped",
 				"no endpoint on this node: new connections to ExternalIP 40.0.0.1:80 (policy Local) are dropped, but for those of this node and its pods"}},
 		{"shadowed", k8s.ServicePort{Frontends: []k8s.Frontend{{Type: k8s.ExternalIP, ShadowedBy: "default/other"}}}, nil},
 	} {
-		got := emptyProblems(&x.sp)
+		got := emptyProblems(&x.sp, func() string { return "none is ready" })
 		if len(got) != len(x.want) {
 			t.Errorf("%s: %q, want %q", x.name, got, x.want)
 			continue

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"math"
 	"net/netip"
 
 	"github.com/nkp-proxy/nkp/fallback"
@@ -45,7 +46,7 @@ func (s *Settings) IPTablesOptions(scope rules.Scope) fallback.Options {
 	case rules.Host:
 		o.PodDevice = s.Bridge // pods of other nodes come in at the NIC, and are served
 	case rules.Own: // the bridge masquerades as the node too
-		o.MasqueradeMin, o.MasqueradeMax = 1024, pipeline.MasqueradePortMin-1
+		o.MasqueradeMin, o.MasqueradeMax = pipeline.MasqueradePortMax+1, math.MaxUint16
 	}
 	return o
 }

@@ -41,8 +41,10 @@ type SourceStatus struct {
 	Kind   string `json:"kind"`
 	Synced bool   `json:"synced"`
 	// Answers tells whether the API server answers now; nil: the source is none.
-	Answers *bool    `json:"answers,omitempty"`
-	Errors  []string `json:"errors"`
+	Answers *bool `json:"answers,omitempty"`
+	// AwaySince is since when it does not; nil: it does.
+	AwaySince *time.Time `json:"awaySince,omitempty"`
+	Errors    []string   `json:"errors"`
 }
 
 // status describes the agent.
@@ -76,6 +78,9 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 	if server, ok := a.source.(interface{ Answers() bool }); ok {
 		answers := server.Answers()
 		s.Source.Answers = &answers
+		if since := a.awaySince(); !answers && !since.IsZero() {
+			s.Source.AwaySince = &since
+		}
 	}
 	if a.bridge != nil {
 		b, err := a.bridge.Status(ctx)

@@ -5,10 +5,10 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 
 	"github.com/nkp-proxy/nkp/internal/bridge"
@@ -64,16 +64,31 @@ func (a *Agent) trace(ctx context.Context, q trace.Question, live bool) (r *trac
 		c := a.traceCluster()
 		q.In, c.Uplink = a.set.PortNames(now.switchNow(), q.In)
 		r = trace.Explain(c, q)
+		if away := a.sourceAway(); away != "" {
+			r.Steps = append([]string{away}, r.Steps...)
+		}
+		r.Steps = append(r.Steps, a.listeners(q, r)...)
 	})
 	switch {
 	case err != nil:
 		return nil, err
 	case !handed:
-		return nil, errors.New("the agent's source has not synced yet")
+		return nil, a.notSynced()
 	case live:
 		err = a.set.compare(ctx, &now, &model, q, r)
 	}
 	return r, err
+}
+
+// listeners names the processes of the node that listen where the packet goes, and do not get it.
+func (a *Agent) listeners(q trace.Question, r *trace.Result) (steps []string) {
+	for _, c := range a.ports.Conflicts() {
+		if c.Service.ServiceName == r.Port.ServiceName && c.Service.Port == r.Port.Port && c.Type == r.Frontend && c.Port == q.To.Port() &&
+			c.Service.Protocol == q.Protocol && (!c.Address.IsValid() || c.Address == q.To.Addr()) && !slices.Contains(steps, c.String()) {
+			steps = append(steps, c.String())
+		}
+	}
+	return steps
 }
 
 // traceCluster gives what packets are explained from. It runs on the loop.

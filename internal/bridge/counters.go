@@ -37,11 +37,14 @@ func (p *Plane) Counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, er
 		return p.counted.last, nil
 	}
 	var conn *ofctrl.Conn
-	if err := p.ask(ctx, func() { conn = p.conn }); err != nil {
-		return nil, err
-	}
-	if conn == nil {
-		return nil, errors.New("the agent is not connected to the switch")
+	var why error
+	err := p.ask(ctx, func() {
+		if conn = p.conn; conn == nil {
+			why = p.notConnected()
+		}
+	})
+	if err != nil || why != nil {
+		return nil, errors.Join(err, why)
 	}
 	// The loop does not wait for this: ten thousand Services take a tenth of a second.
 	cookie, mask := p.set.Layout.StaticCookies()

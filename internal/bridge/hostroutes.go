@@ -89,7 +89,7 @@ func (p *Plane) HostTrafficFor(m *k8s.Model) HostTraffic {
 
 // checkRoutes finds out who serves the node's own traffic, and sees to it that routes lead it to the bridge if that is us.
 func (p *Plane) checkRoutes() {
-	if p.compiler == nil {
+	if p.compiler == nil || !p.db.Switch().Exists {
 		return
 	}
 	cfg := p.compiler.Config()
@@ -112,7 +112,7 @@ func (p *Plane) checkRoutes() {
 		p.routes.warnings = append(p.routes.warnings, "--host-traffic ovs, but none of the node's addresses is on bridge "+p.set.Bridge+": nothing leads its traffic for Services there")
 	default:
 		if len(cfg.ServiceCIDRs) == 0 && !defaultRouteOn(p.set.Bridge) {
-			p.routes.warnings = append(p.routes.warnings, "the Service range is unknown (--service-cidr, or ServiceCIDR objects) and the default route is not on bridge "+
+			p.routes.warnings = append(p.routes.warnings, "the Service range is unknown (--service-cidr, or ServiceCIDR objects; neither counts with --service-proxy-name) and the default route is not on bridge "+
 				p.set.Bridge+": nothing leads the node's own traffic for Services there")
 		}
 		p.noteRouteError(setRoutes(p.set.Bridge, wantedRoutes(cfg.ServiceCIDRs, cfg.HairpinIPs, cfg.NodeIPs), cfg.HairpinIPs))

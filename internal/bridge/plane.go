@@ -217,8 +217,8 @@ func (p *Plane) takeUpdate(ctx context.Context) error {
 
 // reconfigure takes up what is new about node and switch.
 func (p *Plane) reconfigure(ctx context.Context) {
-	if p.compiler == nil {
-		return
+	if p.compiler == nil || !p.db.Switch().Exists {
+		return // without a bridge nothing is known of it; what was known is right for its return until more is said
 	}
 	cfg := p.config()
 	d, err := p.compiler.Reconfigure(cfg)
@@ -301,7 +301,7 @@ func (p *Plane) diff(ctx context.Context) (string, error) {
 	case p.compiler == nil:
 		return "", errors.New("the agent's source has not synced yet")
 	case p.conn == nil:
-		return "", errors.New("the agent is not connected to the switch")
+		return "", p.notConnected()
 	}
 	snap, err := p.conn.ReadBack(ctx, p.set.Filter())
 	if err != nil {

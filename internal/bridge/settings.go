@@ -57,6 +57,7 @@ type Settings struct {
 	HostTraffic   HostTraffic
 	LocalDelivery Delivery
 	Counters      bool // of Services' connections, packets and bytes
+	Guards        bool // of direct connections to endpoints
 	RejectRate    uint32
 	Ports         map[netip.Addr]PortOverride
 	Layout        pipeline.Layout

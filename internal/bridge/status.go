@@ -10,6 +10,7 @@ import (
 	"github.com/nkp-proxy/nkp/internal/latency"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ofctrl"
+	"github.com/nkp-proxy/nkp/ovsdb"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
@@ -27,7 +28,8 @@ type Status struct {
 	InStep      bool             `json:"inStep"` // the switch holds what is wanted
 	LastSync    *time.Time       `json:"lastSync"`
 	Programming ProgrammingStats `json:"programming"`
-	Repairs     int              `json:"repairs"` // times the switch was found to differ while connected
+	Compared    *time.Time       `json:"compared"` // when the whole switch was last read back and compared
+	Repairs     int              `json:"repairs"`  // times the switch was found to differ while connected
 	Refused     []RefusedStatus  `json:"refused"`
 	Rejects     RejectStats      `json:"rejects"`
 	LastError   string           `json:"lastError,omitempty"`
@@ -37,6 +39,7 @@ type Status struct {
 // BridgeStatus is the switch as its database shows it.
 type BridgeStatus struct {
 	Name          string `json:"name"`
+	Exists        bool   `json:"exists"`
 	Datapath      string `json:"datapath"`
 	OVSVersion    string `json:"ovsVersion"`
 	Uplink        uint32 `json:"uplink"`
@@ -91,6 +94,7 @@ type RejectStats struct {
 type statistics struct {
 	LastSync    time.Time
 	LastError   string
+	Compared    time.Time
 	Repairs     int
 	Drifts      int
 	Connections uint64         // made since the start
@@ -129,7 +133,7 @@ func (p *Plane) Status(ctx context.Context) (s Status, err error) {
 func (p *Plane) status() Status {
 	sw := p.db.Switch()
 	s := Status{
-		Bridge:      BridgeStatus{Name: sw.Bridge, Datapath: sw.DatapathType, OVSVersion: sw.OVSVersion},
+		Bridge:      BridgeStatus{Name: sw.Bridge, Exists: sw.Exists, Datapath: sw.DatapathType, OVSVersion: sw.OVSVersion},
 		Channel:     ChannelStatus{Target: p.openflow, Connected: p.conn != nil},
 		HostTraffic: p.routes.form,
 		InStep:      p.conn != nil && p.installed != nil && !p.behind && len(p.waiting) == 0,
@@ -147,6 +151,10 @@ func (p *Plane) status() Status {
 		t := p.stats.LastSync
 		s.LastSync = &t
 	}
+	if !p.stats.Compared.IsZero() {
+		t := p.stats.Compared
+		s.Compared = &t
+	}
 	if p.conn != nil {
 		s.Rejects.Dropped += p.conn.PacketInDrops()
 	}
@@ -161,11 +169,21 @@ func (p *Plane) status() Status {
 		s.Bridge.Uplink, s.Bridge.Pods, s.Bridge.LocalDelivery = cfg.Uplink, len(cfg.Pods), cfg.LocalDelivery
 		s.Warnings = append(s.Warnings, p.compiler.Missing()...)
 	}
+	if !sw.Exists {
+		s.InStep = false
+		s.Warnings = []string{goneWarning(&sw)} // whatever else is unknown follows from that
+	}
 	for n, r := range p.waiting {
 		s.Refused = append(s.Refused, RefusedStatus{Service: ownerText(n), Error: r.err, Times: r.count, RetryAt: r.until})
 	}
 	slices.SortFunc(s.Refused, func(x, y RefusedStatus) int { return cmp.Compare(x.Service, y.Service) })
 	return s
+}
+
+// goneWarning says what a missing bridge means, and what to do.
+func goneWarning(sw *ovsdb.Switch) string {
+	return Gone(sw) + ": Services are not served to the pods on it; make it again as the pod network does, " +
+		"nkp programs it as soon as it is there (ovs-vsctl show; --bridge names another)"
 }
 
 func ownerText(n k8s.PortName) string {

@@ -258,6 +258,7 @@ func (p *Plane) readBack(ctx context.Context) {
 		p.disconnected()
 		return
 	}
+	p.stats.Compared = time.Now()
 	p.conflicts = map[flow.Key]*flow.Flow{}
 	for _, f := range snap.Foreign {
 		p.conflicts[f.Key] = f

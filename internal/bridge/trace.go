@@ -52,7 +52,7 @@ func (p *Plane) Owner(ctx context.Context, id uint32) (name k8s.PortName, ok boo
 func (p *Plane) Installed(ctx context.Context, id uint32) (st *flow.State, err error) {
 	askErr := p.ask(ctx, func() {
 		if p.conn == nil {
-			err = errors.New("the agent is not connected to the switch")
+			err = p.notConnected()
 			return
 		}
 		st, err = ReadInstalled(ctx, p.conn, p.set.Layout, id)

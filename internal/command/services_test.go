@@ -50,20 +50,24 @@ func TestServiceRates(t *testing.T) {
 func TestServicesText(t *testing.T) {
 	web, dns := info("web", countersOf(1, 2, 3, 4, 5)), info("dns", nil)
 	web.Port, web.CountersNote, dns.CountersNote = "http", "some are missing", "some are missing"
-	web.Frontends = []agent.FrontendInfo{{Type: "ClusterIP", Address: "fd00::1", Port: 80, Policy: "Cluster"}, {Type: "NodePort", Port: 30080, Policy: "Local", ShadowedBy: "default/old"}}
+	web.Frontends = []agent.FrontendInfo{{Type: "ClusterIP", Address: "fd00::1", Port: 80, Policy: "Cluster"}, {Type: "NodePort", Port: 30080, Policy: "Local", ShadowedBy: "default/old"},
+		{Type: "LoadBalancer", Address: "50.0.0.1", Port: 80, Policy: "Cluster", SourceRanges: []string{"198.51.100.0/24", "fd00::/64"}},
+		{Type: "LoadBalancer", Address: "50.0.0.2", Port: 80, NotServed: "the load balancer wants it"}}
 	web.Endpoints = []agent.EndpointInfo{{Address: "10.0.0.1:8080", Local: true, InForce: true}, {Address: "10.0.1.1:8080", Node: "node-2", Zone: "b", Pod: "default/web-2", Why: "not ready"}}
 	dns.Problems = []string{"no endpoint is in force:\nnew connections are refused"}
 	var b strings.Builder
 	if err := writeServices(&b, listOf(time.Now(), web, dns), nil, true, false); err != nil {
 		t.Fatal(err)
 	}
-	const want = `SERVICE               FAMILY  FRONTENDS                  ENDPOINTS  CONNECTIONS  PKTS IN  PKTS OUT  BYTES IN  BYTES OUT
-default/web:http/TCP  IPv4    [fd00::1]:80 (node:30080)  1/2        1            2        3         4         5
+	const want = `SERVICE               FAMILY  FRONTENDS                                            ENDPOINTS  CONNECTIONS  PKTS IN  PKTS OUT  BYTES IN  BYTES OUT
+default/web:http/TCP  IPv4    [fd00::1]:80 (node:30080) 50.0.0.1:80 (50.0.0.2:80)  1/2        1            2        3         4         5
     ClusterIP [fd00::1]:80, policy Cluster
     NodePort node:30080, policy Local, NOT served: it belongs to default/old
+    LoadBalancer 50.0.0.1:80, policy Cluster, only from 198.51.100.0/24, fd00::/64
+    LoadBalancer 50.0.0.2:80, NOT served: the load balancer wants it
     endpoint 10.0.0.1:8080, on this node: in force
     endpoint 10.0.1.1:8080, pod default/web-2, on node-2, zone b: NOT in force: not ready
-default/dns/TCP       IPv4    -                          0/0        -            -        -         -         -
+default/dns/TCP       IPv4    -                                                    0/0        -            -        -         -         -
     PROBLEM: no endpoint is in force:; new connections are refused
 counters: some are missing
 `

@@ -26,8 +26,10 @@ type servicesText struct {
 
 func writeServices(out io.Writer, list, before *agent.ServiceList, wide, rates bool) error {
 	if len(list.Services) == 0 {
-		_, err := fmt.Fprintf(out, "no Service is served on node %s that fits\n", list.Node)
-		return err
+		if _, err := fmt.Fprintf(out, "no Service is served on node %s that fits\n", list.Node); err != nil {
+			return err
+		}
+		return writeNotes(out, list)
 	}
 	t := &servicesText{wide: wide, rates: rates, before: map[string]*k8s.Counters{}}
 	t.w = tabwriter.NewWriter(&t.table, 0, 0, 2, ' ', 0)
@@ -96,14 +98,12 @@ func (t *servicesText) service(s *agent.ServiceInfo) {
 		cells = append(cells, t.rateCells(s)...)
 	}
 	t.row(cells...)
-	if t.wide {
-		for _, f := range s.Frontends {
-			text := fmt.Sprintf("%s %s, policy %s", f.Type, frontendAddress(&f), f.Policy)
-			if f.ShadowedBy != "" {
-				text += ", NOT served: it belongs to " + f.ShadowedBy
-			}
-			t.below(text)
+	for _, f := range s.Frontends {
+		if t.wide || f.NotServed != "" {
+			t.below(frontendText(&f))
 		}
+	}
+	if t.wide {
 		for _, e := range s.Endpoints {
 			t.below(endpointText(&e))
 		}
@@ -111,6 +111,21 @@ func (t *servicesText) service(s *agent.ServiceInfo) {
 	for _, p := range s.Problems {
 		t.below("PROBLEM: " + oneLine(p))
 	}
+}
+
+// frontendText says of a frontend whom it serves, and whether it does.
+func frontendText(f *agent.FrontendInfo) string {
+	if f.NotServed != "" {
+		return fmt.Sprintf("%s %s, NOT served: %s", f.Type, frontendAddress(f), f.NotServed)
+	}
+	text := fmt.Sprintf("%s %s, policy %s", f.Type, frontendAddress(f), f.Policy)
+	if len(f.SourceRanges) > 0 {
+		text += ", only from " + strings.Join(f.SourceRanges, ", ")
+	}
+	if f.ShadowedBy != "" {
+		text += ", NOT served: it belongs to " + f.ShadowedBy
+	}
+	return text
 }
 
 func serviceKey(s *agent.ServiceInfo) string { return serviceText(s) + " " + s.Family }
@@ -124,12 +139,12 @@ func serviceText(s *agent.ServiceInfo) string {
 	return name + "/" + s.Protocol
 }
 
-// frontendsText gives the addresses with their ports, NodePorts as node:PORT; what is shadowed is in brackets.
+// frontendsText gives the addresses with their ports, NodePorts as node:PORT; what is not served is in brackets.
 func frontendsText(list []agent.FrontendInfo) string {
 	texts := make([]string, 0, len(list))
 	for i := range list {
 		text := frontendAddress(&list[i])
-		if list[i].ShadowedBy != "" {
+		if list[i].ShadowedBy != "" || list[i].NotServed != "" {
 			text = "(" + text + ")"
 		}
 		texts = append(texts, text)
@@ -203,8 +218,13 @@ func (t *servicesText) rateCells(s *agent.ServiceInfo) []string {
 	return cells
 }
 
-// writeNotes says, once each, what is to be said about counters.
+// writeNotes says, once each, what is to be said about all Services and about counters.
 func writeNotes(out io.Writer, list *agent.ServiceList) error {
+	for _, n := range list.Notes {
+		if _, err := fmt.Fprintf(out, "NOTE: %s\n", n); err != nil {
+			return err
+		}
+	}
 	said := map[string]bool{}
 	for i := range list.Services {
 		if n := list.Services[i].CountersNote; n != "" && !said[n] {

@@ -26,12 +26,14 @@ type statusText struct {
 func writeStatus(out io.Writer, s *agent.Status, now time.Time) error {
 	t := &statusText{tabwriter.NewWriter(out, 0, 0, 2, ' ', 0), now}
 	t.line("nkp", "%s on node %s, started %s", s.Version, s.Node, t.ago(s.Started))
-	t.line("mode", "%s: %s", s.Mode, s.Reason)
+	chosen := ""
+	if s.Status != nil && !s.Bridge.Exists {
+		chosen = " (when nkp started)"
+	}
+	t.line("mode", "%s: %s%s", s.Mode, s.Reason, chosen)
 	t.source(&s.Source)
 	t.line("services", "%d Service ports, %d endpoints", s.ServicePorts, s.Endpoints)
-	if p := s.Pending; p.Services+p.EndpointSlices > 0 || p.For > 0 {
-		t.line("pending", "changes of %d Services and %d EndpointSlices, the oldest for %v", p.Services, p.EndpointSlices, p.For.Round(time.Millisecond))
-	}
+	t.pending(s)
 	if s.Status != nil {
 		t.bridge(s.Status)
 	}
@@ -64,14 +66,51 @@ func (t *statusText) source(s *agent.SourceStatus) {
 	case !s.Synced:
 		state = "NOT synced yet"
 	case s.Answers != nil && !*s.Answers:
-		state = "does NOT answer; the last state stays in force"
+		state = "does NOT answer"
+		if s.AwaySince != nil {
+			state += fmt.Sprintf(" since %s (%s)", s.AwaySince.UTC().Format(time.RFC3339), t.ago(*s.AwaySince))
+		}
+		state += "; the last state stays in force"
 	case len(s.Errors) > 0:
 		state = fmt.Sprintf("%d errors; the last good state of those objects is in force", len(s.Errors))
 	}
 	t.line("source", "%s: %s", s.Kind, state)
 }
 
+// pending says what has come in and is not in force yet. Without a change of an object it is the switch, the kernel or the
+// node that has changed.
+func (t *statusText) pending(s *agent.Status) {
+	p := s.Pending
+	since := p.For.Round(time.Millisecond)
+	switch {
+	case p.Services+p.EndpointSlices > 0:
+		t.line("pending", "changes of %d Services and %d EndpointSlices, the oldest for %v", p.Services, p.EndpointSlices, since)
+	case p.For <= 0:
+	case s.Status != nil && !s.Bridge.Exists:
+		t.line("pending", "everything, for %v: there is no bridge %s", since, s.Bridge.Name)
+	case s.Status != nil && !s.Channel.Connected:
+		t.line("pending", "everything, for %v: the switch is not connected, and may have lost what it held", since)
+	default:
+		t.line("pending", "what the node and its settings call for, for %v; no Service has changed", since)
+	}
+}
+
 func (t *statusText) bridge(s *bridge.Status) {
+	if !s.Bridge.Exists {
+		t.line("bridge", "%s does NOT exist; Open vSwitch %s", s.Bridge.Name, s.Bridge.OVSVersion)
+	} else {
+		t.bridgeFacts(s)
+	}
+	t.channel(s)
+	for _, r := range s.Refused {
+		t.line("REFUSED", "%s: %s (%d times, next try %s)", r.Service, r.Error, r.Times, r.RetryAt.Format(time.TimeOnly))
+	}
+	if s.LastError != "" {
+		t.line("LAST ERROR", "%s", oneLine(s.LastError))
+	}
+}
+
+func (t *statusText) bridgeFacts(s *bridge.Status) {
 	delivery := "through the gateway"
 	if s.Bridge.LocalDelivery {
 		delivery = "straight"
@@ -81,6 +120,10 @@ func (t *statusText) bridge(s *bridge.Status) {
 	if s.HostTraffic != "" {
 		t.line("host traffic", "%s", s.HostTraffic)
 	}
+}
+
+// channel says how the switch is spoken to, and what it holds.
+func (t *statusText) channel(s *bridge.Status) {
 	if s.Channel.Connected {
 		t.line("channel", "connected to %s since %s", s.Channel.Target, s.Channel.Since)
 	} else {
@@ -93,16 +136,13 @@ func (t *statusText) bridge(s *bridge.Status) {
 	if s.LastSync != nil {
 		step += ", last change " + t.ago(*s.LastSync)
 	}
+	if s.Compared != nil {
+		step += ", compared " + t.ago(*s.Compared)
+	}
 	t.line("in step", "%s: %d flows, %d groups; repaired %d times", step, s.Flows, s.Groups, s.Repairs)
 	t.line("programming", "%d changes, p50 %.2f ms, p99 %.2f ms; in the channel p50 %.2f ms, p99 %.2f ms", s.Programming.Changes,
 		s.Programming.P50Milli, s.Programming.P99Milli, s.Programming.ChannelP50Milli, s.Programming.ChannelP99Milli)
 	t.line("refused packets", "%d answered, %d dropped, %d failed", s.Rejects.Answered, s.Rejects.Dropped, s.Rejects.Failed)
-	for _, r := range s.Refused {
-		t.line("REFUSED", "%s: %s (%d times, next try %s)", r.Service, r.Error, r.Times, r.RetryAt.Format(time.TimeOnly))
-	}
-	if s.LastError != "" {
-		t.line("LAST ERROR", "%s", oneLine(s.LastError))
-	}
 }
 
 func (t *statusText) iptables(s *fallback.Status) {

@@ -192,6 +192,9 @@ func (s *settings) compareBridge(ctx context.Context, sw *ovsdb.Switch, model *k
 	ls.Installed = func(ctx context.Context, id uint32) (*flow.State, error) {
 		return bridge.ReadInstalled(ctx, conn, s.Layout, id)
 	}
+	ls.Differs = func(ctx context.Context, name k8s.PortName) ([]string, error) {
+		return bridge.Differs(ctx, conn, compiler, name)
+	}
 	return ls.Compare(ctx, q, r)
 }
 

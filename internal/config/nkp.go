@@ -30,7 +30,7 @@ type NkpConfiguration struct {
 	Manifests string `json:"manifests,omitempty" flag:"manifests"`
 	// Serve only Services whose label service.kubernetes.io/service-proxy-name has this value.
 	ServiceProxyName string `json:"serviceProxyName,omitempty" flag:"service-proxy-name"`
-	// Address ranges of Services; by default those of the ServiceCIDR objects.
+	// Address ranges of Services; by default those of the ServiceCIDR objects. Neither counts with serviceProxyName.
 	ServiceCIDRs []string `json:"serviceCIDRs,omitempty" flag:"service-cidr"`
 	// Socket on which the agent answers nkp status, diff, services and trace.
 	Socket string `json:"socket,omitempty" flag:"socket"`
@@ -84,6 +84,9 @@ type OVSConfiguration struct {
 	LocalDelivery string `json:"localDelivery,omitempty" flag:"local-delivery"`
 	// Count connections, packets and bytes of every Service port on the bridge, by three flows each.
 	ServiceCounters *bool `json:"serviceCounters,omitempty" flag:"service-counters"`
+	// Whether direct connections to endpoints are tracked, so that a client port may be used both through a Service and
+	// directly.
+	PortReuseGuards *bool `json:"portReuseGuards,omitempty" flag:"port-reuse-guards"`
 	// Packets per second that may be refused with an answer; the rest are dropped.
 	RejectRate *int64 `json:"rejectRate,omitempty" flag:"reject-rate"`
 	// Addresses, one of each family, that stand for a client which is its own endpoint; they must be free on the bridge.

@@ -123,6 +123,18 @@ func noteMasquerade(list, masqueraded []Connection) {
 // maxConnections bounds how many connections are named one by one.
 const maxConnections = 5
 
+// answer says of a connection that came to nothing what the endpoint did; "" of any other. The states are Open vSwitch's
+// (lib/ct-dpif.h, CT_DPIF_TCP_STATES). Its userspace datapath has TIME_WAIT for a reset connection, too.
+func (c *Connection) answer() string {
+	switch c.State {
+	case "SYN_SENT":
+		return "; the endpoint has not answered it"
+	case "CLOSED":
+		return "; it was reset"
+	}
+	return ""
+}
+
 // noteConnections says of the connections that exist already where they go.
 func noteConnections(l *trace.Live, q trace.Question, r *trace.Result, list []Connection) {
 	n := 0
@@ -142,6 +154,7 @@ func noteConnections(l *trace.Live, q trace.Question, r *trace.Result, list []Co
 		if r.Verdict == trace.Deliver && !contains(r.Endpoints, c.Endpoint) && c.Endpoint != c.Frontend {
 			still = "; it stays there although new connections do not go there any more"
 		}
+		still += c.answer()
 		if c.Endpoint == c.Frontend {
 			l.Step("an existing connection (%s): not translated, since it was opened%s", c, seen)
 			continue

@@ -26,12 +26,22 @@ type Switch struct {
 	Owner func(ctx context.Context, id uint32) (k8s.PortName, bool)
 	// Installed reads the flows and groups of the Service port that has an id.
 	Installed func(ctx context.Context, id uint32) (*flow.State, error)
+	// Differs says, a line each, which of a Service port's own flows and groups are missing ("+ ...") or should not be there
+	// ("- ..."); nil: nobody can tell.
+	Differs func(ctx context.Context, name k8s.PortName) ([]string, error)
 }
 
 // Nothing is the comparison for a packet that comes to nothing that nkp installs.
 func Nothing() *trace.Live {
 	l := trace.NewLive()
 	l.Step("the packet comes to nothing that nkp installs")
+	return l
+}
+
+// Gone is the comparison for a packet that should come to a bridge which is not there.
+func Gone(why string) *trace.Live {
+	l := trace.NewLive()
+	l.Differ("%s: nothing of nkp's sees the packet", why)
 	return l
 }
 
@@ -165,6 +175,7 @@ func (s *Switch) judge(ctx context.Context, l *trace.Live, w *walk, r *trace.Res
 	}
 	if verdict != r.Verdict {
 		l.Differ("the switch says %s, the model %s", verdict, r.Verdict)
+		s.whatDiffers(ctx, l, r.Port)
 	}
 	if verdict != trace.Deliver {
 		return nil
@@ -178,6 +189,32 @@ func (s *Switch) judge(ctx context.Context, l *trace.Live, w *walk, r *trace.Res
 	}
 	return s.judgeDelivery(ctx, l, w, r, mark)
 }
+
+// whatDiffers names what of the Service port is not on the switch as it should be.
+func (s *Switch) whatDiffers(ctx context.Context, l *trace.Live, name k8s.PortName) {
+	var lines []string
+	if s.Differs != nil && name != (k8s.PortName{}) {
+		var err error
+		if lines, err = s.Differs(ctx, name); err != nil {
+			l.Step("the Service's flows cannot be compared: %v", err)
+		}
+	}
+	for i, line := range lines {
+		if i == maxDiffering {
+			l.Differ("and %d more flows or groups of %s", len(lines)-i, name)
+			break
+		}
+		if wanted, ok := strings.CutPrefix(line, "+ "); ok {
+			l.Differ("the switch lacks of %s: %s", name, wanted)
+		} else {
+			l.Differ("the switch has of %s what should not be there: %s", name, strings.TrimPrefix(line, "- "))
+		}
+	}
+	l.Differ("something else has changed the switch, or nkp has not got to it yet: \"nkp diff\" shows all that differs, and the running agent puts it right within --audit-period")
+}
+
+// maxDiffering bounds how many flows and groups are named.
+const maxDiffering = 5
 
 // judgeDelivery compares candidates and masquerading.
 func (s *Switch) judgeDelivery(ctx context.Context, l *trace.Live, w *walk, r *trace.Result, mark pipeline.Mark) error {

@@ -22,11 +22,7 @@ func (e *explanation) candidates(port *k8s.ServicePort, f *k8s.Frontend) {
 			return
 		}
 		e.Verdict = Reject
-		why := "none of its endpoints can serve"
-		if len(states) == 0 {
-			why = e.noEndpoints(port.Name)
-		}
-		e.step("refused (TCP RST or ICMP port unreachable): %s", why)
+		e.step("refused (TCP RST or ICMP port unreachable): %s", WhyEmpty(e.Tracker, port.Name, states))
 		return
 	}
 	if !e.allowed(port, f) {
@@ -58,6 +54,20 @@ func (e *explanation) candidates(port *k8s.ServicePort, f *k8s.Frontend) {
 		e.step("delivered to one of the %d, at random unless the client has one", len(e.Endpoints))
 	default:
 		e.step("delivered to one of the %d, at random", len(e.Endpoints))
+	}
+	e.portOrigin(port.Name, states)
+}
+
+// portOrigin says where the endpoints' port comes from: a wrong one is the most frequent reason why a connection that is
+// delivered comes to nothing.
+func (e *explanation) portOrigin(name k8s.PortName, states []k8s.EndpointState) {
+	states = slices.DeleteFunc(slices.Clone(states), func(s k8s.EndpointState) bool { return !slices.Contains(e.Endpoints, s.Addr.String()) })
+	if len(states) == 0 {
+		return
+	}
+	e.step("this is %s; whether anything listens there nkp cannot see", slicePorts(name.Namespace, states))
+	if odd := OddPort(e.Tracker, name, states); odd != "" {
+		e.step("%s", odd)
 	}
 }
 

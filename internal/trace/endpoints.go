@@ -1,40 +1,10 @@
 package trace
 
 import (
-	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/nkp-proxy/nkp/k8s"
 )
-
-// noEndpoints says why a Service port has no endpoints, ready or not.
-func (e *explanation) noEndpoints(name k8s.PortName) string {
-	sum := e.Tracker.SliceState(name)
-	port := name.Port + "/" + string(name.Protocol)
-	switch {
-	case sum.Slices == 0:
-		return fmt.Sprintf("the Service has no endpoints: no %s EndpointSlice names it", name.Family)
-	case sum.Endpoints == 0:
-		return "the Service has no endpoints: does its selector match any pod?"
-	case !slices.Contains(sum.Ports, port):
-		return fmt.Sprintf("the Service has no endpoints at this port: its EndpointSlices have ports %s, not %s (names and protocols must agree)",
-			portList(sum.Ports), portList([]string{port}))
-	}
-	return "the Service has no endpoints"
-}
-
-// portList names ports of EndpointSlices; the unnamed one in words.
-func portList(ports []string) string {
-	list := make([]string, len(ports))
-	for i, p := range ports {
-		if strings.HasPrefix(p, "/") {
-			p = "(unnamed)" + p
-		}
-		list[i] = p
-	}
-	return strings.Join(list, ", ")
-}
 
 // maxListed bounds how many endpoints the steps name one by one.
 const maxListed = 20

@@ -3,9 +3,9 @@
 package packets
 
 import (
-	"fmt"
+	"context"
+	"errors"
 	"net"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -16,33 +16,46 @@ import (
 	"github.com/nkp-proxy/nkp/internal/testbed"
 )
 
-// broken is a situation in which a connection does not come about, and what names the cause.
+// broken is a situation in which a connection does not come about, or not to where it should, and what names the cause.
 type broken struct {
 	name string
 	// breaks brings the situation about, on a cluster whose Service default/web at 40.0.0.1:80 works.
 	breaks func(t *testing.T, c *cluster, web *v1.Service)
-	// from and to are the connection that fails.
-	from func(c *cluster) *testbed.Host
-	to   string
+	// flags are further ones of the agent.
+	flags []string
+	// mends: nkp puts it right by itself after some seconds, so that it is broken again before each look.
+	mends bool
+	// from and to are the connection, err how it fails; nil: it does not, and the pod with number answers gets it.
+	from    func(c *cluster) *testbed.Host
+	to      string
+	err     error
+	answers int
 	// live: trace is asked to look at the switch, too.
 	live bool
-	// What the commands must say, as regular expressions; "" where they have nothing to say about it.
+	// What the commands must say, as regular expressions over lines; status may say nothing about what concerns one Service.
 	status, services, trace string
 }
 
-func aPod(c *cluster) *testbed.Host    { return c.pods[1].Host }
+func aPod(c *cluster) *testbed.Host     { return c.pods[1].Host }
 func outsider(c *cluster) *testbed.Host { return c.External }
 
-// For what commonly goes wrong with a Service, the commands name the cause: docs/runbook.md goes by these words. That an
-// API server does not answer is tested where there is one, in test/e2e.
+// A flow of default/web's own, which leads its cluster IP to its endpoints.
+const webFlow = "table=1,tcp,nw_dst=40.0.0.1,tp_dst=80"
+
+// For what commonly goes wrong with a Service, the commands name the cause, and packets show that it is the cause:
+// docs/runbook.md goes by these words. That an API server does not answer is tested where there is one, in test/e2e.
 func TestBrokenSituations(t *testing.T) {
+	t.Parallel()
 	for _, b := range []broken{
 		{
 			name: "wrong endpoint port",
 			breaks: func(t *testing.T, c *cluster, web *v1.Service) {
 				c.put(slice(web, 9999, at(c.pods[0].IP4)))
 			},
-			from: aPod, to: "40.0.0.1:80",
+			from: aPod, to: "40.0.0.1:80", err: testbed.ErrRefused,
+			services: `PROBLEM: the Service's targetPort is 8080, but connections go to port 9999 of EndpointSlice default/web-1, which counts\n`,
+			trace: `delivered to 10\.0\.0\.11:9999\n.*this is port 9999 of EndpointSlice default/web-1; whether anything listens there nkp cannot see\n` +
+				`.*the Service's targetPort is 8080, but connections go to port 9999 of EndpointSlice default/web-1, which counts\n`,
 		},
 		{
 			name: "no endpoint has the port's name",
@@ -52,14 +65,27 @@ func TestBrokenSituations(t *testing.T) {
 				s.Ports[0].Name = &name
 				c.put(s)
 			},
-			from: aPod, to: "40.0.0.1:80",
+			from: aPod, to: "40.0.0.1:80", err: testbed.ErrRefused,
+			services: `PROBLEM: no endpoint is in force: new connections are refused: the Service has no endpoints at this port: its EndpointSlices have ports https/TCP, not http/TCP `,
+			trace:    `refused .*: the Service has no endpoints at this port: its EndpointSlices have ports https/TCP, not http/TCP `,
 		},
 		{
-			name: "no endpoint",
+			name: "no EndpointSlice",
+			breaks: func(t *testing.T, c *cluster, web *v1.Service) {
+				c.remove(slice(web, 8080))
+			},
+			from: aPod, to: "40.0.0.1:80", err: testbed.ErrRefused,
+			services: `PROBLEM: .*: the Service has no endpoints: no IPv4 EndpointSlice names it\n`,
+			trace:    `refused .*: the Service has no endpoints: no IPv4 EndpointSlice names it\n`,
+		},
+		{
+			name: "no endpoint is ready",
 			breaks: func(t *testing.T, c *cluster, web *v1.Service) {
 				c.put(slice(web, 8080, endpointWith(at(c.pods[0].IP4), notReady)))
 			},
-			from: aPod, to: "40.0.0.1:80",
+			from: aPod, to: "40.0.0.1:80", err: testbed.ErrRefused,
+			services: `(?s)endpoint 10\.0\.0\.11:8080, on this node: NOT in force: not ready\n.*PROBLEM: .* refused: none of its endpoints can serve\n`,
+			trace:    `(?s)not a candidate: 10\.0\.0\.11:8080 on this node: not ready\n.*refused .*: none of its endpoints can serve\n`,
 		},
 		{
 			name: "policy Local on the wrong node",
@@ -68,24 +94,31 @@ func TestBrokenSituations(t *testing.T) {
 				externalLocal(web)
 				c.put(web, slice(web, 8080, at(c.remotes[0].IP4)))
 			},
-			from: outsider, to: hostPort(testbed.NodeIP4, 30080),
+			from: outsider, to: hostPort(testbed.NodeIP4, 30080), err: testbed.ErrTimeout,
+			services: `PROBLEM: no endpoint on this node: new connections to NodePort 30080 \(policy Local\) are dropped`,
+			trace:    `(?s)not a candidate: 10\.0\.1\.11:8080: on node-2\n.*dropped: the policy is Local and no endpoint in force is on this node, but 1 is on others\n`,
 		},
 		{
 			name: "source range excludes the client",
 			breaks: func(t *testing.T, c *cluster, web *v1.Service) {
-				loadBalancer("50.0.0.1")(web)
+				c.balance(t, web)
 				web.Spec.LoadBalancerSourceRanges = []string{"198.51.100.0/24"}
 				c.put(web)
 			},
-			from: outsider, to: "50.0.0.1:80",
+			from: outsider, to: "20.0.0.1:80", err: testbed.ErrTimeout,
+			services: `LoadBalancer 20\.0\.0\.1:80, policy Cluster, only from 198\.51\.100\.0/24\n`,
+			trace:    `dropped: loadBalancerSourceRanges allow only 198\.51\.100\.0/24, and 192\.168\.0\.2 is not among them\n`,
 		},
 		{
 			name: "ipMode Proxy",
 			breaks: func(t *testing.T, c *cluster, web *v1.Service) {
-				loadBalancer("50.0.0.1", proxyMode)(web)
+				c.balance(t, web)
+				proxyMode(web)
 				c.put(web)
 			},
-			from: outsider, to: "50.0.0.1:80",
+			from: outsider, to: "20.0.0.1:80", err: testbed.ErrUnreachable, // it goes on to where there is no load balancer
+			services: `LoadBalancer 20\.0\.0\.1:80, NOT served: the load balancer wants the traffic itself: its ingress has ipMode Proxy\n`,
+			trace:    `default/web, port http has 20\.0\.0\.1:80 as LoadBalancer, but the load balancer wants the traffic itself: its ingress has ipMode Proxy\n`,
 		},
 		{
 			name: "port taken on the node",
@@ -96,25 +129,47 @@ func TestBrokenSituations(t *testing.T) {
 				exposed(30080)(web)
 				c.put(web)
 			},
-			from: outsider, to: hostPort(testbed.NodeIP4, 30080),
+			from: outsider, to: hostPort(testbed.NodeIP4, 30080), answers: 0, // the Service's pod, not the process
+			status:   `WARNING +NodePort 30080/TCP of default/web:http is also listened on by packets\.test \(pid \d+\) at \[::\]:30080: clients reach the Service, not the process\n`,
+			services: `PROBLEM: NodePort 30080/TCP of default/web:http is also listened on by packets\.test \(pid \d+\)`,
+			trace:    `(?s)delivered to 10\.0\.0\.11:8080\n.*NodePort 30080/TCP of default/web:http is also listened on by packets\.test \(pid \d+\)`,
 		},
 		{
 			name: "another Service at the same address",
 			breaks: func(t *testing.T, c *cluster, web *v1.Service) {
-				older := service("older", "40.0.0.2", func(s *v1.Service) { s.Spec.ExternalIPs = []string{"50.0.0.9"} })
-				web.Spec.ExternalIPs = []string{"50.0.0.9"}
+				older := service("older", "40.0.0.2", func(s *v1.Service) { s.Spec.ExternalIPs = []string{"20.0.0.9"} })
+				web.Spec.ExternalIPs = []string{"20.0.0.9"}
 				web.CreationTimestamp.Time = time.Now()
-				c.put(older, web)
+				c.put(older, slice(older, 8080, at(c.pods[2].IP4)), web)
 			},
-			from: outsider, to: "50.0.0.9:80",
+			from: outsider, to: "20.0.0.9:80", answers: 2, // the older Service's pod
+			status:   `WARNING .*Service default/web: spec\.externalIPs\[0\]: 20\.0\.0\.9:80/TCP belongs to Service default/older:http, which is older: this frontend is not served\n`,
+			services: `(?s)ExternalIP 20\.0\.0\.9:80, policy Cluster, NOT served: it belongs to default/older:http\n.*PROBLEM: .*belongs to Service default/older:http, which is older`,
+			trace:    `Service default/web, port http wants the same address and port \(ExternalIP\): it gets nothing of this, default/older:http has it\n`,
 		},
 		{
 			name: "flow deleted by hand",
 			breaks: func(t *testing.T, c *cluster, web *v1.Service) {
-				_, err := c.Ofctl("del-flows", c.Bridge, "table=1,tcp,nw_dst=40.0.0.1,tp_dst=80")
+				_, err := c.Ofctl("del-flows", c.Bridge, webFlow)
 				must(t, err)
 			},
-			from: aPod, to: "40.0.0.1:80", live: true,
+			flags: []string{"--audit-period", "1h"}, // it counts its flows every few seconds nevertheless
+			mends: true,
+			from:  aPod, to: "40.0.0.1:80", err: testbed.ErrRefused, live: true,
+			status: `in step .*, compared \d+s ago: .*; repaired [1-9]\d* times\n`,
+			trace: `(?s)the switch says reject, the model deliver\n.*the switch lacks of default/web:http: cookie=0x[0-9a-f]+,table=1,.*nw_dst=40\.0\.0\.1.*` +
+				`"nkp diff" shows all that differs`,
+		},
+		{
+			name: "flow deleted by hand, and put right",
+			breaks: func(t *testing.T, c *cluster, web *v1.Service) {
+				_, err := c.Ofctl("del-flows", c.Bridge, webFlow)
+				must(t, err)
+			},
+			flags: []string{"--audit-period", "1s"},
+			from:  aPod, to: "40.0.0.1:80", answers: 0, live: true,
+			status: `in step +the switch holds what it should, last change \d+s ago, compared [0-2]s ago: .*; repaired 1 times\n`,
+			trace:  `verdict: deliver\nwhat is installed agrees\n`,
 		},
 		{
 			name: "bridge gone",
@@ -122,25 +177,50 @@ func TestBrokenSituations(t *testing.T) {
 				_, err := c.Vsctl("del-br", c.Bridge)
 				must(t, err)
 			},
-			from: aPod, to: "40.0.0.1:80", live: true,
+			from: aPod, to: "40.0.0.1:80", err: testbed.ErrTimeout, live: true,
+			status: `(?s)bridge +br-int does NOT exist;.*` +
+				`WARNING +bridge br-int does not exist any more \(there is none at all\): Services are not served to the pods on it; make it again`,
+			services: `counters: n/a now: bridge br-int does not exist any more \(there is none at all\)\n`,
+			trace:    `what is installed does not agree: bridge br-int does not exist any more \(there is none at all\): nothing of nkp's sees the packet\n`,
 		},
 	} {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t, testbed.Options{})
-			web := service("web", "40.0.0.1")
+			c.servePods(t)
+			web := service("web", "40.0.0.1", func(s *v1.Service) {
+				s.Spec.Selector = map[string]string{"app": "web"}
+				s.Spec.Ports[0].TargetPort.IntVal = 8080
+			})
 			c.put(web, slice(web, 8080, at(c.pods[0].IP4)))
-			c.runWith("--ovs-wait", "10s", "--audit-period", "1h")
+			c.runWith(append([]string{"--ovs-wait", "10s"}, b.flags...)...)
 			c.settle()
 			c.exposeControl(t)
-			b.breaks(t, c, web); time.Sleep(3*time.Second)
-			b.check(t, c)
+			c.ask(t, aPod(c), "tcp", "40.0.0.1:80", c.pods[0].Name)
+			b.breaks(t, c, web)
+			b.check(t, c, func() {
+				if b.mends {
+					b.breaks(t, c, web)
+				}
+			})
 		})
 	}
 }
 
-// check waits until all three commands say what they must.
-func (b *broken) check(t *testing.T, c *cluster) {
+// balance makes a Service a load balancer at 20.0.0.1, and sees that it works.
+func (c *cluster) balance(t *testing.T, web *v1.Service) {
+	t.Helper()
+	loadBalancer("20.0.0.1")(web)
+	c.put(web)
+	c.settle()
+	c.ask(t, outsider(c), "tcp", "20.0.0.1:80", c.pods[0].Name)
+}
+
+// followsFrom is what status says of a bridge that it knows nothing of.
+var followsFrom = regexp.MustCompile(`no uplink|uplink port is unknown|address has moved|none of the node's addresses is on bridge`)
+
+// check waits until all three commands say what they must, and the connection goes as it must.
+func (b *broken) check(t *testing.T, c *cluster, again func()) {
 	t.Helper()
 	trace := []string{"trace", "--from", b.from(c).IP(testbed.NodeIP4).String(), "--to", b.to}
 	if b.live {
@@ -150,24 +230,48 @@ func (b *broken) check(t *testing.T, c *cluster) {
 		want string
 		args []string
 	}{
-		{b.status, []string{"status"}},
-		{b.services, []string{"services", "default/web", "-o", "wide"}},
 		{b.trace, trace},
+		{b.services, []string{"services", "default/web", "-o", "wide"}},
+		{b.status, []string{"status"}},
 	} {
-		deadline := time.Now().Add(settleLimit)
-		for {
-			out, errOut, _ := c.nkp(append(q.args, "--socket", c.socket())...)
-			if regexp.MustCompile(q.want).MatchString(out + errOut) {
-				t.Logf("%s", out+errOut)
-				break
+		want := regexp.MustCompile(q.want)
+		out := ""
+		said := b.within(func() bool {
+			if q.args[0] == "trace" {
+				again()
 			}
-			if time.Now().After(deadline) {
-				t.Errorf("nkp %s does not say %q:\n%s%s", strings.Join(q.args, " "), q.want, out, errOut)
-				break
-			}
-			time.Sleep(50 * time.Millisecond)
+			stdout, stderr, _ := c.nkp(append(q.args, "--socket", c.socket())...)
+			out = stdout + stderr
+			return want.MatchString(out)
+		})
+		if !said {
+			t.Errorf("nkp %s does not say %q:\n%s", strings.Join(q.args, " "), q.want, out)
+		}
+		t.Logf("nkp %s\n%s", strings.Join(q.args, " "), out)
+		if m := followsFrom.FindString(out); m != "" && q.args[0] == "status" {
+			t.Errorf("status has what only follows from the cause (%q):\n%s", m, out)
 		}
 	}
-	_ = fmt.Sprint
-	_ = filepath.Join
+	var a testbed.Answer
+	var err error
+	went := b.within(func() bool {
+		again()
+		ctx, cancel := context.WithTimeout(c.ctx, testbed.Patient(500*time.Millisecond))
+		defer cancel()
+		a, err = b.from(c).Ask(ctx, "tcp", b.to)
+		return errors.Is(err, b.err) && (b.err != nil || a.Pod == c.pods[b.answers].Name)
+	})
+	if !went {
+		t.Errorf("%s -> %s: answered by %q, %v; want %v", b.from(c).Name, b.to, a.Pod, err, b.err)
+	}
+}
+
+// within tells whether f comes true in time.
+func (b *broken) within(f func() bool) bool {
+	for deadline := time.Now().Add(settleLimit); !f(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			return false
+		}
+	}
+	return true
 }

@@ -3,6 +3,7 @@
 package packets
 
 import (
+	"errors"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -72,9 +73,12 @@ func TestConfigurationFile(t *testing.T) {
 
 	m.write(t, kubeProxyConfig("oomScoreAdj: 5000\n"))
 	c.statusSays("configuration file has changed and cannot be used", "KubeProxyConfiguration.oomScoreAdj: Invalid value: 5000")
-	if log := c.agent.log.String(); !strings.Contains(log, "ConfigurationRejected") {
-		t.Error("no Event on the Node: ", tail(log, 2000))
-	}
+	c.eventually("there is an Event on the Node", func() error {
+		if log := c.agent.log.String(); !strings.Contains(log, "ConfigurationRejected") {
+			return errors.New(tail(log, 2000))
+		}
+		return nil
+	})
 	m.write(t, kubeProxyConfig("")+"---\napiVersion: nkp-proxy.github.io/v1alpha1\nkind: NkpConfiguration\novs: {brigde: br-x}\n")
 	c.statusSays("cannot be used", `unknown field "ovs.brigde"`)
 	c.ask(t, client, "tcp", to, served)

@@ -188,7 +188,12 @@ func (c *cluster) run() {
 // runWith starts nkp on the node with further flags of `nkp run`.
 func (c *cluster) runWith(flags ...string) {
 	c.t.Helper()
-	args := append([]string{"run", "--socket", c.socket(), "--log-level", "debug"}, append(flags, c.common()...)...)
+	c.launch(append([]string{"run", "--socket", c.socket(), "--log-level", "debug"}, append(flags, c.common()...)...)...)
+}
+
+// launch starts nkp on the node with these arguments and no others.
+func (c *cluster) launch(args ...string) {
+	c.t.Helper()
 	argv := testbed.Wrapped(append([]string{c.bin}, args...)...)
 	p := &process{cmd: exec.Command(argv[0], argv[1:]...), log: &safeBuffer{}, done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log

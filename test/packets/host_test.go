@@ -4,6 +4,7 @@ package packets
 
 import (
 	"errors"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -241,7 +242,7 @@ func silent(t *testing.T, c *cluster, from *testbed.Host, to string) {
 }
 
 // What the node sends to itself is masqueraded by its kernel, what comes from outside by the switch: both as the node, and
-// never from the same port, or one would get the other's answers.
+// never from the same port, or one would get the other's answers; there are ports for many.
 func TestMasqueradePortsAreApart(t *testing.T) {
 	t.Parallel()
 	s := service("web", "40.0.0.1", exposed(30080))
@@ -253,7 +254,7 @@ func TestMasqueradePortsAreApart(t *testing.T) {
 	c.put(slice(s, 8080, at(c.pods[1].IP4)))
 	c.settle()
 	to := hostPort(testbed.NodeIP4, 30080)
-	const outside, own = 2000, 300 // the switch has 4,096 ports
+	const outside, own = 6000, 300
 	for _, part := range []struct {
 		from *testbed.Host
 		n    int
@@ -262,5 +263,66 @@ func TestMasqueradePortsAreApart(t *testing.T) {
 		if answers[c.pods[1].Name] != part.n || len(errs) > 0 {
 			t.Errorf("%s: %d of %d connections were answered; %d failed, first %v", part.from.Name, answers[c.pods[1].Name], part.n, len(errs), errs[:min(1, len(errs))])
 		}
+	}
+}
+
+// If no port is left to masquerade a connection with, its packets go nowhere: as they are, their answers would come from an
+// address that the client does not know.
+func TestNoPortLeft(t *testing.T) {
+	if onKernelDatapath() {
+		t.Skip("the kernel's tracker drops such packets itself")
+	}
+	t.Parallel()
+	s := service("dns", "40.0.0.1", exposed(30053), protocol(v1.ProtocolUDP))
+	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC)
+	endpoint := c.pods[1]
+	c.put(s, slice(s, 5353, at(endpoint.IP4)))
+	c.run()
+	c.settle()
+	var in *net.UDPConn
+	must(t, endpoint.Do(func() (err error) {
+		in, err = net.ListenUDP("udp4", &net.UDPAddr{Port: 5353})
+		return err
+	}))
+	defer in.Close()
+	must(t, in.SetReadBuffer(8<<20))
+	from := make(chan map[netip.Addr]int)
+	go func() { // ends with the socket's deadline
+		seen, b := map[netip.Addr]int{}, make([]byte, 16)
+		for {
+			_, a, err := in.ReadFromUDPAddrPort(b)
+			if err != nil {
+				from <- seen
+				return
+			}
+			seen[a.Addr().Unmap()]++
+		}
+	}()
+	to := &net.UDPAddr{IP: testbed.NodeIP4.AsSlice(), Port: 30053}
+	const ports, most = 36_000, 31_744
+	must(t, c.External.Do(func() error {
+		for i := range ports {
+			out, err := net.DialUDP("udp4", &net.UDPAddr{Port: 20_000 + i}, to)
+			if err != nil {
+				return err
+			}
+			_, err = out.Write([]byte("one"))
+			if out.Close(); err != nil {
+				return err
+			}
+			if i%64 == 0 {
+				time.Sleep(time.Millisecond) // the switch keeps pace
+			}
+		}
+		return nil
+	}))
+	must(t, in.SetReadDeadline(time.Now().Add(500*time.Millisecond)))
+	seen := <-from
+	if n := seen[testbed.NodeIP4]; n < most*9/10 || n > most {
+		t.Errorf("%d of %d datagrams came masqueraded, want nearly %d", n, ports, most)
+	}
+	delete(seen, testbed.NodeIP4)
+	if len(seen) > 0 {
+		t.Errorf("datagrams came as they were: %v", seen)
 	}
 }

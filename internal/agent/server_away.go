@@ -1,0 +1,34 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// sourceAway says since when the API server does not answer, and what that means for an answer of nkp's; "": it answers, or
+// the source is none, or there was nothing to answer from yet.
+func (a *Agent) sourceAway() string {
+	since := a.awaySince()
+	if since.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf("%s has not answered since %s (%v): this is from what it said last", a.kind, since.UTC().Format(time.RFC3339),
+		time.Since(since).Round(time.Second))
+}
+
+// notSynced is the error of a question that came before the source told all it knows.
+func (a *Agent) notSynced() error {
+	if since := a.awaySince(); !since.IsZero() {
+		return fmt.Errorf("the agent's source has not synced yet: %s has not answered all that it was asked since %s", a.kind, since.UTC().Format(time.RFC3339))
+	}
+	return errors.New("the agent's source has not synced yet")
+}
+
+// awaySince gives since when the API server does not answer; the zero Time: it does, or the source is none.
+func (a *Agent) awaySince() time.Time {
+	if server, ok := a.source.(interface{ AwaySince() time.Time }); ok {
+		return server.AwaySince()
+	}
+	return time.Time{}
+}

@@ -1,0 +1,46 @@
+package command
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/internal/metrics"
+)
+
+// What is wrong is said with its cause, and what is pending by what it is.
+func TestStatusText(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	ago := func(s int) *time.Time { at := now.Add(-time.Duration(s) * time.Second); return &at }
+	no := false
+	there := bridge.BridgeStatus{Name: "br-int", Exists: true}
+	for _, x := range []struct {
+		name   string
+		status agent.Status
+		want   string
+	}{
+		{"changes", agent.Status{Pending: metrics.Pending{Services: 2, EndpointSlices: 3, For: 1500 * time.Millisecond}},
+			"pending changes of 2 Services and 3 EndpointSlices, the oldest for 1.5s"},
+		{"no bridge", agent.Status{Pending: metrics.Pending{For: time.Second}, Status: &bridge.Status{Bridge: bridge.BridgeStatus{Name: "br-int"}}},
+			"pending everything, for 1s: there is no bridge br-int"},
+		{"no bridge", agent.Status{Status: &bridge.Status{Bridge: bridge.BridgeStatus{Name: "br-int", OVSVersion: "3.1.0"}}},
+			"bridge br-int does NOT exist; Open vSwitch 3.1.0"},
+		{"no channel", agent.Status{Pending: metrics.Pending{For: time.Second}, Status: &bridge.Status{Bridge: there}},
+			"pending everything, for 1s: the switch is not connected"},
+		{"the node", agent.Status{Pending: metrics.Pending{For: time.Second}}, "pending what the node and its settings call for, for 1s; no Service has changed"},
+		{"compared", agent.Status{Status: &bridge.Status{Bridge: there, InStep: true, LastSync: ago(90), Compared: ago(12), Repairs: 1}},
+			"in step the switch holds what it should, last change 1m30s ago, compared 12s ago: 0 flows, 0 groups; repaired 1 times"},
+		{"API server away", agent.Status{Source: agent.SourceStatus{Kind: "API server u", Synced: true, Answers: &no, AwaySince: ago(40)}},
+			"source API server u: does NOT answer since 2026-03-01T11:59:20Z (40s ago); the last state stays in force"},
+	} {
+		var b strings.Builder
+		if err := writeStatus(&b, &x.status, now); err != nil {
+			t.Fatal(err)
+		}
+		if text := strings.Join(strings.Fields(b.String()), " "); !strings.Contains(text, x.want) {
+			t.Errorf("%s: %q is not in\n%s", x.name, x.want, b.String())
+		}
+	}
+}

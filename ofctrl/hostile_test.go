@@ -1,0 +1,191 @@
+//go:build linux
+
+package ofctrl
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// heapPeak looks at the heap until the returned function is called, which gives how much it grew at most, in bytes.
+func heapPeak() (stop func() int64) {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	before, most := int64(m.HeapAlloc), int64(m.HeapAlloc)
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() { // ended by stop
+		defer close(done)
+		for {
+			select {
+			case <-quit:
+				return
+			case <-time.After(10 * time.Millisecond):
+				runtime.ReadMemStats(&m)
+				most = max(most, int64(m.HeapAlloc))
+			}
+		}
+	}()
+	return func() int64 {
+		close(quit)
+		<-done
+		return most - before
+	}
+}
+
+// A switch that floods packet-ins neither holds up a transaction nor takes memory: what nobody has time for is dropped.
+func TestPacketInFloodDuringCommit(t *testing.T) {
+	t.Parallel()
+	var packetIn frame
+	for _, f := range seedFrames(t) {
+		if f.typ() == typePacketIn {
+			packetIn = f
+		}
+	}
+	if packetIn == nil {
+		t.Fatal("no packet-in among the frames of testdata")
+	}
+	target := serveFake(t, func(f *fake) {
+		w := bufio.NewWriterSize(f, 1<<16)
+		for {
+			m, err := f.read()
+			if err != nil {
+				return
+			}
+			for range 20 {
+				w.Write(packetIn)
+			}
+			if m.typ() == typeBundleControl {
+				body := append([]byte(nil), m.body()...)
+				body[5]++
+				w.Write(message(typeBundleControl, m.xid(), body...))
+				w.Flush()
+			}
+		}
+	})
+	var handled atomic.Int64
+	c := dialFake(t, target, Options{OnPacketIn: func(*PacketIn) {
+		handled.Add(1)
+		time.Sleep(time.Millisecond)
+	}})
+	peak := heapPeak()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := c.Commit(ctx, flow.Diff(flow.NewState(), bigState(5000))); err != nil {
+		t.Error(err)
+	}
+	if grown := peak(); grown > 64<<20 {
+		t.Errorf("the heap grew by %d MiB", grown>>20)
+	}
+	if c.PacketInDrops() == 0 || handled.Load() == 0 {
+		t.Errorf("%d packets dropped, %d handled", c.PacketInDrops(), handled.Load())
+	}
+}
+
+// A switch that answers with the numbers of other requests, or of none, is not believed: no call takes a reply that is not its
+// own for one, and each ends.
+func TestWrongXids(t *testing.T) {
+	t.Parallel()
+	for name, wrong := range map[string]func(xid uint32) uint32{
+		"none":        func(uint32) uint32 { return 0 },
+		"the next":    func(x uint32) uint32 { return x + 1 },
+		"the one ago": func(x uint32) uint32 { return x - 1 },
+		"nobody's":    func(x uint32) uint32 { return x ^ 0x80000000 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			target := serveFake(t, func(f *fake) {
+				for {
+					m, err := f.read()
+					if err != nil {
+						return
+					}
+					x := wrong(m.xid())
+					switch m.typ() {
+					case typeMultipartRequest:
+						b := make([]byte, 8)
+						copy(b, m.body()[:2])
+						f.Write(message(typeMultipartReply, x, b...))
+					case typeBundleControl:
+						body := append([]byte(nil), m.body()...)
+						body[5]++
+						f.Write(message(typeBundleControl, x, body...))
+					case typeBundleAdd:
+						f.Write(message(typeError, x, 0, 5, 0, 1))
+					case typeEchoRequest:
+						f.Write(message(typeEchoReply, x))
+					default:
+						f.Write(message(typeBarrierReply, x))
+					}
+				}
+			})
+			c := dialFake(t, target, Options{CommitTimeout: 300 * time.Millisecond})
+			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+			if s, err := c.ReadBack(ctx, ownFilter); err == nil {
+				t.Errorf("%s: read back %v", name, s.State)
+			}
+			cancel()
+			c = dialFake(t, target, Options{CommitTimeout: 300 * time.Millisecond})
+			ctx, cancel = context.WithTimeout(t.Context(), 500*time.Millisecond)
+			if _, err := c.Commit(ctx, flow.Diff(flow.NewState(), bigState(10))); err == nil {
+				t.Errorf("%s: committed", name)
+			}
+			cancel()
+		})
+	}
+}
+
+// A switch that claims to hold flows without end is told off before it takes the memory. It does not run beside other tests.
+func TestFlowsWithoutEnd(t *testing.T) {
+	defer func(was int) { maxObjects = was }(maxObjects)
+	maxObjects = 100_000
+	target := serveFake(t, func(f *fake) {
+		for {
+			m, err := f.read()
+			if err != nil {
+				return
+			}
+			if m.typ() != typeMultipartRequest {
+				continue
+			}
+			for n := uint64(0); ; {
+				// One flow of nkp's after the other: ofp_flow_desc with an empty match and no instructions (OpenFlow 1.5.1 §7.3.5.2).
+				body := []byte{0, byte(mpFlowDesc), 0, mpMore, 0, 0, 0, 0}
+				for range 1000 {
+					n++
+					d := make([]byte, 40)
+					binary.BigEndian.PutUint16(d, 40)
+					d[4] = 1
+					binary.BigEndian.PutUint16(d[6:], uint16(n))
+					binary.BigEndian.PutUint64(d[16:], ownFilter.Cookie|n)
+					binary.BigEndian.PutUint16(d[24:], 1) // OFPMT_OXM
+					binary.BigEndian.PutUint16(d[26:], 4)
+					binary.BigEndian.PutUint16(d[34:], 4) // ofp_stats of nothing
+					body = append(body, d...)
+				}
+				if _, err := f.Write(message(typeMultipartReply, m.xid(), body...)); err != nil {
+					return
+				}
+			}
+		}
+	})
+	c := dialFake(t, target, Options{})
+	peak := heapPeak()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	_, err := c.ReadBack(ctx, ownFilter)
+	if !errors.Is(err, ErrTooMuch) {
+		t.Error(err)
+	}
+	if grown := peak(); grown > 200<<20 {
+		t.Errorf("the heap grew by %d MiB", grown>>20)
+	}
+}

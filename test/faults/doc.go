@@ -1,0 +1,19 @@
+//go:build linux
+
+// Package faults disturbs nkp and the switch while clients use Services, and counts what breaks. A fleet of clients in pods,
+// on another node and outside the cluster holds long connections and opens new ones all the time to dozens of Services; a
+// script drawn from a seed kills, stops, cuts, delays, deletes and floods. See internal/testbed for the topology.
+//
+// [TestFaults] has two parts. While the agent alone is disturbed (agentfaults_test.go: the agent itself, its ways to the switch
+// and the switch's database, changes of other Services) no connection to an untouched Service may fail. While the
+// switch is disturbed (switchfaults_test.go) connections may fail, and must work again afterwards without help. After each
+// part `nkp diff` must find no difference, and the agent's goroutines, file descriptors and memory must be what they were.
+// [TestSwitchRestart] measures how long new connections fail when ovs-vswitchd restarts, with nkp and with Open vSwitch's own
+// way (the same flows saved and restored by ovs-ofctl), side by side.
+//
+//	make faults                       the short form
+//	make faults NKP_FAULTS_LONG=1     the long form: 30 minutes, or until a million connections were made
+//
+// Environment variables: NKP_FAULTS_SEED repeats a script (each run prints its seed), NKP_FAULTS_TIME is how long to disturb
+// in all (a duration such as 10m), NKP_FAULTS_LONG takes the long form, NKP_BINARY is the binary under test.
+package faults

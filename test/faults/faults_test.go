@@ -1,0 +1,111 @@
+//go:build linux
+
+package faults
+
+import (
+	"math/rand/v2"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Faults of the agent alone break no connection to an untouched Service; after faults of the switch everything works again by
+// itself; and neither leaves anything behind, on the switch or in the agent.
+func TestFaults(t *testing.T) {
+	form := theForm(t)
+	c := newCluster(t)
+	c.makeServices()
+	must(t, c.put(0))
+	must(t, c.start())
+	t.Cleanup(func() {
+		c.stop(syscall.SIGTERM)
+		if t.Failed() {
+			t.Logf("nkp said at last:\n%s", c.said(8000))
+		}
+	})
+	must(t, c.settle())
+	fleet := c.fleet(c.kept())
+	warm(t, fleet)
+	before, err := c.resources()
+	must(t, err)
+	t.Log("at first: ", before)
+
+	s := &script{cluster: c, r: rand.New(rand.NewPCG(form.seed, 0)), count: map[string]int{}}
+	begin := time.Now()
+	fleet.run(form.threads, form.pause)
+	must(t, s.play(agentFaults, form.agent, func() bool { return form.enough > 0 && fleet.tally.made.Load() >= form.enough }))
+	s.calm(t)
+	fleet.stop()
+	took := time.Since(begin)
+	t.Logf("faults of the agent alone, %v: %s (%.0f/s)", took.Round(time.Second), fleet.tally, float64(fleet.tally.made.Load())/took.Seconds())
+	t.Logf("connections held: %d, round trips on them: %s", fleet.held.Load(), fleet.broken)
+	if fleet.tally.slow.Load()+fleet.broken.slow.Load() > 0 {
+		t.Logf("the first slow ones:\n%s\n%s", fleet.tally.delays(), fleet.broken.delays())
+	}
+	if fleet.tally.failed.Load() > 0 || fleet.broken.failed.Load() > 0 {
+		t.Errorf("connections failed while the agent alone was disturbed:\n%s\n%s", fleet.tally.details(), fleet.broken.details())
+	}
+	if fleet.tally.made.Load() < 1000 {
+		t.Errorf("only %d connections were made", fleet.tally.made.Load())
+	}
+	middle, err := c.resources()
+	must(t, err)
+	t.Log("after faults of the agent: ", middle)
+	if more := grown(before, middle); more != "" {
+		t.Errorf("after faults of the agent it holds more than at first: %s", more)
+	}
+
+	fleet.run(form.threads, form.pause)
+	must(t, s.play(switchFaults, form.sw, func() bool { return false }))
+	s.calm(t)
+	fleet.stop()
+	t.Logf("faults of the switch: %s", fleet.tally)
+	t.Logf("connections held: %d, round trips on them: %s", fleet.held.Load(), fleet.broken)
+	after, err := c.resources()
+	must(t, err)
+	t.Log("after faults of the switch: ", after)
+	if more := grown(middle, after); more != "" {
+		t.Errorf("after faults of the switch the agent holds more than before: %s", more)
+	}
+
+	// All is well again: every Service, touched or not, answers with its endpoints.
+	must(t, c.put(0))
+	must(t, c.settle())
+	everyone := c.fleet(c.services)
+	everyone.run(2, 0)
+	for end := time.Now().Add(30 * time.Second); everyone.tally.made.Load() < 1000 && time.Now().Before(end); {
+		time.Sleep(100 * time.Millisecond)
+	}
+	everyone.stop()
+	t.Logf("at the end: %s", everyone.tally)
+	if everyone.tally.failed.Load() > 0 || everyone.broken.failed.Load() > 0 || everyone.tally.made.Load() < 1000 {
+		t.Errorf("not all is well at the end:\n%s\n%s", everyone.tally.details(), everyone.broken.details())
+	}
+}
+
+// warm uses every goal once, so that neighbours are known and the agent is at rest.
+func warm(t *testing.T, f *fleet) {
+	t.Helper()
+	f.run(1, 0)
+	time.Sleep(2500 * time.Millisecond)
+	f.stop()
+	if f.tally.failed.Load() > 0 {
+		t.Fatalf("connections fail before anything was disturbed: %s\n%s", f.tally, f.tally.details())
+	}
+}
+
+// calm ends all disturbance: every Service has endpoints, nothing is left over, and the switch is in step.
+func (s *script) calm(t *testing.T) {
+	t.Helper()
+	s.channel.set(disturbance{})
+	s.database.set(disturbance{})
+	must(t, s.pod(false))
+	for _, v := range s.changing() {
+		v.pods = s.servers
+	}
+	s.extra = 0
+	must(t, s.put(0))
+	begin := time.Now()
+	must(t, s.settle())
+	t.Logf("in step %v after the last fault", time.Since(begin).Round(time.Millisecond))
+}

@@ -1,0 +1,234 @@
+//go:build linux
+
+package faults
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nkp-proxy/nkp/internal/testbed"
+)
+
+const (
+	nodeName    = "node-1"
+	metricsAddr = "127.0.0.1:10249"
+)
+
+// settleLimit is how long nkp may take to bring the switch in step once nothing disturbs it: the channel may have to find
+// out that nobody answers (15 s) first.
+var settleLimit = testbed.Patient(40 * time.Second)
+
+// nkpBinary is the binary under test: NKP_BINARY, or built once.
+var nkpBinary = sync.OnceValues(func() (string, error) {
+	if bin := os.Getenv("NKP_BINARY"); bin != "" {
+		return filepath.Abs(bin)
+	}
+	dir, err := os.MkdirTemp("", "nkp-bin-")
+	if err != nil {
+		return "", err
+	}
+	bin := filepath.Join(dir, "nkp")
+	if out, err := exec.Command("go", "build", "-o", bin, "github.com/nkp-proxy/nkp").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return bin, nil
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if bin, err := nkpBinary(); err == nil && os.Getenv("NKP_BINARY") == "" {
+		os.RemoveAll(filepath.Dir(bin))
+	}
+	os.Exit(code)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// cluster is a bed, a manifest file that says what Services there are, and an agent whose ways to the switch can be disturbed.
+type cluster struct {
+	*testbed.Bed
+	t        testing.TB
+	bin      string
+	manifest string
+	channel  *channel       // between the agent and the switch
+	database *channel       // between the agent and the switch's database
+	straight bool           // the agent goes past both
+	servers  []*testbed.Pod // local ones first
+	clients  []*testbed.Pod
+	services []*svc
+	log      *os.File // what all agents said
+
+	mu    sync.Mutex // protects agent
+	agent *process   // nil: killed
+}
+
+// process is a running nkp.
+type process struct {
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended
+}
+
+// newCluster builds a bed with three client pods, three server pods and two remote server pods. nkp does not run yet.
+func newCluster(t testing.TB) *cluster {
+	t.Helper()
+	bin, err := nkpBinary()
+	must(t, err)
+	c := &cluster{Bed: testbed.Start(t, testbed.Options{}), t: t, bin: bin}
+	dir := t.TempDir()
+	c.manifest = filepath.Join(dir, "manifests.json")
+	c.log, err = os.Create(filepath.Join(dir, "nkp.log"))
+	must(t, err)
+	t.Cleanup(func() { c.log.Close() })
+	c.channel, err = newChannel(filepath.Join(c.RunDir, "slow.mgmt"), c.Mgmt(c.Bridge))
+	must(t, err)
+	t.Cleanup(c.channel.close)
+	c.database, err = newChannel(filepath.Join(c.RunDir, "slow.db"), strings.TrimPrefix(c.DB(), "unix:"))
+	must(t, err)
+	t.Cleanup(c.database.close)
+	c.clients, err = c.AddPods(make([]testbed.PodSpec, 3)...)
+	must(t, err)
+	c.servers, err = c.AddPods(make([]testbed.PodSpec, 3)...)
+	must(t, err)
+	remotes, err := c.AddRemotePods(make([]testbed.PodSpec, 2)...)
+	must(t, err)
+	c.servers = append(c.servers, remotes...)
+	for _, p := range c.servers {
+		must(t, serve(p.Host, serverPort))
+	}
+	return c
+}
+
+// common are the flags that every command shares here.
+func (c *cluster) common() []string {
+	return []string{"--manifests", c.manifest, "--ovsdb", c.DB(), "--bridge", c.Bridge, "--hostname-override", nodeName,
+		"--cluster-cidr", "10.0.0.0/16,fd00:a::/64,fd00:b::/64", "--gateway-mac", testbed.GatewayMAC}
+}
+
+func (c *cluster) socket() string { return filepath.Join(c.RunDir, "nkp.sock") }
+
+// start starts the agent on the node, behind the channels.
+func (c *cluster) start() error {
+	args := append([]string{"run"}, c.common()...)
+	args = append(args, "--socket", c.socket(), "--ovs-wait", "30s", "--metrics-bind-address", metricsAddr, "--profiling")
+	if !c.straight {
+		args = append(args, "--openflow", "unix:"+c.channel.path, "--ovsdb", "unix:"+c.database.path)
+	}
+	p := &process{cmd: exec.Command(c.bin, args...), done: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = c.log, c.log
+	if err := c.Node.Start(p.cmd); err != nil {
+		return err
+	}
+	go func() { // ends with the process
+		p.cmd.Wait()
+		close(p.done)
+	}()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.agent = p
+	return nil
+}
+
+// stop ends the agent and waits for it. One that does not end within 10 s is an error.
+func (c *cluster) stop(sig syscall.Signal) error {
+	c.mu.Lock()
+	p := c.agent
+	c.agent = nil
+	c.mu.Unlock()
+	if p == nil {
+		return nil
+	}
+	p.cmd.Process.Signal(sig)
+	select {
+	case <-p.done:
+		return nil
+	case <-time.After(10 * time.Second):
+		p.cmd.Process.Kill()
+		<-p.done
+		return fmt.Errorf("nkp did not end within 10 s of %v", sig)
+	}
+}
+
+// running gives the agent; it is an error if it ended by itself.
+func (c *cluster) running() (*process, error) {
+	c.mu.Lock()
+	p := c.agent
+	c.mu.Unlock()
+	if p == nil {
+		return nil, fmt.Errorf("no agent runs")
+	}
+	select {
+	case <-p.done:
+		return nil, fmt.Errorf("nkp ended by itself: %v", p.cmd.ProcessState)
+	default:
+		return p, nil
+	}
+}
+
+// diff compares the switch with the manifests by a command of its own, past the channel: 0 equal, 1 different.
+func (c *cluster) diff() (text string, status int) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	var out bytes.Buffer
+	cmd := exec.CommandContext(ctx, c.bin, append([]string{"diff", "--socket", c.socket()}, c.common()...)...)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := c.Node.Start(cmd); err != nil {
+		return err.Error(), 2
+	}
+	cmd.Wait()
+	return out.String(), cmd.ProcessState.ExitCode()
+}
+
+// settle waits until the switch holds what the manifests call for, and the datapath knows.
+func (c *cluster) settle() error {
+	deadline := time.Now().Add(settleLimit)
+	for {
+		text, status := c.diff()
+		if status == 0 {
+			return c.Settle()
+		}
+		if _, err := c.running(); err != nil {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("the switch is not in step after %v; diff ends with %d:\n%.3000s", settleLimit, status, text)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// write replaces the manifest file.
+func (c *cluster) write(objects []any) error {
+	data, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": objects})
+	if err != nil {
+		return err
+	}
+	tmp := c.manifest + ".new" // not a manifest's name: nkp does not see it
+	if err := os.WriteFile(tmp, data, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(tmp, c.manifest)
+}
+
+// said gives the end of the agents' log.
+func (c *cluster) said(n int) string {
+	data, err := os.ReadFile(c.log.Name())
+	if err != nil {
+		return err.Error()
+	}
+	return string(data[max(0, len(data)-n):])
+}

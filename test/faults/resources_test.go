@@ -1,0 +1,110 @@
+//go:build linux
+
+package faults
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nkp-proxy/nkp/internal/testbed"
+)
+
+// resources are what an agent holds.
+type resources struct {
+	pid, goroutines, files int
+	heap                   int // live bytes after a collection
+	resident               int // bytes
+}
+
+func (r resources) String() string {
+	return fmt.Sprintf("pid %d: %d goroutines, %d files, %d KiB of live heap, %d KiB resident", r.pid, r.goroutines, r.files, r.heap>>10, r.resident>>10)
+}
+
+// resources asks the running agent and the kernel. Goroutines come and go; the least of some looks counts.
+func (c *cluster) resources() (r resources, err error) {
+	p, err := c.running()
+	if err != nil {
+		return r, err
+	}
+	r.pid = p.cmd.Process.Pid
+	heap := regexp.MustCompile(`# HeapAlloc = (\d+)`)
+	for i := range 10 {
+		text, err := c.ask("/debug/pprof/heap?gc=1&debug=1")
+		if err != nil {
+			return r, err
+		}
+		m := heap.FindStringSubmatch(text)
+		if m == nil {
+			return r, fmt.Errorf("no HeapAlloc in the heap profile: %.200s", text)
+		}
+		live, _ := strconv.Atoi(m[1])
+		profile, err := c.ask("/debug/pprof/goroutine?debug=1")
+		if err != nil {
+			return r, err
+		}
+		_, total, _ := strings.Cut(profile, "total ")
+		total, _, _ = strings.Cut(total, "\n")
+		n, err := strconv.Atoi(total)
+		if err != nil {
+			return r, fmt.Errorf("goroutine profile: %w", err)
+		}
+		files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", r.pid))
+		if err != nil {
+			return r, err
+		}
+		if i == 0 {
+			r.heap, r.goroutines, r.files = live, n, len(files)
+		}
+		r.heap, r.goroutines, r.files = min(r.heap, live), min(r.goroutines, n), min(r.files, len(files))
+		time.Sleep(100 * time.Millisecond)
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.pid))
+	if err != nil {
+		return r, err
+	}
+	_, rss, _ := strings.Cut(string(status), "VmRSS:")
+	kb, err := strconv.Atoi(strings.Fields(rss)[0])
+	r.resident = kb << 10
+	return r, err
+}
+
+// ask asks the agent's metrics listener from the node.
+func (c *cluster) ask(path string) (string, error) {
+	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+			return c.Node.DialTCP(ctx, addr, testbed.DialOptions{})
+		}}}
+	res, err := client.Get("http://" + metricsAddr + path)
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err == nil && res.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s: %.200s", path, res.Status, body)
+	}
+	return string(body), err
+}
+
+// grown says what the agent holds more than before; "" if nothing that matters. A goroutine or a file may be at work just now;
+// of memory only a trend counts, which is a quarter of it and more than the noise of a small heap.
+func grown(before, after resources) string {
+	const noise = 4 << 20
+	switch {
+	case after.goroutines > before.goroutines+3:
+		return fmt.Sprintf("%d goroutines, before %d", after.goroutines, before.goroutines)
+	case after.files > before.files+3:
+		return fmt.Sprintf("%d open files, before %d", after.files, before.files)
+	case after.heap > before.heap*5/4+noise:
+		return fmt.Sprintf("%d KiB of live heap, before %d", after.heap>>10, before.heap>>10)
+	}
+	return ""
+}

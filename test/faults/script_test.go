@@ -1,0 +1,136 @@
+//go:build linux
+
+package faults
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/nkp-proxy/nkp/internal/testbed"
+)
+
+// form is how long to disturb, and how hard the clients work.
+type form struct {
+	seed         uint64
+	long         bool
+	agent, sw    time.Duration // to disturb the agent alone, and the switch
+	enough       int64         // connections after which the first part may end early; 0: never
+	threads      int           // of clients on each host
+	pause        time.Duration // of a client between two connections
+	restartTimes int           // of ovs-vswitchd for each way to measure
+}
+
+// theForm reads the environment.
+func theForm(t testing.TB) form {
+	t.Helper()
+	f := form{seed: uint64(time.Now().UnixNano()), threads: 1, pause: 5 * time.Millisecond, restartTimes: 2}
+	total := 34 * time.Second
+	if os.Getenv("NKP_FAULTS_LONG") != "" {
+		f.long, f.enough, f.threads, f.pause, f.restartTimes = true, 1_000_000, 4, 0, 7
+		total = 30 * time.Minute
+	}
+	if s := os.Getenv("NKP_FAULTS_TIME"); s != "" {
+		d, err := time.ParseDuration(s)
+		if err != nil || d <= 0 {
+			t.Fatalf("NKP_FAULTS_TIME=%q is not a duration such as 10m", s)
+		}
+		total = d
+	}
+	if s := os.Getenv("NKP_FAULTS_SEED"); s != "" {
+		n, err := strconv.ParseUint(s, 0, 64)
+		if err != nil {
+			t.Fatalf("NKP_FAULTS_SEED=%q is not a number", s)
+		}
+		f.seed = n
+	}
+	f.agent = total * 6 / 10
+	if f.long {
+		f.agent = total * 8 / 10
+	}
+	f.sw = total - f.agent
+	t.Logf("seed: NKP_FAULTS_SEED=%d; %v of faults of the agent alone, %v of faults of the switch", f.seed, f.agent, f.sw)
+	return f
+}
+
+// script is what disturbs: a cluster and a source of chance. All that it draws comes from the seed, so that a seed repeats the
+// order of faults and their numbers; what happens at the same time elsewhere is not repeated.
+type script struct {
+	*cluster
+	r     *rand.Rand
+	extra int            // Services beside the cluster's
+	guest *testbed.Pod   // a pod that comes and goes; nil: gone
+	count map[string]int // of each fault
+}
+
+// fault is one way to disturb. It returns when it is over; the agent may still be at repairing.
+type fault struct {
+	name string
+	do   func(*script) error
+}
+
+// play draws faults until the time is over or enough says so: first each once, in an order of chance, then any. Between two
+// of them is a pause of chance, often none. What it draws next does not depend on the time.
+func (s *script) play(faults []fault, d time.Duration, enough func() bool) error {
+	begin := time.Now()
+	order := slices.Clone(faults)
+	s.r.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+	for i := 0; time.Since(begin) < d && !enough(); i++ {
+		f := faults[s.r.IntN(len(faults))]
+		if i < len(order) {
+			f = order[i]
+		}
+		s.count[f.name]++
+		at := time.Now()
+		if err := f.do(s); err != nil {
+			return fmt.Errorf("fault %d, %s: %w", i, f.name, err)
+		}
+		s.t.Logf("%s  %-40s %v", at.Format("15:04:05.000"), f.name, time.Since(at).Round(time.Millisecond))
+		if p, err := s.running(); p == nil {
+			return fmt.Errorf("after fault %d, %s: %w", i, f.name, err)
+		}
+		if s.r.IntN(2) == 0 {
+			time.Sleep(s.between(0, 500))
+		}
+	}
+	for _, f := range faults {
+		if s.count[f.name] == 0 {
+			s.t.Logf("there was no time for: %s", f.name)
+		}
+	}
+	return nil
+}
+
+// between draws a time in milliseconds.
+func (s *script) between(lo, hi int) time.Duration {
+	return time.Duration(lo+s.r.IntN(hi-lo+1)) * time.Millisecond
+}
+
+// wait lets a drawn time pass.
+func (s *script) wait(lo, hi int) error {
+	time.Sleep(s.between(lo, hi))
+	return nil
+}
+
+// churn changes the touched Services n times, with a drawn number of Services that come and go beside them.
+func (s *script) churn(n int) error {
+	for range n {
+		pods := s.servers
+		if s.guest != nil {
+			pods = append(slices.Clone(pods), s.guest)
+		}
+		s.scramble(s.r, pods)
+		if s.r.IntN(3) == 0 {
+			s.extra = s.r.IntN(300)
+		}
+		if err := s.put(s.extra); err != nil {
+			return err
+		}
+		s.wait(0, 30)
+	}
+	return nil
+}

@@ -1,0 +1,46 @@
+//go:build linux
+
+package packets
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/nkp-proxy/nkp/internal/testbed"
+)
+
+// A bridge that was deleted and made again, with other OpenFlow port numbers, is programmed without a restart: what nkp
+// knew of the old one does not stay.
+func TestBridgeComesBack(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, testbed.Options{})
+	c.servePods(t)
+	web := service("web", "40.0.0.1")
+	c.put(web, slice(web, 8080, at(c.pods[0].IP4)))
+	c.run()
+	c.settle()
+	c.ask(t, c.pods[1].Host, "tcp", "40.0.0.1:80", c.pods[0].Name)
+	_, err := c.Vsctl("del-br", c.Bridge)
+	must(t, err)
+	c.statusSays("bridge br-int does not exist any more")
+	c.put(web, slice(web, 8080, at(c.pods[2].IP4))) // changes that come meanwhile are not lost
+
+	args := []string{"add-br", c.Bridge, "--", "set", "Bridge", c.Bridge, "datapath_type=" + testbed.DefaultDatapath(), "fail_mode=standalone",
+		"--", "add-port", c.Bridge, testbed.UplinkName, "--", "set", "Interface", testbed.UplinkName, fmt.Sprint("ofport_request=", testbed.UplinkPort)}
+	for _, p := range c.pods {
+		args = append(args, "--", "add-port", c.Bridge, p.Interface, "--", "set", "Interface", p.Interface, fmt.Sprint("ofport_request=", p.OFPort+100),
+			"external_ids:iface-id="+p.IfaceID, `external_ids:attached-mac="`+p.MAC+`"`, fmt.Sprintf("external_ids:ip_addresses=%q", p.IP4))
+	}
+	_, err = c.Vsctl(args...)
+	must(t, err)
+	c.statusSays("the switch holds what it should", "3 pod addresses")
+	// The agent compares: unlike a newcomer it remembers the router that the node on the old bridge had.
+	if out, errOut, status := c.nkp("diff", "--socket", c.socket()); status != 0 {
+		t.Errorf("nkp diff ends with %d: %s%s", status, out, errOut)
+	}
+	c.ask(t, c.pods[1].Host, "tcp", "40.0.0.1:80", c.pods[2].Name)
+	if out, _, _ := c.nkp("status", "--socket", c.socket()); strings.Contains(out, "does not exist") {
+		t.Errorf("status still says that the bridge does not exist:\n%s", out)
+	}
+}
