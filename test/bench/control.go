@@ -1,0 +1,280 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nkp-proxy/nkp/test/bench/rig"
+)
+
+// Control is what one proxy costs at one number of Services, and how fast it follows.
+type Control struct {
+	Kind     rig.Kind
+	Services int
+
+	Starts []time.Duration // each from the start of the process until every Service with pods has answered
+	Change []time.Duration // each from the patch of one endpoint until a new connection reached the new one; sorted
+
+	// BurstChange is Change while 100 changes come each second; BurstRate is how many came. CPU is in cores: of the proxy
+	// with the programs it runs, and of ovs-vswitchd.
+	BurstChange               []time.Duration
+	BurstRate                 float64
+	BurstCPU, BurstSwitchCPU  float64
+	IdleCPU                   float64 // cores
+	SettledMemory, LastMemory float64 // resident, units of a million bytes
+	// AllocatedPerChange is how many bytes nkp allocates at least for one endpoint's change; 0: not known.
+	AllocatedPerChange float64
+}
+
+// Start is the median of the starts.
+func (c Control) Start() time.Duration { return quantile(c.Starts, 50) }
+
+// quantile gives the value below which that many percent are. The list is sorted by it; an empty one gives 0.
+func quantile(list []time.Duration, percent int) time.Duration {
+	if len(list) == 0 {
+		return 0
+	}
+	slices.Sort(list)
+	return list[(len(list)-1)*percent/100]
+}
+
+// starts starts the proxy and waits until it serves, as often as the plan says; nkp's switch is emptied in between. The
+// last one keeps running. At the largest number of Services ovs-ofctl programs the same objects in turns with nkp.
+func (m *measurement) starts(ctx context.Context, c *Control, r *Results) error {
+	n := 1
+	if m.Kind == rig.NKP && m.size.control {
+		n = m.plan.starts
+	}
+	var floor *floor
+	if m.Kind == rig.NKP && m.plan.last(m.size) {
+		var err error
+		if floor, err = m.newFloor(); err != nil {
+			return err
+		}
+		r.Floor = &floor.Floor
+	}
+	for i := range n {
+		begin := time.Now()
+		if err := m.Start(); err != nil {
+			return err
+		}
+		for _, s := range m.everything() {
+			if _, err := m.Reach(ctx, s, "", begin); err != nil {
+				return err
+			}
+		}
+		c.Starts = append(c.Starts, time.Since(begin))
+		m.say("all serving %v after the start", time.Since(begin).Round(time.Millisecond))
+		if floor != nil {
+			if err := floor.round(); err != nil {
+				return err
+			}
+			m.say("programming: nkp %.0f ms, ovs-ofctl --bundle %.0f ms", last(floor.NKP), last(floor.Ofctl))
+		}
+		if i == n-1 {
+			break
+		}
+		m.Proxy.Stop()
+		if _, err := m.RunNKP("cleanup", "--ovsdb", m.DB(), "--bridge", m.Bridge, "--socket", m.Socket()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func last[T any](list []T) T { return list[len(list)-1] }
+
+// everything is all frontends whose endpoints are pods with a name.
+func (m *measurement) everything() []string {
+	list := rig.LiveFrontends(m.services)
+	for k := range rig.Movers {
+		list = append(list, rig.Mover(k).Frontend())
+	}
+	return list
+}
+
+func (m *measurement) control(ctx context.Context, c *Control) (err error) {
+	idle, burst := m.plan.shortIdle, m.plan.shortBurst
+	if m.plan.last(m.size) {
+		if idle, burst = m.plan.idle, m.plan.burst; m.Kind != rig.NKP {
+			burst = m.plan.peerBurst
+		}
+	}
+	if err := m.settle(ctx); err != nil {
+		return err
+	}
+	if c.SettledMemory, err = rig.Resident(m.Proxy.PID()); err != nil {
+		return err
+	}
+	if c.IdleCPU, err = m.cpuDuring(func() error { time.Sleep(idle); return nil }); err != nil {
+		return err
+	}
+	m.say("at rest %.1f MB, %.2f %% of a core", c.SettledMemory, 100*c.IdleCPU)
+	if err := m.changes(ctx, c); err != nil {
+		return err
+	}
+	m.say("one endpoint's change: p50 %v, p99 %v, of %d; allocated %s", quantile(c.Change, 50), quantile(c.Change, 99), len(c.Change), allocated(*c))
+	if err := m.burst(ctx, c, burst); err != nil {
+		return err
+	}
+	m.say("at %.0f changes/s: p50 %v, p99 %v, %.2f cores, switch %.2f", c.BurstRate, quantile(c.BurstChange, 50), quantile(c.BurstChange, 99), c.BurstCPU, c.BurstSwitchCPU)
+	c.LastMemory, err = rig.Resident(m.Proxy.PID())
+	return err
+}
+
+// settle waits until the proxy has digested its start: it uses less than 5 % of a core for two seconds.
+func (m *measurement) settle(ctx context.Context) error {
+	calm := 0
+	for end := time.Now().Add(40 * time.Second); calm < 4 && time.Now().Before(end) && ctx.Err() == nil; {
+		cores, err := m.cpuDuring(func() error { time.Sleep(500 * time.Millisecond); return nil })
+		if err != nil {
+			return err
+		}
+		if calm++; cores > 0.05 {
+			calm = 0
+		}
+	}
+	if m.Kind == rig.NKP && m.plan.last(m.size) && m.plan.full {
+		time.Sleep(6 * time.Second) // nkp gives memory back to the system some seconds after its start
+	}
+	return ctx.Err()
+}
+
+// cpuDuring gives the CPU time that the proxy used while f ran, in cores.
+func (m *measurement) cpuDuring(f func() error) (cores float64, err error) {
+	return cpuOf(m.Proxy.PID(), f)
+}
+
+func cpuOf(pid int, f func() error) (cores float64, err error) {
+	begin := time.Now()
+	before, err := rig.CPU(pid)
+	if err != nil {
+		return 0, err
+	}
+	if err := f(); err != nil {
+		return 0, err
+	}
+	after, err := rig.CPU(pid)
+	return (after - before).Seconds() / time.Since(begin).Seconds(), err
+}
+
+// move changes the endpoint of the next Mover, and tells how long it took until a new connection reached it.
+func (m *measurement) move(ctx context.Context) (time.Duration, error) {
+	s, to := m.api.NextMove()
+	begin := time.Now()
+	if err := m.api.Move(ctx, s.Name, 0, to); err != nil {
+		return 0, err
+	}
+	return m.Reach(ctx, s.Frontend(), to, begin)
+}
+
+// changes changes one endpoint after the other.
+func (m *measurement) changes(ctx context.Context, c *Control) error {
+	for range 3 { // the first connections to each
+		if _, err := m.move(ctx); err != nil {
+			return err
+		}
+	}
+	// Changes one by one, not a burst: kube-proxy lets a second pass between two syncs by default, which is not what is
+	// measured here.
+	pause := 20 * time.Millisecond
+	if m.Kind != rig.NKP {
+		pause = 1100 * time.Millisecond
+	}
+	time.Sleep(pause)
+	budget := m.plan.shortBudget
+	if m.plan.last(m.size) {
+		budget = m.plan.changeBudget
+	}
+	memory, err := m.newAllocations(ctx)
+	if err != nil {
+		return err
+	}
+	for begin := time.Now(); len(c.Change) < m.plan.changes && time.Since(begin) < budget; {
+		took, err := m.move(ctx)
+		if err != nil {
+			return err
+		}
+		c.Change = append(c.Change, took)
+		if err := memory.changed(ctx); err != nil {
+			return err
+		}
+		time.Sleep(max(pause, took/4))
+	}
+	c.AllocatedPerChange = memory.perChange()
+	return nil
+}
+
+const burstRate = 100 // changes each second
+
+// burst changes endpoints of Services without pods at burstRate, and meanwhile one of the Movers' again and again.
+func (m *measurement) burst(ctx context.Context, c *Control, d time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, d+2*time.Minute)
+	defer cancel()
+	churn, stop := context.WithCancel(ctx)
+	defer stop()
+	var made atomic.Int64
+	var wg sync.WaitGroup
+	const workers = 4
+	failed := make(chan error, workers)
+	for w := range workers {
+		wg.Go(func() { // ends with churn
+			tick := time.NewTicker(workers * time.Second / burstRate)
+			defer tick.Stop()
+			for {
+				select {
+				case <-churn.Done():
+					return
+				case <-tick.C:
+				}
+				if err := m.churn(ctx, w); err != nil {
+					failed <- err
+					return
+				}
+				made.Add(1)
+			}
+		})
+	}
+	begin := time.Now()
+	before := m.switchCPU()
+	var err error
+	c.BurstCPU, err = m.cpuDuring(func() error {
+		for time.Since(begin) < d {
+			took, err := m.move(ctx)
+			if err != nil {
+				return err
+			}
+			c.BurstChange = append(c.BurstChange, took)
+			time.Sleep(20 * time.Millisecond)
+		}
+		return nil
+	})
+	took := time.Since(begin).Seconds()
+	c.BurstSwitchCPU = (m.switchCPU() - before).Seconds() / took
+	stop()
+	wg.Wait()
+	c.BurstRate = float64(made.Load()) / took
+	select {
+	case e := <-failed:
+		return fmt.Errorf("change under load: %w", e)
+	default:
+		return err
+	}
+}
+
+// churn changes one endpoint of a Service that nobody asks, to an address that nobody has.
+func (m *measurement) churn(ctx context.Context, salt int) error {
+	i := rand.IntN(m.services)
+	for rig.Live(i) {
+		i = rand.IntN(m.services)
+	}
+	to := fmt.Sprintf("10.%d.%d.%d", 200+salt, rand.IntN(250), 1+rand.IntN(250))
+	return m.api.Move(ctx, rig.Numbered(i).Name, rand.IntN(rig.Endpoints), to)
+}

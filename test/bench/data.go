@@ -1,0 +1,301 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/bench/rig"
+	"github.com/nkp-proxy/nkp/test/bench/traffic"
+)
+
+// Data is what a packet to a Service costs at one number of Services, beside one to the same pods without a Service.
+type Data struct {
+	Kind     rig.Kind
+	Services int
+
+	Throughput                 Pairs // bits per second of one TCP stream
+	Latency50, Latency99       Pairs // microseconds of a request over a connection that is there
+	Connections1, Connections8 Pairs // new connections per second, with 1 and 8 clients
+	// SwitchCPU is ovs-vswitchd's CPU time per new connection in microseconds, with 8 clients; nil without a switch.
+	SwitchCPU Pairs
+	// Spread is of 8 clients that connect to all Services with pods in turns.
+	Spread Spread
+}
+
+// Pair is one round: through the VIP, and straight to the pods.
+type Pair struct{ VIP, Direct float64 }
+
+// Pairs are the rounds of one measurement.
+type Pairs []Pair
+
+// Ratio is the median of VIP over direct.
+func (p Pairs) Ratio() float64 { return p.median(func(r Pair) float64 { return r.VIP / r.Direct }) }
+
+// VIP and Direct are medians.
+func (p Pairs) VIP() float64    { return p.median(func(r Pair) float64 { return r.VIP }) }
+func (p Pairs) Direct() float64 { return p.median(func(r Pair) float64 { return r.Direct }) }
+
+func (p Pairs) median(f func(Pair) float64) float64 {
+	if len(p) == 0 {
+		return 0
+	}
+	var list []float64
+	for _, r := range p {
+		list = append(list, f(r))
+	}
+	slices.Sort(list)
+	if n := len(list); n%2 == 0 {
+		return (list[n/2-1] + list[n/2]) / 2
+	}
+	return list[len(list)/2]
+}
+
+// Spread is what a switch has to do for connections to many Services.
+type Spread struct {
+	VIPs      int
+	Rate      float64 // new connections per second
+	Megaflows int     // in the datapath afterwards; 0 without a switch
+	// Upcalls is how many packets per connection the datapath had to ask ovs-vswitchd about, at first, without any flow
+	// in it, and WarmUpcalls when it knows most.
+	Upcalls, WarmUpcalls float64
+}
+
+// data measures in rounds: each thing through the VIP and straight to the pods, in turns. Where one client is at work it
+// takes turns after every request, so that the machine's other load meets both alike.
+func (m *measurement) data(ctx context.Context) (Data, error) {
+	d := Data{Kind: m.Kind, Services: m.services}
+	vip := []string{rig.Data().Frontend()}
+	var direct []string
+	for _, ip := range rig.Data().Endpoints {
+		direct = append(direct, fmt.Sprintf("%s:%d", ip, rig.DirectPort))
+	}
+	for _, port := range []int{rig.BulkPort, rig.DirectBulkPort} {
+		if err := m.iperfServer(ctx, port); err != nil {
+			return d, err
+		}
+	}
+	vips := slices.Repeat(vip, len(direct)) // as many connections that are kept
+	if err := errors.Join(m.warm(ctx, vip), m.warm(ctx, direct)); err != nil {
+		return d, err
+	}
+	for round := range m.plan.rounds {
+		swap := round%2 == 1
+		if err := d.Throughput.add(swap, func(isVIP bool) (float64, error) {
+			if isVIP {
+				return m.iperf(ctx, rig.Bulk().VIP, rig.BulkPort)
+			}
+			return m.iperf(ctx, rig.Bulk().Endpoints[0], rig.DirectBulkPort)
+		}); err != nil {
+			return d, err
+		}
+		for _, connect := range []bool{false, true} {
+			r, err := m.traffic(ctx, traffic.Options{Targets: vips, Against: direct, Clients: 1, Duration: 2 * m.plan.round, Connect: connect})
+			switch {
+			case err != nil:
+				return d, err
+			case connect:
+				d.Connections1 = append(d.Connections1, Pair{r.Rate(), r.Against.Rate()})
+			default:
+				d.Latency50 = append(d.Latency50, Pair{r.P50, r.Against.P50})
+				d.Latency99 = append(d.Latency99, Pair{r.P99, r.Against.P99})
+			}
+		}
+		for _, swap := range []bool{swap, !swap} {
+			if err := m.connections(ctx, &d, swap, vip, direct); err != nil {
+				return d, err
+			}
+		}
+	}
+	var err error
+	if d.Spread, err = m.spread(ctx); err != nil {
+		return d, err
+	}
+	m.say("VIP/direct: throughput %.3f, latency p50 %.3f, connections %.3f and %.3f, switch CPU %.3f",
+		d.Throughput.Ratio(), d.Latency50.Ratio(), d.Connections1.Ratio(), d.Connections8.Ratio(), d.SwitchCPU.Ratio())
+	return d, nil
+}
+
+// connections measures one round of new connections by 8 clients, and what they cost the switch.
+func (m *measurement) connections(ctx context.Context, d *Data, swap bool, vip, direct []string) error {
+	var cpu Pair
+	err := d.Connections8.add(swap, func(isVIP bool) (float64, error) {
+		to, cost := direct, &cpu.Direct
+		if isVIP {
+			to, cost = vip, &cpu.VIP
+		}
+		before := m.switchCPU()
+		r, err := m.traffic(ctx, traffic.Options{Targets: to, Clients: 8, Duration: m.plan.round, Connect: true})
+		if err != nil {
+			return 0, err
+		}
+		*cost = float64((m.switchCPU() - before).Microseconds()) / float64(max(1, r.Done))
+		return r.Rate(), nil
+	})
+	if m.Kind == rig.NKP {
+		d.SwitchCPU = append(d.SwitchCPU, cpu)
+	}
+	return err
+}
+
+// warm makes connections until a run of them goes through without loss: neighbours get to know each other, and the
+// datapath its flows.
+func (m *measurement) warm(ctx context.Context, to []string) (err error) {
+	for range 10 {
+		if _, err = m.traffic(ctx, traffic.Options{Targets: to, Clients: 8, Duration: 500 * time.Millisecond, Connect: true}); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// add measures one round, the VIP first unless swap.
+func (p *Pairs) add(swap bool, f func(vip bool) (float64, error)) error {
+	var r Pair
+	for i := range 2 {
+		vip := (i == 0) != swap
+		v, err := f(vip)
+		if err != nil {
+			return err
+		}
+		if v <= 0 {
+			return fmt.Errorf("nothing got through (VIP: %t)", vip)
+		}
+		if vip {
+			r.VIP = v
+		} else {
+			r.Direct = v
+		}
+	}
+	*p = append(*p, r)
+	return nil
+}
+
+// spread connects to all Services with pods in turns, after the datapath's cached flows were dropped.
+func (m *measurement) spread(ctx context.Context) (s Spread, err error) {
+	targets := rig.LiveFrontends(m.services)
+	s.VIPs = len(targets)
+	if err := m.warm(ctx, targets); err != nil {
+		return s, err
+	}
+	if m.Kind == rig.NKP {
+		if _, err := m.Appctl("dpctl/del-flows"); err != nil {
+			return s, err
+		}
+	}
+	for _, upcalls := range []*float64{&s.Upcalls, &s.WarmUpcalls} {
+		before, _, err := m.datapath()
+		if err != nil {
+			return s, err
+		}
+		r, err := m.traffic(ctx, traffic.Options{Targets: targets, Clients: 8, Duration: 2 * m.plan.round, Connect: true})
+		if err != nil {
+			return s, err
+		}
+		s.Rate = r.Rate()
+		after, flows, err := m.datapath()
+		if err != nil {
+			return s, err
+		}
+		s.Megaflows, *upcalls = flows, float64(after-before)/float64(max(1, r.Done))
+	}
+	return s, nil
+}
+
+// datapath gives the packets that the datapath had to ask about so far, and its flows; nothing if there is no switch.
+func (m *measurement) datapath() (missed, flows int, err error) {
+	if m.Kind != rig.NKP {
+		return 0, 0, nil
+	}
+	out, err := m.Appctl("dpctl/show")
+	if err != nil {
+		return 0, 0, err
+	}
+	for line := range strings.Lines(out) {
+		line = strings.TrimSpace(line)
+		var hit, lost int
+		_, _ = fmt.Sscanf(line, "lookups: hit:%d missed:%d lost:%d", &hit, &missed, &lost)
+		if n, ok := strings.CutPrefix(line, "flows: "); ok {
+			flows, err = strconv.Atoi(n)
+		}
+	}
+	return missed, flows, err
+}
+
+// switchCPU gives the CPU time that ovs-vswitchd has used; 0 if there is none.
+func (m *measurement) switchCPU() time.Duration {
+	if m.Kind != rig.NKP {
+		return 0
+	}
+	t, _ := rig.CPU(m.VswitchdPID())
+	return t
+}
+
+// traffic runs the client program in the client's pod.
+func (m *measurement) traffic(ctx context.Context, o traffic.Options) (r traffic.Result, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return r, err
+	}
+	out, err := m.Client.Exec(ctx, append([]string{self, trafficCommand}, o.Args()...)...)
+	if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		return r, err
+	}
+	if a := r.Against; a != nil {
+		r.Failed += a.Failed
+	}
+	if r.Failed*100 > r.Done {
+		return r, fmt.Errorf("%d of %d requests to %v failed", r.Failed, r.Failed+r.Done, o.Targets[0])
+	}
+	return r, nil
+}
+
+func (m *measurement) iperfServer(ctx context.Context, port int) error {
+	cmd := exec.Command("iperf3", "-s", "-p", strconv.Itoa(port))
+	if err := m.Locals[0].Start(cmd); err != nil {
+		return err
+	}
+	go func() { _ = cmd.Wait() }() // ends with the bed
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		try, cancel := context.WithTimeout(ctx, time.Second)
+		c, err := m.Client.DialTCP(try, fmt.Sprintf("%s:%d", rig.Bulk().Endpoints[0], port), testbed.DialOptions{})
+		cancel()
+		if err == nil {
+			return c.Close()
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("iperf3 does not listen: %w", err)
+		}
+	}
+}
+
+// iperf gives the bits per second that arrive.
+func (m *measurement) iperf(ctx context.Context, to string, port int) (float64, error) {
+	out, err := m.Client.Exec(ctx, "iperf3", "-J", "-c", to, "-p", strconv.Itoa(port), "-t", "1")
+	if err != nil {
+		return 0, err
+	}
+	var r struct {
+		End struct {
+			Received struct {
+				Bits float64 `json:"bits_per_second"`
+			} `json:"sum_received"`
+		} `json:"end"`
+	}
+	err = json.NewDecoder(bytes.NewReader([]byte(out))).Decode(&r)
+	return r.End.Received.Bits, err
+}

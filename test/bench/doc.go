@@ -1,0 +1,17 @@
+// Command bench measures nkp beside its peers, in one run on one machine: kube-proxy's nftables and iptables modes on the
+// same API server, ovs-ofctl on the same switch, and pods that reach each other without any Service.
+//
+//	make bench         everything, under 20 minutes on two cores; writes docs/benchmarks.md, its plots, and docs/scale.md
+//	make bench-quick   up to 1,000 Services, under 3 minutes; prints only
+//
+// Absolute times say little on a shared machine. What is judged are ratios between things measured in turns within the
+// run, and exponents: how a cost grows with the number of Services. A target that is missed ends the run with status 1.
+//
+// Start reading at [run] (main.go): it walks through the numbers of Services. control.go measures what a proxy costs and
+// how fast it follows, data.go what its Services cost a packet, fleet.go what many agents cost the API server, and
+// targets.go holds what must hold. Package rig has the network, the API server and the proxies, package traffic the
+// clients, package memswitch a switch in memory, package report tables, plots and the fit of exponents.
+//
+// It needs root, Open vSwitch, iptables, nft and iperf3. Everything runs in network namespaces that it makes and that go
+// with it; it is a Go module of its own because nothing else needs a plotting library.
+package main

@@ -1,0 +1,199 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/bench/report"
+	"github.com/nkp-proxy/nkp/test/bench/rig"
+	"github.com/nkp-proxy/nkp/test/bench/traffic"
+)
+
+// trafficCommand makes this binary the client of package traffic.
+const trafficCommand = "traffic"
+
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == trafficCommand {
+		os.Exit(traffic.Main(os.Args[2:]))
+	}
+	var programs rig.Programs
+	quick := flag.Bool("quick", false, "up to 1,000 Services, short rounds, nothing written")
+	root := flag.String("root", ".", "the repository; docs/benchmarks.md and docs/scale.md are written there")
+	raw := flag.String("raw", "", "keep the measurements in this file, as JSON")
+	render := flag.String("render", "", "measure nothing: write the documents and judge the targets from a file that -raw wrote")
+	only := flag.String("only", "", "comma-separated: nkp, nftables, iptables, fleet (default: all)")
+	sizes := flag.String("sizes", "", "comma-separated numbers of Services, of those that the run has (default: all)")
+	flag.StringVar(&programs.NKP, "nkp", os.Getenv("NKP_BINARY"), "nkp (default: built)")
+	flag.StringVar(&programs.KubeServer, "kubeserver", os.Getenv("NKP_KUBESERVER"), "API server of test/e2e (default: built)")
+	flag.StringVar(&programs.KubeProxy, "kube-proxy", os.Getenv("NKP_KUBE_PROXY"), "kube-proxy (default: built)")
+	flag.Parse()
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	r, err := results(ctx, *render, programs, *root, fullPlan(*quick).only(*only).at(*sizes))
+	if err == nil && *raw != "" {
+		err = save(*raw, r)
+	}
+	if err == nil && r.Full {
+		err = write(r, filepath.Join(*root, "docs"))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+	fmt.Println(tables(r, report.Text))
+	verdicts := judge(r)
+	fmt.Println(report.Text(verdictTable(verdicts)))
+	if missed := missed(verdicts); len(missed) > 0 {
+		fmt.Printf("missed: %s\n", strings.Join(missed, "; "))
+		os.Exit(1)
+	}
+}
+
+// results measures, or reads what was measured before.
+func results(ctx context.Context, file string, programs rig.Programs, root string, p plan) (*Results, error) {
+	if file == "" {
+		return run(ctx, programs, root, p)
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var r Results
+	return &r, json.Unmarshal(data, &r)
+}
+
+func save(file string, r *Results) error {
+	data, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, data, 0o644)
+}
+
+// Results are all measurements of a run.
+type Results struct {
+	Full    bool // not a quick run
+	Machine report.Machine
+	Took    time.Duration // without building the programs
+	Control []Control
+	Data    []Data
+	Floor   *Floor // nil: nkp was left out
+	Fleet   *Fleet // nil: it was left out
+}
+
+// run does everything there is in a plan.
+func run(ctx context.Context, programs rig.Programs, root string, p plan) (r *Results, err error) {
+	if err := errors.Join(testbed.OVS.Available(), testbed.Linux.Available()); err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "nkp-bench-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	say("building what is not there yet; the first time takes minutes")
+	if err := programs.Build(ctx, root, dir); err != nil {
+		return nil, err
+	}
+	begin := time.Now()
+	r = &Results{Full: p.full, Machine: report.ThisMachine()}
+	api, err := rig.StartAPI(ctx, programs, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, api.Close()) }()
+	if err := api.FillSpecial(ctx); err != nil {
+		return nil, err
+	}
+	done := 0
+	for _, size := range p.sizes {
+		if err := api.Fill(ctx, done, size.services); err != nil {
+			return nil, err
+		}
+		done = size.services
+		for _, kind := range p.kinds {
+			if err := measure(ctx, r, p, size, kind, api, programs); err != nil {
+				return nil, fmt.Errorf("%s at %d Services: %w", kind, size.services, err)
+			}
+		}
+		if size.fleet && p.agents > 0 {
+			if r.Fleet, err = measureFleet(ctx, p, size.services, api, programs); err != nil {
+				return nil, fmt.Errorf("fleet: %w", err)
+			}
+		}
+	}
+	r.Took = time.Since(begin)
+	return r, nil
+}
+
+// measure starts one proxy at one number of Services and measures it.
+func measure(ctx context.Context, r *Results, p plan, size size, kind rig.Kind, api *rig.API, programs rig.Programs) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	defer cancel()
+	n, err := rig.NewNode(ctx, kind, api, programs)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil && n.Proxy != nil {
+			err = fmt.Errorf("%w\nthe end of its log:\n%s", err, n.Proxy.Log())
+		}
+		err = errors.Join(err, n.Close())
+	}()
+	if kind == rig.KubeLegacy {
+		if err := n.WithLegacyIPTables(); err != nil {
+			return err
+		}
+	}
+	m := &measurement{Node: n, api: api, services: size.services, plan: p, size: size}
+	c := Control{Kind: kind, Services: size.services}
+	if err := m.starts(ctx, &c, r); err != nil {
+		return err
+	}
+	if size.control {
+		if err := m.control(ctx, &c); err != nil {
+			return err
+		}
+		r.Control = append(r.Control, c)
+	}
+	if size.data {
+		d, err := m.data(ctx)
+		if err != nil {
+			return err
+		}
+		r.Data = append(r.Data, d)
+	}
+	return nil
+}
+
+// measurement is one proxy on its node while it is measured.
+type measurement struct {
+	*rig.Node
+	api      *rig.API
+	services int
+	plan     plan
+	size     size
+}
+
+func (m *measurement) say(format string, args ...any) {
+	say("%6d Services, %-19s %s", m.services, m.Kind, fmt.Sprintf(format, args...))
+}
+
+var began = time.Now()
+
+func say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "%6.1fs %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,119 @@
+//go:build linux
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nkp-proxy/nkp/test/bench/report"
+	"github.com/nkp-proxy/nkp/test/bench/rig"
+)
+
+func ms(list ...float64) (out []time.Duration) {
+	for _, v := range list {
+		out = append(out, time.Duration(v*float64(time.Millisecond)))
+	}
+	return out
+}
+
+// good are results that miss no target.
+func good() *Results {
+	r := &Results{Full: true, Machine: report.Machine{Cores: 2, CPU: "some CPU"}, Floor: &Floor{Objects: 20_000, NKP: []float64{150, 120}, Ofctl: []float64{240, 250}}}
+	for i, n := range []int{100, 1000, 10_000} {
+		slow := float64(int(1) << (4 * i))
+		r.Control = append(r.Control,
+			Control{Kind: rig.NKP, Services: n, Starts: ms(300, 400, 900), Change: ms(4, 5, 9), SettledMemory: 60, IdleCPU: 0.001, AllocatedPerChange: 50_000},
+			Control{Kind: rig.KubeNft, Services: n, Starts: ms(90 * slow), Change: ms(20 * slow), SettledMemory: 250},
+			Control{Kind: rig.KubeLegacy, Services: n, Starts: ms(80 * slow), Change: ms(10 * slow), SettledMemory: 300})
+		same := Pairs{{VIP: 99, Direct: 100}, {VIP: 98, Direct: 100}}
+		r.Data = append(r.Data,
+			Data{Kind: rig.NKP, Services: n, Throughput: same, Latency50: same, Latency99: same, Connections1: same, Connections8: same, SwitchCPU: same},
+			Data{Kind: rig.KubeNft, Services: n, Throughput: Pairs{{80, 100}}, Latency50: same, Latency99: same, Connections1: same, Connections8: Pairs{{70, 100}}})
+	}
+	p := Phase{Took: time.Second, Load: rig.Load{Requests: 200, Watches: 200, CPU: time.Second}, FromServer: 50e6}
+	r.Fleet = &Fleet{Agents: 50, Services: 1000, Start: p, Changing: p, Idle: Phase{Took: time.Second}, Changes: 20, Reached: ms(3, 4), Last: ms(5)}
+	return r
+}
+
+func TestJudge(t *testing.T) {
+	if list := judge(good()); len(list) < 20 || len(missed(list)) > 0 {
+		t.Errorf("%d verdicts, missed %q", len(list), missed(list))
+	}
+	for want, spoil := range map[string]func(*Results){
+		"programming":                 func(r *Results) { r.Floor.NKP = []float64{200} },
+		"change, p99":                 func(r *Results) { last3(r).Change = ms(4, 5, 60, 60) },
+		"exponent of one endpoint's":  func(r *Results) { last3(r).Change = ms(8, 8, 8) },
+		"what one change allocates":   func(r *Results) { last3(r).AllocatedPerChange = 500_000 },
+		"CPU at rest":                 func(r *Results) { last3(r).IdleCPU = 0.01 },
+		"start, times faster":         func(r *Results) { last3(r).Starts = ms(9000) },
+		"memory":                      func(r *Results) { last3(r).SettledMemory = 200 },
+		"throughput, of direct":       func(r *Results) { r.Data[0].Throughput = Pairs{{90, 100}} },
+		"latency p50":                 func(r *Results) { r.Data[0].Latency50 = Pairs{{110, 100}} },
+		"8 clients, of direct":        func(r *Results) { r.Data[0].Connections8 = Pairs{{90, 100}} },
+		"share kept, of kube-proxy":   func(r *Results) { r.Data[1].Connections8 = Pairs{{120, 100}} },
+		"at 10000 Services, of those": func(r *Results) { r.Data[4].Connections8 = Pairs{{90, 100}} },
+	} {
+		r := good()
+		spoil(r)
+		if got := missed(judge(r)); !slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, want) }) {
+			t.Errorf("missed %q; want %q among them", got, want)
+		}
+	}
+}
+
+// last3 is nkp's at the largest number of Services.
+func last3(r *Results) *Control { return &r.Control[len(r.Control)-3] }
+
+// Documents name every measurement and every plot is there.
+func TestWrite(t *testing.T) {
+	docs := t.TempDir()
+	if err := write(good(), docs); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(docs, "benchmarks.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"some CPU", "kube-proxy nftables", "nkp 120 ms, `ovs-ofctl --bundle` 240 ms, ratio 0.50", "| nkp | 10000 | 0.40 s | 5.0 ms |", "50 agents"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("benchmarks.md has no %q", want)
+		}
+	}
+	if strings.Contains(string(text), "NaN") {
+		t.Error("benchmarks.md has a NaN")
+	}
+	for _, f := range figures(good()) {
+		if svg, err := os.ReadFile(filepath.Join(docs, plots, f.file+".svg")); err != nil || !strings.Contains(string(svg), "</svg>") {
+			t.Errorf("%s: %v", f.file, err)
+		}
+	}
+	text, err = os.ReadFile(filepath.Join(docs, "scale.md"))
+	if err != nil || !strings.Contains(string(text), "| watches open | 20000 |") {
+		t.Errorf("scale.md: %v\n%s", err, text)
+	}
+}
+
+func TestPairs(t *testing.T) {
+	p := Pairs{{1, 2}, {3, 4}, {9, 10}}
+	if p.Ratio() != 0.75 || p.VIP() != 3 || p.Direct() != 4 || Pairs(nil).Ratio() != 0 {
+		t.Errorf("ratio %g, VIP %g, direct %g, none %g", p.Ratio(), p.VIP(), p.Direct(), Pairs(nil).Ratio())
+	}
+	if even := (Pairs{{1, 2}, {3, 4}}); even.Ratio() != 0.625 {
+		t.Errorf("ratio of two rounds %g; want their mean", even.Ratio())
+	}
+}
+
+func TestPlan(t *testing.T) {
+	p := fullPlan(true).only("nkp,fleet").at("1000")
+	if !slices.Equal(p.kinds, []rig.Kind{rig.NKP}) || p.agents == 0 || len(p.sizes) != 1 || p.sizes[0].services != 1000 || p.full {
+		t.Errorf("%+v", p)
+	}
+	if p := fullPlan(false).only("").at(""); !p.full || len(p.kinds) != 3 || !p.last(p.sizes[len(p.sizes)-1]) || p.last(p.sizes[0]) {
+		t.Errorf("%+v", p)
+	}
+}

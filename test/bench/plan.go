@@ -1,0 +1,103 @@
+//go:build linux
+
+package main
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nkp-proxy/nkp/test/bench/rig"
+)
+
+// plan says what a run measures and for how long.
+type plan struct {
+	full  bool
+	kinds []rig.Kind
+	sizes []size
+
+	starts int // of nkp at each size; kube-proxy starts once
+
+	changes                   int           // of one endpoint, one after the other
+	changeBudget, shortBudget time.Duration // after which no further change is begun: at the last size, at the others
+
+	burst, peerBurst time.Duration // how long 100 changes come each second: nkp, kube-proxy
+	shortBurst       time.Duration // the same at all sizes but the last
+	idle, shortIdle  time.Duration // how long the proxy is watched at rest: at the last size, at the others
+
+	rounds int           // of the data plane, VIP and direct in turns
+	round  time.Duration // each
+
+	agents int           // of the fleet
+	fleet  time.Duration // how long its changes come
+}
+
+// size is one number of Services and what is measured there.
+type size struct {
+	services             int
+	control, data, fleet bool
+}
+
+func fullPlan(quick bool) plan {
+	p := plan{
+		full:  true,
+		kinds: []rig.Kind{rig.NKP, rig.KubeNft, rig.KubeLegacy},
+		sizes: []size{
+			{services: 10, data: true}, {services: 100, control: true}, {services: 1000, control: true, data: true, fleet: true},
+			{services: 5000, control: true}, {services: 10_000, control: true, data: true},
+		},
+		starts: 3, changes: 200, changeBudget: 40 * time.Second, shortBudget: 12 * time.Second,
+		burst: time.Minute, peerBurst: 20 * time.Second, shortBurst: 5 * time.Second,
+		idle: 15 * time.Second, shortIdle: 3 * time.Second,
+		rounds: 5, round: 600 * time.Millisecond,
+		agents: 50, fleet: 15 * time.Second,
+	}
+	if quick {
+		p.full = false
+		p.sizes = []size{{services: 100, control: true}, {services: 1000, control: true, data: true, fleet: true}}
+		p.changes, p.changeBudget, p.shortBudget = 40, 6*time.Second, 4*time.Second
+		p.burst, p.peerBurst, p.shortBurst = 3*time.Second, 3*time.Second, 2*time.Second
+		p.idle, p.shortIdle = 3*time.Second, 2*time.Second
+		p.rounds, p.round = 2, 300*time.Millisecond
+		p.agents, p.fleet = 10, 3*time.Second
+	}
+	return p
+}
+
+// only leaves out what the comma-separated list does not name; "" keeps everything.
+func (p plan) only(list string) plan {
+	if list == "" {
+		return p
+	}
+	p.kinds = nil
+	agents := 0
+	for name := range strings.SplitSeq(list, ",") {
+		switch name {
+		case "nkp":
+			p.kinds = append(p.kinds, rig.NKP)
+		case "nftables":
+			p.kinds = append(p.kinds, rig.KubeNft)
+		case "iptables":
+			p.kinds = append(p.kinds, rig.KubeLegacy)
+		case "fleet":
+			agents = p.agents
+		}
+	}
+	p.agents, p.full = agents, false // documents need all
+	return p
+}
+
+// at leaves out the numbers of Services that the comma-separated list does not name; "" keeps all.
+func (p plan) at(list string) plan {
+	if list == "" {
+		return p
+	}
+	names := strings.Split(list, ",")
+	p.sizes = slices.DeleteFunc(p.sizes, func(s size) bool { return !slices.Contains(names, strconv.Itoa(s.services)) })
+	p.full = false
+	return p
+}
+
+// last tells whether this is the largest number of Services.
+func (p plan) last(s size) bool { return s == p.sizes[len(p.sizes)-1] }

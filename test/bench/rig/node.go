@@ -1,0 +1,206 @@
+//go:build linux
+
+package rig
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/bench/traffic"
+)
+
+// Kind is a proxy, with the data plane that it works on.
+type Kind string
+
+// The kinds. kube-proxy's iptables mode has the legacy back end: over nf_tables its one transaction for everything does
+// not end within ten minutes at 10,000 Services.
+const (
+	NKP         Kind = "nkp"
+	KubeNft     Kind = "kube-proxy nftables"
+	KubeLegacy  Kind = "kube-proxy iptables"
+	clusterCIDR      = "10.0.0.0/8"
+)
+
+// Node is a bed with pods, a client among them, joined to the API server. One proxy runs on it at a time. NKP has a
+// private Open vSwitch with the pods on it, kube-proxy a bridge of the kernel's.
+type Node struct {
+	*testbed.Bed
+	Kind   Kind
+	Client *testbed.Pod   // local pod 0
+	Locals []*testbed.Pod // the other local pods: endpoints
+	Proxy  *Process       // nil while none runs
+
+	programs   Programs
+	dir        string
+	kubeconfig string
+}
+
+// NewNode makes the node; no proxy runs yet. Close ends all of it.
+func NewNode(ctx context.Context, kind Kind, api *API, programs Programs) (n *Node, err error) {
+	o := testbed.Options{NoServiceRoutes: true}
+	if kind != NKP {
+		o.Plane, o.PodBridge = testbed.Linux, true
+	}
+	bed, err := testbed.New(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = bed.Close()
+		}
+	}()
+	n = &Node{Bed: bed, Kind: kind, programs: programs, dir: bed.RunDir}
+	if n.kubeconfig, err = api.Link(ctx, bed, n.dir); err != nil {
+		return nil, err
+	}
+	if err := n.addPods(ctx); err != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+func (n *Node) addPods(ctx context.Context) error {
+	locals, err := n.AddPods(make([]testbed.PodSpec, 1+Endpoints)...)
+	if err != nil {
+		return err
+	}
+	n.Client, n.Locals = locals[0], locals[1:]
+	remotes, err := n.AddRemotePods(make([]testbed.PodSpec, Endpoints)...)
+	if err != nil {
+		return err
+	}
+	for _, p := range remotes {
+		if _, err := p.ServeTCP(targetPort); err != nil {
+			return err
+		}
+	}
+	for _, p := range n.Locals {
+		for _, port := range []int{targetPort, DirectPort} {
+			l, err := p.Listen(fmt.Sprintf(":%d", port))
+			if err != nil {
+				return err
+			}
+			context.AfterFunc(ctx, func() { _ = l.Close() })
+			go traffic.Serve(l) // ends with ctx
+		}
+	}
+	// The switch has no flows before nkp starts: a question for an Ethernet address would be lost, and repeated by the
+	// pod's kernel after whole seconds only, which would be measured too. kube-proxy's pods know theirs already.
+	if n.Kind == NKP {
+		for _, p := range locals {
+			if out, err := p.Exec(ctx, "ip", "neigh", "replace", testbed.GatewayIP4.String(), "lladdr", testbed.GatewayMAC, "dev", "eth0", "nud", "permanent"); err != nil {
+				return fmt.Errorf("%w: %s", err, out)
+			}
+		}
+	}
+	return nil
+}
+
+// Close ends everything on the node.
+func (n *Node) Close() error {
+	n.Proxy.Stop()
+	return n.Bed.Close()
+}
+
+// Start starts the node's proxy.
+func (n *Node) Start() (err error) {
+	cmd := n.command()
+	n.Proxy, err = startProcess(n.Node, "proxy", n.dir, cmd)
+	return err
+}
+
+func (n *Node) command() *exec.Cmd {
+	if n.Kind == NKP {
+		return exec.Command(n.programs.NKP, append(n.NKPFlags("run"), "--socket", n.Socket(), "--ovs-wait", "10s", "--metrics-bind-address", MetricsAddress)...)
+	}
+	mode := "nftables"
+	if n.Kind == KubeLegacy {
+		mode = "iptables"
+	}
+	cmd := exec.Command(n.programs.KubeProxy, "--kubeconfig", n.kubeconfig, "--proxy-mode", mode, "--hostname-override", nodeName,
+		"--cluster-cidr", clusterCIDR, "--kube-api-qps", "100", "--kube-api-burst", "100",
+		// The machine's connection tracking is not this run's to set.
+		"--conntrack-max-per-core", "0", "--conntrack-min", "0", "--conntrack-tcp-timeout-established", "0s", "--conntrack-tcp-timeout-close-wait", "0s")
+	cmd.Env = append(os.Environ(), "XTABLES_LOCKFILE="+filepath.Join(n.dir, "xtables.lock"), "PATH="+n.dir+"/bin:"+os.Getenv("PATH"))
+	return cmd
+}
+
+// MetricsAddress is where nkp serves its metrics, inside the node.
+const MetricsAddress = "127.0.0.1:10249"
+
+// Socket is that of the running nkp.
+func (n *Node) Socket() string { return filepath.Join(n.dir, "nkp.sock") }
+
+// NKPFlags gives the arguments of a command of nkp that looks at API server and switch.
+func (n *Node) NKPFlags(command string) []string {
+	return []string{command, "--kubeconfig", n.kubeconfig, "--ovsdb", n.DB(), "--bridge", n.Bridge, "--hostname-override", nodeName, "--cluster-cidr", clusterCIDR}
+}
+
+// RunNKP runs a command of nkp on the node to its end and gives what it printed on standard output.
+func (n *Node) RunNKP(args ...string) (string, error) {
+	return n.Exec(n.Node, append([]string{n.programs.NKP}, args...)...)
+}
+
+// WithLegacyIPTables makes "iptables" mean the legacy back end for the node's proxy.
+func (n *Node) WithLegacyIPTables() error {
+	bin := filepath.Join(n.dir, "bin")
+	if err := os.MkdirAll(bin, 0o755); err != nil {
+		return err
+	}
+	for _, name := range []string{"iptables", "ip6tables"} {
+		for _, rest := range []string{"", "-restore", "-save"} {
+			path, err := exec.LookPath(name + "-legacy" + rest)
+			if err != nil {
+				return err
+			}
+			// The program looks at its own name to know which of many it is.
+			if err := os.WriteFile(filepath.Join(bin, name+rest), fmt.Appendf(nil, "#!/bin/sh\nexec %s \"$@\"\n", path), 0o755); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// askTimeout bounds one attempt to connect; a lost SYN would be repeated after a second only.
+const askTimeout = 50 * time.Millisecond
+
+// Reach asks a Service until the pod with this address answers ("": any), and tells how long that took since begin. The
+// pauses between attempts grow with the time that has passed, to a fiftieth of it: who takes long is not slowed down by
+// being asked.
+func (n *Node) Reach(ctx context.Context, frontend, pod string, begin time.Time) (time.Duration, error) {
+	for {
+		try, cancel := context.WithTimeout(ctx, askTimeout)
+		a, err := n.Client.AskWith(try, "tcp", frontend, testbed.AskOptions{DialOptions: testbed.DialOptions{Reset: true}})
+		cancel()
+		since := time.Since(begin)
+		if err == nil && (pod == "" || addressOf(a.Pod) == pod) {
+			return since, nil
+		}
+		if err := n.Proxy.Ended(); err != nil {
+			return 0, err
+		}
+		if ctx.Err() != nil {
+			return 0, fmt.Errorf("%s is not answered by %q after %v: %w", frontend, pod, since.Round(time.Second), ctx.Err())
+		}
+		time.Sleep(since / 50)
+	}
+}
+
+// addressOf gives the address of a remote pod by its name, remote-N.
+func addressOf(name string) string {
+	var number int
+	if _, err := fmt.Sscanf(name, "remote-%d", &number); err != nil {
+		return name
+	}
+	a := testbed.RemotePodCIDR4.Addr().As4()
+	a[3] = byte(number)
+	return netip.AddrFrom4(a).String()
+}

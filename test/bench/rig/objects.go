@@ -1,0 +1,178 @@
+//go:build linux
+
+package rig
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/retry"
+)
+
+// Endpoints is how many each Service has.
+const Endpoints = 10
+
+const (
+	namespace  = "default"
+	targetPort = 8080
+	portName   = "http"
+	// BulkPort is iperf3's behind a Service.
+	BulkPort = 5201
+	// DirectPort and DirectBulkPort are served by the local pods, too, and are no Service's: nkp has nothing to do with
+	// connections to them. It has with direct connections to a port of an endpoint, which it commits to connection tracking
+	// (docs/decisions/0002-guards-by-prefix.md); in Open vSwitch 3.1.0's userspace datapath thousands of those that end
+	// with a reset fail an assertion (conn_update_state, lib/conntrack.c:1063) when their ports come again.
+	DirectPort     = 8081
+	DirectBulkPort = 5202
+	// Movers are Services with one endpoint, which changes.
+	Movers = 10
+)
+
+// Service names one Service of the run and says who is behind it.
+type Service struct {
+	Name      string
+	VIP       string
+	Port      int32 // of Service and endpoints
+	Target    int32
+	Endpoints []string // IPv4 addresses
+}
+
+// Frontend is where clients connect.
+func (s Service) Frontend() string { return fmt.Sprintf("%s:%d", s.VIP, s.Port) }
+
+// Numbered is Service i of the many. Those that Live tells have the remote pods behind them, all others addresses that
+// nobody has.
+func Numbered(i int) Service {
+	s := Service{Name: fmt.Sprintf("svc-%05d", i), VIP: fmt.Sprintf("40.0.%d.%d", 1+i/250, 1+i%250), Port: 80, Target: targetPort}
+	for j := range Endpoints {
+		ip := fmt.Sprintf("10.%d.%d.%d", 16+i/250, i%250, 1+j)
+		if Live(i) {
+			ip = RemotePod(j)
+		}
+		s.Endpoints = append(s.Endpoints, ip)
+	}
+	return s
+}
+
+// Live tells whether Service i has pods: the first ten and every hundredth.
+func Live(i int) bool { return i < 10 || i%100 == 99 }
+
+// LiveFrontends are where Services with pods among the first n are reached.
+func LiveFrontends(n int) (list []string) {
+	for i := range n {
+		if Live(i) {
+			list = append(list, Numbered(i).Frontend())
+		}
+	}
+	return list
+}
+
+// RemotePod and LocalPod are the addresses of pod j of the second node and of the node. Local pod 0 is the client.
+func RemotePod(j int) string { return fmt.Sprintf("10.0.1.%d", 11+j) }
+func LocalPod(j int) string  { return fmt.Sprintf("10.0.0.%d", 11+j) }
+
+// Data is the Service whose packets are measured: ten pods of the node. Bulk has one, since iperf3's two connections must
+// reach the same.
+func Data() Service {
+	s := Service{Name: "data", VIP: "40.0.0.10", Port: 80, Target: targetPort}
+	for j := range Endpoints {
+		s.Endpoints = append(s.Endpoints, LocalPod(1+j))
+	}
+	return s
+}
+
+// Bulk is the Service for iperf3.
+func Bulk() Service {
+	return Service{Name: "bulk", VIP: "40.0.0.11", Port: BulkPort, Target: BulkPort, Endpoints: []string{LocalPod(1)}}
+}
+
+// Mover is Service k of those whose endpoint moves; see NextMove.
+func Mover(k int) Service {
+	return Service{Name: fmt.Sprintf("mover-%d", k), VIP: fmt.Sprintf("40.0.0.%d", 20+k), Port: 80, Target: targetPort, Endpoints: []string{RemotePod(0)}}
+}
+
+// FillSpecial creates Data, Bulk and the Movers.
+func (a *API) FillSpecial(ctx context.Context) error {
+	list := []Service{Data(), Bulk()}
+	for k := range Movers {
+		list = append(list, Mover(k))
+	}
+	for _, s := range list {
+		if err := a.create(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Fill creates the numbered Services from (included) to (not).
+func (a *API) Fill(ctx context.Context, from, to int) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(16)
+	for i := from; i < to && ctx.Err() == nil; i++ {
+		g.Go(func() error { return a.create(ctx, Numbered(i)) })
+	}
+	return g.Wait()
+}
+
+func (a *API) create(ctx context.Context, s Service) error {
+	ready, name, node := true, portName, remoteNode
+	if s.Endpoints[0] == LocalPod(1) {
+		node = nodeName
+	}
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: s.Name, Labels: map[string]string{discoveryv1.LabelServiceName: s.Name}},
+		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: &name, Port: &s.Target}},
+	}
+	for _, ip := range s.Endpoints {
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{ip}, NodeName: &node, Conditions: discoveryv1.EndpointConditions{Ready: &ready}})
+	}
+	service := &v1.Service{ObjectMeta: metav1.ObjectMeta{Name: s.Name}, Spec: v1.ServiceSpec{ClusterIP: s.VIP, Ports: []v1.ServicePort{{Name: name, Port: s.Port}}}}
+	if err := patiently(func() error {
+		_, err := a.Client.DiscoveryV1().EndpointSlices(namespace).Create(ctx, slice, metav1.CreateOptions{})
+		return err
+	}); err != nil {
+		return err
+	}
+	return patiently(func() error {
+		_, err := a.Client.CoreV1().Services(namespace).Create(ctx, service, metav1.CreateOptions{})
+		return err
+	})
+}
+
+// patiently tries again what a busy server did not do in time. It may have done it all the same.
+func patiently(create func() error) error {
+	busy := func(err error) bool {
+		return apierrors.IsInternalError(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
+			apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err)
+	}
+	err := retry.OnError(wait.Backoff{Steps: 6, Duration: 500 * time.Millisecond, Factor: 2}, busy, create)
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}
+
+// NextMove gives a Mover and the pod that it is to move to, each time another one than it has now. It keeps count over
+// the whole life of the API server, and must not be called by two goroutines at once.
+func (a *API) NextMove() (s Service, to string) {
+	// Each round moves all Movers to the same pod; none is the first, where they start.
+	s, to = Mover(a.moves%Movers), RemotePod(1+a.moves/Movers%(Endpoints-1))
+	a.moves++
+	return s, to
+}
+
+// Move changes endpoint j of a Service to another address.
+func (a *API) Move(ctx context.Context, service string, j int, to string) error {
+	patch := fmt.Appendf(nil, `[{"op": "replace", "path": "/endpoints/%d/addresses/0", "value": %q}]`, j, to)
+	_, err := a.Client.DiscoveryV1().EndpointSlices(namespace).Patch(ctx, service, types.JSONPatchType, patch, metav1.PatchOptions{})
+	return err
+}

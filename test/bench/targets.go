@@ -1,0 +1,179 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/nkp-proxy/nkp/test/bench/report"
+	"github.com/nkp-proxy/nkp/test/bench/rig"
+)
+
+// verdict is one target and what was measured. want is a bound: upper tells which side is good.
+type verdict struct {
+	what      string
+	got, want float64
+	upper     bool // got must not be above want; otherwise not below
+	unit      string
+}
+
+func (v verdict) holds() bool {
+	if v.upper {
+		return v.got <= v.want
+	}
+	return v.got >= v.want
+}
+
+// full is the number of Services that the targets of the control plane speak of. A quick run, which does not reach it, is
+// held to those targets only that do not depend on the number.
+const full = 10_000
+
+// judge gives the targets that the measurements can be held to. They are ratios within the run, but for the time of one
+// change and the CPU time at rest.
+func judge(r *Results) []verdict {
+	var v verdicts
+	v.control(r)
+	v.data(r)
+	return v
+}
+
+type verdicts []verdict
+
+func (v *verdicts) most(what string, got, want float64, unit string) {
+	*v = append(*v, verdict{what, got, want, true, unit})
+}
+
+func (v *verdicts) least(what string, got, want float64, unit string) {
+	*v = append(*v, verdict{what, got, want, false, unit})
+}
+
+// control judges programming, start, changes, memory and CPU time at the largest number of Services.
+func (v *verdicts) control(r *Results) {
+	ours := r.control(rig.NKP)
+	if len(ours) == 0 {
+		return
+	}
+	nkp := last(ours)
+	if r.Floor != nil && nkp.Services >= full {
+		v.most("programming, of ovs-ofctl --bundle", r.Floor.Ratio(), 0.7, "")
+	}
+	if nkp.Services >= full {
+		v.most("one endpoint's change, p50", milli(quantile(nkp.Change, 50)), 10, "ms")
+		v.most("one endpoint's change, p99", milli(quantile(nkp.Change, 99)), 50, "ms")
+	}
+	if len(ours) > 1 {
+		v.most("exponent of one endpoint's change", r.exponent(rig.NKP, changeCost), 0.1, "")
+		v.most("exponent of what one change allocates", r.exponent(rig.NKP, func(c Control) float64 { return c.AllocatedPerChange }), 0.1, "")
+	}
+	v.most("CPU at rest", 100*nkp.IdleCPU, 0.5, "%")
+	peers := 0
+	start, change, memory := 0.0, 0.0, 0.0 // of the best peer
+	for _, k := range []rig.Kind{rig.KubeNft, rig.KubeLegacy} {
+		for _, c := range r.control(k) {
+			if c.Services != nkp.Services {
+				continue
+			}
+			if peers == 0 || c.Start().Seconds() < start {
+				start = c.Start().Seconds()
+			}
+			if peers == 0 || changeCost(c) < change {
+				change = changeCost(c)
+			}
+			if peers == 0 || c.SettledMemory < memory {
+				memory = c.SettledMemory
+			}
+			peers++
+		}
+	}
+	if peers > 0 && nkp.Services >= full {
+		v.least("start, times faster than the faster kube-proxy", start/nkp.Start().Seconds(), 5, "×")
+		v.least("one endpoint's change, times faster", change/changeCost(nkp), 100, "×")
+		v.most("memory, of the smaller kube-proxy's", nkp.SettledMemory/memory, 0.5, "")
+	}
+}
+
+// data judges what packets and connections cost, at every number of Services.
+func (v *verdicts) data(r *Results) {
+	var first, latest *Data
+	for i, d := range r.Data {
+		if d.Kind != rig.NKP {
+			continue
+		}
+		at := fmt.Sprintf(" at %d Services", d.Services)
+		v.least("throughput, of direct"+at, d.Throughput.Ratio(), 0.97, "")
+		v.most("request latency p50, of direct"+at, d.Latency50.Ratio(), 1.05, "")
+		v.least("new connections, 1 client, of direct"+at, d.Connections1.Ratio(), 0.95, "")
+		v.least("new connections, 8 clients, of direct"+at, d.Connections8.Ratio(), 0.95, "")
+		v.most("switch CPU per connection, of direct"+at, d.SwitchCPU.Ratio(), 1.05, "")
+		for _, peer := range r.Data {
+			if peer.Kind != rig.NKP && peer.Services == d.Services {
+				v.least(fmt.Sprintf("new connections, 8 clients: share kept, of %s's%s", peer.Kind, at), d.Connections8.Ratio()/peer.Connections8.Ratio(), 1, "")
+				v.least(fmt.Sprintf("throughput: share kept, of %s's%s", peer.Kind, at), d.Throughput.Ratio()/peer.Throughput.Ratio(), 1, "")
+			}
+		}
+		if latest = &r.Data[i]; first == nil {
+			first = latest
+		}
+	}
+	if first != nil && first != latest {
+		v.least(fmt.Sprintf("new connections at %d Services, of those at %d", latest.Services, first.Services), latest.Connections8.Ratio()/first.Connections8.Ratio(), 0.95, "")
+	}
+}
+
+func missed(list []verdict) (out []string) {
+	for _, v := range list {
+		if !v.holds() {
+			out = append(out, fmt.Sprintf("%s: %.3g%s", v.what, v.got, v.unit))
+		}
+	}
+	return out
+}
+
+func verdictTable(list []verdict) report.Table {
+	t := report.Table{Title: "What must hold", Header: []string{"", "measured", "target", ""}}
+	for _, v := range list {
+		side, result := "≥", "holds"
+		if v.upper {
+			side = "≤"
+		}
+		if !v.holds() {
+			result = "MISSED"
+		}
+		t.Add(v.what, fmt.Sprintf("%.3g %s", v.got, v.unit), fmt.Sprintf("%s %g %s", side, v.want, v.unit), result)
+	}
+	return t
+}
+
+// control gives the measurements of one proxy, by the number of Services.
+func (r *Results) control(k rig.Kind) (list []Control) {
+	for _, c := range r.Control {
+		if c.Kind == k {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// points gives a cost of one proxy by the number of Services.
+func (r *Results) points(k rig.Kind, cost func(Control) float64) (list []report.Point) {
+	for _, c := range r.control(k) {
+		list = append(list, report.Point{Services: float64(c.Services), Cost: cost(c)})
+	}
+	return list
+}
+
+// exponent tells how a cost grows. If it cannot be told it is very large, so that no target holds by a lack of points.
+func (r *Results) exponent(k rig.Kind, cost func(Control) float64) float64 {
+	e, ok := report.Exponent(r.points(k, cost))
+	if !ok {
+		return 99
+	}
+	return e
+}
+
+func milli(d time.Duration) float64 { return d.Seconds() * 1000 }
+
+func startCost(c Control) float64  { return c.Start().Seconds() }
+func changeCost(c Control) float64 { return milli(quantile(c.Change, 50)) }
+func memoryCost(c Control) float64 { return c.SettledMemory }

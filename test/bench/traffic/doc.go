@@ -1,0 +1,6 @@
+// Package traffic makes connections and requests as fast as one or more clients can, and says how many and how long each
+// took. The client is a program of its own, started in a pod's network namespace by running the benchmark's binary again
+// (see [Main]); it uses the kernel's calls directly, so that it costs little beside what it measures.
+//
+// Throughput is left to iperf3.
+package traffic

@@ -1,0 +1,92 @@
+//go:build linux
+
+package traffic
+
+import (
+	"net"
+	"slices"
+	"testing"
+	"time"
+)
+
+func serve(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go Serve(l) // ends with the listener
+	return l.Addr().String()
+}
+
+func TestRun(t *testing.T) {
+	targets := []string{serve(t), serve(t)}
+	for _, connect := range []bool{true, false} {
+		r, err := run(Options{Targets: targets, Clients: 4, Duration: 100 * time.Millisecond, Connect: connect})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Done < 20 || r.Failed > 0 || r.P50 <= 0 || r.P99 < r.P50 || r.Second < 0.1 {
+			t.Errorf("connect %t: %+v", connect, r)
+		}
+	}
+}
+
+// In turns both sides get as many requests, and the slower one is told.
+func TestAgainst(t *testing.T) {
+	slow, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = slow.Close() })
+	go Serve(delayed{slow}) // ends with the listener
+	for _, connect := range []bool{true, false} {
+		r, err := run(Options{Targets: []string{slow.Addr().String()}, Against: []string{serve(t)}, Clients: 2, Duration: 300 * time.Millisecond, Connect: connect})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a := r.Against; a == nil || r.Done < 10 || r.Done-a.Done > 2 || r.P50 < 5000 || a.P50 > 5000 || r.Rate() >= a.Rate() {
+			t.Errorf("connect %t: %+v against %+v", connect, r, r.Against)
+		}
+	}
+}
+
+// delayed accepts connections that take 5 ms to read.
+type delayed struct{ net.Listener }
+
+func (d delayed) Accept() (net.Conn, error) {
+	c, err := d.Listener.Accept()
+	return delayedConn{c}, err
+}
+
+type delayedConn struct{ net.Conn }
+
+func (c delayedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	time.Sleep(5 * time.Millisecond)
+	return n, err
+}
+
+// Who reaches nobody says so, and counts no connection.
+func TestRunFails(t *testing.T) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close() // nobody listens there now
+	for _, connect := range []bool{true, false} {
+		r, err := run(Options{Targets: []string{l.Addr().String()}, Clients: 2, Duration: 20 * time.Millisecond, Connect: connect})
+		if err == nil || r.Done > 0 || r.Failed == 0 {
+			t.Errorf("connect %t: %+v, %v", connect, r, err)
+		}
+	}
+}
+
+func TestArgs(t *testing.T) {
+	o := Options{Targets: []string{"10.0.0.1:80", "10.0.0.2:80"}, Clients: 8, Duration: time.Second, Connect: true, Against: []string{"10.0.0.3:80"}}
+	want := []string{"-to", "10.0.0.1:80,10.0.0.2:80", "-against", "10.0.0.3:80", "-clients", "8", "-for", "1s", "-connect=true"}
+	if got := o.Args(); !slices.Equal(got, want) {
+		t.Errorf("%q; want %q", got, want)
+	}
+}
