@@ -4,7 +4,7 @@ GO      ?= .ci/go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X github.com/nkp-proxy/nkp/internal/agent.Version=$(VERSION)
 
-.PHONY: all build docs demo test deploy-check test-kernel test-windows e2e differential peers lint fuzz faults picture clean deps help bench bench-quick
+.PHONY: all build docs demo test dist dist-check test-bench test-deploy deploy-check test-kernel test-windows e2e differential peers lint fuzz faults picture clean deps help bench bench-quick
 
 all: build
 
@@ -85,6 +85,10 @@ bench: deps ## nkp beside kube-proxy, ovs-ofctl and no proxy at all; writes docs
 
 bench-quick: deps ## the same up to 1,000 Services, printed only (3 minutes)
 	$(BENCH) -quick $(BENCHFLAGS)
+
+test-bench: ## the benchmark's own tests
+	$(GO) vet -C test/bench ./...
+	$(GO) test -C test/bench -count=1 ./...
 
 FUZZTIME ?= 10s
 FUZZDIRS := k8s ofctrl ovsdb pipeline internal/ports internal/agent internal/command internal/config
