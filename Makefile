@@ -29,7 +29,7 @@ test: deps lint ## all tests: unit, and packets through a private switch
 
 peers: deps ## iptables beside kube-proxy: take-over without a gap, and speed (first build: 3 minutes)
 	@command -v nft >/dev/null || .ci/install-deps nft
-	$(GO) test -count=1 -timeout 20m ./test/fallback
+	$(GO) test -count=1 -timeout 20m -v ./test/fallback
 
 faults: deps ## disturb agent, channel, database and switch under load (NKP_FAULTS_LONG=1: half an hour)
 	$(GO) test -count=1 -timeout 45m -v ./test/faults
