@@ -160,6 +160,7 @@ func (p *Plane) loop(ctx context.Context) error {
 		case p.conn = <-p.conns:
 			p.stats.Connections++
 			p.log.Info("connected to the switch", "bridge", p.set.Bridge)
+			p.meterFirst(ctx)
 			p.readBack(ctx)
 		case <-gone:
 			p.log.Warn("connection to the switch lost; what is installed stays", "error", p.conn.Err())
