@@ -283,10 +283,13 @@ func (b *builder) deliver() {
 		}
 	}
 	for _, f := range families { // the client would get answers from an address that it does not know
-		m := ethIs(f)
-		m.CTState = flow.Bits{Value: flow.CTTracked, Mask: flow.CTTracked | flow.CTSrcNAT}
-		m.Reg[0] = flow.Bits{Value: masqueraded, Mask: masqueraded}
-		b.add(tableDeliver, prioNoPort, 0, m)
+		for _, proto := range []uint8{flow.ProtoTCP, flow.ProtoUDP} { // SCTP has no ports in Open vSwitch's own tracker
+			m := ethIs(f)
+			m.IPProto = proto
+			m.CTState = flow.Bits{Value: flow.CTTracked, Mask: flow.CTTracked | flow.CTSrcNAT}
+			m.Reg[0] = flow.Bits{Value: masqueraded, Mask: masqueraded}
+			b.add(tableDeliver, prioNoPort, 0, m)
+		}
 	}
 	b.add(tableDeliver, prioLast, 0, flow.Match{}, b.Layout.exit())
 }

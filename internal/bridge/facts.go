@@ -37,8 +37,7 @@ func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Conf
 	pods := map[netip.Addr]pipeline.Pod{}
 	if sw != nil {
 		if s.Guards && sw.DiesOfNullSNAT() {
-			warnings = append(warnings, fmt.Sprintf("Open vSwitch %s has a fault in its userspace datapath that many direct connections to endpoints can trigger, and ovs-vswitchd dies of: "+
-				"update it (2.17.8, 3.1.3, 3.2.3, 3.3 and later are mended), or give --port-reuse-guards=false", sw.OVSVersion))
+			warnings = append(warnings, fmt.Sprintf("Open vSwitch %s can crash (pipeline/README.md, Known limits): update it, or give --port-reuse-guards=false", sw.OVSVersion))
 		}
 		if s.LocalDelivery == DeliverAuto {
 			if policy, why := sw.GatewayPolicy(); policy {
