@@ -10,10 +10,16 @@ import (
 // change is what brings some items in step: complete for each of them.
 type change struct {
 	names []k8s.PortName
-	write []rules.Chain // chains that are new or differ
-	used  []string      // all chains that the items have then
-	gone  []string      // chains that they had
+	write []written // chains that are new or differ
+	used  []string  // all chains that the items have then
+	gone  []string  // chains that they had
 	links delta
+}
+
+// written is a chain to write, and the digest of its rules.
+type written struct {
+	rules.Chain
+	digest uint64
 }
 
 // compile gives the rules of an item.
@@ -43,8 +49,9 @@ func (w *worker) plan(c *change, n k8s.PortName) {
 	for _, ch := range s.Chains {
 		delete(had, ch.Name)
 		c.used = append(c.used, ch.Name)
-		if known, ok := w.chains[ch.Name]; !ok || known.digest != digest(ch.Rules) {
-			c.write = append(c.write, ch)
+		sum := digest(ch.Rules)
+		if known, ok := w.chains[ch.Name]; !ok || known.digest != sum {
+			c.write = append(c.write, written{ch, sum})
 		}
 	}
 	for name := range had {
@@ -65,9 +72,11 @@ func digest(list []rules.Rule) uint64 {
 // inputs are the transactions of a change, in their order. A frontend that is refused must not be translated before its
 // refusal is there, nor lose its refusal before it is translated: table filter gives before table nat, and takes after.
 // What refuses the other ports of ClusterIPs is given after, too: nobody waits for it, and there is much of it.
-// On a node whose chains lead nowhere yet, that waits until all Services are in.
+// Where no packet gets to nkp's chains yet, that waits until all Services are in, and so does what leads to them: with each
+// transaction that adds to a chain, the kernel copies all of the chain.
 type inputs struct {
 	give, nat, take *input
+	hooked          bool
 	held            []linkKey // what waits
 }
 
@@ -75,7 +84,7 @@ type inputs struct {
 func later(l rules.Link) bool { return l.Chain == rules.ClusterIPs }
 
 func (c *change) inputs(known linkSet, hooked bool) inputs {
-	in := inputs{give: newInput(rules.Filter), nat: newInput(rules.NAT), take: newInput(rules.Filter)}
+	in := inputs{give: newInput(rules.Filter), nat: newInput(rules.NAT), take: newInput(rules.Filter), hooked: hooked}
 	for _, ch := range c.write {
 		in.nat.chain(ch.Name)
 		for _, r := range ch.Rules {
@@ -90,10 +99,10 @@ func (c *change) inputs(known linkSet, hooked bool) inputs {
 			owners, present = l.owners+d.n, l.present
 		}
 		switch {
+		case owners > 0 && !present && !hooked && (k.table == rules.NAT || later(d.Link)):
+			in.held = append(in.held, k)
 		case owners > 0 && !present && k.table == rules.NAT:
 			in.nat.link(d.Link)
-		case owners > 0 && !present && later(d.Link) && !hooked:
-			in.held = append(in.held, k)
 		case owners > 0 && !present && later(d.Link):
 			in.take.link(d.Link)
 		case owners > 0 && !present:
@@ -187,7 +196,7 @@ func (w *worker) done(c *change, held []linkKey) {
 func (w *worker) wrote(c *change) {
 	for _, ch := range c.write {
 		known := w.chains[ch.Name]
-		known.digest = digest(ch.Rules)
+		known.digest = ch.digest
 		w.chains[ch.Name] = known
 		delete(w.garbage, ch.Name)
 	}
