@@ -122,13 +122,6 @@ func (s service) arguments() (list []seccomp.NameWithConditions) {
 	add := func(name string, c ...seccomp.Condition) {
 		list = append(list, seccomp.NameWithConditions{Name: name, Conditions: c})
 	}
-	if allowed := s.words("RestrictAddressFamilies"); len(allowed) > 0 {
-		for f := uint64(0); f < unix.AF_MAX; f++ {
-			if !slices.ContainsFunc(allowed, func(name string) bool { return families[name] == f }) {
-				add("socket", seccomp.Condition{Argument: 0, Operation: seccomp.Equal, Value: f})
-			}
-		}
-	}
 	if s.on("RestrictNamespaces") {
 		const any = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
 		for _, name := range []string{"unshare", "clone"} {
@@ -145,6 +138,14 @@ func (s service) arguments() (list []seccomp.NameWithConditions) {
 	}
 	if s.on("RestrictRealtime") {
 		add("sched_setscheduler", seccomp.Condition{Argument: 1, Operation: seccomp.NotEqual, Value: 0})
+	}
+	// Last: after a call with several conditions the library goes on with the next call's conditions, whatever the call.
+	if allowed := s.words("RestrictAddressFamilies"); len(allowed) > 0 {
+		var other []seccomp.Condition // all of them hold
+		for _, name := range allowed {
+			other = append(other, seccomp.Condition{Argument: 0, Operation: seccomp.NotEqual, Value: families[name]})
+		}
+		add("socket", other...)
 	}
 	return list
 }
