@@ -101,6 +101,9 @@ func (w *worker) complete(ctx context.Context) error {
 	if err := w.hook(ctx); err != nil {
 		return err
 	}
+	if err := w.giveHeld(ctx); err != nil {
+		return err
+	}
 	late := slices.Concat(w.fixed.Links, w.fixed.Late)
 	c := &change{links: delta{}}
 	c.links.count(w.late, -1)

@@ -109,9 +109,13 @@ func (w *worker) commitNAT(ctx context.Context, b *batch, meanwhile func()) erro
 // maxHeld is how many rules one transaction adds to a shared chain: for 10,000, four take two thirds of the time of one.
 const maxHeld = 2500
 
-// giveHeld gives what was held until all Services are in, table filter's first.
+// giveHeld gives what was held until all Services are in: first what leads to them; what refuses the other ports of
+// ClusterIPs once they are served, since nobody waits for it.
 func (w *worker) giveHeld(ctx context.Context) error {
-	for _, t := range []rules.Table{rules.Filter, rules.NAT} {
+	for _, t := range []rules.Table{rules.NAT, rules.Filter} {
+		if t == rules.Filter && !w.hooked {
+			continue
+		}
 		var keys []linkKey
 		for k := range w.held {
 			if k.table == t {
