@@ -66,18 +66,26 @@ func (h *Host) dial(ctx context.Context, kind int, addr string, o DialOptions) (
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, DialTimeout)
+	defer cancel()
 	fd := -1
-	err = h.ns.do(func() (err error) {
-		fd, err = h.socket(kind, to, o)
-		return err
-	})
-	if err != nil {
-		return nil, classify(err)
+	for {
+		err = h.ns.do(func() (err error) {
+			fd, err = h.socket(kind, to, o)
+			return err
+		})
+		if err == nil {
+			break
+		}
+		// A program that another test starts has copies of this process's sockets
+		// until it has been executed, so a closed one may still hold its port.
+		if !errors.Is(err, unix.EADDRNOTAVAIL) || o.LocalPort == 0 || ctx.Err() != nil {
+			return nil, classify(err)
+		}
+		time.Sleep(time.Millisecond)
 	}
 	f := os.NewFile(uintptr(fd), "testbed")
 	defer f.Close() // net.FileConn has a copy
-	ctx, cancel := context.WithTimeout(ctx, DialTimeout)
-	defer cancel()
 	if err := waitConnected(ctx, f); err != nil {
 		return nil, classify(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -152,7 +153,16 @@ func TestErrorsTellWhy(t *testing.T) {
 func TestClientOptions(t *testing.T) {
 	t.Parallel()
 	_, pods, _ := standard(t, Options{Standalone: true})
-	for range 3 { // the same port again at once
+	ctx, cancel := context.WithCancel(t.Context())
+	var starting sync.WaitGroup
+	starting.Go(func() {
+		for ctx.Err() == nil { // as other tests start programs
+			_ = exec.CommandContext(ctx, "true").Run()
+		}
+	})
+	defer starting.Wait()
+	defer cancel()
+	for range 50 { // the same port again at once
 		a, err := pods[0].AskWith(t.Context(), "tcp", "10.0.0.12:80", AskOptions{DialOptions: DialOptions{LocalPort: 5555, Reset: true}})
 		if err != nil || a.Client != netip.MustParseAddrPort("10.0.0.11:5555") {
 			t.Fatal(a, err)
