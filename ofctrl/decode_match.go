@@ -57,6 +57,12 @@ func matchField(m *flow.Match, header uint32, v []byte) bool {
 		return setBits(&m.CTMark, v, hasMask)
 	case nxmReg0, nxmReg1, nxmReg2, nxmReg3:
 		return setBits(&m.Reg[(field-nxmReg0)/(nxmReg1-nxmReg0)], v, hasMask)
+	case oxmTCPFlags:
+		m.TCPFlags = flow.Bits{Value: uint32(u16(v)), Mask: tcpFlags}
+		if hasMask {
+			m.TCPFlags.Mask = uint32(u16(v[2:]))
+		}
+		return m.TCPFlags.Mask != 0
 	case oxmPktReg0:
 		return setRegPair(&m.Reg[0], &m.Reg[1], v, hasMask)
 	case oxmPktReg1:

@@ -40,6 +40,9 @@ func match(b []byte, m *flow.Match, unknown bool) ([]byte, error) {
 	if m.DstPort != 0 {
 		b = put16(put32(b, portField(m.IPProto)), m.DstPort)
 	}
+	if f := m.TCPFlags; f.Mask != 0 {
+		b = put16(put16(put32(b, masked(oxmTCPFlags)), uint16(f.Value)), uint16(f.Mask))
+	}
 	if m.ICMPv6Type != 0 {
 		b = append(put32(b, oxmICMPv6Type), m.ICMPv6Type)
 	}
@@ -65,10 +68,13 @@ func checkMatch(m *flow.Match) error {
 			return fmt.Errorf("prefix %s matches everything or has bits beyond its length", p)
 		}
 	}
-	for _, v := range [...]flow.Bits{m.CTState, m.CTMark, m.Reg[0], m.Reg[1], m.Reg[2], m.Reg[3]} {
+	for _, v := range [...]flow.Bits{m.CTState, m.CTMark, m.TCPFlags, m.Reg[0], m.Reg[1], m.Reg[2], m.Reg[3]} {
 		if v.Value&^v.Mask != 0 {
 			return fmt.Errorf("value %#x has bits beyond its mask %#x", v.Value, v.Mask)
 		}
+	}
+	if m.TCPFlags.Mask > tcpFlags {
+		return fmt.Errorf("mask %#x of TCP flags has more than 12 bits", m.TCPFlags.Mask)
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ const (
 	oxmIPv6Src    uint32 = 0x80003410
 	oxmIPv6Dst    uint32 = 0x80003610
 	oxmICMPv6Type uint32 = 0x80003a01
+	oxmTCPFlags   uint32 = 0x80005402 // OpenFlow 1.5's own, which libOpenflow does not name
 	oxmPktReg0    uint32 = 0x80010008 // reg0 and reg1 as one 64-bit register
 	oxmPktReg1    uint32 = 0x80010208
 	nxmInPort     uint32 = 0x00000002
@@ -32,6 +33,9 @@ const (
 	nxmCTState    uint32 = 0x0001d204
 	nxmCTMark     uint32 = 0x0001d604
 )
+
+// tcpFlags is the mask of all TCP flags that a switch tells apart (ovs-fields(7), tcp_flags).
+const tcpFlags = 0x0fff
 
 // masked gives the header of the same field with a mask behind the value.
 func masked(h uint32) uint32 { return h&^0xff | 1<<8 | h&0xff*2 }

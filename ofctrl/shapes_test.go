@@ -32,6 +32,8 @@ func matchShapes() []flow.Match {
 		with(tcpTo("fd00:40::122", 80), func(m *flow.Match) { m.IPProto = flow.ProtoSCTP }),
 		with(ip6, func(m *flow.Match) { m.IPProto, m.ICMPv6Type = flow.ProtoICMPv6, 135 }),
 		with(ip, func(m *flow.Match) { m.IPProto = 47 }),
+		with(tcpTo("40.0.0.122", 80), func(m *flow.Match) { m.TCPFlags = bit(flow.TCPSyn, flow.TCPSyn|flow.TCPAck) }),
+		with(tcpTo("fd00:40::122", 80), func(m *flow.Match) { m.TCPFlags = bit(flow.TCPSyn, 0x1ff) }),
 		{CTState: bit(flow.CTNew|flow.CTTracked, flow.CTNew|flow.CTTracked)},
 		{CTState: bit(flow.CTTracked, flow.CTReply|flow.CTTracked), CTMark: bit(1, 1)},
 		{CTMark: flow.Exactly(0x101)},

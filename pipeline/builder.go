@@ -16,6 +16,18 @@ type objects struct {
 	shared []*flow.Flow
 }
 
+// shareKey tells shared flows apart, in less room than their keys: by what they say of the destination.
+type shareKey struct {
+	to       netip.Prefix
+	port     uint16
+	priority uint16
+	proto    uint8
+}
+
+func keyOfShared(f *flow.Flow) shareKey {
+	return shareKey{f.Match.Dst, f.Match.DstPort, f.Priority, f.Match.IPProto}
+}
+
 // builder makes flows in one layout; its methods hide table bases, cookies and address families.
 type builder struct {
 	*Config
@@ -46,8 +58,8 @@ func (b *builder) resubmit(table uint8) flow.Action {
 	return flow.Resubmit{Table: b.Layout.table(table)}
 }
 
-// track looks a packet up in zone, undoing a translation if it belongs to a known connection.
-func (b *builder) track(zone uint16, table uint8) flow.Action {
+// ct looks a packet up in zone, undoing a translation if it belongs to a known connection.
+func (b *builder) ct(zone uint16, table uint8) flow.Action {
 	return flow.CT{Zone: zone, Table: b.Layout.table(table), NAT: flow.NAT{Kind: flow.NATExisting}}
 }
 
@@ -56,7 +68,12 @@ func setMark(value, mask uint32) flow.Action {
 	return flow.SetField{Field: flow.Reg1, Value: uint64(value), Mask: uint64(mask)}
 }
 
-var newConnection = flow.Bits{Value: flow.CTNew | flow.CTTracked, Mask: flow.CTNew | flow.CTTracked}
+// newConnection matches tracked packets of connections that nobody has answered yet; opening those and, besides, packets that
+// went past the tracker because they open a connection (table 3).
+var (
+	newConnection = flow.Bits{Value: flow.CTNew | flow.CTTracked, Mask: flow.CTNew | flow.CTTracked}
+	opening       = flow.Bits{Mask: flow.CTEst | flow.CTRel | flow.CTInvalid}
+)
 
 func ethType(f k8s.Family) uint16 {
 	if f == k8s.IPv6 {

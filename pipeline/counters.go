@@ -57,7 +57,7 @@ func (s *service) counters() {
 	if !s.Counters {
 		return
 	}
-	opened := flow.Match{CTState: newConnection, CTMark: flow.Bits{Mask: markService}}
+	opened := flow.Match{CTState: opening, CTMark: flow.Bits{Mask: markService}}
 	opened.Reg[1] = flow.Bits{Value: s.id << markIDShift, Mask: markIDMask}
 	s.add(tableCount, prioOpened, s.id, opened)
 	known := flow.Match{

@@ -88,7 +88,7 @@ func TestTally(t *testing.T) {
 	if len(seen) != 3 {
 		t.Fatalf("counts %v", seen)
 	}
-	if m := seen[TallyOpened]; m.CTState != newConnection || m.CTMark != (flow.Bits{Mask: markService}) {
+	if m := seen[TallyOpened]; m.CTState != opening || m.CTMark != (flow.Bits{Mask: markService}) {
 		t.Errorf("connections are counted by %v", m)
 	}
 	if m := seen[TallyFromClient]; m.CTState.Mask&flow.CTReply == 0 || m.CTState.Value&flow.CTReply != 0 {

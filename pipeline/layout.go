@@ -39,6 +39,7 @@ const (
 	tableEntry    = 0  // conntrack entry, un-NAT
 	tableServices = 1  // which Service, if any
 	tableOutput   = 2  // hairpin, masquerade, exit
+	tableTrack    = 3  // conntrack, but for what opens a connection
 	tablePins     = 10 // session affinity: learned pins
 	tablePinned   = 11 // session affinity: pinned endpoint, or the group
 	tableRanges   = 12 // loadBalancerSourceRanges
@@ -121,7 +122,7 @@ func (l Layout) Groups() (first, last uint32) { return l.GroupBase, l.GroupBase 
 // Tables gives the table numbers that nkp takes.
 func (l Layout) Tables() []uint8 {
 	var ts []uint8
-	for _, t := range []uint8{tableEntry, tableServices, tableOutput, tablePins, tablePinned, tableRanges, tableReject,
+	for _, t := range []uint8{tableEntry, tableServices, tableOutput, tableTrack, tablePins, tablePinned, tableRanges, tableReject,
 		tableLearn, tableWide, tableCount, tableUnSNAT, tableDeliver} {
 		ts = append(ts, l.table(t))
 	}

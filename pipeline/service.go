@@ -94,9 +94,10 @@ func (s *service) frontend(f *k8s.Frontend) {
 
 	switch {
 	case f.Type == k8s.ClusterIP:
+		m.CTState = opening
 		// Whether it is masqueraded was decided by its source, in table 0: that bit stays.
 		s.enter(everyone, m, f, f.Policy, setMark(s.mark(f.Policy, false), ^uint32(markMasquerade)))
-		s.share(tableServices, prioUnserved, flow.Match{EthType: m.EthType, Dst: m.Dst, CTState: newConnection},
+		s.share(tableServices, prioUnserved, flow.Match{EthType: m.EthType, Dst: m.Dst, CTState: opening},
 			s.resubmit(tableReject))
 	case f.Policy == k8s.Cluster:
 		s.enter(everyone, m, f, k8s.Cluster, setMark(s.mark(k8s.Cluster, true), 0xffffffff))

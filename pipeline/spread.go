@@ -10,10 +10,10 @@ const (
 	maxSlots = 256
 )
 
-// slotShares gives each of n endpoints its number of slots, so that none has more than 5 % above its fair
-// share if a table of up to 256 slots allows that, and none more than 20 % above or below it. ok is false if
+// slotShares gives each of n endpoints its number of slots, so that none has more than 5 % above or 10 % below its
+// fair share if a table of up to 256 slots allows that, and none more than 20 % above or below it. ok is false if
 // 256 slots cannot do it: such a set of endpoints is spread by flows (wide.go). turn decides who
-// gets the slots that are left over.
+// gets the slots that are left over. Each slot costs the datapath one cached flow, so the smallest table is taken.
 func slotShares(n, turn int) (shares []int, ok bool) {
 	if n <= 0 {
 		return nil, false
@@ -24,11 +24,11 @@ func slotShares(n, turn int) (shares []int, ok bool) {
 		slots = n
 	default:
 		for s := minSlots; s <= maxSlots && slots == 0; s *= 2 {
-			if s >= n && fair(s, n, 0.05) {
+			if s >= n && fair(s, n, 0.05, 0.10) {
 				slots = s
 			}
 		}
-		if slots == 0 && n <= maxSlots && fair(maxSlots, n, 0.20) {
+		if slots == 0 && n <= maxSlots && fair(maxSlots, n, 0.20, 0.20) {
 			slots = maxSlots
 		}
 	}
@@ -38,11 +38,11 @@ func slotShares(n, turn int) (shares []int, ok bool) {
 	return apportion(slots, n, turn), true
 }
 
-func fair(slots, n int, tolerance float64) bool {
+func fair(slots, n int, above, below float64) bool {
 	share := float64(slots) / float64(n)
 	most := float64((slots + n - 1) / n)
 	least := float64(slots / n)
-	return most <= share*(1+tolerance) && least >= share*(1-tolerance)
+	return most <= share*(1+above) && least >= share*(1-below)
 }
 
 // apportion deals slots to n takers as evenly as whole numbers allow.

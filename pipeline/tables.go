@@ -2,9 +2,10 @@ package pipeline
 
 // tableNames say what each table is for, in few words.
 var tableNames = map[int]string{
-	tableEntry:    "conntrack, un-NAT",
+	tableEntry:    "where from",
 	tableServices: "which Service",
 	tableOutput:   "hairpin, masquerade",
+	tableTrack:    "conntrack, un-NAT",
 	tablePins:     "affinity: learned pins",
 	tablePinned:   "affinity: the endpoint",
 	tableRanges:   "source ranges",

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/internal/trace"
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
 // packet is where a packet enters the bridge, and its Ethernet addresses, as ofproto/trace takes them.
@@ -32,8 +33,12 @@ func (p packet) flowText(q trace.Question) string {
 	if port == 0 {
 		port = defaultSourcePort
 	}
-	return fmt.Sprintf("%s%s,in_port=%s,dl_src=%s,dl_dst=%s,%s_src=%s,%s_dst=%s,nw_ttl=64,%s_src=%d,%s_dst=%d",
+	text := fmt.Sprintf("%s%s,in_port=%s,dl_src=%s,dl_dst=%s,%s_src=%s,%s_dst=%s,nw_ttl=64,%s_src=%d,%s_dst=%d",
 		proto, suffix, p.inPort, p.src, p.dst, net, q.From.Addr(), net, q.To.Addr(), proto, port, proto, q.To.Port())
+	if q.Protocol == "TCP" {
+		text += fmt.Sprintf(",tcp_flags=%#x", flow.TCPSyn)
+	}
+	return text
 }
 
 // walk is what ofproto/trace says, taken apart.

@@ -50,7 +50,7 @@ func TestParseWalk(t *testing.T) {
 func TestFlowText(t *testing.T) {
 	p := packet{inPort: "11", src: "02:00:00:00:00:11", dst: "02:00:00:00:00:01"}
 	for want, q := range map[string]trace.Question{
-		"tcp,in_port=11,dl_src=02:00:00:00:00:11,dl_dst=02:00:00:00:00:01,nw_src=10.0.0.1,nw_dst=10.0.0.2,nw_ttl=64,tcp_src=49152,tcp_dst=80": {
+		"tcp,in_port=11,dl_src=02:00:00:00:00:11,dl_dst=02:00:00:00:00:01,nw_src=10.0.0.1,nw_dst=10.0.0.2,nw_ttl=64,tcp_src=49152,tcp_dst=80,tcp_flags=0x2": {
 			From: netip.MustParseAddrPort("10.0.0.1:0"), To: netip.MustParseAddrPort("10.0.0.2:80"), Protocol: "TCP"},
 		"sctp6,in_port=11,dl_src=02:00:00:00:00:11,dl_dst=02:00:00:00:00:01,ipv6_src=fd00::1,ipv6_dst=fd00::2,nw_ttl=64,sctp_src=7,sctp_dst=80": {
 			From: netip.MustParseAddrPort("[fd00::1]:7"), To: netip.MustParseAddrPort("[fd00::2]:80"), Protocol: "SCTP"},

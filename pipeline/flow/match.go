@@ -37,6 +37,12 @@ const (
 	CTSrcNAT  uint32 = 0x40
 )
 
+// Flags of the TCP header (RFC 9293 §3.1).
+const (
+	TCPSyn uint32 = 0x02
+	TCPAck uint32 = 0x10
+)
+
 // NumRegs is how many of the switch's 32-bit registers matches and actions can name: reg0 to reg3.
 const NumRegs = 4
 
@@ -78,6 +84,7 @@ type Match struct {
 	IPProto    uint8
 	DstPort    uint16 // needs IPProto TCP, UDP or SCTP
 	ICMPv6Type uint8  // needs IPProto ICMPv6
+	TCPFlags   Bits   // needs IPProto TCP; 12 bits
 	CTState    Bits
 	CTMark     Bits
 	Reg        [NumRegs]Bits
@@ -98,7 +105,7 @@ func (m Match) String() string {
 	var b []string
 	add := func(format string, args ...any) { b = append(b, fmt.Sprintf(format, args...)) }
 	if m.CTState.Mask != 0 {
-		add("ct_state=%s", ctState(m.CTState))
+		add("ct_state=%s", bitNames(m.CTState, ctStateNames))
 	}
 	if m.CTMark.Mask != 0 {
 		add("ct_mark=%s", m.CTMark)
@@ -143,6 +150,9 @@ func (m Match) String() string {
 	if m.DstPort != 0 {
 		add("tp_dst=%d", m.DstPort)
 	}
+	if m.TCPFlags.Mask != 0 {
+		add("tcp_flags=%s", bitNames(m.TCPFlags, tcpFlagNames))
+	}
 	if m.Unknown != "" {
 		add("%s", m.Unknown)
 	}
@@ -157,9 +167,16 @@ func (b Bits) String() string {
 	return fmt.Sprintf("%#x/%#x", b.Value, b.Mask)
 }
 
-func ctState(b Bits) string {
+// Names that Open vSwitch gives to bits, lowest bit first.
+var (
+	ctStateNames = []string{"new", "est", "rel", "rpl", "inv", "trk", "snat"}
+	tcpFlagNames = []string{"fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr", "ns"}
+)
+
+// bitNames gives each bit under the mask by name, with + if it is set.
+func bitNames(b Bits, names []string) string {
 	var s strings.Builder
-	for i, name := range []string{"new", "est", "rel", "rpl", "inv", "trk", "snat"} {
+	for i, name := range names {
 		bit := uint32(1) << i
 		switch {
 		case b.Mask&bit == 0:

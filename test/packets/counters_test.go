@@ -25,8 +25,9 @@ import (
 )
 
 // 1,000 connections of known size to three Services, of both families, near and far, from a pod and from outside,
-// masqueraded and not, delivered straight or through the gateway: nkp counts the connections exactly, and packets and bytes
-// as they are on the wire. Neither a restart of nkp nor endpoints that come and go change what was counted.
+// masqueraded and not, delivered straight or through the gateway: nkp counts the connections (of TCP to a ClusterIP every SYN,
+// should a client send one again), and packets and bytes as they are on the wire. Neither a restart of nkp nor endpoints that
+// come and go change what was counted.
 func TestCounters(t *testing.T) {
 	for _, delivery := range []string{"on", "off"} {
 		t.Run("local-delivery="+delivery, func(t *testing.T) {
@@ -61,7 +62,14 @@ func testCounters(t *testing.T, delivery string) {
 	} {
 		c.exchange(t, x.from, x.to, x.n, x.payload)
 	}
-	want := map[string]uint64{"near": 400, "far": 350, "six": 250}
+	syns := func(ip string, connections uint64) uint64 {
+		n := tap.of(ip).syns
+		if n < connections || n > connections+connections/10 {
+			t.Errorf("%d SYNs to %s, for %d connections", n, ip, connections)
+		}
+		return n
+	}
+	want := map[string]uint64{"near": syns("40.0.0.1", 400), "far": syns("40.0.0.2", 250) + 100, "six": syns("fd00:40::1", 250)}
 	wire := map[string]traffic{
 		"near": tap.of("40.0.0.1"), "far": tap.of("40.0.0.2").plus(tap.of(node)).plus(outside.of(node)), "six": tap.of("fd00:40::1"),
 	}
@@ -94,7 +102,7 @@ func testCounters(t *testing.T, delivery string) {
 		}
 	}
 	c.exchange(t, client, "40.0.0.1:80", 10, 10)
-	want["near"] += 10
+	want["near"] = syns("40.0.0.1", 410)
 	c.awaitCounters(t, want)
 }
 
@@ -277,8 +285,11 @@ func (c *cluster) exchange(t *testing.T, from *testbed.Host, to string, n, paylo
 // sum is what was seen in one direction.
 type sum struct{ packets, bytes uint64 }
 
-// traffic is what a host has exchanged with one address; in is what it sent, to the Service.
-type traffic struct{ in, out sum }
+// traffic is what a host has exchanged with one address; in is what it sent, to the Service, syns how often it began.
+type traffic struct {
+	in, out sum
+	syns    uint64
+}
 
 func (x traffic) plus(y traffic) traffic {
 	x.in.packets, x.in.bytes = x.in.packets+y.in.packets, x.in.bytes+y.in.bytes
@@ -333,15 +344,22 @@ func listen(t *testing.T, h *testbed.Host) *tap {
 func (x *tap) saw(b []byte, sent bool) {
 	var src, dst netip.Addr
 	var size uint64
+	var tcp []byte
 	switch {
 	case len(b) >= 20 && b[0]>>4 == 4:
 		src, _ = netip.AddrFromSlice(b[12:16])
 		dst, _ = netip.AddrFromSlice(b[16:20])
 		size = uint64(binary.BigEndian.Uint16(b[2:]))
+		if b[9] == unix.IPPROTO_TCP {
+			tcp = b[min(int(b[0]&0xf)*4, len(b)):]
+		}
 	case len(b) >= 40 && b[0]>>4 == 6:
 		src, _ = netip.AddrFromSlice(b[8:24])
 		dst, _ = netip.AddrFromSlice(b[24:40])
 		size = 40 + uint64(binary.BigEndian.Uint16(b[4:]))
+		if b[6] == unix.IPPROTO_TCP {
+			tcp = b[40:]
+		}
 	default:
 		return
 	}
@@ -350,6 +368,9 @@ func (x *tap) saw(b []byte, sent bool) {
 	if sent {
 		k := x.by[dst]
 		k.in.packets, k.in.bytes = k.in.packets+1, k.in.bytes+size
+		if len(tcp) >= 20 && tcp[13]&0x12 == 0x02 { // RFC 9293 §3.1: SYN without ACK
+			k.syns++
+		}
 		x.by[dst] = k
 	} else {
 		k := x.by[src]

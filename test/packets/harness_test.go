@@ -19,6 +19,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nkp-proxy/nkp/internal/testbed"
@@ -117,6 +118,11 @@ func newCluster(t *testing.T, o testbed.Options, flags ...string) *cluster {
 		Status: v1.NodeStatus{Addresses: []v1.NodeAddress{
 			{Type: v1.NodeInternalIP, Address: testbed.NodeIP4.String()}, {Type: v1.NodeInternalIP, Address: testbed.NodeIP6.String()},
 		}},
+	}
+	c.objects["ranges"] = &networkingv1.ServiceCIDR{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "ServiceCIDR"},
+		ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"},
+		Spec:       networkingv1.ServiceCIDRSpec{CIDRs: []string{"40.0.0.0/16", "fd00:40::/112"}},
 	}
 	return c
 }

@@ -280,7 +280,7 @@ func TestForeignFlowInTheWay(t *testing.T) {
 	mine, other := service("mine", "40.0.0.1"), service("other", "40.0.0.2")
 	c := newCluster(t, testbed.Options{})
 	c.servePods(t)
-	_, err := c.Ofctl("add-flow", c.Bridge, "cookie=0x77,table=1,priority=300,ct_state=+new+trk,tcp,nw_dst=40.0.0.1,tp_dst=80,actions=drop")
+	_, err := c.Ofctl("add-flow", c.Bridge, "cookie=0x77,table=1,priority=300,ct_state=-est-rel-inv,tcp,nw_dst=40.0.0.1,tp_dst=80,actions=drop")
 	must(t, err)
 	c.put(mine, other, slice(mine, 8080, at(c.remotes[0].IP4)), slice(other, 8080, at(c.remotes[0].IP4)))
 	c.run()

@@ -319,7 +319,7 @@ func TestServicesProblems(t *testing.T) {
 	odd := slice(taken, 8080, at(c.pods[1].IP4))
 	odd.Endpoints = append(odd.Endpoints, discoveryv1.Endpoint{Addresses: []string{"fd00::1"}})
 	c.put(clash, taken, slice(clash, 8080, at(c.pods[1].IP4)), odd)
-	_, err := c.Ofctl("add-flow", c.Bridge, "cookie=5,table=1,priority=300,ct_state=+new+trk,tcp,nw_dst=40.0.0.7,tp_dst=80,actions=drop")
+	_, err := c.Ofctl("add-flow", c.Bridge, "cookie=5,table=1,priority=300,ct_state=-est-rel-inv,tcp,nw_dst=40.0.0.7,tp_dst=80,actions=drop")
 	must(t, err)
 	l, err := c.Node.Listen(":30008")
 	must(t, err)

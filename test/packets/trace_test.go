@@ -372,7 +372,7 @@ func TestTraceDisagrees(t *testing.T) {
 				c.breakRules(t)
 			} else {
 				c.exposeControl(t)
-				_, err := c.Ofctl("del-flows", c.Bridge, "table=1,tcp,nw_dst=40.0.0.2,tp_dst=80,ct_state=+new+trk")
+				_, err := c.Ofctl("del-flows", c.Bridge, "table=1,tcp,nw_dst=40.0.0.2,tp_dst=80,ct_state=-est-rel-inv")
 				must(t, err)
 			}
 			client := c.pods[1].IP4.String()
