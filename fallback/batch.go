@@ -29,7 +29,7 @@ func (w *worker) batch(names []k8s.PortName) *batch {
 		w.plan(c, names[0])
 		names = names[1:]
 	}
-	return &batch{change: c, inputs: c.inputs(w.links, w.hooked)}
+	return &batch{change: c, inputs: c.inputs(w.links, w.hooked, w.limits.leavesFirst)}
 }
 
 // batchAhead plans the batch after one that is not in yet, and lets iptables-restore read it. It gives nil if the two
@@ -61,7 +61,7 @@ func (b *batch) abandon() {
 
 // commit brings a change to the kernel.
 func (w *worker) commit(ctx context.Context, c *change) error {
-	return w.commitBatch(ctx, &batch{change: c, inputs: c.inputs(w.links, w.hooked)}, func() {})
+	return w.commitBatch(ctx, &batch{change: c, inputs: c.inputs(w.links, w.hooked, w.limits.leavesFirst)}, func() {})
 }
 
 // commitBatch brings a batch to the kernel, and does something useful while table nat commits.

@@ -1,7 +1,7 @@
 package fallback
 
 import (
-	"hash/fnv"
+	"hash/maphash"
 
 	"github.com/nkp-proxy/nkp/fallback/rules"
 	"github.com/nkp-proxy/nkp/k8s"
@@ -36,10 +36,11 @@ func compile(c *rules.Compiler, n k8s.PortName, it item) rules.Service {
 // plan adds an item to a change.
 func (w *worker) plan(c *change, n k8s.PortName) {
 	c.names = append(c.names, n)
-	had := map[string]bool{}
+	var had map[string]bool
 	if old, ok := w.installed[n]; ok {
 		s := compile(old.compiler, n, old.item)
 		c.links.count(s.Links, -1)
+		had = make(map[string]bool, len(s.Chains))
 		for _, ch := range s.Chains {
 			had[ch.Name] = true
 		}
@@ -59,12 +60,16 @@ func (w *worker) plan(c *change, n k8s.PortName) {
 	}
 }
 
+// digestSeed is this process's: digests are compared within it only.
+var digestSeed = maphash.MakeSeed()
+
 // digest tells chains apart by what their rules do, without comments. It is never 0.
 func digest(list []rules.Rule) uint64 {
-	h := fnv.New64a()
+	var h maphash.Hash
+	h.SetSeed(digestSeed)
 	for _, r := range list {
-		h.Write([]byte(r.Canonical()))
-		h.Write([]byte{'\n'})
+		_, _ = h.WriteString(r.Canonical()) // never fails
+		_ = h.WriteByte('\n')
 	}
 	return max(h.Sum64(), 1)
 }
@@ -83,14 +88,9 @@ type inputs struct {
 // later tells whether a rule of table filter is given after table nat.
 func later(l rules.Link) bool { return l.Chain == rules.ClusterIPs }
 
-func (c *change) inputs(known linkSet, hooked bool) inputs {
+func (c *change) inputs(known linkSet, hooked, leavesFirst bool) inputs {
 	in := inputs{give: newInput(rules.Filter), nat: newInput(rules.NAT), take: newInput(rules.Filter), hooked: hooked}
-	for _, ch := range c.write {
-		in.nat.chain(ch.Name)
-		for _, r := range ch.Rules {
-			in.nat.append(ch.Name, r)
-		}
-	}
+	in.nat.own(c.write, leavesFirst)
 	var gone []rules.Link
 	for k, d := range c.links {
 		l := known[k]

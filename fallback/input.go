@@ -9,17 +9,55 @@ import (
 
 // input is input for iptables-restore --noflush, for one table. Chains must be declared before rules are added.
 type input struct {
-	table rules.Table
-	rules int
+	table    rules.Table
+	rules    int
+	declared int // chains
 
-	chains []string
+	chains []string // declared before everything else
 	body   bytes.Buffer
 }
 
 func newInput(t rules.Table) *input { return &input{table: t} }
 
 // chain makes a chain, or empties it if it is there.
-func (in *input) chain(name string) { in.chains = append(in.chains, name) }
+func (in *input) chain(name string) {
+	in.declared++
+	in.chains = append(in.chains, name)
+}
+
+// own writes Services' chains wholly: all are declared first, or, if they come leaves first, each before its rules.
+func (in *input) own(list []written, leavesFirst bool) {
+	if leavesFirst {
+		list = slices.Clone(list)
+		slices.SortFunc(list, func(a, b written) int { return rules.CompareServiceChains(b.Name, a.Name) })
+	}
+	size := 0
+	for _, ch := range list {
+		for _, r := range ch.Rules {
+			size += len("-A  \n") + len(ch.Name) + len(r)
+		}
+	}
+	in.body.Grow(size + len(list)*declarationSize)
+	for _, ch := range list {
+		if leavesFirst {
+			in.declared++
+			declare(&in.body, ch.Name)
+		} else {
+			in.chain(ch.Name)
+		}
+		for _, r := range ch.Rules {
+			in.append(ch.Name, r)
+		}
+	}
+}
+
+const declarationSize = 40 // of the longest names
+
+func declare(b *bytes.Buffer, chain string) {
+	b.WriteByte(':')
+	b.WriteString(chain)
+	b.WriteString(" - [0:0]\n")
+}
 
 // append adds a rule to the end of a chain, insert to its beginning.
 func (in *input) append(chain string, r rules.Rule) { in.rule("-A", chain, r) }
@@ -30,7 +68,13 @@ func (in *input) delete(chain string, r rules.Rule) { in.rule("-D", chain, r) }
 
 func (in *input) rule(op, chain string, r rules.Rule) {
 	in.rules++
-	in.body.WriteString(op + " " + chain + " " + string(r) + "\n")
+	b := &in.body
+	b.WriteString(op)
+	b.WriteByte(' ')
+	b.WriteString(chain)
+	b.WriteByte(' ')
+	b.WriteString(string(r))
+	b.WriteByte('\n')
 }
 
 // drop deletes a chain, which must be declared too: that empties it.
@@ -51,15 +95,15 @@ func (in *input) empty() bool { return len(in.chains) == 0 && in.body.Len() == 0
 // each goes to its end.
 func (in *input) bytes() []byte {
 	slices.Sort(in.chains)
-	b := make([]byte, 0, len(in.chains)*40+in.body.Len()+16)
-	b = append(b, '*')
-	b = append(b, in.table...)
-	b = append(b, '\n')
+	var b bytes.Buffer
+	b.Grow(len(in.chains)*declarationSize + in.body.Len() + 16)
+	b.WriteByte('*')
+	b.WriteString(string(in.table))
+	b.WriteByte('\n')
 	for _, c := range in.chains {
-		b = append(b, ':')
-		b = append(b, c...)
-		b = append(b, " - [0:0]\n"...)
+		declare(&b, c)
 	}
-	b = append(b, in.body.Bytes()...)
-	return append(b, "COMMIT\n"...)
+	b.Write(in.body.Bytes())
+	b.WriteString("COMMIT\n")
+	return b.Bytes()
 }

@@ -3,14 +3,14 @@
 package fallback
 
 import (
-	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -19,22 +19,11 @@ import (
 
 	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/internal/testbed"
-	"github.com/nkp-proxy/nkp/k8s"
 )
-
-// planeEnv tells the test binary to be a service proxy on iptables: the API server's URL and the back end.
-const planeEnv = "NKP_FALLBACK_PLANE"
 
 var buildDir string
 
 func TestMain(m *testing.M) {
-	if text, ok := os.LookupEnv(planeEnv); ok {
-		if err := plane(text); err != nil {
-			fmt.Fprintln(os.Stderr, "plane:", err)
-			os.Exit(1)
-		}
-		return
-	}
 	dir, err := os.MkdirTemp("", "nkp-fallback-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -46,52 +35,17 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// plane follows the API server and keeps iptables in step, without all else that nkp run does.
-func plane(text string) error {
-	url, backend, _ := strings.Cut(text, ",")
-	o := fallback.DefaultOptions()
-	o.Backend, o.Families = backend, []k8s.Family{k8s.IPv4}
-	o.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	o.Hooks.InStep = func(k8s.Family) { fmt.Println("in step") }
-	p, err := fallback.New(o)
-	if err != nil {
-		return err
+// nkp is built once.
+var nkp = sync.OnceValues(func() (string, error) {
+	if bin := os.Getenv("NKP_BINARY"); bin != "" {
+		return filepath.Abs(bin)
 	}
-	source, err := k8s.NewAPISource(k8s.APIOptions{Master: url, NodeName: nodeName, QPS: 100, Burst: 100, ContentType: "application/json"})
-	if err != nil {
-		return err
+	bin := filepath.Join(buildDir, "nkp")
+	if out, err := exec.Command("go", "build", "-o", bin, "github.com/nkp-proxy/nkp").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build nkp: %w: %s", err, out)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	done := make(chan error, 2)
-	go func() { done <- p.Run(ctx) }() // both end with the process
-	go func() {
-		done <- source.Run(ctx, &sink{plane: p, tracker: k8s.NewTracker(k8s.Options{NodeName: nodeName, DetectLocal: k8s.DetectLocal{
-			Mode: k8s.DetectByClusterCIDR, CIDRs: []netip.Prefix{testbed.PodCIDR4}}})})
-	}()
-	return <-done
-}
-
-// sink hands the plane what the source reports; it is called from one goroutine at a time.
-type sink struct {
-	plane   *fallback.Plane
-	tracker *k8s.Tracker
-	synced  bool
-}
-
-func (s *sink) Apply(changes []k8s.Change) {
-	s.tracker.Apply(changes)
-	if s.synced {
-		s.plane.Update(s.tracker.Flush())
-	}
-}
-
-func (s *sink) Synced() {
-	s.synced = true
-	s.plane.Update(s.tracker.Flush())
-}
-
-func (s *sink) Problems(k8s.Problems) {}
+	return bin, nil
+})
 
 // kubeProxy is built once, from the module that pins it; the first time takes minutes.
 var kubeProxy = sync.OnceValues(func() (string, error) {
@@ -115,12 +69,48 @@ type proxy struct {
 	end sync.Once
 }
 
-// startNKP starts the plane of this repository over a back end.
+// startNKP starts nkp as it runs on a node without Open vSwitch, over a back end.
 func (c *cluster) startNKP(backend string) *proxy {
 	c.t.Helper()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), planeEnv+"="+c.url+","+backend, "XTABLES_LOCKFILE="+c.lock)
+	bin, err := nkp()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	cmd := exec.Command(bin, append(append([]string{"run", "--mode", "iptables", "--iptables-backend", backend, "--kubeconfig", c.kubeconfig,
+		"--socket", c.socket(), "--log-level", "debug"}, clientFlags...), nodeFlags...)...)
+	cmd.Env = append(os.Environ(), "XTABLES_LOCKFILE="+c.lock)
 	return c.start("nkp", cmd)
+}
+
+// What both proxies are told alike.
+var (
+	clientFlags = []string{"--kube-api-qps", "100", "--kube-api-burst", "100"}
+	nodeFlags   = []string{"--hostname-override", nodeName, "--cluster-cidr", testbed.PodCIDR4.String(),
+		// The machine's connection tracking is not this test's to set.
+		"--conntrack-max-per-core", "0", "--conntrack-min", "0", "--conntrack-tcp-timeout-established", "0s", "--conntrack-tcp-timeout-close-wait", "0s"}
+)
+
+func (c *cluster) socket() string { return filepath.Join(c.bed.RunDir, "nkp", "nkp.sock") }
+
+// waitInStep waits until the running nkp says that all is programmed.
+func (c *cluster) waitInStep(d time.Duration) error {
+	bin, err := nkp()
+	if err != nil {
+		return err
+	}
+	var out string
+	for end := time.Now().Add(testbed.Patient(d)); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		out, err = c.bed.Node.Exec(c.t.Context(), bin, "status", "--socket", c.socket(), "-o", "json")
+		var status struct{ IPTables *fallback.Status }
+		if err == nil && json.Unmarshal([]byte(out), &status) == nil && status.IPTables != nil && allInStep(status.IPTables.Families) {
+			return nil
+		}
+	}
+	return fmt.Errorf("nkp is not in step in time: %v: %s", err, out)
+}
+
+func allInStep(families []fallback.FamilyStatus) bool {
+	return len(families) > 0 && !slices.ContainsFunc(families, func(f fallback.FamilyStatus) bool { return !f.InStep || f.LastSync.IsZero() })
 }
 
 // startKubeProxy starts kube-proxy in a mode; iptables is that of the back end.
@@ -130,10 +120,7 @@ func (c *cluster) startKubeProxy(mode, backend string) *proxy {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	cmd := exec.Command(bin, "--kubeconfig", c.kubeconfig, "--kube-api-content-type", "application/json", "--kube-api-qps", "100",
-		"--kube-api-burst", "100", "--proxy-mode", mode, "--hostname-override", nodeName, "--cluster-cidr", testbed.PodCIDR4.String(),
-		"--conntrack-max-per-core", "0", "--conntrack-min", "0", "--conntrack-tcp-timeout-established", "0s", "--conntrack-tcp-timeout-close-wait", "0s",
-		"-v", "2")
+	cmd := exec.Command(bin, append(append([]string{"--kubeconfig", c.kubeconfig, "--proxy-mode", mode, "-v", "2"}, clientFlags...), nodeFlags...)...)
 	cmd.Env = append(os.Environ(), "XTABLES_LOCKFILE="+c.lock, "PATH="+c.iptablesDir(backend)+":"+os.Getenv("PATH"))
 	return c.start("kube-proxy", cmd)
 }
@@ -209,17 +196,35 @@ func (p *proxy) waitLog(text string, times int, d time.Duration) error {
 	return errors.New("no " + text + " in time")
 }
 
-// resident gives the memory that the process has now, in MB.
-func (p *proxy) resident() int {
+// memory gives what the process holds now and what it held at most (VmRSS, VmHWM), in MB.
+func (p *proxy) memory() (now, most int) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	if err != nil {
-		return 0
+		p.t.Fatal(err)
 	}
 	for l := range strings.Lines(string(text)) {
 		var kB int
 		if _, err := fmt.Sscanf(l, "VmRSS: %d kB", &kB); err == nil {
-			return kB / 1024
+			now = kB / 1024
+		}
+		if _, err := fmt.Sscanf(l, "VmHWM: %d kB", &kB); err == nil {
+			most = kB / 1024
 		}
 	}
-	return 0
+	return now, most
+}
+
+// cpu gives the processor time that the process and the programs that it ran have used: most of it is iptables'.
+func (p *proxy) cpu() (own, children time.Duration) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), ") ") // after the name: proc_pid_stat(5), from field 3 on
+	var ticks [4]int64
+	for i := range ticks {
+		ticks[i], _ = strconv.ParseInt(strings.Fields(rest)[11+i], 10, 64)
+	}
+	const tick = time.Second / 100 // USER_HZ
+	return time.Duration(ticks[0]+ticks[1]) * tick, time.Duration(ticks[2]+ticks[3]) * tick
 }

@@ -112,7 +112,7 @@ func TestTakeOver(t *testing.T) {
 			old.stop()
 			nkp := c.startNKP(backend)
 			start := time.Now()
-			if err := nkp.waitLog("in step\n", 1, time.Minute); err != nil {
+			if err := c.waitInStep(time.Minute); err != nil {
 				t.Fatal(err)
 			}
 			t.Logf("nkp has taken over after %v", time.Since(start))
