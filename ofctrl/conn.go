@@ -26,6 +26,7 @@ type Conn struct {
 	epoch    time.Time
 	lastRead atomic.Int64 // when the switch last sent something, in nanoseconds after epoch
 	events   *events
+	strays   uint64 // errors for no request; only for the reader
 
 	commitSem chan struct{} // held by the running Commit
 	bundle    uint32        // last bundle id; under commitSem

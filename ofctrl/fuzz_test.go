@@ -158,7 +158,7 @@ func FuzzDispatch(f *testing.F) {
 		bu := &bundle{c: c, d: d, replies: make(chan uint16, 8), id: 1}
 		bu.plan()
 		c.register(len(bu.items)+4, bu)
-		r := &reading{filter: ownFilter, dec: newDecoder(), out: &Snapshot{State: flow.NewState()}, other: map[flow.Key]bool{}}
+		r := &reading{filter: ownFilter, dec: newDecoder(), to: &Snapshot{State: flow.NewState()}, other: map[flow.Key]bool{}}
 		for _, q := range []struct {
 			typ  uint16
 			each func([]byte) error

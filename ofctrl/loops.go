@@ -68,11 +68,19 @@ func (c *Conn) dispatch(f frame) (err error) {
 			return s.receive(i, f)
 		}
 		if f.typ() == typeError {
-			e, _ := parseError(f)
-			c.opts.Log.Warn("switch reports an error for no request of ours", "error", e, "xid", f.xid())
+			c.strayError(f)
 		}
 	}
 	return nil
+}
+
+// strayError logs an error that answers nothing: the first, second, fourth, eighth, … of a connection, so that a switch cannot
+// fill the log.
+func (c *Conn) strayError(f frame) {
+	if c.strays++; c.strays&(c.strays-1) == 0 {
+		e, _ := parseError(f)
+		c.opts.Log.Warn("switch reports an error for no request of ours", "error", e, "xid", f.xid(), "count", c.strays)
+	}
 }
 
 func echoReply(f frame) []byte { return message(typeEchoReply, f.xid(), f.body()...) }

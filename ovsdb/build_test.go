@@ -240,7 +240,7 @@ func TestEndpoints(t *testing.T) {
 	}
 	for _, bad := range []string{"", "unix", "unix:", "unix:db.sock", "tcp:", "tcp:6640", "tcp:127.0.0.1:", "ssl:?:1", "punix:/x", "/run/db.sock"} {
 		if got, err := parseEndpoint(bad); err == nil {
-			t.Errorf("%q passed as %q", bad, got)
+			t.Errorf("%q passed as %+v", bad, got)
 		}
 	}
 	if s, err := ManagementSocket("unix:/run/ovs/db.sock", "br-int"); s != "/run/ovs/br-int.mgmt" || err != nil {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -120,13 +119,7 @@ func (s Switch) wantProtocols() []string {
 // defaultHas15 tells whether a bridge without configured protocols speaks OpenFlow
 // 1.5: it does since Open vSwitch 2.12. A version that does not parse is taken for
 // a newer one; the connection will tell.
-func defaultHas15(version string) bool {
-	major, rest, _ := strings.Cut(version, ".")
-	minor, _, _ := strings.Cut(rest, ".")
-	x, err1 := strconv.Atoi(major)
-	y, err2 := strconv.Atoi(minor)
-	return err1 != nil || err2 != nil || x > 2 || x == 2 && y >= 12
-}
+func defaultHas15(version string) bool { return !before(version, 2, 12) }
 
 // ovnEvidence looks for what ovn-controller(8) documents under "Configuration"
 // and "Open vSwitch Database Usage". It returns "" if there is nothing.

@@ -20,7 +20,7 @@ type Options struct {
 	Bridge string
 	// TLS for ssl: endpoints.
 	TLS *tls.Config
-	// Timeout bounds each attempt to connect, each listing and each answer to
+	// Timeout bounds each attempt to connect with its listing, and each answer to
 	// a probe; 0 means 5 s.
 	Timeout time.Duration
 	// ProbeInterval is the time between probes of the server; 0 means 10 s. A server that
@@ -92,13 +92,8 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := s.list(bounded)
-	if err != nil {
-		s.close()
-		return nil, err
-	}
 	c.publish(func() {
-		c.sw, c.session, c.lastErr = buildSwitch(c.opt.Bridge, r), s, nil
+		c.sw, c.session, c.lastErr = buildSwitch(c.opt.Bridge, s.list()), s, nil
 	})
 	return s, nil
 }
@@ -107,7 +102,7 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 func (c *Client) run(ctx context.Context, s *session) {
 	defer close(c.done)
 	for {
-		err := s.serve(ctx, c.opt, func(ctx context.Context) error { return c.refresh(ctx, s) })
+		err := s.serve(ctx, c.opt, func() { c.refresh(s) })
 		c.publish(func() { c.session, c.lastErr = nil, err })
 		s.close()
 		if s = c.reconnect(ctx); s == nil {
@@ -135,18 +130,11 @@ func (c *Client) reconnect(ctx context.Context) *session {
 }
 
 // refresh makes a new snapshot.
-func (c *Client) refresh(ctx context.Context, s *session) error {
-	ctx, cancel := context.WithTimeout(ctx, c.opt.Timeout)
-	defer cancel()
-	r, err := s.list(ctx)
-	if err != nil {
-		return err
-	}
-	sw := buildSwitch(c.opt.Bridge, r)
+func (c *Client) refresh(s *session) {
+	sw := buildSwitch(c.opt.Bridge, s.list())
 	if !reflect.DeepEqual(sw, c.Switch()) {
 		c.publish(func() { c.sw = sw })
 	}
-	return nil
 }
 
 // publish changes the client's state and tells who waits for it.

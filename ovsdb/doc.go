@@ -15,7 +15,9 @@
 //
 // Rows are untrusted: anybody who can write to the database can write anything
 // that its schema allows. Values that make no sense are left out of the snapshot
-// and named in [Switch.Warnings].
+// and named in [Switch.Warnings]. The server is not trusted either: one that sends
+// what is no JSON-RPC, schema or row, or sends without end, loses its connection
+// (session.go), and the last snapshot stays.
 //
 // It knows nothing of Services, and it does not speak OpenFlow.
 package ovsdb

@@ -35,7 +35,7 @@ func (c *Client) enableOpenFlow15(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	results, err := s.cli.Transact(ctx, ops...)
+	results, err := s.transact(ctx, ops...)
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@ package ovsdb
 import (
 	"fmt"
 	"net"
-	"net/url"
 	"path/filepath"
 	"strings"
 )
@@ -11,28 +10,30 @@ import (
 // DefaultEndpoint is where the packages of Open vSwitch put the socket.
 const DefaultEndpoint = "unix:/var/run/openvswitch/db.sock"
 
-// parseEndpoint checks a connection method of ovsdb(7) and returns it in the form
-// that libovsdb reads: that one takes a malformed unix: method for its default.
-func parseEndpoint(s string) (string, error) {
+// endpoint is where the server listens.
+type endpoint struct {
+	network string // "unix" or "tcp"
+	address string // a path, or HOST:PORT
+	tls     bool   // only with "tcp"
+}
+
+// parseEndpoint reads a connection method of ovsdb(7).
+func parseEndpoint(s string) (endpoint, error) {
 	kind, rest, _ := strings.Cut(s, ":")
 	switch kind {
 	case "unix":
 		if !filepath.IsAbs(rest) {
-			return "", fmt.Errorf("ovsdb endpoint %q: the socket's path must begin with a slash", s)
+			return endpoint{}, fmt.Errorf("ovsdb endpoint %q: the socket's path must begin with a slash", s)
 		}
-		return (&url.URL{Scheme: kind, Path: rest}).String(), nil
+		return endpoint{network: kind, address: rest}, nil
 	case "tcp", "ssl":
 		host, port, err := net.SplitHostPort(rest)
-		if err != nil || host == "" || port == "" {
-			return "", fmt.Errorf("ovsdb endpoint %q: want %s:HOST:PORT", s, kind)
+		if err != nil || host == "" || port == "" || strings.ContainsAny(rest, "/?#@ ") {
+			return endpoint{}, fmt.Errorf("ovsdb endpoint %q: want %s:HOST:PORT", s, kind)
 		}
-		// An opaque URL: what is parsed again must come out as it went in.
-		if u, err := url.Parse(s); err != nil || u.Opaque != rest {
-			return "", fmt.Errorf("ovsdb endpoint %q: want %s:HOST:PORT", s, kind)
-		}
-		return s, nil
+		return endpoint{network: "tcp", address: rest, tls: kind == "ssl"}, nil
 	}
-	return "", fmt.Errorf("ovsdb endpoint %q: want unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT", s)
+	return endpoint{}, fmt.Errorf("ovsdb endpoint %q: want unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT", s)
 }
 
 // ManagementSocket is the path of a bridge's OpenFlow management socket, which

@@ -29,3 +29,20 @@ func (s *Switch) DiesOfNullSNAT() bool {
 	patch, err := strconv.Atoi(digits)
 	return has && err == nil && patch < mended
 }
+
+// LacksNullSNAT reports whether this switch takes nat(src=0.0.0.0) for what it says and sends packets from that address,
+// instead of giving a connection whose ports are in use another port, which it does not do for any connection: the
+// userspace datapath before Open vSwitch 2.16 (its NEWS: "all-zero IP SNAT"). The kernel's tracker has always had it. A
+// version that does not parse is taken for a newer one.
+func (s *Switch) LacksNullSNAT() bool {
+	return s.DatapathType == "netdev" && before(s.OVSVersion, 2, 16)
+}
+
+// before tells whether a version is an earlier one than major.minor.
+func before(version string, major, minor int) bool {
+	first, rest, _ := strings.Cut(version, ".")
+	second, _, _ := strings.Cut(rest, ".")
+	x, err1 := strconv.Atoi(first)
+	y, err2 := strconv.Atoi(second)
+	return err1 == nil && err2 == nil && (x < major || x == major && y < minor)
+}

@@ -25,3 +25,23 @@ func TestDiesOfNullSNAT(t *testing.T) {
 		}
 	}
 }
+
+func TestLacksNullSNAT(t *testing.T) {
+	for _, tc := range []struct {
+		datapath, version string
+		want              bool
+	}{
+		{"netdev", "2.13.11", true},
+		{"netdev", "2.15", true},
+		{"netdev", "2.16.0", false},
+		{"netdev", "3.1.0", false},
+		{"netdev", "1.11.0", true},
+		{"netdev", "", false},
+		{"netdev", "unknown", false},
+		{"system", "2.13.11", false},
+	} {
+		if got := (&Switch{DatapathType: tc.datapath, OVSVersion: tc.version}).LacksNullSNAT(); got != tc.want {
+			t.Errorf("%s %s: %t, want %t", tc.datapath, tc.version, got, tc.want)
+		}
+	}
+}

@@ -1,7 +1,6 @@
 package ovsdb
 
 import (
-	"github.com/ovn-kubernetes/libovsdb/client"
 	"github.com/ovn-kubernetes/libovsdb/model"
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 )
@@ -61,16 +60,15 @@ func newModel() (model.ClientDBModel, error) {
 }
 
 // newMonitor asks for exactly the columns of the rows above.
-func newMonitor() *client.Monitor {
-	return &client.Monitor{
-		Method:            ovsdb.ConditionalMonitorSinceRPC,
-		LastTransactionID: "00000000-0000-0000-0000-000000000000", // none: everything
-		Tables: []client.TableMonitor{
-			{Table: database, Fields: []string{"bridges", "external_ids", "ovs_version"}},
-			{Table: "Bridge", Fields: []string{"name", "datapath_type", "datapath_id", "protocols", "fail_mode", "controller", "external_ids", "ports"}},
-			{Table: "Port", Fields: []string{"name", "interfaces", "tag", "trunks", "vlan_mode", "external_ids"}},
-			{Table: "Interface", Fields: []string{"name", "type", "ofport", "mac_in_use", "external_ids", "error"}},
-		},
+func newMonitor() map[string]ovsdb.MonitorRequest {
+	columns := func(names ...string) ovsdb.MonitorRequest {
+		return ovsdb.MonitorRequest{Columns: names, Select: ovsdb.NewDefaultMonitorSelect()}
+	}
+	return map[string]ovsdb.MonitorRequest{
+		database:    columns("bridges", "external_ids", "ovs_version"),
+		"Bridge":    columns("name", "datapath_type", "datapath_id", "protocols", "fail_mode", "controller", "external_ids", "ports"),
+		"Port":      columns("name", "interfaces", "tag", "trunks", "vlan_mode", "external_ids"),
+		"Interface": columns("name", "type", "ofport", "mac_in_use", "external_ids", "error"),
 	}
 }
 

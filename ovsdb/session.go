@@ -2,102 +2,216 @@ package ovsdb
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
+	"sync"
 	"time"
 
+	"github.com/cenkalti/rpc2"
+	"github.com/cenkalti/rpc2/jsonrpc"
 	"github.com/ovn-kubernetes/libovsdb/cache"
-	"github.com/ovn-kubernetes/libovsdb/client"
 	"github.com/ovn-kubernetes/libovsdb/model"
+	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 )
 
 // settle is how long a session collects changes before it lists: one transaction
 // comes as many events.
 const settle = 5 * time.Millisecond
 
+// maxTaken bounds the changes that one session takes, in bytes, and with them its cache. After that a new session lists
+// anew: a bridge with honest changes gets there after hours at most, and loses nothing. A test makes it less.
+var maxTaken = 64 << 20
+
 var (
-	errLost   = errors.New("connection lost")
-	errSilent = errors.New("the server does not answer")
+	errLost      = errors.New("connection lost")
+	errSilent    = errors.New("the server does not answer")
+	errMalformed = errors.New("the server sends what is not OVSDB (RFC 7047)")
+	errMuch      = errors.New("many changes have come: listing anew")
 )
 
-// session is one connection with its monitor. libovsdb could reconnect by itself,
-// but its Close does not end a client that is between two connections; a client
-// for each connection also begins with an empty cache.
+// session is one connection with its monitor. It uses libovsdb's types and cache, but not its client, which decodes in
+// goroutines of its own: libovsdb and the JSON-RPC library panic on some messages that are none, and here that ends the
+// session and nothing else. Its memory is bounded by maxMessage and maxTaken.
 type session struct {
-	cli   client.Client
-	dirty chan struct{} // capacity 1: something has changed
-	lost  chan struct{} // closed when the connection is gone
-	quit  chan struct{} // closed by close
+	conn  *boundedConn
+	codec *boundedCodec
+	rpc   *rpc2.Client
+	cache *cache.TableCache // set before filled is closed
+	taken int               // bytes of changes; for the goroutine that fills the cache
+
+	dirty  chan struct{} // capacity 1: something has changed
+	filled chan struct{} // closed when the cache holds the first state
+	lost   chan struct{} // closed when the connection is gone
+	once   sync.Once     // guards the transition to lost
+	err    error         // why; written before lost is closed
 }
 
 // open connects and lists everything; ctx bounds both.
 func open(ctx context.Context, o Options) (*session, error) {
-	m, err := newModel()
+	e, err := parseEndpoint(o.Endpoint)
 	if err != nil {
 		return nil, err
 	}
-	endpoint, err := parseEndpoint(o.Endpoint)
-	if err != nil {
-		return nil, err
-	}
-	cli, err := client.NewOVSDBClient(m, client.WithEndpoint(endpoint), client.WithTLSConfig(o.TLS))
-	if err != nil {
-		return nil, err
-	}
-	s := &session{cli: cli, dirty: make(chan struct{}, 1), lost: make(chan struct{}), quit: make(chan struct{})}
-	go s.watch()
-	if err := s.start(ctx); err != nil {
-		s.close()
-		if ctx.Err() != nil {
-			err = fmt.Errorf("%w: %w", errSilent, ctx.Err())
+	nc, err := dial(ctx, e, o.TLS)
+	if err == nil {
+		s := newSession(nc, o.Timeout)
+		if err = s.start(ctx); err == nil {
+			return s, nil
 		}
-		return nil, err
+		s.close()
 	}
-	return s, nil
+	if ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", errSilent, ctx.Err())
+	}
+	return nil, err
 }
 
-func (s *session) start(ctx context.Context) error {
-	if err := s.cli.Connect(ctx); err != nil {
+// newSession begins to read. The limit is that of a write.
+func newSession(nc net.Conn, limit time.Duration) *session {
+	s := &session{
+		conn: &boundedConn{Conn: nc, limit: limit}, dirty: make(chan struct{}, 1),
+		filled: make(chan struct{}), lost: make(chan struct{}),
+	}
+	s.codec = &boundedCodec{Codec: jsonrpc.NewJSONCodec(s.conn), conn: s.conn}
+	s.rpc = rpc2.NewClientWithCodec(s.codec)
+	s.rpc.SetBlocking(true) // what comes is handled in order, by read
+	s.rpc.Handle("echo", func(_ *rpc2.Client, args []any, reply *[]any) error {
+		*reply = args
+		return nil
+	})
+	s.rpc.Handle("update2", func(_ *rpc2.Client, params []json.RawMessage, _ *[]any) error {
+		if err := s.update(params); err != nil {
+			s.fail(err)
+		}
+		return nil
+	})
+	go s.read() // ends with the connection
+	return s
+}
+
+// read decodes and handles all that the server sends.
+func (s *session) read() {
+	defer func() {
+		err := s.codec.why()
+		if p := recover(); p != nil {
+			err = malformed(p)
+		}
+		s.fail(err)
+	}()
+	s.rpc.Run()
+}
+
+// fail ends the session for the given reason, once.
+func (s *session) fail(err error) {
+	s.once.Do(func() {
+		s.err = err
+		close(s.lost)
+		s.conn.Close()
+	})
+}
+
+func (s *session) close() { s.fail(errLost) }
+
+// call asks the server. After an error nobody may look at the reply: it may still be coming in.
+func (s *session) call(ctx context.Context, method string, args []any, reply any) error {
+	call := s.rpc.Go(method, args, reply, make(chan *rpc2.Call, 1))
+	var refusal rpc2.ServerError
+	select {
+	case <-call.Done:
+		switch {
+		case call.Error == nil:
+			return nil
+		case errors.As(call.Error, &refusal):
+			return fmt.Errorf("the server refuses %s: %.200q", method, string(refusal))
+		}
+		s.conn.Close() // whatever it was ends the session; the reader may know better why
+	case <-s.lost:
+	case <-ctx.Done():
+	}
+	select {
+	case <-s.lost:
+		return s.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// transact runs a transaction (RFC 7047 §4.1.3).
+func (s *session) transact(ctx context.Context, ops ...ovsdb.Operation) (results []ovsdb.OperationResult, err error) {
+	err = s.call(ctx, "transact", ovsdb.NewTransactArgs(database, ops...), &results)
+	if err != nil {
+		return nil, err
+	}
+	return results, nil
+}
+
+// start asks for the schema, then for all rows and their changes from then on. The schema is the server's: libovsdb panics on
+// some that are none.
+func (s *session) start(ctx context.Context) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = malformed(p)
+		}
+	}()
+	var schema ovsdb.DatabaseSchema
+	if err := s.call(ctx, "get_schema", ovsdb.NewGetSchemaArgs(database), &schema); err != nil {
 		return err
 	}
-	c := s.cli.Cache()
-	if c == nil {
-		return errLost
+	client, err := newModel()
+	if err != nil {
+		return err
 	}
-	c.AddEventHandler(&cache.EventHandlerFuncs{
-		AddFunc:    func(string, model.Model) { s.touch() },
-		UpdateFunc: func(string, model.Model, model.Model) { s.touch() },
-		DeleteFunc: func(string, model.Model) { s.touch() },
-	})
-	_, err := s.cli.Monitor(ctx, newMonitor())
-	return err
+	db, errs := model.NewDatabaseModel(schema, client)
+	if len(errs) > 0 {
+		return fmt.Errorf("the server's schema does not fit: %.300q", errors.Join(errs...).Error())
+	}
+	if s.cache, err = cache.NewTableCache(db, nil, nil); err != nil {
+		return err
+	}
+	go s.cache.Run(s.lost) // empties its queue of events, which nobody wants
+	var rows ovsdb.TableUpdates2
+	if err := s.call(ctx, ovsdb.ConditionalMonitorRPC, ovsdb.NewMonitorArgs(database, "nkp", newMonitor()), &rows); err != nil {
+		return err
+	}
+	if err := s.cache.Populate2(rows); err != nil {
+		return malformed(err)
+	}
+	close(s.filled)
+	return nil
 }
 
-func (s *session) touch() {
+// update takes changes, ovsdb-server(7) "update2". Those that come before the first state wait for it.
+func (s *session) update(params []json.RawMessage) error {
+	select {
+	case <-s.filled:
+	case <-s.lost:
+		return s.err
+	}
+	if len(params) != 2 {
+		return fmt.Errorf("%w: an update with %d parameters", errMalformed, len(params))
+	}
+	if s.taken += len(params[1]); s.taken > maxTaken {
+		return errMuch
+	}
+	var rows ovsdb.TableUpdates2
+	if err := json.Unmarshal(params[1], &rows); err != nil {
+		return malformed(err)
+	}
+	if err := s.cache.Populate2(rows); err != nil {
+		return malformed(err)
+	}
 	select {
 	case s.dirty <- struct{}{}:
 	default:
 	}
-}
-
-// watch listens all the time, for libovsdb says only once that it is
-// disconnected. It ends with the connection or with close.
-func (s *session) watch() {
-	select {
-	case <-s.cli.DisconnectNotify():
-	case <-s.quit:
-	}
-	close(s.lost)
-}
-
-func (s *session) close() {
-	close(s.quit)
-	s.cli.Close()
+	return nil
 }
 
 // serve calls refresh after each change until the connection is lost, the server
 // does not answer, or ctx ends.
-func (s *session) serve(ctx context.Context, o Options, refresh func(context.Context) error) error {
+func (s *session) serve(ctx context.Context, o Options, refresh func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	silent := make(chan error, 1)
@@ -107,7 +221,7 @@ func (s *session) serve(ctx context.Context, o Options, refresh func(context.Con
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-s.lost:
-			return errLost
+			return s.err
 		case err := <-silent:
 			return err
 		case <-s.dirty:
@@ -115,22 +229,20 @@ func (s *session) serve(ctx context.Context, o Options, refresh func(context.Con
 		if err := sleep(ctx, settle); err != nil {
 			return err
 		}
-		if err := refresh(ctx); err != nil {
-			return err
-		}
+		refresh()
 	}
 }
 
-// probe sends an empty transaction each interval and reports the first that is
-// not answered. It is what libovsdb has for an echo request: its Echo reads the
-// answer, when the context ends, while that may still be coming in.
+// probe asks for an echo each interval and reports the first that is not
+// answered.
 func (s *session) probe(ctx context.Context, o Options, silent chan<- error) {
 	for {
 		if sleep(ctx, o.ProbeInterval) != nil {
 			return
 		}
 		probe, cancel := context.WithTimeout(ctx, o.Timeout)
-		_, err := s.cli.Transact(probe)
+		var reply []any
+		err := s.call(probe, "echo", ovsdb.NewEchoArgs(), &reply)
 		late := probe.Err()
 		cancel()
 		if ctx.Err() != nil {
@@ -160,12 +272,19 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // list reads the whole cache. Rows of one transaction may still be missing; the
 // events of those follow.
-func (s *session) list(ctx context.Context) (r rows, err error) {
-	// List fills a nil slice with everything, another one up to its capacity.
-	for _, to := range []any{&r.roots, &r.bridges, &r.ports, &r.interfaces} {
-		if err := s.cli.List(ctx, to); err != nil {
-			return rows{}, err
-		}
+func (s *session) list() rows {
+	return rows{
+		roots: cached[rootRow](s.cache, database), bridges: cached[bridgeRow](s.cache, "Bridge"),
+		ports: cached[portRow](s.cache, "Port"), interfaces: cached[interfaceRow](s.cache, "Interface"),
 	}
-	return r, nil
+}
+
+// cached gives a table's rows, which share their slices and maps with the cache; it never changes them.
+func cached[T any](c *cache.TableCache, table string) []T {
+	all := c.Table(table).RowsShallow()
+	list := make([]T, 0, len(all))
+	for _, row := range all {
+		list = append(list, *row.(*T))
+	}
+	return list
 }

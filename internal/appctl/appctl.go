@@ -58,51 +58,85 @@ type reply struct {
 
 // Call runs one command on the daemon that listens at path and gives what it says. It ends with the context, whatever
 // the daemon does. An error of the command itself is a *CommandError.
-func Call(ctx context.Context, path, command string, params ...string) (string, error) {
-	d := net.Dialer{Timeout: dialTimeout}
-	conn, err := d.DialContext(ctx, "unix", path)
-	if err != nil {
-		return "", fmt.Errorf("control socket %s does not answer: %w", path, err)
+func Call(ctx context.Context, path, command string, params ...string) (text string, err error) {
+	each := func(_ int, t string, refused *CommandError) {
+		if text = t; refused != nil {
+			err = refused
+		}
 	}
-	defer conn.Close()
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) }) // ends what is under way
-	defer stop()
-	text, err := exchange(conn, command, params)
-	var refused *CommandError
-	switch {
-	case ctx.Err() != nil:
-		return "", fmt.Errorf("control socket %s, %s: %w", path, command, ctx.Err())
-	case err != nil && !errors.As(err, &refused):
-		return "", fmt.Errorf("control socket %s, %s: %w", path, command, err)
+	if broken := Each(ctx, path, command, [][]string{params}, each); broken != nil {
+		return "", broken
 	}
 	return text, err
 }
 
-func exchange(conn net.Conn, command string, params []string) (string, error) {
-	if params == nil {
-		params = []string{}
-	}
-	ask, err := json.Marshal(request{Method: command, Params: params})
+// window is how many requests are on their way at once: the daemon takes up to ten from a connection in a turn of its
+// loop (Open vSwitch: lib/unixctl.c, run_connection).
+const window = 10
+
+// Each runs a command once for each list of parameters, over one connection, and hands over each answer, or the
+// command's error, in order. Its own error is one of the connection: later commands were run or not.
+func Each(ctx context.Context, path, command string, params [][]string, each func(i int, text string, refused *CommandError)) error {
+	d := net.Dialer{Timeout: dialTimeout}
+	conn, err := d.DialContext(ctx, "unix", path)
 	if err != nil {
-		return "", err
+		return fmt.Errorf("control socket %s does not answer: %w", path, err)
 	}
-	if _, err := conn.Write(ask); err != nil {
-		return "", err
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) }) // ends what is under way
+	defer stop()
+	err = exchange(conn, command, params, each)
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("control socket %s, %s: %w", path, command, ctx.Err())
+	case err != nil:
+		return fmt.Errorf("control socket %s, %s: %w", path, command, err)
 	}
-	in := &io.LimitedReader{R: conn, N: MaxReply}
+	return nil
+}
+
+func exchange(conn net.Conn, command string, params [][]string, each func(int, string, *CommandError)) error {
+	in := &io.LimitedReader{R: conn}
+	dec := json.NewDecoder(in)
+	sent := 0
+	for i := range params {
+		for ; sent < len(params) && sent < i+window; sent++ {
+			ask, err := json.Marshal(request{ID: sent, Method: command, Params: append([]string{}, params[sent]...)})
+			if err != nil {
+				return err
+			}
+			if _, err := conn.Write(ask); err != nil {
+				return err
+			}
+		}
+		in.N = MaxReply
+		text, refused, err := answer(dec, in)
+		if err != nil {
+			return err
+		}
+		if refused != nil {
+			refused.Command = command
+		}
+		each(i, text, refused)
+	}
+	return nil
+}
+
+// answer reads one reply.
+func answer(dec *json.Decoder, in *io.LimitedReader) (string, *CommandError, error) {
 	var r reply
-	err = json.NewDecoder(in).Decode(&r)
+	err := dec.Decode(&r)
 	switch {
 	case in.N == 0:
-		return "", ErrTooLong
+		return "", nil, ErrTooLong
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
-		return "", errors.New("the daemon closed the connection without an answer")
+		return "", nil, errors.New("the daemon closed the connection without an answer")
 	case err != nil:
-		return "", fmt.Errorf("not a JSON-RPC answer: %w", err)
+		return "", nil, fmt.Errorf("not a JSON-RPC answer: %w", err)
 	case r.Error != nil:
-		return "", &CommandError{command, *r.Error}
+		return "", &CommandError{Text: *r.Error}, nil
 	case r.Result == nil:
-		return "", errors.New("an answer with neither result nor error")
+		return "", nil, errors.New("an answer with neither result nor error")
 	}
-	return *r.Result, nil
+	return *r.Result, nil, nil
 }

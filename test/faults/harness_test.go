@@ -46,6 +46,9 @@ var nkpBinary = sync.OnceValues(func() (string, error) {
 
 func TestMain(m *testing.M) {
 	code := m.Run()
+	if verdict != "" {
+		fmt.Println(verdict)
+	}
 	if bin, err := nkpBinary(); err == nil && os.Getenv("NKP_BINARY") == "" {
 		os.RemoveAll(filepath.Dir(bin))
 	}
@@ -68,6 +71,7 @@ type cluster struct {
 	channel  *channel       // between the agent and the switch
 	database *channel       // between the agent and the switch's database
 	straight bool           // the agent goes past both
+	openflow string         // the agent goes past both, and to this target; "": it does not
 	servers  []*testbed.Pod // local ones first
 	clients  []*testbed.Pod
 	services []*svc
@@ -125,7 +129,10 @@ func (c *cluster) socket() string { return filepath.Join(c.RunDir, "nkp.sock") }
 func (c *cluster) start() error {
 	args := append([]string{"run"}, c.common()...)
 	args = append(args, "--socket", c.socket(), "--ovs-wait", "30s", "--metrics-bind-address", metricsAddr, "--profiling")
-	if !c.straight {
+	switch {
+	case c.openflow != "":
+		args = append(args, "--openflow", c.openflow)
+	case !c.straight:
 		args = append(args, "--openflow", "unix:"+c.channel.path, "--ovsdb", "unix:"+c.database.path)
 	}
 	p := &process{cmd: exec.Command(c.bin, args...), done: make(chan struct{})}

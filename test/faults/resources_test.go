@@ -66,14 +66,20 @@ func (c *cluster) resources() (r resources, err error) {
 		r.heap, r.goroutines, r.files = min(r.heap, live), min(r.goroutines, n), min(r.files, len(files))
 		time.Sleep(100 * time.Millisecond)
 	}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.pid))
+	r.resident, err = resident(r.pid)
+	return r, err
+}
+
+// resident is how much memory a process has, in bytes.
+func resident(pid int) (int, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
-		return r, err
+		return 0, err
 	}
 	_, rss, _ := strings.Cut(string(status), "VmRSS:")
-	kb, err := strconv.Atoi(strings.Fields(rss)[0])
-	r.resident = kb << 10
-	return r, err
+	number, _, _ := strings.Cut(strings.TrimSpace(rss), " ")
+	kb, err := strconv.Atoi(number)
+	return kb << 10, err
 }
 
 // ask asks the agent's metrics listener from the node.

@@ -18,8 +18,9 @@ import (
 type form struct {
 	seed         uint64
 	long         bool
-	agent, sw    time.Duration // to disturb the agent alone, and the switch
-	enough       int64         // connections after which the first part may end early; 0: never
+	agent, sw    time.Duration // at most to disturb the agent alone, and to disturb the switch
+	enough       int64         // connections after which the first part ends early; 0: never
+	all          bool          // fewer connections than enough are a failure
 	threads      int           // of clients on each host
 	pause        time.Duration // of a client between two connections
 	restartTimes int           // of ovs-vswitchd for each way to measure
@@ -32,14 +33,14 @@ func theForm(t testing.TB) form {
 	total := 34 * time.Second
 	if os.Getenv("NKP_FAULTS_LONG") != "" {
 		f.long, f.enough, f.threads, f.pause, f.restartTimes = true, 1_000_000, 4, 0, 7
-		total = 30 * time.Minute
+		total, f.all = 30*time.Minute, true
 	}
 	if s := os.Getenv("NKP_FAULTS_TIME"); s != "" {
 		d, err := time.ParseDuration(s)
 		if err != nil || d <= 0 {
 			t.Fatalf("NKP_FAULTS_TIME=%q is not a duration such as 10m", s)
 		}
-		total = d
+		total, f.all = d, false
 	}
 	if s := os.Getenv("NKP_FAULTS_SEED"); s != "" {
 		n, err := strconv.ParseUint(s, 0, 64)
@@ -48,13 +49,22 @@ func theForm(t testing.TB) form {
 		}
 		f.seed = n
 	}
-	f.agent = total * 6 / 10
-	if f.long {
-		f.agent = total * 8 / 10
+	f.agent, f.sw = total*6/10, total*4/10
+	what := ""
+	if f.long { // the switch gets a fifth, or what a slow machine leaves of it
+		f.agent, f.sw = total*9/10, total/5
+		what = fmt.Sprintf(", or %d connections", f.enough)
 	}
-	f.sw = total - f.agent
-	t.Logf("seed: NKP_FAULTS_SEED=%d; %v of faults of the agent alone, %v of faults of the switch", f.seed, f.agent, f.sw)
+	t.Logf("seed: NKP_FAULTS_SEED=%d; %v of faults of the agent alone%s, then faults of the switch", f.seed, f.agent, what)
 	return f
+}
+
+// rest is how long to disturb the switch after the agent alone was disturbed for so long: no longer in all than the form says.
+func (f *form) rest(took time.Duration) time.Duration {
+	if !f.long {
+		return f.sw
+	}
+	return min(f.sw, f.agent*10/9-took)
 }
 
 // script is what disturbs: a cluster and a source of chance. All that it draws comes from the seed, so that a seed repeats the

@@ -8,6 +8,7 @@ import (
 	"crypto/x509/pkix"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -73,6 +74,14 @@ func TestImpostorsAreRefused(t *testing.T) {
 	issue(ours, "elsewhere", x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 9)}, DNSNames: []string{"switch.example"}})
 	issue(ours, "client", x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	issue(others, "stranger", x509.Certificate{})
+	demand := func(p *pki) func(*tls.Config) {
+		text, err := os.ReadFile(p.file("ca-cert"))
+		must(t, err)
+		return func(c *tls.Config) {
+			c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, x509.NewCertPool()
+			c.ClientCAs.AppendCertsFromPEM(text)
+		}
+	}
 	for _, tc := range []struct {
 		name, cert string
 		pki        *pki
@@ -86,9 +95,14 @@ func TestImpostorsAreRefused(t *testing.T) {
 		{"another name", "elsewhere", ours, nil, "valid for 127.0.0.9, not 127.0.0.1"},
 		{"a client's certificate", "client", ours, nil, "incompatible key usage"},
 		{"an old TLS", "good", ours, func(c *tls.Config) { c.MaxVersion = tls.VersionTLS11; c.MinVersion = tls.VersionTLS10 }, "protocol version"},
+		{"asks for a certificate", "good", ours, demand(ours), ""},
+		{"asks for one of another authority", "good", ours, demand(others), "certificate"},
+		{"asks for a certificate in vain", "good", ours, demand(ours), "certificate"},
 	} {
-		flags := []string{"diff", "--manifests", c.manifest, "--bridge", c.Bridge, "--hostname-override", nodeName, "--ca-cert", ours.file("ca-cert"),
-			"--certificate", ours.file("nkp-cert"), "--private-key", ours.file("nkp-key")}
+		flags := []string{"diff", "--manifests", c.manifest, "--bridge", c.Bridge, "--hostname-override", nodeName, "--ca-cert", ours.file("ca-cert")}
+		if tc.name != "asks for a certificate in vain" {
+			flags = append(flags, "--certificate", ours.file("nkp-cert"), "--private-key", ours.file("nkp-key"))
+		}
 		for _, target := range []struct {
 			name  string
 			flags []string

@@ -1,0 +1,57 @@
+package appctl
+
+import (
+	"errors"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// FuzzReply is a daemon that answers anything to a command. Call must end with an answer or one clear error.
+func FuzzReply(f *testing.F) {
+	for _, s := range []string{
+		`{"id":0,"result":"text","error":null}`, `{"id":0,"result":null,"error":"no such\nbridge"}`, `{"id":0}`, `{"result":7}`, `{"error":{}}`,
+		`{"result":"a"}{"result":"b"}`, `[]`, `null `, `"x"`, `{"id":0,"res`, ``, "\x00", `{"result":"\ud800"}`, `{"RESULT":"x"}`,
+	} {
+		f.Add([]byte(s))
+	}
+	var answer []byte // written before Call, read while it runs
+	path := filepath.Join(f.TempDir(), "ctl")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { l.Close() })
+	go func() { // ends with the listener
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			if _, err := conn.Read(make([]byte, 1024)); err == nil {
+				conn.Write(answer)
+			}
+			conn.Close()
+		}
+	}()
+	f.Fuzz(func(t *testing.T, b []byte) {
+		answer = b
+		text, err := Call(t.Context(), path, "list")
+		var refused *CommandError
+		switch {
+		case err == nil:
+			if len(text) > 3*len(answer) { // a bad byte becomes U+FFFD, of three
+				t.Errorf("%d bytes of an answer of %d", len(text), len(answer))
+			}
+		case text != "":
+			t.Errorf("both %q and %v", text, err)
+		case errors.As(err, &refused):
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("%q is no line", err)
+			}
+		case len(err.Error()) > 500:
+			t.Errorf("an error of %d bytes: %.300q", len(err.Error()), err)
+		}
+	})
+}

@@ -1,0 +1,82 @@
+//go:build linux
+
+package ofctrl
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// A switch that claims success and does nothing is believed until it is asked what it holds: then all that is missing is found,
+// and what it reports without holding it is to be deleted.
+func TestClaimedSuccess(t *testing.T) {
+	t.Parallel()
+	var reported []byte // one flow of nkp's that nobody sent: ofp_flow_desc (OpenFlow 1.5.1 §7.3.5.2)
+	reported = append(reported, 0, 40, 0, 0, 9, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0)
+	reported = append(reported, byte(ownFilter.Cookie>>56), byte(ownFilter.Cookie>>48), byte(ownFilter.Cookie>>40), byte(ownFilter.Cookie>>32),
+		byte(ownFilter.Cookie>>24), byte(ownFilter.Cookie>>16), byte(ownFilter.Cookie>>8), byte(ownFilter.Cookie))
+	reported = append(reported, 0, 1, 0, 4, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0)
+	target := serveFake(t, func(f *fake) {
+		for {
+			m, err := f.read()
+			if err != nil {
+				return
+			}
+			switch m.typ() {
+			case typeMultipartRequest:
+				body := append(bytes.Clone(m.body()[:2]), 0, 0, 0, 0, 0, 0)
+				switch u16(body) {
+				case mpFlowDesc:
+					body = append(body, reported...)
+				case mpAggregate:
+					body = append(body, 0, 0, 0, 4, 0, 0, 0, 0) // ofp_stats of nothing
+				}
+				f.Write(message(typeMultipartReply, m.xid(), body...))
+			case typeBundleControl:
+				body := bytes.Clone(m.body())
+				body[5]++
+				f.Write(message(typeBundleControl, m.xid(), body...))
+			case typeBarrierRequest:
+				f.Write(message(typeBarrierReply, m.xid()))
+			}
+		}
+	})
+	c := dialFake(t, target, Options{})
+	want := bigState(5)
+	mustCommit(t, c, flow.Diff(flow.NewState(), want))
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	snap, err := c.ReadBack(ctx, ownFilter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := flow.Diff(snap.State, want)
+	if len(d.SetFlows) != len(want.Flows) || len(d.SetGroups) != len(want.Groups) || len(d.DelFlows) != 1 {
+		t.Errorf("of %d flows and %d groups %d and %d are found missing, %d are found too many",
+			len(want.Flows), len(want.Groups), len(d.SetFlows), len(d.SetGroups), len(d.DelFlows))
+	}
+}
+
+// A switch that reports errors nobody asked for does not fill the log.
+func TestStrayErrors(t *testing.T) {
+	t.Parallel()
+	const n = 1000
+	target := serveFake(t, func(f *fake) {
+		for x := range uint32(n) {
+			f.Write(message(typeError, x|1<<31, 0, 1, 0, 1))
+		}
+	})
+	var log bytes.Buffer // written by the reader, which has ended when Close returns
+	c := dialFake(t, target, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	awaitEnd(t, c)
+	c.Close()
+	if lines := strings.Count(log.String(), "no request of ours"); lines < 2 || lines > 12 {
+		t.Errorf("%d lines for %d errors:\n%.2000s", lines, n, log.String())
+	}
+}

@@ -1,0 +1,282 @@
+//go:build linux
+
+package faults
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"io"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// OpenFlow 1.5.1 §7.1: types of messages, and of what a multipart message asks for (§7.3.5).
+const (
+	ofError, ofEchoRequest, ofPacketIn, ofPortStatus = 1, 2, 10, 12
+	ofMultipartReply, ofBarrierReply, ofBundle       = 19, 21, 33
+	ofBundleAdd, ofGroupDesc, ofFlowDesc             = 34, 7, 17
+)
+
+// lie is how a liar treats what passes.
+type lie struct {
+	// claim answers each bundle with success and lets none of it through.
+	claim bool
+	// forget reports neither flows nor groups.
+	forget bool
+	// flood sends what nobody asked for, as fast as it is taken.
+	flood func(r *rand.Rand) []byte
+}
+
+// liar stands between the agent and the switch's OpenFlow socket and understands what passes.
+type liar struct {
+	to string
+	l  net.Listener
+
+	mu    sync.Mutex // protects what follows
+	now   lie
+	conns []net.Conn
+
+	told, flooded atomic.Int64 // bundles answered falsely, bytes of floods
+}
+
+func newLiar(path, to string) (*liar, error) {
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	z := &liar{to: to, l: l}
+	go func() { // ends with the listener
+		for {
+			near, err := l.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("unix", to)
+			if err != nil {
+				near.Close()
+				continue
+			}
+			z.mu.Lock()
+			z.conns = append(z.conns, near, far)
+			z.mu.Unlock()
+			agent := &messages{Conn: near}
+			go z.pass(far, near, func(m []byte) { z.fromAgent(m, agent, far) }) // both end with either connection
+			go z.pass(near, far, func(m []byte) { z.fromSwitch(m, agent) })
+			go z.flood(agent)
+		}
+	}()
+	return z, nil
+}
+
+// messages is a connection to which several goroutines write whole messages.
+type messages struct {
+	net.Conn
+	mu sync.Mutex // protects the order of writes
+}
+
+func (m *messages) Write(b []byte) (int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.Conn.Write(b)
+}
+
+func (z *liar) get() lie {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	return z.now
+}
+
+// become lies from now on, on new connections: those there are, are cut.
+func (z *liar) become(l lie) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	z.now = l
+	for _, c := range z.conns {
+		c.Close()
+	}
+	z.conns = nil
+}
+
+func (z *liar) close() {
+	z.l.Close()
+	z.become(lie{})
+}
+
+// pass reads messages from one side and hands them over.
+func (z *liar) pass(other, from net.Conn, handle func([]byte)) {
+	defer other.Close()
+	defer from.Close()
+	r := bufio.NewReaderSize(from, 1<<17)
+	for {
+		h, err := r.Peek(8)
+		if err != nil {
+			return
+		}
+		m := make([]byte, max(8, int(binary.BigEndian.Uint16(h[2:]))))
+		if _, err := io.ReadFull(r, m); err != nil {
+			return
+		}
+		handle(m)
+	}
+}
+
+func (z *liar) fromAgent(m []byte, agent *messages, far net.Conn) {
+	if z.get().claim {
+		switch m[1] {
+		case ofBundleAdd:
+			return
+		case ofBundle: // the reply's type follows the request's (OpenFlow 1.5.1 §7.3.9.2)
+			m[13]++
+			z.told.Add(1)
+			agent.Write(m)
+			return
+		}
+	}
+	far.Write(m)
+}
+
+func (z *liar) fromSwitch(m []byte, agent *messages) {
+	if kind := byte(0); z.get().forget && m[1] == ofMultipartReply && len(m) >= 16 {
+		if kind = m[9]; kind == ofFlowDesc || kind == ofGroupDesc {
+			m = m[:16]
+			binary.BigEndian.PutUint16(m[2:], 16)
+			z.told.Add(1)
+		}
+	}
+	agent.Write(m)
+}
+
+// flood waits for the handshake to be over, then floods as long as the connection lives.
+func (z *liar) flood(agent *messages) {
+	time.Sleep(200 * time.Millisecond)
+	r := rand.New(rand.NewPCG(1, 2))
+	for f := z.get().flood; f != nil; {
+		n, err := agent.Write(f(r))
+		z.flooded.Add(int64(n))
+		if err != nil {
+			return
+		}
+	}
+}
+
+// ofMessage is a message with a header.
+func ofMessage(kind byte, xid uint32, body []byte) []byte {
+	m := append([]byte{6, kind, 0, 0, 0, 0, 0, 0}, body...)
+	binary.BigEndian.PutUint16(m[2:], uint16(len(m)))
+	binary.BigEndian.PutUint32(m[4:], xid)
+	return m
+}
+
+// A switch that lies, or floods the agent, harms neither the agent nor the connections that the real switch carries; and as soon
+// as it tells the truth again everything is as it should be. The agent's memory stays bounded.
+func TestLyingSwitch(t *testing.T) {
+	c := newCluster(t)
+	z, err := newLiar(c.RunDir+"/liar.mgmt", c.Mgmt(c.Bridge))
+	must(t, err)
+	t.Cleanup(z.close)
+	c.openflow = "unix:" + c.RunDir + "/liar.mgmt"
+	c.makeServices()
+	must(t, c.put(0))
+	must(t, c.start())
+	t.Cleanup(func() {
+		c.stop(syscall.SIGTERM)
+		if t.Failed() {
+			t.Logf("nkp said at last:\n%s", c.said(5000))
+		}
+	})
+	must(t, c.settle())
+	fleet := c.fleet(c.kept())
+	warm(t, fleet)
+	before, err := c.resources()
+	must(t, err)
+	t.Log("at first: ", before)
+	s := &script{cluster: c, r: rand.New(rand.NewPCG(1, 1)), count: map[string]int{}}
+
+	// packetIn is the longest there can be, with a match of no fields and a packet of noise.
+	packetIn := func(r *rand.Rand) []byte {
+		body := make([]byte, 65_000)
+		for i := range body {
+			body[i] = byte(r.Uint32())
+		}
+		copy(body, []byte{0xff, 0xff, 0xff, 0xff, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 4, 0, 0, 0, 0})
+		return ofMessage(ofPacketIn, 0, body)
+	}
+	for _, tc := range []struct {
+		name string
+		lie  lie
+	}{
+		{"claims success", lie{claim: true}},
+		{"reports no flows", lie{forget: true}},
+		{"floods echo requests", lie{flood: func(r *rand.Rand) []byte { return ofMessage(ofEchoRequest, r.Uint32(), make([]byte, 60_000)) }}},
+		{"floods packets", lie{flood: packetIn}},
+		{"floods errors", lie{flood: func(r *rand.Rand) []byte {
+			return bytes.Repeat(ofMessage(ofError, r.Uint32()|1<<31, make([]byte, 64)), 500)
+		}}},
+		{"floods barrier replies", lie{flood: func(r *rand.Rand) []byte {
+			return bytes.Repeat(ofMessage(ofBarrierReply, r.Uint32()|1<<31, nil), 5000)
+		}}},
+		{"floods news of ports", lie{flood: func(r *rand.Rand) []byte { return ofMessage(ofPortStatus, r.Uint32(), make([]byte, 1000)) }}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			z.told.Store(0)
+			z.flooded.Store(0)
+			logged := c.logSize(t)
+			fleet.run(1, 5*time.Millisecond)
+			z.become(tc.lie)
+			most := 0
+			for range 10 {
+				must(t, s.churn(1))
+				time.Sleep(100 * time.Millisecond)
+				p, err := c.running()
+				must(t, err)
+				rss, err := resident(p.cmd.Process.Pid)
+				must(t, err)
+				most = max(most, rss)
+			}
+			if tc.lie.flood == nil && z.told.Load() == 0 {
+				t.Error("nobody was lied to")
+			}
+			if tc.lie.flood != nil && z.flooded.Load() < 1<<20 {
+				t.Errorf("a flood of %d bytes", z.flooded.Load())
+			}
+			if tc.lie.claim { // it cannot tell at once, but whoever looks can
+				if text, status := c.diff(); status != 1 {
+					t.Errorf("nothing was done, and diff ends with %d: %.500s", status, text)
+				}
+			}
+			z.become(lie{})
+			s.calm(t)
+			fleet.stop()
+			t.Logf("%d lies, %d MiB of flood, %d MiB resident at most, %s", z.told.Load(), z.flooded.Load()>>20, most>>20, fleet.tally)
+			if more := most - before.resident; more > 64<<20 {
+				t.Errorf("the agent takes %d MiB more than at first", more>>20)
+			}
+			if fleet.tally.failed.Load() > 0 || fleet.broken.failed.Load() > 0 {
+				t.Errorf("connections failed:\n%s\n%s", fleet.tally.details(), fleet.broken.details())
+			}
+			if grew := c.logSize(t) - logged; grew > 200<<10 {
+				t.Errorf("the log grew by %d KiB", grew>>10)
+			}
+		})
+	}
+	after, err := c.resources()
+	must(t, err)
+	t.Log("at the end: ", after)
+	if more := grown(before, after); more != "" {
+		t.Errorf("the agent holds more than at first: %s", more)
+	}
+}
+
+// logSize is how much the agents have said, in bytes.
+func (c *cluster) logSize(t *testing.T) int64 {
+	t.Helper()
+	info, err := c.log.Stat()
+	must(t, err)
+	return info.Size()
+}
