@@ -1,8 +1,10 @@
 package ofctrl
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net/netip"
 
 	"github.com/nkp-proxy/nkp/pipeline/flow"
@@ -25,34 +27,84 @@ const (
 	tupleDstPort = 3
 )
 
+// probeEnd is both ends of a connection that cannot exist: an address for documentation (RFC 5737), port 1.
+var probeEnd = netip.MustParseAddrPort("192.0.2.1:1")
+
+// ProbeCTFlush asks whether the switch can forget single connections, as Open vSwitch 3.1 and later can, by telling it to
+// forget one that cannot exist. It gives nil, ErrNoCTFlush with the switch's answer, or the connection's error.
+func (c *Conn) ProbeCTFlush(ctx context.Context) error {
+	errs, err := c.doBatch(ctx, 1, func(b []byte, _ int, xid uint32) ([]byte, error) {
+		b, at := beginCTFlush(b, xid, 17)
+		// With all of one direction given, the switch looks up that connection instead of going through all of them.
+		b, tuple := beginTuple(b, ctOrigTuple)
+		b = ctEnd(b, tupleSrc, tupleSrcPort, probeEnd)
+		b = ctEnd(b, tupleDst, tupleDstPort, probeEnd)
+		b = endTuple(b, tuple)
+		return endCTFlush(b, at, 0)
+	})
+	if err != nil {
+		return err
+	}
+	if e := errs[0]; e != nil {
+		return noCTFlush(e)
+	}
+	return nil
+}
+
+// noCTFlush wraps ErrNoCTFlush around the error of a switch that does not know the message.
+func noCTFlush(e *SwitchError) error {
+	if e.Type == errBadRequest && (e.Code == codeBadType || e.Code == codeBadVendor || e.Code == codeBadSubtype) {
+		return fmt.Errorf("%w (%w)", ErrNoCTFlush, e)
+	}
+	return e
+}
+
 // ctFlush appends the message that flushes the connections of a filter.
 func ctFlush(b []byte, xid uint32, f flow.CTFilter) ([]byte, error) {
 	if !f.Dst.Addr().IsValid() {
 		return b, errors.New("connections are flushed by their destination")
 	}
+	b, at := beginCTFlush(b, xid, f.IPProto)
+	b, tuple := beginTuple(b, ctOrigTuple)
+	b = endTuple(ctEnd(b, tupleDst, tupleDstPort, f.Dst), tuple)
+	if f.Replier.Addr().IsValid() {
+		b, tuple = beginTuple(b, ctReplyTuple)
+		b = endTuple(ctEnd(b, tupleSrc, tupleSrcPort, f.Replier), tuple)
+	}
+	return endCTFlush(b, at, f.Zone)
+}
+
+func beginCTFlush(b []byte, xid uint32, proto uint8) ([]byte, int) {
 	b, at := begin(b, typeExperimenter, xid)
 	b = put32(put32(b, vendorNX), nxtCTFlush)
-	b = append(b, f.IPProto, 0, 0, 0, 0, 0, 0, 0)
-	b = ctTuple(b, ctOrigTuple, tupleDst, tupleDstPort, f.Dst)
-	if f.Replier.Addr().IsValid() {
-		b = ctTuple(b, ctReplyTuple, tupleSrc, tupleSrcPort, f.Replier)
-	}
+	return append(b, proto, 0, 0, 0, 0, 0, 0, 0), at
+}
+
+func endCTFlush(b []byte, at int, zone uint16) ([]byte, error) {
 	b = append(b, 0, ctZoneID, 0, 6)
-	b = append(put16(b, f.Zone), 0, 0)
+	b = append(put16(b, zone), 0, 0)
 	return b, end(b, at)
 }
 
-func ctTuple(b []byte, typ, addr, port uint16, ap netip.AddrPort) []byte {
+func beginTuple(b []byte, typ uint16) ([]byte, int) {
 	at := len(b)
-	b = append(put16(b, typ), 0, 0, 0, 0, 0, 0) // length; padding
+	return append(put16(b, typ), 0, 0, 0, 0, 0, 0), at // length; padding
+}
+
+func endTuple(b []byte, at int) []byte {
+	binary.BigEndian.PutUint16(b[at+2:], uint16(len(b)-at))
+	return pad8(b, at)
+}
+
+// ctEnd appends an address and, unless it is 0, a port, as properties of these types.
+func ctEnd(b []byte, addr, port uint16, ap netip.AddrPort) []byte {
 	ip := ap.Addr().As16()
-	prop := len(b)
+	at := len(b)
 	b = append(put16(put16(b, addr), 4+16), ip[:]...)
-	b = pad8(b, prop)
+	b = pad8(b, at)
 	if ap.Port() != 0 {
 		b = put16(put16(put16(b, port), 4+2), ap.Port())
 		b = append(b, 0, 0)
 	}
-	binary.BigEndian.PutUint16(b[at+2:], uint16(len(b)-at))
-	return pad8(b, at)
+	return b
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/internal/trace"
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -18,7 +19,7 @@ type Rules struct {
 	Node     k8s.Node
 	Detector k8s.Detector
 	// Connections gives what the kernel's tracker knows of a family; nil: it cannot be asked.
-	Connections func() ([]Connection, error)
+	Connections func() ([]dpctl.Connection, error)
 }
 
 // walker is a packet on its way through chains.

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/nkp-proxy/nkp/internal/appctl"
+	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/internal/trace"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/pipeline"
@@ -16,10 +17,9 @@ import (
 
 // Switch is a bridge that nkp programs, seen from beside: by ovs-vswitchd's control socket, and by OpenFlow.
 type Switch struct {
-	Control  string // ovs-vswitchd's control socket
-	Bridge   string
-	Datapath string // "netdev@ovs-netdev"; "": the daemon's only one
-	Config   pipeline.Config
+	Tracker dpctl.Tracker // its control socket is ovs-vswitchd's, for all questions
+	Bridge  string
+	Config  pipeline.Config
 	// Port gives the OpenFlow number of a port by its name.
 	Port func(name string) (number uint32, ok bool)
 	// Owner names the Service port that has an id.
@@ -51,7 +51,7 @@ func (s *Switch) Compare(ctx context.Context, q trace.Question, r *trace.Result)
 	if err != nil {
 		return err
 	}
-	text, err := appctl.Call(ctx, s.Control, "ofproto/trace", s.Bridge, p.flowText(q))
+	text, err := appctl.Call(ctx, s.Tracker.Control, "ofproto/trace", s.Bridge, p.flowText(q))
 	if err != nil {
 		return err
 	}
@@ -272,11 +272,11 @@ func (s *Switch) ours(w *walk) bool {
 
 // connections tells of the connections that exist already.
 func (s *Switch) connections(ctx context.Context, l *trace.Live, q trace.Question, r *trace.Result) {
-	list, err := s.tracked(ctx, s.Config.Layout.ZoneDNAT)
-	list = slices.DeleteFunc(list, func(c Connection) bool { return !c.of(q) })
+	list, err := s.Tracker.Connections(ctx, s.Config.Layout.ZoneDNAT)
+	list = slices.DeleteFunc(list, func(c dpctl.Connection) bool { return !about(&c, q) })
 	if err == nil && len(list) > 0 {
-		var masqueraded []Connection
-		masqueraded, err = s.tracked(ctx, s.Config.Layout.ZoneSNAT)
+		var masqueraded []dpctl.Connection
+		masqueraded, err = s.Tracker.Connections(ctx, s.Config.Layout.ZoneSNAT)
 		noteMasquerade(list, masqueraded)
 	}
 	if err != nil {
@@ -284,16 +284,6 @@ func (s *Switch) connections(ctx context.Context, l *trace.Live, q trace.Questio
 		return
 	}
 	noteConnections(l, q, r, list)
-}
-
-// tracked gives the connections of a zone.
-func (s *Switch) tracked(ctx context.Context, zone uint16) ([]Connection, error) {
-	params := []string{fmt.Sprintf("zone=%d", zone)}
-	if s.Datapath != "" {
-		params = append([]string{s.Datapath}, params...)
-	}
-	text, err := appctl.Call(ctx, s.Control, "dpctl/dump-conntrack", params...)
-	return parseConnections(text), err
 }
 
 // without gives what is in a and not in b.

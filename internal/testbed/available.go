@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"runtime"
 	"strings"
 
@@ -16,12 +15,6 @@ import (
 // ErrNotRoot is wrapped by [Available] if the process is not root, which is the
 // one reason for which a test may skip.
 var ErrNotRoot = errors.New("not running as root")
-
-// schemaFiles are where packages of Open vSwitch put the database schema.
-var schemaFiles = []string{
-	"/usr/share/openvswitch/vswitch.ovsschema",
-	"/usr/local/share/openvswitch/vswitch.ovsschema",
-}
 
 var programs = []string{"ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-ofctl", "ovs-appctl"}
 
@@ -56,7 +49,7 @@ func (p Plane) Available() error {
 func missingForSwitch() (missing []string) {
 	for _, p := range programs {
 		if _, err := lookPath(p); err != nil {
-			missing = append(missing, p+" (package openvswitch-switch)")
+			missing = append(missing, err.Error()+" (package openvswitch-switch)")
 		}
 	}
 	if _, err := schema(); err != nil {
@@ -66,29 +59,6 @@ func missingForSwitch() (missing []string) {
 		missing = append(missing, "/dev/net/tun")
 	}
 	return missing
-}
-
-// lookPath finds a program in PATH or in the system directories that a plain
-// user's PATH often leaves out.
-func lookPath(name string) (string, error) {
-	if p, err := exec.LookPath(name); err == nil {
-		return p, nil
-	}
-	for _, dir := range []string{"/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin"} {
-		if p, err := exec.LookPath(dir + "/" + name); err == nil {
-			return p, nil
-		}
-	}
-	return "", fmt.Errorf("%s: not found", name)
-}
-
-func schema() (string, error) {
-	for _, f := range schemaFiles {
-		if _, err := os.Stat(f); err == nil {
-			return f, nil
-		}
-	}
-	return "", errors.New(schemaFiles[0])
 }
 
 // tryNamespace makes a namespace on a thread that ends with its goroutine.

@@ -138,23 +138,13 @@ func (b *Bed) startSwitch(ctx context.Context) error {
 		"set", "Interface", UplinkName, fmt.Sprint("ofport_request=", UplinkPort), "--",
 		"set", "Open_vSwitch", ".", "external_ids:system-id=testbed",
 	}
-	if v := b.version(); v != "" { // as the packages' start-up scripts do
+	if v := b.Version(); v != "" { // as the packages' start-up scripts do
 		args = append(args, "ovs_version="+v)
 	}
 	if _, err := b.Vsctl(args...); err != nil {
 		return errors.Join(err, b.vswitchd.failed("bridge "+b.Bridge))
 	}
 	return b.setUpLocal(ctx)
-}
-
-// version is the switch's, "" if it does not say.
-func (b *Bed) version() string {
-	out, _, err := b.run("ovs-vswitchd", "--version")
-	line, _, _ := strings.Cut(out, "\n")
-	if f := strings.Fields(line); err == nil && len(f) > 0 {
-		return f[len(f)-1]
-	}
-	return ""
 }
 
 // setUpLocal waits until ovs-vswitchd serves the bridge and configures the
@@ -276,7 +266,11 @@ func (b *Bed) spawnVswitchd() error {
 	}
 	p, err := b.Node.ns.daemon("ovs-vswitchd", log, b.command("ovs-vswitchd", args...))
 	b.vswitchd = p
-	return err
+	if err != nil {
+		return err
+	}
+	// The name that the control socket has on a node, where nkp looks for it.
+	return os.Symlink(filepath.Base(b.control()), filepath.Join(b.RunDir, fmt.Sprintf("ovs-vswitchd.%d.ctl", p.cmd.Process.Pid)))
 }
 
 // StartVswitchd starts ovs-vswitchd after KillVswitchd or StopVswitchd, and

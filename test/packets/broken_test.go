@@ -196,7 +196,6 @@ func TestBrokenSituations(t *testing.T) {
 			c.put(web, slice(web, 8080, at(c.pods[0].IP4)))
 			c.runWith(append([]string{"--ovs-wait", "10s"}, b.flags...)...)
 			c.settle()
-			c.exposeControl(t)
 			c.ask(t, aPod(c), "tcp", "40.0.0.1:80", c.pods[0].Name)
 			b.breaks(t, c, web)
 			b.check(t, c, func() {

@@ -347,10 +347,15 @@ func TestRefusedServiceWaits(t *testing.T) {
 // the endpoints left, or refused if there are none.
 func TestStaleUDP(t *testing.T) {
 	t.Parallel()
+	staleUDP(t, newCluster(t, testbed.Options{}))
+}
+
+func staleUDP(t *testing.T, c *cluster) {
+	t.Helper()
 	s := service("dns", "40.0.0.1", protocol(v1.ProtocolUDP))
-	c := start(t, s)
 	c.servePods(t)
-	c.put(slice(s, 8080, at(c.pods[1].IP4)))
+	c.put(s, slice(s, 8080, at(c.pods[1].IP4)))
+	c.run()
 	c.settle()
 	conn, err := c.pods[0].DialUDP(c.ctx, "40.0.0.1:80", testbed.DialOptions{LocalPort: 5353})
 	must(t, err)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -38,14 +37,6 @@ func (c *cluster) trace(t *testing.T, proto, from, to string, flags ...string) (
 		t.Fatalf("nkp %s: status %d, %v: %s%s", strings.Join(args, " "), status, err, out, errOut)
 	}
 	return r, status
-}
-
-// exposeControl gives the switch's control socket the name that it has on a node.
-func (c *cluster) exposeControl(t *testing.T) {
-	t.Helper()
-	pid, err := os.ReadFile(filepath.Join(c.RunDir, "ovs-vswitchd.pid"))
-	must(t, err)
-	must(t, os.Symlink("vswitchd.ctl", filepath.Join(c.RunDir, fmt.Sprintf("ovs-vswitchd.%s.ctl", strings.TrimSpace(string(pid))))))
 }
 
 // loadBalancer makes a Service a load balancer with an address.
@@ -101,7 +92,6 @@ func TestTraceNodeBeside(t *testing.T) {
 	c.put(web, slice(web, 8080, ats(here, there)...), away, slice(away, 8080, at(there)))
 	c.run()
 	c.settle()
-	c.exposeControl(t)
 	c.servePods(t)
 	for _, tc := range []struct {
 		from                         *testbed.Host
@@ -136,7 +126,6 @@ func TestTraceGap(t *testing.T) {
 	c.put(web, slice(web, 8080, at(c.remotes[0].IP4)))
 	c.run()
 	c.settle()
-	c.exposeControl(t)
 	r, status := c.trace(t, "tcp", "172.16.0.2", "172.16.0.2:30080", "--live")
 	if status != 0 || r.Verdict != "untouched" || !r.Live.Agrees || !strings.Contains(strings.Join(r.Steps, "\n"), "--host-traffic ovs") {
 		t.Errorf("status %d, %+v, %+v", status, r, r.Live)
@@ -161,7 +150,6 @@ func TestTraceIn(t *testing.T) {
 	c.put(web, slice(web, 8080, at(c.remotes[0].IP4)))
 	c.run()
 	c.settle()
-	c.exposeControl(t)
 	for in, want := range map[string]string{"pod-12": "by port 12", "12": "by port 12", testbed.UplinkName: "by port 1:", "LOCAL": "by port LOCAL", "": "by port 11"} {
 		r, status := c.trace(t, "tcp", c.pods[0].IP4.String(), "40.0.0.1:80", "--live", "--in", in)
 		if in == "LOCAL" { // the switch, too, takes this for the node
@@ -247,7 +235,6 @@ func traceEverything(t *testing.T, options testbed.Options, flags []string) {
 	c.servePods(t)
 	onBridge := options.Plane != testbed.Linux
 	if onBridge {
-		c.exposeControl(t)
 	}
 	client, stranger, twin := c.pods[1].Host, c.External, c.pods[0].Host
 	node := c.Node
@@ -371,7 +358,6 @@ func TestTraceDisagrees(t *testing.T) {
 			if plane.options.Plane == testbed.Linux {
 				c.breakRules(t)
 			} else {
-				c.exposeControl(t)
 				_, err := c.Ofctl("del-flows", c.Bridge, "table=1,tcp,nw_dst=40.0.0.2,tp_dst=80,ct_state=-est-rel-inv")
 				must(t, err)
 			}
@@ -434,7 +420,6 @@ func TestTraceExistingConnection(t *testing.T) {
 			c.run()
 			c.settle()
 			if plane.options.Plane != testbed.Linux {
-				c.exposeControl(t)
 			}
 			client := c.pods[1]
 			held, err := client.Hold(c.ctx, "40.0.0.1:80", testbed.DialOptions{})

@@ -1,0 +1,105 @@
+package dpctl
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// Connection is a connection that a tracker knows.
+type Connection struct {
+	Protocol k8s.Protocol
+	// Client and Frontend are its first packet's source and destination, Endpoint what answers it.
+	Client, Frontend, Endpoint netip.AddrPort
+	// Seen is the address that the endpoint answers: the client's, or what it was masqueraded as. The zero Addr: unknown.
+	Seen  netip.Addr
+	Zone  uint16
+	Mark  uint32
+	State string // of TCP; "" if there is none
+}
+
+// protocolNumbers are the protocols whose connections have ports, by IANA's numbers.
+var protocolNumbers = map[k8s.Protocol]uint8{"TCP": 6, "UDP": 17, "SCTP": 132}
+
+// String gives the connection in one line.
+func (c *Connection) String() string {
+	state := ""
+	if c.State != "" {
+		state = ", " + c.State
+	}
+	return fmt.Sprintf("%s from %s to %s%s", c.Protocol, c.Client, c.Frontend, state)
+}
+
+// Parse reads the answer of dpctl/dump-conntrack (Open vSwitch: lib/ct-dpif.c, ct_dpif_format_entry), a line each.
+// What is not TCP, UDP or SCTP is left out.
+func Parse(text string) (list []Connection) {
+	for line := range strings.Lines(text) {
+		if c, ok := parseConnection(strings.TrimSpace(line)); ok {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+func parseConnection(line string) (c Connection, ok bool) {
+	proto, rest, _ := strings.Cut(line, ",")
+	c.Protocol = k8s.Protocol(strings.ToUpper(proto))
+	if protocolNumbers[c.Protocol] == 0 {
+		return c, false
+	}
+	orig, _, ok1 := parenthesis(rest, "orig=(")
+	reply, _, ok2 := parenthesis(rest, "reply=(")
+	if !ok1 || !ok2 {
+		return c, false
+	}
+	c.Client, c.Frontend = tuple(orig)
+	c.Endpoint, _ = tuple(reply)
+	_, to := tuple(reply)
+	c.Seen = to.Addr()
+	if !c.Client.IsValid() || !c.Frontend.IsValid() || !c.Endpoint.IsValid() {
+		return c, false
+	}
+	fields := map[string]string{}
+	for word := range strings.SplitSeq(rest, ",") {
+		if k, v, ok := strings.Cut(word, "="); ok {
+			fields[k] = v
+		}
+	}
+	zone, _ := strconv.ParseUint(fields["zone"], 10, 16)
+	mark, _ := strconv.ParseUint(fields["mark"], 0, 32)
+	c.Zone, c.Mark = uint16(zone), uint32(mark)
+	if info, _, ok := parenthesis(rest, "protoinfo=("); ok {
+		c.State = strings.TrimPrefix(info, "state=")
+	}
+	return c, true
+}
+
+// parenthesis gives what stands between a beginning and the next closing parenthesis.
+func parenthesis(s, begin string) (inside, rest string, ok bool) {
+	_, after, ok := strings.Cut(s, begin)
+	if !ok {
+		return "", s, false
+	}
+	return strings.Cut(after, ")")
+}
+
+// tuple reads src=…,dst=…,sport=…,dport=….
+func tuple(s string) (src, dst netip.AddrPort) {
+	v := map[string]string{}
+	for word := range strings.SplitSeq(s, ",") {
+		k, value, _ := strings.Cut(word, "=")
+		v[k] = value
+	}
+	at := func(ip, port string) netip.AddrPort {
+		a, err := netip.ParseAddr(v[ip])
+		p, _ := strconv.ParseUint(v[port], 10, 16)
+		if err != nil {
+			return netip.AddrPort{}
+		}
+		return netip.AddrPortFrom(a.Unmap(), uint16(p))
+	}
+	return at("src", "sport"), at("dst", "dport")
+}

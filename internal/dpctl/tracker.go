@@ -1,0 +1,91 @@
+package dpctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/nkp-proxy/nkp/internal/appctl"
+)
+
+// Tracker is the connection tracker of one datapath.
+type Tracker struct {
+	Control  string // path of ovs-vswitchd's control socket
+	Datapath string // such as system@ovs-system; "": the daemon's only one
+}
+
+// Find gives the tracker of a datapath type, with the control socket beside the database's. It does not tell whether
+// anyone answers there. A database elsewhere (tcp:, ssl:) is an error.
+func Find(database, datapathType string) (Tracker, error) {
+	socket, local := strings.CutPrefix(database, "unix:")
+	if !local {
+		return Tracker{}, fmt.Errorf("the control socket of ovs-vswitchd is on the switch's own machine; its database is at %s", database)
+	}
+	control, err := appctl.Find(filepath.Dir(socket), "ovs-vswitchd")
+	if err != nil {
+		return Tracker{}, err
+	}
+	t := Tracker{Control: control}
+	if datapathType != "" {
+		t.Datapath = datapathType + "@ovs-" + datapathType
+	}
+	return t, nil
+}
+
+// Check tells whether ovs-vswitchd answers.
+func (t Tracker) Check(ctx context.Context) error {
+	_, err := appctl.Call(ctx, t.Control, "version")
+	return err
+}
+
+// Connections lists a zone. What is not TCP, UDP or SCTP is left out.
+func (t Tracker) Connections(ctx context.Context, zone uint16) ([]Connection, error) {
+	text, err := appctl.Call(ctx, t.Control, "dpctl/dump-conntrack", t.params(zone)...)
+	return Parse(text), err
+}
+
+// Forget takes connections out of the tracker. One that is gone already is no error. It goes on after an error and
+// gives all of them.
+func (t Tracker) Forget(ctx context.Context, list []Connection) error {
+	if len(list) == 0 {
+		return nil
+	}
+	if all, err := appctl.Call(ctx, t.Control, "dpctl/dump-dps"); err != nil {
+		return err
+	} else if strings.TrimSpace(all) == t.Datapath {
+		t.Datapath = "" // where it is the only one it need not be named, and Open vSwitch 3.1.0 cannot read the name in this command
+	}
+	params := make([][]string, len(list))
+	for i := range list {
+		params[i] = append(t.params(list[i].Zone), list[i].tuple())
+	}
+	var errs []error
+	err := appctl.Each(ctx, t.Control, "dpctl/flush-conntrack", params, func(i int, _ string, refused *appctl.CommandError) {
+		if refused != nil && !strings.Contains(strings.ToLower(refused.Text), syscall.ENOENT.Error()) {
+			errs = append(errs, fmt.Errorf("%s: %w", &list[i], refused))
+		}
+	})
+	return errors.Join(append(errs, err)...)
+}
+
+// tuple names the connection's first direction (ovs-dpctl(8), flush-conntrack).
+func (c *Connection) tuple() string {
+	family := "nw"
+	if c.Client.Addr().Is6() {
+		family = "ipv6"
+	}
+	return fmt.Sprintf("ct_%s_src=%s,ct_%s_dst=%s,ct_nw_proto=%d,ct_tp_src=%d,ct_tp_dst=%d",
+		family, c.Client.Addr(), family, c.Frontend.Addr(), protocolNumbers[c.Protocol], c.Client.Port(), c.Frontend.Port())
+}
+
+// params names datapath and zone.
+func (t Tracker) params(zone uint16) []string {
+	params := []string{fmt.Sprintf("zone=%d", zone)}
+	if t.Datapath != "" {
+		params = append([]string{t.Datapath}, params...)
+	}
+	return params
+}

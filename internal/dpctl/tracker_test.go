@@ -1,0 +1,126 @@
+//go:build linux
+
+package dpctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nkp-proxy/nkp/internal/appctl"
+	"github.com/nkp-proxy/nkp/internal/testbed"
+)
+
+// clients makes UDP connections from one pod to another, of both families, which the switch tracks in zone 7.
+func clients(t *testing.T, bed *testbed.Bed, n int) (ports []uint16) {
+	t.Helper()
+	pods, err := bed.AddPods(testbed.PodSpec{}, testbed.PodSpec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"udp", "udp6"} {
+		for _, f := range []string{"in_port=11,actions=ct(commit,zone=7),output:12", "in_port=12,actions=ct(commit,zone=7),output:11"} {
+			if _, err := bed.Ofctl("add-flow", bed.Bridge, "priority=10,"+kind+","+f); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, err := bed.Ofctl("add-flow", bed.Bridge, "priority=1,actions=NORMAL"); err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		for _, to := range []string{"10.0.0.12:53", "[fd00:a::12]:53"} {
+			conn, err := pods[0].DialUDP(context.Background(), to, testbed.DialOptions{LocalPort: 2000 + i})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := conn.Write([]byte("?")); err != nil {
+				t.Fatal(err)
+			}
+			conn.Close()
+		}
+		ports = append(ports, uint16(2000+i))
+	}
+	return ports
+}
+
+// Single connections are forgotten, whatever the version of the switch; those that are gone already are no error.
+func TestTracker(t *testing.T) {
+	t.Parallel()
+	bed := testbed.Start(t, testbed.Options{})
+	const n = 25 // more than are sent at once
+	clients(t, bed, n)
+	tr, err := Find(bed.DB(), testbed.DefaultDatapath())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), testbed.Patient(20*time.Second))
+	defer cancel()
+	if err := tr.Check(ctx); err != nil {
+		t.Fatal(err)
+	}
+	var list []Connection
+	for len(list) != 2*n {
+		if list, err = tr.Connections(ctx, 7); err != nil {
+			t.Fatalf("%d of %d connections, %v", len(list), 2*n, err)
+		}
+	}
+	kept := func(c Connection) bool { return c.Client.Port()%5 == 0 }
+	gone := slices.DeleteFunc(slices.Clone(list), kept)
+	for range 2 { // the second time they are gone
+		if err := tr.Forget(ctx, gone); err != nil {
+			t.Fatal(err)
+		}
+		left, err := tr.Connections(ctx, 7)
+		if err != nil || len(left) != len(list)-len(gone) || slices.ContainsFunc(left, func(c Connection) bool { return !kept(c) }) {
+			t.Fatalf("%d connections are left, %v:\n%v", len(left), err, left)
+		}
+	}
+	wrong := Tracker{Control: tr.Control, Datapath: "netdev@nowhere"}
+	var refused *appctl.CommandError
+	if err := wrong.Forget(ctx, gone); !errors.As(err, &refused) {
+		t.Errorf("a datapath that is none: %v", err)
+	}
+}
+
+func TestFind(t *testing.T) {
+	if _, err := Find("tcp:192.0.2.1:6640", "system"); err == nil || !strings.Contains(err.Error(), "tcp:192.0.2.1:6640") {
+		t.Errorf("a database elsewhere: %v", err)
+	}
+	dir := t.TempDir()
+	if _, err := Find("unix:"+dir+"/db.sock", "system"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no ovs-vswitchd: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "ovs-vswitchd.pid"), []byte("42\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := Tracker{Control: filepath.Join(dir, "ovs-vswitchd.42.ctl"), Datapath: "system@ovs-system"}
+	if got, err := Find("unix:"+dir+"/db.sock", "system"); err != nil || got != want {
+		t.Errorf("%+v, %v; want %+v", got, err, want)
+	}
+	if err := want.Check(t.Context()); err == nil || !errors.As(err, new(*net.OpError)) {
+		t.Errorf("nobody there: %v", err)
+	}
+}
+
+// What it says of a connection is what ovs-vswitchd takes (ovs-dpctl(8), flush-conntrack).
+func TestTuple(t *testing.T) {
+	var got []string
+	for _, c := range Parse(dump) {
+		got = append(got, fmt.Sprintln(Tracker{}.params(c.Zone), c.tuple()))
+	}
+	want := []string{
+		"[zone=1001] ct_nw_src=10.0.0.12,ct_nw_dst=40.0.0.2,ct_nw_proto=6,ct_tp_src=40356,ct_tp_dst=80\n",
+		"[zone=1001] ct_ipv6_src=fd00:a::12,ct_ipv6_dst=fd00:40::1,ct_nw_proto=17,ct_tp_src=5,ct_tp_dst=53\n",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}

@@ -1,0 +1,81 @@
+//go:build linux
+
+package testbed
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// otherSwitch is the prefix below which NKP_OVS says that an Open vSwitch is installed: its programs in PREFIX/bin and
+// PREFIX/sbin, the schema in PREFIX/share/openvswitch. "" stands for the system's.
+var otherSwitch = os.Getenv("NKP_OVS")
+
+// schemaFiles are where packages of Open vSwitch put the database schema.
+var schemaFiles = []string{
+	"/usr/share/openvswitch/vswitch.ovsschema",
+	"/usr/local/share/openvswitch/vswitch.ovsschema",
+}
+
+// lookPath finds a program: the switch's own below NKP_OVS if that is set, all else in PATH or in the system
+// directories that a plain user's PATH often leaves out.
+func lookPath(name string) (string, error) {
+	if otherSwitch != "" && slices.Contains(programs, name) {
+		for _, dir := range []string{"sbin", "bin"} {
+			if p, err := exec.LookPath(filepath.Join(otherSwitch, dir, name)); err == nil {
+				return p, nil
+			}
+		}
+		return "", fmt.Errorf("%s: not in bin or sbin of NKP_OVS=%s", name, otherSwitch)
+	}
+	if p, err := exec.LookPath(name); err == nil {
+		return p, nil
+	}
+	for _, dir := range []string{"/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin"} {
+		if p, err := exec.LookPath(dir + "/" + name); err == nil {
+			return p, nil
+		}
+	}
+	return "", fmt.Errorf("%s: not found", name)
+}
+
+// schema gives the file of the database's schema.
+func schema() (string, error) {
+	files := schemaFiles
+	if otherSwitch != "" {
+		files = []string{filepath.Join(otherSwitch, "share/openvswitch/vswitch.ovsschema")}
+	}
+	for _, f := range files {
+		if _, err := os.Stat(f); err == nil {
+			return f, nil
+		}
+	}
+	return "", errors.New(files[0])
+}
+
+// Version is what ovs-vswitchd calls itself, such as 3.1.0; "" if it does not say.
+func (b *Bed) Version() string {
+	out, _, err := b.run("ovs-vswitchd", "--version")
+	line, _, _ := strings.Cut(out, "\n")
+	if f := strings.Fields(line); err == nil && len(f) > 0 {
+		return f[len(f)-1]
+	}
+	return ""
+}
+
+// Since tells whether the switch's version is MAJOR.MINOR or later, for tests of what older ones do not have.
+func (b *Bed) Since(major, minor int) bool {
+	parts := strings.SplitN(b.Version(), ".", 3)
+	if len(parts) < 2 {
+		return true
+	}
+	x, err1 := strconv.Atoi(parts[0])
+	y, err2 := strconv.Atoi(parts[1])
+	return err1 != nil || err2 != nil || x > major || x == major && y >= minor
+}
