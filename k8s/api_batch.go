@@ -5,11 +5,6 @@ import (
 	"reflect"
 	"sync"
 	"time"
-
-	v1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-	"k8s.io/client-go/tools/cache"
 )
 
 // How changes that come in a burst are put together. The first one after quiet goes on at once.
@@ -18,8 +13,8 @@ const (
 	burstMost = 50 * time.Millisecond // after its first change, whatever else happens
 )
 
-// collector takes events of all informers (it is their ResourceEventHandler, on a goroutine of each) and passes them to
-// the sink in batches, on the goroutine of publish.
+// collector takes what is new of all kinds, on a goroutine of each, and passes it to the sink in batches, on the goroutine of
+// publish.
 type collector struct {
 	health *health
 	sink   Sink
@@ -36,76 +31,17 @@ func (c *collector) ring() {
 	}
 }
 
-// OnAdd is part of cache.ResourceEventHandler.
-func (c *collector) OnAdd(o any, _ bool) {
-	ref, ok := refOf(o)
-	if !ok {
-		return
-	}
-	c.add(Change{Op: Upsert, Ref: ref, Object: o.(Object)})
-	if ref.Kind == KindNode {
-		c.health.sawNode(true)
-	}
-}
-
-// OnUpdate is part of cache.ResourceEventHandler. What changed only where nobody looks is no change.
-func (c *collector) OnUpdate(before, after any) {
-	if ref, ok := refOf(after); ok && !sameButVersion(before, after) {
-		c.add(Change{Op: Upsert, Ref: ref, Object: after.(Object)})
-	}
-}
-
-// OnDelete is part of cache.ResourceEventHandler. An object that vanished while nobody watched comes as a tombstone.
-func (c *collector) OnDelete(o any) {
-	if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
-		o = gone.Obj
-	}
-	ref, ok := refOf(o)
-	if !ok {
-		return
-	}
-	c.add(Change{Op: Delete, Ref: ref})
-	if ref.Kind == KindNode {
-		c.health.sawNode(false)
-	}
-}
-
-func (c *collector) add(change Change) {
+// add takes changes in the order in which they happened.
+func (c *collector) add(changes ...Change) {
 	c.mu.Lock()
-	c.changes = append(c.changes, change)
+	c.changes = append(c.changes, changes...)
 	c.mu.Unlock()
+	for i := range changes {
+		if changes[i].Ref.Kind == KindNode {
+			c.health.sawNode(changes[i].Op == Upsert)
+		}
+	}
 	c.ring()
-}
-
-func refOf(o any) (Ref, bool) {
-	object, ok := o.(Object)
-	if !ok {
-		return Ref{}, false
-	}
-	return RefOf(object)
-}
-
-// sameButVersion compares two trimmed objects of a kind.
-func sameButVersion(a, b any) bool {
-	switch a := a.(type) {
-	case *v1.Service:
-		c := *a
-		c.ResourceVersion = b.(*v1.Service).ResourceVersion
-		return reflect.DeepEqual(&c, b)
-	case *discoveryv1.EndpointSlice:
-		c := *a
-		c.ResourceVersion = b.(*discoveryv1.EndpointSlice).ResourceVersion
-		return reflect.DeepEqual(&c, b)
-	case *v1.Node:
-		c := *a
-		c.ResourceVersion = b.(*v1.Node).ResourceVersion
-		return reflect.DeepEqual(&c, b)
-	case *networkingv1.ServiceCIDR:
-		c := *a
-		c.ResourceVersion = b.(*networkingv1.ServiceCIDR).ResourceVersion
-		return reflect.DeepEqual(&c, b)
-	}
-	return false
 }
 
 // publish passes changes and problems on until the context ends. Before complete is closed changes are only collected.

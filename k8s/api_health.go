@@ -47,9 +47,8 @@ func newHealth(url, nodeName string) *health {
 func (h *health) onChange(f func()) { h.changed = f }
 
 // try calls f until the server answers: pauses grow, and end as soon as any other call is answered.
-// Answers that the caller has to deal with are returned, errors or not. streamed tells that the call asks for the
-// initial list as a stream, which older servers refuse.
-func (h *health) try(ctx context.Context, kind Kind, streamed bool, f func() error) error {
+// Answers that the caller has to deal with are returned, errors or not.
+func (h *health) try(ctx context.Context, kind Kind, f func() error) error {
 	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
 		h.mu.Lock()
 		back := h.back
@@ -58,7 +57,7 @@ func (h *health) try(ctx context.Context, kind Kind, streamed bool, f func() err
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if oldVersion(err) || streamed && (apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)) {
+		if oldVersion(err) {
 			return err // client and server settle how to go on
 		}
 		h.note(kind, err)

@@ -22,9 +22,6 @@ func (s *APISource) List(ctx context.Context) ([]Change, Problems, error) {
 		o := metav1.ListOptions{}
 		r.selectIn(&o)
 		err := pager.New(r.list).EachListItem(ctx, o, func(item runtime.Object) error {
-			if _, err := trim(item); err != nil {
-				return err
-			}
 			object, err := meta.Accessor(item)
 			if err != nil {
 				return err

@@ -8,50 +8,52 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 )
 
 // apiResource is one kind of object at the API server, and which of its objects count.
 type apiResource struct {
-	kind   Kind
-	object runtime.Object
-	labels string // selector
-	fields string // selector
-	list   func(context.Context, metav1.ListOptions) (runtime.Object, error)
-	watch  func(context.Context, metav1.ListOptions) (watch.Interface, error)
+	kind    Kind
+	plural  string // as it ends the path
+	labels  string // selector
+	fields  string // selector
+	client  rest.Interface
+	newList func() runtime.Object
+	watch   func(context.Context, metav1.ListOptions) (watch.Interface, error)
+	missing bool // servers may not know the kind
 }
 
 func servicesOf(client kubernetes.Interface, selector string) apiResource {
-	c := client.CoreV1().Services(metav1.NamespaceAll)
 	return apiResource{
-		kind: KindService, object: &v1.Service{},
+		kind: KindService, plural: "services",
 		labels: selector, fields: fields.OneTermNotEqualSelector("spec.clusterIP", v1.ClusterIPNone).String(),
-		list:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, o) },
-		watch: c.Watch,
+		client: client.CoreV1().RESTClient(), newList: func() runtime.Object { return &v1.ServiceList{} },
+		watch: client.CoreV1().Services(metav1.NamespaceAll).Watch,
 	}
 }
 
 // slicesOf does not select by proxy name: a slice that belongs to no Service here is ignored anyway.
 func slicesOf(client kubernetes.Interface, selector string) apiResource {
-	c := client.DiscoveryV1().EndpointSlices(metav1.NamespaceAll)
 	return apiResource{
-		kind: KindEndpointSlice, object: &discoveryv1.EndpointSlice{}, labels: selector,
-		list:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, o) },
-		watch: c.Watch,
+		kind: KindEndpointSlice, plural: "endpointslices", labels: selector,
+		client: client.DiscoveryV1().RESTClient(), newList: func() runtime.Object { return &discoveryv1.EndpointSliceList{} },
+		watch: client.DiscoveryV1().EndpointSlices(metav1.NamespaceAll).Watch,
 	}
 }
 
 func nodesOf(client kubernetes.Interface, selector string) apiResource {
-	c := client.CoreV1().Nodes()
 	return apiResource{
-		kind: KindNode, object: &v1.Node{}, fields: selector,
-		list:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, o) },
-		watch: c.Watch,
+		kind: KindNode, plural: "nodes", fields: selector,
+		client: client.CoreV1().RESTClient(), newList: func() runtime.Object { return &v1.NodeList{} },
+		watch: client.CoreV1().Nodes().Watch,
 	}
 }
 
@@ -62,19 +64,10 @@ const cidrRecheck = 10 * time.Minute
 func serviceCIDRsOf(client kubernetes.Interface) apiResource {
 	c := client.NetworkingV1().ServiceCIDRs()
 	return apiResource{
-		kind: KindServiceCIDR, object: &networkingv1.ServiceCIDR{},
-		list: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			list, err := c.List(ctx, o)
-			if apierrors.IsNotFound(err) {
-				return &networkingv1.ServiceCIDRList{ListMeta: metav1.ListMeta{ResourceVersion: "0"}}, nil
-			}
-			return list, err
-		},
+		kind: KindServiceCIDR, plural: "servicecidrs", missing: true,
+		client: client.NetworkingV1().RESTClient(), newList: func() runtime.Object { return &networkingv1.ServiceCIDRList{} },
 		watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			w, err := c.Watch(ctx, o)
-			if apierrors.IsNotFound(err) && o.SendInitialEvents != nil {
-				return nil, apierrors.NewBadRequest("no ServiceCIDRs") // makes the reflector list them
-			}
 			if apierrors.IsNotFound(err) {
 				silent := watch.NewFake()
 				time.AfterFunc(cidrRecheck, silent.Stop)
@@ -85,13 +78,27 @@ func serviceCIDRsOf(client kubernetes.Interface) apiResource {
 	}
 }
 
+// list gives the objects trimmed. The server is asked not to compress them: that costs it several times the CPU time of all the
+// rest, and client-go's streamed lists are not compressed either.
+func (r *apiResource) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	answer, err := r.client.Get().Resource(r.plural).VersionedParams(&o, scheme.ParameterCodec).SetHeader("Accept-Encoding", "identity").Stream(ctx)
+	if r.missing && apierrors.IsNotFound(err) {
+		return &internalversion.List{ListMeta: metav1.ListMeta{ResourceVersion: "0"}}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Close()
+	return r.decodeList(answer)
+}
+
 // listWatch gives what a reflector needs. Calls do not return while the server is away, so that the reflector's own
 // pauses, which grow to a minute, do not apply.
-func (r *apiResource) listWatch(client kubernetes.Interface, h *health) cache.ListerWatcher {
+func (r *apiResource) listWatch(h *health) cache.ListerWatcher {
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (list runtime.Object, err error) {
 			r.selectIn(&o)
-			err = h.try(ctx, r.kind, o.SendInitialEvents != nil, func() error {
+			err = h.try(ctx, r.kind, func() error {
 				list, err = r.list(ctx, o)
 				return err
 			})
@@ -99,14 +106,22 @@ func (r *apiResource) listWatch(client kubernetes.Interface, h *health) cache.Li
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (w watch.Interface, err error) {
 			r.selectIn(&o)
-			err = h.try(ctx, r.kind, o.SendInitialEvents != nil, func() error {
+			err = h.try(ctx, r.kind, func() error {
 				w, err = r.watch(ctx, o)
 				return err
 			})
 			return w, err
 		},
-	}, client)
+	}, notStreamed{})
 }
+
+// notStreamed tells reflectors to list first and to watch then (k8s.io/client-go/util/watchlist). As a stream of events, one
+// flushed after the other, the same objects cost server and client twice the time; the server's memory, for which streams were
+// invented, it keeps by writing lists item by item since Kubernetes 1.33.
+type notStreamed struct{}
+
+// IsWatchListSemanticsUnSupported is what the reflector asks.
+func (notStreamed) IsWatchListSemanticsUnSupported() bool { return true }
 
 func (r *apiResource) selectIn(o *metav1.ListOptions) {
 	o.LabelSelector, o.FieldSelector = r.labels, r.fields

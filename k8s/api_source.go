@@ -11,8 +11,10 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
 
 	v1 "k8s.io/api/core/v1"
 )
@@ -52,6 +54,7 @@ type APISource struct {
 	client    kubernetes.Interface
 	resources []apiResource
 	health    *health
+	lists     firstLists
 }
 
 // NewAPISource reads the configuration and prepares a client. It does not connect: a server that is away is no error.
@@ -65,12 +68,14 @@ func NewAPISource(opts APIOptions) (*APISource, error) {
 		return nil, err
 	}
 	health := newHealth(url, opts.NodeName)
+	s := &APISource{opts: opts, url: url, health: health}
 	cfg.Wrap(health.observe)
+	cfg.Wrap(s.lists.bytes.observe)
 	hc, client, err := newClient(cfg)
 	if err != nil {
 		return nil, err
 	}
-	s := &APISource{opts: opts, url: url, http: hc, client: client, health: health}
+	s.http, s.client = hc, client
 	s.resources = []apiResource{
 		servicesOf(client, services),
 		slicesOf(client, "!"+v1.IsHeadlessService),
@@ -104,6 +109,7 @@ func (s *APISource) AwaySince() time.Time { return s.health.awaySince() }
 
 // Run is part of Source. It ends with the context, and so does every goroutine that it started.
 func (s *APISource) Run(ctx context.Context, sink Sink) error {
+	s.lists.began = time.Now()
 	ctx, cancel := context.WithCancel(ctx)
 	defer utilnet.CloseIdleConnectionsFor(s.http.Transport)
 	var wg sync.WaitGroup
@@ -115,20 +121,10 @@ func (s *APISource) Run(ctx context.Context, sink Sink) error {
 	listed := make(map[Kind]<-chan struct{}, len(s.resources))
 	for i := range s.resources {
 		r := &s.resources[i]
-		informer := cache.NewSharedIndexInformer(r.listWatch(s.client, s.health), r.object, 0, cache.Indexers{})
-		if err := informer.SetTransform(trim); err != nil {
-			return err
-		}
-		// What goes wrong was noted where it happened; the default handler would log it a second time.
-		if err := informer.SetWatchErrorHandlerWithContext(func(context.Context, *cache.Reflector, error) {}); err != nil {
-			return err
-		}
-		reg, err := informer.AddEventHandler(c)
-		if err != nil {
-			return err
-		}
-		listed[r.kind] = reg.HasSyncedChecker().Done()
-		wg.Go(func() { informer.RunWithContext(ctx) })
+		store := newSeen(c, func(objects int) { s.lists.note(r, objects) })
+		listed[r.kind] = store.listed
+		reflector := cache.NewReflectorWithOptions(r.listWatch(s.health), newObject(r.kind), store, cache.ReflectorOptions{Name: string(r.kind)})
+		wg.Go(func() { followAlways(ctx, reflector) })
 	}
 	complete := make(chan struct{})
 	wg.Go(func() { // ends with the context at the latest
@@ -138,6 +134,19 @@ func (s *APISource) Run(ctx context.Context, sink Sink) error {
 	})
 	c.publish(ctx, complete)
 	return nil
+}
+
+// How long a reflector waits before it begins anew, when what it was told makes no sense: a server that is away is not
+// such a case (health.try). The numbers are those of client-go's reflectors (defaultBackoffInit and others).
+var followPauses = wait.Backoff{Duration: 800 * time.Millisecond, Cap: 30 * time.Second, Steps: 38, Factor: 2, Jitter: 1}
+
+// followAlways lists and watches until the context ends. What goes wrong was noted where it happened: the reflector's own
+// Run would log it a second time.
+func followAlways(ctx context.Context, r *cache.Reflector) {
+	_ = followPauses.DelayWithReset(clock.RealClock{}, 2*time.Minute).Until(ctx, true, true, func(ctx context.Context) (bool, error) {
+		_ = r.ListAndWatchWithContext(ctx)
+		return false, nil
+	})
 }
 
 // awaitAll waits for the first complete state: Services and EndpointSlices without limit, the rest with patience. It

@@ -313,7 +313,8 @@ func TestAPIBursts(t *testing.T) {
 	time.Sleep(4 * burstGap)
 	start := time.Now()
 	for i := range 200 {
-		c.OnAdd(apiService(fmt.Sprint("s", i), nil), false)
+		o := apiService(fmt.Sprint("s", i), nil)
+		c.add(Change{Op: Upsert, Ref: Ref{KindService, o.Namespace, o.Name}, Object: o})
 		time.Sleep(time.Millisecond)
 	}
 	r.wait(t, "all of them", func() bool { return len(r.objects) == 200 })

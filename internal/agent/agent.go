@@ -67,6 +67,9 @@ type Agent struct {
 	// lastModes are the data planes of the run before this one.
 	lastModes []Mode
 
+	begin    beginning // of this process
+	settling settling
+
 	box  *mailbox
 	asks chan func() // questions of the socket, answered on the loop
 
@@ -100,6 +103,7 @@ func New(o Options) (*Agent, error) {
 		model:   &k8s.Model{},
 		warned:  map[k8s.Warning]bool{},
 	}
+	a.begin.note(&a.begin.chosen)
 	a.makeMetrics(&o)
 	a.proxy = health.NewProxy(health.ProxyOptions{
 		Addr: o.HealthzAddr, HardFail: o.BindHardFail, Timeout: 2 * o.IPTables.SyncPeriod,
@@ -222,7 +226,8 @@ func (a *Agent) takeChanges(ctx context.Context) {
 	if !a.synced {
 		a.log.Info("source has synced", "source", a.kind)
 		a.synced = true
-		time.AfterFunc(settleAfter, settleMemory)
+		a.begin.note(&a.begin.synced)
+		a.settling.in(settleAtMost)
 	}
 	a.flush(ctx)
 }
@@ -238,16 +243,18 @@ func (a *Agent) flush(ctx context.Context) {
 		return
 	}
 	model, changes := a.tracker.Flush()
-	if !a.handed {
-		a.hostPlane(ctx, model)
-	}
+	first := !a.handed
 	a.model, a.handed = model, true
 	if changes.Node {
 		a.proxy.SetNode(model.Node)
 	}
 	a.metrics.Handing(changes)
+	a.begin.note(&a.begin.model)
 	for _, f := range a.followers {
 		f.Update(model, changes)
+	}
+	if first {
+		a.hostPlane(ctx, model, changes) // to find out what iptables is takes programs; the bridge does not wait for them
 	}
 	a.reportWarnings(model.Warnings)
 }

@@ -4,15 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/fallback/rules"
-	"github.com/nkp-proxy/nkp/internal/appctl"
 	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/internal/live"
 	"github.com/nkp-proxy/nkp/internal/trace"
 	"github.com/nkp-proxy/nkp/k8s"
@@ -76,19 +74,13 @@ func (s *Settings) bridgeOf(ctx context.Context, now *planes, db *ovsdb.Switch) 
 
 // LiveSwitch gives what the database tells of the way to a bridge; Config, Owner and Installed are the caller's to set.
 func (s *Settings) LiveSwitch(db *ovsdb.Switch) (*live.Switch, error) {
-	socket, local := strings.CutPrefix(s.OVSDB, "unix:")
-	if !local {
-		return nil, fmt.Errorf("--live needs ovs-vswitchd's control socket, which is on the switch's own machine; its database is at %s", s.OVSDB)
-	}
-	control, err := appctl.Find(filepath.Dir(socket), "ovs-vswitchd")
+	tracker, err := dpctl.Find(s.OVSDB, db.DatapathType)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("--live: %w", err)
 	}
-	sw := &live.Switch{Control: control, Bridge: s.Bridge, Port: func(name string) (uint32, bool) { return portNumber(db, name) }}
-	if db.DatapathType != "" {
-		sw.Datapath = db.DatapathType + "@ovs-" + db.DatapathType
-	}
-	return sw, nil
+	return &live.Switch{
+		Tracker: tracker, Bridge: s.Bridge, Port: func(name string) (uint32, bool) { return portNumber(db, name) },
+	}, nil
 }
 
 // localPort is what --in calls the bridge's own port.
@@ -143,7 +135,7 @@ func (s *Settings) CompareRules(ctx context.Context, backend string, m *k8s.Mode
 	}
 	set := live.Rules{
 		Tables: tables, Node: m.Node, Detector: m.Detector,
-		Connections: func() ([]live.Connection, error) { return live.KernelConnections(f) },
+		Connections: func() ([]dpctl.Connection, error) { return live.KernelConnections(f) },
 	}
 	return set.Compare(q, r)
 }

@@ -62,6 +62,9 @@ func (a *Agent) queued(fs ...k8s.Family) {
 func (a *Agent) inStep(fs ...k8s.Family) {
 	a.proxy.Updated(fs...)
 	a.metrics.InStep(fs...)
+	if a.proxy.InStep() {
+		a.noteInStep()
+	}
 }
 
 // measureBridge counts a transaction with the switch.

@@ -92,9 +92,9 @@ func (s *Settings) Beside(form bridge.HostTraffic) (scope rules.Scope, ok bool) 
 	return 0, false
 }
 
-// hostPlane puts iptables beside the bridge if the node's own traffic calls for it. It runs on the loop, before the first
-// model is handed over. That what cannot be done there does not stop the bridge is why errors are only warnings.
-func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model) {
+// hostPlane puts iptables beside the bridge if the node's own traffic calls for it, and hands it the first model. It runs on
+// the loop. That what cannot be done there does not stop the bridge is why errors are only warnings.
+func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model, first k8s.Changes) {
 	if a.bridge == nil {
 		return
 	}
@@ -116,11 +116,12 @@ func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model) {
 	}
 	a.noteModes(ModeOVS, ModeIPTables)
 	a.iptables = p
+	var f follower = p
 	if scope == rules.Own {
-		a.followers = append(a.followers, &ownTraffic{Plane: p})
-	} else {
-		a.followers = append(a.followers, p)
+		f = &ownTraffic{Plane: p}
 	}
+	a.followers = append(a.followers, f)
+	f.Update(m, first)
 	a.spawn(func(ctx context.Context) error {
 		if err := p.Run(ctx); err != nil {
 			text := fmt.Sprintf("iptables does not serve the node's own traffic; the bridge goes on: %v", err)

@@ -21,6 +21,9 @@ type Status struct {
 
 	Source SourceStatus `json:"source"`
 
+	// Start tells how long the start took.
+	Start StartStatus `json:"start"`
+
 	ServicePorts int `json:"servicePorts"`
 	Endpoints    int `json:"endpoints"`
 
@@ -82,6 +85,7 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 			s.Source.AwaySince = &since
 		}
 	}
+	s.Start = a.startStatus()
 	if a.bridge != nil {
 		b, err := a.bridge.Status(ctx)
 		if err != nil {

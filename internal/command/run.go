@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"runtime/debug"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -64,7 +62,7 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 	if gates := s.unknownGates(); len(gates) > 0 {
 		log.Warn("feature gates that nkp does not know have no effect", "gates", gates)
 	}
-	saveMemory()
+	agent.SaveMemory()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	watch := &configWatch{s: s, events: events, log: log}
@@ -152,13 +150,5 @@ func (s *settings) awaitDB(ctx context.Context, log *slog.Logger) (*ovsdb.Client
 			return nil, err
 		case <-time.After(500 * time.Millisecond):
 		}
-	}
-}
-
-// saveMemory trades CPU, of which a proxy at rest needs none, for memory: the heap grows by half between collections,
-// not to twice its size. Who sets GOGC decides otherwise.
-func saveMemory() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(50)
 	}
 }

@@ -32,6 +32,7 @@ func writeStatus(out io.Writer, s *agent.Status, now time.Time) error {
 	}
 	t.line("mode", "%s: %s%s", s.Mode, s.Reason, chosen)
 	t.source(&s.Source)
+	t.start(&s.Start)
 	t.line("services", "%d Service ports, %d endpoints", s.ServicePorts, s.Endpoints)
 	t.pending(s)
 	if s.Status != nil {
@@ -77,6 +78,19 @@ func (t *statusText) source(s *agent.SourceStatus) {
 	t.line("source", "%s: %s", s.Kind, state)
 }
 
+// start says how long the start took, and what of it. As long as it lasts, the other lines say what is awaited.
+func (t *statusText) start(s *agent.StartStatus) {
+	if s.InStep == 0 {
+		return
+	}
+	parts := []string{fmt.Sprintf("data plane found at %.2f s", s.Chosen/1000)}
+	for _, l := range s.Lists {
+		parts = append(parts, fmt.Sprintf("%s list at %.2f s (%d, %.1f MB)", l.Kind, l.Milli/1000, l.Objects, float64(l.Bytes)/1e6))
+	}
+	t.line("start", "took %.2f s: %s, all told at %.2f s, model %.2f s, programming %.2f s", s.InStep/1000, strings.Join(parts, ", "),
+		s.Synced/1000, (s.Model-s.Synced)/1000, (s.InStep-s.Model)/1000)
+}
+
 // pending says what has come in and is not in force yet. Without a change of an object it is the switch, the kernel or the
 // node that has changed.
 func (t *statusText) pending(s *agent.Status) {
@@ -117,6 +131,9 @@ func (t *statusText) bridgeFacts(s *bridge.Status) {
 	}
 	t.line("bridge", "%s, datapath %s, Open vSwitch %s, uplink port %d, %d pod addresses (delivery %s)", s.Bridge.Name, s.Bridge.Datapath,
 		s.Bridge.OVSVersion, s.Bridge.Uplink, s.Bridge.Pods, delivery)
+	for _, lack := range s.Bridge.Lacks {
+		t.line("lacks", "%s", lack)
+	}
 	if s.HostTraffic != "" {
 		t.line("host traffic", "%s", s.HostTraffic)
 	}

@@ -92,13 +92,15 @@ func (m *measurement) data(ctx context.Context) (Data, error) {
 	}
 	for round := range m.plan.rounds {
 		swap := round%2 == 1
-		if err := d.Throughput.add(swap, func(isVIP bool) (float64, error) {
-			if isVIP {
-				return m.iperf(ctx, rig.Bulk().VIP, rig.BulkPort)
+		for _, swap := range []bool{swap, !swap} {
+			if err := d.Throughput.add(swap, func(isVIP bool) (float64, error) {
+				if isVIP {
+					return m.iperf(ctx, rig.Bulk().VIP, rig.BulkPort)
+				}
+				return m.iperf(ctx, rig.Bulk().Endpoints[0], rig.DirectBulkPort)
+			}); err != nil {
+				return d, err
 			}
-			return m.iperf(ctx, rig.Bulk().Endpoints[0], rig.DirectBulkPort)
-		}); err != nil {
-			return d, err
 		}
 		for _, connect := range []bool{false, true} {
 			r, err := m.traffic(ctx, traffic.Options{Targets: vips, Against: direct, Clients: 1, Duration: 2 * m.plan.round, Connect: connect})

@@ -47,7 +47,7 @@ func fullPlan(quick bool) plan {
 			{services: 10, data: true}, {services: 100, control: true}, {services: 1000, control: true, data: true, fleet: true},
 			{services: 5000, control: true}, {services: 10_000, control: true, data: true},
 		},
-		starts: 3, changes: 200, changeBudget: 40 * time.Second, shortBudget: 12 * time.Second,
+		starts: 3, changes: 200, changeBudget: 30 * time.Second, shortBudget: 12 * time.Second,
 		burst: time.Minute, peerBurst: 20 * time.Second, shortBurst: 5 * time.Second,
 		idle: 15 * time.Second, shortIdle: 3 * time.Second,
 		rounds: 5, round: 600 * time.Millisecond,

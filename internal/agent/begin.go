@@ -1,0 +1,76 @@
+package agent
+
+import (
+	"sync"
+	"time"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// processBegan is when this package was initialised: some 10 ms after the system started the process.
+var processBegan = time.Now()
+
+// StartStatus is the time line of the start, in milliseconds since the process began. What has not come yet is 0.
+type StartStatus struct {
+	Chosen float64      `json:"chosenMilliseconds"` // the data plane was found
+	Lists  []ListStatus `json:"lists"`              // first lists of the API server, as they came in
+	Synced float64      `json:"syncedMilliseconds"` // the source has told all it knows
+	Model  float64      `json:"modelMilliseconds"`  // it is known what that means for this node
+	InStep float64      `json:"inStepMilliseconds"` // all of it is in force; what else changed until then, too
+}
+
+// ListStatus is the first list of a kind.
+type ListStatus struct {
+	k8s.ListStats
+	Milli float64 `json:"milliseconds"`
+}
+
+// beginning notes how far the start has come. Its methods may be called from any goroutine.
+type beginning struct {
+	mu                            sync.Mutex    // protects all below
+	chosen, synced, model, inStep time.Duration // since processBegan; 0: not yet
+}
+
+// note notes that the start has got to a step, one of b's, the first time that it is told. It returns false later.
+func (b *beginning) note(step *time.Duration) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if *step != 0 {
+		return false
+	}
+	*step = time.Since(processBegan)
+	return true
+}
+
+// noteInStep ends the start, the first time that it is called.
+func (a *Agent) noteInStep() {
+	if !a.begin.note(&a.begin.inStep) {
+		return
+	}
+	a.settling.in(settleAfter)
+	b := &a.begin
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	ms := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
+	a.log.Info("everything is in force for the first time", "took", ms(b.inStep), "findingTheDataPlane", ms(b.chosen),
+		"source", ms(b.synced-b.chosen), "model", ms(b.model-b.synced), "programming", ms(b.inStep-b.model))
+}
+
+// startStatus tells how the start went.
+func (a *Agent) startStatus() StartStatus {
+	b := &a.begin
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := StartStatus{
+		Chosen: milliseconds(b.chosen), Synced: milliseconds(b.synced), Model: milliseconds(b.model),
+		InStep: milliseconds(b.inStep), Lists: []ListStatus{},
+	}
+	if server, ok := a.source.(interface{ FirstLists() []k8s.ListStats }); ok {
+		for _, l := range server.FirstLists() {
+			s.Lists = append(s.Lists, ListStatus{l, milliseconds(b.chosen + l.Took)})
+		}
+	}
+	return s
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

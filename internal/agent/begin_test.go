@@ -1,0 +1,53 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// listed is a source that tells of its lists.
+type listed struct{}
+
+func (listed) Run(context.Context, k8s.Sink) error { return nil }
+
+func (listed) FirstLists() []k8s.ListStats {
+	return []k8s.ListStats{{Kind: k8s.KindService, Objects: 7, Bytes: 700, Took: 5 * time.Millisecond}}
+}
+
+// Each step of the start is noted when it is first come to, and the end of it is said once.
+func TestBeginning(t *testing.T) {
+	var log bytes.Buffer
+	a := &Agent{source: listed{}, log: slog.New(slog.NewTextHandler(&log, nil))}
+	if s := a.startStatus(); s.Chosen != 0 || s.InStep != 0 {
+		t.Errorf("before the start: %+v", s)
+	}
+	b := &a.begin
+	for _, step := range []*time.Duration{&b.chosen, &b.synced, &b.model} {
+		if !b.note(step) || b.note(step) {
+			t.Error("a step is noted twice, or not at all")
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	a.settling.once.Do(func() {}) // the memory of the test is not to be settled
+	a.noteInStep()
+	s := a.startStatus()
+	a.noteInStep()
+	if !(0 < s.Chosen && s.Chosen < s.Synced && s.Synced < s.Model && s.Model < s.InStep) {
+		t.Errorf("the steps are not in order: %+v", s)
+	}
+	if len(s.Lists) != 1 || s.Lists[0].Objects != 7 || s.Lists[0].Bytes != 700 || s.Lists[0].Milli != s.Chosen+5 {
+		t.Errorf("lists: %+v", s.Lists)
+	}
+	if n := strings.Count(log.String(), "in force for the first time"); n != 1 {
+		t.Errorf("the end of the start is said %d times: %s", n, log.String())
+	}
+	if again := a.startStatus(); again.InStep != s.InStep {
+		t.Errorf("the start ends again: %v, %v", s.InStep, again.InStep)
+	}
+}

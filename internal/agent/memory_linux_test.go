@@ -1,0 +1,44 @@
+package agent
+
+import (
+	"fmt"
+	"os"
+	"runtime/debug"
+	"strings"
+	"testing"
+)
+
+// The reserve of the start takes no memory, and nobody's GOGC is overruled.
+func TestReserveIsNotResident(t *testing.T) {
+	t.Cleanup(func() { reserve = nil; debug.SetGCPercent(100) })
+	t.Setenv("GOGC", "70")
+	if SaveMemory(); reserve != nil {
+		t.Error("there is a reserve although GOGC is set")
+	}
+	t.Setenv("GOGC", "")
+	before := resident(t)
+	if SaveMemory(); len(reserve) != startReserve {
+		t.Fatalf("the reserve is of %d bytes", len(reserve))
+	}
+	if grown := resident(t) - before; grown > startReserve/8 {
+		t.Errorf("a reserve of %d MiB takes %d MiB of memory", startReserve>>20, grown>>20)
+	}
+	if settleMemory(); reserve != nil {
+		t.Error("the reserve stays")
+	}
+}
+
+// resident gives the memory of this process, in bytes.
+func resident(t *testing.T) (n int) {
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if _, err := fmt.Sscanf(line, "VmRSS: %d kB", &n); err == nil {
+			return n << 10
+		}
+	}
+	t.Fatal("no VmRSS in /proc/self/status")
+	return 0
+}
