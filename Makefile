@@ -91,9 +91,9 @@ test-bench: ## the benchmark's own tests
 	$(GO) test -C test/bench -count=1 ./...
 
 FUZZTIME ?= 10s
-FUZZDIRS := k8s ofctrl ovsdb pipeline internal/ports internal/agent internal/command internal/config
+FUZZDIRS := k8s ofctrl ovsdb pipeline fallback internal/ports internal/agent internal/command internal/config internal/appctl internal/dpctl internal/live
 
-fuzz: ## every fuzz target for FUZZTIME (10s): what switch, database and manifests may send
+fuzz: ## every fuzz target for FUZZTIME (10s): what switch, database, manifests, programs and users may say
 	@grep -rlE '^func Fuzz' --include='*_test.go' $(FUZZDIRS) | xargs -n 1 dirname | sort -u | while read -r dir; do \
 		for target in $$(grep -hoE '^func Fuzz[A-Za-z0-9]+' $$dir/*_test.go | sed 's/func //'); do \
 			echo "$$dir $$target"; \

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
-	"strings"
 )
 
 // candidate is an endpoint of one Service port before it is decided whether it is in force.
@@ -21,19 +20,12 @@ func (c *candidate) fallback() bool { return !c.ready && c.serving && c.terminat
 // candidates gives all endpoints of a Service port, sorted by address and port, each once: if several
 // slices hold one, a non-terminating one is preferred, then a ready one, then the slice first by name.
 func (s *service) candidates(name PortName, node string) []candidate {
-	if s.order == nil {
-		s.order = make([]*slice, 0, len(s.slices))
-		for _, sl := range s.slices {
-			s.order = append(s.order, sl)
-		}
-		slices.SortFunc(s.order, func(a, b *slice) int { return strings.Compare(a.name, b.name) })
-	}
 	n := 0
-	for _, sl := range s.order {
+	for _, sl := range s.slices {
 		n += len(sl.endpoints)
 	}
 	all := make([]candidate, 0, n)
-	for _, sl := range s.order {
+	for _, sl := range s.slices {
 		if sl.family != name.Family {
 			continue
 		}

@@ -72,8 +72,15 @@ func (t *Tracker) flushClaims() {
 	}
 }
 
-// placeNodePorts gives the ports with the NodePort frontends that the node addresses call for, and sorts the frontends.
+// placeNodePorts gives the ports with the NodePort frontends that the node addresses call for, and sorts the frontends. Where
+// NodePorts are not restricted these are the very ports it was given.
 func (t *Tracker) placeNodePorts(ports []portDef) []portDef {
+	if !t.restrictsNodePorts() {
+		for i := range ports {
+			sortFrontends(ports[i].frontends)
+		}
+		return ports
+	}
 	placed := slices.Clone(ports)
 	for i := range placed {
 		p := &placed[i]
@@ -90,12 +97,16 @@ func (t *Tracker) placeNodePorts(ports []portDef) []portDef {
 			}
 			frontends = append(frontends, f)
 		}
-		slices.SortFunc(frontends, func(a, b frontendDef) int {
-			return cmp.Or(cmp.Compare(a.Type, b.Type), a.Address.Compare(b.Address), cmp.Compare(a.Port, b.Port))
-		})
+		sortFrontends(frontends)
 		p.frontends = frontends
 	}
 	return placed
+}
+
+func sortFrontends(list []frontendDef) {
+	slices.SortFunc(list, func(a, b frontendDef) int {
+		return cmp.Or(cmp.Compare(a.Type, b.Type), a.Address.Compare(b.Address), cmp.Compare(a.Port, b.Port))
+	})
 }
 
 // flushService computes the ports of one Service again, puts them into the model and into changed where they differ.

@@ -136,6 +136,11 @@ func (t *Tracker) serviceCIDRs() []netip.Prefix {
 // loopback may be among --nodeport-addresses; IPv6's never serves NodePorts.
 var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
+// restrictsNodePorts tells whether NodePorts may be served at some addresses of the node only.
+func (t *Tracker) restrictsNodePorts() bool {
+	return len(t.opts.NodePortAddresses) > 0 || t.opts.NodePortPrimary
+}
+
 // nodePortIPs gives the node addresses that NodePorts of a family are restricted to; restricted is false if
 // they are served at every address.
 func (t *Tracker) nodePortIPs(f Family) (ips []netip.Addr, restricted bool) {
@@ -175,8 +180,7 @@ func (t *Tracker) flushNode() (changed bool) {
 	t.model.Node, t.model.ServiceCIDRs, t.model.Detector = node, cidrs, detector
 	t.warnNode(before.Name)
 
-	restricted := len(t.opts.NodePortAddresses) > 0 || t.opts.NodePortPrimary
-	moved := restricted && !slices.Equal(before.Local, node.Local)
+	moved := t.restrictsNodePorts() && !slices.Equal(before.Local, node.Local)
 	if moved || before.Name != node.Name || before.Zone != node.Zone {
 		for name, s := range t.services {
 			t.dirty[name] = struct{}{}

@@ -25,8 +25,7 @@ type service struct {
 	name   ServiceName
 	def    *serviceDef // nil: no such Service object
 	newDef bool        // def was replaced since the last Flush: frontends and claims are out of date
-	slices map[string]*slice
-	order  []*slice // the slices sorted by name; nil: to be made again
+	slices []*slice    // sorted by name
 
 	ports     []portDef  // with the frontends that this node serves
 	published []PortName // what the model holds of this Service
@@ -59,6 +58,11 @@ type portDef struct {
 type frontendDef struct {
 	Frontend
 	field string
+}
+
+// find gives the place of a slice among those of the Service, and whether it is there.
+func (s *service) find(name string) (at int, ok bool) {
+	return slices.BinarySearchFunc(s.slices, name, func(sl *slice, name string) int { return strings.Compare(sl.name, name) })
 }
 
 // newServiceDef reads a Service. It trusts nothing: what the API server would have refused is left out with a warning.

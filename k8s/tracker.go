@@ -119,8 +119,10 @@ func (t *Tracker) move(ref Ref, origin Origin) {
 			s.def.origin = origin
 		}
 	case KindEndpointSlice:
-		if s := t.services[t.sliceOf[name]]; s != nil && s.slices[ref.Name] != nil {
-			s.slices[ref.Name].origin = origin
+		if s := t.services[t.sliceOf[name]]; s != nil {
+			if at, ok := s.find(ref.Name); ok {
+				s.slices[at].origin = origin
+			}
 		}
 	case KindNode:
 		if n := t.nodes[ref.Name]; n != nil {
@@ -169,9 +171,13 @@ func (t *Tracker) SetEndpointSlice(o *discoveryv1.EndpointSlice, origin Origin) 
 		return
 	}
 	s := t.service(owner)
-	s.slices[o.Name] = newSlice(o, origin, &t.opts)
-	s.noteTrigger(o, s.slices[o.Name].family)
-	s.order = nil
+	sl := newSlice(o, origin, &t.opts)
+	if at, ok := s.find(o.Name); ok {
+		s.slices[at] = sl
+	} else {
+		s.slices = slices.Insert(s.slices, at, sl)
+	}
+	s.noteTrigger(o, sl.family)
 	t.sliceOf[key] = owner
 	t.dirty[owner] = struct{}{}
 }
@@ -186,8 +192,10 @@ func (t *Tracker) DeleteEndpointSlice(namespace, name string) {
 	}
 	delete(t.sliceOf, key)
 	s := t.services[owner]
-	delete(s.slices, name)
-	s.order, s.triggers = nil, nil // a trigger of before says nothing about a deletion
+	if at, ok := s.find(name); ok {
+		s.slices = slices.Delete(s.slices, at, at+1)
+	}
+	s.triggers = nil // a trigger of before says nothing about a deletion
 	t.dirty[owner] = struct{}{}
 }
 
@@ -244,7 +252,7 @@ func (t *Tracker) SetNodeIPs(ips []netip.Addr) {
 func (t *Tracker) service(name ServiceName) *service {
 	s := t.services[name]
 	if s == nil {
-		s = &service{name: name, slices: map[string]*slice{}}
+		s = &service{name: name}
 		t.services[name] = s
 	}
 	return s

@@ -3,7 +3,6 @@ package ofctrl
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/nkp-proxy/nkp/pipeline/flow"
@@ -137,8 +136,8 @@ func (c *Conn) afterwards(ctx context.Context, d *flow.Delta) error {
 		}
 		op, o := object(i)
 		r := Rejection{Op: op, Object: o, Cause: e}
-		if op == OpFlush && e.Type == errBadRequest && (e.Code == codeBadType || e.Code == codeBadVendor || e.Code == codeBadSubtype) {
-			r.Cause = fmt.Errorf("%w (%w)", ErrNoCTFlush, e)
+		if op == OpFlush {
+			r.Cause = noCTFlush(e)
 		}
 		tx.Rejected = append(tx.Rejected, r)
 	}

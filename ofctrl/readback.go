@@ -21,16 +21,34 @@ type Filter struct {
 	Meters           []uint32 // meters of the state
 }
 
-// Snapshot is what a switch holds.
+// Visitor takes what a switch holds, object by object, as it is read. Its methods are called one at a time, on the connection's
+// reader: they must not wait. What they are given is theirs.
+type Visitor interface {
+	// Flow takes a flow of the state, wherever it is. What has timeouts or anything else that flow's types cannot express
+	// compares unequal to everything that can be wanted.
+	Flow(*flow.Flow)
+	// LearnedFlow takes a flow that a learn action made.
+	LearnedFlow(*flow.Flow)
+	// ForeignFlow takes a flow of others in Filter.Tables. Its key is as exact as those of the state.
+	ForeignFlow(*flow.Flow)
+	// Group and Meter take what the Filter picks; what was said of Flow holds.
+	Group(*flow.Group)
+	Meter(flow.Meter)
+}
+
+// Snapshot is a Visitor that keeps everything.
 type Snapshot struct {
-	// State has the flows, groups and meters that the Filter picks, wherever the flows are. What has timeouts or
-	// anything else that flow's types cannot express compares unequal to everything that can be wanted.
-	State *flow.State
-	// Learned are the flows that learn actions made.
+	State   *flow.State
 	Learned []*flow.Flow
-	// Foreign are the flows of others in Tables. Their keys are as exact as those of State.
 	Foreign []*flow.Flow
 }
+
+// Flow is part of Visitor, and so are the other four.
+func (s *Snapshot) Flow(f *flow.Flow)        { s.State.Flows[f.Key] = f }
+func (s *Snapshot) LearnedFlow(f *flow.Flow) { s.Learned = append(s.Learned, f) }
+func (s *Snapshot) ForeignFlow(f *flow.Flow) { s.Foreign = append(s.Foreign, f) }
+func (s *Snapshot) Group(g *flow.Group)      { s.State.Groups[g.ID] = g }
+func (s *Snapshot) Meter(m flow.Meter)       { s.State.Meters[m.ID] = m }
 
 // Conflicts gives the foreign flows that a flow of want has the table, priority and match of: to install want
 // would overwrite them.
@@ -44,26 +62,36 @@ func (s *Snapshot) Conflicts(want *flow.State) []*flow.Flow {
 	return out
 }
 
-// ReadBack asks the switch what it holds. It is not atomic: what others change meanwhile may be seen or not.
-func (c *Conn) ReadBack(ctx context.Context, f Filter) (*Snapshot, error) {
-	r := &reading{filter: f, dec: newDecoder(), out: &Snapshot{State: flow.NewState()}, other: map[flow.Key]bool{}}
+// Read asks the switch what it holds. It is not atomic: what others change meanwhile may be seen or not. After an error the
+// visitor has seen a part.
+func (c *Conn) Read(ctx context.Context, f Filter, v Visitor) error {
+	r := &reading{filter: f, dec: newDecoder(), to: v, other: map[flow.Key]bool{}}
 	if err := r.flows(ctx, c); err != nil {
-		return nil, fmt.Errorf("read flows: %w", err)
+		return fmt.Errorf("read flows: %w", err)
 	}
 	if err := r.groups(ctx, c); err != nil {
-		return nil, fmt.Errorf("read groups: %w", err)
+		return fmt.Errorf("read groups: %w", err)
 	}
 	if err := r.meters(ctx, c); err != nil {
-		return nil, fmt.Errorf("read meters: %w", err)
+		return fmt.Errorf("read meters: %w", err)
 	}
-	return r.out, nil
+	return nil
 }
 
-// reading is a ReadBack under way. Its fields are used by the reader while a question runs, else by ReadBack.
+// ReadBack is Read for whoever wants all of it at hand.
+func (c *Conn) ReadBack(ctx context.Context, f Filter) (*Snapshot, error) {
+	s := &Snapshot{State: flow.NewState()}
+	if err := c.Read(ctx, f, s); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// reading is a Read under way. Its fields are used by the reader while a question runs, else by Read.
 type reading struct {
 	filter Filter
 	dec    *decoder
-	out    *Snapshot
+	to     Visitor
 	seen   [2]uint64 // flows in filter.Tables that bear the cookie of the state, and of learned flows
 	other  map[flow.Key]bool
 	taken  int // flows
@@ -156,14 +184,14 @@ func (r *reading) flow(fd flowDesc) error {
 	f := fd.flow
 	switch {
 	case r.filter.LearnedMask != 0 && f.Cookie&r.filter.LearnedMask == r.filter.Learned:
-		r.out.Learned = append(r.out.Learned, f)
+		r.to.LearnedFlow(f)
 	case r.filter.CookieMask != 0 && f.Cookie&r.filter.CookieMask == r.filter.Cookie:
 		if fd.timed != "" {
 			f.Actions = append(f.Actions, flow.UnknownAction{Text: fd.timed})
 		}
-		r.out.State.Flows[f.Key] = f
+		r.to.Flow(f)
 	default:
-		r.out.Foreign = append(r.out.Foreign, f)
+		r.to.ForeignFlow(f)
 	}
 	return nil
 }
@@ -194,7 +222,7 @@ func (r *reading) groups(ctx context.Context, c *Conn) error {
 				return err
 			}
 			if g.ID >= r.filter.GroupLo && g.ID <= r.filter.GroupHi {
-				r.out.State.Groups[g.ID] = g
+				r.to.Group(g)
 			}
 			b = b[n:]
 		}
@@ -218,7 +246,7 @@ func (r *reading) meters(ctx context.Context, c *Conn) error {
 				return err
 			}
 			if slices.Contains(r.filter.Meters, m.ID) {
-				r.out.State.Meters[m.ID] = m
+				r.to.Meter(m)
 			}
 			b = b[n:]
 		}

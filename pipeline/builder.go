@@ -12,20 +12,8 @@ import (
 type objects struct {
 	flows  []*flow.Flow
 	groups []*flow.Group
-	// shared flows may be asked for by several sources; they stay until the last of them is gone.
+	// shared flows may be asked for by several sources, all in the same words; they stay until the last of them is gone.
 	shared []*flow.Flow
-}
-
-// shareKey tells shared flows apart, in less room than their keys: by what they say of the destination.
-type shareKey struct {
-	to       netip.Prefix
-	port     uint16
-	priority uint16
-	proto    uint8
-}
-
-func keyOfShared(f *flow.Flow) shareKey {
-	return shareKey{f.Match.Dst, f.Match.DstPort, f.Priority, f.Match.IPProto}
 }
 
 // builder makes flows in one layout; its methods hide table bases, cookies and address families.

@@ -2,30 +2,39 @@ package pipeline
 
 import (
 	"fmt"
+	"hash/maphash"
+	"maps"
 	"slices"
 
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// Compiler holds what should be on the switch and keeps it in step with the model. Feed it changes; each call
+// Compiler knows what should be on the switch and keeps it in step with the model. Feed it changes; each call
 // gives the Delta that the switch needs. Compiling from scratch and compiling change by change give the same
 // State. A Compiler is not safe for concurrent use.
+//
+// It keeps Service ports and digests, not flows: what a port compiles to depends on the port, its id and the configuration
+// alone, so that what was there before a change can be had again whenever that matters (docs/decisions/0009-flows-are-not-kept.md).
 type Compiler struct {
 	cfg   Config
-	state *flow.State
 	ids   *idTable
-	ports map[k8s.PortName]*compiled
+	ports map[k8s.PortName]*placed
+	owner map[uint32]*placed // by id
 	trunk objects
-	refs  map[flow.Key]int // how many sources ask for a shared flow
-	owner map[uint32]k8s.PortName
+	asked map[uint64]int32 // how many sources ask for a shared flow, by its digest
+
+	flows, groups int // that should be on the switch
+	// wanted has the digest of each of them, and the number of the last Comparison that met it.
+	wanted      map[uint64]uint32
+	seed        maphash.Seed // of the digests
+	comparisons uint32       // begun
 }
 
-// compiled is a Service port as it stands on the switch.
-type compiled struct {
+// placed is a Service port under its id.
+type placed struct {
 	sp *k8s.ServicePort
 	id uint32
-	objects
 }
 
 // NewCompiler gives a Compiler whose State is that of a cluster without Services. It fails on a bad layout.
@@ -33,66 +42,168 @@ func NewCompiler(cfg Config) (*Compiler, error) {
 	if err := cfg.Layout.Validate(); err != nil {
 		return nil, err
 	}
-	c := &Compiler{ids: newIDTable(), ports: map[k8s.PortName]*compiled{}, owner: map[uint32]k8s.PortName{}}
-	c.reset(cfg)
+	c := &Compiler{
+		cfg: cfg.withDefaults(), ids: newIDTable(),
+		ports: map[k8s.PortName]*placed{}, owner: map[uint32]*placed{}, asked: map[uint64]int32{},
+		wanted: map[uint64]uint32{}, seed: maphash.MakeSeed(),
+	}
+	c.trunk = c.compileTrunk()
+	c.add(&c.trunk, func(*flow.Flow) {}, func(*flow.Group) {})
 	return c, nil
 }
-
-// State gives what should be on the switch. It changes with the next call of Update or Reconfigure; callers
-// must not change it.
-func (c *Compiler) State() *flow.State { return c.state }
 
 // Config gives the configuration in force.
 func (c *Compiler) Config() Config { return c.cfg }
 
+// Flows and Groups count what should be on the switch.
+func (c *Compiler) Flows() int { return c.flows }
+
+// Groups is described with Flows.
+func (c *Compiler) Groups() int { return c.groups }
+
+// Meters gives the meters that should be on the switch.
+func (c *Compiler) Meters() []flow.Meter {
+	if c.cfg.NoMeter {
+		return nil
+	}
+	return []flow.Meter{{ID: c.cfg.Layout.MeterID, Rate: c.cfg.RejectRate, Burst: c.cfg.RejectRate}}
+}
+
+// State compiles all that should be on the switch: tens of megabytes for ten thousand Services. To compare it with a switch
+// take Compare, which keeps next to nothing.
+func (c *Compiler) State() *flow.State {
+	s := flow.NewState()
+	for _, m := range c.Meters() {
+		s.Meters[m.ID] = m
+	}
+	c.each(func(o *objects) {
+		for _, f := range o.flows {
+			s.Flows[f.Key] = f
+		}
+		for _, f := range o.shared {
+			s.Flows[f.Key] = f
+		}
+		for _, g := range o.groups {
+			s.Groups[g.ID] = g
+		}
+	})
+	return s
+}
+
+// each compiles the trunk and every Service port, one after the other.
+func (c *Compiler) each(do func(*objects)) {
+	do(&c.trunk)
+	for _, p := range c.ports {
+		o := c.compilePort(p)
+		do(&o)
+	}
+}
+
+// Load takes the first Service ports. What is to be sent for them is found by Compare.
+func (c *Compiler) Load(ports map[k8s.PortName]*k8s.ServicePort) {
+	for n := range ports {
+		c.ids.add(n, func(k8s.PortName) {})
+	}
+	for n, sp := range ports {
+		o := c.compilePort(c.place(n, sp))
+		c.add(&o, func(*flow.Flow) {}, func(*flow.Group) {})
+	}
+}
+
 // Update takes the new state of some Service ports (nil: gone) and gives what changes on the switch.
 func (c *Compiler) Update(changes map[k8s.PortName]*k8s.ServicePort) *flow.Delta {
-	e := newEdit(c)
-	redo := map[k8s.PortName]*k8s.ServicePort{}
+	redo := make(map[k8s.PortName]*k8s.ServicePort, len(changes))
 	moved := func(n k8s.PortName) {
 		if p := c.ports[n]; p != nil {
 			redo[n] = p.sp
 		}
 	}
-	names := make([]k8s.PortName, 0, len(changes))
-	for n := range changes {
-		names = append(names, n)
-	}
-	slices.SortFunc(names, k8s.PortName.Compare)
-	for _, n := range names {
+	for _, n := range slices.SortedFunc(maps.Keys(changes), k8s.PortName.Compare) {
 		if changes[n] == nil {
 			c.ids.remove(n, moved)
 		} else {
 			c.ids.add(n, moved)
 		}
 	}
-	for n, sp := range changes {
-		redo[n] = sp
-	}
+	maps.Copy(redo, changes)
 	// First everything old goes, then everything new comes: an address may pass from one Service to another.
+	e := newEdit(c)
+	var came []objects
 	for n, sp := range redo {
+		var was, now objects
 		if old := c.ports[n]; old != nil {
-			e.remove(&old.objects)
+			was = c.compilePort(old)
 			e.retire(old, sp)
 			delete(c.ports, n)
-			delete(c.owner, old.id)
+			if c.owner[old.id] == old { // else somebody has it already
+				delete(c.owner, old.id)
+			}
 		}
+		if sp != nil {
+			now = c.compilePort(c.place(n, sp))
+		}
+		was, now = different(was, now)
+		e.remove(&was)
+		came = append(came, now)
 	}
-	for n, sp := range redo {
-		if sp == nil {
-			continue
-		}
-		p := &compiled{sp: sp, id: c.ids.ids[n]}
-		p.objects = c.compilePort(sp, p.id)
-		e.add(&p.objects)
-		c.ports[n] = p
-	}
-	for n := range redo {
-		if p := c.ports[n]; p != nil {
-			c.owner[p.id] = n
-		}
+	for i := range came {
+		e.add(&came[i])
 	}
 	return e.delta()
+}
+
+// place enters a Service port under its id.
+func (c *Compiler) place(n k8s.PortName, sp *k8s.ServicePort) *placed {
+	p := &placed{sp: sp, id: c.ids.ids[n]}
+	c.ports[n], c.owner[p.id] = p, p
+	return p
+}
+
+// add takes up what a source asks for from now on, and hands out what is wanted by that.
+func (c *Compiler) add(o *objects, newFlow func(*flow.Flow), newGroup func(*flow.Group)) {
+	add := func(f *flow.Flow, digest uint64) {
+		c.flows++
+		c.wanted[digest] = 0
+		newFlow(f)
+	}
+	for _, f := range o.flows {
+		add(f, f.Digest(c.seed))
+	}
+	for _, f := range o.shared {
+		d := f.Digest(c.seed)
+		if c.asked[d]++; c.asked[d] == 1 {
+			add(f, d)
+		}
+	}
+	for _, g := range o.groups {
+		c.groups++
+		c.wanted[g.Digest(c.seed)] = 0
+		newGroup(g)
+	}
+}
+
+// remove forgets what a source asked for until now, and hands out what nobody wants any more.
+func (c *Compiler) remove(o *objects, oldFlow func(*flow.Flow), oldGroup func(*flow.Group)) {
+	remove := func(f *flow.Flow, digest uint64) {
+		c.flows--
+		delete(c.wanted, digest)
+		oldFlow(f)
+	}
+	for _, f := range o.flows {
+		remove(f, f.Digest(c.seed))
+	}
+	for _, f := range o.shared {
+		d := f.Digest(c.seed)
+		if c.asked[d]--; c.asked[d] == 0 {
+			delete(c.asked, d)
+			remove(f, d)
+		}
+	}
+	for _, g := range o.groups {
+		c.groups--
+		delete(c.wanted, g.Digest(c.seed))
+		oldGroup(g)
+	}
 }
 
 // Reconfigure goes over to a new configuration and gives what changes on the switch. Services are compiled anew
@@ -102,19 +213,27 @@ func (c *Compiler) Reconfigure(cfg Config) (*flow.Delta, error) {
 	if cfg.Layout != c.cfg.Layout {
 		return nil, fmt.Errorf("the layout of the pipeline cannot change while nkp runs")
 	}
-	if cfg.RejectRate == 0 {
-		cfg.RejectRate = DefaultRejectRate
-	}
-	if !cfg.sameForServices(&c.cfg) || cfg.RejectRate != c.cfg.RejectRate || cfg.NoMeter != c.cfg.NoMeter {
-		old := c.state
-		c.reset(cfg)
-		return flow.Diff(old, c.state), nil
-	}
-	c.cfg = cfg
+	cfg = cfg.withDefaults()
 	e := newEdit(c)
 	e.remove(&c.trunk)
+	again := !cfg.sameForServices(&c.cfg)
+	if again {
+		for _, p := range c.ports {
+			o := c.compilePort(p)
+			e.remove(&o)
+		}
+	}
+	meters := c.Meters()
+	c.cfg = cfg
+	e.meters(meters)
 	c.trunk = c.compileTrunk()
 	e.add(&c.trunk)
+	if again {
+		for _, p := range c.ports {
+			o := c.compilePort(p)
+			e.add(&o)
+		}
+	}
 	return e.delta(), nil
 }
 
@@ -124,50 +243,37 @@ func (c *Compiler) compileTrunk() objects {
 	return b.objects
 }
 
-func (c *Compiler) compilePort(sp *k8s.ServicePort, id uint32) objects {
+func (c *Compiler) compilePort(p *placed) objects {
 	b := builder{Config: &c.cfg}
-	b.port(sp, id)
+	b.port(p.sp, p.id)
 	return b.objects
-}
-
-// reset compiles everything that is known from scratch.
-func (c *Compiler) reset(cfg Config) {
-	c.cfg = cfg
-	if c.cfg.RejectRate == 0 {
-		c.cfg.RejectRate = DefaultRejectRate
-	}
-	c.state = flow.NewState()
-	c.refs = map[flow.Key]int{}
-	if !cfg.NoMeter {
-		c.state.Meters[cfg.Layout.MeterID] = flow.Meter{ID: cfg.Layout.MeterID, Rate: c.cfg.RejectRate, Burst: c.cfg.RejectRate}
-	}
-	e := newEdit(c)
-	c.trunk = c.compileTrunk()
-	e.add(&c.trunk)
-	for _, p := range c.ports {
-		p.objects = c.compilePort(p.sp, p.id)
-		e.add(&p.objects)
-	}
 }
 
 // Owner tells which Service port an object on the switch belongs to: a flow by its cookie.
 func (c *Compiler) Owner(cookie uint64) (k8s.PortName, bool) {
-	n, ok := c.owner[uint32(cookie)]
-	return n, ok
+	return c.nameOf(uint32(cookie))
 }
 
 // GroupOwner tells which Service port a group belongs to.
 func (c *Compiler) GroupOwner(group uint32) (k8s.PortName, bool) {
-	n, ok := c.owner[c.cfg.Layout.groupID(group)]
-	return n, ok
+	return c.nameOf(c.cfg.Layout.groupID(group))
+}
+
+func (c *Compiler) nameOf(id uint32) (k8s.PortName, bool) {
+	if p := c.owner[id]; p != nil {
+		return p.sp.Name, true
+	}
+	return k8s.PortName{}, false
 }
 
 // Objects gives the flows and groups of one Service port as they should be on the switch, shared ones excluded.
 func (c *Compiler) Objects(n k8s.PortName) ([]*flow.Flow, []*flow.Group) {
-	if p := c.ports[n]; p != nil {
-		return p.flows, p.groups
+	p := c.ports[n]
+	if p == nil {
+		return nil, nil
 	}
-	return nil, nil
+	o := c.compilePort(p)
+	return o.flows, o.groups
 }
 
 // Missing says, a line each, which facts are unknown and what is left out for want of them.
@@ -194,99 +300,4 @@ func (c *Compiler) Missing() []string {
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
-}
-
-// edit collects the changes of one step: what each touched key held before it.
-type edit struct {
-	c       *Compiler
-	flows   map[flow.Key]*flow.Flow
-	groups  map[uint32]*flow.Group
-	learned []flow.Learned
-	flush   []flow.CTFilter
-}
-
-func newEdit(c *Compiler) *edit {
-	return &edit{c: c, flows: map[flow.Key]*flow.Flow{}, groups: map[uint32]*flow.Group{}}
-}
-
-func (e *edit) touchFlow(k flow.Key) {
-	if _, ok := e.flows[k]; !ok {
-		e.flows[k] = e.c.state.Flows[k]
-	}
-}
-
-func (e *edit) touchGroup(id uint32) {
-	if _, ok := e.groups[id]; !ok {
-		e.groups[id] = e.c.state.Groups[id]
-	}
-}
-
-func (e *edit) remove(o *objects) {
-	for _, f := range o.flows {
-		e.touchFlow(f.Key)
-		delete(e.c.state.Flows, f.Key)
-	}
-	for _, g := range o.groups {
-		e.touchGroup(g.ID)
-		delete(e.c.state.Groups, g.ID)
-	}
-	for _, f := range o.shared {
-		if e.c.refs[f.Key]--; e.c.refs[f.Key] == 0 {
-			delete(e.c.refs, f.Key)
-			e.touchFlow(f.Key)
-			delete(e.c.state.Flows, f.Key)
-		}
-	}
-}
-
-func (e *edit) add(o *objects) {
-	for _, f := range o.flows {
-		e.touchFlow(f.Key)
-		e.c.state.Flows[f.Key] = f
-	}
-	for _, g := range o.groups {
-		e.touchGroup(g.ID)
-		e.c.state.Groups[g.ID] = g
-	}
-	for _, f := range o.shared {
-		if e.c.refs[f.Key]++; e.c.refs[f.Key] == 1 {
-			e.touchFlow(f.Key)
-			e.c.state.Flows[f.Key] = f
-		}
-	}
-}
-
-// retire notes what lives in the switch beside flows and groups: pins that Services without affinity no
-// longer need, and connections that must be forgotten.
-func (e *edit) retire(old *compiled, now *k8s.ServicePort) {
-	l := e.c.cfg.Layout
-	gone := now == nil || e.c.ids.ids[now.Name] != old.id
-	if old.sp.AffinitySeconds > 0 && (gone || now.AffinitySeconds != old.sp.AffinitySeconds) {
-		e.learned = append(e.learned, flow.Learned{Table: l.table(tablePins), Cookie: l.cookie(cookieLearned, old.id)})
-	}
-	e.flush = append(e.flush, staleConnections(&e.c.cfg, old.sp, now)...)
-}
-
-func (e *edit) delta() *flow.Delta {
-	d := &flow.Delta{DelLearned: e.learned, FlushCT: e.flush}
-	for k, old := range e.flows {
-		switch now := e.c.state.Flows[k]; {
-		case now == nil && old != nil:
-			d.DelFlows = append(d.DelFlows, old)
-		case now != nil && (old == nil || !old.Equal(now)):
-			d.SetFlows = append(d.SetFlows, now)
-		}
-	}
-	for id, old := range e.groups {
-		switch now := e.c.state.Groups[id]; {
-		case now == nil && old != nil:
-			d.DelGroups = append(d.DelGroups, id)
-		case now != nil && (old == nil || !old.Equal(now)):
-			d.SetGroups = append(d.SetGroups, now)
-		}
-	}
-	slices.Sort(d.DelGroups)
-	slices.SortFunc(d.DelLearned, func(a, b flow.Learned) int { return int(int64(a.Cookie) - int64(b.Cookie)) })
-	d.Sort()
-	return d
 }

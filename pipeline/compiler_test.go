@@ -50,7 +50,7 @@ func equal(t *testing.T, what string, got, want *flow.State) {
 // Services that come, go, change, trade addresses, collide in their ids, and a node whose facts change.
 func TestIncrementalEqualsFromScratch(t *testing.T) {
 	crowd(t, 64)
-	const rounds, steps = 40, 500
+	const rounds, steps = 30, 500
 	for round := range rounds {
 		rng := rand.New(rand.NewPCG(uint64(round), 7))
 		cfg := testConfig()
@@ -279,5 +279,27 @@ func BenchmarkCompile10000Services(b *testing.B) {
 	for b.Loop() {
 		c, _ := NewCompiler(testConfig())
 		c.Update(ports)
+	}
+}
+
+// One endpoint changes among 10,000 Services.
+func BenchmarkOneEndpoint(b *testing.B) {
+	ports := map[k8s.PortName]*k8s.ServicePort{}
+	for i := range 10_000 {
+		sp := shape{name: fmt.Sprint("s", i), cluster: 10, vip: i, types: []k8s.FrontendType{k8s.ClusterIP}}.servicePort()
+		ports[sp.Name] = sp
+	}
+	c, _ := NewCompiler(testConfig())
+	c.Update(ports)
+	var states [2]*k8s.ServicePort
+	for i := range states {
+		states[i] = shape{name: "s7", cluster: 9 + i, vip: 7, types: []k8s.FrontendType{k8s.ClusterIP}}.servicePort()
+	}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		sp := states[i%2]
+		if d := c.Update(map[k8s.PortName]*k8s.ServicePort{sp.Name: sp}); len(d.SetGroups) != 1 {
+			b.Fatalf("%+v", d)
+		}
 	}
 }

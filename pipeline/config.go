@@ -62,6 +62,14 @@ type Config struct {
 // DefaultRejectRate is the packets per second that may ask the controller for a rejection.
 const DefaultRejectRate = 1000
 
+// withDefaults gives the configuration with what must not be zero.
+func (c Config) withDefaults() Config {
+	if c.RejectRate == 0 {
+		c.RejectRate = DefaultRejectRate
+	}
+	return c
+}
+
 // sameForServices tells whether Services compile to the same flows under both configurations.
 func (c *Config) sameForServices(o *Config) bool {
 	return c.Layout == o.Layout && slices.Equal(c.NodeIPs, o.NodeIPs) &&

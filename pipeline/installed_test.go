@@ -24,18 +24,18 @@ func TestInstalledEndpoints(t *testing.T) {
 		ports = append(ports, s.servicePort())
 	}
 	c := compile(t, testConfig(), ports...)
-	l := c.Config().Layout
+	l, all := c.Config().Layout, c.State()
 	seen := 0
 	for _, sp := range ports {
 		id := c.ports[sp.Name].id
 		cookie, lo, hi := l.PortObjects(id)
 		own := flow.NewState()
-		for k, f := range c.State().Flows {
+		for k, f := range all.Flows {
 			if f.Cookie == cookie {
 				own.Flows[k] = f
 			}
 		}
-		for g, o := range c.State().Groups {
+		for g, o := range all.Groups {
 			if g >= lo && g <= hi {
 				own.Groups[g] = o
 			}

@@ -39,6 +39,12 @@ func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Conf
 		if s.Guards && sw.DiesOfNullSNAT() {
 			warnings = append(warnings, fmt.Sprintf("Open vSwitch %s can crash (pipeline/README.md, Known limits): update it, or give --port-reuse-guards=false", sw.OVSVersion))
 		}
+		if s.Guards && sw.LacksNullSNAT() {
+			cfg.NoGuards = true
+			warnings = append(warnings, fmt.Sprintf("the userspace datapath of Open vSwitch %s cannot keep apart two connections from one client port to the same endpoint, "+
+				"one through a Service and one directly or through another: the later one fails until the first is forgotten (docs/open-vswitch.md). "+
+				"Open vSwitch 2.16 and later, and the kernel datapath, can", sw.OVSVersion))
+		}
 		if s.LocalDelivery == DeliverAuto {
 			if policy, why := sw.GatewayPolicy(); policy {
 				cfg.LocalDelivery = false

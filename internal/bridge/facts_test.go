@@ -95,3 +95,21 @@ func TestBadPortsFiles(t *testing.T) {
 		}
 	}
 }
+
+// A switch that would send packets from 0.0.0.0 gets no guards, and the warning says what that means; whoever has switched
+// them off is not warned.
+func TestNoGuardsWithoutNullSNAT(t *testing.T) {
+	for version, want := range map[string]bool{"2.13.11": true, "2.15.8": true, "2.16.0": false, "3.7.1": false} {
+		sw := testSwitch()
+		sw.DatapathType, sw.OVSVersion = "netdev", version
+		s := Settings{LocalDelivery: DeliverAuto, Layout: pipeline.DefaultLayout(), Guards: true}
+		cfg, warnings := s.PipelineConfig(&k8s.Model{}, sw)
+		if warned := strings.Contains(strings.Join(warnings, " "), "userspace datapath of Open vSwitch "+version); cfg.NoGuards != want || warned != want {
+			t.Errorf("%s: guards left out: %t, want %t; warnings %q", version, cfg.NoGuards, want, warnings)
+		}
+		s.Guards = false
+		if _, warnings := s.PipelineConfig(&k8s.Model{}, sw); strings.Contains(strings.Join(warnings, " "), "userspace datapath") {
+			t.Errorf("%s, without guards: warns %q", version, warnings)
+		}
+	}
+}

@@ -41,11 +41,11 @@ func (p *Plane) publish() {
 	if p.conn != nil {
 		f.Rejects.Dropped += p.conn.PacketInDrops()
 	}
-	if p.installed != nil {
-		f.FlowsInstalled = len(p.installed.Flows)
+	if p.gap != nil {
+		f.FlowsInstalled = max(0, p.flows)
 	}
 	if p.compiler != nil {
-		f.FlowsWanted, f.GroupsWanted = len(p.compiler.State().Flows), len(p.compiler.State().Groups)
+		f.FlowsWanted, f.GroupsWanted = p.compiler.Flows(), p.compiler.Groups()
 		f.Warnings += len(p.compiler.Missing())
 	}
 	p.figures.Store(f)
@@ -54,7 +54,7 @@ func (p *Plane) publish() {
 // disconnected forgets the connection, and what was known by it.
 func (p *Plane) disconnected() {
 	p.stats.dropped += p.conn.PacketInDrops()
-	p.conn, p.installed = nil, nil
+	p.conn, p.gap = nil, nil
 }
 
 // Transaction is what Hooks are told of one transaction with the switch.

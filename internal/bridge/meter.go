@@ -14,7 +14,7 @@ func (p *Plane) meterFirst(ctx context.Context) {
 	if p.compiler == nil {
 		return // nothing is known to have been installed
 	}
-	if meters := p.compiler.State().SortedMeters(); len(meters) > 0 {
+	if meters := p.compiler.Meters(); len(meters) > 0 {
 		if _, err := p.conn.Commit(ctx, &flow.Delta{SetMeters: meters}); err != nil {
 			p.log.Debug("the meter is not there yet", "error", err)
 		}

@@ -50,17 +50,20 @@ type Plane struct {
 	compiler  *pipeline.Compiler // nil until the first Update
 	warnings  []string           // about the configuration
 	conn      *ofctrl.Conn       // nil while there is none
-	installed *flow.State        // what is on the switch; nil until it was read back
+	gap       *flow.Delta        // what the switch lacks; nil until it was read back, empty nearly always
+	flows     int                // on the switch, or flowsUnknown; once it was read back
 	gateway   flow.MAC           // last known
 	looks     int                // for it at the start
 	noMeter   bool               // the switch refused the meter
 	whole     bool               // what is sent now follows a read-back
-	behind    bool               // installed differs from what is wanted
+	behind    bool               // the switch lacks something of Service ports that do not wait
 	waiting   quarantine
 	conflicts map[flow.Key]*flow.Flow // foreign flows where one of ours should be
-	leftovers flow.Delta              // learned flows and connections to forget with the next transaction
 	routes    hostRoutes
 	stats     statistics
+
+	lacksCTFlush bool   // the switch cannot forget connections over OpenFlow
+	cannotForget string // why it is not done over the control socket either; "": it is
 }
 
 // New gives a Plane for the switch that db watches. All hooks must be set.
@@ -129,7 +132,7 @@ func (p *Plane) loop(ctx context.Context) error {
 	count := time.NewTicker(p.set.CountPeriod)
 	defer count.Stop()
 	for {
-		if p.conn != nil && p.installed != nil && !p.behind {
+		if p.conn != nil && p.gap != nil && !p.behind {
 			p.in.whileEmpty(p.hooks.InStep)
 		}
 		p.publish()
@@ -142,7 +145,7 @@ func (p *Plane) loop(ctx context.Context) error {
 			retry = time.After(max(0, time.Until(t)))
 		}
 		var look <-chan time.Time
-		if p.looks < gatewayLooks && p.installed != nil && p.wantsGateway() && p.gateway.IsZero() {
+		if p.looks < gatewayLooks && p.gap != nil && p.wantsGateway() && p.gateway.IsZero() {
 			look = time.After(time.Duration(p.looks) * gatewayPause)
 		}
 		select {
@@ -161,6 +164,7 @@ func (p *Plane) loop(ctx context.Context) error {
 			p.stats.Connections++
 			p.log.Info("connected to the switch", "bridge", p.set.Bridge)
 			p.meterFirst(ctx)
+			p.probeForget(ctx)
 			p.readBack(ctx)
 		case <-gone:
 			p.log.Warn("connection to the switch lost; what is installed stays", "error", p.conn.Err())
@@ -195,8 +199,8 @@ func (p *Plane) takeUpdate(ctx context.Context) error {
 			return err
 		}
 		p.compiler = c
-		p.compiler.Update(u.ports)
-		p.log.Info("compiled", "services", len(u.ports), "flows", len(c.State().Flows), "groups", len(c.State().Groups))
+		p.compiler.Load(u.ports)
+		p.log.Info("compiled", "services", len(u.ports), "flows", c.Flows(), "groups", c.Groups())
 		p.readBack(ctx)
 		p.checkRoutes()
 		return nil
@@ -304,9 +308,9 @@ func (p *Plane) diff(ctx context.Context) (string, error) {
 	case p.conn == nil:
 		return "", p.notConnected()
 	}
-	snap, err := p.conn.ReadBack(ctx, p.set.Filter())
-	if err != nil {
+	found := comparison{p.compiler.Compare(), map[flow.Key]*flow.Flow{}}
+	if err := p.conn.Read(ctx, p.set.Filter(), found); err != nil {
 		return "", err
 	}
-	return DiffText(flow.Diff(snap.State, p.compiler.State())), nil
+	return DiffText(found.Delta()), nil
 }

@@ -45,6 +45,8 @@ type BridgeStatus struct {
 	Uplink        uint32 `json:"uplink"`
 	Pods          int    `json:"pods"`
 	LocalDelivery bool   `json:"localDelivery"`
+	// Lacks names what this Open vSwitch does not have, and what nkp does instead.
+	Lacks []string `json:"lacks"`
 }
 
 // ChannelStatus is the OpenFlow connection.
@@ -136,7 +138,7 @@ func (p *Plane) status() Status {
 		Bridge:      BridgeStatus{Name: sw.Bridge, Exists: sw.Exists, Datapath: sw.DatapathType, OVSVersion: sw.OVSVersion},
 		Channel:     ChannelStatus{Target: p.openflow, Connected: p.conn != nil},
 		HostTraffic: p.routes.form,
-		InStep:      p.conn != nil && p.installed != nil && !p.behind && len(p.waiting) == 0,
+		InStep:      p.conn != nil && p.gap != nil && !p.behind && len(p.waiting) == 0,
 		Programming: p.stats.programming(),
 		Repairs:     p.stats.Repairs,
 		Refused:     []RefusedStatus{},
@@ -164,10 +166,14 @@ func (p *Plane) status() Status {
 		s.Channel.Since = client.Since.UTC().Format(time.RFC3339)
 	}
 	if p.compiler != nil {
-		s.Flows, s.Groups = len(p.compiler.State().Flows), len(p.compiler.State().Groups)
+		s.Flows, s.Groups = p.compiler.Flows(), p.compiler.Groups()
 		cfg := p.compiler.Config()
 		s.Bridge.Uplink, s.Bridge.Pods, s.Bridge.LocalDelivery = cfg.Uplink, len(cfg.Pods), cfg.LocalDelivery
 		s.Warnings = append(s.Warnings, p.compiler.Missing()...)
+	}
+	s.Bridge.Lacks = p.lacks()
+	if p.cannotForget != "" {
+		s.Warnings = append(s.Warnings, p.cannotForget)
 	}
 	if !sw.Exists {
 		s.InStep = false
@@ -178,6 +184,15 @@ func (p *Plane) status() Status {
 	}
 	slices.SortFunc(s.Refused, func(x, y RefusedStatus) int { return cmp.Compare(x.Service, y.Service) })
 	return s
+}
+
+// lacks names what the switch was found to lack since the last connection.
+func (p *Plane) lacks() []string {
+	list := []string{}
+	if p.lacksCTFlush && p.cannotForget == "" {
+		list = append(list, "forgetting connections over OpenFlow (since 3.1); done over ovs-vswitchd's control socket")
+	}
+	return list
 }
 
 // goneWarning says what a missing bridge means, and what to do.

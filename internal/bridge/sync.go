@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"time"
 
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ofctrl"
+	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
@@ -17,110 +17,73 @@ import (
 // object, so that many bad ones would take many rounds: after these, every Service goes by itself.
 const maxRounds = 4
 
-// push brings a Delta of the compiler to the switch. While the switch is known to hold what the compiler wanted
-// before, the Delta alone is sent; otherwise everything is compared. It tells whether the switch is in step now.
+// push brings a Delta of the compiler to the switch, with what the switch lacks already: nearly always nothing. It tells
+// whether the switch is in step now.
 func (p *Plane) push(ctx context.Context, d *flow.Delta) bool {
 	if d.Empty() {
 		return false
 	}
-	if p.installed == nil || p.conn == nil {
+	if p.gap == nil || p.conn == nil {
 		return false // the read-back of the next connection finds out all there is to do
 	}
-	if p.behind || len(p.waiting) > 0 {
-		p.leftovers.DelLearned = append(p.leftovers.DelLearned, d.DelLearned...)
-		p.leftovers.FlushCT = append(p.leftovers.FlushCT, d.FlushCT...)
-		p.behind = true
-		return p.sync(ctx)
+	if !p.gap.Empty() {
+		d = p.gap.Then(d)
 	}
-	if p.commit(ctx, d) {
-		return true
-	}
-	p.behind = true
+	p.gap, p.behind = d, true
 	return p.sync(ctx)
 }
 
-// sync compares what is installed with what should be and sends the difference. It does nothing without a
-// connection or before the switch was read back.
+// sync sends what the switch lacks. It does nothing without a connection or before the switch was read back.
 func (p *Plane) sync(ctx context.Context) bool {
 	for range maxRounds {
-		if p.conn == nil || p.installed == nil || p.compiler == nil {
+		if p.conn == nil || p.gap == nil || p.compiler == nil {
 			return false
 		}
 		now := time.Now()
-		d := flow.Diff(p.installed, p.target(now))
-		d.DelLearned, d.FlushCT = p.leftovers.DelLearned, p.leftovers.FlushCT
-		if d.Empty() || p.commit(ctx, d) {
-			p.waiting.release(now)
-			p.leftovers = flow.Delta{}
-			p.behind = false
+		if d, rest := p.ready(now); d.Empty() || p.commit(ctx, d) {
+			p.sent(rest, now)
 			return true
 		}
 	}
 	return p.syncEach(ctx)
 }
 
-// syncEach sends what is different Service by Service, each in a transaction of its own, so that whatever the switch
+// syncEach sends what the switch lacks Service by Service, each in a transaction of its own, so that whatever the switch
 // refuses holds up nobody else.
 func (p *Plane) syncEach(ctx context.Context) bool {
-	if p.conn == nil || p.installed == nil || p.compiler == nil {
+	if p.conn == nil || p.gap == nil || p.compiler == nil {
 		return false
 	}
 	now := time.Now()
-	d := flow.Diff(p.installed, p.target(now))
-	d.DelLearned, d.FlushCT = p.leftovers.DelLearned, p.leftovers.FlushCT
+	d, rest := p.ready(now)
 	parts := p.byOwner(d)
 	p.log.Warn("the switch refuses too much: sending Service by Service", "parts", len(parts))
 	done := true
 	for _, part := range parts {
+		if !p.commit(ctx, part) {
+			rest = rest.Then(part)
+			done = false
+		}
 		if p.conn == nil {
 			return false
 		}
-		done = p.commit(ctx, part) && done
 	}
-	p.waiting.release(now)
-	p.leftovers = flow.Delta{}
-	p.behind = false // whoever was refused waits
+	p.sent(rest, now)
 	return done
 }
 
-// byOwner splits a Delta into one for what belongs to no Service, which comes first, and one for each Service port.
-func (p *Plane) byOwner(d *flow.Delta) []*flow.Delta {
-	shared := &flow.Delta{SetMeters: d.SetMeters, DelMeters: d.DelMeters, DelLearned: d.DelLearned, FlushCT: d.FlushCT}
-	parts := []*flow.Delta{shared}
-	of := map[k8s.PortName]*flow.Delta{{}: shared}
-	part := func(n k8s.PortName) *flow.Delta {
-		if of[n] == nil {
-			of[n] = &flow.Delta{}
-			parts = append(parts, of[n])
-		}
-		return of[n]
+// sent notes what the switch lacks still: what belongs to Service ports that wait.
+func (p *Plane) sent(rest *flow.Delta, now time.Time) {
+	p.waiting.release(now)
+	p.gap, p.behind, p.flows = rest, false, flowsUnknown
+	if rest.Empty() {
+		p.flows = p.compiler.Flows()
 	}
-	for _, g := range d.SetGroups {
-		to := part(p.ownerOf(g))
-		to.SetGroups = append(to.SetGroups, g)
-	}
-	for _, f := range d.SetFlows {
-		to := part(p.ownerOf(f))
-		to.SetFlows = append(to.SetFlows, f)
-	}
-	for _, f := range d.DelFlows {
-		to := part(p.ownerOf(f))
-		to.DelFlows = append(to.DelFlows, f)
-	}
-	for _, id := range d.DelGroups {
-		to := part(p.ownerOf(ofctrl.GroupID(id)))
-		to.DelGroups = append(to.DelGroups, id)
-	}
-	if shared.Empty() {
-		parts = parts[1:]
-	}
-	return parts
 }
 
-// target is what should be on the switch now: what the compiler wants, except that Service ports which wait stay as
-// they are installed.
-func (p *Plane) target(now time.Time) *flow.State {
-	want := p.compiler.State()
+// ready divides what the switch lacks: what is to be sent now, and what belongs to Service ports that wait. What is installed
+// of those stays as it is.
+func (p *Plane) ready(now time.Time) (d, rest *flow.Delta) {
 	held := map[k8s.PortName]bool{}
 	for n := range p.waiting {
 		if p.waiting.waiting(n, now) {
@@ -128,24 +91,59 @@ func (p *Plane) target(now time.Time) *flow.State {
 		}
 	}
 	if len(held) == 0 {
-		return want
+		return p.gap, &flow.Delta{}
 	}
-	t := &flow.State{Flows: maps.Clone(want.Flows), Groups: maps.Clone(want.Groups), Meters: want.Meters}
-	flowHeld := func(f *flow.Flow) bool { n, _ := p.compiler.Owner(f.Cookie); return held[n] }
-	groupHeld := func(id uint32) bool { n, _ := p.compiler.GroupOwner(id); return held[n] }
-	maps.DeleteFunc(t.Flows, func(_ flow.Key, f *flow.Flow) bool { return flowHeld(f) })
-	maps.DeleteFunc(t.Groups, func(id uint32, _ *flow.Group) bool { return groupHeld(id) })
-	for k, f := range p.installed.Flows {
-		if flowHeld(f) {
-			t.Flows[k] = f
+	d, rest = withoutOwner(p.gap), &flow.Delta{}
+	p.deal(p.gap, func(n k8s.PortName) *flow.Delta {
+		if held[n] {
+			return rest
 		}
+		return d
+	})
+	return d, rest
+}
+
+// withoutOwner gives the parts of a Delta that are never refused for a Service's sake.
+func withoutOwner(d *flow.Delta) *flow.Delta {
+	return &flow.Delta{SetMeters: d.SetMeters, DelMeters: d.DelMeters, DelLearned: d.DelLearned, FlushCT: d.FlushCT}
+}
+
+// deal adds every flow and group of a Delta to that of its owner.
+func (p *Plane) deal(d *flow.Delta, to func(k8s.PortName) *flow.Delta) {
+	for _, g := range d.SetGroups {
+		t := to(p.ownerOf(g))
+		t.SetGroups = append(t.SetGroups, g)
 	}
-	for id, g := range p.installed.Groups {
-		if groupHeld(id) {
-			t.Groups[id] = g
+	for _, f := range d.SetFlows {
+		t := to(p.ownerOf(f))
+		t.SetFlows = append(t.SetFlows, f)
+	}
+	for _, f := range d.DelFlows {
+		t := to(p.ownerOf(f))
+		t.DelFlows = append(t.DelFlows, f)
+	}
+	for _, id := range d.DelGroups {
+		t := to(p.ownerOf(ofctrl.GroupID(id)))
+		t.DelGroups = append(t.DelGroups, id)
+	}
+}
+
+// byOwner splits a Delta into one for what belongs to no Service, which comes first, and one for each Service port.
+func (p *Plane) byOwner(d *flow.Delta) []*flow.Delta {
+	shared := withoutOwner(d)
+	parts := []*flow.Delta{shared}
+	of := map[k8s.PortName]*flow.Delta{{}: shared}
+	p.deal(d, func(n k8s.PortName) *flow.Delta {
+		if of[n] == nil {
+			of[n] = &flow.Delta{}
+			parts = append(parts, of[n])
 		}
+		return of[n]
+	})
+	if shared.Empty() {
+		parts = parts[1:]
 	}
-	return t
+	return parts
 }
 
 // commit sends one Delta as one transaction. If the switch refuses objects, their owners wait and false comes
@@ -154,7 +152,8 @@ func (p *Plane) commit(ctx context.Context, d *flow.Delta) bool {
 	if p.refuseConflicts(d) {
 		return false
 	}
-	res, err := p.conn.Commit(ctx, d)
+	sent, flush := p.withoutFlush(d)
+	res, err := p.conn.Commit(ctx, sent)
 	var tx *ofctrl.TxError
 	switch {
 	case err == nil:
@@ -178,7 +177,7 @@ func (p *Plane) commit(ctx context.Context, d *flow.Delta) bool {
 		p.disconnected()
 		return false
 	}
-	p.installed.Apply(d)
+	p.forget(ctx, flush)
 	p.stats.synced(res, len(d.SetFlows)+len(d.DelFlows)+len(d.SetGroups)+len(d.DelGroups))
 	p.log.Debug("switch is in step", "flows", len(d.SetFlows), "deleted", len(d.DelFlows), "groups", len(d.SetGroups),
 		"deletedGroups", len(d.DelGroups), "took", res.Duration)
@@ -193,9 +192,7 @@ func (p *Plane) refused(rejected []ofctrl.Rejection) {
 		if _, ok := r.Object.(flow.Meter); ok && !p.noMeter {
 			// Datapaths without meters exist (Linux before 4.15); Services work without it.
 			p.noMeter = true
-			if _, err := p.compiler.Reconfigure(p.config()); err != nil {
-				p.log.Error("cannot do without the meter", "error", err)
-			}
+			p.withoutMeter()
 			continue
 		}
 		n := p.ownerOf(r.Object)
@@ -207,6 +204,19 @@ func (p *Plane) refused(rejected []ofctrl.Rejection) {
 		p.hooks.Refused(n, r.String())
 		p.log.Error("the switch refused a Service; the others go on", "service", ownerText(n), "error", r.String(),
 			"retryIn", p.waiting[n].pause)
+	}
+}
+
+// withoutMeter goes over to a pipeline without the meter.
+func (p *Plane) withoutMeter() {
+	d, err := p.compiler.Reconfigure(p.config())
+	if err != nil {
+		p.log.Error("cannot do without the meter", "error", err)
+		return
+	}
+	if p.gap != nil {
+		p.gap = p.gap.Then(d)
+		p.gap.DelMeters = nil // it is not there
 	}
 }
 
@@ -248,7 +258,8 @@ func (p *Plane) readBack(ctx context.Context) {
 	if p.conn == nil || p.compiler == nil {
 		return
 	}
-	snap, err := p.conn.ReadBack(ctx, p.set.Filter())
+	found := comparison{p.compiler.Compare(), map[flow.Key]*flow.Flow{}}
+	err := p.conn.Read(ctx, p.set.Filter(), found)
 	if err != nil {
 		if ctx.Err() == nil {
 			p.log.Error("cannot read the switch back; connecting anew", "error", err)
@@ -259,22 +270,22 @@ func (p *Plane) readBack(ctx context.Context) {
 		return
 	}
 	p.stats.Compared = time.Now()
-	p.conflicts = map[flow.Key]*flow.Flow{}
-	for _, f := range snap.Foreign {
-		p.conflicts[f.Key] = f
+	p.conflicts, p.flows = found.foreign, found.Flows()
+	first := p.gap == nil
+	// What a refused transaction was to make the switch forget is nothing that the switch shows.
+	forget := flow.Delta{DelLearned: found.OrphanPins(), FlushCT: found.Stale()}
+	if !first {
+		forget = *p.gap
 	}
-	first := p.installed == nil
-	p.installed = snap.State
-	if first {
-		p.leftovers = flow.Delta{FlushCT: p.compiler.StaleSince(p.installed), DelLearned: p.compiler.OrphanPins(snap.Learned)}
-	}
-	if d := flow.Diff(p.installed, p.target(time.Now())); !d.Empty() {
+	p.gap = found.Delta()
+	if d, _ := p.ready(time.Now()); !d.Empty() {
 		p.log.Info("bringing the switch in step", "firstTime", first, "setFlows", len(d.SetFlows), "setGroups", len(d.SetGroups),
 			"deleteFlows", len(d.DelFlows), "deleteGroups", len(d.DelGroups))
 		if !first {
 			p.stats.Repairs++
 		}
 	}
+	p.gap.DelLearned, p.gap.FlushCT = forget.DelLearned, forget.FlushCT
 	p.whole = true
 	p.sync(ctx)
 	p.whole = false
@@ -282,12 +293,26 @@ func (p *Plane) readBack(ctx context.Context) {
 
 // checkCount counts nkp's flows on the switch and reads everything back if some are missing or too many.
 func (p *Plane) checkCount(ctx context.Context) {
-	if p.conn == nil || p.installed == nil {
+	if p.conn == nil || p.gap == nil {
 		return
 	}
 	cookie, mask := p.set.Layout.StaticCookies()
 	c, err := p.conn.FlowCount(ctx, cookie, mask)
-	if err != nil || int(c.Flows) != len(p.installed.Flows) {
+	switch {
+	case err != nil || p.flows != flowsUnknown && int(c.Flows) != p.flows:
 		p.readBack(ctx)
+	default:
+		p.flows = int(c.Flows)
 	}
 }
+
+// flowsUnknown is Plane.flows after a transaction that left out Service ports: some of their flows are there, others not.
+const flowsUnknown = -1
+
+// comparison is a Comparison that keeps the flows of others, too.
+type comparison struct {
+	*pipeline.Comparison
+	foreign map[flow.Key]*flow.Flow
+}
+
+func (c comparison) ForeignFlow(f *flow.Flow) { c.foreign[f.Key] = f }

@@ -3,10 +3,14 @@ package flow
 import (
 	"fmt"
 	"io"
+	"slices"
 )
 
 // Delta is what turns one State of a switch into another. Applied in the order of its fields and as one
 // bundle it leaves no moment in which a flow points to a missing group.
+//
+// A flow that passes from one cookie to another is in both SetFlows, under the new one, and DelFlows, under the old one, which
+// deletes nothing once the new one is there: so either part is right without the other.
 type Delta struct {
 	SetMeters  []Meter    // added or modified, before the bundle: meters cannot travel in one
 	SetGroups  []*Group   // added or modified
@@ -39,23 +43,19 @@ func Diff(have, want *State) *Delta {
 		}
 	}
 	for id, g := range want.Groups {
-		if h := have.Groups[id]; h == nil || !h.Equal(g) {
-			d.SetGroups = append(d.SetGroups, g)
+		d.ChangeGroup(have.Groups[id], g)
+	}
+	for id, g := range have.Groups {
+		if want.Groups[id] == nil {
+			d.ChangeGroup(g, nil)
 		}
 	}
 	for k, f := range want.Flows {
-		if h := have.Flows[k]; h == nil || !h.Equal(f) {
-			d.SetFlows = append(d.SetFlows, f)
-		}
+		d.ChangeFlow(have.Flows[k], f)
 	}
 	for k, f := range have.Flows {
 		if want.Flows[k] == nil {
-			d.DelFlows = append(d.DelFlows, f)
-		}
-	}
-	for _, g := range have.SortedGroups() {
-		if want.Groups[g.ID] == nil {
-			d.DelGroups = append(d.DelGroups, g.ID)
+			d.ChangeFlow(f, nil)
 		}
 	}
 	for _, m := range have.SortedMeters() {
@@ -67,11 +67,32 @@ func Diff(have, want *State) *Delta {
 	return d
 }
 
-// Sort puts groups and flows into the fixed order of State's sorted views.
+// ChangeFlow adds what turns the flow at one key from was into now; nil: none is there.
+func (d *Delta) ChangeFlow(was, now *Flow) {
+	if now != nil && (was == nil || !was.Equal(now)) {
+		d.SetFlows = append(d.SetFlows, now)
+	}
+	if was != nil && (now == nil || was.Cookie != now.Cookie) {
+		d.DelFlows = append(d.DelFlows, was)
+	}
+}
+
+// ChangeGroup adds what turns the group of one id from was into now; nil: none is there.
+func (d *Delta) ChangeGroup(was, now *Group) {
+	switch {
+	case now == nil && was != nil:
+		d.DelGroups = append(d.DelGroups, was.ID)
+	case now != nil && (was == nil || !was.Equal(now)):
+		d.SetGroups = append(d.SetGroups, now)
+	}
+}
+
+// Sort puts all parts into a fixed order: flows by table, falling priority and match.
 func (d *Delta) Sort() {
 	sortGroups(d.SetGroups)
-	sortFlows(d.SetFlows)
-	sortFlows(d.DelFlows)
+	slices.SortFunc(d.SetFlows, compareFlows)
+	slices.SortFunc(d.DelFlows, compareFlows)
+	slices.Sort(d.DelGroups)
 }
 
 // Apply makes s what it is once the switch has taken d.
@@ -86,7 +107,9 @@ func (s *State) Apply(d *Delta) {
 		s.Flows[f.Key] = f
 	}
 	for _, f := range d.DelFlows {
-		delete(s.Flows, f.Key)
+		if there := s.Flows[f.Key]; there != nil && there.Cookie == f.Cookie {
+			delete(s.Flows, f.Key)
+		}
 	}
 	for _, id := range d.DelGroups {
 		delete(s.Groups, id)

@@ -37,7 +37,7 @@ const (
 	startBound  = 3 * time.Second
 	medianBound = 20 * time.Millisecond
 	worstBound  = 100 * time.Millisecond // 99th percentile
-	memoryBound = 230                    // resident, in units of a million bytes, once the lists are digested
+	memoryBound = 122                    // resident, in units of a million bytes, once the lists are digested
 )
 
 // bulk is a cluster with many Services. Every sampleEvery-th has pods: those of the second node.

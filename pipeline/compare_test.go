@@ -1,0 +1,203 @@
+package pipeline
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// compared tells a Comparison of all that is in a state.
+func compared(c *Compiler, have *flow.State) *Comparison {
+	x := c.Compare()
+	for _, f := range have.Flows {
+		x.Flow(f)
+	}
+	for _, g := range have.Groups {
+		x.Group(g)
+	}
+	for _, m := range have.Meters {
+		x.Meter(m)
+	}
+	return x
+}
+
+// A Comparison, which keeps digests, finds what a comparison of whole states finds: on an empty switch, on one in step, and
+// on switches where flows, groups and meters are missing, changed, of others, or too many.
+func TestComparisonFindsWhatDiffFinds(t *testing.T) {
+	rng := rand.New(rand.NewPCG(11, 5))
+	var ports []*k8s.ServicePort
+	for i := range 60 {
+		ports = append(ports, randomShape(rng, i, i).servicePort())
+	}
+	c := compile(t, testConfig(), ports...)
+	want := c.State()
+	if len(want.Flows) != c.Flows() || len(want.Groups) != c.Groups() {
+		t.Fatalf("counted %d flows and %d groups, there are %d and %d", c.Flows(), c.Groups(), len(want.Flows), len(want.Groups))
+	}
+	if d := compared(c, want).Delta(); !d.Empty() {
+		t.Fatalf("a switch in step differs: %+v", d)
+	}
+	changes := 0
+	for round := range 120 {
+		have := flow.NewState()
+		have.Apply(flow.Diff(have, want))
+		spoil := rng.IntN(12)
+		if round == 0 {
+			have, spoil = flow.NewState(), 0
+		}
+		for range spoil {
+			flows := slices.Collect(maps.Values(have.Flows))
+			f := *flows[rng.IntN(len(flows))]
+			groups := slices.Collect(maps.Values(have.Groups))
+			g := *groups[rng.IntN(len(groups))]
+			switch rng.IntN(8) {
+			case 0:
+				delete(have.Flows, f.Key)
+			case 1:
+				f.Actions = append(slices.Clone(f.Actions), flow.UnknownAction{Text: "idle_timeout=1"})
+				have.Flows[f.Key] = &f
+			case 2:
+				f.Cookie++
+				have.Flows[f.Key] = &f
+			case 3:
+				f.Priority++
+				have.Flows[f.Key] = &f
+			case 4:
+				f.Match.Unknown = "nw_tos=4"
+				have.Flows[f.Key] = &f
+			case 5:
+				delete(have.Groups, g.ID)
+			case 6:
+				g.Buckets = g.Buckets[:len(g.Buckets)/2]
+				have.Groups[g.ID] = &g
+			case 7:
+				g.ID++
+				have.Groups[g.ID] = &g
+			}
+		}
+		switch rng.IntN(6) {
+		case 0:
+			clear(have.Meters)
+		case 1:
+			have.Meters[c.cfg.Layout.MeterID] = flow.Meter{ID: c.cfg.Layout.MeterID, Rate: 1}
+		}
+		got, full := compared(c, have).Delta(), flow.Diff(have, want)
+		if got, full := fmt.Sprintf("%+v", printed(got)), fmt.Sprintf("%+v", printed(full)); got != full {
+			t.Fatalf("round %d: the comparison gives\n%s\nthe states' difference is\n%s", round, got, full)
+		}
+		changes += len(full.SetFlows) + len(full.DelFlows) + len(full.SetGroups) + len(full.DelGroups)
+		have.Apply(got)
+		equal(t, fmt.Sprint("round ", round), have, want)
+	}
+	if changes < 800 {
+		t.Errorf("only %d differences were met", changes)
+	}
+}
+
+func printed(d *flow.Delta) []string {
+	var out []string
+	for _, f := range d.SetFlows {
+		out = append(out, "+ "+f.String())
+	}
+	for _, f := range d.DelFlows {
+		out = append(out, "- "+f.String())
+	}
+	for _, g := range d.SetGroups {
+		out = append(out, "+ "+g.String())
+	}
+	return append(out, fmt.Sprint(d.DelGroups, d.SetMeters, d.DelMeters))
+}
+
+// A switch reports a flow twice if it is replaced while it is read: the older version is no reason to delete the newer one.
+func TestComparisonMeetsAFlowTwice(t *testing.T) {
+	c := compile(t, testConfig(), shape{name: "web", cluster: 2, types: []k8s.FrontendType{k8s.ClusterIP}}.servicePort())
+	have := c.State()
+	x := compared(c, have)
+	for _, f := range have.Flows {
+		older := *f
+		older.Actions = []flow.Action{flow.DecTTL{}}
+		x.Flow(&older)
+		x.Flow(f)
+	}
+	if d := x.Delta(); !d.Empty() {
+		t.Errorf("to be done: %v", printed(d))
+	}
+}
+
+// What endpoints a switch may have sent UDP clients to, that have stopped serving since, shows in what differs.
+func TestStaleSinceNobodyWatched(t *testing.T) {
+	s := shape{name: "dns", protocol: "UDP", cluster: 3, types: []k8s.FrontendType{k8s.ClusterIP}}
+	before := compile(t, testConfig(), s.servicePort()).State()
+	s.cluster = 2
+	c := compile(t, testConfig(), s.servicePort())
+	want := "[zone=1001,ct_nw_proto=17,dst=40.0.0.1:80,replier=10.0.0.13:80]"
+	if got := fmt.Sprint(compared(c, before).Stale()); got != want {
+		t.Errorf("to be forgotten: %s, want %s", got, want)
+	}
+	if got := compared(c, c.State()).Stale(); len(got) != 0 {
+		t.Errorf("a switch in step has connections to forget: %v", got)
+	}
+}
+
+// Pins of Services that have affinity stay; all others go, each cookie once.
+func TestOrphanPins(t *testing.T) {
+	sticky := shape{name: "web", cluster: 2, affinity: 10, types: []k8s.FrontendType{k8s.ClusterIP}}.servicePort()
+	plain := shape{name: "other", cluster: 2, vip: 1, types: []k8s.FrontendType{k8s.ClusterIP}}.servicePort()
+	c := compile(t, testConfig(), sticky, plain)
+	l := c.cfg.Layout
+	pin := func(id uint32, priority uint16) *flow.Flow {
+		return &flow.Flow{Key: flow.Key{Table: l.table(tablePins), Priority: priority}, Cookie: l.cookie(cookieLearned, id)}
+	}
+	x := c.Compare()
+	other := c.ports[plain.Name].id
+	for i := range 3 {
+		x.LearnedFlow(pin(c.ports[sticky.Name].id, uint16(i)))
+		x.LearnedFlow(pin(other, uint16(i)))
+		x.LearnedFlow(pin(7, uint16(i)))
+	}
+	if got := x.OrphanPins(); len(got) != 2 || got[0].Cookie != l.cookie(cookieLearned, 7) || got[1].Cookie != l.cookie(cookieLearned, other) {
+		t.Errorf("orphans: %v", got)
+	}
+}
+
+// Whoever asks for a shared flow asks for the same: table, priority and match tell all of it.
+func TestSharedFlowsAgree(t *testing.T) {
+	rng := rand.New(rand.NewPCG(2, 9))
+	seen, asked := map[flow.Key]*flow.Flow{}, 0
+	c := compile(t, testConfig())
+	for i := range 2000 {
+		o := c.compilePort(&placed{randomShape(rng, i, i%97).servicePort(), uint32(1 + i)})
+		for _, f := range o.shared {
+			if before := seen[f.Key]; before != nil && !before.Equal(f) {
+				t.Fatalf("one asks for %v, another for %v", before, f)
+			}
+			seen[f.Key] = f
+			asked++
+		}
+	}
+	if len(seen) < 100 || asked < 2*len(seen) {
+		t.Errorf("%d shared flows, asked for %d times", len(seen), asked)
+	}
+}
+
+func BenchmarkCompare10000Services(b *testing.B) {
+	c, _ := NewCompiler(testConfig())
+	ports := map[k8s.PortName]*k8s.ServicePort{}
+	for i := range 10_000 {
+		sp := shape{name: fmt.Sprint("s", i), cluster: 10, vip: i, types: []k8s.FrontendType{k8s.ClusterIP}}.servicePort()
+		ports[sp.Name] = sp
+	}
+	c.Load(ports)
+	have := c.State()
+	b.ReportAllocs()
+	for b.Loop() {
+		if d := compared(c, have).Delta(); !d.Empty() {
+			b.Fatal("differs")
+		}
+	}
+}

@@ -1,0 +1,109 @@
+package pipeline
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// edit collects the changes of one step: what each touched key holds before and after it.
+type edit struct {
+	c       *Compiler
+	flows   map[flow.Key]change[flow.Flow]
+	groups  map[uint32]change[flow.Group]
+	learned []flow.Learned
+	flush   []flow.CTFilter
+	set     []flow.Meter
+	del     []uint32 // meters
+}
+
+// change is what an object was and what it is now; nil: not there.
+type change[T any] struct{ was, now *T }
+
+func newEdit(c *Compiler) *edit {
+	return &edit{c: c, flows: map[flow.Key]change[flow.Flow]{}, groups: map[uint32]change[flow.Group]{}}
+}
+
+// remove takes away what a source asked for until now.
+func (e *edit) remove(o *objects) {
+	e.c.remove(o, func(f *flow.Flow) { gone(e.flows, f.Key, f) }, func(g *flow.Group) { gone(e.groups, g.ID, g) })
+}
+
+// add brings what a source asks for from now on.
+func (e *edit) add(o *objects) {
+	e.c.add(o, func(f *flow.Flow) { come(e.flows, f.Key, f) }, func(g *flow.Group) { come(e.groups, g.ID, g) })
+}
+
+// gone notes that an object is not there any more: it was until this step, unless the step itself brought it.
+func gone[K comparable, T any](changes map[K]change[T], k K, o *T) {
+	ch, touched := changes[k]
+	if !touched {
+		ch.was = o
+	}
+	changes[k] = change[T]{was: ch.was}
+}
+
+// come notes that an object is there now.
+func come[K comparable, T any](changes map[K]change[T], k K, o *T) {
+	changes[k] = change[T]{was: changes[k].was, now: o}
+}
+
+// different leaves out what was and now have in common at their beginnings and ends: of a Service with one endpoint more or
+// less, everything but its group.
+func different(was, now objects) (objects, objects) {
+	was.flows, now.flows = unlike(was.flows, now.flows, (*flow.Flow).Equal)
+	was.shared, now.shared = unlike(was.shared, now.shared, (*flow.Flow).Equal)
+	was.groups, now.groups = unlike(was.groups, now.groups, (*flow.Group).Equal)
+	return was, now
+}
+
+func unlike[T any](a, b []T, equal func(T, T) bool) ([]T, []T) {
+	for len(a) > 0 && len(b) > 0 && equal(a[0], b[0]) {
+		a, b = a[1:], b[1:]
+	}
+	for len(a) > 0 && len(b) > 0 && equal(a[len(a)-1], b[len(b)-1]) {
+		a, b = a[:len(a)-1], b[:len(b)-1]
+	}
+	return a, b
+}
+
+// meters notes what has become of the meters that were.
+func (e *edit) meters(was []flow.Meter) {
+	now := e.c.Meters()
+	for _, m := range now {
+		if !slices.Contains(was, m) {
+			e.set = append(e.set, m)
+		}
+	}
+	for _, m := range was {
+		if !slices.ContainsFunc(now, func(n flow.Meter) bool { return n.ID == m.ID }) {
+			e.del = append(e.del, m.ID)
+		}
+	}
+}
+
+// retire notes what lives in the switch beside flows and groups: pins that Services without affinity no
+// longer need, and connections that must be forgotten.
+func (e *edit) retire(old *placed, now *k8s.ServicePort) {
+	l := e.c.cfg.Layout
+	gone := now == nil || e.c.ids.ids[now.Name] != old.id
+	if old.sp.AffinitySeconds > 0 && (gone || now.AffinitySeconds != old.sp.AffinitySeconds) {
+		e.learned = append(e.learned, flow.Learned{Table: l.table(tablePins), Cookie: l.cookie(cookieLearned, old.id)})
+	}
+	e.flush = append(e.flush, staleConnections(&e.c.cfg, old.sp, now)...)
+}
+
+func (e *edit) delta() *flow.Delta {
+	d := &flow.Delta{SetMeters: e.set, DelMeters: e.del, DelLearned: e.learned, FlushCT: e.flush}
+	for _, ch := range e.flows {
+		d.ChangeFlow(ch.was, ch.now)
+	}
+	for _, ch := range e.groups {
+		d.ChangeGroup(ch.was, ch.now)
+	}
+	slices.SortFunc(d.DelLearned, func(a, b flow.Learned) int { return cmp.Compare(a.Cookie, b.Cookie) })
+	d.Sort()
+	return d
+}

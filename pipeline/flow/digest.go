@@ -1,0 +1,36 @@
+package flow
+
+import "hash/maphash"
+
+// Digests stand for flows and groups where thousands are compared: what is equal has the same digest under one seed, and what
+// differs has, but for one pair in 2^64, another.
+
+// Digest gives the flow's digest under a seed.
+func (f *Flow) Digest(seed maphash.Seed) uint64 {
+	var h maphash.Hash
+	h.SetSeed(seed)
+	maphash.WriteComparable(&h, f.Key)
+	maphash.WriteComparable(&h, f.Cookie)
+	digestActions(&h, f.Actions)
+	return h.Sum64()
+}
+
+// Digest gives the group's digest under a seed.
+func (g *Group) Digest(seed maphash.Seed) uint64 {
+	var h maphash.Hash
+	h.SetSeed(seed)
+	maphash.WriteComparable(&h, [2]uint32{g.ID, uint32(g.Method)})
+	for i := range g.Buckets {
+		b := &g.Buckets[i]
+		maphash.WriteComparable(&h, [2]uint32{b.ID, uint32(b.Weight)})
+		digestActions(&h, b.Actions)
+	}
+	return h.Sum64()
+}
+
+func digestActions(h *maphash.Hash, as []Action) {
+	maphash.WriteComparable(h, len(as))
+	for _, a := range as {
+		maphash.WriteComparable(h, a)
+	}
+}

@@ -1,0 +1,65 @@
+package flow
+
+import (
+	"bytes"
+	"cmp"
+	"net/netip"
+	"strings"
+)
+
+// compareFlows orders flows by table, falling priority, match and cookie, without printing them: there may be many.
+func compareFlows(a, b *Flow) int {
+	if n := cmp.Compare(a.Table, b.Table); n != 0 {
+		return n
+	}
+	if n := cmp.Compare(b.Priority, a.Priority); n != 0 {
+		return n
+	}
+	if n := a.Match.compare(&b.Match); n != 0 {
+		return n
+	}
+	return cmp.Compare(a.Cookie, b.Cookie)
+}
+
+// compare orders matches by what they are most likely to differ in, and then by the rest.
+func (m *Match) compare(o *Match) int {
+	if n := comparePrefixes(m.Dst, o.Dst); n != 0 {
+		return n
+	}
+	if n := cmp.Compare(m.DstPort, o.DstPort); n != 0 {
+		return n
+	}
+	for i := range m.Reg {
+		if n := m.Reg[i].compare(o.Reg[i]); n != 0 {
+			return n
+		}
+	}
+	if n := m.CTMark.compare(o.CTMark); n != 0 {
+		return n
+	}
+	return cmp.Or(
+		comparePrefixes(m.Src, o.Src),
+		m.CTState.compare(o.CTState),
+		m.TCPFlags.compare(o.TCPFlags),
+		cmp.Compare(m.InPort, o.InPort),
+		cmp.Compare(m.EthType, o.EthType),
+		bytes.Compare(m.EthDst[:], o.EthDst[:]),
+		cmp.Compare(m.IPProto, o.IPProto),
+		cmp.Compare(m.ICMPv6Type, o.ICMPv6Type),
+		strings.Compare(m.Unknown, o.Unknown),
+	)
+}
+
+func (b Bits) compare(o Bits) int {
+	if n := cmp.Compare(b.Value, o.Value); n != 0 {
+		return n
+	}
+	return cmp.Compare(b.Mask, o.Mask)
+}
+
+func comparePrefixes(a, b netip.Prefix) int {
+	if n := a.Addr().Compare(b.Addr()); n != 0 {
+		return n
+	}
+	return cmp.Compare(a.Bits(), b.Bits())
+}
