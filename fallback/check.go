@@ -7,14 +7,29 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/rules"
 )
 
+// lookPatience is how long a close look may be put off by updates before it is no longer.
+const lookPatience = 10 * time.Minute
+
 // check looks whether what was installed is still there: each time whether a table was flushed, and as often as it may
-// take that long, at every rule. What is missing or too much is repaired by the steps that follow.
+// take that long, at every rule. What is missing or too much is repaired by the steps that follow. Reading back a large
+// table takes seconds; an update that comes meanwhile goes first, and the look is taken later.
 func (w *worker) check(ctx context.Context) {
 	start := time.Now()
 	drift, err := w.flushed()
 	if err == nil && drift == "" && !start.Before(w.deepAt) && w.must == nothing {
-		drift, err = w.drifted(ctx)
-		w.deepAt = time.Now().Add(max(w.opts.SyncPeriod, idleShare*time.Since(start)))
+		looking, disturbed := ctx, func() bool { return false }
+		if start.Sub(w.deepAt) < lookPatience || w.deepAt.IsZero() {
+			looking, disturbed = w.in.undisturbed(ctx)
+		}
+		drift, err = w.drifted(looking)
+		if disturbed() {
+			drift, err = "", nil
+			if w.deepAt.IsZero() {
+				w.deepAt = start
+			}
+		} else {
+			w.deepAt = time.Now().Add(max(w.opts.SyncPeriod, idleShare*time.Since(start)))
+		}
 	}
 	w.checkAt = time.Now().Add(max(w.opts.SyncPeriod, idleShare*time.Since(start)))
 	switch {

@@ -20,6 +20,8 @@ type fakeTables struct {
 	refuse func(line string) bool
 	// committed is called after each transaction, with the lock held.
 	committed func(*fakeTables)
+	// reading, if not nil, is called before a table is read, with the context of who reads.
+	reading func(context.Context) error
 
 	mu     sync.Mutex // protects what follows: tests look while a worker writes
 	tables map[string]map[string][]string
@@ -123,7 +125,12 @@ func (f *fakeTables) Rules(table, chain string) ([]string, bool, error) {
 	return slices.Clone(list), ok, nil
 }
 
-func (f *fakeTables) Save(_ context.Context, table string, do func(chain, rule string)) error {
+func (f *fakeTables) Save(ctx context.Context, table string, do func(chain, rule string)) error {
+	if f.reading != nil {
+		if err := f.reading(ctx); err != nil {
+			return err
+		}
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, c := range slices.Sorted(maps.Keys(f.tables[table])) {

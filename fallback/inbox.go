@@ -1,6 +1,7 @@
 package fallback
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -78,6 +79,30 @@ func (in *inbox) idle() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return len(in.items) == 0 && !in.fresh
+}
+
+// undisturbed gives a context that ends when something comes in. disturbed ends it in any case, and tells whether
+// something came in; it must be called.
+func (in *inbox) undisturbed(parent context.Context) (ctx context.Context, disturbed func() bool) {
+	ctx, cancel := context.WithCancel(parent)
+	came := make(chan bool, 1)
+	go func() { // ends with ctx
+		select {
+		case <-in.wake:
+			select {
+			case in.wake <- struct{}{}: // the token is for the worker
+			default:
+			}
+			cancel()
+			came <- true
+		case <-ctx.Done():
+			came <- false
+		}
+	}()
+	return ctx, func() bool {
+		cancel()
+		return <-came
+	}
 }
 
 // take empties the inbox. facts is nil if they are as before; arrived is when the oldest of it came.

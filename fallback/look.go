@@ -43,7 +43,7 @@ func (w *worker) look(ctx context.Context) (*sight, error) {
 		if len(names) <= w.limits.save {
 			err = w.lookAtAll(ctx, t, s)
 		} else {
-			err = w.lookAtSome(t, names, s)
+			err = w.lookAtSome(ctx, t, names, s)
 		}
 		if err != nil {
 			return nil, err
@@ -96,13 +96,16 @@ func (w *worker) lookAtAll(ctx context.Context, t rules.Table, s *sight) error {
 }
 
 // lookAtSome reads the chains that matter one by one, of Services' own chains only the names.
-func (w *worker) lookAtSome(t rules.Table, names []string, s *sight) error {
+func (w *worker) lookAtSome(ctx context.Context, t rules.Table, names []string, s *sight) error {
 	for _, name := range names {
 		if t == rules.NAT && rules.IsServiceChain(name) {
 			s.own[name] = 0
 		}
 	}
 	for _, name := range w.chainsOf(t) {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		list, ok, err := w.tables.Rules(string(t), name)
 		if err != nil {
 			return err
