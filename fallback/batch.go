@@ -16,6 +16,27 @@ type batch struct {
 	*change
 	inputs
 	begun xtables.Transaction // table nat's, if it has begun
+
+	// Set if table nat's commits already, before the batch's turn.
+	since  time.Time
+	result chan error
+}
+
+// start commits table nat's part before the batch's turn.
+func (b *batch) start() {
+	tx := b.begun
+	b.begun, b.since, b.result = nil, time.Now(), make(chan error, 1)
+	go func() { b.result <- tx.Commit() }()
+}
+
+// started tells whether the batch commits already. Then it must have its turn.
+func (b *batch) started() bool { return b != nil && b.result != nil }
+
+// wait waits until what has started has ended.
+func (b *batch) wait() {
+	if b.started() {
+		b.result <- <-b.result
+	}
 }
 
 // batch plans the first of names, as many as one transaction takes.
@@ -29,11 +50,13 @@ func (w *worker) batch(names []k8s.PortName) *batch {
 		w.plan(c, names[0])
 		names = names[1:]
 	}
-	return &batch{change: c, inputs: c.inputs(w.links, w.hooked, w.limits.leavesFirst)}
+	return &batch{change: c, inputs: c.inputs(w.links, w.hooked)}
 }
 
-// batchAhead plans the batch after one that is not in yet, and lets iptables-restore read it. It gives nil if the two
-// have rules in common, since these depend on how the first ends.
+// batchAhead plans the batch after one that is not in yet, and lets iptables-restore read it. As long as nothing leads to
+// Services it commits too: iptables-nft-restore spends as much time on preparing a commit as the kernel on the commit, and
+// starts over by itself if another came between. It gives nil if the two have rules in common, since these depend on how the
+// first ends.
 func (w *worker) batchAhead(ctx context.Context, names []k8s.PortName, before *batch) *batch {
 	b := w.batch(names)
 	for k := range b.links {
@@ -47,12 +70,16 @@ func (w *worker) batchAhead(ctx context.Context, names []k8s.PortName, before *b
 			return nil // its turn will come, and tell
 		}
 		b.begun = tx
+		if !w.hooked && b.give.empty() {
+			b.start()
+		}
 	}
 	return b
 }
 
-// abandon forgets a batch whose turn has not come.
+// abandon forgets a batch whose turn has not come. What it wrote already is written again in its turn.
 func (b *batch) abandon() {
+	b.wait()
 	if b != nil && b.begun != nil {
 		b.begun.Abort()
 		b.begun = nil
@@ -61,7 +88,7 @@ func (b *batch) abandon() {
 
 // commit brings a change to the kernel.
 func (w *worker) commit(ctx context.Context, c *change) error {
-	return w.commitBatch(ctx, &batch{change: c, inputs: c.inputs(w.links, w.hooked, w.limits.leavesFirst)}, func() {})
+	return w.commitBatch(ctx, &batch{change: c, inputs: c.inputs(w.links, w.hooked)}, func() {})
 }
 
 // commitBatch brings a batch to the kernel, and does something useful while table nat commits.
@@ -89,21 +116,20 @@ func (w *worker) commitNAT(ctx context.Context, b *batch, meanwhile func()) erro
 		meanwhile()
 		return nil
 	}
-	start := time.Now()
-	if b.begun == nil {
-		tx, err := w.tables.Begin(ctx, b.nat.bytes())
-		if err != nil {
-			return err
+	if !b.started() {
+		if b.begun == nil {
+			tx, err := w.tables.Begin(ctx, b.nat.bytes())
+			if err != nil {
+				return err
+			}
+			b.begun = tx
 		}
-		b.begun = tx
+		b.start()
 	}
-	tx := b.begun
-	b.begun = nil // it ends here
-	result := make(chan error, 1)
-	go func() { result <- tx.Commit() }()
 	meanwhile()
-	err := <-result
-	return w.committed(b.nat, time.Since(start), err)
+	err := <-b.result
+	b.result = nil // it ends here
+	return w.committed(b.nat, time.Since(b.since), err)
 }
 
 // maxHeld is how many rules one transaction adds to a shared chain: for 10,000, four take two thirds of the time of one.

@@ -27,7 +27,7 @@ func BenchmarkPlan(b *testing.B) {
 		for _, n := range w.due() {
 			w.plan(c, n)
 		}
-		bytes := len(c.inputs(w.links, true, false).nat.bytes())
+		bytes := len(c.inputs(w.links, true).nat.bytes())
 		w.wrote(c)
 		b.ReportMetric(float64(bytes)/1e6, "MB")
 	}

@@ -88,9 +88,9 @@ type inputs struct {
 // later tells whether a rule of table filter is given after table nat.
 func later(l rules.Link) bool { return l.Chain == rules.ClusterIPs }
 
-func (c *change) inputs(known linkSet, hooked, leavesFirst bool) inputs {
+func (c *change) inputs(known linkSet, hooked bool) inputs {
 	in := inputs{give: newInput(rules.Filter), nat: newInput(rules.NAT), take: newInput(rules.Filter), hooked: hooked}
-	in.nat.own(c.write, leavesFirst)
+	in.nat.own(c.write)
 	var gone []rules.Link
 	for k, d := range c.links {
 		l := known[k]

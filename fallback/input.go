@@ -25,26 +25,17 @@ func (in *input) chain(name string) {
 	in.chains = append(in.chains, name)
 }
 
-// own writes Services' chains wholly: all are declared first, or, if they come leaves first, each before its rules.
-func (in *input) own(list []written, leavesFirst bool) {
-	if leavesFirst {
-		list = slices.Clone(list)
-		slices.SortFunc(list, func(a, b written) int { return rules.CompareServiceChains(b.Name, a.Name) })
-	}
+// own writes Services' chains wholly.
+func (in *input) own(list []written) {
 	size := 0
 	for _, ch := range list {
 		for _, r := range ch.Rules {
 			size += len("-A  \n") + len(ch.Name) + len(r)
 		}
 	}
-	in.body.Grow(size + len(list)*declarationSize)
+	in.body.Grow(size)
 	for _, ch := range list {
-		if leavesFirst {
-			in.declared++
-			declare(&in.body, ch.Name)
-		} else {
-			in.chain(ch.Name)
-		}
+		in.chain(ch.Name)
 		for _, r := range ch.Rules {
 			in.append(ch.Name, r)
 		}

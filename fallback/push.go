@@ -37,18 +37,20 @@ func (w *worker) pushDirty(ctx context.Context) error {
 		}
 		names = names[len(b.names):]
 		err := w.commitBatch(ctx, b, func() {
-			if w.limits.ahead && len(names) > 0 {
+			if w.limits.ahead && len(names) > 0 && w.in.idle() {
 				next = w.batchAhead(ctx, names, b)
 			}
 		})
 		if err != nil {
-			next.abandon()
-			next = nil
+			if next.wait(); !next.started() {
+				next.abandon()
+				next = nil
+			}
 			if err := w.blame(ctx, b.change, err, &r); err != nil {
 				return err
 			}
 		}
-		if !w.in.idle() {
+		if !w.in.idle() && !next.started() {
 			next.abandon()
 			next = nil
 			w.takeUpdates()

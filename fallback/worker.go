@@ -42,14 +42,10 @@ type limits struct {
 	save int
 	// ahead tells whether iptables-restore may read one transaction while another commits: legacy's holds the lock.
 	ahead bool
-	// leavesFirst: chains are written those of endpoints first, from Z to A, each declared just before its rules. For each
-	// word that names a chain, iptables-nft searches a sorted list of all names so far from its beginning (1.8.9:
-	// cache_chain_list_insert); so it finds most of them at once. Legacy sorts what is declared, once, if all comes first.
-	leavesFirst bool
 }
 
 var (
-	nftLimits    = limits{chains: 1600, live: 3000, save: 8000, ahead: true, leavesFirst: true}
+	nftLimits    = limits{chains: 1200, live: 3000, save: 8000, ahead: true}
 	legacyLimits = limits{chains: 200_000, live: 200_000, save: 10_000_000}
 )
 
