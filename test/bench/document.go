@@ -191,7 +191,7 @@ func write(r *Results, docs string) error {
 	}
 	figures := figures(r)
 	var b strings.Builder
-	b.WriteString("# Benchmarks\n\nWritten by `make bench`; do not edit. What is measured and how: [test/bench](../test/bench/doc.go).\n\n")
+	b.WriteString("# Benchmarks\n\nWritten by `make bench`; do not edit. What is measured and how: [test/bench](../test/bench/doc.go). What limits each number, and why a target was missed: [performance.md](performance.md).\n\n")
 	fmt.Fprintf(&b, "%s\n", machineText(r))
 	if r.Machine.Busy() {
 		b.WriteString("**The machine was busy with other work.** Single times are too long, and ratios scatter; run it again on a quiet one.\n\n")
