@@ -3,6 +3,7 @@
 package testbed
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +34,8 @@ var DialTimeout = Patient(2 * time.Second)
 type DialOptions struct {
 	LocalIP   netip.Addr
 	LocalPort int
+	// Timeout is how long to wait for the connection; 0: DialTimeout.
+	Timeout time.Duration
 	// Reset closes a TCP connection by a reset, so that its port is free at once.
 	Reset bool
 }
@@ -66,7 +69,7 @@ func (h *Host) dial(ctx context.Context, kind int, addr string, o DialOptions) (
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, DialTimeout)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(o.Timeout, DialTimeout))
 	defer cancel()
 	fd := -1
 	for {

@@ -59,7 +59,7 @@ func fullPlan(quick bool) plan {
 		p.changes, p.changeBudget, p.shortBudget = 40, 6*time.Second, 4*time.Second
 		p.burst, p.peerBurst, p.shortBurst = 3*time.Second, 3*time.Second, 2*time.Second
 		p.idle, p.shortIdle = 3*time.Second, 2*time.Second
-		p.rounds, p.round = 2, 300*time.Millisecond
+		p.rounds, p.round = 1, 300*time.Millisecond
 		p.agents, p.fleet = 10, 3*time.Second
 	}
 	return p

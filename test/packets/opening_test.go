@@ -3,7 +3,6 @@
 package packets
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -40,9 +39,7 @@ func TestOpeningAgain(t *testing.T) {
 		}
 		answer := make(chan result)
 		go func() {
-			ctx, cancel := context.WithTimeout(c.ctx, testbed.Patient(8*time.Second))
-			defer cancel()
-			conn, err := client.Hold(ctx, f.to, testbed.DialOptions{})
+			conn, err := client.Hold(c.ctx, f.to, testbed.DialOptions{Timeout: testbed.Patient(20 * time.Second)}) // five SYNs
 			if err != nil {
 				answer <- result{error: err}
 				return
@@ -82,11 +79,13 @@ func TestOpeningAfterALoss(t *testing.T) {
 			must(t, conn.Close())
 			_, err = c.Exec(client.Host, "ip", "route", "del", "blackhole", vip)
 			must(t, err)
-			ctx, cancel := context.WithTimeout(c.ctx, testbed.Patient(5*time.Second))
-			if _, err := client.AskWith(ctx, "tcp", to, testbed.AskOptions{DialOptions: o}); err != nil {
+			o.Timeout = testbed.Patient(10 * time.Second)
+			again, err := client.Hold(c.ctx, to, o)
+			if err != nil {
 				t.Errorf("%s, from port %d again: %v", to, o.LocalPort, err)
+				continue
 			}
-			cancel()
+			must(t, again.Close())
 		}
 	}
 }
