@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// trim is the cache.TransformFunc of all informers: it takes from an object, before it is stored, what nothing reads, and
-// shares what many objects repeat. It may meet an object again.
+// trim takes from an object that was just decoded, of a list or a watch, what nothing reads, and shares what many objects
+// repeat. It may meet an object again.
 func trim(o any) (any, error) {
 	switch o := o.(type) {
 	case *v1.Service:

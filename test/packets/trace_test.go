@@ -233,9 +233,6 @@ func traceEverything(t *testing.T, options testbed.Options, flags []string) {
 	c.run()
 	c.settle()
 	c.servePods(t)
-	onBridge := options.Plane != testbed.Linux
-	if onBridge {
-	}
 	client, stranger, twin := c.pods[1].Host, c.External, c.pods[0].Host
 	node := c.Node
 	for _, tc := range []struct {
@@ -419,8 +416,6 @@ func TestTraceExistingConnection(t *testing.T) {
 			c.put(web, slice(web, 8080, at(there.IP4)))
 			c.run()
 			c.settle()
-			if plane.options.Plane != testbed.Linux {
-			}
 			client := c.pods[1]
 			held, err := client.Hold(c.ctx, "40.0.0.1:80", testbed.DialOptions{})
 			must(t, err)
