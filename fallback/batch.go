@@ -15,28 +15,7 @@ import (
 type batch struct {
 	*change
 	inputs
-	begun xtables.Transaction // table nat's, if it has begun
-
-	// Set if table nat's commits already, before the batch's turn.
-	since  time.Time
-	result chan error
-}
-
-// start commits table nat's part before the batch's turn.
-func (b *batch) start() {
-	tx := b.begun
-	b.begun, b.since, b.result = nil, time.Now(), make(chan error, 1)
-	go func() { b.result <- tx.Commit() }()
-}
-
-// started tells whether the batch commits already. Then it must have its turn.
-func (b *batch) started() bool { return b != nil && b.result != nil }
-
-// wait waits until what has started has ended.
-func (b *batch) wait() {
-	if b.started() {
-		b.result <- <-b.result
-	}
+	begun xtables.Transaction // table nat's, if iptables-restore reads it already
 }
 
 // batch plans the first of names, as many as one transaction takes.
@@ -53,37 +32,89 @@ func (w *worker) batch(names []k8s.PortName) *batch {
 	return &batch{change: c, inputs: c.inputs(w.links, w.hooked)}
 }
 
-// batchAhead plans the batch after one that is not in yet, and lets iptables-restore read it. As long as nothing leads to
-// Services it commits too: iptables-nft-restore spends as much time on preparing a commit as the kernel on the commit, and
-// starts over by itself if another came between. It gives nil if the two have rules in common, since these depend on how the
-// first ends.
-func (w *worker) batchAhead(ctx context.Context, names []k8s.PortName, before *batch) *batch {
-	b := w.batch(names)
-	for k := range b.links {
-		if before.links[k] != nil {
-			return nil
-		}
+// begin lets iptables-restore read table nat's part.
+func (b *batch) begin(ctx context.Context, t tables) error {
+	if b.begun != nil || b.nat.empty() {
+		return nil
 	}
-	if !b.nat.empty() {
-		tx, err := w.tables.Begin(ctx, b.nat.bytes())
-		if err != nil {
-			return nil // its turn will come, and tell
-		}
-		b.begun = tx
-		if !w.hooked && b.give.empty() {
-			b.start()
-		}
+	tx, err := t.Begin(ctx, b.nat.bytes())
+	if err != nil {
+		return err
 	}
-	return b
+	b.begun = tx
+	return nil
 }
 
-// abandon forgets a batch whose turn has not come. What it wrote already is written again in its turn.
+// abandon forgets a batch whose turn has not come.
 func (b *batch) abandon() {
-	b.wait()
-	if b != nil && b.begun != nil {
+	if b.begun != nil {
 		b.begun.Abort()
 		b.begun = nil
 	}
+}
+
+// lead is how many batches iptables-restore reads while another commits. One would do if there were always a processor for
+// it; commits must not wait for what could have been done before.
+const lead = 2
+
+// queue is the batches whose turn comes next. Their transactions commit one after the other: a second one, prepared while
+// another commits, would have to start over.
+type queue []*batch
+
+// take gives the first one, nil if there is none.
+func (q *queue) take() *batch {
+	if len(*q) == 0 {
+		return nil
+	}
+	b := (*q)[0]
+	*q = (*q)[1:]
+	return b
+}
+
+func (q *queue) abandon() {
+	for _, b := range *q {
+		b.abandon()
+	}
+	*q = nil
+}
+
+// fill plans what comes after a batch that is not in yet, and lets iptables-restore read it; names are those left. It stops
+// at a batch that depends on how those before it end.
+func (w *worker) fill(ctx context.Context, q *queue, current *batch, names []k8s.PortName) {
+	before := []*batch{current}
+	for _, b := range *q {
+		before = append(before, b)
+		names = names[len(b.names):]
+	}
+	for len(*q) < lead && len(names) > 0 && w.in.idle() {
+		b := w.batch(names)
+		for _, other := range before {
+			if !w.independent(other, b) {
+				return
+			}
+		}
+		if b.begin(ctx, w.tables) != nil {
+			return // its turn will come, and tell
+		}
+		*q, before, names = append(*q, b), append(before, b), names[len(b.names):]
+	}
+}
+
+// independent reports whether a batch, planned while another is not in yet, writes what it would write after it. What both
+// want in a shared chain must be there already, or wait until all Services are in: else both would write it.
+func (w *worker) independent(before, b *batch) bool {
+	for k, d := range b.links {
+		first := before.links[k]
+		if first == nil {
+			continue
+		}
+		l := w.links[k]
+		waits := !w.hooked && waitsForAll(d.Link)
+		if first.n < 0 || d.n < 0 || !waits && (l == nil || !l.present) {
+			return false
+		}
+	}
+	return true
 }
 
 // commit brings a change to the kernel.
@@ -116,20 +147,15 @@ func (w *worker) commitNAT(ctx context.Context, b *batch, meanwhile func()) erro
 		meanwhile()
 		return nil
 	}
-	if !b.started() {
-		if b.begun == nil {
-			tx, err := w.tables.Begin(ctx, b.nat.bytes())
-			if err != nil {
-				return err
-			}
-			b.begun = tx
-		}
-		b.start()
+	if err := b.begin(ctx, w.tables); err != nil {
+		return err
 	}
+	tx, start, result := b.begun, time.Now(), make(chan error, 1)
+	b.begun = nil
+	go func() { result <- tx.Commit() }()
 	meanwhile()
-	err := <-b.result
-	b.result = nil // it ends here
-	return w.committed(b.nat, time.Since(b.since), err)
+	err := <-result // it ends here
+	return w.committed(b.nat, time.Since(start), err)
 }
 
 // maxHeld is how many rules one transaction adds to a shared chain: for 10,000, four take two thirds of the time of one.

@@ -88,6 +88,9 @@ type inputs struct {
 // later tells whether a rule of table filter is given after table nat.
 func later(l rules.Link) bool { return l.Chain == rules.ClusterIPs }
 
+// waitsForAll tells whether a rule is held until all Services are in, where no packet gets to nkp's chains yet.
+func waitsForAll(l rules.Link) bool { return l.Table == rules.NAT || later(l) }
+
 func (c *change) inputs(known linkSet, hooked bool) inputs {
 	in := inputs{give: newInput(rules.Filter), nat: newInput(rules.NAT), take: newInput(rules.Filter), hooked: hooked}
 	in.nat.own(c.write)
@@ -99,7 +102,7 @@ func (c *change) inputs(known linkSet, hooked bool) inputs {
 			owners, present = l.owners+d.n, l.present
 		}
 		switch {
-		case owners > 0 && !present && !hooked && (k.table == rules.NAT || later(d.Link)):
+		case owners > 0 && !present && !hooked && waitsForAll(d.Link):
 			in.held = append(in.held, k)
 		case owners > 0 && !present && k.table == rules.NAT:
 			in.nat.link(d.Link)

@@ -26,6 +26,8 @@ type fakeTables struct {
 	mu     sync.Mutex // protects what follows: tests look while a worker writes
 	tables map[string]map[string][]string
 	input  strings.Builder // all that was committed
+	// Transactions that have begun and not ended, and how many there were at most.
+	open, mostOpen int
 }
 
 func newFakeTables() *fakeTables {
@@ -70,7 +72,15 @@ func (f *fakeTables) Restore(_ context.Context, input []byte) error {
 
 // Begin starts a transaction that looks at nothing until it is committed.
 func (f *fakeTables) Begin(ctx context.Context, input []byte) (xtables.Transaction, error) {
+	f.opened(+1)
 	return &fakeTransaction{f, input, ctx}, nil
+}
+
+func (f *fakeTables) opened(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.open += n
+	f.mostOpen = max(f.mostOpen, f.open)
 }
 
 type fakeTransaction struct {
@@ -79,8 +89,12 @@ type fakeTransaction struct {
 	ctx    context.Context
 }
 
-func (tx *fakeTransaction) Commit() error { return tx.tables.Restore(tx.ctx, tx.input) }
-func (tx *fakeTransaction) Abort()        {}
+func (tx *fakeTransaction) Commit() error {
+	defer tx.tables.opened(-1)
+	return tx.tables.Restore(tx.ctx, tx.input)
+}
+
+func (tx *fakeTransaction) Abort() { tx.tables.opened(-1) }
 
 func has(m map[string][]string, k string) bool { _, ok := m[k]; return ok }
 

@@ -25,34 +25,30 @@ type round struct {
 }
 
 // pushDirty programs what is dirty, in bounded transactions and in the order of names: a Service's ports come together.
-// Between two of them it takes what is new. While one commits, the next is planned and read (batch.go).
+// Between two of them it takes what is new. While one commits, the next are planned and read (batch.go).
 func (w *worker) pushDirty(ctx context.Context) error {
 	var r round
-	var next *batch
-	defer func() { next.abandon() }()
+	var next queue
+	defer next.abandon()
 	for names := w.due(); len(names) > 0; {
-		b := next
-		if next = nil; b == nil {
+		b := next.take()
+		if b == nil {
 			b = w.batch(names)
 		}
 		names = names[len(b.names):]
 		err := w.commitBatch(ctx, b, func() {
-			if w.limits.ahead && len(names) > 0 && w.in.idle() {
-				next = w.batchAhead(ctx, names, b)
+			if w.limits.ahead {
+				w.fill(ctx, &next, b, names)
 			}
 		})
 		if err != nil {
-			if next.wait(); !next.started() {
-				next.abandon()
-				next = nil
-			}
+			next.abandon()
 			if err := w.blame(ctx, b.change, err, &r); err != nil {
 				return err
 			}
 		}
-		if !w.in.idle() && !next.started() {
+		if !w.in.idle() {
 			next.abandon()
-			next = nil
 			w.takeUpdates()
 			if w.must > finish {
 				return nil // fixed chains come first: the next round sees to them

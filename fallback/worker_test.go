@@ -194,6 +194,25 @@ func whole(t *testing.T, f *fakeTables) {
 	}
 }
 
+// While one transaction of many commits, the next are read: also those of Services whose node ports share the rule that leads
+// to KUBE-NODEPORTS, which waits until all are in. None stays open.
+func TestReadAhead(t *testing.T) {
+	s := newStage(t)
+	s.restart(limits{chains: 3, live: 2, save: 8000, ahead: true})
+	c := k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{}}
+	for n := range 40 {
+		p := generatePort(n)
+		p.Frontends = append(p.Frontends, k8s.Frontend{Type: k8s.NodePort, Port: uint16(30000 + n), Policy: k8s.Cluster, WhenEmpty: k8s.Reject})
+		c.Ports[p.Name] = p
+	}
+	s.put(c)
+	s.step()
+	s.must("after")
+	if s.tables.open != 0 || s.tables.mostOpen < lead {
+		t.Errorf("%d transactions stay open, at most %d were; want %d at least", s.tables.open, s.tables.mostOpen, lead)
+	}
+}
+
 // A Service that iptables refuses is named and waits; all others are served, what the refused one had stays, and once it
 // is taken all is well.
 func TestRefusedService(t *testing.T) {
