@@ -4,12 +4,14 @@ package traffic
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"net/netip"
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -30,6 +32,11 @@ type Options struct {
 	// Against are targets to compare with: each client turns from the one to the other after every request, so that what
 	// else the machine does meets both alike.
 	Against []string
+	// Turn, if not 0, makes all clients turn together, each time this has passed, with nothing under way in between: so
+	// many clients stand in each other's way on one path only. Only with Against and Connect.
+	Turn time.Duration
+	// Watch is a process whose CPU time is told of each turn; 0: none.
+	Watch int
 }
 
 // Result of a run. Times are in microseconds: of a request, or with Connect of connection and request.
@@ -41,14 +48,27 @@ type Result struct {
 	P99    float64 `json:"p99"`
 
 	Against *Result `json:"against,omitempty"` // the same of Options.Against
+	Turns   []Turn  `json:"turns,omitempty"`   // with Options.Turn
 }
+
+// Turn is what all clients did between two changes of sides.
+type Turn struct {
+	Done   int     `json:"done"`
+	Second float64 `json:"seconds"`
+	// CPU is the CPU time of the process that is watched, in microseconds.
+	CPU float64 `json:"cpu"`
+}
+
+// Rate is requests per second.
+func (t Turn) Rate() float64 { return float64(t.Done) / t.Second }
 
 // Rate is requests per second.
 func (r Result) Rate() float64 { return float64(r.Done) / r.Second }
 
 // Args gives the arguments with which [Main] does what o says.
 func (o Options) Args() []string {
-	return []string{"-to", strings.Join(o.Targets, ","), "-against", strings.Join(o.Against, ","), "-clients", fmt.Sprint(o.Clients), "-for", o.Duration.String(), fmt.Sprintf("-connect=%t", o.Connect)}
+	return []string{"-to", strings.Join(o.Targets, ","), "-against", strings.Join(o.Against, ","), "-clients", fmt.Sprint(o.Clients), "-for", o.Duration.String(), fmt.Sprintf("-connect=%t", o.Connect),
+		"-turn", o.Turn.String(), "-watch", strconv.Itoa(o.Watch)}
 }
 
 // Main is the client program. It prints a Result as JSON and gives the exit status.
@@ -59,10 +79,12 @@ func Main(args []string) int {
 	clients := fs.Int("clients", 1, "clients side by side")
 	d := fs.Duration("for", time.Second, "duration")
 	connect := fs.Bool("connect", false, "a new connection for every request")
+	turn := fs.Duration("turn", 0, "all clients turn together, each time this has passed; 0: each after every request")
+	watch := fs.Int("watch", 0, "PID of a process whose CPU time is told of each turn")
 	if fs.Parse(args) != nil {
 		return 2
 	}
-	o := Options{Targets: strings.Split(*to, ","), Clients: *clients, Duration: *d, Connect: *connect}
+	o := Options{Targets: strings.Split(*to, ","), Clients: *clients, Duration: *d, Connect: *connect, Turn: *turn, Watch: *watch}
 	if *against != "" {
 		o.Against = strings.Split(*against, ",")
 	}
@@ -83,34 +105,51 @@ func run(o Options) (Result, error) {
 		lists = append(lists, o.Against)
 	}
 	clients := make([]client, o.Clients)
-	begin := time.Now()
 	for i := range clients {
-		c := &clients[i]
-		c.end = begin.Add(o.Duration)
 		for _, list := range lists {
 			s, err := newSide(list, i)
 			if err != nil {
 				return Result{}, err
 			}
-			c.sides = append(c.sides, s)
+			clients[i].sides = append(clients[i].sides, s)
 		}
 	}
-	var wg sync.WaitGroup
-	for i := range clients {
-		wg.Go(func() { // ends at the client's end
-			runtime.LockOSThread() // calls block
-			clients[i].run(o.Connect)
-		})
+	var turns [2][]Turn
+	begin := time.Now()
+	if o.Turn > 0 {
+		if len(lists) < 2 || !o.Connect {
+			return Result{}, errors.New("turns are between two lists of targets, and of new connections")
+		}
+		var err error
+		if turns, err = takeTurns(clients, o); err != nil {
+			return Result{}, err
+		}
+	} else {
+		together(clients, func(c *client) { c.run(o.Connect, begin.Add(o.Duration)) })
 	}
-	wg.Wait()
 	elapsed := time.Since(begin)
 	r, err := summary(clients, 0, elapsed)
+	r.Turns = turns[0]
 	if err == nil && len(lists) > 1 {
 		var against Result
 		against, err = summary(clients, 1, elapsed)
+		against.Turns = turns[1]
 		r.Against = &against
 	}
 	return r, err
+}
+
+// together lets all clients work side by side.
+func together(clients []client, work func(*client)) {
+	var wg sync.WaitGroup
+	for i := range clients {
+		wg.Go(func() { // ends with its work
+			runtime.LockOSThread() // calls block
+			defer runtime.UnlockOSThread()
+			work(&clients[i])
+		})
+	}
+	wg.Wait()
 }
 
 // summary puts together what all clients found on one of their sides. Who had only one side has spent all the time
@@ -142,13 +181,11 @@ func summary(clients []client, number int, elapsed time.Duration) (r Result, err
 
 func micro(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
 
-// client makes requests on its sides in turns.
-type client struct {
-	sides []*side
-	end   time.Time
-}
+// client makes requests on its sides.
+type client struct{ sides []*side }
 
-func (c *client) run(connect bool) {
+// run makes requests on all sides in turns.
+func (c *client) run(connect bool, end time.Time) {
 	if !connect {
 		for _, s := range c.sides {
 			defer s.close()
@@ -157,20 +194,10 @@ func (c *client) run(connect bool) {
 			}
 		}
 	}
-	for i := 0; time.Now().Before(c.end); i++ {
-		s := c.sides[i%len(c.sides)]
-		begin := time.Now()
-		err := s.once(connect)
-		if err == nil {
-			s.took = append(s.took, time.Since(begin))
-			continue
-		}
-		s.failed++
-		s.err = err
-		if !connect {
+	for i := 0; time.Now().Before(end); i++ {
+		if s := c.sides[i%len(c.sides)]; !s.timed(connect) && !connect {
 			return
 		}
-		time.Sleep(time.Millisecond)
 	}
 }
 
@@ -214,6 +241,22 @@ func (s *side) close() {
 	for _, fd := range s.conns {
 		_ = unix.Close(fd)
 	}
+}
+
+// timed makes a request and notes how it fared, and whether it did.
+func (s *side) timed(connect bool) bool {
+	begin := time.Now()
+	err := s.once(connect)
+	if err == nil {
+		s.took = append(s.took, time.Since(begin))
+		return true
+	}
+	s.failed++
+	s.err = err
+	if connect {
+		time.Sleep(time.Millisecond)
+	}
+	return false
 }
 
 // once makes a request over the next connection, or over a new one. That one ends with a reset: otherwise the client would

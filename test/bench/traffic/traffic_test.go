@@ -4,6 +4,8 @@ package traffic
 
 import (
 	"net"
+	"os"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -52,6 +54,43 @@ func TestAgainst(t *testing.T) {
 	}
 }
 
+// Where all clients turn together, each side has its turns as often and as long, the slower one does less in them, and the
+// CPU time of the process that is watched is that of all its threads.
+func TestTurns(t *testing.T) {
+	slow, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = slow.Close() })
+	go Serve(delayed{slow}) // ends with the listener
+	o := Options{Targets: []string{slow.Addr().String()}, Against: []string{serve(t)}, Clients: 2, Duration: 150 * time.Millisecond, Connect: true,
+		Turn: 50 * time.Millisecond, Watch: os.Getpid()}
+	r, err := run(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Turns) < 2 || len(r.Turns) != len(r.Against.Turns) {
+		t.Fatalf("%d turns against %d", len(r.Turns), len(r.Against.Turns))
+	}
+	for i, slow := range r.Turns {
+		quick := r.Against.Turns[i]
+		if slow.Done == 0 || slow.Rate() >= quick.Rate() || slow.Second < 0.05 || quick.Second < 0.05 || quick.CPU <= 0 || quick.CPU > quick.Second*1e6*float64(runtime.NumCPU()) {
+			t.Errorf("turn %d: %+v against %+v", i, slow, quick)
+		}
+	}
+	for what, spoil := range map[string]func(*Options){
+		"nothing to turn to": func(o *Options) { o.Against = nil },
+		"kept connections":   func(o *Options) { o.Connect = false },
+		"nobody to watch":    func(o *Options) { o.Watch = 1 << 30 },
+	} {
+		o := o
+		spoil(&o)
+		if _, err := run(o); err == nil {
+			t.Errorf("%s: no error", what)
+		}
+	}
+}
+
 // delayed accepts connections that take 5 ms to read.
 type delayed struct{ net.Listener }
 
@@ -84,8 +123,9 @@ func TestRunFails(t *testing.T) {
 }
 
 func TestArgs(t *testing.T) {
-	o := Options{Targets: []string{"10.0.0.1:80", "10.0.0.2:80"}, Clients: 8, Duration: time.Second, Connect: true, Against: []string{"10.0.0.3:80"}}
-	want := []string{"-to", "10.0.0.1:80,10.0.0.2:80", "-against", "10.0.0.3:80", "-clients", "8", "-for", "1s", "-connect=true"}
+	o := Options{Targets: []string{"10.0.0.1:80", "10.0.0.2:80"}, Clients: 8, Duration: time.Second, Connect: true, Against: []string{"10.0.0.3:80"},
+		Turn: 100 * time.Millisecond, Watch: 42}
+	want := []string{"-to", "10.0.0.1:80,10.0.0.2:80", "-against", "10.0.0.3:80", "-clients", "8", "-for", "1s", "-connect=true", "-turn", "100ms", "-watch", "42"}
 	if got := o.Args(); !slices.Equal(got, want) {
 		t.Errorf("%q; want %q", got, want)
 	}
