@@ -94,7 +94,7 @@ func (m *measurement) data(ctx context.Context) (Data, error) {
 	if m.Kind == rig.NKP {
 		streams = 4 // a switch in userspace scatters more
 	}
-	for range m.plan.rounds {
+	for round := range m.plan.rounds {
 		for i := range streams {
 			swap := i%2 == 1
 			if err := d.Throughput.add(swap, func(isVIP bool) (float64, error) {
@@ -118,6 +118,13 @@ func (m *measurement) data(ctx context.Context) (Data, error) {
 				d.Latency99 = append(d.Latency99, Pair{r.P99, r.Against.P99})
 			}
 		}
+		first, second := vip, direct
+		if round%2 == 1 {
+			first, second = direct, vip
+		}
+		if err := errors.Join(m.forgetFlows(), m.warm(ctx, first), m.warm(ctx, second)); err != nil {
+			return d, err
+		}
 		if err := m.connections(ctx, &d, vip, direct); err != nil {
 			return d, err
 		}
@@ -138,39 +145,34 @@ const turn = 100 * time.Millisecond
 //
 // Where ovs-vswitchd's main thread forwards (interfaces that are not DPDK's), it searches its cached flows by mask in the
 // order in which the masks came up first; only poll-mode threads sort them by use. Whoever sent the first packet is found
-// sooner ever after, which is worth some 5 % of the CPU time. So both come first once.
+// sooner ever after, which is worth some 5 % of the CPU time. So each must have been first as often as the other.
 func (m *measurement) connections(ctx context.Context, d *Data, vip, direct []string) error {
-	for _, order := range [][2][]string{{vip, direct}, {direct, vip}} {
-		o := traffic.Options{Targets: vip, Against: direct, Clients: 8, Duration: 2 * m.plan.round, Connect: true, Turn: turn}
+	o := traffic.Options{Targets: vip, Against: direct, Clients: 8, Duration: 4 * m.plan.round, Connect: true, Turn: turn}
+	if m.Kind == rig.NKP {
+		o.Watch = m.VswitchdPID()
+	}
+	r, err := m.traffic(ctx, o)
+	if err != nil {
+		return err
+	}
+	for i, v := range r.Turns {
+		u := r.Against.Turns[i]
+		if v.Done == 0 || u.Done == 0 {
+			return fmt.Errorf("no connection in %v (VIP: %t)", turn, v.Done == 0)
+		}
+		d.Connections8 = append(d.Connections8, Pair{v.Rate(), u.Rate()})
 		if m.Kind == rig.NKP {
-			o.Watch = m.VswitchdPID()
-			if err := m.forgetFlows(); err != nil {
-				return err
-			}
-			if err := errors.Join(m.warm(ctx, order[0]), m.warm(ctx, order[1])); err != nil {
-				return err
-			}
-		}
-		r, err := m.traffic(ctx, o)
-		if err != nil {
-			return err
-		}
-		for i, v := range r.Turns {
-			u := r.Against.Turns[i]
-			if v.Done == 0 || u.Done == 0 {
-				return fmt.Errorf("no connection in %v (VIP: %t)", turn, v.Done == 0)
-			}
-			d.Connections8 = append(d.Connections8, Pair{v.Rate(), u.Rate()})
-			if m.Kind == rig.NKP {
-				d.SwitchCPU = append(d.SwitchCPU, Pair{v.CPU / float64(v.Done), u.CPU / float64(u.Done)})
-			}
+			d.SwitchCPU = append(d.SwitchCPU, Pair{v.CPU / float64(v.Done), u.CPU / float64(u.Done)})
 		}
 	}
 	return nil
 }
 
-// forgetFlows drops the flows that the datapath has cached.
+// forgetFlows drops the flows that a switch's datapath has cached.
 func (m *measurement) forgetFlows() error {
+	if m.Kind != rig.NKP {
+		return nil
+	}
 	_, err := m.Appctl("dpctl/del-flows")
 	return err
 }
@@ -215,10 +217,8 @@ func (m *measurement) spread(ctx context.Context) (s Spread, err error) {
 	if err := m.warm(ctx, targets); err != nil {
 		return s, err
 	}
-	if m.Kind == rig.NKP {
-		if err := m.forgetFlows(); err != nil {
-			return s, err
-		}
+	if err := m.forgetFlows(); err != nil {
+		return s, err
 	}
 	for _, upcalls := range []*float64{&s.Upcalls, &s.WarmUpcalls} {
 		before, _, err := m.datapath()

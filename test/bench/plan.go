@@ -26,7 +26,7 @@ type plan struct {
 	shortBurst       time.Duration // the same at all sizes but the last
 	idle, shortIdle  time.Duration // how long the proxy is watched at rest: at the last size, at the others
 
-	rounds int           // of the data plane, VIP and direct in turns
+	rounds int           // of the data plane, VIP and direct in turns; even, since each comes first in every second one
 	round  time.Duration // each
 
 	agents int           // of the fleet
@@ -50,7 +50,7 @@ func fullPlan(quick bool) plan {
 		starts: 3, changes: 200, changeBudget: 30 * time.Second, shortBudget: 12 * time.Second,
 		burst: time.Minute, peerBurst: 20 * time.Second, shortBurst: 5 * time.Second,
 		idle: 15 * time.Second, shortIdle: 3 * time.Second,
-		rounds: 5, round: 600 * time.Millisecond,
+		rounds: 4, round: 750 * time.Millisecond,
 		agents: 50, fleet: 15 * time.Second,
 	}
 	if quick {
@@ -59,7 +59,7 @@ func fullPlan(quick bool) plan {
 		p.changes, p.changeBudget, p.shortBudget = 40, 6*time.Second, 4*time.Second
 		p.burst, p.peerBurst, p.shortBurst = 3*time.Second, 3*time.Second, 2*time.Second
 		p.idle, p.shortIdle = 3*time.Second, 2*time.Second
-		p.rounds, p.round = 1, 300*time.Millisecond
+		p.rounds, p.round = 2, 200*time.Millisecond
 		p.agents, p.fleet = 10, 3*time.Second
 	}
 	return p
