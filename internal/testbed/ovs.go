@@ -142,7 +142,7 @@ func (b *Bed) startSwitch(ctx context.Context) error {
 		args = append(args, "ovs_version="+v)
 	}
 	if _, err := b.Vsctl(args...); err != nil {
-		return errors.Join(err, b.vswitchd.failed("bridge "+b.Bridge))
+		return errors.Join(err, b.vswitchd.failed("bridge "+b.Bridge, b.ovsdb))
 	}
 	return b.setUpLocal(ctx)
 }
@@ -157,7 +157,7 @@ func (b *Bed) setUpLocal(ctx context.Context) error {
 		l, err := b.Node.ns.nl.LinkByName(b.Bridge)
 		return err == nil && l.Attrs().HardwareAddr.String() == NodeMAC && listens(b.Mgmt(b.Bridge))
 	}) {
-		return b.vswitchd.failed("bridge " + b.Bridge + " is not served")
+		return b.vswitchd.failed("bridge "+b.Bridge+" is not served", b.ovsdb)
 	}
 	e := end{ns: b.Node.ns, name: b.Bridge, bare: b.opt.NodeOutside}
 	if !b.opt.NodeOutside {
@@ -170,7 +170,7 @@ func (b *Bed) setUpLocal(ctx context.Context) error {
 		l, err := b.Node.ns.nl.LinkByName(b.Bridge)
 		return err == nil && l.Attrs().RawFlags&unix.IFF_LOWER_UP != 0
 	}) {
-		return b.vswitchd.failed("device " + b.Bridge + " has no carrier")
+		return b.vswitchd.failed("device "+b.Bridge+" has no carrier", b.ovsdb)
 	}
 	if b.opt.NodeOutside {
 		return nil

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -91,13 +92,33 @@ func (p *process) logTail() string {
 	return strings.Join(lines[max(0, len(lines)-30):], "\n")
 }
 
-// failed describes why something that p should have done did not happen.
-func (p *process) failed(what string) error {
-	state := "still running"
-	if !p.running() {
-		state = fmt.Sprintf("ended: %v", p.err)
+// failed describes why something that p should have done did not happen. Others are daemons that p needs for it.
+func (p *process) failed(what string, others ...*process) error {
+	text := fmt.Sprintf("testbed: %s: %s (%s); log:\n%s", p.name, what, p.state(), p.logTail())
+	for _, o := range others {
+		text += fmt.Sprintf("\n%s (%s); log:\n%s", o.name, o.state(), o.logTail())
 	}
-	return fmt.Errorf("testbed: %s: %s (%s); log:\n%s", p.name, what, state, p.logTail())
+	return errors.New(text)
+}
+
+// state tells whether the process runs, and where its threads wait: proc(5), status's State and wchan.
+func (p *process) state() string {
+	if !p.running() {
+		return fmt.Sprintf("ended: %v", p.err)
+	}
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", p.cmd.Process.Pid))
+	text := "still running"
+	for _, dir := range tasks {
+		name, _ := os.ReadFile(dir + "/comm")
+		wchan, _ := os.ReadFile(dir + "/wchan")
+		stat, _ := os.ReadFile(dir + "/stat")
+		state := "?"
+		if i := bytes.LastIndexByte(stat, ')'); i > 0 && i+2 < len(stat) { // the name may hold brackets
+			state = string(stat[i+2])
+		}
+		text += fmt.Sprintf("; %s %s %s", strings.TrimSpace(string(name)), state, wchan)
+	}
+	return text
 }
 
 // output runs a command to its end in the namespace and returns what it printed

@@ -3,19 +3,16 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
 	"github.com/nkp-proxy/nkp/test/bench/rig"
 	"github.com/nkp-proxy/nkp/test/bench/traffic"
 )
@@ -74,6 +71,10 @@ type Spread struct {
 
 // data measures in rounds: each thing through the VIP and straight to the pods, in turns. Where one client is at work it
 // takes turns after every request, many clients turn together ten times a second: the machine's other load meets both alike.
+//
+// Where ovs-vswitchd's main thread forwards (interfaces that are not DPDK's), it searches its cached flows by mask in the
+// order in which the masks came up first; only poll-mode threads sort them by use. Whoever sent the first packet is found
+// sooner ever after, which is worth some 5 % of the CPU time. So each must have been first as often as the other.
 func (m *measurement) data(ctx context.Context) (Data, error) {
 	d := Data{Kind: m.Kind, Services: m.services}
 	vip := []string{rig.Data().Frontend()}
@@ -81,30 +82,20 @@ func (m *measurement) data(ctx context.Context) (Data, error) {
 	for _, ip := range rig.Data().Endpoints {
 		direct = append(direct, fmt.Sprintf("%s:%d", ip, rig.DirectPort))
 	}
-	for _, port := range []int{rig.BulkPort, rig.DirectBulkPort} {
-		if err := m.iperfServer(ctx, port); err != nil {
-			return d, err
-		}
-	}
 	vips := slices.Repeat(vip, len(direct)) // as many connections that are kept
 	if err := errors.Join(m.warm(ctx, vip), m.warm(ctx, direct)); err != nil {
 		return d, err
 	}
-	streams := 2
-	if m.Kind == rig.NKP {
-		streams = 4 // a switch in userspace scatters more
-	}
 	for round := range m.plan.rounds {
-		for i := range streams {
-			swap := i%2 == 1
-			if err := d.Throughput.add(swap, func(isVIP bool) (float64, error) {
-				if isVIP {
-					return m.iperf(ctx, rig.Bulk().VIP, rig.BulkPort)
-				}
-				return m.iperf(ctx, rig.Bulk().Endpoints[0], rig.DirectBulkPort)
-			}); err != nil {
-				return d, err
-			}
+		first, second := vip, direct
+		if round%2 == 1 {
+			first, second = direct, vip
+		}
+		if err := errors.Join(m.forgetFlows(), m.warm(ctx, first), m.warm(ctx, second)); err != nil {
+			return d, err
+		}
+		if err := m.throughput(ctx, &d); err != nil {
+			return d, err
 		}
 		for _, connect := range []bool{false, true} {
 			r, err := m.traffic(ctx, traffic.Options{Targets: vips, Against: direct, Clients: 1, Duration: 2 * m.plan.round, Connect: connect})
@@ -117,13 +108,6 @@ func (m *measurement) data(ctx context.Context) (Data, error) {
 				d.Latency50 = append(d.Latency50, Pair{r.P50, r.Against.P50})
 				d.Latency99 = append(d.Latency99, Pair{r.P99, r.Against.P99})
 			}
-		}
-		first, second := vip, direct
-		if round%2 == 1 {
-			first, second = direct, vip
-		}
-		if err := errors.Join(m.forgetFlows(), m.warm(ctx, first), m.warm(ctx, second)); err != nil {
-			return d, err
 		}
 		if err := m.connections(ctx, &d, vip, direct); err != nil {
 			return d, err
@@ -141,11 +125,29 @@ func (m *measurement) data(ctx context.Context) (Data, error) {
 // turn is short beside what changes on a shared machine, and long beside a connection.
 const turn = 100 * time.Millisecond
 
+// throughput measures one TCP stream, turn by turn.
+func (m *measurement) throughput(ctx context.Context, d *Data) error {
+	vip, direct := fmt.Sprintf("%s:%d", rig.Bulk().VIP, rig.BulkPort), fmt.Sprintf("%s:%d", rig.Bulk().Endpoints[0], rig.DirectBulkPort)
+	r, err := m.traffic(ctx, traffic.Options{Targets: []string{vip}, Against: []string{direct}, Clients: 1, Duration: 4 * m.plan.round, Blocks: true, Turn: turn})
+	if err != nil {
+		return err
+	}
+	return d.Throughput.addTurns(r, func(t traffic.Turn) float64 { return t.Rate() * traffic.BlockSize * 8 })
+}
+
+// addTurns adds what is measured of each pair of turns.
+func (p *Pairs) addTurns(r traffic.Result, value func(traffic.Turn) float64) error {
+	for i, v := range r.Turns {
+		u := r.Against.Turns[i]
+		if v.Done == 0 || u.Done == 0 {
+			return fmt.Errorf("nothing got through in %v (VIP: %t)", turn, v.Done == 0)
+		}
+		*p = append(*p, Pair{value(v), value(u)})
+	}
+	return nil
+}
+
 // connections measures new connections by 8 clients, and what they cost the switch: turn by turn.
-//
-// Where ovs-vswitchd's main thread forwards (interfaces that are not DPDK's), it searches its cached flows by mask in the
-// order in which the masks came up first; only poll-mode threads sort them by use. Whoever sent the first packet is found
-// sooner ever after, which is worth some 5 % of the CPU time. So each must have been first as often as the other.
 func (m *measurement) connections(ctx context.Context, d *Data, vip, direct []string) error {
 	o := traffic.Options{Targets: vip, Against: direct, Clients: 8, Duration: 4 * m.plan.round, Connect: true, Turn: turn}
 	if m.Kind == rig.NKP {
@@ -155,17 +157,12 @@ func (m *measurement) connections(ctx context.Context, d *Data, vip, direct []st
 	if err != nil {
 		return err
 	}
-	for i, v := range r.Turns {
-		u := r.Against.Turns[i]
-		if v.Done == 0 || u.Done == 0 {
-			return fmt.Errorf("no connection in %v (VIP: %t)", turn, v.Done == 0)
-		}
-		d.Connections8 = append(d.Connections8, Pair{v.Rate(), u.Rate()})
-		if m.Kind == rig.NKP {
-			d.SwitchCPU = append(d.SwitchCPU, Pair{v.CPU / float64(v.Done), u.CPU / float64(u.Done)})
+	if m.Kind == rig.NKP {
+		if err := d.SwitchCPU.addTurns(r, func(t traffic.Turn) float64 { return t.CPU / float64(t.Done) }); err != nil {
+			return err
 		}
 	}
-	return nil
+	return d.Connections8.addTurns(r, traffic.Turn.Rate)
 }
 
 // forgetFlows drops the flows that a switch's datapath has cached.
@@ -186,28 +183,6 @@ func (m *measurement) warm(ctx context.Context, to []string) (err error) {
 		}
 	}
 	return err
-}
-
-// add measures one round, the VIP first unless swap.
-func (p *Pairs) add(swap bool, f func(vip bool) (float64, error)) error {
-	var r Pair
-	for i := range 2 {
-		vip := (i == 0) != swap
-		v, err := f(vip)
-		if err != nil {
-			return err
-		}
-		if v <= 0 {
-			return fmt.Errorf("nothing got through (VIP: %t)", vip)
-		}
-		if vip {
-			r.VIP = v
-		} else {
-			r.Direct = v
-		}
-	}
-	*p = append(*p, r)
-	return nil
 }
 
 // spread connects to all Services with pods in turns, after the datapath's cached flows were dropped.
@@ -288,40 +263,4 @@ func (m *measurement) traffic(ctx context.Context, o traffic.Options) (r traffic
 		return r, fmt.Errorf("%d of %d requests to %v failed", r.Failed, r.Failed+r.Done, o.Targets[0])
 	}
 	return r, nil
-}
-
-func (m *measurement) iperfServer(ctx context.Context, port int) error {
-	cmd := exec.Command("iperf3", "-s", "-p", strconv.Itoa(port))
-	if err := m.Locals[0].Start(cmd); err != nil {
-		return err
-	}
-	go func() { _ = cmd.Wait() }() // ends with the bed
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		try, cancel := context.WithTimeout(ctx, time.Second)
-		c, err := m.Client.DialTCP(try, fmt.Sprintf("%s:%d", rig.Bulk().Endpoints[0], port), testbed.DialOptions{})
-		cancel()
-		if err == nil {
-			return c.Close()
-		}
-		if time.Now().After(end) {
-			return fmt.Errorf("iperf3 does not listen: %w", err)
-		}
-	}
-}
-
-// iperf gives the bits per second that arrive.
-func (m *measurement) iperf(ctx context.Context, to string, port int) (float64, error) {
-	out, err := m.Client.Exec(ctx, "iperf3", "-J", "-c", to, "-p", strconv.Itoa(port), "-t", "1")
-	if err != nil {
-		return 0, err
-	}
-	var r struct {
-		End struct {
-			Received struct {
-				Bits float64 `json:"bits_per_second"`
-			} `json:"sum_received"`
-		} `json:"end"`
-	}
-	err = json.NewDecoder(bytes.NewReader([]byte(out))).Decode(&r)
-	return r.End.Received.Bits, err
 }

@@ -12,6 +12,6 @@
 // targets.go holds what must hold. Package rig has the network, the API server and the proxies, package traffic the
 // clients, package memswitch a switch in memory, package report tables, plots and the fit of exponents.
 //
-// It needs root, Open vSwitch, iptables, nft and iperf3. Everything runs in network namespaces that it makes and that go
+// It needs root, Open vSwitch, iptables and nft. Everything runs in network namespaces that it makes and that go
 // with it; it is a Go module of its own because nothing else needs a plotting library.
 package main

@@ -36,7 +36,7 @@ func ThisMachine() Machine {
 	if text, err := os.ReadFile("/proc/loadavg"); err == nil {
 		m.Load = strings.Join(strings.Fields(string(text))[:3], " ")
 	}
-	for _, argv := range [][]string{{"ovs-vswitchd", "--version"}, {"iptables", "--version"}, {"nft", "--version"}, {"iperf3", "--version"}} {
+	for _, argv := range [][]string{{"ovs-vswitchd", "--version"}, {"iptables", "--version"}, {"nft", "--version"}} {
 		if out, err := exec.Command(argv[0], argv[1:]...).Output(); err == nil {
 			first, _, _ := strings.Cut(string(out), "\n")
 			m.Versions = append(m.Versions, first)

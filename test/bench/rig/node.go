@@ -5,6 +5,7 @@ package rig
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -82,13 +83,15 @@ func (n *Node) addPods(ctx context.Context) error {
 		}
 	}
 	for _, p := range n.Locals {
-		for _, port := range []int{targetPort, DirectPort} {
+		for port, serve := range map[int]func(net.Listener){
+			targetPort: traffic.Serve, DirectPort: traffic.Serve, BulkPort: traffic.Sink, DirectBulkPort: traffic.Sink,
+		} {
 			l, err := p.Listen(fmt.Sprintf(":%d", port))
 			if err != nil {
 				return err
 			}
 			context.AfterFunc(ctx, func() { _ = l.Close() })
-			go traffic.Serve(l) // ends with ctx
+			go serve(l) // ends with ctx
 		}
 	}
 	// The switch has no flows before nkp starts: a question for an Ethernet address would be lost, and repeated by the

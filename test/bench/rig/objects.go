@@ -24,7 +24,7 @@ const (
 	namespace  = "default"
 	targetPort = 8080
 	portName   = "http"
-	// BulkPort is iperf3's behind a Service.
+	// BulkPort takes blocks (traffic.Sink), behind a Service.
 	BulkPort = 5201
 	// DirectPort and DirectBulkPort are served by the local pods, too, and are no Service's: nkp has nothing to do with
 	// connections to them. It has with direct connections to a port of an endpoint, which it commits to connection tracking
@@ -79,8 +79,8 @@ func LiveFrontends(n int) (list []string) {
 func RemotePod(j int) string { return fmt.Sprintf("10.0.1.%d", 11+j) }
 func LocalPod(j int) string  { return fmt.Sprintf("10.0.0.%d", 11+j) }
 
-// Data is the Service whose packets are measured: ten pods of the node. Bulk has one, since iperf3's two connections must
-// reach the same.
+// Data is the Service whose packets are measured: ten pods of the node. Bulk has one: the
+// same pod as without a Service.
 func Data() Service {
 	s := Service{Name: "data", VIP: "40.0.0.10", Port: 80, Target: targetPort}
 	for j := range Endpoints {
@@ -89,7 +89,7 @@ func Data() Service {
 	return s
 }
 
-// Bulk is the Service for iperf3.
+// Bulk is the Service for throughput.
 func Bulk() Service {
 	return Service{Name: "bulk", VIP: "40.0.0.11", Port: BulkPort, Target: BulkPort, Endpoints: []string{LocalPod(1)}}
 }

@@ -32,8 +32,10 @@ type Options struct {
 	// Against are targets to compare with: each client turns from the one to the other after every request, so that what
 	// else the machine does meets both alike.
 	Against []string
+	// Blocks makes each request one of BlockSize; the servers are Sink's.
+	Blocks bool
 	// Turn, if not 0, makes all clients turn together, each time this has passed, with nothing under way in between: so
-	// many clients stand in each other's way on one path only. Only with Against and Connect.
+	// many clients stand in each other's way on one path only. Only with Against.
 	Turn time.Duration
 	// Watch is a process whose CPU time is told of each turn; 0: none.
 	Watch int
@@ -68,7 +70,7 @@ func (r Result) Rate() float64 { return float64(r.Done) / r.Second }
 // Args gives the arguments with which [Main] does what o says.
 func (o Options) Args() []string {
 	return []string{"-to", strings.Join(o.Targets, ","), "-against", strings.Join(o.Against, ","), "-clients", fmt.Sprint(o.Clients), "-for", o.Duration.String(), fmt.Sprintf("-connect=%t", o.Connect),
-		"-turn", o.Turn.String(), "-watch", strconv.Itoa(o.Watch)}
+		fmt.Sprintf("-blocks=%t", o.Blocks), "-turn", o.Turn.String(), "-watch", strconv.Itoa(o.Watch)}
 }
 
 // Main is the client program. It prints a Result as JSON and gives the exit status.
@@ -79,12 +81,13 @@ func Main(args []string) int {
 	clients := fs.Int("clients", 1, "clients side by side")
 	d := fs.Duration("for", time.Second, "duration")
 	connect := fs.Bool("connect", false, "a new connection for every request")
+	blocks := fs.Bool("blocks", false, "requests are large")
 	turn := fs.Duration("turn", 0, "all clients turn together, each time this has passed; 0: each after every request")
 	watch := fs.Int("watch", 0, "PID of a process whose CPU time is told of each turn")
 	if fs.Parse(args) != nil {
 		return 2
 	}
-	o := Options{Targets: strings.Split(*to, ","), Clients: *clients, Duration: *d, Connect: *connect, Turn: *turn, Watch: *watch}
+	o := Options{Targets: strings.Split(*to, ","), Clients: *clients, Duration: *d, Connect: *connect, Blocks: *blocks, Turn: *turn, Watch: *watch}
 	if *against != "" {
 		o.Against = strings.Split(*against, ",")
 	}
@@ -107,7 +110,7 @@ func run(o Options) (Result, error) {
 	clients := make([]client, o.Clients)
 	for i := range clients {
 		for _, list := range lists {
-			s, err := newSide(list, i)
+			s, err := newSide(list, i, o)
 			if err != nil {
 				return Result{}, err
 			}
@@ -117,8 +120,8 @@ func run(o Options) (Result, error) {
 	var turns [2][]Turn
 	begin := time.Now()
 	if o.Turn > 0 {
-		if len(lists) < 2 || !o.Connect {
-			return Result{}, errors.New("turns are between two lists of targets, and of new connections")
+		if len(lists) < 2 {
+			return Result{}, errors.New("turns are between two lists of targets")
 		}
 		var err error
 		if turns, err = takeTurns(clients, o); err != nil {
@@ -204,16 +207,20 @@ func (c *client) run(connect bool, end time.Time) {
 // side is where requests go, and how they fared.
 type side struct {
 	targets []unix.Sockaddr
-	next    int   // of targets, and of conns
-	conns   []int // kept connections, one to each target
+	send    []byte // for a request
+	next    int    // of targets, and of conns
+	conns   []int  // kept connections, one to each target
 	took    []time.Duration
 	failed  int
 	err     error // the last one
 	buf     [requestSize]byte
 }
 
-func newSide(targets []string, first int) (*side, error) {
-	s := &side{next: first}
+func newSide(targets []string, first int, o Options) (*side, error) {
+	s := &side{next: first, send: question[:]}
+	if o.Blocks {
+		s.send = make([]byte, BlockSize)
+	}
 	for _, t := range targets {
 		a, err := netip.ParseAddrPort(t)
 		if err != nil {
@@ -300,13 +307,24 @@ func (s *side) dial() (int, error) {
 // question is a line, so that package testbed's servers answer it, too.
 var question = [requestSize]byte{requestSize - 1: '\n'}
 
+// request sends one and waits for the answer. The kernel does not take up a call with a time limit again after a signal, such
+// as Go's own (socket(7), SO_RCVTIMEO; signal(7)): EINTR is nothing to the connection.
 func (s *side) request(fd int) error {
-	if _, err := unix.Write(fd, question[:]); err != nil {
-		return err
+	for left := s.send; len(left) > 0; {
+		n, err := unix.Write(fd, left)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return err
+		}
+		left = left[n:]
 	}
 	for left := requestSize; left > 0; {
 		n, err := unix.Read(fd, s.buf[:left])
 		switch {
+		case err == unix.EINTR:
+			continue
 		case err != nil:
 			return err
 		case n == 0:

@@ -80,7 +80,6 @@ func TestTurns(t *testing.T) {
 	}
 	for what, spoil := range map[string]func(*Options){
 		"nothing to turn to": func(o *Options) { o.Against = nil },
-		"kept connections":   func(o *Options) { o.Connect = false },
 		"nobody to watch":    func(o *Options) { o.Watch = 1 << 30 },
 	} {
 		o := o
@@ -88,6 +87,33 @@ func TestTurns(t *testing.T) {
 		if _, err := run(o); err == nil {
 			t.Errorf("%s: no error", what)
 		}
+	}
+}
+
+// Blocks arrive whole, in turns over connections that are kept.
+func TestBlocks(t *testing.T) {
+	var targets [2][]string
+	for i := range targets {
+		l, err := net.Listen("tcp4", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		go Sink(l) // ends with the listener
+		targets[i] = []string{l.Addr().String()}
+	}
+	r, err := run(Options{Targets: targets[0], Against: targets[1], Clients: 1, Duration: 50 * time.Millisecond, Blocks: true, Turn: 20 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Loopback moves far more than a block in 20 ms, and no more than memory does: 100 GB/s.
+	for i, v := range r.Turns {
+		if u := r.Against.Turns[i]; v.Done < 2 || u.Done < 2 || v.Rate() > 1e5 || r.Failed > 0 {
+			t.Errorf("turn %d: %+v against %+v, %d failed", i, v, u, r.Failed)
+		}
+	}
+	if len(r.Turns) == 0 {
+		t.Error("no turns")
 	}
 }
 
@@ -125,7 +151,7 @@ func TestRunFails(t *testing.T) {
 func TestArgs(t *testing.T) {
 	o := Options{Targets: []string{"10.0.0.1:80", "10.0.0.2:80"}, Clients: 8, Duration: time.Second, Connect: true, Against: []string{"10.0.0.3:80"},
 		Turn: 100 * time.Millisecond, Watch: 42}
-	want := []string{"-to", "10.0.0.1:80,10.0.0.2:80", "-against", "10.0.0.3:80", "-clients", "8", "-for", "1s", "-connect=true", "-turn", "100ms", "-watch", "42"}
+	want := []string{"-to", "10.0.0.1:80,10.0.0.2:80", "-against", "10.0.0.3:80", "-clients", "8", "-for", "1s", "-connect=true", "-blocks=false", "-turn", "100ms", "-watch", "42"}
 	if got := o.Args(); !slices.Equal(got, want) {
 		t.Errorf("%q; want %q", got, want)
 	}

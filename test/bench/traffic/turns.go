@@ -13,6 +13,16 @@ import (
 // takeTurns lets all clients work on one side, then all on the other, until the duration is over. Every second pair of turns
 // begins with the other side, so that what changes steadily meets both alike. It gives the turns of both sides.
 func takeTurns(clients []client, o Options) (turns [2][]Turn, err error) {
+	if !o.Connect {
+		for _, c := range clients {
+			for _, s := range c.sides {
+				defer s.close()
+				if !s.open() {
+					return turns, s.err
+				}
+			}
+		}
+	}
 	for end, first := time.Now().Add(o.Duration), 0; time.Now().Before(end); first = 1 - first {
 		for _, number := range [2]int{first, 1 - first} {
 			t, err := takeTurn(clients, number, o)
@@ -39,7 +49,9 @@ func takeTurn(clients []client, number int, o Options) (t Turn, err error) {
 	before, begin := done(), time.Now()
 	together(clients, func(c *client) {
 		for s := c.sides[number]; time.Since(begin) < o.Turn; {
-			s.timed(true)
+			if !s.timed(o.Connect) && !o.Connect {
+				return
+			}
 		}
 	})
 	t.Second, t.Done = time.Since(begin).Seconds(), done()-before
