@@ -115,6 +115,26 @@ func TestBlocks(t *testing.T) {
 	if len(r.Turns) == 0 {
 		t.Error("no turns")
 	}
+	// Who hangs up ends the run, with the reason.
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() { // ends with the listener
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.Close()
+		}
+	}()
+	o := Options{Targets: []string{l.Addr().String()}, Against: targets[1], Clients: 1, Duration: 10 * time.Second, Blocks: true, Turn: 20 * time.Millisecond}
+	begin := time.Now()
+	if _, err := run(o); err == nil || time.Since(begin) > 5*time.Second {
+		t.Errorf("from a server that hangs up: %v after %v", err, time.Since(begin))
+	}
 }
 
 // delayed accepts connections that take 5 ms to read.

@@ -3,6 +3,7 @@
 package traffic
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -29,10 +30,23 @@ func takeTurns(clients []client, o Options) (turns [2][]Turn, err error) {
 			if err != nil {
 				return turns, err
 			}
+			if t.Done == 0 && !o.Connect { // what has begun in a turn ends in it: a connection is lost
+				return turns, lost(clients, number)
+			}
 			turns[number] = append(turns[number], t)
 		}
 	}
 	return turns, nil
+}
+
+// lost gives the error of a client that has lost a connection.
+func lost(clients []client, number int) error {
+	for _, c := range clients {
+		if err := c.sides[number].err; err != nil {
+			return fmt.Errorf("a connection is lost: %w", err)
+		}
+	}
+	return errors.New("nothing got through")
 }
 
 func takeTurn(clients []client, number int, o Options) (t Turn, err error) {
