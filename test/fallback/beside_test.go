@@ -86,7 +86,7 @@ func TestBeside(t *testing.T) {
 	ours := results["nkp, nf_tables"]
 	faster := min(legacy.first, nftables.first)
 	t.Logf("nkp's first sync over nf_tables takes %.2f of the time of the faster of kube-proxy's two modes", ours.first.Seconds()/faster.Seconds())
-	if ours.first > faster {
+	if ours.first > faster*noise/100 {
 		t.Errorf("nkp's first sync over nf_tables takes %v, that of the faster of kube-proxy's two modes %v", ours.first, faster)
 	}
 	if ours.median() > nftables.median() {
