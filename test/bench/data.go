@@ -74,7 +74,7 @@ type Spread struct {
 //
 // Where ovs-vswitchd's main thread forwards (interfaces that are not DPDK's), it searches its cached flows by mask in the
 // order in which the masks came up first; only poll-mode threads sort them by use. Whoever sent the first packet is found
-// sooner ever after, which is worth some 5 % of the CPU time. So each must have been first as often as the other.
+// sooner ever after. So each must have been first as often as the other.
 func (m *measurement) data(ctx context.Context) (Data, error) {
 	d := Data{Kind: m.Kind, Services: m.services}
 	vip := []string{rig.Data().Frontend()}

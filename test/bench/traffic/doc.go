@@ -3,6 +3,5 @@
 // (see [Main]); it uses the kernel's calls directly, so that it costs little beside what it measures.
 //
 // Throughput is measured by blocks, whose end the server confirms: then a client can change between two paths many times a
-// second without the one's packets in flight being the other's load. iperf3 needs a run of a second at least for each, and
-// such runs scatter by a tenth.
+// second without the one's packets in flight being the other's load. iperf3 needs a run of a second at least for each.
 package traffic

@@ -12,7 +12,7 @@ const requestSize = 64
 const BlockSize = 1 << 20
 
 // window bounds what is under way on a connection of Sink's, in bytes. More than the queue before ovs-vswitchd takes
-// (net.core.rmem_default, packets counted with their overhead) would be lost: every fourth segment was, and as each loss may
+// (net.core.rmem_default, packets counted with their overhead) would be lost: without it a fifth of all bytes was sent again, and as each loss may
 // cost TCP's least timeout of 200 ms, throughput was a matter of luck.
 const window = 64 << 10
 
