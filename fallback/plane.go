@@ -136,6 +136,18 @@ func (p *Plane) Status() Status {
 	return s
 }
 
+// Tried reports whether each family is in step, or has failed since it last was.
+func (p *Plane) Tried() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.families {
+		if !s.InStep && s.LastError == "" {
+			return false
+		}
+	}
+	return true
+}
+
 // Plan gives all rules as input for iptables-restore, IPv4 first; "" before the first Update.
 func (p *Plane) Plan() string {
 	m, config := p.snapshot()

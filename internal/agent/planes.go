@@ -103,7 +103,7 @@ func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model, first k8s.Changes) 
 		a.nothingBeside(ctx)
 		return
 	}
-	if why := a.leaveIPTables(ctx); why != "" {
+	if why := a.set.LeaveIPTables(ctx, func() []Mode { return a.lastModes }); why != "" {
 		a.besides = "iptables does not serve the node's own traffic: " + why
 		a.log.Warn(a.besides)
 		return
@@ -145,16 +145,18 @@ func (a *Agent) nothingBeside(ctx context.Context) {
 	a.noteModes(ModeOVS)
 }
 
-// leaveIPTables says why iptables is better left alone unless somebody asks for it by name; "": there is no reason.
-func (a *Agent) leaveIPTables(ctx context.Context) string {
-	if err := fallback.Available(ctx, a.set.IPTables.Backend); err != nil {
+// LeaveIPTables says why iptables beside the bridge is better left alone unless somebody asks for it by name; "": there is
+// no reason. Chains that are there are nkp's own if the last run had iptables among its data planes. last is called after
+// the chains were looked for: an agent that starts meanwhile notes that it takes iptables before it writes a chain.
+func (s *Settings) LeaveIPTables(ctx context.Context, last func() []Mode) string {
+	if err := fallback.Available(ctx, s.IPTables.Backend); err != nil {
 		return err.Error()
 	}
 	switch {
-	case a.set.HostTraffic == bridge.HostIPTables:
-	case a.set.ServiceProxyName != "":
+	case s.HostTraffic == bridge.HostIPTables:
+	case s.ServiceProxyName != "":
 		return "with --service-proxy-name another proxy is at work here, whose chains have the same names; --host-traffic iptables takes them over"
-	case !slices.Contains(a.lastModes, ModeIPTables) && fallback.Occupied(ctx):
+	case fallback.Occupied(ctx) && !slices.Contains(last(), ModeIPTables):
 		return "it holds chains of Services that are not nkp's, kube-proxy's it seems; --host-traffic iptables takes them over"
 	}
 	return ""

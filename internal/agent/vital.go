@@ -8,7 +8,7 @@ import (
 )
 
 // vitalSign is the agent's sign of life for the service manager. It comes from the loop: no loop, no sign. The agent is
-// ready when all that the source told is in force for the first time.
+// ready when all that the source told is in force for the first time, beside the bridge, too, if it can be there.
 func (a *Agent) vitalSign(ctx context.Context) (s notify.Sign, err error) {
 	err = a.ask(ctx, func() {
 		switch {
@@ -17,7 +17,7 @@ func (a *Agent) vitalSign(ctx context.Context) (s notify.Sign, err error) {
 		case !a.handed:
 			s.Status = fmt.Sprintf("%s: waiting for the node's spec.podCIDRs", a.mode)
 		default:
-			s.Ready = a.proxy.InStep()
+			s.Ready = a.proxy.InStep() && (a.bridge == nil || a.iptables == nil || a.iptables.Tried())
 			s.Status = fmt.Sprintf("%s: %d Service ports of %s", a.mode, len(a.model.Ports), a.kind)
 			if !a.proxy.Healthy() {
 				s.Status += "; programming is late, see nkp status"

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -101,7 +100,7 @@ func (s *settings) diff(ctx context.Context, stderr io.Writer) (string, error) {
 	}
 	text := bridge.DiffText(flow.Diff(snap.State, w.compiler.State()))
 	scope, ok := s.Beside(s.HostTrafficFor(w.model, sw))
-	if ok && (s.HostTraffic == bridge.HostIPTables || slices.Contains(s.LastModes(), agent.ModeIPTables)) {
+	if ok && s.LeaveIPTables(ctx, s.LastModes) == "" {
 		beside, err := fallback.Diff(ctx, w.model, s.IPTablesOptions(scope))
 		return text + beside, err
 	}

@@ -201,6 +201,10 @@ func TestAddressesOfTheNode(t *testing.T) {
 	s := service("web", "40.0.0.1", exposed(30080))
 	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC)
 	c.put(s)
+	out, errOut, status := c.nkp(append([]string{"diff", "--socket", c.socket()}, c.common()...)...)
+	if status != 1 || !strings.Contains(out, "+ cookie=") || !strings.Contains(out, "IPv4 nat + -N KUBE-NODEPORTS") {
+		t.Fatalf("before nkp serves, diff ends with %d and does not miss both what the bridge and what iptables should hold:\n%s%s", status, out, errOut)
+	}
 	c.run()
 	c.settle()
 	c.servePods(t)
