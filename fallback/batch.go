@@ -2,12 +2,8 @@ package fallback
 
 import (
 	"context"
-	"errors"
-	"slices"
-	"time"
 
 	"github.com/nkp-proxy/nkp/fallback/rules"
-	"github.com/nkp-proxy/nkp/fallback/xtables"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -15,7 +11,7 @@ import (
 type batch struct {
 	*change
 	inputs
-	begun xtables.Transaction // table nat's, if iptables-restore reads it already
+	transaction // table nat's
 }
 
 // batch plans the first of names, as many as one transaction takes.
@@ -29,36 +25,15 @@ func (w *worker) batch(names []k8s.PortName) *batch {
 		w.plan(c, names[0])
 		names = names[1:]
 	}
-	return &batch{change: c, inputs: c.inputs(w.links, w.hooked)}
+	return w.batchOf(c)
 }
 
-// begin lets iptables-restore read table nat's part.
-func (b *batch) begin(ctx context.Context, t tables) error {
-	if b.begun != nil || b.nat.empty() {
-		return nil
-	}
-	tx, err := t.Begin(ctx, b.nat.bytes())
-	if err != nil {
-		return err
-	}
-	b.begun = tx
-	return nil
+func (w *worker) batchOf(c *change) *batch {
+	in := c.inputs(w.links, w.hooked)
+	return &batch{change: c, inputs: in, transaction: transaction{input: in.nat}}
 }
 
-// abandon forgets a batch whose turn has not come.
-func (b *batch) abandon() {
-	if b.begun != nil {
-		b.begun.Abort()
-		b.begun = nil
-	}
-}
-
-// lead is how many batches iptables-restore reads while another commits. One would do if there were always a processor for
-// it; commits must not wait for what could have been done before.
-const lead = 2
-
-// queue is the batches whose turn comes next. Their transactions commit one after the other: a second one, prepared while
-// another commits, would have to start over.
+// queue is the batches whose turn comes next.
 type queue []*batch
 
 // take gives the first one, nil if there is none.
@@ -119,7 +94,7 @@ func (w *worker) independent(before, b *batch) bool {
 
 // commit brings a change to the kernel.
 func (w *worker) commit(ctx context.Context, c *change) error {
-	return w.commitBatch(ctx, &batch{change: c, inputs: c.inputs(w.links, w.hooked)}, func() {})
+	return w.commitBatch(ctx, w.batchOf(c), func() {})
 }
 
 // commitBatch brings a batch to the kernel, and does something useful while table nat commits.
@@ -129,7 +104,7 @@ func (w *worker) commitBatch(ctx context.Context, b *batch, meanwhile func()) er
 		return err
 	}
 	w.settleLinks(b.change, part{table: rules.Filter, added: true})
-	if err := w.commitNAT(ctx, b, meanwhile); err != nil {
+	if err := w.commitMeanwhile(ctx, &b.transaction, meanwhile); err != nil {
 		return err
 	}
 	w.settleLinks(b.change, part{table: rules.NAT, added: b.hooked, deleted: true})
@@ -140,81 +115,4 @@ func (w *worker) commitBatch(ctx context.Context, b *batch, meanwhile func()) er
 	w.settleLinks(b.change, part{table: rules.Filter, late: b.hooked, deleted: true})
 	w.done(b.change, b.held)
 	return nil
-}
-
-func (w *worker) commitNAT(ctx context.Context, b *batch, meanwhile func()) error {
-	if b.nat.empty() {
-		meanwhile()
-		return nil
-	}
-	if err := b.begin(ctx, w.tables); err != nil {
-		return err
-	}
-	tx, start, result := b.begun, time.Now(), make(chan error, 1)
-	b.begun = nil
-	go func() { result <- tx.Commit() }()
-	meanwhile()
-	err := <-result // it ends here
-	return w.committed(b.nat, time.Since(start), err)
-}
-
-// maxHeld is how many rules one transaction adds to a shared chain: for 10,000, four take two thirds of the time of one.
-const maxHeld = 2500
-
-// giveHeld gives what was held until all Services are in: first what leads to them; what refuses the other ports of
-// ClusterIPs once they are served, since nobody waits for it.
-func (w *worker) giveHeld(ctx context.Context) error {
-	for _, t := range []rules.Table{rules.NAT, rules.Filter} {
-		if t == rules.Filter && !w.hooked {
-			continue
-		}
-		var keys []linkKey
-		for k := range w.held {
-			if k.table == t {
-				keys = append(keys, k)
-			}
-		}
-		for part := range slices.Chunk(keys, maxHeld) {
-			if err := w.giveLinks(ctx, t, part); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// giveLinks adds rules that wait to shared chains of a table. If they are refused, halves are tried, so that one does not
-// hold up the others; that one is named, and tried again with the next round.
-func (w *worker) giveLinks(ctx context.Context, t rules.Table, keys []linkKey) error {
-	in := newInput(t)
-	var given []*link
-	for _, k := range keys {
-		if l := w.links[k]; l != nil && l.owners > 0 && !l.present {
-			in.link(l.Link)
-			given = append(given, l)
-		}
-	}
-	err := w.restore(ctx, in)
-	if err == nil {
-		for _, l := range given {
-			l.present = true
-		}
-		for _, k := range keys {
-			delete(w.held, k)
-		}
-		return nil
-	}
-	if ctx.Err() != nil || errors.Is(err, xtables.ErrBusy) {
-		return err
-	}
-	if len(keys) == 1 {
-		w.log.Error("iptables refuses a rule; the others go on", "chain", keys[0].chain, "rule", keys[0].rule, "error", err)
-		w.report(func(s *FamilyStatus) { s.Failures++; s.LastError = err.Error() })
-		return nil
-	}
-	half := len(keys) / 2
-	if err := w.giveLinks(ctx, t, keys[:half]); err != nil {
-		return err
-	}
-	return w.giveLinks(ctx, t, keys[half:])
 }
