@@ -4,7 +4,7 @@ GO      ?= .ci/go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X github.com/nkp-proxy/nkp/internal/agent.Version=$(VERSION)
 
-.PHONY: all build docs demo test dist dist-check test-bench test-deploy deploy-check test-kernel test-windows e2e differential peers lint fuzz faults picture clean deps help bench bench-quick
+.PHONY: all build docs demo test dist dist-check test-bench test-deploy deploy-check test-kernel test-windows e2e differential peers lint fuzz faults picture clean deps help bench bench-quick bench-kernel
 
 all: build
 
@@ -85,6 +85,9 @@ bench: deps ## nkp beside kube-proxy, ovs-ofctl and no proxy at all; writes docs
 
 bench-quick: deps ## the same up to 1,000 Services, printed only (3 minutes)
 	$(BENCH) -quick $(BENCHFLAGS)
+
+bench-kernel: deps ## VIP against direct on the kernel datapath, in an emulated machine (4 minutes; only its ratios mean something)
+	@test/kernel/run --bench
 
 test-bench: ## the benchmark's own tests
 	$(GO) vet -C test/bench ./...

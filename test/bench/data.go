@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/testbed"
 	"github.com/nkp-proxy/nkp/test/bench/rig"
 	"github.com/nkp-proxy/nkp/test/bench/traffic"
 )
@@ -25,7 +26,7 @@ type Data struct {
 	Throughput                 Pairs // bits per second of one TCP stream
 	Latency50, Latency99       Pairs // microseconds of a request over a connection that is there
 	Connections1, Connections8 Pairs // new connections per second, with 1 and 8 clients
-	// SwitchCPU is ovs-vswitchd's CPU time per new connection in microseconds, with 8 clients; nil without a switch.
+	// SwitchCPU is ovs-vswitchd's CPU time per new connection in microseconds, with 8 clients; nil where ovs-vswitchd does not forward.
 	SwitchCPU Pairs
 	// Spread is of 8 clients that connect to all Services with pods in turns.
 	Spread Spread
@@ -150,14 +151,15 @@ func (p *Pairs) addTurns(r traffic.Result, value func(traffic.Turn) float64) err
 // connections measures new connections by 8 clients, and what they cost the switch: turn by turn.
 func (m *measurement) connections(ctx context.Context, d *Data, vip, direct []string) error {
 	o := traffic.Options{Targets: vip, Against: direct, Clients: 8, Duration: 4 * m.plan.round, Connect: true, Turn: turn}
-	if m.Kind == rig.NKP {
+	forwards := m.Kind == rig.NKP && testbed.DefaultDatapath() == testbed.UserDatapath // ovs-vswitchd itself
+	if forwards {
 		o.Watch = m.VswitchdPID()
 	}
 	r, err := m.traffic(ctx, o)
 	if err != nil {
 		return err
 	}
-	if m.Kind == rig.NKP {
+	if forwards {
 		if err := d.SwitchCPU.addTurns(r, func(t traffic.Turn) float64 { return t.CPU / float64(t.Done) }); err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@
 //
 //	make bench         everything, under 20 minutes on two cores; writes docs/benchmarks.md, its plots, and docs/scale.md
 //	make bench-quick   up to 1,000 Services, under 3 minutes; prints only
+//	make bench-kernel  VIP against direct on the kernel's datapath, in the emulated machine of test/kernel; prints only
 //
 // Absolute times say little on a shared machine. What is judged are ratios between things measured in turns within the
 // run, and exponents: how a cost grows with the number of Services. A target that is missed ends the run with status 1.

@@ -39,11 +39,30 @@ type Node struct {
 
 	programs   Programs
 	dir        string
-	kubeconfig string
+	kubeconfig string   // "": there is no API server
+	source     []string // where nkp has its Services from: flags
 }
 
 // NewNode makes the node; no proxy runs yet. Close ends all of it.
-func NewNode(ctx context.Context, kind Kind, api *API, programs Programs) (n *Node, err error) {
+func NewNode(ctx context.Context, kind Kind, api *API, programs Programs) (*Node, error) {
+	return newNode(ctx, kind, programs, func(n *Node) (err error) {
+		n.kubeconfig, err = api.Link(ctx, n.Bed, n.dir)
+		n.source = []string{"--kubeconfig", n.kubeconfig}
+		return err
+	})
+}
+
+// NewNodeAlone makes a node for nkp that needs no API server: a file has the objects that every run has, and this many
+// numbered Services.
+func NewNodeAlone(ctx context.Context, services int, programs Programs) (*Node, error) {
+	return newNode(ctx, NKP, programs, func(n *Node) error {
+		file := filepath.Join(n.dir, "services.json")
+		n.source = []string{"--manifests", file}
+		return writeManifest(file, services)
+	})
+}
+
+func newNode(ctx context.Context, kind Kind, programs Programs, join func(*Node) error) (n *Node, err error) {
 	o := testbed.Options{NoServiceRoutes: true}
 	if kind != NKP {
 		o.Plane, o.PodBridge = testbed.Linux, true
@@ -58,7 +77,7 @@ func NewNode(ctx context.Context, kind Kind, api *API, programs Programs) (n *No
 		}
 	}()
 	n = &Node{Bed: bed, Kind: kind, programs: programs, dir: bed.RunDir}
-	if n.kubeconfig, err = api.Link(ctx, bed, n.dir); err != nil {
+	if err := join(n); err != nil {
 		return nil, err
 	}
 	if err := n.addPods(ctx); err != nil {
@@ -141,9 +160,9 @@ const MetricsAddress = "127.0.0.1:10249"
 // Socket is that of the running nkp.
 func (n *Node) Socket() string { return filepath.Join(n.dir, "nkp.sock") }
 
-// NKPFlags gives the arguments of a command of nkp that looks at API server and switch.
+// NKPFlags gives the arguments of a command of nkp that looks at API server, or manifest, and switch.
 func (n *Node) NKPFlags(command string) []string {
-	return []string{command, "--kubeconfig", n.kubeconfig, "--ovsdb", n.DB(), "--bridge", n.Bridge, "--hostname-override", nodeName, "--cluster-cidr", clusterCIDR}
+	return append([]string{command}, append(n.source, "--ovsdb", n.DB(), "--bridge", n.Bridge, "--hostname-override", nodeName, "--cluster-cidr", clusterCIDR)...)
 }
 
 // RunNKP runs a command of nkp on the node to its end and gives what it printed on standard output.
@@ -180,7 +199,7 @@ const askTimeout = 50 * time.Millisecond
 // being asked.
 func (n *Node) Reach(ctx context.Context, frontend, pod string, begin time.Time) (time.Duration, error) {
 	for {
-		try, cancel := context.WithTimeout(ctx, askTimeout)
+		try, cancel := context.WithTimeout(ctx, testbed.Patient(askTimeout))
 		a, err := n.Client.AskWith(try, "tcp", frontend, testbed.AskOptions{DialOptions: testbed.DialOptions{Reset: true}})
 		cancel()
 		since := time.Since(begin)

@@ -4,7 +4,9 @@ package rig
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"os"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -12,6 +14,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/retry"
@@ -99,13 +102,18 @@ func Mover(k int) Service {
 	return Service{Name: fmt.Sprintf("mover-%d", k), VIP: fmt.Sprintf("40.0.0.%d", 20+k), Port: 80, Target: targetPort, Endpoints: []string{RemotePod(0)}}
 }
 
-// FillSpecial creates Data, Bulk and the Movers.
-func (a *API) FillSpecial(ctx context.Context) error {
+// special are Data, Bulk and the Movers.
+func special() []Service {
 	list := []Service{Data(), Bulk()}
 	for k := range Movers {
 		list = append(list, Mover(k))
 	}
-	for _, s := range list {
+	return list
+}
+
+// FillSpecial creates Data, Bulk and the Movers.
+func (a *API) FillSpecial(ctx context.Context) error {
+	for _, s := range special() {
 		if err := a.create(ctx, s); err != nil {
 			return err
 		}
@@ -124,18 +132,7 @@ func (a *API) Fill(ctx context.Context, from, to int) error {
 }
 
 func (a *API) create(ctx context.Context, s Service) error {
-	ready, name, node := true, portName, remoteNode
-	if s.Endpoints[0] == LocalPod(1) {
-		node = nodeName
-	}
-	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Name: s.Name, Labels: map[string]string{discoveryv1.LabelServiceName: s.Name}},
-		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: &name, Port: &s.Target}},
-	}
-	for _, ip := range s.Endpoints {
-		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{ip}, NodeName: &node, Conditions: discoveryv1.EndpointConditions{Ready: &ready}})
-	}
-	service := &v1.Service{ObjectMeta: metav1.ObjectMeta{Name: s.Name}, Spec: v1.ServiceSpec{ClusterIP: s.VIP, Ports: []v1.ServicePort{{Name: name, Port: s.Port}}}}
+	service, slice := s.objects()
 	if err := patiently(func() error {
 		_, err := a.Client.DiscoveryV1().EndpointSlices(namespace).Create(ctx, slice, metav1.CreateOptions{})
 		return err
@@ -146,6 +143,27 @@ func (a *API) create(ctx context.Context, s Service) error {
 		_, err := a.Client.CoreV1().Services(namespace).Create(ctx, service, metav1.CreateOptions{})
 		return err
 	})
+}
+
+// objects are what the API server holds of a Service.
+func (s Service) objects() (*v1.Service, *discoveryv1.EndpointSlice) {
+	ready, name, node := true, portName, remoteNode
+	if s.Endpoints[0] == LocalPod(1) {
+		node = nodeName
+	}
+	slice := &discoveryv1.EndpointSlice{
+		TypeMeta:    metav1.TypeMeta{APIVersion: discoveryv1.SchemeGroupVersion.String(), Kind: "EndpointSlice"},
+		ObjectMeta:  metav1.ObjectMeta{Name: s.Name, Namespace: namespace, Labels: map[string]string{discoveryv1.LabelServiceName: s.Name}},
+		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: &name, Port: &s.Target}},
+	}
+	for _, ip := range s.Endpoints {
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{ip}, NodeName: &node, Conditions: discoveryv1.EndpointConditions{Ready: &ready}})
+	}
+	return &v1.Service{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1.SchemeGroupVersion.String(), Kind: "Service"},
+		ObjectMeta: metav1.ObjectMeta{Name: s.Name, Namespace: namespace},
+		Spec:       v1.ServiceSpec{ClusterIP: s.VIP, Ports: []v1.ServicePort{{Name: name, Port: s.Port}}},
+	}, slice
 }
 
 // patiently tries again what a busy server did not do in time. It may have done it all the same.
@@ -159,6 +177,24 @@ func patiently(create func() error) error {
 		return nil
 	}
 	return err
+}
+
+// writeManifest writes to a file what FillSpecial and Fill make of an empty cluster.
+func writeManifest(file string, services int) error {
+	list := special()
+	for i := range services {
+		list = append(list, Numbered(i))
+	}
+	all := v1.List{TypeMeta: metav1.TypeMeta{APIVersion: v1.SchemeGroupVersion.String(), Kind: "List"}}
+	for _, s := range list {
+		service, slice := s.objects()
+		all.Items = append(all.Items, runtime.RawExtension{Object: service}, runtime.RawExtension{Object: slice})
+	}
+	data, err := json.Marshal(all)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, data, 0o644)
 }
 
 // NextMove gives a Mover and the pod that it is to move to, each time another one than it has now. It keeps count over
