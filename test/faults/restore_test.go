@@ -18,15 +18,28 @@ type saved struct {
 }
 
 // save does what ovs-save does before Open vSwitch's own restart. That one forgets meters, so that it cannot restore flows
-// which use one: here they are added to what it saves.
+// which use one: here they are added to what it saves. It can also save flows whose groups are gone by the time that it comes
+// to those, and none is restored then: here the groups must be the same before and after.
 func (c *cluster) save() (s saved, err error) {
-	flows, err := c.Ofctl("--no-names", "--no-stats", "dump-flows", c.Bridge)
-	if err != nil {
-		return s, err
+	var flows, groups string
+	for range saveTries {
+		before, err := c.Ofctl("--no-names", "dump-groups", c.Bridge)
+		if err != nil {
+			return s, err
+		}
+		if flows, err = c.Ofctl("--no-names", "--no-stats", "dump-flows", c.Bridge); err != nil {
+			return s, err
+		}
+		if groups, err = c.Ofctl("--no-names", "dump-groups", c.Bridge); err != nil {
+			return s, err
+		}
+		if body(groups) == body(before) {
+			break
+		}
+		groups = ""
 	}
-	groups, err := c.Ofctl("--no-names", "dump-groups", c.Bridge)
-	if err != nil {
-		return s, err
+	if groups == "" {
+		return s, fmt.Errorf("the groups of %s change all the time: %d dumps of the flows met none that stood still", c.Bridge, saveTries)
 	}
 	meters, err := c.Ofctl("dump-meters", c.Bridge)
 	s = saved{flows: body(flows), groups: body(groups)}
@@ -36,6 +49,9 @@ func (c *cluster) save() (s saved, err error) {
 	}
 	return s, err
 }
+
+// saveTries is how often flows are dumped at most while groups change.
+const saveTries = 50
 
 // body is a dump without the line that heads it.
 func body(dump string) string {
