@@ -16,15 +16,29 @@ import (
 // aloneServices is how many Services a run without an API server has beside those it measures.
 const aloneServices = 10
 
-// alone measures VIP against direct where there is nothing but nkp and Open vSwitch: in the emulated machine of test/kernel,
-// on the kernel's datapath. It judges nothing.
-func alone(ctx context.Context, programs rig.Programs) (err error) {
-	if err := testbed.OVS.Available(); err != nil {
+// alone measures VIP against direct where there is nothing but nkp, Open vSwitch and iptables: in the emulated machine of
+// test/kernel, on the kernel's datapath and, for comparison, by kube-proxy's chains on a bridge of the kernel's. It judges
+// nothing.
+func alone(ctx context.Context, programs rig.Programs) error {
+	if err := errors.Join(testbed.OVS.Available(), testbed.Linux.Available()); err != nil {
 		return err
 	}
-	n, err := rig.NewNodeAlone(ctx, aloneServices, programs)
+	var r Results
+	for _, kind := range []rig.Kind{rig.NKP, rig.IPTables} {
+		d, err := dataAlone(ctx, kind, programs)
+		if err != nil {
+			return fmt.Errorf("%s: %w", kind, err)
+		}
+		r.Data = append(r.Data, d)
+	}
+	fmt.Println(report.Text(dataTable(&r)))
+	return nil
+}
+
+func dataAlone(ctx context.Context, kind rig.Kind, programs rig.Programs) (d Data, err error) {
+	n, err := rig.NewNodeAlone(ctx, kind, aloneServices, programs)
 	if err != nil {
-		return err
+		return d, err
 	}
 	defer func() {
 		if err != nil && n.Proxy != nil {
@@ -37,15 +51,10 @@ func alone(ctx context.Context, programs rig.Programs) (err error) {
 	m := &measurement{Node: n, services: aloneServices, plan: p}
 	begin := time.Now()
 	if err := m.Start(); err != nil {
-		return err
+		return d, err
 	}
 	if _, err := m.reachAll(ctx, begin); err != nil {
-		return err
+		return d, err
 	}
-	d, err := m.data(ctx)
-	if err != nil {
-		return err
-	}
-	fmt.Println(report.Text(dataTable(&Results{Data: []Data{d}})))
-	return nil
+	return m.data(ctx)
 }

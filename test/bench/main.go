@@ -34,7 +34,7 @@ func main() {
 	raw := flag.String("raw", "", "keep the measurements in this file, as JSON")
 	render := flag.String("render", "", "measure nothing: write the documents and judge the targets from a file that -raw wrote")
 	only := flag.String("only", "", "comma-separated: nkp, nftables, iptables, fleet (default: all)")
-	bare := flag.Bool("alone", false, "nkp's VIP against direct at 10 Services, without an API server and without peers; nothing written, nothing judged")
+	bare := flag.Bool("alone", false, "VIP against direct at 10 Services, by nkp in Open vSwitch and by nkp in iptables, without an API server; nothing written, nothing judged")
 	sizes := flag.String("sizes", "", "comma-separated numbers of Services, of those that the run has (default: all)")
 	flag.StringVar(&programs.NKP, "nkp", os.Getenv("NKP_BINARY"), "nkp (default: built)")
 	flag.StringVar(&programs.KubeServer, "kubeserver", os.Getenv("NKP_KUBESERVER"), "API server of test/e2e (default: built)")

@@ -25,11 +25,12 @@ const (
 	NKP         Kind = "nkp"
 	KubeNft     Kind = "kube-proxy nftables"
 	KubeLegacy  Kind = "kube-proxy iptables"
+	IPTables    Kind = "nkp iptables" // kube-proxy's chains over nf_tables, where there is no kube-proxy
 	clusterCIDR      = "10.0.0.0/8"
 )
 
 // Node is a bed with pods, a client among them, joined to the API server. One proxy runs on it at a time. NKP has a
-// private Open vSwitch with the pods on it, kube-proxy a bridge of the kernel's.
+// private Open vSwitch with the pods on it, the others a bridge of the kernel's.
 type Node struct {
 	*testbed.Bed
 	Kind   Kind
@@ -52,10 +53,10 @@ func NewNode(ctx context.Context, kind Kind, api *API, programs Programs) (*Node
 	})
 }
 
-// NewNodeAlone makes a node for nkp that needs no API server: a file has the objects that every run has, and this many
-// numbered Services.
-func NewNodeAlone(ctx context.Context, services int, programs Programs) (*Node, error) {
-	return newNode(ctx, NKP, programs, func(n *Node) error {
+// NewNodeAlone makes a node for nkp, of kind NKP or IPTables, that needs no API server: a file has the objects that every run
+// has, and this many numbered Services.
+func NewNodeAlone(ctx context.Context, kind Kind, services int, programs Programs) (*Node, error) {
+	return newNode(ctx, kind, programs, func(n *Node) error {
 		file := filepath.Join(n.dir, "services.json")
 		n.source = []string{"--manifests", file}
 		return writeManifest(file, services)
@@ -141,6 +142,10 @@ func (n *Node) Start() (err error) {
 func (n *Node) command() *exec.Cmd {
 	if n.Kind == NKP {
 		return exec.Command(n.programs.NKP, append(n.NKPFlags("run"), "--socket", n.Socket(), "--ovs-wait", "10s", "--metrics-bind-address", MetricsAddress)...)
+	}
+	if n.Kind == IPTables {
+		return exec.Command(n.programs.NKP, append([]string{"run", "--mode", "iptables", "--socket", n.Socket(), "--metrics-bind-address", MetricsAddress,
+			"--hostname-override", nodeName, "--cluster-cidr", clusterCIDR}, n.source...)...)
 	}
 	mode := "nftables"
 	if n.Kind == KubeLegacy {
