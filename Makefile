@@ -86,7 +86,7 @@ bench: deps ## nkp beside kube-proxy, ovs-ofctl and no proxy at all; writes docs
 bench-quick: deps ## the same up to 1,000 Services, printed only (3 minutes)
 	$(BENCH) -quick $(BENCHFLAGS)
 
-bench-kernel: deps ## VIP against direct on the kernel datapath, in an emulated machine (4 minutes; only its ratios mean something)
+bench-kernel: deps ## VIP against direct on the kernel datapath, in an emulated machine (8 minutes; only its ratios mean something)
 	@test/kernel/run --bench
 
 test-bench: ## the benchmark's own tests
