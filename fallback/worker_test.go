@@ -82,6 +82,16 @@ func (s *stage) must(what string) {
 	}
 }
 
+// generated brings the first n Service ports of those that generate makes.
+func generated(n int) k8s.Changes {
+	c := k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{}}
+	for i := range n {
+		p := generatePort(i)
+		c.Ports[p.Name] = p
+	}
+	return c
+}
+
 // randomPort makes Service port number n in one of many shapes.
 func randomPort(r *rand.Rand, n int) *k8s.ServicePort {
 	protocol := []k8s.Protocol{"TCP", "UDP", "SCTP"}[n%3]
@@ -217,11 +227,7 @@ func TestReadAhead(t *testing.T) {
 func TestReadHeldRulesAhead(t *testing.T) {
 	s := newStage(t)
 	s.restart(limits{chains: 3, live: 2, held: 4, save: 8000, ahead: true})
-	c := k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{}}
-	for n := range 40 {
-		p := generatePort(n)
-		c.Ports[p.Name] = p
-	}
+	c := generated(40)
 	given, parts, mostOpen := 0, 0, 0
 	s.tables.committed = func(f *fakeTables) {
 		if n := len(f.tables["nat"][rules.Services]); n > given {
@@ -303,11 +309,7 @@ func testRefusedService(t *testing.T, l limits) {
 func TestHeldRuleRefused(t *testing.T) {
 	s := newStage(t)
 	s.restart(limits{chains: 3, live: 2, held: 4, save: 8000, ahead: true})
-	c := k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{}}
-	for n := range 20 {
-		p := generatePort(n)
-		c.Ports[p.Name] = p
-	}
+	c := generated(20)
 	s.tables.refuse = func(line string) bool {
 		return strings.Contains(line, " "+rules.ClusterIPs+" ") && strings.Contains(line, "40.0.0.7/32")
 	}
