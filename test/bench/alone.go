@@ -6,6 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nkp-proxy/nkp/internal/testbed"
@@ -13,32 +16,74 @@ import (
 	"github.com/nkp-proxy/nkp/test/bench/rig"
 )
 
-// aloneServices is how many Services a run without an API server has beside those it measures.
+// aloneServices is how many Services a run without an API server has beside those it measures, unless told otherwise.
 const aloneServices = 10
+
+// withoutAPI does what the flags -alone and -profile say.
+func withoutAPI(ctx context.Context, programs rig.Programs, root, only, sizes string, pairs int) error {
+	numbers := []int{aloneServices}
+	if sizes != "" {
+		numbers = nil
+		for s := range strings.SplitSeq(sizes, ",") {
+			n, err := strconv.Atoi(s)
+			if err != nil || n < 0 {
+				return fmt.Errorf("-sizes: %q is no number of Services", s)
+			}
+			numbers = append(numbers, n)
+		}
+	}
+	dir, err := os.MkdirTemp("", "nkp-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if err := programs.BuildNKP(ctx, root, dir); err != nil {
+		return err
+	}
+	if pairs == 0 {
+		kinds := []rig.Kind{rig.NKP, rig.IPTables}
+		if only == "nkp" {
+			kinds = kinds[:1]
+		}
+		return alone(ctx, programs, kinds, numbers)
+	}
+	for _, n := range numbers {
+		if err := profile(ctx, programs, n, pairs); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // alone measures VIP against direct where there is nothing but nkp, Open vSwitch and iptables: in the emulated machine of
 // test/kernel, on the kernel's datapath and, for comparison, by kube-proxy's chains on a bridge of the kernel's. It judges
 // nothing.
-func alone(ctx context.Context, programs rig.Programs) error {
+func alone(ctx context.Context, programs rig.Programs, kinds []rig.Kind, sizes []int) error {
 	if err := errors.Join(testbed.OVS.Available(), testbed.Linux.Available()); err != nil {
 		return err
 	}
 	var r Results
-	for _, kind := range []rig.Kind{rig.NKP, rig.IPTables} {
-		d, err := dataAlone(ctx, kind, programs)
-		if err != nil {
-			return fmt.Errorf("%s: %w", kind, err)
+	for _, services := range sizes {
+		for _, kind := range kinds {
+			err := withNodeAlone(ctx, kind, services, programs, func(m *measurement) error {
+				d, err := m.data(ctx)
+				r.Data = append(r.Data, d)
+				return err
+			})
+			if err != nil {
+				return fmt.Errorf("%s at %d Services: %w", kind, services, err)
+			}
 		}
-		r.Data = append(r.Data, d)
 	}
 	fmt.Println(report.Text(dataTable(&r)))
 	return nil
 }
 
-func dataAlone(ctx context.Context, kind rig.Kind, programs rig.Programs) (d Data, err error) {
-	n, err := rig.NewNodeAlone(ctx, kind, aloneServices, programs)
+// withNodeAlone calls measure on a node where nkp, of kind NKP or IPTables, serves this many Services from a file.
+func withNodeAlone(ctx context.Context, kind rig.Kind, services int, programs rig.Programs, measure func(*measurement) error) (err error) {
+	n, err := rig.NewNodeAlone(ctx, kind, services, programs)
 	if err != nil {
-		return d, err
+		return err
 	}
 	defer func() {
 		if err != nil && n.Proxy != nil {
@@ -48,13 +93,13 @@ func dataAlone(ctx context.Context, kind rig.Kind, programs rig.Programs) (d Dat
 	}()
 	// An emulated machine does little in a second.
 	p := plan{rounds: 4, round: testbed.Patient(750 * time.Millisecond)}
-	m := &measurement{Node: n, services: aloneServices, plan: p}
+	m := &measurement{Node: n, services: services, plan: p}
 	begin := time.Now()
 	if err := m.Start(); err != nil {
-		return d, err
+		return err
 	}
 	if _, err := m.reachAll(ctx, begin); err != nil {
-		return d, err
+		return err
 	}
-	return m.data(ctx)
+	return measure(m)
 }

@@ -78,11 +78,7 @@ type Spread struct {
 // sooner ever after. So each must have been first as often as the other.
 func (m *measurement) data(ctx context.Context) (Data, error) {
 	d := Data{Kind: m.Kind, Services: m.services}
-	vip := []string{rig.Data().Frontend()}
-	var direct []string
-	for _, ip := range rig.Data().Endpoints {
-		direct = append(direct, fmt.Sprintf("%s:%d", ip, rig.DirectPort))
-	}
+	vip, direct := dataTargets()
 	vips := slices.Repeat(vip, len(direct)) // as many connections that are kept
 	if err := errors.Join(m.warm(ctx, vip), m.warm(ctx, direct)); err != nil {
 		return d, err
@@ -121,6 +117,14 @@ func (m *measurement) data(ctx context.Context) (Data, error) {
 	m.say("VIP/direct: throughput %.3f, latency p50 %.3f, connections %.3f and %.3f, switch CPU %.3f",
 		d.Throughput.Ratio(), d.Latency50.Ratio(), d.Connections1.Ratio(), d.Connections8.Ratio(), d.SwitchCPU.Ratio())
 	return d, nil
+}
+
+// dataTargets are where clients connect through the VIP, and straight to the pods behind it.
+func dataTargets() (vip, direct []string) {
+	for _, ip := range rig.Data().Endpoints {
+		direct = append(direct, fmt.Sprintf("%s:%d", ip, rig.DirectPort))
+	}
+	return []string{rig.Data().Frontend()}, direct
 }
 
 // turn is short beside what changes on a shared machine, and long beside a connection.

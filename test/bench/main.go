@@ -34,8 +34,9 @@ func main() {
 	raw := flag.String("raw", "", "keep the measurements in this file, as JSON")
 	render := flag.String("render", "", "measure nothing: write the documents and judge the targets from a file that -raw wrote")
 	only := flag.String("only", "", "comma-separated: nkp, nftables, iptables, fleet (default: all)")
-	bare := flag.Bool("alone", false, "VIP against direct at 10 Services, by nkp in Open vSwitch and by nkp in iptables, without an API server; nothing written, nothing judged")
 	sizes := flag.String("sizes", "", "comma-separated numbers of Services, of those that the run has (default: all)")
+	bare := flag.Bool("alone", false, "VIP against direct, by nkp in Open vSwitch and by nkp in iptables (-only nkp: not the second), without an API server, at any -sizes (default: 10); nothing written, nothing judged")
+	pairs := flag.Int("profile", 0, "profile ovs-vswitchd, which needs symbols and frame pointers (NKP_OVS), while connections come to the VIP and straight to the pods, so many times each in turns; without an API server, at any -sizes (default: 10); needs perf")
 	flag.StringVar(&programs.NKP, "nkp", os.Getenv("NKP_BINARY"), "nkp (default: built)")
 	flag.StringVar(&programs.KubeServer, "kubeserver", os.Getenv("NKP_KUBESERVER"), "API server of test/e2e (default: built)")
 	flag.StringVar(&programs.KubeProxy, "kube-proxy", os.Getenv("NKP_KUBE_PROXY"), "kube-proxy (default: built)")
@@ -43,8 +44,8 @@ func main() {
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if *bare {
-		if err := alone(ctx, programs); err != nil {
+	if *bare || *pairs > 0 {
+		if err := withoutAPI(ctx, programs, *root, *only, *sizes, *pairs); err != nil {
 			fmt.Fprintln(os.Stderr, "bench:", err)
 			os.Exit(1)
 		}

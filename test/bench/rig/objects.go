@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -38,6 +39,9 @@ const (
 	// Movers are Services with one endpoint, which changes.
 	Movers = 10
 )
+
+// serviceCIDR is that of test/e2e's API server.
+const serviceCIDR = "40.0.0.0/16"
 
 // Service names one Service of the run and says who is behind it.
 type Service struct {
@@ -179,13 +183,22 @@ func patiently(create func() error) error {
 	return err
 }
 
-// writeManifest writes to a file what FillSpecial and Fill make of an empty cluster.
+// writeManifest writes to a file what FillSpecial and Fill make of an empty cluster, and the range of Services that the API
+// server has.
 func writeManifest(file string, services int) error {
 	list := special()
 	for i := range services {
 		list = append(list, Numbered(i))
 	}
-	all := v1.List{TypeMeta: metav1.TypeMeta{APIVersion: v1.SchemeGroupVersion.String(), Kind: "List"}}
+	ranges := &networkingv1.ServiceCIDR{
+		TypeMeta:   metav1.TypeMeta{APIVersion: networkingv1.SchemeGroupVersion.String(), Kind: "ServiceCIDR"},
+		ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"},
+		Spec:       networkingv1.ServiceCIDRSpec{CIDRs: []string{serviceCIDR}},
+	}
+	all := v1.List{
+		TypeMeta: metav1.TypeMeta{APIVersion: v1.SchemeGroupVersion.String(), Kind: "List"},
+		Items:    []runtime.RawExtension{{Object: ranges}},
+	}
 	for _, s := range list {
 		service, slice := s.objects()
 		all.Items = append(all.Items, runtime.RawExtension{Object: service}, runtime.RawExtension{Object: slice})

@@ -21,31 +21,34 @@ type Programs struct {
 // Build builds what has no path yet into dir. root is the repository's. The first time takes minutes.
 func (p *Programs) Build(ctx context.Context, root, dir string) error {
 	version := "-X k8s.io/component-base/version.gitVersion=" + KubeVersion
-	for _, b := range []struct {
-		path        *string
-		name        string
-		module, pkg string
-		ldflags     string
-	}{
-		{&p.NKP, "nkp", ".", ".", "-s -w"},
-		{&p.KubeServer, "kubeserver", "test/e2e", "./kubeserver", version},
-		{&p.KubeProxy, "kube-proxy", "test/semantics/kubeproxy", "k8s.io/kubernetes/cmd/kube-proxy", version},
-	} {
-		if *b.path == "" {
-			*b.path = filepath.Join(dir, b.name)
-			cmd := exec.CommandContext(ctx, "go", "build", "-C", filepath.Join(root, b.module), "-ldflags", b.ldflags, "-o", *b.path, b.pkg)
-			if out, err := cmd.CombinedOutput(); err != nil {
-				return fmt.Errorf("build %s: %w: %s", b.name, err, out)
-			}
-		}
-		abs, err := filepath.Abs(*b.path)
-		if err != nil {
-			return err
-		}
-		if _, err := os.Stat(abs); err != nil {
-			return err
-		}
-		*b.path = abs
+	if err := p.BuildNKP(ctx, root, dir); err != nil {
+		return err
 	}
-	return nil
+	if err := build(ctx, &p.KubeServer, dir, "kubeserver", filepath.Join(root, "test/e2e"), "./kubeserver", version); err != nil {
+		return err
+	}
+	return build(ctx, &p.KubeProxy, dir, "kube-proxy", filepath.Join(root, "test/semantics/kubeproxy"), "k8s.io/kubernetes/cmd/kube-proxy", version)
+}
+
+// BuildNKP builds nkp alone, if it has no path yet.
+func (p *Programs) BuildNKP(ctx context.Context, root, dir string) error {
+	return build(ctx, &p.NKP, dir, "nkp", root, ".", "-s -w")
+}
+
+// build gives path the absolute path of a program, which it builds into dir if there is none.
+func build(ctx context.Context, path *string, dir, name, module, pkg, ldflags string) error {
+	if *path == "" {
+		*path = filepath.Join(dir, name)
+		cmd := exec.CommandContext(ctx, "go", "build", "-C", module, "-ldflags", ldflags, "-o", *path, pkg)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("build %s: %w: %s", name, err, out)
+		}
+	}
+	abs, err := filepath.Abs(*path)
+	if err != nil {
+		return err
+	}
+	*path = abs
+	_, err = os.Stat(abs)
+	return err
 }

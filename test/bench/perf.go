@@ -1,0 +1,116 @@
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// activities name what a function of ovs-vswitchd (3.1 to 3.7), or of the kernel on its behalf, is called for. A sample belongs
+// to the first that has a function of its call chain.
+var activities = []struct {
+	name  string
+	funcs []string
+}{
+	{"kernel: sending, with TCP of the receivers; receiving", []string{"__x64_sys_sendmmsg", "__x64_sys_sendmsg", "__x64_sys_sendto", "__x64_sys_recvmmsg", "__x64_sys_recvmsg", "__x64_sys_read", "__x64_sys_write"}},
+	{"kernel: poll, switches of tasks, the rest", []string{"entry_SYSCALL_64_after_hwframe", "asm_sysvec_apic_timer_interrupt", "asm_sysvec_hyperv_stimer0", "asm_exc_page_fault", "ret_from_fork"}},
+	{"tracker: looking up, following, translating, committing", []string{"conntrack_execute"}},
+	{"tracker: forgetting", []string{"clean_thread_main"}},
+	{"cached flows: search", []string{"dpcls_lookup", "dfc_processing", "emc_lookup"}},
+}
+
+const otherActivity = "all the rest of ovs-vswitchd"
+
+// samples are where a process spent its CPU time: nanoseconds by activity, and by function.
+type samples struct{ activity, function map[string]float64 }
+
+// perf profiles a process while work is at work, and adds what it found.
+func (s *samples) perf(ctx context.Context, pid int, work func() error) (err error) {
+	dir, err := os.MkdirTemp("", "nkp-bench-perf-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	file := filepath.Join(dir, "perf.data")
+	var said bytes.Buffer
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, said.String())
+		}
+	}()
+	// Many virtual machines have no counters of the CPU's; a clock is everywhere.
+	record := exec.CommandContext(ctx, "perf", "record", "-q", "-e", "cpu-clock", "-F", "2000", "-g", "-p", fmt.Sprint(pid), "-o", file)
+	record.Stderr = &said
+	if err := record.Start(); err != nil {
+		return err
+	}
+	err = work()
+	_ = record.Process.Signal(syscall.SIGINT) // ends the file; perf's status tells of the signal
+	_ = record.Wait()
+	if err != nil {
+		return err
+	}
+	script := exec.CommandContext(ctx, "perf", "script", "-i", file, "-F", "comm,period,ip,sym")
+	script.Stderr = &said
+	text, err := script.Output()
+	if err != nil {
+		return err
+	}
+	if !s.add(text) {
+		return errors.New("perf has seen nothing of ovs-vswitchd")
+	}
+	return nil
+}
+
+// add takes what perf script printed, and tells whether there is anything: of each sample the thread's name and the
+// nanoseconds that it stands for, then, behind tabs, address and name of each function of its call chain, the innermost first;
+// then an empty line.
+func (s *samples) add(text []byte) (any bool) {
+	if s.activity == nil {
+		s.activity, s.function = map[string]float64{}, map[string]float64{}
+	}
+	var period float64
+	var chain []string
+	end := func() {
+		if len(chain) > 0 {
+			s.activity[activity(chain)] += period
+			s.function[chain[0]] += period
+			any = true
+		}
+		chain = nil
+	}
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		switch {
+		case len(fields) == 0:
+			end()
+		case lines.Text()[0] == '\t':
+			// A compiler's variant, such as conn_clean.part.0, goes by the name of the whole.
+			name, _, _ := strings.Cut(strings.Join(fields[1:], " "), ".")
+			chain = append(chain, name)
+		default:
+			_, _ = fmt.Sscan(fields[len(fields)-1], &period)
+		}
+	}
+	end()
+	return any
+}
+
+func activity(chain []string) string {
+	for _, a := range activities {
+		if slices.ContainsFunc(chain, func(f string) bool { return slices.Contains(a.funcs, f) }) {
+			return a.name
+		}
+	}
+	return otherActivity
+}

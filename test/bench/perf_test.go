@@ -1,0 +1,50 @@
+//go:build linux
+
+package main
+
+import "testing"
+
+// What perf script prints of ovs-vswitchd: a thread's name may have blanks, a function a compiler's suffix.
+const perfScript = `ovs-vswitchd     500000 
+	           72d31 conn_key_lookup.isra.0
+	           73b95 conntrack_execute
+	           1de39 main
+
+ct_clean7     250000 
+	           12d31 conn_clean
+	           13b95 clean_thread_main
+
+nkp handler 2     125000 
+	ffffffff816d4303 veth_xmit
+	ffffffff816b795d __x64_sys_sendmmsg
+	ffffffff81000130 entry_SYSCALL_64_after_hwframe
+
+ovs-vswitchd     500000 
+	           99d31 odp_execute_actions
+
+`
+
+func TestSamples(t *testing.T) {
+	var s samples
+	if s.add(nil) {
+		t.Error("nothing is taken for something")
+	}
+	for range 2 {
+		if !s.add([]byte(perfScript)) {
+			t.Fatal("something is taken for nothing")
+		}
+	}
+	for name, want := range map[string]float64{
+		"tracker: looking up, following, translating, committing": 1_000_000,
+		"tracker: forgetting": 500_000,
+		"kernel: sending, with TCP of the receivers; receiving": 250_000,
+		otherActivity: 1_000_000,
+	} {
+		if got := s.activity[name]; got != want {
+			t.Errorf("%s: %v ns, not %v", name, got, want)
+		}
+	}
+	if got := s.function["conn_key_lookup"]; got != 1_000_000 {
+		t.Errorf("conn_key_lookup: %v ns", got)
+	}
+}
