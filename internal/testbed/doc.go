@@ -47,6 +47,8 @@
 // [New] builds a bed, [Start] builds one for a test; [Bed.AddPods] adds pods.
 // Servers and clients run inside this process: their sockets are made by a
 // thread that is in the right namespace and are then ordinary Go sockets.
+// Programs under test run in processes of their own: [NKP] and [Build] give
+// their paths, [Host.Launch] starts one.
 // Without flows a bridge with fail mode secure drops everything: install flows,
 // or set [Options.Standalone].
 //

@@ -42,7 +42,7 @@ func (r result) median() time.Duration { return r.change[len(r.change)/2] }
 // transaction for everything does not end in ten minutes there.
 func TestBeside(t *testing.T) {
 	testbed.Linux.Require(t)
-	for _, build := range []func() (string, error){kubeProxy, nkp} {
+	for _, build := range []func() (string, error){kubeProxy, testbed.NKP} {
 		if _, err := build(); err != nil {
 			t.Fatal(err)
 		}

@@ -21,44 +21,16 @@ import (
 	"github.com/nkp-proxy/nkp/internal/testbed"
 )
 
-var buildDir string
-
 func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "nkp-fallback-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	buildDir = dir
 	code := m.Run()
-	_ = os.RemoveAll(dir)
+	_ = testbed.RemoveBuilt()
 	os.Exit(code)
 }
 
-// nkp is built once.
-var nkp = sync.OnceValues(func() (string, error) {
-	if bin := os.Getenv("NKP_BINARY"); bin != "" {
-		return filepath.Abs(bin)
-	}
-	bin := filepath.Join(buildDir, "nkp")
-	if out, err := exec.Command("go", "build", "-o", bin, "github.com/nkp-proxy/nkp").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build nkp: %w: %s", err, out)
-	}
-	return bin, nil
-})
-
 // kubeProxy is built once, from the module that pins it; the first time takes minutes.
 var kubeProxy = sync.OnceValues(func() (string, error) {
-	if bin := os.Getenv("NKP_KUBE_PROXY"); bin != "" {
-		return filepath.Abs(bin)
-	}
-	bin := filepath.Join(buildDir, "kube-proxy")
-	out, err := exec.Command("go", "build", "-C", "../semantics/kubeproxy", "-o", bin,
-		"-ldflags", "-X k8s.io/component-base/version.gitVersion=v1.36.3", "k8s.io/kubernetes/cmd/kube-proxy").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("build kube-proxy: %w: %s", err, out)
-	}
-	return bin, nil
+	return testbed.Build("NKP_KUBE_PROXY", "../semantics/kubeproxy", "k8s.io/kubernetes/cmd/kube-proxy",
+		"-ldflags", "-X k8s.io/component-base/version.gitVersion=v1.36.3")
 })
 
 // proxy is a running service proxy.
@@ -72,7 +44,7 @@ type proxy struct {
 // startNKP starts nkp as it runs on a node without Open vSwitch, over a back end.
 func (c *cluster) startNKP(backend string) *proxy {
 	c.t.Helper()
-	bin, err := nkp()
+	bin, err := testbed.NKP()
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -94,7 +66,7 @@ func (c *cluster) socket() string { return filepath.Join(c.bed.RunDir, "nkp", "n
 
 // waitInStep waits until the running nkp says that all is programmed.
 func (c *cluster) waitInStep(d time.Duration) error {
-	bin, err := nkp()
+	bin, err := testbed.NKP()
 	if err != nil {
 		return err
 	}

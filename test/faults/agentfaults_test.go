@@ -41,9 +41,9 @@ var agentFaults = []fault{
 		if err != nil {
 			return err
 		}
-		err = p.cmd.Process.Signal(syscall.SIGSTOP)
+		err = p.Cmd.Process.Signal(syscall.SIGSTOP)
 		err = errors.Join(err, s.churn(5), s.wait(200, 2000))
-		return errors.Join(err, p.cmd.Process.Signal(syscall.SIGCONT))
+		return errors.Join(err, p.Cmd.Process.Signal(syscall.SIGCONT))
 	}},
 	{"channel cut", func(s *script) error {
 		s.channel.cut()

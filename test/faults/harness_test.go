@@ -28,30 +28,12 @@ const (
 // out that nobody answers (15 s) first.
 var settleLimit = testbed.Patient(40 * time.Second)
 
-// nkpBinary is the binary under test: NKP_BINARY, or built once.
-var nkpBinary = sync.OnceValues(func() (string, error) {
-	if bin := os.Getenv("NKP_BINARY"); bin != "" {
-		return filepath.Abs(bin)
-	}
-	dir, err := os.MkdirTemp("", "nkp-bin-")
-	if err != nil {
-		return "", err
-	}
-	bin := filepath.Join(dir, "nkp")
-	if out, err := exec.Command("go", "build", "-o", bin, "github.com/nkp-proxy/nkp").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
-	return bin, nil
-})
-
 func TestMain(m *testing.M) {
 	code := m.Run()
 	if verdict != "" {
 		fmt.Println(verdict)
 	}
-	if bin, err := nkpBinary(); err == nil && os.Getenv("NKP_BINARY") == "" {
-		os.RemoveAll(filepath.Dir(bin))
-	}
+	_ = testbed.RemoveBuilt()
 	os.Exit(code)
 }
 
@@ -77,20 +59,14 @@ type cluster struct {
 	services []*svc
 	log      *os.File // what all agents said
 
-	mu    sync.Mutex // protects agent
-	agent *process   // nil: killed
-}
-
-// process is a running nkp.
-type process struct {
-	cmd  *exec.Cmd
-	done chan struct{} // closed when it has ended
+	mu    sync.Mutex       // protects agent
+	agent *testbed.Program // nil: killed
 }
 
 // newCluster builds a bed with three client pods, three server pods and two remote server pods. nkp does not run yet.
 func newCluster(t testing.TB) *cluster {
 	t.Helper()
-	bin, err := nkpBinary()
+	bin, err := testbed.NKP()
 	must(t, err)
 	c := &cluster{Bed: testbed.Start(t, testbed.Options{}), t: t, bin: bin}
 	dir := t.TempDir()
@@ -135,15 +111,10 @@ func (c *cluster) start() error {
 	case !c.straight:
 		args = append(args, "--openflow", "unix:"+c.channel.path, "--ovsdb", "unix:"+c.database.path)
 	}
-	p := &process{cmd: exec.Command(c.bin, args...), done: make(chan struct{})}
-	p.cmd.Stdout, p.cmd.Stderr = c.log, c.log
-	if err := c.Node.Start(p.cmd); err != nil {
+	p, err := c.Node.Launch(c.log, append([]string{c.bin}, args...)...)
+	if err != nil {
 		return err
 	}
-	go func() { // ends with the process
-		p.cmd.Wait()
-		close(p.done)
-	}()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.agent = p
@@ -159,31 +130,21 @@ func (c *cluster) stop(sig syscall.Signal) error {
 	if p == nil {
 		return nil
 	}
-	p.cmd.Process.Signal(sig)
-	select {
-	case <-p.done:
-		return nil
-	case <-time.After(10 * time.Second):
-		p.cmd.Process.Kill()
-		<-p.done
-		return fmt.Errorf("nkp did not end within 10 s of %v", sig)
-	}
+	return p.Stop(sig)
 }
 
 // running gives the agent; it is an error if it ended by itself.
-func (c *cluster) running() (*process, error) {
+func (c *cluster) running() (*testbed.Program, error) {
 	c.mu.Lock()
 	p := c.agent
 	c.mu.Unlock()
 	if p == nil {
 		return nil, fmt.Errorf("no agent runs")
 	}
-	select {
-	case <-p.done:
-		return nil, fmt.Errorf("nkp ended by itself: %v", p.cmd.ProcessState)
-	default:
-		return p, nil
+	if p.Ended() {
+		return nil, fmt.Errorf("nkp ended by itself: %v", p.Cmd.ProcessState)
 	}
+	return p, nil
 }
 
 // diff compares the switch with the manifests by a command of its own, past the channel: 0 equal, 1 different.

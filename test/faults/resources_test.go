@@ -34,7 +34,7 @@ func (c *cluster) resources() (r resources, err error) {
 	if err != nil {
 		return r, err
 	}
-	r.pid = p.cmd.Process.Pid
+	r.pid = p.Cmd.Process.Pid
 	heap := regexp.MustCompile(`# HeapAlloc = (\d+)`)
 	for i := range 10 {
 		text, err := c.ask("/debug/pprof/heap?gc=1&debug=1")

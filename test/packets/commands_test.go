@@ -109,8 +109,8 @@ func TestOneAgentPerSocket(t *testing.T) {
 	if info, err := os.Stat(c.socket()); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the socket's mode: %v, %v", info.Mode(), err)
 	}
-	c.agent.cmd.Process.Kill()
-	<-c.agent.done
+	c.agent.Cmd.Process.Kill()
+	<-c.agent.Done
 	c.run()
 	c.settle()
 	c.status(t)
@@ -119,7 +119,7 @@ func TestOneAgentPerSocket(t *testing.T) {
 // Wrong usage ends with status 2 and one line that says what to do; every command has help with an example.
 func TestUsage(t *testing.T) {
 	t.Parallel()
-	bin, err := nkpBinary()
+	bin, err := testbed.NKP()
 	must(t, err)
 	c := &cluster{t: t, bin: bin}
 	sample := filepath.Join(samples, "guestbook.yaml")
@@ -162,7 +162,7 @@ func TestUsage(t *testing.T) {
 // Offline, a plan says on standard error what it leaves out, and ends well.
 func TestPlanOffline(t *testing.T) {
 	t.Parallel()
-	bin, err := nkpBinary()
+	bin, err := testbed.NKP()
 	must(t, err)
 	c := &cluster{t: t, bin: bin}
 	sample := filepath.Join(samples, "guestbook.yaml")

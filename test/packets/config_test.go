@@ -104,7 +104,7 @@ func TestConfigurationFile(t *testing.T) {
 		return nil
 	})
 	select {
-	case <-c.agent.done:
+	case <-c.agent.Done:
 		t.Fatal("the process ended: ", tail(c.agent.log.String(), 3000))
 	default: // the same process id, so that no supervisor need know
 	}
@@ -132,7 +132,7 @@ func TestConfigurationFile(t *testing.T) {
 	if n, failed, err := stop(); failed > 0 || n < 50 {
 		t.Errorf("%d of %d new connections failed, the first: %v", failed, n, err)
 	}
-	adj, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", c.agent.cmd.Process.Pid))
+	adj, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", c.agent.Cmd.Process.Pid))
 	must(t, err)
 	if got := strings.TrimSpace(string(adj)); got != "77" {
 		t.Errorf("oom_score_adj is %s, want that of the file, 77", got)
@@ -143,7 +143,7 @@ func TestConfigurationFile(t *testing.T) {
 	if _, errOut, status := c.nkp(cleanup...); status != 1 || !strings.Contains(errOut, "stop it first") {
 		t.Errorf("--cleanup beside a running nkp ends with %d: %s", status, errOut)
 	}
-	c.agent.stop(syscall.SIGTERM)
+	_ = c.agent.Stop(syscall.SIGTERM)
 	if out, errOut, status := c.nkp(cleanup...); status != 0 || !strings.Contains(out, "removed") {
 		t.Errorf("--cleanup ends with %d: %s%s", status, out, errOut)
 	}

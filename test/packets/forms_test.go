@@ -125,7 +125,7 @@ func (c *cluster) groups(t *testing.T, bridge string) string {
 // The worked example that nkp's pipeline comes from: two Services in table 1 that point to two select groups.
 func TestSampleOfTwoServices(t *testing.T) {
 	t.Parallel()
-	bin, err := nkpBinary()
+	bin, err := testbed.NKP()
 	must(t, err)
 	c := &cluster{t: t, bin: bin}
 	out := c.local("plan", "-o", "ofctl", "--manifests", filepath.Join(samples, "nsx-sample.yaml"), "--hostname-override", "node-1", "--node-ip", "172.16.0.2")
@@ -163,7 +163,7 @@ func TestSampleOfTwoServices(t *testing.T) {
 // Every sample plans, in every form, offline.
 func TestSamplesPlan(t *testing.T) {
 	t.Parallel()
-	bin, err := nkpBinary()
+	bin, err := testbed.NKP()
 	must(t, err)
 	c := &cluster{t: t, bin: bin}
 	files, err := filepath.Glob(filepath.Join(samples, "*.yaml"))

@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -33,27 +32,9 @@ const (
 // settleLimit is how long nkp may take to bring the switch in step.
 var settleLimit = testbed.Patient(20 * time.Second)
 
-// nkpBinary is the binary under test: NKP_BINARY, or built once.
-var nkpBinary = sync.OnceValues(func() (string, error) {
-	if bin := os.Getenv("NKP_BINARY"); bin != "" {
-		return filepath.Abs(bin)
-	}
-	dir, err := os.MkdirTemp("", "nkp-bin-")
-	if err != nil {
-		return "", err
-	}
-	bin := filepath.Join(dir, "nkp")
-	if out, err := exec.Command("go", "build", "-o", bin, "github.com/nkp-proxy/nkp").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
-	return bin, nil
-})
-
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if bin, err := nkpBinary(); err == nil && os.Getenv("NKP_BINARY") == "" {
-		os.RemoveAll(filepath.Dir(bin))
-	}
+	_ = testbed.RemoveBuilt()
 	os.Exit(code)
 }
 
@@ -74,33 +55,15 @@ type cluster struct {
 
 // process is a running nkp.
 type process struct {
-	cmd  *exec.Cmd
-	log  *safeBuffer
-	done chan struct{} // closed when it has ended
-}
-
-type safeBuffer struct {
-	mu sync.Mutex // protects b
-	b  bytes.Buffer
-}
-
-func (s *safeBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *safeBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
+	*testbed.Program
+	log *testbed.Output
 }
 
 // newCluster builds a bed with local pods 11, 12, 13 and remote pods 11, 12. nkp does not run yet.
 func newCluster(t *testing.T, o testbed.Options, flags ...string) *cluster {
 	t.Helper()
 	bed := testbed.Start(t, o)
-	bin, err := nkpBinary()
+	bin, err := testbed.NKP()
 	must(t, err)
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	t.Cleanup(cancel)
@@ -201,35 +164,17 @@ func (c *cluster) runWith(flags ...string) {
 func (c *cluster) launch(args ...string) {
 	c.t.Helper()
 	argv := testbed.Wrapped(append([]string{c.bin}, args...)...)
-	p := &process{cmd: exec.Command(argv[0], argv[1:]...), log: &safeBuffer{}, done: make(chan struct{})}
-	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
-	must(c.t, c.Node.Start(p.cmd))
-	go func() { // ends with the process
-		p.cmd.Wait()
-		close(p.done)
-	}()
+	log := &testbed.Output{}
+	program, err := c.Node.Launch(log, argv...)
+	must(c.t, err)
+	p := &process{program, log}
 	c.agent = p
 	c.t.Cleanup(func() {
-		p.stop(syscall.SIGTERM)
+		_ = p.Stop(syscall.SIGTERM)
 		if c.t.Failed() {
 			c.t.Logf("nkp said:\n%s", tail(p.log.String(), 6000))
 		}
 	})
-}
-
-func (p *process) stop(sig syscall.Signal) {
-	select {
-	case <-p.done:
-		return
-	default:
-	}
-	p.cmd.Process.Signal(sig)
-	select {
-	case <-p.done:
-	case <-time.After(10 * time.Second):
-		p.cmd.Process.Kill()
-		<-p.done
-	}
 }
 
 func tail(s string, n int) string {
@@ -244,7 +189,7 @@ func (c *cluster) nkp(args ...string) (stdout, stderr string, status int) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.ctx, time.Minute)
 	defer cancel()
-	var out, errOut safeBuffer
+	var out, errOut bytes.Buffer
 	cmd := exec.CommandContext(ctx, c.bin, args...)
 	cmd.Stdout, cmd.Stderr = &out, &errOut
 	must(c.t, c.Node.Start(cmd))
@@ -265,7 +210,7 @@ func (c *cluster) settle() {
 			c.t.Fatalf("the switch is not in step after %v (diff ends with %d)\n%s%s", settleLimit, status, tail(out, 3000), tail(errOut, 3000))
 		}
 		select {
-		case <-c.agent.done:
+		case <-c.agent.Done:
 			c.t.Fatalf("nkp ended: %s", tail(c.agent.log.String(), 3000))
 		case <-time.After(30 * time.Millisecond):
 		}

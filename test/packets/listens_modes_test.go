@@ -65,14 +65,14 @@ func TestListensInEveryMode(t *testing.T) {
 			})
 			var have []string
 			c.eventually("nkp listens where it should", func() (err error) {
-				if have, err = listeners(c.agent.cmd.Process.Pid); err == nil && !slices.Equal(have, want) {
+				if have, err = listeners(c.agent.Cmd.Process.Pid); err == nil && !slices.Equal(have, want) {
 					err = fmt.Errorf("the agent listens at\n%s\nwant\n%s", strings.Join(have, "\n"), strings.Join(want, "\n"))
 				}
 				return err
 			})
 			for range 10 { // nothing comes later
 				time.Sleep(50 * time.Millisecond)
-				have, err := listeners(c.agent.cmd.Process.Pid)
+				have, err := listeners(c.agent.Cmd.Process.Pid)
 				must(t, err)
 				if !slices.Equal(have, want) {
 					t.Fatalf("the agent listens at\n%s\nwant\n%s", strings.Join(have, "\n"), strings.Join(want, "\n"))

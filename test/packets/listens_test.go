@@ -46,7 +46,7 @@ func TestListens(t *testing.T) {
 	slices.Sort(want)
 	deadline := time.Now().Add(settleLimit)
 	for {
-		have, err := listeners(c.agent.cmd.Process.Pid)
+		have, err := listeners(c.agent.Cmd.Process.Pid)
 		must(t, err)
 		if slices.Equal(have, want) {
 			break

@@ -16,7 +16,7 @@ import (
 func TestPlanForIPTables(t *testing.T) {
 	t.Parallel()
 	bed := testbed.Start(t, testbed.Options{Plane: testbed.Linux})
-	bin, err := nkpBinary()
+	bin, err := testbed.NKP()
 	must(t, err)
 	c := &cluster{t: t, bin: bin}
 	for _, sample := range []string{"guestbook.yaml", "k3s-traefik.yaml", "nsx-sample.yaml"} {
@@ -46,7 +46,7 @@ func TestPlanForIPTables(t *testing.T) {
 // What `plan -o hcn` prints is JSON with a load balancer for each frontend, on any system.
 func TestPlanForHNS(t *testing.T) {
 	t.Parallel()
-	bin, err := nkpBinary()
+	bin, err := testbed.NKP()
 	must(t, err)
 	c := &cluster{t: t, bin: bin}
 	var plan struct {

@@ -71,7 +71,7 @@ func TestTenThousandServices(t *testing.T) {
 		}
 		ours = append(ours, st.Programming.First.Milli)
 		if round < 2 {
-			c.agent.stop(syscall.SIGTERM)
+			_ = c.agent.Stop(syscall.SIGTERM)
 			if _, errOut, status := c.nkp("cleanup", "--ovsdb", c.DB(), "--bridge", c.Bridge, "--socket", c.socket()); status != 0 {
 				t.Fatalf("cleanup: %s", errOut)
 			}
@@ -125,7 +125,7 @@ func (c *cluster) awaitChanges(t *testing.T, n int) {
 // resident gives nkp's resident memory in MB.
 func (c *cluster) resident(t *testing.T) int {
 	t.Helper()
-	out, err := exec.Command("ps", "-o", "rss=", "-p", strconv.Itoa(c.agent.cmd.Process.Pid)).Output()
+	out, err := exec.Command("ps", "-o", "rss=", "-p", strconv.Itoa(c.agent.Cmd.Process.Pid)).Output()
 	must(t, err)
 	kb := 0
 	for _, d := range strings.TrimSpace(string(out)) {

@@ -87,8 +87,8 @@ func TestSecretsAreNotSaid(t *testing.T) {
 		}
 		status, errOut, _ := c.nkp("status", "-o", "json", "--socket", c.socket())
 		said["status"] = status + errOut
-		c.agent.cmd.Process.Signal(os.Interrupt)
-		<-c.agent.done
+		c.agent.Cmd.Process.Signal(os.Interrupt)
+		<-c.agent.Done
 		said["log"] = c.agent.log.String()
 		server.Close()
 		if len(said["log"]) < 1000 || !strings.Contains(said["log"], "level=DEBUG") {

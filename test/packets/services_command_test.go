@@ -259,7 +259,7 @@ func TestServicesWatch(t *testing.T) {
 		}
 	}()
 	await("under load", `^default/web:http/TCP .* [1-9]\d*\.\d +[1-9]\d*\.\d +[1-9]\d*\.\d +[1-9]\d*\.\d +[1-9]\d*\.\d$`)
-	c.agent.stop(syscall.SIGTERM)
+	_ = c.agent.Stop(syscall.SIGTERM)
 	await("nkp is down", `no nkp answers`)
 	c.run()
 	await("nkp is back", `^default/web:http/TCP .* [1-9]\d*\.\d +[1-9]\d*\.\d +[1-9]\d*\.\d +[1-9]\d*\.\d +[1-9]\d*\.\d$`)

@@ -351,7 +351,7 @@ func TestTraceDisagrees(t *testing.T) {
 			c.put(web, slice(web, 8080, ats(here, there)...), gone, slice(gone, 8080, at(there)))
 			c.run()
 			c.settle()
-			c.agent.stop(15) // it would repair what is about to be broken
+			_ = c.agent.Stop(15) // it would repair what is about to be broken
 			if plane.options.Plane == testbed.Linux {
 				c.breakRules(t)
 			} else {
@@ -451,7 +451,7 @@ func TestTraceExistingConnection(t *testing.T) {
 // Offline, trace needs no switch, no agent and no privilege; wrong usage is told in one line.
 func TestTraceOffline(t *testing.T) {
 	t.Parallel()
-	bin, err := nkpBinary()
+	bin, err := testbed.NKP()
 	must(t, err)
 	c := &cluster{t: t, bin: bin}
 	base := []string{"trace", "--manifests", filepath.Join(samples, "guestbook.yaml"), "--hostname-override", "haofan-test-1", "--cluster-cidr", "172.18.0.0/16"}

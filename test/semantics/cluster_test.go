@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -102,7 +101,7 @@ func newCluster(t *testing.T, p plane, s setup) *cluster {
 	o := p.bed
 	o.IPv4 = s.ipv4
 	o.PodBridge = s.podBridge && o.Plane == testbed.Linux
-	bin, err := nkpBinary()
+	bin, err := testbed.NKP()
 	must(t, err)
 	bed := testbed.Start(t, o)
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
@@ -187,7 +186,7 @@ func (c *cluster) settle() {
 			c.t.Fatalf("not in step after %v: %v", stepLimit, err)
 		}
 		select {
-		case <-c.proxy.done:
+		case <-c.proxy.Done:
 			c.t.Fatalf("the proxy ended: %s", tail(c.proxy.log.String(), 3000))
 		case <-time.After(20 * time.Millisecond):
 		}
@@ -196,9 +195,8 @@ func (c *cluster) settle() {
 
 // process is a running proxy.
 type process struct {
-	cmd  *exec.Cmd
-	log  *safeBuffer
-	done chan struct{} // closed when it has ended
+	*testbed.Program
+	log *testbed.Output
 }
 
 // start runs the proxy on the node and waits until it is in step.
@@ -206,19 +204,16 @@ func (c *cluster) start(flags ...string) {
 	c.t.Helper()
 	argv := c.plane.command(c, flags)
 	c.write()
-	p := &process{cmd: exec.Command(argv[0], argv[1:]...), log: &safeBuffer{}, done: make(chan struct{})}
-	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
-	must(c.t, c.Node.Start(p.cmd))
-	go func() { // ends with the process
-		p.cmd.Wait()
-		close(p.done)
-	}()
+	log := &testbed.Output{}
+	program, err := c.Node.Launch(log, argv...)
+	must(c.t, err)
+	p := &process{program, log}
 	c.proxy = p
 	c.t.Cleanup(func() {
 		if c.t.Failed() {
 			c.t.Logf("%s", c.plane.state(c))
 		}
-		p.stop(syscall.SIGTERM)
+		_ = p.Stop(syscall.SIGTERM)
 		if c.t.Failed() {
 			c.t.Logf("the proxy said:\n%s", tail(p.log.String(), 4000))
 		}
@@ -226,27 +221,12 @@ func (c *cluster) start(flags ...string) {
 	c.settle()
 }
 
-func (p *process) stop(sig syscall.Signal) {
-	select {
-	case <-p.done:
-		return
-	default:
-	}
-	p.cmd.Process.Signal(sig)
-	select {
-	case <-p.done:
-	case <-time.After(10 * time.Second):
-		p.cmd.Process.Kill()
-		<-p.done
-	}
-}
-
 // run runs a command on the node to its end and gives what it printed and its exit status.
 func (c *cluster) run(argv ...string) (out string, status int) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.ctx, time.Minute)
 	defer cancel()
-	var b safeBuffer
+	var b bytes.Buffer
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Stdout, cmd.Stderr = &b, &b
 	must(c.t, c.Node.Start(cmd))
@@ -255,23 +235,6 @@ func (c *cluster) run(argv ...string) (out string, status int) {
 }
 
 func (c *cluster) socket() string { return filepath.Join(c.RunDir, "nkp.sock") }
-
-type safeBuffer struct {
-	mu sync.Mutex // protects b
-	b  bytes.Buffer
-}
-
-func (s *safeBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *safeBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
-}
 
 func tail(s string, n int) string {
 	if len(s) > n {
