@@ -62,22 +62,24 @@ func (p *process) running() bool {
 	}
 }
 
-// stop sends a signal and waits for the end; after 10 s it kills.
-func (p *process) stop(sig syscall.Signal) {
+// stop sends a signal and waits for the end; after 10 s it kills, which is an error.
+func (p *process) stop(sig syscall.Signal) (err error) {
 	if !p.running() {
-		return
+		return nil
 	}
 	_ = p.cmd.Process.Signal(sig)
 	if sig != syscall.SIGKILL {
 		_ = p.cmd.Process.Signal(syscall.SIGCONT)
 		select {
 		case <-p.done:
-			return
+			return nil
 		case <-time.After(10 * time.Second):
+			err = fmt.Errorf("testbed: %s did not end within 10 s of %v", p.name, sig)
 			_ = p.cmd.Process.Kill()
 		}
 	}
 	<-p.done
+	return err
 }
 
 func (p *process) logTail() string {

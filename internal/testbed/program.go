@@ -12,54 +12,31 @@ import (
 	"path/filepath"
 	"sync"
 	"syscall"
-	"time"
 )
 
 // Program is a program under test at work on a host.
 type Program struct {
 	Cmd  *exec.Cmd
-	Done chan struct{} // closed when it has ended
+	Done <-chan struct{} // closed when it has ended
+	p    *process
 }
 
 // Launch starts a program on the host and writes to log what it says. It dies with the bed or with this process.
 func (h *Host) Launch(log io.Writer, argv ...string) (*Program, error) {
-	p := &Program{Cmd: exec.Command(argv[0], argv[1:]...), Done: make(chan struct{})}
-	p.Cmd.Stdout, p.Cmd.Stderr = log, log
-	if err := h.Start(p.Cmd); err != nil {
+	cmd := h.bed.command(argv[0], argv[1:]...)
+	cmd.Stdout, cmd.Stderr = log, log
+	p, err := h.ns.daemon(argv[0], "", cmd)
+	if err != nil {
 		return nil, err
 	}
-	go func() { // ends with the program
-		_ = p.Cmd.Wait()
-		close(p.Done)
-	}()
-	return p, nil
+	return &Program{Cmd: cmd, Done: p.done, p: p}, nil
 }
 
 // Ended tells whether the program has ended.
-func (p *Program) Ended() bool {
-	select {
-	case <-p.Done:
-		return true
-	default:
-		return false
-	}
-}
+func (p *Program) Ended() bool { return !p.p.running() }
 
 // Stop sends a signal and waits for the end. A program that takes longer than 10 s is killed, which is an error.
-func (p *Program) Stop(sig syscall.Signal) error {
-	if p.Ended() {
-		return nil
-	}
-	_ = p.Cmd.Process.Signal(sig)
-	select {
-	case <-p.Done:
-		return nil
-	case <-time.After(10 * time.Second):
-		_ = p.Cmd.Process.Kill()
-		<-p.Done
-		return fmt.Errorf("%s did not end within 10 s of %v", p.Cmd.Path, sig)
-	}
-}
+func (p *Program) Stop(sig syscall.Signal) error { return p.p.stop(sig) }
 
 // Output keeps what programs write to it. All methods may be called from any goroutine.
 type Output struct {

@@ -21,13 +21,19 @@ const aloneServices = 10
 
 // withoutAPI does what the flags -alone and -profile say.
 func withoutAPI(ctx context.Context, programs rig.Programs, root, only, sizes string, pairs int) error {
+	if only != "" && only != "nkp" {
+		return fmt.Errorf("-only: %q cannot be measured without an API server, only nkp can", only)
+	}
+	if pairs < 0 {
+		return fmt.Errorf("-profile: %d is no number of legs", pairs)
+	}
 	numbers := []int{aloneServices}
 	if sizes != "" {
 		numbers = nil
 		for s := range strings.SplitSeq(sizes, ",") {
 			n, err := strconv.Atoi(s)
-			if err != nil || n < 0 {
-				return fmt.Errorf("-sizes: %q is no number of Services", s)
+			if err != nil || n < 0 || n > rig.MostNumbered {
+				return fmt.Errorf("-sizes: %q is no number of Services (0 to %d)", s, rig.MostNumbered)
 			}
 			numbers = append(numbers, n)
 		}

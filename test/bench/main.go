@@ -44,7 +44,7 @@ func main() {
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if *bare || *pairs > 0 {
+	if *bare || *pairs != 0 {
 		if err := withoutAPI(ctx, programs, *root, *only, *sizes, *pairs); err != nil {
 			fmt.Fprintln(os.Stderr, "bench:", err)
 			os.Exit(1)

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -16,7 +15,7 @@ import (
 	"syscall"
 )
 
-// activities name what a function of ovs-vswitchd (3.1 to 3.7), or of the kernel on its behalf, is called for. A sample belongs
+// activities name what a function of ovs-vswitchd (3.1), or of the kernel (x86-64) on its behalf, is called for. A sample belongs
 // to the first that has a function of its call chain.
 var activities = []struct {
 	name  string
@@ -89,12 +88,12 @@ func (s *samples) add(text []byte) (any bool) {
 		}
 		chain = nil
 	}
-	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
-		fields := strings.Fields(lines.Text())
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
 		switch {
 		case len(fields) == 0:
 			end()
-		case lines.Text()[0] == '\t':
+		case line[0] == '\t':
 			// A compiler's variant, such as conn_clean.part.0, goes by the name of the whole.
 			name, _, _ := strings.Cut(strings.Join(fields[1:], " "), ".")
 			chain = append(chain, name)

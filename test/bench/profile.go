@@ -95,6 +95,9 @@ func (m *measurement) leg(ctx context.Context, l *legs, to []string) error {
 		_, _ = fmt.Sscanf(line, "megaflow hits: %f", &found)
 		_, _ = fmt.Sscanf(line, "avg. subtable lookups per megaflow hit: %f", &mean)
 	}
+	if found == 0 {
+		return fmt.Errorf("ovs-vswitchd tells of no cached flow that was found: %s", out)
+	}
 	l.searches += found
 	l.masked += found * mean
 	return nil

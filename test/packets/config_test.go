@@ -143,7 +143,7 @@ func TestConfigurationFile(t *testing.T) {
 	if _, errOut, status := c.nkp(cleanup...); status != 1 || !strings.Contains(errOut, "stop it first") {
 		t.Errorf("--cleanup beside a running nkp ends with %d: %s", status, errOut)
 	}
-	_ = c.agent.Stop(syscall.SIGTERM)
+	must(c.t, c.agent.Stop(syscall.SIGTERM))
 	if out, errOut, status := c.nkp(cleanup...); status != 0 || !strings.Contains(out, "removed") {
 		t.Errorf("--cleanup ends with %d: %s%s", status, out, errOut)
 	}

@@ -56,7 +56,7 @@ func TestWhatCountingCosts(t *testing.T) {
 			began = time.Now()
 			many(warm, vip(40, 0)+":80")
 			rate[on] = append(rate[on], warm/time.Since(began).Seconds())
-			_ = c.agent.Stop(syscall.SIGTERM)
+			must(c.t, c.agent.Stop(syscall.SIGTERM))
 		}
 	}
 	t.Logf("cached flows: %d without counters, %d with; new connections per second, best of %d: to all Services at once, nothing cached: %.0f without, %.0f with; to one, all cached: %.0f without, %.0f with",

@@ -92,7 +92,7 @@ func testCounters(t *testing.T, delivery string) {
 	c.settle()
 	c.put(slice(near, 8080, at(c.pods[2].IP4)))
 	c.settle()
-	_ = c.agent.Stop(syscall.SIGTERM)
+	must(c.t, c.agent.Stop(syscall.SIGTERM))
 	c.run()
 	c.settle()
 	after := c.counters(t)
@@ -165,7 +165,7 @@ func TestCountersOff(t *testing.T) {
 	if n := table(); n != 3 {
 		t.Errorf("%d flows count, want 3", n)
 	}
-	_ = c.agent.Stop(syscall.SIGTERM)
+	must(c.t, c.agent.Stop(syscall.SIGTERM))
 	c.flags = append(c.flags, "--service-counters=false")
 	c.run()
 	c.settle()

@@ -170,7 +170,9 @@ func (c *cluster) launch(args ...string) {
 	p := &process{program, log}
 	c.agent = p
 	c.t.Cleanup(func() {
-		_ = p.Stop(syscall.SIGTERM)
+		if err := p.Stop(syscall.SIGTERM); err != nil {
+			c.t.Error(err)
+		}
 		if c.t.Failed() {
 			c.t.Logf("nkp said:\n%s", tail(p.log.String(), 6000))
 		}

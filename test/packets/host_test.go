@@ -66,7 +66,7 @@ func TestHostTraffic(t *testing.T) {
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	_ = c.agent.Stop(15)
+	must(c.t, c.agent.Stop(15))
 	c.ask(t, c.Node, "tcp", "40.0.0.1:80", c.pods[1].Name) // without an agent as well
 	if out, errOut, status := c.nkp("cleanup", "--ovsdb", c.DB(), "--bridge", c.Bridge, "--socket", c.socket()); status != 0 {
 		t.Fatal(out, errOut)
@@ -184,7 +184,7 @@ func TestHostTrafficByIPTables(t *testing.T) {
 			t.Errorf("status does not say %q:\n%s", want, status)
 		}
 	}
-	_ = c.agent.Stop(15)
+	must(c.t, c.agent.Stop(15))
 	c.ask(t, c.External, "tcp", hostPort(testbed.NodeIP4, 30080), end.Name) // without an agent as well
 	out, errOut, exit := c.nkp("cleanup", "--ovsdb", c.DB(), "--bridge", c.Bridge, "--socket", c.socket())
 	if exit != 0 || !strings.Contains(out, "from iptables") || !strings.Contains(out, "from "+c.Bridge) {

@@ -117,7 +117,7 @@ func TestKillMidSync(t *testing.T) {
 		}
 		c.write()
 		time.Sleep(time.Duration(40+20*round) * time.Millisecond) // somewhere between reading and committing
-		_ = c.agent.Stop(syscall.SIGKILL)
+		must(c.t, c.agent.Stop(syscall.SIGKILL))
 		checkHeld(t, "with nkp killed", held)
 		c.run()
 	}
@@ -141,7 +141,7 @@ func TestRestartChangesNothing(t *testing.T) {
 	c.servePods(t)
 	c.put(slice(s, 8080, ats(c.pods[1].IP4, c.remotes[0].IP4)...))
 	c.settle()
-	_ = c.agent.Stop(syscall.SIGTERM)
+	must(c.t, c.agent.Stop(syscall.SIGTERM))
 	if status := c.agent.Cmd.ProcessState.ExitCode(); status != 0 {
 		t.Errorf("SIGTERM ends nkp with status %d", status)
 	}
@@ -253,7 +253,7 @@ func TestForeignFlowsSurvive(t *testing.T) {
 	c.put(slice(s, 8080, at(c.pods[1].IP4)))
 	c.settle()
 	check("after a change")
-	_ = c.agent.Stop(syscall.SIGKILL)
+	must(c.t, c.agent.Stop(syscall.SIGKILL))
 	c.remove(s)
 	c.run()
 	c.settle()
@@ -261,7 +261,7 @@ func TestForeignFlowsSurvive(t *testing.T) {
 	if _, errOut, status := c.nkp("cleanup", "--ovsdb", c.DB(), "--bridge", c.Bridge, "--socket", c.socket()); status != 1 || !strings.Contains(errOut, "stop it first") {
 		t.Errorf("cleanup beside a running nkp ends with %d: %s", status, errOut)
 	}
-	_ = c.agent.Stop(syscall.SIGTERM)
+	must(c.t, c.agent.Stop(syscall.SIGTERM))
 	out, errOut, status := c.nkp("cleanup", "--ovsdb", c.DB(), "--bridge", c.Bridge, "--socket", c.socket())
 	if status != 0 {
 		t.Fatalf("cleanup ends with %d: %s%s", status, out, errOut)
@@ -379,7 +379,7 @@ func staleUDP(t *testing.T, c *cluster) {
 		t.Errorf("after the endpoint moved: %q, %v", got, err)
 	}
 	// The endpoint moves back while no nkp runs.
-	_ = c.agent.Stop(syscall.SIGKILL)
+	must(c.t, c.agent.Stop(syscall.SIGKILL))
 	c.put(slice(s, 8080, at(c.pods[1].IP4)))
 	c.run()
 	c.settle()
@@ -412,7 +412,7 @@ func TestBadManifestsChangeNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	_ = c.agent.Stop(syscall.SIGTERM)
+	must(c.t, c.agent.Stop(syscall.SIGTERM))
 	c.manifest = c.dir // from now on the whole directory
 	c.run()
 	deadline := time.Now().Add(settleLimit)

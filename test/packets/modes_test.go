@@ -33,7 +33,7 @@ func TestChangeOver(t *testing.T) {
 
 	must(t, c.AddBridge("br-later"))
 	c.statusSays("bridge br-later is here", "restart nkp to change over")
-	_ = c.agent.Stop(syscall.SIGTERM)
+	must(c.t, c.agent.Stop(syscall.SIGTERM))
 	c.run()
 	c.settle()
 	c.statusSays("mode", "ovs: ", "br-later")
@@ -47,7 +47,7 @@ func TestChangeOver(t *testing.T) {
 	must(t, err)
 	c.statusSays("bridge br-later is gone", "restart nkp to change over")
 	must(t, held.Check())
-	_ = c.agent.Stop(syscall.SIGTERM)
+	must(c.t, c.agent.Stop(syscall.SIGTERM))
 	c.runWith("--ovs-wait", "500ms")
 	c.statusSays("mode", "iptables: ")
 	must(t, held.Check())

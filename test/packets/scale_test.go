@@ -71,7 +71,7 @@ func TestTenThousandServices(t *testing.T) {
 		}
 		ours = append(ours, st.Programming.First.Milli)
 		if round < 2 {
-			_ = c.agent.Stop(syscall.SIGTERM)
+			must(c.t, c.agent.Stop(syscall.SIGTERM))
 			if _, errOut, status := c.nkp("cleanup", "--ovsdb", c.DB(), "--bridge", c.Bridge, "--socket", c.socket()); status != 0 {
 				t.Fatalf("cleanup: %s", errOut)
 			}

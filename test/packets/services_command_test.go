@@ -259,7 +259,7 @@ func TestServicesWatch(t *testing.T) {
 		}
 	}()
 	await("under load", `^default/web:http/TCP .* [1-9]\d*\.\d +[1-9]\d*\.\d +[1-9]\d*\.\d +[1-9]\d*\.\d +[1-9]\d*\.\d$`)
-	_ = c.agent.Stop(syscall.SIGTERM)
+	must(c.t, c.agent.Stop(syscall.SIGTERM))
 	await("nkp is down", `no nkp answers`)
 	c.run()
 	await("nkp is back", `^default/web:http/TCP .* [1-9]\d*\.\d +[1-9]\d*\.\d +[1-9]\d*\.\d +[1-9]\d*\.\d +[1-9]\d*\.\d$`)

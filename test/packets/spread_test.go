@@ -231,7 +231,7 @@ func TestAffinity(t *testing.T) {
 	c.put(long, slice(long, 8080, at(c.remotes[0].IP4)))
 	c.settle()
 	c.ask(t, client.Host, "tcp", "40.0.0.3:80", c.remotes[0].Name)
-	_ = c.agent.Stop(syscall.SIGKILL)
+	must(c.t, c.agent.Stop(syscall.SIGKILL))
 	c.remove(long)
 	c.run()
 	c.settle()

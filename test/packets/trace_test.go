@@ -351,7 +351,7 @@ func TestTraceDisagrees(t *testing.T) {
 			c.put(web, slice(web, 8080, ats(here, there)...), gone, slice(gone, 8080, at(there)))
 			c.run()
 			c.settle()
-			_ = c.agent.Stop(15) // it would repair what is about to be broken
+			must(c.t, c.agent.Stop(15)) // it would repair what is about to be broken
 			if plane.options.Plane == testbed.Linux {
 				c.breakRules(t)
 			} else {

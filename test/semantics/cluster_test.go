@@ -213,7 +213,9 @@ func (c *cluster) start(flags ...string) {
 		if c.t.Failed() {
 			c.t.Logf("%s", c.plane.state(c))
 		}
-		_ = p.Stop(syscall.SIGTERM)
+		if err := p.Stop(syscall.SIGTERM); err != nil {
+			c.t.Error(err)
+		}
 		if c.t.Failed() {
 			c.t.Logf("the proxy said:\n%s", tail(p.log.String(), 4000))
 		}

@@ -134,11 +134,11 @@ func TestRow32Restart(t *testing.T) {
 		served("at first", c.here)
 		held, err := c.pod.Hold(c.ctx, v4(cluster).addresses()[0].String(), testbed.DialOptions{})
 		must(t, err)
-		_ = c.proxy.Stop(syscall.SIGTERM)
+		must(c.t, c.proxy.Stop(syscall.SIGTERM))
 		served("after SIGTERM", c.here)
 		c.start()
 		served("started again", c.here)
-		_ = c.proxy.Stop(syscall.SIGKILL)
+		must(c.t, c.proxy.Stop(syscall.SIGKILL))
 		served("after SIGKILL", c.here)
 		c.endpoints(web, ready(c.here2)...)
 		c.remove(gone)
@@ -152,7 +152,7 @@ func TestRow32Restart(t *testing.T) {
 		if err := held.Check(); err != nil {
 			t.Errorf("an open connection: %v", err)
 		}
-		_ = c.proxy.Stop(syscall.SIGTERM)
+		must(c.t, c.proxy.Stop(syscall.SIGTERM))
 		must(t, c.plane.cleanUp(c))
 		c.expect(t,
 			probe{name: "after cleanup nothing is served", from: c.pod, to: cluster, want: by(c.External)},

@@ -55,6 +55,9 @@ type Service struct {
 // Frontend is where clients connect.
 func (s Service) Frontend() string { return fmt.Sprintf("%s:%d", s.VIP, s.Port) }
 
+// MostNumbered is how many there can be: the addresses of their endpoints end there.
+const MostNumbered = 60_000
+
 // Numbered is Service i of the many. Those that Live tells have the remote pods behind them, all others addresses that
 // nobody has.
 func Numbered(i int) Service {
