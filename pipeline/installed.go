@@ -35,6 +35,13 @@ func (l Layout) PortObjects(id uint32) (cookie uint64, groupLo, groupHi uint32) 
 	return l.cookie(cookieStatic, id), lo, lo + (1<<6 - 1)
 }
 
+// ChoosesByHash tells whether a group is a Service port's that chooses an endpoint by the datapath's hash of a packet.
+func (l Layout) ChoosesByHash(group uint32) bool {
+	first, last := l.Groups()
+	kind := (group - first) >> 4 & 3
+	return group >= first && group <= last && group != l.openingGroup() && (kind == groupCluster || kind == groupLocal)
+}
+
 // InstalledEndpoints gives the endpoints that new connections of a Service port may get, sorted, as the flows and groups in
 // st have it: of all endpoints, or of those for policy Local.
 func (l Layout) InstalledEndpoints(st *flow.State, id uint32, local bool) []netip.AddrPort {

@@ -140,6 +140,9 @@ func (l Layout) cookie(kind uint64, id uint32) uint64 {
 
 func (l Layout) group(id, kind, part uint32) uint32 { return l.GroupBase | id<<6 | kind<<4 | part }
 
+// openingGroup is the group that has packets hashed which open a connection. No Service port has id 0.
+func (l Layout) openingGroup() uint32 { return l.group(0, 0, 0) }
+
 // groupID gives the id of the Service port that a group of nkp's belongs to.
 func (l Layout) groupID(group uint32) uint32 { return (group - l.GroupBase) >> 6 }
 

@@ -24,6 +24,7 @@ func testConfig() Config {
 		GatewayMAC:    flow.MAC{2, 0, 0, 0, 0, 1},
 		Uplink:        1,
 		Detector:      k8s.Detector{CIDRs: []netip.Prefix{prefix("10.0.0.0/16"), prefix("fd00::/32")}},
+		ServiceCIDRs:  []netip.Prefix{prefix("40.0.0.0/16"), prefix("fd00:40::/112")},
 		LocalDelivery: true,
 		Counters:      true,
 		Pods: []Pod{

@@ -149,13 +149,19 @@ func (b *builder) classify(table uint8, f k8s.Family) {
 
 // track is table 3. A SYN to a Service range needs no look at the tracker before its Service is known: whatever the tracker
 // knows of the connection, its commit takes into account (a SYN sent again keeps its endpoint, one on a finished connection
-// begins another). That is one pass of four through the datapath less for each new connection.
+// begins another). So it goes to table 1 by way of a group of one bucket, for whose sake the datapath hashes it: the Service's
+// group finds the hash and needs no pass of its own (docs/decisions/0012-hash-before-the-service.md).
 func (b *builder) track() {
 	for _, p := range b.ServiceCIDRs {
 		m := toNet(p)
 		m.IPProto = flow.ProtoTCP
 		m.TCPFlags = flow.Bits{Value: flow.TCPSyn, Mask: flow.TCPSyn | flow.TCPAck}
-		b.add(tableTrack, prioOpening, 0, m, b.resubmit(tableServices))
+		b.add(tableTrack, prioOpening, 0, m, flow.ToGroup{ID: b.Layout.openingGroup()})
+	}
+	if len(b.ServiceCIDRs) > 0 {
+		b.groups = append(b.groups, &flow.Group{ID: b.Layout.openingGroup(), Method: flow.DPHash, Buckets: []flow.Bucket{
+			{Weight: 1, Actions: []flow.Action{b.resubmit(tableServices)}},
+		}})
 	}
 	for _, f := range families {
 		b.add(tableTrack, prioLast, 0, ethIs(f), b.ct(b.Layout.ZoneDNAT, tableServices))

@@ -3,6 +3,8 @@ package live
 import (
 	"net/netip"
 	"testing"
+
+	"github.com/nkp-proxy/nkp/pipeline"
 )
 
 // FuzzWalk reads anything as the answer of ofproto/trace.
@@ -15,7 +17,7 @@ func FuzzWalk(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		w, err := parseWalk(text)
+		w, err := parseWalk(text, pipeline.DefaultLayout().ChoosesByHash)
 		if (w == nil) == (err == nil) {
 			t.Fatalf("%v, %v", w, err)
 		}

@@ -21,6 +21,10 @@ type packet struct {
 // defaultSourcePort stands for any port that the client may use: the first of the dynamic range (RFC 6335 §6).
 const defaultSourcePort = 49152
 
+// anyHash stands for the hash that the datapath would compute. Without one the walk ends where the packet is to be hashed;
+// 0 is none.
+const anyHash = 1
+
 // flowText writes a packet in ovs-ofctl's flow syntax. The protocol comes first: the switch wants what a field depends on
 // before the field.
 func (p packet) flowText(q trace.Question) string {
@@ -33,8 +37,8 @@ func (p packet) flowText(q trace.Question) string {
 	if port == 0 {
 		port = defaultSourcePort
 	}
-	text := fmt.Sprintf("%s%s,in_port=%s,dl_src=%s,dl_dst=%s,%s_src=%s,%s_dst=%s,nw_ttl=64,%s_src=%d,%s_dst=%d",
-		proto, suffix, p.inPort, p.src, p.dst, net, q.From.Addr(), net, q.To.Addr(), proto, port, proto, q.To.Port())
+	text := fmt.Sprintf("%s%s,dp_hash=%#x,in_port=%s,dl_src=%s,dl_dst=%s,%s_src=%s,%s_dst=%s,nw_ttl=64,%s_src=%d,%s_dst=%d",
+		proto, suffix, anyHash, p.inPort, p.src, p.dst, net, q.From.Addr(), net, q.To.Addr(), proto, port, proto, q.To.Port())
 	if q.Protocol == "TCP" {
 		text += fmt.Sprintf(",tcp_flags=%#x", flow.TCPSyn)
 	}
@@ -44,7 +48,7 @@ func (p packet) flowText(q trace.Question) string {
 // walk is what ofproto/trace says, taken apart.
 type walk struct {
 	hits     []hit
-	reg1     uint32         // in the end
+	reg1     uint32         // as last set
 	group    uint32         // the last one that the packet was handed to
 	endpoint netip.AddrPort // where it was translated to; the zero AddrPort: it was not, or a group decides
 	refused  bool           // it goes to the controller
@@ -66,53 +70,68 @@ var (
 	noMatchLine = regexp.MustCompile(`^\s*(\d+)\. No match`)
 	groupLine   = regexp.MustCompile(`^\s*group:(\d+)$`)
 	dnatLine    = regexp.MustCompile(`^\s*nat\(dst=(\S+)\)$`)
+	setReg1Line = regexp.MustCompile(`^\s*set_field:0x([0-9a-f]+)(?:/0x([0-9a-f]+))?->reg1$`)
 	reg1Field   = regexp.MustCompile(`[,:]\s*reg1=0x([0-9a-f]+)(?:,|$)`)
 )
 
-// parseWalk reads the answer of ofproto/trace.
-func parseWalk(text string) (*walk, error) {
+// parseWalk reads the answer of ofproto/trace, up to a group that decides by the datapath's hash: which endpoint comes after
+// that, only a packet can tell.
+func parseWalk(text string, byHash func(group uint32) bool) (*walk, error) {
 	w := &walk{}
-	ended := false
+	ended, decided := false, false
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, "\r\n")
-		if m := hitLine.FindStringSubmatch(line); m != nil {
-			h := hit{match: m[2]}
-			h.table, _ = strconv.Atoi(m[1])
-			h.cookie, _ = strconv.ParseUint(strings.TrimPrefix(m[4], "0x"), 16, 64)
-			w.hits = append(w.hits, h)
-			continue
-		}
-		if m := noMatchLine.FindStringSubmatch(line); m != nil {
-			h := hit{none: true}
-			h.table, _ = strconv.Atoi(m[1])
-			w.hits = append(w.hits, h)
-			continue
-		}
-		if m := groupLine.FindStringSubmatch(line); m != nil {
-			id, _ := strconv.ParseUint(m[1], 10, 32)
-			w.group = uint32(id)
-		}
-		if m := dnatLine.FindStringSubmatch(line); m != nil {
-			if at, ok := parseTarget(m[1]); ok {
-				w.endpoint = at
-			}
-		}
-		if strings.HasPrefix(line, "Flow: ") || strings.HasPrefix(line, "Final flow: ") {
-			if m := reg1Field.FindStringSubmatch(line); m != nil {
-				v, _ := strconv.ParseUint(m[1], 16, 32)
-				w.reg1 = uint32(v)
-			}
-		}
-		if actions, ok := strings.CutPrefix(line, "Datapath actions: "); ok {
+		if actions, ok := strings.CutPrefix(line, "Datapath actions: "); ok { // the end of a pass
 			ended = true
 			w.dropped = actions == "drop"
 			w.refused = w.refused || strings.Contains(actions, "controller(")
+			if decided {
+				break
+			}
+		}
+		if !decided {
+			w.step(line)
+			decided = w.group != 0 && byHash(w.group)
 		}
 	}
 	if !ended || len(w.hits) == 0 {
 		return nil, fmt.Errorf("ofproto/trace says nothing that nkp understands: %q", head(text))
 	}
 	return w, nil
+}
+
+// step reads a line within a pass.
+func (w *walk) step(line string) {
+	if m := hitLine.FindStringSubmatch(line); m != nil {
+		h := hit{match: m[2]}
+		h.table, _ = strconv.Atoi(m[1])
+		h.cookie, _ = strconv.ParseUint(strings.TrimPrefix(m[4], "0x"), 16, 64)
+		w.hits = append(w.hits, h)
+	} else if m := noMatchLine.FindStringSubmatch(line); m != nil {
+		h := hit{none: true}
+		h.table, _ = strconv.Atoi(m[1])
+		w.hits = append(w.hits, h)
+	} else if m := groupLine.FindStringSubmatch(line); m != nil {
+		id, _ := strconv.ParseUint(m[1], 10, 32)
+		w.group = uint32(id)
+	} else if m := dnatLine.FindStringSubmatch(line); m != nil {
+		if at, ok := parseTarget(m[1]); ok {
+			w.endpoint = at
+		}
+	} else if m := setReg1Line.FindStringSubmatch(line); m != nil {
+		v, _ := strconv.ParseUint(m[1], 16, 32)
+		mask := ^uint32(0)
+		if m[2] != "" {
+			n, _ := strconv.ParseUint(m[2], 16, 32)
+			mask = uint32(n)
+		}
+		w.reg1 = w.reg1&^mask | uint32(v)&mask
+	} else if strings.HasPrefix(line, "Flow: ") { // the beginning of a pass. Its end tells of less: what groups set is taken back.
+		if m := reg1Field.FindStringSubmatch(line); m != nil {
+			v, _ := strconv.ParseUint(m[1], 16, 32)
+			w.reg1 = uint32(v)
+		}
+	}
 }
 
 // parseTarget reads where a translation leads: 10.0.0.1:80, or [fd00::1]:80.

@@ -55,7 +55,7 @@ func (s *Switch) Compare(ctx context.Context, q trace.Question, r *trace.Result)
 	if err != nil {
 		return err
 	}
-	w, err := parseWalk(text)
+	w, err := parseWalk(text, s.Config.Layout.ChoosesByHash)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@
 package packets
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -108,4 +109,55 @@ func TestOpeningFromOnePort(t *testing.T) {
 			}
 		}
 	}
+}
+
+// What opens a connection is hashed at once, before its Service is known, so that no Service's group needs a pass for it.
+func TestOpeningIsHashedOnce(t *testing.T) {
+	t.Parallel()
+	first, second := service("first", "40.0.0.1"), service("second", "40.0.0.2")
+	c := start(t, first, second)
+	c.servePods(t)
+	c.put(slice(first, 8080, at(c.pods[1].IP4), at(c.pods[2].IP4)), slice(second, 8080, at(c.pods[1].IP4)))
+	c.settle()
+	hashed := c.cachedFor(t, "hash(l4", "40.0.0.1:80", "40.0.0.2:80")
+	if len(hashed) != 1 || !strings.Contains(hashed[0], "recirc_id(0)") {
+		t.Errorf("cached flows that have packets hashed; want one, of the first pass:\n%s", strings.Join(hashed, ""))
+	}
+}
+
+// With session affinity the datapath keeps as much for each client as without the hash: one flow that commits its connections,
+// not one for each value of it.
+func TestOpeningWithAffinityIsCachedOnce(t *testing.T) {
+	t.Parallel()
+	pinned := service("pinned", "40.0.0.1", affinity(600))
+	c := start(t, pinned)
+	c.servePods(t)
+	c.put(slice(pinned, 8080, at(c.pods[1].IP4), at(c.pods[2].IP4)))
+	c.settle()
+	_, err := c.pods[0].AskWith(c.ctx, "tcp", "40.0.0.1:80", testbed.AskOptions{}) // makes the pin
+	must(t, err)
+	if commits := c.cachedFor(t, "commit,zone=1001", "40.0.0.1:80"); len(commits) != 1 {
+		t.Errorf("cached flows that commit one client's connections; want one:\n%s", strings.Join(commits, ""))
+	}
+}
+
+// cachedFor gives those flows that the datapath caches for 60 connections of the first pod to each address which have this in
+// their text.
+func (c *cluster) cachedFor(t *testing.T, part string, to ...string) (lines []string) {
+	t.Helper()
+	_, err := c.Appctl("dpctl/del-flows")
+	must(t, err)
+	for _, a := range to {
+		if _, errs := c.pods[0].Many(c.ctx, 60, 1, a); len(errs) > 0 {
+			t.Fatal(errs[0])
+		}
+	}
+	out, err := c.Appctl("dpctl/dump-flows")
+	must(t, err)
+	for line := range strings.Lines(out) {
+		if strings.Contains(line, part) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
 }
