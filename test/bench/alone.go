@@ -21,7 +21,11 @@ const aloneServices = 10
 
 // withoutAPI does what the flags -alone and -profile say.
 func withoutAPI(ctx context.Context, programs rig.Programs, root, only, sizes string, pairs int) error {
-	if only != "" && only != "nkp" {
+	kind, ok := map[string]rig.Kind{"": rig.NKP, "nkp": rig.NKP, "nftables": rig.KubeNft, "iptables": rig.KubeLegacy}[only]
+	switch {
+	case !ok && pairs != 0:
+		return fmt.Errorf("-only: %q cannot be profiled; one of nkp, nftables, iptables can", only)
+	case pairs == 0 && kind != rig.NKP || !ok:
 		return fmt.Errorf("-only: %q cannot be measured without an API server, only nkp can", only)
 	}
 	if pairs < 0 {
@@ -54,7 +58,7 @@ func withoutAPI(ctx context.Context, programs rig.Programs, root, only, sizes st
 		return alone(ctx, programs, kinds, numbers)
 	}
 	for _, n := range numbers {
-		if err := profile(ctx, programs, n, pairs); err != nil {
+		if err := profile(ctx, kind, programs, root, n, pairs); err != nil {
 			return err
 		}
 	}

@@ -36,7 +36,7 @@ func main() {
 	only := flag.String("only", "", "comma-separated: nkp, nftables, iptables, fleet (default: all)")
 	sizes := flag.String("sizes", "", "comma-separated numbers of Services, of those that the run has (default: all)")
 	bare := flag.Bool("alone", false, "VIP against direct, by nkp in Open vSwitch and by nkp in iptables (-only nkp: not the second), without an API server, at any -sizes (default: 10); nothing written, nothing judged")
-	pairs := flag.Int("profile", 0, "profile ovs-vswitchd, which needs symbols and frame pointers (NKP_OVS), while connections come to the VIP and straight to the pods, so many times each in turns; without an API server, at any -sizes (default: 10); needs perf")
+	pairs := flag.Int("profile", 0, "profile, by perf, while connections come to the VIP and straight to the pods, so many times each in turns: ovs-vswitchd, which needs symbols and frame pointers (NKP_OVS), or the whole machine with -only nftables or iptables (kube-proxy's modes); at any -sizes (default: 10)")
 	flag.StringVar(&programs.NKP, "nkp", os.Getenv("NKP_BINARY"), "nkp (default: built)")
 	flag.StringVar(&programs.KubeServer, "kubeserver", os.Getenv("NKP_KUBESERVER"), "API server of test/e2e (default: built)")
 	flag.StringVar(&programs.KubeProxy, "kube-proxy", os.Getenv("NKP_KUBE_PROXY"), "kube-proxy (default: built)")
@@ -108,50 +108,83 @@ func run(ctx context.Context, programs rig.Programs, root string, p plan) (r *Re
 	if err := errors.Join(testbed.OVS.Available(), testbed.Linux.Available()); err != nil {
 		return nil, err
 	}
+	err = withAPI(ctx, programs, root, func(api *rig.API, programs rig.Programs) (err error) {
+		begin := time.Now()
+		r = &Results{Full: p.full, Machine: report.ThisMachine()}
+		done := 0
+		for _, size := range p.sizes {
+			if err := api.Fill(ctx, done, size.services); err != nil {
+				return err
+			}
+			done = size.services
+			for _, kind := range p.kinds {
+				if err := measure(ctx, r, p, size, kind, api, programs); err != nil {
+					return fmt.Errorf("%s at %d Services: %w", kind, size.services, err)
+				}
+			}
+			if size.fleet && p.agents > 0 {
+				if r.Fleet, err = measureFleet(ctx, p, size.services, api, programs); err != nil {
+					return fmt.Errorf("fleet: %w", err)
+				}
+			}
+		}
+		r.Took = time.Since(begin)
+		return nil
+	})
+	return r, err
+}
+
+// withAPI builds the programs that are not there yet, and calls do with them and an API server that has the objects of every
+// run.
+func withAPI(ctx context.Context, programs rig.Programs, root string, do func(*rig.API, rig.Programs) error) (err error) {
 	dir, err := os.MkdirTemp("", "nkp-bench-")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer os.RemoveAll(dir)
 	say("building what is not there yet; the first time takes minutes")
 	if err := programs.Build(ctx, root, dir); err != nil {
-		return nil, err
+		return err
 	}
-	begin := time.Now()
-	r = &Results{Full: p.full, Machine: report.ThisMachine()}
 	api, err := rig.StartAPI(ctx, programs, dir)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { err = errors.Join(err, api.Close()) }()
 	if err := api.FillSpecial(ctx); err != nil {
-		return nil, err
+		return err
 	}
-	done := 0
-	for _, size := range p.sizes {
-		if err := api.Fill(ctx, done, size.services); err != nil {
-			return nil, err
-		}
-		done = size.services
-		for _, kind := range p.kinds {
-			if err := measure(ctx, r, p, size, kind, api, programs); err != nil {
-				return nil, fmt.Errorf("%s at %d Services: %w", kind, size.services, err)
-			}
-		}
-		if size.fleet && p.agents > 0 {
-			if r.Fleet, err = measureFleet(ctx, p, size.services, api, programs); err != nil {
-				return nil, fmt.Errorf("fleet: %w", err)
-			}
-		}
-	}
-	r.Took = time.Since(begin)
-	return r, nil
+	return do(api, programs)
 }
 
 // measure starts one proxy at one number of Services and measures it.
-func measure(ctx context.Context, r *Results, p plan, size size, kind rig.Kind, api *rig.API, programs rig.Programs) (err error) {
+func measure(ctx context.Context, r *Results, p plan, size size, kind rig.Kind, api *rig.API, programs rig.Programs) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
+	return withNode(ctx, p, size, kind, api, programs, func(m *measurement) error {
+		c := Control{Kind: kind, Services: size.services}
+		if err := m.starts(ctx, &c, r); err != nil {
+			return err
+		}
+		if size.control {
+			if err := m.control(ctx, &c); err != nil {
+				return err
+			}
+			r.Control = append(r.Control, c)
+		}
+		if size.data {
+			d, err := m.data(ctx)
+			if err != nil {
+				return err
+			}
+			r.Data = append(r.Data, d)
+		}
+		return nil
+	})
+}
+
+// withNode calls measure on a node where no proxy runs yet.
+func withNode(ctx context.Context, p plan, size size, kind rig.Kind, api *rig.API, programs rig.Programs, measure func(*measurement) error) (err error) {
 	n, err := rig.NewNode(ctx, kind, api, programs)
 	if err != nil {
 		return err
@@ -167,25 +200,7 @@ func measure(ctx context.Context, r *Results, p plan, size size, kind rig.Kind, 
 			return err
 		}
 	}
-	m := &measurement{Node: n, api: api, services: size.services, plan: p, size: size}
-	c := Control{Kind: kind, Services: size.services}
-	if err := m.starts(ctx, &c, r); err != nil {
-		return err
-	}
-	if size.control {
-		if err := m.control(ctx, &c); err != nil {
-			return err
-		}
-		r.Control = append(r.Control, c)
-	}
-	if size.data {
-		d, err := m.data(ctx)
-		if err != nil {
-			return err
-		}
-		r.Data = append(r.Data, d)
-	}
-	return nil
+	return measure(&measurement{Node: n, api: api, services: size.services, plan: p, size: size})
 }
 
 // measurement is one proxy on its node while it is measured.

@@ -15,25 +15,42 @@ import (
 	"syscall"
 )
 
-// activities name what a function of ovs-vswitchd (3.1), or of the kernel (x86-64) on its behalf, is called for. A sample belongs
-// to the first that has a function of its call chain.
-var activities = []struct {
+// activity is what functions are called for. A sample belongs to the first of a list that has a function of its call chain.
+type activity struct {
 	name  string
 	funcs []string
-}{
+}
+
+// switchActivities are those of ovs-vswitchd (3.1), and of the kernel (x86-64) on its behalf.
+var switchActivities = []activity{
 	{"kernel: sending, with TCP of the receivers; receiving", []string{"__x64_sys_sendmmsg", "__x64_sys_sendmsg", "__x64_sys_sendto", "__x64_sys_recvmmsg", "__x64_sys_recvmsg", "__x64_sys_read", "__x64_sys_write"}},
 	{"kernel: poll, switches of tasks, the rest", []string{"entry_SYSCALL_64_after_hwframe", "asm_sysvec_apic_timer_interrupt", "asm_sysvec_hyperv_stimer0", "asm_exc_page_fault", "ret_from_fork"}},
 	{"tracker: looking up, following, translating, committing", []string{"conntrack_execute"}},
 	{"tracker: forgetting", []string{"clean_thread_main"}},
 	{"cached flows: search", []string{"dpcls_lookup", "dfc_processing", "emc_lookup"}},
+	{"all the rest of ovs-vswitchd", nil},
 }
 
-const otherActivity = "all the rest of ovs-vswitchd"
+// machineActivities are those of a machine whose kernel forwards, by its bridge and netfilter (Linux 6, x86-64).
+var machineActivities = []activity{
+	{"", []string{"pv_native_safe_halt", "default_idle", "intel_idle", "mwait_idle"}}, // nobody's
+	{"netfilter: rules", []string{"ipt_do_table", "nft_do_chain"}},
+	{"tracker: committing", []string{"__nf_conntrack_confirm"}},
+	{"tracker: translation", []string{"nf_nat_inet_fn", "nf_nat_ipv4_fn", "nf_nat_setup_info", "nf_nat_packet", "nf_nat_ipv4_pre_routing", "nf_nat_ipv4_out", "nf_nat_ipv4_local_fn"}},
+	{"tracker: looking up, following, making connections", []string{"nf_conntrack_in"}},
+	{"tracker: forgetting", []string{"nf_ct_delete", "nf_ct_destroy", "gc_worker"}},
+	{"kernel: all the rest", []string{"entry_SYSCALL_64_after_hwframe", "ret_from_fork_asm", "asm_sysvec_apic_timer_interrupt", "asm_sysvec_hyperv_stimer0", "asm_exc_page_fault", "secondary_startup_64_no_verify", "common_startup_64"}},
+	{"clients and pods, outside the kernel", nil},
+}
 
-// samples are where a process spent its CPU time: nanoseconds by activity, and by function.
-type samples struct{ activity, function map[string]float64 }
+// samples are where CPU time went: nanoseconds by activity, and by function. The last of the activities has no functions and
+// takes the rest; one without a name is left out.
+type samples struct {
+	of                 []activity
+	activity, function map[string]float64
+}
 
-// perf profiles a process while work is at work, and adds what it found.
+// perf profiles a process, or (0) the whole machine, while work is at work, and adds what it found.
 func (s *samples) perf(ctx context.Context, pid int, work func() error) (err error) {
 	dir, err := os.MkdirTemp("", "nkp-bench-perf-")
 	if err != nil {
@@ -48,7 +65,13 @@ func (s *samples) perf(ctx context.Context, pid int, work func() error) (err err
 		}
 	}()
 	// Many virtual machines have no counters of the CPU's; a clock is everywhere.
-	record := exec.CommandContext(ctx, "perf", "record", "-q", "-e", "cpu-clock", "-F", "2000", "-g", "-p", fmt.Sprint(pid), "-o", file)
+	args := []string{"record", "-q", "-e", "cpu-clock", "-F", "2000", "-g", "-o", file}
+	if pid == 0 {
+		args = append(args, "-a")
+	} else {
+		args = append(args, "-p", fmt.Sprint(pid))
+	}
+	record := exec.CommandContext(ctx, "perf", args...)
 	record.Stderr = &said
 	if err := record.Start(); err != nil {
 		return err
@@ -66,7 +89,7 @@ func (s *samples) perf(ctx context.Context, pid int, work func() error) (err err
 		return err
 	}
 	if !s.add(text) {
-		return errors.New("perf has seen nothing of ovs-vswitchd")
+		return errors.New("perf has seen nothing")
 	}
 	return nil
 }
@@ -82,9 +105,11 @@ func (s *samples) add(text []byte) (any bool) {
 	var chain []string
 	end := func() {
 		if len(chain) > 0 {
-			s.activity[activity(chain)] += period
-			s.function[chain[0]] += period
-			any = true
+			if a := s.activityOf(chain); a != "" {
+				s.activity[a] += period
+				s.function[chain[0]] += period
+				any = true
+			}
 		}
 		chain = nil
 	}
@@ -105,11 +130,11 @@ func (s *samples) add(text []byte) (any bool) {
 	return any
 }
 
-func activity(chain []string) string {
-	for _, a := range activities {
-		if slices.ContainsFunc(chain, func(f string) bool { return slices.Contains(a.funcs, f) }) {
+func (s *samples) activityOf(chain []string) string {
+	for _, a := range s.of {
+		if a.funcs == nil || slices.ContainsFunc(chain, func(f string) bool { return slices.Contains(a.funcs, f) }) {
 			return a.name
 		}
 	}
-	return otherActivity
+	return ""
 }

@@ -25,7 +25,7 @@ ovs-vswitchd     500000
 `
 
 func TestSamples(t *testing.T) {
-	var s samples
+	s := samples{of: switchActivities}
 	if s.add(nil) {
 		t.Error("nothing is taken for something")
 	}
@@ -38,13 +38,36 @@ func TestSamples(t *testing.T) {
 		"tracker: looking up, following, translating, committing": 1_000_000,
 		"tracker: forgetting": 500_000,
 		"kernel: sending, with TCP of the receivers; receiving": 250_000,
-		otherActivity: 1_000_000,
+		"all the rest of ovs-vswitchd":                          1_000_000,
 	} {
 		if got := s.activity[name]; got != want {
 			t.Errorf("%s: %v ns, not %v", name, got, want)
 		}
 	}
+	if n := len(s.activity); n != 4 {
+		t.Errorf("%d activities: %v", n, s.activity)
+	}
 	if got := s.function["conn_key_lookup"]; got != 1_000_000 {
 		t.Errorf("conn_key_lookup: %v ns", got)
+	}
+}
+
+// Nobody's time is left out, and the innermost of several activities has the sample.
+func TestSamplesOfTheMachine(t *testing.T) {
+	s := samples{of: machineActivities}
+	if !s.add([]byte(`swapper     500000 
+	ffffffff81000001 pv_native_safe_halt
+	ffffffff81000002 common_startup_64
+
+traffic     500000 
+	ffffffff81000003 nft_do_chain
+	ffffffff81000004 nf_nat_inet_fn
+	ffffffff81000130 entry_SYSCALL_64_after_hwframe
+
+`)) {
+		t.Fatal("something is taken for nothing")
+	}
+	if len(s.activity) != 1 || s.activity["netfilter: rules"] != 500_000 {
+		t.Errorf("%v", s.activity)
 	}
 }
