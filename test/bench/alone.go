@@ -20,16 +20,19 @@ import (
 const aloneServices = 10
 
 // withoutAPI does what the flags -alone and -profile say.
-func withoutAPI(ctx context.Context, programs rig.Programs, root, only, sizes string, pairs int) error {
-	kind, ok := map[string]rig.Kind{"": rig.NKP, "nkp": rig.NKP, "nftables": rig.KubeNft, "iptables": rig.KubeLegacy}[only]
+func withoutAPI(ctx context.Context, programs rig.Programs, root, only, sizes string, clients, pairs int) error {
+	kind, ok := map[string]rig.Kind{"": rig.NKP, "nkp": rig.NKP, "nftables": rig.KubeNft, "iptables": rig.KubeLegacy, "nkp-iptables": rig.IPTables}[only]
 	switch {
 	case !ok && pairs != 0:
-		return fmt.Errorf("-only: %q cannot be profiled; one of nkp, nftables, iptables can", only)
+		return fmt.Errorf("-only: %q cannot be profiled; one of nkp, nkp-iptables, nftables, iptables can", only)
 	case pairs == 0 && kind != rig.NKP || !ok:
 		return fmt.Errorf("-only: %q cannot be measured without an API server, only nkp can", only)
 	}
 	if pairs < 0 {
 		return fmt.Errorf("-profile: %d is no number of legs", pairs)
+	}
+	if clients < 1 {
+		return fmt.Errorf("-clients: %d is no number of clients", clients)
 	}
 	numbers := []int{aloneServices}
 	if sizes != "" {
@@ -58,7 +61,7 @@ func withoutAPI(ctx context.Context, programs rig.Programs, root, only, sizes st
 		return alone(ctx, programs, kinds, numbers)
 	}
 	for _, n := range numbers {
-		if err := profile(ctx, kind, programs, root, n, pairs); err != nil {
+		if err := profile(ctx, kind, programs, root, n, clients, pairs); err != nil {
 			return err
 		}
 	}

@@ -155,7 +155,7 @@ func (p *Pairs) addTurns(r traffic.Result, value func(traffic.Turn) float64) err
 // connections measures new connections by 8 clients, and what they cost the switch: turn by turn.
 func (m *measurement) connections(ctx context.Context, d *Data, vip, direct []string) error {
 	o := traffic.Options{Targets: vip, Against: direct, Clients: 8, Duration: 4 * m.plan.round, Connect: true, Turn: turn}
-	forwards := m.Kind == rig.NKP && testbed.DefaultDatapath() == testbed.UserDatapath // ovs-vswitchd itself
+	forwards := m.switchForwards()
 	if forwards {
 		o.Watch = m.VswitchdPID()
 	}
@@ -169,6 +169,11 @@ func (m *measurement) connections(ctx context.Context, d *Data, vip, direct []st
 		}
 	}
 	return d.Connections8.addTurns(r, traffic.Turn.Rate)
+}
+
+// switchForwards tells whether ovs-vswitchd itself forwards, not the kernel.
+func (m *measurement) switchForwards() bool {
+	return m.Kind == rig.NKP && testbed.DefaultDatapath() == testbed.UserDatapath
 }
 
 // forgetFlows drops the flows that a switch's datapath has cached.

@@ -22,20 +22,19 @@ import (
 // legTime is how long one side is at work at a stretch while it is profiled: long beside the start of perf.
 const legTime = 5 * time.Second
 
-// profile tells where the time goes for new connections by 8 clients, through the VIP and straight to the pods, by perf: of
-// ovs-vswitchd where it forwards, of the whole machine where the kernel does. The switch must have symbols and frame pointers; a
-// distribution's has neither (NKP_OVS names another one).
-func profile(ctx context.Context, kind rig.Kind, programs rig.Programs, root string, services, pairs int) error {
+// profile tells where the machine's time goes for new connections, through the VIP and straight to the pods, by
+// perf. A switch that forwards must have symbols and frame pointers; a distribution's has neither (NKP_OVS names another one).
+func profile(ctx context.Context, kind rig.Kind, programs rig.Programs, root string, services, clients, pairs int) error {
 	if err := errors.Join(testbed.OVS.Available(), testbed.Linux.Available()); err != nil {
 		return err
 	}
 	if _, err := exec.LookPath("perf"); err != nil {
 		return fmt.Errorf("%w: apt-get install linux-perf", err)
 	}
-	vip, direct := newLegs(kind), newLegs(kind)
-	measure := func(m *measurement) error { return m.profile(ctx, vip, direct, pairs) }
+	var vip, direct legs
+	measure := func(m *measurement) error { return m.profile(ctx, &vip, &direct, clients, pairs) }
 	var err error
-	if kind == rig.NKP {
+	if kind == rig.NKP || kind == rig.IPTables {
 		err = withNodeAlone(ctx, kind, services, programs, measure)
 	} else {
 		err = withAPI(ctx, programs, root, func(api *rig.API, programs rig.Programs) error {
@@ -57,12 +56,12 @@ func profile(ctx context.Context, kind rig.Kind, programs rig.Programs, root str
 	if err != nil {
 		return err
 	}
-	fmt.Println(report.Text(profileTable(kind, services, vip, direct)))
+	fmt.Println(report.Text(profileTable(kind, services, clients, &vip, &direct)))
 	return nil
 }
 
 // profile lets both sides work in turns.
-func (m *measurement) profile(ctx context.Context, vip, direct *legs, pairs int) error {
+func (m *measurement) profile(ctx context.Context, vip, direct *legs, clients, pairs int) error {
 	to, against := dataTargets()
 	for i := range pairs { // each side comes first in every second pair (see data)
 		sides := []struct {
@@ -81,7 +80,7 @@ func (m *measurement) profile(ctx context.Context, vip, direct *legs, pairs int)
 			}
 		}
 		for _, s := range sides {
-			if err := m.leg(ctx, s.legs, s.to); err != nil {
+			if err := m.leg(ctx, s.legs, clients, s.to); err != nil {
 				return err
 			}
 		}
@@ -97,27 +96,21 @@ type legs struct {
 	searches, masked float64 // of cached flows by mask: those that found one, and the masks that were searched for it
 }
 
-func newLegs(kind rig.Kind) *legs {
-	if kind == rig.NKP {
-		return &legs{samples: samples{of: switchActivities}}
-	}
-	return &legs{samples: samples{of: machineActivities}}
-}
-
 // leg profiles one side for legTime.
-func (m *measurement) leg(ctx context.Context, l *legs, to []string) error {
+func (m *measurement) leg(ctx context.Context, l *legs, clients int, to []string) error {
 	work := func() error {
-		r, err := m.traffic(ctx, traffic.Options{Targets: to, Clients: 8, Duration: legTime, Connect: true})
+		r, err := m.traffic(ctx, traffic.Options{Targets: to, Clients: clients, Duration: testbed.Patient(legTime), Connect: true})
 		l.done += r.Done
 		return err
 	}
-	if m.Kind != rig.NKP {
-		return l.perf(ctx, 0, work)
+	if !m.switchForwards() {
+		return l.perf(ctx, work)
 	}
+	l.pid = m.VswitchdPID()
 	if _, err := m.Appctl("dpif-netdev/pmd-stats-clear"); err != nil {
 		return err
 	}
-	if err := l.perf(ctx, m.VswitchdPID(), work); err != nil {
+	if err := l.perf(ctx, work); err != nil {
 		return err
 	}
 	out, err := m.Appctl("dpif-netdev/pmd-stats-show") // of its main thread, which forwards
@@ -139,40 +132,45 @@ func (m *measurement) leg(ctx context.Context, l *legs, to []string) error {
 }
 
 // profileTable gives microseconds for each connection, and the functions that differ most.
-func profileTable(kind rig.Kind, services int, vip, direct *legs) report.Table {
-	whose := "the machine's time"
-	if kind == rig.NKP {
-		whose = "ovs-vswitchd's time"
-	}
+func profileTable(kind rig.Kind, services, clients int, vip, direct *legs) report.Table {
 	t := report.Table{
-		Title:  fmt.Sprintf("%s: %s for a new connection at %d Services: µs, %d connections to the VIP, %d direct", kind, whose, services, vip.done, direct.done),
+		Title:  fmt.Sprintf("%s: the machine's time for a new connection at %d Services, clients: %d, µs: %d connections to the VIP, %d direct", kind, services, clients, vip.done, direct.done),
 		Header: []string{"", "VIP", "direct", "more", ""},
 	}
-	each := func(l *legs, what float64) float64 { return what / float64(max(1, l.done)) }
-	var vipAll, directAll float64
-	for _, ns := range vip.activity {
-		vipAll += each(vip, ns)
+	each := func(l *legs, what float64) float64 { return what / float64(max(1, l.done)) / 1000 }
+	row := func(name string, v, d, of float64) {
+		t.Add(name, fmt.Sprintf("%.1f", v), fmt.Sprintf("%.1f", d), fmt.Sprintf("%+.1f", v-d), fmt.Sprintf("%+.1f %%", 100*(v-d)/of))
 	}
-	for _, ns := range direct.activity {
-		directAll += each(direct, ns)
-	}
-	row := func(name string, v, d float64) {
-		t.Add(name, fmt.Sprintf("%.1f", v/1000), fmt.Sprintf("%.1f", d/1000), fmt.Sprintf("%+.1f", (v-d)/1000), fmt.Sprintf("%+.1f %%", 100*(v-d)/directAll))
-	}
-	for _, a := range vip.of {
-		if a.name != "" {
-			row(a.name, each(vip, vip.activity[a.name]), each(direct, direct.activity[a.name]))
+	sum := func(l *legs, list []activity) (all float64) {
+		for _, a := range list {
+			all += each(l, l.activity[a.name])
 		}
+		return all
 	}
-	row("together", vipAll, directAll)
+	parts := func(name string, list []activity) (v, d float64) {
+		v, d = sum(vip, list), sum(direct, list)
+		for _, a := range list {
+			if vip.activity[a.name]+direct.activity[a.name] > 0 {
+				row(a.name, each(vip, vip.activity[a.name]), each(direct, direct.activity[a.name]), d)
+			}
+		}
+		row(name, v, d, d)
+		return v, d
+	}
+	if vip.pid != 0 {
+		v, d := parts("ovs-vswitchd together", switchActivities)
+		v2, d2 := parts("the others together", besideSwitch)
+		row("the machine", v+v2, d+d2, d+d2)
+		t.Add("searches of cached flows", fmt.Sprintf("%.2f", 1000*each(vip, vip.searches)), fmt.Sprintf("%.2f", 1000*each(direct, direct.searches)), "", "")
+		t.Add("masks searched each time", fmt.Sprintf("%.2f", vip.masked/max(1, vip.searches)), fmt.Sprintf("%.2f", direct.masked/max(1, direct.searches)), "", "")
+	} else {
+		parts("the machine", kernelForwards)
+	}
 	more := func(f string) float64 { return each(vip, vip.function[f]) - each(direct, direct.function[f]) }
 	functions := slices.SortedFunc(maps.Keys(vip.function), func(a, b string) int { return cmp.Compare(more(b), more(a)) })
 	for _, f := range functions[:min(len(functions), 10)] {
-		row("  "+f, each(vip, vip.function[f]), each(direct, direct.function[f]))
-	}
-	if kind == rig.NKP {
-		t.Add("searches of cached flows", fmt.Sprintf("%.2f", each(vip, vip.searches)), fmt.Sprintf("%.2f", each(direct, direct.searches)), "", "")
-		t.Add("masks searched each time", fmt.Sprintf("%.2f", vip.masked/max(1, vip.searches)), fmt.Sprintf("%.2f", direct.masked/max(1, direct.searches)), "", "")
+		v, d := each(vip, vip.function[f]), each(direct, direct.function[f])
+		t.Add("  "+f, fmt.Sprintf("%.1f", v), fmt.Sprintf("%.1f", d), fmt.Sprintf("%+.1f", v-d), "")
 	}
 	return t
 }
