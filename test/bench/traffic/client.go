@@ -294,7 +294,7 @@ func (s *side) dial() (int, error) {
 		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1),
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &second), // of connect, too
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &second),
-		unix.Connect(fd, to),
+		connect(fd, to),
 	} {
 		if err != nil {
 			_ = unix.Close(fd)
@@ -302,6 +302,19 @@ func (s *side) dial() (int, error) {
 		}
 	}
 	return fd, nil
+}
+
+// connect goes on after a signal (see request): asked again, the kernel waits for the connection that is under way.
+func connect(fd int, to unix.Sockaddr) error {
+	for {
+		switch err := unix.Connect(fd, to); err {
+		case unix.EINTR:
+		case unix.EISCONN:
+			return nil
+		default:
+			return err
+		}
+	}
 }
 
 // question is a line, so that package testbed's servers answer it, too.
