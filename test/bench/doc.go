@@ -8,6 +8,9 @@
 // Absolute times say little on a shared machine. What is judged are ratios between things measured in turns within the
 // run, and exponents: how a cost grows with the number of Services. A target that is missed ends the run with status 1.
 //
+// By hand: -alone measures without an API server, -profile tells by perf where the time goes, of nkp and of its peers
+// (profile.go, perf.go); -help has the flags.
+//
 // Start reading at [run] (main.go): it walks through the numbers of Services. control.go measures what a proxy costs and
 // how fast it follows, data.go what its Services cost a packet, fleet.go what many agents cost the API server, and
 // targets.go holds what must hold. Package rig has the network, the API server and the proxies, package traffic the
