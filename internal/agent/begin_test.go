@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -41,7 +42,7 @@ func TestBeginning(t *testing.T) {
 	if !(0 < s.Chosen && s.Chosen < s.Synced && s.Synced < s.Model && s.Model < s.InStep) {
 		t.Errorf("the steps are not in order: %+v", s)
 	}
-	if len(s.Lists) != 1 || s.Lists[0].Objects != 7 || s.Lists[0].Bytes != 700 || s.Lists[0].Milli != s.Chosen+5 {
+	if len(s.Lists) != 1 || s.Lists[0].Objects != 7 || s.Lists[0].Bytes != 700 || math.Abs(s.Lists[0].Milli-s.Chosen-5) > 1e-6 {
 		t.Errorf("lists: %+v", s.Lists)
 	}
 	if n := strings.Count(log.String(), "in force for the first time"); n != 1 {
