@@ -99,8 +99,7 @@ FUZZDIRS := k8s ofctrl ovsdb pipeline fallback internal/ports internal/agent int
 fuzz: ## every fuzz target for FUZZTIME (10s): what switch, database, manifests, programs and users may say
 	@grep -rlE '^func Fuzz' --include='*_test.go' $(FUZZDIRS) | xargs -n 1 dirname | sort -u | while read -r dir; do \
 		for target in $$(grep -hoE '^func Fuzz[A-Za-z0-9]+' $$dir/*_test.go | sed 's/func //'); do \
-			echo "$$dir $$target"; \
-			$(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 5x ./$$dir || exit 1; \
+			.ci/fuzz $(GO) $$dir $$target $(FUZZTIME) || exit 1; \
 		done; \
 	done
 
