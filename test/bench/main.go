@@ -24,6 +24,9 @@ import (
 // trafficCommand makes this binary the client of package traffic.
 const trafficCommand = "traffic"
 
+// defaultClients connect side by side while -profile is at work.
+const defaultClients = 8
+
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == trafficCommand {
 		os.Exit(traffic.Main(os.Args[2:]))
@@ -37,7 +40,7 @@ func main() {
 	sizes := flag.String("sizes", "", "comma-separated numbers of Services, of those that the run has (default: all)")
 	bare := flag.Bool("alone", false, "VIP against direct, by nkp in Open vSwitch and by nkp in iptables (-only nkp: not the second), without an API server, at any -sizes (default: 10); nothing written, nothing judged")
 	pairs := flag.Int("profile", 0, "profile, by perf, while connections come to the VIP and straight to the pods, so many times each in turns: of nkp, whose switch needs symbols and frame pointers (NKP_OVS), or (-only nftables, iptables) of kube-proxy, or (-only nkp-iptables) of nkp's iptables mode; at any -sizes (default: 10)")
-	clients := flag.Int("clients", 8, "how many clients connect side by side while -profile is at work")
+	clients := flag.Int("clients", defaultClients, "how many clients connect side by side while -profile is at work")
 	flag.StringVar(&programs.NKP, "nkp", os.Getenv("NKP_BINARY"), "nkp (default: built)")
 	flag.StringVar(&programs.KubeServer, "kubeserver", os.Getenv("NKP_KUBESERVER"), "API server of test/e2e (default: built)")
 	flag.StringVar(&programs.KubeProxy, "kube-proxy", os.Getenv("NKP_KUBE_PROXY"), "kube-proxy (default: built)")
@@ -45,6 +48,10 @@ func main() {
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if *pairs == 0 && *clients != defaultClients {
+		fmt.Fprintln(os.Stderr, "bench: -clients is for -profile only")
+		os.Exit(1)
+	}
 	if *bare || *pairs != 0 {
 		if err := withoutAPI(ctx, programs, *root, *only, *sizes, *clients, *pairs); err != nil {
 			fmt.Fprintln(os.Stderr, "bench:", err)
