@@ -32,7 +32,7 @@ peers: deps ## iptables beside kube-proxy: take-over without a gap, and speed (f
 	$(GO) test -count=1 -timeout 20m -v ./test/fallback
 
 faults: deps ## disturb agent, channel, database and switch under load (NKP_FAULTS_LONG=1: half an hour)
-	$(GO) test -count=1 -timeout 45m -v ./test/faults
+	$(GO) test -count=1 -timeout 60m -v ./test/faults
 
 lint: ## formatting, vet on both systems, import directions
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "gofmt would change:"; gofmt -l $$(git ls-files '*.go'); exit 1; }

@@ -1,33 +1,34 @@
 package ovsdb
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 )
 
-// nullSNATMended are, for each minor release with the fault, the first patch release without it. From 3.3 on there is none.
-var nullSNATMended = map[string]int{"2.17": 8, "3.0": 5, "3.1": 3, "3.2": 3}
+// nullNATFixed are the first patch releases of each minor release without the fault of [Switch.DiesOfNullNAT]. All releases
+// before 2.17 have it, none from 3.3 on.
+var nullNATFixed = map[int]int{217: 8, 300: 5, 301: 3, 302: 3}
 
-// DiesOfNullSNAT reports whether this ovs-vswitchd can end with "assertion conn->conn_type == CT_CONN_TYPE_DEFAULT failed"
-// in its own connection tracker, which the userspace datapath uses: when the ports of a connection that was committed with
-// nat(src=0.0.0.0) come again, while the old connection has expired and is not swept away yet. It took 4,000 connections a
-// second for some seconds to see it (3.1.0). Mended by Open vSwitch's commit 1116459b3; versions older than 2.17 are not
-// known to have it. The kernel's tracker is another.
-func (s *Switch) DiesOfNullSNAT() bool {
+// DiesOfNullNAT reports whether this ovs-vswitchd may end with "assertion conn->conn_type == CT_CONN_TYPE_DEFAULT failed" in
+// its own conntrack (lib/conntrack.c, conn_update_state), which the userspace datapath uses. It does so when a packet meets
+// an expired entry that is not deleted yet (up to 20 s) and whose translation changes neither address nor port: both halves
+// of such an entry have the same hash, and the half that never expires is found for the other. One client that connects
+// twice from one port is enough. Fixed by Open vSwitch's commit 1116459b3. A version that is unknown or does not parse is
+// taken for one with the fault. The kernel datapath uses the kernel's conntrack.
+func (s *Switch) DiesOfNullNAT() bool {
 	if s.DatapathType != "netdev" {
 		return false
 	}
-	parts := strings.SplitN(s.OVSVersion, ".", 3)
-	if len(parts) < 3 {
-		return false
+	var major, minor, patch int
+	if n, _ := fmt.Sscanf(s.OVSVersion, "%d.%d.%d", &major, &minor, &patch); n < 2 {
+		return true
 	}
-	mended, has := nullSNATMended[parts[0]+"."+parts[1]]
-	digits := parts[2]
-	if i := strings.IndexFunc(digits, func(r rune) bool { return r < '0' || r > '9' }); i >= 0 {
-		digits = digits[:i]
+	fixed, has := nullNATFixed[100*major+minor]
+	if !has {
+		return before(s.OVSVersion, 2, 17)
 	}
-	patch, err := strconv.Atoi(digits)
-	return has && err == nil && patch < mended
+	return patch < fixed
 }
 
 // LacksNullSNAT reports whether this switch takes nat(src=0.0.0.0) for what it says and sends packets from that address,

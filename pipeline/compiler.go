@@ -297,6 +297,7 @@ func (c *Compiler) Missing() []string {
 			out = append(out, fmt.Sprintf("Service %s: session affinity of %d s is cut to %d s, the longest an OpenFlow idle timeout holds",
 				n, p.sp.AffinitySeconds, MaxAffinitySeconds))
 		}
+		out = append(out, c.cfg.untranslated(p.sp)...)
 	}
 	slices.Sort(out)
 	return slices.Compact(out)

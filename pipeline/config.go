@@ -51,6 +51,9 @@ type Config struct {
 	Counters bool
 	// NoGuards leaves out the guards of direct connections (docs/decisions/0002-guards-by-prefix.md).
 	NoGuards bool
+	// NoNullNAT leaves out every translation that changes neither address nor port, for switches that end by one
+	// (ovsdb.Switch.DiesOfNullNAT, docs/decisions/0013-no-translation-without-change.md). Guards are such translations.
+	NoNullNAT bool
 	// Pods are the pods on this bridge.
 	Pods []Pod
 	// NoMeter leaves out the meter on rejects, for switches without meters.
@@ -74,7 +77,8 @@ func (c Config) withDefaults() Config {
 func (c *Config) sameForServices(o *Config) bool {
 	return c.Layout == o.Layout && slices.Equal(c.NodeIPs, o.NodeIPs) &&
 		slices.Equal(c.LocalIPs, o.LocalIPs) && c.NodeElsewhere == o.NodeElsewhere &&
-		slices.Equal(c.HairpinIPs, o.HairpinIPs) && c.Counters == o.Counters && c.NoGuards == o.NoGuards && (c.Uplink == 0) == (o.Uplink == 0) &&
+		slices.Equal(c.HairpinIPs, o.HairpinIPs) && c.Counters == o.Counters && c.NoGuards == o.NoGuards &&
+		c.NoNullNAT == o.NoNullNAT && (c.Uplink == 0) == (o.Uplink == 0) &&
 		c.detects(k8s.IPv4) == o.detects(k8s.IPv4) && c.detects(k8s.IPv6) == o.detects(k8s.IPv6)
 }
 

@@ -1,7 +1,9 @@
 package pipeline
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
@@ -142,6 +144,10 @@ func (s *service) enter(priority uint16, m flow.Match, f *k8s.Frontend, p k8s.Po
 		s.add(tableServices, priority, s.id, m, s.resubmit(tableReject))
 		return
 	}
+	if s.NoNullNAT && s.isOwnEndpoint(f, p) {
+		s.add(tableServices, priority, s.id, m, s.resubmit(tableOutput))
+		return
+	}
 	s.used[p] = true
 	if len(f.SourceRanges) > 0 {
 		s.add(tableServices, priority, s.id, m, mark, s.resubmit(tableRanges))
@@ -149,6 +155,37 @@ func (s *service) enter(priority uint16, m flow.Match, f *k8s.Frontend, p k8s.Po
 		return
 	}
 	s.add(tableServices, priority, s.id, m, append([]flow.Action{mark}, s.choose(p)...)...)
+}
+
+// untranslated states, a line each, which frontends of a Service port are left alone on a switch that must not meet a
+// translation without a change.
+func (c *Config) untranslated(sp *k8s.ServicePort) (lines []string) {
+	if !c.NoNullNAT {
+		return nil
+	}
+	s := &service{builder: &builder{Config: c}, sp: sp}
+	for i := range sp.Frontends {
+		f := &sp.Frontends[i]
+		if f.ShadowedBy == "" && (s.isOwnEndpoint(f, k8s.Cluster) || s.isOwnEndpoint(f, k8s.Local)) {
+			where := fmt.Sprint(f.Port)
+			if f.Address.IsValid() {
+				where = netip.AddrPortFrom(f.Address, f.Port).String()
+			}
+			lines = append(lines, fmt.Sprintf("Service %s: %s %s is an endpoint itself and gets all connections to it, because this Open vSwitch can crash by a translation that changes nothing",
+				sp.Name, f.Type, where))
+		}
+	}
+	return lines
+}
+
+// isOwnEndpoint reports whether an endpoint of policy p has the frontend's address and port, so that a translation to it
+// would change nothing. The userspace datapath before Open vSwitch 3.3 tracks SCTP without ports.
+func (s *service) isOwnEndpoint(f *k8s.Frontend, p k8s.Policy) bool {
+	return slices.ContainsFunc(s.sp.Endpoints(p), func(e k8s.Endpoint) bool {
+		ip := e.Addr.Addr()
+		here := ip == f.Address || !f.Address.IsValid() && slices.Contains(s.LocalIPs, ip)
+		return here && (e.Addr.Port() == f.Port || s.sp.Name.Protocol == "SCTP")
+	})
 }
 
 // choose picks one endpoint of policy p for a marked packet, and counts it.

@@ -38,6 +38,7 @@ const (
 	prioHairpin     = 400 // table 2
 	prioNodeItself  = 390 // table 2: from the node to itself
 	prioToNode      = 380 // table 2: to the node from others
+	prioMasqNode    = 310 // table 2: from the node's own address
 	prioMasquerade  = 300
 	prioServiceOut  = 200
 	prioNoPort      = 300 // table 30: not masqueraded, and should be
@@ -209,6 +210,9 @@ func (b *builder) output() {
 		if ip, ok := b.masqueradeIP(f); ok {
 			m := firstWay(ethType(f), markService|markMasquerade)
 			b.add(tableOutput, prioMasquerade, 0, m, b.masqueradeAs(ip)...)
+			if b.NoNullNAT {
+				b.masqueradeNode(m, ip)
+			}
 		}
 	}
 	if !b.NodeElsewhere {
@@ -243,6 +247,13 @@ func (b *builder) masqueradeAs(ip netip.Addr) []flow.Action {
 			NAT: flow.NAT{Kind: flow.NATSrc, Addr: ip, PortMin: MasqueradePortMin, PortMax: MasqueradePortMax},
 		},
 	}
+}
+
+// masqueradeNode commits connections that come from the masquerade address already, without a translation: one to the same
+// address may choose the same port. The entry keeps others from being masqueraded to that port.
+func (b *builder) masqueradeNode(m flow.Match, ip netip.Addr) {
+	m.Src = host(ip)
+	b.add(tableOutput, prioMasqNode, 0, m, flow.CT{Commit: true, Zone: b.Layout.ZoneSNAT, Table: b.Layout.table(tableDeliver)})
 }
 
 // nodeAsEndpoint is for Services whose endpoint is the node itself. Masqueraded as the node, a packet would come from the

@@ -30,21 +30,20 @@ func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Conf
 		MasqueradeAll: s.MasqueradeAll,
 		RejectRate:    s.RejectRate,
 		Counters:      s.Counters,
-		NoGuards:      !s.Guards,
 		LocalDelivery: s.LocalDelivery != DeliverOff,
 	}
 	var warnings []string
+	cfg.NoNullNAT = sw == nil || sw.DiesOfNullNAT()
+	guards, without := s.guards(sw)
+	cfg.NoGuards = !guards
+	switch {
+	case sw == nil && without != "":
+		warnings = append(warnings, without)
+	case guards && cfg.NoNullNAT:
+		warnings = append(warnings, fmt.Sprintf("%s can crash by port-reuse guards, and any pod can make it do so: update Open vSwitch or leave out --port-reuse-guards (pipeline/README.md, Known limits)", release(sw)))
+	}
 	pods := map[netip.Addr]pipeline.Pod{}
 	if sw != nil {
-		if s.Guards && sw.DiesOfNullSNAT() {
-			warnings = append(warnings, fmt.Sprintf("Open vSwitch %s can crash (pipeline/README.md, Known limits): update it, or give --port-reuse-guards=false", sw.OVSVersion))
-		}
-		if s.Guards && sw.LacksNullSNAT() {
-			cfg.NoGuards = true
-			warnings = append(warnings, fmt.Sprintf("the userspace datapath of Open vSwitch %s cannot keep apart two connections from one client port to the same endpoint, "+
-				"one through a Service and one directly or through another: the later one fails until the first is forgotten (docs/open-vswitch.md). "+
-				"Open vSwitch 2.16 and later, and the kernel datapath, can", sw.OVSVersion))
-		}
 		if s.LocalDelivery == DeliverAuto {
 			if policy, why := sw.GatewayPolicy(); policy {
 				cfg.LocalDelivery = false
@@ -88,6 +87,33 @@ func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Conf
 	}
 	cfg.Uplink = uplink
 	return cfg, append(warnings, s.detector(&cfg, sw)...)
+}
+
+// guards reports whether direct connections are tracked on a switch, nil if there is none to ask. If they are not although
+// --port-reuse-guards=false was not given, without states why and what follows.
+func (s *Settings) guards(sw *ovsdb.Switch) (on bool, without string) {
+	const stalls = ": a client port used through a Service and then directly to the same endpoint stalls until the first connection is forgotten"
+	switch {
+	case s.Guards == GuardsOff:
+		return false, ""
+	case sw != nil && sw.LacksNullSNAT():
+		return false, "port-reuse guards, which the userspace datapath has since Open vSwitch 2.16 (this is " + release(sw) + ")" + stalls + "; so does one used through two Services"
+	case s.Guards == GuardsOn:
+		return true, ""
+	case sw == nil:
+		return false, "port-reuse guards are left out, because the version of Open vSwitch is unknown (--ovsdb; --port-reuse-guards adds them)" + stalls
+	case sw.DiesOfNullNAT():
+		return false, "port-reuse guards, because " + release(sw) + " can crash by them (userspace datapath; fixed in 2.17.8, 3.0.5, 3.1.3, 3.2.3 and 3.3)" + stalls
+	}
+	return true, ""
+}
+
+// release names the Open vSwitch release of a switch.
+func release(sw *ovsdb.Switch) string {
+	if sw == nil || sw.OVSVersion == "" {
+		return "an unknown version of Open vSwitch"
+	}
+	return "Open vSwitch " + sw.OVSVersion
 }
 
 // detector fits the detection of pods to the bridge.

@@ -96,20 +96,47 @@ func TestBadPortsFiles(t *testing.T) {
 	}
 }
 
-// A switch that would send packets from 0.0.0.0 gets no guards, and the warning says what that means; whoever has switched
-// them off is not warned.
-func TestNoGuardsWithoutNullSNAT(t *testing.T) {
-	for version, want := range map[string]bool{"2.13.11": true, "2.15.8": true, "2.16.0": false, "3.7.1": false} {
+// Guards are left out where the switch can crash by them, would send packets from 0.0.0.0, or is unknown, and what follows is
+// said; asked for by name they are there, with a warning where the switch can crash. The zero value of the setting is auto.
+func TestGuards(t *testing.T) {
+	netdev := func(version string) *ovsdb.Switch {
 		sw := testSwitch()
 		sw.DatapathType, sw.OVSVersion = "netdev", version
-		s := Settings{LocalDelivery: DeliverAuto, Layout: pipeline.DefaultLayout(), Guards: true}
-		cfg, warnings := s.PipelineConfig(&k8s.Model{}, sw)
-		if warned := strings.Contains(strings.Join(warnings, " "), "userspace datapath of Open vSwitch "+version); cfg.NoGuards != want || warned != want {
-			t.Errorf("%s: guards left out: %t, want %t; warnings %q", version, cfg.NoGuards, want, warnings)
+		return sw
+	}
+	kernel := testSwitch()
+	kernel.DatapathType, kernel.OVSVersion = "system", "3.1.0"
+	for _, tc := range []struct {
+		name     string
+		sw       *ovsdb.Switch
+		setting  Guards
+		guards   bool
+		nullNAT  bool
+		lacks    string // among what the switch lacks
+		warnings string // among the warnings
+	}{
+		{"fixed", netdev("3.1.3"), "", true, true, "", ""},
+		{"kernel datapath", kernel, GuardsAuto, true, true, "", ""},
+		{"can crash", netdev("3.1.0"), "", false, false, "because Open vSwitch 3.1.0 can crash", ""},
+		{"can crash, by name", netdev("3.1.0"), GuardsOn, true, false, "", "Open vSwitch 3.1.0 can crash by port-reuse guards"},
+		{"can crash, off", netdev("3.1.0"), GuardsOff, false, false, "", ""},
+		{"version unknown", netdev(""), "", false, false, "because an unknown version of Open vSwitch can crash", ""},
+		{"cannot have them", netdev("2.13.11"), GuardsOn, false, false, "since Open vSwitch 2.16", ""},
+		{"no switch to ask", nil, "", false, false, "version of Open vSwitch is unknown", "version of Open vSwitch is unknown"},
+		{"no switch to ask, by name", nil, GuardsOn, true, false, "", "an unknown version of Open vSwitch can crash"},
+	} {
+		s := Settings{LocalDelivery: DeliverAuto, Layout: pipeline.DefaultLayout(), Guards: tc.setting}
+		cfg, warnings := s.PipelineConfig(&k8s.Model{}, tc.sw)
+		if cfg.NoGuards == tc.guards || cfg.NoNullNAT == tc.nullNAT {
+			t.Errorf("%s: NoGuards %t, NoNullNAT %t", tc.name, cfg.NoGuards, cfg.NoNullNAT)
 		}
-		s.Guards = false
-		if _, warnings := s.PipelineConfig(&k8s.Model{}, sw); strings.Contains(strings.Join(warnings, " "), "userspace datapath") {
-			t.Errorf("%s, without guards: warns %q", version, warnings)
+		_, without := s.guards(tc.sw)
+		if !strings.Contains(without, tc.lacks) || tc.lacks == "" && without != "" {
+			t.Errorf("%s: lacks %q", tc.name, without)
+		}
+		told := strings.Join(warnings, "\n")
+		if !strings.Contains(told, tc.warnings) || tc.warnings == "" && strings.Contains(told, "guards") {
+			t.Errorf("%s: warnings %q", tc.name, told)
 		}
 	}
 }

@@ -25,6 +25,16 @@ const (
 	DeliverOff  Delivery = "off"  // through the gateway, like all other traffic
 )
 
+// Guards says whether direct connections to endpoints are tracked (docs/decisions/0002-guards-by-prefix.md).
+type Guards string
+
+// The values of --port-reuse-guards.
+const (
+	GuardsAuto Guards = "auto"  // unless this Open vSwitch can crash by them, or cannot have them
+	GuardsOn   Guards = "true"  // even if it can crash by them
+	GuardsOff  Guards = "false" // never
+)
+
 // HostTraffic says who serves what never crosses the bridge by itself: the node's own processes, and traffic that arrives
 // on a NIC outside the bridge.
 type HostTraffic string
@@ -57,7 +67,7 @@ type Settings struct {
 	HostTraffic   HostTraffic
 	LocalDelivery Delivery
 	Counters      bool // of Services' connections, packets and bytes
-	Guards        bool // of direct connections to endpoints
+	Guards        Guards
 	RejectRate    uint32
 	Ports         map[netip.Addr]PortOverride
 	Layout        pipeline.Layout

@@ -186,9 +186,14 @@ func (p *Plane) status() Status {
 	return s
 }
 
-// lacks names what the switch was found to lack since the last connection.
+// lacks names what the switch was found to lack since the last connection, and what its release lacks.
 func (p *Plane) lacks() []string {
 	list := []string{}
+	if sw := p.db.Switch(); sw.Exists {
+		if _, without := p.set.guards(&sw); without != "" {
+			list = append(list, without)
+		}
+	}
 	if p.lacksCTFlush && p.cannotForget == "" {
 		list = append(list, "forgetting connections over OpenFlow (since 3.1); done over ovs-vswitchd's control socket")
 	}

@@ -1,6 +1,8 @@
 package command
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -167,7 +169,8 @@ func (s *settings) pipelineFlags(f *pflag.FlagSet) {
 	f.BoolVar(&s.MasqueradeAll, "masquerade-all", false, "masquerade all traffic to ClusterIPs")
 	f.StringVar((*string)(&s.LocalDelivery), "local-delivery", string(bridge.DeliverAuto), "Service packets to pods on this bridge: on (straight), off (through the gateway), auto (straight, unless policy sits in the gateway)")
 	f.Uint32Var(&s.RejectRate, "reject-rate", pipeline.DefaultRejectRate, "packets per second that may be refused with an answer; the rest are dropped")
-	f.BoolVar(&s.Guards, "port-reuse-guards", true, "track direct connections to endpoints, so that a client port may be used both through a Service and directly")
+	f.Var((*guardsValue)(&s.Guards), "port-reuse-guards", "track direct connections to endpoints, so that a client port may be used both through a Service and directly: true, false, or auto (true unless this Open vSwitch can crash by it, as Debian 12's userspace datapath can)")
+	f.Lookup("port-reuse-guards").NoOptDefVal = string(bridge.GuardsOn)
 	f.BoolVar(&s.Counters, "service-counters", true, "count connections, packets and bytes of every Service port on the bridge, by three flows each (nkp services)")
 	s.iptablesFlags(f)
 	s.windowsFlags(f)
@@ -357,6 +360,23 @@ func (h *hexValue) Set(s string) error {
 }
 
 // macValue is a flag of an Ethernet address.
+// guardsValue is the flag --port-reuse-guards.
+type guardsValue bridge.Guards
+
+func (g *guardsValue) Type() string   { return "auto|true|false" }
+func (g *guardsValue) String() string { return cmp.Or(string(*g), string(bridge.GuardsAuto)) }
+func (g *guardsValue) Set(s string) error {
+	if s != string(bridge.GuardsAuto) {
+		on, err := strconv.ParseBool(s)
+		if err != nil {
+			return errors.New("not auto, true or false")
+		}
+		s = strconv.FormatBool(on)
+	}
+	*g = guardsValue(s)
+	return nil
+}
+
 type macValue flow.MAC
 
 func (m *macValue) Type() string { return "MAC" }

@@ -85,7 +85,7 @@ type OVSConfiguration struct {
 	// Count connections, packets and bytes of every Service port on the bridge, by three flows each.
 	ServiceCounters *bool `json:"serviceCounters,omitempty" flag:"service-counters"`
 	// Whether direct connections to endpoints are tracked, so that a client port may be used both through a Service and
-	// directly.
+	// directly; by default unless this Open vSwitch can crash by it.
 	PortReuseGuards *bool `json:"portReuseGuards,omitempty" flag:"port-reuse-guards"`
 	// Packets per second that may be refused with an answer; the rest are dropped.
 	RejectRate *int64 `json:"rejectRate,omitempty" flag:"reject-rate"`

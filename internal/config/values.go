@@ -50,6 +50,9 @@ func isValue(t reflect.Type) bool {
 	return ok
 }
 
+// auto is what a flag says that decides by itself unless it is true or false; in a file such a field is left out.
+const auto = "auto"
+
 // textOf gives a value as a flag takes it; ok is false if it is not set: a nil pointer, an empty string or list.
 func textOf(v reflect.Value) (text string, ok bool) {
 	if v.Kind() == reflect.Pointer {
@@ -84,6 +87,10 @@ func textOf(v reflect.Value) (text string, ok bool) {
 // setText sets a value to what a flag says.
 func setText(v reflect.Value, text string) error {
 	if v.Kind() == reflect.Pointer {
+		if v.Type().Elem().Kind() == reflect.Bool && text == auto {
+			v.SetZero()
+			return nil
+		}
 		v.Set(reflect.New(v.Type().Elem()))
 		return setText(v.Elem(), text)
 	}

@@ -297,6 +297,9 @@ func (b *Bed) RestartVswitchd() error {
 // VswitchdPID is the process id of ovs-vswitchd, for measuring it.
 func (b *Bed) VswitchdPID() int { return b.vswitchd.cmd.Process.Pid }
 
+// VswitchdRuns reports whether ovs-vswitchd, once started, has not ended.
+func (b *Bed) VswitchdRuns() bool { return b.vswitchd.running() }
+
 func (b *Bed) stopSwitch() {
 	for _, p := range []*process{b.vswitchd, b.ovsdb} {
 		if p != nil {

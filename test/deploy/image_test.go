@@ -132,8 +132,7 @@ func TestScratchImage(t *testing.T) {
 	if err := cmd.Wait(); err != nil || !strings.HasPrefix(log.String(), "nkp ") {
 		t.Fatalf("nkp version: %v: %s", err, log)
 	}
-	cmd, log = start(append(slices.Clone(d.entrypoint), "run", "--mode=ovs", "--host-traffic=off", "--manifests=/web.yaml", "--hostname-override=node-1", "--cluster-cidr=10.0.0.0/16",
-		"--port-reuse-guards=false")...) // Debian 12's Open vSwitch has a fault with them, which nkp warns of
+	cmd, log = start(append(slices.Clone(d.entrypoint), "run", "--mode=ovs", "--host-traffic=off", "--manifests=/web.yaml", "--hostname-override=node-1", "--cluster-cidr=10.0.0.0/16")...)
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }() // ends with the process
 	eventually(t, 20*time.Second, "nkp serves", func() error {

@@ -8,6 +8,7 @@
 // and the switch's database, changes of other Services) no connection to an untouched Service may fail. While the
 // switch is disturbed (switchfaults_test.go) connections may fail, and must work again afterwards without help. After each
 // part `nkp diff` must find no difference, and the agent's goroutines, file descriptors and memory must be what they were.
+// [TestSwitchSurvives] has clients that end a switch with a fault as soon as the pipeline translates something into itself.
 // [TestLyingSwitch] has a switch that claims, forgets and floods.
 // [TestSwitchRestart] measures how long new connections fail when ovs-vswitchd restarts, with nkp and with Open vSwitch's own
 // way (the same flows saved and restored by ovs-ofctl), side by side.

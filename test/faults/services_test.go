@@ -73,12 +73,7 @@ func (c *cluster) scramble(r *rand.Rand, pods []*testbed.Pod) {
 
 // put writes the manifests: the node, c.services, and extra ones that nobody uses.
 func (c *cluster) put(extra int) error {
-	objects := []any{&v1.Node{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: nodeName},
-		Status: v1.NodeStatus{Addresses: []v1.NodeAddress{
-			{Type: v1.NodeInternalIP, Address: testbed.NodeIP4.String()}, {Type: v1.NodeInternalIP, Address: testbed.NodeIP6.String()},
-		}},
-	}}
+	objects := []any{nodeObject()}
 	for _, s := range c.services {
 		objects = append(objects, s.service(), s.slice())
 	}
@@ -87,6 +82,16 @@ func (c *cluster) put(extra int) error {
 		objects = append(objects, s.service(), s.slice())
 	}
 	return c.write(objects)
+}
+
+// nodeObject returns this node.
+func nodeObject() *v1.Node {
+	return &v1.Node{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: nodeName},
+		Status: v1.NodeStatus{Addresses: []v1.NodeAddress{
+			{Type: v1.NodeInternalIP, Address: testbed.NodeIP4.String()}, {Type: v1.NodeInternalIP, Address: testbed.NodeIP6.String()},
+		}},
+	}
 }
 
 func (s *svc) service() *v1.Service {

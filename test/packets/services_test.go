@@ -200,7 +200,10 @@ func TestBystanders(t *testing.T) {
 func TestPortReuse(t *testing.T) {
 	t.Parallel()
 	s4, s6 := service("web4", "40.0.0.1"), service("web6", "fd00:40::1")
-	c := start(t, s4, s6)
+	c := newCluster(t, testbed.Options{}, "--port-reuse-guards") // by name: the switch under test may have a fault with them
+	c.put(s4, s6)
+	c.run()
+	c.settle()
 	c.servePods(t)
 	for _, endpoint := range []*testbed.Pod{c.pods[1], c.remotes[0]} {
 		c.put(slice(s4, 8080, at(endpoint.IP4)), slice(s6, 8080, at(endpoint.IP6)))

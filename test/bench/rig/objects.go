@@ -31,9 +31,8 @@ const (
 	// BulkPort takes blocks (traffic.Sink), behind a Service.
 	BulkPort = 5201
 	// DirectPort and DirectBulkPort are served by the local pods, too, and are no Service's: nkp has nothing to do with
-	// connections to them. It has with direct connections to a port of an endpoint, which it commits to connection tracking
-	// (docs/decisions/0002-guards-by-prefix.md); in Open vSwitch 3.1.0's userspace datapath thousands of those that end
-	// with a reset fail an assertion (conn_update_state, lib/conntrack.c:1063) when their ports come again.
+	// connections to them. Where there are port-reuse guards, it commits direct connections to a port of an endpoint to
+	// conntrack (docs/decisions/0002-guards-by-prefix.md).
 	DirectPort     = 8081
 	DirectBulkPort = 5202
 	// Movers are Services with one endpoint, which changes.
