@@ -49,7 +49,7 @@ type bundle struct {
 	c     *Conn
 	d     *flow.Delta
 	id    uint32
-	first uint32
+	call  *call
 	items []item
 	parts map[int32][][]flow.Bucket // of the groups that are sent in parts
 	res   Result
@@ -119,8 +119,8 @@ func (c *Conn) commitBundle(ctx context.Context, d *flow.Delta) (Result, error) 
 	}
 	c.bundle++
 	b.id = c.bundle
-	b.first = c.register(len(b.items)+4, b)
-	defer c.unregister(b.first)
+	b.call = c.register(len(b.items)+4, b)
+	defer c.unregister(b.call)
 
 	err := b.add(ctx)
 	if err == nil {
@@ -212,7 +212,7 @@ func (b *bundle) add(ctx context.Context) error {
 	p := getBuffer()
 	*p = b.control(*p, bundleOpen, 0)
 	for i, it := range b.items {
-		xid := b.first + 1 + uint32(i)
+		xid := b.call.first + 1 + uint32(i)
 		buf, at := begin(*p, typeBundleAdd, xid)
 		buf = append(put32(buf, b.id), 0, 0, 0, byte(bundleFlags))
 		buf, err := b.encode(buf, it, xid)
@@ -242,20 +242,28 @@ func (b *bundle) add(ctx context.Context) error {
 
 // control appends a bundle control message.
 func (b *bundle) control(buf []byte, typ uint16, index int) []byte {
-	buf, at := begin(buf, typeBundleControl, b.first+uint32(index))
+	buf, at := begin(buf, typeBundleControl, b.call.first+uint32(index))
 	buf = put16(put16(put32(buf, b.id), typ), bundleFlags)
 	buf[at+3] = headerLen + 8
 	return buf
 }
 
+// controlNames name the control requests that are answered, by their replies.
+var controlNames = map[uint16]string{bundleCloseReply: "close", bundleCommitReply: "commit", bundleDiscardReply: "discard"}
+
 // wait waits for a control reply or for the error in its place.
 func (b *bundle) wait(ctx context.Context, want uint16) error {
+	p := b.c.patience(b.call, fmt.Sprintf("the request to %s a bundle of %d messages", controlNames[want], len(b.items)))
+	defer p.timer.Stop()
 	for {
 		select {
 		case t := <-b.replies:
 			if t == want || t == 0 {
+				b.c.answered()
 				return nil
 			}
+		case <-p.timer.C:
+			p.check()
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-b.c.done:
@@ -292,7 +300,7 @@ func (b *bundle) commit(ctx context.Context) error {
 		}
 		return err
 	}
-	wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.opts.CommitTimeout)
+	wait, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(outcomeWait, cancel) })()
 	err := b.wait(wait, bundleCommitReply)

@@ -2,8 +2,11 @@ package ofctrl
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"slices"
+	"sync/atomic"
+	"time"
 )
 
 // sink takes the replies to a run of transaction ids. Only the reader calls receive, in the order of the
@@ -15,39 +18,77 @@ type sink interface{ receive(i int, f frame) error }
 type call struct {
 	first, n uint32
 	sink     sink
+	heard    atomic.Int64 // when the last message for it came, or it was registered: nanoseconds after Conn.epoch
 }
 
 // register gives n consecutive transaction ids whose replies go to s, until unregister. An id is never 0,
 // as switches use that for what nobody asked for.
-func (c *Conn) register(n int, s sink) (first uint32) {
+func (c *Conn) register(n int, s sink) *call {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if uint64(c.nextXid)+uint64(n) > math.MaxUint32 {
 		c.nextXid = 1
 	}
-	first = c.nextXid
+	k := &call{first: c.nextXid, n: uint32(n), sink: s}
+	k.heard.Store(int64(time.Since(c.epoch)))
 	c.nextXid += uint32(n)
-	c.calls = append(c.calls, call{first: first, n: uint32(n), sink: s})
-	return first
+	c.calls = append(c.calls, k)
+	return k
 }
 
 // unregister ends it. Replies that come later are dropped.
-func (c *Conn) unregister(first uint32) {
+func (c *Conn) unregister(k *call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.calls = slices.DeleteFunc(c.calls, func(k call) bool { return k.first == first })
+	c.calls = slices.DeleteFunc(c.calls, func(other *call) bool { return other == k })
 }
 
-// sinkOf finds who waits for a transaction id, and its index there.
+// sinkOf finds who waits for a transaction id, and its index there. That a message for it came is progress.
 func (c *Conn) sinkOf(xid uint32) (sink, int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, k := range c.calls {
 		if xid-k.first < k.n {
+			k.heard.Store(int64(time.Since(c.epoch)))
 			return k.sink, int(xid - k.first)
 		}
 	}
 	return nil, 0
+}
+
+// longest is how many AnswerTimeouts an answer may take altogether, however steadily it comes in.
+const longest = 10
+
+// patience ends the connection if the switch leaves a call without an answer: if no message for it comes for
+// Options.AnswerTimeout, or it is not complete after longest times that. Keep-alive does not notice such a switch: it may
+// answer echoes all the time.
+type patience struct {
+	c     *Conn
+	k     *call
+	what  string // the question, for the error
+	since time.Duration
+	timer *time.Timer
+}
+
+// patience starts to wait for the answer to what was sent. The timer must be stopped.
+func (c *Conn) patience(k *call, what string) *patience {
+	since := time.Since(c.epoch)
+	k.heard.Store(int64(since)) // what was sent before it is no reason to wait less
+	return &patience{c, k, what, since, time.NewTimer(c.opts.AnswerTimeout)}
+}
+
+// check is called when the timer fires.
+func (p *patience) check() {
+	now := time.Since(p.c.epoch)
+	quiet, all := now-time.Duration(p.k.heard.Load()), now-p.since
+	switch limit := p.c.opts.AnswerTimeout; {
+	case quiet >= limit:
+		p.c.fail(fmt.Errorf("%w %s for %v", ErrNoAnswer, p.what, limit))
+	case all >= longest*limit:
+		p.c.fail(fmt.Errorf("%w %s completely for %v", ErrNoAnswer, p.what, longest*limit))
+	default:
+		p.timer.Reset(min(limit-quiet, longest*limit-all))
+	}
 }
 
 // batch is a run of n requests that have no replies of their own, ended by a barrier: it collects the errors.
@@ -76,15 +117,15 @@ func (b *batch) receive(i int, f frame) error {
 }
 
 // doBatch sends n requests, each appended by add under the transaction id it gets, and a barrier. It gives
-// the errors by index.
-func (c *Conn) doBatch(ctx context.Context, n int, add func(b []byte, i int, xid uint32) ([]byte, error)) (map[int]*SwitchError, error) {
+// the errors by index. what names the requests.
+func (c *Conn) doBatch(ctx context.Context, what string, n int, add func(b []byte, i int, xid uint32) ([]byte, error)) (map[int]*SwitchError, error) {
 	s := &batch{n: n, errs: map[int]*SwitchError{}, done: make(chan struct{})}
-	first := c.register(n+1, s)
-	defer c.unregister(first)
+	k := c.register(n+1, s)
+	defer c.unregister(k)
 	p := getBuffer()
 	var err error
 	for i := range n {
-		if *p, err = add(*p, i, first+uint32(i)); err != nil {
+		if *p, err = add(*p, i, k.first+uint32(i)); err != nil {
 			return nil, err
 		}
 		if len(*p) >= chunk {
@@ -94,29 +135,44 @@ func (c *Conn) doBatch(ctx context.Context, n int, add func(b []byte, i int, xid
 			p = getBuffer()
 		}
 	}
-	*p = append(*p, message(typeBarrierRequest, first+uint32(n))...)
+	*p = append(*p, message(typeBarrierRequest, k.first+uint32(n))...)
 	if err := c.send(ctx, p); err != nil {
 		return nil, err
 	}
-	if err := c.await(ctx, s.done); err != nil {
+	if err := c.await(ctx, k, fmt.Sprintf("a barrier after %d %s", n, what), s.done); err != nil {
 		return nil, err
 	}
 	return s.errs, nil
 }
 
-// await waits for done, the context or the end of the connection.
-func (c *Conn) await(ctx context.Context, done <-chan struct{}) error {
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-c.done:
+// await waits for done, the context, the end of the connection, or the end of the patience with the switch, which ends the
+// connection. what names the question.
+func (c *Conn) await(ctx context.Context, k *call, what string, done <-chan struct{}) error {
+	p := c.patience(k, what)
+	defer p.timer.Stop()
+	for {
 		select {
-		case <-done: // both: what was answered counts
+		case <-done:
+			c.answered()
 			return nil
-		default:
-			return c.err
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-p.timer.C:
+			p.check()
+		case <-c.done:
+			select {
+			case <-done: // both: what was answered counts
+				return nil
+			default:
+				return c.err
+			}
 		}
+	}
+}
+
+// answered notes that the switch has answered a question.
+func (c *Conn) answered() {
+	if c.opts.OnAnswer != nil {
+		c.opts.OnAnswer()
 	}
 }

@@ -76,7 +76,7 @@ func (c *Conn) setMeters(ctx context.Context, ms []flow.Meter) error {
 }
 
 func (c *Conn) meterMods(ctx context.Context, command int, ms []flow.Meter) (map[int]*SwitchError, error) {
-	return c.doBatch(ctx, len(ms), func(b []byte, i int, xid uint32) ([]byte, error) {
+	return c.doBatch(ctx, "changes of meters", len(ms), func(b []byte, i int, xid uint32) ([]byte, error) {
 		out, err := meterMod(b, xid, command, ms[i])
 		if err != nil {
 			return b, &TxError{Stage: StageMeters, Rejected: []Rejection{{Op: OpSet, Object: ms[i], Cause: err}}}
@@ -108,7 +108,7 @@ func (c *Conn) afterwards(ctx context.Context, d *flow.Delta) error {
 		}
 		return OpFlush, d.FlushCT[i-n]
 	}
-	errs, err := c.doBatch(ctx, n+len(d.FlushCT), func(b []byte, i int, xid uint32) ([]byte, error) {
+	errs, err := c.doBatch(ctx, "deletions of meters and connections", n+len(d.FlushCT), func(b []byte, i int, xid uint32) ([]byte, error) {
 		var out []byte
 		var err error
 		if i < n {

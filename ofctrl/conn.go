@@ -32,7 +32,7 @@ type Conn struct {
 	bundle    uint32        // last bundle id; under commitSem
 
 	mu      sync.Mutex // protects calls and nextXid; apart from the rest, as the reader takes it for each message
-	calls   []call
+	calls   []*call
 	nextXid uint32
 
 	once sync.Once // guards the transition to closed

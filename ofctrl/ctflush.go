@@ -33,7 +33,7 @@ var probeEnd = netip.MustParseAddrPort("192.0.2.1:1")
 // ProbeCTFlush asks whether the switch can forget single connections, as Open vSwitch 3.1 and later can, by telling it to
 // forget one that cannot exist. It gives nil, ErrNoCTFlush with the switch's answer, or the connection's error.
 func (c *Conn) ProbeCTFlush(ctx context.Context) error {
-	errs, err := c.doBatch(ctx, 1, func(b []byte, _ int, xid uint32) ([]byte, error) {
+	errs, err := c.doBatch(ctx, "deletions of connections", 1, func(b []byte, _ int, xid uint32) ([]byte, error) {
 		b, at := beginCTFlush(b, xid, 17)
 		// With all of one direction given, the switch looks up that connection instead of going through all of them.
 		b, tuple := beginTuple(b, ctOrigTuple)

@@ -336,7 +336,7 @@ func TestOutcomeUnknown(t *testing.T) {
 	if _, err := c.Commit(t.Context(), d); !errors.Is(err, ErrOutcomeUnknown) {
 		t.Error(err)
 	}
-	c = dialFake(t, serveFake(t, bundleUntil(bundleCommit, (*fake).drain)), Options{CommitTimeout: 100 * time.Millisecond})
+	c = dialFake(t, serveFake(t, bundleUntil(bundleCommit, (*fake).drain)), Options{AnswerTimeout: 100 * time.Millisecond})
 	if _, err := c.Commit(t.Context(), d); !errors.Is(err, ErrOutcomeUnknown) {
 		t.Error(err)
 	}

@@ -19,11 +19,15 @@ const missSendLen = 0xffff
 // (OpenFlow 1.5.1 §6.3, §7.3.1, §7.3.2, §7.3.10). It runs before the goroutines are started.
 func (c *Conn) handshake(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { c.nc.SetDeadline(time.Unix(1, 0)) })
-	err := c.shakeHands()
-	if !stop() { // the deadline was set, so the connection is of no use even if this came just in time
-		return errors.Join(ctx.Err(), err)
+	what, err := c.shakeHands()
+	if stop() {
+		return err
 	}
-	return err
+	// The deadline was set, so the connection is of no use even if this came just in time.
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("%w %s: %w", ErrNoAnswer, what, ctx.Err())
+	}
+	return errors.Join(ctx.Err(), err)
 }
 
 const (
@@ -34,22 +38,25 @@ const (
 	xidBarrier
 )
 
-func (c *Conn) shakeHands() error {
+// shakeHands gives what the switch was asked for last.
+func (c *Conn) shakeHands() (what string, err error) {
+	what = "hello"
 	// hello with a version bitmap that has only the bit of 1.5 (§7.5.1)
 	if err := c.write(message(typeHello, xidHello, 0, 1, 0, 8, 0, 0, 0, 1<<wireVersion)); err != nil {
-		return err
+		return what, err
 	}
 	if err := c.awaitHello(); err != nil {
-		return err
+		return what, err
 	}
+	what = "the request for its features and the barrier after it"
 	b := message(typeFeaturesRequest, xidFeatures)
 	b = append(b, message(typeSetConfig, xidConfig, 0, 0, missSendLen>>8, missSendLen&0xff)...)
 	b = append(b, asyncConfig(xidAsync)...)
 	b = append(b, message(typeBarrierRequest, xidBarrier)...)
 	if err := c.write(b); err != nil {
-		return err
+		return what, err
 	}
-	return c.awaitFeatures()
+	return what, c.awaitFeatures()
 }
 
 func (c *Conn) awaitHello() error {

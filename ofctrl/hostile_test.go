@@ -127,13 +127,13 @@ func TestWrongXids(t *testing.T) {
 					}
 				}
 			})
-			c := dialFake(t, target, Options{CommitTimeout: 300 * time.Millisecond})
+			c := dialFake(t, target, Options{AnswerTimeout: 300 * time.Millisecond})
 			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 			if s, err := c.ReadBack(ctx, ownFilter); err == nil {
 				t.Errorf("%s: read back %v", name, s.State)
 			}
 			cancel()
-			c = dialFake(t, target, Options{CommitTimeout: 300 * time.Millisecond})
+			c = dialFake(t, target, Options{AnswerTimeout: 300 * time.Millisecond})
 			ctx, cancel = context.WithTimeout(t.Context(), 500*time.Millisecond)
 			if _, err := c.Commit(ctx, flow.Diff(flow.NewState(), bigState(10))); err == nil {
 				t.Errorf("%s: committed", name)

@@ -126,20 +126,27 @@ func (c *Conn) writeFailed(err error) {
 	}
 }
 
-// send queues whole messages for the writer and takes ownership of the buffer. It blocks while the switch is slow.
+// send queues whole messages for the writer and takes ownership of the buffer. It blocks while the switch is slow; one that
+// takes nothing for Options.AnswerTimeout ends the connection.
 func (c *Conn) send(ctx context.Context, p *[]byte) error {
 	select {
 	case c.out <- p:
 		return nil
 	default:
 	}
-	select {
-	case c.out <- p:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-c.done:
-		return c.err
+	timer := time.NewTimer(c.opts.AnswerTimeout)
+	defer timer.Stop()
+	for {
+		select {
+		case c.out <- p:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+			c.fail(fmt.Errorf("%w: it has read nothing for %v", ErrNoAnswer, c.opts.AnswerTimeout))
+		case <-c.done:
+			return c.err
+		}
 	}
 }
 

@@ -20,6 +20,12 @@ const (
 	mpHeaderLen = 8
 )
 
+// mpNames are the multipart types' names, for errors.
+var mpNames = map[uint16]string{
+	mpFlowDesc: "flow descriptions", mpAggregate: "the number of flows", mpGroupStats: "group statistics",
+	mpGroupDesc: "group descriptions", mpMeterDesc: "meter descriptions",
+}
+
 // maxAnswer bounds what one question may bring in, in bytes; a flow takes some 400.
 const maxAnswer = 512 << 20
 
@@ -93,16 +99,16 @@ func (c *Conn) ask(ctx context.Context, typ uint16, n int, add func(b []byte, i 
 		return nil
 	}
 	q := &question{typ: typ, left: n, each: each, done: make(chan struct{})}
-	first := c.register(n, q)
+	k := c.register(n, q)
 	defer func() {
-		c.unregister(first)
+		c.unregister(k)
 		q.mu.Lock()
 		q.quit = true
 		q.mu.Unlock()
 	}()
 	p := getBuffer()
 	for i := range n {
-		b, at := begin(*p, typeMultipartRequest, first+uint32(i))
+		b, at := begin(*p, typeMultipartRequest, k.first+uint32(i))
 		b = append(put16(b, typ), 0, 0, 0, 0, 0, 0)
 		b, err := add(b, i)
 		if err == nil {
@@ -121,7 +127,7 @@ func (c *Conn) ask(ctx context.Context, typ uint16, n int, add func(b []byte, i 
 	if err := c.send(ctx, p); err != nil {
 		return err
 	}
-	if err := c.await(ctx, q.done); err != nil {
+	if err := c.await(ctx, k, "a request for "+mpNames[typ], q.done); err != nil {
 		return err
 	}
 	return q.err

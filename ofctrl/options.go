@@ -16,8 +16,12 @@ type Options struct {
 	// EchoTimeout how long it may then take to say anything (0 means 10 s) before the connection is closed
 	// with ErrSilent.
 	EchoInterval, EchoTimeout time.Duration
-	// CommitTimeout bounds the wait for the reply to a commit that was sent (0 means 60 s).
-	CommitTimeout time.Duration
+	// AnswerTimeout is how long a question to the switch may go without any message in answer (0 means 30 s: a switch that
+	// is too busy to answer echoes is given up after 15 s). An answer in many messages may take ten times as long
+	// altogether. Then the connection is closed with ErrNoAnswer.
+	AnswerTimeout time.Duration
+	// OnAnswer is called after each question that was answered, on the goroutine that asked. It must not wait.
+	OnAnswer func()
 
 	// OnPacketIn gets the packets that flows send to the controller, one at a time, in order, on a goroutine of
 	// the connection. It must not call Close. Packets beyond PacketInQueue waiting ones (0 means 256) are
@@ -43,7 +47,7 @@ func (o Options) withDefaults() Options {
 	def(&o.ConnectTimeout, 10*time.Second)
 	def(&o.EchoInterval, 5*time.Second)
 	def(&o.EchoTimeout, 10*time.Second)
-	def(&o.CommitTimeout, time.Minute)
+	def(&o.AnswerTimeout, 30*time.Second)
 	if o.PacketInQueue <= 0 {
 		o.PacketInQueue = 256
 	}

@@ -1,0 +1,201 @@
+//go:build linux
+
+package ofctrl
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// answer answers a message as a switch that holds one group and nothing else.
+func (f *fake) answer(m frame) {
+	switch m.typ() {
+	case typeEchoRequest:
+		f.Write(echoReply(m))
+	case typeFeaturesRequest:
+		f.Write(message(typeFeaturesReply, m.xid(), make([]byte, 24)...))
+	case typeBarrierRequest:
+		f.Write(message(typeBarrierReply, m.xid()))
+	case typeMultipartRequest:
+		body := append(bytes.Clone(m.body()[:2]), 0, 0, 0, 0, 0, 0)
+		switch u16(body) {
+		case mpAggregate:
+			body = append(body, 0, 0, 0, 4, 0, 0, 0, 0) // ofp_stats of nothing
+		case mpGroupStats:
+			body = append(body, make([]byte, groupStatsLen)...)
+			body[9], body[15] = groupStatsLen, 7
+		}
+		f.Write(message(typeMultipartReply, m.xid(), body...))
+	case typeBundleControl:
+		body := bytes.Clone(m.body())
+		body[5]++
+		f.Write(message(typeBundleControl, m.xid(), body...))
+	}
+}
+
+// serveUntil is a switch that answers everything until a message for which stop holds, and echoes alone from then on.
+func serveUntil(stop func(frame) bool) func(*fake) {
+	return func(f *fake) {
+		for deaf := false; ; {
+			m, err := f.read()
+			if err != nil {
+				return
+			}
+			if deaf = deaf || stop(m); !deaf || m.typ() == typeEchoRequest {
+				f.answer(m)
+			}
+		}
+	}
+}
+
+// A switch that answers echoes and leaves a question without an answer does not hold up who asked: the connection ends, and the
+// error names the question. It is so at every stage.
+func TestAnswersEchoesOnly(t *testing.T) {
+	t.Parallel()
+	const patient = 250 * time.Millisecond
+	multipart := func(typ uint16) func(frame) bool {
+		return func(m frame) bool { return m.typ() == typeMultipartRequest && u16(m.body()) == typ }
+	}
+	control := func(typ uint16) func(frame) bool {
+		return func(m frame) bool { return m.typ() == typeBundleControl && u16(m.body()[4:]) == typ }
+	}
+	is := func(typ msgType) func(frame) bool { return func(m frame) bool { return m.typ() == typ } }
+	filter := ownFilter
+	filter.Tables, filter.Meters = []uint8{1}, []uint32{1}
+	if filter.GroupHi == 0 {
+		t.Fatal("the filter picks no groups")
+	}
+	filter.GroupLo = 1
+	read := func(ctx context.Context, c *Conn) error { _, err := c.ReadBack(ctx, filter); return err }
+	commit := func(d *flow.Delta) func(context.Context, *Conn) error {
+		return func(ctx context.Context, c *Conn) error { _, err := c.Commit(ctx, d); return err }
+	}
+	flows := flow.Diff(flow.NewState(), bigState(2))
+	many := flow.Diff(flow.NewState(), bigState(3000))
+	for _, tc := range []struct {
+		name string
+		stop func(frame) bool
+		ask  func(context.Context, *Conn) error
+		text string
+	}{
+		{"flows", multipart(mpFlowDesc), read, "flow descriptions"},
+		{"groups", multipart(mpGroupStats), read, "group statistics"},
+		{"one group", multipart(mpGroupDesc), read, "group descriptions"},
+		{"meters", multipart(mpMeterDesc), read, "meter descriptions"},
+		{"count", multipart(mpAggregate), func(ctx context.Context, c *Conn) error { _, err := c.FlowCount(ctx, 1, 1); return err }, "number of flows"},
+		{"counters", multipart(mpFlowDesc), func(ctx context.Context, c *Conn) error { _, err := c.TableCounters(ctx, 1, 1, 1); return err }, "flow descriptions"},
+		{"group counters", multipart(mpGroupStats), func(ctx context.Context, c *Conn) error { _, err := c.GroupCounters(ctx, 1, 2); return err }, "group statistics"},
+		{"bundle open", control(bundleOpen), commit(flows), "close a bundle"},
+		{"bundle add", is(typeBundleAdd), commit(many), "close a bundle"},
+		{"bundle close", control(bundleClose), commit(flows), "close a bundle"},
+		{"bundle commit", control(bundleCommit), commit(flows), "commit a bundle"},
+		{"meter", is(typeMeterMod), commit(&flow.Delta{SetMeters: []flow.Meter{{ID: 1, Rate: 1, Burst: 1}}}), "a barrier after 1 changes of meters"},
+		{"flush", is(typeExperimenter), commit(&flow.Delta{FlushCT: []flow.CTFilter{{Zone: 1, IPProto: 17, Dst: probeEnd}}}), "a barrier after 1 deletions"},
+		{"probe", is(typeBarrierRequest), func(ctx context.Context, c *Conn) error { return c.ProbeCTFlush(ctx) }, "a barrier after 1 deletions of connections"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			target := serveFake(t, serveUntil(tc.stop))
+			c := dialFake(t, target, Options{AnswerTimeout: patient, EchoInterval: 20 * time.Millisecond, EchoTimeout: 10 * time.Second})
+			ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+			defer cancel()
+			begun := time.Now()
+			err := tc.ask(ctx, c)
+			if took := time.Since(begun); !errors.Is(err, ErrNoAnswer) || !strings.Contains(err.Error(), tc.text) || took > 4*time.Second {
+				t.Errorf("after %v: %v, want %q", took, err, tc.text)
+			}
+			if ended := awaitEnd(t, c); !errors.Is(ended, ErrNoAnswer) {
+				t.Errorf("the connection ended with %v", ended)
+			}
+			if tc.name == "bundle commit" != errors.Is(err, ErrOutcomeUnknown) {
+				t.Errorf("outcome unknown: %v", err)
+			}
+		})
+	}
+	for name, serve := range map[string]func(*fake){
+		"hello": serveUntil(func(frame) bool { return true }),
+		"features": func(f *fake) {
+			f.Write(message(typeHello, 1, 0, 1, 0, 8, 0, 0, 0, 1<<6))
+			serveUntil(is(typeFeaturesRequest))(f)
+		},
+		"barrier": func(f *fake) {
+			f.Write(message(typeHello, 1, 0, 1, 0, 8, 0, 0, 0, 1<<6))
+			serveUntil(is(typeBarrierRequest))(f)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := Dial(t.Context(), listenFake(t, serve), Options{ConnectTimeout: patient})
+			if !errors.Is(err, ErrNoAnswer) || !strings.Contains(err.Error(), name) {
+				t.Errorf("%v, want %q", err, name)
+			}
+		})
+	}
+}
+
+// A switch that does not read, but sends enough to count as alive, ends the connection too.
+func TestReadsNothing(t *testing.T) {
+	t.Parallel()
+	c := dialFake(t, serveFake(t, func(f *fake) {
+		for {
+			if _, err := f.Write(message(typeHello, 0)); err != nil {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}), Options{AnswerTimeout: 200 * time.Millisecond, EchoInterval: 50 * time.Millisecond})
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+	defer cancel()
+	if _, err := c.Commit(ctx, flow.Diff(flow.NewState(), bigState(20_000))); !errors.Is(err, ErrNoAnswer) {
+		t.Error(err)
+	}
+}
+
+// An answer that comes slowly, but steadily, is waited for; one without end is not.
+func TestSlowAnswers(t *testing.T) {
+	t.Parallel()
+	const patient = 400 * time.Millisecond
+	serve := func(parts int) func(*fake) {
+		return func(f *fake) {
+			for {
+				m, err := f.read()
+				if err != nil {
+					return
+				}
+				if m.typ() != typeMultipartRequest || u16(m.body()) != mpFlowDesc {
+					f.answer(m)
+					continue
+				}
+				for i := 1; i != parts; i++ {
+					time.Sleep(patient / 4)
+					if _, err := f.Write(message(typeMultipartReply, m.xid(), 0, mpFlowDesc, 0, mpMore, 0, 0, 0, 0)); err != nil {
+						return
+					}
+				}
+				f.answer(m)
+			}
+		}
+	}
+	var answered atomic.Int32
+	o := Options{AnswerTimeout: patient, OnAnswer: func() { answered.Add(1) }}
+	c := dialFake(t, serveFake(t, serve(12)), o)
+	if _, err := c.TableCounters(t.Context(), 1, 1, 1); err != nil {
+		t.Error(err)
+	}
+	if answered.Load() == 0 {
+		t.Error("nothing was reported to be answered")
+	}
+	c = dialFake(t, serveFake(t, serve(-1)), o)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*longest*patient)
+	defer cancel()
+	if _, err := c.TableCounters(ctx, 1, 1, 1); !errors.Is(err, ErrNoAnswer) || !strings.Contains(err.Error(), "completely") {
+		t.Error(err)
+	}
+}
