@@ -58,7 +58,7 @@ func (a *Agent) handler() http.Handler {
 
 // errRunning is the error of a second agent.
 func errRunning(path string) error {
-	return fmt.Errorf("another nkp is running: it answers on %s (choose another --socket to run two)", path)
+	return fmt.Errorf("another nkp is running, or another program: something listens on --socket %s already (choose another --socket to run two)", path)
 }
 
 // diff compares what is installed with what should be; "" means equal. What has come from the source counts.

@@ -5,21 +5,33 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 )
 
-// listen listens on a unix socket that only root may use. One that a dead agent left behind is taken over.
+// listen listens on a unix socket that only root may use. It replaces the socket of an agent that has ended, and nothing
+// else: a live socket, and any other file of that name, is an error.
 func listen(path string) (net.Listener, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	if NewCaller(path).Running() {
-		return nil, errRunning(path)
+	// Of two agents that find the same dead socket, the second must not remove what the first has just made.
+	lock, err := os.Open(dir)
+	if err != nil {
+		return nil, err
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil, errRunning(path)
+	} else if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
+	}
+	if err := removeDead(path); err != nil {
 		return nil, err
 	}
 	// The socket must never be open to others, not even between its making and a chmod. The mask is the whole process's: a
@@ -27,6 +39,49 @@ func listen(path string) (net.Listener, error) {
 	mask := syscall.Umask(0o177)
 	defer syscall.Umask(mask)
 	return net.Listen("unix", path)
+}
+
+// removeDead removes a socket on which nothing listens. Symbolic links are not followed.
+func removeDead(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if kind := info.Mode().Type(); kind != os.ModeSocket {
+		return fmt.Errorf("--socket %s: a %s of that name exists, and nkp replaces sockets only: remove it, or choose another --socket", path, kindText(kind))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	conn, err := dial(ctx, path)
+	switch {
+	case err == nil:
+		conn.Close()
+		return errRunning(path)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return os.Remove(path)
+	case errors.Is(err, syscall.EAGAIN): // its queue of connections is full
+		return errRunning(path)
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	}
+	return fmt.Errorf("--socket %s: it seems to be the socket of another program, and stays (%w): choose another --socket", path, err)
+}
+
+func kindText(m os.FileMode) string {
+	switch m {
+	case 0:
+		return "regular file"
+	case os.ModeDir:
+		return "directory"
+	case os.ModeSymlink:
+		return "symbolic link"
+	case os.ModeNamedPipe:
+		return "named pipe"
+	}
+	return "device"
 }
 
 // dial connects to the agent that listens on path.

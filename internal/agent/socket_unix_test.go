@@ -1,0 +1,129 @@
+//go:build !windows
+
+package agent
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// Only a socket on which nothing listens is replaced. Everything else of that name stays as it is, and the error names it.
+func TestSocketReplacesOnlyDeadSockets(t *testing.T) {
+	dead := func(path string) {
+		l, err := net.Listen("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.(*net.UnixListener).SetUnlinkOnClose(false)
+		l.Close()
+	}
+	live := func(network string) func(string) {
+		return func(path string) {
+			fd, err := syscall.Socket(syscall.AF_UNIX, map[string]int{"unix": syscall.SOCK_STREAM, "unixgram": syscall.SOCK_DGRAM}[network], 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { syscall.Close(fd) })
+			if err := syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}); err != nil {
+				t.Fatal(err)
+			}
+			if network == "unix" {
+				if err := syscall.Listen(fd, 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	must := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tc := range []struct {
+		name string
+		make func(path string)
+		want string // in the error; "": it is replaced
+	}{
+		{"nothing", func(string) {}, ""},
+		{"a dead socket", dead, ""},
+		{"a regular file", func(p string) { must(os.WriteFile(p, []byte("kubeconfig"), 0o600)) }, "regular file"},
+		{"an empty file", func(p string) { must(os.WriteFile(p, nil, 0o600)) }, "regular file"},
+		{"an empty directory", func(p string) { must(os.Mkdir(p, 0o700)) }, "directory"},
+		{"a FIFO", func(p string) { must(syscall.Mkfifo(p, 0o600)) }, "named pipe"},
+		{"a link to a file", func(p string) {
+			must(os.WriteFile(p+".target", []byte("kubeconfig"), 0o600))
+			must(os.Symlink(p+".target", p))
+		}, "symbolic link"},
+		{"a link to a dead socket", func(p string) { dead(p + ".target"); must(os.Symlink(p+".target", p)) }, "symbolic link"},
+		{"a link to nothing", func(p string) { must(os.Symlink(p+".target", p)) }, "symbolic link"},
+		{"a live socket", live("unix"), "another nkp is running"},
+		{"a live socket with a full queue", func(p string) {
+			live("unix")(p)
+			for range 2 {
+				if c, err := net.Dial("unix", p); err == nil {
+					t.Cleanup(func() { c.Close() })
+				}
+			}
+		}, "another nkp is running"},
+		{"a datagram socket of another program", live("unixgram"), "another program"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "nkp.sock")
+			tc.make(path)
+			before, _ := os.Lstat(path)
+			l, err := listen(path)
+			if err == nil {
+				defer l.Close()
+			}
+			if tc.want == "" {
+				if err != nil {
+					t.Fatal(err)
+				}
+				if info, err := os.Lstat(path); err != nil || info.Mode() != os.ModeSocket|0o600 {
+					t.Errorf("%v, %v", info.Mode(), err)
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "--socket") {
+				t.Errorf("error %v, want %q, the path and --socket", err, tc.want)
+			}
+			if after, err := os.Lstat(path); err != nil || !os.SameFile(before, after) || before.Size() != after.Size() {
+				t.Errorf("%s was replaced: %v", tc.name, err)
+			}
+		})
+	}
+}
+
+// Of several agents that start at once over the socket of a dead one, one gets it.
+func TestSocketHasOneOwner(t *testing.T) {
+	for range 20 {
+		path := filepath.Join(t.TempDir(), "nkp.sock")
+		old, err := net.Listen("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		old.(*net.UnixListener).SetUnlinkOnClose(false)
+		old.Close()
+		got := make(chan net.Listener)
+		for range 8 {
+			go func() {
+				l, _ := listen(path)
+				got <- l
+			}()
+		}
+		owners := 0
+		for range 8 {
+			if l := <-got; l != nil {
+				owners++
+				defer l.Close()
+			}
+		}
+		if owners != 1 {
+			t.Fatalf("%d agents listen on one socket", owners)
+		}
+	}
+}
