@@ -10,10 +10,15 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/nkp-proxy/nkp/internal/httpguard"
 )
 
 // askTimeout bounds how long a command waits for the agent.
 const askTimeout = 30 * time.Second
+
+// socketLimits bound those who ask. An answer may come at the last moment of askTimeout, and be long.
+var socketLimits = httpguard.Limits{Conns: 128, Serving: 32, Answer: 2 * askTimeout}
 
 // serve answers commands on the agent's socket, HTTP over a unix socket that only root may use, or over a named pipe for
 // Administrators only, until the context ends. A socket that a dead agent left behind is taken over; a live one is an error.
@@ -22,7 +27,7 @@ func (a *Agent) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	srv := &http.Server{Handler: a.handler(), ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 16 << 10}
+	srv := httpguard.New(socketLimits, a.log).Server(a.handler())
 	stop := context.AfterFunc(ctx, func() { srv.Close() })
 	defer stop()
 	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {

@@ -126,7 +126,7 @@ func (l *listeners) listen(ctx context.Context, k listenKey) error {
 	if k.at.Addr().Is6() {
 		network, family = "tcp6", k8s.IPv6
 	}
-	o := &listener{server: l.services.guard.server(answer{l.services, k.name, family})}
+	o := &listener{server: l.services.guard.Server(answer{l.services, k.name, family})}
 	var lc net.ListenConfig
 	socket, err := lc.Listen(ctx, network, k.at.String())
 	if err != nil {

@@ -5,8 +5,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/httpguard"
 	"github.com/nkp-proxy/nkp/k8s"
 )
+
+// limits of /healthz and /livez, and of all health check node ports together. An answer is a few hundred bytes.
+var limits = httpguard.Limits{Conns: 512, Serving: 512, Answer: 10 * time.Second}
 
 // ProxyOptions are the settings of Proxy.
 type ProxyOptions struct {
@@ -31,7 +35,7 @@ type ProxyOptions struct {
 // works, count too. kube-proxy stays healthy then.
 type Proxy struct {
 	opts  ProxyOptions
-	guard *guard
+	guard *httpguard.Guard
 
 	mu       sync.Mutex // protects all below
 	families map[k8s.Family]*familyHealth
@@ -54,7 +58,7 @@ func NewProxy(opts ProxyOptions) *Proxy {
 	if opts.Timeout == 0 {
 		opts.Timeout = time.Minute
 	}
-	return &Proxy{opts: opts, guard: newGuard(maxConns, opts.Log), families: map[k8s.Family]*familyHealth{}}
+	return &Proxy{opts: opts, guard: httpguard.New(limits, opts.Log), families: map[k8s.Family]*familyHealth{}}
 }
 
 // Queued tells that there is something to program now in these families.

@@ -65,7 +65,7 @@ func (p *Proxy) serve(ctx context.Context) error {
 	p.setAddr(l.Addr().String())
 	defer p.setAddr("")
 	p.opts.Log.Info("serving /healthz and /livez", "address", l.Addr())
-	server := p.guard.server(p.Handler())
+	server := p.guard.Server(p.Handler())
 	defer context.AfterFunc(ctx, func() { server.Close() })()
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return err

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/httpguard"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -34,7 +35,7 @@ type ServicesOptions struct {
 // and meanwhile, from any goroutine.
 type Services struct {
 	opts  ServicesOptions
-	guard *guard
+	guard *httpguard.Guard
 	news  chan struct{} // one token: there is something to do
 
 	mu     sync.Mutex // protects all below; never held while listening
@@ -50,7 +51,7 @@ func NewServices(opts ServicesOptions) *Services {
 	}
 	return &Services{
 		opts:   opts,
-		guard:  newGuard(maxConns, opts.Log),
+		guard:  httpguard.New(limits, opts.Log),
 		news:   make(chan struct{}, 1),
 		checks: map[k8s.ServiceName]k8s.HealthCheck{},
 	}

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/httpguard"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -220,7 +221,7 @@ func TestPortsComeAndGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	eventually(t, "the connection is accepted", func() bool { b.guard.mu.Lock(); defer b.guard.mu.Unlock(); return len(b.guard.conns) > 0 })
+	eventually(t, "the connection is accepted", func() bool { return b.guard.Len() > 0 })
 	b.stop()
 	if !b.ns.refuses("127.0.0.1:31002") || !b.ns.refuses("[::1]:31002") {
 		t.Error("open after the end")
@@ -331,7 +332,7 @@ func TestUpdateDoesNotWait(t *testing.T) {
 // Clients that hold many connections and say nothing keep no probe out, and take no more than their share.
 func TestSilentClients(t *testing.T) {
 	b := newServicesBed(t, ServicesOptions{})
-	b.guard.most = 20
+	b.guard = httpguard.New(httpguard.Limits{Conns: 20, Serving: 20}, slog.New(slog.DiscardHandler))
 	b.update(map[string]*k8s.HealthCheck{"default/web": check(31000, 1, 1)})
 	b.waitOpen("127.0.0.1:31000")
 	for range 200 {
@@ -344,9 +345,7 @@ func TestSilentClients(t *testing.T) {
 	if got := b.get("http://127.0.0.1:31000"); got != "200 1" {
 		t.Errorf("answered %s", got)
 	}
-	b.guard.mu.Lock()
-	defer b.guard.mu.Unlock()
-	if n := len(b.guard.conns); n > 20 {
+	if n := b.guard.Len(); n > 20 {
 		t.Errorf("%d connections", n)
 	}
 }

@@ -20,9 +20,11 @@ type paths struct {
 
 // ServeHTTP is part of http.Handler.
 func (p *paths) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !strings.HasPrefix(r.URL.Path, pprofPrefix) { // profiles take as long as they are asked to
-		// A ResponseWriter that knows no deadline, as in tests, needs none.
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTimeout))
+	// Errors: a ResponseWriter that knows no deadline, as in tests, needs none.
+	if deadlines := http.NewResponseController(w); strings.HasPrefix(r.URL.Path, pprofPrefix) {
+		_ = deadlines.SetReadDeadline(time.Time{}) // profiles take as long as they are asked to; at a read's deadline their context would end
+	} else {
+		_ = deadlines.SetWriteDeadline(time.Now().Add(answerTimeout))
 	}
 	if h := p.exact[r.URL.Path]; h != nil {
 		h(w, r)

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/net/netutil"
+	"github.com/nkp-proxy/nkp/internal/httpguard"
 )
 
 // ServerOptions are the settings of a Server.
@@ -35,14 +35,11 @@ type ServerOptions struct {
 // bindRetry is how often an address that cannot be listened on is tried again, as in kube-proxy.
 const bindRetry = 5 * time.Second
 
-// What a client may take up. Only profiles may take longer than answerTimeout: as long as they are asked to.
-const (
-	headerTimeout = 5 * time.Second
-	answerTimeout = 30 * time.Second
-	idleTimeout   = 90 * time.Second // Prometheus keeps its connection from scrape to scrape
-	maxHeader     = 8 << 10          // bytes
-	maxConns      = 64
-)
+// answerTimeout is how long an answer may take, but for profiles, which take as long as they are asked to.
+const answerTimeout = 30 * time.Second
+
+// limits of all clients. A scrape of 10,000 Services takes some 10 MB while it is being answered.
+var limits = httpguard.Limits{Conns: 512, Serving: 32}
 
 // Server serves Metrics and what else kube-proxy serves beside them. Make it with NewServer; Run it once.
 type Server struct {
@@ -104,12 +101,9 @@ func (s *Server) serve(ctx context.Context) error {
 	s.listens(l.Addr().String())
 	defer s.listens("")
 	s.opts.Log.Info("serving metrics", "address", l.Addr())
-	server := &http.Server{
-		Handler: s.handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
-		ErrorLog: slog.NewLogLogger(s.opts.Log.Handler(), slog.LevelDebug),
-	}
+	server := httpguard.New(limits, s.opts.Log).Server(s.handler)
 	defer context.AfterFunc(ctx, func() { server.Close() })()
-	if err := server.Serve(netutil.LimitListener(l, maxConns)); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil

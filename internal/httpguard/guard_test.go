@@ -1,0 +1,119 @@
+package httpguard
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nkp-proxy/nkp/internal/httpguard/guardtest"
+)
+
+// start serves / with a short and /long with a long answer, behind a guard.
+func start(t *testing.T, l Limits) (*Guard, guardtest.Dial) {
+	g := New(l, slog.New(slog.DiscardHandler))
+	mux := http.NewServeMux()
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") })
+	mux.HandleFunc("/long", func(w http.ResponseWriter, _ *http.Request) {
+		for range 64 {
+			if _, err := io.WriteString(w, strings.Repeat("x", 1<<20)); err != nil {
+				return
+			}
+		}
+	})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := g.Server(mux)
+	done := make(chan struct{})
+	go func() { defer close(done); server.Serve(listener) }()
+	t.Cleanup(func() { server.Close(); <-done })
+	return g, func(ctx context.Context) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "tcp", listener.Addr().String())
+	}
+}
+
+// Whatever clients do with more connections than there may be, others are answered, and the connections stay within bounds.
+func TestBesieged(t *testing.T) {
+	g, dial := start(t, Limits{Conns: 64, Serving: 16, Answer: 30 * time.Second})
+	guardtest.Besiege(t, dial, "/long", 30)
+	guardtest.Answers(t, dial, "/", 200, time.Second)
+	if n := g.Len(); n > 64 {
+		t.Errorf("%d connections", n)
+	}
+}
+
+// The connection that goes is the one that was silent for longest, not the oldest; one that is being answered stays.
+func TestWhoGoes(t *testing.T) {
+	g, dial := start(t, Limits{Conns: 3, Serving: 3})
+	connect := func() net.Conn {
+		before := g.Len()
+		c, err := dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		for deadline := time.Now().Add(10 * time.Second); g.Len() == before && before < 3; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("not accepted")
+			}
+		}
+		return c
+	}
+	ask := func(c net.Conn, path string) error {
+		io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n")
+		c.SetDeadline(time.Now().Add(10 * time.Second))
+		_, err := c.Read(make([]byte, 300))
+		return err
+	}
+	busy, old, silent := connect(), connect(), connect()
+	if err := ask(busy, "/long"); err != nil { // and reads no further
+		t.Fatal(err)
+	}
+	if err := ask(old, "/"); err != nil {
+		t.Fatal(err)
+	}
+	connect()
+	silent.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := silent.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("the silent one: %v, want its end", err)
+	}
+	if err := ask(old, "/"); err != nil {
+		t.Errorf("the one that spoke: %v", err)
+	}
+	busy.SetDeadline(time.Now().Add(10 * time.Second))
+	if n, err := io.CopyN(io.Discard, busy, 32<<20); err != nil {
+		t.Errorf("the one that is answered: %d bytes, %v", n, err)
+	}
+}
+
+// Of those that are being answered the one goes whose answer takes longest.
+func TestTooManyAnswers(t *testing.T) {
+	_, dial := start(t, Limits{Conns: 100, Serving: 2})
+	var conns []net.Conn
+	for range 3 {
+		c, err := dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(10 * time.Second))
+		io.WriteString(c, "GET /long HTTP/1.1\r\nHost: x\r\n\r\n")
+		if _, err := c.Read(make([]byte, 300)); err != nil {
+			t.Fatal(err)
+		}
+		conns = append(conns, c)
+	}
+	for i, c := range conns {
+		_, err := io.CopyN(io.Discard, c, 60<<20)
+		if (err != nil) != (i == 0) {
+			t.Errorf("connection %d: %v", i, err)
+		}
+	}
+}
