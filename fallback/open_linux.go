@@ -35,7 +35,8 @@ func (p *Plane) open(ctx context.Context) ([]*worker, error) {
 		p.status.Backend, p.status.Reason, p.status.Version = string(choice.Backend), choice.Reason, t.Version
 		p.status.RandomFully = t.RandomFully
 		p.mu.Unlock()
-		w := newWorker(f, &p.opts, t, limits, p.inbox[f])
+		w := newWorker(f, &p.opts, marking{t, p.life[f]}, limits, p.inbox[f])
+		w.life = p.life[f]
 		w.backend = string(choice.Backend)
 		w.report = func(change func(*FamilyStatus)) { p.report(f, change) }
 		w.forget = func(s *staleSet) (int, error) { return forgetUDP(f, s) }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -21,6 +22,7 @@ type Plane struct {
 	log  *slog.Logger
 
 	inbox   map[k8s.Family]*inbox
+	life    map[k8s.Family]*dataplane.Loop
 	counted counterCache
 
 	// mu protects what follows: what Plan, Diff and Status answer from. It is not held while anything is written.
@@ -44,14 +46,24 @@ func New(o Options) (*Plane, error) {
 	p := &Plane{
 		opts: o, log: o.Log,
 		inbox:    map[k8s.Family]*inbox{},
+		life:     map[k8s.Family]*dataplane.Loop{},
 		status:   Status{Scope: o.Scope.String()},
 		families: map[k8s.Family]*FamilyStatus{},
 	}
 	for _, f := range o.families() {
 		p.inbox[f] = newInbox()
+		p.life[f] = dataplane.NewLoop("iptables " + f.String())
 		p.families[f] = &FamilyStatus{Family: f.String()}
 	}
 	return p, nil
+}
+
+// Loops returns the signs of life of the plane's goroutines, one for each family.
+func (p *Plane) Loops() (list []*dataplane.Loop) {
+	for _, f := range p.opts.families() {
+		list = append(list, p.life[f])
+	}
+	return list
 }
 
 func (o *Options) families() []k8s.Family {
@@ -109,7 +121,14 @@ func apply(m *k8s.Model, c k8s.Changes) {
 // Run works until the context ends, and returns nil then; what is installed stays. Any other return is an error that no
 // retry can mend: no iptables here, or none for the families asked for.
 func (p *Plane) Run(ctx context.Context) error {
+	for _, l := range p.life {
+		l.Work("finding out what iptables is here")
+		defer l.Rest()
+	}
 	opened, err := p.open(ctx)
+	for _, l := range p.life {
+		l.Rest()
+	}
 	if err != nil {
 		return err
 	}
@@ -130,7 +149,9 @@ func (p *Plane) Status() Status {
 	s := p.status
 	for _, f := range []k8s.Family{k8s.IPv4, k8s.IPv6} {
 		if fs := p.families[f]; fs != nil {
-			s.Families = append(s.Families, *fs)
+			now := *fs
+			now.InStep = now.InStep && !p.life[f].Doubtful() // it looks whether all is still there, and does not come back
+			s.Families = append(s.Families, now)
 		}
 	}
 	return s

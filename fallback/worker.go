@@ -10,6 +10,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/fallback/rules"
 	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/latency"
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -73,6 +74,7 @@ type worker struct {
 	in      *inbox
 	report  func(func(*FamilyStatus))
 	forget  func(*staleSet) (int, error) // stale UDP connections
+	life    *dataplane.Loop              // of run; nil in tests
 
 	compiler  *rules.Compiler // nil until the first update
 	nodeAddrs []netip.Addr    // where NodePorts are
@@ -144,11 +146,14 @@ func (w *worker) run(ctx context.Context) error {
 		case <-w.in.wake:
 		case <-timer.C:
 		}
+		w.life.Work("bringing the rules in step")
 		w.takeUpdates()
 		if w.compiler == nil {
+			w.life.Rest()
 			continue
 		}
 		next := w.step(ctx)
+		w.life.Rest()
 		timer.Reset(max(0, time.Until(next)))
 	}
 }
@@ -367,6 +372,7 @@ func (w *worker) restore(ctx context.Context, in *input) error {
 
 // committed notes how a transaction went.
 func (w *worker) committed(in *input, took time.Duration, err error) error {
+	w.life.Progress()
 	w.took = took
 	w.runs++
 	if w.opts.Hooks.Restored != nil {

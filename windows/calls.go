@@ -3,6 +3,7 @@ package windows
 import (
 	"sync"
 
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/windows/hns"
 )
 
@@ -14,11 +15,14 @@ type CallCount struct {
 
 // calls counts calls into HNS by name. It is safe for concurrent use.
 type calls struct {
+	life *dataplane.Loop // that a call came back is progress
+
 	mu sync.Mutex // protects of
 	of map[string]CallCount
 }
 
 func (c *calls) note(call string, err error) {
+	c.life.Progress()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.of == nil {

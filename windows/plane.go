@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/windows/hns"
 	"github.com/nkp-proxy/nkp/windows/plan"
@@ -19,6 +20,7 @@ type Plane struct {
 	inputs inputs
 	board  board
 	calls  calls
+	life   *dataplane.Loop // of Run
 
 	mu sync.Mutex // protects all below: one goroutine at a time talks to HNS
 	// host is nil until HNS could be opened.
@@ -38,11 +40,15 @@ func New(opts Options) (*Plane, error) {
 	if err := opts.complete(); err != nil {
 		return nil, err
 	}
-	p := &Plane{opts: opts, bell: make(chan struct{}, 1), named: map[string]netip.Addr{}}
+	p := &Plane{opts: opts, bell: make(chan struct{}, 1), life: dataplane.NewLoop("HNS"), named: map[string]netip.Addr{}}
+	p.calls.life = p.life
 	p.inputs.queued = p.opts.Queued
 	p.board.init(opts.NetworkName)
 	return p, nil
 }
+
+// Loops returns the signs of life of the plane's goroutines.
+func (p *Plane) Loops() []*dataplane.Loop { return []*dataplane.Loop{p.life} }
 
 // Update takes the model of the Services; the first call must carry everything in changes. It does not block on HNS, and keeps
 // nothing of the model that changes later.
@@ -75,7 +81,9 @@ func (p *Plane) Run(ctx context.Context) error {
 			continue
 		}
 		began := p.opts.now()
+		p.life.Work("a sync with HNS")
 		next := p.sync(ctx)
+		p.life.Rest()
 		// Changes that arrive while HNS is at work, or right after, go into one sync.
 		select {
 		case <-ctx.Done():

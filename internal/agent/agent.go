@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/health"
 	"github.com/nkp-proxy/nkp/internal/metrics"
 	"github.com/nkp-proxy/nkp/internal/notify"
@@ -57,6 +58,8 @@ type Agent struct {
 	other         func(context.Context) string
 	notes         func() []string
 	better        atomic.Pointer[string] // what other said last
+	watch         *dataplane.Watch       // over all loops
+	life          *dataplane.Loop        // of loop
 	proxy         *health.Proxy          // /healthz and /livez
 	checks        *health.Services       // health check node ports
 	metrics       *metrics.Metrics
@@ -103,10 +106,12 @@ func New(o Options) (*Agent, error) {
 		model:   &k8s.Model{},
 		warned:  map[k8s.Warning]bool{},
 	}
+	a.watch, a.life = dataplane.NewWatch(a.set.StuckAfter, a.log), dataplane.NewLoop("agent")
+	a.watch.Add(a.life)
 	a.begin.note(&a.begin.chosen)
 	a.makeMetrics(&o)
 	a.proxy = health.NewProxy(health.ProxyOptions{
-		Addr: o.HealthzAddr, HardFail: o.BindHardFail, Timeout: 2 * o.IPTables.SyncPeriod,
+		Addr: o.HealthzAddr, HardFail: o.BindHardFail, Timeout: 2 * o.IPTables.SyncPeriod, Stuck: a.watch.Stuck,
 		OnResponse: a.metrics.HealthAnswer, Log: o.Log,
 	})
 	a.checks = health.NewServices(health.ServicesOptions{
@@ -123,6 +128,7 @@ func New(o Options) (*Agent, error) {
 	if err := a.makePlanes(o.DB); err != nil {
 		return nil, err
 	}
+	a.watch.Add(a.planes.loops()...)
 	a.followers = append(a.followers, a.checks, a.ports)
 	return a, nil
 }
@@ -170,6 +176,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.spawn(f.Run)
 	}
 	g.Go(func() error { return a.loop(ctx) })
+	g.Go(func() error { return a.watch.Run(ctx) })
 	g.Go(func() error { return notify.Run(ctx, a.vitalSign) })
 	if a.other != nil {
 		g.Go(func() error { return a.watchOther(ctx) })
@@ -185,6 +192,7 @@ func (a *Agent) Run(ctx context.Context) error {
 
 // loop owns the agent's state. It ends with the context.
 func (a *Agent) loop(ctx context.Context) error {
+	a.life.Work("listing the node's addresses")
 	ips, err := a.set.LocalAddresses(a.mode)
 	if err != nil {
 		a.log.Warn("cannot list the node's addresses", "error", err)
@@ -194,6 +202,7 @@ func (a *Agent) loop(ctx context.Context) error {
 	patience := time.NewTimer(podCIDRPatience)
 	defer patience.Stop()
 	for {
+		a.life.Rest()
 		select {
 		case <-ctx.Done():
 			return nil
@@ -202,13 +211,16 @@ func (a *Agent) loop(ctx context.Context) error {
 				return fmt.Errorf("waited %v: node %s has no spec.podCIDRs, which --detect-local-mode NodeCIDR needs", podCIDRPatience, a.set.NodeName)
 			}
 		case <-a.box.arrived:
+			a.life.Work("taking up changes of the source")
 			a.takeChanges(ctx)
 		case ips := <-addresses:
+			a.life.Work("taking up changes of the node's addresses")
 			a.tracker.SetLocalAddresses(ips)
 			if a.synced {
 				a.flush(ctx)
 			}
 		case f := <-a.asks:
+			a.life.Work("answering a question")
 			f()
 		}
 	}
@@ -252,8 +264,10 @@ func (a *Agent) flush(ctx context.Context) {
 	a.begin.note(&a.begin.model)
 	for _, f := range a.followers {
 		f.Update(model, changes)
+		a.life.Progress()
 	}
 	if first {
+		a.life.Work("finding out whether iptables serves the node's own traffic")
 		a.hostPlane(ctx, model, changes) // to find out what iptables is takes programs; the bridge does not wait for them
 	}
 	a.reportWarnings(model.Warnings)

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback"
@@ -19,11 +20,19 @@ type MetricsSettings struct {
 	ServiceLimit int
 }
 
+// counterPatience is how long a loop may have worked without progress for a scrape to ask for counters.
+const counterPatience = 2 * time.Second
+
 // makeMetrics makes what data planes and loop report to, and its server.
 func (a *Agent) makeMetrics(o *Options) {
-	a.metrics = metrics.New(metrics.Options{Version: Version, Mode: string(a.mode), Families: a.set.families(a.mode), Collect: a.collect})
+	a.metrics = metrics.New(metrics.Options{Version: Version, Mode: string(a.mode), Families: a.set.families(a.mode), Collect: a.collect, Stuck: func() bool { return len(a.watch.Stuck()) > 0 }})
 	if o.Metrics.Services {
 		a.metrics.CountServices(o.Metrics.ServiceLimit, func(ctx context.Context) (map[k8s.PortName]k8s.Counters, error) {
+			for _, l := range a.watch.Working() {
+				if l.For >= counterPatience {
+					return nil, errors.New(l.String()) // a scrape must not wait for it
+				}
+			}
 			by, _, err := a.Counters(ctx)
 			return by, err
 		})
@@ -84,9 +93,6 @@ func (a *Agent) measureIPTables(h *fallback.Hooks) {
 // measureHNS counts a sync with HNS, which knows IPv4 only.
 func (a *Agent) measureHNS(took time.Duration) { a.metrics.Synced([]k8s.Family{k8s.IPv4}, false, took) }
 
-// tallyTimeout bounds how long a scrape waits for the loop, which waits for nobody but may have much to compute.
-const tallyTimeout = time.Second
-
 // tally is what a scrape says of the model.
 type tally struct {
 	synced           bool
@@ -134,13 +140,20 @@ func (a *Agent) count() *tally {
 
 // collect emits the states at a scrape. What the loop does not tell in time is as it was at the last scrape.
 func (a *Agent) collect(emit metrics.Emit) {
-	ctx, cancel := context.WithTimeout(context.Background(), tallyTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), loopWait)
 	defer cancel()
 	var now *tally
 	if a.ask(ctx, func() { now = a.count() }) == nil {
 		a.tally.Store(now)
 	} else if now = a.tally.Load(); now == nil {
 		now = &tally{}
+	}
+	working := map[string]float64{}
+	for _, l := range a.watch.Working() {
+		working[l.Loop] = l.For.Seconds()
+	}
+	for _, name := range a.watch.Names() {
+		emit(metrics.LoopStalled, working[name], name)
 	}
 	emit(metrics.SourceSynced, truth(now.synced))
 	if server, ok := a.source.(interface{ Answers() bool }); ok {

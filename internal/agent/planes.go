@@ -10,6 +10,7 @@ import (
 	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/fallback/rules"
 	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ovsdb"
 	"github.com/nkp-proxy/nkp/windows"
@@ -30,6 +31,20 @@ type planes struct {
 	bridge   *bridge.Plane
 	iptables *fallback.Plane
 	hns      *windows.Plane
+}
+
+// loops returns the signs of life of all planes.
+func (p *planes) loops() (list []*dataplane.Loop) {
+	if p.bridge != nil {
+		list = append(list, p.bridge.Loops()...)
+	}
+	if p.iptables != nil {
+		list = append(list, p.iptables.Loops()...)
+	}
+	if p.hns != nil {
+		list = append(list, p.hns.Loops()...)
+	}
+	return list
 }
 
 // makePlanes makes the data plane of the agent's mode. What stands beside the bridge is decided later (hostPlane).
@@ -116,6 +131,7 @@ func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model, first k8s.Changes) 
 	}
 	a.noteModes(ModeOVS, ModeIPTables)
 	a.iptables = p
+	a.watch.Add(p.Loops()...)
 	var f follower = p
 	if scope == rules.Own {
 		f = &ownTraffic{Plane: p}

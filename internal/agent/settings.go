@@ -3,6 +3,7 @@ package agent
 import (
 	"math"
 	"net/netip"
+	"time"
 
 	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/fallback/rules"
@@ -32,8 +33,9 @@ type Settings struct {
 	IPTables fallback.Options
 	Windows  windows.Options
 
-	HealthzAddr  string // of /healthz and /livez; "": nowhere
-	BindHardFail bool   // not to get an address to listen on is fatal
+	StuckAfter   time.Duration // how long a loop may work without progress; 0: dataplane.Bound. For tests
+	HealthzAddr  string        // of /healthz and /livez; "": nowhere
+	BindHardFail bool          // not to get an address to listen on is fatal
 	Metrics      MetricsSettings
 	Conntrack    sysctl.Settings
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/metrics"
 	"github.com/nkp-proxy/nkp/windows"
 )
@@ -26,6 +27,9 @@ type Status struct {
 
 	ServicePorts int `json:"servicePorts"`
 	Endpoints    int `json:"endpoints"`
+
+	// Loops are those that have worked for a second or more without progress, with what and since when.
+	Loops []dataplane.State `json:"loops,omitempty"`
 
 	// Pending is what has come from the source and is not in force yet.
 	Pending metrics.Pending `json:"pending"`
@@ -50,12 +54,22 @@ type SourceStatus struct {
 	Errors    []string   `json:"errors"`
 }
 
-// status describes the agent.
+// loopWait is how long status and scrapes wait for the agent's loop, which waits for nobody but may have much to compute.
+const loopWait = 300 * time.Millisecond
+
+// status describes the agent. It waits neither for a loop that is stuck nor for a switch.
 func (a *Agent) status(ctx context.Context) (Status, error) {
 	s := Status{Version: Version, Node: a.set.NodeName, Started: a.started, Mode: string(a.mode), Reason: a.reason, Pending: a.metrics.Pending()}
 	var warnings []string
+	for _, l := range a.watch.Working() {
+		if l.For >= time.Second {
+			s.Loops = append(s.Loops, l)
+		}
+	}
 	var beside *fallback.Plane // the loop may put it there
-	err := a.ask(ctx, func() {
+	wait, cancel := context.WithTimeout(ctx, loopWait)
+	defer cancel()
+	err := a.ask(wait, func() {
 		beside = a.iptables
 		if a.besides != "" {
 			warnings = append(warnings, a.besides)
@@ -75,8 +89,19 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 			warnings = append(warnings, w.String())
 		}
 	})
-	if err != nil {
-		return s, err
+	switch {
+	case ctx.Err() != nil:
+		return s, ctx.Err()
+	case err != nil:
+		s.Source = SourceStatus{Kind: a.kind, Errors: []string{}}
+		warnings = append(warnings, "the agent's loop is busy: what it knows of source, Services and iptables is missing here")
+		if last := a.tally.Load(); last != nil {
+			s.Source.Synced, beside = last.synced, last.planes.iptables
+			for _, f := range families {
+				s.ServicePorts += last.ports[f]
+				s.Endpoints += last.endpoints[f]
+			}
+		}
 	}
 	if server, ok := a.source.(interface{ Answers() bool }); ok {
 		answers := server.Answers()

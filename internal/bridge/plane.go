@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ofctrl"
 	"github.com/nkp-proxy/nkp/ovsdb"
@@ -41,9 +42,11 @@ type Plane struct {
 	drift chan struct{}     // somebody else changed groups or meters; one token
 	asks  chan func()       // questions, answered on the loop
 
-	rejects rejectCounters
-	figures atomic.Pointer[Figures]
-	counted counterCache
+	life       *dataplane.Loop // of loop
+	unanswered atomic.Bool     // the switch left a question without an answer, and has not been read back since
+	rejects    rejectCounters
+	figures    atomic.Pointer[Figures]
+	counted    counterCache
 
 	// What follows belongs to the loop alone.
 	facts     k8s.Model          // what the model says beside Services
@@ -69,12 +72,42 @@ type Plane struct {
 // New gives a Plane for the switch that db watches. All hooks must be set.
 func New(set Settings, db *ovsdb.Client, hooks Hooks, log *slog.Logger) *Plane {
 	return &Plane{
-		set: set, hooks: hooks, log: log, db: db,
+		set: set, hooks: hooks, log: log, db: db, life: dataplane.NewLoop("bridge"),
 		in:      newInbox(hooks.Queued),
 		conns:   make(chan *ofctrl.Conn),
 		drift:   make(chan struct{}, 1),
 		asks:    make(chan func()),
 		waiting: quarantine{},
+	}
+}
+
+// Loops returns the signs of life of the plane's goroutines.
+func (p *Plane) Loops() []*dataplane.Loop { return []*dataplane.Loop{p.life} }
+
+// work, answered and rest note the loop's progress. After a question without an answer there is none until the switch has
+// been read back again: a plane that does nothing but connect anew and ask in vain is stuck, too.
+func (p *Plane) work(doing string) {
+	if !p.unanswered.Load() {
+		p.life.Work(doing)
+	}
+}
+
+func (p *Plane) answered() {
+	if !p.unanswered.Load() {
+		p.life.Progress()
+	}
+}
+
+func (p *Plane) rest() {
+	if !p.unanswered.Load() {
+		p.life.Rest()
+	}
+}
+
+// lost notes why the connection was given up. It is called while the loop works.
+func (p *Plane) lost(err error) {
+	if errors.Is(err, ofctrl.ErrNoAnswer) {
+		p.unanswered.Store(true)
 	}
 }
 
@@ -100,6 +133,7 @@ func (p *Plane) Run(ctx context.Context) error {
 			TLS:        p.set.TLS,
 			Log:        p.log,
 			OnPacketIn: p.packetIn,
+			OnAnswer:   p.answered,
 			OnForward: func(ofctrl.Forward) {
 				select {
 				case p.drift <- struct{}{}:
@@ -131,6 +165,7 @@ func (p *Plane) loop(ctx context.Context) error {
 	defer audit.Stop()
 	count := time.NewTicker(p.set.CountPeriod)
 	defer count.Stop()
+	defer p.life.Rest()
 	for {
 		if p.conn != nil && p.gap != nil && !p.behind {
 			p.in.whileEmpty(p.hooks.InStep)
@@ -148,39 +183,51 @@ func (p *Plane) loop(ctx context.Context) error {
 		if p.looks < gatewayLooks && p.gap != nil && p.wantsGateway() && p.gateway.IsZero() {
 			look = time.After(time.Duration(p.looks) * gatewayPause)
 		}
+		p.rest()
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-look:
+			p.work("looking for the router's MAC")
 			p.looks++
 			p.checkGateway(ctx)
 		case <-p.in.token:
+			p.work("programming changes")
 			if err := p.takeUpdate(ctx); err != nil {
 				return err
 			}
 		case <-p.db.Changed():
+			p.work("taking up changes of the switch's database")
 			p.reconfigure(ctx)
 		case p.conn = <-p.conns:
+			p.work("bringing the switch in step after connecting")
 			p.stats.Connections++
 			p.log.Info("connected to the switch", "bridge", p.set.Bridge)
 			p.meterFirst(ctx)
 			p.probeForget(ctx)
 			p.readBack(ctx)
 		case <-gone:
+			p.work("connecting anew")
 			p.log.Warn("connection to the switch lost; what is installed stays", "error", p.conn.Err())
+			p.lost(p.conn.Err())
 			p.disconnected()
 		case <-p.drift:
+			p.work("reading the switch back after another controller's change")
 			p.stats.Drifts++
 			p.readBack(ctx)
 		case <-count.C:
+			p.work("counting flows")
 			p.checkGateway(ctx)
 			p.checkRoutes()
 			p.checkCount(ctx)
 		case <-audit.C:
+			p.work("reading the switch back")
 			p.readBack(ctx)
 		case <-retry:
+			p.work("trying refused Services again")
 			p.sync(ctx)
 		case f := <-p.asks:
+			p.work("answering a question")
 			f()
 		}
 	}

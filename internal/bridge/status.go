@@ -125,10 +125,33 @@ func (s *statistics) programming() ProgrammingStats {
 	return p
 }
 
-// Status describes the data plane.
+// statusWait is how long Status waits for the loop, which may wait for the switch.
+const statusWait = 300 * time.Millisecond
+
+// Status describes the data plane. If the loop is busy it says what is known without it, and not that the switch is in step.
 func (p *Plane) Status(ctx context.Context) (s Status, err error) {
-	err = p.ask(ctx, func() { s = p.status() })
-	return s, err
+	wait, cancel := context.WithTimeout(ctx, statusWait)
+	defer cancel()
+	if p.ask(wait, func() { s = p.status() }) == nil {
+		return s, nil
+	}
+	return p.busyStatus(), ctx.Err()
+}
+
+// busyStatus describes the data plane without its loop: as it was when the loop was last at rest.
+func (p *Plane) busyStatus() Status {
+	f, sw := p.Figures(), p.db.Switch()
+	target, _ := p.set.OpenFlowTarget() // Run has ended if it makes no sense
+	s := Status{
+		Bridge:  BridgeStatus{Name: sw.Bridge, Exists: sw.Exists, Datapath: sw.DatapathType, OVSVersion: sw.OVSVersion, Lacks: []string{}},
+		Channel: ChannelStatus{Target: target, Connected: f.Connected, LastError: "not known: the data plane is busy"},
+		Flows:   f.FlowsWanted, Groups: f.GroupsWanted, Repairs: f.Repairs, Rejects: f.Rejects, Refused: []RefusedStatus{},
+		Warnings: []string{"the data plane is busy with the switch: its lines are incomplete, and from before"},
+	}
+	if !sw.Exists {
+		s.Warnings = append(s.Warnings, goneWarning(&sw))
+	}
+	return s
 }
 
 // status runs on the loop.

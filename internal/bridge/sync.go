@@ -173,6 +173,7 @@ func (p *Plane) commit(ctx context.Context, d *flow.Delta) bool {
 			p.log.Error("transaction failed; connecting anew", "error", err)
 		}
 		p.measured(d, res, 0, true)
+		p.lost(err)
 		p.conn.Close()
 		p.disconnected()
 		return false
@@ -265,11 +266,14 @@ func (p *Plane) readBack(ctx context.Context) {
 			p.log.Error("cannot read the switch back; connecting anew", "error", err)
 		}
 		p.stats.failed(err)
+		p.lost(err)
 		p.conn.Close()
 		p.disconnected()
 		return
 	}
 	p.stats.Compared = time.Now()
+	p.unanswered.Store(false)
+	p.life.Progress()
 	p.conflicts, p.flows = found.foreign, found.Flows()
 	first := p.gap == nil
 	// What a refused transaction was to make the switch forget is nothing that the switch shows.

@@ -31,6 +31,9 @@ func writeStatus(out io.Writer, s *agent.Status, now time.Time) error {
 		chosen = " (when nkp started)"
 	}
 	t.line("mode", "%s: %s%s", s.Mode, s.Reason, chosen)
+	for _, l := range s.Loops {
+		t.line("BUSY", "%s", l)
+	}
 	t.source(&s.Source)
 	t.start(&s.Start)
 	t.line("services", "%d Service ports, %d endpoints", s.ServicePorts, s.Endpoints)
@@ -141,9 +144,12 @@ func (t *statusText) bridgeFacts(s *bridge.Status) {
 
 // channel says how the switch is spoken to, and what it holds.
 func (t *statusText) channel(s *bridge.Status) {
-	if s.Channel.Connected {
+	switch {
+	case s.Channel.Connected && s.Channel.Since == "": // the data plane is busy
+		t.line("channel", "connected to %s", s.Channel.Target)
+	case s.Channel.Connected:
 		t.line("channel", "connected to %s since %s", s.Channel.Target, s.Channel.Since)
-	} else {
+	default:
 		t.line("channel", "NOT connected to %s: %s", s.Channel.Target, s.Channel.LastError)
 	}
 	step := "the switch holds what it should"
@@ -189,7 +195,10 @@ func (t *statusText) hns(s *windows.Status) {
 	if s.HNSVersion != "" {
 		t.line("HNS features", "%s", strings.Trim(fmt.Sprintf("%+v", s.Features), "{}"))
 	}
-	if !s.Synced.IsZero() {
+	switch {
+	case s.Busy && !s.Begun.IsZero() && t.now.Sub(s.Begun) >= time.Second:
+		t.line("in step", "NOT known: a sync with HNS began %s and has not ended", t.ago(s.Begun))
+	case !s.Synced.IsZero():
 		t.line("in step", "%d load balancers, %d endpoints; last sync %s took %v", s.Objects.LoadBalancers, s.Objects.Endpoints, t.ago(s.Synced), s.Took)
 	}
 	t.programming(&s.Programming)

@@ -7,8 +7,10 @@ import (
 
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/metrics"
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/windows"
 )
 
 // What is wrong is said with its cause, and what is pending by what it is.
@@ -38,6 +40,12 @@ func TestStatusText(t *testing.T) {
 			"in step the switch holds what it should, last change 1m30s ago, compared 12s ago: 0 flows, 0 groups; repaired 1 times"},
 		{"API server away", agent.Status{Source: agent.SourceStatus{Kind: "API server u", Synced: true, Answers: &no, AwaySince: ago(40)}},
 			"source API server u: does NOT answer since 2026-03-01T11:59:20Z (40s ago); the last state stays in force"},
+		{"busy", agent.Status{Loops: []dataplane.State{{Loop: "bridge", Doing: "counting flows", Since: *ago(150), For: 150 * time.Second, Stuck: true}}},
+			"BUSY bridge has made no progress since 2026-03-01T11:57:30Z (2m30s): counting flows"},
+		{"HNS hangs", agent.Status{HNS: &windows.Status{Busy: true, Begun: *ago(40), Synced: *ago(60)}},
+			"in step NOT known: a sync with HNS began 40s ago and has not ended"},
+		{"connected, and busy", agent.Status{Status: &bridge.Status{Bridge: there, Channel: bridge.ChannelStatus{Target: "unix:x", Connected: true}}},
+			"channel connected to unix:x in step the switch does NOT hold what it should yet"},
 	} {
 		var b strings.Builder
 		if err := writeStatus(&b, &x.status, now); err != nil {

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/httpguard"
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -21,6 +22,8 @@ type ProxyOptions struct {
 	// Timeout is how long changes may wait until they are programmed: twice the sync period in kube-proxy, where that is
 	// 30 s if nothing else is said. 0: a minute.
 	Timeout time.Duration
+	// Stuck returns the loops of data planes and agent that make no progress; nil: none is watched. It must not wait.
+	Stuck func() []dataplane.State
 	// Clock tells the time; nil: time.Now.
 	Clock func() time.Time
 	// OnResponse counts answers by path, /healthz or /livez, and status code, on any goroutine. nil: nobody counts.
@@ -28,11 +31,12 @@ type ProxyOptions struct {
 	Log        *slog.Logger
 }
 
-// Proxy knows whether nkp programs what it is told in time, and serves that as /healthz and /livez. Make it with
+// Proxy knows whether nkp programs what it is told in time, and whether its loops make progress, and serves that as
+// /healthz and /livez. Make it with
 // NewProxy; all methods may be called from any goroutine, Run once.
 //
-// It differs from kube-proxy's in one point: changes that wait from the start, because not even the first programming
-// works, count too. kube-proxy stays healthy then.
+// It differs from kube-proxy's in two points. Changes that wait from the start, because not even the first programming
+// works, count too: kube-proxy stays healthy then. And so does a loop that is stuck though nothing waits.
 type Proxy struct {
 	opts  ProxyOptions
 	guard *httpguard.Guard
@@ -54,6 +58,9 @@ type familyHealth struct {
 func NewProxy(opts ProxyOptions) *Proxy {
 	if opts.Clock == nil {
 		opts.Clock = time.Now
+	}
+	if opts.Stuck == nil {
+		opts.Stuck = func() []dataplane.State { return nil }
 	}
 	if opts.Timeout == 0 {
 		opts.Timeout = time.Minute
@@ -109,13 +116,14 @@ func (p *Proxy) SetNode(node k8s.Node) {
 	}
 }
 
-// Healthy reports whether no change waits for longer than it may, in any family. It does not look at the node.
+// Healthy reports whether no change waits for longer than it may, in any family, and no loop is stuck. It does not look at
+// the node.
 func (p *Proxy) Healthy() bool {
 	_, healthy := p.state(p.opts.Clock())
-	return healthy
+	return healthy && len(p.opts.Stuck()) == 0
 }
 
-// InStep reports whether everything is programmed that there is, and something is.
+// InStep reports whether everything is programmed that there is, and something is. It does not look at the loops.
 func (p *Proxy) InStep() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -8,18 +8,21 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 )
 
 // bindRetry is how often an address that cannot be listened on is tried again, as in kube-proxy.
 const bindRetry = 5 * time.Second
 
-// report is the body of /healthz and /livez, in the order in which kube-proxy writes it.
+// report is the body of /healthz and /livez, in the order in which kube-proxy writes it; it does not know Stuck.
 type report struct {
 	LastUpdated  time.Time               `json:"lastUpdated"`
 	CurrentTime  time.Time               `json:"currentTime"`
 	NodeEligible *bool                   `json:"nodeEligible,omitempty"` // in /healthz only
 	Healthy      bool                    `json:"healthy"`                // without the node
 	Status       map[string]familyStatus `json:"status,omitempty"`       // by family: IPv4, IPv6
+	Stuck        []dataplane.State       `json:"stuck,omitempty"`        // loops without progress
 }
 
 type familyStatus struct {
@@ -95,6 +98,8 @@ func (p *Proxy) answer(w http.ResponseWriter, path string, nodeEligible *bool) {
 	now := p.opts.Clock()
 	r := report{CurrentTime: now, NodeEligible: nodeEligible}
 	r.Status, r.Healthy = p.state(now)
+	r.Stuck = p.opts.Stuck()
+	r.Healthy = r.Healthy && len(r.Stuck) == 0
 	code := http.StatusOK
 	if !r.Healthy || nodeEligible != nil && !*nodeEligible {
 		code = http.StatusServiceUnavailable

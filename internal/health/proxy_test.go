@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -23,13 +24,14 @@ type proxyBed struct {
 	*Proxy
 	t     *testing.T
 	now   time.Time
+	stuck []dataplane.State
 	codes map[string]map[int]int
 }
 
 func newProxyBed(t *testing.T) *proxyBed {
 	b := &proxyBed{t: t, now: start, codes: map[string]map[int]int{"/healthz": {}, "/livez": {}}}
 	b.Proxy = NewProxy(ProxyOptions{
-		Timeout: time.Minute, Clock: func() time.Time { return b.now }, Log: slog.New(slog.DiscardHandler),
+		Timeout: time.Minute, Clock: func() time.Time { return b.now }, Stuck: func() []dataplane.State { return b.stuck }, Log: slog.New(slog.DiscardHandler),
 		OnResponse: func(path string, code int) { b.codes[path][code]++ },
 	})
 	b.SetNode(k8s.Node{Name: "node-1", Known: true})
@@ -97,6 +99,19 @@ func TestProxyHealthFromTheStart(t *testing.T) {
 	if _, body := b.get("/livez"); body != `{"lastUpdated":"0001-01-01T00:00:00Z","currentTime":"2026-03-01T12:01:00.123456789Z","healthy":false,"status":{"IPv4":{"lastUpdated":"0001-01-01T00:00:00Z","healthy":false}}}` {
 		t.Error(body)
 	}
+}
+
+// A loop that is stuck fails both, whether changes wait or not, and is named.
+func TestProxyStuck(t *testing.T) {
+	b := newProxyBed(t)
+	b.Updated(k8s.IPv4)
+	b.stuck = []dataplane.State{{Loop: "bridge", Doing: "counting flows", Since: start, Stuck: true}}
+	b.expect("stuck", 503, 503)
+	if _, body := b.get("/livez"); !strings.Contains(body, `"stuck":[{"loop":"bridge","doing":"counting flows","since":"2026-03-01T12:00:00.123456789Z"`) {
+		t.Error(body)
+	}
+	b.stuck = nil
+	b.expect("it goes on", 200, 200)
 }
 
 func TestNodeEligible(t *testing.T) {

@@ -19,6 +19,8 @@ type Options struct {
 	Families []k8s.Family
 	// Collect gives the states at a scrape: it calls emit for each value. It must not wait long. nil: there are none.
 	Collect func(emit Emit)
+	// Stuck reports whether the data plane makes no progress: it is not known to be in step then. nil: it always does.
+	Stuck func() bool
 	// Clock tells the time; nil: time.Now.
 	Clock func() time.Time
 }
@@ -45,6 +47,9 @@ type Metrics struct {
 func New(o Options) *Metrics {
 	if o.Clock == nil {
 		o.Clock = time.Now
+	}
+	if o.Stuck == nil {
+		o.Stuck = func() bool { return false }
 	}
 	if len(o.Families) == 0 {
 		o.Families = []k8s.Family{k8s.IPv4, k8s.IPv6}
@@ -120,7 +125,7 @@ func unix(t time.Time) float64 { return float64(t.UnixNano()) / float64(time.Sec
 func (m *Metrics) states(emit Emit) {
 	emit(buildInfo, 1, m.opts.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	emit(modeInfo, 1, m.opts.Mode)
-	m.progress.states(m.opts.Clock(), emit)
+	m.progress.states(m.opts.Clock(), m.opts.Stuck(), emit)
 	m.mu.Lock()
 	s := m.services
 	m.mu.Unlock()

@@ -15,6 +15,8 @@ var (
 	ServicePorts = define(Gauge, "nkp_service_ports", "Service ports to serve.", ipFamily).collected()
 	Endpoints    = define(Gauge, "nkp_endpoints", "Endpoints in force on this node, each once for every Service port.", ipFamily).collected()
 
+	LoopStalled = define(Gauge, "nkp_loop_stalled_seconds", "How long a loop of nkp's has worked without progress; 0: it waits for something to do. From 120 on /livez fails and the service manager's watchdog is not fed.", "loop").collected()
+
 	inStep = define(Gauge, "nkp_in_step", "Whether the data plane holds all that it should but what is refused (1) or not (0).", ipFamily).collected()
 	behind = define(Gauge, "nkp_behind_seconds", "How long the oldest change has been waiting to be programmed; 0: none waits.", ipFamily).collected()
 	change = define(Histogram, "nkp_change_duration_seconds",

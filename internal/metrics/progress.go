@@ -162,7 +162,7 @@ func (p *progress) pendingAt(now time.Time) Pending {
 }
 
 // states emits how far behind the data plane is.
-func (p *progress) states(now time.Time, emit Emit) {
+func (p *progress) states(now time.Time, stuck bool, emit Emit) {
 	w := p.pendingAt(now)
 	emit(endpointChangesPending, float64(w.EndpointSlices))
 	emit(serviceChangesPending, float64(w.Services))
@@ -170,7 +170,7 @@ func (p *progress) states(now time.Time, emit Emit) {
 	defer p.mu.Unlock()
 	for _, f := range p.families {
 		of := p.of[f]
-		emit(inStep, truth(of.done && of.since.IsZero()), f.String())
+		emit(inStep, truth(of.done && of.since.IsZero() && !stuck), f.String())
 		late := 0.0
 		if !of.since.IsZero() {
 			late = now.Sub(of.since).Seconds()

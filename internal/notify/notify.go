@@ -13,6 +13,7 @@ import (
 type Sign struct {
 	Ready  bool   // what the service is for is done
 	Status string // one line for `systemctl status`
+	Stuck  bool   // the service has to be restarted: the watchdog is not fed
 }
 
 // Patience is how long Run waits for a sign that is ready. A service that is alive counts as started then all the same:
@@ -30,7 +31,7 @@ const (
 var ErrRestart = errors.New("nkp starts again")
 
 // Run asks for signs of life and passes them on until the context ends: READY=1 once, STATUS= when it changes, WATCHDOG=1
-// with each sign, STOPPING=1 (or, if nkp starts again, RELOADING=1) at the end. A sign that fails or does not come keeps the watchdog unfed. If no service
+// with each sign that is not stuck, STOPPING=1 (or, if nkp starts again, RELOADING=1) at the end. A sign that fails or does not come keeps the watchdog unfed. If no service
 // manager listens (the environment variable NOTIFY_SOCKET is not set) it returns at once.
 func Run(ctx context.Context, sign func(context.Context) (Sign, error)) error {
 	if os.Getenv("NOTIFY_SOCKET") == "" {
@@ -84,7 +85,7 @@ func (r *reporter) report(ctx context.Context) (wait time.Duration, err error) {
 		return wait, nil // nothing is said: this is what the watchdog waits for
 	}
 	var state string
-	if r.watchdog {
+	if r.watchdog && !s.Stuck {
 		state += daemon.SdNotifyWatchdog + "\n"
 	}
 	if !r.started && (s.Ready || time.Now().After(r.patience)) {

@@ -148,6 +148,20 @@ func TestWatchdog(t *testing.T) {
 	}
 }
 
+// A service that is stuck says so, and does not feed the watchdog.
+func TestStuck(t *testing.T) {
+	messages := manager(t, time.Minute)
+	r := reporter{sign: func(context.Context) (Sign, error) { return Sign{Stuck: true, Status: "bridge is stuck"}, nil }, patience: time.Now().Add(time.Hour),
+		period: time.Minute, watchdog: true}
+	if _, err := r.report(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want(t, messages, "STATUS=bridge is stuck")
+	if len(messages) > 0 {
+		t.Errorf("the service manager is told %q", <-messages)
+	}
+}
+
 // Without a service manager nothing happens.
 func TestNobodyListens(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "")

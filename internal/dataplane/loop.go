@@ -1,0 +1,102 @@
+package dataplane
+
+import (
+	"sync"
+	"time"
+)
+
+// Loop is the sign of life of one goroutine that works off what comes in. It is at rest while it waits for something to do,
+// however long that takes; while it works it must make progress. All methods may be called from any goroutine; they wait
+// for nothing. The methods of a nil Loop do nothing.
+type Loop struct {
+	name string
+
+	mu    sync.Mutex // protects all below
+	doing string     // "": at rest
+	marks uint64     // how often there was progress
+	last  time.Time  // of the last one
+
+	// What follows is the Watch's.
+	seen   uint64 // marks at the last look
+	silent int    // looks in a row without progress
+}
+
+// NewLoop returns a Loop at rest. name is what an operator reads: "bridge", "iptables IPv4".
+func NewLoop(name string) *Loop { return &Loop{name: name} }
+
+// Work must be called when the goroutine takes up work. doing says what it is about to do.
+func (l *Loop) Work(doing string) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.doing = doing
+	l.mark()
+}
+
+// Progress must be called whenever a step of the work is done: a transaction, an answer, one call into the system. A step
+// that failed is done, too. At rest it does nothing.
+func (l *Loop) Progress() {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.doing != "" {
+		l.mark()
+	}
+}
+
+// Rest must be called before the goroutine waits for something to do.
+func (l *Loop) Rest() { l.Work("") }
+
+// doubt is how long a loop may work without progress until what was said before it began is not to be relied on.
+const doubt = 10 * time.Second
+
+// Doubtful reports whether the goroutine has worked for some while without progress: a status must not say then that all is
+// as it should be.
+func (l *Loop) Doubtful() bool {
+	s, working := l.state(0)
+	return working && s.For >= doubt
+}
+
+// mark is called with the lock held.
+func (l *Loop) mark() {
+	l.marks++
+	l.last = time.Now()
+}
+
+// look counts the looks of a Watch without progress.
+func (l *Loop) look() (silent int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.doing == "" || l.marks != l.seen {
+		l.seen, l.silent = l.marks, 0
+	} else {
+		l.silent++
+	}
+	return l.silent
+}
+
+// state returns how the loop is now, ok if it works.
+func (l *Loop) state(patience int) (s State, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s = State{Loop: l.name, Doing: l.doing}
+	if l.doing == "" {
+		return s, false
+	}
+	s.Since, s.For = l.last, time.Since(l.last)
+	s.Stuck = l.marks == l.seen && l.silent >= patience
+	return s, true
+}
+
+// State is how a loop is that works.
+type State struct {
+	Loop  string        `json:"loop"`
+	Doing string        `json:"doing"`
+	Since time.Time     `json:"since"` // the last progress
+	For   time.Duration `json:"forNanoseconds"`
+	Stuck bool          `json:"stuck"`
+}
