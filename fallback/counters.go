@@ -2,7 +2,6 @@ package fallback
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback/rules"
@@ -17,7 +16,7 @@ const countersAge = time.Second
 
 // counterCache keeps the last answer.
 type counterCache struct {
-	mu   sync.Mutex // protects what follows, and is held while rules are listed
+	asks chan struct{} // holds a token while rules are listed, and protects what follows
 	at   time.Time
 	last map[k8s.PortName]k8s.Counters
 }
@@ -28,8 +27,12 @@ type lister func(chain string) ([]string, error)
 // Counters gives the connections of every Service port since its rules came, by the counters of these rules; packets and
 // bytes are nil (BytesNote). The result is shared: it must not be changed.
 func (p *Plane) Counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, error) {
-	p.counted.mu.Lock()
-	defer p.counted.mu.Unlock()
+	select {
+	case p.counted.asks <- struct{}{}:
+		defer func() { <-p.counted.asks }()
+	case <-ctx.Done(): // another lists them
+		return nil, ctx.Err()
+	}
 	if time.Since(p.counted.at) < countersAge {
 		return p.counted.last, nil
 	}

@@ -45,6 +45,7 @@ func New(o Options) (*Plane, error) {
 	}
 	p := &Plane{
 		opts: o, log: o.Log,
+		counted:  counterCache{asks: make(chan struct{}, 1)},
 		inbox:    map[k8s.Family]*inbox{},
 		life:     map[k8s.Family]*dataplane.Loop{},
 		status:   Status{Scope: o.Scope.String()},

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/nkp-proxy/nkp/k8s"
@@ -20,7 +19,7 @@ const countersAge = time.Second
 
 // counterCache keeps the last answer of the switch, so that many who ask cost no more than one.
 type counterCache struct {
-	mu   sync.Mutex // protects what follows, and is held while the switch is asked
+	asks chan struct{} // holds a token while the switch is asked, and protects what follows
 	at   time.Time
 	last map[k8s.PortName]k8s.Counters
 }
@@ -31,8 +30,12 @@ func (p *Plane) Counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, er
 	if !p.set.Counters {
 		return nil, ErrNoCounters
 	}
-	p.counted.mu.Lock()
-	defer p.counted.mu.Unlock()
+	select {
+	case p.counted.asks <- struct{}{}:
+		defer func() { <-p.counted.asks }()
+	case <-ctx.Done(): // another waits for the switch
+		return nil, ctx.Err()
+	}
 	if time.Since(p.counted.at) < countersAge {
 		return p.counted.last, nil
 	}

@@ -77,6 +77,7 @@ func New(set Settings, db *ovsdb.Client, hooks Hooks, log *slog.Logger) *Plane {
 		conns:   make(chan *ofctrl.Conn),
 		drift:   make(chan struct{}, 1),
 		asks:    make(chan func()),
+		counted: counterCache{asks: make(chan struct{}, 1)},
 		waiting: quarantine{},
 	}
 }
