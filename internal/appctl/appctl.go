@@ -77,6 +77,11 @@ const window = 10
 // Each runs a command once for each list of parameters, over one connection, and hands over each answer, or the
 // command's error, in order. Its own error is one of the connection: later commands were run or not.
 func Each(ctx context.Context, path, command string, params [][]string, each func(i int, text string, refused *CommandError)) error {
+	return with(ctx, path, command, func(conn net.Conn) error { return exchange(conn, command, params, each) })
+}
+
+// with connects to the daemon for do, which ends with the context.
+func with(ctx context.Context, path, command string, do func(net.Conn) error) error {
 	d := net.Dialer{Timeout: dialTimeout}
 	conn, err := d.DialContext(ctx, "unix", path)
 	if err != nil {
@@ -85,7 +90,7 @@ func Each(ctx context.Context, path, command string, params [][]string, each fun
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) }) // ends what is under way
 	defer stop()
-	err = exchange(conn, command, params, each)
+	err = do(conn)
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("control socket %s, %s: %w", path, command, ctx.Err())

@@ -62,15 +62,16 @@ func parseConnection(line string) (c Connection, ok bool) {
 	if !c.Client.IsValid() || !c.Frontend.IsValid() || !c.Endpoint.IsValid() {
 		return c, false
 	}
-	fields := map[string]string{}
 	for word := range strings.SplitSeq(rest, ",") {
-		if k, v, ok := strings.Cut(word, "="); ok {
-			fields[k] = v
+		switch k, v, _ := strings.Cut(word, "="); k {
+		case "zone":
+			n, _ := strconv.ParseUint(v, 10, 16)
+			c.Zone = uint16(n)
+		case "mark":
+			n, _ := strconv.ParseUint(v, 0, 32)
+			c.Mark = uint32(n)
 		}
 	}
-	zone, _ := strconv.ParseUint(fields["zone"], 10, 16)
-	mark, _ := strconv.ParseUint(fields["mark"], 0, 32)
-	c.Zone, c.Mark = uint16(zone), uint32(mark)
 	if info, _, ok := parenthesis(rest, "protoinfo=("); ok {
 		c.State = strings.TrimPrefix(info, "state=")
 	}
@@ -88,18 +89,26 @@ func parenthesis(s, begin string) (inside, rest string, ok bool) {
 
 // tuple reads src=…,dst=…,sport=…,dport=….
 func tuple(s string) (src, dst netip.AddrPort) {
-	v := map[string]string{}
+	var from, to, sport, dport string
 	for word := range strings.SplitSeq(s, ",") {
-		k, value, _ := strings.Cut(word, "=")
-		v[k] = value
+		switch k, v, _ := strings.Cut(word, "="); k {
+		case "src":
+			from = v
+		case "dst":
+			to = v
+		case "sport":
+			sport = v
+		case "dport":
+			dport = v
+		}
 	}
 	at := func(ip, port string) netip.AddrPort {
-		a, err := netip.ParseAddr(v[ip])
-		p, _ := strconv.ParseUint(v[port], 10, 16)
+		a, err := netip.ParseAddr(ip)
+		p, _ := strconv.ParseUint(port, 10, 16)
 		if err != nil {
 			return netip.AddrPort{}
 		}
 		return netip.AddrPortFrom(a.Unmap(), uint16(p))
 	}
-	return at("src", "sport"), at("dst", "dport")
+	return at(from, sport), at(to, dport)
 }

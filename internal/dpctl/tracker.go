@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -45,6 +46,32 @@ func (t Tracker) Check(ctx context.Context) error {
 func (t Tracker) Connections(ctx context.Context, zone uint16) ([]Connection, error) {
 	text, err := appctl.Call(ctx, t.Control, "dpctl/dump-conntrack", t.params(zone)...)
 	return Parse(text), err
+}
+
+// Each lists a zone as Connections does, and hands over one connection after the other as they come: memory does not grow with
+// their number. The Connection is valid during the call only. An error of do ends the listing.
+//
+// ovs-vswitchd writes the whole list before it does anything else: 2 µs of its time for each connection of the zone.
+func (t Tracker) Each(ctx context.Context, zone uint16, do func(*Connection) error) error {
+	return appctl.Lines(ctx, t.Control, "dpctl/dump-conntrack", t.params(zone), func(line []byte) error {
+		if c, ok := parseConnection(string(line)); ok {
+			return do(&c)
+		}
+		return nil
+	})
+}
+
+// Count returns the number of connections in all zones. The kernel datapath does not know it, which is an error of the command.
+func (t Tracker) Count(ctx context.Context) (int, error) {
+	var params []string
+	if t.Datapath != "" {
+		params = []string{t.Datapath}
+	}
+	text, err := appctl.Call(ctx, t.Control, "dpctl/ct-get-nconns", params...)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(text))
 }
 
 // Forget takes connections out of the tracker. One that is gone already is no error. It goes on after an error and
