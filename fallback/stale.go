@@ -11,8 +11,9 @@ import (
 // staleUDP names the connections of a UDP Service port that lead nowhere any more: UDP has no end of connection, and a
 // client that goes on sending would go on being sent there.
 type staleUDP struct {
-	frontends []netip.AddrPort // without address: a NodePort
-	serving   []netip.AddrPort // connections with these stay
+	frontends []netip.AddrPort // it has or had; without address: a NodePort
+	now       []netip.AddrPort // those it has
+	serving   []netip.AddrPort // connections from those with these stay
 }
 
 // noteStale notes which connections an update may leave behind.
@@ -21,15 +22,21 @@ func (w *worker) noteStale(n k8s.PortName, before, after item) {
 		return
 	}
 	s := w.stale[n]
-	s.serving = nil
+	s.now, s.serving = nil, nil
 	for _, it := range []item{before, after} {
 		if it.port == nil {
 			continue
 		}
 		for _, f := range it.port.Frontends {
 			at := netip.AddrPortFrom(f.Address, f.Port)
-			if f.ShadowedBy == "" && !slices.Contains(s.frontends, at) {
+			if f.ShadowedBy != "" {
+				continue
+			}
+			if !slices.Contains(s.frontends, at) {
 				s.frontends = append(s.frontends, at)
+			}
+			if it.port == after.port {
+				s.now = append(s.now, at)
 			}
 		}
 	}
@@ -76,14 +83,20 @@ func newStaleSet(list []staleUDP, node []netip.Addr) *staleSet {
 	for _, ip := range node {
 		s.node[ip] = true
 	}
-	for _, e := range list {
-		for _, f := range e.frontends {
+	add := func(frontends, serving []netip.AddrPort) {
+		for _, f := range frontends {
 			if f.Addr().IsValid() {
-				s.at[f] = e.serving
+				s.at[f] = serving
 			} else {
-				s.ports[f.Port()] = e.serving
+				s.ports[f.Port()] = serving
 			}
 		}
+	}
+	for _, e := range list {
+		add(e.frontends, nil)
+	}
+	for _, e := range list { // what one Service gave up another may have
+		add(e.now, e.serving)
 	}
 	return s
 }
