@@ -17,8 +17,8 @@ type Result struct {
 }
 
 // Commit makes the change. First meters are set, as they cannot travel in a bundle. Then groups and flows go
-// as one atomic, ordered bundle: none is in force before all are. When it is in force, meters are deleted and
-// connections forgotten. An error is a *TxError, or wraps ErrOutcomeUnknown, or is that of the connection or
+// as one atomic, ordered bundle: none is in force before all are. When it is in force, meters are deleted.
+// Connections are left to Flush. An error is a *TxError, or wraps ErrOutcomeUnknown, or is that of the connection or
 // context; in the two last cases nothing of the bundle is in force.
 //
 // ctx ends the wait until the commit has been sent. From then on the reply is awaited for a moment longer, so
@@ -96,29 +96,15 @@ func (e *TxError) orNil() error {
 	return e
 }
 
-// afterwards deletes meters and flushes connections, in one batch.
+// afterwards deletes meters.
 func (c *Conn) afterwards(ctx context.Context, d *flow.Delta) error {
-	n := len(d.DelMeters)
-	if n+len(d.FlushCT) == 0 {
+	if len(d.DelMeters) == 0 {
 		return nil
 	}
-	object := func(i int) (Op, any) {
-		if i < n {
-			return OpDel, MeterID(d.DelMeters[i])
-		}
-		return OpFlush, d.FlushCT[i-n]
-	}
-	errs, err := c.doBatch(ctx, "deletions of meters and connections", n+len(d.FlushCT), func(b []byte, i int, xid uint32) ([]byte, error) {
-		var out []byte
-		var err error
-		if i < n {
-			out, err = meterMod(b, xid, meterDelete, flow.Meter{ID: d.DelMeters[i]})
-		} else {
-			out, err = ctFlush(b, xid, d.FlushCT[i-n])
-		}
+	errs, err := c.doBatch(ctx, "deletions of meters", len(d.DelMeters), func(b []byte, i int, xid uint32) ([]byte, error) {
+		out, err := meterMod(b, xid, meterDelete, flow.Meter{ID: d.DelMeters[i]})
 		if err != nil {
-			op, o := object(i)
-			return b, &TxError{Stage: StageAfter, Rejected: []Rejection{{Op: op, Object: o, Cause: err}}}
+			return b, &TxError{Stage: StageAfter, Rejected: []Rejection{{Op: OpDel, Object: MeterID(d.DelMeters[i]), Cause: err}}}
 		}
 		return out, nil
 	})
@@ -129,17 +115,10 @@ func (c *Conn) afterwards(ctx context.Context, d *flow.Delta) error {
 	case err != nil:
 		return &TxError{Stage: StageAfter, Cause: err}
 	}
-	for i := range n + len(d.FlushCT) {
-		e := errs[i]
-		if e == nil {
-			continue
+	for i, id := range d.DelMeters {
+		if e := errs[i]; e != nil {
+			tx.Rejected = append(tx.Rejected, Rejection{Op: OpDel, Object: MeterID(id), Cause: e})
 		}
-		op, o := object(i)
-		r := Rejection{Op: op, Object: o, Cause: e}
-		if op == OpFlush {
-			r.Cause = noCTFlush(e)
-		}
-		tx.Rejected = append(tx.Rejected, r)
 	}
 	return tx.orNil()
 }

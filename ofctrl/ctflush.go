@@ -51,6 +51,22 @@ func (c *Conn) ProbeCTFlush(ctx context.Context) error {
 	return nil
 }
 
+// Flush deletes the connections of the filters from the tracker. It returns when the switch has done so: the switch does nothing
+// else meanwhile, and goes through all of its connections for each filter without Src. An error wraps ErrNoCTFlush or the
+// switch's refusal, of one filter, or is that of the connection or context.
+func (c *Conn) Flush(ctx context.Context, filters []flow.CTFilter) error {
+	errs, err := c.doBatch(ctx, "deletions of conntrack entries", len(filters), func(b []byte, i int, xid uint32) ([]byte, error) {
+		return ctFlush(b, xid, filters[i])
+	})
+	if err != nil {
+		return err
+	}
+	for i, e := range errs {
+		return fmt.Errorf("connections %s: %w", filters[i], noCTFlush(e))
+	}
+	return nil
+}
+
 // noCTFlush wraps ErrNoCTFlush around the error of a switch that does not know the message.
 func noCTFlush(e *SwitchError) error {
 	if e.Type == errBadRequest && (e.Code == codeBadType || e.Code == codeBadVendor || e.Code == codeBadSubtype) {
@@ -66,6 +82,9 @@ func ctFlush(b []byte, xid uint32, f flow.CTFilter) ([]byte, error) {
 	}
 	b, at := beginCTFlush(b, xid, f.IPProto)
 	b, tuple := beginTuple(b, ctOrigTuple)
+	if f.Src.IsValid() {
+		b = ctEnd(b, tupleSrc, tupleSrcPort, f.Src)
+	}
 	b = endTuple(ctEnd(b, tupleDst, tupleDstPort, f.Dst), tuple)
 	if f.Replier.Addr().IsValid() {
 		b, tuple = beginTuple(b, ctReplyTuple)

@@ -77,7 +77,9 @@ func TestCTFlush(t *testing.T) {
 		{filter("[fd00:40::1]:53", ""), 2, "fd00"},
 		{append(filter("40.0.0.1:53", ""), filter("40.0.0.2:0", "")...), 0, "40.0.0"},
 	} {
-		mustCommit(t, c, &flow.Delta{FlushCT: step.filter})
+		if err := c.Flush(t.Context(), step.filter); err != nil {
+			t.Fatal(err)
+		}
 		if out := connections(); strings.Count(out, "zone=4711") != step.left || strings.Contains(out, step.gone) {
 			t.Errorf("after flushing %v:\n%s", step.filter, out)
 		}
@@ -102,9 +104,7 @@ func TestNoCTFlush(t *testing.T) {
 		}
 	}), Options{})
 	fs := []flow.CTFilter{{Zone: 1, IPProto: 17, Dst: netip.MustParseAddrPort("10.0.0.1:53")}}
-	_, err := c.Commit(t.Context(), &flow.Delta{FlushCT: fs})
-	tx := txError(t, err)
-	if !errors.Is(err, ErrNoCTFlush) || !tx.Installed() || len(tx.Rejected) != 1 || tx.Rejected[0].Object != fs[0] {
+	if err := c.Flush(t.Context(), fs); !errors.Is(err, ErrNoCTFlush) || !strings.Contains(err.Error(), "10.0.0.1:53") {
 		t.Errorf("%+v", err)
 	}
 	if err := c.ProbeCTFlush(t.Context()); !errors.Is(err, ErrNoCTFlush) {

@@ -67,15 +67,14 @@ type Op string
 
 // The operations of a Delta.
 const (
-	OpSet   Op = "set"
-	OpDel   Op = "delete"
-	OpFlush Op = "flush"
+	OpSet Op = "set"
+	OpDel Op = "delete"
 )
 
 // Rejection is one object that was refused, by the switch or before it was sent.
 type Rejection struct {
 	Op Op
-	// Object is a *flow.Flow, *flow.Group, flow.Meter, flow.Learned, GroupID, MeterID or flow.CTFilter.
+	// Object is a *flow.Flow, *flow.Group, flow.Meter, flow.Learned, GroupID or MeterID.
 	Object any
 	Cause  error // a *SwitchError, or why it could not be encoded
 }
@@ -109,8 +108,6 @@ func describe(object any) string {
 		return o.String()
 	case flow.Learned:
 		return fmt.Sprintf("learned flows table=%d,cookie=%#x", o.Table, o.Cookie)
-	case flow.CTFilter:
-		return "connections " + o.String()
 	}
 	return fmt.Sprint(object)
 }
@@ -132,7 +129,7 @@ const (
 	StageMeters Stage = "meters" // nothing but meters was sent
 	StageBundle Stage = "bundle" // flows and groups were refused; the bundle was discarded
 	StageCommit Stage = "commit" // the bundle failed as a whole; nothing of it is in force
-	StageAfter  Stage = "after"  // flows and groups are in force; deleting meters or flushing connections failed
+	StageAfter  Stage = "after"  // flows and groups are in force; deleting meters failed
 )
 
 // TxError says that a transaction was not, or not wholly, done.

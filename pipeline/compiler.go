@@ -131,7 +131,9 @@ func (c *Compiler) Update(changes map[k8s.PortName]*k8s.ServicePort) *flow.Delta
 	var came []objects
 	for n, sp := range redo {
 		var was, now objects
+		var before *k8s.ServicePort
 		if old := c.ports[n]; old != nil {
+			before = old.sp
 			was = c.compilePort(old)
 			e.retire(old, sp)
 			delete(c.ports, n)
@@ -142,6 +144,7 @@ func (c *Compiler) Update(changes map[k8s.PortName]*k8s.ServicePort) *flow.Delta
 		if sp != nil {
 			now = c.compilePort(c.place(n, sp))
 		}
+		e.flush = append(e.flush, staleConnections(&c.cfg, before, sp)...)
 		was, now = different(was, now)
 		e.remove(&was)
 		came = append(came, now)

@@ -220,7 +220,7 @@ func TestStaleUDPConnectionsAreFlushed(t *testing.T) {
 	}
 	// The last endpoint too: kube-proxy leaves those connections to a black hole.
 	d = c.Update(map[k8s.PortName]*k8s.ServicePort{sp.Name: nil})
-	if len(d.FlushCT) != 2 {
+	if len(d.FlushCT) != 2 { // a frontend each
 		t.Errorf("flushed %v when the Service went", d.FlushCT)
 	}
 	s.protocol, s.cluster = "TCP", 2

@@ -84,15 +84,13 @@ func (e *edit) meters(was []flow.Meter) {
 	}
 }
 
-// retire notes what lives in the switch beside flows and groups: pins that Services without affinity no
-// longer need, and connections that must be forgotten.
+// retire notes what lives in the switch beside flows and groups: pins that Services without affinity no longer need.
 func (e *edit) retire(old *placed, now *k8s.ServicePort) {
 	l := e.c.cfg.Layout
 	gone := now == nil || e.c.ids.ids[now.Name] != old.id
 	if old.sp.AffinitySeconds > 0 && (gone || now.AffinitySeconds != old.sp.AffinitySeconds) {
 		e.learned = append(e.learned, flow.Learned{Table: l.table(tablePins), Cookie: l.cookie(cookieLearned, old.id)})
 	}
-	e.flush = append(e.flush, staleConnections(&e.c.cfg, old.sp, now)...)
 }
 
 func (e *edit) delta() *flow.Delta {

@@ -54,6 +54,9 @@ func (p *Plane) publish() {
 // disconnected forgets the connection, and what was known by it.
 func (p *Plane) disconnected() {
 	p.stats.dropped += p.conn.PacketInDrops()
+	if p.gap != nil {
+		p.forgets.owed.add(false, p.gap.FlushCT)
+	}
 	p.conn, p.gap = nil, nil
 }
 

@@ -4,135 +4,234 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"time"
 
 	"github.com/nkp-proxy/nkp/internal/dpctl"
-	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ofctrl"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// UDP connections to endpoints that stopped serving are forgotten (pipeline/stale.go): over OpenFlow since Open vSwitch
-// 3.1, over ovs-vswitchd's control socket before, which takes a list of the zone's connections.
+// UDP connections to endpoints that stopped serving are forgotten (pipeline/stale.go). What is to be forgotten is owed until
+// the switch has done it; docs/decisions/0015-stale-udp.md has the reasons for what follows.
+//
+//   - A few filters go over OpenFlow (NXT_CT_FLUSH, Open vSwitch 3.1): for each the switch goes through its connections once.
+//   - Everything else, and all that is unknown after nkp or its connection were away, is found by one listing of the zone over
+//     ovs-vswitchd's control socket, and each stale connection is named to the switch. This needs no memory of what changed.
+const (
+	// fewFilters are cheaper than a listing: one takes 0.5 µs of the switch's time for each connection, a listing 5 µs.
+	fewFilters = 3
+	// maxFilters bounds the filters that are owed. Beyond, only a listing helps.
+	maxFilters = 1 << 16
+	// maxListed bounds the connections of a switch whose zone is listed, as the switch does nothing else meanwhile.
+	maxListed = 1_000_000
+	// forgetLimit bounds one listing. A switch that is silent for so long loses its OpenFlow connection, too.
+	forgetLimit = 15 * time.Second
+	// flushLimit bounds how long filters are sent one after the other before the loop turns to other work.
+	flushLimit = time.Second
+	// flushBatch is how many connections are named to the switch at once: milliseconds of its time.
+	flushBatch = 500
+	// lookAgain is when connections are looked at a second time: until its datapath has taken up a change, the switch makes
+	// connections by what was before. It tries to be done within 2 s (Open vSwitch: ofproto-dpif-upcall.c, udpif_revalidator).
+	lookAgain = 2 * time.Second
+	// forgetRest is how much longer than it took nkp leaves the switch alone after each look, and auditRest after one that
+	// nothing called for.
+	forgetRest, auditRest = 9, 99
+	// forgetRetry is the least pause after a failure.
+	forgetRetry = 10 * time.Second
+)
 
-// forgetLimit bounds what is asked of the control socket at once. ovs-vswitchd answers there in the thread that also
-// answers OpenFlow, so that there is nothing to gain by going on meanwhile.
-const forgetLimit = 10 * time.Second
+// debt is what the switch has to forget.
+type debt struct {
+	all     bool // whatever is stale
+	filters []flow.CTFilter
+}
+
+func (d *debt) none() bool { return !d.all && len(d.filters) == 0 }
+
+func (d *debt) add(all bool, filters []flow.CTFilter) {
+	d.all, d.filters = d.all || all, append(d.filters, filters...)
+	if len(d.filters) > maxFilters {
+		*d = debt{all: true}
+	}
+}
+
+// forgetting is what the loop knows of connections to be forgotten.
+type forgetting struct {
+	owed    debt // looked for as soon as rest is over
+	again   debt // was looked for; a second time at due
+	due     time.Time
+	rest    time.Time // nothing is looked for before
+	audited time.Time // no audit looks before
+	lacks   bool      // the switch cannot forget connections over OpenFlow
+	cannot  string    // why connections are not listed; "": they are
+}
 
 // probeForget finds out whether the switch forgets connections over OpenFlow.
 func (p *Plane) probeForget(ctx context.Context) {
 	err := p.conn.ProbeCTFlush(ctx)
-	p.lacksCTFlush = errors.Is(err, ofctrl.ErrNoCTFlush)
-	p.cannotForget = ""
-	if !p.lacksCTFlush {
-		if err != nil {
-			p.log.Debug("cannot find out whether the switch forgets connections", "error", err)
-		}
-		return
+	p.forgets.lacks = errors.Is(err, ofctrl.ErrNoCTFlush)
+	if err != nil && !p.forgets.lacks {
+		p.log.Debug("cannot find out whether the switch forgets connections", "error", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, forgetLimit)
-	defer cancel()
-	t, err := p.tracker()
-	if err == nil {
-		err = t.Check(ctx)
-	}
-	p.noteForget(err)
-	if err == nil {
+	if p.forgets.lacks {
 		p.log.Info("UDP connections to endpoints that are gone are forgotten over ovs-vswitchd's control socket: over OpenFlow this needs Open vSwitch 3.1",
-			"version", p.db.Switch().OVSVersion, "socket", t.Control)
+			"version", p.db.Switch().OVSVersion)
 	}
+	p.forgets.owed.add(true, nil)
 }
 
 func (p *Plane) tracker() (dpctl.Tracker, error) {
 	return dpctl.Find(p.set.OVSDB, p.db.Switch().DatapathType)
 }
 
-// noteForget keeps what status says, and logs it when it is new.
-func (p *Plane) noteForget(err error) {
-	was := p.cannotForget
-	p.cannotForget = ""
-	if err == nil {
-		return
+// next returns when to forget next, and whether there is anything to forget.
+func (f *forgetting) next() (at time.Time, ok bool) {
+	switch {
+	case !f.owed.none():
+		return f.rest, true
+	case f.again.none() || f.due.After(f.rest):
+		return f.due, !f.again.none()
 	}
-	p.cannotForget = fmt.Sprintf("Open vSwitch %s cannot forget single connections over OpenFlow (3.1 and later can), and: %v. "+
-		"A UDP client that keeps sending from one port stays with an endpoint that is gone until the entry times out", p.db.Switch().OVSVersion, err)
-	if p.cannotForget != was {
-		p.log.Warn(p.cannotForget)
-	}
+	return f.rest, true
 }
 
-// withoutFlush splits a Delta for a switch that lacks NXT_CT_FLUSH.
-func (p *Plane) withoutFlush(d *flow.Delta) (*flow.Delta, []flow.CTFilter) {
-	if !p.lacksCTFlush || len(d.FlushCT) == 0 {
-		return d, nil
-	}
-	rest := *d
-	rest.FlushCT = nil
-	return &rest, d.FlushCT
-}
-
-// forget takes the connections of the filters out of the tracker over the control socket.
-func (p *Plane) forget(ctx context.Context, filters []flow.CTFilter) {
-	if len(filters) == 0 {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, forgetLimit)
-	defer cancel()
+// forget has the switch forget what it owes, if it is time. What fails stays owed.
+func (p *Plane) forget(ctx context.Context) {
+	f := &p.forgets
 	begun := time.Now()
-	n, err := p.forgetIn(ctx, filters)
-	p.noteForget(err)
-	p.log.Debug("forgot connections over the control socket", "connections", n, "filters", len(filters), "took", time.Since(begun), "error", err)
-}
-
-func (p *Plane) forgetIn(ctx context.Context, filters []flow.CTFilter) (int, error) {
-	t, err := p.tracker()
+	if t, ok := f.next(); !ok || begun.Before(t) || p.conn == nil || p.gap == nil || p.compiler == nil {
+		return
+	}
+	second := debt{}
+	if !begun.Before(f.due) {
+		second, f.again = f.again, debt{}
+	}
+	todo := f.owed
+	todo.add(second.all, second.filters)
+	rest, err := p.forgetOnce(ctx, todo)
+	took := time.Since(begun)
+	f.rest = time.Now().Add(forgetRest * took)
+	f.audited = time.Now().Add(auditRest * took)
 	if err != nil {
-		return 0, err
-	}
-	zones := map[uint16][]flow.CTFilter{}
-	for _, f := range filters {
-		zones[f.Zone] = append(zones[f.Zone], f)
-	}
-	n := 0
-	for zone, filters := range zones {
-		list, err := t.Connections(ctx, zone)
-		if err != nil {
-			return n, err
+		f.owed = todo
+		if p.conn.Err() == nil { // else the next connection is the next try
+			f.rest = f.rest.Add(forgetRetry)
 		}
-		list = selected(list, filters)
-		if err := t.Forget(ctx, list); err != nil {
-			return n, err
-		}
-		n += len(list)
+		p.log.Warn("cannot have the switch forget UDP connections to endpoints that are gone; trying again", "error", err,
+			"retryIn", time.Until(f.rest).Round(time.Second))
+		return
 	}
-	return n, nil
+	first := f.owed
+	f.owed = debt{filters: rest}
+	if !first.none() {
+		f.again.add(first.all, first.filters)
+		f.due = time.Now().Add(lookAgain)
+	}
 }
 
-// numbers are the protocols' in IP headers.
-var numbers = map[k8s.Protocol]uint8{"TCP": flow.ProtoTCP, "UDP": flow.ProtoUDP, "SCTP": flow.ProtoSCTP}
-
-// selected gives those of the connections of one zone that any of the filters means.
-func selected(list []dpctl.Connection, filters []flow.CTFilter) []dpctl.Connection {
-	to := map[netip.AddrPort][]flow.CTFilter{}
-	for _, f := range filters {
-		to[f.Dst] = append(to[f.Dst], f)
-	}
-	means := func(c *dpctl.Connection, filters []flow.CTFilter) bool {
-		for _, f := range filters {
-			if f.IPProto == numbers[c.Protocol] && f.Zone == c.Zone && (f.Replier == c.Endpoint ||
-				f.Replier == netip.AddrPortFrom(c.Endpoint.Addr(), 0) || f.Replier == netip.AddrPort{}) {
-				return true
-			}
+// forgetOnce forgets once. It returns the filters whose turn has not come.
+func (p *Plane) forgetOnce(ctx context.Context, todo debt) ([]flow.CTFilter, error) {
+	if todo.all || p.forgets.lacks || !p.cheap(todo.filters) {
+		err := p.forgetListed(ctx)
+		p.noteForget(err)
+		switch {
+		case err == nil:
+			return nil, nil
+		case p.conn.Err() != nil || ctx.Err() != nil:
+			return nil, err
+		case p.forgets.lacks:
+			return nil, nil // status warns; the next audit tries again
 		}
+	}
+	for begun := time.Now(); len(todo.filters) > 0 && time.Since(begun) < flushLimit; todo.filters = todo.filters[1:] {
+		// One by one: the switch answers echo requests between them.
+		if err := p.conn.Flush(ctx, todo.filters[:1]); err != nil {
+			return nil, err
+		}
+	}
+	return todo.filters, nil
+}
+
+// cheap reports whether filters are a better way than a listing, and as exact.
+func (p *Plane) cheap(filters []flow.CTFilter) bool {
+	// The kernel's tracker forgets connections while the switch goes through them, and the switch ends a flush at the first that
+	// it does not meet again, without an error (Open vSwitch: lib/ct-dpif.c, ct_dpif_flush_tuple).
+	if len(filters) > fewFilters || p.db.Switch().DatapathType != "netdev" {
 		return false
 	}
-	var out []dpctl.Connection
-	for i := range list {
-		c := &list[i]
-		if means(c, to[c.Frontend]) || means(c, to[netip.AddrPortFrom(c.Frontend.Addr(), 0)]) {
-			out = append(out, *c)
+	serving := p.compiler.UDPFrontends()
+	for _, f := range filters {
+		if !f.Replier.IsValid() && len(serving[f.Dst]) > 0 {
+			return false // another Service has the frontend now: some of its connections may be right
 		}
 	}
-	return out
+	return true
+}
+
+// forgetListed lists the zone and forgets what is stale.
+func (p *Plane) forgetListed(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, forgetLimit)
+	defer cancel()
+	t, err := p.tracker()
+	if err != nil {
+		return err
+	}
+	if n, err := t.Count(ctx); err == nil && n > maxListed {
+		return fmt.Errorf("the switch tracks %d connections; more than %d are not listed, as it would be silent for seconds", n, maxListed)
+	}
+	begun, listed, forgotten := time.Now(), 0, 0
+	zone, serving := p.set.Layout.ZoneDNAT, p.compiler.UDPFrontends()
+	batch := make([]dpctl.Connection, 0, flushBatch)
+	flush := func() error {
+		forgotten += len(batch)
+		err := p.forgetThese(ctx, t, batch)
+		batch = batch[:0]
+		return err
+	}
+	err = t.Each(ctx, zone, func(c *dpctl.Connection) error {
+		listed++
+		if c.Protocol != "UDP" || c.Zone != zone || !serving.Stale(c.Mark, c.Frontend, c.Endpoint) {
+			return nil
+		}
+		if batch = append(batch, *c); len(batch) < flushBatch {
+			return nil
+		}
+		return flush()
+	})
+	if err == nil && len(batch) > 0 {
+		err = flush()
+	}
+	p.log.Debug("looked for UDP connections to endpoints that are gone", "connections", listed, "forgotten", forgotten, "took", time.Since(begun), "error", err)
+	return err
+}
+
+// forgetThese forgets single connections. One that is gone already is no error.
+func (p *Plane) forgetThese(ctx context.Context, t dpctl.Tracker, list []dpctl.Connection) error {
+	if p.forgets.lacks {
+		return t.Forget(ctx, list)
+	}
+	filters := make([]flow.CTFilter, len(list))
+	for i := range list {
+		filters[i] = flow.CTFilter{Zone: list[i].Zone, IPProto: flow.ProtoUDP, Src: list[i].Client, Dst: list[i].Frontend}
+	}
+	return p.conn.Flush(ctx, filters)
+}
+
+// noteForget keeps what status says of a listing that failed, and logs it when it is new.
+func (p *Plane) noteForget(err error) {
+	was := p.forgets.cannot
+	p.forgets.cannot = ""
+	switch {
+	case err == nil:
+		return
+	case p.forgets.lacks:
+		p.forgets.cannot = fmt.Sprintf("Open vSwitch %s cannot forget single connections over OpenFlow (3.1 and later can), and: %v. "+
+			"A UDP client that keeps sending from one port stays with an endpoint that is gone until the entry times out", p.db.Switch().OVSVersion, err)
+	default:
+		p.forgets.cannot = fmt.Sprintf("cannot list the connections that the switch tracks: %v. After a restart of nkp or of its connection, "+
+			"a UDP client that keeps sending from one port can stay with an endpoint that went meanwhile until the entry times out", err)
+	}
+	if p.forgets.cannot != was {
+		p.log.Warn(p.forgets.cannot)
+	}
 }

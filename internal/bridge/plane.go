@@ -64,9 +64,7 @@ type Plane struct {
 	conflicts map[flow.Key]*flow.Flow // foreign flows where one of ours should be
 	routes    hostRoutes
 	stats     statistics
-
-	lacksCTFlush bool   // the switch cannot forget connections over OpenFlow
-	cannotForget string // why it is not done over the control socket either; "": it is
+	forgets   forgetting
 }
 
 // New gives a Plane for the switch that db watches. All hooks must be set.
@@ -184,10 +182,17 @@ func (p *Plane) loop(ctx context.Context) error {
 		if p.looks < gatewayLooks && p.gap != nil && p.wantsGateway() && p.gateway.IsZero() {
 			look = time.After(time.Duration(p.looks) * gatewayPause)
 		}
+		var forget <-chan time.Time
+		if t, ok := p.forgets.next(); ok && p.conn != nil && p.gap != nil {
+			forget = time.After(max(0, time.Until(t)))
+		}
 		p.rest()
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-forget:
+			p.work("forgetting stale UDP connections")
+			p.forget(ctx)
 		case <-look:
 			p.work("looking for the router's MAC")
 			p.looks++
@@ -223,6 +228,9 @@ func (p *Plane) loop(ctx context.Context) error {
 			p.checkCount(ctx)
 		case <-audit.C:
 			p.work("reading the switch back")
+			if time.Now().After(p.forgets.audited) {
+				p.forgets.owed.add(true, nil)
+			}
 			p.readBack(ctx)
 		case <-retry:
 			p.work("trying refused Services again")

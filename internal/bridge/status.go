@@ -195,8 +195,8 @@ func (p *Plane) status() Status {
 		s.Warnings = append(s.Warnings, p.compiler.Missing()...)
 	}
 	s.Bridge.Lacks = p.lacks()
-	if p.cannotForget != "" {
-		s.Warnings = append(s.Warnings, p.cannotForget)
+	if p.forgets.cannot != "" {
+		s.Warnings = append(s.Warnings, p.forgets.cannot)
 	}
 	if !sw.Exists {
 		s.InStep = false
@@ -217,7 +217,7 @@ func (p *Plane) lacks() []string {
 			list = append(list, without)
 		}
 	}
-	if p.lacksCTFlush && p.cannotForget == "" {
+	if p.forgets.lacks && p.forgets.cannot == "" {
 		list = append(list, "forgetting connections over OpenFlow (since 3.1); done over ovs-vswitchd's control socket")
 	}
 	return list

@@ -42,6 +42,7 @@ func (p *Plane) sync(ctx context.Context) bool {
 		now := time.Now()
 		if d, rest := p.ready(now); d.Empty() || p.commit(ctx, d) {
 			p.sent(rest, now)
+			p.forget(ctx)
 			return true
 		}
 	}
@@ -69,10 +70,11 @@ func (p *Plane) syncEach(ctx context.Context) bool {
 		}
 	}
 	p.sent(rest, now)
+	p.forget(ctx)
 	return done
 }
 
-// sent notes what the switch lacks still: what belongs to Service ports that wait.
+// sent notes what the switch lacks still: what belongs to Service ports that wait, with the connections to forget then.
 func (p *Plane) sent(rest *flow.Delta, now time.Time) {
 	p.waiting.release(now)
 	p.gap, p.behind, p.flows = rest, false, flowsUnknown
@@ -93,7 +95,8 @@ func (p *Plane) ready(now time.Time) (d, rest *flow.Delta) {
 	if len(held) == 0 {
 		return p.gap, &flow.Delta{}
 	}
-	d, rest = withoutOwner(p.gap), &flow.Delta{}
+	// As long as a Service port waits, connections are made by what is installed of it: they are forgotten once more then.
+	d, rest = withoutOwner(p.gap), &flow.Delta{FlushCT: p.gap.FlushCT}
 	p.deal(p.gap, func(n k8s.PortName) *flow.Delta {
 		if held[n] {
 			return rest
@@ -152,15 +155,14 @@ func (p *Plane) commit(ctx context.Context, d *flow.Delta) bool {
 	if p.refuseConflicts(d) {
 		return false
 	}
-	sent, flush := p.withoutFlush(d)
-	res, err := p.conn.Commit(ctx, sent)
+	res, err := p.conn.Commit(ctx, d)
 	var tx *ofctrl.TxError
 	switch {
 	case err == nil:
 		p.measured(d, res, 0, false)
 	case errors.As(err, &tx) && tx.Installed():
 		p.measured(d, res, 0, false)
-		p.log.Warn("switch is in step, but not all was forgotten", "error", err)
+		p.log.Warn("switch is in step, but not every meter was deleted", "error", err)
 		p.stats.failed(err)
 	case errors.As(err, &tx) && len(tx.Rejected) > 0:
 		p.stats.failed(err)
@@ -178,7 +180,7 @@ func (p *Plane) commit(ctx context.Context, d *flow.Delta) bool {
 		p.disconnected()
 		return false
 	}
-	p.forget(ctx, flush)
+	p.forgets.owed.add(false, d.FlushCT)
 	p.stats.synced(res, len(d.SetFlows)+len(d.DelFlows)+len(d.SetGroups)+len(d.DelGroups))
 	p.log.Debug("switch is in step", "flows", len(d.SetFlows), "deleted", len(d.DelFlows), "groups", len(d.SetGroups),
 		"deletedGroups", len(d.DelGroups), "took", res.Duration)

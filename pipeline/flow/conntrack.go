@@ -6,15 +6,21 @@ import (
 )
 
 // CTFilter selects connections of the tracker by zone, protocol, the address and port they were opened to,
-// and the address and port that answers.
+// and the address and port that answers. With Src it is one connection, which the switch looks up; without, the switch
+// goes through all of them.
 type CTFilter struct {
 	Zone    uint16
 	IPProto uint8
+	Src     netip.AddrPort // source of the original direction; the zero value: any
 	Dst     netip.AddrPort // destination of the original direction
 	Replier netip.AddrPort // source of the reply direction; the zero value: any
 }
 
 // String gives the filter as ovs-dpctl(8) flush-conntrack names its parts.
 func (c CTFilter) String() string {
-	return fmt.Sprintf("zone=%d,ct_nw_proto=%d,dst=%s,replier=%s", c.Zone, c.IPProto, c.Dst, c.Replier)
+	src := ""
+	if c.Src.IsValid() {
+		src = fmt.Sprintf(",src=%s", c.Src)
+	}
+	return fmt.Sprintf("zone=%d,ct_nw_proto=%d%s,dst=%s,replier=%s", c.Zone, c.IPProto, src, c.Dst, c.Replier)
 }

@@ -19,7 +19,7 @@ type Delta struct {
 	DelLearned []Learned  // flows that a Learn action made
 	DelGroups  []uint32   // deleted last, when no flow points to them any more
 	DelMeters  []uint32   // deleted after the bundle
-	FlushCT    []CTFilter // connections to forget once the bundle is in force
+	FlushCT    []CTFilter // connections to forget once the bundle is in force; not part of a transaction
 }
 
 // Learned names all flows in a table that a Learn action with this cookie made.

@@ -9,6 +9,8 @@
 // switch is disturbed (switchfaults_test.go) connections may fail, and must work again afterwards without help. After each
 // part `nkp diff` must find no difference, and the agent's goroutines, file descriptors and memory must be what they were.
 // [TestSwitchSurvives] has clients that end a switch with a fault as soon as the pipeline translates something into itself.
+// [TestInterruptedFlush] cuts the connection, or kills the agent, between a change and the forgetting of UDP connections;
+// [TestManyStaleConnections] has 25,000 of them, in the long form 500,000, when a Service loses 4,000 endpoints.
 // [TestLyingSwitch] has a switch that claims, forgets and floods.
 // [TestSwitchRestart] measures how long new connections fail when ovs-vswitchd restarts, with nkp and with Open vSwitch's own
 // way (the same flows saved and restored by ovs-ofctl), side by side.

@@ -18,9 +18,9 @@ import (
 
 // OpenFlow 1.5.1 §7.1: types of messages, and of what a multipart message asks for (§7.3.5).
 const (
-	ofError, ofEchoRequest, ofPacketIn, ofPortStatus = 1, 2, 10, 12
-	ofMultipartReply, ofBarrierReply, ofBundle       = 19, 21, 33
-	ofBundleAdd, ofGroupDesc, ofFlowDesc             = 34, 7, 17
+	ofError, ofEchoRequest, ofExperimenter, ofPacketIn, ofPortStatus = 1, 2, 4, 10, 12
+	ofMultipartReply, ofBarrierReply, ofBundle                       = 19, 21, 33
+	ofBundleAdd, ofGroupDesc, ofFlowDesc                             = 34, 7, 17
 )
 
 // lie is how a liar treats what passes.
@@ -29,6 +29,8 @@ type lie struct {
 	claim bool
 	// forget reports neither flows nor groups.
 	forget bool
+	// cut is called instead of passing on the first NXT_CT_FLUSH that is no probe, and the connection is closed then.
+	cut func()
 	// flood sends what nobody asked for, as fast as it is taken.
 	flood func(r *rand.Rand) []byte
 }
@@ -103,6 +105,13 @@ func (z *liar) become(l lie) {
 	z.conns = nil
 }
 
+// set lies from now on, also on the connections there are.
+func (z *liar) set(l lie) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	z.now = l
+}
+
 func (z *liar) close() {
 	z.l.Close()
 	z.become(lie{})
@@ -138,7 +147,20 @@ func (z *liar) fromAgent(m []byte, agent *messages, far net.Conn) {
 			return
 		}
 	}
+	if cut := z.get().cut; cut != nil && isFlush(m) {
+		z.set(lie{})
+		cut()
+		far.Close()
+		agent.Close()
+		return
+	}
 	far.Write(m)
+}
+
+// isFlush tells NXT_CT_FLUSH (experimenter 0x2320, subtype 32) from everything else, and from a probe of the address that
+// documentation has (RFC 5737).
+func isFlush(m []byte) bool {
+	return m[1] == ofExperimenter && len(m) > 16 && binary.BigEndian.Uint64(m[8:]) == 0x2320<<32|32 && !bytes.Contains(m, []byte{192, 0, 2, 1})
 }
 
 func (z *liar) fromSwitch(m []byte, agent *messages) {

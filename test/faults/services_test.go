@@ -27,6 +27,7 @@ type svc struct {
 	vip      netip.Addr
 	nodePort int32 // 0: none
 	affinity bool
+	udp      bool
 	local    bool // externalTrafficPolicy Local
 	pods     []*testbed.Pod
 }
@@ -107,6 +108,9 @@ func (s *svc) service() *v1.Service {
 			Ports: []v1.ServicePort{{Name: "http", Port: 80, Protocol: v1.ProtocolTCP}},
 		},
 	}
+	if s.udp {
+		o.Spec.Ports[0].Protocol = v1.ProtocolUDP
+	}
 	if s.affinity {
 		o.Spec.SessionAffinity = v1.ServiceAffinityClientIP
 	}
@@ -122,6 +126,9 @@ func (s *svc) service() *v1.Service {
 
 func (s *svc) slice() *discoveryv1.EndpointSlice {
 	name, port, protocol := "http", int32(serverPort), v1.ProtocolTCP
+	if s.udp {
+		protocol = v1.ProtocolUDP
+	}
 	o := &discoveryv1.EndpointSlice{
 		TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
 		ObjectMeta: metav1.ObjectMeta{Name: s.name + "-1", Namespace: "default",

@@ -322,3 +322,52 @@ func TestRow24UDPConnections(t *testing.T) {
 		answered("it stops to serve and is forgotten", staying, c.there, false)
 	})
 }
+
+// A frontend that passes from one Service to another takes its clients along, also those that keep sending from one port.
+func TestRow24MovedFrontends(t *testing.T) {
+	onEveryPlane(t, func(t *testing.T, c *cluster) {
+		udp := protocol(v1.ProtocolUDP)
+		old := c.serve(service("old", clusterIP(1), udp, everywhere(1)), c.here)
+		c.serve(service("new", clusterIP(2), udp), c.there)
+		c.apply()
+		dial := func(from *testbed.Host, targets ...target) (fs []*flow) {
+			for _, to := range targets {
+				for _, a := range to.addresses() {
+					conn, err := from.DialUDP(c.ctx, a.String(), testbed.DialOptions{})
+					must(t, err)
+					t.Cleanup(func() { conn.Close() })
+					fs = append(fs, &flow{fmt.Sprintf("%s -> udp %s", from.Name, a), conn})
+				}
+			}
+			return fs
+		}
+		answered := func(what string, fs []*flow, h *testbed.Host) {
+			t.Run(what, func(t *testing.T) {
+				for _, f := range fs {
+					c.eventually(t, what, func() error {
+						if who, err := f.ask(); err != nil || who != h.Name {
+							return fmt.Errorf("%s: answered by %q, %v; want %s", f.what, who, err, h.Name)
+						}
+						return nil
+					})
+				}
+			})
+		}
+		cluster1, node1, external1, lb1 := c.frontends(1)
+		kept := dial(c.pod, cluster1)
+		moving := append(dial(c.pod, node1, external1, lb1), dial(c.External, node1, external1, lb1)...)
+		answered("at first", append(moving, kept...), c.here)
+
+		c.put(service("old", clusterIP(1), udp), service("new", clusterIP(2), udp, everywhere(1)))
+		c.apply()
+		answered("NodePort, external and load balancer's address", moving, c.there)
+		answered("what did not move", kept, c.here)
+
+		c.endpoints(old)
+		c.remove(old)
+		c.apply()
+		c.serve(service("again", clusterIP(1), udp), c.there)
+		c.apply()
+		answered("a ClusterIP that is given again", kept, c.there)
+	})
+}

@@ -1,0 +1,55 @@
+package pipeline
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// A connection is stale if its endpoint does not serve whoever has its frontend now, and only if it is one of a Service's.
+func TestStale(t *testing.T) {
+	at := netip.MustParseAddrPort
+	s := shape{name: "dns", protocol: "UDP", cluster: 2, types: []k8s.FrontendType{k8s.ClusterIP, k8s.NodePort}}
+	named := shape{name: "named", protocol: "UDP", cluster: 1, vip: 1, types: []k8s.FrontendType{k8s.ClusterIP}}.servicePort()
+	named.Frontends[0].Address, named.Frontends[0].Port = netip.MustParseAddr("172.16.0.2"), 30000 // the NodePort of dns
+	tcp := shape{name: "tcp", cluster: 2, vip: 2, types: []k8s.FrontendType{k8s.ClusterIP}}.servicePort()
+	alone, both := compile(t, testConfig(), s.servicePort(), tcp).UDPFrontends(), compile(t, testConfig(), named, s.servicePort()).UDPFrontends()
+	for name, tc := range map[string]struct {
+		in                 UDPFrontends
+		mark               uint32
+		frontend, endpoint string
+		want               bool
+	}{
+		"serves":                      {alone, 0x701, "40.0.0.1:80", "10.0.0.12:80", false},
+		"by NodePort":                 {alone, 0x703, "172.16.0.2:30000", "10.0.0.12:80", false},
+		"serves no more":              {alone, 0x701, "40.0.0.1:80", "10.0.0.13:80", true},
+		"another port":                {alone, 0x701, "40.0.0.1:80", "10.0.0.12:81", true},
+		"nobody's frontend":           {alone, 0x701, "40.0.0.9:80", "10.0.0.12:80", true},
+		"a TCP frontend":              {alone, 0x701, "40.0.0.3:80", "10.0.0.12:80", true},
+		"past Services":               {alone, 0, "40.0.0.1:80", "10.0.0.13:80", false},
+		"an address before NodePorts": {both, 0x701, "172.16.0.2:30000", "10.0.0.12:80", true},
+		"its own endpoint":            {both, 0x701, "172.16.0.2:30000", "10.0.0.11:80", false},
+	} {
+		if got := tc.in.Stale(tc.mark, at(tc.frontend), at(tc.endpoint)); got != tc.want {
+			t.Errorf("%s: %v, want %v; of %v", name, got, tc.want, tc.in)
+		}
+	}
+}
+
+// A frontend that passes to another Service is named whole, as is one that takes a NodePort's place at an address of the node.
+func TestFrontendsThatMove(t *testing.T) {
+	s := shape{name: "dns", protocol: "UDP", cluster: 2, types: []k8s.FrontendType{k8s.ClusterIP}}
+	c := compile(t, testConfig(), s.servicePort())
+	moved := s.servicePort()
+	moved.Frontends[0].Address = netip.MustParseAddr("172.16.0.2")
+	d := c.Update(map[k8s.PortName]*k8s.ServicePort{moved.Name: moved})
+	want := "[zone=1001,ct_nw_proto=17,dst=40.0.0.1:80,replier=invalid AddrPort zone=1001,ct_nw_proto=17,dst=172.16.0.2:80,replier=invalid AddrPort]"
+	if got := fmt.Sprint(d.FlushCT); got != want {
+		t.Errorf("flushed %s, want %s", got, want)
+	}
+	if d := c.Update(map[k8s.PortName]*k8s.ServicePort{moved.Name: nil}); len(d.FlushCT) != 1 {
+		t.Errorf("flushed %v when the Service went", d.FlushCT)
+	}
+}

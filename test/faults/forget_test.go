@@ -1,0 +1,268 @@
+//go:build linux
+
+package faults
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/nkp-proxy/nkp/internal/dpctl"
+	"github.com/nkp-proxy/nkp/internal/testbed"
+)
+
+// forgets is a cluster with one UDP Service whose flushes can be disturbed.
+func forgets(t *testing.T) (*cluster, *liar, *svc) {
+	t.Helper()
+	c := newCluster(t)
+	z, err := newLiar(c.RunDir+"/liar.mgmt", c.Mgmt(c.Bridge))
+	must(t, err)
+	t.Cleanup(z.close)
+	c.openflow = "unix:" + c.RunDir + "/liar.mgmt"
+	for _, p := range c.servers {
+		_, err := p.Host.ServeUDP(serverPort)
+		must(t, err)
+	}
+	s := &svc{name: "dns", udp: true, vip: netip.MustParseAddr("40.0.0.1"), pods: c.servers[:1]}
+	c.services = []*svc{s}
+	must(t, c.put(0))
+	must(t, c.start())
+	t.Cleanup(func() {
+		c.stop(syscall.SIGTERM)
+		if t.Failed() {
+			t.Logf("nkp said at last:\n%s", c.said(5000))
+		}
+	})
+	must(t, c.settle())
+	return c, z, s
+}
+
+// A flush that does not reach the switch, because the connection breaks or nkp dies between the change and it, is made up for:
+// clients that keep sending from one port reach an endpoint that is there.
+func TestInterruptedFlush(t *testing.T) {
+	c, z, s := forgets(t)
+	conn, err := c.clients[0].DialUDP(t.Context(), "40.0.0.1:80", testbed.DialOptions{LocalPort: 5353})
+	must(t, err)
+	defer conn.Close()
+	awaitAnswer(t, conn, c.servers[0].Name)
+	for i, tc := range []struct {
+		name string
+		kill bool
+	}{{"the connection is cut", false}, {"nkp is killed", true}, {"the connection is cut once more", false}} {
+		t.Run(tc.name, func(t *testing.T) {
+			met := make(chan struct{})
+			p, err := c.running()
+			must(t, err)
+			z.set(lie{cut: func() {
+				if tc.kill {
+					_ = p.Cmd.Process.Kill()
+				}
+				close(met)
+			}})
+			s.pods = c.servers[1+i : 2+i]
+			must(t, c.put(0))
+			select {
+			case <-met:
+			case <-time.After(settleLimit):
+				t.Fatal("nothing was flushed")
+			}
+			if tc.kill {
+				<-p.Done
+				must(t, c.start())
+			}
+			must(t, c.settle())
+			awaitAnswer(t, conn, c.servers[1+i].Name)
+		})
+	}
+}
+
+// awaitAnswer asks until it is answered by a server of this name.
+func awaitAnswer(t *testing.T, conn net.Conn, name string) {
+	t.Helper()
+	buf := make([]byte, 256)
+	deadline := time.Now().Add(testbed.Patient(20 * time.Second))
+	for {
+		conn.SetDeadline(time.Now().Add(testbed.Patient(200 * time.Millisecond)))
+		conn.Write([]byte("?"))
+		n, err := conn.Read(buf)
+		who, _, _ := strings.Cut(string(buf[:n]), " ")
+		if who == name {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("answered by %q, %v; want %s", who, err, name)
+		}
+	}
+}
+
+// manyEndpoints is a UDP Service and its EndpointSlices: the first server, and as many addresses more where nobody is.
+func (c *cluster) manyEndpoints(more int) []any {
+	s := &svc{name: "dns", udp: true, vip: netip.MustParseAddr("40.0.0.1"), pods: c.servers[:1]}
+	objects := []any{s.service(), s.slice()}
+	ready, node := true, "node-2"
+	for i := 0; i < more; i += 1000 {
+		sl := s.slice()
+		sl.Name = fmt.Sprint("dns-more-", i)
+		sl.Endpoints = nil
+		for j := i; j < min(more, i+1000); j++ {
+			sl.Endpoints = append(sl.Endpoints, discoveryv1.Endpoint{
+				Addresses: []string{fmt.Sprintf("10.9.%d.%d", j/250, 1+j%250)}, NodeName: &node,
+				Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+			})
+		}
+		objects = append(objects, sl)
+	}
+	return objects
+}
+
+// connect has n clients, each with an address and port of its own, send a datagram to the Service, and waits until the tracker
+// has a connection for each. They are kept for an hour.
+func (c *cluster) connect(t *testing.T, to netip.AddrPort, n int) {
+	t.Helper()
+	_, err := c.Vsctl("--", "--id=@netdev", "create", "Datapath", "datapath_version=0", "--", "set", "Open_vSwitch", ".", "datapaths:netdev=@netdev")
+	must(t, err)
+	_, err = c.Vsctl("add-zone-tp", "netdev", "zone=1001", "udp_first=3600", "udp_single=3600", "udp_multiple=3600")
+	must(t, err)
+	fd := -1
+	must(t, c.clients[0].Do(func() (err error) {
+		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+		return err
+	}))
+	defer unix.Close(fd)
+	p := make([]byte, 29) // IPv4, UDP without checksum, one byte
+	p[0], p[8], p[9] = 0x45, 64, unix.IPPROTO_UDP
+	binary.BigEndian.PutUint16(p[2:], uint16(len(p)))
+	dst := to.Addr().As4()
+	copy(p[16:], dst[:])
+	binary.BigEndian.PutUint16(p[22:], to.Port())
+	binary.BigEndian.PutUint16(p[24:], 9)
+	for range 20 {
+		for i := range n {
+			copy(p[12:], []byte{10, 0, 100, byte(i / 60_000)})
+			binary.BigEndian.PutUint16(p[20:], uint16(1024+i%60_000))
+			if err := unix.Sendto(fd, p, 0, &unix.SockaddrInet4{Addr: dst}); err != nil {
+				t.Fatal(err)
+			}
+			if i%64 == 63 {
+				time.Sleep(500 * time.Microsecond) // what the device's queue does not take is sent in the next round
+			}
+		}
+		out, err := c.Appctl("dpctl/ct-get-nconns")
+		must(t, err)
+		if have, _ := strconv.Atoi(strings.TrimSpace(out)); have >= n {
+			return
+		}
+	}
+	t.Fatalf("the switch does not track %d connections", n)
+}
+
+// tracked counts the connections to the Service: those to its first endpoint, and others.
+func (c *cluster) tracked(t *testing.T) (right, wrong int) {
+	t.Helper()
+	tracker, err := dpctl.Find(c.DB(), testbed.UserDatapath)
+	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), testbed.Patient(time.Minute))
+	defer cancel()
+	must(t, tracker.Each(ctx, 1001, func(e *dpctl.Connection) error {
+		switch {
+		case e.Frontend.Addr() != netip.MustParseAddr("40.0.0.1"):
+		case e.Endpoint.Addr() == c.servers[0].IP4:
+			right++
+		default:
+			wrong++
+		}
+		return nil
+	}))
+	return right, wrong
+}
+
+// busy is the processor time of the switch's main thread, which answers OpenFlow.
+func (c *cluster) busy(t *testing.T) time.Duration {
+	t.Helper()
+	pid := c.VswitchdPID()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/stat", pid, pid))
+	must(t, err)
+	f := bytes.Fields(data[bytes.LastIndexByte(data, ')')+1:])
+	user, err1 := strconv.Atoi(string(f[11]))
+	system, err2 := strconv.Atoi(string(f[12]))
+	must(t, errors.Join(err1, err2))
+	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100
+}
+
+// A Service that loses nearly all of its endpoints keeps the connections to those that stay, loses all others in bounded time, and
+// the switch is not silent so long that its connection is cut. In the long form there are as many connections as a busy DNS has.
+func TestManyStaleConnections(t *testing.T) {
+	connections := 25_000
+	if theForm(t).long {
+		connections = 500_000
+	}
+	c := newCluster(t)
+	must(t, c.write(c.manyEndpoints(4000)))
+	must(t, c.start())
+	t.Cleanup(func() {
+		c.stop(syscall.SIGTERM)
+		if t.Failed() {
+			t.Logf("nkp said at last:\n%s", c.said(5000))
+		}
+	})
+	must(t, c.settle())
+	c.connect(t, netip.MustParseAddrPort("40.0.0.1:80"), connections)
+	stay, go_ := c.tracked(t)
+	if stay == 0 || go_ < connections*9/10 {
+		t.Fatalf("%d connections to the endpoint that stays, %d to others", stay, go_)
+	}
+	// shrink changes the Service, and waits until nothing is left that leads nowhere.
+	shrink := func(endpoints, most int) {
+		t.Helper()
+		p, err := c.running()
+		must(t, err)
+		before, err := resident(p.Cmd.Process.Pid)
+		must(t, err)
+		cpu, begun := c.busy(t), time.Now()
+		must(t, c.write(c.manyEndpoints(endpoints)))
+		deadline := begun.Add(testbed.Patient(90 * time.Second))
+		var looked time.Duration // at the test's own listings
+		for {
+			time.Sleep(500 * time.Millisecond)
+			b := c.busy(t)
+			right, wrong := c.tracked(t)
+			after := c.busy(t)
+			looked += after - b
+			if wrong <= most {
+				now, err := resident(p.Cmd.Process.Pid)
+				must(t, err)
+				t.Logf("%d connections, then %d endpoints: as it should be within %v; %v of the switch's main thread; nkp %+d KiB",
+					connections, endpoints+1, time.Since(begun).Round(100*time.Millisecond), (b - cpu - looked + after - b).Round(10*time.Millisecond), (now-before)>>10)
+				if right < stay {
+					t.Errorf("%d of %d connections to the endpoint that stays are left", right, stay)
+				}
+				if more := now - before; more > 20<<20 {
+					t.Errorf("nkp takes %d MiB more", more>>20)
+				}
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%d connections lead to endpoints that are gone %v after these went", wrong, time.Since(begun))
+			}
+		}
+	}
+	_, wrong := c.tracked(t)
+	shrink(3999, wrong-1)
+	shrink(0, 0)
+	if said := c.said(1 << 20); strings.Contains(said, "connection to the switch lost") {
+		t.Error("the connection to the switch was lost")
+	}
+}
