@@ -36,7 +36,8 @@ type item struct {
 type itemKind uint8
 
 const (
-	setGroup itemKind = iota
+	clearFlows itemKind = iota
+	setGroup
 	setFlow
 	delFlow
 	delLearned
@@ -138,8 +139,11 @@ func (c *Conn) commitBundle(ctx context.Context, d *flow.Delta) (Result, error) 
 func (b *bundle) plan() *TxError {
 	d := b.d
 	tx := &TxError{Stage: StageBundle}
-	b.items = make([]item, 0, len(d.SetGroups)+len(d.SetFlows)+len(d.DelFlows)+len(d.DelLearned)+len(d.DelGroups))
+	b.items = make([]item, 0, len(d.Clear)+len(d.SetGroups)+len(d.SetFlows)+len(d.DelFlows)+len(d.DelLearned)+len(d.DelGroups))
 	limit := b.c.opts.maxMessage
+	for i := range d.Clear {
+		b.items = append(b.items, item{kind: clearFlows, index: int32(i)})
+	}
 	for i, g := range d.SetGroups {
 		switch n := g.EncodedSize(); {
 		case n <= min(limit, maxMessage-64): // by far the most common case, and surely not too wide
@@ -171,6 +175,8 @@ func (b *bundle) plan() *TxError {
 // object gives what an item is about.
 func (b *bundle) object(it item) (Op, any) {
 	switch it.kind {
+	case clearFlows:
+		return OpDel, b.d.Clear[it.index]
 	case setGroup:
 		return OpSet, b.d.SetGroups[it.index]
 	case setFlow:
@@ -187,6 +193,8 @@ func (b *bundle) object(it item) (Op, any) {
 func (b *bundle) encode(buf []byte, it item, xid uint32) ([]byte, error) {
 	e, d := b.c.encoder, b.d
 	switch it.kind {
+	case clearFlows:
+		return e.clear(buf, xid, d.Clear[it.index])
 	case setGroup:
 		g := d.SetGroups[it.index]
 		part := g.Buckets

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -251,14 +252,14 @@ func TestOwnUnknown(t *testing.T) {
 	wantSame(t, mustRead(t, c).State, flow.NewState())
 }
 
-// TestLearned lets a learn action make a flow by way of a packet, and finds, separates and deletes it.
+// TestLearned lets a learn action make a flow by way of a packet, and finds, counts and deletes it.
 func TestLearned(t *testing.T) {
 	t.Parallel()
 	b := newBridge(t)
 	c := b.dial(Options{})
 	learn := flow.Learn{
 		Table: 10, IdleTimeout: 100, Priority: 100, Cookie: learnCookie | 4, EthType: flow.EthIPv4,
-		Match: [2]flow.Subfield{flow.Whole(flow.IPSrc), {Field: flow.Reg1, Ofs: 8, N: 24}}, Load: flow.Whole(flow.Reg2),
+		Match: [2]flow.Subfield{flow.Whole(flow.IPSrc), {Field: flow.Reg1, Ofs: 8, N: 24}}, Load: flow.Whole(flow.Reg2), Limit: 1,
 	}
 	want := state(t, fl(1, 5, flow.Match{EthType: flow.EthIPv4}, learn), fl(0, 5, flow.Match{},
 		flow.SetField{Field: flow.Reg1, Value: 0x401, Mask: 0xffffffff}, flow.SetField{Field: flow.Reg2, Value: 7, Mask: 0xffffffff}, flow.Resubmit{Table: 1}))
@@ -266,29 +267,85 @@ func TestLearned(t *testing.T) {
 	if err := c.PacketOut(t.Context(), flow.PortLocal, udpFrame("10.0.0.9", "10.0.0.1", 5, 6, "x"), flow.Output{Port: portTable}); err != nil {
 		t.Fatal(err)
 	}
-	var snap *Snapshot
-	for range 100 {
-		if snap = mustRead(t, c); len(snap.Learned) == 1 {
-			break
+	pins := func() map[flow.Key]*flow.Flow {
+		t.Helper()
+		s, err := c.ReadBack(t.Context(), Filter{Cookie: learnCookie, CookieMask: ownMask})
+		if err != nil {
+			t.Fatal(err)
 		}
+		return s.State.Flows
+	}
+	for i := 0; i < 100 && len(pins()) == 0; i++ {
 		time.Sleep(10 * time.Millisecond)
 	}
-	if len(snap.Learned) != 1 {
-		t.Fatalf("learned: %v", snap.Learned)
-	}
-	l := snap.Learned[0]
 	wantKey := key(10, 100, flow.Match{EthType: flow.EthIPv4, Src: netip.MustParsePrefix("10.0.0.9/32"), Reg: [4]flow.Bits{1: {Value: 0x400, Mask: 0xffffff00}}})
-	if l.Key != wantKey || l.Cookie != learnCookie|4 || len(l.Actions) != 1 || l.Actions[0] != (flow.SetField{Field: flow.Reg2, Value: 7, Mask: 0xffffffff}) {
-		t.Errorf("learned %v", l)
+	l := pins()[wantKey]
+	if l == nil || l.Cookie != learnCookie|4 || len(l.Actions) != 2 || l.Actions[0] != (flow.SetField{Field: flow.Reg2, Value: 7, Mask: 0xffffffff}) {
+		t.Errorf("learned %v", pins())
 	}
-	wantSame(t, snap.State, want)
+	counts := func(want ...uint64) {
+		t.Helper()
+		got, err := c.CookieCounts(t.Context(), 10, []uint64{learnCookie | 4, learnCookie | 5})
+		sizes, sizesErr := c.TableSizes(t.Context())
+		if err != nil || sizesErr != nil || !slices.Equal(got, want) || uint64(sizes[10]) != want[0]+want[1] || sizes[1] != 1 {
+			t.Errorf("flows by cookie %v, want %v (%v); tables %v (%v)", got, want, err, sizes, sizesErr)
+		}
+	}
+	counts(1, 0)
+	if snap := mustRead(t, c); len(snap.Foreign) != 1 { // those of Filter.Tables
+		t.Errorf("foreign: %v", snap.Foreign)
+	}
+	wantSame(t, mustRead(t, c).State, want)
 	mustCommit(t, c, &flow.Delta{DelLearned: []flow.Learned{{Table: 10, Cookie: learnCookie | 5}, {Table: 11, Cookie: learnCookie | 4}}})
-	if n := len(mustRead(t, c).Learned); n != 1 {
-		t.Errorf("%d learned flows after deleting others", n)
-	}
+	counts(1, 0)
 	mustCommit(t, c, &flow.Delta{DelLearned: []flow.Learned{{Table: 10, Cookie: learnCookie | 4}}})
-	if n := len(mustRead(t, c).Learned); n != 0 {
-		t.Errorf("%d learned flows are left", n)
+	counts(0, 0)
+}
+
+// TestClear deletes all flows under a cookie and sets others in the same transaction.
+func TestClear(t *testing.T) {
+	t.Parallel()
+	b := newBridge(t)
+	c := b.dial(Options{})
+	for table := range 100 {
+		b.ofctl("add-flow", fmt.Sprintf("cookie=%#x,table=%d,priority=9,actions=drop", uint64(ownCookie|9), table))
+	}
+	b.ofctl("add-flow", "cookie=0x77,table=1,priority=9,ip,actions=drop")
+	want := state(t, fl(1, 9, flow.Match{}), fl(2, 5, flow.Match{EthType: flow.EthIPv4}, flow.DecTTL{}))
+	d := flow.Diff(flow.NewState(), want)
+	d.Clear = []flow.Cookies{{Cookie: ownCookie, Mask: ownMask}}
+	mustCommit(t, c, d)
+	snap := mustRead(t, c)
+	wantSame(t, snap.State, want)
+	if len(snap.Foreign) != 1 {
+		t.Errorf("foreign: %v", snap.Foreign)
+	}
+	for _, bad := range []flow.Cookies{{}, {Mask: ownMask}, {Cookie: ownCookie | 1, Mask: ownMask}} {
+		if _, err := c.Commit(t.Context(), &flow.Delta{Clear: []flow.Cookies{bad}}); err == nil {
+			t.Errorf("cleared %v", bad)
+		}
+	}
+}
+
+// TestForeignFlood has more flows of others in one table than a read-back takes: the state is read all the same, and so are the
+// other tables.
+func TestForeignFlood(t *testing.T) {
+	t.Parallel()
+	b := newBridge(t)
+	c := b.dial(Options{})
+	want := state(t, fl(1, 9, flow.Match{}), fl(2, 5, flow.Match{EthType: flow.EthIPv4}, flow.DecTTL{}))
+	mustCommit(t, c, flow.Diff(flow.NewState(), want))
+	flood := &flow.Delta{}
+	for i := range MaxForeign + 1 {
+		m := flow.Match{EthType: flow.EthIPv4, Src: netip.PrefixFrom(netip.AddrFrom4([4]byte{20, byte(i >> 16), byte(i >> 8), byte(i)}), 32)}
+		flood.SetFlows = append(flood.SetFlows, &flow.Flow{Key: key(1, 7, m), Cookie: 0x77})
+	}
+	mustCommit(t, c, flood)
+	b.ofctl("add-flow", "cookie=0x77,table=2,priority=9,ip,actions=drop")
+	snap := mustRead(t, c)
+	wantSame(t, snap.State, want)
+	if len(snap.Foreign) != 1 || len(snap.Skipped) != 1 || snap.Skipped[1] != MaxForeign+1 {
+		t.Errorf("foreign %v, skipped %v", snap.Foreign, snap.Skipped)
 	}
 }
 

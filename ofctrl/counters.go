@@ -16,27 +16,68 @@ type GroupCounters struct {
 	Buckets        []Counters // Flows is 0
 }
 
-// FlowCount gives number, packets and bytes of all flows whose cookie is cookie in the bits of mask.
-func (c *Conn) FlowCount(ctx context.Context, cookie, mask uint64) (Counters, error) {
+// FlowCount returns number, packets and bytes of the flows in some tables (none named: in all) whose cookie is cookie in the bits
+// of mask. Open vSwitch visits every flow of those tables for it, unless mask is full.
+func (c *Conn) FlowCount(ctx context.Context, cookie, mask uint64, tables ...uint8) (Counters, error) {
+	if len(tables) == 0 {
+		tables = []uint8{allTables}
+	}
 	var out Counters
-	err := c.ask(ctx, mpAggregate, 1, func(b []byte, _ int) ([]byte, error) {
-		return flowRequest(b, allTables, cookie, mask)
-	}, func(b []byte) error {
+	err := c.aggregate(ctx, len(tables), func(b []byte, i int) ([]byte, error) {
+		return flowRequest(b, tables[i], cookie, mask)
+	}, func(n Counters) {
+		out.Flows, out.Packets, out.Bytes = out.Flows+n.Flows, out.Packets+n.Packets, out.Bytes+n.Bytes
+	})
+	return out, err
+}
+
+// CookieCounts returns how many flows of a table have each of the cookies.
+func (c *Conn) CookieCounts(ctx context.Context, table uint8, cookies []uint64) ([]uint64, error) {
+	out := make([]uint64, 0, len(cookies))
+	err := c.aggregate(ctx, len(cookies), func(b []byte, i int) ([]byte, error) {
+		return flowRequest(b, table, cookies[i], ^uint64(0))
+	}, func(n Counters) { out = append(out, n.Flows) })
+	if err == nil && len(out) != len(cookies) {
+		err = fmt.Errorf("%w: %d answers to %d questions", ErrProtocol, len(out), len(cookies))
+	}
+	return out, err
+}
+
+// aggregate asks n questions for the sums over flows, and hands each the answers in the order of the questions.
+func (c *Conn) aggregate(ctx context.Context, n int, question func([]byte, int) ([]byte, error), each func(Counters)) error {
+	return c.ask(ctx, mpAggregate, n, question, func(b []byte) error {
 		// ofp_stats with OXS fields for packets, bytes and flow count (OpenFlow 1.5.1 §7.3.5, §7.2.4)
 		const oxsFlows = 0x80020604
 		_, packets, size, err := flowStats(b)
 		if err != nil {
 			return err
 		}
-		out.Packets, out.Bytes = packets, size
+		sum := Counters{Packets: packets, Bytes: size}
 		for s := b[4:u16(b[2:])]; len(s) > 0; s = s[4+int(s[3]):] {
 			if u32(s) == oxsFlows {
-				out.Flows = uint64(u32(s[4:]))
+				sum.Flows = uint64(u32(s[4:]))
 			}
+		}
+		each(sum)
+		return nil
+	})
+}
+
+// tableStatsLen is the length of ofp_table_stats (OpenFlow 1.5.1 §7.3.5).
+const tableStatsLen = 24
+
+// TableSizes returns how many flows each table holds, whoever installed them. It costs the switch the same however many there are.
+func (c *Conn) TableSizes(ctx context.Context) (sizes [256]uint32, err error) {
+	err = c.ask(ctx, mpTable, 1, func(b []byte, _ int) ([]byte, error) { return b, nil }, func(b []byte) error {
+		if len(b)%tableStatsLen != 0 {
+			return short("table statistics")
+		}
+		for ; len(b) > 0; b = b[tableStatsLen:] {
+			sizes[b[0]] = u32(b[4:])
 		}
 		return nil
 	})
-	return out, err
+	return sizes, err
 }
 
 // FlowCounter are the numbers of one flow. Size is in bytes of Ethernet frames, without their checksum.

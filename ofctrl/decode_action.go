@@ -22,6 +22,7 @@ const (
 	nxLearn         = 16
 	nxCT            = 35
 	nxNAT           = 36
+	nxLearn2        = 45 // since Open vSwitch 2.8
 
 	nxInPort = 0xfff8 // OFPP_IN_PORT of OpenFlow 1.0, as in resubmit
 )
@@ -123,7 +124,7 @@ func (d *decoder) nxAction(a []byte) flow.Action {
 		if ct, ok := decodeCT(a, d.v6); ok {
 			return ct
 		}
-	case nxLearn:
+	case nxLearn, nxLearn2:
 		if l, ok := decodeLearn(a); ok {
 			return l
 		}

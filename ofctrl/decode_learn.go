@@ -4,10 +4,11 @@ import "github.com/nkp-proxy/nkp/pipeline/flow"
 
 // Header bits of a learn action's specification (openvswitch/nicira-ext.h, NX_LEARN_*).
 const (
-	learnImmediate = 1 << 13 // the source is a value, not a field
-	learnLoad      = 1 << 11 // the destination is loaded, not matched
-	learnBits      = 0x7ff
-	learnHeaderLen = 32
+	learnImmediate  = 1 << 13 // the source is a value, not a field
+	learnLoad       = 1 << 11 // the destination is loaded, not matched
+	learnBits       = 0x7ff
+	learnHeaderLen  = 32
+	learn2HeaderLen = 40
 )
 
 // knownFields are the fields that learn and copy actions name, in both of a field's names.
@@ -21,16 +22,24 @@ var knownFields = map[uint32]flow.Field{
 // decodeLearn reads the shape that flow.Learn can express: an Ethernet type, up to two fields copied into the
 // match, one loaded. ok is false for any other.
 func decodeLearn(a []byte) (l flow.Learn, ok bool) {
-	if len(a) < learnHeaderLen {
+	specs := learnHeaderLen
+	if len(a) >= learn2HeaderLen && u16(a[8:]) == nxLearn2 {
+		specs = learn2HeaderLen
+		l.Limit = u32(a[32:])
+		if l.Limit == 0 || u32(a[36:]) != 0 {
+			return l, false
+		}
+	}
+	if len(a) < specs {
 		return l, false
 	}
 	hard, flags, pad, finIdle, finHard := u16(a[12:]), u16(a[24:]), a[27], u16(a[28:]), u16(a[30:])
 	if hard|flags|uint16(pad)|finIdle|finHard != 0 {
 		return l, false
 	}
-	l = flow.Learn{IdleTimeout: u16(a[10:]), Priority: u16(a[14:]), Cookie: u64(a[16:]), Table: a[26]}
+	l.IdleTimeout, l.Priority, l.Cookie, l.Table = u16(a[10:]), u16(a[14:]), u64(a[16:]), a[26]
 	matches := 0
-	for b := a[learnHeaderLen:]; len(b) >= 2; {
+	for b := a[specs:]; len(b) >= 2; {
 		h := u16(b)
 		if h == 0 { // the padding at the end
 			return l, l.Load.N != 0

@@ -223,5 +223,15 @@ func learn(b []byte, a flow.Learn) ([]byte, error) {
 		return b, fmt.Errorf("%s: a part is missing", a)
 	}
 	m, err := learnAction(a).MarshalBinary()
-	return append(b, m...), err
+	if err != nil || a.Limit == 0 {
+		return append(b, m...), err
+	}
+	// nx_action_learn2 is nx_action_learn with 8 bytes more before the specifications: the limit, and where a result would go
+	// (Open vSwitch, lib/ofp-actions.c). libOpenflow does not have it.
+	at := len(b)
+	b = append(b, m[:learnHeaderLen]...)
+	binary.BigEndian.PutUint16(b[at+2:], uint16(len(m)+learn2HeaderLen-learnHeaderLen))
+	binary.BigEndian.PutUint16(b[at+8:], nxLearn2)
+	b = append(put32(b, a.Limit), 0, 0, 0, 0)
+	return append(b, m[learnHeaderLen:]...), nil
 }

@@ -82,8 +82,20 @@ func (e *encoder) learnedDelete(b []byte, xid uint32, l flow.Learned) ([]byte, e
 	if l.Table == allTables || l.Cookie == 0 {
 		return b, errors.New("learned flows are deleted by one table and a cookie that is not 0")
 	}
+	return deleteByCookie(b, xid, l.Table, l.Cookie, ^uint64(0))
+}
+
+// clear appends the message that deletes all flows of all tables under a cookie.
+func (e *encoder) clear(b []byte, xid uint32, c flow.Cookies) ([]byte, error) {
+	if c.Mask == 0 || c.Cookie&^c.Mask != 0 || c.Cookie == 0 {
+		return b, errors.New("flows are cleared by a cookie that is not 0 and a mask that covers it")
+	}
+	return deleteByCookie(b, xid, allTables, c.Cookie, c.Mask)
+}
+
+func deleteByCookie(b []byte, xid uint32, table uint8, cookie, mask uint64) ([]byte, error) {
 	b, at := begin(b, typeFlowMod, xid)
-	b = flowModHead(b, flowDelete, l.Table, 0, l.Cookie, ^uint64(0))
+	b = flowModHead(b, flowDelete, table, 0, cookie, mask)
 	b, err := match(b, &flow.Match{}, false)
 	if err != nil {
 		return b, err

@@ -158,12 +158,12 @@ func FuzzDispatch(f *testing.F) {
 		bu := &bundle{c: c, d: d, replies: make(chan uint16, 8), id: 1}
 		bu.plan()
 		c.register(len(bu.items)+4, bu)
-		r := &reading{filter: ownFilter, dec: newDecoder(), to: &Snapshot{State: flow.NewState()}, other: map[flow.Key]bool{}}
+		r := &reading{filter: ownFilter, dec: newDecoder(), to: &Snapshot{State: flow.NewState()}}
 		for _, q := range []struct {
 			typ  uint16
 			each func([]byte) error
 		}{
-			{mpFlowDesc, r.flowReply}, {mpFlowDesc, r.ownReply}, {mpGroupDesc, func(b []byte) error { _, _, err := r.dec.groupDesc(b); return err }},
+			{mpFlowDesc, r.flowReply}, {mpFlowDesc, r.foreignReply}, {mpGroupDesc, func(b []byte) error { _, _, err := r.dec.groupDesc(b); return err }},
 			{mpMeterDesc, func(b []byte) error { _, _, err := meterDesc(b); return err }},
 			{mpGroupStats, func(b []byte) error { _, _, _, err := groupStats(b, 0, groupAll); return err }},
 			{mpAggregate, func(b []byte) error { _, _, _, err := flowStats(b); return err }},

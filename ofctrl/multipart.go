@@ -12,6 +12,7 @@ import (
 const (
 	mpFlowDesc   = 1
 	mpAggregate  = 2
+	mpTable      = 3
 	mpGroupStats = 6
 	mpGroupDesc  = 7
 	mpMeterDesc  = 10

@@ -8,47 +8,50 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// Filter says which objects on a switch are whose.
+// Filter selects what is read of a switch.
 type Filter struct {
-	// Cookie and CookieMask pick the flows of the state: those whose cookie is Cookie in the bits of CookieMask.
+	// Cookie and CookieMask pick the flows of the state: those whose cookie is Cookie in the bits of CookieMask. The switch
+	// sends no others for them. A mask of 0: none.
 	Cookie, CookieMask uint64
-	// Learned and LearnedMask pick those that learn actions made, from all flows. A mask of 0: none.
-	Learned, LearnedMask uint64
-	// Tables are read as a whole, with what others have there. Empty: no flows of others are read.
+	// Tables are those of which the flows of others are read too, as far as Read's bound allows.
 	Tables []uint8
 	// GroupLo and GroupHi are the first and last group id of the state; GroupHi 0: no groups.
 	GroupLo, GroupHi uint32
 	Meters           []uint32 // meters of the state
 }
 
-// Visitor takes what a switch holds, object by object, as it is read. Its methods are called one at a time, on the connection's
-// reader: they must not wait. What they are given is theirs.
+// Visitor takes what a switch holds, object by object, as it is read. Its methods are called one at a time, most of them on the
+// connection's reader: they must not wait. What they are given is theirs.
 type Visitor interface {
 	// Flow takes a flow of the state, wherever it is. What has timeouts or anything else that flow's types cannot express
 	// compares unequal to everything that can be wanted.
 	Flow(*flow.Flow)
-	// LearnedFlow takes a flow that a learn action made.
-	LearnedFlow(*flow.Flow)
 	// ForeignFlow takes a flow of others in Filter.Tables. Its key is as exact as those of the state.
 	ForeignFlow(*flow.Flow)
+	// Unread takes one of Filter.Tables that holds too many flows of others to read them, and how many.
+	Unread(table uint8, flows int)
 	// Group and Meter take what the Filter picks; what was said of Flow holds.
 	Group(*flow.Group)
 	Meter(flow.Meter)
 }
 
+// MaxForeign is how many flows of others one Read brings in at most, all tables together. The tables come in the order of
+// Filter.Tables, each whole or not at all: Open vSwitch builds an answer before it sends any of it.
+const MaxForeign = 1 << 16
+
 // Snapshot is a Visitor that keeps everything.
 type Snapshot struct {
 	State   *flow.State
-	Learned []*flow.Flow
 	Foreign []*flow.Flow
+	Skipped map[uint8]int // tables whose foreign flows are not in Foreign, and how many they hold
 }
 
 // Flow is part of Visitor, and so are the other four.
-func (s *Snapshot) Flow(f *flow.Flow)        { s.State.Flows[f.Key] = f }
-func (s *Snapshot) LearnedFlow(f *flow.Flow) { s.Learned = append(s.Learned, f) }
-func (s *Snapshot) ForeignFlow(f *flow.Flow) { s.Foreign = append(s.Foreign, f) }
-func (s *Snapshot) Group(g *flow.Group)      { s.State.Groups[g.ID] = g }
-func (s *Snapshot) Meter(m flow.Meter)       { s.State.Meters[m.ID] = m }
+func (s *Snapshot) Flow(f *flow.Flow)         { s.State.Flows[f.Key] = f }
+func (s *Snapshot) ForeignFlow(f *flow.Flow)  { s.Foreign = append(s.Foreign, f) }
+func (s *Snapshot) Unread(table uint8, n int) { s.Skipped[table] = n }
+func (s *Snapshot) Group(g *flow.Group)       { s.State.Groups[g.ID] = g }
+func (s *Snapshot) Meter(m flow.Meter)        { s.State.Meters[m.ID] = m }
 
 // Conflicts gives the foreign flows that a flow of want has the table, priority and match of: to install want
 // would overwrite them.
@@ -65,7 +68,7 @@ func (s *Snapshot) Conflicts(want *flow.State) []*flow.Flow {
 // Read asks the switch what it holds. It is not atomic: what others change meanwhile may be seen or not. After an error the
 // visitor has seen a part.
 func (c *Conn) Read(ctx context.Context, f Filter, v Visitor) error {
-	r := &reading{filter: f, dec: newDecoder(), to: v, other: map[flow.Key]bool{}}
+	r := &reading{filter: f, dec: newDecoder(), to: v}
 	if err := r.flows(ctx, c); err != nil {
 		return fmt.Errorf("read flows: %w", err)
 	}
@@ -80,7 +83,7 @@ func (c *Conn) Read(ctx context.Context, f Filter, v Visitor) error {
 
 // ReadBack is Read for whoever wants all of it at hand.
 func (c *Conn) ReadBack(ctx context.Context, f Filter) (*Snapshot, error) {
-	s := &Snapshot{State: flow.NewState()}
+	s := &Snapshot{State: flow.NewState(), Skipped: map[uint8]int{}}
 	if err := c.Read(ctx, f, s); err != nil {
 		return nil, err
 	}
@@ -92,106 +95,89 @@ type reading struct {
 	filter Filter
 	dec    *decoder
 	to     Visitor
-	seen   [2]uint64 // flows in filter.Tables that bear the cookie of the state, and of learned flows
-	other  map[flow.Key]bool
-	taken  int // flows
+	own    [256]int // flows of the state, by table
+	taken  int      // flows of either kind
 }
 
-// cookies are the two kinds of flows that are not foreign.
-func (f *Filter) cookies() [2]struct{ cookie, mask uint64 } {
-	return [2]struct{ cookie, mask uint64 }{{f.Cookie, f.CookieMask}, {f.Learned, f.LearnedMask}}
-}
-
-// flows reads the tables as a whole, and the state's flows in all others only if there are any: the count
-// is cheap.
+// flows reads the flows of the state from all tables, and then the tables that hold others besides.
 func (r *reading) flows(ctx context.Context, c *Conn) error {
 	f := r.filter
-	tables := f.Tables
-	err := c.ask(ctx, mpFlowDesc, len(tables), func(b []byte, i int) ([]byte, error) {
-		return flowRequest(b, tables[i], 0, 0)
-	}, r.flowReply)
+	if f.CookieMask != 0 {
+		err := c.ask(ctx, mpFlowDesc, 1, func(b []byte, _ int) ([]byte, error) {
+			return flowRequest(b, allTables, f.Cookie, f.CookieMask)
+		}, r.flowReply)
+		if err != nil {
+			return err
+		}
+	}
+	if len(f.Tables) == 0 {
+		return nil
+	}
+	sizes, err := c.TableSizes(ctx)
 	if err != nil {
 		return err
 	}
-	for i, own := range f.cookies() {
-		if own.mask == 0 {
-			continue
-		}
-		if len(tables) > 0 {
-			n, err := c.FlowCount(ctx, own.cookie, own.mask)
-			if err != nil {
-				return err
-			}
-			if n.Flows <= r.seen[i] {
-				continue
-			}
-		}
-		err := c.ask(ctx, mpFlowDesc, 1, func(b []byte, _ int) ([]byte, error) {
-			return flowRequest(b, allTables, own.cookie, own.mask)
-		}, r.ownReply)
-		if err != nil {
-			return err
+	var tables []uint8
+	left := MaxForeign
+	for _, t := range f.Tables {
+		switch n := int(sizes[t]) - r.own[t]; {
+		case n <= 0:
+		case n > left:
+			r.to.Unread(t, n)
+		default:
+			left -= n
+			tables = append(tables, t)
 		}
 	}
-	return nil
+	return c.ask(ctx, mpFlowDesc, len(tables), func(b []byte, i int) ([]byte, error) {
+		return flowRequest(b, tables[i], 0, 0)
+	}, r.foreignReply)
 }
 
+// flowReply takes flows of the state.
 func (r *reading) flowReply(b []byte) error {
-	for len(b) > 0 {
-		fd, n, err := r.dec.flowDesc(b)
-		if err != nil {
-			return err
+	return r.each(b, func(fd flowDesc) {
+		f := fd.flow
+		if !r.ours(f) {
+			return
 		}
-		for i, own := range r.filter.cookies() {
-			if own.mask != 0 && fd.flow.Cookie&own.mask == own.cookie {
-				r.seen[i]++
-			}
+		if fd.timed != "" {
+			f.Actions = append(f.Actions, flow.UnknownAction{Text: fd.timed})
 		}
-		if err := r.flow(fd); err != nil {
-			return err
-		}
-		b = b[n:]
-	}
-	return nil
+		r.own[f.Table]++
+		r.to.Flow(f)
+	})
 }
 
-// ownReply is flowReply for flows in all tables: those in Tables are known already, and a flow may bear both cookies.
-func (r *reading) ownReply(b []byte) error {
-	for len(b) > 0 {
-		fd, n, err := r.dec.flowDesc(b)
-		if err != nil {
-			return err
+// foreignReply takes the flows of others from all that tables hold.
+func (r *reading) foreignReply(b []byte) error {
+	return r.each(b, func(fd flowDesc) {
+		if !r.ours(fd.flow) {
+			r.to.ForeignFlow(fd.flow)
 		}
-		b = b[n:]
-		if k := fd.flow.Key; !slices.Contains(r.filter.Tables, k.Table) && !r.other[k] {
-			r.other[k] = true
-			if err := r.flow(fd); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	})
+}
+
+// ours reports whether a flow is one of the state.
+func (r *reading) ours(f *flow.Flow) bool {
+	return r.filter.CookieMask != 0 && f.Cookie&r.filter.CookieMask == r.filter.Cookie
 }
 
 // maxObjects bounds the flows, and the groups, of one reading: what maxAnswer has room for if they are of the usual size. A
 // switch that claims to hold more, in descriptions of next to nothing, would take gigabytes here.
 var maxObjects = maxAnswer / 400
 
-func (r *reading) flow(fd flowDesc) error {
-	if r.taken++; r.taken > maxObjects {
-		return fmt.Errorf("%w: more than %d flows", ErrTooMuch, maxObjects)
-	}
-	f := fd.flow
-	switch {
-	case r.filter.LearnedMask != 0 && f.Cookie&r.filter.LearnedMask == r.filter.Learned:
-		r.to.LearnedFlow(f)
-	case r.filter.CookieMask != 0 && f.Cookie&r.filter.CookieMask == r.filter.Cookie:
-		if fd.timed != "" {
-			f.Actions = append(f.Actions, flow.UnknownAction{Text: fd.timed})
+func (r *reading) each(b []byte, take func(flowDesc)) error {
+	for len(b) > 0 {
+		fd, n, err := r.dec.flowDesc(b)
+		if err != nil {
+			return err
 		}
-		r.to.Flow(f)
-	default:
-		r.to.ForeignFlow(f)
+		if r.taken++; r.taken > maxObjects {
+			return fmt.Errorf("%w: more than %d flows", ErrTooMuch, maxObjects)
+		}
+		take(fd)
+		b = b[n:]
 	}
 	return nil
 }

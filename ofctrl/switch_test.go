@@ -94,7 +94,7 @@ const (
 )
 
 var ownFilter = Filter{
-	Cookie: ownCookie, CookieMask: ownMask, Learned: learnCookie, LearnedMask: ownMask,
+	Cookie: ownCookie, CookieMask: ownMask,
 	Tables: []uint8{0, 1, 2, 10, 30}, GroupLo: groupLo, GroupHi: groupHi, Meters: []uint32{1, 2},
 }
 

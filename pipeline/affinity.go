@@ -14,6 +14,10 @@ import (
 // say which endpoint its client has (reg2), then tablePinned, which translates to that endpoint if it is still
 // in force. Otherwise a group picks one by the client's address and tableLearn pins it. A pin is hit by new
 // connections only, so its idle timeout runs from the last new connection, as in kube-proxy.
+//
+// Sources can be forged, so pins are bounded: those of a Service port by the learn action's limit, which the switch itself
+// keeps, and those of all by Layout.NoPins, a flow that the data plane adds while there are too many. A client without a pin
+// keeps its endpoint by the hash of its address, as long as the endpoints stay the same.
 
 // MaxAffinitySeconds is the longest affinity that a pin can hold: an idle timeout has 16 bits
 // (OpenFlow 1.5.1 §7.3.4.2). Longer ones are cut to it.
@@ -29,8 +33,16 @@ const (
 	MaxAffinityEndpoints = maxAffinityBuckets * maxAffinityParts
 )
 
+// DefaultAffinityLimit is how many clients of a Service port have a pin at most. At this many a client without a pin costs the
+// switch about as much as one that gets a pin (docs/decisions/0014-pins-are-bounded.md).
+const DefaultAffinityLimit = 10_000
+
+// pinTimeout returns the idle timeout of a Service port's pins in seconds; 0 without session affinity.
+func pinTimeout(sp *k8s.ServicePort) uint16 {
+	return uint16(min(sp.AffinitySeconds, MaxAffinitySeconds))
+}
+
 func (s *service) affinity() {
-	timeout := min(s.sp.AffinitySeconds, MaxAffinitySeconds)
 	client := flow.Whole(flow.IPSrc)
 	if s.sp.Name.Family == k8s.IPv6 {
 		client = flow.Whole(flow.IPv6Src)
@@ -38,8 +50,9 @@ func (s *service) affinity() {
 	m := ethIs(s.sp.Name.Family)
 	m.Reg[1] = flow.Bits{Value: s.id << markIDShift, Mask: markIDMask}
 	s.add(tableLearn, 100, s.id, m, flow.Learn{
-		Table: s.Layout.table(tablePins), Priority: 100, IdleTimeout: uint16(timeout),
+		Table: s.Layout.table(tablePins), Priority: 100, IdleTimeout: pinTimeout(s.sp),
 		Cookie:  s.Layout.cookie(cookieLearned, s.id),
+		Limit:   s.AffinityLimit,
 		EthType: ethType(s.sp.Name.Family),
 		Match:   [2]flow.Subfield{client, {Field: flow.Reg1, Ofs: markIDShift, N: 32 - markIDShift}},
 		Load:    flow.Whole(flow.Reg2),

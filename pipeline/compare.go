@@ -20,9 +20,8 @@ type Comparison struct {
 	flows  map[flow.Key]*flow.Flow
 	groups map[uint32]*flow.Group
 
-	meters  []flow.Meter // read
-	read    int          // flows
-	orphans map[flow.Learned]bool
+	meters []flow.Meter // read
+	read   int          // flows
 }
 
 // Compare begins a comparison, and with that ends the one before.
@@ -30,7 +29,7 @@ func (c *Compiler) Compare() *Comparison {
 	c.comparisons++
 	return &Comparison{
 		c: c, number: c.comparisons,
-		flows: map[flow.Key]*flow.Flow{}, groups: map[uint32]*flow.Group{}, orphans: map[flow.Learned]bool{},
+		flows: map[flow.Key]*flow.Flow{}, groups: map[uint32]*flow.Group{},
 	}
 }
 
@@ -52,14 +51,7 @@ func (x *Comparison) Group(g *flow.Group) {
 // Meter takes a meter of nkp's.
 func (x *Comparison) Meter(m flow.Meter) { x.meters = append(x.meters, m) }
 
-// LearnedFlow takes a flow that session affinity learned.
-func (x *Comparison) LearnedFlow(f *flow.Flow) {
-	if p := x.c.owner[uint32(f.Cookie)]; p == nil || p.sp.AffinitySeconds == 0 {
-		x.orphans[flow.Learned{Table: f.Table, Cookie: f.Cookie}] = true
-	}
-}
-
-// Flows counts the flows that were read, learned ones not among them.
+// Flows counts the flows that were read.
 func (x *Comparison) Flows() int { return x.read }
 
 // meet notes that an object is there, and tells whether it should be, just so.
@@ -155,10 +147,21 @@ func (x *Comparison) Stale() []flow.CTFilter {
 	return out
 }
 
-// OrphanPins gives those of the learned flows that no Service port with session affinity has any use for: what was learned
-// for Services that went while nobody watched.
-func (x *Comparison) OrphanPins() []flow.Learned {
-	return slices.SortedFunc(maps.Keys(x.orphans), func(a, b flow.Learned) int {
-		return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.Cookie, b.Cookie))
-	})
+// OrphanPins returns the pins that no Service port has a use for: those that a learn action on the switch has made which should
+// not be there, or has made with another timeout. Pins themselves are never read, as there may be many.
+func (x *Comparison) OrphanPins() (out []flow.Learned) {
+	layout := &x.c.cfg.Layout
+	for _, f := range x.flows {
+		for _, a := range f.Actions {
+			l, ok := a.(flow.Learn)
+			if !ok || l.Table != layout.table(tablePins) || l.Cookie != layout.cookie(cookieLearned, uint32(l.Cookie)) {
+				continue
+			}
+			if p := x.c.owner[uint32(l.Cookie)]; p == nil || pinTimeout(p.sp) != l.IdleTimeout {
+				out = append(out, flow.Learned{Table: l.Table, Cookie: l.Cookie})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b flow.Learned) int { return cmp.Compare(a.Cookie, b.Cookie) })
+	return slices.Compact(out)
 }

@@ -144,23 +144,34 @@ func TestStaleSinceNobodyWatched(t *testing.T) {
 	}
 }
 
-// Pins of Services that have affinity stay; all others go, each cookie once.
+// The pins of a learn action that should not be on the switch go, and those with another timeout; one with another limit keeps
+// them. What a learn action elsewhere has made is not touched.
 func TestOrphanPins(t *testing.T) {
 	sticky := shape{name: "web", cluster: 2, affinity: 10, types: []k8s.FrontendType{k8s.ClusterIP}}.servicePort()
 	plain := shape{name: "other", cluster: 2, vip: 1, types: []k8s.FrontendType{k8s.ClusterIP}}.servicePort()
 	c := compile(t, testConfig(), sticky, plain)
 	l := c.cfg.Layout
-	pin := func(id uint32, priority uint16) *flow.Flow {
-		return &flow.Flow{Key: flow.Key{Table: l.table(tablePins), Priority: priority}, Cookie: l.cookie(cookieLearned, id)}
-	}
 	x := c.Compare()
-	other := c.ports[plain.Name].id
-	for i := range 3 {
-		x.LearnedFlow(pin(c.ports[sticky.Name].id, uint16(i)))
-		x.LearnedFlow(pin(other, uint16(i)))
-		x.LearnedFlow(pin(7, uint16(i)))
+	have := func(id uint32, change func(*flow.Learn)) {
+		learn := flow.Learn{Table: l.table(tablePins), IdleTimeout: 10, Cookie: l.cookie(cookieLearned, id)}
+		if change != nil {
+			change(&learn)
+		}
+		f := &flow.Flow{Key: flow.Key{Table: l.table(tableLearn), Priority: uint16(len(x.flows))}, Cookie: l.cookie(cookieStatic, id), Actions: []flow.Action{learn}}
+		x.Flow(f)
 	}
+	web, other := c.ports[sticky.Name].id, c.ports[plain.Name].id
+	have(web, func(l *flow.Learn) { l.Limit = 7 })
+	have(7, nil)
+	have(7, nil)
+	have(other, nil)
+	have(8, func(l *flow.Learn) { l.Table++ })
+	have(9, func(l *flow.Learn) { l.Cookie ^= 3 << 32 })
 	if got := x.OrphanPins(); len(got) != 2 || got[0].Cookie != l.cookie(cookieLearned, 7) || got[1].Cookie != l.cookie(cookieLearned, other) {
+		t.Errorf("orphans: %v", got)
+	}
+	have(web, func(l *flow.Learn) { l.IdleTimeout = 9 })
+	if got := x.OrphanPins(); len(got) != 3 || !slices.Contains(got, flow.Learned{Table: l.table(tablePins), Cookie: l.cookie(cookieLearned, web)}) {
 		t.Errorf("orphans: %v", got)
 	}
 }

@@ -252,6 +252,17 @@ func (c *Compiler) compilePort(p *placed) objects {
 	return b.objects
 }
 
+// PinOwners returns the Service ports with session affinity, by the cookie of their pins.
+func (c *Compiler) PinOwners() map[uint64]k8s.PortName {
+	out := map[uint64]k8s.PortName{}
+	for n, p := range c.ports {
+		if p.sp.AffinitySeconds > 0 {
+			out[c.cfg.Layout.cookie(cookieLearned, p.id)] = n
+		}
+	}
+	return out
+}
+
 // Owner tells which Service port an object on the switch belongs to: a flow by its cookie.
 func (c *Compiler) Owner(cookie uint64) (k8s.PortName, bool) {
 	return c.nameOf(uint32(cookie))

@@ -47,6 +47,8 @@ type Config struct {
 	MasqueradeAll bool
 	// LocalDelivery sends Service packets straight to pods on this bridge, past the gateway.
 	LocalDelivery bool
+	// AffinityLimit is how many clients of each Service port session affinity pins; 0: DefaultAffinityLimit.
+	AffinityLimit uint32
 	// Counters counts connections, packets and bytes of every Service port, by three flows each.
 	Counters bool
 	// NoGuards leaves out the guards of direct connections (docs/decisions/0002-guards-by-prefix.md).
@@ -70,6 +72,9 @@ func (c Config) withDefaults() Config {
 	if c.RejectRate == 0 {
 		c.RejectRate = DefaultRejectRate
 	}
+	if c.AffinityLimit == 0 {
+		c.AffinityLimit = DefaultAffinityLimit
+	}
 	return c
 }
 
@@ -77,8 +82,8 @@ func (c Config) withDefaults() Config {
 func (c *Config) sameForServices(o *Config) bool {
 	return c.Layout == o.Layout && slices.Equal(c.NodeIPs, o.NodeIPs) &&
 		slices.Equal(c.LocalIPs, o.LocalIPs) && c.NodeElsewhere == o.NodeElsewhere &&
-		slices.Equal(c.HairpinIPs, o.HairpinIPs) && c.Counters == o.Counters && c.NoGuards == o.NoGuards &&
-		c.NoNullNAT == o.NoNullNAT && (c.Uplink == 0) == (o.Uplink == 0) &&
+		slices.Equal(c.HairpinIPs, o.HairpinIPs) && c.Counters == o.Counters && c.AffinityLimit == o.AffinityLimit &&
+		c.NoGuards == o.NoGuards && c.NoNullNAT == o.NoNullNAT && (c.Uplink == 0) == (o.Uplink == 0) &&
 		c.detects(k8s.IPv4) == o.detects(k8s.IPv4) && c.detects(k8s.IPv6) == o.detects(k8s.IPv6)
 }
 

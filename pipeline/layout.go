@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
@@ -56,6 +57,7 @@ const (
 const (
 	cookieStatic  = 1
 	cookieLearned = 2
+	cookieNoPins  = 3 // the flow NoPins
 )
 
 // Bits of reg1 and ct_mark; bits 8-31 are the id of the Service port.
@@ -111,9 +113,21 @@ func (l Layout) StaticCookies() (cookie, mask uint64) {
 	return uint64(l.CookiePrefix)<<40 | cookieStatic<<32, 0xffffffff << 32
 }
 
-// LearnedCookies gives the cookie and mask that select the flows that session affinity learned.
-func (l Layout) LearnedCookies() (cookie, mask uint64) {
-	return uint64(l.CookiePrefix)<<40 | cookieLearned<<32, 0xffffffff << 32
+// NoPins returns the flow that keeps the switch from adding pins of any Service port. Pins that are there stay in force. It is
+// no part of a Compiler's State, since it depends on what packets have done.
+func (l Layout) NoPins() *flow.Flow {
+	b := builder{Config: &Config{Layout: l}}
+	f := b.flow(tableLearn, 200, 0, flow.Match{}, b.resubmit(tablePinned))
+	f.Cookie = l.cookie(cookieNoPins, 0)
+	return f
+}
+
+// PinTable returns the table of pins, which holds nothing else of nkp's.
+func (l Layout) PinTable() uint8 { return l.table(tablePins) }
+
+// StaticTables returns the table numbers where nkp installs flows itself.
+func (l Layout) StaticTables() []uint8 {
+	return slices.DeleteFunc(l.Tables(), func(t uint8) bool { return t == l.PinTable() })
 }
 
 // Groups gives the first and last group id that nkp takes.

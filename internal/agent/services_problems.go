@@ -22,6 +22,14 @@ func (p *planes) refusals(ctx context.Context) (map[string][]string, error) {
 		for n, why := range refused {
 			out[refusalKey(n)] = append(out[refusalKey(n)], "refused by the switch: "+why)
 		}
+		full, limit, err := p.bridge.AffinityFull(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, n := range full {
+			out[refusalKey(n)] = append(out[refusalKey(n)], fmt.Sprintf("session affinity remembers %d clients, its limit (--affinity-limit): "+
+				"further ones get an endpoint by the hash of their address", limit))
+		}
 	}
 	if p.iptables != nil {
 		for _, f := range p.iptables.Status().Families {

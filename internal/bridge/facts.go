@@ -29,6 +29,7 @@ func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Conf
 		ServiceCIDRs:  m.ServiceCIDRs,
 		MasqueradeAll: s.MasqueradeAll,
 		RejectRate:    s.RejectRate,
+		AffinityLimit: s.AffinityLimit,
 		Counters:      s.Counters,
 		LocalDelivery: s.LocalDelivery != DeliverOff,
 	}

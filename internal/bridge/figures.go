@@ -10,15 +10,17 @@ import (
 
 // Figures are the numbers of a plane that can be had at any time, also while its loop waits for the switch.
 type Figures struct {
-	Connected      bool
-	Connections    uint64 // made since the start
-	FlowsWanted    int
-	FlowsInstalled int // 0 while that is not known
-	GroupsWanted   int
-	Refused        int // Service ports
-	Repairs        int
-	Warnings       int
-	Rejects        RejectStats
+	Connected                     bool
+	Connections                   uint64 // made since the start
+	FlowsWanted                   int
+	FlowsInstalled                int // 0 while that is not known
+	GroupsWanted                  int
+	Refused                       int // Service ports
+	Repairs                       int
+	Warnings                      int
+	Rejects                       RejectStats
+	AffinityClients, AffinityFull int
+	AffinityStopped               bool
 }
 
 // Figures gives the plane's numbers as they were when its loop was last at rest; those of rejects are of now.
@@ -37,6 +39,9 @@ func (p *Plane) publish() {
 		Connected: p.conn != nil, Connections: p.stats.Connections, Refused: len(p.waiting), Repairs: p.stats.Repairs,
 		Warnings: len(p.warnings) + len(p.routes.warnings),
 	}
+	f.AffinityClients, f.AffinityFull, f.AffinityStopped = p.pins.count, len(p.pins.full), p.pins.stopped
+	affinity := p.affinityStatus()
+	f.Warnings += len(affinity.warnings()) + len(p.unread)
 	f.Rejects.Dropped = p.stats.dropped
 	if p.conn != nil {
 		f.Rejects.Dropped += p.conn.PacketInDrops()

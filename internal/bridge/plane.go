@@ -61,6 +61,8 @@ type Plane struct {
 	whole     bool               // what is sent now follows a read-back
 	behind    bool               // the switch lacks something of Service ports that do not wait
 	waiting   quarantine
+	pins      pins
+	unread    map[uint8]int           // tables with too many flows of others to look for conflicts, and how many
 	conflicts map[flow.Key]*flow.Flow // foreign flows where one of ours should be
 	routes    hostRoutes
 	stats     statistics
@@ -211,6 +213,7 @@ func (p *Plane) loop(ctx context.Context) error {
 			p.log.Info("connected to the switch", "bridge", p.set.Bridge)
 			p.meterFirst(ctx)
 			p.probeForget(ctx)
+			p.checkPins(ctx)
 			p.readBack(ctx)
 		case <-gone:
 			p.work("connecting anew")
@@ -225,6 +228,7 @@ func (p *Plane) loop(ctx context.Context) error {
 			p.work("counting flows")
 			p.checkGateway(ctx)
 			p.checkRoutes()
+			p.checkPins(ctx)
 			p.checkCount(ctx)
 		case <-audit.C:
 			p.work("reading the switch back")
@@ -364,7 +368,14 @@ func (p *Plane) diff(ctx context.Context) (string, error) {
 	case p.conn == nil:
 		return "", p.notConnected()
 	}
-	found := comparison{p.compiler.Compare(), map[flow.Key]*flow.Flow{}}
+	n, err := p.strangers(ctx)
+	switch {
+	case err != nil:
+		return "", err
+	case n > maxStrangers:
+		return "", fmt.Errorf("%s; they go at the next audit", tooManyText(n))
+	}
+	found := p.newComparison()
 	if err := p.conn.Read(ctx, p.set.Filter(), found); err != nil {
 		return "", err
 	}

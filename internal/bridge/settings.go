@@ -69,8 +69,11 @@ type Settings struct {
 	Counters      bool // of Services' connections, packets and bytes
 	Guards        Guards
 	RejectRate    uint32
-	Ports         map[netip.Addr]PortOverride
-	Layout        pipeline.Layout
+	// AffinityLimit is how many clients session affinity remembers of each Service port, AffinityNodeLimit how many of all.
+	AffinityLimit, AffinityNodeLimit uint32
+
+	Ports  map[netip.Addr]PortOverride
+	Layout pipeline.Layout
 
 	// AuditPeriod is how often the whole switch is read back and compared; CountPeriod how often nkp's flows are
 	// counted, which is cheap and notices most losses.
@@ -136,11 +139,14 @@ func (s *Settings) OpenFlowTarget() (string, error) {
 	return "unix:" + path, err
 }
 
-// Filter selects what is nkp's on the switch.
+// DefaultAffinityNodeLimit is how many clients session affinity remembers on a node by default. Each takes about 1 kB of
+// ovs-vswitchd's memory.
+const DefaultAffinityNodeLimit = 100_000
+
+// Filter selects what nkp installs on the switch itself: pins are not among it.
 func (s *Settings) Filter() ofctrl.Filter {
-	f := ofctrl.Filter{Tables: s.Layout.Tables(), Meters: []uint32{s.Layout.MeterID}}
+	f := ofctrl.Filter{Tables: s.Layout.StaticTables(), Meters: []uint32{s.Layout.MeterID}}
 	f.Cookie, f.CookieMask = s.Layout.StaticCookies()
-	f.Learned, f.LearnedMask = s.Layout.LearnedCookies()
 	f.GroupLo, f.GroupHi = s.Layout.Groups()
 	return f
 }

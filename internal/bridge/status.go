@@ -32,6 +32,7 @@ type Status struct {
 	Repairs     int              `json:"repairs"`  // times the switch was found to differ while connected
 	Refused     []RefusedStatus  `json:"refused"`
 	Rejects     RejectStats      `json:"rejects"`
+	Affinity    AffinityStatus   `json:"affinity"`
 	LastError   string           `json:"lastError,omitempty"`
 	Warnings    []string         `json:"-"` // the agent adds them to its own
 }
@@ -171,7 +172,9 @@ func (p *Plane) status() Status {
 			Answered: p.rejects.answered.Load(), Unanswerable: p.rejects.unanswerable.Load(), Failed: p.rejects.failed.Load(),
 			Dropped: p.stats.dropped,
 		},
+		Affinity: p.affinityStatus(),
 	}
+	s.Warnings = slices.Concat(s.Warnings, s.Affinity.warnings(), p.unreadWarnings())
 	if !p.stats.LastSync.IsZero() {
 		t := p.stats.LastSync
 		s.LastSync = &t

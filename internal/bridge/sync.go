@@ -108,7 +108,7 @@ func (p *Plane) ready(now time.Time) (d, rest *flow.Delta) {
 
 // withoutOwner gives the parts of a Delta that are never refused for a Service's sake.
 func withoutOwner(d *flow.Delta) *flow.Delta {
-	return &flow.Delta{SetMeters: d.SetMeters, DelMeters: d.DelMeters, DelLearned: d.DelLearned, FlushCT: d.FlushCT}
+	return &flow.Delta{Clear: d.Clear, SetMeters: d.SetMeters, DelMeters: d.DelMeters, DelLearned: d.DelLearned, FlushCT: d.FlushCT}
 }
 
 // deal adds every flow and group of a Delta to that of its owner.
@@ -261,7 +261,10 @@ func (p *Plane) readBack(ctx context.Context) {
 	if p.conn == nil || p.compiler == nil {
 		return
 	}
-	found := comparison{p.compiler.Compare(), map[flow.Key]*flow.Flow{}}
+	if !p.replaceStrangers(ctx) {
+		return
+	}
+	found := p.newComparison()
 	err := p.conn.Read(ctx, p.set.Filter(), found)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -276,7 +279,7 @@ func (p *Plane) readBack(ctx context.Context) {
 	p.stats.Compared = time.Now()
 	p.unanswered.Store(false)
 	p.life.Progress()
-	p.conflicts, p.flows = found.foreign, found.Flows()
+	p.conflicts, p.unread, p.flows = found.foreign, found.unread, found.Flows()
 	first := p.gap == nil
 	// What a refused transaction was to make the switch forget is nothing that the switch shows.
 	forget := flow.Delta{DelLearned: found.OrphanPins(), FlushCT: found.Stale()}
@@ -303,7 +306,7 @@ func (p *Plane) checkCount(ctx context.Context) {
 		return
 	}
 	cookie, mask := p.set.Layout.StaticCookies()
-	c, err := p.conn.FlowCount(ctx, cookie, mask)
+	c, err := p.conn.FlowCount(ctx, cookie, mask, p.set.Layout.StaticTables()...)
 	switch {
 	case err != nil || p.flows != flowsUnknown && int(c.Flows) != p.flows:
 		p.readBack(ctx)
@@ -319,6 +322,12 @@ const flowsUnknown = -1
 type comparison struct {
 	*pipeline.Comparison
 	foreign map[flow.Key]*flow.Flow
+	unread  map[uint8]int // tables where others have too many, and how many
 }
 
-func (c comparison) ForeignFlow(f *flow.Flow) { c.foreign[f.Key] = f }
+func (p *Plane) newComparison() comparison {
+	return comparison{p.compiler.Compare(), map[flow.Key]*flow.Flow{}, map[uint8]int{}}
+}
+
+func (c comparison) ForeignFlow(f *flow.Flow)      { c.foreign[f.Key] = f }
+func (c comparison) Unread(table uint8, flows int) { c.unread[table] = flows }

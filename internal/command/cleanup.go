@@ -41,7 +41,7 @@ run of nkp on this node put them there.`,
 	s.layoutFlags(cmd.Flags())
 	s.configFlag(cmd.Flags())
 	s.socketFlag(cmd.Flags())
-	s.LocalDelivery, s.RejectRate = bridge.DeliverAuto, 1
+	s.LocalDelivery, s.RejectRate, s.AffinityLimit, s.AffinityNodeLimit = bridge.DeliverAuto, 1, 1, 1
 	return cmd
 }
 
@@ -107,12 +107,20 @@ func (s *settings) cleanupBridge(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	defer conn.Close()
-	snap, err := conn.ReadBack(ctx, s.Filter())
+	// Flows, of which packets may have made any number, are counted and not read.
+	cookie, mask := s.Layout.Cookies()
+	n, err := conn.FlowCount(ctx, cookie, mask)
+	if err != nil {
+		return err
+	}
+	filter := s.Filter()
+	filter.CookieMask, filter.Tables = 0, nil
+	snap, err := conn.ReadBack(ctx, filter)
 	if err != nil {
 		return err
 	}
 	d := flow.Diff(snap.State, flow.NewState())
-	d.DelFlows = append(d.DelFlows, snap.Learned...)
+	d.Clear = []flow.Cookies{{Cookie: cookie, Mask: mask}}
 	if _, err := conn.Commit(ctx, d); err != nil {
 		return err
 	}
@@ -120,6 +128,6 @@ func (s *settings) cleanupBridge(ctx context.Context, out io.Writer) error {
 		return fmt.Errorf("routes for the node's own traffic: %w", err)
 	}
 	_, err = fmt.Fprintf(out, "removed %d flows, %d groups and %d meters from %s\n",
-		len(d.DelFlows), len(d.DelGroups), len(d.DelMeters), s.Bridge)
+		n.Flows, len(d.DelGroups), len(d.DelMeters), s.Bridge)
 	return err
 }

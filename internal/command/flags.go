@@ -171,6 +171,8 @@ func (s *settings) pipelineFlags(f *pflag.FlagSet) {
 	f.Uint32Var(&s.RejectRate, "reject-rate", pipeline.DefaultRejectRate, "packets per second that may be refused with an answer; the rest are dropped")
 	f.Var((*guardsValue)(&s.Guards), "port-reuse-guards", "track direct connections to endpoints, so that a client port may be used both through a Service and directly: true, false, or auto (true unless this Open vSwitch can crash by it, as Debian 12's userspace datapath can)")
 	f.Lookup("port-reuse-guards").NoOptDefVal = string(bridge.GuardsOn)
+	f.Uint32Var(&s.AffinityLimit, "affinity-limit", pipeline.DefaultAffinityLimit, "clients that session affinity remembers of each Service port on the bridge; further ones get an endpoint by the hash of their address")
+	f.Uint32Var(&s.AffinityNodeLimit, "affinity-limit-node", bridge.DefaultAffinityNodeLimit, "clients that session affinity remembers of all Service ports on the bridge together; each takes about 1 kB of ovs-vswitchd's memory")
 	f.BoolVar(&s.Counters, "service-counters", true, "count connections, packets and bytes of every Service port on the bridge, by three flows each (nkp services)")
 	s.iptablesFlags(f)
 	s.windowsFlags(f)
@@ -203,6 +205,9 @@ func (s *settings) resolve() error {
 	}
 	if s.RejectRate == 0 {
 		return usageError("--reject-rate must be at least 1")
+	}
+	if s.AffinityLimit == 0 || s.AffinityNodeLimit == 0 {
+		return usageError("--affinity-limit and --affinity-limit-node must be at least 1")
 	}
 	if s.NodeName == "" {
 		name, err := os.Hostname()

@@ -64,9 +64,14 @@ func (s *settings) withoutAgent(ctx context.Context, err error) error {
 		return err
 	}
 	defer conn.Close()
-	snap, readErr := conn.ReadBack(ctx, s.Filter())
+	cookie, mask := s.Layout.StaticCookies()
+	flows, readErr := conn.FlowCount(ctx, cookie, mask)
 	if readErr != nil {
 		return err
 	}
-	return fmt.Errorf("%w; bridge %s holds %d flows and %d groups of nkp's", err, s.Bridge, len(snap.State.Flows), len(snap.State.Groups))
+	groups, readErr := conn.GroupCounters(ctx, s.Filter().GroupLo, s.Filter().GroupHi)
+	if readErr != nil {
+		return err
+	}
+	return fmt.Errorf("%w; bridge %s holds %d flows and %d groups of nkp's", err, s.Bridge, flows.Flows, len(groups))
 }

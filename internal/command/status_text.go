@@ -165,6 +165,9 @@ func (t *statusText) channel(s *bridge.Status) {
 	t.line("in step", "%s: %d flows, %d groups; repaired %d times", step, s.Flows, s.Groups, s.Repairs)
 	t.line("programming", "%d changes, p50 %.2f ms, p99 %.2f ms; in the channel p50 %.2f ms, p99 %.2f ms", s.Programming.Changes,
 		s.Programming.P50Milli, s.Programming.P99Milli, s.Programming.ChannelP50Milli, s.Programming.ChannelP99Milli)
+	if n := s.Affinity.Clients; n > 0 {
+		t.line("affinity", "%d clients remembered, at most %d of a Service port and %d in all", n, s.Affinity.Limit, s.Affinity.NodeLimit)
+	}
 	t.line("refused packets", "%d answered, %d dropped, %d failed", s.Rejects.Answered, s.Rejects.Dropped, s.Rejects.Failed)
 }
 

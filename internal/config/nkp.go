@@ -89,6 +89,12 @@ type OVSConfiguration struct {
 	PortReuseGuards *bool `json:"portReuseGuards,omitempty" flag:"port-reuse-guards"`
 	// Packets per second that may be refused with an answer; the rest are dropped.
 	RejectRate *int64 `json:"rejectRate,omitempty" flag:"reject-rate"`
+	// Clients that session affinity remembers of each Service port on the bridge; further ones get an endpoint by the hash of
+	// their address.
+	AffinityLimit *int64 `json:"affinityLimit,omitempty" flag:"affinity-limit"`
+	// Clients that session affinity remembers of all Service ports on the bridge together; each takes about 1 kB of
+	// ovs-vswitchd's memory.
+	AffinityLimitNode *int64 `json:"affinityLimitNode,omitempty" flag:"affinity-limit-node"`
 	// Addresses, one of each family, that stand for a client which is its own endpoint; they must be free on the bridge.
 	HairpinIPs []string `json:"hairpinIPs,omitempty" flag:"hairpin-ip"`
 

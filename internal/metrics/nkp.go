@@ -34,12 +34,15 @@ var (
 	flowTx     = define(Counter, "nkp_transactions_total", "Transactions with the switch: ok, refused or failed (the channel was lost).", "result").in(OVS).from("ok", "refused", "failed")
 	flowTxTime = define(Histogram, "nkp_transaction_duration_seconds", "From a transaction's first message to the reply to its commit.").
 			with(prometheus.ExponentialBuckets(0.0002, 2, 18)).in(OVS).from("") // 0.2 ms to 26 s
-	flowTxObjects  = define(Counter, "nkp_transaction_objects_total", "Flows and groups set or deleted.", "object").in(OVS).from("flow", "group")
-	refusedObjects = define(Counter, "nkp_refused_objects_total", "Flows, groups and meters that the switch refused, each time it did.").in(OVS).from("")
-	FlowsWanted    = define(Gauge, "nkp_flows_wanted", "Flows that the switch should hold.").in(OVS).collected()
-	FlowsInstalled = define(Gauge, "nkp_flows_installed", "Flows of nkp's that the switch holds, as far as known; 0 while the channel is down.").in(OVS).collected()
-	GroupsWanted   = define(Gauge, "nkp_groups_wanted", "Groups that the switch should hold.").in(OVS).collected()
-	Rejects        = define(Counter, "nkp_rejected_packets_total",
+	flowTxObjects   = define(Counter, "nkp_transaction_objects_total", "Flows and groups set or deleted.", "object").in(OVS).from("flow", "group")
+	refusedObjects  = define(Counter, "nkp_refused_objects_total", "Flows, groups and meters that the switch refused, each time it did.").in(OVS).from("")
+	FlowsWanted     = define(Gauge, "nkp_flows_wanted", "Flows that the switch should hold.").in(OVS).collected()
+	FlowsInstalled  = define(Gauge, "nkp_flows_installed", "Flows of nkp's that the switch holds, as far as known; 0 while the channel is down.").in(OVS).collected()
+	GroupsWanted    = define(Gauge, "nkp_groups_wanted", "Groups that the switch should hold.").in(OVS).collected()
+	AffinityClients = define(Gauge, "nkp_affinity_clients", "Clients that session affinity remembers on the bridge.").in(OVS).collected()
+	AffinityFull    = define(Gauge, "nkp_affinity_limited_service_ports", "Service ports whose session affinity remembers --affinity-limit clients, and no further ones.").in(OVS).collected()
+	AffinityStopped = define(Gauge, "nkp_affinity_stopped", "Whether session affinity remembers no further clients of any Service port (1), as there are --affinity-limit-node, or not (0).").in(OVS).collected()
+	Rejects         = define(Counter, "nkp_rejected_packets_total",
 		"Packets that Services without endpoints sent to nkp: answered with a refusal, unanswerable (such as an RST), dropped (the queue was full) or failed.", "result").
 		in(OVS).collected()
 

@@ -152,6 +152,9 @@ type Learn struct {
 	Match [2]Subfield
 	// Load is copied by the learned flow into the same bits of a packet that hits it.
 	Load Subfield
+	// Limit is how many flows with Cookie Table may hold: the action adds none beyond. 0: no limit. Open vSwitch counts
+	// them anew whenever the action would add one, so that it costs time in proportion to Limit.
+	Limit uint32
 }
 
 // UnknownAction is something a switch reported that this package cannot express; it equals none that nkp wants.
@@ -260,6 +263,9 @@ func (a Learn) String() string {
 		fmt.Sprintf("idle_timeout=%d", a.IdleTimeout),
 		fmt.Sprintf("priority=%d", a.Priority),
 		fmt.Sprintf("cookie=%#x", a.Cookie),
+	}
+	if a.Limit != 0 {
+		b = append(b, fmt.Sprintf("limit=%d", a.Limit))
 	}
 	if a.EthType != 0 {
 		b = append(b, fmt.Sprintf("eth_type=%#x", a.EthType))

@@ -12,6 +12,7 @@ import (
 // A flow that passes from one cookie to another is in both SetFlows, under the new one, and DelFlows, under the old one, which
 // deletes nothing once the new one is there: so either part is right without the other.
 type Delta struct {
+	Clear      []Cookies  // flows deleted first
 	SetMeters  []Meter    // added or modified, before the bundle: meters cannot travel in one
 	SetGroups  []*Group   // added or modified
 	SetFlows   []*Flow    // added or replaced
@@ -22,6 +23,9 @@ type Delta struct {
 	FlushCT    []CTFilter // connections to forget once the bundle is in force; not part of a transaction
 }
 
+// Cookies names all flows, in any table, whose cookie is Cookie in the bits of Mask.
+type Cookies struct{ Cookie, Mask uint64 }
+
 // Learned names all flows in a table that a Learn action with this cookie made.
 type Learned struct {
 	Table  uint8
@@ -30,7 +34,7 @@ type Learned struct {
 
 // Empty tells whether there is nothing to do.
 func (d *Delta) Empty() bool {
-	return len(d.SetMeters) == 0 && len(d.SetGroups) == 0 && len(d.SetFlows) == 0 && len(d.DelFlows) == 0 &&
+	return len(d.Clear) == 0 && len(d.SetMeters) == 0 && len(d.SetGroups) == 0 && len(d.SetFlows) == 0 && len(d.DelFlows) == 0 &&
 		len(d.DelLearned) == 0 && len(d.DelGroups) == 0 && len(d.DelMeters) == 0 && len(d.FlushCT) == 0
 }
 

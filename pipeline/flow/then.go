@@ -1,13 +1,14 @@
 package flow
 
 // Then gives the Delta for a switch that has seen neither d nor what came after it, o: where they disagree, o is right. Their
-// flows and groups are put in order again.
+// flows and groups are put in order again. o must not clear anything.
 func (d *Delta) Then(o *Delta) *Delta {
 	type named struct { // what a deletion is strict about
 		Key
 		cookie uint64
 	}
 	sum := &Delta{
+		Clear:      d.Clear,
 		DelLearned: append(d.DelLearned[:len(d.DelLearned):len(d.DelLearned)], o.DelLearned...),
 		FlushCT:    append(d.FlushCT[:len(d.FlushCT):len(d.FlushCT)], o.FlushCT...),
 	}
