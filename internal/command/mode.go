@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -68,7 +69,7 @@ func (s *settings) choose(ctx context.Context, wait time.Duration, log *slog.Log
 		return c, err
 	}
 	if dir, installed := s.ovsInstalled(); !ok && !installed {
-		return choice{mode: agent.ModeIPTables, reason: fmt.Sprintf("there is no Open vSwitch here: no directory %s", dir)}, nil
+		return choice{mode: agent.ModeIPTables, reason: fmt.Sprintf("there is no Open vSwitch here: nothing in %s", dir)}, nil
 	}
 	db, err := s.awaitBridge(ctx, wait, log)
 	switch {
@@ -110,15 +111,22 @@ func (s *settings) other(c choice) func(context.Context) string {
 	return nil
 }
 
-// ovsInstalled tells whether the directory of the database's socket exists; a database elsewhere counts as installed.
-func (s *settings) ovsInstalled() (dir string, ok bool) {
+// ovsDir returns the directory of the database's socket; local is false for a database elsewhere.
+func (s *settings) ovsDir() (dir string, local bool) {
 	path, local := strings.CutPrefix(s.OVSDB, "unix:")
+	return filepath.Dir(path), local
+}
+
+// ovsInstalled reports whether there is anything in the directory of the database's socket. An empty directory does not count,
+// because kubelet makes one where a pod mounts it (deploy/kubernetes/auto). One that may not be read does, and so does a
+// database elsewhere.
+func (s *settings) ovsInstalled() (dir string, ok bool) {
+	dir, local := s.ovsDir()
 	if !local {
 		return "", true
 	}
-	dir = filepath.Dir(path)
-	_, err := os.Stat(dir)
-	return dir, err == nil
+	files, err := os.ReadDir(dir)
+	return dir, len(files) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist)
 }
 
 // chooseNow decides on the data plane for a command, without waiting. Where Open vSwitch is installed and does not
@@ -129,7 +137,7 @@ func (s *settings) chooseNow(ctx context.Context) (choice, *ovsdb.Switch, error)
 		return c, nil, err
 	}
 	if dir, installed := s.ovsInstalled(); !ok && !installed {
-		return choice{mode: agent.ModeIPTables, reason: fmt.Sprintf("there is no Open vSwitch here: no directory %s", dir)}, nil, nil
+		return choice{mode: agent.ModeIPTables, reason: fmt.Sprintf("there is no Open vSwitch here: nothing in %s", dir)}, nil, nil
 	}
 	db, sw, err := s.connectDB(ctx)
 	switch {
@@ -139,4 +147,10 @@ func (s *settings) chooseNow(ctx context.Context) (choice, *ovsdb.Switch, error)
 		return choice{mode: agent.ModeIPTables, reason: fmt.Sprintf("Open vSwitch is installed, but: %v", err)}, nil, nil
 	}
 	return choice{}, nil, err
+}
+
+// exists reports whether there is a file; one that cannot be looked at counts as there.
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return !errors.Is(err, fs.ErrNotExist)
 }

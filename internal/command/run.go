@@ -139,7 +139,7 @@ func (s *settings) awaitDB(ctx context.Context, log *slog.Logger) (*ovsdb.Client
 		if err == nil || !errors.Is(err, ovsdb.ErrUnreachable) {
 			return db, err
 		}
-		if dir, installed := s.ovsInstalled(); !installed {
+		if dir, local := s.ovsDir(); local && !exists(dir) {
 			return nil, fmt.Errorf("%w; there is no directory %s: is Open vSwitch installed here? name its database with --ovsdb", err, dir)
 		}
 		if !said {

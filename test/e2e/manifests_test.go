@@ -121,6 +121,61 @@ func TestManifests(t *testing.T) {
 	}
 }
 
+// Each overlay mounts the node's files that it needs, and no directory above one: a socket of the container runtime in a
+// mounted directory makes its container root on the node, since a read-only mount does not keep it from connecting.
+func TestHostPaths(t *testing.T) {
+	t.Parallel()
+	const agent, ovs, lock, modules = "/run/nkp DirectoryOrCreate rw", "/var/run/openvswitch Directory ro",
+		"/run/xtables.lock FileOrCreate rw", "/lib/modules  ro"
+	paths := map[string][]string{
+		"ovs":           {agent, ovs},
+		"ovs-pods-only": {agent, ovs},
+		"iptables":      {lock, modules, agent},
+		"auto":          {"/var/run/openvswitch DirectoryOrCreate ro", lock, modules, agent}, // nodes without Open vSwitch, too
+		"windows":       nil,
+	}
+	for _, o := range overlays {
+		want, known := paths[o.name]
+		if !known {
+			t.Errorf("%s: which of the node's files it needs is not said here", o.name)
+		}
+		var have []string
+		for _, object := range build(t, filepath.Join(kubernetesDir, o.name)) {
+			var set appsv1.DaemonSet
+			if must(t, json.Unmarshal(object, &set)); set.Kind != "DaemonSet" {
+				continue
+			}
+			pod := set.Spec.Template.Spec
+			for _, v := range pod.Volumes {
+				if v.HostPath == nil {
+					continue
+				}
+				kind := ""
+				if v.HostPath.Type != nil {
+					kind = string(*v.HostPath.Type)
+				}
+				for _, k := range append(pod.InitContainers, pod.Containers...) {
+					for _, m := range k.VolumeMounts {
+						if m.Name != v.Name {
+							continue
+						}
+						access := "rw"
+						if m.ReadOnly {
+							access = "ro"
+						}
+						have = append(have, fmt.Sprintf("%s %s %s", v.HostPath.Path, kind, access))
+					}
+				}
+			}
+		}
+		slices.Sort(have)
+		slices.Sort(want)
+		if !slices.Equal(have, want) {
+			t.Errorf("%s mounts of the node %q, want %q", o.name, have, want)
+		}
+	}
+}
+
 // dryRun has the API server take an object without keeping it, by server-side apply.
 func (c *cluster) dryRun(t *testing.T, object []byte) {
 	t.Helper()

@@ -3,6 +3,8 @@
 package packets
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -55,6 +57,27 @@ func TestChangeOver(t *testing.T) {
 	if log := c.agent.log.String(); !strings.Contains(log, "DataPlaneChanged") {
 		t.Error("no Event on the Node: ", tail(log, 2000))
 	}
+}
+
+// An empty directory where Open vSwitch would have its sockets is no Open vSwitch: kubelet makes one on every node, since a
+// pod of deploy/kubernetes/auto mounts it. Such a node is served by iptables at once, and told when a switch is there.
+func TestEmptyDirectoryIsNoSwitch(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := service("web", "40.0.0.1")
+	c := newCluster(t, testbed.Options{NodeOutside: true}, "--ovsdb", "unix:"+dir+"/db.sock")
+	c.put(s, slice(s, 8080, at(c.remotes[0].IP4)))
+	c.servePods(t)
+	c.runWith("--ovs-wait", "10m")
+	c.statusSays("mode", "iptables: ", "nothing in "+dir)
+	c.eventually("iptables serves the node", func() error {
+		_, err := c.Node.Ask(c.ctx, "tcp", "40.0.0.1:80")
+		return err
+	})
+	for _, socket := range []string{"db.sock", c.Bridge + ".mgmt"} {
+		must(t, os.Symlink(filepath.Join(c.RunDir, socket), filepath.Join(dir, socket)))
+	}
+	c.statusSays("bridge "+c.Bridge+" is here", "restart nkp to change over")
 }
 
 // statusSays waits until status contains all of the texts.
