@@ -49,11 +49,13 @@ const (
 	prioLast        = 0
 )
 
-// Ports that masqueraded connections get: so many may be open to one endpoint. They are below the kernel's default range
-// for the node's own connections (net.ipv4.ip_local_port_range, 32768 to 60999), so that the two never meet.
+// Ports that masqueraded connections get: so many may be open to one endpoint. They end below the NodePorts (the API server's
+// default --service-node-port-range, 30000 to 32767): zone 1002 does not see the NodePort connections of zone 1001, and would
+// give out a port at which the endpoint's own NodePort connection arrives, whose packets are then taken for the answers. They
+// are also below the kernel's default range for the node's own connections (net.ipv4.ip_local_port_range, 32768 to 60999).
 const (
 	MasqueradePortMin = 1024
-	MasqueradePortMax = 32767
+	MasqueradePortMax = 29999
 )
 
 // NextHopMAC is the router that the node's kernel sends packets for Services to. It exists in the node's neighbour table

@@ -10,7 +10,6 @@ import (
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/sysctl"
 	"github.com/nkp-proxy/nkp/k8s"
-	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/windows"
 )
 
@@ -40,6 +39,10 @@ type Settings struct {
 	Conntrack    sysctl.Settings
 }
 
+// ownPortMin is where the kernel's default range for the node's own connections begins (net.ipv4.ip_local_port_range). Above it
+// are neither NodePorts nor the ports with which the bridge masquerades (pipeline.MasqueradePortMax).
+const ownPortMin = 32768
+
 // IPTablesOptions gives the options of the iptables data plane for a scope.
 func (s *Settings) IPTablesOptions(scope rules.Scope) fallback.Options {
 	o := s.IPTables
@@ -48,7 +51,7 @@ func (s *Settings) IPTablesOptions(scope rules.Scope) fallback.Options {
 	case rules.Host:
 		o.PodDevice = s.Bridge // pods of other nodes come in at the NIC, and are served
 	case rules.Own: // the bridge masquerades as the node too
-		o.MasqueradeMin, o.MasqueradeMax = pipeline.MasqueradePortMax+1, math.MaxUint16
+		o.MasqueradeMin, o.MasqueradeMax = ownPortMin, math.MaxUint16
 	}
 	return o
 }

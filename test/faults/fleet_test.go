@@ -40,7 +40,7 @@ func (c *cluster) fleet(services []*svc) *fleet {
 	return f
 }
 
-// outsidePause is between two connections of the client outside. They are masqueraded: an endpoint can be reached by 31,744
+// outsidePause is between two connections of the client outside. They are masqueraded: an endpoint can be reached by 28,976
 // of them from one node address at a time, and for 10 s after their end (pipeline.MasqueradePortMin, and conntrack's time
 // for what was reset).
 const outsidePause = 2 * time.Millisecond

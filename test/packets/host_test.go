@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/pipeline"
 )
 
 const serviceCIDRs = "40.0.0.0/24,fd00:40::/112"
@@ -278,6 +279,88 @@ func TestMasqueradePortsAreApart(t *testing.T) {
 	}
 }
 
+// fromManyPorts sends a datagram from each of n ports.
+func fromManyPorts(t *testing.T, from *testbed.Host, to *net.UDPAddr, first, n int) {
+	t.Helper()
+	must(t, from.Do(func() error {
+		for i := range n {
+			out, err := net.DialUDP("udp4", &net.UDPAddr{Port: first + i}, to)
+			if err != nil {
+				return err
+			}
+			_, err = out.Write([]byte("one"))
+			if out.Close(); err != nil {
+				return err
+			}
+			if i%64 == 0 {
+				time.Sleep(time.Millisecond) // the switch keeps pace
+			}
+		}
+		return nil
+	}))
+}
+
+// A host that is an endpoint, and calls a NodePort from that same port, meets its own Service's masqueraded connections: if
+// one of them had the NodePort for its source, the host's packets to the NodePort would be taken for that one's answers. So
+// none has, though all ports are in use, nor with the kernel datapath, which lets a connection keep its port if it can.
+func TestMasqueradeAvoidsNodePorts(t *testing.T) {
+	t.Parallel()
+	const nodePort, port = 30080, 5000
+	in := service("in", "40.0.0.1", exposed(nodePort), protocol(v1.ProtocolUDP))
+	out := service("out", "40.0.0.2", protocol(v1.ProtocolUDP))
+	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC)
+	c.put(in, slice(in, 8080, at(c.remotes[0].IP4)), out, slice(out, port, at(testbed.ExternalIP4)))
+	c.run()
+	c.settle()
+	c.servePods(t)
+	var host *net.UDPConn
+	must(t, c.External.Do(func() (err error) {
+		host, err = net.ListenUDP("udp4", &net.UDPAddr{Port: port})
+		return err
+	}))
+	defer host.Close()
+	must(t, host.SetReadBuffer(8<<20))
+	ask := func(when string) {
+		t.Helper()
+		_, err := host.WriteToUDPAddrPort([]byte("?"), netip.AddrPortFrom(testbed.NodeIP4, nodePort))
+		must(t, err)
+		must(t, host.SetReadDeadline(time.Now().Add(testbed.Patient(2*time.Second))))
+		b := make([]byte, 100)
+		n, from, err := host.ReadFromUDPAddrPort(b)
+		if who, _, _ := strings.Cut(string(b[:n]), " "); err != nil || who != c.remotes[0].Name || from.Port() != nodePort {
+			t.Errorf("%s: the NodePort's answer is %q of %v, %v; want that of %s", when, b[:n], from, err, c.remotes[0].Name)
+		}
+	}
+	ask("before")
+	to := &net.UDPAddr{IP: net.IPv4(40, 0, 0, 2), Port: 80}
+	first, n := 20_000, 36_000
+	if onKernelDatapath() {
+		first, n = 30_000, 300
+	}
+	must(t, host.SetReadDeadline(time.Time{}))
+	type tally struct{ seen, bad int }
+	counted := make(chan tally)
+	go func() { // ends with the socket's deadline
+		var n tally
+		for b := make([]byte, 100); ; {
+			_, from, err := host.ReadFromUDPAddrPort(b)
+			if err != nil {
+				counted <- n
+				return
+			}
+			if n.seen++; from.Addr().Unmap() != testbed.NodeIP4 || from.Port() >= 30_000 && from.Port() < 32_768 {
+				n.bad++
+			}
+		}
+	}()
+	fromManyPorts(t, c.Remote, to, first, n)
+	must(t, host.SetReadDeadline(time.Now().Add(testbed.Patient(500*time.Millisecond))))
+	if got := <-counted; got.seen < min(n, 20_000) || got.bad > 0 {
+		t.Errorf("%d datagrams came, %d of them from a NodePort or not masqueraded", got.seen, got.bad)
+	}
+	ask("after")
+}
+
 // If no port is left to masquerade a connection with, its packets go nowhere: as they are, their answers would come from an
 // address that the client does not know.
 func TestNoPortLeft(t *testing.T) {
@@ -311,23 +394,8 @@ func TestNoPortLeft(t *testing.T) {
 		}
 	}()
 	to := &net.UDPAddr{IP: testbed.NodeIP4.AsSlice(), Port: 30053}
-	const ports, most = 36_000, 31_744
-	must(t, c.External.Do(func() error {
-		for i := range ports {
-			out, err := net.DialUDP("udp4", &net.UDPAddr{Port: 20_000 + i}, to)
-			if err != nil {
-				return err
-			}
-			_, err = out.Write([]byte("one"))
-			if out.Close(); err != nil {
-				return err
-			}
-			if i%64 == 0 {
-				time.Sleep(time.Millisecond) // the switch keeps pace
-			}
-		}
-		return nil
-	}))
+	const ports, most = 36_000, pipeline.MasqueradePortMax - pipeline.MasqueradePortMin + 1
+	fromManyPorts(t, c.External, to, 20_000, ports)
 	must(t, in.SetReadDeadline(time.Now().Add(500*time.Millisecond)))
 	seen := <-from
 	if n := seen[testbed.NodeIP4]; n < most*9/10 || n > most {
