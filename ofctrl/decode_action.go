@@ -160,6 +160,11 @@ func (d *decoder) setField(a []byte) flow.Action {
 		if hasMask {
 			to.Mask = flow.MAC(v[6:12]).Uint64()
 		}
+	case oxmIPv6Src:
+		if !hasMask {
+			return flow.SetIPv6Src{Addr: netip.AddrFrom16([16]byte(v))}
+		}
+		return nil
 	case nxmInPort:
 		if !hasMask && u16(v) == 0xffff {
 			return d.clearIn

@@ -16,7 +16,7 @@ var knownFields = map[uint32]flow.Field{
 	nxmReg0: flow.Reg0, nxmReg1: flow.Reg1, nxmReg2: flow.Reg2, nxmReg3: flow.Reg3,
 	nxmEthSrc: flow.EthSrc, nxmEthDst: flow.EthDst, oxmEthSrc: flow.EthSrc, oxmEthDst: flow.EthDst,
 	nxmIPSrc: flow.IPSrc, oxmIPv4Src: flow.IPSrc, nxmIPv6Src: flow.IPv6Src, oxmIPv6Src: flow.IPv6Src,
-	nxmCTMark: flow.CTMark, nxmDPHash: flow.DPHashValue,
+	nxmCTMark: flow.CTMark, nxmCTIPv6Dst: flow.CTIPv6Dst, nxmDPHash: flow.DPHashValue,
 }
 
 // decodeLearn reads the shape that flow.Learn can express: an Ethernet type, up to two fields copied into the

@@ -56,6 +56,14 @@ func (e *encoder) action(b []byte, a flow.Action) ([]byte, error) {
 		return b, nil
 	case flow.SetField:
 		return setFieldAction(b, a)
+	case flow.SetIPv6Src:
+		if !a.Addr.Is6() {
+			return b, fmt.Errorf("%s: not an IPv6 address", a)
+		}
+		at, addr := len(b), a.Addr.As16()
+		b = append(b, setIPv6SrcTemplate...)
+		copy(b[at+8:], addr[:])
+		return b, nil
 	case flow.Copy:
 		return copyField(b, a)
 	case flow.ClearInPort:
@@ -117,7 +125,7 @@ func setFieldAction(b []byte, a flow.SetField) ([]byte, error) {
 var fieldHeaders = [...]uint32{
 	flow.Reg0: nxmReg0, flow.Reg1: nxmReg1, flow.Reg2: nxmReg2, flow.Reg3: nxmReg3,
 	flow.EthSrc: oxmEthSrc, flow.EthDst: oxmEthDst, flow.IPSrc: oxmIPv4Src, flow.IPv6Src: oxmIPv6Src,
-	flow.CTMark: nxmCTMark, flow.DPHashValue: nxmDPHash,
+	flow.CTMark: nxmCTMark, flow.CTIPv6Dst: nxmCTIPv6Dst, flow.DPHashValue: nxmDPHash,
 }
 
 func checkSubfield(s flow.Subfield) error {

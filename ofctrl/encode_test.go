@@ -25,7 +25,7 @@ func TestFieldHeaders(t *testing.T) {
 		"OXM_OF_UDP_DST": oxmUDPDst, "OXM_OF_SCTP_DST": oxmSCTPDst, "OXM_OF_IPV6_SRC": oxmIPv6Src, "OXM_OF_IPV6_DST": oxmIPv6Dst,
 		"OXM_OF_ICMPV6_TYPE": oxmICMPv6Type, "NXM_OF_IN_PORT": nxmInPort, "NXM_OF_ETH_DST": nxmEthDst, "NXM_OF_ETH_SRC": nxmEthSrc,
 		"NXM_OF_ETH_TYPE": nxmEthType, "NXM_OF_IP_SRC": nxmIPSrc, "NXM_NX_REG0": nxmReg0, "NXM_NX_REG1": nxmReg1,
-		"NXM_NX_REG2": nxmReg2, "NXM_NX_REG3": nxmReg3, "NXM_NX_IPV6_SRC": nxmIPv6Src, "NXM_NX_CT_STATE": nxmCTState, "NXM_NX_CT_MARK": nxmCTMark,
+		"NXM_NX_REG2": nxmReg2, "NXM_NX_REG3": nxmReg3, "NXM_NX_IPV6_SRC": nxmIPv6Src, "NXM_NX_CT_IPV6_DST": nxmCTIPv6Dst, "NXM_NX_CT_STATE": nxmCTState, "NXM_NX_CT_MARK": nxmCTMark,
 	} {
 		if want := field(name, false).MarshalHeader(); h != want {
 			t.Errorf("%s: %#x, libOpenflow has %#x", name, h, want)

@@ -32,6 +32,7 @@ const (
 	nxmDPHash     uint32 = 0x00014604
 	nxmCTState    uint32 = 0x0001d204
 	nxmCTMark     uint32 = 0x0001d604
+	nxmCTIPv6Dst  uint32 = 0x0001f610
 )
 
 // tcpFlags is the mask of all TCP flags that a switch tells apart (ovs-fields(7), tcp_flags).

@@ -74,7 +74,11 @@ func actionShapes(v6 bool) [][]flow.Action {
 	mark := nat(flow.NATDst, addr, 80, 0)
 	mark.MarkFromReg1 = true
 	sub := func(f flow.Field, ofs, n uint8) flow.Subfield { return flow.Subfield{Field: f, Ofs: ofs, N: n} }
-	return [][]flow.Action{
+	var own [][]flow.Action // of the family
+	if v6 {
+		own = [][]flow.Action{{flow.SetIPv6Src{Addr: addr}, flow.Output{Port: 1}}}
+	}
+	return append(own, [][]flow.Action{
 		nil,
 		{flow.Output{Port: flow.PortNormal}},
 		{flow.Output{Port: flow.PortInPort}},
@@ -115,7 +119,7 @@ func actionShapes(v6 bool) [][]flow.Action {
 			Match: [2]flow.Subfield{flow.Whole(src), sub(flow.Reg1, 8, 24)}, Load: flow.Whole(flow.Reg2), Limit: 10000,
 		}, flow.Resubmit{Table: 11}},
 		{flow.Learn{Table: 10, Cookie: learnCookie, Load: sub(flow.Reg2, 0, 32), Limit: 0xffffffff}},
-	}
+	}...)
 }
 
 // groupShapes are groups with every selection method and kind of bucket.
@@ -161,6 +165,9 @@ func allShapes(t testing.TB) *flow.State {
 	for i, as := range actionShapes(true) {
 		add(fl(2, uint16(i), tcpTo("fd00::1", 80), as...))
 	}
+	original := tcpTo("fd00::1", 80) // only a tracked packet has an original destination
+	original.CTState = bit(flow.CTRel, flow.CTRel)
+	add(fl(3, 1000, original, flow.Copy{Src: flow.Whole(flow.CTIPv6Dst), Dst: flow.Whole(flow.IPv6Src)}))
 	add(fl(30, 65535, flow.Match{}))
 	add(fl(30, 0, flow.Match{}))
 	add(&flow.Flow{Key: key(77, 5, flow.Match{}), Cookie: ownCookie | 0xffff_ffff_ffff}) // in none of the filter's tables

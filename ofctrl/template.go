@@ -26,6 +26,7 @@ var (
 	// clearInPortTemplate is how ovs-ofctl encodes load:0xffff->NXM_OF_IN_PORT[] in OpenFlow 1.5: a set_field of
 	// the 16-bit NXM field to OFPP_NONE. It is not the 32-bit OXM_OF_IN_PORT.
 	clearInPortTemplate = mustMarshal(setField("NXM_OF_IN_PORT", uint16Value(0xffff), nil))
+	setIPv6SrcTemplate  = mustMarshal(setField("OXM_OF_IPV6_SRC", bytesValue(make([]byte, 16)), nil))
 	weightTemplate      = mustMarshal(openflow15.NewGroupBucketPropWeight(0))
 
 	setRegTemplates = [flow.NumRegs][2][]byte{}
@@ -226,6 +227,8 @@ func nxmName(f flow.Field) string {
 		return "NXM_NX_IPV6_SRC"
 	case flow.CTMark:
 		return "NXM_NX_CT_MARK"
+	case flow.CTIPv6Dst:
+		return "NXM_NX_CT_IPV6_DST"
 	case flow.DPHashValue:
 		return "NXM_NX_DP_HASH"
 	}

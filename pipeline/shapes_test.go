@@ -100,13 +100,13 @@ func firstDifference(got, want string) string {
 // The trunk costs the same whatever the Services are.
 func TestTrunkSize(t *testing.T) {
 	c := compile(t, testConfig())
-	if n := len(c.State().Flows); n != 63 {
-		t.Errorf("the trunk has %d flows; pinned are 63", n)
+	if n := len(c.State().Flows); n != 69 {
+		t.Errorf("the trunk has %d flows; pinned are 69", n)
 	}
 	cfg := Config{Layout: DefaultLayout()}
 	c = compile(t, cfg)
-	if n := len(c.State().Flows); n != 28 {
-		t.Errorf("the trunk of a node about which nothing is known has %d flows; pinned are 28", n)
+	if n := len(c.State().Flows); n != 33 {
+		t.Errorf("the trunk of a node about which nothing is known has %d flows; pinned are 33", n)
 	}
 	if len(c.Missing()) != 2 {
 		t.Errorf("missing: %q", c.Missing())

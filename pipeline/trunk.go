@@ -11,7 +11,7 @@ import (
 var families = []k8s.Family{k8s.IPv4, k8s.IPv6}
 
 // Where a packet comes from: bits 0-1 of reg0. Bit 2: it is addressed to the node, where NodePorts are. Bit 3: it must have
-// another source address by now.
+// another source address by now. Bit 4: it is of ICMP, and its connection was looked up.
 const (
 	sourceExternal = 0
 	sourcePod      = 1
@@ -19,6 +19,7 @@ const (
 	sourceMask     = 3
 	toNode         = 4
 	masqueraded    = 8
+	lookedUp       = 16
 )
 
 // Priorities of the fixed flows. Services' own are in service.go.
@@ -38,13 +39,16 @@ const (
 	prioHairpin     = 400 // table 2
 	prioNodeItself  = 390 // table 2: from the node to itself
 	prioToNode      = 380 // table 2: to the node from others
-	prioMasqNode    = 310 // table 2: from the node's own address
+	prioMasqNode    = 320 // table 2: from the node's own address
+	prioMasquerade6 = 310 // table 2: an ICMPv6 error
 	prioMasquerade  = 300
 	prioServiceOut  = 200
 	prioNoPort      = 300 // table 30: not masqueraded, and should be
 	prioToPod       = 200
 	prioToGateway   = 100
 	prioOpening     = 100 // table 3
+	prioICMPError   = 90  // table 3
+	prioICMP        = 80  // table 3
 	prioDefault     = 1
 	prioLast        = 0
 )
@@ -167,8 +171,46 @@ func (b *builder) track() {
 		}})
 	}
 	for _, f := range families {
+		b.icmpErrors(f)
 		b.add(tableTrack, prioLast, 0, ethIs(f), b.ct(b.Layout.ZoneDNAT, tableServices))
 	}
+}
+
+// icmpErrors has the errors of ICMP translated, the outer header and the packet that they quote. They belong to the
+// connection of the quoted packet (ct_state rel). A plain ct(nat) would not do for a Service's connections:
+//   - The kernel translates an error about the endpoint's packets, which is in the client's direction, only when it commits
+//     (net/openvswitch/conntrack.c, ovs_ct_nat).
+//   - Open vSwitch's own tracker takes an outer ICMPv6 header for the header of the quoted protocol when it adjusts the
+//     checksum to a new address (lib/conntrack.c, nat_packet_ipv6). That changes the MTU of an error about UDP, and the
+//     quoted source of one about TCP. Where the address is the right one already, nothing is adjusted. The quoted source
+//     is written afterwards where the outer destination changes, so that only UDP is left with a wrong MTU there.
+//
+// So the connection is looked up first, without translation.
+func (b *builder) icmpErrors(f k8s.Family) {
+	icmp := func(state, mark, reg0 flow.Bits) flow.Match {
+		return flow.Match{EthType: ethType(f), IPProto: icmpProto(f), CTState: state, CTMark: mark, Reg: [flow.NumRegs]flow.Bits{reg0}}
+	}
+	related := func(direction uint32) flow.Match {
+		return icmp(flow.Bits{Value: flow.CTTracked | flow.CTRel | direction, Mask: flow.CTTracked | flow.CTRel | flow.CTReply},
+			flow.Bits{Value: markService, Mask: markService}, flow.Bits{Value: lookedUp, Mask: lookedUp})
+	}
+	b.add(tableTrack, prioICMP, 0, icmp(flow.Bits{}, flow.Bits{}, flow.Bits{Mask: lookedUp}),
+		flow.SetField{Field: flow.Reg0, Value: lookedUp, Mask: lookedUp},
+		flow.CT{Zone: b.Layout.ZoneDNAT, Table: b.Layout.table(tableTrack)})
+	b.add(tableTrack, prioICMPError, 0, related(0), flow.CT{
+		Commit: true, Zone: b.Layout.ZoneDNAT, Table: b.Layout.table(tableServices), NAT: flow.NAT{Kind: flow.NATExisting},
+	})
+	if f == k8s.IPv6 {
+		b.add(tableTrack, prioICMPError, 0, related(flow.CTReply),
+			flow.Copy{Src: flow.Whole(flow.CTIPv6Dst), Dst: flow.Whole(flow.IPv6Src)}, b.ct(b.Layout.ZoneDNAT, tableServices))
+	}
+}
+
+func icmpProto(f k8s.Family) uint8 {
+	if f == k8s.IPv6 {
+		return flow.ProtoICMPv6
+	}
+	return flow.ProtoICMP
 }
 
 // serviceDefaults is table 1 without the Services, and the table that asks for a rejection.
@@ -214,6 +256,10 @@ func (b *builder) output() {
 			b.add(tableOutput, prioMasquerade, 0, m, b.masqueradeAs(ip)...)
 			if b.NoNullNAT {
 				b.masqueradeNode(m, ip)
+			}
+			if f == k8s.IPv6 { // see icmpErrors
+				m.IPProto = flow.ProtoICMPv6
+				b.add(tableOutput, prioMasquerade6, 0, m, append([]flow.Action{flow.SetIPv6Src{Addr: ip}}, b.masqueradeAs(ip)...)...)
 			}
 		}
 	}

@@ -27,19 +27,21 @@ const (
 	IPSrc
 	IPv6Src
 	CTMark
+	// CTIPv6Dst is the destination that the connection's first packet had before translation. Read only.
+	CTIPv6Dst
 	// DPHashValue is the datapath's hash of the 5-tuple, non-zero once a dp_hash group has computed it. Read only.
 	DPHashValue
 )
 
 var fieldNames = [...]string{
 	Reg0: "reg0", Reg1: "reg1", Reg2: "reg2", Reg3: "reg3",
-	EthSrc: "eth_src", EthDst: "eth_dst", IPSrc: "ip_src", IPv6Src: "ipv6_src", CTMark: "ct_mark", DPHashValue: "dp_hash",
+	EthSrc: "eth_src", EthDst: "eth_dst", IPSrc: "ip_src", IPv6Src: "ipv6_src", CTMark: "ct_mark", CTIPv6Dst: "ct_ipv6_dst", DPHashValue: "dp_hash",
 }
 
 var nxmNames = [...]string{
 	Reg0: "NXM_NX_REG0", Reg1: "NXM_NX_REG1", Reg2: "NXM_NX_REG2", Reg3: "NXM_NX_REG3",
 	EthSrc: "NXM_OF_ETH_SRC", EthDst: "NXM_OF_ETH_DST", IPSrc: "NXM_OF_IP_SRC", IPv6Src: "NXM_NX_IPV6_SRC",
-	CTMark: "NXM_NX_CT_MARK", DPHashValue: "NXM_NX_DP_HASH",
+	CTMark: "NXM_NX_CT_MARK", CTIPv6Dst: "NXM_NX_CT_IPV6_DST", DPHashValue: "NXM_NX_DP_HASH",
 }
 
 // String gives the field's name as ovs-fields(7) has it.
@@ -50,7 +52,7 @@ func (f Field) Bits() int {
 	switch f {
 	case EthSrc, EthDst:
 		return 48
-	case IPv6Src:
+	case IPv6Src, CTIPv6Dst:
 		return 128
 	}
 	return 32
@@ -99,6 +101,9 @@ type SetField struct {
 	Field       Field
 	Value, Mask uint64
 }
+
+// SetIPv6Src writes the source address of an IPv6 packet.
+type SetIPv6Src struct{ Addr netip.Addr }
 
 // Copy copies the bits of Src to Dst; both have the same number of bits (OpenFlow 1.5.1 §7.2.6.9, Copy-Field).
 type Copy struct{ Src, Dst Subfield }
@@ -166,6 +171,7 @@ func (ToMeter) isAction()       {}
 func (ToGroup) isAction()       {}
 func (Resubmit) isAction()      {}
 func (SetField) isAction()      {}
+func (SetIPv6Src) isAction()    {}
 func (Copy) isAction()          {}
 func (ClearInPort) isAction()   {}
 func (DecTTL) isAction()        {}
@@ -185,6 +191,7 @@ func (a ToController) String() string { return fmt.Sprintf("CONTROLLER:%d", a.Ma
 func (a ToMeter) String() string      { return fmt.Sprintf("meter:%d", a.ID) }
 func (a ToGroup) String() string      { return fmt.Sprintf("group:%d", a.ID) }
 func (a Resubmit) String() string     { return fmt.Sprintf("resubmit(,%d)", a.Table) }
+func (a SetIPv6Src) String() string   { return fmt.Sprintf("set_field:%s->%s", a.Addr, IPv6Src) }
 func (a Copy) String() string         { return fmt.Sprintf("move:%s->%s", a.Src, a.Dst) }
 func (ClearInPort) String() string    { return "set_field:ANY->in_port" }
 func (DecTTL) String() string         { return "dec_ttl" }

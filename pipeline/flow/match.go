@@ -13,6 +13,7 @@ const (
 
 	ProtoTCP    uint8 = 6
 	ProtoUDP    uint8 = 17
+	ProtoICMP   uint8 = 1
 	ProtoICMPv6 uint8 = 58
 	ProtoSCTP   uint8 = 132
 )
@@ -97,7 +98,7 @@ var protoNames = map[[2]uint16]string{
 	{EthIPv4, uint16(ProtoTCP)}: "tcp", {EthIPv6, uint16(ProtoTCP)}: "tcp6",
 	{EthIPv4, uint16(ProtoUDP)}: "udp", {EthIPv6, uint16(ProtoUDP)}: "udp6",
 	{EthIPv4, uint16(ProtoSCTP)}: "sctp", {EthIPv6, uint16(ProtoSCTP)}: "sctp6",
-	{EthIPv6, uint16(ProtoICMPv6)}: "icmp6",
+	{EthIPv4, uint16(ProtoICMP)}: "icmp", {EthIPv6, uint16(ProtoICMPv6)}: "icmp6",
 }
 
 // String gives the match in ovs-ofctl syntax; "" for the match of every packet.

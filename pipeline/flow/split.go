@@ -75,7 +75,7 @@ func actionSize(a Action) int {
 		return 16
 	case ToMeter, ToGroup, DecTTL:
 		return 8
-	case Copy:
+	case Copy, SetIPv6Src:
 		return 24
 	case SetField:
 		return setFieldSize(a)

@@ -65,7 +65,7 @@ func newCluster(t *testing.T, o testbed.Options, flags ...string) *cluster {
 	bed := testbed.Start(t, o)
 	bin, err := testbed.NKP()
 	must(t, err)
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testbed.Patient(5*time.Minute))
 	t.Cleanup(cancel)
 	dir := t.TempDir()
 	c := &cluster{
