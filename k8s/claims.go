@@ -23,10 +23,23 @@ type claim struct {
 	typ     FrontendType
 }
 
-// compare puts first who gets the address: the older Service, then the first by name; among the frontends
-// of one Service port the first by type.
+// rank orders the types of frontends; it comes before the ages of their Services. The API server gives a cluster IP to one Service;
+// external IPs are what a Service's author writes (CVE-2020-8554). A NodePort names no address: kube-proxy looks at NodePorts
+// after everything else, also where --nodeport-addresses restricts them.
+func (c claim) rank() int {
+	switch c.typ {
+	case ClusterIP:
+		return 0
+	case NodePort:
+		return 2
+	}
+	return 1
+}
+
+// compare sorts first the claim that gets the address: the first by rank, then the older Service, then the first by name; among
+// the frontends of one Service port the first by type.
 func (c claim) compare(o claim) int {
-	return cmp.Or(c.created.Compare(o.created), c.name.Compare(o.name), cmp.Compare(c.typ, o.typ))
+	return cmp.Or(cmp.Compare(c.rank(), o.rank()), c.created.Compare(o.created), c.name.Compare(o.name), cmp.Compare(c.typ, o.typ))
 }
 
 // claims holds who wants what; the first of each list has it.
@@ -83,6 +96,10 @@ func (c claims) winner(name PortName, created time.Time, f *Frontend) (by claim,
 	switch {
 	case by.name == name:
 		why = fmt.Sprintf("which serves it as %s", by.typ)
+	case by.rank() < (claim{typ: f.Type}).rank() && by.typ == ClusterIP:
+		why = "whose cluster IP it is"
+	case by.rank() < (claim{typ: f.Type}).rank():
+		why = fmt.Sprintf("which names the address (%s)", by.typ)
 	case by.created.Before(created):
 		why = "which is older"
 	default:

@@ -54,8 +54,14 @@ func (t *Tracker) flushClaims() {
 		}
 	}
 	touched := map[claimKey]struct{}{}
+	note := func(s *service, add bool) {
+		for _, name := range t.addresses.enter(s.name, s.ports, add) {
+			t.dirty[name] = struct{}{}
+		}
+	}
 	for _, s := range fresh {
 		t.claims.remove(s.ports, touched)
+		note(s, false)
 		s.ports = nil
 	}
 	for _, s := range fresh {
@@ -63,6 +69,7 @@ func (t *Tracker) flushClaims() {
 		if s.def != nil {
 			s.ports = t.placeNodePorts(s.def.ports)
 			t.claims.add(s.ports, s.def.created, touched)
+			note(s, true)
 		}
 	}
 	for key := range touched {
@@ -129,7 +136,7 @@ func (t *Tracker) flushService(s *service, changed map[PortName]*ServicePort) {
 	for i := range s.ports {
 		s.published = append(s.published, s.ports[i].name)
 	}
-	t.warnService(s, warnings)
+	t.warnService(s, append(warnings, t.overlaps(s)...))
 }
 
 // servicePort computes one port: endpoints in force, and for each frontend what becomes of it.

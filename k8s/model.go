@@ -217,6 +217,8 @@ type Warning struct {
 	// Where is the object's origin: a file and document ("services.yaml, document 3"); "" from an API server.
 	Where string
 	Text  string
+	// Event is the reason of the Event about it; "" if it is that something is not served as the object says.
+	Event string
 }
 
 // String gives the warning in one line.

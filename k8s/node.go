@@ -174,12 +174,19 @@ func (t *Tracker) flushNode() (changed bool) {
 		return false
 	}
 	t.dirtyNode = false
-	before, node := t.model.Node, t.node()
+	before, rangesBefore, node := t.model.Node, t.model.ServiceCIDRs, t.node()
 	cidrs, detector := t.serviceCIDRs(), t.detector(&node)
 	changed = !before.equal(&node) || !slices.Equal(t.model.ServiceCIDRs, cidrs) || !t.model.Detector.equal(&detector)
 	t.model.Node, t.model.ServiceCIDRs, t.model.Detector = node, cidrs, detector
 	t.warnNode(before.Name)
 
+	if !slices.Equal(before.Local, node.Local) || !slices.Equal(rangesBefore, cidrs) {
+		for _, names := range t.addresses.external { // what their addresses overlap may have changed
+			for _, name := range names {
+				t.dirty[name] = struct{}{}
+			}
+		}
+	}
 	moved := t.restrictsNodePorts() && !slices.Equal(before.Local, node.Local)
 	if moved || before.Name != node.Name || before.Zone != node.Zone {
 		for name, s := range t.services {

@@ -53,9 +53,10 @@ type Tracker struct {
 	dirty     map[ServiceName]struct{} // Services to compute again at the next Flush
 	dirtyNode bool                     // node facts or Service ranges may have changed
 
-	claims   claims
-	warnings warningBook
-	model    Model
+	claims    claims
+	addresses addressBook
+	warnings  warningBook
+	model     Model
 }
 
 // NewTracker gives a tracker without objects.
@@ -69,6 +70,7 @@ func NewTracker(opts Options) *Tracker {
 		dirty:     map[ServiceName]struct{}{},
 		dirtyNode: true,
 		claims:    claims{},
+		addresses: newAddressBook(),
 		warnings:  newWarningBook(),
 		model:     Model{Ports: map[PortName]*ServicePort{}, HealthChecks: map[ServiceName]HealthCheck{}},
 	}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -291,7 +292,7 @@ func (a *Agent) reportWarnings(ws []k8s.Warning) {
 			if w.Field != "" {
 				text = w.Field + ": " + text
 			}
-			a.events.Service(k8s.ServiceName{Namespace: w.Ref.Namespace, Name: w.Ref.Name}, k8s.EventWarning, "NotServedAsSpecified", "Serve", text)
+			a.events.Service(k8s.ServiceName{Namespace: w.Ref.Namespace, Name: w.Ref.Name}, k8s.EventWarning, cmp.Or(w.Event, "NotServedAsSpecified"), "Serve", text)
 		}
 	}
 	if logged > maxNewWarnings {

@@ -40,7 +40,7 @@ func explain(k *KubeProxy, d Disagreement) (names []string) {
 	return names
 }
 
-// twoClaims: kube-proxy programs every frontend at an address and port, the last one stays; nkp chooses the older
+// twoClaims: kube-proxy programs every frontend at an address and port, the last one stays; nkp chooses a cluster IP, then the older
 // Service, then the first name, then the first type.
 func twoClaims(k *KubeProxy, d Disagreement) bool {
 	if d.What != Claim || !strings.Contains(d.KubeProxy, " ") {
@@ -48,6 +48,7 @@ func twoClaims(k *KubeProxy, d Disagreement) bool {
 	}
 	var first k8s.PortName
 	var owner string
+	var clusterIP bool // the owner's is one
 	for _, p := range k.proxiers {
 		for n, port := range p.services {
 			name := portName(n, p.family)
@@ -56,8 +57,9 @@ func twoClaims(k *KubeProxy, d Disagreement) bool {
 					continue
 				}
 				text := ownerText(name, f.typ)
-				if owner == "" || k.before(name, first) || name == first && text < owner {
-					first, owner = name, text
+				mine := f.typ == k8s.ClusterIP
+				if owner == "" || mine && !clusterIP || mine == clusterIP && (k.before(name, first) || name == first && text < owner) {
+					first, owner, clusterIP = name, text, mine
 				}
 			}
 		}

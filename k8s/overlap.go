@@ -1,0 +1,94 @@
+package k8s
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// EventOverlap is the reason of the Event about an address that overlaps one of the cluster's own.
+const EventOverlap = "ExternalAddressOverlaps"
+
+// addressBook holds which Services have an address as their cluster IP, and which as an external IP or load balancer's address,
+// each list sorted.
+type addressBook struct {
+	cluster, external map[netip.Addr][]ServiceName
+}
+
+func newAddressBook() addressBook {
+	return addressBook{map[netip.Addr][]ServiceName{}, map[netip.Addr][]ServiceName{}}
+}
+
+// enter adds the addresses of a Service, or takes them out again. It returns the Services whose external addresses come to cover
+// a cluster IP by that, or cease to.
+func (b addressBook) enter(name ServiceName, ports []portDef, add bool) (touched []ServiceName) {
+	for i := range ports {
+		for j := range ports[i].frontends {
+			f := &ports[i].frontends[j]
+			book := b.external
+			switch f.Type {
+			case ClusterIP:
+				book = b.cluster
+			case NodePort:
+				continue
+			}
+			at, there := slices.BinarySearchFunc(book[f.Address], name, ServiceName.Compare)
+			switch {
+			case add == there: // by another port of the Service
+				continue
+			case add:
+				book[f.Address] = slices.Insert(book[f.Address], at, name)
+			case len(book[f.Address]) == 1:
+				delete(book, f.Address)
+			default:
+				book[f.Address] = slices.Delete(book[f.Address], at, at+1)
+			}
+			if f.Type == ClusterIP {
+				touched = append(touched, b.external[f.Address]...)
+			}
+		}
+	}
+	return touched
+}
+
+// overlaps warns of external IPs and load balancers' addresses that are another Service's cluster IP, an address of this node, or
+// inside a Service range. A load balancer may well use the node's address, as that of K3s does.
+func (t *Tracker) overlaps(s *service) (list []Warning) {
+	seen := map[string]bool{} // fields
+	for i := range s.ports {
+		for j := range s.ports[i].frontends {
+			f := &s.ports[i].frontends[j]
+			if f.Type != ExternalIP && f.Type != LoadBalancer || seen[f.field] {
+				continue
+			}
+			seen[f.field] = true
+			if text := t.overlap(s.name, f); text != "" {
+				list = append(list, Warning{Field: f.field, Text: text, Event: EventOverlap})
+			}
+		}
+	}
+	return list
+}
+
+func (t *Tracker) overlap(name ServiceName, f *frontendDef) string {
+	const advice = "If it is not meant so, remove it"
+	for _, owner := range t.addresses.cluster[f.Address] {
+		if owner != name {
+			return fmt.Sprintf("%s is the cluster IP of Service %s. That Service keeps its own ports; this one takes all others that it names (CVE-2020-8554). "+
+				"Remove it", f.Address, owner)
+		}
+	}
+	if slices.Contains(t.addresses.cluster[f.Address], name) {
+		return "" // its own cluster IP: what that means is said of each port
+	}
+	if f.Type == ExternalIP && slices.Contains(t.model.Node.Local, f.Address) {
+		return fmt.Sprintf("%s is an address of node %s: this Service's ports there lead to the Service, not to programs of the node that listen on them. %s",
+			f.Address, t.model.Node.Name, advice)
+	}
+	for _, r := range t.model.ServiceCIDRs {
+		if r.Contains(f.Address) {
+			return fmt.Sprintf("%s is inside the Service range %s: a Service that gets it as its cluster IP takes it over. %s", f.Address, r, advice)
+		}
+	}
+	return ""
+}
