@@ -56,8 +56,9 @@ type bundle struct {
 	res   Result
 	start time.Time
 
-	refused atomic.Int32 // how many errors the reader saw
-	replies chan uint16  // types of the control replies, from the reader
+	refused  atomic.Int32 // how many errors the reader saw
+	replaced atomic.Int32 // foreign flows, by the commit
+	replies  chan uint16  // types of the control replies, from the reader
 
 	mu   sync.Mutex // protects errs and more, which the reader writes
 	errs []indexed
@@ -91,7 +92,11 @@ func (b *bundle) receive(i int, f frame) error {
 		}
 	case typeBundleControl:
 		if body := f.body(); len(body) >= 8 && u32(body) == b.id {
-			if t := u16(body[4:]); t != bundleOpenReply {
+			t := u16(body[4:])
+			if t == bundleCommitReply { // here, on the reader: the next message may report a flow that replaces one of these
+				b.replaced.Store(int32(b.c.foreign.forget(b.d.SetFlows)))
+			}
+			if t != bundleOpenReply {
 				b.reply(t)
 			}
 		}
@@ -130,6 +135,15 @@ func (c *Conn) commitBundle(ctx context.Context, d *flow.Delta) (Result, error) 
 	if err != nil || b.refused.Load() > 0 {
 		b.discard()
 		return b.res, b.refusal(StageBundle, err)
+	}
+	if err := c.upToDate(ctx); err != nil {
+		b.discard()
+		return b.res, err
+	}
+	// The reply to the end of the bundle came after the reports of all that others did before it.
+	if tx.Rejected = c.foreign.in(d.SetFlows); len(tx.Rejected) > 0 {
+		b.discard()
+		return b.res, tx.orNil()
 	}
 	return b.res, b.commit(ctx)
 }
@@ -321,6 +335,9 @@ func (b *bundle) commit(ctx context.Context) error {
 	}
 	if b.refused.Load() > 0 {
 		return b.refusal(StageCommit, nil)
+	}
+	if n := b.replaced.Load(); n > 0 {
+		c.opts.Log.Error("flows of another owner were replaced: they came while the switch was told to commit", "flows", n)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"hash/maphash"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -27,6 +28,7 @@ type Conn struct {
 	lastRead atomic.Int64 // when the switch last sent something, in nanoseconds after epoch
 	events   *events
 	strays   uint64 // errors for no request; only for the reader
+	foreign  foreignFlows
 
 	commitSem chan struct{} // held by the running Commit
 	bundle    uint32        // last bundle id; under commitSem
@@ -84,6 +86,7 @@ func newConn(nc net.Conn, t Target, o Options) *Conn {
 		out: make(chan *[]byte, 8), ctl: make(chan []byte, 16), events: newEvents(o),
 		commitSem: make(chan struct{}, 1), nextXid: 1, done: make(chan struct{}), epoch: time.Now(),
 	}
+	c.foreign.seed, c.foreign.max, c.foreign.cookies = maphash.MakeSeed(), maxForeign, map[uint64]uint64{}
 	c.frames.onRead = func() { c.lastRead.Store(int64(time.Since(c.epoch))) }
 	return c
 }

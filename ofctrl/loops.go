@@ -67,8 +67,11 @@ func (c *Conn) dispatch(f frame) (err error) {
 		if s, i := c.sinkOf(f.xid()); s != nil {
 			return s.receive(i, f)
 		}
-		if f.typ() == typeError {
+		switch {
+		case f.typ() == typeError:
 			c.strayError(f)
+		case f.typ() == typeMultipartReply && f.xid() == 0:
+			return c.foreign.update(f)
 		}
 	}
 	return nil

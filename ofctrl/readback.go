@@ -53,22 +53,11 @@ func (s *Snapshot) Unread(table uint8, n int) { s.Skipped[table] = n }
 func (s *Snapshot) Group(g *flow.Group)       { s.State.Groups[g.ID] = g }
 func (s *Snapshot) Meter(m flow.Meter)        { s.State.Meters[m.ID] = m }
 
-// Conflicts gives the foreign flows that a flow of want has the table, priority and match of: to install want
-// would overwrite them.
-func (s *Snapshot) Conflicts(want *flow.State) []*flow.Flow {
-	var out []*flow.Flow
-	for _, f := range s.Foreign {
-		if want.Flows[f.Key] != nil {
-			out = append(out, f)
-		}
-	}
-	return out
-}
-
 // Read asks the switch what it holds. It is not atomic: what others change meanwhile may be seen or not. After an error the
 // visitor has seen a part.
 func (c *Conn) Read(ctx context.Context, f Filter, v Visitor) error {
-	r := &reading{filter: f, dec: newDecoder(), to: v}
+	r := &reading{filter: f, dec: newDecoder(), to: v, foreign: &c.foreign}
+	c.foreign.reading()
 	if err := r.flows(ctx, c); err != nil {
 		return fmt.Errorf("read flows: %w", err)
 	}
@@ -97,6 +86,8 @@ type reading struct {
 	to     Visitor
 	own    [256]int // flows of the state, by table
 	taken  int      // flows of either kind
+
+	foreign *foreignFlows
 }
 
 // flows reads the flows of the state from all tables, and then the tables that hold others besides.
@@ -138,7 +129,7 @@ func (r *reading) flows(ctx context.Context, c *Conn) error {
 func (r *reading) flowReply(b []byte) error {
 	return r.each(b, func(fd flowDesc) {
 		f := fd.flow
-		if !r.ours(f) {
+		if !r.filter.own(f.Cookie) {
 			return
 		}
 		if fd.timed != "" {
@@ -152,15 +143,16 @@ func (r *reading) flowReply(b []byte) error {
 // foreignReply takes the flows of others from all that tables hold.
 func (r *reading) foreignReply(b []byte) error {
 	return r.each(b, func(fd flowDesc) {
-		if !r.ours(fd.flow) {
+		if !r.filter.own(fd.flow.Cookie) {
+			r.foreign.note(fd.flow)
 			r.to.ForeignFlow(fd.flow)
 		}
 	})
 }
 
-// ours reports whether a flow is one of the state.
-func (r *reading) ours(f *flow.Flow) bool {
-	return r.filter.CookieMask != 0 && f.Cookie&r.filter.CookieMask == r.filter.Cookie
+// own reports whether a flow with this cookie is one of the state.
+func (f *Filter) own(cookie uint64) bool {
+	return f.CookieMask != 0 && cookie&f.CookieMask == f.Cookie
 }
 
 // maxObjects bounds the flows, and the groups, of one reading: what maxAnswer has room for if they are of the usual size. A

@@ -143,6 +143,11 @@ func (l Layout) Tables() []uint8 {
 	return ts
 }
 
+// WatchedTables returns the tables that hold nkp's own flows: all but the one that is left to learned flows.
+func (l Layout) WatchedTables() []uint8 {
+	return slices.DeleteFunc(l.Tables(), func(t uint8) bool { return t == l.table(tablePins) })
+}
+
 // RejectTable is the table whose packet-ins ask for a rejection.
 func (l Layout) RejectTable() uint8 { return l.table(tableReject) }
 

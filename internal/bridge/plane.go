@@ -49,24 +49,23 @@ type Plane struct {
 	counted    counterCache
 
 	// What follows belongs to the loop alone.
-	facts     k8s.Model          // what the model says beside Services
-	compiler  *pipeline.Compiler // nil until the first Update
-	warnings  []string           // about the configuration
-	conn      *ofctrl.Conn       // nil while there is none
-	gap       *flow.Delta        // what the switch lacks; nil until it was read back, empty nearly always
-	flows     int                // on the switch, or flowsUnknown; once it was read back
-	gateway   flow.MAC           // last known
-	looks     int                // for it at the start
-	noMeter   bool               // the switch refused the meter
-	whole     bool               // what is sent now follows a read-back
-	behind    bool               // the switch lacks something of Service ports that do not wait
-	waiting   quarantine
-	pins      pins
-	unread    map[uint8]int           // tables with too many flows of others to look for conflicts, and how many
-	conflicts map[flow.Key]*flow.Flow // foreign flows where one of ours should be
-	routes    hostRoutes
-	stats     statistics
-	forgets   forgetting
+	facts    k8s.Model          // what the model says beside Services
+	compiler *pipeline.Compiler // nil until the first Update
+	warnings []string           // about the configuration
+	conn     *ofctrl.Conn       // nil while there is none
+	gap      *flow.Delta        // what the switch lacks; nil until it was read back, empty nearly always
+	flows    int                // on the switch, or flowsUnknown; once it was read back
+	gateway  flow.MAC           // last known
+	looks    int                // for it at the start
+	noMeter  bool               // the switch refused the meter
+	whole    bool               // what is sent now follows a read-back
+	behind   bool               // the switch lacks something of Service ports that do not wait
+	waiting  quarantine
+	pins     pins
+	unread   map[uint8]int // tables with too many flows of others to look for conflicts, and how many
+	routes   hostRoutes
+	stats    statistics
+	forgets  forgetting
 }
 
 // New gives a Plane for the switch that db watches. All hooks must be set.
@@ -211,6 +210,7 @@ func (p *Plane) loop(ctx context.Context) error {
 			p.work("bringing the switch in step after connecting")
 			p.stats.Connections++
 			p.log.Info("connected to the switch", "bridge", p.set.Bridge)
+			p.watchOthers(ctx)
 			p.meterFirst(ctx)
 			p.probeForget(ctx)
 			p.checkPins(ctx)

@@ -3,7 +3,6 @@ package bridge
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/nkp-proxy/nkp/k8s"
@@ -152,9 +151,6 @@ func (p *Plane) byOwner(d *flow.Delta) []*flow.Delta {
 // commit sends one Delta as one transaction. If the switch refuses objects, their owners wait and false comes
 // back. A connection that fails is closed: the client makes a new one and everything is read back.
 func (p *Plane) commit(ctx context.Context, d *flow.Delta) bool {
-	if p.refuseConflicts(d) {
-		return false
-	}
 	res, err := p.conn.Commit(ctx, d)
 	var tx *ofctrl.TxError
 	switch {
@@ -223,22 +219,11 @@ func (p *Plane) withoutMeter() {
 	}
 }
 
-// refuseConflicts keeps flows of others: where one has the table, priority and match of one of ours, ours waits.
-func (p *Plane) refuseConflicts(d *flow.Delta) bool {
-	found := false
-	for _, f := range d.SetFlows {
-		foreign := p.conflicts[f.Key]
-		if foreign == nil {
-			continue
-		}
-		found = true
-		n, _ := p.compiler.Owner(f.Cookie)
-		reason := fmt.Sprintf("somebody else's flow has the table, priority and match of nkp's: %s; remove it, or move nkp with --table-base", foreign)
-		p.waiting.refuse(n, reason, time.Now())
-		p.hooks.Refused(n, reason)
-		p.log.Error("cannot install", "service", ownerText(n), "error", reason)
+// watchOthers has the switch report flows of other owners, so that a transaction replaces none of them.
+func (p *Plane) watchOthers(ctx context.Context) {
+	if err := p.conn.Watch(ctx, p.set.Filter(), p.set.Layout.WatchedTables()); err != nil && ctx.Err() == nil && p.conn.Err() == nil {
+		p.log.Warn("the switch does not report flows of other owners: one with the table, priority and match of nkp's is seen at the next audit only", "error", err)
 	}
-	return found
 }
 
 func (p *Plane) ownerOf(object any) k8s.PortName {
@@ -256,7 +241,7 @@ func (p *Plane) ownerOf(object any) k8s.PortName {
 	return n
 }
 
-// readBack reads what nkp has on the switch, repairs what differs, and notes foreign flows in the way.
+// readBack reads what nkp has on the switch, and repairs what differs.
 func (p *Plane) readBack(ctx context.Context) {
 	if p.conn == nil || p.compiler == nil {
 		return
@@ -279,7 +264,7 @@ func (p *Plane) readBack(ctx context.Context) {
 	p.stats.Compared = time.Now()
 	p.unanswered.Store(false)
 	p.life.Progress()
-	p.conflicts, p.unread, p.flows = found.foreign, found.unread, found.Flows()
+	p.unread, p.flows = found.unread, found.Flows()
 	first := p.gap == nil
 	// What a refused transaction was to make the switch forget is nothing that the switch shows.
 	forget := flow.Delta{DelLearned: found.OrphanPins(), FlushCT: found.Stale()}
@@ -318,16 +303,15 @@ func (p *Plane) checkCount(ctx context.Context) {
 // flowsUnknown is Plane.flows after a transaction that left out Service ports: some of their flows are there, others not.
 const flowsUnknown = -1
 
-// comparison is a Comparison that keeps the flows of others, too.
+// comparison is a Comparison as a Visitor. The connection itself keeps what it must know of the flows of others.
 type comparison struct {
 	*pipeline.Comparison
-	foreign map[flow.Key]*flow.Flow
-	unread  map[uint8]int // tables where others have too many, and how many
+	unread map[uint8]int // tables where others have too many, and how many
 }
 
 func (p *Plane) newComparison() comparison {
-	return comparison{p.compiler.Compare(), map[flow.Key]*flow.Flow{}, map[uint8]int{}}
+	return comparison{p.compiler.Compare(), map[uint8]int{}}
 }
 
-func (c comparison) ForeignFlow(f *flow.Flow)      { c.foreign[f.Key] = f }
+func (comparison) ForeignFlow(*flow.Flow)          {}
 func (c comparison) Unread(table uint8, flows int) { c.unread[table] = flows }

@@ -5,6 +5,9 @@ import "hash/maphash"
 // Digests stand for flows and groups where thousands are compared: what is equal has the same digest under one seed, and what
 // differs has, but for one pair in 2^64, another.
 
+// Digest returns the key's digest under a seed.
+func (k *Key) Digest(seed maphash.Seed) uint64 { return maphash.Comparable(seed, *k) }
+
 // Digest gives the flow's digest under a seed.
 func (f *Flow) Digest(seed maphash.Seed) uint64 {
 	var h maphash.Hash

@@ -1,0 +1,198 @@
+//go:build linux
+
+package ofctrl
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// own is a flow of ours to port n, and others the same flow as ovs-ofctl has it.
+func own(n int) *flow.Flow {
+	f := fl(1, 300, tcpTo("40.0.0.1", uint16(n)), flow.Output{Port: 1})
+	f.Cookie = ownCookie
+	return f
+}
+
+func others(n int) string {
+	return fmt.Sprintf("table=1,priority=300,tcp,nw_dst=40.0.0.1,tp_dst=%d", n)
+}
+
+// TestForeignFlowsAreNotReplaced has another owner add flows where ours are to be, at every moment: none of them is replaced or
+// deleted, and once they are gone ours can come.
+func TestForeignFlowsAreNotReplaced(t *testing.T) {
+	t.Parallel()
+	b := newBridge(t)
+	c := b.dial(Options{})
+	add := func(n int, cookie string) { b.ofctl("add-flow", "cookie="+cookie+","+others(n)+",actions=drop") }
+	del := func(n int) { b.ofctl("del-flows", "--strict", others(n)) }
+	set := func(ns ...int) error {
+		d := &flow.Delta{}
+		for _, n := range ns {
+			d.SetFlows = append(d.SetFlows, own(n))
+		}
+		_, err := c.Commit(t.Context(), d)
+		return err
+	}
+	refused := func(when string, cookie string, ns ...int) {
+		t.Helper()
+		err := set(ns...)
+		if !errors.Is(err, ErrForeignFlow) || !strings.Contains(err.Error(), cookie) {
+			t.Errorf("%s: %v", when, err)
+		}
+		if out := b.ofctl("dump-flows", "--no-stats", strings.Replace(others(ns[0]), "priority=300,", "", 1)); cookie != "0x0" && !strings.Contains(out, "cookie="+cookie) || !strings.Contains(out, "actions=drop") {
+			t.Errorf("%s: the flow is not as it was: %s", when, out)
+		}
+	}
+	allowed := func(when string, ns ...int) {
+		t.Helper()
+		if err := set(ns...); err != nil {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+
+	add(1, "0x77")
+	must(t, c.Watch(t.Context(), ownFilter, ownFilter.Tables))
+	mustRead(t, c)
+	refused("there before the first read", "0x77", 1)
+	add(2, "0")
+	refused("added after the read", "0x0", 2, 3)
+	del(2)
+	add(3, "0x6e6c000000000001")
+	refused("moved: one is gone, one has come", "0x6e6c000000000001", 3)
+	allowed("gone", 2)
+	del(3)
+	add(2, "0x78")
+	refused("over a flow of ours", "0x78", 2)
+	b.ofctl("mod-flows", "cookie=0x78/-1,table=1,actions=drop")
+	refused("over a flow of ours, then changed", "0x78", 2)
+	_, err := c.Commit(t.Context(), &flow.Delta{DelFlows: []*flow.Flow{own(2)}})
+	must(t, err)
+	refused("after ours was deleted", "0x78", 2)
+	mustRead(t, c)
+	refused("after another read", "0x78", 2)
+	b.ofctl("add-flow", fmt.Sprintf("cookie=%#x,%s,actions=drop", uint64(ownCookie), others(2)))
+	allowed("our own cookie, by another connection", 2)
+	allowed("what this connection itself has set", 2)
+	del(1)
+	allowed("all gone", 1, 2, 3, 4)
+	b.ofctl("del-flows", "table=1")
+	allowed("all flows were deleted", 1, 2, 3, 4)
+	if got := len(c.foreign.cookies); got != 0 {
+		t.Errorf("%d flows are remembered; there is none", got)
+	}
+
+	// What comes while the switch is told to commit is replaced. That is not kept from anybody.
+	c.foreign.mu.Lock()
+	c.foreign.set(own(7).Key, 0x79)
+	c.foreign.mu.Unlock()
+	if n := c.foreign.forget([]*flow.Flow{own(6), own(7)}); n != 1 || len(c.foreign.cookies) != 0 {
+		t.Errorf("%d replaced, %d remembered", n, len(c.foreign.cookies))
+	}
+}
+
+// TestForeignFlowsWithoutReports has a switch that cannot report: what the last read found counts.
+func TestForeignFlowsWithoutReports(t *testing.T) {
+	t.Parallel()
+	b := newBridge(t)
+	c := b.dial(Options{})
+	var refusal *SwitchError
+	if err := c.Watch(t.Context(), ownFilter, []uint8{255, 1, 255}); err != nil && !errors.As(err, &refusal) {
+		t.Fatal(err)
+	} else if err == nil {
+		c.foreign.watch = nil
+	}
+	b.ofctl("add-flow", "cookie=0x77,"+others(1)+",actions=drop")
+	mustRead(t, c)
+	if _, err := c.Commit(t.Context(), &flow.Delta{SetFlows: []*flow.Flow{own(1)}}); !errors.Is(err, ErrForeignFlow) {
+		t.Error(err)
+	}
+	b.ofctl("del-flows", "--strict", others(1))
+	mustRead(t, c)
+	mustCommit(t, c, &flow.Delta{SetFlows: []*flow.Flow{own(1)}})
+}
+
+// TestManyForeignFlows has another owner add more flows at once than the switch queues reports for (128 KiB,
+// Open vSwitch's connmgr.c), and more than are remembered.
+func TestManyForeignFlows(t *testing.T) {
+	t.Parallel()
+	b := newBridge(t)
+	c := b.dial(Options{})
+	must(t, c.Watch(t.Context(), ownFilter, ownFilter.Tables))
+	mustRead(t, c)
+	const n = 20000
+	var text bytes.Buffer
+	for i := range n {
+		fmt.Fprintf(&text, "cookie=0x77,%s,actions=drop\n", others(i+1))
+	}
+	file := filepath.Join(t.TempDir(), "flows")
+	must(t, os.WriteFile(file, text.Bytes(), 0o600))
+	b.ofctl("add-flows", "--bundle", file)
+	for _, k := range []int{1, n / 2, n} {
+		if _, err := c.Commit(t.Context(), &flow.Delta{SetFlows: []*flow.Flow{own(k)}}); !errors.Is(err, ErrForeignFlow) {
+			t.Errorf("flow %d: %v", k, err)
+		}
+	}
+	if got := len(c.foreign.cookies); got != n {
+		t.Errorf("%d of %d flows are known", got, n)
+	}
+	b.ofctl("del-flows", "table=1")
+	mustCommit(t, c, &flow.Delta{SetFlows: []*flow.Flow{own(1), own(n)}})
+
+	few := b.dial(Options{})
+	few.foreign.max = 100
+	must(t, few.Watch(t.Context(), ownFilter, ownFilter.Tables))
+	b.ofctl("add-flows", "--bundle", file)
+	mustRead(t, few)
+	if got := len(few.foreign.cookies); got != 100 || !few.foreign.left {
+		t.Errorf("%d flows are remembered; at most 100 should be", got)
+	}
+	b.ofctl("del-flows", "table=1")
+	mustRead(t, few)
+	if few.foreign.left || len(few.foreign.cookies) != 0 {
+		t.Error("what was left out once is not looked at again")
+	}
+}
+
+// TestPausedReports has a commit wait for a switch that has paused its reports, and not for ever.
+func TestPausedReports(t *testing.T) {
+	t.Parallel()
+	b := newBridge(t)
+	c := b.dial(Options{})
+	must(t, c.Watch(t.Context(), ownFilter, ownFilter.Tables))
+	event := func(typ uint16) {
+		c.foreign.mu.Lock()
+		defer c.foreign.mu.Unlock()
+		must(t, c.foreign.event(typ, make([]byte, 8)))
+	}
+	event(flowPaused)
+	event(flowPaused)
+	time.AfterFunc(300*time.Millisecond, func() { event(flowResumed); event(flowResumed) })
+	start := time.Now()
+	mustCommit(t, c, &flow.Delta{SetFlows: []*flow.Flow{own(1)}})
+	if took := time.Since(start); took < 200*time.Millisecond {
+		t.Errorf("the commit did not wait: %v", took)
+	}
+	event(flowPaused)
+	start = time.Now()
+	if _, err := c.Commit(t.Context(), &flow.Delta{SetFlows: []*flow.Flow{own(2)}}); err == nil {
+		t.Error("a commit while reports are paused")
+	} else if took := time.Since(start); took > 2*pauseWait {
+		t.Errorf("%v, after %v", err, took)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
