@@ -96,16 +96,12 @@ func (s *service) frontend(f *k8s.Frontend) {
 
 	switch {
 	case f.Type == k8s.ClusterIP:
-		m.CTState = opening
-		if s.sp.AffinitySeconds > 0 {
-			m.CTState = newConnection
-			if m.IPProto == flow.ProtoTCP {
-				s.trackFirst(everyone, m)
-			}
+		if s.sp.AffinitySeconds == 0 { // else every client would be cached once for each value of the hash (table 3)
+			m.CTState = opening
 		}
 		// Whether it is masqueraded was decided by its source, in table 0: that bit stays.
 		s.enter(everyone, m, f, f.Policy, setMark(s.mark(f.Policy, false), ^uint32(markMasquerade)))
-		s.share(tableServices, prioUnserved, flow.Match{EthType: m.EthType, Dst: m.Dst, CTState: opening},
+		s.share(tableServices, prioUnserved, flow.Match{EthType: m.EthType, Dst: m.Dst, CTState: newConnection},
 			s.resubmit(tableReject))
 	case f.Policy == k8s.Cluster:
 		s.enter(everyone, m, f, k8s.Cluster, setMark(s.mark(k8s.Cluster, true), 0xffffffff))
@@ -124,14 +120,6 @@ func (s *service) frontend(f *k8s.Frontend) {
 			s.enter(source, fromPod, f, k8s.Cluster, setMark(s.mark(k8s.Cluster, false), 0xffffffff))
 		}
 	}
-}
-
-// trackFirst has the tracker look at packets of table 1 that it has not seen. They were hashed (table 3), and what the datapath
-// caches of a hashed packet it caches for each value of the hash: for every client of a Service with session affinity, sixteen
-// times. Behind the tracker the hash is forgotten.
-func (s *service) trackFirst(priority uint16, m flow.Match) {
-	m.CTState = flow.Bits{Mask: flow.CTTracked}
-	s.add(tableServices, priority, s.id, m, s.ct(s.Layout.ZoneDNAT, tableServices))
 }
 
 // enter adds one flow of table 1: the way to the endpoints of policy p, or what happens without any.

@@ -39,8 +39,8 @@ var shapes = []struct {
 	{shape{name: "external-local-none-here", cluster: 3, external: k8s.Local, types: all}, 10, 2, 1},
 	{shape{name: "source-ranges", cluster: 2, types: all[2:3], ranges: []netip.Prefix{
 		prefix("192.168.0.0/24"), prefix("172.16.0.0/16")}}, 5, 1, 1},
-	{shape{name: "affinity", cluster: 3, affinity: 10800, types: all[:1]}, 7, 2, 1},
-	{shape{name: "affinity-local", cluster: 3, local: 1, affinity: 60, external: k8s.Local, types: all}, 18, 2, 2},
+	{shape{name: "affinity", cluster: 3, affinity: 10800, types: all[:1]}, 6, 2, 1},
+	{shape{name: "affinity-local", cluster: 3, local: 1, affinity: 60, external: k8s.Local, types: all}, 17, 2, 2},
 	{shape{name: "wide", cluster: 100, types: all[:1]}, 1 + 200, 2, 1},
 }
 
@@ -100,8 +100,8 @@ func firstDifference(got, want string) string {
 // The trunk costs the same whatever the Services are.
 func TestTrunkSize(t *testing.T) {
 	c := compile(t, testConfig())
-	if n := len(c.State().Flows); n != 69 {
-		t.Errorf("the trunk has %d flows; pinned are 69", n)
+	if n := len(c.State().Flows); n != 71 {
+		t.Errorf("the trunk has %d flows; pinned are 71", n)
 	}
 	cfg := Config{Layout: DefaultLayout()}
 	c = compile(t, cfg)

@@ -32,6 +32,7 @@ const (
 	prioFromAny     = 100
 	prioEstablished = 400 // table 1
 	prioUnanswered  = 250 // table 1: below every frontend
+	prioUntracked   = 240 // table 1: past the tracker so far, and no frontend that takes such packets
 	prioUnserved    = 220 // table 1: a port that a ClusterIP does not serve
 	prioUnallocated = 215 // table 1: an address of the Service range that no Service has
 	prioFromUplink  = 210 // table 1: past the guards
@@ -157,10 +158,12 @@ func (b *builder) classify(table uint8, f k8s.Family) {
 // track is table 3. A SYN to a Service range needs no look at the tracker before its Service is known: whatever the tracker
 // knows of the connection, its commit takes into account (a SYN sent again keeps its endpoint, one on a finished connection
 // begins another). So it goes to table 1 by way of a group of one bucket, for whose sake the datapath hashes it: the Service's
-// group finds the hash and needs no pass of its own (docs/decisions/0012-hash-before-the-service.md).
+// group finds the hash and needs no pass of its own (docs/decisions/0012-hash-before-the-service.md). Only cluster IPs without
+// session affinity take such packets. For every other frontend, which may be inside a Service range too, and for what is refused
+// or dropped there, serviceDefaults sends the packet to the tracker; behind it the hash is forgotten.
 func (b *builder) track() {
 	for _, p := range b.ServiceCIDRs {
-		m := toNet(p)
+		m := notToNode(toNet(p))
 		m.IPProto = flow.ProtoTCP
 		m.TCPFlags = flow.Bits{Value: flow.TCPSyn, Mask: flow.TCPSyn | flow.TCPAck}
 		b.add(tableTrack, prioOpening, 0, m, flow.ToGroup{ID: b.Layout.openingGroup()})
@@ -213,6 +216,12 @@ func icmpProto(f k8s.Family) uint8 {
 	return flow.ProtoICMP
 }
 
+// notToNode leaves addresses of the node out of a match: inside a Service range, they are the node's all the same.
+func notToNode(m flow.Match) flow.Match {
+	m.Reg[0].Mask |= toNode
+	return m
+}
+
 // serviceDefaults is table 1 without the Services, and the table that asks for a rejection.
 func (b *builder) serviceDefaults() {
 	established := flow.Bits{Value: flow.CTTracked, Mask: flow.CTTracked | flow.CTNew}
@@ -228,14 +237,22 @@ func (b *builder) serviceDefaults() {
 		b.add(tableServices, prioEstablished, 0, flow.Match{CTState: established, CTMark: bits}, next...)
 		b.add(tableServices, prioUnanswered, 0, flow.Match{CTState: newConnection, CTMark: bits}, next...)
 	}
-	drop := append([]netip.Prefix(nil), b.ServiceCIDRs...)
-	for _, ip := range b.HairpinIPs {
-		drop = append(drop, host(ip)) // only answers are sent there
+	if len(b.ServiceCIDRs) > 0 {
+		for _, f := range families {
+			m := ethIs(f)
+			m.CTState = flow.Bits{Mask: flow.CTTracked}
+			b.add(tableServices, prioUntracked, 0, m, b.ct(b.Layout.ZoneDNAT, tableServices))
+		}
 	}
-	for _, p := range drop {
-		m := toNet(p)
-		m.CTState = opening
+	drop := func(m flow.Match) {
+		m.CTState = newConnection
 		b.add(tableServices, prioUnallocated, 0, m)
+	}
+	for _, p := range b.ServiceCIDRs {
+		drop(notToNode(toNet(p)))
+	}
+	for _, ip := range b.HairpinIPs {
+		drop(toAddr(ip)) // only answers are sent there
 	}
 	if b.Uplink != 0 {
 		b.add(tableServices, prioFromUplink, 0, flow.Match{InPort: b.Uplink}, b.resubmit(tableOutput))

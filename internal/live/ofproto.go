@@ -83,7 +83,9 @@ func parseWalk(text string, byHash func(group uint32) bool) (*walk, error) {
 		line = strings.TrimRight(line, "\r\n")
 		if actions, ok := strings.CutPrefix(line, "Datapath actions: "); ok { // the end of a pass
 			ended = true
-			w.dropped = actions == "drop"
+			// Behind the translation ofproto/trace takes every connection for one that is not masqueraded, and table 30 drops
+			// those that should have been.
+			w.dropped = actions == "drop" && !w.endpoint.IsValid()
 			w.refused = w.refused || strings.Contains(actions, "controller(")
 			if decided {
 				break

@@ -22,7 +22,7 @@ func (e *explanation) nobody() {
 		return
 	}
 	for _, r := range e.Model.ServiceCIDRs {
-		if r.Contains(to) {
+		if r.Contains(to) && !e.toNode() {
 			e.Verdict = Drop
 			e.step("%s: in the Service range %s, but no Service has this cluster IP", at, r)
 			e.step("dropped: nobody may get traffic for Services that do not exist")

@@ -161,6 +161,9 @@ func TestRow12ExternalIPs(t *testing.T) {
 		c.serve(service("balanced", clusterIP(2), externalIPs(vip(2)), loadBalancer(nil, vip(3)), sourceRanges("203.0.113.0/24", "2001:db8::/64")),
 			c.here, c.there)
 		c.serve(service("udp", clusterIP(3), protocol(v1.ProtocolUDP), externalIPs(vip(1))), c.there)
+		c.serve(service("inside", clusterIP(4), externalIPs(clusterIP(104)), loadBalancer(nil, clusterIP(105))), c.here, c.there)
+		c.serve(service("inside-udp", clusterIP(5), protocol(v1.ProtocolUDP), externalIPs(clusterIP(104))), c.there)
+		c.serve(service("inside-empty", clusterIP(6), externalIPs(clusterIP(106))))
 		c.apply()
 		both := by(c.here, c.there).masquerade()
 		c.expect(t,
@@ -171,6 +174,12 @@ func TestRow12ExternalIPs(t *testing.T) {
 			probe{name: "from the node", from: c.Node, to: vip(1).on(80), want: both},
 			probe{name: "over UDP", from: c.External, proto: "udp", to: vip(1).on(80), want: by(c.there).masquerade()},
 			probe{name: "source ranges are not for them", from: c.External, to: vip(2).on(80), want: both},
+			probe{name: "inside the Service range, from outside", from: c.External, to: clusterIP(104).on(80), want: both},
+			probe{name: "inside the Service range, from a pod", from: c.pod, to: clusterIP(104).on(80), want: both},
+			probe{name: "inside the Service range, from the node", from: c.Node, to: clusterIP(104).on(80), want: both},
+			probe{name: "a load balancer's address inside it", from: c.pod, to: clusterIP(105).on(80), want: both},
+			probe{name: "inside the Service range, over UDP", from: c.pod, proto: "udp", to: clusterIP(104).on(80), want: by(c.there).masquerade()},
+			probe{name: "inside the Service range, without endpoints", from: c.pod, to: clusterIP(106).on(80), want: refused},
 		)
 	})
 }
