@@ -36,7 +36,7 @@ func (w *worker) adopt(ctx context.Context) error {
 // whose rules are others.
 func (w *worker) lay(ctx context.Context) error {
 	mangle := newInput(rules.Mangle)
-	if _, ok, err := w.tables.Rules(string(rules.Mangle), rules.Canary); err != nil {
+	if _, ok, err := w.tables.Rules(ctx, string(rules.Mangle), rules.Canary); err != nil {
 		return err
 	} else if !ok {
 		mangle.chain(rules.Canary)
@@ -52,7 +52,7 @@ func (w *worker) lay(ctx context.Context) error {
 		}
 		have := map[string][]rules.Rule{}
 		for _, name := range names {
-			list, ok, err := w.tables.Rules(string(t), name)
+			list, ok, err := w.tables.Rules(ctx, string(t), name)
 			if err != nil {
 				return err
 			}
@@ -69,7 +69,7 @@ func (w *worker) lay(ctx context.Context) error {
 			}
 		}
 		for _, c := range w.fixed.Chains[t] {
-			list, ok, err := w.tables.Rules(string(t), c.Name)
+			list, ok, err := w.tables.Rules(ctx, string(t), c.Name)
 			if err != nil {
 				return err
 			}

@@ -15,7 +15,7 @@ const lookPatience = 10 * time.Minute
 // table takes seconds; an update that comes meanwhile goes first, and the look is taken later.
 func (w *worker) check(ctx context.Context) {
 	start := time.Now()
-	drift, err := w.flushed()
+	drift, err := w.flushed(ctx)
 	if err == nil && drift == "" && !start.Before(w.deepAt) && w.must == nothing {
 		looking, disturbed := ctx, func() bool { return false }
 		if start.Sub(w.deepAt) < lookPatience || w.deepAt.IsZero() {
@@ -44,12 +44,12 @@ func (w *worker) check(ctx context.Context) {
 }
 
 // flushed says which table has lost its canary; "" if none has.
-func (w *worker) flushed() (string, error) {
+func (w *worker) flushed(ctx context.Context) (string, error) {
 	if w.must > finish {
 		return "", nil // it is about to be looked at
 	}
 	for _, t := range canaryTables {
-		if _, ok, err := w.tables.Rules(string(t), rules.Canary); err != nil {
+		if _, ok, err := w.tables.Rules(ctx, string(t), rules.Canary); err != nil {
 			return "", err
 		} else if !ok {
 			return "table " + string(t) + " was flushed", nil

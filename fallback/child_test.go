@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -39,7 +40,7 @@ type childOptions struct {
 }
 
 type request struct {
-	Op   string // update, status, diff, plan, cleanup, generate, replace
+	Op   string // update, status, diff, plan, cleanup, generate, replace, stop
 	Path string // of manifests
 	N    int    // generate: Services; replace: the one whose endpoint is another
 	To   string // replace: the other endpoint
@@ -77,7 +78,9 @@ func child(text string) error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	go func() { // ends with the process
+	ended := make(chan struct{})
+	go func() { // ends with the process, or by the request stop
+		defer close(ended)
 		if err := p.Run(ctx); err != nil {
 			fmt.Fprintln(os.Stderr, "run:", err)
 			os.Exit(1)
@@ -111,6 +114,9 @@ func child(text string) error {
 			if to, err = netip.ParseAddrPort(req.To); err == nil {
 				p.Update(last, replace(last, req.N, to))
 			}
+		case "stop":
+			cancel()
+			<-ended
 		case "counters":
 			var by map[k8s.PortName]k8s.Counters
 			by, err = p.Counters(ctx)
@@ -196,11 +202,17 @@ func start(t *testing.T, b *testbed.Bed, o childOptions, manifests string) *proc
 // launch starts the process and nothing else.
 func launch(t *testing.T, b *testbed.Bed, o childOptions) *process {
 	t.Helper()
+	return launchAs(t, b, o, os.Args[0])
+}
+
+// launchAs is launch by a command that ends in the test binary.
+func launchAs(t *testing.T, b *testbed.Bed, o childOptions, argv ...string) *process {
+	t.Helper()
 	text, err := json.Marshal(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(os.Args[0])
+	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), childEnv+"="+string(text), "XTABLES_LOCKFILE="+lockFile(b))
 	log, err := os.CreateTemp(t.TempDir(), "plane")
 	if err != nil {
@@ -229,6 +241,8 @@ func launch(t *testing.T, b *testbed.Bed, o childOptions) *process {
 	})
 	return p
 }
+
+func (p *process) pid() string { return strconv.Itoa(p.cmd.Process.Pid) }
 
 // lockFile is the lock of the legacy back end, one for each bed.
 func lockFile(b *testbed.Bed) string { return filepath.Join(b.RunDir, "xtables.lock") }

@@ -24,7 +24,7 @@ type Removed struct {
 func removeAll(ctx context.Context, t tables, inUse func(table string) bool, limit int) (n Removed, err error) {
 	hasKubelet := inUse("mangle")
 	if hasKubelet {
-		if _, hasKubelet, err = t.Rules("mangle", "KUBE-KUBELET-CANARY"); err != nil {
+		if _, hasKubelet, err = t.Rules(ctx, "mangle", "KUBE-KUBELET-CANARY"); err != nil {
 			return n, err
 		}
 	}
@@ -45,7 +45,7 @@ func removeAll(ctx context.Context, t tables, inUse func(table string) bool, lim
 			if !slices.Contains(names, parent) {
 				continue
 			}
-			list, _, err := t.Rules(string(table), parent)
+			list, _, err := t.Rules(ctx, string(table), parent)
 			if err != nil {
 				return n, err
 			}

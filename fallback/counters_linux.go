@@ -10,14 +10,11 @@ import (
 
 // listNAT gives what lists table nat of a family; it is not the worker's, which may be writing.
 func listNAT(ctx context.Context, backend string, f k8s.Family) (lister, error) {
-	t, err := xtables.Open(xtables.Backend(backend), f)
+	t, err := xtables.Open(ctx, xtables.Backend(backend), f)
 	if err != nil {
 		return nil, err
 	}
 	return func(chain string) ([]string, error) {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		return t.Counters(string(rules.NAT), chain)
+		return t.Counters(ctx, string(rules.NAT), chain)
 	}, nil
 }

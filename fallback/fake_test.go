@@ -132,7 +132,7 @@ func change1(chains map[string][]string, l string) error {
 	return nil
 }
 
-func (f *fakeTables) Rules(table, chain string) ([]string, bool, error) {
+func (f *fakeTables) Rules(_ context.Context, table, chain string) ([]string, bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	list, ok := f.tables[table][chain]

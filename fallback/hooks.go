@@ -66,7 +66,7 @@ func (w *worker) hook(ctx context.Context) error {
 	for t, names := range parents {
 		s.rules[t] = map[string][]rules.Rule{}
 		for _, parent := range names {
-			list, _, err := w.tables.Rules(string(t), parent)
+			list, _, err := w.tables.Rules(ctx, string(t), parent)
 			if err != nil {
 				return err
 			}

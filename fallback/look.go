@@ -30,7 +30,7 @@ func (w *worker) look(ctx context.Context) (*sight, error) {
 	}
 	for _, t := range canaryTables {
 		var err error
-		if _, s.canaries[t], err = w.tables.Rules(string(t), rules.Canary); err != nil {
+		if _, s.canaries[t], err = w.tables.Rules(ctx, string(t), rules.Canary); err != nil {
 			return nil, err
 		}
 	}
@@ -106,7 +106,7 @@ func (w *worker) lookAtSome(ctx context.Context, t rules.Table, names []string, 
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		list, ok, err := w.tables.Rules(string(t), name)
+		list, ok, err := w.tables.Rules(ctx, string(t), name)
 		if err != nil {
 			return err
 		}

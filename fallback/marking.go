@@ -12,9 +12,9 @@ type marking struct {
 	life *dataplane.Loop
 }
 
-func (m marking) Rules(table, chain string) (list []string, ok bool, err error) {
+func (m marking) Rules(ctx context.Context, table, chain string) (list []string, ok bool, err error) {
 	defer m.life.Progress()
-	return m.tables.Rules(table, chain)
+	return m.tables.Rules(ctx, table, chain)
 }
 
 func (m marking) Save(ctx context.Context, table string, f func(chain, rule string)) error {

@@ -23,7 +23,7 @@ func Diff(ctx context.Context, m *k8s.Model, o Options) (string, error) {
 	}
 	text := ""
 	for _, f := range o.families() {
-		t, err := xtables.Open(choice.Backend, f)
+		t, err := xtables.Open(ctx, choice.Backend, f)
 		if err != nil {
 			if len(o.Families) == 0 && f == k8s.IPv6 {
 				continue
@@ -46,7 +46,7 @@ func Cleanup(ctx context.Context, o CleanupOptions) (Removed, error) {
 	var n Removed
 	var problems []error
 	for _, f := range []k8s.Family{k8s.IPv4, k8s.IPv6} {
-		for _, t := range xtables.Find(f) {
+		for _, t := range xtables.Find(ctx, f) {
 			limit := legacyLimits.chains
 			if t.Backend == xtables.NFT {
 				limit = nftLimits.chains

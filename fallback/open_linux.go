@@ -6,13 +6,33 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/nkp-proxy/nkp/fallback/xtables"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// open chooses the back end, opens the tables of each family and prepares the kernel.
+// open opens the tables of each family. While they are busy (another process holds the xtables lock) it tries again, until the
+// context ends.
 func (p *Plane) open(ctx context.Context) ([]*worker, error) {
+	for {
+		workers, err := p.tryOpen(ctx)
+		if !errors.Is(err, xtables.ErrBusy) || ctx.Err() != nil {
+			return workers, err
+		}
+		p.log.Warn("cannot look at iptables now; trying again", "in", retryMin, "error", err)
+		for f := range p.inbox {
+			p.report(f, func(s *FamilyStatus) { s.Failures++; s.LastError = err.Error() })
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(retryMin):
+		}
+	}
+}
+
+// tryOpen chooses the back end, opens the tables of each family and prepares the kernel.
+func (p *Plane) tryOpen(ctx context.Context) ([]*worker, error) {
 	choice, err := xtables.Choose(ctx, xtables.Backend(p.opts.Backend))
 	if err != nil {
 		return nil, err
@@ -25,8 +45,10 @@ func (p *Plane) open(ctx context.Context) ([]*worker, error) {
 	var workers []*worker
 	var problems []error
 	for _, f := range p.opts.families() {
-		t, err := xtables.Open(choice.Backend, f)
-		if err != nil {
+		t, err := xtables.Open(ctx, choice.Backend, f)
+		if errors.Is(err, xtables.ErrBusy) || ctx.Err() != nil {
+			return nil, err
+		} else if err != nil {
 			problems = append(problems, err)
 			continue
 		}

@@ -20,12 +20,12 @@ func Diff(context.Context, *k8s.Model, Options) (string, error) { return "", err
 func Cleanup(context.Context, CleanupOptions) (Removed, error) { return Removed{}, errNotLinux }
 
 // Available tells why iptables cannot be used: it exists on Linux only.
-func Available(context.Context, string) error { return errNotLinux }
+func Available(string) error { return errNotLinux }
 
 func listNAT(context.Context, string, k8s.Family) (lister, error) { return nil, errNotLinux }
 
 // Occupied is false: there is no iptables here.
-func Occupied(context.Context) bool { return false }
+func Occupied(context.Context) (bool, error) { return false, nil }
 
 // ReadRules gives the rules that are installed now. It works on Linux only.
 func ReadRules(context.Context, string, k8s.Family) (map[string]map[string][]string, error) {

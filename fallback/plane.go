@@ -130,7 +130,9 @@ func (p *Plane) Run(ctx context.Context) error {
 	for _, l := range p.life {
 		l.Rest()
 	}
-	if err != nil {
+	if ctx.Err() != nil {
+		return nil
+	} else if err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)

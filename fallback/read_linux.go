@@ -15,7 +15,7 @@ func ReadRules(ctx context.Context, backend string, f k8s.Family) (map[string]ma
 	if err != nil {
 		return nil, err
 	}
-	t, err := xtables.Open(choice.Backend, f)
+	t, err := xtables.Open(ctx, choice.Backend, f)
 	if err != nil {
 		return nil, err
 	}

@@ -22,7 +22,7 @@ type tables interface {
 	// Begin starts a transaction that is committed later.
 	Begin(ctx context.Context, input []byte) (xtables.Transaction, error)
 	// Rules gives the rules of one chain; ok is false if there is no such chain.
-	Rules(table, chain string) (list []string, ok bool, err error)
+	Rules(ctx context.Context, table, chain string) (list []string, ok bool, err error)
 	// Save calls f for each chain (with rule "") and rule of a table.
 	Save(ctx context.Context, table string, f func(chain, rule string)) error
 	// ChainNames gives the chains of a table.

@@ -7,13 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/coreos/go-iptables/iptables"
+	"github.com/nkp-proxy/nkp/k8s"
 )
 
 // Choice is a back end and why.
@@ -24,10 +23,45 @@ type Choice struct {
 
 // Choose picks the back end that the rest of the node uses, as the image of kube-proxy does: that in which kubelet left
 // its mark; else that which holds chains of Services already; else that with more rules, nf_tables if there are as many.
-// want, if not empty, is what to use whatever there is.
+// want, if not empty, is what to use whatever there is. The error wraps ErrBusy if the tables could not be looked at now.
 func Choose(ctx context.Context, want Backend) (Choice, error) {
-	_, errNFT := find(NFT, iptables.ProtocolIPv4)
-	_, errLegacy := find(Legacy, iptables.ProtocolIPv4)
+	c, err := installed(want)
+	if err != nil || c.Backend != "" {
+		return c, err
+	}
+	for _, mark := range []struct {
+		table  string
+		chains []string
+		reason string
+	}{
+		{"mangle", []string{"KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"}, "kubelet uses it"},
+		{"nat", []string{"KUBE-SERVICES"}, "it holds chains of Services"},
+	} {
+		for _, b := range []Backend{NFT, Legacy} {
+			if ok, err := has(ctx, b, mark.table, mark.chains...); err != nil {
+				return Choice{}, err
+			} else if ok {
+				return Choice{b, mark.reason}, nil
+			}
+		}
+	}
+	nft, legacy := countRules(ctx, NFT), countRules(ctx, Legacy)
+	if legacy > nft {
+		return Choice{Legacy, fmt.Sprintf("it has more rules (%d, %s has %d)", legacy, NFT, nft)}, nil
+	}
+	return Choice{NFT, fmt.Sprintf("%s has no more rules (%d of %d)", Legacy, legacy, legacy+nft)}, nil
+}
+
+// Installed returns why a back end cannot be used, by the programs that are installed; "" stands for any back end.
+func Installed(want Backend) error {
+	_, err := installed(want)
+	return err
+}
+
+// installed returns the choice that the installed programs leave; without Backend, they leave one.
+func installed(want Backend) (Choice, error) {
+	_, errNFT := find(NFT, k8s.IPv4)
+	_, errLegacy := find(Legacy, k8s.IPv4)
 	switch {
 	case want == NFT && errNFT != nil:
 		return Choice{}, fmt.Errorf("iptables back end %s: %w", want, errNFT)
@@ -44,68 +78,44 @@ func Choose(ctx context.Context, want Backend) (Choice, error) {
 	case errNFT != nil:
 		return Choice{Legacy, "the only one installed"}, nil
 	}
-	for _, b := range []Backend{NFT, Legacy} {
-		if has(ctx, b, "mangle", "KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY") {
-			return Choice{b, "kubelet uses it"}, nil
-		}
-	}
-	for _, b := range []Backend{NFT, Legacy} {
-		if has(ctx, b, "nat", "KUBE-SERVICES") {
-			return Choice{b, "it holds chains of Services"}, nil
-		}
-	}
-	nft, legacy := countRules(ctx, NFT), countRules(ctx, Legacy)
-	if legacy > nft {
-		return Choice{Legacy, fmt.Sprintf("it has more rules (%d, %s has %d)", legacy, NFT, nft)}, nil
-	}
-	return Choice{NFT, fmt.Sprintf("%s has no more rules (%d of %d)", Legacy, legacy, legacy+nft)}, nil
+	return Choice{}, nil
 }
 
-// inUse reports whether a table of a back end may hold anything. To look into a legacy table that was never used would
-// make the kernel set it up.
-func inUse(b Backend, p iptables.Protocol, table string) bool {
-	if b == NFT {
-		return true
-	}
-	file := "/proc/net/ip_tables_names"
-	if p == iptables.ProtocolIPv6 {
-		file = "/proc/net/ip6_tables_names"
-	}
-	names, err := os.ReadFile(file)
-	return err == nil && slices.Contains(strings.Fields(string(names)), table)
-}
+var families = []k8s.Family{k8s.IPv4, k8s.IPv6}
 
-var protocols = []iptables.Protocol{iptables.ProtocolIPv4, iptables.ProtocolIPv6}
-
-// has reports whether a table of a back end has one of the chains, in any family.
-func has(ctx context.Context, b Backend, table string, chains ...string) bool {
-	for _, p := range protocols {
-		progs, err := find(b, p)
-		if err != nil || !inUse(b, p, table) {
+// has reports whether a table of a back end has one of the chains, in any family. It takes no lock. A table that this process
+// may not look at, or that the kernel lacks, has none; the error wraps ErrBusy if a table changes all the time, or is the
+// context's.
+func has(ctx context.Context, b Backend, table string, chains ...string) (bool, error) {
+	var busy error
+	for _, f := range families {
+		t, err := found(b, f)
+		if err != nil || !t.InUse(table) {
 			continue
 		}
-		for _, chain := range chains {
-			// The number keeps the answer short, however many rules the chain has.
-			if exec.CommandContext(ctx, progs.iptables, "-w", "5", "-t", table, "-S", chain, "1").Run() == nil {
-				return true
-			}
+		names, err := t.ChainNames(ctx, table)
+		if slices.ContainsFunc(names, func(name string) bool { return slices.Contains(chains, name) }) {
+			return true, nil
+		}
+		if errors.Is(err, ErrBusy) || ctx.Err() != nil {
+			busy = err
 		}
 	}
-	return false
+	return false, busy
 }
 
 // countRules counts the rules of a back end in both families. What takes longer than a few seconds is many.
 func countRules(ctx context.Context, b Backend) (n int) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	for _, p := range protocols {
-		progs, err := find(b, p)
+	for _, f := range families {
+		t, err := found(b, f)
 		if err != nil {
 			continue
 		}
 		var out bytes.Buffer
-		cmd := exec.CommandContext(ctx, progs.save)
-		cmd.Stdout = &out
+		cmd := exec.CommandContext(ctx, t.progs.save)
+		cmd.Stdout, cmd.WaitDelay = &out, pipesLimit
 		_ = cmd.Run() // what it printed before an error counts
 		for l := range strings.Lines(out.String()) {
 			if strings.HasPrefix(l, "-") {

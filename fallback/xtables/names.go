@@ -47,10 +47,10 @@ func nftChainNames(f k8s.Family, table string) ([]string, error) {
 		if msgs, err = req.Execute(unix.NETLINK_NETFILTER, 0); err == nil {
 			return parseChainNames(msgs, table)
 		} else if !errors.Is(err, nl.ErrDumpInterrupted) && !errors.Is(err, unix.EINTR) {
-			break
+			return nil, fmt.Errorf("list the chains of table %s: %w", table, err)
 		}
 	}
-	return nil, fmt.Errorf("list the chains of table %s: %w", table, err)
+	return nil, fmt.Errorf("list the chains of table %s: %w: %w", table, ErrBusy, err)
 }
 
 func parseChainNames(msgs [][]byte, table string) ([]string, error) {

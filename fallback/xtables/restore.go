@@ -5,12 +5,14 @@ package xtables
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os/exec"
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // commitLine ends a transaction's input: without it nothing is committed.
@@ -28,60 +30,76 @@ func (t *Tables) Restore(ctx context.Context, input []byte) error {
 
 // process is iptables-restore at work on a Transaction.
 type process struct {
+	tables *Tables
 	ctx    context.Context
+	cancel context.CancelCauseFunc
 	cmd    *exec.Cmd
-	stdin  *io.PipeWriter
 	input  []byte
 	stderr bytes.Buffer
-	fed    chan struct{} // closed when all input but the last line is handed over
+	commit chan struct{} // closed: the last line may be handed over, if the program still lives
+	fed    chan error    // has the outcome once all input is handed over, or cannot be
 }
 
+// errUnread is the error of a program that ends well without having read its input.
+var errUnread = errors.New("ended without having read all of its input")
+
 // Begin starts a transaction. With NFT it leaves the kernel alone until Commit, and looks at it only then; with Legacy it
-// holds the lock from here on.
+// holds the lock from here on. The program is killed when the context ends.
 func (t *Tables) Begin(ctx context.Context, input []byte) (Transaction, error) {
-	r, w := io.Pipe()
-	tx := &process{ctx: ctx, stdin: w, input: input, fed: make(chan struct{})}
+	ctx, cancel := context.WithCancelCause(ctx)
+	tx := &process{tables: t, ctx: ctx, cancel: cancel, input: input, commit: make(chan struct{}), fed: make(chan error, 1)}
 	tx.cmd = exec.CommandContext(ctx, t.progs.restore, "--noflush", "--counters", "-w", strconv.Itoa(LockWait))
-	tx.cmd.Stdin, tx.cmd.Stderr = r, &tx.stderr
-	if err := tx.cmd.Start(); err != nil {
+	tx.cmd.Stderr, tx.cmd.WaitDelay = &tx.stderr, pipesLimit
+	stdin, err := tx.cmd.StdinPipe()
+	if err == nil {
+		err = tx.cmd.Start()
+	}
+	if err != nil {
+		cancel(nil)
 		return nil, fmt.Errorf("%s: %w", t.progs.restore, err)
 	}
-	go func() {
-		defer close(tx.fed)
-		_, _ = w.Write(bytes.TrimSuffix(input, []byte(commitLine))) // if the program has ended early, Wait says why
-	}()
+	go tx.feed(stdin)
 	return tx, nil
 }
 
+// feed hands the input over. It ends when the program closes its standard input or ends, which is after Commit or Abort: then
+// Wait closes the pipe.
+func (tx *process) feed(stdin io.WriteCloser) {
+	defer stdin.Close()
+	_, err := stdin.Write(bytes.TrimSuffix(tx.input, []byte(commitLine)))
+	if err == nil {
+		<-tx.commit
+		_, err = io.WriteString(stdin, commitLine)
+	}
+	tx.fed <- err
+}
+
 func (tx *process) Commit() error {
-	<-tx.fed
-	_, _ = io.WriteString(tx.stdin, commitLine)
-	tx.stdin.Close()
+	defer tx.cancel(nil)
+	late := time.AfterFunc(tx.tables.limit, func() { tx.cancel(tx.tables.late()) })
+	defer late.Stop()
+	close(tx.commit)
 	err := tx.cmd.Wait()
+	if errors.Is(err, exec.ErrWaitDelay) {
+		err = nil // the program itself has ended well
+	}
+	if err == nil && <-tx.fed != nil {
+		err = errUnread
+	}
 	if err == nil {
 		return nil
 	}
-	name := tx.cmd.Path
-	text := strings.Join(strings.Fields(tx.stderr.String()), " ")
-	if tx.ctx.Err() != nil {
-		return fmt.Errorf("%s: %w", name, tx.ctx.Err())
-	}
-	for _, busy := range []string{"xtables lock", "Resource temporarily unavailable", "Interrupted system call"} {
-		if strings.Contains(text, busy) {
-			return fmt.Errorf("%s: %w: %s", name, ErrBusy, text)
-		}
-	}
+	text := tx.stderr.String()
 	if l := refusedLine(text, tx.input); l != "" {
 		text += ": " + l
 	}
-	return fmt.Errorf("%s: %w: %s", name, err, text)
+	return failure(tx.ctx, tx.cmd.Path, err, text)
 }
 
 func (tx *process) Abort() {
-	_ = tx.cmd.Process.Kill() // it may have ended
-	<-tx.fed
-	tx.stdin.Close()
+	tx.cancel(nil) // kills it
 	_ = tx.cmd.Wait()
+	close(tx.commit) // it cannot read the last line any more
 }
 
 var lineNumber = regexp.MustCompile(`(?i)\bline:? (\d+)`)

@@ -9,10 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
+	"regexp"
+	"slices"
 	"strings"
+	"time"
 
-	"github.com/coreos/go-iptables/iptables"
 	"golang.org/x/sys/unix"
 
 	"github.com/nkp-proxy/nkp/k8s"
@@ -31,47 +34,69 @@ type Tables struct {
 	RandomFully bool
 
 	progs programs
-	ipt   *iptables.IPTables
+	limit time.Duration // of each run of a program
 }
 
-// Open finds the programs and looks whether the kernel has the tables.
-func Open(b Backend, f k8s.Family) (*Tables, error) {
-	t, err := open(b, f)
+// Open finds the programs and looks whether the kernel has the tables. The error wraps ErrBusy if it may have them.
+func Open(ctx context.Context, b Backend, f k8s.Family) (*Tables, error) {
+	t, err := openTables(ctx, b, f)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := t.ipt.List("nat", "PREROUTING"); err != nil {
+	if _, err := t.run(ctx, "-t", "nat", "-S", "PREROUTING"); errors.Is(err, ErrBusy) {
+		return nil, fmt.Errorf("look at table nat for %s: %w", f, err)
+	} else if err != nil {
 		return nil, fmt.Errorf("the kernel has no table nat for %s: %w", f, err)
 	}
 	return t, nil
 }
 
-func open(b Backend, f k8s.Family) (*Tables, error) {
-	proto := iptables.ProtocolIPv4
-	if f == k8s.IPv6 {
-		proto = iptables.ProtocolIPv6
-	}
-	progs, err := find(b, proto)
+// found returns tables whose programs are installed. Their version is not known.
+func found(b Backend, f k8s.Family) (*Tables, error) {
+	progs, err := find(b, f)
 	if err != nil {
 		return nil, err
 	}
-	ipt, err := iptables.New(iptables.IPFamily(proto), iptables.Path(progs.iptables), iptables.Timeout(LockWait))
+	return &Tables{Backend: b, Family: f, RandomFully: true, progs: progs, limit: runLimit}, nil
+}
+
+var versionNumber = regexp.MustCompile(`v(\d+\.\d+\.\d+)`)
+
+func openTables(ctx context.Context, b Backend, f k8s.Family) (*Tables, error) {
+	t, err := found(b, f)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", progs.iptables, err)
+		return nil, err
 	}
-	t := &Tables{Backend: b, Family: f, progs: progs, ipt: ipt, RandomFully: ipt.HasRandomFully()}
-	v1, v2, v3 := ipt.GetIptablesVersion()
-	t.Version = fmt.Sprintf("%d.%d.%d", v1, v2, v3)
+	text, err := t.run(ctx, "--version")
+	if err != nil {
+		return nil, err
+	}
+	m := versionNumber.FindStringSubmatch(text)
+	if m == nil {
+		return nil, fmt.Errorf("%s: no version in %q", t.progs.iptables, text)
+	}
+	t.Version = m[1]
 	return t, nil
 }
 
-// InUse reports whether a table may hold anything; it does not make the kernel set one up.
-func (t *Tables) InUse(table string) bool { return inUse(t.Backend, t.ipt.Proto(), table) }
+// InUse reports whether a table may hold anything. It does not make the kernel set one up, as a look into a legacy table does
+// that was never used.
+func (t *Tables) InUse(table string) bool {
+	if t.Backend == NFT {
+		return true
+	}
+	file := "/proc/net/ip_tables_names"
+	if t.Family == k8s.IPv6 {
+		file = "/proc/net/ip6_tables_names"
+	}
+	names, err := os.ReadFile(file)
+	return err == nil && slices.Contains(strings.Fields(string(names)), table)
+}
 
 // Find gives the tables of every installed back end for a family, whatever the kernel has.
-func Find(f k8s.Family) (list []*Tables) {
+func Find(ctx context.Context, f k8s.Family) (list []*Tables) {
 	for _, b := range []Backend{NFT, Legacy} {
-		if t, err := open(b, f); err == nil {
+		if t, err := openTables(ctx, b, f); err == nil {
 			list = append(list, t)
 		}
 	}
@@ -79,16 +104,15 @@ func Find(f k8s.Family) (list []*Tables) {
 }
 
 // Rules gives the rules of a chain, without "-A CHAIN"; ok is false if the chain does not exist.
-func (t *Tables) Rules(table, chain string) (list []string, ok bool, err error) {
-	out, err := t.ipt.List(table, chain)
-	var e *iptables.Error
-	if errors.As(err, &e) && missing(e) {
+func (t *Tables) Rules(ctx context.Context, table, chain string) (list []string, ok bool, err error) {
+	out, err := t.run(ctx, "-t", table, "-S", chain)
+	if errors.Is(err, errMissing) {
 		return nil, false, nil
 	} else if err != nil {
 		return nil, false, fmt.Errorf("table %s, chain %s: %w", table, chain, err)
 	}
-	for _, l := range out {
-		if r, ok := strings.CutPrefix(l, "-A "+chain+" "); ok {
+	for l := range strings.Lines(out) {
+		if r, ok := strings.CutPrefix(strings.TrimSuffix(l, "\n"), "-A "+chain+" "); ok {
 			list = append(list, r)
 		}
 	}
@@ -97,44 +121,40 @@ func (t *Tables) Rules(table, chain string) (list []string, ok bool, err error) 
 
 // Counters gives the rules of a chain as `iptables -v -S` prints them, "-c PACKETS BYTES" before the target; none if the
 // chain does not exist.
-func (t *Tables) Counters(table, chain string) ([]string, error) {
-	out, err := t.ipt.ListWithCounters(table, chain)
-	var e *iptables.Error
-	if errors.As(err, &e) && missing(e) {
+func (t *Tables) Counters(ctx context.Context, table, chain string) ([]string, error) {
+	out, err := t.run(ctx, "-t", table, "-v", "-S", chain)
+	if errors.Is(err, errMissing) {
 		return nil, nil
 	} else if err != nil {
 		return nil, fmt.Errorf("table %s, chain %s: %w", table, chain, err)
 	}
-	return out, nil
-}
-
-// missing reports whether an error says that a chain does not exist. iptables-nft has a misleading text for it where the
-// table has never been used.
-func missing(e *iptables.Error) bool {
-	return e.IsNotExist() || strings.Contains(e.Error(), "is incompatible, use 'nft' tool")
+	return strings.Split(strings.TrimSuffix(out, "\n"), "\n"), nil
 }
 
 // Save calls f for each chain of a table ("-A" not among the words, rule "" announces the chain) and each rule, in the
 // order of iptables-save.
 func (t *Tables) Save(ctx context.Context, table string, f func(chain, rule string)) error {
-	cmd := exec.CommandContext(ctx, t.progs.save, "-t", table)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
+	ctx, cancel := context.WithTimeoutCause(ctx, t.limit, t.late())
+	defer cancel()
+	r, w := io.Pipe()
+	defer r.Close() // what the program writes after a line that is too long fails
 	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
+	cmd := exec.CommandContext(ctx, t.progs.save, "-t", table)
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = w, &stderr, pipesLimit
 	if err := cmd.Start(); err != nil {
-		return err
+		return fmt.Errorf("%s: %w", t.progs.save, err)
 	}
 	// iptables-nft-save sorts chains by recursion and overflows the usual stack with a hundred thousand of them.
 	stack := &unix.Rlimit{Cur: 512 << 20, Max: unix.RLIM_INFINITY}
 	_ = unix.Prlimit(cmd.Process.Pid, unix.RLIMIT_STACK, stack, nil)
-	readErr := parseSave(out, f)
-	if err := cmd.Wait(); err != nil {
-		return fmt.Errorf("%s -t %s: %w: %s", t.progs.save, table, err, strings.TrimSpace(stderr.String()))
-	}
-	return readErr
+	go func() { // ends with the program
+		err := cmd.Wait()
+		if err != nil {
+			err = failure(ctx, cmd.Path+" -t "+table, err, stderr.String())
+		}
+		w.CloseWithError(err)
+	}()
+	return parseSave(r, f)
 }
 
 func parseSave(r io.Reader, f func(chain, rule string)) error {

@@ -165,14 +165,19 @@ func (a *Agent) nothingBeside(ctx context.Context) {
 // no reason. Chains that are there are nkp's own if the last run had iptables among its data planes. last is called after
 // the chains were looked for: an agent that starts meanwhile notes that it takes iptables before it writes a chain.
 func (s *Settings) LeaveIPTables(ctx context.Context, last func() []Mode) string {
-	if err := fallback.Available(ctx, s.IPTables.Backend); err != nil {
+	if err := fallback.Available(s.IPTables.Backend); err != nil {
 		return err.Error()
 	}
 	switch {
 	case s.HostTraffic == bridge.HostIPTables:
+		return ""
 	case s.ServiceProxyName != "":
 		return "with --service-proxy-name another proxy is at work here, whose chains have the same names; --host-traffic iptables takes them over"
-	case fallback.Occupied(ctx) && !slices.Contains(last(), ModeIPTables):
+	}
+	switch occupied, err := fallback.Occupied(ctx); {
+	case err != nil:
+		return "cannot look whether it holds chains of Services: " + err.Error()
+	case occupied && !slices.Contains(last(), ModeIPTables):
 		return "it holds chains of Services that are not nkp's, kube-proxy's it seems; --host-traffic iptables takes them over"
 	}
 	return ""
