@@ -11,17 +11,32 @@ import (
 )
 
 // forgetUDP deletes the UDP connections of a family that a set names, and gives their number. Connections in zones are
-// others' (Open vSwitch's).
+// others' (Open vSwitch's). After an error, some of them may be left.
 func forgetUDP(f k8s.Family, s *staleSet) (int, error) {
 	family := netlink.InetFamily(unix.AF_INET)
 	if f == k8s.IPv6 {
 		family = unix.AF_INET6
 	}
-	n, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, staleFilter{s})
-	if errors.Is(err, unix.EINTR) || errors.Is(err, netlink.ErrDumpInterrupted) {
-		err = nil // the table changed meanwhile; what is new is not stale
+	return uninterrupted(func() (uint, error) {
+		return netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, staleFilter{s})
+	})
+}
+
+// dumpTries is how often a dump is tried that the kernel interrupts: the table changes while it is listed, and entries are left
+// out (NLM_F_DUMP_INTR, include/uapi/linux/netlink.h).
+const dumpTries = 5
+
+// uninterrupted calls f until it is not interrupted, and adds up what it returns.
+func uninterrupted(f func() (uint, error)) (total int, err error) {
+	for range dumpTries {
+		var n uint
+		n, err = f()
+		total += int(n)
+		if !errors.Is(err, unix.EINTR) && !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
 	}
-	return int(n), err
+	return total, err
 }
 
 type staleFilter struct{ *staleSet }

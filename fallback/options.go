@@ -67,13 +67,15 @@ type FamilyStatus struct {
 	Chains   int       `json:"chains"`   // their own chains
 	Pending  int       `json:"pending"`  // Service ports that are not programmed yet
 	// Refused are the Service ports that iptables does not take, with its reason.
-	Refused      map[string]string   `json:"refused,omitempty"`
-	Transactions int                 `json:"transactions"`
-	Rules        int                 `json:"rules"` // written since the start
-	Failures     int                 `json:"failures"`
-	Repairs      int                 `json:"repairs"`   // how often somebody else had changed the rules
-	Forgotten    int                 `json:"forgotten"` // stale UDP connections
-	LastError    string              `json:"lastError,omitempty"`
-	LastTook     time.Duration       `json:"lastTook"` // the last transaction
-	Programming  latency.Programming `json:"programming"`
+	Refused      map[string]string `json:"refused,omitempty"`
+	Transactions int               `json:"transactions"`
+	Rules        int               `json:"rules"` // written since the start
+	Failures     int               `json:"failures"`
+	Repairs      int               `json:"repairs"`   // how often somebody else had changed the rules
+	Forgotten    int               `json:"forgotten"` // stale UDP connections
+	// LastForgetError is why stale UDP connections could not be deleted; they are tried again.
+	LastForgetError string              `json:"lastForgetError,omitempty"`
+	LastError       string              `json:"lastError,omitempty"`
+	LastTook        time.Duration       `json:"lastTook"` // the last transaction
+	Programming     latency.Programming `json:"programming"`
 }

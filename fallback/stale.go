@@ -8,67 +8,81 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// staleUDP names the connections of a UDP Service port that lead nowhere any more: UDP has no end of connection, and a
-// client that goes on sending would go on being sent there.
-type staleUDP struct {
-	frontends []netip.AddrPort // it has or had; without address: a NodePort
-	now       []netip.AddrPort // those it has
-	serving   []netip.AddrPort // connections from those with these stay
-}
+// A UDP client that goes on sending keeps its connection, and would go on being sent to an endpoint that is gone: UDP has no end
+// of connection. Such connections are deleted.
 
-// noteStale notes which connections an update may leave behind.
+// maxStale bounds the Service ports whose connections wait to be deleted, which grow in number only while that fails.
+const maxStale = 50_000
+
+// staleUDP names the frontends of a UDP Service port whose connections must be looked at, and for each the endpoints that its
+// connections may keep. A frontend without address is a NodePort.
+type staleUDP map[netip.AddrPort][]netip.AddrPort
+
+// noteStale notes which connections an update may leave behind. A frontend that the Service port has lost keeps no endpoint,
+// unless another Service port has got it.
 func (w *worker) noteStale(n k8s.PortName, before, after item) {
 	if n.Protocol != "UDP" {
 		return
 	}
 	s := w.stale[n]
-	s.now, s.serving = nil, nil
-	for _, it := range []item{before, after} {
+	if s == nil && len(w.stale) >= maxStale {
+		w.log.Error("UDP connections to endpoints that are gone stay until their clients pause: too many Services wait for their connections to be deleted",
+			"service", n, "waiting", len(w.stale))
+		return
+	}
+	if s == nil {
+		s = staleUDP{}
+		w.stale[n] = s
+	}
+	for f := range s {
+		s[f] = nil
+	}
+	note := func(it item, keep bool) {
 		if it.port == nil {
-			continue
+			return
 		}
 		for _, f := range it.port.Frontends {
-			at := netip.AddrPortFrom(f.Address, f.Port)
 			if f.ShadowedBy != "" {
 				continue
 			}
-			if !slices.Contains(s.frontends, at) {
-				s.frontends = append(s.frontends, at)
-			}
-			if it.port == after.port {
-				s.now = append(s.now, at)
+			s[netip.AddrPortFrom(f.Address, f.Port)] = nil
+			if keep {
+				s[netip.AddrPortFrom(f.Address, f.Port)] = it.port.Serving
 			}
 		}
 	}
-	if after.port != nil {
-		s.serving = after.port.Serving
-	}
-	w.stale[n] = s
+	note(before, false)
+	note(after, true)
 }
 
 // forgetStale deletes the connections that were noted. It comes after the rules, or a client would at once have the same
-// connection again.
+// connection again. What cannot be deleted is tried again with pauses.
 func (w *worker) forgetStale() {
-	if len(w.stale) == 0 || w.forget == nil {
+	start := time.Now()
+	if len(w.stale) == 0 || w.forget == nil || start.Before(w.forgetAt) {
 		return
 	}
-	list := make([]staleUDP, 0, len(w.stale))
-	for _, s := range w.stale {
-		list = append(list, s)
-	}
-	clear(w.stale)
-	start := time.Now()
-	n, err := w.forget(newStaleSet(list, w.nodeAddrs))
+	n, err := w.forget(newStaleSet(w.stale, w.nodeAddrs))
 	if w.opts.Hooks.Forgot != nil {
 		w.opts.Hooks.Forgot(w.family, n, time.Since(start))
 	}
 	if err != nil {
-		w.log.Warn("cannot forget UDP connections to endpoints that are gone; they end when their clients pause", "error", err)
+		w.forgetPause = min(max(2*w.forgetPause, retryMin), retryMax)
+		w.forgetAt = time.Now().Add(w.forgetPause)
+		w.log.Warn("cannot delete all UDP connections to endpoints that are gone; trying again", "in", w.forgetPause, "services", len(w.stale), "error", err)
+	} else {
+		clear(w.stale)
+		w.forgetPause, w.forgetAt = 0, time.Time{}
 	}
 	if n > 0 {
 		w.log.Info("forgot UDP connections to endpoints that are gone", "connections", n)
 	}
-	w.report(func(s *FamilyStatus) { s.Forgotten += n })
+	w.report(func(s *FamilyStatus) {
+		s.Forgotten += n
+		if s.LastForgetError = ""; err != nil {
+			s.LastForgetError = err.Error()
+		}
+	})
 }
 
 // staleSet tells which connections to forget.
@@ -78,25 +92,19 @@ type staleSet struct {
 	node  map[netip.Addr]bool                 // where NodePorts are
 }
 
-func newStaleSet(list []staleUDP, node []netip.Addr) *staleSet {
+func newStaleSet(stale map[k8s.PortName]staleUDP, node []netip.Addr) *staleSet {
 	s := &staleSet{at: map[netip.AddrPort][]netip.AddrPort{}, ports: map[uint16][]netip.AddrPort{}, node: map[netip.Addr]bool{}}
 	for _, ip := range node {
 		s.node[ip] = true
 	}
-	add := func(frontends, serving []netip.AddrPort) {
-		for _, f := range frontends {
+	for _, frontends := range stale {
+		for f, serving := range frontends {
 			if f.Addr().IsValid() {
-				s.at[f] = serving
+				s.at[f] = slices.Concat(s.at[f], serving)
 			} else {
-				s.ports[f.Port()] = serving
+				s.ports[f.Port()] = slices.Concat(s.ports[f.Port()], serving)
 			}
 		}
-	}
-	for _, e := range list {
-		add(e.frontends, nil)
-	}
-	for _, e := range list { // what one Service gave up another may have
-		add(e.now, e.serving)
 	}
 	return s
 }

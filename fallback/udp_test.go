@@ -4,7 +4,11 @@ package fallback
 
 import (
 	"errors"
+	"fmt"
 	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/nkp-proxy/nkp/fallback/xtables"
 	"github.com/nkp-proxy/nkp/internal/testbed"
@@ -55,6 +59,52 @@ func TestStaleUDP(t *testing.T) {
 		expect("the Service again", "remote-11")
 		if n := p.status().Families[0].Forgotten; n == 0 {
 			t.Error("nothing was forgotten")
+		}
+	})
+}
+
+// A dump that the kernel interrupts has left entries out: it is repeated, a few times, and is an error if that does not help.
+func TestInterruptedDump(t *testing.T) {
+	for _, interrupted := range []error{unix.EINTR, netlink.ErrDumpInterrupted, fmt.Errorf("dump: %w", netlink.ErrDumpInterrupted)} {
+		for _, times := range []int{0, 1, dumpTries - 1, dumpTries} {
+			calls := 0
+			n, err := uninterrupted(func() (uint, error) {
+				if calls++; calls <= times {
+					return 1, interrupted
+				}
+				return 2, nil
+			})
+			if times < dumpTries && (n != times+2 || err != nil) {
+				t.Errorf("%v, %d times: %d deleted, %v", interrupted, times, n, err)
+			}
+			if times == dumpTries && (calls != dumpTries || n != dumpTries || err == nil) {
+				t.Errorf("%v each time: %d calls, %d deleted, %v", interrupted, calls, n, err)
+			}
+		}
+	}
+	calls := 0
+	if _, err := uninterrupted(func() (uint, error) { calls++; return 0, unix.EPERM }); err == nil || calls != 1 {
+		t.Errorf("not permitted: %d calls, %v", calls, err)
+	}
+}
+
+// A frontend that moves to another Service takes its clients along, those with a fixed port included.
+func TestMovedUDPFrontend(t *testing.T) {
+	each(t, func(t *testing.T, backend xtables.Backend) {
+		b, pods := bed(t, testbed.Options{})
+		with, without := []string{`externalIPs: [20.0.0.150]`}, []string{"type: ClusterIP"}
+		manifests := func(one, two []string) string {
+			return nodeObject + clusterIPOnly(service("one", 1, one...)) + endpoints("one", pods[0]) + clusterIPOnly(service("two", 2, two...)) + endpoints("two", pods[1])
+		}
+		p := start(t, b, defaults(backend), manifests(with, without))
+		for i, c := range []struct {
+			manifests, who string
+		}{{manifests(with, without), pods[0].Name}, {manifests(without, with), pods[1].Name}, {manifests(with, without), pods[0].Name}} {
+			p.sync(c.manifests)
+			a, err := b.External.AskWith(t.Context(), "udp", "20.0.0.150:53", testbed.AskOptions{DialOptions: testbed.DialOptions{LocalPort: 5353}})
+			if err != nil || a.Pod != c.who {
+				t.Errorf("move %d: answered by %q, want %s: %v", i, a.Pod, c.who, err)
+			}
 		}
 	})
 }

@@ -76,6 +76,9 @@ type worker struct {
 	forget  func(*staleSet) (int, error) // stale UDP connections
 	life    *dataplane.Loop              // of run; nil in tests
 
+	forgetPause time.Duration // after stale UDP connections could not be deleted
+	forgetAt    time.Time     // when to try again; zero: at once
+
 	compiler  *rules.Compiler // nil until the first update
 	nodeAddrs []netip.Addr    // where NodePorts are
 	fixed     rules.Fixed
@@ -265,7 +268,7 @@ func (w *worker) next() time.Time {
 	if !w.settled() || w.must > nothing {
 		return w.notUntil
 	}
-	for _, t := range []time.Time{w.gcAt, w.waiting.next()} {
+	for _, t := range []time.Time{w.forgetAt, w.gcAt, w.waiting.next()} {
 		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
 			next = t
 		}

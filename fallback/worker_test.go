@@ -2,6 +2,7 @@ package fallback
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -368,5 +369,80 @@ func generatePort(n int) *k8s.ServicePort {
 		ClusterEndpoints: []k8s.Endpoint{{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}), 80)}},
 		Frontends: []k8s.Frontend{{Type: k8s.ClusterIP, Address: netip.AddrFrom4([4]byte{40, 0, byte(n >> 8), byte(n)}), Port: 80,
 			Policy: k8s.Cluster, WhenEmpty: k8s.Reject}},
+	}
+}
+
+// Connections that could not be deleted are tried again without a further change, and by what is served then; once they are
+// deleted, nothing is left to try.
+func TestForgetAgain(t *testing.T) {
+	s := newStage(t)
+	failures, tries := 3, 0
+	var last *staleSet
+	s.worker.forget = func(set *staleSet) (int, error) {
+		last, tries = set, tries+1
+		if tries <= failures {
+			return 1, errors.New("interrupted")
+		}
+		return 1, nil
+	}
+	vip := netip.MustParseAddrPort("40.0.0.1:53")
+	gone, left := netip.MustParseAddrPort("10.0.0.1:53"), netip.MustParseAddrPort("10.0.0.2:53")
+	udp := func(name string, serving ...netip.AddrPort) *k8s.ServicePort {
+		return &k8s.ServicePort{
+			Name:      k8s.PortName{ServiceName: k8s.ServiceName{Namespace: "ns", Name: name}, Protocol: "UDP", Family: k8s.IPv4},
+			Frontends: []k8s.Frontend{{Type: k8s.ExternalIP, Address: vip.Addr(), Port: vip.Port(), Policy: k8s.Cluster, WhenEmpty: k8s.Reject}}, Serving: serving,
+		}
+	}
+	put := func(p *k8s.ServicePort, present bool) {
+		c := k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{p.Name: p}}
+		if !present {
+			c.Ports[p.Name] = nil
+		}
+		s.put(c)
+	}
+	step := func() {
+		s.worker.takeUpdates()
+		s.worker.notUntil = time.Time{}
+		s.worker.step(t.Context())
+	}
+	put(udp("a", gone, left), true)
+	step()
+	if tries != 1 || s.status.LastForgetError == "" {
+		t.Errorf("%d tries, status %+v", tries, s.status)
+	}
+	if at := s.worker.next(); at.IsZero() || time.Until(at) > 2*retryMin {
+		t.Errorf("the next try is at %v", at)
+	}
+	put(udp("a"), false)
+	put(udp("b", left), true)
+	step()
+	if tries != 1 {
+		t.Error("tried again without a pause")
+	}
+	for range failures {
+		s.worker.forgetAt = time.Now().Add(-time.Second)
+		step()
+	}
+	if tries != failures+1 || !last.match(vip, gone) || last.match(vip, left) {
+		t.Errorf("%d tries; the frontend has moved: an endpoint that is gone stays %t, the new one goes %t", tries, !last.match(vip, gone), last.match(vip, left))
+	}
+	if s.status.LastForgetError != "" || s.status.Forgotten != failures+1 || len(s.worker.stale) > 0 {
+		t.Errorf("afterwards: %+v, %d are left", s.status, len(s.worker.stale))
+	}
+	step()
+	if tries != failures+1 {
+		t.Error("tried again with nothing to do")
+	}
+}
+
+// While connections cannot be deleted, what is noted does not grow without bound.
+func TestStaleBound(t *testing.T) {
+	s := newStage(t)
+	for i := range maxStale + 10 {
+		n := k8s.PortName{ServiceName: k8s.ServiceName{Namespace: "ns", Name: fmt.Sprint(i)}, Protocol: "UDP", Family: k8s.IPv4}
+		s.worker.noteStale(n, item{}, item{})
+	}
+	if n := len(s.worker.stale); n != maxStale {
+		t.Errorf("%d Service ports are noted, want at most %d", n, maxStale)
 	}
 }

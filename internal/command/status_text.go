@@ -187,6 +187,9 @@ func (t *statusText) iptables(s *fallback.Status) {
 		for _, name := range slices.Sorted(maps.Keys(f.Refused)) {
 			t.line("REFUSED", "%s: %s", name, oneLine(f.Refused[name]))
 		}
+		if f.LastForgetError != "" {
+			t.line("STALE UDP", "connections to endpoints that are gone are left; trying again: %s", oneLine(f.LastForgetError))
+		}
 		if f.LastError != "" {
 			t.line("LAST ERROR", "%s", oneLine(f.LastError))
 		}
