@@ -44,28 +44,11 @@ func (w *worker) lay(ctx context.Context) error {
 	ins := []*input{mangle}
 	for _, t := range []rules.Table{rules.Filter, rules.NAT} {
 		in := newInput(t)
-		names := append([]string{rules.Canary}, w.fixed.Shared[t]...)
-		for _, g := range w.fixed.Guests {
-			if g.Table == t {
-				names = append(names, g.Chain)
-			}
-		}
-		have := map[string][]rules.Rule{}
-		for _, name := range names {
-			list, ok, err := w.tables.Rules(ctx, string(t), name)
-			if err != nil {
+		for _, name := range append([]string{rules.Canary}, w.fixed.Shared[t]...) {
+			if _, ok, err := w.tables.Rules(ctx, string(t), name); err != nil {
 				return err
-			}
-			for _, r := range list {
-				have[name] = append(have[name], rules.Rule(r))
-			}
-			if !ok {
+			} else if !ok {
 				in.chain(name)
-			}
-		}
-		for _, g := range w.fixed.Guests {
-			if g.Table == t && !hasRule(have[g.Chain], g.Rule) {
-				in.append(g.Chain, g.Rule)
 			}
 		}
 		for _, c := range w.fixed.Chains[t] {

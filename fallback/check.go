@@ -16,6 +16,7 @@ const lookPatience = 10 * time.Minute
 func (w *worker) check(ctx context.Context) {
 	start := time.Now()
 	drift, err := w.flushed(ctx)
+	w.checkAt = time.Now().Add(max(w.opts.SyncPeriod, idleShare*time.Since(start)))
 	if err == nil && drift == "" && !start.Before(w.deepAt) && w.must == nothing {
 		looking, disturbed := ctx, func() bool { return false }
 		if start.Sub(w.deepAt) < lookPatience || w.deepAt.IsZero() {
@@ -31,7 +32,6 @@ func (w *worker) check(ctx context.Context) {
 			w.deepAt = time.Now().Add(max(w.opts.SyncPeriod, idleShare*time.Since(start)))
 		}
 	}
-	w.checkAt = time.Now().Add(max(w.opts.SyncPeriod, idleShare*time.Since(start)))
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:

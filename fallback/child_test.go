@@ -37,6 +37,8 @@ type childOptions struct {
 	Backend    xtables.Backend
 	SyncPeriod time.Duration
 	Tracker    k8s.Options
+	// LocalnetFile stands for the volume of a container that has route_localnet; "": none.
+	LocalnetFile string
 }
 
 type request struct {
@@ -68,6 +70,9 @@ func child(text string) error {
 	var o childOptions
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
 		return err
+	}
+	if o.LocalnetFile != "" {
+		localnetFiles[1] = o.LocalnetFile
 	}
 	p, err := New(Options{
 		Config: o.Config, Backend: string(o.Backend), SyncPeriod: o.SyncPeriod,

@@ -21,10 +21,10 @@ type Removed struct {
 }
 
 // removeAll removes everything of nkp's, and of kube-proxy's, from one back end and family. Other chains are not touched.
-func removeAll(ctx context.Context, t tables, inUse func(table string) bool, limit int) (n Removed, err error) {
-	hasKubelet := inUse("mangle")
-	if hasKubelet {
-		if _, hasKubelet, err = t.Rules(ctx, "mangle", "KUBE-KUBELET-CANARY"); err != nil {
+// keepGuard, or a kubelet that needs it, keeps what holds others off 127.0.0.0/8.
+func removeAll(ctx context.Context, t tables, inUse func(table string) bool, limit int, keepGuard bool) (n Removed, err error) {
+	if !keepGuard && inUse("mangle") {
+		if _, keepGuard, err = t.Rules(ctx, "mangle", "KUBE-KUBELET-CANARY"); err != nil {
 			return n, err
 		}
 	}
@@ -36,7 +36,7 @@ func removeAll(ctx context.Context, t tables, inUse func(table string) bool, lim
 		if err != nil {
 			return n, err
 		}
-		targets := removable(table, names, hasKubelet)
+		targets := removable(table, names, keepGuard)
 		if len(targets) == 0 {
 			continue
 		}
@@ -50,7 +50,7 @@ func removeAll(ctx context.Context, t tables, inUse func(table string) bool, lim
 				return n, err
 			}
 			for _, r := range list {
-				if target := rules.Rule(r).Target(); slices.Contains(hookedChains, target) || target == rules.LocalFirewall && !hasKubelet {
+				if target := rules.Rule(r).Target(); slices.Contains(hookedChains, target) || target == rules.LocalFirewall && !keepGuard {
 					unhook.delete(parent, rules.Rule(r))
 					n.Rules++
 				}
@@ -78,9 +78,9 @@ func removeAll(ctx context.Context, t tables, inUse func(table string) bool, lim
 	return n, nil
 }
 
-// removable gives our chains among the names, each before those it leads to. The chain that keeps others off 127.0.0.0/8
-// is kubelet's too: it stays where there is a kubelet.
-func removable(t rules.Table, names []string, hasKubelet bool) (list []string) {
+// removable gives our chains among the names, each before those it leads to. keepGuard keeps the chain that holds others off
+// 127.0.0.0/8.
+func removable(t rules.Table, names []string, keepGuard bool) (list []string) {
 	add := func(chains ...string) {
 		for _, c := range chains {
 			if slices.Contains(names, c) {
@@ -96,8 +96,8 @@ func removable(t rules.Table, names []string, hasKubelet bool) (list []string) {
 		list = append(list, own...)
 		add(rules.MarkMasq)
 	case rules.Filter:
-		add(rules.Services, rules.ExternalServices, rules.NodePorts, rules.Forward, rules.Firewall, rules.ClusterIPs)
-		if !hasKubelet {
+		add(rules.Services, rules.ExternalServices, rules.NodePorts, rules.Forward, rules.Firewall, rules.ClusterIPs, rules.Localnet)
+		if !keepGuard {
 			add(rules.LocalFirewall)
 		}
 	}

@@ -88,6 +88,9 @@ func (w *worker) hook(ctx context.Context) error {
 				in.insert(h.Parent, h.Rule)
 			}
 		}
+		if t == rules.Filter {
+			w.keepGuardFirst(in, s, missing)
+		}
 		if err := w.restore(ctx, in); err != nil {
 			return err
 		}

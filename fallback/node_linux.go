@@ -41,17 +41,22 @@ func Diff(ctx context.Context, m *k8s.Model, o Options) (string, error) {
 }
 
 // Cleanup removes everything that a Plane installs, from both back ends and families, and nothing else. Chains of
-// kube-proxy's iptables mode have the same names and go too.
+// kube-proxy's iptables mode have the same names and go too. The rules that keep others off 127.0.0.0/8 stay where kubelet
+// needs them, and where route_localnet is set and nkp has not set it, or cannot unset it.
 func Cleanup(ctx context.Context, o CleanupOptions) (Removed, error) {
 	var n Removed
 	var problems []error
+	keepGuard, err := unsetLocalnet(ctx)
+	if err != nil {
+		problems = append(problems, err)
+	}
 	for _, f := range []k8s.Family{k8s.IPv4, k8s.IPv6} {
 		for _, t := range xtables.Find(ctx, f) {
 			limit := legacyLimits.chains
 			if t.Backend == xtables.NFT {
 				limit = nftLimits.chains
 			}
-			part, err := removeAll(ctx, t, t.InUse, limit)
+			part, err := removeAll(ctx, t, t.InUse, limit, keepGuard && f == k8s.IPv4)
 			n.Chains += part.Chains
 			n.Rules += part.Rules
 			if err != nil {
@@ -63,4 +68,27 @@ func Cleanup(ctx context.Context, o CleanupOptions) (Removed, error) {
 		o.Log.Info("removed", "chains", n.Chains, "rulesInOtherChains", n.Rules)
 	}
 	return n, errors.Join(problems...)
+}
+
+// unsetLocalnet unsets route_localnet if nkp has set it, and reports whether it is set then.
+func unsetLocalnet(ctx context.Context) (set bool, err error) {
+	var kernel routeLocalnet
+	if set, err = kernel.on(); !set || err != nil {
+		return err != nil, nil // unknown: set
+	}
+	for _, t := range xtables.Find(ctx, k8s.IPv4) {
+		if !t.InUse(string(rules.Filter)) {
+			continue
+		}
+		if _, marked, err := t.Rules(ctx, string(rules.Filter), rules.Localnet); err != nil {
+			return true, err
+		} else if !marked {
+			continue
+		}
+		if err := kernel.set(false); err != nil {
+			return true, fmt.Errorf("%w; chain %s stays, which keeps others off 127.0.0.0/8", err, rules.LocalFirewall)
+		}
+		return false, nil
+	}
+	return true, nil
 }

@@ -31,13 +31,13 @@ func (p *Plane) open(ctx context.Context) ([]*worker, error) {
 	}
 }
 
-// tryOpen chooses the back end, opens the tables of each family and prepares the kernel.
+// tryOpen chooses the back end, and opens the tables of each family.
 func (p *Plane) tryOpen(ctx context.Context) ([]*worker, error) {
 	choice, err := xtables.Choose(ctx, xtables.Backend(p.opts.Backend))
 	if err != nil {
 		return nil, err
 	}
-	p.prepareKernel()
+	p.lookAtKernel()
 	limits := legacyLimits
 	if choice.Backend == xtables.NFT {
 		limits = nftLimits
@@ -62,6 +62,9 @@ func (p *Plane) tryOpen(ctx context.Context) ([]*worker, error) {
 		w.backend = string(choice.Backend)
 		w.report = func(change func(*FamilyStatus)) { p.report(f, change) }
 		w.forget = func(s *staleSet) (int, error) { return forgetUDP(f, s) }
+		if f == k8s.IPv4 {
+			w.localnet = routeLocalnet{}
+		}
 		workers = append(workers, w)
 	}
 	if len(workers) == 0 || len(problems) > 0 && len(p.opts.Families) > 0 {
@@ -91,33 +94,50 @@ func containsFamily(workers []*worker, f k8s.Family) bool {
 	return false
 }
 
-// Kernel settings, below /proc/sys.
-const (
-	routeLocalnet = "net/ipv4/conf/all/route_localnet"
-	tcpBeLiberal  = "net/netfilter/nf_conntrack_tcp_be_liberal"
-)
+// tcpBeLiberal is a kernel setting, below /proc/sys.
+const tcpBeLiberal = "net/netfilter/nf_conntrack_tcp_be_liberal"
 
-// prepareKernel lets NodePorts work at 127.0.0.1, and looks how strict connection tracking is.
-func (p *Plane) prepareKernel() {
+// lookAtKernel looks how strict connection tracking is.
+func (p *Plane) lookAtKernel() {
 	if v, err := sysctl(tcpBeLiberal); err == nil && v != "0" {
 		p.mu.Lock()
 		p.opts.KeepInvalid = true
 		p.mu.Unlock()
 		p.log.Info("packets that connection tracking finds invalid are not dropped", "because", tcpBeLiberal+" is set")
 	}
-	if !p.opts.LocalhostNodePorts {
-		return
-	}
-	if v, err := sysctl(routeLocalnet); err == nil && v == "1" {
-		return
-	}
-	if err := os.WriteFile("/proc/sys/"+routeLocalnet, []byte("1"), 0o644); err != nil {
-		p.log.Warn("NodePorts do not work at 127.0.0.1; if nobody needs that, say so by --iptables-localhost-nodeports=false",
-			"error", fmt.Errorf("set %s to 1: %w", routeLocalnet, err))
-	}
 }
 
 func sysctl(name string) (string, error) {
 	b, err := os.ReadFile("/proc/sys/" + name)
 	return strings.TrimSpace(string(b)), err
+}
+
+// routeLocalnet is the kernel setting net.ipv4.conf.all.route_localnet of this network namespace.
+type routeLocalnet struct{}
+
+// localnetFiles are where it may be written: in a container /proc/sys is read-only, and a volume may have this one file.
+var localnetFiles = []string{"/proc/sys/net/ipv4/conf/all/route_localnet", "/host/proc/sys/net/ipv4/conf/all/route_localnet"}
+
+func (routeLocalnet) on() (bool, error) {
+	v, err := sysctl("net/ipv4/conf/all/route_localnet")
+	return v != "" && v != "0", err
+}
+
+// set writes the setting. The error is that of the first file.
+func (routeLocalnet) set(on bool) (err error) {
+	value := map[bool]string{true: "1", false: "0"}[on]
+	for _, file := range localnetFiles {
+		f, problem := os.OpenFile(file, os.O_WRONLY, 0)
+		if problem == nil {
+			_, problem = f.WriteString(value)
+			_ = f.Close()
+		}
+		if problem == nil {
+			return nil
+		}
+		if err == nil {
+			err = fmt.Errorf("set net.ipv4.conf.all.route_localnet to %s: %w", value, problem)
+		}
+	}
+	return err
 }

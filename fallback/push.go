@@ -47,6 +47,9 @@ func (w *worker) pushDirty(ctx context.Context) error {
 				return err
 			}
 		}
+		if err := w.keepGuard(ctx); err != nil {
+			return err
+		}
 		if !w.in.idle() {
 			next.abandon()
 			w.takeUpdates()

@@ -76,6 +76,10 @@ type worker struct {
 	forget  func(*staleSet) (int, error) // stale UDP connections
 	life    *dataplane.Loop              // of run; nil in tests
 
+	localnet    setting       // route_localnet; nil: not this family's
+	setLocalnet bool          // nkp has set it
+	said        string        // why it cannot be written
+	guardAt     time.Time     // when to look at the guard
 	forgetPause time.Duration // after stale UDP connections could not be deleted
 	forgetAt    time.Time     // when to try again; zero: at once
 
@@ -222,7 +226,13 @@ func (w *worker) step(ctx context.Context) (next time.Time) {
 		w.check(ctx)
 	}
 	start, runs, full := time.Now(), w.runs, w.must >= ground
-	err := w.prepare(ctx)
+	if full {
+		w.guardAt = time.Time{} // before anything else is installed
+	}
+	err := w.keepGuard(ctx)
+	if err == nil {
+		err = w.prepare(ctx)
+	}
 	if err == nil {
 		err = w.pushDirty(ctx)
 	}
@@ -268,7 +278,7 @@ func (w *worker) next() time.Time {
 	if !w.settled() || w.must > nothing {
 		return w.notUntil
 	}
-	for _, t := range []time.Time{w.forgetAt, w.gcAt, w.waiting.next()} {
+	for _, t := range []time.Time{w.guardAt, w.forgetAt, w.gcAt, w.waiting.next()} {
 		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
 			next = t
 		}

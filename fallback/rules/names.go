@@ -33,6 +33,8 @@ const (
 
 	// ClusterIPs is nkp's own: refuses unserved ports of ClusterIPs and drops what goes to unallocated ones.
 	ClusterIPs = "KUBE-CLUSTER-IPS"
+	// Localnet is nkp's own, in table filter, and empty: it is there if nkp has set route_localnet, and goes when nkp takes it back.
+	Localnet = "KUBE-ROUTE-LOCALNET"
 )
 
 // The beginnings of the names of a Service port's own chains, in table nat.

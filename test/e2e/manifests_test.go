@@ -121,17 +121,47 @@ func TestManifests(t *testing.T) {
 	}
 }
 
+// route_localnet is nkp's to set, behind its guard and only for NodePorts at 127.0.0.1: no init container does, and where iptables
+// may be the data plane, the container may write this one file of /proc.
+func TestLocalnetManifests(t *testing.T) {
+	const file = "/proc/sys/net/ipv4/conf/all/route_localnet"
+	for _, o := range overlays {
+		for _, object := range build(t, filepath.Join(kubernetesDir, o.name)) {
+			var set appsv1.DaemonSet
+			if must(t, json.Unmarshal(object, &set)); set.Kind != "DaemonSet" {
+				continue
+			}
+			pod := set.Spec.Template.Spec
+			for _, k := range pod.InitContainers {
+				if text := strings.Join(append(k.Command, k.Args...), " "); strings.Contains(text, "route_localnet") {
+					t.Errorf("%s: init container %s sets route_localnet: %s", o.name, k.Name, text)
+				}
+			}
+			volume := slices.IndexFunc(pod.Volumes, func(v v1.Volume) bool { return v.HostPath != nil && v.HostPath.Path == file })
+			if want := o.name == "iptables" || o.name == "auto"; volume < 0 && want || volume >= 0 && !want {
+				t.Errorf("%s: volume of %s: %t, want %t", o.name, file, volume >= 0, want)
+			}
+			if volume >= 0 && !slices.ContainsFunc(pod.Containers[0].VolumeMounts, func(m v1.VolumeMount) bool {
+				return m.Name == pod.Volumes[volume].Name && m.MountPath == "/host"+file && !m.ReadOnly
+			}) {
+				t.Errorf("%s: the container does not have %s at /host%s", o.name, file, file)
+			}
+		}
+	}
+}
+
 // Each overlay mounts the node's files that it needs, and no directory above one: a socket of the container runtime in a
 // mounted directory makes its container root on the node, since a read-only mount does not keep it from connecting.
 func TestHostPaths(t *testing.T) {
 	t.Parallel()
 	const agent, ovs, lock, modules = "/run/nkp DirectoryOrCreate rw", "/var/run/openvswitch Directory ro",
 		"/run/xtables.lock FileOrCreate rw", "/lib/modules  ro"
+	const localnet = "/proc/sys/net/ipv4/conf/all/route_localnet File rw"
 	paths := map[string][]string{
 		"ovs":           {agent, ovs},
 		"ovs-pods-only": {agent, ovs},
-		"iptables":      {lock, modules, agent},
-		"auto":          {"/var/run/openvswitch DirectoryOrCreate ro", lock, modules, agent}, // nodes without Open vSwitch, too
+		"iptables":      {lock, modules, agent, localnet},
+		"auto":          {"/var/run/openvswitch DirectoryOrCreate ro", lock, modules, agent, localnet}, // nodes without Open vSwitch, too
 		"windows":       nil,
 	}
 	for _, o := range overlays {
