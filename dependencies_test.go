@@ -21,6 +21,7 @@ var purpose = map[string]string{
 	"antrea.io/ofnet":                     "builds OpenFlow actions, matches and groups (not its controller)",
 	"github.com/Microsoft/go-winio":       "the control pipe on Windows, its access rights",
 	"github.com/Microsoft/hcsshim":        "HCN: networks and load balancers of Windows nodes",
+	"github.com/coreos/go-iptables":       "finds out version and features of iptables",
 	"github.com/coreos/go-systemd/v22":    "readiness and watchdog of the systemd unit",
 	"github.com/fsnotify/fsnotify":        "changes of manifest and configuration files",
 	"github.com/cenkalti/rpc2":            "JSON-RPC with the switch's database, as libovsdb does it",

@@ -11,11 +11,11 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/coreos/go-iptables/iptables"
 	"golang.org/x/sys/unix"
 
 	"github.com/nkp-proxy/nkp/k8s"
@@ -60,23 +60,47 @@ func found(b Backend, f k8s.Family) (*Tables, error) {
 	return &Tables{Backend: b, Family: f, RandomFully: true, progs: progs, limit: runLimit}, nil
 }
 
-var versionNumber = regexp.MustCompile(`v(\d+\.\d+\.\d+)`)
-
 func openTables(ctx context.Context, b Backend, f k8s.Family) (*Tables, error) {
 	t, err := found(b, f)
 	if err != nil {
 		return nil, err
 	}
-	text, err := t.run(ctx, "--version")
+	ipt, err := t.probe(ctx)
 	if err != nil {
 		return nil, err
 	}
-	m := versionNumber.FindStringSubmatch(text)
-	if m == nil {
-		return nil, fmt.Errorf("%s: no version in %q", t.progs.iptables, text)
-	}
-	t.Version = m[1]
+	v1, v2, v3 := ipt.GetIptablesVersion()
+	t.Version, t.RandomFully = fmt.Sprintf("%d.%d.%d", v1, v2, v3), ipt.HasRandomFully()
 	return t, nil
+}
+
+// probe has go-iptables find out what the programs are able to. It takes no lock. go-iptables cannot end a program that hangs,
+// so probe stops waiting for it.
+func (t *Tables) probe(ctx context.Context) (*iptables.IPTables, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, t.limit, t.late())
+	defer cancel()
+	proto := iptables.ProtocolIPv4
+	if t.Family == k8s.IPv6 {
+		proto = iptables.ProtocolIPv6
+	}
+	type result struct {
+		ipt *iptables.IPTables
+		err error
+	}
+	done := make(chan result, 1)
+	go func() { // ends with the program
+		ipt, err := iptables.New(iptables.IPFamily(proto), iptables.Path(t.progs.iptables))
+		done <- result{ipt, err}
+	}()
+	select {
+	case r := <-done:
+		if r.err != nil {
+			return nil, fmt.Errorf("%s: %w", t.progs.iptables, r.err)
+		}
+		return r.ipt, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%s: %w", t.progs.iptables, context.Cause(ctx))
+	}
 }
 
 // InUse reports whether a table may hold anything. It does not make the kernel set one up, as a look into a legacy table does
