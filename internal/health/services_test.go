@@ -350,6 +350,36 @@ func TestSilentClients(t *testing.T) {
 	}
 }
 
+// TestTalkingClient checks that a connection in use outlives any number of silent ones.
+func TestTalkingClient(t *testing.T) {
+	b := newServicesBed(t, ServicesOptions{})
+	b.guard.most = 10
+	b.update(map[string]*k8s.HealthCheck{"default/web": check(31000, 1, 1)})
+	b.waitOpen("127.0.0.1:31000")
+	dials := 0
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		dials++
+		return b.ns.dial(ctx, network, addr)
+	}}}
+	defer client.CloseIdleConnections()
+	for range 50 {
+		r, err := client.Get("http://127.0.0.1:31000")
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.Copy(io.Discard, r.Body)
+		r.Body.Close()
+		c, err := b.ns.dial(context.Background(), "tcp", "127.0.0.1:31000")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	if dials != 1 {
+		t.Errorf("%d connections for 50 requests: one in use was closed in favour of silent ones", dials)
+	}
+}
+
 // A header without end is refused.
 func TestEndlessHeader(t *testing.T) {
 	b := newServicesBed(t, ServicesOptions{})
