@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"reflect"
+	"slices"
 	"testing"
 )
 
@@ -19,7 +21,11 @@ func randomState(rng *rand.Rand) *State {
 			s.Flows[f.Key] = f
 		}
 		if id := uint32(i); rng.IntN(2) == 0 {
-			s.Groups[id] = &Group{ID: id, Buckets: []Bucket{{Weight: uint16(1 + rng.IntN(2))}}}
+			b := Bucket{ID: rng.Uint32N(2), Weight: uint16(1 + rng.IntN(2))}
+			if rng.IntN(3) == 0 {
+				b.Actions = []Action{DecTTL{}}
+			}
+			s.Groups[id] = &Group{ID: id, Method: Method(rng.IntN(2)), Buckets: []Bucket{b}}
 		}
 	}
 	if rng.IntN(2) == 0 {
@@ -42,8 +48,8 @@ func TestThen(t *testing.T) {
 		}
 		check := func(what string, got *State) {
 			t.Helper()
-			if d := Diff(got, states[2]); !d.Empty() {
-				t.Fatalf("round %d, %s: still different: %+v", round, what, d)
+			if !reflect.DeepEqual(got, states[2]) { // not Diff, which is what made it
+				t.Fatalf("round %d, %s: still different: %+v", round, what, Diff(got, states[2]))
 			}
 		}
 		at := start()
@@ -104,5 +110,47 @@ func TestOrderOfFlows(t *testing.T) {
 				t.Errorf("%v and %v compare as %d", a, b, n)
 			}
 		}
+	}
+}
+
+// TestEmptyDelta checks that a Delta is empty only if none of its parts has anything, and that Then keeps what has no key.
+func TestEmptyDelta(t *testing.T) {
+	if d := (Delta{}); !d.Empty() {
+		t.Error("a Delta without parts is not empty")
+	}
+	for i := range reflect.TypeFor[Delta]().NumField() {
+		var d Delta
+		part := reflect.ValueOf(&d).Elem().Field(i)
+		part.Set(reflect.MakeSlice(part.Type(), 1, 1))
+		if name := reflect.TypeFor[Delta]().Field(i).Name; d.Empty() {
+			t.Errorf("a Delta with one of %s is empty", name)
+		}
+	}
+	first := &Delta{DelLearned: []Learned{{1, 1}}, FlushCT: []CTFilter{{Zone: 1}}}
+	sum := first.Then(&Delta{DelLearned: []Learned{{2, 2}}, FlushCT: []CTFilter{{Zone: 2}}})
+	if !slices.Equal(sum.DelLearned, []Learned{{1, 1}, {2, 2}}) || !slices.Equal(sum.FlushCT, []CTFilter{{Zone: 1}, {Zone: 2}}) {
+		t.Errorf("Then: %+v", sum)
+	}
+}
+
+// TestOrderOfDelta checks that a difference is in a fixed order, by table, priority and id, however its maps are walked.
+func TestOrderOfDelta(t *testing.T) {
+	have, want := NewState(), NewState()
+	for i := range 40 {
+		f := &Flow{Key: Key{Table: uint8(i % 3), Priority: uint16(i)}}
+		g := &Group{ID: uint32(i)}
+		if i%2 == 0 {
+			have.Flows[f.Key], have.Groups[g.ID] = f, g
+		} else {
+			want.Flows[f.Key], want.Groups[g.ID] = f, g
+		}
+	}
+	d := Diff(have, want)
+	if !slices.IsSorted(d.DelGroups) || !slices.IsSortedFunc(d.SetGroups, func(a, b *Group) int { return int(a.ID) - int(b.ID) }) ||
+		!slices.IsSortedFunc(d.SetFlows, compareFlows) || !slices.IsSortedFunc(d.DelFlows, compareFlows) {
+		t.Errorf("out of order: %+v", d)
+	}
+	if len(d.SetFlows) != 20 || len(d.DelFlows) != 20 || len(d.SetGroups) != 20 || len(d.DelGroups) != 20 {
+		t.Errorf("not all there: %+v", d)
 	}
 }
