@@ -34,37 +34,52 @@ peers: deps ## iptables beside kube-proxy: take-over without a gap, and speed (f
 faults: deps ## disturb agent, channel, database and switch under load (NKP_FAULTS_LONG=1: half an hour)
 	$(GO) test -count=1 -timeout 60m -v ./test/faults
 
-lint: ## formatting, vet on both systems, import directions
+# staticcheck finds packages with the go on PATH. Suites of other modules run it on themselves: it compiles what they require.
+STATICCHECK = PATH="$$(cd $(CURDIR) && $(GO) env GOROOT)/bin:$$PATH" $(CURDIR)/bin/tools/staticcheck
+
+bin/tools/staticcheck: .ci/lint/go.mod .ci/lint/go.sum
+	@mkdir -p bin/tools
+	$(GO) -C .ci/lint build -o $(CURDIR)/bin/tools/ tool
+	@touch $@
+
+lint: bin/tools/staticcheck ## formatting, vet and staticcheck on both systems, import directions
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "gofmt would change:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	$(GO) vet ./...
 	GOOS=windows $(GO) vet ./...
+	$(STATICCHECK) ./...
+	GOOS=windows $(STATICCHECK) ./...
 	$(GO) test -run 'TestImportDirections|TestEveryPackageHasADocComment' .
 
-e2e: deps ## a real kube-apiserver, EndpointSlice controller, Open vSwitch and nkp (first build: 3 minutes)
+e2e: deps bin/tools/staticcheck ## a real kube-apiserver, EndpointSlice controller, Open vSwitch and nkp (first build: 3 minutes)
+	cd test/e2e && $(STATICCHECK) ./...
 	$(GO) test -C test/e2e -count=1 -timeout 12m ./...
 
-differential: deps ## 10,000 random clusters against kube-proxy's own code (first build: 2 minutes)
+differential: deps bin/tools/staticcheck ## 10,000 random clusters against kube-proxy's own code (first build: 2 minutes)
+	cd test/differential && $(STATICCHECK) ./...
 	$(GO) test -C test/differential -count=1 -timeout 12m ./...
 
-deploy-check: ## alerts, their tests and the dashboard in deploy/ (installs promtool)
+deploy-check: bin/tools/staticcheck ## alerts, their tests and the dashboard in deploy/ (installs promtool)
 	@command -v promtool >/dev/null || .ci/install-deps prometheus
 	promtool check rules deploy/prometheus/rules.yaml
 	promtool test rules deploy/prometheus/rules_test.yaml
+	cd deploy/grafana && $(STATICCHECK) ./...
 	$(GO) test -C deploy/grafana -count=1 ./...
 
 docs: ## write docs/configuration.md from the code
 	$(GO) run ./internal/reference
 
-test-windows: ## the Windows binary under Wine, beside kube-proxy.exe (installs Wine; first build: minutes)
+test-windows: bin/tools/staticcheck ## the Windows binary under Wine, beside kube-proxy.exe (installs Wine; first build: minutes)
 	@.ci/install-deps wine
+	cd test/windows && $(STATICCHECK) ./... && GOOS=windows $(STATICCHECK) ./...
 	$(GO) test -C test/windows -count=1 -timeout 15m ./...
 
 test-kernel: deps ## the packet tests on the kernel datapath, in an emulated machine (a few minutes)
 	@test/kernel/run
 
-test-deploy: deps ## unit, packages, images, guides; the packet tests under the unit's restrictions (5 minutes)
+test-deploy: deps bin/tools/staticcheck ## unit, packages, images, guides; the packet tests under the unit's restrictions (5 minutes)
 	@.ci/install-deps deploy
 	$(GO) vet -C test/deploy ./...
+	cd test/deploy && $(STATICCHECK) ./...
 	$(GO) test -C test/deploy -count=1 -timeout 10m ./...
 	@test/deploy/packets
 	$(GO) test -C test/e2e -count=1 -timeout 10m -run 'TestManifests|TestNothingIsDenied|TestRights$$' .
@@ -89,8 +104,9 @@ bench-quick: deps ## the same up to 1,000 Services, printed only (3 minutes)
 bench-kernel: deps ## VIP against direct on the kernel datapath, in an emulated machine (8 minutes; only its ratios mean something)
 	@test/kernel/run --bench
 
-test-bench: ## the benchmark's own tests
+test-bench: bin/tools/staticcheck ## the benchmark's own tests
 	$(GO) vet -C test/bench ./...
+	cd test/bench && $(STATICCHECK) ./...
 	$(GO) test -C test/bench -count=1 ./...
 
 FUZZTIME ?= 10s

@@ -30,7 +30,7 @@ func testLists() map[Kind]runtime.Object {
 		m.ManagedFields = nil
 		for j := range i % 3 {
 			m.ManagedFields = append(m.ManagedFields, metav1.ManagedFieldsEntry{Manager: fmt.Sprint("m", j),
-				FieldsV1: &metav1.FieldsV1{Raw: []byte(`"` + strings.Repeat("x", i*i) + `"`)}})
+				FieldsV1: metav1.NewFieldsV1(`"` + strings.Repeat("x", i*i) + `"`)})
 		}
 	}
 	for i := range 40 {

@@ -1,3 +1,5 @@
+//lint:file-ignore SA4016 a code of 0 is written, too: the pairs read as they do in the specification
+
 package ofctrl
 
 import "fmt"

@@ -251,7 +251,9 @@ func TestLayoutIsValidated(t *testing.T) {
 	}{
 		{func(l *Layout) { l.TableBase = 230 }, "table base 230 leaves no room"},
 		{func(l *Layout) { l.NextTable = 13 }, "next table 13 is one of nkp's own"},
+		{func(l *Layout) { l.NextTable = 254 }, "next table 254 is out of range"},
 		{func(l *Layout) { l.CookiePrefix = 0 }, "cookie prefix"},
+		{func(l *Layout) { l.CookiePrefix = 1 << 24 }, "cookie prefix 0x1000000"},
 		{func(l *Layout) { l.GroupBase = 5 }, "group base 0x5"},
 		{func(l *Layout) { l.ZoneSNAT = l.ZoneDNAT }, "zone 1001 is given for both"},
 		{func(l *Layout) { l.ZoneSNAT = 0 }, "zone 0 is the host's own"},

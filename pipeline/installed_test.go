@@ -1,7 +1,6 @@
 package pipeline
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -81,6 +80,6 @@ func TestReadMark(t *testing.T) {
 		t.Errorf("a learned flow: %d, %t", id, ours)
 	}
 	if _, ours := l.PortOfCookie(7); ours {
-		t.Error(fmt.Sprintf("cookie %#x counts as nkp's", 7))
+		t.Errorf("cookie %#x counts as nkp's", 7)
 	}
 }

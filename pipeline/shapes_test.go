@@ -140,3 +140,25 @@ func TestSharedBridge(t *testing.T) {
 		}
 	}
 }
+
+// TestDetects checks on which bridges pods can be told from other clients. By a bridge alone they can only where the uplink is known:
+// every other port leads to a pod then.
+func TestDetects(t *testing.T) {
+	cidr := []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
+	for _, c := range []struct {
+		detector k8s.Detector
+		uplink   uint32
+		v4, v6   bool
+	}{
+		{k8s.Detector{}, 1, false, false},
+		{k8s.Detector{CIDRs: cidr}, 0, true, false},
+		{k8s.Detector{InterfacePrefix: "veth"}, 0, true, true},
+		{k8s.Detector{Bridge: "br-int"}, 1, true, true},
+		{k8s.Detector{Bridge: "br-int"}, 0, false, false},
+	} {
+		cfg := Config{Detector: c.detector, Uplink: c.uplink}
+		if v4, v6 := cfg.detects(k8s.IPv4), cfg.detects(k8s.IPv6); v4 != c.v4 || v6 != c.v6 {
+			t.Errorf("%+v, uplink %d: IPv4 %v, IPv6 %v; want %v, %v", c.detector, c.uplink, v4, v6, c.v4, c.v6)
+		}
+	}
+}

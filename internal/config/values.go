@@ -20,8 +20,6 @@ type leaf struct {
 	tag   reflect.StructTag
 }
 
-var durationType = reflect.TypeFor[metav1.Duration]()
-
 // leaves lists the fields of a configuration type in its order, but apiVersion and kind.
 func leaves(t reflect.Type) []leaf {
 	var all []leaf

@@ -21,4 +21,4 @@ type Config struct {
 }
 
 // errElsewhere is the error of everything here on other systems.
-var errElsewhere = errors.New("Windows services exist on Windows only; on Linux use systemd or the DaemonSet")
+var errElsewhere = errors.New("no Windows services here, they exist on Windows only; on Linux use systemd or the DaemonSet")
