@@ -13,7 +13,7 @@ func (s *Settings) modeFile() string { return filepath.Join(s.modeDir(), "mode")
 // LastModes gives the data planes of the last run on this node since it booted; none: nothing is known. The first is the
 // main one.
 func (s *Settings) LastModes() []Mode {
-	if s.Socket == "" {
+	if s.Socket == "" || s.checkModeDir() != nil {
 		return nil
 	}
 	text, err := os.ReadFile(s.modeFile())
@@ -44,7 +44,7 @@ func (s *Settings) noteModes(modes ...Mode) error {
 
 // ForgetModes is for when nothing of nkp's is left on the node.
 func (s *Settings) ForgetModes() {
-	if s.Socket != "" {
+	if s.Socket != "" && s.checkModeDir() == nil {
 		os.Remove(s.modeFile())
 	}
 }

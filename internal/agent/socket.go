@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/internal/httpguard"
+	"github.com/nkp-proxy/nkp/k8s"
 )
 
 // askTimeout bounds how long a command waits for the agent.
@@ -22,8 +23,9 @@ var socketLimits = httpguard.Limits{Conns: 128, Serving: 32, Answer: 2 * askTime
 
 // serve answers commands on the agent's socket, HTTP over a unix socket that only root may use, or over a named pipe for
 // Administrators only, until the context ends. A socket that a dead agent left behind is taken over; a live one is an error.
+// While another user holds the pipe's name, the agent goes on without the pipe and tries again.
 func (a *Agent) serve(ctx context.Context) error {
-	l, err := listen(a.set.Socket)
+	l, err := a.listen(ctx)
 	if err != nil {
 		return err
 	}
@@ -34,6 +36,47 @@ func (a *Agent) serve(ctx context.Context) error {
 		return fmt.Errorf("socket %s: %w", a.set.Socket, err)
 	}
 	return nil
+}
+
+// How long the agent waits before it tries to listen again; pauses double.
+const (
+	listenRetryFirst = time.Second
+	listenRetryMost  = time.Minute
+)
+
+// listen listens on the agent's socket. An errTaken is logged, written as an Event and waited out.
+func (a *Agent) listen(ctx context.Context) (net.Listener, error) {
+	told := false
+	for pause := listenRetryFirst; ; pause = min(2*pause, listenRetryMost) {
+		l, err := listen(a.set.Socket)
+		if taken := (*errTaken)(nil); !errors.As(err, &taken) {
+			if told && err == nil {
+				a.log.Info("the socket could be made", "socket", a.set.Socket)
+			}
+			return l, err
+		}
+		if !told {
+			a.log.Warn(err.Error())
+			a.events.Node(k8s.EventWarning, "SocketTaken", "Listen", err.Error())
+			told = true
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+// errTaken is the error of a socket whose name another user holds.
+type errTaken struct {
+	path string
+	why  error
+}
+
+func (e *errTaken) Error() string {
+	return fmt.Sprintf("cannot listen on %s, because another user's program holds the name: nkp serves Services without it and tries again, but its commands "+
+		"(nkp status, diff, trace, services) get no answer. End that program, or choose another --socket (%s)", e.path, strings.ReplaceAll(e.why.Error(), "\n", "; "))
 }
 
 // handler answers what may be asked. No question changes anything, and none has a body that is read.
@@ -92,14 +135,19 @@ func NewCaller(path string) *Caller {
 
 // Running tells whether an agent answers.
 func (c *Caller) Running() bool {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	conn, err := dial(ctx, c.path)
+	conn, err := dialBriefly(c.path)
 	if err != nil {
 		return false
 	}
 	conn.Close()
 	return true
+}
+
+// dialBriefly connects to an agent, or fails within a second.
+func dialBriefly(path string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	return dial(ctx, path)
 }
 
 // Status asks for the agent's status.

@@ -2,14 +2,17 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
 	"strings"
 
 	"github.com/Microsoft/go-winio"
+	syswindows "golang.org/x/sys/windows"
 
 	"github.com/nkp-proxy/nkp/windows"
+	"github.com/nkp-proxy/nkp/windows/access"
 )
 
 // pipePrefix is what the names of this machine's pipes begin with.
@@ -19,17 +22,32 @@ const pipePrefix = `\\.\pipe\`
 // nothing is inherited. Clients on other machines are refused by the pipe itself (PIPE_REJECT_REMOTE_CLIENTS).
 const onlyAdministrators = "D:P(A;;GA;;;SY)(A;;GA;;;BA)"
 
-// listen listens on a named pipe. The pipe of a dead agent is gone with it.
+// listen listens on a named pipe. The pipe of a dead agent is gone with it. Any user may make a pipe of any name: the error of
+// one that is taken is an errTaken.
 func listen(path string) (net.Listener, error) {
-	if NewCaller(path).Running() {
+	c, held := dialBriefly(path)
+	if held == nil {
+		c.Close()
 		return nil, errRunning(path)
 	}
-	return winio.ListenPipe(path, &winio.PipeConfig{SecurityDescriptor: onlyAdministrators})
+	l, err := winio.ListenPipe(path, &winio.PipeConfig{SecurityDescriptor: onlyAdministrators})
+	if err != nil {
+		return nil, &errTaken{path, errors.Join(err, held)}
+	}
+	return l, nil
 }
 
-// dial connects to the agent that listens on path.
+// dial connects to the agent that listens on path. A pipe of another user is an error, so that its answers are not taken for nkp's.
 func dial(ctx context.Context, path string) (net.Conn, error) {
-	return winio.DialPipeContext(ctx, path)
+	c, err := winio.DialPipeContext(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	if err := access.CheckOwner(syswindows.Handle(c.(interface{ Fd() uintptr }).Fd())); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("the pipe %s %w: it is not nkp's", path, err)
+	}
+	return c, nil
 }
 
 // CheckSocket says what is wrong with the name of a socket.
@@ -49,3 +67,5 @@ func (s *Settings) modeDir() string {
 }
 
 func (s *Settings) makeModeDir() error { return windows.MakeStateDir(s.modeDir()) }
+
+func (s *Settings) checkModeDir() error { return windows.CheckStateDir(s.modeDir()) }

@@ -2,11 +2,20 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"io"
+	"log/slog"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
+	"unsafe"
 
+	"github.com/Microsoft/go-winio"
 	"golang.org/x/sys/windows"
+
+	"github.com/nkp-proxy/nkp/k8s"
 )
 
 // The agent's pipe is for SYSTEM and Administrators only, there is one agent for a pipe, and it goes with the agent.
@@ -58,6 +67,98 @@ func TestPipe(t *testing.T) {
 		t.Error("the pipe of an agent that has ended still answers")
 	}
 }
+
+// TestPipeTaken checks that the agent goes on without its pipe while another user's program holds the name, listens when it is
+// free, and that clients do not believe the other program. Windows lets nobody but an administrator make a pipe for another owner,
+// as this test does.
+func TestPipeTaken(t *testing.T) {
+	const path = `\\.\pipe\nkp-agent-test-taken`
+	foreign := foreignPipe(t, path, "O:S-1-5-21-1-2-3-1001D:P(A;;GA;;;WD)")
+	var log syncBuffer
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	a := &Agent{set: Settings{Socket: path}, log: logger, events: k8s.NewLogRecorder("node", slog.New(slog.DiscardHandler)), asks: make(chan func())}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- a.serve(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	wait := func(what string, ok func() bool) {
+		t.Helper()
+		for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
+			if len(done) > 0 || time.Now().After(end) {
+				t.Fatalf("not within 20 s, or the agent ended (%d): %s\n%s", len(done), what, &log)
+			}
+		}
+	}
+	wait("it says who has the name", func() bool {
+		return strings.Contains(log.String(), "cannot listen on "+strings.ReplaceAll(path, `\`, `\\`)) && strings.Contains(log.String(), "belongs to the user S-1-5-21-1-2-3-1001")
+	})
+	if _, err := NewCaller(path).Status(t.Context()); err == nil || !strings.Contains(err.Error(), "belongs to the user S-1-5-21-1-2-3-1001: it is not nkp's") {
+		t.Errorf("status from a stranger: %v", err)
+	}
+	if NewCaller(path).Running() {
+		t.Error("a stranger's pipe is taken for a running agent's")
+	}
+	foreign()
+	wait("it listens", func() bool { return NewCaller(path).Running() })
+	if n := strings.Count(log.String(), "cannot listen"); n != 1 || !strings.Contains(log.String(), "the socket could be made") {
+		t.Errorf("log:\n%s", &log)
+	}
+}
+
+// foreignPipe makes a pipe with one instance that says something to each client, and returns what ends it.
+func foreignPipe(t *testing.T, path, sddl string) (end func()) {
+	t.Helper()
+	sd, err := windows.SecurityDescriptorFromString(sddl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sa := windows.SecurityAttributes{SecurityDescriptor: sd}
+	sa.Length = uint32(unsafe.Sizeof(sa))
+	name, err := windows.UTF16PtrFromString(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := windows.CreateNamedPipe(name, windows.PIPE_ACCESS_DUPLEX|windows.FILE_FLAG_FIRST_PIPE_INSTANCE, windows.PIPE_TYPE_BYTE, 1, 4096, 4096, 0, &sa)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stop atomic.Bool
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for !stop.Load() {
+			if err := windows.ConnectNamedPipe(h, nil); err == nil || errors.Is(err, windows.ERROR_PIPE_CONNECTED) {
+				var n uint32
+				windows.WriteFile(h, []byte("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"), &n, nil)
+				for b := make([]byte, 4096); windows.ReadFile(h, b, &n, nil) == nil; { // until the client closes
+				}
+			}
+			windows.DisconnectNamedPipe(h)
+		}
+		windows.CloseHandle(h)
+	}()
+	return sync.OnceFunc(func() {
+		stop.Store(true)
+		wait := 5 * time.Second
+		if c, err := winio.DialPipe(path, &wait); err == nil { // ConnectNamedPipe returns
+			c.Close()
+		}
+		<-done
+	})
+}
+
+// syncBuffer is a buffer for one writer and one reader.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+func (s *syncBuffer) String() string { s.mu.Lock(); defer s.mu.Unlock(); return s.b.String() }
 
 // A pipe's name is checked before the agent starts.
 func TestPipeName(t *testing.T) {

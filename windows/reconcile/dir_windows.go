@@ -3,18 +3,22 @@ package reconcile
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"unsafe"
 
 	"golang.org/x/sys/windows"
+
+	"github.com/nkp-proxy/nkp/windows/access"
 )
 
 // onlyAdministrators is the security descriptor of the directory: SYSTEM and Administrators may use it and what is in it. What
 // is made below %ProgramData% without one may be added to by every user, and whoever writes the state file says what nkp deletes.
 const onlyAdministrators = "D:P(A;OICI;GA;;;SY)(A;OICI;GA;;;BA)"
 
-// MakeDir makes the directory of a state file, if it is not there, for SYSTEM and Administrators only.
+// MakeDir makes the directory of a state file for SYSTEM and Administrators only. A directory that exists is left as it is; the
+// error says so if others may change it.
 func MakeDir(dir string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return err
@@ -32,5 +36,25 @@ func MakeDir(dir string) error {
 	if err := windows.CreateDirectory(name, &sa); err != nil && !errors.Is(err, windows.ERROR_ALREADY_EXISTS) {
 		return fmt.Errorf("cannot make the directory %s: %w", dir, err)
 	}
-	return nil
+	return CheckDir(dir)
+}
+
+// CheckDir returns an error if others than SYSTEM, Administrators and nkp's own user may change the directory, so that what is in it
+// may be theirs. A directory that does not exist is an error that wraps fs.ErrNotExist.
+func CheckDir(dir string) error { return checkPath(dir, "directory") }
+
+// checkFile returns the same for a file and its directory.
+func checkFile(file string) error {
+	if err := CheckDir(filepath.Dir(file)); err != nil {
+		return err
+	}
+	return checkPath(file, "file")
+}
+
+func checkPath(path, kind string) error {
+	err := access.CheckPath(path)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return fmt.Errorf("the %s %w: nkp does not use it. Delete it (nkp makes it anew), or choose another place with --hns-state-file", kind, err)
 }

@@ -60,13 +60,17 @@ type stateText struct {
 const stateVersion = 1
 
 // Load reads the file. If there is none, nothing is owned; if it cannot be used, nothing is owned and the error says why:
-// objects with a frontend that is wanted are adopted all the same.
+// objects with a frontend that is wanted are adopted all the same. On Windows, a file that other users may change is not used.
 func (f StateFile) Load() (*Ownership, error) {
 	o := newOwnership()
 	if f == "" {
 		return o, nil
 	}
-	data, err := os.ReadFile(string(f))
+	err := checkFile(string(f))
+	var data []byte
+	if err == nil {
+		data, err = os.ReadFile(string(f))
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return o, nil
 	}
