@@ -13,6 +13,7 @@ import (
 // when the heap has half of the reserve, and each time that much later than otherwise.
 const startReserve = 96 << 20
 
+//lint:ignore U1000 it is held, not read
 var reserve []byte
 
 // SaveMemory makes the collector thrifty, for a process that holds much and allocates little: the heap grows by half

@@ -4,8 +4,6 @@
 // Start reading at Run.
 package service
 
-import "errors"
-
 // Name is the name of nkp's service and of its source in the event log.
 const Name = "nkp"
 
@@ -19,6 +17,3 @@ type Config struct {
 	// DependsOn are services that must run first; none: hns.
 	DependsOn []string
 }
-
-// errElsewhere is the error of everything here on other systems.
-var errElsewhere = errors.New("no Windows services here, they exist on Windows only; on Linux use systemd or the DaemonSet")

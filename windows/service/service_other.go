@@ -4,8 +4,12 @@ package service
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 )
+
+// errElsewhere is the error of everything here on other systems.
+var errElsewhere = errors.New("no Windows services here, they exist on Windows only; on Linux use systemd or the DaemonSet")
 
 // Run fails: there is no SCM here.
 func Run(string, func(context.Context) error) error { return errElsewhere }
