@@ -41,6 +41,7 @@ func run(args []string) error {
 	}
 	unit, root := options["-unit"], options["-root"]
 	if len(args) == 0 || len(unit)+len(root) != 1 {
+		//lint:ignore ST1005 it is a text of lines
 		return errors.New(usage)
 	}
 	runtime.LockOSThread() // all that follows is of this thread, and the command's after exec
