@@ -353,7 +353,7 @@ func TestSilentClients(t *testing.T) {
 // TestTalkingClient checks that a connection in use outlives any number of silent ones.
 func TestTalkingClient(t *testing.T) {
 	b := newServicesBed(t, ServicesOptions{})
-	b.guard.most = 10
+	b.guard = httpguard.New(httpguard.Limits{Conns: 10, Serving: 10}, slog.New(slog.DiscardHandler))
 	b.update(map[string]*k8s.HealthCheck{"default/web": check(31000, 1, 1)})
 	b.waitOpen("127.0.0.1:31000")
 	dials := 0

@@ -212,9 +212,6 @@ func simple(name, clusterIP string, endpoints ...string) string {
 	return b.String()
 }
 
-// count counts calls of a function.
-func count(calls []hnsfake.Call, fn string) int { return hnsfake.Count(calls, fn) }
-
 // writes counts the calls that change something.
 func writes(calls []hnsfake.Call) (n int) {
 	for _, c := range calls {

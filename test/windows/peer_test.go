@@ -47,7 +47,6 @@ type comparison struct {
 
 func always(*comparison) bool       { return true }
 func onOverlay(c *comparison) bool  { return c.networkType == hns.NetworkOverlay }
-func onL2Bridge(c *comparison) bool { return !onOverlay(c) }
 func withHealth(c *comparison) bool { return c.health }
 func onOldest(c *comparison) bool   { return !hns.FeaturesOf(c.version).DSR }
 
