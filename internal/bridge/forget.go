@@ -181,6 +181,9 @@ func (p *Plane) forgetListed(ctx context.Context) error {
 	}
 	begun, listed, forgotten := time.Now(), 0, 0
 	zone, serving := p.set.Layout.ZoneDNAT, p.compiler.UDPFrontends()
+	// Entries of the guards of an earlier run, each of which could crash the switch when it ends. Their connections go on.
+	cfg := p.compiler.Config()
+	nullNAT := cfg.NoNullNAT && cfg.NoGuards
 	batch := make([]dpctl.Connection, 0, flushBatch)
 	flush := func() error {
 		forgotten += len(batch)
@@ -190,7 +193,8 @@ func (p *Plane) forgetListed(ctx context.Context) error {
 	}
 	err = t.Each(ctx, zone, func(c *dpctl.Connection) error {
 		listed++
-		if c.Protocol != "UDP" || c.Zone != zone || !serving.Stale(c.Mark, c.Frontend, c.Endpoint) {
+		stale := c.Protocol == "UDP" && serving.Stale(c.Mark, c.Frontend, c.Endpoint)
+		if c.Zone != zone || !stale && !(nullNAT && c.Mark == 0 && c.Frontend == c.Endpoint) {
 			return nil
 		}
 		if batch = append(batch, *c); len(batch) < flushBatch {
@@ -212,7 +216,7 @@ func (p *Plane) forgetThese(ctx context.Context, t dpctl.Tracker, list []dpctl.C
 	}
 	filters := make([]flow.CTFilter, len(list))
 	for i := range list {
-		filters[i] = flow.CTFilter{Zone: list[i].Zone, IPProto: flow.ProtoUDP, Src: list[i].Client, Dst: list[i].Frontend}
+		filters[i] = flow.CTFilter{Zone: list[i].Zone, IPProto: list[i].IPProto(), Src: list[i].Client, Dst: list[i].Frontend}
 	}
 	return p.conn.Flush(ctx, filters)
 }

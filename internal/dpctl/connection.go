@@ -24,6 +24,9 @@ type Connection struct {
 // protocolNumbers are the protocols whose connections have ports, by IANA's numbers.
 var protocolNumbers = map[k8s.Protocol]uint8{"TCP": 6, "UDP": 17, "SCTP": 132}
 
+// IPProto returns IANA's number of the connection's protocol.
+func (c *Connection) IPProto() uint8 { return protocolNumbers[c.Protocol] }
+
 // String gives the connection in one line.
 func (c *Connection) String() string {
 	state := ""

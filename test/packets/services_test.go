@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/ovsdb"
 )
 
 // ask opens one connection and fails the test if the answer does not come from the wanted pod.
@@ -224,6 +226,45 @@ func TestPortReuse(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// Guards that an earlier run of nkp had leave conntrack entries behind, by which some releases of Open vSwitch crash. A run
+// without guards deletes them, and the connections go on.
+func TestOldGuardsAreForgotten(t *testing.T) {
+	t.Parallel()
+	web := service("web", "40.0.0.1")
+	c := newCluster(t, testbed.Options{}, "--port-reuse-guards")
+	endpoint := c.pods[1]
+	c.put(web, slice(web, 8080, at(endpoint.IP4)))
+	c.run()
+	c.settle()
+	_, err := endpoint.ServeTCP(8080)
+	must(t, err)
+	direct, err := c.pods[0].Hold(c.ctx, hostPort(endpoint.IP4, 8080), testbed.DialOptions{})
+	must(t, err)
+	guarded := func() int {
+		out, err := c.Appctl("dpctl/dump-conntrack", "zone=1001")
+		must(t, err)
+		return strings.Count(out, "dport=8080") - strings.Count(out, "mark=")
+	}
+	if guarded() == 0 {
+		t.Fatal("the direct connection is not tracked")
+	}
+	must(t, c.agent.Stop(syscall.SIGTERM))
+	c.flags = []string{"--port-reuse-guards=false"}
+	c.run()
+	c.settle()
+	crashes := (&ovsdb.Switch{DatapathType: testbed.DefaultDatapath(), OVSVersion: c.Version()}).DiesOfNullNAT()
+	deadline := time.Now().Add(settleLimit)
+	for crashes && guarded() > 0 {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d entries of the guards are left", guarded())
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if err := direct.Check(); err != nil {
+		t.Errorf("the direct connection broke: %v", err)
 	}
 }
 
