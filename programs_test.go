@@ -17,6 +17,7 @@ import (
 // runsPrograms are the packages in the binary that may import os/exec, and why.
 var runsPrograms = map[string]string{
 	module + "/fallback/xtables":                   "runs iptables",
+	"github.com/coreos/go-iptables/iptables":       "asks the iptables that it is given a path to for its version",
 	"k8s.io/client-go/plugin/pkg/client/auth/exec": "credentials by a program, which k8s refuses (TestNoCredentialPrograms)",
 	"github.com/google/gnostic-models/compiler":    "extensions of an OpenAPI compiler, which nothing calls",
 }

@@ -163,7 +163,7 @@ func testLoopback(t *testing.T, backend xtables.Backend, scope rules.Scope) {
 
 	// What is removed while nkp runs comes back; in between, the kernel cannot know.
 	for _, c := range [][]string{{"-F"}, {"-F", "KUBE-FIREWALL"}, {"-D", "INPUT", "-j", "KUBE-FIREWALL"}} {
-		iptables(t, b, backend, append([]string{"iptables"}, c...)...)
+		iptables(t, b, backend, append([]string{"iptables", "-w", "20"}, c...)...) // nkp takes the lock, too
 		n.stops("iptables "+strings.Join(c, " "), time.Minute)
 		if !eventually(20*time.Second, func() bool { return n.routes() == "1" }) {
 			t.Error("route_localnet stays unset after the repair")

@@ -106,6 +106,9 @@ func TestDecodedByLibOpenflow(t *testing.T) {
 		if slices.Contains(f.Actions, flow.Action(flow.ClearInPort{})) {
 			continue // libOpenflow does not decode NXM_OF_IN_PORT
 		}
+		if slices.ContainsFunc(f.Actions, func(a flow.Action) bool { l, ok := a.(flow.Learn); return ok && l.Limit != 0 }) {
+			continue // nor NXAST_LEARN2, which the switch of TestRoundTrip does
+		}
 		b, err := e.flowAdd(nil, 7, f)
 		if err != nil {
 			t.Fatal(err)

@@ -23,7 +23,7 @@ const (
 
 // mpNames are the multipart types' names, for errors.
 var mpNames = map[uint16]string{
-	mpFlowDesc: "flow descriptions", mpAggregate: "the number of flows", mpGroupStats: "group statistics",
+	mpFlowDesc: "flow descriptions", mpTable: "table statistics", mpFlowMonitor: "a flow monitor", mpAggregate: "the number of flows", mpGroupStats: "group statistics",
 	mpGroupDesc: "group descriptions", mpMeterDesc: "meter descriptions",
 }
 

@@ -97,7 +97,9 @@ func TestAnswersEchoesOnly(t *testing.T) {
 		{"bundle close", control(bundleClose), commit(flows), "close a bundle"},
 		{"bundle commit", control(bundleCommit), commit(flows), "commit a bundle"},
 		{"meter", is(typeMeterMod), commit(&flow.Delta{SetMeters: []flow.Meter{{ID: 1, Rate: 1, Burst: 1}}}), "a barrier after 1 changes of meters"},
-		{"flush", is(typeExperimenter), commit(&flow.Delta{FlushCT: []flow.CTFilter{{Zone: 1, IPProto: 17, Dst: probeEnd}}}), "a barrier after 1 deletions"},
+		{"flush", is(typeExperimenter), func(ctx context.Context, c *Conn) error {
+			return c.Flush(ctx, []flow.CTFilter{{Zone: 1, IPProto: 17, Dst: probeEnd}})
+		}, "a barrier after 1 deletions of conntrack entries"},
 		{"probe", is(typeBarrierRequest), func(ctx context.Context, c *Conn) error { return c.ProbeCTFlush(ctx) }, "a barrier after 1 deletions of connections"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -93,18 +93,18 @@ func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Conf
 // guards reports whether direct connections are tracked on a switch, nil if there is none to ask. If they are not although
 // --port-reuse-guards=false was not given, without states why and what follows.
 func (s *Settings) guards(sw *ovsdb.Switch) (on bool, without string) {
-	const stalls = ": a client port used through a Service and then directly to the same endpoint stalls until the first connection is forgotten"
+	const stalls = ": a port used through a Service, then directly, may stall"
 	switch {
 	case s.Guards == GuardsOff:
 		return false, ""
 	case sw != nil && sw.LacksNullSNAT():
-		return false, "port-reuse guards, which the userspace datapath has since Open vSwitch 2.16 (this is " + release(sw) + ")" + stalls + "; so does one used through two Services"
+		return false, "port-reuse guards, which Open vSwitch has since 2.16" + stalls + ", or through two Services"
 	case s.Guards == GuardsOn:
 		return true, ""
 	case sw == nil:
 		return false, "port-reuse guards are left out, because the version of Open vSwitch is unknown (--ovsdb; --port-reuse-guards adds them)" + stalls
 	case sw.DiesOfNullNAT():
-		return false, "port-reuse guards, because " + release(sw) + " can crash by them (userspace datapath; fixed in 2.17.8, 3.0.5, 3.1.3, 3.2.3 and 3.3)" + stalls
+		return false, "port-reuse guards, which can crash " + release(sw) + stalls
 	}
 	return true, ""
 }

@@ -117,11 +117,11 @@ func TestGuards(t *testing.T) {
 	}{
 		{"fixed", netdev("3.1.3"), "", true, true, "", ""},
 		{"kernel datapath", kernel, GuardsAuto, true, true, "", ""},
-		{"can crash", netdev("3.1.0"), "", false, false, "because Open vSwitch 3.1.0 can crash", ""},
+		{"can crash", netdev("3.1.0"), "", false, false, "which can crash Open vSwitch 3.1.0", ""},
 		{"can crash, by name", netdev("3.1.0"), GuardsOn, true, false, "", "Open vSwitch 3.1.0 can crash by port-reuse guards"},
 		{"can crash, off", netdev("3.1.0"), GuardsOff, false, false, "", ""},
-		{"version unknown", netdev(""), "", false, false, "because an unknown version of Open vSwitch can crash", ""},
-		{"cannot have them", netdev("2.13.11"), GuardsOn, false, false, "since Open vSwitch 2.16", ""},
+		{"version unknown", netdev(""), "", false, false, "which can crash an unknown version of Open vSwitch", ""},
+		{"cannot have them", netdev("2.13.11"), GuardsOn, false, false, "Open vSwitch has since 2.16", ""},
 		{"no switch to ask", nil, "", false, false, "version of Open vSwitch is unknown", "version of Open vSwitch is unknown"},
 		{"no switch to ask, by name", nil, GuardsOn, true, false, "", "an unknown version of Open vSwitch can crash"},
 	} {

@@ -57,6 +57,7 @@ func (p *Plane) replaceStrangers(ctx context.Context) bool {
 			p.log.Error("cannot read the switch back; connecting anew", "error", err)
 		}
 		p.stats.failed(err)
+		p.lost(err)
 		p.conn.Close()
 		p.disconnected()
 	}

@@ -119,6 +119,9 @@ func ctSize(a CT) int {
 
 func learnSize(a Learn) int {
 	n := 32 + 14 // nx_action_learn; the load
+	if a.Limit != 0 {
+		n += 8 // nx_action_learn2
+	}
 	if a.EthType != 0 {
 		n += 10
 	}
