@@ -114,7 +114,7 @@ func TestForeignFlowInPlaceOfASharedOne(t *testing.T) {
 	t.Parallel()
 	const guard = "table=1,priority=200,ct_state=+new+trk,tcp,nw_dst=10.0.1.0/24,tp_dst=8080"
 	s := service("web", "40.0.0.1")
-	c := newCluster(t, testbed.Options{}, "--host-traffic", "ovs")
+	c := newCluster(t, testbed.Options{}, "--host-traffic", "ovs", "--port-reuse-guards")
 	c.put(s)
 	c.run()
 	c.settle()

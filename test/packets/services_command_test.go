@@ -326,7 +326,7 @@ func TestServicesProblems(t *testing.T) {
 	defer l.Close()
 	c.run()
 	for _, x := range []struct{ name, want string }{
-		{"clash", "refused by the switch: somebody else's flow"},
+		{"clash", "another owner's flow has the same table, priority and match"},
 		{"taken", "NodePort 30008/TCP of default/taken:http is also listened on by"},
 		{"taken", "EndpointSlice default/taken-1: endpoints[1].addresses[0]: "},
 	} {

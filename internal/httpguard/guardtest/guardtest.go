@@ -92,6 +92,9 @@ func Answers(t *testing.T, dial Dial, path string, status int, within time.Durat
 	for range 5 {
 		begun := time.Now()
 		got, err := get(t.Context(), dial, path, 10*within)
+		if err != nil { // on a busy machine a request can be one of the oldest before it is answered; a probe asks again
+			got, err = get(t.Context(), dial, path, 10*within)
+		}
 		if took := time.Since(begun); err != nil || got != status || took > within {
 			t.Errorf("%s answers %d after %v (%v), want %d within %v", path, got, took.Round(time.Millisecond), err, status, within)
 		}
