@@ -7,7 +7,7 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/xtables"
 )
 
-// Available tells why iptables cannot be used on this node, by what is installed; nil: it can. It runs no program.
+// Available returns why iptables cannot be used on this node, by what is installed; nil: it can. It runs no program.
 func Available(backend string) error { return xtables.Installed(xtables.Backend(backend)) }
 
 // Occupied reports whether chains of Services are there already: kube-proxy's, or nkp's own of an earlier run. An error means

@@ -78,7 +78,7 @@ func removeAll(ctx context.Context, t tables, inUse func(table string) bool, lim
 	return n, nil
 }
 
-// removable gives our chains among the names, each before those it leads to. keepGuard keeps the chain that holds others off
+// removable returns our chains among the names, each before those it leads to. keepGuard keeps the chain that holds others off
 // 127.0.0.0/8.
 func removable(t rules.Table, names []string, keepGuard bool) (list []string) {
 	add := func(chains ...string) {

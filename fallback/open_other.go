@@ -19,7 +19,7 @@ func Diff(context.Context, *k8s.Model, Options) (string, error) { return "", err
 // Cleanup removes everything that a Plane installs. It works on Linux only.
 func Cleanup(context.Context, CleanupOptions) (Removed, error) { return Removed{}, errNotLinux }
 
-// Available tells why iptables cannot be used: it exists on Linux only.
+// Available returns why iptables cannot be used: it exists on Linux only.
 func Available(string) error { return errNotLinux }
 
 func listNAT(context.Context, string, k8s.Family) (lister, error) { return nil, errNotLinux }

@@ -38,7 +38,7 @@ const (
 	xidBarrier
 )
 
-// shakeHands gives what the switch was asked for last.
+// shakeHands returns what the switch was asked for last.
 func (c *Conn) shakeHands() (what string, err error) {
 	what = "hello"
 	// hello with a version bitmap that has only the bit of 1.5 (§7.5.1)

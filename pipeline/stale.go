@@ -75,7 +75,7 @@ func udpFrontends(cfg *Config, sp *k8s.ServicePort) (out []udpFrontend) {
 	return out
 }
 
-// staleConnections gives the connections to forget when a Service port changes from old to now; nil: it is not there. A
+// staleConnections returns the connections to forget when a Service port changes from old to now; nil: it is not there. A
 // frontend that it gave up is named whole: who has it now is not looked at.
 func staleConnections(cfg *Config, old, now *k8s.ServicePort) (out []flow.CTFilter) {
 	forget := func(frontend, endpoint netip.AddrPort) {

@@ -182,7 +182,7 @@ func holdLock(t *testing.T, file string) (release func()) {
 	return func() { _ = in.Close() }
 }
 
-// inHost gives tables whose programs run in a host's network namespace.
+// inHost returns tables whose programs run in a host's network namespace.
 func inHost(t *testing.T, h *testbed.Host, b Backend) *Tables {
 	t.Helper()
 	tables, err := openTables(t.Context(), b, k8s.IPv4)

@@ -69,7 +69,7 @@ func TestPipe(t *testing.T) {
 }
 
 // TestPipeTaken checks that the agent goes on without its pipe while another user's program holds the name, listens when it is
-// free, and that clients do not believe the other program. Windows lets nobody but an administrator make a pipe for another owner,
+// free, and that clients do not believe the other program. Windows lets only administrators make a pipe for another owner,
 // as this test does.
 func TestPipeTaken(t *testing.T) {
 	const path = `\\.\pipe\nkp-agent-test-taken`

@@ -42,7 +42,7 @@ const (
 
 // debt is what the switch has to forget.
 type debt struct {
-	all     bool // whatever is stale
+	all     bool // every stale connection
 	filters []flow.CTFilter
 }
 

@@ -53,13 +53,7 @@ func (p *Plane) replaceStrangers(ctx context.Context) bool {
 		}
 	}
 	if err != nil {
-		if ctx.Err() == nil {
-			p.log.Error("cannot read the switch back; connecting anew", "error", err)
-		}
-		p.stats.failed(err)
-		p.lost(err)
-		p.conn.Close()
-		p.disconnected()
+		p.cannotRead(ctx, err)
 	}
 	return err == nil
 }

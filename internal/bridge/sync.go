@@ -252,13 +252,7 @@ func (p *Plane) readBack(ctx context.Context) {
 	found := p.newComparison()
 	err := p.conn.Read(ctx, p.set.Filter(), found)
 	if err != nil {
-		if ctx.Err() == nil {
-			p.log.Error("cannot read the switch back; connecting anew", "error", err)
-		}
-		p.stats.failed(err)
-		p.lost(err)
-		p.conn.Close()
-		p.disconnected()
+		p.cannotRead(ctx, err)
 		return
 	}
 	p.stats.Compared = time.Now()
@@ -283,6 +277,17 @@ func (p *Plane) readBack(ctx context.Context) {
 	p.whole = true
 	p.sync(ctx)
 	p.whole = false
+}
+
+// cannotRead gives up a connection on which a read-back failed.
+func (p *Plane) cannotRead(ctx context.Context, err error) {
+	if ctx.Err() == nil {
+		p.log.Error("cannot read the switch back; connecting anew", "error", err)
+	}
+	p.stats.failed(err)
+	p.lost(err)
+	p.conn.Close()
+	p.disconnected()
 }
 
 // checkCount counts nkp's flows on the switch and reads everything back if some are missing or too many.

@@ -31,7 +31,7 @@ func TestStuck(t *testing.T) {
 	expect("at rest for hours", false)
 	l.Progress()
 	pass(w, 2*looks)
-	expect("an answer to somebody else, at rest", false)
+	expect("an answer to another question, at rest", false)
 	l.Work("a transaction")
 	pass(w, looks-1)
 	expect("almost", false)

@@ -157,7 +157,7 @@ func (z *liar) fromAgent(m []byte, agent *messages, far net.Conn) {
 	far.Write(m)
 }
 
-// isFlush tells NXT_CT_FLUSH (experimenter 0x2320, subtype 32) from everything else, and from a probe of the address that
+// isFlush distinguishes NXT_CT_FLUSH (experimenter 0x2320, subtype 32) from everything else, and from a probe of the address that
 // documentation has (RFC 5737).
 func isFlush(m []byte) bool {
 	return m[1] == ofExperimenter && len(m) > 16 && binary.BigEndian.Uint64(m[8:]) == 0x2320<<32|32 && !bytes.Contains(m, []byte{192, 0, 2, 1})
