@@ -25,7 +25,7 @@ demo: deps ## the guestbook's Services on a private switch (KEEP=1 leaves it run
 	@bin/demo -nkp bin/nkp -manifests examples/guestbook.yaml
 
 test: deps lint ## all tests: unit, and packets through a private switch
-	$(GO) test -timeout 14m $$($(GO) list ./... | grep -vE '/test/(fallback|faults)')
+	$(GO) test -timeout 20m $$($(GO) list ./... | grep -vE '/test/(fallback|faults)')
 
 peers: deps ## iptables beside kube-proxy: take-over without a gap, and speed (first build: 3 minutes)
 	@command -v nft >/dev/null || .ci/install-deps nft
@@ -53,11 +53,11 @@ lint: bin/tools/staticcheck ## formatting, vet and staticcheck on both systems, 
 
 e2e: deps bin/tools/staticcheck ## a real kube-apiserver, EndpointSlice controller, Open vSwitch and nkp (first build: 3 minutes)
 	cd test/e2e && $(STATICCHECK) ./...
-	$(GO) test -C test/e2e -count=1 -timeout 12m ./...
+	$(GO) test -C test/e2e -count=1 -timeout 20m ./...
 
 differential: deps bin/tools/staticcheck ## 10,000 random clusters against kube-proxy's own code (first build: 2 minutes)
 	cd test/differential && $(STATICCHECK) ./...
-	$(GO) test -C test/differential -count=1 -timeout 12m ./...
+	$(GO) test -C test/differential -count=1 -timeout 20m ./...
 
 deploy-check: bin/tools/staticcheck ## alerts, their tests and the dashboard in deploy/ (installs promtool)
 	@command -v promtool >/dev/null || .ci/install-deps prometheus
@@ -72,7 +72,7 @@ docs: ## write docs/configuration.md from the code
 test-windows: bin/tools/staticcheck ## the Windows binary under Wine, beside kube-proxy.exe (installs Wine; first build: minutes)
 	@.ci/install-deps wine
 	cd test/windows && $(STATICCHECK) ./... && GOOS=windows $(STATICCHECK) ./...
-	$(GO) test -C test/windows -count=1 -timeout 15m ./...
+	$(GO) test -C test/windows -count=1 -timeout 40m ./...
 
 test-kernel: deps ## the packet tests on the kernel datapath, in an emulated machine (a few minutes)
 	@test/kernel/run
