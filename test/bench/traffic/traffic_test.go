@@ -102,11 +102,11 @@ func TestBlocks(t *testing.T) {
 		go Sink(l) // ends with the listener
 		targets[i] = []string{l.Addr().String()}
 	}
-	r, err := run(Options{Targets: targets[0], Against: targets[1], Clients: 1, Duration: 50 * time.Millisecond, Blocks: true, Turn: 20 * time.Millisecond})
+	r, err := run(Options{Targets: targets[0], Against: targets[1], Clients: 1, Duration: 500 * time.Millisecond, Blocks: true, Turn: 200 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Loopback moves far more than a block in 20 ms, and no more than memory does: 100 GB/s.
+	// Loopback moves far more than a block in 200 ms, and no more than memory does: 100 GB/s.
 	for i, v := range r.Turns {
 		if u := r.Against.Turns[i]; v.Done < 2 || u.Done < 2 || v.Rate() > 1e5 || r.Failed > 0 {
 			t.Errorf("turn %d: %+v against %+v, %d failed", i, v, u, r.Failed)
