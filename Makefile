@@ -21,7 +21,7 @@ build: ## build bin/nkp
 demo: deps ## the guestbook's Services on a private switch (KEEP=1 leaves it running)
 	@echo "building nkp (the first time takes a few minutes)..."
 	@$(MAKE) --no-print-directory build
-	@$(GO) build -trimpath -o bin/demo ./internal/demo
+	@$(GO) build -trimpath -o bin/demo ./hack/demo
 	@bin/demo -nkp bin/nkp -manifests examples/guestbook.yaml
 
 test: deps lint ## all tests: unit, and packets through a private switch
@@ -67,7 +67,7 @@ deploy-check: bin/tools/staticcheck ## alerts, their tests and the dashboard in 
 	$(GO) test -C deploy/grafana -count=1 ./...
 
 docs: ## write docs/configuration.md from the code
-	$(GO) run ./internal/reference
+	$(GO) run ./hack/reference
 
 test-windows: bin/tools/staticcheck ## the Windows binary under Wine, beside kube-proxy.exe (installs Wine; first build: minutes)
 	@.ci/install-deps wine
@@ -121,7 +121,7 @@ fuzz: ## every fuzz target for FUZZTIME (10s): what switch, database, manifests,
 	done
 
 picture: ## docs/pipeline.svg, from compiled flows (needs Debian's graphviz)
-	$(GO) run ./internal/picture
+	$(GO) run ./hack/picture
 
 clean: ## remove what was built
 	rm -rf bin dist

@@ -11,8 +11,8 @@ import (
 
 	"github.com/nkp-proxy/nkp/fallback/rules"
 	"github.com/nkp-proxy/nkp/fallback/xtables"
-	"github.com/nkp-proxy/nkp/internal/testbed"
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // backends are those that tests run over; each has its own tables.

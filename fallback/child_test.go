@@ -22,8 +22,8 @@ import (
 
 	"github.com/nkp-proxy/nkp/fallback/rules"
 	"github.com/nkp-proxy/nkp/fallback/xtables"
-	"github.com/nkp-proxy/nkp/internal/testbed"
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // A test that sends packets runs the Plane in a process of its own inside the bed's node, as on a real node: the test

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback/xtables"
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // Connections are counted once each, by whatever address, and whatever they send; who is kept out by source ranges opens

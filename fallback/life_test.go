@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback/xtables"
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // iptables runs one of the back end's programs in the node: iptables, ip6tables, iptables-save, ...

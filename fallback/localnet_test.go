@@ -12,7 +12,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/fallback/rules"
 	"github.com/nkp-proxy/nkp/fallback/xtables"
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // intruder is a neighbour of the node, on its uplink, that sends a packet to 127.0.0.1 every millisecond.

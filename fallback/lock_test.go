@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback/xtables"
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // holdLock takes the lock of the legacy back end as another iptables does.

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/nkp-proxy/nkp/fallback/xtables"
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // packet is one question and what must come of it.

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/nkp-proxy/nkp/fallback/xtables"
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // What plan prints is what runs: iptables-restore takes it, Services are reached by it, and a Plane that finds it in place

@@ -8,7 +8,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/fallback/rules"
 	"github.com/nkp-proxy/nkp/fallback/xtables"
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // With scope Host, beside a bridge that serves its pods itself, the node's own traffic and what comes from outside is

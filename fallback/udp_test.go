@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nkp-proxy/nkp/fallback/xtables"
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // A client that goes on sending from the same port is led to an endpoint that exists: when its endpoint goes, when a

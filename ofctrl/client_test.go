@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 func await(t testing.TB, what string, ok func() bool) {

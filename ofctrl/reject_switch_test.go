@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
 	"github.com/nkp-proxy/nkp/ofctrl/reject"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // TestRejectOnSwitch refuses real connections of a pod and of a client outside, by packet-in and packet-out; their kernels judge

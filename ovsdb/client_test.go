@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
 	"github.com/nkp-proxy/nkp/ovsdb"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // connect connects to the bed's database with short times.

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nkp-proxy/nkp/test/hnsfake"
 	"github.com/nkp-proxy/nkp/windows/hns"
-	"github.com/nkp-proxy/nkp/windows/hnsfake"
 )
 
 // Every DLL call counts: kube-proxy 1.36.3 makes 15,456 calls for a fresh start of 200 Services with 5 endpoints each on other

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nkp-proxy/nkp/test/hnsfake"
 	"github.com/nkp-proxy/nkp/windows/hns"
-	"github.com/nkp-proxy/nkp/windows/hnsfake"
 )
 
 // Who watches the node's health is told what waits and what is done: a change counts as done when it went through, and only if

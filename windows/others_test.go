@@ -10,8 +10,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/hnsfake"
 	"github.com/nkp-proxy/nkp/windows/hns"
-	"github.com/nkp-proxy/nkp/windows/hnsfake"
 )
 
 // Others' load balancers are left alone; those that kube-proxy left are taken over, and go with their Services.

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // promptly is how soon a transaction must return after its program has ended.

@@ -14,8 +14,8 @@ import (
 	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/internal/metrics"
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/hnsfake"
 	"github.com/nkp-proxy/nkp/windows/hns"
-	"github.com/nkp-proxy/nkp/windows/hnsfake"
 )
 
 // manifests are a Service with one endpoint on an overlay node.

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/internal/appctl"
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // clients makes UDP connections from one pod to another, of both families, which the switch tracks in zone 7.

@@ -14,8 +14,8 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
 	"github.com/nkp-proxy/nkp/test/bench/rig"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // changesPerBlock is after how many changes nkp is asked how much it has allocated.

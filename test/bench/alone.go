@@ -11,9 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
 	"github.com/nkp-proxy/nkp/test/bench/report"
 	"github.com/nkp-proxy/nkp/test/bench/rig"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // aloneServices is how many Services a run without an API server has beside those it measures, unless told otherwise.

@@ -13,9 +13,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
 	"github.com/nkp-proxy/nkp/test/bench/rig"
 	"github.com/nkp-proxy/nkp/test/bench/traffic"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // Data is what a packet to a Service costs at one number of Services, beside one to the same pods without a Service.

@@ -15,10 +15,10 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
 	"github.com/nkp-proxy/nkp/test/bench/report"
 	"github.com/nkp-proxy/nkp/test/bench/rig"
 	"github.com/nkp-proxy/nkp/test/bench/traffic"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // trafficCommand makes this binary the client of package traffic.

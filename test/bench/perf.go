@@ -14,7 +14,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // activity is what functions are called for. A sample belongs to the first of a list that has a function of its call chain.

@@ -13,10 +13,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
 	"github.com/nkp-proxy/nkp/test/bench/report"
 	"github.com/nkp-proxy/nkp/test/bench/rig"
 	"github.com/nkp-proxy/nkp/test/bench/traffic"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // legTime is how long one side is at work at a stretch while it is profiled: long beside the start of perf.

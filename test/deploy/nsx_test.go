@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // nsxFlows are those of the NSX kube proxy, for one Service with one endpoint, as its document has them.

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // askPause is between two questions of a client.

@@ -1,5 +1,5 @@
 // Package e2e runs nkp against a real kube-apiserver with etcd and the EndpointSlice controller (see kubeserver), on
-// nodes with a real Open vSwitch each and pods as network namespaces (see internal/testbed), and checks what is served by
+// nodes with a real Open vSwitch each and pods as network namespaces (see test/testbed), and checks what is served by
 // packets. nkp has no other rights at the API server than the repository's deploy/kubernetes/rbac/rbac.yaml gives.
 //
 //	go test -C test/e2e ./...

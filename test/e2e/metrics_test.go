@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // metric gives the sum of all series of the agent's metrics that begin so.

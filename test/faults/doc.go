@@ -2,7 +2,7 @@
 
 // Package faults disturbs nkp and the switch while clients use Services, and counts what breaks. A fleet of clients in pods,
 // on another node and outside the cluster holds long connections and opens new ones all the time to dozens of Services; a
-// script drawn from a seed kills, stops, cuts, delays, deletes and floods. See internal/testbed for the topology.
+// script drawn from a seed kills, stops, cuts, delays, deletes and floods. See test/testbed for the topology.
 //
 // [TestFaults] has two parts. While the agent alone is disturbed (agentfaults_test.go: the agent itself, its ways to the switch
 // and the switch's database, changes of other Services) no connection to an untouched Service may fail. While the

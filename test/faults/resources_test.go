@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // resources are what an agent holds.

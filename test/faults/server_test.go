@@ -9,7 +9,7 @@ import (
 	"net"
 	"strconv"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // serve answers each TCP connection to a port of a host with a line, the host's name, and then echoes what comes. It is

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // configMap is a directory as kubelet makes it of a ConfigMap: files are links through ..data, which is swapped.

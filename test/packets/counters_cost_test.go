@@ -11,7 +11,7 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // What counting costs in the datapath: one client talks to 50 Services that share 3 endpoints, which is when it costs most,

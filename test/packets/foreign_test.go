@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // Another owner's flow with the table, priority and match of one of nkp's is reported, not replaced, whenever it comes.

@@ -11,7 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // A SYN to a Service range passes the connection tracker by (table 3). What has an address there and is no ClusterIP must be

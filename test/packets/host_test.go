@@ -12,8 +12,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
 	"github.com/nkp-proxy/nkp/pipeline"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 const serviceCIDRs = "40.0.0.0/24,fd00:40::/112"

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // A node that gets its bridge later is served by iptables first; status tells when the bridge is there, and a restart changes

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // olderSwitch puts something between nkp and the switch that refuses NXT_CT_FLUSH, as Open vSwitch before 3.1 does, and

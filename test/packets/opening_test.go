@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // A SYN to a ClusterIP meets its Service before the connection tracker (table 3). What the tracker knows of the connection

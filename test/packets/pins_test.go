@@ -20,10 +20,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nkp-proxy/nkp/internal/agent"
-	"github.com/nkp-proxy/nkp/internal/testbed"
 	"github.com/nkp-proxy/nkp/ofctrl"
 	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // forger sends UDP datagrams with forged IPv4 sources from a pod.

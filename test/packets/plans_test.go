@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // What `plan -o iptables` prints is what iptables-restore and ip6tables-restore take, in an empty network namespace.

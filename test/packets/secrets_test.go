@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // What proves who nkp is never gets into a log, at no level, nor into status, metrics, profiles or /configz: with credentials of

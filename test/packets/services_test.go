@@ -14,8 +14,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
 	"github.com/nkp-proxy/nkp/ovsdb"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // ask opens one connection and fails the test if the answer does not come from the wanted pod.

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 func TestMain(m *testing.M) {

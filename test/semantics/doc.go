@@ -1,7 +1,7 @@
 //go:build linux
 
 // Package semantics holds kube-proxy's behaviour as one list of tests by packet, the same for every data plane: the
-// real program on a private network (internal/testbed), Services in manifest files, connections from pods, the node
+// real program on a private network (test/testbed), Services in manifest files, connections from pods, the node
 // and outside. Each TestRowNN is a row of docs/semantics.md; each of its subtests is one clause, for IPv4 and IPv6.
 // Start reading at TestRow09ClusterIP; what a table's columns mean is in expect_test.go.
 //

@@ -15,7 +15,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // errRefused is how a connected UDP socket hears of a port unreachable.

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // defaultPlanes are tested where the environment does not say otherwise; comma-separated.

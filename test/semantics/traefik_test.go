@@ -11,7 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // The cluster of K3s' decision record on svclb: on the node k3s-1, where a svclb pod holds port 80 by its hostPort,

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nkp-proxy/nkp/test/hnsfake"
 	nkp "github.com/nkp-proxy/nkp/windows"
 	"github.com/nkp-proxy/nkp/windows/hns"
-	"github.com/nkp-proxy/nkp/windows/hnsfake"
 
 	"github.com/nkp-proxy/nkp/test/windows/winebed"
 )

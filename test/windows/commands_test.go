@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nkp-proxy/nkp/test/hnsfake"
 	"github.com/nkp-proxy/nkp/windows/hns"
-	"github.com/nkp-proxy/nkp/windows/hnsfake"
 )
 
 // exitStatus gives the exit status of a program that Run ran.

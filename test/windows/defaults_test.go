@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nkp-proxy/nkp/test/hnsfake"
 	"github.com/nkp-proxy/nkp/windows/hns"
-	"github.com/nkp-proxy/nkp/windows/hnsfake"
 
 	"github.com/nkp-proxy/nkp/test/windows/winebed"
 )

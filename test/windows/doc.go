@@ -1,5 +1,5 @@
 // Package windows tests the Windows data plane in its real form: the Windows binary, through hcsshim and the DLL calls, under
-// Wine on Linux, against the fake HNS of windows/hnsfake; and beside it kube-proxy.exe, unmodified, with the same objects.
+// Wine on Linux, against the fake HNS of test/hnsfake; and beside it kube-proxy.exe, unmodified, with the same objects.
 //
 // It is a module of its own because of kube-proxy. It needs Debian's wine64 and gcc-mingw-w64-x86-64-win32; make test-windows installs
 // them. What a real Windows host does beyond what the fake knows is not tested here.

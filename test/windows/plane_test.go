@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nkp-proxy/nkp/test/hnsfake"
 	"github.com/nkp-proxy/nkp/windows/hns"
-	"github.com/nkp-proxy/nkp/windows/hnsfake"
 )
 
 // The bodies of the example in the real calls: what hcsshim makes of them reaches HNS as it should.

@@ -10,8 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
 	"github.com/nkp-proxy/nkp/test/bench/memswitch"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // Fleet is many nkp agents in one namespace, each with a switch in memory. They share the database of one real Open

@@ -12,8 +12,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
 	"github.com/nkp-proxy/nkp/test/bench/traffic"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // Kind is a proxy, with the data plane that it works on.

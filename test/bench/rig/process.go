@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // Process is a program that runs on a host of a bed.

@@ -1,4 +1,4 @@
-/* The client's side of the wire of windows/hnsfake/serve.go: one connection for the process, one call at a time. */
+/* The client's side of the wire of test/hnsfake/serve.go: one connection for the process, one call at a time. */
 #define WIN32_LEAN_AND_MEAN
 #include <winsock2.h>
 #include <windows.h>

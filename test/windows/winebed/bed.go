@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nkp-proxy/nkp/test/hnsfake"
 	"github.com/nkp-proxy/nkp/windows/hns"
-	"github.com/nkp-proxy/nkp/windows/hnsfake"
 )
 
 // How long Wine may take.

@@ -15,8 +15,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 const (

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 func (s *story) podLeaves(ctx context.Context) error {

@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 const usage = `demo shows nkp on a private Open vSwitch: the guestbook's Services, their pods as network namespaces, requests to

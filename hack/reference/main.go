@@ -44,7 +44,7 @@ func main() {
 // page gives the file's text. root is the repository's root.
 func page(root string) ([]byte, error) {
 	var b bytes.Buffer
-	b.WriteString("<!-- Written by \"make docs\" (internal/reference) from the code: change it there. -->\n")
+	b.WriteString("<!-- Written by \"make docs\" (hack/reference) from the code: change it there. -->\n")
 	b.WriteString(intro)
 	if err := nkpFields(&b, filepath.Join(root, "internal/config/nkp.go")); err != nil {
 		return nil, err

@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"path/filepath"
 
-	"github.com/nkp-proxy/nkp/internal/testbed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // The guestbook's cluster, as examples/guestbook.yaml has it.
