@@ -110,8 +110,8 @@ func (w *worker) complete(ctx context.Context) error {
 func (w *worker) sweep(ctx context.Context) error {
 	held := map[linkKey]bool{}
 	heldChains := map[string]bool{}
-	for n := range w.waiting {
-		s := compile(w.compiler, n, w.wanted[n])
+	for _, r := range w.refused.All() {
+		s := compile(w.compiler, r.Port, w.wanted[r.Port])
 		for _, l := range s.Links {
 			held[keyOf(l)] = true
 		}

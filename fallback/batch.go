@@ -61,7 +61,7 @@ func (w *worker) fill(ctx context.Context, q *queue, current *batch, names []k8s
 		before = append(before, b)
 		names = names[len(b.names):]
 	}
-	for len(*q) < lead && len(names) > 0 && w.in.idle() {
+	for len(*q) < lead && len(names) > 0 && w.in.Idle() {
 		b := w.batch(names)
 		for _, other := range before {
 			if !w.independent(other, b) {

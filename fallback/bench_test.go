@@ -5,6 +5,7 @@ package fallback
 import (
 	"testing"
 
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -16,12 +17,12 @@ func BenchmarkPlan(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	o.Log = p.log
+	o.Log, o.Hooks = p.log, p.opts.Hooks
 	b.ReportAllocs()
 	for b.Loop() {
-		in := newInbox()
+		in := dataplane.NewInbox(func(...k8s.Family) {}, k8s.IPv4)
 		w := newWorker(k8s.IPv4, &o, newFakeTables(), legacyLimits, in)
-		in.put(k8s.IPv4, *m, m, k8s.Changes{}, true)
+		in.Put(m, everything(m))
 		w.takeUpdates()
 		c := &change{links: delta{}}
 		for _, n := range w.due() {

@@ -182,7 +182,7 @@ func (w *worker) done(c *change, held []linkKey) {
 			delete(w.installed, n)
 		}
 		delete(w.dirty, n)
-		delete(w.waiting, n)
+		w.refused.Forget(n)
 	}
 	for _, name := range c.used {
 		known := w.chains[name]

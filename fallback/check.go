@@ -20,7 +20,7 @@ func (w *worker) check(ctx context.Context) {
 	if err == nil && drift == "" && !start.Before(w.deepAt) && w.must == nothing {
 		looking, disturbed := ctx, func() bool { return false }
 		if start.Sub(w.deepAt) < lookPatience || w.deepAt.IsZero() {
-			looking, disturbed = w.in.undisturbed(ctx)
+			looking, disturbed = w.in.Undisturbed(ctx)
 		}
 		drift, err = w.drifted(looking)
 		if disturbed() {

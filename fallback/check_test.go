@@ -50,7 +50,7 @@ func TestUpdateBeforeTheLook(t *testing.T) {
 				t.Errorf("a look that gave way: %+v, due at %v", s.status, s.worker.deepAt)
 			}
 			select {
-			case <-s.in.wake:
+			case <-s.in.Bell:
 			default:
 				t.Error("the worker is not told of the update")
 			}

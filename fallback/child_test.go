@@ -106,14 +106,14 @@ func child(text string) error {
 		case "update":
 			last, err = update(p, last, req.Path, o.Tracker)
 		case "status":
-			r.Status = p.Status()
+			r.Status = p.Detail()
 		case "diff":
 			r.Text, err = p.Diff(ctx)
 		case "plan":
 			r.Text = p.Plan()
 		case "generate":
 			last = generate(req.N)
-			p.Update(last, k8s.Changes{})
+			p.Update(last, everything(last))
 		case "replace":
 			var to netip.AddrPort
 			if to, err = netip.ParseAddrPort(req.To); err == nil {
@@ -124,7 +124,7 @@ func child(text string) error {
 			<-ended
 		case "counters":
 			var by map[k8s.PortName]k8s.Counters
-			by, err = p.Counters(ctx)
+			by, _, err = p.Counters(ctx)
 			r.Counters = map[string]k8s.Counters{}
 			for n, c := range by {
 				r.Counters[n.ID()] = c

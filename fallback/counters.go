@@ -8,8 +8,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// BytesNote says why there are no packets and bytes in Counters.
-const BytesNote = "packets and bytes: n/a: the rules see the first packet of a connection only, and rules that see all would cost every packet of the node (of connections that live: conntrack -L, with net.netfilter.nf_conntrack_acct=1)"
+// bytesNote says why there are no packets and bytes in Counters.
+const bytesNote = "packets and bytes: n/a: the rules see the first packet of a connection only, and rules that see all would cost every packet of the node (of connections that live: conntrack -L, with net.netfilter.nf_conntrack_acct=1)"
 
 // countersAge is how old an answer about counters may be: listing the rules of ten thousand Services takes a while.
 const countersAge = time.Second
@@ -24,9 +24,14 @@ type counterCache struct {
 // lister lists the rules of a chain of table nat with counters; nothing if there is no such chain.
 type lister func(chain string) ([]string, error)
 
-// Counters gives the connections of every Service port since its rules came, by the counters of these rules; packets and
-// bytes are nil (BytesNote). The result is shared: it must not be changed.
-func (p *Plane) Counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, error) {
+// Counters returns the connections of every Service port since its rules came, by the counters of these rules; packets and
+// bytes are nil, as the note says. The result is shared: it must not be changed.
+func (p *Plane) Counters(ctx context.Context) (counters map[k8s.PortName]k8s.Counters, note string, err error) {
+	counters, err = p.counters(ctx)
+	return counters, bytesNote, err
+}
+
+func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, error) {
 	select {
 	case p.counted.asks <- struct{}{}:
 		defer func() { <-p.counted.asks }()

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -14,8 +15,8 @@ func TestMeasured(t *testing.T) {
 	s := newStage(t)
 	var rounds []bool // full?
 	ok, failed, splits, forgot := 0, 0, 0, 0
-	s.opts.Hooks.Synced = func(r Round) { rounds = append(rounds, r.Full) }
-	s.opts.Hooks.Restored = func(r Restore) {
+	s.opts.Hooks.Synced = func(r dataplane.Sync) { rounds = append(rounds, r.Full) }
+	s.opts.Hooks.Restored = func(r dataplane.Restore) {
 		if r.Err != nil {
 			failed++
 		} else if ok++; r.Rules == 0 && r.Table == "" || r.Backend != "b" || r.Family != k8s.IPv4 {

@@ -1,10 +1,12 @@
 package fallback
 
 import (
+	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/latency"
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -24,15 +26,10 @@ type Options struct {
 	Log           *slog.Logger
 }
 
-// Hooks tell others what happens; each may be nil. They are called on the Plane's goroutines and must not wait, nor call
-// the Plane.
+// Hooks are called when something happens. Each may be nil.
 type Hooks struct {
-	Queued   func(k8s.Family)                                        // there is something to program
-	InStep   func(k8s.Family)                                        // everything is programmed but what is refused
-	Refused  func(n k8s.PortName, reason string)                     // iptables refuses a Service port
-	Failed   func(k8s.Family, error)                                 // everything stops for a while
-	Restored func(Restore)                                           // iptables-restore has run
-	Synced   func(Round)                                             // a look at the changes went through, and wrote something
+	dataplane.Hooks
+	Restored func(dataplane.Restore)                                 // iptables-restore has run
 	Split    func(k8s.Family)                                        // a transaction with changes of Services was refused: it is tried in parts
 	Forgot   func(f k8s.Family, connections int, took time.Duration) // stale UDP connections were looked for
 }
@@ -46,7 +43,7 @@ func DefaultOptions() Options {
 // table's size. It is kube-proxy's.
 const briefAbove = 1000
 
-// Status is what a Plane says about itself.
+// Status is what iptables alone knows of how it is; part of what `nkp status -o json` prints.
 type Status struct {
 	Backend string `json:"backend"` // "" before Run has chosen
 	Reason  string `json:"reason"`  // why that one
@@ -68,14 +65,26 @@ type FamilyStatus struct {
 	Pending  int       `json:"pending"`  // Service ports that are not programmed yet
 	// Refused are the Service ports that iptables does not take, with its reason.
 	Refused      map[string]string `json:"refused,omitempty"`
-	Transactions int               `json:"transactions"`
-	Rules        int               `json:"rules"` // written since the start
-	Failures     int               `json:"failures"`
-	Repairs      int               `json:"repairs"`   // how often somebody else had changed the rules
-	Forgotten    int               `json:"forgotten"` // stale UDP connections
+	refusals     []dataplane.Refusal
+	Transactions int `json:"transactions"`
+	Rules        int `json:"rules"` // written since the start
+	Failures     int `json:"failures"`
+	Repairs      int `json:"repairs"`   // how often somebody else had changed the rules
+	Forgotten    int `json:"forgotten"` // stale UDP connections
 	// LastForgetError is why stale UDP connections could not be deleted; they are tried again.
 	LastForgetError string              `json:"lastForgetError,omitempty"`
 	LastError       string              `json:"lastError,omitempty"`
 	LastTook        time.Duration       `json:"lastTook"` // the last transaction
 	Programming     latency.Programming `json:"programming"`
+}
+
+// refuse sets what is refused.
+func (s *FamilyStatus) refuse(list []dataplane.Refusal) {
+	s.refusals, s.Refused = list, nil
+	if len(list) > 0 {
+		s.Refused = make(map[string]string, len(list))
+	}
+	for _, r := range list {
+		s.Refused[fmt.Sprintf("%s (%s)", r.Port, r.Port.Protocol)] = r.Reason
+	}
 }

@@ -1,6 +1,7 @@
 package fallback
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,7 +22,7 @@ type Plane struct {
 	opts Options
 	log  *slog.Logger
 
-	inbox   map[k8s.Family]*inbox
+	inbox   map[k8s.Family]*dataplane.Inbox
 	life    map[k8s.Family]*dataplane.Loop
 	counted counterCache
 
@@ -32,7 +33,7 @@ type Plane struct {
 	families map[k8s.Family]*FamilyStatus
 }
 
-// New gives a Plane. It touches nothing yet.
+// New returns a Plane. It touches nothing yet.
 func New(o Options) (*Plane, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -40,19 +41,23 @@ func New(o Options) (*Plane, error) {
 	if o.SyncPeriod <= 0 {
 		return nil, fmt.Errorf("sync period %v: must be positive", o.SyncPeriod)
 	}
+	o.Hooks.Hooks = o.Hooks.WithDefaults()
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	p := &Plane{
 		opts: o, log: o.Log,
 		counted:  counterCache{asks: make(chan struct{}, 1)},
-		inbox:    map[k8s.Family]*inbox{},
+		inbox:    map[k8s.Family]*dataplane.Inbox{},
 		life:     map[k8s.Family]*dataplane.Loop{},
 		status:   Status{Scope: o.Scope.String()},
 		families: map[k8s.Family]*FamilyStatus{},
 	}
 	for _, f := range o.families() {
-		p.inbox[f] = newInbox()
+		p.inbox[f] = dataplane.NewInbox(func(fs ...k8s.Family) {
+			p.report(f, func(s *FamilyStatus) { s.InStep = false })
+			p.opts.Hooks.Queued(fs...)
+		}, f)
 		p.life[f] = dataplane.NewLoop("iptables " + f.String())
 		p.families[f] = &FamilyStatus{Family: f.String()}
 	}
@@ -74,27 +79,18 @@ func (o *Options) families() []k8s.Family {
 	return []k8s.Family{k8s.IPv4, k8s.IPv6}
 }
 
-// Update hands over what is new in the model; the first call must bring all of it. It never waits for iptables. The model
-// itself is not kept.
+// Update hands over what is new in the model; the first call must bring all of it in changes. It never waits for iptables.
+// The model itself is not kept.
 func (p *Plane) Update(m *k8s.Model, c k8s.Changes) {
 	p.mu.Lock()
-	first := p.model == nil
-	if first {
-		p.model = m.Clone()
-	} else {
-		p.model.Node, p.model.Detector, p.model.ServiceCIDRs = m.Node, m.Detector, m.ServiceCIDRs
-		apply(p.model, c)
+	if p.model == nil {
+		p.model = &k8s.Model{Ports: map[k8s.PortName]*k8s.ServicePort{}}
 	}
-	facts := k8s.Model{Node: p.model.Node, Detector: p.model.Detector, ServiceCIDRs: p.model.ServiceCIDRs}
+	p.model.Node, p.model.Detector, p.model.ServiceCIDRs = m.Node, m.Detector, m.ServiceCIDRs
+	apply(p.model, c)
 	p.mu.Unlock()
-	for f, in := range p.inbox {
-		if !in.put(f, facts, m, c, first) {
-			continue
-		}
-		p.report(f, func(s *FamilyStatus) { s.InStep = false })
-		if p.opts.Hooks.Queued != nil {
-			p.opts.Hooks.Queued(f)
-		}
+	for _, in := range p.inbox {
+		in.Put(m, c)
 	}
 }
 
@@ -145,8 +141,28 @@ func (p *Plane) Run(ctx context.Context) error {
 	return nil
 }
 
-// Status tells how things are.
-func (p *Plane) Status() Status {
+// Status returns how things are; its Detail is a *Status. It never waits.
+func (p *Plane) Status(ctx context.Context) (dataplane.Status, error) {
+	d := p.Detail()
+	s := dataplane.Status{InStep: len(d.Families) > 0, Detail: &d}
+	for i := range d.Families {
+		f := &d.Families[i]
+		s.Refusals = append(s.Refusals, f.refusals...)
+		if f.Programming.Changes >= s.Programming.Changes {
+			s.Programming = f.Programming // of the family with most changes
+		}
+		switch {
+		case !f.InStep:
+			s.InStep, s.Why = false, cmp.Or(f.LastError, f.Family+": the rules are not as they should be yet")
+		case len(f.refusals) > 0:
+			s.InStep, s.Why = false, fmt.Sprintf("%s: iptables refuses %d Service ports", f.Family, len(f.refusals))
+		}
+	}
+	return s, ctx.Err()
+}
+
+// Detail returns what iptables alone knows of how things are.
+func (p *Plane) Detail() Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.status

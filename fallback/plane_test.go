@@ -1,8 +1,10 @@
 package fallback
 
 import (
+	"strings"
 	"testing"
 
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -26,6 +28,33 @@ func TestTried(t *testing.T) {
 		p.report(step.family, step.change)
 		if got := p.Tried(); got != step.want {
 			t.Errorf("%s: tried is %t, want %t", step.what, got, step.want)
+		}
+	}
+}
+
+// The plane is in step when each family is and nothing is refused; otherwise it says why it is not.
+func TestInStep(t *testing.T) {
+	p, err := New(DefaultOptions())
+	if err != nil {
+		t.Fatal(err)
+	}
+	web := k8s.PortName{ServiceName: k8s.ServiceName{Namespace: "default", Name: "web"}, Protocol: "TCP", Family: k8s.IPv6}
+	for _, step := range []struct {
+		what   string
+		family k8s.Family
+		change func(*FamilyStatus)
+		why    string // "": in step
+	}{
+		{"one family", k8s.IPv4, func(s *FamilyStatus) { s.InStep = true }, "IPv6: the rules are not"},
+		{"a failure", k8s.IPv6, func(s *FamilyStatus) { s.LastError = "no such table" }, "no such table"},
+		{"both", k8s.IPv6, func(s *FamilyStatus) { s.InStep, s.LastError = true, "" }, ""},
+		{"a refusal", k8s.IPv6, func(s *FamilyStatus) { s.refuse([]dataplane.Refusal{{Port: web, Reason: "bad rule"}}) }, "IPv6: iptables refuses 1 Service port"},
+		{"taken", k8s.IPv6, func(s *FamilyStatus) { s.refuse(nil) }, ""},
+	} {
+		p.report(step.family, step.change)
+		s, err := p.Status(t.Context())
+		if err != nil || s.InStep != (step.why == "") || !strings.Contains(s.Why, step.why) || len(s.Refusals) != len(s.Detail.(*Status).Families[1].Refused) {
+			t.Errorf("%s: %+v, %v", step.what, s, err)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/fallback/rules"
 	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -50,7 +51,7 @@ func (w *worker) pushDirty(ctx context.Context) error {
 		if err := w.keepGuard(ctx); err != nil {
 			return err
 		}
-		if !w.in.idle() {
+		if !w.in.Idle() {
 			next.abandon()
 			w.takeUpdates()
 			if w.must > finish {
@@ -68,7 +69,7 @@ func (w *worker) due() []k8s.PortName {
 	now := time.Now()
 	names := make([]k8s.PortName, 0, len(w.dirty))
 	for n := range w.dirty {
-		if !w.waiting.waits(n, now) {
+		if !w.refused.Waits(n, now) {
 			names = append(names, n)
 		}
 	}
@@ -105,12 +106,11 @@ func (w *worker) blame(ctx context.Context, c *change, err error, r *round) erro
 	}
 	if len(c.names) == 1 {
 		n := c.names[0]
-		w.waiting.refuse(n, err.Error(), time.Now())
-		w.log.Error("iptables refuses a Service; the others go on", "service", n, "protocol", n.Protocol, "error", err, "retryIn", w.waiting[n].pause)
+		now := time.Now()
+		refusal := w.refused.Refuse(n, dataplane.Refusal{Port: n, Reason: err.Error()}, now)
+		w.log.Error("iptables refuses a Service; the others go on", "service", n, "protocol", n.Protocol, "error", err, "retryIn", refusal.RetryAt.Sub(now))
 		w.report(func(s *FamilyStatus) { s.Failures++; s.LastError = err.Error() })
-		if w.opts.Hooks.Refused != nil {
-			w.opts.Hooks.Refused(n, err.Error())
-		}
+		w.opts.Hooks.Refused(refusal)
 		if r.refused++; r.refused > maxRefused {
 			return fmt.Errorf("%w: %w", errManyRefused, err)
 		}

@@ -71,7 +71,7 @@ type worker struct {
 	log     *slog.Logger
 	tables  tables
 	limits  limits
-	in      *inbox
+	in      *dataplane.Inbox
 	report  func(func(*FamilyStatus))
 	forget  func(*staleSet) (int, error) // stale UDP connections
 	life    *dataplane.Loop              // of run; nil in tests
@@ -87,8 +87,8 @@ type worker struct {
 	nodeAddrs []netip.Addr    // where NodePorts are
 	fixed     rules.Fixed
 	wanted    map[k8s.PortName]item
-	dirty     map[k8s.PortName]bool     // wanted may differ from installed
-	waiting   quarantine                // refused
+	dirty     map[k8s.PortName]bool // wanted may differ from installed
+	refused   *dataplane.Refusals[k8s.PortName]
 	stale     map[k8s.PortName]staleUDP // connections to look at once the rules are in
 
 	installed map[k8s.PortName]installation
@@ -133,10 +133,10 @@ type chain struct {
 	used   bool   // an installed item has it
 }
 
-func newWorker(f k8s.Family, o *Options, t tables, l limits, in *inbox) *worker {
+func newWorker(f k8s.Family, o *Options, t tables, l limits, in *dataplane.Inbox) *worker {
 	return &worker{
 		family: f, opts: o, log: o.Log.With("family", f), tables: t, limits: l, in: in,
-		wanted: map[k8s.PortName]item{}, dirty: map[k8s.PortName]bool{}, waiting: quarantine{},
+		wanted: map[k8s.PortName]item{}, dirty: map[k8s.PortName]bool{}, refused: dataplane.NewRefusals[k8s.PortName](),
 		installed: map[k8s.PortName]installation{}, links: linkSet{}, held: map[linkKey]bool{}, chains: map[string]chain{}, garbage: map[string]bool{}, stale: map[k8s.PortName]staleUDP{},
 		must: look,
 	}
@@ -150,7 +150,7 @@ func (w *worker) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-w.in.wake:
+		case <-w.in.Bell:
 		case <-timer.C:
 		}
 		w.life.Work("bringing the rules in step")
@@ -167,11 +167,14 @@ func (w *worker) run(ctx context.Context) error {
 
 // takeUpdates brings wanted and compiler in step with the model.
 func (w *worker) takeUpdates() {
-	items, facts, arrived := w.in.take()
-	if w.since.IsZero() {
-		w.since = arrived
+	u := w.in.Take()
+	if u == nil {
+		return
 	}
-	for n, it := range items {
+	if w.since.IsZero() {
+		w.since = u.Arrived
+	}
+	for n, it := range itemsOf(u, w.family) {
 		w.noteStale(n, w.wanted[n], it)
 		if it.empty() {
 			delete(w.wanted, n)
@@ -179,17 +182,17 @@ func (w *worker) takeUpdates() {
 			w.wanted[n] = it
 		}
 		w.dirty[n] = true
-		delete(w.waiting, n)
+		w.refused.Forget(n)
 	}
-	if facts == nil {
+	if !u.Node {
 		return
 	}
 	first := w.compiler == nil
 	c := w.opts.Config
 	c.BriefEndpoints = w.brief()
-	w.compiler = rules.NewCompiler(c, w.family, facts)
+	w.compiler = rules.NewCompiler(c, w.family, &u.Facts)
 	w.fixed = w.compiler.Fixed()
-	w.nodeAddrs = append(slices.Clone(facts.Node.IPs), facts.Node.Local...)
+	w.nodeAddrs = append(slices.Clone(u.Facts.Node.IPs), u.Facts.Node.Local...)
 	if !first {
 		w.must = max(w.must, ground)
 		w.allDirty()
@@ -239,8 +242,8 @@ func (w *worker) step(ctx context.Context) (next time.Time) {
 	if err == nil && w.settled() && w.must == finish {
 		err = w.complete(ctx)
 	}
-	if err == nil && w.runs > runs && w.opts.Hooks.Synced != nil {
-		w.opts.Hooks.Synced(Round{w.family, full, time.Since(start)})
+	if err == nil && w.runs > runs {
+		w.opts.Hooks.Synced(dataplane.Sync{Families: []k8s.Family{w.family}, Full: full, Took: time.Since(start)})
 	}
 	if err == nil && w.settled() {
 		w.inStep()
@@ -265,7 +268,7 @@ func (w *worker) step(ctx context.Context) (next time.Time) {
 func (w *worker) settled() bool {
 	now := time.Now()
 	for n := range w.dirty {
-		if !w.waiting.waits(n, now) {
+		if !w.refused.Waits(n, now) {
 			return false
 		}
 	}
@@ -278,7 +281,7 @@ func (w *worker) next() time.Time {
 	if !w.settled() || w.must > nothing {
 		return w.notUntil
 	}
-	for _, t := range []time.Time{w.guardAt, w.forgetAt, w.gcAt, w.waiting.next()} {
+	for _, t := range []time.Time{w.guardAt, w.forgetAt, w.gcAt, w.refused.Next()} {
 		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
 			next = t
 		}
@@ -325,7 +328,6 @@ func (w *worker) fitsOnce() bool {
 
 // inStep tells others that everything is programmed, if nothing new has come meanwhile.
 func (w *worker) inStep() {
-	done := false
 	if !w.since.IsZero() {
 		w.changes.Add(time.Since(w.since))
 		w.since = time.Time{}
@@ -333,17 +335,17 @@ func (w *worker) inStep() {
 		w.report(func(s *FamilyStatus) { s.Programming = programming })
 	}
 	w.report(func(s *FamilyStatus) {
-		done = w.in.idle() // asked here: Update takes it back after it has filled the inbox
-		s.InStep, s.Pending = done, 0
-		s.Refused = w.waiting.reasons()
+		s.Pending = 0
+		s.refuse(w.refused.All())
 		s.Services, s.Chains = w.counts()
 		if len(s.Refused)+len(w.held) == 0 {
 			s.LastError = ""
 		}
 	})
-	if done && w.opts.Hooks.InStep != nil {
+	w.in.WhileIdle(func() {
+		w.report(func(s *FamilyStatus) { s.InStep = true })
 		w.opts.Hooks.InStep(w.family)
-	}
+	})
 }
 
 func (w *worker) counts() (services, chains int) {
@@ -366,11 +368,9 @@ func (w *worker) failed(err error) {
 	w.log.Error("iptables failed; trying again", "in", w.pause, "error", err)
 	w.report(func(s *FamilyStatus) {
 		s.InStep, s.Pending, s.LastError = false, len(w.dirty), err.Error()
+		s.refuse(w.refused.All())
 		s.Failures++
 	})
-	if w.opts.Hooks.Failed != nil {
-		w.opts.Hooks.Failed(w.family, err)
-	}
 }
 
 // restore commits one transaction.
@@ -389,7 +389,7 @@ func (w *worker) committed(in *input, took time.Duration, err error) error {
 	w.took = took
 	w.runs++
 	if w.opts.Hooks.Restored != nil {
-		w.opts.Hooks.Restored(Restore{w.backend, w.family, string(in.table), in.rules, took, err})
+		w.opts.Hooks.Restored(dataplane.Restore{Backend: w.backend, Family: w.family, Table: string(in.table), Rules: in.rules, Took: took, Err: err})
 	}
 	if err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -21,7 +22,7 @@ type stage struct {
 	tables *fakeTables
 	opts   Options
 	model  *k8s.Model
-	in     *inbox
+	in     *dataplane.Inbox
 	worker *worker
 	status FamilyStatus
 }
@@ -38,23 +39,32 @@ func newStage(t *testing.T) *stage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.opts.Log = p.log
+	s.opts.Log, s.opts.Hooks = p.log, p.opts.Hooks
 	s.restart(nftLimits)
 	return s
 }
 
 // restart makes a new worker on the same tables, which is handed the whole model.
 func (s *stage) restart(l limits) {
-	s.in = newInbox()
+	s.in = dataplane.NewInbox(func(...k8s.Family) {}, k8s.IPv4)
 	s.worker = newWorker(k8s.IPv4, &s.opts, s.tables, l, s.in)
 	s.worker.report = func(f func(*FamilyStatus)) { f(&s.status) }
-	s.in.put(k8s.IPv4, *s.model, s.model, k8s.Changes{}, true)
+	s.in.Put(s.model, everything(s.model))
+}
+
+// everything returns the changes that bring all of a model.
+func everything(m *k8s.Model) k8s.Changes {
+	c := k8s.Changes{Ports: m.Ports, HealthChecks: map[k8s.ServiceName]*k8s.HealthCheck{}, Node: true}
+	for n, h := range m.HealthChecks {
+		c.HealthChecks[n] = &h
+	}
+	return c
 }
 
 // put changes the model.
 func (s *stage) put(c k8s.Changes) {
 	apply(s.model, c)
-	s.in.put(k8s.IPv4, *s.model, s.model, c, false)
+	s.in.Put(s.model, c)
 }
 
 // step lets the worker do what is due, garbage included.
@@ -267,11 +277,11 @@ func testRefusedService(t *testing.T, l limits) {
 	s.must("before")
 
 	var refused []string
-	s.opts.Hooks.Refused = func(n k8s.PortName, reason string) {
-		if !strings.Contains(reason, "10.0.99.99") {
-			t.Errorf("%s: the reason %q does not give the line", n, reason)
+	s.opts.Hooks.Refused = func(r dataplane.Refusal) {
+		if !strings.Contains(r.Reason, "10.0.99.99") {
+			t.Errorf("%s: the reason %q does not give the line", r.Port, r.Reason)
 		}
-		refused = append(refused, n.String())
+		refused = append(refused, r.Port.String())
 	}
 	s.tables.refuse = func(line string) bool { return strings.Contains(line, "10.0.99.99") }
 	for n, p := range c.Ports {
@@ -299,8 +309,8 @@ func testRefusedService(t *testing.T, l limits) {
 		t.Error("what the refused Service had is gone")
 	}
 	s.tables.refuse = nil
-	for _, w := range s.worker.waiting {
-		w.until = time.Time{}
+	for _, r := range s.worker.refused.All() { // the pause is over
+		s.worker.refused.Forget(r.Port)
 	}
 	s.step()
 	s.must("after")
@@ -356,8 +366,8 @@ func TestEverythingRefused(t *testing.T) {
 		t.Errorf("status: %+v, pause %v", s.status, s.worker.pause)
 	}
 	s.tables.refuse = nil
-	for _, w := range s.worker.waiting {
-		w.until = time.Time{}
+	for _, r := range s.worker.refused.All() { // the pause is over
+		s.worker.refused.Forget(r.Port)
 	}
 	s.step()
 	s.must("after")

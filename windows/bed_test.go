@@ -111,7 +111,7 @@ func (b *bed) sync() []hnsfake.Call {
 func (b *bed) good() []hnsfake.Call {
 	b.t.Helper()
 	calls := b.sync()
-	if s := b.plane.Status(); s.Error != "" || len(s.Failures) > 0 {
+	if s := b.plane.Detail(); s.Error != "" || len(s.Failures) > 0 {
 		b.t.Fatalf("sync failed: %q %+v", s.Error, s.Failures)
 	}
 	b.sane()

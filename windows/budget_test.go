@@ -78,7 +78,7 @@ func TestRun(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if s := b.plane.Status(); s.Busy || s.Syncs < 4 || s.Counts.Created < 22 || s.Synced.IsZero() {
+	if s := b.plane.Detail(); s.Busy || s.Syncs < 4 || s.Counts.Created < 22 || s.Synced.IsZero() {
 		t.Errorf("status %+v", s)
 	}
 }
@@ -91,10 +91,10 @@ func TestHangingHNS(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- b.plane.Run(ctx) }()
-	eventually(t, "Run is busy", func() bool { return b.plane.Status().Busy })
+	eventually(t, "Run is busy", func() bool { return b.plane.Detail().Busy })
 	b.simple("web", "10.99.0.1", "100.244.1.1")
 	b.flush()
-	if s := b.plane.Status(); !s.Busy || s.Queued.Before(s.Begun) {
+	if s := b.plane.Detail(); !s.Busy || s.Queued.Before(s.Begun) {
 		t.Errorf("status %+v", s)
 	}
 	close(release)

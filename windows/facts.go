@@ -42,8 +42,7 @@ func (p *Plane) facts() (*plan.Facts, error) {
 		p.network = network.ID
 		clear(p.named)
 	}
-	node := p.inputs.nodeNow()
-	f.NodeIP = nodeIPv4(&node)
+	f.NodeIP = nodeIPv4(&p.node)
 	if network.Overlay() {
 		if err := p.overlayFacts(f); err != nil {
 			return nil, err

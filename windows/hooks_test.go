@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/test/hnsfake"
 	"github.com/nkp-proxy/nkp/windows/hns"
 )
@@ -16,8 +17,8 @@ func TestQueuedAndInStep(t *testing.T) {
 	var b *bed
 	var meanwhile func() // happens while HNS is at work
 	b = newBed(t, hns.NetworkOverlay, newest, func(o *Options) {
-		o.Queued = func() { told = append(told, "queued") }
-		o.InStep = func() { told = append(told, "in step") }
+		o.Hooks.Queued = func(...k8s.Family) { told = append(told, "queued") }
+		o.Hooks.InStep = func(...k8s.Family) { told = append(told, "in step") }
 		inner := o.Open
 		o.Open = func() (hns.Host, error) {
 			host, err := inner()
@@ -38,7 +39,7 @@ func TestQueuedAndInStep(t *testing.T) {
 	}
 	expect("at first", "queued")
 	b.good()
-	expect("a sync", "queued", "in step")
+	expect("a sync", "in step")
 
 	b.simple("web", "10.99.0.1", "100.244.1.1")
 	meanwhile = func() {
@@ -51,6 +52,7 @@ func TestQueuedAndInStep(t *testing.T) {
 	expect("the sync after it", "in step")
 
 	b.hns.Inject(hnsfake.Fault{Func: "HcnEnumerateLoadBalancers", Times: 1, Code: hns.CodeFail, Text: "busy"})
+	b.simple("late", "10.99.0.3", "100.244.1.4")
 	b.sync()
 	expect("a sync that fails", "queued")
 	b.hns.Inject(hnsfake.Fault{Func: "HcnCreateLoadBalancer", Times: 1, Code: hns.CodePortExists, Text: "taken"})
@@ -68,12 +70,12 @@ func TestVersionIsAskedForAgain(t *testing.T) {
 		if n := writes(b.sync()); n != 0 {
 			t.Errorf("%d changes in an HNS of unknown version", n)
 		}
-		if s := b.plane.Status(); s.HNSVersion != "" || s.Features.Api.V2 || !strings.Contains(s.Error, "has not been started") {
+		if s := b.plane.Detail(); s.HNSVersion != "" || s.Features.Api.V2 || !strings.Contains(s.Error, "has not been started") {
 			t.Errorf("status %+v", s)
 		}
 	}
 	b.good()
-	if s := b.plane.Status(); s.HNSVersion != "15.5" || !s.Features.Api.V2 || !s.Features.SessionAffinity || !s.Features.Acl.AclRuleId {
+	if s := b.plane.Detail(); s.HNSVersion != "15.5" || !s.Features.Api.V2 || !s.Features.SessionAffinity || !s.Features.Acl.AclRuleId {
 		t.Errorf("status %+v", s)
 	}
 	b.mustHave("10.99.0.1", 80, "100.244.1.1")

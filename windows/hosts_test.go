@@ -50,7 +50,7 @@ func TestModificationThatIsNotApplied(t *testing.T) {
 	b.simple("web", "10.99.0.1", "100.244.1.2")
 	b.good()
 	b.mustHave("10.99.0.1", 80, "100.244.1.2")
-	if b.plane.Status().ModifyInPlace {
+	if b.plane.Detail().ModifyInPlace {
 		t.Error("status says that load balancers are modified in place")
 	}
 }
@@ -68,7 +68,7 @@ func TestNetworkDisappears(t *testing.T) {
 			t.Errorf("%d changes without a network", n)
 		}
 	}
-	if s := b.plane.Status(); !strings.Contains(s.Error, `no network "Calico"`) || b.count() != 1 {
+	if s := b.plane.Detail(); !strings.Contains(s.Error, `no network "Calico"`) || b.count() != 1 {
 		t.Errorf("status %q, %d load balancers", s.Error, b.count())
 	}
 	b.network = b.hns.AddNetwork("Calico", hns.NetworkL2Bridge, nil)
@@ -84,7 +84,7 @@ func TestWaitsForTheCNI(t *testing.T) {
 	b.simple("own", "10.99.0.2", "100.244.206.71@"+nodeName)
 	b.good()
 	b.mustHave("10.99.0.1", 80, "100.244.1.1")
-	if s := b.plane.Status(); len(s.Waiting) != 2 || !strings.Contains(s.Waiting[1], "default/web: endpoint 100.244.206.70") {
+	if s := b.plane.Detail(); len(s.Waiting) != 2 || !strings.Contains(s.Waiting[1], "default/web: endpoint 100.244.206.70") {
 		t.Errorf("waiting %q", s.Waiting)
 	}
 	b.pod("100.244.206.70")
@@ -92,7 +92,7 @@ func TestWaitsForTheCNI(t *testing.T) {
 	b.good()
 	b.mustHave("10.99.0.1", 80, "100.244.1.1", "100.244.206.70")
 	b.mustHave("10.99.0.2", 80, "100.244.206.71")
-	if s := b.plane.Status(); len(s.Waiting) != 0 {
+	if s := b.plane.Detail(); len(s.Waiting) != 0 {
 		t.Errorf("waiting %q", s.Waiting)
 	}
 }
@@ -104,7 +104,7 @@ func TestSourceVIPFromTheCNI(t *testing.T) {
 	b.restart()
 	b.simple("web", "10.99.0.1", "100.244.1.1")
 	b.sync()
-	if s := b.plane.Status(); !strings.Contains(s.Error, "flannel_ep") || b.count() != 0 {
+	if s := b.plane.Detail(); !strings.Contains(s.Error, "flannel_ep") || b.count() != 0 {
 		t.Errorf("status %q, %d load balancers", s.Error, b.count())
 	}
 	b.hns.AddPod(b.network, "", "flannel_ep", "00-15-5d-00-00-09", "100.244.206.99")

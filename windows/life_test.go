@@ -66,7 +66,7 @@ func TestTransientEnumerateFailureRemovesNothing(t *testing.T) {
 				t.Errorf("%s failed: %d changes were made", fn, n)
 			}
 		}
-		if s := b.plane.Status(); s.Error == "" || !strings.Contains(s.Error, "RPC server is too busy") || !strings.Contains(s.Error, "0x80004005") {
+		if s := b.plane.Detail(); s.Error == "" || !strings.Contains(s.Error, "RPC server is too busy") || !strings.Contains(s.Error, "0x80004005") {
 			t.Errorf("%s failed: status says %q", fn, s.Error)
 		}
 		if got := b.hns.Dump(); got != before {
@@ -111,7 +111,7 @@ func TestFailedDeleteIsRetriedAndBlocksNothing(t *testing.T) {
 	b.sync()
 	b.mustHave("10.99.0.1", 80, "100.244.1.1") // still serves as before
 	b.mustHave("10.99.0.3", 80, "100.244.1.3")
-	if s := b.plane.Status(); len(s.Failures) != 2 {
+	if s := b.plane.Detail(); len(s.Failures) != 2 {
 		t.Fatalf("failures %+v, want the change of web and the deletion of old", s.Failures)
 	} else if f := s.Failures[0]; !strings.Contains(f.Object+f.Service+f.Error, "10.99.0.1:80") || !strings.Contains(f.Service, "default/web") ||
 		!strings.Contains(f.Error, "busy") || f.RetryAt.IsZero() {

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/windows/hns"
 	"github.com/nkp-proxy/nkp/windows/reconcile"
 )
@@ -34,14 +34,7 @@ type Options struct {
 	SourceVIPEndpoint string
 	// HostMAC is the MAC address of the interface that has the node's address; "": it is looked up.
 	HostMAC string
-	// Report is told of everything a Service asks for and HNS cannot do, once for each reason; nil: nobody is. It is called
-	// on the goroutine of Run and must not block.
-	Report func(service k8s.ServiceName, reason string)
-	// Queued tells that there is something to program, InStep that everything is programmed but what HNS refuses. They are
-	// called in that order, must not block, and must not call the Plane. nil: nobody is told.
-	Queued, InStep func()
-	// Synced is told how long a sync took that went through and changed something. It must not block; nil: nobody is told.
-	Synced func(took time.Duration)
+	Hooks   dataplane.Hooks
 
 	// StateFile remembers which objects of HNS are nkp's; "": DefaultStateFile.
 	StateFile string
@@ -97,15 +90,7 @@ func (o *Options) complete() error {
 	setDefault(&o.MinSync, defaultMinSync)
 	setDefault(&o.AuditPeriod, defaultAudit)
 	setDefault(&o.FullAuditPeriod, defaultFullAudit)
-	if o.Queued == nil {
-		o.Queued = func() {}
-	}
-	if o.Synced == nil {
-		o.Synced = func(time.Duration) {}
-	}
-	if o.InStep == nil {
-		o.InStep = func() {}
-	}
+	o.Hooks = o.Hooks.WithDefaults()
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}

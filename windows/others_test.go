@@ -9,7 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/test/hnsfake"
 	"github.com/nkp-proxy/nkp/windows/hns"
 )
@@ -32,7 +32,7 @@ func TestOthersObjects(t *testing.T) {
 	if l := b.mustHave("10.99.0.1", 80, "100.244.1.200"); l.ID != left || l.HostComputeEndpoints[0] != remote {
 		t.Errorf("the load balancer was not taken over: %+v", l)
 	}
-	if s := b.plane.Status(); s.Objects.Foreign != 1 || s.Objects.LoadBalancers != 1 {
+	if s := b.plane.Detail(); s.Objects.Foreign != 1 || s.Objects.LoadBalancers != 1 {
 		t.Errorf("status counts %+v", s.Objects)
 	}
 	b.tracker.DeleteService("default", "web")
@@ -56,7 +56,7 @@ func TestFrontendHeldWithOthers(t *testing.T) {
 	if n := hnsfake.Count(b.sync(), "HcnCreateLoadBalancer"); n != 1 {
 		t.Errorf("%d load balancers were created, want the other's only", n)
 	}
-	s := b.plane.Status()
+	s := b.plane.Detail()
 	if len(s.Failures) != 1 || !strings.Contains(s.Failures[0].Error, foreign) || s.Failures[0].Service != "default/web" || !has(b, foreign) {
 		t.Errorf("failures %+v", s.Failures)
 	}
@@ -69,7 +69,7 @@ func TestPortTakenSaysByWhom(t *testing.T) {
 	b.hns.Inject(hnsfake.Fault{Func: "HcnCreateLoadBalancer", Times: 1, Code: hns.CodePortExists, Text: "The specified port already exists."})
 	b.simple("web", "10.96.0.1", "10.244.2.7")
 	b.sync()
-	f := b.plane.Status().Failures
+	f := b.plane.Detail().Failures
 	if len(f) != 1 || !strings.Contains(f[0].Error, "HCN_E_PORT_ALREADY_EXISTS, 0x803b0013") || !strings.Contains(f[0].Error, "probable holder") ||
 		!strings.Contains(f[0].Object, "10.96.0.1:80/TCP") || f[0].Service != "default/web" {
 		t.Errorf("failures %+v", f)
@@ -127,7 +127,7 @@ func TestStateFile(t *testing.T) {
 	if n := writes(b.sync()); n != 0 {
 		t.Errorf("%d changes without a state file", n)
 	}
-	if s := b.plane.Status(); !strings.Contains(s.Error, "state file") {
+	if s := b.plane.Detail(); !strings.Contains(s.Error, "state file") {
 		t.Errorf("status %q", s.Error)
 	}
 }
@@ -137,18 +137,17 @@ func TestDiff(t *testing.T) {
 	b := newBed(t, hns.NetworkOverlay, newest)
 	b.simple("web", "10.99.0.1", "100.244.1.1")
 	b.good()
-	if steps, err := b.plane.Diff(t.Context()); err != nil || len(steps) != 0 {
-		t.Errorf("diff of what was just made: %q, %v", steps, err)
+	if text, err := b.plane.Diff(t.Context()); err != nil || text != "" {
+		t.Errorf("diff of what was just made: %q, %v", text, err)
 	}
 	b.simple("web", "10.99.0.1", "100.244.1.2")
 	b.simple("new", "10.99.0.2", "100.244.1.3")
 	b.flush()
 	b.hns.Calls()
-	steps, err := b.plane.Diff(t.Context())
+	text, err := b.plane.Diff(t.Context())
 	if err != nil || writes(b.hns.Calls()) != 0 {
 		t.Fatalf("diff changed something: %v", err)
 	}
-	text := strings.Join(steps, "\n")
 	for _, want := range []string{"create endpoint 100.244.1.2 (backend)", "modify load balancer 10.99.0.1:80/TCP (ClusterIP, id ", "of default/web: endpoints +1 -1",
 		"create load balancer 10.99.0.2:80/TCP (ClusterIP) of default/new", "delete endpoint 100.244.1.1"} {
 		if !strings.Contains(text, want) {
@@ -161,7 +160,7 @@ func TestDiff(t *testing.T) {
 func TestUnsupportedIsReportedOnce(t *testing.T) {
 	var told []string
 	b := newBed(t, hns.NetworkL2Bridge, hns.Version{Major: 9, Minor: 2}, func(o *Options) {
-		o.Report = func(s k8s.ServiceName, reason string) { told = append(told, s.String()+": "+reason) }
+		o.Hooks.Unsupported = func(n dataplane.Notice) { told = append(told, n.Port.ServiceName.String()+": "+n.Text) }
 	})
 	spec := v1.ServiceSpec{Type: v1.ServiceTypeLoadBalancer, ClusterIP: "10.96.0.1", ClusterIPs: []string{"10.96.0.1", "fd00::1"}, Ports: tcp(80, 8080),
 		SessionAffinity: v1.ServiceAffinityClientIP, ExternalTrafficPolicy: v1.ServiceExternalTrafficPolicyLocal, LoadBalancerSourceRanges: []string{"192.0.2.0/24"}}
@@ -183,7 +182,7 @@ func TestUnsupportedIsReportedOnce(t *testing.T) {
 			t.Errorf("%q was told %d times, want once: %q", want, n, told)
 		}
 	}
-	if s := b.plane.Status(); len(s.Unsupported) != 4 || s.HNSVersion != "9.2" || s.Features.DSR || !s.Features.RemoteSubnet {
+	if s := b.plane.Detail(); len(s.Unsupported) != 4 || s.HNSVersion != "9.2" || s.Features.DSR || !s.Features.RemoteSubnet {
 		t.Errorf("status %+v", s)
 	}
 }

@@ -1,18 +1,22 @@
 package windows
 
 import (
-	"cmp"
+	"context"
+	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/latency"
+	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/windows/hns"
 	"github.com/nkp-proxy/nkp/windows/plan"
 	"github.com/nkp-proxy/nkp/windows/reconcile"
 )
 
-// Status is what the agent says of the data plane.
+// Status is what HNS alone knows of how it is; part of what `nkp status -o json` prints.
 type Status struct {
 	Network     string       `json:"network"`
 	NetworkType string       `json:"networkType,omitempty"`
@@ -29,6 +33,9 @@ type Status struct {
 	Synced time.Time     `json:"synced"`
 	Took   time.Duration `json:"took"` // ns
 	Busy   bool          `json:"busy"`
+	// InStep is set when HNS has all that is wanted. Otherwise Why says what is missing.
+	InStep bool   `json:"inStep"`
+	Why    string `json:"why,omitempty"`
 	// Error is why the last sync did not go through; nothing was changed then. "": it did.
 	Error    string    `json:"error,omitempty"`
 	Failures []Failure `json:"failures"`
@@ -58,9 +65,22 @@ type Failure struct {
 	RetryAt time.Time `json:"retryAt,omitzero"`
 }
 
-// Status gives the state of the data plane. It never waits for HNS.
-func (p *Plane) Status() Status {
-	s := p.board.get()
+// Status returns how the data plane is; its Detail is a *Status. It never waits for HNS.
+func (p *Plane) Status(ctx context.Context) (dataplane.Status, error) {
+	s := p.Detail()
+	list, unsupported := p.board.problems()
+	for _, u := range unsupported {
+		n := noticeOf(u)
+		n.Text = "not supported by HNS: " + n.Text
+		list.Notices = append(list.Notices, n)
+	}
+	list.InStep, list.Why, list.Programming, list.Detail = s.InStep, s.Why, s.Programming, &s
+	return list, ctx.Err()
+}
+
+// Detail returns what HNS alone knows of how it is. It never waits for HNS.
+func (p *Plane) Detail() Status {
+	s := p.board.get(p.opts.now())
 	s.Calls = p.calls.get()
 	return s
 }
@@ -73,6 +93,8 @@ type board struct {
 	changes latency.Recent
 	root    string                    // why health checks are not forwarded
 	told    map[plan.Unsupported]bool // reasons that have been reported
+	refused []dataplane.Refusal
+	done    bool // everything that came in went through a sync
 }
 
 func (b *board) init(network string) {
@@ -80,10 +102,37 @@ func (b *board) init(network string) {
 	b.told = map[plan.Unsupported]bool{}
 }
 
-func (b *board) get() Status {
+// problems returns a Status with what HNS does not take, and what it cannot do.
+func (b *board) problems() (s dataplane.Status, unsupported []plan.Unsupported) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s.Refusals = slices.Clone(b.refused)
+	return s, slices.SortedFunc(maps.Keys(b.told), plan.Unsupported.Compare)
+}
+
+// why says what HNS does not have; "": it has everything.
+func (b *board) why(now time.Time) string {
+	switch busy := now.Sub(b.s.Begun); {
+	case b.s.Busy && busy >= time.Second:
+		return fmt.Sprintf("a sync with HNS has not ended for %v", busy.Round(time.Second))
+	case b.s.Error != "":
+		return b.s.Error
+	case !b.done:
+		return "changes are not in HNS yet"
+	case len(b.refused) > 0:
+		return fmt.Sprintf("HNS does not take %d objects", len(b.refused))
+	case len(b.s.Waiting) > 0:
+		return fmt.Sprintf("%d things wait for the CNI plugin", len(b.s.Waiting))
+	}
+	return ""
+}
+
+func (b *board) get(now time.Time) Status {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.s
+	s.Why = b.why(now)
+	s.InStep = s.Why == ""
 	s.Programming = b.changes.Programming()
 	s.Failures = append([]Failure{}, s.Failures...)
 	s.Waiting = append([]string{}, s.Waiting...)
@@ -115,17 +164,17 @@ func (b *board) setRoot(why string) {
 func (b *board) queued(now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.s.Queued = now
+	b.s.Queued, b.done = now, false
 }
 
 // programmed notes that everything that came is in HNS now; since is when the oldest of it arrived, zero: nothing came.
 func (b *board) programmed(since time.Time) {
-	if since.IsZero() {
-		return
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.changes.Add(time.Since(since))
+	b.done = true
+	if !since.IsZero() {
+		b.changes.Add(time.Since(since))
+	}
 }
 
 func (b *board) begin(now time.Time) {
@@ -154,9 +203,13 @@ func (b *board) end(now time.Time, r reconcile.Result, c reconcile.Counts, err e
 		return
 	}
 	b.s.Synced, b.s.Error = now, ""
-	b.s.Failures = nil
-	for _, f := range r.Failures {
-		b.s.Failures = append(b.s.Failures, Failure{f.Object, f.Service, f.Text, f.RetryAt})
+	b.refused, b.s.Failures = r.Refused, nil
+	for _, f := range r.Refused {
+		service := ""
+		if f.Port != (k8s.PortName{}) {
+			service = f.Port.String()
+		}
+		b.s.Failures = append(b.s.Failures, Failure{f.Object, service, f.Reason, f.RetryAt})
 	}
 	b.s.Waiting = r.Waiting
 	b.s.Objects.Endpoints, b.s.Objects.LoadBalancers, b.s.Objects.Foreign = r.Endpoints, r.LoadBalancers, r.Foreign
@@ -176,8 +229,6 @@ func (b *board) unsupported(list []plan.Unsupported) (news []plan.Unsupported) {
 		}
 	}
 	b.told = now
-	slices.SortFunc(news, func(x, y plan.Unsupported) int {
-		return cmp.Or(x.Service.Compare(y.Service), cmp.Compare(x.Reason, y.Reason))
-	})
+	slices.SortFunc(news, plan.Unsupported.Compare)
 	return news
 }

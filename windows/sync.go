@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/windows/hns"
 	"github.com/nkp-proxy/nkp/windows/plan"
 	"github.com/nkp-proxy/nkp/windows/reconcile"
@@ -16,11 +19,14 @@ func (p *Plane) sync(ctx context.Context) (next time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	began := p.opts.now()
+	if !p.takeUpdates() {
+		return began.Add(p.opts.AuditPeriod)
+	}
 	p.board.begin(began)
 	result, err := p.trySync(ctx, began)
 	p.board.end(p.opts.now(), result, p.counts(), err)
 	if err == nil && result.Steps > 0 {
-		p.opts.Synced(p.opts.now().Sub(began))
+		p.opts.Hooks.Synced(dataplane.Sync{Families: result.Families, Took: p.opts.now().Sub(began)})
 	}
 	switch {
 	case isNotReady(err):
@@ -28,7 +34,7 @@ func (p *Plane) sync(ctx context.Context) (next time.Time) {
 	case err != nil:
 		p.opts.Log.Warn("cannot sync with HNS; what it has stays as it is", "error", err)
 	case result.Steps > 0:
-		p.opts.Log.Info("synced with HNS", "steps", result.Steps, "failures", len(result.Failures), "took", p.opts.now().Sub(began).Round(time.Millisecond))
+		p.opts.Log.Info("synced with HNS", "steps", result.Steps, "failures", len(result.Refused), "took", p.opts.now().Sub(began).Round(time.Millisecond))
 	}
 	if err != nil || len(result.Waiting) > 0 {
 		next = began.Add(min(waitPollMost, p.opts.AuditPeriod, waitPoll<<min(p.waits, 10)))
@@ -55,15 +61,16 @@ func (p *Plane) trySync(ctx context.Context, now time.Time) (r reconcile.Result,
 	if err != nil {
 		return r, err
 	}
-	w := p.inputs.take(facts)
+	w := plan.New(p.ports, p.checks, facts)
 	p.report(w)
 	features := hns.FeaturesOf(facts.Version)
 	r, err = p.engine.Sync(ctx, w, features)
 	p.board.observed(facts, p.engine.CanModify(features))
 	if err == nil && ctx.Err() == nil {
-		p.inputs.whileProgrammed(func(since time.Time) {
-			p.board.programmed(since)
-			p.opts.InStep()
+		p.inbox.WhileIdle(func() {
+			p.board.programmed(p.since)
+			p.since = time.Time{}
+			p.opts.Hooks.InStep(dataplane.Families...)
 		})
 	}
 	return r, err
@@ -80,7 +87,7 @@ func (p *Plane) observe(now time.Time) (*plan.Facts, error) {
 		return nil, err
 	}
 	if p.engine == nil {
-		p.engine = reconcile.New(p.host, p.opts.store(), p.opts.Log, p.opts.now)
+		p.engine = reconcile.New(p.host, p.opts.store(), p.opts.Hooks.Refused, p.opts.Log, p.opts.now)
 	}
 	if err := p.engine.Observe(facts.Network.ID, full); err != nil {
 		return nil, err
@@ -91,41 +98,49 @@ func (p *Plane) observe(now time.Time) (*plan.Facts, error) {
 	return facts, nil
 }
 
-// report tells of what cannot be done, what is new of it.
+// report says what is new of what cannot be done.
 func (p *Plane) report(w *plan.Wanted) {
 	for _, u := range p.board.unsupported(w.Unsupported) {
 		p.opts.Log.Warn("a Service asks for what HNS cannot do", "service", u.Service.String(), "reason", u.Reason)
-		if p.opts.Report != nil {
-			p.opts.Report(u.Service, u.Reason)
-		}
+		p.opts.Hooks.Unsupported(noticeOf(u))
 	}
+}
+
+func noticeOf(u plan.Unsupported) dataplane.Notice {
+	return dataplane.Notice{Port: k8s.PortName{ServiceName: u.Service}, Text: u.Reason}
+}
+
+// Counters returns none, and why.
+func (p *Plane) Counters(context.Context) (map[k8s.PortName]k8s.Counters, string, error) {
+	return nil, "n/a: HNS does not count what its load balancers forward", nil
 }
 
 var errUnknown = errors.New("the Services are not known yet")
 
-// Diff gives what would have to be done in HNS, one step a line; none: HNS is as it should be. It writes nothing. The model
+// Diff returns what would have to be done in HNS, one step a line; "": HNS is as it should be. It writes nothing. The model
 // must have been given by Update. A call into HNS cannot be cancelled: the context counts before the first one.
-func (p *Plane) Diff(ctx context.Context) (steps []string, err error) {
+func (p *Plane) Diff(ctx context.Context) (string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return "", err
 	}
-	if !p.inputs.ready() {
-		return nil, errUnknown
+	if !p.takeUpdates() {
+		return "", errUnknown
 	}
 	facts, err := p.observe(p.opts.now())
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	list, failures := p.engine.Diff(p.inputs.wanted(facts), hns.FeaturesOf(facts.Version))
-	for i := range list {
-		steps = append(steps, list[i].String())
+	var text strings.Builder
+	steps, conflicts := p.engine.Diff(plan.New(p.ports, p.checks, facts), hns.FeaturesOf(facts.Version))
+	for i := range steps {
+		text.WriteString(steps[i].String() + "\n")
 	}
-	for _, f := range failures {
-		steps = append(steps, fmt.Sprintf("%s of %s: %s", f.Object, f.Service, f.Text))
+	for _, c := range conflicts {
+		fmt.Fprintf(&text, "%s of %s: %s\n", c.Object, c.Port, c.Reason)
 	}
-	return steps, nil
+	return text.String(), nil
 }
 
 // Owned counts the objects of HNS that are nkp's, going by the state file alone.

@@ -55,7 +55,8 @@ type Agent struct {
 	events  *k8s.Recorder
 	started time.Time
 
-	planes
+	planes        // the loop's; main never changes
+	main          planes
 	other         func(context.Context) string
 	notes         func() []string
 	better        atomic.Pointer[string] // what other said last
@@ -89,7 +90,7 @@ type Agent struct {
 	spawn     func(run func(context.Context) error) // runs something as long as the agent
 }
 
-// follower follows the model: a data plane, or what stands beside it.
+// follower follows the model: a data plane, or what stands beside it (health checks, listening processes).
 type follower interface {
 	// Update takes what is new, the first time everything, and does not wait.
 	Update(*k8s.Model, k8s.Changes)
@@ -129,7 +130,6 @@ func New(o Options) (*Agent, error) {
 	if err := a.makePlanes(o.DB); err != nil {
 		return nil, err
 	}
-	a.watch.Add(a.planes.loops()...)
 	a.followers = append(a.followers, a.checks, a.ports)
 	return a, nil
 }
@@ -144,8 +144,6 @@ func (a *Agent) noteModes(modes ...Mode) {
 func (a *Agent) warnService(name k8s.ServiceName, reason, action, text string) {
 	a.events.Service(name, k8s.EventWarning, reason, action, fmt.Sprintf("node %s: %s", a.set.NodeName, text))
 }
-
-var families = []k8s.Family{k8s.IPv4, k8s.IPv6}
 
 // Run works until the context ends, and returns nil then; what is installed stays. Any other return is an error that no
 // retry can mend.

@@ -30,14 +30,14 @@ func (s *Settings) compare(ctx context.Context, now *planes, m *k8s.Model, q tra
 	case db != nil && !db.Exists && (now.iptables == nil || r.Source != trace.Node):
 		r.Live = live.Gone(bridge.Gone(db))
 		return nil
-	case db != nil && (now.iptables == nil || OnBridge(now.iptables.Status().Scope, db, m, q, r)):
+	case db != nil && (now.iptables == nil || OnBridge(now.iptables.Detail().Scope, db, m, q, r)):
 		sw, err := s.bridgeOf(ctx, now, db)
 		if err != nil {
 			return err
 		}
 		return sw.Compare(ctx, q, r)
 	case now.iptables != nil:
-		return s.CompareRules(ctx, now.iptables.Status().Backend, m, q, r)
+		return s.CompareRules(ctx, now.iptables.Detail().Backend, m, q, r)
 	}
 	return ErrNoLive
 }

@@ -7,8 +7,10 @@ import (
 
 	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/metrics"
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/windows"
 )
 
 // MetricsSettings say what is measured and where it is served.
@@ -75,23 +77,6 @@ func (a *Agent) inStep(fs ...k8s.Family) {
 		a.noteInStep()
 	}
 }
-
-// measureBridge counts a transaction with the switch.
-func (a *Agent) measureBridge(t bridge.Transaction) {
-	a.metrics.Transaction(metrics.Transaction{
-		Families: t.Families, Full: t.Full, Flows: t.Flows, Groups: t.Groups, Refused: t.Refused, Failed: t.Failed, Took: t.Took,
-	})
-}
-
-// measureIPTables has what iptables does counted, alone or beside the bridge.
-func (a *Agent) measureIPTables(h *fallback.Hooks) {
-	h.Restored = func(r fallback.Restore) { a.metrics.Restore(r.Backend, r.Family, r.Table, r.Rules, r.Took, r.Err) }
-	h.Split = a.metrics.PartialFailure
-	h.Forgot = a.metrics.Forgot
-}
-
-// measureHNS counts a sync with HNS, which knows IPv4 only.
-func (a *Agent) measureHNS(took time.Duration) { a.metrics.Synced([]k8s.Family{k8s.IPv4}, false, took) }
 
 // tally is what a scrape says of the model.
 type tally struct {
@@ -160,7 +145,7 @@ func (a *Agent) collect(emit metrics.Emit) {
 		emit(metrics.SourceAnswers, truth(server.Answers()))
 	}
 	emit(metrics.SourceErrors, float64(now.errors))
-	for _, f := range families {
+	for _, f := range dataplane.Families {
 		emit(metrics.ServicePorts, float64(now.ports[f]), f.String())
 		emit(metrics.Endpoints, float64(now.endpoints[f]), f.String())
 		emit(metrics.NoLocalEndpoints, float64(now.internal[f]), "internal", f.String())
@@ -180,48 +165,58 @@ func (a *Agent) collect(emit metrics.Emit) {
 	emit(metrics.Warnings, float64(warnings))
 }
 
-// collect emits the states of the data planes, and gives the number of their warnings. It waits for none of them.
+// collect emits the states of the data planes, and returns the number of their warnings. It waits for none of them.
 func (p *planes) collect(emit metrics.Emit) (warnings int) {
-	if p.bridge != nil {
-		f := p.bridge.Figures()
-		warnings = f.Warnings
-		emit(metrics.ChannelUp, truth(f.Connected))
-		emit(metrics.Channels, float64(f.Connections))
-		emit(metrics.FlowsWanted, float64(f.FlowsWanted))
-		emit(metrics.FlowsInstalled, float64(f.FlowsInstalled))
-		emit(metrics.GroupsWanted, float64(f.GroupsWanted))
-		emit(metrics.AffinityClients, float64(f.AffinityClients))
-		emit(metrics.AffinityFull, float64(f.AffinityFull))
-		emit(metrics.AffinityStopped, truth(f.AffinityStopped))
-		emit(metrics.Refused, float64(f.Refused), "ovs")
-		emit(metrics.Repairs, float64(f.Repairs), "ovs")
-		emit(metrics.Rejects, float64(f.Rejects.Answered), "answered")
-		emit(metrics.Rejects, float64(f.Rejects.Unanswerable), "unanswerable")
-		emit(metrics.Rejects, float64(f.Rejects.Dropped), "dropped")
-		emit(metrics.Rejects, float64(f.Rejects.Failed), "failed")
-	}
-	if p.iptables != nil {
-		refused, pending, repairs := 0, 0, 0
-		for _, f := range p.iptables.Status().Families {
-			refused, pending, repairs = refused+len(f.Refused), pending+f.Pending, repairs+f.Repairs
+	for _, pl := range p.all {
+		refused := 0
+		switch pl := pl.Plane.(type) {
+		case *bridge.Plane:
+			f := pl.Figures()
+			warnings, refused = warnings+f.Warnings, f.Refused
+			collectBridge(&f, emit)
+		case *windows.Plane:
+			refused = collectHNS(pl.Detail(), emit)
+		default: // iptables, or a part of it
+			refused = collectIPTables(p.iptables.Detail(), emit)
 		}
-		emit(metrics.Refused, float64(refused), "iptables")
-		emit(metrics.PendingPorts, float64(pending), "iptables")
-		emit(metrics.Repairs, float64(repairs), "iptables")
-	}
-	if p.hns != nil {
-		p.collectHNS(emit)
+		emit(metrics.Refused, float64(refused), pl.label)
 	}
 	return warnings
 }
 
-func (p *planes) collectHNS(emit metrics.Emit) {
-	s := p.hns.Status()
+func collectBridge(f *bridge.Figures, emit metrics.Emit) {
+	emit(metrics.ChannelUp, truth(f.Connected))
+	emit(metrics.Channels, float64(f.Connections))
+	emit(metrics.FlowsWanted, float64(f.FlowsWanted))
+	emit(metrics.FlowsInstalled, float64(f.FlowsInstalled))
+	emit(metrics.GroupsWanted, float64(f.GroupsWanted))
+	emit(metrics.AffinityClients, float64(f.AffinityClients))
+	emit(metrics.AffinityFull, float64(f.AffinityFull))
+	emit(metrics.AffinityStopped, truth(f.AffinityStopped))
+	emit(metrics.Repairs, float64(f.Repairs), "ovs")
+	emit(metrics.Rejects, float64(f.Rejects.Answered), "answered")
+	emit(metrics.Rejects, float64(f.Rejects.Unanswerable), "unanswerable")
+	emit(metrics.Rejects, float64(f.Rejects.Dropped), "dropped")
+	emit(metrics.Rejects, float64(f.Rejects.Failed), "failed")
+}
+
+// collectIPTables returns how many Service ports are refused.
+func collectIPTables(s fallback.Status, emit metrics.Emit) (refused int) {
+	pending, repairs := 0, 0
+	for _, f := range s.Families {
+		refused, pending, repairs = refused+len(f.Refused), pending+f.Pending, repairs+f.Repairs
+	}
+	emit(metrics.PendingPorts, float64(pending), "iptables")
+	emit(metrics.Repairs, float64(repairs), "iptables")
+	return refused
+}
+
+// collectHNS returns how many Service ports are refused.
+func collectHNS(s windows.Status, emit metrics.Emit) int {
 	refused := map[string]bool{}
 	for _, f := range s.Failures {
 		refused[f.Service] = true
 	}
-	emit(metrics.Refused, float64(len(refused)), "hns")
 	for call, n := range s.Calls {
 		emit(metrics.HNSCalls, float64(n.OK), call, "ok")
 		emit(metrics.HNSCalls, float64(n.Failed), call, "failed")
@@ -236,6 +231,7 @@ func (p *planes) collectHNS(emit metrics.Emit) {
 	emit(metrics.HNSObjects, float64(s.Objects.Endpoints), "endpoint")
 	emit(metrics.HNSObjects, float64(s.Objects.LoadBalancers), "load_balancer")
 	emit(metrics.HNSObjects, float64(s.Objects.Foreign), "foreign_load_balancer")
+	return len(refused)
 }
 
 // truth is how a yes or no is served.

@@ -26,73 +26,85 @@ const (
 	ModeWindows  Mode = "windows"
 )
 
-// planes are the data planes of this node: one, or the bridge and, beside it, iptables for what does not cross it.
-type planes struct {
-	bridge   *bridge.Plane
-	iptables *fallback.Plane
-	hns      *windows.Plane
+// plane is a data plane of this node, and what it is called.
+type plane struct {
+	dataplane.Plane
+	kind
 }
 
-// loops returns the signs of life of all planes.
-func (p *planes) loops() (list []*dataplane.Loop) {
-	if p.bridge != nil {
-		list = append(list, p.bridge.Loops()...)
-	}
-	if p.iptables != nil {
-		list = append(list, p.iptables.Loops()...)
-	}
-	if p.hns != nil {
-		list = append(list, p.hns.Loops()...)
-	}
-	return list
+// kind is what data planes of one kind are called.
+type kind struct {
+	label string // of metrics
+	name  string // in messages
+	event string // the reason of Events about what it refuses
+}
+
+var kinds = map[Mode]kind{
+	ModeOVS:      {"ovs", "the switch", "RefusedBySwitch"},
+	ModeIPTables: {"iptables", "iptables", "RefusedByIPTables"},
+	ModeWindows:  {"hns", "HNS", "RefusedByHNS"},
+}
+
+// planes are the data planes of this node: one, or the bridge and, beside it, iptables for what does not cross it.
+type planes struct {
+	all      []plane         // the main one first
+	bridge   *bridge.Plane   // that of them which is one; nil: none
+	iptables *fallback.Plane // the same
 }
 
 // makePlanes makes the data plane of the agent's mode. What stands beside the bridge is decided later (hostPlane).
-func (a *Agent) makePlanes(db *ovsdb.Client) (err error) {
+func (a *Agent) makePlanes(db *ovsdb.Client) error {
+	hooks := a.hooks(a.mode)
+	hooks.Queued, hooks.InStep, hooks.Synced = a.queued, a.inStep, a.metrics.Synced
+	var p dataplane.Plane
+	var err error
 	switch a.mode {
 	case ModeOVS:
-		a.bridge = bridge.New(a.set.Settings, db, bridge.Hooks{
-			Queued:      func() { a.queued(families...) },
-			InStep:      func() { a.inStep(families...) },
-			Transaction: a.measureBridge,
-			Refused: func(n k8s.PortName, reason string) {
-				if n != (k8s.PortName{}) {
-					a.warnService(n.ServiceName, "RefusedBySwitch", "Program", n.String()+": "+reason)
-				}
-			},
-		}, a.log)
-		a.followers = append(a.followers, a.bridge)
+		a.bridge = bridge.New(a.set.Settings, db, bridge.Hooks{Hooks: hooks, Transaction: a.metrics.Transaction}, a.log)
+		p = a.bridge
 	case ModeIPTables:
-		o := a.iptablesOptions(rules.Everything)
-		o.Hooks.Queued = func(f k8s.Family) { a.queued(f) }
-		o.Hooks.InStep = func(f k8s.Family) { a.inStep(f) }
-		o.Hooks.Synced = func(r fallback.Round) { a.metrics.Synced([]k8s.Family{r.Family}, r.Full, r.Took) }
-		if a.iptables, err = fallback.New(o); err != nil {
-			return err
-		}
-		a.followers = append(a.followers, a.iptables)
+		a.iptables, err = fallback.New(a.iptablesOptions(rules.Everything, hooks))
+		p = a.iptables
 	case ModeWindows:
 		o := a.set.WindowsOptions()
-		o.Log = a.log
-		o.Queued = func() { a.queued(families...) }
-		o.InStep = func() { a.inStep(families...) }
-		o.Synced = a.measureHNS
-		o.Report = func(name k8s.ServiceName, reason string) { a.warnService(name, "NotSupportedByHNS", "Program", reason) }
-		if a.hns, err = windows.New(o); err != nil {
-			return err
-		}
-		a.followers = append(a.followers, a.hns)
+		o.Log, o.Hooks = a.log, hooks
+		p, err = windows.New(o)
+	default:
+		return nil // of a test
 	}
+	if err != nil {
+		return err
+	}
+	a.main = planes{all: []plane{{p, kinds[a.mode]}}, bridge: a.bridge, iptables: a.iptables}
+	a.planes = a.main
+	a.followers = append(a.followers, p)
+	a.watch.Add(p.Loops()...)
 	return nil
 }
 
-func (a *Agent) iptablesOptions(scope rules.Scope) fallback.Options {
+// hooks returns what every data plane of a mode calls, also one beside another.
+func (a *Agent) hooks(m Mode) dataplane.Hooks {
+	return dataplane.Hooks{
+		Refused: func(r dataplane.Refusal) {
+			if r.Port != (k8s.PortName{}) {
+				a.warnService(r.Port.ServiceName, kinds[m].event, "Program", r.Port.String()+": "+reasonOf(r))
+			}
+		},
+		Unsupported: func(n dataplane.Notice) { a.warnService(n.Port.ServiceName, "NotSupportedByHNS", "Program", n.Text) },
+	}
+}
+
+func reasonOf(r dataplane.Refusal) string {
+	if r.Object == "" {
+		return r.Reason
+	}
+	return r.Object + ": " + r.Reason
+}
+
+func (a *Agent) iptablesOptions(scope rules.Scope, hooks dataplane.Hooks) fallback.Options {
 	o := a.set.IPTablesOptions(scope)
 	o.Log = a.log
-	a.measureIPTables(&o.Hooks)
-	o.Hooks.Refused = func(n k8s.PortName, reason string) {
-		a.warnService(n.ServiceName, "RefusedByIPTables", "Program", n.String()+": "+reason)
-	}
+	o.Hooks = fallback.Hooks{Hooks: hooks, Restored: a.metrics.Restore, Split: a.metrics.PartialFailure, Forgot: a.metrics.Forgot}
 	return o
 }
 
@@ -123,26 +135,26 @@ func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model, first k8s.Changes) 
 		a.log.Warn(a.besides)
 		return
 	}
-	p, err := fallback.New(a.iptablesOptions(scope))
+	p, err := fallback.New(a.iptablesOptions(scope, a.hooks(ModeIPTables)))
 	if err != nil {
 		a.besides = "iptables does not serve the node's own traffic: " + err.Error()
 		a.log.Error(a.besides)
 		return
 	}
 	a.noteModes(ModeOVS, ModeIPTables)
-	a.iptables = p
 	a.watch.Add(p.Loops()...)
-	var f follower = p
+	var beside dataplane.Plane = p
 	if scope == rules.Own {
-		f = &ownTraffic{Plane: p}
+		beside = &ownTraffic{Plane: p}
 	}
-	a.followers = append(a.followers, f)
-	f.Update(m, first)
+	a.planes = planes{all: []plane{a.main.all[0], {beside, kinds[ModeIPTables]}}, bridge: a.bridge, iptables: p}
+	a.followers = append(a.followers, beside)
+	beside.Update(m, first)
 	a.spawn(func(ctx context.Context) error {
 		if err := p.Run(ctx); err != nil {
 			text := fmt.Sprintf("iptables does not serve the node's own traffic; the bridge goes on: %v", err)
 			a.log.Error(text)
-			_ = a.ask(ctx, func() { a.besides, a.iptables = text, nil }) // fails only when all ends
+			_ = a.ask(ctx, func() { a.besides, a.planes = text, a.main }) // fails only when all ends
 		}
 		return nil
 	})
@@ -187,22 +199,10 @@ func (s *Settings) LeaveIPTables(ctx context.Context, last func() []Mode) string
 func (p *planes) Diff(ctx context.Context) (string, error) {
 	var text strings.Builder
 	var errs []error
-	note := func(s string, err error) {
+	for _, pl := range p.all {
+		s, err := pl.Diff(ctx)
 		text.WriteString(s)
 		errs = append(errs, err)
-	}
-	if p.bridge != nil {
-		note(p.bridge.Diff(ctx))
-	}
-	if p.iptables != nil {
-		note(p.iptables.Diff(ctx))
-	}
-	if p.hns != nil {
-		steps, err := p.hns.Diff(ctx)
-		if len(steps) > 0 {
-			steps = append(steps, "")
-		}
-		note(strings.Join(steps, "\n"), err)
 	}
 	return text.String(), errors.Join(errs...)
 }

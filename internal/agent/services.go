@@ -87,11 +87,12 @@ func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, er
 	case !handed:
 		return nil, a.notSynced()
 	}
-	refused, err := now.refusals(ctx)
+	problems, notes, err := now.problems(ctx)
 	if err != nil {
 		return nil, err
 	}
-	counted := now.counters(ctx)
+	list.Notes = append(list.Notes, notes...)
+	counted, listeners := now.counters(ctx), a.listenerProblems()
 	list.Time = time.Now()
 	if away := a.sourceAway(); away != "" {
 		list.Notes = append(list.Notes, away)
@@ -112,8 +113,7 @@ func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, er
 				if odd := trace.OddPort(a.tracker, n, states); odd != "" {
 					s.Problems = append(s.Problems, odd)
 				}
-				s.Problems = append(s.Problems, refused[refusalKey(n)]...)
-				s.Problems = append(s.Problems, said[n.ServiceName]...)
+				s.Problems = slices.Concat(s.Problems, problems[n], said[n.ServiceName], listeners[n.String()], problems[k8s.PortName{ServiceName: n.ServiceName}])
 				list.Services = append(list.Services, s)
 			}
 		})
@@ -121,7 +121,6 @@ func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, er
 			return nil, err
 		}
 	}
-	a.portProblems(list)
 	return list, nil
 }
 

@@ -2,15 +2,9 @@ package agent
 
 import (
 	"context"
-	"errors"
 
-	"github.com/nkp-proxy/nkp/fallback"
-	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/k8s"
 )
-
-// countersWindows is why there are no counters on Windows.
-const countersWindows = "n/a: HNS does not count what its load balancers forward"
 
 // counted is what a data plane has counted, and what is to be said about it.
 type counted struct {
@@ -31,27 +25,17 @@ func (a *Agent) Counters(ctx context.Context) (by map[k8s.PortName]k8s.Counters,
 
 // counters asks the data plane of the node; what stands beside the bridge is not counted.
 func (p *planes) counters(ctx context.Context) counted {
-	var c counted
-	var err error
-	switch {
-	case p.bridge != nil:
-		c.by, err = p.bridge.Counters(ctx)
-		if p.iptables != nil {
-			c.note = "what iptables serves beside the bridge, the node's own traffic, is not counted"
-		}
-	case p.iptables != nil:
-		c.by, err = p.iptables.Counters(ctx)
-		c.note = fallback.BytesNote
-	default:
-		c.note = countersWindows
+	if len(p.all) == 0 {
+		return counted{}
 	}
+	by, note, err := p.all[0].Counters(ctx)
 	switch {
-	case errors.Is(err, bridge.ErrNoCounters):
-		return counted{note: "n/a: " + err.Error()}
 	case err != nil:
 		return counted{note: "n/a now: " + err.Error()}
+	case by != nil && len(p.all) > 1:
+		note = "what iptables serves beside the bridge, the node's own traffic, is not counted"
 	}
-	return c
+	return counted{by, note}
 }
 
 // of gives the counters of one Service port.

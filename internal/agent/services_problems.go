@@ -10,40 +10,27 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// refusals gives what the data planes do not take, by refusalKey. HNS names Services in its own way
-// (portProblems).
-func (p *planes) refusals(ctx context.Context) (map[string][]string, error) {
-	out := map[string][]string{}
-	if p.bridge != nil {
-		refused, err := p.bridge.Refusals(ctx)
+// problems returns what the data planes say of Service ports, and in notes what is not known of that. What is about all
+// ports of a Service is under its name alone.
+func (p *planes) problems(ctx context.Context) (of map[k8s.PortName][]string, notes []string, err error) {
+	of = map[k8s.PortName][]string{}
+	for _, pl := range p.all {
+		s, err := pl.Status(ctx)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		for n, why := range refused {
-			out[refusalKey(n)] = append(out[refusalKey(n)], "refused by the switch: "+why)
+		if s.Busy {
+			notes = append(notes, "what "+pl.name+" refuses is not known now: "+s.Why)
 		}
-		full, limit, err := p.bridge.AffinityFull(ctx)
-		if err != nil {
-			return nil, err
+		for _, r := range s.Refusals {
+			of[r.Port] = append(of[r.Port], "refused by "+pl.name+": "+reasonOf(r))
 		}
-		for _, n := range full {
-			out[refusalKey(n)] = append(out[refusalKey(n)], fmt.Sprintf("session affinity remembers %d clients, its limit (--affinity-limit): "+
-				"further ones get an endpoint by the hash of their address", limit))
+		for _, n := range s.Notices {
+			of[n.Port] = append(of[n.Port], n.Text)
 		}
 	}
-	if p.iptables != nil {
-		for _, f := range p.iptables.Status().Families {
-			for name, why := range f.Refused {
-				key := f.Family + " " + name
-				out[key] = append(out[key], "refused by iptables: "+why)
-			}
-		}
-	}
-	return out, nil
+	return of, notes, nil
 }
-
-// refusalKey names a Service port as the status of the iptables data plane does, with its family.
-func refusalKey(n k8s.PortName) string { return fmt.Sprintf("%s %s (%s)", n.Family, n, n.Protocol) }
 
 // emptyProblems says which frontends have no endpoint in force, what becomes of new connections there, and why, if there is
 // none anywhere.
@@ -122,29 +109,12 @@ func (a *Agent) serviceOf(ref k8s.Ref) (k8s.ServiceName, bool) {
 	return k8s.ServiceName{Namespace: ref.Namespace, Name: ref.Name[:max(i, 0)]}, ref.Kind == k8s.KindEndpointSlice && i > 0
 }
 
-// portProblems adds what processes of the node listen on that a Service hides, and what HNS does not do.
-func (a *Agent) portProblems(list *ServiceList) {
-	said := map[string][]string{} // by namespace/name:port, or namespace/name for all of a Service
+// listenerProblems returns what processes of the node listen on that a Service hides, by namespace/name:port: a NodePort of
+// both families is named in one of them.
+func (a *Agent) listenerProblems() map[string][]string {
+	out := map[string][]string{}
 	for _, c := range a.ports.Conflicts() {
-		said[c.Service.String()] = append(said[c.Service.String()], c.String())
+		out[c.Service.String()] = append(out[c.Service.String()], c.String())
 	}
-	if a.hns != nil {
-		st := a.hns.Status()
-		for _, f := range st.Failures {
-			said[f.Service] = append(said[f.Service], "refused by HNS: "+f.Error)
-		}
-		for _, u := range st.Unsupported {
-			said[u.Service] = append(said[u.Service], "not supported by HNS: "+u.Reason)
-		}
-	}
-	if len(said) == 0 {
-		return
-	}
-	for i := range list.Services {
-		s := &list.Services[i]
-		name := k8s.PortName{ServiceName: k8s.ServiceName{Namespace: s.Namespace, Name: s.Name}, Port: s.Port}
-		for _, key := range slices.Compact([]string{name.String(), name.ServiceName.String()}) {
-			s.Problems = append(s.Problems, said[key]...)
-		}
-	}
+	return out
 }

@@ -66,11 +66,11 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 			s.Loops = append(s.Loops, l)
 		}
 	}
-	var beside *fallback.Plane // the loop may put it there
+	now := a.main // the loop may put another beside it
 	wait, cancel := context.WithTimeout(ctx, loopWait)
 	defer cancel()
 	err := a.ask(wait, func() {
-		beside = a.iptables
+		now = a.planes
 		if a.besides != "" {
 			warnings = append(warnings, a.besides)
 		}
@@ -96,8 +96,8 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 		s.Source = SourceStatus{Kind: a.kind, Errors: []string{}}
 		warnings = append(warnings, "the agent's loop is busy: what it knows of source, Services and iptables is missing here")
 		if last := a.tally.Load(); last != nil {
-			s.Source.Synced, beside = last.synced, last.planes.iptables
-			for _, f := range families {
+			s.Source.Synced, now = last.synced, last.planes
+			for _, f := range dataplane.Families {
 				s.ServicePorts += last.ports[f]
 				s.Endpoints += last.endpoints[f]
 			}
@@ -111,21 +111,20 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 		}
 	}
 	s.Start = a.startStatus()
-	if a.bridge != nil {
-		b, err := a.bridge.Status(ctx)
+	for _, pl := range now.all {
+		st, err := pl.Status(ctx)
 		if err != nil {
 			return s, err
 		}
-		s.Status = &b
-		warnings = append(warnings, b.Warnings...)
-	}
-	if beside != nil {
-		st := beside.Status()
-		s.IPTables = &st
-	}
-	if a.hns != nil {
-		st := a.hns.Status()
-		s.HNS = &st
+		switch d := st.Detail.(type) {
+		case *bridge.Status:
+			s.Status = d
+		case *fallback.Status:
+			s.IPTables = d
+		case *windows.Status:
+			s.HNS = d
+		}
+		warnings = append(warnings, st.Warnings...)
 	}
 	if a.notes != nil {
 		warnings = append(warnings, a.notes()...)

@@ -460,7 +460,7 @@ func TestStuckIPTables(t *testing.T) {
 	}
 	b.service(2)
 	b.stuck("iptables IPv4")
-	if b.agent.iptables.Status().Families[0].InStep {
+	if b.agent.iptables.Detail().Families[0].InStep {
 		t.Error("status says that the rules are as they should be")
 	}
 	if err := os.Remove(dir + "/hang"); err != nil {
@@ -506,7 +506,7 @@ func TestAgentBesieged(t *testing.T) {
 	guardtest.Besiege(t, socket, "/v1/status", 30) // 180 connections
 	guardtest.Besiege(t, tcp(b.agent.proxy.Addr()), "/livez", 90)
 	guardtest.Besiege(t, tcp(b.agent.metricsServer.Addr()), "/metrics", 90)
-	guardtest.Answers(t, socket, "/v1/status", 200, time.Second)
-	guardtest.Answers(t, tcp(b.agent.proxy.Addr()), "/livez", 200, time.Second)
-	guardtest.Answers(t, tcp(b.agent.metricsServer.Addr()), "/metrics", 200, time.Second)
+	guardtest.Answers(t, socket, "/v1/status", 200, 3*time.Second)
+	guardtest.Answers(t, tcp(b.agent.proxy.Addr()), "/livez", 200, 3*time.Second)
+	guardtest.Answers(t, tcp(b.agent.metricsServer.Addr()), "/metrics", 200, 3*time.Second)
 }

@@ -11,9 +11,6 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline"
 )
 
-// ErrNoCounters says that Services are not counted here.
-var ErrNoCounters = errors.New("counters are off (--service-counters=false)")
-
 // countersAge is how old an answer about counters may be: the switch learns no more often from its datapath.
 const countersAge = time.Second
 
@@ -24,12 +21,17 @@ type counterCache struct {
 	last map[k8s.PortName]k8s.Counters
 }
 
-// Counters gives what the switch has counted of every Service port, by one question. The result is shared: it must not be
-// changed. It fails while the switch cannot be asked, and with ErrNoCounters if nothing is counted.
-func (p *Plane) Counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, error) {
+// Counters returns what the switch has counted of every Service port, by one question. The result is shared: it must not be
+// changed. It fails while the switch cannot be asked.
+func (p *Plane) Counters(ctx context.Context) (counters map[k8s.PortName]k8s.Counters, note string, err error) {
 	if !p.set.Counters {
-		return nil, ErrNoCounters
+		return nil, "n/a: counters are off (--service-counters=false)", nil
 	}
+	counters, err = p.counters(ctx)
+	return counters, "", err
+}
+
+func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, error) {
 	select {
 	case p.counted.asks <- struct{}{}:
 		defer func() { <-p.counted.asks }()
@@ -97,15 +99,4 @@ func addUp(into map[k8s.PortName]k8s.Counters, flows []ofctrl.FlowCounter, tally
 		}
 		into[name] = c
 	}
-}
-
-// Refusals gives, for every Service port that the switch refuses, why.
-func (p *Plane) Refusals(ctx context.Context) (map[k8s.PortName]string, error) {
-	out := map[k8s.PortName]string{}
-	err := p.ask(ctx, func() {
-		for n, r := range p.waiting {
-			out[n] = r.err
-		}
-	})
-	return out, err
 }

@@ -1,8 +1,7 @@
 package bridge
 
 import (
-	"time"
-
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ofctrl"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
@@ -36,7 +35,7 @@ func (p *Plane) Figures() Figures {
 // publish makes new Figures known. It runs on the loop.
 func (p *Plane) publish() {
 	f := &Figures{
-		Connected: p.conn != nil, Connections: p.stats.Connections, Refused: len(p.waiting), Repairs: p.stats.Repairs,
+		Connected: p.conn != nil, Connections: p.stats.Connections, Refused: p.refused.Len(), Repairs: p.stats.Repairs,
 		Warnings: len(p.warnings) + len(p.routes.warnings),
 	}
 	f.AffinityClients, f.AffinityFull, f.AffinityStopped = p.pins.count, len(p.pins.full), p.pins.stopped
@@ -65,22 +64,15 @@ func (p *Plane) disconnected() {
 	p.conn, p.gap = nil, nil
 }
 
-// Transaction is what Hooks are told of one transaction with the switch.
-type Transaction struct {
-	Families      []k8s.Family // that it touches
-	Full          bool         // it follows a read-back; else it brings what changed alone
-	Flows, Groups int          // set or deleted
-	Refused       int          // objects that the switch refused: nothing was installed
-	Failed        bool         // the connection did not survive it
-	Took          time.Duration
-}
-
-// measured tells others of a transaction that is over.
+// measured calls the hooks for a transaction that is over.
 func (p *Plane) measured(d *flow.Delta, res ofctrl.Result, refused int, failed bool) {
-	p.hooks.Transaction(Transaction{
-		Families: p.familiesOf(d), Full: p.whole, Flows: len(d.SetFlows) + len(d.DelFlows), Groups: len(d.SetGroups) + len(d.DelGroups),
+	p.hooks.Transaction(dataplane.Transaction{
+		Flows: len(d.SetFlows) + len(d.DelFlows), Groups: len(d.SetGroups) + len(d.DelGroups),
 		Refused: refused, Failed: failed, Took: res.Duration,
 	})
+	if refused == 0 && !failed {
+		p.hooks.Synced(dataplane.Sync{Families: p.familiesOf(d), Full: p.whole, Took: res.Duration})
+	}
 }
 
 // familiesOf gives the families that a Delta touches: both, if it touches what belongs to none.
@@ -102,22 +94,20 @@ func (p *Plane) familiesOf(d *flow.Delta) []k8s.Family {
 	for _, flows := range [][]*flow.Flow{d.SetFlows, d.DelFlows} {
 		for _, f := range flows {
 			if note(family(f)) {
-				return bothFamilies
+				return dataplane.Families
 			}
 		}
 	}
 	for _, g := range d.SetGroups {
 		if n, _ := p.compiler.GroupOwner(g.ID); note(n.Family) {
-			return bothFamilies
+			return dataplane.Families
 		}
 	}
 	switch {
 	case four:
-		return bothFamilies[:1:1]
+		return dataplane.Families[:1:1]
 	case six:
-		return bothFamilies[1:]
+		return dataplane.Families[1:]
 	}
-	return bothFamilies
+	return dataplane.Families
 }
-
-var bothFamilies = []k8s.Family{k8s.IPv4, k8s.IPv6} // never written

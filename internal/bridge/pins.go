@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
@@ -136,8 +137,11 @@ func someOf(names []string) string {
 	return fmt.Sprint(names)
 }
 
-// AffinityFull returns the Service ports whose session affinity remembers no further clients.
-func (p *Plane) AffinityFull(ctx context.Context) (full []k8s.PortName, limit uint32, err error) {
-	err = p.ask(ctx, func() { full = p.pins.full })
-	return full, p.set.AffinityLimit, err
+// affinityNotices name the Service ports whose session affinity remembers no further clients. It runs on the loop.
+func (p *Plane) affinityNotices() (list []dataplane.Notice) {
+	for _, n := range p.pins.full {
+		list = append(list, dataplane.Notice{Port: n, Text: fmt.Sprintf("session affinity remembers %d clients, its limit (--affinity-limit): "+
+			"further ones get an endpoint by the hash of their address", p.set.AffinityLimit)})
+	}
+	return list
 }

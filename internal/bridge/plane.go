@@ -19,12 +19,10 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// Hooks tell others what happens. They are called on the plane's goroutines and must not wait, nor call the plane.
+// Hooks are called when something happens. Each may be nil.
 type Hooks struct {
-	Queued      func()                                    // there is something to program
-	InStep      func()                                    // everything is programmed but what the switch refuses
-	Refused     func(service k8s.PortName, reason string) // the switch refuses a Service port
-	Transaction func(Transaction)                         // a transaction with the switch is over
+	dataplane.Hooks
+	Transaction func(dataplane.Transaction) // a transaction with the switch is over
 }
 
 // Plane keeps one bridge in step with the model. Make it with New, run it once with Run; the other methods may be called
@@ -35,11 +33,11 @@ type Plane struct {
 	log      *slog.Logger
 	openflow string // where the switch is, for status
 
-	in    *inbox
+	in    *dataplane.Inbox
 	db    *ovsdb.Client
 	of    *ofctrl.Client
 	conns chan *ofctrl.Conn // new connections, handed to the loop
-	drift chan struct{}     // somebody else changed groups or meters; one token
+	drift dataplane.Bell    // another controller changed groups or meters
 	asks  chan func()       // questions, answered on the loop
 
 	life       *dataplane.Loop // of loop
@@ -49,18 +47,18 @@ type Plane struct {
 	counted    counterCache
 
 	// What follows belongs to the loop alone.
-	facts    k8s.Model          // what the model says beside Services
-	compiler *pipeline.Compiler // nil until the first Update
-	warnings []string           // about the configuration
-	conn     *ofctrl.Conn       // nil while there is none
-	gap      *flow.Delta        // what the switch lacks; nil until it was read back, empty nearly always
-	flows    int                // on the switch, or flowsUnknown; once it was read back
-	gateway  flow.MAC           // last known
-	looks    int                // for it at the start
-	noMeter  bool               // the switch refused the meter
-	whole    bool               // what is sent now follows a read-back
-	behind   bool               // the switch lacks something of Service ports that do not wait
-	waiting  quarantine
+	facts    k8s.Model                         // what the model says beside Services
+	compiler *pipeline.Compiler                // nil until the first Update
+	warnings []string                          // about the configuration
+	conn     *ofctrl.Conn                      // nil while there is none
+	gap      *flow.Delta                       // what the switch lacks; nil until it was read back, empty nearly always
+	flows    int                               // on the switch, or flowsUnknown; once it was read back
+	gateway  flow.MAC                          // last known
+	looks    int                               // for it at the start
+	noMeter  bool                              // the switch refused the meter
+	whole    bool                              // what is sent now follows a read-back
+	behind   bool                              // the switch lacks something of Service ports that do not wait
+	refused  *dataplane.Refusals[k8s.PortName] // by the switch; the zero PortName stands for what belongs to no Service
 	pins     pins
 	unread   map[uint8]int // tables with too many flows of others to look for conflicts, and how many
 	routes   hostRoutes
@@ -68,16 +66,20 @@ type Plane struct {
 	forgets  forgetting
 }
 
-// New gives a Plane for the switch that db watches. All hooks must be set.
+// New returns a Plane for the switch that db watches.
 func New(set Settings, db *ovsdb.Client, hooks Hooks, log *slog.Logger) *Plane {
+	hooks.Hooks = hooks.WithDefaults()
+	if hooks.Transaction == nil {
+		hooks.Transaction = func(dataplane.Transaction) {}
+	}
 	return &Plane{
 		set: set, hooks: hooks, log: log, db: db, life: dataplane.NewLoop("bridge"),
-		in:      newInbox(hooks.Queued),
+		in:      dataplane.NewInbox(hooks.Queued),
 		conns:   make(chan *ofctrl.Conn),
-		drift:   make(chan struct{}, 1),
+		drift:   dataplane.NewBell(),
 		asks:    make(chan func()),
 		counted: counterCache{asks: make(chan struct{}, 1)},
-		waiting: quarantine{},
+		refused: dataplane.NewRefusals[k8s.PortName](),
 	}
 }
 
@@ -113,7 +115,7 @@ func (p *Plane) lost(err error) {
 
 // Update hands over what is new in the model; the first call must bring all of it. It never waits. The model itself is
 // not kept.
-func (p *Plane) Update(m *k8s.Model, c k8s.Changes) { p.in.put(m, c) }
+func (p *Plane) Update(m *k8s.Model, c k8s.Changes) { p.in.Put(m, c) }
 
 // Run works until the context ends, and returns nil then; flows stay on the switch. Any other return is an error
 // that no retry can mend.
@@ -134,12 +136,7 @@ func (p *Plane) Run(ctx context.Context) error {
 			Log:        p.log,
 			OnPacketIn: p.packetIn,
 			OnAnswer:   p.answered,
-			OnForward: func(ofctrl.Forward) {
-				select {
-				case p.drift <- struct{}{}:
-				default:
-				}
-			},
+			OnForward:  func(ofctrl.Forward) { p.drift.Ring() },
 		},
 		OnConnect: func(ctx context.Context, c *ofctrl.Conn) error {
 			select {
@@ -168,7 +165,7 @@ func (p *Plane) loop(ctx context.Context) error {
 	defer p.life.Rest()
 	for {
 		if p.conn != nil && p.gap != nil && !p.behind {
-			p.in.whileEmpty(p.hooks.InStep)
+			p.in.WhileIdle(func() { p.hooks.InStep(dataplane.Families...) })
 		}
 		p.publish()
 		var gone <-chan struct{}
@@ -176,7 +173,7 @@ func (p *Plane) loop(ctx context.Context) error {
 			gone = p.conn.Done()
 		}
 		var retry <-chan time.Time
-		if t := p.waiting.next(); !t.IsZero() && p.conn != nil {
+		if t := p.refused.Next(); !t.IsZero() && p.conn != nil {
 			retry = time.After(max(0, time.Until(t)))
 		}
 		var look <-chan time.Time
@@ -198,7 +195,7 @@ func (p *Plane) loop(ctx context.Context) error {
 			p.work("looking for the router's MAC")
 			p.looks++
 			p.checkGateway(ctx)
-		case <-p.in.token:
+		case <-p.in.Bell:
 			p.work("programming changes")
 			if err := p.takeUpdate(ctx); err != nil {
 				return err
@@ -248,34 +245,34 @@ func (p *Plane) loop(ctx context.Context) error {
 
 // takeUpdate brings the switch in step with what is new in the model.
 func (p *Plane) takeUpdate(ctx context.Context) error {
-	u := p.in.take()
+	u := p.in.Take()
 	if u == nil {
 		return nil
 	}
-	p.facts = u.facts
+	p.facts = u.Facts
 	if p.compiler == nil {
 		c, err := pipeline.NewCompiler(p.config())
 		if err != nil {
 			return err
 		}
 		p.compiler = c
-		p.compiler.Load(u.ports)
-		p.log.Info("compiled", "services", len(u.ports), "flows", c.Flows(), "groups", c.Groups())
+		p.compiler.Load(u.Ports)
+		p.log.Info("compiled", "services", len(u.Ports), "flows", c.Flows(), "groups", c.Groups())
 		p.readBack(ctx)
 		p.checkRoutes()
 		return nil
 	}
-	if u.node {
+	if u.Node {
 		p.reconfigure(ctx)
 	}
-	for n := range u.ports {
-		if p.waiting[n] != nil { // a changed Service port is tried at once, and all of it: what it lacks is more than the change
-			delete(p.waiting, n)
+	for n := range u.Ports {
+		if p.refused.Has(n) { // a changed Service port is tried at once, and all of it: what it lacks is more than the change
+			p.refused.Forget(n)
 			p.behind = true
 		}
 	}
-	if p.push(ctx, p.compiler.Update(u.ports)) {
-		p.stats.programmed(time.Since(u.arrived))
+	if p.push(ctx, p.compiler.Update(u.Ports)) {
+		p.stats.programmed(time.Since(u.Arrived))
 	}
 	return nil
 }

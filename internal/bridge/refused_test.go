@@ -25,7 +25,7 @@ func TestRefusedMeter(t *testing.T) {
 	}
 	defer db.Close()
 	set := Settings{Bridge: bed.Bridge, Layout: pipeline.DefaultLayout(), LocalDelivery: DeliverAuto}
-	a := New(set, db, Hooks{func() {}, func() {}, func(k8s.PortName, string) {}, func(Transaction) {}}, slog.New(slog.DiscardHandler))
+	a := New(set, db, Hooks{}, slog.New(slog.DiscardHandler))
 	if a.compiler, err = pipeline.NewCompiler(a.config()); err != nil {
 		t.Fatal(err)
 	}
@@ -42,12 +42,12 @@ func TestRefusedMeter(t *testing.T) {
 	if metered() != 2 {
 		t.Fatalf("a meter and one flow through it are expected, got %d", metered())
 	}
-	a.refused([]ofctrl.Rejection{{Op: ofctrl.OpSet, Object: flow.Meter{ID: set.Layout.MeterID}, Cause: errors.New("OFPMMFC_OUT_OF_METERS")}})
-	if metered() != 0 || len(a.waiting) != 0 || len(a.warnings) == 0 {
-		t.Errorf("after the refusal: %d meters and flows, %d waiting, warnings %q", metered(), len(a.waiting), a.warnings)
+	a.noteRefused([]ofctrl.Rejection{{Op: ofctrl.OpSet, Object: flow.Meter{ID: set.Layout.MeterID}, Cause: errors.New("OFPMMFC_OUT_OF_METERS")}})
+	if metered() != 0 || a.refused.Len() != 0 || len(a.warnings) == 0 {
+		t.Errorf("after the refusal: %d meters and flows, %d waiting, warnings %q", metered(), a.refused.Len(), a.warnings)
 	}
-	a.refused([]ofctrl.Rejection{{Op: ofctrl.OpSet, Object: &flow.Flow{Cookie: 77}, Cause: errors.New("no")}})
-	if _, ok := a.waiting[k8s.PortName{}]; !ok {
+	a.noteRefused([]ofctrl.Rejection{{Op: ofctrl.OpSet, Object: &flow.Flow{Cookie: 77}, Cause: errors.New("no")}})
+	if !a.refused.Has(k8s.PortName{}) {
 		t.Error("a refused flow of the fixed part does not wait")
 	}
 }

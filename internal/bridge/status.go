@@ -1,12 +1,13 @@
 package bridge
 
 import (
-	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/latency"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ofctrl"
@@ -14,7 +15,7 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// Status is how the data plane is; part of what `nkp status -o json` prints.
+// Status is what a bridge alone knows of how it is; part of what `nkp status -o json` prints.
 type Status struct {
 	Bridge  BridgeStatus  `json:"bridge"`
 	Channel ChannelStatus `json:"channel"`
@@ -34,7 +35,6 @@ type Status struct {
 	Rejects     RejectStats      `json:"rejects"`
 	Affinity    AffinityStatus   `json:"affinity"`
 	LastError   string           `json:"lastError,omitempty"`
-	Warnings    []string         `json:"-"` // the agent adds them to its own
 }
 
 // BridgeStatus is the switch as its database shows it.
@@ -129,8 +129,9 @@ func (s *statistics) programming() ProgrammingStats {
 // statusWait is how long Status waits for the loop, which may wait for the switch.
 const statusWait = 300 * time.Millisecond
 
-// Status describes the data plane. If the loop is busy it says what is known without it, and not that the switch is in step.
-func (p *Plane) Status(ctx context.Context) (s Status, err error) {
+// Status describes the data plane; its Detail is a *Status. If the loop is busy it says what is known without it, and not
+// that the switch is in step.
+func (p *Plane) Status(ctx context.Context) (s dataplane.Status, err error) {
 	wait, cancel := context.WithTimeout(ctx, statusWait)
 	defer cancel()
 	if p.ask(wait, func() { s = p.status() }) == nil {
@@ -140,41 +141,42 @@ func (p *Plane) Status(ctx context.Context) (s Status, err error) {
 }
 
 // busyStatus describes the data plane without its loop: as it was when the loop was last at rest.
-func (p *Plane) busyStatus() Status {
+func (p *Plane) busyStatus() dataplane.Status {
 	f, sw := p.Figures(), p.db.Switch()
 	target, _ := p.set.OpenFlowTarget() // Run has ended if it makes no sense
-	s := Status{
+	s := &Status{
 		Bridge:  BridgeStatus{Name: sw.Bridge, Exists: sw.Exists, Datapath: sw.DatapathType, OVSVersion: sw.OVSVersion, Lacks: []string{}},
 		Channel: ChannelStatus{Target: target, Connected: f.Connected, LastError: "not known: the data plane is busy"},
 		Flows:   f.FlowsWanted, Groups: f.GroupsWanted, Repairs: f.Repairs, Rejects: f.Rejects, Refused: []RefusedStatus{},
-		Warnings: []string{"the data plane is busy with the switch: its lines are incomplete, and from before"},
 	}
+	const busy = "the data plane is busy with the switch: its lines are incomplete, and from before"
+	warnings := []string{busy}
 	if !sw.Exists {
-		s.Warnings = append(s.Warnings, goneWarning(&sw))
+		warnings = append(warnings, goneWarning(&sw))
 	}
-	return s
+	return dataplane.Status{Busy: true, Why: busy, Warnings: warnings, Detail: s}
 }
 
 // status runs on the loop.
-func (p *Plane) status() Status {
+func (p *Plane) status() dataplane.Status {
 	sw := p.db.Switch()
-	s := Status{
+	why := p.notInStep()
+	s := &Status{
 		Bridge:      BridgeStatus{Name: sw.Bridge, Exists: sw.Exists, Datapath: sw.DatapathType, OVSVersion: sw.OVSVersion},
 		Channel:     ChannelStatus{Target: p.openflow, Connected: p.conn != nil},
 		HostTraffic: p.routes.form,
-		InStep:      p.conn != nil && p.gap != nil && !p.behind && len(p.waiting) == 0,
+		InStep:      why == "",
 		Programming: p.stats.programming(),
 		Repairs:     p.stats.Repairs,
 		Refused:     []RefusedStatus{},
 		LastError:   p.stats.LastError,
-		Warnings:    slices.Concat(p.warnings, p.routes.warnings),
 		Rejects: RejectStats{
 			Answered: p.rejects.answered.Load(), Unanswerable: p.rejects.unanswerable.Load(), Failed: p.rejects.failed.Load(),
 			Dropped: p.stats.dropped,
 		},
 		Affinity: p.affinityStatus(),
 	}
-	s.Warnings = slices.Concat(s.Warnings, s.Affinity.warnings(), p.unreadWarnings())
+	warnings := slices.Concat(p.warnings, p.routes.warnings, s.Affinity.warnings(), p.unreadWarnings())
 	if !p.stats.LastSync.IsZero() {
 		t := p.stats.LastSync
 		s.LastSync = &t
@@ -195,21 +197,40 @@ func (p *Plane) status() Status {
 		s.Flows, s.Groups = p.compiler.Flows(), p.compiler.Groups()
 		cfg := p.compiler.Config()
 		s.Bridge.Uplink, s.Bridge.Pods, s.Bridge.LocalDelivery = cfg.Uplink, len(cfg.Pods), cfg.LocalDelivery
-		s.Warnings = append(s.Warnings, p.compiler.Missing()...)
+		warnings = append(warnings, p.compiler.Missing()...)
 	}
 	s.Bridge.Lacks = p.lacks()
 	if p.forgets.cannot != "" {
-		s.Warnings = append(s.Warnings, p.forgets.cannot)
+		warnings = append(warnings, p.forgets.cannot)
 	}
 	if !sw.Exists {
-		s.InStep = false
-		s.Warnings = []string{goneWarning(&sw)} // whatever else is unknown follows from that
+		warnings = []string{goneWarning(&sw)} // whatever else is unknown follows from that
 	}
-	for n, r := range p.waiting {
-		s.Refused = append(s.Refused, RefusedStatus{Service: ownerText(n), Error: r.err, Times: r.count, RetryAt: r.until})
+	refusals := p.refused.All()
+	for _, r := range refusals {
+		s.Refused = append(s.Refused, RefusedStatus{Service: ownerText(r.Port), Error: r.Reason, Times: r.Times, RetryAt: r.RetryAt})
 	}
-	slices.SortFunc(s.Refused, func(x, y RefusedStatus) int { return cmp.Compare(x.Service, y.Service) })
-	return s
+	return dataplane.Status{
+		InStep: s.InStep, Why: why, Refusals: refusals, Notices: p.affinityNotices(), Warnings: warnings,
+		Programming: p.stats.changes.Programming(), Detail: s,
+	}
+}
+
+// notInStep says why the switch does not hold all that is wanted; "": it does. It runs on the loop.
+func (p *Plane) notInStep() string {
+	switch sw := p.db.Switch(); {
+	case !sw.Exists:
+		return Gone(&sw)
+	case p.conn == nil:
+		return p.notConnected().Error()
+	case p.gap == nil:
+		return "the switch has not been read back yet"
+	case p.behind:
+		return "the switch lacks changes"
+	case p.refused.Len() > 0:
+		return fmt.Sprintf("the switch refuses %d Service ports", p.refused.Len())
+	}
+	return ""
 }
 
 // lacks names what the switch was found to lack since the last connection, and what its release lacks.

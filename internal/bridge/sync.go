@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ofctrl"
 	"github.com/nkp-proxy/nkp/pipeline"
@@ -75,7 +76,7 @@ func (p *Plane) syncEach(ctx context.Context) bool {
 
 // sent notes what the switch lacks still: what belongs to Service ports that wait, with the connections to forget then.
 func (p *Plane) sent(rest *flow.Delta, now time.Time) {
-	p.waiting.release(now)
+	p.refused.ForgetIf(func(n k8s.PortName) bool { return !p.refused.Waits(n, now) }) // they were tried, and not refused again
 	p.gap, p.behind, p.flows = rest, false, flowsUnknown
 	if rest.Empty() {
 		p.flows = p.compiler.Flows()
@@ -85,19 +86,13 @@ func (p *Plane) sent(rest *flow.Delta, now time.Time) {
 // ready divides what the switch lacks: what is to be sent now, and what belongs to Service ports that wait. What is installed
 // of those stays as it is.
 func (p *Plane) ready(now time.Time) (d, rest *flow.Delta) {
-	held := map[k8s.PortName]bool{}
-	for n := range p.waiting {
-		if p.waiting.waiting(n, now) {
-			held[n] = true
-		}
-	}
-	if len(held) == 0 {
+	if p.refused.Len() == 0 {
 		return p.gap, &flow.Delta{}
 	}
 	// As long as a Service port waits, connections are made by what is installed of it: they are forgotten once more then.
 	d, rest = withoutOwner(p.gap), &flow.Delta{FlushCT: p.gap.FlushCT}
 	p.deal(p.gap, func(n k8s.PortName) *flow.Delta {
-		if held[n] {
+		if p.refused.Waits(n, now) {
 			return rest
 		}
 		return d
@@ -163,7 +158,7 @@ func (p *Plane) commit(ctx context.Context, d *flow.Delta) bool {
 	case errors.As(err, &tx) && len(tx.Rejected) > 0:
 		p.stats.failed(err)
 		p.measured(d, res, len(tx.Rejected)+tx.More, false)
-		p.refused(tx.Rejected)
+		p.noteRefused(tx.Rejected)
 		return false
 	default:
 		p.stats.failed(err)
@@ -183,8 +178,8 @@ func (p *Plane) commit(ctx context.Context, d *flow.Delta) bool {
 	return true
 }
 
-// refused makes the owners of refused objects wait. The transaction they were part of was not installed.
-func (p *Plane) refused(rejected []ofctrl.Rejection) {
+// noteRefused makes the owners of refused objects wait. The transaction they were part of was not installed.
+func (p *Plane) noteRefused(rejected []ofctrl.Rejection) {
 	now := time.Now()
 	seen := map[k8s.PortName]bool{}
 	for _, r := range rejected {
@@ -199,10 +194,10 @@ func (p *Plane) refused(rejected []ofctrl.Rejection) {
 			continue
 		}
 		seen[n] = true
-		p.waiting.refuse(n, r.String(), now)
-		p.hooks.Refused(n, r.String())
+		refusal := p.refused.Refuse(n, dataplane.Refusal{Port: n, Reason: r.String()}, now)
+		p.hooks.Refused(refusal)
 		p.log.Error("the switch refused a Service; the others go on", "service", ownerText(n), "error", r.String(),
-			"retryIn", p.waiting[n].pause)
+			"retryIn", refusal.RetryAt.Sub(now))
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"strings"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -65,11 +64,7 @@ func (s *settings) diffHNS(ctx context.Context, stderr io.Writer) (string, error
 		return "", err
 	}
 	plane.Update(model, changes)
-	steps, err := plane.Diff(ctx)
-	if err != nil || len(steps) == 0 {
-		return "", err
-	}
-	return strings.Join(steps, "\n") + "\n", nil
+	return plane.Diff(ctx)
 }
 
 // ownedHNS says what nkp has in HNS, going by its state file, for when no agent can say it; "": that is not known.

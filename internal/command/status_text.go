@@ -201,12 +201,14 @@ func (t *statusText) hns(s *windows.Status) {
 	if s.HNSVersion != "" {
 		t.line("HNS features", "%s", strings.Trim(fmt.Sprintf("%+v", s.Features), "{}"))
 	}
-	switch {
-	case s.Busy && !s.Begun.IsZero() && t.now.Sub(s.Begun) >= time.Second:
-		t.line("in step", "NOT known: a sync with HNS began %s and has not ended", t.ago(s.Begun))
-	case !s.Synced.IsZero():
-		t.line("in step", "%d load balancers, %d endpoints; last sync %s took %v", s.Objects.LoadBalancers, s.Objects.Endpoints, t.ago(s.Synced), s.Took)
+	step := "yes"
+	if !s.InStep {
+		step = "NO: " + oneLine(s.Why)
 	}
+	if !s.Synced.IsZero() {
+		step += fmt.Sprintf("; %d load balancers, %d endpoints, last sync %s took %v", s.Objects.LoadBalancers, s.Objects.Endpoints, t.ago(s.Synced), s.Took)
+	}
+	t.line("in step", "%s", step)
 	t.programming(&s.Programming)
 	for _, w := range s.Waiting {
 		t.line("WAITING", "%s", w)

@@ -42,8 +42,10 @@ func TestStatusText(t *testing.T) {
 			"source API server u: does NOT answer since 2026-03-01T11:59:20Z (40s ago); the last state stays in force"},
 		{"busy", agent.Status{Loops: []dataplane.State{{Loop: "bridge", Doing: "counting flows", Since: *ago(150), For: 150 * time.Second, Stuck: true}}},
 			"BUSY bridge has made no progress since 2026-03-01T11:57:30Z (2m30s): counting flows"},
-		{"HNS hangs", agent.Status{HNS: &windows.Status{Busy: true, Begun: *ago(40), Synced: *ago(60)}},
-			"in step NOT known: a sync with HNS began 40s ago and has not ended"},
+		{"HNS hangs", agent.Status{HNS: &windows.Status{Why: "a sync with HNS has not ended for 40s", Synced: *ago(60)}},
+			"in step NO: a sync with HNS has not ended for 40s; 0 load balancers, 0 endpoints, last sync 1m0s ago"},
+		{"HNS has it all", agent.Status{HNS: &windows.Status{InStep: true, Synced: *ago(60)}}, "in step yes; 0 load balancers"},
+		{"HNS never answered", agent.Status{HNS: &windows.Status{Why: "changes are not in HNS yet"}}, "in step NO: changes are not in HNS yet"},
 		{"connected, and busy", agent.Status{Status: &bridge.Status{Bridge: there, Channel: bridge.ChannelStatus{Target: "unix:x", Connected: true}}},
 			"channel connected to unix:x in step the switch does NOT hold what it should yet"},
 	} {

@@ -43,7 +43,7 @@ func start(t *testing.T, l Limits) (*Guard, guardtest.Dial) {
 func TestBesieged(t *testing.T) {
 	g, dial := start(t, Limits{Conns: 64, Serving: 16, Answer: 30 * time.Second})
 	guardtest.Besiege(t, dial, "/long", 30)
-	guardtest.Answers(t, dial, "/", 200, time.Second)
+	guardtest.Answers(t, dial, "/", 200, 3*time.Second)
 	if n := g.Len(); n > 64 {
 		t.Errorf("%d connections", n)
 	}

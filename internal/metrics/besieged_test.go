@@ -28,6 +28,6 @@ func TestBesieged(t *testing.T) {
 	}
 	guardtest.Besiege(t, dial, "/metrics", 90) // 630 connections
 	for _, path := range []string{"/metrics", "/healthz", "/healthz/ping"} {
-		guardtest.Answers(t, dial, path, 200, time.Second)
+		guardtest.Answers(t, dial, path, 200, 3*time.Second)
 	}
 }

@@ -4,35 +4,26 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Synced tells that a sync of the data plane went through in some families; full: it began with reading everything back.
-func (m *Metrics) Synced(families []k8s.Family, full bool, took time.Duration) {
+// Synced counts a sync of the data plane.
+func (m *Metrics) Synced(s dataplane.Sync) {
 	kind := syncPartialDuration
-	if full {
+	if s.Full {
 		kind = syncFullDuration
 	}
 	now := unix(m.opts.Clock())
-	for _, f := range families {
-		m.observe(syncDuration, took, f.String())
-		m.observe(kind, took, f.String())
+	for _, f := range s.Families {
+		m.observe(syncDuration, s.Took, f.String())
+		m.observe(kind, s.Took, f.String())
 		m.set(syncLast, now, f.String())
 	}
 }
 
-// Transaction is what happened in one transaction with the switch.
-type Transaction struct {
-	Families      []k8s.Family // that it touches
-	Full          bool         // it began with reading everything back
-	Flows, Groups int          // set or deleted
-	Refused       int          // objects; nothing is installed then
-	Failed        bool         // the channel was lost
-	Took          time.Duration
-}
-
 // Transaction counts a transaction with the switch.
-func (m *Metrics) Transaction(t Transaction) {
+func (m *Metrics) Transaction(t dataplane.Transaction) {
 	switch {
 	case t.Refused > 0:
 		m.count(flowTx, 1, "refused")
@@ -44,21 +35,21 @@ func (m *Metrics) Transaction(t Transaction) {
 		m.count(flowTxObjects, t.Flows, "flow")
 		m.count(flowTxObjects, t.Groups, "group")
 		m.observe(flowTxTime, t.Took)
-		m.Synced(t.Families, t.Full, t.Took)
 	}
 }
 
-// Restore counts a run of iptables-restore for one table; err is why it did not go through.
-func (m *Metrics) Restore(backend string, f k8s.Family, table string, rules int, took time.Duration, err error) {
-	if err != nil {
-		m.count(restores, 1, backend, f.String(), "failed")
-		m.count(iptablesFailures, 1, f.String())
+// Restore counts a run of iptables-restore.
+func (m *Metrics) Restore(r dataplane.Restore) {
+	f := r.Family.String()
+	if r.Err != nil {
+		m.count(restores, 1, r.Backend, f, "failed")
+		m.count(iptablesFailures, 1, f)
 		return
 	}
-	m.count(restores, 1, backend, f.String(), "ok")
-	m.observe(restoreTime, took, backend, f.String())
-	m.count(rulesWritten, rules, table, f.String())
-	m.set(iptablesLast, float64(rules), table, f.String())
+	m.count(restores, 1, r.Backend, f, "ok")
+	m.observe(restoreTime, r.Took, r.Backend, f)
+	m.count(rulesWritten, r.Rules, r.Table, f)
+	m.set(iptablesLast, float64(r.Rules), r.Table, f)
 }
 
 // PartialFailure tells that iptables refused a transaction with changes of Services.

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -179,13 +180,15 @@ func TestProgress(t *testing.T) {
 	check("a change of nothing", map[string]float64{pending: 0, total: 3, inStep4: 1})
 }
 
-// A transaction counts for the families that it touches, as what it was.
+// A transaction counts as what it was, a sync for the families that it touches.
 func TestTransaction(t *testing.T) {
 	m, _ := newTest(OVS)
-	m.Transaction(Transaction{Families: []k8s.Family{k8s.IPv6}, Full: true, Flows: 3, Groups: 1, Took: time.Millisecond})
-	m.Transaction(Transaction{Families: []k8s.Family{k8s.IPv4}, Flows: 1, Took: time.Millisecond})
-	m.Transaction(Transaction{Refused: 2})
-	m.Transaction(Transaction{Failed: true})
+	m.Transaction(dataplane.Transaction{Flows: 3, Groups: 1, Took: time.Millisecond})
+	m.Synced(dataplane.Sync{Families: []k8s.Family{k8s.IPv6}, Full: true, Took: time.Millisecond})
+	m.Transaction(dataplane.Transaction{Flows: 1, Took: time.Millisecond})
+	m.Synced(dataplane.Sync{Families: []k8s.Family{k8s.IPv4}, Took: time.Millisecond})
+	m.Transaction(dataplane.Transaction{Refused: 2})
+	m.Transaction(dataplane.Transaction{Failed: true})
 	for series, want := range map[string]float64{
 		"nkp_transactions_total result=ok": 2, "nkp_transactions_total result=refused": 1, "nkp_transactions_total result=failed": 1,
 		"nkp_transaction_objects_total object=flow": 4, "nkp_transaction_objects_total object=group": 1, "nkp_refused_objects_total": 2,

@@ -3,11 +3,11 @@
 package packets
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
@@ -67,13 +67,15 @@ func TestWaitsForTheBridge(t *testing.T) {
 	c := newCluster(t, testbed.Options{})
 	c.write()
 	c.Bridge = "br-late"
-	c.runWith("--ovs-wait", "20s")
-	time.Sleep(300 * time.Millisecond)
+	c.runWith("--ovs-wait", "60s")
+	c.eventually("nkp says that it waits", func() error {
+		if !strings.Contains(c.agent.log.String(), "waiting for the bridge") {
+			return errors.New("it does not")
+		}
+		return nil
+	})
 	must(t, c.AddBridge("br-late"))
 	c.settle()
-	if !strings.Contains(c.agent.log.String(), "waiting for the bridge") {
-		t.Errorf("nkp does not say that it waits:\n%s", c.agent.log)
-	}
 }
 
 // A pod that comes gets its flows, one that goes loses them.

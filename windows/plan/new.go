@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -32,9 +31,7 @@ func New(ports map[k8s.PortName]*k8s.ServicePort, checks map[k8s.ServiceName]k8s
 	for u := range b.reasons {
 		b.w.Unsupported = append(b.w.Unsupported, u)
 	}
-	slices.SortFunc(b.w.Unsupported, func(x, y Unsupported) int {
-		return cmp.Or(x.Service.Compare(y.Service), cmp.Compare(x.Reason, y.Reason))
-	})
+	slices.SortFunc(b.w.Unsupported, Unsupported.Compare)
 	return b.w
 }
 

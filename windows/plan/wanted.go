@@ -92,6 +92,11 @@ type Unsupported struct {
 	Reason  string
 }
 
+// Compare orders by Service, then by reason.
+func (u Unsupported) Compare(o Unsupported) int {
+	return cmp.Or(u.Service.Compare(o.Service), cmp.Compare(u.Reason, o.Reason))
+}
+
 // Wanted is all that HNS should have for the Services of a model.
 type Wanted struct {
 	Endpoints     map[netip.Addr]*Endpoint

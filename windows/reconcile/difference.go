@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/windows/hns"
 	"github.com/nkp-proxy/nkp/windows/plan"
 )
@@ -23,9 +24,9 @@ type difference struct {
 	// fresh gives the ids that endpoints to be created are taken to have in a dry run.
 	fresh map[netip.Addr]string
 
-	waiting   []string          // what somebody else has to do first
-	conflicts []Failure         // what cannot be done
-	adopted   map[string]string // ids of load balancers that are right as they are -> frontend
+	waiting   []string            // what somebody else has to do first
+	conflicts []dataplane.Refusal // what cannot be done
+	adopted   map[string]string   // ids of load balancers that are right as they are -> frontend
 }
 
 // endpoint gives the id of the endpoint that stands for an address; local: the pod runs here.
@@ -185,10 +186,10 @@ func (d *difference) change(l *plan.LoadBalancer, body *hns.LoadBalancer, id str
 }
 
 func (d *difference) conflict(l *plan.LoadBalancer, holder string) {
-	d.conflicts = append(d.conflicts, Failure{
-		Object:  "load balancer " + l.Frontend.String(),
-		Service: l.Service.String(),
-		Text: fmt.Sprintf("its frontend is held by load balancer %s, which holds others as well and is not nkp's: delete that one, or give the Service another port",
+	d.conflicts = append(d.conflicts, dataplane.Refusal{
+		Object: "load balancer " + l.Frontend.String(),
+		Port:   l.Service,
+		Reason: fmt.Sprintf("its frontend is held by load balancer %s, which holds others as well and is not nkp's: delete that one, or give the Service another port",
 			holder),
 	})
 }

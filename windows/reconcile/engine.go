@@ -11,14 +11,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/windows/hns"
 	"github.com/nkp-proxy/nkp/windows/plan"
-)
-
-// Retries of a failed step wait this long at first, twice as long each time, and at most that long.
-const (
-	retryFirst = time.Second
-	retryMost  = time.Minute
 )
 
 // maxPasses bounds one Sync: an endpoint that is made anew takes two passes.
@@ -26,40 +22,28 @@ const maxPasses = 3
 
 // Engine holds what it knows of HNS between one Sync and the next. It is not safe for concurrent use.
 type Engine struct {
-	host  hns.Host
-	store StateFile
-	log   *slog.Logger
-	now   func() time.Time
+	host    hns.Host
+	store   StateFile
+	refused func(dataplane.Refusal) // called for each try that failed
+	log     *slog.Logger
+	now     func() time.Time
 
 	owned  *Ownership
 	saved  []byte   // the state file as written last
 	have   observed // valid if read
 	read   bool
-	failed map[string]*failure // by Step.key
+	failed *dataplane.Refusals[string] // by Step.key
+	tried  map[string]string           // what failed there; something else is tried at once
+	// conflicts are those that were found last.
+	conflicts map[dataplane.Refusal]bool
 	// brokenModify is set when HNS accepted a modification and did not apply it.
 	brokenModify bool
 	counts       Counts
-	ctx          context.Context // of the Sync under way
 
 	// HNS may make something else of what it is asked for: asked holds, by id, the bodies that load balancers were asked to
 	// have, asIs the endpoints that are good as they are.
 	asked map[string]*hns.LoadBalancer
 	asIs  map[string]bool
-}
-
-// failure is a step that failed, and when to try again.
-type failure struct {
-	Failure
-	attempts int
-	wanted   string // what was tried; something else is tried at once
-}
-
-// Failure is something that could not be done.
-type Failure struct {
-	Object  string // "load balancer 10.0.0.1:80/TCP"
-	Service string // the Service port it is for; ""
-	Text    string
-	RetryAt time.Time // the zero Time: whenever something changes
 }
 
 // Counts are running totals since the start.
@@ -69,8 +53,9 @@ type Counts struct {
 
 // Result is what a Sync came to.
 type Result struct {
-	Steps    int       // done
-	Failures []Failure // sorted by object; not done
+	Steps    int                 // done
+	Families []k8s.Family        // of the objects of these steps
+	Refused  []dataplane.Refusal // sorted by Service port; without RetryAt: tried again whenever something changes
 	// Waiting is what somebody else has to do first.
 	Waiting []string
 	// Endpoints and LoadBalancers count nkp's objects, Foreign the load balancers that are somebody else's.
@@ -79,7 +64,7 @@ type Result struct {
 
 // Retry gives when to call Sync again for what failed; the zero Time: no need to.
 func (r *Result) Retry() (at time.Time) {
-	for _, f := range r.Failures {
+	for _, f := range r.Refused {
 		if !f.RetryAt.IsZero() && (at.IsZero() || f.RetryAt.Before(at)) {
 			at = f.RetryAt
 		}
@@ -87,9 +72,10 @@ func (r *Result) Retry() (at time.Time) {
 	return at
 }
 
-// New gives an engine; now is the clock. A state file that cannot be read is reported in the log.
-func New(host hns.Host, store StateFile, log *slog.Logger, now func() time.Time) *Engine {
-	e := &Engine{host: host, store: store, log: log, now: now, failed: map[string]*failure{},
+// New returns an engine; refused is called for each try that failed, now is the clock. A state file that cannot be read is
+// reported in the log.
+func New(host hns.Host, store StateFile, refused func(dataplane.Refusal), log *slog.Logger, now func() time.Time) *Engine {
+	e := &Engine{host: host, store: store, refused: refused, log: log, now: now, failed: dataplane.NewRefusals[string](), tried: map[string]string{},
 		asked: map[string]*hns.LoadBalancer{}, asIs: map[string]bool{}}
 	var err error
 	if e.owned, err = store.Load(); err != nil {
@@ -132,7 +118,7 @@ func (e *Engine) CanModify(features hns.Features) bool {
 }
 
 // Diff gives the steps that Sync would take. Nothing is written. Observe must have succeeded.
-func (e *Engine) Diff(w *plan.Wanted, features hns.Features) ([]Step, []Failure) {
+func (e *Engine) Diff(w *plan.Wanted, features hns.Features) ([]Step, []dataplane.Refusal) {
 	d := e.difference(w, features)
 	steps := d.createEndpoints()
 	d.fresh = map[netip.Addr]string{}
@@ -151,7 +137,6 @@ func (e *Engine) difference(w *plan.Wanted, features hns.Features) *difference {
 //
 // When the context ends, no further step is begun.
 func (e *Engine) Sync(ctx context.Context, w *plan.Wanted, features hns.Features) (r Result, err error) {
-	e.ctx = ctx
 	var d *difference
 	tried := map[string]bool{}
 	for range maxPasses {
@@ -159,22 +144,21 @@ func (e *Engine) Sync(ctx context.Context, w *plan.Wanted, features hns.Features
 		if err := e.announce(w, features); err != nil {
 			return r, err
 		}
-		done := e.pass(d, tried)
+		done := e.pass(ctx, d, tried, &r)
 		r.Steps += done
 		if done == 0 {
 			break
 		}
 	}
-	maps.DeleteFunc(e.failed, func(key string, _ *failure) bool { return !tried[key] })
+	e.failed.ForgetIf(func(key string) bool { return !tried[key] })
+	maps.DeleteFunc(e.tried, func(key, _ string) bool { return !e.failed.Has(key) })
 	if err := e.save(); err != nil {
 		return r, err
 	}
-	r.Failures = d.conflicts
-	for _, f := range e.failed {
-		r.Failures = append(r.Failures, f.Failure)
-	}
-	slices.SortFunc(r.Failures, func(a, b Failure) int {
-		return cmp.Or(cmp.Compare(a.Object, b.Object), cmp.Compare(a.Service, b.Service))
+	e.noteConflicts(d.conflicts)
+	r.Refused = append(d.conflicts, e.failed.All()...)
+	slices.SortFunc(r.Refused, func(a, b dataplane.Refusal) int {
+		return cmp.Or(cmp.Compare(a.Object, b.Object), a.Port.Compare(b.Port))
 	})
 	slices.Sort(d.waiting)
 	r.Waiting = slices.Compact(d.waiting)
@@ -184,24 +168,24 @@ func (e *Engine) Sync(ctx context.Context, w *plan.Wanted, features hns.Features
 }
 
 // pass does what can be done now: first the endpoints that load balancers need, last those that none needs any more.
-func (e *Engine) pass(d *difference, tried map[string]bool) (done int) {
+func (e *Engine) pass(ctx context.Context, d *difference, tried map[string]bool, r *Result) (done int) {
 	for _, id := range d.rightEndpoints() {
 		e.owned.Endpoints[id] = true
 	}
 	for _, s := range d.createEndpoints() {
-		done += e.try(d, &s, tried)
+		done += e.try(ctx, d, &s, tried, r)
 	}
 	steps := d.loadBalancers()
 	for id := range d.adopted {
 		e.owned.LoadBalancers[id] = true
 	}
 	for _, s := range steps {
-		done += e.try(d, &s, tried)
+		done += e.try(ctx, d, &s, tried, r)
 	}
 	needed := e.have.needed()
 	for _, s := range d.deleteEndpoints() {
 		if !needed[s.ID] && !needed[s.addr.String()] { // else a load balancer that could not be changed yet, or a foreign one, needs it
-			done += e.try(d, &s, tried)
+			done += e.try(ctx, d, &s, tried, r)
 		}
 	}
 	return done
@@ -234,31 +218,48 @@ func (e *Engine) save() error {
 	return nil
 }
 
-// try runs a step unless it failed a moment ago; it gives 1 if it was done.
-func (e *Engine) try(d *difference, s *Step, tried map[string]bool) int {
+// try runs a step unless it failed a moment ago; it returns 1 if it was done.
+func (e *Engine) try(ctx context.Context, d *difference, s *Step, tried map[string]bool, r *Result) int {
 	key, wanted := s.key(), e.signature(d, s)
-	f := e.failed[key]
-	again := tried[key] && f != nil || e.ctx.Err() != nil
+	again := tried[key] && e.failed.Has(key)
 	tried[key] = true
-	if again || f != nil && (f.wanted == wanted && e.now().Before(f.RetryAt)) {
+	if again || ctx.Err() != nil {
+		return 0
+	}
+	if e.tried[key] != wanted {
+		e.failed.Forget(key)
+	}
+	now := e.now()
+	if e.failed.Waits(key, now) {
 		return 0
 	}
 	err := e.run(d, s)
 	if err == nil {
-		delete(e.failed, key)
+		e.failed.Forget(key)
+		if f := s.family(); !slices.Contains(r.Families, f) {
+			r.Families = append(r.Families, f)
+		}
 		e.log.Debug("done", "step", s.String())
 		return 1
 	}
 	e.counts.Failed++
-	if f == nil || f.wanted != wanted {
-		f = &failure{wanted: wanted}
-		e.failed[key] = f
-	}
-	delay := min(retryMost, retryFirst<<min(f.attempts, 10))
-	f.attempts++
-	f.Failure = Failure{Object: s.Object(), Service: s.Service(), Text: err.Error(), RetryAt: e.now().Add(delay)}
-	e.log.Warn("HNS did not do it; it is tried again", "step", s.String(), "error", err, "after", delay)
+	e.tried[key] = wanted
+	refusal := e.failed.Refuse(key, dataplane.Refusal{Port: s.Port(), Object: s.Object(), Reason: err.Error()}, now)
+	e.refused(refusal)
+	e.log.Warn("HNS did not do it; it is tried again", "step", s.String(), "error", err, "after", refusal.RetryAt.Sub(now))
 	return 0
+}
+
+// noteConflicts reports those that were not there before.
+func (e *Engine) noteConflicts(list []dataplane.Refusal) {
+	before := e.conflicts
+	e.conflicts = map[dataplane.Refusal]bool{}
+	for _, c := range list {
+		e.conflicts[c] = true
+		if !before[c] {
+			e.refused(c)
+		}
+	}
 }
 
 // signature tells one attempt from another.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/windows/plan"
 )
 
@@ -63,12 +64,25 @@ func (s *Step) Object() string {
 	return o
 }
 
-// Service names the Service port the step is for; "" if it is for none.
-func (s *Step) Service() string {
+// Port returns the Service port the step is for; the zero PortName if it is for none.
+func (s *Step) Port() k8s.PortName {
 	if s.LoadBalancer == nil {
-		return ""
+		return k8s.PortName{}
 	}
-	return s.LoadBalancer.Service.String()
+	return s.LoadBalancer.Service
+}
+
+// family returns the family of the object.
+func (s *Step) family() k8s.Family {
+	switch {
+	case s.LoadBalancer != nil:
+		return s.LoadBalancer.Frontend.Family
+	case s.Endpoint != nil:
+		return k8s.FamilyOf(s.Endpoint.Addr)
+	case s.Op == DeleteEndpoint:
+		return k8s.FamilyOf(s.addr)
+	}
+	return s.frontend.Family
 }
 
 // String gives the step in one line.
@@ -78,8 +92,8 @@ func (s *Step) String() string {
 		verb = "replace"
 	}
 	text := verb + " " + s.Object()
-	if n := s.Service(); n != "" {
-		text += " of " + n
+	if n := s.Port(); n != (k8s.PortName{}) {
+		text += " of " + n.String()
 	}
 	if s.Why != "" {
 		text += ": " + s.Why

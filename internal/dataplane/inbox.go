@@ -1,0 +1,134 @@
+package dataplane
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// Bell is a channel that holds one token while there is something to look at.
+type Bell chan struct{}
+
+// NewBell returns a Bell that has not been rung.
+func NewBell() Bell { return make(Bell, 1) }
+
+// Ring leaves a token unless there is one.
+func (b Bell) Ring() {
+	select {
+	case b <- struct{}{}:
+	default:
+	}
+}
+
+// Update is what is new in the model since a plane last looked. Facts are new if Changes.Node is set; they are there in any
+// case, without the model's maps.
+type Update struct {
+	k8s.Changes
+	Facts   k8s.Model
+	Arrived time.Time // of the oldest change in it
+}
+
+// Inbox collects the model's changes until a plane takes them: any number of updates become one. Make it with NewInbox. All
+// methods may be called from any goroutine.
+type Inbox struct {
+	Bell // a token: there is something
+
+	families []k8s.Family
+	queued   func(...k8s.Family)
+
+	mu    sync.Mutex // protects all below, and orders the calls of queued and of WhileIdle's function
+	next  *Update    // nil: nothing is new
+	begun bool       // something has come in
+}
+
+// NewInbox returns an empty Inbox for Services of these families; none: all. queued is called with them for each update.
+func NewInbox(queued func(...k8s.Family), families ...k8s.Family) *Inbox {
+	if len(families) == 0 {
+		families = Families
+	}
+	return &Inbox{Bell: NewBell(), families: families, queued: queued}
+}
+
+// Put takes an update. What does not concern the Inbox's families is left out; if nothing is left, nothing happens.
+func (in *Inbox) Put(m *k8s.Model, c k8s.Changes) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	c.Node = c.Node || !in.begun
+	if len(in.families) < len(Families) {
+		all := c.Ports
+		c.Ports = map[k8s.PortName]*k8s.ServicePort{}
+		for n, sp := range all {
+			if n.Family == in.families[0] {
+				c.Ports[n] = sp
+			}
+		}
+	}
+	if len(c.Ports)+len(c.HealthChecks) == 0 && !c.Node {
+		return
+	}
+	in.begun = true
+	if in.next == nil {
+		in.next = &Update{
+			Changes: k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{}, HealthChecks: map[k8s.ServiceName]*k8s.HealthCheck{}},
+			Arrived: time.Now(),
+		}
+	}
+	u := in.next
+	u.Facts = k8s.Model{Node: m.Node, Detector: m.Detector, ServiceCIDRs: m.ServiceCIDRs}
+	u.Node = u.Node || c.Node
+	maps.Copy(u.Ports, c.Ports)
+	maps.Copy(u.HealthChecks, c.HealthChecks)
+	in.queued(in.families...)
+	in.Ring()
+}
+
+// Take returns what has come in since the last call, nil if nothing has.
+func (in *Inbox) Take() *Update {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	u := in.next
+	in.next = nil
+	return u
+}
+
+// Idle reports whether everything was taken.
+func (in *Inbox) Idle() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.next == nil
+}
+
+// WhileIdle calls f if everything was taken; nothing comes in meanwhile. It reports whether it was.
+func (in *Inbox) WhileIdle(f func()) bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.next != nil {
+		return false
+	}
+	f()
+	return true
+}
+
+// Undisturbed returns a context that ends when something comes in. disturbed ends it in any case, and reports whether
+// something came in; it must be called.
+func (in *Inbox) Undisturbed(parent context.Context) (ctx context.Context, disturbed func() bool) {
+	ctx, cancel := context.WithCancel(parent)
+	came := make(chan bool, 1)
+	go func() { // ends with ctx
+		select {
+		case <-in.Bell:
+			in.Ring() // the token is for the plane
+			cancel()
+			came <- true
+		case <-ctx.Done():
+			came <- false
+		}
+	}()
+	return ctx, func() bool {
+		cancel()
+		return <-came
+	}
+}

@@ -1,0 +1,96 @@
+package dataplane
+
+import (
+	"context"
+	"time"
+
+	"github.com/nkp-proxy/nkp/internal/latency"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// Plane keeps Open vSwitch, iptables or HNS in step with the model. Run is called once; all other methods may be called from
+// any goroutine, before and while it runs.
+type Plane interface {
+	// Update hands over what is new in the model; the first call must bring all of it in changes. It never waits for what
+	// the plane programs, and keeps nothing of the model that changes later.
+	Update(model *k8s.Model, changes k8s.Changes)
+	// Run works until the context ends, and returns nil then; what is installed stays. Any other return is an error that no
+	// retry can mend.
+	Run(ctx context.Context) error
+	// Loops returns the signs of life of the plane's goroutines.
+	Loops() []*Loop
+	// Status returns how things are. It does not wait for a plane that is busy, but says so. The error is the context's.
+	Status(ctx context.Context) (Status, error)
+	// Diff compares what is installed with what should be, a difference a line; "" means equal. It changes nothing.
+	Diff(ctx context.Context) (string, error)
+	// Counters returns what was counted of every Service port, and why numbers are missing ("": none are). The map is
+	// shared: it must not be changed. nil: nothing is counted.
+	Counters(ctx context.Context) (counters map[k8s.PortName]k8s.Counters, note string, err error)
+}
+
+// Status is how a plane is.
+type Status struct {
+	// Busy is set when the plane did not answer in time: what is here is from before, and incomplete.
+	Busy bool
+	// InStep is set when everything that came in is in force. Otherwise Why says what is missing.
+	InStep bool
+	Why    string
+	// Refusals are what could not be got in force and is tried again, sorted by Service port.
+	Refusals []Refusal
+	// Notices are what a Service asks for and does not get, though nothing failed.
+	Notices []Notice
+	// Warnings are about the node or the plane as a whole, a line each.
+	Warnings []string
+	// Programming is from the arrival of a change until it was in force.
+	Programming latency.Programming
+	// Detail is what only this plane knows: *bridge.Status, *fallback.Status or *windows.Status.
+	Detail any
+}
+
+// Notice is something about one Service. A Port with a ServiceName alone stands for all ports of that Service.
+type Notice struct {
+	Port k8s.PortName
+	Text string
+}
+
+// Hooks are called when something happens, on a plane's goroutines. They must not wait, and must not call the plane.
+type Hooks struct {
+	// Queued: there is something to program in these families. InStep: all of it is in force but what is refused.
+	Queued, InStep func(...k8s.Family)
+	// Refused: something was not taken, once for each try.
+	Refused func(Refusal)
+	// Unsupported: a Service asks for something that this plane cannot do, once until that changes.
+	Unsupported func(Notice)
+	// Synced: changes went through and something was written.
+	Synced func(Sync)
+}
+
+// WithDefaults returns hooks none of which is nil.
+func (h Hooks) WithDefaults() Hooks {
+	if h.Queued == nil {
+		h.Queued = func(...k8s.Family) {}
+	}
+	if h.InStep == nil {
+		h.InStep = func(...k8s.Family) {}
+	}
+	if h.Refused == nil {
+		h.Refused = func(Refusal) {}
+	}
+	if h.Unsupported == nil {
+		h.Unsupported = func(Notice) {}
+	}
+	if h.Synced == nil {
+		h.Synced = func(Sync) {}
+	}
+	return h
+}
+
+// Sync is one pass over changes that wrote something.
+type Sync struct {
+	Families []k8s.Family // that it touched
+	Full     bool         // it followed a read-back, or wrote everything; else what changed alone
+	Took     time.Duration
+}
+
+// Families are those that there are, in their order. It must not be changed.
+var Families = []k8s.Family{k8s.IPv4, k8s.IPv6}

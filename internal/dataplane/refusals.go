@@ -1,0 +1,95 @@
+package dataplane
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// Retries of what was refused: the pause doubles with each refusal in a row.
+const (
+	RetryFirst = time.Second
+	RetryMost  = time.Minute
+)
+
+// Refusal is something that a switch, the kernel or HNS did not take.
+type Refusal struct {
+	Port    k8s.PortName // the zero PortName: it belongs to no Service
+	Object  string       // what was refused, for people; "": the Service port as a whole
+	Reason  string
+	Times   int       // in a row
+	RetryAt time.Time // of the next try, if it does not change before
+}
+
+// Refusals holds what was refused, by key. What is installed of it stays as it is, it is tried again with growing pauses, or
+// at once when it changes, and holds up nothing else. It is not safe for concurrent use. The zero value is not usable.
+type Refusals[K comparable] struct {
+	of     map[K]*Refusal
+	pauses workqueue.TypedRateLimiter[K]
+}
+
+// NewRefusals returns Refusals without any.
+func NewRefusals[K comparable]() *Refusals[K] {
+	return &Refusals[K]{of: map[K]*Refusal{}, pauses: workqueue.NewTypedItemExponentialFailureRateLimiter[K](RetryFirst, RetryMost)}
+}
+
+// Refuse notes a refusal at the time now. It sets Times and RetryAt, and returns the whole.
+func (r *Refusals[K]) Refuse(key K, what Refusal, now time.Time) Refusal {
+	what.RetryAt = now.Add(r.pauses.When(key))
+	what.Times = r.pauses.NumRequeues(key)
+	r.of[key] = &what
+	return what
+}
+
+// Has reports whether the last try was refused.
+func (r *Refusals[K]) Has(key K) bool { return r.of[key] != nil }
+
+// Waits reports whether it must not be tried now.
+func (r *Refusals[K]) Waits(key K, now time.Time) bool {
+	f := r.of[key]
+	return f != nil && now.Before(f.RetryAt)
+}
+
+// Forget ends the wait: it was taken, or has changed, or is not wanted any more.
+func (r *Refusals[K]) Forget(key K) {
+	delete(r.of, key)
+	r.pauses.Forget(key)
+}
+
+// ForgetIf ends the wait of the keys for which f returns true.
+func (r *Refusals[K]) ForgetIf(f func(K) bool) {
+	for key := range r.of {
+		if f(key) {
+			r.Forget(key)
+		}
+	}
+}
+
+// Next returns the time of the next try; the zero Time if nothing waits.
+func (r *Refusals[K]) Next() (at time.Time) {
+	for _, f := range r.of {
+		if at.IsZero() || f.RetryAt.Before(at) {
+			at = f.RetryAt
+		}
+	}
+	return at
+}
+
+// Len returns how much waits.
+func (r *Refusals[K]) Len() int { return len(r.of) }
+
+// All returns what waits, sorted by Service port and object.
+func (r *Refusals[K]) All() []Refusal {
+	list := make([]Refusal, 0, len(r.of))
+	for _, f := range r.of {
+		list = append(list, *f)
+	}
+	slices.SortFunc(list, func(a, b Refusal) int {
+		return cmp.Or(a.Port.Compare(b.Port), cmp.Compare(a.Object, b.Object))
+	})
+	return list
+}
