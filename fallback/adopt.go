@@ -20,7 +20,7 @@ func (w *worker) adopt(ctx context.Context) error {
 	clear(w.links)
 	clear(w.chains)
 	clear(w.garbage)
-	w.late = nil
+	w.last = nil
 	s.eachLink(w.fixed, w.links.found)
 	for name, d := range s.own {
 		w.chains[name] = chain{digest: d}
@@ -34,7 +34,7 @@ func (w *worker) adopt(ctx context.Context) error {
 
 // lay sees to the chains that are there whatever the Services: makes those that are missing, and writes anew those
 // whose rules are others.
-func (w *worker) lay(ctx context.Context) error {
+func (w *worker) installFixed(ctx context.Context) error {
 	mangle := newInput(rules.Mangle)
 	if _, ok, err := w.tables.Rules(ctx, string(rules.Mangle), rules.Canary); err != nil {
 		return err
@@ -84,17 +84,17 @@ func (w *worker) complete(ctx context.Context) error {
 	if err := w.hook(ctx); err != nil {
 		return err
 	}
-	if err := w.giveHeld(ctx); err != nil {
+	if err := w.addDeferred(ctx); err != nil {
 		return err
 	}
-	late := slices.Concat(w.fixed.Links, w.fixed.Late)
+	last := slices.Concat(w.fixed.Links, w.fixed.Last)
 	c := &change{links: delta{}}
-	c.links.count(w.late, -1)
-	c.links.count(late, +1)
+	c.links.count(w.last, -1)
+	c.links.count(last, +1)
 	if err := w.commit(ctx, c); err != nil {
 		return err
 	}
-	w.late = late
+	w.last = last
 	if err := w.sweep(ctx); err != nil {
 		return err
 	}
@@ -108,22 +108,22 @@ func (w *worker) complete(ctx context.Context) error {
 // sweep takes away rules of shared chains that nobody asks for, and notes the Services' chains that nothing leads to. Of
 // Services that iptables refuses, everything stays.
 func (w *worker) sweep(ctx context.Context) error {
-	held := map[linkKey]bool{}
-	heldChains := map[string]bool{}
+	kept := map[linkKey]bool{}
+	keptChains := map[string]bool{}
 	for _, r := range w.refused.All() {
 		s := compile(w.compiler, r.Port, w.wanted[r.Port])
 		for _, l := range s.Links {
-			held[keyOf(l)] = true
+			kept[keyOf(l)] = true
 		}
 		for _, c := range s.Chains {
-			heldChains[c.Name] = true
+			keptChains[c.Name] = true
 		}
 	}
 	for _, t := range []rules.Table{rules.NAT, rules.Filter} {
 		in := newInput(t)
 		var gone []linkKey
 		for k, l := range w.links {
-			if k.table == t && l.present && !held[k] && l.owners <= 0 {
+			if k.table == t && l.present && !kept[k] && l.owners <= 0 {
 				in.delete(l.Chain, l.Rule)
 				gone = append(gone, k)
 			}
@@ -137,7 +137,7 @@ func (w *worker) sweep(ctx context.Context) error {
 		}
 	}
 	for name, c := range w.chains {
-		if !c.used && !heldChains[name] {
+		if !c.used && !keptChains[name] {
 			w.garbage[name] = true
 		}
 	}

@@ -7,9 +7,9 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/xtables"
 )
 
-// lead is how many transactions iptables-restore reads while another commits. One would do if there were always a processor
+// readAhead is how many transactions iptables-restore reads while another commits. One would do if there were always a processor
 // for it; commits must not wait for what could have been done before.
-const lead = 2
+const readAhead = 2
 
 // transaction is one that iptables-restore may read before its turn comes. Transactions commit one after the other: a second
 // one, prepared by the kernel while another commits, would have to start over.

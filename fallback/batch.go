@@ -61,7 +61,7 @@ func (w *worker) fill(ctx context.Context, q *queue, current *batch, names []k8s
 		before = append(before, b)
 		names = names[len(b.names):]
 	}
-	for len(*q) < lead && len(names) > 0 && w.in.Idle() {
+	for len(*q) < readAhead && len(names) > 0 && w.in.Idle() {
 		b := w.batch(names)
 		for _, other := range before {
 			if !w.independent(other, b) {
@@ -100,7 +100,7 @@ func (w *worker) commit(ctx context.Context, c *change) error {
 // commitBatch brings a batch to the kernel, and does something useful while table nat commits.
 func (w *worker) commitBatch(ctx context.Context, b *batch, meanwhile func()) error {
 	defer b.abandon()
-	if err := w.restore(ctx, b.give); err != nil {
+	if err := w.restore(ctx, b.beforeNAT); err != nil {
 		return err
 	}
 	w.settleLinks(b.change, part{table: rules.Filter, added: true})
@@ -109,10 +109,10 @@ func (w *worker) commitBatch(ctx context.Context, b *batch, meanwhile func()) er
 	}
 	w.settleLinks(b.change, part{table: rules.NAT, added: b.hooked, deleted: true})
 	w.wrote(b.change)
-	if err := w.restore(ctx, b.take); err != nil {
+	if err := w.restore(ctx, b.afterNAT); err != nil {
 		return err
 	}
-	w.settleLinks(b.change, part{table: rules.Filter, late: b.hooked, deleted: true})
-	w.done(b.change, b.held)
+	w.settleLinks(b.change, part{table: rules.Filter, addedAfter: b.hooked, deleted: true})
+	w.done(b.change, b.deferred)
 	return nil
 }

@@ -75,24 +75,24 @@ func digest(list []rules.Rule) uint64 {
 }
 
 // inputs are the transactions of a change, in their order. A frontend that is refused must not be translated before its
-// refusal is there, nor lose its refusal before it is translated: table filter gives before table nat, and takes after.
-// What refuses the other ports of ClusterIPs is given after, too: nobody waits for it, and there is much of it.
-// Where no packet gets to nkp's chains yet, that waits until all Services are in, and so does what leads to them: with each
-// transaction that adds to a chain, the kernel copies all of the chain.
+// refusal is there, nor lose its refusal before it is translated: table filter gets rules before table nat, and loses them
+// after it. What refuses the other ports of ClusterIPs comes after it, too: there is much of it, and nothing waits for it.
+// Where no packet gets to nkp's chains yet, that is deferred until all Services are in, and so is what leads to them: with
+// each transaction that adds to a chain, the kernel copies the whole chain.
 type inputs struct {
-	give, nat, take *input
-	hooked          bool
-	held            []linkKey // what waits
+	beforeNAT, nat, afterNAT *input
+	hooked                   bool
+	deferred                 []linkKey // what waits
 }
 
-// later tells whether a rule of table filter is given after table nat.
-func later(l rules.Link) bool { return l.Chain == rules.ClusterIPs }
+// goesAfterNAT reports whether a rule of table filter is added after those of table nat.
+func goesAfterNAT(l rules.Link) bool { return l.Chain == rules.ClusterIPs }
 
-// waitsForAll tells whether a rule is held until all Services are in, where no packet gets to nkp's chains yet.
-func waitsForAll(l rules.Link) bool { return l.Table == rules.NAT || later(l) }
+// waitsForAll reports whether a rule is deferred until all Services are in, where no packet gets to nkp's chains yet.
+func waitsForAll(l rules.Link) bool { return l.Table == rules.NAT || goesAfterNAT(l) }
 
 func (c *change) inputs(known linkSet, hooked bool) inputs {
-	in := inputs{give: newInput(rules.Filter), nat: newInput(rules.NAT), take: newInput(rules.Filter), hooked: hooked}
+	in := inputs{beforeNAT: newInput(rules.Filter), nat: newInput(rules.NAT), afterNAT: newInput(rules.Filter), hooked: hooked}
 	in.nat.own(c.write)
 	var gone []rules.Link
 	for k, d := range c.links {
@@ -103,13 +103,13 @@ func (c *change) inputs(known linkSet, hooked bool) inputs {
 		}
 		switch {
 		case owners > 0 && !present && !hooked && waitsForAll(d.Link):
-			in.held = append(in.held, k)
+			in.deferred = append(in.deferred, k)
 		case owners > 0 && !present && k.table == rules.NAT:
 			in.nat.link(d.Link)
-		case owners > 0 && !present && later(d.Link):
-			in.take.link(d.Link)
+		case owners > 0 && !present && goesAfterNAT(d.Link):
+			in.afterNAT.link(d.Link)
 		case owners > 0 && !present:
-			in.give.link(d.Link)
+			in.beforeNAT.link(d.Link)
 		case owners <= 0 && present:
 			gone = append(gone, l.Link)
 		}
@@ -118,7 +118,7 @@ func (c *change) inputs(known linkSet, hooked bool) inputs {
 		if l.Table == rules.NAT {
 			in.nat.delete(l.Chain, l.Rule)
 		} else {
-			in.take.delete(l.Chain, l.Rule)
+			in.afterNAT.delete(l.Chain, l.Rule)
 		}
 	}
 	return in
@@ -126,8 +126,8 @@ func (c *change) inputs(known linkSet, hooked bool) inputs {
 
 // part is what a transaction of a change did to the links of its table.
 type part struct {
-	table                rules.Table
-	added, late, deleted bool // late: added those that are given later
+	table                      rules.Table
+	added, addedAfter, deleted bool // addedAfter: those that go after table nat
 }
 
 // settleLinks notes that a part of a change is in.
@@ -137,8 +137,8 @@ func (w *worker) settleLinks(c *change, p part) {
 			continue
 		}
 		added := p.added
-		if later(d.Link) {
-			added = p.late
+		if goesAfterNAT(d.Link) {
+			added = p.addedAfter
 		}
 		l := w.links[k]
 		owners := d.n
@@ -158,13 +158,13 @@ func (w *worker) settleLinks(c *change, p part) {
 	}
 }
 
-// done notes that a whole change is in, but for what is held.
-func (w *worker) done(c *change, held []linkKey) {
-	for _, k := range held {
+// done notes that a whole change is in, but for what is deferred.
+func (w *worker) done(c *change, deferred []linkKey) {
+	for _, k := range deferred {
 		if w.links[k] == nil {
 			w.links[k] = &link{Link: c.links[k].Link}
 		}
-		w.held[k] = true // ports of one Service may hold the same rule
+		w.deferred[k] = true // ports of one Service may hold the same rule
 	}
 	for k, d := range c.links {
 		l := w.links[k]

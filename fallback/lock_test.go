@@ -46,7 +46,7 @@ func TestLockHeldAtStart(t *testing.T) {
 		}
 		return true
 	}) || !strings.Contains(said, lockFile(b)) {
-		t.Errorf("status while the lock is held: %q, want an error that names %s", said, lockFile(b))
+		t.Errorf("status while the lock is deferred: %q, want an error that names %s", said, lockFile(b))
 	}
 	release()
 	p.settle()

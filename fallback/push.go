@@ -61,7 +61,7 @@ func (w *worker) pushDirty(ctx context.Context) error {
 		}
 	}
 	w.forgetStale()
-	return w.giveHeld(ctx)
+	return w.addDeferred(ctx)
 }
 
 // due gives the dirty items that need not wait, sorted.

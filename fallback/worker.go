@@ -38,9 +38,9 @@ type limits struct {
 	// live is the same while Services are in force: the kernel then follows all jumps of the table at each commit
 	// (0.3 s for 110,000 chains), so that somewhat fewer are better.
 	live int
-	// held is how many rules that were held one transaction adds to a shared chain: for 10,000, four take two thirds of
+	// deferred is how many deferred rules one transaction adds to a shared chain: for 10,000, four take two thirds of
 	// the time of one.
-	held int
+	deferred int
 	// save is from how many chains on a table is not read back rule by rule: iptables-nft-save takes time that grows
 	// with the square of it (1.8.9: 1.5 s for 11,000 chains, 2 min for 110,000).
 	save int
@@ -49,8 +49,8 @@ type limits struct {
 }
 
 var (
-	nftLimits    = limits{chains: 1800, live: 3000, held: 2500, save: 8000, ahead: true}
-	legacyLimits = limits{chains: 200_000, live: 200_000, held: 2500, save: 10_000_000}
+	nftLimits    = limits{chains: 1800, live: 3000, deferred: 2500, save: 8000, ahead: true}
+	legacyLimits = limits{chains: 200_000, live: 200_000, deferred: 2500, save: 10_000_000}
 )
 
 // Pauses of a worker.
@@ -93,8 +93,8 @@ type worker struct {
 
 	installed map[k8s.PortName]installation
 	links     linkSet
-	late      []rules.Link     // those that came last
-	held      map[linkKey]bool // those that wait until all Services are in
+	last      []rules.Link     // those that came last
+	deferred  map[linkKey]bool // those that wait until all Services are in
 	chains    map[string]chain // Services' own chains, as far as known
 	garbage   map[string]bool  // chains to delete: nothing leads there any more
 
@@ -137,7 +137,7 @@ func newWorker(f k8s.Family, o *Options, t tables, l limits, in *dataplane.Inbox
 	return &worker{
 		family: f, opts: o, log: o.Log.With("family", f), tables: t, limits: l, in: in,
 		wanted: map[k8s.PortName]item{}, dirty: map[k8s.PortName]bool{}, refused: dataplane.NewRefusals[k8s.PortName](),
-		installed: map[k8s.PortName]installation{}, links: linkSet{}, held: map[linkKey]bool{}, chains: map[string]chain{}, garbage: map[string]bool{}, stale: map[k8s.PortName]staleUDP{},
+		installed: map[k8s.PortName]installation{}, links: linkSet{}, deferred: map[linkKey]bool{}, chains: map[string]chain{}, garbage: map[string]bool{}, stale: map[k8s.PortName]staleUDP{},
 		must: look,
 	}
 }
@@ -301,7 +301,7 @@ func (w *worker) prepare(ctx context.Context) error {
 		w.must = ground
 	}
 	if w.must == ground {
-		if err := w.lay(ctx); err != nil {
+		if err := w.installFixed(ctx); err != nil {
 			return err
 		}
 		if !w.hooked && w.fitsOnce() {
@@ -338,7 +338,7 @@ func (w *worker) inStep() {
 		s.Pending = 0
 		s.refuse(w.refused.All())
 		s.Services, s.Chains = w.counts()
-		if len(s.Refused)+len(w.held) == 0 {
+		if len(s.Refused)+len(w.deferred) == 0 {
 			s.LastError = ""
 		}
 	})

@@ -177,7 +177,7 @@ func TestRandomChanges(t *testing.T) {
 				c.Node = true
 				s.model.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("%d.0.0.0/16", 40+r.IntN(2)))}
 			case 2:
-				s.restart([]limits{nftLimits, {chains: 3, live: 2, held: 4, save: 0}, {chains: 3, live: 2, held: 4, save: 0, ahead: true}}[r.IntN(3)])
+				s.restart([]limits{nftLimits, {chains: 3, live: 2, deferred: 4, save: 0}, {chains: 3, live: 2, deferred: 4, save: 0, ahead: true}}[r.IntN(3)])
 			}
 			s.put(c)
 			s.step()
@@ -219,7 +219,7 @@ func whole(t *testing.T, f *fakeTables) {
 // to KUBE-NODEPORTS, which waits until all are in. None stays open.
 func TestReadAhead(t *testing.T) {
 	s := newStage(t)
-	s.restart(limits{chains: 3, live: 2, held: 4, save: 8000, ahead: true})
+	s.restart(limits{chains: 3, live: 2, deferred: 4, save: 8000, ahead: true})
 	c := k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{}}
 	for n := range 40 {
 		p := generatePort(n)
@@ -229,15 +229,15 @@ func TestReadAhead(t *testing.T) {
 	s.put(c)
 	s.step()
 	s.must("after")
-	if s.tables.open != 0 || s.tables.mostOpen < lead {
-		t.Errorf("%d transactions stay open, at most %d were; want %d at least", s.tables.open, s.tables.mostOpen, lead)
+	if s.tables.open != 0 || s.tables.mostOpen < readAhead {
+		t.Errorf("%d transactions stay open, at most %d were; want %d at least", s.tables.open, s.tables.mostOpen, readAhead)
 	}
 }
 
 // While some of the rules that lead to Services are given, once all are in, the next are read.
 func TestReadHeldRulesAhead(t *testing.T) {
 	s := newStage(t)
-	s.restart(limits{chains: 3, live: 2, held: 4, save: 8000, ahead: true})
+	s.restart(limits{chains: 3, live: 2, deferred: 4, save: 8000, ahead: true})
 	c := generated(40)
 	given, parts, mostOpen := 0, 0, 0
 	s.tables.committed = func(f *fakeTables) {
@@ -248,16 +248,16 @@ func TestReadHeldRulesAhead(t *testing.T) {
 	s.put(c)
 	s.step()
 	s.must("after")
-	if parts < 10 || s.tables.open != 0 || mostOpen < 1+lead {
+	if parts < 10 || s.tables.open != 0 || mostOpen < 1+readAhead {
 		t.Errorf("%d transactions of 4 rules at most; %d stay open, at most %d were with the one that commits; want %d at least",
-			parts, s.tables.open, mostOpen, 1+lead)
+			parts, s.tables.open, mostOpen, 1+readAhead)
 	}
 }
 
 // A Service that iptables refuses is named and waits; all others are served, what the refused one had stays, and once it
 // is taken all is well.
 func TestRefusedService(t *testing.T) {
-	for name, l := range map[string]limits{"in one transaction": nftLimits, "one of many": {chains: 3, live: 2, held: 4, save: 8000, ahead: true}} {
+	for name, l := range map[string]limits{"in one transaction": nftLimits, "one of many": {chains: 3, live: 2, deferred: 4, save: 8000, ahead: true}} {
 		t.Run(name, func(t *testing.T) { testRefusedService(t, l) })
 	}
 }
@@ -319,7 +319,7 @@ func testRefusedService(t *testing.T, l limits) {
 // A rule that was held back until all Services were in, and is then refused, is named and tried again; it holds up nothing.
 func TestHeldRuleRefused(t *testing.T) {
 	s := newStage(t)
-	s.restart(limits{chains: 3, live: 2, held: 4, save: 8000, ahead: true})
+	s.restart(limits{chains: 3, live: 2, deferred: 4, save: 8000, ahead: true})
 	c := generated(20)
 	s.tables.refuse = func(line string) bool {
 		return strings.Contains(line, " "+rules.ClusterIPs+" ") && strings.Contains(line, "40.0.0.7/32")

@@ -8,7 +8,7 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// objects collects what one source of flows asks for: a Service port, or the trunk.
+// objects collects what one source of flows asks for: a Service port, or the common part.
 type objects struct {
 	flows  []*flow.Flow
 	groups []*flow.Group

@@ -21,7 +21,7 @@ type Compiler struct {
 	ids   *idTable
 	ports map[k8s.PortName]*placed
 	owner map[uint32]*placed // by id
-	trunk objects
+	common objects
 	asked map[uint64]int32 // how many sources ask for a shared flow, by its digest
 
 	flows, groups int // that should be on the switch
@@ -47,8 +47,8 @@ func NewCompiler(cfg Config) (*Compiler, error) {
 		ports: map[k8s.PortName]*placed{}, owner: map[uint32]*placed{}, asked: map[uint64]int32{},
 		wanted: map[uint64]uint32{}, seed: maphash.MakeSeed(),
 	}
-	c.trunk = c.compileTrunk()
-	c.add(&c.trunk, func(*flow.Flow) {}, func(*flow.Group) {})
+	c.common = c.compileCommon()
+	c.add(&c.common, func(*flow.Flow) {}, func(*flow.Group) {})
 	return c, nil
 }
 
@@ -90,9 +90,9 @@ func (c *Compiler) State() *flow.State {
 	return s
 }
 
-// each compiles the trunk and every Service port, one after the other.
+// each compiles the common part and every Service port, one after the other.
 func (c *Compiler) each(do func(*objects)) {
-	do(&c.trunk)
+	do(&c.common)
 	for _, p := range c.ports {
 		o := c.compilePort(p)
 		do(&o)
@@ -218,7 +218,7 @@ func (c *Compiler) Reconfigure(cfg Config) (*flow.Delta, error) {
 	}
 	cfg = cfg.withDefaults()
 	e := newEdit(c)
-	e.remove(&c.trunk)
+	e.remove(&c.common)
 	again := !cfg.sameForServices(&c.cfg)
 	if again {
 		for _, p := range c.ports {
@@ -229,8 +229,8 @@ func (c *Compiler) Reconfigure(cfg Config) (*flow.Delta, error) {
 	meters := c.Meters()
 	c.cfg = cfg
 	e.meters(meters)
-	c.trunk = c.compileTrunk()
-	e.add(&c.trunk)
+	c.common = c.compileCommon()
+	e.add(&c.common)
 	if again {
 		for _, p := range c.ports {
 			o := c.compilePort(p)
@@ -240,9 +240,9 @@ func (c *Compiler) Reconfigure(cfg Config) (*flow.Delta, error) {
 	return e.delta(), nil
 }
 
-func (c *Compiler) compileTrunk() objects {
+func (c *Compiler) compileCommon() objects {
 	b := builder{Config: &c.cfg}
-	b.trunk()
+	b.common()
 	return b.objects
 }
 

@@ -203,7 +203,7 @@ func TestOwner(t *testing.T) {
 	}
 	first, last := DefaultLayout().Groups()
 	if _, ok := c.Owner(0); ok || groups[0].ID < first || groups[0].ID > last {
-		t.Error("the trunk has an owner, or the group is out of range")
+		t.Error("the common part has an owner, or the group is out of range")
 	}
 }
 

@@ -46,20 +46,20 @@ var shapes = []struct {
 
 // The text of each shape, as `nkp plan -o ofctl` prints it. Run with -update after a change that is meant.
 func TestShapes(t *testing.T) {
-	trunk := compile(t, testConfig())
-	checkGolden(t, "trunk", text(t, trunk.State()))
+	common := compile(t, testConfig())
+	checkGolden(t, "common", text(t, common.State()))
 	for _, tc := range shapes {
 		t.Run(tc.name, func(t *testing.T) {
 			sp := tc.servicePort()
 			c := compile(t, testConfig(), sp)
 			flows, groups := c.Objects(sp.Name)
-			shared := len(c.State().Flows) - len(trunk.State().Flows) - len(flows)
+			shared := len(c.State().Flows) - len(common.State().Flows) - len(flows)
 			if len(flows) != tc.flows+counterFlows || len(groups) != tc.groups || shared != tc.shared {
 				t.Errorf("%d flows, %d shared flows, %d groups; pinned are %d, %d, %d",
 					len(flows), shared, len(groups), tc.flows+counterFlows, tc.shared, tc.groups)
 			}
 			own := flow.NewState()
-			d := flow.Diff(trunk.State(), c.State())
+			d := flow.Diff(common.State(), c.State())
 			own.Apply(&flow.Delta{SetGroups: d.SetGroups, SetFlows: d.SetFlows})
 			checkGolden(t, tc.name, text(t, own))
 		})
@@ -97,16 +97,16 @@ func firstDifference(got, want string) string {
 	return "want has more lines"
 }
 
-// The trunk costs the same whatever the Services are.
+// The common part costs the same whatever the Services are.
 func TestTrunkSize(t *testing.T) {
 	c := compile(t, testConfig())
 	if n := len(c.State().Flows); n != 71 {
-		t.Errorf("the trunk has %d flows; pinned are 71", n)
+		t.Errorf("the common part has %d flows; pinned are 71", n)
 	}
 	cfg := Config{Layout: DefaultLayout()}
 	c = compile(t, cfg)
 	if n := len(c.State().Flows); n != 33 {
-		t.Errorf("the trunk of a node about which nothing is known has %d flows; pinned are 33", n)
+		t.Errorf("the common part of a node about which nothing is known has %d flows; pinned are 33", n)
 	}
 	if len(c.Missing()) != 2 {
 		t.Errorf("missing: %q", c.Missing())

@@ -87,7 +87,7 @@ func TestRun(t *testing.T) {
 func TestHangingHNS(t *testing.T) {
 	b := newBed(t, hns.NetworkOverlay, newest, func(o *Options) { o.now, o.MinSync = time.Now, time.Millisecond })
 	release := make(chan struct{})
-	b.hns.Inject(hnsfake.Fault{Func: "HcnEnumerateNetworks", Times: 1, Then: func() { <-release }})
+	b.hns.Inject(hnsfake.Fault{Func: "HcnEnumerateNetworks", Times: 1, Do: func() { <-release }})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- b.plane.Run(ctx) }()

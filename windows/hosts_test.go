@@ -46,7 +46,7 @@ func TestModificationThatIsNotApplied(t *testing.T) {
 	b := newBed(t, hns.NetworkOverlay, newest)
 	b.simple("web", "10.99.0.1", "100.244.1.1")
 	b.good()
-	b.hns.Inject(hnsfake.Fault{Func: "HcnModifyLoadBalancer", Times: -1, Then: func() { b.hns.SetVersion(hns.Version{Major: 15, Minor: 4}) }})
+	b.hns.Inject(hnsfake.Fault{Func: "HcnModifyLoadBalancer", Times: -1, Do: func() { b.hns.SetVersion(hns.Version{Major: 15, Minor: 4}) }})
 	b.simple("web", "10.99.0.1", "100.244.1.2")
 	b.good()
 	b.mustHave("10.99.0.1", 80, "100.244.1.2")

@@ -20,10 +20,10 @@ func (c *Compiler) Fixed() Fixed {
 		f.Chains[Filter] = []Chain{c.forward()}
 		f.Shared[Filter] = append(f.Shared[Filter], ClusterIPs)
 		if len(c.cidrs) == 0 {
-			f.Late = append(f.Late, Link{Filter, Services, rule().comment("kubernetes cluster IPs without port").jump(ClusterIPs), true})
+			f.Last = append(f.Last, Link{Filter, Services, rule().comment("kubernetes cluster IPs without port").jump(ClusterIPs), true})
 		}
 		for _, p := range c.cidrs {
-			f.Late = append(f.Late,
+			f.Last = append(f.Last,
 				Link{Filter, Services, rule().add("-d", p.String()).comment("kubernetes cluster IPs without service or port").jump(ClusterIPs), true},
 				Link{Filter, ClusterIPs, rule().comment("no service has this cluster IP").jump("DROP"), true})
 		}

@@ -38,7 +38,7 @@ func (c *Compiler) Ruleset(m *k8s.Model) *Ruleset {
 	for _, n := range slices.SortedFunc(maps.Keys(m.HealthChecks), byName) {
 		links = append(links, c.HealthCheck(n, m.HealthChecks[n])...)
 	}
-	links = append(links, fixed.Late...)
+	links = append(links, fixed.Last...)
 
 	r := &Ruleset{Family: c.family}
 	for _, t := range []Table{Filter, NAT} {

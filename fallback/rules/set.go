@@ -41,8 +41,8 @@ type Fixed struct {
 	Shared map[Table][]string
 	// Links are rules in shared chains that no Service calls for.
 	Links []Link
-	// Late are Links that may come only once all Services are in.
-	Late []Link
+	// Last are Links that may come only once all Services are in.
+	Last []Link
 	// Guests are rules in chains that are not ours alone.
 	Guests []Link
 	Hooks  []Hook

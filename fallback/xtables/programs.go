@@ -71,7 +71,7 @@ var errMissing = errors.New("there is no such chain")
 
 // run runs iptables to its end and returns what it prints.
 func (t *Tables) run(ctx context.Context, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, t.limit, t.late())
+	ctx, cancel := context.WithTimeoutCause(ctx, t.limit, t.timeoutError())
 	defer cancel()
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, t.progs.iptables, append(args, "-w", strconv.Itoa(LockWait))...)
@@ -90,8 +90,8 @@ func (t *Tables) run(ctx context.Context, args ...string) (string, error) {
 	return "", err
 }
 
-// late returns the error for a program that takes longer than it may. It wraps ErrBusy: the input may be in order.
-func (t *Tables) late() error {
+// timeoutError returns the error for a program that takes longer than it may. It wraps ErrBusy: the input may be in order.
+func (t *Tables) timeoutError() error {
 	return fmt.Errorf("%w: killed, because it took longer than %v", ErrBusy, t.limit)
 }
 

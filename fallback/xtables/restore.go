@@ -76,8 +76,8 @@ func (tx *process) feed(stdin io.WriteCloser) {
 
 func (tx *process) Commit() error {
 	defer tx.cancel(nil)
-	late := time.AfterFunc(tx.tables.limit, func() { tx.cancel(tx.tables.late()) })
-	defer late.Stop()
+	timeout := time.AfterFunc(tx.tables.limit, func() { tx.cancel(tx.tables.timeoutError()) })
+	defer timeout.Stop()
 	close(tx.commit)
 	err := tx.cmd.Wait()
 	if errors.Is(err, exec.ErrWaitDelay) {

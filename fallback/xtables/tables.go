@@ -77,7 +77,7 @@ func openTables(ctx context.Context, b Backend, f k8s.Family) (*Tables, error) {
 // probe has go-iptables find out what the programs are able to. It takes no lock. go-iptables cannot end a program that hangs,
 // so probe stops waiting for it.
 func (t *Tables) probe(ctx context.Context) (*iptables.IPTables, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, t.limit, t.late())
+	ctx, cancel := context.WithTimeoutCause(ctx, t.limit, t.timeoutError())
 	defer cancel()
 	proto := iptables.ProtocolIPv4
 	if t.Family == k8s.IPv6 {
@@ -158,7 +158,7 @@ func (t *Tables) Counters(ctx context.Context, table, chain string) ([]string, e
 // Save calls f for each chain of a table ("-A" not among the words, rule "" announces the chain) and each rule, in the
 // order of iptables-save.
 func (t *Tables) Save(ctx context.Context, table string, f func(chain, rule string)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, t.limit, t.late())
+	ctx, cancel := context.WithTimeoutCause(ctx, t.limit, t.timeoutError())
 	defer cancel()
 	r, w := io.Pipe()
 	defer r.Close() // what the program writes after a line that is too long fails

@@ -32,9 +32,9 @@ type Options struct {
 	Kind   string // what the source is, for status
 	Events *k8s.Recorder
 	DB     *ovsdb.Client // the switch, for ModeOVS
-	// Other tells why another data plane would be chosen if nkp started now; "": it would not. It is asked now and then, if
+	// ModeChange says why another data plane would be chosen if nkp started now; "": it would not. It is asked now and then, if
 	// it is set, and its answer is said in status and in an Event: changing over takes a restart.
-	Other func(context.Context) string
+	ModeChange func(context.Context) string
 	// Notes gives further warnings for status; nil: there are none.
 	Notes func() []string
 	// Configz gives the configurations in force by their group, for /configz; nil: none is shown.
@@ -57,9 +57,9 @@ type Agent struct {
 
 	planes        // the loop's; main never changes
 	main          planes
-	other         func(context.Context) string
+	wantMode      func(context.Context) string
 	notes         func() []string
-	better        atomic.Pointer[string] // what other said last
+	modeChange    atomic.Pointer[string] // what wantMode said last
 	watch         *dataplane.Watch       // over all loops
 	life          *dataplane.Loop        // of loop
 	proxy         *health.Proxy          // /healthz and /livez
@@ -72,22 +72,22 @@ type Agent struct {
 	// lastModes are the data planes of the run before this one.
 	lastModes []Mode
 
-	begin    beginning // of this process
+	startup  startup // of this process
 	settling settling
 
 	box  *mailbox
 	asks chan func() // questions of the socket, answered on the loop
 
 	// What follows belongs to the loop alone.
-	tracker   *k8s.Tracker
-	model     *k8s.Model
-	synced    bool // the source has told all it knows
-	handed    bool // the data plane has got it
-	problems  k8s.Problems
-	warned    map[k8s.Warning]bool // warnings of the model that were logged
-	followers []follower
-	besides   string                                // why nothing stands beside the bridge, if something should
-	spawn     func(run func(context.Context) error) // runs something as long as the agent
+	tracker     *k8s.Tracker
+	model       *k8s.Model
+	synced      bool // the source has told all it knows
+	handed      bool // the data plane has got it
+	problems    k8s.Problems
+	warned      map[k8s.Warning]bool // warnings of the model that were logged
+	followers   []follower
+	noHostPlane string                                // why nothing stands beside the bridge, if something should
+	spawn       func(run func(context.Context) error) // runs something as long as the agent
 }
 
 // follower follows the model: a data plane, or what stands beside it (health checks, listening processes).
@@ -101,7 +101,7 @@ type follower interface {
 // New gives an Agent. It fails if the settings of the data plane make no sense.
 func New(o Options) (*Agent, error) {
 	a := &Agent{
-		set: o.Settings, log: o.Log, mode: o.Mode, reason: o.Reason, source: o.Source, kind: o.Kind, events: o.Events, other: o.Other, notes: o.Notes, started: time.Now(),
+		set: o.Settings, log: o.Log, mode: o.Mode, reason: o.Reason, source: o.Source, kind: o.Kind, events: o.Events, wantMode: o.ModeChange, notes: o.Notes, started: time.Now(),
 		box:     newMailbox(),
 		asks:    make(chan func()),
 		tracker: k8s.NewTracker(o.TrackerOptions()),
@@ -110,7 +110,7 @@ func New(o Options) (*Agent, error) {
 	}
 	a.watch, a.life = dataplane.NewWatch(a.set.StuckAfter, a.log), dataplane.NewLoop("agent")
 	a.watch.Add(a.life)
-	a.begin.note(&a.begin.chosen)
+	a.startup.note(&a.startup.chosen)
 	a.makeMetrics(&o)
 	a.proxy = health.NewProxy(health.ProxyOptions{
 		Addr: o.HealthzAddr, HardFail: o.BindHardFail, Timeout: 2 * o.IPTables.SyncPeriod, Stuck: a.watch.Stuck,
@@ -176,9 +176,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	g.Go(func() error { return a.loop(ctx) })
 	g.Go(func() error { return a.watch.Run(ctx) })
-	g.Go(func() error { return notify.Run(ctx, a.vitalSign) })
-	if a.other != nil {
-		g.Go(func() error { return a.watchOther(ctx) })
+	g.Go(func() error { return notify.Run(ctx, a.watchdogSign) })
+	if a.wantMode != nil {
+		g.Go(func() error { return a.watchMode(ctx) })
 	}
 	if a.set.Socket != "" {
 		g.Go(func() error { return a.serve(ctx) })
@@ -237,7 +237,7 @@ func (a *Agent) takeChanges(ctx context.Context) {
 	if !a.synced {
 		a.log.Info("source has synced", "source", a.kind)
 		a.synced = true
-		a.begin.note(&a.begin.synced)
+		a.startup.note(&a.startup.synced)
 		a.settling.in(settleAtMost)
 	}
 	a.flush(ctx)
@@ -260,7 +260,7 @@ func (a *Agent) flush(ctx context.Context) {
 		a.proxy.SetNode(model.Node)
 	}
 	a.metrics.Handing(changes)
-	a.begin.note(&a.begin.model)
+	a.startup.note(&a.startup.model)
 	for _, f := range a.followers {
 		f.Update(model, changes)
 		a.life.Progress()

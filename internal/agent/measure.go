@@ -74,7 +74,7 @@ func (a *Agent) inStep(fs ...k8s.Family) {
 	a.proxy.Updated(fs...)
 	a.metrics.InStep(fs...)
 	if a.proxy.InStep() {
-		a.noteInStep()
+		a.startedUp()
 	}
 }
 
@@ -95,7 +95,7 @@ func (a *Agent) count() *tally {
 		ports: map[k8s.Family]int{}, endpoints: map[k8s.Family]int{}, internal: map[k8s.Family]int{}, external: map[k8s.Family]int{},
 		planes: a.planes,
 	}
-	if a.besides != "" {
+	if a.noHostPlane != "" {
 		t.warnings++
 	}
 	if a.synced && !a.handed {
@@ -155,7 +155,7 @@ func (a *Agent) collect(emit metrics.Emit) {
 	emit(metrics.Conflict, float64(conflicts))
 	emit(metrics.Unbound, float64(unbound))
 	warnings := now.warnings + conflicts + unbound + len(a.sysctls)
-	if better := a.better.Load(); better != nil && *better != "" {
+	if change := a.modeChange.Load(); change != nil && *change != "" {
 		warnings++
 	}
 	if a.metricsServer.Failure() != "" {

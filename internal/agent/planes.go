@@ -131,21 +131,21 @@ func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model, first k8s.Changes) 
 		return
 	}
 	if why := a.set.LeaveIPTables(ctx, func() []Mode { return a.lastModes }); why != "" {
-		a.besides = "iptables does not serve the node's own traffic: " + why
-		a.log.Warn(a.besides)
+		a.noHostPlane = "iptables does not serve the node's own traffic: " + why
+		a.log.Warn(a.noHostPlane)
 		return
 	}
 	p, err := fallback.New(a.iptablesOptions(scope, a.hooks(ModeIPTables)))
 	if err != nil {
-		a.besides = "iptables does not serve the node's own traffic: " + err.Error()
-		a.log.Error(a.besides)
+		a.noHostPlane = "iptables does not serve the node's own traffic: " + err.Error()
+		a.log.Error(a.noHostPlane)
 		return
 	}
 	a.noteModes(ModeOVS, ModeIPTables)
 	a.watch.Add(p.Loops()...)
 	var beside dataplane.Plane = p
 	if scope == rules.Own {
-		beside = &ownTraffic{Plane: p}
+		beside = &localTraffic{Plane: p}
 	}
 	a.planes = planes{all: []plane{a.main.all[0], {beside, kinds[ModeIPTables]}}, bridge: a.bridge, iptables: p}
 	a.followers = append(a.followers, beside)
@@ -154,7 +154,7 @@ func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model, first k8s.Changes) 
 		if err := p.Run(ctx); err != nil {
 			text := fmt.Sprintf("iptables does not serve the node's own traffic; the bridge goes on: %v", err)
 			a.log.Error(text)
-			_ = a.ask(ctx, func() { a.besides, a.planes = text, a.main }) // fails only when all ends
+			_ = a.ask(ctx, func() { a.noHostPlane, a.planes = text, a.main }) // fails only when all ends
 		}
 		return nil
 	})
@@ -166,8 +166,8 @@ func (a *Agent) nothingBeside(ctx context.Context) {
 		return
 	}
 	if _, err := fallback.Cleanup(ctx, fallback.CleanupOptions{Log: a.log}); err != nil {
-		a.besides = "cannot remove from iptables what an earlier run of nkp put there: " + err.Error()
-		a.log.Error(a.besides)
+		a.noHostPlane = "cannot remove from iptables what an earlier run of nkp put there: " + err.Error()
+		a.log.Error(a.noHostPlane)
 		return
 	}
 	a.noteModes(ModeOVS)

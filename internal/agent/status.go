@@ -71,8 +71,8 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 	defer cancel()
 	err := a.ask(wait, func() {
 		now = a.planes
-		if a.besides != "" {
-			warnings = append(warnings, a.besides)
+		if a.noHostPlane != "" {
+			warnings = append(warnings, a.noHostPlane)
 		}
 		s.Source = SourceStatus{Kind: a.kind, Synced: a.synced, Errors: []string{}}
 		s.ServicePorts = len(a.model.Ports)
@@ -129,8 +129,8 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 	if a.notes != nil {
 		warnings = append(warnings, a.notes()...)
 	}
-	if better := a.better.Load(); better != nil && *better != "" {
-		warnings = append(warnings, *better)
+	if change := a.modeChange.Load(); change != nil && *change != "" {
+		warnings = append(warnings, *change)
 	}
 	if failure := a.metricsServer.Failure(); failure != "" {
 		warnings = append(warnings, failure)

@@ -284,7 +284,7 @@ func TestStuckHNS(t *testing.T) {
 		hang := make(chan struct{})
 		goOn := sync.OnceFunc(func() { close(hang) })
 		t.Cleanup(goOn)
-		fake.Inject(hnsfake.Fault{Times: -1, Then: func() { <-hang }})
+		fake.Inject(hnsfake.Fault{Times: -1, Do: func() { <-hang }})
 		if change {
 			b.service(2)
 		}
@@ -294,7 +294,7 @@ func TestStuckHNS(t *testing.T) {
 		b.well()
 	}
 	// Slow, but steady: the sync takes longer than the bound, no call does.
-	fake.Inject(hnsfake.Fault{Times: 12, Then: func() { time.Sleep(stuckAfter / 8) }})
+	fake.Inject(hnsfake.Fault{Times: 12, Do: func() { time.Sleep(stuckAfter / 8) }})
 	b.service(3)
 	for end := time.Now().Add(2 * stuckAfter); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		if _, body := b.ask(b.agent.proxy.Addr(), "/livez"); strings.Contains(body, "stuck") {

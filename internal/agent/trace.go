@@ -105,9 +105,9 @@ func (a *Agent) traceCluster() trace.Cluster {
 		return c
 	}
 	if form := a.bridge.HostTrafficFor(a.model); form == bridge.HostOVS {
-		c.OwnGap = cmp.Or(a.besides, "it never crosses the bridge (--host-traffic ovs)")
+		c.OwnGap = cmp.Or(a.noHostPlane, "it never crosses the bridge (--host-traffic ovs)")
 	} else {
-		c.HostGap = cmp.Or(a.besides, "the node's address is not on the bridge (--host-traffic "+string(form)+")")
+		c.HostGap = cmp.Or(a.noHostPlane, "the node's address is not on the bridge (--host-traffic "+string(form)+")")
 	}
 	return c
 }

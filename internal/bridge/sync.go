@@ -27,7 +27,7 @@ func (p *Plane) push(ctx context.Context, d *flow.Delta) bool {
 		return false // the read-back of the next connection finds out all there is to do
 	}
 	if !p.gap.Empty() {
-		d = p.gap.Then(d)
+		d = p.gap.Merge(d)
 	}
 	p.gap, p.behind = d, true
 	return p.sync(ctx)
@@ -62,7 +62,7 @@ func (p *Plane) syncEach(ctx context.Context) bool {
 	done := true
 	for _, part := range parts {
 		if !p.commit(ctx, part) {
-			rest = rest.Then(part)
+			rest = rest.Merge(part)
 			done = false
 		}
 		if p.conn == nil {
@@ -209,7 +209,7 @@ func (p *Plane) withoutMeter() {
 		return
 	}
 	if p.gap != nil {
-		p.gap = p.gap.Then(d)
+		p.gap = p.gap.Merge(d)
 		p.gap.DelMeters = nil // it is not there
 	}
 }

@@ -81,8 +81,8 @@ func (s *settings) choose(ctx context.Context, wait time.Duration, log *slog.Log
 	return choice{mode: agent.ModeIPTables, reason: fmt.Sprintf("Open vSwitch is installed, but: %v", err)}, nil
 }
 
-// other tells why another data plane than c would be chosen now, for agent.Options.Other; nil if the choice was not nkp's.
-func (s *settings) other(c choice) func(context.Context) string {
+// modeChange returns what says why another data plane than c would be chosen now, for agent.Options; nil if the choice was not nkp's.
+func (s *settings) modeChange(c choice) func(context.Context) string {
 	const how = "; restart nkp to change over (no connection is lost)"
 	switch {
 	case s.mode != "auto":

@@ -79,7 +79,7 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 		s.Conntrack = sysctl.Settings{}
 	}
 	a, err := agent.New(agent.Options{
-		Settings: s.Settings, Mode: c.mode, Reason: c.reason, Source: source, Kind: kind, Events: events, DB: c.db, Other: s.other(c),
+		Settings: s.Settings, Mode: c.mode, Reason: c.reason, Source: source, Kind: kind, Events: events, DB: c.db, ModeChange: s.modeChange(c),
 		SetVerbosity: louder.set, Configz: s.configz, Notes: watch.warnings, Log: log,
 	})
 	if err != nil {

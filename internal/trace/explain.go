@@ -48,7 +48,7 @@ func Explain(c Cluster, q Question) *Result {
 		return &e.Result
 	}
 	if f == nil {
-		e.nobody()
+		e.noFrontend()
 		return &e.Result
 	}
 	e.Port, e.Service, e.Frontend = port.Name, port.Name.String(), f.Type

@@ -25,13 +25,13 @@ type channel struct {
 
 // disturbance is what a channel does to bytes.
 type disturbance struct {
-	refuse bool          // new connections are closed at once
-	hole   bool          // nothing passes, nothing is closed
-	delay  time.Duration // before each piece that is passed
-	drip   int           // bytes of a piece at most; 0: any
-	after  int           // close a connection after so many bytes; 0: never
-	lie    int           // of what goes to the agent, change one byte in so many; 0: none
-	digits bool          // change digits to digits, and only once the agent has asked for rows (RFC 7047 §4.1.5)
+	refuse    bool          // new connections are closed at once
+	hole      bool          // nothing passes, nothing is closed
+	delay     time.Duration // before each piece that is passed
+	drip      int           // bytes of a piece at most; 0: any
+	after     int           // close a connection after so many bytes; 0: never
+	behaviour int           // of what goes to the agent, change one byte in so many; 0: none
+	digits    bool          // change digits to digits, and only once the agent has asked for rows (RFC 7047 §4.1.5)
 }
 
 func newChannel(path, to string) (*channel, error) {
@@ -98,7 +98,7 @@ func (c *channel) pass(from, to net.Conn, toAgent bool, asked *atomic.Bool) {
 		if !toAgent && bytes.Contains(buf[:n], []byte("monitor")) {
 			asked.Store(true)
 		}
-		if d.lie > 0 && toAgent && (!d.digits || asked.Load()) {
+		if d.behaviour > 0 && toAgent && (!d.digits || asked.Load()) {
 			d.falsify(buf[:n])
 		}
 		if d.after > 0 && passed+n > d.after {
@@ -116,7 +116,7 @@ func (c *channel) pass(from, to net.Conn, toAgent bool, asked *atomic.Bool) {
 
 // falsify changes some bytes.
 func (d disturbance) falsify(b []byte) {
-	for i := rand.IntN(2 * d.lie); i < len(b); i += 1 + rand.IntN(2*d.lie) {
+	for i := rand.IntN(2 * d.behaviour); i < len(b); i += 1 + rand.IntN(2*d.behaviour) {
 		switch digit := '0' <= b[i] && b[i] <= '9'; {
 		case d.digits && digit:
 			b[i] = '1' + byte(rand.IntN(9))

@@ -25,13 +25,13 @@ import (
 )
 
 // forgets is a cluster with one UDP Service whose flushes can be disturbed.
-func forgets(t *testing.T) (*cluster, *liar, *svc) {
+func forgets(t *testing.T) (*cluster, *interceptor, *svc) {
 	t.Helper()
 	c := newCluster(t)
-	z, err := newLiar(c.RunDir+"/liar.mgmt", c.Mgmt(c.Bridge))
+	z, err := newInterceptor(c.RunDir+"/interceptor.mgmt", c.Mgmt(c.Bridge))
 	must(t, err)
 	t.Cleanup(z.close)
-	c.openflow = "unix:" + c.RunDir + "/liar.mgmt"
+	c.openflow = "unix:" + c.RunDir + "/interceptor.mgmt"
 	for _, p := range c.servers {
 		_, err := p.Host.ServeUDP(serverPort)
 		must(t, err)
@@ -66,7 +66,7 @@ func TestInterruptedFlush(t *testing.T) {
 			met := make(chan struct{})
 			p, err := c.running()
 			must(t, err)
-			z.set(lie{cut: func() {
+			z.set(behaviour{cut: func() {
 				if tc.kill {
 					_ = p.Cmd.Process.Kill()
 				}

@@ -63,13 +63,13 @@ var switchFaults = []fault{
 		return errors.Join(err, s.PauseOvsdb(false))
 	}},
 	{"switch that lies", func(s *script) error {
-		return s.lie(s.channel, 50+s.r.IntN(3000), false)
+		return s.behaviour(s.channel, 50+s.r.IntN(3000), false)
 	}},
 	{"database that lies about rows", func(s *script) error {
-		return s.lie(s.database, 1+s.r.IntN(50), true)
+		return s.behaviour(s.database, 1+s.r.IntN(50), true)
 	}},
 	{"database that lies", func(s *script) error {
-		return s.lie(s.database, 50+s.r.IntN(3000), false)
+		return s.behaviour(s.database, 50+s.r.IntN(3000), false)
 	}},
 	{"switch stopped (SIGSTOP) amid changes", func(s *script) error {
 		err := errors.Join(s.PauseVswitchd(true), s.churn(3), s.wait(300, 3000))
@@ -113,11 +113,11 @@ var switchFaults = []fault{
 	}},
 }
 
-// lie falsifies what comes to the agent by a channel, for a while and on several connections, which begin with all there is to
+// behaviour falsifies what comes to the agent by a channel, for a while and on several connections, which begin with all there is to
 // say. The agent may believe what it cannot know to be false, until it is told the truth.
-func (s *script) lie(c *channel, oneIn int, digits bool) error {
+func (s *script) behaviour(c *channel, oneIn int, digits bool) error {
 	for range 5 {
-		c.set(disturbance{lie: oneIn, digits: digits})
+		c.set(disturbance{behaviour: oneIn, digits: digits})
 		c.cut()
 		if err := s.churn(1); err != nil {
 			return err

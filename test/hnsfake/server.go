@@ -79,8 +79,8 @@ type Fault struct {
 	Text  string
 	// Applied makes the call do its work before it fails: the answer is lost.
 	Applied bool
-	// Then, if not nil, runs in place of the call, with the fake unlocked.
-	Then func()
+	// Do, if not nil, runs in place of the call, with the fake unlocked.
+	Do func()
 }
 
 // Inject adds a fault. The first one that matches counts.
@@ -112,9 +112,9 @@ func (s *Server) callWithFaults(fn string, args []string) Reply {
 			continue
 		}
 		f.Times--
-		if f.Then != nil {
+		if f.Do != nil {
 			s.mu.Unlock()
-			f.Then()
+			f.Do()
 			s.mu.Lock()
 		}
 		if f.Code == 0 {

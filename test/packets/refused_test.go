@@ -113,7 +113,7 @@ func TestImpostorsAreRefused(t *testing.T) {
 			begin := time.Now()
 			_, errOut, status := c.nkp(append(flags, target.flags...)...)
 			switch {
-			case tc.want == "" && status != 1: // the trunk is missing
+			case tc.want == "" && status != 1: // the common part is missing
 				t.Errorf("%s, %s: diff ends with %d: %s", target.name, tc.name, status, errOut)
 			case tc.want != "" && (status != 2 || !strings.Contains(errOut, tc.want)):
 				t.Errorf("%s, %s: diff ends with %d and does not say %q: %s", target.name, tc.name, status, tc.want, errOut)

@@ -124,7 +124,7 @@ func TestFaults(t *testing.T) {
 	// An object that vanishes between enumeration and opening fails the lists of hcsshim.
 	h.agent.Kill()
 	victim := h.HNS.LoadBalancers()[7].ID
-	h.HNS.Inject(hnsfake.Fault{Func: "HcnOpenLoadBalancer", Times: 1, Then: func() { h.HNS.DropLoadBalancer(victim) },
+	h.HNS.Inject(hnsfake.Fault{Func: "HcnOpenLoadBalancer", Times: 1, Do: func() { h.HNS.DropLoadBalancer(victim) },
 		Match: func(args []string) bool { return hns.SameID(args[0], victim) }})
 	h.start()
 	h.until("the vanished load balancer is back", func() bool { return h.HNS.Dump() == before })

@@ -8,15 +8,15 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// ownTraffic is iptables for what the node sends to itself (rules.Own). It hands on only Services that may be reached at an
+// localTraffic is iptables for what the node sends to itself (rules.Own). It hands on only Services that may be reached at an
 // address of the node: the others, most of them as a rule, would cost memory for nothing.
-type ownTraffic struct {
+type localTraffic struct {
 	*fallback.Plane
 	known map[k8s.PortName]bool // handed on; nil before the first Update
 }
 
 // Update is part of follower.
-func (o *ownTraffic) Update(m *k8s.Model, c k8s.Changes) {
+func (o *localTraffic) Update(m *k8s.Model, c k8s.Changes) {
 	own, changes := *m, c
 	own.Ports, changes.Ports = nil, map[k8s.PortName]*k8s.ServicePort{}
 	if o.known == nil {

@@ -7,10 +7,10 @@ import (
 	"github.com/nkp-proxy/nkp/internal/notify"
 )
 
-// vitalSign is the agent's sign of life for the service manager. It comes from the loop: no loop, no sign. A data plane
+// watchdogSign is the agent's sign of life for the service manager. It comes from the loop: no loop, no sign. A data plane
 // whose loop is stuck keeps the watchdog unfed, too. The agent is
 // ready when all that the source told is in force for the first time, beside the bridge, too, if it can be there.
-func (a *Agent) vitalSign(ctx context.Context) (s notify.Sign, err error) {
+func (a *Agent) watchdogSign(ctx context.Context) (s notify.Sign, err error) {
 	if stuck := a.watch.Stuck(); len(stuck) > 0 {
 		return notify.Sign{Stuck: true, Status: fmt.Sprintf("%s: %v", a.mode, stuck[0])}, nil
 	}

@@ -36,7 +36,7 @@ func randomState(rng *rand.Rand) *State {
 
 // Two differences put together do what they do one after the other; and a part of the flows, held back by their cookie and
 // applied later, or with what came meanwhile, ends at the same.
-func TestThen(t *testing.T) {
+func TestMerge(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 4))
 	for round := range 3000 {
 		states := []*State{randomState(rng), randomState(rng), randomState(rng)}
@@ -53,7 +53,7 @@ func TestThen(t *testing.T) {
 			}
 		}
 		at := start()
-		at.Apply(first.Then(second))
+		at.Apply(first.Merge(second))
 		check("both at once", at)
 
 		held := 1 + rng.Uint64N(3)
@@ -70,7 +70,7 @@ func TestThen(t *testing.T) {
 				t.Fatalf("round %d: what was not held back is wrong: %v", round, f)
 			}
 		}
-		at.Apply(later.Then(second))
+		at.Apply(later.Merge(second))
 		check(fmt.Sprint("cookie ", held, " held back"), at)
 	}
 }
@@ -113,7 +113,7 @@ func TestOrderOfFlows(t *testing.T) {
 	}
 }
 
-// TestEmptyDelta checks that a Delta is empty only if none of its parts has anything, and that Then keeps what has no key.
+// TestEmptyDelta checks that a Delta is empty only if none of its parts has anything, and that Merge keeps what has no key.
 func TestEmptyDelta(t *testing.T) {
 	if d := (Delta{}); !d.Empty() {
 		t.Error("a Delta without parts is not empty")
@@ -127,9 +127,9 @@ func TestEmptyDelta(t *testing.T) {
 		}
 	}
 	first := &Delta{DelLearned: []Learned{{1, 1}}, FlushCT: []CTFilter{{Zone: 1}}}
-	sum := first.Then(&Delta{DelLearned: []Learned{{2, 2}}, FlushCT: []CTFilter{{Zone: 2}}})
+	sum := first.Merge(&Delta{DelLearned: []Learned{{2, 2}}, FlushCT: []CTFilter{{Zone: 2}}})
 	if !slices.Equal(sum.DelLearned, []Learned{{1, 1}, {2, 2}}) || !slices.Equal(sum.FlushCT, []CTFilter{{Zone: 1}, {Zone: 2}}) {
-		t.Errorf("Then: %+v", sum)
+		t.Errorf("Merge: %+v", sum)
 	}
 }
 

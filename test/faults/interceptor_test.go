@@ -23,8 +23,8 @@ const (
 	ofBundleAdd, ofGroupDesc, ofFlowDesc                             = 34, 7, 17
 )
 
-// lie is how a liar treats what passes.
-type lie struct {
+// behaviour is how an interceptor treats what passes.
+type behaviour struct {
 	// claim answers each bundle with success and lets none of it through.
 	claim bool
 	// forget reports neither flows nor groups.
@@ -35,24 +35,24 @@ type lie struct {
 	flood func(r *rand.Rand) []byte
 }
 
-// liar stands between the agent and the switch's OpenFlow socket and understands what passes.
-type liar struct {
+// interceptor stands between the agent and the switch's OpenFlow socket and understands what passes.
+type interceptor struct {
 	to string
 	l  net.Listener
 
 	mu    sync.Mutex // protects what follows
-	now   lie
+	now   behaviour
 	conns []net.Conn
 
 	told, flooded atomic.Int64 // bundles answered falsely, bytes of floods
 }
 
-func newLiar(path, to string) (*liar, error) {
+func newInterceptor(path, to string) (*interceptor, error) {
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		return nil, err
 	}
-	z := &liar{to: to, l: l}
+	z := &interceptor{to: to, l: l}
 	go func() { // ends with the listener
 		for {
 			near, err := l.Accept()
@@ -88,14 +88,14 @@ func (m *messages) Write(b []byte) (int, error) {
 	return m.Conn.Write(b)
 }
 
-func (z *liar) get() lie {
+func (z *interceptor) get() behaviour {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	return z.now
 }
 
 // become lies from now on, on new connections: those there are, are cut.
-func (z *liar) become(l lie) {
+func (z *interceptor) become(l behaviour) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	z.now = l
@@ -106,19 +106,19 @@ func (z *liar) become(l lie) {
 }
 
 // set lies from now on, also on the connections there are.
-func (z *liar) set(l lie) {
+func (z *interceptor) set(l behaviour) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	z.now = l
 }
 
-func (z *liar) close() {
+func (z *interceptor) close() {
 	z.l.Close()
-	z.become(lie{})
+	z.become(behaviour{})
 }
 
 // pass reads messages from one side and hands them over.
-func (z *liar) pass(other, from net.Conn, handle func([]byte)) {
+func (z *interceptor) pass(other, from net.Conn, handle func([]byte)) {
 	defer other.Close()
 	defer from.Close()
 	r := bufio.NewReaderSize(from, 1<<17)
@@ -135,7 +135,7 @@ func (z *liar) pass(other, from net.Conn, handle func([]byte)) {
 	}
 }
 
-func (z *liar) fromAgent(m []byte, agent *messages, far net.Conn) {
+func (z *interceptor) fromAgent(m []byte, agent *messages, far net.Conn) {
 	if z.get().claim {
 		switch m[1] {
 		case ofBundleAdd:
@@ -148,7 +148,7 @@ func (z *liar) fromAgent(m []byte, agent *messages, far net.Conn) {
 		}
 	}
 	if cut := z.get().cut; cut != nil && isFlush(m) {
-		z.set(lie{})
+		z.set(behaviour{})
 		cut()
 		far.Close()
 		agent.Close()
@@ -163,7 +163,7 @@ func isFlush(m []byte) bool {
 	return m[1] == ofExperimenter && len(m) > 16 && binary.BigEndian.Uint64(m[8:]) == 0x2320<<32|32 && !bytes.Contains(m, []byte{192, 0, 2, 1})
 }
 
-func (z *liar) fromSwitch(m []byte, agent *messages) {
+func (z *interceptor) fromSwitch(m []byte, agent *messages) {
 	if kind := byte(0); z.get().forget && m[1] == ofMultipartReply && len(m) >= 16 {
 		if kind = m[9]; kind == ofFlowDesc || kind == ofGroupDesc {
 			m = m[:16]
@@ -175,7 +175,7 @@ func (z *liar) fromSwitch(m []byte, agent *messages) {
 }
 
 // flood waits for the handshake to be over, then floods as long as the connection lives.
-func (z *liar) flood(agent *messages) {
+func (z *interceptor) flood(agent *messages) {
 	time.Sleep(200 * time.Millisecond)
 	r := rand.New(rand.NewPCG(1, 2))
 	for f := z.get().flood; f != nil; {
@@ -199,10 +199,10 @@ func ofMessage(kind byte, xid uint32, body []byte) []byte {
 // as it tells the truth again everything is as it should be. The agent's memory stays bounded.
 func TestLyingSwitch(t *testing.T) {
 	c := newCluster(t)
-	z, err := newLiar(c.RunDir+"/liar.mgmt", c.Mgmt(c.Bridge))
+	z, err := newInterceptor(c.RunDir+"/interceptor.mgmt", c.Mgmt(c.Bridge))
 	must(t, err)
 	t.Cleanup(z.close)
-	c.openflow = "unix:" + c.RunDir + "/liar.mgmt"
+	c.openflow = "unix:" + c.RunDir + "/interceptor.mgmt"
 	c.makeServices()
 	must(t, c.put(0))
 	must(t, c.start())
@@ -230,27 +230,27 @@ func TestLyingSwitch(t *testing.T) {
 		return ofMessage(ofPacketIn, 0, body)
 	}
 	for _, tc := range []struct {
-		name string
-		lie  lie
+		name      string
+		behaviour behaviour
 	}{
-		{"claims success", lie{claim: true}},
-		{"reports no flows", lie{forget: true}},
-		{"floods echo requests", lie{flood: func(r *rand.Rand) []byte { return ofMessage(ofEchoRequest, r.Uint32(), make([]byte, 60_000)) }}},
-		{"floods packets", lie{flood: packetIn}},
-		{"floods errors", lie{flood: func(r *rand.Rand) []byte {
+		{"claims success", behaviour{claim: true}},
+		{"reports no flows", behaviour{forget: true}},
+		{"floods echo requests", behaviour{flood: func(r *rand.Rand) []byte { return ofMessage(ofEchoRequest, r.Uint32(), make([]byte, 60_000)) }}},
+		{"floods packets", behaviour{flood: packetIn}},
+		{"floods errors", behaviour{flood: func(r *rand.Rand) []byte {
 			return bytes.Repeat(ofMessage(ofError, r.Uint32()|1<<31, make([]byte, 64)), 500)
 		}}},
-		{"floods barrier replies", lie{flood: func(r *rand.Rand) []byte {
+		{"floods barrier replies", behaviour{flood: func(r *rand.Rand) []byte {
 			return bytes.Repeat(ofMessage(ofBarrierReply, r.Uint32()|1<<31, nil), 5000)
 		}}},
-		{"floods news of ports", lie{flood: func(r *rand.Rand) []byte { return ofMessage(ofPortStatus, r.Uint32(), make([]byte, 1000)) }}},
+		{"floods news of ports", behaviour{flood: func(r *rand.Rand) []byte { return ofMessage(ofPortStatus, r.Uint32(), make([]byte, 1000)) }}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			z.told.Store(0)
 			z.flooded.Store(0)
 			logged := c.logSize(t)
 			fleet.run(1, 5*time.Millisecond)
-			z.become(tc.lie)
+			z.become(tc.behaviour)
 			most := 0
 			for range 10 {
 				must(t, s.churn(1))
@@ -261,18 +261,18 @@ func TestLyingSwitch(t *testing.T) {
 				must(t, err)
 				most = max(most, rss)
 			}
-			if tc.lie.flood == nil && z.told.Load() == 0 {
+			if tc.behaviour.flood == nil && z.told.Load() == 0 {
 				t.Error("nobody was lied to")
 			}
-			if tc.lie.flood != nil && z.flooded.Load() < 1<<20 {
+			if tc.behaviour.flood != nil && z.flooded.Load() < 1<<20 {
 				t.Errorf("a flood of %d bytes", z.flooded.Load())
 			}
-			if tc.lie.claim { // it cannot tell at once, but whoever looks can
+			if tc.behaviour.claim { // it cannot tell at once, but whoever looks can
 				if text, status := c.diff(); status != 1 {
 					t.Errorf("nothing was done, and diff ends with %d: %.500s", status, text)
 				}
 			}
-			z.become(lie{})
+			z.become(behaviour{})
 			s.calm(t)
 			fleet.stop()
 			t.Logf("%d lies, %d MiB of flood, %d MiB resident at most, %s", z.told.Load(), z.flooded.Load()>>20, most>>20, fleet.tally)

@@ -25,14 +25,14 @@ type ListStatus struct {
 	Milli float64 `json:"milliseconds"`
 }
 
-// beginning notes how far the start has come. Its methods may be called from any goroutine.
-type beginning struct {
+// startup notes how far the start has come. Its methods may be called from any goroutine.
+type startup struct {
 	mu                            sync.Mutex    // protects all below
 	chosen, synced, model, inStep time.Duration // since processBegan; 0: not yet
 }
 
 // note notes that the start has got to a step, one of b's, the first time that it is told. It returns false later.
-func (b *beginning) note(step *time.Duration) bool {
+func (b *startup) note(step *time.Duration) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if *step != 0 {
@@ -42,13 +42,13 @@ func (b *beginning) note(step *time.Duration) bool {
 	return true
 }
 
-// noteInStep ends the start, the first time that it is called.
-func (a *Agent) noteInStep() {
-	if !a.begin.note(&a.begin.inStep) {
+// startedUp ends the start, the first time that it is called.
+func (a *Agent) startedUp() {
+	if !a.startup.note(&a.startup.inStep) {
 		return
 	}
 	a.settling.in(settleAfter)
-	b := &a.begin
+	b := &a.startup
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	ms := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
@@ -58,7 +58,7 @@ func (a *Agent) noteInStep() {
 
 // startStatus tells how the start went.
 func (a *Agent) startStatus() StartStatus {
-	b := &a.begin
+	b := &a.startup
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := StartStatus{

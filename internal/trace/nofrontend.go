@@ -9,9 +9,9 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// nobody explains a packet that meets no frontend: refused or dropped at Service addresses, else left alone, with
+// noFrontend explains a packet that meets no frontend: refused or dropped at Service addresses, else left alone, with
 // whatever a person may have taken for a frontend.
-func (e *explanation) nobody() {
+func (e *explanation) noFrontend() {
 	to, at := e.q.To.Addr(), fmt.Sprintf("to %s/%s", e.q.To, e.q.Protocol)
 	e.almost()
 	if owner, ports := e.servedPorts(to, true); owner != "" {

@@ -18,7 +18,7 @@ func TestOwnTraffic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own := &ownTraffic{Plane: p}
+	own := &localTraffic{Plane: p}
 	port := func(name string, nodePort uint16) *k8s.ServicePort {
 		sp := &k8s.ServicePort{Name: k8s.PortName{ServiceName: k8s.ServiceName{Namespace: "ns", Name: name}, Protocol: "TCP", Family: k8s.IPv4}}
 		sp.Frontends = []k8s.Frontend{{Type: k8s.ClusterIP, Policy: k8s.Cluster, WhenEmpty: k8s.Reject}}

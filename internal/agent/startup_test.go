@@ -28,7 +28,7 @@ func TestBeginning(t *testing.T) {
 	if s := a.startStatus(); s.Chosen != 0 || s.InStep != 0 {
 		t.Errorf("before the start: %+v", s)
 	}
-	b := &a.begin
+	b := &a.startup
 	for _, step := range []*time.Duration{&b.chosen, &b.synced, &b.model} {
 		if !b.note(step) || b.note(step) {
 			t.Error("a step is noted twice, or not at all")
@@ -36,9 +36,9 @@ func TestBeginning(t *testing.T) {
 		time.Sleep(2 * time.Millisecond)
 	}
 	a.settling.once.Do(func() {}) // the memory of the test is not to be settled
-	a.noteInStep()
+	a.startedUp()
 	s := a.startStatus()
-	a.noteInStep()
+	a.startedUp()
 	if !(0 < s.Chosen && s.Chosen < s.Synced && s.Synced < s.Model && s.Model < s.InStep) {
 		t.Errorf("the steps are not in order: %+v", s)
 	}

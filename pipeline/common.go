@@ -71,8 +71,8 @@ var NextHopMAC = flow.MAC{0x0e, 'n', 'k', 'p', 0, 1}
 // 1,232 bytes of it (RFC 4443 §3.1: the error fits the minimum MTU of 1,280).
 const rejectMaxLen = 1500
 
-// trunk adds the flows that are there whatever the Services are.
-func (b *builder) trunk() {
+// common adds the flows that are there whatever the Services are.
+func (b *builder) common() {
 	b.entry()
 	for _, f := range families {
 		b.classify(tableEntry, f)

@@ -1,8 +1,8 @@
 package flow
 
-// Then gives the Delta for a switch that has seen neither d nor what came after it, o: where they disagree, o is right. Their
+// Merge returns the Delta for a switch that has seen neither d nor what came after it, o: where they disagree, o is right. Their
 // flows and groups are put in order again. o must not clear anything.
-func (d *Delta) Then(o *Delta) *Delta {
+func (d *Delta) Merge(o *Delta) *Delta {
 	type named struct { // what a deletion is strict about
 		Key
 		cookie uint64

@@ -1,0 +1,98 @@
+package fallback
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/xtables"
+)
+
+// deferredPart is some of the rules of shared chains that were deferred, and the transaction that adds them.
+type deferredPart struct {
+	transaction
+	keys  []linkKey
+	added []*link
+}
+
+func (w *worker) deferredPart(t rules.Table, keys []linkKey) *deferredPart {
+	p := &deferredPart{transaction: transaction{input: newInput(t)}, keys: keys}
+	for _, k := range keys {
+		if l := w.links[k]; l != nil && l.owners > 0 && !l.present {
+			p.link(l.Link)
+			p.added = append(p.added, l)
+		}
+	}
+	return p
+}
+
+// addDeferred adds what was deferred until all Services are in: first what leads to them, then what refuses the other ports
+// of ClusterIPs.
+func (w *worker) addDeferred(ctx context.Context) error {
+	for _, t := range []rules.Table{rules.NAT, rules.Filter} {
+		if t == rules.Filter && !w.hooked {
+			continue
+		}
+		var keys []linkKey
+		for k := range w.deferred {
+			if k.table == t {
+				keys = append(keys, k)
+			}
+		}
+		var parts []*deferredPart
+		for some := range slices.Chunk(keys, w.limits.deferred) {
+			parts = append(parts, w.deferredPart(t, some))
+		}
+		if err := w.commitDeferred(ctx, parts); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// commitDeferred commits parts in their order; while one commits, the next are read.
+func (w *worker) commitDeferred(ctx context.Context, parts []*deferredPart) error {
+	defer func() {
+		for _, p := range parts {
+			p.abandon()
+		}
+	}()
+	for i, p := range parts {
+		err := w.commitMeanwhile(ctx, &p.transaction, func() {
+			if !w.limits.ahead {
+				return
+			}
+			for _, next := range parts[i+1 : min(i+1+readAhead, len(parts))] {
+				_ = next.begin(ctx, w.tables) // its turn will come, and tell
+			}
+		})
+		if err := w.deferredDone(ctx, p, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// deferredDone notes how the transaction of a part ended. If it was refused, halves are tried, so that one rule does not hold up the
+// others; that one is named, and tried again with the next round.
+func (w *worker) deferredDone(ctx context.Context, p *deferredPart, err error) error {
+	switch {
+	case err == nil:
+		for _, l := range p.added {
+			l.present = true
+		}
+		for _, k := range p.keys {
+			delete(w.deferred, k)
+		}
+		return nil
+	case ctx.Err() != nil || errors.Is(err, xtables.ErrBusy):
+		return err
+	case len(p.keys) == 1:
+		w.log.Error("iptables refuses a rule; the others go on", "chain", p.keys[0].chain, "rule", p.keys[0].rule, "error", err)
+		w.report(func(s *FamilyStatus) { s.Failures++; s.LastError = err.Error() })
+		return nil
+	}
+	half := len(p.keys) / 2
+	return w.commitDeferred(ctx, []*deferredPart{w.deferredPart(p.table, p.keys[:half]), w.deferredPart(p.table, p.keys[half:])})
+}
