@@ -4,7 +4,7 @@ GO      ?= .ci/go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X github.com/nkp-proxy/nkp/internal/agent.Version=$(VERSION)
 
-.PHONY: all build docs demo test dist dist-check test-bench test-deploy deploy-check test-kernel test-windows e2e differential peers lint fuzz faults picture clean deps help bench bench-quick bench-kernel
+.PHONY: all build check docs demo test dist dist-check test-bench test-deploy deploy-check test-kernel test-windows e2e differential peers lint fuzz faults picture clean deps help bench bench-quick bench-kernel
 
 all: build
 
@@ -26,6 +26,12 @@ demo: deps ## the guestbook's Services on a private switch (KEEP=1 leaves it run
 
 test: deps lint ## all tests: unit, and packets through a private switch
 	$(GO) test -timeout 20m $$($(GO) list ./... | grep -vE '/test/(fallback|faults)')
+
+# What needs no test bed.
+CHECKED = . ./fallback/... ./hack/picture ./hack/reference ./internal/... ./k8s/... ./ofctrl/... ./ovsdb/... ./pipeline/... ./windows/...
+
+check: lint ## before each commit, under a minute when built: lint, and the tests that need no test bed
+	$(GO) test -short $(CHECKED)
 
 peers: deps ## iptables beside kube-proxy: take-over without a gap, and speed (first build: 3 minutes)
 	@command -v nft >/dev/null || .ci/install-deps nft

@@ -17,12 +17,12 @@ import (
 // It keeps Service ports and digests, not flows: what a port compiles to depends on the port, its id and the configuration
 // alone, so that what was there before a change can be had again whenever that matters (docs/decisions/0009-flows-are-not-kept.md).
 type Compiler struct {
-	cfg   Config
-	ids   *idTable
-	ports map[k8s.PortName]*placed
-	owner map[uint32]*placed // by id
+	cfg    Config
+	ids    *idTable
+	ports  map[k8s.PortName]*placed
+	owner  map[uint32]*placed // by id
 	common objects
-	asked map[uint64]int32 // how many sources ask for a shared flow, by its digest
+	asked  map[uint64]int32 // how many sources ask for a shared flow, by its digest
 
 	flows, groups int // that should be on the switch
 	// wanted has the digest of each of them, and the number of the last Comparison that met it.

@@ -5,6 +5,7 @@ package testbed
 import (
 	"context"
 	"errors"
+	"flag"
 )
 
 // TB is the part of testing.TB that this package needs; it keeps package
@@ -29,6 +30,9 @@ func Require(t TB) {
 // Require is the same for a bed of this plane.
 func (p Plane) Require(t TB) {
 	t.Helper()
+	if f := flag.Lookup("test.short"); f != nil && f.Value.String() == "true" {
+		t.Skipf("needs a test bed: not with -short")
+	}
 	switch err := p.Available(); {
 	case err == nil:
 	case errors.Is(err, ErrNotRoot):
