@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/internal/conntrack"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -61,7 +62,7 @@ func (p *Plane) tryOpen(ctx context.Context) ([]*worker, error) {
 		w.life = p.life[f]
 		w.backend = string(choice.Backend)
 		w.report = func(change func(*FamilyStatus)) { p.report(f, change) }
-		w.forget = func(s *staleSet) (int, error) { return forgetUDP(f, s) }
+		w.forget = func(s *staleSet) (int, error) { return conntrack.Forget(ctx, f, 0, s.stale) } // other zones are Open vSwitch's
 		if f == k8s.IPv4 {
 			w.localnet = routeLocalnet{}
 		}

@@ -29,9 +29,8 @@ type Options struct {
 // Hooks are called when something happens. Each may be nil.
 type Hooks struct {
 	dataplane.Hooks
-	Restored func(dataplane.Restore)                                 // iptables-restore has run
-	Split    func(k8s.Family)                                        // a transaction with changes of Services was refused: it is tried in parts
-	Forgot   func(f k8s.Family, connections int, took time.Duration) // stale UDP connections were looked for
+	Restored func(dataplane.Restore) // iptables-restore has run
+	Split    func(k8s.Family)        // a transaction with changes of Services was refused: it is tried in parts
 }
 
 // DefaultOptions gives kube-proxy's settings; Log must still be set.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -63,9 +64,7 @@ func (w *worker) forgetStale() {
 		return
 	}
 	n, err := w.forget(newStaleSet(w.stale, w.nodeAddrs))
-	if w.opts.Hooks.Forgot != nil {
-		w.opts.Hooks.Forgot(w.family, n, time.Since(start))
-	}
+	w.opts.Hooks.Forgot(w.family, n, time.Since(start))
 	if err != nil {
 		w.forgetPause = min(max(2*w.forgetPause, retryMin), retryMax)
 		w.forgetAt = time.Now().Add(w.forgetPause)
@@ -107,6 +106,11 @@ func newStaleSet(stale map[k8s.PortName]staleUDP, node []netip.Addr) *staleSet {
 		}
 	}
 	return s
+}
+
+// stale reports whether to forget a connection.
+func (s *staleSet) stale(c *dpctl.Connection) bool {
+	return c.Protocol == "UDP" && s.match(c.Frontend, c.Endpoint)
 }
 
 // match reports whether to forget a connection with that first destination which is answered by that endpoint.

@@ -4,11 +4,7 @@ package fallback
 
 import (
 	"errors"
-	"fmt"
 	"testing"
-
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/nkp-proxy/nkp/fallback/xtables"
 	"github.com/nkp-proxy/nkp/test/testbed"
@@ -61,31 +57,6 @@ func TestStaleUDP(t *testing.T) {
 			t.Error("nothing was forgotten")
 		}
 	})
-}
-
-// A dump that the kernel interrupts has left entries out: it is repeated, a few times, and is an error if that does not help.
-func TestInterruptedDump(t *testing.T) {
-	for _, interrupted := range []error{unix.EINTR, netlink.ErrDumpInterrupted, fmt.Errorf("dump: %w", netlink.ErrDumpInterrupted)} {
-		for _, times := range []int{0, 1, dumpTries - 1, dumpTries} {
-			calls := 0
-			n, err := uninterrupted(func() (uint, error) {
-				if calls++; calls <= times {
-					return 1, interrupted
-				}
-				return 2, nil
-			})
-			if times < dumpTries && (n != times+2 || err != nil) {
-				t.Errorf("%v, %d times: %d deleted, %v", interrupted, times, n, err)
-			}
-			if times == dumpTries && (calls != dumpTries || n != dumpTries || err == nil) {
-				t.Errorf("%v each time: %d calls, %d deleted, %v", interrupted, calls, n, err)
-			}
-		}
-	}
-	calls := 0
-	if _, err := uninterrupted(func() (uint, error) { calls++; return 0, unix.EPERM }); err == nil || calls != 1 {
-		t.Errorf("not permitted: %d calls, %v", calls, err)
-	}
 }
 
 // A frontend that moves to another Service takes its clients along, those with a fixed port included.

@@ -10,6 +10,7 @@ import (
 	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/fallback/rules"
 	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/internal/conntrack"
 	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/internal/live"
 	"github.com/nkp-proxy/nkp/internal/trace"
@@ -135,7 +136,7 @@ func (s *Settings) CompareRules(ctx context.Context, backend string, m *k8s.Mode
 	}
 	set := live.Rules{
 		Tables: tables, Node: m.Node, Detector: m.Detector,
-		Connections: func() ([]dpctl.Connection, error) { return live.KernelConnections(f) },
+		Connections: func(do func(*dpctl.Connection) error) error { return conntrack.Each(ctx, f, 0, do) },
 	}
 	return set.Compare(q, r)
 }

@@ -90,6 +90,7 @@ func (a *Agent) hooks(m Mode) dataplane.Hooks {
 				a.warnService(r.Port.ServiceName, kinds[m].event, "Program", r.Port.String()+": "+reasonOf(r))
 			}
 		},
+		Forgot:      a.metrics.Forgot,
 		Unsupported: func(n dataplane.Notice) { a.warnService(n.Port.ServiceName, "NotSupportedByHNS", "Program", n.Text) },
 	}
 }
@@ -104,7 +105,7 @@ func reasonOf(r dataplane.Refusal) string {
 func (a *Agent) iptablesOptions(scope rules.Scope, hooks dataplane.Hooks) fallback.Options {
 	o := a.set.IPTablesOptions(scope)
 	o.Log = a.log
-	o.Hooks = fallback.Hooks{Hooks: hooks, Restored: a.metrics.Restore, Split: a.metrics.PartialFailure, Forgot: a.metrics.Forgot}
+	o.Hooks = fallback.Hooks{Hooks: hooks, Restored: a.metrics.Restore, Split: a.metrics.PartialFailure}
 	return o
 }
 

@@ -1,12 +1,17 @@
 package bridge
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/conntrack"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/dpctl"
+	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ofctrl"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
@@ -14,15 +19,17 @@ import (
 // UDP connections to endpoints that stopped serving are forgotten (pipeline/stale.go). What is to be forgotten is owed until
 // the switch has done it; docs/decisions/0015-stale-udp.md has the reasons for what follows.
 //
+//   - On the kernel datapath, nkp lists the zone in the kernel's table and deletes stale entries itself, by netlink. The switch
+//     has no part in it. This needs no memory of what changed. Where it fails, the ways of the userspace datapath are left.
 //   - A few filters go over OpenFlow (NXT_CT_FLUSH, Open vSwitch 3.1): for each the switch goes through its connections once.
 //   - Everything else, and all that is unknown after nkp or its connection were away, is found by one listing of the zone over
-//     ovs-vswitchd's control socket, and each stale connection is named to the switch. This needs no memory of what changed.
+//     ovs-vswitchd's control socket, and each stale connection is named to the switch.
 const (
 	// fewFilters are cheaper than a listing: one takes 0.5 µs of the switch's time for each connection, a listing 5 µs.
 	fewFilters = 3
 	// maxFilters bounds the filters that are owed. Beyond, only a listing helps.
 	maxFilters = 1 << 16
-	// maxListed bounds the connections of a switch whose zone is listed, as the switch does nothing else meanwhile.
+	// maxListed bounds the connections of a switch that lists them, as it does nothing else meanwhile.
 	maxListed = 1_000_000
 	// forgetLimit bounds one listing. A switch that is silent for so long loses its OpenFlow connection, too.
 	forgetLimit = 15 * time.Second
@@ -33,9 +40,9 @@ const (
 	// lookAgain is when connections are looked at a second time: until its datapath has taken up a change, the switch makes
 	// connections by what was before. It tries to be done within 2 s (Open vSwitch: ofproto-dpif-upcall.c, udpif_revalidator).
 	lookAgain = 2 * time.Second
-	// forgetRest is how much longer than it took nkp leaves the switch alone after each look, and auditRest after one that
-	// nothing called for.
-	forgetRest, auditRest = 9, 99
+	// forgetRest is how much longer than it took nkp leaves the switch alone after each look, kernelRest after a look at the
+	// kernel's table, which takes nkp's time alone, and auditRest is the same before an audit's look, which nothing calls for.
+	forgetRest, kernelRest, auditRest = 9, 1, 99
 	// forgetRetry is the least pause after a failure.
 	forgetRetry = 10 * time.Second
 )
@@ -62,6 +69,7 @@ type forgetting struct {
 	due     time.Time
 	rest    time.Time // nothing is looked for before
 	audited time.Time // no audit looks before
+	kernel  bool      // the last look was at the kernel's table
 	lacks   bool      // the switch cannot forget connections over OpenFlow
 	cannot  string    // why connections are not listed; "": they are
 }
@@ -74,7 +82,7 @@ func (p *Plane) probeForget(ctx context.Context) {
 		p.log.Debug("cannot find out whether the switch forgets connections", "error", err)
 	}
 	if p.forgets.lacks {
-		p.log.Info("UDP connections to endpoints that are gone are forgotten over ovs-vswitchd's control socket: over OpenFlow this needs Open vSwitch 3.1",
+		p.log.Info("UDP connections to endpoints that are gone are forgotten by netlink (kernel datapath) or over ovs-vswitchd's control socket: over OpenFlow this needs Open vSwitch 3.1",
 			"version", p.db.Switch().OVSVersion)
 	}
 	p.forgets.owed.add(true, nil)
@@ -108,9 +116,14 @@ func (p *Plane) forget(ctx context.Context) {
 	}
 	todo := f.owed
 	todo.add(second.all, second.filters)
+	f.kernel = false
 	rest, err := p.forgetOnce(ctx, todo)
 	took := time.Since(begun)
-	f.rest = time.Now().Add(forgetRest * took)
+	pause := forgetRest * took
+	if f.kernel {
+		pause = kernelRest * took
+	}
+	f.rest = time.Now().Add(pause)
 	f.audited = time.Now().Add(auditRest * took)
 	if err != nil {
 		f.owed = todo
@@ -143,11 +156,16 @@ func (p *Plane) forgetOnce(ctx context.Context, todo debt) ([]flow.CTFilter, err
 			return nil, nil // status warns; the next audit tries again
 		}
 	}
-	for begun := time.Now(); len(todo.filters) > 0 && time.Since(begun) < flushLimit; todo.filters = todo.filters[1:] {
+	begun, families := time.Now(), map[k8s.Family]bool{}
+	for ; len(todo.filters) > 0 && time.Since(begun) < flushLimit; todo.filters = todo.filters[1:] {
 		// One by one: the switch answers echo requests between them.
 		if err := p.conn.Flush(ctx, todo.filters[:1]); err != nil {
 			return nil, err
 		}
+		families[k8s.FamilyOf(todo.filters[0].Dst.Addr())] = true
+	}
+	for family := range families {
+		p.hooks.Forgot(family, 0, time.Since(begun)) // the switch does not say how many it forgot
 	}
 	return todo.filters, nil
 }
@@ -168,10 +186,55 @@ func (p *Plane) cheap(filters []flow.CTFilter) bool {
 	return true
 }
 
+// inKernel reports whether the switch's connections are in the table of this network namespace's kernel: the datapath is the
+// kernel's, and the bridge's own interface is here.
+func (p *Plane) inKernel() bool {
+	sw := p.db.Switch()
+	ifc, err := net.InterfaceByName(p.set.Bridge)
+	return sw.DatapathType == "system" && err == nil && len(sw.LocalMAC) > 0 && bytes.Equal(ifc.HardwareAddr, sw.LocalMAC)
+}
+
 // forgetListed lists the zone and forgets what is stale.
 func (p *Plane) forgetListed(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, forgetLimit)
 	defer cancel()
+	begun, listed, forgotten := time.Now(), 0, map[k8s.Family]int{}
+	zone, serving := p.set.Layout.ZoneDNAT, p.compiler.UDPFrontends()
+	// Entries of the guards of an earlier run, each of which could crash the switch when it ends. Their connections go on.
+	cfg := p.compiler.Config()
+	nullNAT := cfg.NoNullNAT && cfg.NoGuards
+	stale := func(c *dpctl.Connection) bool {
+		listed++
+		return c.Protocol == "UDP" && serving.Stale(c.Mark, c.Frontend, c.Endpoint) || nullNAT && c.Mark == 0 && c.Frontend == c.Endpoint
+	}
+	var err error
+	if p.forgets.kernel = p.inKernel(); p.forgets.kernel {
+		for _, f := range dataplane.Families {
+			begun := time.Now()
+			forgotten[f], err = conntrack.Forget(ctx, f, zone, stale)
+			p.hooks.Forgot(f, forgotten[f], time.Since(begun))
+			if err != nil {
+				break
+			}
+		}
+		if err != nil && ctx.Err() == nil {
+			p.log.Debug("cannot forget connections by netlink; asking the switch", "error", err)
+			p.forgets.kernel = false
+		}
+	}
+	if !p.forgets.kernel {
+		err = p.forgetBySwitch(ctx, zone, stale, forgotten)
+		for _, f := range dataplane.Families {
+			p.hooks.Forgot(f, forgotten[f], time.Since(begun))
+		}
+	}
+	p.log.Debug("looked for UDP connections to endpoints that are gone", "connections", listed, "forgotten", forgotten, "netlink", p.forgets.kernel,
+		"took", time.Since(begun), "error", err)
+	return err
+}
+
+// forgetBySwitch has the switch list a zone, names the stale connections to it, and counts them.
+func (p *Plane) forgetBySwitch(ctx context.Context, zone uint16, stale func(*dpctl.Connection) bool, forgotten map[k8s.Family]int) error {
 	t, err := p.tracker()
 	if err != nil {
 		return err
@@ -179,22 +242,19 @@ func (p *Plane) forgetListed(ctx context.Context) error {
 	if n, err := t.Count(ctx); err == nil && n > maxListed {
 		return fmt.Errorf("the switch tracks %d connections; more than %d are not listed, as it would be silent for seconds", n, maxListed)
 	}
-	begun, listed, forgotten := time.Now(), 0, 0
-	zone, serving := p.set.Layout.ZoneDNAT, p.compiler.UDPFrontends()
-	// Entries of the guards of an earlier run, each of which could crash the switch when it ends. Their connections go on.
-	cfg := p.compiler.Config()
-	nullNAT := cfg.NoNullNAT && cfg.NoGuards
 	batch := make([]dpctl.Connection, 0, flushBatch)
 	flush := func() error {
-		forgotten += len(batch)
 		err := p.forgetThese(ctx, t, batch)
+		for i := range batch {
+			if err == nil {
+				forgotten[k8s.FamilyOf(batch[i].Frontend.Addr())]++
+			}
+		}
 		batch = batch[:0]
 		return err
 	}
 	err = t.Each(ctx, zone, func(c *dpctl.Connection) error {
-		listed++
-		stale := c.Protocol == "UDP" && serving.Stale(c.Mark, c.Frontend, c.Endpoint)
-		if c.Zone != zone || !stale && !(nullNAT && c.Mark == 0 && c.Frontend == c.Endpoint) {
+		if c.Zone != zone || !stale(c) {
 			return nil
 		}
 		if batch = append(batch, *c); len(batch) < flushBatch {
@@ -205,7 +265,6 @@ func (p *Plane) forgetListed(ctx context.Context) error {
 	if err == nil && len(batch) > 0 {
 		err = flush()
 	}
-	p.log.Debug("looked for UDP connections to endpoints that are gone", "connections", listed, "forgotten", forgotten, "took", time.Since(begun), "error", err)
 	return err
 }
 

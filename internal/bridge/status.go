@@ -242,7 +242,7 @@ func (p *Plane) lacks() []string {
 		}
 	}
 	if p.forgets.lacks && p.forgets.cannot == "" {
-		list = append(list, "forgetting connections over OpenFlow (since 3.1); done over ovs-vswitchd's control socket")
+		list = append(list, "forgetting connections over OpenFlow (since 3.1); done by netlink (kernel datapath) or over ovs-vswitchd's control socket")
 	}
 	return list
 }

@@ -63,6 +63,8 @@ type Hooks struct {
 	Unsupported func(Notice)
 	// Synced: changes went through and something was written.
 	Synced func(Sync)
+	// Forgot: UDP connections of a family to endpoints that are gone were looked for, and as many as known forgotten.
+	Forgot func(f k8s.Family, connections int, took time.Duration)
 }
 
 // WithDefaults returns hooks none of which is nil.
@@ -81,6 +83,9 @@ func (h Hooks) WithDefaults() Hooks {
 	}
 	if h.Synced == nil {
 		h.Synced = func(Sync) {}
+	}
+	if h.Forgot == nil {
+		h.Forgot = func(k8s.Family, int, time.Duration) {}
 	}
 	return h
 }

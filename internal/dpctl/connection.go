@@ -36,17 +36,8 @@ func (c *Connection) String() string {
 	return fmt.Sprintf("%s from %s to %s%s", c.Protocol, c.Client, c.Frontend, state)
 }
 
-// Parse reads the answer of dpctl/dump-conntrack (Open vSwitch: lib/ct-dpif.c, ct_dpif_format_entry), a line each.
-// What is not TCP, UDP or SCTP is left out.
-func Parse(text string) (list []Connection) {
-	for line := range strings.Lines(text) {
-		if c, ok := parseConnection(strings.TrimSpace(line)); ok {
-			list = append(list, c)
-		}
-	}
-	return list
-}
-
+// parseConnection reads a line of the answer of dpctl/dump-conntrack (Open vSwitch: lib/ct-dpif.c, ct_dpif_format_entry). It
+// reports whether this is a TCP, UDP or SCTP connection.
 func parseConnection(line string) (c Connection, ok bool) {
 	proto, rest, _ := strings.Cut(line, ",")
 	c.Protocol = k8s.Protocol(strings.ToUpper(proto))

@@ -12,7 +12,7 @@ func FuzzConnections(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		for _, c := range Parse(text) {
+		for _, c := range parse(text) {
 			if !c.Client.IsValid() || !c.Frontend.IsValid() || !c.Endpoint.IsValid() || protocolNumbers[c.Protocol] == 0 {
 				t.Errorf("%+v", c)
 			}

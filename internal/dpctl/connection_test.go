@@ -3,6 +3,7 @@ package dpctl
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -12,6 +13,16 @@ icmp,orig=(src=10.0.0.12,dst=10.0.1.11,id=5,type=8,code=0),reply=(src=10.0.1.11,
 tcp,orig=(src=10.0.0.12
 `
 
+// parse reads a whole answer.
+func parse(text string) (list []Connection) {
+	for line := range strings.Lines(text) {
+		if c, ok := parseConnection(strings.TrimSpace(line)); ok {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
 func TestParse(t *testing.T) {
 	at := netip.MustParseAddrPort
 	want := []Connection{
@@ -20,7 +31,7 @@ func TestParse(t *testing.T) {
 		{Protocol: "UDP", Client: at("[fd00:a::12]:5"), Frontend: at("[fd00:40::1]:53"), Endpoint: at("[fd00:a::11]:5353"),
 			Seen: netip.MustParseAddr("fd00:a::12"), Zone: 1001, Mark: 0x101},
 	}
-	if got := Parse(dump); !slices.Equal(got, want) {
+	if got := parse(dump); !slices.Equal(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 }

@@ -42,14 +42,8 @@ func (t Tracker) Check(ctx context.Context) error {
 	return err
 }
 
-// Connections lists a zone. What is not TCP, UDP or SCTP is left out.
-func (t Tracker) Connections(ctx context.Context, zone uint16) ([]Connection, error) {
-	text, err := appctl.Call(ctx, t.Control, "dpctl/dump-conntrack", t.params(zone)...)
-	return Parse(text), err
-}
-
-// Each lists a zone as Connections does, and hands over one connection after the other as they come: memory does not grow with
-// their number. The Connection is valid during the call only. An error of do ends the listing.
+// Each calls do for each TCP, UDP and SCTP connection of a zone, as they come: memory does not grow with their number. The
+// Connection is valid during the call only. An error of do ends the listing.
 //
 // ovs-vswitchd writes the whole list before it does anything else: 2 µs of its time for each connection of the zone.
 func (t Tracker) Each(ctx context.Context, zone uint16, do func(*Connection) error) error {

@@ -14,6 +14,17 @@ func about(c *dpctl.Connection, q trace.Question) bool {
 		(q.From.Port() == 0 || c.Client.Port() == q.From.Port())
 }
 
+// those returns the wanted ones of the connections that each lists.
+func those(each func(func(*dpctl.Connection) error) error, want func(*dpctl.Connection) bool) (list []dpctl.Connection, err error) {
+	err = each(func(c *dpctl.Connection) error {
+		if want(c) {
+			list = append(list, *c)
+		}
+		return nil
+	})
+	return list, err
+}
+
 // noteMasquerade fills in as whom the endpoints see clients: their translated connections go on, from the same client, in a
 // zone of its own.
 func noteMasquerade(list, masqueraded []dpctl.Connection) {

@@ -2,11 +2,13 @@ package live
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
+	"github.com/nkp-proxy/nkp/internal/conntrack"
 	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/internal/trace"
 	"github.com/nkp-proxy/nkp/k8s"
@@ -18,8 +20,8 @@ type Rules struct {
 	// Node and Detector are the model's.
 	Node     k8s.Node
 	Detector k8s.Detector
-	// Connections gives what the kernel's tracker knows of a family; nil: it cannot be asked.
-	Connections func() ([]dpctl.Connection, error)
+	// Connections calls do with each connection that the kernel tracks, until it returns an error; nil: it cannot be asked.
+	Connections func(do func(*dpctl.Connection) error) error
 }
 
 // walker is a packet on its way through chains.
@@ -62,8 +64,8 @@ func (s *Rules) Compare(q trace.Question, r *trace.Result) error {
 	if s.Connections == nil {
 		return nil
 	}
-	list, err := s.Connections()
-	if err != nil {
+	list, err := those(s.Connections, func(c *dpctl.Connection) bool { return about(c, q) })
+	if err != nil && !errors.Is(err, conntrack.ErrInterrupted) { // nearly all of them were seen
 		l.Step("existing connections cannot be looked up: %v", err)
 		return nil
 	}

@@ -272,11 +272,13 @@ func (s *Switch) ours(w *walk) bool {
 
 // connections tells of the connections that exist already.
 func (s *Switch) connections(ctx context.Context, l *trace.Live, q trace.Question, r *trace.Result) {
-	list, err := s.Tracker.Connections(ctx, s.Config.Layout.ZoneDNAT)
-	list = slices.DeleteFunc(list, func(c dpctl.Connection) bool { return !about(&c, q) })
+	zone := func(zone uint16) func(func(*dpctl.Connection) error) error {
+		return func(do func(*dpctl.Connection) error) error { return s.Tracker.Each(ctx, zone, do) }
+	}
+	list, err := those(zone(s.Config.Layout.ZoneDNAT), func(c *dpctl.Connection) bool { return about(c, q) })
 	if err == nil && len(list) > 0 {
 		var masqueraded []dpctl.Connection
-		masqueraded, err = s.Tracker.Connections(ctx, s.Config.Layout.ZoneSNAT)
+		masqueraded, err = those(zone(s.Config.Layout.ZoneSNAT), func(c *dpctl.Connection) bool { return c.Client.Addr() == q.From.Addr() })
 		noteMasquerade(list, masqueraded)
 	}
 	if err != nil {

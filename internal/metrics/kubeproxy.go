@@ -59,7 +59,7 @@ var (
 		"Number of iptables rules written by kube-proxy in last sync: in the last transaction with that table", "table", ipFamily).
 		in(OVS, IPTables).only("iptables works: alone, or beside the bridge")
 	conntrackDuration = define(Histogram, "kubeproxy_conntrack_reconciler_sync_duration_seconds",
-		"ReconcileConntrackFlowsLatency latency in seconds", ipFamily).with(syncBuckets).in(OVS, IPTables).from("IPv4", "IPv6")
+		"ReconcileConntrackFlowsLatency latency in seconds: one look for UDP connections to endpoints that are gone", ipFamily).with(syncBuckets).in(OVS, IPTables).from("IPv4", "IPv6")
 	conntrackDeleted = define(Counter, "kubeproxy_conntrack_reconciler_deleted_entries_total",
-		"Cumulative conntrack flows deleted by conntrack reconciler", ipFamily).in(OVS, IPTables).from("IPv4", "IPv6")
+		"Cumulative conntrack flows deleted by conntrack reconciler; not counted is what Open vSwitch's userspace datapath forgets by up to three filters, as it does not say how many these are", ipFamily).in(OVS, IPTables).from("IPv4", "IPv6")
 )

@@ -4,6 +4,7 @@ package packets
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -44,6 +45,7 @@ type cluster struct {
 	t        *testing.T
 	pods     []*testbed.Pod // on this node
 	remotes  []*testbed.Pod // on the second node
+	runsOn   *testbed.Host  // see home; nil: the node
 	ctx      context.Context
 	bin      string
 	dir      string
@@ -148,6 +150,9 @@ func (c *cluster) common() []string {
 
 func (c *cluster) socket() string { return filepath.Join(c.RunDir, "nkp.sock") }
 
+// home is whose network namespace nkp is in.
+func (c *cluster) home() *testbed.Host { return cmp.Or(c.runsOn, c.Node) }
+
 // run starts nkp on the node.
 func (c *cluster) run() {
 	c.t.Helper()
@@ -165,7 +170,7 @@ func (c *cluster) launch(args ...string) {
 	c.t.Helper()
 	argv := testbed.Wrapped(append([]string{c.bin}, args...)...)
 	log := &testbed.Output{}
-	program, err := c.Node.Launch(log, argv...)
+	program, err := c.home().Launch(log, argv...)
 	must(c.t, err)
 	p := &process{program, log}
 	c.agent = p
@@ -194,7 +199,7 @@ func (c *cluster) nkp(args ...string) (stdout, stderr string, status int) {
 	var out, errOut bytes.Buffer
 	cmd := exec.CommandContext(ctx, c.bin, args...)
 	cmd.Stdout, cmd.Stderr = &out, &errOut
-	must(c.t, c.Node.Start(cmd))
+	must(c.t, c.home().Start(cmd))
 	cmd.Wait()
 	return out.String(), errOut.String(), cmd.ProcessState.ExitCode()
 }

@@ -9,6 +9,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -207,4 +210,26 @@ func TestBeforeTheFirstAnswer(t *testing.T) {
 	if err != nil || a.Pod != c.remotes[1].Name || time.Since(began) < 500*time.Millisecond {
 		t.Errorf("a SYN sent again: answered by %q after %v, %v", a.Pod, time.Since(began), err)
 	}
+}
+
+// The kernel datapath needs neither OpenFlow nor the control socket to forget connections: nkp lists and deletes them itself.
+func TestKernelStaleUDP(t *testing.T) {
+	requireKernelDatapath(t)
+	t.Parallel()
+	c := newCluster(t, testbed.Options{})
+	must(t, os.Remove(filepath.Join(c.RunDir, "ovs-vswitchd.pid")))
+	c.flags = append(c.flags, "--openflow", olderSwitch(t, c))
+	staleUDP(t, c)
+	if lacks, warnings := c.lacks(t); !strings.Contains(lacks, "netlink") || strings.Contains(warnings, "forget") {
+		t.Errorf("status says that the switch lacks %q, and warns %q", lacks, warnings)
+	}
+}
+
+// In another network namespace than the switch's, nkp sees another table, and asks the switch.
+func TestKernelStaleUDPElsewhere(t *testing.T) {
+	requireKernelDatapath(t)
+	t.Parallel()
+	c := newCluster(t, testbed.Options{})
+	c.runsOn = c.External
+	staleUDP(t, c)
 }

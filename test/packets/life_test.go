@@ -5,6 +5,7 @@ package packets
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -426,6 +427,22 @@ func staleUDP(t *testing.T, c *cluster) {
 		c.run()
 	})
 	soon("after the endpoint moved while nkp was down", c.pods[1].Name)
+	c.eventually("metrics of what was forgotten", func() error {
+		s, err := c.scrape()
+		if err != nil {
+			return err
+		}
+		for series, least := range map[string]float64{
+			`kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family="IPv4"}`:       2, // of both clients
+			`kubeproxy_conntrack_reconciler_sync_duration_seconds_count{ip_family="IPv4"}`: 1,
+			`kubeproxy_conntrack_reconciler_sync_duration_seconds_count{ip_family="IPv6"}`: 1,
+		} {
+			if s.values[series] < least {
+				return fmt.Errorf("%s is %v, want %v or more", series, s.values[series], least)
+			}
+		}
+		return nil
+	})
 	change(func() { c.remove(slice(s, 8080)) })
 	soon("without endpoints", "")
 }

@@ -28,7 +28,7 @@ type scrape struct {
 
 // scrape asks the agent on the node for its metrics.
 func (c *cluster) scrape() (*scrape, error) {
-	status, body, err := c.get(c.Node, "http://127.0.0.1:10249/metrics")
+	status, body, err := c.get(c.home(), "http://127.0.0.1:10249/metrics")
 	if err != nil || status != 200 {
 		return nil, fmt.Errorf("/metrics: %d %w", status, err)
 	}

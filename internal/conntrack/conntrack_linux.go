@@ -1,0 +1,182 @@
+package conntrack
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/nkp-proxy/nkp/internal/dpctl"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// dumpTries bounds how often Forget lists a table because of ErrInterrupted.
+const dumpTries = 5
+
+// Each calls do for each TCP, UDP and SCTP connection of a family and zone. The Connection is valid during the call only, and
+// has no State. An error of do ends the list. After ErrInterrupted some were left out.
+func Each(ctx context.Context, f k8s.Family, zone uint16, do func(*dpctl.Connection) error) error {
+	return dump(ctx, f, zone, func(c *dpctl.Connection, _ []byte) error { return do(c) })
+}
+
+// Forget deletes the connections of a family and zone that are stale, and returns their number, which is right after an error,
+// too. It goes on after a connection that cannot be deleted. One that is gone already is no error.
+func Forget(ctx context.Context, f k8s.Family, zone uint16, stale func(*dpctl.Connection) bool) (forgotten int, err error) {
+	socket, err := nl.Subscribe(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return 0, err
+	}
+	defer socket.Close()
+	socket.SetReceiveTimeout(&nl.SocketTimeoutTv)
+	sockets := map[int]*nl.SocketHandle{unix.NETLINK_NETFILTER: {Socket: socket}}
+	var failed int
+	var first error
+	err = uninterrupted(func() error {
+		failed = 0
+		return dump(ctx, f, zone, func(c *dpctl.Connection, entry []byte) error {
+			if !stale(c) {
+				return nil
+			}
+			req := request(f, nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
+			req.Sockets = sockets
+			req.AddRawData(entry) // with tuple, zone and id: a later connection of the same tuple stays
+			switch _, err := req.Execute(unix.NETLINK_NETFILTER, 0); {
+			case err == nil:
+				forgotten++
+			case !errors.Is(err, unix.ENOENT):
+				if failed++; failed == 1 {
+					first = fmt.Errorf("%s: %w", c, err)
+				}
+			}
+			return nil
+		})
+	})
+	if failed > 0 {
+		err = errors.Join(err, fmt.Errorf("%d connections cannot be deleted; the first: %w", failed, first))
+	}
+	return forgotten, err
+}
+
+// uninterrupted calls f until its error is another than ErrInterrupted, at most dumpTries times.
+func uninterrupted(f func() error) (err error) {
+	for range dumpTries {
+		if err = f(); !errors.Is(err, ErrInterrupted) {
+			break
+		}
+	}
+	return err
+}
+
+// dump calls do with each connection of a family and zone and the attributes that the kernel describes it by.
+func dump(ctx context.Context, f k8s.Family, zone uint16, do func(*dpctl.Connection, []byte) error) error {
+	req := request(f, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
+	if zone != 0 {
+		req.AddData(nl.NewRtAttr(nl.CTA_ZONE, nl.BEUint16Attr(zone))) // Linux before 6.8 sends all zones
+	}
+	var c dpctl.Connection
+	var failed error
+	err := req.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(msg []byte) bool {
+		if failed = ctx.Err(); failed == nil && parse(msg, &c) && c.Zone == zone {
+			failed = do(&c, msg[nl.SizeofNfgenmsg:])
+		}
+		return failed == nil
+	})
+	switch {
+	case failed != nil:
+		return failed
+	case errors.Is(err, nl.ErrDumpInterrupted):
+		return ErrInterrupted
+	}
+	return err
+}
+
+func request(f k8s.Family, command, flags int) *nl.NetlinkRequest {
+	family := uint8(unix.AF_INET)
+	if f == k8s.IPv6 {
+		family = unix.AF_INET6
+	}
+	req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|command, flags)
+	req.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
+	return req
+}
+
+var protocols = map[byte]k8s.Protocol{unix.IPPROTO_TCP: "TCP", unix.IPPROTO_UDP: "UDP", unix.IPPROTO_SCTP: "SCTP"}
+
+// parse reads a message of the kernel into c. It reports whether this is a TCP, UDP or SCTP connection with both its tuples.
+func parse(msg []byte, c *dpctl.Connection) bool {
+	*c = dpctl.Connection{}
+	if len(msg) < nl.SizeofNfgenmsg {
+		return false
+	}
+	var seen netip.AddrPort
+	for kind, v := range attributes(msg[nl.SizeofNfgenmsg:]) {
+		switch {
+		case kind == nl.CTA_TUPLE_ORIG:
+			var zone uint16
+			c.Protocol, c.Client, c.Frontend, zone = tuple(v)
+			c.Zone |= zone // an entry has CTA_ZONE, or zones of its directions
+		case kind == nl.CTA_TUPLE_REPLY:
+			_, c.Endpoint, seen, _ = tuple(v)
+			c.Seen = seen.Addr()
+		case kind == nl.CTA_MARK && len(v) >= 4:
+			c.Mark = binary.BigEndian.Uint32(v)
+		case kind == nl.CTA_ZONE && len(v) >= 2:
+			c.Zone = binary.BigEndian.Uint16(v)
+		}
+	}
+	return c.Protocol != "" && c.Client.IsValid() && c.Frontend.IsValid() && c.Endpoint.IsValid() && seen.IsValid()
+}
+
+// ctaTupleZone is the zone of one direction (enum ctattr_tuple).
+const ctaTupleZone = 3
+
+// tuple reads one direction of a connection.
+func tuple(b []byte) (protocol k8s.Protocol, src, dst netip.AddrPort, zone uint16) {
+	var from, to netip.Addr
+	var sport, dport uint16
+	for kind, v := range attributes(b) {
+		switch {
+		case kind == nl.CTA_TUPLE_IP:
+			for kind, v := range attributes(v) {
+				switch kind {
+				case nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC:
+					from, _ = netip.AddrFromSlice(v)
+				case nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST:
+					to, _ = netip.AddrFromSlice(v)
+				}
+			}
+		case kind == nl.CTA_TUPLE_PROTO:
+			for kind, v := range attributes(v) {
+				switch {
+				case kind == nl.CTA_PROTO_NUM && len(v) >= 1:
+					protocol = protocols[v[0]]
+				case kind == nl.CTA_PROTO_SRC_PORT && len(v) >= 2:
+					sport = binary.BigEndian.Uint16(v)
+				case kind == nl.CTA_PROTO_DST_PORT && len(v) >= 2:
+					dport = binary.BigEndian.Uint16(v)
+				}
+			}
+		case kind == ctaTupleZone && len(v) >= 2:
+			zone = binary.BigEndian.Uint16(v)
+		}
+	}
+	return protocol, netip.AddrPortFrom(from, sport), netip.AddrPortFrom(to, dport), zone
+}
+
+// attributes yields the type and value of each netlink attribute (struct nlattr). One that does not fit ends them.
+func attributes(b []byte) iter.Seq2[uint16, []byte] {
+	return func(yield func(uint16, []byte) bool) {
+		for len(b) >= nl.SizeofNfattr {
+			n := int(binary.NativeEndian.Uint16(b))
+			if n < nl.SizeofNfattr || n > len(b) || !yield(binary.NativeEndian.Uint16(b[2:])&nl.NLA_TYPE_MASK, b[nl.SizeofNfattr:n]) {
+				return
+			}
+			b = b[min(len(b), (n+unix.NLA_ALIGNTO-1)&^(unix.NLA_ALIGNTO-1)):]
+		}
+	}
+}

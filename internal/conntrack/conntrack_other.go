@@ -1,0 +1,21 @@
+//go:build !linux
+
+package conntrack
+
+import (
+	"context"
+	"errors"
+
+	"github.com/nkp-proxy/nkp/internal/dpctl"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// Each lists connections on Linux only.
+func Each(context.Context, k8s.Family, uint16, func(*dpctl.Connection) error) error {
+	return errors.ErrUnsupported
+}
+
+// Forget deletes connections on Linux only.
+func Forget(context.Context, k8s.Family, uint16, func(*dpctl.Connection) bool) (int, error) {
+	return 0, errors.ErrUnsupported
+}
