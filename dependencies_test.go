@@ -32,7 +32,7 @@ var purpose = map[string]string{
 	"github.com/sirupsen/logrus":          "silences and passes on what libraries log with it",
 	"github.com/spf13/cobra":              "the command line",
 	"github.com/spf13/pflag":              "the command line's flags",
-	"github.com/vishvananda/netlink":      "addresses, routes and neighbours of the node",
+	"github.com/vishvananda/netlink":      "addresses, routes and neighbours of the node; the connections that its kernel tracks",
 	"github.com/vishvananda/netns":        "network namespaces, of netlink",
 	"go.yaml.in/yaml/v3":                  "manifests: positions of fields for error messages",
 	"golang.org/x/sync":                   "errgroup",

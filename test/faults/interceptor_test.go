@@ -257,7 +257,7 @@ func TestLyingSwitch(t *testing.T) {
 				time.Sleep(100 * time.Millisecond)
 				p, err := c.running()
 				must(t, err)
-				rss, err := resident(p.Cmd.Process.Pid)
+				rss, err := resident(p.Cmd.Process.Pid, "VmRSS:")
 				must(t, err)
 				most = max(most, rss)
 			}

@@ -66,17 +66,17 @@ func (c *cluster) resources() (r resources, err error) {
 		r.heap, r.goroutines, r.files = min(r.heap, live), min(r.goroutines, n), min(r.files, len(files))
 		time.Sleep(100 * time.Millisecond)
 	}
-	r.resident, err = resident(r.pid)
+	r.resident, err = resident(r.pid, "VmRSS:")
 	return r, err
 }
 
-// resident is how much memory a process has, in bytes.
-func resident(pid int) (int, error) {
+// resident is how much memory a process has (VmRSS:), or had at most (VmHWM:), in bytes.
+func resident(pid int, line string) (int, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, err
 	}
-	_, rss, _ := strings.Cut(string(status), "VmRSS:")
+	_, rss, _ := strings.Cut(string(status), line)
 	number, _, _ := strings.Cut(strings.TrimSpace(rss), " ")
 	kb, err := strconv.Atoi(number)
 	return kb << 10, err
