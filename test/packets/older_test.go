@@ -133,7 +133,7 @@ func TestNothingForgets(t *testing.T) {
 	c.put(s, slice(s, 8080, at(c.pods[1].IP4)))
 	c.run()
 	c.settle()
-	c.ask(t, aPod(c), "tcp", "40.0.0.1:80", c.pods[1].Name)
+	c.ask(t, c.pods[0].Host, "tcp", "40.0.0.1:80", c.pods[1].Name)
 	lacks, warnings := c.lacks(t)
 	if !strings.Contains(warnings, "cannot forget single connections") || !strings.Contains(warnings, "ovs-vswitchd.pid") {
 		t.Errorf("status warns %q", warnings)
