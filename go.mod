@@ -19,7 +19,6 @@ require (
 	github.com/spf13/pflag v1.0.9
 	github.com/vishvananda/netlink v1.3.1
 	github.com/vishvananda/netns v0.0.5
-	go.yaml.in/yaml/v3 v3.0.5
 	golang.org/x/sync v0.24.0
 	golang.org/x/sys v0.49.0
 	k8s.io/api v0.36.3
@@ -30,7 +29,10 @@ require (
 	sigs.k8s.io/yaml v1.6.0
 )
 
-require github.com/stretchr/objx v0.5.3 // indirect
+require (
+	github.com/stretchr/objx v0.5.3 // indirect
+	go.yaml.in/yaml/v3 v3.0.5 // indirect
+)
 
 require (
 	github.com/blang/semver/v4 v4.0.0 // indirect

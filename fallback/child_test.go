@@ -23,6 +23,7 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/rules"
 	"github.com/nkp-proxy/nkp/fallback/xtables"
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/k8s/manifest"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -145,7 +146,7 @@ func child(text string) error {
 
 // update hands the Plane what is new in a file of manifests.
 func update(p *Plane, last *k8s.Model, path string, o k8s.Options) (*k8s.Model, error) {
-	manifests := k8s.LoadManifests(path)
+	manifests := manifest.Load(path)
 	if err := manifests.Err(); err != nil {
 		return last, err
 	}

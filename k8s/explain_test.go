@@ -1,28 +1,29 @@
-package k8s
+package k8s_test
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/k8s/manifest"
 )
 
 // explained gives a tracker that has read manifests.
-func explained(t *testing.T, opts Options, manifests string) *Tracker {
+func explained(t *testing.T, opts k8s.Options, manifests string) *k8s.Tracker {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "in.yaml")
 	if err := os.WriteFile(path, []byte(manifests), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	m := LoadManifests(path)
+	m := manifest.Load(path)
 	if err := m.Err(); err != nil {
 		t.Fatal(err)
 	}
-	tr := NewTracker(opts)
+	tr := k8s.NewTracker(opts)
 	tr.Apply(m.Objects)
 	tr.Flush()
 	return tr
@@ -50,7 +51,7 @@ ports: [{name: '', port: 8080}]
 endpoints:
 `
 
-var web = PortName{ServiceName{"default", "web"}, "", "TCP", IPv4}
+var web = k8s.PortName{k8s.ServiceName{"default", "web"}, "", "TCP", k8s.IPv4}
 
 func TestEndpointStates(t *testing.T) {
 	for _, c := range []struct{ name, endpoints, want string }{
@@ -87,7 +88,7 @@ func TestEndpointStates(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var b strings.Builder
-			for _, e := range explained(t, Options{NodeName: "n1"}, explainHead+c.endpoints).EndpointStates(web) {
+			for _, e := range explained(t, k8s.Options{NodeName: "n1"}, explainHead+c.endpoints).EndpointStates(web) {
 				fmt.Fprintf(&b, "%s on %s zone %s, Cluster: %q, Local: %q\n", e.Addr, e.Node, e.Zone, e.Why, e.WhyLocal)
 			}
 			if got, want := b.String(), strings.TrimPrefix(c.want, "\n"); got != want {
@@ -97,43 +98,7 @@ func TestEndpointStates(t *testing.T) {
 	}
 }
 
-// TestEndpointStatesAgree checks on random objects that the states are those of the model, and that each says why not
-// exactly where the endpoint is not in force.
-func TestEndpointStatesAgree(t *testing.T) {
-	w := &world{rand.New(rand.NewPCG(7, 7)), map[Ref]Change{}}
-	tr := NewTracker(Options{NodeName: "n1"})
-	seen := 0
-	for range 20000 {
-		tr.Apply([]Change{w.mutate()})
-		m, _ := tr.Flush()
-		for name, port := range m.Ports {
-			var cluster, local []Endpoint
-			for _, e := range tr.EndpointStates(name) {
-				seen++
-				if e.InCluster != (e.Why == "") || e.InLocal != (e.WhyLocal == "") {
-					t.Fatalf("%s: %+v", name, e)
-				}
-				if e.InCluster {
-					cluster = append(cluster, Endpoint{e.Addr, e.Local})
-				}
-				if e.InLocal {
-					local = append(local, Endpoint{e.Addr, e.Local})
-				}
-			}
-			if !slices.Equal(cluster, port.ClusterEndpoints) || !slices.Equal(local, port.LocalEndpoints) {
-				t.Fatalf("%s: states give %v and %v, the model has %v and %v", name, cluster, local, port.ClusterEndpoints, port.LocalEndpoints)
-			}
-		}
-	}
-	if seen < 1000 {
-		t.Errorf("only %d endpoints were seen", seen)
-	}
-	if tr.EndpointStates(PortName{}) != nil {
-		t.Error("a port that does not exist has endpoints")
-	}
-}
-
-const unservedObjects = `
+const notServedObjects = `
 apiVersion: v1
 kind: Service
 metadata: {name: web}
@@ -159,13 +124,13 @@ metadata: {name: headless, labels: {service.kubernetes.io/service-proxy-name: ci
 spec: {clusterIP: None, ports: [{port: 80}]}
 `
 
-func TestUnserved(t *testing.T) {
-	all := explained(t, Options{}, unservedObjects)
-	noExternal := explained(t, Options{IgnoreExternalIPs: true}, unservedObjects)
+func TestNotServed(t *testing.T) {
+	all := explained(t, k8s.Options{}, notServedObjects)
+	noExternal := explained(t, k8s.Options{IgnoreExternalIPs: true}, notServedObjects)
 	for _, c := range []struct {
-		tracker  *Tracker
+		tracker  *k8s.Tracker
 		at       string
-		protocol Protocol
+		protocol k8s.Protocol
 		local    bool
 		want     string
 	}{
@@ -182,15 +147,15 @@ func TestUnserved(t *testing.T) {
 		{all, "192.168.0.1:30053", "UDP", false, "[]"},
 	} {
 		got := []string{}
-		for _, u := range c.tracker.Unserved(netip.MustParseAddrPort(c.at), c.protocol, c.local) {
+		for _, u := range c.tracker.NotServed(netip.MustParseAddrPort(c.at), c.protocol, c.local) {
 			got = append(got, fmt.Sprintf("%s %s: %s", u.Service, u.Type, u.Why))
 		}
 		if fmt.Sprint(got) != c.want {
 			t.Errorf("%s/%s: got %v, want %s", c.at, c.protocol, got, c.want)
 		}
 	}
-	named := explained(t, Options{ServiceProxyName: "cilium"}, unservedObjects)
-	if got := named.Unserved(netip.MustParseAddrPort("10.96.0.1:80"), "TCP", false); len(got) != 1 || !strings.Contains(got[0].Why, "it has no label") {
+	named := explained(t, k8s.Options{ServiceProxyName: "cilium"}, notServedObjects)
+	if got := named.NotServed(netip.MustParseAddrPort("10.96.0.1:80"), "TCP", false); len(got) != 1 || !strings.Contains(got[0].Why, "it has no label") {
 		t.Errorf("without the label: %v", got)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/nkp-proxy/nkp/k8s/internal/brief"
 )
 
 // nodeFacts is a Node object reduced to what the model needs.
@@ -27,8 +29,8 @@ func newNodeFacts(o *v1.Node, origin Origin) *nodeFacts {
 			if a.Type != typ {
 				continue
 			}
-			if ip, ok := parseAddr(a.Address); !ok {
-				n.warn(field.NewPath("status", "addresses").Index(i).Child("address"), "%s is not an IP address: ignored", quote(a.Address))
+			if ip, ok := ParseAddr(a.Address); !ok {
+				n.warn(field.NewPath("status", "addresses").Index(i).Child("address"), "%s is not an IP address: ignored", brief.Quote(a.Address))
 			} else if !slices.Contains(n.IPs, ip) {
 				n.IPs = append(n.IPs, ip)
 			}
@@ -39,10 +41,10 @@ func newNodeFacts(o *v1.Node, origin Origin) *nodeFacts {
 		cidrs = []string{o.Spec.PodCIDR}
 	}
 	for i, text := range cidrs {
-		if p, ok := parsePrefix(text); ok {
+		if p, ok := ParsePrefix(text); ok {
 			n.PodCIDRs = append(n.PodCIDRs, p)
 		} else {
-			n.warn(path.Index(i), "%s is not a CIDR: ignored", quote(text))
+			n.warn(path.Index(i), "%s is not a CIDR: ignored", brief.Quote(text))
 		}
 	}
 	return n
@@ -78,10 +80,10 @@ func newCIDRFacts(o *networkingv1.ServiceCIDR, origin Origin) (*cidrFacts, []War
 	c := &cidrFacts{origin: origin}
 	var ws []Warning
 	for i, text := range o.Spec.CIDRs {
-		if p, ok := parsePrefix(text); ok {
+		if p, ok := ParsePrefix(text); ok {
 			c.prefixes = append(c.prefixes, p)
 		} else {
-			ws = append(ws, Warning{Field: field.NewPath("spec", "cidrs").Index(i).String(), Text: quote(text) + " is not a CIDR: ignored"})
+			ws = append(ws, Warning{Field: field.NewPath("spec", "cidrs").Index(i).String(), Text: brief.Quote(text) + " is not a CIDR: ignored"})
 		}
 	}
 	return c, ws

@@ -1,4 +1,4 @@
-package k8s
+package k8s_test
 
 import (
 	"net/netip"
@@ -6,13 +6,16 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/k8s/manifest"
 )
 
 // A bind address takes the place of the Node object's addresses of its family, and of those alone; addresses that are given
 // by name take the place of all.
 func TestPrimaryIP(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "node.yaml")
-	text := `{apiVersion: v1, kind: Node, metadata: {name: n}, status: {addresses: [{type: InternalIP, address: 10.0.0.1}, {type: InternalIP, address: "fd00::1"}]}}`
+	text := `{apiVersion: v1, kind: Node, metadata: {name: node}, status: {addresses: [{type: InternalIP, address: 10.0.0.1}, {type: InternalIP, address: "fd00::1"}]}}`
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -34,8 +37,8 @@ func TestPrimaryIP(t *testing.T) {
 		{"fd00::9", nil, ips("fd00::9", "10.0.0.1")},
 		{"10.9.9.9", ips("10.7.7.7"), ips("10.7.7.7")},
 	} {
-		tr := NewTracker(Options{NodeName: "n", PrimaryIP: netip.MustParseAddr(tc.primary), NodeIPs: tc.nodeIPs})
-		m := LoadManifests(path)
+		tr := k8s.NewTracker(k8s.Options{NodeName: "node", PrimaryIP: netip.MustParseAddr(tc.primary), NodeIPs: tc.nodeIPs})
+		m := manifest.Load(path)
 		if len(m.Problems.Errors) > 0 {
 			t.Fatal(m.Problems.Errors)
 		}

@@ -25,6 +25,21 @@ const (
 	KindServiceCIDR   Kind = "ServiceCIDR"
 )
 
+// New returns an empty object of the kind; nil if it is none of the four.
+func (k Kind) New() Object {
+	switch k {
+	case KindService:
+		return &v1.Service{}
+	case KindEndpointSlice:
+		return &discoveryv1.EndpointSlice{}
+	case KindNode:
+		return &v1.Node{}
+	case KindServiceCIDR:
+		return &networkingv1.ServiceCIDR{}
+	}
+	return nil
+}
+
 // Ref names one API object.
 type Ref struct {
 	Kind      Kind
@@ -123,4 +138,9 @@ type Change struct {
 	Ref    Ref
 	Object Object // nil for Delete and Move
 	Origin Origin // zero for Delete
+}
+
+// Compare orders upserts after moves after deletions, then by Ref.
+func (c Change) Compare(o Change) int {
+	return cmp.Or(-cmp.Compare(c.Op, o.Op), c.Ref.Compare(o.Ref))
 }

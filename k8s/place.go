@@ -1,6 +1,8 @@
 package k8s
 
-import "net/netip"
+import (
+	"net/netip"
+)
 
 // Place is where an address is in the cluster, as far as the objects tell.
 type Place struct {

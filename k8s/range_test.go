@@ -61,7 +61,7 @@ func TestTargetPort(t *testing.T) {
 }
 
 // A Service port's own addresses that are not served are listed, in its family alone.
-func TestUnservedOf(t *testing.T) {
+func TestNotServedOf(t *testing.T) {
 	proxy := v1.LoadBalancerIPModeProxy
 	tr := NewTracker(Options{IgnoreExternalIPs: true})
 	tr.SetService(&v1.Service{
@@ -72,13 +72,13 @@ func TestUnservedOf(t *testing.T) {
 	}, Origin{})
 	tr.Flush()
 	var got []string
-	for _, u := range tr.UnservedOf(PortName{ServiceName{"default", "web"}, "https", "TCP", IPv4}) {
+	for _, u := range tr.NotServedOf(PortName{ServiceName{"default", "web"}, "https", "TCP", IPv4}) {
 		got = append(got, string(u.Type)+" "+u.Addr.String())
 	}
 	if want := []string{"ExternalIP 192.0.2.1:443", "LoadBalancer 192.0.2.9:443"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if got := tr.UnservedOf(PortName{ServiceName{"default", "none"}, "", "TCP", IPv4}); got != nil {
+	if got := tr.NotServedOf(PortName{ServiceName{"default", "none"}, "", "TCP", IPv4}); got != nil {
 		t.Errorf("a Service that does not exist: %v", got)
 	}
 }

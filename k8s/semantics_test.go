@@ -1,4 +1,4 @@
-package k8s
+package k8s_test
 
 import (
 	"bytes"
@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nkp-proxy/nkp/k8s"
 )
 
 // TestSemantics runs testdata/semantics: each file says in its head which rule it is about, gives settings
@@ -47,9 +49,9 @@ func TestSemantics(t *testing.T) {
 }
 
 // settings reads the "#! name=value" lines of a case; the node is n1 if none says otherwise.
-func settings(t *testing.T, input string) Options {
+func settings(t *testing.T, input string) k8s.Options {
 	t.Helper()
-	opts := Options{NodeName: "n1"}
+	opts := k8s.Options{NodeName: "n1"}
 	for line := range strings.Lines(input) {
 		setting, ok := strings.CutPrefix(line, "#! ")
 		if !ok {
@@ -70,7 +72,7 @@ func settings(t *testing.T, input string) Options {
 		case "service-cidr":
 			opts.ServiceCIDRs = prefixes()
 		case "families":
-			opts.Families = []Family{IPv4}
+			opts.Families = []k8s.Family{k8s.IPv4}
 		case "nodeport-primary":
 			opts.NodePortPrimary = true
 		case "local-addresses":
@@ -78,7 +80,7 @@ func settings(t *testing.T, input string) Options {
 				opts.LocalAddresses = append(opts.LocalAddresses, netip.MustParseAddr(a))
 			}
 		case "detect-local":
-			opts.DetectLocal.Mode = DetectLocalMode(value)
+			opts.DetectLocal.Mode = k8s.DetectLocalMode(value)
 		case "ignore-external-ips":
 			opts.IgnoreExternalIPs = true
 		default:
@@ -89,7 +91,7 @@ func settings(t *testing.T, input string) Options {
 }
 
 // modelText writes a model for people.
-func modelText(m *Model) string {
+func modelText(m *k8s.Model) string {
 	var b strings.Builder
 	if len(m.Node.IPs) > 0 {
 		fmt.Fprintf(&b, "node %s zone=%s ips=%v pods=%v\n", m.Node.Name, m.Node.Zone, m.Node.IPs, m.Node.PodCIDRs)
@@ -106,7 +108,7 @@ func modelText(m *Model) string {
 	if len(m.ServiceCIDRs) > 0 {
 		fmt.Fprintf(&b, "service ranges %v\n", m.ServiceCIDRs)
 	}
-	for _, name := range slices.SortedFunc(maps.Keys(m.Ports), PortName.Compare) {
+	for _, name := range slices.SortedFunc(maps.Keys(m.Ports), k8s.PortName.Compare) {
 		p := m.Ports[name]
 		fmt.Fprintf(&b, "%s %s %s", name, name.Protocol, name.Family)
 		if p.AffinitySeconds > 0 {
@@ -115,7 +117,7 @@ func modelText(m *Model) string {
 		if p.PreserveDestination {
 			b.WriteString(" preserve-destination")
 		}
-		fmt.Fprintf(&b, "\n  cluster %s\n  local   %s\n", endpointTexts(p.ClusterEndpoints), endpointTexts(p.LocalEndpoints))
+		fmt.Fprintf(&b, "\n  cluster %s\n  local   %s\n", p.View().ClusterEndpoints, p.View().LocalEndpoints)
 		for _, f := range p.Frontends {
 			at := fmt.Sprintf("*:%d", f.Port)
 			if f.Address.IsValid() {
@@ -131,7 +133,7 @@ func modelText(m *Model) string {
 			b.WriteByte('\n')
 		}
 	}
-	for _, name := range slices.SortedFunc(maps.Keys(m.HealthChecks), ServiceName.Compare) {
+	for _, name := range slices.SortedFunc(maps.Keys(m.HealthChecks), k8s.ServiceName.Compare) {
 		h := m.HealthChecks[name]
 		fmt.Fprintf(&b, "health check of %s at %d: local IPv4 %d, IPv6 %d\n", name, h.Port, h.Local4, h.Local6)
 	}

@@ -11,13 +11,15 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/nkp-proxy/nkp/k8s/internal/brief"
 )
 
-// labelServiceProxyName selects the proxy that serves a Service.
-const labelServiceProxyName = "service.kubernetes.io/service-proxy-name"
+// LabelServiceProxyName is the label that selects the proxy that serves a Service.
+const LabelServiceProxyName = "service.kubernetes.io/service-proxy-name"
 
-// annotationPreserveDestination is what kube-proxy's Windows mode reads (ServicePort.PreserveDestination).
-const annotationPreserveDestination = "preserve-destination"
+// AnnotationPreserveDestination is what kube-proxy's Windows mode reads (ServicePort.PreserveDestination).
+const AnnotationPreserveDestination = "preserve-destination"
 
 // service is what the tracker knows of one Service name: the object, if there is one, and the EndpointSlices
 // that name it, if there are any.
@@ -41,8 +43,8 @@ type serviceDef struct {
 	healthCheckPort uint16
 	warnings        []Warning
 
-	unserved      []unservedDef // addresses that are not served here; nearly always none
-	unservedPorts []unservedPort
+	notServed      []notServedDef // addresses that are not served here; nearly always none
+	notServedPorts []notServedPort
 }
 
 // portDef is one Service port in one family before endpoints are known.
@@ -68,7 +70,7 @@ func (s *service) find(name string) (at int, ok bool) {
 // newServiceDef reads a Service. It trusts nothing: what the API server would have refused is left out with a warning.
 func newServiceDef(o *v1.Service, origin Origin, opts *Options) *serviceDef {
 	d := &serviceDef{origin: origin, created: o.CreationTimestamp.Time}
-	d.noteUnserved(o, opts)
+	d.noteNotServed(o, opts)
 	if !selected(o, opts.ServiceProxyName) || o.Spec.Type == v1.ServiceTypeExternalName ||
 		o.Spec.ClusterIP == v1.ClusterIPNone {
 		return d
@@ -88,7 +90,7 @@ func newServiceDef(o *v1.Service, origin Origin, opts *Options) *serviceDef {
 
 // selected reports whether this proxy is the one that the Service asks for.
 func selected(o *v1.Service, proxyName string) bool {
-	label, labelled := o.Labels[labelServiceProxyName]
+	label, labelled := o.Labels[LabelServiceProxyName]
 	if proxyName == "" {
 		return !labelled
 	}
@@ -139,9 +141,9 @@ func (d *serviceDef) addPorts(o *v1.Service, f Family, shared []frontendDef, ext
 		p := &o.Spec.Ports[i]
 		path := field.NewPath("spec", "ports").Index(i)
 		port := portDef{
-			name:     PortName{ServiceName{o.Namespace, o.Name}, p.Name, protocolOf(p.Protocol), f},
+			name:     PortName{ServiceName{o.Namespace, o.Name}, p.Name, cmp.Or(p.Protocol, v1.ProtocolTCP), f},
 			affinity: affinity,
-			preserve: o.Annotations[annotationPreserveDestination] == "true",
+			preserve: o.Annotations[AnnotationPreserveDestination] == "true",
 			target:   targetPort(o, p),
 		}
 		if slices.ContainsFunc(d.ports, func(q portDef) bool { return q.name == port.name }) {
@@ -193,9 +195,9 @@ func (d *serviceDef) address(text string, path *field.Path, f Family) (a netip.A
 	if strings.TrimSpace(text) == "" {
 		return a, false
 	}
-	a, ok = parseAddr(text)
+	a, ok = ParseAddr(text)
 	if !ok {
-		d.warn(path, "%s is not an IP address: ignored", quote(text))
+		d.warn(path, "%s is not an IP address: ignored", brief.Quote(text))
 		return netip.Addr{}, false
 	}
 	if a.IsUnspecified() {
@@ -214,9 +216,9 @@ func (d *serviceDef) sourceRanges(o *v1.Service, f Family) []netip.Prefix {
 		if text == "" {
 			continue
 		}
-		p, ok := parsePrefix(text)
+		p, ok := ParsePrefix(text)
 		if !ok {
-			d.warn(field.NewPath("spec", "loadBalancerSourceRanges").Index(i), "%s is not a CIDR: ignored, as if it were not there", quote(text))
+			d.warn(field.NewPath("spec", "loadBalancerSourceRanges").Index(i), "%s is not a CIDR: ignored, as if it were not there", brief.Quote(text))
 			continue
 		}
 		if FamilyOf(p.Addr()) == f {
@@ -266,18 +268,11 @@ func affinitySeconds(o *v1.Service) int {
 	return int(v1.DefaultClientIPServiceAffinitySeconds)
 }
 
-// targetPort gives the number that EndpointSlices of a port are meant to have; 0: unknown. Without a selector somebody else
-// than Kubernetes writes the slices, as they like.
+// targetPort gives the number that EndpointSlices of a port are meant to have; 0: unknown. Without a selector
+// the slices are not written by Kubernetes and may have any port.
 func targetPort(o *v1.Service, p *v1.ServicePort) uint16 {
 	if n := p.TargetPort.IntVal; p.TargetPort.Type == intstr.Int && n > 0 && n <= 65535 && len(o.Spec.Selector) > 0 {
 		return uint16(n)
 	}
 	return 0
-}
-
-func protocolOf(p Protocol) Protocol {
-	if p == "" {
-		return v1.ProtocolTCP
-	}
-	return p
 }

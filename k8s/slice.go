@@ -1,12 +1,15 @@
 package k8s
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/nkp-proxy/nkp/k8s/internal/brief"
 )
 
 // slice is an EndpointSlice reduced to what the model needs.
@@ -62,7 +65,7 @@ func ownerOfSlice(o *discoveryv1.EndpointSlice) (owner ServiceName, problem stri
 // newSlice reads an EndpointSlice. It trusts nothing: what the API server would have refused is left out with a warning.
 func newSlice(o *discoveryv1.EndpointSlice, origin Origin, opts *Options) *slice {
 	s := &slice{name: o.Name, origin: origin}
-	label, labelled := o.Labels[labelServiceProxyName]
+	label, labelled := o.Labels[LabelServiceProxyName]
 	s.otherName = labelled && label != opts.ServiceProxyName
 	switch o.AddressType {
 	case discoveryv1.AddressTypeIPv4:
@@ -85,7 +88,7 @@ func newSlice(o *discoveryv1.EndpointSlice, origin Origin, opts *Options) *slice
 		default:
 			protocol := v1.ProtocolTCP
 			if p.Protocol != nil {
-				protocol = protocolOf(*p.Protocol)
+				protocol = cmp.Or(*p.Protocol, protocol)
 			}
 			s.ports = append(s.ports, slicePort{*p.Name, protocol, uint16(*p.Port)})
 		}
@@ -108,9 +111,9 @@ func (s *slice) addEndpoint(e *discoveryv1.Endpoint, i int) {
 		s.warn(path(), "there is none: this endpoint is ignored")
 		return
 	}
-	addr, ok := parseAddr(e.Addresses[0])
+	addr, ok := ParseAddr(e.Addresses[0])
 	if !ok {
-		s.warn(path().Index(0), "%s is not an IP address: this endpoint is ignored", quote(e.Addresses[0]))
+		s.warn(path().Index(0), "%s is not an IP address: this endpoint is ignored", brief.Quote(e.Addresses[0]))
 		return
 	}
 	if FamilyOf(addr) != s.family {

@@ -1,6 +1,8 @@
 package k8s
 
-import "context"
+import (
+	"context"
+)
 
 // Source is where API objects come from: manifest files, or an API server.
 type Source interface {

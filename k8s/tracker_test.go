@@ -73,7 +73,7 @@ func (w *world) service() Object {
 		CreationTimestamp: metav1.NewTime(time.Unix(int64(w.IntN(3)), 0)),
 	}}
 	if w.chance(10) {
-		o.Labels = map[string]string{labelServiceProxyName: one(w, "nkp", "other")}
+		o.Labels = map[string]string{LabelServiceProxyName: one(w, "nkp", "other")}
 	}
 	s := &o.Spec
 	s.Type = one(w, "", v1.ServiceTypeClusterIP, v1.ServiceTypeNodePort, v1.ServiceTypeLoadBalancer, v1.ServiceTypeExternalName)
@@ -178,7 +178,7 @@ func TestIncremental(t *testing.T) {
 				got, changes := tracker.Flush()
 				want := scratch(w, opts)
 				if !reflect.DeepEqual(normal(got), normal(want)) {
-					t.Fatalf("step %d, after %v:\n--- incremental\n%s--- from scratch\n%s", step, batch, modelText(got), modelText(want))
+					t.Fatalf("step %d, after %v:\n--- incremental\n%+v\n--- from scratch\n%+v", step, batch, got.View(), want.View())
 				}
 				checkChanges(t, step, before, got, changes)
 				before = got.Clone()
@@ -282,5 +282,41 @@ func TestShadowedComesBack(t *testing.T) {
 	m, c = tr.Flush()
 	if shadow(c, "s2") != "" || len(c.Ports) != 2 || len(m.Warnings) != 0 {
 		t.Errorf("s1 is gone: s2 %q, changes %v, warnings %v", shadow(c, "s2"), c.Ports, m.Warnings)
+	}
+}
+
+// TestEndpointStatesAgree checks on random objects that the states are those of the model, and that each says why not
+// exactly where the endpoint is not in force.
+func TestEndpointStatesAgree(t *testing.T) {
+	w := &world{rand.New(rand.NewPCG(7, 7)), map[Ref]Change{}}
+	tr := NewTracker(Options{NodeName: "n1"})
+	seen := 0
+	for range 20000 {
+		tr.Apply([]Change{w.mutate()})
+		m, _ := tr.Flush()
+		for name, port := range m.Ports {
+			var cluster, local []Endpoint
+			for _, e := range tr.EndpointStates(name) {
+				seen++
+				if e.InCluster != (e.Why == "") || e.InLocal != (e.WhyLocal == "") {
+					t.Fatalf("%s: %+v", name, e)
+				}
+				if e.InCluster {
+					cluster = append(cluster, Endpoint{e.Addr, e.Local})
+				}
+				if e.InLocal {
+					local = append(local, Endpoint{e.Addr, e.Local})
+				}
+			}
+			if !slices.Equal(cluster, port.ClusterEndpoints) || !slices.Equal(local, port.LocalEndpoints) {
+				t.Fatalf("%s: states give %v and %v, the model has %v and %v", name, cluster, local, port.ClusterEndpoints, port.LocalEndpoints)
+			}
+		}
+	}
+	if seen < 1000 {
+		t.Errorf("only %d endpoints were seen", seen)
+	}
+	if tr.EndpointStates(PortName{}) != nil {
+		t.Error("a port that does not exist has endpoints")
 	}
 }

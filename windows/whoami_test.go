@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/k8s/manifest"
 	"github.com/nkp-proxy/nkp/windows/hns"
 )
 
@@ -105,7 +106,7 @@ func TestPlanOfflineElsewhere(t *testing.T) {
 
 func loadWhoami(t *testing.T, tracker *k8s.Tracker) {
 	t.Helper()
-	m := k8s.LoadManifests("testdata/whoami-windows.yaml")
+	m := manifest.Load("testdata/whoami-windows.yaml")
 	if err := m.Err(); err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/nkp-proxy/nkp/internal/ports"
 	"github.com/nkp-proxy/nkp/internal/sysctl"
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/k8s/apiserver"
 	"github.com/nkp-proxy/nkp/ovsdb"
 )
 
@@ -30,7 +31,7 @@ type Options struct {
 	Reason string // why this mode, for status
 	Source k8s.Source
 	Kind   string // what the source is, for status
-	Events *k8s.Recorder
+	Events *apiserver.Recorder
 	DB     *ovsdb.Client // the switch, for ModeOVS
 	// ModeChange says why another data plane would be chosen if nkp started now; "": it would not. It is asked now and then, if
 	// it is set, and its answer is said in status and in an Event: changing over takes a restart.
@@ -52,7 +53,7 @@ type Agent struct {
 	reason  string
 	source  k8s.Source
 	kind    string
-	events  *k8s.Recorder
+	events  *apiserver.Recorder
 	started time.Time
 
 	planes        // the loop's; main never changes
@@ -142,7 +143,7 @@ func (a *Agent) noteModes(modes ...Mode) {
 
 // warnService writes an Event about something that this node cannot do for a Service.
 func (a *Agent) warnService(name k8s.ServiceName, reason, action, text string) {
-	a.events.Service(name, k8s.EventWarning, reason, action, fmt.Sprintf("node %s: %s", a.set.NodeName, text))
+	a.events.Service(name, apiserver.EventWarning, reason, action, fmt.Sprintf("node %s: %s", a.set.NodeName, text))
 }
 
 // Run works until the context ends, and returns nil then; what is installed stays. Any other return is an error that no
@@ -152,13 +153,13 @@ func (a *Agent) Run(ctx context.Context) error {
 	if before := a.set.changedFrom(a.mode); before != "" {
 		text := fmt.Sprintf("the data plane changed from %s to %s: %s", before, a.mode, a.reason)
 		a.log.Warn(text)
-		a.events.Node(k8s.EventWarning, "DataPlaneChanged", "StartServiceProxy", text)
+		a.events.Node(apiserver.EventWarning, "DataPlaneChanged", "StartServiceProxy", text)
 	}
 	if len(a.lastModes) == 0 || a.lastModes[0] != a.mode {
 		a.noteModes(a.mode) // what stands beside it is noted when that is decided
 	}
 	a.sysctls = sysctl.Apply(a.set.Conntrack, a.log)
-	a.events.Node(k8s.EventNormal, "Starting", "StartServiceProxy", "nkp "+Version+" serves Services here: "+a.reason)
+	a.events.Node(apiserver.EventNormal, "Starting", "StartServiceProxy", "nkp "+Version+" serves Services here: "+a.reason)
 	g, ctx := errgroup.WithContext(ctx)
 	a.spawn = func(run func(context.Context) error) { g.Go(func() error { return run(ctx) }) }
 	g.Go(func() error { return a.source.Run(ctx, a.box) })
@@ -167,7 +168,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error {
 		err := a.proxy.Run(ctx)
 		if err != nil {
-			a.events.Node(k8s.EventWarning, "FailedToStartProxierHealthcheck", "StartServiceProxy", err.Error())
+			a.events.Node(apiserver.EventWarning, "FailedToStartProxierHealthcheck", "StartServiceProxy", err.Error())
 		}
 		return err
 	})
@@ -290,7 +291,7 @@ func (a *Agent) reportWarnings(ws []k8s.Warning) {
 			if w.Field != "" {
 				text = w.Field + ": " + text
 			}
-			a.events.Service(k8s.ServiceName{Namespace: w.Ref.Namespace, Name: w.Ref.Name}, k8s.EventWarning, cmp.Or(w.Event, "NotServedAsSpecified"), "Serve", text)
+			a.events.Service(k8s.ServiceName{Namespace: w.Ref.Namespace, Name: w.Ref.Name}, apiserver.EventWarning, cmp.Or(w.Event, "NotServedAsSpecified"), "Serve", text)
 		}
 	}
 	if logged > maxNewWarnings {

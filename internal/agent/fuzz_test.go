@@ -15,7 +15,8 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback"
-	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/k8s/apiserver"
+	"github.com/nkp-proxy/nkp/k8s/manifest"
 )
 
 // idle is an agent that knows the guestbook's Services and has no data plane.
@@ -24,12 +25,12 @@ func idle(t testing.TB) *Agent {
 	log := slog.New(slog.DiscardHandler)
 	set := Settings{Socket: "/nonexistent/nkp.sock"}
 	set.NodeName, set.IPTables = "n1", fallback.DefaultOptions()
-	a, err := New(Options{Settings: set, Mode: ModeIPTables, Source: k8s.NewManifestSource("/nonexistent"), Kind: "none",
-		Events: k8s.NewLogRecorder("n1", log), Log: log})
+	a, err := New(Options{Settings: set, Mode: ModeIPTables, Source: manifest.NewSource("/nonexistent"), Kind: "none",
+		Events: apiserver.NewLogRecorder("n1", log), Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := k8s.LoadManifests("../../examples/guestbook.yaml")
+	m := manifest.Load("../../examples/guestbook.yaml")
 	if len(m.Problems.Errors) > 0 {
 		t.Fatal(m.Problems.Errors)
 	}

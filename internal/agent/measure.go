@@ -10,6 +10,7 @@ import (
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/metrics"
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/k8s/apiserver"
 	"github.com/nkp-proxy/nkp/windows"
 )
 
@@ -43,7 +44,7 @@ func (a *Agent) makeMetrics(o *Options) {
 		Addr: o.Metrics.Addr, HardFail: o.BindHardFail, Profiling: o.Metrics.Profiling, ProxyMode: proxyMode(a.mode),
 		Config: o.Configz, SetVerbosity: o.SetVerbosity, Log: a.log,
 		OnFailure: func(err error) {
-			a.events.Node(k8s.EventWarning, "FailedToStartMetricServer", "StartServiceProxy", err.Error())
+			a.events.Node(apiserver.EventWarning, "FailedToStartMetricServer", "StartServiceProxy", err.Error())
 		},
 	})
 }

@@ -13,7 +13,8 @@ import (
 
 	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/internal/metrics"
-	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/k8s/apiserver"
+	"github.com/nkp-proxy/nkp/k8s/manifest"
 	"github.com/nkp-proxy/nkp/test/hnsfake"
 	"github.com/nkp-proxy/nkp/windows/hns"
 )
@@ -45,7 +46,7 @@ func TestMetricsOfWindows(t *testing.T) {
 	set.Windows.NetworkName, set.Windows.StateFile, set.Windows.HostMAC = "Calico", filepath.Join(dir, "hns.json"), "08:00:27:09:de:92"
 	set.Windows.Open = func() (hns.Host, error) { return fake.Host(), nil }
 	a, err := New(Options{
-		Settings: set, Mode: ModeWindows, Source: k8s.NewManifestSource(file), Kind: "manifests", Events: k8s.NewLogRecorder("winw1", log), Log: log,
+		Settings: set, Mode: ModeWindows, Source: manifest.NewSource(file), Kind: "manifests", Events: apiserver.NewLogRecorder("winw1", log), Log: log,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/k8s/apiserver"
 )
 
 // modePeriod is how often nkp looks whether another data plane would be chosen now.
@@ -26,7 +26,7 @@ func (a *Agent) watchMode(ctx context.Context) error {
 		}
 		if before := a.modeChange.Swap(&text); text != "" && (before == nil || *before != text) {
 			a.log.Warn(text)
-			a.events.Node(k8s.EventWarning, "OtherDataPlane", "Serve", text)
+			a.events.Node(apiserver.EventWarning, "OtherDataPlane", "Serve", text)
 		}
 	}
 }

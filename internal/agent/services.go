@@ -107,7 +107,7 @@ func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, er
 					continue // gone meanwhile
 				}
 				states := a.tracker.EndpointStates(n)
-				s := describe(sp, states, a.tracker.UnservedOf(n))
+				s := describe(sp, states, a.tracker.NotServedOf(n))
 				s.Counters, s.CountersNote = counted.of(n)
 				s.Problems = append(s.Problems, emptyProblems(sp, func() string { return trace.WhyEmpty(a.tracker, n, states) })...)
 				if odd := trace.OddPort(a.tracker, n, states); odd != "" {
@@ -133,7 +133,7 @@ func (f *ServiceFilter) selected(m *k8s.Model, t *k8s.Tracker) (names []k8s.Port
 		}
 		if f.VIP.IsValid() && !slices.ContainsFunc(sp.Frontends, func(x k8s.Frontend) bool {
 			return x.Address == f.VIP || node && !x.Address.IsValid() && n.Family == k8s.FamilyOf(f.VIP)
-		}) && !slices.ContainsFunc(t.UnservedOf(n), func(u k8s.Unserved) bool { return u.Addr.Addr() == f.VIP }) {
+		}) && !slices.ContainsFunc(t.NotServedOf(n), func(u k8s.NotServed) bool { return u.Addr.Addr() == f.VIP }) {
 			continue
 		}
 		names = append(names, n)
@@ -142,7 +142,7 @@ func (f *ServiceFilter) selected(m *k8s.Model, t *k8s.Tracker) (names []k8s.Port
 }
 
 // describe puts a Service port, its endpoints and the addresses where it is not served in the form of ServiceInfo.
-func describe(sp *k8s.ServicePort, states []k8s.EndpointState, unserved []k8s.Unserved) ServiceInfo {
+func describe(sp *k8s.ServicePort, states []k8s.EndpointState, unserved []k8s.NotServed) ServiceInfo {
 	view := sp.View()
 	s := ServiceInfo{
 		Namespace: view.Namespace, Name: view.Name, Port: view.Port, Protocol: view.Protocol, Family: view.Family,

@@ -47,7 +47,7 @@ func TestFrontendInfo(t *testing.T) {
 		{Type: k8s.ClusterIP, Address: netip.MustParseAddr("40.0.0.1"), Port: 80, Policy: k8s.Cluster},
 		{Type: k8s.LoadBalancer, Address: vip, Port: 80, Policy: k8s.Local, SourceRanges: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}},
 	}}
-	unserved := []k8s.Unserved{{Type: k8s.LoadBalancer, Addr: netip.AddrPortFrom(vip.Next(), 80), Why: "ipMode Proxy"},
+	unserved := []k8s.NotServed{{Type: k8s.LoadBalancer, Addr: netip.AddrPortFrom(vip.Next(), 80), Why: "ipMode Proxy"},
 		{Type: k8s.NodePort, Addr: netip.AddrPortFrom(netip.Addr{}, 30080), Why: "another proxy serves it"}}
 	got, err := json.Marshal(describe(sp, nil, unserved).Frontends)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/internal/httpguard"
-	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/k8s/apiserver"
 )
 
 // askTimeout bounds how long a command waits for the agent.
@@ -57,7 +57,7 @@ func (a *Agent) listen(ctx context.Context) (net.Listener, error) {
 		}
 		if !told {
 			a.log.Warn(err.Error())
-			a.events.Node(k8s.EventWarning, "SocketTaken", "Listen", err.Error())
+			a.events.Node(apiserver.EventWarning, "SocketTaken", "Listen", err.Error())
 			told = true
 		}
 		select {

@@ -15,7 +15,7 @@ import (
 	"github.com/Microsoft/go-winio"
 	"golang.org/x/sys/windows"
 
-	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/k8s/apiserver"
 )
 
 // The agent's pipe is for SYSTEM and Administrators only, there is one agent for a pipe, and it goes with the agent.
@@ -76,7 +76,7 @@ func TestPipeTaken(t *testing.T) {
 	foreign := foreignPipe(t, path, "O:S-1-5-21-1-2-3-1001D:P(A;;GA;;;WD)")
 	var log syncBuffer
 	logger := slog.New(slog.NewTextHandler(&log, nil))
-	a := &Agent{set: Settings{Socket: path}, log: logger, events: k8s.NewLogRecorder("node", slog.New(slog.DiscardHandler)), asks: make(chan func())}
+	a := &Agent{set: Settings{Socket: path}, log: logger, events: apiserver.NewLogRecorder("node", slog.New(slog.DiscardHandler)), asks: make(chan func())}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- a.serve(ctx) }()

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/k8s/apiserver"
 )
 
 // processBegan is when this package was initialised: some 10 ms after the system started the process.
@@ -21,7 +21,7 @@ type StartStatus struct {
 
 // ListStatus is the first list of a kind.
 type ListStatus struct {
-	k8s.ListStats
+	apiserver.ListStats
 	Milli float64 `json:"milliseconds"`
 }
 
@@ -65,7 +65,7 @@ func (a *Agent) startStatus() StartStatus {
 		Chosen: milliseconds(b.chosen), Synced: milliseconds(b.synced), Model: milliseconds(b.model),
 		InStep: milliseconds(b.inStep), Lists: []ListStatus{},
 	}
-	if server, ok := a.source.(interface{ FirstLists() []k8s.ListStats }); ok {
+	if server, ok := a.source.(interface{ FirstLists() []apiserver.ListStats }); ok {
 		for _, l := range server.FirstLists() {
 			s.Lists = append(s.Lists, ListStatus{l, milliseconds(b.chosen + l.Took)})
 		}

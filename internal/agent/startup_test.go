@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/k8s/apiserver"
 )
 
 // listed is a source that tells of its lists.
@@ -17,8 +18,8 @@ type listed struct{}
 
 func (listed) Run(context.Context, k8s.Sink) error { return nil }
 
-func (listed) FirstLists() []k8s.ListStats {
-	return []k8s.ListStats{{Kind: k8s.KindService, Objects: 7, Bytes: 700, Took: 5 * time.Millisecond}}
+func (listed) FirstLists() []apiserver.ListStats {
+	return []apiserver.ListStats{{Kind: k8s.KindService, Objects: 7, Bytes: 700, Took: 5 * time.Millisecond}}
 }
 
 // Each step of the start is noted when it is first come to, and the end of it is said once.

@@ -27,6 +27,8 @@ import (
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/httpguard/guardtest"
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/k8s/apiserver"
+	"github.com/nkp-proxy/nkp/k8s/manifest"
 	"github.com/nkp-proxy/nkp/ovsdb"
 	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/test/hnsfake"
@@ -127,8 +129,8 @@ func newStuckBed(t *testing.T, mode Mode, set Settings, db *ovsdb.Client) *stuck
 		}
 	})
 	log := slog.New(slog.NewTextHandler(out, nil))
-	b.agent, err = New(Options{Settings: set, Mode: mode, Reason: "a test", Source: k8s.NewManifestSource(b.manifest), Kind: "manifests",
-		Events: k8s.NewLogRecorder("node-1", log), DB: db, Log: log})
+	b.agent, err = New(Options{Settings: set, Mode: mode, Reason: "a test", Source: manifest.NewSource(b.manifest), Kind: "manifests",
+		Events: apiserver.NewLogRecorder("node-1", log), DB: db, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/internal/config"
 	"github.com/nkp-proxy/nkp/internal/notify"
-	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/k8s/apiserver"
 )
 
 // errRestart ends a run whose configuration file has changed. Main starts nkp again with the same arguments: what is
@@ -33,7 +33,7 @@ func restartOr(ctx context.Context, err error) error {
 // configWatch follows the configuration file of a run.
 type configWatch struct {
 	s      *settings
-	events *k8s.Recorder
+	events *apiserver.Recorder
 	log    *slog.Logger
 
 	mu      sync.Mutex // protects problem, which status reads
@@ -58,7 +58,7 @@ func (w *configWatch) run(ctx context.Context, restart func(error)) {
 			text := fmt.Sprintf("the configuration file has changed and cannot be used; what it said before stays in force: %v", err)
 			if w.set(text) {
 				w.log.Error(text)
-				w.events.Node(k8s.EventWarning, "ConfigurationRejected", "Configure", text)
+				w.events.Node(apiserver.EventWarning, "ConfigurationRejected", "Configure", text)
 			}
 			return
 		}

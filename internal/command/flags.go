@@ -18,6 +18,7 @@ import (
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/sysctl"
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/k8s/apiserver"
 	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
@@ -38,7 +39,7 @@ type settings struct {
 	nodePorts  string
 	podBridge  string
 	podPrefix  string
-	api        k8s.APIOptions
+	api        apiserver.Options
 	gates      map[string]bool
 	process    process
 	cfg        configuration
@@ -79,9 +80,9 @@ func (s *settings) sourceFlags(f *pflag.FlagSet) {
 
 // apiFlags say how to talk to the API server, with kube-proxy's names and defaults.
 func (s *settings) apiFlags(f *pflag.FlagSet) {
-	f.Float32Var(&s.api.QPS, "kube-api-qps", k8s.DefaultQPS, "requests per second to the API server")
-	f.IntVar(&s.api.Burst, "kube-api-burst", k8s.DefaultBurst, "requests to the API server that may come at once")
-	f.StringVar(&s.api.ContentType, "kube-api-content-type", k8s.DefaultContentType, "encoding of what is sent to the API server")
+	f.Float32Var(&s.api.QPS, "kube-api-qps", apiserver.DefaultQPS, "requests per second to the API server")
+	f.IntVar(&s.api.Burst, "kube-api-burst", apiserver.DefaultBurst, "requests to the API server that may come at once")
+	f.StringVar(&s.api.ContentType, "kube-api-content-type", apiserver.DefaultContentType, "encoding of what is sent to the API server")
 }
 
 // healthFlags say where nkp listens, with kube-proxy's names and defaults.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/k8s/manifest"
 	"github.com/nkp-proxy/nkp/windows"
 	"github.com/nkp-proxy/nkp/windows/hns"
 )
@@ -32,7 +33,7 @@ func (s *settings) remoteSubnets() (remote []hns.RemoteSubnet) {
 	if s.manifests == "" {
 		return nil
 	}
-	for _, c := range k8s.LoadManifests(s.manifests).Objects {
+	for _, c := range manifest.Load(s.manifests).Objects {
 		node, ok := c.Object.(*v1.Node)
 		if !ok || node.Name == s.NodeName {
 			continue

@@ -11,7 +11,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/sysctl"
-	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/k8s/apiserver"
 	"github.com/nkp-proxy/nkp/ovsdb"
 )
 
@@ -92,11 +92,11 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 func kernelTracks(datapathType string) bool { return datapathType == "" || datapathType == "system" }
 
 // recorder gives who writes Events: to the API server where Services come from one, else to the log.
-func (s *settings) recorder(log *slog.Logger) (*k8s.Recorder, error) {
+func (s *settings) recorder(log *slog.Logger) (*apiserver.Recorder, error) {
 	if s.manifests != "" {
-		return k8s.NewLogRecorder(s.NodeName, log), nil
+		return apiserver.NewLogRecorder(s.NodeName, log), nil
 	}
-	return k8s.NewRecorder(s.apiOptions(), log)
+	return apiserver.NewRecorder(s.apiOptions(), log)
 }
 
 // awaitBridge connects to the database and waits, as long as that may help, until the bridge is there; then it checks

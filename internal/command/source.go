@@ -7,6 +7,8 @@ import (
 
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/k8s/apiserver"
+	"github.com/nkp-proxy/nkp/k8s/manifest"
 )
 
 // namesSource reports whether the flags say where Services come from.
@@ -30,7 +32,7 @@ func (s *settings) checkSource() error {
 
 // needSource is checkSource where there must be a source: one by the flags, or the service account of a pod.
 func (s *settings) needSource() error {
-	if !s.namesSource() && !k8s.InCluster() {
+	if !s.namesSource() && !apiserver.InCluster() {
 		return usageError("there is no source of Services: name the API server with --kubeconfig, or files with --manifests")
 	}
 	return s.checkSource()
@@ -45,7 +47,7 @@ func (s *settings) source() (source k8s.Source, kind string, err error) {
 		if _, err := os.Stat(s.manifests); err != nil {
 			return nil, "", fmt.Errorf("--manifests: %w", err)
 		}
-		return k8s.NewManifestSource(s.manifests), "manifests " + s.manifests, nil
+		return manifest.NewSource(s.manifests), "manifests " + s.manifests, nil
 	}
 	api, err := s.apiSource()
 	if err != nil {
@@ -54,11 +56,11 @@ func (s *settings) source() (source k8s.Source, kind string, err error) {
 	return api, "API server " + api.URL(), nil
 }
 
-func (s *settings) apiSource() (*k8s.APISource, error) {
-	return k8s.NewAPISource(s.apiOptions())
+func (s *settings) apiSource() (*apiserver.Source, error) {
+	return apiserver.NewSource(s.apiOptions())
 }
 
-func (s *settings) apiOptions() k8s.APIOptions {
+func (s *settings) apiOptions() apiserver.Options {
 	o := s.api
 	o.Kubeconfig, o.Master, o.NodeName, o.ServiceProxyName = s.kubeconfig, s.master, s.NodeName, s.ServiceProxyName
 	o.UserAgent = "nkp/" + agent.Version
@@ -71,7 +73,7 @@ func (s *settings) readSource(ctx context.Context) ([]k8s.Change, k8s.Problems, 
 		return nil, k8s.Problems{}, err
 	}
 	if s.manifests != "" {
-		m := k8s.LoadManifests(s.manifests)
+		m := manifest.Load(s.manifests)
 		return m.Objects, m.Problems, nil
 	}
 	api, err := s.apiSource()

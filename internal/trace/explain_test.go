@@ -7,12 +7,13 @@ import (
 	"testing"
 
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/k8s/manifest"
 )
 
 // load gives what is known of the cluster in testdata.
 func load(t *testing.T, change ...func(*k8s.Options, *Cluster)) Cluster {
 	t.Helper()
-	m := k8s.LoadManifests("testdata/cluster.yaml")
+	m := manifest.Load("testdata/cluster.yaml")
 	if err := m.Err(); err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,7 @@ func (e *explanation) noFrontend() {
 
 // almost names what a person may have taken for a frontend.
 func (e *explanation) almost() {
-	for _, u := range e.Tracker.Unserved(e.q.To, e.q.Protocol, e.toNode()) {
+	for _, u := range e.Tracker.NotServed(e.q.To, e.q.Protocol, e.toNode()) {
 		e.step("Service %s has %s as %s, but %s", portText(u.Service), e.q.To, u.Type, u.Why)
 	}
 	for _, r := range e.shadowed() {

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/k8s/manifest"
 )
 
 // Result is what came of a case.
@@ -108,7 +109,7 @@ func (r *Result) manifests(n *Nkp, written map[k8s.Ref]k8s.Object, dir string) {
 	if err := os.WriteFile(path, raw, 0o644); err != nil {
 		panic(err)
 	}
-	loaded := k8s.LoadManifests(path)
+	loaded := manifest.Load(path)
 	tracker := k8s.NewTracker(k8s.Options{NodeName: thisNode})
 	tracker.Apply(loaded.Objects)
 	model, _ := tracker.Flush()

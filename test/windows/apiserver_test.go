@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	corev1 "k8s.io/kubernetes/pkg/apis/core/v1"
 
-	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/k8s/manifest"
 )
 
 // apiServer is as much of a Kubernetes API server as kube-proxy needs: it lists; nothing ever changes.
@@ -46,7 +46,7 @@ var kinds = map[string]metav1.TypeMeta{
 func newAPIServer(t *testing.T, path string) *apiServer {
 	t.Helper()
 	s := &apiServer{objects: map[string][]runtime.Object{}}
-	m := k8s.LoadManifests(path)
+	m := manifest.Load(path)
 	if err := m.Err(); err != nil {
 		t.Fatal(err)
 	}

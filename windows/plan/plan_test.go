@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/k8s/manifest"
 	"github.com/nkp-proxy/nkp/windows/hns"
 )
 
@@ -54,7 +55,7 @@ func TestSourceVIP(t *testing.T) {
 
 // Every kind of frontend and policy, on both kinds of network, as nkp plan -o hcn prints it.
 func TestShapes(t *testing.T) {
-	m := k8s.LoadManifests(filepath.Join("testdata", "shapes.yaml"))
+	m := manifest.Load(filepath.Join("testdata", "shapes.yaml"))
 	if err := m.Err(); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,194 @@
+package apiserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/url"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	recordutil "k8s.io/client-go/tools/record/util"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/k8s/internal/brief"
+)
+
+const (
+	eventController = "nkp"
+	eventTries      = 12               // for one Event while the server is away, as in client-go
+	eventRetryMost  = 10 * time.Second // between two of them
+	eventRequest    = 10 * time.Second // for one request
+	uidLife         = 10 * time.Minute // a Service may be deleted and made again
+	uidsMost        = 1000
+
+	// Limits of the API (pkg/apis/core/validation/events.go), in bytes.
+	noteLimit = 1024
+	nameLimit = 128 // of instance, action and reason
+)
+
+// send writes one Event, or does not if there were too many like it. Attempts end with ctx: there is one more, at most,
+// after it ended.
+func (r *Recorder) send(ctx, requests context.Context, e event) {
+	err := r.try(requests, &e)
+	pause := r.retry
+	for n := 1; err != nil && n < eventTries && ctx.Err() == nil && passes(err); n++ {
+		r.failed(err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, eventRetryMost)
+		err = r.try(requests, &e)
+	}
+	if err != nil {
+		r.failed(err)
+		return
+	}
+	r.lastError = ""
+}
+
+// passes reports an error that may be gone at the next attempt. Missing rights are not worth waiting for here.
+func passes(err error) bool { return away(err) && !apierrors.IsForbidden(err) }
+
+// failed logs an error once, until another comes or an Event gets through.
+func (r *Recorder) failed(err error) {
+	if u := (*url.Error)(nil); errors.As(err, &u) {
+		err = u.Err // without the request, which names the Event
+	}
+	text := brief.Line(err.Error())
+	if text == r.lastError {
+		r.log.Debug("cannot write Event", "error", text)
+		return
+	}
+	r.lastError = text
+	r.log.Warn("cannot write Events to the API server", "error", text)
+}
+
+// try writes an Event. It is called again after an error that passes.
+func (r *Recorder) try(ctx context.Context, e *event) error {
+	ctx, cancel := context.WithTimeout(ctx, eventRequest)
+	defer cancel()
+	if e.known == nil {
+		regarding, err := r.reference(ctx, e)
+		if err != nil {
+			return err
+		}
+		res, err := r.correlator.EventCorrelate(e.core(regarding, r.node))
+		if err != nil {
+			return err
+		}
+		if res.Skip {
+			return nil
+		}
+		e.known = res.Event
+	}
+	return r.write(ctx, e)
+}
+
+// write creates the Event, or counts it where it is one more of a series.
+func (r *Recorder) write(ctx context.Context, e *event) error {
+	c := r.client.EventsV1().Events(e.known.Namespace)
+	full := e.written(r.node)
+	if full.Series != nil {
+		patch, err := json.Marshal(map[string]any{"series": full.Series})
+		if err != nil {
+			return err
+		}
+		_, err = c.Patch(ctx, full.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		if !apierrors.IsNotFound(err) {
+			return err
+		}
+		// The API server forgets Events after an hour.
+	}
+	_, err := c.Create(ctx, full, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, v1.NamespaceTerminatingCause) {
+		return nil // an earlier attempt got through, or there is nobody to tell
+	}
+	return err
+}
+
+// reference names what the Event is about. kubectl describe looks for Events by UID.
+func (r *Recorder) reference(ctx context.Context, e *event) (v1.ObjectReference, error) {
+	if e.service == (k8s.ServiceName{}) {
+		// It looks for a Node's by name in place of the UID as well, which is what the kubelet writes.
+		return v1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: r.node, UID: types.UID(r.node)}, nil
+	}
+	uid, err := r.serviceUID(ctx, e.service)
+	return v1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: e.service.Namespace, Name: e.service.Name, UID: uid}, err
+}
+
+// knownUID is a Service's UID, "" if it does not exist, and how long that is taken for true.
+type knownUID struct {
+	uid   types.UID
+	until time.Time
+}
+
+// serviceUID asks the API server for a Service's UID: by a list, because system:node-proxier may not get it. A list of
+// one name is a lookup for the server, from its cache, and nothing has to be kept here for Services without Events.
+func (r *Recorder) serviceUID(ctx context.Context, name k8s.ServiceName) (types.UID, error) {
+	now := time.Now()
+	if k, ok := r.uids[name]; ok && now.Before(k.until) {
+		return k.uid, nil
+	}
+	list, err := r.client.CoreV1().Services(name.Namespace).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("metadata.name", name.Name).String(), ResourceVersion: "0",
+	})
+	if err != nil && passes(err) {
+		return "", err
+	}
+	k := knownUID{until: now.Add(uidLife)}
+	if err == nil && len(list.Items) == 1 {
+		k.uid = list.Items[0].UID
+	}
+	if len(r.uids) >= uidsMost {
+		clear(r.uids)
+	}
+	r.uids[name] = k
+	return k.uid, nil
+}
+
+// core gives the Event in the form that the correlator knows.
+func (e *event) core(regarding v1.ObjectReference, node string) *v1.Event {
+	namespace := regarding.Namespace
+	if namespace == "" {
+		namespace = metav1.NamespaceDefault
+	}
+	at := metav1.NewTime(e.at)
+	return &v1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Name: recordutil.GenerateEventName(regarding.Name, e.at.UnixNano()), Namespace: namespace},
+		InvolvedObject: regarding,
+		Type:           e.typ,
+		Reason:         brief.Cut(e.reason, nameLimit),
+		Message:        brief.Cut(e.note, noteLimit),
+		Source:         v1.EventSource{Component: eventController, Host: node},
+		FirstTimestamp: at,
+		LastTimestamp:  at,
+		Count:          1,
+	}
+}
+
+// written gives the Event, after correlation, as it goes to the server.
+func (e *event) written(node string) *eventsv1.Event {
+	c := e.known
+	full := &eventsv1.Event{
+		ObjectMeta:          metav1.ObjectMeta{Name: c.Name, Namespace: c.Namespace},
+		EventTime:           metav1.NewMicroTime(c.FirstTimestamp.Time),
+		ReportingController: eventController,
+		ReportingInstance:   brief.Cut(eventController+"-"+node, nameLimit),
+		Action:              brief.Cut(e.action, nameLimit),
+		Reason:              c.Reason,
+		Regarding:           c.InvolvedObject,
+		Note:                brief.Cut(c.Message, noteLimit),
+		Type:                c.Type,
+	}
+	if c.Count > 1 {
+		full.Series = &eventsv1.EventSeries{Count: c.Count, LastObservedTime: metav1.NewMicroTime(e.at)}
+	}
+	return full
+}

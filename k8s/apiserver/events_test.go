@@ -1,0 +1,339 @@
+package apiserver
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// eventAPI is an API server for Events, with one Service, default/web.
+type eventAPI struct {
+	*httptest.Server
+
+	mu     sync.Mutex // protects all below
+	events map[string]*eventsv1.Event
+	order  []string // names as created
+	asked  []string // "POST /apis/...", without queries
+	status int      // answered instead; 0: none
+	block  chan struct{}
+}
+
+func newEventAPI(t *testing.T) *eventAPI {
+	f := &eventAPI{events: map[string]*eventsv1.Event{}}
+	f.Server = httptest.NewServer(f)
+	t.Cleanup(f.Close)
+	return f
+}
+
+func (f *eventAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	f.mu.Lock()
+	f.asked = append(f.asked, r.Method+" "+r.URL.Path)
+	status, block := f.status, f.block
+	f.mu.Unlock()
+	if block != nil {
+		select {
+		case <-block:
+		case <-r.Context().Done():
+			return
+		}
+	}
+	if status != 0 {
+		answer(w, status, fakeStatus(int32(status), metav1.StatusReason(http.StatusText(status)), "fake says so"))
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	const events = "/apis/events.k8s.io/v1/namespaces/default/events"
+	switch name := strings.TrimPrefix(r.URL.Path, events); {
+	case r.Method == "POST" && name == "":
+		o, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+		e, ok := o.(*eventsv1.Event)
+		if err != nil || !ok {
+			answer(w, 400, fakeStatus(400, "BadRequest", fmt.Sprint(err)))
+			return
+		}
+		f.events[e.Name] = e
+		f.order = append(f.order, e.Name)
+		answer(w, 201, withKind(e))
+	case r.Method == "PATCH" && name != "":
+		e := f.events[name[1:]]
+		if e == nil {
+			answer(w, 404, fakeStatus(404, metav1.StatusReasonNotFound, "no such Event"))
+			return
+		}
+		if err := json.Unmarshal(body, e); err != nil {
+			panic(err)
+		}
+		answer(w, 200, withKind(e))
+	case r.Method == "GET" && r.URL.Path == "/api/v1/namespaces/default/services":
+		list := v1.ServiceList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceList"}, Items: []v1.Service{}}
+		if r.URL.Query().Get("fieldSelector") == "metadata.name=web" && r.URL.Query().Get("resourceVersion") == "0" {
+			list.Items = append(list.Items, v1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: "uid-of-web"}})
+		}
+		answer(w, 200, list)
+	default:
+		answer(w, 404, fakeStatus(404, metav1.StatusReasonNotFound, "no such path"))
+	}
+}
+
+func withKind(e *eventsv1.Event) *eventsv1.Event {
+	c := *e
+	c.TypeMeta = metav1.TypeMeta{APIVersion: "events.k8s.io/v1", Kind: "Event"}
+	return &c
+}
+
+// written gives the Events in the order in which they were created.
+func (f *eventAPI) written() (list []eventsv1.Event) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, n := range f.order {
+		list = append(list, *f.events[n].DeepCopy())
+	}
+	return list
+}
+
+func (f *eventAPI) set(status int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.status = status
+}
+
+// count tells how often something was asked.
+func (f *eventAPI) count(request string) (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, a := range f.asked {
+		if strings.HasPrefix(a, request) {
+			n++
+		}
+	}
+	return n
+}
+
+// recorder makes a Recorder for the fake, and runs it until stop is called.
+func (f *eventAPI) recorder(t *testing.T) (r *Recorder, log *lockedBuffer, stop func()) {
+	t.Helper()
+	log = &lockedBuffer{}
+	r, err := NewRecorder(Options{Master: f.URL, NodeName: "node-1", QPS: 1000, Burst: 1000}, slog.New(slog.NewTextHandler(log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.retry = 5 * time.Millisecond
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	return r, log, stop
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex // protects b
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func waitFor(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 20 s: %s", what)
+		}
+	}
+}
+
+// An Event names the Service with its UID, by which kubectl describe finds it, and the node as the kubelet does; what
+// was recorded just before the end is written.
+func TestRecorder(t *testing.T) {
+	f := newEventAPI(t)
+	r, log, stop := f.recorder(t)
+	before := time.Now().Truncate(time.Microsecond)
+	r.Service(k8s.ServiceName{Namespace: "default", Name: "web"}, EventWarning, "FailedToStartServiceHealthcheck", "Listen", "port 31000: in use")
+	r.Node(EventNormal, "Starting", "StartNkp", "")
+	r.Service(k8s.ServiceName{Namespace: "default", Name: "gone"}, EventWarning, "PortTaken", "Program", strings.Repeat("é", 1000))
+	stop()
+	got := f.written()
+	if len(got) != 3 {
+		t.Fatalf("%d Events: %+v; log:\n%s", len(got), got, log)
+	}
+	for i, want := range []eventsv1.Event{
+		{Type: "Warning", Reason: "FailedToStartServiceHealthcheck", Action: "Listen", Note: "port 31000: in use",
+			Regarding: v1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: "default", Name: "web", UID: "uid-of-web"}},
+		{Type: "Normal", Reason: "Starting", Action: "StartNkp",
+			Regarding: v1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: "node-1", UID: "node-1"}},
+		{Type: "Warning", Reason: "PortTaken", Action: "Program", Note: strings.Repeat("é", 512),
+			Regarding: v1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: "default", Name: "gone"}},
+	} {
+		g := got[i]
+		if g.Type != want.Type || g.Reason != want.Reason || g.Action != want.Action || g.Note != want.Note || g.Regarding != want.Regarding {
+			t.Errorf("Event %d is\n%+v, want\n%+v", i, g, want)
+		}
+		if g.ReportingController != "nkp" || g.ReportingInstance != "nkp-node-1" || g.Series != nil || g.Namespace != "default" {
+			t.Errorf("Event %d: %+v", i, g)
+		}
+		if g.EventTime.Time.Before(before) || g.EventTime.After(time.Now()) {
+			t.Errorf("Event %d has the time %v, want %v or a little later", i, g.EventTime, before)
+		}
+	}
+}
+
+// The same again is one Event with a count; an Event that the server has forgotten is made anew; the Service is looked
+// up once.
+func TestRecorderSeries(t *testing.T) {
+	f := newEventAPI(t)
+	r, _, stop := f.recorder(t)
+	say := func() {
+		r.Service(k8s.ServiceName{Namespace: "default", Name: "web"}, EventWarning, "PortTaken", "Program", "by nginx")
+	}
+	for range 5 {
+		say()
+	}
+	waitFor(t, "five of them", func() bool { e := f.written(); return len(e) == 1 && e[0].Series != nil && e[0].Series.Count == 5 })
+	if s := f.written()[0].Series; time.Since(s.LastObservedTime.Time) > time.Minute {
+		t.Errorf("series %+v", s)
+	}
+	f.mu.Lock()
+	clear(f.events)
+	f.order = nil
+	f.mu.Unlock()
+	say()
+	stop()
+	if e := f.written(); len(e) != 1 || e[0].Series == nil || e[0].Series.Count != 6 {
+		t.Errorf("after the server forgot: %+v", e)
+	}
+	if n := f.count("GET"); n != 1 {
+		t.Errorf("%d lookups of one Service", n)
+	}
+}
+
+// An object gets 25 Events at once and no more; others are not affected.
+func TestRecorderLimit(t *testing.T) {
+	f := newEventAPI(t)
+	r, _, stop := f.recorder(t)
+	for i := range 200 {
+		r.Service(k8s.ServiceName{Namespace: "default", Name: "web"}, EventWarning, fmt.Sprint("Reason", i), "Program", "x")
+	}
+	r.Service(k8s.ServiceName{Namespace: "default", Name: "other"}, EventWarning, "Reason", "Program", "x")
+	stop()
+	perObject := map[string]int{}
+	for _, e := range f.written() {
+		perObject[e.Regarding.Name]++
+	}
+	if perObject["web"] != 25 || perObject["other"] != 1 {
+		t.Errorf("Events by object: %v", perObject)
+	}
+}
+
+// While the server is away nobody waits but the queue; the Event is written when the server is back, and the log has
+// one line about it.
+func TestRecorderServerAway(t *testing.T) {
+	f := newEventAPI(t)
+	f.set(503)
+	r, log, stop := f.recorder(t)
+	r.Node(EventNormal, "Starting", "StartNkp", "")
+	waitFor(t, "a few attempts", func() bool { return f.count("POST") >= 3 })
+	f.set(0)
+	waitFor(t, "the Event", func() bool { return len(f.written()) == 1 })
+	stop()
+	if n := strings.Count(log.String(), "level=WARN"); n != 1 || !strings.Contains(log.String(), "fake says so") {
+		t.Errorf("log:\n%s", log)
+	}
+}
+
+// What the server refuses is not tried again, and does not hold up the next.
+func TestRecorderRefused(t *testing.T) {
+	f := newEventAPI(t)
+	f.set(403)
+	r, log, stop := f.recorder(t)
+	r.Node(EventNormal, "First", "A", "")
+	r.Node(EventNormal, "Second", "A", "")
+	waitFor(t, "both were tried", func() bool { return f.count("POST") == 2 })
+	f.set(0)
+	r.Service(k8s.ServiceName{Namespace: "default", Name: "web"}, EventWarning, "Third", "A", "")
+	stop()
+	var reasons []string
+	for _, e := range f.written() {
+		reasons = append(reasons, e.Reason)
+	}
+	if !slices.Equal(reasons, []string{"Third"}) {
+		t.Errorf("written %q", reasons)
+	}
+	if n := strings.Count(log.String(), "level=WARN"); n != 1 {
+		t.Errorf("log:\n%s", log)
+	}
+}
+
+// A server that never answers holds up neither those who record nor, for long, the end. What finds no room is dropped.
+func TestRecorderNeverWaits(t *testing.T) {
+	f := newEventAPI(t)
+	f.block = make(chan struct{})
+	defer close(f.block)
+	r, log, stop := f.recorder(t)
+	start := time.Now()
+	for i := range eventQueue + 500 {
+		r.Node(EventNormal, fmt.Sprint("Reason", i), "A", "")
+	}
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("recording took %v", took)
+	}
+	if d := r.Dropped(); d < 499 || d > 500 {
+		t.Errorf("%d dropped", d)
+	}
+	if n := strings.Count(log.String(), "are dropped"); n != 1 {
+		t.Errorf("log:\n%s", log)
+	}
+	start = time.Now()
+	stop()
+	if took := time.Since(start); took > eventFlush+2*time.Second {
+		t.Errorf("the end took %v", took)
+	}
+}
+
+func TestLogRecorder(t *testing.T) {
+	var log lockedBuffer
+	r := NewLogRecorder("node-1", slog.New(slog.NewTextHandler(&log, nil)))
+	r.Service(k8s.ServiceName{Namespace: "default", Name: "web"}, EventWarning, "PortTaken", "Program", "by nginx")
+	r.Node(EventNormal, "Starting", "StartNkp", "")
+	if err := r.Run(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for _, want := range []string{`regarding="Service default/web"`, "reason=PortTaken", `note="by nginx"`, `regarding="Node node-1"`} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("%s is missing in\n%s", want, &log)
+		}
+	}
+}

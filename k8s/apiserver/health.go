@@ -1,0 +1,224 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/k8s/internal/brief"
+)
+
+// How long a call waits before it is tried again while the server is away.
+const (
+	retryFirst = 250 * time.Millisecond
+	retryMost  = 10 * time.Second
+)
+
+// health knows whether the API server answers, kind by kind. Its methods may be called from any goroutine.
+type health struct {
+	url      string
+	nodeName string
+
+	mu       sync.Mutex          // protects all below; not held while calling out
+	failing  map[k8s.Kind]string // what the last call said
+	answered map[k8s.Kind]bool   // there was an answer once
+	silence  string              // why the last request had no answer at all; "": it had one
+	away     time.Time           // since when the server does not answer all that is vital; zero: it does
+	noNode   bool                // Nodes were listed, and this node's is not among them
+	listed   bool                // Nodes were listed
+	back     chan struct{}       // closed and made anew when a kind answers again
+	changed  func()              // called when problems may have changed
+}
+
+func newHealth(url, nodeName string) *health {
+	return &health{
+		url: url, nodeName: nodeName, failing: map[k8s.Kind]string{}, answered: map[k8s.Kind]bool{}, noNode: true,
+		back: make(chan struct{}), changed: func() {}, away: time.Now(),
+	}
+}
+
+// onChange sets who is told of changes. It is called before anything else happens.
+func (h *health) onChange(f func()) { h.changed = f }
+
+// try calls f until the server answers: pauses grow, and end as soon as any other call is answered.
+// Answers that the caller has to deal with are returned, errors or not.
+func (h *health) try(ctx context.Context, kind k8s.Kind, f func() error) error {
+	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
+		h.mu.Lock()
+		back := h.back
+		h.mu.Unlock()
+		err := f()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if oldVersion(err) {
+			return err // client and server settle how to go on
+		}
+		h.note(kind, err)
+		if err == nil || !away(err) {
+			return err
+		}
+		t := time.NewTimer(pause/2 + rand.N(pause))
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return ctx.Err()
+		case <-back:
+			t.Stop()
+		case <-t.C:
+		}
+	}
+}
+
+// oldVersion reports that the server does not have the resource version that was asked for any more, or not yet.
+func oldVersion(err error) bool {
+	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
+}
+
+// away reports an error that passes by itself or by an operator's hand, such as a server that starts, or missing rights.
+func away(err error) bool {
+	if errors.Is(err, errLonger) {
+		return false
+	}
+	if status := apierrors.APIStatus(nil); !errors.As(err, &status) {
+		return true
+	}
+	return apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err) || apierrors.IsTooManyRequests(err) ||
+		apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err)
+}
+
+func (h *health) note(kind k8s.Kind, err error) {
+	h.mu.Lock()
+	text := errorText(kind, err)
+	before := h.failing[kind]
+	if text == "" {
+		delete(h.failing, kind)
+		h.answered[kind] = true
+		if before != "" {
+			close(h.back)
+			h.back = make(chan struct{})
+		}
+	} else {
+		h.failing[kind] = text
+	}
+	h.noteAway()
+	h.mu.Unlock()
+	if text != before {
+		h.changed()
+	}
+}
+
+// errorText tells for status what is wrong; "" for nil.
+func errorText(kind k8s.Kind, err error) string {
+	if err == nil {
+		return ""
+	}
+	return plainError(kind, err).Error() + "; the last state stays in force"
+}
+
+// plainError makes one line without the request's URL. What the server says is about one kind; that it does not say
+// anything is about all.
+func plainError(kind k8s.Kind, err error) error {
+	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
+		return fmt.Errorf("cannot list %ss: %s", kind, brief.Line(err.Error()))
+	}
+	if u := (*url.Error)(nil); errors.As(err, &u) {
+		err = u.Err
+	}
+	return errors.New(brief.Line(err.Error()))
+}
+
+// sawNode tells whether this node's object is there.
+func (h *health) sawNode(there bool) {
+	h.mu.Lock()
+	h.noNode = !there
+	h.mu.Unlock()
+	h.changed()
+}
+
+// nodesListed tells that a missing Node is missing indeed.
+func (h *health) nodesListed() {
+	h.mu.Lock()
+	h.listed = true
+	h.mu.Unlock()
+	h.changed()
+}
+
+// answers reports whether the server answers all that is vital; ServiceCIDRs are not.
+func (h *health) answers() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.answersAll()
+}
+
+// noteAway notes when the server begins and ends to answer. mu is held.
+func (h *health) noteAway() {
+	switch {
+	case h.answersAll():
+		h.away = time.Time{}
+	case h.away.IsZero():
+		h.away = time.Now()
+	}
+}
+
+// awaySince gives since when the server does not answer all that is vital; the zero Time: it does.
+func (h *health) awaySince() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.away
+}
+
+// answersAll is answers while mu is held.
+func (h *health) answersAll() bool {
+	if h.silence != "" {
+		return false
+	}
+	for kind := range h.failing {
+		if kind != k8s.KindServiceCIDR {
+			return false
+		}
+	}
+	return h.answered[k8s.KindService] && h.answered[k8s.KindEndpointSlice]
+}
+
+// problems gives what is wrong now. ServiceCIDRs are not vital: that they cannot be followed is a warning.
+func (h *health) problems() k8s.Problems {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var p k8s.Problems
+	where := "API server " + h.url
+	add := func(list *[]k8s.Warning, text string) {
+		if w := (k8s.Warning{Where: where, Text: text}); !slices.Contains(p.Errors, w) && !slices.Contains(*list, w) {
+			*list = append(*list, w)
+		}
+	}
+	if h.silence != "" {
+		add(&p.Errors, h.silence)
+	}
+	for _, k := range []k8s.Kind{k8s.KindEndpointSlice, k8s.KindNode, k8s.KindService} {
+		if text, bad := h.failing[k]; bad {
+			add(&p.Errors, text)
+		}
+	}
+	if text, bad := h.failing[k8s.KindServiceCIDR]; bad {
+		add(&p.Warnings, text)
+	}
+	if h.listed && h.noNode {
+		p.Warnings = append(p.Warnings, h.noNodeWarning())
+	}
+	return p
+}
+
+func (h *health) noNodeWarning() k8s.Warning {
+	return k8s.Warning{Where: "API server " + h.url, Object: k8s.Ref{Kind: k8s.KindNode, Name: h.nodeName}.String(),
+		Text: "does not exist: its addresses and zone are unknown; name this node with --hostname-override"}
+}

@@ -1,0 +1,205 @@
+package apiserver
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// hostileAPI is a good API server until it turns on those who ask for Services.
+type hostileAPI struct {
+	*fakeAPI
+	at     string // where it listens
+	server *http.Server
+
+	mu   sync.Mutex       // protects turn
+	turn http.HandlerFunc // nil: good
+}
+
+func (h *hostileAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h.mu.Lock()
+	turn := h.turn
+	h.mu.Unlock()
+	if turn != nil && r.URL.Path == fakePaths[k8s.KindService] {
+		turn(w, r)
+		return
+	}
+	h.fakeAPI.ServeHTTP(w, r)
+}
+
+// become ends all connections, changes the server's mind and listens again.
+func (h *hostileAPI) become(turn http.HandlerFunc) {
+	h.t.Helper()
+	if h.server != nil {
+		h.server.Close()
+	}
+	h.mu.Lock()
+	h.turn = turn
+	h.mu.Unlock()
+	l, err := net.Listen("tcp", h.at)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.at, h.server = l.Addr().String(), &http.Server{Handler: h}
+	go h.server.Serve(l) // ends with Close
+}
+
+// endless writes a list of Services without end.
+func endless(item func(i int) string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if _, err := io.WriteString(w, `{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[`); err != nil {
+			return
+		}
+		for i := 0; ; i++ {
+			if _, err := io.WriteString(w, item(i)); err != nil {
+				return
+			}
+		}
+	}
+}
+
+func says(contentType, body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", contentType)
+		io.WriteString(w, body)
+	}
+}
+
+// Whatever an API server answers that has lost its mind or its master: what was good stays in force, the error is said, memory
+// stays bounded, and when it is good again its state is taken up.
+func TestHostileAPIServer(t *testing.T) {
+	was := maxAnswer
+	t.Cleanup(func() { maxAnswer = was })
+	maxAnswer = 8 << 20
+	big := strings.Repeat("x", 1_500_000)
+	for _, tc := range []struct {
+		name string
+		turn http.HandlerFunc
+		want string // in the problem; "": the answer can be lived with
+	}{
+		{"not JSON", says("application/json", "<html>log in here</html>"), "invalid character"},
+		{"HTML", says("text/html", "<html>log in here</html>"), ""},
+		{"empty", says("application/json", ""), ""},
+		{"cut off", says("application/json", `{"kind":"ServiceList","apiVersion":"v1","items":[{"metadata":{"na`), ""},
+		{"another kind", says("application/json", `{"kind":"SecretList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":"s"}}]}`), ""},
+		{"wrong types", says("application/json", `{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":7},"spec":{"ports":"none"}}]}`), "cannot unmarshal"},
+		{"broken protobuf", says("application/vnd.kubernetes.protobuf", "k8s\x00\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f"), ""},
+		{"protobuf of noise", says("application/vnd.kubernetes.protobuf", "k8s\x00"+strings.Repeat("\xff\x00\x12", 1000)), ""},
+		{"a list without end", endless(func(i int) string { return fmt.Sprintf(`{"metadata":{"name":"s%d"}},`, i) }), "longer than 8 MiB"},
+		{"a name without end", endless(func(i int) string {
+			if i == 0 {
+				return `{"metadata":{"name":"`
+			}
+			return big
+		}), "longer than 8 MiB"},
+		{"nesting without end", endless(func(int) string { return strings.Repeat(`[`, 10_000) }), ""},
+		{"pages without end", func(w http.ResponseWriter, r *http.Request) {
+			says("application/json", fmt.Sprintf(`{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"1","continue":"more"},"items":[{"metadata":{"name":"s%d","annotations":{"a":%q}}}]}`,
+				time.Now().UnixNano(), big))(w, r)
+		}, "longer than 8 MiB"},
+		{"all answers are redirects", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.String(), http.StatusFound) }, ""},
+		{"odd status", func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(299); io.WriteString(w, big) }, ""},
+		{"long errors", func(w http.ResponseWriter, r *http.Request) { http.Error(w, big, http.StatusInternalServerError) }, ""},
+		{"a watch of garbage", func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Query().Get("watch") == "" {
+				says("application/json", `{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[]}`)(w, r)
+				return
+			}
+			w.Header().Set("Content-Type", "application/json")
+			io.WriteString(w, `{"type":"ADDED","object":{"kind":"Service","apiVersion":"v1","metadata":{"name":"x","namespace":"default"},"spec":{"clusterIP":7}}}`+"\n{\"type\":\"NONSENSE\",\"object\":{}}\nnull\n\x00")
+		}, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			f := &fakeAPI{t: t, version: 100, oldest: 1, objects: map[string]map[k8s.Ref]k8s.Object{}, news: make(chan struct{}), refuse: nil}
+			for _, p := range fakePaths {
+				f.objects[p] = map[k8s.Ref]k8s.Object{}
+			}
+			f.put(apiService("a", nil), apiSlice("a-1", map[string]string{discoveryv1.LabelServiceName: "a"}), apiNode("node-1"), apiCIDR())
+			h := &hostileAPI{fakeAPI: f, at: "127.0.0.1:0"}
+			h.become(nil)
+			defer func() { h.server.Close() }()
+			sink := followAPI(t, newTestSource(t, Options{Master: "http://" + h.at, QPS: 1000, Burst: 1000}))
+			sink.waitNames(t, first)
+
+			var before, after runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&before)
+			h.become(tc.turn)
+			deadline := time.Now().Add(10 * time.Second)
+			if tc.want == "" {
+				deadline = time.Now().Add(300 * time.Millisecond)
+			}
+			said := ""
+			for most := uint64(0); ; {
+				runtime.ReadMemStats(&after)
+				if most = max(most, after.HeapAlloc); most > before.HeapAlloc+500<<20 {
+					t.Fatalf("the heap grew from %d MiB to %d", before.HeapAlloc>>20, most>>20)
+				}
+				sink.mu.Lock()
+				for _, e := range sink.problems.Errors {
+					if len(e.String()) > 2000 {
+						t.Fatalf("an error of %d bytes: %.300s", len(e.String()), e)
+					}
+					said += e.String() + "\n"
+				}
+				sink.mu.Unlock()
+				if tc.want != "" && strings.Contains(said, tc.want) {
+					break
+				}
+				if time.Now().After(deadline) {
+					if tc.want != "" {
+						t.Errorf("no error says %q:\n%.3000s", tc.want, said)
+					}
+					break
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+			if names := sink.names(); tc.name != "a watch of garbage" && tc.name != "another kind" && names != first {
+				t.Errorf("in force is %q, before it was %q", names, first)
+			}
+			h.become(nil)
+			f.put(apiService("b", nil))
+			sink.waitNames(t, strings.Replace(first, "Service default/a", "Service default/a Service default/b", 1))
+		})
+	}
+}
+
+// Objects as large as the API server lets them be are taken.
+func TestLargeObjects(t *testing.T) {
+	f := newFakeAPI(t)
+	s := apiSlice("a-1", map[string]string{discoveryv1.LabelServiceName: "a"})
+	s.Endpoints = nil
+	for i := range 1000 {
+		e := apiSlice("", nil).Endpoints[0]
+		e.Addresses = []string{fmt.Sprintf("10.1.%d.%d", i/250, 1+i%250)}
+		s.Endpoints = append(s.Endpoints, e)
+	}
+	s.Annotations = map[string]string{"a": strings.Repeat("x", 1_300_000)}
+	if data, _ := json.Marshal(s); !bytes.Contains(data, []byte("10.1.3.250")) || len(data) < 1_400_000 {
+		t.Fatal(len(data))
+	}
+	f.put(apiService("a", nil), s, apiNode("node-1"), apiCIDR())
+	sink := followAPI(t, newTestSource(t, Options{Kubeconfig: f.kubeconfig()}))
+	sink.waitNames(t, first)
+	sink.mu.Lock()
+	defer sink.mu.Unlock()
+	for ref, o := range sink.objects {
+		if ref.Kind == k8s.KindEndpointSlice && len(o.(*discoveryv1.EndpointSlice).Endpoints) != 1000 {
+			t.Errorf("%d endpoints", len(o.(*discoveryv1.EndpointSlice).Endpoints))
+		}
+	}
+}

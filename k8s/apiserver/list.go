@@ -1,0 +1,46 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/tools/pager"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// List asks the API server once for all objects that Run would follow: one Upsert for each, sorted by Ref. A server that
+// does not answer, or not all, is an error.
+func (s *Source) List(ctx context.Context) ([]k8s.Change, k8s.Problems, error) {
+	defer utilnet.CloseIdleConnectionsFor(s.http.Transport)
+	var changes []k8s.Change
+	for i := range s.resources {
+		r := &s.resources[i]
+		o := metav1.ListOptions{}
+		r.selectIn(&o)
+		err := pager.New(r.list).EachListItem(ctx, o, func(item runtime.Object) error {
+			object, err := meta.Accessor(item)
+			if err != nil {
+				return err
+			}
+			if ref, ok := k8s.RefOf(item.(k8s.Object)); ok {
+				changes = append(changes, k8s.Change{Op: k8s.Upsert, Ref: ref, Object: object})
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, k8s.Problems{}, fmt.Errorf("API server %s: %w", s.url, plainError(r.kind, err))
+		}
+	}
+	slices.SortFunc(changes, k8s.Change.Compare)
+	var p k8s.Problems
+	if !slices.ContainsFunc(changes, func(c k8s.Change) bool { return c.Ref.Kind == k8s.KindNode }) {
+		p.Warnings = append(p.Warnings, s.health.noNodeWarning())
+	}
+	return changes, p, nil
+}

@@ -1,0 +1,178 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// How long the first state waits, once Services and EndpointSlices are in, for what matters less.
+const (
+	nodePatience = 30 * time.Second
+	cidrPatience = 5 * time.Second
+)
+
+// Options say which API server to ask, and for what.
+type Options struct {
+	// Kubeconfig is a file; Master is the URL of the API server and overrides the file's. Both "": the
+	// service account of the pod that this process runs in.
+	Kubeconfig, Master string
+	// NodeName is the name of the only Node that is followed.
+	NodeName string
+	// ServiceProxyName selects Services, as in Options.
+	ServiceProxyName string
+	// UserAgent is what the API server logs about this client.
+	UserAgent string
+	// QPS and Burst bound requests per second; 0: kube-proxy's defaults, 5 and 10.
+	QPS   float32
+	Burst int
+	// ContentType is the encoding of objects on the wire; "": protobuf.
+	ContentType string
+}
+
+// Source is the Source that follows an API server, with kube-proxy's selectors.
+//
+// It keeps what it has seen: while the server is away nothing changes, and once it is back (Run never gives up) exactly
+// what differs is reported, deletions too. Its methods may be called from any goroutine, but Run only once.
+type Source struct {
+	opts      Options
+	url       string
+	http      *http.Client
+	client    kubernetes.Interface
+	resources []resource
+	health    *health
+	lists     firstLists
+}
+
+// NewSource reads the configuration and prepares a client. It does not connect: a server that is away is no error.
+func NewSource(opts Options) (*Source, error) {
+	services, err := serviceSelector(opts.ServiceProxyName)
+	if err != nil {
+		return nil, err
+	}
+	cfg, url, err := restConfig(opts)
+	if err != nil {
+		return nil, err
+	}
+	health := newHealth(url, opts.NodeName)
+	s := &Source{opts: opts, url: url, health: health}
+	cfg.Wrap(health.observe)
+	cfg.Wrap(s.lists.bytes.observe)
+	hc, client, err := newClient(cfg)
+	if err != nil {
+		return nil, err
+	}
+	s.http, s.client = hc, client
+	s.resources = []resource{
+		servicesOf(client, services),
+		slicesOf(client, "!"+v1.IsHeadlessService),
+		nodesOf(client, fields.OneTermEqualSelector("metadata.name", opts.NodeName).String()),
+		serviceCIDRsOf(client),
+	}
+	return s, nil
+}
+
+// serviceSelector is kube-proxy's: Services without the label, or those with our name in it.
+func serviceSelector(proxyName string) (string, error) {
+	op, values := selection.DoesNotExist, []string(nil)
+	if proxyName != "" {
+		op, values = selection.Equals, []string{proxyName}
+	}
+	r, err := labels.NewRequirement(k8s.LabelServiceProxyName, op, values)
+	if err != nil {
+		return "", fmt.Errorf("%q cannot be the value of label %s: %w", proxyName, k8s.LabelServiceProxyName, err)
+	}
+	return r.String(), nil
+}
+
+// URL is the API server's address.
+func (s *Source) URL() string { return s.url }
+
+// Answers reports whether the API server answered everything that it was asked last.
+func (s *Source) Answers() bool { return s.health.answers() }
+
+// AwaySince gives since when the API server does not answer; the zero Time: it does.
+func (s *Source) AwaySince() time.Time { return s.health.awaySince() }
+
+// Run is part of Source. It ends with the context, and so does every goroutine that it started.
+func (s *Source) Run(ctx context.Context, sink k8s.Sink) error {
+	s.lists.began = time.Now()
+	ctx, cancel := context.WithCancel(ctx)
+	defer utilnet.CloseIdleConnectionsFor(s.http.Transport)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+
+	c := &collector{health: s.health, sink: sink, rung: make(chan struct{}, 1)}
+	s.health.onChange(c.ring)
+	listed := make(map[k8s.Kind]<-chan struct{}, len(s.resources))
+	for i := range s.resources {
+		r := &s.resources[i]
+		store := newStore(c, func(objects int) { s.lists.note(r, objects) })
+		listed[r.kind] = store.listed
+		reflector := cache.NewReflectorWithOptions(r.listWatch(s.health), r.kind.New(), store, cache.ReflectorOptions{Name: string(r.kind)})
+		wg.Go(func() { followAlways(ctx, reflector) })
+	}
+	complete := make(chan struct{})
+	wg.Go(func() { // ends with the context at the latest
+		if awaitAll(ctx, listed, s.health) {
+			close(complete)
+		}
+	})
+	c.publish(ctx, complete)
+	return nil
+}
+
+// How long a reflector waits before it begins anew, when what it was told makes no sense: a server that is away is not
+// such a case (health.try). The numbers are those of client-go's reflectors (defaultBackoffInit and others).
+var followPauses = wait.Backoff{Duration: 800 * time.Millisecond, Cap: 30 * time.Second, Steps: 38, Factor: 2, Jitter: 1}
+
+// followAlways lists and watches until the context ends. What goes wrong was noted where it happened: the reflector's own
+// Run would log it a second time.
+func followAlways(ctx context.Context, r *cache.Reflector) {
+	_ = followPauses.DelayWithReset(clock.RealClock{}, 2*time.Minute).Until(ctx, true, true, func(ctx context.Context) (bool, error) {
+		_ = r.ListAndWatchWithContext(ctx)
+		return false, nil
+	})
+}
+
+// awaitAll waits for the first complete state: Services and EndpointSlices without limit, the rest with patience. It
+// returns false if the context ended.
+func awaitAll(ctx context.Context, listed map[k8s.Kind]<-chan struct{}, h *health) bool {
+	for _, w := range []struct {
+		kind     k8s.Kind
+		patience time.Duration // 0: no limit
+	}{{k8s.KindService, 0}, {k8s.KindEndpointSlice, 0}, {k8s.KindNode, nodePatience}, {k8s.KindServiceCIDR, cidrPatience}} {
+		var late <-chan time.Time
+		if w.patience > 0 {
+			t := time.NewTimer(w.patience)
+			defer t.Stop()
+			late = t.C
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-listed[w.kind]:
+			if w.kind == k8s.KindNode {
+				h.nodesListed()
+			}
+		case <-late:
+		}
+	}
+	return true
+}

@@ -1,0 +1,393 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+func apiService(name string, labels map[string]string) *v1.Service {
+	return &v1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: "u", Labels: labels,
+			Annotations:   map[string]string{"big": "text", v1.AnnotationTopologyMode: "Auto"},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}},
+		Spec: v1.ServiceSpec{ClusterIP: "40.0.0.1", Selector: map[string]string{"app": name}, Ports: []v1.ServicePort{{Port: 80}}},
+	}
+}
+
+func apiSlice(name string, labels map[string]string) *discoveryv1.EndpointSlice {
+	yes, node := true, "node-2"
+	return &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: name, Namespace: "default", Labels: labels},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1", "10.0.0.2"}, NodeName: &node,
+			Conditions: discoveryv1.EndpointConditions{Ready: &yes}, TargetRef: &v1.ObjectReference{Name: "pod"}}},
+	}
+}
+
+func apiNode(name string) *v1.Node {
+	return &v1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1.LabelTopologyZone: "z", "other": "x"}},
+		Status: v1.NodeStatus{Images: []v1.ContainerImage{{SizeBytes: 1}},
+			Addresses: []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "172.16.0.2"}}},
+	}
+}
+
+func apiCIDR() *networkingv1.ServiceCIDR {
+	return &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"},
+		Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"40.0.0.0/24"}}}
+}
+
+func newTestSource(t *testing.T, opts Options) *Source {
+	t.Helper()
+	if opts.NodeName == "" {
+		opts.NodeName = "node-1"
+	}
+	s, err := NewSource(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// followAPI runs a source until the test ends.
+func followAPI(t *testing.T, s *Source) *apiSink {
+	t.Helper()
+	r := &apiSink{}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx, r) }() // ends with the context
+	t.Cleanup(func() {
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Error("Run does not end with its context")
+		}
+	})
+	return r
+}
+
+const first = "EndpointSlice default/a-1 Node node-1 Service default/a ServiceCIDR kubernetes"
+
+func fakeCluster(t *testing.T) *fakeAPI {
+	f := newFakeAPI(t)
+	f.put(apiService("a", nil), apiSlice("a-1", map[string]string{discoveryv1.LabelServiceName: "a"}), apiNode("node-1"), apiCIDR())
+	return f
+}
+
+// kube-proxy's selectors, by what comes of them: a label that is put on later is a deletion.
+func TestAPISelectors(t *testing.T) {
+	for _, proxyName := range []string{"", "nkp"} {
+		t.Run("name="+proxyName, func(t *testing.T) {
+			f := newFakeAPI(t)
+			label := func(v string) map[string]string { return map[string]string{k8s.LabelServiceProxyName: v} }
+			headless := apiService("headless", label(proxyName))
+			headless.Spec.ClusterIP = v1.ClusterIPNone
+			f.put(apiService("plain", nil), apiService("empty", label("")), apiService("ours", label("nkp")), apiService("theirs", label("x")),
+				headless, apiSlice("slice", nil), apiSlice("labelled", label("x")),
+				apiSlice("headless", map[string]string{v1.IsHeadlessService: ""}), apiNode("node-1"), apiNode("node-2"))
+			r := followAPI(t, newTestSource(t, Options{Kubeconfig: f.kubeconfig(), ServiceProxyName: proxyName}))
+			slices := "EndpointSlice default/labelled EndpointSlice default/slice Node node-1"
+			mine := map[string]string{"": "plain", "nkp": "ours"}[proxyName]
+			r.waitNames(t, slices+" Service default/"+mine)
+			f.put(apiService(mine, label("elsewhere")), apiSlice("slice", map[string]string{v1.IsHeadlessService: ""}))
+			r.waitNames(t, "EndpointSlice default/labelled Node node-1")
+		})
+	}
+	if _, err := NewSource(Options{Master: "http://127.0.0.1:1", ServiceProxyName: "no label!"}); err == nil {
+		t.Error("a proxy name that cannot be a label is taken")
+	}
+}
+
+// Nothing goes to the sink before all lists are in; then it is one batch, Synced, and changes.
+func TestAPIFirstState(t *testing.T) {
+	f := fakeCluster(t)
+	f.deny(k8s.KindEndpointSlice, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable)
+	s := newTestSource(t, Options{Kubeconfig: f.kubeconfig()})
+	r := followAPI(t, s)
+	r.wait(t, "the refused list is reported", func() bool {
+		return len(r.problems.Errors) == 1 && strings.Contains(r.problems.Errors[0].String(), "API server "+f.url()+": cannot list EndpointSlices: fake says")
+	})
+	if r.names() != "" || r.synced != 0 || s.Answers() {
+		t.Errorf("before the lists are in: %q, synced %d, answers %v", r.names(), r.synced, s.Answers())
+	}
+	f.deny(k8s.KindEndpointSlice, 0, "")
+	r.wait(t, "synced", func() bool { return r.synced == 1 && r.problems.Empty() })
+	if r.names() != first || r.early != 1 || len(r.batches) != 1 || !s.Answers() {
+		t.Errorf("%q in %d batches, %d of them before Synced; answers %v", r.names(), len(r.batches), r.early, s.Answers())
+	}
+	for _, q := range f.requests(k8s.KindService) {
+		if a := q.Header.Get("Accept"); !strings.HasPrefix(a, "application/vnd.kubernetes.protobuf") {
+			t.Errorf("asks for %s", a)
+		}
+	}
+}
+
+// What is stored is trimmed, and changes of what was trimmed are none.
+func TestAPITrim(t *testing.T) {
+	f := fakeCluster(t)
+	r := followAPI(t, newTestSource(t, Options{Kubeconfig: f.kubeconfig()}))
+	r.wait(t, "synced", func() bool { return r.synced == 1 })
+	s := r.objects[k8s.Ref{Kind: k8s.KindService, Namespace: "default", Name: "a"}].(*v1.Service)
+	if s.ManagedFields != nil || len(s.Annotations) != 1 || s.Annotations[v1.AnnotationTopologyMode] != "Auto" || s.Spec.Selector != nil ||
+		s.UID != "u" || s.Spec.ClusterIP != "40.0.0.1" {
+		t.Errorf("%+v", s)
+	}
+	e := r.objects[k8s.Ref{Kind: k8s.KindEndpointSlice, Namespace: "default", Name: "a-1"}].(*discoveryv1.EndpointSlice).Endpoints[0]
+	if len(e.Addresses) != 1 || e.TargetRef != nil || *e.NodeName != "node-2" || !*e.Conditions.Ready || e.Conditions.Serving != nil {
+		t.Errorf("%+v", e)
+	}
+	n := r.objects[k8s.Ref{Kind: k8s.KindNode, Name: "node-1"}].(*v1.Node)
+	if len(n.Labels) != 1 || n.Status.Images != nil || len(n.Status.Addresses) != 1 {
+		t.Errorf("%+v", n)
+	}
+	again := apiService("a", nil)
+	again.Annotations["big"] = "other"
+	f.put(again)
+	f.put(apiNode("node-1"))
+	f.put(apiService("b", nil))
+	r.wait(t, "the real change", func() bool { return len(r.objects) == 5 })
+	for _, b := range r.batches[1:] {
+		for _, c := range b {
+			if c.Ref.Name != "b" {
+				t.Errorf("reported as a change: %+v", c)
+			}
+		}
+	}
+}
+
+// While the server is away everything stays and status can tell; what changed meanwhile is reported
+// once it is back, deletions too, whether or not it still knows the resource versions from before.
+func TestAPIServerAway(t *testing.T) {
+	for _, compacted := range []bool{false, true} {
+		t.Run(fmt.Sprintf("compacted=%v", compacted), func(t *testing.T) {
+			f := fakeCluster(t)
+			f.put(apiService("stays", nil))
+			s := newTestSource(t, Options{Kubeconfig: f.kubeconfig()})
+			r := followAPI(t, s)
+			r.wait(t, "synced", func() bool { return r.synced == 1 })
+			before, batches := r.names(), len(r.batches)
+			f.stop()
+			r.wait(t, "the outage is reported", func() bool {
+				return len(r.problems.Errors) == 1 && strings.Contains(r.problems.Errors[0].String(), "API server "+f.url()+": dial tcp")
+			})
+			if r.names() != before || s.Answers() || len(r.batches) != batches {
+				t.Errorf("while the server is away: %q, answers %v, %d batches", r.names(), s.Answers(), len(r.batches)-batches)
+			}
+			f.remove(apiService("a", nil))
+			f.put(apiService("new", nil))
+			if compacted {
+				f.compact()
+			}
+			f.start()
+			r.waitNames(t, "EndpointSlice default/a-1 Node node-1 Service default/new Service default/stays ServiceCIDR kubernetes")
+			r.wait(t, "nothing is wrong any more", func() bool { return r.problems.Empty() })
+			if r.synced != 1 || !s.Answers() {
+				t.Errorf("synced %d times, answers %v", r.synced, s.Answers())
+			}
+			for _, b := range r.batches[batches:] {
+				for _, c := range b {
+					if c.Ref.Name != "a" && c.Ref.Name != "new" {
+						t.Errorf("did not change, but was reported: %+v", c)
+					}
+				}
+			}
+		})
+	}
+}
+
+// A server that is away at the start is waited for.
+func TestAPIServerLate(t *testing.T) {
+	f := fakeCluster(t)
+	s := newTestSource(t, Options{Master: f.url()})
+	f.stop()
+	r := followAPI(t, s)
+	r.wait(t, "the error", func() bool { return len(r.problems.Errors) == 1 })
+	if _, _, err := s.List(t.Context()); err == nil || !strings.Contains(err.Error(), "API server "+f.url()+": dial tcp") {
+		t.Errorf("List: %v", err)
+	}
+	f.start()
+	r.wait(t, "synced", func() bool { return r.synced == 1 && r.problems.Empty() })
+	if r.names() != first {
+		t.Error(r.names())
+	}
+}
+
+// A Node that does not exist blocks nothing and is a warning until it comes.
+func TestAPINoNode(t *testing.T) {
+	f := fakeCluster(t)
+	r := followAPI(t, newTestSource(t, Options{Kubeconfig: f.kubeconfig(), NodeName: "node-9"}))
+	r.wait(t, "synced with a warning", func() bool {
+		return r.synced == 1 && len(r.problems.Warnings) == 1 && strings.Contains(r.problems.Warnings[0].String(), "Node node-9: does not exist")
+	})
+	f.put(apiNode("node-9"))
+	r.wait(t, "no warning", func() bool { return r.problems.Empty() && len(r.objects) == 4 })
+	f.remove(apiNode("node-9"))
+	r.wait(t, "the warning again", func() bool { return len(r.problems.Warnings) == 1 && len(r.objects) == 3 })
+}
+
+// A server without ServiceCIDRs is in order, and is not asked for them again and again.
+func TestAPIWithoutServiceCIDRs(t *testing.T) {
+	f := newFakeAPI(t)
+	f.put(apiService("a", nil), apiNode("node-1"))
+	f.deny(k8s.KindServiceCIDR, http.StatusNotFound, metav1.StatusReasonNotFound)
+	s := newTestSource(t, Options{Kubeconfig: f.kubeconfig()})
+	r := followAPI(t, s)
+	r.wait(t, "synced", func() bool { return r.synced == 1 })
+	r.wait(t, "nothing is wrong", func() bool { return r.problems.Empty() })
+	time.Sleep(200 * time.Millisecond)
+	if n := len(f.requests(k8s.KindServiceCIDR)); n > 3 {
+		t.Errorf("asked %d times", n)
+	}
+	changes, _, err := s.List(t.Context())
+	if err != nil || len(changes) != 2 {
+		t.Errorf("List: %v, %v", changes, err)
+	}
+}
+
+// Missing rights are told by kind, and mended without a restart.
+func TestAPIForbidden(t *testing.T) {
+	f := fakeCluster(t)
+	f.deny(k8s.KindService, http.StatusForbidden, metav1.StatusReasonForbidden)
+	f.deny(k8s.KindServiceCIDR, http.StatusForbidden, metav1.StatusReasonForbidden)
+	s := newTestSource(t, Options{Kubeconfig: f.kubeconfig()})
+	r := followAPI(t, s)
+	r.wait(t, "an error and a warning", func() bool {
+		return len(r.problems.Errors) == 1 && len(r.problems.Warnings) == 1 &&
+			strings.Contains(r.problems.Errors[0].Text, "cannot list Services: fake says Forbidden") &&
+			strings.Contains(r.problems.Warnings[0].Text, "cannot list ServiceCIDRs: fake says Forbidden")
+	})
+	if _, _, err := s.List(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot list Services: fake says") {
+		t.Errorf("List: %v", err)
+	}
+	f.deny(k8s.KindService, 0, "")
+	f.deny(k8s.KindServiceCIDR, 0, "")
+	r.waitNames(t, first)
+}
+
+// List gives what Run would report.
+func TestAPIList(t *testing.T) {
+	f := fakeCluster(t)
+	f.put(apiNode("node-2"), apiService("other", map[string]string{k8s.LabelServiceProxyName: "x"}))
+	changes, problems, err := newTestSource(t, Options{Kubeconfig: f.kubeconfig()}).List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &apiSink{}
+	r.Apply(changes)
+	if r.names() != first || !problems.Empty() {
+		t.Errorf("%s, %+v", r.names(), problems)
+	}
+	_, problems, err = newTestSource(t, Options{Kubeconfig: f.kubeconfig(), NodeName: "nobody"}).List(t.Context())
+	if err != nil || len(problems.Warnings) != 1 {
+		t.Errorf("without the Node: %+v, %v", problems, err)
+	}
+}
+
+// The first change after quiet is passed on at once, those of a burst together, and none waits for long.
+func TestAPIBursts(t *testing.T) {
+	r := &apiSink{}
+	c := &collector{health: newHealth("u", "n"), sink: r, rung: make(chan struct{}, 1)}
+	ctx, cancel := context.WithCancel(t.Context())
+	complete, done := make(chan struct{}), make(chan struct{})
+	go func() { // ends with the context
+		defer close(done)
+		c.publish(ctx, complete)
+	}()
+	close(complete)
+	r.wait(t, "synced", func() bool { return r.synced == 1 })
+	time.Sleep(4 * burstGap)
+	start := time.Now()
+	for i := range 200 {
+		o := apiService(fmt.Sprint("s", i), nil)
+		c.add(k8s.Change{Op: k8s.Upsert, Ref: k8s.Ref{Kind: k8s.KindService, Namespace: o.Namespace, Name: o.Name}, Object: o})
+		time.Sleep(time.Millisecond)
+	}
+	r.wait(t, "all of them", func() bool { return len(r.objects) == 200 })
+	took := time.Since(start)
+	cancel()
+	<-done
+	if len(r.batches[0]) != 1 || r.times[0].Sub(start) > burstGap {
+		t.Errorf("the first batch has %d changes after %v", len(r.batches[0]), r.times[0].Sub(start))
+	}
+	if most := int(took/burstGap) + 2; len(r.batches) > most {
+		t.Errorf("%d batches in %v", len(r.batches), took)
+	}
+	for i := 1; i < len(r.times); i++ {
+		if gap := r.times[i].Sub(r.times[i-1]); gap > 2*burstMost {
+			t.Errorf("batch %d came after %v", i, gap)
+		}
+	}
+}
+
+// A source that ends leaves no goroutine behind, whatever the server was doing.
+func TestAPINoLeaks(t *testing.T) {
+	run := func(f *fakeAPI, up bool) {
+		s := newTestSource(t, Options{Kubeconfig: f.kubeconfig()})
+		r := &apiSink{}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx, r) }() // ends with the context
+		if up {
+			r.wait(t, "synced", func() bool { return r.synced == 1 })
+		} else {
+			r.wait(t, "the error", func() bool { return len(r.problems.Errors) > 0 })
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	f := fakeCluster(t)
+	run(f, true) // what lives as long as the process is there now
+	f.stop()
+	time.Sleep(50 * time.Millisecond)
+	before := runtime.NumGoroutine()
+	for range 3 {
+		run(f, false)
+		f.start()
+		run(f, true)
+		f.stop()
+	}
+	for i := 0; runtime.NumGoroutine() > before; i++ {
+		if i == 100 {
+			buf := make([]byte, 1<<20)
+			t.Fatalf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, buf[:runtime.Stack(buf, true)])
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// Where the configuration comes from, and what is said if it is not there.
+func TestAPIConfig(t *testing.T) {
+	f := newFakeAPI(t)
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	if _, err := NewSource(Options{}); err == nil || !strings.Contains(err.Error(), "not in a pod") {
+		t.Errorf("outside of a pod: %v", err)
+	}
+	if _, err := NewSource(Options{Kubeconfig: filepath.Join(t.TempDir(), "none")}); err == nil || !strings.Contains(err.Error(), "no such file") {
+		t.Errorf("without the file: %v", err)
+	}
+	if s := newTestSource(t, Options{Kubeconfig: f.kubeconfig(), Master: "https://other:1"}); s.URL() != "https://other:1" {
+		t.Errorf("--master does not override: %s", s.URL())
+	}
+	if s := newTestSource(t, Options{Kubeconfig: f.kubeconfig()}); s.URL() != f.url() {
+		t.Errorf("%s, not %s", s.URL(), f.url())
+	}
+}

@@ -1,0 +1,94 @@
+package apiserver
+
+import (
+	"slices"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// trim takes from an object that was just decoded, of a list or a watch, what nothing reads, and shares what many objects
+// repeat. It may meet an object again.
+func trim(o any) (any, error) {
+	switch o := o.(type) {
+	case *v1.Service:
+		trimMeta(&o.ObjectMeta, k8s.LabelServiceProxyName)
+		o.Spec.Selector = nil
+		o.Status.Conditions = nil
+	case *discoveryv1.EndpointSlice:
+		trimMeta(&o.ObjectMeta, k8s.LabelServiceProxyName, discoveryv1.LabelServiceName, v1.IsHeadlessService)
+		o.Endpoints = slices.Clone(o.Endpoints) // decoding leaves room for more
+		for i := range o.Endpoints {
+			trimEndpoint(&o.Endpoints[i])
+		}
+	case *v1.Node:
+		trimMeta(&o.ObjectMeta, v1.LabelTopologyZone)
+		o.Spec = v1.NodeSpec{PodCIDR: o.Spec.PodCIDR, PodCIDRs: o.Spec.PodCIDRs, Taints: o.Spec.Taints}
+		o.Status = v1.NodeStatus{Addresses: o.Status.Addresses}
+	case *networkingv1.ServiceCIDR:
+		trimMeta(&o.ObjectMeta)
+		o.Status = networkingv1.ServiceCIDRStatus{}
+	}
+	return o, nil
+}
+
+// keptAnnotations are read now or measured with: when an endpoint changed, what asks for topology, and what Windows nodes do.
+var keptAnnotations = []string{v1.EndpointsLastChangeTriggerTime, v1.AnnotationTopologyMode, v1.DeprecatedAnnotationTopologyAwareHints,
+	k8s.AnnotationPreserveDestination}
+
+func trimMeta(m *metav1.ObjectMeta, labels ...string) {
+	*m = metav1.ObjectMeta{
+		Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion,
+		CreationTimestamp: m.CreationTimestamp, DeletionTimestamp: m.DeletionTimestamp,
+		Labels: only(m.Labels, labels), Annotations: only(m.Annotations, keptAnnotations),
+	}
+}
+
+// only gives the entries of a map with these keys; nil if there are none.
+func only(m map[string]string, keys []string) (kept map[string]string) {
+	for _, k := range keys {
+		if v, ok := m[k]; ok {
+			if kept == nil {
+				kept = map[string]string{}
+			}
+			kept[k] = v
+		}
+	}
+	return kept
+}
+
+var yes, no = true, false // what the conditions of all endpoints point to; never written
+
+func trimEndpoint(e *discoveryv1.Endpoint) {
+	*e = discoveryv1.Endpoint{
+		Addresses: e.Addresses, Hints: e.Hints, NodeName: e.NodeName,
+		Conditions: discoveryv1.EndpointConditions{
+			Ready: shared(e.Conditions.Ready), Serving: shared(e.Conditions.Serving), Terminating: shared(e.Conditions.Terminating),
+		},
+	}
+	if len(e.Addresses) > 1 {
+		e.Addresses = e.Addresses[:1:1] // the others are alternatives that no proxy uses
+	}
+	if e.NodeName != nil {
+		name, _ := nodeNames.LoadOrStore(*e.NodeName, e.NodeName)
+		e.NodeName = name.(*string)
+	}
+}
+
+// nodeNames holds the name of every node that ever had an endpoint, by itself; what it points to is never written.
+var nodeNames sync.Map
+
+func shared(b *bool) *bool {
+	switch {
+	case b == nil:
+		return nil
+	case *b:
+		return &yes
+	}
+	return &no
+}

@@ -1,0 +1,276 @@
+package manifest
+
+import (
+	"bytes"
+	"fmt"
+	"hash/maphash"
+	"io"
+	"os"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"unicode/utf8"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/k8s/internal/brief"
+)
+
+// maxPerFile bounds the errors, and the warnings, that are reported of one file.
+const maxPerFile = 1000
+
+// maxFileSize is the largest manifest that is read, in bytes.
+var maxFileSize int64 = 256 << 20
+
+// file is a manifest file and what was last made of it.
+type file struct {
+	path  string
+	info  os.FileInfo // when it was last read
+	sum   uint64
+	cache map[pieceKey][]parsed // of the last reading that could be split
+
+	objects  map[k8s.Ref]placed // valid now
+	kept     map[k8s.Ref]placed // not valid or not readable now: the last good state
+	errors   []k8s.Warning
+	warnings []k8s.Warning
+}
+
+// pieceKey stands for the text of a piece and how it is to be read.
+type pieceKey struct {
+	sum  uint64
+	size int
+	item bool
+	list string
+}
+
+// seed makes the hashes of this process.
+var seed = maphash.MakeSeed()
+
+// update reads the file if it looks changed or force is set.
+func (f *file) update(force bool) {
+	info, err := os.Stat(f.path)
+	if err == nil && !force && f.info != nil && os.SameFile(info, f.info) && info.Size() == f.info.Size() && info.ModTime().Equal(f.info.ModTime()) {
+		return
+	}
+	var data []byte
+	if err == nil {
+		data, err = readFile(f.path)
+	}
+	if err == nil {
+		data, err = text(data)
+	}
+	if err != nil {
+		f.info, f.sum = nil, 0
+		f.keepAll()
+		f.errors, f.warnings = []k8s.Warning{{Where: f.path, Text: brief.Line(err.Error())}}, nil
+		return
+	}
+	sum := maphash.Bytes(seed, data)
+	same := f.info != nil && sum == f.sum
+	f.info, f.sum = info, sum
+	if !same {
+		f.parse(data)
+	}
+}
+
+// readFile reads a file whole, but none that is too large.
+func readFile(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	tooLarge := fmt.Errorf("larger than %d MiB: too large for a manifest", maxFileSize>>20)
+	var buf bytes.Buffer
+	if info, err := file.Stat(); err == nil && info.Mode().IsRegular() {
+		if info.Size() > maxFileSize {
+			return nil, tooLarge
+		}
+		buf.Grow(int(info.Size()) + bytes.MinRead)
+	}
+	if _, err := buf.ReadFrom(io.LimitReader(file, maxFileSize+1)); err != nil {
+		return nil, err
+	}
+	if int64(buf.Len()) > maxFileSize {
+		return nil, tooLarge
+	}
+	return buf.Bytes(), nil
+}
+
+// text checks that a file is UTF-8 text, and takes the byte order mark away.
+func text(data []byte) ([]byte, error) {
+	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
+	if i := bytes.IndexByte(data, 0); i >= 0 {
+		return nil, fmt.Errorf("not a text file: there is a zero byte at offset %d", i)
+	}
+	if !utf8.Valid(data) {
+		for i := 0; ; {
+			r, n := utf8.DecodeRune(data[i:])
+			if r == utf8.RuneError && n <= 1 {
+				return nil, fmt.Errorf("not UTF-8 text: bad byte at offset %d", i)
+			}
+			i += n
+		}
+	}
+	return data, nil
+}
+
+// parse makes objects and problems of the text of the file. Pieces that were there before are not parsed again.
+func (f *file) parse(data []byte) {
+	pieces := split(data)
+	results, torn := f.parsePieces(pieces)
+	if torn {
+		pieces = whole(pieces)
+		results, _ = f.parsePieces(pieces)
+	}
+	before, keptBefore := f.objects, f.kept
+	f.objects, f.kept, f.errors, f.warnings = map[k8s.Ref]placed{}, nil, nil, nil
+	lost := false // something that cannot be named did not parse
+	invalid := map[k8s.Ref]bool{}
+	for i := range pieces {
+		for _, p := range results[i] {
+			origin := k8s.Origin{File: f.path, Document: pieces[i].document, Item: pieces[i].item + p.offset}
+			f.errors = appendAt(f.errors, inFile(p, pieces[i].line), origin)
+			f.warnings = appendAt(f.warnings, p.warnings, origin)
+			switch {
+			case p.object != nil:
+				f.add(p.ref, placed{p.object, origin}, before)
+			case len(p.errors) > 0 && p.ref == (k8s.Ref{}):
+				lost = true
+			case len(p.errors) > 0:
+				invalid[p.ref] = true
+			}
+		}
+	}
+	f.errors, f.warnings = f.atMost(f.errors, "errors"), f.atMost(f.warnings, "warnings")
+	f.kept = map[k8s.Ref]placed{}
+	for _, old := range []map[k8s.Ref]placed{keptBefore, before} {
+		for ref, e := range old {
+			if _, ok := f.objects[ref]; !ok && (lost || invalid[ref]) {
+				f.kept[ref] = e
+			}
+		}
+	}
+}
+
+// yamlLine finds the line number in an error of the YAML library.
+var yamlLine = regexp.MustCompile(`line \d+`)
+
+// inFile gives the errors of a piece with line numbers counted from the start of the file.
+func inFile(p parsed, line int) []k8s.Warning {
+	if !p.syntax {
+		return p.errors
+	}
+	ws := slices.Clone(p.errors)
+	for i := range ws {
+		ws[i].Text = yamlLine.ReplaceAllStringFunc(ws[i].Text, func(s string) string {
+			n, err := strconv.Atoi(strings.TrimPrefix(s, "line "))
+			if err != nil {
+				return s
+			}
+			return fmt.Sprintf("line %d", n+line-1)
+		})
+	}
+	return ws
+}
+
+// add enters an object; one that is there already stays, or the one that was there before this reading.
+func (f *file) add(ref k8s.Ref, e placed, before map[k8s.Ref]placed) {
+	first, twice := f.objects[ref]
+	if !twice {
+		f.objects[ref] = e
+		return
+	}
+	f.errors = append(f.errors, twiceError(ref, e.origin, first.origin))
+	if old, ok := before[ref]; ok {
+		f.objects[ref] = placed{old.object, first.origin}
+	}
+}
+
+// keepAll makes everything that the file held its last good state.
+func (f *file) keepAll() {
+	kept := map[k8s.Ref]placed{}
+	for _, old := range []map[k8s.Ref]placed{f.kept, f.objects} {
+		for ref, e := range old {
+			kept[ref] = e
+		}
+	}
+	f.kept, f.objects = kept, nil
+}
+
+// atMost cuts a list that nobody would read to the end.
+func (f *file) atMost(list []k8s.Warning, what string) []k8s.Warning {
+	if len(list) <= maxPerFile {
+		return list
+	}
+	return append(list[:maxPerFile:maxPerFile], k8s.Warning{Where: f.path, Text: fmt.Sprintf("and %d more %s", len(list)-maxPerFile, what)})
+}
+
+func appendAt(list, ws []k8s.Warning, origin k8s.Origin) []k8s.Warning {
+	for _, w := range ws {
+		w.Where = origin.String()
+		list = append(list, w)
+	}
+	return list
+}
+
+// parsePieces parses pieces on all processors and renews the cache. torn reports that an item does not parse.
+func (f *file) parsePieces(pieces []piece) (results [][]parsed, torn bool) {
+	results = make([][]parsed, len(pieces))
+	keys := make([]pieceKey, len(pieces))
+	var todo []int
+	for i := range pieces {
+		p := &pieces[i]
+		keys[i] = pieceKey{maphash.Bytes(seed, p.raw), len(p.raw), p.item > 0, p.list}
+		if known, ok := f.cache[keys[i]]; ok {
+			results[i] = known
+		} else {
+			todo = append(todo, i)
+		}
+	}
+	tornAt := make([]bool, len(pieces))
+	const batch = 16
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), (len(todo)+batch-1)/batch) {
+		workers.Go(func() { // ends when todo is used up
+			for {
+				from := int(next.Add(batch)) - batch
+				if from >= len(todo) {
+					return
+				}
+				for _, i := range todo[from:min(from+batch, len(todo))] {
+					var t bool
+					results[i], t = pieces[i].parse()
+					tornAt[i] = t && pieces[i].item > 0
+				}
+			}
+		})
+	}
+	workers.Wait()
+	if slices.Contains(tornAt, true) {
+		return results, true
+	}
+	f.cache = make(map[pieceKey][]parsed, len(pieces))
+	for i, key := range keys {
+		f.cache[key] = results[i]
+	}
+	return results, false
+}
+
+// whole undoes the cutting of Lists.
+func whole(pieces []piece) []piece {
+	var uncut []piece
+	for _, p := range pieces {
+		switch {
+		case p.item == 0:
+			uncut = append(uncut, p)
+		case p.item == 1:
+			uncut = append(uncut, *p.of)
+		}
+	}
+	return uncut
+}

@@ -1,0 +1,198 @@
+package manifest
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/k8s/internal/brief"
+)
+
+// Set is what Load found.
+type Set struct {
+	Objects []k8s.Change // one Upsert for each object, sorted by Ref
+	k8s.Problems
+}
+
+// Err gives the errors as one, each in its own line; nil if there are none.
+func (m *Set) Err() error {
+	var list []error
+	for _, w := range m.Errors {
+		list = append(list, errors.New(w.String()))
+	}
+	return errors.Join(list...)
+}
+
+// Load reads a file, or the *.yaml, *.yml and *.json files of a directory (not those below it), once.
+// Services, EndpointSlices, Nodes and ServiceCIDRs are taken, other kinds are skipped. Objects with errors are left out.
+func Load(path string) *Set {
+	r := newReader(path)
+	r.scan(nil)
+	state := r.assemble(nil)
+	m := &Set{Problems: state.problems}
+	for ref, e := range state.objects {
+		m.Objects = append(m.Objects, k8s.Change{Op: k8s.Upsert, Ref: ref, Object: e.object, Origin: e.origin})
+	}
+	slices.SortFunc(m.Objects, k8s.Change.Compare)
+	return m
+}
+
+// placed is an object and where it stands.
+type placed struct {
+	object k8s.Object
+	origin k8s.Origin
+}
+
+// state is what all files together hold.
+type state struct {
+	objects  map[k8s.Ref]placed
+	problems k8s.Problems
+}
+
+// reader reads the files of a path, again and again if need be, and keeps what it knows of them.
+type reader struct {
+	path    string
+	files   map[string]*file
+	missing error // the path itself could not be read; what is known of its files stays
+	empty   bool  // the path is a directory without manifests
+}
+
+func newReader(path string) *reader {
+	return &reader{path: path, files: map[string]*file{}}
+}
+
+// scan brings the files up to date. A file is read if it looks changed, or if touched says so.
+func (r *reader) scan(touched func(path string) bool) {
+	var names []string
+	names, r.missing = listFiles(r.path)
+	if r.missing != nil {
+		return
+	}
+	r.empty = len(names) == 0
+	for name := range r.files {
+		if !slices.Contains(names, name) {
+			delete(r.files, name)
+		}
+	}
+	for _, name := range names {
+		f := r.files[name]
+		if f == nil {
+			f = &file{path: name}
+			r.files[name] = f
+		}
+		f.update(touched != nil && touched(name))
+	}
+}
+
+// listFiles gives the manifest files of a path, sorted: the path itself if it is a file. Hidden files are left
+// out: editors keep their locks and backups in such.
+func listFiles(path string) ([]string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		return []string{path}, nil
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		name := filepath.Join(path, e.Name())
+		switch filepath.Ext(name) {
+		case ".yaml", ".yml", ".json":
+		default:
+			continue
+		}
+		if strings.HasPrefix(e.Name(), ".") {
+			continue
+		}
+		if info, err := os.Stat(name); err == nil && info.IsDir() {
+			continue
+		}
+		names = append(names, name)
+	}
+	return names, nil
+}
+
+// assemble puts the files together. published is what is in force: an object that stands in two places stays as
+// it is there, else the first place counts.
+func (r *reader) assemble(published map[k8s.Ref]placed) state {
+	s := state{objects: map[k8s.Ref]placed{}}
+	if r.missing != nil {
+		s.problems.Errors = append(s.problems.Errors, k8s.Warning{Text: "cannot read the manifests: " + brief.Line(r.missing.Error())})
+	} else if r.empty {
+		s.problems.Warnings = append(s.problems.Warnings, k8s.Warning{Where: r.path, Text: "no *.yaml, *.yml or *.json file in this directory"})
+	}
+	names := make([]string, 0, len(r.files))
+	for name := range r.files {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		f := r.files[name]
+		s.problems.Errors = append(s.problems.Errors, f.errors...)
+		s.problems.Warnings = append(s.problems.Warnings, f.warnings...)
+		for ref, e := range f.objects {
+			first, twice := s.objects[ref]
+			if !twice {
+				s.objects[ref] = e
+				continue
+			}
+			s.problems.Errors = append(s.problems.Errors, twiceError(ref, e.origin, first.origin))
+			if p, ok := published[ref]; ok {
+				s.objects[ref] = p
+			}
+		}
+	}
+	for _, name := range names {
+		for ref, e := range r.files[name].kept {
+			if _, fresh := s.objects[ref]; !fresh {
+				s.objects[ref] = e
+			}
+		}
+	}
+	for _, list := range [][]k8s.Warning{s.problems.Errors, s.problems.Warnings} {
+		slices.SortStableFunc(list, func(a, b k8s.Warning) int { return cmp.Compare(fileOf(a), fileOf(b)) })
+	}
+	return s
+}
+
+// fileOf returns what comes before the first comma of Where; problems of one file are in order already.
+func fileOf(w k8s.Warning) string {
+	name, _, _ := strings.Cut(w.Where, ", document ")
+	return name
+}
+
+func twiceError(ref k8s.Ref, at, first k8s.Origin) k8s.Warning {
+	return k8s.Warning{Object: ref.String(), Where: at.String(), Text: fmt.Sprintf("is already in %s: remove one of the two", first)}
+}
+
+// difference gives what turns one set of objects into another.
+func difference(before, after map[k8s.Ref]placed) []k8s.Change {
+	var changes []k8s.Change
+	for ref := range before {
+		if _, ok := after[ref]; !ok {
+			changes = append(changes, k8s.Change{Op: k8s.Delete, Ref: ref})
+		}
+	}
+	for ref, e := range after {
+		old, ok := before[ref]
+		switch {
+		case !ok, old.object != e.object && !reflect.DeepEqual(old.object, e.object):
+			changes = append(changes, k8s.Change{Op: k8s.Upsert, Ref: ref, Object: e.object, Origin: e.origin})
+		case old.origin != e.origin:
+			changes = append(changes, k8s.Change{Op: k8s.Move, Ref: ref, Origin: e.origin})
+		}
+	}
+	slices.SortFunc(changes, k8s.Change.Compare)
+	return changes
+}

@@ -1,0 +1,176 @@
+package manifest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/k8s/internal/brief"
+)
+
+// How a Source waits.
+const (
+	settle     = 50 * time.Millisecond // without another change before the files are read
+	settleMost = time.Second           // after the first change, whatever else happens
+	pollQuick  = time.Second           // between looks where changes cannot be watched
+	pollSlow   = 30 * time.Second      // between looks where they can: a file system may not tell of every change
+)
+
+// Source is the Source that follows a file or a directory of manifests.
+//
+// It keeps the last good state: an object that is not valid any more stays as it was, a file that does not parse or
+// cannot be read keeps all its objects, and if the path itself is gone for a while nothing changes.
+// At the start there is no such state: a path that does not exist is an error, and if there is
+// nothing but errors, the source is not synced before they are repaired.
+type Source struct {
+	path string
+}
+
+// NewSource gives the source of a path, which is read as Load reads it.
+func NewSource(path string) *Source { return &Source{path} }
+
+// Run is part of Source.
+func (m *Source) Run(ctx context.Context, sink k8s.Sink) error {
+	if _, err := os.Stat(m.path); err != nil {
+		return fmt.Errorf("cannot read the manifests: %w", err)
+	}
+	f := follower{reader: newReader(m.path), sink: sink, published: map[k8s.Ref]placed{}}
+	f.watcher, f.watchErr = fsnotify.NewWatcher()
+	if f.watcher != nil {
+		defer f.watcher.Close()
+	}
+	f.watch()
+	f.look(nil)
+	return f.run(ctx)
+}
+
+// follower is a Source at work.
+type follower struct {
+	*reader
+	sink      k8s.Sink
+	published map[k8s.Ref]placed
+	reported  *k8s.Problems // what the sink was told last
+	synced    bool
+
+	watcher  *fsnotify.Watcher // nil: cannot watch, look from time to time
+	watchErr error             // why some directory is not watched
+}
+
+// run reads the files again whenever they change, until the context ends.
+func (f *follower) run(ctx context.Context) error {
+	var events <-chan fsnotify.Event
+	var errs <-chan error
+	if f.watcher != nil {
+		events, errs = f.watcher.Events, f.watcher.Errors
+	}
+	touched := map[string]bool{}
+	var first time.Time // of the changes not yet looked at
+	all := false        // some change was not told: every file may have changed
+	timer := time.NewTimer(f.poll())
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e := <-events:
+			touched[filepath.Clean(e.Name)] = true
+		case <-errs: // more events than the kernel could hold
+			all = true
+		case <-timer.C:
+			f.look(func(path string) bool { return all || touched[filepath.Clean(path)] || touched[target(path)] })
+			clear(touched)
+			first, all = time.Time{}, false
+			timer.Reset(f.poll())
+			continue
+		}
+		if first.IsZero() {
+			first = time.Now()
+		}
+		timer.Reset(max(0, min(settle, time.Until(first.Add(settleMost)))))
+	}
+}
+
+// poll gives how long to wait for news before looking all the same.
+func (f *follower) poll() time.Duration {
+	if f.watchErr != nil || f.missing != nil {
+		return pollQuick
+	}
+	return pollSlow
+}
+
+// look reads what has changed and tells the sink.
+func (f *follower) look(touched func(path string) bool) {
+	f.scan(touched)
+	if f.watch() { // what happened in a directory before it was watched was not told
+		f.scan(touched)
+	}
+	next := f.assemble(f.published)
+	if f.watchErr != nil {
+		next.problems.Warnings = append(next.problems.Warnings, k8s.Warning{Where: f.path,
+			Text: fmt.Sprintf("cannot watch for changes, looking every %v instead: %s", pollQuick, brief.Line(f.watchErr.Error()))})
+	}
+	if f.reported == nil || !reflect.DeepEqual(*f.reported, next.problems) {
+		f.reported = &next.problems
+		f.sink.Problems(next.problems)
+	}
+	if !f.synced && len(next.objects) == 0 && len(next.problems.Errors) > 0 {
+		return
+	}
+	if changes := difference(f.published, next.objects); len(changes) > 0 {
+		f.sink.Apply(changes)
+	}
+	f.published = next.objects
+	if !f.synced {
+		f.synced = true
+		f.sink.Synced()
+	}
+}
+
+// watch watches every directory in which a change can concern the manifests: it covers the path being replaced,
+// and files that are symbolic links. It reports whether there is a new one.
+func (f *follower) watch() (added bool) {
+	if f.watcher == nil {
+		return false
+	}
+	want := map[string]bool{filepath.Dir(filepath.Clean(f.path)): true, filepath.Dir(target(f.path)): true}
+	if info, err := os.Stat(f.path); err == nil && info.IsDir() {
+		want[filepath.Clean(f.path)] = true
+		want[target(f.path)] = true
+	}
+	for name := range f.files {
+		want[filepath.Dir(target(name))] = true
+	}
+	watched := f.watcher.WatchList()
+	for _, dir := range watched {
+		if !want[dir] {
+			_ = f.watcher.Remove(dir) // it may be gone
+		}
+	}
+	f.watchErr = nil
+	for dir := range want {
+		if slices.Contains(watched, dir) {
+			continue
+		}
+		if err := f.watcher.Add(dir); err == nil {
+			added = true
+		} else if _, gone := os.Stat(dir); gone == nil {
+			f.watchErr = err
+		}
+	}
+	return added
+}
+
+// target follows symbolic links; a path that cannot be followed is its own target.
+func target(path string) string {
+	if t, err := filepath.EvalSymlinks(path); err == nil {
+		return t
+	}
+	return filepath.Clean(path)
+}

@@ -1,0 +1,141 @@
+package k8s
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nkp-proxy/nkp/k8s/internal/brief"
+)
+
+// NotServed is an address and port of a Service that a person would take for a frontend, and why it is none on this node.
+type NotServed struct {
+	Service PortName
+	Type    FrontendType
+	Addr    netip.AddrPort // the zero Addr with a port: every address of the node (NodePort)
+	Why     string
+}
+
+// notServedDef is NotServed as a Service's definition holds it: nearly all have none.
+type notServedDef struct {
+	typ  FrontendType
+	addr netip.Addr // the zero Addr: NodePort
+	why  string
+}
+
+// NotServed gives what Services have at an address, port and protocol without being served there by this proxy: they are
+// for another proxy, the load balancer keeps the address to itself (ipMode Proxy), or a setting leaves them out.
+// Frontends that are shadowed or restricted to other addresses of the node are not among them: they are in the Model.
+// Any NodePort counts if local is set. It looks at every Service: for questions of people, not of packets.
+func (t *Tracker) NotServed(at netip.AddrPort, protocol Protocol, local bool) []NotServed {
+	var list []NotServed
+	for _, s := range t.services {
+		if s.def == nil {
+			continue
+		}
+		for i := range s.def.notServed {
+			u := &s.def.notServed[i]
+			for _, p := range s.def.notServedPorts {
+				if p.name.Protocol != protocol || p.name.Family != FamilyOf(at.Addr()) {
+					continue
+				}
+				switch {
+				case u.typ == NodePort && local && p.nodePort == at.Port() && p.nodePort != 0,
+					u.typ != NodePort && u.addr == at.Addr() && p.port == at.Port():
+					list = append(list, NotServed{p.name, u.typ, netip.AddrPortFrom(u.addr, at.Port()), u.why})
+				}
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b NotServed) int { return cmp.Or(a.Service.Compare(b.Service), cmp.Compare(a.Type, b.Type)) })
+	return list
+}
+
+// NotServedOf gives what one Service port has without being served there, sorted by type and address.
+func (t *Tracker) NotServedOf(name PortName) []NotServed {
+	s := t.services[name.ServiceName]
+	if s == nil || s.def == nil || len(s.def.notServed) == 0 {
+		return nil
+	}
+	var list []NotServed
+	for i := range s.def.notServedPorts {
+		p := &s.def.notServedPorts[i]
+		if p.name != name {
+			continue
+		}
+		for _, u := range s.def.notServed {
+			switch {
+			case u.typ == NodePort && p.nodePort != 0:
+				list = append(list, NotServed{name, u.typ, netip.AddrPortFrom(u.addr, p.nodePort), u.why})
+			case u.typ != NodePort && FamilyOf(u.addr) == name.Family:
+				list = append(list, NotServed{name, u.typ, netip.AddrPortFrom(u.addr, p.port), u.why})
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b NotServed) int { return cmp.Or(cmp.Compare(a.Type, b.Type), a.Addr.Compare(b.Addr)) })
+	return slices.Compact(list)
+}
+
+// notServedPort is a port of a Service that has an notServed address.
+type notServedPort struct {
+	name           PortName
+	port, nodePort uint16
+}
+
+// noteNotServed enters into the definition which addresses of the Service are not served, and why.
+func (d *serviceDef) noteNotServed(o *v1.Service, opts *Options) {
+	if o.Spec.Type == v1.ServiceTypeExternalName || o.Spec.ClusterIP == v1.ClusterIPNone {
+		return
+	}
+	other := ""
+	if !selected(o, opts.ServiceProxyName) {
+		if label, ok := o.Labels[LabelServiceProxyName]; ok {
+			other = "another proxy serves it: its label " + LabelServiceProxyName + " is " + brief.Quote(label)
+		} else {
+			other = "another proxy serves it: it has no label " + LabelServiceProxyName
+		}
+		d.noteAddresses(ClusterIP, append([]string{o.Spec.ClusterIP}, o.Spec.ClusterIPs...), other)
+		d.notServed = append(d.notServed, notServedDef{typ: NodePort, why: other})
+	}
+	switch {
+	case other != "":
+		d.noteAddresses(ExternalIP, o.Spec.ExternalIPs, other)
+	case opts.IgnoreExternalIPs:
+		d.noteAddresses(ExternalIP, o.Spec.ExternalIPs, "externalIPs are switched off (feature gate AllowServiceExternalIPs)")
+	}
+	for i := range o.Status.LoadBalancer.Ingress {
+		ing := &o.Status.LoadBalancer.Ingress[i]
+		switch {
+		case other != "":
+			d.noteAddresses(LoadBalancer, []string{ing.IP}, other)
+		case ing.IPMode != nil && *ing.IPMode != v1.LoadBalancerIPModeVIP:
+			d.noteAddresses(LoadBalancer, []string{ing.IP}, "the load balancer wants the traffic itself: its ingress has ipMode "+string(*ing.IPMode))
+		}
+	}
+	if len(d.notServed) > 0 {
+		d.noteNotServedPorts(o)
+	}
+}
+
+func (d *serviceDef) noteAddresses(typ FrontendType, texts []string, why string) {
+	for _, text := range texts {
+		if a, ok := ParseAddr(text); ok {
+			u := notServedDef{typ, a, why}
+			if n := len(d.notServed); n == 0 || d.notServed[n-1] != u { // clusterIPs repeats clusterIP
+				d.notServed = append(d.notServed, u)
+			}
+		}
+	}
+}
+
+func (d *serviceDef) noteNotServedPorts(o *v1.Service) {
+	for i := range o.Spec.Ports {
+		p := &o.Spec.Ports[i]
+		for _, f := range []Family{IPv4, IPv6} {
+			name := PortName{ServiceName{o.Namespace, o.Name}, p.Name, cmp.Or(p.Protocol, v1.ProtocolTCP), f}
+			d.notServedPorts = append(d.notServedPorts, notServedPort{name, uint16(p.Port), uint16(p.NodePort)})
+		}
+	}
+}
