@@ -59,7 +59,6 @@ func restConfig(opts Options) (cfg *rest.Config, url string, err error) {
 	cfg.AcceptContentTypes = cfg.ContentType + "," + runtime.ContentTypeJSON
 	cfg.WarningHandler = rest.NoWarnings{}
 	cfg.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext
-	cfg.Wrap(limitAnswers)
 	noticeSilence()
 	return cfg, base.Scheme + "://" + base.Host, nil
 }

@@ -4,16 +4,15 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/nkp-proxy/nkp/k8s/internal/brief"
 )
@@ -23,14 +22,11 @@ import (
 const (
 	protobufPrefix = "k8s\x00"
 
-	envelopeType  = 1
-	envelopeRaw   = 2
-	listMeta      = 1
-	listItem      = 2
-	itemMeta      = 1
-	managedFields = 17 // of ObjectMeta
+	envelopeType = 1
+	envelopeRaw  = 2
+	listMeta     = 1
+	listItem     = 2
 
-	wireVarint = 0
 	wireLength = 2
 )
 
@@ -73,7 +69,6 @@ func (r *resource) decodeList(in io.Reader) (*internalversion.List, error) {
 func (r *resource) decodeItems(s *section) (*internalversion.List, error) {
 	list := &internalversion.List{}
 	var buf bytes.Buffer
-	var stripped []byte
 	for s.left > 0 {
 		number, size, err := s.field()
 		if err != nil {
@@ -87,9 +82,8 @@ func (r *resource) decodeItems(s *section) (*internalversion.List, error) {
 		case listMeta:
 			err = list.ListMeta.Unmarshal(data)
 		case listItem:
-			stripped = withoutManagedFields(stripped[:0], data)
 			var o runtime.Object
-			if o, err = r.decodeItem(stripped); err == nil {
+			if o, err = r.decodeItem(data); err == nil {
 				list.Items = append(list.Items, o)
 			}
 		}
@@ -115,21 +109,29 @@ func (r *resource) decodeWhole(in io.Reader) (*internalversion.List, error) {
 	if err != nil {
 		return nil, err
 	}
-	whole := r.newList()
-	format, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeJSON)
-	if err := runtime.DecodeInto(format.Serializer, data, whole); err != nil {
+	var whole struct {
+		metav1.TypeMeta
+		metav1.ListMeta `json:"metadata"`
+		Items           []json.RawMessage `json:"items"`
+	}
+	if err := json.Unmarshal(data, &whole); err != nil {
 		return nil, err
 	}
-	head, err := meta.ListAccessor(whole)
-	if err != nil {
-		return nil, err
+	if whole.Kind != string(r.kind)+"List" {
+		return nil, fmt.Errorf("asked for %ss, the answer is of kind %q", r.kind, brief.Line(whole.Kind))
 	}
-	list := &internalversion.List{ListMeta: metav1.ListMeta{ResourceVersion: head.GetResourceVersion(), Continue: head.GetContinue()}}
-	return list, meta.EachListItem(whole, func(o runtime.Object) error {
-		_, err := trim(o)
-		list.Items = append(list.Items, o)
-		return err
-	})
+	list := &internalversion.List{ListMeta: whole.ListMeta}
+	for i, item := range whole.Items {
+		o := r.kind.New()
+		if err := json.Unmarshal(item, o); err != nil {
+			return nil, fmt.Errorf("cannot decode item %d: %w", i, err)
+		}
+		if _, err := trim(o); err != nil {
+			return nil, err
+		}
+		list.Items = append(list.Items, o.(runtime.Object))
+	}
+	return list, nil
 }
 
 // section is a message of protobuf, or what is left of it.
@@ -177,57 +179,4 @@ func (s *section) take(size int64, buf *bytes.Buffer) ([]byte, error) {
 		err = io.ErrUnexpectedEOF
 	}
 	return buf.Bytes(), err
-}
-
-// withoutManagedFields appends an item to buf and leaves out who manages which of its fields: often half of it, that would be
-// decoded to be dropped. What it does not understand it leaves as it is.
-func withoutManagedFields(buf, item []byte) []byte {
-	number, meta, rest := nextField(item)
-	if number != itemMeta || meta == nil {
-		return append(buf, item...)
-	}
-	from := 0 // where the managed fields begin; the encoder writes them last
-	for left := meta; len(left) > 0; {
-		number, _, after := nextField(left)
-		if number == 0 {
-			return append(buf, item...)
-		}
-		if number == managedFields {
-			break
-		}
-		left = after
-		from = len(meta) - len(left)
-	}
-	for left := meta[from:]; len(left) > 0; {
-		number, _, after := nextField(left)
-		if number != managedFields {
-			return append(buf, item...)
-		}
-		left = after
-	}
-	buf = append(buf, itemMeta<<3|wireLength)
-	buf = binary.AppendUvarint(buf, uint64(from))
-	buf = append(buf, meta[:from]...)
-	return append(buf, rest...)
-}
-
-// nextField takes the first field from a message: a number, which gives no field, or what has a length; number 0: it is
-// neither.
-func nextField(b []byte) (number int, field, rest []byte) {
-	tag, n := binary.Uvarint(b)
-	if n <= 0 {
-		return 0, nil, nil
-	}
-	size, m := binary.Uvarint(b[n:])
-	if m <= 0 {
-		return 0, nil, nil
-	}
-	b = b[n+m:]
-	switch {
-	case tag&7 == wireVarint:
-		return int(tag >> 3), nil, b
-	case tag&7 == wireLength && size <= uint64(len(b)):
-		return int(tag >> 3), b[:size:size], b[size:]
-	}
-	return 0, nil, nil
 }

@@ -64,7 +64,7 @@ func encodeAs(t testing.TB, mediaType string, list runtime.Object) []byte {
 
 func resourceOf(kind k8s.Kind) *resource {
 	c := fake.NewClientset()
-	for _, r := range []resource{servicesOf(c, ""), slicesOf(c, ""), nodesOf(c, ""), serviceCIDRsOf(c)} {
+	for _, r := range resourcesOf(c, "", "") {
 		if r.kind == kind {
 			return &r
 		}

@@ -67,6 +67,7 @@ func NewRecorder(opts Options, log *slog.Logger) (*Recorder, error) {
 	if err != nil {
 		return nil, err
 	}
+	cfg.Wrap(new(transport).wrap)
 	hc, client, err := newClient(cfg)
 	if err != nil {
 		return nil, err

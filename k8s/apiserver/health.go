@@ -222,3 +222,16 @@ func (h *health) noNodeWarning() k8s.Warning {
 	return k8s.Warning{Where: "API server " + h.url, Object: k8s.Ref{Kind: k8s.KindNode, Name: h.nodeName}.String(),
 		Text: "does not exist: its addresses and zone are unknown; name this node with --hostname-override"}
 }
+
+// noteContact notes how the last request ended.
+func (h *health) noteContact(err error) {
+	h.mu.Lock()
+	before := h.silence
+	h.silence = errorText("", err)
+	changed := h.silence != before
+	h.noteAway()
+	h.mu.Unlock()
+	if changed {
+		h.changed()
+	}
+}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -22,13 +21,8 @@ func (s *Source) List(ctx context.Context) ([]k8s.Change, k8s.Problems, error) {
 	for i := range s.resources {
 		r := &s.resources[i]
 		o := metav1.ListOptions{}
-		r.selectIn(&o)
 		err := pager.New(r.list).EachListItem(ctx, o, func(item runtime.Object) error {
-			object, err := meta.Accessor(item)
-			if err != nil {
-				return err
-			}
-			if ref, ok := k8s.RefOf(item.(k8s.Object)); ok {
+			if object, ref, ok := apiObject(item); ok {
 				changes = append(changes, k8s.Change{Op: k8s.Upsert, Ref: ref, Object: object})
 			}
 			return nil

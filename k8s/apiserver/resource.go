@@ -5,8 +5,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,74 +15,50 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
 // resource is one kind of object at the API server, and which of its objects count.
 type resource struct {
-	kind    k8s.Kind
-	plural  string // as it ends the path
-	labels  string // selector
-	fields  string // selector
-	client  rest.Interface
-	newList func() runtime.Object
-	watch   func(context.Context, metav1.ListOptions) (watch.Interface, error)
-	missing bool // servers may not know the kind
+	kind   k8s.Kind
+	plural string // as it ends the path
+	client rest.Interface
+	labels string // selector
+	fields string // selector
 }
 
-func servicesOf(client kubernetes.Interface, selector string) resource {
-	return resource{
-		kind: k8s.KindService, plural: "services",
-		labels: selector, fields: fields.OneTermNotEqualSelector("spec.clusterIP", v1.ClusterIPNone).String(),
-		client: client.CoreV1().RESTClient(), newList: func() runtime.Object { return &v1.ServiceList{} },
-		watch: client.CoreV1().Services(metav1.NamespaceAll).Watch,
-	}
-}
-
-// slicesOf does not select by proxy name: a slice that belongs to no Service here is ignored anyway.
-func slicesOf(client kubernetes.Interface, selector string) resource {
-	return resource{
-		kind: k8s.KindEndpointSlice, plural: "endpointslices", labels: selector,
-		client: client.DiscoveryV1().RESTClient(), newList: func() runtime.Object { return &discoveryv1.EndpointSliceList{} },
-		watch: client.DiscoveryV1().EndpointSlices(metav1.NamespaceAll).Watch,
-	}
-}
-
-func nodesOf(client kubernetes.Interface, selector string) resource {
-	return resource{
-		kind: k8s.KindNode, plural: "nodes", fields: selector,
-		client: client.CoreV1().RESTClient(), newList: func() runtime.Object { return &v1.NodeList{} },
-		watch: client.CoreV1().Nodes().Watch,
+// resourcesOf returns what a Source follows, with kube-proxy's selectors. EndpointSlices are not selected by proxy name: a
+// slice that belongs to no Service here is ignored anyway.
+func resourcesOf(c kubernetes.Interface, services, node string) []resource {
+	return []resource{
+		{k8s.KindService, "services", c.CoreV1().RESTClient(), services, fields.OneTermNotEqualSelector("spec.clusterIP", v1.ClusterIPNone).String()},
+		{k8s.KindEndpointSlice, "endpointslices", c.DiscoveryV1().RESTClient(), "!" + v1.IsHeadlessService, ""},
+		{k8s.KindNode, "nodes", c.CoreV1().RESTClient(), "", fields.OneTermEqualSelector("metadata.name", node).String()},
+		{k8s.KindServiceCIDR, "servicecidrs", c.NetworkingV1().RESTClient(), "", ""},
 	}
 }
 
 // cidrRecheck is how often a server without ServiceCIDRs is asked whether it has them now.
 const cidrRecheck = 10 * time.Minute
 
-// serviceCIDRsOf takes a server that does not know the kind (before Kubernetes 1.33) for one without such objects.
-func serviceCIDRsOf(client kubernetes.Interface) resource {
-	c := client.NetworkingV1().ServiceCIDRs()
-	return resource{
-		kind: k8s.KindServiceCIDR, plural: "servicecidrs", missing: true,
-		client: client.NetworkingV1().RESTClient(), newList: func() runtime.Object { return &networkingv1.ServiceCIDRList{} },
-		watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			w, err := c.Watch(ctx, o)
-			if apierrors.IsNotFound(err) {
-				silent := watch.NewFake()
-				time.AfterFunc(cidrRecheck, silent.Stop)
-				return silent, nil
-			}
-			return w, err
-		},
-	}
+// unknown reports that the server does not know the kind. One without ServiceCIDRs (before Kubernetes 1.33) is one without such
+// objects.
+func (r *resource) unknown(err error) bool {
+	return r.kind == k8s.KindServiceCIDR && apierrors.IsNotFound(err)
 }
 
-// list gives the objects trimmed. The server is asked not to compress them: that costs it several times the CPU time of all the
+func (r *resource) request(o *metav1.ListOptions) *rest.Request {
+	o.LabelSelector, o.FieldSelector = r.labels, r.fields
+	return r.client.Get().Resource(r.plural).VersionedParams(o, scheme.ParameterCodec)
+}
+
+// list returns the objects trimmed. The server is asked not to compress them: that costs it several times the CPU time of all the
 // rest, and client-go's streamed lists are not compressed either.
 func (r *resource) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-	answer, err := r.client.Get().Resource(r.plural).VersionedParams(&o, scheme.ParameterCodec).SetHeader("Accept-Encoding", "identity").Stream(ctx)
-	if r.missing && apierrors.IsNotFound(err) {
+	answer, err := r.request(&o).SetHeader("Accept-Encoding", "identity").Stream(ctx)
+	if r.unknown(err) {
 		return &internalversion.List{ListMeta: metav1.ListMeta{ResourceVersion: "0"}}, nil
 	}
 	if err != nil {
@@ -94,12 +68,22 @@ func (r *resource) list(ctx context.Context, o metav1.ListOptions) (runtime.Obje
 	return r.decodeList(answer)
 }
 
-// listWatch gives what a reflector needs. Calls do not return while the server is away, so that the reflector's own
+func (r *resource) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	o.Watch = true
+	w, err := r.request(&o).Timeout(time.Duration(ptr.Deref(o.TimeoutSeconds, 0)) * time.Second).Watch(ctx)
+	if r.unknown(err) {
+		silent := watch.NewFake()
+		time.AfterFunc(cidrRecheck, silent.Stop)
+		return silent, nil
+	}
+	return w, err
+}
+
+// listWatch returns what a reflector needs. Calls do not return while the server is away, so that the reflector's own
 // pauses, which grow to a minute, do not apply.
 func (r *resource) listWatch(h *health) cache.ListerWatcher {
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (list runtime.Object, err error) {
-			r.selectIn(&o)
 			err = h.try(ctx, r.kind, func() error {
 				list, err = r.list(ctx, o)
 				return err
@@ -107,7 +91,6 @@ func (r *resource) listWatch(h *health) cache.ListerWatcher {
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (w watch.Interface, err error) {
-			r.selectIn(&o)
 			err = h.try(ctx, r.kind, func() error {
 				w, err = r.watch(ctx, o)
 				return err
@@ -117,14 +100,10 @@ func (r *resource) listWatch(h *health) cache.ListerWatcher {
 	}, notStreamed{})
 }
 
-// notStreamed tells reflectors to list first and to watch then (k8s.io/client-go/util/watchlist). As a stream of events, one
-// flushed after the other, the same objects cost server and client twice the time; the server's memory, for which streams were
-// invented, it keeps by writing lists item by item since Kubernetes 1.33.
+// notStreamed makes reflectors list first and watch then (k8s.io/client-go/util/watchlist): as a stream of events the same
+// objects cost twice the time and more memory (docs/decisions/0017-lists-item-by-item.md). The server's memory, for which
+// streams were invented, it keeps by writing lists item by item since Kubernetes 1.33.
 type notStreamed struct{}
 
 // IsWatchListSemanticsUnSupported is what the reflector asks.
 func (notStreamed) IsWatchListSemanticsUnSupported() bool { return true }
-
-func (r *resource) selectIn(o *metav1.ListOptions) {
-	o.LabelSelector, o.FieldSelector = r.labels, r.fields
-}

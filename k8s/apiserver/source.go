@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -15,8 +14,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
-
-	v1 "k8s.io/api/core/v1"
 
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -56,6 +53,7 @@ type Source struct {
 	client    kubernetes.Interface
 	resources []resource
 	health    *health
+	transport transport
 	lists     firstLists
 }
 
@@ -71,19 +69,14 @@ func NewSource(opts Options) (*Source, error) {
 	}
 	health := newHealth(url, opts.NodeName)
 	s := &Source{opts: opts, url: url, health: health}
-	cfg.Wrap(health.observe)
-	cfg.Wrap(s.lists.bytes.observe)
+	s.transport.health = health
+	cfg.Wrap(s.transport.wrap)
 	hc, client, err := newClient(cfg)
 	if err != nil {
 		return nil, err
 	}
 	s.http, s.client = hc, client
-	s.resources = []resource{
-		servicesOf(client, services),
-		slicesOf(client, "!"+v1.IsHeadlessService),
-		nodesOf(client, fields.OneTermEqualSelector("metadata.name", opts.NodeName).String()),
-		serviceCIDRsOf(client),
-	}
+	s.resources = resourcesOf(client, services, opts.NodeName)
 	return s, nil
 }
 
@@ -111,7 +104,7 @@ func (s *Source) AwaySince() time.Time { return s.health.awaySince() }
 
 // Run is part of Source. It ends with the context, and so does every goroutine that it started.
 func (s *Source) Run(ctx context.Context, sink k8s.Sink) error {
-	s.lists.began = time.Now()
+	s.lists.start = time.Now()
 	ctx, cancel := context.WithCancel(ctx)
 	defer utilnet.CloseIdleConnectionsFor(s.http.Transport)
 	var wg sync.WaitGroup
@@ -123,7 +116,7 @@ func (s *Source) Run(ctx context.Context, sink k8s.Sink) error {
 	listed := make(map[k8s.Kind]<-chan struct{}, len(s.resources))
 	for i := range s.resources {
 		r := &s.resources[i]
-		store := newStore(c, func(objects int) { s.lists.note(r, objects) })
+		store := newStore(c, func(objects int) { s.lists.note(r.kind, objects, s.transport.bytes(r.plural)) })
 		listed[r.kind] = store.listed
 		reflector := cache.NewReflectorWithOptions(r.listWatch(s.health), r.kind.New(), store, cache.ReflectorOptions{Name: string(r.kind)})
 		wg.Go(func() { followAlways(ctx, reflector) })

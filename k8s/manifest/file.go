@@ -11,9 +11,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"unicode/utf8"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/k8s/internal/brief"
@@ -107,13 +107,7 @@ func text(data []byte) ([]byte, error) {
 		return nil, fmt.Errorf("not a text file: there is a zero byte at offset %d", i)
 	}
 	if !utf8.Valid(data) {
-		for i := 0; ; {
-			r, n := utf8.DecodeRune(data[i:])
-			if r == utf8.RuneError && n <= 1 {
-				return nil, fmt.Errorf("not UTF-8 text: bad byte at offset %d", i)
-			}
-			i += n
-		}
+		return nil, fmt.Errorf("not UTF-8 text: bad byte at offset %d", bytes.IndexRune(data, utf8.RuneError))
 	}
 	return data, nil
 }
@@ -232,25 +226,19 @@ func (f *file) parsePieces(pieces []piece) (results [][]parsed, torn bool) {
 		}
 	}
 	tornAt := make([]bool, len(pieces))
-	const batch = 16
-	var next atomic.Int64
-	var workers sync.WaitGroup
-	for range min(runtime.GOMAXPROCS(0), (len(todo)+batch-1)/batch) {
-		workers.Go(func() { // ends when todo is used up
-			for {
-				from := int(next.Add(batch)) - batch
-				if from >= len(todo) {
-					return
-				}
-				for _, i := range todo[from:min(from+batch, len(todo))] {
-					var t bool
-					results[i], t = pieces[i].parse()
-					tornAt[i] = t && pieces[i].item > 0
-				}
+	var workers errgroup.Group // its goroutines end when todo is used up
+	workers.SetLimit(runtime.GOMAXPROCS(0))
+	for batch := range slices.Chunk(todo, 16) {
+		workers.Go(func() error {
+			for _, i := range batch {
+				var torn bool
+				results[i], torn = pieces[i].parse()
+				tornAt[i] = torn && pieces[i].item > 0
 			}
+			return nil
 		})
 	}
-	workers.Wait()
+	_ = workers.Wait() // none fails
 	if slices.Contains(tornAt, true) {
 		return results, true
 	}
