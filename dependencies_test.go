@@ -34,7 +34,6 @@ var purpose = map[string]string{
 	"github.com/spf13/pflag":              "the command line's flags",
 	"github.com/vishvananda/netlink":      "addresses, routes and neighbours of the node; the connections that its kernel tracks",
 	"github.com/vishvananda/netns":        "network namespaces, of netlink",
-	"go.yaml.in/yaml/v3":                  "manifests: positions of fields for error messages",
 	"golang.org/x/sync":                   "errgroup",
 	"golang.org/x/sys":                    "system calls; the service manager of Windows",
 	"k8s.io/api":                          "types of Services, EndpointSlices, Nodes",

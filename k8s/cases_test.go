@@ -33,7 +33,7 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// plan gives the model of a manifest as `nkp plan -o json` does.
+// plan returns the model of a manifest as `nkp plan -o json` does.
 func plan(t *testing.T, path string, opts k8s.Options) *k8s.Model {
 	t.Helper()
 	m := manifest.Load(path)
@@ -46,7 +46,7 @@ func plan(t *testing.T, path string, opts k8s.Options) *k8s.Model {
 	return model
 }
 
-// viewJSON gives a view with one frontend or service per line.
+// viewJSON returns a view with one frontend or service per line.
 func viewJSON(t *testing.T, m *k8s.Model) []byte {
 	t.Helper()
 	text, err := json.MarshalIndent(m.View(), "", "  ")

@@ -86,7 +86,7 @@ func (c claims) remove(ports []portDef, touched map[claimKey]struct{}) {
 	}
 }
 
-// winner gives the Service port that a frontend has to leave its address to and why; ok is false if it is in force itself.
+// winner returns the Service port that a frontend has to leave its address to and why; ok is false if it is in force itself.
 func (c claims) winner(name PortName, created time.Time, f *Frontend) (by claim, why string, ok bool) {
 	list := c[keyOf(name, f)]
 	if len(list) < 2 || list[0].name == name && list[0].typ == f.Type {

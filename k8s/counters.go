@@ -1,7 +1,7 @@
 package k8s
 
 // Counters are what a data plane has counted of one Service port's traffic, since it first programmed the port. They only
-// grow, unless somebody else takes the counting flow or rule away.
+// grow, unless another program deletes the counting flow or rule.
 type Counters struct {
 	// Connections are those opened, once each.
 	Connections uint64 `json:"connections"`

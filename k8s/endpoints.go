@@ -17,7 +17,7 @@ type candidate struct {
 // fallback reports whether the endpoint may be used where no endpoint is ready.
 func (c *candidate) fallback() bool { return !c.ready && c.serving && c.terminating }
 
-// candidates gives all endpoints of a Service port, sorted by address and port, each once: if several
+// candidates returns all endpoints of a Service port, sorted by address and port, each once: if several
 // slices hold one, a non-terminating one is preferred, then a ready one, then the slice first by name.
 func (s *service) candidates(name PortName, node string) []candidate {
 	n := 0
@@ -55,7 +55,7 @@ func falseFirst(a, b bool) int {
 	return 1
 }
 
-// inForce gives the endpoints for traffic with policy Cluster and Local.
+// inForce returns the endpoints for traffic with policy Cluster and Local.
 func inForce(all []candidate, node, zone string) (cluster, local []Endpoint) {
 	cluster = pick(all, topology(all, node, zone))
 	if len(cluster) == 0 {
@@ -77,7 +77,7 @@ const (
 	zoneHint
 )
 
-// hintsInForce tells which hints choose for this node: they count only if every ready endpoint has some, and some name
+// hintsInForce reports which hints choose for this node: they count only if every ready endpoint has some, and some name
 // this node (or its zone).
 func hintsInForce(all []candidate, node, zone string) hintKind {
 	allNodes, anyNode, allZones, anyZone := true, false, true, false
@@ -101,7 +101,7 @@ func hintsInForce(all []candidate, node, zone string) hintKind {
 	return noHint
 }
 
-// topology gives the choice among ready endpoints that their hints make for this node.
+// topology returns the choice among ready endpoints that their hints make for this node.
 func topology(all []candidate, node, zone string) func(*candidate) bool {
 	switch hintsInForce(all, node, zone) {
 	case nodeHint:
@@ -112,7 +112,7 @@ func topology(all []candidate, node, zone string) func(*candidate) bool {
 	return func(c *candidate) bool { return c.ready }
 }
 
-// serving gives the endpoints that serve, whether in force or not.
+// serving returns the endpoints that serve, whether in force or not.
 func serving(all []candidate) []netip.AddrPort {
 	var list []netip.AddrPort
 	for i := range all {

@@ -22,7 +22,7 @@ type EndpointState struct {
 	Why, WhyLocal string
 }
 
-// EndpointStates gives all endpoints of a Service port, sorted by address and port, each once; nil if there is no such
+// EndpointStates returns all endpoints of a Service port, sorted by address and port, each once; nil if there is no such
 // port. Nothing is kept for it: it is computed from the slices as the last Flush saw them, at the cost of one Service.
 func (t *Tracker) EndpointStates(name PortName) []EndpointState {
 	s := t.services[name.ServiceName]
@@ -97,7 +97,7 @@ func (c *candidate) notReady() string {
 	return "not ready"
 }
 
-// counted gives "zone b" or "zones b, c".
+// counted returns "zone b" or "zones b, c".
 func counted(what string, names []string) string {
 	if len(names) != 1 {
 		what += "s"
@@ -105,7 +105,7 @@ func counted(what string, names []string) string {
 	return what + " " + strings.Join(names, ", ")
 }
 
-// TargetPort gives the number that a Service port has as targetPort; 0 if it is a name or not set, or if the Service has no
+// TargetPort returns the number that a Service port has as targetPort; 0 if it is a name or not set, or if the Service has no
 // selector, so that it counts for nothing. No proxy goes by it: it tells which port the EndpointSlices were meant to have.
 func (t *Tracker) TargetPort(name PortName) uint16 {
 	s := t.services[name.ServiceName]

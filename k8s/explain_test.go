@@ -12,7 +12,7 @@ import (
 	"github.com/nkp-proxy/nkp/k8s/manifest"
 )
 
-// explained gives a tracker that has read manifests.
+// explained returns a tracker that has read manifests.
 func explained(t *testing.T, opts k8s.Options, manifests string) *k8s.Tracker {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "in.yaml")

@@ -10,7 +10,7 @@ import (
 )
 
 // Flush computes what the changes since the last Flush call for and gives the newer model with what differs
-// from the one before. The cost is that of the changed Services, whatever the number of the others.
+// from the one before. The cost is that of the changed Services, and does not depend on the number of the others.
 //
 // Model.Ports and Model.HealthChecks are the tracker's own maps, not copies: they may be read until the next Flush, by
 // the goroutine that calls Flush (or under the lock that guards the tracker). Everything else in the Model and in the Changes,
@@ -37,7 +37,7 @@ func (t *Tracker) Flush() (*Model, Changes) {
 	return &m, changes
 }
 
-// Clone gives a copy of the model that stays as it is.
+// Clone returns a copy of the model that stays as it is.
 func (m *Model) Clone() *Model {
 	c := *m
 	c.Ports, c.HealthChecks = maps.Clone(m.Ports), maps.Clone(m.HealthChecks)
@@ -79,7 +79,7 @@ func (t *Tracker) flushClaims() {
 	}
 }
 
-// placeNodePorts gives the ports with the NodePort frontends that the node addresses call for, and sorts the frontends. Where
+// placeNodePorts returns the ports with the NodePort frontends that the node addresses call for, and sorts the frontends. Where
 // NodePorts are not restricted these are the very ports it was given.
 func (t *Tracker) placeNodePorts(ports []portDef) []portDef {
 	if !t.restrictsNodePorts() {

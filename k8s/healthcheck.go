@@ -7,7 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// healthCheckPort gives the health check node port of a Service; 0: none. Only type LoadBalancer with
+// healthCheckPort returns the health check node port of a Service; 0: none. Only type LoadBalancer with
 // externalTrafficPolicy Local has one.
 func healthCheckPort(o *v1.Service) uint16 {
 	if o.Spec.Type != v1.ServiceTypeLoadBalancer || o.Spec.ExternalTrafficPolicy != v1.ServiceExternalTrafficPolicyLocal {

@@ -18,7 +18,7 @@ const (
 	IPv6 Family = 6
 )
 
-// String gives the family as Kubernetes spells it: IPv4 or IPv6.
+// String returns the family as Kubernetes spells it: IPv4 or IPv6.
 func (f Family) String() string {
 	if f == IPv6 {
 		return string(v1.IPv6Protocol)
@@ -26,7 +26,7 @@ func (f Family) String() string {
 	return string(v1.IPv4Protocol)
 }
 
-// FamilyOf gives the family of an address. A 4-in-6 address counts as IPv6.
+// FamilyOf returns the family of an address. A 4-in-6 address counts as IPv6.
 func FamilyOf(a netip.Addr) Family {
 	if a.Is4() {
 		return IPv4
@@ -42,7 +42,7 @@ type ServiceName struct {
 	Namespace, Name string
 }
 
-// String gives namespace/name.
+// String returns namespace/name.
 func (n ServiceName) String() string { return n.Namespace + "/" + n.Name }
 
 // Compare orders by namespace, name.
@@ -59,7 +59,7 @@ type PortName struct {
 	Family   Family
 }
 
-// String gives namespace/name:port, or namespace/name for an unnamed port.
+// String returns namespace/name:port, or namespace/name for an unnamed port.
 func (n PortName) String() string {
 	if n.Port == "" {
 		return n.ServiceName.String()
@@ -67,7 +67,7 @@ func (n PortName) String() string {
 	return n.ServiceName.String() + ":" + n.Port
 }
 
-// ID gives a text that no other PortName shares: the String form with protocol and family.
+// ID returns a text that no other PortName shares: the String form with protocol and family.
 func (n PortName) ID() string {
 	return fmt.Sprintf("%s/%s:%s/%s/%s", n.Namespace, n.Name, n.Port, n.Protocol, n.Family)
 }
@@ -152,7 +152,7 @@ type ServicePort struct {
 	Frontends []Frontend
 }
 
-// Endpoints gives the endpoints in force for traffic under the policy p.
+// Endpoints returns the endpoints in force for traffic under the policy p.
 func (s *ServicePort) Endpoints(p Policy) []Endpoint {
 	if p == Local {
 		return s.LocalEndpoints
@@ -221,7 +221,7 @@ type Warning struct {
 	Event string
 }
 
-// String gives the warning in one line.
+// String returns the warning in one line.
 func (w Warning) String() string {
 	s := w.Text
 	if w.Field != "" {

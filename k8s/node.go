@@ -89,7 +89,7 @@ func newCIDRFacts(o *networkingv1.ServiceCIDR, origin Origin) (*cidrFacts, []War
 	return c, ws
 }
 
-// node gives the facts of this node with what the options add.
+// node returns the facts of this node with what the options add.
 func (t *Tracker) node() Node {
 	n := Node{Name: t.opts.NodeName}
 	if facts := t.nodes[t.opts.NodeName]; facts != nil {
@@ -111,7 +111,7 @@ func (t *Tracker) node() Node {
 	return n
 }
 
-// Node gives what is known of this node now, also before the next Flush.
+// Node returns what is known of this node now, also before the next Flush.
 func (t *Tracker) Node() Node { return t.node() }
 
 func (n *Node) equal(o *Node) bool {
@@ -119,7 +119,7 @@ func (n *Node) equal(o *Node) bool {
 		slices.Equal(n.IPs, o.IPs) && slices.Equal(n.Local, o.Local) && slices.Equal(n.PodCIDRs, o.PodCIDRs)
 }
 
-// serviceCIDRs gives the Service ranges, sorted: those of the options, else of all ServiceCIDR objects. With a service proxy
+// serviceCIDRs returns the Service ranges, sorted: those of the options, else of all ServiceCIDR objects. With a service proxy
 // name of its own they are unknown: an address in them that no Service here has may be a Service of another proxy.
 func (t *Tracker) serviceCIDRs() []netip.Prefix {
 	if t.opts.ServiceProxyName != "" {
@@ -138,12 +138,12 @@ func (t *Tracker) serviceCIDRs() []netip.Prefix {
 // loopback may be among --nodeport-addresses; IPv6's never serves NodePorts.
 var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
-// restrictsNodePorts tells whether NodePorts may be served at some addresses of the node only.
+// restrictsNodePorts reports whether NodePorts may be served at some addresses of the node only.
 func (t *Tracker) restrictsNodePorts() bool {
 	return len(t.opts.NodePortAddresses) > 0 || t.opts.NodePortPrimary
 }
 
-// nodePortIPs gives the node addresses that NodePorts of a family are restricted to; restricted is false if
+// nodePortIPs returns the node addresses that NodePorts of a family are restricted to; restricted is false if
 // they are served at every address.
 func (t *Tracker) nodePortIPs(f Family) (ips []netip.Addr, restricted bool) {
 	if t.opts.NodePortPrimary {

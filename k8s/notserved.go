@@ -25,57 +25,55 @@ type notServedDef struct {
 	why  string
 }
 
-// NotServed gives what Services have at an address, port and protocol without being served there by this proxy: they are
+// NotServed returns what Services have at an address, port and protocol without being served there by this proxy: they are
 // for another proxy, the load balancer keeps the address to itself (ipMode Proxy), or a setting leaves them out.
 // Frontends that are shadowed or restricted to other addresses of the node are not among them: they are in the Model.
 // Any NodePort counts if local is set. It looks at every Service: for questions of people, not of packets.
-func (t *Tracker) NotServed(at netip.AddrPort, protocol Protocol, local bool) []NotServed {
-	var list []NotServed
+func (t *Tracker) NotServed(at netip.AddrPort, protocol Protocol, local bool) (list []NotServed) {
 	for _, s := range t.services {
-		if s.def == nil {
-			continue
-		}
-		for i := range s.def.notServed {
-			u := &s.def.notServed[i]
-			for _, p := range s.def.notServedPorts {
-				if p.name.Protocol != protocol || p.name.Family != FamilyOf(at.Addr()) {
-					continue
-				}
-				switch {
-				case u.typ == NodePort && local && p.nodePort == at.Port() && p.nodePort != 0,
-					u.typ != NodePort && u.addr == at.Addr() && p.port == at.Port():
-					list = append(list, NotServed{p.name, u.typ, netip.AddrPortFrom(u.addr, at.Port()), u.why})
-				}
+		for _, n := range s.notServed() {
+			name := n.Service
+			if name.Protocol == protocol && name.Family == FamilyOf(at.Addr()) && n.Addr.Port() == at.Port() &&
+				(n.Type == NodePort && local || n.Type != NodePort && n.Addr.Addr() == at.Addr()) {
+				list = append(list, n)
 			}
 		}
 	}
-	slices.SortFunc(list, func(a, b NotServed) int { return cmp.Or(a.Service.Compare(b.Service), cmp.Compare(a.Type, b.Type)) })
+	slices.SortFunc(list, NotServed.compare)
 	return list
 }
 
-// NotServedOf gives what one Service port has without being served there, sorted by type and address.
-func (t *Tracker) NotServedOf(name PortName) []NotServed {
-	s := t.services[name.ServiceName]
-	if s == nil || s.def == nil || len(s.def.notServed) == 0 {
+// NotServedOf returns what one Service port has without being served there, sorted by type and address.
+func (t *Tracker) NotServedOf(name PortName) (list []NotServed) {
+	if s := t.services[name.ServiceName]; s != nil {
+		list = slices.DeleteFunc(s.notServed(), func(n NotServed) bool {
+			return n.Service != name || n.Type != NodePort && FamilyOf(n.Addr.Addr()) != name.Family
+		})
+	}
+	slices.SortFunc(list, NotServed.compare)
+	return slices.Compact(list)
+}
+
+func (n NotServed) compare(o NotServed) int {
+	return cmp.Or(n.Service.Compare(o.Service), cmp.Compare(n.Type, o.Type), n.Addr.Compare(o.Addr))
+}
+
+// notServed returns all addresses of the Service that are not served, at all of its ports and in both families.
+func (s *service) notServed() (list []NotServed) {
+	if s.def == nil {
 		return nil
 	}
-	var list []NotServed
-	for i := range s.def.notServedPorts {
-		p := &s.def.notServedPorts[i]
-		if p.name != name {
-			continue
-		}
-		for _, u := range s.def.notServed {
+	for _, u := range s.def.notServed {
+		for _, p := range s.def.notServedPorts {
 			switch {
-			case u.typ == NodePort && p.nodePort != 0:
-				list = append(list, NotServed{name, u.typ, netip.AddrPortFrom(u.addr, p.nodePort), u.why})
-			case u.typ != NodePort && FamilyOf(u.addr) == name.Family:
-				list = append(list, NotServed{name, u.typ, netip.AddrPortFrom(u.addr, p.port), u.why})
+			case u.typ != NodePort:
+				list = append(list, NotServed{p.name, u.typ, netip.AddrPortFrom(u.addr, p.port), u.why})
+			case p.nodePort != 0:
+				list = append(list, NotServed{p.name, u.typ, netip.AddrPortFrom(u.addr, p.nodePort), u.why})
 			}
 		}
 	}
-	slices.SortFunc(list, func(a, b NotServed) int { return cmp.Or(cmp.Compare(a.Type, b.Type), a.Addr.Compare(b.Addr)) })
-	return slices.Compact(list)
+	return list
 }
 
 // notServedPort is a port of a Service that has an notServed address.

@@ -47,7 +47,7 @@ type Ref struct {
 	Name      string
 }
 
-// RefOf gives the Ref of an object; ok is false if the object is none of the four kinds.
+// RefOf returns the Ref of an object; ok is false if the object is none of the four kinds.
 func RefOf(o Object) (ref Ref, ok bool) {
 	switch o := o.(type) {
 	case *v1.Service:
@@ -62,7 +62,7 @@ func RefOf(o Object) (ref Ref, ok bool) {
 	return Ref{}, false
 }
 
-// String gives the form that warnings use: "Service default/web", "Node node-1".
+// String returns the form that warnings use: "Service default/web", "Node node-1".
 func (r Ref) String() string {
 	if r.Namespace == "" {
 		return string(r.Kind) + " " + r.Name
@@ -79,14 +79,14 @@ func (r Ref) Compare(o Ref) int {
 	)
 }
 
-// Origin tells where an object was written down. The zero Origin is the API server.
+// Origin is where an object was written down. The zero Origin is the API server.
 type Origin struct {
 	File     string
 	Document int // 1-based
 	Item     int // 1-based position in a List; 0: the document is the object
 }
 
-// String gives "services.yaml, document 3" or "services.yaml, document 3, item 2"; "" for the API server.
+// String returns "services.yaml, document 3" or "services.yaml, document 3, item 2"; "" for the API server.
 func (o Origin) String() string {
 	switch {
 	case o.File == "":
@@ -119,7 +119,7 @@ const (
 	Move
 )
 
-// String gives the operation in one word.
+// String returns the operation in one word.
 func (o Op) String() string {
 	switch o {
 	case Upsert:

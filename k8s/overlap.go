@@ -54,14 +54,14 @@ func (b addressBook) enter(name ServiceName, ports []portDef, add bool) (touched
 // overlaps warns of external IPs and load balancers' addresses that are another Service's cluster IP, an address of this node, or
 // inside a Service range. A load balancer may well use the node's address, as that of K3s does.
 func (t *Tracker) overlaps(s *service) (list []Warning) {
-	seen := map[string]bool{} // fields
+	fields := map[string]bool{} // that were looked at
 	for i := range s.ports {
 		for j := range s.ports[i].frontends {
 			f := &s.ports[i].frontends[j]
-			if f.Type != ExternalIP && f.Type != LoadBalancer || seen[f.field] {
+			if f.Type != ExternalIP && f.Type != LoadBalancer || fields[f.field] {
 				continue
 			}
-			seen[f.field] = true
+			fields[f.field] = true
 			if text := t.overlap(s.name, f); text != "" {
 				list = append(list, Warning{Field: f.field, Text: text, Event: EventOverlap})
 			}

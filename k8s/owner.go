@@ -1,6 +1,6 @@
 package k8s
 
-// ServiceOf tells which Service an object is, or belongs to; ok is false if it is neither Service nor EndpointSlice, or a
+// ServiceOf reports which Service an object is, or belongs to; ok is false if it is neither Service nor EndpointSlice, or a
 // slice of no Service.
 func (t *Tracker) ServiceOf(ref Ref) (name ServiceName, ok bool) {
 	switch ref.Kind {

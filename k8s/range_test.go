@@ -33,7 +33,7 @@ func TestServiceRangesAreSharedWithOtherProxies(t *testing.T) {
 	}
 }
 
-// targetPort tells what the slices should have only where Kubernetes writes them: with a selector, and as a number.
+// targetPort reports what the slices should have only where Kubernetes writes them: with a selector, and as a number.
 func TestTargetPort(t *testing.T) {
 	pods := map[string]string{"app": "web"}
 	for _, x := range []struct {

@@ -62,7 +62,7 @@ type frontendDef struct {
 	field string
 }
 
-// find gives the place of a slice among those of the Service, and whether it is there.
+// find returns the place of a slice among those of the Service, and whether it is there.
 func (s *service) find(name string) (at int, ok bool) {
 	return slices.BinarySearchFunc(s.slices, name, func(sl *slice, name string) int { return strings.Compare(sl.name, name) })
 }
@@ -207,7 +207,7 @@ func (d *serviceDef) address(text string, path *field.Path, f Family) (a netip.A
 	return a, FamilyOf(a) == f
 }
 
-// sourceRanges gives the client prefixes of a family; nil: no restriction.
+// sourceRanges returns the client prefixes of a family; nil: no restriction.
 func (d *serviceDef) sourceRanges(o *v1.Service, f Family) []netip.Prefix {
 	var ranges []netip.Prefix
 	all := false
@@ -237,7 +237,7 @@ func comparePrefix(a, b netip.Prefix) int {
 	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
-// policies gives the internal and the external traffic policy. The external one counts only where something
+// policies returns the internal and the external traffic policy. The external one counts only where something
 // outside can come in: types LoadBalancer and NodePort, and ClusterIP with externalIPs.
 func policies(o *v1.Service) (internal, external Policy) {
 	internal, external = Cluster, Cluster
@@ -257,7 +257,7 @@ func policies(o *v1.Service) (internal, external Policy) {
 	return internal, external
 }
 
-// affinitySeconds gives the session affinity by client address; 0: none.
+// affinitySeconds returns the session affinity by client address; 0: none.
 func affinitySeconds(o *v1.Service) int {
 	if o.Spec.SessionAffinity != v1.ServiceAffinityClientIP {
 		return 0
@@ -268,7 +268,7 @@ func affinitySeconds(o *v1.Service) int {
 	return int(v1.DefaultClientIPServiceAffinitySeconds)
 }
 
-// targetPort gives the number that EndpointSlices of a port are meant to have; 0: unknown. Without a selector
+// targetPort returns the number that EndpointSlices of a port are meant to have; 0: unknown. Without a selector
 // the slices are not written by Kubernetes and may have any port.
 func targetPort(o *v1.Service, p *v1.ServicePort) uint16 {
 	if n := p.TargetPort.IntVal; p.TargetPort.Type == intstr.Int && n > 0 && n <= 65535 && len(o.Spec.Selector) > 0 {

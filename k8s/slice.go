@@ -49,7 +49,7 @@ func (e *sliceEndpoint) hinted() *hints {
 	return e.hints
 }
 
-// ownerOfSlice gives the Service that a slice belongs to; the zero ServiceName if it belongs to none that is
+// ownerOfSlice returns the Service that a slice belongs to; the zero ServiceName if it belongs to none that is
 // served, and problem tells why if that is not as intended.
 func ownerOfSlice(o *discoveryv1.EndpointSlice) (owner ServiceName, problem string) {
 	if _, headless := o.Labels[v1.IsHeadlessService]; headless {

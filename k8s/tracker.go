@@ -30,7 +30,7 @@ type Options struct {
 	// NodeIPs, if any, are the addresses of this node; those of the Node object are then ignored.
 	NodeIPs []netip.Addr
 	// PrimaryIP takes the place of the Node object's addresses of its family, as kube-proxy's bind address does. One that is
-	// unspecified (0.0.0.0, ::) takes nobody's.
+	// unspecified (0.0.0.0, ::) takes the place of none.
 	PrimaryIP netip.Addr
 	// Families are the address families that are served; none: both.
 	Families []Family
@@ -59,7 +59,7 @@ type Tracker struct {
 	model     Model
 }
 
-// NewTracker gives a tracker without objects.
+// NewTracker returns a tracker without objects.
 func NewTracker(opts Options) *Tracker {
 	return &Tracker{
 		opts:      opts,
@@ -250,7 +250,7 @@ func (t *Tracker) SetNodeIPs(ips []netip.Addr) {
 	t.dirtyNode = true
 }
 
-// service gives the entry of a Service, made if it is missing.
+// service returns the entry of a Service, made if it is missing.
 func (t *Tracker) service(name ServiceName) *service {
 	s := t.services[name]
 	if s == nil {

@@ -197,7 +197,7 @@ func scratch(w *world, opts Options) *Model {
 	return m
 }
 
-// normal gives a model in which empty and nil lists look alike.
+// normal returns a model in which empty and nil lists look alike.
 func normal(m *Model) Model {
 	n := *m
 	n.Warnings = append([]Warning{}, n.Warnings...)

@@ -14,7 +14,7 @@ type Trigger struct {
 	At     time.Time
 }
 
-// triggerOf gives the time in a slice's annotation; the zero Time: there is none that can be read.
+// triggerOf returns the time in a slice's annotation; the zero Time: there is none that can be read.
 func triggerOf(o *discoveryv1.EndpointSlice) time.Time {
 	text, ok := o.Annotations[v1.EndpointsLastChangeTriggerTime]
 	if !ok {
@@ -34,7 +34,7 @@ func (s *service) noteTrigger(o *discoveryv1.EndpointSlice, f Family) {
 	}
 }
 
-// takeTriggers gives those triggers of a Service that led to a change of one of its ports. Those that changed nothing here
+// takeTriggers returns those triggers of a Service that led to a change of one of its ports. Those that changed nothing here
 // (an endpoint in another zone, say) are dropped: there is nothing to program.
 func (s *service) takeTriggers(changed map[PortName]*ServicePort) (list []Trigger) {
 	if len(s.triggers) == 0 {

@@ -38,7 +38,7 @@ type FrontendView struct {
 	ShadowedBy   string   `json:"shadowedBy,omitempty"`
 }
 
-// View gives the model in the form of `plan -o json`.
+// View returns the model in the form of `plan -o json`.
 func (m *Model) View() View {
 	v := View{Node: m.Node.Name, Services: make([]ServiceView, 0, len(m.Ports))}
 	for _, name := range slices.SortedFunc(maps.Keys(m.Ports), PortName.Compare) {
@@ -47,7 +47,7 @@ func (m *Model) View() View {
 	return v
 }
 
-// View gives one Service port in the form of `plan -o json`.
+// View returns one Service port in the form of `plan -o json`.
 func (s *ServicePort) View() ServiceView {
 	v := ServiceView{
 		Namespace:        s.Name.Namespace,

@@ -2,16 +2,14 @@ package k8s
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 )
 
-// warningBook holds the warnings by the object they are about and gives them as one sorted list, merging only
-// what changed.
+// warningBook holds the warnings by the object they are about.
 type warningBook struct {
-	byRef   map[Ref][]entry
-	changed map[Ref]struct{} // objects whose warnings in sorted are out of date
-	sorted  []entry
-	list    []Warning // sorted, without the texts; handed out, never written to again
+	byRef map[Ref][]entry
+	list  []Warning // all of them, sorted; handed out, never written to again; nil: out of date
 }
 
 // entry is a warning and the text that it is sorted by.
@@ -22,7 +20,7 @@ type entry struct {
 }
 
 func newWarningBook() warningBook {
-	return warningBook{byRef: map[Ref][]entry{}, changed: map[Ref]struct{}{}}
+	return warningBook{byRef: map[Ref][]entry{}}
 }
 
 // set replaces the warnings about an object; it fills in object and origin.
@@ -63,37 +61,18 @@ func (b *warningBook) put(ref Ref, entries []entry) {
 	} else {
 		b.byRef[ref] = entries
 	}
-	b.changed[ref] = struct{}{}
+	b.list = nil
 }
 
-// flush gives all warnings, sorted by text.
+// flush returns all warnings, sorted by text.
 func (b *warningBook) flush() []Warning {
-	if len(b.changed) == 0 {
-		return b.list
-	}
-	var added []entry
-	for ref := range b.changed {
-		added = append(added, b.byRef[ref]...)
-	}
-	slices.SortFunc(added, compareEntries)
-	merged := make([]entry, 0, len(b.sorted)+len(added))
-	for _, e := range b.sorted {
-		if _, stale := b.changed[e.ref]; stale {
-			continue
+	if b.list == nil {
+		all := slices.Concat(slices.Collect(maps.Values(b.byRef))...)
+		slices.SortFunc(all, func(a, b entry) int { return cmp.Or(cmp.Compare(a.text, b.text), a.ref.Compare(b.ref)) })
+		b.list = make([]Warning, len(all))
+		for i := range all {
+			b.list[i] = all[i].Warning
 		}
-		for len(added) > 0 && compareEntries(added[0], e) < 0 {
-			merged = append(merged, added[0])
-			added = added[1:]
-		}
-		merged = append(merged, e)
 	}
-	b.sorted = append(merged, added...)
-	b.list = make([]Warning, len(b.sorted))
-	for i := range b.sorted {
-		b.list[i] = b.sorted[i].Warning
-	}
-	clear(b.changed)
 	return b.list
 }
-
-func compareEntries(a, b entry) int { return cmp.Or(cmp.Compare(a.text, b.text), a.ref.Compare(b.ref)) }

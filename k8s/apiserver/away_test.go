@@ -7,22 +7,22 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Since when the server is away is kept from the first call without an answer to the next with one; what is not vital does
+// Since when the server is away is kept from the first call without an answer to the next with one; kinds that are not required do
 // not count.
 func TestAwaySince(t *testing.T) {
 	h := newHealth("u", "n")
-	begin := h.awaySince()
-	if begin.IsZero() {
+	start := h.awaySince()
+	if start.IsZero() {
 		t.Error("before it was ever asked: it answers")
 	}
 	h.note(k8s.KindService, nil)
-	if got := h.awaySince(); got != begin {
-		t.Errorf("with half of the answers: away since %v, want %v", got, begin)
+	if got := h.awaySince(); got != start {
+		t.Errorf("with half of the answers: away since %v, want %v", got, start)
 	}
 	h.note(k8s.KindEndpointSlice, nil)
 	h.note(k8s.KindServiceCIDR, errors.New("no"))
 	if got := h.awaySince(); !got.IsZero() {
-		t.Errorf("it answers all that is vital: away since %v", got)
+		t.Errorf("it answers for all required kinds: away since %v", got)
 	}
 	h.noteContact(errors.New("refused"))
 	first := h.awaySince()

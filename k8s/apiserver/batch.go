@@ -87,7 +87,7 @@ func (c *collector) publish(ctx context.Context, complete <-chan struct{}) {
 	}
 }
 
-// pass gives the sink what has come in; false: nothing.
+// pass hands what has come in to the sink; false: nothing has.
 func (c *collector) pass() bool {
 	c.mu.Lock()
 	changes := c.changes

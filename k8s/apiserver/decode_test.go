@@ -51,7 +51,7 @@ func testLists() map[k8s.Kind]runtime.Object {
 	}
 }
 
-// encodeAs gives a list as an API server writes it.
+// encodeAs returns a list as an API server writes it.
 func encodeAs(t testing.TB, mediaType string, list runtime.Object) []byte {
 	t.Helper()
 	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), mediaType)

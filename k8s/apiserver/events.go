@@ -77,7 +77,7 @@ func NewRecorder(opts Options, log *slog.Logger) (*Recorder, error) {
 	return r, nil
 }
 
-// NewLogRecorder gives a Recorder that logs, for where there is no API server.
+// NewLogRecorder returns a Recorder that logs, for where there is no API server.
 func NewLogRecorder(nodeName string, log *slog.Logger) *Recorder {
 	return &Recorder{
 		node:       nodeName,

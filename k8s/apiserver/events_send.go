@@ -108,7 +108,7 @@ func (r *Recorder) write(ctx context.Context, e *event) error {
 	}
 	_, err := c.Create(ctx, full, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, v1.NamespaceTerminatingCause) {
-		return nil // an earlier attempt got through, or there is nobody to tell
+		return nil // an earlier attempt got through, or the namespace is going away
 	}
 	return err
 }
@@ -153,7 +153,7 @@ func (r *Recorder) serviceUID(ctx context.Context, name k8s.ServiceName) (types.
 	return k.uid, nil
 }
 
-// core gives the Event in the form that the correlator knows.
+// core returns the Event in the form that the correlator knows.
 func (e *event) core(regarding v1.ObjectReference, node string) *v1.Event {
 	namespace := regarding.Namespace
 	if namespace == "" {
@@ -173,7 +173,7 @@ func (e *event) core(regarding v1.ObjectReference, node string) *v1.Event {
 	}
 }
 
-// written gives the Event, after correlation, as it goes to the server.
+// written returns the Event, after correlation, as it goes to the server.
 func (e *event) written(node string) *eventsv1.Event {
 	c := e.known
 	full := &eventsv1.Event{

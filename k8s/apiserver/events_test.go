@@ -100,7 +100,7 @@ func withKind(e *eventsv1.Event) *eventsv1.Event {
 	return &c
 }
 
-// written gives the Events in the order in which they were created.
+// written returns the Events in the order in which they were created.
 func (f *eventAPI) written() (list []eventsv1.Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -258,7 +258,7 @@ func TestRecorderLimit(t *testing.T) {
 	}
 }
 
-// While the server is away nobody waits but the queue; the Event is written when the server is back, and the log has
+// While the server is away only the queue waits; the Event is written when the server is back, and the log has
 // one line about it.
 func TestRecorderServerAway(t *testing.T) {
 	f := newEventAPI(t)

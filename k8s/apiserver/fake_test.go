@@ -149,7 +149,7 @@ func fakeStatus(code int32, reason metav1.StatusReason, message string) *metav1.
 		Code: code, Reason: reason, Message: message}
 }
 
-// requests gives what was asked for a kind.
+// requests returns what was asked for a kind.
 func (f *fakeAPI) requests(kind k8s.Kind) (rs []*http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -197,7 +197,7 @@ func answer(w http.ResponseWriter, code int, body any) {
 	json.NewEncoder(w).Encode(body)
 }
 
-// matcher gives the request's selectors as a function.
+// matcher returns the request's selectors as a function.
 func (f *fakeAPI) matcher(r *http.Request) func(k8s.Object) bool {
 	ls, err := labels.Parse(r.URL.Query().Get("labelSelector"))
 	if err != nil {
@@ -346,7 +346,7 @@ func (r *apiSink) Problems(p k8s.Problems) {
 	r.problems = p
 }
 
-// names gives what is in force, "Service default/a Service default/b".
+// names returns what is in force, "Service default/a Service default/b".
 func (r *apiSink) names() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

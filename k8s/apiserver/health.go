@@ -32,7 +32,7 @@ type health struct {
 	failing  map[k8s.Kind]string // what the last call said
 	answered map[k8s.Kind]bool   // there was an answer once
 	silence  string              // why the last request had no answer at all; "": it had one
-	away     time.Time           // since when the server does not answer all that is vital; zero: it does
+	away     time.Time           // since when the server does not answer for all required kinds; zero: it does
 	noNode   bool                // Nodes were listed, and this node's is not among them
 	listed   bool                // Nodes were listed
 	back     chan struct{}       // closed and made anew when a kind answers again
@@ -137,7 +137,7 @@ func plainError(kind k8s.Kind, err error) error {
 	return errors.New(brief.Line(err.Error()))
 }
 
-// sawNode tells whether this node's object is there.
+// sawNode reports whether this node's object is there.
 func (h *health) sawNode(there bool) {
 	h.mu.Lock()
 	h.noNode = !there
@@ -153,7 +153,7 @@ func (h *health) nodesListed() {
 	h.changed()
 }
 
-// answers reports whether the server answers all that is vital; ServiceCIDRs are not.
+// answers reports whether the server answers for all required kinds: all but ServiceCIDRs.
 func (h *health) answers() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -170,7 +170,7 @@ func (h *health) noteAway() {
 	}
 }
 
-// awaySince gives since when the server does not answer all that is vital; the zero Time: it does.
+// awaySince returns since when the server does not answer for all required kinds; the zero Time: it does.
 func (h *health) awaySince() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -190,7 +190,7 @@ func (h *health) answersAll() bool {
 	return h.answered[k8s.KindService] && h.answered[k8s.KindEndpointSlice]
 }
 
-// problems gives what is wrong now. ServiceCIDRs are not vital: that they cannot be followed is a warning.
+// problems returns what is wrong now. ServiceCIDRs are not required: that they cannot be followed is a warning.
 func (h *health) problems() k8s.Problems {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -99,7 +99,7 @@ func (s *Source) URL() string { return s.url }
 // Answers reports whether the API server answered everything that it was asked last.
 func (s *Source) Answers() bool { return s.health.answers() }
 
-// AwaySince gives since when the API server does not answer; the zero Time: it does.
+// AwaySince returns since when the API server does not answer; the zero Time: it does.
 func (s *Source) AwaySince() time.Time { return s.health.awaySince() }
 
 // Run is part of Source. It ends with the context, and so does every goroutine that it started.
@@ -151,11 +151,11 @@ func awaitAll(ctx context.Context, listed map[k8s.Kind]<-chan struct{}, h *healt
 		kind     k8s.Kind
 		patience time.Duration // 0: no limit
 	}{{k8s.KindService, 0}, {k8s.KindEndpointSlice, 0}, {k8s.KindNode, nodePatience}, {k8s.KindServiceCIDR, cidrPatience}} {
-		var late <-chan time.Time
+		var timeout <-chan time.Time
 		if w.patience > 0 {
 			t := time.NewTimer(w.patience)
 			defer t.Stop()
-			late = t.C
+			timeout = t.C
 		}
 		select {
 		case <-ctx.Done():
@@ -164,7 +164,7 @@ func awaitAll(ctx context.Context, listed map[k8s.Kind]<-chan struct{}, h *healt
 			if w.kind == k8s.KindNode {
 				h.nodesListed()
 			}
-		case <-late:
+		case <-timeout:
 		}
 	}
 	return true

@@ -281,7 +281,7 @@ func TestAPIForbidden(t *testing.T) {
 	r.waitNames(t, first)
 }
 
-// List gives what Run would report.
+// List returns what Run would report.
 func TestAPIList(t *testing.T) {
 	f := fakeCluster(t)
 	f.put(apiNode("node-2"), apiService("other", map[string]string{k8s.LabelServiceProxyName: "x"}))

@@ -63,7 +63,7 @@ func (s *store) Replace(list []any, _ string) error {
 // Add is part of cache.ReflectorStore.
 func (s *store) Add(o any) error { return s.Update(o) }
 
-// Update is part of cache.ReflectorStore. What changed only where nobody looks is no change.
+// Update is part of cache.ReflectorStore. A change of nothing but trimmed fields is none.
 func (s *store) Update(o any) error {
 	o, _ = trim(o)
 	object, ref, ok := apiObject(o)

@@ -15,7 +15,7 @@ import (
 )
 
 // What is passed on is what differs from what was passed on last, by list and by watch.
-func TestSeen(t *testing.T) {
+func TestStore(t *testing.T) {
 	c := &collector{health: newHealth("u", "node-1"), rung: make(chan struct{}, 1)}
 	var firsts []int
 	s := newStore(c, func(n int) { firsts = append(firsts, n) })
@@ -43,13 +43,13 @@ func TestSeen(t *testing.T) {
 	}
 	_ = s.Replace([]any{object("a", "1", 80), object("b", "2", 80), "no object"}, "2")
 	expect("upsert a 1, upsert b 2")
-	_ = s.Update(object("a", "3", 80)) // somebody touched what was trimmed
+	_ = s.Update(object("a", "3", 80)) // only what is trimmed changed
 	expect("")
 	_ = s.Update(object("a", "4", 81))
 	expect("upsert a 4")
 	_ = s.Add(object("c", "5", 80))
 	expect("upsert c 5")
-	_ = s.Replace([]any{object("a", "6", 81), object("c", "7", 82), object("d", "8", 80)}, "8") // nobody watched meanwhile
+	_ = s.Replace([]any{object("a", "6", 81), object("c", "7", 82), object("d", "8", 80)}, "8") // after a gap in the watch
 	expect("delete b, upsert c 7, upsert d 8")
 	_ = s.Delete(object("d", "9", 80))
 	expect("delete d")

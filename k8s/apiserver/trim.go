@@ -49,7 +49,7 @@ func trimMeta(m *metav1.ObjectMeta, labels ...string) {
 	}
 }
 
-// only gives the entries of a map with these keys; nil if there are none.
+// only returns the entries of a map with these keys; nil if there are none.
 func only(m map[string]string, keys []string) (kept map[string]string) {
 	for _, k := range keys {
 		if v, ok := m[k]; ok {

@@ -66,7 +66,7 @@ func loadText(t *testing.T, name string, manifest []byte) string {
 	return strings.ReplaceAll(b.String(), path, name)
 }
 
-// TestNoise gives files that are no manifests at all: one short message each, at once.
+// TestNoise loads files that are no manifests at all: one short message each, at once.
 func TestNoise(t *testing.T) {
 	binary := make([]byte, 5<<20)
 	for i := range binary {
@@ -103,7 +103,7 @@ func TestNoise(t *testing.T) {
 	}
 }
 
-// TestManyErrors gives a file with more mistakes than anyone would read.
+// TestManyErrors loads a file with more mistakes than anyone would read.
 func TestManyErrors(t *testing.T) {
 	got := strings.Split(loadText(t, "in.yaml", bytes.Repeat([]byte("---\nkind: Service\n"), 1500)), "\n")
 	if n := len(got); n != 1002 || got[1000] != "error: in.yaml: and 500 more errors" {

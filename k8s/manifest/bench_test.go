@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// bigManifest gives a List of services with endpoints each, in block style as kubectl prints it.
+// bigManifest returns a List of services with endpoints each, in block style as kubectl prints it.
 func bigManifest(services, endpoints int) string {
 	var b strings.Builder
 	b.WriteString("apiVersion: v1\nkind: List\nitems:\n")

@@ -67,7 +67,7 @@ func (p *piece) parse() (results []parsed, torn bool) {
 		return []parsed{f}, syntax // else a number or a key that JSON does not have
 	}
 	if p.item == 0 {
-		return refuse(objectsOf(data, ""), twice), false
+		return objectsOf(data, "", twice), false
 	}
 	if data[0] == '[' { // an item that was cut out of YAML has its dash
 		var items []json.RawMessage
@@ -76,23 +76,7 @@ func (p *piece) parse() (results []parsed, torn bool) {
 		}
 		data = items[0]
 	}
-	return refuse(unnested(objectsOf(data, p.list)), twice), false
-}
-
-// refuse turns objects down that are in a document with a key given twice.
-func refuse(results []parsed, twice error) []parsed {
-	if twice == nil {
-		return results
-	}
-	for i := range results {
-		r := &results[i]
-		w := k8s.Warning{Text: brief.Line(twice.Error())}
-		if r.ref != (k8s.Ref{}) {
-			w.Object = brief.Cut(r.ref.String(), maxName)
-		}
-		r.object, r.syntax, r.errors = nil, true, append(r.errors, w)
-	}
-	return results
+	return unnested(objectsOf(data, p.list, twice)), false
 }
 
 // unnested refuses a List that is an item of a List itself.
@@ -103,11 +87,11 @@ func unnested(results []parsed) []parsed {
 	return results
 }
 
-// toJSON returns a document as JSON. An error in twice says that a key is given twice: the JSON has one of its values, so that
-// the object can be named.
+// toJSON returns a document as JSON, without space around it. An error in twice says that a key is given twice: the JSON has
+// one of its values, so that the object can be named.
 func toJSON(raw []byte) (data []byte, twice, err error) {
 	if looksJSON(raw) && json.Valid(raw) {
-		return raw, nil, nil
+		return bytes.TrimSpace(raw), nil, nil
 	}
 	defer func() {
 		if r := recover(); r != nil { // the YAML library has a history of panics on malformed input
@@ -153,12 +137,13 @@ func (h *head) isList() bool {
 }
 
 // objectsOf returns the objects of a document: one, those of a List, or none if its kind is not one that is read.
-// assumed is the kind of List that holds the document; its kind and version count where the document has none.
-func objectsOf(data []byte, assumed string) []parsed {
+// assumed is the kind of List that holds the document; its kind and version count where the document has none. twice is an
+// error in each of the objects.
+func objectsOf(data []byte, assumed string, twice error) []parsed {
 	switch {
 	case string(data) == "null" && assumed == "":
 		return nil
-	case data[0] != '{' && !looksJSON(data):
+	case data[0] != '{':
 		return []parsed{failed("expected a Kubernetes object, got " + describe(data))}
 	}
 	h := headOf(data)
@@ -174,20 +159,20 @@ func objectsOf(data []byte, assumed string) []parsed {
 	case h.Kind == "":
 		return []parsed{{errors: bad("kind", "is missing: not a Kubernetes object")}}
 	case h.isList():
-		return listItems(&h, bad)
+		return listItems(&h, twice, bad)
 	case !known:
 		return nil
 	case h.APIVersion == "":
 		return []parsed{{errors: bad("apiVersion", "is missing: expected %s", want)}}
 	case h.APIVersion == want:
-		return []parsed{objectOf(data, &h)}
+		return []parsed{objectOf(data, &h, twice)}
 	case group != want && strings.HasPrefix(h.APIVersion, group+"/"), group == want && !strings.Contains(h.APIVersion, "/"):
 		return []parsed{{warnings: bad("apiVersion", "%s is not supported: ignored, use %s", brief.Quote(h.APIVersion), want)}}
 	}
 	return nil // the same kind of another API group
 }
 
-func listItems(h *head, bad func(field, format string, args ...any) []k8s.Warning) (all []parsed) {
+func listItems(h *head, twice error, bad func(field, format string, args ...any) []k8s.Warning) (all []parsed) {
 	if len(h.Items) == 0 || string(h.Items) == "null" {
 		return nil
 	}
@@ -196,7 +181,7 @@ func listItems(h *head, bad func(field, format string, args ...any) []k8s.Warnin
 		return []parsed{{errors: bad("items", "expected a list, got %s", describe(h.Items))}}
 	}
 	for i, item := range items {
-		for _, p := range unnested(objectsOf(item, h.Kind)) {
+		for _, p := range unnested(objectsOf(item, h.Kind, twice)) {
 			p.offset = i + 1
 			all = append(all, p)
 		}
@@ -205,10 +190,13 @@ func listItems(h *head, bad func(field, format string, args ...any) []k8s.Warnin
 }
 
 // objectOf decodes one object of a kind that is read, applies the defaults of the API server, and validates it as that would.
-func objectOf(data []byte, h *head) parsed {
+func objectOf(data []byte, h *head, twice error) parsed {
 	kind := k8s.Kind(h.Kind)
 	o := kind.New()
-	p := parsed{object: o}
+	p := parsed{object: o, syntax: twice != nil}
+	if twice != nil {
+		p.errors = append(p.errors, k8s.Warning{Text: brief.Line(twice.Error())})
+	}
 	strict, err := kjson.UnmarshalStrict(data, o)
 	if err != nil { // and not all was decoded
 		o.SetName(h.Metadata.Name)
@@ -230,7 +218,7 @@ func objectOf(data []byte, h *head) parsed {
 		p.warnings = append(p.warnings, hints...)
 	}
 	p.ref, _ = k8s.RefOf(o)
-	name := brief.Cut(p.ref.String(), maxName)
+	name := brief.Cut(p.ref.String(), 300) // longer than any valid one
 	if p.ref.Name == "" {
 		p.ref, name = k8s.Ref{}, string(kind)
 	}
@@ -244,9 +232,6 @@ func objectOf(data []byte, h *head) parsed {
 	}
 	return p
 }
-
-// maxName bounds the name of an object in a message, in bytes. A valid one is shorter.
-const maxName = 300
 
 // typeError returns the error about the first field whose value does not have the field's type. The decoder's own error has
 // no indexes, and for types that decode themselves, such as times, no field.

@@ -80,7 +80,7 @@ func setClusterIPDefaults(s *v1.ServiceSpec) {
 	for _, text := range s.ClusterIPs {
 		a, ok := k8s.ParseAddr(text)
 		if !ok {
-			return // validation will tell
+			return // validation reports it
 		}
 		families = append(families, v1.IPFamily(k8s.FamilyOf(a).String()))
 	}

@@ -153,7 +153,7 @@ func (f *file) parse(data []byte) {
 // yamlLine finds the line number in an error of the YAML library.
 var yamlLine = regexp.MustCompile(`line \d+`)
 
-// inFile gives the errors of a piece with line numbers counted from the start of the file.
+// inFile returns the errors of a piece with line numbers counted from the start of the file.
 func inFile(p parsed, line int) []k8s.Warning {
 	if !p.syntax {
 		return p.errors
@@ -195,7 +195,7 @@ func (f *file) keepAll() {
 	f.kept, f.objects = kept, nil
 }
 
-// atMost cuts a list that nobody would read to the end.
+// atMost cuts a list that is too long to be read.
 func (f *file) atMost(list []k8s.Warning, what string) []k8s.Warning {
 	if len(list) <= maxPerFile {
 		return list

@@ -55,7 +55,7 @@ func (r *recorder) Problems(p k8s.Problems) {
 	r.problems = p
 }
 
-// state gives the Services with their cluster IPs, then the number of errors and warnings if there are any.
+// state returns the Services with their cluster IPs, then the number of errors and warnings if there are any.
 func (r *recorder) state() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -72,7 +72,7 @@ func (r *recorder) state() string {
 	return strings.Join(parts, " ")
 }
 
-// takeLog gives what happened since it was last asked.
+// takeLog returns what happened since it was last asked.
 func (r *recorder) takeLog() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

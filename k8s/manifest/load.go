@@ -20,7 +20,7 @@ type Set struct {
 	k8s.Problems
 }
 
-// Err gives the errors as one, each in its own line; nil if there are none.
+// Err returns the errors as one, each in its own line; nil if there are none.
 func (m *Set) Err() error {
 	var list []error
 	for _, w := range m.Errors {
@@ -90,7 +90,7 @@ func (r *reader) scan(touched func(path string) bool) {
 	}
 }
 
-// listFiles gives the manifest files of a path, sorted: the path itself if it is a file. Hidden files are left
+// listFiles returns the manifest files of a path, sorted: the path itself if it is a file. Hidden files are left
 // out: editors keep their locks and backups in such.
 func listFiles(path string) ([]string, error) {
 	info, err := os.Stat(path)
@@ -141,17 +141,20 @@ func (r *reader) assemble(published map[k8s.Ref]placed) state {
 		f := r.files[name]
 		s.problems.Errors = append(s.problems.Errors, f.errors...)
 		s.problems.Warnings = append(s.problems.Warnings, f.warnings...)
+		var again []k8s.Warning
 		for ref, e := range f.objects {
 			first, twice := s.objects[ref]
 			if !twice {
 				s.objects[ref] = e
 				continue
 			}
-			s.problems.Errors = append(s.problems.Errors, twiceError(ref, e.origin, first.origin))
+			again = append(again, twiceError(ref, e.origin, first.origin))
 			if p, ok := published[ref]; ok {
 				s.objects[ref] = p
 			}
 		}
+		slices.SortFunc(again, func(a, b k8s.Warning) int { return cmp.Compare(a.Object, b.Object) })
+		s.problems.Errors = append(s.problems.Errors, again...)
 	}
 	for _, name := range names {
 		for ref, e := range r.files[name].kept {
@@ -160,23 +163,14 @@ func (r *reader) assemble(published map[k8s.Ref]placed) state {
 			}
 		}
 	}
-	for _, list := range [][]k8s.Warning{s.problems.Errors, s.problems.Warnings} {
-		slices.SortStableFunc(list, func(a, b k8s.Warning) int { return cmp.Compare(fileOf(a), fileOf(b)) })
-	}
 	return s
-}
-
-// fileOf returns what comes before the first comma of Where; problems of one file are in order already.
-func fileOf(w k8s.Warning) string {
-	name, _, _ := strings.Cut(w.Where, ", document ")
-	return name
 }
 
 func twiceError(ref k8s.Ref, at, first k8s.Origin) k8s.Warning {
 	return k8s.Warning{Object: ref.String(), Where: at.String(), Text: fmt.Sprintf("is already in %s: remove one of the two", first)}
 }
 
-// difference gives what turns one set of objects into another.
+// difference returns what turns one set of objects into another.
 func difference(before, after map[k8s.Ref]placed) []k8s.Change {
 	var changes []k8s.Change
 	for ref := range before {

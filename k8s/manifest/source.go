@@ -33,7 +33,7 @@ type Source struct {
 	path string
 }
 
-// NewSource gives the source of a path, which is read as Load reads it.
+// NewSource returns the source of a path, which is read as Load reads it.
 func NewSource(path string) *Source { return &Source{path} }
 
 // Run is part of Source.
@@ -97,7 +97,7 @@ func (f *follower) run(ctx context.Context) error {
 	}
 }
 
-// poll gives how long to wait for news before looking all the same.
+// poll returns how long to wait for news before looking all the same.
 func (f *follower) poll() time.Duration {
 	if f.watchErr != nil || f.missing != nil {
 		return pollQuick

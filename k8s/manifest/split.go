@@ -81,7 +81,7 @@ func cutItems(doc []byte) (items [][]byte, list string) {
 	return items, h.Kind
 }
 
-// looksJSON tells what can be a JSON object from what cannot.
+// looksJSON reports whether a document can be a JSON object.
 func looksJSON(doc []byte) bool {
 	text := bytes.TrimSpace(doc)
 	return len(text) > 0 && text[0] == '{' && text[len(text)-1] == '}'
@@ -111,7 +111,7 @@ type document struct {
 	start int
 }
 
-// splitYAML cuts a file at its document markers. Whatever comes before the first marker is a document only if there
+// splitYAML cuts a file at its document markers. Text before the first marker is a document only if there
 // is something in it beside comments and directives.
 func splitYAML(data []byte) []document {
 	var documents []document
@@ -149,7 +149,7 @@ func splitYAML(data []byte) []document {
 	return documents
 }
 
-// lineAt gives the line that starts at a position, without its end, and where the next one starts.
+// lineAt returns the line that starts at a position, without its end, and where the next one starts.
 func lineAt(data []byte, at int) (line []byte, next int) {
 	if i := bytes.IndexByte(data[at:], '\n'); i >= 0 {
 		return data[at : at+i], at + i + 1
