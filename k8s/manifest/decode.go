@@ -98,15 +98,19 @@ func toJSON(raw []byte) (data []byte, twice, err error) {
 			err = fmt.Errorf("yaml: %v", r)
 		}
 	}()
-	data, twice = yaml.YAMLToJSONStrict(raw)
-	if twice == nil {
+	data, err = yaml.YAMLToJSONStrict(raw)
+	if err == nil {
 		return data, nil, nil
 	}
+	list, repeated := strings.CutPrefix(err.Error(), "yaml: unmarshal errors:\n")
+	if !repeated {
+		return nil, nil, err
+	}
 	data, err = yaml.YAMLToJSON(raw)
-	if err != nil || bytes.Contains(raw, []byte("<<")) { // a key may well override what is merged
+	if err != nil || bytes.Contains(raw, []byte("<<:")) { // a key may well override what is merged
 		return data, nil, err
 	}
-	first, _, _ := strings.Cut(strings.TrimPrefix(twice.Error(), "yaml: unmarshal errors:\n"), "\n")
+	first, _, _ := strings.Cut(list, "\n")
 	return data, errors.New(strings.Replace(first, "already set in map", "is given twice", 1)), nil
 }
 
