@@ -34,11 +34,11 @@ func split(data []byte) []piece {
 			}
 			at, itemLine := 0, line
 			for i, item := range items {
-				if before := bytes.Index(raw[at:], item); before >= 0 {
-					itemLine += bytes.Count(raw[at:at+before], []byte("\n"))
-					at += before
-				}
+				start := at + max(0, bytes.Index(raw[at:], item))
+				itemLine += bytes.Count(raw[at:start], []byte("\n"))
 				pieces = append(pieces, piece{raw: item, document: documents, item: i + 1, list: list, of: &whole, line: itemLine})
+				itemLine += bytes.Count(item, []byte("\n"))
+				at = min(start+len(item), len(raw))
 			}
 		}
 	}
