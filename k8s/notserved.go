@@ -87,27 +87,27 @@ func (d *serviceDef) noteNotServed(o *v1.Service, opts *Options) {
 	if o.Spec.Type == v1.ServiceTypeExternalName || o.Spec.ClusterIP == v1.ClusterIPNone {
 		return
 	}
-	other := ""
+	otherProxy := ""
 	if !selected(o, opts.ServiceProxyName) {
 		if label, ok := o.Labels[LabelServiceProxyName]; ok {
-			other = "another proxy serves it: its label " + LabelServiceProxyName + " is " + brief.Quote(label)
+			otherProxy = "another proxy serves it: its label " + LabelServiceProxyName + " is " + brief.Quote(label)
 		} else {
-			other = "another proxy serves it: it has no label " + LabelServiceProxyName
+			otherProxy = "another proxy serves it: it has no label " + LabelServiceProxyName
 		}
-		d.noteAddresses(ClusterIP, append([]string{o.Spec.ClusterIP}, o.Spec.ClusterIPs...), other)
-		d.notServed = append(d.notServed, notServedDef{typ: NodePort, why: other})
+		d.noteAddresses(ClusterIP, append([]string{o.Spec.ClusterIP}, o.Spec.ClusterIPs...), otherProxy)
+		d.notServed = append(d.notServed, notServedDef{typ: NodePort, why: otherProxy})
 	}
 	switch {
-	case other != "":
-		d.noteAddresses(ExternalIP, o.Spec.ExternalIPs, other)
+	case otherProxy != "":
+		d.noteAddresses(ExternalIP, o.Spec.ExternalIPs, otherProxy)
 	case opts.IgnoreExternalIPs:
 		d.noteAddresses(ExternalIP, o.Spec.ExternalIPs, "externalIPs are switched off (feature gate AllowServiceExternalIPs)")
 	}
 	for i := range o.Status.LoadBalancer.Ingress {
 		ing := &o.Status.LoadBalancer.Ingress[i]
 		switch {
-		case other != "":
-			d.noteAddresses(LoadBalancer, []string{ing.IP}, other)
+		case otherProxy != "":
+			d.noteAddresses(LoadBalancer, []string{ing.IP}, otherProxy)
 		case ing.IPMode != nil && *ing.IPMode != v1.LoadBalancerIPModeVIP:
 			d.noteAddresses(LoadBalancer, []string{ing.IP}, "the load balancer wants the traffic itself: its ingress has ipMode "+string(*ing.IPMode))
 		}

@@ -56,7 +56,7 @@ func (r *resource) decodeList(in io.Reader) (*internalversion.List, error) {
 			return r.decodeItems(&section{in: b, left: size})
 		}
 		var buf bytes.Buffer
-		data, err := envelope.take(size, &buf)
+		data, err := envelope.read(size, &buf)
 		if err == nil && number == envelopeType {
 			err = of.Unmarshal(data)
 		}
@@ -74,7 +74,7 @@ func (r *resource) decodeItems(s *section) (*internalversion.List, error) {
 		if err != nil {
 			return nil, err
 		}
-		data, err := s.take(size, &buf)
+		data, err := s.read(size, &buf)
 		if err != nil {
 			return nil, err
 		}
@@ -171,8 +171,8 @@ func (s *section) field() (number int, size int64, err error) {
 	return int(tag >> 3), int64(n), nil
 }
 
-// take reads a field into a buffer, which grows with what comes, not with what is promised.
-func (s *section) take(size int64, buf *bytes.Buffer) ([]byte, error) {
+// read reads a field into a buffer, which grows with what comes, not with what is promised.
+func (s *section) read(size int64, buf *bytes.Buffer) ([]byte, error) {
 	buf.Reset()
 	_, err := io.CopyN(buf, s.in, size)
 	if err == io.EOF {
