@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -219,7 +220,7 @@ func (c *cluster) flood(t *testing.T, n int, make func(i int) *flow.Flow) {
 	}
 }
 
-// floodSize is how many flows the floods below plant. NKP_PINS=1500000 is more than any read-back takes.
+// floodSize returns how many flows the floods below plant. NKP_PINS=1500000 is more than any read-back takes.
 func floodSize(t *testing.T) int {
 	t.Helper()
 	n, err := strconv.Atoi(os.Getenv("NKP_PINS"))
@@ -231,7 +232,7 @@ func floodSize(t *testing.T) int {
 
 // A table full of pins, one full of flows of others, and any number of flows that others have put under nkp's cookie, do not
 // keep nkp from its work: a change of another Service is in force as fast as ever, audits go on, nothing of the others' is
-// touched, and what is under nkp's cookie goes.
+// touched, and what is under nkp's cookie goes. The same holds of an nkp that starts then.
 func TestFloodedTables(t *testing.T) {
 	n := floodSize(t)
 	layout := pipeline.DefaultLayout()
@@ -261,10 +262,31 @@ func TestFloodedTables(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			s := service("web", "40.0.0.1")
 			c := newCluster(t, testbed.Options{})
+			var cancel context.CancelFunc
+			c.ctx, cancel = context.WithTimeout(t.Context(), testbed.Patient(5*time.Minute+time.Duration(n)*time.Millisecond))
+			defer cancel()
 			c.put(s, slice(s, 8080, at(c.remotes[0].IP4)))
 			c.servePods(t)
 			c.runWith("--audit-period", "2s")
 			c.settle()
+			turn := 0
+			change := func(when string) {
+				t.Helper()
+				var took []time.Duration
+				for range 4 {
+					turn++
+					to := c.remotes[turn%2]
+					begun := time.Now()
+					c.put(slice(s, 8080, at(to.IP4)))
+					c.awaitEndpoint(t, "40.0.0.1:80", to.Name)
+					took = append(took, time.Since(begun).Round(time.Millisecond))
+				}
+				t.Logf("%s: changes are in force after %v", when, took)
+				if worst := slices.Max(took); worst > testbed.Patient(3*time.Second) {
+					t.Errorf("%s: a change is in force after %v only", when, worst)
+				}
+			}
+			change("before the flood")
 			before := c.agent.log.String()
 			begun := time.Now()
 			c.flood(t, n, tc.make)
@@ -275,37 +297,51 @@ func TestFloodedTables(t *testing.T) {
 				})
 			}
 			c.awaitStatus(t, "no audit passes", func(s *agent.Status) bool { return s.InStep && s.Compared != nil && s.Compared.After(begun) })
-			for i := range 4 {
-				to := c.remotes[(i+1)%2]
-				begun := time.Now()
-				c.put(slice(s, 8080, at(to.IP4)))
-				c.awaitEndpoint(t, "40.0.0.1:80", to.Name)
-				t.Logf("a change is in force after %v", time.Since(begun).Round(time.Millisecond))
-			}
+			change("after the flood")
 			begun = time.Now()
 			if _, _, status := c.nkp("status", "--socket", c.socket()); status != 0 || time.Since(begun) > testbed.Patient(3*time.Second) {
 				t.Errorf("status ends with %d after %v", status, time.Since(begun))
 			}
 			c.settle()
 			c.awaitStatus(t, "no second audit passes", func(s *agent.Status) bool { return s.InStep && s.Compared.After(begun) })
-			left := 0
-			for _, match := range []string{"table=1", "table=10", "table=50"} {
-				out, err := c.Ofctl("dump-aggregate", c.Bridge, match+",ip,nw_src=20.0.0.0/8")
-				must(t, err)
-				_, count, _ := strings.Cut(out, "flow_count=")
-				k, err := strconv.Atoi(strings.TrimSpace(count))
-				must(t, err)
-				left += k
+			left := func() (n int) {
+				t.Helper()
+				for _, match := range []string{"table=1", "table=10", "table=50"} {
+					out, err := c.Ofctl("dump-aggregate", c.Bridge, match+",ip,nw_src=20.0.0.0/8")
+					must(t, err)
+					_, count, _ := strings.Cut(out, "flow_count=")
+					k, err := strconv.Atoi(strings.TrimSpace(count))
+					must(t, err)
+					n += k
+				}
+				return n
 			}
-			if want := map[int]int{-1: n}[tc.left]; left != want {
+			want := map[int]int{-1: n}[tc.left]
+			if left := left(); left != want {
 				t.Errorf("%d flows of the flood are left, want %d", left, want)
 			}
 			said := strings.TrimPrefix(c.agent.log.String(), before)
-			if strings.Contains(said, "connecting anew") || strings.Contains(said, "connection to the switch lost") {
-				t.Errorf("the connection was lost:\n%s", tail(said, 3000))
+			check := func() {
+				t.Helper()
+				if strings.Contains(said, "connecting anew") || strings.Contains(said, "connection to the switch lost") {
+					t.Errorf("the connection was lost:\n%s", tail(said, 3000))
+				}
+				if mb := c.resident(t); mb > 250 {
+					t.Errorf("nkp has %d MB", mb)
+				}
 			}
-			if mb := c.resident(t); mb > 250 {
-				t.Errorf("nkp has %d MB", mb)
+			check()
+
+			must(t, c.agent.Stop(syscall.SIGTERM))
+			begun = time.Now()
+			c.runWith("--audit-period", "2s")
+			c.settle()
+			t.Logf("in step %v after a restart; nkp has %d MB", time.Since(begun).Round(time.Millisecond), c.resident(t))
+			change("after a restart")
+			said = c.agent.log.String()
+			check()
+			if left := left(); left != want {
+				t.Errorf("%d flows of the flood are left after a restart, want %d", left, want)
 			}
 		})
 	}
