@@ -168,9 +168,14 @@ func (c *cluster) runWith(flags ...string) {
 // launch starts nkp on the node with these arguments and no others.
 func (c *cluster) launch(args ...string) {
 	c.t.Helper()
-	argv := testbed.Wrapped(append([]string{c.bin}, args...)...)
+	c.launchBy(append([]string{c.bin}, args...)...)
+}
+
+// launchBy starts nkp on the node by a command that ends in it.
+func (c *cluster) launchBy(argv ...string) {
+	c.t.Helper()
 	log := &testbed.Output{}
-	program, err := c.home().Launch(log, argv...)
+	program, err := c.home().Launch(log, testbed.Wrapped(argv...)...)
 	must(c.t, err)
 	p := &process{program, log}
 	c.agent = p
