@@ -70,7 +70,10 @@ func TestMovedUDPFrontend(t *testing.T) {
 		p := start(t, b, defaults(backend), manifests(with, without))
 		for i, c := range []struct {
 			manifests, who string
-		}{{manifests(with, without), pods[0].Name}, {manifests(without, with), pods[1].Name}, {manifests(with, without), pods[0].Name}} {
+		}{
+			{manifests(with, without), pods[0].Name}, {manifests(without, with), pods[1].Name}, {manifests(with, without), pods[0].Name},
+			{manifests(without, with), pods[1].Name}, {manifests(with, without), pods[0].Name},
+		} {
 			p.sync(c.manifests)
 			a, err := b.External.AskWith(t.Context(), "udp", "20.0.0.150:53", testbed.AskOptions{DialOptions: testbed.DialOptions{LocalPort: 5353}})
 			if err != nil || a.Pod != c.who {
