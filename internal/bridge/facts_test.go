@@ -1,15 +1,19 @@
 package bridge
 
 import (
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ovsdb"
 	"github.com/nkp-proxy/nkp/pipeline"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
 func testSwitch() *ovsdb.Switch {
@@ -22,6 +26,8 @@ func testSwitch() *ovsdb.Switch {
 			{Name: "tagged", OFPort: 12, MAC: []byte{2, 0, 0, 0, 0, 2}, IPs: []netip.Addr{ip("10.0.0.12")}, Tag: 7},
 			{Name: "not-there-yet", MAC: []byte{2, 0, 0, 0, 0, 3}, IPs: []netip.Addr{ip("10.0.0.13")}},
 			{Name: "no-mac", OFPort: 14, IPs: []netip.Addr{ip("10.0.0.14")}},
+			{Name: "infiniband", OFPort: 15, MAC: make([]byte, 20), IPs: []netip.Addr{ip("10.0.0.15")}},
+			{Name: "trunk", OFPort: 16, MAC: []byte{2, 0, 0, 0, 0, 6}, IPs: []netip.Addr{ip("10.0.0.16")}, Trunks: []uint16{7}},
 		},
 	}
 }
@@ -34,8 +40,134 @@ func podIPs(c pipeline.Config) string {
 	return strings.Join(s, " ")
 }
 
-// Pods come from the switch, but not those behind a VLAN tag, without a port number or without a MAC; the file of
-// --ports overrides it.
+// The pipeline gets every setting and every fact of the model as it is, where nothing on the switch says otherwise.
+func TestPipelineConfig(t *testing.T) {
+	ip, prefix := netip.MustParseAddr, netip.MustParsePrefix
+	layout := pipeline.DefaultLayout()
+	layout.MeterID = 7
+	s := Settings{
+		Layout: layout, HairpinIPs: []netip.Addr{ip("169.254.1.1")}, NodeMAC: flow.MAC{2, 0, 0, 0, 0, 7}, GatewayMAC: flow.MAC{2, 0, 0, 0, 0, 8},
+		MasqueradeAll: true, RejectRate: 9, AffinityLimit: 10, Counters: true, LocalDelivery: DeliverOn, Uplink: "3", Guards: GuardsOn,
+		Ports: map[netip.Addr]PortOverride{ip("10.0.0.9"): {OFPort: 9, mac: flow.MAC{2, 0, 0, 0, 0, 9}}},
+	}
+	m := &k8s.Model{
+		Node:         k8s.Node{IPs: []netip.Addr{ip("172.16.0.2")}, Local: []netip.Addr{ip("172.16.0.2"), ip("10.9.0.1")}},
+		Detector:     k8s.Detector{CIDRs: []netip.Prefix{prefix("10.0.0.0/16")}},
+		ServiceCIDRs: []netip.Prefix{prefix("40.0.0.0/16")},
+	}
+	got, _ := s.PipelineConfig(m, nil)
+	want := pipeline.Config{
+		Layout: layout, NodeIPs: m.Node.IPs, LocalIPs: m.Node.Local, HairpinIPs: s.HairpinIPs, NodeMAC: s.NodeMAC, GatewayMAC: s.GatewayMAC,
+		Detector: m.Detector, ServiceCIDRs: m.ServiceCIDRs, MasqueradeAll: true, RejectRate: 9, AffinityLimit: 10, Counters: true, LocalDelivery: true,
+		Uplink: 3, NoNullNAT: true, Pods: []pipeline.Pod{{IP: ip("10.0.0.9"), OFPort: 9, MAC: flow.MAC{2, 0, 0, 0, 0, 9}}},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	s = Settings{Layout: layout, Uplink: "eth1"}
+	if got, warnings := s.PipelineConfig(&k8s.Model{}, nil); got.Uplink != 0 || !strings.Contains(strings.Join(warnings, "\n"), "--uplink-port eth1 is a name") {
+		t.Errorf("the name of an uplink without a switch: %d, %q", got.Uplink, warnings)
+	}
+	s.Uplink = ""
+	if got, _ := s.PipelineConfig(&k8s.Model{}, nil); got.Uplink != 1 {
+		t.Errorf("no uplink named, without a switch: %d", got.Uplink)
+	}
+	sw := testSwitch()
+	sw.Warnings = []string{"odd"}
+	s.Uplink = "eth9"
+	if _, warnings := s.PipelineConfig(&k8s.Model{}, sw); !strings.Contains(strings.Join(warnings, "\n"), "eth9") || !slices.Contains(warnings, "odd") {
+		t.Errorf("an uplink that is no port, and what the database is warned of: %q", warnings)
+	}
+}
+
+// The node is on the bridge if an interface of the bridge's name holds one of its addresses, and has the MAC of the bridge's LOCAL port
+// then. It is elsewhere if that interface holds none. Where the interface cannot be seen, a warning asks for the MAC; one that is
+// given ends all questions.
+func TestWhereTheNodeIs(t *testing.T) {
+	loopback, other := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.0.2.1")
+	local, given := flow.MAC{2, 0, 0, 0, 0, 1}, flow.MAC{2, 0, 0, 0, 0, 2}
+	for _, tc := range []struct {
+		bridge    string
+		nodeIPs   []netip.Addr
+		given     flow.MAC
+		mac       flow.MAC
+		elsewhere bool
+		warning   bool
+	}{
+		{"lo", []netip.Addr{other, loopback}, flow.MAC{}, local, false, false},
+		{"lo", []netip.Addr{other}, flow.MAC{}, flow.MAC{}, true, false},
+		{"lo", nil, flow.MAC{}, flow.MAC{}, false, false},
+		{"br-none", []netip.Addr{loopback}, flow.MAC{}, flow.MAC{}, false, true},
+		{"lo", []netip.Addr{loopback}, given, given, false, false},
+		{"br-none", []netip.Addr{other}, given, given, false, false},
+	} {
+		s := Settings{Bridge: tc.bridge, NodeMAC: tc.given, Layout: pipeline.DefaultLayout()}
+		sw := testSwitch()
+		sw.Bridge, sw.LocalMAC = tc.bridge, local[:]
+		cfg, warnings := s.PipelineConfig(&k8s.Model{Node: k8s.Node{IPs: tc.nodeIPs}}, sw)
+		if cfg.NodeMAC != tc.mac || cfg.NodeElsewhere != tc.elsewhere {
+			t.Errorf("%+v: MAC %v, elsewhere %t", tc, cfg.NodeMAC, cfg.NodeElsewhere)
+		}
+		if warned := strings.Contains(strings.Join(warnings, "\n"), "give --node-mac 02:00:00:00:00:01"); warned != tc.warning {
+			t.Errorf("%+v: warnings %q", tc, warnings)
+		}
+	}
+}
+
+// Pods that interfaces tell are those on the bridge: by its name, or by the names of its ports, of which the uplink is none.
+func TestDetectByInterfaces(t *testing.T) {
+	s := Settings{Bridge: "br-int", Layout: pipeline.DefaultLayout()}
+	config := func(d k8s.Detector, sw *ovsdb.Switch) (pipeline.Config, bool) {
+		cfg, warnings := s.PipelineConfig(&k8s.Model{Detector: d}, sw)
+		return cfg, strings.Contains(strings.Join(warnings, "\n"), "is not bridge br-int")
+	}
+	if cfg, warned := config(k8s.Detector{Bridge: "br-int"}, testSwitch()); cfg.Detector.Bridge != "br-int" || warned {
+		t.Errorf("by this bridge: %+v, warned %t", cfg.Detector, warned)
+	}
+	if cfg, warned := config(k8s.Detector{Bridge: "docker0"}, testSwitch()); !reflect.DeepEqual(cfg.Detector, k8s.Detector{}) || !warned {
+		t.Errorf("by another bridge: %+v, warned %t", cfg.Detector, warned)
+	}
+	sw := testSwitch()
+	sw.Ports = append(sw.Ports, ovsdb.Port{Name: "pod-b", OFPort: 21}, ovsdb.Port{Name: "pod-c"})
+	if cfg, _ := config(k8s.Detector{InterfacePrefix: "pod-"}, sw); !slices.Equal(cfg.PodPorts, []uint32{11, 21}) {
+		t.Errorf("by the prefix pod-: ports %v", cfg.PodPorts)
+	}
+	if cfg, _ := config(k8s.Detector{InterfacePrefix: "eth"}, sw); len(cfg.PodPorts) > 0 {
+		t.Errorf("by the prefix eth: ports %v, one of which is the uplink", cfg.PodPorts)
+	}
+	if cfg, _ := config(k8s.Detector{}, sw); len(cfg.PodPorts) > 0 {
+		t.Errorf("not by interfaces: ports %v", cfg.PodPorts)
+	}
+	if cfg, _ := config(k8s.Detector{InterfacePrefix: "pod-"}, nil); len(cfg.PodPorts) > 0 {
+		t.Errorf("without a switch: ports %v", cfg.PodPorts)
+	}
+}
+
+// The routes for the node's own traffic lead to the hairpin address of each family that the node has, and by it to the Service
+// ranges of that family.
+func TestWantedRoutes(t *testing.T) {
+	ip, prefix := netip.MustParseAddr, netip.MustParsePrefix
+	ranges := []netip.Prefix{prefix("40.0.0.0/16"), prefix("fd00:40::/112"), prefix("41.0.0.0/16")}
+	four := []route{
+		{Dst: prefix("169.254.110.107/32"), Src: ip("172.16.0.2")},
+		{Dst: ranges[0], Via: DefaultHairpinIPs[0], Src: ip("172.16.0.2")}, {Dst: ranges[2], Via: DefaultHairpinIPs[0], Src: ip("172.16.0.2")},
+	}
+	six := []route{{Dst: prefix("fd6e:6b70:6e6b::1/128"), Src: ip("fd00:ac::2")}, {Dst: ranges[1], Via: DefaultHairpinIPs[1], Src: ip("fd00:ac::2")}}
+	for _, tc := range []struct {
+		nodeIPs []netip.Addr
+		want    []route
+	}{
+		{[]netip.Addr{ip("172.16.0.2"), ip("fd00:ac::2"), ip("172.16.0.9")}, slices.Concat(four, six)},
+		{[]netip.Addr{ip("172.16.0.2")}, four}, {[]netip.Addr{ip("fd00:ac::2")}, six}, {nil, nil},
+	} {
+		if got := wantedRoutes(ranges, DefaultHairpinIPs, tc.nodeIPs); !slices.Equal(got, tc.want) {
+			t.Errorf("node addresses %v: %v, want %v", tc.nodeIPs, got, tc.want)
+		}
+	}
+}
+
+// Pods come from the switch, but not those behind a VLAN tag or trunk, without a port number or without an Ethernet address; the
+// file of --ports overrides it.
 func TestPodsOfTheSwitch(t *testing.T) {
 	s := Settings{LocalDelivery: DeliverAuto, Layout: pipeline.DefaultLayout()}
 	cfg, _ := s.PipelineConfig(&k8s.Model{}, testSwitch())
@@ -83,16 +215,21 @@ func TestLocalDelivery(t *testing.T) {
 func TestBadPortsFiles(t *testing.T) {
 	for content, want := range map[string]string{
 		`[]`: "cannot unmarshal",
-		`{"x": {"ofport": 1, "mac": "02:00:00:00:00:01"}}`:            `"x" is not an address`,
-		`{"10.0.0.1": {"ofport": 0, "mac": "02:00:00:00:00:01"}}`:     "10.0.0.1: ofport: 0",
-		`{"10.0.0.1": {"ofport": 65534, "mac": "02:00:00:00:00:01"}}`: "10.0.0.1: ofport: 65534",
-		`{"10.0.0.1": {"ofport": 1, "mac": "here"}}`:                  "10.0.0.1: mac",
+		`{"x": {"ofport": 1, "mac": "02:00:00:00:00:01"}}`:              `"x" is not an address`,
+		`{"10.0.0.1": {"ofport": 0, "mac": "02:00:00:00:00:01"}}`:       "10.0.0.1: ofport: 0",
+		`{"10.0.0.1": {"ofport": 65534, "mac": "02:00:00:00:00:01"}}`:   "10.0.0.1: ofport: 65534",
+		`{"10.0.0.1": {"ofport": 65280, "mac": "02:00:00:00:00:01"}}`:   "10.0.0.1: ofport: 65280",
+		`{"10.0.0.1": {"ofport": 1, "mac": "here"}}`:                    "10.0.0.1: mac",
+		`{"10.0.0.1": {"ofport": 1, "mac": "02:00:00:00:00:00:00:01"}}`: "10.0.0.1: mac",
 	} {
 		file := filepath.Join(t.TempDir(), "ports.json")
 		os.WriteFile(file, []byte(content), 0o600)
 		if _, err := LoadPorts(file); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", content, err, want)
 		}
+	}
+	if _, err := LoadPorts(filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no file: %v", err)
 	}
 }
 
