@@ -35,25 +35,41 @@ type route struct {
 	from   *testbed.Host
 	to     []netip.AddrPort // a frontend of each family
 	end    *testbed.Pod     // the endpoint, which listens on port 8080
-	ttl    int              // too little to reach it; 0: it is the client itself
+	ttl    int              // too little to reach it, if a router is on the way
 	masked bool             // the endpoint sees the node's address
 }
 
-// ICMP errors reach the sender of the packet that they quote, in the sender's own terms: an endpoint's refusal, a path that
+// Row 39 of docs/semantics.md. ICMP errors reach the sender of the packet that they quote, in the sender's own terms: an endpoint's refusal, a path that
 // is too narrow for the client's packets or for the endpoint's, a hop limit that ran out. Linux heeds an error only if it
 // finds the socket by the quoted packet. TCP gets on by smaller packets then; UDP sockets show the error.
+//
+// A pod that reaches itself through its own Service crosses no router where the bridge delivers straight: no path is too narrow
+// then but by the pod's own MTU, which it knows. Through the gateway, and with iptables, it does.
 func TestICMPErrors(t *testing.T) {
-	for name, options := range map[string]testbed.Options{"ovs": {}, "iptables": {Plane: testbed.Linux}} {
-		t.Run(name, func(t *testing.T) {
-			if name == "iptables" && onKernelDatapath() {
+	for _, v := range []struct {
+		name    string
+		options testbed.Options
+		flags   []string
+	}{
+		{"ovs", testbed.Options{}, []string{"--gateway-mac", testbed.GatewayMAC, "--service-cidr", serviceCIDRs}},
+		{"ovs by the gateway", testbed.Options{}, []string{"--gateway-mac", testbed.GatewayMAC, "--service-cidr", serviceCIDRs, "--local-delivery", "off"}},
+		{"iptables", testbed.Options{Plane: testbed.Linux}, []string{"--mode", "iptables"}},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			ovs := v.options.Plane != testbed.Linux
+			if !ovs && onKernelDatapath() {
 				t.Skip("the virtual machine is for the switch")
 			}
 			t.Parallel()
-			flags := []string{"--gateway-mac", testbed.GatewayMAC, "--service-cidr", serviceCIDRs}
-			if name == "iptables" {
-				flags = []string{"--mode", "iptables"}
+			c := newCluster(t, v.options, v.flags...)
+			router, device := c.Router, c.RouterDevice() // between a pod and itself
+			switch v.name {
+			case "ovs":
+				router = nil
+			case "iptables":
+				router, device = c.Node, c.pods[0].Interface
 			}
-			testICMPErrors(t, newCluster(t, options, flags...), name == "ovs" && !onKernelDatapath())
+			testICMPErrors(t, c, ovs && !onKernelDatapath(), router, device)
 		})
 	}
 }
@@ -74,8 +90,9 @@ func ofQuotedProtocol(mtu uint32, from, to netip.Addr) uint32 {
 }
 
 // testICMPErrors runs on any plane. On the userspace datapath it holds the known limit of pipeline/README.md: where it fails
-// because the MTU is right, Open vSwitch has been mended, and the limit goes.
-func testICMPErrors(t *testing.T, c *cluster, limited bool) {
+// because the MTU is right, Open vSwitch has been mended, and the limit goes. Packets of the first pod to itself leave the router by
+// the device; nil: they cross none.
+func testICMPErrors(t *testing.T, c *cluster, limited bool, router *testbed.Host, device string) {
 	pod, end, here := c.pods[0], c.remotes[0], c.pods[1]
 	var frontends, nodePorts [][]netip.AddrPort
 	for i, e := range []*testbed.Pod{end, here, pod} {
@@ -97,7 +114,11 @@ func testICMPErrors(t *testing.T, c *cluster, limited bool) {
 		{name: "plain", from: pod.Host, to: frontends[0], end: end, ttl: 2},
 		{name: "masqueraded", from: c.External, to: nodePorts[0], end: end, ttl: 3, masked: true},
 		{name: "from the node", from: c.Node, to: frontends[0], end: end, ttl: 2, masked: true},
-		{name: "hairpin", from: pod.Host, to: frontends[2], end: pod},
+		{name: "hairpin", from: pod.Host, to: frontends[2], end: pod, ttl: 1, masked: true},
+	}
+	routed := routes
+	if router == nil {
+		routed = routes[:4]
 	}
 	each := func(what string, routes []route, check func(*testing.T, route, netip.AddrPort)) {
 		for _, r := range routes {
@@ -130,7 +151,7 @@ func testICMPErrors(t *testing.T, c *cluster, limited bool) {
 		send(t, s, 1)
 		heard(t, s, unix.ECONNREFUSED, 0)
 	})
-	each("time exceeded, UDP", routes[:4], func(t *testing.T, r route, to netip.AddrPort) {
+	each("time exceeded, UDP", routed, func(t *testing.T, r route, to netip.AddrPort) {
 		s := r.dialUDP(t, c, to)
 		limitHops(t, s, to.Addr(), r.ttl)
 		send(t, s, 1)
@@ -138,7 +159,9 @@ func testICMPErrors(t *testing.T, c *cluster, limited bool) {
 	})
 	server, err := end.ServeTCP(8080)
 	must(t, err)
-	each("time exceeded, TCP", routes[:4], func(t *testing.T, r route, to netip.AddrPort) {
+	own, err := pod.ServeTCP(8080)
+	must(t, err)
+	each("time exceeded, TCP", routed, func(t *testing.T, r route, to netip.AddrPort) {
 		s, err := r.from.DialTCP(c.ctx, to.String(), testbed.DialOptions{})
 		must(t, err)
 		defer s.Close()
@@ -152,14 +175,18 @@ func testICMPErrors(t *testing.T, c *cluster, limited bool) {
 			t.Errorf("%v; want it to be unreachable", err)
 		}
 	})
-	must(t, server.Close())
+	must(t, errors.Join(server.Close(), own.Close()))
 
-	c.narrow(t, end.IP4, "via", testbed.RemoteIP4.String(), "dev", "remote")
-	c.narrow(t, end.IP6, "via", testbed.RemoteIP6.String(), "dev", "remote")
-	each("too big for the endpoint's side, TCP", routes[:4], func(t *testing.T, r route, to netip.AddrPort) {
+	c.narrow(t, c.Router, end.IP4, "via", testbed.RemoteIP4.String(), "dev", "remote")
+	c.narrow(t, c.Router, end.IP6, "via", testbed.RemoteIP6.String(), "dev", "remote")
+	if router != nil {
+		c.narrow(t, router, pod.IP4, "dev", device)
+		c.narrow(t, router, pod.IP6, "dev", device)
+	}
+	each("too big for the endpoint's side, TCP", routed, func(t *testing.T, r route, to netip.AddrPort) {
 		c.transfer(t, r, to, true)
 	})
-	each("too big for the endpoint's side, UDP", routes[:4], func(t *testing.T, r route, to netip.AddrPort) {
+	each("too big for the endpoint's side, UDP", routed, func(t *testing.T, r route, to netip.AddrPort) {
 		mtu := uint32(narrow)
 		if limited && r.masked && to.Addr().Is6() { // from the node to the client
 			mtu = ofQuotedProtocol(mtu, testbed.NodeIP6, r.from.IP6)
@@ -173,8 +200,8 @@ func testICMPErrors(t *testing.T, c *cluster, limited bool) {
 		must(t, err)
 	}
 
-	c.narrow(t, testbed.ExternalIP4, "dev", "external")
-	c.narrow(t, testbed.ExternalIP6, "dev", "external")
+	c.narrow(t, c.Router, testbed.ExternalIP4, "dev", "external")
+	c.narrow(t, c.Router, testbed.ExternalIP6, "dev", "external")
 	answers := []route{
 		{name: "from another node", from: c.External, to: nodePorts[0], end: end, masked: true},
 		{name: "from this node", from: c.External, to: nodePorts[1], end: here, masked: true},
@@ -198,11 +225,11 @@ func testICMPErrors(t *testing.T, c *cluster, limited bool) {
 	})
 }
 
-// narrow has the router take the path to an address for a narrow one.
-func (c *cluster) narrow(t *testing.T, to netip.Addr, way ...string) {
+// narrow has a router take the path to an address for a narrow one.
+func (c *cluster) narrow(t *testing.T, router *testbed.Host, to netip.Addr, way ...string) {
 	t.Helper()
 	argv := append([]string{"ip", "route", "replace", netip.PrefixFrom(to, to.BitLen()).String()}, way...)
-	out, err := c.Exec(c.Router, append(argv, "mtu", fmt.Sprint(narrow))...)
+	out, err := c.Exec(router, append(argv, "mtu", fmt.Sprint(narrow))...)
 	if err != nil {
 		t.Fatal(out, err)
 	}
