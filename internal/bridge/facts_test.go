@@ -72,6 +72,10 @@ func TestPipelineConfig(t *testing.T) {
 	if got, _ := s.PipelineConfig(&k8s.Model{}, nil); got.Uplink != 1 {
 		t.Errorf("no uplink named, without a switch: %d", got.Uplink)
 	}
+	s.Uplink = "eth1"
+	if got, warnings := s.PipelineConfig(&k8s.Model{}, testSwitch()); got.Uplink != 1 || strings.Contains(strings.Join(warnings, "\n"), "eth1") {
+		t.Errorf("the name of an uplink: %d, %q", got.Uplink, warnings)
+	}
 	sw := testSwitch()
 	sw.Warnings = []string{"odd"}
 	s.Uplink = "eth9"
@@ -173,6 +177,9 @@ func TestPodsOfTheSwitch(t *testing.T) {
 	cfg, _ := s.PipelineConfig(&k8s.Model{}, testSwitch())
 	if got := podIPs(cfg); got != "10.0.0.11 fd00::11" {
 		t.Errorf("pods are %s", got)
+	}
+	if want := (pipeline.Pod{IP: netip.MustParseAddr("10.0.0.11"), OFPort: 11, MAC: flow.MAC{2, 0, 0, 0, 0, 1}}); cfg.Pods[0] != want {
+		t.Errorf("the first pod is %+v, want %+v", cfg.Pods[0], want)
 	}
 	if cfg.Uplink != 1 || !cfg.LocalDelivery {
 		t.Errorf("uplink %d, local delivery %v", cfg.Uplink, cfg.LocalDelivery)

@@ -39,9 +39,9 @@ type route struct {
 	masked bool             // the endpoint sees the node's address
 }
 
-// Row 39 of docs/semantics.md. ICMP errors reach the sender of the packet that they quote, in the sender's own terms: an endpoint's refusal, a path that
-// is too narrow for the client's packets or for the endpoint's, a hop limit that ran out. Linux heeds an error only if it
-// finds the socket by the quoted packet. TCP gets on by smaller packets then; UDP sockets show the error.
+// ICMP errors (row 39 of docs/semantics.md) reach the sender of the packet that they quote, in the sender's own terms: an
+// endpoint's refusal, a path that is too narrow for the client's packets or for the endpoint's, a hop limit that ran out. Linux
+// heeds an error only if it finds the socket by the quoted packet. TCP gets on by smaller packets then; UDP sockets show the error.
 //
 // A pod that reaches itself through its own Service crosses no router where the bridge delivers straight: no path is too narrow
 // then but by the pod's own MTU, which it knows. Through the gateway, and with iptables, it does.
