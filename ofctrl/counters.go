@@ -124,7 +124,7 @@ func flowNumbers(b []byte) (cookie, packets, size uint64, n int, err error) {
 
 const groupStatsLen = 40
 
-// GroupCounters gives the counters of the groups from lo to hi.
+// GroupCounters gives the counters of the groups from lo to hi. More than maxObjects of them are an ErrTooMuch.
 func (c *Conn) GroupCounters(ctx context.Context, lo, hi uint32) (map[uint32]GroupCounters, error) {
 	out := map[uint32]GroupCounters{}
 	err := c.ask(ctx, mpGroupStats, 1, func(b []byte, _ int) ([]byte, error) {
@@ -137,6 +137,9 @@ func (c *Conn) GroupCounters(ctx context.Context, lo, hi uint32) (map[uint32]Gro
 			}
 			if id >= lo && id <= hi {
 				out[id] = g
+			}
+			if len(out) > maxObjects {
+				return fmt.Errorf("%w: more than %d groups", ErrTooMuch, maxObjects)
 			}
 			b = b[n:]
 		}

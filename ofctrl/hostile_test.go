@@ -143,49 +143,75 @@ func TestWrongXids(t *testing.T) {
 	}
 }
 
-// A switch that claims to hold flows without end is told off before it takes the memory. It does not run beside other tests.
-func TestFlowsWithoutEnd(t *testing.T) {
-	defer func(was int) { maxObjects = was }(maxObjects)
-	maxObjects = 100_000
-	target := serveFake(t, func(f *fake) {
-		for {
-			m, err := f.read()
-			if err != nil {
-				return
-			}
-			if m.typ() != typeMultipartRequest {
-				continue
-			}
-			for n := uint64(0); ; {
-				// One flow of nkp's after the other: ofp_flow_desc with an empty match and no instructions (OpenFlow 1.5.1 §7.3.5.2).
-				body := []byte{0, byte(mpFlowDesc), 0, mpMore, 0, 0, 0, 0}
-				for range 1000 {
-					n++
-					d := make([]byte, 40)
-					binary.BigEndian.PutUint16(d, 40)
-					d[4] = 1
-					binary.BigEndian.PutUint16(d[6:], uint16(n))
-					binary.BigEndian.PutUint64(d[16:], ownFilter.Cookie|n)
-					binary.BigEndian.PutUint16(d[24:], 1) // OFPMT_OXM
-					binary.BigEndian.PutUint16(d[26:], 4)
-					binary.BigEndian.PutUint16(d[34:], 4) // ofp_stats of nothing
-					body = append(body, d...)
-				}
-				if _, err := f.Write(message(typeMultipartReply, m.xid(), body...)); err != nil {
-					return
-				}
-			}
-		}
-	})
-	c := dialFake(t, target, Options{})
-	peak := heapPeak()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	_, err := c.ReadBack(ctx, ownFilter)
-	if !errors.Is(err, ErrTooMuch) {
-		t.Error(err)
+// A switch that claims to hold flows or groups without end, or whose answers have no end, is told off before it takes the memory. It
+// does not run beside other tests.
+func TestAnswersWithoutEnd(t *testing.T) {
+	defer func(objects, answer int) { maxObjects, maxAnswer = objects, answer }(maxObjects, maxAnswer)
+	// Flows of nkp's with an empty match and no instructions (OpenFlow 1.5.1 §7.3.5.2, ofp_flow_desc).
+	flows := func(n uint32) []byte {
+		d := make([]byte, 40)
+		binary.BigEndian.PutUint16(d, 40)
+		d[4] = 1
+		binary.BigEndian.PutUint16(d[6:], uint16(n))
+		binary.BigEndian.PutUint64(d[16:], ownFilter.Cookie|uint64(n))
+		binary.BigEndian.PutUint16(d[24:], 1) // OFPMT_OXM
+		binary.BigEndian.PutUint16(d[26:], 4)
+		binary.BigEndian.PutUint16(d[34:], 4) // ofp_stats of nothing
+		return d
 	}
-	if grown := peak(); grown > 200<<20 {
-		t.Errorf("the heap grew by %d MiB", grown>>20)
+	// Statistics of nkp's groups without buckets (§7.3.5.8, ofp_group_stats).
+	groups := func(n uint32) []byte {
+		d := make([]byte, groupStatsLen)
+		binary.BigEndian.PutUint16(d, groupStatsLen)
+		binary.BigEndian.PutUint32(d[4:], ownFilter.GroupLo+n)
+		return d
+	}
+	onlyGroups := Filter{GroupLo: ownFilter.GroupLo, GroupHi: ownFilter.GroupLo + 1<<28}
+	for _, tc := range []struct {
+		name            string
+		objects, answer int
+		filter          Filter
+		typ             uint16
+		object          func(n uint32) []byte
+	}{
+		{"flows", 100_000, maxAnswer, ownFilter, mpFlowDesc, flows},
+		{"groups", 100_000, maxAnswer, onlyGroups, mpGroupStats, groups},
+		{"bytes", 1 << 30, 8 << 20, ownFilter, mpFlowDesc, flows},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			maxObjects, maxAnswer = tc.objects, tc.answer
+			target := serveFake(t, func(f *fake) {
+				for {
+					m, err := f.read()
+					if err != nil {
+						return
+					}
+					if m.typ() != typeMultipartRequest {
+						continue
+					}
+					for n := uint32(0); ; {
+						body := []byte{0, byte(tc.typ), 0, mpMore, 0, 0, 0, 0}
+						for range 1000 {
+							n++
+							body = append(body, tc.object(n)...)
+						}
+						if _, err := f.Write(message(typeMultipartReply, m.xid(), body...)); err != nil {
+							return
+						}
+					}
+				}
+			})
+			c := dialFake(t, target, Options{})
+			peak := heapPeak()
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			_, err := c.ReadBack(ctx, tc.filter)
+			if !errors.Is(err, ErrTooMuch) {
+				t.Error(err)
+			}
+			if grown := peak(); grown > 200<<20 {
+				t.Errorf("the heap grew by %d MiB", grown>>20)
+			}
+		})
 	}
 }

@@ -28,7 +28,7 @@ var mpNames = map[uint16]string{
 }
 
 // maxAnswer bounds what one question may bring in, in bytes; a flow takes some 400.
-const maxAnswer = 512 << 20
+var maxAnswer = 512 << 20 // changed by tests
 
 // question is a run of multipart requests of one type. each gets the bodies of the replies, on the reader's
 // goroutine, in order.

@@ -184,9 +184,6 @@ func (r *reading) groups(ctx context.Context, c *Conn) error {
 	if err != nil {
 		return err
 	}
-	if len(counters) > maxObjects {
-		return fmt.Errorf("%w: more than %d groups", ErrTooMuch, maxObjects)
-	}
 	ids := make([]uint32, 0, len(counters))
 	for id := range counters {
 		ids = append(ids, id)
