@@ -4,8 +4,10 @@ package ofctrl
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -155,5 +157,106 @@ func TestErrorTexts(t *testing.T) {
 	}
 	if s := fmt.Sprintf("%+v", many); strings.Count(s, "\n") != 3 || !strings.Contains(s, "3 more") {
 		t.Errorf("%s", s)
+	}
+}
+
+// What flow.Match cannot express of a field is kept as unknown, so that the flow compares unequal to all that can be wanted: a value
+// that stands for "any" there, a mask of a field that has none, a mask with gaps.
+func TestUnknownMatchFields(t *testing.T) {
+	wide := make([]byte, 16)
+	for name, field := range map[string][]byte{
+		"in_port 0":              oxmBytes(oxmInPort, 0, 0, 0, 0),
+		"eth_dst 0":              oxmBytes(oxmEthDst, 0, 0, 0, 0, 0, 0),
+		"eth_dst with a mask":    oxmBytes(masked(oxmEthDst), 2, 0, 0, 0, 0, 1, 255, 0, 0, 0, 0, 0),
+		"eth_type 0":             oxmBytes(oxmEthType, 0, 0),
+		"ip_proto 0":             oxmBytes(oxmIPProto, 0),
+		"tcp_dst 0":              oxmBytes(oxmTCPDst, 0, 0),
+		"tcp_dst with a mask":    oxmBytes(masked(oxmTCPDst), 0, 80, 0, 255),
+		"icmpv6_type 0":          oxmBytes(oxmICMPv6Type, 0),
+		"tcp_flags, no bit":      oxmBytes(masked(oxmTCPFlags), 0, 0, 0, 0),
+		"ipv4_src, mask of gaps": oxmBytes(masked(oxmIPv4Src), 10, 0, 0, 0, 255, 0, 255, 0),
+		"ipv4_dst, mask of gaps": oxmBytes(masked(oxmIPv4Dst), 10, 0, 0, 0, 255, 255, 253, 0),
+		"ipv6_dst, mask of gaps": oxmBytes(masked(oxmIPv6Dst), append(wide, append([]byte{255, 127}, make([]byte, 14)...)...)...),
+		"eth_src":                oxmBytes(oxmEthSrc, 2, 0, 0, 0, 0, 1),
+	} {
+		b := append([]byte{0, 1, 0, byte(4 + len(field))}, field...)
+		b = append(b, make([]byte, (8-len(b)%8)%8)...)
+		m, n, err := decodeMatch(b)
+		if err != nil || n != len(b) || !strings.HasPrefix(m.Unknown, unknownPrefix) {
+			t.Errorf("%s: unknown is %q, %v", name, m.Unknown, err)
+		}
+	}
+	// Open vSwitch reports two registers as one field, the first in its upper half; a half without mask says nothing of its register.
+	pair := func(value, mask uint64) flow.Match {
+		field := oxmBytes(masked(oxmPktReg1), binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, value), mask)...)
+		m, _, err := decodeMatch(append(append([]byte{0, 1, 0, byte(4 + len(field))}, field...), make([]byte, (8-(4+len(field))%8)%8)...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	for _, tc := range []struct {
+		value, mask uint64
+		want        flow.Match
+	}{
+		{7<<32 | 9, 0xff<<32 | 0xffff, flow.Match{Reg: [4]flow.Bits{2: bit(7, 0xff), 3: bit(9, 0xffff)}}},
+		{7 << 32, 0xff << 32, flow.Match{Reg: [4]flow.Bits{2: bit(7, 0xff)}}},
+		{9, 0xffff, flow.Match{Reg: [4]flow.Bits{3: bit(9, 0xffff)}}},
+	} {
+		if got := pair(tc.value, tc.mask); got != tc.want {
+			t.Errorf("xreg1=%#x/%#x: %v, want %v", tc.value, tc.mask, got, tc.want)
+		}
+	}
+}
+
+// oxmBytes makes a match field of a header and its value.
+func oxmBytes(header uint32, value ...byte) []byte {
+	return append(binary.BigEndian.AppendUint32(nil, header), value...)
+}
+
+// What a refused bundle says: each object once, in the order of the bundle, with the first error about it; what the errors about
+// the bundle itself say only if no object is named, or if it is more than that one was refused.
+func TestRefusal(t *testing.T) {
+	first, second := fl(1, 1, flow.Match{}), fl(1, 2, flow.Match{})
+	group := &flow.Group{ID: groupLo}
+	of := func(typ, code uint16) *SwitchError { return &SwitchError{Type: typ, Code: code} }
+	bad, worse := of(errBadRequest, 1), of(errBadRequest, 2)
+	failed, timeout, other := of(errBundle, codeMsgFailed), of(errBundle, codeBundleTimeout), of(errBundle, 1)
+	items := []item{{kind: setGroup}, {kind: setGroup, part: 1}, {kind: setFlow}, {kind: setFlow, index: 1}} // by index 1 to 4
+	for _, tc := range []struct {
+		name     string
+		errs     []indexed
+		rejected []Rejection
+		cause    error
+	}{
+		{"out of order", []indexed{{4, worse}, {3, bad}}, []Rejection{{OpSet, first, bad}, {OpSet, second, worse}}, nil},
+		{"two of one message", []indexed{{3, bad}, {3, worse}}, []Rejection{{OpSet, first, bad}}, nil},
+		{"two parts of a group", []indexed{{1, bad}, {2, worse}, {4, bad}}, []Rejection{{OpSet, group, bad}, {OpSet, second, bad}}, nil},
+		{"an object and that one failed", []indexed{{3, bad}, {6, failed}}, []Rejection{{OpSet, first, bad}}, nil},
+		{"an object and another error", []indexed{{3, bad}, {6, other}}, []Rejection{{OpSet, first, bad}}, other},
+		{"the bundle alone", []indexed{{6, failed}, {5, other}}, nil, other},
+		{"a timeout, whatever message it came for", []indexed{{3, timeout}}, nil, timeout},
+	} {
+		b := &bundle{items: items, d: &flow.Delta{SetGroups: []*flow.Group{group}, SetFlows: []*flow.Flow{first, second}}, errs: tc.errs, more: 5}
+		var tx *TxError
+		if err := b.refusal(StageBundle, nil); !errors.As(err, &tx) || tx.Stage != StageBundle || tx.More != 5 {
+			t.Fatalf("%s: %v", tc.name, err)
+		}
+		if !slices.Equal(tx.Rejected, tc.rejected) || tx.Cause != tc.cause {
+			t.Errorf("%s: rejected %v, cause %v; want %v, %v", tc.name, tx.Rejected, tx.Cause, tc.rejected, tc.cause)
+		}
+	}
+	if b, cut := (&bundle{d: &flow.Delta{}}), errors.New("cut"); b.refusal(StageBundle, cut) != cut {
+		t.Error("what kept a bundle from being sent is not the error")
+	}
+}
+
+// Of a switch's text no control characters, and no more than 200 bytes, are shown.
+func TestPrintable(t *testing.T) {
+	if got := printable([]byte("a\x1b[2J\n ~\x7f\x80\xff\x00b")); got != "a[2J ~b" {
+		t.Errorf("%q", got)
+	}
+	if got := printable(bytes.Repeat([]byte("x"), 1000)); len(got) != 200 {
+		t.Errorf("%d bytes", len(got))
 	}
 }

@@ -164,6 +164,8 @@ func TestTLS(t *testing.T) {
 		"no CA":            {good, with(func(f *TLSFiles) { f.CA = "" }), "CA"},
 		"CA is not there":  {good, with(func(f *TLSFiles) { f.CA = "/nonexistent" }), "CA"},
 		"CA is no PEM":     {good, with(func(f *TLSFiles) { f.CA = ca.file("client.key") }), "PEM"},
+		"no key":           {good, with(func(f *TLSFiles) { f.Key = "" }), "read certificate and key"},
+		"a key alone":      {good, with(func(f *TLSFiles) { f.Cert = "" }), "read certificate and key"},
 		"key of no one":    {good, with(func(f *TLSFiles) { f.Key = ca.file("switch.key") }), "key"},
 		"plain to TLS":     {Target{Network: "tcp", Address: good.Address}, files, ""},
 		"nobody listening": {Target{Network: "tcp", Address: "127.0.0.1:1"}, files, "refused"},
