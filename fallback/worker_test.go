@@ -308,12 +308,55 @@ func testRefusedService(t *testing.T, l limits) {
 	if !strings.Contains(s.tables.String(), "--to-destination 10.0.9.7:80") {
 		t.Error("what the refused Service had is gone")
 	}
+	refused = nil
+	s.step()
+	if len(refused) > 0 {
+		t.Errorf("%v is tried again before its pause is over", refused)
+	}
 	s.tables.refuse = nil
 	for _, r := range s.worker.refused.All() { // the pause is over
 		s.worker.refused.Forget(r.Port)
 	}
 	s.step()
 	s.must("after")
+	if len(s.worker.waiting) > 0 || len(s.status.Refused) > 0 {
+		t.Errorf("what was accepted still waits: %v; status: %v", s.worker.waiting, s.status.Refused)
+	}
+}
+
+// A worker with nothing to do sleeps until it looks at the rules again: after changes, after chains were left behind, and after a look.
+func TestAtRest(t *testing.T) {
+	s := newStage(t)
+	asleep := func(when string) {
+		t.Helper()
+		s.step()
+		s.must(when)
+		if d := time.Until(s.worker.next()); d < s.opts.SyncPeriod/2 {
+			t.Errorf("%s: it wakes after %v, looks are %v apart", when, d, s.opts.SyncPeriod)
+		}
+	}
+	c := generated(5)
+	s.put(c)
+	asleep("the first Services")
+	for n := range c.Ports {
+		c.Ports[n] = nil
+		break
+	}
+	s.put(c)
+	asleep("one Service less")
+	if len(s.worker.garbage) > 0 {
+		t.Errorf("chains are left behind: %v", s.worker.garbage)
+	}
+	for _, deep := range []bool{false, true} {
+		s.worker.checkAt, s.worker.deepAt = time.Now().Add(-time.Second), time.Now().Add(time.Hour)
+		if deep {
+			s.worker.deepAt = time.Now().Add(-time.Second)
+		}
+		asleep("a look")
+		if d := time.Until(s.worker.deepAt); d < s.opts.SyncPeriod/2 {
+			t.Errorf("the next close look is due in %v", d)
+		}
+	}
 }
 
 // A rule that was held back until all Services were in, and is then refused, is named and tried again; it holds up nothing.
