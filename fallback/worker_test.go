@@ -69,6 +69,10 @@ func (s *stage) put(c k8s.Changes) {
 
 // step lets the worker do what is due, garbage included.
 func (s *stage) step() {
+	select {
+	case <-s.in.Bell: // as run does
+	default:
+	}
 	s.worker.takeUpdates()
 	for range 3 {
 		s.worker.notUntil, s.worker.gcAt = time.Time{}, time.Unix(1, 0)
@@ -315,12 +319,12 @@ func testRefusedService(t *testing.T, l limits) {
 	}
 	s.tables.refuse = nil
 	for _, r := range s.worker.refused.All() { // the pause is over
-		s.worker.refused.Forget(r.Port)
+		s.worker.refused.Refuse(r.Port, r, time.Now().Add(-2*dataplane.RetryMost))
 	}
 	s.step()
 	s.must("after")
-	if len(s.worker.waiting) > 0 || len(s.status.Refused) > 0 {
-		t.Errorf("what was accepted still waits: %v; status: %v", s.worker.waiting, s.status.Refused)
+	if s.worker.refused.Len() > 0 || len(s.status.Refused) > 0 {
+		t.Errorf("what was accepted still waits: %v; status: %v", s.worker.refused.All(), s.status.Refused)
 	}
 }
 
@@ -410,7 +414,7 @@ func TestEverythingRefused(t *testing.T) {
 	}
 	s.tables.refuse = nil
 	for _, r := range s.worker.refused.All() { // the pause is over
-		s.worker.refused.Forget(r.Port)
+		s.worker.refused.Refuse(r.Port, r, time.Now().Add(-2*dataplane.RetryMost))
 	}
 	s.step()
 	s.must("after")

@@ -27,6 +27,11 @@ func Each(ctx context.Context, f k8s.Family, zone uint16, do func(*dpctl.Connect
 // Forget deletes the connections of a family and zone that are stale, and returns their number, which is right after an error,
 // too. It goes on after a connection that cannot be deleted. One that is gone already is no error.
 func Forget(ctx context.Context, f k8s.Family, zone uint16, stale func(*dpctl.Connection) bool) (forgotten int, err error) {
+	return forget(func(do func(*dpctl.Connection, []byte) error) error { return dump(ctx, f, zone, do) }, f, stale)
+}
+
+// forget is Forget with what lists the connections.
+func forget(list func(do func(*dpctl.Connection, []byte) error) error, f k8s.Family, stale func(*dpctl.Connection) bool) (forgotten int, err error) {
 	socket, err := nl.Subscribe(unix.NETLINK_NETFILTER)
 	if err != nil {
 		return 0, err
@@ -36,9 +41,9 @@ func Forget(ctx context.Context, f k8s.Family, zone uint16, stale func(*dpctl.Co
 	sockets := map[int]*nl.SocketHandle{unix.NETLINK_NETFILTER: {Socket: socket}}
 	var failed int
 	var first error
-	err = uninterrupted(func() error {
+	for range dumpTries {
 		failed = 0
-		return dump(ctx, f, zone, func(c *dpctl.Connection, entry []byte) error {
+		err = list(func(c *dpctl.Connection, entry []byte) error {
 			if !stale(c) {
 				return nil
 			}
@@ -55,21 +60,14 @@ func Forget(ctx context.Context, f k8s.Family, zone uint16, stale func(*dpctl.Co
 			}
 			return nil
 		})
-	})
+		if !errors.Is(err, ErrInterrupted) {
+			break
+		}
+	}
 	if failed > 0 {
 		err = errors.Join(err, fmt.Errorf("%d connections cannot be deleted; the first: %w", failed, first))
 	}
 	return forgotten, err
-}
-
-// uninterrupted calls f until its error is another than ErrInterrupted, at most dumpTries times.
-func uninterrupted(f func() error) (err error) {
-	for range dumpTries {
-		if err = f(); !errors.Is(err, ErrInterrupted) {
-			break
-		}
-	}
-	return err
 }
 
 // dump calls do with each connection of a family and zone and the attributes that the kernel describes it by.

@@ -226,12 +226,12 @@ func TestInterruptedDump(t *testing.T) {
 		{0, 1, unix.EPERM, unix.EPERM}, {1, 2, unix.EPERM, unix.EPERM},
 	} {
 		calls := 0
-		err := uninterrupted(func() error {
+		_, err := forget(func(func(*dpctl.Connection, []byte) error) error {
 			if calls++; calls <= tc.interrupted {
 				return fmt.Errorf("list: %w", ErrInterrupted)
 			}
 			return tc.after
-		})
+		}, k8s.IPv4, func(*dpctl.Connection) bool { return true })
 		if calls != tc.calls || !errors.Is(err, tc.want) {
 			t.Errorf("interrupted %d times, then %v: %d calls, %v", tc.interrupted, tc.after, calls, err)
 		}
