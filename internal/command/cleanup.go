@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -45,12 +46,16 @@ run of nkp on this node put them there.`,
 	return cmd
 }
 
+// cleanupLimit bounds a cleanup: iptables takes minutes to delete the chains of thousands of Services where other programs keep
+// the node busy, and HNS deletes its objects one by one. What has been removed until then stays removed.
+const cleanupLimit = 10 * time.Minute
+
 // runCleanup is cleanup where no agent runs.
 func (s *settings) runCleanup(ctx context.Context, out io.Writer) error {
 	if agent.NewCaller(s.Socket).Running() {
 		return fmt.Errorf("nkp is running (it answers on %s) and would put everything back; stop it first", s.Socket)
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, cleanupLimit)
 	defer cancel()
 	return s.cleanup(ctx, out)
 }
