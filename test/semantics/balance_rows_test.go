@@ -89,14 +89,19 @@ func TestRow19SessionAffinity(t *testing.T) {
 				}
 			})
 		}
+		// A pod with 16 addresses of each family is 16 clients.
+		var clients []dual
+		for i := range 16 {
+			d := numbered("10.0.0.", "fd00:a::", 100+i)
+			for _, a := range d.on(0).addresses() {
+				must(t, c.pod.AddAddr("eth0", netip.PrefixFrom(a.Addr(), a.Addr().BitLen())))
+			}
+			c.routeToPod(d)
+			clients = append(clients, d)
+		}
 		t.Run("each client has its own", func(t *testing.T) {
 			seen := map[string]int{}
-			for i := range 16 {
-				d := numbered("10.0.0.", "fd00:a::", 100+i)
-				for _, a := range d.on(0).addresses() {
-					must(t, c.pod.AddAddr("eth0", netip.PrefixFrom(a.Addr(), a.Addr().BitLen())))
-				}
-				c.routeToPod(d)
+			for _, d := range clients {
 				p := probe{from: c.pod, proto: "tcp", local: d}
 				for _, to := range cluster.addresses() {
 					pinned := ""
@@ -144,16 +149,32 @@ func TestRow19SessionAffinity(t *testing.T) {
 			}
 		})
 
-		// The pins are made while there are two endpoints. As long as they hold, further ones change nothing.
+		// The pins are made while there are two endpoints, by another client for each Service: a client may get the same
+		// endpoint of Services that have the same. As long as they hold, further endpoints change nothing.
 		type pin struct {
-			who   string
-			asked time.Time // begin of the last connection
+			client probe
+			who    string
+			asked  time.Time // begin of the last connection
+		}
+		// sole connects a few times and expects the same endpoint each time.
+		sole := func(client *probe, to netip.AddrPort) string {
+			first := ""
+			for range 3 {
+				a, err := client.ask(c, to, answer)
+				must(t, err)
+				if first != "" && a.Pod != first {
+					t.Errorf("%v -> %s: answered by %s and %s", client.local, to, first, a.Pod)
+				}
+				first = a.Pod
+			}
+			return first
 		}
 		pins := map[netip.AddrPort]pin{}
-		for n := short; n < short+len(shorts); n++ {
-			for _, to := range clusterIP(n).on(80).addresses() {
+		for i := range shorts {
+			for _, to := range clusterIP(short + i).on(80).addresses() {
 				asked := time.Now()
-				pins[to] = pin{c.sole(t, c.pod, target{dualOf(to.Addr()), to.Port()}), asked}
+				client := probe{from: c.pod, proto: "tcp", local: clients[i]}
+				pins[to] = pin{client, sole(&client, to), asked}
 			}
 		}
 		for _, s := range shorts {
@@ -165,11 +186,11 @@ func TestRow19SessionAffinity(t *testing.T) {
 		moved := func(within time.Duration) (n int) {
 			for to, p := range pins {
 				now := time.Now()
-				who := c.sole(t, c.pod, target{dualOf(to.Addr()), to.Port()})
+				who := sole(&p.client, to)
 				if who != p.who && time.Since(p.asked) < within {
 					n++
 				}
-				pins[to] = pin{who, now}
+				pins[to] = pin{p.client, who, now}
 			}
 			return n
 		}
