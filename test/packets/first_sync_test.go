@@ -112,7 +112,7 @@ func testFirstSync(t *testing.T, backend xtables.Backend, n int) {
 	must(t, c.agent.Stop(syscall.SIGTERM))
 	took := time.Since(begun)
 	t.Logf("SIGTERM ends it after %v", took.Round(time.Millisecond))
-	if took > testbed.Patient(3*time.Second) {
+	if took > testbed.Patient(8*time.Second) { // some 100 ms; without an end of its own it takes for ever
 		t.Errorf("SIGTERM ends it after %v only", took)
 	}
 	if left := c.restores(); len(left) > 0 {
