@@ -34,7 +34,7 @@ const (
 // leave room for such a machine. kube-proxy 1.36.3 on one like it: 8 to 24 s to start, 1.3 to 4.2 s for one endpoint, 310 to
 // 510 MB.
 const (
-	startBound  = 3 * time.Second
+	startBound  = 5 * time.Second
 	medianBound = 20 * time.Millisecond
 	worstBound  = 100 * time.Millisecond // 99th percentile
 	memoryBound = 122                    // resident, in units of a million bytes, once the lists are digested
