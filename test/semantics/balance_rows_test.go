@@ -232,13 +232,6 @@ func TestRow19SessionAffinity(t *testing.T) {
 	})
 }
 
-func dualOf(a netip.Addr) dual {
-	if a.Is4() {
-		return dual{v4: a}
-	}
-	return dual{v6: a}
-}
-
 // routeToPod leads further addresses of the client pod to it where the node routes.
 func (c *cluster) routeToPod(d dual) {
 	c.t.Helper()
