@@ -271,10 +271,25 @@ func (p *Plane) takeUpdate(ctx context.Context) error {
 			p.behind = true
 		}
 	}
-	if p.push(ctx, p.compiler.Update(u.Ports)) {
+	d := p.compiler.Update(u.Ports)
+	p.push(ctx, d)
+	if !d.Empty() && p.inForce(u.Ports) {
 		p.stats.programmed(time.Since(u.Arrived))
 	}
 	return nil
+}
+
+// inForce tells whether the switch has all it should have of these Service ports.
+func (p *Plane) inForce(ports map[k8s.PortName]*k8s.ServicePort) bool {
+	if p.conn == nil || p.gap == nil || p.behind {
+		return false
+	}
+	for n := range ports {
+		if p.refused.Has(n) {
+			return false
+		}
+	}
+	return true
 }
 
 // reconfigure takes up what is new about node and switch.

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"log/slog"
 	"testing"
+	"time"
 
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ofctrl"
 	"github.com/nkp-proxy/nkp/ovsdb"
@@ -49,5 +51,26 @@ func TestRefusedMeter(t *testing.T) {
 	a.noteRefused([]ofctrl.Rejection{{Op: ofctrl.OpSet, Object: &flow.Flow{Cookie: 77}, Cause: errors.New("no")}})
 	if !a.refused.Has(k8s.PortName{}) {
 		t.Error("a refused flow of the fixed part does not wait")
+	}
+}
+
+// A change is programmed when the switch has it, whatever it refuses of other Services: their retries may fall together with it.
+func TestProgrammedBesideRefused(t *testing.T) {
+	p := New(Settings{}, nil, Hooks{}, slog.New(slog.DiscardHandler))
+	mine, other := k8s.PortName{Port: "mine"}, k8s.PortName{Port: "other"}
+	changed := map[k8s.PortName]*k8s.ServicePort{mine: nil}
+	p.conn, p.gap = &ofctrl.Conn{}, &flow.Delta{}
+	p.refused.Refuse(other, dataplane.Refusal{Port: other}, time.Now())
+	if !p.inForce(changed) {
+		t.Error("another Service that waits keeps a change from being counted")
+	}
+	p.refused.Refuse(mine, dataplane.Refusal{Port: mine}, time.Now())
+	if p.inForce(changed) {
+		t.Error("a change that the switch refused counts as programmed")
+	}
+	p.refused.Forget(mine)
+	p.behind = true
+	if p.inForce(changed) {
+		t.Error("a change counts as programmed though its transaction failed")
 	}
 }

@@ -17,23 +17,20 @@ import (
 // object, so that many bad ones would take many rounds: after these, every Service goes by itself.
 const maxRounds = 4
 
-// push brings a Delta of the compiler to the switch, with what the switch lacks already: nearly always nothing. It tells
-// whether the switch is in step now.
-func (p *Plane) push(ctx context.Context, d *flow.Delta) bool {
-	if d.Empty() {
-		return false
-	}
-	if p.gap == nil || p.conn == nil {
-		return false // the read-back of the next connection finds out all there is to do
+// push brings a Delta of the compiler to the switch, with what the switch lacks already: nearly always nothing.
+func (p *Plane) push(ctx context.Context, d *flow.Delta) {
+	if d.Empty() || p.gap == nil || p.conn == nil {
+		return // the read-back of the next connection finds out all there is to do
 	}
 	if !p.gap.Empty() {
 		d = p.gap.Merge(d)
 	}
 	p.gap, p.behind = d, true
-	return p.sync(ctx)
+	p.sync(ctx)
 }
 
-// sync sends what the switch lacks. It does nothing without a connection or before the switch was read back.
+// sync sends what the switch lacks, and tells whether it took all of it. It does nothing without a connection or before the
+// switch was read back.
 func (p *Plane) sync(ctx context.Context) bool {
 	for range maxRounds {
 		if p.conn == nil || p.gap == nil || p.compiler == nil {
