@@ -62,6 +62,7 @@ func (p *Plane) disconnected() {
 		p.forgets.owed.add(false, p.gap.FlushCT)
 	}
 	p.conn, p.gap = nil, nil
+	clear(p.surplus)
 }
 
 // measured calls the hooks for a transaction that is over.

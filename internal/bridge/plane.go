@@ -52,6 +52,7 @@ type Plane struct {
 	warnings []string                          // about the configuration
 	conn     *ofctrl.Conn                      // nil while there is none
 	gap      *flow.Delta                       // what the switch lacks; nil until it was read back, empty nearly always
+	surplus  map[flow.Key]*flow.Flow           // flows that should not be there, beyond what gap deletes
 	flows    int                               // on the switch, or flowsUnknown; once it was read back
 	gateway  flow.MAC                          // last known
 	looks    int                               // for it at the start
@@ -80,6 +81,7 @@ func New(set Settings, db *ovsdb.Client, hooks Hooks, log *slog.Logger) *Plane {
 		asks:    make(chan func()),
 		counted: counterCache{asks: make(chan struct{}, 1)},
 		refused: dataplane.NewRefusals[k8s.PortName](),
+		surplus: map[flow.Key]*flow.Flow{},
 	}
 }
 
@@ -184,6 +186,10 @@ func (p *Plane) loop(ctx context.Context) error {
 		if t, ok := p.forgets.next(); ok && p.conn != nil && p.gap != nil {
 			forget = time.After(max(0, time.Until(t)))
 		}
+		var surplus <-chan time.Time
+		if len(p.surplus) > 0 {
+			surplus = time.After(0)
+		}
 		p.rest()
 		select {
 		case <-ctx.Done():
@@ -191,6 +197,9 @@ func (p *Plane) loop(ctx context.Context) error {
 		case <-forget:
 			p.work("forgetting stale UDP connections")
 			p.forget(ctx)
+		case <-surplus:
+			p.work("deleting flows that should not be there")
+			p.deleteSurplus(ctx)
 		case <-look:
 			p.work("looking for the router's MAC")
 			p.looks++

@@ -227,6 +227,8 @@ func (p *Plane) notInStep() string {
 		return "the switch has not been read back yet"
 	case p.behind:
 		return "the switch lacks changes"
+	case len(p.surplus) > 0:
+		return fmt.Sprintf("%d flows that should not be there are still to be deleted", len(p.surplus))
 	case p.refused.Len() > 0:
 		return fmt.Sprintf("the switch refuses %d Service ports", p.refused.Len())
 	}

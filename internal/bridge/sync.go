@@ -75,7 +75,7 @@ func (p *Plane) syncEach(ctx context.Context) bool {
 func (p *Plane) sent(rest *flow.Delta, now time.Time) {
 	p.refused.ForgetIf(func(n k8s.PortName) bool { return !p.refused.Waits(n, now) }) // they were tried, and not refused again
 	p.gap, p.behind, p.flows = rest, false, flowsUnknown
-	if rest.Empty() {
+	if rest.Empty() && len(p.surplus) == 0 {
 		p.flows = p.compiler.Flows()
 	}
 }
@@ -143,6 +143,9 @@ func (p *Plane) byOwner(d *flow.Delta) []*flow.Delta {
 // commit sends one Delta as one transaction. If the switch refuses objects, their owners wait and false comes
 // back. A connection that fails is closed: the client makes a new one and everything is read back.
 func (p *Plane) commit(ctx context.Context, d *flow.Delta) bool {
+	for _, f := range d.SetFlows {
+		delete(p.surplus, f.Key) // it takes the place of what was to go
+	}
 	res, err := p.conn.Commit(ctx, d)
 	var tx *ofctrl.TxError
 	switch {
@@ -266,6 +269,7 @@ func (p *Plane) readBack(ctx context.Context) {
 		}
 	}
 	p.gap.DelLearned, p.gap.FlushCT = forget.DelLearned, forget.FlushCT
+	p.setAside(p.gap)
 	p.whole = true
 	p.sync(ctx)
 	p.whole = false

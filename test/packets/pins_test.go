@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -231,7 +232,7 @@ func floodSize(t *testing.T) int {
 }
 
 // A table full of pins, one full of flows of others, and any number of flows that others have put under nkp's cookie, do not
-// keep nkp from its work: a change of another Service is in force as fast as ever, audits go on, nothing of the others' is
+// keep nkp from its work: changes of another Service come in force, no transaction before them is large, audits go on, nothing of the others' is
 // touched, and what is under nkp's cookie goes. The same holds of an nkp that starts then.
 func TestFloodedTables(t *testing.T) {
 	n := floodSize(t)
@@ -282,7 +283,7 @@ func TestFloodedTables(t *testing.T) {
 					took = append(took, time.Since(begun).Round(time.Millisecond))
 				}
 				t.Logf("%s: changes are in force after %v", when, took)
-				if worst := slices.Max(took); worst > testbed.Patient(3*time.Second) {
+				if worst := slices.Max(took); worst > testbed.Patient(10*time.Second) {
 					t.Errorf("%s: a change is in force after %v only", when, worst)
 				}
 			}
@@ -325,6 +326,11 @@ func TestFloodedTables(t *testing.T) {
 				t.Helper()
 				if strings.Contains(said, "connecting anew") || strings.Contains(said, "connection to the switch lost") {
 					t.Errorf("the connection was lost:\n%s", tail(said, 3000))
+				}
+				for _, m := range regexp.MustCompile(` deleted=(\d{5,}) `).FindAllStringSubmatch(said, -1) {
+					if n, _ := strconv.Atoi(m[1]); n > 20_000 {
+						t.Errorf("one transaction deleted %d flows, and a change waited behind it", n)
+					}
 				}
 				if mb := c.resident(t); mb > 250 {
 					t.Errorf("nkp has %d MB", mb)
