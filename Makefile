@@ -4,7 +4,7 @@ GO      ?= .ci/go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X github.com/nkp-proxy/nkp/internal/agent.Version=$(VERSION)
 
-.PHONY: all build check docs demo test dist dist-check test-bench test-deploy deploy-check test-kernel test-windows e2e differential peers lint fuzz faults picture clean deps help bench bench-quick bench-kernel
+.PHONY: all build check docs demo test dist dist-check test-bench test-deploy deploy-check test-kernel test-windows e2e differential peers lint fuzz faults picture recording clean deps help bench bench-quick bench-kernel
 
 all: build
 
@@ -125,6 +125,9 @@ fuzz: ## every fuzz target for FUZZTIME (10s): what switch, database, manifests,
 			.ci/fuzz $(GO) $$dir $$target $(FUZZTIME) || exit 1; \
 		done; \
 	done
+
+recording: ## write docs/demo.svg: make demo, as the README shows it
+	$(GO) run ./hack/record -o docs/demo.svg make demo
 
 picture: ## docs/pipeline.svg, from compiled flows (needs Debian's graphviz)
 	$(GO) run ./hack/picture

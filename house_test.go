@@ -42,6 +42,7 @@ var mayImport = map[string][]string{
 		"internal/sysctl", "internal/config", "internal/latency", "internal/trace", "internal/live", "internal/notify"},
 	"hack/demo":      {"test/testbed", "internal/agent", "k8s"},
 	"hack/picture":   {"k8s", "pipeline"},
+	"hack/record":    {},
 	"hack/reference": {"internal/command", "internal/config"},
 	"test/testbed":   {},
 	"test/hnsfake":   {"windows/hns", "windows/plan"},
