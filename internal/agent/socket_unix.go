@@ -53,7 +53,8 @@ func removeDead(path string) error {
 	if kind := info.Mode().Type(); kind != os.ModeSocket {
 		return fmt.Errorf("--socket %s: a %s of that name exists, and nkp replaces sockets only: remove it, or choose another --socket", path, kindText(kind))
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	// Connecting does not wait for the other side (unix(7)): it takes long only on a node where nkp gets no processor.
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	conn, err := dial(ctx, path)
 	switch {
