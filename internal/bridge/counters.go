@@ -44,7 +44,7 @@ func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, er
 	var conn *ofctrl.Conn
 	var why error
 	err := p.ask(ctx, func() {
-		if conn = p.conn; conn == nil {
+		if conn = p.prog.conn; conn == nil {
 			why = p.notConnected()
 		}
 	})
@@ -59,8 +59,8 @@ func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, er
 	}
 	counters := make(map[k8s.PortName]k8s.Counters, len(flows)/3)
 	err = p.ask(ctx, func() {
-		if p.compiler != nil {
-			addUp(counters, flows, p.compiler.Tally)
+		if p.prog.compiler != nil {
+			addUp(counters, flows, p.prog.compiler.Tally)
 		}
 	})
 	if err != nil {

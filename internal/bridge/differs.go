@@ -18,12 +18,12 @@ import (
 func (p *Plane) Differs(ctx context.Context, name k8s.PortName) (lines []string, err error) {
 	askErr := p.ask(ctx, func() {
 		switch {
-		case p.compiler == nil:
+		case p.prog.compiler == nil:
 			err = errors.New("the agent's source has not synced yet")
-		case p.conn == nil:
+		case p.prog.conn == nil:
 			err = p.notConnected()
 		default:
-			lines, err = Differs(ctx, p.conn, p.compiler, name)
+			lines, err = Differs(ctx, p.prog.conn, p.prog.compiler, name)
 		}
 	})
 	return lines, errors.Join(askErr, err)

@@ -1,7 +1,14 @@
 // Package bridge keeps one Open vSwitch bridge in step with the model: the data plane of nodes that have one. It compiles
-// the model's changes (package pipeline), sends them (package ofctrl), and takes the facts of the switch from its database
-// (package ovsdb). Where the node itself lives on the bridge, it also leads the node's own traffic for Services there.
+// the model's changes (package pipeline), sends them (package ofctrl), and reads the facts of the switch from its database
+// (package ovsdb). Where the node's address is on the bridge, it also routes the node's own traffic for Services there.
 //
-// One goroutine, the loop of [Plane], owns all state; everything else sends it messages. It does not know where the model
-// comes from: that is the agent's business.
+// One goroutine, the loop of [Plane], owns all state and hands each event to the type that it is for:
+//
+//   - node collects the facts that the pipeline's configuration is made of.
+//   - programmer brings the switch in step: it sends what changed, keeps what the switch refused, and reads the switch back.
+//   - staleUDP forgets UDP connections to endpoints that stopped serving.
+//   - affinity bounds the clients that session affinity remembers.
+//   - hostTraffic keeps the routes for the node's own traffic.
+//
+// liveness, rejecter and counterCache may be used by other goroutines. Nothing here depends on where the model comes from.
 package bridge

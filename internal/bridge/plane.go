@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ofctrl"
 	"github.com/nkp-proxy/nkp/ovsdb"
-	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
@@ -40,31 +38,17 @@ type Plane struct {
 	drift dataplane.Bell    // another controller changed groups or meters
 	asks  chan func()       // questions, answered on the loop
 
-	life       *dataplane.Loop // of loop
-	unanswered atomic.Bool     // the switch left a question without an answer, and has not been read back since
-	rejects    rejectCounters
-	figures    atomic.Pointer[Figures]
-	counted    counterCache
+	alive   liveness
+	rejects rejecter
+	figures atomic.Pointer[Figures]
+	counted counterCache
 
 	// What follows belongs to the loop alone.
-	facts    k8s.Model                         // what the model says beside Services
-	compiler *pipeline.Compiler                // nil until the first Update
-	warnings []string                          // about the configuration
-	conn     *ofctrl.Conn                      // nil while there is none
-	gap      *flow.Delta                       // what the switch lacks; nil until it was read back, empty nearly always
-	surplus  map[flow.Key]*flow.Flow           // flows that should not be there, beyond what gap deletes
-	flows    int                               // on the switch, or flowsUnknown; once it was read back
-	gateway  flow.MAC                          // last known
-	looks    int                               // for it at the start
-	noMeter  bool                              // the switch refused the meter
-	whole    bool                              // what is sent now follows a read-back
-	behind   bool                              // the switch lacks something of Service ports that do not wait
-	refused  *dataplane.Refusals[k8s.PortName] // by the switch; the zero PortName stands for what belongs to no Service
-	pins     pins
-	unread   map[uint8]int // tables with too many flows of others to look for conflicts, and how many
-	routes   hostRoutes
-	stats    statistics
-	forgets  forgetting
+	node     node
+	stale    staleUDP
+	prog     programmer
+	affinity affinity
+	traffic  hostTraffic
 }
 
 // New returns a Plane for the switch that db watches.
@@ -73,47 +57,29 @@ func New(set Settings, db *ovsdb.Client, hooks Hooks, log *slog.Logger) *Plane {
 	if hooks.Transaction == nil {
 		hooks.Transaction = func(dataplane.Transaction) {}
 	}
-	return &Plane{
-		set: set, hooks: hooks, log: log, db: db, life: dataplane.NewLoop("bridge"),
+	p := &Plane{
+		set: set, hooks: hooks, log: log, db: db,
 		in:      dataplane.NewInbox(hooks.Queued),
 		conns:   make(chan *ofctrl.Conn),
 		drift:   dataplane.NewBell(),
 		asks:    make(chan func()),
+		alive:   liveness{loop: dataplane.NewLoop("bridge")},
 		counted: counterCache{asks: make(chan struct{}, 1)},
-		refused: dataplane.NewRefusals[k8s.PortName](),
-		surplus: map[flow.Key]*flow.Flow{},
 	}
+	p.rejects.layout = &p.set.Layout
+	p.node = node{set: &p.set, db: db, log: log}
+	p.stale = staleUDP{set: &p.set, db: db, hooks: &p.hooks, log: log}
+	p.prog = programmer{
+		set: &p.set, hooks: &p.hooks, log: log, alive: &p.alive, node: &p.node, stale: &p.stale,
+		surplus: map[flow.Key]*flow.Flow{}, refused: dataplane.NewRefusals[k8s.PortName](),
+	}
+	p.affinity = affinity{set: &p.set, log: log}
+	p.traffic = hostTraffic{set: &p.set, log: log}
+	return p
 }
 
 // Loops returns the signs of life of the plane's goroutines.
-func (p *Plane) Loops() []*dataplane.Loop { return []*dataplane.Loop{p.life} }
-
-// work, answered and rest note the loop's progress. After a question without an answer there is none until the switch has
-// been read back again: a plane that does nothing but connect anew and ask in vain is stuck, too.
-func (p *Plane) work(doing string) {
-	if !p.unanswered.Load() {
-		p.life.Work(doing)
-	}
-}
-
-func (p *Plane) answered() {
-	if !p.unanswered.Load() {
-		p.life.Progress()
-	}
-}
-
-func (p *Plane) rest() {
-	if !p.unanswered.Load() {
-		p.life.Rest()
-	}
-}
-
-// lost notes why the connection was given up. It is called while the loop works.
-func (p *Plane) lost(err error) {
-	if errors.Is(err, ofctrl.ErrNoAnswer) {
-		p.unanswered.Store(true)
-	}
-}
+func (p *Plane) Loops() []*dataplane.Loop { return []*dataplane.Loop{p.alive.loop} }
 
 // Update hands over what is new in the model; the first call must bring all of it. It never waits. The model itself is
 // not kept.
@@ -136,8 +102,8 @@ func (p *Plane) Run(ctx context.Context) error {
 			Bridge:     p.set.Bridge,
 			TLS:        p.set.TLS,
 			Log:        p.log,
-			OnPacketIn: p.packetIn,
-			OnAnswer:   p.answered,
+			OnPacketIn: func(in *ofctrl.PacketIn) { p.rejects.packetIn(p.of.Conn(), in) },
+			OnAnswer:   p.alive.progress,
 			OnForward:  func(ofctrl.Forward) { p.drift.Ring() },
 		},
 		OnConnect: func(ctx context.Context, c *ofctrl.Conn) error {
@@ -158,95 +124,88 @@ func (p *Plane) Run(ctx context.Context) error {
 	return nil
 }
 
-// loop owns the plane's state. It ends with the context.
+// loop owns the plane's state and hands each event to the part that it is for. It ends with the context.
 func (p *Plane) loop(ctx context.Context) error {
+	g := &p.prog
 	audit := time.NewTicker(p.set.AuditPeriod)
 	defer audit.Stop()
 	count := time.NewTicker(p.set.CountPeriod)
 	defer count.Stop()
-	defer p.life.Rest()
+	defer p.alive.loop.Rest()
 	for {
-		if p.conn != nil && p.gap != nil && !p.behind {
+		if g.inStep() {
 			p.in.WhileIdle(func() { p.hooks.InStep(dataplane.Families...) })
 		}
 		p.publish()
 		var gone <-chan struct{}
-		if p.conn != nil {
-			gone = p.conn.Done()
+		var retry, look, forget, surplus <-chan time.Time
+		if g.conn != nil {
+			gone = g.conn.Done()
+			if t := g.refused.Next(); !t.IsZero() {
+				retry = time.After(max(0, time.Until(t)))
+			}
 		}
-		var retry <-chan time.Time
-		if t := p.refused.Next(); !t.IsZero() && p.conn != nil {
-			retry = time.After(max(0, time.Until(t)))
+		if g.pending != nil {
+			if d, ok := p.node.nextLook(); ok {
+				look = time.After(d)
+			}
+			if t, ok := p.stale.next(); ok {
+				forget = time.After(max(0, time.Until(t)))
+			}
+			if len(g.surplus) > 0 {
+				surplus = time.After(0)
+			}
 		}
-		var look <-chan time.Time
-		if p.looks < gatewayLooks && p.gap != nil && p.wantsGateway() && p.gateway.IsZero() {
-			look = time.After(time.Duration(p.looks) * gatewayPause)
-		}
-		var forget <-chan time.Time
-		if t, ok := p.forgets.next(); ok && p.conn != nil && p.gap != nil {
-			forget = time.After(max(0, time.Until(t)))
-		}
-		var surplus <-chan time.Time
-		if len(p.surplus) > 0 {
-			surplus = time.After(0)
-		}
-		p.rest()
+		p.alive.rest()
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-forget:
-			p.work("forgetting stale UDP connections")
-			p.forget(ctx)
+			p.alive.work("forgetting stale UDP connections")
+			p.stale.run(ctx, g.conn, g.compiler)
 		case <-surplus:
-			p.work("deleting flows that should not be there")
-			p.deleteSurplus(ctx)
+			p.alive.work("deleting flows that should not be there")
+			g.deleteSurplus(ctx)
 		case <-look:
-			p.work("looking for the router's MAC")
-			p.looks++
+			p.alive.work("looking for the router's MAC")
+			p.node.looks++
 			p.checkGateway(ctx)
 		case <-p.in.Bell:
-			p.work("programming changes")
+			p.alive.work("programming changes")
 			if err := p.takeUpdate(ctx); err != nil {
 				return err
 			}
 		case <-p.db.Changed():
-			p.work("taking up changes of the switch's database")
+			p.alive.work("taking up changes of the switch's database")
 			p.reconfigure(ctx)
-		case p.conn = <-p.conns:
-			p.work("bringing the switch in step after connecting")
-			p.stats.Connections++
-			p.log.Info("connected to the switch", "bridge", p.set.Bridge)
-			p.watchOthers(ctx)
-			p.meterFirst(ctx)
-			p.probeForget(ctx)
-			p.checkPins(ctx)
-			p.readBack(ctx)
+		case conn := <-p.conns:
+			p.alive.work("bringing the switch in step after connecting")
+			g.connected(ctx, conn)
+			p.countPins(ctx)
+			g.readBack(ctx)
 		case <-gone:
-			p.work("connecting anew")
-			p.log.Warn("connection to the switch lost; what is installed stays", "error", p.conn.Err())
-			p.lost(p.conn.Err())
-			p.disconnected()
+			p.alive.work("connecting anew")
+			p.log.Warn("connection to the switch lost; what is installed stays", "error", g.conn.Err())
+			g.disconnected(g.conn.Err())
 		case <-p.drift:
-			p.work("reading the switch back after another controller's change")
-			p.stats.Drifts++
-			p.readBack(ctx)
+			p.alive.work("reading the switch back after another controller's change")
+			g.stats.Drifts++
+			g.readBack(ctx)
 		case <-count.C:
-			p.work("counting flows")
+			p.alive.work("counting flows")
 			p.checkGateway(ctx)
-			p.checkRoutes()
-			p.checkPins(ctx)
-			p.checkCount(ctx)
+			p.checkTraffic()
+			p.countPins(ctx)
+			g.checkCount(ctx)
 		case <-audit.C:
-			p.work("reading the switch back")
-			if time.Now().After(p.forgets.audited) {
-				p.forgets.owed.add(true, nil)
-			}
-			p.readBack(ctx)
+			p.alive.work("reading the switch back")
+			p.stale.beforeAudit()
+			g.readBack(ctx)
 		case <-retry:
-			p.work("trying refused Services again")
-			p.sync(ctx)
+			p.alive.work("trying refused Services again")
+			g.sync(ctx)
 		case f := <-p.asks:
-			p.work("answering a question")
+			p.alive.work("answering a question")
 			f()
 		}
 	}
@@ -258,106 +217,55 @@ func (p *Plane) takeUpdate(ctx context.Context) error {
 	if u == nil {
 		return nil
 	}
-	p.facts = u.Facts
-	if p.compiler == nil {
-		c, err := pipeline.NewCompiler(p.config())
-		if err != nil {
-			return err
-		}
-		p.compiler = c
-		p.compiler.Load(u.Ports)
-		p.log.Info("compiled", "services", len(u.Ports), "flows", c.Flows(), "groups", c.Groups())
-		p.readBack(ctx)
-		p.checkRoutes()
-		return nil
+	p.node.facts = u.Facts
+	if p.prog.compiler == nil {
+		err := p.prog.load(ctx, u.Ports)
+		p.checkTraffic()
+		return err
 	}
 	if u.Node {
 		p.reconfigure(ctx)
 	}
-	for n := range u.Ports {
-		if p.refused.Has(n) { // a changed Service port is tried at once, and all of it: what it lacks is more than the change
-			p.refused.Forget(n)
-			p.behind = true
-		}
-	}
-	d := p.compiler.Update(u.Ports)
-	p.push(ctx, d)
-	if !d.Empty() && p.inForce(u.Ports) {
-		p.stats.programmed(time.Since(u.Arrived))
-	}
+	p.prog.update(ctx, u.Ports, u.Arrived)
 	return nil
-}
-
-// inForce tells whether the switch has all it should have of these Service ports.
-func (p *Plane) inForce(ports map[k8s.PortName]*k8s.ServicePort) bool {
-	if p.conn == nil || p.gap == nil || p.behind {
-		return false
-	}
-	for n := range ports {
-		if p.refused.Has(n) {
-			return false
-		}
-	}
-	return true
 }
 
 // reconfigure takes up what is new about node and switch.
 func (p *Plane) reconfigure(ctx context.Context) {
-	if p.compiler == nil || !p.db.Switch().Exists {
+	if p.prog.compiler == nil || !p.db.Switch().Exists {
 		return // without a bridge nothing is known of it; what was known is right for its return until more is said
 	}
-	cfg := p.config()
-	d, err := p.compiler.Reconfigure(cfg)
-	if err != nil {
+	if err := p.prog.reconfigure(ctx); err != nil {
 		p.log.Error("cannot take up the node's new configuration", "error", err)
 		return
 	}
-	p.push(ctx, d)
-	p.checkRoutes()
-}
-
-// The router is asked for once the bridge lets the question through: at once then, since the kernel would repeat a lost one
-// only after a second. How often nkp looks at first whether it has answered, and how the pauses grow; later it looks every
-// CountPeriod.
-const (
-	gatewayLooks = 20
-	gatewayPause = 10 * time.Millisecond
-)
-
-// wantsGateway tells whether the router's MAC is to be found out.
-func (p *Plane) wantsGateway() bool {
-	return p.compiler != nil && p.set.GatewayMAC.IsZero() && !p.compiler.Config().NodeMAC.IsZero()
+	p.checkTraffic()
 }
 
 // checkGateway takes up a router that the kernel has come to know, or that has changed.
 func (p *Plane) checkGateway(ctx context.Context) {
-	if !p.wantsGateway() {
-		return
-	}
-	if m := gatewayMAC(p.set.Bridge, true); !m.IsZero() && m != p.gateway {
+	if p.node.gatewayChanged() {
 		p.reconfigure(ctx)
 	}
 }
 
-// config puts together what is known of node and switch.
-func (p *Plane) config() pipeline.Config {
-	sw := p.db.Switch()
-	cfg, warnings := p.set.PipelineConfig(&p.facts, &sw)
-	if cfg.GatewayMAC.IsZero() {
-		cfg.GatewayMAC = p.gateway // the kernel may forget a neighbour it does not talk to
+// checkTraffic keeps the routes for the node's own traffic.
+func (p *Plane) checkTraffic() {
+	if c := p.prog.compiler; c != nil && p.db.Switch().Exists {
+		cfg := c.Config()
+		p.traffic.check(&cfg)
 	}
-	p.gateway = cfg.GatewayMAC
-	if p.noMeter {
-		cfg.NoMeter = true
-		warnings = append(warnings, "the switch has no meters: packets to be refused are bounded by nkp's queue alone")
+}
+
+// countPins counts the clients of session affinity.
+func (p *Plane) countPins(ctx context.Context) {
+	if p.prog.conn == nil {
+		return
 	}
-	for _, w := range warnings {
-		if !slices.Contains(p.warnings, w) {
-			p.log.Warn(w)
-		}
+	if err := p.affinity.count(ctx, p.prog.conn, p.prog.compiler); err != nil && ctx.Err() == nil {
+		p.log.Warn("cannot count the clients of session affinity", "error", err)
+		p.prog.stats.failed(err)
 	}
-	p.warnings = warnings
-	return cfg
 }
 
 // ask runs f on the loop and waits for it. What came in before is taken first.
@@ -384,21 +292,14 @@ func (p *Plane) Diff(ctx context.Context) (text string, err error) {
 
 func (p *Plane) diff(ctx context.Context) (string, error) {
 	switch {
-	case p.compiler == nil:
+	case p.prog.compiler == nil:
 		return "", errors.New("the agent's source has not synced yet")
-	case p.conn == nil:
+	case p.prog.conn == nil:
 		return "", p.notConnected()
 	}
-	n, err := p.strangers(ctx)
-	switch {
-	case err != nil:
-		return "", err
-	case n > maxStrangers:
-		return "", fmt.Errorf("%s; they go at the next audit", tooManyText(n))
-	}
-	found := p.newComparison()
-	if err := p.conn.Read(ctx, p.set.Filter(), found); err != nil {
+	d, err := p.prog.diff(ctx)
+	if err != nil {
 		return "", err
 	}
-	return DiffText(found.Delta()), nil
+	return DiffText(d), nil
 }

@@ -27,8 +27,9 @@ func TestRefusedMeter(t *testing.T) {
 	}
 	defer db.Close()
 	set := Settings{Bridge: bed.Bridge, Layout: pipeline.DefaultLayout(), LocalDelivery: DeliverAuto}
-	a := New(set, db, Hooks{}, slog.New(slog.DiscardHandler))
-	if a.compiler, err = pipeline.NewCompiler(a.config()); err != nil {
+	p := New(set, db, Hooks{}, slog.New(slog.DiscardHandler))
+	a := &p.prog
+	if a.compiler, err = pipeline.NewCompiler(p.node.config()); err != nil {
 		t.Fatal(err)
 	}
 	metered := func() (n int) {
@@ -45,8 +46,8 @@ func TestRefusedMeter(t *testing.T) {
 		t.Fatalf("a meter and one flow through it are expected, got %d", metered())
 	}
 	a.noteRefused([]ofctrl.Rejection{{Op: ofctrl.OpSet, Object: flow.Meter{ID: set.Layout.MeterID}, Cause: errors.New("OFPMMFC_OUT_OF_METERS")}})
-	if metered() != 0 || a.refused.Len() != 0 || len(a.warnings) == 0 {
-		t.Errorf("after the refusal: %d meters and flows, %d waiting, warnings %q", metered(), a.refused.Len(), a.warnings)
+	if metered() != 0 || a.refused.Len() != 0 || len(p.node.warnings) == 0 {
+		t.Errorf("after the refusal: %d meters and flows, %d waiting, warnings %q", metered(), a.refused.Len(), p.node.warnings)
 	}
 	a.noteRefused([]ofctrl.Rejection{{Op: ofctrl.OpSet, Object: &flow.Flow{Cookie: 77}, Cause: errors.New("no")}})
 	if !a.refused.Has(k8s.PortName{}) {
@@ -56,10 +57,10 @@ func TestRefusedMeter(t *testing.T) {
 
 // A change is programmed when the switch has it, whatever it refuses of other Services: their retries may fall together with it.
 func TestProgrammedBesideRefused(t *testing.T) {
-	p := New(Settings{}, nil, Hooks{}, slog.New(slog.DiscardHandler))
+	p := &New(Settings{}, nil, Hooks{}, slog.New(slog.DiscardHandler)).prog
 	mine, other := k8s.PortName{Port: "mine"}, k8s.PortName{Port: "other"}
 	changed := map[k8s.PortName]*k8s.ServicePort{mine: nil}
-	p.conn, p.gap = &ofctrl.Conn{}, &flow.Delta{}
+	p.pending = &flow.Delta{}
 	p.refused.Refuse(other, dataplane.Refusal{Port: other}, time.Now())
 	if !p.inForce(changed) {
 		t.Error("another Service that waits keeps a change from being counted")

@@ -7,36 +7,38 @@ import (
 
 	"github.com/nkp-proxy/nkp/ofctrl"
 	"github.com/nkp-proxy/nkp/ofctrl/reject"
+	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// rejectCounters count what became of packets that were to be refused. Safe for concurrent use.
-type rejectCounters struct {
+// rejecter answers packets to Services without endpoints, and counts the answers. Safe for concurrent use.
+type rejecter struct {
+	layout                         *pipeline.Layout
 	answered, unanswerable, failed atomic.Uint64
 }
 
-// packetIn answers a packet that a flow sent up to be refused. It runs on the connection's packet-in goroutine.
-func (p *Plane) packetIn(in *ofctrl.PacketIn) {
-	cookie, mask := p.set.Layout.StaticCookies()
-	if in.Table != p.set.Layout.RejectTable() || in.Cookie&mask != cookie {
+// packetIn answers a packet that a flow sent up to be refused, by conn; nil: there is none at present. It runs on the
+// connection's packet-in goroutine.
+func (r *rejecter) packetIn(conn *ofctrl.Conn, in *ofctrl.PacketIn) {
+	cookie, mask := r.layout.StaticCookies()
+	if in.Table != r.layout.RejectTable() || in.Cookie&mask != cookie {
 		return // not ours
 	}
 	answer, err := reject.Answer(in.Data)
 	if err != nil {
-		p.rejects.unanswerable.Add(1)
+		r.unanswerable.Add(1)
 		return
 	}
-	conn := p.of.Conn()
 	if conn == nil {
-		p.rejects.failed.Add(1)
+		r.failed.Add(1)
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	out := flow.Output{Port: flow.PortInPort}
 	if err := conn.PacketOut(ctx, in.InPort, answer, out); err != nil {
-		p.rejects.failed.Add(1)
+		r.failed.Add(1)
 		return
 	}
-	p.rejects.answered.Add(1)
+	r.answered.Add(1)
 }

@@ -163,56 +163,56 @@ func (p *Plane) status() dataplane.Status {
 	why := p.notInStep()
 	s := &Status{
 		Bridge:      BridgeStatus{Name: sw.Bridge, Exists: sw.Exists, Datapath: sw.DatapathType, OVSVersion: sw.OVSVersion},
-		Channel:     ChannelStatus{Target: p.openflow, Connected: p.conn != nil},
-		HostTraffic: p.routes.form,
+		Channel:     ChannelStatus{Target: p.openflow, Connected: p.prog.conn != nil},
+		HostTraffic: p.traffic.by,
 		InStep:      why == "",
-		Programming: p.stats.programming(),
-		Repairs:     p.stats.Repairs,
+		Programming: p.prog.stats.programming(),
+		Repairs:     p.prog.stats.Repairs,
 		Refused:     []RefusedStatus{},
-		LastError:   p.stats.LastError,
+		LastError:   p.prog.stats.LastError,
 		Rejects: RejectStats{
 			Answered: p.rejects.answered.Load(), Unanswerable: p.rejects.unanswerable.Load(), Failed: p.rejects.failed.Load(),
-			Dropped: p.stats.dropped,
+			Dropped: p.prog.stats.dropped,
 		},
-		Affinity: p.affinityStatus(),
+		Affinity: p.affinity.status(),
 	}
-	warnings := slices.Concat(p.warnings, p.routes.warnings, s.Affinity.warnings(), p.unreadWarnings())
-	if !p.stats.LastSync.IsZero() {
-		t := p.stats.LastSync
+	warnings := slices.Concat(p.node.warnings, p.traffic.warnings, s.Affinity.warnings(), p.prog.unreadWarnings())
+	if !p.prog.stats.LastSync.IsZero() {
+		t := p.prog.stats.LastSync
 		s.LastSync = &t
 	}
-	if !p.stats.Compared.IsZero() {
-		t := p.stats.Compared
+	if !p.prog.stats.Compared.IsZero() {
+		t := p.prog.stats.Compared
 		s.Compared = &t
 	}
-	if p.conn != nil {
-		s.Rejects.Dropped += p.conn.PacketInDrops()
+	if p.prog.conn != nil {
+		s.Rejects.Dropped += p.prog.conn.PacketInDrops()
 	}
 	client := p.of.Status()
 	s.Channel.LastError = errorText(client.LastError)
 	if client.Connected {
 		s.Channel.Since = client.Since.UTC().Format(time.RFC3339)
 	}
-	if p.compiler != nil {
-		s.Flows, s.Groups = p.compiler.Flows(), p.compiler.Groups()
-		cfg := p.compiler.Config()
+	if p.prog.compiler != nil {
+		s.Flows, s.Groups = p.prog.compiler.Flows(), p.prog.compiler.Groups()
+		cfg := p.prog.compiler.Config()
 		s.Bridge.Uplink, s.Bridge.Pods, s.Bridge.LocalDelivery = cfg.Uplink, len(cfg.Pods), cfg.LocalDelivery
-		warnings = append(warnings, p.compiler.Missing()...)
+		warnings = append(warnings, p.prog.compiler.Missing()...)
 	}
 	s.Bridge.Lacks = p.lacks()
-	if p.forgets.cannot != "" {
-		warnings = append(warnings, p.forgets.cannot)
+	if p.stale.problem != "" {
+		warnings = append(warnings, p.stale.problem)
 	}
 	if !sw.Exists {
 		warnings = []string{goneWarning(&sw)} // whatever else is unknown follows from that
 	}
-	refusals := p.refused.All()
+	refusals := p.prog.refused.All()
 	for _, r := range refusals {
 		s.Refused = append(s.Refused, RefusedStatus{Service: ownerText(r.Port), Error: r.Reason, Times: r.Times, RetryAt: r.RetryAt})
 	}
 	return dataplane.Status{
-		InStep: s.InStep, Why: why, Refusals: refusals, Notices: p.affinityNotices(), Warnings: warnings,
-		Programming: p.stats.changes.Programming(), Detail: s,
+		InStep: s.InStep, Why: why, Refusals: refusals, Notices: p.affinity.notices(), Warnings: warnings,
+		Programming: p.prog.stats.changes.Programming(), Detail: s,
 	}
 }
 
@@ -221,16 +221,16 @@ func (p *Plane) notInStep() string {
 	switch sw := p.db.Switch(); {
 	case !sw.Exists:
 		return Gone(&sw)
-	case p.conn == nil:
+	case p.prog.conn == nil:
 		return p.notConnected().Error()
-	case p.gap == nil:
+	case p.prog.pending == nil:
 		return "the switch has not been read back yet"
-	case p.behind:
+	case p.prog.behind:
 		return "the switch lacks changes"
-	case len(p.surplus) > 0:
-		return fmt.Sprintf("%d flows that should not be there are still to be deleted", len(p.surplus))
-	case p.refused.Len() > 0:
-		return fmt.Sprintf("the switch refuses %d Service ports", p.refused.Len())
+	case len(p.prog.surplus) > 0:
+		return fmt.Sprintf("%d flows that should not be there are still to be deleted", len(p.prog.surplus))
+	case p.prog.refused.Len() > 0:
+		return fmt.Sprintf("the switch refuses %d Service ports", p.prog.refused.Len())
 	}
 	return ""
 }
@@ -243,7 +243,7 @@ func (p *Plane) lacks() []string {
 			list = append(list, without)
 		}
 	}
-	if p.forgets.lacks && p.forgets.cannot == "" {
+	if p.stale.noFlush && p.stale.problem == "" {
 		list = append(list, "forgetting connections over OpenFlow (since 3.1); done by netlink (kernel datapath) or over ovs-vswitchd's control socket")
 	}
 	return list

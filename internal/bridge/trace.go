@@ -29,11 +29,11 @@ func (s *Settings) NodeBeside(m *k8s.Model, sw *ovsdb.Switch) bool {
 // Config gives what the pipeline was made from.
 func (p *Plane) Config(ctx context.Context) (cfg pipeline.Config, err error) {
 	askErr := p.ask(ctx, func() {
-		if p.compiler == nil {
+		if p.prog.compiler == nil {
 			err = errors.New("the agent's source has not synced yet")
 			return
 		}
-		cfg = p.compiler.Config()
+		cfg = p.prog.compiler.Config()
 	})
 	return cfg, errors.Join(askErr, err)
 }
@@ -41,8 +41,8 @@ func (p *Plane) Config(ctx context.Context) (cfg pipeline.Config, err error) {
 // Owner tells which Service port has an id (the lower half of a cookie).
 func (p *Plane) Owner(ctx context.Context, id uint32) (name k8s.PortName, ok bool) {
 	err := p.ask(ctx, func() {
-		if p.compiler != nil {
-			name, ok = p.compiler.Owner(uint64(id))
+		if p.prog.compiler != nil {
+			name, ok = p.prog.compiler.Owner(uint64(id))
 		}
 	})
 	return name, ok && err == nil
@@ -51,11 +51,11 @@ func (p *Plane) Owner(ctx context.Context, id uint32) (name k8s.PortName, ok boo
 // Installed reads the own flows and groups of one Service port, whatever should be there.
 func (p *Plane) Installed(ctx context.Context, id uint32) (st *flow.State, err error) {
 	askErr := p.ask(ctx, func() {
-		if p.conn == nil {
+		if p.prog.conn == nil {
 			err = p.notConnected()
 			return
 		}
-		st, err = ReadInstalled(ctx, p.conn, p.set.Layout, id)
+		st, err = ReadInstalled(ctx, p.prog.conn, p.set.Layout, id)
 	})
 	return st, errors.Join(askErr, err)
 }

@@ -3,14 +3,17 @@ package bridge
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/ofctrl"
+	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// The pins of session affinity are flows that packets make, so whoever can forge sources can make them. The switch bounds them for
+// The pins of session affinity are flows that packets make, so that a pod which forges sources can make any number. The switch bounds them for
 // each Service port by itself (flow.Learn.Limit). What all of a node's take is bounded here: every CountPeriod nkp looks how
 // many there are, and stops learning at --affinity-limit-node until a tenth of them has expired. Nothing here reads pins, and
 // nothing counts them one by one while there are many.
@@ -26,80 +29,78 @@ type AffinityStatus struct {
 	Full []string `json:"full"`
 }
 
-// pins is what the last count found. It belongs to the loop.
-type pins struct {
-	count   int
+// affinity bounds the pins of a node. It belongs to the loop.
+type affinity struct {
+	set *Settings
+	log *slog.Logger
+
+	last pinCount
+}
+
+// pinCount is what one count found.
+type pinCount struct {
+	clients int
 	stopped bool
 	full    []k8s.PortName
 }
 
-// checkPins counts the pins, and stops or resumes learning.
-func (p *Plane) checkPins(ctx context.Context) {
-	if p.conn == nil {
-		return
-	}
-	if err := p.countPins(ctx); err != nil && ctx.Err() == nil {
-		p.log.Warn("cannot count the clients of session affinity", "error", err)
-		p.stats.failed(err)
-	}
-}
-
-func (p *Plane) countPins(ctx context.Context) error {
-	sizes, err := p.conn.TableSizes(ctx)
+// count counts the pins, and stops or resumes learning. c may be nil.
+func (a *affinity) count(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compiler) error {
+	sizes, err := conn.TableSizes(ctx)
 	if err != nil {
 		return err
 	}
-	stop := p.set.Layout.NoPins()
-	there, err := p.conn.FlowCount(ctx, stop.Cookie, ^uint64(0), stop.Table)
+	stop := a.set.Layout.NoPins()
+	there, err := conn.FlowCount(ctx, stop.Cookie, ^uint64(0), stop.Table)
 	if err != nil {
 		return err
 	}
-	now := pins{count: int(sizes[p.set.Layout.PinTable()])}
-	limit := int(p.set.AffinityNodeLimit)
+	now := pinCount{clients: int(sizes[a.set.Layout.PinTable()])}
+	limit := int(a.set.AffinityNodeLimit)
 	switch { // what lies between leaves it as it is
-	case now.count >= limit:
+	case now.clients >= limit:
 		now.stopped = true
-	case now.count > limit-limit/10:
+	case now.clients > limit-limit/10:
 		now.stopped = there.Flows > 0
 	}
 	switch {
 	case now.stopped && there.Flows == 0:
-		p.log.Warn("session affinity stops remembering clients: this node's limit is reached (--affinity-limit-node)", "clients", now.count, "limit", limit)
-		_, err = p.conn.Commit(ctx, &flow.Delta{SetFlows: []*flow.Flow{stop}})
+		a.log.Warn("session affinity stops remembering clients: this node's limit is reached (--affinity-limit-node)", "clients", now.clients, "limit", limit)
+		_, err = conn.Commit(ctx, &flow.Delta{SetFlows: []*flow.Flow{stop}})
 	case !now.stopped && there.Flows > 0:
-		p.log.Info("session affinity remembers clients again", "clients", now.count, "limit", limit)
-		_, err = p.conn.Commit(ctx, &flow.Delta{DelFlows: []*flow.Flow{stop}})
+		a.log.Info("session affinity remembers clients again", "clients", now.clients, "limit", limit)
+		_, err = conn.Commit(ctx, &flow.Delta{DelFlows: []*flow.Flow{stop}})
 	}
 	if err != nil {
 		return err
 	}
-	if !now.stopped && now.count >= int(p.set.AffinityLimit) && p.compiler != nil {
-		if now.full, err = p.fullPorts(ctx); err != nil {
+	if !now.stopped && now.clients >= int(a.set.AffinityLimit) && c != nil {
+		if now.full, err = a.fullPorts(ctx, conn, c); err != nil {
 			return err
 		}
 	}
 	for _, n := range now.full {
-		if !slices.Contains(p.pins.full, n) {
-			p.log.Warn("session affinity remembers no further clients of a Service port: its limit is reached (--affinity-limit)", "service", n, "limit", p.set.AffinityLimit)
+		if !slices.Contains(a.last.full, n) {
+			a.log.Warn("session affinity remembers no further clients of a Service port: its limit is reached (--affinity-limit)", "service", n, "limit", a.set.AffinityLimit)
 		}
 	}
-	p.pins = now
+	a.last = now
 	return nil
 }
 
 // fullPorts returns the Service ports that have as many pins as they may, sorted.
-func (p *Plane) fullPorts(ctx context.Context) (full []k8s.PortName, err error) {
-	owners := p.compiler.PinOwners()
+func (a *affinity) fullPorts(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compiler) (full []k8s.PortName, err error) {
+	owners := c.PinOwners()
 	cookies := make([]uint64, 0, len(owners))
-	for c := range owners {
-		cookies = append(cookies, c)
+	for cookie := range owners {
+		cookies = append(cookies, cookie)
 	}
-	counts, err := p.conn.CookieCounts(ctx, p.set.Layout.PinTable(), cookies)
+	counts, err := conn.CookieCounts(ctx, a.set.Layout.PinTable(), cookies)
 	if err != nil {
 		return nil, err
 	}
 	for i, n := range counts {
-		if n >= uint64(p.set.AffinityLimit) {
+		if n >= uint64(a.set.AffinityLimit) {
 			full = append(full, owners[cookies[i]])
 		}
 	}
@@ -107,10 +108,9 @@ func (p *Plane) fullPorts(ctx context.Context) (full []k8s.PortName, err error) 
 	return full, nil
 }
 
-// affinityStatus runs on the loop.
-func (p *Plane) affinityStatus() AffinityStatus {
-	s := AffinityStatus{Clients: p.pins.count, Limit: p.set.AffinityLimit, NodeLimit: p.set.AffinityNodeLimit, Stopped: p.pins.stopped, Full: []string{}}
-	for _, n := range p.pins.full {
+func (a *affinity) status() AffinityStatus {
+	s := AffinityStatus{Clients: a.last.clients, Limit: a.set.AffinityLimit, NodeLimit: a.set.AffinityNodeLimit, Stopped: a.last.stopped, Full: []string{}}
+	for _, n := range a.last.full {
 		s.Full = append(s.Full, n.String())
 	}
 	return s
@@ -137,11 +137,11 @@ func someOf(names []string) string {
 	return fmt.Sprint(names)
 }
 
-// affinityNotices name the Service ports whose session affinity remembers no further clients. It runs on the loop.
-func (p *Plane) affinityNotices() (list []dataplane.Notice) {
-	for _, n := range p.pins.full {
+// notices name the Service ports whose session affinity remembers no further clients.
+func (a *affinity) notices() (list []dataplane.Notice) {
+	for _, n := range a.last.full {
 		list = append(list, dataplane.Notice{Port: n, Text: fmt.Sprintf("session affinity remembers %d clients, its limit (--affinity-limit): "+
-			"further ones get an endpoint by the hash of their address", p.set.AffinityLimit)})
+			"further ones get an endpoint by the hash of their address", a.set.AffinityLimit)})
 	}
 	return list
 }

@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 
@@ -18,9 +19,12 @@ import (
 // routeProtocol marks nkp's routes (rtm_protocol, linux/rtnetlink.h: 5 to 255 are free for applications; "n").
 const routeProtocol = 110
 
-// hostRoutes is what is known of the node's own traffic.
-type hostRoutes struct {
-	form     HostTraffic // "": not known yet
+// hostTraffic follows which data plane serves the node's own traffic, and keeps the routes to the bridge. It belongs to the loop.
+type hostTraffic struct {
+	set *Settings
+	log *slog.Logger
+
+	by       HostTraffic // "": not known yet
 	warnings []string
 }
 
@@ -87,45 +91,43 @@ func (p *Plane) HostTrafficFor(m *k8s.Model) HostTraffic {
 	return p.set.HostTrafficFor(m, &sw)
 }
 
-// checkRoutes finds out who serves the node's own traffic, and sees to it that routes lead it to the bridge if that is us.
-func (p *Plane) checkRoutes() {
-	if p.compiler == nil || !p.db.Switch().Exists {
-		return
+// check finds out which data plane serves the node's own traffic, and sets nkp's routes accordingly.
+func (h *hostTraffic) check(cfg *pipeline.Config) {
+	was, before := h.by, h.warnings
+	h.by, h.warnings = h.set.hostTraffic(cfg), nil
+	onBridge := nodeOnBridge(cfg)
+	if was != "" && h.by != was {
+		h.warn("the node's address has moved: its own traffic should be served by %s now, not %s; restart nkp to change over (no connection is lost)", h.by, was)
+		h.by = was
 	}
-	cfg := p.compiler.Config()
-	before := p.routes
-	p.routes = hostRoutes{form: p.set.hostTraffic(&cfg)}
-	onBridge := nodeOnBridge(&cfg)
-	if before.form != "" && p.routes.form != before.form {
-		p.routes.warnings = append(p.routes.warnings, fmt.Sprintf("the node's address has moved: its own traffic should be served by %s now, not %s; restart nkp to change over (no connection is lost)",
-			p.routes.form, before.form))
-		p.routes.form = before.form
-	}
-	if p.routes.form != before.form {
-		p.log.Info("the node's own traffic for Services", "servedBy", p.routes.form, "nodeOnBridge", onBridge)
+	if h.by != was {
+		h.log.Info("the node's own traffic for Services", "servedBy", h.by, "nodeOnBridge", onBridge)
 	}
 	switch {
-	case p.routes.form != HostOVS:
-		// Routes of an earlier run, in another form, would lead the node's traffic astray.
-		p.noteRouteError(setRoutes(p.set.Bridge, nil, nil))
+	case h.by != HostOVS: // routes of an earlier run would lead the node's traffic astray
+		h.routes(nil, nil)
 	case !onBridge:
-		p.routes.warnings = append(p.routes.warnings, "--host-traffic ovs, but none of the node's addresses is on bridge "+p.set.Bridge+": nothing leads its traffic for Services there")
+		h.warn("--host-traffic ovs, but none of the node's addresses is on bridge %s: nothing leads its traffic for Services there", h.set.Bridge)
 	default:
-		if len(cfg.ServiceCIDRs) == 0 && !defaultRouteOn(p.set.Bridge) {
-			p.routes.warnings = append(p.routes.warnings, "the Service range is unknown (--service-cidr, or ServiceCIDR objects; neither counts with --service-proxy-name) and the default route is not on bridge "+
-				p.set.Bridge+": nothing leads the node's own traffic for Services there")
+		if len(cfg.ServiceCIDRs) == 0 && !defaultRouteOn(h.set.Bridge) {
+			h.warn("the Service range is unknown (--service-cidr, or ServiceCIDR objects; neither counts with --service-proxy-name) and the default route is not on bridge %s: "+
+				"nothing leads the node's own traffic for Services there", h.set.Bridge)
 		}
-		p.noteRouteError(setRoutes(p.set.Bridge, wantedRoutes(cfg.ServiceCIDRs, cfg.HairpinIPs, cfg.NodeIPs), cfg.HairpinIPs))
+		h.routes(wantedRoutes(cfg.ServiceCIDRs, cfg.HairpinIPs, cfg.NodeIPs), cfg.HairpinIPs)
 	}
-	for _, w := range p.routes.warnings {
-		if !slices.Contains(before.warnings, w) {
-			p.log.Warn(w)
+	for _, w := range h.warnings {
+		if !slices.Contains(before, w) {
+			h.log.Warn(w)
 		}
 	}
 }
 
-func (p *Plane) noteRouteError(err error) {
-	if err != nil {
-		p.routes.warnings = append(p.routes.warnings, "routes for the node's own traffic: "+err.Error())
+func (h *hostTraffic) routes(want []route, hops []netip.Addr) {
+	if err := setRoutes(h.set.Bridge, want, hops); err != nil {
+		h.warn("routes for the node's own traffic: %v", err)
 	}
+}
+
+func (h *hostTraffic) warn(format string, args ...any) {
+	h.warnings = append(h.warnings, fmt.Sprintf(format, args...))
 }

@@ -1,0 +1,48 @@
+package bridge
+
+import (
+	"errors"
+	"sync/atomic"
+
+	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/ofctrl"
+)
+
+// liveness notes the loop's progress. After a question that the switch left unanswered there is none until the switch has been
+// read back again: a plane that does nothing but reconnect and ask in vain is stuck, too. Its methods may be called from any
+// goroutine.
+type liveness struct {
+	loop       *dataplane.Loop
+	unanswered atomic.Bool
+}
+
+func (l *liveness) work(doing string) {
+	if !l.unanswered.Load() {
+		l.loop.Work(doing)
+	}
+}
+
+func (l *liveness) progress() {
+	if !l.unanswered.Load() {
+		l.loop.Progress()
+	}
+}
+
+func (l *liveness) rest() {
+	if !l.unanswered.Load() {
+		l.loop.Rest()
+	}
+}
+
+// lost notes why the connection was given up. It is called while the loop works.
+func (l *liveness) lost(err error) {
+	if errors.Is(err, ofctrl.ErrNoAnswer) {
+		l.unanswered.Store(true)
+	}
+}
+
+// readBack notes that the switch answered a read-back.
+func (l *liveness) readBack() {
+	l.unanswered.Store(false)
+	l.loop.Progress()
+}

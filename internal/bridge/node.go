@@ -1,0 +1,72 @@
+package bridge
+
+import (
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/ovsdb"
+	"github.com/nkp-proxy/nkp/pipeline"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// node collects what the pipeline's configuration is made of: the settings, the model's Node, the switch's database and the
+// kernel's neighbour table. It belongs to the loop.
+type node struct {
+	set *Settings
+	db  *ovsdb.Client
+	log *slog.Logger
+
+	facts    k8s.Model // the model without its Services
+	onBridge bool      // the node has a MAC on the bridge
+	gateway  flow.MAC  // of the router, as last seen
+	looks    int       // for the router's MAC, since the start
+	noMeter  bool      // the switch rejected the meter
+	warnings []string  // about the last configuration
+}
+
+// config returns the pipeline's configuration, and logs warnings that are new.
+func (n *node) config() pipeline.Config {
+	sw := n.db.Switch()
+	cfg, warnings := n.set.PipelineConfig(&n.facts, &sw)
+	if cfg.GatewayMAC.IsZero() {
+		cfg.GatewayMAC = n.gateway // the kernel may forget a neighbour it does not talk to
+	}
+	n.gateway, n.onBridge = cfg.GatewayMAC, !cfg.NodeMAC.IsZero()
+	if n.noMeter {
+		cfg.NoMeter = true
+		warnings = append(warnings, "the switch has no meters: packets to be refused are bounded by nkp's queue alone")
+	}
+	for _, w := range warnings {
+		if !slices.Contains(n.warnings, w) {
+			n.log.Warn(w)
+		}
+	}
+	n.warnings = warnings
+	return cfg
+}
+
+// The kernel resolves the router's MAC as soon as the bridge passes the request. A lost request would be repeated only after a
+// second, so that nkp looks gatewayLooks times at the start, each time gatewayPause later, and from then on every CountPeriod.
+const (
+	gatewayLooks = 20
+	gatewayPause = 10 * time.Millisecond
+)
+
+// wantsGateway reports whether the router's MAC has to be resolved.
+func (n *node) wantsGateway() bool { return n.onBridge && n.set.GatewayMAC.IsZero() }
+
+// nextLook returns when to look for the router's MAC next, from now; false: not before the next CountPeriod.
+func (n *node) nextLook() (time.Duration, bool) {
+	return time.Duration(n.looks) * gatewayPause, n.looks < gatewayLooks && n.wantsGateway() && n.gateway.IsZero()
+}
+
+// gatewayChanged reports whether the kernel has another MAC for the router than the last configuration.
+func (n *node) gatewayChanged() bool {
+	if !n.wantsGateway() {
+		return false
+	}
+	m := gatewayMAC(n.set.Bridge, true)
+	return !m.IsZero() && m != n.gateway
+}

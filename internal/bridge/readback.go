@@ -1,0 +1,103 @@
+package bridge
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nkp-proxy/nkp/pipeline"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// readBack reads what nkp has on the switch, and repairs what differs.
+func (g *programmer) readBack(ctx context.Context) {
+	if g.conn == nil || g.compiler == nil {
+		return
+	}
+	if !g.replaceUnwanted(ctx) {
+		return
+	}
+	found := g.newComparison()
+	err := g.conn.Read(ctx, g.set.Filter(), found)
+	if err != nil {
+		g.cannotRead(ctx, err)
+		return
+	}
+	g.stats.Compared = time.Now()
+	g.alive.readBack()
+	g.unread, g.flows = found.unread, found.Flows()
+	first := g.pending == nil
+	// What a refused transaction was to make the switch forget is nothing that the switch shows.
+	forget := flow.Delta{DelLearned: found.OrphanPins(), FlushCT: found.Stale()}
+	if !first {
+		forget = *g.pending
+	}
+	g.pending = found.Delta()
+	if d, _ := g.ready(time.Now()); !d.Empty() {
+		g.log.Info("bringing the switch in step", "firstTime", first, "setFlows", len(d.SetFlows), "setGroups", len(d.SetGroups),
+			"deleteFlows", len(d.DelFlows), "deleteGroups", len(d.DelGroups))
+		if !first {
+			g.stats.Repairs++
+		}
+	}
+	g.pending.DelLearned, g.pending.FlushCT = forget.DelLearned, forget.FlushCT
+	g.setAside(g.pending)
+	g.fullSync = true
+	g.sync(ctx)
+	g.fullSync = false
+}
+
+// diff reads the switch back and compares. It changes nothing.
+func (g *programmer) diff(ctx context.Context) (*flow.Delta, error) {
+	n, err := g.unwanted(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case n > maxUnwanted:
+		return nil, fmt.Errorf("%s; they go at the next audit", tooManyText(n))
+	}
+	found := g.newComparison()
+	if err := g.conn.Read(ctx, g.set.Filter(), found); err != nil {
+		return nil, err
+	}
+	return found.Delta(), nil
+}
+
+// cannotRead gives up a connection on which a read-back failed.
+func (g *programmer) cannotRead(ctx context.Context, err error) {
+	if ctx.Err() == nil {
+		g.log.Error("cannot read the switch back; connecting anew", "error", err)
+	}
+	g.failed(err)
+}
+
+// checkCount counts nkp's flows on the switch and reads everything back if some are missing or too many.
+func (g *programmer) checkCount(ctx context.Context) {
+	if g.conn == nil || g.pending == nil {
+		return
+	}
+	cookie, mask := g.set.Layout.StaticCookies()
+	c, err := g.conn.FlowCount(ctx, cookie, mask, g.set.Layout.StaticTables()...)
+	switch {
+	case err != nil || g.flows != flowsUnknown && int(c.Flows) != g.flows:
+		g.readBack(ctx)
+	default:
+		g.flows = int(c.Flows)
+	}
+}
+
+// flowsUnknown is programmer.flows after a transaction that left out Service ports: some of their flows are there, others not.
+const flowsUnknown = -1
+
+// comparison is a Comparison as a Visitor. The connection itself keeps what it must know of the flows of others.
+type comparison struct {
+	*pipeline.Comparison
+	unread map[uint8]int // tables where others have too many, and how many
+}
+
+func (g *programmer) newComparison() comparison {
+	return comparison{g.compiler.Compare(), map[uint8]int{}}
+}
+
+func (comparison) ForeignFlow(*flow.Flow)          {}
+func (c comparison) Unread(table uint8, flows int) { c.unread[table] = flows }

@@ -1,0 +1,125 @@
+package bridge
+
+import (
+	"time"
+
+	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/ofctrl"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// What the switch refuses holds up its own Service port only (docs/decisions/0005-refusal-isolates-a-service.md). A cookie or
+// group id names the owner of each flow and group.
+
+// noteRefused makes the owners of refused objects wait. The transaction they were part of was not installed.
+func (g *programmer) noteRefused(rejected []ofctrl.Rejection) {
+	now := time.Now()
+	seen := map[k8s.PortName]bool{}
+	for _, r := range rejected {
+		if _, ok := r.Object.(flow.Meter); ok && !g.node.noMeter {
+			// Datapaths without meters exist (Linux before 4.15); Services work without it.
+			g.node.noMeter = true
+			g.withoutMeter()
+			continue
+		}
+		n := g.ownerOf(r.Object)
+		if seen[n] {
+			continue
+		}
+		seen[n] = true
+		refusal := g.refused.Refuse(n, dataplane.Refusal{Port: n, Reason: r.String()}, now)
+		g.hooks.Refused(refusal)
+		g.log.Error("the switch refused a Service; the others go on", "service", ownerText(n), "error", r.String(),
+			"retryIn", refusal.RetryAt.Sub(now))
+	}
+}
+
+// withoutMeter changes over to a pipeline without the meter.
+func (g *programmer) withoutMeter() {
+	d, err := g.compiler.Reconfigure(g.node.config())
+	if err != nil {
+		g.log.Error("cannot do without the meter", "error", err)
+		return
+	}
+	if g.pending != nil {
+		g.pending = g.pending.Merge(d)
+		g.pending.DelMeters = nil // it is not there
+	}
+}
+
+// ready divides what is pending: d is to be sent now, rest belongs to Service ports that wait. What is installed of those stays
+// as it is.
+func (g *programmer) ready(now time.Time) (d, rest *flow.Delta) {
+	if g.refused.Len() == 0 {
+		return g.pending, &flow.Delta{}
+	}
+	// As long as a Service port waits, connections are made by what is installed of it: they are forgotten once more then.
+	d, rest = withoutOwner(g.pending), &flow.Delta{FlushCT: g.pending.FlushCT}
+	g.deal(g.pending, func(n k8s.PortName) *flow.Delta {
+		if g.refused.Waits(n, now) {
+			return rest
+		}
+		return d
+	})
+	return d, rest
+}
+
+// withoutOwner returns the parts of a Delta that belong to no Service.
+func withoutOwner(d *flow.Delta) *flow.Delta {
+	return &flow.Delta{Clear: d.Clear, SetMeters: d.SetMeters, DelMeters: d.DelMeters, DelLearned: d.DelLearned, FlushCT: d.FlushCT}
+}
+
+// deal adds every flow and group of a Delta to the Delta that to returns for its owner.
+func (g *programmer) deal(d *flow.Delta, to func(k8s.PortName) *flow.Delta) {
+	for _, group := range d.SetGroups {
+		t := to(g.ownerOf(group))
+		t.SetGroups = append(t.SetGroups, group)
+	}
+	for _, f := range d.SetFlows {
+		t := to(g.ownerOf(f))
+		t.SetFlows = append(t.SetFlows, f)
+	}
+	for _, f := range d.DelFlows {
+		t := to(g.ownerOf(f))
+		t.DelFlows = append(t.DelFlows, f)
+	}
+	for _, id := range d.DelGroups {
+		t := to(g.ownerOf(ofctrl.GroupID(id)))
+		t.DelGroups = append(t.DelGroups, id)
+	}
+}
+
+// byOwner splits a Delta into one for what belongs to no Service, which comes first, and one for each Service port.
+func (g *programmer) byOwner(d *flow.Delta) []*flow.Delta {
+	shared := withoutOwner(d)
+	parts := []*flow.Delta{shared}
+	of := map[k8s.PortName]*flow.Delta{{}: shared}
+	g.deal(d, func(n k8s.PortName) *flow.Delta {
+		if of[n] == nil {
+			of[n] = &flow.Delta{}
+			parts = append(parts, of[n])
+		}
+		return of[n]
+	})
+	if shared.Empty() {
+		parts = parts[1:]
+	}
+	return parts
+}
+
+// ownerOf returns the Service port that a flow or group belongs to; the zero PortName: none.
+func (g *programmer) ownerOf(object any) k8s.PortName {
+	var n k8s.PortName
+	switch o := object.(type) {
+	case *flow.Flow:
+		n, _ = g.compiler.Owner(o.Cookie)
+	case flow.Learned:
+		n, _ = g.compiler.Owner(o.Cookie)
+	case *flow.Group:
+		n, _ = g.compiler.GroupOwner(o.ID)
+	case ofctrl.GroupID:
+		n, _ = g.compiler.GroupOwner(uint32(o))
+	}
+	return n
+}
