@@ -10,33 +10,28 @@ import (
 )
 
 // adopt reads back what is installed and takes it for the start: what fits stays untouched, what does not is replaced in
-// place, and what nobody asks for goes when all else is in.
+// place, and what is unwanted goes when all else is in.
 func (w *worker) adopt(ctx context.Context) error {
 	s, err := w.look(ctx)
 	if err != nil {
 		return fmt.Errorf("read back what is installed: %w", err)
 	}
-	clear(w.installed)
-	clear(w.links)
-	clear(w.chains)
-	clear(w.garbage)
-	w.last = nil
-	s.eachLink(w.fixed, w.links.found)
+	w.have.reset()
+	s.eachLink(w.want.fixed, w.have.links.found)
 	for name, d := range s.own {
-		w.chains[name] = chain{digest: d}
+		w.have.chains[name] = chain{digest: d}
 	}
-	missing, _ := w.hookDiff(s)
-	w.hooked = len(missing) == 0
-	w.allDirty()
-	w.log.Info("read back what is installed", "serviceChains", len(s.own), "sharedRules", len(w.links), "inForce", w.hooked)
+	missing, _ := hookDiff(&w.want.fixed, s)
+	w.have.hooked = len(missing) == 0
+	w.want.allDirty(&w.have)
+	w.log.Info("read back what is installed", "serviceChains", len(s.own), "sharedRules", len(w.have.links), "inForce", w.have.hooked)
 	return nil
 }
 
-// lay sees to the chains that are there whatever the Services: makes those that are missing, and writes anew those
-// whose rules are others.
+// installFixed creates missing fixed chains and rewrites changed ones.
 func (w *worker) installFixed(ctx context.Context) error {
 	mangle := newInput(rules.Mangle)
-	if _, ok, err := w.tables.Rules(ctx, string(rules.Mangle), rules.Canary); err != nil {
+	if _, ok, err := w.kernel.tables.Rules(ctx, string(rules.Mangle), rules.Canary); err != nil {
 		return err
 	} else if !ok {
 		mangle.chain(rules.Canary)
@@ -44,15 +39,15 @@ func (w *worker) installFixed(ctx context.Context) error {
 	ins := []*input{mangle}
 	for _, t := range []rules.Table{rules.Filter, rules.NAT} {
 		in := newInput(t)
-		for _, name := range append([]string{rules.Canary}, w.fixed.Shared[t]...) {
-			if _, ok, err := w.tables.Rules(ctx, string(t), name); err != nil {
+		for _, name := range append([]string{rules.Canary}, w.want.fixed.Shared[t]...) {
+			if _, ok, err := w.kernel.tables.Rules(ctx, string(t), name); err != nil {
 				return err
 			} else if !ok {
 				in.chain(name)
 			}
 		}
-		for _, c := range w.fixed.Chains[t] {
-			list, ok, err := w.tables.Rules(ctx, string(t), c.Name)
+		for _, c := range w.want.fixed.Chains[t] {
+			list, ok, err := w.kernel.tables.Rules(ctx, string(t), c.Name)
 			if err != nil {
 				return err
 			}
@@ -71,7 +66,7 @@ func (w *worker) installFixed(ctx context.Context) error {
 		ins = append(ins, in)
 	}
 	for _, in := range ins {
-		if err := w.restore(ctx, in); err != nil {
+		if err := w.kernel.restore(ctx, in); err != nil {
 			return fmt.Errorf("table %s, the chains that all Services share: %w", in.table, err)
 		}
 	}
@@ -79,7 +74,7 @@ func (w *worker) installFixed(ctx context.Context) error {
 }
 
 // complete does what may come only when all Services are in: hooks, if they are not there yet; rules that catch what no
-// Service takes; and away with what nobody asks for.
+// Service takes; and the removal of unwanted rules.
 func (w *worker) complete(ctx context.Context) error {
 	if err := w.hook(ctx); err != nil {
 		return err
@@ -87,14 +82,14 @@ func (w *worker) complete(ctx context.Context) error {
 	if err := w.addDeferred(ctx); err != nil {
 		return err
 	}
-	last := slices.Concat(w.fixed.Links, w.fixed.Last)
+	last := slices.Concat(w.want.fixed.Links, w.want.fixed.Last)
 	c := &change{links: delta{}}
-	c.links.count(w.last, -1)
+	c.links.count(w.have.last, -1)
 	c.links.count(last, +1)
 	if err := w.commit(ctx, c); err != nil {
 		return err
 	}
-	w.last = last
+	w.have.last = last
 	if err := w.sweep(ctx); err != nil {
 		return err
 	}
@@ -105,13 +100,13 @@ func (w *worker) complete(ctx context.Context) error {
 	return nil
 }
 
-// sweep takes away rules of shared chains that nobody asks for, and notes the Services' chains that nothing leads to. Of
+// sweep removes unwanted rules of shared chains, and notes the Services' chains that nothing leads to. Of
 // Services that iptables refuses, everything stays.
 func (w *worker) sweep(ctx context.Context) error {
 	kept := map[linkKey]bool{}
 	keptChains := map[string]bool{}
-	for _, r := range w.refused.All() {
-		s := compile(w.compiler, r.Port, w.wanted[r.Port])
+	for _, r := range w.want.refused.All() {
+		s := compile(w.want.compiler, r.Port, w.want.items[r.Port])
 		for _, l := range s.Links {
 			kept[keyOf(l)] = true
 		}
@@ -122,23 +117,23 @@ func (w *worker) sweep(ctx context.Context) error {
 	for _, t := range []rules.Table{rules.NAT, rules.Filter} {
 		in := newInput(t)
 		var gone []linkKey
-		for k, l := range w.links {
+		for k, l := range w.have.links {
 			if k.table == t && l.present && !kept[k] && l.owners <= 0 {
 				in.delete(l.Chain, l.Rule)
 				gone = append(gone, k)
 			}
 		}
-		if err := w.restore(ctx, in); err != nil {
+		if err := w.kernel.restore(ctx, in); err != nil {
 			w.must = look
 			return fmt.Errorf("table %s, rules that no Service asks for: %w", t, err)
 		}
 		for _, k := range gone {
-			delete(w.links, k)
+			delete(w.have.links, k)
 		}
 	}
-	for name, c := range w.chains {
+	for name, c := range w.have.chains {
 		if !c.used && !keptChains[name] {
-			w.garbage[name] = true
+			w.have.garbage[name] = true
 		}
 	}
 	return nil

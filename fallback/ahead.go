@@ -35,12 +35,12 @@ func (x *transaction) abandon() {
 }
 
 // commitMeanwhile commits a transaction, and does something useful while it does.
-func (w *worker) commitMeanwhile(ctx context.Context, x *transaction, meanwhile func()) error {
+func (k *committer) commitMeanwhile(ctx context.Context, x *transaction, meanwhile func()) error {
 	if x.empty() {
 		meanwhile()
 		return nil
 	}
-	if err := x.begin(ctx, w.tables); err != nil {
+	if err := x.begin(ctx, k.tables); err != nil {
 		return err
 	}
 	tx, start, result := x.begun, time.Now(), make(chan error, 1)
@@ -48,5 +48,5 @@ func (w *worker) commitMeanwhile(ctx context.Context, x *transaction, meanwhile 
 	go func() { result <- tx.Commit() }()
 	meanwhile()
 	err := <-result // it ends here
-	return w.committed(x.input, time.Since(start), err)
+	return k.committed(x.input, time.Since(start), err)
 }

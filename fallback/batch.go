@@ -17,9 +17,9 @@ type batch struct {
 // batch plans the first of names, as many as one transaction takes.
 func (w *worker) batch(names []k8s.PortName) *batch {
 	c := &change{links: delta{}}
-	limit := w.limits.chains
-	if w.hooked {
-		limit = w.limits.live
+	limit := w.kernel.limits.chains
+	if w.have.hooked {
+		limit = w.kernel.limits.live
 	}
 	for len(names) > 0 && len(c.write) < limit && len(c.names) < limit {
 		w.plan(c, names[0])
@@ -29,7 +29,7 @@ func (w *worker) batch(names []k8s.PortName) *batch {
 }
 
 func (w *worker) batchOf(c *change) *batch {
-	in := c.inputs(w.links, w.hooked)
+	in := c.inputs(w.have.links, w.have.hooked)
 	return &batch{change: c, inputs: in, transaction: transaction{input: in.nat}}
 }
 
@@ -68,7 +68,7 @@ func (w *worker) fill(ctx context.Context, q *queue, current *batch, names []k8s
 				return
 			}
 		}
-		if b.begin(ctx, w.tables) != nil {
+		if b.begin(ctx, w.kernel.tables) != nil {
 			return // its turn will come, and tell
 		}
 		*q, before, names = append(*q, b), append(before, b), names[len(b.names):]
@@ -83,8 +83,8 @@ func (w *worker) independent(before, b *batch) bool {
 		if first == nil {
 			continue
 		}
-		l := w.links[k]
-		waits := !w.hooked && waitsForAll(d.Link)
+		l := w.have.links[k]
+		waits := !w.have.hooked && waitsForAll(d.Link)
 		if first.n < 0 || d.n < 0 || !waits && (l == nil || !l.present) {
 			return false
 		}
@@ -100,19 +100,19 @@ func (w *worker) commit(ctx context.Context, c *change) error {
 // commitBatch brings a batch to the kernel, and does something useful while table nat commits.
 func (w *worker) commitBatch(ctx context.Context, b *batch, meanwhile func()) error {
 	defer b.abandon()
-	if err := w.restore(ctx, b.beforeNAT); err != nil {
+	if err := w.kernel.restore(ctx, b.beforeNAT); err != nil {
 		return err
 	}
-	w.settleLinks(b.change, part{table: rules.Filter, added: true})
-	if err := w.commitMeanwhile(ctx, &b.transaction, meanwhile); err != nil {
+	w.have.settleLinks(b.change, part{table: rules.Filter, added: true})
+	if err := w.kernel.commitMeanwhile(ctx, &b.transaction, meanwhile); err != nil {
 		return err
 	}
-	w.settleLinks(b.change, part{table: rules.NAT, added: b.hooked, deleted: true})
-	w.wrote(b.change)
-	if err := w.restore(ctx, b.afterNAT); err != nil {
+	w.have.settleLinks(b.change, part{table: rules.NAT, added: b.hooked, deleted: true})
+	w.have.wrote(b.change)
+	if err := w.kernel.restore(ctx, b.afterNAT); err != nil {
 		return err
 	}
-	w.settleLinks(b.change, part{table: rules.Filter, addedAfter: b.hooked, deleted: true})
+	w.have.settleLinks(b.change, part{table: rules.Filter, addedAfter: b.hooked, deleted: true})
 	w.done(b.change, b.deferred)
 	return nil
 }

@@ -25,11 +25,11 @@ func BenchmarkPlan(b *testing.B) {
 		in.Put(m, everything(m))
 		w.takeUpdates()
 		c := &change{links: delta{}}
-		for _, n := range w.due() {
+		for _, n := range w.want.due() {
 			w.plan(c, n)
 		}
-		bytes := len(c.inputs(w.links, true).nat.bytes())
-		w.wrote(c)
+		bytes := len(c.inputs(w.have.links, true).nat.bytes())
+		w.have.wrote(c)
 		b.ReportMetric(float64(bytes)/1e6, "MB")
 	}
 }

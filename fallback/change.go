@@ -37,7 +37,7 @@ func compile(c *rules.Compiler, n k8s.PortName, it item) rules.Service {
 func (w *worker) plan(c *change, n k8s.PortName) {
 	c.names = append(c.names, n)
 	var had map[string]bool
-	if old, ok := w.installed[n]; ok {
+	if old, ok := w.have.items[n]; ok {
 		s := compile(old.compiler, n, old.item)
 		c.links.count(s.Links, -1)
 		had = make(map[string]bool, len(s.Chains))
@@ -45,13 +45,13 @@ func (w *worker) plan(c *change, n k8s.PortName) {
 			had[ch.Name] = true
 		}
 	}
-	s := compile(w.compiler, n, w.wanted[n])
+	s := compile(w.want.compiler, n, w.want.items[n])
 	c.links.count(s.Links, +1)
 	for _, ch := range s.Chains {
 		delete(had, ch.Name)
 		c.used = append(c.used, ch.Name)
 		sum := digest(ch.Rules)
-		if known, ok := w.chains[ch.Name]; !ok || known.digest != sum {
+		if known, ok := w.have.chains[ch.Name]; !ok || known.digest != sum {
 			c.write = append(c.write, written{ch, sum})
 		}
 	}
@@ -124,91 +124,39 @@ func (c *change) inputs(known linkSet, hooked bool) inputs {
 	return in
 }
 
-// part is what a transaction of a change did to the links of its table.
-type part struct {
-	table                      rules.Table
-	added, addedAfter, deleted bool // addedAfter: those that go after table nat
-}
-
-// settleLinks notes that a part of a change is in.
-func (w *worker) settleLinks(c *change, p part) {
-	for k, d := range c.links {
-		if k.table != p.table {
-			continue
-		}
-		added := p.added
-		if goesAfterNAT(d.Link) {
-			added = p.addedAfter
-		}
-		l := w.links[k]
-		owners := d.n
-		if l != nil {
-			owners += l.owners
-		}
-		switch {
-		case owners > 0 && (l == nil || !l.present) && added:
-			if l == nil {
-				l = &link{}
-				w.links[k] = l
-			}
-			l.Link, l.present = d.Link, true
-		case owners <= 0 && l != nil && l.present && p.deleted:
-			l.present = false
-		}
-	}
-}
-
 // done notes that a whole change is in, but for what is deferred.
 func (w *worker) done(c *change, deferred []linkKey) {
 	for _, k := range deferred {
-		if w.links[k] == nil {
-			w.links[k] = &link{Link: c.links[k].Link}
+		if w.have.links[k] == nil {
+			w.have.links[k] = &link{Link: c.links[k].Link}
 		}
-		w.deferred[k] = true // ports of one Service may hold the same rule
+		w.have.deferred[k] = true // ports of one Service may hold the same rule
 	}
 	for k, d := range c.links {
-		l := w.links[k]
+		l := w.have.links[k]
 		if l == nil {
 			continue // never wanted, never there
 		}
 		if l.owners += d.n; l.owners <= 0 && !l.present {
-			delete(w.links, k)
+			delete(w.have.links, k)
 		}
 	}
 	for _, n := range c.names {
-		if it, ok := w.wanted[n]; ok {
-			w.installed[n] = installation{it, w.compiler}
+		if it, ok := w.want.items[n]; ok {
+			w.have.items[n] = installation{it, w.want.compiler}
 		} else {
-			delete(w.installed, n)
+			delete(w.have.items, n)
 		}
-		delete(w.dirty, n)
-		w.refused.Forget(n)
+		delete(w.want.dirty, n)
+		w.want.refused.Forget(n)
 	}
 	for _, name := range c.used {
-		known := w.chains[name]
+		known := w.have.chains[name]
 		known.used = true
-		w.chains[name] = known
-		delete(w.garbage, name)
+		w.have.chains[name] = known
+		delete(w.have.garbage, name)
 	}
 	for _, name := range c.gone {
-		w.discard(name)
+		w.have.discard(name)
 	}
-}
-
-// wrote notes that the chains of a change are in.
-func (w *worker) wrote(c *change) {
-	for _, ch := range c.write {
-		known := w.chains[ch.Name]
-		known.digest = ch.digest
-		w.chains[ch.Name] = known
-		delete(w.garbage, ch.Name)
-	}
-}
-
-// discard leaves a chain that nothing leads to any more for later.
-func (w *worker) discard(name string) {
-	known := w.chains[name]
-	known.used = false
-	w.chains[name] = known
-	w.garbage[name] = true
 }

@@ -39,7 +39,7 @@ func (w *worker) check(ctx context.Context) {
 	case drift != "":
 		w.log.Warn("somebody else has changed the rules: repairing", "what", drift)
 		w.must = look
-		w.report(func(s *FamilyStatus) { s.Repairs++; s.InStep = false })
+		w.kernel.report(func(s *FamilyStatus) { s.Repairs++; s.InStep = false })
 	}
 }
 
@@ -49,7 +49,7 @@ func (w *worker) flushed(ctx context.Context) (string, error) {
 		return "", nil // it is about to be looked at
 	}
 	for _, t := range canaryTables {
-		if _, ok, err := w.tables.Rules(ctx, string(t), rules.Canary); err != nil {
+		if _, ok, err := w.kernel.tables.Rules(ctx, string(t), rules.Canary); err != nil {
 			return "", err
 		} else if !ok {
 			return "table " + string(t) + " was flushed", nil

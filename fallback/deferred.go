@@ -19,7 +19,7 @@ type deferredPart struct {
 func (w *worker) deferredPart(t rules.Table, keys []linkKey) *deferredPart {
 	p := &deferredPart{transaction: transaction{input: newInput(t)}, keys: keys}
 	for _, k := range keys {
-		if l := w.links[k]; l != nil && l.owners > 0 && !l.present {
+		if l := w.have.links[k]; l != nil && l.owners > 0 && !l.present {
 			p.link(l.Link)
 			p.added = append(p.added, l)
 		}
@@ -31,17 +31,17 @@ func (w *worker) deferredPart(t rules.Table, keys []linkKey) *deferredPart {
 // of ClusterIPs.
 func (w *worker) addDeferred(ctx context.Context) error {
 	for _, t := range []rules.Table{rules.NAT, rules.Filter} {
-		if t == rules.Filter && !w.hooked {
+		if t == rules.Filter && !w.have.hooked {
 			continue
 		}
 		var keys []linkKey
-		for k := range w.deferred {
+		for k := range w.have.deferred {
 			if k.table == t {
 				keys = append(keys, k)
 			}
 		}
 		var parts []*deferredPart
-		for some := range slices.Chunk(keys, w.limits.deferred) {
+		for some := range slices.Chunk(keys, w.kernel.limits.deferred) {
 			parts = append(parts, w.deferredPart(t, some))
 		}
 		if err := w.commitDeferred(ctx, parts); err != nil {
@@ -59,12 +59,12 @@ func (w *worker) commitDeferred(ctx context.Context, parts []*deferredPart) erro
 		}
 	}()
 	for i, p := range parts {
-		err := w.commitMeanwhile(ctx, &p.transaction, func() {
-			if !w.limits.ahead {
+		err := w.kernel.commitMeanwhile(ctx, &p.transaction, func() {
+			if !w.kernel.limits.ahead {
 				return
 			}
 			for _, next := range parts[i+1 : min(i+1+readAhead, len(parts))] {
-				_ = next.begin(ctx, w.tables) // its turn will come, and tell
+				_ = next.begin(ctx, w.kernel.tables) // its turn will come, and tell
 			}
 		})
 		if err := w.deferredDone(ctx, p, err); err != nil {
@@ -83,14 +83,14 @@ func (w *worker) deferredDone(ctx context.Context, p *deferredPart, err error) e
 			l.present = true
 		}
 		for _, k := range p.keys {
-			delete(w.deferred, k)
+			delete(w.have.deferred, k)
 		}
 		return nil
 	case ctx.Err() != nil || errors.Is(err, xtables.ErrBusy):
 		return err
 	case len(p.keys) == 1:
 		w.log.Error("iptables refuses a rule; the others go on", "chain", p.keys[0].chain, "rule", p.keys[0].rule, "error", err)
-		w.report(func(s *FamilyStatus) { s.Failures++; s.LastError = err.Error() })
+		w.kernel.report(func(s *FamilyStatus) { s.Failures++; s.LastError = err.Error() })
 		return nil
 	}
 	half := len(p.keys) / 2

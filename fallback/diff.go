@@ -9,14 +9,14 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/rules"
 )
 
-// installed is what a table holds.
-type installed struct {
+// tableContent is what a table holds.
+type tableContent struct {
 	chains map[string][]rules.Rule
 	used   map[string]bool // Services' chains that packets may come to
 }
 
-func readTable(ctx context.Context, t tables, table rules.Table) (installed, error) {
-	have := installed{map[string][]rules.Rule{}, map[string]bool{}}
+func readTable(ctx context.Context, t tables, table rules.Table) (tableContent, error) {
+	have := tableContent{map[string][]rules.Rule{}, map[string]bool{}}
 	err := t.Save(ctx, string(table), func(chain, rule string) {
 		if rule == "" {
 			have.chains[chain] = []rules.Rule{}
@@ -33,7 +33,7 @@ func readTable(ctx context.Context, t tables, table rules.Table) (installed, err
 }
 
 // reach notes where rules lead, and where it goes on from there.
-func (i *installed) reach(list []rules.Rule) {
+func (i *tableContent) reach(list []rules.Rule) {
 	for _, r := range list {
 		if t := r.Target(); rules.IsServiceChain(t) && !i.used[t] {
 			i.used[t] = true
@@ -44,7 +44,7 @@ func (i *installed) reach(list []rules.Rule) {
 
 // diffTable tells how a table differs from what it should be: lines with "+" are missing, those with "-" are too many.
 // Chains of Services that nothing leads to are no difference: they are deleted in time, and harmless until then.
-func diffTable(want rules.TableRules, have installed) (lines []string) {
+func diffTable(want rules.TableRules, have tableContent) (lines []string) {
 	line := func(sign, chain string, r rules.Rule) { lines = append(lines, sign+" -A "+chain+" "+string(r)) }
 	wanted := map[string]bool{}
 	for _, c := range want.Chains {
@@ -78,8 +78,7 @@ func diffTable(want rules.TableRules, have installed) (lines []string) {
 			line("+", g.Chain, g.Rule)
 		}
 	}
-	w := &worker{fixed: rules.Fixed{Hooks: want.Hooks}}
-	missing, extra := w.hookDiff(&sight{rules: map[rules.Table]map[string][]rules.Rule{want.Table: have.chains}})
+	missing, extra := hookDiff(&rules.Fixed{Hooks: want.Hooks}, &sight{rules: map[rules.Table]map[string][]rules.Rule{want.Table: have.chains}})
 	for _, h := range extra {
 		line("-", h.Parent, h.Rule)
 	}

@@ -16,19 +16,19 @@ func (w *worker) delete(ctx context.Context, names []string) error {
 		in.chain(n)
 		in.drop(n)
 	}
-	err := w.restore(ctx, in)
+	err := w.kernel.restore(ctx, in)
 	switch {
 	case err == nil:
 		for _, n := range names {
-			delete(w.garbage, n)
-			delete(w.chains, n)
+			delete(w.have.garbage, n)
+			delete(w.have.chains, n)
 		}
 		return nil
 	case ctx.Err() != nil || errors.Is(err, xtables.ErrBusy):
 		return err
 	case len(names) == 1:
 		w.log.Warn("cannot delete a chain that no Service uses; it stays until the next start", "chain", names[0], "error", err)
-		delete(w.garbage, names[0])
+		delete(w.have.garbage, names[0])
 		return nil
 	}
 	half := len(names) / 2

@@ -18,29 +18,40 @@ type setting interface {
 	set(on bool) error
 }
 
+// localnetGuard keeps the guard of 127.0.0.0/8 and the setting that it makes safe. It belongs to the worker's goroutine.
+type localnetGuard struct {
+	kernel  *committer
+	setting setting   // route_localnet; nil: not this family's
+	set     bool      // nkp has set it
+	said    string    // why it cannot be written
+	next    time.Time // when to look again
+}
+
 // guard hooks the guard, and only then sets route_localnet. Where the guard is missing and route_localnet is set already,
 // route_localnet is off until the guard is there. Without NodePorts at 127.0.0.1, guard takes back what nkp has set and leaves
 // the rules, which kubelet installs, too. It must be called before anything else is installed.
-func (w *worker) guard(ctx context.Context) error {
-	defer func() { w.guardAt = time.Now().Add(w.opts.SyncPeriod) }()
-	if len(w.fixed.Guests) == 0 {
-		return w.unsetLocalnet(ctx)
+//
+// known tells that the guard was in force before.
+func (g *localnetGuard) guard(ctx context.Context, fixed *rules.Fixed, known bool) error {
+	defer func() { g.next = time.Now().Add(g.kernel.opts.SyncPeriod) }()
+	if len(fixed.Guests) == 0 {
+		return g.unset(ctx)
 	}
-	in, err := w.missingGuard(ctx)
+	in, err := g.missing(ctx, fixed)
 	if err != nil {
 		return err
 	}
-	if !in.empty() && w.must < ground {
-		w.log.Warn("the rules that keep others off 127.0.0.0/8 were removed: repairing", "chain", rules.LocalFirewall)
-		w.report(func(s *FamilyStatus) { s.Repairs++ })
+	if !in.empty() && known {
+		g.kernel.log.Warn("the rules that keep others off 127.0.0.0/8 were removed: repairing", "chain", rules.LocalFirewall)
+		g.kernel.report(func(s *FamilyStatus) { s.Repairs++ })
 	}
-	set := w.prepareLocalnet(ctx, in)
-	if err := w.restore(ctx, in); err != nil {
+	set := g.prepare(ctx, in)
+	if err := g.kernel.restore(ctx, in); err != nil {
 		return fmt.Errorf("table %s, what keeps others off 127.0.0.0/8: %w", in.table, err)
 	}
 	if set {
-		if err := w.localnet.set(true); err != nil {
-			w.cannotSetLocalnet(noLocalhost, err)
+		if err := g.setting.set(true); err != nil {
+			g.cannotSet(noLocalhost, err)
 		}
 	}
 	return nil
@@ -53,28 +64,28 @@ const (
 	staysSet    = "route_localnet stays set, and so do the rules that keep others off 127.0.0.0/8"
 )
 
-// cannotSetLocalnet logs that route_localnet cannot be written; once for each text in a row.
-func (w *worker) cannotSetLocalnet(text string, err error) {
-	if w.said != text {
-		w.log.Warn(text, "error", err)
+// cannotSet logs that route_localnet cannot be written; once for each text in a row.
+func (g *localnetGuard) cannotSet(text string, err error) {
+	if g.said != text {
+		g.kernel.log.Warn(text, "error", err)
 	}
-	w.said = text
+	g.said = text
 }
 
-// keepGuard is guard when it is time to look again.
+// keepGuard keeps the guard of 127.0.0.0/8, when it is time to look again.
 func (w *worker) keepGuard(ctx context.Context) error {
-	if time.Now().Before(w.guardAt) {
+	if time.Now().Before(w.localnet.next) {
 		return nil
 	}
-	return w.guard(ctx)
+	return w.localnet.guard(ctx, &w.want.fixed, w.must < ground)
 }
 
-// missingGuard returns what is missing of the guard: its chain, its rule, and the rules that lead there.
-func (w *worker) missingGuard(ctx context.Context) (*input, error) {
+// missing returns what is missing of the guard: its chain, its rule, and the rules that lead there.
+func (g *localnetGuard) missing(ctx context.Context, fixed *rules.Fixed) (*input, error) {
 	in := newInput(rules.Filter)
 	lists := map[string][]rules.Rule{}
 	for _, chain := range append([]string{rules.LocalFirewall}, parents[rules.Filter]...) {
-		list, ok, err := w.tables.Rules(ctx, string(rules.Filter), chain)
+		list, ok, err := g.kernel.tables.Rules(ctx, string(rules.Filter), chain)
 		if err != nil {
 			return nil, err
 		}
@@ -85,12 +96,12 @@ func (w *worker) missingGuard(ctx context.Context) (*input, error) {
 			lists[chain] = append(lists[chain], rules.Rule(r))
 		}
 	}
-	for _, g := range w.fixed.Guests {
-		if !hasRule(lists[g.Chain], g.Rule) {
-			in.append(g.Chain, g.Rule)
+	for _, guest := range fixed.Guests {
+		if !hasRule(lists[guest.Chain], guest.Rule) {
+			in.append(guest.Chain, guest.Rule)
 		}
 	}
-	for _, h := range w.fixed.Hooks {
+	for _, h := range fixed.Hooks {
 		if isGuard(h) && !hasRule(lists[h.Parent], h.Rule) {
 			in.insert(h.Parent, h.Rule)
 		}
@@ -100,58 +111,58 @@ func (w *worker) missingGuard(ctx context.Context) (*input, error) {
 
 func isGuard(h rules.Hook) bool { return h.Rule.Target() == rules.LocalFirewall }
 
-// prepareLocalnet reports whether route_localnet is to be set once in, what is missing of the guard, is in force. It adds the
+// prepare reports whether route_localnet is to be set once in, what is missing of the guard, is in force. It adds the
 // mark of nkp's to in before nkp sets it the first time.
-func (w *worker) prepareLocalnet(ctx context.Context, in *input) (set bool) {
-	if w.localnet == nil {
+func (g *localnetGuard) prepare(ctx context.Context, in *input) (set bool) {
+	if g.setting == nil {
 		return false
 	}
-	on, err := w.localnet.on()
+	on, err := g.setting.on()
 	guarded := in.empty()
 	if err == nil && on && !guarded || !on {
-		err = w.localnet.set(false) // where it is off, this finds out whether it can be written
+		err = g.setting.set(false) // where it is off, this finds out whether it can be written
 	}
 	switch {
 	case err != nil && on:
-		w.cannotSetLocalnet(unguarded, err)
+		g.cannotSet(unguarded, err)
 		return false
 	case err != nil:
-		w.cannotSetLocalnet(noLocalhost, err)
+		g.cannotSet(noLocalhost, err)
 		return false
 	}
-	w.setLocalnet = w.setLocalnet || !on
-	if !w.setLocalnet {
+	g.set = g.set || !on
+	if !g.set {
 		return !guarded
 	}
-	_, marked, err := w.tables.Rules(ctx, string(rules.Filter), rules.Localnet)
+	_, marked, err := g.kernel.tables.Rules(ctx, string(rules.Filter), rules.Localnet)
 	if err == nil && !marked {
 		in.chain(rules.Localnet)
 	}
 	return !on || !guarded
 }
 
-// unsetLocalnet unsets route_localnet if nkp has set it.
-func (w *worker) unsetLocalnet(ctx context.Context) error {
-	if w.localnet == nil {
+// unset unsets route_localnet if nkp has set it.
+func (g *localnetGuard) unset(ctx context.Context) error {
+	if g.setting == nil {
 		return nil
 	}
-	if _, marked, err := w.tables.Rules(ctx, string(rules.Filter), rules.Localnet); err != nil || !marked {
+	if _, marked, err := g.kernel.tables.Rules(ctx, string(rules.Filter), rules.Localnet); err != nil || !marked {
 		return err
 	}
-	if err := w.localnet.set(false); err != nil {
-		w.cannotSetLocalnet(staysSet, err)
+	if err := g.setting.set(false); err != nil {
+		g.cannotSet(staysSet, err)
 		return nil
 	}
 	in := newInput(rules.Filter)
 	in.chain(rules.Localnet)
 	in.drop(rules.Localnet)
-	return w.restore(ctx, in)
+	return g.kernel.restore(ctx, in)
 }
 
 // keepGuardFirst adds to the input of table filter what puts the guard before the rules that missing puts first: one of those
 // accepts packets.
-func (w *worker) keepGuardFirst(in *input, s *sight, missing []rules.Hook) {
-	for _, h := range w.fixed.Hooks {
+func keepGuardFirst(fixed *rules.Fixed, in *input, s *sight, missing []rules.Hook) {
+	for _, h := range fixed.Hooks {
 		behind := slices.ContainsFunc(missing, func(m rules.Hook) bool { return m.Table == h.Table && m.Parent == h.Parent && !isGuard(m) })
 		if !isGuard(h) || !behind {
 			continue

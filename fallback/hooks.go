@@ -21,9 +21,9 @@ var hookedChains = []string{rules.Services, rules.ExternalServices, rules.NodePo
 // plugin portmap's.
 var hostPorts = []string{"CNI-HOSTPORT-DNAT", "CNI-HOSTPORT-SNAT", "CNI-HOSTPORT-MASQ"}
 
-// hookDiff tells which hooks are missing, or come too late, and which rules lead to our chains that should not.
-func (w *worker) hookDiff(s *sight) (missing, extra []rules.Hook) {
-	for _, h := range w.fixed.Hooks {
+// hookDiff returns which hooks are missing, or come too late, and which rules lead to nkp's chains that should not.
+func hookDiff(fixed *rules.Fixed, s *sight) (missing, extra []rules.Hook) {
+	for _, h := range fixed.Hooks {
 		list := s.rules[h.Table][h.Parent]
 		at := slices.IndexFunc(list, func(r rules.Rule) bool { return r.Canonical() == h.Rule.Canonical() })
 		switch {
@@ -41,7 +41,7 @@ func (w *worker) hookDiff(s *sight) (missing, extra []rules.Hook) {
 				if !slices.Contains(hookedChains, r.Target()) {
 					continue
 				}
-				if !w.isHook(t, parent, r) || seen[r.Canonical()] {
+				if !isHook(fixed, t, parent, r) || seen[r.Canonical()] {
 					extra = append(extra, rules.Hook{Table: t, Parent: parent, Rule: r})
 				}
 				seen[r.Canonical()] = true
@@ -53,8 +53,8 @@ func (w *worker) hookDiff(s *sight) (missing, extra []rules.Hook) {
 
 func isHostPort(r rules.Rule) bool { return slices.Contains(hostPorts, r.Target()) }
 
-func (w *worker) isHook(t rules.Table, parent string, r rules.Rule) bool {
-	return slices.ContainsFunc(w.fixed.Hooks, func(h rules.Hook) bool {
+func isHook(fixed *rules.Fixed, t rules.Table, parent string, r rules.Rule) bool {
+	return slices.ContainsFunc(fixed.Hooks, func(h rules.Hook) bool {
 		return h.Table == t && h.Parent == parent && h.Rule.Canonical() == r.Canonical()
 	})
 }
@@ -66,7 +66,7 @@ func (w *worker) hook(ctx context.Context) error {
 	for t, names := range parents {
 		s.rules[t] = map[string][]rules.Rule{}
 		for _, parent := range names {
-			list, _, err := w.tables.Rules(ctx, string(t), parent)
+			list, _, err := w.kernel.tables.Rules(ctx, string(t), parent)
 			if err != nil {
 				return err
 			}
@@ -75,7 +75,7 @@ func (w *worker) hook(ctx context.Context) error {
 			}
 		}
 	}
-	missing, extra := w.hookDiff(s)
+	missing, extra := hookDiff(&w.want.fixed, s)
 	for _, t := range []rules.Table{rules.Filter, rules.NAT} {
 		in := newInput(t)
 		for _, h := range extra { // before the new ones: -D takes the first that says the same
@@ -89,15 +89,15 @@ func (w *worker) hook(ctx context.Context) error {
 			}
 		}
 		if t == rules.Filter {
-			w.keepGuardFirst(in, s, missing)
+			keepGuardFirst(&w.want.fixed, in, s, missing)
 		}
-		if err := w.restore(ctx, in); err != nil {
+		if err := w.kernel.restore(ctx, in); err != nil {
 			return err
 		}
 	}
 	if len(missing)+len(extra) > 0 {
 		w.log.Info("the kernel's chains lead to nkp's", "newRules", len(missing), "removedRules", len(extra))
 	}
-	w.hooked = true
+	w.have.hooked = true
 	return nil
 }

@@ -30,17 +30,17 @@ func (w *worker) look(ctx context.Context) (*sight, error) {
 	}
 	for _, t := range canaryTables {
 		var err error
-		if _, s.canaries[t], err = w.tables.Rules(ctx, string(t), rules.Canary); err != nil {
+		if _, s.canaries[t], err = w.kernel.tables.Rules(ctx, string(t), rules.Canary); err != nil {
 			return nil, err
 		}
 	}
 	for _, t := range []rules.Table{rules.Filter, rules.NAT} {
 		s.rules[t] = map[string][]rules.Rule{}
-		names, err := w.tables.ChainNames(ctx, string(t))
+		names, err := w.kernel.tables.ChainNames(ctx, string(t))
 		if err != nil {
 			return nil, err
 		}
-		if len(names) <= w.limits.save {
+		if len(names) <= w.kernel.limits.save {
 			err = w.lookAtAll(ctx, t, s)
 		} else {
 			err = w.lookAtSome(ctx, t, names, s)
@@ -54,14 +54,14 @@ func (w *worker) look(ctx context.Context) (*sight, error) {
 
 // chainsOf gives the chains of a table that matter and are not one Service's own.
 func (w *worker) chainsOf(t rules.Table) []string {
-	list := append(slices.Clone(w.fixed.Shared[t]), parents[t]...)
-	for _, c := range w.fixed.Chains[t] {
+	list := append(slices.Clone(w.want.fixed.Shared[t]), parents[t]...)
+	for _, c := range w.want.fixed.Chains[t] {
 		list = append(list, c.Name)
 	}
 	if t == rules.Filter && !slices.Contains(list, rules.ClusterIPs) {
 		list = append(list, rules.ClusterIPs) // from an earlier run that knew the Service ranges
 	}
-	for _, g := range w.fixed.Guests {
+	for _, g := range w.want.fixed.Guests {
 		if g.Table == t {
 			list = append(list, g.Chain)
 		}
@@ -76,7 +76,7 @@ func (w *worker) lookAtAll(ctx context.Context, t rules.Table, s *sight) error {
 		wanted[name] = true
 	}
 	own := map[string][]rules.Rule{}
-	err := w.tables.Save(ctx, string(t), func(chain, rule string) {
+	err := w.kernel.tables.Save(ctx, string(t), func(chain, rule string) {
 		list := s.rules[t]
 		if t == rules.NAT && rules.IsServiceChain(chain) {
 			list = own
@@ -106,7 +106,7 @@ func (w *worker) lookAtSome(ctx context.Context, t rules.Table, names []string, 
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		list, ok, err := w.tables.Rules(ctx, string(t), name)
+		list, ok, err := w.kernel.tables.Rules(ctx, string(t), name)
 		if err != nil {
 			return err
 		}
@@ -137,7 +137,7 @@ func (w *worker) compare(s *sight) string {
 			return fmt.Sprintf("table %s has lost chain %s: it was flushed", t, rules.Canary)
 		}
 	}
-	for t, list := range w.fixed.Chains {
+	for t, list := range w.want.fixed.Chains {
 		for _, c := range list {
 			if have, ok := s.rules[t][c.Name]; !ok || digest(have) != digest(c.Rules) {
 				return fmt.Sprintf("table %s, chain %s is not what it was", t, c.Name)
@@ -145,20 +145,20 @@ func (w *worker) compare(s *sight) string {
 		}
 	}
 	seen := linkSet{}
-	s.eachLink(w.fixed, func(l rules.Link) {
+	s.eachLink(w.want.fixed, func(l rules.Link) {
 		seen.found(l)
 	})
-	for k, l := range w.links {
+	for k, l := range w.have.links {
 		if l.present && seen[k] == nil {
 			return fmt.Sprintf("table %s, chain %s has lost %q", k.table, k.chain, l.Rule)
 		}
 	}
 	for k, l := range seen {
-		if have := w.links[k]; have == nil || !have.present {
+		if have := w.have.links[k]; have == nil || !have.present {
 			return fmt.Sprintf("table %s, chain %s has got %q", k.table, k.chain, l.Rule)
 		}
 	}
-	for name, known := range w.chains {
+	for name, known := range w.have.chains {
 		have, ok := s.own[name]
 		if !ok && known.used {
 			return fmt.Sprintf("table nat has lost chain %s", name)
@@ -167,12 +167,12 @@ func (w *worker) compare(s *sight) string {
 			return fmt.Sprintf("table nat, chain %s is not what it was", name)
 		}
 	}
-	if w.hooked {
-		if missing, extra := w.hookDiff(s); len(missing)+len(extra) > 0 {
+	if w.have.hooked {
+		if missing, extra := hookDiff(&w.want.fixed, s); len(missing)+len(extra) > 0 {
 			return fmt.Sprintf("rules that lead to nkp's chains: %d are missing or too late, %d too many", len(missing), len(extra))
 		}
 	}
-	for _, g := range w.fixed.Guests {
+	for _, g := range w.want.fixed.Guests {
 		if !hasRule(s.rules[g.Table][g.Chain], g.Rule) {
 			return fmt.Sprintf("table %s, chain %s has lost %q", g.Table, g.Chain, g.Rule)
 		}

@@ -59,12 +59,12 @@ func (p *Plane) tryOpen(ctx context.Context) ([]*worker, error) {
 		p.status.RandomFully = t.RandomFully
 		p.mu.Unlock()
 		w := newWorker(f, &p.opts, marking{t, p.life[f]}, limits, p.inbox[f])
-		w.life = p.life[f]
-		w.backend = string(choice.Backend)
-		w.report = func(change func(*FamilyStatus)) { p.report(f, change) }
-		w.forget = func(s *staleSet) (int, error) { return conntrack.Forget(ctx, f, 0, s.stale) } // other zones are Open vSwitch's
+		w.kernel.life = p.life[f]
+		w.kernel.backend = string(choice.Backend)
+		w.kernel.report = func(change func(*FamilyStatus)) { p.report(f, change) }
+		w.udp.forget = func(s *staleSet) (int, error) { return conntrack.Forget(ctx, f, 0, s.stale) } // other zones are Open vSwitch's
 		if f == k8s.IPv4 {
-			w.localnet = routeLocalnet{}
+			w.localnet.setting = routeLocalnet{}
 		}
 		workers = append(workers, w)
 	}

@@ -31,14 +31,14 @@ func (w *worker) pushDirty(ctx context.Context) error {
 	var r round
 	var next queue
 	defer next.abandon()
-	for names := w.due(); len(names) > 0; {
+	for names := w.want.due(); len(names) > 0; {
 		b := next.take()
 		if b == nil {
 			b = w.batch(names)
 		}
 		names = names[len(b.names):]
 		err := w.commitBatch(ctx, b, func() {
-			if w.limits.ahead {
+			if w.kernel.limits.ahead {
 				w.fill(ctx, &next, b, names)
 			}
 		})
@@ -57,24 +57,11 @@ func (w *worker) pushDirty(ctx context.Context) error {
 			if w.must > finish {
 				return nil // fixed chains come first: the next round sees to them
 			}
-			names = w.due()
+			names = w.want.due()
 		}
 	}
-	w.forgetStale()
+	w.udp.run(w.want.nodeAddrs)
 	return w.addDeferred(ctx)
-}
-
-// due gives the dirty items that need not wait, sorted.
-func (w *worker) due() []k8s.PortName {
-	now := time.Now()
-	names := make([]k8s.PortName, 0, len(w.dirty))
-	for n := range w.dirty {
-		if !w.refused.Waits(n, now) {
-			names = append(names, n)
-		}
-	}
-	slices.SortFunc(names, k8s.PortName.Compare)
-	return names
 }
 
 // push commits a change. If it is refused, it finds out whose fault that is: those wait, the others go on.
@@ -107,9 +94,9 @@ func (w *worker) blame(ctx context.Context, c *change, err error, r *round) erro
 	if len(c.names) == 1 {
 		n := c.names[0]
 		now := time.Now()
-		refusal := w.refused.Refuse(n, dataplane.Refusal{Port: n, Reason: err.Error()}, now)
+		refusal := w.want.refused.Refuse(n, dataplane.Refusal{Port: n, Reason: err.Error()}, now)
 		w.log.Error("iptables refuses a Service; the others go on", "service", n, "protocol", n.Protocol, "error", err, "retryIn", refusal.RetryAt.Sub(now))
-		w.report(func(s *FamilyStatus) { s.Failures++; s.LastError = err.Error() })
+		w.kernel.report(func(s *FamilyStatus) { s.Failures++; s.LastError = err.Error() })
 		w.opts.Hooks.Refused(refusal)
 		if r.refused++; r.refused > maxRefused {
 			return fmt.Errorf("%w: %w", errManyRefused, err)
@@ -132,28 +119,28 @@ func (w *worker) blame(ctx context.Context, c *change, err error, r *round) erro
 // collect deletes chains that nothing leads to any more, when it is time: it costs as much as a change, and can wait.
 func (w *worker) collect(ctx context.Context) error {
 	now := time.Now()
-	if len(w.garbage) == 0 {
+	if len(w.have.garbage) == 0 {
 		w.gcAt = time.Time{}
 		return nil
 	}
 	if w.gcAt.IsZero() {
-		w.gcAt = now.Add(idleShare * w.took)
+		w.gcAt = now.Add(idleShare * w.kernel.took)
 	}
 	if now.Before(w.gcAt) {
 		return nil
 	}
-	names := make([]string, 0, len(w.garbage))
-	for n := range w.garbage {
+	names := make([]string, 0, len(w.have.garbage))
+	for n := range w.have.garbage {
 		names = append(names, n)
 	}
 	slices.SortFunc(names, rules.CompareServiceChains) // none goes before those that lead to it
-	names = names[:min(len(names), w.limits.chains)]
+	names = names[:min(len(names), w.kernel.limits.chains)]
 	err := w.delete(ctx, names)
 	w.gcAt = time.Time{}
 	if err != nil {
 		return err
 	}
-	if len(w.garbage) > 0 {
+	if len(w.have.garbage) > 0 {
 		w.gcAt = now.Add(time.Since(now) * 2)
 	}
 	return nil

@@ -19,36 +19,46 @@ const maxStale = 50_000
 // connections may keep. A frontend without address is a NodePort.
 type staleUDP map[netip.AddrPort][]netip.AddrPort
 
-// noteStale notes which connections an update may leave behind. A frontend that the Service port has lost keeps no endpoint,
+// staleForgetter deletes stale UDP connections once the rules are in. It belongs to the worker's goroutine.
+type staleForgetter struct {
+	kernel  *committer
+	forget  func(*staleSet) (int, error) // nil in tests
+	waiting map[k8s.PortName]staleUDP    // connections to look at
+	pause   time.Duration                // after a failure
+	next    time.Time                    // when to try again; zero: at once
+}
+
+// note notes which connections an update may leave behind. A frontend that the Service port has lost keeps no endpoint,
 // unless another Service port has got it.
-func (w *worker) noteStale(n k8s.PortName, before, after item) {
+func (f *staleForgetter) note(n k8s.PortName, before, after item) {
 	if n.Protocol != "UDP" {
 		return
 	}
-	s := w.stale[n]
-	if s == nil && len(w.stale) >= maxStale {
-		w.log.Error("UDP connections to endpoints that are gone stay until their clients pause: too many Services wait for their connections to be deleted",
-			"service", n, "waiting", len(w.stale))
+	s := f.waiting[n]
+	if s == nil && len(f.waiting) >= maxStale {
+		f.kernel.log.Error("UDP connections to endpoints that are gone stay until their clients pause: too many Services wait for their connections to be deleted",
+			"service", n, "waiting", len(f.waiting))
 		return
 	}
 	if s == nil {
 		s = staleUDP{}
-		w.stale[n] = s
+		f.waiting[n] = s
 	}
-	for f := range s {
-		s[f] = nil
+	for frontend := range s {
+		s[frontend] = nil
 	}
 	note := func(it item, keep bool) {
 		if it.port == nil {
 			return
 		}
-		for _, f := range it.port.Frontends {
-			if f.ShadowedBy != "" {
+		for _, frontend := range it.port.Frontends {
+			if frontend.ShadowedBy != "" {
 				continue
 			}
-			s[netip.AddrPortFrom(f.Address, f.Port)] = nil
+			at := netip.AddrPortFrom(frontend.Address, frontend.Port)
+			s[at] = nil
 			if keep {
-				s[netip.AddrPortFrom(f.Address, f.Port)] = it.port.Serving
+				s[at] = it.port.Serving
 			}
 		}
 	}
@@ -56,27 +66,27 @@ func (w *worker) noteStale(n k8s.PortName, before, after item) {
 	note(after, true)
 }
 
-// forgetStale deletes the connections that were noted. It comes after the rules, or a client would at once have the same
+// run deletes the connections that were noted. It comes after the rules, or a client would at once have the same
 // connection again. What cannot be deleted is tried again with pauses.
-func (w *worker) forgetStale() {
+func (f *staleForgetter) run(nodeAddrs []netip.Addr) {
 	start := time.Now()
-	if len(w.stale) == 0 || w.forget == nil || start.Before(w.forgetAt) {
+	if len(f.waiting) == 0 || f.forget == nil || start.Before(f.next) {
 		return
 	}
-	n, err := w.forget(newStaleSet(w.stale, w.nodeAddrs))
-	w.opts.Hooks.Forgot(w.family, n, time.Since(start))
+	n, err := f.forget(newStaleSet(f.waiting, nodeAddrs))
+	f.kernel.opts.Hooks.Forgot(f.kernel.family, n, time.Since(start))
 	if err != nil {
-		w.forgetPause = min(max(2*w.forgetPause, retryMin), retryMax)
-		w.forgetAt = time.Now().Add(w.forgetPause)
-		w.log.Warn("cannot delete all UDP connections to endpoints that are gone; trying again", "in", w.forgetPause, "services", len(w.stale), "error", err)
+		f.pause = min(max(2*f.pause, retryMin), retryMax)
+		f.next = time.Now().Add(f.pause)
+		f.kernel.log.Warn("cannot delete all UDP connections to endpoints that are gone; trying again", "in", f.pause, "services", len(f.waiting), "error", err)
 	} else {
-		clear(w.stale)
-		w.forgetPause, w.forgetAt = 0, time.Time{}
+		clear(f.waiting)
+		f.pause, f.next = 0, time.Time{}
 	}
 	if n > 0 {
-		w.log.Info("forgot UDP connections to endpoints that are gone", "connections", n)
+		f.kernel.log.Info("forgot UDP connections to endpoints that are gone", "connections", n)
 	}
-	w.report(func(s *FamilyStatus) {
+	f.kernel.report(func(s *FamilyStatus) {
 		s.Forgotten += n
 		if s.LastForgetError = ""; err != nil {
 			s.LastForgetError = err.Error()

@@ -48,7 +48,7 @@ func newStage(t *testing.T) *stage {
 func (s *stage) restart(l limits) {
 	s.in = dataplane.NewInbox(func(...k8s.Family) {}, k8s.IPv4)
 	s.worker = newWorker(k8s.IPv4, &s.opts, s.tables, l, s.in)
-	s.worker.report = func(f func(*FamilyStatus)) { f(&s.status) }
+	s.worker.kernel.report = func(f func(*FamilyStatus)) { f(&s.status) }
 	s.in.Put(s.model, everything(s.model))
 }
 
@@ -318,13 +318,13 @@ func testRefusedService(t *testing.T, l limits) {
 		t.Errorf("%v is tried again before its pause is over", refused)
 	}
 	s.tables.refuse = nil
-	for _, r := range s.worker.refused.All() { // the pause is over
-		s.worker.refused.Refuse(r.Port, r, time.Now().Add(-2*dataplane.RetryMost))
+	for _, r := range s.worker.want.refused.All() { // the pause is over
+		s.worker.want.refused.Refuse(r.Port, r, time.Now().Add(-2*dataplane.RetryMost))
 	}
 	s.step()
 	s.must("after")
-	if s.worker.refused.Len() > 0 || len(s.status.Refused) > 0 {
-		t.Errorf("what was accepted still waits: %v; status: %v", s.worker.refused.All(), s.status.Refused)
+	if s.worker.want.refused.Len() > 0 || len(s.status.Refused) > 0 {
+		t.Errorf("what was accepted still waits: %v; status: %v", s.worker.want.refused.All(), s.status.Refused)
 	}
 }
 
@@ -348,8 +348,8 @@ func TestAtRest(t *testing.T) {
 	}
 	s.put(c)
 	asleep("one Service less")
-	if len(s.worker.garbage) > 0 {
-		t.Errorf("chains are left behind: %v", s.worker.garbage)
+	if len(s.worker.have.garbage) > 0 {
+		t.Errorf("chains are left behind: %v", s.worker.have.garbage)
 	}
 	for _, deep := range []bool{false, true} {
 		s.worker.checkAt, s.worker.deepAt = time.Now().Add(-time.Second), time.Now().Add(time.Hour)
@@ -413,8 +413,8 @@ func TestEverythingRefused(t *testing.T) {
 		t.Errorf("status: %+v, pause %v", s.status, s.worker.pause)
 	}
 	s.tables.refuse = nil
-	for _, r := range s.worker.refused.All() { // the pause is over
-		s.worker.refused.Refuse(r.Port, r, time.Now().Add(-2*dataplane.RetryMost))
+	for _, r := range s.worker.want.refused.All() { // the pause is over
+		s.worker.want.refused.Refuse(r.Port, r, time.Now().Add(-2*dataplane.RetryMost))
 	}
 	s.step()
 	s.must("after")
@@ -435,7 +435,7 @@ func TestForgetAgain(t *testing.T) {
 	s := newStage(t)
 	failures, tries := 3, 0
 	var last *staleSet
-	s.worker.forget = func(set *staleSet) (int, error) {
+	s.worker.udp.forget = func(set *staleSet) (int, error) {
 		last, tries = set, tries+1
 		if tries <= failures {
 			return 1, errors.New("interrupted")
@@ -477,14 +477,14 @@ func TestForgetAgain(t *testing.T) {
 		t.Error("tried again without a pause")
 	}
 	for range failures {
-		s.worker.forgetAt = time.Now().Add(-time.Second)
+		s.worker.udp.next = time.Now().Add(-time.Second)
 		step()
 	}
 	if tries != failures+1 || !last.match(vip, gone) || last.match(vip, left) {
 		t.Errorf("%d tries; the frontend has moved: an endpoint that is gone stays %t, the new one goes %t", tries, !last.match(vip, gone), last.match(vip, left))
 	}
-	if s.status.LastForgetError != "" || s.status.Forgotten != failures+1 || len(s.worker.stale) > 0 {
-		t.Errorf("afterwards: %+v, %d are left", s.status, len(s.worker.stale))
+	if s.status.LastForgetError != "" || s.status.Forgotten != failures+1 || len(s.worker.udp.waiting) > 0 {
+		t.Errorf("afterwards: %+v, %d are left", s.status, len(s.worker.udp.waiting))
 	}
 	step()
 	if tries != failures+1 {
@@ -497,9 +497,9 @@ func TestStaleBound(t *testing.T) {
 	s := newStage(t)
 	for i := range maxStale + 10 {
 		n := k8s.PortName{ServiceName: k8s.ServiceName{Namespace: "ns", Name: fmt.Sprint(i)}, Protocol: "UDP", Family: k8s.IPv4}
-		s.worker.noteStale(n, item{}, item{})
+		s.worker.udp.note(n, item{}, item{})
 	}
-	if n := len(s.worker.stale); n != maxStale {
+	if n := len(s.worker.udp.waiting); n != maxStale {
 		t.Errorf("%d Service ports are noted, want at most %d", n, maxStale)
 	}
 }

@@ -1,0 +1,66 @@
+package fallback
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// desired is what one family should have, and what of it may not be in force. It belongs to the worker's goroutine.
+type desired struct {
+	compiler  *rules.Compiler // nil until the first update
+	fixed     rules.Fixed     // what does not depend on any Service
+	nodeAddrs []netip.Addr    // where NodePorts are
+	items     map[k8s.PortName]item
+	dirty     map[k8s.PortName]bool // items that may differ from what is installed
+	refused   *dataplane.Refusals[k8s.PortName]
+}
+
+// brief reports whether there are so many endpoints that their rules go without comments.
+func (d *desired) brief() bool {
+	n := 0
+	for _, it := range d.items {
+		if it.port != nil {
+			n += len(it.port.ClusterEndpoints)
+		}
+	}
+	return n > briefAbove
+}
+
+// allDirty marks everything that is wanted or installed.
+func (d *desired) allDirty(have *installed) {
+	for n := range d.items {
+		d.dirty[n] = true
+	}
+	for n := range have.items {
+		d.dirty[n] = true
+	}
+}
+
+// settled reports whether nothing is left to program but what waits.
+func (d *desired) settled() bool {
+	now := time.Now()
+	for n := range d.dirty {
+		if !d.refused.Waits(n, now) {
+			return false
+		}
+	}
+	return true
+}
+
+// due returns the dirty items that need not wait, sorted.
+func (d *desired) due() []k8s.PortName {
+	now := time.Now()
+	names := make([]k8s.PortName, 0, len(d.dirty))
+	for n := range d.dirty {
+		if !d.refused.Waits(n, now) {
+			names = append(names, n)
+		}
+	}
+	slices.SortFunc(names, k8s.PortName.Compare)
+	return names
+}

@@ -1,0 +1,104 @@
+package fallback
+
+import (
+	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// installed is what one family has, as far as the worker installed or read it. It belongs to the worker's goroutine.
+type installed struct {
+	items    map[k8s.PortName]installation
+	links    linkSet
+	last     []rules.Link     // those that came last
+	deferred map[linkKey]bool // those that wait until all Services are in
+	chains   map[string]chain // Services' own chains
+	garbage  map[string]bool  // chains to delete: nothing leads there any more
+	hooked   bool             // the kernel's chains lead to ours
+}
+
+// installation is an item as it is installed, and by which rules.
+type installation struct {
+	item     item
+	compiler *rules.Compiler
+}
+
+// chain is an installed chain, as far as known.
+type chain struct {
+	digest uint64 // of its rules; 0: not known
+	used   bool   // an installed item has it
+}
+
+// reset forgets everything, before a read-back.
+func (h *installed) reset() {
+	*h = installed{
+		items: map[k8s.PortName]installation{}, links: linkSet{}, deferred: h.deferred,
+		chains: map[string]chain{}, garbage: map[string]bool{}, hooked: h.hooked,
+	}
+}
+
+// counts returns how many Services are installed, and their chains.
+func (h *installed) counts() (services, chains int) {
+	for _, i := range h.items {
+		if i.item.port != nil {
+			services++
+		}
+	}
+	for _, c := range h.chains {
+		if c.used {
+			chains++
+		}
+	}
+	return services, chains
+}
+
+// part is what a transaction of a change did to the links of its table.
+type part struct {
+	table                      rules.Table
+	added, addedAfter, deleted bool // addedAfter: those that go after table nat
+}
+
+// settleLinks notes that a part of a change is in.
+func (h *installed) settleLinks(c *change, p part) {
+	for k, d := range c.links {
+		if k.table != p.table {
+			continue
+		}
+		added := p.added
+		if goesAfterNAT(d.Link) {
+			added = p.addedAfter
+		}
+		l := h.links[k]
+		owners := d.n
+		if l != nil {
+			owners += l.owners
+		}
+		switch {
+		case owners > 0 && (l == nil || !l.present) && added:
+			if l == nil {
+				l = &link{}
+				h.links[k] = l
+			}
+			l.Link, l.present = d.Link, true
+		case owners <= 0 && l != nil && l.present && p.deleted:
+			l.present = false
+		}
+	}
+}
+
+// wrote notes that the chains of a change are in.
+func (h *installed) wrote(c *change) {
+	for _, ch := range c.write {
+		known := h.chains[ch.Name]
+		known.digest = ch.digest
+		h.chains[ch.Name] = known
+		delete(h.garbage, ch.Name)
+	}
+}
+
+// discard leaves a chain that nothing leads to any more for later.
+func (h *installed) discard(name string) {
+	known := h.chains[name]
+	known.used = false
+	h.chains[name] = known
+	h.garbage[name] = true
+}
