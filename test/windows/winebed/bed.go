@@ -210,11 +210,19 @@ func (b *Bed) RunIn(dir, exe string, args ...string) (string, error) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	c := b.prefix.command(ctx, exe, args...)
-	c.Env = b.Env()
-	c.Dir = dir
-	out, err := output(c)
-	return strings.ReplaceAll(out, "\r\n", "\n"), err
+	for {
+		c := b.prefix.command(ctx, exe, args...)
+		c.Env = b.Env()
+		c.Dir = dir
+		out, err := output(c)
+		// On a busy machine wineserver kills a program that is not gone a second after it has ended (Wine, server/process.c,
+		// process_sigkill), and its exit status is lost.
+		if p := c.ProcessState; p != nil && p.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL && ctx.Err() == nil {
+			b.t.Logf("%s %v was killed by Wine; once more", exe, args)
+			continue
+		}
+		return strings.ReplaceAll(out, "\r\n", "\n"), err
+	}
 }
 
 // output runs a program and gives what it printed. It goes through a file: Wine's own processes, which outlive the program, hold on
