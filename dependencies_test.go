@@ -132,7 +132,7 @@ func TestDependencies(t *testing.T) {
 	}
 }
 
-// licenceOf tells a module's licence by its text.
+// licenceOf returns a module's licence by its text.
 func licenceOf(t *testing.T, path, dir string) string {
 	t.Helper()
 	for _, name := range []string{"LICENSE", "license.md", "LICENSE.md", "LICENSE.txt", "LICENCE", "COPYING"} {

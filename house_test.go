@@ -115,7 +115,7 @@ func TestModelIsPure(t *testing.T) {
 	}
 }
 
-// lookup gives the rule of the package or of the nearest folder above it.
+// lookup returns the rule of the package or of the nearest folder above it.
 func lookup(rules map[string][]string, pkg string) ([]string, bool) {
 	for {
 		if r, ok := rules[pkg]; ok {

@@ -50,7 +50,7 @@ func TestOnlyIptablesIsRun(t *testing.T) {
 	}
 }
 
-// inBinary gives a line for each package that is not of the standard library.
+// inBinary returns a line for each package that is not of the standard library.
 func inBinary(t *testing.T, goos, format string) []string {
 	t.Helper()
 	cmd := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}"+format+"{{end}}", ".")

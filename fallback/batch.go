@@ -36,7 +36,7 @@ func (w *worker) batchOf(c *change) *batch {
 // queue is the batches whose turn comes next.
 type queue []*batch
 
-// take gives the first one, nil if there is none.
+// take returns the first one, nil if there is none.
 func (q *queue) take() *batch {
 	if len(*q) == 0 {
 		return nil

@@ -22,7 +22,7 @@ type written struct {
 	digest uint64
 }
 
-// compile gives the rules of an item.
+// compile returns the rules of an item.
 func compile(c *rules.Compiler, n k8s.PortName, it item) rules.Service {
 	switch {
 	case it.port != nil:
@@ -63,7 +63,7 @@ func (w *worker) plan(c *change, n k8s.PortName) {
 // digestSeed is this process's: digests are compared within it only.
 var digestSeed = maphash.MakeSeed()
 
-// digest tells chains apart by what their rules do, without comments. It is never 0.
+// digest returns chains apart by what their rules do, without comments. It is never 0.
 func digest(list []rules.Rule) uint64 {
 	var h maphash.Hash
 	h.SetSeed(digestSeed)

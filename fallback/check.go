@@ -37,13 +37,13 @@ func (w *worker) check(ctx context.Context) {
 	case err != nil:
 		w.failed(err)
 	case drift != "":
-		w.log.Warn("somebody else has changed the rules: repairing", "what", drift)
+		w.log.Warn("another program changed the rules: repairing", "what", drift)
 		w.must = look
 		w.kernel.report(func(s *FamilyStatus) { s.Repairs++; s.InStep = false })
 	}
 }
 
-// flushed says which table has lost its canary; "" if none has.
+// flushed returns which table has lost its canary; "" if none has.
 func (w *worker) flushed(ctx context.Context) (string, error) {
 	if w.must > finish {
 		return "", nil // it is about to be looked at

@@ -16,11 +16,11 @@ type tables interface {
 	Restore(ctx context.Context, input []byte) error
 	// Begin starts a transaction that is committed later.
 	Begin(ctx context.Context, input []byte) (xtables.Transaction, error)
-	// Rules gives the rules of one chain; ok is false if there is no such chain.
+	// Rules returns the rules of one chain; ok is false if there is no such chain.
 	Rules(ctx context.Context, table, chain string) (list []string, ok bool, err error)
 	// Save calls f for each chain (with rule "") and rule of a table.
 	Save(ctx context.Context, table string, f func(chain, rule string)) error
-	// ChainNames gives the chains of a table.
+	// ChainNames returns the chains of a table.
 	ChainNames(ctx context.Context, table string) ([]string, error)
 }
 

@@ -42,7 +42,7 @@ func (i *tableContent) reach(list []rules.Rule) {
 	}
 }
 
-// diffTable tells how a table differs from what it should be: lines with "+" are missing, those with "-" are too many.
+// diffTable returns how a table differs from what it should be: lines with "+" are missing, those with "-" are too many.
 // Chains of Services that nothing leads to are no difference: they are deleted in time, and harmless until then.
 func diffTable(want rules.TableRules, have tableContent) (lines []string) {
 	line := func(sign, chain string, r rules.Rule) { lines = append(lines, sign+" -A "+chain+" "+string(r)) }
@@ -97,7 +97,7 @@ func sameRules(a, b []rules.Rule) bool {
 	return len(a) == len(b) && len(without(a, b)) == 0 && len(without(b, a)) == 0
 }
 
-// without gives the rules of a that b does not have.
+// without returns the rules of a that b does not have.
 func without(a, b []rules.Rule) (list []rules.Rule) {
 	have := map[string]bool{}
 	for _, r := range b {

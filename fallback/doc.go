@@ -3,8 +3,8 @@
 //
 // A [Plane] follows the model (package k8s). For each family it compiles what changed (package fallback/rules) and commits
 // it by iptables-restore (package fallback/xtables) in bounded transactions, each complete for its Services. At start it
-// reads back what is there, kube-proxy's or its own of an earlier run, and writes only the differences; what nobody asked
-// for any more goes last. Somebody else's flush or edit is found and repaired.
+// reads back what is there, kube-proxy's or its own of an earlier run, and writes only the differences; what is no longer
+// wanted goes last. A flush or edit by another program is found and repaired.
 //
 // It decides nothing about Services: endpoints in force, policies and refusals come from the model.
 //

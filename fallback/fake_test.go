@@ -162,7 +162,7 @@ func (f *fakeTables) ChainNames(_ context.Context, table string) ([]string, erro
 	return slices.Sorted(maps.Keys(f.tables[table])), nil
 }
 
-// String gives all tables as iptables-restore would take them.
+// String returns all tables as iptables-restore would take them.
 func (f *fakeTables) String() string {
 	var b bytes.Buffer
 	for _, t := range slices.Sorted(maps.Keys(f.tables)) {

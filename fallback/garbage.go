@@ -8,7 +8,7 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/xtables"
 )
 
-// delete deletes chains of table nat that nothing should lead to. A chain that somebody else's rule leads to is emptied
+// delete deletes chains of table nat that nothing should lead to. A chain that a foreign rule leads to is emptied
 // and left: the others go.
 func (w *worker) delete(ctx context.Context, names []string) error {
 	in := newInput(rules.NAT)

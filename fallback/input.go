@@ -82,7 +82,7 @@ func (in *input) link(l rules.Link) {
 
 func (in *input) empty() bool { return len(in.chains) == 0 && in.body.Len() == 0 }
 
-// bytes gives the input. Chains come sorted: iptables-legacy-restore keeps its list of them so, and is a third quicker if
+// bytes returns the input. Chains come sorted: iptables-legacy-restore keeps its list of them so, and is a third quicker if
 // each goes to its end.
 func (in *input) bytes() []byte {
 	slices.Sort(in.chains)

@@ -56,7 +56,7 @@ func TestRestartWritesNothing(t *testing.T) {
 	})
 }
 
-// counted gives the packets that rules with DNAT have translated.
+// counted returns the packets that rules with DNAT have translated.
 func counted(save string) (n int) {
 	for _, m := range regexp.MustCompile(`(?m)^\[(\d+):\d+\] .*-j DNAT`).FindAllStringSubmatch(save, -1) {
 		k, _ := strconv.Atoi(m[1])
@@ -225,7 +225,7 @@ func foreign(t *testing.T, b *testbed.Bed, backend xtables.Backend) {
 	}
 }
 
-// saved gives all tables that services use, without counters and comments.
+// saved returns all tables that services use, without counters and comments.
 func saved(t *testing.T, b *testbed.Bed, backend xtables.Backend) string {
 	t.Helper()
 	text := ""

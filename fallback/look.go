@@ -18,7 +18,7 @@ type sight struct {
 	canaries map[rules.Table]bool
 }
 
-// canaryTables have a chain that nobody uses: a flush of the table takes it away.
+// canaryTables have a chain that no rule uses: a flush of the table takes it away.
 var canaryTables = []rules.Table{rules.Mangle, rules.Filter, rules.NAT}
 
 // look reads back what is installed.
@@ -52,7 +52,7 @@ func (w *worker) look(ctx context.Context) (*sight, error) {
 	return s, nil
 }
 
-// chainsOf gives the chains of a table that matter and are not one Service's own.
+// chainsOf returns the chains of a table that matter and are not one Service's own.
 func (w *worker) chainsOf(t rules.Table) []string {
 	list := append(slices.Clone(w.want.fixed.Shared[t]), parents[t]...)
 	for _, c := range w.want.fixed.Chains[t] {
@@ -130,7 +130,7 @@ func (w *worker) drifted(ctx context.Context) (string, error) {
 	return w.compare(s), nil
 }
 
-// compare says how what was seen differs from what this worker knows to have installed.
+// compare returns how what was seen differs from what this worker knows to have installed.
 func (w *worker) compare(s *sight) string {
 	for _, t := range canaryTables {
 		if !s.canaries[t] {

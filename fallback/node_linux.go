@@ -10,7 +10,7 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Diff tells how what is installed on this node differs from what a model asks for: lines of the form
+// Diff returns how what is installed on this node differs from what a model asks for: lines of the form
 // "IPv4 nat + -A CHAIN RULE", where + is missing and - is too many; "" if it does not differ. Of the options, the rules'
 // settings, Backend and Families count.
 func Diff(ctx context.Context, m *k8s.Model, o Options) (string, error) {

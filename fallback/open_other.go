@@ -13,7 +13,7 @@ var errNotLinux = errors.New("iptables exists on Linux only")
 
 func (p *Plane) open(context.Context) ([]*worker, error) { return nil, errNotLinux }
 
-// Diff tells how what is installed differs from what a model asks for. It works on Linux only.
+// Diff returns how what is installed differs from what a model asks for. It works on Linux only.
 func Diff(context.Context, *k8s.Model, Options) (string, error) { return "", errNotLinux }
 
 // Cleanup removes everything that a Plane installs. It works on Linux only.
@@ -27,7 +27,7 @@ func listNAT(context.Context, string, k8s.Family) (lister, error) { return nil, 
 // Occupied is false: there is no iptables here.
 func Occupied(context.Context) (bool, error) { return false, nil }
 
-// ReadRules gives the rules that are installed now. It works on Linux only.
+// ReadRules returns the rules that are installed now. It works on Linux only.
 func ReadRules(context.Context, string, k8s.Family) (map[string]map[string][]string, error) {
 	return nil, errNotLinux
 }

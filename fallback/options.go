@@ -33,7 +33,7 @@ type Hooks struct {
 	Split    func(k8s.Family)        // a transaction with changes of Services was refused: it is tried in parts
 }
 
-// DefaultOptions gives kube-proxy's settings; Log must still be set.
+// DefaultOptions returns kube-proxy's settings; Log must still be set.
 func DefaultOptions() Options {
 	return Options{Config: rules.DefaultConfig(), SyncPeriod: 30 * time.Second}
 }
@@ -68,7 +68,7 @@ type FamilyStatus struct {
 	Transactions int `json:"transactions"`
 	Rules        int `json:"rules"` // written since the start
 	Failures     int `json:"failures"`
-	Repairs      int `json:"repairs"`   // how often somebody else had changed the rules
+	Repairs      int `json:"repairs"`   // how often another program had changed the rules
 	Forgotten    int `json:"forgotten"` // stale UDP connections
 	// LastForgetError is why stale UDP connections could not be deleted; they are tried again.
 	LastForgetError string              `json:"lastForgetError,omitempty"`

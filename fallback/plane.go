@@ -188,7 +188,7 @@ func (p *Plane) Tried() bool {
 	return true
 }
 
-// Plan gives all rules as input for iptables-restore, IPv4 first; "" before the first Update.
+// Plan returns all rules as input for iptables-restore, IPv4 first; "" before the first Update.
 func (p *Plane) Plan() string {
 	m, config := p.snapshot()
 	if m == nil {
@@ -197,7 +197,7 @@ func (p *Plane) Plan() string {
 	return rules.Plan(m, config)
 }
 
-// Diff tells how what is installed differs from what the model asks for; "" if it does not.
+// Diff returns how what is installed differs from what the model asks for; "" if it does not.
 func (p *Plane) Diff(ctx context.Context) (string, error) {
 	m, _ := p.snapshot()
 	if m == nil {
@@ -215,7 +215,7 @@ func (p *Plane) Diff(ctx context.Context) (string, error) {
 	return Diff(ctx, m, o)
 }
 
-// snapshot gives a copy of the model and the settings in force.
+// snapshot returns a copy of the model and the settings in force.
 func (p *Plane) snapshot() (*k8s.Model, rules.Config) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

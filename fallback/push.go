@@ -87,7 +87,7 @@ func (w *worker) blame(ctx context.Context, c *change, err error, r *round) erro
 			return fmt.Errorf("%w (%s): %w", errDrift, drift, err)
 		}
 		r.looked = true
-		if err = w.commit(ctx, c); err == nil { // somebody else's change came between
+		if err = w.commit(ctx, c); err == nil { // another program's change came between
 			return nil
 		}
 	}

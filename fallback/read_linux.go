@@ -8,7 +8,7 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// ReadRules gives the rules of a family that are installed now, whoever's they are: table -> chain -> rules in
+// ReadRules returns the rules of a family that are installed now, of all owners: table -> chain -> rules in
 // order, without "-A CHAIN". backend is nf_tables or legacy; "" is the one that the rest of the node uses.
 func ReadRules(ctx context.Context, backend string, f k8s.Family) (map[string]map[string][]string, error) {
 	choice, err := xtables.Choose(ctx, xtables.Backend(backend))

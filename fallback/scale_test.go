@@ -144,7 +144,7 @@ func (p *process) until(begin time.Time, ok func(FamilyStatus) bool, d time.Dura
 	return 0
 }
 
-// oneChain gives input for iptables-restore that writes the chain of a ClusterIP's Service as it is.
+// oneChain returns input for iptables-restore that writes the chain of a ClusterIP's Service as it is.
 func oneChain(t *testing.T, b *testbed.Bed, backend xtables.Backend, vip netip.Addr) string {
 	t.Helper()
 	for l := range strings.Lines(iptables(t, b, backend, "iptables", "-t", "nat", "-S", "KUBE-SERVICES")) {

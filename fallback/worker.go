@@ -170,7 +170,7 @@ func (w *worker) step(ctx context.Context) (next time.Time) {
 	return w.next()
 }
 
-// next gives the time when there is something to do again, if no update comes before.
+// next returns the time when there is something to do again, if no update comes before.
 func (w *worker) next() time.Time {
 	next := w.checkAt
 	if !w.want.settled() || w.must > nothing {
@@ -254,4 +254,4 @@ func (w *worker) failed(err error) {
 	})
 }
 
-var errDrift = errors.New("somebody else has changed the rules")
+var errDrift = errors.New("another program changed the rules")

@@ -108,7 +108,7 @@ func (c claims) winner(name PortName, created time.Time, f *Frontend) (by claim,
 	return by, why, true
 }
 
-// conflictText says in a warning that a frontend is shadowed.
+// conflictText returns in a warning that a frontend is shadowed.
 func conflictText(name PortName, f *Frontend, by claim, why string) string {
 	what := fmt.Sprintf("node port %d", f.Port)
 	if f.Address.IsValid() {

@@ -27,7 +27,7 @@ type DetectLocal struct {
 	Interface string
 }
 
-// Validate says what is wrong, nil if it can be used.
+// Validate reports what is wrong, nil if it can be used.
 func (d *DetectLocal) Validate() error {
 	switch d.Mode {
 	case DetectByClusterCIDR, DetectByNodeCIDR, DetectNothing:
@@ -61,10 +61,10 @@ func (t *Tracker) detector(node *Node) Detector {
 	return Detector{}
 }
 
-// warnDetector says what keeps the detection from working.
+// warnDetector returns what keeps the detection from working.
 func (t *Tracker) warnDetector() []Warning {
 	if t.opts.DetectLocal.Mode == DetectByNodeCIDR && len(t.model.Node.PodCIDRs) == 0 {
-		return []Warning{{Text: fmt.Sprintf("--detect-local-mode NodeCIDR: node %s has no spec.podCIDRs yet, so that nobody counts as its pod", t.model.Node.Name)}}
+		return []Warning{{Text: fmt.Sprintf("--detect-local-mode NodeCIDR: node %s has no spec.podCIDRs yet, so that no client counts as its pod", t.model.Node.Name)}}
 	}
 	return nil
 }

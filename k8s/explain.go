@@ -64,7 +64,7 @@ func holds(list []Endpoint, at netip.AddrPort) bool {
 	return false
 }
 
-// whyNot says why an endpoint that is not in force under policy Cluster is not.
+// whyNot returns why an endpoint that is not in force under policy Cluster is not.
 func (c *candidate) whyNot(hints hintKind) string {
 	switch {
 	case c.ready && hints == nodeHint:
@@ -75,7 +75,7 @@ func (c *candidate) whyNot(hints hintKind) string {
 	return c.notReady()
 }
 
-// whyNotLocal says why an endpoint that is not in force under policy Local is not.
+// whyNotLocal returns why an endpoint that is not in force under policy Local is not.
 func (c *candidate) whyNotLocal() string {
 	switch {
 	case c.local:
@@ -86,7 +86,7 @@ func (c *candidate) whyNotLocal() string {
 	return "on " + c.node
 }
 
-// notReady says what keeps an endpoint out that is not ready.
+// notReady returns what keeps an endpoint out that is not ready.
 func (c *candidate) notReady() string {
 	switch {
 	case c.fallback():

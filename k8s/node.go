@@ -53,7 +53,7 @@ func newNodeFacts(o *v1.Node, origin Origin) *nodeFacts {
 // taintToBeDeleted is what the cluster autoscaler puts on a node that it is about to remove.
 const taintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
-// notEligible says why load balancers should send no new traffic to a node (kube-proxy's rule, KEP-3836); "": they may.
+// notEligible returns why load balancers should send no new traffic to a node (kube-proxy's rule, KEP-3836); "": they may.
 func notEligible(o *v1.Node) string {
 	if !o.DeletionTimestamp.IsZero() {
 		return "the Node is being deleted"

@@ -11,7 +11,7 @@ import (
 )
 
 // Object is an API object that the model is made of: *v1.Service, *discoveryv1.EndpointSlice, *v1.Node or
-// *networkingv1.ServiceCIDR. Whoever hands an Object to this package must not change it afterwards.
+// *networkingv1.ServiceCIDR. A caller must not change an Object after it was passed to this package.
 type Object = metav1.Object
 
 // Kind is the kind of an Object, as its manifest spells it.

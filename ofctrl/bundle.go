@@ -186,7 +186,7 @@ func (b *bundle) plan() *TxError {
 	return tx
 }
 
-// object gives what an item is about.
+// object returns what an item is about.
 func (b *bundle) object(it item) (Op, any) {
 	switch it.kind {
 	case clearFlows:
@@ -342,7 +342,7 @@ func (b *bundle) commit(ctx context.Context) error {
 	return nil
 }
 
-// refusal gives the error of a bundle that is not in force. cause is what kept it from being sent, if anything.
+// refusal returns the error of a bundle that is not in force. cause is what kept it from being sent, if anything.
 func (b *bundle) refusal(stage Stage, cause error) error {
 	var tx *TxError
 	if cause != nil && !errors.As(cause, &tx) {

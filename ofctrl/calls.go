@@ -14,15 +14,15 @@ import (
 // error ends the connection.
 type sink interface{ receive(i int, f frame) error }
 
-// call is a run of transaction ids that somebody waits for.
+// call is a run of transaction ids that a caller waits for.
 type call struct {
 	first, n uint32
 	sink     sink
 	heard    atomic.Int64 // when the last message for it came, or it was registered: nanoseconds after Conn.epoch
 }
 
-// register gives n consecutive transaction ids whose replies go to s, until unregister. An id is never 0,
-// as switches use that for what nobody asked for.
+// register returns n consecutive transaction ids whose replies go to s, until unregister. An id is never 0,
+// as switches use that for unsolicited messages.
 func (c *Conn) register(n int, s sink) *call {
 	c.mu.Lock()
 	defer c.mu.Unlock()

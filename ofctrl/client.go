@@ -19,7 +19,7 @@ type ClientOptions struct {
 	OnConnect func(context.Context, *Conn) error
 	// MinBackoff and MaxBackoff bound the pause between attempts, which doubles from the one to the other and
 	// of which up to half is left to chance (0 means 100 ms and 15 s, 2 s for a switch on this machine). Where a
-	// unix socket has nobody who listens the pause is absentPause instead.
+	// unix socket has no listener the pause is absentPause instead.
 	MinBackoff, MaxBackoff time.Duration
 }
 
@@ -50,7 +50,7 @@ type Status struct {
 	LastTime  time.Time // when LastError came
 }
 
-// NewClient gives a Client that Run sets to work.
+// NewClient returns a Client that Run sets to work.
 func NewClient(t Target, o ClientOptions) *Client {
 	if o.MinBackoff <= 0 {
 		o.MinBackoff = 100 * time.Millisecond
@@ -65,14 +65,14 @@ func NewClient(t Target, o ClientOptions) *Client {
 	return &Client{target: t, opts: o, status: Status{Target: t}}
 }
 
-// Status tells how the client fares now.
+// Status returns how the client fares now.
 func (c *Client) Status() Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.status
 }
 
-// Conn gives the connection in use; nil if there is none.
+// Conn returns the connection in use; nil if there is none.
 func (c *Client) Conn() *Conn {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,7 +105,7 @@ func (c *Client) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// absent tells whether there is no socket, or nobody listens on it. What is reached over a network is never absent: there a
+// absent reports whether there is no socket, or nothing listens on it. What is reached over a network is never absent: there a
 // look costs others something.
 func absent(err error) bool {
 	var op *net.OpError

@@ -85,7 +85,7 @@ func (c *Conn) meterMods(ctx context.Context, command int, ms []flow.Meter) (map
 	})
 }
 
-// orNil gives nil for a transaction that lacks nothing.
+// orNil returns nil for a transaction that lacks nothing.
 func (e *TxError) orNil() error {
 	if len(e.Rejected) == 0 && e.Cause == nil {
 		return nil

@@ -122,7 +122,7 @@ func (c *Conn) Close() error {
 // Done is closed when the connection has ended.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
-// Err says why the connection ended; nil while it lives.
+// Err reports why the connection ended; nil while it lives.
 func (c *Conn) Err() error {
 	select {
 	case <-c.done:
@@ -132,11 +132,11 @@ func (c *Conn) Err() error {
 	}
 }
 
-// Features gives what the switch said of itself.
+// Features returns what the switch said of itself.
 func (c *Conn) Features() Features { return c.features }
 
 // PacketInDrops counts the packets from the switch that found the queue full.
 func (c *Conn) PacketInDrops() uint64 { return c.events.drops.Load() }
 
-// Target gives where the connection leads.
+// Target returns where the connection leads.
 func (c *Conn) Target() Target { return c.target }

@@ -66,7 +66,7 @@ func (c *Conn) aggregate(ctx context.Context, n int, question func([]byte, int) 
 // tableStatsLen is the length of ofp_table_stats (OpenFlow 1.5.1 §7.3.5).
 const tableStatsLen = 24
 
-// TableSizes returns how many flows each table holds, whoever installed them. It costs the switch the same however many there are.
+// TableSizes returns how many flows each table holds, of all owners. It costs the switch the same however many there are.
 func (c *Conn) TableSizes(ctx context.Context) (sizes [256]uint32, err error) {
 	err = c.ask(ctx, mpTable, 1, func(b []byte, _ int) ([]byte, error) { return b, nil }, func(b []byte) error {
 		if len(b)%tableStatsLen != 0 {
@@ -88,7 +88,7 @@ type FlowCounter struct {
 	Size     uint64
 }
 
-// TableCounters gives the counters of the flows of one table whose cookie is cookie in the bits of mask. Open vSwitch
+// TableCounters returns the counters of the flows of one table whose cookie is cookie in the bits of mask. Open vSwitch
 // learns of packets in its datapath about once a second, so that they are as old as that.
 func (c *Conn) TableCounters(ctx context.Context, table uint8, cookie, mask uint64) ([]FlowCounter, error) {
 	var out []FlowCounter
@@ -124,7 +124,7 @@ func flowNumbers(b []byte) (cookie, packets, size uint64, n int, err error) {
 
 const groupStatsLen = 40
 
-// GroupCounters gives the counters of the groups from lo to hi. More than maxObjects of them are an ErrTooMuch.
+// GroupCounters returns the counters of the groups from lo to hi. More than maxObjects of them are an ErrTooMuch.
 func (c *Conn) GroupCounters(ctx context.Context, lo, hi uint32) (map[uint32]GroupCounters, error) {
 	out := map[uint32]GroupCounters{}
 	err := c.ask(ctx, mpGroupStats, 1, func(b []byte, _ int) ([]byte, error) {

@@ -64,7 +64,7 @@ func (d *decoder) actions(out []flow.Action, b []byte) ([]flow.Action, error) {
 	return out, nil
 }
 
-// actionLen gives the checked length of the action at the start of b.
+// actionLen returns the checked length of the action at the start of b.
 func actionLen(b []byte) (int, error) {
 	if len(b) < 8 {
 		return 0, short("action")
@@ -76,7 +76,7 @@ func actionLen(b []byte) (int, error) {
 	return n, nil
 }
 
-// action gives nil for what it does not know. a is at least 8 bytes and a multiple of 8 bytes long.
+// action returns nil for what it does not know. a is at least 8 bytes and a multiple of 8 bytes long.
 func (d *decoder) action(a []byte) flow.Action {
 	switch u16(a) {
 	case actOutput:

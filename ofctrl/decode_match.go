@@ -134,7 +134,7 @@ func setPrefix(to *netip.Prefix, v []byte, hasMask bool) bool {
 	return ok
 }
 
-// prefixLen gives the number of leading ones of a mask that has no others.
+// prefixLen returns the number of leading ones of a mask that has no others.
 func prefixLen(mask []byte) (int, bool) {
 	n := 0
 	for i, b := range mask {

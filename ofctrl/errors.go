@@ -59,7 +59,7 @@ type SwitchError struct {
 
 func (e *SwitchError) Error() string { return "switch answers " + e.Reason() }
 
-// Reason gives the error's name as Open vSwitch's documentation has it, or its numbers.
+// Reason returns the error's name as Open vSwitch's documentation has it, or its numbers.
 func (e *SwitchError) Reason() string { return reason(e.Type, e.Code, e.Experimenter) }
 
 // Op is what was to be done with an object.
@@ -79,7 +79,7 @@ type Rejection struct {
 	Cause  error // a *SwitchError, or why it could not be encoded
 }
 
-// Reason says why in a few words.
+// Reason returns why in a few words.
 func (r Rejection) Reason() string {
 	var s *SwitchError
 	if errors.As(r.Cause, &s) {
@@ -88,7 +88,7 @@ func (r Rejection) Reason() string {
 	return r.Cause.Error()
 }
 
-// String gives operation, object and reason; a long object is cut.
+// String returns operation, object and reason; a long object is cut.
 func (r Rejection) String() string {
 	const most = 300
 	text := describe(r.Object)
@@ -143,7 +143,7 @@ type TxError struct {
 // maxRejections bounds TxError.Rejected.
 const maxRejections = 1000
 
-// Installed tells whether the transaction's flows and groups are in force nevertheless.
+// Installed reports whether the transaction's flows and groups are in force nevertheless.
 func (e *TxError) Installed() bool { return e.Stage == StageAfter }
 
 func (e *TxError) Error() string {
@@ -180,7 +180,7 @@ func (e *TxError) Format(f fmt.State, verb rune) {
 	}
 }
 
-// Unwrap gives the causes, so that errors.Is and errors.As find them.
+// Unwrap returns the causes, so that errors.Is and errors.As find them.
 func (e *TxError) Unwrap() []error {
 	var out []error
 	if e.Cause != nil {

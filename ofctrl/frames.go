@@ -21,7 +21,7 @@ func newFrameReader(r io.Reader) *frameReader {
 	return &frameReader{r: r, buf: make([]byte, readBuffer)}
 }
 
-// next gives the next message. The slice is valid until the following call.
+// next returns the next message. The slice is valid until the following call.
 func (fr *frameReader) next() (frame, error) {
 	if err := fr.fill(headerLen); err != nil {
 		return nil, err

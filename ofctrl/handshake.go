@@ -15,7 +15,7 @@ var versionNames = map[uint8]string{1: "1.0", 2: "1.1", 3: "1.2", 4: "1.3", 5: "
 // it is not zero; how much of a packet is sent is up to each flow's controller action.
 const missSendLen = 0xffff
 
-// handshake says hello, asks for the features and switches on packet-in and request forwarding
+// handshake reports hello, asks for the features and switches on packet-in and request forwarding
 // (OpenFlow 1.5.1 §6.3, §7.3.1, §7.3.2, §7.3.10). It runs before the goroutines are started.
 func (c *Conn) handshake(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { c.nc.SetDeadline(time.Unix(1, 0)) })
@@ -80,7 +80,7 @@ func (c *Conn) awaitHello() error {
 	return nil
 }
 
-// helloVersions gives the versions that a hello offers as a bitmap. Without a bitmap the header's version
+// helloVersions returns the versions that a hello offers as a bitmap. Without a bitmap the header's version
 // means that one and all lower ones (§6.3).
 func helloVersions(f frame) uint32 {
 	for b := f.body(); len(b) >= 4; {

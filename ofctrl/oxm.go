@@ -38,7 +38,7 @@ const (
 // tcpFlags is the mask of all TCP flags that a switch tells apart (ovs-fields(7), tcp_flags).
 const tcpFlags = 0x0fff
 
-// masked gives the header of the same field with a mask behind the value.
+// masked returns the header of the same field with a mask behind the value.
 func masked(h uint32) uint32 { return h&^0xff | 1<<8 | h&0xff*2 }
 
 // unmasked splits a header on the wire into the plain field header and whether a mask follows the value.

@@ -70,7 +70,7 @@ func (c *Conn) Read(ctx context.Context, f Filter, v Visitor) error {
 	return nil
 }
 
-// ReadBack is Read for whoever wants all of it at hand.
+// ReadBack reads everything into a Snapshot.
 func (c *Conn) ReadBack(ctx context.Context, f Filter) (*Snapshot, error) {
 	s := &Snapshot{State: flow.NewState(), Skipped: map[uint8]int{}}
 	if err := c.Read(ctx, f, s); err != nil {
@@ -175,7 +175,7 @@ func (r *reading) each(b []byte, take func(flowDesc)) error {
 }
 
 // groups asks for the ids of all groups and then for each of the range by itself. Asking for all descriptions at
-// once makes ovs-vswitchd abort if any group, also one of somebody else, is too wide; see flow.Group.TooWide.
+// once makes ovs-vswitchd abort if any group, also one of another controller, is too wide; see flow.Group.TooWide.
 func (r *reading) groups(ctx context.Context, c *Conn) error {
 	if r.filter.GroupHi == 0 {
 		return nil

@@ -21,7 +21,7 @@ const (
 	codeBundleTimeout = 14
 )
 
-// reason gives the name of an OFPT_ERROR as Open vSwitch prints it, else its numbers.
+// reason returns the name of an OFPT_ERROR as Open vSwitch prints it, else its numbers.
 func reason(typ, code uint16, experimenter uint32) string {
 	switch {
 	case typ == typeExperimenterError && experimenter == vendorNX:

@@ -73,7 +73,7 @@ func hostPort(s string) (string, error) {
 	return net.JoinHostPort(host, port), nil
 }
 
-// String gives the target in the form that ParseTarget reads.
+// String returns the target in the form that ParseTarget reads.
 func (t Target) String() string {
 	switch {
 	case t.Network == "unix":

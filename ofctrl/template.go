@@ -97,7 +97,7 @@ func hashTemplate(name string, width int) []byte {
 	return mustMarshal(openflow15.NewNTRSelectionMethod(openflow15.NTR_HASH, 0, *f))
 }
 
-// field gives libOpenflow's header of a field that exists.
+// field returns libOpenflow's header of a field that exists.
 func field(name string, hasMask bool) *openflow15.MatchField {
 	f, err := openflow15.FindFieldHeaderByName(name, hasMask)
 	if err != nil {

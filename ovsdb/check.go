@@ -31,7 +31,7 @@ func (e *UnreachableError) Error() string {
 	return fmt.Sprintf("Open vSwitch's database at %s is not reachable: %v; start ovsdb-server or name its socket with --ovsdb", e.Endpoint, e.Err)
 }
 
-// Unwrap gives ErrUnreachable and the cause.
+// Unwrap returns ErrUnreachable and the cause.
 func (e *UnreachableError) Unwrap() []error { return []error{ErrUnreachable, e.Err} }
 
 // NoBridgeError says which bridges there are instead. It is ErrNoBridge.
@@ -61,7 +61,7 @@ func plainList(names []string) string {
 	return strings.Join(list, ", ")
 }
 
-// Unwrap gives ErrNoBridge.
+// Unwrap returns ErrNoBridge.
 func (e *NoBridgeError) Unwrap() error { return ErrNoBridge }
 
 // NoOpenFlow15Error says how to enable it. It is ErrNoOpenFlow15.
@@ -76,7 +76,7 @@ func (e *NoOpenFlow15Error) Error() string {
 		plain(e.Bridge), plain(e.Bridge), strings.ReplaceAll(plainList(e.Protocols), ", ", ","))
 }
 
-// Unwrap gives ErrNoOpenFlow15.
+// Unwrap returns ErrNoOpenFlow15.
 func (e *NoOpenFlow15Error) Unwrap() error { return ErrNoOpenFlow15 }
 
 // OVNError says what shows that ovn-controller runs the bridge. It is ErrOVN.
@@ -89,10 +89,10 @@ func (e *OVNError) Error() string {
 	return fmt.Sprintf("bridge %s is run by OVN (%s), which deletes the flows of others; name another bridge with --bridge, or remove what OVN left behind", plain(e.Bridge), e.Evidence)
 }
 
-// Unwrap gives ErrOVN.
+// Unwrap returns ErrOVN.
 func (e *OVNError) Unwrap() error { return ErrOVN }
 
-// Check tells whether the bridge may and can be programmed. Its error is a
+// Check reports whether the bridge may and can be programmed. Its error is a
 // *NoBridgeError, an *OVNError or a *NoOpenFlow15Error, in this order.
 func (s Switch) Check() error {
 	switch {
@@ -116,7 +116,7 @@ func (s Switch) wantProtocols() []string {
 	return append(slices.Clone(s.Protocols), openFlow15)
 }
 
-// defaultHas15 tells whether a bridge without configured protocols speaks OpenFlow
+// defaultHas15 reports whether a bridge without configured protocols speaks OpenFlow
 // 1.5: it does since Open vSwitch 2.12. A version that does not parse is taken for
 // a newer one; the connection will tell.
 func defaultHas15(version string) bool { return !before(version, 2, 12) }

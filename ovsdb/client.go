@@ -168,7 +168,7 @@ func (c *Client) state() (Switch, *session, <-chan struct{}) {
 // is for one reader, and never closed.
 func (c *Client) Changed() <-chan struct{} { return c.changed }
 
-// Connected tells whether there is a connection that answers.
+// Connected reports whether there is a connection that answers.
 func (c *Client) Connected() bool {
 	_, s, _ := c.state()
 	return s != nil

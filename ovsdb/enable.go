@@ -47,7 +47,7 @@ func (c *Client) enableOpenFlow15(ctx context.Context) error {
 }
 
 // addProtocols inserts what is missing into the column (RFC 7047 §5.1) rather
-// than setting it, so that a change by somebody else at the same time is kept.
+// than setting it, so that a change by another program at the same time is kept.
 // Only where the column is empty must the default be spelled out: then the
 // transaction first makes sure that it still is.
 func addProtocols(sw Switch) ([]ovsdb.Operation, error) {

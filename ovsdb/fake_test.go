@@ -35,7 +35,7 @@ type fakeServer struct {
 	deaf    bool // reads nothing once it has given the rows
 }
 
-// listen gives the server's endpoint. It ends with the test.
+// listen returns the server's endpoint. It ends with the test.
 func (f fakeServer) listen(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")

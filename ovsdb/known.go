@@ -39,7 +39,7 @@ func (s *Switch) LacksNullSNAT() bool {
 	return s.DatapathType == "netdev" && before(s.OVSVersion, 2, 16)
 }
 
-// before tells whether a version is an earlier one than major.minor.
+// before reports whether a version is an earlier one than major.minor.
 func before(version string, major, minor int) bool {
 	first, rest, _ := strings.Cut(version, ".")
 	second, _, _ := strings.Cut(rest, ".")

@@ -114,7 +114,7 @@ func (s *session) fail(err error) {
 
 func (s *session) close() { s.fail(errLost) }
 
-// call asks the server. After an error nobody may look at the reply: it may still be coming in.
+// call asks the server. After an error the reply must not be read: it may still be coming in.
 func (s *session) call(ctx context.Context, method string, args []any, reply any) error {
 	call := s.rpc.Go(method, args, reply, make(chan *rpc2.Call, 1))
 	var refusal rpc2.ServerError
@@ -279,7 +279,7 @@ func (s *session) list() rows {
 	}
 }
 
-// cached gives a table's rows, which share their slices and maps with the cache; it never changes them.
+// cached returns a table's rows, which share their slices and maps with the cache; it never changes them.
 func cached[T any](c *cache.TableCache, table string) []T {
 	all := c.Table(table).RowsShallow()
 	list := make([]T, 0, len(all))

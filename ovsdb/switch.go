@@ -81,7 +81,7 @@ type Port struct {
 	Error string
 }
 
-// IsPod tells whether the port is known to lead to a pod.
+// IsPod reports whether the port is known to lead to a pod.
 func (p Port) IsPod() bool { return p.IfaceID != "" || len(p.IPs) > 0 }
 
 // PortByIP finds the port behind which a pod address is.
@@ -106,7 +106,7 @@ func (s Switch) find(ok func(Port) bool) (Port, bool) {
 	return Port{}, false
 }
 
-// DefaultUplink is the OpenFlow port number of the uplink if nobody names it.
+// DefaultUplink is the OpenFlow port number of the uplink by default.
 const DefaultUplink = 1
 
 // Uplink finds the port that leads out of the node. The wanted one is named by its
@@ -168,7 +168,7 @@ func (s Switch) members(port string) []string {
 	return list
 }
 
-// noUplink says what is wrong and what could be named instead.
+// noUplink reports what is wrong and what could be named instead.
 func (s Switch) noUplink(what string) error {
 	var others []string
 	for _, p := range s.Ports {
@@ -183,7 +183,7 @@ func (s Switch) noUplink(what string) error {
 	return fmt.Errorf("%w: bridge %s %s; name it with --uplink-port, ports here: %s", ErrNoUplink, plain(s.Bridge), what, ports)
 }
 
-// GatewayPolicy tells whether somebody seems to enforce policy at the pods'
+// GatewayPolicy reports whether somebody seems to enforce policy at the pods'
 // gateway, so that packets between local pods must keep passing it, and why.
 func (s Switch) GatewayPolicy() (bool, string) {
 	for _, from := range []struct {

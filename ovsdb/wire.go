@@ -77,7 +77,7 @@ func (c *boundedCodec) keep(err error) error {
 	return err
 }
 
-// why tells why reading ended.
+// why returns why reading ended.
 func (c *boundedCodec) why() error {
 	switch err := c.conn.ended; {
 	case errors.Is(err, errTooLong):

@@ -101,7 +101,7 @@ func (s *service) affinityGroup(p k8s.Policy, es []k8s.Endpoint) {
 	s.add(tablePinned, 50, s.id, s.marked(p), flow.ToGroup{ID: s.group(p)})
 }
 
-// endpointIDs gives every endpoint of a Service port a number for reg2 that stays the same when others come
+// endpointIDs returns every endpoint of a Service port a number for reg2 that stays the same when others come
 // and go, so that a pin never comes to mean another endpoint, and so that the hash of a select group, which
 // goes by bucket id, moves no client that need not move.
 func endpointIDs(sp *k8s.ServicePort) map[netip.AddrPort]uint32 {

@@ -56,7 +56,7 @@ func setMark(value, mask uint32) flow.Action {
 	return flow.SetField{Field: flow.Reg1, Value: uint64(value), Mask: uint64(mask)}
 }
 
-// newConnection matches tracked packets of connections that nobody has answered yet; opening those and, besides, packets that
+// newConnection matches tracked packets of connections that are not answered yet; opening those and, besides, packets that
 // went past the tracker because they open a connection (table 3).
 var (
 	newConnection = flow.Bits{Value: flow.CTNew | flow.CTTracked, Mask: flow.CTNew | flow.CTTracked}
@@ -96,7 +96,7 @@ func toNet(p netip.Prefix) flow.Match {
 	return flow.Match{EthType: ethTypeOf(p.Addr()), Dst: matched(p)}
 }
 
-// matched gives what a match says of a prefix: nothing, if it holds every address.
+// matched returns what a match says of a prefix: nothing, if it holds every address.
 func matched(p netip.Prefix) netip.Prefix {
 	if p.Bits() == 0 {
 		return netip.Prefix{}

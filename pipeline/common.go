@@ -71,7 +71,7 @@ var NextHopMAC = flow.MAC{0x0e, 'n', 'k', 'p', 0, 1}
 // 1,232 bytes of it (RFC 4443 §3.1: the error fits the minimum MTU of 1,280).
 const rejectMaxLen = 1500
 
-// common adds the flows that are there whatever the Services are.
+// common adds the flows that do not depend on any Service.
 func (b *builder) common() {
 	b.entry()
 	for _, f := range families {
@@ -225,7 +225,7 @@ func notToNode(m flow.Match) flow.Match {
 // serviceDefaults is table 1 without the Services, and the table that asks for a rejection.
 func (b *builder) serviceDefaults() {
 	established := flow.Bits{Value: flow.CTTracked, Mask: flow.CTTracked | flow.CTNew}
-	// A known connection that nobody has answered yet is still new. The userspace datapath has translated its packet
+	// A known connection without an answer yet is still new. The userspace datapath has translated its packet
 	// already; the kernel's ct(nat) leaves it as it is (net/openvswitch/conntrack.c, ovs_ct_nat), so that it still has
 	// the Service's address: it goes to the Service's group again, whose ct(commit,nat) applies what was chosen first.
 	//
@@ -302,7 +302,7 @@ func firstWay(ethType uint16, mark uint32) flow.Match {
 	}
 }
 
-// masqueradeAs gives a connection another source address, at which the answers come back to the bridge. Open vSwitch's
+// masqueradeAs returns a connection another source address, at which the answers come back to the bridge. Open vSwitch's
 // own tracker lets the packet go on as it was if no port is left (3.1); table 30 sees to those.
 func (b *builder) masqueradeAs(ip netip.Addr) []flow.Action {
 	return []flow.Action{

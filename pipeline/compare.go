@@ -64,7 +64,7 @@ func (x *Comparison) meet(digest uint64) bool {
 	return wanted
 }
 
-// Delta gives what turns the switch into what it should be.
+// Delta returns what turns the switch into what it should be.
 func (x *Comparison) Delta() *flow.Delta {
 	d := &flow.Delta{}
 	if x.met < len(x.c.wanted) || len(x.flows)+len(x.groups) > 0 {
@@ -116,8 +116,8 @@ func (x *Comparison) collect(d *flow.Delta) {
 	}
 }
 
-// Stale gives the connections to forget: those that the switch may have sent to endpoints which have stopped serving while
-// nobody watched. What is as it should be leads to endpoints that serve.
+// Stale returns the connections to forget: those that the switch may have sent to endpoints which have stopped serving while
+// nkp was not connected. What is as it should be leads to endpoints that serve.
 func (x *Comparison) Stale() []flow.CTFilter {
 	endpoints := map[uint32][]netip.AddrPort{} // by id of the Service port
 	note := func(id uint32, as []flow.Action) {

@@ -11,7 +11,7 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// compared tells a Comparison of all that is in a state.
+// compared returns a Comparison of all that is in a state.
 func compared(c *Compiler, have *flow.State) *Comparison {
 	x := c.Compare()
 	for _, f := range have.Flows {

@@ -37,7 +37,7 @@ type placed struct {
 	id uint32
 }
 
-// NewCompiler gives a Compiler whose State is that of a cluster without Services. It fails on a bad layout.
+// NewCompiler returns a Compiler whose State is that of a cluster without Services. It fails on a bad layout.
 func NewCompiler(cfg Config) (*Compiler, error) {
 	if err := cfg.Layout.Validate(); err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func NewCompiler(cfg Config) (*Compiler, error) {
 	return c, nil
 }
 
-// Config gives the configuration in force.
+// Config returns the configuration in force.
 func (c *Compiler) Config() Config { return c.cfg }
 
 // Flows and Groups count what should be on the switch.
@@ -61,7 +61,7 @@ func (c *Compiler) Flows() int { return c.flows }
 // Groups is described with Flows.
 func (c *Compiler) Groups() int { return c.groups }
 
-// Meters gives the meters that should be on the switch.
+// Meters returns the meters that should be on the switch.
 func (c *Compiler) Meters() []flow.Meter {
 	if c.cfg.NoMeter {
 		return nil
@@ -137,7 +137,7 @@ func (c *Compiler) Update(changes map[k8s.PortName]*k8s.ServicePort) *flow.Delta
 			was = c.compilePort(old)
 			e.retire(old, sp)
 			delete(c.ports, n)
-			if c.owner[old.id] == old { // else somebody has it already
+			if c.owner[old.id] == old { // else another has it already
 				delete(c.owner, old.id)
 			}
 		}
@@ -185,7 +185,7 @@ func (c *Compiler) add(o *objects, newFlow func(*flow.Flow), newGroup func(*flow
 	}
 }
 
-// remove forgets what a source asked for until now, and hands out what nobody wants any more.
+// remove forgets what a source asked for until now, and hands out what is no longer wanted.
 func (c *Compiler) remove(o *objects, oldFlow func(*flow.Flow), oldGroup func(*flow.Group)) {
 	remove := func(f *flow.Flow, digest uint64) {
 		c.flows--
@@ -263,12 +263,12 @@ func (c *Compiler) PinOwners() map[uint64]k8s.PortName {
 	return out
 }
 
-// Owner tells which Service port an object on the switch belongs to: a flow by its cookie.
+// Owner returns which Service port an object on the switch belongs to: a flow by its cookie.
 func (c *Compiler) Owner(cookie uint64) (k8s.PortName, bool) {
 	return c.nameOf(uint32(cookie))
 }
 
-// GroupOwner tells which Service port a group belongs to.
+// GroupOwner returns which Service port a group belongs to.
 func (c *Compiler) GroupOwner(group uint32) (k8s.PortName, bool) {
 	return c.nameOf(c.cfg.Layout.groupID(group))
 }
@@ -280,7 +280,7 @@ func (c *Compiler) nameOf(id uint32) (k8s.PortName, bool) {
 	return k8s.PortName{}, false
 }
 
-// Objects gives the flows and groups of one Service port as they should be on the switch, shared ones excluded.
+// Objects returns the flows and groups of one Service port as they should be on the switch, shared ones excluded.
 func (c *Compiler) Objects(n k8s.PortName) ([]*flow.Flow, []*flow.Group) {
 	p := c.ports[n]
 	if p == nil {
@@ -290,7 +290,7 @@ func (c *Compiler) Objects(n k8s.PortName) ([]*flow.Flow, []*flow.Group) {
 	return o.flows, o.groups
 }
 
-// Missing says, a line each, which facts are unknown and what is left out for want of them.
+// Missing returns, a line each, which facts are unknown and what is left out for want of them.
 func (c *Compiler) Missing() []string {
 	var out []string
 	if len(c.cfg.NodeIPs) == 0 {

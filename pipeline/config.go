@@ -36,7 +36,7 @@ type Config struct {
 	GatewayMAC flow.MAC
 	// Uplink is the OpenFlow port that leads out of the node.
 	Uplink uint32
-	// Detector tells pods from everyone else. Without one nobody counts as a pod, and ClusterIP traffic is not
+	// Detector tells pods from everyone else. Without one no client counts as a pod, and ClusterIP traffic is not
 	// masqueraded (kube-proxy's behaviour without a local detector). A bridge it names is taken for this one.
 	Detector k8s.Detector
 	// PodPorts are the OpenFlow ports whose interfaces begin with Detector.InterfacePrefix.
@@ -67,7 +67,7 @@ type Config struct {
 // DefaultRejectRate is the packets per second that may ask the controller for a rejection.
 const DefaultRejectRate = 1000
 
-// withDefaults gives the configuration with what must not be zero.
+// withDefaults returns the configuration with what must not be zero.
 func (c Config) withDefaults() Config {
 	if c.RejectRate == 0 {
 		c.RejectRate = DefaultRejectRate
@@ -78,7 +78,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// sameForServices tells whether Services compile to the same flows under both configurations.
+// sameForServices reports whether Services compile to the same flows under both configurations.
 func (c *Config) sameForServices(o *Config) bool {
 	return c.Layout == o.Layout && slices.Equal(c.NodeIPs, o.NodeIPs) &&
 		slices.Equal(c.LocalIPs, o.LocalIPs) && c.NodeElsewhere == o.NodeElsewhere &&
@@ -87,7 +87,7 @@ func (c *Config) sameForServices(o *Config) bool {
 		c.detects(k8s.IPv4) == o.detects(k8s.IPv4) && c.detects(k8s.IPv6) == o.detects(k8s.IPv6)
 }
 
-// masqueradeIP gives the address that masqueraded traffic of a family carries.
+// masqueradeIP returns the address that masqueraded traffic of a family carries.
 func (c *Config) masqueradeIP(f k8s.Family) (netip.Addr, bool) {
 	if c.NodeElsewhere {
 		return netip.Addr{}, false
@@ -95,7 +95,7 @@ func (c *Config) masqueradeIP(f k8s.Family) (netip.Addr, bool) {
 	return first(c.NodeIPs, f)
 }
 
-// podHairpinIP gives the address that stands for a pod which is its own endpoint.
+// podHairpinIP returns the address that stands for a pod which is its own endpoint.
 func (c *Config) podHairpinIP(f k8s.Family) (netip.Addr, bool) {
 	if ip, ok := c.masqueradeIP(f); ok {
 		return ip, true
@@ -111,7 +111,7 @@ func first(ips []netip.Addr, f k8s.Family) (netip.Addr, bool) {
 	return ips[i], true
 }
 
-// detects tells whether pods of a family can be told from others on this bridge.
+// detects reports whether pods of a family can be told from others on this bridge.
 func (c *Config) detects(f k8s.Family) bool {
 	if c.Detector.Bridge != "" && c.Uplink == 0 {
 		return false // every port but the uplink leads to a pod, and which one that is, is unknown

@@ -35,7 +35,7 @@ const (
 // CounterTable is the table whose flows count the traffic of Services.
 func (l Layout) CounterTable() uint8 { return l.table(tableCount) }
 
-// Tally tells which Service port and what a flow of the counter table counts, by its cookie and priority.
+// Tally returns which Service port and what a flow of the counter table counts, by its cookie and priority.
 func (c *Compiler) Tally(cookie uint64, priority uint16) (k8s.PortName, Tally) {
 	n, ok := c.Owner(cookie)
 	if !ok {

@@ -2,7 +2,7 @@
 // serve them inside Open vSwitch.
 //
 // It is pure: no I/O, no clock, no OpenFlow library. The same model, layout and node facts always give the
-// same flows, whatever the order of events, so that an agent which restarts, a dry run on a laptop and a
+// same flows in any order of events, so that an agent which restarts, a dry run on a laptop and a
 // comparison with the switch all speak of the same thing. Sending is package ofctrl's work.
 //
 // Start reading at [Compiler]; README.md in this folder is the account of tables, priorities, registers,

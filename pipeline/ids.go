@@ -24,7 +24,7 @@ func newIDTable() *idTable {
 
 const idCount = 1<<idBits - 1 // ids are 1 to idCount
 
-// home is the id that n gets if nobody else wants it. A variable so that tests can force collisions.
+// home is the id that n gets unless another name has it. A variable so that tests can force collisions.
 var home = func(n k8s.PortName) uint32 {
 	h := fnv.New32a()
 	h.Write([]byte(n.ID()))

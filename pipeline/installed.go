@@ -22,27 +22,27 @@ func ReadMark(v uint32) Mark {
 	return Mark{Port: v >> markIDShift, Service: v&markService != 0, Masquerade: v&markMasquerade != 0, Local: v&markLocal != 0}
 }
 
-// PortOfCookie gives the id of the Service port that a flow belongs to, 0 for shared ones; ours is false for a flow that is
+// PortOfCookie returns the id of the Service port that a flow belongs to, 0 for shared ones; ours is false for a flow that is
 // not nkp's.
 func (l Layout) PortOfCookie(cookie uint64) (id uint32, ours bool) {
 	own, mask := l.Cookies()
 	return uint32(cookie), cookie&mask == own
 }
 
-// PortObjects gives the cookie (to be matched in all bits) and the first and last group id of a Service port's own objects.
+// PortObjects returns the cookie (to be matched in all bits) and the first and last group id of a Service port's own objects.
 func (l Layout) PortObjects(id uint32) (cookie uint64, groupLo, groupHi uint32) {
 	lo := l.group(id, 0, 0)
 	return l.cookie(cookieStatic, id), lo, lo + (1<<6 - 1)
 }
 
-// ChoosesByHash tells whether a group is a Service port's that chooses an endpoint by the datapath's hash of a packet.
+// ChoosesByHash reports whether a group is a Service port's that chooses an endpoint by the datapath's hash of a packet.
 func (l Layout) ChoosesByHash(group uint32) bool {
 	first, last := l.Groups()
 	kind := (group - first) >> 4 & 3
 	return group >= first && group <= last && group != l.openingGroup() && (kind == groupCluster || kind == groupLocal)
 }
 
-// InstalledEndpoints gives the endpoints that new connections of a Service port may get, sorted, as the flows and groups in
+// InstalledEndpoints returns the endpoints that new connections of a Service port may get, sorted, as the flows and groups in
 // st have it: of all endpoints, or of those for policy Local.
 func (l Layout) InstalledEndpoints(st *flow.State, id uint32, local bool) []netip.AddrPort {
 	r := installed{Layout: l, State: st, id: id, local: local}

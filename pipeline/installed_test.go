@@ -57,7 +57,7 @@ func TestInstalledEndpoints(t *testing.T) {
 	}
 }
 
-// reached tells whether some frontend leads to the endpoints of a policy: only then they are installed.
+// reached reports whether some frontend leads to the endpoints of a policy: only then they are installed.
 func reached(sp *k8s.ServicePort, p k8s.Policy) bool {
 	return slices.ContainsFunc(sp.Frontends, func(f k8s.Frontend) bool {
 		return f.Policy == p || p == k8s.Cluster && f.Type != k8s.ClusterIP

@@ -80,7 +80,7 @@ const (
 	groupAffinityLocal
 )
 
-// Validate says what is wrong with the layout, nil if it can be used.
+// Validate reports what is wrong with the layout, nil if it can be used.
 func (l Layout) Validate() error {
 	switch {
 	case int(l.TableBase)+tableLast > 253:
@@ -103,12 +103,12 @@ func (l Layout) Validate() error {
 	return nil
 }
 
-// Cookies gives the cookie and mask that select all of nkp's flows, learned ones included.
+// Cookies returns the cookie and mask that select all of nkp's flows, learned ones included.
 func (l Layout) Cookies() (cookie, mask uint64) {
 	return uint64(l.CookiePrefix) << 40, 0xffffff << 40
 }
 
-// StaticCookies gives the cookie and mask that select the flows nkp installs itself: not the learned ones.
+// StaticCookies returns the cookie and mask that select the flows nkp installs itself: not the learned ones.
 func (l Layout) StaticCookies() (cookie, mask uint64) {
 	return uint64(l.CookiePrefix)<<40 | cookieStatic<<32, 0xffffffff << 32
 }
@@ -130,10 +130,10 @@ func (l Layout) StaticTables() []uint8 {
 	return slices.DeleteFunc(l.Tables(), func(t uint8) bool { return t == l.PinTable() })
 }
 
-// Groups gives the first and last group id that nkp takes.
+// Groups returns the first and last group id that nkp takes.
 func (l Layout) Groups() (first, last uint32) { return l.GroupBase, l.GroupBase + 1<<28 - 1 }
 
-// Tables gives the table numbers that nkp takes.
+// Tables returns the table numbers that nkp takes.
 func (l Layout) Tables() []uint8 {
 	var ts []uint8
 	for _, t := range []uint8{tableEntry, tableServices, tableOutput, tableTrack, tablePins, tablePinned, tableRanges, tableReject,
@@ -162,7 +162,7 @@ func (l Layout) group(id, kind, part uint32) uint32 { return l.GroupBase | id<<6
 // openingGroup is the group that has packets hashed which open a connection. No Service port has id 0.
 func (l Layout) openingGroup() uint32 { return l.group(0, 0, 0) }
 
-// groupID gives the id of the Service port that a group of nkp's belongs to.
+// groupID returns the id of the Service port that a group of nkp's belongs to.
 func (l Layout) groupID(group uint32) uint32 { return (group - l.GroupBase) >> 6 }
 
 func (l Layout) exit() flow.Action {

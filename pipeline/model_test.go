@@ -130,7 +130,7 @@ func randomShape(rng *rand.Rand, i, vip int) shape {
 	return s
 }
 
-// shuffled gives the numbers below n in a random order.
+// shuffled returns the numbers below n in a random order.
 func shuffled(rng *rand.Rand, n int) []int {
 	s := make([]int, n)
 	for i := range s {

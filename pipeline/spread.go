@@ -10,7 +10,7 @@ const (
 	maxSlots = 256
 )
 
-// slotShares gives each of n endpoints its number of slots, so that none has more than 5 % above or 10 % below its
+// slotShares returns each of n endpoints its number of slots, so that none has more than 5 % above or 10 % below its
 // fair share if a table of up to 256 slots allows that, and none more than 20 % above or below it. ok is false if
 // 256 slots cannot do it: such a set of endpoints is spread by flows (wide.go). turn decides who
 // gets the slots that are left over. Each slot costs the datapath one cached flow, so the smallest table is taken.

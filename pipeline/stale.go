@@ -106,7 +106,7 @@ func staleConnections(cfg *Config, old, now *k8s.ServicePort) (out []flow.CTFilt
 	return out
 }
 
-// notServing gives those of the endpoints that do not serve now, each once.
+// notServing returns those of the endpoints that do not serve now, each once.
 func notServing(endpoints []netip.AddrPort, now *k8s.ServicePort) []netip.AddrPort {
 	seen := map[netip.AddrPort]bool{}
 	if now != nil {

@@ -14,7 +14,7 @@ import (
 // among the endpoints (docs/decisions/0003-wide-services.md).
 
 func (s *service) wide(p k8s.Policy, es []k8s.Endpoint) {
-	// Four to eight values for each endpoint: nobody gets more than a quarter above the fair share.
+	// Four to eight values for each endpoint: no endpoint gets more than a quarter above the fair share.
 	nbits := bits.Len(uint(4*len(es) - 1))
 	s.groups = append(s.groups, &flow.Group{ID: s.group(p), Method: flow.DPHash, Buckets: []flow.Bucket{{
 		Weight: 1,

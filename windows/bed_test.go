@@ -45,7 +45,7 @@ type bed struct {
 	clock   time.Time
 }
 
-// newBed gives a node with a network of a type and a Plane.
+// newBed returns a node with a network of a type and a Plane.
 func newBed(t *testing.T, networkType string, v hns.Version, change ...func(*Options)) *bed {
 	t.Helper()
 	b := &bed{t: t, hns: hnsfake.New(v), clock: time.Unix(1700000000, 0)}
@@ -98,7 +98,7 @@ func (b *bed) flush() {
 	b.plane.Update(model, changes)
 }
 
-// sync gives the Plane what has changed and has it sync once; it gives the calls that made.
+// sync returns the Plane what has changed and has it sync once; it gives the calls that made.
 func (b *bed) sync() []hnsfake.Call {
 	b.t.Helper()
 	b.flush()
@@ -134,10 +134,10 @@ func (b *bed) pod(addrs ...string) string {
 	return b.hns.AddPod(b.network, "", "pod-"+addrs[0], "0E-2A-64-f4-00-01", addrs...)
 }
 
-// count gives the number of load balancers.
+// count returns the number of load balancers.
 func (b *bed) count() int { return len(b.hns.LoadBalancers()) }
 
-// loadBalancer gives the load balancer of a frontend; "" is a NodePort's VIP.
+// loadBalancer returns the load balancer of a frontend; "" is a NodePort's VIP.
 func (b *bed) loadBalancer(vip string, port uint16) *hns.LoadBalancer {
 	for _, l := range b.hns.LoadBalancers() {
 		for _, m := range l.PortMappings {
@@ -149,7 +149,7 @@ func (b *bed) loadBalancer(vip string, port uint16) *hns.LoadBalancer {
 	return nil
 }
 
-// mustHave gives the load balancer of a frontend with the addresses of its endpoints.
+// mustHave returns the load balancer of a frontend with the addresses of its endpoints.
 func (b *bed) mustHave(vip string, port uint16, endpoints ...string) *hns.LoadBalancer {
 	b.t.Helper()
 	l := b.loadBalancer(vip, port)
@@ -265,7 +265,7 @@ func (b *bed) many(n, k int) {
 	}
 }
 
-// addresses gives the addresses of all endpoints.
+// addresses returns the addresses of all endpoints.
 func (b *bed) addresses() (addrs []string) {
 	for _, e := range b.hns.Endpoints() {
 		addrs = append(addrs, e.IpConfigurations[0].IpAddress)

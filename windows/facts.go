@@ -96,7 +96,7 @@ func (p *Plane) overlayFacts(f *plan.Facts) error {
 	return nil
 }
 
-// addressOf gives the IPv4 address of the endpoint of a name; the zero Addr: there is none. It is looked up once, and again
+// addressOf returns the IPv4 address of the endpoint of a name; the zero Addr: there is none. It is looked up once, and again
 // when the network is another and at every full reading.
 func (p *Plane) addressOf(name string) (a netip.Addr, err error) {
 	if a, ok := p.named[name]; ok {
@@ -136,7 +136,7 @@ func (p *Plane) healthFacts(f *plan.Facts) error {
 	return nil
 }
 
-// hostMAC gives the MAC address of the interface that has an address.
+// hostMAC returns the MAC address of the interface that has an address.
 func hostMAC(ip netip.Addr) (string, error) {
 	ifs, err := net.Interfaces()
 	if err != nil {
@@ -160,7 +160,7 @@ func hostMAC(ip netip.Addr) (string, error) {
 	return "", &notReady{fmt.Sprintf("no interface of this host has the node's address %s", ip)}
 }
 
-// nodeIPv4 gives the first IPv4 address of a node; the zero Addr: it has none.
+// nodeIPv4 returns the first IPv4 address of a node; the zero Addr: it has none.
 func nodeIPv4(n *k8s.Node) netip.Addr {
 	for _, ip := range n.IPs {
 		if ip.Is4() {

@@ -15,7 +15,7 @@ import (
 // OfflineVersion is the HNS that PlanOffline plans for: the first that can do everything nkp uses.
 var OfflineVersion = hns.Version{Major: 15, Minor: 5}
 
-// PlanOffline gives what HNS should have for a model as JSON, without an HNS, on any system (nkp plan -o hcn). The network is
+// PlanOffline returns what HNS should have for a model as JSON, without an HNS, on any system (nkp plan -o hcn). The network is
 // taken for an overlay if there is a source VIP, else for an L2Bridge; remote says which pods it reaches through which nodes. All
 // of this node's endpoints are taken to be there. The warnings name what only the node can tell.
 func PlanOffline(model *k8s.Model, opts Options, remote []hns.RemoteSubnet) (text []byte, warnings []string, err error) {

@@ -61,7 +61,7 @@ const (
 	defaultRootEndpoint = "cbr0"
 )
 
-// DefaultStateFile gives where ownership is remembered: %ProgramData%\nkp\hns.json.
+// DefaultStateFile returns where ownership is remembered: %ProgramData%\nkp\hns.json.
 func DefaultStateFile() string {
 	dir := os.Getenv("ProgramData")
 	if dir == "" {
@@ -103,7 +103,7 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// network gives the name of the network; "": nobody has said it.
+// network returns the name of the network; "": nobody has said it.
 func (o *Options) network() string { return cmp.Or(o.NetworkName, os.Getenv("KUBE_NETWORK")) }
 
 func (o *Options) store() reconcile.StateFile { return reconcile.StateFile(o.StateFile) }

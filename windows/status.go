@@ -110,7 +110,7 @@ func (b *board) problems() (s dataplane.Status, unsupported []plan.Unsupported) 
 	return s, slices.SortedFunc(maps.Keys(b.told), plan.Unsupported.Compare)
 }
 
-// why says what HNS does not have; "": it has everything.
+// why returns what HNS does not have; "": it has everything.
 func (b *board) why(now time.Time) string {
 	switch busy := now.Sub(b.s.Begun); {
 	case b.s.Busy && busy >= time.Second:

@@ -24,7 +24,7 @@ func main() {
 	os.Stdout.Write(text)
 }
 
-// generate gives the dashboard as Grafana imports it.
+// generate returns the dashboard as Grafana imports it.
 func generate() ([]byte, error) {
 	b := dashboard.NewDashboardBuilder("nkp").
 		Uid("nkp").

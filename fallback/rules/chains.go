@@ -112,7 +112,7 @@ func (s *port) spreadChain(p k8s.Policy, internal *k8s.Frontend) {
 	s.chain(s.policyChain(p), list...)
 }
 
-// masquerade gives the rule that hides clients of a ClusterIP whose answers might not find the way back.
+// masquerade returns the rule that hides clients of a ClusterIP whose answers might not find the way back.
 func (s *port) masquerade(f *k8s.Frontend) (Rule, bool) {
 	if !s.MasqueradeAll && !s.pods.known() {
 		return "", false

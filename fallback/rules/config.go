@@ -20,7 +20,7 @@ const (
 	Own
 )
 
-// String gives the scope in one word.
+// String returns the scope in one word.
 func (s Scope) String() string {
 	switch s {
 	case Host:
@@ -62,7 +62,7 @@ type Config struct {
 	PodDevice string
 }
 
-// DefaultConfig gives kube-proxy's defaults.
+// DefaultConfig returns kube-proxy's defaults.
 func DefaultConfig() Config {
 	return Config{MasqueradeBit: DefaultMasqueradeBit, LocalhostNodePorts: true, RandomFully: true}
 }
@@ -75,7 +75,7 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// mark gives the mark as iptables-save prints it.
+// mark returns the mark as iptables-save prints it.
 func (c *Config) mark() string { return fmt.Sprintf("%#x", uint32(1)<<c.MasqueradeBit) }
 
 var (

@@ -21,7 +21,7 @@ type Entry struct {
 	Packets  uint64
 }
 
-// PortHash gives what the names of a Service port's chains end in.
+// PortHash returns what the names of a Service port's chains end in.
 func PortHash(n k8s.PortName) string { return portHash(n) }
 
 // EntryChains are the chains of table nat that lead to Services.

@@ -6,7 +6,7 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Fixed gives what is there whatever the Services.
+// Fixed returns the chains and rules that do not depend on Services.
 func (c *Compiler) Fixed() Fixed {
 	f := Fixed{
 		Chains: map[Table][]Chain{NAT: {c.markMasq(), c.postrouting()}},
@@ -90,7 +90,7 @@ func (c *Compiler) outside() []string {
 	return nil
 }
 
-// hooks gives the ways from the kernel's chains to ours. Where packets have not come in by a device (OUTPUT,
+// hooks returns the ways from the kernel's chains to ours. Where packets have not come in by a device (OUTPUT,
 // POSTROUTING) there is nothing to tell apart.
 func (c *Compiler) hooks() []Hook {
 	if c.Scope == Own {

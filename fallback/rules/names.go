@@ -19,7 +19,7 @@ const (
 	Mangle Table = "mangle" // only a canary lives there
 )
 
-// The chains that are there whatever the Services; the names are kube-proxy's. A name may be in use in several tables.
+// The chains that do not depend on Services; the names are kube-proxy's. A name may be in use in several tables.
 const (
 	Services         = "KUBE-SERVICES"          // nat: one rule for each frontend; filter: ClusterIPs without endpoints
 	ExternalServices = "KUBE-EXTERNAL-SERVICES" // filter: other frontends without endpoints
@@ -29,7 +29,7 @@ const (
 	Forward          = "KUBE-FORWARD"           // filter: accepts what is forwarded for Services
 	Firewall         = "KUBE-PROXY-FIREWALL"    // filter: drops what loadBalancerSourceRanges keep out
 	LocalFirewall    = "KUBE-FIREWALL"          // filter: kubelet's; holds the rule that keeps others off 127.0.0.0/8
-	Canary           = "KUBE-PROXY-CANARY"      // all tables: empty; if it goes, somebody flushed the table
+	Canary           = "KUBE-PROXY-CANARY"      // all tables: empty; if it goes, the table was flushed
 
 	// ClusterIPs is nkp's own: refuses unserved ports of ClusterIPs and drops what goes to unallocated ones.
 	ClusterIPs = "KUBE-CLUSTER-IPS"
@@ -68,19 +68,19 @@ func CompareServiceChains(a, b string) int {
 	return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b))
 }
 
-// hash gives the 16 characters that kube-proxy's chain names end in: SHA-256 of the texts in a row, base32, cut.
+// hash returns the 16 characters that kube-proxy's chain names end in: SHA-256 of the texts in a row, base32, cut.
 func hash(texts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(texts, "")))
 	return base32.StdEncoding.EncodeToString(sum[:10])
 }
 
-// portHash gives the hash of a Service port: of namespace/name:port and the protocol in lower case.
+// portHash returns the hash of a Service port: of namespace/name:port and the protocol in lower case.
 func portHash(n k8s.PortName) string { return hash(n.String(), protocol(n)) }
 
-// endpointChain gives the name of an endpoint's chain; endpoint is its address and port.
+// endpointChain returns the name of an endpoint's chain; endpoint is its address and port.
 func endpointChain(n k8s.PortName, endpoint string) string {
 	return prefixEndpoint + hash(n.String(), protocol(n), endpoint)
 }
 
-// protocol gives the protocol as iptables spells it.
+// protocol returns the protocol as iptables spells it.
 func protocol(n k8s.PortName) string { return strings.ToLower(string(n.Protocol)) }

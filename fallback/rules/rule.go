@@ -12,7 +12,7 @@ import (
 // in their order, then the target.
 type Rule string
 
-// Canonical gives the rule without its comment: what it does.
+// Canonical returns the rule without its comment: what it does.
 func (r Rule) Canonical() string {
 	s := string(r)
 	const option = "-m comment --comment "
@@ -31,7 +31,7 @@ func (r Rule) Canonical() string {
 	return strings.TrimSuffix(s[:i]+strings.TrimPrefix(rest[end:], " "), " ")
 }
 
-// quotedEnd gives the index after the closing quote of a text that begins with one; -1 if there is none.
+// quotedEnd returns the index after the closing quote of a text that begins with one; -1 if there is none.
 func quotedEnd(s string) int {
 	for i := 1; i < len(s); i++ {
 		switch s[i] {
@@ -44,7 +44,7 @@ func quotedEnd(s string) int {
 	return -1
 }
 
-// Target gives where the rule jumps to; "" if nowhere.
+// Target returns where the rule jumps to; "" if nowhere.
 func (r Rule) Target() string {
 	s := r.Canonical()
 	i := strings.LastIndex(" "+s, " -j ")
@@ -95,7 +95,7 @@ func rule() *line { return &line{} }
 
 func host(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }
 
-// probability gives 1/n as iptables-save prints it: the kernel keeps 31 bits of it (xt_statistic).
+// probability returns 1/n as iptables-save prints it: the kernel keeps 31 bits of it (xt_statistic).
 func probability(n int) string {
 	const unit = 1 << 31
 	return strconv.FormatFloat(math.Round(unit/float64(n))/unit, 'f', 11, 64)

@@ -22,7 +22,7 @@ type TableRules struct {
 	Hooks  []Hook
 }
 
-// Ruleset gives everything for a model's Services, in the order of their names.
+// Ruleset returns everything for a model's Services, in the order of their names.
 func (c *Compiler) Ruleset(m *k8s.Model) *Ruleset {
 	fixed := c.Fixed()
 	links := slices.Clone(fixed.Links)
@@ -65,7 +65,7 @@ func (c *Compiler) Ruleset(m *k8s.Model) *Ruleset {
 	return r
 }
 
-// sharedRules gives the rules of a shared chain: each once, the last ones last.
+// sharedRules returns the rules of a shared chain: each once, the last ones last.
 func sharedRules(links []Link, t Table, chain string) []Rule {
 	var first, last []Rule
 	seen := map[string]bool{}
@@ -83,7 +83,7 @@ func sharedRules(links []Link, t Table, chain string) []Rule {
 	return append(first, last...)
 }
 
-// String gives the rules as input of iptables-restore --noflush.
+// String returns the rules as input of iptables-restore --noflush.
 func (r *Ruleset) String() string {
 	var b strings.Builder
 	for _, t := range r.Tables {
@@ -110,7 +110,7 @@ func (r *Ruleset) String() string {
 	return b.String()
 }
 
-// Plan gives the rules of both families as nkp plan -o iptables prints them: IPv4, a line "# ip6tables", IPv6.
+// Plan returns the rules of both families as nkp plan -o iptables prints them: IPv4, a line "# ip6tables", IPv6.
 func Plan(m *k8s.Model, c Config) string {
 	return NewCompiler(c, k8s.IPv4, m).Ruleset(m).String() + "# ip6tables\n" + NewCompiler(c, k8s.IPv6, m).Ruleset(m).String()
 }

@@ -18,7 +18,7 @@ type Compiler struct {
 	cidrs  []netip.Prefix // Service ranges of the family
 }
 
-// NewCompiler gives a Compiler for the node that the model describes; the model itself is not kept.
+// NewCompiler returns a Compiler for the node that the model describes; the model itself is not kept.
 func NewCompiler(c Config, f k8s.Family, m *k8s.Model) *Compiler {
 	r := &Compiler{Config: c, family: f, pods: newDetector(m.Detector, f)}
 	for _, ip := range m.Node.IPs {
@@ -47,7 +47,7 @@ type port struct {
 	out Service
 }
 
-// Service gives the rules of a Service port. Frontends that belong to another Service are left out.
+// Service returns the rules of a Service port. Frontends that belong to another Service are left out.
 func (c *Compiler) Service(p *k8s.ServicePort) Service {
 	s := &port{
 		Compiler: c, ServicePort: p,
@@ -81,7 +81,7 @@ func (c *Compiler) Service(p *k8s.ServicePort) Service {
 	return s.out
 }
 
-// own tells whether a frontend is at addresses of the node itself.
+// own reports whether a frontend is at addresses of the node itself.
 func (c *Compiler) own(f *k8s.Frontend) bool {
 	return f.Type == k8s.NodePort || f.Type != k8s.ClusterIP && slices.Contains(c.local, f.Address)
 }
@@ -205,7 +205,7 @@ func (s *port) policyChain(p k8s.Policy) string {
 	return prefixCluster + s.hash
 }
 
-// HealthCheck gives the rule that lets load balancers ask for a Service's health.
+// HealthCheck returns the rule that lets load balancers ask for a Service's health.
 func (c *Compiler) HealthCheck(n k8s.ServiceName, h k8s.HealthCheck) []Link {
 	if c.family == k8s.IPv4 && h.Local4 < 0 || c.family == k8s.IPv6 && h.Local6 < 0 {
 		return nil

@@ -33,7 +33,7 @@ type Hook struct {
 	Rule   Rule
 }
 
-// Fixed is what is there whatever the Services.
+// Fixed are the chains and rules that do not depend on Services.
 type Fixed struct {
 	// Chains are wholly ours, by table.
 	Chains map[Table][]Chain

@@ -191,7 +191,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// shadowed gives the Service port with all but the ClusterIP taken by another Service.
+// shadowed returns the Service port with all but the ClusterIP taken by another Service.
 func shadowed(sp *k8s.ServicePort) *k8s.ServicePort {
 	s := *sp
 	s.Frontends = append([]k8s.Frontend{}, sp.Frontends...)

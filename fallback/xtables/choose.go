@@ -23,7 +23,7 @@ type Choice struct {
 
 // Choose picks the back end that the rest of the node uses, as the image of kube-proxy does: that in which kubelet left
 // its mark; else that which holds chains of Services already; else that with more rules, nf_tables if there are as many.
-// want, if not empty, is what to use whatever there is. The error wraps ErrBusy if the tables could not be looked at now.
+// want, if not empty, is what to use in any case. The error wraps ErrBusy if the tables could not be looked at now.
 func Choose(ctx context.Context, want Backend) (Choice, error) {
 	c, err := installed(want)
 	if err != nil || c.Backend != "" {

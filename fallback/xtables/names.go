@@ -13,7 +13,7 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// ChainNames gives the names of all chains of a table. With nf_tables it asks the kernel itself: iptables-nft-save takes
+// ChainNames returns the names of all chains of a table. With nf_tables it asks the kernel itself: iptables-nft-save takes
 // minutes to put a hundred thousand chains in order.
 func (t *Tables) ChainNames(ctx context.Context, table string) ([]string, error) {
 	if t.Backend == NFT {

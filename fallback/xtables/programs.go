@@ -49,7 +49,7 @@ func lookPath(name string) (string, error) {
 	return "", fmt.Errorf("%s: not installed", name)
 }
 
-// find gives the programs of a back end: iptables-nft and so on.
+// find returns the programs of a back end: iptables-nft and so on.
 func find(b Backend, f k8s.Family) (programs, error) {
 	name := "iptables"
 	if f == k8s.IPv6 {

@@ -104,7 +104,7 @@ func (tx *process) Abort() {
 
 var lineNumber = regexp.MustCompile(`(?i)\bline:? (\d+)`)
 
-// refusedLine gives the line of input that an error message points to; "" if it points to none, or to COMMIT.
+// refusedLine returns the line of input that an error message points to; "" if it points to none, or to COMMIT.
 func refusedLine(text string, input []byte) string {
 	m := lineNumber.FindStringSubmatch(text)
 	if m == nil {

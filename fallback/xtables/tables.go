@@ -117,7 +117,7 @@ func (t *Tables) InUse(table string) bool {
 	return err == nil && slices.Contains(strings.Fields(string(names)), table)
 }
 
-// Find gives the tables of every installed back end for a family, whatever the kernel has.
+// Find returns the tables of every installed back end for a family, also those that the kernel does not support.
 func Find(ctx context.Context, f k8s.Family) (list []*Tables) {
 	for _, b := range []Backend{NFT, Legacy} {
 		if t, err := openTables(ctx, b, f); err == nil {
@@ -127,7 +127,7 @@ func Find(ctx context.Context, f k8s.Family) (list []*Tables) {
 	return list
 }
 
-// Rules gives the rules of a chain, without "-A CHAIN"; ok is false if the chain does not exist.
+// Rules returns the rules of a chain, without "-A CHAIN"; ok is false if the chain does not exist.
 func (t *Tables) Rules(ctx context.Context, table, chain string) (list []string, ok bool, err error) {
 	out, err := t.run(ctx, "-t", table, "-S", chain)
 	if errors.Is(err, errMissing) {
@@ -143,7 +143,7 @@ func (t *Tables) Rules(ctx context.Context, table, chain string) (list []string,
 	return list, true, nil
 }
 
-// Counters gives the rules of a chain as `iptables -v -S` prints them, "-c PACKETS BYTES" before the target; none if the
+// Counters returns the rules of a chain as `iptables -v -S` prints them, "-c PACKETS BYTES" before the target; none if the
 // chain does not exist.
 func (t *Tables) Counters(ctx context.Context, table, chain string) ([]string, error) {
 	out, err := t.run(ctx, "-t", table, "-v", "-S", chain)

@@ -40,7 +40,7 @@ func (s *story) explain(ctx context.Context) error {
 	return nil
 }
 
-// connections gives how many connections nkp has counted to a Service in namespace default.
+// connections returns how many connections nkp has counted to a Service in namespace default.
 func (s *story) connections(service string) (n uint64, err error) {
 	out, _, err := s.nkpSays("services", "default/"+service, "-o", "json", "--socket", s.socket())
 	if err != nil {

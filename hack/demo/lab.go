@@ -104,7 +104,7 @@ func (l *lab) addPods() error {
 	return nil
 }
 
-// where tells on which node a pod is.
+// where returns on which node a pod is.
 func (l *lab) where(pod string) string {
 	if p := l.pods[pod]; p != nil && p.Local {
 		return "this node"

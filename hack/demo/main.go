@@ -89,7 +89,7 @@ func parse(args []string) (config, error) {
 	return c, nil
 }
 
-// check tells what is missing before anything is built, and what to do about it.
+// check returns what is missing before anything is built, and what to do about it.
 func check(c *config) error {
 	if os.Geteuid() != 0 {
 		return errors.New("network namespaces and the switch need root; run as root: sudo make demo")

@@ -33,7 +33,7 @@ type story struct {
 	view   *k8s.View // the Services at the beginning
 }
 
-// show tells the story and takes everything away afterwards; with config.keep it waits for the end of ctx before that.
+// show returns the story and takes everything away afterwards; with config.keep it waits for the end of ctx before that.
 func show(ctx context.Context, c config, out *screen) (err error) {
 	out.printf("%s\n", out.paint(bold, "nkp demo: the guestbook's Services on a private Open vSwitch; this machine's network is left alone"))
 	s := &story{screen: out, lab: &lab{nkp: c.nkp}, config: c}

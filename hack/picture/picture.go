@@ -28,7 +28,7 @@ type edge struct{ from, to, by string }
 // graph is what leads where.
 type graph map[edge]bool
 
-// draw gives the pipeline in Graphviz's language.
+// draw returns the pipeline in Graphviz's language.
 func draw() ([]byte, error) {
 	c, err := pipeline.NewCompiler(config())
 	if err != nil {
@@ -74,7 +74,7 @@ func (g graph) actions(from string, list []flow.Action) {
 	}
 }
 
-// tracking says in short what the connection tracker does.
+// tracking returns in short what the connection tracker does.
 func tracking(a flow.CT) string {
 	words := []string{fmt.Sprint("zone ", a.Zone)}
 	if a.Commit {

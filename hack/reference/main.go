@@ -41,7 +41,7 @@ func main() {
 	}
 }
 
-// page gives the file's text. root is the repository's root.
+// page returns the file's text. root is the repository's root.
 func page(root string) ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteString("<!-- Written by \"make docs\" (hack/reference) from the code: change it there. -->\n")
@@ -73,7 +73,7 @@ func nkpFields(w io.Writer, source string) error {
 	return nil
 }
 
-// fieldDocs gives the doc comments of the fields of NkpConfiguration by path.
+// fieldDocs returns the doc comments of the fields of NkpConfiguration by path.
 func fieldDocs(source string) (map[string]string, error) {
 	parsed, err := parser.ParseFile(token.NewFileSet(), source, nil, parser.ParseComments)
 	if err != nil {
@@ -170,7 +170,7 @@ func flagsOf(name string) *pflag.FlagSet {
 	return (&cobra.Command{}).Flags()
 }
 
-// usual gives a flag's default.
+// usual returns a flag's default.
 func usual(f *pflag.Flag) string {
 	if f == nil || f.DefValue == "[]" {
 		return ""

@@ -17,7 +17,7 @@ const addressesPeriod = time.Minute
 // ipvsDevice is where kube-proxy's IPVS mode keeps every Service's address: none of them is the node's.
 const ipvsDevice = "kube-ipvs0"
 
-// LocalAddresses gives the addresses of the node's interfaces at which a NodePort may be served, sorted: not those of
+// LocalAddresses returns the addresses of the node's interfaces at which a NodePort may be served, sorted: not those of
 // loopback interfaces, nor link-local ones. It gives none where somebody said which addresses the node has, and in mode
 // ovs where the bridge cannot be seen, because this is another network namespace than the node's.
 func (s *Settings) LocalAddresses(mode Mode) ([]netip.Addr, error) {

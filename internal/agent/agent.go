@@ -99,7 +99,7 @@ type follower interface {
 	Run(context.Context) error
 }
 
-// New gives an Agent. It fails if the settings of the data plane make no sense.
+// New returns an Agent. It fails if the settings of the data plane make no sense.
 func New(o Options) (*Agent, error) {
 	a := &Agent{
 		set: o.Settings, log: o.Log, mode: o.Mode, reason: o.Reason, source: o.Source, kind: o.Kind, events: o.Events, wantMode: o.ModeChange, notes: o.Notes, started: time.Now(),

@@ -10,7 +10,7 @@ import (
 // modeFile remembers which data planes the last run worked with, a word each.
 func (s *Settings) modeFile() string { return filepath.Join(s.modeDir(), "mode") }
 
-// LastModes gives the data planes of the last run on this node since it booted; none: nothing is known. The first is the
+// LastModes returns the data planes of the last run on this node since it booted; none: nothing is known. The first is the
 // main one.
 func (s *Settings) LastModes() []Mode {
 	if s.Socket == "" || s.checkModeDir() != nil {
@@ -49,7 +49,7 @@ func (s *Settings) ForgetModes() {
 	}
 }
 
-// changedFrom gives the main data plane of the last run if this run's is another; "": it is the same, or not known.
+// changedFrom returns the main data plane of the last run if this run's is another; "": it is the same, or not known.
 func (s *Settings) changedFrom(m Mode) Mode {
 	last := s.LastModes()
 	if len(last) == 0 || slices.Contains(last[:1], m) {

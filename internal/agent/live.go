@@ -43,7 +43,7 @@ func (s *Settings) compare(ctx context.Context, now *planes, m *k8s.Model, q tra
 	return ErrNoLive
 }
 
-// OnBridge tells whether a packet crosses the bridge, where iptables with a scope serves what does not.
+// OnBridge reports whether a packet crosses the bridge, where iptables with a scope serves what does not.
 func OnBridge(scope string, db *ovsdb.Switch, m *k8s.Model, q trace.Question, r *trace.Result) bool {
 	to := q.To.Addr()
 	_, isPort := portNumber(db, q.In)
@@ -58,7 +58,7 @@ func OnBridge(scope string, db *ovsdb.Switch, m *k8s.Model, q trace.Question, r 
 	return true
 }
 
-// bridgeOf gives the way to the agent's own bridge.
+// bridgeOf returns the way to the agent's own bridge.
 func (s *Settings) bridgeOf(ctx context.Context, now *planes, db *ovsdb.Switch) (*live.Switch, error) {
 	cfg, err := now.bridge.Config(ctx)
 	if err != nil {
@@ -73,7 +73,7 @@ func (s *Settings) bridgeOf(ctx context.Context, now *planes, db *ovsdb.Switch) 
 	return sw, nil
 }
 
-// LiveSwitch gives what the database tells of the way to a bridge; Config, Owner and Installed are the caller's to set.
+// LiveSwitch returns what the database tells of the way to a bridge; Config, Owner and Installed are the caller's to set.
 func (s *Settings) LiveSwitch(db *ovsdb.Switch) (*live.Switch, error) {
 	tracker, err := dpctl.Find(s.OVSDB, db.DatapathType)
 	if err != nil {
@@ -87,7 +87,7 @@ func (s *Settings) LiveSwitch(db *ovsdb.Switch) (*live.Switch, error) {
 // localPort is what --in calls the bridge's own port.
 const localPort = "LOCAL"
 
-// switchNow gives what the database says of the agent's bridge; nil if it has none.
+// switchNow returns what the database says of the agent's bridge; nil if it has none.
 func (p *planes) switchNow() *ovsdb.Switch {
 	if p.bridge == nil {
 		return nil
@@ -96,7 +96,7 @@ func (p *planes) switchNow() *ovsdb.Switch {
 	return &db
 }
 
-// PortNames gives the name of the port that a packet comes by, which may be given by number, and that of the uplink; db is
+// PortNames returns the name of the port that a packet comes by, which may be given by number, and that of the uplink; db is
 // nil if there is no switch to ask.
 func (s *Settings) PortNames(db *ovsdb.Switch, in string) (name, uplink string) {
 	name, uplink = in, s.Uplink

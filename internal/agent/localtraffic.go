@@ -42,7 +42,7 @@ func (o *localTraffic) Update(m *k8s.Model, c k8s.Changes) {
 	}
 }
 
-// mayBeOwn tells whether a Service port may be reached at an address of the node.
+// mayBeOwn reports whether a Service port may be reached at an address of the node.
 func mayBeOwn(sp *k8s.ServicePort) bool {
 	return slices.ContainsFunc(sp.Frontends, func(f k8s.Frontend) bool { return f.Type != k8s.ClusterIP })
 }

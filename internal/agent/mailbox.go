@@ -54,7 +54,7 @@ func (m *mailbox) ring() {
 	}
 }
 
-// take gives what has come in since the last call.
+// take returns what has come in since the last call.
 func (m *mailbox) take() (changes []k8s.Change, synced bool, problems k8s.Problems) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

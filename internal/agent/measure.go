@@ -49,7 +49,7 @@ func (a *Agent) makeMetrics(o *Options) {
 	})
 }
 
-// proxyMode gives what /proxyMode says: kube-proxy's name of a mode that it has too.
+// proxyMode returns what /proxyMode says: kube-proxy's name of a mode that it has too.
 func proxyMode(m Mode) string {
 	if m == ModeWindows {
 		return "kernelspace"

@@ -39,7 +39,7 @@ func TestReserveIsNotResident(t *testing.T) {
 	}
 }
 
-// resident gives the memory of this process, in bytes.
+// resident returns the memory of this process, in bytes.
 func resident(t *testing.T) (n int) {
 	text, err := os.ReadFile("/proc/self/status")
 	if err != nil {

@@ -109,7 +109,7 @@ func (a *Agent) iptablesOptions(scope rules.Scope, hooks dataplane.Hooks) fallba
 	return o
 }
 
-// Beside tells what iptables has to serve beside the bridge, for a form of host traffic.
+// Beside returns what iptables has to serve beside the bridge, for a form of host traffic.
 func (s *Settings) Beside(form bridge.HostTraffic) (scope rules.Scope, ok bool) {
 	switch {
 	case form == bridge.HostIPTables:
@@ -174,7 +174,7 @@ func (a *Agent) nothingBeside(ctx context.Context) {
 	a.noteModes(ModeOVS)
 }
 
-// LeaveIPTables says why iptables beside the bridge is better left alone unless somebody asks for it by name; "": there is
+// LeaveIPTables returns why iptables beside the bridge is better left alone unless somebody asks for it by name; "": there is
 // no reason. Chains that are there are nkp's own if the last run had iptables among its data planes. last is called after
 // the chains were looked for: an agent that starts meanwhile notes that it takes iptables before it writes a chain.
 func (s *Settings) LeaveIPTables(ctx context.Context, last func() []Mode) string {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// sourceAway says since when the API server does not answer, and what that means for an answer of nkp's; "": it answers, or
+// sourceAway returns since when the API server does not answer, and what that means for an answer of nkp's; "": it answers, or
 // the source is none, or there was nothing to answer from yet.
 func (a *Agent) sourceAway() string {
 	since := a.awaySince()
@@ -25,7 +25,7 @@ func (a *Agent) notSynced() error {
 	return errors.New("the agent's source has not synced yet")
 }
 
-// awaySince gives since when the API server does not answer; the zero Time: it does, or the source is none.
+// awaySince returns since when the API server does not answer; the zero Time: it does, or the source is none.
 func (a *Agent) awaySince() time.Time {
 	if server, ok := a.source.(interface{ AwaySince() time.Time }); ok {
 		return server.AwaySince()

@@ -124,7 +124,7 @@ func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, er
 	return list, nil
 }
 
-// selected gives the names of the Service ports that the filter selects, in no order.
+// selected returns the names of the Service ports that the filter selects, in no order.
 func (f *ServiceFilter) selected(m *k8s.Model, t *k8s.Tracker) (names []k8s.PortName) {
 	node := f.VIP.IsValid() && slices.Contains(m.Node.Local, f.VIP)
 	for n, sp := range m.Ports {
@@ -167,7 +167,7 @@ func describe(sp *k8s.ServicePort, states []k8s.EndpointState, unserved []k8s.No
 	return s
 }
 
-// policies tells which endpoints any frontend may lead to. By frontends other than the ClusterIP, the node itself and its
+// policies returns which endpoints any frontend may lead to. By frontends other than the ClusterIP, the node itself and its
 // pods are served by all endpoints, whatever the policy.
 func policies(sp *k8s.ServicePort) (cluster, local bool) {
 	for _, f := range sp.Frontends {

@@ -12,7 +12,7 @@ type counted struct {
 	note string
 }
 
-// Counters gives what the node's data plane has counted, by Service port, and why numbers are missing ("": none are). The
+// Counters returns what the node's data plane has counted, by Service port, and why numbers are missing ("": none are). The
 // map is shared: it must not be changed.
 func (a *Agent) Counters(ctx context.Context) (by map[k8s.PortName]k8s.Counters, note string, err error) {
 	var now planes
@@ -38,7 +38,7 @@ func (p *planes) counters(ctx context.Context) counted {
 	return counted{by, note}
 }
 
-// of gives the counters of one Service port.
+// of returns the counters of one Service port.
 func (c *counted) of(n k8s.PortName) (*k8s.Counters, string) {
 	if k, ok := c.by[n]; ok {
 		return &k, c.note

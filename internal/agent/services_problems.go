@@ -32,7 +32,7 @@ func (p *planes) problems(ctx context.Context) (of map[k8s.PortName][]string, no
 	return of, notes, nil
 }
 
-// emptyProblems says which frontends have no endpoint in force, what becomes of new connections there, and why, if there is
+// emptyProblems returns which frontends have no endpoint in force, what becomes of new connections there, and why, if there is
 // none anywhere.
 func emptyProblems(sp *k8s.ServicePort, why func() string) (out []string) {
 	for _, f := range sp.Frontends {
@@ -62,7 +62,7 @@ func frontendText(f *k8s.Frontend) string {
 	return fmt.Sprintf("%s %s", f.Type, netip.AddrPortFrom(f.Address, f.Port))
 }
 
-// objectProblems gives what is wrong with the Services of some ports and with their EndpointSlices. It runs on the loop.
+// objectProblems returns what is wrong with the Services of some ports and with their EndpointSlices. It runs on the loop.
 func (a *Agent) objectProblems(names []k8s.PortName) map[k8s.ServiceName][]string {
 	wanted := make(map[k8s.ServiceName]bool, len(names))
 	for _, n := range names {
@@ -89,7 +89,7 @@ func (a *Agent) objectProblems(names []k8s.PortName) map[k8s.ServiceName][]strin
 	return out
 }
 
-// refOf gives the object that a warning is about: what a source says comes before a Tracker, as a text.
+// refOf returns the object that a warning is about: what a source says comes before a Tracker, as a text.
 func refOf(w *k8s.Warning) k8s.Ref {
 	if w.Ref != (k8s.Ref{}) {
 		return w.Ref
@@ -99,7 +99,7 @@ func refOf(w *k8s.Warning) k8s.Ref {
 	return k8s.Ref{Kind: k8s.Kind(kind), Namespace: namespace, Name: name}
 }
 
-// serviceOf gives the Service that an object is or belongs to. A slice that never was in order is known by its name alone:
+// serviceOf returns the Service that an object is or belongs to. A slice that never was in order is known by its name alone:
 // the controller that makes slices names them after their Service, with a suffix.
 func (a *Agent) serviceOf(ref k8s.Ref) (k8s.ServiceName, bool) {
 	if n, ok := a.tracker.ServiceOf(ref); ok {

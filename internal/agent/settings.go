@@ -43,7 +43,7 @@ type Settings struct {
 // are neither NodePorts nor the ports with which the bridge masquerades (pipeline.MasqueradePortMax).
 const ownPortMin = 32768
 
-// IPTablesOptions gives the options of the iptables data plane for a scope.
+// IPTablesOptions returns the options of the iptables data plane for a scope.
 func (s *Settings) IPTablesOptions(scope rules.Scope) fallback.Options {
 	o := s.IPTables
 	o.Scope, o.MasqueradeAll = scope, s.MasqueradeAll
@@ -56,7 +56,7 @@ func (s *Settings) IPTablesOptions(scope rules.Scope) fallback.Options {
 	return o
 }
 
-// WindowsOptions gives the options of the HNS data plane. What kube-proxy calls the periods of iptables are those of all its
+// WindowsOptions returns the options of the HNS data plane. What kube-proxy calls the periods of iptables are those of all its
 // modes but IPVS.
 func (s *Settings) WindowsOptions() windows.Options {
 	o := s.Windows
@@ -67,7 +67,7 @@ func (s *Settings) WindowsOptions() windows.Options {
 	return o
 }
 
-// TrackerOptions gives the options of the model.
+// TrackerOptions returns the options of the model.
 func (s *Settings) TrackerOptions() k8s.Options {
 	return k8s.Options{
 		NodeName:          s.NodeName,

@@ -127,13 +127,13 @@ type Caller struct {
 	http http.Client
 }
 
-// NewCaller gives a Caller for the agent that listens on path.
+// NewCaller returns a Caller for the agent that listens on path.
 func NewCaller(path string) *Caller {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, path) }
 	return &Caller{path: path, http: http.Client{Timeout: askTimeout, Transport: &http.Transport{DialContext: dial}}}
 }
 
-// Running tells whether an agent answers.
+// Running reports whether an agent answers.
 func (c *Caller) Running() bool {
 	conn, err := dialBriefly(c.path)
 	if err != nil {

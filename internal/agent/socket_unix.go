@@ -91,7 +91,7 @@ func dial(ctx context.Context, path string) (net.Conn, error) {
 	return d.DialContext(ctx, "unix", path)
 }
 
-// CheckSocket says what is wrong with the name of a socket.
+// CheckSocket returns what is wrong with the name of a socket.
 func CheckSocket(string) error { return nil }
 
 // modeDir is where the file of the last run's modes is: beside the socket, where it goes with the next boot, as rules and

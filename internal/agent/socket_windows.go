@@ -50,7 +50,7 @@ func dial(ctx context.Context, path string) (net.Conn, error) {
 	return c, nil
 }
 
-// CheckSocket says what is wrong with the name of a socket.
+// CheckSocket reports what is wrong with the name of a socket.
 func CheckSocket(path string) error {
 	if name, ok := strings.CutPrefix(strings.ToLower(path), pipePrefix); !ok || name == "" {
 		return fmt.Errorf(`%q is not a named pipe such as %snkp`, path, pipePrefix)

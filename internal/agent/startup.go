@@ -56,7 +56,7 @@ func (a *Agent) startedUp() {
 		"source", ms(b.synced-b.chosen), "model", ms(b.model-b.synced), "programming", ms(b.inStep-b.model))
 }
 
-// startStatus tells how the start went.
+// startStatus returns how the start went.
 func (a *Agent) startStatus() StartStatus {
 	b := &a.startup
 	b.mu.Lock()

@@ -91,7 +91,7 @@ func (a *Agent) listeners(q trace.Question, r *trace.Result) (steps []string) {
 	return steps
 }
 
-// traceCluster gives what packets are explained from. It runs on the loop.
+// traceCluster returns what packets are explained from. It runs on the loop.
 func (a *Agent) traceCluster() trace.Cluster {
 	c := trace.Cluster{
 		Tracker: a.tracker, Model: a.model, MasqueradeAll: a.set.MasqueradeAll,

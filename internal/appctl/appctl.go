@@ -30,7 +30,7 @@ func (e *CommandError) Error() string {
 	return fmt.Sprintf("%s: %s", e.Command, strings.Join(strings.Fields(e.Text), " "))
 }
 
-// Find gives the control socket of a daemon, such as ovs-vswitchd, whose run directory is dir: DAEMON.PID.ctl, with the
+// Find returns the control socket of a daemon, such as ovs-vswitchd, whose run directory is dir: DAEMON.PID.ctl, with the
 // process id from DAEMON.pid. It does not tell whether anyone answers there.
 func Find(dir, daemon string) (string, error) {
 	file := filepath.Join(dir, daemon+".pid")

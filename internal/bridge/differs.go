@@ -55,7 +55,7 @@ func Differs(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compiler, name 
 	return lines, nil
 }
 
-// notConnected says why there is no OpenFlow connection. It runs on the loop.
+// notConnected reports why there is no OpenFlow connection. It runs on the loop.
 func (p *Plane) notConnected() error {
 	if sw := p.db.Switch(); !sw.Exists {
 		return errors.New(Gone(&sw))

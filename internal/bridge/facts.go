@@ -121,7 +121,7 @@ func release(sw *ovsdb.Switch) string {
 func (s *Settings) detector(cfg *pipeline.Config, sw *ovsdb.Switch) (warnings []string) {
 	switch d := &cfg.Detector; {
 	case d.Bridge != "" && d.Bridge != s.Bridge:
-		warnings = append(warnings, fmt.Sprintf("--pod-bridge-interface %s is not bridge %s: nobody counts as a pod there", d.Bridge, s.Bridge))
+		warnings = append(warnings, fmt.Sprintf("--pod-bridge-interface %s is not bridge %s: no client counts as a pod there", d.Bridge, s.Bridge))
 		cfg.Detector = k8s.Detector{}
 	case d.InterfacePrefix != "" && sw != nil:
 		for _, p := range sw.Ports {
@@ -133,7 +133,7 @@ func (s *Settings) detector(cfg *pipeline.Config, sw *ovsdb.Switch) (warnings []
 	return warnings
 }
 
-// uplink gives the OpenFlow number of the uplink port; offline it must be given as a number.
+// uplink returns the OpenFlow number of the uplink port; offline it must be given as a number.
 func (s *Settings) uplink(sw *ovsdb.Switch) (uint32, error) {
 	if sw != nil {
 		p, err := sw.Uplink(s.Uplink)
@@ -146,7 +146,7 @@ func (s *Settings) uplink(sw *ovsdb.Switch) (uint32, error) {
 	return uint32(n), nil
 }
 
-// addressesOn tells whether an interface of this network namespace holds one of the addresses: whether the node lives on
+// addressesOn reports whether an interface of this network namespace holds one of the addresses: whether the node lives on
 // the bridge's LOCAL port.
 func addressesOn(ifname string, ips []netip.Addr) (bool, error) {
 	ifc, err := net.InterfaceByName(ifname)
@@ -165,7 +165,7 @@ func addressesOn(ifname string, ips []netip.Addr) (bool, error) {
 	return false, nil
 }
 
-// isHere tells whether an interface of this network namespace holds one of the addresses.
+// isHere reports whether an interface of this network namespace holds one of the addresses.
 func isHere(ips []netip.Addr) bool {
 	addrs, err := net.InterfaceAddrs()
 	return err == nil && slices.ContainsFunc(addrs, func(a net.Addr) bool {
@@ -174,7 +174,7 @@ func isHere(ips []netip.Addr) bool {
 	})
 }
 
-// toMAC gives the zero MAC for an address that is unknown or no Ethernet address.
+// toMAC returns the zero MAC for an address that is unknown or no Ethernet address.
 func toMAC(hw net.HardwareAddr) (m flow.MAC) {
 	if len(hw) == len(m) {
 		m = flow.MAC(hw)

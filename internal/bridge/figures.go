@@ -15,7 +15,7 @@ type Figures struct {
 	AffinityStopped               bool
 }
 
-// Figures gives the plane's numbers as they were when its loop was last at rest; those of rejects are of now.
+// Figures returns the plane's numbers as they were when its loop was last at rest; those of rejects are of now.
 func (p *Plane) Figures() Figures {
 	var f Figures
 	if last := p.figures.Load(); last != nil {

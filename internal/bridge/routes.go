@@ -35,7 +35,7 @@ type route struct {
 	Src netip.Addr // which of its addresses the node uses
 }
 
-// wantedRoutes gives the routes for the node's own traffic: to the hairpin addresses, and by them to the Service ranges.
+// wantedRoutes returns the routes for the node's own traffic: to the hairpin addresses, and by them to the Service ranges.
 func wantedRoutes(ranges []netip.Prefix, hairpins, nodeIPs []netip.Addr) []route {
 	var rs []route
 	for _, hop := range hairpins {
@@ -63,10 +63,10 @@ func firstOf(ips []netip.Addr, f k8s.Family) netip.Addr {
 	return netip.Addr{}
 }
 
-// nodeOnBridge tells whether the node's address is on the bridge's LOCAL port.
+// nodeOnBridge reports whether the node's address is on the bridge's LOCAL port.
 func nodeOnBridge(cfg *pipeline.Config) bool { return !cfg.NodeMAC.IsZero() && !cfg.NodeElsewhere }
 
-// hostTraffic tells who serves the node's own traffic: what --host-traffic says, and if that is auto, what fits.
+// hostTraffic returns who serves the node's own traffic: what --host-traffic says, and if that is auto, what fits.
 func (s *Settings) hostTraffic(cfg *pipeline.Config) HostTraffic {
 	switch {
 	case s.HostTraffic != HostAuto && s.HostTraffic != "":
@@ -76,16 +76,16 @@ func (s *Settings) hostTraffic(cfg *pipeline.Config) HostTraffic {
 	case isHere(cfg.NodeIPs):
 		return HostIPTables
 	}
-	return HostOff // this is not the node's network namespace, or nobody knows its addresses
+	return HostOff // this is not the node's network namespace, or its addresses are unknown
 }
 
-// HostTrafficFor tells who serves the node's own traffic, for a model.
+// HostTrafficFor returns who serves the node's own traffic, for a model.
 func (s *Settings) HostTrafficFor(m *k8s.Model, sw *ovsdb.Switch) HostTraffic {
 	cfg, _ := s.PipelineConfig(m, sw)
 	return s.hostTraffic(&cfg)
 }
 
-// HostTrafficFor tells who serves the node's own traffic, for a model. Any goroutine may call it.
+// HostTrafficFor returns who serves the node's own traffic, for a model. Any goroutine may call it.
 func (p *Plane) HostTrafficFor(m *k8s.Model) HostTraffic {
 	sw := p.db.Switch()
 	return p.set.HostTrafficFor(m, &sw)

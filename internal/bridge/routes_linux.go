@@ -117,7 +117,7 @@ func sameIP(a net.IP, b netip.Addr) bool {
 	return ok && ip.Unmap() == b
 }
 
-// defaultRouteOn tells whether a default route of either family leaves by the interface.
+// defaultRouteOn reports whether a default route of either family leaves by the interface.
 func defaultRouteOn(ifname string) bool {
 	link, err := netlink.LinkByName(ifname)
 	if err != nil {

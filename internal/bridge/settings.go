@@ -44,7 +44,7 @@ const (
 	HostAuto     HostTraffic = "auto"     // ovs where the node's address is on the bridge (and iptables for what the node sends to itself), else iptables
 	HostOVS      HostTraffic = "ovs"      // routes lead the node's traffic for Services to the bridge
 	HostIPTables HostTraffic = "iptables" // the iptables data plane serves it, beside the bridge
-	HostOff      HostTraffic = "off"      // nobody
+	HostOff      HostTraffic = "off"      // no data plane of nkp's
 )
 
 // DefaultHairpinIPs are the addresses that stand for a client which is its own endpoint: a link-local one (RFC 3927) and a
@@ -115,7 +115,7 @@ func LoadPorts(file string) (map[netip.Addr]PortOverride, error) {
 	return ports, nil
 }
 
-// DatabaseOptions gives the options of the connection to the switch's database; it reads the TLS files if they are
+// DatabaseOptions returns the options of the connection to the switch's database; it reads the TLS files if they are
 // needed.
 func (s *Settings) DatabaseOptions() (ovsdb.Options, error) {
 	o := ovsdb.Options{Endpoint: s.OVSDB, Bridge: s.Bridge}
@@ -129,7 +129,7 @@ func (s *Settings) DatabaseOptions() (ovsdb.Options, error) {
 	return o, nil
 }
 
-// OpenFlowTarget gives where the bridge's OpenFlow is reached: --openflow, else the bridge's management socket
+// OpenFlowTarget returns where the bridge's OpenFlow is reached: --openflow, else the bridge's management socket
 // beside the database's.
 func (s *Settings) OpenFlowTarget() (string, error) {
 	if s.OpenFlow != "" {

@@ -216,7 +216,7 @@ func (p *Plane) status() dataplane.Status {
 	}
 }
 
-// notInStep says why the switch does not hold all that is wanted; "": it does. It runs on the loop.
+// notInStep returns why the switch does not hold all that is wanted; "": it does. It runs on the loop.
 func (p *Plane) notInStep() string {
 	switch sw := p.db.Switch(); {
 	case !sw.Exists:
@@ -249,7 +249,7 @@ func (p *Plane) lacks() []string {
 	return list
 }
 
-// goneWarning says what a missing bridge means, and what to do.
+// goneWarning returns what a missing bridge means, and what to do.
 func goneWarning(sw *ovsdb.Switch) string {
 	return Gone(sw) + ": Services are not served to the pods on it; make it again as the pod network does, " +
 		"nkp programs it as soon as it is there (ovs-vsctl show; --bridge names another)"

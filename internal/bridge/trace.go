@@ -11,22 +11,22 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// Switch gives what the database says of the bridge now.
+// Switch returns what the database says of the bridge now.
 func (p *Plane) Switch() ovsdb.Switch { return p.db.Switch() }
 
-// NodeBeside tells whether the node's address is not on the bridge, for a model. Any goroutine may call it.
+// NodeBeside reports whether the node's address is not on the bridge, for a model. Any goroutine may call it.
 func (p *Plane) NodeBeside(m *k8s.Model) bool {
 	sw := p.db.Switch()
 	return p.set.NodeBeside(m, &sw)
 }
 
-// NodeBeside tells whether the node's address is not on the bridge, for a model.
+// NodeBeside reports whether the node's address is not on the bridge, for a model.
 func (s *Settings) NodeBeside(m *k8s.Model, sw *ovsdb.Switch) bool {
 	cfg, _ := s.PipelineConfig(m, sw)
 	return cfg.NodeElsewhere
 }
 
-// Config gives what the pipeline was made from.
+// Config returns what the pipeline was made from.
 func (p *Plane) Config(ctx context.Context) (cfg pipeline.Config, err error) {
 	askErr := p.ask(ctx, func() {
 		if p.prog.compiler == nil {
@@ -38,7 +38,7 @@ func (p *Plane) Config(ctx context.Context) (cfg pipeline.Config, err error) {
 	return cfg, errors.Join(askErr, err)
 }
 
-// Owner tells which Service port has an id (the lower half of a cookie).
+// Owner returns which Service port has an id (the lower half of a cookie).
 func (p *Plane) Owner(ctx context.Context, id uint32) (name k8s.PortName, ok bool) {
 	err := p.ask(ctx, func() {
 		if p.prog.compiler != nil {

@@ -6,5 +6,5 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Commands gives nkp's commands, for whoever writes about them; they are not to be executed.
+// Commands returns nkp's commands, for whoever writes about them; they are not to be executed.
 func Commands() []*cobra.Command { return newRoot(io.Discard, io.Discard).Commands() }

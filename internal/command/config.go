@@ -95,7 +95,7 @@ func (s *settings) combine(f *pflag.FlagSet, file *config.File) error {
 	return nil
 }
 
-// says tells whether the command line or the file sets a flag.
+// says reports whether the command line or the file sets a flag.
 func (c *configuration) says(flag string) bool {
 	_, explicit := c.explicit[flag]
 	return explicit || c.origin[flag] != ""

@@ -11,7 +11,7 @@ import (
 	"github.com/nkp-proxy/nkp/internal/config"
 )
 
-// flagWins tells whether a flag of kube-proxy's wins over the KubeProxyConfiguration: the node's name, how to log, and where
+// flagWins reports whether a flag of kube-proxy's wins over the KubeProxyConfiguration: the node's name, how to log, and where
 // Services come from if the file does not say. Commands other than run may be asked about another source.
 func (c *configuration) flagWins(name string) bool {
 	switch name {
@@ -56,7 +56,7 @@ func (s *settings) kubeProxyInForce(f *pflag.FlagSet) error {
 	return nil
 }
 
-// flagOf gives the flag for the field that an error names.
+// flagOf returns the flag for the field that an error names.
 func flagOf(path string) string {
 	path, _, _ = strings.Cut(path, "[")
 	for _, field := range config.KubeProxyFields() {
@@ -144,7 +144,7 @@ func setFlag(flag *pflag.Flag, text string) error {
 // kubeProxyField names a field of kube-proxy's configuration in a message.
 func kubeProxyField(path string) string { return "KubeProxyConfiguration." + path }
 
-// replaces tells whether there is a KubeProxyConfiguration in the file, which takes the place of kube-proxy's flags.
+// replaces reports whether there is a KubeProxyConfiguration in the file, which takes the place of kube-proxy's flags.
 func (c *configuration) replaces() bool { return c.file != nil && c.file.KubeProxy != nil }
 
 // warnUnused names flags of the command line that do not apply.
@@ -172,7 +172,7 @@ func (c *configuration) warnUnused(f *pflag.FlagSet) {
 	}
 }
 
-// ofKubeProxy tells whether a flag has a field in kube-proxy's configuration.
+// ofKubeProxy reports whether a flag has a field in kube-proxy's configuration.
 func ofKubeProxy(name string) bool {
 	return name == "healthz-port" || name == "metrics-port" ||
 		slices.ContainsFunc(config.KubeProxyFields(), func(field config.KubeProxyField) bool { return field.Flag == name })

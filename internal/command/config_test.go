@@ -17,7 +17,7 @@ import (
 	"github.com/nkp-proxy/nkp/internal/config"
 )
 
-// parse gives a run command with the flags of a command line and of a file, "" for none, and its settings. The text CONFIG
+// parse returns a run command with the flags of a command line and of a file, "" for none, and its settings. The text CONFIG
 // stands for the file among the arguments.
 func parse(t *testing.T, file string, args ...string) (*settings, *cobra.Command, error) {
 	t.Helper()
@@ -305,7 +305,7 @@ func TestPlanTakesTheFile(t *testing.T) {
 	}
 }
 
-// exitOf gives the exit status that an error leads to.
+// exitOf returns the exit status that an error leads to.
 func exitOf(err error) int {
 	var exit *exitError
 	if errors.As(err, &exit) {

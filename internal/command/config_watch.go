@@ -22,7 +22,7 @@ import (
 // installed stays on the way, as in every restart (docs/decisions/0007).
 var errRestart = fmt.Errorf("the configuration file has changed: %w", notify.ErrRestart)
 
-// restartOr gives the reason to start again, if there is one, in place of an error.
+// restartOr returns the reason to start again, if there is one, in place of an error.
 func restartOr(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); errors.Is(cause, errRestart) {
 		return cause
@@ -86,7 +86,7 @@ func (w *configWatch) warnings() []string {
 	return append([]string{w.problem}, w.s.cfg.warnings...)
 }
 
-// try says what is wrong with the command line's flags and another file.
+// try reports what is wrong with the command line's flags and another file.
 func (s *settings) try(file *config.File) error {
 	fresh := newSettings()
 	f := pflag.NewFlagSet("run", pflag.ContinueOnError)
@@ -108,7 +108,7 @@ func (s *settings) try(file *config.File) error {
 	return fresh.needSource()
 }
 
-// copyFlags gives flags the values that the command line has given others of the same names.
+// copyFlags returns flags the values that the command line has given others of the same names.
 func copyFlags(f *pflag.FlagSet, explicit map[string]string) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(explicit)) {

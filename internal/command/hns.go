@@ -28,7 +28,7 @@ func (s *settings) planHNS(model *k8s.Model, stdout, stderr io.Writer) error {
 	return err
 }
 
-// remoteSubnets gives the pod ranges of the other nodes in the manifests, as an overlay network would have them.
+// remoteSubnets returns the pod ranges of the other nodes in the manifests, as an overlay network would have them.
 func (s *settings) remoteSubnets() (remote []hns.RemoteSubnet) {
 	if s.manifests == "" {
 		return nil
@@ -68,7 +68,7 @@ func (s *settings) diffHNS(ctx context.Context, stderr io.Writer) (string, error
 	return plane.Diff(ctx)
 }
 
-// ownedHNS says what nkp has in HNS, going by its state file, for when no agent can say it; "": that is not known.
+// ownedHNS returns what nkp has in HNS, going by its state file, for when no agent can say it; "": that is not known.
 func (s *settings) ownedHNS() string {
 	endpoints, loadBalancers, err := windows.Owned(s.Windows)
 	if err != nil {

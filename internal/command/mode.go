@@ -39,7 +39,7 @@ func (s *settings) checkMode() error {
 	return usageError("--mode %q is not auto, ovs, iptables or windows", s.mode)
 }
 
-// here tells whether a data plane can work on this operating system.
+// here reports whether a data plane can work on this operating system.
 func here(m agent.Mode) error {
 	if (m == agent.ModeWindows) != (runtime.GOOS == "windows") {
 		return usageError("--mode %s does not work on %s", m, runtime.GOOS)
@@ -47,7 +47,7 @@ func here(m agent.Mode) error {
 	return nil
 }
 
-// given gives the data plane that needs no look at the node: the one that was asked for, or the system's only one. ok is
+// given returns the data plane that needs no look at the node: the one that was asked for, or the system's only one. ok is
 // false if there is a choice.
 func (s *settings) given() (c choice, ok bool, err error) {
 	switch {

@@ -128,7 +128,7 @@ func (u *unusedValue) Set(text string) (err error) {
 	return err
 }
 
-// level gives the level that is logged from on.
+// level returns the level that is logged from on.
 func (p *process) level() (slog.Level, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(p.logLevel)); err != nil {
@@ -137,7 +137,7 @@ func (p *process) level() (slog.Level, error) {
 	return l, nil
 }
 
-// logger gives what writes the log to w.
+// logger returns what writes the log to w.
 func (p *process) logger(w io.Writer) (*slog.Logger, error) {
 	level, err := p.level()
 	if err != nil {

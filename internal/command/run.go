@@ -88,10 +88,10 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 	return restartOr(ctx, a.Run(ctx))
 }
 
-// kernelTracks tells whether the connections of a datapath are in the kernel's tables.
+// kernelTracks reports whether the connections of a datapath are in the kernel's tables.
 func kernelTracks(datapathType string) bool { return datapathType == "" || datapathType == "system" }
 
-// recorder gives who writes Events: to the API server where Services come from one, else to the log.
+// recorder returns who writes Events: to the API server where Services come from one, else to the log.
 func (s *settings) recorder(log *slog.Logger) (*apiserver.Recorder, error) {
 	if s.manifests != "" {
 		return apiserver.NewLogRecorder(s.NodeName, log), nil

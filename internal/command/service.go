@@ -12,7 +12,7 @@ import (
 	"github.com/nkp-proxy/nkp/windows/service"
 )
 
-// newWindowsService gives the commands that register nkp with the Windows service manager. They are listed on Windows only.
+// newWindowsService returns the commands that register nkp with the Windows service manager. They are listed on Windows only.
 func newWindowsService() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "windows-service",

@@ -130,7 +130,7 @@ func frontendText(f *agent.FrontendInfo) string {
 
 func serviceKey(s *agent.ServiceInfo) string { return serviceText(s) + " " + s.Family }
 
-// serviceText gives namespace/name:port/PROTOCOL.
+// serviceText returns namespace/name:port/PROTOCOL.
 func serviceText(s *agent.ServiceInfo) string {
 	name := s.Namespace + "/" + s.Name
 	if s.Port != "" {
@@ -139,7 +139,7 @@ func serviceText(s *agent.ServiceInfo) string {
 	return name + "/" + s.Protocol
 }
 
-// frontendsText gives the addresses with their ports, NodePorts as node:PORT; what is not served is in brackets.
+// frontendsText returns the addresses with their ports, NodePorts as node:PORT; what is not served is in brackets.
 func frontendsText(list []agent.FrontendInfo) string {
 	texts := make([]string, 0, len(list))
 	for i := range list {
@@ -218,7 +218,7 @@ func (t *servicesText) rateCells(s *agent.ServiceInfo) []string {
 	return cells
 }
 
-// writeNotes says, once each, what is to be said about all Services and about counters.
+// writeNotes reports, once each, what is to be said about all Services and about counters.
 func writeNotes(out io.Writer, list *agent.ServiceList) error {
 	for _, n := range list.Notes {
 		if _, err := fmt.Fprintf(out, "NOTE: %s\n", n); err != nil {

@@ -38,7 +38,7 @@ func (s *settings) needSource() error {
 	return s.checkSource()
 }
 
-// source gives where Services come from, and what to call it.
+// source returns where Services come from, and what to call it.
 func (s *settings) source() (source k8s.Source, kind string, err error) {
 	if err := s.needSource(); err != nil {
 		return nil, "", err

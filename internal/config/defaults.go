@@ -75,7 +75,7 @@ func PrimaryNodePorts(c *KubeProxy) {
 // primary stands for the node's primary addresses in nodePortAddresses.
 const primary = "primary"
 
-// NewKubeProxy gives kube-proxy's configuration as it is without a file.
+// NewKubeProxy returns kube-proxy's configuration as it is without a file.
 func NewKubeProxy() *KubeProxy {
 	c := &KubeProxy{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: kubeProxyKind}}
 	Default(c)

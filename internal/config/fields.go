@@ -116,12 +116,12 @@ func place(fields []KubeProxyField) []KubeProxyField {
 // KubeProxyFields lists the fields of KubeProxyConfiguration.
 func KubeProxyFields() []KubeProxyField { return slices.Clone(kubeProxyFields) }
 
-// Counts tells whether the field counts in a configuration: some do only in one of kube-proxy's modes.
+// Counts reports whether the field counts in a configuration: some do only in one of kube-proxy's modes.
 func (f *KubeProxyField) Counts(c *KubeProxy) bool {
 	return f.modes == nil || slices.Contains(f.modes, c.Mode)
 }
 
-// Text gives the field's value as a flag takes it.
+// Text returns the field's value as a flag takes it.
 func (f *KubeProxyField) Text(c *KubeProxy) string {
 	text, _ := textOf(f.value(c))
 	return text
@@ -154,7 +154,7 @@ func WithoutEffect(c *KubeProxy) []string {
 // ProxyMode is the type of kube-proxy's mode.
 type ProxyMode = v1alpha1.ProxyMode
 
-// Kind gives the type of the field's values, as a flag's help names it.
+// Kind returns the type of the field's values, as a flag's help names it.
 func (f *KubeProxyField) Kind() string {
 	t := reflect.TypeFor[KubeProxy]().FieldByIndex(f.index).Type
 	if t.Kind() == reflect.Pointer {

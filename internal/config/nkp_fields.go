@@ -18,7 +18,7 @@ func NkpFields() []NkpField {
 	return all
 }
 
-// Text gives the field's value as its flag takes it; ok is false if it is not set.
+// Text returns the field's value as its flag takes it; ok is false if it is not set.
 func (f *NkpField) Text(c *NkpConfiguration) (text string, ok bool) {
 	return textOf(reflect.ValueOf(c).Elem().FieldByIndex(f.index))
 }
@@ -28,7 +28,7 @@ func (f *NkpField) SetText(c *NkpConfiguration, text string) error {
 	return setText(reflect.ValueOf(c).Elem().FieldByIndex(f.index), text)
 }
 
-// NewNkpConfiguration gives one that sets nothing.
+// NewNkpConfiguration returns one that sets nothing.
 func NewNkpConfiguration() *NkpConfiguration {
 	return &NkpConfiguration{APIVersion: GroupVersion, Kind: Kind}
 }

@@ -42,7 +42,7 @@ func leaves(t reflect.Type) []leaf {
 	return all
 }
 
-// isValue tells whether a struct type stands for one value in a file.
+// isValue reports whether a struct type stands for one value in a file.
 func isValue(t reflect.Type) bool {
 	_, ok := reflect.PointerTo(t).MethodByName("UnmarshalJSON")
 	return ok
@@ -51,7 +51,7 @@ func isValue(t reflect.Type) bool {
 // auto is what a flag says that decides by itself unless it is true or false; in a file such a field is left out.
 const auto = "auto"
 
-// textOf gives a value as a flag takes it; ok is false if it is not set: a nil pointer, an empty string or list.
+// textOf returns a value as a flag takes it; ok is false if it is not set: a nil pointer, an empty string or list.
 func textOf(v reflect.Value) (text string, ok bool) {
 	if v.Kind() == reflect.Pointer {
 		if v.IsNil() {

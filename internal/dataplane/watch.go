@@ -102,7 +102,7 @@ func (w *Watch) Names() (names []string) {
 	return names
 }
 
-// String says since when a loop has made no progress, and with what.
+// String returns since when a loop has made no progress, and with what.
 func (s State) String() string {
 	return fmt.Sprintf("%s has made no progress since %s (%v): %s", s.Loop, s.Since.UTC().Format(time.RFC3339), s.For.Round(time.Second), s.Doing)
 }

@@ -27,7 +27,7 @@ var protocolNumbers = map[k8s.Protocol]uint8{"TCP": 6, "UDP": 17, "SCTP": 132}
 // IPProto returns IANA's number of the connection's protocol.
 func (c *Connection) IPProto() uint8 { return protocolNumbers[c.Protocol] }
 
-// String gives the connection in one line.
+// String returns the connection in one line.
 func (c *Connection) String() string {
 	state := ""
 	if c.State != "" {
@@ -72,7 +72,7 @@ func parseConnection(line string) (c Connection, ok bool) {
 	return c, true
 }
 
-// parenthesis gives what stands between a beginning and the next closing parenthesis.
+// parenthesis returns what stands between a beginning and the next closing parenthesis.
 func parenthesis(s, begin string) (inside, rest string, ok bool) {
 	_, after, ok := strings.Cut(s, begin)
 	if !ok {

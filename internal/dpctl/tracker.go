@@ -18,7 +18,7 @@ type Tracker struct {
 	Datapath string // such as system@ovs-system; "": the daemon's only one
 }
 
-// Find gives the tracker of a datapath type, with the control socket beside the database's. It does not tell whether
+// Find returns the tracker of a datapath type, with the control socket beside the database's. It does not tell whether
 // anyone answers there. A database elsewhere (tcp:, ssl:) is an error.
 func Find(database, datapathType string) (Tracker, error) {
 	socket, local := strings.CutPrefix(database, "unix:")
@@ -36,7 +36,7 @@ func Find(database, datapathType string) (Tracker, error) {
 	return t, nil
 }
 
-// Check tells whether ovs-vswitchd answers.
+// Check reports whether ovs-vswitchd answers.
 func (t Tracker) Check(ctx context.Context) error {
 	_, err := appctl.Call(ctx, t.Control, "version")
 	return err

@@ -8,7 +8,7 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// listenAddrs gives the addresses to listen on in one family: the wildcard, unless NodePorts are restricted. None: no
+// listenAddrs returns the addresses to listen on in one family: the wildcard, unless NodePorts are restricted. None: no
 // address of the node is inside the restriction.
 func listenAddrs(f k8s.Family, node *k8s.Node, opts *ServicesOptions) (addrs []netip.Addr) {
 	if opts.NodePortPrimary {

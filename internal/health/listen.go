@@ -106,7 +106,7 @@ func (l *listeners) fail(k listenKey, err error) {
 	f.due = time.Now().Add(f.pause)
 }
 
-// next tells when the first port that waits is due.
+// next returns when the first port that waits is due.
 func (l *listeners) next() <-chan time.Time {
 	var first time.Time
 	for _, f := range l.waiting {

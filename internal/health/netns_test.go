@@ -33,7 +33,7 @@ func newNamespace(t *testing.T, addrs ...string) *namespace {
 	})
 }
 
-// fork gives a second thread in the namespace, for what takes long.
+// fork returns a second thread in the namespace, for what takes long.
 func (n *namespace) fork(t *testing.T) *namespace {
 	t.Helper()
 	var ns netns.NsHandle

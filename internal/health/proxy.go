@@ -54,7 +54,7 @@ type familyHealth struct {
 	queued  time.Time // when the oldest change that is not programmed came; zero: there is none
 }
 
-// NewProxy gives a Proxy that is healthy and whose node is not known.
+// NewProxy returns a Proxy that is healthy and whose node is not known.
 func NewProxy(opts ProxyOptions) *Proxy {
 	if opts.Clock == nil {
 		opts.Clock = time.Now
@@ -150,7 +150,7 @@ func (p *Proxy) Addr() string {
 	return p.addr
 }
 
-// state gives what is known of each family, and whether all is well.
+// state returns what is known of each family, and whether all is well.
 func (p *Proxy) state(now time.Time) (status map[string]familyStatus, healthy bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -44,7 +44,7 @@ type Services struct {
 	failed map[listenKey]error
 }
 
-// NewServices gives Services that listen nowhere yet.
+// NewServices returns Services that listen nowhere yet.
 func NewServices(opts ServicesOptions) *Services {
 	if opts.retry == 0 {
 		opts.retry = retryFirst
@@ -93,7 +93,7 @@ func (s *Services) wake() {
 	}
 }
 
-// wanted gives all ports that should be listened on.
+// wanted returns all ports that should be listened on.
 func (s *Services) wanted() map[listenKey]struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,7 +112,7 @@ func (s *Services) wanted() map[listenKey]struct{} {
 	return want
 }
 
-// check gives the state of a Service in one family; ok is false if it has no health check there.
+// check returns the state of a Service in one family; ok is false if it has no health check there.
 func (s *Services) check(name k8s.ServiceName, f k8s.Family) (local int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

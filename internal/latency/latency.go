@@ -26,10 +26,10 @@ func (r *Recent) Add(d time.Duration) {
 	r.count++
 }
 
-// Count tells how many there have been in all.
+// Count returns how many there have been in all.
 func (r *Recent) Count() int { return r.count }
 
-// Quantiles gives the median and the 99th percentile of those remembered, in milliseconds; 0 if there are none.
+// Quantiles returns the median and the 99th percentile of those remembered, in milliseconds; 0 if there are none.
 func (r *Recent) Quantiles() (p50, p99 float64) {
 	n := len(r.last)
 	if n == 0 {
@@ -39,7 +39,7 @@ func (r *Recent) Quantiles() (p50, p99 float64) {
 	return Milliseconds(sorted[(n-1)/2]), Milliseconds(sorted[(n-1)*99/100])
 }
 
-// Milliseconds gives a duration in milliseconds, to the microsecond.
+// Milliseconds returns a duration in milliseconds, to the microsecond.
 func Milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // Programming tells how long changes took from their arrival at a data plane until they were in force.
@@ -49,7 +49,7 @@ type Programming struct {
 	P99Milli float64 `json:"p99Milliseconds"`
 }
 
-// Programming gives what a Recent that holds such durations says.
+// Programming returns what a Recent that holds such durations says.
 func (r *Recent) Programming() Programming {
 	p := Programming{Changes: r.count}
 	p.P50Milli, p.P99Milli = r.Quantiles()

@@ -8,7 +8,7 @@ import (
 	"github.com/nkp-proxy/nkp/internal/trace"
 )
 
-// about tells whether a connection is the one of the question: any of them, if the question leaves the client's port open.
+// about reports whether a connection is the one of the question: any of them, if the question leaves the client's port open.
 func about(c *dpctl.Connection, q trace.Question) bool {
 	return c.Protocol == q.Protocol && c.Frontend == q.To && c.Client.Addr() == q.From.Addr() &&
 		(q.From.Port() == 0 || c.Client.Port() == q.From.Port())

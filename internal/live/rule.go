@@ -90,7 +90,7 @@ func splitWords(s string) (words []string) {
 	return words
 }
 
-// option gives the value of one of the target's options.
+// option returns the value of one of the target's options.
 func (r *rule) option(name string) string {
 	if i := slices.Index(r.options, name); i >= 0 && i+1 < len(r.options) {
 		return r.options[i+1]
@@ -107,7 +107,7 @@ const (
 	maybe // by chance, or by what the client did before
 )
 
-// holds tells whether a rule matches a packet. What is not understood is taken for no.
+// holds reports whether a rule matches a packet. What is not understood is taken for no.
 func (r *rule) holds(p *walker, marked bool) truth {
 	result := yes
 	for i := range r.matches {

@@ -78,7 +78,7 @@ func (w *walker) isLocal(ip netip.Addr) bool {
 	return ip.IsLoopback() || slices.Contains(w.Node.Local, ip)
 }
 
-// nat gives the translations that the packet may meet.
+// nat returns the translations that the packet may meet.
 func (w *walker) nat(fromNode bool) (ways []outcome) {
 	base := "PREROUTING"
 	if fromNode {
@@ -92,7 +92,7 @@ func (w *walker) nat(fromNode bool) (ways []outcome) {
 	return ways
 }
 
-// filter tells what becomes of a packet that was not translated.
+// filter returns what becomes of a packet that was not translated.
 func (w *walker) filter(fromNode bool) trace.Verdict {
 	var bases []string
 	toNode := w.isLocal(w.dst.Addr())

@@ -153,7 +153,7 @@ func (s *Switch) name(ctx context.Context, id uint32) string {
 	return fmt.Sprintf("a Service port that is not known (id %d)", id)
 }
 
-// judge says what the switch does with the packet, and compares.
+// judge reports what the switch does with the packet, and compares.
 func (s *Switch) judge(ctx context.Context, l *trace.Live, w *walk, r *trace.Result) error {
 	mark := pipeline.ReadMark(w.reg1)
 	verdict := trace.Untouched
@@ -258,12 +258,12 @@ func (s *Switch) judgeDelivery(ctx context.Context, l *trace.Live, w *walk, r *t
 	return nil
 }
 
-// met tells whether the packet came to a table.
+// met reports whether the packet came to a table.
 func (s *Switch) met(w *walk, table uint8) bool {
 	return slices.ContainsFunc(w.hits, func(h hit) bool { return h.table == int(table) })
 }
 
-// ours tells whether the packet's last flow is nkp's.
+// ours reports whether the packet's last flow is nkp's.
 func (s *Switch) ours(w *walk) bool {
 	last := w.hits[len(w.hits)-1]
 	_, ours := s.Config.Layout.PortOfCookie(last.cookie)
@@ -288,7 +288,7 @@ func (s *Switch) connections(ctx context.Context, l *trace.Live, q trace.Questio
 	noteConnections(l, q, r, list)
 }
 
-// without gives what is in a and not in b.
+// without returns what is in a and not in b.
 func without(a, b []string) (list []string) {
 	for _, s := range a {
 		if !slices.Contains(b, s) {

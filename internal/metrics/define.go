@@ -51,7 +51,7 @@ func define(t Type, name, help string, labels ...string) *Definition {
 // in restricts a metric to some data planes.
 func (d *Definition) in(modes ...string) *Definition { d.Modes = modes; return d }
 
-// only says when it is served.
+// only returns when it is served.
 func (d *Definition) only(when string) *Definition { d.Only = when; return d }
 
 // with sets the upper bounds of a histogram's buckets.
@@ -68,7 +68,7 @@ func (d *Definition) from(values ...string) *Definition {
 // collected marks a metric whose values are collected at a scrape.
 func (d *Definition) collected() *Definition { d.pulled = true; return d }
 
-// Shape gives in one line what series it has: type, labels sorted by name, upper bounds of buckets.
+// Shape returns in one line what series it has: type, labels sorted by name, upper bounds of buckets.
 func (d *Definition) Shape() string {
 	s := string(d.Type)
 	for _, l := range slices.Sorted(slices.Values(d.Labels)) {
@@ -88,7 +88,7 @@ func (d *Definition) ServedIn(mode string) bool {
 // KubeProxys reports whether name and meaning are kube-proxy's.
 func (d *Definition) KubeProxys() bool { return !strings.HasPrefix(d.Name, "nkp_") }
 
-// Definitions gives every metric that nkp may serve, sorted by name; those of the Go runtime and of the process
+// Definitions returns every metric that nkp may serve, sorted by name; those of the Go runtime and of the process
 // (go_…, process_…), which client_golang defines, are not among them.
 func Definitions() []*Definition {
 	return slices.SortedFunc(slices.Values(all), func(a, b *Definition) int { return strings.Compare(a.Name, b.Name) })

@@ -43,7 +43,7 @@ type Metrics struct {
 	services *serviceCounters
 }
 
-// New gives the Metrics of an agent that starts now.
+// New returns the Metrics of an agent that starts now.
 func New(o Options) *Metrics {
 	if o.Clock == nil {
 		o.Clock = time.Now
@@ -76,7 +76,7 @@ func New(o Options) *Metrics {
 	return m
 }
 
-// Gatherer gives what is served.
+// Gatherer returns what is served.
 func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }
 
 // register makes a metric and the children that are served from the start.

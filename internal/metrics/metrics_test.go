@@ -20,7 +20,7 @@ func newTest(mode string) (*Metrics, *clock) {
 	return New(Options{Version: "v1", Mode: mode, Clock: func() time.Time { return c.now }}), c
 }
 
-// value gives the value of a metric with these label values, the number of observations of a histogram.
+// value returns the value of a metric with these label values, the number of observations of a histogram.
 func value(t *testing.T, m *Metrics, name string, labels ...string) float64 {
 	t.Helper()
 	families, err := m.Gatherer().Gather()

@@ -141,7 +141,7 @@ type Pending struct {
 	For            time.Duration `json:"forNanoseconds"` // since the oldest of it came to the data plane
 }
 
-// Pending tells what is not in force yet.
+// Pending returns what is not in force yet.
 func (m *Metrics) Pending() Pending { return m.progress.pendingAt(m.opts.Clock()) }
 
 func (p *progress) pendingAt(now time.Time) Pending {

@@ -51,7 +51,7 @@ type Server struct {
 	failure string     // why it does not; "": it does, or need not
 }
 
-// NewServer gives a Server for the Metrics.
+// NewServer returns a Server for the Metrics.
 func NewServer(m *Metrics, o ServerOptions) *Server {
 	return &Server{opts: o, handler: newHandler(m, &o)}
 }
@@ -134,7 +134,7 @@ func (s *Server) Addr() string {
 	return s.addr
 }
 
-// Failure tells why nothing is served; "": something is, or nothing need be.
+// Failure returns why nothing is served; "": something is, or nothing need be.
 func (s *Server) Failure() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

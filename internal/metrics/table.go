@@ -15,7 +15,7 @@ var notServed = []struct{ name, why string }{
 	{"kubernetes_build_info", "nkp is no part of a Kubernetes release: `nkp_build_info`"},
 }
 
-// Table gives docs/metrics.md: what is served, for people.
+// Table returns docs/metrics.md: what is served, for people.
 func Table() string {
 	var b strings.Builder
 	b.WriteString(`<!-- Generated from internal/metrics: go test ./internal/metrics -run TestTable -update -->

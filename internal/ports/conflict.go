@@ -26,7 +26,7 @@ type Process struct {
 	Name string // at most 15 bytes (comm)
 }
 
-// String gives "nginx (pid 123)".
+// String returns "nginx (pid 123)".
 func (p Process) String() string {
 	if p.PID == 0 {
 		return "a process that cannot be seen from here"
@@ -44,7 +44,7 @@ type Conflict struct {
 	Process  Process
 }
 
-// String says all of it in one line, fit for an Event: "NodePort 30784/TCP of default/guestbook is also listened on by
+// String returns all of it in one line, fit for an Event: "NodePort 30784/TCP of default/guestbook is also listened on by
 // nginx (pid 123) at 0.0.0.0:30784: clients reach the Service, not the process".
 func (c Conflict) String() string {
 	return fmt.Sprintf("%s of %s is also listened on by %s at %s: clients reach the Service, not the process",
@@ -78,7 +78,7 @@ func (c Conflict) compare(o Conflict) int {
 		c.Listener.Addr.Compare(o.Listener.Addr))
 }
 
-// Conflicts gives the frontends of a model that hide a listener, sorted, without processes. Its time grows with the
+// Conflicts returns the frontends of a model that hide a listener, sorted, without processes. Its time grows with the
 // frontends, not with their product with the listeners.
 func Conflicts(listeners []Listener, model *k8s.Model) []Conflict {
 	m := newMatcher(listeners, model.Node)

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// ownSockets gives the inodes of this process's sockets.
+// ownSockets returns the inodes of this process's sockets.
 func ownSockets() (map[uint32]bool, error) {
 	own := map[uint32]bool{}
 	if err := eachSocket("/proc/self/fd", func(inode uint32) { own[inode] = true }); err != nil {
@@ -40,7 +40,7 @@ func owners(inodes map[uint32]bool) map[uint32]Process {
 	return found
 }
 
-// processes gives the PIDs of all processes, ascending.
+// processes returns the PIDs of all processes, ascending.
 func processes() (pids []int) {
 	dir, err := os.Open("/proc")
 	if err != nil {
@@ -93,7 +93,7 @@ func socketInode(target string) (uint32, bool) {
 	return uint32(n), err == nil
 }
 
-// comm gives the name of a process.
+// comm returns the name of a process.
 func comm(dir string) string {
 	data, err := os.ReadFile(dir + "/comm")
 	if err != nil {

@@ -43,7 +43,7 @@ type Watcher struct {
 	fresh map[uint32]bool // inodes of UDP sockets that the last look met for the first time; Run's alone
 }
 
-// NewWatcher gives a Watcher that knows no Service.
+// NewWatcher returns a Watcher that knows no Service.
 func NewWatcher(opts WatcherOptions) *Watcher {
 	if opts.Every == 0 {
 		opts.Every = defaultEvery
@@ -87,7 +87,7 @@ func sameClaims(a, b *k8s.ServicePort) bool {
 	})
 }
 
-// Conflicts gives what was found last, sorted. The slice is not to be changed.
+// Conflicts returns what was found last, sorted. The slice is not to be changed.
 func (w *Watcher) Conflicts() []Conflict {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -82,7 +82,7 @@ func (k kernel) grow(n int) error {
 	return k.set(buckets, n/connectionsPerBucket)
 }
 
-// path gives the file of a setting such as net.netfilter.nf_conntrack_max.
+// path returns the file of a setting such as net.netfilter.nf_conntrack_max.
 func (k kernel) path(name string) string {
 	return filepath.Join(k.root, "proc/sys", strings.ReplaceAll(name, ".", "/"))
 }

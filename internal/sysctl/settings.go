@@ -31,7 +31,7 @@ func Defaults() Settings {
 // about 300 MB.
 const maxConnections = 1 << 20
 
-// max gives the number of connections wanted on a machine with that many CPUs; 0: whatever the kernel has.
+// max returns the number of connections wanted on a machine with that many CPUs; 0: whatever the kernel has.
 func (s *Settings) max(cpus int) int {
 	if s.MaxPerCore <= 0 {
 		return 0
@@ -42,7 +42,7 @@ func (s *Settings) max(cpus int) int {
 	return max(s.MaxPerCore*cpus, s.Min)
 }
 
-// seconds gives a timeout as the kernel takes it. A part of a second counts as a whole one: 0 would forget every
+// seconds returns a timeout as the kernel takes it. A part of a second counts as a whole one: 0 would forget every
 // connection at once.
 func seconds(d time.Duration) int {
 	return int(min(math.Ceil(d.Seconds()), math.MaxInt32))

@@ -95,7 +95,7 @@ func (e *explanation) allowed(port *k8s.ServicePort, f *k8s.Frontend) bool {
 	return true
 }
 
-// masqueradeText says what becomes of the client's address.
+// masqueradeText returns what becomes of the client's address.
 func (e *explanation) masqueradeText(f *k8s.Frontend) string {
 	client := e.q.From.Addr()
 	switch {

@@ -32,7 +32,7 @@ type explanation struct {
 	family k8s.Family
 }
 
-// Explain says what happens to the first packet of a connection at this node. It reads the tracker: the caller sees to
+// Explain returns what happens to the first packet of a connection at this node. It reads the tracker: the caller sees to
 // it that nobody else uses it meanwhile.
 func Explain(c Cluster, q Question) *Result {
 	e := &explanation{Cluster: c, q: q, family: k8s.FamilyOf(q.To.Addr())}
@@ -58,7 +58,7 @@ func Explain(c Cluster, q Question) *Result {
 	return &e.Result
 }
 
-// gap says why the node's own packet does not come to nkp; "": it does.
+// gap returns why the node's own packet does not come to nkp; "": it does.
 func (e *explanation) gap() string {
 	to := e.q.To.Addr()
 	switch {

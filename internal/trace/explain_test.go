@@ -10,7 +10,7 @@ import (
 	"github.com/nkp-proxy/nkp/k8s/manifest"
 )
 
-// load gives what is known of the cluster in testdata.
+// load returns what is known of the cluster in testdata.
 func load(t *testing.T, change ...func(*k8s.Options, *Cluster)) Cluster {
 	t.Helper()
 	m := manifest.Load("testdata/cluster.yaml")
@@ -52,7 +52,7 @@ func ask(t *testing.T, c Cluster, from, to string) *Result {
 	return Explain(c, q)
 }
 
-// short gives what a result decides in one line.
+// short returns what a result decides in one line.
 func short(r *Result) string {
 	return fmt.Sprintf("%s %s %s %s %s", r.Verdict, cut(r.Service), cut(string(r.Frontend)), strings.Join(r.Endpoints, ","), r.Masquerade)
 }

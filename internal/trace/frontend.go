@@ -7,7 +7,7 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// find gives the frontend that the packet meets; nil if none. An address that is named comes before a NodePort, which
+// find returns the frontend that the packet meets; nil if none. An address that is named comes before a NodePort, which
 // is served at every address of the node.
 func (e *explanation) find() (port *k8s.ServicePort, f *k8s.Frontend) {
 	toNode := e.toNode()
@@ -42,7 +42,7 @@ func (e *explanation) toNode() bool {
 	return slices.Contains(e.Model.Node.Local, ip)
 }
 
-// frontendText says what a frontend is.
+// frontendText returns what a frontend is.
 func (e *explanation) frontendText(port *k8s.ServicePort, f *k8s.Frontend) string {
 	service := "Service " + portText(port.Name)
 	switch f.Type {
@@ -82,7 +82,7 @@ type rival struct {
 	f    *k8s.Frontend
 }
 
-// shadowed gives the frontends at the packet's destination that are not in force, sorted by name.
+// shadowed returns the frontends at the packet's destination that are not in force, sorted by name.
 func (e *explanation) shadowed() (list []rival) {
 	for name, p := range e.Model.Ports {
 		if name.Protocol != e.q.Protocol || name.Family != e.family {

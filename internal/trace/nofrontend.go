@@ -51,7 +51,7 @@ func (e *explanation) almost() {
 	}
 }
 
-// nodePorts says why a NodePort of that number is not served at the destination.
+// nodePorts returns why a NodePort of that number is not served at the destination.
 func (e *explanation) nodePorts() (list []string) {
 	place := e.Tracker.PlaceOf(e.q.To.Addr())
 	loopback := e.q.To.Addr().IsLoopback()
@@ -98,7 +98,7 @@ func (e *explanation) whyNoLoopback() string {
 	return " (--nodeport-addresses)"
 }
 
-// servedPorts gives a Service that has an address, and the ports that it serves there; owner is "" if none has it.
+// servedPorts returns a Service that has an address, and the ports that it serves there; owner is "" if none has it.
 func (e *explanation) servedPorts(ip netip.Addr, clusterIP bool) (owner, ports string) {
 	byOwner := map[string][]string{}
 	for name, p := range e.Model.Ports {
@@ -134,7 +134,7 @@ func (e *explanation) targetPort(owner string) {
 	}
 }
 
-// endpointOf gives the first Service port by name that has an endpoint in force at an address.
+// endpointOf returns the first Service port by name that has an endpoint in force at an address.
 func (e *explanation) endpointOf(at netip.AddrPort) (first k8s.PortName, ok bool) {
 	for name, p := range e.Model.Ports {
 		if name.Protocol == e.q.Protocol && slices.ContainsFunc(p.ClusterEndpoints, func(ep k8s.Endpoint) bool { return ep.Addr == at }) &&
@@ -145,7 +145,7 @@ func (e *explanation) endpointOf(at netip.AddrPort) (first k8s.PortName, ok bool
 	return first, ok
 }
 
-// whatIs says what a destination is that no Service has.
+// whatIs returns what a destination is that no Service has.
 func (e *explanation) whatIs() string {
 	to := e.q.To
 	if name, ok := e.endpointOf(to); ok {

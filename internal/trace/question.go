@@ -19,7 +19,7 @@ type Question struct {
 	In string
 }
 
-// String gives the packet in one line.
+// String returns the packet in one line.
 func (q Question) String() string {
 	from := q.From.Addr().String()
 	if q.From.Port() != 0 {
@@ -72,7 +72,7 @@ func clean(at netip.AddrPort, s string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(ip, at.Port()), nil
 }
 
-// Validate says what is wrong with the question as a whole.
+// Validate reports what is wrong with the question as a whole.
 func (q Question) Validate() error {
 	if k8s.FamilyOf(q.From.Addr()) != k8s.FamilyOf(q.To.Addr()) {
 		return fmt.Errorf("no packet goes from %s to %s: one is %s, the other %s", q.From.Addr(), q.To.Addr(),

@@ -50,7 +50,7 @@ type Result struct {
 	Place k8s.Place `json:"-"`
 }
 
-// PodHere tells whether the client is a pod that is not known to run on another node.
+// PodHere reports whether the client is a pod that is not known to run on another node.
 func (r *Result) PodHere(node *k8s.Node) bool {
 	return r.Source == Pod && (r.Place.Node == "" || r.Place.Node == node.Name)
 }
@@ -75,7 +75,7 @@ func (l *Live) Step(format string, args ...any) {
 	l.Steps = append(l.Steps, fmt.Sprintf(format, args...))
 }
 
-// NewLive gives a Live without anything in it: as long as nothing differs, it agrees.
+// NewLive returns a Live without anything in it: as long as nothing differs, it agrees.
 func NewLive() *Live { return &Live{Agrees: true, Differences: []string{}, Steps: []string{}} }
 
 // WriteJSON prints the result as `trace -o json` does.

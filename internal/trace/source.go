@@ -19,7 +19,7 @@ const (
 	Node                   // this node itself
 )
 
-// String gives the source as steps name it.
+// String returns the source as steps name it.
 func (s Source) String() string {
 	return [...]string{"a client from outside", "a pod", "this node"}[s]
 }
@@ -71,7 +71,7 @@ func (e *explanation) isPod(ip netip.Addr, place k8s.Place) bool {
 	return e.q.In != e.Uplink
 }
 
-// where says on which node a pod is; "" if unknown.
+// where returns on which node a pod is; "" if unknown.
 func (e *explanation) where(p k8s.Place) string {
 	switch p.Node {
 	case "":

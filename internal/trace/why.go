@@ -8,7 +8,7 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// WhyEmpty says why no endpoint of a Service port can serve, in the words that all commands share. states are those of its
+// WhyEmpty returns why no endpoint of a Service port can serve, in the words that all commands share. states are those of its
 // endpoints (Tracker.EndpointStates).
 func WhyEmpty(t *k8s.Tracker, name k8s.PortName, states []k8s.EndpointState) string {
 	if len(states) > 0 {

@@ -22,7 +22,7 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// testLists gives, for each kind, a list with objects of every size and with managed fields.
+// testLists returns, for each kind, a list with objects of every size and with managed fields.
 func testLists() map[k8s.Kind]runtime.Object {
 	head := metav1.ListMeta{ResourceVersion: "4711", Continue: "more"}
 	services, slices := &v1.ServiceList{ListMeta: head}, &discoveryv1.EndpointSliceList{ListMeta: head}

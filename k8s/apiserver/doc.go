@@ -5,5 +5,5 @@
 // in (decode.go), objects are stripped of what the model does not read (trim.go), and a server that is away is asked again
 // for ever (health.go). Start reading at Source.Run.
 //
-// Objects that were passed to a Sink share strings and pointers with each other: whoever holds one must not change it.
+// Objects that were passed to a Sink share strings and pointers with each other: a caller must not change them.
 package apiserver

@@ -116,7 +116,7 @@ func (f *eventAPI) set(status int) {
 	f.status = status
 }
 
-// count tells how often something was asked.
+// count returns how often something was asked.
 func (f *eventAPI) count(request string) (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -117,7 +117,7 @@ func (h *health) note(kind k8s.Kind, err error) {
 	}
 }
 
-// errorText tells for status what is wrong; "" for nil.
+// errorText returns for status what is wrong; "" for nil.
 func errorText(kind k8s.Kind, err error) string {
 	if err == nil {
 		return ""

@@ -7,5 +7,5 @@
 // A file is cut into documents, and a List into its items (split.go). Items are decoded in parallel, and only those whose
 // text changed. The size of a file, the depth and the aliases of a document, and the messages about it are bounded.
 //
-// Nothing else in nkp opens manifests. A Source keeps the objects that it reported: whoever has one must not change it.
+// Nothing else in nkp opens manifests. A Source keeps the objects that it reported: a caller must not change them.
 package manifest

@@ -15,7 +15,7 @@ var (
 	ErrICMP      = errors.New("ICMP error or neighbour discovery is never answered")
 )
 
-// Answer gives the frame that refuses the connection or datagram in frame: the same Ethernet header with the
+// Answer returns the frame that refuses the connection or datagram in frame: the same Ethernet header with the
 // addresses swapped and all VLAN tags kept, from the packet's destination to its source. Or it says why there
 // must not be one.
 func Answer(frame []byte) ([]byte, error) {

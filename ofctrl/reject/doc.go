@@ -1,4 +1,4 @@
-// Package reject answers packets the way a host does on whose port nobody listens: a TCP segment gets a reset,
+// Package reject answers packets the way a host does on whose port nothing listens: a TCP segment gets a reset,
 // anything else an ICMP or ICMPv6 "port unreachable".
 //
 // Open vSwitch has no action for this, so flows send such packets to the controller, which sends what

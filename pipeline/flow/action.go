@@ -44,10 +44,10 @@ var nxmNames = [...]string{
 	CTMark: "NXM_NX_CT_MARK", CTIPv6Dst: "NXM_NX_CT_IPV6_DST", DPHashValue: "NXM_NX_DP_HASH",
 }
 
-// String gives the field's name as ovs-fields(7) has it.
+// String returns the field's name as ovs-fields(7) has it.
 func (f Field) String() string { return fieldNames[f] }
 
-// Bits gives the field's width in bits.
+// Bits returns the field's width in bits.
 func (f Field) Bits() int {
 	switch f {
 	case EthSrc, EthDst:
@@ -65,10 +65,10 @@ type Subfield struct {
 	N     uint8
 }
 
-// Whole gives the Subfield that covers all of f.
+// Whole returns the Subfield that covers all of f.
 func Whole(f Field) Subfield { return Subfield{Field: f, N: uint8(f.Bits())} }
 
-// String gives the subfield in the NXM syntax of ovs-actions(7).
+// String returns the subfield in the NXM syntax of ovs-actions(7).
 func (s Subfield) String() string {
 	name := nxmNames[s.Field]
 	switch {
@@ -238,7 +238,7 @@ func (a CT) String() string {
 	return "ct(" + strings.Join(b, ",") + ")"
 }
 
-// String gives the translation as ovs-actions(7) writes it inside ct().
+// String returns the translation as ovs-actions(7) writes it inside ct().
 func (n NAT) String() string {
 	var dir string
 	switch n.Kind {

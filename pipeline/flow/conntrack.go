@@ -16,7 +16,7 @@ type CTFilter struct {
 	Replier netip.AddrPort // source of the reply direction; the zero value: any
 }
 
-// String gives the filter as ovs-dpctl(8) flush-conntrack names its parts.
+// String returns the filter as ovs-dpctl(8) flush-conntrack names its parts.
 func (c CTFilter) String() string {
 	src := ""
 	if c.Src.IsValid() {

@@ -32,13 +32,13 @@ type Learned struct {
 	Cookie uint64
 }
 
-// Empty tells whether there is nothing to do.
+// Empty reports whether there is nothing to do.
 func (d *Delta) Empty() bool {
 	return len(d.Clear) == 0 && len(d.SetMeters) == 0 && len(d.SetGroups) == 0 && len(d.SetFlows) == 0 && len(d.DelFlows) == 0 &&
 		len(d.DelLearned) == 0 && len(d.DelGroups) == 0 && len(d.DelMeters) == 0 && len(d.FlushCT) == 0
 }
 
-// Diff gives the Delta that turns have into want, each part in a fixed order.
+// Diff returns the Delta that turns have into want, each part in a fixed order.
 func Diff(have, want *State) *Delta {
 	d := &Delta{}
 	for _, m := range want.SortedMeters() {

@@ -8,7 +8,7 @@ import "hash/maphash"
 // Digest returns the key's digest under a seed.
 func (k *Key) Digest(seed maphash.Seed) uint64 { return maphash.Comparable(seed, *k) }
 
-// Digest gives the flow's digest under a seed.
+// Digest returns the flow's digest under a seed.
 func (f *Flow) Digest(seed maphash.Seed) uint64 {
 	var h maphash.Hash
 	h.SetSeed(seed)
@@ -18,7 +18,7 @@ func (f *Flow) Digest(seed maphash.Seed) uint64 {
 	return h.Sum64()
 }
 
-// Digest gives the group's digest under a seed.
+// Digest returns the group's digest under a seed.
 func (g *Group) Digest(seed maphash.Seed) uint64 {
 	var h maphash.Hash
 	h.SetSeed(seed)

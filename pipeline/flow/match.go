@@ -52,21 +52,21 @@ type Bits struct {
 	Value, Mask uint32
 }
 
-// Exactly gives the Bits that match v in all 32 bits.
+// Exactly returns the Bits that match v in all 32 bits.
 func Exactly(v uint32) Bits { return Bits{Value: v, Mask: 0xffffffff} }
 
 // MAC is an Ethernet address.
 type MAC [6]byte
 
-// IsZero tells whether the address is unset.
+// IsZero reports whether the address is unset.
 func (m MAC) IsZero() bool { return m == MAC{} }
 
-// String gives the address as 02:00:00:00:00:01.
+// String returns the address as 02:00:00:00:00:01.
 func (m MAC) String() string {
 	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
 }
 
-// Uint64 gives the address as a number, first byte highest.
+// Uint64 returns the address as a number, first byte highest.
 func (m MAC) Uint64() uint64 {
 	var v uint64
 	for _, b := range m {
@@ -101,7 +101,7 @@ var protoNames = map[[2]uint16]string{
 	{EthIPv4, uint16(ProtoICMP)}: "icmp", {EthIPv6, uint16(ProtoICMPv6)}: "icmp6",
 }
 
-// String gives the match in ovs-ofctl syntax; "" for the match of every packet.
+// String returns the match in ovs-ofctl syntax; "" for the match of every packet.
 func (m Match) String() string {
 	var b []string
 	add := func(format string, args ...any) { b = append(b, fmt.Sprintf(format, args...)) }
@@ -160,7 +160,7 @@ func (m Match) String() string {
 	return strings.Join(b, ",")
 }
 
-// String gives 0xvalue/0xmask, or 0xvalue under a full mask.
+// String returns 0xvalue/0xmask, or 0xvalue under a full mask.
 func (b Bits) String() string {
 	if b.Mask == 0xffffffff {
 		return fmt.Sprintf("%#x", b.Value)
@@ -174,7 +174,7 @@ var (
 	tcpFlagNames = []string{"fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr", "ns"}
 )
 
-// bitNames gives each bit under the mask by name, with + if it is set.
+// bitNames returns each bit under the mask by name, with + if it is set.
 func bitNames(b Bits, names []string) string {
 	var s strings.Builder
 	for i, name := range names {

@@ -13,7 +13,7 @@ const (
 	methodPropSize = 40 // ntr_group_prop_selection_method (OVS extension), without fields
 )
 
-// EncodedSize gives the bytes that the bucket takes in a group-mod message and in a group description.
+// EncodedSize returns the bytes that the bucket takes in a group-mod message and in a group description.
 func (b Bucket) EncodedSize() int {
 	n := bucketSize + weightPropSize
 	for _, a := range b.Actions {
@@ -22,15 +22,15 @@ func (b Bucket) EncodedSize() int {
 	return n
 }
 
-// EncodedSize gives the bytes of the bundle message that adds the whole group at once. It may be more than MaxMessage.
+// EncodedSize returns the bytes of the bundle message that adds the whole group at once. It may be more than MaxMessage.
 func (g *Group) EncodedSize() int { return bundleAddSize + groupModSize + g.bodySize() }
 
-// TooWide tells whether a switch could not describe the group: its description must fit into one message
+// TooWide reports whether a switch could not describe the group: its description must fit into one message
 // of MaxMessage bytes. Open vSwitch does not check that. It sends a description with a wrapped length, and
 // ovs-vswitchd aborts when another group follows in the reply, so such a group must never be installed, in parts or not.
 func (g *Group) TooWide() bool { return groupDescSize+g.bodySize() > MaxMessage }
 
-// Parts gives the buckets in runs that fit into bundle messages of at most limit bytes each: the first run
+// Parts returns the buckets in runs that fit into bundle messages of at most limit bytes each: the first run
 // is for the message that adds the group, each further one for an insert_bucket message. There is always a first
 // run, maybe empty. A bucket that does not fit by itself makes a run of its own, which then exceeds limit.
 func (g *Group) Parts(limit int) [][]Bucket {

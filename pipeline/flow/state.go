@@ -22,7 +22,7 @@ type Flow struct {
 	Actions []Action
 }
 
-// String gives the flow as one line of ovs-ofctl's flow syntax.
+// String returns the flow as one line of ovs-ofctl's flow syntax.
 func (f *Flow) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "cookie=%#x,table=%d,priority=%d", f.Cookie, f.Table, f.Priority)
@@ -33,7 +33,7 @@ func (f *Flow) String() string {
 	return b.String()
 }
 
-// Equal tells whether both flows have the same key, cookie and actions.
+// Equal reports whether both flows have the same key, cookie and actions.
 func (f *Flow) Equal(o *Flow) bool {
 	return f.Key == o.Key && f.Cookie == o.Cookie && slices.Equal(f.Actions, o.Actions)
 }
@@ -64,22 +64,22 @@ type Bucket struct {
 	Actions []Action
 }
 
-// Equal tells whether both groups are the same, bucket by bucket.
+// Equal reports whether both groups are the same, bucket by bucket.
 func (g *Group) Equal(o *Group) bool {
 	return g.ID == o.ID && g.Method == o.Method && slices.EqualFunc(g.Buckets, o.Buckets, Bucket.Equal)
 }
 
-// Equal tells whether both buckets are the same.
+// Equal reports whether both buckets are the same.
 func (b Bucket) Equal(o Bucket) bool {
 	return b.ID == o.ID && b.Weight == o.Weight && slices.Equal(b.Actions, o.Actions)
 }
 
-// String gives the bucket in ovs-ofctl syntax, without the leading "bucket=".
+// String returns the bucket in ovs-ofctl syntax, without the leading "bucket=".
 func (b Bucket) String() string {
 	return fmt.Sprintf("bucket_id:%d,weight:%d,actions=%s", b.ID, b.Weight, actions(b.Actions))
 }
 
-// Head gives the group in ovs-ofctl syntax without its buckets.
+// Head returns the group in ovs-ofctl syntax without its buckets.
 func (g *Group) Head() string {
 	s := fmt.Sprintf("group_id=%d,type=select,selection_method=", g.ID)
 	switch g.Method {
@@ -93,7 +93,7 @@ func (g *Group) Head() string {
 	return s + "unknown"
 }
 
-// String gives the group as one line of ovs-ofctl's group syntax, whatever its length.
+// String returns the group as one line of ovs-ofctl's group syntax, without a limit of its length.
 func (g *Group) String() string {
 	var b strings.Builder
 	b.WriteString(g.Head())
@@ -110,7 +110,7 @@ type Meter struct {
 	Burst uint32 // packets
 }
 
-// String gives the meter as ovs-ofctl add-meter takes it.
+// String returns the meter as ovs-ofctl add-meter takes it.
 func (m Meter) String() string {
 	return fmt.Sprintf("meter=%d,pktps,burst,stats,band=type=drop,rate=%d,burst_size=%d", m.ID, m.Rate, m.Burst)
 }
@@ -123,18 +123,18 @@ type State struct {
 	Meters map[uint32]Meter
 }
 
-// NewState gives an empty State.
+// NewState returns an empty State.
 func NewState() *State {
 	return &State{Flows: map[Key]*Flow{}, Groups: map[uint32]*Group{}, Meters: map[uint32]Meter{}}
 }
 
-// SortedFlows gives the flows by table, falling priority and match text.
+// SortedFlows returns the flows by table, falling priority and match text.
 func (s *State) SortedFlows() []*Flow { return sortFlows(slices.Collect(maps.Values(s.Flows))) }
 
-// SortedGroups gives the groups by id.
+// SortedGroups returns the groups by id.
 func (s *State) SortedGroups() []*Group { return sortGroups(slices.Collect(maps.Values(s.Groups))) }
 
-// SortedMeters gives the meters by id.
+// SortedMeters returns the meters by id.
 func (s *State) SortedMeters() []Meter {
 	return slices.SortedFunc(maps.Values(s.Meters), func(a, b Meter) int { return cmp.Compare(a.ID, b.ID) })
 }

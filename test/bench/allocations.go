@@ -64,7 +64,7 @@ func (a *allocations) changed(ctx context.Context) error {
 	return nil
 }
 
-// perChange gives the least of the blocks, per change; 0 if nothing is known.
+// perChange returns the least of the blocks, per change; 0 if nothing is known.
 func (a *allocations) perChange() float64 {
 	if len(a.blocks) == 0 {
 		return 0
@@ -72,7 +72,7 @@ func (a *allocations) perChange() float64 {
 	return slices.Min(a.blocks)
 }
 
-// allocated gives how many bytes nkp has allocated since its start.
+// allocated returns how many bytes nkp has allocated since its start.
 func (m *measurement) allocated(ctx context.Context) (float64, error) {
 	if m.Kind != rig.NKP {
 		return 0, nil

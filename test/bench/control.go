@@ -38,7 +38,7 @@ type Control struct {
 // Start is the median of the starts.
 func (c Control) Start() time.Duration { return quantile(c.Starts, 50) }
 
-// quantile gives the value below which that many percent are. The list is sorted by it; an empty one gives 0.
+// quantile returns the value below which that many percent are. The list is sorted by it; an empty one gives 0.
 func quantile(list []time.Duration, percent int) time.Duration {
 	if len(list) == 0 {
 		return 0
@@ -166,7 +166,7 @@ func (m *measurement) settle(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// cpuDuring gives the CPU time that the proxy used while f ran, in cores.
+// cpuDuring returns the CPU time that the proxy used while f ran, in cores.
 func (m *measurement) cpuDuring(f func() error) (cores float64, err error) {
 	return cpuOf(m.Proxy.PID(), f)
 }

@@ -171,7 +171,7 @@ func (m *measurement) connections(ctx context.Context, d *Data, vip, direct []st
 	return d.Connections8.addTurns(r, traffic.Turn.Rate)
 }
 
-// switchForwards tells whether ovs-vswitchd itself forwards, not the kernel.
+// switchForwards reports whether ovs-vswitchd itself forwards, not the kernel.
 func (m *measurement) switchForwards() bool {
 	return m.Kind == rig.NKP && testbed.DefaultDatapath() == testbed.UserDatapath
 }
@@ -225,7 +225,7 @@ func (m *measurement) spread(ctx context.Context) (s Spread, err error) {
 	return s, nil
 }
 
-// datapath gives the packets that the datapath had to ask about so far, and its flows; nothing if there is no switch.
+// datapath returns the packets that the datapath had to ask about so far, and its flows; nothing if there is no switch.
 func (m *measurement) datapath() (missed, flows int, err error) {
 	if m.Kind != rig.NKP {
 		return 0, 0, nil
@@ -245,7 +245,7 @@ func (m *measurement) datapath() (missed, flows int, err error) {
 	return missed, flows, err
 }
 
-// switchCPU gives the CPU time that ovs-vswitchd has used; 0 if there is none.
+// switchCPU returns the CPU time that ovs-vswitchd has used; 0 if there is none.
 func (m *measurement) switchCPU() time.Duration {
 	if m.Kind != rig.NKP {
 		return 0

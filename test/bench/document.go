@@ -13,7 +13,7 @@ import (
 	"github.com/nkp-proxy/nkp/test/bench/rig"
 )
 
-// tables gives all tables of the run in a form.
+// tables returns all tables of the run in a form.
 func tables(r *Results, form func(report.Table) string) string {
 	var b strings.Builder
 	for _, t := range []report.Table{controlTable(r), burstTable(r), growthTable(r), dataTable(r), spreadTable(r), fleetTable(r)} {

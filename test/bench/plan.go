@@ -99,5 +99,5 @@ func (p plan) at(list string) plan {
 	return p
 }
 
-// last tells whether this is the largest number of Services.
+// last reports whether this is the largest number of Services.
 func (p plan) last(s size) bool { return s == p.sizes[len(p.sizes)-1] }

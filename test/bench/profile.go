@@ -22,7 +22,7 @@ import (
 // legTime is how long one side is at work at a stretch while it is profiled: long beside the start of perf.
 const legTime = 5 * time.Second
 
-// profile tells where the machine's time goes for new connections, through the VIP and straight to the pods, by
+// profile returns where the machine's time goes for new connections, through the VIP and straight to the pods, by
 // perf. A switch that forwards must have symbols and frame pointers; a distribution's has neither (NKP_OVS names another one).
 func profile(ctx context.Context, kind rig.Kind, programs rig.Programs, root string, services, clients, pairs int) error {
 	if err := errors.Join(testbed.OVS.Available(), testbed.Linux.Available()); err != nil {
@@ -131,7 +131,7 @@ func (m *measurement) leg(ctx context.Context, l *legs, clients int, to []string
 	return nil
 }
 
-// profileTable gives microseconds for each connection, and the functions that differ most.
+// profileTable returns microseconds for each connection, and the functions that differ most.
 func profileTable(kind rig.Kind, services, clients int, vip, direct *legs) report.Table {
 	t := report.Table{
 		Title:  fmt.Sprintf("%s: the machine's time for a new connection at %d Services, clients: %d, µs: %d connections to the VIP, %d direct", kind, services, clients, vip.done, direct.done),

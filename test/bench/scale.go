@@ -17,7 +17,7 @@ const nodes = 5000
 // twice 5 minutes).
 const renewal = 7*time.Minute + 30*time.Second
 
-// scaleText says what the fleet's numbers mean for a large cluster. It only multiplies: per agent times nodes, and what
+// scaleText returns what the fleet's numbers mean for a large cluster. It only multiplies: per agent times nodes, and what
 // grows with the number of Services times that.
 func scaleText(r *Results) string {
 	f := r.Fleet

@@ -29,7 +29,7 @@ func (v verdict) holds() bool {
 // held to those targets only that do not depend on the number.
 const full = 10_000
 
-// judge gives the targets that the measurements can be held to. They are ratios within the run, but for the time of one
+// judge returns the targets that the measurements can be held to. They are ratios within the run, but for the time of one
 // change and the CPU time at rest.
 func judge(r *Results) []verdict {
 	var v verdicts
@@ -145,7 +145,7 @@ func verdictTable(list []verdict) report.Table {
 	return t
 }
 
-// control gives the measurements of one proxy, by the number of Services.
+// control returns the measurements of one proxy, by the number of Services.
 func (r *Results) control(k rig.Kind) (list []Control) {
 	for _, c := range r.Control {
 		if c.Kind == k {
@@ -155,7 +155,7 @@ func (r *Results) control(k rig.Kind) (list []Control) {
 	return list
 }
 
-// points gives a cost of one proxy by the number of Services.
+// points returns a cost of one proxy by the number of Services.
 func (r *Results) points(k rig.Kind, cost func(Control) float64) (list []report.Point) {
 	for _, c := range r.control(k) {
 		list = append(list, report.Point{Services: float64(c.Services), Cost: cost(c)})
@@ -163,7 +163,7 @@ func (r *Results) points(k rig.Kind, cost func(Control) float64) (list []report.
 	return list
 }
 
-// exponent tells how a cost grows. If it cannot be told it is very large, so that no target holds by a lack of points.
+// exponent returns how a cost grows. If it cannot be told it is very large, so that no target holds by a lack of points.
 func (r *Results) exponent(k rig.Kind, cost func(Control) float64) float64 {
 	e, ok := report.Exponent(r.points(k, cost))
 	if !ok {

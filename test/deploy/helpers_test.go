@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// distFile gives the one file of the release that a pattern names.
+// distFile returns the one file of the release that a pattern names.
 func distFile(t *testing.T, pattern string) string {
 	t.Helper()
 	dir, err := distDir()

@@ -115,7 +115,7 @@ func (m *machine) run(argv ...string) string {
 	return out
 }
 
-// property gives one of the unit's.
+// property returns one of the unit's.
 func (m *machine) property(name string) string {
 	m.t.Helper()
 	return strings.TrimSpace(m.run("systemctl", "show", "nkp.service", "--value", "--property="+name))

@@ -22,7 +22,7 @@ const (
 	allCorrections = iota
 )
 
-// applicable tells which corrections the case gives reason for, at one Service port.
+// applicable returns which corrections the case gives reason for, at one Service port.
 func (k *KubeProxy) applicable(d Disagreement) (c corrections) {
 	switch d.What {
 	case ClusterEndpoints, LocalEndpoints, Traffic, Serving:
@@ -47,7 +47,7 @@ func (k *KubeProxy) applicable(d Disagreement) (c corrections) {
 	return c
 }
 
-// explained gives the fewest corrections under which kube-proxy's code agrees with nkp; none if there are no such.
+// explained returns the fewest corrections under which kube-proxy's code agrees with nkp; none if there are no such.
 func (k *KubeProxy) explained(d Disagreement) corrections {
 	can := k.applicable(d)
 	if can == 0 {
@@ -69,7 +69,7 @@ func bits(c corrections) (n int) {
 	return n
 }
 
-// corrected gives the facts about one Service port under corrections.
+// corrected returns the facts about one Service port under corrections.
 func (k *KubeProxy) corrected(name k8s.PortName, c corrections) Facts {
 	facts := Facts{}
 	key := proxy.ServicePortName{Port: name.Port, Protocol: name.Protocol}

@@ -21,7 +21,7 @@ type namedEndpoint struct {
 	ready, serving, terminating bool
 }
 
-// slicesOf gives the slices of a Service that kube-proxy sees, sorted by name.
+// slicesOf returns the slices of a Service that kube-proxy sees, sorted by name.
 func (k *KubeProxy) slicesOf(name k8s.ServiceName) []*discoveryv1.EndpointSlice {
 	var all []*discoveryv1.EndpointSlice
 	for _, s := range k.slices {
@@ -33,7 +33,7 @@ func (k *KubeProxy) slicesOf(name k8s.ServiceName) []*discoveryv1.EndpointSlice 
 	return all
 }
 
-// endpointsNamed gives every endpoint of a Service port, in the order of slices, as often as it is there.
+// endpointsNamed returns every endpoint of a Service port, in the order of slices, as often as it is there.
 func (k *KubeProxy) endpointsNamed(name k8s.PortName) []namedEndpoint {
 	var all []namedEndpoint
 	for _, s := range k.slicesOf(name.ServiceName) {
@@ -62,7 +62,7 @@ func (k *KubeProxy) endpointsNamed(name k8s.PortName) []namedEndpoint {
 	return all
 }
 
-// what tells everything about an endpoint that can decide something.
+// what returns everything about an endpoint that can decide something.
 func (e *namedEndpoint) what() string {
 	node, hints := "", ""
 	if e.object.NodeName != nil {
@@ -94,7 +94,7 @@ func ambiguous(all []namedEndpoint) bool {
 	return false
 }
 
-// onlyPreferred gives slices with each address and port once, chosen as nkp says it does: one that is not terminating,
+// onlyPreferred returns slices with each address and port once, chosen as nkp says it does: one that is not terminating,
 // then a ready one, then the first of the first slice by name.
 func onlyPreferred(name k8s.PortName, all []namedEndpoint) []*discoveryv1.EndpointSlice {
 	all = slices.Clone(all)
@@ -124,7 +124,7 @@ func trueLast(a, b bool) int {
 	return 1
 }
 
-// endpointsOf gives what a kube-proxy that starts now makes of some slices.
+// endpointsOf returns what a kube-proxy that starts now makes of some slices.
 func endpointsOf(f k8s.Family, all []*discoveryv1.EndpointSlice) proxy.EndpointsMap {
 	p := newProxier(f)
 	for _, s := range all {

@@ -38,7 +38,7 @@ type Disagreement struct {
 	KubeProxy, Nkp string
 }
 
-// differences gives the facts that differ, sorted.
+// differences returns the facts that differ, sorted.
 func differences(kubeProxy, nkp Facts) []Disagreement {
 	var list []Disagreement
 	for fact, text := range kubeProxy {

@@ -18,7 +18,7 @@ type generator struct {
 	events  []Event
 }
 
-// Generate gives the case of a seed.
+// Generate returns the case of a seed.
 func Generate(seed uint64) Case {
 	g := &generator{Rand: rand.New(rand.NewPCG(seed, 1)), objects: map[k8s.Ref]k8s.Object{}}
 	g.regular = g.chance(0.4)
@@ -34,7 +34,7 @@ func Generate(seed uint64) Case {
 
 func (g *generator) chance(p float64) bool { return g.Float64() < p }
 
-// pick gives one of some values.
+// pick returns one of some values.
 func pick[T any](g *generator, values ...T) T { return values[g.IntN(len(values))] }
 
 // odd reports, with a chance of p, that something should be as an API server would not have it.

@@ -55,7 +55,7 @@ func (g *generator) add() {
 	}
 }
 
-// changedService gives the Service with another specification, or with parts of it.
+// changedService returns the Service with another specification, or with parts of it.
 func (g *generator) changedService(o *v1.Service) *v1.Service {
 	fresh := g.service(k8s.ServiceName{Namespace: o.Namespace, Name: o.Name})
 	fresh.CreationTimestamp = o.CreationTimestamp
@@ -91,7 +91,7 @@ func (g *generator) changedService(o *v1.Service) *v1.Service {
 	return c
 }
 
-// changedSlice gives the slice with other endpoints, ports or labels; the address type of a slice never changes.
+// changedSlice returns the slice with other endpoints, ports or labels; the address type of a slice never changes.
 func (g *generator) changedSlice(o *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	c := o.DeepCopy()
 	if len(c.Endpoints) > 0 && g.chance(0.5) {

@@ -46,7 +46,7 @@ func (g *generator) sliceLabels(owner string) map[string]string {
 	return l
 }
 
-// slicePorts gives the ports of the Service (nil: none) as its slices would have them, more or less.
+// slicePorts returns the ports of the Service (nil: none) as its slices would have them, more or less.
 func (g *generator) slicePorts(s *v1.Service) []discoveryv1.EndpointPort {
 	var ports []discoveryv1.EndpointPort
 	names := map[string]bool{}

@@ -128,7 +128,7 @@ var (
 	timestamp = regexp.MustCompile(`"20[0-9T:.+Z-]*"`)
 )
 
-// answer gives the whole answer to a request, without what two answers never share.
+// answer returns the whole answer to a request, without what two answers never share.
 func answer(t *testing.T, addr, method, path string) string {
 	t.Helper()
 	var c net.Conn

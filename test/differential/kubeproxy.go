@@ -27,7 +27,7 @@ type proxier struct {
 	endpoints       proxy.EndpointsMap
 }
 
-// NewKubeProxy gives a kube-proxy that has seen nothing yet.
+// NewKubeProxy returns a kube-proxy that has seen nothing yet.
 func NewKubeProxy() *KubeProxy {
 	k := &KubeProxy{
 		services: map[k8s.Ref]*v1.Service{},

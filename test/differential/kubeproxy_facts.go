@@ -11,7 +11,7 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Facts gives everything that the proxiers would program.
+// Facts returns everything that the proxiers would program.
 func (k *KubeProxy) Facts() Facts {
 	facts, owners := Facts{}, map[string][]string{}
 	for _, p := range k.proxiers {

@@ -15,7 +15,7 @@ type Nkp struct {
 	pending []k8s.Change
 }
 
-// NewNkp gives an nkp that has seen nothing yet.
+// NewNkp returns an nkp that has seen nothing yet.
 func NewNkp() *Nkp {
 	return &Nkp{
 		tracker: k8s.NewTracker(k8s.Options{NodeName: thisNode}),
@@ -51,7 +51,7 @@ func (n *Nkp) Sync() error {
 	return nil
 }
 
-// Facts gives everything in the model.
+// Facts returns everything in the model.
 func (n *Nkp) Facts() Facts {
 	facts := n.model.View()
 	return viewFacts(&facts, n.model)

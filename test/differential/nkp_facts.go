@@ -8,7 +8,7 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// viewFacts gives the facts of a view (plan -o json). What the view does not tell comes from the model.
+// viewFacts returns the facts of a view (plan -o json). What the view does not tell comes from the model.
 func viewFacts(v *k8s.View, m *k8s.Model) Facts {
 	facts, owners := Facts{}, map[string][]string{}
 	for i := range v.Services {

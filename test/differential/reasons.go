@@ -29,7 +29,7 @@ var Reasons = []Reason{
 	{Name: "all of a family", Explains: everyAddress},
 }
 
-// explain gives the names of the reasons for a disagreement; none: it is a failure.
+// explain returns the names of the reasons for a disagreement; none: it is a failure.
 func explain(k *KubeProxy, d Disagreement) (names []string) {
 	fix := k.explained(d)
 	for _, r := range Reasons {
@@ -67,7 +67,7 @@ func twoClaims(k *KubeProxy, d Disagreement) bool {
 	return d.Nkp == "["+owner+"]"
 }
 
-// before tells which of two Service ports has the older claim.
+// before returns which of two Service ports has the older claim.
 func (k *KubeProxy) before(a, b k8s.PortName) bool {
 	created := func(n k8s.PortName) int64 {
 		return k.services[k8s.Ref{Kind: k8s.KindService, Namespace: n.Namespace, Name: n.Name}].CreationTimestamp.UnixNano()

@@ -118,7 +118,7 @@ func (r *Result) manifests(n *Nkp, written map[k8s.Ref]k8s.Object, dir string) {
 	}
 }
 
-// text gives a view as plan -o json prints it.
+// text returns a view as plan -o json prints it.
 func text(v k8s.View) string {
 	raw, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {

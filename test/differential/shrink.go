@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// shrink gives a smaller case that still fails, within a time limit.
+// shrink returns a smaller case that still fails, within a time limit.
 func shrink(c Case, fails func(Case) bool, limit time.Duration) Case {
 	deadline := time.Now().Add(limit)
 	for again := true; again; {
@@ -42,7 +42,7 @@ func without(c Case, i int) Case {
 	return Case{c.Regular, append(append([]Event(nil), c.Events[:i]...), c.Events[i+1:]...)}
 }
 
-// failsLike gives the test whether a case still fails in the same way.
+// failsLike returns the test whether a case still fails in the same way.
 func failsLike(like Disagreement, dir string) func(Case) bool {
 	return func(c Case) bool {
 		return slices.ContainsFunc(c.Run(dir).Failures, func(d Disagreement) bool {

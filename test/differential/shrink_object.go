@@ -8,7 +8,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// simpler gives copies of an object that have one thing less: a field, or an element of a list or map, at any depth.
+// simpler returns copies of an object that have one thing less: a field, or an element of a list or map, at any depth.
 func simpler(o k8s.Object) []k8s.Object {
 	var all []k8s.Object
 	for i := range steps(reflect.ValueOf(o).Elem(), -1) {

@@ -13,7 +13,7 @@ import (
 // make them empty: both sides have a rule for it.
 const keepNilNames = "differential/keep-nil-names"
 
-// stored gives the object as an API server hands it out: with its defaults.
+// stored returns the object as an API server hands it out: with its defaults.
 func stored(o k8s.Object) k8s.Object {
 	switch o := o.(type) {
 	case *v1.Service:

@@ -110,7 +110,7 @@ func (c *cluster) startServer() {
 	})
 }
 
-// newClient gives a client that may do everything and that no limit slows down.
+// newClient returns a client that may do everything and that no limit slows down.
 func (c *cluster) newClient() kubernetes.Interface {
 	c.t.Helper()
 	cfg, err := clientcmd.BuildConfigFromFlags("", c.adminConfig())

@@ -15,7 +15,7 @@ import (
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
-// eventsOf gives the Events that "kubectl describe" would show with an object.
+// eventsOf returns the Events that "kubectl describe" would show with an object.
 func (c *cluster) eventsOf(o runtime.Object) ([]v1.Event, error) {
 	list, err := c.client.CoreV1().Events(metav1.NamespaceAll).SearchWithContext(c.ctx, scheme.Scheme, o)
 	if err != nil {

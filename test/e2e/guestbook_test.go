@@ -100,7 +100,7 @@ func (g *guestbook) addPod(s *v1.Service, n *node, ip netip.Addr) *testbed.Pod {
 	return p
 }
 
-// at gives pods by their addresses below 172.18.
+// at returns pods by their addresses below 172.18.
 func (g *guestbook) at(addrs ...string) (pods []*testbed.Pod) {
 	for _, a := range addrs {
 		p := g.pods["172.18."+a]

@@ -81,7 +81,7 @@ func (c *cluster) createRole(o runtime.Object) (err error) {
 	return err
 }
 
-// token gives one for a service account in kube-system.
+// token returns one for a service account in kube-system.
 func (c *cluster) token(account string) string {
 	c.t.Helper()
 	answer, err := c.client.CoreV1().ServiceAccounts("kube-system").CreateToken(c.ctx, account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})

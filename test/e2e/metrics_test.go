@@ -14,7 +14,7 @@ import (
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
-// metric gives the sum of all series of the agent's metrics that begin so.
+// metric returns the sum of all series of the agent's metrics that begin so.
 func (n *node) metric(series string) (sum float64, err error) {
 	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {

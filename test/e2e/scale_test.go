@@ -153,7 +153,7 @@ func patiently(create func() error) error {
 	return err
 }
 
-// memory gives the resident memory of nkp, now and at its peak, in units of a million bytes.
+// memory returns the resident memory of nkp, now and at its peak, in units of a million bytes.
 func (b *bulk) memory() (resident, peak int) {
 	b.t.Helper()
 	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(b.agent.cmd.Process.Pid), "status"))

@@ -89,7 +89,7 @@ func parseLeg(b []byte) (leg, bool) {
 	return leg{at(12, header), at(16, header+2)}, true
 }
 
-// count gives how many packets went the ways that pick picks.
+// count returns how many packets went the ways that pick picks.
 func (p *tap) count(pick func(leg) bool) (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -103,7 +103,7 @@ var codecs = func() map[string]codec {
 	return m
 }()
 
-// accepted gives the first media type that the client names and we have; else JSON.
+// accepted returns the first media type that the client names and we have; else JSON.
 func accepted(r *http.Request) (string, codec) {
 	for name := range strings.SplitSeq(r.Header.Get("Accept"), ",") {
 		name, _, _ = strings.Cut(strings.TrimSpace(name), ";")

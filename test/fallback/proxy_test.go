@@ -168,7 +168,7 @@ func (p *proxy) waitLog(text string, times int, d time.Duration) error {
 	return errors.New("no " + text + " in time")
 }
 
-// memory gives what the process holds now and what it held at most (VmRSS, VmHWM), in MB.
+// memory returns what the process holds now and what it held at most (VmRSS, VmHWM), in MB.
 func (p *proxy) memory() (now, most int) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	if err != nil {
@@ -186,7 +186,7 @@ func (p *proxy) memory() (now, most int) {
 	return now, most
 }
 
-// cpu gives the processor time that the process and the programs that it ran have used: most of it is iptables'.
+// cpu returns the processor time that the process and the programs that it ran have used: most of it is iptables'.
 func (p *proxy) cpu() (own, children time.Duration) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
 	if err != nil {

@@ -133,7 +133,7 @@ func (c *cluster) stop(sig syscall.Signal) error {
 	return p.Stop(sig)
 }
 
-// running gives the agent; it is an error if it ended by itself.
+// running returns the agent; it is an error if it ended by itself.
 func (c *cluster) running() (*testbed.Program, error) {
 	c.mu.Lock()
 	p := c.agent
@@ -192,7 +192,7 @@ func (c *cluster) write(objects []any) error {
 	return os.Rename(tmp, c.manifest)
 }
 
-// said gives the end of the agents' log.
+// said returns the end of the agents' log.
 func (c *cluster) said(n int) string {
 	data, err := os.ReadFile(c.log.Name())
 	if err != nil {

@@ -100,7 +100,7 @@ func (c *cluster) ask(path string) (string, error) {
 	return string(body), err
 }
 
-// grown says what the agent holds more than before; "" if nothing that matters. A goroutine or a file may be at work just now;
+// grown returns what the agent holds more than before; "" if nothing that matters. A goroutine or a file may be at work just now;
 // of memory only a trend counts, which is a quarter of it and more than the noise of a small heap.
 func grown(before, after resources) string {
 	const noise = 4 << 20

@@ -163,7 +163,7 @@ type goal struct {
 	who  map[string]bool // pods by name
 }
 
-// goals gives the ways to Services: their ClusterIPs, or with outside their NodePorts on the node's address.
+// goals returns the ways to Services: their ClusterIPs, or with outside their NodePorts on the node's address.
 func goals(services []*svc, outside bool) (list []goal) {
 	for _, s := range services {
 		g := goal{name: s.name + " by ClusterIP", to: netip.AddrPortFrom(s.vip, 80), who: map[string]bool{}}

@@ -73,10 +73,10 @@ func (t *tally) String() string {
 	return b.String()
 }
 
-// details gives the first failures, one a line.
+// details returns the first failures, one a line.
 func (t *tally) details() string { return t.lines(&t.first) }
 
-// delays gives the first slow ones, one a line.
+// delays returns the first slow ones, one a line.
 func (t *tally) delays() string { return t.lines(&t.late) }
 
 func (t *tally) lines(of *[]string) string {

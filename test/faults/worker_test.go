@@ -124,7 +124,7 @@ func retry(f func() error) error {
 	}
 }
 
-// worded says a timeout as such: blocking calls report one in two odd ways.
+// worded reports a timeout as such: blocking calls report one in two odd ways.
 func worded(err error) error {
 	if err == unix.EINPROGRESS || err == unix.EAGAIN {
 		return fmt.Errorf("no answer in %v", patience)

@@ -85,7 +85,7 @@ func (s *Server) DropEndpoint(id string) {
 	s.del(endpoint, id)
 }
 
-// LoadBalancers gives the load balancers, in the order they were made.
+// LoadBalancers returns the load balancers, in the order they were made.
 func (s *Server) LoadBalancers() []hns.LoadBalancer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +96,7 @@ func (s *Server) LoadBalancers() []hns.LoadBalancer {
 	return ls
 }
 
-// Endpoints gives the endpoints, in the order they were made.
+// Endpoints returns the endpoints, in the order they were made.
 func (s *Server) Endpoints() []hns.Endpoint {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,7 +107,7 @@ func (s *Server) Endpoints() []hns.Endpoint {
 	return es
 }
 
-// Dump gives the load balancers and remote endpoints as sorted lines of JSON in which endpoints are written by address: two
+// Dump returns the load balancers and remote endpoints as sorted lines of JSON in which endpoints are written by address: two
 // hosts that behave the same have the same dump.
 func (s *Server) Dump() string {
 	name := map[string]string{}
@@ -139,7 +139,7 @@ func (s *Server) Dump() string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// Calls gives the log of calls since the last call of Calls, and empties it.
+// Calls returns the log of calls since the last call of Calls, and empties it.
 func (s *Server) Calls() []Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"github.com/nkp-proxy/nkp/windows/hns"
 )
 
-// Host gives the fake as the Host that the agent uses: it makes the very calls that hcsshim makes on Windows, so that they
+// Host returns the fake as the Host that the agent uses: it makes the very calls that hcsshim makes on Windows, so that they
 // can be counted.
 func (s *Server) Host() hns.Host { return host{s} }
 
@@ -93,7 +93,7 @@ func list[T any](h host, k kind, filter map[string]string) (ts []*T, err error) 
 	return ts, nil
 }
 
-// one gives the object that a filter selects.
+// one returns the object that a filter selects.
 func one[T any](h host, k kind, filter map[string]string) (*T, error) {
 	ts, err := list[T](h, k, filter)
 	if err != nil {

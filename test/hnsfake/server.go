@@ -60,7 +60,7 @@ type handle struct {
 	id   string
 }
 
-// New gives a fake without objects.
+// New returns a fake without objects.
 func New(v hns.Version) *Server {
 	s := &Server{version: v, objects: map[kind]map[string]Object{}, order: map[kind][]string{}, handles: map[uint64]handle{}, claims: map[string]string{}}
 	for _, k := range []kind{network, endpoint, loadBalancer} {

@@ -49,7 +49,7 @@ func (s *Server) badEndpoint(o Object) *Reply {
 	return nil
 }
 
-// claimsOf gives what no two objects may have in common: an address of a network, a frontend of the host.
+// claimsOf returns what no two objects may have in common: an address of a network, a frontend of the host.
 func claimsOf(k kind, o Object) (claims []string) {
 	switch k {
 	case endpoint:

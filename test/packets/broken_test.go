@@ -266,7 +266,7 @@ func (b *broken) check(t *testing.T, c *cluster, again func()) {
 	}
 }
 
-// within tells whether f comes true in time.
+// within reports whether f comes true in time.
 func (b *broken) within(f func() bool) bool {
 	for deadline := time.Now().Add(settleLimit); !f(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {

@@ -191,7 +191,7 @@ func (c *cluster) services(t *testing.T, args ...string) agent.ServiceList {
 	return list
 }
 
-// counters gives what is counted, by the name of the Service.
+// counters returns what is counted, by the name of the Service.
 func (c *cluster) counters(t *testing.T) map[string]k8s.Counters {
 	t.Helper()
 	out := map[string]k8s.Counters{}

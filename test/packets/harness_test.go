@@ -300,7 +300,7 @@ func hostPort(ip netip.Addr, port uint16) string { return netip.AddrPortFrom(ip,
 
 func nth(name string, i int) string { return fmt.Sprintf("%s-%d", name, i) }
 
-// vip gives address number i of a /16 in net.0.0.0/8.
+// vip returns address number i of a /16 in net.0.0.0/8.
 func vip(net, i int) string { return fmt.Sprintf("%d.0.%d.%d", net, i/250, 1+i%250) }
 
 // try runs a command of nkp that needs no switch.

@@ -20,7 +20,7 @@ import (
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
-// onKernelDatapath tells whether the beds' bridges are the kernel's; see test/kernel.
+// onKernelDatapath reports whether the beds' bridges are the kernel's; see test/kernel.
 func onKernelDatapath() bool { return testbed.DefaultDatapath() == testbed.KernelDatapath }
 
 func requireKernelDatapath(t *testing.T) {

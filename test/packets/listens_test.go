@@ -93,7 +93,7 @@ func documentedListeners(t *testing.T) (list []string) {
 	return list
 }
 
-// listeners gives where a process listens, and every socket of its that needs no connection to receive: tcp:, udp:, raw:,
+// listeners returns where a process listens, and every socket of its that needs no connection to receive: tcp:, udp:, raw:,
 // packet: and unix: with their addresses.
 func listeners(pid int) (list []string, err error) {
 	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))

@@ -217,7 +217,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// servedElsewhere tells what needs an API server: test/e2e has one.
+// servedElsewhere returns what needs an API server: test/e2e has one.
 func servedElsewhere(name string) bool {
 	i := slices.IndexFunc(metrics.Definitions(), func(d *metrics.Definition) bool {
 		return strings.HasPrefix(name, d.Name) && d.Only == "Services come from an API server"
@@ -225,7 +225,7 @@ func servedElsewhere(name string) bool {
 	return i >= 0
 }
 
-// usedMetrics gives the names of metrics that the dashboard and the rules read.
+// usedMetrics returns the names of metrics that the dashboard and the rules read.
 func usedMetrics(t *testing.T) []string {
 	t.Helper()
 	name := regexp.MustCompile(`\b(nkp|kubeproxy|kubernetes|rest_client|process|go)_[a-z0-9_]+`)

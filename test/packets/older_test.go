@@ -96,7 +96,7 @@ func message(r io.Reader) ([]byte, error) {
 	return m, err
 }
 
-// lacks gives what status says that the switch lacks, and its warnings.
+// lacks returns what status says that the switch lacks, and its warnings.
 func (c *cluster) lacks(t *testing.T) (lacks, warnings string) {
 	t.Helper()
 	out, errOut, status := c.nkp("status", "-o", "json", "--socket", c.socket())

@@ -141,7 +141,7 @@ func TestOpeningWithAffinityIsCachedOnce(t *testing.T) {
 	}
 }
 
-// cachedFor gives those flows that the datapath caches for 60 connections of the first pod to each address which have this in
+// cachedFor returns those flows that the datapath caches for 60 connections of the first pod to each address which have this in
 // their text.
 func (c *cluster) cachedFor(t *testing.T, part string, to ...string) (lines []string) {
 	t.Helper()

@@ -122,7 +122,7 @@ func (c *cluster) awaitChanges(t *testing.T, n int) {
 	}
 }
 
-// resident gives nkp's resident memory in MB.
+// resident returns nkp's resident memory in MB.
 func (c *cluster) resident(t *testing.T) int {
 	t.Helper()
 	out, err := exec.Command("ps", "-o", "rss=", "-p", strconv.Itoa(c.agent.Cmd.Process.Pid)).Output()

@@ -34,7 +34,7 @@ func (c *cluster) ask(t *testing.T, from *testbed.Host, proto, to, want string) 
 	return a
 }
 
-// explain gives what a reader of a failure wants: nkp's flows for the address and the tracked connections.
+// explain returns what a reader of a failure wants: nkp's flows for the address and the tracked connections.
 func (c *cluster) explain(proto, to string) string {
 	ap, err := netip.ParseAddrPort(to)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
-// manyAddresses gives pod the addresses 10.0.200.1.. and serves on all of them; every server names its own address.
+// manyAddresses returns pod the addresses 10.0.200.1.. and serves on all of them; every server names its own address.
 func (c *cluster) manyAddresses(t *testing.T, pod *testbed.Pod, n int) []discoveryv1.Endpoint {
 	t.Helper()
 	es := make([]discoveryv1.Endpoint, n)

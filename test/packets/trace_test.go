@@ -184,7 +184,7 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// traceServices gives the Services of TestTrace.
+// traceServices returns the Services of TestTrace.
 func traceServices(c *cluster) (objects []any) {
 	here, there := c.pods[0], c.remotes[0]
 	add := func(s *v1.Service, pods ...*testbed.Pod) {

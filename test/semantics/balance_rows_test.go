@@ -14,7 +14,7 @@ import (
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
-// answers gives who answers n connections, one after the other.
+// answers returns who answers n connections, one after the other.
 func (c *cluster) answers(t *testing.T, from *testbed.Host, n int, to target) map[string]int {
 	t.Helper()
 	all := map[string]int{}
@@ -35,7 +35,7 @@ func (c *cluster) answers(t *testing.T, from *testbed.Host, n int, to target) ma
 	return all
 }
 
-// sole gives the one host that answers, and fails the test if there are several.
+// sole returns the one host that answers, and fails the test if there are several.
 func (c *cluster) sole(t *testing.T, from *testbed.Host, to target) string {
 	t.Helper()
 	who := c.answers(t, from, 6, to)

@@ -20,10 +20,10 @@ import (
 // dual is an address in both families; either may be the zero Addr.
 type dual struct{ v4, v6 netip.Addr }
 
-// of gives a host's addresses.
+// of returns a host's addresses.
 func of(h *testbed.Host) dual { return dual{h.IP4, h.IP6} }
 
-// numbered gives address n of two prefixes whose texts end where the number goes. It has the same digits in both.
+// numbered returns address n of two prefixes whose texts end where the number goes. It has the same digits in both.
 func numbered(v4, v6 string, n int) dual {
 	return dual{netip.MustParseAddr(fmt.Sprint(v4, n)), netip.MustParseAddr(fmt.Sprint(v6, n))}
 }
@@ -40,7 +40,7 @@ type target struct {
 	port uint16
 }
 
-// on gives a target.
+// on returns a target.
 func (d dual) on(port uint16) target { return target{d, port} }
 
 func (t target) addresses() (list []netip.AddrPort) {

@@ -203,7 +203,7 @@ type flow struct {
 	net.Conn
 }
 
-// ask gives who answers one more datagram.
+// ask returns who answers one more datagram.
 func (f *flow) ask() (string, error) {
 	_ = f.SetDeadline(time.Now().Add(testbed.Patient(500 * time.Millisecond)))
 	if _, err := io.WriteString(f, "?"); err != nil {

@@ -96,7 +96,7 @@ func externalIPs(ips ...dual) change {
 	}
 }
 
-// everywhere gives the Service a frontend of every kind: number n of all address ranges, NodePort 30000 + n.
+// everywhere returns the Service a frontend of every kind: number n of all address ranges, NodePort 30000 + n.
 func everywhere(n int) change {
 	return func(s *v1.Service) {
 		loadBalancer(nil, vip(n))(s)
@@ -149,7 +149,7 @@ func ready(hosts ...*testbed.Host) (es []ep) {
 	return es
 }
 
-// onNode tells whether a host runs on the node under test.
+// onNode reports whether a host runs on the node under test.
 func (c *cluster) onNode(h *testbed.Host) bool {
 	return h == c.Node || testbed.PodCIDR4.Contains(h.IP4) || testbed.PodCIDR6.Contains(h.IP6)
 }

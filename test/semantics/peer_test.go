@@ -87,7 +87,7 @@ func markers(c *cluster, name string) (list []any) {
 	return list
 }
 
-// selected tells whether an object passes the selectors of kube-proxy's watches.
+// selected reports whether an object passes the selectors of kube-proxy's watches.
 func selected(meta objectMeta, spec json.RawMessage) bool {
 	if _, ok := meta.Labels[proxyLabel]; ok {
 		return false

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// switchState gives what a failure's reader wants to see of the switch.
+// switchState returns what a failure's reader wants to see of the switch.
 func switchState(c *cluster) string {
 	flows, _ := c.Ofctl("--no-stats", "dump-flows", c.Bridge, "table=1")
 	tracked, _ := c.Appctl("dpctl/dump-conntrack")

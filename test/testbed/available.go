@@ -18,11 +18,11 @@ var ErrNotRoot = errors.New("not running as root")
 
 var programs = []string{"ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-ofctl", "ovs-appctl"}
 
-// Available tells whether a bed with the switch can be built here; its error names
+// Available reports whether a bed with the switch can be built here; its error names
 // everything that is missing.
 func Available() error { return OVS.Available() }
 
-// Available tells whether a bed of this plane can be built here; its error names
+// Available reports whether a bed of this plane can be built here; its error names
 // everything that is missing.
 func (p Plane) Available() error {
 	if os.Geteuid() != 0 {

@@ -41,7 +41,7 @@ func Join(a, b *Bed) error {
 	)
 }
 
-// joinable tells why two beds cannot be joined; nil: they can.
+// joinable returns why two beds cannot be joined; nil: they can.
 func joinable(a, b *Bed) error {
 	if a == b {
 		return errors.New("a bed cannot be joined to itself")

@@ -189,7 +189,7 @@ func (b *Bed) awaitVswitchd(ctx context.Context, ok func() bool) bool {
 	return done
 }
 
-// listens tells whether a server accepts connections on a socket's path.
+// listens reports whether a server accepts connections on a socket's path.
 func listens(path string) bool {
 	c, err := net.Dial("unix", path)
 	if err == nil {

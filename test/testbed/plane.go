@@ -27,7 +27,7 @@ const (
 // errNoSwitch is what methods that need the switch give on the Linux plane.
 var errNoSwitch = errors.New("testbed: this bed has no Open vSwitch")
 
-// outside tells whether the node has a network card of its own, NodeNIC.
+// outside reports whether the node has a network card of its own, NodeNIC.
 func (b *Bed) outside() bool { return b.opt.NodeOutside || b.opt.Plane == Linux }
 
 // NodeDevice is the node's device that has its addresses.

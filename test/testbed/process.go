@@ -103,7 +103,7 @@ func (p *process) failed(what string, others ...*process) error {
 	return errors.New(text)
 }
 
-// state tells whether the process runs, and where its threads wait: proc(5), status's State and wchan.
+// state reports whether the process runs, and where its threads wait: proc(5), status's State and wchan.
 func (p *process) state() string {
 	if !p.running() {
 		return fmt.Sprintf("ended: %v", p.err)

@@ -32,7 +32,7 @@ func (h *Host) Launch(log io.Writer, argv ...string) (*Program, error) {
 	return &Program{Cmd: cmd, Done: p.done, p: p}, nil
 }
 
-// Ended tells whether the program has ended.
+// Ended reports whether the program has ended.
 func (p *Program) Ended() bool { return !p.p.running() }
 
 // Stop sends a signal and waits for the end. A program that takes longer than 10 s is killed, which is an error.
@@ -51,7 +51,7 @@ func (o *Output) Write(p []byte) (int, error) {
 	return o.b.Write(p)
 }
 
-// String gives all that was written so far.
+// String returns all that was written so far.
 func (o *Output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -64,7 +64,7 @@ var NKP = sync.OnceValues(func() (string, error) {
 	return Build("NKP_BINARY", ".", "github.com/nkp-proxy/nkp")
 })
 
-// Build gives the path of the program that an environment variable names, or else builds a package of the module that the
+// Build returns the path of the program that an environment variable names, or else builds a package of the module that the
 // folder belongs to.
 func Build(env, folder, pkg string, flags ...string) (string, error) {
 	if bin := os.Getenv(env); bin != "" {

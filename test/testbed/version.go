@@ -45,7 +45,7 @@ func lookPath(name string) (string, error) {
 	return "", fmt.Errorf("%s: not found", name)
 }
 
-// schema gives the file of the database's schema.
+// schema returns the file of the database's schema.
 func schema() (string, error) {
 	files := schemaFiles
 	if otherSwitch != "" {
@@ -69,7 +69,7 @@ func (b *Bed) Version() string {
 	return ""
 }
 
-// Since tells whether the switch's version is MAJOR.MINOR or later, for tests of what older ones do not have.
+// Since reports whether the switch's version is MAJOR.MINOR or later, for tests of what older ones do not have.
 func (b *Bed) Since(major, minor int) bool {
 	parts := strings.SplitN(b.Version(), ".", 3)
 	if len(parts) < 2 {

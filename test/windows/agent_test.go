@@ -98,12 +98,12 @@ func (h *host) open() {
 	}
 }
 
-// onHNS gives flags that all commands have.
+// onHNS returns flags that all commands have.
 func (h *host) onHNS() []string {
 	return []string{"--network-name", "Calico", "--hns-state-file", winebed.Windows(h.Path(`state/hns.json`)), "--socket", h.pipe}
 }
 
-// offline gives flags that say what should be in HNS.
+// offline returns flags that say what should be in HNS.
 func (h *host) offline() []string {
 	args := []string{"--manifests", winebed.Windows(h.Path("manifests")), "--hostname-override", nodeName}
 	if h.mac != "" {
@@ -115,7 +115,7 @@ func (h *host) offline() []string {
 	return args
 }
 
-// args gives a command line of run.
+// args returns a command line of run.
 func (h *host) args() []string {
 	args := append([]string{"run"}, append(h.onHNS(), h.offline()...)...)
 	return append(append(args, "--iptables-min-sync-period", "100ms", "--healthz-bind-address=", "--metrics-bind-address="), h.flags...)
@@ -152,7 +152,7 @@ func (h *host) greet() {
 // asker does without kept connections: they would not outlive the agent.
 var asker = http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 
-// status gives what the agent says; the zero Status if it does not answer.
+// status returns what the agent says; the zero Status if it does not answer.
 func (h *host) status() nkp.Status {
 	var s struct{ HNS nkp.Status }
 	res, err := asker.Get("http://" + h.door + "/v1/status")
@@ -199,7 +199,7 @@ func (h *host) settled() {
 	})
 }
 
-// simple gives a ClusterIP Service on TCP 80 with endpoints on 8080 on the other node.
+// simple returns a ClusterIP Service on TCP 80 with endpoints on 8080 on the other node.
 func simple(name, clusterIP string, endpoints ...string) string {
 	var b strings.Builder
 	b.WriteString("apiVersion: v1\nkind: Service\nmetadata: {name: " + name + ", namespace: default}\n" +

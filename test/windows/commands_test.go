@@ -12,7 +12,7 @@ import (
 	"github.com/nkp-proxy/nkp/windows/hns"
 )
 
-// exitStatus gives the exit status of a program that Run ran.
+// exitStatus returns the exit status of a program that Run ran.
 func exitStatus(err error) int {
 	var exit *exec.ExitError
 	switch {

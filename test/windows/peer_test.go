@@ -199,7 +199,7 @@ func (h *host) settledWithoutAgent() {
 	})
 }
 
-// facts gives the load balancers of a host by frontend, and its remote endpoints; endpoints are written by address.
+// facts returns the load balancers of a host by frontend, and its remote endpoints; endpoints are written by address.
 func facts(h *host) map[string]string {
 	f := map[string]string{}
 	for _, line := range strings.Split(strings.TrimSpace(h.HNS.Dump()), "\n") {
@@ -233,7 +233,7 @@ func expand(t *testing.T, name, ip, healthPort string) string {
 	return strings.NewReplacer("NODEIP", ip, "HEALTHPORT", healthPort, "NODE", nodeName).Replace(string(text))
 }
 
-// someAddress gives an IPv4 address of this machine that has a MAC address: kube-proxy looks for the node's.
+// someAddress returns an IPv4 address of this machine that has a MAC address: kube-proxy looks for the node's.
 func someAddress(t *testing.T) string {
 	t.Helper()
 	ifs, err := net.Interfaces()
@@ -256,7 +256,7 @@ func someAddress(t *testing.T) string {
 	return ""
 }
 
-// freePort gives a TCP port that nobody listens on.
+// freePort returns a TCP port that nobody listens on.
 func freePort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")

@@ -82,7 +82,7 @@ func TestCallBudgets(t *testing.T) {
 	}
 }
 
-// many gives n Services with k endpoints each on other nodes.
+// many returns n Services with k endpoints each on other nodes.
 func many(n, k int) (docs []string) {
 	for i := range n {
 		var eps []string

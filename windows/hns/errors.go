@@ -43,7 +43,7 @@ type Error struct {
 	Text string // HNS's own words
 }
 
-// Error gives the call, HNS's words and the code with its name.
+// Error returns the call, HNS's words and the code with its name.
 func (e *Error) Error() string {
 	s := e.Call + " failed"
 	if e.Text != "" {

@@ -7,7 +7,7 @@ type Version struct {
 	Major, Minor int
 }
 
-// String gives major.minor.
+// String returns major.minor.
 func (v Version) String() string { return fmt.Sprintf("%d.%d", v.Major, v.Minor) }
 
 // AtLeast reports whether v is major.minor or later.
@@ -39,7 +39,7 @@ type Features struct {
 	ModifyLoadbalancer       bool
 }
 
-// FeaturesOf gives the features of a version. The table is hcsshim's (hcn/hcnglobals.go), but for ModifyLoadbalancer:
+// FeaturesOf returns the features of a version. The table is hcsshim's (hcn/hcnglobals.go), but for ModifyLoadbalancer:
 // HNS 15.4 accepts the call and does not apply it, so it counts from 15.5.
 func FeaturesOf(v Version) Features {
 	var f Features

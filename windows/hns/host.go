@@ -5,7 +5,7 @@ package hns
 type Host interface {
 	// Version asks for HNS's version. It is not cached: HNS may not be up yet.
 	Version() (Version, error)
-	// Network gives a network by name; IsNotFound(err) if there is none.
+	// Network returns a network by name; IsNotFound(err) if there is none.
 	Network(name string) (*Network, error)
 
 	// EndpointIDs lists the endpoints of a network without reading them (one call).
@@ -14,7 +14,7 @@ type Host interface {
 	Endpoints(network string) ([]*Endpoint, error)
 	// Endpoint reads one endpoint; IsNotFound(err) if there is none.
 	Endpoint(id string) (*Endpoint, error)
-	// EndpointNamed gives an endpoint by name, of whatever network; IsNotFound(err) if there is none.
+	// EndpointNamed returns an endpoint by name, of whatever network; IsNotFound(err) if there is none.
 	EndpointNamed(name string) (*Endpoint, error)
 	// CreateEndpoint creates an endpoint on the network it names, and gives it as HNS has it.
 	CreateEndpoint(e *Endpoint) (*Endpoint, error)

@@ -66,7 +66,7 @@ func (l *LoadBalancer) References(endpoint string) bool {
 	return slices.ContainsFunc(l.HostComputeEndpoints, func(id string) bool { return SameID(id, endpoint) })
 }
 
-// Clone gives a copy that shares nothing.
+// Clone returns a copy that shares nothing.
 func (l *LoadBalancer) Clone() *LoadBalancer {
 	c := *l
 	c.HostComputeEndpoints = slices.Clone(l.HostComputeEndpoints)
@@ -75,7 +75,7 @@ func (l *LoadBalancer) Clone() *LoadBalancer {
 	return &c
 }
 
-// ProtocolName gives the name of an IANA protocol number, as Kubernetes spells it.
+// ProtocolName returns the name of an IANA protocol number, as Kubernetes spells it.
 func ProtocolName(p uint32) string {
 	switch p {
 	case 6:
@@ -88,7 +88,7 @@ func ProtocolName(p uint32) string {
 	return "?"
 }
 
-// ProtocolNumber gives the IANA number of a protocol as Kubernetes spells it; 0: unknown.
+// ProtocolNumber returns the IANA number of a protocol as Kubernetes spells it; 0: unknown.
 func ProtocolNumber(name string) uint32 {
 	switch strings.ToUpper(name) {
 	case "TCP":

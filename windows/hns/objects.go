@@ -48,7 +48,7 @@ type RemoteSubnet struct {
 // Overlay reports whether the network tunnels to other nodes (VXLAN).
 func (n *Network) Overlay() bool { return strings.EqualFold(n.Type, NetworkOverlay) }
 
-// Provider gives the node that holds an address: the one of the longest matching prefix, or the address itself if it is a
+// Provider returns the node that holds an address: the one of the longest matching prefix, or the address itself if it is a
 // node's. The zero Addr: the network knows no node for it.
 func (n *Network) Provider(a netip.Addr) (node netip.Addr) {
 	bits := -1
@@ -107,7 +107,7 @@ type Endpoint struct {
 // Remote reports whether the endpoint stands for an address that is not on this host.
 func (e *Endpoint) Remote() bool { return e.Flags&EndpointRemote != 0 }
 
-// Addrs gives the endpoint's addresses.
+// Addrs returns the endpoint's addresses.
 func (e *Endpoint) Addrs() []netip.Addr {
 	addrs := make([]netip.Addr, 0, len(e.IpConfigurations))
 	for _, c := range e.IpConfigurations {
@@ -118,7 +118,7 @@ func (e *Endpoint) Addrs() []netip.Addr {
 	return addrs
 }
 
-// Provider gives the node of the endpoint's ProviderAddress policy; the zero Addr: it has none.
+// Provider returns the node of the endpoint's ProviderAddress policy; the zero Addr: it has none.
 func (e *Endpoint) Provider() (node netip.Addr) {
 	for _, p := range e.Policies {
 		var s struct{ ProviderAddress string }
@@ -129,7 +129,7 @@ func (e *Endpoint) Provider() (node netip.Addr) {
 	return node
 }
 
-// ProviderPolicy gives the ProviderAddress policy of a remote endpoint.
+// ProviderPolicy returns the ProviderAddress policy of a remote endpoint.
 func ProviderPolicy(node netip.Addr) Policy {
 	settings, _ := json.Marshal(struct{ ProviderAddress string }{node.String()}) // cannot fail
 	return Policy{Type: PolicyProviderAddress, Settings: settings}
@@ -149,5 +149,5 @@ func sameMAC(a, b string) bool {
 // SameID compares two object ids; HNS's two APIs spell them in different case.
 func SameID(a, b string) bool { return strings.EqualFold(a, b) }
 
-// CanonicalID gives the form of an id that can be compared with ==.
+// CanonicalID returns the form of an id that can be compared with ==.
 func CanonicalID(id string) string { return strings.ToLower(strings.Trim(id, "{}")) }

@@ -11,7 +11,7 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// Open gives the HNS of this machine. It fails if this Windows has no HCN API.
+// Open returns the HNS of this machine. It fails if this Windows has no HCN API.
 func Open() (Host, error) {
 	for _, p := range []interface{ Find() error }{procEnumerateEndpoints, procEnumerateLoadBalancers, procHNSCall} {
 		if err := p.Find(); err != nil { // hcsshim panics later if it is missing

@@ -29,7 +29,7 @@ type Facts struct {
 	HealthzPort uint16
 }
 
-// features gives what this HNS can do.
+// features returns what this HNS can do.
 func (f *Facts) features() hns.Features { return hns.FeaturesOf(f.Version) }
 
 // serves reports whether a family is served at all, and why not.
@@ -45,7 +45,7 @@ func (f *Facts) serves(family k8s.Family) (reason string) {
 	return ""
 }
 
-// sourceVIP gives the source VIP of a load balancer with these endpoints. On an overlay network,
+// sourceVIP returns the source VIP of a load balancer with these endpoints. On an overlay network,
 //
 //	(a) if an endpoint's address is not the cluster's, or
 //	(b) is another node's own address: this node's address, since such an endpoint cannot answer into the overlay;

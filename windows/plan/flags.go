@@ -5,7 +5,7 @@ import (
 	"github.com/nkp-proxy/nkp/windows/hns"
 )
 
-// mappingFlags gives the flags of a port mapping.
+// mappingFlags returns the flags of a port mapping.
 func mappingFlags(t k8s.FrontendType, preserve bool) uint32 {
 	switch t {
 	case k8s.NodePort:
@@ -21,7 +21,7 @@ func mappingFlags(t k8s.FrontendType, preserve bool) uint32 {
 	return 0
 }
 
-// flags gives the flags of a load balancer. Direct server return is for ClusterIPs a setting of the node; for other
+// flags returns the flags of a load balancer. Direct server return is for ClusterIPs a setting of the node; for other
 // frontends it comes with externalTrafficPolicy Local, since it keeps the client's address.
 func (b *builder) flags(sp *k8s.ServicePort, f *k8s.Frontend, preserve bool) (flags uint32) {
 	dsr := b.facts.EnableDSR
@@ -41,7 +41,7 @@ func (b *builder) flags(sp *k8s.ServicePort, f *k8s.Frontend, preserve bool) (fl
 	return flags
 }
 
-// distribution gives the DistributionType of a Service port.
+// distribution returns the DistributionType of a Service port.
 func (b *builder) distribution(sp *k8s.ServicePort) uint32 {
 	if sp.AffinitySeconds == 0 {
 		return 0

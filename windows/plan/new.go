@@ -131,7 +131,7 @@ func (b *builder) add(l *LoadBalancer) bool {
 	return true
 }
 
-// onePort gives the endpoints that one load balancer can serve. Its port mapping has a single internal port: where endpoints
+// onePort returns the endpoints that one load balancer can serve. Its port mapping has a single internal port: where endpoints
 // listen on different ports, those of the most frequent one (the lowest of these) are taken.
 func (b *builder) onePort(sp *k8s.ServicePort, endpoints []k8s.Endpoint) []k8s.Endpoint {
 	count := map[uint16]int{}
@@ -175,7 +175,7 @@ func (b *builder) backend(l *LoadBalancer, e k8s.Endpoint) {
 	b.endpoint(a, ForBackend, body)
 }
 
-// provider gives the policy that tunnels to a node; none if the node is not known.
+// provider returns the policy that tunnels to a node; none if the node is not known.
 func provider(node netip.Addr) []hns.Policy {
 	if !node.IsValid() {
 		return nil
@@ -227,7 +227,7 @@ func (b *builder) healthCheck(sp *k8s.ServicePort, f *k8s.Frontend, preserve boo
 // KindHealthCheck is the Kind of load balancers that forward health checks.
 const KindHealthCheck = "HealthCheck"
 
-// RemoteMAC gives the MAC address of the remote endpoint of an address: 02-11 and 32 bits of it. It never appears on a wire.
+// RemoteMAC returns the MAC address of the remote endpoint of an address: 02-11 and 32 bits of it. It never appears on a wire.
 func RemoteMAC(a netip.Addr) string {
 	if a.Is4() {
 		v := a.As4()

@@ -131,7 +131,7 @@ func TestPlanIsConsistent(t *testing.T) {
 	}
 }
 
-// preserving gives the ports with those of the named Services as if they had the annotation preserve-destination.
+// preserving returns the ports with those of the named Services as if they had the annotation preserve-destination.
 func preserving(ports map[k8s.PortName]*k8s.ServicePort, services ...string) map[k8s.PortName]*k8s.ServicePort {
 	ports = maps.Clone(ports)
 	for n, sp := range ports {

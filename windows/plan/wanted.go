@@ -20,7 +20,7 @@ type Frontend struct {
 	Family   k8s.Family
 }
 
-// String gives "10.99.234.145:80/TCP"; of a NodePort "*:30080/TCP/IPv4".
+// String returns "10.99.234.145:80/TCP"; of a NodePort "*:30080/TCP/IPv4".
 func (f Frontend) String() string {
 	if !f.VIP.IsValid() {
 		return fmt.Sprintf("*:%d/%s/%s", f.Port, hns.ProtocolName(f.Protocol), f.Family)
@@ -33,7 +33,7 @@ func (f Frontend) Compare(o Frontend) int {
 	return cmp.Or(f.VIP.Compare(o.VIP), cmp.Compare(f.Port, o.Port), cmp.Compare(f.Protocol, o.Protocol), cmp.Compare(f.Family, o.Family))
 }
 
-// FrontendsOf gives the frontends that a load balancer holds: none if it has no port mapping.
+// FrontendsOf returns the frontends that a load balancer holds: none if it has no port mapping.
 func FrontendsOf(l *hns.LoadBalancer) []Frontend {
 	var fs []Frontend
 	for _, m := range l.PortMappings {
@@ -104,14 +104,14 @@ type Wanted struct {
 	Unsupported   []Unsupported // sorted, without duplicates
 }
 
-// SortedLoadBalancers gives the load balancers in a fixed order.
+// SortedLoadBalancers returns the load balancers in a fixed order.
 func (w *Wanted) SortedLoadBalancers() []*LoadBalancer {
 	return slices.SortedFunc(maps.Values(w.LoadBalancers), func(a, b *LoadBalancer) int {
 		return cmp.Or(a.Service.Compare(b.Service), a.Frontend.Compare(b.Frontend))
 	})
 }
 
-// SortedEndpoints gives the endpoints in a fixed order: those that others need come first.
+// SortedEndpoints returns the endpoints in a fixed order: those that others need come first.
 func (w *Wanted) SortedEndpoints() []*Endpoint {
 	rank := map[Purpose]int{ForSourceVIP: 0, ForBackend: 1, ForVIP: 2}
 	return slices.SortedFunc(maps.Values(w.Endpoints), func(a, b *Endpoint) int {
@@ -135,7 +135,7 @@ type UnsupportedText struct {
 	Reason  string `json:"reason"`
 }
 
-// JSON gives the plan as JSON. Endpoints have no ids before HNS has them: load balancers refer to them by address.
+// JSON returns the plan as JSON. Endpoints have no ids before HNS has them: load balancers refer to them by address.
 func (w *Wanted) JSON(facts *Facts) ([]byte, error) {
 	t := Text{Network: facts.Network.Name, NetworkType: facts.Network.Type,
 		Endpoints: []hns.Endpoint{}, LoadBalancers: []hns.LoadBalancer{}, Unsupported: []UnsupportedText{}}

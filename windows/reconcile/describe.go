@@ -8,7 +8,7 @@ import (
 	"github.com/nkp-proxy/nkp/windows/hns"
 )
 
-// describeChange says what is different, in few words.
+// describeChange returns what is different, in few words.
 func describeChange(have, want *hns.LoadBalancer) string {
 	var parts []string
 	var more, fewer int

@@ -29,7 +29,7 @@ type difference struct {
 	adopted   map[string]string   // ids of load balancers that are right as they are -> frontend
 }
 
-// endpoint gives the id of the endpoint that stands for an address; local: the pod runs here.
+// endpoint returns the id of the endpoint that stands for an address; local: the pod runs here.
 func (d *difference) endpoint(a netip.Addr, local bool) (id string, ok bool) {
 	for _, id := range d.have.at(a) {
 		if d.usable(id, a, local) {
@@ -66,7 +66,7 @@ func proxyMade(e *hns.Endpoint) bool {
 	return e.Remote() && len(addrs) == 1 && strings.EqualFold(strings.ReplaceAll(e.MacAddress, ":", "-"), plan.RemoteMAC(addrs[0]))
 }
 
-// rightEndpoints gives the remote endpoints that are exactly what is wanted: whoever made them, they are adopted.
+// rightEndpoints returns the remote endpoints that are exactly what is wanted: whoever made them, they are adopted.
 func (d *difference) rightEndpoints() (ids []string) {
 	for a, want := range d.w.Endpoints {
 		for _, id := range d.have.at(a) {
@@ -78,7 +78,7 @@ func (d *difference) rightEndpoints() (ids []string) {
 	return ids
 }
 
-// createEndpoints gives the endpoints that are missing. One that is there and wrong is not made before the wrong one is
+// createEndpoints returns the endpoints that are missing. One that is there and wrong is not made before the wrong one is
 // gone: HNS has one endpoint for an address.
 func (d *difference) createEndpoints() (steps []Step) {
 	for _, want := range d.w.SortedEndpoints() {
@@ -90,7 +90,7 @@ func (d *difference) createEndpoints() (steps []Step) {
 	return steps
 }
 
-// body gives the load balancer to write: its endpoints are those that HNS has.
+// body returns the load balancer to write: its endpoints are those that HNS has.
 func (d *difference) body(l *plan.LoadBalancer) *hns.LoadBalancer {
 	b := l.Body.Clone()
 	for _, a := range l.Backends {
@@ -104,7 +104,7 @@ func (d *difference) body(l *plan.LoadBalancer) *hns.LoadBalancer {
 	return b
 }
 
-// loadBalancers gives the load balancers to create and change, those that must go so that there is one for each frontend,
+// loadBalancers returns the load balancers to create and change, those that must go so that there is one for each frontend,
 // and those of ours that are not wanted any more.
 func (d *difference) loadBalancers() (steps []Step) {
 	index := d.have.frontends()
@@ -142,7 +142,7 @@ func (d *difference) loadBalancers() (steps []Step) {
 	return steps
 }
 
-// best gives the load balancer to keep of those that hold one frontend: the one that is right, else one of ours.
+// best returns the load balancer to keep of those that hold one frontend: the one that is right, else one of ours.
 func (d *difference) best(ids []string, body *hns.LoadBalancer) (best string) {
 	for _, id := range ids {
 		if d.right(id, body) {
@@ -161,7 +161,7 @@ func (d *difference) right(id string, body *hns.LoadBalancer) bool {
 	return hns.SameLoadBalancer(d.have.loadBalancers[id], body) || asked != nil && hns.SameLoadBalancer(asked, body)
 }
 
-// change gives the step that makes a load balancer right; none if it is, or if none of its endpoints is there: what serves
+// change returns the step that makes a load balancer right; none if it is, or if none of its endpoints is there: what serves
 // now then goes on serving.
 func (d *difference) change(l *plan.LoadBalancer, body *hns.LoadBalancer, id string) (Step, bool) {
 	if len(body.HostComputeEndpoints) == 0 {
@@ -194,7 +194,7 @@ func (d *difference) conflict(l *plan.LoadBalancer, holder string) {
 	})
 }
 
-// deleteEndpoints gives the endpoints of ours that are not wanted, wrong, or superfluous beside another of the same address.
+// deleteEndpoints returns the endpoints of ours that are not wanted, wrong, or superfluous beside another of the same address.
 func (d *difference) deleteEndpoints() (steps []Step) {
 	for _, id := range slices.Sorted(maps.Keys(d.have.endpoints)) {
 		e := d.have.endpoints[id]

@@ -62,7 +62,7 @@ type Result struct {
 	Endpoints, LoadBalancers, Foreign int
 }
 
-// Retry gives when to call Sync again for what failed; the zero Time: no need to.
+// Retry returns when to call Sync again for what failed; the zero Time: no need to.
 func (r *Result) Retry() (at time.Time) {
 	for _, f := range r.Refused {
 		if !f.RetryAt.IsZero() && (at.IsZero() || f.RetryAt.Before(at)) {
@@ -109,7 +109,7 @@ func (e *Engine) settle() {
 	maps.DeleteFunc(e.asIs, func(id string, _ bool) bool { return e.have.endpoints[id] == nil })
 }
 
-// Counts gives the running totals.
+// Counts returns the running totals.
 func (e *Engine) Counts() Counts { return e.counts }
 
 // CanModify reports whether load balancers are modified in place, given that HNS says it can.
@@ -117,7 +117,7 @@ func (e *Engine) CanModify(features hns.Features) bool {
 	return features.ModifyLoadbalancer && !e.brokenModify
 }
 
-// Diff gives the steps that Sync would take. Nothing is written. Observe must have succeeded.
+// Diff returns the steps that Sync would take. Nothing is written. Observe must have succeeded.
 func (e *Engine) Diff(w *plan.Wanted, features hns.Features) ([]Step, []dataplane.Refusal) {
 	d := e.difference(w, features)
 	steps := d.createEndpoints()
@@ -262,7 +262,7 @@ func (e *Engine) noteConflicts(list []dataplane.Refusal) {
 	}
 }
 
-// signature tells one attempt from another.
+// signature returns one attempt from another.
 func (e *Engine) signature(d *difference, s *Step) string {
 	switch {
 	case s.LoadBalancer != nil:

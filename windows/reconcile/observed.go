@@ -113,7 +113,7 @@ func (o *observed) dropEndpoint(id string) {
 	o.byAddr = nil
 }
 
-// at gives the ids of the endpoints that have an address, those of this host first.
+// at returns the ids of the endpoints that have an address, those of this host first.
 func (o *observed) at(a netip.Addr) []string {
 	if o.byAddr == nil {
 		o.byAddr = map[netip.Addr][]string{}
@@ -153,7 +153,7 @@ func (o *observed) frontends() map[plan.Frontend]holders {
 	return index
 }
 
-// needed gives what load balancers need: the ids of the endpoints that they send to, and their source VIPs.
+// needed returns what load balancers need: the ids of the endpoints that they send to, and their source VIPs.
 func (o *observed) needed() map[string]bool {
 	n := map[string]bool{}
 	for _, l := range o.loadBalancers {

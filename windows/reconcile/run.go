@@ -149,7 +149,7 @@ func (e *Engine) replaceLoadBalancer(body *hns.LoadBalancer, s *Step) error {
 	return err
 }
 
-// stillValid gives a load balancer without id and without the endpoints that are gone.
+// stillValid returns a load balancer without id and without the endpoints that are gone.
 func (e *Engine) stillValid(l *hns.LoadBalancer) *hns.LoadBalancer {
 	c := l.Clone()
 	c.ID, c.HostComputeEndpoints = "", nil

@@ -85,7 +85,7 @@ func (s *Step) family() k8s.Family {
 	return s.frontend.Family
 }
 
-// String gives the step in one line.
+// String returns the step in one line.
 func (s *Step) String() string {
 	verb := string(s.Op[:6])
 	if s.Op == ReplaceLoadBalancer {

@@ -63,7 +63,7 @@ func (s *Switch) flow(b []byte) error {
 	return nil
 }
 
-// bears tells whether a flow entry has this cookie in the bits of mask.
+// bears reports whether a flow entry has this cookie in the bits of mask.
 func bears(entry, cookie []byte, mask uint64) bool {
 	return (binary.BigEndian.Uint64(entry[16:])^binary.BigEndian.Uint64(cookie))&mask == 0
 }

@@ -47,21 +47,21 @@ func (s *Switch) Close() error {
 	return err
 }
 
-// Held gives the numbers of flows and groups.
+// Held returns the numbers of flows and groups.
 func (s *Switch) Held() (flows, groups int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.flows), len(s.groups)
 }
 
-// Commits gives how many bundles were committed, and when the last was.
+// Commits returns how many bundles were committed, and when the last was.
 func (s *Switch) Commits() (n int, last time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.commits, s.last
 }
 
-// Changed gives a channel that is closed with the next commit.
+// Changed returns a channel that is closed with the next commit.
 func (s *Switch) Changed() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()

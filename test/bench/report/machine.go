@@ -45,14 +45,14 @@ func ThisMachine() Machine {
 	return m
 }
 
-// Busy tells whether others used more than half of the machine when the run began.
+// Busy reports whether others used more than half of the machine when the run began.
 func (m Machine) Busy() bool {
 	first, _, _ := strings.Cut(m.Load, " ")
 	load, err := strconv.ParseFloat(first, 64)
 	return err == nil && load > float64(m.Cores)/2
 }
 
-// after gives the rest of the first line of a file that begins with a text.
+// after returns the rest of the first line of a file that begins with a text.
 func after(file, begin string) string {
 	text, err := os.ReadFile(file)
 	if err != nil {

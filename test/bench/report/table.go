@@ -16,7 +16,7 @@ type Table struct {
 // Add appends a row.
 func (t *Table) Add(cells ...string) { t.Rows = append(t.Rows, cells) }
 
-// Text gives the table for a terminal. The first column stands left, all others right.
+// Text returns the table for a terminal. The first column stands left, all others right.
 func Text(t Table) string {
 	width := make([]int, len(t.Header))
 	for _, row := range append([][]string{t.Header}, t.Rows...) {
@@ -40,7 +40,7 @@ func Text(t Table) string {
 	return b.String()
 }
 
-// Markdown gives the table for a document.
+// Markdown returns the table for a document.
 func Markdown(t Table) string {
 	var b strings.Builder
 	b.WriteString("### " + t.Title + "\n\n")

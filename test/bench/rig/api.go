@@ -154,7 +154,7 @@ type Load struct {
 	Resident    float64 // units of a million bytes
 }
 
-// Sub gives what came since an earlier Load, but for Resident, which stays.
+// Sub returns what came since an earlier Load, but for Resident, which stays.
 func (l Load) Sub(before Load) Load {
 	l.Requests -= before.Requests
 	l.Watches -= before.Watches

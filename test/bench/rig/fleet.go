@@ -77,7 +77,7 @@ func (f *Fleet) Start() error {
 	return nil
 }
 
-// Wire gives the bytes that have passed the link to the API server so far, both ways.
+// Wire returns the bytes that have passed the link to the API server so far, both ways.
 func (f *Fleet) Wire(ctx context.Context) (fromServer, toServer float64, err error) {
 	out, err := f.bed.Node.Exec(ctx, "ip", "-j", "-s", "link", "show", "dev", "api")
 	if err != nil {

@@ -165,7 +165,7 @@ const MetricsAddress = "127.0.0.1:10249"
 // Socket is that of the running nkp.
 func (n *Node) Socket() string { return filepath.Join(n.dir, "nkp.sock") }
 
-// NKPFlags gives the arguments of a command of nkp that looks at API server, or manifest, and switch.
+// NKPFlags returns the arguments of a command of nkp that looks at API server, or manifest, and switch.
 func (n *Node) NKPFlags(command string) []string {
 	return append([]string{command}, append(n.source, "--ovsdb", n.DB(), "--bridge", n.Bridge, "--hostname-override", nodeName, "--cluster-cidr", clusterCIDR)...)
 }
@@ -221,7 +221,7 @@ func (n *Node) Reach(ctx context.Context, frontend, pod string, begin time.Time)
 	}
 }
 
-// addressOf gives the address of a remote pod by its name, remote-N.
+// addressOf returns the address of a remote pod by its name, remote-N.
 func addressOf(name string) string {
 	var number int
 	if _, err := fmt.Sscanf(name, "remote-%d", &number); err != nil {

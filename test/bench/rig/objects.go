@@ -71,7 +71,7 @@ func Numbered(i int) Service {
 	return s
 }
 
-// Live tells whether Service i has pods: the first ten and every hundredth.
+// Live reports whether Service i has pods: the first ten and every hundredth.
 func Live(i int) bool { return i < 10 || i%100 == 99 }
 
 // LiveFrontends are where Services with pods among the first n are reached.
@@ -212,7 +212,7 @@ func writeManifest(file string, services int) error {
 	return os.WriteFile(file, data, 0o644)
 }
 
-// NextMove gives a Mover and the pod that it is to move to, each time another one than it has now. It keeps count over
+// NextMove returns a Mover and the pod that it is to move to, each time another one than it has now. It keeps count over
 // the whole life of the API server, and must not be called by two goroutines at once.
 func (a *API) NextMove() (s Service, to string) {
 	// Each round moves all Movers to the same pod; none is the first, where they start.

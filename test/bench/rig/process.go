@@ -45,7 +45,7 @@ func startProcess(h *testbed.Host, name, dir string, cmd *exec.Cmd) (*Process, e
 // PID of the process.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Ended gives an error with the end of the log if the process has ended.
+// Ended returns an error with the end of the log if the process has ended.
 func (p *Process) Ended() error {
 	select {
 	case <-p.done:
@@ -55,7 +55,7 @@ func (p *Process) Ended() error {
 	}
 }
 
-// Log gives the last lines that the process wrote.
+// Log returns the last lines that the process wrote.
 func (p *Process) Log() string {
 	text, err := os.ReadFile(p.log)
 	if err != nil {
@@ -79,7 +79,7 @@ func (p *Process) Stop() {
 	}
 }
 
-// CPU gives the CPU time that a process has used, and its children that have ended: kube-proxy works through iptables and
+// CPU returns the CPU time that a process has used, and its children that have ended: kube-proxy works through iptables and
 // nft. It is exact to 10 ms.
 func CPU(pid int) (time.Duration, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -104,7 +104,7 @@ func CPU(pid int) (time.Duration, error) {
 	return time.Duration(ticks) * 10 * time.Millisecond, nil
 }
 
-// Resident gives the memory of a process now, in units of a million bytes.
+// Resident returns the memory of a process now, in units of a million bytes.
 func Resident(pid int) (float64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -35,7 +35,7 @@ func (p *Programs) BuildNKP(ctx context.Context, root, dir string) error {
 	return build(ctx, &p.NKP, dir, "nkp", root, ".", "-s -w")
 }
 
-// build gives path the absolute path of a program, which it builds into dir if there is none.
+// build returns path the absolute path of a program, which it builds into dir if there is none.
 func build(ctx context.Context, path *string, dir, name, module, pkg, ldflags string) error {
 	if *path == "" {
 		*path = filepath.Join(dir, name)

@@ -67,7 +67,7 @@ func (t Turn) Rate() float64 { return float64(t.Done) / t.Second }
 // Rate is requests per second.
 func (r Result) Rate() float64 { return float64(r.Done) / r.Second }
 
-// Args gives the arguments with which [Main] does what o says.
+// Args returns the arguments with which [Main] does what o says.
 func (o Options) Args() []string {
 	return []string{"-to", strings.Join(o.Targets, ","), "-against", strings.Join(o.Against, ","), "-clients", fmt.Sprint(o.Clients), "-for", o.Duration.String(), fmt.Sprintf("-connect=%t", o.Connect),
 		fmt.Sprintf("-blocks=%t", o.Blocks), "-turn", o.Turn.String(), "-watch", strconv.Itoa(o.Watch)}

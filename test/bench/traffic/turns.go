@@ -39,7 +39,7 @@ func takeTurns(clients []client, o Options) (turns [2][]Turn, err error) {
 	return turns, nil
 }
 
-// lost gives the error of a client that has lost a connection.
+// lost returns the error of a client that has lost a connection.
 func lost(clients []client, number int) error {
 	for _, c := range clients {
 		if err := c.sides[number].err; err != nil {
@@ -74,7 +74,7 @@ func takeTurn(clients []client, number int, o Options) (t Turn, err error) {
 	return t, err
 }
 
-// cpuTime gives the CPU time that all threads of a process have used; 0 without a process. Unlike that of /proc/PID/stat,
+// cpuTime returns the CPU time that all threads of a process have used; 0 without a process. Unlike that of /proc/PID/stat,
 // which counts in ticks of 10 ms, it is exact enough for a turn.
 func cpuTime(pid int) (sum time.Duration, err error) {
 	if pid == 0 {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// systemCalls gives the calls that SystemCallFilter= allows, by systemd's own list of its groups.
+// systemCalls returns the calls that SystemCallFilter= allows, by systemd's own list of its groups.
 func (s service) systemCalls() ([]string, error) {
 	groups, err := callGroups()
 	if err != nil {
@@ -47,7 +47,7 @@ func (s service) systemCalls() ([]string, error) {
 	return slices.Sorted(maps.Keys(allowed)), nil
 }
 
-// callGroups gives systemd's groups of system calls, as it lists them: their members, which may be groups themselves.
+// callGroups returns systemd's groups of system calls, as it lists them: their members, which may be groups themselves.
 func callGroups() (map[string][]string, error) {
 	out, err := exec.Command("systemd-analyze", "--no-pager", "syscall-filter").Output()
 	if err != nil {
@@ -68,7 +68,7 @@ func callGroups() (map[string][]string, error) {
 	return groups, nil
 }
 
-// expand gives the calls of a group such as @system-service.
+// expand returns the calls of a group such as @system-service.
 func expand(groups map[string][]string, word string) ([]string, error) {
 	if !strings.HasPrefix(word, "@") {
 		return []string{word}, nil

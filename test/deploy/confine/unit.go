@@ -52,7 +52,7 @@ func readUnit(file string) (service, error) {
 	return s, nil
 }
 
-// words gives all words of a setting, in order.
+// words returns all words of a setting, in order.
 func (s service) words(name string) (words []string) {
 	for _, v := range s[name] {
 		words = append(words, strings.Fields(v)...)

@@ -132,7 +132,7 @@ func TestSameVerdict(t *testing.T) {
 	}
 }
 
-// compare gives kube-proxy's verdict.
+// compare returns kube-proxy's verdict.
 func compare(t *testing.T, fields map[string]string) bool {
 	t.Helper()
 	text := file(fields)

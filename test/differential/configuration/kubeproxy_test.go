@@ -13,7 +13,7 @@ import (
 	"k8s.io/kubernetes/pkg/proxy/apis/config/validation"
 )
 
-// kubeProxySays gives the configuration that kube-proxy on Linux makes of a file, as /configz shows it, and whether it
+// kubeProxySays returns the configuration that kube-proxy on Linux makes of a file, as /configz shows it, and whether it
 // complains about unknown fields; an error if it refuses the file. The steps are those of its Options: decode strictly, else
 // leniently, complete, validate.
 func kubeProxySays(text string) (c *v1alpha1.KubeProxyConfiguration, complains bool, err error) {

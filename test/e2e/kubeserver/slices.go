@@ -35,7 +35,7 @@ func runSliceController(ctx context.Context, dir string) error {
 	return nil
 }
 
-// awaitAPIServer gives a client once the server is ready.
+// awaitAPIServer returns a client once the server is ready.
 func awaitAPIServer(ctx context.Context, ca string) (kubernetes.Interface, error) {
 	deadline := time.Now().Add(time.Minute)
 	var last error

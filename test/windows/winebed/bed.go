@@ -60,7 +60,7 @@ func NewPrefix() (p *Prefix, err error) {
 
 func (p *Prefix) system32() string { return p.DriveC("windows", "system32") }
 
-// DriveC gives the Linux path of a file below C:\.
+// DriveC returns the Linux path of a file below C:\.
 func (p *Prefix) DriveC(names ...string) string {
 	return filepath.Join(append([]string{p.dir, "prefix", "drive_c"}, names...)...)
 }
@@ -110,7 +110,7 @@ type Bed struct {
 	dir    string
 }
 
-// New gives a host with a fake HNS of a version. It goes with the test.
+// New returns a host with a fake HNS of a version. It goes with the test.
 func New(t *testing.T, p *Prefix, v hns.Version) *Bed {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -134,10 +134,10 @@ func New(t *testing.T, p *Prefix, v hns.Version) *Bed {
 	return b
 }
 
-// Path gives the Linux path of a file of the host, Windows the same as programs there call it.
+// Path returns the Linux path of a file of the host, Windows the same as programs there call it.
 func (b *Bed) Path(name string) string { return filepath.Join(b.dir, name) }
 
-// Windows gives the name that a Linux path has in Windows.
+// Windows returns the name that a Linux path has in Windows.
 func Windows(path string) string { return `Z:` + strings.ReplaceAll(path, "/", `\`) }
 
 // Process is a running Windows program.

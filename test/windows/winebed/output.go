@@ -7,7 +7,7 @@ import "os"
 // Output is the file that a program prints to.
 type Output string
 
-// String gives what has been printed so far.
+// String returns what has been printed so far.
 func (o Output) String() string {
 	text, _ := os.ReadFile(string(o)) // none: nothing
 	return string(text)

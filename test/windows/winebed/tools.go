@@ -18,10 +18,10 @@ const compiler = "x86_64-w64-mingw32-gcc"
 // winePaths are where Debian's packages wine64 and wine put the loader.
 var winePaths = []string{"/usr/lib/wine/wine64", "/usr/bin/wine64", "/usr/bin/wine"}
 
-// server gives the path of wineserver, which belongs to the loader.
+// server returns the path of wineserver, which belongs to the loader.
 func server(wine string) string { return filepath.Join(filepath.Dir(wine), "wineserver") }
 
-// Available gives the path of Wine. The error says what to install.
+// Available returns the path of Wine. The error says what to install.
 func Available() (wine string, err error) {
 	if _, err := exec.LookPath(compiler); err != nil {
 		return "", errors.New("no cross compiler: apt-get install --no-install-recommends gcc-mingw-w64-x86-64-win32")
@@ -34,7 +34,7 @@ func Available() (wine string, err error) {
 	return "", errors.New("no Wine: apt-get install --no-install-recommends wine64")
 }
 
-// here gives the directory of test/windows.
+// here returns the directory of test/windows.
 func here() string {
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Dir(filepath.Dir(file))
