@@ -54,7 +54,7 @@ func TestSwitchComesBackAfterAWhile(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn.Close()
-	if took := time.Since(begin); took > 500*time.Millisecond {
+	if took := time.Since(begin); took > 3*time.Second { // far less than the pause of 15 s for a switch that does not answer
 		t.Errorf("found after %v", took)
 	}
 }

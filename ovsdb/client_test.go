@@ -305,7 +305,7 @@ func TestServerStops(t *testing.T) {
 	}
 	start := time.Now()
 	until(t, c, "noticed", func(ovsdb.Switch) bool { return !c.Connected() })
-	if d := time.Since(start); d > 2*time.Second {
+	if d := time.Since(start); d > 5*time.Second {
 		t.Errorf("noticed after %v", d)
 	}
 	if err := b.PauseOvsdb(false); err != nil {
@@ -342,7 +342,7 @@ func TestCloseWhileReconnecting(t *testing.T) {
 	start := time.Now()
 	clients[1].Close()
 	clients[1].Close()
-	if d := time.Since(start); d > time.Second {
+	if d := time.Since(start); d > 5*time.Second {
 		t.Errorf("took %v", d)
 	}
 	if _, err := clients[1].AwaitBridge(t.Context()); err != nil {
@@ -398,7 +398,7 @@ func TestSilent(t *testing.T) {
 			if !errors.Is(err, ovsdb.ErrUnreachable) {
 				t.Error(err)
 			}
-			if d := time.Since(start); d > 2*time.Second {
+			if d := time.Since(start); d > 5*time.Second {
 				t.Errorf("took %v", d)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)

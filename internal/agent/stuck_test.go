@@ -159,12 +159,12 @@ func (b *stuckBed) within(d time.Duration, what string, ok func() bool) {
 	}
 }
 
-// get asks and expects an answer within a second.
+// get asks and expects an answer, far sooner than the loop's.
 func (b *stuckBed) get(addr, path string) (code int, body string) {
 	b.t.Helper()
 	begun := time.Now()
 	code, body = b.ask(addr, path)
-	if took := time.Since(begun); took > testbed.Patient(time.Second) {
+	if took := time.Since(begun); took > testbed.Patient(5*time.Second) {
 		b.t.Errorf("%s answered after %v", path, took)
 	}
 	return code, body

@@ -307,7 +307,7 @@ func TestRecorderNeverWaits(t *testing.T) {
 	for i := range eventQueue + 500 {
 		r.Node(EventNormal, fmt.Sprint("Reason", i), "A", "")
 	}
-	if took := time.Since(start); took > 2*time.Second {
+	if took := time.Since(start); took > 5*time.Second {
 		t.Errorf("recording took %v", took)
 	}
 	if d := r.Dropped(); d < 499 || d > 500 {
@@ -318,7 +318,7 @@ func TestRecorderNeverWaits(t *testing.T) {
 	}
 	start = time.Now()
 	stop()
-	if took := time.Since(start); took > eventFlush+2*time.Second {
+	if took := time.Since(start); took > eventFlush+5*time.Second {
 		t.Errorf("the end took %v", took)
 	}
 }
