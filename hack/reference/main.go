@@ -123,7 +123,7 @@ func kubeProxyFields(w io.Writer) {
 // commands writes the flags of every command.
 func commands(w io.Writer) {
 	run := flagsOf("run")
-	fmt.Fprint(w, "\n## Flags\n\nFlags with underscores in place of dashes are taken, as by kube-proxy.\n")
+	fmt.Fprint(w, "\n## Flags\n\nFlags may be written with underscores instead of dashes, as with kube-proxy.\n")
 	all := command.Commands()
 	slices.SortStableFunc(all, func(a, b *cobra.Command) int { // run first
 		return cmp.Compare(strings.Index(b.Name(), "run"), strings.Index(a.Name(), "run"))
@@ -153,7 +153,7 @@ func commands(w io.Writer) {
 			fmt.Fprintf(w, "| `%s` | %s | %s |\n", name, usual(f), cell(f.Usage))
 		})
 		if len(unused) > 0 {
-			fmt.Fprintf(w, "\nFlags of kube-proxy's that are taken, and say nothing to nkp:\n\n| Flag | |\n|---|---|\n%s", strings.Join(unused, ""))
+			fmt.Fprintf(w, "\nkube-proxy flags accepted for compatibility; they have no effect:\n\n| Flag | |\n|---|---|\n%s", strings.Join(unused, ""))
 		}
 		if len(same) > 0 {
 			fmt.Fprintf(w, "\nThe same as of `nkp run`: %s.\n", strings.Join(same, ", "))

@@ -134,7 +134,7 @@ func (f *KubeProxyField) value(c *KubeProxy) reflect.Value {
 	return reflect.ValueOf(c).Elem().FieldByIndex(f.index)
 }
 
-// WithoutEffect names the fields that somebody has set to something, other than the default, which nkp does not do.
+// WithoutEffect returns the names of the fields with a value other than the default that nkp does not implement.
 func WithoutEffect(c *KubeProxy) []string {
 	var names []string
 	usual := NewKubeProxy()

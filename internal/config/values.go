@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	logsapi "k8s.io/component-base/logs/api/v1"
 )
@@ -64,6 +65,10 @@ func textOf(v reflect.Value) (text string, ok bool) {
 	switch x := v.Interface().(type) {
 	case metav1.Duration:
 		return x.Duration.String(), true
+	case logsapi.TimeOrMetaDuration:
+		return x.Duration.Duration.String(), true
+	case resource.QuantityValue:
+		return x.Quantity.String(), true
 	case []string:
 		return strings.Join(x, ","), len(x) > 0
 	case map[string]bool:
