@@ -40,9 +40,10 @@ type host struct {
 	t       *testing.T
 	network string
 	overlay bool
-	mac     string // --node-mac; "": nkp finds it out
-	pipe    string // the agent's
-	door    string // where the pipe is reached from outside Wine
+	mac     string           // --node-mac; "": nkp finds it out
+	pipe    string           // the agent's
+	proxy   *winebed.Process // pipeproxy
+	door    string           // where proxy listens
 	agent   *winebed.Process
 	flags   []string // further ones of run, diff and plan
 	service bool     // the agent runs as a service
@@ -87,14 +88,14 @@ func (h *host) write(name, text string) {
 func (h *host) open() {
 	h.t.Helper()
 	h.door = ""
-	p := h.Start(pipeproxy, h.pipe)
+	h.proxy = h.Start(pipeproxy, h.pipe)
 	for end := time.Now().Add(patience); h.door == "" && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if out := p.Out.String(); strings.HasSuffix(out, "\n") {
+		if out := h.proxy.Out.String(); strings.HasSuffix(out, "\n") {
 			h.door = strings.TrimSpace(out)
 		}
 	}
 	if h.door == "" {
-		h.t.Fatalf("pipeproxy does not listen:\n%s", p.Out)
+		h.t.Fatalf("pipeproxy does not listen:\n%s", h.proxy.Out)
 	}
 }
 
@@ -140,13 +141,31 @@ func (h *host) start() {
 func (h *host) greet() {
 	h.t.Helper()
 	first := http.Client{Timeout: 300 * time.Millisecond, Transport: asker.Transport}
+	var last error
+	defer func() {
+		if h.t.Failed() {
+			h.t.Logf("the last question: %v; pipeproxy printed\n%s", last, h.proxy.Out.Tail())
+		}
+	}()
 	h.until("the agent's pipe is there", func() bool {
-		res, err := first.Get("http://" + h.door + "/v1/status")
+		res, err := h.ask(&first)
 		if err == nil {
 			res.Body.Close()
 		}
+		last = err
 		return err == nil || os.IsTimeout(err)
 	})
+}
+
+// ask asks the agent for its status. It starts pipeproxy again if that has ended: not every Go program survives in Wine, and this one
+// is not under test.
+func (h *host) ask(c *http.Client) (*http.Response, error) {
+	h.t.Helper()
+	if h.proxy.Ended() {
+		h.t.Logf("pipeproxy has ended; another one. It printed\n%s", h.proxy.Out.Tail())
+		h.open()
+	}
+	return c.Get("http://" + h.door + "/v1/status")
 }
 
 // asker does without kept connections: they would not outlive the agent.
@@ -155,7 +174,7 @@ var asker = http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{Di
 // status returns what the agent says; the zero Status if it does not answer.
 func (h *host) status() nkp.Status {
 	var s struct{ HNS nkp.Status }
-	res, err := asker.Get("http://" + h.door + "/v1/status")
+	res, err := h.ask(&asker)
 	if err != nil {
 		return s.HNS
 	}

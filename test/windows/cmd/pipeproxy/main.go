@@ -39,6 +39,7 @@ func join(c net.Conn, pipe string) {
 	wait := time.Second
 	p, err := winio.DialPipe(pipe, &wait)
 	if err != nil {
+		fmt.Fprintln(os.Stderr, "pipeproxy:", err)
 		return
 	}
 	defer p.Close()
