@@ -19,6 +19,7 @@ var mayImport = map[string][]string{
 	"pipeline/flow":      {},
 	"pipeline":           {"k8s", "pipeline/flow"},
 	"ofctrl":             {"pipeline/flow", "ofctrl"},
+	"ofctrl/ofctrltest":  {},
 	"ovsdb":              {},
 	"fallback":           {"internal/dataplane", "k8s", "fallback", "internal/latency", "internal/conntrack", "internal/dpctl"},
 	"windows":            {"internal/dataplane", "k8s", "windows", "internal/latency"},
@@ -49,7 +50,7 @@ var mayImport = map[string][]string{
 	"test/packets":   {"internal/metrics"},
 	"test/semantics": {},
 	"test/fallback":  {},
-	"test/faults":    {"test/testbed"},
+	"test/faults":    {"test/testbed", "ofctrl/ofctrltest"},
 	"test/windows":   {"k8s", "windows", "test/windows"},
 }
 

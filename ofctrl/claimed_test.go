@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nkp-proxy/nkp/ofctrl/ofctrltest"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
@@ -22,28 +23,19 @@ func TestClaimedSuccess(t *testing.T) {
 	reported = append(reported, byte(ownFilter.Cookie>>56), byte(ownFilter.Cookie>>48), byte(ownFilter.Cookie>>40), byte(ownFilter.Cookie>>32),
 		byte(ownFilter.Cookie>>24), byte(ownFilter.Cookie>>16), byte(ownFilter.Cookie>>8), byte(ownFilter.Cookie))
 	reported = append(reported, 0, 1, 0, 4, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0)
-	target := serveFake(t, func(f *fake) {
+	target := serveFake(t, func(f *ofctrltest.Session) {
 		for {
-			m, err := f.read()
+			m, err := read(f)
 			if err != nil {
 				return
 			}
-			switch m.typ() {
-			case typeMultipartRequest:
-				body := append(bytes.Clone(m.body()[:2]), 0, 0, 0, 0, 0, 0)
-				switch u16(body) {
-				case mpFlowDesc:
-					body = append(body, reported...)
-				case mpAggregate:
-					body = append(body, 0, 0, 0, 4, 0, 0, 0, 0) // ofp_stats of nothing
-				}
-				f.Write(message(typeMultipartReply, m.xid(), body...))
-			case typeBundleControl:
-				body := bytes.Clone(m.body())
-				body[5]++
-				f.Write(message(typeBundleControl, m.xid(), body...))
-			case typeBarrierRequest:
-				f.Write(message(typeBarrierReply, m.xid()))
+			switch {
+			case m.typ() == typeBundleControl: // never committed
+				f.Write(ofctrltest.BundleDone(ofctrltest.Message(m)))
+			case m.typ() == typeMultipartRequest && u16(m.body()) == mpFlowDesc:
+				f.Send(byte(typeMultipartReply), m.xid(), append([]byte{0, mpFlowDesc, 0, 0, 0, 0, 0, 0}, reported...)...)
+			default:
+				f.Answer(ofctrltest.Message(m))
 			}
 		}
 	})
@@ -67,7 +59,7 @@ func TestClaimedSuccess(t *testing.T) {
 func TestStrayErrors(t *testing.T) {
 	t.Parallel()
 	const n = 1000
-	target := serveFake(t, func(f *fake) {
+	target := serveFake(t, func(f *ofctrltest.Session) {
 		for x := range uint32(n) {
 			f.Write(message(typeError, x|1<<31, 0, 1, 0, 1))
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nkp-proxy/nkp/ofctrl/ofctrltest"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
@@ -89,9 +90,9 @@ func TestCTFlush(t *testing.T) {
 // TestNoCTFlush has a switch that does not know the message.
 func TestNoCTFlush(t *testing.T) {
 	t.Parallel()
-	c := dialFake(t, serveFake(t, func(f *fake) {
+	c := dialFake(t, serveFake(t, func(f *ofctrltest.Session) {
 		for {
-			m, err := f.read()
+			m, err := read(f)
 			if err != nil {
 				return
 			}

@@ -5,9 +5,7 @@ package ofctrl
 import (
 	"bufio"
 	"context"
-	"encoding/binary"
 	"errors"
-	"io"
 	"net"
 	"path/filepath"
 	"runtime"
@@ -16,82 +14,36 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nkp-proxy/nkp/ofctrl/ofctrltest"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// fake is a switch that shakes hands and then does what a test wants.
-type fake struct {
-	net.Conn
-	r *bufio.Reader
-}
-
-func (f *fake) read() (frame, error) {
-	h, err := f.r.Peek(4)
-	if err != nil {
-		return nil, err
-	}
-	b := make([]byte, binary.BigEndian.Uint16(h[2:]))
-	_, err = io.ReadFull(f.r, b)
-	return b, err
-}
-
 // serveFake answers each connection with serve, after the handshake.
-func serveFake(t testing.TB, serve func(*fake)) Target {
+func serveFake(t testing.TB, serve func(*ofctrltest.Session)) Target {
 	t.Helper()
-	return listenFake(t, func(f *fake) {
-		if f.shakeHands() == nil {
+	return listenFake(t, func(f *ofctrltest.Session) {
+		if f.Handshake() == nil {
 			serve(f)
 		}
 	})
 }
 
-func listenFake(t testing.TB, serve func(*fake)) Target {
+// listenFake answers each connection with serve, from the first byte on.
+func listenFake(t testing.TB, serve func(*ofctrltest.Session)) Target {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
-	l, err := net.Listen("unix", path)
+	s, err := ofctrltest.Listen(path, ofctrltest.Options{Serve: serve})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { l.Close() })
-	go func() { // ends when the listener is closed
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				serve(&fake{c, bufio.NewReader(c)})
-			}()
-		}
-	}()
+	t.Cleanup(func() { s.Close() })
 	return Target{Network: "unix", Address: path}
 }
 
-func (f *fake) shakeHands() error {
-	f.Write(message(typeHello, 1, 0, 1, 0, 8, 0, 0, 0, 1<<6))
-	for {
-		m, err := f.read()
-		if err != nil {
-			return err
-		}
-		switch m.typ() {
-		case typeFeaturesRequest:
-			f.Write(message(typeFeaturesReply, m.xid(), make([]byte, 24)...))
-		case typeBarrierRequest:
-			f.Write(message(typeBarrierReply, m.xid()))
-			return nil
-		}
-	}
-}
-
-// drain reads and drops everything.
-func (f *fake) drain() {
-	for {
-		if _, err := f.read(); err != nil {
-			return
-		}
-	}
+// read is the next message of a connection.
+func read(f *ofctrltest.Session) (frame, error) {
+	m, err := f.Read()
+	return frame(m), err
 }
 
 func dialFake(t testing.TB, target Target, o Options) *Conn {
@@ -119,9 +71,9 @@ func awaitEnd(t testing.TB, c *Conn) error {
 func TestSilent(t *testing.T) {
 	t.Parallel()
 	o := Options{EchoInterval: 50 * time.Millisecond, EchoTimeout: 150 * time.Millisecond}
-	for name, serve := range map[string]func(*fake){
-		"reads":        (*fake).drain,
-		"does nothing": func(*fake) { select {} },
+	for name, serve := range map[string]func(*ofctrltest.Session){
+		"reads":        (*ofctrltest.Session).Drain,
+		"does nothing": func(*ofctrltest.Session) { select {} },
 	} {
 		c := dialFake(t, serveFake(t, serve), o)
 		start := time.Now()
@@ -137,9 +89,9 @@ func TestSilent(t *testing.T) {
 		}
 	}
 	var asked atomic.Int32
-	c := dialFake(t, serveFake(t, func(f *fake) {
+	c := dialFake(t, serveFake(t, func(f *ofctrltest.Session) {
 		for {
-			m, err := f.read()
+			m, err := read(f)
 			if err != nil {
 				return
 			}
@@ -159,12 +111,12 @@ func TestSilent(t *testing.T) {
 func TestAnswersEcho(t *testing.T) {
 	t.Parallel()
 	got := make(chan frame, 1)
-	dialFake(t, serveFake(t, func(f *fake) {
+	dialFake(t, serveFake(t, func(f *ofctrltest.Session) {
 		f.Write(message(typeEchoRequest, 77, 1, 2, 3))
-		if m, err := f.read(); err == nil {
+		if m, err := read(f); err == nil {
 			got <- m
 		}
-		f.drain()
+		f.Drain()
 	}), Options{})
 	select {
 	case m := <-got:
@@ -193,10 +145,10 @@ func TestLiar(t *testing.T) {
 		"hangs up":         {nil, "switch closed"},
 		"unasked messages": {message(typeBarrierReply, 99), "switch closed"},
 	} {
-		c := dialFake(t, serveFake(t, func(f *fake) {
+		c := dialFake(t, serveFake(t, func(f *ofctrltest.Session) {
 			f.Write(tc.send)
 			f.Conn.(*net.UnixConn).CloseWrite()
-			f.drain() // to close with unread data would reset the connection
+			f.Drain() // to close with unread data would reset the connection
 		}), Options{OnPacketIn: func(*PacketIn) {}})
 		if _, err := c.ReadBack(t.Context(), ownFilter); err == nil {
 			t.Errorf("%s: read back", name)
@@ -218,9 +170,9 @@ func TestBadAnswers(t *testing.T) {
 		"entry too long":  append([]byte{0, 1, 0, 0, 0, 0, 0, 0, 255, 255}, make([]byte, 24)...),
 		"entry of header": append([]byte{0, 1, 0, 0, 0, 0, 0, 0, 0, 24}, make([]byte, 22)...),
 	} {
-		c := dialFake(t, serveFake(t, func(f *fake) {
+		c := dialFake(t, serveFake(t, func(f *ofctrltest.Session) {
 			for {
-				m, err := f.read()
+				m, err := read(f)
 				if err != nil {
 					return
 				}
@@ -244,9 +196,9 @@ func TestFlood(t *testing.T) {
 	reply := func(xid uint32) []byte {
 		return message(typeMultipartReply, xid, 0, mpFlowDesc, 0, mpMore, 0, 0, 0, 0)
 	}
-	target := serveFake(t, func(f *fake) {
+	target := serveFake(t, func(f *ofctrltest.Session) {
 		for {
-			m, err := f.read()
+			m, err := read(f)
 			if err != nil {
 				return
 			}
@@ -277,10 +229,10 @@ func TestFlood(t *testing.T) {
 // TestErrorFlood has a switch that refuses everything, and twice.
 func TestErrorFlood(t *testing.T) {
 	t.Parallel()
-	target := serveFake(t, func(f *fake) {
+	target := serveFake(t, func(f *ofctrltest.Session) {
 		w := bufio.NewWriterSize(f, 1<<16)
 		for {
-			m, err := f.read()
+			m, err := read(f)
 			if err != nil {
 				return
 			}
@@ -290,10 +242,8 @@ func TestErrorFlood(t *testing.T) {
 					w.Write(message(typeError, m.xid(), 0, 5, 0, 1))
 				}
 			case m.typ() == typeBundleControl:
-				body := append([]byte(nil), m.body()...)
-				body[5]++
-				w.Write(message(typeBundleControl, m.xid(), body...))
 				w.Flush()
+				f.Write(ofctrltest.BundleDone(ofctrltest.Message(m)))
 			}
 		}
 	})
@@ -311,10 +261,10 @@ func TestErrorFlood(t *testing.T) {
 // TestOutcomeUnknown has switches that fail between the commit and its reply.
 func TestOutcomeUnknown(t *testing.T) {
 	t.Parallel()
-	bundleUntil := func(last uint16, then func(*fake)) func(*fake) {
-		return func(f *fake) {
+	bundleUntil := func(last uint16, then func(*ofctrltest.Session)) func(*ofctrltest.Session) {
+		return func(f *ofctrltest.Session) {
 			for {
-				m, err := f.read()
+				m, err := read(f)
 				if err != nil {
 					return
 				}
@@ -325,25 +275,23 @@ func TestOutcomeUnknown(t *testing.T) {
 					then(f)
 					return
 				}
-				body := append([]byte(nil), m.body()...)
-				body[5]++
-				f.Write(message(typeBundleControl, m.xid(), body...))
+				f.Write(ofctrltest.BundleDone(ofctrltest.Message(m)))
 			}
 		}
 	}
 	d := flow.Diff(flow.NewState(), bigState(2))
-	c := dialFake(t, serveFake(t, bundleUntil(bundleCommit, func(*fake) {})), Options{})
+	c := dialFake(t, serveFake(t, bundleUntil(bundleCommit, func(*ofctrltest.Session) {})), Options{})
 	if _, err := c.Commit(t.Context(), d); !errors.Is(err, ErrOutcomeUnknown) {
 		t.Error(err)
 	}
-	c = dialFake(t, serveFake(t, bundleUntil(bundleCommit, (*fake).drain)), Options{AnswerTimeout: 100 * time.Millisecond})
+	c = dialFake(t, serveFake(t, bundleUntil(bundleCommit, (*ofctrltest.Session).Drain)), Options{AnswerTimeout: 100 * time.Millisecond})
 	if _, err := c.Commit(t.Context(), d); !errors.Is(err, ErrOutcomeUnknown) {
 		t.Error(err)
 	}
 	if awaitEnd(t, c) == nil {
 		t.Error("connection goes on after an unknown outcome")
 	}
-	c = dialFake(t, serveFake(t, bundleUntil(bundleClose, func(*fake) {})), Options{})
+	c = dialFake(t, serveFake(t, bundleUntil(bundleClose, func(*ofctrltest.Session) {})), Options{})
 	if _, err := c.Commit(t.Context(), d); err == nil || errors.Is(err, ErrOutcomeUnknown) {
 		t.Errorf("before the commit: %v", err)
 	}
@@ -354,23 +302,26 @@ func TestHandshake(t *testing.T) {
 	t.Parallel()
 	var version *VersionError
 	for name, tc := range map[string]struct {
-		serve func(*fake)
+		serve func(*ofctrltest.Session)
 		check func(error) bool
 	}{
-		"1.0 and 1.3": {func(f *fake) { f.Write(message(typeHello, 1, 0, 1, 0, 8, 0, 0, 0, 1<<4|1<<1)); f.drain() }, func(err error) bool {
+		"1.0 and 1.3": {func(f *ofctrltest.Session) { f.Write(message(typeHello, 1, 0, 1, 0, 8, 0, 0, 0, 1<<4|1<<1)); f.Drain() }, func(err error) bool {
 			return errors.As(err, &version) && strings.Join(version.Offers, " ") == "1.0 1.3"
 		}},
-		"old hello":     {func(f *fake) { f.Write([]byte{1, 0, 0, 8, 0, 0, 0, 1}); f.drain() }, func(err error) bool { return errors.As(err, &version) && strings.Join(version.Offers, " ") == "1.0" }},
-		"hello refused": {func(f *fake) { f.Write(append([]byte{4, 1, 0, 16, 0, 0, 0, 1, 0, 0, 0, 0}, "no\x00!"...)); f.drain() }, func(err error) bool { return errors.As(err, &version) && version.Text == "no!" }},
-		"refused later": {func(f *fake) {
+		"old hello": {func(f *ofctrltest.Session) { f.Write([]byte{1, 0, 0, 8, 0, 0, 0, 1}); f.Drain() }, func(err error) bool { return errors.As(err, &version) && strings.Join(version.Offers, " ") == "1.0" }},
+		"hello refused": {func(f *ofctrltest.Session) {
+			f.Write(append([]byte{4, 1, 0, 16, 0, 0, 0, 1, 0, 0, 0, 0}, "no\x00!"...))
+			f.Drain()
+		}, func(err error) bool { return errors.As(err, &version) && version.Text == "no!" }},
+		"refused later": {func(f *ofctrltest.Session) {
 			f.Write(message(typeHello, 1, 0, 1, 0, 8, 0, 0, 0, 1<<6))
 			f.Write([]byte{4, 1, 0, 12, 0, 0, 0, xidHello, 0, 0, 0, 0})
-			f.drain()
+			f.Drain()
 		}, func(err error) bool { return errors.As(err, &version) }},
-		"not OpenFlow": {func(f *fake) { f.Write([]byte("HTTP/1.0 400 Bad Request\r\n\r\n")); f.drain() }, func(err error) bool { return err != nil && !errors.As(err, &version) }},
-		"hangs up":     {func(f *fake) {}, func(err error) bool { return err != nil }},
-		"silent":       {(*fake).drain, func(err error) bool { return errors.Is(err, context.DeadlineExceeded) }},
-		"no features":  {func(f *fake) { f.Write(message(typeHello, 1, 0, 1, 0, 8, 0, 0, 0, 1<<6)); f.drain() }, func(err error) bool { return errors.Is(err, context.DeadlineExceeded) }},
+		"not OpenFlow": {func(f *ofctrltest.Session) { f.Write([]byte("HTTP/1.0 400 Bad Request\r\n\r\n")); f.Drain() }, func(err error) bool { return err != nil && !errors.As(err, &version) }},
+		"hangs up":     {func(f *ofctrltest.Session) {}, func(err error) bool { return err != nil }},
+		"silent":       {(*ofctrltest.Session).Drain, func(err error) bool { return errors.Is(err, context.DeadlineExceeded) }},
+		"no features":  {func(f *ofctrltest.Session) { f.Write(message(typeHello, 1, 0, 1, 0, 8, 0, 0, 0, 1<<6)); f.Drain() }, func(err error) bool { return errors.Is(err, context.DeadlineExceeded) }},
 	} {
 		start := time.Now()
 		_, err := Dial(t.Context(), listenFake(t, tc.serve), Options{ConnectTimeout: 300 * time.Millisecond, Bridge: "br-int"})
@@ -383,7 +334,7 @@ func TestHandshake(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
-	if _, err := Dial(ctx, listenFake(t, (*fake).drain), Options{}); !errors.Is(err, context.Canceled) {
+	if _, err := Dial(ctx, listenFake(t, (*ofctrltest.Session).Drain), Options{}); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nkp-proxy/nkp/ofctrl/ofctrltest"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
@@ -48,14 +49,14 @@ func TestCapture(t *testing.T) {
 	b.dial(Options{}).Close()
 	var mu sync.Mutex
 	var stream bytes.Buffer
-	target := listenFake(t, func(f *fake) {
+	target := listenFake(t, func(f *ofctrltest.Session) {
 		up, err := net.Dial("unix", b.target().Address)
 		if err != nil {
 			t.Error(err)
 			return
 		}
 		defer up.Close()
-		go io.Copy(up, f)
+		go io.Copy(up, f.Conn)
 		buf := make([]byte, 1<<16)
 		for {
 			n, err := up.Read(buf)

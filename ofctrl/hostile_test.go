@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nkp-proxy/nkp/ofctrl/ofctrltest"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
@@ -53,10 +54,10 @@ func TestPacketInFloodDuringCommit(t *testing.T) {
 	if packetIn == nil {
 		t.Fatal("no packet-in among the frames of testdata")
 	}
-	target := serveFake(t, func(f *fake) {
+	target := serveFake(t, func(f *ofctrltest.Session) {
 		w := bufio.NewWriterSize(f, 1<<16)
 		for {
-			m, err := f.read()
+			m, err := read(f)
 			if err != nil {
 				return
 			}
@@ -64,10 +65,8 @@ func TestPacketInFloodDuringCommit(t *testing.T) {
 				w.Write(packetIn)
 			}
 			if m.typ() == typeBundleControl {
-				body := append([]byte(nil), m.body()...)
-				body[5]++
-				w.Write(message(typeBundleControl, m.xid(), body...))
 				w.Flush()
+				f.Write(ofctrltest.BundleDone(ofctrltest.Message(m)))
 			}
 		}
 	})
@@ -102,9 +101,9 @@ func TestWrongXids(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			target := serveFake(t, func(f *fake) {
+			target := serveFake(t, func(f *ofctrltest.Session) {
 				for {
-					m, err := f.read()
+					m, err := read(f)
 					if err != nil {
 						return
 					}
@@ -180,9 +179,9 @@ func TestAnswersWithoutEnd(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			maxObjects, maxAnswer = tc.objects, tc.answer
-			target := serveFake(t, func(f *fake) {
+			target := serveFake(t, func(f *ofctrltest.Session) {
 				for {
-					m, err := f.read()
+					m, err := read(f)
 					if err != nil {
 						return
 					}

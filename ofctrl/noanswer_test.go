@@ -3,7 +3,6 @@
 package ofctrl
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"strings"
@@ -11,45 +10,25 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nkp-proxy/nkp/ofctrl/ofctrltest"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// answer answers a message as a switch that holds one group and nothing else.
-func (f *fake) answer(m frame) {
-	switch m.typ() {
-	case typeEchoRequest:
-		f.Write(echoReply(m))
-	case typeFeaturesRequest:
-		f.Write(message(typeFeaturesReply, m.xid(), make([]byte, 24)...))
-	case typeBarrierRequest:
-		f.Write(message(typeBarrierReply, m.xid()))
-	case typeMultipartRequest:
-		body := append(bytes.Clone(m.body()[:2]), 0, 0, 0, 0, 0, 0)
-		switch u16(body) {
-		case mpAggregate:
-			body = append(body, 0, 0, 0, 4, 0, 0, 0, 0) // ofp_stats of nothing
-		case mpGroupStats:
-			body = append(body, make([]byte, groupStatsLen)...)
-			body[9], body[15] = groupStatsLen, 7
+// serveUntil is a switch with one group that answers everything until a message for which stop holds, and echoes alone from then on.
+func serveUntil(stop func(frame) bool) func(*ofctrltest.Session) {
+	return func(f *ofctrltest.Session) {
+		group := make([]byte, 16) // ofp_group_mod (OpenFlow 1.5.1 §7.3.4.3): adds group 7
+		group[7] = 7
+		if f.Answer(ofctrltest.NewMessage(byte(typeGroupMod), 0, group...)) != nil {
+			return
 		}
-		f.Write(message(typeMultipartReply, m.xid(), body...))
-	case typeBundleControl:
-		body := bytes.Clone(m.body())
-		body[5]++
-		f.Write(message(typeBundleControl, m.xid(), body...))
-	}
-}
-
-// serveUntil is a switch that answers everything until a message for which stop holds, and echoes alone from then on.
-func serveUntil(stop func(frame) bool) func(*fake) {
-	return func(f *fake) {
 		for deaf := false; ; {
-			m, err := f.read()
+			m, err := read(f)
 			if err != nil {
 				return
 			}
 			if deaf = deaf || stop(m); !deaf || m.typ() == typeEchoRequest {
-				f.answer(m)
+				f.Answer(ofctrltest.Message(m))
 			}
 		}
 	}
@@ -121,13 +100,13 @@ func TestAnswersEchoesOnly(t *testing.T) {
 			}
 		})
 	}
-	for name, serve := range map[string]func(*fake){
+	for name, serve := range map[string]func(*ofctrltest.Session){
 		"hello": serveUntil(func(frame) bool { return true }),
-		"features": func(f *fake) {
+		"features": func(f *ofctrltest.Session) {
 			f.Write(message(typeHello, 1, 0, 1, 0, 8, 0, 0, 0, 1<<6))
 			serveUntil(is(typeFeaturesRequest))(f)
 		},
-		"barrier": func(f *fake) {
+		"barrier": func(f *ofctrltest.Session) {
 			f.Write(message(typeHello, 1, 0, 1, 0, 8, 0, 0, 0, 1<<6))
 			serveUntil(is(typeBarrierRequest))(f)
 		},
@@ -145,7 +124,7 @@ func TestAnswersEchoesOnly(t *testing.T) {
 // A switch that does not read, but sends enough to count as alive, ends the connection too.
 func TestReadsNothing(t *testing.T) {
 	t.Parallel()
-	c := dialFake(t, serveFake(t, func(f *fake) {
+	c := dialFake(t, serveFake(t, func(f *ofctrltest.Session) {
 		for {
 			if _, err := f.Write(message(typeHello, 0)); err != nil {
 				return
@@ -164,15 +143,15 @@ func TestReadsNothing(t *testing.T) {
 func TestSlowAnswers(t *testing.T) {
 	t.Parallel()
 	const patient = 400 * time.Millisecond
-	serve := func(parts int) func(*fake) {
-		return func(f *fake) {
+	serve := func(parts int) func(*ofctrltest.Session) {
+		return func(f *ofctrltest.Session) {
 			for {
-				m, err := f.read()
+				m, err := read(f)
 				if err != nil {
 					return
 				}
 				if m.typ() != typeMultipartRequest || u16(m.body()) != mpFlowDesc {
-					f.answer(m)
+					f.Answer(ofctrltest.Message(m))
 					continue
 				}
 				for i := 1; i != parts; i++ {
@@ -181,7 +160,7 @@ func TestSlowAnswers(t *testing.T) {
 						return
 					}
 				}
-				f.answer(m)
+				f.Answer(ofctrltest.Message(m))
 			}
 		}
 	}

@@ -3,7 +3,6 @@
 package ofctrl
 
 import (
-	"bufio"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -18,6 +17,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nkp-proxy/nkp/ofctrl/ofctrltest"
 )
 
 func TestParseTarget(t *testing.T) {
@@ -116,21 +117,8 @@ func (a *authority) serve(name string, max uint16) Target {
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	a.t.Cleanup(func() { l.Close() })
-	go func() { // ends when the listener is closed
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				if f := (&fake{c, bufio.NewReader(c)}); f.shakeHands() == nil {
-					f.drain()
-				}
-			}()
-		}
-	}()
+	sw := ofctrltest.Serve(l, ofctrltest.Options{})
+	a.t.Cleanup(func() { sw.Close() })
 	return Target{Network: "tcp", Address: l.Addr().String(), TLS: true}
 }
 

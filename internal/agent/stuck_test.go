@@ -29,6 +29,7 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
 	"github.com/nkp-proxy/nkp/k8s/manifest"
+	"github.com/nkp-proxy/nkp/ofctrl/ofctrltest"
 	"github.com/nkp-proxy/nkp/ovsdb"
 	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/test/hnsfake"
@@ -321,74 +322,31 @@ func TestStuckAgent(t *testing.T) {
 	b.well()
 }
 
-// echoOnly stands between the agent and the switch. Once it is deaf it answers echo requests itself and passes nothing else.
-type echoOnly struct {
-	l    net.Listener
-	deaf atomic.Bool
-}
-
-func newEchoOnly(t *testing.T, path, to string) *echoOnly {
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	e := &echoOnly{l: l}
-	go func() { // ends with l
-		for {
-			near, err := l.Accept()
-			if err != nil {
-				return
-			}
-			far, err := net.Dial("unix", to)
-			if err != nil {
-				near.Close()
-				continue
-			}
-			var mu sync.Mutex // orders writes to near
-			pass := func(from, to net.Conn, echo bool) {
-				defer near.Close()
-				defer far.Close()
-				for {
-					m := make([]byte, 8)
-					if _, err := io.ReadFull(from, m); err != nil {
-						return
-					}
-					m = append(m, make([]byte, max(8, int(m[2])<<8|int(m[3]))-8)...)
-					if _, err := io.ReadFull(from, m[8:]); err != nil {
-						return
-					}
-					to := to
-					if e.deaf.Load() && m[1] != 0 { // a hello passes
-						if !echo || m[1] != 2 {
-							continue
-						}
-						m[1], to = 3, near
-					}
-					if to == near {
-						mu.Lock()
-					}
-					_, err := to.Write(m)
-					if to == near {
-						mu.Unlock()
-					}
-					if err != nil {
-						return
-					}
-				}
-			}
-			go pass(near, far, true)
-			go pass(far, near, false)
-		}
-	}()
-	return e
-}
-
 // A switch that answers echoes and nothing else turns /livez red, with a change to program or without, and so it stays while
 // the agent gives up the connection, connects anew and is no better off.
 func TestStuckSwitch(t *testing.T) {
 	bed := testbed.Start(t, testbed.Options{})
-	e := newEchoOnly(t, bed.RunDir+"/echo.mgmt", bed.Mgmt(bed.Bridge))
+	var deaf atomic.Bool // from then on echo requests are answered, and nothing else
+	hears := func(m ofctrltest.Message) bool { return !deaf.Load() || m.Type() == ofctrltest.Hello }
+	proxy, err := ofctrltest.Intercept(bed.RunDir+"/echo.mgmt", bed.Mgmt(bed.Bridge), ofctrltest.Handlers{
+		FromController: func(p *ofctrltest.Pair, m ofctrltest.Message) {
+			switch {
+			case hears(m):
+				p.Switch.Write(m)
+			case m.Type() == ofctrltest.EchoRequest:
+				p.Controller.Write(ofctrltest.NewMessage(ofctrltest.EchoReply, m.XID(), m.Body()...))
+			}
+		},
+		FromSwitch: func(p *ofctrltest.Pair, m ofctrltest.Message) {
+			if hears(m) {
+				p.Controller.Write(m)
+			}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { proxy.Close() })
 	db, err := ovsdb.Connect(t.Context(), ovsdb.Options{Endpoint: bed.DB(), Bridge: bed.Bridge})
 	if err != nil {
 		t.Fatal(err)
@@ -400,7 +358,7 @@ func TestStuckSwitch(t *testing.T) {
 	b := newStuckBed(t, ModeOVS, set, db)
 	b.idle()
 	for _, change := range []bool{true, false} {
-		e.deaf.Store(true)
+		deaf.Store(true)
 		if change {
 			b.service(2)
 		}
@@ -413,7 +371,7 @@ func TestStuckSwitch(t *testing.T) {
 			t.Errorf("/livez is %d after the connection was given up", code)
 		}
 		b.stuck("bridge")
-		e.deaf.Store(false)
+		deaf.Store(false)
 		b.well()
 		os.Truncate(b.log, 0)
 	}

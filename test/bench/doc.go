@@ -14,7 +14,7 @@
 // Start reading at [run] (main.go): it walks through the numbers of Services. control.go measures what a proxy costs and
 // how fast it follows, data.go what its Services cost a packet, fleet.go what many agents cost the API server, and
 // targets.go holds what must hold. Package rig has the network, the API server and the proxies, package traffic the
-// clients, package memswitch a switch in memory, package report tables, plots and the fit of exponents.
+// clients, package ofctrltest (of the product) a switch in memory, package report tables, plots and the fit of exponents.
 //
 // It needs root, Open vSwitch, iptables and nft. Everything runs in network namespaces that it makes and that go
 // with it; it is a Go module of its own because nothing else needs a plotting library.

@@ -3,24 +3,16 @@
 package faults
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/binary"
-	"io"
 	"math/rand/v2"
-	"net"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
-)
 
-// OpenFlow 1.5.1 §7.1: types of messages, and of what a multipart message asks for (§7.3.5).
-const (
-	ofError, ofEchoRequest, ofExperimenter, ofPacketIn, ofPortStatus = 1, 2, 4, 10, 12
-	ofMultipartReply, ofBarrierReply, ofBundle                       = 19, 21, 33
-	ofBundleAdd, ofGroupDesc, ofFlowDesc                             = 34, 7, 17
+	"github.com/nkp-proxy/nkp/ofctrl/ofctrltest"
 )
 
 // behaviour is how an interceptor treats what passes.
@@ -35,57 +27,21 @@ type behaviour struct {
 	flood func(r *rand.Rand) []byte
 }
 
-// interceptor stands between the agent and the switch's OpenFlow socket and understands what passes.
+// interceptor stands between the agent and the switch's OpenFlow socket.
 type interceptor struct {
-	to string
-	l  net.Listener
+	proxy *ofctrltest.Proxy
 
-	mu    sync.Mutex // protects what follows
-	now   behaviour
-	conns []net.Conn
+	mu  sync.Mutex // protects now
+	now behaviour
 
 	told, flooded atomic.Int64 // bundles answered falsely, bytes of floods
 }
 
 func newInterceptor(path, to string) (*interceptor, error) {
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, err
-	}
-	z := &interceptor{to: to, l: l}
-	go func() { // ends with the listener
-		for {
-			near, err := l.Accept()
-			if err != nil {
-				return
-			}
-			far, err := net.Dial("unix", to)
-			if err != nil {
-				near.Close()
-				continue
-			}
-			z.mu.Lock()
-			z.conns = append(z.conns, near, far)
-			z.mu.Unlock()
-			agent := &messages{Conn: near}
-			go z.pass(far, near, func(m []byte) { z.fromAgent(m, agent, far) }) // both end with either connection
-			go z.pass(near, far, func(m []byte) { z.fromSwitch(m, agent) })
-			go z.flood(agent)
-		}
-	}()
-	return z, nil
-}
-
-// messages is a connection to which several goroutines write whole messages.
-type messages struct {
-	net.Conn
-	mu sync.Mutex // protects the order of writes
-}
-
-func (m *messages) Write(b []byte) (int, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.Conn.Write(b)
+	z := &interceptor{}
+	var err error
+	z.proxy, err = ofctrltest.Intercept(path, to, ofctrltest.Handlers{Connected: z.flood, FromController: z.fromAgent, FromSwitch: z.fromSwitch})
+	return z, err
 }
 
 func (z *interceptor) get() behaviour {
@@ -96,13 +52,8 @@ func (z *interceptor) get() behaviour {
 
 // become lies from now on, on new connections: those there are, are cut.
 func (z *interceptor) become(l behaviour) {
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	z.now = l
-	for _, c := range z.conns {
-		c.Close()
-	}
-	z.conns = nil
+	z.set(l)
+	z.proxy.Cut()
 }
 
 // set lies from now on, also on the connections there are.
@@ -112,87 +63,55 @@ func (z *interceptor) set(l behaviour) {
 	z.now = l
 }
 
-func (z *interceptor) close() {
-	z.l.Close()
-	z.become(behaviour{})
-}
+func (z *interceptor) close() { z.proxy.Close() }
 
-// pass reads messages from one side and hands them over.
-func (z *interceptor) pass(other, from net.Conn, handle func([]byte)) {
-	defer other.Close()
-	defer from.Close()
-	r := bufio.NewReaderSize(from, 1<<17)
-	for {
-		h, err := r.Peek(8)
-		if err != nil {
-			return
-		}
-		m := make([]byte, max(8, int(binary.BigEndian.Uint16(h[2:]))))
-		if _, err := io.ReadFull(r, m); err != nil {
-			return
-		}
-		handle(m)
-	}
-}
-
-func (z *interceptor) fromAgent(m []byte, agent *messages, far net.Conn) {
+func (z *interceptor) fromAgent(p *ofctrltest.Pair, m ofctrltest.Message) {
 	if z.get().claim {
-		switch m[1] {
-		case ofBundleAdd:
+		switch m.Type() {
+		case ofctrltest.BundleAdd:
 			return
-		case ofBundle: // the reply's type follows the request's (OpenFlow 1.5.1 §7.3.9.2)
-			m[13]++
+		case ofctrltest.BundleControl:
 			z.told.Add(1)
-			agent.Write(m)
+			p.Controller.Write(ofctrltest.BundleDone(m))
 			return
 		}
 	}
 	if cut := z.get().cut; cut != nil && isFlush(m) {
 		z.set(behaviour{})
 		cut()
-		far.Close()
-		agent.Close()
+		p.Close()
 		return
 	}
-	far.Write(m)
+	p.Switch.Write(m)
 }
 
 // isFlush distinguishes NXT_CT_FLUSH (experimenter 0x2320, subtype 32) from everything else, and from a probe of the address that
 // documentation has (RFC 5737).
-func isFlush(m []byte) bool {
-	return m[1] == ofExperimenter && len(m) > 16 && binary.BigEndian.Uint64(m[8:]) == 0x2320<<32|32 && !bytes.Contains(m, []byte{192, 0, 2, 1})
+func isFlush(m ofctrltest.Message) bool {
+	return m.Type() == ofctrltest.Experimenter && len(m) > 16 && binary.BigEndian.Uint64(m[8:]) == 0x2320<<32|32 && !bytes.Contains(m, []byte{192, 0, 2, 1})
 }
 
-func (z *interceptor) fromSwitch(m []byte, agent *messages) {
-	if kind := byte(0); z.get().forget && m[1] == ofMultipartReply && len(m) >= 16 {
-		if kind = m[9]; kind == ofFlowDesc || kind == ofGroupDesc {
-			m = m[:16]
-			binary.BigEndian.PutUint16(m[2:], 16)
+func (z *interceptor) fromSwitch(p *ofctrltest.Pair, m ofctrltest.Message) {
+	if body := m.Body(); z.get().forget && m.Type() == ofctrltest.MultipartReply && len(body) >= 8 {
+		if kind := body[1]; kind == ofctrltest.FlowDesc || kind == ofctrltest.GroupDesc {
+			m = ofctrltest.NewMessage(m.Type(), m.XID(), body[:8]...)
 			z.told.Add(1)
 		}
 	}
-	agent.Write(m)
+	p.Controller.Write(m)
 }
 
 // flood waits for the handshake to be over, then floods as long as the connection lives.
-func (z *interceptor) flood(agent *messages) {
+func (z *interceptor) flood(p *ofctrltest.Pair) {
 	time.Sleep(200 * time.Millisecond)
 	r := rand.New(rand.NewPCG(1, 2))
 	for f := z.get().flood; f != nil; {
-		n, err := agent.Write(f(r))
+		n, err := p.Controller.Write(f(r))
 		z.flooded.Add(int64(n))
 		if err != nil {
 			return
 		}
 	}
-}
-
-// ofMessage is a message with a header.
-func ofMessage(kind byte, xid uint32, body []byte) []byte {
-	m := append([]byte{6, kind, 0, 0, 0, 0, 0, 0}, body...)
-	binary.BigEndian.PutUint16(m[2:], uint16(len(m)))
-	binary.BigEndian.PutUint32(m[4:], xid)
-	return m
 }
 
 // A switch that lies, or floods the agent, harms neither the agent nor the connections that the real switch carries; and as soon
@@ -227,7 +146,7 @@ func TestLyingSwitch(t *testing.T) {
 			body[i] = byte(r.Uint32())
 		}
 		copy(body, []byte{0xff, 0xff, 0xff, 0xff, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 4, 0, 0, 0, 0})
-		return ofMessage(ofPacketIn, 0, body)
+		return ofctrltest.NewMessage(ofctrltest.PacketIn, 0, body...)
 	}
 	for _, tc := range []struct {
 		name      string
@@ -235,15 +154,19 @@ func TestLyingSwitch(t *testing.T) {
 	}{
 		{"claims success", behaviour{claim: true}},
 		{"reports no flows", behaviour{forget: true}},
-		{"floods echo requests", behaviour{flood: func(r *rand.Rand) []byte { return ofMessage(ofEchoRequest, r.Uint32(), make([]byte, 60_000)) }}},
+		{"floods echo requests", behaviour{flood: func(r *rand.Rand) []byte {
+			return ofctrltest.NewMessage(ofctrltest.EchoRequest, r.Uint32(), make([]byte, 60_000)...)
+		}}},
 		{"floods packets", behaviour{flood: packetIn}},
 		{"floods errors", behaviour{flood: func(r *rand.Rand) []byte {
-			return bytes.Repeat(ofMessage(ofError, r.Uint32()|1<<31, make([]byte, 64)), 500)
+			return bytes.Repeat(ofctrltest.NewMessage(ofctrltest.Error, r.Uint32()|1<<31, make([]byte, 64)...), 500)
 		}}},
 		{"floods barrier replies", behaviour{flood: func(r *rand.Rand) []byte {
-			return bytes.Repeat(ofMessage(ofBarrierReply, r.Uint32()|1<<31, nil), 5000)
+			return bytes.Repeat(ofctrltest.NewMessage(ofctrltest.BarrierReply, r.Uint32()|1<<31), 5000)
 		}}},
-		{"floods news of ports", behaviour{flood: func(r *rand.Rand) []byte { return ofMessage(ofPortStatus, r.Uint32(), make([]byte, 1000)) }}},
+		{"floods news of ports", behaviour{flood: func(r *rand.Rand) []byte {
+			return ofctrltest.NewMessage(ofctrltest.PortStatus, r.Uint32(), make([]byte, 1000)...)
+		}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			z.told.Store(0)

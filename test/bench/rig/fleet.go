@@ -10,7 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"github.com/nkp-proxy/nkp/test/bench/memswitch"
+	"github.com/nkp-proxy/nkp/ofctrl/ofctrltest"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -18,7 +18,7 @@ import (
 // vSwitch, which they only read, and the link to the API server.
 type Fleet struct {
 	Agents   []*Process
-	Switches []*memswitch.Switch
+	Switches []*ofctrltest.Switch
 
 	bed        *testbed.Bed
 	nkp        string
@@ -36,7 +36,7 @@ func NewFleet(ctx context.Context, agents int, api *API, programs Programs) (*Fl
 		return nil, errors.Join(err, bed.Close())
 	}
 	for i := range agents {
-		s, err := memswitch.Listen(f.path(i, "switch"))
+		s, err := ofctrltest.Listen(f.path(i, "switch"), ofctrltest.Options{})
 		if err != nil {
 			return nil, errors.Join(err, f.Close())
 		}

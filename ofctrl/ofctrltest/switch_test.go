@@ -1,8 +1,9 @@
-package memswitch
+package ofctrltest
 
 import (
 	"net/netip"
 	"path/filepath"
+	"reflect"
 	"testing"
 
 	"github.com/nkp-proxy/nkp/ofctrl"
@@ -38,7 +39,7 @@ func state(n int) *flow.State {
 // What nkp's channel writes is what it reads back, also after a change, in one message or in many.
 func TestReadsBackWhatWasWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
-	s, err := Listen(path)
+	s, err := Listen(path, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,22 +76,36 @@ func TestReadsBackWhatWasWritten(t *testing.T) {
 		}
 		installed = want
 	}
+
+	// The dump of a switch makes another that is the same.
+	dump := s.Dump()
+	other, err := Listen(filepath.Join(t.TempDir(), "other"), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if err := other.Load(dump); err != nil {
+		t.Fatal(err)
+	}
+	if again := other.Dump(); len(dump) != 2 || !reflect.DeepEqual(again, dump) {
+		t.Errorf("%d messages make a switch of %d:\n%x\n%x", len(dump), len(again), dump, again)
+	}
 }
 
 // A message that is cut off is refused.
 func TestCutOff(t *testing.T) {
-	s := &Switch{flows: map[string][]byte{}, groups: map[uint32][]byte{}, meters: map[uint32][]byte{}}
-	for typ, least := range map[byte]int{flowMod: 44, groupMod: 16, meterMod: 8} {
+	s := &Switch{flows: map[string]Message{}, groups: map[uint32]Message{}, meters: map[uint32]Message{}}
+	for typ, least := range map[byte]int{FlowMod: 44, GroupMod: 16, MeterMod: 8} {
 		for n := range least {
-			if s.apply(typ, make([]byte, n)) == nil {
+			if s.apply(NewMessage(typ, 0, make([]byte, n)...)) == nil {
 				t.Errorf("message of type %d with %d bytes is taken", typ, n)
 			}
 		}
 	}
 	beyond := make([]byte, 44) // a match, or buckets, of 200 bytes
 	beyond[43], beyond[9] = 200, 200
-	for _, typ := range []byte{flowMod, groupMod} {
-		if s.apply(typ, beyond) == nil {
+	for _, typ := range []byte{FlowMod, GroupMod} {
+		if s.apply(NewMessage(typ, 0, beyond...)) == nil {
 			t.Errorf("message of type %d with a length beyond its end is taken", typ)
 		}
 	}

@@ -1,15 +1,6 @@
-package memswitch
+package ofctrltest
 
 import "encoding/binary"
-
-// Multipart types (§7.3.5.1).
-const (
-	flowDesc   = 1
-	aggregate  = 2
-	groupStats = 6
-	groupDesc  = 7
-	meterDesc  = 10
-)
 
 const (
 	allTables = 0xff
@@ -20,12 +11,12 @@ const (
 
 // reply collects the entries of an answer and sends them in as many messages as it takes.
 type reply struct {
-	c   *session
+	c   *Session
 	xid uint32
 	b   []byte
 }
 
-func (c *session) reply(xid uint32, typ uint16) *reply {
+func (c *Session) reply(xid uint32, typ uint16) *reply {
 	return &reply{c: c, xid: xid, b: binary.BigEndian.AppendUint16(nil, typ)}
 }
 
@@ -35,7 +26,7 @@ func (r *reply) add(entry []byte) {
 	}
 	if len(r.b)+len(entry) > fullReply {
 		r.b[3] = replyMore
-		r.c.send(multipartReply, r.xid, r.b...)
+		r.c.Send(MultipartReply, r.xid, r.b...)
 		r.b[3] = 0
 		r.b = r.b[:8]
 	}
@@ -44,10 +35,10 @@ func (r *reply) add(entry []byte) {
 
 func (r *reply) end() {
 	r.add(nil)
-	r.c.send(multipartReply, r.xid, r.b...)
+	r.c.Send(MultipartReply, r.xid, r.b...)
 }
 
-func (c *session) multipart(xid uint32, body []byte) error {
+func (c *Session) multipart(xid uint32, body []byte) error {
 	if len(body) < 8 {
 		return errShort
 	}
@@ -57,43 +48,43 @@ func (c *session) multipart(xid uint32, body []byte) error {
 	defer s.mu.Unlock()
 	r := c.reply(xid, typ)
 	switch typ {
-	case flowDesc, aggregate:
+	case FlowDesc, Aggregate:
 		if len(ask) < 32 {
 			return errShort
 		}
 		table, cookie, mask := ask[0], ask[16:24], binary.BigEndian.Uint64(ask[24:])
 		count := uint32(0)
-		for _, e := range s.flows {
-			if (table == allTables || e[4] == table) && bears(e, cookie, mask) {
-				if count++; typ == flowDesc {
-					r.add(e)
+		for k, m := range s.flows {
+			if (table == allTables || k[0] == table) && bears(m, cookie, mask) {
+				if count++; typ == FlowDesc {
+					r.add(flowDescription(m))
 				}
 			}
 		}
-		if typ == aggregate { // ofp_stats with the flow count (OXS class 0x8002, field 3)
+		if typ == Aggregate { // ofp_stats with the flow count (OXS class 0x8002, field 3)
 			r.add(append(binary.BigEndian.AppendUint32([]byte{0, 0, 0, 12, 0x80, 0x02, 0x06, 4}, count), 0, 0, 0, 0))
 		}
-	case groupStats:
+	case GroupStats:
 		for id := range s.groups {
 			e := make([]byte, 40)
 			binary.BigEndian.PutUint16(e, 40)
 			binary.BigEndian.PutUint32(e[4:], id)
 			r.add(e)
 		}
-	case groupDesc:
+	case GroupDesc:
 		if len(ask) < 4 {
 			return errShort
 		}
 		if id := binary.BigEndian.Uint32(ask); id == allGroups {
-			for _, e := range s.groups {
-				r.add(e)
+			for _, m := range s.groups {
+				r.add(groupDescription(m))
 			}
-		} else if e := s.groups[id]; e != nil {
-			r.add(e)
+		} else if m := s.groups[id]; m != nil {
+			r.add(groupDescription(m))
 		}
-	case meterDesc:
-		for _, e := range s.meters {
-			r.add(e)
+	case MeterDesc:
+		for _, m := range s.meters {
+			r.add(meterDescription(m))
 		}
 	}
 	r.end()
