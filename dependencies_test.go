@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-var updateDependencies = flag.Bool("update-dependencies", false, "write docs/dependencies.md anew")
+var updateDependencies = flag.Bool("update-dependencies", false, "rewrite docs/dependencies.md")
 
 // purpose says what nkp uses a module for. A module that nkp's own code imports must be here: adding one is a decision.
 var purpose = map[string]string{

@@ -22,7 +22,7 @@ var runsPrograms = map[string]string{
 	"github.com/google/gnostic-models/compiler":    "extensions of an OpenAPI compiler, which nothing calls",
 }
 
-// replacesItself is the one file that may call syscall.Exec: a new configuration starts nkp anew.
+// replacesItself is the one file that may call syscall.Exec: a new configuration restarts nkp.
 const replacesItself = "internal/command/restart_unix.go"
 
 // startsProcess are functions that start a process without os/exec.

@@ -17,14 +17,14 @@ func (w *worker) adopt(ctx context.Context) error {
 		return fmt.Errorf("read back what is installed: %w", err)
 	}
 	w.have.reset()
-	s.eachLink(w.want.fixed, w.have.links.found)
+	s.eachShared(w.want.fixed, w.have.shared.found)
 	for name, d := range s.own {
 		w.have.chains[name] = chain{digest: d}
 	}
 	missing, _ := hookDiff(&w.want.fixed, s)
 	w.have.hooked = len(missing) == 0
 	w.want.allDirty(&w.have)
-	w.log.Info("read back what is installed", "serviceChains", len(s.own), "sharedRules", len(w.have.links), "inForce", w.have.hooked)
+	w.log.Info("read back what is installed", "serviceChains", len(s.own), "sharedRules", len(w.have.shared), "hooked", w.have.hooked)
 	return nil
 }
 
@@ -82,10 +82,10 @@ func (w *worker) complete(ctx context.Context) error {
 	if err := w.addDeferred(ctx); err != nil {
 		return err
 	}
-	last := slices.Concat(w.want.fixed.Links, w.want.fixed.Last)
-	c := &change{links: delta{}}
-	c.links.count(w.have.last, -1)
-	c.links.count(last, +1)
+	last := slices.Concat(w.want.fixed.SharedRules, w.want.fixed.Last)
+	c := &change{shared: delta{}}
+	c.shared.count(w.have.last, -1)
+	c.shared.count(last, +1)
 	if err := w.commit(ctx, c); err != nil {
 		return err
 	}
@@ -103,11 +103,11 @@ func (w *worker) complete(ctx context.Context) error {
 // sweep removes unwanted rules of shared chains, and notes the Services' chains that nothing leads to. Of
 // Services that iptables refuses, everything stays.
 func (w *worker) sweep(ctx context.Context) error {
-	kept := map[linkKey]bool{}
+	kept := map[ruleKey]bool{}
 	keptChains := map[string]bool{}
 	for _, r := range w.want.refused.All() {
 		s := compile(w.want.compiler, r.Port, w.want.items[r.Port])
-		for _, l := range s.Links {
+		for _, l := range s.SharedRules {
 			kept[keyOf(l)] = true
 		}
 		for _, c := range s.Chains {
@@ -116,8 +116,8 @@ func (w *worker) sweep(ctx context.Context) error {
 	}
 	for _, t := range []rules.Table{rules.NAT, rules.Filter} {
 		in := newInput(t)
-		var gone []linkKey
-		for k, l := range w.have.links {
+		var gone []ruleKey
+		for k, l := range w.have.shared {
 			if k.table == t && l.present && !kept[k] && l.owners <= 0 {
 				in.delete(l.Chain, l.Rule)
 				gone = append(gone, k)
@@ -128,7 +128,7 @@ func (w *worker) sweep(ctx context.Context) error {
 			return fmt.Errorf("table %s, rules that no Service asks for: %w", t, err)
 		}
 		for _, k := range gone {
-			delete(w.have.links, k)
+			delete(w.have.shared, k)
 		}
 	}
 	for name, c := range w.have.chains {

@@ -16,7 +16,7 @@ type batch struct {
 
 // batch plans the first of names, as many as one transaction takes.
 func (w *worker) batch(names []k8s.PortName) *batch {
-	c := &change{links: delta{}}
+	c := &change{shared: delta{}}
 	limit := w.kernel.limits.chains
 	if w.have.hooked {
 		limit = w.kernel.limits.live
@@ -29,7 +29,7 @@ func (w *worker) batch(names []k8s.PortName) *batch {
 }
 
 func (w *worker) batchOf(c *change) *batch {
-	in := c.inputs(w.have.links, w.have.hooked)
+	in := c.inputs(w.have.shared, w.have.hooked)
 	return &batch{change: c, inputs: in, transaction: transaction{input: in.nat}}
 }
 
@@ -78,13 +78,13 @@ func (w *worker) fill(ctx context.Context, q *queue, current *batch, names []k8s
 // independent reports whether a batch, planned while another is not in yet, writes what it would write after it. What both
 // want in a shared chain must be there already, or wait until all Services are in: else both would write it.
 func (w *worker) independent(before, b *batch) bool {
-	for k, d := range b.links {
-		first := before.links[k]
+	for k, d := range b.shared {
+		first := before.shared[k]
 		if first == nil {
 			continue
 		}
-		l := w.have.links[k]
-		waits := !w.have.hooked && waitsForAll(d.Link)
+		l := w.have.shared[k]
+		waits := !w.have.hooked && waitsForAll(d.SharedRule)
 		if first.n < 0 || d.n < 0 || !waits && (l == nil || !l.present) {
 			return false
 		}
@@ -103,16 +103,16 @@ func (w *worker) commitBatch(ctx context.Context, b *batch, meanwhile func()) er
 	if err := w.kernel.restore(ctx, b.beforeNAT); err != nil {
 		return err
 	}
-	w.have.settleLinks(b.change, part{table: rules.Filter, added: true})
+	w.have.settleShared(b.change, part{table: rules.Filter, added: true})
 	if err := w.kernel.commitMeanwhile(ctx, &b.transaction, meanwhile); err != nil {
 		return err
 	}
-	w.have.settleLinks(b.change, part{table: rules.NAT, added: b.hooked, deleted: true})
+	w.have.settleShared(b.change, part{table: rules.NAT, added: b.hooked, deleted: true})
 	w.have.wrote(b.change)
 	if err := w.kernel.restore(ctx, b.afterNAT); err != nil {
 		return err
 	}
-	w.have.settleLinks(b.change, part{table: rules.Filter, addedAfter: b.hooked, deleted: true})
+	w.have.settleShared(b.change, part{table: rules.Filter, addedAfter: b.hooked, deleted: true})
 	w.done(b.change, b.deferred)
 	return nil
 }

@@ -24,11 +24,11 @@ func BenchmarkPlan(b *testing.B) {
 		w := newWorker(k8s.IPv4, &o, newFakeTables(), legacyLimits, in)
 		in.Put(m, everything(m))
 		w.takeUpdates()
-		c := &change{links: delta{}}
+		c := &change{shared: delta{}}
 		for _, n := range w.want.due() {
 			w.plan(c, n)
 		}
-		bytes := len(c.inputs(w.have.links, true).nat.bytes())
+		bytes := len(c.inputs(w.have.shared, true).nat.bytes())
 		w.have.wrote(c)
 		b.ReportMetric(float64(bytes)/1e6, "MB")
 	}

@@ -7,17 +7,17 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// change is what brings some items in step: complete for each of them.
+// change is what a set of items, Service ports and health checks, still needs in the kernel. It is complete for each of them.
 type change struct {
-	names []k8s.PortName
-	write []written // chains that are new or differ
-	used  []string  // all chains that the items have then
-	gone  []string  // chains that they had
-	links delta
+	names  []k8s.PortName
+	write  []chainWrite // chains that are new or differ
+	used   []string     // all chains of the items after the change
+	stale  []string     // chains of the items before the change that are not among used
+	shared delta        // rules in shared chains
 }
 
-// written is a chain to write, and the digest of its rules.
-type written struct {
+// chainWrite is a chain to write, and the digest of its rules.
+type chainWrite struct {
 	rules.Chain
 	digest uint64
 }
@@ -28,7 +28,7 @@ func compile(c *rules.Compiler, n k8s.PortName, it item) rules.Service {
 	case it.port != nil:
 		return c.Service(it.port)
 	case it.check != nil:
-		return rules.Service{Name: n, Links: c.HealthCheck(n.ServiceName, *it.check)}
+		return rules.Service{Name: n, SharedRules: c.HealthCheck(n.ServiceName, *it.check)}
 	}
 	return rules.Service{}
 }
@@ -39,31 +39,32 @@ func (w *worker) plan(c *change, n k8s.PortName) {
 	var had map[string]bool
 	if old, ok := w.have.items[n]; ok {
 		s := compile(old.compiler, n, old.item)
-		c.links.count(s.Links, -1)
+		c.shared.count(s.SharedRules, -1)
 		had = make(map[string]bool, len(s.Chains))
 		for _, ch := range s.Chains {
 			had[ch.Name] = true
 		}
 	}
 	s := compile(w.want.compiler, n, w.want.items[n])
-	c.links.count(s.Links, +1)
+	c.shared.count(s.SharedRules, +1)
 	for _, ch := range s.Chains {
 		delete(had, ch.Name)
 		c.used = append(c.used, ch.Name)
 		sum := digest(ch.Rules)
 		if known, ok := w.have.chains[ch.Name]; !ok || known.digest != sum {
-			c.write = append(c.write, written{ch, sum})
+			c.write = append(c.write, chainWrite{ch, sum})
 		}
 	}
 	for name := range had {
-		c.gone = append(c.gone, name)
+		c.stale = append(c.stale, name)
 	}
 }
 
-// digestSeed is this process's: digests are compared within it only.
+// digestSeed is new in each process; digests are not persisted.
 var digestSeed = maphash.MakeSeed()
 
-// digest returns chains apart by what their rules do, without comments. It is never 0.
+// digest hashes a chain's rules without their comments: equal digests mean equal behaviour. It is never 0, which stands for a chain
+// whose rules are not known.
 func digest(list []rules.Rule) uint64 {
 	var h maphash.Hash
 	h.SetSeed(digestSeed)
@@ -74,44 +75,44 @@ func digest(list []rules.Rule) uint64 {
 	return max(h.Sum64(), 1)
 }
 
-// inputs are the transactions of a change, in their order. A frontend that is refused must not be translated before its
-// refusal is there, nor lose its refusal before it is translated: table filter gets rules before table nat, and loses them
-// after it. What refuses the other ports of ClusterIPs comes after it, too: there is much of it, and nothing waits for it.
-// Where no packet gets to nkp's chains yet, that is deferred until all Services are in, and so is what leads to them: with
-// each transaction that adds to a chain, the kernel copies the whole chain.
+// inputs are the transactions of a change, in their order. REJECT and DROP rules (table filter) are added before the DNAT rules of
+// the change (table nat) and deleted after them, so that no packet of a frontend passes between the two. The rules that reject all
+// other ports of ClusterIPs are added last: there are many, and nothing depends on them. As long as the base chains do not jump to
+// nkp's chains, these and the DNAT rules in shared chains are deferred until all Services are installed: the kernel copies a whole
+// chain with each transaction that adds to it.
 type inputs struct {
 	beforeNAT, nat, afterNAT *input
-	hooked                   bool
-	deferred                 []linkKey // what waits
+	hooked                   bool      // the base chains jump to nkp's chains already
+	deferred                 []ruleKey // rules to add once all Services are installed
 }
 
 // goesAfterNAT reports whether a rule of table filter is added after those of table nat.
-func goesAfterNAT(l rules.Link) bool { return l.Chain == rules.ClusterIPs }
+func goesAfterNAT(l rules.SharedRule) bool { return l.Chain == rules.ClusterIPs }
 
-// waitsForAll reports whether a rule is deferred until all Services are in, where no packet gets to nkp's chains yet.
-func waitsForAll(l rules.Link) bool { return l.Table == rules.NAT || goesAfterNAT(l) }
+// waitsForAll reports whether a rule is deferred until all Services are installed, if nkp's chains are not hooked yet.
+func waitsForAll(l rules.SharedRule) bool { return l.Table == rules.NAT || goesAfterNAT(l) }
 
-func (c *change) inputs(known linkSet, hooked bool) inputs {
+func (c *change) inputs(known ruleSet, hooked bool) inputs {
 	in := inputs{beforeNAT: newInput(rules.Filter), nat: newInput(rules.NAT), afterNAT: newInput(rules.Filter), hooked: hooked}
 	in.nat.own(c.write)
-	var gone []rules.Link
-	for k, d := range c.links {
+	var gone []rules.SharedRule
+	for k, d := range c.shared {
 		l := known[k]
 		owners, present := d.n, false
 		if l != nil {
 			owners, present = l.owners+d.n, l.present
 		}
 		switch {
-		case owners > 0 && !present && !hooked && waitsForAll(d.Link):
+		case owners > 0 && !present && !hooked && waitsForAll(d.SharedRule):
 			in.deferred = append(in.deferred, k)
 		case owners > 0 && !present && k.table == rules.NAT:
-			in.nat.link(d.Link)
-		case owners > 0 && !present && goesAfterNAT(d.Link):
-			in.afterNAT.link(d.Link)
+			in.nat.addShared(d.SharedRule)
+		case owners > 0 && !present && goesAfterNAT(d.SharedRule):
+			in.afterNAT.addShared(d.SharedRule)
 		case owners > 0 && !present:
-			in.beforeNAT.link(d.Link)
+			in.beforeNAT.addShared(d.SharedRule)
 		case owners <= 0 && present:
-			gone = append(gone, l.Link)
+			gone = append(gone, l.SharedRule)
 		}
 	}
 	for _, l := range gone {
@@ -124,21 +125,21 @@ func (c *change) inputs(known linkSet, hooked bool) inputs {
 	return in
 }
 
-// done notes that a whole change is in, but for what is deferred.
-func (w *worker) done(c *change, deferred []linkKey) {
+// done records that a change is installed, but for its deferred rules.
+func (w *worker) done(c *change, deferred []ruleKey) {
 	for _, k := range deferred {
-		if w.have.links[k] == nil {
-			w.have.links[k] = &link{Link: c.links[k].Link}
+		if w.have.shared[k] == nil {
+			w.have.shared[k] = &sharedRule{SharedRule: c.shared[k].SharedRule}
 		}
 		w.have.deferred[k] = true // ports of one Service may hold the same rule
 	}
-	for k, d := range c.links {
-		l := w.have.links[k]
+	for k, d := range c.shared {
+		l := w.have.shared[k]
 		if l == nil {
 			continue // never wanted, never there
 		}
 		if l.owners += d.n; l.owners <= 0 && !l.present {
-			delete(w.have.links, k)
+			delete(w.have.shared, k)
 		}
 	}
 	for _, n := range c.names {
@@ -156,7 +157,7 @@ func (w *worker) done(c *change, deferred []linkKey) {
 		w.have.chains[name] = known
 		delete(w.have.garbage, name)
 	}
-	for _, name := range c.gone {
+	for _, name := range c.stale {
 		w.have.discard(name)
 	}
 }

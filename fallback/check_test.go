@@ -50,7 +50,7 @@ func TestUpdateBeforeTheLook(t *testing.T) {
 				t.Errorf("a look that gave way: %+v, due at %v", s.status, s.worker.deepAt)
 			}
 			select {
-			case <-s.in.Bell:
+			case <-s.in.Signal:
 			default:
 				t.Error("the worker is not told of the update")
 			}

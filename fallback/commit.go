@@ -39,7 +39,7 @@ type limits struct {
 	// save is from how many chains on a table is not read back rule by rule: iptables-nft-save takes time that grows
 	// with the square of it (1.8.9: 1.5 s for 11,000 chains, 2 min for 110,000).
 	save int
-	// ahead tells whether iptables-restore may read one transaction while another commits: legacy's holds the lock.
+	// ahead reports whether iptables-restore may read one transaction while another commits: legacy's holds the lock.
 	ahead bool
 }
 
@@ -57,7 +57,7 @@ type committer struct {
 	tables  tables
 	limits  limits
 	report  func(func(*FamilyStatus))
-	life    *dataplane.Loop // of the worker; nil in tests
+	loop    *dataplane.Loop // of the worker; nil in tests
 
 	took time.Duration // the last transaction
 	runs int           // of iptables-restore
@@ -73,9 +73,9 @@ func (k *committer) restore(ctx context.Context, in *input) error {
 	return k.committed(in, time.Since(start), err)
 }
 
-// committed notes how a transaction went.
+// committed records how a transaction went.
 func (k *committer) committed(in *input, took time.Duration, err error) error {
-	k.life.Progress()
+	k.loop.Progress()
 	k.took = took
 	k.runs++
 	if k.opts.Hooks.Restored != nil {

@@ -12,15 +12,15 @@ import (
 // deferredPart is some of the rules of shared chains that were deferred, and the transaction that adds them.
 type deferredPart struct {
 	transaction
-	keys  []linkKey
-	added []*link
+	keys  []ruleKey
+	added []*sharedRule
 }
 
-func (w *worker) deferredPart(t rules.Table, keys []linkKey) *deferredPart {
+func (w *worker) deferredPart(t rules.Table, keys []ruleKey) *deferredPart {
 	p := &deferredPart{transaction: transaction{input: newInput(t)}, keys: keys}
 	for _, k := range keys {
-		if l := w.have.links[k]; l != nil && l.owners > 0 && !l.present {
-			p.link(l.Link)
+		if l := w.have.shared[k]; l != nil && l.owners > 0 && !l.present {
+			p.addShared(l.SharedRule)
 			p.added = append(p.added, l)
 		}
 	}
@@ -34,7 +34,7 @@ func (w *worker) addDeferred(ctx context.Context) error {
 		if t == rules.Filter && !w.have.hooked {
 			continue
 		}
-		var keys []linkKey
+		var keys []ruleKey
 		for k := range w.have.deferred {
 			if k.table == t {
 				keys = append(keys, k)
@@ -74,7 +74,7 @@ func (w *worker) commitDeferred(ctx context.Context, parts []*deferredPart) erro
 	return nil
 }
 
-// deferredDone notes how the transaction of a part ended. If it was refused, halves are tried, so that one rule does not hold up the
+// deferredDone records how the transaction of a part ended. If it was refused, halves are tried, so that one rule does not hold up the
 // others; that one is named, and tried again with the next round.
 func (w *worker) deferredDone(ctx context.Context, p *deferredPart, err error) error {
 	switch {

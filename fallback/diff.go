@@ -32,7 +32,7 @@ func readTable(ctx context.Context, t tables, table rules.Table) (tableContent, 
 	return have, err
 }
 
-// reach notes where rules lead, and where it goes on from there.
+// reach records where rules lead, and where it goes on from there.
 func (i *tableContent) reach(list []rules.Rule) {
 	for _, r := range list {
 		if t := r.Target(); rules.IsServiceChain(t) && !i.used[t] {

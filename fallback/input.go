@@ -26,7 +26,7 @@ func (in *input) chain(name string) {
 }
 
 // own writes Services' chains wholly.
-func (in *input) own(list []written) {
+func (in *input) own(list []chainWrite) {
 	size := 0
 	for _, ch := range list {
 		for _, r := range ch.Rules {
@@ -71,8 +71,8 @@ func (in *input) rule(op, chain string, r rules.Rule) {
 // drop deletes a chain, which must be declared too: that empties it.
 func (in *input) drop(chain string) { in.body.WriteString("-X " + chain + "\n") }
 
-// link adds a rule to a shared chain.
-func (in *input) link(l rules.Link) {
+// addShared adds a rule to a shared chain.
+func (in *input) addShared(l rules.SharedRule) {
 	if l.Last {
 		in.append(l.Chain, l.Rule)
 	} else {

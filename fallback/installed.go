@@ -8,12 +8,12 @@ import (
 // installed is what one family has, as far as the worker installed or read it. It belongs to the worker's goroutine.
 type installed struct {
 	items    map[k8s.PortName]installation
-	links    linkSet
-	last     []rules.Link     // those that came last
-	deferred map[linkKey]bool // those that wait until all Services are in
-	chains   map[string]chain // Services' own chains
-	garbage  map[string]bool  // chains to delete: nothing leads there any more
-	hooked   bool             // the kernel's chains lead to ours
+	shared   ruleSet
+	last     []rules.SharedRule // those that came last
+	deferred map[ruleKey]bool   // rules to add once all Services are installed
+	chains   map[string]chain   // Services' own chains
+	garbage  map[string]bool    // chains to delete: nothing leads there any more
+	hooked   bool               // the kernel's chains lead to ours
 }
 
 // installation is an item as it is installed, and by which rules.
@@ -31,7 +31,7 @@ type chain struct {
 // reset forgets everything, before a read-back.
 func (h *installed) reset() {
 	*h = installed{
-		items: map[k8s.PortName]installation{}, links: linkSet{}, deferred: h.deferred,
+		items: map[k8s.PortName]installation{}, shared: ruleSet{}, deferred: h.deferred,
 		chains: map[string]chain{}, garbage: map[string]bool{}, hooked: h.hooked,
 	}
 }
@@ -51,23 +51,23 @@ func (h *installed) counts() (services, chains int) {
 	return services, chains
 }
 
-// part is what a transaction of a change did to the links of its table.
+// part is what a transaction of a change did to the shared rules of its table.
 type part struct {
 	table                      rules.Table
 	added, addedAfter, deleted bool // addedAfter: those that go after table nat
 }
 
-// settleLinks notes that a part of a change is in.
-func (h *installed) settleLinks(c *change, p part) {
-	for k, d := range c.links {
+// settleShared records that a part of a change is installed.
+func (h *installed) settleShared(c *change, p part) {
+	for k, d := range c.shared {
 		if k.table != p.table {
 			continue
 		}
 		added := p.added
-		if goesAfterNAT(d.Link) {
+		if goesAfterNAT(d.SharedRule) {
 			added = p.addedAfter
 		}
-		l := h.links[k]
+		l := h.shared[k]
 		owners := d.n
 		if l != nil {
 			owners += l.owners
@@ -75,17 +75,17 @@ func (h *installed) settleLinks(c *change, p part) {
 		switch {
 		case owners > 0 && (l == nil || !l.present) && added:
 			if l == nil {
-				l = &link{}
-				h.links[k] = l
+				l = &sharedRule{}
+				h.shared[k] = l
 			}
-			l.Link, l.present = d.Link, true
+			l.SharedRule, l.present = d.SharedRule, true
 		case owners <= 0 && l != nil && l.present && p.deleted:
 			l.present = false
 		}
 	}
 }
 
-// wrote notes that the chains of a change are in.
+// wrote records that the chains of a change are in.
 func (h *installed) wrote(c *change) {
 	for _, ch := range c.write {
 		known := h.chains[ch.Name]

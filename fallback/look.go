@@ -144,17 +144,17 @@ func (w *worker) compare(s *sight) string {
 			}
 		}
 	}
-	seen := linkSet{}
-	s.eachLink(w.want.fixed, func(l rules.Link) {
+	seen := ruleSet{}
+	s.eachShared(w.want.fixed, func(l rules.SharedRule) {
 		seen.found(l)
 	})
-	for k, l := range w.have.links {
+	for k, l := range w.have.shared {
 		if l.present && seen[k] == nil {
 			return fmt.Sprintf("table %s, chain %s has lost %q", k.table, k.chain, l.Rule)
 		}
 	}
 	for k, l := range seen {
-		if have := w.have.links[k]; have == nil || !have.present {
+		if have := w.have.shared[k]; have == nil || !have.present {
 			return fmt.Sprintf("table %s, chain %s has got %q", k.table, k.chain, l.Rule)
 		}
 	}
@@ -180,12 +180,12 @@ func (w *worker) compare(s *sight) string {
 	return ""
 }
 
-// eachLink calls f for each rule in a shared chain. Rules that must be last and are not count as missing.
-func (s *sight) eachLink(fixed rules.Fixed, f func(rules.Link)) {
+// eachShared calls f for each rule in a shared chain. Rules that must be last and are not count as missing.
+func (s *sight) eachShared(fixed rules.Fixed, f func(rules.SharedRule)) {
 	for t, chains := range s.rules {
 		for _, name := range append(slices.Clone(fixed.Shared[t]), spareChains[t]...) {
 			for _, r := range chains[name] {
-				f(rules.Link{Table: t, Chain: name, Rule: r})
+				f(rules.SharedRule{Table: t, Chain: name, Rule: r})
 			}
 		}
 	}

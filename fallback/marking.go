@@ -9,23 +9,23 @@ import (
 // marking marks each look at the tables as progress of the worker's. Transactions are marked by the worker.
 type marking struct {
 	tables
-	life *dataplane.Loop
+	loop *dataplane.Loop
 }
 
 func (m marking) Rules(ctx context.Context, table, chain string) (list []string, ok bool, err error) {
-	defer m.life.Progress()
+	defer m.loop.Progress()
 	return m.tables.Rules(ctx, table, chain)
 }
 
 func (m marking) Save(ctx context.Context, table string, f func(chain, rule string)) error {
-	defer m.life.Progress()
+	defer m.loop.Progress()
 	return m.tables.Save(ctx, table, func(chain, rule string) {
-		m.life.Progress()
+		m.loop.Progress()
 		f(chain, rule)
 	})
 }
 
 func (m marking) ChainNames(ctx context.Context, table string) ([]string, error) {
-	defer m.life.Progress()
+	defer m.loop.Progress()
 	return m.tables.ChainNames(ctx, table)
 }

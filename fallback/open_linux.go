@@ -58,8 +58,8 @@ func (p *Plane) tryOpen(ctx context.Context) ([]*worker, error) {
 		p.status.Backend, p.status.Reason, p.status.Version = string(choice.Backend), choice.Reason, t.Version
 		p.status.RandomFully = t.RandomFully
 		p.mu.Unlock()
-		w := newWorker(f, &p.opts, marking{t, p.life[f]}, limits, p.inbox[f])
-		w.kernel.life = p.life[f]
+		w := newWorker(f, &p.opts, marking{t, p.loops[f]}, limits, p.inbox[f])
+		w.kernel.loop = p.loops[f]
 		w.kernel.backend = string(choice.Backend)
 		w.kernel.report = func(change func(*FamilyStatus)) { p.report(f, change) }
 		w.udp.forget = func(s *staleSet) (int, error) { return conntrack.Forget(ctx, f, 0, s.stale) } // other zones are Open vSwitch's

@@ -9,22 +9,22 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-var errNotLinux = errors.New("iptables exists on Linux only")
+var errNotLinux = errors.New("iptables is supported on Linux only")
 
 func (p *Plane) open(context.Context) ([]*worker, error) { return nil, errNotLinux }
 
-// Diff returns how what is installed differs from what a model asks for. It works on Linux only.
+// Diff returns the difference between installed and desired rules. It works on Linux only.
 func Diff(context.Context, *k8s.Model, Options) (string, error) { return "", errNotLinux }
 
 // Cleanup removes everything that a Plane installs. It works on Linux only.
 func Cleanup(context.Context, CleanupOptions) (Removed, error) { return Removed{}, errNotLinux }
 
-// Available returns why iptables cannot be used: it exists on Linux only.
+// Available returns an error: iptables is supported on Linux only.
 func Available(string) error { return errNotLinux }
 
 func listNAT(context.Context, string, k8s.Family) (lister, error) { return nil, errNotLinux }
 
-// Occupied is false: there is no iptables here.
+// Occupied reports whether another proxy's rules are present. Without iptables there are none.
 func Occupied(context.Context) (bool, error) { return false, nil }
 
 // ReadRules returns the rules that are installed now. It works on Linux only.

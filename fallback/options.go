@@ -48,7 +48,7 @@ type Status struct {
 	Reason  string `json:"reason"`  // why that one
 	Version string `json:"version"` // of iptables
 	Scope   string `json:"scope"`
-	// RandomFully tells whether masquerading chooses ports at random.
+	// RandomFully reports whether masquerading chooses ports at random.
 	RandomFully bool           `json:"randomFully"`
 	Families    []FamilyStatus `json:"families"`
 }

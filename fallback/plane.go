@@ -23,7 +23,7 @@ type Plane struct {
 	log  *slog.Logger
 
 	inbox   map[k8s.Family]*dataplane.Inbox
-	life    map[k8s.Family]*dataplane.Loop
+	loops   map[k8s.Family]*dataplane.Loop
 	counted counterCache
 
 	// mu protects what follows: what Plan, Diff and Status answer from. It is not held while anything is written.
@@ -49,7 +49,7 @@ func New(o Options) (*Plane, error) {
 		opts: o, log: o.Log,
 		counted:  counterCache{asks: make(chan struct{}, 1)},
 		inbox:    map[k8s.Family]*dataplane.Inbox{},
-		life:     map[k8s.Family]*dataplane.Loop{},
+		loops:    map[k8s.Family]*dataplane.Loop{},
 		status:   Status{Scope: o.Scope.String()},
 		families: map[k8s.Family]*FamilyStatus{},
 	}
@@ -58,16 +58,16 @@ func New(o Options) (*Plane, error) {
 			p.report(f, func(s *FamilyStatus) { s.InStep = false })
 			p.opts.Hooks.Queued(fs...)
 		}, f)
-		p.life[f] = dataplane.NewLoop("iptables " + f.String())
+		p.loops[f] = dataplane.NewLoop("iptables " + f.String())
 		p.families[f] = &FamilyStatus{Family: f.String()}
 	}
 	return p, nil
 }
 
-// Loops returns the signs of life of the plane's goroutines, one for each family.
+// Loops returns what the plane's goroutines work on and since when, one for each family.
 func (p *Plane) Loops() (list []*dataplane.Loop) {
 	for _, f := range p.opts.families() {
-		list = append(list, p.life[f])
+		list = append(list, p.loops[f])
 	}
 	return list
 }
@@ -118,12 +118,12 @@ func apply(m *k8s.Model, c k8s.Changes) {
 // Run works until the context ends, and returns nil then; what is installed stays. Any other return is an error that no
 // retry can mend: no iptables here, or none for the families asked for.
 func (p *Plane) Run(ctx context.Context) error {
-	for _, l := range p.life {
+	for _, l := range p.loops {
 		l.Work("finding out what iptables is here")
 		defer l.Rest()
 	}
 	opened, err := p.open(ctx)
-	for _, l := range p.life {
+	for _, l := range p.loops {
 		l.Rest()
 	}
 	if ctx.Err() != nil {
@@ -169,7 +169,7 @@ func (p *Plane) Detail() Status {
 	for _, f := range []k8s.Family{k8s.IPv4, k8s.IPv6} {
 		if fs := p.families[f]; fs != nil {
 			now := *fs
-			now.InStep = now.InStep && !p.life[f].Doubtful() // it looks whether all is still there, and does not come back
+			now.InStep = now.InStep && !p.loops[f].Doubtful() // it looks whether all is still there, and does not come back
 			s.Families = append(s.Families, now)
 		}
 	}

@@ -105,7 +105,7 @@ func (w *worker) blame(ctx context.Context, c *change, err error, r *round) erro
 	}
 	half := len(c.names) / 2
 	for _, names := range [][]k8s.PortName{c.names[:half], c.names[half:]} {
-		part := &change{links: delta{}}
+		part := &change{shared: delta{}}
 		for _, n := range names {
 			w.plan(part, n)
 		}

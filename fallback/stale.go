@@ -28,7 +28,7 @@ type staleForgetter struct {
 	next    time.Time                    // when to try again; zero: at once
 }
 
-// note notes which connections an update may leave behind. A frontend that the Service port has lost keeps no endpoint,
+// note records which connections an update may leave behind. A frontend that the Service port has lost keeps no endpoint,
 // unless another Service port has got it.
 func (f *staleForgetter) note(n k8s.PortName, before, after item) {
 	if n.Protocol != "UDP" {

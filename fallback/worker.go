@@ -50,7 +50,7 @@ type worker struct {
 func newWorker(f k8s.Family, o *Options, t tables, l limits, in *dataplane.Inbox) *worker {
 	w := &worker{family: f, opts: o, log: o.Log.With("family", f), in: in, must: look}
 	w.want = desired{items: map[k8s.PortName]item{}, dirty: map[k8s.PortName]bool{}, refused: dataplane.NewRefusals[k8s.PortName]()}
-	w.have.deferred = map[linkKey]bool{}
+	w.have.deferred = map[ruleKey]bool{}
 	w.have.reset()
 	w.kernel = committer{family: f, opts: o, log: w.log, tables: t, limits: l}
 	w.localnet.kernel = &w.kernel
@@ -63,7 +63,7 @@ type todo int
 
 const (
 	nothing todo = iota
-	finish       // links that come last, hooks
+	finish       // shared rules that come last, hooks
 	ground       // fixed chains
 	look         // read back what is there
 )
@@ -76,17 +76,17 @@ func (w *worker) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-w.in.Bell:
+		case <-w.in.Signal:
 		case <-timer.C:
 		}
-		w.kernel.life.Work("bringing the rules in step")
+		w.kernel.loop.Work("bringing the rules in step")
 		w.takeUpdates()
 		if w.want.compiler == nil {
-			w.kernel.life.Rest()
+			w.kernel.loop.Rest()
 			continue
 		}
 		next := w.step(ctx)
-		w.kernel.life.Rest()
+		w.kernel.loop.Rest()
 		timer.Reset(max(0, time.Until(next)))
 	}
 }
@@ -243,7 +243,7 @@ func (w *worker) inStep() {
 	})
 }
 
-// failed notes a failure that stops everything for a while.
+// failed records a failure that stops everything for a while.
 func (w *worker) failed(err error) {
 	w.pause = min(max(2*w.pause, retryMin), retryMax)
 	w.log.Error("iptables failed; trying again", "in", w.pause, "error", err)

@@ -70,7 +70,7 @@ func (s *stage) put(c k8s.Changes) {
 // step lets the worker do what is due, garbage included.
 func (s *stage) step() {
 	select {
-	case <-s.in.Bell: // as run does
+	case <-s.in.Signal: // as run does
 	default:
 	}
 	s.worker.takeUpdates()

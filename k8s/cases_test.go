@@ -12,7 +12,7 @@ import (
 	"github.com/nkp-proxy/nkp/k8s/manifest"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // golden compares with testdata/<name>, or writes it.
 func golden(t *testing.T, name string, got []byte) {
@@ -29,7 +29,7 @@ func golden(t *testing.T, name string, got []byte) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Errorf("%s differs (go test -update writes it anew); got:\n%s", path, got)
+		t.Errorf("%s differs (go test -update rewrites it); got:\n%s", path, got)
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// candidate is an endpoint of one Service port before it is decided whether it is in force.
+// candidate is an endpoint of one Service port before the selection: those that are selected are in force.
 type candidate struct {
 	*sliceEndpoint
 	at    netip.AddrPort
@@ -14,8 +14,8 @@ type candidate struct {
 	slice *slice
 }
 
-// fallback reports whether the endpoint may be used where no endpoint is ready.
-func (c *candidate) fallback() bool { return !c.ready && c.serving && c.terminating }
+// servingTerminating reports whether the endpoint may be used when no endpoint is ready (KEP-1669).
+func (c *candidate) servingTerminating() bool { return !c.ready && c.serving && c.terminating }
 
 // candidates returns all endpoints of a Service port, sorted by address and port, each once: if several
 // slices hold one, a non-terminating one is preferred, then a ready one, then the slice first by name.
@@ -55,15 +55,15 @@ func falseFirst(a, b bool) int {
 	return 1
 }
 
-// inForce returns the endpoints for traffic with policy Cluster and Local.
-func inForce(all []candidate, node, zone string) (cluster, local []Endpoint) {
+// selectEndpoints returns the endpoints in force: those for traffic with policy Cluster, and with Local.
+func selectEndpoints(all []candidate, node, zone string) (cluster, local []Endpoint) {
 	cluster = pick(all, topology(all, node, zone))
 	if len(cluster) == 0 {
-		cluster = pick(all, (*candidate).fallback)
+		cluster = pick(all, (*candidate).servingTerminating)
 	}
 	local = pick(all, func(c *candidate) bool { return c.local && c.ready })
 	if len(local) == 0 {
-		local = pick(all, func(c *candidate) bool { return c.local && c.fallback() })
+		local = pick(all, func(c *candidate) bool { return c.local && c.servingTerminating() })
 	}
 	return cluster, local
 }
@@ -77,16 +77,16 @@ const (
 	zoneHint
 )
 
-// hintsInForce reports which hints choose for this node: they count only if every ready endpoint has some, and some name
-// this node (or its zone).
-func hintsInForce(all []candidate, node, zone string) hintKind {
+// activeHints returns the kind of hints that apply on this node: hints for nodes (or zones) apply only if every ready endpoint has one
+// and at least one endpoint's names this node (or its zone).
+func activeHints(all []candidate, node, zone string) hintKind {
 	allNodes, anyNode, allZones, anyZone := true, false, true, false
 	for i := range all {
 		c := &all[i]
 		if !c.ready {
 			continue
 		}
-		h := c.hinted()
+		h := c.topologyHints()
 		allNodes = allNodes && len(h.forNodes) > 0
 		anyNode = anyNode || slices.Contains(h.forNodes, node)
 		allZones = allZones && len(h.forZones) > 0
@@ -101,13 +101,13 @@ func hintsInForce(all []candidate, node, zone string) hintKind {
 	return noHint
 }
 
-// topology returns the choice among ready endpoints that their hints make for this node.
+// topology returns the filter that topology hints imply on this node.
 func topology(all []candidate, node, zone string) func(*candidate) bool {
-	switch hintsInForce(all, node, zone) {
+	switch activeHints(all, node, zone) {
 	case nodeHint:
-		return func(c *candidate) bool { return c.ready && slices.Contains(c.hinted().forNodes, node) }
+		return func(c *candidate) bool { return c.ready && slices.Contains(c.topologyHints().forNodes, node) }
 	case zoneHint:
-		return func(c *candidate) bool { return c.ready && slices.Contains(c.hinted().forZones, zone) }
+		return func(c *candidate) bool { return c.ready && slices.Contains(c.topologyHints().forZones, zone) }
 	}
 	return func(c *candidate) bool { return c.ready }
 }

@@ -32,8 +32,8 @@ func (t *Tracker) EndpointStates(name PortName) []EndpointState {
 	}
 	node := &t.model.Node
 	all := s.candidates(name, node.Name)
-	hints := hintsInForce(all, node.Name, node.Zone)
-	cluster, local := inForce(all, node.Name, node.Zone)
+	hints := activeHints(all, node.Name, node.Zone)
+	cluster, local := selectEndpoints(all, node.Name, node.Zone)
 	states := make([]EndpointState, 0, len(all))
 	for i := range all {
 		c := &all[i]
@@ -68,9 +68,9 @@ func holds(list []Endpoint, at netip.AddrPort) bool {
 func (c *candidate) whyNot(hints hintKind) string {
 	switch {
 	case c.ready && hints == nodeHint:
-		return "for " + counted("node", c.hinted().forNodes) + " (traffic distribution)"
+		return "for " + counted("node", c.topologyHints().forNodes) + " (traffic distribution)"
 	case c.ready && hints == zoneHint:
-		return "for " + counted("zone", c.hinted().forZones) + " (topology hints)"
+		return "for " + counted("zone", c.topologyHints().forZones) + " (topology hints)"
 	}
 	return c.notReady()
 }
@@ -89,7 +89,7 @@ func (c *candidate) whyNotLocal() string {
 // notReady returns what keeps an endpoint out that is not ready.
 func (c *candidate) notReady() string {
 	switch {
-	case c.fallback():
+	case c.servingTerminating():
 		return "terminating, and others are ready"
 	case c.terminating && !c.serving:
 		return "terminating, no longer serving"

@@ -144,7 +144,7 @@ func (t *Tracker) servicePort(s *service, p *portDef, warnings *[]Warning) *Serv
 	port := &ServicePort{Name: p.name, AffinitySeconds: p.affinity, PreserveDestination: p.preserve, Frontends: make([]Frontend, len(p.frontends))}
 	node := &t.model.Node
 	all := s.candidates(p.name, node.Name)
-	port.ClusterEndpoints, port.LocalEndpoints = inForce(all, node.Name, node.Zone)
+	port.ClusterEndpoints, port.LocalEndpoints = selectEndpoints(all, node.Name, node.Zone)
 	if p.name.Protocol == v1.ProtocolUDP {
 		port.Serving = serving(all)
 	}

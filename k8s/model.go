@@ -163,7 +163,7 @@ func (s *ServicePort) Endpoints(p Policy) []Endpoint {
 // Node is what data planes need to know of the node they run on.
 type Node struct {
 	Name string
-	// Known tells whether the source has a Node object of that name; without one most of the rest is empty.
+	// Known reports whether the source has a Node object of that name; without one most of the rest is empty.
 	Known bool
 	// UID is the Node object's; "" if it has none.
 	UID  string

@@ -42,7 +42,7 @@ type hints struct{ forNodes, forZones []string }
 
 var noHints hints // never written
 
-func (e *sliceEndpoint) hinted() *hints {
+func (e *sliceEndpoint) topologyHints() *hints {
 	if e.hints == nil {
 		return &noHints
 	}

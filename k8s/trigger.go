@@ -8,7 +8,7 @@ import (
 )
 
 // Trigger is what made endpoints of a family change: the time at which a pod or a Service changed, as the EndpointSlice
-// controller notes it. From there to its being in force is the network programming latency.
+// controller records it. From there to its being in force is the network programming latency.
 type Trigger struct {
 	Family Family
 	At     time.Time

@@ -170,7 +170,7 @@ func (c *Conn) await(ctx context.Context, k *call, what string, done <-chan stru
 	}
 }
 
-// answered notes that the switch has answered a question.
+// answered records that the switch has answered a question.
 func (c *Conn) answered() {
 	if c.opts.OnAnswer != nil {
 		c.opts.OnAnswer()

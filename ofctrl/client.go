@@ -15,7 +15,7 @@ import (
 type ClientOptions struct {
 	Options
 	// OnConnect is called with each new connection; the place to read back and to repair. If it fails the
-	// connection is closed and made anew. Its context ends with Run's and with the connection.
+	// connection is closed and replaced. Its context ends with Run's and with the connection.
 	OnConnect func(context.Context, *Conn) error
 	// MinBackoff and MaxBackoff bound the pause between attempts, which doubles from the one to the other and
 	// of which up to half is left to chance (0 means 100 ms and 15 s, 2 s for a switch on this machine). Where a

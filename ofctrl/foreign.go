@@ -32,7 +32,7 @@ type foreignFlows struct {
 // maxForeign is foreignFlows.max; each takes some 40 bytes. Flows beyond it may be replaced.
 const maxForeign = 1 << 20
 
-// set notes that a flow with this key and cookie is on the switch. Callers hold mu.
+// set records that a flow with this key and cookie is on the switch. Callers hold mu.
 func (o *foreignFlows) set(k flow.Key, cookie uint64) {
 	if k.Match.Unknown != "" {
 		return // no flow of nkp's matches on such a field
@@ -77,7 +77,7 @@ func (o *foreignFlows) in(set []*flow.Flow) (list []Rejection) {
 	return list
 }
 
-// forget notes that the flows are on the switch now, and returns how many foreign ones they have replaced.
+// forget records that the flows are on the switch now, and returns how many foreign ones they have replaced.
 func (o *foreignFlows) forget(set []*flow.Flow) (replaced int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

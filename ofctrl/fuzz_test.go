@@ -20,7 +20,7 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-var update = flag.Bool("update", false, "capture testdata/frames from a real switch anew")
+var update = flag.Bool("update", false, "capture testdata/frames from a real switch again")
 
 // seedFrames are messages that Open vSwitch sent.
 func seedFrames(t testing.TB) []frame {

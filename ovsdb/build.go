@@ -35,7 +35,7 @@ func buildSwitch(bridge string, r rows) Switch {
 
 type builder struct{ Switch }
 
-// warn notes what is wrong with an interface.
+// warn records what is wrong with an interface.
 func (b *builder) warn(name, format string, args ...any) {
 	b.Warnings = append(b.Warnings, "interface "+plain(name)+": "+fmt.Sprintf(format, args...))
 }

@@ -4,7 +4,7 @@
 //
 // Start reading at [Connect] and [Switch]. A [Client] keeps a snapshot of one
 // bridge up to date and survives restarts of the server: after each connection
-// it lists everything anew, so rows that were deleted meanwhile are gone from the
+// it lists everything again, so rows that were deleted meanwhile are gone from the
 // snapshot too. Events only say that something changed. A server that has
 // stopped without closing the connection is noticed by a probe that it does not
 // answer.

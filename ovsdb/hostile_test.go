@@ -191,7 +191,7 @@ func TestServerFloods(t *testing.T) {
 				_, err = c.Write([]byte(block))
 			}
 		}},
-		{"rows without end", "listing anew", false, func(c net.Conn) {
+		{"rows without end", "listing everything again", false, func(c net.Conn) {
 			var err error
 			for i := 0; i < enough && err == nil; i++ {
 				_, err = fmt.Fprintf(c, `{"id":null,"method":"update2","params":["nkp",{"Port":{"p%d":{"insert":{"name":"p%d","vlan_mode":"%s"}}}}]}`, i, i, block)

@@ -28,7 +28,7 @@ var (
 	errLost      = errors.New("connection lost")
 	errSilent    = errors.New("the server does not answer")
 	errMalformed = errors.New("the server sends what is not OVSDB (RFC 7047)")
-	errMuch      = errors.New("many changes have come: listing anew")
+	errMuch      = errors.New("many changes have come: listing everything again")
 )
 
 // session is one connection with its monitor. It uses libovsdb's types and cache, but not its client, which decodes in

@@ -40,7 +40,7 @@ type Switch struct {
 	LocalMAC net.HardwareAddr
 	// FailMode is "secure", "standalone" or "" (standalone).
 	FailMode string
-	// Controllers tells whether OpenFlow controllers are configured for the bridge.
+	// Controllers reports whether OpenFlow controllers are configured for the bridge.
 	Controllers bool
 	// ExternalIDs are the bridge's, SystemIDs those of the Open_vSwitch row.
 	ExternalIDs map[string]string

@@ -109,7 +109,7 @@ func (b *builder) entry() {
 	b.add(tableEntry, prioDefault, 0, flow.Match{}, b.Layout.exit())
 }
 
-// classify notes where a packet comes from, notes whether it would be masqueraded on its way to a ClusterIP,
+// classify records where a packet comes from, notes whether it would be masqueraded on its way to a ClusterIP,
 // and has it tracked.
 func (b *builder) classify(table uint8, f k8s.Family) {
 	known := b.detects(f)

@@ -54,7 +54,7 @@ func (x *Comparison) Meter(m flow.Meter) { x.meters = append(x.meters, m) }
 // Flows counts the flows that were read.
 func (x *Comparison) Flows() int { return x.read }
 
-// meet notes that an object is there, and tells whether it should be, just so.
+// meet records that an object is there, and reports whether it should be, just so.
 func (x *Comparison) meet(digest uint64) bool {
 	last, wanted := x.c.wanted[digest]
 	if wanted && last != x.number {

@@ -209,7 +209,7 @@ func (c *Compiler) remove(o *objects, oldFlow func(*flow.Flow), oldGroup func(*f
 	}
 }
 
-// Reconfigure goes over to a new configuration and gives what changes on the switch. Services are compiled anew
+// Reconfigure goes over to a new configuration and gives what changes on the switch. Services are recompiled
 // only if they depend on what is different: that pods come and go costs no more than the pods. It fails if the
 // layout differs.
 func (c *Compiler) Reconfigure(cfg Config) (*flow.Delta, error) {

@@ -36,7 +36,7 @@ func (e *edit) add(o *objects) {
 	e.c.add(o, func(f *flow.Flow) { come(e.flows, f.Key, f) }, func(g *flow.Group) { come(e.groups, g.ID, g) })
 }
 
-// gone notes that an object is not there any more: it was until this step, unless the step itself brought it.
+// gone records that an object is not there any more: it was until this step, unless the step itself brought it.
 func gone[K comparable, T any](changes map[K]change[T], k K, o *T) {
 	ch, touched := changes[k]
 	if !touched {
@@ -45,7 +45,7 @@ func gone[K comparable, T any](changes map[K]change[T], k K, o *T) {
 	changes[k] = change[T]{was: ch.was}
 }
 
-// come notes that an object is there now.
+// come records that an object is there now.
 func come[K comparable, T any](changes map[K]change[T], k K, o *T) {
 	changes[k] = change[T]{was: changes[k].was, now: o}
 }
@@ -69,7 +69,7 @@ func unlike[T any](a, b []T, equal func(T, T) bool) ([]T, []T) {
 	return a, b
 }
 
-// meters notes what has become of the meters that were.
+// meters records what has become of the meters that were.
 func (e *edit) meters(was []flow.Meter) {
 	now := e.c.Meters()
 	for _, m := range now {
@@ -84,7 +84,7 @@ func (e *edit) meters(was []flow.Meter) {
 	}
 }
 
-// retire notes what lives in the switch beside flows and groups: pins that Services without affinity no longer need.
+// retire records what lives in the switch beside flows and groups: pins that Services without affinity no longer need.
 func (e *edit) retire(old *placed, now *k8s.ServicePort) {
 	l := e.c.cfg.Layout
 	gone := now == nil || e.c.ids.ids[now.Name] != old.id

@@ -30,7 +30,7 @@ type service struct {
 	*builder
 	sp *k8s.ServicePort
 	id uint32
-	// used notes which sets of endpoints some frontend reaches, so that only those become groups.
+	// used records which sets of endpoints some frontend reaches, so that only those become groups.
 	used map[k8s.Policy]bool
 }
 

@@ -15,14 +15,14 @@ type CallCount struct {
 
 // calls counts calls into HNS by name. It is safe for concurrent use.
 type calls struct {
-	life *dataplane.Loop // that a call came back is progress
+	loop *dataplane.Loop // that a call came back is progress
 
 	mu sync.Mutex // protects of
 	of map[string]CallCount
 }
 
 func (c *calls) note(call string, err error) {
-	c.life.Progress()
+	c.loop.Progress()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.of == nil {

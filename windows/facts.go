@@ -53,7 +53,7 @@ func (p *Plane) facts() (*plan.Facts, error) {
 
 // version asks HNS for its version until it has told it once; it does not change while the system runs.
 func (p *Plane) version() (hns.Version, error) {
-	if v := p.board.version(); v != (hns.Version{}) {
+	if v := p.status.version(); v != (hns.Version{}) {
 		return v, nil
 	}
 	v, err := p.host.Version()
@@ -63,7 +63,7 @@ func (p *Plane) version() (hns.Version, error) {
 	if !hns.FeaturesOf(v).Api.V2 {
 		return v, fmt.Errorf("this Windows is too old: %w", hns.Missing("HCN V2 API", "9.2", v))
 	}
-	p.board.setVersion(v)
+	p.status.setVersion(v)
 	return v, nil
 }
 
@@ -120,7 +120,7 @@ func (p *Plane) addressOf(name string) (a netip.Addr, err error) {
 
 // healthFacts finds the endpoint that health checks are forwarded to. Without it they are not forwarded, and that is said.
 func (p *Plane) healthFacts(f *plan.Facts) error {
-	p.board.setRoot("")
+	p.status.setRoot("")
 	if !p.opts.ForwardHealthCheckVIP {
 		return nil
 	}
@@ -132,7 +132,7 @@ func (p *Plane) healthFacts(f *plan.Facts) error {
 		f.HealthEndpoint = a
 		return nil
 	}
-	p.board.setRoot(fmt.Sprintf("health checks are not forwarded: HNS has no endpoint named %s with an IPv4 address (--root-hnsendpoint-name)", p.opts.RootEndpointName))
+	p.status.setRoot(fmt.Sprintf("health checks are not forwarded: HNS has no endpoint named %s with an IPv4 address (--root-hnsendpoint-name)", p.opts.RootEndpointName))
 	return nil
 }
 

@@ -112,16 +112,16 @@ func TestSourceVIPFromTheCNI(t *testing.T) {
 	if l := b.mustHave("10.99.0.1", 80, "100.244.1.1"); l.SourceVIP != "100.244.206.99" {
 		t.Errorf("source VIP %s", l.SourceVIP)
 	}
-	b.hns.RemoveNetwork(b.network) // the CNI plugin makes its network anew, and chooses another address
+	b.hns.RemoveNetwork(b.network) // the CNI plugin recreates its network, and chooses another address
 	b.network = b.hns.AddNetwork("Calico", hns.NetworkOverlay, routes)
 	b.hns.AddPod(b.network, "", "flannel_ep", "00-15-5d-00-00-09", "100.244.206.100")
 	b.good()
 	if l := b.mustHave("10.99.0.1", 80, "100.244.1.1"); l.SourceVIP != "100.244.206.100" {
-		t.Errorf("source VIP %s after the network was made anew", l.SourceVIP)
+		t.Errorf("source VIP %s after the network was recreated", l.SourceVIP)
 	}
 }
 
-// A node joins after its pods are known: endpoints made for an address outside are made anew for the right node.
+// A node joins after its pods are known: endpoints made for an address outside are recreated for the right node.
 func TestRemoteSubnetArrivesLater(t *testing.T) {
 	b := newBed(t, hns.NetworkOverlay, newest)
 	b.simple("web", "10.99.0.1", "100.244.9.1", "100.244.1.1")

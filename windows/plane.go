@@ -12,16 +12,16 @@ import (
 	"github.com/nkp-proxy/nkp/windows/reconcile"
 )
 
-// Plane keeps HNS in line with the model. Its methods are safe for concurrent use.
+// Plane keeps HNS in step with the model. Its methods are safe for concurrent use.
 type Plane struct {
-	opts  Options
-	inbox *dataplane.Inbox
-	board board
-	calls calls
-	life  *dataplane.Loop // of Run
+	opts   Options
+	inbox  *dataplane.Inbox
+	status statusRecord
+	calls  calls
+	loop   *dataplane.Loop // whether Run makes progress
 
 	mu sync.Mutex // protects all below: one goroutine at a time talks to HNS
-	// What the model last said. ports is nil until it has said anything.
+	// The model that was received last. ports is nil until there is one.
 	node   k8s.Node
 	ports  map[k8s.PortName]*k8s.ServicePort
 	checks map[k8s.ServiceName]k8s.HealthCheck
@@ -31,11 +31,11 @@ type Plane struct {
 	engine *reconcile.Engine
 	// fullRead is when every object was read last.
 	fullRead time.Time
-	// network is the id of the network that named is about: the addresses of endpoints that were looked up by name.
+	// named are the addresses of endpoints that were looked up by name, in the network whose HNS id is network.
 	network string
 	named   map[string]netip.Addr
-	// waits counts the looks in a row that found the CNI plugin not ready.
-	waits int
+	// notReady counts the consecutive checks that found the CNI plugin not ready.
+	notReady int
 }
 
 // New returns a Plane. It does not touch HNS before Run or Diff.
@@ -43,25 +43,25 @@ func New(opts Options) (*Plane, error) {
 	if err := opts.complete(); err != nil {
 		return nil, err
 	}
-	p := &Plane{opts: opts, life: dataplane.NewLoop("HNS"), named: map[string]netip.Addr{}}
-	p.calls.life = p.life
+	p := &Plane{opts: opts, loop: dataplane.NewLoop("HNS"), named: map[string]netip.Addr{}}
+	p.calls.loop = p.loop
 	p.inbox = dataplane.NewInbox(func(fs ...k8s.Family) {
-		p.board.queued(p.opts.now())
+		p.status.queued(p.opts.now())
 		p.opts.Hooks.Queued(fs...)
 	})
-	p.board.init(opts.NetworkName)
+	p.status.init(opts.NetworkName)
 	return p, nil
 }
 
-// Loops returns the signs of life of the plane's goroutines.
-func (p *Plane) Loops() []*dataplane.Loop { return []*dataplane.Loop{p.life} }
+// Loops returns what the plane's goroutines work on and since when.
+func (p *Plane) Loops() []*dataplane.Loop { return []*dataplane.Loop{p.loop} }
 
-// Update takes the model of the Services; the first call must carry everything in changes. It does not block on HNS, and keeps
-// nothing of the model that changes later.
+// Update takes the model of the Services; the first call must carry everything in changes. It does not block on HNS, and the model
+// may change once it has returned.
 func (p *Plane) Update(model *k8s.Model, changes k8s.Changes) { p.inbox.Put(model, changes) }
 
-// Run keeps HNS in line until the context ends, and leaves it as it is then. It begins with the first Update. Errors are kept in
-// Status and tried again: Run gives none but the context's end, which is nil.
+// Run waits for the first Update, and keeps HNS in step with the model until the context ends; HNS is left unchanged then. Errors are
+// reported in Status, and what failed is tried again. It returns nil when the context has ended.
 func (p *Plane) Run(ctx context.Context) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -69,13 +69,13 @@ func (p *Plane) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-p.inbox.Bell:
+		case <-p.inbox.Signal:
 		case <-timer.C:
 		}
 		began := p.opts.now()
-		p.life.Work("a sync with HNS")
+		p.loop.Work("a sync with HNS")
 		next := p.sync(ctx)
-		p.life.Rest()
+		p.loop.Rest()
 		// Changes that arrive while HNS is at work, or right after, go into one sync.
 		select {
 		case <-ctx.Done():
@@ -86,7 +86,7 @@ func (p *Plane) Run(ctx context.Context) error {
 	}
 }
 
-// takeUpdates takes up what the model brought, and reports whether it has brought anything so far. p.mu is held.
+// takeUpdates applies what has arrived in the inbox, and reports whether there is a model by now. p.mu is held.
 func (p *Plane) takeUpdates() (ready bool) {
 	u := p.inbox.Take()
 	if u == nil {

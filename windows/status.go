@@ -22,7 +22,7 @@ type Status struct {
 	NetworkType string       `json:"networkType,omitempty"`
 	HNSVersion  string       `json:"hnsVersion,omitempty"` // "": HNS has not told it yet
 	Features    hns.Features `json:"features"`
-	// ModifyInPlace tells whether load balancers are modified in place; else they are deleted and created.
+	// ModifyInPlace reports whether load balancers are modified in place; else they are deleted and created.
 	ModifyInPlace bool   `json:"modifyInPlace"`
 	SourceVIP     string `json:"sourceVIP,omitempty"`
 
@@ -68,7 +68,7 @@ type Failure struct {
 // Status returns how the data plane is; its Detail is a *Status. It never waits for HNS.
 func (p *Plane) Status(ctx context.Context) (dataplane.Status, error) {
 	s := p.Detail()
-	list, unsupported := p.board.problems()
+	list, unsupported := p.status.problems()
 	for _, u := range unsupported {
 		n := noticeOf(u)
 		n.Text = "not supported by HNS: " + n.Text
@@ -80,13 +80,13 @@ func (p *Plane) Status(ctx context.Context) (dataplane.Status, error) {
 
 // Detail returns what HNS alone knows of how it is. It never waits for HNS.
 func (p *Plane) Detail() Status {
-	s := p.board.get(p.opts.now())
+	s := p.status.get(p.opts.now())
 	s.Calls = p.calls.get()
 	return s
 }
 
-// board is where Run writes the status down.
-type board struct {
+// statusRecord is the status as Run records it. It is safe for concurrent use.
+type statusRecord struct {
 	mu      sync.Mutex // protects all below; apart from Plane.mu, so that Status never waits for HNS
 	s       Status
 	v       hns.Version
@@ -97,13 +97,13 @@ type board struct {
 	done    bool // everything that came in went through a sync
 }
 
-func (b *board) init(network string) {
+func (b *statusRecord) init(network string) {
 	b.s.Network = network
 	b.told = map[plan.Unsupported]bool{}
 }
 
 // problems returns a Status with what HNS does not take, and what it cannot do.
-func (b *board) problems() (s dataplane.Status, unsupported []plan.Unsupported) {
+func (b *statusRecord) problems() (s dataplane.Status, unsupported []plan.Unsupported) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s.Refusals = slices.Clone(b.refused)
@@ -111,7 +111,7 @@ func (b *board) problems() (s dataplane.Status, unsupported []plan.Unsupported) 
 }
 
 // why returns what HNS does not have; "": it has everything.
-func (b *board) why(now time.Time) string {
+func (b *statusRecord) why(now time.Time) string {
 	switch busy := now.Sub(b.s.Begun); {
 	case b.s.Busy && busy >= time.Second:
 		return fmt.Sprintf("a sync with HNS has not ended for %v", busy.Round(time.Second))
@@ -127,7 +127,7 @@ func (b *board) why(now time.Time) string {
 	return ""
 }
 
-func (b *board) get(now time.Time) Status {
+func (b *statusRecord) get(now time.Time) Status {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.s
@@ -143,32 +143,32 @@ func (b *board) get(now time.Time) Status {
 	return s
 }
 
-func (b *board) version() hns.Version {
+func (b *statusRecord) version() hns.Version {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.v
 }
 
-func (b *board) setVersion(v hns.Version) {
+func (b *statusRecord) setVersion(v hns.Version) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.v, b.s.HNSVersion, b.s.Features = v, v.String(), hns.FeaturesOf(v)
 }
 
-func (b *board) setRoot(why string) {
+func (b *statusRecord) setRoot(why string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.root = why
 }
 
-func (b *board) queued(now time.Time) {
+func (b *statusRecord) queued(now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.s.Queued, b.done = now, false
 }
 
-// programmed notes that everything that came is in HNS now; since is when the oldest of it arrived, zero: nothing came.
-func (b *board) programmed(since time.Time) {
+// programmed records that everything that came is in HNS now; since is when the oldest of it arrived, zero: nothing came.
+func (b *statusRecord) programmed(since time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.done = true
@@ -177,13 +177,13 @@ func (b *board) programmed(since time.Time) {
 	}
 }
 
-func (b *board) begin(now time.Time) {
+func (b *statusRecord) begin(now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.s.Begun, b.s.Busy = now, true
 }
 
-func (b *board) observed(f *plan.Facts, modify bool) {
+func (b *statusRecord) observed(f *plan.Facts, modify bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.s.NetworkType, b.s.ModifyInPlace, b.s.SourceVIP = f.Network.Type, modify, ""
@@ -192,7 +192,7 @@ func (b *board) observed(f *plan.Facts, modify bool) {
 	}
 }
 
-func (b *board) end(now time.Time, r reconcile.Result, c reconcile.Counts, err error) {
+func (b *statusRecord) end(now time.Time, r reconcile.Result, c reconcile.Counts, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.s.Busy, b.s.Took, b.s.Counts = false, now.Sub(b.s.Begun), c
@@ -216,7 +216,7 @@ func (b *board) end(now time.Time, r reconcile.Result, c reconcile.Counts, err e
 }
 
 // unsupported takes what cannot be done now and gives what is new of it. What goes away is told again when it comes back.
-func (b *board) unsupported(list []plan.Unsupported) (news []plan.Unsupported) {
+func (b *statusRecord) unsupported(list []plan.Unsupported) (news []plan.Unsupported) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := map[plan.Unsupported]bool{}

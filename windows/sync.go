@@ -22,9 +22,9 @@ func (p *Plane) sync(ctx context.Context) (next time.Time) {
 	if !p.takeUpdates() {
 		return began.Add(p.opts.AuditPeriod)
 	}
-	p.board.begin(began)
+	p.status.begin(began)
 	result, err := p.trySync(ctx, began)
-	p.board.end(p.opts.now(), result, p.counts(), err)
+	p.status.end(p.opts.now(), result, p.counts(), err)
 	if err == nil && result.Steps > 0 {
 		p.opts.Hooks.Synced(dataplane.Sync{Families: result.Families, Took: p.opts.now().Sub(began)})
 	}
@@ -37,10 +37,10 @@ func (p *Plane) sync(ctx context.Context) (next time.Time) {
 		p.opts.Log.Info("synced with HNS", "steps", result.Steps, "failures", len(result.Refused), "took", p.opts.now().Sub(began).Round(time.Millisecond))
 	}
 	if err != nil || len(result.Waiting) > 0 {
-		next = began.Add(min(waitPollMost, p.opts.AuditPeriod, waitPoll<<min(p.waits, 10)))
-		p.waits++
+		next = began.Add(min(waitPollMost, p.opts.AuditPeriod, waitPoll<<min(p.notReady, 10)))
+		p.notReady++
 	} else {
-		p.waits = 0
+		p.notReady = 0
 		next = began.Add(p.opts.AuditPeriod)
 	}
 	if at := result.Retry(); !at.IsZero() && at.Before(next) {
@@ -65,10 +65,10 @@ func (p *Plane) trySync(ctx context.Context, now time.Time) (r reconcile.Result,
 	p.report(w)
 	features := hns.FeaturesOf(facts.Version)
 	r, err = p.engine.Sync(ctx, w, features)
-	p.board.observed(facts, p.engine.CanModify(features))
+	p.status.observed(facts, p.engine.CanModify(features))
 	if err == nil && ctx.Err() == nil {
 		p.inbox.WhileIdle(func() {
-			p.board.programmed(p.since)
+			p.status.programmed(p.since)
 			p.since = time.Time{}
 			p.opts.Hooks.InStep(dataplane.Families...)
 		})
@@ -100,7 +100,7 @@ func (p *Plane) observe(now time.Time) (*plan.Facts, error) {
 
 // report says what is new of what cannot be done.
 func (p *Plane) report(w *plan.Wanted) {
-	for _, u := range p.board.unsupported(w.Unsupported) {
+	for _, u := range p.status.unsupported(w.Unsupported) {
 		p.opts.Log.Warn("a Service asks for what HNS cannot do", "service", u.Service.String(), "reason", u.Reason)
 		p.opts.Hooks.Unsupported(noticeOf(u))
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // chains writes the Service port's own chains: those that something leads to, in the order of a packet's way.
-func (s *port) chains(u *uses) {
+func (s *portBuilder) chains(u *uses) {
 	if u.external != nil {
 		s.externalChain(u)
 	}
@@ -42,7 +42,7 @@ func used(use bool, list []k8s.Endpoint) []k8s.Endpoint {
 }
 
 // externalChain decides about traffic from outside, and about traffic that takes the way from outside.
-func (s *port) externalChain(u *uses) {
+func (s *portBuilder) externalChain(u *uses) {
 	var list []Rule
 	if u.external.Policy != k8s.Local {
 		// It may leave this node for the endpoint, whose answer must come back through here.
@@ -68,13 +68,13 @@ func (s *port) externalChain(u *uses) {
 
 // firewallChain lets the allowed sources through to the external chain. What comes to its end is not translated, still
 // goes to the load balancer's address, and meets its DROP in chain Firewall.
-func (s *port) firewallChain(frontends []*k8s.Frontend) {
+func (s *portBuilder) firewallChain(frontends []*k8s.Frontend) {
 	comment := s.name + " loadbalancer IP"
 	var list []Rule
 	fromNode := false
 	for _, p := range frontends[0].SourceRanges {
 		list = append(list, rule().from(p.Masked()).comment("%s", comment).jump(prefixExternal+s.hash))
-		fromNode = fromNode || slices.ContainsFunc(s.nodes, p.Contains)
+		fromNode = fromNode || slices.ContainsFunc(s.nodeIPs, p.Contains)
 	}
 	if fromNode {
 		// The load balancer's address may be one of the node's; the node then speaks to it from that very address.
@@ -87,7 +87,7 @@ func (s *port) firewallChain(frontends []*k8s.Frontend) {
 
 // spreadChain picks one of the endpoints of a policy: the one that the client had, else any at random. If ClusterIP
 // traffic comes through here, it also sees to masquerading.
-func (s *port) spreadChain(p k8s.Policy, internal *k8s.Frontend) {
+func (s *portBuilder) spreadChain(p k8s.Policy, internal *k8s.Frontend) {
 	endpoints := s.Endpoints(p)
 	list := make([]Rule, 0, len(endpoints)*(1+min(s.AffinitySeconds, 1))+1)
 	if internal != nil && internal.Policy == p {
@@ -113,7 +113,7 @@ func (s *port) spreadChain(p k8s.Policy, internal *k8s.Frontend) {
 }
 
 // masquerade returns the rule that hides clients of a ClusterIP whose answers might not find the way back.
-func (s *port) masquerade(f *k8s.Frontend) (Rule, bool) {
+func (s *portBuilder) masquerade(f *k8s.Frontend) (Rule, bool) {
 	if !s.MasqueradeAll && !s.pods.known() {
 		return "", false
 	}
@@ -129,7 +129,7 @@ func (s *port) masquerade(f *k8s.Frontend) (Rule, bool) {
 }
 
 // endpoint translates to one endpoint; an endpoint that is its own client is masqueraded, or it would answer itself.
-func (s *port) endpoint(name string, e k8s.Endpoint) {
+func (s *portBuilder) endpoint(name string, e k8s.Endpoint) {
 	ip := e.Addr.Addr()
 	hairpin := rule().from(netip.PrefixFrom(ip, ip.BitLen()))
 	dnat := rule().proto(s.proto)
@@ -143,12 +143,12 @@ func (s *port) endpoint(name string, e k8s.Endpoint) {
 	s.chain(name, hairpin.jump(MarkMasq), dnat.add("-m", s.proto).jump("DNAT", "--to-destination", e.Addr.String()))
 }
 
-func (s *port) endpointChain(e k8s.Endpoint) string {
+func (s *portBuilder) endpointChain(e k8s.Endpoint) string {
 	return endpointChain(s.out.Name, e.Addr.String())
 }
 
 // about comments a rule that leads to an endpoint.
-func (s *port) about(r *line, e k8s.Endpoint) *line {
+func (s *portBuilder) about(r *line, e k8s.Endpoint) *line {
 	if s.BriefEndpoints {
 		return r
 	}
@@ -156,7 +156,7 @@ func (s *port) about(r *line, e k8s.Endpoint) *line {
 }
 
 // recentOf names the list of clients of an endpoint (xt_recent); they are told by their whole address.
-func (s *port) recentOf(chain string) []string {
+func (s *portBuilder) recentOf(chain string) []string {
 	mask := "255.255.255.255"
 	if s.family == k8s.IPv6 {
 		mask = strings.TrimSuffix(strings.Repeat("ffff:", 8), ":")

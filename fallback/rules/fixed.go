@@ -20,17 +20,17 @@ func (c *Compiler) Fixed() Fixed {
 		f.Chains[Filter] = []Chain{c.forward()}
 		f.Shared[Filter] = append(f.Shared[Filter], ClusterIPs)
 		if len(c.cidrs) == 0 {
-			f.Last = append(f.Last, Link{Filter, Services, rule().comment("kubernetes cluster IPs without port").jump(ClusterIPs), true})
+			f.Last = append(f.Last, SharedRule{Filter, Services, rule().comment("kubernetes cluster IPs without port").jump(ClusterIPs), true})
 		}
 		for _, p := range c.cidrs {
 			f.Last = append(f.Last,
-				Link{Filter, Services, rule().add("-d", p.String()).comment("kubernetes cluster IPs without service or port").jump(ClusterIPs), true},
-				Link{Filter, ClusterIPs, rule().comment("no service has this cluster IP").jump("DROP"), true})
+				SharedRule{Filter, Services, rule().add("-d", p.String()).comment("kubernetes cluster IPs without service or port").jump(ClusterIPs), true},
+				SharedRule{Filter, ClusterIPs, rule().comment("no service has this cluster IP").jump("DROP"), true})
 		}
 	}
 	if c.localhost() {
 		// route_localnet lets packets to 127.0.0.0/8 in from the network; kubelet keeps the same rule for the same reason.
-		f.Guests = append(f.Guests, Link{Table: Filter, Chain: LocalFirewall, Rule: rule().add("!", "-s", loopback4.String(), "-d", loopback4.String()).
+		f.Guests = append(f.Guests, SharedRule{Table: Filter, Chain: LocalFirewall, Rule: rule().add("!", "-s", loopback4.String(), "-d", loopback4.String()).
 			comment("block incoming localnet connections").add("-m", "conntrack", "!", "--ctstate", "RELATED,ESTABLISHED,DNAT").jump("DROP")})
 	}
 	return f

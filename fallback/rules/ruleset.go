@@ -17,34 +17,34 @@ type Ruleset struct {
 // TableRules is what there should be in one table.
 type TableRules struct {
 	Table  Table
-	Chains []Chain // with all their rules
-	Guests []Link  // rules in chains of others
+	Chains []Chain      // with all their rules
+	Guests []SharedRule // rules in chains of others
 	Hooks  []Hook
 }
 
 // Ruleset returns everything for a model's Services, in the order of their names.
 func (c *Compiler) Ruleset(m *k8s.Model) *Ruleset {
 	fixed := c.Fixed()
-	links := slices.Clone(fixed.Links)
+	shared := slices.Clone(fixed.SharedRules)
 	var own []Chain
 	for _, n := range slices.SortedFunc(maps.Keys(m.Ports), k8s.PortName.Compare) {
 		if n.Family == c.family {
 			s := c.Service(m.Ports[n])
-			links = append(links, s.Links...)
+			shared = append(shared, s.SharedRules...)
 			own = append(own, s.Chains...)
 		}
 	}
 	byName := func(a, b k8s.ServiceName) int { return strings.Compare(a.String(), b.String()) }
 	for _, n := range slices.SortedFunc(maps.Keys(m.HealthChecks), byName) {
-		links = append(links, c.HealthCheck(n, m.HealthChecks[n])...)
+		shared = append(shared, c.HealthCheck(n, m.HealthChecks[n])...)
 	}
-	links = append(links, fixed.Last...)
+	shared = append(shared, fixed.Last...)
 
 	r := &Ruleset{Family: c.family}
 	for _, t := range []Table{Filter, NAT} {
 		tr := TableRules{Table: t}
 		for _, name := range fixed.Shared[t] {
-			tr.Chains = append(tr.Chains, Chain{name, sharedRules(links, t, name)})
+			tr.Chains = append(tr.Chains, Chain{name, sharedRules(shared, t, name)})
 		}
 		tr.Chains = append(tr.Chains, fixed.Chains[t]...)
 		if t == NAT {
@@ -66,10 +66,10 @@ func (c *Compiler) Ruleset(m *k8s.Model) *Ruleset {
 }
 
 // sharedRules returns the rules of a shared chain: each once, the last ones last.
-func sharedRules(links []Link, t Table, chain string) []Rule {
+func sharedRules(shared []SharedRule, t Table, chain string) []Rule {
 	var first, last []Rule
 	seen := map[string]bool{}
-	for _, l := range links {
+	for _, l := range shared {
 		if l.Table != t || l.Chain != chain || seen[l.Rule.Canonical()] {
 			continue
 		}

@@ -8,9 +8,9 @@ type Chain struct {
 	Rules []Rule
 }
 
-// Link is a rule in a chain that several Services share. The order within such a chain matters in one way only:
+// SharedRule is a rule in a chain that several Services share. The order within such a chain matters in one way only:
 // those that are Last come after all others.
-type Link struct {
+type SharedRule struct {
 	Table Table
 	Chain string
 	Rule  Rule
@@ -22,8 +22,8 @@ type Service struct {
 	Name k8s.PortName
 	// Chains are its own, all in table nat.
 	Chains []Chain
-	// Links lead to the chains, or refuse what is not to be served.
-	Links []Link
+	// SharedRules jump to the chains, or reject what is not to be served.
+	SharedRules []SharedRule
 }
 
 // Hook is a rule in one of the kernel's own chains that leads to one of ours. It is put first there.
@@ -37,13 +37,13 @@ type Hook struct {
 type Fixed struct {
 	// Chains are wholly ours, by table.
 	Chains map[Table][]Chain
-	// Shared are the names of the chains whose rules are Links, by table.
+	// Shared are the names of the chains whose rules are SharedRules, by table.
 	Shared map[Table][]string
-	// Links are rules in shared chains that no Service calls for.
-	Links []Link
-	// Last are Links that may come only once all Services are in.
-	Last []Link
+	// SharedRules are rules in shared chains that no Service calls for.
+	SharedRules []SharedRule
+	// Last are SharedRules that are added once all Services are installed.
+	Last []SharedRule
 	// Guests are rules in chains that are not ours alone.
-	Guests []Link
+	Guests []SharedRule
 	Hooks  []Hook
 }

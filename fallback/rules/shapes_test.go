@@ -141,8 +141,8 @@ func TestShapes(t *testing.T) {
 			m.Ports[sp.Name] = sp
 			c := NewCompiler(DefaultConfig(), sp.Name.Family, m)
 			s := c.Service(sp)
-			rules := len(s.Links)
-			for _, l := range s.Links {
+			rules := len(s.SharedRules)
+			for _, l := range s.SharedRules {
 				if l.Last { // shared by all NodePorts
 					rules--
 				}

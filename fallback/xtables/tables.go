@@ -30,7 +30,7 @@ type Tables struct {
 	Family  k8s.Family
 	// Version is that of the programs: "1.8.9".
 	Version string
-	// RandomFully tells whether MASQUERADE can choose ports at random.
+	// RandomFully reports whether MASQUERADE can choose ports at random.
 	RandomFully bool
 
 	progs programs

@@ -59,7 +59,7 @@ type Agent struct {
 	planes        // the loop's; main never changes
 	main          planes
 	wantMode      func(context.Context) string
-	notes         func() []string
+	extraWarnings func() []string
 	modeChange    atomic.Pointer[string] // what wantMode said last
 	watch         *dataplane.Watch       // over all loops
 	life          *dataplane.Loop        // of loop
@@ -67,7 +67,7 @@ type Agent struct {
 	checks        *health.Services       // health check node ports
 	metrics       *metrics.Metrics
 	metricsServer *metrics.Server
-	tally         atomic.Pointer[tally] // of the last scrape
+	lastSnapshot  atomic.Pointer[snapshot] // of the last scrape
 	ports         *ports.Watcher
 	sysctls       []string // warnings
 	// lastModes are the data planes of the run before this one.
@@ -80,15 +80,15 @@ type Agent struct {
 	asks chan func() // questions of the socket, answered on the loop
 
 	// What follows belongs to the loop alone.
-	tracker     *k8s.Tracker
-	model       *k8s.Model
-	synced      bool // the source has told all it knows
-	handed      bool // the data plane has got it
-	problems    k8s.Problems
-	warned      map[k8s.Warning]bool // warnings of the model that were logged
-	followers   []follower
-	noHostPlane string                                // why nothing stands beside the bridge, if something should
-	spawn       func(run func(context.Context) error) // runs something as long as the agent
+	tracker      *k8s.Tracker
+	model        *k8s.Model
+	synced       bool // the source has told all it knows
+	delivered    bool // the data plane has got it
+	problems     k8s.Problems
+	warned       map[k8s.Warning]bool // warnings of the model that were logged
+	followers    []follower
+	hostPlaneOff string                                // why nothing stands beside the bridge, if something should
+	spawn        func(run func(context.Context) error) // runs something as long as the agent
 }
 
 // follower follows the model: a data plane, or what stands beside it (health checks, listening processes).
@@ -102,7 +102,7 @@ type follower interface {
 // New returns an Agent. It fails if the settings of the data plane make no sense.
 func New(o Options) (*Agent, error) {
 	a := &Agent{
-		set: o.Settings, log: o.Log, mode: o.Mode, reason: o.Reason, source: o.Source, kind: o.Kind, events: o.Events, wantMode: o.ModeChange, notes: o.Notes, started: time.Now(),
+		set: o.Settings, log: o.Log, mode: o.Mode, reason: o.Reason, source: o.Source, kind: o.Kind, events: o.Events, wantMode: o.ModeChange, extraWarnings: o.Notes, started: time.Now(),
 		box:     newMailbox(),
 		asks:    make(chan func()),
 		tracker: k8s.NewTracker(o.TrackerOptions()),
@@ -255,8 +255,8 @@ func (a *Agent) flush(ctx context.Context) {
 		return
 	}
 	model, changes := a.tracker.Flush()
-	first := !a.handed
-	a.model, a.handed = model, true
+	first := !a.delivered
+	a.model, a.delivered = model, true
 	if changes.Node {
 		a.proxy.SetNode(model.Node)
 	}
@@ -306,7 +306,7 @@ func (a *Agent) reportWarnings(ws []k8s.Warning) {
 }
 
 func (a *Agent) waitsForPodCIDR() bool {
-	return a.set.DetectLocal.Mode == k8s.DetectByNodeCIDR && !a.handed && len(a.tracker.Node().PodCIDRs) == 0
+	return a.set.DetectLocal.Mode == k8s.DetectByNodeCIDR && !a.delivered && len(a.tracker.Node().PodCIDRs) == 0
 }
 
 func (a *Agent) reportProblems(p k8s.Problems) {

@@ -36,7 +36,7 @@ func idle(t testing.TB) *Agent {
 	}
 	a.tracker.Apply(m.Objects)
 	a.model, _ = a.tracker.Flush()
-	a.handed, a.planes = true, planes{}
+	a.delivered, a.planes = true, planes{}
 	return a
 }
 

@@ -79,8 +79,8 @@ func (a *Agent) inStep(fs ...k8s.Family) {
 	}
 }
 
-// tally is what a scrape says of the model.
-type tally struct {
+// snapshot is what a scrape says of the model.
+type snapshot struct {
 	synced           bool
 	errors, warnings int
 	ports, endpoints map[k8s.Family]int
@@ -90,16 +90,16 @@ type tally struct {
 }
 
 // count walks the model. It runs on the loop.
-func (a *Agent) count() *tally {
-	t := &tally{
+func (a *Agent) count() *snapshot {
+	t := &snapshot{
 		synced: a.synced, errors: len(a.problems.Errors), warnings: len(a.problems.Warnings) + len(a.model.Warnings),
 		ports: map[k8s.Family]int{}, endpoints: map[k8s.Family]int{}, internal: map[k8s.Family]int{}, external: map[k8s.Family]int{},
 		planes: a.planes,
 	}
-	if a.noHostPlane != "" {
+	if a.hostPlaneOff != "" {
 		t.warnings++
 	}
-	if a.synced && !a.handed {
+	if a.synced && !a.delivered {
 		t.warnings++
 	}
 	for n, sp := range a.model.Ports {
@@ -128,11 +128,11 @@ func (a *Agent) count() *tally {
 func (a *Agent) collect(emit metrics.Emit) {
 	ctx, cancel := context.WithTimeout(context.Background(), loopWait)
 	defer cancel()
-	var now *tally
+	var now *snapshot
 	if a.ask(ctx, func() { now = a.count() }) == nil {
-		a.tally.Store(now)
-	} else if now = a.tally.Load(); now == nil {
-		now = &tally{}
+		a.lastSnapshot.Store(now)
+	} else if now = a.lastSnapshot.Load(); now == nil {
+		now = &snapshot{}
 	}
 	working := map[string]float64{}
 	for _, l := range a.watch.Working() {

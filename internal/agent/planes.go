@@ -132,14 +132,14 @@ func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model, first k8s.Changes) 
 		return
 	}
 	if why := a.set.LeaveIPTables(ctx, func() []Mode { return a.lastModes }); why != "" {
-		a.noHostPlane = "iptables does not serve the node's own traffic: " + why
-		a.log.Warn(a.noHostPlane)
+		a.hostPlaneOff = "iptables does not serve the node's own traffic: " + why
+		a.log.Warn(a.hostPlaneOff)
 		return
 	}
 	p, err := fallback.New(a.iptablesOptions(scope, a.hooks(ModeIPTables)))
 	if err != nil {
-		a.noHostPlane = "iptables does not serve the node's own traffic: " + err.Error()
-		a.log.Error(a.noHostPlane)
+		a.hostPlaneOff = "iptables does not serve the node's own traffic: " + err.Error()
+		a.log.Error(a.hostPlaneOff)
 		return
 	}
 	a.noteModes(ModeOVS, ModeIPTables)
@@ -155,7 +155,7 @@ func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model, first k8s.Changes) 
 		if err := p.Run(ctx); err != nil {
 			text := fmt.Sprintf("iptables does not serve the node's own traffic; the bridge goes on: %v", err)
 			a.log.Error(text)
-			_ = a.ask(ctx, func() { a.noHostPlane, a.planes = text, a.main }) // fails only when all ends
+			_ = a.ask(ctx, func() { a.hostPlaneOff, a.planes = text, a.main }) // fails only when all ends
 		}
 		return nil
 	})
@@ -167,8 +167,8 @@ func (a *Agent) nothingBeside(ctx context.Context) {
 		return
 	}
 	if _, err := fallback.Cleanup(ctx, fallback.CleanupOptions{Log: a.log}); err != nil {
-		a.noHostPlane = "cannot remove from iptables what an earlier run of nkp put there: " + err.Error()
-		a.log.Error(a.noHostPlane)
+		a.hostPlaneOff = "cannot remove from iptables what an earlier run of nkp put there: " + err.Error()
+		a.log.Error(a.hostPlaneOff)
 		return
 	}
 	a.noteModes(ModeOVS)

@@ -56,7 +56,7 @@ type EndpointInfo struct {
 	Zone    string `json:"zone"`
 	Pod     string `json:"pod,omitempty"`
 	Local   bool   `json:"local"`
-	// InForce tells whether new connections to any frontend may go there.
+	// InForce reports whether new connections to any frontend may go there.
 	InForce bool `json:"inForce"`
 	// Why says why not, or which frontends it is not in force for.
 	Why string `json:"why,omitempty"`
@@ -75,24 +75,24 @@ const servicesBatch = 200
 func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, error) {
 	list := &ServiceList{Node: a.set.NodeName, Mode: string(a.mode), Services: []ServiceInfo{}, Notes: []string{}}
 	var names []k8s.PortName
-	handed, now := false, planes{}
+	delivered, active := false, planes{}
 	err := a.ask(ctx, func() {
-		if handed, now = a.handed, a.planes; handed {
+		if delivered, active = a.delivered, a.planes; delivered {
 			names = f.selected(a.model, a.tracker)
 		}
 	})
 	switch {
 	case err != nil:
 		return nil, err
-	case !handed:
+	case !delivered:
 		return nil, a.notSynced()
 	}
-	problems, notes, err := now.problems(ctx)
+	problems, notes, err := active.problems(ctx)
 	if err != nil {
 		return nil, err
 	}
 	list.Notes = append(list.Notes, notes...)
-	counted, listeners := now.counters(ctx), a.listenerProblems()
+	counted, listeners := active.counters(ctx), a.listenerProblems()
 	list.Time = time.Now()
 	if away := a.sourceAway(); away != "" {
 		list.Notes = append(list.Notes, away)

@@ -111,14 +111,14 @@ func errRunning(path string) error {
 
 // diff compares what is installed with what should be; "" means equal. What has come from the source counts.
 func (a *Agent) diff(ctx context.Context) (string, error) {
-	handed, now := false, planes{}
-	if err := a.ask(ctx, func() { handed, now = a.handed, a.planes }); err != nil {
+	delivered, active := false, planes{}
+	if err := a.ask(ctx, func() { delivered, active = a.delivered, a.planes }); err != nil {
 		return "", err
 	}
-	if !handed {
+	if !delivered {
 		return "", errors.New("the agent's source has not synced yet")
 	}
-	return now.Diff(ctx)
+	return active.Diff(ctx)
 }
 
 // Caller asks a running agent through its socket.

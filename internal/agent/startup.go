@@ -25,13 +25,13 @@ type ListStatus struct {
 	Milli float64 `json:"milliseconds"`
 }
 
-// startup notes how far the start has come. Its methods may be called from any goroutine.
+// startup records how far the start has come. Its methods may be called from any goroutine.
 type startup struct {
 	mu                            sync.Mutex    // protects all below
 	chosen, synced, model, inStep time.Duration // since processBegan; 0: not yet
 }
 
-// note notes that the start has got to a step, one of b's, the first time that it is told. It returns false later.
+// note records that the start has got to a step, one of b's, the first time that it is told. It returns false later.
 func (b *startup) note(step *time.Duration) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

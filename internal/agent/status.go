@@ -18,7 +18,7 @@ type Status struct {
 	Node    string    `json:"node"`
 	Started time.Time `json:"started"`
 	Mode    string    `json:"mode"`
-	Reason  string    `json:"reason"`
+	Reason  string    `json:"reason"` // why Mode was chosen
 
 	Source SourceStatus `json:"source"`
 
@@ -28,15 +28,15 @@ type Status struct {
 	ServicePorts int `json:"servicePorts"`
 	Endpoints    int `json:"endpoints"`
 
-	// Loops are those that have worked for a second or more without progress, with what and since when.
+	// Loops are the goroutines that have made no progress for a second or more, with what they work on and since when.
 	Loops []dataplane.State `json:"loops,omitempty"`
 
-	// Pending is what has come from the source and is not in force yet.
+	// Pending is what has come from the source and is not programmed yet.
 	Pending metrics.Pending `json:"pending"`
 
 	*bridge.Status // ModeOVS
 
-	// IPTables is the data plane of ModeIPTables, or what serves the node's own traffic beside the bridge.
+	// IPTables is the data plane of ModeIPTables, or in ModeOVS that for the traffic of the node's own processes.
 	IPTables *fallback.Status `json:"iptables,omitempty"`
 	HNS      *windows.Status  `json:"hns,omitempty"` // ModeWindows
 
@@ -47,14 +47,14 @@ type Status struct {
 type SourceStatus struct {
 	Kind   string `json:"kind"`
 	Synced bool   `json:"synced"`
-	// Answers tells whether the API server answers now; nil: the source is none.
+	// Answers reports whether the API server answers now; nil: objects come from files.
 	Answers *bool `json:"answers,omitempty"`
-	// AwaySince is since when it does not; nil: it does.
+	// AwaySince is when it stopped answering; nil: it answers.
 	AwaySince *time.Time `json:"awaySince,omitempty"`
 	Errors    []string   `json:"errors"`
 }
 
-// loopWait is how long status and scrapes wait for the agent's loop, which waits for nobody but may have much to compute.
+// loopWait is how long status and scrapes wait for the agent's loop, which never blocks but may have much to compute.
 const loopWait = 300 * time.Millisecond
 
 // status describes the agent. It waits neither for a loop that is stuck nor for a switch.
@@ -66,13 +66,13 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 			s.Loops = append(s.Loops, l)
 		}
 	}
-	now := a.main // the loop may put another beside it
+	active := a.main // the agent's loop may have added the host's plane since
 	wait, cancel := context.WithTimeout(ctx, loopWait)
 	defer cancel()
 	err := a.ask(wait, func() {
-		now = a.planes
-		if a.noHostPlane != "" {
-			warnings = append(warnings, a.noHostPlane)
+		active = a.planes
+		if a.hostPlaneOff != "" {
+			warnings = append(warnings, a.hostPlaneOff)
 		}
 		s.Source = SourceStatus{Kind: a.kind, Synced: a.synced, Errors: []string{}}
 		s.ServicePorts = len(a.model.Ports)
@@ -82,7 +82,7 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 		for _, e := range a.problems.Errors {
 			s.Source.Errors = append(s.Source.Errors, e.String())
 		}
-		if a.synced && !a.handed {
+		if a.synced && !a.delivered {
 			warnings = append(warnings, "nothing is programmed yet: waiting for the node's spec.podCIDRs (--detect-local-mode NodeCIDR)")
 		}
 		for _, w := range slices.Concat(a.problems.Warnings, a.model.Warnings) {
@@ -94,9 +94,9 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 		return s, ctx.Err()
 	case err != nil:
 		s.Source = SourceStatus{Kind: a.kind, Errors: []string{}}
-		warnings = append(warnings, "the agent's loop is busy: what it knows of source, Services and iptables is missing here")
-		if last := a.tally.Load(); last != nil {
-			s.Source.Synced, now = last.synced, last.planes
+		warnings = append(warnings, "the agent is busy: details of source, Services and iptables are missing here, and counts may be old")
+		if last := a.lastSnapshot.Load(); last != nil {
+			s.Source.Synced, active = last.synced, last.planes
 			for _, f := range dataplane.Families {
 				s.ServicePorts += last.ports[f]
 				s.Endpoints += last.endpoints[f]
@@ -111,7 +111,7 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 		}
 	}
 	s.Start = a.startStatus()
-	for _, pl := range now.all {
+	for _, pl := range active.all {
 		st, err := pl.Status(ctx)
 		if err != nil {
 			return s, err
@@ -126,8 +126,8 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 		}
 		warnings = append(warnings, st.Warnings...)
 	}
-	if a.notes != nil {
-		warnings = append(warnings, a.notes()...)
+	if a.extraWarnings != nil {
+		warnings = append(warnings, a.extraWarnings()...)
 	}
 	if change := a.modeChange.Load(); change != nil && *change != "" {
 		warnings = append(warnings, *change)

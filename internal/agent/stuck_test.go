@@ -323,7 +323,7 @@ func TestStuckAgent(t *testing.T) {
 }
 
 // A switch that answers echoes and nothing else turns /livez red, with a change to program or without, and so it stays while
-// the agent gives up the connection, connects anew and is no better off.
+// the agent gives up the connection, reconnects and is no better off.
 func TestStuckSwitch(t *testing.T) {
 	bed := testbed.Start(t, testbed.Options{})
 	var deaf atomic.Bool // from then on echo requests are answered, and nothing else

@@ -57,7 +57,7 @@ func (a *Agent) trace(ctx context.Context, q trace.Question, live bool) (r *trac
 	handed, now := false, planes{}
 	var model k8s.Model
 	err = a.ask(ctx, func() {
-		if handed, now = a.handed, a.planes; !handed {
+		if handed, now = a.delivered, a.planes; !handed {
 			return
 		}
 		model.Node, model.Detector = a.model.Node, a.model.Detector
@@ -105,9 +105,9 @@ func (a *Agent) traceCluster() trace.Cluster {
 		return c
 	}
 	if form := a.bridge.HostTrafficFor(a.model); form == bridge.HostOVS {
-		c.OwnGap = cmp.Or(a.noHostPlane, "it never crosses the bridge (--host-traffic ovs)")
+		c.OwnGap = cmp.Or(a.hostPlaneOff, "it never crosses the bridge (--host-traffic ovs)")
 	} else {
-		c.HostGap = cmp.Or(a.noHostPlane, "the node's address is not on the bridge (--host-traffic "+string(form)+")")
+		c.HostGap = cmp.Or(a.hostPlaneOff, "the node's address is not on the bridge (--host-traffic "+string(form)+")")
 	}
 	return c
 }

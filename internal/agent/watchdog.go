@@ -18,7 +18,7 @@ func (a *Agent) watchdogSign(ctx context.Context) (s notify.Sign, err error) {
 		switch {
 		case !a.synced:
 			s.Status = fmt.Sprintf("%s: waiting for %s; what was installed stays in force", a.mode, a.kind)
-		case !a.handed:
+		case !a.delivered:
 			s.Status = fmt.Sprintf("%s: waiting for the node's spec.podCIDRs", a.mode)
 		default:
 			s.Ready = a.proxy.InStep() && (a.bridge == nil || a.iptables == nil || a.iptables.Tried())

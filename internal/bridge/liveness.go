@@ -8,7 +8,7 @@ import (
 	"github.com/nkp-proxy/nkp/ofctrl"
 )
 
-// liveness notes the loop's progress. After a question that the switch left unanswered there is none until the switch has been
+// liveness records the loop's progress. After a question that the switch left unanswered there is none until the switch has been
 // read back again: a plane that does nothing but reconnect and ask in vain is stuck, too. Its methods may be called from any
 // goroutine.
 type liveness struct {
@@ -34,14 +34,14 @@ func (l *liveness) rest() {
 	}
 }
 
-// lost notes why the connection was given up. It is called while the loop works.
+// lost records why the connection was given up. It is called while the loop works.
 func (l *liveness) lost(err error) {
 	if errors.Is(err, ofctrl.ErrNoAnswer) {
 		l.unanswered.Store(true)
 	}
 }
 
-// readBack notes that the switch answered a read-back.
+// readBack records that the switch answered a read-back.
 func (l *liveness) readBack() {
 	l.unanswered.Store(false)
 	l.loop.Progress()

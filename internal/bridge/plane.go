@@ -35,7 +35,7 @@ type Plane struct {
 	db    *ovsdb.Client
 	of    *ofctrl.Client
 	conns chan *ofctrl.Conn // new connections, handed to the loop
-	drift dataplane.Bell    // another controller changed groups or meters
+	drift dataplane.Signal  // another controller changed groups or meters
 	asks  chan func()       // questions, answered on the loop
 
 	alive   liveness
@@ -61,7 +61,7 @@ func New(set Settings, db *ovsdb.Client, hooks Hooks, log *slog.Logger) *Plane {
 		set: set, hooks: hooks, log: log, db: db,
 		in:      dataplane.NewInbox(hooks.Queued),
 		conns:   make(chan *ofctrl.Conn),
-		drift:   dataplane.NewBell(),
+		drift:   dataplane.NewSignal(),
 		asks:    make(chan func()),
 		alive:   liveness{loop: dataplane.NewLoop("bridge")},
 		counted: counterCache{asks: make(chan struct{}, 1)},
@@ -78,7 +78,7 @@ func New(set Settings, db *ovsdb.Client, hooks Hooks, log *slog.Logger) *Plane {
 	return p
 }
 
-// Loops returns the signs of life of the plane's goroutines.
+// Loops returns what the plane's goroutines work on and since when.
 func (p *Plane) Loops() []*dataplane.Loop { return []*dataplane.Loop{p.alive.loop} }
 
 // Update hands over what is new in the model; the first call must bring all of it. It never waits. The model itself is
@@ -104,7 +104,7 @@ func (p *Plane) Run(ctx context.Context) error {
 			Log:        p.log,
 			OnPacketIn: func(in *ofctrl.PacketIn) { p.rejects.packetIn(p.of.Conn(), in) },
 			OnAnswer:   p.alive.progress,
-			OnForward:  func(ofctrl.Forward) { p.drift.Ring() },
+			OnForward:  func(ofctrl.Forward) { p.drift.Notify() },
 		},
 		OnConnect: func(ctx context.Context, c *ofctrl.Conn) error {
 			select {
@@ -170,7 +170,7 @@ func (p *Plane) loop(ctx context.Context) error {
 			p.alive.work("looking for the router's MAC")
 			p.node.looks++
 			p.checkGateway(ctx)
-		case <-p.in.Bell:
+		case <-p.in.Signal:
 			p.alive.work("programming changes")
 			if err := p.takeUpdate(ctx); err != nil {
 				return err
@@ -184,7 +184,7 @@ func (p *Plane) loop(ctx context.Context) error {
 			p.countPins(ctx)
 			g.readBack(ctx)
 		case <-gone:
-			p.alive.work("connecting anew")
+			p.alive.work("reconnecting")
 			p.log.Warn("connection to the switch lost; what is installed stays", "error", g.conn.Err())
 			g.disconnected(g.conn.Err())
 		case <-p.drift:

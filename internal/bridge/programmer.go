@@ -13,31 +13,31 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// programmer brings the switch in step with the compiler: it sends Deltas, keeps what the switch still has to accept, and reads
-// the switch back. It belongs to the loop.
+// programmer keeps the switch in step with the compiler: it sends Deltas, keeps those that the switch has not accepted yet, and reads
+// the switch back. Only Plane.Run's goroutine uses it.
 type programmer struct {
 	set   *Settings
 	hooks *Hooks
 	log   *slog.Logger
 	alive *liveness
 	node  *node
-	stale *staleUDP
+	stale *staleUDP // deletes conntrack entries of UDP endpoints that are gone
 
 	compiler *pipeline.Compiler // nil until the first Update
 	conn     *ofctrl.Conn       // nil while there is none
-	// pending is what the switch still has to accept. It is nil until the switch was read back over conn, and empty nearly
-	// always: not nil implies that there are a compiler and a connection.
+	// pending is the Delta that is not installed yet. nil: the switch was not read back over conn yet. Empty: the switch is in
+	// step, as it nearly always is. If pending is not nil, neither are compiler and conn.
 	pending  *flow.Delta
 	surplus  map[flow.Key]*flow.Flow           // flows that should not be there, beyond what pending deletes
-	behind   bool                              // pending holds more than what belongs to refused Service ports
+	unsent   bool                              // pending has changes that were not tried yet, not only those of refused Service ports
 	refused  *dataplane.Refusals[k8s.PortName] // by the switch; the zero PortName stands for what belongs to no Service
 	fullSync bool                              // the transaction follows a read-back
 	flows    int                               // on the switch, or flowsUnknown; set by the first read-back
-	unread   map[uint8]int                     // tables with too many flows of others to look for conflicts, and how many
+	unread   map[uint8]int                     // tables not searched for conflicting flows, since other owners have too many there: how many
 	stats    statistics
 }
 
-// connected takes up a new connection. The switch has to be read back then.
+// connected switches to a new connection. The caller reads the switch back afterwards.
 func (g *programmer) connected(ctx context.Context, conn *ofctrl.Conn) {
 	if g.conn != nil { // the loop met the new connection before the end of the old one
 		g.disconnected(g.conn.Err())
@@ -45,37 +45,36 @@ func (g *programmer) connected(ctx context.Context, conn *ofctrl.Conn) {
 	g.conn = conn
 	g.stats.Connections++
 	g.log.Info("connected to the switch", "bridge", g.set.Bridge)
-	// The switch reports flows of other owners from now on, so that a transaction replaces none of them.
+	// From here on the switch reports flows that other controllers add, so that no transaction of nkp's replaces one.
 	if err := conn.Watch(ctx, g.set.Filter(), g.set.Layout.WatchedTables()); err != nil && ctx.Err() == nil && conn.Err() == nil {
-		g.log.Warn("the switch does not report flows of other owners: one with the table, priority and match of nkp's is seen at the next audit only", "error", err)
+		g.log.Warn("the switch cannot monitor flows: a conflicting flow of another controller will be detected at the next audit only", "error", err)
 	}
-	g.meterFirst(ctx)
+	g.ensureMeters(ctx)
 	g.stale.probe(ctx, conn)
 }
 
-// meterFirst puts the meter on a switch that nkp has just connected to, before anything is read or compared. After a
-// restart of Open vSwitch its own scripts put back all flows of the bridge, those of all owners, in one bundle, but no meters:
-// one flow of nkp's that names a missing meter would fail them all. An error here is met again, and handled, when everything is
-// brought in step.
-func (g *programmer) meterFirst(ctx context.Context) {
+// ensureMeters adds the meters to a switch that nkp has just connected to, before anything is read or compared. When Open vSwitch
+// restarts, ovs-ctl restores the flows of all owners in one bundle, but no meters: a flow of nkp's that names a missing meter would
+// fail the whole bundle. An error here recurs in the full sync that follows, and is handled there.
+func (g *programmer) ensureMeters(ctx context.Context) {
 	if g.compiler == nil {
 		return // nothing is known to have been installed
 	}
 	if meters := g.compiler.Meters(); len(meters) > 0 {
 		if _, err := g.conn.Commit(ctx, &flow.Delta{SetMeters: meters}); err != nil {
-			g.log.Debug("the meter is not there yet", "error", err)
+			g.log.Debug("installing meters failed; the full sync tries again", "error", err)
 		}
 	}
 }
 
-// failed gives up the connection after an error. The client makes a new one.
+// failed closes the connection after an error; ofctrl.Client reconnects.
 func (g *programmer) failed(err error) {
 	g.stats.failed(err)
 	g.conn.Close()
 	g.disconnected(err)
 }
 
-// disconnected forgets a connection that has ended, and what was known by it.
+// disconnected drops a connection that has ended, and the state learned over it.
 func (g *programmer) disconnected(err error) {
 	g.alive.lost(err)
 	g.stats.dropped += g.conn.PacketInDrops()
@@ -99,22 +98,22 @@ func (g *programmer) load(ctx context.Context, ports map[k8s.PortName]*k8s.Servi
 	return nil
 }
 
-// update programs changed Service ports, nil for those that are gone, which arrived at a time.
+// update programs changed Service ports (nil: deleted). arrived is when the oldest of these changes came in.
 func (g *programmer) update(ctx context.Context, ports map[k8s.PortName]*k8s.ServicePort, arrived time.Time) {
 	for n := range ports {
-		if g.refused.Has(n) { // a changed Service port is tried at once, and all of it: what it lacks is more than the change
+		if g.refused.Has(n) { // tried again at once and as a whole: objects of earlier changes are missing, too
 			g.refused.Forget(n)
-			g.behind = true
+			g.unsent = true
 		}
 	}
 	d := g.compiler.Update(ports)
 	g.push(ctx, d)
-	if !d.Empty() && g.inForce(ports) {
+	if !d.Empty() && g.installed(ports) {
 		g.stats.programmed(time.Since(arrived))
 	}
 }
 
-// reconfigure takes up the present configuration of node and switch.
+// reconfigure applies the present configuration of node and switch.
 func (g *programmer) reconfigure(ctx context.Context) error {
 	d, err := g.compiler.Reconfigure(g.node.config())
 	if err == nil {
@@ -123,8 +122,8 @@ func (g *programmer) reconfigure(ctx context.Context) error {
 	return err
 }
 
-// inForce reports whether the switch has all it should have of these Service ports.
-func (g *programmer) inForce(ports map[k8s.PortName]*k8s.ServicePort) bool {
+// installed reports whether the switch has all it should have of these Service ports.
+func (g *programmer) installed(ports map[k8s.PortName]*k8s.ServicePort) bool {
 	if !g.inStep() {
 		return false
 	}
@@ -137,11 +136,11 @@ func (g *programmer) inForce(ports map[k8s.PortName]*k8s.ServicePort) bool {
 }
 
 // inStep reports whether the switch has all it should have, but for Service ports that it refused.
-func (g *programmer) inStep() bool { return g.pending != nil && !g.behind }
+func (g *programmer) inStep() bool { return g.pending != nil && !g.unsent }
 
 // maxRounds bounds how often one synchronisation starts over because the switch refused something: each round
 // leaves out what was refused before. A switch that refuses a bundle when it is committed names only the first
-// object, so that many bad ones would take many rounds: after these, each Service goes by itself.
+// object, so that many bad ones would take many rounds: after these, each Service is sent in a bundle of its own.
 const maxRounds = 4
 
 // push sends a Delta of the compiler, together with what was pending before: nearly always nothing.
@@ -152,7 +151,7 @@ func (g *programmer) push(ctx context.Context, d *flow.Delta) {
 	if !g.pending.Empty() {
 		d = g.pending.Merge(d)
 	}
-	g.pending, g.behind = d, true
+	g.pending, g.unsent = d, true
 	g.sync(ctx)
 }
 
@@ -182,7 +181,7 @@ func (g *programmer) syncEach(ctx context.Context) bool {
 	now := time.Now()
 	d, rest := g.ready(now)
 	parts := g.byOwner(d)
-	g.log.Warn("the switch refuses too much: sending Service by Service", "parts", len(parts))
+	g.log.Warn("the switch refuses too many objects: sending one bundle per Service", "bundles", len(parts))
 	done := true
 	for _, part := range parts {
 		if !g.commit(ctx, part) {
@@ -198,20 +197,21 @@ func (g *programmer) syncEach(ctx context.Context) bool {
 	return done
 }
 
-// sent notes what is pending still: rest, which belongs to Service ports that wait, with the connections to forget then.
+// sent records that all is installed but rest: the changes of Service ports in backoff, with the conntrack entries to delete after
+// them.
 func (g *programmer) sent(rest *flow.Delta, now time.Time) {
-	g.refused.ForgetIf(func(n k8s.PortName) bool { return !g.refused.Waits(n, now) }) // they were tried, and not refused again
-	g.pending, g.behind, g.flows = rest, false, flowsUnknown
+	g.refused.ForgetIf(func(n k8s.PortName) bool { return !g.refused.Waits(n, now) }) // the switch has accepted them now
+	g.pending, g.unsent, g.flows = rest, false, flowsUnknown
 	if rest.Empty() && len(g.surplus) == 0 {
 		g.flows = g.compiler.Flows()
 	}
 }
 
-// commit sends one Delta as one transaction. If the switch refuses objects, their owners wait and commit returns false. A
-// connection that fails is closed: the client makes a new one and everything is read back.
+// commit sends one Delta as one transaction. If the switch refuses objects, their Service ports
+// enter backoff and commit returns false. A connection that fails is closed: ofctrl.Client reconnects, and everything is read back.
 func (g *programmer) commit(ctx context.Context, d *flow.Delta) bool {
 	for _, f := range d.SetFlows {
-		delete(g.surplus, f.Key) // it takes the place of what was to go
+		delete(g.surplus, f.Key) // the flow to set replaces it
 	}
 	res, err := g.conn.Commit(ctx, d)
 	var tx *ofctrl.TxError
@@ -229,7 +229,7 @@ func (g *programmer) commit(ctx context.Context, d *flow.Delta) bool {
 		return false
 	default:
 		if ctx.Err() == nil {
-			g.log.Error("transaction failed; connecting anew", "error", err)
+			g.log.Error("transaction failed; reconnecting", "error", err)
 		}
 		g.measured(d, res, 0, true)
 		g.failed(err)

@@ -66,7 +66,7 @@ func (g *programmer) diff(ctx context.Context) (*flow.Delta, error) {
 // cannotRead gives up a connection on which a read-back failed.
 func (g *programmer) cannotRead(ctx context.Context, err error) {
 	if ctx.Err() == nil {
-		g.log.Error("cannot read the switch back; connecting anew", "error", err)
+		g.log.Error("cannot read the switch back; reconnecting", "error", err)
 	}
 	g.failed(err)
 }

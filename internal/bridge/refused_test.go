@@ -62,16 +62,16 @@ func TestProgrammedBesideRefused(t *testing.T) {
 	changed := map[k8s.PortName]*k8s.ServicePort{mine: nil}
 	p.pending = &flow.Delta{}
 	p.refused.Refuse(other, dataplane.Refusal{Port: other}, time.Now())
-	if !p.inForce(changed) {
+	if !p.installed(changed) {
 		t.Error("another Service that waits keeps a change from being counted")
 	}
 	p.refused.Refuse(mine, dataplane.Refusal{Port: mine}, time.Now())
-	if p.inForce(changed) {
+	if p.installed(changed) {
 		t.Error("a change that the switch refused counts as programmed")
 	}
 	p.refused.Forget(mine)
-	p.behind = true
-	if p.inForce(changed) {
+	p.unsent = true
+	if p.installed(changed) {
 		t.Error("a change counts as programmed though its transaction failed")
 	}
 }

@@ -225,7 +225,7 @@ func (p *Plane) notInStep() string {
 		return p.notConnected().Error()
 	case p.prog.pending == nil:
 		return "the switch has not been read back yet"
-	case p.prog.behind:
+	case p.prog.unsent:
 		return "the switch lacks changes"
 	case len(p.prog.surplus) > 0:
 		return fmt.Sprintf("%d flows that should not be there are still to be deleted", len(p.prog.surplus))

@@ -93,7 +93,7 @@ func (g *programmer) deleteSurplus(ctx context.Context) {
 		delete(g.surplus, key)
 	}
 	d.Sort()
-	if g.commit(ctx, d) && g.pending.Empty() && !g.behind && len(g.surplus) == 0 {
+	if g.commit(ctx, d) && g.pending.Empty() && !g.unsent && len(g.surplus) == 0 {
 		g.flows = g.compiler.Flows()
 	}
 }

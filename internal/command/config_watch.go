@@ -67,7 +67,7 @@ func (w *configWatch) run(ctx context.Context, restart func(error)) {
 	})
 }
 
-// set notes what is wrong, "" if nothing is, and tells whether that is new.
+// set records what is wrong, "" if nothing is, and reports whether that is new.
 func (w *configWatch) set(problem string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -77,7 +77,7 @@ func (t *servicesText) row(cells ...string) {
 	t.details = append(t.details, nil)
 }
 
-// below notes a line that belongs to the last row.
+// below records a line that belongs to the last row.
 func (t *servicesText) below(text string) {
 	last := &t.details[len(t.details)-1]
 	*last = append(*last, text)

@@ -182,7 +182,7 @@ func TestManyConnections(t *testing.T) {
 	n = min(n, most-most/20)
 	add(t, n, many)
 	before := resident(t, "VmRSS:")
-	if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil { // VmHWM begins anew (proc(5))
+	if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil { // VmHWM starts over (proc(5))
 		t.Fatal(err)
 	}
 	begun, got := time.Now(), 0

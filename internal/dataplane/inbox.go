@@ -9,16 +9,16 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Bell is a channel that holds one token while there is something to look at.
-type Bell chan struct{}
+// Signal wakes a goroutine: a channel that holds at most one token.
+type Signal chan struct{}
 
-// NewBell returns a Bell that has not been rung.
-func NewBell() Bell { return make(Bell, 1) }
+// NewSignal returns a Signal without a token.
+func NewSignal() Signal { return make(Signal, 1) }
 
-// Ring leaves a token unless there is one.
-func (b Bell) Ring() {
+// Notify leaves a token unless there is one.
+func (s Signal) Notify() {
 	select {
-	case b <- struct{}{}:
+	case s <- struct{}{}:
 	default:
 	}
 }
@@ -34,7 +34,7 @@ type Update struct {
 // Inbox collects the model's changes until a plane takes them: any number of updates become one. Make it with NewInbox. All
 // methods may be called from any goroutine.
 type Inbox struct {
-	Bell // a token: there is something
+	Signal // has a token while an update waits
 
 	families []k8s.Family
 	queued   func(...k8s.Family)
@@ -49,7 +49,7 @@ func NewInbox(queued func(...k8s.Family), families ...k8s.Family) *Inbox {
 	if len(families) == 0 {
 		families = Families
 	}
-	return &Inbox{Bell: NewBell(), families: families, queued: queued}
+	return &Inbox{Signal: NewSignal(), families: families, queued: queued}
 }
 
 // Put takes an update. What does not concern the Inbox's families is left out; if nothing is left, nothing happens.
@@ -82,7 +82,7 @@ func (in *Inbox) Put(m *k8s.Model, c k8s.Changes) {
 	maps.Copy(u.Ports, c.Ports)
 	maps.Copy(u.HealthChecks, c.HealthChecks)
 	in.queued(in.families...)
-	in.Ring()
+	in.Notify()
 }
 
 // Take returns what has come in since the last call, nil if nothing has.
@@ -119,8 +119,8 @@ func (in *Inbox) Undisturbed(parent context.Context) (ctx context.Context, distu
 	came := make(chan bool, 1)
 	go func() { // ends with ctx
 		select {
-		case <-in.Bell:
-			in.Ring() // the token is for the plane
+		case <-in.Signal:
+			in.Notify() // the token is for the plane
 			cancel()
 			came <- true
 		case <-ctx.Done():

@@ -34,8 +34,8 @@ func TestInbox(t *testing.T) {
 	gone := portsOf()
 	gone.Ports[a] = nil
 	in.Put(&k8s.Model{Node: node}, gone)
-	if len(in.Bell) != 1 || queued != 2 || in.Idle() || in.WhileIdle(func() { t.Error("called while something waits") }) {
-		t.Errorf("%d tokens, %d times queued", len(in.Bell), queued)
+	if len(in.Signal) != 1 || queued != 2 || in.Idle() || in.WhileIdle(func() { t.Error("called while something waits") }) {
+		t.Errorf("%d tokens, %d times queued", len(in.Signal), queued)
 	}
 	u := in.Take()
 	if u == nil || !u.Node || u.Facts.Node.Name != "n1" || len(u.Ports) != 2 || u.Ports[a] != nil || u.Ports[b] == nil || u.Arrived.IsZero() {
@@ -86,7 +86,7 @@ func TestUndisturbed(t *testing.T) {
 	ctx, disturbed = in.Undisturbed(t.Context())
 	in.Put(&k8s.Model{}, portsOf(named("a")))
 	<-ctx.Done()
-	if !disturbed() || len(in.Bell) != 1 {
-		t.Errorf("not disturbed, or %d tokens", len(in.Bell))
+	if !disturbed() || len(in.Signal) != 1 {
+		t.Errorf("not disturbed, or %d tokens", len(in.Signal))
 	}
 }

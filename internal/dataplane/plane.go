@@ -17,7 +17,7 @@ type Plane interface {
 	// Run works until the context ends, and returns nil then; what is installed stays. Any other return is an error that no
 	// retry can mend.
 	Run(ctx context.Context) error
-	// Loops returns the signs of life of the plane's goroutines.
+	// Loops returns what the plane's goroutines work on and since when.
 	Loops() []*Loop
 	// Status returns how things are. It does not wait for a plane that is busy, but says so. The error is the context's.
 	Status(ctx context.Context) (Status, error)

@@ -37,7 +37,7 @@ func NewRefusals[K comparable]() *Refusals[K] {
 	return &Refusals[K]{of: map[K]*Refusal{}, pauses: workqueue.NewTypedItemExponentialFailureRateLimiter[K](RetryFirst, RetryMost)}
 }
 
-// Refuse notes a refusal at the time now. It sets Times and RetryAt, and returns the whole.
+// Refuse records a refusal at the time now. It sets Times and RetryAt, and returns the whole.
 func (r *Refusals[K]) Refuse(key K, what Refusal, now time.Time) Refusal {
 	what.RetryAt = now.Add(r.pauses.When(key))
 	what.Times = r.pauses.NumRequeues(key)

@@ -101,7 +101,7 @@ func (p *Proxy) family(f k8s.Family) *familyHealth {
 	return h
 }
 
-// SetNode tells whether load balancers may send new traffic to the node.
+// SetNode reports whether load balancers may send new traffic to the node.
 func (p *Proxy) SetNode(node k8s.Node) {
 	p.mu.Lock()
 	before := p.refused

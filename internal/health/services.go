@@ -18,7 +18,7 @@ type ServicesOptions struct {
 	NodePortAddresses []netip.Prefix
 	NodePortPrimary   bool
 
-	// Healthy tells whether nkp itself is healthy (Proxy.Healthy). It is called for every request, on any goroutine.
+	// Healthy reports whether nkp itself is healthy (Proxy.Healthy). It is called for every request, on any goroutine.
 	Healthy func() bool
 	// OnFailure is told, once for each distinct error, that a Service's health check cannot listen: kube-proxy writes
 	// the Event FailedToStartServiceHealthcheck then. nil: nobody is told.

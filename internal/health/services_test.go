@@ -184,7 +184,7 @@ func TestCountWithoutListeningAnew(t *testing.T) {
 		}
 	}
 	if dials != 1 {
-		t.Errorf("%d connections for 200 requests: the port was opened anew", dials)
+		t.Errorf("%d connections for 200 requests: the port was reopened", dials)
 	}
 }
 

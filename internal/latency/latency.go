@@ -16,7 +16,7 @@ type Recent struct {
 	last  []time.Duration // a ring
 }
 
-// Add notes a duration.
+// Add records a duration.
 func (r *Recent) Add(d time.Duration) {
 	if len(r.last) < Kept {
 		r.last = append(r.last, d)

@@ -109,7 +109,7 @@ func (s *Server) serve(ctx context.Context) error {
 	return nil
 }
 
-// failed notes why nothing is served, and reports whether that is new.
+// failed records why nothing is served, and reports whether that is new.
 func (s *Server) failed(why string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

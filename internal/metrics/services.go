@@ -76,7 +76,7 @@ type sum struct {
 	any bool // something was added
 }
 
-// grow adds what came since before; counters that went down began anew.
+// grow adds what came since before; counters that went down started over.
 func (s *sum) grow(before, now k8s.Counters) {
 	s.any = true
 	s.Connections += since(before.Connections, now.Connections)

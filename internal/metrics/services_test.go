@@ -63,7 +63,7 @@ func TestServiceLimit(t *testing.T) {
 	is("s9", 5)
 	is("", 13)
 
-	set("s3", 4) // its counter began anew
+	set("s3", 4) // its counter started over
 	is("", 13+4)
 
 	broken = true

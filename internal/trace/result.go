@@ -64,13 +64,13 @@ type Live struct {
 	Steps []string `json:"steps"`
 }
 
-// Differ notes that what is installed does not do what the model says.
+// Differ records that what is installed does not do what the model says.
 func (l *Live) Differ(format string, args ...any) {
 	l.Agrees = false
 	l.Differences = append(l.Differences, fmt.Sprintf(format, args...))
 }
 
-// Step notes a step of the packet's way through what is installed.
+// Step records a step of the packet's way through what is installed.
 func (l *Live) Step(format string, args ...any) {
 	l.Steps = append(l.Steps, fmt.Sprintf(format, args...))
 }

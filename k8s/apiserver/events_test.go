@@ -211,7 +211,7 @@ func TestRecorder(t *testing.T) {
 	}
 }
 
-// The same again is one Event with a count; an Event that the server has forgotten is made anew; the Service is looked
+// The same again is one Event with a count; an Event that the server has forgotten is recreated; the Service is looked
 // up once.
 func TestRecorderSeries(t *testing.T) {
 	f := newEventAPI(t)

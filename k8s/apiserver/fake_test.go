@@ -35,7 +35,7 @@ type fakeAPI struct {
 	oldest  int                               // watches cannot start before it
 	objects map[string]map[k8s.Ref]k8s.Object // by path
 	history []fakeEvent
-	news    chan struct{}             // closed and made anew with each event
+	news    chan struct{}             // closed and replaced with each event
 	refuse  map[string]*metav1.Status // by path
 	asked   []*http.Request
 }

@@ -16,7 +16,7 @@ type ListStats struct {
 	Took    time.Duration `json:"-"`     // from the start of Run
 }
 
-// firstLists notes the first list of each kind. Its methods may be called from any goroutine.
+// firstLists records the first list of each kind. Its methods may be called from any goroutine.
 type firstLists struct {
 	start time.Time // set before anything else happens
 

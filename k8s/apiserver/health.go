@@ -35,7 +35,7 @@ type health struct {
 	away     time.Time           // since when the server does not answer for all required kinds; zero: it does
 	noNode   bool                // Nodes were listed, and this node's is not among them
 	listed   bool                // Nodes were listed
-	back     chan struct{}       // closed and made anew when a kind answers again
+	back     chan struct{}       // closed and replaced when a kind answers again
 	changed  func()              // called when problems may have changed
 }
 
@@ -160,7 +160,7 @@ func (h *health) answers() bool {
 	return h.answersAll()
 }
 
-// noteAway notes when the server begins and ends to answer. mu is held.
+// noteAway records when the server begins and ends to answer. mu is held.
 func (h *health) noteAway() {
 	switch {
 	case h.answersAll():
@@ -223,7 +223,7 @@ func (h *health) noNodeWarning() k8s.Warning {
 		Text: "does not exist: its addresses and zone are unknown; name this node with --hostname-override"}
 }
 
-// noteContact notes how the last request ended.
+// noteContact records how the last request ended.
 func (h *health) noteContact(err error) {
 	h.mu.Lock()
 	before := h.silence

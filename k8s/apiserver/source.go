@@ -131,7 +131,7 @@ func (s *Source) Run(ctx context.Context, sink k8s.Sink) error {
 	return nil
 }
 
-// How long a reflector waits before it begins anew, when what it was told makes no sense: a server that is away is not
+// How long a reflector waits before it starts over, when what it was told makes no sense: a server that is away is not
 // such a case (health.try). The numbers are those of client-go's reflectors (defaultBackoffInit and others).
 var followPauses = wait.Backoff{Duration: 800 * time.Millisecond, Cap: 30 * time.Second, Steps: 38, Factor: 2, Jitter: 1}
 

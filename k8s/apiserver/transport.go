@@ -37,7 +37,7 @@ func noticeSilence() {
 // bytes. The largest clusters' EndpointSlices are a tenth of it. A watch that reaches it goes on with a new connection.
 var maxAnswer int64 = 512 << 20
 
-// errLonger says that maxAnswer was reached. To ask for the same page again would be of no use: the list begins anew.
+// errLonger says that maxAnswer was reached. To ask for the same page again would be of no use: the list starts over.
 var errLonger = errors.New("the answer is longer")
 
 // transport is a RoundTripper that reports to health whether requests are answered, also those that client-go retries by
@@ -99,7 +99,7 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close notes what a page had.
+// Close records what a page had.
 func (b *limitedBody) Close() error {
 	b.of.mu.Lock()
 	b.of.read[b.plural] = b.read.Load()

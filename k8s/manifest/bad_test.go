@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // TestBadInput runs testdata/bad: manifests with mistakes, and after "=== want" every message and object that must come of them.
 func TestBadInput(t *testing.T) {

@@ -25,31 +25,31 @@ const maxPerFile = 1000
 // maxFileSize is the largest manifest that is read, in bytes.
 var maxFileSize int64 = 256 << 20
 
-// file is a manifest file and what was last made of it.
+// file is a manifest file and the result of its last parse.
 type file struct {
 	path  string
-	info  os.FileInfo // when it was last read
+	info  os.FileInfo // as of the last read
 	sum   uint64
-	cache map[pieceKey][]parsed // of the last reading that could be split
+	cache map[pieceKey][]parsed // of the last parse that needed no unsplit
 
-	objects  map[k8s.Ref]placed // valid now
-	kept     map[k8s.Ref]placed // not valid or not readable now: the last good state
+	objects  map[k8s.Ref]located // valid now
+	kept     map[k8s.Ref]located // not valid or not readable now: the last good state
 	errors   []k8s.Warning
 	warnings []k8s.Warning
 }
 
-// pieceKey stands for the text of a piece and how it is to be read.
+// pieceKey is the cache key of a piece (a YAML document, or one item of a List): a hash of its text, and how to parse it.
 type pieceKey struct {
 	sum  uint64
 	size int
 	item bool
-	list string
+	list string // the kind of List that an item is of
 }
 
-// seed makes the hashes of this process.
+// seed is new in each process; hashes are not persisted.
 var seed = maphash.MakeSeed()
 
-// update reads the file if it looks changed or force is set.
+// update reads the file if its size, time or inode have changed, or force is set.
 func (f *file) update(force bool) {
 	info, err := os.Stat(f.path)
 	if err == nil && !force && f.info != nil && os.SameFile(info, f.info) && info.Size() == f.info.Size() && info.ModTime().Equal(f.info.ModTime()) {
@@ -76,7 +76,7 @@ func (f *file) update(force bool) {
 	}
 }
 
-// readFile reads a file whole, but none that is too large.
+// readFile reads a file of at most maxFileSize.
 func readFile(path string) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -112,17 +112,17 @@ func text(data []byte) ([]byte, error) {
 	return data, nil
 }
 
-// parse makes objects and problems of the text of the file. Pieces that were there before are not parsed again.
+// parse derives objects and problems from the text of the file. Pieces found in the cache are not parsed again.
 func (f *file) parse(data []byte) {
 	pieces := split(data)
-	results, torn := f.parsePieces(pieces)
-	if torn {
-		pieces = whole(pieces)
+	results, splitFailed := f.parsePieces(pieces)
+	if splitFailed {
+		pieces = unsplit(pieces)
 		results, _ = f.parsePieces(pieces)
 	}
 	before, keptBefore := f.objects, f.kept
-	f.objects, f.kept, f.errors, f.warnings = map[k8s.Ref]placed{}, nil, nil, nil
-	lost := false // something that cannot be named did not parse
+	f.objects, f.kept, f.errors, f.warnings = map[k8s.Ref]located{}, nil, nil, nil
+	unidentified := false // an object did not parse, and its name is not known
 	invalid := map[k8s.Ref]bool{}
 	for i := range pieces {
 		for _, p := range results[i] {
@@ -131,19 +131,19 @@ func (f *file) parse(data []byte) {
 			f.warnings = appendAt(f.warnings, p.warnings, origin)
 			switch {
 			case p.object != nil:
-				f.add(p.ref, placed{p.object, origin}, before)
+				f.add(p.ref, located{p.object, origin}, before)
 			case len(p.errors) > 0 && p.ref == (k8s.Ref{}):
-				lost = true
+				unidentified = true
 			case len(p.errors) > 0:
 				invalid[p.ref] = true
 			}
 		}
 	}
 	f.errors, f.warnings = f.atMost(f.errors, "errors"), f.atMost(f.warnings, "warnings")
-	f.kept = map[k8s.Ref]placed{}
-	for _, old := range []map[k8s.Ref]placed{keptBefore, before} {
+	f.kept = map[k8s.Ref]located{}
+	for _, old := range []map[k8s.Ref]located{keptBefore, before} {
 		for ref, e := range old {
-			if _, ok := f.objects[ref]; !ok && (lost || invalid[ref]) {
+			if _, ok := f.objects[ref]; !ok && (unidentified || invalid[ref]) {
 				f.kept[ref] = e
 			}
 		}
@@ -171,23 +171,24 @@ func inFile(p parsed, line int) []k8s.Warning {
 	return ws
 }
 
-// add enters an object; one that is there already stays, or the one that was there before this reading.
-func (f *file) add(ref k8s.Ref, e placed, before map[k8s.Ref]placed) {
-	first, twice := f.objects[ref]
-	if !twice {
+// add records an object. If the file defines it twice, that is an error, and the object stays as it was before this parse; if it is new,
+// as it was first defined.
+func (f *file) add(ref k8s.Ref, e located, before map[k8s.Ref]located) {
+	first, duplicate := f.objects[ref]
+	if !duplicate {
 		f.objects[ref] = e
 		return
 	}
-	f.errors = append(f.errors, twiceError(ref, e.origin, first.origin))
+	f.errors = append(f.errors, duplicateError(ref, e.origin, first.origin))
 	if old, ok := before[ref]; ok {
-		f.objects[ref] = placed{old.object, first.origin}
+		f.objects[ref] = located{old.object, first.origin}
 	}
 }
 
-// keepAll makes everything that the file held its last good state.
+// keepAll moves all objects of the file to kept, as their last good state.
 func (f *file) keepAll() {
-	kept := map[k8s.Ref]placed{}
-	for _, old := range []map[k8s.Ref]placed{f.kept, f.objects} {
+	kept := map[k8s.Ref]located{}
+	for _, old := range []map[k8s.Ref]located{f.kept, f.objects} {
 		for ref, e := range old {
 			kept[ref] = e
 		}
@@ -195,7 +196,7 @@ func (f *file) keepAll() {
 	f.kept, f.objects = kept, nil
 }
 
-// atMost cuts a list that is too long to be read.
+// atMost truncates a list to maxPerFile.
 func (f *file) atMost(list []k8s.Warning, what string) []k8s.Warning {
 	if len(list) <= maxPerFile {
 		return list
@@ -211,8 +212,9 @@ func appendAt(list, ws []k8s.Warning, origin k8s.Origin) []k8s.Warning {
 	return list
 }
 
-// parsePieces parses pieces on all processors and renews the cache. torn reports that an item does not parse.
-func (f *file) parsePieces(pieces []piece) (results [][]parsed, torn bool) {
+// parsePieces parses pieces on all processors and replaces the cache. splitFailed reports that an item of a List does
+// not parse by itself.
+func (f *file) parsePieces(pieces []piece) (results [][]parsed, splitFailed bool) {
 	results = make([][]parsed, len(pieces))
 	keys := make([]pieceKey, len(pieces))
 	var todo []int
@@ -225,21 +227,21 @@ func (f *file) parsePieces(pieces []piece) (results [][]parsed, torn bool) {
 			todo = append(todo, i)
 		}
 	}
-	tornAt := make([]bool, len(pieces))
+	failedAt := make([]bool, len(pieces))
 	var workers errgroup.Group // its goroutines end when todo is used up
 	workers.SetLimit(runtime.GOMAXPROCS(0))
 	for batch := range slices.Chunk(todo, 16) {
 		workers.Go(func() error {
 			for _, i := range batch {
-				var torn bool
-				results[i], torn = pieces[i].parse()
-				tornAt[i] = torn && pieces[i].item > 0
+				var failed bool
+				results[i], failed = pieces[i].parse()
+				failedAt[i] = failed && pieces[i].item > 0
 			}
 			return nil
 		})
 	}
 	_ = workers.Wait() // none fails
-	if slices.Contains(tornAt, true) {
+	if slices.Contains(failedAt, true) {
 		return results, true
 	}
 	f.cache = make(map[pieceKey][]parsed, len(pieces))
@@ -249,8 +251,8 @@ func (f *file) parsePieces(pieces []piece) (results [][]parsed, torn bool) {
 	return results, false
 }
 
-// whole undoes the cutting of Lists.
-func whole(pieces []piece) []piece {
+// unsplit puts the items of each List together again.
+func unsplit(pieces []piece) []piece {
 	var uncut []piece
 	for _, p := range pieces {
 		switch {

@@ -49,7 +49,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		uncut := file{path: "f.yaml"}
 		uncut.parsePieces(nil)
-		results, _ := uncut.parsePieces(whole(split(data)))
+		results, _ := uncut.parsePieces(unsplit(split(data)))
 		n := 0
 		for _, list := range results {
 			for _, p := range list {

@@ -43,15 +43,15 @@ func Load(path string) *Set {
 	return m
 }
 
-// placed is an object and where it stands.
-type placed struct {
+// located is an object and where it stands.
+type located struct {
 	object k8s.Object
 	origin k8s.Origin
 }
 
 // state is what all files together hold.
 type state struct {
-	objects  map[k8s.Ref]placed
+	objects  map[k8s.Ref]located
 	problems k8s.Problems
 }
 
@@ -125,8 +125,8 @@ func listFiles(path string) ([]string, error) {
 
 // assemble puts the files together. published is what is in force: an object that stands in two places stays as
 // it is there, else the first place counts.
-func (r *reader) assemble(published map[k8s.Ref]placed) state {
-	s := state{objects: map[k8s.Ref]placed{}}
+func (r *reader) assemble(published map[k8s.Ref]located) state {
+	s := state{objects: map[k8s.Ref]located{}}
 	if r.missing != nil {
 		s.problems.Errors = append(s.problems.Errors, k8s.Warning{Text: "cannot read the manifests: " + brief.Line(r.missing.Error())})
 	} else if r.empty {
@@ -148,7 +148,7 @@ func (r *reader) assemble(published map[k8s.Ref]placed) state {
 				s.objects[ref] = e
 				continue
 			}
-			again = append(again, twiceError(ref, e.origin, first.origin))
+			again = append(again, duplicateError(ref, e.origin, first.origin))
 			if p, ok := published[ref]; ok {
 				s.objects[ref] = p
 			}
@@ -166,12 +166,12 @@ func (r *reader) assemble(published map[k8s.Ref]placed) state {
 	return s
 }
 
-func twiceError(ref k8s.Ref, at, first k8s.Origin) k8s.Warning {
+func duplicateError(ref k8s.Ref, at, first k8s.Origin) k8s.Warning {
 	return k8s.Warning{Object: ref.String(), Where: at.String(), Text: fmt.Sprintf("is already in %s: remove one of the two", first)}
 }
 
 // difference returns what turns one set of objects into another.
-func difference(before, after map[k8s.Ref]placed) []k8s.Change {
+func difference(before, after map[k8s.Ref]located) []k8s.Change {
 	var changes []k8s.Change
 	for ref := range before {
 		if _, ok := after[ref]; !ok {

@@ -41,7 +41,7 @@ func (m *Source) Run(ctx context.Context, sink k8s.Sink) error {
 	if _, err := os.Stat(m.path); err != nil {
 		return fmt.Errorf("cannot read the manifests: %w", err)
 	}
-	f := follower{reader: newReader(m.path), sink: sink, published: map[k8s.Ref]placed{}}
+	f := follower{reader: newReader(m.path), sink: sink, published: map[k8s.Ref]located{}}
 	f.watcher, f.watchErr = fsnotify.NewWatcher()
 	if f.watcher != nil {
 		defer f.watcher.Close()
@@ -55,7 +55,7 @@ func (m *Source) Run(ctx context.Context, sink k8s.Sink) error {
 type follower struct {
 	*reader
 	sink      k8s.Sink
-	published map[k8s.Ref]placed
+	published map[k8s.Ref]located
 	reported  *k8s.Problems // what the sink was told last
 	synced    bool
 

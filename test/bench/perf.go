@@ -103,7 +103,7 @@ func (s *samples) perf(ctx context.Context, work func() error) (err error) {
 	return nil
 }
 
-// add takes what perf script printed, and tells whether there is anything: of each sample the thread's name, its process and
+// add takes what perf script printed, and reports whether there is anything: of each sample the thread's name, its process and
 // the nanoseconds that it stands for, then, behind tabs, address and name of each function of its call chain, the innermost first;
 // then an empty line.
 func (s *samples) add(text []byte) (any bool) {

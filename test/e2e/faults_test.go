@@ -45,7 +45,7 @@ func TestFaultsOfTheAPIServer(t *testing.T) {
 		{"API server stopped for a while", func() { must(t, c.server.freeze()); wait(3000); must(t, c.server.thaw()) }},
 		{"agent killed and started", func() { c.agent.kill(); wait(500); c.startAgent() }},
 		{"agent killed and started while the API server is away", func() { c.server.kill(); c.agent.kill(); c.startAgent(); wait(1000); c.startServer() }},
-		{"agent stopped while the API server is started anew", func() {
+		{"agent stopped while the API server is restarted", func() {
 			must(t, c.agent.freeze())
 			change()
 			c.server.kill()

@@ -99,7 +99,7 @@ func TestHistoryLost(t *testing.T) {
 }
 
 // A node is cut off for a minute, without so much as a refused connection, while the other is not: the one goes on with what
-// it has, the other follows. Then the server starts anew without history, the way is free again, and both are the same.
+// it has, the other follows. Then the server restarts without history, the way is free again, and both are the same.
 func TestCutOffForAMinute(t *testing.T) {
 	t.Parallel()
 	g := newGuestbook(t)

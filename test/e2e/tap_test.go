@@ -101,7 +101,7 @@ func (p *tap) count(pick func(leg) bool) (n int) {
 	return n
 }
 
-// forget begins anew.
+// forget starts over.
 func (p *tap) forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

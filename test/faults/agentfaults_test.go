@@ -11,7 +11,7 @@ import (
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
-// agentFaults disturb the agent, what it hears and what it may say, never the switch's packets: connections to untouched
+// agentFaults disturb the agent, what it hears and what it may say, never the switch's packets: connections to stable
 // Services must not notice.
 var agentFaults = []fault{
 	{"agent killed, started at once", func(s *script) error {
@@ -110,8 +110,8 @@ var agentFaults = []fault{
 	{"flood of changes", func(s *script) error { return s.churn(40) }},
 	{"a pod comes", func(s *script) error { return errors.Join(s.pod(true), s.churn(2)) }},
 	{"a pod goes", func(s *script) error { return errors.Join(s.pod(false), s.churn(2)) }},
-	{"flows of touched Services deleted by hand", func(s *script) error {
-		for _, v := range s.changing() {
+	{"flows of disrupted Services deleted by hand", func(s *script) error {
+		for _, v := range s.disruptedServices() {
 			if _, err := s.Ofctl("del-flows", s.Bridge, matching(v.vip)); err != nil {
 				return err
 			}

@@ -5,7 +5,7 @@
 // script drawn from a seed kills, stops, cuts, delays, deletes and floods. See test/testbed for the topology.
 //
 // [TestFaults] has two parts. While the agent alone is disturbed (agentfaults_test.go: the agent itself, its ways to the switch
-// and the switch's database, changes of other Services) no connection to an untouched Service may fail. While the
+// and the switch's database, changes of other Services) no connection to a stable Service may fail. While the
 // switch is disturbed (switchfaults_test.go) connections may fail, and must work again afterwards without help. After each
 // part `nkp diff` must find no difference, and the agent's goroutines, file descriptors and memory must be what they were.
 // [TestSwitchSurvives] has clients that end a switch with a fault as soon as the pipeline translates something into itself.

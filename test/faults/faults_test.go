@@ -13,7 +13,7 @@ import (
 // verdict is what TestFaults counted, for the last line of the run.
 var verdict string
 
-// Faults of the agent alone break no connection to an untouched Service; after faults of the switch everything works again by
+// Faults of the agent alone break no connection to a stable Service; after faults of the switch everything works again by
 // itself; and neither leaves anything behind, on the switch or in the agent.
 func TestFaults(t *testing.T) {
 	form := theForm(t)
@@ -28,7 +28,7 @@ func TestFaults(t *testing.T) {
 		}
 	})
 	must(t, c.settle())
-	fleet := c.fleet(c.kept())
+	fleet := c.fleet(c.stableServices())
 	warm(t, fleet)
 	before, err := c.resources()
 	must(t, err)
@@ -75,7 +75,7 @@ func TestFaults(t *testing.T) {
 		t.Errorf("after faults of the switch the agent holds more than before: %s", more)
 	}
 
-	// All is well again: every Service, touched or not, answers with its endpoints.
+	// All is well again: every Service, disrupted or not, answers with its endpoints.
 	must(t, c.put(0))
 	must(t, c.settle())
 	everyone := c.fleet(c.services)
@@ -90,7 +90,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// warm uses every goal once, so that neighbours are known and the agent is at rest.
+// warm uses every target once, so that neighbours are known and the agent is at rest.
 func warm(t *testing.T, f *fleet) {
 	t.Helper()
 	f.run(1, 0)
@@ -107,7 +107,7 @@ func (s *script) calm(t *testing.T) {
 	s.channel.set(disturbance{})
 	s.database.set(disturbance{})
 	must(t, s.pod(false))
-	for _, v := range s.changing() {
+	for _, v := range s.disruptedServices() {
 		v.pods = s.servers
 	}
 	s.extra = 0

@@ -15,8 +15,8 @@ import (
 
 // fleet is a set of clients: some hold connections, some open new ones all the time.
 type fleet struct {
-	goals map[*testbed.Host][]goal
-	hosts []*testbed.Host
+	targets map[*testbed.Host][]target
+	hosts   []*testbed.Host
 	// outside is the client whose connections are masqueraded.
 	outside *testbed.Host
 
@@ -30,13 +30,13 @@ type fleet struct {
 
 // fleet makes clients for Services: pods use ClusterIPs, a client outside NodePorts.
 func (c *cluster) fleet(services []*svc) *fleet {
-	f := &fleet{goals: map[*testbed.Host][]goal{}, outside: c.External}
+	f := &fleet{targets: map[*testbed.Host][]target{}, outside: c.External}
 	for _, p := range c.clients {
 		f.hosts = append(f.hosts, p.Host)
-		f.goals[p.Host] = goals(services, false)
+		f.targets[p.Host] = targets(services, false)
 	}
 	f.hosts = append(f.hosts, c.External)
-	f.goals[c.External] = goals(services, true)
+	f.targets[c.External] = targets(services, true)
 	return f
 }
 
@@ -46,7 +46,7 @@ func (c *cluster) fleet(services []*svc) *fleet {
 const outsidePause = 2 * time.Millisecond
 
 // run sets the fleet to work: threads clients on each pod that open a connection every pause (0: as fast as they can), one
-// outside that takes its time, and one more on each host that holds a connection to each goal.
+// outside that takes its time, and one more on each host that holds a connection to each target.
 func (f *fleet) run(threads int, pause time.Duration) {
 	ctx, cancel := context.WithCancel(context.Background())
 	f.tally, f.broken, f.cancel = &tally{}, &tally{}, cancel
@@ -76,7 +76,7 @@ func (f *fleet) stop() {
 }
 
 func (f *fleet) open(ctx context.Context, h *testbed.Host, pause time.Duration) error {
-	list := f.goals[h]
+	list := f.targets[h]
 	for i := rand.IntN(len(list)); ctx.Err() == nil; i++ {
 		g := &list[i%len(list)]
 		began := time.Now()
@@ -84,7 +84,7 @@ func (f *fleet) open(ctx context.Context, h *testbed.Host, pause time.Duration) 
 			f.tally.fail(err.Error(), h.Name+" to "+g.name, began)
 		} else {
 			c.reset()
-			if g.who[c.who] {
+			if g.pods[c.who] {
 				f.tally.ok(began, h.Name+" to "+g.name)
 			} else {
 				f.tally.fail("answered by a pod that is none of its endpoints", h.Name+" to "+g.name+": "+c.who, began)
@@ -97,9 +97,9 @@ func (f *fleet) open(ctx context.Context, h *testbed.Host, pause time.Duration) 
 	return nil
 }
 
-// hold keeps a connection to each goal and makes round trips, each at least once in about 2 s. One that broke is made anew.
+// hold keeps a connection to each target and makes round trips, each at least once in about 2 s. One that broke is recreated.
 func (f *fleet) hold(ctx context.Context, h *testbed.Host) error {
-	list := f.goals[h]
+	list := f.targets[h]
 	conns := make([]*connection, len(list))
 	defer func() {
 		for _, c := range conns {

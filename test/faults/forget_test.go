@@ -240,7 +240,7 @@ func TestManyStaleConnections(t *testing.T) {
 		pid := p.Cmd.Process.Pid
 		before, err := resident(pid, "VmRSS:")
 		must(t, err)
-		must(t, os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0)) // its peak begins anew (proc(5))
+		must(t, os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0)) // its peak starts over (proc(5))
 		_, wrong := c.tracked(t)
 		want := c.connections(t) - wrong + most
 		cpu, begun := c.busy(t), time.Now()

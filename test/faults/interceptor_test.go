@@ -132,7 +132,7 @@ func TestLyingSwitch(t *testing.T) {
 		}
 	})
 	must(t, c.settle())
-	fleet := c.fleet(c.kept())
+	fleet := c.fleet(c.stableServices())
 	warm(t, fleet)
 	before, err := c.resources()
 	must(t, err)

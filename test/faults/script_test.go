@@ -126,7 +126,7 @@ func (s *script) wait(lo, hi int) error {
 	return nil
 }
 
-// churn changes the touched Services n times, with a drawn number of Services that come and go beside them.
+// churn changes the disrupted Services n times, with a drawn number of Services that come and go beside them.
 func (s *script) churn(n int) error {
 	for range n {
 		pods := s.servers

@@ -16,8 +16,8 @@ import (
 
 const (
 	serverPort = 8080
-	untouched  = 40 // Services that no fault is aimed at
-	touched    = 10 // Services whose endpoints, flows and pods are
+	stable     = 40 // Services that no fault is aimed at
+	disrupted  = 10 // Services whose endpoints, flows and pods faults change or remove
 	firstPort  = 30000
 )
 
@@ -32,12 +32,12 @@ type svc struct {
 	pods     []*testbed.Pod
 }
 
-// makeServices fills c.services: untouched ones of every kind first, then those that will be touched.
+// makeServices fills c.services: stable ones of every kind first, then those that will be disrupted.
 func (c *cluster) makeServices() {
-	for i := range untouched + touched {
-		s := &svc{name: fmt.Sprintf("kept-%d", i), vip: netip.AddrFrom4([4]byte{40, 0, 0, byte(1 + i)})}
-		if i >= untouched {
-			s.name = fmt.Sprintf("touched-%d", i)
+	for i := range stable + disrupted {
+		s := &svc{name: fmt.Sprintf("stable-%d", i), vip: netip.AddrFrom4([4]byte{40, 0, 0, byte(1 + i)})}
+		if i >= stable {
+			s.name = fmt.Sprintf("disrupted-%d", i)
 		}
 		if i%4 == 3 {
 			s.vip = netip.MustParseAddr(fmt.Sprintf("fd00:40::%x", 1+i))
@@ -57,12 +57,12 @@ func (c *cluster) makeServices() {
 	}
 }
 
-func (c *cluster) kept() []*svc     { return c.services[:untouched] }
-func (c *cluster) changing() []*svc { return c.services[untouched:] }
+func (c *cluster) stableServices() []*svc    { return c.services[:stable] }
+func (c *cluster) disruptedServices() []*svc { return c.services[stable:] }
 
-// scramble gives the touched Services other endpoints; some lose all.
+// scramble assigns random endpoints to the disrupted Services, none to some.
 func (c *cluster) scramble(r *rand.Rand, pods []*testbed.Pod) {
-	for _, s := range c.changing() {
+	for _, s := range c.disruptedServices() {
 		s.pods = nil
 		for _, p := range pods {
 			if r.IntN(2) == 0 {
@@ -156,18 +156,18 @@ func (s *svc) slice() *discoveryv1.EndpointSlice {
 	return o
 }
 
-// goal is what a client connects to, and who may answer.
-type goal struct {
-	name string // of the Service and the way to it
+// target is an address that a client connects to, and the pods that may answer.
+type target struct {
+	name string // the Service and the kind of address
 	to   netip.AddrPort
-	who  map[string]bool // pods by name
+	pods map[string]bool // that may answer, by name
 }
 
-// goals returns the ways to Services: their ClusterIPs, or with outside their NodePorts on the node's address.
-func goals(services []*svc, outside bool) (list []goal) {
+// targets returns the ClusterIPs of Services, or their NodePorts at the node's address for clients outside the node.
+func targets(services []*svc, external bool) (list []target) {
 	for _, s := range services {
-		g := goal{name: s.name + " by ClusterIP", to: netip.AddrPortFrom(s.vip, 80), who: map[string]bool{}}
-		if outside {
+		g := target{name: s.name + " by ClusterIP", to: netip.AddrPortFrom(s.vip, 80), pods: map[string]bool{}}
+		if external {
 			if s.nodePort == 0 {
 				continue
 			}
@@ -178,8 +178,8 @@ func goals(services []*svc, outside bool) (list []goal) {
 			g.name, g.to = s.name+" by NodePort", netip.AddrPortFrom(node, uint16(s.nodePort))
 		}
 		for _, p := range s.pods {
-			if !outside || !s.local || p.Local {
-				g.who[p.Name] = true
+			if !external || !s.local || p.Local {
+				g.pods[p.Name] = true
 			}
 		}
 		list = append(list, g)

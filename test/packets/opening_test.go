@@ -61,7 +61,7 @@ func TestOpeningAgain(t *testing.T) {
 	}
 }
 
-// A client that lost a connection without a word opens it anew from the same port.
+// A client that lost a connection without a word opens it again from the same port.
 func TestOpeningAfterALoss(t *testing.T) {
 	t.Parallel()
 	s4, s6 := service("web4", "40.0.0.1"), service("web6", "fd00:40::1")

@@ -324,7 +324,7 @@ func TestFloodedTables(t *testing.T) {
 			said := strings.TrimPrefix(c.agent.log.String(), before)
 			check := func() {
 				t.Helper()
-				if strings.Contains(said, "connecting anew") || strings.Contains(said, "connection to the switch lost") {
+				if strings.Contains(said, "reconnecting") || strings.Contains(said, "connection to the switch lost") {
 					t.Errorf("the connection was lost:\n%s", tail(said, 3000))
 				}
 				for _, m := range regexp.MustCompile(` deleted=(\d{5,}) `).FindAllStringSubmatch(said, -1) {

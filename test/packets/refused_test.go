@@ -17,14 +17,15 @@ import (
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
-// tlsFront answers TLS on the node's loopback address and passes what is said to a unix socket.
-func (c *cluster) tlsFront(t *testing.T, p *pki, cert, to string, change func(*tls.Config)) (address string) {
+// tlsProxy terminates TLS on the node's loopback address and forwards the bytes to a unix socket. configure may change the server's
+// configuration; nil: it does not.
+func (c *cluster) tlsProxy(t *testing.T, p *pki, cert, to string, configure func(*tls.Config)) (address string) {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(p.file(cert+"-cert"), p.file(cert+"-key"))
 	must(t, err)
 	cfg := &tls.Config{Certificates: []tls.Certificate{pair}}
-	if change != nil {
-		change(cfg)
+	if configure != nil {
+		configure(cfg)
 	}
 	plain, err := c.Node.Listen("127.0.0.1:0")
 	must(t, err)
@@ -54,8 +55,9 @@ func (c *cluster) tlsFront(t *testing.T, p *pki, cert, to string, change func(*t
 	return plain.Addr().String()
 }
 
-// A switch, or a database, that cannot prove who it is gets nothing: the error names the reason.
-func TestImpostorsAreRefused(t *testing.T) {
+// nkp does not talk to an OpenFlow or OVSDB server whose certificate does not verify, nor one that does not accept its own. The error
+// says why.
+func TestTLSVerification(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, testbed.Options{})
 	c.write()
@@ -85,41 +87,42 @@ func TestImpostorsAreRefused(t *testing.T) {
 	for _, tc := range []struct {
 		name, cert string
 		pki        *pki
-		change     func(*tls.Config)
+		configure  func(*tls.Config)
+		anonymous  bool   // nkp presents no certificate
 		want       string // in the error; "": it works
 	}{
-		{"all is well", "good", ours, nil, ""},
-		{"another authority", "stranger", others, nil, "unknown authority"},
-		{"expired", "expired", ours, nil, "expired"},
-		{"not valid yet", "early", ours, nil, "not yet valid"},
-		{"another name", "elsewhere", ours, nil, "valid for 127.0.0.9, not 127.0.0.1"},
-		{"a client's certificate", "client", ours, nil, "incompatible key usage"},
-		{"an old TLS", "good", ours, func(c *tls.Config) { c.MaxVersion = tls.VersionTLS11; c.MinVersion = tls.VersionTLS10 }, "protocol version"},
-		{"asks for a certificate", "good", ours, demand(ours), ""},
-		{"asks for one of another authority", "good", ours, demand(others), "certificate"},
-		{"asks for a certificate in vain", "good", ours, demand(ours), "certificate"},
+		{"valid", "good", ours, nil, false, ""},
+		{"another authority", "stranger", others, nil, false, "unknown authority"},
+		{"expired", "expired", ours, nil, false, "expired"},
+		{"not valid yet", "early", ours, nil, false, "not yet valid"},
+		{"issued for another address", "elsewhere", ours, nil, false, "valid for 127.0.0.9, not 127.0.0.1"},
+		{"a client's certificate", "client", ours, nil, false, "incompatible key usage"},
+		{"an old TLS", "good", ours, func(c *tls.Config) { c.MaxVersion = tls.VersionTLS11; c.MinVersion = tls.VersionTLS10 }, false, "protocol version"},
+		{"requires a client certificate", "good", ours, demand(ours), false, ""},
+		{"requires a client certificate of another authority", "good", ours, demand(others), false, "certificate"},
+		{"requires a client certificate, none presented", "good", ours, demand(ours), true, "certificate"},
 	} {
 		flags := []string{"diff", "--manifests", c.manifest, "--bridge", c.Bridge, "--hostname-override", nodeName, "--ca-cert", ours.file("ca-cert")}
-		if tc.name != "asks for a certificate in vain" {
+		if !tc.anonymous {
 			flags = append(flags, "--certificate", ours.file("nkp-cert"), "--private-key", ours.file("nkp-key"))
 		}
 		for _, target := range []struct {
 			name  string
 			flags []string
 		}{
-			{"openflow", []string{"--ovsdb", c.DB(), "--openflow", "ssl:" + c.tlsFront(t, tc.pki, tc.cert, c.Mgmt(c.Bridge), tc.change)}},
-			{"ovsdb", []string{"--openflow", "unix:" + c.Mgmt(c.Bridge), "--ovsdb", "ssl:" + c.tlsFront(t, tc.pki, tc.cert, strings.TrimPrefix(c.DB(), "unix:"), tc.change)}},
+			{"openflow", []string{"--ovsdb", c.DB(), "--openflow", "ssl:" + c.tlsProxy(t, tc.pki, tc.cert, c.Mgmt(c.Bridge), tc.configure)}},
+			{"ovsdb", []string{"--openflow", "unix:" + c.Mgmt(c.Bridge), "--ovsdb", "ssl:" + c.tlsProxy(t, tc.pki, tc.cert, strings.TrimPrefix(c.DB(), "unix:"), tc.configure)}},
 		} {
 			begin := time.Now()
 			_, errOut, status := c.nkp(append(flags, target.flags...)...)
 			switch {
-			case tc.want == "" && status != 1: // the common part is missing
-				t.Errorf("%s, %s: diff ends with %d: %s", target.name, tc.name, status, errOut)
+			case tc.want == "" && status != 1: // different: nothing is installed
+				t.Errorf("%s, %s: diff exits with %d: %s", target.name, tc.name, status, errOut)
 			case tc.want != "" && (status != 2 || !strings.Contains(errOut, tc.want)):
-				t.Errorf("%s, %s: diff ends with %d and does not say %q: %s", target.name, tc.name, status, tc.want, errOut)
+				t.Errorf("%s, %s: diff exits with %d and does not say %q: %s", target.name, tc.name, status, tc.want, errOut)
 			}
 			if took := time.Since(begin); took > 20*time.Second {
-				t.Errorf("%s, %s: told after %v", target.name, tc.name, took)
+				t.Errorf("%s, %s: the answer took %v", target.name, tc.name, took)
 			}
 		}
 	}

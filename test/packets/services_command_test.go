@@ -198,7 +198,7 @@ func (c *cluster) servicesUsage(t *testing.T) {
 	}
 }
 
-// --watch shows rates, and goes on when nkp is started anew.
+// --watch shows rates, and goes on when nkp is restarted.
 func TestServicesWatch(t *testing.T) {
 	t.Parallel()
 	s := service("web", "40.0.0.1")

@@ -23,7 +23,7 @@ type plane struct {
 	flags []string
 	// command gives the program that serves Services on the cluster's node.
 	command func(c *cluster, flags []string) []string
-	// inStep tells whether what the manifests say is in force; it is asked again and again.
+	// inStep reports whether what the manifests say is in force; it is asked again and again.
 	inStep func(c *cluster) error
 	// cleanUp removes what the proxy, which does not run, has put in force.
 	cleanUp func(c *cluster) error

@@ -178,7 +178,7 @@ func (b *Bed) setUpLocal(ctx context.Context) error {
 	return defaultRoutes(b.Node.ns, b.ipv4.router, RouterIP6, b.Bridge)
 }
 
-// awaitVswitchd waits until ok is true and tells whether it is; it gives up when
+// awaitVswitchd waits until ok is true and reports whether it is; it gives up when
 // ovs-vswitchd ends.
 func (b *Bed) awaitVswitchd(ctx context.Context, ok func() bool) bool {
 	done := false

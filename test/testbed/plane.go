@@ -134,7 +134,7 @@ func (n *namespace) enslave(dev, bridge string) error {
 	return nil
 }
 
-// neighbour notes for good which Ethernet address an IP address has on a device.
+// neighbour records for good which Ethernet address an IP address has on a device.
 func (n *namespace) neighbour(ip netip.Addr, mac, dev string) error {
 	l, err := n.nl.LinkByName(dev)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/nkp-proxy/nkp/windows/hns"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 

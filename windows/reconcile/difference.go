@@ -222,7 +222,7 @@ func (d *difference) superfluous(id string, e *hns.Endpoint) (a netip.Addr, why 
 	case ok && chosen != id:
 		return a, "there is another endpoint of the same address"
 	case !d.asIs[id] && !hns.SameEndpoint(e, &want.Body):
-		return a, "it is made anew: " + describeEndpoint(e, &want.Body)
+		return a, "it is recreated: " + describeEndpoint(e, &want.Body)
 	}
 	return a, ""
 }

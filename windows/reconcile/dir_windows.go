@@ -56,5 +56,5 @@ func checkPath(path, kind string) error {
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return fmt.Errorf("the %s %w: nkp does not use it. Delete it (nkp makes it anew), or choose another place with --hns-state-file", kind, err)
+	return fmt.Errorf("the %s %w: nkp does not use it. Delete it (nkp recreates it), or choose another place with --hns-state-file", kind, err)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/nkp-proxy/nkp/windows/plan"
 )
 
-// maxPasses bounds one Sync: an endpoint that is made anew takes two passes.
+// maxPasses bounds one Sync: an endpoint that is recreated takes two passes.
 const maxPasses = 3
 
 // Engine holds what it knows of HNS between one Sync and the next. It is not safe for concurrent use.

@@ -48,7 +48,7 @@ func trickle(c net.Conn, text string) {
 	}
 }
 
-// Besiege holds n connections of each kind to a server until the test ends: a connection that the server closes is made anew.
+// Besiege holds n connections of each kind to a server until the test ends: a connection that the server closes is recreated.
 // It returns when all have been made once. long is the path of an answer that is as long as the server has one.
 func Besiege(t *testing.T, dial Dial, long string, n int) {
 	t.Helper()
