@@ -42,7 +42,7 @@ const kubeProxyHead = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeP
 const nkpHead = "apiVersion: nkp-proxy.github.io/v1alpha1\nkind: NkpConfiguration\n"
 
 // A command line of kube-proxy's works as it is: run has every flag of kube-proxy's, which takes what kube-proxy's takes.
-// test/differential holds the list in step with kube-proxy.
+// test/k8s/differential holds the list in step with kube-proxy.
 func TestKubeProxysFlags(t *testing.T) {
 	list, err := os.ReadFile("testdata/kube-proxy-flags.txt")
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 )
 
 // Validate returns which fields of a completed KubeProxyConfiguration have values that cannot be. Its verdict is kube-proxy's
-// (test/differential compares the two), but for three things: unknown feature gates and showHiddenMetricsForVersion, which
+// (test/k8s/differential compares the two), but for three things: unknown feature gates and showHiddenMetricsForVersion, which
 // mean nothing here, and port 0, which stands for any free port.
 func Validate(c *KubeProxy) field.ErrorList {
 	v := &validator{}

@@ -34,7 +34,7 @@ func request(t *testing.T, method, url, body string) (status int, text string) {
 	return res.StatusCode, string(data)
 }
 
-// Every path answers what it is for. What kube-proxy answers, byte by byte, is compared in test/differential.
+// Every path answers what it is for. What kube-proxy answers, byte by byte, is compared in test/k8s/differential.
 func TestPaths(t *testing.T) {
 	m, _ := newTest(IPTables)
 	var level uint32

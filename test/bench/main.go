@@ -42,7 +42,7 @@ func main() {
 	pairs := flag.Int("profile", 0, "profile, by perf, while connections come to the VIP and straight to the pods, so many times each in turns: of nkp, whose switch needs symbols and frame pointers (NKP_OVS), or (-only nftables, iptables) of kube-proxy, or (-only nkp-iptables) of nkp's iptables mode; at any -sizes (default: 10)")
 	clients := flag.Int("clients", defaultClients, "how many clients connect side by side while -profile is at work")
 	flag.StringVar(&programs.NKP, "nkp", os.Getenv("NKP_BINARY"), "nkp (default: built)")
-	flag.StringVar(&programs.KubeServer, "kubeserver", os.Getenv("NKP_KUBESERVER"), "API server of test/e2e (default: built)")
+	flag.StringVar(&programs.KubeServer, "kubeserver", os.Getenv("NKP_KUBESERVER"), "API server of test/k8s/e2e (default: built)")
 	flag.StringVar(&programs.KubeProxy, "kube-proxy", os.Getenv("NKP_KUBE_PROXY"), "kube-proxy (default: built)")
 	flag.Parse()
 

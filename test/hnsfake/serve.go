@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// The wire between the DLLs of test/windows and the fake; all numbers are little-endian 32 bits, but handles, which have 64.
+// The wire between the DLLs of test/k8s/windows and the fake; all numbers are little-endian 32 bits, but handles, which have 64.
 //
 //	call:  count, then count strings (length, UTF-8): the function and its arguments
 //	reply: HRESULT, handle, id string, output string, error record string

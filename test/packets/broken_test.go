@@ -44,7 +44,7 @@ func outsider(c *cluster) *testbed.Host { return c.External }
 const webFlow = "table=1,tcp,nw_dst=40.0.0.1,tp_dst=80"
 
 // For what commonly goes wrong with a Service, the commands name the cause, and packets show that it is the cause:
-// docs/runbook.md goes by these words. That an API server does not answer is tested where there is one, in test/e2e.
+// docs/runbook.md goes by these words. That an API server does not answer is tested where there is one, in test/k8s/e2e.
 func TestBrokenSituations(t *testing.T) {
 	t.Parallel()
 	for _, b := range []broken{

@@ -217,7 +217,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// servedElsewhere returns what needs an API server: test/e2e has one.
+// servedElsewhere returns what needs an API server: test/k8s/e2e has one.
 func servedElsewhere(name string) bool {
 	i := slices.IndexFunc(metrics.Definitions(), func(d *metrics.Definition) bool {
 		return strings.HasPrefix(name, d.Name) && d.Only == "Services come from an API server"

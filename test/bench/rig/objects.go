@@ -39,7 +39,7 @@ const (
 	Movers = 10
 )
 
-// serviceCIDR is that of test/e2e's API server.
+// serviceCIDR is that of test/k8s/e2e's API server.
 const serviceCIDR = "40.0.0.0/16"
 
 // Service names one Service of the run and says who is behind it.

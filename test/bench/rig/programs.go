@@ -24,10 +24,10 @@ func (p *Programs) Build(ctx context.Context, root, dir string) error {
 	if err := p.BuildNKP(ctx, root, dir); err != nil {
 		return err
 	}
-	if err := build(ctx, &p.KubeServer, dir, "kubeserver", filepath.Join(root, "test/e2e"), "./kubeserver", version); err != nil {
+	if err := build(ctx, &p.KubeServer, dir, "kubeserver", filepath.Join(root, "test/k8s"), "./e2e/kubeserver", version); err != nil {
 		return err
 	}
-	return build(ctx, &p.KubeProxy, dir, "kube-proxy", filepath.Join(root, "test/semantics/kubeproxy"), "k8s.io/kubernetes/cmd/kube-proxy", version)
+	return build(ctx, &p.KubeProxy, dir, "kube-proxy", filepath.Join(root, "test/k8s"), "k8s.io/kubernetes/cmd/kube-proxy", version)
 }
 
 // BuildNKP builds nkp alone, if it has no path yet.

@@ -14,7 +14,7 @@ import (
 var update = flag.Bool("update", false, "write the list of kube-proxy's flags")
 
 // flagList is the list of kube-proxy's flags, against which internal/command tests those of nkp run.
-const flagList = "../../../internal/command/testdata/kube-proxy-flags.txt"
+const flagList = "../../../../internal/command/testdata/kube-proxy-flags.txt"
 
 // The list of kube-proxy's flags is kube-proxy's.
 func TestFlagList(t *testing.T) {

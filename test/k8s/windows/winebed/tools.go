@@ -34,7 +34,7 @@ func Available() (wine string, err error) {
 	return "", errors.New("no Wine: apt-get install --no-install-recommends wine64")
 }
 
-// here returns the directory of test/windows.
+// here returns the directory of test/k8s/windows.
 func here() string {
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Dir(filepath.Dir(file))
@@ -59,7 +59,7 @@ func buildDLLs(dir string) error {
 	return nil
 }
 
-// BuildWindows builds a Go package of the module test/windows, or one that it requires, for Windows. flags are further ones of go build.
+// BuildWindows builds a Go package of the module test/k8s/windows, or one that it requires, for Windows. flags are further ones of go build.
 func BuildWindows(pkg, exe string, flags ...string) error {
 	args := append([]string{"build", "-trimpath", "-o", exe}, flags...)
 	return goWindows(append(args, pkg)...)
@@ -67,12 +67,12 @@ func BuildWindows(pkg, exe string, flags ...string) error {
 
 // BuildNkp builds nkp for Windows.
 func BuildNkp(exe string) error {
-	return goWindowsIn(filepath.Dir(filepath.Dir(here())), "build", "-trimpath", "-o", exe, ".")
+	return goWindowsIn(filepath.Dir(filepath.Dir(filepath.Dir(here()))), "build", "-trimpath", "-o", exe, ".")
 }
 
 // BuildWindowsTest builds the test binary of a package of nkp's own module for Windows.
 func BuildWindowsTest(pkg, exe string) error {
-	return goWindowsIn(filepath.Dir(filepath.Dir(here())), "test", "-c", "-trimpath", "-o", exe, pkg)
+	return goWindowsIn(filepath.Dir(filepath.Dir(filepath.Dir(here()))), "test", "-c", "-trimpath", "-o", exe, pkg)
 }
 
 func goWindows(args ...string) error { return goWindowsIn(here(), args...) }

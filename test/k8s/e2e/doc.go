@@ -2,12 +2,9 @@
 // nodes with a real Open vSwitch each and pods as network namespaces (see test/testbed), and checks what is served by
 // packets. nkp has no other rights at the API server than the repository's deploy/kubernetes/rbac/rbac.yaml gives.
 //
-//	go test -C test/e2e ./...
+//	go test -C test/k8s ./e2e/...
 //
 // It needs root, Open vSwitch's programs, and for the first build of kube-apiserver three minutes of two cores and
 // 2 GB of memory. The control plane runs in the first node's namespace; clients of this package dial it from there.
 // Start reading at [cluster] (cluster_test.go), then at guestbook_test.go.
-//
-// It is a Go module of its own: Kubernetes' servers are needed by nothing else. All modules of Kubernetes have the
-// version of k8s.io/kubernetes; to take another one, change the require and replace lines of go.mod together.
 package e2e

@@ -9,7 +9,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/windows/hns"
 
-	"github.com/nkp-proxy/nkp/test/windows/winebed"
+	"github.com/nkp-proxy/nkp/test/k8s/windows/winebed"
 )
 
 // The data plane's own tests pass as Windows programs, too.

@@ -16,7 +16,7 @@ import (
 // The bodies of the example in the real calls: what hcsshim makes of them reaches HNS as it should.
 func TestWhoami(t *testing.T) {
 	h := newHost(t, hns.NetworkOverlay, newest)
-	text, err := os.ReadFile("../../windows/testdata/whoami-windows.yaml")
+	text, err := os.ReadFile("../../../windows/testdata/whoami-windows.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

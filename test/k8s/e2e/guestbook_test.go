@@ -16,7 +16,7 @@ import (
 
 // The guestbook's file has node 1 as the one that "make demo" serves.
 const (
-	guestbookFile = "../../examples/guestbook.yaml"
+	guestbookFile = "../../../examples/guestbook.yaml"
 	guestbookNode = 30784 // its NodePort
 	redisMaster   = "172.16.155.140:6379"
 	redisSlave    = "172.16.67.204:6379"

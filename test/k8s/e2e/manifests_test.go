@@ -32,7 +32,7 @@ import (
 )
 
 // kubernetesDir holds the manifests that ship.
-const kubernetesDir = "../../deploy/kubernetes"
+const kubernetesDir = "../../../deploy/kubernetes"
 
 // overlay is what users apply.
 type overlay struct {

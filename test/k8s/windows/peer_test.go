@@ -20,7 +20,7 @@ import (
 	"github.com/nkp-proxy/nkp/windows/hns"
 	"github.com/nkp-proxy/nkp/windows/plan"
 
-	"github.com/nkp-proxy/nkp/test/windows/winebed"
+	"github.com/nkp-proxy/nkp/test/k8s/windows/winebed"
 )
 
 // kubeProxy builds kube-proxy.exe, unmodified, once.

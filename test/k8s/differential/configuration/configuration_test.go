@@ -198,7 +198,7 @@ func TestValuesCoverEveryField(t *testing.T) {
 
 // kubeadm's own file is taken without a word, and means the same.
 func TestKubeadm(t *testing.T) {
-	text, err := os.ReadFile("../../../internal/config/testdata/kubeadm.conf")
+	text, err := os.ReadFile("../../../../internal/config/testdata/kubeadm.conf")
 	if err != nil {
 		t.Fatal(err)
 	}

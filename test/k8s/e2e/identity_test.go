@@ -53,7 +53,7 @@ func decodeFile(name string) (objects []runtime.Object, err error) {
 // applyRoles gives nkp its identity and rights, from the file that ships.
 func (c *cluster) applyRoles() {
 	c.t.Helper()
-	objects, err := decodeFile("../../deploy/kubernetes/rbac/rbac.yaml")
+	objects, err := decodeFile("../../../deploy/kubernetes/rbac/rbac.yaml")
 	must(c.t, err)
 	for _, o := range objects {
 		c.eventually("the namespace is there", func() error { // the API server makes it after its start

@@ -17,7 +17,7 @@ import (
 	nkp "github.com/nkp-proxy/nkp/windows"
 	"github.com/nkp-proxy/nkp/windows/hns"
 
-	"github.com/nkp-proxy/nkp/test/windows/winebed"
+	"github.com/nkp-proxy/nkp/test/k8s/windows/winebed"
 )
 
 // The node of the tests.

@@ -29,7 +29,7 @@ var binaries = sync.OnceValue(func() (err error) {
 	if nkpBinary = os.Getenv("NKP_BINARY"); nkpBinary == "" {
 		nkpBinary = filepath.Join(binDir, "nkp")
 		nkp := exec.Command("go", "build", "-o", nkpBinary, ".")
-		nkp.Dir = "../.." // with the product's own choice of modules
+		nkp.Dir = "../../.." // with the product's own choice of modules
 		builds = append(builds, nkp)
 	}
 	for _, cmd := range builds {

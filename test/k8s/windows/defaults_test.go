@@ -15,7 +15,7 @@ import (
 	"github.com/nkp-proxy/nkp/test/hnsfake"
 	"github.com/nkp-proxy/nkp/windows/hns"
 
-	"github.com/nkp-proxy/nkp/test/windows/winebed"
+	"github.com/nkp-proxy/nkp/test/k8s/windows/winebed"
 )
 
 // What nkp.exe does with nothing said but the Services and the network: the pipe, the files, the source VIP, the health server.

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/test/windows/winebed"
+	"github.com/nkp-proxy/nkp/test/k8s/windows/winebed"
 )
 
 // What all tests use: a Wine prefix, nkp.exe, and what leads to its pipe.
