@@ -10,7 +10,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// desired is what one family should have, and what of it may not be in force. It belongs to the worker's goroutine.
+// desired is the desired state of one address family, and which of its items may differ from what is installed. Only the worker's
+// goroutine uses it.
 type desired struct {
 	compiler  *rules.Compiler // nil until the first update
 	fixed     rules.Fixed     // what does not depend on any Service
@@ -41,7 +42,7 @@ func (d *desired) allDirty(have *installed) {
 	}
 }
 
-// settled reports whether nothing is left to program but what waits.
+// settled reports whether every dirty item is in backoff, or none is dirty.
 func (d *desired) settled() bool {
 	now := time.Now()
 	for n := range d.dirty {
@@ -52,7 +53,7 @@ func (d *desired) settled() bool {
 	return true
 }
 
-// due returns the dirty items that need not wait, sorted.
+// due returns the dirty items that are not in backoff, sorted.
 func (d *desired) due() []k8s.PortName {
 	now := time.Now()
 	names := make([]k8s.PortName, 0, len(d.dirty))

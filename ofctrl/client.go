@@ -17,18 +17,17 @@ type ClientOptions struct {
 	// OnConnect is called with each new connection; the place to read back and to repair. If it fails the
 	// connection is closed and replaced. Its context ends with Run's and with the connection.
 	OnConnect func(context.Context, *Conn) error
-	// MinBackoff and MaxBackoff bound the pause between attempts, which doubles from the one to the other and
-	// of which up to half is left to chance (0 means 100 ms and 15 s, 2 s for a switch on this machine). Where a
-	// unix socket has no listener the pause is absentPause instead.
+	// MinBackoff and MaxBackoff bound the pause between attempts, which doubles from MinBackoff to MaxBackoff; its upper half is random
+	// (0 means 100 ms and 15 s, 2 s for a unix socket). Where a unix socket has no listener the pause is absentPause instead.
 	MinBackoff, MaxBackoff time.Duration
 }
 
-// absentPause is between two looks for a switch on this machine that is not there. A look costs microseconds; and while
-// ovs-vswitchd is restarted each moment until the flows are back is an outage.
+// absentPause is the pause between attempts while a local unix socket has no listener. An attempt costs microseconds; and while
+// ovs-vswitchd is restarted, each moment until the flows are back is an outage.
 const absentPause = 20 * time.Millisecond
 
-// sayAgain is when a warning is repeated though nothing has changed.
-const sayAgain = 15 * time.Second
+// repeatWarning is the interval at which an unchanged warning is logged again.
+const repeatWarning = 15 * time.Second
 
 // Client keeps a connection to a bridge. Several may run in one process.
 type Client struct {
@@ -40,12 +39,12 @@ type Client struct {
 	conn   *Conn // nil: not connected, or OnConnect has not returned
 }
 
-// Status is how a Client fares.
+// Status is the state of a Client's connection.
 type Status struct {
 	Target    Target
 	Connected bool      // OnConnect has returned without an error and the connection lives
-	Since     time.Time // of that; or when the last connection ended; zero if there was none
-	Attempts  int       // to connect that failed, since the last success
+	Since     time.Time // when Connected last changed; zero if there was never a connection
+	Attempts  int       // failed ones since the last success
 	LastError error     // of the last attempt or connection; kept while connected
 	LastTime  time.Time // when LastError came
 }
@@ -65,7 +64,7 @@ func NewClient(t Target, o ClientOptions) *Client {
 	return &Client{target: t, opts: o, status: Status{Target: t}}
 }
 
-// Status returns how the client fares now.
+// Status returns the present state of the connection.
 func (c *Client) Status() Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,7 +78,7 @@ func (c *Client) Conn() *Conn {
 	return c.conn
 }
 
-// Run keeps the connection until ctx ends, whose error it gives. It must run only once.
+// Run keeps the client connected until ctx is done, and returns ctx.Err(). It must run only once.
 func (c *Client) Run(ctx context.Context) error {
 	pause := c.opts.MinBackoff
 	said, at := "", time.Time{} // the last warning, so that one is not repeated fifty times a second
@@ -91,8 +90,8 @@ func (c *Client) Run(ctx context.Context) error {
 		if good {
 			pause, said = c.opts.MinBackoff, ""
 		}
-		if text := err.Error(); text != said || time.Since(at) >= sayAgain {
-			c.opts.Log.Warn("openflow channel is down", "target", c.target.String(), "error", err)
+		if text := err.Error(); text != said || time.Since(at) >= repeatWarning {
+			c.opts.Log.Warn("OpenFlow connection failed", "target", c.target.String(), "error", err)
 			said, at = text, time.Now()
 		}
 		if absent(err) {
@@ -105,8 +104,8 @@ func (c *Client) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// absent reports whether there is no socket, or nothing listens on it. What is reached over a network is never absent: there a
-// look costs others something.
+// absent reports whether there is no socket, or nothing listens on it. A network target is never
+// absent: dialing it so often would load the network and the peer.
 func absent(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial" && op.Net == "unix" &&
@@ -122,7 +121,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// once makes a connection and stays until it ends. good says that it was of use.
+// once connects and blocks until the connection ends. good reports whether OnConnect succeeded.
 func (c *Client) once(ctx context.Context) (good bool, err error) {
 	defer func() { c.ended(err) }()
 	conn, err := Dial(ctx, c.target, c.opts.Options)
@@ -132,7 +131,7 @@ func (c *Client) once(ctx context.Context) (good bool, err error) {
 	defer conn.Close()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	go func() { // ended by cancel or by the connection's end, both of which are sure
+	go func() { // ended by cancel or by the connection's end, one of which always happens
 		select {
 		case <-conn.Done():
 			cancel(conn.Err())
@@ -144,7 +143,7 @@ func (c *Client) once(ctx context.Context) (good bool, err error) {
 			if conn.Err() != nil {
 				return false, conn.Err()
 			}
-			return false, fmt.Errorf("after connecting: %w", err)
+			return false, fmt.Errorf("OnConnect: %w", err)
 		}
 	}
 	c.up(conn)

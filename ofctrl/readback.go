@@ -10,33 +10,34 @@ import (
 
 // Filter selects what is read of a switch.
 type Filter struct {
-	// Cookie and CookieMask pick the flows of the state: those whose cookie is Cookie in the bits of CookieMask. The switch
-	// sends no others for them. A mask of 0: none.
+	// Cookie and CookieMask select nkp's own flows: those whose cookie is Cookie in the bits of CookieMask. A mask of 0: none.
 	Cookie, CookieMask uint64
-	// Tables are those of which the flows of others are read too, as far as Read's bound allows.
+	// Tables are those whose foreign flows (not nkp's) are read, too, up to MaxForeign.
 	Tables []uint8
-	// GroupLo and GroupHi are the first and last group id of the state; GroupHi 0: no groups.
+	// GroupLo and GroupHi are the first and last id of nkp's own groups; GroupHi 0: no groups.
 	GroupLo, GroupHi uint32
-	Meters           []uint32 // meters of the state
+	Meters           []uint32 // nkp's own meters
 }
 
 // Visitor takes what a switch holds, object by object, as it is read. Its methods are called one at a time, most of them on the
-// connection's reader: they must not wait. What they are given is theirs.
+// connection's reader: they must not wait. The Visitor owns its arguments and may keep
+// them.
 type Visitor interface {
-	// Flow takes a flow of the state, wherever it is. What has timeouts or anything else that flow's types cannot express
-	// compares unequal to everything that can be wanted.
+	// Flow takes one of nkp's own flows, from any table. A flow with a timeout, or with anything else that package flow cannot
+	// represent, compares unequal to every desired flow.
 	Flow(*flow.Flow)
-	// ForeignFlow takes a flow of others in Filter.Tables. Its key is as exact as those of the state.
+	// ForeignFlow takes a foreign flow in Filter.Tables. Its Key is decoded in the same way as that of nkp's own flows.
 	ForeignFlow(*flow.Flow)
-	// Unread takes one of Filter.Tables that holds too many flows of others to read them, and how many.
+	// Unread takes one of Filter.Tables that holds too many foreign flows to read them, and how many.
 	Unread(table uint8, flows int)
-	// Group and Meter take what the Filter picks; what was said of Flow holds.
+	// Group and Meter take nkp's own groups and meters; what Flow says of differences holds for them, too.
 	Group(*flow.Group)
 	Meter(flow.Meter)
 }
 
-// MaxForeign is how many flows of others one Read brings in at most, all tables together. The tables come in the order of
-// Filter.Tables, each whole or not at all: Open vSwitch builds an answer before it sends any of it.
+// MaxForeign bounds the foreign flows of one Read, all tables together. The tables are read in the order of Filter.Tables, each
+// completely or not at all: Open vSwitch builds a whole reply in memory before it sends any of it, so that reading a part would save it
+// nothing.
 const MaxForeign = 1 << 16
 
 // Snapshot is a Visitor that keeps everything.
@@ -79,18 +80,19 @@ func (c *Conn) ReadBack(ctx context.Context, f Filter) (*Snapshot, error) {
 	return s, nil
 }
 
-// reading is a Read under way. Its fields are used by the reader while a question runs, else by Read.
+// reading is a Read under way. Its fields are used by the connection's reader goroutine while a request is outstanding,
+// otherwise by Read.
 type reading struct {
 	filter Filter
 	dec    *decoder
 	to     Visitor
-	own    [256]int // flows of the state, by table
+	own    [256]int // nkp's own flows, by table
 	taken  int      // flows of either kind
 
 	foreign *foreignFlows
 }
 
-// flows reads the flows of the state from all tables, and then the tables that hold others besides.
+// flows reads nkp's own flows from all tables, and then the foreign flows in Filter.Tables.
 func (r *reading) flows(ctx context.Context, c *Conn) error {
 	f := r.filter
 	if f.CookieMask != 0 {
@@ -125,7 +127,7 @@ func (r *reading) flows(ctx context.Context, c *Conn) error {
 	}, r.foreignReply)
 }
 
-// flowReply takes flows of the state.
+// flowReply takes nkp's own flows.
 func (r *reading) flowReply(b []byte) error {
 	return r.each(b, func(fd flowDesc) {
 		f := fd.flow
@@ -140,7 +142,7 @@ func (r *reading) flowReply(b []byte) error {
 	})
 }
 
-// foreignReply takes the flows of others from all that tables hold.
+// foreignReply takes the foreign flows of what a table holds.
 func (r *reading) foreignReply(b []byte) error {
 	return r.each(b, func(fd flowDesc) {
 		if !r.filter.own(fd.flow.Cookie) {
@@ -150,13 +152,13 @@ func (r *reading) foreignReply(b []byte) error {
 	})
 }
 
-// own reports whether a flow with this cookie is one of the state.
+// own reports whether a flow with this cookie is one of nkp's own.
 func (f *Filter) own(cookie uint64) bool {
 	return f.CookieMask != 0 && cookie&f.CookieMask == f.Cookie
 }
 
-// maxObjects bounds the flows, and the groups, of one reading: what maxAnswer has room for if they are of the usual size. A
-// switch that claims to hold more, in descriptions of next to nothing, would take gigabytes here.
+// maxObjects bounds the flows, and the groups, of one reading: what maxAnswer has room for if they are of the usual size.
+// Without it a switch that sends a huge number of tiny descriptions could make nkp allocate gigabytes.
 var maxObjects = maxAnswer / 400
 
 func (r *reading) each(b []byte, take func(flowDesc)) error {
@@ -175,7 +177,7 @@ func (r *reading) each(b []byte, take func(flowDesc)) error {
 }
 
 // groups asks for the ids of all groups and then for each of the range by itself. Asking for all descriptions at
-// once makes ovs-vswitchd abort if any group, also one of another controller, is too wide; see flow.Group.TooWide.
+// once makes ovs-vswitchd abort if any group, also one of another controller, has too many bytes of buckets; see flow.Group.TooWide.
 func (r *reading) groups(ctx context.Context, c *Conn) error {
 	if r.filter.GroupHi == 0 {
 		return nil

@@ -10,13 +10,13 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// Session affinity by client address. A packet that opens a connection visits tablePins, where learned flows
-// say which endpoint its client has (reg2), then tablePinned, which translates to that endpoint if it is still
+// Session affinity by client address. A pin is a learned flow that binds a client's address to an endpoint. A packet that opens a
+// connection visits tablePins, where pins load the client's endpoint into reg2, then tablePinned, which translates to that endpoint if it is still
 // in force. Otherwise a group picks one by the client's address and tableLearn pins it. A pin is hit by new
 // connections only, so its idle timeout runs from the last new connection, as in kube-proxy.
 //
-// Sources can be forged, so pins are bounded: those of a Service port by the learn action's limit, which the switch itself
-// keeps, and those of all by Layout.NoPins, a flow that the data plane adds while there are too many. A client without a pin
+// Source addresses can be spoofed, so pins are bounded: per Service port by the learn action's limit, which the switch enforces, and in
+// total by Layout.NoPins, a flow that nkp installs while there are too many. A client without a pin
 // keeps its endpoint by the hash of its address, as long as the endpoints stay the same.
 
 // MaxAffinitySeconds is the longest affinity that a pin can hold: an idle timeout has 16 bits
@@ -24,17 +24,17 @@ import (
 const MaxAffinitySeconds = 65535
 
 // The largest group Open vSwitch can describe has 65,463 bytes of buckets: asked for a larger one
-// (OFPMP_GROUP_DESC, by anybody) 3.1.0 wraps a length and may abort. A bucket of an affinity group takes 48.
+// (OFPMP_GROUP_DESC, by any controller), Open vSwitch 3.1.0 overflows a length field and may abort. A bucket of an affinity group takes 48.
 const (
 	maxAffinityBuckets = 1024
 	maxAffinityParts   = 15
 	// MaxAffinityEndpoints is how many endpoints a Service port with session affinity can have; the rest are left
-	// out, and Compiler.Missing tells.
+	// out, and Compiler.Missing reports it.
 	MaxAffinityEndpoints = maxAffinityBuckets * maxAffinityParts
 )
 
-// DefaultAffinityLimit is how many clients of a Service port have a pin at most. At this many a client without a pin costs the
-// switch about as much as one that gets a pin (docs/decisions/0014-pins-are-bounded.md).
+// DefaultAffinityLimit is how many clients of a Service port have a pin at most. At this size a client
+// without a pin costs the switch about as much CPU time as one that gets a pin (docs/decisions/0014-pins-are-bounded.md).
 const DefaultAffinityLimit = 10_000
 
 // pinTimeout returns the idle timeout of a Service port's pins in seconds; 0 without session affinity.
@@ -59,8 +59,8 @@ func (s *service) affinity() {
 	}, s.resubmit(tablePinned))
 }
 
-// affinityGroup adds the choice by client address among the endpoints of policy p and the flows that
-// translate to a pinned one.
+// affinityGroup adds the select group that hashes the client's address over the endpoints of policy p, and the flows that translate to a
+// pinned endpoint.
 func (s *service) affinityGroup(p k8s.Policy, es []k8s.Endpoint) {
 	es = es[:min(len(es), MaxAffinityEndpoints)]
 	g := &flow.Group{ID: s.group(p), Method: flow.HashSrc}
@@ -69,7 +69,8 @@ func (s *service) affinityGroup(p k8s.Policy, es []k8s.Endpoint) {
 	}
 	parts := [][]k8s.Endpoint{es}
 	if len(es) > maxAffinityBuckets {
-		// The first choice is among parts; the hash goes by bucket id, so that the second is independent of it.
+		// Two levels: the top group selects a part, the part's group an endpoint. The hash includes the bucket id, so that the two selections
+		// are independent.
 		n := (len(es) + maxAffinityBuckets - 1) / maxAffinityBuckets
 		parts = slices.Collect(slices.Chunk(es, (len(es)+n-1)/n))
 		top := g
@@ -102,8 +103,8 @@ func (s *service) affinityGroup(p k8s.Policy, es []k8s.Endpoint) {
 }
 
 // endpointIDs returns every endpoint of a Service port a number for reg2 that stays the same when others come
-// and go, so that a pin never comes to mean another endpoint, and so that the hash of a select group, which
-// goes by bucket id, moves no client that need not move.
+// and go, so that a pin never refers to a different endpoint, and so that the hash of a select group, which
+// includes the bucket id, remaps no client unnecessarily.
 func endpointIDs(sp *k8s.ServicePort) map[netip.AddrPort]uint32 {
 	ids := map[netip.AddrPort]uint32{}
 	taken := map[uint32]bool{}

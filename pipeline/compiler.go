@@ -15,23 +15,23 @@ import (
 // State. A Compiler is not safe for concurrent use.
 //
 // It keeps Service ports and digests, not flows: what a port compiles to depends on the port, its id and the configuration
-// alone, so that what was there before a change can be had again whenever that matters (docs/decisions/0009-flows-are-not-kept.md).
+// alone, so that the flows from before a change can be recompiled when they are needed (docs/decisions/0009-flows-are-not-kept.md).
 type Compiler struct {
 	cfg    Config
 	ids    *idTable
 	ports  map[k8s.PortName]*placed
 	owner  map[uint32]*placed // by id
 	common objects
-	asked  map[uint64]int32 // how many sources ask for a shared flow, by its digest
+	refs   map[uint64]int32 // reference count of each shared flow, by digest
 
 	flows, groups int // that should be on the switch
-	// wanted has the digest of each of them, and the number of the last Comparison that met it.
+	// wanted maps the digest of each of these to the number of the last Comparison that found it on the switch.
 	wanted      map[uint64]uint32
 	seed        maphash.Seed // of the digests
 	comparisons uint32       // begun
 }
 
-// placed is a Service port under its id.
+// placed is a Service port and the id allocated to it.
 type placed struct {
 	sp *k8s.ServicePort
 	id uint32
@@ -44,7 +44,7 @@ func NewCompiler(cfg Config) (*Compiler, error) {
 	}
 	c := &Compiler{
 		cfg: cfg.withDefaults(), ids: newIDTable(),
-		ports: map[k8s.PortName]*placed{}, owner: map[uint32]*placed{}, asked: map[uint64]int32{},
+		ports: map[k8s.PortName]*placed{}, owner: map[uint32]*placed{}, refs: map[uint64]int32{},
 		wanted: map[uint64]uint32{}, seed: maphash.MakeSeed(),
 	}
 	c.common = c.compileCommon()
@@ -52,13 +52,13 @@ func NewCompiler(cfg Config) (*Compiler, error) {
 	return c, nil
 }
 
-// Config returns the configuration in force.
+// Config returns the present configuration.
 func (c *Compiler) Config() Config { return c.cfg }
 
-// Flows and Groups count what should be on the switch.
+// Flows returns the number of flows that should be on the switch.
 func (c *Compiler) Flows() int { return c.flows }
 
-// Groups is described with Flows.
+// Groups returns the number of groups that should be on the switch.
 func (c *Compiler) Groups() int { return c.groups }
 
 // Meters returns the meters that should be on the switch.
@@ -70,7 +70,7 @@ func (c *Compiler) Meters() []flow.Meter {
 }
 
 // State compiles all that should be on the switch: tens of megabytes for ten thousand Services. To compare it with a switch
-// take Compare, which keeps next to nothing.
+// use Compare, which needs almost no memory.
 func (c *Compiler) State() *flow.State {
 	s := flow.NewState()
 	for _, m := range c.Meters() {
@@ -99,7 +99,7 @@ func (c *Compiler) each(do func(*objects)) {
 	}
 }
 
-// Load takes the first Service ports. What is to be sent for them is found by Compare.
+// Load adds the initial Service ports. It returns no Delta: Compare finds what has to be sent.
 func (c *Compiler) Load(ports map[k8s.PortName]*k8s.ServicePort) {
 	for n := range ports {
 		c.ids.add(n, func(k8s.PortName) {})
@@ -110,23 +110,23 @@ func (c *Compiler) Load(ports map[k8s.PortName]*k8s.ServicePort) {
 	}
 }
 
-// Update takes the new state of some Service ports (nil: gone) and gives what changes on the switch.
+// Update takes the new state of some Service ports (nil: deleted) and returns what changes on the switch.
 func (c *Compiler) Update(changes map[k8s.PortName]*k8s.ServicePort) *flow.Delta {
 	redo := make(map[k8s.PortName]*k8s.ServicePort, len(changes))
-	moved := func(n k8s.PortName) {
+	reassigned := func(n k8s.PortName) { // its id has changed: it is recompiled
 		if p := c.ports[n]; p != nil {
 			redo[n] = p.sp
 		}
 	}
 	for _, n := range slices.SortedFunc(maps.Keys(changes), k8s.PortName.Compare) {
 		if changes[n] == nil {
-			c.ids.remove(n, moved)
+			c.ids.remove(n, reassigned)
 		} else {
-			c.ids.add(n, moved)
+			c.ids.add(n, reassigned)
 		}
 	}
 	maps.Copy(redo, changes)
-	// First everything old goes, then everything new comes: an address may pass from one Service to another.
+	// All old objects are removed before new ones are added: an address may move from one Service to another.
 	e := newEdit(c)
 	var came []objects
 	for n, sp := range redo {
@@ -155,14 +155,15 @@ func (c *Compiler) Update(changes map[k8s.PortName]*k8s.ServicePort) *flow.Delta
 	return e.delta()
 }
 
-// place enters a Service port under its id.
+// place records a Service port and its id.
 func (c *Compiler) place(n k8s.PortName, sp *k8s.ServicePort) *placed {
 	p := &placed{sp: sp, id: c.ids.ids[n]}
 	c.ports[n], c.owner[p.id] = p, p
 	return p
 }
 
-// add takes up what a source asks for from now on, and hands out what is wanted by that.
+// add adds the objects of one Service port, or the common ones. It counts references to shared flows, and calls newFlow and newGroup for
+// each object that was not wanted before.
 func (c *Compiler) add(o *objects, newFlow func(*flow.Flow), newGroup func(*flow.Group)) {
 	add := func(f *flow.Flow, digest uint64) {
 		c.flows++
@@ -174,7 +175,7 @@ func (c *Compiler) add(o *objects, newFlow func(*flow.Flow), newGroup func(*flow
 	}
 	for _, f := range o.shared {
 		d := f.Digest(c.seed)
-		if c.asked[d]++; c.asked[d] == 1 {
+		if c.refs[d]++; c.refs[d] == 1 {
 			add(f, d)
 		}
 	}
@@ -185,7 +186,7 @@ func (c *Compiler) add(o *objects, newFlow func(*flow.Flow), newGroup func(*flow
 	}
 }
 
-// remove forgets what a source asked for until now, and hands out what is no longer wanted.
+// remove reverses add, and calls oldFlow and oldGroup for each object that is no longer wanted.
 func (c *Compiler) remove(o *objects, oldFlow func(*flow.Flow), oldGroup func(*flow.Group)) {
 	remove := func(f *flow.Flow, digest uint64) {
 		c.flows--
@@ -197,8 +198,8 @@ func (c *Compiler) remove(o *objects, oldFlow func(*flow.Flow), oldGroup func(*f
 	}
 	for _, f := range o.shared {
 		d := f.Digest(c.seed)
-		if c.asked[d]--; c.asked[d] == 0 {
-			delete(c.asked, d)
+		if c.refs[d]--; c.refs[d] == 0 {
+			delete(c.refs, d)
 			remove(f, d)
 		}
 	}
@@ -209,9 +210,8 @@ func (c *Compiler) remove(o *objects, oldFlow func(*flow.Flow), oldGroup func(*f
 	}
 }
 
-// Reconfigure goes over to a new configuration and gives what changes on the switch. Services are recompiled
-// only if they depend on what is different: that pods come and go costs no more than the pods. It fails if the
-// layout differs.
+// Reconfigure switches to a new configuration and returns what changes on the switch. Services are recompiled only if they depend on
+// what is different: a pod that is added or removed recompiles none. It fails if the layout differs.
 func (c *Compiler) Reconfigure(cfg Config) (*flow.Delta, error) {
 	if cfg.Layout != c.cfg.Layout {
 		return nil, fmt.Errorf("the layout of the pipeline cannot change while nkp runs")
@@ -290,14 +290,14 @@ func (c *Compiler) Objects(n k8s.PortName) ([]*flow.Flow, []*flow.Group) {
 	return o.flows, o.groups
 }
 
-// Missing returns, a line each, which facts are unknown and what is left out for want of them.
+// Missing returns one line for each feature that is limited or left out, with the reason.
 func (c *Compiler) Missing() []string {
 	var out []string
 	if len(c.cfg.NodeIPs) == 0 {
 		out = append(out, "the node's addresses are unknown (--node-ip, or a Node object): no NodePorts, no masquerade, no hairpin")
 	}
 	if c.cfg.Uplink == 0 {
-		out = append(out, "the uplink port is unknown (--uplink-port): a client port used both through a Service and directly to its endpoint can stall")
+		out = append(out, "the uplink port is unknown (--uplink-port): a client that uses one source port both to a Service and directly to its endpoint can see that connection stall")
 	}
 	if !c.cfg.NodeMAC.IsZero() && c.cfg.GatewayMAC.IsZero() {
 		out = append(out, "the gateway's MAC is unknown (--gateway-mac): traffic to NodePorts and LoadBalancer addresses is not routed back out")
@@ -308,7 +308,7 @@ func (c *Compiler) Missing() []string {
 				p.sp.Name, n, MaxAffinityEndpoints))
 		}
 		if p.sp.AffinitySeconds > MaxAffinitySeconds {
-			out = append(out, fmt.Sprintf("Service %s: session affinity of %d s is cut to %d s, the longest an OpenFlow idle timeout holds",
+			out = append(out, fmt.Sprintf("Service %s: the session affinity timeout of %d s is reduced to %d s, the maximum of an OpenFlow idle timeout",
 				n, p.sp.AffinitySeconds, MaxAffinitySeconds))
 		}
 		out = append(out, c.cfg.untranslated(p.sp)...)

@@ -35,7 +35,7 @@ func Choose(ctx context.Context, want Backend) (Choice, error) {
 		reason string
 	}{
 		{"mangle", []string{"KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"}, "kubelet uses it"},
-		{"nat", []string{"KUBE-SERVICES"}, "it holds chains of Services"},
+		{"nat", []string{"KUBE-SERVICES"}, "it has Service chains"},
 	} {
 		for _, b := range []Backend{NFT, Legacy} {
 			if ok, err := has(ctx, b, mark.table, mark.chains...); err != nil {

@@ -28,7 +28,7 @@ func (t *Tables) Restore(ctx context.Context, input []byte) error {
 	return tx.Commit()
 }
 
-// process is iptables-restore at work on a Transaction.
+// process is a Transaction: a running iptables-restore.
 type process struct {
 	tables *Tables
 	ctx    context.Context
@@ -37,14 +37,14 @@ type process struct {
 	input  []byte
 	stderr bytes.Buffer
 	commit chan struct{} // closed: the last line may be handed over, if the program still lives
-	fed    chan error    // has the outcome once all input is handed over, or cannot be
+	fed    chan error    // receives the result of writing the input: nil, or the error
 }
 
-// errUnread is the error of a program that ends well without having read its input.
-var errUnread = errors.New("ended without having read all of its input")
+// errUnread is the error of a program that exits with status 0 without having read its input.
+var errUnread = errors.New("exited before reading all of its input")
 
-// Begin starts a transaction. With NFT it leaves the kernel alone until Commit, and looks at it only then; with Legacy it
-// holds the lock from here on. The program is killed when the context ends.
+// Begin starts a transaction. With NFT, iptables-restore neither reads nor changes the kernel's rules before Commit; with Legacy it holds
+// the xtables lock from here on. The program is killed when the context ends.
 func (t *Tables) Begin(ctx context.Context, input []byte) (Transaction, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	tx := &process{tables: t, ctx: ctx, cancel: cancel, input: input, commit: make(chan struct{}), fed: make(chan error, 1)}
@@ -62,8 +62,8 @@ func (t *Tables) Begin(ctx context.Context, input []byte) (Transaction, error) {
 	return tx, nil
 }
 
-// feed hands the input over. It ends when the program closes its standard input or ends, which is after Commit or Abort: then
-// Wait closes the pipe.
+// feed writes the input to the program. It returns at the latest when the program exits: Wait, called by Commit and Abort, closes the
+// pipe then.
 func (tx *process) feed(stdin io.WriteCloser) {
 	defer stdin.Close()
 	_, err := stdin.Write(bytes.TrimSuffix(tx.input, []byte(commitLine)))
@@ -81,7 +81,7 @@ func (tx *process) Commit() error {
 	close(tx.commit)
 	err := tx.cmd.Wait()
 	if errors.Is(err, exec.ErrWaitDelay) {
-		err = nil // the program itself has ended well
+		err = nil // the program itself has exited with status 0
 	}
 	if err == nil && <-tx.fed != nil {
 		err = errUnread

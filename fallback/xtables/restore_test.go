@@ -69,7 +69,7 @@ func TestTransactionsEnd(t *testing.T) {
 		{"reads a little", "head -c 1000 >/dev/null; echo line 2 failed >&2; exit 2", true, "line 2 failed"},
 		{"is killed", "kill -KILL $$", true, "killed"},
 		{"leaves a child behind", "sleep 30 <&0 & echo line 2 failed >&2; exit 2", true, "line 2 failed"},
-		{"ends well, unread", "exit 0", true, "without having read"},
+		{"ends well, unread", "exit 0", true, "before reading all of its input"},
 		{"closes its input", "exec <&-; exec sleep 30", false, "longer than"},
 		{"never reads", "exec sleep 30", false, "longer than"},
 		{"reads all and stays", "cat >/dev/null; exec sleep 30", false, "longer than"},

@@ -26,13 +26,13 @@ const (
 	ModeWindows  Mode = "windows"
 )
 
-// plane is a data plane of this node, and what it is called.
+// plane is a data plane of this node, and its names.
 type plane struct {
 	dataplane.Plane
 	kind
 }
 
-// kind is what data planes of one kind are called.
+// kind holds the names of a data plane in metrics, messages and Events.
 type kind struct {
 	label string // of metrics
 	name  string // in messages
@@ -48,8 +48,8 @@ var kinds = map[Mode]kind{
 // planes are the data planes of this node: one, or the bridge and, beside it, iptables for what does not cross it.
 type planes struct {
 	all      []plane         // the main one first
-	bridge   *bridge.Plane   // that of them which is one; nil: none
-	iptables *fallback.Plane // the same
+	bridge   *bridge.Plane   // the OVS data plane in all; nil if there is none
+	iptables *fallback.Plane // the iptables data plane in all; nil if there is none
 }
 
 // makePlanes makes the data plane of the agent's mode. What stands beside the bridge is decided later (hostPlane).
@@ -70,7 +70,7 @@ func (a *Agent) makePlanes(db *ovsdb.Client) error {
 		o.Log, o.Hooks = a.log, hooks
 		p, err = windows.New(o)
 	default:
-		return nil // of a test
+		return nil // only in tests
 	}
 	if err != nil {
 		return err
@@ -82,7 +82,7 @@ func (a *Agent) makePlanes(db *ovsdb.Client) error {
 	return nil
 }
 
-// hooks returns what every data plane of a mode calls, also one beside another.
+// hooks returns the hooks that the main data plane and iptables alongside it have in common.
 func (a *Agent) hooks(m Mode) dataplane.Hooks {
 	return dataplane.Hooks{
 		Refused: func(r dataplane.Refusal) {
@@ -109,8 +109,8 @@ func (a *Agent) iptablesOptions(scope rules.Scope, hooks dataplane.Hooks) fallba
 	return o
 }
 
-// Beside returns what iptables has to serve beside the bridge, for a form of host traffic.
-func (s *Settings) Beside(form bridge.HostTraffic) (scope rules.Scope, ok bool) {
+// IPTablesScope returns which traffic iptables handles in addition to the bridge, given how host traffic is handled; ok is false if none.
+func (s *Settings) IPTablesScope(form bridge.HostTraffic) (scope rules.Scope, ok bool) {
 	switch {
 	case form == bridge.HostIPTables:
 		return rules.Host, true
@@ -120,25 +120,25 @@ func (s *Settings) Beside(form bridge.HostTraffic) (scope rules.Scope, ok bool) 
 	return 0, false
 }
 
-// hostPlane puts iptables beside the bridge if the node's own traffic calls for it, and hands it the first model. It runs on
-// the loop. That what cannot be done there does not stop the bridge is why errors are only warnings.
+// hostPlane adds iptables to the bridge if the node's own traffic needs it, and gives it the first model. It runs on the loop. Errors are
+// logged, not returned: a failure of iptables must not stop the bridge.
 func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model, first k8s.Changes) {
 	if a.bridge == nil {
 		return
 	}
-	scope, ok := a.set.Beside(a.bridge.HostTrafficFor(m))
+	scope, ok := a.set.IPTablesScope(a.bridge.HostTrafficFor(m))
 	if !ok {
-		a.nothingBeside(ctx)
+		a.noHostPlane(ctx)
 		return
 	}
 	if why := a.set.LeaveIPTables(ctx, func() []Mode { return a.lastModes }); why != "" {
-		a.hostPlaneOff = "iptables does not serve the node's own traffic: " + why
+		a.hostPlaneOff = "Service traffic from the node itself is not handled by iptables: " + why
 		a.log.Warn(a.hostPlaneOff)
 		return
 	}
 	p, err := fallback.New(a.iptablesOptions(scope, a.hooks(ModeIPTables)))
 	if err != nil {
-		a.hostPlaneOff = "iptables does not serve the node's own traffic: " + err.Error()
+		a.hostPlaneOff = "Service traffic from the node itself is not handled by iptables: " + err.Error()
 		a.log.Error(a.hostPlaneOff)
 		return
 	}
@@ -153,30 +153,30 @@ func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model, first k8s.Changes) 
 	beside.Update(m, first)
 	a.spawn(func(ctx context.Context) error {
 		if err := p.Run(ctx); err != nil {
-			text := fmt.Sprintf("iptables does not serve the node's own traffic; the bridge goes on: %v", err)
+			text := fmt.Sprintf("Service traffic from the node itself is not handled by iptables; the bridge is not affected: %v", err)
 			a.log.Error(text)
-			_ = a.ask(ctx, func() { a.hostPlaneOff, a.planes = text, a.main }) // fails only when all ends
+			_ = a.ask(ctx, func() { a.hostPlaneOff, a.planes = text, a.main }) // fails only on shutdown
 		}
 		return nil
 	})
 }
 
-// nothingBeside removes what an earlier run had beside the bridge.
-func (a *Agent) nothingBeside(ctx context.Context) {
+// noHostPlane removes the iptables rules of an earlier run beside the bridge.
+func (a *Agent) noHostPlane(ctx context.Context) {
 	if !slices.Contains(a.lastModes, ModeIPTables) {
 		return
 	}
 	if _, err := fallback.Cleanup(ctx, fallback.CleanupOptions{Log: a.log}); err != nil {
-		a.hostPlaneOff = "cannot remove from iptables what an earlier run of nkp put there: " + err.Error()
+		a.hostPlaneOff = "cannot remove the iptables rules of an earlier nkp run: " + err.Error()
 		a.log.Error(a.hostPlaneOff)
 		return
 	}
 	a.noteModes(ModeOVS)
 }
 
-// LeaveIPTables returns why iptables beside the bridge is better left alone unless somebody asks for it by name; "": there is
-// no reason. Chains that are there are nkp's own if the last run had iptables among its data planes. last is called after
-// the chains were looked for: an agent that starts meanwhile notes that it takes iptables before it writes a chain.
+// LeaveIPTables returns why iptables must not be used beside the bridge unless --host-traffic iptables is set explicitly; "": there is no
+// reason. Chains that are there are nkp's own if the last run had iptables among its data planes. last is called after the check for
+// chains, because an agent that starts in between records iptables as one of its modes before it writes a chain.
 func (s *Settings) LeaveIPTables(ctx context.Context, last func() []Mode) string {
 	if err := fallback.Available(s.IPTables.Backend); err != nil {
 		return err.Error()
@@ -185,13 +185,13 @@ func (s *Settings) LeaveIPTables(ctx context.Context, last func() []Mode) string
 	case s.HostTraffic == bridge.HostIPTables:
 		return ""
 	case s.ServiceProxyName != "":
-		return "with --service-proxy-name another proxy is at work here, whose chains have the same names; --host-traffic iptables takes them over"
+		return "with --service-proxy-name another Service proxy is expected on this node, which uses the same chain names; --host-traffic iptables makes nkp take them over"
 	}
 	switch occupied, err := fallback.Occupied(ctx); {
 	case err != nil:
-		return "cannot look whether it holds chains of Services: " + err.Error()
+		return "cannot check iptables for existing Service chains: " + err.Error()
 	case occupied && !slices.Contains(last(), ModeIPTables):
-		return "it holds chains of Services that are not nkp's, kube-proxy's it seems; --host-traffic iptables takes them over"
+		return "iptables already has Service chains that nkp did not create (probably kube-proxy's); --host-traffic iptables makes nkp take them over"
 	}
 	return ""
 }

@@ -19,38 +19,39 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// UDP connections to endpoints that stopped serving are forgotten (pipeline/stale.go). What is to be forgotten stays pending
+// The conntrack entries of UDP connections to endpoints that stopped serving are deleted (pipeline/stale.go). A deletion stays pending
 // until the switch has done it; docs/decisions/0015-stale-udp.md has the reasons for what follows.
 //
 //   - On the kernel datapath, nkp lists the zone in the kernel's table and deletes stale entries itself, by netlink. The switch
-//     has no part in it. This needs no memory of what changed. Where it fails, the ways of the userspace datapath are left.
+//     has no part in it. This needs no memory of what changed. If it fails, nkp falls back to the two methods below, which the
+//     userspace datapath always uses.
 //   - A few filters go over OpenFlow (NXT_CT_FLUSH, Open vSwitch 3.1): for each the switch goes through its connections once.
 //   - Everything else, and all that is unknown after nkp or its connection were away, is found by one listing of the zone over
-//     ovs-vswitchd's control socket, and each stale connection is named to the switch.
+//     ovs-vswitchd's control socket, and each stale connection is deleted by its tuple.
 const (
 	// fewFilters are cheaper than a listing: one takes 0.5 µs of the switch's time for each connection, a listing 5 µs.
 	fewFilters = 3
 	// maxFilters bounds the filters that are pending. Beyond, only a listing helps.
 	maxFilters = 1 << 16
-	// maxListed bounds the connections of a switch that lists them, as it does nothing else meanwhile.
+	// maxListed is the most tracked connections for which a listing is requested: ovs-vswitchd does nothing else while it lists.
 	maxListed = 1_000_000
 	// forgetLimit bounds one listing. A switch that is silent for so long loses its OpenFlow connection, too.
 	forgetLimit = 15 * time.Second
 	// flushLimit bounds how long filters are sent one after the other before the loop turns to other work.
 	flushLimit = time.Second
-	// flushBatch is how many connections are named to the switch at once: milliseconds of its time.
+	// flushBatch is how many connections are deleted at once: milliseconds of the switch's time.
 	flushBatch = 500
-	// lookAgain is when connections are looked at a second time: until its datapath has taken up a change, the switch makes
-	// connections by what was before. It tries to be done within 2 s (Open vSwitch: ofproto-dpif-upcall.c, udpif_revalidator).
+	// lookAgain is the time between a scan and a second one: until the datapath flows are revalidated, new connections are still made
+	// by the old OpenFlow flows. Revalidation normally ends within 2 s (Open vSwitch: ofproto-dpif-upcall.c, udpif_revalidator).
 	lookAgain = 2 * time.Second
-	// forgetRest is how much longer than it took nkp leaves the switch alone after each look, kernelRest after a look at the
-	// kernel's table, which takes nkp's time alone, and auditRest is the same before an audit's look, which nothing calls for.
+	// After a scan that took t, nkp waits forgetRest*t before the next (kernelRest*t after a scan of the kernel's table, which takes
+	// nkp's own CPU time only), and auditRest*t before a scan that only an audit triggers.
 	forgetRest, kernelRest, auditRest = 9, 1, 99
 	// forgetRetry is the least pause after a failure.
 	forgetRetry = 10 * time.Second
 )
 
-// backlog is what the switch has to forget.
+// backlog is what is to be deleted.
 type backlog struct {
 	all     bool // every stale connection
 	filters []flow.CTFilter
@@ -65,45 +66,46 @@ func (b *backlog) add(all bool, filters []flow.CTFilter) {
 	}
 }
 
-// staleUDP has the switch, or the kernel, forget stale UDP connections. It belongs to the loop.
+// staleUDP has the switch, or the kernel, delete the conntrack entries of stale UDP connections. Only Plane.Run's goroutine uses it.
 type staleUDP struct {
 	set   *Settings
 	db    *ovsdb.Client
 	hooks *Hooks
 	log   *slog.Logger
 
-	pending backlog // not forgotten yet
-	again   backlog // forgotten once; a second time at due
+	pending backlog // not deleted yet
+	again   backlog // deleted once; a second time at due
 	due     time.Time
-	pause   time.Time // no look before
-	audit   time.Time // no look for an audit before
-	kernel  bool      // the last look was at the kernel's table
-	noFlush bool      // the switch cannot forget connections over OpenFlow
+	pause   time.Time // no scan before
+	audit   time.Time // no scan for an audit before
+	kernel  bool      // the last scan was of the kernel's table
+	noFlush bool      // the switch cannot delete entries over OpenFlow
 	problem string    // why connections are not listed; "": they are
 }
 
-// probe finds out whether the switch forgets connections over OpenFlow. After a new connection everything stale is looked for.
+// probe finds out whether the switch can delete entries over OpenFlow. A new OpenFlow connection makes the next scan look for every stale
+// entry.
 func (u *staleUDP) probe(ctx context.Context, conn *ofctrl.Conn) {
 	err := conn.ProbeCTFlush(ctx)
 	u.noFlush = errors.Is(err, ofctrl.ErrNoCTFlush)
 	if err != nil && !u.noFlush {
-		u.log.Debug("cannot find out whether the switch forgets connections", "error", err)
+		u.log.Debug("cannot find out whether the switch deletes conntrack entries over OpenFlow", "error", err)
 	}
 	if u.noFlush {
-		u.log.Info("UDP connections to endpoints that are gone are forgotten by netlink (kernel datapath) or over ovs-vswitchd's control socket: over OpenFlow this needs Open vSwitch 3.1",
+		u.log.Info("Open vSwitch older than 3.1 cannot flush conntrack entries over OpenFlow: stale UDP entries are deleted by netlink (kernel datapath) or over ovs-vswitchd's control socket",
 			"version", u.db.Switch().OVSVersion)
 	}
 	u.pending.add(true, nil)
 }
 
-// beforeAudit makes an audit look for everything stale, unless looks have taken too much of the switch's time.
+// beforeAudit makes an audit scan for everything stale, unless scans have taken too much of the switch's time.
 func (u *staleUDP) beforeAudit() {
 	if time.Now().After(u.audit) {
 		u.pending.add(true, nil)
 	}
 }
 
-// next returns when to look next, and whether there is anything to forget.
+// next returns when to scan next, and whether there is anything to delete.
 func (u *staleUDP) next() (at time.Time, ok bool) {
 	switch {
 	case !u.pending.empty():
@@ -114,7 +116,7 @@ func (u *staleUDP) next() (at time.Time, ok bool) {
 	return u.pause, true
 }
 
-// run forgets what is pending, if it is time. What fails stays pending. The switch must have been read back over conn.
+// run deletes what is pending, if it is time. What fails stays pending. The switch must have been read back over conn.
 func (u *staleUDP) run(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compiler) {
 	begun := time.Now()
 	if t, ok := u.next(); !ok || begun.Before(t) {
@@ -140,7 +142,7 @@ func (u *staleUDP) run(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compi
 		if conn.Err() == nil { // else the next connection is the next try
 			u.pause = u.pause.Add(forgetRetry)
 		}
-		u.log.Warn("cannot have the switch forget UDP connections to endpoints that are gone; trying again", "error", err,
+		u.log.Warn("cannot delete stale UDP conntrack entries; will retry", "error", err,
 			"retryIn", time.Until(u.pause).Round(time.Second))
 		return
 	}
@@ -152,7 +154,7 @@ func (u *staleUDP) run(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compi
 	}
 }
 
-// once forgets once. It returns the filters whose turn has not come.
+// once makes one attempt to delete the entries in todo. It returns the filters it had no time for.
 func (u *staleUDP) once(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compiler, todo backlog) ([]flow.CTFilter, error) {
 	if todo.all || u.noFlush || !u.cheap(c, todo.filters) {
 		err := u.listed(ctx, conn, c)
@@ -175,22 +177,22 @@ func (u *staleUDP) once(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Comp
 		families[k8s.FamilyOf(todo.filters[0].Dst.Addr())] = true
 	}
 	for family := range families {
-		u.hooks.Forgot(family, 0, time.Since(begun)) // the switch does not say how many it forgot
+		u.hooks.Forgot(family, 0, time.Since(begun)) // the switch does not report how many it deleted
 	}
 	return todo.filters, nil
 }
 
 // cheap reports whether filters are a better way than a listing, and as exact.
 func (u *staleUDP) cheap(c *pipeline.Compiler, filters []flow.CTFilter) bool {
-	// The kernel's tracker forgets connections while the switch goes through them, and the switch ends a flush at the first that
-	// it does not meet again, without an error (Open vSwitch: lib/ct-dpif.c, ct_dpif_flush_tuple).
+	// The kernel's tracker drops entries while the switch goes through them, and the switch ends a flush at the first one that it does
+	// not find again, without an error (Open vSwitch: lib/ct-dpif.c, ct_dpif_flush_tuple).
 	if len(filters) > fewFilters || u.db.Switch().DatapathType != "netdev" {
 		return false
 	}
 	serving := c.UDPFrontends()
 	for _, f := range filters {
 		if !f.Replier.IsValid() && len(serving[f.Dst]) > 0 {
-			return false // another Service has the frontend now: some of its connections may be right
+			return false // another Service has the frontend now: some of the connections to it may be valid
 		}
 	}
 	return true
@@ -204,13 +206,14 @@ func (u *staleUDP) inKernel() bool {
 	return sw.DatapathType == "system" && err == nil && len(sw.LocalMAC) > 0 && bytes.Equal(ifc.HardwareAddr, sw.LocalMAC)
 }
 
-// listed lists the zone and forgets what is stale.
+// listed lists the zone and deletes what is stale.
 func (u *staleUDP) listed(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compiler) error {
 	ctx, cancel := context.WithTimeout(ctx, forgetLimit)
 	defer cancel()
 	begun, listed, forgotten := time.Now(), 0, map[k8s.Family]int{}
 	zone, serving := u.set.Layout.ZoneDNAT, c.UDPFrontends()
-	// Entries of the guards of an earlier run, each of which could crash the switch when it ends. Their connections go on.
+	// Also the null-NAT entries that the guards of an earlier run made: each could crash ovs-vswitchd when it expires. Deleting an entry
+	// does not break its connection.
 	cfg := c.Config()
 	nullNAT := cfg.NoNullNAT && cfg.NoGuards
 	stale := func(e *dpctl.Connection) bool {
@@ -228,7 +231,7 @@ func (u *staleUDP) listed(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Co
 			}
 		}
 		if err != nil && ctx.Err() == nil {
-			u.log.Debug("cannot forget connections by netlink; asking the switch", "error", err)
+			u.log.Debug("cannot delete conntrack entries by netlink; asking the switch", "error", err)
 			u.kernel = false
 		}
 	}
@@ -238,23 +241,23 @@ func (u *staleUDP) listed(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Co
 			u.hooks.Forgot(f, forgotten[f], time.Since(begun))
 		}
 	}
-	u.log.Debug("looked for UDP connections to endpoints that are gone", "connections", listed, "forgotten", forgotten, "netlink", u.kernel,
+	u.log.Debug("scanned for stale UDP conntrack entries", "entries", listed, "deleted", forgotten, "netlink", u.kernel,
 		"took", time.Since(begun), "error", err)
 	return err
 }
 
-// bySwitch has the switch list a zone, names the stale connections to it, and counts them.
+// bySwitch has the switch list a zone, deletes the stale connections, and counts them.
 func (u *staleUDP) bySwitch(ctx context.Context, conn *ofctrl.Conn, zone uint16, stale func(*dpctl.Connection) bool, forgotten map[k8s.Family]int) error {
 	t, err := dpctl.Find(u.set.OVSDB, u.db.Switch().DatapathType)
 	if err != nil {
 		return err
 	}
 	if n, err := t.Count(ctx); err == nil && n > maxListed {
-		return fmt.Errorf("the switch tracks %d connections; more than %d are not listed, as it would be silent for seconds", n, maxListed)
+		return fmt.Errorf("the switch tracks %d connections, over the limit of %d for a listing: ovs-vswitchd would be unresponsive for seconds", n, maxListed)
 	}
 	batch := make([]dpctl.Connection, 0, flushBatch)
 	flush := func() error {
-		err := u.these(ctx, conn, t, batch)
+		err := u.deleteEntries(ctx, conn, t, batch)
 		for i := range batch {
 			if err == nil {
 				forgotten[k8s.FamilyOf(batch[i].Frontend.Addr())]++
@@ -278,8 +281,8 @@ func (u *staleUDP) bySwitch(ctx context.Context, conn *ofctrl.Conn, zone uint16,
 	return err
 }
 
-// these forgets single connections. One that is gone already is no error.
-func (u *staleUDP) these(ctx context.Context, conn *ofctrl.Conn, t dpctl.Tracker, list []dpctl.Connection) error {
+// deleteEntries deletes single connections. One that is gone already is no error.
+func (u *staleUDP) deleteEntries(ctx context.Context, conn *ofctrl.Conn, t dpctl.Tracker, list []dpctl.Connection) error {
 	if u.noFlush {
 		return t.Forget(ctx, list)
 	}
@@ -290,7 +293,7 @@ func (u *staleUDP) these(ctx context.Context, conn *ofctrl.Conn, t dpctl.Tracker
 	return conn.Flush(ctx, filters)
 }
 
-// note keeps what status says of a listing that failed, and logs it when it is new.
+// note records why a listing failed, for status, and logs it when it is new.
 func (u *staleUDP) note(err error) {
 	was := u.problem
 	u.problem = ""
@@ -298,11 +301,11 @@ func (u *staleUDP) note(err error) {
 	case err == nil:
 		return
 	case u.noFlush:
-		u.problem = fmt.Sprintf("Open vSwitch %s cannot forget single connections over OpenFlow (3.1 and later can), and: %v. "+
-			"A UDP client that keeps sending from one port stays with an endpoint that is gone until the entry times out", u.db.Switch().OVSVersion, err)
+		u.problem = fmt.Sprintf("Open vSwitch %s cannot delete single conntrack entries over OpenFlow (3.1 and later can), and: %v. "+
+			"A UDP client that keeps sending from one port keeps using a removed endpoint until its conntrack entry times out", u.db.Switch().OVSVersion, err)
 	default:
 		u.problem = fmt.Sprintf("cannot list the connections that the switch tracks: %v. After a restart of nkp or of its connection, "+
-			"a UDP client that keeps sending from one port can stay with an endpoint that went meanwhile until the entry times out", err)
+			"a UDP client that keeps sending from one port can keep using an endpoint that was removed in the meantime until its conntrack entry times out", err)
 	}
 	if u.problem != was {
 		u.log.Warn(u.problem)

@@ -99,7 +99,7 @@ func (s *settings) diff(ctx context.Context, stderr io.Writer) (string, error) {
 		return "", err
 	}
 	text := bridge.DiffText(flow.Diff(snap.State, w.compiler.State()))
-	scope, ok := s.Beside(s.HostTrafficFor(w.model, sw))
+	scope, ok := s.IPTablesScope(s.HostTrafficFor(w.model, sw))
 	if ok && (s.HostTraffic == bridge.HostIPTables || s.LeaveIPTables(ctx, s.LastModes) == "") {
 		beside, err := fallback.Diff(ctx, w.model, s.IPTablesOptions(scope))
 		return text + beside, err

@@ -164,7 +164,7 @@ func (s *settings) traceHere(ctx context.Context, q trace.Question, stderr io.Wr
 	case c.mode == agent.ModeIPTables:
 		return r, s.CompareRules(ctx, s.IPTables.Backend, model, q, r)
 	}
-	if scope, ok := s.Beside(s.HostTrafficFor(model, sw)); ok && !agent.OnBridge(scope.String(), sw, model, q, r) {
+	if scope, ok := s.IPTablesScope(s.HostTrafficFor(model, sw)); ok && !agent.OnBridge(scope.String(), sw, model, q, r) {
 		return r, s.CompareRules(ctx, s.IPTables.Backend, model, q, r)
 	}
 	return r, s.compareBridge(ctx, sw, model, changes, q, r)

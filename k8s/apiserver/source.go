@@ -18,7 +18,7 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// How long the first state waits, once Services and EndpointSlices are in, for what matters less.
+// How long to wait for the first list of Nodes and of ServiceCIDRs, once Services and EndpointSlices are listed.
 const (
 	nodePatience = 30 * time.Second
 	cidrPatience = 5 * time.Second
@@ -31,7 +31,8 @@ type Options struct {
 	Kubeconfig, Master string
 	// NodeName is the name of the only Node that is followed.
 	NodeName string
-	// ServiceProxyName selects Services, as in Options.
+	// ServiceProxyName selects the Services whose label service.kubernetes.io/service-proxy-name has this value; "": those without
+	// the label.
 	ServiceProxyName string
 	// UserAgent is what the API server logs about this client.
 	UserAgent string
@@ -42,9 +43,9 @@ type Options struct {
 	ContentType string
 }
 
-// Source is the Source that follows an API server, with kube-proxy's selectors.
+// Source implements k8s.Source for an API server, with kube-proxy's selectors.
 //
-// It keeps what it has seen: while the server is away nothing changes, and once it is back (Run never gives up) exactly
+// It keeps what it has seen: while the server is unreachable nothing changes, and once it is back (Run never gives up) exactly
 // what differs is reported, deletions too. Its methods may be called from any goroutine, but Run only once.
 type Source struct {
 	opts      Options
@@ -57,7 +58,7 @@ type Source struct {
 	lists     firstLists
 }
 
-// NewSource reads the configuration and prepares a client. It does not connect: a server that is away is no error.
+// NewSource reads the configuration and prepares a client. It does not connect: a server that is unreachable is no error.
 func NewSource(opts Options) (*Source, error) {
 	services, err := serviceSelector(opts.ServiceProxyName)
 	if err != nil {
@@ -96,10 +97,10 @@ func serviceSelector(proxyName string) (string, error) {
 // URL is the API server's address.
 func (s *Source) URL() string { return s.url }
 
-// Answers reports whether the API server answered everything that it was asked last.
+// Answers reports whether the API server answered the most recent request for each resource.
 func (s *Source) Answers() bool { return s.health.answers() }
 
-// AwaySince returns since when the API server does not answer; the zero Time: it does.
+// AwaySince returns when the API server stopped answering; the zero Time: it answers.
 func (s *Source) AwaySince() time.Time { return s.health.awaySince() }
 
 // Run is part of Source. It ends with the context, and so does every goroutine that it started.
@@ -131,8 +132,8 @@ func (s *Source) Run(ctx context.Context, sink k8s.Sink) error {
 	return nil
 }
 
-// How long a reflector waits before it starts over, when what it was told makes no sense: a server that is away is not
-// such a case (health.try). The numbers are those of client-go's reflectors (defaultBackoffInit and others).
+// How long a reflector waits before it starts over after an invalid response. An unreachable server is handled elsewhere
+// (health.try). The numbers are those of client-go's reflectors (defaultBackoffInit and others).
 var followPauses = wait.Backoff{Duration: 800 * time.Millisecond, Cap: 30 * time.Second, Steps: 38, Factor: 2, Jitter: 1}
 
 // followAlways lists and watches until the context ends. What goes wrong was noted where it happened: the reflector's own
@@ -144,7 +145,7 @@ func followAlways(ctx context.Context, r *cache.Reflector) {
 	})
 }
 
-// awaitAll waits for the first complete state: Services and EndpointSlices without limit, the rest with patience. It
+// awaitAll waits for the first complete state: Services and EndpointSlices without limit, the rest up to a timeout. It
 // returns false if the context ended.
 func awaitAll(ctx context.Context, listed map[k8s.Kind]<-chan struct{}, h *health) bool {
 	for _, w := range []struct {

@@ -135,7 +135,7 @@ func TestNothingForgets(t *testing.T) {
 	c.settle()
 	c.ask(t, c.pods[0].Host, "tcp", "40.0.0.1:80", c.pods[1].Name)
 	lacks, warnings := c.lacks(t)
-	if !strings.Contains(warnings, "cannot forget single connections") || !strings.Contains(warnings, "ovs-vswitchd.pid") {
+	if !strings.Contains(warnings, "cannot delete single conntrack entries") || !strings.Contains(warnings, "ovs-vswitchd.pid") {
 		t.Errorf("status warns %q", warnings)
 	}
 	if strings.Contains(lacks, "forgetting") {

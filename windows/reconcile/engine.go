@@ -33,15 +33,15 @@ type Engine struct {
 	have   observed // valid if read
 	read   bool
 	failed *dataplane.Refusals[string] // by Step.key
-	tried  map[string]string           // what failed there; something else is tried at once
-	// conflicts are those that were found last.
+	tried  map[string]string           // signature of the attempt that failed, by Step.key; an attempt with another one is not delayed
+	// conflicts are those that the last Sync found.
 	conflicts map[dataplane.Refusal]bool
 	// brokenModify is set when HNS accepted a modification and did not apply it.
 	brokenModify bool
 	counts       Counts
 
-	// HNS may make something else of what it is asked for: asked holds, by id, the bodies that load balancers were asked to
-	// have, asIs the endpoints that are good as they are.
+	// HNS may normalize a request, so that a read-back differs from it: asked holds the bodies that were requested last, by the id of
+	// the load balancer; asIs the ids of endpoints that are accepted although they differ.
 	asked map[string]*hns.LoadBalancer
 	asIs  map[string]bool
 }
@@ -51,12 +51,12 @@ type Counts struct {
 	Created, Modified, Replaced, Deleted, Failed uint64 // objects
 }
 
-// Result is what a Sync came to.
+// Result is the outcome of a Sync.
 type Result struct {
 	Steps    int                 // done
 	Families []k8s.Family        // of the objects of these steps
 	Refused  []dataplane.Refusal // sorted by Service port; without RetryAt: tried again whenever something changes
-	// Waiting is what somebody else has to do first.
+	// Waiting lists what must happen outside nkp before the rest can be programmed.
 	Waiting []string
 	// Endpoints and LoadBalancers count nkp's objects, Foreign the load balancers that are somebody else's.
 	Endpoints, LoadBalancers, Foreign int
@@ -85,7 +85,7 @@ func New(host hns.Host, store StateFile, refused func(dataplane.Refusal), log *s
 }
 
 // Observe brings what is known of HNS up to date: by enumeration, which is cheap, or with full by reading every object.
-// If it fails, nothing is known to have changed.
+// After an error the previous observation is kept, or, if it was to be full, none.
 func (e *Engine) Observe(network string, full bool) error {
 	if full || !e.read || e.have.network != network {
 		e.read = false
@@ -100,7 +100,7 @@ func (e *Engine) Observe(network string, full bool) error {
 	return nil
 }
 
-// settle brings ownership in line with what was observed: what was pending has its id now, what is gone is nobody's.
+// settle updates ownership to what was observed: pending objects get the id that HNS gave them, objects that no longer exist are dropped.
 func (e *Engine) settle() {
 	e.owned.identify(&e.have)
 	maps.DeleteFunc(e.owned.LoadBalancers, func(id string, _ bool) bool { return e.have.loadBalancers[id] == nil })
@@ -132,7 +132,7 @@ func (e *Engine) difference(w *plan.Wanted, features hns.Features) *difference {
 	return &difference{w: w, have: &e.have, owned: e.owned, asked: e.asked, asIs: e.asIs, modify: e.CanModify(features)}
 }
 
-// Sync makes HNS have what is wanted, as far as it can. Observe must have succeeded. An error is of the state file; all
+// Sync makes HNS have what is wanted, as far as it can. Observe must have succeeded. The error returned concerns only the state file; all
 // others are in the result.
 //
 // When the context ends, no further step is begun.
@@ -218,7 +218,7 @@ func (e *Engine) save() error {
 	return nil
 }
 
-// try runs a step unless it failed a moment ago; it returns 1 if it was done.
+// try runs a step unless it has failed in this Sync already or its retry is not due. It returns 1 if the step succeeded, else 0.
 func (e *Engine) try(ctx context.Context, d *difference, s *Step, tried map[string]bool, r *Result) int {
 	key, wanted := s.key(), e.signature(d, s)
 	again := tried[key] && e.failed.Has(key)
@@ -239,18 +239,18 @@ func (e *Engine) try(ctx context.Context, d *difference, s *Step, tried map[stri
 		if f := s.family(); !slices.Contains(r.Families, f) {
 			r.Families = append(r.Families, f)
 		}
-		e.log.Debug("done", "step", s.String())
+		e.log.Debug("HNS step applied", "step", s.String())
 		return 1
 	}
 	e.counts.Failed++
 	e.tried[key] = wanted
 	refusal := e.failed.Refuse(key, dataplane.Refusal{Port: s.Port(), Object: s.Object(), Reason: err.Error()}, now)
 	e.refused(refusal)
-	e.log.Warn("HNS did not do it; it is tried again", "step", s.String(), "error", err, "after", refusal.RetryAt.Sub(now))
+	e.log.Warn("HNS rejected a step; will retry", "step", s.String(), "error", err, "retryIn", refusal.RetryAt.Sub(now))
 	return 0
 }
 
-// noteConflicts reports those that were not there before.
+// noteConflicts reports the conflicts that the last Sync did not find.
 func (e *Engine) noteConflicts(list []dataplane.Refusal) {
 	before := e.conflicts
 	e.conflicts = map[dataplane.Refusal]bool{}
@@ -262,7 +262,7 @@ func (e *Engine) noteConflicts(list []dataplane.Refusal) {
 	}
 }
 
-// signature returns one attempt from another.
+// signature returns a string that differs between two attempts with the same key but different content.
 func (e *Engine) signature(d *difference, s *Step) string {
 	switch {
 	case s.LoadBalancer != nil:
