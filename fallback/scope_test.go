@@ -68,8 +68,8 @@ func TestChoice(t *testing.T) {
 	}{
 		{nil, xtables.NFT, "has no more rules"},
 		{[]string{"iptables-legacy -A INPUT -j ACCEPT"}, xtables.Legacy, "more rules"},
-		{[]string{"iptables-legacy -A INPUT -j ACCEPT", "iptables-nft -t nat -N KUBE-SERVICES"}, xtables.NFT, "chains of Services"},
-		{[]string{"ip6tables-legacy -t nat -N KUBE-SERVICES", "iptables-nft -A INPUT -j ACCEPT"}, xtables.Legacy, "chains of Services"},
+		{[]string{"iptables-legacy -A INPUT -j ACCEPT", "iptables-nft -t nat -N KUBE-SERVICES"}, xtables.NFT, "Service chains"},
+		{[]string{"ip6tables-legacy -t nat -N KUBE-SERVICES", "iptables-nft -A INPUT -j ACCEPT"}, xtables.Legacy, "Service chains"},
 		{[]string{"iptables-legacy -t mangle -N KUBE-IPTABLES-HINT", "iptables-nft -t nat -N KUBE-SERVICES"}, xtables.Legacy, "kubelet"},
 		{[]string{"ip6tables-nft -t mangle -N KUBE-KUBELET-CANARY", "iptables-legacy -A INPUT -j ACCEPT"}, xtables.NFT, "kubelet"},
 	} {
