@@ -24,10 +24,13 @@ demo: deps ## the guestbook's Services on a private switch (KEEP=1 leaves it run
 	@$(GO) build -trimpath -o bin/demo ./hack/demo
 	@bin/demo -nkp bin/nkp -manifests examples/guestbook.yaml
 
+# Packages whose tests take longest, and mostly wait: they start first, beside a third of the others.
+LONG = ./test/packets ./internal/agent ./fallback ./test/semantics
+
 test: deps lint ## all tests: unit, and packets through a private switch
 	@mkdir -p bin
 	$(GO) build -o bin/nkp-under-test .
-	NKP_BINARY=$(CURDIR)/bin/nkp-under-test $(GO) test -timeout 20m $$($(GO) list ./... | grep -vE '/test/(fallback|faults)')
+	NKP_BINARY=$(CURDIR)/bin/nkp-under-test $(GO) test -p 3 -timeout 20m $(LONG) $$($(GO) list ./... | grep -vE '/test/(fallback|faults)')
 
 # What needs no test bed.
 CHECKED = . ./fallback/... ./hack/picture ./hack/reference ./internal/... ./k8s/... ./ofctrl/... ./ovsdb/... ./pipeline/... ./windows/...

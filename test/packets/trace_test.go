@@ -315,7 +315,7 @@ func (c *cluster) happens(t *testing.T, from *testbed.Host, proto, to string, r 
 		return
 	}
 	if err != nil {
-		t.Errorf("trace says %s; in fact: %v\n%s", r.Verdict, err, strings.Join(r.Steps, "\n"))
+		t.Errorf("trace says %s; in fact: %v\n%s\n%s", r.Verdict, err, strings.Join(r.Steps, "\n"), c.explain(proto, to))
 		return
 	}
 	if r.Verdict == "untouched" {
