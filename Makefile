@@ -4,7 +4,7 @@ GO      ?= .ci/go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X github.com/nkp-proxy/nkp/internal/agent.Version=$(VERSION)
 
-.PHONY: all build check docs demo test dist dist-check test-bench test-deploy deploy-check test-kernel test-windows e2e differential peers lint fuzz faults picture recording clean deps help bench bench-quick bench-kernel
+.PHONY: all build check docs demo test verify dist dist-check test-bench test-deploy deploy-check test-kernel test-windows e2e differential peers lint fuzz faults picture recording clean deps help bench bench-quick bench-kernel
 
 all: build
 
@@ -37,6 +37,11 @@ CHECKED = . ./fallback/... ./hack/picture ./hack/reference ./internal/... ./k8s/
 
 check: lint ## before each commit, under a minute when built: lint, and the tests that need no test bed
 	$(GO) test -short $(CHECKED)
+
+verify: ## what was downloaded, for every module, is what its go.sum says
+	@for dir in $$(git ls-files '*go.mod' | xargs -n 1 dirname); do \
+		echo "go -C $$dir mod verify"; $(GO) -C $$dir mod verify || exit 1; \
+	done
 
 peers: deps ## iptables beside kube-proxy: take-over without a gap, and speed (first build: 3 minutes)
 	@command -v nft >/dev/null || .ci/install-deps nft

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -99,7 +98,7 @@ func TestDependencies(t *testing.T) {
 		}
 	}
 	var b bytes.Buffer
-	b.WriteString("# Dependencies\n\nWhat is linked into nkp on Linux and Windows. `go test -run TestDependencies . -update-dependencies` writes this file; the test\nfails if a module comes, goes or changes without it, if nkp's own code imports one that has no purpose, or if a licence is\nunknown. Another test has\n`go mod verify` compare what was downloaded with go.sum.\n\n## Imported by nkp\n\n| module | version | licence | what for |\n|---|---|---|---|\n")
+	b.WriteString("# Dependencies\n\nWhat is linked into nkp on Linux and Windows. `go test -run TestDependencies . -update-dependencies` writes this file; the test\nfails if a module comes, goes or changes without it, if nkp's own code imports one that has no purpose, or if a licence is\nunknown.\n`make verify` compares what was downloaded with go.sum.\n\n## Imported by nkp\n\n| module | version | licence | what for |\n|---|---|---|---|\n")
 	names := slices.Sorted(maps.Keys(modules))
 	for _, n := range names {
 		m := modules[n]
@@ -149,11 +148,4 @@ func licenceOf(t *testing.T, path, dir string) string {
 	}
 	t.Errorf("%s: no licence in %s that may be linked", path, dir)
 	return "?"
-}
-
-// What was downloaded is what go.sum says.
-func TestModulesAreGenuine(t *testing.T) {
-	if out, err := exec.Command("go", "mod", "verify").CombinedOutput(); err != nil {
-		t.Errorf("go mod verify: %v\n%s", err, out)
-	}
 }

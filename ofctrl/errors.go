@@ -20,7 +20,7 @@ var (
 	// read back to learn which state is in force.
 	ErrOutcomeUnknown = errors.New("outcome of the commit is unknown")
 	// ErrNoCTFlush says that the switch cannot flush single connections (Open vSwitch before 3.1).
-	ErrNoCTFlush = errors.New("switch cannot flush conntrack entries over OpenFlow; Open vSwitch 3.1 or later is needed")
+	ErrNoCTFlush = errors.New("switch cannot delete conntrack entries over OpenFlow")
 	// ErrGroupTooWide says that a group's description would not fit into one message; see flow.Group.TooWide.
 	ErrGroupTooWide = errors.New("group is too wide: ovs-vswitchd would abort when asked to describe it")
 	// ErrTooLong says that an encoding is above 65,535 bytes.

@@ -56,7 +56,7 @@ func (b *builder) bridge(row bridgeRow, r rows) {
 	b.DatapathType = cmp.Or(row.DatapathType, "system")
 	b.DatapathID = value(row.DatapathID)
 	b.Protocols = slices.Sorted(slices.Values(row.Protocols))
-	b.OpenFlow15 = slices.Contains(row.Protocols, openFlow15) || len(row.Protocols) == 0 && defaultHas15(b.OVSVersion)
+	b.OpenFlow15 = slices.Contains(row.Protocols, openFlow15) || len(row.Protocols) == 0 && b.Has(OpenFlow15)
 	b.FailMode = value(row.FailMode)
 	b.Controllers = len(row.Controller) > 0
 	b.ExternalIDs = maps.Clone(row.ExternalIDs)

@@ -116,11 +116,6 @@ func (s Switch) wantProtocols() []string {
 	return append(slices.Clone(s.Protocols), openFlow15)
 }
 
-// defaultHas15 reports whether a bridge without configured protocols speaks OpenFlow
-// 1.5: it does since Open vSwitch 2.12. A version that does not parse is taken for
-// a newer one; the connection will tell.
-func defaultHas15(version string) bool { return !before(version, 2, 12) }
-
 // ovnEvidence looks for what ovn-controller(8) documents under "Configuration"
 // and "Open vSwitch Database Usage". It returns "" if there is nothing.
 //

@@ -54,7 +54,7 @@ type Config struct {
 	// NoGuards leaves out the guards of direct connections (docs/decisions/0002-guards-by-prefix.md).
 	NoGuards bool
 	// NoNullNAT leaves out every translation that changes neither address nor port, for switches that end by one
-	// (ovsdb.Switch.DiesOfNullNAT, docs/decisions/0013-no-translation-without-change.md). Guards are such translations.
+	// (ovsdb.NullNAT, docs/decisions/0013-no-translation-without-change.md). Guards are such translations.
 	NoNullNAT bool
 	// Pods are the pods on this bridge.
 	Pods []Pod

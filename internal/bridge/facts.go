@@ -34,7 +34,7 @@ func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Conf
 		LocalDelivery: s.LocalDelivery != DeliverOff,
 	}
 	var warnings []string
-	cfg.NoNullNAT = sw == nil || sw.DiesOfNullNAT()
+	cfg.NoNullNAT = sw == nil || !sw.Has(ovsdb.NullNAT)
 	guards, without := s.guards(sw)
 	cfg.NoGuards = !guards
 	switch {
@@ -97,13 +97,13 @@ func (s *Settings) guards(sw *ovsdb.Switch) (on bool, without string) {
 	switch {
 	case s.Guards == GuardsOff:
 		return false, ""
-	case sw != nil && sw.LacksNullSNAT():
-		return false, "port-reuse guards, which Open vSwitch has since 2.16" + stalls + ", or through two Services"
+	case sw != nil && !sw.Has(ovsdb.NullSNAT):
+		return false, ovsdb.NullSNAT.String() + stalls + ", or through two Services"
 	case s.Guards == GuardsOn:
 		return true, ""
 	case sw == nil:
 		return false, "port-reuse guards are left out, because the version of Open vSwitch is unknown (--ovsdb; --port-reuse-guards adds them)" + stalls
-	case sw.DiesOfNullNAT():
+	case !sw.Has(ovsdb.NullNAT):
 		return false, "port-reuse guards, which can crash " + release(sw) + stalls
 	}
 	return true, ""

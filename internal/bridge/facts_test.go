@@ -265,7 +265,7 @@ func TestGuards(t *testing.T) {
 		{"can crash, by name", netdev("3.1.0"), GuardsOn, true, false, "", "Open vSwitch 3.1.0 can crash by port-reuse guards"},
 		{"can crash, off", netdev("3.1.0"), GuardsOff, false, false, "", ""},
 		{"version unknown", netdev(""), "", false, false, "which can crash an unknown version of Open vSwitch", ""},
-		{"cannot have them", netdev("2.13.11"), GuardsOn, false, false, "Open vSwitch has since 2.16", ""},
+		{"cannot have them", netdev("2.13.11"), GuardsOn, false, false, "port-reuse guards (Open vSwitch 2.16 and later)", ""},
 		{"no switch to ask", nil, "", false, false, "version of Open vSwitch is unknown", "version of Open vSwitch is unknown"},
 		{"no switch to ask, by name", nil, GuardsOn, true, false, "", "an unknown version of Open vSwitch can crash"},
 	} {

@@ -161,7 +161,7 @@ func (p *Plane) loop(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-forget:
-			p.alive.work("forgetting stale UDP connections")
+			p.alive.work("deleting stale UDP conntrack entries")
 			p.stale.run(ctx, g.conn, g.compiler)
 		case <-surplus:
 			p.alive.work("deleting flows that should not be there")

@@ -92,7 +92,7 @@ func (u *staleUDP) probe(ctx context.Context, conn *ofctrl.Conn) {
 		u.log.Debug("cannot find out whether the switch deletes conntrack entries over OpenFlow", "error", err)
 	}
 	if u.noFlush {
-		u.log.Info("Open vSwitch older than 3.1 cannot flush conntrack entries over OpenFlow: stale UDP entries are deleted by netlink (kernel datapath) or over ovs-vswitchd's control socket",
+		u.log.Info("the switch lacks "+ovsdb.CTFlush.String()+": stale UDP entries are deleted by netlink (kernel datapath) or over ovs-vswitchd's control socket",
 			"version", u.db.Switch().OVSVersion)
 	}
 	u.pending.add(true, nil)
@@ -301,8 +301,8 @@ func (u *staleUDP) note(err error) {
 	case err == nil:
 		return
 	case u.noFlush:
-		u.problem = fmt.Sprintf("Open vSwitch %s cannot delete single conntrack entries over OpenFlow (3.1 and later can), and: %v. "+
-			"A UDP client that keeps sending from one port keeps using a removed endpoint until its conntrack entry times out", u.db.Switch().OVSVersion, err)
+		u.problem = fmt.Sprintf("Open vSwitch %s lacks %s, and: %v. "+
+			"A UDP client that keeps sending from one port keeps using a removed endpoint until its conntrack entry times out", u.db.Switch().OVSVersion, ovsdb.CTFlush, err)
 	default:
 		u.problem = fmt.Sprintf("cannot list the connections that the switch tracks: %v. After a restart of nkp or of its connection, "+
 			"a UDP client that keeps sending from one port can keep using an endpoint that was removed in the meantime until its conntrack entry times out", err)

@@ -244,7 +244,7 @@ func (p *Plane) lacks() []string {
 		}
 	}
 	if p.stale.noFlush && p.stale.problem == "" {
-		list = append(list, "forgetting connections over OpenFlow (since 3.1); done by netlink (kernel datapath) or over ovs-vswitchd's control socket")
+		list = append(list, ovsdb.CTFlush.String()+": netlink (kernel datapath) or ovs-vswitchd's control socket does it")
 	}
 	return list
 }

@@ -35,7 +35,7 @@ func survivalTime() time.Duration {
 	return 55 * time.Second
 }
 
-// Open vSwitch releases that [ovsdb.Switch.DiesOfNullNAT] names end by an assertion (lib/conntrack.c, conn_update_state) when
+// Open vSwitch releases that lack [ovsdb.NullNAT] end by an assertion (lib/conntrack.c, conn_update_state) when
 // a packet meets an expired conntrack entry whose translation changes nothing. With nkp's defaults no packet makes such an
 // entry: the same ovs-vswitchd serves all the time. Each client below makes them in its own way as soon as the pipeline lets it.
 func TestSwitchSurvives(t *testing.T) {

@@ -116,7 +116,7 @@ func TestStaleUDPBefore31(t *testing.T) {
 	c := newCluster(t, testbed.Options{})
 	c.flags = append(c.flags, "--openflow", olderSwitch(t, c))
 	staleUDP(t, c)
-	if lacks, warnings := c.lacks(t); !strings.Contains(lacks, "control socket") || strings.Contains(warnings, "forget") {
+	if lacks, warnings := c.lacks(t); !strings.Contains(lacks, "control socket") || strings.Contains(warnings, "conntrack") {
 		t.Errorf("status says that the switch lacks %q, and warns %q", lacks, warnings)
 	}
 }
@@ -135,10 +135,10 @@ func TestNothingForgets(t *testing.T) {
 	c.settle()
 	c.ask(t, c.pods[0].Host, "tcp", "40.0.0.1:80", c.pods[1].Name)
 	lacks, warnings := c.lacks(t)
-	if !strings.Contains(warnings, "cannot delete single conntrack entries") || !strings.Contains(warnings, "ovs-vswitchd.pid") {
+	if !strings.Contains(warnings, "lacks deleting conntrack entries over OpenFlow") || !strings.Contains(warnings, "ovs-vswitchd.pid") {
 		t.Errorf("status warns %q", warnings)
 	}
-	if strings.Contains(lacks, "forgetting") {
+	if strings.Contains(lacks, "deleting conntrack entries") {
 		t.Errorf("status says that the switch lacks %q, as if that were mended", lacks)
 	}
 }
