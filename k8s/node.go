@@ -180,7 +180,7 @@ func (t *Tracker) flushNode() (changed bool) {
 	cidrs, detector := t.serviceCIDRs(), t.detector(&node)
 	changed = !before.equal(&node) || !slices.Equal(t.model.ServiceCIDRs, cidrs) || !t.model.Detector.equal(&detector)
 	t.model.Node, t.model.ServiceCIDRs, t.model.Detector = node, cidrs, detector
-	t.warnNode(before.Name)
+	t.warnNode()
 
 	if !slices.Equal(before.Local, node.Local) || !slices.Equal(rangesBefore, cidrs) {
 		for _, names := range t.addresses.external { // what their addresses overlap may have changed
@@ -199,11 +199,8 @@ func (t *Tracker) flushNode() (changed bool) {
 	return changed
 }
 
-// warnNode writes down what is wrong with this node's object and with the NodePort restriction.
-func (t *Tracker) warnNode(nameBefore string) {
-	if nameBefore != t.opts.NodeName {
-		t.warnings.set(Ref{KindNode, "", nameBefore}, Origin{}, nil)
-	}
+// warnNode records what is wrong with this node's object and with the NodePort restriction.
+func (t *Tracker) warnNode() {
 	ref := Ref{KindNode, "", t.opts.NodeName}
 	if facts := t.nodes[t.opts.NodeName]; facts != nil {
 		t.warnings.set(ref, facts.origin, facts.warnings)

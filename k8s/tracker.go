@@ -228,26 +228,12 @@ func (t *Tracker) DeleteServiceCIDR(name string) {
 	t.dirtyNode = true
 }
 
-// SetNodeName makes another node this node: everything is computed again at the next Flush.
-func (t *Tracker) SetNodeName(name string) {
-	if name != t.opts.NodeName {
-		t.opts.NodeName = name
-		t.dirtyNode = true
-	}
-}
-
 // SetLocalAddresses replaces Options.LocalAddresses.
 func (t *Tracker) SetLocalAddresses(ips []netip.Addr) {
 	if !slices.Equal(t.opts.LocalAddresses, ips) {
 		t.opts.LocalAddresses = ips
 		t.dirtyNode = true
 	}
-}
-
-// SetNodeIPs replaces Options.NodeIPs.
-func (t *Tracker) SetNodeIPs(ips []netip.Addr) {
-	t.opts.NodeIPs = ips
-	t.dirtyNode = true
 }
 
 // service returns the entry of a Service, made if it is missing.

@@ -170,10 +170,6 @@ func TestIncremental(t *testing.T) {
 				for range 1 + w.IntN(3) {
 					batch = append(batch, w.mutate())
 				}
-				if w.chance(2) {
-					opts.NodeName = one(w, "n1", "n2")
-					tracker.SetNodeName(opts.NodeName)
-				}
 				tracker.Apply(batch)
 				got, changes := tracker.Flush()
 				want := scratch(w, opts)

@@ -46,7 +46,7 @@ func TestBeginning(t *testing.T) {
 	if len(s.Lists) != 1 || s.Lists[0].Objects != 7 || s.Lists[0].Bytes != 700 || math.Abs(s.Lists[0].Milli-s.Chosen-5) > 1e-6 {
 		t.Errorf("lists: %+v", s.Lists)
 	}
-	if n := strings.Count(log.String(), "in force for the first time"); n != 1 {
+	if n := strings.Count(log.String(), "programmed for the first time"); n != 1 {
 		t.Errorf("the end of the start is said %d times: %s", n, log.String())
 	}
 	if again := a.startStatus(); again.InStep != s.InStep {

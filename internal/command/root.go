@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // Exit statuses, part of the command-line contract.
@@ -108,4 +109,9 @@ func noArguments(cmd *cobra.Command, args []string) error {
 		return usageError("%s takes no argument, got %q", cmd.CommandPath(), args[0])
 	}
 	return nil
+}
+
+// dashes lets flags be written with underscores, as kube-proxy does.
+func dashes(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+	return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
 }

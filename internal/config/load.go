@@ -147,7 +147,7 @@ func (f *File) kubeProxy(doc []byte) error {
 	if c.Mode != "" {
 		f.Warnings = append(f.Warnings, fmt.Sprintf("%s: mode %s of %s does not choose the data plane of nkp; --mode does", f.Path, c.Mode, kubeProxyKind))
 	}
-	normalise(c)
+	normalizeAddresses(c)
 	f.KubeProxy = c
 	return nil
 }

@@ -78,16 +78,6 @@ func (c Conflict) compare(o Conflict) int {
 		c.Listener.Addr.Compare(o.Listener.Addr))
 }
 
-// Conflicts returns the frontends of a model that hide a listener, sorted, without processes. Its time grows with the
-// frontends, not with their product with the listeners.
-func Conflicts(listeners []Listener, model *k8s.Model) []Conflict {
-	m := newMatcher(listeners, model.Node)
-	for _, p := range model.Ports {
-		m.match(p)
-	}
-	return m.sorted()
-}
-
 // matcher collects conflicts Service port by Service port.
 type matcher struct {
 	at    map[socket][]Listener

@@ -57,6 +57,15 @@ func model(ports ...*k8s.ServicePort) *k8s.Model {
 	return m
 }
 
+// conflicts returns the frontends of a model that hide a listener, sorted, without processes.
+func conflicts(listeners []Listener, model *k8s.Model) []Conflict {
+	m := newMatcher(listeners, model.Node)
+	for _, p := range model.Ports {
+		m.match(p)
+	}
+	return m.sorted()
+}
+
 func TestConflicts(t *testing.T) {
 	np4, np6 := port("default/web:http TCP IPv4", "NodePort 30784"), port("default/web:http TCP IPv6", "NodePort 30784")
 	for _, c := range []struct {
@@ -94,7 +103,7 @@ func TestConflicts(t *testing.T) {
 				ls = append(ls, listener(text))
 			}
 			var got []string
-			for _, k := range Conflicts(ls, model(c.ports...)) {
+			for _, k := range conflicts(ls, model(c.ports...)) {
 				got = append(got, fmt.Sprintf("%s of %s at %s", k.frontend(), k.Service, k.Listener.Addr))
 			}
 			if !slices.Equal(got, c.want) {
@@ -129,6 +138,6 @@ func BenchmarkConflicts(b *testing.B) {
 		ls = append(ls, Listener{Protocol: v1.ProtocolTCP, Addr: netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(1000+i))})
 	}
 	for b.Loop() {
-		Conflicts(ls, m)
+		conflicts(ls, m)
 	}
 }

@@ -8,9 +8,9 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// normalise writes addresses the way everybody reads them: kube-proxy takes numbers with leading zeros, and reads them as
+// normalizeAddresses writes addresses in their usual form: kube-proxy takes numbers with leading zeros, and reads them as
 // decimal.
-func normalise(c *KubeProxy) {
+func normalizeAddresses(c *KubeProxy) {
 	c.HostnameOverride = strings.ToLower(strings.TrimSpace(c.HostnameOverride))
 	c.BindAddress = plainIP(c.BindAddress)
 	for _, at := range []*string{&c.HealthzBindAddress, &c.MetricsBindAddress} {
