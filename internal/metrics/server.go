@@ -56,6 +56,9 @@ func NewServer(m *Metrics, o ServerOptions) *Server {
 	return &Server{opts: o, handler: newHandler(m, &o)}
 }
 
+// Handler serves everything but the listening.
+func (s *Server) Handler() http.Handler { return s.handler }
+
 // Run listens and serves until the context ends, and returns nil then. An address that cannot be listened on is tried
 // again every few seconds, or, with HardFail, is an error.
 func (s *Server) Run(ctx context.Context) error {
