@@ -9,12 +9,12 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/rules"
 )
 
-// adopt reads back what is installed and takes it for the start: what fits stays untouched, what does not is replaced in
-// place, and what is unwanted goes when all else is in.
+// adopt reads back the installed rules and starts from them: matching rules stay untouched, others are replaced in place, and
+// unwanted ones are deleted when everything else is installed.
 func (w *worker) adopt(ctx context.Context) error {
 	s, err := w.look(ctx)
 	if err != nil {
-		return fmt.Errorf("read back what is installed: %w", err)
+		return fmt.Errorf("read back the installed rules: %w", err)
 	}
 	w.have.reset()
 	s.eachShared(w.want.fixed, w.have.shared.found)
@@ -24,7 +24,7 @@ func (w *worker) adopt(ctx context.Context) error {
 	missing, _ := hookDiff(&w.want.fixed, s)
 	w.have.hooked = len(missing) == 0
 	w.want.allDirty(&w.have)
-	w.log.Info("read back what is installed", "serviceChains", len(s.own), "sharedRules", len(w.have.shared), "hooked", w.have.hooked)
+	w.log.Info("read back the installed rules", "serviceChains", len(s.own), "sharedRules", len(w.have.shared), "hooked", w.have.hooked)
 	return nil
 }
 
@@ -73,8 +73,8 @@ func (w *worker) installFixed(ctx context.Context) error {
 	return nil
 }
 
-// complete does what may come only when all Services are in: hooks, if they are not there yet; rules that catch what no
-// Service takes; and the removal of unwanted rules.
+// complete does the work that must follow all Services: it adds missing hooks and the rules for packets that match no Service,
+// and removes unwanted rules.
 func (w *worker) complete(ctx context.Context) error {
 	if err := w.hook(ctx); err != nil {
 		return err
@@ -100,8 +100,8 @@ func (w *worker) complete(ctx context.Context) error {
 	return nil
 }
 
-// sweep removes unwanted rules of shared chains, and notes the Services' chains that nothing leads to. Of
-// Services that iptables refuses, everything stays.
+// sweep removes unwanted rules of shared chains, and marks unreferenced Services' chains for deletion. It keeps all rules and
+// chains of refused Services.
 func (w *worker) sweep(ctx context.Context) error {
 	kept := map[ruleKey]bool{}
 	keptChains := map[string]bool{}
@@ -125,7 +125,7 @@ func (w *worker) sweep(ctx context.Context) error {
 		}
 		if err := w.kernel.restore(ctx, in); err != nil {
 			w.must = look
-			return fmt.Errorf("table %s, rules that no Service asks for: %w", t, err)
+			return fmt.Errorf("table %s, delete unwanted rules: %w", t, err)
 		}
 		for _, k := range gone {
 			delete(w.have.shared, k)

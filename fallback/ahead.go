@@ -7,18 +7,18 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/xtables"
 )
 
-// readAhead is how many transactions iptables-restore reads while another commits. One would do if there were always a processor
-// for it; commits must not wait for what could have been done before.
+// readAhead is how many transactions iptables-restore parses while another commits. One would suffice if a processor were always
+// free for it; commits must not wait for work that could have been done before.
 const readAhead = 2
 
-// transaction is one that iptables-restore may read before its turn comes. Transactions commit one after the other: a second
-// one, prepared by the kernel while another commits, would have to start over.
+// transaction is input that iptables-restore may parse before its turn comes. Transactions commit one after the other, because
+// a second one, prepared by the kernel while another commits, would have to start over.
 type transaction struct {
 	*input
-	begun xtables.Transaction // it is being read
+	begun xtables.Transaction // nil: not begun
 }
 
-// begin lets iptables-restore read the input, if it does not yet.
+// begin has iptables-restore read the input, unless it does already or the input is empty.
 func (x *transaction) begin(ctx context.Context, t tables) (err error) {
 	if x.begun == nil && !x.empty() {
 		x.begun, err = t.Begin(ctx, x.bytes())
@@ -26,7 +26,7 @@ func (x *transaction) begin(ctx context.Context, t tables) (err error) {
 	return err
 }
 
-// abandon forgets a transaction whose turn has not come.
+// abandon aborts a transaction whose turn has not come, if it was begun.
 func (x *transaction) abandon() {
 	if x.begun != nil {
 		x.begun.Abort()
@@ -34,7 +34,7 @@ func (x *transaction) abandon() {
 	}
 }
 
-// commitMeanwhile commits a transaction, and does something useful while it does.
+// commitMeanwhile commits a transaction, and calls meanwhile during that.
 func (k *committer) commitMeanwhile(ctx context.Context, x *transaction, meanwhile func()) error {
 	if x.empty() {
 		meanwhile()

@@ -14,7 +14,7 @@ type batch struct {
 	transaction // table nat's
 }
 
-// batch plans the first of names, as many as one transaction takes.
+// batch plans a change of the first of names, as many as one transaction may hold.
 func (w *worker) batch(names []k8s.PortName) *batch {
 	c := &change{shared: delta{}}
 	limit := w.kernel.limits.chains
@@ -33,7 +33,7 @@ func (w *worker) batchOf(c *change) *batch {
 	return &batch{change: c, inputs: in, transaction: transaction{input: in.nat}}
 }
 
-// queue is the batches whose turn comes next.
+// queue holds the planned batches, in the order of their commits.
 type queue []*batch
 
 // take returns the first one, nil if there is none.
@@ -53,8 +53,8 @@ func (q *queue) abandon() {
 	*q = nil
 }
 
-// fill plans what comes after a batch that is not in yet, and lets iptables-restore read it; names are those left. It stops
-// at a batch that depends on how those before it end.
+// fill plans the batches after one that has not committed yet, and has iptables-restore parse them. names are the items after
+// that batch. It stops at a batch that depends on the outcome of an earlier one.
 func (w *worker) fill(ctx context.Context, q *queue, current *batch, names []k8s.PortName) {
 	before := []*batch{current}
 	for _, b := range *q {
@@ -69,14 +69,14 @@ func (w *worker) fill(ctx context.Context, q *queue, current *batch, names []k8s
 			}
 		}
 		if b.begin(ctx, w.kernel.tables) != nil {
-			return // its turn will come, and tell
+			return // it begins again in its turn, which reports the error
 		}
 		*q, before, names = append(*q, b), append(before, b), names[len(b.names):]
 	}
 }
 
-// independent reports whether a batch, planned while another is not in yet, writes what it would write after it. What both
-// want in a shared chain must be there already, or wait until all Services are in: else both would write it.
+// independent reports whether a batch is the same, planned before another has committed or after. A rule that both need in a
+// shared chain must be installed already, or be deferred until all Services are installed: otherwise both would add it.
 func (w *worker) independent(before, b *batch) bool {
 	for k, d := range b.shared {
 		first := before.shared[k]
@@ -92,12 +92,12 @@ func (w *worker) independent(before, b *batch) bool {
 	return true
 }
 
-// commit brings a change to the kernel.
+// commit commits a change to the kernel.
 func (w *worker) commit(ctx context.Context, c *change) error {
 	return w.commitBatch(ctx, w.batchOf(c), func() {})
 }
 
-// commitBatch brings a batch to the kernel, and does something useful while table nat commits.
+// commitBatch commits a batch to the kernel, and calls meanwhile while table nat commits.
 func (w *worker) commitBatch(ctx context.Context, b *batch, meanwhile func()) error {
 	defer b.abandon()
 	if err := w.kernel.restore(ctx, b.beforeNAT); err != nil {

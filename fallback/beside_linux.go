@@ -7,9 +7,9 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/xtables"
 )
 
-// Available returns why iptables cannot be used on this node, by what is installed; nil: it can. It runs no program.
+// Available returns an error if iptables cannot be used on this node because programs are not installed. It runs none.
 func Available(backend string) error { return xtables.Installed(xtables.Backend(backend)) }
 
-// Occupied reports whether chains of Services are there already: kube-proxy's, or nkp's own of an earlier run. An error means
-// that the tables could not be looked at.
+// Occupied reports whether chains of Services exist already: kube-proxy's, or nkp's own of an earlier run. An error means that
+// the tables could not be read.
 func Occupied(ctx context.Context) (bool, error) { return xtables.Has(ctx, "nat", rules.Services) }

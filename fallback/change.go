@@ -7,7 +7,7 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// change is what a set of items, Service ports and health checks, still needs in the kernel. It is complete for each of them.
+// change is all that some items, Service ports and health checks, still need in the kernel. It is complete for each of them.
 type change struct {
 	names  []k8s.PortName
 	write  []chainWrite // chains that are new or differ
@@ -125,7 +125,7 @@ func (c *change) inputs(known ruleSet, hooked bool) inputs {
 	return in
 }
 
-// done records that a change is installed, but for its deferred rules.
+// done records that a change is installed, except its deferred rules.
 func (w *worker) done(c *change, deferred []ruleKey) {
 	for _, k := range deferred {
 		if w.have.shared[k] == nil {

@@ -7,12 +7,12 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/rules"
 )
 
-// lookPatience is how long a close look may be put off by updates before it is no longer.
+// lookPatience is how long updates may delay a check of every rule; after that they no longer interrupt it.
 const lookPatience = 10 * time.Minute
 
-// check looks whether what was installed is still there: each time whether a table was flushed, and as often as it may
-// take that long, at every rule. What is missing or too much is repaired by the steps that follow. Reading back a large
-// table takes seconds; an update that comes meanwhile goes first, and the look is taken later.
+// check verifies that the installed rules are unchanged. Each time it checks the canaries; it checks every rule only as often
+// as idleShare allows. The steps that follow repair differences. Reading back a large table takes seconds, so that an update
+// that arrives meanwhile interrupts it; the check is then repeated later.
 func (w *worker) check(ctx context.Context) {
 	start := time.Now()
 	drift, err := w.flushed(ctx)
@@ -43,10 +43,10 @@ func (w *worker) check(ctx context.Context) {
 	}
 }
 
-// flushed returns which table has lost its canary; "" if none has.
+// flushed returns which table was flushed, because its canary is missing; "" if none was.
 func (w *worker) flushed(ctx context.Context) (string, error) {
 	if w.must > finish {
-		return "", nil // it is about to be looked at
+		return "", nil // prepare is about to read the tables
 	}
 	for _, t := range canaryTables {
 		if _, ok, err := w.kernel.tables.Rules(ctx, string(t), rules.Canary); err != nil {

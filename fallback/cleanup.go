@@ -9,7 +9,7 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/rules"
 )
 
-// CleanupOptions say what Cleanup works with.
+// CleanupOptions configure Cleanup.
 type CleanupOptions struct {
 	Log *slog.Logger
 }
@@ -17,11 +17,11 @@ type CleanupOptions struct {
 // Removed counts what Cleanup has removed.
 type Removed struct {
 	Chains int // with all their rules
-	Rules  int // in chains of others
+	Rules  int // in foreign chains
 }
 
-// removeAll removes everything of nkp's, and of kube-proxy's, from one back end and family. Other chains are not touched.
-// keepGuard, or a kubelet that needs it, keeps what holds others off 127.0.0.0/8.
+// removeAll removes all chains and rules of nkp and kube-proxy from one back end and family. Other chains are not touched. With
+// keepGuard, or if a kubelet needs them, the rules that protect 127.0.0.0/8 from the network stay.
 func removeAll(ctx context.Context, t tables, inUse func(table string) bool, limit int, keepGuard bool) (n Removed, err error) {
 	if !keepGuard && inUse("mangle") {
 		if _, keepGuard, err = t.Rules(ctx, "mangle", "KUBE-KUBELET-CANARY"); err != nil {
@@ -58,7 +58,7 @@ func removeAll(ctx context.Context, t tables, inUse func(table string) bool, lim
 		}
 		if !unhook.empty() {
 			if err := t.Restore(ctx, unhook.bytes()); err != nil {
-				return n, fmt.Errorf("table %s, rules that lead to nkp's chains: %w", table, err)
+				return n, fmt.Errorf("table %s, delete the jumps to nkp's chains: %w", table, err)
 			}
 		}
 		for chains := range slices.Chunk(targets, limit) {
@@ -70,7 +70,7 @@ func removeAll(ctx context.Context, t tables, inUse func(table string) bool, lim
 				in.drop(c)
 			}
 			if err := t.Restore(ctx, in.bytes()); err != nil {
-				return n, fmt.Errorf("table %s, nkp's chains: %w", table, err)
+				return n, fmt.Errorf("table %s, delete nkp's chains: %w", table, err)
 			}
 			n.Chains += len(chains)
 		}
@@ -78,8 +78,8 @@ func removeAll(ctx context.Context, t tables, inUse func(table string) bool, lim
 	return n, nil
 }
 
-// removable returns our chains among the names, each before those it leads to. keepGuard keeps the chain that holds others off
-// 127.0.0.0/8.
+// removable returns nkp's chains among the names, each before those it jumps to. With keepGuard, it leaves out the chain that
+// protects 127.0.0.0/8 from the network.
 func removable(t rules.Table, names []string, keepGuard bool) (list []string) {
 	add := func(chains ...string) {
 		for _, c := range chains {

@@ -10,7 +10,7 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// tables is what a worker needs of package xtables.
+// tables is the part of package xtables that a worker uses.
 type tables interface {
 	// Restore commits input for iptables-restore to one table, wholly or not at all.
 	Restore(ctx context.Context, input []byte) error
@@ -26,20 +26,20 @@ type tables interface {
 
 // limits fit transactions to the back end.
 type limits struct {
-	// chains is how many chains one transaction writes or deletes. iptables-nft takes time that grows with the square of
-	// it, while the kernel visits all chains of the network namespace at each commit, twice; legacy replaces the whole
-	// table with each transaction, so that few are best.
+	// chains is how many chains one transaction writes or deletes. The time of iptables-nft grows with the square of it,
+	// but the kernel visits all chains of the network namespace twice at each commit. Legacy replaces the whole table with
+	// each transaction, so that few transactions are best.
 	chains int
 	// live is the same while Services are in force: the kernel then follows all jumps of the table at each commit
-	// (0.3 s for 110,000 chains), so that somewhat fewer are better.
+	// (0.3 s for 110,000 chains), so that somewhat fewer transactions are better.
 	live int
 	// deferred is how many deferred rules one transaction adds to a shared chain: for 10,000, four take two thirds of
 	// the time of one.
 	deferred int
-	// save is from how many chains on a table is not read back rule by rule: iptables-nft-save takes time that grows
+	// save is the number of chains above which a table is not read back rule by rule: the time of iptables-nft-save grows
 	// with the square of it (1.8.9: 1.5 s for 11,000 chains, 2 min for 110,000).
 	save int
-	// ahead reports whether iptables-restore may read one transaction while another commits: legacy's holds the lock.
+	// ahead reports whether iptables-restore may read one transaction while another commits. Legacy's may not: it holds the lock.
 	ahead bool
 }
 
@@ -73,7 +73,7 @@ func (k *committer) restore(ctx context.Context, in *input) error {
 	return k.committed(in, time.Since(start), err)
 }
 
-// committed records how a transaction went.
+// committed records the result of a transaction.
 func (k *committer) committed(in *input, took time.Duration, err error) error {
 	k.loop.Progress()
 	k.took = took

@@ -8,13 +8,13 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// bytesNote says why there are no packets and bytes in Counters.
-const bytesNote = "packets and bytes: n/a: the rules see the first packet of a connection only, and rules that see all would cost every packet of the node (of connections that live: conntrack -L, with net.netfilter.nf_conntrack_acct=1)"
+// bytesNote explains why Counters returns no packets and bytes.
+const bytesNote = "packets and bytes: n/a: the rules see only the first packet of a connection, and rules that see all would slow down every packet of the node (for live connections: conntrack -L, with net.netfilter.nf_conntrack_acct=1)"
 
-// countersAge is how old an answer about counters may be: listing the rules of ten thousand Services takes a while.
+// countersAge is how long a result is reused, because listing the rules of ten thousand Services takes a while.
 const countersAge = time.Second
 
-// counterCache keeps the last answer.
+// counterCache holds the last result.
 type counterCache struct {
 	asks chan struct{} // holds a token while rules are listed, and protects what follows
 	at   time.Time
@@ -24,8 +24,8 @@ type counterCache struct {
 // lister lists the rules of a chain of table nat with counters; nothing if there is no such chain.
 type lister func(chain string) ([]string, error)
 
-// Counters returns the connections of every Service port since its rules came, by the counters of these rules; packets and
-// bytes are nil, as the note says. The result is shared: it must not be changed.
+// Counters returns the number of connections of every Service port since its rules were installed, from the counters of these
+// rules. Packets and bytes are nil; note explains why. The result is shared and must not be changed.
 func (p *Plane) Counters(ctx context.Context) (counters map[k8s.PortName]k8s.Counters, note string, err error) {
 	counters, err = p.counters(ctx)
 	return counters, bytesNote, err
@@ -35,7 +35,7 @@ func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, er
 	select {
 	case p.counted.asks <- struct{}{}:
 		defer func() { <-p.counted.asks }()
-	case <-ctx.Done(): // another lists them
+	case <-ctx.Done(): // another call is listing them
 		return nil, ctx.Err()
 	}
 	if time.Since(p.counted.at) < countersAge {

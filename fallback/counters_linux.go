@@ -8,7 +8,7 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// listNAT returns what lists table nat of a family; it is not the worker's, which may be writing.
+// listNAT returns a lister of table nat of a family. It does not share Tables with the worker, which may be writing.
 func listNAT(ctx context.Context, backend string, f k8s.Family) (lister, error) {
 	t, err := xtables.Open(ctx, xtables.Backend(backend), f)
 	if err != nil {

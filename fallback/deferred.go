@@ -9,7 +9,7 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/xtables"
 )
 
-// deferredPart is some of the rules of shared chains that were deferred, and the transaction that adds them.
+// deferredPart is a part of the deferred rules of shared chains, with the transaction that adds them.
 type deferredPart struct {
 	transaction
 	keys  []ruleKey
@@ -27,8 +27,8 @@ func (w *worker) deferredPart(t rules.Table, keys []ruleKey) *deferredPart {
 	return p
 }
 
-// addDeferred adds what was deferred until all Services are in: first what leads to them, then what refuses the other ports
-// of ClusterIPs.
+// addDeferred adds the rules that were deferred until all Services are installed: first the jumps to Services' chains, then,
+// once nkp's chains are hooked, the rules that refuse the other ports of ClusterIPs.
 func (w *worker) addDeferred(ctx context.Context) error {
 	for _, t := range []rules.Table{rules.NAT, rules.Filter} {
 		if t == rules.Filter && !w.have.hooked {
@@ -51,7 +51,7 @@ func (w *worker) addDeferred(ctx context.Context) error {
 	return nil
 }
 
-// commitDeferred commits parts in their order; while one commits, the next are read.
+// commitDeferred commits parts in their order; while one commits, the next are parsed.
 func (w *worker) commitDeferred(ctx context.Context, parts []*deferredPart) error {
 	defer func() {
 		for _, p := range parts {
@@ -64,7 +64,7 @@ func (w *worker) commitDeferred(ctx context.Context, parts []*deferredPart) erro
 				return
 			}
 			for _, next := range parts[i+1 : min(i+1+readAhead, len(parts))] {
-				_ = next.begin(ctx, w.kernel.tables) // its turn will come, and tell
+				_ = next.begin(ctx, w.kernel.tables) // it begins again in its turn, which reports the error
 			}
 		})
 		if err := w.deferredDone(ctx, p, err); err != nil {
@@ -74,8 +74,8 @@ func (w *worker) commitDeferred(ctx context.Context, parts []*deferredPart) erro
 	return nil
 }
 
-// deferredDone records how the transaction of a part ended. If it was refused, halves are tried, so that one rule does not hold up the
-// others; that one is named, and tried again with the next round.
+// deferredDone records the result of a part's transaction. If it was refused, its halves are tried, so that one rule does not
+// block the others. The refused rule is logged, and retried in the next round.
 func (w *worker) deferredDone(ctx context.Context, p *deferredPart, err error) error {
 	switch {
 	case err == nil:
@@ -89,7 +89,7 @@ func (w *worker) deferredDone(ctx context.Context, p *deferredPart, err error) e
 	case ctx.Err() != nil || errors.Is(err, xtables.ErrBusy):
 		return err
 	case len(p.keys) == 1:
-		w.log.Error("iptables refuses a rule; the others go on", "chain", p.keys[0].chain, "rule", p.keys[0].rule, "error", err)
+		w.log.Error("iptables refused a rule and will retry it; other rules are not affected", "chain", p.keys[0].chain, "rule", p.keys[0].rule, "error", err)
 		w.kernel.report(func(s *FamilyStatus) { s.Failures++; s.LastError = err.Error() })
 		return nil
 	}

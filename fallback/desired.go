@@ -14,14 +14,14 @@ import (
 // goroutine uses it.
 type desired struct {
 	compiler  *rules.Compiler // nil until the first update
-	fixed     rules.Fixed     // what does not depend on any Service
-	nodeAddrs []netip.Addr    // where NodePorts are
+	fixed     rules.Fixed     // chains and rules that do not depend on any Service
+	nodeAddrs []netip.Addr    // addresses that serve NodePorts
 	items     map[k8s.PortName]item
 	dirty     map[k8s.PortName]bool // items that may differ from what is installed
 	refused   *dataplane.Refusals[k8s.PortName]
 }
 
-// brief reports whether there are so many endpoints that their rules go without comments.
+// brief reports whether there are so many endpoints that their rules have no comments.
 func (d *desired) brief() bool {
 	n := 0
 	for _, it := range d.items {
@@ -32,7 +32,7 @@ func (d *desired) brief() bool {
 	return n > briefAbove
 }
 
-// allDirty marks everything that is wanted or installed.
+// allDirty marks all wanted and all installed items as dirty.
 func (d *desired) allDirty(have *installed) {
 	for n := range d.items {
 		d.dirty[n] = true

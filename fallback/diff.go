@@ -9,10 +9,10 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/rules"
 )
 
-// tableContent is what a table holds.
+// tableContent is the content of a table.
 type tableContent struct {
 	chains map[string][]rules.Rule
-	used   map[string]bool // Services' chains that packets may come to
+	used   map[string]bool // Services' chains that packets can reach
 }
 
 func readTable(ctx context.Context, t tables, table rules.Table) (tableContent, error) {
@@ -32,7 +32,7 @@ func readTable(ctx context.Context, t tables, table rules.Table) (tableContent, 
 	return have, err
 }
 
-// reach records where rules lead, and where it goes on from there.
+// reach records the Services' chains that rules jump to, directly or through other such chains.
 func (i *tableContent) reach(list []rules.Rule) {
 	for _, r := range list {
 		if t := r.Target(); rules.IsServiceChain(t) && !i.used[t] {
@@ -42,8 +42,8 @@ func (i *tableContent) reach(list []rules.Rule) {
 	}
 }
 
-// diffTable returns how a table differs from what it should be: lines with "+" are missing, those with "-" are too many.
-// Chains of Services that nothing leads to are no difference: they are deleted in time, and harmless until then.
+// diffTable returns how a table differs from its desired rules: "+" marks a missing line, "-" an extra one. Unreferenced
+// chains of Services do not count: they are harmless and will be deleted.
 func diffTable(want rules.TableRules, have tableContent) (lines []string) {
 	line := func(sign, chain string, r rules.Rule) { lines = append(lines, sign+" -A "+chain+" "+string(r)) }
 	wanted := map[string]bool{}

@@ -18,20 +18,20 @@ type setting interface {
 	set(on bool) error
 }
 
-// localnetGuard keeps the guard of 127.0.0.0/8 and the setting that it makes safe. It belongs to the worker's goroutine.
+// localnetGuard maintains the guard of 127.0.0.0/8 and the setting that needs it. It belongs to the worker's goroutine.
 type localnetGuard struct {
 	kernel  *committer
 	setting setting   // route_localnet; nil: not this family's
 	set     bool      // nkp has set it
 	said    string    // why it cannot be written
-	next    time.Time // when to look again
+	next    time.Time // when to check again
 }
 
-// guard hooks the guard, and only then sets route_localnet. Where the guard is missing and route_localnet is set already,
-// route_localnet is off until the guard is there. Without NodePorts at 127.0.0.1, guard takes back what nkp has set and leaves
-// the rules, which kubelet installs, too. It must be called before anything else is installed.
+// guard installs and hooks the guard, and only then sets route_localnet. If route_localnet is set while the guard is missing,
+// it is unset until the guard is installed. Without NodePorts at 127.0.0.1, guard unsets route_localnet if nkp has set it, and
+// leaves the rules, which kubelet installs, too. It must be called before anything else is installed.
 //
-// known tells that the guard was in force before.
+// known reports whether the guard was in force before.
 func (g *localnetGuard) guard(ctx context.Context, fixed *rules.Fixed, known bool) error {
 	defer func() { g.next = time.Now().Add(g.kernel.opts.SyncPeriod) }()
 	if len(fixed.Guests) == 0 {
@@ -42,12 +42,12 @@ func (g *localnetGuard) guard(ctx context.Context, fixed *rules.Fixed, known boo
 		return err
 	}
 	if !in.empty() && known {
-		g.kernel.log.Warn("the rules that keep others off 127.0.0.0/8 were removed: repairing", "chain", rules.LocalFirewall)
+		g.kernel.log.Warn("another program removed the rules that protect 127.0.0.0/8 from the network: repairing", "chain", rules.LocalFirewall)
 		g.kernel.report(func(s *FamilyStatus) { s.Repairs++ })
 	}
 	set := g.prepare(ctx, in)
 	if err := g.kernel.restore(ctx, in); err != nil {
-		return fmt.Errorf("table %s, what keeps others off 127.0.0.0/8: %w", in.table, err)
+		return fmt.Errorf("table %s, the rules that protect 127.0.0.0/8 from the network: %w", in.table, err)
 	}
 	if set {
 		if err := g.setting.set(true); err != nil {
@@ -57,11 +57,11 @@ func (g *localnetGuard) guard(ctx context.Context, fixed *rules.Fixed, known boo
 	return nil
 }
 
-// What it means that route_localnet cannot be written.
+// The consequences if route_localnet cannot be written.
 const (
 	noLocalhost = "NodePorts do not work at 127.0.0.1; pass --iptables-localhost-nodeports=false if no client needs that"
-	unguarded   = "the network reaches what listens at 127.0.0.0/8 until the rules against that are in force"
-	staysSet    = "route_localnet stays set, and so do the rules that keep others off 127.0.0.0/8"
+	unguarded   = "cannot unset route_localnet: the network reaches this node's 127.0.0.0/8 until the rules against that are in force"
+	staysSet    = "cannot unset route_localnet: it stays set, and the rules that protect 127.0.0.0/8 from the network stay, too"
 )
 
 // cannotSet logs that route_localnet cannot be written; once for each text in a row.
@@ -72,7 +72,7 @@ func (g *localnetGuard) cannotSet(text string, err error) {
 	g.said = text
 }
 
-// keepGuard keeps the guard of 127.0.0.0/8, when it is time to look again.
+// keepGuard checks and repairs the guard of 127.0.0.0/8 when that is due.
 func (w *worker) keepGuard(ctx context.Context) error {
 	if time.Now().Before(w.localnet.next) {
 		return nil
@@ -80,7 +80,7 @@ func (w *worker) keepGuard(ctx context.Context) error {
 	return w.localnet.guard(ctx, &w.want.fixed, w.must < ground)
 }
 
-// missing returns what is missing of the guard: its chain, its rule, and the rules that lead there.
+// missing returns input that adds the missing parts of the guard: its chain, its rule, and the jumps to it.
 func (g *localnetGuard) missing(ctx context.Context, fixed *rules.Fixed) (*input, error) {
 	in := newInput(rules.Filter)
 	lists := map[string][]rules.Rule{}
@@ -111,8 +111,8 @@ func (g *localnetGuard) missing(ctx context.Context, fixed *rules.Fixed) (*input
 
 func isGuard(h rules.Hook) bool { return h.Rule.Target() == rules.LocalFirewall }
 
-// prepare reports whether route_localnet is to be set once in, what is missing of the guard, is in force. It adds the
-// mark of nkp's to in before nkp sets it the first time.
+// prepare reports whether to set route_localnet once in, which adds the missing parts of the guard, is committed. Before nkp
+// sets it for the first time, prepare adds chain Localnet to in, which records that.
 func (g *localnetGuard) prepare(ctx context.Context, in *input) (set bool) {
 	if g.setting == nil {
 		return false
@@ -120,7 +120,7 @@ func (g *localnetGuard) prepare(ctx context.Context, in *input) (set bool) {
 	on, err := g.setting.on()
 	guarded := in.empty()
 	if err == nil && on && !guarded || !on {
-		err = g.setting.set(false) // where it is off, this finds out whether it can be written
+		err = g.setting.set(false) // if it is off already, this tests whether it can be written
 	}
 	switch {
 	case err != nil && on:
@@ -159,8 +159,8 @@ func (g *localnetGuard) unset(ctx context.Context) error {
 	return g.kernel.restore(ctx, in)
 }
 
-// keepGuardFirst adds to the input of table filter what puts the guard before the rules that missing puts first: one of those
-// accepts packets.
+// keepGuardFirst adds rules to the input of table filter that move the guard before the missing hooks, which go to the top: one
+// of those accepts packets.
 func keepGuardFirst(fixed *rules.Fixed, in *input, s *sight, missing []rules.Hook) {
 	for _, h := range fixed.Hooks {
 		behind := slices.ContainsFunc(missing, func(m rules.Hook) bool { return m.Table == h.Table && m.Parent == h.Parent && !isGuard(m) })

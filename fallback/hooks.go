@@ -7,21 +7,21 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/rules"
 )
 
-// parents are the kernel's chains that may lead to ours.
+// parents are the base chains that may jump to nkp's chains.
 var parents = map[rules.Table][]string{
 	rules.NAT:    {"PREROUTING", "OUTPUT", "POSTROUTING"},
 	rules.Filter: {"INPUT", "FORWARD", "OUTPUT"},
 }
 
-// hookedChains are those of ours that the kernel's chains lead to. LocalFirewall is kubelet's: rules that lead there
-// are added, never taken away.
+// hookedChains are nkp's chains that the base chains jump to. LocalFirewall is not among them, because it is kubelet's: jumps
+// to it are added, never deleted.
 var hookedChains = []string{rules.Services, rules.ExternalServices, rules.NodePorts, rules.Postrouting, rules.Forward, rules.Firewall}
 
-// hostPorts are chains of others that take packets for ports of the node, and which Services go before: the CNI
-// plugin portmap's.
+// hostPorts are the chains of the CNI plugin portmap, which take packets for ports of the node. nkp's hooks must precede the
+// jumps to them.
 var hostPorts = []string{"CNI-HOSTPORT-DNAT", "CNI-HOSTPORT-SNAT", "CNI-HOSTPORT-MASQ"}
 
-// hookDiff returns which hooks are missing, or come too late, and which rules lead to nkp's chains that should not.
+// hookDiff returns the hooks that are missing or too late in their chain, and the jumps to nkp's chains that should not exist.
 func hookDiff(fixed *rules.Fixed, s *sight) (missing, extra []rules.Hook) {
 	for _, h := range fixed.Hooks {
 		list := s.rules[h.Table][h.Parent]
@@ -35,7 +35,7 @@ func hookDiff(fixed *rules.Fixed, s *sight) (missing, extra []rules.Hook) {
 		}
 	}
 	for t, names := range parents {
-		for _, parent := range names { // those without a hook too: there may have been other settings
+		for _, parent := range names { // also those without a hook: an earlier run may have had other settings
 			seen := map[string]bool{}
 			for _, r := range s.rules[t][parent] {
 				if !slices.Contains(hookedChains, r.Target()) {
@@ -59,8 +59,8 @@ func isHook(fixed *rules.Fixed, t rules.Table, parent string, r rules.Rule) bool
 	})
 }
 
-// hook leads the kernel's chains to ours, in table filter first: where a packet is translated, all is there. The rules
-// that should not be there go in the same transaction; deleted by what they say, the last of several goes last.
+// hook installs the jumps from the base chains to nkp's, in table filter first: once a packet is translated, all rules are
+// installed. Jumps that should not exist are deleted in the same transaction, the first of equal rules first.
 func (w *worker) hook(ctx context.Context) error {
 	s := &sight{rules: map[rules.Table]map[string][]rules.Rule{}}
 	for t, names := range parents {
@@ -78,7 +78,7 @@ func (w *worker) hook(ctx context.Context) error {
 	missing, extra := hookDiff(&w.want.fixed, s)
 	for _, t := range []rules.Table{rules.Filter, rules.NAT} {
 		in := newInput(t)
-		for _, h := range extra { // before the new ones: -D takes the first that says the same
+		for _, h := range extra { // before the new ones: -D deletes the first equal rule
 			if h.Table == t {
 				in.delete(h.Parent, h.Rule)
 			}
@@ -96,7 +96,7 @@ func (w *worker) hook(ctx context.Context) error {
 		}
 	}
 	if len(missing)+len(extra) > 0 {
-		w.log.Info("the kernel's chains lead to nkp's", "newRules", len(missing), "removedRules", len(extra))
+		w.log.Info("installed the jumps from the base chains to nkp's chains", "newRules", len(missing), "removedRules", len(extra))
 	}
 	w.have.hooked = true
 	return nil

@@ -19,13 +19,13 @@ type input struct {
 
 func newInput(t rules.Table) *input { return &input{table: t} }
 
-// chain makes a chain, or empties it if it is there.
+// chain creates a chain, or empties it if it exists.
 func (in *input) chain(name string) {
 	in.declared++
 	in.chains = append(in.chains, name)
 }
 
-// own writes Services' chains wholly.
+// own writes Services' chains with all their rules.
 func (in *input) own(list []chainWrite) {
 	size := 0
 	for _, ch := range list {
@@ -54,7 +54,7 @@ func declare(b *bytes.Buffer, chain string) {
 func (in *input) append(chain string, r rules.Rule) { in.rule("-A", chain, r) }
 func (in *input) insert(chain string, r rules.Rule) { in.rule("-I", chain, r) }
 
-// delete takes a rule away; it is an error if it is not there.
+// delete deletes a rule; iptables refuses the input if the rule does not exist.
 func (in *input) delete(chain string, r rules.Rule) { in.rule("-D", chain, r) }
 
 func (in *input) rule(op, chain string, r rules.Rule) {
@@ -68,7 +68,7 @@ func (in *input) rule(op, chain string, r rules.Rule) {
 	b.WriteByte('\n')
 }
 
-// drop deletes a chain, which must be declared too: that empties it.
+// drop deletes a chain. The chain must also be declared, which empties it.
 func (in *input) drop(chain string) { in.body.WriteString("-X " + chain + "\n") }
 
 // addShared adds a rule to a shared chain.
@@ -82,8 +82,8 @@ func (in *input) addShared(l rules.SharedRule) {
 
 func (in *input) empty() bool { return len(in.chains) == 0 && in.body.Len() == 0 }
 
-// bytes returns the input. Chains come sorted: iptables-legacy-restore keeps its list of them so, and is a third quicker if
-// each goes to its end.
+// bytes returns the input. Chains are sorted because iptables-legacy-restore keeps a sorted list of them, and is a third
+// faster if it can append each.
 func (in *input) bytes() []byte {
 	slices.Sort(in.chains)
 	var b bytes.Buffer

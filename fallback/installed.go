@@ -5,18 +5,18 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// installed is what one family has, as far as the worker installed or read it. It belongs to the worker's goroutine.
+// installed is the installed state of one family, as the worker wrote it or read it back. It belongs to the worker's goroutine.
 type installed struct {
 	items    map[k8s.PortName]installation
 	shared   ruleSet
-	last     []rules.SharedRule // those that came last
+	last     []rules.SharedRule // rules of Fixed that complete has installed
 	deferred map[ruleKey]bool   // rules to add once all Services are installed
 	chains   map[string]chain   // Services' own chains
-	garbage  map[string]bool    // chains to delete: nothing leads there any more
-	hooked   bool               // the kernel's chains lead to ours
+	garbage  map[string]bool    // unreferenced chains, to be deleted
+	hooked   bool               // the base chains jump to nkp's chains
 }
 
-// installation is an item as it is installed, and by which rules.
+// installation is an installed item, and the compiler of its rules.
 type installation struct {
 	item     item
 	compiler *rules.Compiler
@@ -25,10 +25,10 @@ type installation struct {
 // chain is an installed chain, as far as known.
 type chain struct {
 	digest uint64 // of its rules; 0: not known
-	used   bool   // an installed item has it
+	used   bool   // an installed item uses it
 }
 
-// reset forgets everything, before a read-back.
+// reset discards the state before a read-back, except deferred and hooked.
 func (h *installed) reset() {
 	*h = installed{
 		items: map[k8s.PortName]installation{}, shared: ruleSet{}, deferred: h.deferred,
@@ -51,7 +51,7 @@ func (h *installed) counts() (services, chains int) {
 	return services, chains
 }
 
-// part is what a transaction of a change did to the shared rules of its table.
+// part states which shared rules of its table a transaction of a change has added and deleted.
 type part struct {
 	table                      rules.Table
 	added, addedAfter, deleted bool // addedAfter: those that go after table nat
@@ -85,7 +85,7 @@ func (h *installed) settleShared(c *change, p part) {
 	}
 }
 
-// wrote records that the chains of a change are in.
+// wrote records that the chains of a change are installed.
 func (h *installed) wrote(c *change) {
 	for _, ch := range c.write {
 		known := h.chains[ch.Name]
@@ -95,7 +95,7 @@ func (h *installed) wrote(c *change) {
 	}
 }
 
-// discard leaves a chain that nothing leads to any more for later.
+// discard marks a chain that is no longer referenced for later deletion.
 func (h *installed) discard(name string) {
 	known := h.chains[name]
 	known.used = false

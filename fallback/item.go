@@ -5,7 +5,7 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// item is what calls for rules: a Service port, or a health check node port.
+// item is an object that needs rules: a Service port or a health check node port.
 type item struct {
 	port  *k8s.ServicePort
 	check *k8s.HealthCheck
@@ -18,7 +18,7 @@ func checkName(n k8s.ServiceName, f k8s.Family) k8s.PortName {
 	return k8s.PortName{ServiceName: n, Protocol: "health check", Family: f}
 }
 
-// itemsOf returns what an update brings for a family; empty items are gone.
+// itemsOf returns the items of a family that an update changes; an empty item was deleted.
 func itemsOf(u *dataplane.Update, f k8s.Family) map[k8s.PortName]item {
 	items := make(map[k8s.PortName]item, len(u.Ports)+len(u.HealthChecks))
 	for n, sp := range u.Ports {

@@ -8,9 +8,9 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/rules"
 )
 
-// sight is what is installed, read back.
+// sight is the installed state, read back.
 type sight struct {
-	// rules are those of chains that are not one Service's own: fixed, shared, the kernel's own that lead to ours.
+	// rules are those of all chains except Services' own: fixed chains, shared chains, base chains that jump to nkp's.
 	rules map[rules.Table]map[string][]rules.Rule
 	// own are Services' chains in table nat with the digests of their rules; 0 if they were not read.
 	own map[string]uint64
@@ -18,10 +18,10 @@ type sight struct {
 	canaries map[rules.Table]bool
 }
 
-// canaryTables have a chain that no rule uses: a flush of the table takes it away.
+// canaryTables have a canary: a chain that no rule uses, and that a flush of the table removes.
 var canaryTables = []rules.Table{rules.Mangle, rules.Filter, rules.NAT}
 
-// look reads back what is installed.
+// look reads back the installed rules.
 func (w *worker) look(ctx context.Context) (*sight, error) {
 	s := &sight{
 		rules:    map[rules.Table]map[string][]rules.Rule{},
@@ -52,14 +52,14 @@ func (w *worker) look(ctx context.Context) (*sight, error) {
 	return s, nil
 }
 
-// chainsOf returns the chains of a table that matter and are not one Service's own.
+// chainsOf returns the chains of a table that nkp reads back, except Services' own.
 func (w *worker) chainsOf(t rules.Table) []string {
 	list := append(slices.Clone(w.want.fixed.Shared[t]), parents[t]...)
 	for _, c := range w.want.fixed.Chains[t] {
 		list = append(list, c.Name)
 	}
 	if t == rules.Filter && !slices.Contains(list, rules.ClusterIPs) {
-		list = append(list, rules.ClusterIPs) // from an earlier run that knew the Service ranges
+		list = append(list, rules.ClusterIPs) // from an earlier run with another scope
 	}
 	for _, g := range w.want.fixed.Guests {
 		if g.Table == t {
@@ -69,7 +69,7 @@ func (w *worker) chainsOf(t rules.Table) []string {
 	return list
 }
 
-// lookAtAll reads a whole table, every rule of it.
+// lookAtAll reads every rule of a table.
 func (w *worker) lookAtAll(ctx context.Context, t rules.Table, s *sight) error {
 	wanted := map[string]bool{}
 	for _, name := range w.chainsOf(t) {
@@ -95,7 +95,7 @@ func (w *worker) lookAtAll(ctx context.Context, t rules.Table, s *sight) error {
 	return err
 }
 
-// lookAtSome reads the chains that matter one by one, of Services' own chains only the names.
+// lookAtSome reads the chains of chainsOf one by one, and only the names of Services' own chains.
 func (w *worker) lookAtSome(ctx context.Context, t rules.Table, names []string, s *sight) error {
 	for _, name := range names {
 		if t == rules.NAT && rules.IsServiceChain(name) {
@@ -120,8 +120,8 @@ func (w *worker) lookAtSome(ctx context.Context, t rules.Table, names []string, 
 	return nil
 }
 
-// drifted reads back what is installed and says how it differs from what it should be after all that this worker has
-// done; "" if it does not.
+// drifted reads back the installed rules and returns how they differ from what this worker has installed; "" if they do
+// not.
 func (w *worker) drifted(ctx context.Context) (string, error) {
 	s, err := w.look(ctx)
 	if err != nil {
@@ -130,17 +130,17 @@ func (w *worker) drifted(ctx context.Context) (string, error) {
 	return w.compare(s), nil
 }
 
-// compare returns how what was seen differs from what this worker knows to have installed.
+// compare returns the first difference found between s and what this worker has installed; "" if there is none.
 func (w *worker) compare(s *sight) string {
 	for _, t := range canaryTables {
 		if !s.canaries[t] {
-			return fmt.Sprintf("table %s has lost chain %s: it was flushed", t, rules.Canary)
+			return fmt.Sprintf("table %s was flushed: chain %s is missing", t, rules.Canary)
 		}
 	}
 	for t, list := range w.want.fixed.Chains {
 		for _, c := range list {
 			if have, ok := s.rules[t][c.Name]; !ok || digest(have) != digest(c.Rules) {
-				return fmt.Sprintf("table %s, chain %s is not what it was", t, c.Name)
+				return fmt.Sprintf("table %s, chain %s was changed or deleted", t, c.Name)
 			}
 		}
 	}
@@ -150,37 +150,37 @@ func (w *worker) compare(s *sight) string {
 	})
 	for k, l := range w.have.shared {
 		if l.present && seen[k] == nil {
-			return fmt.Sprintf("table %s, chain %s has lost %q", k.table, k.chain, l.Rule)
+			return fmt.Sprintf("table %s, chain %s: rule is missing: %q", k.table, k.chain, l.Rule)
 		}
 	}
 	for k, l := range seen {
 		if have := w.have.shared[k]; have == nil || !have.present {
-			return fmt.Sprintf("table %s, chain %s has got %q", k.table, k.chain, l.Rule)
+			return fmt.Sprintf("table %s, chain %s: unexpected rule: %q", k.table, k.chain, l.Rule)
 		}
 	}
 	for name, known := range w.have.chains {
 		have, ok := s.own[name]
 		if !ok && known.used {
-			return fmt.Sprintf("table nat has lost chain %s", name)
+			return fmt.Sprintf("table nat: chain %s is missing", name)
 		}
 		if known.used && have != 0 && known.digest != 0 && have != known.digest {
-			return fmt.Sprintf("table nat, chain %s is not what it was", name)
+			return fmt.Sprintf("table nat, chain %s was changed", name)
 		}
 	}
 	if w.have.hooked {
 		if missing, extra := hookDiff(&w.want.fixed, s); len(missing)+len(extra) > 0 {
-			return fmt.Sprintf("rules that lead to nkp's chains: %d are missing or too late, %d too many", len(missing), len(extra))
+			return fmt.Sprintf("jumps to nkp's chains: %d missing or too late in their chain, %d unexpected", len(missing), len(extra))
 		}
 	}
 	for _, g := range w.want.fixed.Guests {
 		if !hasRule(s.rules[g.Table][g.Chain], g.Rule) {
-			return fmt.Sprintf("table %s, chain %s has lost %q", g.Table, g.Chain, g.Rule)
+			return fmt.Sprintf("table %s, chain %s: rule is missing: %q", g.Table, g.Chain, g.Rule)
 		}
 	}
 	return ""
 }
 
-// eachShared calls f for each rule in a shared chain. Rules that must be last and are not count as missing.
+// eachShared calls f for each rule in a shared chain.
 func (s *sight) eachShared(fixed rules.Fixed, f func(rules.SharedRule)) {
 	for t, chains := range s.rules {
 		for _, name := range append(slices.Clone(fixed.Shared[t]), spareChains[t]...) {

@@ -6,7 +6,7 @@ import (
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 )
 
-// marking marks each look at the tables as progress of the worker's. Transactions are marked by the worker.
+// marking records each read of the tables as progress of the worker. The worker itself records its transactions.
 type marking struct {
 	tables
 	loop *dataplane.Loop

@@ -10,9 +10,9 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Diff returns how what is installed on this node differs from what a model asks for: lines of the form
-// "IPv4 nat + -A CHAIN RULE", where + is missing and - is too many; "" if it does not differ. Of the options, the rules'
-// settings, Backend and Families count.
+// Diff returns how the rules installed on this node differ from those that a model calls for: lines of the form
+// "IPv4 nat + -A CHAIN RULE", where + marks a missing rule and - an extra one; "" if they do not differ. Of the options, it uses
+// the rules' settings, Backend and Families.
 func Diff(ctx context.Context, m *k8s.Model, o Options) (string, error) {
 	choice, err := xtables.Choose(ctx, xtables.Backend(o.Backend))
 	if err != nil {
@@ -41,8 +41,8 @@ func Diff(ctx context.Context, m *k8s.Model, o Options) (string, error) {
 }
 
 // Cleanup removes everything that a Plane installs, from both back ends and families, and nothing else. Chains of
-// kube-proxy's iptables mode have the same names and go too. The rules that keep others off 127.0.0.0/8 stay where kubelet
-// needs them, and where route_localnet is set and nkp has not set it, or cannot unset it.
+// kube-proxy's iptables mode have the same names and go too. The rules that protect 127.0.0.0/8 from the network stay
+// where kubelet needs them, and where route_localnet stays set because nkp has not set it or cannot unset it.
 func Cleanup(ctx context.Context, o CleanupOptions) (Removed, error) {
 	var n Removed
 	var problems []error
@@ -70,11 +70,11 @@ func Cleanup(ctx context.Context, o CleanupOptions) (Removed, error) {
 	return n, errors.Join(problems...)
 }
 
-// unsetLocalnet unsets route_localnet if nkp has set it, and reports whether it is set then.
+// unsetLocalnet unsets route_localnet if nkp has set it, and reports whether it is still set.
 func unsetLocalnet(ctx context.Context) (set bool, err error) {
 	var kernel routeLocalnet
 	if set, err = kernel.on(); !set || err != nil {
-		return err != nil, nil // unknown: set
+		return err != nil, nil // an unknown value counts as set
 	}
 	for _, t := range xtables.Find(ctx, k8s.IPv4) {
 		if !t.InUse(string(rules.Filter)) {
@@ -86,7 +86,7 @@ func unsetLocalnet(ctx context.Context) (set bool, err error) {
 			continue
 		}
 		if err := kernel.set(false); err != nil {
-			return true, fmt.Errorf("%w; chain %s stays, which keeps others off 127.0.0.0/8", err, rules.LocalFirewall)
+			return true, fmt.Errorf("%w; chain %s, which protects 127.0.0.0/8 from the network, stays", err, rules.LocalFirewall)
 		}
 		return false, nil
 	}

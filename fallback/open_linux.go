@@ -21,7 +21,7 @@ func (p *Plane) open(ctx context.Context) ([]*worker, error) {
 		if !errors.Is(err, xtables.ErrBusy) || ctx.Err() != nil {
 			return workers, err
 		}
-		p.log.Warn("cannot look at iptables now; trying again", "in", retryMin, "error", err)
+		p.log.Warn("cannot read the iptables tables now; retrying", "in", retryMin, "error", err)
 		for f := range p.inbox {
 			p.report(f, func(s *FamilyStatus) { s.Failures++; s.LastError = err.Error() })
 		}
@@ -72,7 +72,7 @@ func (p *Plane) tryOpen(ctx context.Context) ([]*worker, error) {
 		return nil, errors.Join(problems...)
 	}
 	for _, err := range problems {
-		p.log.Warn("a family is not served", "error", err)
+		p.log.Warn("no iptables for an address family: its Services are not served", "error", err)
 	}
 	p.mu.Lock()
 	for _, f := range p.opts.families() {
@@ -98,13 +98,13 @@ func containsFamily(workers []*worker, f k8s.Family) bool {
 // tcpBeLiberal is a kernel setting, below /proc/sys.
 const tcpBeLiberal = "net/netfilter/nf_conntrack_tcp_be_liberal"
 
-// lookAtKernel looks how strict connection tracking is.
+// lookAtKernel reads how strict connection tracking is about TCP windows.
 func (p *Plane) lookAtKernel() {
 	if v, err := sysctl(tcpBeLiberal); err == nil && v != "0" {
 		p.mu.Lock()
 		p.opts.KeepInvalid = true
 		p.mu.Unlock()
-		p.log.Info("packets that connection tracking finds invalid are not dropped", "because", tcpBeLiberal+" is set")
+		p.log.Info("packets in conntrack state INVALID are not dropped", "because", tcpBeLiberal+" is set")
 	}
 }
 
@@ -116,7 +116,7 @@ func sysctl(name string) (string, error) {
 // routeLocalnet is the kernel setting net.ipv4.conf.all.route_localnet of this network namespace.
 type routeLocalnet struct{}
 
-// localnetFiles are where it may be written: in a container /proc/sys is read-only, and a volume may have this one file.
+// localnetFiles are the paths to write it through: in a container /proc/sys is read-only, but a volume may have this one file.
 var localnetFiles = []string{"/proc/sys/net/ipv4/conf/all/route_localnet", "/host/proc/sys/net/ipv4/conf/all/route_localnet"}
 
 func (routeLocalnet) on() (bool, error) {

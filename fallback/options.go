@@ -11,14 +11,14 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Options are what a Plane works with. DefaultOptions gives usable ones.
+// Options configure a Plane. DefaultOptions returns usable ones.
 type Options struct {
 	rules.Config
 	// Backend is nf_tables or legacy; "": the one that the rest of the node uses.
 	Backend string
-	// Families are those that are served; none: both, without IPv6 where the kernel has none.
+	// Families are the families to serve. Empty: both, without a family that the kernel lacks.
 	Families []k8s.Family
-	// SyncPeriod is how often the Plane looks whether its rules are still there.
+	// SyncPeriod is how often the Plane checks that its rules are still installed.
 	SyncPeriod time.Duration
 	// MinSyncPeriod is the least time between two transactions; the first after a pause goes at once.
 	MinSyncPeriod time.Duration
@@ -30,7 +30,7 @@ type Options struct {
 type Hooks struct {
 	dataplane.Hooks
 	Restored func(dataplane.Restore) // iptables-restore has run
-	Split    func(k8s.Family)        // a transaction with changes of Services was refused: it is tried in parts
+	Split    func(k8s.Family)        // a transaction with changes of Services was refused, and is retried in parts
 }
 
 // DefaultOptions returns kube-proxy's settings; Log must still be set.
@@ -38,11 +38,11 @@ func DefaultOptions() Options {
 	return Options{Config: rules.DefaultConfig(), SyncPeriod: 30 * time.Second}
 }
 
-// briefAbove is the number of endpoints from which rules of endpoints go without comments, which take a third of the
-// table's size. It is kube-proxy's.
+// briefAbove is the number of endpoints above which endpoint rules have no comments, because these take a third of the
+// table's size. The value is kube-proxy's.
 const briefAbove = 1000
 
-// Status is what iptables alone knows of how it is; part of what `nkp status -o json` prints.
+// Status is the part of the output of `nkp status -o json` that is specific to iptables.
 type Status struct {
 	Backend string `json:"backend"` // "" before Run has chosen
 	Reason  string `json:"reason"`  // why that one
@@ -53,16 +53,16 @@ type Status struct {
 	Families    []FamilyStatus `json:"families"`
 }
 
-// FamilyStatus is what a Plane says about one family.
+// FamilyStatus is the state of one address family.
 type FamilyStatus struct {
 	Family string `json:"family"`
-	// InStep tells that everything is programmed but what is refused.
+	// InStep reports whether everything is programmed, except refused items.
 	InStep   bool      `json:"inStep"`
-	LastSync time.Time `json:"lastSync"` // the last transaction that went in
+	LastSync time.Time `json:"lastSync"` // the last committed transaction
 	Services int       `json:"services"` // Service ports that are programmed
 	Chains   int       `json:"chains"`   // their own chains
 	Pending  int       `json:"pending"`  // Service ports that are not programmed yet
-	// Refused are the Service ports that iptables does not take, with its reason.
+	// Refused maps each Service port that iptables refused to the reason.
 	Refused      map[string]string `json:"refused,omitempty"`
 	refusals     []dataplane.Refusal
 	Transactions int `json:"transactions"`
@@ -77,7 +77,7 @@ type FamilyStatus struct {
 	Programming     latency.Programming `json:"programming"`
 }
 
-// refuse sets what is refused.
+// refuse sets the refused Service ports.
 func (s *FamilyStatus) refuse(list []dataplane.Refusal) {
 	s.refusals, s.Refused = list, nil
 	if len(list) > 0 {

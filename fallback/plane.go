@@ -26,14 +26,14 @@ type Plane struct {
 	loops   map[k8s.Family]*dataplane.Loop
 	counted counterCache
 
-	// mu protects what follows: what Plan, Diff and Status answer from. It is not held while anything is written.
+	// mu protects the fields below, which Plan, Diff and Status read. It is not held while rules are written.
 	mu       sync.Mutex
 	model    *k8s.Model // nil until the first Update; a clone of our own
 	status   Status
 	families map[k8s.Family]*FamilyStatus
 }
 
-// New returns a Plane. It touches nothing yet.
+// New returns a Plane. It changes nothing on the node.
 func New(o Options) (*Plane, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func New(o Options) (*Plane, error) {
 	return p, nil
 }
 
-// Loops returns what the plane's goroutines work on and since when, one for each family.
+// Loops returns the Loop of each of the plane's goroutines, one for each family.
 func (p *Plane) Loops() (list []*dataplane.Loop) {
 	for _, f := range p.opts.families() {
 		list = append(list, p.loops[f])
@@ -79,8 +79,8 @@ func (o *Options) families() []k8s.Family {
 	return []k8s.Family{k8s.IPv4, k8s.IPv6}
 }
 
-// Update hands over what is new in the model; the first call must bring all of it in changes. It never waits for iptables.
-// The model itself is not kept.
+// Update queues changes of the model; those of the first call must contain all of it. It never waits for iptables and does
+// not keep the model.
 func (p *Plane) Update(m *k8s.Model, c k8s.Changes) {
 	p.mu.Lock()
 	if p.model == nil {
@@ -115,11 +115,11 @@ func apply(m *k8s.Model, c k8s.Changes) {
 	}
 }
 
-// Run works until the context ends, and returns nil then; what is installed stays. Any other return is an error that no
-// retry can mend: no iptables here, or none for the families asked for.
+// Run keeps the rules in step until the context ends, then returns nil; the installed rules stay. Any error that it returns
+// is permanent: this node has no iptables, or none for the requested families.
 func (p *Plane) Run(ctx context.Context) error {
 	for _, l := range p.loops {
-		l.Work("finding out what iptables is here")
+		l.Work("detecting the iptables back end")
 		defer l.Rest()
 	}
 	opened, err := p.open(ctx)
@@ -141,7 +141,7 @@ func (p *Plane) Run(ctx context.Context) error {
 	return nil
 }
 
-// Status returns how things are; its Detail is a *Status. It never waits.
+// Status returns the current state; its Detail is a *Status. It never blocks.
 func (p *Plane) Status(ctx context.Context) (dataplane.Status, error) {
 	d := p.Detail()
 	s := dataplane.Status{InStep: len(d.Families) > 0, Detail: &d}
@@ -153,7 +153,7 @@ func (p *Plane) Status(ctx context.Context) (dataplane.Status, error) {
 		}
 		switch {
 		case !f.InStep:
-			s.InStep, s.Why = false, cmp.Or(f.LastError, f.Family+": the rules are not as they should be yet")
+			s.InStep, s.Why = false, cmp.Or(f.LastError, f.Family+": the rules are not in step yet")
 		case len(f.refusals) > 0:
 			s.InStep, s.Why = false, fmt.Sprintf("%s: iptables refuses %d Service ports", f.Family, len(f.refusals))
 		}
@@ -161,7 +161,7 @@ func (p *Plane) Status(ctx context.Context) (dataplane.Status, error) {
 	return s, ctx.Err()
 }
 
-// Detail returns what iptables alone knows of how things are.
+// Detail returns the part of the status that is specific to iptables.
 func (p *Plane) Detail() Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -169,7 +169,7 @@ func (p *Plane) Detail() Status {
 	for _, f := range []k8s.Family{k8s.IPv4, k8s.IPv6} {
 		if fs := p.families[f]; fs != nil {
 			now := *fs
-			now.InStep = now.InStep && !p.loops[f].Doubtful() // it looks whether all is still there, and does not come back
+			now.InStep = now.InStep && !p.loops[f].Doubtful() // not if it hangs while it checks the rules
 			s.Families = append(s.Families, now)
 		}
 	}
@@ -197,7 +197,7 @@ func (p *Plane) Plan() string {
 	return rules.Plan(m, config)
 }
 
-// Diff returns how what is installed differs from what the model asks for; "" if it does not.
+// Diff returns the differences between the installed rules and those that the model calls for; "" if there are none.
 func (p *Plane) Diff(ctx context.Context) (string, error) {
 	m, _ := p.snapshot()
 	if m == nil {
@@ -229,11 +229,11 @@ func (p *Plane) snapshot() (*k8s.Model, rules.Config) {
 	return p.model.Clone(), c
 }
 
-// report changes what Status says of a family.
+// report updates the status of a family.
 func (p *Plane) report(f k8s.Family, change func(*FamilyStatus)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s := p.families[f]; s != nil { // a family that the kernel lacks has none
+	if s := p.families[f]; s != nil { // nil: the kernel does not support the family
 		change(s)
 	}
 }

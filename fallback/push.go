@@ -13,20 +13,20 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// maxRefused bounds how many items are singled out at once when transactions fail: with more, it is not the items' fault.
+// maxRefused bounds the items that one round isolates when transactions fail. With more, the items are not the cause.
 const maxRefused = 32
 
-// errManyRefused ends a round in which iptables takes almost nothing.
-var errManyRefused = errors.New("iptables refuses one Service after the other")
+// errManyRefused ends a round in which iptables refuses almost everything.
+var errManyRefused = errors.New("iptables refused too many Services in one round")
 
-// round is one pass over what is dirty.
+// round is one pass over the dirty items.
 type round struct {
-	looked  bool // after the first failure: what is there is what it was
+	looked  bool // the rules were read back after the first failure, and had not changed
 	refused int
 }
 
-// pushDirty programs what is dirty, in bounded transactions and in the order of names: a Service's ports come together.
-// Between two of them it takes what is new. While one commits, the next are planned and read (batch.go).
+// pushDirty programs the dirty items in bounded transactions, in the order of their names, so that a Service's ports come
+// together. Between transactions it takes new updates. While one commits, the next are planned and parsed (batch.go).
 func (w *worker) pushDirty(ctx context.Context) error {
 	var r round
 	var next queue
@@ -55,7 +55,7 @@ func (w *worker) pushDirty(ctx context.Context) error {
 			next.abandon()
 			w.takeUpdates()
 			if w.must > finish {
-				return nil // fixed chains come first: the next round sees to them
+				return nil // the next round must write the fixed chains first
 			}
 			names = w.want.due()
 		}
@@ -64,22 +64,22 @@ func (w *worker) pushDirty(ctx context.Context) error {
 	return w.addDeferred(ctx)
 }
 
-// push commits a change. If it is refused, it finds out whose fault that is: those wait, the others go on.
+// push commits a change. If it is refused, push puts the items at fault into backoff and commits the others.
 func (w *worker) push(ctx context.Context, c *change, r *round) error {
 	return w.blame(ctx, c, w.commit(ctx, c), r)
 }
 
-// blame finds out, if a change was refused, whose fault that is.
+// blame isolates the items at fault if err says that a change was refused.
 func (w *worker) blame(ctx context.Context, c *change, err error, r *round) error {
 	if err == nil || ctx.Err() != nil || errors.Is(err, xtables.ErrBusy) {
 		return err
 	}
-	w.must = max(w.must, finish) // a part may be in: the next round sweeps up
+	w.must = max(w.must, finish) // a part may be installed: the next round sweeps up
 	if w.opts.Hooks.Split != nil {
 		w.opts.Hooks.Split(w.family)
 	}
 	if !r.looked {
-		// What is there may not be what it was.
+		// Another program may have changed the rules.
 		if drift, lookErr := w.drifted(ctx); lookErr != nil {
 			return errors.Join(err, lookErr)
 		} else if drift != "" {
@@ -87,7 +87,7 @@ func (w *worker) blame(ctx context.Context, c *change, err error, r *round) erro
 			return fmt.Errorf("%w (%s): %w", errDrift, drift, err)
 		}
 		r.looked = true
-		if err = w.commit(ctx, c); err == nil { // another program's change came between
+		if err = w.commit(ctx, c); err == nil { // another program's change had interfered
 			return nil
 		}
 	}
@@ -95,7 +95,7 @@ func (w *worker) blame(ctx context.Context, c *change, err error, r *round) erro
 		n := c.names[0]
 		now := time.Now()
 		refusal := w.want.refused.Refuse(n, dataplane.Refusal{Port: n, Reason: err.Error()}, now)
-		w.log.Error("iptables refuses a Service; the others go on", "service", n, "protocol", n.Protocol, "error", err, "retryIn", refusal.RetryAt.Sub(now))
+		w.log.Error("iptables refused a Service and will retry it; other Services are not affected", "service", n, "protocol", n.Protocol, "error", err, "retryIn", refusal.RetryAt.Sub(now))
 		w.kernel.report(func(s *FamilyStatus) { s.Failures++; s.LastError = err.Error() })
 		w.opts.Hooks.Refused(refusal)
 		if r.refused++; r.refused > maxRefused {
@@ -116,7 +116,7 @@ func (w *worker) blame(ctx context.Context, c *change, err error, r *round) erro
 	return nil
 }
 
-// collect deletes chains that nothing leads to any more, when it is time: it costs as much as a change, and can wait.
+// collect deletes unreferenced chains when that is due. It costs as much as a change, and can wait.
 func (w *worker) collect(ctx context.Context) error {
 	now := time.Now()
 	if len(w.have.garbage) == 0 {
@@ -133,7 +133,7 @@ func (w *worker) collect(ctx context.Context) error {
 	for n := range w.have.garbage {
 		names = append(names, n)
 	}
-	slices.SortFunc(names, rules.CompareServiceChains) // none goes before those that lead to it
+	slices.SortFunc(names, rules.CompareServiceChains) // each comes after the chains that jump to it
 	names = names[:min(len(names), w.kernel.limits.chains)]
 	err := w.delete(ctx, names)
 	w.gcAt = time.Time{}

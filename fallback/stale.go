@@ -9,34 +9,34 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// A UDP client that goes on sending keeps its connection, and would go on being sent to an endpoint that is gone: UDP has no end
-// of connection. Such connections are deleted.
+// A UDP client that keeps sending keeps its conntrack entry alive, and with it the translation to an endpoint that is gone: UDP
+// has no end of connection. nkp deletes such entries.
 
-// maxStale bounds the Service ports whose connections wait to be deleted, which grow in number only while that fails.
+// maxStale bounds the Service ports with connections to delete. Their number grows only while deletion fails.
 const maxStale = 50_000
 
-// staleUDP names the frontends of a UDP Service port whose connections must be looked at, and for each the endpoints that its
-// connections may keep. A frontend without address is a NodePort.
+// staleUDP maps each frontend of a UDP Service port whose connections must be checked to the endpoints that these connections
+// may keep. A frontend without address is a NodePort.
 type staleUDP map[netip.AddrPort][]netip.AddrPort
 
-// staleForgetter deletes stale UDP connections once the rules are in. It belongs to the worker's goroutine.
+// staleForgetter deletes stale UDP connections once the rules are installed. It belongs to the worker's goroutine.
 type staleForgetter struct {
 	kernel  *committer
 	forget  func(*staleSet) (int, error) // nil in tests
-	waiting map[k8s.PortName]staleUDP    // connections to look at
+	waiting map[k8s.PortName]staleUDP    // connections to check
 	pause   time.Duration                // after a failure
-	next    time.Time                    // when to try again; zero: at once
+	next    time.Time                    // earliest retry; zero: at once
 }
 
-// note records which connections an update may leave behind. A frontend that the Service port has lost keeps no endpoint,
-// unless another Service port has got it.
+// note records which connections may be stale after an update. If the Service port no longer has a frontend, connections to it
+// may keep no endpoint, unless another Service port has that frontend now.
 func (f *staleForgetter) note(n k8s.PortName, before, after item) {
 	if n.Protocol != "UDP" {
 		return
 	}
 	s := f.waiting[n]
 	if s == nil && len(f.waiting) >= maxStale {
-		f.kernel.log.Error("UDP connections to endpoints that are gone stay until their clients pause: too many Services wait for their connections to be deleted",
+		f.kernel.log.Error("too many Services have UDP connections to delete: connections of this one to endpoints that are gone stay until their clients pause",
 			"service", n, "waiting", len(f.waiting))
 		return
 	}
@@ -66,8 +66,8 @@ func (f *staleForgetter) note(n k8s.PortName, before, after item) {
 	note(after, true)
 }
 
-// run deletes the connections that were noted. It comes after the rules, or a client would at once have the same
-// connection again. What cannot be deleted is tried again with pauses.
+// run deletes the noted connections. It must run after the rules are installed: otherwise a client's next packet would create
+// the same connection again. Failed deletions are retried with backoff.
 func (f *staleForgetter) run(nodeAddrs []netip.Addr) {
 	start := time.Now()
 	if len(f.waiting) == 0 || f.forget == nil || start.Before(f.next) {
@@ -84,7 +84,7 @@ func (f *staleForgetter) run(nodeAddrs []netip.Addr) {
 		f.pause, f.next = 0, time.Time{}
 	}
 	if n > 0 {
-		f.kernel.log.Info("forgot UDP connections to endpoints that are gone", "connections", n)
+		f.kernel.log.Info("deleted UDP connections to endpoints that are gone", "connections", n)
 	}
 	f.kernel.report(func(s *FamilyStatus) {
 		s.Forgotten += n
@@ -94,11 +94,11 @@ func (f *staleForgetter) run(nodeAddrs []netip.Addr) {
 	})
 }
 
-// staleSet tells which connections to forget.
+// staleSet determines which connections to delete.
 type staleSet struct {
 	at    map[netip.AddrPort][]netip.AddrPort // frontend -> endpoints that may stay
 	ports map[uint16][]netip.AddrPort         // NodePort -> the same
-	node  map[netip.Addr]bool                 // where NodePorts are
+	node  map[netip.Addr]bool                 // addresses that serve NodePorts
 }
 
 func newStaleSet(stale map[k8s.PortName]staleUDP, node []netip.Addr) *staleSet {
@@ -118,12 +118,12 @@ func newStaleSet(stale map[k8s.PortName]staleUDP, node []netip.Addr) *staleSet {
 	return s
 }
 
-// stale reports whether to forget a connection.
+// stale reports whether to delete a connection.
 func (s *staleSet) stale(c *dpctl.Connection) bool {
 	return c.Protocol == "UDP" && s.match(c.Frontend, c.Endpoint)
 }
 
-// match reports whether to forget a connection with that first destination which is answered by that endpoint.
+// match reports whether to delete a connection that a client opened to the frontend to and the endpoint by answers.
 func (s *staleSet) match(to, by netip.AddrPort) bool {
 	serving, ok := s.at[to]
 	if !ok && (s.node[to.Addr()] || to.Addr().IsLoopback()) {

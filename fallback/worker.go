@@ -17,14 +17,14 @@ import (
 const (
 	retryMin = time.Second
 	retryMax = time.Minute
-	restMax  = time.Second // between transactions, if the settings ask for no more
-	// idleShare: what can wait (deleting chains that nothing leads to, looking whether all is still there) takes at most
-	// this part of the time.
+	restMax  = time.Second // between transactions, unless MinSyncPeriod is longer
+	// idleShare: work that can wait (deleting unreferenced chains, checking the installed rules) takes at most one in
+	// idleShare parts of the time.
 	idleShare = 20
 )
 
-// worker keeps the rules of one family in step: it takes what is wanted (desired), compares it with what it has (installed),
-// plans a change and has it committed (committer). Everything in it belongs to the goroutine that calls run.
+// worker keeps the rules of one family in step: it compares the desired state with the installed one, plans a change and
+// commits it (committer). All its fields belong to the goroutine that calls run.
 type worker struct {
 	family k8s.Family
 	opts   *Options
@@ -40,11 +40,11 @@ type worker struct {
 	must     todo           // what to do before Services
 	since    time.Time      // arrival of the oldest change that is not in force; zero: all are
 	changes  latency.Recent // from arrival to being in force
-	pause    time.Duration  // after a failure; 0: the last try went well
-	notUntil time.Time      // no transaction before
+	pause    time.Duration  // after a failure; 0: the last attempt succeeded
+	notUntil time.Time      // earliest time of the next transaction
 	gcAt     time.Time      // when to delete garbage; zero: nothing there
-	checkAt  time.Time      // when to look whether all is still there
-	deepAt   time.Time      // and when to look closely
+	checkAt  time.Time      // when to check the canaries
+	deepAt   time.Time      // when to check every rule
 }
 
 func newWorker(f k8s.Family, o *Options, t tables, l limits, in *dataplane.Inbox) *worker {
@@ -58,7 +58,7 @@ func newWorker(f k8s.Family, o *Options, t tables, l limits, in *dataplane.Inbox
 	return w
 }
 
-// todo is what must be done before Services, each including the next.
+// todo is the first step that is due. Each step implies those listed above it.
 type todo int
 
 const (
@@ -91,7 +91,7 @@ func (w *worker) run(ctx context.Context) error {
 	}
 }
 
-// takeUpdates brings wanted and compiler in step with the model.
+// takeUpdates applies the queued changes of the model to the desired state.
 func (w *worker) takeUpdates() {
 	u := w.in.Take()
 	if u == nil {
@@ -125,7 +125,7 @@ func (w *worker) takeUpdates() {
 	}
 }
 
-// step does what is due now and gives the time of the next.
+// step does the work that is due and returns when it must be called again.
 func (w *worker) step(ctx context.Context) (next time.Time) {
 	now := time.Now()
 	if now.Before(w.notUntil) {
@@ -164,13 +164,13 @@ func (w *worker) step(ctx context.Context) (next time.Time) {
 		w.notUntil = now.Add(w.pause)
 	} else {
 		w.pause = 0
-		// Under a stream of changes, half of the time stays for others.
+		// Under a stream of changes, half of the time is left to other programs.
 		w.notUntil = now.Add(max(w.opts.MinSyncPeriod, min(now.Sub(start), restMax)))
 	}
 	return w.next()
 }
 
-// next returns the time when there is something to do again, if no update comes before.
+// next returns when the next step is due, unless an update arrives earlier.
 func (w *worker) next() time.Time {
 	next := w.checkAt
 	if !w.want.settled() || w.must > nothing {
@@ -187,7 +187,7 @@ func (w *worker) next() time.Time {
 	return next
 }
 
-// prepare does what Services need first.
+// prepare does the work that must precede Services.
 func (w *worker) prepare(ctx context.Context) error {
 	if w.must == look {
 		if err := w.adopt(ctx); err != nil {
@@ -209,8 +209,8 @@ func (w *worker) prepare(ctx context.Context) error {
 	return nil
 }
 
-// fitsOnce reports whether all Services fit into one transaction. Then the kernel's chains may lead to ours before: nothing
-// is served, and in one moment all is.
+// fitsOnce reports whether all Services fit into one transaction. Then the hooks may be installed before it, because that
+// transaction puts all Services in force at once.
 func (w *worker) fitsOnce() bool {
 	chains := 0
 	for _, it := range w.want.items {
@@ -221,7 +221,7 @@ func (w *worker) fitsOnce() bool {
 	return chains <= w.kernel.limits.chains
 }
 
-// inStep tells others that everything is programmed, if nothing new has come meanwhile.
+// inStep updates the status, and reports the family in step unless an update is queued.
 func (w *worker) inStep() {
 	if !w.since.IsZero() {
 		w.changes.Add(time.Since(w.since))
@@ -243,7 +243,7 @@ func (w *worker) inStep() {
 	})
 }
 
-// failed records a failure that stops everything for a while.
+// failed records a failure that pauses the worker.
 func (w *worker) failed(err error) {
 	w.pause = min(max(2*w.pause, retryMin), retryMax)
 	w.log.Error("iptables failed; trying again", "in", w.pause, "error", err)

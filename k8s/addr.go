@@ -6,11 +6,11 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// ParseAddr parses an address as Kubernetes does: octets of IPv4 may have leading zeros and are decimal all the same, a 4-in-6
-// address is the IPv4 address that it holds, and a zone is refused.
+// ParseAddr parses an address as Kubernetes does: IPv4 octets may have leading zeros and are still decimal, a 4-in-6 address
+// becomes the IPv4 address in it, and a zone is refused.
 func ParseAddr(s string) (netip.Addr, bool) {
 	a, err := netip.ParseAddr(s)
-	if err != nil { // rarely: the other parser allocates
+	if err != nil { // rare; this parser allocates, so it comes second
 		a, _ = netip.AddrFromSlice(netutils.ParseIPSloppy(s))
 	}
 	if !a.IsValid() || a.Zone() != "" {
@@ -19,7 +19,7 @@ func ParseAddr(s string) (netip.Addr, bool) {
 	return a.Unmap(), true
 }
 
-// ParsePrefix parses a CIDR as Kubernetes does: like ParseAddr, the length may have leading zeros too, and host bits are cleared.
+// ParsePrefix parses a CIDR as Kubernetes does: the address as in ParseAddr, a length that may have leading zeros, host bits cleared.
 func ParsePrefix(s string) (netip.Prefix, bool) {
 	_, n, err := netutils.ParseCIDRSloppy(s)
 	if err != nil {

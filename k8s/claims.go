@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// claimKey is what only one frontend can have: an address (for every address of the node: the unspecified
-// one of the family), a port and a protocol.
+// claimKey identifies what only one frontend can own: an address, a port and a protocol. The family's unspecified
+// address stands for every address of the node.
 type claimKey struct {
 	addr     netip.Addr
 	port     uint16
@@ -23,9 +23,9 @@ type claim struct {
 	typ     FrontendType
 }
 
-// rank orders the types of frontends; it comes before the ages of their Services. The API server gives a cluster IP to one Service;
-// external IPs are what a Service's author writes (CVE-2020-8554). A NodePort names no address: kube-proxy looks at NodePorts
-// after everything else, also where --nodeport-addresses restricts them.
+// rank returns the precedence of the frontend's type, which outweighs the ages of the Services. The API server assigns a cluster IP
+// to one Service only, but a Service's author chooses its external IPs (CVE-2020-8554). A NodePort names no address: kube-proxy
+// matches NodePorts after everything else, even where --nodeport-addresses restricts them.
 func (c claim) rank() int {
 	switch c.typ {
 	case ClusterIP:
@@ -36,13 +36,13 @@ func (c claim) rank() int {
 	return 1
 }
 
-// compare sorts first the claim that gets the address: the first by rank, then the older Service, then the first by name; among
-// the frontends of one Service port the first by type.
+// compare orders claims, the winner first: by rank, then the older Service, then by name. Claims of the same Service port are
+// ordered by type.
 func (c claim) compare(o claim) int {
 	return cmp.Or(cmp.Compare(c.rank(), o.rank()), c.created.Compare(o.created), c.name.Compare(o.name), cmp.Compare(c.typ, o.typ))
 }
 
-// claims holds who wants what; the first of each list has it.
+// claims maps each key to the claims for it, sorted by compare: the first one wins.
 type claims map[claimKey][]claim
 
 func keyOf(name PortName, f *Frontend) claimKey {
@@ -53,7 +53,7 @@ func keyOf(name PortName, f *Frontend) claimKey {
 	return claimKey{addr, f.Port, name.Protocol}
 }
 
-// add enters the frontends of a Service, and into touched every key that another one wants too.
+// add adds the claims of a Service's frontends. It adds to touched every key that another frontend claims too.
 func (c claims) add(ports []portDef, created time.Time, touched map[claimKey]struct{}) {
 	for i := range ports {
 		p := &ports[i]
@@ -69,7 +69,7 @@ func (c claims) add(ports []portDef, created time.Time, touched map[claimKey]str
 	}
 }
 
-// remove takes back what add entered, and enters into touched every key that another one wants too.
+// remove removes the claims that add added. It adds to touched every key that another frontend claims too.
 func (c claims) remove(ports []portDef, touched map[claimKey]struct{}) {
 	for i := range ports {
 		p := &ports[i]
@@ -86,7 +86,7 @@ func (c claims) remove(ports []portDef, touched map[claimKey]struct{}) {
 	}
 }
 
-// winner returns the Service port that a frontend has to leave its address to and why; ok is false if it is in force itself.
+// winner returns the claim that shadows a frontend, and why; ok is false if the frontend itself is in force.
 func (c claims) winner(name PortName, created time.Time, f *Frontend) (by claim, why string, ok bool) {
 	list := c[keyOf(name, f)]
 	if len(list) < 2 || list[0].name == name && list[0].typ == f.Type {
@@ -108,7 +108,7 @@ func (c claims) winner(name PortName, created time.Time, f *Frontend) (by claim,
 	return by, why, true
 }
 
-// conflictText returns in a warning that a frontend is shadowed.
+// conflictText returns the text of the warning that a frontend is shadowed.
 func conflictText(name PortName, f *Frontend, by claim, why string) string {
 	what := fmt.Sprintf("node port %d", f.Port)
 	if f.Address.IsValid() {

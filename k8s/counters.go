@@ -1,11 +1,11 @@
 package k8s
 
-// Counters are what a data plane has counted of one Service port's traffic, since it first programmed the port. They only
+// Counters are a data plane's counts of one Service port's traffic since it first programmed the port. They only
 // grow, unless another program deletes the counting flow or rule.
 type Counters struct {
-	// Connections are those opened, once each.
+	// Connections counts opened connections, each once.
 	Connections uint64 `json:"connections"`
-	// Packets and Bytes are of all connections, bytes those of IP packets, headers included. Nil: not counted.
+	// Packets and Bytes cover all connections. Bytes include IP headers. Nil: not counted.
 	Packets *Directions `json:"packets"`
 	Bytes   *Directions `json:"bytes"`
 }

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// DetectLocalMode names a way to tell this node's pods from everyone else, as kube-proxy's --detect-local-mode does.
+// DetectLocalMode names a way to recognize traffic of this node's pods (kube-proxy's --detect-local-mode).
 type DetectLocalMode string
 
 // The modes of kube-proxy; the empty one detects nothing.
@@ -18,16 +18,16 @@ const (
 	DetectNothing           DetectLocalMode = ""
 )
 
-// DetectLocal is how pods are told from everyone else.
+// DetectLocal configures how traffic of this node's pods is recognized.
 type DetectLocal struct {
 	Mode DetectLocalMode
 	// CIDRs are the pod ranges of the cluster (ClusterCIDR); none: nothing is detected.
 	CIDRs []netip.Prefix
-	// Interface is the bridge (BridgeInterface) or the beginning of the names of pods' interfaces (InterfaceNamePrefix).
+	// Interface is the bridge (BridgeInterface) or the name prefix of pod interfaces (InterfaceNamePrefix).
 	Interface string
 }
 
-// Validate reports what is wrong, nil if it can be used.
+// Validate returns an error if the mode is unknown or its setting is missing.
 func (d *DetectLocal) Validate() error {
 	switch d.Mode {
 	case DetectByClusterCIDR, DetectByNodeCIDR, DetectNothing:
@@ -37,7 +37,7 @@ func (d *DetectLocal) Validate() error {
 		}
 	case DetectByInterfacePrefix:
 		if d.Interface == "" {
-			return fmt.Errorf("--detect-local-mode %s needs the beginning of the names: --pod-interface-name-prefix", d.Mode)
+			return fmt.Errorf("--detect-local-mode %s needs the interface name prefix: --pod-interface-name-prefix", d.Mode)
 		}
 	default:
 		return fmt.Errorf("--detect-local-mode %q is not ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix", d.Mode)
@@ -61,10 +61,10 @@ func (t *Tracker) detector(node *Node) Detector {
 	return Detector{}
 }
 
-// warnDetector returns what keeps the detection from working.
+// warnDetector returns a warning if detection cannot work yet.
 func (t *Tracker) warnDetector() []Warning {
 	if t.opts.DetectLocal.Mode == DetectByNodeCIDR && len(t.model.Node.PodCIDRs) == 0 {
-		return []Warning{{Text: fmt.Sprintf("--detect-local-mode NodeCIDR: node %s has no spec.podCIDRs yet, so that no client counts as its pod", t.model.Node.Name)}}
+		return []Warning{{Text: fmt.Sprintf("--detect-local-mode NodeCIDR: node %s has no spec.podCIDRs yet: no client counts as a pod of this node", t.model.Node.Name)}}
 	}
 	return nil
 }

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// candidate is an endpoint of one Service port before the selection: those that are selected are in force.
+// candidate is an endpoint of one Service port before selection; the selected ones are in force.
 type candidate struct {
 	*sliceEndpoint
 	at    netip.AddrPort
@@ -77,8 +77,8 @@ const (
 	zoneHint
 )
 
-// activeHints returns the kind of hints that apply on this node: hints for nodes (or zones) apply only if every ready endpoint has one
-// and at least one endpoint's names this node (or its zone).
+// activeHints returns the kind of hints that apply on this node. Hints for nodes (or zones) apply only if every ready endpoint has
+// them and at least one endpoint's hints name this node (or its zone).
 func activeHints(all []candidate, node, zone string) hintKind {
 	allNodes, anyNode, allZones, anyZone := true, false, true, false
 	for i := range all {

@@ -6,24 +6,24 @@ import (
 	"strings"
 )
 
-// EndpointState is one address and port of a Service port's EndpointSlices, in force or not, and why not.
+// EndpointState describes one endpoint in a Service port's EndpointSlices: whether it is in force and, if not, why.
 type EndpointState struct {
 	Addr netip.AddrPort
 	// Node is where the endpoint runs and Zone that node's zone; "" if unknown.
 	Node, Zone string
-	// Pod is namespace/name of the endpoint's pod; "" if unknown, which it is for now: slices are held without it.
+	// Pod is namespace/name of the endpoint's pod; "" if unknown. For now it is always "": the tracker does not keep it.
 	Pod string
-	// Slice is the name of the EndpointSlice that it is in, the first by name if several have it in the same condition.
+	// Slice is the name of the EndpointSlice with this endpoint; the first by name if several have it in the same condition.
 	Slice                              string
 	Local, Ready, Serving, Terminating bool
-	// InCluster and InLocal tell whether it is in force for traffic with policy Cluster and Local.
+	// InCluster and InLocal report whether it is in force for traffic with policy Cluster and Local.
 	InCluster, InLocal bool
-	// Why and WhyLocal say why it is not in force under policy Cluster and Local; "" if it is.
+	// Why and WhyLocal are the reasons why it is not in force under policy Cluster and Local; "" if it is.
 	Why, WhyLocal string
 }
 
 // EndpointStates returns all endpoints of a Service port, sorted by address and port, each once; nil if there is no such
-// port. Nothing is kept for it: it is computed from the slices as the last Flush saw them, at the cost of one Service.
+// port. Nothing is stored for it: each call computes the list from the slices, at the cost of one Service.
 func (t *Tracker) EndpointStates(name PortName) []EndpointState {
 	s := t.services[name.ServiceName]
 	port := t.model.Ports[name]
@@ -64,7 +64,7 @@ func holds(list []Endpoint, at netip.AddrPort) bool {
 	return false
 }
 
-// whyNot returns why an endpoint that is not in force under policy Cluster is not.
+// whyNot returns why the endpoint is not in force under policy Cluster. It must not be in force.
 func (c *candidate) whyNot(hints hintKind) string {
 	switch {
 	case c.ready && hints == nodeHint:
@@ -75,7 +75,7 @@ func (c *candidate) whyNot(hints hintKind) string {
 	return c.notReady()
 }
 
-// whyNotLocal returns why an endpoint that is not in force under policy Local is not.
+// whyNotLocal returns why the endpoint is not in force under policy Local. It must not be in force.
 func (c *candidate) whyNotLocal() string {
 	switch {
 	case c.local:
@@ -86,7 +86,7 @@ func (c *candidate) whyNotLocal() string {
 	return "on " + c.node
 }
 
-// notReady returns what keeps an endpoint out that is not ready.
+// notReady returns why an endpoint that is not ready is not in force.
 func (c *candidate) notReady() string {
 	switch {
 	case c.servingTerminating():
@@ -105,8 +105,8 @@ func counted(what string, names []string) string {
 	return what + " " + strings.Join(names, ", ")
 }
 
-// TargetPort returns the number that a Service port has as targetPort; 0 if it is a name or not set, or if the Service has no
-// selector, so that it counts for nothing. No proxy goes by it: it tells which port the EndpointSlices were meant to have.
+// TargetPort returns the numeric targetPort of a Service port; 0 if it is a name or not set, or if the Service has no selector,
+// because targetPort then has no effect. No proxy uses it: it shows which port the EndpointSlices were meant to have.
 func (t *Tracker) TargetPort(name PortName) uint16 {
 	s := t.services[name.ServiceName]
 	if s == nil || s.def == nil {
@@ -120,13 +120,13 @@ func (t *Tracker) TargetPort(name PortName) uint16 {
 	return 0
 }
 
-// SliceState sums up the EndpointSlices of a Service in one family: where a Service port has no endpoint at all, it tells why.
+// SliceState summarizes the EndpointSlices of a Service in one family, to explain a Service port without any endpoint.
 type SliceState struct {
 	Slices, Endpoints int
 	Ports             []string // name/protocol of the slices' ports, sorted, each once
 }
 
-// SliceState sums up the EndpointSlices that a Service port's endpoints come from.
+// SliceState summarizes the EndpointSlices that a Service port's endpoints come from.
 func (t *Tracker) SliceState(name PortName) (sum SliceState) {
 	s := t.services[name.ServiceName]
 	if s == nil {

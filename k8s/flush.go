@@ -9,13 +9,13 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Flush computes what the changes since the last Flush call for and gives the newer model with what differs
-// from the one before. The cost is that of the changed Services, and does not depend on the number of the others.
+// Flush processes the changes since the last Flush and returns the new model and its differences from the previous
+// one. The cost depends on the changed Services only, not on the number of the others.
 //
 // Model.Ports and Model.HealthChecks are the tracker's own maps, not copies: they may be read until the next Flush, by
 // the goroutine that calls Flush (or under the lock that guards the tracker). Everything else in the Model and in the Changes,
-// the *ServicePort values included, is never written to again and may be shared freely. Model.Clone gives a
-// Model to keep.
+// the *ServicePort values included, is never written to again and may be shared freely. To keep a Model, call
+// Model.Clone.
 func (t *Tracker) Flush() (*Model, Changes) {
 	changes := Changes{Ports: map[PortName]*ServicePort{}, HealthChecks: map[ServiceName]*HealthCheck{}, Node: t.flushNode()}
 	t.flushClaims()
@@ -37,15 +37,15 @@ func (t *Tracker) Flush() (*Model, Changes) {
 	return &m, changes
 }
 
-// Clone returns a copy of the model that stays as it is.
+// Clone returns a copy of the model that later Flushes do not change.
 func (m *Model) Clone() *Model {
 	c := *m
 	c.Ports, c.HealthChecks = maps.Clone(m.Ports), maps.Clone(m.HealthChecks)
 	return &c
 }
 
-// flushClaims enters the frontends of all new Service definitions, and marks every Service that
-// loses or regains a frontend by that.
+// flushClaims updates the claims of all Services with a new definition. It marks every Service that
+// loses or regains a frontend as a result.
 func (t *Tracker) flushClaims() {
 	var fresh []*service
 	for name := range t.dirty {
@@ -79,8 +79,8 @@ func (t *Tracker) flushClaims() {
 	}
 }
 
-// placeNodePorts returns the ports with the NodePort frontends that the node addresses call for, and sorts the frontends. Where
-// NodePorts are not restricted these are the very ports it was given.
+// placeNodePorts returns the ports with one NodePort frontend for each address that NodePorts are restricted to, and sorts the
+// frontends. Without a restriction it returns ports itself.
 func (t *Tracker) placeNodePorts(ports []portDef) []portDef {
 	if !t.restrictsNodePorts() {
 		for i := range ports {
@@ -116,7 +116,7 @@ func sortFrontends(list []frontendDef) {
 	})
 }
 
-// flushService computes the ports of one Service again, puts them into the model and into changed where they differ.
+// flushService recomputes the ports of one Service. It stores those that differ in the model and in changed.
 func (t *Tracker) flushService(s *service, changed map[PortName]*ServicePort) {
 	var warnings []Warning
 	for i := range s.ports {
@@ -139,7 +139,7 @@ func (t *Tracker) flushService(s *service, changed map[PortName]*ServicePort) {
 	t.warnService(s, append(warnings, t.overlaps(s)...))
 }
 
-// servicePort computes one port: endpoints in force, and for each frontend what becomes of it.
+// servicePort computes one port: its endpoints in force, and WhenEmpty and ShadowedBy of each frontend.
 func (t *Tracker) servicePort(s *service, p *portDef, warnings *[]Warning) *ServicePort {
 	port := &ServicePort{Name: p.name, AffinitySeconds: p.affinity, PreserveDestination: p.preserve, Frontends: make([]Frontend, len(p.frontends))}
 	node := &t.model.Node
@@ -163,7 +163,7 @@ func (t *Tracker) servicePort(s *service, p *portDef, warnings *[]Warning) *Serv
 	return port
 }
 
-// warnService writes down what is wrong with a Service and with its slices.
+// warnService replaces the warnings about a Service and its slices.
 func (t *Tracker) warnService(s *service, conflicts []Warning) {
 	ref := Ref{KindService, s.name.Namespace, s.name.Name}
 	if s.def == nil {

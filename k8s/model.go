@@ -89,7 +89,7 @@ type Endpoint struct {
 	Local bool // the endpoint runs on this node
 }
 
-// FrontendType tells by which of its addresses a Service port is reached.
+// FrontendType is the kind of address at which a Service port is reached.
 type FrontendType string
 
 // The kinds of frontend; the texts are part of the command-line contract (plan -o json).
@@ -109,7 +109,7 @@ const (
 	Local   Policy = "Local"
 )
 
-// WhenEmpty says what becomes of a new connection to a frontend without an endpoint in force.
+// WhenEmpty is what happens to a new connection to a frontend without an endpoint in force.
 type WhenEmpty string
 
 // Reject answers at once (TCP RST, ICMP port unreachable); Drop stays silent.
@@ -138,7 +138,7 @@ type Frontend struct {
 type ServicePort struct {
 	Name            PortName
 	AffinitySeconds int // session affinity by client address; 0: none
-	// PreserveDestination asks for packets with the load balancer's address as destination (annotation
+	// PreserveDestination asks for packets to keep the load balancer's address as destination (annotation
 	// preserve-destination, for Windows nodes).
 	PreserveDestination bool
 	// ClusterEndpoints and LocalEndpoints are the endpoints in force for traffic with that policy on
@@ -146,7 +146,8 @@ type ServicePort struct {
 	ClusterEndpoints []Endpoint
 	LocalEndpoints   []Endpoint
 	// Serving are all endpoints that serve, in force or not (terminating ones, those of other zones), in the same
-	// order; for UDP only, whose connections may stay with them. The others' are to be forgotten.
+	// order. It is set for UDP only: UDP connections may stay with these endpoints, conntrack entries to others are to
+	// be deleted.
 	Serving []netip.AddrPort
 	// Frontends are sorted by type, address, port.
 	Frontends []Frontend
@@ -160,7 +161,7 @@ func (s *ServicePort) Endpoints(p Policy) []Endpoint {
 	return s.ClusterEndpoints
 }
 
-// Node is what data planes need to know of the node they run on.
+// Node holds the facts about this node that data planes need.
 type Node struct {
 	Name string
 	// Known reports whether the source has a Node object of that name; without one most of the rest is empty.
@@ -168,26 +169,26 @@ type Node struct {
 	// UID is the Node object's; "" if it has none.
 	UID  string
 	Zone string // label topology.kubernetes.io/zone
-	// IPs are the addresses of the Node object, internal ones first, or those given instead. The first of each
-	// family is the one that Kubernetes knows the node by.
+	// IPs are the addresses of the Node object, internal ones first, or those that the options set instead. The first
+	// of each family is the node's primary address.
 	IPs []netip.Addr
 	// Local are all addresses of the node that a NodePort may be served at: IPs and those of its interfaces.
 	Local    []netip.Addr
 	PodCIDRs []netip.Prefix
-	// NotEligible says why load balancers should send no new traffic to this node; "": they may.
+	// NotEligible is the reason why load balancers should send no new traffic to this node; "": they may.
 	NotEligible string
 }
 
-// Detector tells the traffic of this node's pods from all other (kube-proxy's detect-local-mode), resolved for this
-// node. At most one field is set; the zero value knows no pods: ClusterIP traffic is then never masqueraded for its
-// source, and pods are treated like everyone else.
+// Detector recognizes traffic of this node's pods (kube-proxy's detect-local-mode, resolved for this node). At most
+// one field is set. The zero value recognizes no pods: ClusterIP traffic is then never masqueraded because of its
+// source, and pods are treated like any other client.
 type Detector struct {
 	CIDRs           []netip.Prefix // by source address (modes ClusterCIDR and NodeCIDR)
 	Bridge          string         // by the bridge that packets come from (mode BridgeInterface)
-	InterfacePrefix string         // by the beginning of the interface's name (mode InterfaceNamePrefix)
+	InterfacePrefix string         // by the prefix of the interface's name (mode InterfaceNamePrefix)
 }
 
-// Has reports whether pods of a family can be told from others.
+// Has reports whether traffic of pods can be recognized in a family.
 func (d *Detector) Has(f Family) bool {
 	return d.Bridge != "" || d.InterfacePrefix != "" ||
 		slices.ContainsFunc(d.CIDRs, func(p netip.Prefix) bool { return FamilyOf(p.Addr()) == f })
@@ -197,8 +198,8 @@ func (d *Detector) equal(o *Detector) bool {
 	return d.Bridge == o.Bridge && d.InterfacePrefix == o.InterfacePrefix && slices.Equal(d.CIDRs, o.CIDRs)
 }
 
-// HealthCheck is the health check node port of a Service of type LoadBalancer with externalTrafficPolicy Local: load
-// balancers ask there whether this node has endpoints.
+// HealthCheck is the health check node port of a Service of type LoadBalancer with externalTrafficPolicy Local. Load
+// balancers probe it to learn whether this node has endpoints.
 type HealthCheck struct {
 	Port uint16
 	// Local4 and Local6 count the distinct addresses of ready endpoints on this node; -1: the Service is not served in
@@ -206,7 +207,7 @@ type HealthCheck struct {
 	Local4, Local6 int
 }
 
-// Warning is something wrong with an object that does not stop the rest.
+// Warning is a problem with an object that does not affect the others.
 type Warning struct {
 	// Ref is the object that it is about; the zero Ref if it is about none, or before a Tracker has it.
 	Ref Ref
@@ -217,7 +218,7 @@ type Warning struct {
 	// Where is the object's origin: a file and document ("services.yaml, document 3"); "" from an API server.
 	Where string
 	Text  string
-	// Event is the reason of the Event about it; "" if it is that something is not served as the object says.
+	// Event is the reason of the Event about it; "": the default, that something is not served as the object asks.
 	Event string
 }
 
@@ -236,8 +237,8 @@ func (w Warning) String() string {
 	return s
 }
 
-// Model is the state of all Service ports on this node, as Tracker.Flush gives it. Everything in it is immutable but the
-// two maps, which the Tracker keeps up to date: who reads them later than the next Flush, or on another goroutine, takes a Clone.
+// Model is the state of all Service ports on this node, as Tracker.Flush returns it. Everything in it is immutable except the
+// two maps, which the Tracker updates in place. To read them after the next Flush, or on another goroutine, use Clone.
 type Model struct {
 	Node         Node
 	Detector     Detector
@@ -247,13 +248,13 @@ type Model struct {
 	Warnings     []Warning // sorted by text
 }
 
-// Changes names what differs between two consecutive models.
+// Changes lists the differences between two consecutive models.
 type Changes struct {
 	// Ports holds, for every Service port that is new, changed or gone, its state in the newer model; nil: gone.
 	Ports map[PortName]*ServicePort
 	// HealthChecks holds, for every Service whose health check is new, changed or gone, its newer state; nil: gone.
 	HealthChecks map[ServiceName]*HealthCheck
-	// Triggers are what made the endpoints in Ports change, as far as known: one for each EndpointSlice that came.
+	// Triggers are the known causes of endpoint changes in Ports: one for each EndpointSlice added or replaced.
 	Triggers []Trigger
 	// Node is set when Model.Node, Model.Detector or Model.ServiceCIDRs differ.
 	Node bool

@@ -50,7 +50,7 @@ func newNodeFacts(o *v1.Node, origin Origin) *nodeFacts {
 	return n
 }
 
-// taintToBeDeleted is what the cluster autoscaler puts on a node that it is about to remove.
+// taintToBeDeleted is the taint that the cluster autoscaler puts on a node that it is about to remove.
 const taintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
 // notEligible returns why load balancers should send no new traffic to a node (kube-proxy's rule, KEP-3836); "": they may.
@@ -89,7 +89,7 @@ func newCIDRFacts(o *networkingv1.ServiceCIDR, origin Origin) (*cidrFacts, []War
 	return c, ws
 }
 
-// node returns the facts of this node with what the options add.
+// node returns the facts of this node's Node object, with the options applied.
 func (t *Tracker) node() Node {
 	n := Node{Name: t.opts.NodeName}
 	if facts := t.nodes[t.opts.NodeName]; facts != nil {
@@ -111,7 +111,7 @@ func (t *Tracker) node() Node {
 	return n
 }
 
-// Node returns what is known of this node now, also before the next Flush.
+// Node returns the current facts about this node, without waiting for the next Flush.
 func (t *Tracker) Node() Node { return t.node() }
 
 func (n *Node) equal(o *Node) bool {
@@ -119,8 +119,8 @@ func (n *Node) equal(o *Node) bool {
 		slices.Equal(n.IPs, o.IPs) && slices.Equal(n.Local, o.Local) && slices.Equal(n.PodCIDRs, o.PodCIDRs)
 }
 
-// serviceCIDRs returns the Service ranges, sorted: those of the options, else of all ServiceCIDR objects. With a service proxy
-// name of its own they are unknown: an address in them that no Service here has may be a Service of another proxy.
+// serviceCIDRs returns the Service ranges, sorted: those of the options, else of all ServiceCIDR objects. With a ServiceProxyName
+// it returns none, because an unused address in a range may belong to a Service of another proxy.
 func (t *Tracker) serviceCIDRs() []netip.Prefix {
 	if t.opts.ServiceProxyName != "" {
 		return nil
@@ -135,10 +135,10 @@ func (t *Tracker) serviceCIDRs() []netip.Prefix {
 	return slices.Compact(all)
 }
 
-// loopback may be among --nodeport-addresses; IPv6's never serves NodePorts.
+// loopback may be in --nodeport-addresses; the IPv6 loopback address never serves NodePorts.
 var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
-// restrictsNodePorts reports whether NodePorts may be served at some addresses of the node only.
+// restrictsNodePorts reports whether an option restricts NodePorts to some addresses of the node.
 func (t *Tracker) restrictsNodePorts() bool {
 	return len(t.opts.NodePortAddresses) > 0 || t.opts.NodePortPrimary
 }
@@ -169,8 +169,8 @@ func (t *Tracker) nodePortIPs(f Family) (ips []netip.Addr, restricted bool) {
 	return ips, restricted
 }
 
-// flushNode brings the node facts of the model up to date. It reports whether they changed, and marks all
-// Services if that matters to them.
+// flushNode updates the node facts of the model and reports whether they changed. It marks the Services that
+// depend on a changed fact.
 func (t *Tracker) flushNode() (changed bool) {
 	if !t.dirtyNode {
 		return false
@@ -183,7 +183,7 @@ func (t *Tracker) flushNode() (changed bool) {
 	t.warnNode()
 
 	if !slices.Equal(before.Local, node.Local) || !slices.Equal(rangesBefore, cidrs) {
-		for _, names := range t.addresses.external { // what their addresses overlap may have changed
+		for _, names := range t.addresses.external { // their overlaps may have changed
 			for _, name := range names {
 				t.dirty[name] = struct{}{}
 			}
@@ -199,7 +199,7 @@ func (t *Tracker) flushNode() (changed bool) {
 	return changed
 }
 
-// warnNode records what is wrong with this node's object and with the NodePort restriction.
+// warnNode replaces the warnings about this node's Node object, the local detection and the NodePort restriction.
 func (t *Tracker) warnNode() {
 	ref := Ref{KindNode, "", t.opts.NodeName}
 	if facts := t.nodes[t.opts.NodeName]; facts != nil {
@@ -213,8 +213,8 @@ func (t *Tracker) warnNode() {
 			if !t.opts.NodePortPrimary {
 				ws = append(ws, Warning{Text: fmt.Sprintf("the NodePort addresses %v contain no %s address of node %s: no NodePort is served over %s",
 					t.opts.NodePortAddresses, f, t.model.Node.Name, f)})
-			} else if len(t.model.Node.IPs) == 0 { // a node of one family is nothing to warn about
-				ws = append(ws, Warning{Text: fmt.Sprintf("node %s has no address yet, so that it has no primary one: no NodePort is served over %s",
+			} else if len(t.model.Node.IPs) == 0 { // a single-family node needs no warning
+				ws = append(ws, Warning{Text: fmt.Sprintf("node %s has no address yet: no NodePort is served over %s",
 					t.model.Node.Name, f)})
 			}
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/nkp-proxy/nkp/k8s/internal/brief"
 )
 
-// NotServed is an address and port of a Service that a person would take for a frontend, and why it is none on this node.
+// NotServed is an address and port of a Service that looks like a frontend but is none on this node, and why.
 type NotServed struct {
 	Service PortName
 	Type    FrontendType
@@ -25,10 +25,10 @@ type notServedDef struct {
 	why  string
 }
 
-// NotServed returns what Services have at an address, port and protocol without being served there by this proxy: they are
-// for another proxy, the load balancer keeps the address to itself (ipMode Proxy), or a setting leaves them out.
-// Frontends that are shadowed or restricted to other addresses of the node are not among them: they are in the Model.
-// Any NodePort counts if local is set. It looks at every Service: for questions of people, not of packets.
+// NotServed returns the Service addresses that match an address, port and protocol but are not served by this proxy: the
+// Service is for another proxy, the load balancer handles the address itself (ipMode Proxy), or a setting excludes it.
+// It does not return frontends that are shadowed or restricted to other addresses of the node: they are in the Model.
+// If local is set, every NodePort matches. It scans every Service, so it is for diagnosis only.
 func (t *Tracker) NotServed(at netip.AddrPort, protocol Protocol, local bool) (list []NotServed) {
 	for _, s := range t.services {
 		for _, n := range s.notServed() {
@@ -43,7 +43,7 @@ func (t *Tracker) NotServed(at netip.AddrPort, protocol Protocol, local bool) (l
 	return list
 }
 
-// NotServedOf returns what one Service port has without being served there, sorted by type and address.
+// NotServedOf returns the addresses of one Service port that are not served, sorted by type and address.
 func (t *Tracker) NotServedOf(name PortName) (list []NotServed) {
 	if s := t.services[name.ServiceName]; s != nil {
 		list = slices.DeleteFunc(s.notServed(), func(n NotServed) bool {
@@ -76,13 +76,13 @@ func (s *service) notServed() (list []NotServed) {
 	return list
 }
 
-// notServedPort is a port of a Service that has an notServed address.
+// notServedPort is a port of a Service that has an address not served here.
 type notServedPort struct {
 	name           PortName
 	port, nodePort uint16
 }
 
-// noteNotServed enters into the definition which addresses of the Service are not served, and why.
+// noteNotServed records in the definition which addresses of the Service are not served, and why.
 func (d *serviceDef) noteNotServed(o *v1.Service, opts *Options) {
 	if o.Spec.Type == v1.ServiceTypeExternalName || o.Spec.ClusterIP == v1.ClusterIPNone {
 		return

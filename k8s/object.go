@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Object is an API object that the model is made of: *v1.Service, *discoveryv1.EndpointSlice, *v1.Node or
+// Object is an API object that the model is computed from: *v1.Service, *discoveryv1.EndpointSlice, *v1.Node or
 // *networkingv1.ServiceCIDR. A caller must not change an Object after it was passed to this package.
 type Object = metav1.Object
 
@@ -79,7 +79,7 @@ func (r Ref) Compare(o Ref) int {
 	)
 }
 
-// Origin is where an object was written down. The zero Origin is the API server.
+// Origin is where an object was read from. The zero Origin is the API server.
 type Origin struct {
 	File     string
 	Document int // 1-based
@@ -108,11 +108,11 @@ func (o Origin) Compare(p Origin) int {
 	)
 }
 
-// Op says what happened to an object.
+// Op is the kind of a Change.
 type Op uint8
 
-// An object is new or different (Upsert), gone (Delete), or the same at another place of the manifests (Move):
-// a Move changes nothing but the origin that warnings name.
+// An object is new or different (Upsert), gone (Delete), or unchanged at another place in the manifests (Move):
+// a Move changes only the origin that warnings name.
 const (
 	Upsert Op = iota
 	Delete

@@ -9,8 +9,8 @@ import (
 // EventOverlap is the reason of the Event about an address that overlaps one of the cluster's own.
 const EventOverlap = "ExternalAddressOverlaps"
 
-// addressBook holds which Services have an address as their cluster IP, and which as an external IP or load balancer's address,
-// each list sorted.
+// addressBook maps each address to the Services that have it as their cluster IP, and to those that have it as an external IP or
+// load balancer address. Each list is sorted.
 type addressBook struct {
 	cluster, external map[netip.Addr][]ServiceName
 }
@@ -19,8 +19,8 @@ func newAddressBook() addressBook {
 	return addressBook{map[netip.Addr][]ServiceName{}, map[netip.Addr][]ServiceName{}}
 }
 
-// enter adds the addresses of a Service, or takes them out again. It returns the Services whose external addresses come to cover
-// a cluster IP by that, or cease to.
+// enter adds or removes the addresses of a Service. It returns the Services whose external addresses begin or cease to overlap
+// a cluster IP as a result.
 func (b addressBook) enter(name ServiceName, ports []portDef, add bool) (touched []ServiceName) {
 	for i := range ports {
 		for j := range ports[i].frontends {
@@ -52,9 +52,9 @@ func (b addressBook) enter(name ServiceName, ports []portDef, add bool) (touched
 }
 
 // overlaps warns of external IPs and load balancers' addresses that are another Service's cluster IP, an address of this node, or
-// inside a Service range. A load balancer may well use the node's address, as that of K3s does.
+// inside a Service range. A load balancer may use the node's address, as the one of K3s does: there is no warning about that.
 func (t *Tracker) overlaps(s *service) (list []Warning) {
-	fields := map[string]bool{} // that were looked at
+	fields := map[string]bool{} // already checked
 	for i := range s.ports {
 		for j := range s.ports[i].frontends {
 			f := &s.ports[i].frontends[j]
@@ -71,7 +71,7 @@ func (t *Tracker) overlaps(s *service) (list []Warning) {
 }
 
 func (t *Tracker) overlap(name ServiceName, f *frontendDef) string {
-	const advice = "If it is not meant so, remove it"
+	const advice = "If this is not intended, remove it"
 	for _, owner := range t.addresses.cluster[f.Address] {
 		if owner != name {
 			return fmt.Sprintf("%s is the cluster IP of Service %s. That Service keeps its own ports; this one takes all others that it names (CVE-2020-8554). "+
@@ -79,7 +79,7 @@ func (t *Tracker) overlap(name ServiceName, f *frontendDef) string {
 		}
 	}
 	if slices.Contains(t.addresses.cluster[f.Address], name) {
-		return "" // its own cluster IP: what that means is said of each port
+		return "" // its own cluster IP: winner reports conflicts per port
 	}
 	if f.Type == ExternalIP && slices.Contains(t.model.Node.Local, f.Address) {
 		return fmt.Sprintf("%s is an address of node %s: this Service's ports there lead to the Service, not to programs of the node that listen on them. %s",

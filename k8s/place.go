@@ -4,14 +4,14 @@ import (
 	"net/netip"
 )
 
-// Place is where an address is in the cluster, as far as the objects tell.
+// Place is the location of an address in the cluster, as far as the API objects show it.
 type Place struct {
 	Node   string // the node's name; "" if unknown
 	IsNode bool   // it is an address of the Node itself, or of this node's interfaces
 }
 
-// PlaceOf finds an address among those of Nodes and endpoints, and in the pod ranges of Nodes. It looks at every
-// EndpointSlice: for questions of people, not of packets. An API source gives this node's Node alone.
+// PlaceOf finds an address among those of Nodes and endpoints, and in the pod ranges of Nodes. It scans every
+// EndpointSlice, so it is for diagnosis only. An API source reports only this node's Node.
 func (t *Tracker) PlaceOf(ip netip.Addr) Place {
 	for _, a := range t.model.Node.Local {
 		if a == ip {

@@ -18,11 +18,11 @@ import (
 // LabelServiceProxyName is the label that selects the proxy that serves a Service.
 const LabelServiceProxyName = "service.kubernetes.io/service-proxy-name"
 
-// AnnotationPreserveDestination is what kube-proxy's Windows mode reads (ServicePort.PreserveDestination).
+// AnnotationPreserveDestination is an annotation of kube-proxy's Windows mode (ServicePort.PreserveDestination).
 const AnnotationPreserveDestination = "preserve-destination"
 
-// service is what the tracker knows of one Service name: the object, if there is one, and the EndpointSlices
-// that name it, if there are any.
+// service is the tracker's state of one Service name: the Service object, if it exists, and the EndpointSlices
+// that name it, if any.
 type service struct {
 	name   ServiceName
 	def    *serviceDef // nil: no such Service object
@@ -30,8 +30,8 @@ type service struct {
 	slices []*slice    // sorted by name
 
 	ports     []portDef  // with the frontends that this node serves
-	published []PortName // what the model holds of this Service
-	triggers  []Trigger  // of the slices that came since the last Flush
+	published []PortName // this Service's ports in the model
+	triggers  []Trigger  // of the slices added or replaced since the last Flush
 }
 
 // serviceDef is a Service object reduced to what the model needs.
@@ -39,7 +39,7 @@ type serviceDef struct {
 	origin  Origin
 	created time.Time
 	ports   []portDef // frontends of NodePorts still without addresses
-	// healthCheckPort is where load balancers ask about local endpoints; 0: nowhere.
+	// healthCheckPort is where load balancers probe for local endpoints; 0: none.
 	healthCheckPort uint16
 	warnings        []Warning
 
@@ -62,12 +62,12 @@ type frontendDef struct {
 	field string
 }
 
-// find returns the place of a slice among those of the Service, and whether it is there.
+// find returns the index of a slice in s.slices, or where to insert it, and whether it was found.
 func (s *service) find(name string) (at int, ok bool) {
 	return slices.BinarySearchFunc(s.slices, name, func(sl *slice, name string) int { return strings.Compare(sl.name, name) })
 }
 
-// newServiceDef reads a Service. It trusts nothing: what the API server would have refused is left out with a warning.
+// newServiceDef reads a Service. It trusts nothing: a value that the API server would have refused is ignored with a warning.
 func newServiceDef(o *v1.Service, origin Origin, opts *Options) *serviceDef {
 	d := &serviceDef{origin: origin, created: o.CreationTimestamp.Time}
 	d.noteNotServed(o, opts)
@@ -99,7 +99,7 @@ func selected(o *v1.Service, proxyName string) bool {
 
 func (d *serviceDef) warn(path *field.Path, format string, args ...any) {
 	w := Warning{Field: path.String(), Text: fmt.Sprintf(format, args...)}
-	if !slices.Contains(d.warnings, w) { // both families meet the same field
+	if !slices.Contains(d.warnings, w) { // both families check the same field
 		d.warnings = append(d.warnings, w)
 	}
 }
@@ -190,7 +190,7 @@ func (d *serviceDef) clusterIP(o *v1.Service, f Family) (netip.Addr, *field.Path
 	return a, path, ok
 }
 
-// address reads an address at which a Service is to be reached; ok is false if it is not one, or of the other family.
+// address parses an address of a Service; ok is false if it is invalid or of the other family.
 func (d *serviceDef) address(text string, path *field.Path, f Family) (a netip.Addr, ok bool) {
 	if strings.TrimSpace(text) == "" {
 		return a, false
@@ -237,8 +237,8 @@ func comparePrefix(a, b netip.Prefix) int {
 	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
-// policies returns the internal and the external traffic policy. The external one counts only where something
-// outside can come in: types LoadBalancer and NodePort, and ClusterIP with externalIPs.
+// policies returns the internal and the external traffic policy. The external one applies only if traffic can
+// enter from outside: types LoadBalancer and NodePort, and ClusterIP with externalIPs.
 func policies(o *v1.Service) (internal, external Policy) {
 	internal, external = Cluster, Cluster
 	if p := o.Spec.InternalTrafficPolicy; p != nil && *p == v1.ServiceInternalTrafficPolicyLocal {
@@ -268,8 +268,8 @@ func affinitySeconds(o *v1.Service) int {
 	return int(v1.DefaultClientIPServiceAffinitySeconds)
 }
 
-// targetPort returns the number that EndpointSlices of a port are meant to have; 0: unknown. Without a selector
-// the slices are not written by Kubernetes and may have any port.
+// targetPort returns the port number that EndpointSlices of a Service port are meant to have; 0: unknown. Without
+// a selector Kubernetes does not write the slices, and they may have any port.
 func targetPort(o *v1.Service, p *v1.ServicePort) uint16 {
 	if n := p.TargetPort.IntVal; p.TargetPort.Type == intstr.Int && n > 0 && n <= 65535 && len(o.Spec.Selector) > 0 {
 		return uint16(n)

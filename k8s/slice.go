@@ -16,7 +16,7 @@ import (
 type slice struct {
 	name      string
 	origin    Origin
-	family    Family // 0: nothing of it counts
+	family    Family // 0: addressType is not supported, the slice is ignored
 	otherName bool   // labelled for another service proxy, so a missing Service is no surprise
 	ports     []slicePort
 	endpoints []sliceEndpoint
@@ -50,7 +50,7 @@ func (e *sliceEndpoint) topologyHints() *hints {
 }
 
 // ownerOfSlice returns the Service that a slice belongs to; the zero ServiceName if it belongs to none that is
-// served, and problem tells why if that is not as intended.
+// served. problem is the reason if that was probably not intended.
 func ownerOfSlice(o *discoveryv1.EndpointSlice) (owner ServiceName, problem string) {
 	if _, headless := o.Labels[v1.IsHeadlessService]; headless {
 		return owner, ""
@@ -62,7 +62,7 @@ func ownerOfSlice(o *discoveryv1.EndpointSlice) (owner ServiceName, problem stri
 	return ServiceName{o.Namespace, name}, ""
 }
 
-// newSlice reads an EndpointSlice. It trusts nothing: what the API server would have refused is left out with a warning.
+// newSlice reads an EndpointSlice. It trusts nothing: a value that the API server would have refused is ignored with a warning.
 func newSlice(o *discoveryv1.EndpointSlice, origin Origin, opts *Options) *slice {
 	s := &slice{name: o.Name, origin: origin}
 	label, labelled := o.Labels[LabelServiceProxyName]
@@ -108,7 +108,7 @@ func (s *slice) warn(path *field.Path, format string, args ...any) {
 func (s *slice) addEndpoint(e *discoveryv1.Endpoint, i int) {
 	path := func() *field.Path { return field.NewPath("endpoints").Index(i).Child("addresses") }
 	if len(e.Addresses) == 0 {
-		s.warn(path(), "there is none: this endpoint is ignored")
+		s.warn(path(), "is empty: this endpoint is ignored")
 		return
 	}
 	addr, ok := ParseAddr(e.Addresses[0])

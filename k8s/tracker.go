@@ -9,7 +9,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
-// Options are the settings that decide, beside the API objects, what the model holds.
+// Options are the settings that, together with the API objects, determine the model.
 type Options struct {
 	// NodeName is the name of this node's Node object and the nodeName of local endpoints; "": no endpoint is local.
 	NodeName string
@@ -21,16 +21,16 @@ type Options struct {
 	NodePortAddresses []netip.Prefix
 	// NodePortPrimary restricts NodePorts to the first of the node's IPs of each family; NodePortAddresses is then ignored.
 	NodePortPrimary bool
-	// LocalAddresses are the addresses of the node's interfaces, beside those that Kubernetes knows.
+	// LocalAddresses are the addresses of the node's interfaces, in addition to those of the Node object.
 	LocalAddresses []netip.Addr
-	// DetectLocal tells pods of this node from everyone else.
+	// DetectLocal configures how traffic of this node's pods is recognized.
 	DetectLocal DetectLocal
 	// ServiceCIDRs, if any, are the Service ranges; ServiceCIDR objects are then ignored. With a ServiceProxyName neither count.
 	ServiceCIDRs []netip.Prefix
 	// NodeIPs, if any, are the addresses of this node; those of the Node object are then ignored.
 	NodeIPs []netip.Addr
-	// PrimaryIP takes the place of the Node object's addresses of its family, as kube-proxy's bind address does. One that is
-	// unspecified (0.0.0.0, ::) takes the place of none.
+	// PrimaryIP replaces the Node object's addresses of its family, as kube-proxy's bind address does. An unspecified one
+	// (0.0.0.0, ::) replaces none.
 	PrimaryIP netip.Addr
 	// Families are the address families that are served; none: both.
 	Families []Family
@@ -38,10 +38,10 @@ type Options struct {
 	IgnoreExternalIPs bool
 }
 
-// Tracker holds API objects and computes the model from them, doing again only what a change calls for.
+// Tracker holds API objects and computes the model from them, recomputing only what a change affects.
 // The zero Tracker is not usable; call NewTracker.
 //
-// A Tracker is not safe for concurrent use, and it owns the map Model.Ports that Flush hands out: see Flush.
+// A Tracker is not safe for concurrent use, and it owns the maps of the Model that Flush returns: see Flush.
 type Tracker struct {
 	opts Options
 
@@ -50,7 +50,7 @@ type Tracker struct {
 	nodes    map[string]*nodeFacts
 	cidrs    map[string]*cidrFacts
 
-	dirty     map[ServiceName]struct{} // Services to compute again at the next Flush
+	dirty     map[ServiceName]struct{} // Services to recompute at the next Flush
 	dirtyNode bool                     // node facts or Service ranges may have changed
 
 	claims    claims
@@ -197,11 +197,11 @@ func (t *Tracker) DeleteEndpointSlice(namespace, name string) {
 	if at, ok := s.find(name); ok {
 		s.slices = slices.Delete(s.slices, at, at+1)
 	}
-	s.triggers = nil // a trigger of before says nothing about a deletion
+	s.triggers = nil // earlier triggers are not the cause of this deletion
 	t.dirty[owner] = struct{}{}
 }
 
-// SetNode adds or replaces a Node. Only this node's counts; the others may be given or not.
+// SetNode adds or replaces a Node. Only this node's Node affects the model; others are optional.
 func (t *Tracker) SetNode(o *v1.Node, origin Origin) {
 	t.nodes[o.Name] = newNodeFacts(o, origin)
 	t.dirtyNode = t.dirtyNode || o.Name == t.opts.NodeName
@@ -236,7 +236,7 @@ func (t *Tracker) SetLocalAddresses(ips []netip.Addr) {
 	}
 }
 
-// service returns the entry of a Service, made if it is missing.
+// service returns the entry of a Service. It creates a missing one.
 func (t *Tracker) service(name ServiceName) *service {
 	s := t.services[name]
 	if s == nil {

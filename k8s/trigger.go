@@ -7,14 +7,14 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// Trigger is what made endpoints of a family change: the time at which a pod or a Service changed, as the EndpointSlice
-// controller records it. From there to its being in force is the network programming latency.
+// Trigger is the cause of an endpoint change in a family: the time at which a pod or a Service changed, as the EndpointSlice
+// controller records it. The network programming latency is the time from then until the change is in force.
 type Trigger struct {
 	Family Family
 	At     time.Time
 }
 
-// triggerOf returns the time in a slice's annotation; the zero Time: there is none that can be read.
+// triggerOf returns the trigger time in a slice's annotation; the zero Time if it is missing or invalid.
 func triggerOf(o *discoveryv1.EndpointSlice) time.Time {
 	text, ok := o.Annotations[v1.EndpointsLastChangeTriggerTime]
 	if !ok {

@@ -9,7 +9,7 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// chains writes the Service port's own chains: those that something leads to, in the order of a packet's way.
+// chains adds those of the Service port's own chains that are referenced, in the order in which a packet traverses them.
 func (s *portBuilder) chains(u *uses) {
 	if u.external != nil {
 		s.externalChain(u)
@@ -41,20 +41,20 @@ func used(use bool, list []k8s.Endpoint) []k8s.Endpoint {
 	return nil
 }
 
-// externalChain decides about traffic from outside, and about traffic that takes the way from outside.
+// externalChain adds the chain for traffic to external destinations, from outside or from this node.
 func (s *portBuilder) externalChain(u *uses) {
 	var list []Rule
 	if u.external.Policy != k8s.Local {
-		// It may leave this node for the endpoint, whose answer must come back through here.
+		// The endpoint may be on another node; its answers must come back through this one.
 		list = append(list,
 			rule().comment("masquerade traffic for %s external destinations", s.name).jump(MarkMasq),
 			rule().jump(prefixCluster+s.hash))
 	} else {
 		if u.cluster {
-			if s.pods.known() { // pods get what they would get by the ClusterIP
+			if s.pods.known() { // pods are served as at the ClusterIP
 				list = append(list, rule().add(s.pods.local()...).comment("pod traffic for %s external destinations", s.name).jump(prefixCluster+s.hash))
 			}
-			// The node itself may speak with the address of the load balancer, which is of no use elsewhere.
+			// The node itself may use the load balancer's address as its source, which is useless on other nodes.
 			list = append(list,
 				rule().comment("masquerade LOCAL traffic for %s external destinations", s.name).local("src").jump(MarkMasq),
 				rule().comment("route LOCAL traffic for %s external destinations", s.name).local("src").jump(prefixCluster+s.hash))
@@ -66,8 +66,8 @@ func (s *portBuilder) externalChain(u *uses) {
 	s.chain(prefixExternal+s.hash, list...)
 }
 
-// firewallChain lets the allowed sources through to the external chain. What comes to its end is not translated, still
-// goes to the load balancer's address, and meets its DROP in chain Firewall.
+// firewallChain passes the allowed sources on to the external chain. Packets that reach its end are not translated: they keep
+// the load balancer's address as their destination, and chain Firewall drops them.
 func (s *portBuilder) firewallChain(frontends []*k8s.Frontend) {
 	comment := s.name + " loadbalancer IP"
 	var list []Rule
@@ -77,7 +77,7 @@ func (s *portBuilder) firewallChain(frontends []*k8s.Frontend) {
 		fromNode = fromNode || slices.ContainsFunc(s.nodeIPs, p.Contains)
 	}
 	if fromNode {
-		// The load balancer's address may be one of the node's; the node then speaks to it from that very address.
+		// The load balancer's address may be one of the node's; the node then connects to it from that same address.
 		for _, f := range frontends {
 			list = append(list, rule().from(netip.PrefixFrom(f.Address, f.Address.BitLen())).comment("%s", comment).jump(prefixExternal+s.hash))
 		}
@@ -85,8 +85,8 @@ func (s *portBuilder) firewallChain(frontends []*k8s.Frontend) {
 	s.chain(prefixFirewall+s.hash, append(list, rule().comment("other traffic to %s will be dropped by %s", s.name, Firewall).none())...)
 }
 
-// spreadChain picks one of the endpoints of a policy: the one that the client had, else any at random. If ClusterIP
-// traffic comes through here, it also sees to masquerading.
+// spreadChain adds the chain that picks an endpoint of a policy: the one that session affinity remembers, else a random one. If
+// ClusterIP traffic traverses the chain, it also marks packets to be masqueraded.
 func (s *portBuilder) spreadChain(p k8s.Policy, internal *k8s.Frontend) {
 	endpoints := s.Endpoints(p)
 	list := make([]Rule, 0, len(endpoints)*(1+min(s.AffinitySeconds, 1))+1)
@@ -112,7 +112,7 @@ func (s *portBuilder) spreadChain(p k8s.Policy, internal *k8s.Frontend) {
 	s.chain(s.policyChain(p), list...)
 }
 
-// masquerade returns the rule that hides clients of a ClusterIP whose answers might not find the way back.
+// masquerade returns the rule that masquerades clients of a ClusterIP that answers might not reach otherwise.
 func (s *portBuilder) masquerade(f *k8s.Frontend) (Rule, bool) {
 	if !s.MasqueradeAll && !s.pods.known() {
 		return "", false
@@ -128,7 +128,7 @@ func (s *portBuilder) masquerade(f *k8s.Frontend) (Rule, bool) {
 	return r.proto(s.proto).comment("%s cluster IP", s.name).port(s.proto, f.Port).jump(MarkMasq), true
 }
 
-// endpoint translates to one endpoint; an endpoint that is its own client is masqueraded, or it would answer itself.
+// endpoint adds the chain of one endpoint. An endpoint that is its own client is masqueraded, or it would answer itself.
 func (s *portBuilder) endpoint(name string, e k8s.Endpoint) {
 	ip := e.Addr.Addr()
 	hairpin := rule().from(netip.PrefixFrom(ip, ip.BitLen()))
@@ -147,7 +147,7 @@ func (s *portBuilder) endpointChain(e k8s.Endpoint) string {
 	return endpointChain(s.out.Name, e.Addr.String())
 }
 
-// about comments a rule that leads to an endpoint.
+// about adds the comment of a rule that jumps to an endpoint's chain.
 func (s *portBuilder) about(r *line, e k8s.Endpoint) *line {
 	if s.BriefEndpoints {
 		return r
@@ -155,7 +155,7 @@ func (s *portBuilder) about(r *line, e k8s.Endpoint) *line {
 	return r.comment("%s -> %s", s.name, e.Addr)
 }
 
-// recentOf names the list of clients of an endpoint (xt_recent); they are told by their whole address.
+// recentOf returns the options that select the client list of an endpoint (xt_recent), with clients' full addresses.
 func (s *portBuilder) recentOf(chain string) []string {
 	mask := "255.255.255.255"
 	if s.family == k8s.IPv6 {

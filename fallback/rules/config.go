@@ -5,18 +5,18 @@ import (
 	"net/netip"
 )
 
-// Scope says whose traffic is served.
+// Scope selects the traffic that is served.
 type Scope uint8
 
 // The scopes.
 const (
-	// Everything: pods', the node's own and what arrives from outside. For nodes without Open vSwitch.
+	// Everything: traffic from pods, from the node itself and from outside. For nodes without Open vSwitch.
 	Everything Scope = iota
-	// Host: the node's own and what arrives from outside, but not what comes from the pods of Open vSwitch's bridge,
-	// which is served there.
+	// Host: traffic from the node itself and from outside, but not from pods on the Open vSwitch bridge, which is served
+	// there.
 	Host
-	// Own: what the node's processes send to addresses of the node itself. For nodes whose address is on Open vSwitch's
-	// bridge, where this alone never gets to the bridge.
+	// Own: traffic from the node's processes to the node's own addresses. For nodes whose address is on the Open vSwitch
+	// bridge, where only this traffic never reaches the bridge.
 	Own
 )
 
@@ -37,7 +37,7 @@ const MaxMasqueradeBit = 31
 // DefaultMasqueradeBit is the bit of the packet mark that asks for masquerading: kube-proxy's.
 const DefaultMasqueradeBit = 14
 
-// Config are the settings that decide, beside the model, what the rules are.
+// Config holds the settings that, in addition to the model, determine the rules.
 type Config struct {
 	// MasqueradeBit is the bit of the packet mark that asks for masquerading, 0 to 31.
 	MasqueradeBit int
@@ -45,20 +45,20 @@ type Config struct {
 	MasqueradeAll bool
 	// LocalhostNodePorts serves NodePorts at the IPv4 loopback addresses too.
 	LocalhostNodePorts bool
-	// KeepInvalid leaves out the rule that drops packets which connection tracking finds invalid: where the kernel is
-	// set to be liberal about TCP windows there are none that matter.
+	// KeepInvalid leaves out the rule that drops packets in conntrack state INVALID: where the kernel is set to be liberal
+	// about TCP windows, none of these matter.
 	KeepInvalid bool
-	// RandomFully makes masquerading choose source ports at random; iptables 1.6.2 and later can.
+	// RandomFully makes masquerading choose source ports at random; it requires iptables 1.6.2 or later.
 	RandomFully bool
-	// MasqueradeMin and MasqueradeMax bound the source ports of what is masqueraded, for where others masquerade as the node
-	// too. 0 and 0: any.
+	// MasqueradeMin and MasqueradeMax bound the source ports of masqueraded connections, for nodes where others masquerade to
+	// the node's address, too. 0 and 0: any.
 	MasqueradeMin, MasqueradeMax uint16
-	// BriefEndpoints leaves out the comments of rules that there are many of: those of endpoints.
+	// BriefEndpoints leaves out the comments of endpoint rules, of which there are many.
 	BriefEndpoints bool
 
 	Scope Scope
 	// PodDevice is, with Scope Host, the device by which traffic from the bridge's pods enters the node's network
-	// stack; "": the model's detector tells it.
+	// stack; "": the model's detector is used.
 	PodDevice string
 }
 
@@ -67,10 +67,10 @@ func DefaultConfig() Config {
 	return Config{MasqueradeBit: DefaultMasqueradeBit, LocalhostNodePorts: true, RandomFully: true}
 }
 
-// Validate reports the first setting that cannot be.
+// Validate returns an error for the first invalid setting.
 func (c *Config) Validate() error {
 	if c.MasqueradeBit < 0 || c.MasqueradeBit > MaxMasqueradeBit {
-		return fmt.Errorf("masquerade bit %d is not one of 0 to %d", c.MasqueradeBit, MaxMasqueradeBit)
+		return fmt.Errorf("masquerade bit %d is out of range: must be 0 to %d", c.MasqueradeBit, MaxMasqueradeBit)
 	}
 	return nil
 }

@@ -7,27 +7,27 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Table nat sees a connection's first packet only, and a rule of a shared chain that leads to a Service port's chains sees
-// it once: the packets of these rules are the connections. They stay where they are when endpoints change, and so their
-// counters go on. A load balancer's rule leads to everybody, allowed or not: there, the allowed ones are counted by the
-// rules of the firewall chain.
+// Table nat sees only the first packet of a connection, and a rule of a shared chain that jumps to a Service port's chains
+// matches it once: the packet counters of these rules count connections. The rules stay in place when endpoints change, so that
+// their counters are kept. A load balancer's rule matches all clients, allowed or not: there, the rules of the firewall chain
+// count the allowed ones.
 
 // Entry is a rule that leads to a Service port's chains, as iptables lists it with its counters.
 type Entry struct {
 	// Hash is the Service port's (PortHash).
 	Hash string
-	// Firewall names the chain that holds what is to be counted instead, for a load balancer with source ranges; "": none.
+	// Firewall names the chain whose rules are to be counted instead, for a load balancer with source ranges; "": none.
 	Firewall string
 	Packets  uint64
 }
 
-// PortHash returns what the names of a Service port's chains end in.
+// PortHash returns the hash in which the names of a Service port's chains end.
 func PortHash(n k8s.PortName) string { return portHash(n) }
 
 // EntryChains are the chains of table nat that lead to Services.
 var EntryChains = []string{Services, NodePorts}
 
-// ParseEntry reads a line of `iptables -v -S`; ok is false for a rule that leads to no Service port.
+// ParseEntry parses a line of `iptables -v -S`; ok is false for a rule that does not jump to a Service port's chains.
 func ParseEntry(line string) (e Entry, ok bool) {
 	head, target, ok := cutLast(line, " -j ")
 	if !ok {

@@ -43,8 +43,8 @@ func (c *Compiler) markMasq() Chain {
 	return Chain{MarkMasq, []Rule{rule().jump("MARK", "--set-xmark", c.mark()+"/"+c.mark())}}
 }
 
-// postrouting masquerades what is marked. The mark goes, so that a packet which passes again (in a tunnel) does not
-// meet it twice.
+// postrouting masquerades marked packets. It clears the mark, so that a packet which passes again (in a tunnel) is not
+// masqueraded twice.
 func (c *Compiler) postrouting() Chain {
 	var random []string
 	if c.RandomFully {
@@ -57,18 +57,18 @@ func (c *Compiler) postrouting() Chain {
 	}
 	if c.MasqueradeMax != 0 {
 		ports := []string{"--to-ports", fmt.Sprintf("%d-%d", c.MasqueradeMin, c.MasqueradeMax)}
-		for _, proto := range []string{"tcp", "udp", "sctp"} { // ports call for a protocol
+		for _, proto := range []string{"tcp", "udp", "sctp"} { // --to-ports requires a protocol
 			list = append(list, rule().proto(proto).comment(remark).jump("MASQUERADE", append(ports, random...)...))
 		}
 	}
 	return Chain{Postrouting, append(list, rule().comment(remark).jump("MASQUERADE", random...))}
 }
 
-// forward accepts what is forwarded for Services, also where the policy of FORWARD is to drop.
+// forward accepts packets forwarded for Services, even if the policy of FORWARD is DROP.
 func (c *Compiler) forward() Chain {
 	var list []Rule
 	if !c.KeepInvalid {
-		// An answer that the kernel finds invalid is not translated back: the client would reset its connection.
+		// The kernel does not translate back an answer in state INVALID: the client would reset its connection.
 		list = append(list, rule().add(c.outside()...).add("-m", "conntrack", "--ctstate", "INVALID").jump("DROP"))
 	}
 	return Chain{Forward, append(list,
@@ -77,7 +77,7 @@ func (c *Compiler) forward() Chain {
 	)}
 }
 
-// outside matches, with Scope Host, what does not come from the bridge's pods.
+// outside returns the match for packets that do not come from the bridge's pods, with Scope Host.
 func (c *Compiler) outside() []string {
 	switch {
 	case c.Scope != Host:
@@ -90,8 +90,8 @@ func (c *Compiler) outside() []string {
 	return nil
 }
 
-// hooks returns the ways from the kernel's chains to ours. Where packets have not come in by a device (OUTPUT,
-// POSTROUTING) there is nothing to tell apart.
+// hooks returns the jumps from the base chains to nkp's. In OUTPUT and POSTROUTING, packets have no input device by which to
+// distinguish them.
 func (c *Compiler) hooks() []Hook {
 	if c.Scope == Own {
 		return c.ownHooks()
@@ -112,7 +112,7 @@ func (c *Compiler) hooks() []Hook {
 	}
 	hook(Filter, "INPUT", ExternalServices, "kubernetes externally-visible service portals", true)
 	hook(Filter, "FORWARD", ExternalServices, "kubernetes externally-visible service portals", true)
-	hook(Filter, "OUTPUT", ExternalServices, "kubernetes externally-visible service portals", true) // kube-proxy leaves the node out
+	hook(Filter, "OUTPUT", ExternalServices, "kubernetes externally-visible service portals", true) // kube-proxy has no such hook
 	hook(Filter, "INPUT", NodePorts, "kubernetes health check service ports", false)
 	hook(Filter, "FORWARD", Services, "kubernetes service portals", true)
 	hook(Filter, "OUTPUT", Services, "kubernetes service portals", true)
@@ -130,7 +130,7 @@ func (c *Compiler) hooks() []Hook {
 	return list
 }
 
-// ownHooks are the hooks of Scope Own: what goes out to the node itself.
+// ownHooks returns the hooks of Scope Own, for traffic from the node to itself.
 func (c *Compiler) ownHooks() []Hook {
 	toItself := func() *line { return rule().local("dst") }
 	onlyNew := func(l *line) *line { return l.add("-m", "conntrack", "--ctstate", "NEW") }

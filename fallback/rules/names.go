@@ -16,7 +16,7 @@ type Table string
 const (
 	NAT    Table = "nat"
 	Filter Table = "filter"
-	Mangle Table = "mangle" // only a canary lives there
+	Mangle Table = "mangle" // has only a canary
 )
 
 // The chains that do not depend on Services; the names are kube-proxy's. A name may be in use in several tables.
@@ -27,17 +27,17 @@ const (
 	MarkMasq         = "KUBE-MARK-MASQ"         // nat: asks for masquerading
 	Postrouting      = "KUBE-POSTROUTING"       // nat: masquerades
 	Forward          = "KUBE-FORWARD"           // filter: accepts what is forwarded for Services
-	Firewall         = "KUBE-PROXY-FIREWALL"    // filter: drops what loadBalancerSourceRanges keep out
-	LocalFirewall    = "KUBE-FIREWALL"          // filter: kubelet's; holds the rule that keeps others off 127.0.0.0/8
-	Canary           = "KUBE-PROXY-CANARY"      // all tables: empty; if it goes, the table was flushed
+	Firewall         = "KUBE-PROXY-FIREWALL"    // filter: drops clients outside loadBalancerSourceRanges
+	LocalFirewall    = "KUBE-FIREWALL"          // filter: kubelet's; has the rule that protects 127.0.0.0/8 from the network
+	Canary           = "KUBE-PROXY-CANARY"      // all tables: empty; if it is gone, the table was flushed
 
-	// ClusterIPs is nkp's own: refuses unserved ports of ClusterIPs and drops what goes to unallocated ones.
+	// ClusterIPs is nkp's own: it refuses unserved ports of ClusterIPs, and drops packets to unallocated ClusterIPs.
 	ClusterIPs = "KUBE-CLUSTER-IPS"
-	// Localnet is nkp's own, in table filter, and empty: it is there if nkp has set route_localnet, and goes when nkp takes it back.
+	// Localnet is nkp's own, in table filter, and empty: it exists from when nkp sets route_localnet until nkp unsets it.
 	Localnet = "KUBE-ROUTE-LOCALNET"
 )
 
-// The beginnings of the names of a Service port's own chains, in table nat.
+// The name prefixes of a Service port's own chains, in table nat.
 const (
 	prefixCluster  = "KUBE-SVC-" // spreads over the endpoints of policy Cluster
 	prefixLocal    = "KUBE-SVL-" // spreads over the endpoints of policy Local
@@ -46,7 +46,7 @@ const (
 	prefixEndpoint = "KUBE-SEP-" // one endpoint
 )
 
-// ownPrefixes are in the order in which the chains lead to each other.
+// ownPrefixes are in the order in which the chains jump to each other.
 var ownPrefixes = []string{prefixFirewall, prefixExternal, prefixCluster, prefixLocal, prefixEndpoint}
 
 // IsServiceChain reports whether a chain of table nat is one of a Service port's own, kube-proxy's or nkp's.
@@ -63,12 +63,12 @@ func rank(name string) int {
 	return len(ownPrefixes)
 }
 
-// CompareServiceChains orders Services' own chains so that each comes before those it leads to.
+// CompareServiceChains orders Services' own chains so that each comes before those it jumps to.
 func CompareServiceChains(a, b string) int {
 	return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b))
 }
 
-// hash returns the 16 characters that kube-proxy's chain names end in: SHA-256 of the texts in a row, base32, cut.
+// hash returns the 16 characters that kube-proxy's chain names end in: SHA-256 of the concatenated texts, in base32, truncated.
 func hash(texts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(texts, "")))
 	return base32.StdEncoding.EncodeToString(sum[:10])

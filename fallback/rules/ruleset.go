@@ -8,21 +8,21 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Ruleset is all there should be in one family. It prints itself as input of iptables-restore --noflush.
+// Ruleset is the desired state of one family. String returns it as input for iptables-restore --noflush.
 type Ruleset struct {
 	Family k8s.Family
 	Tables []TableRules // table filter, then nat
 }
 
-// TableRules is what there should be in one table.
+// TableRules is the desired state of one table.
 type TableRules struct {
 	Table  Table
 	Chains []Chain      // with all their rules
-	Guests []SharedRule // rules in chains of others
+	Guests []SharedRule // rules in foreign chains
 	Hooks  []Hook
 }
 
-// Ruleset returns everything for a model's Services, in the order of their names.
+// Ruleset returns the desired state for a model's Services, sorted by their names.
 func (c *Compiler) Ruleset(m *k8s.Model) *Ruleset {
 	fixed := c.Fixed()
 	shared := slices.Clone(fixed.SharedRules)

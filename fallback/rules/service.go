@@ -70,7 +70,7 @@ func (c *Compiler) Service(p *k8s.ServicePort) Service {
 		}
 		s.external(f, served)
 		u.external = f
-		u.add(k8s.Cluster, len(p.ClusterEndpoints) > 0) // also with policy Local: the node's own traffic goes anywhere
+		u.add(k8s.Cluster, len(p.ClusterEndpoints) > 0) // also with policy Local: the node's own traffic goes to any endpoint
 		u.add(f.Policy, len(p.Endpoints(f.Policy)) > 0)
 		if f.Type == k8s.LoadBalancer && len(f.SourceRanges) > 0 {
 			u.firewalled = append(u.firewalled, f)

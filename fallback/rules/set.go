@@ -17,16 +17,16 @@ type SharedRule struct {
 	Last  bool
 }
 
-// Service is what serves one Service port in one family.
+// Service holds the chains and rules of one Service port in one family.
 type Service struct {
 	Name k8s.PortName
 	// Chains are its own, all in table nat.
 	Chains []Chain
-	// SharedRules jump to the chains, or reject what is not to be served.
+	// SharedRules jump to the chains, or refuse packets that are not to be served.
 	SharedRules []SharedRule
 }
 
-// Hook is a rule in one of the kernel's own chains that leads to one of ours. It is put first there.
+// Hook is a rule in a base chain that jumps to one of nkp's chains. It is inserted at the top.
 type Hook struct {
 	Table  Table
 	Parent string // PREROUTING, INPUT, FORWARD, OUTPUT or POSTROUTING
@@ -35,15 +35,15 @@ type Hook struct {
 
 // Fixed are the chains and rules that do not depend on Services.
 type Fixed struct {
-	// Chains are wholly ours, by table.
+	// Chains are those whose content nkp alone owns, by table.
 	Chains map[Table][]Chain
 	// Shared are the names of the chains whose rules are SharedRules, by table.
 	Shared map[Table][]string
-	// SharedRules are rules in shared chains that no Service calls for.
+	// SharedRules are rules in shared chains that belong to no Service.
 	SharedRules []SharedRule
 	// Last are SharedRules that are added once all Services are installed.
 	Last []SharedRule
-	// Guests are rules in chains that are not ours alone.
+	// Guests are rules in chains that nkp shares with other programs.
 	Guests []SharedRule
 	Hooks  []Hook
 }

@@ -15,15 +15,15 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Choice is a back end and why.
+// Choice is a back end and the reason for choosing it.
 type Choice struct {
 	Backend Backend
 	Reason  string
 }
 
-// Choose picks the back end that the rest of the node uses, as the image of kube-proxy does: that in which kubelet left
-// its mark; else that which holds chains of Services already; else that with more rules, nf_tables if there are as many.
-// want, if not empty, is what to use in any case. The error wraps ErrBusy if the tables could not be looked at now.
+// Choose returns the back end that the rest of the node uses, by the rules of kube-proxy's image: the one with kubelet's chains;
+// else the one that already has chains of Services; else the one with more rules, nf_tables on a tie. want, if not empty,
+// overrides this. The error wraps ErrBusy if the tables could not be read now.
 func Choose(ctx context.Context, want Backend) (Choice, error) {
 	c, err := installed(want)
 	if err != nil || c.Backend != "" {
@@ -52,13 +52,13 @@ func Choose(ctx context.Context, want Backend) (Choice, error) {
 	return Choice{NFT, fmt.Sprintf("%s has no more rules (%d of %d)", Legacy, legacy, legacy+nft)}, nil
 }
 
-// Installed returns why a back end cannot be used, by the programs that are installed; "" stands for any back end.
+// Installed returns an error if the programs of a back end are not installed; "" stands for any back end.
 func Installed(want Backend) error {
 	_, err := installed(want)
 	return err
 }
 
-// installed returns the choice that the installed programs leave; without Backend, they leave one.
+// installed returns the back end that want or the installed programs determine; without Backend, both can be used.
 func installed(want Backend) (Choice, error) {
 	_, errNFT := find(NFT, k8s.IPv4)
 	_, errLegacy := find(Legacy, k8s.IPv4)
@@ -70,9 +70,9 @@ func installed(want Backend) (Choice, error) {
 	case want == NFT || want == Legacy:
 		return Choice{want, "asked for"}, nil
 	case want != "":
-		return Choice{}, fmt.Errorf("iptables back end %q: there are %s and %s", want, NFT, Legacy)
+		return Choice{}, fmt.Errorf("unknown iptables back end %q: must be %s or %s", want, NFT, Legacy)
 	case errNFT != nil && errLegacy != nil:
-		return Choice{}, fmt.Errorf("no iptables (1.8 or later) here, install the package iptables: %w", errors.Join(errNFT, errLegacy))
+		return Choice{}, fmt.Errorf("iptables 1.8 or later is not installed; install the package iptables: %w", errors.Join(errNFT, errLegacy))
 	case errLegacy != nil:
 		return Choice{NFT, "the only one installed"}, nil
 	case errNFT != nil:
@@ -84,8 +84,8 @@ func installed(want Backend) (Choice, error) {
 var families = []k8s.Family{k8s.IPv4, k8s.IPv6}
 
 // has reports whether a table of a back end has one of the chains, in any family. It takes no lock. A table that this process
-// may not look at, or that the kernel lacks, has none; the error wraps ErrBusy if a table changes all the time, or is the
-// context's.
+// may not read, or that the kernel does not have, counts as empty. The error wraps ErrBusy if a table keeps changing while it
+// is listed, or is the context's.
 func has(ctx context.Context, b Backend, table string, chains ...string) (bool, error) {
 	var busy error
 	for _, f := range families {

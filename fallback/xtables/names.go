@@ -14,7 +14,7 @@ import (
 )
 
 // ChainNames returns the names of all chains of a table. With nf_tables it asks the kernel itself: iptables-nft-save takes
-// minutes to put a hundred thousand chains in order.
+// minutes to sort a hundred thousand chains.
 func (t *Tables) ChainNames(ctx context.Context, table string) ([]string, error) {
 	if t.Backend == NFT {
 		return nftChainNames(t.Family, table)
@@ -40,7 +40,7 @@ func nftChainNames(f k8s.Family, table string) ([]string, error) {
 		family = unix.NFPROTO_IPV6
 	}
 	var err error
-	for range 5 { // others may change the tables while they are listed
+	for range 5 { // other programs may change the tables while they are listed
 		req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP)
 		req.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
 		var msgs [][]byte

@@ -27,7 +27,7 @@ const (
 
 // Bounds of each run of a program. A program also ends when its context does.
 const (
-	// runLimit is five times what the slowest of them was measured to take: iptables-nft-save 1.8.9, two minutes for 110,000
+	// runLimit is five times the measured run time of the slowest program: iptables-nft-save 1.8.9, two minutes for 110,000
 	// chains.
 	runLimit = 10 * time.Minute
 	// pipesLimit is how long after the program's end a process that it left behind may hold its pipes open.
@@ -37,7 +37,7 @@ const (
 // programs are the iptables programs of one back end and family.
 type programs struct{ iptables, restore, save string }
 
-// dirs are where programs are that a service's PATH may leave out.
+// dirs are the folders searched for programs; the PATH of a system service may lack some of them.
 var dirs = []string{"", "/usr/sbin/", "/sbin/", "/usr/local/sbin/"}
 
 func lookPath(name string) (string, error) {
@@ -81,7 +81,7 @@ func (t *Tables) run(ctx context.Context, args ...string) (string, error) {
 		return stdout.String(), nil
 	}
 	err = failure(ctx, cmd.Path, err, stderr.String())
-	// iptables-nft has the last text where the table has never been used.
+	// iptables-nft prints the last text for a table that has never been used.
 	for _, text := range []string{"No chain/target/match by that name", "No such file or directory", "does not exist", "is incompatible, use 'nft' tool"} {
 		if strings.Contains(stderr.String(), text) {
 			return "", fmt.Errorf("%w: %w", errMissing, err)
@@ -90,13 +90,13 @@ func (t *Tables) run(ctx context.Context, args ...string) (string, error) {
 	return "", err
 }
 
-// timeoutError returns the error for a program that takes longer than it may. It wraps ErrBusy: the input may be in order.
+// timeoutError returns the error for a program that exceeds its time limit. It wraps ErrBusy, because the input may be valid.
 func (t *Tables) timeoutError() error {
 	return fmt.Errorf("%w: killed, because it took longer than %v", ErrBusy, t.limit)
 }
 
-// failure returns the error for a program that ended with err and complained with text. It wraps ErrBusy if a later run may
-// go well without any other change.
+// failure returns the error for a program that ended with err and printed text to stderr. It wraps ErrBusy if a retry may
+// succeed without any other change.
 func failure(ctx context.Context, program string, err error, text string) error {
 	text = strings.Join(strings.Fields(text), " ")
 	if ended := (*exec.ExitError)(nil); ctx.Err() != nil && !(errors.As(err, &ended) && ended.Exited()) { // killed

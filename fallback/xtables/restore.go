@@ -18,8 +18,8 @@ import (
 // commitLine ends a transaction's input: without it nothing is committed.
 const commitLine = "COMMIT\n"
 
-// Restore commits input for iptables-restore to one table, wholly or not at all; what it does not name stays, counters
-// included. The error says which line was refused.
+// Restore atomically commits input for iptables-restore to one table. Chains and rules that the input does not name stay, with
+// their counters. The error names the refused line.
 func (t *Tables) Restore(ctx context.Context, input []byte) error {
 	tx, err := t.Begin(ctx, input)
 	if err != nil {
@@ -36,7 +36,7 @@ type process struct {
 	cmd    *exec.Cmd
 	input  []byte
 	stderr bytes.Buffer
-	commit chan struct{} // closed: the last line may be handed over, if the program still lives
+	commit chan struct{} // closed: the last line may be written, if the program still runs
 	fed    chan error    // receives the result of writing the input: nil, or the error
 }
 

@@ -21,7 +21,7 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// LockWait is how long the programs wait for the lock that keeps iptables calls apart (legacy only), in seconds.
+// LockWait is how long the programs wait for the lock that serializes iptables calls (legacy only), in seconds.
 const LockWait = 5
 
 // Tables are the tables of one family and back end. Its methods may be called from one goroutine at a time.
@@ -37,14 +37,14 @@ type Tables struct {
 	limit time.Duration // of each run of a program
 }
 
-// Open finds the programs and looks whether the kernel has the tables. The error wraps ErrBusy if it may have them.
+// Open finds the programs and checks that the kernel has the tables. The error wraps ErrBusy if that could not be checked now.
 func Open(ctx context.Context, b Backend, f k8s.Family) (*Tables, error) {
 	t, err := openTables(ctx, b, f)
 	if err != nil {
 		return nil, err
 	}
 	if _, err := t.run(ctx, "-t", "nat", "-S", "PREROUTING"); errors.Is(err, ErrBusy) {
-		return nil, fmt.Errorf("look at table nat for %s: %w", f, err)
+		return nil, fmt.Errorf("read table nat for %s: %w", f, err)
 	} else if err != nil {
 		return nil, fmt.Errorf("the kernel has no table nat for %s: %w", f, err)
 	}
@@ -74,8 +74,8 @@ func openTables(ctx context.Context, b Backend, f k8s.Family) (*Tables, error) {
 	return t, nil
 }
 
-// probe has go-iptables find out what the programs are able to. It takes no lock. go-iptables cannot end a program that hangs,
-// so probe stops waiting for it.
+// probe has go-iptables detect the version and features of the programs. It takes no lock. go-iptables cannot end a program that
+// hangs, so probe stops waiting for it.
 func (t *Tables) probe(ctx context.Context) (*iptables.IPTables, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, t.limit, t.timeoutError())
 	defer cancel()
@@ -103,8 +103,8 @@ func (t *Tables) probe(ctx context.Context) (*iptables.IPTables, error) {
 	}
 }
 
-// InUse reports whether a table may hold anything. It does not make the kernel set one up, as a look into a legacy table does
-// that was never used.
+// InUse reports whether a table may hold anything. It does not make the kernel create the table, as reading a legacy table that
+// was never used does.
 func (t *Tables) InUse(table string) bool {
 	if t.Backend == NFT {
 		return true
@@ -155,8 +155,8 @@ func (t *Tables) Counters(ctx context.Context, table, chain string) ([]string, e
 	return strings.Split(strings.TrimSuffix(out, "\n"), "\n"), nil
 }
 
-// Save calls f for each chain of a table ("-A" not among the words, rule "" announces the chain) and each rule, in the
-// order of iptables-save.
+// Save calls f for each chain of a table (with rule "") and for each of its rules (without "-A CHAIN"), in the order of
+// iptables-save.
 func (t *Tables) Save(ctx context.Context, table string, f func(chain, rule string)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, t.limit, t.timeoutError())
 	defer cancel()
@@ -168,7 +168,7 @@ func (t *Tables) Save(ctx context.Context, table string, f func(chain, rule stri
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("%s: %w", t.progs.save, err)
 	}
-	// iptables-nft-save sorts chains by recursion and overflows the usual stack with a hundred thousand of them.
+	// iptables-nft-save sorts chains recursively and overflows the default stack with a hundred thousand of them.
 	stack := &unix.Rlimit{Cur: 512 << 20, Max: unix.RLIM_INFINITY}
 	_ = unix.Prlimit(cmd.Process.Pid, unix.RLIMIT_STACK, stack, nil)
 	go func() { // ends with the program

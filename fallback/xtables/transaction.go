@@ -1,10 +1,10 @@
 package xtables
 
-// Transaction is input that iptables-restore reads while another transaction may still commit: reading is a third of its
+// Transaction is input that iptables-restore reads while another transaction may still commit: reading is a quarter of its
 // work. It must end with Commit or Abort.
 type Transaction interface {
-	// Commit commits it and waits for that; the error is Tables.Restore's.
+	// Commit commits the transaction and waits for its end. Its errors are those of Tables.Restore.
 	Commit() error
-	// Abort ends it with nothing committed.
+	// Abort ends the transaction without committing anything.
 	Abort()
 }

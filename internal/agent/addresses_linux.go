@@ -14,12 +14,12 @@ import (
 // addressesPeriod is how often the addresses are listed again in case an announcement was lost.
 const addressesPeriod = time.Minute
 
-// ipvsDevice is where kube-proxy's IPVS mode keeps every Service's address: none of them is the node's.
+// ipvsDevice is the interface to which kube-proxy's IPVS mode assigns every Service's address. None of them is the node's.
 const ipvsDevice = "kube-ipvs0"
 
-// LocalAddresses returns the addresses of the node's interfaces at which a NodePort may be served, sorted: not those of
-// loopback interfaces, nor link-local ones. It gives none where somebody said which addresses the node has, and in mode
-// ovs where the bridge cannot be seen, because this is another network namespace than the node's.
+// LocalAddresses returns the addresses of the node's interfaces at which a NodePort may be served, sorted, without
+// those of loopback interfaces and link-local ones. It returns none if the settings name the node's addresses, and none in
+// mode ovs if the bridge is not visible, because this is not the node's network namespace.
 func (s *Settings) LocalAddresses(mode Mode) ([]netip.Addr, error) {
 	if len(s.NodeIPs) > 0 {
 		return nil, nil
@@ -53,7 +53,7 @@ func (s *Settings) LocalAddresses(mode Mode) ([]netip.Addr, error) {
 	return ips, nil
 }
 
-// watchAddresses sends the local addresses whenever they are no longer what they were, until the context ends.
+// watchAddresses sends the local addresses whenever they change, until the context ends.
 func (s *Settings) watchAddresses(ctx context.Context, mode Mode, last []netip.Addr, log *slog.Logger) <-chan []netip.Addr {
 	out := make(chan []netip.Addr)
 	go func() {

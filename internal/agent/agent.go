@@ -33,8 +33,8 @@ type Options struct {
 	Kind   string // what the source is, for status
 	Events *apiserver.Recorder
 	DB     *ovsdb.Client // the switch, for ModeOVS
-	// ModeChange says why another data plane would be chosen if nkp started now; "": it would not. It is asked now and then, if
-	// it is set, and its answer is said in status and in an Event: changing over takes a restart.
+	// ModeChange, if set, is called every modePeriod. It returns why nkp would choose another data plane if it started now; "": it
+	// would not. A non-empty answer appears in status and as an Event, because changing over takes a restart.
 	ModeChange func(context.Context) string
 	// Notes gives further warnings for status; nil: there are none.
 	Notes func() []string
@@ -79,21 +79,21 @@ type Agent struct {
 	box  *mailbox
 	asks chan func() // questions of the socket, answered on the loop
 
-	// What follows belongs to the loop alone.
+	// Only the loop uses the fields below.
 	tracker      *k8s.Tracker
 	model        *k8s.Model
-	synced       bool // the source has told all it knows
-	delivered    bool // the data plane has got it
+	synced       bool // the source has synced
+	delivered    bool // the data plane has received the model
 	problems     k8s.Problems
 	warned       map[k8s.Warning]bool // warnings of the model that were logged
 	followers    []follower
-	hostPlaneOff string                                // why nothing stands beside the bridge, if something should
+	hostPlaneOff string                                // the problem with iptables alongside the bridge; "": there is none
 	spawn        func(run func(context.Context) error) // runs something as long as the agent
 }
 
-// follower follows the model: a data plane, or what stands beside it (health checks, listening processes).
+// follower receives the model's changes: a data plane, the health checks, or the check of listening processes.
 type follower interface {
-	// Update takes what is new, the first time everything, and does not wait.
+	// Update takes the model's changes, the first time everything. It must not block.
 	Update(*k8s.Model, k8s.Changes)
 	// Run works until the context ends. An error ends the agent.
 	Run(context.Context) error
@@ -137,7 +137,7 @@ func New(o Options) (*Agent, error) {
 
 func (a *Agent) noteModes(modes ...Mode) {
 	if err := a.set.noteModes(modes...); err != nil {
-		a.log.Warn("cannot remember the data plane for the next start", "error", err)
+		a.log.Warn("cannot record the data plane for the next start", "error", err)
 	}
 }
 
@@ -146,8 +146,8 @@ func (a *Agent) warnService(name k8s.ServiceName, reason, action, text string) {
 	a.events.Service(name, apiserver.EventWarning, reason, action, fmt.Sprintf("node %s: %s", a.set.NodeName, text))
 }
 
-// Run works until the context ends, and returns nil then; what is installed stays. Any other return is an error that no
-// retry can mend.
+// Run blocks until the context ends, and then returns nil; installed rules stay. Any other return is a permanent error:
+// retrying cannot help.
 func (a *Agent) Run(ctx context.Context) error {
 	a.lastModes = a.set.LastModes()
 	if before := a.set.changedFrom(a.mode); before != "" {
@@ -211,10 +211,10 @@ func (a *Agent) loop(ctx context.Context) error {
 				return fmt.Errorf("waited %v: node %s has no spec.podCIDRs, which --detect-local-mode NodeCIDR needs", podCIDRPatience, a.set.NodeName)
 			}
 		case <-a.box.arrived:
-			a.life.Work("taking up changes of the source")
+			a.life.Work("applying changes of the source")
 			a.takeChanges(ctx)
 		case ips := <-addresses:
-			a.life.Work("taking up changes of the node's addresses")
+			a.life.Work("applying changes of the node's addresses")
 			a.tracker.SetLocalAddresses(ips)
 			if a.synced {
 				a.flush(ctx)
@@ -247,8 +247,8 @@ func (a *Agent) takeChanges(ctx context.Context) {
 // podCIDRPatience is how long --detect-local-mode NodeCIDR waits for somebody to give the node a range, as in kube-proxy.
 const podCIDRPatience = 5 * time.Minute
 
-// flush hands what is new in the model to the data plane. The first time it hands over everything, and only once it is
-// known who is a pod: until then what is installed stays.
+// flush hands the model's changes to the data plane. The first time it hands over everything, and only once nkp can tell
+// which clients are pods; until then the installed rules stay.
 func (a *Agent) flush(ctx context.Context) {
 	if a.waitsForPodCIDR() {
 		a.log.Info("waiting for the node's spec.podCIDRs (--detect-local-mode NodeCIDR)", "node", a.set.NodeName, "atMost", podCIDRPatience)
@@ -268,15 +268,15 @@ func (a *Agent) flush(ctx context.Context) {
 	}
 	if first {
 		a.life.Work("finding out whether iptables serves the node's own traffic")
-		a.hostPlane(ctx, model, changes) // to find out what iptables is takes programs; the bridge does not wait for them
+		a.hostPlane(ctx, model, changes) // last, because it runs programs to examine iptables, and the bridge must not wait for them
 	}
 	a.reportWarnings(model.Warnings)
 }
 
-// maxNewWarnings bounds what one change may log; status has all of it.
+// maxNewWarnings bounds how many warnings one change may log; status lists all of them.
 const maxNewWarnings = 20
 
-// reportWarnings logs what is newly wrong with objects, and says it on the Services that it is about.
+// reportWarnings logs new warnings about objects, and writes an Event on each Service concerned.
 func (a *Agent) reportWarnings(ws []k8s.Warning) {
 	logged := 0
 	for _, w := range ws {
@@ -295,7 +295,7 @@ func (a *Agent) reportWarnings(ws []k8s.Warning) {
 		}
 	}
 	if logged > maxNewWarnings {
-		a.log.Warn("there are more warnings: nkp status has all of them", "more", logged-maxNewWarnings)
+		a.log.Warn("more warnings are not logged: nkp status lists all of them", "more", logged-maxNewWarnings)
 	}
 	if logged > 0 || len(ws) != len(a.warned) {
 		clear(a.warned)
@@ -316,7 +316,7 @@ func (a *Agent) reportProblems(p k8s.Problems) {
 		}
 	}
 	if len(a.problems.Errors) > 0 && len(p.Errors) == 0 {
-		a.log.Info("the source is in order again", "source", a.kind)
+		a.log.Info("the source has no errors any more", "source", a.kind)
 	}
 	for _, w := range p.Warnings {
 		if !slices.Contains(a.problems.Warnings, w) {

@@ -42,7 +42,7 @@ func (s *Settings) noteModes(modes ...Mode) error {
 	return os.WriteFile(s.modeFile(), []byte(strings.Join(words, " ")+"\n"), 0o644)
 }
 
-// ForgetModes is for when nothing of nkp's is left on the node.
+// ForgetModes deletes the record. It is for use when nothing of nkp is left on the node.
 func (s *Settings) ForgetModes() {
 	if s.Socket != "" && s.checkModeDir() == nil {
 		os.Remove(s.modeFile())

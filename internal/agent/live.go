@@ -21,7 +21,7 @@ import (
 // ErrNoLive says that a data plane cannot be asked about single packets.
 var ErrNoLive = errors.New("--live cannot ask HNS about a packet: leave it out, and compare all load balancers with \"nkp diff\"")
 
-// compare puts what is installed beside the model's answer: the bridge, or iptables for what does not cross it.
+// compare compares the model's answer with the bridge, or with iptables for packets that do not cross the bridge.
 func (s *Settings) compare(ctx context.Context, now *planes, m *k8s.Model, q trace.Question, r *trace.Result) error {
 	db := now.switchNow()
 	switch {
@@ -43,7 +43,7 @@ func (s *Settings) compare(ctx context.Context, now *planes, m *k8s.Model, q tra
 	return ErrNoLive
 }
 
-// OnBridge reports whether a packet crosses the bridge, where iptables with a scope serves what does not.
+// OnBridge reports whether a packet crosses the bridge. iptables, with the given scope, serves packets that do not.
 func OnBridge(scope string, db *ovsdb.Switch, m *k8s.Model, q trace.Question, r *trace.Result) bool {
 	to := q.To.Addr()
 	_, isPort := portNumber(db, q.In)
@@ -58,7 +58,7 @@ func OnBridge(scope string, db *ovsdb.Switch, m *k8s.Model, q trace.Question, r 
 	return true
 }
 
-// bridgeOf returns the way to the agent's own bridge.
+// bridgeOf returns a live.Switch for the agent's own bridge.
 func (s *Settings) bridgeOf(ctx context.Context, now *planes, db *ovsdb.Switch) (*live.Switch, error) {
 	cfg, err := now.bridge.Config(ctx)
 	if err != nil {
@@ -96,8 +96,8 @@ func (p *planes) switchNow() *ovsdb.Switch {
 	return &db
 }
 
-// PortNames returns the name of the port that a packet comes by, which may be given by number, and that of the uplink; db is
-// nil if there is no switch to ask.
+// PortNames returns the names of the port by which a packet enters and of the uplink. in may be a name or a number; db is nil if
+// there is no switch to ask.
 func (s *Settings) PortNames(db *ovsdb.Switch, in string) (name, uplink string) {
 	name, uplink = in, s.Uplink
 	if db == nil {
@@ -127,7 +127,7 @@ func portNumber(db *ovsdb.Switch, name string) (uint32, bool) {
 	return p.OFPort, ok
 }
 
-// CompareRules puts the installed iptables rules beside the model's answer.
+// CompareRules compares the model's answer with the installed iptables rules.
 func (s *Settings) CompareRules(ctx context.Context, backend string, m *k8s.Model, q trace.Question, r *trace.Result) error {
 	f := k8s.FamilyOf(q.To.Addr())
 	tables, err := fallback.ReadRules(ctx, backend, f)

@@ -8,8 +8,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// localTraffic is iptables for what the node sends to itself (rules.Own). It hands on only Services that may be reached at an
-// address of the node: the others, most of them as a rule, would cost memory for nothing.
+// localTraffic is the iptables data plane for traffic that the node sends to itself (rules.Own). It passes on only Services that
+// may be reached at an address of the node, because the others, usually most of them, would take memory for nothing.
 type localTraffic struct {
 	*fallback.Plane
 	known map[k8s.PortName]bool // handed on; nil before the first Update

@@ -23,7 +23,7 @@ type MetricsSettings struct {
 	ServiceLimit int
 }
 
-// counterPatience is how long a loop may have worked without progress for a scrape to ask for counters.
+// counterPatience is how long a loop may work without progress before scrapes stop reading counters.
 const counterPatience = 2 * time.Second
 
 // makeMetrics makes what data planes and loop report to, and its server.
@@ -65,7 +65,7 @@ func (s *Settings) families(m Mode) []k8s.Family {
 	return nil
 }
 
-// queued and inStep tell health and metrics how the main data plane is.
+// queued and inStep report the state of the main data plane to health and metrics.
 func (a *Agent) queued(fs ...k8s.Family) {
 	a.proxy.Queued(fs...)
 	a.metrics.Queued(fs...)
@@ -84,7 +84,7 @@ type snapshot struct {
 	synced           bool
 	errors, warnings int
 	ports, endpoints map[k8s.Family]int
-	// internal and external count the Service ports of which traffic is dropped for want of a local endpoint.
+	// internal and external count the Service ports whose traffic is dropped because they have no local endpoint.
 	internal, external map[k8s.Family]int
 	planes             planes
 }
@@ -124,7 +124,7 @@ func (a *Agent) count() *snapshot {
 	return t
 }
 
-// collect emits the states at a scrape. What the loop does not tell in time is as it was at the last scrape.
+// collect emits the states at a scrape. If the loop does not answer in time, its values are those of the last scrape.
 func (a *Agent) collect(emit metrics.Emit) {
 	ctx, cancel := context.WithTimeout(context.Background(), loopWait)
 	defer cancel()

@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// startReserve is by how much the heap seems larger than it is until the first state is in force: an allocation that nobody
-// writes to, and that takes no memory therefore. A start allocates several times what it leaves behind. Without the reserve
-// the collector would run thirty times meanwhile, for a third of the start's CPU time; with it, about six times: first
-// when the heap has half of the reserve, and each time that much later than otherwise.
+// startReserve is the size of an allocation that makes the heap seem larger until the first state is in force. nkp never writes
+// to it, so that it takes no memory. A start allocates several times what it leaves behind. Without the reserve, the garbage
+// collector would run thirty times meanwhile and take a third of the start's CPU time. With it, the collector runs about six
+// times: first when the heap has half of the reserve, and each time that much later than otherwise.
 const startReserve = 96 << 20
 
 //lint:ignore U1000 it is held, not read
 var reserve []byte
 
-// SaveMemory makes the collector thrifty, for a process that holds much and allocates little: the heap grows by half
-// between collections, not to twice its size. Who sets GOGC decides otherwise.
+// SaveMemory tunes the garbage collector for a process that holds much and allocates little: between collections the heap
+// grows by half instead of doubling. It does nothing if GOGC is set.
 func SaveMemory() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50)
@@ -25,8 +25,8 @@ func SaveMemory() {
 	}
 }
 
-// The start is over settleAfter the first state is in force: nkp holds what it will hold from now on. A data plane that does
-// not get there is not waited for beyond settleAtMost after the source has told all it knows.
+// The start ends settleAfter after the first state is in force, when nkp holds what it will hold from then on. If a data plane
+// does not get there, the start ends settleAtMost after the source has synced.
 const (
 	settleAfter  = time.Second
 	settleAtMost = 30 * time.Second
@@ -40,8 +40,8 @@ func (s *settling) in(d time.Duration) {
 	time.AfterFunc(d, func() { s.once.Do(settleMemory) })
 }
 
-// settleMemory gives back what only the first state needed, and keeps the heap from growing as far again: changes are
-// small, and their garbage needs little room. Who sets GOGC decides otherwise.
+// settleMemory returns memory that only the start needed to the system. It also limits further growth of the heap, because
+// changes are small and leave little garbage; if GOGC is set, that limit is not changed.
 func settleMemory() {
 	if os.Getenv("GOGC") == "" {
 		reserve = nil

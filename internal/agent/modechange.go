@@ -7,7 +7,7 @@ import (
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
 )
 
-// modePeriod is how often nkp looks whether another data plane would be chosen now.
+// modePeriod is how often nkp checks whether it would choose another data plane now.
 const modePeriod = 10 * time.Second
 
 // watchMode looks whether another data plane would be chosen now, until the context ends.

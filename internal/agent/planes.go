@@ -52,7 +52,7 @@ type planes struct {
 	iptables *fallback.Plane // the iptables data plane in all; nil if there is none
 }
 
-// makePlanes makes the data plane of the agent's mode. What stands beside the bridge is decided later (hostPlane).
+// makePlanes creates the data plane of the agent's mode. hostPlane decides later on iptables alongside the bridge.
 func (a *Agent) makePlanes(db *ovsdb.Client) error {
 	hooks := a.hooks(a.mode)
 	hooks.Queued, hooks.InStep, hooks.Synced = a.queued, a.inStep, a.metrics.Synced

@@ -17,15 +17,15 @@ func (a *Agent) sourceAway() string {
 		time.Since(since).Round(time.Second))
 }
 
-// notSynced is the error of a question that came before the source told all it knows.
+// notSynced returns the error for a request that arrives before the source has synced.
 func (a *Agent) notSynced() error {
 	if since := a.awaySince(); !since.IsZero() {
-		return fmt.Errorf("the agent's source has not synced yet: %s has not answered all that it was asked since %s", a.kind, since.UTC().Format(time.RFC3339))
+		return fmt.Errorf("the agent's source has not synced yet: %s has not answered all requests since %s", a.kind, since.UTC().Format(time.RFC3339))
 	}
 	return errors.New("the agent's source has not synced yet")
 }
 
-// awaySince returns since when the API server does not answer; the zero Time: it does, or the source is none.
+// awaySince returns since when the API server has not answered; the zero Time: it answers, or it is not the source.
 func (a *Agent) awaySince() time.Time {
 	if server, ok := a.source.(interface{ AwaySince() time.Time }); ok {
 		return server.AwaySince()

@@ -16,7 +16,7 @@ type ServiceList struct {
 	Mode     string        `json:"mode"`
 	Time     time.Time     `json:"time"` // of the counters
 	Services []ServiceInfo `json:"services"`
-	// Notes say what is to be known about all of it, such as that the API server does not answer.
+	// Notes are about the whole list, such as that the API server does not answer.
 	Notes []string `json:"notes"`
 }
 
@@ -32,7 +32,7 @@ type ServiceInfo struct {
 	// Counters are null where there are none; CountersNote then says why, or what is not in them.
 	Counters     *k8s.Counters `json:"counters"`
 	CountersNote string        `json:"countersNote,omitempty"`
-	// Problems say, a line each, what is not served as the objects ask for.
+	// Problems lists, one line each, what is not served as the objects specify.
 	Problems []string `json:"problems"`
 }
 
@@ -45,7 +45,7 @@ type FrontendInfo struct {
 	// SourceRanges are the clients that may use it; none: all.
 	SourceRanges []string `json:"sourceRanges"`
 	ShadowedBy   string   `json:"shadowedBy,omitempty"`
-	// NotServed says why an address that the Service has is none of its frontends here; "": it is one.
+	// NotServed says why this address of the Service is not one of its frontends on this node; "": it is.
 	NotServed string `json:"notServed,omitempty"`
 }
 
@@ -167,8 +167,8 @@ func describe(sp *k8s.ServicePort, states []k8s.EndpointState, unserved []k8s.No
 	return s
 }
 
-// policies returns which endpoints any frontend may lead to. By frontends other than the ClusterIP, the node itself and its
-// pods are served by all endpoints, whatever the policy.
+// policies reports whether any frontend may use all endpoints, and whether any uses only local ones. Frontends other than the
+// ClusterIP serve the node itself and its pods from all endpoints, whatever the policy.
 func policies(sp *k8s.ServicePort) (cluster, local bool) {
 	for _, f := range sp.Frontends {
 		if f.ShadowedBy == "" {

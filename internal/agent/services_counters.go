@@ -12,7 +12,7 @@ type counted struct {
 	note string
 }
 
-// Counters returns what the node's data plane has counted, by Service port, and why numbers are missing ("": none are). The
+// Counters returns the counters of the node's data plane by Service port, and why numbers are missing ("": none are). The
 // map is shared: it must not be changed.
 func (a *Agent) Counters(ctx context.Context) (by map[k8s.PortName]k8s.Counters, note string, err error) {
 	var now planes
@@ -23,7 +23,7 @@ func (a *Agent) Counters(ctx context.Context) (by map[k8s.PortName]k8s.Counters,
 	return c.by, c.note, nil
 }
 
-// counters asks the data plane of the node; what stands beside the bridge is not counted.
+// counters reads the counters of the main data plane; iptables alongside the bridge is not counted.
 func (p *planes) counters(ctx context.Context) counted {
 	if len(p.all) == 0 {
 		return counted{}

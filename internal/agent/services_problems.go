@@ -10,8 +10,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// problems returns what the data planes say of Service ports, and in notes what is not known of that. What is about all
-// ports of a Service is under its name alone.
+// problems returns the refusals and notices of the data planes by Service port, and in notes which of them are unknown. Those
+// about all ports of a Service have a key with its ServiceName alone.
 func (p *planes) problems(ctx context.Context) (of map[k8s.PortName][]string, notes []string, err error) {
 	of = map[k8s.PortName][]string{}
 	for _, pl := range p.all {
@@ -20,7 +20,7 @@ func (p *planes) problems(ctx context.Context) (of map[k8s.PortName][]string, no
 			return nil, nil, err
 		}
 		if s.Busy {
-			notes = append(notes, "what "+pl.name+" refuses is not known now: "+s.Why)
+			notes = append(notes, "refusals by "+pl.name+" are unknown now: "+s.Why)
 		}
 		for _, r := range s.Refusals {
 			of[r.Port] = append(of[r.Port], "refused by "+pl.name+": "+reasonOf(r))
@@ -32,8 +32,8 @@ func (p *planes) problems(ctx context.Context) (of map[k8s.PortName][]string, no
 	return of, notes, nil
 }
 
-// emptyProblems returns which frontends have no endpoint in force, what becomes of new connections there, and why, if there is
-// none anywhere.
+// emptyProblems returns which frontends have no endpoint in force, what happens to new connections there, and the reason
+// if no node has one.
 func emptyProblems(sp *k8s.ServicePort, why func() string) (out []string) {
 	for _, f := range sp.Frontends {
 		if f.ShadowedBy != "" || len(sp.Endpoints(f.Policy)) > 0 {
@@ -89,7 +89,7 @@ func (a *Agent) objectProblems(names []k8s.PortName) map[k8s.ServiceName][]strin
 	return out
 }
 
-// refOf returns the object that a warning is about: what a source says comes before a Tracker, as a text.
+// refOf returns the object that a warning is about. Warnings of a source have no Ref, only a text that names the object.
 func refOf(w *k8s.Warning) k8s.Ref {
 	if w.Ref != (k8s.Ref{}) {
 		return w.Ref
@@ -99,8 +99,8 @@ func refOf(w *k8s.Warning) k8s.Ref {
 	return k8s.Ref{Kind: k8s.Kind(kind), Namespace: namespace, Name: name}
 }
 
-// serviceOf returns the Service that an object is or belongs to. A slice that never was in order is known by its name alone:
-// the controller that makes slices names them after their Service, with a suffix.
+// serviceOf returns the Service that an object is or belongs to. Of a slice that was never valid only the name is known:
+// the EndpointSlice controller names slices after their Service, with a suffix.
 func (a *Agent) serviceOf(ref k8s.Ref) (k8s.ServiceName, bool) {
 	if n, ok := a.tracker.ServiceOf(ref); ok {
 		return n, true
@@ -109,7 +109,7 @@ func (a *Agent) serviceOf(ref k8s.Ref) (k8s.ServiceName, bool) {
 	return k8s.ServiceName{Namespace: ref.Namespace, Name: ref.Name[:max(i, 0)]}, ref.Kind == k8s.KindEndpointSlice && i > 0
 }
 
-// listenerProblems returns what processes of the node listen on that a Service hides, by namespace/name:port: a NodePort of
+// listenerProblems returns, by namespace/name:port, the processes of the node whose listening port a Service hides. A NodePort of
 // both families is named in one of them.
 func (a *Agent) listenerProblems() map[string][]string {
 	out := map[string][]string{}

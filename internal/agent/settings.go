@@ -13,7 +13,7 @@ import (
 	"github.com/nkp-proxy/nkp/windows"
 )
 
-// Settings are what the command line says, beside where objects come from.
+// Settings are the command-line settings, except for the source of objects.
 type Settings struct {
 	bridge.Settings
 
@@ -56,8 +56,8 @@ func (s *Settings) IPTablesOptions(scope rules.Scope) fallback.Options {
 	return o
 }
 
-// WindowsOptions returns the options of the HNS data plane. What kube-proxy calls the periods of iptables are those of all its
-// modes but IPVS.
+// WindowsOptions returns the options of the HNS data plane. kube-proxy's iptables periods apply to all its modes
+// except IPVS.
 func (s *Settings) WindowsOptions() windows.Options {
 	o := s.Windows
 	o.AuditPeriod, o.MinSync = s.IPTables.SyncPeriod, s.IPTables.MinSyncPeriod

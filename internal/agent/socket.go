@@ -18,7 +18,7 @@ import (
 // askTimeout bounds how long a command waits for the agent.
 const askTimeout = 30 * time.Second
 
-// socketLimits bound those who ask. An answer may come at the last moment of askTimeout, and be long.
+// socketLimits limits the clients of the socket. An answer may start at the very end of askTimeout, and be long.
 var socketLimits = httpguard.Limits{Conns: 128, Serving: 32, Answer: 2 * askTimeout}
 
 // serve answers commands on the agent's socket, HTTP over a unix socket that only root may use, or over a named pipe for
@@ -44,7 +44,7 @@ const (
 	listenRetryMost  = time.Minute
 )
 
-// listen listens on the agent's socket. An errTaken is logged, written as an Event and waited out.
+// listen listens on the agent's socket. After an errTaken it logs, writes an Event, and retries.
 func (a *Agent) listen(ctx context.Context) (net.Listener, error) {
 	told := false
 	for pause := listenRetryFirst; ; pause = min(2*pause, listenRetryMost) {
@@ -79,7 +79,7 @@ func (e *errTaken) Error() string {
 		"(nkp status, diff, trace, services) get no answer. End that program, or choose another --socket (%s)", e.path, strings.ReplaceAll(e.why.Error(), "\n", "; "))
 }
 
-// handler answers what may be asked. No question changes anything, and none has a body that is read.
+// handler returns the handler of all requests. No request changes anything, and request bodies are not read.
 func (a *Agent) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, r *http.Request) {

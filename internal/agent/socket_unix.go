@@ -34,8 +34,8 @@ func listen(path string) (net.Listener, error) {
 	if err := removeDead(path); err != nil {
 		return nil, err
 	}
-	// The socket must never be open to others, not even between its making and a chmod. The mask is the whole process's: a
-	// file that is made elsewhere at this very moment is closed to others too.
+	// The socket must never be open to other users, not even between its creation and a chmod. The mask applies to the whole
+	// process: a file created elsewhere at this moment is closed to other users, too.
 	mask := syscall.Umask(0o177)
 	defer syscall.Umask(mask)
 	return net.Listen("unix", path)
@@ -91,11 +91,11 @@ func dial(ctx context.Context, path string) (net.Conn, error) {
 	return d.DialContext(ctx, "unix", path)
 }
 
-// CheckSocket returns what is wrong with the name of a socket.
+// CheckSocket accepts every name of a socket.
 func CheckSocket(string) error { return nil }
 
-// modeDir is where the file of the last run's modes is: beside the socket, where it goes with the next boot, as rules and
-// flows do.
+// modeDir returns the directory of modeFile: that of the socket, so that a reboot removes the file together with rules and
+// flows.
 func (s *Settings) modeDir() string { return filepath.Dir(s.Socket) }
 
 func (s *Settings) makeModeDir() error { return os.MkdirAll(s.modeDir(), 0o755) }

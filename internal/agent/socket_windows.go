@@ -22,8 +22,8 @@ const pipePrefix = `\\.\pipe\`
 // nothing is inherited. Clients on other machines are refused by the pipe itself (PIPE_REJECT_REMOTE_CLIENTS).
 const onlyAdministrators = "D:P(A;;GA;;;SY)(A;;GA;;;BA)"
 
-// listen listens on a named pipe. The pipe of a dead agent is gone with it. Any user may make a pipe of any name: the error of
-// one that is taken is an errTaken.
+// listen listens on a named pipe. The pipe of an agent ends with its process. Any user may create a pipe of any name; if the
+// name is taken, the error is an errTaken.
 func listen(path string) (net.Listener, error) {
 	c, held := dialBriefly(path)
 	if held == nil {
@@ -58,7 +58,7 @@ func CheckSocket(path string) error {
 	return nil
 }
 
-// modeDir is where the file of the last run's modes is: beside the file that says what is nkp's in HNS.
+// modeDir returns the directory of modeFile: that of the file which records nkp's HNS objects.
 func (s *Settings) modeDir() string {
 	if s.Windows.StateFile != "" {
 		return filepath.Dir(s.Windows.StateFile)

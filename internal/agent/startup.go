@@ -14,9 +14,9 @@ var processBegan = time.Now()
 type StartStatus struct {
 	Chosen float64      `json:"chosenMilliseconds"` // the data plane was found
 	Lists  []ListStatus `json:"lists"`              // first lists of the API server, as they came in
-	Synced float64      `json:"syncedMilliseconds"` // the source has told all it knows
+	Synced float64      `json:"syncedMilliseconds"` // the source has synced
 	Model  float64      `json:"modelMilliseconds"`  // it is known what that means for this node
-	InStep float64      `json:"inStepMilliseconds"` // all of it is in force; what else changed until then, too
+	InStep float64      `json:"inStepMilliseconds"` // all of it is in force, including changes until then
 }
 
 // ListStatus is the first list of a kind.
@@ -31,7 +31,7 @@ type startup struct {
 	chosen, synced, model, inStep time.Duration // since processBegan; 0: not yet
 }
 
-// note records that the start has got to a step, one of b's, the first time that it is told. It returns false later.
+// note records the time at which the start reached a step, a field of b. It returns false if that was recorded before.
 func (b *startup) note(step *time.Duration) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

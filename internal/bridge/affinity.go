@@ -13,19 +13,19 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// The pins of session affinity are flows that packets make, so that a pod which forges sources can make any number. The switch bounds them for
-// each Service port by itself (flow.Learn.Limit). What all of a node's take is bounded here: every CountPeriod nkp looks how
-// many there are, and stops learning at --affinity-limit-node until a tenth of them has expired. Nothing here reads pins, and
-// nothing counts them one by one while there are many.
+// The pins of session affinity are flows that packets create, so that a pod which forges source addresses can create any number. The
+// switch itself enforces the limit of each Service port (flow.Learn.Limit). The limit of the node is enforced here: every CountPeriod nkp
+// checks how many pins there are, and stops learning at --affinity-limit-node until a tenth of them has expired. Nothing here reads pins,
+// and nothing counts them one by one while there are many.
 
 // AffinityStatus is how many clients session affinity remembers.
 type AffinityStatus struct {
 	Clients   int    `json:"clients"`   // pins of all Service ports, at the last count
 	Limit     uint32 `json:"limit"`     // of each Service port
 	NodeLimit uint32 `json:"nodeLimit"` // of all together
-	// Stopped says that NodeLimit was reached: no new client is remembered.
+	// Stopped reports that NodeLimit was reached: no new client is remembered.
 	Stopped bool `json:"stopped"`
-	// Full are the Service ports at their limit, sorted. They are not looked for while Stopped.
+	// Full lists the Service ports at their limit, sorted. It is empty while Stopped.
 	Full []string `json:"full"`
 }
 
@@ -57,7 +57,7 @@ func (a *affinity) count(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Com
 	}
 	now := pinCount{clients: int(sizes[a.set.Layout.PinTable()])}
 	limit := int(a.set.AffinityNodeLimit)
-	switch { // what lies between leaves it as it is
+	switch { // between the two bounds the state stays
 	case now.clients >= limit:
 		now.stopped = true
 	case now.clients > limit-limit/10:
@@ -116,7 +116,7 @@ func (a *affinity) status() AffinityStatus {
 	return s
 }
 
-// warnings say what is not remembered, a line each.
+// warnings returns one line for each limit that was reached.
 func (s *AffinityStatus) warnings() (out []string) {
 	const instead = "further clients get an endpoint by the hash of their address, and keep it while the endpoints stay the same"
 	if s.Stopped {

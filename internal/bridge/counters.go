@@ -11,18 +11,18 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline"
 )
 
-// countersAge is how old an answer about counters may be: the switch learns no more often from its datapath.
+// countersAge is the maximum age of cached counters: the switch updates them from its datapath no more often.
 const countersAge = time.Second
 
-// counterCache keeps the last answer of the switch, so that many who ask cost no more than one.
+// counterCache caches the last counters read, so that many callers cost no more than one.
 type counterCache struct {
-	asks chan struct{} // holds a token while the switch is asked, and protects what follows
+	asks chan struct{} // holds a token while the switch is queried; protects the fields below
 	at   time.Time
 	last map[k8s.PortName]k8s.Counters
 }
 
-// Counters returns what the switch has counted of every Service port, by one question. The result is shared: it must not be
-// changed. It fails while the switch cannot be asked.
+// Counters returns the switch's counters of every Service port, read in one request. The result is shared: it must not be changed.
+// Counters fails while the switch cannot be reached.
 func (p *Plane) Counters(ctx context.Context) (counters map[k8s.PortName]k8s.Counters, note string, err error) {
 	if !p.set.Counters {
 		return nil, "n/a: counters are off (--service-counters=false)", nil
@@ -51,7 +51,7 @@ func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, er
 	if err != nil || why != nil {
 		return nil, errors.Join(err, why)
 	}
-	// The loop does not wait for this: ten thousand Services take a tenth of a second.
+	// Not on the loop, because ten thousand Services take a tenth of a second.
 	cookie, mask := p.set.Layout.StaticCookies()
 	flows, err := conn.TableCounters(ctx, p.set.Layout.CounterTable(), cookie, mask)
 	if err != nil {
@@ -70,11 +70,11 @@ func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, er
 	return counters, nil
 }
 
-// ethernetHeader is what a frame has before its IP packet (IEEE 802.3), in bytes. Tagged frames have 4 more, which the
-// switch's counters cannot tell from the rest.
+// ethernetHeader is the size of an Ethernet header (IEEE 802.3), in bytes. Tagged frames have 4 more, which the switch's counters
+// do not distinguish.
 const ethernetHeader = 14
 
-// addUp puts the counters of flows together by Service port.
+// addUp sums the counters of flows by Service port.
 func addUp(into map[k8s.PortName]k8s.Counters, flows []ofctrl.FlowCounter, tally func(uint64, uint16) (k8s.PortName, pipeline.Tally)) {
 	for _, f := range flows {
 		name, what := tally(f.Cookie, f.Priority)

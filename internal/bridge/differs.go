@@ -13,8 +13,8 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// Differs compares one Service port's own flows and groups on the switch with what they should be: a line each, "+ " is
-// missing, "- " should not be there. It changes nothing.
+// Differs compares one Service port's own flows and groups on the switch with the wanted ones. It returns a line for each that is
+// missing ("+ ") or should not be there ("- "). It changes nothing.
 func (p *Plane) Differs(ctx context.Context, name k8s.PortName) (lines []string, err error) {
 	askErr := p.ask(ctx, func() {
 		switch {
@@ -29,7 +29,7 @@ func (p *Plane) Differs(ctx context.Context, name k8s.PortName) (lines []string,
 	return lines, errors.Join(askErr, err)
 }
 
-// Differs is Plane.Differs for whoever has a compiler and a connection.
+// Differs is Plane.Differs for callers with a compiler and a connection of their own.
 func Differs(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compiler, name k8s.PortName) ([]string, error) {
 	flows, groups := c.Objects(name)
 	if len(flows) == 0 {

@@ -15,8 +15,8 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// PipelineConfig puts together what the pipeline must know: settings first, then the model's node, then the switch
-// (nil: there is none to ask). The warnings say what is unknown or odd.
+// PipelineConfig returns the pipeline's configuration: from the settings first, then from the model's node, then from the switch
+// (nil: there is none to ask). The warnings name facts that are unknown or odd.
 func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Config, []string) {
 	cfg := pipeline.Config{
 		Layout:        s.Layout,
@@ -41,7 +41,7 @@ func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Conf
 	case sw == nil && without != "":
 		warnings = append(warnings, without)
 	case guards && cfg.NoNullNAT:
-		warnings = append(warnings, fmt.Sprintf("%s can crash by port-reuse guards, and any pod can make it do so: update Open vSwitch or leave out --port-reuse-guards (pipeline/README.md, Known limits)", release(sw)))
+		warnings = append(warnings, fmt.Sprintf("%s can crash because of port-reuse guards, and any pod can trigger that: update Open vSwitch or leave out --port-reuse-guards (pipeline/README.md, Known limits)", release(sw)))
 	}
 	pods := map[netip.Addr]pipeline.Pod{}
 	if sw != nil {
@@ -133,7 +133,7 @@ func (s *Settings) detector(cfg *pipeline.Config, sw *ovsdb.Switch) (warnings []
 	return warnings
 }
 
-// uplink returns the OpenFlow number of the uplink port; offline it must be given as a number.
+// uplink returns the OpenFlow number of the uplink port. Without a switch, --uplink-port must be a number.
 func (s *Settings) uplink(sw *ovsdb.Switch) (uint32, error) {
 	if sw != nil {
 		p, err := sw.Uplink(s.Uplink)

@@ -1,6 +1,6 @@
 package bridge
 
-// Figures are the numbers of a plane that can be had at any time, also while its loop waits for the switch.
+// Figures are the numbers of a plane that are available at any time, even while its loop waits for the switch.
 type Figures struct {
 	Connected                     bool
 	Connections                   uint64 // made since the start
@@ -15,7 +15,7 @@ type Figures struct {
 	AffinityStopped               bool
 }
 
-// Figures returns the plane's numbers as they were when its loop was last at rest; those of rejects are of now.
+// Figures returns the plane's numbers as they were when its loop was last at rest. Rejects, except Dropped, are current.
 func (p *Plane) Figures() Figures {
 	var f Figures
 	if last := p.figures.Load(); last != nil {

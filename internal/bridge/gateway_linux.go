@@ -8,8 +8,8 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// gatewayMAC asks the kernel for the MAC of the router behind an interface: the next hop of a default route. The zero MAC
-// means unknown; with ask the kernel then asks the router, and a later call knows more.
+// gatewayMAC returns the kernel's MAC of the router behind an interface: the next hop of a default route. The zero MAC means
+// unknown; if ask is set, the kernel then resolves it, so that a later call can return it.
 func gatewayMAC(ifname string, ask bool) flow.MAC {
 	link, err := netlink.LinkByName(ifname)
 	if err != nil {
@@ -46,8 +46,8 @@ func isDefault(n *net.IPNet) bool {
 	return ones == 0
 }
 
-// resolve has the kernel ask for the MAC of a neighbour that it never talked to (NTF_USE). That it cannot is found out by the
-// next look.
+// resolve makes the kernel resolve the MAC of a neighbour that it never talked to (NTF_USE). An error is ignored, because the next
+// check finds the MAC still missing.
 func resolve(index, family int, ip net.IP) {
 	_ = netlink.NeighSet(&netlink.Neigh{LinkIndex: index, Family: family, IP: ip, State: netlink.NUD_NONE, Flags: netlink.NTF_USE})
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// node collects what the pipeline's configuration is made of: the settings, the model's Node, the switch's database and the
+// node collects the inputs of the pipeline's configuration: the settings, the model's Node, the switch's database and the
 // kernel's neighbour table. It belongs to the loop.
 type node struct {
 	set *Settings
@@ -36,7 +36,7 @@ func (n *node) config() pipeline.Config {
 	n.gateway, n.onBridge = cfg.GatewayMAC, !cfg.NodeMAC.IsZero()
 	if n.noMeter {
 		cfg.NoMeter = true
-		warnings = append(warnings, "the switch has no meters: packets to be refused are bounded by nkp's queue alone")
+		warnings = append(warnings, "the switch has no meters: packets that nkp has to reject are limited by its queue alone")
 	}
 	for _, w := range warnings {
 		if !slices.Contains(n.warnings, w) {
@@ -47,8 +47,8 @@ func (n *node) config() pipeline.Config {
 	return cfg
 }
 
-// The kernel resolves the router's MAC as soon as the bridge passes the request. A lost request would be repeated only after a
-// second, so that nkp looks gatewayLooks times at the start, each time gatewayPause later, and from then on every CountPeriod.
+// The kernel resolves the router's MAC as soon as the bridge passes the request. It repeats a lost request only after a second.
+// nkp therefore checks gatewayLooks times at the start, with pauses that grow by gatewayPause, and then every CountPeriod.
 const (
 	gatewayLooks = 20
 	gatewayPause = 10 * time.Millisecond

@@ -43,7 +43,7 @@ type Plane struct {
 	figures atomic.Pointer[Figures]
 	counted counterCache
 
-	// What follows belongs to the loop alone.
+	// Only the loop uses the fields below.
 	node     node
 	stale    staleUDP
 	prog     programmer
@@ -78,15 +78,15 @@ func New(set Settings, db *ovsdb.Client, hooks Hooks, log *slog.Logger) *Plane {
 	return p
 }
 
-// Loops returns what the plane's goroutines work on and since when.
+// Loops returns the plane's loops, which record what its goroutines work on and since when.
 func (p *Plane) Loops() []*dataplane.Loop { return []*dataplane.Loop{p.alive.loop} }
 
-// Update hands over what is new in the model; the first call must bring all of it. It never waits. The model itself is
-// not kept.
+// Update hands over the model's changes; the first call must pass all of the model. It never blocks, and does not keep the
+// model itself.
 func (p *Plane) Update(m *k8s.Model, c k8s.Changes) { p.in.Put(m, c) }
 
-// Run works until the context ends, and returns nil then; flows stay on the switch. Any other return is an error
-// that no retry can mend.
+// Run blocks until the context ends, and then returns nil; flows stay on the switch. Any other return is a permanent
+// error: retrying cannot help.
 func (p *Plane) Run(ctx context.Context) error {
 	text, err := p.set.OpenFlowTarget()
 	if err != nil {
@@ -176,7 +176,7 @@ func (p *Plane) loop(ctx context.Context) error {
 				return err
 			}
 		case <-p.db.Changed():
-			p.alive.work("taking up changes of the switch's database")
+			p.alive.work("applying changes of the switch's database")
 			p.reconfigure(ctx)
 		case conn := <-p.conns:
 			p.alive.work("bringing the switch in step after connecting")
@@ -185,7 +185,7 @@ func (p *Plane) loop(ctx context.Context) error {
 			g.readBack(ctx)
 		case <-gone:
 			p.alive.work("reconnecting")
-			p.log.Warn("connection to the switch lost; what is installed stays", "error", g.conn.Err())
+			p.log.Warn("connection to the switch lost; installed flows stay; reconnecting", "error", g.conn.Err())
 			g.disconnected(g.conn.Err())
 		case <-p.drift:
 			p.alive.work("reading the switch back after another controller's change")
@@ -230,19 +230,19 @@ func (p *Plane) takeUpdate(ctx context.Context) error {
 	return nil
 }
 
-// reconfigure takes up what is new about node and switch.
+// reconfigure applies changes of the node and the switch.
 func (p *Plane) reconfigure(ctx context.Context) {
 	if p.prog.compiler == nil || !p.db.Switch().Exists {
-		return // without a bridge nothing is known of it; what was known is right for its return until more is said
+		return // nothing is known of a missing bridge; its last facts apply when it returns, until newer ones arrive
 	}
 	if err := p.prog.reconfigure(ctx); err != nil {
-		p.log.Error("cannot take up the node's new configuration", "error", err)
+		p.log.Error("cannot apply the node's new configuration; the previous one stays in force", "error", err)
 		return
 	}
 	p.checkTraffic()
 }
 
-// checkGateway takes up a router that the kernel has come to know, or that has changed.
+// checkGateway reconfigures the pipeline if the kernel has resolved the router's MAC, or the MAC has changed.
 func (p *Plane) checkGateway(ctx context.Context) {
 	if p.node.gatewayChanged() {
 		p.reconfigure(ctx)
@@ -268,7 +268,7 @@ func (p *Plane) countPins(ctx context.Context) {
 	}
 }
 
-// ask runs f on the loop and waits for it. What came in before is taken first.
+// ask runs f on the loop and waits for it.
 func (p *Plane) ask(ctx context.Context, f func()) error {
 	done := make(chan struct{})
 	select {

@@ -33,7 +33,7 @@ type programmer struct {
 	refused  *dataplane.Refusals[k8s.PortName] // by the switch; the zero PortName stands for what belongs to no Service
 	fullSync bool                              // the transaction follows a read-back
 	flows    int                               // on the switch, or flowsUnknown; set by the first read-back
-	unread   map[uint8]int                     // tables not searched for conflicting flows, since other owners have too many there: how many
+	unread   map[uint8]int                     // foreign flows in each table that has too many to search it for conflicts
 	stats    statistics
 }
 
@@ -101,7 +101,7 @@ func (g *programmer) load(ctx context.Context, ports map[k8s.PortName]*k8s.Servi
 // update programs changed Service ports (nil: deleted). arrived is when the oldest of these changes came in.
 func (g *programmer) update(ctx context.Context, ports map[k8s.PortName]*k8s.ServicePort, arrived time.Time) {
 	for n := range ports {
-		if g.refused.Has(n) { // tried again at once and as a whole: objects of earlier changes are missing, too
+		if g.refused.Has(n) { // retried at once and completely, because objects of earlier changes are missing, too
 			g.refused.Forget(n)
 			g.unsent = true
 		}
@@ -122,7 +122,7 @@ func (g *programmer) reconfigure(ctx context.Context) error {
 	return err
 }
 
-// installed reports whether the switch has all it should have of these Service ports.
+// installed reports whether the switch holds everything wanted of these Service ports.
 func (g *programmer) installed(ports map[k8s.PortName]*k8s.ServicePort) bool {
 	if !g.inStep() {
 		return false
@@ -135,18 +135,18 @@ func (g *programmer) installed(ports map[k8s.PortName]*k8s.ServicePort) bool {
 	return true
 }
 
-// inStep reports whether the switch has all it should have, but for Service ports that it refused.
+// inStep reports whether the switch holds everything wanted, except for Service ports that it refused.
 func (g *programmer) inStep() bool { return g.pending != nil && !g.unsent }
 
-// maxRounds bounds how often one synchronisation starts over because the switch refused something: each round
-// leaves out what was refused before. A switch that refuses a bundle when it is committed names only the first
-// object, so that many bad ones would take many rounds: after these, each Service is sent in a bundle of its own.
+// maxRounds bounds how often one synchronisation starts over because the switch refused something. Each round
+// leaves out what was refused before. A switch that refuses a bundle at commit names only the first bad object, so
+// that many bad ones would take many rounds. After maxRounds, each Service is sent in a bundle of its own.
 const maxRounds = 4
 
-// push sends a Delta of the compiler, together with what was pending before: nearly always nothing.
+// push sends a Delta of the compiler, merged with the pending one, which is nearly always empty.
 func (g *programmer) push(ctx context.Context, d *flow.Delta) {
 	if d.Empty() || g.pending == nil {
-		return // the read-back of the next connection finds out all there is to do
+		return // the read-back over the next connection finds all differences
 	}
 	if !g.pending.Empty() {
 		d = g.pending.Merge(d)
@@ -155,8 +155,8 @@ func (g *programmer) push(ctx context.Context, d *flow.Delta) {
 	g.sync(ctx)
 }
 
-// sync sends what is pending, and reports whether the switch took all of it. It does nothing without a connection or before the
-// switch was read back.
+// sync sends the pending Delta, except for Service ports in backoff, and reports whether the switch accepted it. It does nothing
+// without a connection or before the switch was read back.
 func (g *programmer) sync(ctx context.Context) bool {
 	for range maxRounds {
 		if g.pending == nil {
@@ -172,8 +172,8 @@ func (g *programmer) sync(ctx context.Context) bool {
 	return g.syncEach(ctx)
 }
 
-// syncEach sends what is pending Service by Service, each in a transaction of its own, so that a refusal holds up its own
-// Service only.
+// syncEach sends the pending Delta Service by Service, each in a transaction of its own, so that a refusal delays only its own
+// Service.
 func (g *programmer) syncEach(ctx context.Context) bool {
 	if g.pending == nil {
 		return false

@@ -9,7 +9,7 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// readBack reads what nkp has on the switch, and repairs what differs.
+// readBack reads nkp's objects from the switch, and repairs differences.
 func (g *programmer) readBack(ctx context.Context) {
 	if g.conn == nil || g.compiler == nil {
 		return
@@ -27,7 +27,7 @@ func (g *programmer) readBack(ctx context.Context) {
 	g.alive.readBack()
 	g.unread, g.flows = found.unread, found.Flows()
 	first := g.pending == nil
-	// What a refused transaction was to make the switch forget is nothing that the switch shows.
+	// A read-back does not show which pins and conntrack entries a refused transaction was to delete.
 	forget := flow.Delta{DelLearned: found.OrphanPins(), FlushCT: found.Stale()}
 	if !first {
 		forget = *g.pending
@@ -54,7 +54,7 @@ func (g *programmer) diff(ctx context.Context) (*flow.Delta, error) {
 	case err != nil:
 		return nil, err
 	case n > maxUnwanted:
-		return nil, fmt.Errorf("%s; they go at the next audit", tooManyText(n))
+		return nil, fmt.Errorf("%s; the next audit deletes them", tooManyText(n))
 	}
 	found := g.newComparison()
 	if err := g.conn.Read(ctx, g.set.Filter(), found); err != nil {
@@ -63,7 +63,7 @@ func (g *programmer) diff(ctx context.Context) (*flow.Delta, error) {
 	return found.Delta(), nil
 }
 
-// cannotRead gives up a connection on which a read-back failed.
+// cannotRead closes the connection after a failed read-back.
 func (g *programmer) cannotRead(ctx context.Context, err error) {
 	if ctx.Err() == nil {
 		g.log.Error("cannot read the switch back; reconnecting", "error", err)
@@ -71,7 +71,7 @@ func (g *programmer) cannotRead(ctx context.Context, err error) {
 	g.failed(err)
 }
 
-// checkCount counts nkp's flows on the switch and reads everything back if some are missing or too many.
+// checkCount counts nkp's flows on the switch and reads everything back if the number is wrong or unknown.
 func (g *programmer) checkCount(ctx context.Context) {
 	if g.conn == nil || g.pending == nil {
 		return
@@ -89,7 +89,7 @@ func (g *programmer) checkCount(ctx context.Context) {
 // flowsUnknown is programmer.flows after a transaction that left out Service ports: some of their flows are there, others not.
 const flowsUnknown = -1
 
-// comparison is a Comparison as a Visitor. The connection itself keeps what it must know of the flows of others.
+// comparison makes a Comparison a Visitor. It ignores foreign flows, because the connection itself records what it needs of them.
 type comparison struct {
 	*pipeline.Comparison
 	unread map[uint8]int // tables where others have too many, and how many

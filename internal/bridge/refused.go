@@ -9,10 +9,10 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// What the switch refuses holds up its own Service port only (docs/decisions/0005-refusal-isolates-a-service.md). A cookie or
-// group id names the owner of each flow and group.
+// A refused object delays only its own Service port (docs/decisions/0005-refusal-isolates-a-service.md). The cookie of a flow
+// and the id of a group name its owner.
 
-// noteRefused makes the owners of refused objects wait. The transaction they were part of was not installed.
+// noteRefused puts the owners of refused objects in backoff. The transaction with these objects was not installed.
 func (g *programmer) noteRefused(rejected []ofctrl.Rejection) {
 	now := time.Now()
 	seen := map[k8s.PortName]bool{}
@@ -30,7 +30,7 @@ func (g *programmer) noteRefused(rejected []ofctrl.Rejection) {
 		seen[n] = true
 		refusal := g.refused.Refuse(n, dataplane.Refusal{Port: n, Reason: r.String()}, now)
 		g.hooks.Refused(refusal)
-		g.log.Error("the switch refused a Service; the others go on", "service", ownerText(n), "error", r.String(),
+		g.log.Error("the switch refused a Service; other Services are not affected; will retry", "service", ownerText(n), "error", r.String(),
 			"retryIn", refusal.RetryAt.Sub(now))
 	}
 }
@@ -39,7 +39,7 @@ func (g *programmer) noteRefused(rejected []ofctrl.Rejection) {
 func (g *programmer) withoutMeter() {
 	d, err := g.compiler.Reconfigure(g.node.config())
 	if err != nil {
-		g.log.Error("cannot do without the meter", "error", err)
+		g.log.Error("cannot switch to a pipeline without the meter", "error", err)
 		return
 	}
 	if g.pending != nil {
@@ -48,13 +48,13 @@ func (g *programmer) withoutMeter() {
 	}
 }
 
-// ready divides what is pending: d is to be sent now, rest belongs to Service ports that wait. What is installed of those stays
-// as it is.
+// ready splits the pending Delta: d is to be sent now, rest belongs to Service ports in backoff. Their installed objects stay as
+// they are.
 func (g *programmer) ready(now time.Time) (d, rest *flow.Delta) {
 	if g.refused.Len() == 0 {
 		return g.pending, &flow.Delta{}
 	}
-	// As long as a Service port waits, connections are made by what is installed of it: they are forgotten once more then.
+	// During backoff the installed flows of a Service port still make connections, so that rest deletes their entries once more.
 	d, rest = withoutOwner(g.pending), &flow.Delta{FlushCT: g.pending.FlushCT}
 	g.deal(g.pending, func(n k8s.PortName) *flow.Delta {
 		if g.refused.Waits(n, now) {

@@ -11,15 +11,15 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline"
 )
 
-// Where the node lives on the bridge, its own packets for Services must get there, whatever its default route is: routes
-// for the Service ranges lead them to the bridge's LOCAL port. Their next hop is the hairpin address, behind a MAC that
-// only the node's neighbour table and the pipeline know, so that no router needs to be there; the pipeline sends what
-// leaves the node on to the real one.
+// Where the node's address is on the bridge, the node's own packets for Services must reach the bridge, whatever its default
+// route is: routes for the Service ranges lead them to the bridge's LOCAL port. Their next hop is the hairpin address, with a
+// MAC that exists only in the node's neighbour table and in the pipeline, so that no router is needed. The pipeline forwards
+// packets that leave the node to the real router.
 
 // routeProtocol marks nkp's routes (rtm_protocol, linux/rtnetlink.h: 5 to 255 are free for applications; "n").
 const routeProtocol = 110
 
-// hostTraffic follows which data plane serves the node's own traffic, and keeps the routes to the bridge. It belongs to the loop.
+// hostTraffic tracks which data plane serves the node's own traffic, and maintains the routes to the bridge. It belongs to the loop.
 type hostTraffic struct {
 	set *Settings
 	log *slog.Logger
@@ -66,7 +66,7 @@ func firstOf(ips []netip.Addr, f k8s.Family) netip.Addr {
 // nodeOnBridge reports whether the node's address is on the bridge's LOCAL port.
 func nodeOnBridge(cfg *pipeline.Config) bool { return !cfg.NodeMAC.IsZero() && !cfg.NodeElsewhere }
 
-// hostTraffic returns who serves the node's own traffic: what --host-traffic says, and if that is auto, what fits.
+// hostTraffic returns the data plane that serves the node's own traffic: the one in --host-traffic, or for auto the one that fits.
 func (s *Settings) hostTraffic(cfg *pipeline.Config) HostTraffic {
 	switch {
 	case s.HostTraffic != HostAuto && s.HostTraffic != "":
@@ -79,13 +79,13 @@ func (s *Settings) hostTraffic(cfg *pipeline.Config) HostTraffic {
 	return HostOff // this is not the node's network namespace, or its addresses are unknown
 }
 
-// HostTrafficFor returns who serves the node's own traffic, for a model.
+// HostTrafficFor returns the data plane that serves the node's own traffic, for a model.
 func (s *Settings) HostTrafficFor(m *k8s.Model, sw *ovsdb.Switch) HostTraffic {
 	cfg, _ := s.PipelineConfig(m, sw)
 	return s.hostTraffic(&cfg)
 }
 
-// HostTrafficFor returns who serves the node's own traffic, for a model. Any goroutine may call it.
+// HostTrafficFor returns the data plane that serves the node's own traffic, for a model. Any goroutine may call it.
 func (p *Plane) HostTrafficFor(m *k8s.Model) HostTraffic {
 	sw := p.db.Switch()
 	return p.set.HostTrafficFor(m, &sw)
@@ -107,11 +107,11 @@ func (h *hostTraffic) check(cfg *pipeline.Config) {
 	case h.by != HostOVS: // routes of an earlier run would lead the node's traffic astray
 		h.routes(nil, nil)
 	case !onBridge:
-		h.warn("--host-traffic ovs, but none of the node's addresses is on bridge %s: nothing leads its traffic for Services there", h.set.Bridge)
+		h.warn("--host-traffic ovs, but none of the node's addresses is on bridge %s: its traffic for Services does not get there", h.set.Bridge)
 	default:
 		if len(cfg.ServiceCIDRs) == 0 && !defaultRouteOn(h.set.Bridge) {
 			h.warn("the Service range is unknown (--service-cidr, or ServiceCIDR objects; neither counts with --service-proxy-name) and the default route is not on bridge %s: "+
-				"nothing leads the node's own traffic for Services there", h.set.Bridge)
+				"the node's own traffic for Services does not get there", h.set.Bridge)
 		}
 		h.routes(wantedRoutes(cfg.ServiceCIDRs, cfg.HairpinIPs, cfg.NodeIPs), cfg.HairpinIPs)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline"
 )
 
-// setRoutes makes nkp's routes on the bridge be the wanted ones, and gives each next hop its MAC. Routes of others stay,
-// also where they are in the way, which is an error. Without the bridge's interface there is nothing to do.
+// setRoutes adds and deletes nkp's routes on the bridge so that they are the wanted ones, and sets the MAC of each next hop. Foreign
+// routes stay; one in place of a wanted route is an error. A missing interface is an error only if routes are wanted.
 func setRoutes(bridge string, want []route, hops []netip.Addr) error {
 	link, err := netlink.LinkByName(bridge)
 	if err != nil {
@@ -54,7 +54,7 @@ func setRoutes(bridge string, want []route, hops []netip.Addr) error {
 			continue
 		}
 		if err := netlink.RouteAdd(r.on(index)); errors.Is(err, unix.EEXIST) {
-			errs = append(errs, fmt.Errorf("a route to %s is there already, which is not nkp's and stays", r.Dst))
+			errs = append(errs, fmt.Errorf("a route to %s exists that is not nkp's; nkp leaves it and cannot add its own", r.Dst))
 		} else if err != nil {
 			errs = append(errs, fmt.Errorf("add %s: %w", r.Dst, err))
 		}
@@ -62,7 +62,7 @@ func setRoutes(bridge string, want []route, hops []netip.Addr) error {
 	return errors.Join(errs...)
 }
 
-// nextHop is the neighbour that nkp's routes lead to.
+// nextHop returns the neighbour entry for the next hop of nkp's routes.
 func nextHop(index int, hop netip.Addr) *netlink.Neigh {
 	n := &netlink.Neigh{
 		LinkIndex: index, IP: hop.AsSlice(), HardwareAddr: pipeline.NextHopMAC[:], State: netlink.NUD_PERMANENT, Family: unix.AF_INET,
@@ -127,5 +127,5 @@ func defaultRouteOn(ifname string) bool {
 	return err == nil && slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.Dst == nil || isDefault(r.Dst) })
 }
 
-// RemoveRoutes takes nkp's routes and next hops off the bridge's interface.
+// RemoveRoutes deletes nkp's routes and next hops from the bridge's interface.
 func RemoveRoutes(bridge string) error { return setRoutes(bridge, nil, nil) }

@@ -20,7 +20,7 @@ type Delivery string
 
 // The values of --local-delivery.
 const (
-	DeliverAuto Delivery = "auto" // straight, unless policy sits in the gateway
+	DeliverAuto Delivery = "auto" // straight, unless the gateway enforces policy
 	DeliverOn   Delivery = "on"   // straight
 	DeliverOff  Delivery = "off"  // through the gateway, like all other traffic
 )
@@ -30,13 +30,13 @@ type Guards string
 
 // The values of --port-reuse-guards.
 const (
-	GuardsAuto Guards = "auto"  // unless this Open vSwitch can crash by them, or cannot have them
-	GuardsOn   Guards = "true"  // even if it can crash by them
+	GuardsAuto Guards = "auto"  // unless this Open vSwitch can crash because of them, or does not support them
+	GuardsOn   Guards = "true"  // even if it can crash because of them
 	GuardsOff  Guards = "false" // never
 )
 
-// HostTraffic says who serves what never crosses the bridge by itself: the node's own processes, and traffic that arrives
-// on a NIC outside the bridge.
+// HostTraffic selects the data plane for traffic that does not cross the bridge by itself: that of the node's own processes,
+// and traffic that arrives on a NIC outside the bridge.
 type HostTraffic string
 
 // The values of --host-traffic.
@@ -80,7 +80,7 @@ type Settings struct {
 	AuditPeriod, CountPeriod time.Duration
 }
 
-// PortOverride is where a pod's packets go, as the file of --ports says it.
+// PortOverride is the port and MAC of a pod, from the file of --ports.
 type PortOverride struct {
 	OFPort uint32 `json:"ofport"`
 	MAC    string `json:"mac"`
@@ -129,8 +129,8 @@ func (s *Settings) DatabaseOptions() (ovsdb.Options, error) {
 	return o, nil
 }
 
-// OpenFlowTarget returns where the bridge's OpenFlow is reached: --openflow, else the bridge's management socket
-// beside the database's.
+// OpenFlowTarget returns the target of the OpenFlow connection: --openflow, else the bridge's management socket next to
+// the database's.
 func (s *Settings) OpenFlowTarget() (string, error) {
 	if s.OpenFlow != "" {
 		return s.OpenFlow, nil
@@ -143,7 +143,7 @@ func (s *Settings) OpenFlowTarget() (string, error) {
 // ovs-vswitchd's memory.
 const DefaultAffinityNodeLimit = 100_000
 
-// Filter selects what nkp installs on the switch itself: pins are not among it.
+// Filter returns the filter for the objects that nkp itself installs on the switch, which excludes pins.
 func (s *Settings) Filter() ofctrl.Filter {
 	f := ofctrl.Filter{Tables: s.Layout.StaticTables(), Meters: []uint32{s.Layout.MeterID}}
 	f.Cookie, f.CookieMask = s.Layout.StaticCookies()

@@ -25,8 +25,8 @@ import (
 //   - On the kernel datapath, nkp lists the zone in the kernel's table and deletes stale entries itself, by netlink. The switch
 //     has no part in it. This needs no memory of what changed. If it fails, nkp falls back to the two methods below, which the
 //     userspace datapath always uses.
-//   - A few filters go over OpenFlow (NXT_CT_FLUSH, Open vSwitch 3.1): for each the switch goes through its connections once.
-//   - Everything else, and all that is unknown after nkp or its connection were away, is found by one listing of the zone over
+//   - A few filters go over OpenFlow (NXT_CT_FLUSH, Open vSwitch 3.1): for each the switch scans its conntrack table once.
+//   - Everything else, and everything missed while nkp or its connection was down, is found by one listing of the zone over
 //     ovs-vswitchd's control socket, and each stale connection is deleted by its tuple.
 const (
 	// fewFilters are cheaper than a listing: one takes 0.5 µs of the switch's time for each connection, a listing 5 µs.

@@ -15,7 +15,7 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// Status is what a bridge alone knows of how it is; part of what `nkp status -o json` prints.
+// Status is the state that only the bridge data plane has; part of the output of `nkp status -o json`.
 type Status struct {
 	Bridge  BridgeStatus  `json:"bridge"`
 	Channel ChannelStatus `json:"channel"`
@@ -58,9 +58,9 @@ type ChannelStatus struct {
 	LastError string `json:"lastError,omitempty"`
 }
 
-// ProgrammingStats tells how long programming takes, in milliseconds: from the arrival of a change to the switch's
-// reply over the last 1,000 changes, and of that the time in the channel, from a transaction's first message to the
-// reply to its commit, over the last 1,000 transactions.
+// ProgrammingStats holds the latency of programming in milliseconds: from the arrival of a change to the switch's reply,
+// over the last 1,000 changes, and the part of it spent in the channel, from a transaction's first message to the reply to
+// its commit, over the last 1,000 transactions.
 type ProgrammingStats struct {
 	Changes         int     `json:"changes"`
 	P50Milli        float64 `json:"p50Milliseconds"`
@@ -129,8 +129,8 @@ func (s *statistics) programming() ProgrammingStats {
 // statusWait is how long Status waits for the loop, which may wait for the switch.
 const statusWait = 300 * time.Millisecond
 
-// Status describes the data plane; its Detail is a *Status. If the loop is busy it says what is known without it, and not
-// that the switch is in step.
+// Status describes the data plane; its Detail is a *Status. If the loop is busy, the status
+// contains only what is known without it, and does not claim that the switch is in step.
 func (p *Plane) Status(ctx context.Context) (s dataplane.Status, err error) {
 	wait, cancel := context.WithTimeout(ctx, statusWait)
 	defer cancel()
@@ -143,13 +143,13 @@ func (p *Plane) Status(ctx context.Context) (s dataplane.Status, err error) {
 // busyStatus describes the data plane without its loop: as it was when the loop was last at rest.
 func (p *Plane) busyStatus() dataplane.Status {
 	f, sw := p.Figures(), p.db.Switch()
-	target, _ := p.set.OpenFlowTarget() // Run has ended if it makes no sense
+	target, _ := p.set.OpenFlowTarget() // if it is invalid, Run has ended
 	s := &Status{
 		Bridge:  BridgeStatus{Name: sw.Bridge, Exists: sw.Exists, Datapath: sw.DatapathType, OVSVersion: sw.OVSVersion, Lacks: []string{}},
 		Channel: ChannelStatus{Target: target, Connected: f.Connected, LastError: "not known: the data plane is busy"},
 		Flows:   f.FlowsWanted, Groups: f.GroupsWanted, Repairs: f.Repairs, Rejects: f.Rejects, Refused: []RefusedStatus{},
 	}
-	const busy = "the data plane is busy with the switch: its lines are incomplete, and from before"
+	const busy = "the data plane is busy with the switch: its status is incomplete and may be out of date"
 	warnings := []string{busy}
 	if !sw.Exists {
 		warnings = append(warnings, goneWarning(&sw))
@@ -226,16 +226,16 @@ func (p *Plane) notInStep() string {
 	case p.prog.pending == nil:
 		return "the switch has not been read back yet"
 	case p.prog.unsent:
-		return "the switch lacks changes"
+		return "not all changes are on the switch yet"
 	case len(p.prog.surplus) > 0:
-		return fmt.Sprintf("%d flows that should not be there are still to be deleted", len(p.prog.surplus))
+		return fmt.Sprintf("unwanted flows still to be deleted: %d", len(p.prog.surplus))
 	case p.prog.refused.Len() > 0:
 		return fmt.Sprintf("the switch refuses %d Service ports", p.prog.refused.Len())
 	}
 	return ""
 }
 
-// lacks names what the switch was found to lack since the last connection, and what its release lacks.
+// lacks names the features found missing since the last connection, and those that the switch's release does not have.
 func (p *Plane) lacks() []string {
 	list := []string{}
 	if sw := p.db.Switch(); sw.Exists {

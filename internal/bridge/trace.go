@@ -48,7 +48,7 @@ func (p *Plane) Owner(ctx context.Context, id uint32) (name k8s.PortName, ok boo
 	return name, ok && err == nil
 }
 
-// Installed reads the own flows and groups of one Service port, whatever should be there.
+// Installed reads one Service port's own flows and groups from the switch, wanted or not.
 func (p *Plane) Installed(ctx context.Context, id uint32) (st *flow.State, err error) {
 	askErr := p.ask(ctx, func() {
 		if p.prog.conn == nil {

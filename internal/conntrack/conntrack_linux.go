@@ -24,8 +24,8 @@ func Each(ctx context.Context, f k8s.Family, zone uint16, do func(*dpctl.Connect
 	return dump(ctx, f, zone, func(c *dpctl.Connection, _ []byte) error { return do(c) })
 }
 
-// Forget deletes the connections of a family and zone that are stale, and returns their number, which is right after an error,
-// too. It goes on after a connection that cannot be deleted. One that is gone already is no error.
+// Forget deletes the stale conntrack entries of a family and zone, and returns how many it deleted, which is valid after an error,
+// too. It continues after an entry that cannot be deleted. One that no longer exists is no error.
 func Forget(ctx context.Context, f k8s.Family, zone uint16, stale func(*dpctl.Connection) bool) (forgotten int, err error) {
 	return forget(func(do func(*dpctl.Connection, []byte) error) error { return dump(ctx, f, zone, do) }, f, stale)
 }
@@ -70,7 +70,7 @@ func forget(list func(do func(*dpctl.Connection, []byte) error) error, f k8s.Fam
 	return forgotten, err
 }
 
-// dump calls do with each connection of a family and zone and the attributes that the kernel describes it by.
+// dump calls do with each connection of a family and zone, and its netlink attributes.
 func dump(ctx context.Context, f k8s.Family, zone uint16, do func(*dpctl.Connection, []byte) error) error {
 	req := request(f, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
 	if zone != 0 {

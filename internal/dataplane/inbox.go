@@ -23,8 +23,8 @@ func (s Signal) Notify() {
 	}
 }
 
-// Update is what is new in the model since a plane last looked. Facts are new if Changes.Node is set; they are there in any
-// case, without the model's maps.
+// Update holds the changes of the model since a plane last called Take. Facts, the model without its maps, are always set; they are
+// new if Changes.Node is set.
 type Update struct {
 	k8s.Changes
 	Facts   k8s.Model
@@ -52,7 +52,7 @@ func NewInbox(queued func(...k8s.Family), families ...k8s.Family) *Inbox {
 	return &Inbox{Signal: NewSignal(), families: families, queued: queued}
 }
 
-// Put takes an update. What does not concern the Inbox's families is left out; if nothing is left, nothing happens.
+// Put adds an update. It leaves out changes of other families than the Inbox's; if none are left, it does nothing.
 func (in *Inbox) Put(m *k8s.Model, c k8s.Changes) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -85,7 +85,7 @@ func (in *Inbox) Put(m *k8s.Model, c k8s.Changes) {
 	in.Notify()
 }
 
-// Take returns what has come in since the last call, nil if nothing has.
+// Take returns the update that has arrived since the last call; nil: none has.
 func (in *Inbox) Take() *Update {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -101,7 +101,7 @@ func (in *Inbox) Idle() bool {
 	return in.next == nil
 }
 
-// WhileIdle calls f if everything was taken; nothing comes in meanwhile. It reports whether it was.
+// WhileIdle calls f if everything was taken; no update can arrive during the call. It reports whether it called f.
 func (in *Inbox) WhileIdle(f func()) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -112,8 +112,8 @@ func (in *Inbox) WhileIdle(f func()) bool {
 	return true
 }
 
-// Undisturbed returns a context that ends when something comes in. disturbed ends it in any case, and reports whether
-// something came in; it must be called.
+// Undisturbed returns a context that ends when an update arrives. disturbed, which must be called, ends it in any case and
+// reports whether an update arrived.
 func (in *Inbox) Undisturbed(parent context.Context) (ctx context.Context, disturbed func() bool) {
 	ctx, cancel := context.WithCancel(parent)
 	came := make(chan bool, 1)

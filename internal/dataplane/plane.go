@@ -11,33 +11,33 @@ import (
 // Plane keeps Open vSwitch, iptables or HNS in step with the model. Run is called once; all other methods may be called from
 // any goroutine, before and while it runs.
 type Plane interface {
-	// Update hands over what is new in the model; the first call must bring all of it in changes. It never waits for what
-	// the plane programs, and keeps nothing of the model that changes later.
+	// Update hands over the model's changes; the first call must pass all of the model in changes. It never waits for the
+	// plane's programming, and keeps nothing of the model that changes later.
 	Update(model *k8s.Model, changes k8s.Changes)
-	// Run works until the context ends, and returns nil then; what is installed stays. Any other return is an error that no
-	// retry can mend.
+	// Run blocks until the context ends, and then returns nil; installed rules stay. Any other return is a permanent error:
+	// retrying cannot help.
 	Run(ctx context.Context) error
-	// Loops returns what the plane's goroutines work on and since when.
+	// Loops returns the plane's loops, which record what its goroutines work on and since when.
 	Loops() []*Loop
-	// Status returns how things are. It does not wait for a plane that is busy, but says so. The error is the context's.
+	// Status returns the state of the plane. If the plane is busy, it does not wait but sets Busy. The error is the context's.
 	Status(ctx context.Context) (Status, error)
-	// Diff compares what is installed with what should be, a difference a line; "" means equal. It changes nothing.
+	// Diff compares the installed state with the wanted one, one difference per line; "" means equal. It changes nothing.
 	Diff(ctx context.Context) (string, error)
-	// Counters returns what was counted of every Service port, and why numbers are missing ("": none are). The map is
-	// shared: it must not be changed. nil: nothing is counted.
+	// Counters returns the counters of every Service port, and why numbers are missing ("": none are). The map is shared: it
+	// must not be changed. nil: nothing is counted.
 	Counters(ctx context.Context) (counters map[k8s.PortName]k8s.Counters, note string, err error)
 }
 
 // Status is how a plane is.
 type Status struct {
-	// Busy is set when the plane did not answer in time: what is here is from before, and incomplete.
+	// Busy is set when the plane did not answer in time: the other fields are then older, and incomplete.
 	Busy bool
 	// InStep is set when everything that came in is in force. Otherwise Why says what is missing.
 	InStep bool
 	Why    string
-	// Refusals are what could not be got in force and is tried again, sorted by Service port.
+	// Refusals are the refused items, which are retried, sorted by Service port.
 	Refusals []Refusal
-	// Notices are what a Service asks for and does not get, though nothing failed.
+	// Notices name what a Service specifies and does not get, although nothing failed.
 	Notices []Notice
 	// Warnings are about the node or the plane as a whole, a line each.
 	Warnings []string
@@ -57,13 +57,13 @@ type Notice struct {
 type Hooks struct {
 	// Queued: there is something to program in these families. InStep: all of it is in force but what is refused.
 	Queued, InStep func(...k8s.Family)
-	// Refused: something was not taken, once for each try.
+	// Refused: an item was refused; called for each attempt.
 	Refused func(Refusal)
-	// Unsupported: a Service asks for something that this plane cannot do, once until that changes.
+	// Unsupported: a Service specifies something that this plane does not support; called once until that changes.
 	Unsupported func(Notice)
 	// Synced: changes went through and something was written.
 	Synced func(Sync)
-	// Forgot: UDP connections of a family to endpoints that are gone were looked for, and as many as known forgotten.
+	// Forgot: nkp deleted stale UDP conntrack entries of a family, if it found any; connections is their number, as far as known.
 	Forgot func(f k8s.Family, connections int, took time.Duration)
 }
 

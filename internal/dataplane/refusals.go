@@ -10,13 +10,13 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Retries of what was refused: the pause doubles with each refusal in a row.
+// The backoff of a refused item doubles with each refusal in a row.
 const (
 	RetryFirst = time.Second
 	RetryMost  = time.Minute
 )
 
-// Refusal is something that a switch, the kernel or HNS did not take.
+// Refusal is an item that a switch, the kernel or HNS refused.
 type Refusal struct {
 	Port    k8s.PortName // the zero PortName: it belongs to no Service
 	Object  string       // what was refused, for people; "": the Service port as a whole
@@ -25,8 +25,8 @@ type Refusal struct {
 	RetryAt time.Time // of the next try, if it does not change before
 }
 
-// Refusals holds what was refused, by key. What is installed of it stays as it is, it is tried again with growing pauses, or
-// at once when it changes, and holds up nothing else. It is not safe for concurrent use. The zero value is not usable.
+// Refusals holds the refused items, by key. The installed rules of an item stay as they are. It is retried with exponential
+// backoff, or at once when it changes, and delays no other item. Refusals is not safe for concurrent use. The zero value is not usable.
 type Refusals[K comparable] struct {
 	of     map[K]*Refusal
 	pauses workqueue.TypedRateLimiter[K]
@@ -45,22 +45,22 @@ func (r *Refusals[K]) Refuse(key K, what Refusal, now time.Time) Refusal {
 	return what
 }
 
-// Has reports whether the last try was refused.
+// Has reports whether the last attempt for key was refused.
 func (r *Refusals[K]) Has(key K) bool { return r.of[key] != nil }
 
-// Waits reports whether it must not be tried now.
+// Waits reports whether key is in backoff at the time now.
 func (r *Refusals[K]) Waits(key K, now time.Time) bool {
 	f := r.of[key]
 	return f != nil && now.Before(f.RetryAt)
 }
 
-// Forget ends the wait: it was taken, or has changed, or is not wanted any more.
+// Forget ends the backoff of key, because the item was accepted, has changed, or is not wanted any more.
 func (r *Refusals[K]) Forget(key K) {
 	delete(r.of, key)
 	r.pauses.Forget(key)
 }
 
-// ForgetIf ends the wait of the keys for which f returns true.
+// ForgetIf ends the backoff of the keys for which f returns true.
 func (r *Refusals[K]) ForgetIf(f func(K) bool) {
 	for key := range r.of {
 		if f(key) {
@@ -69,7 +69,7 @@ func (r *Refusals[K]) ForgetIf(f func(K) bool) {
 	}
 }
 
-// Next returns the time of the next try; the zero Time if nothing waits.
+// Next returns the time of the next retry; the zero Time if there is none.
 func (r *Refusals[K]) Next() (at time.Time) {
 	for _, f := range r.of {
 		if at.IsZero() || f.RetryAt.Before(at) {
@@ -79,10 +79,10 @@ func (r *Refusals[K]) Next() (at time.Time) {
 	return at
 }
 
-// Len returns how much waits.
+// Len returns the number of refused items.
 func (r *Refusals[K]) Len() int { return len(r.of) }
 
-// All returns what waits, sorted by Service port and object.
+// All returns the refused items, sorted by Service port and object.
 func (r *Refusals[K]) All() []Refusal {
 	list := make([]Refusal, 0, len(r.of))
 	for _, f := range r.of {

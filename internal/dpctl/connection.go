@@ -14,7 +14,7 @@ type Connection struct {
 	Protocol k8s.Protocol
 	// Client and Frontend are its first packet's source and destination, Endpoint what answers it.
 	Client, Frontend, Endpoint netip.AddrPort
-	// Seen is the address that the endpoint answers: the client's, or what it was masqueraded as. The zero Addr: unknown.
+	// Seen is the address to which the endpoint replies: the client's, or the one it was masqueraded as. The zero Addr: unknown.
 	Seen  netip.Addr
 	Zone  uint16
 	Mark  uint32
@@ -72,7 +72,7 @@ func parseConnection(line string) (c Connection, ok bool) {
 	return c, true
 }
 
-// parenthesis returns what stands between a beginning and the next closing parenthesis.
+// parenthesis returns the text between begin and the next closing parenthesis, and the rest.
 func parenthesis(s, begin string) (inside, rest string, ok bool) {
 	_, after, ok := strings.Cut(s, begin)
 	if !ok {

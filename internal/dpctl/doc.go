@@ -1,6 +1,6 @@
 // Package dpctl reads and changes the connection tracker of ovs-vswitchd by its dpctl commands (ovs-vswitchd(8), "Datapath
-// Commands"), over the daemon's control socket. It is for what OpenFlow cannot say: to list connections, and, before Open
-// vSwitch 3.1, to forget single ones.
+// Commands"), over the daemon's control socket. It does what OpenFlow cannot: list conntrack entries and, before Open
+// vSwitch 3.1, delete single ones.
 //
-// It does not know which connections are whose: that is the caller's. Start reading at Tracker.
+// The caller decides which connections belong to a Service. Start reading at Tracker.
 package dpctl

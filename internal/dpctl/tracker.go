@@ -18,8 +18,8 @@ type Tracker struct {
 	Datapath string // such as system@ovs-system; "": the daemon's only one
 }
 
-// Find returns the tracker of a datapath type, with the control socket beside the database's. It does not tell whether
-// anyone answers there. A database elsewhere (tcp:, ssl:) is an error.
+// Find returns the tracker of a datapath type, with the control socket next to the database's. It does not check whether
+// ovs-vswitchd answers there. A remote database (tcp:, ssl:) is an error.
 func Find(database, datapathType string) (Tracker, error) {
 	socket, local := strings.CutPrefix(database, "unix:")
 	if !local {
@@ -55,7 +55,7 @@ func (t Tracker) Each(ctx context.Context, zone uint16, do func(*Connection) err
 	})
 }
 
-// Count returns the number of connections in all zones. The kernel datapath does not know it, which is an error of the command.
+// Count returns the number of connections in all zones. The kernel datapath does not support this: the command fails.
 func (t Tracker) Count(ctx context.Context) (int, error) {
 	var params []string
 	if t.Datapath != "" {
@@ -68,8 +68,8 @@ func (t Tracker) Count(ctx context.Context) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(text))
 }
 
-// Forget takes connections out of the tracker. One that is gone already is no error. It goes on after an error and
-// gives all of them.
+// Forget deletes connections from the tracker. One that no longer exists is no error. It continues after an error and
+// returns all errors.
 func (t Tracker) Forget(ctx context.Context, list []Connection) error {
 	if len(list) == 0 {
 		return nil
@@ -77,7 +77,7 @@ func (t Tracker) Forget(ctx context.Context, list []Connection) error {
 	if all, err := appctl.Call(ctx, t.Control, "dpctl/dump-dps"); err != nil {
 		return err
 	} else if strings.TrimSpace(all) == t.Datapath {
-		t.Datapath = "" // where it is the only one it need not be named, and Open vSwitch 3.1.0 cannot read the name in this command
+		t.Datapath = "" // the only datapath need not be named, and Open vSwitch 3.1.0 cannot parse the name in this command
 	}
 	params := make([][]string, len(list))
 	for i := range list {

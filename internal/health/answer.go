@@ -15,7 +15,7 @@ type answer struct {
 	family   k8s.Family
 }
 
-// answerBody is kube-proxy's. What reads it may be a load balancer's own pattern, so that even the white space stays.
+// answerBody is kube-proxy's, white space included, because a load balancer may match it against a pattern.
 const answerBody = `{
 	"service": {
 		"namespace": %q,

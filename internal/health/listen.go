@@ -15,8 +15,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// How long a port that could not be listened on waits before it is tried again: the pause doubles from the first to the
-// last. A port that nkp itself gives up makes all be tried at once.
+// The pause before nkp retries to listen on a port. It doubles from the first to the last. When nkp itself closes a port, it
+// retries all others at once.
 const (
 	retryFirst = time.Second
 	retryLast  = 30 * time.Second
@@ -32,7 +32,7 @@ type listeners struct {
 
 type listener struct {
 	server *http.Server
-	err    atomic.Pointer[error] // why it does not accept any more, without having been closed; nil: it does
+	err    atomic.Pointer[error] // why it stopped accepting although nkp did not close it; nil: it accepts
 }
 
 // failure is a port that cannot be listened on.
@@ -57,8 +57,8 @@ func (s *Services) Run(ctx context.Context) error {
 	}
 }
 
-// reconcile makes what is open what is wanted, as far as that works now. The channel tells when to try again; nil: all
-// works.
+// reconcile opens and closes ports so that the open ones are the wanted ones, as far as possible now. The channel fires when
+// to retry; nil: no port failed.
 func (l *listeners) reconcile(ctx context.Context, want map[listenKey]struct{}) <-chan time.Time {
 	freed := false
 	for k, o := range l.open {
@@ -120,7 +120,7 @@ func (l *listeners) next() <-chan time.Time {
 	return time.After(time.Until(first))
 }
 
-// listen opens one port. A family that this machine does not have is not listened on, and that is no error.
+// listen opens one port. It skips a family that this machine does not support, without an error.
 func (l *listeners) listen(ctx context.Context, k listenKey) error {
 	network, family := "tcp4", k8s.IPv4
 	if k.at.Addr().Is6() {
@@ -155,7 +155,7 @@ func (l *listeners) close() {
 	l.serving.Wait()
 }
 
-// report publishes what fails, and tells what is new of it.
+// report publishes the failures, and logs and reports new ones.
 func (l *listeners) report() {
 	failed := make(map[listenKey]error, len(l.waiting))
 	for k, f := range l.waiting {
@@ -171,7 +171,7 @@ func (l *listeners) report() {
 		if old := before[k]; old != nil && old.Error() == err.Error() {
 			continue
 		}
-		s.opts.Log.Error("cannot listen for a Service's health check; load balancers take this node for unhealthy; trying again",
+		s.opts.Log.Error("cannot listen for a Service's health check; load balancers consider this node unhealthy; will retry",
 			"service", k.name, "address", k.at, "error", err)
 		if s.opts.OnFailure != nil {
 			s.opts.OnFailure(k.name, k.at, err)
@@ -179,12 +179,12 @@ func (l *listeners) report() {
 	}
 	for k := range before {
 		if l.open[k] != nil {
-			s.opts.Log.Info("listening for a Service's health check at last", "service", k.name, "address", k.at)
+			s.opts.Log.Info("now listening for a Service's health check", "service", k.name, "address", k.at)
 		}
 	}
 }
 
-// plain takes the address off an error of net: whoever reads it is told the address anyway.
+// plain removes the address from an error of package net, because the callers' messages contain it anyway.
 func plain(err error) error {
 	if e := (*net.OpError)(nil); errors.As(err, &e) {
 		return e.Err

@@ -19,24 +19,23 @@ type ProxyOptions struct {
 	Addr string
 	// HardFail makes Run return an error if it cannot listen (kube-proxy's bindAddressHardFail); else it tries again.
 	HardFail bool
-	// Timeout is how long changes may wait until they are programmed: twice the sync period in kube-proxy, where that is
-	// 30 s if nothing else is said. 0: a minute.
+	// Timeout is how long changes may wait until they are programmed: in kube-proxy, twice the sync period (by default
+	// 30 s). 0: a minute.
 	Timeout time.Duration
 	// Stuck returns the loops of data planes and agent that make no progress; nil: none is watched. It must not wait.
 	Stuck func() []dataplane.State
 	// Clock tells the time; nil: time.Now.
 	Clock func() time.Time
-	// OnResponse counts answers by path, /healthz or /livez, and status code, on any goroutine. nil: nobody counts.
+	// OnResponse counts answers by path, /healthz or /livez, and status code, on any goroutine. nil: they are not counted.
 	OnResponse func(path string, code int)
 	Log        *slog.Logger
 }
 
-// Proxy knows whether nkp programs what it is told in time, and whether its loops make progress, and serves that as
-// /healthz and /livez. Make it with
-// NewProxy; all methods may be called from any goroutine, Run once.
+// Proxy tracks whether nkp programs changes in time and whether its loops make progress, and serves that as /healthz and
+// /livez. Make it with NewProxy; all methods may be called from any goroutine, Run once.
 //
-// It differs from kube-proxy's in two points. Changes that wait from the start, because not even the first programming
-// works, count too: kube-proxy stays healthy then. And so does a loop that is stuck though nothing waits.
+// It differs from kube-proxy's in two points. Changes that are pending since the start, because not even the first
+// programming works, make it unhealthy, too: kube-proxy stays healthy then. So does a stuck loop, even if no change is pending.
 type Proxy struct {
 	opts  ProxyOptions
 	guard *httpguard.Guard
@@ -101,7 +100,7 @@ func (p *Proxy) family(f k8s.Family) *familyHealth {
 	return h
 }
 
-// SetNode reports whether load balancers may send new traffic to the node.
+// SetNode sets whether load balancers may send new traffic to the node.
 func (p *Proxy) SetNode(node k8s.Node) {
 	p.mu.Lock()
 	before := p.refused
@@ -116,14 +115,14 @@ func (p *Proxy) SetNode(node k8s.Node) {
 	}
 }
 
-// Healthy reports whether no change waits for longer than it may, in any family, and no loop is stuck. It does not look at
+// Healthy reports whether no change in any family has been pending for Timeout or longer, and no loop is stuck. It ignores
 // the node.
 func (p *Proxy) Healthy() bool {
 	_, healthy := p.state(p.opts.Clock())
 	return healthy && len(p.opts.Stuck()) == 0
 }
 
-// InStep reports whether everything is programmed that there is, and something is. It does not look at the loops.
+// InStep reports whether every family is programmed without pending changes, and there is at least one. It ignores the loops.
 func (p *Proxy) InStep() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

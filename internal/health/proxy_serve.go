@@ -15,7 +15,7 @@ import (
 // bindRetry is how often an address that cannot be listened on is tried again, as in kube-proxy.
 const bindRetry = 5 * time.Second
 
-// report is the body of /healthz and /livez, in the order in which kube-proxy writes it; it does not know Stuck.
+// report is the body of /healthz and /livez, in the order in which kube-proxy writes it. kube-proxy has no Stuck.
 type report struct {
 	LastUpdated  time.Time               `json:"lastUpdated"`
 	CurrentTime  time.Time               `json:"currentTime"`
@@ -30,8 +30,8 @@ type familyStatus struct {
 	Healthy     bool      `json:"healthy"`
 }
 
-// Run listens and serves until the context ends, and returns nil then. An address that cannot be listened on is tried
-// again every few seconds, or, with HardFail, is an error.
+// Run listens and serves until the context ends, and returns nil then. If it cannot listen, it retries every
+// few seconds, or, with HardFail, returns the error.
 func (p *Proxy) Run(ctx context.Context) error {
 	if p.opts.Addr == "" {
 		return nil

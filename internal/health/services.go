@@ -20,10 +20,10 @@ type ServicesOptions struct {
 
 	// Healthy reports whether nkp itself is healthy (Proxy.Healthy). It is called for every request, on any goroutine.
 	Healthy func() bool
-	// OnFailure is told, once for each distinct error, that a Service's health check cannot listen: kube-proxy writes
-	// the Event FailedToStartServiceHealthcheck then. nil: nobody is told.
+	// OnFailure, if not nil, is called, once for each distinct error, when a Service's health check cannot listen: kube-proxy
+	// writes the Event FailedToStartServiceHealthcheck then.
 	OnFailure func(name k8s.ServiceName, at netip.AddrPort, err error)
-	// OnResponse counts answers by status code, on any goroutine. nil: nobody counts.
+	// OnResponse counts answers by status code, on any goroutine. nil: they are not counted.
 	OnResponse func(code int)
 	Log        *slog.Logger
 
@@ -57,8 +57,8 @@ func NewServices(opts ServicesOptions) *Services {
 	}
 }
 
-// Update takes what changed. Counts are in force when it returns; ports are opened and closed by Run, soon after.
-// It never waits. The maps of model are not kept.
+// Update takes the model's changes. Endpoint counts are in force when it returns; Run opens and closes ports soon after.
+// It never blocks, and does not keep the maps of model.
 func (s *Services) Update(model *k8s.Model, changes k8s.Changes) {
 	if s.update(model, changes) {
 		s.wake()

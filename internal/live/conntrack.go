@@ -8,13 +8,13 @@ import (
 	"github.com/nkp-proxy/nkp/internal/trace"
 )
 
-// about reports whether a connection is the one of the question: any of them, if the question leaves the client's port open.
+// about reports whether a connection matches the question. If the question leaves the client's port open, any port matches.
 func about(c *dpctl.Connection, q trace.Question) bool {
 	return c.Protocol == q.Protocol && c.Frontend == q.To && c.Client.Addr() == q.From.Addr() &&
 		(q.From.Port() == 0 || c.Client.Port() == q.From.Port())
 }
 
-// those returns the wanted ones of the connections that each lists.
+// those returns the connections listed by each for which want returns true.
 func those(each func(func(*dpctl.Connection) error) error, want func(*dpctl.Connection) bool) (list []dpctl.Connection, err error) {
 	err = each(func(c *dpctl.Connection) error {
 		if want(c) {
@@ -25,8 +25,8 @@ func those(each func(func(*dpctl.Connection) error) error, want func(*dpctl.Conn
 	return list, err
 }
 
-// noteMasquerade fills in as whom the endpoints see clients: their translated connections go on, from the same client, in a
-// zone of its own.
+// noteMasquerade sets Seen to the address that the endpoints see. A translated connection has a second entry, with the same
+// client, in a zone of its own.
 func noteMasquerade(list, masqueraded []dpctl.Connection) {
 	for i := range list {
 		for j := range masqueraded {
@@ -40,7 +40,7 @@ func noteMasquerade(list, masqueraded []dpctl.Connection) {
 // maxConnections bounds how many connections are named one by one.
 const maxConnections = 5
 
-// answer says of a connection that came to nothing what the endpoint did; "" of any other. The states are Open vSwitch's
+// answer describes what the endpoint did, for a connection that was not established; "" for any other. The states are Open vSwitch's
 // (lib/ct-dpif.h, CT_DPIF_TCP_STATES). Its userspace datapath has TIME_WAIT for a reset connection, too.
 func answer(c *dpctl.Connection) string {
 	switch c.State {

@@ -25,8 +25,8 @@ const defaultSourcePort = 49152
 // 0 is none.
 const anyHash = 1
 
-// flowText writes a packet in ovs-ofctl's flow syntax. The protocol comes first: the switch wants what a field depends on
-// before the field.
+// flowText writes a packet in ovs-ofctl's flow syntax. The protocol comes first, because the switch requires the
+// prerequisites of a field before the field.
 func (p packet) flowText(q trace.Question) string {
 	proto := strings.ToLower(string(q.Protocol))
 	net, suffix := "nw", ""
@@ -45,7 +45,7 @@ func (p packet) flowText(q trace.Question) string {
 	return text
 }
 
-// walk is what ofproto/trace says, taken apart.
+// walk is the parsed output of ofproto/trace.
 type walk struct {
 	hits     []hit
 	reg1     uint32         // as last set
@@ -55,7 +55,7 @@ type walk struct {
 	dropped  bool           // nothing is done with it in the end
 }
 
-// hit is a flow that the packet met.
+// hit is a flow that the packet matched, or a table in which none matched.
 type hit struct {
 	table  int
 	match  string // "" matches anything
@@ -74,8 +74,8 @@ var (
 	reg1Field   = regexp.MustCompile(`[,:]\s*reg1=0x([0-9a-f]+)(?:,|$)`)
 )
 
-// parseWalk reads the answer of ofproto/trace, up to a group that decides by the datapath's hash: which endpoint comes after
-// that, only a packet can tell.
+// parseWalk parses the output of ofproto/trace, up to a group that selects by the datapath's hash, because only a real packet
+// determines which endpoint that is.
 func parseWalk(text string, byHash func(group uint32) bool) (*walk, error) {
 	w := &walk{}
 	ended, decided := false, false
@@ -83,7 +83,7 @@ func parseWalk(text string, byHash func(group uint32) bool) (*walk, error) {
 		line = strings.TrimRight(line, "\r\n")
 		if actions, ok := strings.CutPrefix(line, "Datapath actions: "); ok { // the end of a pass
 			ended = true
-			// Behind the translation ofproto/trace takes every connection for one that is not masqueraded, and table 30 drops
+			// After the translation, ofproto/trace treats every connection as not masqueraded, and table 30 drops
 			// those that should have been.
 			w.dropped = actions == "drop" && !w.endpoint.IsValid()
 			w.refused = w.refused || strings.Contains(actions, "controller(")
@@ -97,7 +97,7 @@ func parseWalk(text string, byHash func(group uint32) bool) (*walk, error) {
 		}
 	}
 	if !ended || len(w.hits) == 0 {
-		return nil, fmt.Errorf("ofproto/trace says nothing that nkp understands: %q", head(text))
+		return nil, fmt.Errorf("cannot parse the output of ofproto/trace: %q", head(text))
 	}
 	return w, nil
 }

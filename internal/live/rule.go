@@ -98,7 +98,7 @@ func (r *rule) option(name string) string {
 	return ""
 }
 
-// truth is whether a rule matches: it may depend on what nobody can foresee.
+// truth is whether a rule matches, as far as that can be predicted.
 type truth uint8
 
 const (
@@ -107,7 +107,7 @@ const (
 	maybe // by chance, or by what the client did before
 )
 
-// holds reports whether a rule matches a packet. What is not understood is taken for no.
+// holds reports whether a rule matches a packet. A condition that nkp does not understand does not match.
 func (r *rule) holds(p *walker, marked bool) truth {
 	result := yes
 	for i := range r.matches {

@@ -44,8 +44,8 @@ type outcome struct {
 	marked   bool   // to be masqueraded
 }
 
-// Compare follows the packet through the chains that lead to Services, and puts that beside the model's answer, in
-// r.Live. Chains of others are passed by.
+// Compare follows the packet through the chains that lead to Services, and compares that with the model's answer, in r.Live.
+// It skips foreign chains.
 func (s *Rules) Compare(q trace.Question, r *trace.Result) error {
 	w := &walker{Rules: s, protocol: q.Protocol, src: q.From.Addr(), dst: q.To, device: q.In, seen: map[string]bool{}}
 	if w.device == "" && r.Source == trace.Pod {
@@ -92,7 +92,7 @@ func (w *walker) nat(fromNode bool) (ways []outcome) {
 	return ways
 }
 
-// filter returns what becomes of a packet that was not translated.
+// filter returns the verdict of the filter table on a packet that was not translated.
 func (w *walker) filter(fromNode bool) trace.Verdict {
 	var bases []string
 	toNode := w.isLocal(w.dst.Addr())
@@ -122,7 +122,7 @@ func (w *walker) filter(fromNode bool) trace.Verdict {
 	return trace.Untouched
 }
 
-// base follows the rules of one of the kernel's chains that lead to Kubernetes' chains.
+// base follows the rules of a built-in chain that jump to Kubernetes' chains.
 func (w *walker) base(table, chain string) (all []outcome) {
 	for _, text := range w.Tables[table][chain] {
 		r := newRule(text)
@@ -141,7 +141,7 @@ func (w *walker) base(table, chain string) (all []outcome) {
 // maxDepth bounds how deep chains may call each other; Services' go four deep.
 const maxDepth = 16
 
-// chain follows a chain. It gives the ways that end in it, and with which marks a packet may leave at its end.
+// chain follows a chain. It returns the outcomes that end in it, and the marks that a packet may have when it leaves it.
 func (w *walker) chain(table, name string, marked bool, depth int) (ended []outcome, leaves []bool) {
 	if depth > maxDepth {
 		return nil, []bool{marked}
@@ -177,8 +177,8 @@ func (w *walker) chain(table, name string, marked bool, depth int) (ended []outc
 	return ended, leaves
 }
 
-// jump carries out a rule's target: the ways that end there, the marks with which the next rule is met, and those with
-// which the chain is left.
+// jump executes a rule's target. It returns the outcomes that end there, the marks with which the packet goes on to the next
+// rule, and those with which it leaves the chain.
 func (w *walker) jump(table, chain string, r *rule, marked bool, depth int) (ended []outcome, next, left []bool) {
 	switch r.target {
 	case "":

@@ -15,7 +15,7 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// Switch is a bridge that nkp programs, seen from beside: by ovs-vswitchd's control socket, and by OpenFlow.
+// Switch examines a bridge that nkp programs, over ovs-vswitchd's control socket and over OpenFlow.
 type Switch struct {
 	Tracker dpctl.Tracker // its control socket is ovs-vswitchd's, for all questions
 	Bridge  string
@@ -26,8 +26,8 @@ type Switch struct {
 	Owner func(ctx context.Context, id uint32) (k8s.PortName, bool)
 	// Installed reads the flows and groups of the Service port that has an id.
 	Installed func(ctx context.Context, id uint32) (*flow.State, error)
-	// Differs says, a line each, which of a Service port's own flows and groups are missing ("+ ...") or should not be there
-	// ("- ..."); nil: nobody can tell.
+	// Differs returns a line for each of a Service port's own flows and groups that is missing ("+ ...") or should not be there
+	// ("- ..."); nil: no comparison is available.
 	Differs func(ctx context.Context, name k8s.PortName) ([]string, error)
 }
 
@@ -45,7 +45,7 @@ func Gone(why string) *trace.Live {
 	return l
 }
 
-// Compare asks the switch what it does with the packet, and puts that beside the model's answer, in r.Live.
+// Compare asks the switch what it does with the packet, and compares that with the model's answer, in r.Live.
 func (s *Switch) Compare(ctx context.Context, q trace.Question, r *trace.Result) error {
 	p, err := s.enter(q, r)
 	if err != nil {
@@ -70,7 +70,7 @@ func (s *Switch) Compare(ctx context.Context, q trace.Question, r *trace.Result)
 	return nil
 }
 
-// enter finds by which port the packet comes.
+// enter returns where and with which Ethernet addresses the packet enters the bridge.
 func (s *Switch) enter(q trace.Question, r *trace.Result) (packet, error) {
 	cfg, gateway := &s.Config, s.Config.GatewayMAC
 	if gateway.IsZero() {
@@ -99,7 +99,7 @@ func (s *Switch) enter(q trace.Question, r *trace.Result) (packet, error) {
 		p.inPort = fmt.Sprint(cfg.Uplink)
 		p.fromUplink(cfg, gateway)
 	default:
-		return p, fmt.Errorf("it is not known by which port of bridge %s a packet from %s comes: give --in PORT", s.Bridge, q.From.Addr())
+		return p, fmt.Errorf("cannot determine the port of bridge %s by which a packet from %s enters: pass --in PORT", s.Bridge, q.From.Addr())
 	}
 	if known && r.Source != trace.Node && q.In == "" {
 		p.src = pod.MAC.String()
@@ -126,7 +126,7 @@ func (s *Switch) pod(ip netip.Addr) (pipeline.Pod, bool) {
 	return s.Config.Pods[i], true
 }
 
-// narrate says which flows the packet met.
+// narrate adds a step for each flow that the packet matched.
 func (s *Switch) narrate(ctx context.Context, l *trace.Live, w *walk) {
 	for _, h := range w.hits {
 		match := h.match
@@ -150,7 +150,7 @@ func (s *Switch) name(ctx context.Context, id uint32) string {
 	if n, ok := s.Owner(ctx, id); ok {
 		return n.String()
 	}
-	return fmt.Sprintf("a Service port that is not known (id %d)", id)
+	return fmt.Sprintf("an unknown Service port (id %d)", id)
 }
 
 // judge reports what the switch does with the packet, and compares.
@@ -183,7 +183,7 @@ func (s *Switch) judge(ctx context.Context, l *trace.Live, w *walk, r *trace.Res
 	name, known := s.Owner(ctx, mark.Port)
 	switch {
 	case !known:
-		l.Differ("the switch has the packet for a Service port that is not known (id %d)", mark.Port)
+		l.Differ("the switch has the packet for an unknown Service port (id %d)", mark.Port)
 	case name != r.Port && r.Verdict == trace.Deliver:
 		l.Differ("the switch has the packet for %s, the model for %s", name, r.Port)
 	}
@@ -207,10 +207,10 @@ func (s *Switch) whatDiffers(ctx context.Context, l *trace.Live, name k8s.PortNa
 		if wanted, ok := strings.CutPrefix(line, "+ "); ok {
 			l.Differ("the switch lacks of %s: %s", name, wanted)
 		} else {
-			l.Differ("the switch has of %s what should not be there: %s", name, strings.TrimPrefix(line, "- "))
+			l.Differ("the switch has an unwanted object of %s: %s", name, strings.TrimPrefix(line, "- "))
 		}
 	}
-	l.Differ("something else has changed the switch, or nkp has not got to it yet: \"nkp diff\" shows all that differs, and the running agent puts it right within --audit-period")
+	l.Differ("another program has changed the switch, or nkp has not programmed it yet: \"nkp diff\" shows all differences, and the running agent repairs them within --audit-period")
 }
 
 // maxDiffering bounds how many flows and groups are named.
@@ -239,7 +239,7 @@ func (s *Switch) judgeDelivery(ctx context.Context, l *trace.Live, w *walk, r *t
 	default:
 		l.Step("group %d: one of %s", w.group, brief(texts))
 	}
-	masquerade := mark.Masquerade && !s.Config.NodeElsewhere // as nobody, where the node's address is beside the bridge
+	masquerade := mark.Masquerade && !s.Config.NodeElsewhere // impossible where the node's address is not on the bridge
 	if masquerade {
 		l.Step("to be masqueraded")
 	}

@@ -9,18 +9,18 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// How changes that come in a burst are put together. The first one after quiet goes on at once.
+// How a burst of changes is batched. The first change after a quiet period is passed on at once.
 const (
-	burstGap  = 5 * time.Millisecond  // without another change ends a burst
-	burstMost = 50 * time.Millisecond // after its first change, whatever else happens
+	burstGap  = 5 * time.Millisecond  // this long without a change ends a burst
+	burstMost = 50 * time.Millisecond // longest burst
 )
 
-// collector takes what is new of all kinds, on a goroutine of each, and passes it to the sink in batches, on the goroutine of
-// publish.
+// collector receives changes of all kinds, each kind on its own goroutine, and passes them to the sink in batches, on the
+// goroutine of publish.
 type collector struct {
 	health *health
 	sink   k8s.Sink
-	rung   chan struct{} // holds one token while there is news
+	rung   chan struct{} // holds one token while something is pending
 
 	mu      sync.Mutex   // protects changes
 	changes []k8s.Change // not passed on yet
@@ -49,7 +49,7 @@ func (c *collector) add(changes ...k8s.Change) {
 // publish passes changes and problems on until the context ends. Before complete is closed changes are only collected.
 func (c *collector) publish(ctx context.Context, complete <-chan struct{}) {
 	var reported k8s.Problems
-	var last, first time.Time // when changes were passed on last; when the first that waits came, if any
+	var last, first time.Time // when changes were last passed on; when the oldest pending one came, if any
 	synced := false
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -87,7 +87,7 @@ func (c *collector) publish(ctx context.Context, complete <-chan struct{}) {
 	}
 }
 
-// pass hands what has come in to the sink; false: nothing has.
+// pass passes the pending changes to the sink. It reports whether there were any.
 func (c *collector) pass() bool {
 	c.mu.Lock()
 	changes := c.changes

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// What a node may ask of the API server, as kube-proxy's defaults have it.
+// Defaults of the client, the same as kube-proxy's.
 const (
 	DefaultQPS         = 5
 	DefaultBurst       = 10

@@ -17,8 +17,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s/internal/brief"
 )
 
-// A list in protobuf is an envelope (Unknown in k8s.io/apimachinery/pkg/runtime/generated.proto) behind four bytes; in it
-// is the list: its metadata, then the items.
+// A protobuf list is four bytes and an envelope (Unknown in k8s.io/apimachinery/pkg/runtime/generated.proto). The envelope
+// holds the list: its metadata, then the items.
 const (
 	protobufPrefix = "k8s\x00"
 
@@ -30,11 +30,11 @@ const (
 	wireLength = 2
 )
 
-// errNoList says that an answer in protobuf is not what it should be.
+// errNoList reports a protobuf answer that is not a well-formed list.
 var errNoList = errors.New("the answer is not a list in protobuf")
 
-// decodeList reads a list and trims it. In protobuf it is read item by item as it comes in: neither the answer as a whole
-// nor its objects with all that nothing reads of them are ever in memory, and the server's work and ours go side by side.
+// decodeList reads a list and trims it. It decodes protobuf item by item as it arrives, so that neither the whole answer
+// nor all untrimmed objects are ever in memory, and so that server and client work in parallel.
 func (r *resource) decodeList(in io.Reader) (*internalversion.List, error) {
 	b := bufio.NewReaderSize(in, 64<<10)
 	if prefix, _ := b.Peek(len(protobufPrefix)); string(prefix) != protobufPrefix {
@@ -44,7 +44,7 @@ func (r *resource) decodeList(in io.Reader) (*internalversion.List, error) {
 		return nil, err
 	}
 	envelope := section{in: b, left: math.MaxInt64}
-	var of runtime.TypeMeta // the message has the name, and not the form, of metav1.TypeMeta
+	var of runtime.TypeMeta // this message shares the name of metav1.TypeMeta but not its encoding
 	for {
 		number, size, err := envelope.field()
 		switch {
@@ -103,7 +103,7 @@ func (r *resource) decodeItem(data []byte) (runtime.Object, error) {
 	return o.(runtime.Object), err
 }
 
-// decodeWhole reads a list in JSON, which those send that do not speak protobuf.
+// decodeWhole reads a list in JSON, sent by servers that do not support protobuf.
 func (r *resource) decodeWhole(in io.Reader) (*internalversion.List, error) {
 	data, err := io.ReadAll(in)
 	if err != nil {
@@ -134,7 +134,7 @@ func (r *resource) decodeWhole(in io.Reader) (*internalversion.List, error) {
 	return list, nil
 }
 
-// section is a message of protobuf, or what is left of it.
+// section is a protobuf message, or the unread rest of it.
 type section struct {
 	in   *bufio.Reader
 	left int64
@@ -153,8 +153,8 @@ func (s *section) ReadByte() (byte, error) {
 	return c, err
 }
 
-// field reads the head of the next field, which must be one with a length, as all in lists and envelopes are. Nothing is read
-// of the field itself yet, but it counts as read.
+// field reads the header of the next field, which must be length-delimited, as all fields of lists and envelopes are. The caller
+// must read the payload; left already excludes it.
 func (s *section) field() (number int, size int64, err error) {
 	tag, err := binary.ReadUvarint(s)
 	if err != nil {
@@ -171,7 +171,7 @@ func (s *section) field() (number int, size int64, err error) {
 	return int(tag >> 3), int64(n), nil
 }
 
-// read reads a field into a buffer, which grows with what comes, not with what is promised.
+// read reads a field into a buffer, which grows with the bytes received, not with the announced size.
 func (s *section) read(size int64, buf *bytes.Buffer) ([]byte, error) {
 	buf.Reset()
 	_, err := io.CopyN(buf, s.in, size)

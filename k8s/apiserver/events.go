@@ -22,18 +22,18 @@ const (
 )
 
 const (
-	eventQueue = 1000            // Events that wait; more are dropped, as in client-go
-	eventFlush = 3 * time.Second // for what waits when Run ends
+	eventQueue = 1000            // queued Events; more are dropped, as in client-go
+	eventFlush = 3 * time.Second // for queued Events when Run ends
 )
 
 // Recorder writes Kubernetes Events (events.k8s.io/v1) about Services and about this node, so that kubectl describe and
 // kubectl get events show what nkp found. It needs what the role system:node-proxier has: to create and patch Events, and
 // to list Services.
 //
-// Recording never waits and never fails: Events go through a bounded queue to Run, which sends them one by one at the
-// client's own rate. Repeated ones become a series, similar ones are put together, and an object gets 25 at once and then
-// one in five minutes: client-go's EventCorrelator decides that. client-go's own broadcasters start a goroutine for every
-// Event and cannot be waited for when the process ends, which is when one of them matters.
+// Recording never blocks and never fails: Events go through a bounded queue to Run, which sends them one by one at the
+// client's own rate. client-go's EventCorrelator turns repeated Events into a series, aggregates similar ones, and allows
+// an object 25 at once and then one in five minutes. client-go's own broadcasters are not used: they start a goroutine for
+// every Event, and a process that ends cannot wait for them, although an Event then matters.
 //
 // Its methods may be called from any goroutine, but Run only once.
 type Recorder struct {
@@ -44,14 +44,14 @@ type Recorder struct {
 	queue   chan event
 	dropped atomic.Uint64
 
-	// What follows belongs to Run.
+	// Used by Run only.
 	correlator *record.EventCorrelator
 	uids       map[k8s.ServiceName]knownUID
 	lastError  string
 	retry      time.Duration // pause before the first retry
 }
 
-// event is what is to be said about a Service, or about the node if the name is empty.
+// event is an Event to write about a Service, or about the node if the name is empty.
 type event struct {
 	service                   k8s.ServiceName
 	typ, reason, action, note string
@@ -60,8 +60,8 @@ type event struct {
 	known *v1.Event // after correlation; nil: not yet
 }
 
-// NewRecorder prepares a Recorder for the API server of opts, with a client of its own: Events do not use up what the
-// source may ask. It does not connect.
+// NewRecorder prepares a Recorder for the API server of opts. It has its own client, so that Events do not use up the
+// Source's rate limit. It does not connect.
 func NewRecorder(opts Options, log *slog.Logger) (*Recorder, error) {
 	cfg, _, err := restConfig(opts)
 	if err != nil {
@@ -77,7 +77,7 @@ func NewRecorder(opts Options, log *slog.Logger) (*Recorder, error) {
 	return r, nil
 }
 
-// NewLogRecorder returns a Recorder that logs, for where there is no API server.
+// NewLogRecorder returns a Recorder that only logs Events, for use without an API server.
 func NewLogRecorder(nodeName string, log *slog.Logger) *Recorder {
 	return &Recorder{
 		node:       nodeName,
@@ -121,10 +121,10 @@ func (e *event) regarding(node string) k8s.Ref {
 	return k8s.Ref{Kind: k8s.KindService, Namespace: e.service.Namespace, Name: e.service.Name}
 }
 
-// Dropped counts the Events that found no room in the queue.
+// Dropped returns the number of Events dropped because the queue was full.
 func (r *Recorder) Dropped() uint64 { return r.dropped.Load() }
 
-// Run sends Events until the context ends, then, for a few seconds at most, what waits, and returns nil.
+// Run sends Events until the context ends. It then sends queued Events for at most eventFlush and returns nil.
 func (r *Recorder) Run(ctx context.Context) error {
 	if r.client == nil {
 		return nil

@@ -21,10 +21,10 @@ import (
 
 const (
 	eventController = "nkp"
-	eventTries      = 12               // for one Event while the server is away, as in client-go
-	eventRetryMost  = 10 * time.Second // between two of them
-	eventRequest    = 10 * time.Second // for one request
-	uidLife         = 10 * time.Minute // a Service may be deleted and made again
+	eventTries      = 12               // attempts for one Event while the server is unreachable, as in client-go
+	eventRetryMost  = 10 * time.Second // longest pause between two attempts
+	eventRequest    = 10 * time.Second // timeout of one request
+	uidLife         = 10 * time.Minute // a Service may be deleted and recreated
 	uidsMost        = 1000
 
 	// Limits of the API (pkg/apis/core/validation/events.go), in bytes.
@@ -32,8 +32,7 @@ const (
 	nameLimit = 128 // of instance, action and reason
 )
 
-// send writes one Event, or does not if there were too many like it. Attempts end with ctx: there is one more, at most,
-// after it ended.
+// send writes one Event, unless the correlator skips it. After ctx has ended it makes at most one more attempt.
 func (r *Recorder) send(ctx, requests context.Context, e event) {
 	err := r.try(requests, &e)
 	pause := r.retry
@@ -53,10 +52,10 @@ func (r *Recorder) send(ctx, requests context.Context, e event) {
 	r.lastError = ""
 }
 
-// passes reports an error that may be gone at the next attempt. Missing rights are not worth waiting for here.
+// passes reports whether an error may be temporary. Missing permissions do not count as temporary here.
 func passes(err error) bool { return away(err) && !apierrors.IsForbidden(err) }
 
-// failed logs an error once, until another comes or an Event gets through.
+// failed logs an error once, until a different one occurs or an Event is written.
 func (r *Recorder) failed(err error) {
 	if u := (*url.Error)(nil); errors.As(err, &u) {
 		err = u.Err // without the request, which names the Event
@@ -70,7 +69,7 @@ func (r *Recorder) failed(err error) {
 	r.log.Warn("cannot write Events to the API server", "error", text)
 }
 
-// try writes an Event. It is called again after an error that passes.
+// try makes one attempt to write an Event.
 func (r *Recorder) try(ctx context.Context, e *event) error {
 	ctx, cancel := context.WithTimeout(ctx, eventRequest)
 	defer cancel()
@@ -91,7 +90,7 @@ func (r *Recorder) try(ctx context.Context, e *event) error {
 	return r.write(ctx, e)
 }
 
-// write creates the Event, or counts it where it is one more of a series.
+// write creates the Event, or updates the series that it belongs to.
 func (r *Recorder) write(ctx context.Context, e *event) error {
 	c := r.client.EventsV1().Events(e.known.Namespace)
 	full := e.written(r.node)
@@ -104,7 +103,7 @@ func (r *Recorder) write(ctx context.Context, e *event) error {
 		if !apierrors.IsNotFound(err) {
 			return err
 		}
-		// The API server forgets Events after an hour.
+		// The API server deletes Events after an hour.
 	}
 	_, err := c.Create(ctx, full, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, v1.NamespaceTerminatingCause) {
@@ -113,24 +112,24 @@ func (r *Recorder) write(ctx context.Context, e *event) error {
 	return err
 }
 
-// reference names what the Event is about. kubectl describe looks for Events by UID.
+// reference returns a reference to the object that the Event is about. kubectl describe selects Events by UID.
 func (r *Recorder) reference(ctx context.Context, e *event) (v1.ObjectReference, error) {
 	if e.service == (k8s.ServiceName{}) {
-		// It looks for a Node's by name in place of the UID as well, which is what the kubelet writes.
+		// For a Node, kubectl also selects Events with the name as UID, as the kubelet writes them.
 		return v1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: r.node, UID: types.UID(r.node)}, nil
 	}
 	uid, err := r.serviceUID(ctx, e.service)
 	return v1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: e.service.Namespace, Name: e.service.Name, UID: uid}, err
 }
 
-// knownUID is a Service's UID, "" if it does not exist, and how long that is taken for true.
+// knownUID is a cached UID of a Service, "" if it does not exist, and when the cache entry expires.
 type knownUID struct {
 	uid   types.UID
 	until time.Time
 }
 
-// serviceUID asks the API server for a Service's UID: by a list, because system:node-proxier may not get it. A list of
-// one name is a lookup for the server, from its cache, and nothing has to be kept here for Services without Events.
+// serviceUID returns a Service's UID, from r.uids or the API server. It lists, because system:node-proxier may not get a
+// Service. The server answers a list of one name from its cache, so nkp need not store UIDs of Services without Events.
 func (r *Recorder) serviceUID(ctx context.Context, name k8s.ServiceName) (types.UID, error) {
 	now := time.Now()
 	if k, ok := r.uids[name]; ok && now.Before(k.until) {
@@ -153,7 +152,7 @@ func (r *Recorder) serviceUID(ctx context.Context, name k8s.ServiceName) (types.
 	return k.uid, nil
 }
 
-// core returns the Event in the form that the correlator knows.
+// core returns the Event as a core/v1 Event, which the correlator requires.
 func (e *event) core(regarding v1.ObjectReference, node string) *v1.Event {
 	namespace := regarding.Namespace
 	if namespace == "" {

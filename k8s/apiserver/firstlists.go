@@ -8,11 +8,11 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// ListStats describes the first list of a kind: what the start of a Source took.
+// ListStats describes the first list of a kind: its size and when it was complete.
 type ListStats struct {
 	Kind    k8s.Kind      `json:"kind"`
 	Objects int           `json:"objects"`
-	Bytes   int64         `json:"bytes"` // of the answer as it is decoded, which may have come compressed
+	Bytes   int64         `json:"bytes"` // of the answer, decompressed
 	Took    time.Duration `json:"-"`     // from the start of Run
 }
 
@@ -31,7 +31,7 @@ func (l *firstLists) note(kind k8s.Kind, objects int, bytes int64) {
 	l.lists = append(l.lists, ListStats{Kind: kind, Objects: objects, Bytes: bytes, Took: took})
 }
 
-// FirstLists returns the lists that have come in since Run began, in that order.
+// FirstLists returns the first lists completed since Run began, in order of completion.
 func (s *Source) FirstLists() []ListStats {
 	s.lists.mu.Lock()
 	defer s.lists.mu.Unlock()

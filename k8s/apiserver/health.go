@@ -17,21 +17,21 @@ import (
 	"github.com/nkp-proxy/nkp/k8s/internal/brief"
 )
 
-// How long a call waits before it is tried again while the server is away.
+// Shortest and longest pause before a call is retried while the server is unreachable.
 const (
 	retryFirst = 250 * time.Millisecond
 	retryMost  = 10 * time.Second
 )
 
-// health knows whether the API server answers, kind by kind. Its methods may be called from any goroutine.
+// health tracks whether the API server answers, kind by kind. Its methods may be called from any goroutine.
 type health struct {
 	url      string
 	nodeName string
 
 	mu       sync.Mutex          // protects all below; not held while calling out
-	failing  map[k8s.Kind]string // what the last call said
-	answered map[k8s.Kind]bool   // there was an answer once
-	silence  string              // why the last request had no answer at all; "": it had one
+	failing  map[k8s.Kind]string // error of the last call
+	answered map[k8s.Kind]bool   // the server has answered at least once
+	silence  string              // why the last request got no answer at all; "": it got one
 	away     time.Time           // since when the server does not answer for all required kinds; zero: it does
 	noNode   bool                // Nodes were listed, and this node's is not among them
 	listed   bool                // Nodes were listed
@@ -46,11 +46,11 @@ func newHealth(url, nodeName string) *health {
 	}
 }
 
-// onChange sets who is told of changes. It is called before anything else happens.
+// onChange sets the function to call after changes. It must be called before any other method.
 func (h *health) onChange(f func()) { h.changed = f }
 
-// try calls f until the server answers: pauses grow, and end as soon as any other call is answered.
-// Answers that the caller has to deal with are returned, errors or not.
+// try calls f until the server answers. Pauses between calls grow, and end early when the server answers another call.
+// An error answer that retrying cannot change is returned to the caller.
 func (h *health) try(ctx context.Context, kind k8s.Kind, f func() error) error {
 	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
 		h.mu.Lock()
@@ -61,7 +61,7 @@ func (h *health) try(ctx context.Context, kind k8s.Kind, f func() error) error {
 			return ctx.Err()
 		}
 		if oldVersion(err) {
-			return err // client and server settle how to go on
+			return err // the reflector recovers from it
 		}
 		h.note(kind, err)
 		if err == nil || !away(err) {
@@ -79,12 +79,12 @@ func (h *health) try(ctx context.Context, kind k8s.Kind, f func() error) error {
 	}
 }
 
-// oldVersion reports that the server does not have the resource version that was asked for any more, or not yet.
+// oldVersion reports whether the server no longer has the requested resource version, or does not have it yet.
 func oldVersion(err error) bool {
 	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
 }
 
-// away reports an error that passes by itself or by an operator's hand, such as a server that starts, or missing rights.
+// away reports whether an error may end by itself (the server is starting) or by an operator's action (permissions are missing).
 func away(err error) bool {
 	if errors.Is(err, errLonger) {
 		return false
@@ -117,7 +117,7 @@ func (h *health) note(kind k8s.Kind, err error) {
 	}
 }
 
-// errorText returns for status what is wrong; "" for nil.
+// errorText returns the error text for status; "" for nil.
 func errorText(kind k8s.Kind, err error) string {
 	if err == nil {
 		return ""
@@ -125,8 +125,8 @@ func errorText(kind k8s.Kind, err error) string {
 	return plainError(kind, err).Error() + "; the last state stays in force"
 }
 
-// plainError makes one line without the request's URL. What the server says is about one kind; that it does not say
-// anything is about all.
+// plainError returns an error of one line without the request's URL. An error that the server returned names the kind;
+// a missing answer concerns all kinds.
 func plainError(kind k8s.Kind, err error) error {
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
 		return fmt.Errorf("cannot list %ss: %s", kind, brief.Line(err.Error()))
@@ -137,7 +137,7 @@ func plainError(kind k8s.Kind, err error) error {
 	return errors.New(brief.Line(err.Error()))
 }
 
-// sawNode reports whether this node's object is there.
+// sawNode records whether this node's Node object exists.
 func (h *health) sawNode(there bool) {
 	h.mu.Lock()
 	h.noNode = !there
@@ -145,7 +145,7 @@ func (h *health) sawNode(there bool) {
 	h.changed()
 }
 
-// nodesListed tells that a missing Node is missing indeed.
+// nodesListed records that Nodes were listed, so that a Node not seen does not exist.
 func (h *health) nodesListed() {
 	h.mu.Lock()
 	h.listed = true
@@ -160,7 +160,7 @@ func (h *health) answers() bool {
 	return h.answersAll()
 }
 
-// noteAway records when the server begins and ends to answer. mu is held.
+// noteAway records when the server stops and resumes answering. mu is held.
 func (h *health) noteAway() {
 	switch {
 	case h.answersAll():
@@ -190,7 +190,7 @@ func (h *health) answersAll() bool {
 	return h.answered[k8s.KindService] && h.answered[k8s.KindEndpointSlice]
 }
 
-// problems returns what is wrong now. ServiceCIDRs are not required: that they cannot be followed is a warning.
+// problems returns the current problems. ServiceCIDRs are not required: if they cannot be followed, that is a warning.
 func (h *health) problems() k8s.Problems {
 	h.mu.Lock()
 	defer h.mu.Unlock()

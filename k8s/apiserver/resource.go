@@ -20,10 +20,10 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// resource is one kind of object at the API server, and which of its objects count.
+// resource is one kind of object at the API server, with selectors for the objects to follow.
 type resource struct {
 	kind   k8s.Kind
-	plural string // as it ends the path
+	plural string // last element of the URL path
 	client rest.Interface
 	labels string // selector
 	fields string // selector
@@ -43,8 +43,8 @@ func resourcesOf(c kubernetes.Interface, services, node string) []resource {
 // cidrRecheck is how often a server without ServiceCIDRs is asked whether it has them now.
 const cidrRecheck = 10 * time.Minute
 
-// unknown reports that the server does not know the kind. One without ServiceCIDRs (before Kubernetes 1.33) is one without such
-// objects.
+// unknown reports whether the server lacks an optional kind. A server without ServiceCIDRs (before Kubernetes 1.33) is treated
+// as one that has no such objects.
 func (r *resource) unknown(err error) bool {
 	return r.kind == k8s.KindServiceCIDR && apierrors.IsNotFound(err)
 }
@@ -54,8 +54,8 @@ func (r *resource) request(o *metav1.ListOptions) *rest.Request {
 	return r.client.Get().Resource(r.plural).VersionedParams(o, scheme.ParameterCodec)
 }
 
-// list returns the objects trimmed. The server is asked not to compress them: that costs it several times the CPU time of all the
-// rest, and client-go's streamed lists are not compressed either.
+// list returns the objects, trimmed. It asks the server not to compress them, because compression costs the server several times
+// the CPU time of everything else. client-go's streamed lists are not compressed either.
 func (r *resource) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	answer, err := r.request(&o).SetHeader("Accept-Encoding", "identity").Stream(ctx)
 	if r.unknown(err) {
@@ -79,8 +79,8 @@ func (r *resource) watch(ctx context.Context, o metav1.ListOptions) (watch.Inter
 	return w, err
 }
 
-// listWatch returns what a reflector needs. Calls do not return while the server is away, so that the reflector's own
-// pauses, which grow to a minute, do not apply.
+// listWatch returns the ListerWatcher for a reflector. Its calls block while the server is unreachable, so that the
+// reflector's own pauses, which grow to a minute, do not apply.
 func (r *resource) listWatch(h *health) cache.ListerWatcher {
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (list runtime.Object, err error) {
@@ -100,10 +100,10 @@ func (r *resource) listWatch(h *health) cache.ListerWatcher {
 	}, notStreamed{})
 }
 
-// notStreamed makes reflectors list first and watch then (k8s.io/client-go/util/watchlist): as a stream of events the same
-// objects cost twice the time and more memory (docs/decisions/0017-lists-item-by-item.md). The server's memory, for which
-// streams were invented, it keeps by writing lists item by item since Kubernetes 1.33.
+// notStreamed makes reflectors list first and then watch (k8s.io/client-go/util/watchlist), because streaming the same
+// objects as events costs twice the time and more memory (docs/decisions/0017-lists-item-by-item.md). Streams were invented
+// to save memory on the server; since Kubernetes 1.33 it saves that by writing lists item by item.
 type notStreamed struct{}
 
-// IsWatchListSemanticsUnSupported is what the reflector asks.
+// IsWatchListSemanticsUnSupported is called by the reflector.
 func (notStreamed) IsWatchListSemanticsUnSupported() bool { return true }

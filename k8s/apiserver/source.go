@@ -24,7 +24,7 @@ const (
 	cidrPatience = 5 * time.Second
 )
 
-// Options say which API server to ask, and for what.
+// Options select the API server and the objects to follow.
 type Options struct {
 	// Kubeconfig is a file; Master is the URL of the API server and overrides the file's. Both "": the
 	// service account of the pod that this process runs in.
@@ -45,8 +45,8 @@ type Options struct {
 
 // Source implements k8s.Source for an API server, with kube-proxy's selectors.
 //
-// It keeps what it has seen: while the server is unreachable nothing changes, and once it is back (Run never gives up) exactly
-// what differs is reported, deletions too. Its methods may be called from any goroutine, but Run only once.
+// It keeps the last known state: while the server is unreachable nothing changes. Once the server answers again (Run never gives
+// up), exactly the differences are reported, deletions too. Its methods may be called from any goroutine, but Run only once.
 type Source struct {
 	opts      Options
 	url       string
@@ -81,7 +81,7 @@ func NewSource(opts Options) (*Source, error) {
 	return s, nil
 }
 
-// serviceSelector is kube-proxy's: Services without the label, or those with our name in it.
+// serviceSelector returns kube-proxy's label selector: Services without the label, or those with proxyName as its value.
 func serviceSelector(proxyName string) (string, error) {
 	op, values := selection.DoesNotExist, []string(nil)
 	if proxyName != "" {
@@ -136,8 +136,8 @@ func (s *Source) Run(ctx context.Context, sink k8s.Sink) error {
 // (health.try). The numbers are those of client-go's reflectors (defaultBackoffInit and others).
 var followPauses = wait.Backoff{Duration: 800 * time.Millisecond, Cap: 30 * time.Second, Steps: 38, Factor: 2, Jitter: 1}
 
-// followAlways lists and watches until the context ends. What goes wrong was noted where it happened: the reflector's own
-// Run would log it a second time.
+// followAlways lists and watches until the context ends. It drops errors because health has already recorded them: the
+// reflector's own Run would log them a second time.
 func followAlways(ctx context.Context, r *cache.Reflector) {
 	_ = followPauses.DelayWithReset(clock.RealClock{}, 2*time.Minute).Until(ctx, true, true, func(ctx context.Context) (bool, error) {
 		_ = r.ListAndWatchWithContext(ctx)

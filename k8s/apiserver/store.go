@@ -8,15 +8,15 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// store knows which objects of a kind the API server has, and what they were like. It is where a reflector stores what it
-// lists and watches, and passes on what differs: to the collector. It keeps fingerprints, not objects: those are the
-// model's, and at 10,000 Services they would be most of what the source holds.
+// store tracks the objects of one kind at the API server. A reflector stores in it the objects that it lists and watches,
+// and store passes the differences to the collector. It keeps fingerprints, not objects: the model holds the objects, and
+// at 10,000 Services they would be most of the source's memory.
 //
 // The reflector alone calls it, from one goroutine.
 type store struct {
 	to      *collector
-	first   func(objects int) // told of the first list
-	listed  chan struct{}     // closed after it
+	first   func(objects int) // called after the first list
+	listed  chan struct{}     // closed after the first list
 	objects map[k8s.Ref]uint64
 	buf     []byte // of fingerprint
 }
@@ -27,7 +27,7 @@ func newStore(to *collector, first func(objects int)) *store {
 
 var _ cache.ReflectorStore = (*store)(nil)
 
-// Replace is part of cache.ReflectorStore. It takes a whole list, of objects that have been trimmed.
+// Replace is part of cache.ReflectorStore. It takes a complete list of trimmed objects.
 func (s *store) Replace(list []any, _ string) error {
 	changes := make([]k8s.Change, 0, len(list))
 	gone := s.objects
@@ -63,7 +63,7 @@ func (s *store) Replace(list []any, _ string) error {
 // Add is part of cache.ReflectorStore.
 func (s *store) Add(o any) error { return s.Update(o) }
 
-// Update is part of cache.ReflectorStore. A change of nothing but trimmed fields is none.
+// Update is part of cache.ReflectorStore. It ignores changes of trimmed fields.
 func (s *store) Update(o any) error {
 	o, _ = trim(o)
 	object, ref, ok := apiObject(o)
@@ -98,11 +98,11 @@ func apiObject(o any) (object k8s.Object, ref k8s.Ref, ok bool) {
 	return object, ref, ok
 }
 
-// fingerprintSeed makes it impossible to prepare objects that differ and look alike.
+// fingerprintSeed is random, so that an attacker cannot craft different objects with equal fingerprints.
 var fingerprintSeed = maphash.MakeSeed()
 
-// fingerprint is a hash of all that there is in a trimmed object but its version. That a change is overlooked has a chance
-// of 2⁻⁶⁴.
+// fingerprint returns a hash of a trimmed object without its resource version. The probability of missing a change is
+// 2⁻⁶⁴.
 func (s *store) fingerprint(o k8s.Object) uint64 {
 	version := o.GetResourceVersion()
 	o.SetResourceVersion("")
@@ -116,7 +116,7 @@ func (s *store) fingerprint(o k8s.Object) uint64 {
 		s.buf = make([]byte, 2*n)
 	}
 	if _, err := m.MarshalToSizedBuffer(s.buf[:n]); err != nil {
-		return maphash.String(fingerprintSeed, version) // which is another one after each change
+		return maphash.String(fingerprintSeed, version) // each change has a new version
 	}
 	return maphash.Bytes(fingerprintSeed, s.buf[:n])
 }

@@ -13,16 +13,16 @@ import (
 	"time"
 )
 
-// How soon a server that says nothing at all is noticed: a silent connection is asked whether it lives after idleTimeout
-// and given up pingTimeout later, and a new one is tried for dialTimeout. With client-go's own numbers a node that is cut
-// off learns of it after more than five minutes, because it retries timeouts ten times before it returns an error.
+// Timeouts that detect a silent server: an idle connection is pinged after idleTimeout and closed pingTimeout later, and
+// dialing a new one takes at most dialTimeout. With client-go's defaults a node that is cut off notices it after more than
+// five minutes, because client-go retries timeouts ten times before it returns an error.
 const (
 	idleTimeout = 10 * time.Second
 	pingTimeout = 5 * time.Second
 	dialTimeout = 5 * time.Second
 )
 
-// noticeSilence sets what client-go reads from the environment alone, unless an operator has.
+// noticeSilence sets the timeouts that client-go reads only from the environment, unless an operator has set them.
 func noticeSilence() {
 	for name, d := range map[string]time.Duration{
 		"HTTP2_READ_IDLE_TIMEOUT_SECONDS": idleTimeout, "HTTP2_PING_TIMEOUT_SECONDS": pingTimeout,
@@ -33,21 +33,21 @@ func noticeSilence() {
 	}
 }
 
-// maxAnswer bounds what is read of one answer of the API server, all pages of a list and all events of a watch included, in
-// bytes. The largest clusters' EndpointSlices are a tenth of it. A watch that reaches it goes on with a new connection.
+// maxAnswer is the largest answer read from the API server, in bytes, all pages of a list and all events of a watch included.
+// The largest clusters' EndpointSlices are a tenth of it. A watch that reaches it continues on a new connection.
 var maxAnswer int64 = 512 << 20
 
-// errLonger says that maxAnswer was reached. To ask for the same page again would be of no use: the list starts over.
+// errLonger reports that maxAnswer was reached. Requesting the same page again cannot help: the list starts over.
 var errLonger = errors.New("the answer is longer")
 
-// transport is a RoundTripper that reports to health whether requests are answered, also those that client-go retries by
-// itself, and that ends answers which do not end: an attacker who has taken over the API server, or the way to it, must not
-// take the node's memory too.
+// transport is a RoundTripper that reports to health whether requests are answered, including those that client-go retries
+// itself. It also truncates endless answers, because an attacker who controls the API server, or the path to it, must not
+// exhaust the node's memory.
 type transport struct {
 	next   http.RoundTripper
 	health *health          // nil: not reported
 	mu     sync.Mutex       // protects read
-	read   map[string]int64 // bytes of the last answer that was closed, with the pages before it, by the end of its path
+	read   map[string]int64 // bytes of the last closed answer, with earlier pages, by last path element
 }
 
 func (t *transport) wrap(next http.RoundTripper) http.RoundTripper {
@@ -75,7 +75,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// bytes returns how much was read of the last answer about a kind of object, by the plural that ends the path.
+// bytes returns how many bytes were read of the last answer for a resource, named by its plural.
 func (t *transport) bytes(plural string) int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -86,7 +86,7 @@ type limitedBody struct {
 	io.ReadCloser
 	of     *transport
 	plural string
-	read   atomic.Int64 // a watch is closed by another goroutine than reads it
+	read   atomic.Int64 // a watch is not closed by the goroutine that reads it
 }
 
 func (b *limitedBody) Read(p []byte) (int, error) {
@@ -99,7 +99,7 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close records what a page had.
+// Close records how many bytes were read.
 func (b *limitedBody) Close() error {
 	b.of.mu.Lock()
 	b.of.read[b.plural] = b.read.Load()

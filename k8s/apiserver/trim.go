@@ -12,8 +12,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// trim takes from an object that was just decoded, of a list or a watch, what nothing reads, and shares what many objects
-// repeat. It may meet an object again.
+// trim removes unused fields from an object decoded from a list or a watch, and shares values that many objects repeat.
+// It may be called again for the same object.
 func trim(o any) (any, error) {
 	switch o := o.(type) {
 	case *v1.Service:
@@ -22,7 +22,7 @@ func trim(o any) (any, error) {
 		o.Status.Conditions = nil
 	case *discoveryv1.EndpointSlice:
 		trimMeta(&o.ObjectMeta, k8s.LabelServiceProxyName, discoveryv1.LabelServiceName, v1.IsHeadlessService)
-		o.Endpoints = slices.Clone(o.Endpoints) // decoding leaves room for more
+		o.Endpoints = slices.Clone(o.Endpoints) // decoding leaves spare capacity
 		for i := range o.Endpoints {
 			trimEndpoint(&o.Endpoints[i])
 		}
@@ -37,7 +37,7 @@ func trim(o any) (any, error) {
 	return o, nil
 }
 
-// keptAnnotations are read now or measured with: when an endpoint changed, what asks for topology, and what Windows nodes do.
+// keptAnnotations are those that nkp reads or measures with: endpoint change time, topology mode, and preserve-destination.
 var keptAnnotations = []string{v1.EndpointsLastChangeTriggerTime, v1.AnnotationTopologyMode, v1.DeprecatedAnnotationTopologyAwareHints,
 	k8s.AnnotationPreserveDestination}
 
@@ -80,7 +80,7 @@ func trimEndpoint(e *discoveryv1.Endpoint) {
 	}
 }
 
-// nodeNames holds the name of every node that ever had an endpoint, by itself; what it points to is never written.
+// nodeNames interns the name of every node that ever had an endpoint. The strings it points to are never written.
 var nodeNames sync.Map
 
 func shared(b *bool) *bool {

@@ -22,13 +22,13 @@ import (
 	"github.com/nkp-proxy/nkp/k8s/internal/brief"
 )
 
-// Bounds of what is reported of one object.
+// Bounds of the problems reported for one object.
 const (
 	maxPerDocument = 20  // errors, and warnings
 	maxField       = 120 // bytes of the path of a field
 )
 
-// parsed is what came of one object of a manifest. Its errors and warnings have no Where yet, because the same text may stand
+// parsed is the result of parsing one object of a manifest. Its errors and warnings have no Where yet, because the same text may stand
 // in several places.
 type parsed struct {
 	offset   int        // position in the piece: 1-based if the piece holds a List, else 0
@@ -39,12 +39,12 @@ type parsed struct {
 	syntax   bool // the error is the YAML library's and may have line numbers, counted from the start of the document
 }
 
-// failed returns a parsed for an error that hit before the object could be named.
+// failed returns a parsed for an error that occurred before the object could be named.
 func failed(message string) parsed {
 	return parsed{errors: []k8s.Warning{{Text: brief.Line(message)}}}
 }
 
-// apiVersions are the kinds that are read and the version that each is known in.
+// apiVersions maps each supported kind to its supported version.
 var apiVersions = map[k8s.Kind]string{
 	k8s.KindService:       v1.SchemeGroupVersion.String(),
 	k8s.KindNode:          v1.SchemeGroupVersion.String(),
@@ -69,7 +69,7 @@ func (p *piece) parse() (results []parsed, torn bool) {
 	if p.item == 0 {
 		return objectsOf(data, "", twice), false
 	}
-	if data[0] == '[' { // an item that was cut out of YAML has its dash
+	if data[0] == '[' { // an item that was cut out of YAML keeps its dash
 		var items []json.RawMessage
 		if json.Unmarshal(data, &items) != nil || len(items) != 1 {
 			return nil, true
@@ -87,8 +87,8 @@ func unnested(results []parsed) []parsed {
 	return results
 }
 
-// toJSON returns a document as JSON, without space around it. An error in twice says that a key is given twice: the JSON has
-// one of its values, so that the object can be named.
+// toJSON returns a document as JSON, without space around it. twice reports a duplicate key: the JSON then has one of its
+// values, so that the object can still be named.
 func toJSON(raw []byte) (data []byte, twice, err error) {
 	if looksJSON(raw) && json.Valid(raw) {
 		return bytes.TrimSpace(raw), nil, nil
@@ -107,14 +107,14 @@ func toJSON(raw []byte) (data []byte, twice, err error) {
 		return nil, nil, err
 	}
 	data, err = yaml.YAMLToJSON(raw)
-	if err != nil || bytes.Contains(raw, []byte("<<:")) { // a key may well override what is merged
+	if err != nil || bytes.Contains(raw, []byte("<<:")) { // a key may override a merged one
 		return data, nil, err
 	}
 	first, _, _ := strings.Cut(list, "\n")
 	return data, errors.New(strings.Replace(first, "already set in map", "is given twice", 1)), nil
 }
 
-// head is what decides how an object is decoded.
+// head holds the fields that decide how an object is decoded.
 type head struct {
 	APIVersion string          `json:"apiVersion"`
 	Kind       string          `json:"kind"`
@@ -126,7 +126,7 @@ type head struct {
 }
 
 func headOf(data []byte) (h head) {
-	_ = kjson.UnmarshalCaseSensitivePreserveInts(data, &h) // what is of another type stays empty
+	_ = kjson.UnmarshalCaseSensitivePreserveInts(data, &h) // a field of another type stays empty
 	return h
 }
 
@@ -141,8 +141,8 @@ func (h *head) isList() bool {
 }
 
 // objectsOf returns the objects of a document: one, those of a List, or none if its kind is not one that is read.
-// assumed is the kind of List that holds the document; its kind and version count where the document has none. twice is an
-// error in each of the objects.
+// assumed is the kind of List that holds the document; it supplies kind and version if the document has none. twice becomes
+// an error of each object.
 func objectsOf(data []byte, assumed string, twice error) []parsed {
 	switch {
 	case string(data) == "null" && assumed == "":
@@ -193,7 +193,7 @@ func listItems(h *head, twice error, bad func(field, format string, args ...any)
 	return all
 }
 
-// objectOf decodes one object of a kind that is read, applies the defaults of the API server, and validates it as that would.
+// objectOf decodes one object of a supported kind, applies the API server's defaults, and validates it as the API server would.
 func objectOf(data []byte, h *head, twice error) parsed {
 	kind := k8s.Kind(h.Kind)
 	o := kind.New()
@@ -202,7 +202,7 @@ func objectOf(data []byte, h *head, twice error) parsed {
 		p.errors = append(p.errors, k8s.Warning{Text: brief.Line(twice.Error())})
 	}
 	strict, err := kjson.UnmarshalStrict(data, o)
-	if err != nil { // and not all was decoded
+	if err != nil { // the object may be incomplete
 		o.SetName(h.Metadata.Name)
 		o.SetNamespace(h.Metadata.Namespace)
 		p.errors = append(p.errors, typeError(data, kind, err))
@@ -300,7 +300,7 @@ func culprit(path string, value any, decode func(any) error) (string, any, error
 	return path, value, decode(value)
 }
 
-// fieldText returns a path for a message: keys of a file may be long, or hold what no terminal should see.
+// fieldText returns a path for a message: keys of a file may be long, or contain control characters.
 func fieldText(path string) string {
 	short := brief.Cut(path, maxField)
 	if len(short) < len(path) {
@@ -309,7 +309,7 @@ func fieldText(path string) string {
 	return strings.Trim(strconv.Quote(short), `"`)
 }
 
-// spelling returns a hint if the last field of a path differs from one of its struct in upper and lower case alone.
+// spelling returns a hint if the last field of a path differs from a field of its struct only in case.
 func spelling(t reflect.Type, path string) string {
 	name := ""
 	for step := range strings.SplitSeq(path, ".") {

@@ -9,7 +9,7 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// setDefaults fills in what an API server would have, as far as the model reads it.
+// setDefaults sets the API server's defaults of the fields that the model reads.
 func setDefaults(o k8s.Object) {
 	switch o := o.(type) {
 	case *v1.Service:

@@ -100,7 +100,7 @@ func readFile(path string) ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
-// text checks that a file is UTF-8 text, and takes the byte order mark away.
+// text checks that a file is UTF-8 text, and removes the byte order mark.
 func text(data []byte) ([]byte, error) {
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
 	if i := bytes.IndexByte(data, 0); i >= 0 {
@@ -171,8 +171,8 @@ func inFile(p parsed, line int) []k8s.Warning {
 	return ws
 }
 
-// add records an object. If the file defines it twice, that is an error, and the object stays as it was before this parse; if it is new,
-// as it was first defined.
+// add records an object. A second definition in the file is an error: the object then keeps its state from before this parse, or if
+// it is new, its first definition.
 func (f *file) add(ref k8s.Ref, e located, before map[k8s.Ref]located) {
 	first, duplicate := f.objects[ref]
 	if !duplicate {
@@ -251,7 +251,7 @@ func (f *file) parsePieces(pieces []piece) (results [][]parsed, splitFailed bool
 	return results, false
 }
 
-// unsplit puts the items of each List together again.
+// unsplit replaces the items of each List with the List's document.
 func unsplit(pieces []piece) []piece {
 	var uncut []piece
 	for _, p := range pieces {

@@ -43,7 +43,7 @@ func Load(path string) *Set {
 	return m
 }
 
-// located is an object and where it stands.
+// located is an object and its origin.
 type located struct {
 	object k8s.Object
 	origin k8s.Origin
@@ -55,11 +55,11 @@ type state struct {
 	problems k8s.Problems
 }
 
-// reader reads the files of a path, again and again if need be, and keeps what it knows of them.
+// reader reads the files of a path, repeatedly if needed, and keeps their state.
 type reader struct {
 	path    string
 	files   map[string]*file
-	missing error // the path itself could not be read; what is known of its files stays
+	missing error // the path itself could not be read; the state of its files stays
 	empty   bool  // the path is a directory without manifests
 }
 
@@ -67,7 +67,7 @@ func newReader(path string) *reader {
 	return &reader{path: path, files: map[string]*file{}}
 }
 
-// scan brings the files up to date. A file is read if it looks changed, or if touched says so.
+// scan updates the state of the files. It reads a file if its metadata changed, or if touched returns true.
 func (r *reader) scan(touched func(path string) bool) {
 	var names []string
 	names, r.missing = listFiles(r.path)
@@ -90,8 +90,8 @@ func (r *reader) scan(touched func(path string) bool) {
 	}
 }
 
-// listFiles returns the manifest files of a path, sorted: the path itself if it is a file. Hidden files are left
-// out: editors keep their locks and backups in such.
+// listFiles returns the manifest files of a path, sorted: the path itself if it is a file. Hidden files are
+// skipped, because editors keep locks and backups in them.
 func listFiles(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -123,8 +123,8 @@ func listFiles(path string) ([]string, error) {
 	return names, nil
 }
 
-// assemble puts the files together. published is what is in force: an object that stands in two places stays as
-// it is there, else the first place counts.
+// assemble merges the files. published is the state in force: an object with two definitions stays as it is
+// there, else the first definition counts.
 func (r *reader) assemble(published map[k8s.Ref]located) state {
 	s := state{objects: map[k8s.Ref]located{}}
 	if r.missing != nil {
@@ -170,7 +170,7 @@ func duplicateError(ref k8s.Ref, at, first k8s.Origin) k8s.Warning {
 	return k8s.Warning{Object: ref.String(), Where: at.String(), Text: fmt.Sprintf("is already in %s: remove one of the two", first)}
 }
 
-// difference returns what turns one set of objects into another.
+// difference returns the changes that turn one set of objects into another.
 func difference(before, after map[k8s.Ref]located) []k8s.Change {
 	var changes []k8s.Change
 	for ref := range before {

@@ -17,13 +17,13 @@ import (
 
 // How a Source waits.
 const (
-	settle     = 50 * time.Millisecond // without another change before the files are read
-	settleMost = time.Second           // after the first change, whatever else happens
-	pollQuick  = time.Second           // between looks where changes cannot be watched
-	pollSlow   = 30 * time.Second      // between looks where they can: a file system may not tell of every change
+	settle     = 50 * time.Millisecond // quiet time before the files are read
+	settleMost = time.Second           // longest wait after the first change
+	pollQuick  = time.Second           // between scans if changes cannot be watched
+	pollSlow   = 30 * time.Second      // between scans if they can: a file system may not report every change
 )
 
-// Source is the Source that follows a file or a directory of manifests.
+// Source is a k8s.Source that follows a file or a directory of manifests.
 //
 // It keeps the last good state: an object that is not valid any more stays as it was, a file that does not parse or
 // cannot be read keeps all its objects, and if the path itself is gone for a while nothing changes.
@@ -51,15 +51,15 @@ func (m *Source) Run(ctx context.Context, sink k8s.Sink) error {
 	return f.run(ctx)
 }
 
-// follower is a Source at work.
+// follower is the state of a running Source.
 type follower struct {
 	*reader
 	sink      k8s.Sink
 	published map[k8s.Ref]located
-	reported  *k8s.Problems // what the sink was told last
+	reported  *k8s.Problems // last report to the sink
 	synced    bool
 
-	watcher  *fsnotify.Watcher // nil: cannot watch, look from time to time
+	watcher  *fsnotify.Watcher // nil: cannot watch, poll instead
 	watchErr error             // why some directory is not watched
 }
 
@@ -71,8 +71,8 @@ func (f *follower) run(ctx context.Context) error {
 		events, errs = f.watcher.Events, f.watcher.Errors
 	}
 	touched := map[string]bool{}
-	var first time.Time // of the changes not yet looked at
-	all := false        // some change was not told: every file may have changed
+	var first time.Time // of the changes not processed yet
+	all := false        // events were lost: every file may have changed
 	timer := time.NewTimer(f.poll())
 	defer timer.Stop()
 	for {
@@ -97,7 +97,7 @@ func (f *follower) run(ctx context.Context) error {
 	}
 }
 
-// poll returns how long to wait for news before looking all the same.
+// poll returns how long to wait for an event before scanning anyway.
 func (f *follower) poll() time.Duration {
 	if f.watchErr != nil || f.missing != nil {
 		return pollQuick
@@ -105,16 +105,16 @@ func (f *follower) poll() time.Duration {
 	return pollSlow
 }
 
-// look reads what has changed and tells the sink.
+// look scans the files and reports changes to the sink.
 func (f *follower) look(touched func(path string) bool) {
 	f.scan(touched)
-	if f.watch() { // what happened in a directory before it was watched was not told
+	if f.watch() { // changes in a directory before its watch began were not reported
 		f.scan(touched)
 	}
 	next := f.assemble(f.published)
 	if f.watchErr != nil {
 		next.problems.Warnings = append(next.problems.Warnings, k8s.Warning{Where: f.path,
-			Text: fmt.Sprintf("cannot watch for changes, looking every %v instead: %s", pollQuick, brief.Line(f.watchErr.Error()))})
+			Text: fmt.Sprintf("cannot watch for changes, checking every %v instead: %s", pollQuick, brief.Line(f.watchErr.Error()))})
 	}
 	if f.reported == nil || !reflect.DeepEqual(*f.reported, next.problems) {
 		f.reported = &next.problems
@@ -133,8 +133,8 @@ func (f *follower) look(touched func(path string) bool) {
 	}
 }
 
-// watch watches every directory in which a change can concern the manifests: it covers the path being replaced,
-// and files that are symbolic links. It reports whether there is a new one.
+// watch watches every directory in which a change can affect the manifests, including replacement of the path
+// and files that are symbolic links. It reports whether it added a directory.
 func (f *follower) watch() (added bool) {
 	if f.watcher == nil {
 		return false
@@ -167,7 +167,7 @@ func (f *follower) watch() (added bool) {
 	return added
 }
 
-// target follows symbolic links; a path that cannot be followed is its own target.
+// target resolves symbolic links; a path that cannot be resolved is its own target.
 func target(path string) string {
 	if t, err := filepath.EvalSymlinks(path); err == nil {
 		return t

@@ -15,7 +15,7 @@ type piece struct {
 	item     int    // 1-based position in the List; 0: raw is a whole document
 	list     string // kind of that List
 	of       *piece // the document that an item was cut out of
-	line     int    // of the file, 1-based, in which raw starts; an item of JSON: in which its document starts
+	line     int    // 1-based line of the file where raw starts; for an item of JSON: where its document starts
 }
 
 // split cuts a file into documents, and Lists in block style into their items.
@@ -112,7 +112,7 @@ type document struct {
 }
 
 // splitYAML cuts a file at its document markers. Text before the first marker is a document only if there
-// is something in it beside comments and directives.
+// is something in it other than comments and directives.
 func splitYAML(data []byte) []document {
 	var documents []document
 	start, marked, content := 0, false, false
@@ -208,7 +208,7 @@ func splitList(doc []byte) (header []byte, items [][]byte, ok bool) {
 			case depth == 0:
 				items = append(items, doc[start:at])
 				state = after
-				continue // look at this line again
+				continue // process this line again
 			default:
 				return nil, nil, false
 			}

@@ -50,7 +50,7 @@ func (c *checker) name(path *field.Path, name string, rule func(string) []string
 	switch {
 	case name == "":
 		c.invalid(path, "is required")
-	case len(name) > validation.DNS1123SubdomainMaxLength: // the rules would look at all of it
+	case len(name) > validation.DNS1123SubdomainMaxLength: // the rules would scan all of it
 		c.invalid(path, "%s is longer than %d characters", brief.Quote(name), validation.DNS1123SubdomainMaxLength)
 	default:
 		for _, msg := range rule(name) {

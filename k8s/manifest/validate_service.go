@@ -132,7 +132,7 @@ func (c *checker) servicePorts(s *v1.ServiceSpec, path *field.Path) {
 	}
 }
 
-// serviceHints records what has no effect in a Service, or not the one that was probably meant.
+// serviceHints records settings of a Service that have no effect, or probably not the intended one.
 func (c *checker) serviceHints(s *v1.ServiceSpec, spec *field.Path) {
 	if s.ClusterIP == v1.ClusterIPNone {
 		return
