@@ -6,12 +6,15 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ofctrl"
+	"github.com/nkp-proxy/nkp/ofctrl/ofctrltest"
 	"github.com/nkp-proxy/nkp/ovsdb"
 	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
@@ -73,5 +76,65 @@ func TestProgrammedBesideRefused(t *testing.T) {
 	p.unsent = true
 	if p.installed(changed) {
 		t.Error("a change counts as programmed though its transaction failed")
+	}
+}
+
+// Deletions of unwanted flows that the switch refuses are tried again like any other change, and are not lost.
+func TestRefusedSurplus(t *testing.T) {
+	var allowed atomic.Bool
+	path := filepath.Join(t.TempDir(), "s")
+	sw, err := ofctrltest.Listen(path, ofctrltest.Options{Serve: func(s *ofctrltest.Session) {
+		if s.Handshake() != nil {
+			return
+		}
+		for {
+			m, err := s.Read()
+			if err != nil {
+				return
+			}
+			if m.Type() == ofctrltest.BundleAdd && m.Body()[8+1] == ofctrltest.FlowMod && m.Body()[8+8+17] == 4 && // OFPFC_DELETE_STRICT
+				!allowed.Load() {
+				s.Send(ofctrltest.Error, m.XID(), 0, 5, 0, 4) // OFPET_FLOW_MOD_FAILED, OFPFMFC_EPERM (OpenFlow 1.5.1 §7.5.4.6)
+				continue
+			}
+			if s.Answer(m) != nil {
+				return
+			}
+		}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sw.Close()
+	conn, err := ofctrl.Dial(t.Context(), ofctrl.Target{Network: "unix", Address: path}, ofctrl.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+
+	g := &New(Settings{Layout: pipeline.DefaultLayout()}, nil, Hooks{}, slog.New(slog.DiscardHandler)).prog
+	if g.compiler, err = pipeline.NewCompiler(pipeline.Config{Layout: g.set.Layout}); err != nil {
+		t.Fatal(err)
+	}
+	g.conn, g.pending = conn, &flow.Delta{}
+	unwanted := flow.NewState()
+	for i := range 3 {
+		f := &flow.Flow{Cookie: g.set.Filter().Cookie | 77}
+		f.Table, f.Priority, f.Match = 1, uint16(1000+i), flow.Match{EthType: flow.EthIPv4}
+		unwanted.Flows[f.Key] = f
+		g.surplus[f.Key] = f
+	}
+	if _, err := conn.Commit(t.Context(), flow.Diff(flow.NewState(), unwanted)); err != nil {
+		t.Fatal(err)
+	}
+	g.deleteSurplus(t.Context())
+	if n, _ := sw.Held(); n != 3 || g.refused.Len() != 1 || g.pending.Empty() {
+		t.Errorf("%d flows on the switch, %d owners in backoff, nothing pending: %t; want 3, 1, false", n, g.refused.Len(), g.pending.Empty())
+	}
+	allowed.Store(true)
+	time.Sleep(time.Until(g.refused.Next()))
+	g.sync(t.Context())
+	if n, _ := sw.Held(); n != 0 || g.refused.Len() != 0 || !g.pending.Empty() {
+		t.Errorf("%d flows on the switch, %d owners in backoff, nothing pending: %t; want 0, 0, true", n, g.refused.Len(), g.pending.Empty())
 	}
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// Flows of others never keep nkp from reading its own back: the switch is asked for flows under nkp's cookie, and for others only in
-// tables where they are few (ofctrl.MaxForeign). That leaves unwanted flows under nkp's cookie, which another program installed or
-// an earlier nkp left behind. Up to maxUnwanted are read and deleted in portions. More are not read: one transaction deletes all
-// flows under the cookie and sets the wanted ones, so that no packet meets a state in between.
+// Foreign flows never keep nkp from reading its own back: nkp requests the flows under its cookie, and foreign ones only from tables
+// that have few of them (ofctrl.MaxForeign). That leaves unwanted flows under nkp's cookie, which another program installed or an
+// earlier nkp left behind. Up to maxUnwanted are read and deleted in portions. More are not read: one transaction deletes all flows
+// under the cookie and sets the wanted ones, so that no packet sees an intermediate state.
 
 // maxUnwanted is how many unwanted flows a read-back takes in. Each takes about 700 bytes meanwhile.
 const maxUnwanted = 1 << 17
@@ -36,8 +36,8 @@ func tooManyText(n int) string {
 func (g *programmer) replaceUnwanted(ctx context.Context) bool {
 	n, err := g.unwanted(ctx)
 	if err == nil && n > maxUnwanted {
-		g.log.Error(tooManyText(n) + "; replacing all flows under the cookie. Counters of Services begin again. " +
-			"Find out which program installs them; --cookie-prefix moves nkp out of its way")
+		g.log.Error(tooManyText(n) + "; replacing all flows under the cookie. Service counters restart at 0. " +
+			"Find out which program installs them; --cookie-prefix gives nkp another cookie")
 		want := g.compiler.State()
 		d := flow.Diff(flow.NewState(), want)
 		d.SetMeters = nil // the read-back brings them
@@ -58,10 +58,10 @@ func (g *programmer) replaceUnwanted(ctx context.Context) bool {
 	return err == nil
 }
 
-// unreadWarnings name the tables in which conflicts with flows of others would go unnoticed.
+// unreadWarnings returns a line for each table in which conflicts with foreign flows would go unnoticed.
 func (g *programmer) unreadWarnings() (out []string) {
 	for _, t := range slices.Sorted(maps.Keys(g.unread)) {
-		out = append(out, fmt.Sprintf("table %d holds %d flows of others, too many to look through: one with the priority and match of a flow of nkp's would be replaced", t, g.unread[t]))
+		out = append(out, fmt.Sprintf("table %d holds %d flows of others, too many to check for conflicts: one with the priority and match of an nkp flow would be replaced", t, g.unread[t]))
 	}
 	return out
 }
@@ -93,7 +93,13 @@ func (g *programmer) deleteSurplus(ctx context.Context) {
 		delete(g.surplus, key)
 	}
 	d.Sort()
-	if g.commit(ctx, d) && g.pending.Empty() && !g.unsent && len(g.surplus) == 0 {
+	switch {
+	case !g.commit(ctx, d):
+		if g.pending != nil { // refused: from here on like any other change that the switch refuses
+			g.pending, g.unsent = d.Merge(g.pending), true
+			g.sync(ctx)
+		}
+	case g.pending.Empty() && !g.unsent && len(g.surplus) == 0:
 		g.flows = g.compiler.Flows()
 	}
 }

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Loop is the sign of life of one goroutine that works off what comes in. It is at rest while it waits for something to do,
-// however long that takes; while it works it must make progress. All methods may be called from any goroutine; they wait
-// for nothing. The methods of a nil Loop do nothing.
+// Loop records the progress of one goroutine that handles events. The goroutine is at rest while it waits for something to do,
+// however long that takes; while it works it must make progress. All methods may be called from any goroutine and never
+// block. The methods of a nil Loop do nothing.
 type Loop struct {
 	name string
 
@@ -16,7 +16,7 @@ type Loop struct {
 	marks uint64     // how often there was progress
 	last  time.Time  // of the last one
 
-	// What follows is the Watch's.
+	// The Watch sets the fields below.
 	seen   uint64 // marks at the last look
 	silent int    // looks in a row without progress
 }
@@ -24,7 +24,7 @@ type Loop struct {
 // NewLoop returns a Loop at rest. name is what an operator reads: "bridge", "iptables IPv4".
 func NewLoop(name string) *Loop { return &Loop{name: name} }
 
-// Work must be called when the goroutine takes up work. doing says what it is about to do.
+// Work must be called when the goroutine begins work. doing describes the work.
 func (l *Loop) Work(doing string) {
 	if l == nil {
 		return
@@ -51,12 +51,15 @@ func (l *Loop) Progress() {
 // Rest must be called before the goroutine waits for something to do.
 func (l *Loop) Rest() { l.Work("") }
 
-// doubt is how long a loop may work without progress until what was said before it began is not to be relied on.
+// doubt is how long a loop may work without progress before its last reported state becomes unreliable.
 const doubt = 10 * time.Second
 
-// Doubtful reports whether the goroutine has worked for some while without progress: a status must not say then that all is
-// as it should be.
+// Doubtful reports whether the goroutine has worked for doubt or longer without progress. A status must not claim then that
+// all is well.
 func (l *Loop) Doubtful() bool {
+	if l == nil {
+		return false
+	}
 	s, working := l.state(0)
 	return working && s.For >= doubt
 }
@@ -67,7 +70,7 @@ func (l *Loop) mark() {
 	l.last = time.Now()
 }
 
-// look counts the looks of a Watch without progress.
+// look is called at each check of a Watch. It returns how many checks in a row found no progress.
 func (l *Loop) look() (silent int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -79,7 +82,7 @@ func (l *Loop) look() (silent int) {
 	return l.silent
 }
 
-// state returns how the loop is now, ok if it works.
+// state returns the loop's current state; ok reports whether it works.
 func (l *Loop) state(patience int) (s State, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
