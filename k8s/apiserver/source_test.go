@@ -14,6 +14,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -139,13 +140,34 @@ func TestAPIFirstState(t *testing.T) {
 	}
 }
 
+// A trimmed Service still has all that the model reads.
+func TestTrimKeepsTargetPort(t *testing.T) {
+	o := apiService("a", nil)
+	o.Spec.Ports[0].TargetPort, o.Spec.Ports[0].Protocol, o.Spec.ClusterIPs = intstr.FromInt32(8080), v1.ProtocolTCP, []string{"40.0.0.1"}
+	trimmed, err := trim(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tracker := k8s.NewTracker(k8s.Options{NodeName: "node-1"})
+	tracker.Apply([]k8s.Change{{Op: k8s.Upsert, Ref: k8s.Ref{Kind: k8s.KindService, Namespace: "default", Name: "a"}, Object: trimmed.(*v1.Service)}})
+	model, _ := tracker.Flush()
+	if len(model.Ports) != 1 {
+		t.Fatalf("%d Service ports", len(model.Ports))
+	}
+	for name := range model.Ports {
+		if p := tracker.TargetPort(name); p != 8080 {
+			t.Errorf("%s: targetPort is %d, want 8080", name, p)
+		}
+	}
+}
+
 // What is stored is trimmed, and changes of what was trimmed are none.
 func TestAPITrim(t *testing.T) {
 	f := fakeCluster(t)
 	r := followAPI(t, newTestSource(t, Options{Kubeconfig: f.kubeconfig()}))
 	r.wait(t, "synced", func() bool { return r.synced == 1 })
 	s := r.objects[k8s.Ref{Kind: k8s.KindService, Namespace: "default", Name: "a"}].(*v1.Service)
-	if s.ManagedFields != nil || len(s.Annotations) != 1 || s.Annotations[v1.AnnotationTopologyMode] != "Auto" || s.Spec.Selector != nil ||
+	if s.ManagedFields != nil || len(s.Annotations) != 1 || s.Annotations[v1.AnnotationTopologyMode] != "Auto" || len(s.Spec.Selector) != 1 || s.Spec.Selector["app"] != "" ||
 		s.UID != "u" || s.Spec.ClusterIP != "40.0.0.1" {
 		t.Errorf("%+v", s)
 	}

@@ -18,7 +18,9 @@ func trim(o any) (any, error) {
 	switch o := o.(type) {
 	case *v1.Service:
 		trimMeta(&o.ObjectMeta, k8s.LabelServiceProxyName)
-		o.Spec.Selector = nil
+		if len(o.Spec.Selector) > 0 {
+			o.Spec.Selector = someSelector
+		}
 		o.Status.Conditions = nil
 	case *discoveryv1.EndpointSlice:
 		trimMeta(&o.ObjectMeta, k8s.LabelServiceProxyName, discoveryv1.LabelServiceName, v1.IsHeadlessService)
@@ -36,6 +38,9 @@ func trim(o any) (any, error) {
 	}
 	return o, nil
 }
+
+// someSelector stands for any selector: the model needs to know only whether a Service has one.
+var someSelector = map[string]string{"": ""}
 
 // keptAnnotations are those that nkp reads or measures with: endpoint change time, topology mode, and preserve-destination.
 var keptAnnotations = []string{v1.EndpointsLastChangeTriggerTime, v1.AnnotationTopologyMode, v1.DeprecatedAnnotationTopologyAwareHints,
