@@ -14,7 +14,7 @@ var (
 	ErrClosed = errors.New("openflow connection closed")
 	// ErrSilent says that the switch did not answer echo requests in time.
 	ErrSilent = errors.New("switch is silent")
-	// ErrNoAnswer says that the switch, alive or not, left a question without an answer. The question follows in the text.
+	// ErrNoAnswer says that the switch, alive or not, did not answer a request. The error's text names the request.
 	ErrNoAnswer = errors.New("switch has not answered")
 	// ErrOutcomeUnknown says that the connection broke after the commit was sent and before its reply:
 	// read back to learn which state is in force.
@@ -48,6 +48,9 @@ func (e *VersionError) Error() string {
 	if len(e.Offers) > 0 {
 		s += ", only " + strings.Join(e.Offers, ", ")
 	}
+	if e.Text != "" {
+		s += fmt.Sprintf("; the switch says %q", e.Text)
+	}
 	return s
 }
 
@@ -62,7 +65,7 @@ func (e *SwitchError) Error() string { return "switch answers " + e.Reason() }
 // Reason returns the error's name as Open vSwitch's documentation has it, or its numbers.
 func (e *SwitchError) Reason() string { return reason(e.Type, e.Code, e.Experimenter) }
 
-// Op is what was to be done with an object.
+// Op is an operation on an object.
 type Op string
 
 // The operations of a Delta.
@@ -76,7 +79,7 @@ type Rejection struct {
 	Op Op
 	// Object is a *flow.Flow, *flow.Group, flow.Meter, flow.Learned, GroupID or MeterID.
 	Object any
-	Cause  error // a *SwitchError, or why it could not be encoded
+	Cause  error // a *SwitchError, or why it was not sent
 }
 
 // Reason returns why in a few words.
@@ -132,12 +135,12 @@ const (
 	StageAfter  Stage = "after"  // flows and groups are in force; deleting meters failed
 )
 
-// TxError says that a transaction was not, or not wholly, done.
+// TxError says that a transaction failed, completely or in part.
 type TxError struct {
 	Stage    Stage
 	Rejected []Rejection // in the order of the Delta; at most maxRejections of them
 	More     int         // how many were left out of Rejected
-	Cause    error       // what failed beside or instead of single objects; may be nil
+	Cause    error       // failure in addition to or instead of single objects; may be nil
 }
 
 // maxRejections bounds TxError.Rejected.

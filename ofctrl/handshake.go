@@ -15,7 +15,7 @@ var versionNames = map[uint8]string{1: "1.0", 2: "1.1", 3: "1.2", 4: "1.3", 5: "
 // it is not zero; how much of a packet is sent is up to each flow's controller action.
 const missSendLen = 0xffff
 
-// handshake reports hello, asks for the features and switches on packet-in and request forwarding
+// handshake exchanges hellos, requests the features and enables packet-in and request forwarding
 // (OpenFlow 1.5.1 §6.3, §7.3.1, §7.3.2, §7.3.10). It runs before the goroutines are started.
 func (c *Conn) handshake(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { c.nc.SetDeadline(time.Unix(1, 0)) })
@@ -38,7 +38,7 @@ const (
 	xidBarrier
 )
 
-// shakeHands returns what the switch was asked for last.
+// shakeHands performs the handshake. what names the last request to the switch.
 func (c *Conn) shakeHands() (what string, err error) {
 	what = "hello"
 	// hello with a version bitmap that has only the bit of 1.5 (§7.5.1)
@@ -63,13 +63,13 @@ func (c *Conn) awaitHello() error {
 	f, err := c.readTraced()
 	if err != nil {
 		if errors.Is(err, io.EOF) {
-			return fmt.Errorf("switch hung up before its hello: %w", err)
+			return fmt.Errorf("switch closed the connection before its hello: %w", err)
 		}
 		return err
 	}
 	switch {
 	case f.typ() == typeError:
-		return c.helloError(f, nil)
+		return c.helloError(f)
 	case f.typ() != typeHello:
 		return fmt.Errorf("%w: %v instead of a hello", ErrProtocol, f.typ())
 	}
@@ -112,12 +112,12 @@ func (c *Conn) versionError(offers uint32) *VersionError {
 }
 
 // helloError turns an error that answers the hello into a typed one; its data is a text (§7.5.4).
-func (c *Conn) helloError(f frame, offers []string) error {
+func (c *Conn) helloError(f frame) error {
 	e, data := parseError(f)
 	if e.Type != 0 {
 		return e
 	}
-	return &VersionError{Target: c.target, Bridge: c.opts.Bridge, Offers: offers, Text: printable(data)}
+	return &VersionError{Target: c.target, Bridge: c.opts.Bridge, Text: printable(data)}
 }
 
 // printable keeps what can be shown of a text from the switch.
@@ -157,8 +157,8 @@ func asyncConfig(xid uint32) []byte {
 	return message(typeSetAsync, xid, b...)
 }
 
-// awaitFeatures reads until the barrier's reply. That the switch refuses the asynchronous messages is no
-// reason to give up: programming works without.
+// awaitFeatures reads until the barrier's reply. If the switch refuses the configuration of asynchronous
+// messages, it goes on, because programming works without them.
 func (c *Conn) awaitFeatures() error {
 	got := false
 	for range 1000 {
@@ -180,7 +180,7 @@ func (c *Conn) awaitFeatures() error {
 			got = true
 		case typeError:
 			if f.xid() == xidHello {
-				return c.helloError(f, nil)
+				return c.helloError(f)
 			}
 			e, _ := parseError(f)
 			if f.xid() == xidFeatures || f.xid() == xidBarrier {
@@ -194,7 +194,7 @@ func (c *Conn) awaitFeatures() error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%w: no end of unasked messages", ErrProtocol)
+	return fmt.Errorf("%w: no reply to a barrier within 1000 messages", ErrProtocol)
 }
 
 func (c *Conn) readTraced() (frame, error) {
@@ -208,7 +208,7 @@ func (c *Conn) readTraced() (frame, error) {
 	return f, err
 }
 
-// parseError reads an OFPT_ERROR message and gives its data, too (§7.5.4).
+// parseError parses an OFPT_ERROR message and returns its data, too (§7.5.4).
 func parseError(f frame) (*SwitchError, []byte) {
 	b := f.body()
 	if len(b) < 4 {

@@ -7,7 +7,7 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// Layout is where nkp lives on a bridge that others may use too. README.md explains each part.
+// Layout is the set of numbers that nkp uses on a bridge, which others may use too. README.md explains each part.
 type Layout struct {
 	// TableBase is added to every table number.
 	TableBase uint8
@@ -40,7 +40,7 @@ const (
 	tableEntry    = 0  // conntrack entry, un-NAT
 	tableServices = 1  // which Service, if any
 	tableOutput   = 2  // hairpin, masquerade, exit
-	tableTrack    = 3  // conntrack, but for what opens a connection
+	tableTrack    = 3  // conntrack, except for SYNs to a Service range
 	tablePins     = 10 // session affinity: learned pins
 	tablePinned   = 11 // session affinity: pinned endpoint, or the group
 	tableRanges   = 12 // loadBalancerSourceRanges
@@ -113,8 +113,8 @@ func (l Layout) StaticCookies() (cookie, mask uint64) {
 	return uint64(l.CookiePrefix)<<40 | cookieStatic<<32, 0xffffffff << 32
 }
 
-// NoPins returns the flow that keeps the switch from adding pins of any Service port. Pins that are there stay in force. It is
-// no part of a Compiler's State, since it depends on what packets have done.
+// NoPins returns the flow that keeps the switch from adding pins for any Service port. Existing pins stay in force. The flow is
+// not part of a Compiler's State, because it depends on traffic.
 func (l Layout) NoPins() *flow.Flow {
 	b := builder{Config: &Config{Layout: l}}
 	f := b.flow(tableLearn, 200, 0, flow.Match{}, b.resubmit(tablePinned))
@@ -143,11 +143,6 @@ func (l Layout) Tables() []uint8 {
 	return ts
 }
 
-// WatchedTables returns the tables that hold nkp's own flows: all but the one that is left to learned flows.
-func (l Layout) WatchedTables() []uint8 {
-	return slices.DeleteFunc(l.Tables(), func(t uint8) bool { return t == l.table(tablePins) })
-}
-
 // RejectTable is the table whose packet-ins ask for a rejection.
 func (l Layout) RejectTable() uint8 { return l.table(tableReject) }
 
@@ -159,7 +154,7 @@ func (l Layout) cookie(kind uint64, id uint32) uint64 {
 
 func (l Layout) group(id, kind, part uint32) uint32 { return l.GroupBase | id<<6 | kind<<4 | part }
 
-// openingGroup is the group that has packets hashed which open a connection. No Service port has id 0.
+// openingGroup returns the group that makes the datapath hash packets that open a connection. No Service port has id 0.
 func (l Layout) openingGroup() uint32 { return l.group(0, 0, 0) }
 
 // groupID returns the id of the Service port that a group of nkp's belongs to.

@@ -46,7 +46,7 @@ func (g *programmer) connected(ctx context.Context, conn *ofctrl.Conn) {
 	g.stats.Connections++
 	g.log.Info("connected to the switch", "bridge", g.set.Bridge)
 	// From here on the switch reports flows that other controllers add, so that no transaction of nkp's replaces one.
-	if err := conn.Watch(ctx, g.set.Filter(), g.set.Layout.WatchedTables()); err != nil && ctx.Err() == nil && conn.Err() == nil {
+	if err := conn.Watch(ctx, g.set.Filter(), g.set.Layout.StaticTables()); err != nil && ctx.Err() == nil && conn.Err() == nil {
 		g.log.Warn("the switch cannot monitor flows: a conflicting flow of another controller will be detected at the next audit only", "error", err)
 	}
 	g.ensureMeters(ctx)
