@@ -57,7 +57,7 @@ type bundle struct {
 	start time.Time
 
 	refused  atomic.Int32 // how many errors the reader saw
-	replaced atomic.Int32 // foreign flows, by the commit
+	replaced atomic.Int32 // foreign flows that the commit replaced
 	replies  chan uint16  // types of the control replies, from the reader
 
 	mu   sync.Mutex // protects errs and more, which the reader writes
@@ -104,7 +104,7 @@ func (b *bundle) receive(i int, f frame) error {
 	return nil
 }
 
-// reply never blocks the reader: a switch that answers more than it is asked is not listened to.
+// reply never blocks the reader: it drops surplus replies from the switch.
 func (b *bundle) reply(t uint16) {
 	select {
 	case b.replies <- t:
@@ -112,8 +112,8 @@ func (b *bundle) reply(t uint16) {
 	}
 }
 
-// commitBundle sends groups, flows and deletions as one bundle. A refused message does not spoil a bundle in
-// Open vSwitch, so the end of the bundle is awaited and the errors are looked at before it is committed.
+// commitBundle sends groups, flows and deletions as one bundle. In Open vSwitch a refused message does not make
+// the bundle fail, so commitBundle waits for the end of the bundle and checks for errors before the commit.
 func (c *Conn) commitBundle(ctx context.Context, d *flow.Delta) (Result, error) {
 	b := &bundle{c: c, d: d, replies: make(chan uint16, 8)}
 	tx := b.plan()
@@ -140,7 +140,7 @@ func (c *Conn) commitBundle(ctx context.Context, d *flow.Delta) (Result, error) 
 		b.discard()
 		return b.res, err
 	}
-	// The reply to the end of the bundle came after the reports of all that others did before it.
+	// The reply to the end of the bundle came after the reports of all earlier changes by others.
 	if tx.Rejected = c.foreign.in(d.SetFlows); len(tx.Rejected) > 0 {
 		b.discard()
 		return b.res, tx.orNil()
@@ -149,7 +149,7 @@ func (c *Conn) commitBundle(ctx context.Context, d *flow.Delta) (Result, error) 
 }
 
 // plan lists the messages in their order: groups before the flows that point to them, deletions after, so that
-// no flow is lost with its group. It finds the groups that must not be.
+// no flow is lost with its group. It rejects the groups that are too wide.
 func (b *bundle) plan() *TxError {
 	d := b.d
 	tx := &TxError{Stage: StageBundle}
@@ -186,7 +186,7 @@ func (b *bundle) plan() *TxError {
 	return tx
 }
 
-// object returns what an item is about.
+// object returns the operation and the object of an item.
 func (b *bundle) object(it item) (Op, any) {
 	switch it.kind {
 	case clearFlows:
@@ -226,8 +226,8 @@ func (b *bundle) encode(buf []byte, it item, xid uint32) ([]byte, error) {
 	return e.groupDelete(buf, xid, d.DelGroups[it.index])
 }
 
-// add sends the opening, all items and the closing, in chunks. It goes on after a refusal, in order to learn of
-// all of them, unless there are too many to tell.
+// add sends the open message, all items and the close message, in chunks. It continues after a refusal, to
+// collect all of them, up to about maxRejections.
 func (b *bundle) add(ctx context.Context) error {
 	c := b.c
 	b.start = time.Now()
@@ -294,11 +294,11 @@ func (b *bundle) wait(ctx context.Context, want uint16) error {
 	}
 }
 
-// discardWait bounds the wait for the switch to forget a bundle.
+// discardWait bounds the wait for the switch to discard a bundle.
 const discardWait = 5 * time.Second
 
-// discard tells the switch to forget the bundle. If that cannot be said the switch forgets it by itself: at
-// the end of the connection, or after 10 s without a message for it.
+// discard tells the switch to discard the bundle. If that message cannot be sent, the switch discards the bundle
+// by itself: at the end of the connection, or after 10 s without a message for it.
 func (b *bundle) discard() {
 	ctx, cancel := context.WithTimeout(context.Background(), discardWait)
 	defer cancel()
@@ -328,7 +328,7 @@ func (b *bundle) commit(ctx context.Context) error {
 	err := b.wait(wait, bundleCommitReply)
 	b.res.Duration = time.Since(b.start)
 	if err != nil {
-		if c.Err() == nil { // a late reply must not meet the next bundle
+		if c.Err() == nil { // a late reply must not be taken for the next bundle's
 			c.fail(fmt.Errorf("no reply to a commit: %w", err))
 		}
 		return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
@@ -342,7 +342,7 @@ func (b *bundle) commit(ctx context.Context) error {
 	return nil
 }
 
-// refusal returns the error of a bundle that is not in force. cause is what kept it from being sent, if anything.
+// refusal returns the error of a bundle that is not in force. cause is the error that kept it from being sent, if any.
 func (b *bundle) refusal(stage Stage, cause error) error {
 	var tx *TxError
 	if cause != nil && !errors.As(cause, &tx) {
@@ -361,7 +361,7 @@ func (b *bundle) refusal(stage Stage, cause error) error {
 			if tx.Cause == nil {
 				tx.Cause = e.err
 			}
-		case e.i != last: // a message with two errors: the first tells
+		case e.i != last: // of two errors for a message the first counts
 			last = e.i
 			op, o := b.object(b.items[e.i-1])
 			if n := len(tx.Rejected); n > 0 && tx.Rejected[n-1].Object == o && op == tx.Rejected[n-1].Op {
@@ -371,7 +371,7 @@ func (b *bundle) refusal(stage Stage, cause error) error {
 		}
 	}
 	tx.More += b.more
-	if len(tx.Rejected) > 0 { // that one message failed is all that the bundle's own error says
+	if len(tx.Rejected) > 0 { // the bundle's own error only says that a message failed
 		var se *SwitchError
 		if errors.As(tx.Cause, &se) && se.Type == errBundle && se.Code == codeMsgFailed {
 			tx.Cause = nil

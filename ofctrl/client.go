@@ -14,8 +14,8 @@ import (
 // ClientOptions of a Client.
 type ClientOptions struct {
 	Options
-	// OnConnect is called with each new connection; the place to read back and to repair. If it fails the
-	// connection is closed and replaced. Its context ends with Run's and with the connection.
+	// OnConnect is called with each new connection, to read back and repair. If it fails, the connection is
+	// closed and replaced. Its context ends with Run's or with the connection.
 	OnConnect func(context.Context, *Conn) error
 	// MinBackoff and MaxBackoff bound the pause between attempts, which doubles from MinBackoff to MaxBackoff; its upper half is random
 	// (0 means 100 ms and 15 s, 2 s for a unix socket). Where a unix socket has no listener the pause is absentPause instead.
@@ -49,7 +49,7 @@ type Status struct {
 	LastTime  time.Time // when LastError came
 }
 
-// NewClient returns a Client that Run sets to work.
+// NewClient returns a Client; call Run to connect it.
 func NewClient(t Target, o ClientOptions) *Client {
 	if o.MinBackoff <= 0 {
 		o.MinBackoff = 100 * time.Millisecond

@@ -16,13 +16,13 @@ type Result struct {
 	Bytes    int // of these messages
 }
 
-// Commit makes the change. First meters are set, as they cannot travel in a bundle. Then groups and flows go
-// as one atomic, ordered bundle: none is in force before all are. When it is in force, meters are deleted.
-// Connections are left to Flush. An error is a *TxError, or wraps ErrOutcomeUnknown, or is that of the connection or
-// context; in the two last cases nothing of the bundle is in force.
+// Commit applies d. First it sets meters, because a bundle cannot contain them. Then it sends groups and flows as
+// one atomic, ordered bundle: none is in force before all are. When the bundle is in force, it deletes meters. It
+// leaves d.FlushCT to Flush. An error is a *TxError, or wraps ErrOutcomeUnknown, or is that of the connection or
+// context; in the last two cases nothing of the bundle is in force.
 //
-// ctx ends the wait until the commit has been sent. From then on the reply is awaited for a moment longer, so
-// that the outcome is known.
+// The end of ctx ends Commit only until the commit message has been sent. After that Commit waits a moment longer
+// for the reply, so that the outcome is known.
 func (c *Conn) Commit(ctx context.Context, d *flow.Delta) (Result, error) {
 	select {
 	case c.commitSem <- struct{}{}:
@@ -85,7 +85,7 @@ func (c *Conn) meterMods(ctx context.Context, command int, ms []flow.Meter) (map
 	})
 }
 
-// orNil returns nil for a transaction that lacks nothing.
+// orNil returns nil for a transaction without a failure.
 func (e *TxError) orNil() error {
 	if len(e.Rejected) == 0 && e.Cause == nil {
 		return nil

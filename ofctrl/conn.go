@@ -22,7 +22,7 @@ type Conn struct {
 	trace    tracer
 	encoder  *encoder // used under commitSem
 
-	out      chan *[]byte // to the writer, in order; bounded, so that callers feel a slow switch
+	out      chan *[]byte // to the writer, in order; bounded, so that a slow switch blocks callers
 	ctl      chan []byte  // to the writer: echoes, which must not wait behind out
 	epoch    time.Time
 	lastRead atomic.Int64 // when the switch last sent something, in nanoseconds after epoch
@@ -43,14 +43,14 @@ type Conn struct {
 	wg   sync.WaitGroup
 }
 
-// Features are what the switch said of itself (OpenFlow 1.5.1 §7.3.1).
+// Features are the contents of the switch's features reply (OpenFlow 1.5.1 §7.3.1).
 type Features struct {
 	DatapathID   uint64
 	Tables       uint8
 	Capabilities uint32
 }
 
-// Dial connects to the bridge and shakes hands. A bridge without OpenFlow 1.5 gives a *VersionError.
+// Dial connects to the bridge and performs the handshake. For a bridge without OpenFlow 1.5 it returns a *VersionError.
 func Dial(ctx context.Context, t Target, o Options) (*Conn, error) {
 	o = o.withDefaults()
 	ctx, cancel := context.WithTimeout(ctx, o.ConnectTimeout)
@@ -91,7 +91,7 @@ func newConn(nc net.Conn, t Target, o Options) *Conn {
 	return c
 }
 
-// start runs the goroutines. Each ends when done is closed or the socket fails, which fail brings about.
+// start starts the goroutines. Each ends when done is closed or the socket fails; fail causes both.
 func (c *Conn) start() {
 	c.lastRead.Store(int64(time.Since(c.epoch)))
 	for _, run := range []func(){c.readLoop, c.writeLoop, c.keepAlive, func() { c.events.run(c.done) }} {
@@ -112,7 +112,7 @@ func (c *Conn) fail(err error) {
 	})
 }
 
-// Close ends the connection and waits for its goroutines. It gives nil, also if the connection had failed before.
+// Close ends the connection and waits for its goroutines. It returns nil even if the connection had failed before.
 func (c *Conn) Close() error {
 	c.fail(ErrClosed)
 	c.wg.Wait()
@@ -132,10 +132,10 @@ func (c *Conn) Err() error {
 	}
 }
 
-// Features returns what the switch said of itself.
+// Features returns the contents of the switch's features reply.
 func (c *Conn) Features() Features { return c.features }
 
-// PacketInDrops counts the packets from the switch that found the queue full.
+// PacketInDrops returns the number of packets from the switch that were dropped because the queue was full.
 func (c *Conn) PacketInDrops() uint64 { return c.events.drops.Load() }
 
 // Target returns where the connection leads.

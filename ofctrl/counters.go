@@ -66,7 +66,7 @@ func (c *Conn) aggregate(ctx context.Context, n int, question func([]byte, int) 
 // tableStatsLen is the length of ofp_table_stats (OpenFlow 1.5.1 §7.3.5).
 const tableStatsLen = 24
 
-// TableSizes returns how many flows each table holds, of all owners. It costs the switch the same however many there are.
+// TableSizes returns how many flows each table holds, of all owners. The cost to the switch does not depend on their number.
 func (c *Conn) TableSizes(ctx context.Context) (sizes [256]uint32, err error) {
 	err = c.ask(ctx, mpTable, 1, func(b []byte, _ int) ([]byte, error) { return b, nil }, func(b []byte) error {
 		if len(b)%tableStatsLen != 0 {
@@ -89,7 +89,7 @@ type FlowCounter struct {
 }
 
 // TableCounters returns the counters of the flows of one table whose cookie is cookie in the bits of mask. Open vSwitch
-// learns of packets in its datapath about once a second, so that they are as old as that.
+// learns of packets in its datapath about once a second, so the counters may be that old.
 func (c *Conn) TableCounters(ctx context.Context, table uint8, cookie, mask uint64) ([]FlowCounter, error) {
 	var out []FlowCounter
 	err := c.ask(ctx, mpFlowDesc, 1, func(b []byte, _ int) ([]byte, error) {

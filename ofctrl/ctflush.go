@@ -10,7 +10,7 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// NXT_CT_FLUSH, by which Open vSwitch 3.1 and later forget single connections (openvswitch/nicira-ext.h,
+// NXT_CT_FLUSH, by which Open vSwitch 3.1 and later delete single conntrack entries (openvswitch/nicira-ext.h,
 // struct nx_ct_flush).
 const nxtCTFlush = 32
 
@@ -30,12 +30,12 @@ const (
 // probeEnd is both ends of a connection that cannot exist: an address for documentation (RFC 5737), port 1.
 var probeEnd = netip.MustParseAddrPort("192.0.2.1:1")
 
-// ProbeCTFlush asks whether the switch can forget single connections, as Open vSwitch 3.1 and later can, by telling it to
-// forget one that cannot exist. It gives nil, ErrNoCTFlush with the switch's answer, or the connection's error.
+// ProbeCTFlush checks whether the switch can delete single conntrack entries, as Open vSwitch 3.1 and later can, by deleting
+// one that cannot exist. It returns nil, ErrNoCTFlush with the switch's answer, or the connection's error.
 func (c *Conn) ProbeCTFlush(ctx context.Context) error {
 	errs, err := c.doBatch(ctx, "deletions of connections", 1, func(b []byte, _ int, xid uint32) ([]byte, error) {
 		b, at := beginCTFlush(b, xid, 17)
-		// With all of one direction given, the switch looks up that connection instead of going through all of them.
+		// Given one complete direction, the switch looks up that entry instead of scanning all entries.
 		b, tuple := beginTuple(b, ctOrigTuple)
 		b = ctEnd(b, tupleSrc, tupleSrcPort, probeEnd)
 		b = ctEnd(b, tupleDst, tupleDstPort, probeEnd)
@@ -51,9 +51,9 @@ func (c *Conn) ProbeCTFlush(ctx context.Context) error {
 	return nil
 }
 
-// Flush deletes the connections of the filters from the tracker. It returns when the switch has done so: the switch does nothing
-// else meanwhile, and goes through all of its connections for each filter without Src. An error wraps ErrNoCTFlush or the
-// switch's refusal, of one filter, or is that of the connection or context.
+// Flush deletes the conntrack entries that the filters select. It returns when the switch has done so. Meanwhile the switch does
+// nothing else, and it scans all its entries for each filter without Src. An error wraps ErrNoCTFlush or the switch's refusal, of
+// one filter, or is that of the connection or context.
 func (c *Conn) Flush(ctx context.Context, filters []flow.CTFilter) error {
 	errs, err := c.doBatch(ctx, "deletions of conntrack entries", len(filters), func(b []byte, i int, xid uint32) ([]byte, error) {
 		return ctFlush(b, xid, filters[i])
@@ -62,7 +62,7 @@ func (c *Conn) Flush(ctx context.Context, filters []flow.CTFilter) error {
 		return err
 	}
 	for i, e := range errs {
-		return fmt.Errorf("connections %s: %w", filters[i], noCTFlush(e))
+		return fmt.Errorf("delete conntrack entries %s: %w", filters[i], noCTFlush(e))
 	}
 	return nil
 }
@@ -78,7 +78,7 @@ func noCTFlush(e *SwitchError) error {
 // ctFlush appends the message that flushes the connections of a filter.
 func ctFlush(b []byte, xid uint32, f flow.CTFilter) ([]byte, error) {
 	if !f.Dst.Addr().IsValid() {
-		return b, errors.New("connections are flushed by their destination")
+		return b, errors.New("conntrack filter without a destination")
 	}
 	b, at := beginCTFlush(b, xid, f.IPProto)
 	b, tuple := beginTuple(b, ctOrigTuple)

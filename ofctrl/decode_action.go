@@ -27,14 +27,14 @@ const (
 	nxInPort = 0xfff8 // OFPP_IN_PORT of OpenFlow 1.0, as in resubmit
 )
 
-// decoder turns what a switch reports into package flow's values. It keeps the actions that it met, as most
-// buckets and flows of a pipeline differ in few of them; it is not safe for concurrent use.
+// decoder turns what a switch reports into package flow's values. It reuses the values of frequent actions
+// and is not safe for concurrent use.
 type decoder struct {
 	resubmits [256]flow.Action
 	clearIn   flow.Action
 	decTTL    flow.Action
-	// v6 says that the actions at hand are for IPv6 packets. The wire has a translation to the unspecified address
-	// without any address, so its family is that of the flow.
+	// v6 is set while actions for IPv6 packets are decoded. On the wire a translation to the unspecified address has
+	// no address at all, so its family is that of the flow.
 	v6 bool
 }
 
@@ -46,8 +46,8 @@ func newDecoder() *decoder {
 	return d
 }
 
-// actions appends the actions of a list to out. What flow cannot express becomes an UnknownAction; lengths that
-// do not fit are an error.
+// actions appends the actions of a list to out. An action that package flow cannot represent becomes an
+// UnknownAction; inconsistent lengths are an error.
 func (d *decoder) actions(out []flow.Action, b []byte) ([]flow.Action, error) {
 	for len(b) > 0 {
 		n, err := actionLen(b)

@@ -16,7 +16,7 @@ type flowDesc struct {
 
 const flowDescLen = 24
 
-// flowDesc reads the entry at the start of b and gives its length.
+// flowDesc parses the entry at the start of b and returns its length.
 func (d *decoder) flowDesc(b []byte) (fd flowDesc, n int, err error) {
 	if len(b) < flowDescLen {
 		return fd, 0, short("flow description")
@@ -52,7 +52,7 @@ const (
 	oxsBytes   = 0x80020a08
 )
 
-// flowStats reads an ofp_stats with its padding (§7.2.4) and gives its length.
+// flowStats parses an ofp_stats with its padding (§7.2.4) and returns its length.
 func flowStats(b []byte) (n int, packets, size uint64, err error) {
 	if len(b) < 4 {
 		return 0, 0, 0, short("flow statistics")

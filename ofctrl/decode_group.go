@@ -10,8 +10,8 @@ import (
 
 const groupDescLen = 16
 
-// groupDesc reads the ofp_group_desc at the start of b and gives its length (OpenFlow 1.5.1 §7.3.5). What
-// flow.Group cannot express makes Method UnknownMethod or becomes an UnknownAction of a bucket.
+// groupDesc parses the ofp_group_desc at the start of b and returns its length (OpenFlow 1.5.1 §7.3.5). For
+// parts that flow.Group cannot represent it sets Method to UnknownMethod or adds an UnknownAction to a bucket.
 func (d *decoder) groupDesc(b []byte) (g *flow.Group, n int, err error) {
 	if len(b) < groupDescLen {
 		return nil, 0, short("group description")
@@ -68,7 +68,7 @@ func (d *decoder) buckets(b []byte) ([]flow.Bucket, error) {
 	return out, nil
 }
 
-// bucketProps reads the weight; any other property makes the bucket unlike all that nkp makes.
+// bucketProps reads the weight; any other property becomes an UnknownAction.
 func bucketProps(k *flow.Bucket, b []byte, acts *[]flow.Action) error {
 	return properties(b, func(typ uint16, p []byte) {
 		if typ == 0 && len(p) >= 6 {
@@ -79,7 +79,7 @@ func bucketProps(k *flow.Bucket, b []byte, acts *[]flow.Action) error {
 	})
 }
 
-// properties hands out a list of properties, each with its header and without padding.
+// properties calls do for each property of a list, with its header and without padding.
 func properties(b []byte, do func(typ uint16, p []byte)) error {
 	for len(b) > 0 {
 		if len(b) < 4 {
@@ -95,7 +95,7 @@ func properties(b []byte, do func(typ uint16, p []byte)) error {
 	return nil
 }
 
-// groupMethod finds which of the known selection methods the properties of a group are, byte by byte.
+// groupMethod returns the selection method whose template equals a group's properties, else UnknownMethod.
 func groupMethod(b []byte) (flow.Method, error) {
 	method := flow.UnknownMethod
 	count := 0
@@ -112,8 +112,8 @@ func groupMethod(b []byte) (flow.Method, error) {
 	return method, err
 }
 
-// meterDesc reads the ofp_meter_desc at the start of b and gives its length (§7.3.5). A meter unlike those that
-// nkp makes has a rate of 0.
+// meterDesc parses the ofp_meter_desc at the start of b and returns its length (§7.3.5). A meter unlike those that
+// nkp creates is returned with a rate of 0.
 func meterDesc(b []byte) (m flow.Meter, n int, err error) {
 	if len(b) < 8 {
 		return m, 0, short("meter description")

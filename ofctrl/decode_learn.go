@@ -11,7 +11,7 @@ const (
 	learn2HeaderLen = 40
 )
 
-// knownFields are the fields that learn and copy actions name, in both of a field's names.
+// knownFields maps the headers that learn and copy actions may use, NXM and OXM, to fields.
 var knownFields = map[uint32]flow.Field{
 	nxmReg0: flow.Reg0, nxmReg1: flow.Reg1, nxmReg2: flow.Reg2, nxmReg3: flow.Reg3,
 	nxmEthSrc: flow.EthSrc, nxmEthDst: flow.EthDst, oxmEthSrc: flow.EthSrc, oxmEthDst: flow.EthDst,

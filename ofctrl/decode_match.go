@@ -10,9 +10,8 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// decodeMatch reads an ofp_match with its padding from the start of b and gives how many bytes it takes
-// (OpenFlow 1.5.1 §7.2.3). A field that flow.Match cannot express goes to Unknown; lengths that do not fit are
-// an error.
+// decodeMatch parses an ofp_match with its padding at the start of b and returns its length (OpenFlow 1.5.1
+// §7.2.3). Fields that flow.Match cannot represent go to Unknown; inconsistent lengths are an error.
 func decodeMatch(b []byte) (m flow.Match, n int, err error) {
 	if len(b) < 4 {
 		return m, 0, short("match")
@@ -42,8 +41,8 @@ func decodeMatch(b []byte) (m flow.Match, n int, err error) {
 
 func short(what string) error { return fmt.Errorf("%w: %s is cut off", ErrProtocol, what) }
 
-// matchField sets the field of m that a TLV is about. It gives false for what it cannot express: another field,
-// another mask, or the value that stands for "any" in flow.Match.
+// matchField sets the field of m that a TLV describes. It returns false for TLVs that flow.Match cannot represent:
+// another field, another mask, or the value that stands for "any" in flow.Match.
 func matchField(m *flow.Match, header uint32, v []byte) bool {
 	field, hasMask := unmasked(header)
 	switch field {

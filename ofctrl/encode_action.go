@@ -9,11 +9,11 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// encoder appends the OpenFlow 1.5 encodings of package flow's values to buffers. It keeps the templates of the
-// ct actions that it met and is not safe for concurrent use.
+// encoder appends the OpenFlow 1.5 encodings of package flow's values to buffers. It caches templates of ct
+// actions and is not safe for concurrent use.
 //
-// It refuses what a switch would take but report in another form, as such an object would look changed
-// for ever.
+// It rejects objects that a switch would accept but report in another form, because they would always look
+// changed.
 type encoder struct {
 	cts map[flow.CT]ctTemplate // by shape: address and ports replaced, see ctShape
 }
@@ -196,8 +196,8 @@ func (e *encoder) ct(b []byte, a flow.CT) ([]byte, error) {
 	return b, nil
 }
 
-// ctShape replaces address and ports by ones that only say that they are there. To translate to the unspecified
-// address, which lets the tracker change nothing but a port that is taken, is a shape of its own.
+// ctShape replaces address and ports by placeholders that only show their presence. A translation to the unspecified
+// address, which lets conntrack change nothing but a port that is taken, is a shape of its own.
 func ctShape(a flow.CT) flow.CT {
 	switch {
 	case a.NAT.Addr.IsUnspecified():

@@ -14,9 +14,9 @@ import (
 // unknownPrefix starts each part of Match.Unknown that this package makes: the bytes of a match field follow in hex.
 const unknownPrefix = "oxm="
 
-// match appends an ofp_match with its padding (OpenFlow 1.5.1 §7.2.3). A field stands behind the fields that
-// it needs. Fields that only a switch knows (Match.Unknown) are sent back as they came if unknown is true: to
-// delete a flow, not to make one.
+// match appends an ofp_match with its padding (OpenFlow 1.5.1 §7.2.3). A field follows the fields that it
+// depends on. Fields in Match.Unknown are sent back unchanged if unknown is true: to delete a flow, not to
+// add one.
 func match(b []byte, m *flow.Match, unknown bool) ([]byte, error) {
 	if err := checkMatch(m); err != nil {
 		return b, err
@@ -61,7 +61,7 @@ func match(b []byte, m *flow.Match, unknown bool) ([]byte, error) {
 	return pad8(b, at), nil
 }
 
-// checkMatch refuses matches that a switch would take and report in another form.
+// checkMatch rejects matches that a switch would accept but report in another form.
 func checkMatch(m *flow.Match) error {
 	for _, p := range []netip.Prefix{m.Src, m.Dst} {
 		if p.IsValid() && (p.Bits() == 0 || p != p.Masked()) {

@@ -63,12 +63,12 @@ func (e *encoder) flowAdd(b []byte, xid uint32, f *flow.Flow) ([]byte, error) {
 // instrApplyActions is OFPIT_APPLY_ACTIONS (§7.2.5).
 const instrApplyActions = 4
 
-// sameCookie compares cookies by all bits but the highest. For an exact cookie Open vSwitch walks through all flows that have
-// it, instead of looking the match up (ofproto/ofproto.c, collect_rules_strict): deleting 60,000 flows of one cookie silenced
-// the switch for over a minute.
+// sameCookie compares cookies by all bits but the highest. For an exact cookie Open vSwitch scans all flows that have it,
+// instead of looking the match up (ofproto/ofproto.c, collect_rules_strict): deleting 60,000 flows of one cookie blocked the
+// switch for over a minute.
 const sameCookie = 1<<63 - 1
 
-// flowDelete appends the message that deletes the flow with this key if it has this very cookie.
+// flowDelete appends the message that deletes the flow with this key if it has this cookie (see sameCookie).
 func (e *encoder) flowDelete(b []byte, xid uint32, f *flow.Flow) ([]byte, error) {
 	if f.Table == allTables {
 		return b, errors.New("table 255 stands for all tables")

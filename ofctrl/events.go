@@ -2,7 +2,7 @@ package ofctrl
 
 import "sync/atomic"
 
-// events hands packets and reports from the reader to the callbacks. It never makes the reader wait.
+// events passes packets and reports from the reader to the callbacks. It never blocks the reader.
 type events struct {
 	onPacket  func(*PacketIn)
 	onForward func(Forward)

@@ -11,13 +11,13 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// ErrForeignFlow is the cause of a Rejection of a flow whose table, priority and match a flow of another owner has: to add it
-// would replace that one, regardless of its cookie.
+// ErrForeignFlow is the cause of a Rejection if a foreign flow has the same table, priority and match: adding the flow would
+// replace the foreign one, regardless of its cookie.
 var ErrForeignFlow = errors.New("another owner's flow has the same table, priority and match")
 
-// foreignFlows are the flows of other owners in nkp's tables, by the digests of their keys. Reads fill it. Watch has the switch
-// report every later change as it happens, in the order of the connection's other messages, so that nothing is missed between
-// a read and the commit that it led to.
+// foreignFlows are the flows of other owners in nkp's tables, by the digests of their keys. Reads fill it. After Watch the switch
+// reports every later change as it happens, in order with the connection's other messages, so that nothing is missed between
+// a read and the commit that follows from it.
 type foreignFlows struct {
 	seed maphash.Seed
 	max  int // flows
@@ -26,7 +26,7 @@ type foreignFlows struct {
 	cookies map[uint64]uint64 // by digest of the key
 	left    bool              // max was reached: some flows are not in cookies
 	watch   *Filter           // of the last Watch; nil: the switch reports nothing
-	paused  chan struct{}     // closed when the switch goes on reporting; nil: it does
+	paused  chan struct{}     // closed when the switch resumes its reports; nil: they are not paused
 }
 
 // maxForeign is foreignFlows.max; each takes some 40 bytes. Flows beyond it may be replaced.
@@ -52,7 +52,7 @@ func (o *foreignFlows) note(f *flow.Flow) {
 	o.set(f.Key, f.Cookie)
 }
 
-// reading must be called before a read. What was known is forgotten if the switch does not report what has gone since.
+// reading must be called before a read. It deletes the known flows unless the switch reports which of them were removed.
 func (o *foreignFlows) reading() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -62,7 +62,7 @@ func (o *foreignFlows) reading() {
 	}
 }
 
-// in returns those of the flows that would replace a foreign one, with what to say of it.
+// in returns a Rejection for each flow in set that would replace a foreign one.
 func (o *foreignFlows) in(set []*flow.Flow) (list []Rejection) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -77,7 +77,7 @@ func (o *foreignFlows) in(set []*flow.Flow) (list []Rejection) {
 	return list
 }
 
-// forget records that the flows are on the switch now, and returns how many foreign ones they have replaced.
+// forget records that the flows in set are installed, and returns how many foreign flows they have replaced.
 func (o *foreignFlows) forget(set []*flow.Flow) (replaced int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -116,9 +116,9 @@ const (
 	flowUpdateLen = 24 // ofp_flow_update_full without its match
 )
 
-// Watch has the switch report changes that others make in the given tables, so that Commit refuses flows that would replace
-// flows of others (ErrForeignFlow) also where these came after the last Read. Call it once, before the first Read. f says which
-// cookies are not foreign. A *SwitchError means that the switch cannot report: Commit then knows what the last Read found.
+// Watch makes the switch report changes to foreign flows in the given tables, so that Commit refuses to replace foreign flows
+// (ErrForeignFlow) also if they were added after the last Read. Call it once, before the first Read. f defines which cookies
+// are not foreign. A *SwitchError means that the switch cannot report changes; Commit then uses the result of the last Read.
 func (c *Conn) Watch(ctx context.Context, f Filter, tables []uint8) error {
 	c.foreign.mu.Lock()
 	c.foreign.watch = &f
@@ -200,11 +200,11 @@ func (o *foreignFlows) resume() {
 	}
 }
 
-// pauseWait bounds the wait for a switch that has paused its reports. Open vSwitch goes on once the connection has taken what
-// was queued (connmgr.c, ofmonitor_may_resume).
+// pauseWait bounds the wait for a switch that has paused its reports. Open vSwitch resumes once the connection has drained its
+// queue (connmgr.c, ofmonitor_may_resume).
 const pauseWait = 5 * time.Second
 
-// upToDate waits until the switch reports without a pause.
+// upToDate waits until the switch has resumed its reports, if they are paused.
 func (c *Conn) upToDate(ctx context.Context) error {
 	c.foreign.mu.Lock()
 	paused := c.foreign.paused

@@ -1,7 +1,7 @@
 package ofctrl
 
-// Forward tells that another controller changed a group or a meter (OpenFlow 1.5.1 §7.4.6). The switch
-// reports it after the fact, so reading back is the answer to it.
+// Forward reports that another controller changed a group or a meter (OpenFlow 1.5.1 §7.4.6). The switch
+// sends it after the fact, so the receiver should read back.
 type Forward struct {
 	Group bool   // a group, else a meter
 	ID    uint32 // of the group or meter; the reserved numbers for "all" too

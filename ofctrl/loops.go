@@ -26,7 +26,7 @@ func (c *Conn) readLoop() {
 	}
 }
 
-// lost words the error of a broken connection.
+// lost returns the error for a broken connection.
 func lost(err error) error {
 	switch {
 	case errors.Is(err, io.EOF):
@@ -39,7 +39,7 @@ func lost(err error) error {
 	return fmt.Errorf("openflow connection broke: %w", err)
 }
 
-// dispatch hands one message to whom it is for. What decoding panics on is a protocol error.
+// dispatch delivers one message to its receiver. A panic while decoding becomes a protocol error.
 func (c *Conn) dispatch(f frame) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -77,12 +77,12 @@ func (c *Conn) dispatch(f frame) (err error) {
 	return nil
 }
 
-// strayError logs an error that answers nothing: the first, second, fourth, eighth, … of a connection, so that a switch cannot
+// strayError logs an error that matches no request: the first, second, fourth, eighth, … of a connection, so that a switch cannot
 // fill the log.
 func (c *Conn) strayError(f frame) {
 	if c.strays++; c.strays&(c.strays-1) == 0 {
 		e, _ := parseError(f)
-		c.opts.Log.Warn("switch reports an error for no request of ours", "error", e, "xid", f.xid(), "count", c.strays)
+		c.opts.Log.Warn("switch sent an error that answers no request of ours", "error", e, "xid", f.xid(), "count", c.strays)
 	}
 }
 
@@ -117,8 +117,8 @@ func (c *Conn) write(b []byte) error {
 // lastWords is how long the reader may go on after writing has failed.
 const lastWords = 200 * time.Millisecond
 
-// writeFailed ends the connection, but lets the reader find the reason first: what the switch said before it
-// hung up tells more than a broken pipe.
+// writeFailed ends the connection, but lets the reader find the reason first: an error message that the switch
+// sent before it closed the connection explains more than a broken pipe.
 func (c *Conn) writeFailed(err error) {
 	timer := time.NewTimer(lastWords)
 	defer timer.Stop()
@@ -129,8 +129,8 @@ func (c *Conn) writeFailed(err error) {
 	}
 }
 
-// send queues whole messages for the writer and takes ownership of the buffer. It blocks while the switch is slow; one that
-// takes nothing for Options.AnswerTimeout ends the connection.
+// send queues whole messages for the writer and takes ownership of the buffer. It blocks while the switch is slow. If the
+// switch reads nothing for Options.AnswerTimeout, send ends the connection.
 func (c *Conn) send(ctx context.Context, p *[]byte) error {
 	select {
 	case c.out <- p:
@@ -153,8 +153,8 @@ func (c *Conn) send(ctx context.Context, p *[]byte) error {
 	}
 }
 
-// post queues an echo without ever blocking; what finds the queue full is left out, as the switch is not
-// reading then.
+// post queues an echo without ever blocking. If the queue is full it drops the echo, because the switch is
+// not reading then.
 func (c *Conn) post(b []byte) {
 	select {
 	case c.ctl <- b:

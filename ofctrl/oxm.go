@@ -35,7 +35,7 @@ const (
 	nxmCTIPv6Dst  uint32 = 0x0001f610
 )
 
-// tcpFlags is the mask of all TCP flags that a switch tells apart (ovs-fields(7), tcp_flags).
+// tcpFlags is the mask of all TCP flags that a switch distinguishes (ovs-fields(7), tcp_flags).
 const tcpFlags = 0x0fff
 
 // masked returns the header of the same field with a mask behind the value.

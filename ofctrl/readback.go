@@ -19,18 +19,17 @@ type Filter struct {
 	Meters           []uint32 // nkp's own meters
 }
 
-// Visitor takes what a switch holds, object by object, as it is read. Its methods are called one at a time, most of them on the
-// connection's reader: they must not wait. The Visitor owns its arguments and may keep
-// them.
+// Visitor receives the objects of a switch one by one, as they are read. Its methods are called one at a time, most of them on
+// the connection's reader, so they must not block. The Visitor owns its arguments and may keep them.
 type Visitor interface {
 	// Flow takes one of nkp's own flows, from any table. A flow with a timeout, or with anything else that package flow cannot
 	// represent, compares unequal to every desired flow.
 	Flow(*flow.Flow)
 	// ForeignFlow takes a foreign flow in Filter.Tables. Its Key is decoded in the same way as that of nkp's own flows.
 	ForeignFlow(*flow.Flow)
-	// Unread takes one of Filter.Tables that holds too many foreign flows to read them, and how many.
+	// Unread takes a table of Filter.Tables whose foreign flows are too many to be read, and their number.
 	Unread(table uint8, flows int)
-	// Group and Meter take nkp's own groups and meters; what Flow says of differences holds for them, too.
+	// Group and Meter take nkp's own groups and meters. Those that package flow cannot represent compare unequal, as for Flow.
 	Group(*flow.Group)
 	Meter(flow.Meter)
 }
@@ -54,8 +53,8 @@ func (s *Snapshot) Unread(table uint8, n int) { s.Skipped[table] = n }
 func (s *Snapshot) Group(g *flow.Group)       { s.State.Groups[g.ID] = g }
 func (s *Snapshot) Meter(m flow.Meter)        { s.State.Meters[m.ID] = m }
 
-// Read asks the switch what it holds. It is not atomic: what others change meanwhile may be seen or not. After an error the
-// visitor has seen a part.
+// Read reads the switch's state. It is not atomic: changes that others make meanwhile may be seen or not. After an error the
+// visitor has received only a part.
 func (c *Conn) Read(ctx context.Context, f Filter, v Visitor) error {
 	r := &reading{filter: f, dec: newDecoder(), to: v, foreign: &c.foreign}
 	c.foreign.reading()
@@ -142,7 +141,7 @@ func (r *reading) flowReply(b []byte) error {
 	})
 }
 
-// foreignReply takes the foreign flows of what a table holds.
+// foreignReply takes the foreign flows from a description of all flows of a table.
 func (r *reading) foreignReply(b []byte) error {
 	return r.each(b, func(fd flowDesc) {
 		if !r.filter.own(fd.flow.Cookie) {
@@ -157,7 +156,7 @@ func (f *Filter) own(cookie uint64) bool {
 	return f.CookieMask != 0 && cookie&f.CookieMask == f.Cookie
 }
 
-// maxObjects bounds the flows, and the groups, of one reading: what maxAnswer has room for if they are of the usual size.
+// maxObjects bounds the flows, and the groups, of one reading: as many as fit into maxAnswer at their usual size.
 // Without it a switch that sends a huge number of tiny descriptions could make nkp allocate gigabytes.
 var maxObjects = maxAnswer / 400
 

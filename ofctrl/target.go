@@ -86,12 +86,12 @@ func (t Target) String() string {
 
 // TLSFiles are the PEM files for an ssl: target.
 type TLSFiles struct {
-	CA        string // whose certificates vouch for the switch; must be set
-	Cert, Key string // what this side shows; both or neither
-	// ServerName is the name that the switch's certificate must bear; "" means the target's host.
+	CA        string // certificates that verify the switch's; required
+	Cert, Key string // certificate and key of this side; both or neither
+	// ServerName is the name that the switch's certificate must contain; "" means the target's host.
 	ServerName string
-	// AnyName accepts every name in a certificate that CA vouches for. Certificates made by ovs-pki(8) bear no
-	// host name, and ovs-vswitchd itself does not look at names either.
+	// AnyName accepts every name in a certificate that CA verifies. Certificates made by ovs-pki(8) contain no
+	// host name, and ovs-vswitchd itself does not check names either.
 	AnyName bool
 }
 
@@ -128,10 +128,10 @@ func (f TLSFiles) Config(addr string) (*tls.Config, error) {
 	return cfg, nil
 }
 
-// verifyChain is what crypto/tls does by itself, less the host name.
+// verifyChain verifies the certificate chain as crypto/tls does, but not the host name.
 func verifyChain(cs tls.ConnectionState, roots *x509.CertPool) error {
 	if len(cs.PeerCertificates) == 0 {
-		return errors.New("switch shows no certificate")
+		return errors.New("switch presented no certificate")
 	}
 	between := x509.NewCertPool()
 	for _, c := range cs.PeerCertificates[1:] {

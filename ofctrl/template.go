@@ -127,7 +127,7 @@ const (
 	natHeaderLen = 16
 )
 
-// newCTTemplate builds the ct action of a shape: address and ports of a count only by being there.
+// newCTTemplate builds the ct action of a shape. Of a's address and ports only their presence matters.
 func newCTTemplate(a flow.CT) ctTemplate {
 	var t ctTemplate
 	var acts []openflow15.Action

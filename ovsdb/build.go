@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// What one row may cost at most.
+// Limits, because rows are untrusted.
 const (
 	maxIPs      = 64  // addresses of one interface
 	maxWarnings = 100 // of one snapshot
@@ -40,8 +40,8 @@ func (b *builder) warn(name, format string, args ...any) {
 	b.Warnings = append(b.Warnings, "interface "+plain(name)+": "+fmt.Sprintf(format, args...))
 }
 
-// root takes the one row of Open_vSwitch. Should there be more, the one with the
-// least UUID counts.
+// root reads the one row of Open_vSwitch. If there are several, it uses the one with
+// the lowest UUID.
 func (b *builder) root(roots []rootRow) {
 	if len(roots) == 0 {
 		return
@@ -104,7 +104,7 @@ func comparePorts(x, y Port) int {
 		cmp.Compare(x.Name, y.Name), cmp.Compare(x.PortName, y.PortName))
 }
 
-// port adds an interface, or takes the bridge's address from its own.
+// port adds an interface. From the bridge's own interface it takes only the MAC address.
 func (b *builder) port(port portRow, i interfaceRow) {
 	if i.Name == b.Bridge {
 		b.LocalMAC, _ = b.mac(i.Name, "mac_in_use", value(i.MACInUse))
@@ -142,9 +142,9 @@ func (b *builder) port(port portRow, i interfaceRow) {
 	b.Ports = append(b.Ports, p)
 }
 
-// number checks an OpenFlow port number. -1 is ovs-vswitchd's way to say that it
-// failed; up to 0xff00 (OFPP_MAX, OpenFlow 1.0, which the database keeps to) are
-// ports.
+// number checks an OpenFlow port number. -1 means that ovs-vswitchd could not add
+// the interface. Valid numbers go up to 0xff00 (OFPP_MAX of OpenFlow 1.0, which the
+// database uses).
 func (b *builder) number(p *Port, n int) uint32 {
 	switch {
 	case n == -1:
@@ -152,21 +152,21 @@ func (b *builder) number(p *Port, n int) uint32 {
 	case n > 0 && n <= 0xff00:
 		return uint32(n)
 	default:
-		b.warn(p.Name, "ofport %d is none", n)
+		b.warn(p.Name, "ofport %d is not a valid port number", n)
 	}
 	return 0
 }
 
 func (b *builder) vlan(name string, n int) (uint16, bool) {
 	if n < 0 || n > 4095 {
-		b.warn(name, "VLAN %d is none", n)
+		b.warn(name, "VLAN %d is out of range 0-4095", n)
 		return 0, false
 	}
 	return uint16(n), true
 }
 
-// mac reads a hardware address, which must be one of a station: six bytes, not
-// all zero, not multicast.
+// mac parses a MAC address, which must be unicast: six bytes, not all zero, not
+// multicast.
 func (b *builder) mac(name, what, s string) (net.HardwareAddr, bool) {
 	if s == "" {
 		return nil, false
@@ -179,8 +179,8 @@ func (b *builder) mac(name, what, s string) (net.HardwareAddr, bool) {
 	return mac, true
 }
 
-// parseIPs reads a list of addresses separated by commas and returns what it
-// cannot use, quoted. 4-in-6 addresses come out as IPv4.
+// parseIPs parses a comma-separated list of addresses. bad are the invalid entries,
+// quoted. IPv4-mapped IPv6 addresses are returned as IPv4.
 func parseIPs(s string) (ips []netip.Addr, bad []string) {
 	for field := range strings.SplitSeq(s, ",") {
 		field = strings.TrimSpace(field)
@@ -218,8 +218,8 @@ func quote(s string) string {
 	return strconv.Quote(s)
 }
 
-// oneOwner leaves each address with one port: the first by number, and any with
-// a number before one without. It follows the sort by comparePorts.
+// oneOwner keeps each address at one port only: the one with the lowest number; ports
+// without a number come last. b.Ports must be sorted by comparePorts.
 func (b *builder) oneOwner() {
 	owner := map[netip.Addr]string{}
 	for i := range b.Ports {

@@ -116,8 +116,8 @@ func (s Switch) wantProtocols() []string {
 	return append(slices.Clone(s.Protocols), openFlow15)
 }
 
-// ovnEvidence looks for what ovn-controller(8) documents under "Configuration"
-// and "Open vSwitch Database Usage". It returns "" if there is nothing.
+// ovnEvidence searches for the keys that ovn-controller(8) documents under
+// "Configuration" and "Open vSwitch Database Usage". It returns "" if there are none.
 //
 // Not evidence: ovn-localnet-port and ovn-l2gateway-port, which are set on both
 // sides of a patch between the integration bridge and a bridge that OVN does not

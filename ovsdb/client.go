@@ -56,8 +56,8 @@ type Client struct {
 
 // Connect connects to the database and lists it. ctx and Options.Timeout bound
 // that, not the client's life: Close ends the client. The error is an
-// *UnreachableError, except for an endpoint that is none. A bridge that is missing
-// or not usable is not an error here: see [Switch.Check].
+// *UnreachableError unless Options are invalid. A bridge that is missing or not
+// usable is not an error here: see [Switch.Check].
 func Connect(ctx context.Context, o Options) (*Client, error) {
 	o.setDefaults()
 	if o.Bridge == "" {
@@ -114,7 +114,7 @@ func (c *Client) run(ctx context.Context, s *session) {
 // reconnect tries until it has a session; nil if ctx has ended.
 func (c *Client) reconnect(ctx context.Context) *session {
 	for wait := c.opt.MinBackoff; ; wait = min(2*wait, c.opt.MaxBackoff) {
-		// Up to a fifth less, so that many nodes do not come back in step.
+		// Up to a fifth less, so that many nodes do not reconnect at the same time.
 		if sleep(ctx, wait-rand.N(wait/5+1)) != nil {
 			return nil
 		}
@@ -137,7 +137,7 @@ func (c *Client) refresh(s *session) {
 	}
 }
 
-// publish changes the client's state and tells who waits for it.
+// publish changes the client's state and wakes all waiters.
 func (c *Client) publish(change func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -150,7 +150,7 @@ func (c *Client) publish(change func()) {
 	}
 }
 
-// Switch is the latest snapshot. While the database is not reachable it is the
+// Switch returns the latest snapshot. While the database is unreachable it is the
 // last one known.
 func (c *Client) Switch() Switch {
 	sw, _, _ := c.state()
@@ -163,9 +163,9 @@ func (c *Client) state() (Switch, *session, <-chan struct{}) {
 	return c.sw, c.session, c.published
 }
 
-// Changed delivers a value after the snapshot or the state of the connection has
-// changed since the last value was taken; several changes may give one value. It
-// is for one reader, and never closed.
+// Changed returns a channel that delivers a value after the snapshot or the state
+// of the connection has changed; several changes may result in one value. The
+// channel is for one reader and is never closed.
 func (c *Client) Changed() <-chan struct{} { return c.changed }
 
 // Connected reports whether there is a connection that answers.
@@ -174,8 +174,8 @@ func (c *Client) Connected() bool {
 	return s != nil
 }
 
-// LastError is why there is no connection, or why the last attempt failed; nil
-// while there is one.
+// LastError returns why there is no connection, or why the last attempt failed; nil
+// while connected.
 func (c *Client) LastError() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -186,7 +186,7 @@ func (c *Client) LastError() error {
 }
 
 // AwaitBridge waits until the bridge exists and returns the snapshot that has it.
-// If ctx ends before, the error is what is missing, joined with the end of ctx.
+// If ctx ends first, the error is that of Switch.Check joined with ctx.Err().
 func (c *Client) AwaitBridge(ctx context.Context) (Switch, error) {
 	return c.await(ctx, func(s Switch) error {
 		if !s.Exists {

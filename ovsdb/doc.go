@@ -5,19 +5,18 @@
 // Start reading at [Connect] and [Switch]. A [Client] keeps a snapshot of one
 // bridge up to date and survives restarts of the server: after each connection
 // it lists everything again, so rows that were deleted meanwhile are gone from the
-// snapshot too. Events only say that something changed. A server that has
-// stopped without closing the connection is noticed by a probe that it does not
-// answer.
+// snapshot too. Events only say that something changed. An unanswered probe
+// detects a server that has stopped without closing the connection.
 //
-// What stands in the way of programming a bridge is told by [Switch.Check] with
-// typed errors whose text says what to do. The package writes one thing only,
-// and only when asked: [Client.EnableOpenFlow15].
+// [Switch.Check] reports what prevents nkp from programming a bridge, as typed
+// errors whose text says what to do. The package writes to the database only in
+// [Client.EnableOpenFlow15].
 //
 // Rows are untrusted: anybody who can write to the database can write anything
-// that its schema allows. Values that make no sense are left out of the snapshot
-// and named in [Switch.Warnings]. The server is not trusted either: one that sends
-// what is no JSON-RPC, schema or row, or sends without end, loses its connection
-// (session.go), and the last snapshot stays.
+// that its schema allows. Invalid values are left out of the snapshot and listed
+// in [Switch.Warnings]. The server is not trusted either: if it sends malformed
+// messages, schemas or rows, or too much, the client closes the connection
+// (session.go) and keeps the last snapshot.
 //
-// It knows nothing of Services, and it does not speak OpenFlow.
+// The package deals with neither Services nor OpenFlow messages.
 package ovsdb

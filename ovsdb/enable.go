@@ -10,7 +10,7 @@ import (
 
 // EnableOpenFlow15 adds OpenFlow15 to the bridge's protocols, keeping the others,
 // and waits until the snapshot shows it. It does nothing if the bridge speaks 1.5
-// already. ovs-vswitchd takes a moment more; connections that it has stay.
+// already. ovs-vswitchd applies it a moment later; its connections stay open.
 func (c *Client) EnableOpenFlow15(ctx context.Context) error {
 	if err := c.enableOpenFlow15(ctx); err != nil {
 		return fmt.Errorf("enable OpenFlow 1.5 on bridge %s: %w", c.opt.Bridge, err)
@@ -48,8 +48,8 @@ func (c *Client) enableOpenFlow15(ctx context.Context) error {
 
 // addProtocols inserts what is missing into the column (RFC 7047 §5.1) rather
 // than setting it, so that a change by another program at the same time is kept.
-// Only where the column is empty must the default be spelled out: then the
-// transaction first makes sure that it still is.
+// Only if the column is empty, the default must be spelled out; then the
+// transaction first checks that the column is still empty.
 func addProtocols(sw Switch) ([]ovsdb.Operation, error) {
 	where := []ovsdb.Condition{ovsdb.NewCondition("name", ovsdb.ConditionEqual, sw.Bridge)}
 	add, now := []string{openFlow15}, sw.Protocols

@@ -36,8 +36,8 @@ func parseEndpoint(s string) (endpoint, error) {
 	return endpoint{}, fmt.Errorf("ovsdb endpoint %q: want unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT", s)
 }
 
-// ManagementSocket is the path of a bridge's OpenFlow management socket, which
-// ovs-vswitchd puts beside the database's. There is none to be derived from an
+// ManagementSocket returns the path of a bridge's OpenFlow management socket, which
+// ovs-vswitchd creates in the directory of the database's socket. It fails for an
 // endpoint that is not a unix socket.
 func ManagementSocket(endpoint, bridge string) (string, error) {
 	path, ok := strings.CutPrefix(endpoint, "unix:")

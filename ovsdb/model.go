@@ -5,9 +5,9 @@ import (
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 )
 
-// The columns that are read, of the tables that are read; ovs-vswitchd.conf.db(5).
-// A column left out here costs nothing: Interface.statistics alone changes every
-// five seconds for each port.
+// The tables and columns that are read; see ovs-vswitchd.conf.db(5). A column left
+// out here causes no updates: Interface.statistics alone changes every five seconds
+// for each port.
 
 type rootRow struct {
 	UUID        string            `ovsdb:"_uuid"`

@@ -16,8 +16,8 @@ import (
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 )
 
-// settle is how long a session collects changes before it lists: one transaction
-// comes as many events.
+// settle is how long a session collects changes before it lists the rows, because
+// one transaction arrives as many events.
 const settle = 5 * time.Millisecond
 
 // maxTaken bounds the changes that one session takes, in bytes, and with them its cache. After that a new session lists
@@ -32,8 +32,8 @@ var (
 )
 
 // session is one connection with its monitor. It uses libovsdb's types and cache, but not its client, which decodes in
-// goroutines of its own: libovsdb and the JSON-RPC library panic on some messages that are none, and here that ends the
-// session and nothing else. Its memory is bounded by maxMessage and maxTaken.
+// goroutines of its own. libovsdb and the JSON-RPC library panic on some malformed messages; here a panic ends only the
+// session. The session's memory is bounded by maxMessage and maxTaken.
 type session struct {
 	conn  *boundedConn
 	codec *boundedCodec
@@ -68,7 +68,7 @@ func open(ctx context.Context, o Options) (*session, error) {
 	return nil, err
 }
 
-// newSession begins to read. The limit is that of a write.
+// newSession starts to read from nc. limit bounds each write.
 func newSession(nc net.Conn, limit time.Duration) *session {
 	s := &session{
 		conn: &boundedConn{Conn: nc, limit: limit}, dirty: make(chan struct{}, 1),
@@ -114,7 +114,7 @@ func (s *session) fail(err error) {
 
 func (s *session) close() { s.fail(errLost) }
 
-// call asks the server. After an error the reply must not be read: it may still be coming in.
+// call sends a request and waits for its reply. After an error reply must not be read: the reader may still write to it.
 func (s *session) call(ctx context.Context, method string, args []any, reply any) error {
 	call := s.rpc.Go(method, args, reply, make(chan *rpc2.Call, 1))
 	var refusal rpc2.ServerError
@@ -126,7 +126,7 @@ func (s *session) call(ctx context.Context, method string, args []any, reply any
 		case errors.As(call.Error, &refusal):
 			return fmt.Errorf("the server refuses %s: %.200q", method, string(refusal))
 		}
-		s.conn.Close() // whatever it was ends the session; the reader may know better why
+		s.conn.Close() // any other error ends the session; the reader may have a more precise one
 	case <-s.lost:
 	case <-ctx.Done():
 	}
@@ -147,8 +147,8 @@ func (s *session) transact(ctx context.Context, ops ...ovsdb.Operation) (results
 	return results, nil
 }
 
-// start asks for the schema, then for all rows and their changes from then on. The schema is the server's: libovsdb panics on
-// some that are none.
+// start requests the schema, then all rows and their changes from then on. It recovers from panics, because libovsdb panics on
+// some invalid schemas.
 func (s *session) start(ctx context.Context) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -170,7 +170,7 @@ func (s *session) start(ctx context.Context) (err error) {
 	if s.cache, err = cache.NewTableCache(db, nil, nil); err != nil {
 		return err
 	}
-	go s.cache.Run(s.lost) // empties its queue of events, which nobody wants
+	go s.cache.Run(s.lost) // drains its queue of events, which is not used
 	var rows ovsdb.TableUpdates2
 	if err := s.call(ctx, ovsdb.ConditionalMonitorRPC, ovsdb.NewMonitorArgs(database, "nkp", newMonitor()), &rows); err != nil {
 		return err
@@ -182,7 +182,7 @@ func (s *session) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// update takes changes, ovsdb-server(7) "update2". Those that come before the first state wait for it.
+// update applies changes (ovsdb-server(7), "update2"). Changes that arrive before the first state wait for it.
 func (s *session) update(params []json.RawMessage) error {
 	select {
 	case <-s.filled:

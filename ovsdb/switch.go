@@ -13,12 +13,12 @@ import (
 // (OFPP_LOCAL).
 const LocalPort = 65534
 
-// Switch is a snapshot of one bridge and of what the database says of the switch
-// around it. It is never changed after it was made: readers must not change its
-// slices and maps either, and may share it between goroutines.
+// Switch is a snapshot of one bridge and of the database's facts about the switch
+// it belongs to. It is immutable: readers must not change its slices and maps, and
+// may share it between goroutines.
 type Switch struct {
-	// Bridge is the name that was asked for; Exists tells whether there is such a
-	// bridge. If not, only Bridges, OVSVersion and SystemIDs say something.
+	// Bridge is the requested name; Exists reports whether there is such a bridge.
+	// If not, only Bridges, OVSVersion and SystemIDs are set.
 	Bridge string
 	Exists bool
 	// Bridges are the names of all bridges, sorted.
@@ -29,8 +29,8 @@ type Switch struct {
 	// DatapathID is 16 hexadecimal digits, "" before ovs-vswitchd has made the
 	// bridge.
 	DatapathID string
-	// Protocols are the OpenFlow versions configured, sorted; none stands for the
-	// switch's default. OpenFlow15 tells whether 1.5 is among those in force.
+	// Protocols are the configured OpenFlow versions, sorted; empty means the
+	// switch's default. OpenFlow15 reports whether 1.5 is among those in force.
 	Protocols  []string
 	OpenFlow15 bool
 	// OVSVersion as the start-up scripts of Open vSwitch state it, "" if they do
@@ -46,10 +46,10 @@ type Switch struct {
 	ExternalIDs map[string]string
 	SystemIDs   map[string]string
 
-	// Ports are the bridge's interfaces but its own, by OpenFlow number, then by
+	// Ports are the bridge's interfaces except its own, by OpenFlow number, then by
 	// name; those without a number come last.
 	Ports []Port
-	// Warnings name what was left out because it makes no sense.
+	// Warnings list the values that were left out as invalid.
 	Warnings []string
 
 	ovn string // what shows that ovn-controller runs the bridge
@@ -109,9 +109,9 @@ func (s Switch) find(ok func(Port) bool) (Port, bool) {
 // DefaultUplink is the OpenFlow port number of the uplink by default.
 const DefaultUplink = 1
 
-// Uplink finds the port that leads out of the node. The wanted one is named by its
-// name or OpenFlow port number; "" means DefaultUplink if that is not a pod's. A
-// name goes before a number. The error wraps ErrNoUplink.
+// Uplink returns the port that leads out of the node. want is its name or OpenFlow
+// port number; "" means DefaultUplink if that is not a pod's. A name takes
+// precedence over a number. The error wraps ErrNoUplink.
 func (s Switch) Uplink(want string) (Port, error) {
 	if want == "" {
 		p, ok := s.PortByNumber(DefaultUplink)
@@ -168,7 +168,7 @@ func (s Switch) members(port string) []string {
 	return list
 }
 
-// noUplink reports what is wrong and what could be named instead.
+// noUplink returns an error that says what is wrong and which ports could be named instead.
 func (s Switch) noUplink(what string) error {
 	var others []string
 	for _, p := range s.Ports {
@@ -180,11 +180,11 @@ func (s Switch) noUplink(what string) error {
 	if len(others) > 0 {
 		ports = strings.Join(others, ", ")
 	}
-	return fmt.Errorf("%w: bridge %s %s; name it with --uplink-port, ports here: %s", ErrNoUplink, plain(s.Bridge), what, ports)
+	return fmt.Errorf("%w: bridge %s %s; pass --uplink-port, ports here: %s", ErrNoUplink, plain(s.Bridge), what, ports)
 }
 
-// GatewayPolicy reports whether somebody seems to enforce policy at the pods'
-// gateway, so that packets between local pods must keep passing it, and why.
+// GatewayPolicy reports whether the database shows that policy is enforced at the
+// pods' gateway, so that packets between local pods must keep passing it, and why.
 func (s Switch) GatewayPolicy() (bool, string) {
 	for _, from := range []struct {
 		name string

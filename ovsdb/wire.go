@@ -13,8 +13,8 @@ import (
 	"github.com/cenkalti/rpc2"
 )
 
-// maxMessage bounds one message of the server, in bytes. The first state of a bridge is the longest: 16 MiB hold some 30,000
-// ports.
+// maxMessage bounds one message from the server, in bytes. The longest is the initial state of a bridge: 16 MiB hold some
+// 30,000 ports.
 const maxMessage = 16 << 20
 
 var errTooLong = fmt.Errorf("the server sends a message of more than %d MiB", maxMessage>>20)
@@ -27,8 +27,8 @@ func dial(ctx context.Context, e endpoint, cfg *tls.Config) (net.Conn, error) {
 	return (&net.Dialer{}).DialContext(ctx, e.network, e.address)
 }
 
-// boundedConn is a connection that reads no more than it is allowed to, and whose writes end in time: a server that reads
-// nothing holds nobody up. It has one reader.
+// boundedConn is a connection that limits the bytes read and sets a deadline for each write, so that a server that reads
+// nothing does not block callers. It has one reader.
 type boundedConn struct {
 	net.Conn
 	left  int           // bytes that may be read
@@ -54,7 +54,7 @@ func (c *boundedConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// boundedCodec bounds each message and keeps why reading failed, which rpc2 does not tell.
+// boundedCodec bounds each message and keeps the read error, which rpc2 does not return.
 type boundedCodec struct {
 	rpc2.Codec
 	conn *boundedConn
@@ -92,8 +92,8 @@ func (c *boundedCodec) why() error {
 	return errLost
 }
 
-// malformed is the error of a message that cannot be decoded, by a library's error or by what it panics with. It quotes a
-// bounded piece, for that may be the server's text.
+// malformed returns the error for a message that cannot be decoded. what is a library's error or panic value; a bounded
+// part of it is quoted, because it may contain text from the server.
 func malformed(what any) error {
 	return fmt.Errorf("%w: %.120q", errMalformed, fmt.Sprint(what))
 }

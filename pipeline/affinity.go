@@ -10,10 +10,10 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// Session affinity by client address. A pin is a learned flow that binds a client's address to an endpoint. A packet that opens a
-// connection visits tablePins, where pins load the client's endpoint into reg2, then tablePinned, which translates to that endpoint if it is still
-// in force. Otherwise a group picks one by the client's address and tableLearn pins it. A pin is hit by new
-// connections only, so its idle timeout runs from the last new connection, as in kube-proxy.
+// Session affinity by client address. A pin is a learned flow that binds a client's address to an endpoint. A packet that opens
+// a connection is resubmitted to tablePins, where its pin loads the client's endpoint into reg2, then to tablePinned, which
+// translates to that endpoint if it is still in force. Otherwise a group picks one by the client's address and tableLearn pins
+// it. Only new connections match a pin, so its idle timeout runs from the last new connection, as in kube-proxy.
 //
 // Source addresses can be spoofed, so pins are bounded: per Service port by the learn action's limit, which the switch enforces, and in
 // total by Layout.NoPins, a flow that nkp installs while there are too many. A client without a pin

@@ -8,11 +8,11 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// objects collects what one source of flows asks for: a Service port, or the common part.
+// objects collects the flows and groups of one source: a Service port, or the common part.
 type objects struct {
 	flows  []*flow.Flow
 	groups []*flow.Group
-	// shared flows may be asked for by several sources, all in the same words; they stay until the last of them is gone.
+	// shared flows may be needed by several sources, which all define them identically. A flow stays until its last source is gone.
 	shared []*flow.Flow
 }
 
@@ -46,7 +46,7 @@ func (b *builder) resubmit(table uint8) flow.Action {
 	return flow.Resubmit{Table: b.Layout.table(table)}
 }
 
-// ct looks a packet up in zone, undoing a translation if it belongs to a known connection.
+// ct looks a packet up in zone and applies the connection's translation if there is an entry.
 func (b *builder) ct(zone uint16, table uint8) flow.Action {
 	return flow.CT{Zone: zone, Table: b.Layout.table(table), NAT: flow.NAT{Kind: flow.NATExisting}}
 }
@@ -56,8 +56,8 @@ func setMark(value, mask uint32) flow.Action {
 	return flow.SetField{Field: flow.Reg1, Value: uint64(value), Mask: uint64(mask)}
 }
 
-// newConnection matches tracked packets of connections that are not answered yet; opening those and, besides, packets that
-// went past the tracker because they open a connection (table 3).
+// newConnection matches tracked packets of connections without a reply so far. opening matches these and untracked packets:
+// those that bypassed conntrack because they open a connection (table 3).
 var (
 	newConnection = flow.Bits{Value: flow.CTNew | flow.CTTracked, Mask: flow.CTNew | flow.CTTracked}
 	opening       = flow.Bits{Mask: flow.CTEst | flow.CTRel | flow.CTInvalid}
@@ -96,7 +96,7 @@ func toNet(p netip.Prefix) flow.Match {
 	return flow.Match{EthType: ethTypeOf(p.Addr()), Dst: matched(p)}
 }
 
-// matched returns what a match says of a prefix: nothing, if it holds every address.
+// matched returns the prefix as a match field: unset if it contains every address.
 func matched(p netip.Prefix) netip.Prefix {
 	if p.Bits() == 0 {
 		return netip.Prefix{}

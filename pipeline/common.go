@@ -10,8 +10,8 @@ import (
 
 var families = []k8s.Family{k8s.IPv4, k8s.IPv6}
 
-// Where a packet comes from: bits 0-1 of reg0. Bit 2: it is addressed to the node, where NodePorts are. Bit 3: it must have
-// another source address by now. Bit 4: it is of ICMP, and its connection was looked up.
+// Bits of reg0. Bits 0-1: where the packet comes from. Bit 2: it is addressed to the node, where NodePorts are. Bit 3: its
+// source address must have been masqueraded by now. Bit 4: it is ICMP, and its connection was looked up.
 const (
 	sourceExternal = 0
 	sourcePod      = 1
@@ -54,17 +54,18 @@ const (
 	prioLast        = 0
 )
 
-// Ports that masqueraded connections get: so many may be open to one endpoint. They end below the NodePorts (the API server's
-// default --service-node-port-range, 30000 to 32767): zone 1002 does not see the NodePort connections of zone 1001, and would
-// give out a port at which the endpoint's own NodePort connection arrives, whose packets are then taken for the answers. They
-// are also below the kernel's default range for the node's own connections (net.ipv4.ip_local_port_range, 32768 to 60999).
+// Source ports of masqueraded connections; as many connections may be open to one endpoint. They end below the NodePorts (the
+// API server's default --service-node-port-range, 30000 to 32767). Zone 1002 does not see the NodePort connections of zone
+// 1001, so it could assign a port at which the endpoint's own NodePort connection arrives; its packets would be taken for
+// replies. They are also below the kernel's default range for the node's own connections (net.ipv4.ip_local_port_range, 32768
+// to 60999).
 const (
 	MasqueradePortMin = 1024
 	MasqueradePortMax = 29999
 )
 
-// NextHopMAC is the router that the node's kernel sends packets for Services to. It exists in the node's neighbour table
-// and in table 30 alone. Locally administered.
+// NextHopMAC is the MAC of the router to which the node's kernel sends packets for Services. It exists only in the node's
+// neighbour table and in table 30. Locally administered.
 var NextHopMAC = flow.MAC{0x0e, 'n', 'k', 'p', 0, 1}
 
 // rejectMaxLen is how much of a refused packet the controller needs to see: an ICMPv6 error quotes at most
@@ -84,9 +85,9 @@ func (b *builder) common() {
 	b.deliver()
 }
 
-// entry is table 0: what passes by, and what may be the reply to masqueraded traffic. Everything else is
-// classified and tracked. The lowest priority is 1, not 0: a bridge without flows of its own has the NORMAL
-// flow of Open vSwitch there, which is not nkp's to replace or remove.
+// entry adds table 0: packets that bypass nkp, and possible replies to masqueraded traffic. All other packets
+// are classified and tracked. The lowest priority is 1, because a bridge without flows of its own has Open
+// vSwitch's NORMAL flow at priority 0, which nkp must not replace or remove.
 func (b *builder) entry() {
 	for _, t := range []uint8{135, 136} { // neighbour solicitation and advertisement, RFC 4861 §4.3, §4.4
 		m := flow.Match{EthType: flow.EthIPv6, IPProto: flow.ProtoICMPv6, ICMPv6Type: t}
@@ -109,8 +110,8 @@ func (b *builder) entry() {
 	b.add(tableEntry, prioDefault, 0, flow.Match{}, b.Layout.exit())
 }
 
-// classify records where a packet comes from, notes whether it would be masqueraded on its way to a ClusterIP,
-// and has it tracked.
+// classify records where a packet comes from and whether it would be masqueraded on its way to a ClusterIP,
+// and sends it to table 3 to be tracked.
 func (b *builder) classify(table uint8, f k8s.Family) {
 	known := b.detects(f)
 	next := b.resubmit(tableTrack)
@@ -155,12 +156,12 @@ func (b *builder) classify(table uint8, f k8s.Family) {
 	from(prioFromAny, ethIs(f), anyone, stranger)
 }
 
-// track is table 3. A SYN to a Service range needs no look at the tracker before its Service is known: whatever the tracker
-// knows of the connection, its commit takes into account (a SYN sent again keeps its endpoint, one on a finished connection
-// begins another). So it goes to table 1 by way of a group of one bucket, for whose sake the datapath hashes it: the Service's
-// group finds the hash and needs no pass of its own (docs/decisions/0012-hash-before-the-service.md). Only cluster IPs without
-// session affinity take such packets. For every other frontend, which may be inside a Service range too, and for what is refused
-// or dropped there, serviceDefaults sends the packet to the tracker; behind it the hash is forgotten.
+// track adds table 3. A SYN to a Service range needs no conntrack lookup before its Service is known, because the commit takes
+// an existing entry into account (a retransmitted SYN keeps its endpoint, one on a finished connection begins another). So it
+// goes to table 1 through a group of one bucket, which makes the datapath hash it: the Service's group then has the hash and
+// needs no pass of its own (docs/decisions/0012-hash-before-the-service.md). Only ClusterIPs without session affinity take such
+// packets. For every other frontend, which may be inside a Service range too, and for packets that are refused or dropped
+// there, serviceDefaults sends the packet to conntrack, after which the hash is lost.
 func (b *builder) track() {
 	for _, p := range b.ServiceCIDRs {
 		m := notToNode(toNet(p))
@@ -179,11 +180,11 @@ func (b *builder) track() {
 	}
 }
 
-// icmpErrors has the errors of ICMP translated, the outer header and the packet that they quote. They belong to the
-// connection of the quoted packet (ct_state rel). A plain ct(nat) would not do for a Service's connections:
+// icmpErrors translates ICMP errors, both the outer header and the quoted packet. An error belongs to the connection of
+// the quoted packet (ct_state rel). A plain ct(nat) is not enough for a Service's connections:
 //   - The kernel translates an error about the endpoint's packets, which is in the client's direction, only when it commits
 //     (net/openvswitch/conntrack.c, ovs_ct_nat).
-//   - Open vSwitch's own tracker takes an outer ICMPv6 header for the header of the quoted protocol when it adjusts the
+//   - Open vSwitch's userspace conntrack mistakes an outer ICMPv6 header for one of the quoted protocol when it adjusts the
 //     checksum to a new address (lib/conntrack.c, nat_packet_ipv6). That changes the MTU of an error about UDP, and the
 //     quoted source of one about TCP. Where the address is the right one already, nothing is adjusted. The quoted source
 //     is written afterwards where the outer destination changes, so that only UDP is left with a wrong MTU there.
@@ -216,18 +217,18 @@ func icmpProto(f k8s.Family) uint8 {
 	return flow.ProtoICMP
 }
 
-// notToNode leaves addresses of the node out of a match: inside a Service range, they are the node's all the same.
+// notToNode excludes addresses of the node from a match, because they may lie inside a Service range.
 func notToNode(m flow.Match) flow.Match {
 	m.Reg[0].Mask |= toNode
 	return m
 }
 
-// serviceDefaults is table 1 without the Services, and the table that asks for a rejection.
+// serviceDefaults adds the flows of table 1 that belong to no Service, and the reject table.
 func (b *builder) serviceDefaults() {
 	established := flow.Bits{Value: flow.CTTracked, Mask: flow.CTTracked | flow.CTNew}
-	// A known connection without an answer yet is still new. The userspace datapath has translated its packet
-	// already; the kernel's ct(nat) leaves it as it is (net/openvswitch/conntrack.c, ovs_ct_nat), so that it still has
-	// the Service's address: it goes to the Service's group again, whose ct(commit,nat) applies what was chosen first.
+	// A known connection without a reply is still new. The userspace datapath has already translated its packet. The
+	// kernel's ct(nat) does not translate it (net/openvswitch/conntrack.c, ovs_ct_nat): it still has the Service's address
+	// and goes to the Service's group again, whose ct(commit,nat) applies the endpoint that was chosen first.
 	//
 	// Table 2 reads reg1, not ct_mark: of packets that reach the kernel's ct(commit) together, only the first leaves it
 	// with the mark in its key (ovs_ct_set_mark: a mark that the connection has already is not written to the key).
@@ -302,8 +303,8 @@ func firstWay(ethType uint16, mark uint32) flow.Match {
 	}
 }
 
-// masqueradeAs returns a connection another source address, at which the answers come back to the bridge. Open vSwitch's
-// own tracker lets the packet go on as it was if no port is left (3.1); table 30 sees to those.
+// masqueradeAs returns the actions that give a connection the source address ip, so that replies come back to the bridge.
+// If no port is free, Open vSwitch's userspace conntrack (3.1) passes the packet on untranslated; table 30 drops such packets.
 func (b *builder) masqueradeAs(ip netip.Addr) []flow.Action {
 	return []flow.Action{
 		flow.SetField{Field: flow.Reg0, Value: masqueraded, Mask: masqueraded},
@@ -314,17 +315,17 @@ func (b *builder) masqueradeAs(ip netip.Addr) []flow.Action {
 	}
 }
 
-// masqueradeNode commits connections that come from the masquerade address already, without a translation: one to the same
-// address may choose the same port. The entry keeps others from being masqueraded to that port.
+// masqueradeNode commits, without translation, connections whose source is the masquerade address already: a translation to the
+// same address may keep the port and so change nothing. The entry keeps other connections from being masqueraded to that port.
 func (b *builder) masqueradeNode(m flow.Match, ip netip.Addr) {
 	m.Src = host(ip)
 	b.add(tableOutput, prioMasqNode, 0, m, flow.CT{Commit: true, Zone: b.Layout.ZoneSNAT, Table: b.Layout.table(tableDeliver)})
 }
 
-// nodeAsEndpoint is for Services whose endpoint is the node itself. Masqueraded as the node, a packet would come from the
-// address that it goes to, and the kernel drops such packets. The node's answers come by the bridge in any case, so that
-// clients keep their addresses, as they do when kube-proxy delivers to a local process; and the node as its own client
-// comes from the hairpin address.
+// nodeAsEndpoint adds the flows for Services whose endpoint is the node itself. Masqueraded as the node, a packet would have
+// its destination as its source address, and the kernel drops such packets. Clients keep their addresses instead, as they do
+// when kube-proxy delivers to a local process, because the node's replies pass the bridge in any case. The node as its own
+// client gets the hairpin address.
 func (b *builder) nodeAsEndpoint(ip netip.Addr) {
 	m := firstWay(ethTypeOf(ip), markService|markMasquerade)
 	m.Dst = host(ip)
@@ -381,7 +382,7 @@ func (b *builder) deliver() {
 			}
 		}
 	}
-	for _, f := range families { // the client would get answers from an address that it does not know
+	for _, f := range families { // not masqueraded: the client would get replies from an address that it does not know
 		for _, proto := range []uint8{flow.ProtoTCP, flow.ProtoUDP} { // SCTP has no ports in Open vSwitch's own tracker
 			m := ethIs(f)
 			m.IPProto = proto

@@ -9,14 +9,14 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// Comparison compares a switch with what should be on it. It is told of the switch's objects one by one, in any order, and
-// keeps those that are not as they should be. There is one at a time, and the Compiler must not be changed before its last
-// call. A Comparison is not safe for concurrent use.
+// Comparison compares a switch with its desired state. It receives the switch's objects one by one, in any order, and keeps
+// those that differ. Only the latest Comparison is valid, and the Compiler must not be changed before the last call to it.
+// A Comparison is not safe for concurrent use.
 type Comparison struct {
 	c      *Compiler
 	number uint32 // in Compiler.wanted
-	met    int    // objects that are as they should be
-	// What was read and should not be there, or not like that.
+	met    int    // desired objects found on the switch
+	// Objects that were read and are not desired in this form, or at all.
 	flows  map[flow.Key]*flow.Flow
 	groups map[uint32]*flow.Group
 
@@ -33,7 +33,7 @@ func (c *Compiler) Compare() *Comparison {
 	}
 }
 
-// Flow takes a flow that nkp installed itself. It is kept if it is not as it should be.
+// Flow takes a flow that nkp installed itself, and keeps it if it differs from the desired state.
 func (x *Comparison) Flow(f *flow.Flow) {
 	x.read++
 	if !x.meet(f.Digest(x.c.seed)) {
@@ -41,7 +41,7 @@ func (x *Comparison) Flow(f *flow.Flow) {
 	}
 }
 
-// Group takes a group of nkp's range. It is kept if it is not as it should be.
+// Group takes a group in nkp's range, and keeps it if it differs from the desired state.
 func (x *Comparison) Group(g *flow.Group) {
 	if !x.meet(g.Digest(x.c.seed)) {
 		x.groups[g.ID] = g
@@ -54,7 +54,7 @@ func (x *Comparison) Meter(m flow.Meter) { x.meters = append(x.meters, m) }
 // Flows counts the flows that were read.
 func (x *Comparison) Flows() int { return x.read }
 
-// meet records that an object is there, and reports whether it should be, just so.
+// meet records that an object is on the switch, and reports whether exactly this object is desired.
 func (x *Comparison) meet(digest uint64) bool {
 	last, wanted := x.c.wanted[digest]
 	if wanted && last != x.number {
@@ -64,7 +64,7 @@ func (x *Comparison) meet(digest uint64) bool {
 	return wanted
 }
 
-// Delta returns what turns the switch into what it should be.
+// Delta returns the changes that bring the switch to its desired state.
 func (x *Comparison) Delta() *flow.Delta {
 	d := &flow.Delta{}
 	if x.met < len(x.c.wanted) || len(x.flows)+len(x.groups) > 0 {
@@ -77,8 +77,8 @@ func (x *Comparison) Delta() *flow.Delta {
 	return d
 }
 
-// collect compiles everything, for what is missing. What takes the place of something that was read ends up beside
-// it; the rest of what was read is to go.
+// collect compiles everything to find the missing objects. Each is paired with the object that was read under the same key or
+// id, if any. Objects that were read and have no counterpart are deleted.
 func (x *Comparison) collect(d *flow.Delta) {
 	missing := func(digest uint64) bool { return x.c.wanted[digest] != x.number }
 	flows, groups := maps.Clone(x.flows), maps.Clone(x.groups)
@@ -116,8 +116,8 @@ func (x *Comparison) collect(d *flow.Delta) {
 	}
 }
 
-// Stale returns the connections to forget: those that the switch may have sent to endpoints which have stopped serving while
-// nkp was not connected. What is as it should be leads to endpoints that serve.
+// Stale returns the conntrack entries to delete: connections that the switch may have sent to endpoints which stopped serving
+// while nkp was not connected. Objects that match the desired state lead only to serving endpoints.
 func (x *Comparison) Stale() []flow.CTFilter {
 	endpoints := map[uint32][]netip.AddrPort{} // by id of the Service port
 	note := func(id uint32, as []flow.Action) {
@@ -147,8 +147,8 @@ func (x *Comparison) Stale() []flow.CTFilter {
 	return out
 }
 
-// OrphanPins returns the pins that no Service port has a use for: those that a learn action on the switch has made which should
-// not be there, or has made with another timeout. Pins themselves are never read, as there may be many.
+// OrphanPins returns the pins that no Service port needs: those from learn actions on the switch that are not desired or have
+// another timeout. The pins themselves are never read, because there may be many.
 func (x *Comparison) OrphanPins() (out []flow.Learned) {
 	layout := &x.c.cfg.Layout
 	for _, f := range x.flows {

@@ -10,12 +10,12 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// Compiler knows what should be on the switch and keeps it in step with the model. Feed it changes; each call
-// gives the Delta that the switch needs. Compiling from scratch and compiling change by change give the same
-// State. A Compiler is not safe for concurrent use.
+// Compiler holds the desired state of the switch and keeps it in step with the model. Pass it changes; each call returns
+// the Delta for the switch. Compiling from scratch and compiling change by change result in the same State. A Compiler is
+// not safe for concurrent use.
 //
-// It keeps Service ports and digests, not flows: what a port compiles to depends on the port, its id and the configuration
-// alone, so that the flows from before a change can be recompiled when they are needed (docs/decisions/0009-flows-are-not-kept.md).
+// It keeps Service ports and digests, not flows. A port's flows depend only on the port, its id and the configuration, so the
+// flows from before a change can be recompiled when they are needed (docs/decisions/0009-flows-are-not-kept.md).
 type Compiler struct {
 	cfg    Config
 	ids    *idTable
@@ -69,7 +69,7 @@ func (c *Compiler) Meters() []flow.Meter {
 	return []flow.Meter{{ID: c.cfg.Layout.MeterID, Rate: c.cfg.RejectRate, Burst: c.cfg.RejectRate}}
 }
 
-// State compiles all that should be on the switch: tens of megabytes for ten thousand Services. To compare it with a switch
+// State compiles and returns the desired state: tens of megabytes for ten thousand Services. To compare it with a switch
 // use Compare, which needs almost no memory.
 func (c *Compiler) State() *flow.State {
 	s := flow.NewState()
@@ -110,7 +110,7 @@ func (c *Compiler) Load(ports map[k8s.PortName]*k8s.ServicePort) {
 	}
 }
 
-// Update takes the new state of some Service ports (nil: deleted) and returns what changes on the switch.
+// Update applies the new state of some Service ports (nil: deleted) and returns the changes for the switch.
 func (c *Compiler) Update(changes map[k8s.PortName]*k8s.ServicePort) *flow.Delta {
 	redo := make(map[k8s.PortName]*k8s.ServicePort, len(changes))
 	reassigned := func(n k8s.PortName) { // its id has changed: it is recompiled
@@ -210,8 +210,8 @@ func (c *Compiler) remove(o *objects, oldFlow func(*flow.Flow), oldGroup func(*f
 	}
 }
 
-// Reconfigure switches to a new configuration and returns what changes on the switch. Services are recompiled only if they depend on
-// what is different: a pod that is added or removed recompiles none. It fails if the layout differs.
+// Reconfigure switches to a new configuration and returns the changes for the switch. Services are recompiled only if a setting
+// that they depend on has changed: adding or removing a pod recompiles none. It fails if the layout differs.
 func (c *Compiler) Reconfigure(cfg Config) (*flow.Delta, error) {
 	if cfg.Layout != c.cfg.Layout {
 		return nil, fmt.Errorf("the layout of the pipeline cannot change while nkp runs")
@@ -263,7 +263,7 @@ func (c *Compiler) PinOwners() map[uint64]k8s.PortName {
 	return out
 }
 
-// Owner returns which Service port an object on the switch belongs to: a flow by its cookie.
+// Owner returns the Service port that a flow belongs to, by the flow's cookie.
 func (c *Compiler) Owner(cookie uint64) (k8s.PortName, bool) {
 	return c.nameOf(uint32(cookie))
 }

@@ -15,8 +15,8 @@ type Pod struct {
 	MAC    flow.MAC
 }
 
-// Config is what the pipeline needs to know besides the Services. The zero value of a field means
-// unknown; flows that need it are left out, and Compiler.Missing tells.
+// Config is the pipeline's input besides the Services. The zero value of a field means unknown; flows that
+// need it are left out, and Compiler.Missing reports it.
 type Config struct {
 	Layout Layout
 	// NodeIPs are this node's addresses as Kubernetes knows them. The first of each family is the address that
@@ -24,11 +24,11 @@ type Config struct {
 	NodeIPs []netip.Addr
 	// LocalIPs are all addresses of the node, NodeIPs among them: NodePorts are served at each.
 	LocalIPs []netip.Addr
-	// NodeElsewhere says that the node's addresses are not on this bridge: what is sent to them does not come back here,
-	// so that nothing can be masqueraded as the node.
+	// NodeElsewhere says that the node's addresses are not on this bridge. Replies sent to them do not come back here,
+	// so nothing can be masqueraded as the node.
 	NodeElsewhere bool
-	// HairpinIPs, at most one of each family, are addresses that exist on this bridge alone. They stand for a client
-	// that is its own endpoint where the node's address cannot: for the node itself, and for pods of a node that is elsewhere.
+	// HairpinIPs, at most one of each family, are addresses that exist only on this bridge. They replace the source address of
+	// a client that is its own endpoint where the node's address cannot: of the node itself, and of pods if NodeElsewhere is set.
 	HairpinIPs []netip.Addr
 	// NodeMAC is the MAC of the bridge's LOCAL port, if the node's addresses live there.
 	NodeMAC flow.MAC
@@ -36,12 +36,12 @@ type Config struct {
 	GatewayMAC flow.MAC
 	// Uplink is the OpenFlow port that leads out of the node.
 	Uplink uint32
-	// Detector tells pods from everyone else. Without one no client counts as a pod, and ClusterIP traffic is not
-	// masqueraded (kube-proxy's behaviour without a local detector). A bridge it names is taken for this one.
+	// Detector recognizes pods. Without one no client counts as a pod, and ClusterIP traffic is not masqueraded
+	// (kube-proxy's behaviour without a local detector). If it names a bridge, this one is assumed to be meant.
 	Detector k8s.Detector
 	// PodPorts are the OpenFlow ports whose interfaces begin with Detector.InterfacePrefix.
 	PodPorts []uint32
-	// ServiceCIDRs are the Service ranges: an address in one that no Service has is dropped.
+	// ServiceCIDRs are the Service ranges: packets to an address in one that no Service has are dropped.
 	ServiceCIDRs []netip.Prefix
 	// MasqueradeAll masquerades all ClusterIP traffic.
 	MasqueradeAll bool
@@ -53,7 +53,7 @@ type Config struct {
 	Counters bool
 	// NoGuards leaves out the guards of direct connections (docs/decisions/0002-guards-by-prefix.md).
 	NoGuards bool
-	// NoNullNAT leaves out every translation that changes neither address nor port, for switches that end by one
+	// NoNullNAT leaves out every translation that changes neither address nor port, for switches that can crash on one
 	// (ovsdb.NullNAT, docs/decisions/0013-no-translation-without-change.md). Guards are such translations.
 	NoNullNAT bool
 	// Pods are the pods on this bridge.
@@ -64,10 +64,10 @@ type Config struct {
 	RejectRate uint32
 }
 
-// DefaultRejectRate is the packets per second that may ask the controller for a rejection.
+// DefaultRejectRate is the default of Config.RejectRate, in packets per second.
 const DefaultRejectRate = 1000
 
-// withDefaults returns the configuration with what must not be zero.
+// withDefaults returns the configuration with defaults for the fields that must not be zero.
 func (c Config) withDefaults() Config {
 	if c.RejectRate == 0 {
 		c.RejectRate = DefaultRejectRate
@@ -87,7 +87,7 @@ func (c *Config) sameForServices(o *Config) bool {
 		c.detects(k8s.IPv4) == o.detects(k8s.IPv4) && c.detects(k8s.IPv6) == o.detects(k8s.IPv6)
 }
 
-// masqueradeIP returns the address that masqueraded traffic of a family carries.
+// masqueradeIP returns the source address of masqueraded traffic of a family.
 func (c *Config) masqueradeIP(f k8s.Family) (netip.Addr, bool) {
 	if c.NodeElsewhere {
 		return netip.Addr{}, false
@@ -95,7 +95,7 @@ func (c *Config) masqueradeIP(f k8s.Family) (netip.Addr, bool) {
 	return first(c.NodeIPs, f)
 }
 
-// podHairpinIP returns the address that stands for a pod which is its own endpoint.
+// podHairpinIP returns the address that replaces the source address of a pod that is its own endpoint.
 func (c *Config) podHairpinIP(f k8s.Family) (netip.Addr, bool) {
 	if ip, ok := c.masqueradeIP(f); ok {
 		return ip, true
@@ -111,10 +111,10 @@ func first(ips []netip.Addr, f k8s.Family) (netip.Addr, bool) {
 	return ips[i], true
 }
 
-// detects reports whether pods of a family can be told from others on this bridge.
+// detects reports whether pods of a family can be distinguished from other sources on this bridge.
 func (c *Config) detects(f k8s.Family) bool {
 	if c.Detector.Bridge != "" && c.Uplink == 0 {
-		return false // every port but the uplink leads to a pod, and which one that is, is unknown
+		return false // every port but the uplink leads to a pod, and the uplink is unknown
 	}
 	return c.Detector.Has(f)
 }

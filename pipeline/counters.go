@@ -5,22 +5,23 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// Packets of Services look into tableCount on their way, and go on whatever they find there: its flows have no actions,
-// only counters. Counting beside the way instead of on it keeps forwarding the same with and without, and gives each
-// number a flow that no change of endpoints ever touches.
+// Packets of Services are resubmitted to tableCount and then continue whatever they match there: its flows have no actions,
+// only counters. So forwarding is the same with and without counters, and each counter has a flow that no change of endpoints
+// touches.
 //
 // Every packet of a connection is counted once: the one that opens it, which has no ct_mark yet, by reg1; all others by
-// the mark of the connection. So a client that repeats itself before it is answered opens one connection, also on the
-// kernel datapath, where such packets meet the frontend again.
+// the connection's mark. So a client that retransmits before the first reply opens one connection, also on the kernel
+// datapath, where such packets match the frontend again. TCP SYNs that bypass conntrack (table 3) are the exception: each
+// one counts as an opened connection.
 
-// Priorities in tableCount; they tell what a flow counts.
+// Priorities in tableCount; they identify what a flow counts.
 const (
 	prioOpened       = 300
 	prioFromClient   = 200
 	prioFromEndpoint = 100
 )
 
-// Tally is what a flow of the counter table counts.
+// Tally is the kind of packets that a flow of the counter table counts.
 type Tally uint8
 
 // The packets that open connections (one for each connection), all others of the client's direction, and those of the
@@ -35,7 +36,7 @@ const (
 // CounterTable is the table whose flows count the traffic of Services.
 func (l Layout) CounterTable() uint8 { return l.table(tableCount) }
 
-// Tally returns which Service port and what a flow of the counter table counts, by its cookie and priority.
+// Tally returns the Service port and the kind of packets that a flow of the counter table counts, by its cookie and priority.
 func (c *Compiler) Tally(cookie uint64, priority uint16) (k8s.PortName, Tally) {
 	n, ok := c.Owner(cookie)
 	if !ok {
@@ -69,7 +70,7 @@ func (s *service) counters() {
 	s.add(tableCount, prioFromEndpoint, s.id, known)
 }
 
-// counted puts the visit to the counter table before what a packet of a Service does next.
+// counted prepends the resubmit to the counter table to the next actions for a Service's packet.
 func (b *builder) counted(next ...flow.Action) []flow.Action {
 	if !b.Counters {
 		return next

@@ -8,7 +8,7 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// edit collects the changes of one step: what each touched key holds before and after it.
+// edit collects the changes of one step: for each affected key, the object before and after the step.
 type edit struct {
 	c       *Compiler
 	flows   map[flow.Key]change[flow.Flow]
@@ -19,24 +19,24 @@ type edit struct {
 	del     []uint32 // meters
 }
 
-// change is what an object was and what it is now; nil: not there.
+// change is an object before and after a step; nil: absent.
 type change[T any] struct{ was, now *T }
 
 func newEdit(c *Compiler) *edit {
 	return &edit{c: c, flows: map[flow.Key]change[flow.Flow]{}, groups: map[uint32]change[flow.Group]{}}
 }
 
-// remove takes away what a source asked for until now.
+// remove records that a source no longer needs its objects.
 func (e *edit) remove(o *objects) {
 	e.c.remove(o, func(f *flow.Flow) { gone(e.flows, f.Key, f) }, func(g *flow.Group) { gone(e.groups, g.ID, g) })
 }
 
-// add brings what a source asks for from now on.
+// add records the objects that a source needs from now on.
 func (e *edit) add(o *objects) {
 	e.c.add(o, func(f *flow.Flow) { come(e.flows, f.Key, f) }, func(g *flow.Group) { come(e.groups, g.ID, g) })
 }
 
-// gone records that an object is not there any more: it was until this step, unless the step itself brought it.
+// gone records that an object is removed. It existed before this step unless the step itself added it.
 func gone[K comparable, T any](changes map[K]change[T], k K, o *T) {
 	ch, touched := changes[k]
 	if !touched {
@@ -50,8 +50,8 @@ func come[K comparable, T any](changes map[K]change[T], k K, o *T) {
 	changes[k] = change[T]{was: changes[k].was, now: o}
 }
 
-// different leaves out what was and now have in common at their beginnings and ends: of a Service with one endpoint more or
-// less, everything but its group.
+// different returns was and now without the objects that they have in common at their beginnings and ends. For a Service
+// with one endpoint more or less, only its group remains.
 func different(was, now objects) (objects, objects) {
 	was.flows, now.flows = unlike(was.flows, now.flows, (*flow.Flow).Equal)
 	was.shared, now.shared = unlike(was.shared, now.shared, (*flow.Flow).Equal)
@@ -69,7 +69,7 @@ func unlike[T any](a, b []T, equal func(T, T) bool) ([]T, []T) {
 	return a, b
 }
 
-// meters records what has become of the meters that were.
+// meters records the changes from the meters in was to the desired ones.
 func (e *edit) meters(was []flow.Meter) {
 	now := e.c.Meters()
 	for _, m := range now {
@@ -84,7 +84,7 @@ func (e *edit) meters(was []flow.Meter) {
 	}
 }
 
-// retire records what lives in the switch beside flows and groups: pins that Services without affinity no longer need.
+// retire records the learned pins to delete: those of a Service port that is gone, or whose id or affinity timeout has changed.
 func (e *edit) retire(old *placed, now *k8s.ServicePort) {
 	l := e.c.cfg.Layout
 	gone := now == nil || e.c.ids.ids[now.Name] != old.id

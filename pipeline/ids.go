@@ -7,9 +7,9 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// idTable gives every Service port an id of idBits bits, never 0. Which port has which id depends on the
-// set of ports alone, not on the order in which they came: an agent that restarts finds the ids it gave
-// before, without having stored them.
+// idTable assigns every Service port an id of idBits bits, never 0. The ids depend only on the set of ports,
+// not on the order in which they were added, so that an agent that restarts assigns the same ids without
+// having stored them.
 //
 // It is an ordered hash table with linear probing: in a chain of collisions the smaller name comes first
 // (Amble and Knuth, "Ordered hash tables", 1974). Adding or removing a port may therefore move a few others.
@@ -63,7 +63,7 @@ func (t *idTable) remove(n k8s.PortName, moved func(k8s.PortName)) {
 	}
 	delete(t.slots, id)
 	delete(t.ids, n)
-	// Take out the rest of the run and put it back: each finds the place it would have had without n.
+	// Remove the rest of the run and add it again, so that each name gets the id it would have had without n.
 	before := map[k8s.PortName]uint32{}
 	for id = nextID(id); ; id = nextID(id) {
 		m, taken := t.slots[id]

@@ -7,17 +7,17 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// What a switch holds, read without knowing what it should hold: for tools that look at both.
+// Functions that decode a switch's state without knowing the desired state, for tools that show both.
 
-// Mark is what reg1, and the ct_mark of a connection, says of a packet.
+// Mark is the decoded value of a packet's reg1 or a connection's ct_mark.
 type Mark struct {
 	Port       uint32 // id of the Service port
 	Service    bool   // it goes through a Service
-	Masquerade bool   // in the name of the node
+	Masquerade bool   // to be masqueraded
 	Local      bool   // to endpoints of this node only
 }
 
-// ReadMark takes a value of reg1 or ct_mark apart.
+// ReadMark decodes a value of reg1 or ct_mark.
 func ReadMark(v uint32) Mark {
 	return Mark{Port: v >> markIDShift, Service: v&markService != 0, Masquerade: v&markMasquerade != 0, Local: v&markLocal != 0}
 }
@@ -35,15 +35,15 @@ func (l Layout) PortObjects(id uint32) (cookie uint64, groupLo, groupHi uint32) 
 	return l.cookie(cookieStatic, id), lo, lo + (1<<6 - 1)
 }
 
-// ChoosesByHash reports whether a group is a Service port's that chooses an endpoint by the datapath's hash of a packet.
+// ChoosesByHash reports whether a group belongs to a Service port and chooses an endpoint by the datapath's hash of a packet.
 func (l Layout) ChoosesByHash(group uint32) bool {
 	first, last := l.Groups()
 	kind := (group - first) >> 4 & 3
 	return group >= first && group <= last && group != l.openingGroup() && (kind == groupCluster || kind == groupLocal)
 }
 
-// InstalledEndpoints returns the endpoints that new connections of a Service port may get, sorted, as the flows and groups in
-// st have it: of all endpoints, or of those for policy Local.
+// InstalledEndpoints returns, sorted, the endpoints that the flows and groups in st choose from for new connections of a
+// Service port: those for policy Local if local is set, else those for policy Cluster.
 func (l Layout) InstalledEndpoints(st *flow.State, id uint32, local bool) []netip.AddrPort {
 	r := installed{Layout: l, State: st, id: id, local: local}
 	for _, kinds := range [][2]uint32{{groupCluster, groupLocal}, {groupAffinityCluster, groupAffinityLocal}} {
@@ -57,7 +57,7 @@ func (l Layout) InstalledEndpoints(st *flow.State, id uint32, local bool) []neti
 	return slices.Compact(r.found)
 }
 
-// installed is InstalledEndpoints at work.
+// installed is the state of one call of InstalledEndpoints.
 type installed struct {
 	Layout
 	*flow.State
@@ -66,7 +66,7 @@ type installed struct {
 	found []netip.AddrPort
 }
 
-// group follows the buckets of a group.
+// group collects the endpoints that the buckets of a group lead to.
 func (r *installed) group(id uint32) {
 	g := r.State.Groups[id]
 	if g == nil {
@@ -79,7 +79,7 @@ func (r *installed) group(id uint32) {
 			case flow.CT:
 				r.translated(a)
 			case flow.ToGroup:
-				if a.ID > g.ID { // parts follow their group: no circle
+				if a.ID > g.ID { // a part has a higher id than its group, so there is no loop
 					r.group(a.ID)
 				}
 			case flow.SetField:
@@ -98,7 +98,7 @@ func (r *installed) group(id uint32) {
 	}
 }
 
-// flows takes the translations of the Service port's flows in a table: for one value of reg2, or all.
+// flows collects the endpoints of the Service port's flows in a table: for one value of reg2, or for all if pin is nil.
 func (r *installed) flows(table uint8, pin *uint32) {
 	for key, f := range r.State.Flows {
 		reg1 := key.Match.Reg[1]

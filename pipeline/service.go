@@ -10,8 +10,8 @@ import (
 )
 
 // Priorities of a Service's flows in table 1. A frontend that names its address comes before a NodePort,
-// which is served on every address of the node, as in kube-proxy. A source that sees another policy than the
-// rest of the world comes before the rest of the world.
+// which is served on every address of the node, as in kube-proxy. Flows for a source with a policy of its own
+// (pods, the node) come before those for all sources.
 const (
 	prioFrontendSource = 310
 	prioFrontend       = 300
@@ -96,10 +96,10 @@ func (s *service) frontend(f *k8s.Frontend) {
 
 	switch {
 	case f.Type == k8s.ClusterIP:
-		if s.sp.AffinitySeconds == 0 { // else every client would be cached once for each value of the hash (table 3)
+		if s.sp.AffinitySeconds == 0 { // else the datapath would cache one flow per client and value of the hash (table 3)
 			m.CTState = opening
 		}
-		// Whether it is masqueraded was decided by its source, in table 0: that bit stays.
+		// Table 0 has set the masquerade bit by the packet's source; that bit stays.
 		s.enter(everyone, m, f, f.Policy, setMark(s.mark(f.Policy, false), ^uint32(markMasquerade)))
 		s.share(tableServices, prioUnserved, flow.Match{EthType: m.EthType, Dst: m.Dst, CTState: newConnection},
 			s.resubmit(tableReject))
@@ -122,7 +122,7 @@ func (s *service) frontend(f *k8s.Frontend) {
 	}
 }
 
-// enter adds one flow of table 1: the way to the endpoints of policy p, or what happens without any.
+// enter adds one flow of table 1: it leads to the endpoints of policy p or, if there are none, rejects or drops the packet.
 func (s *service) enter(priority uint16, m flow.Match, f *k8s.Frontend, p k8s.Policy, mark flow.Action) {
 	if len(s.sp.Endpoints(p)) == 0 {
 		if p == k8s.Local && f.WhenEmpty == k8s.Drop {
@@ -145,7 +145,7 @@ func (s *service) enter(priority uint16, m flow.Match, f *k8s.Frontend, p k8s.Po
 	s.add(tableServices, priority, s.id, m, append([]flow.Action{mark}, s.choose(p)...)...)
 }
 
-// untranslated states, a line each, which frontends of a Service port are left alone on a switch that must not meet a
+// untranslated returns a line for each frontend of a Service port that is not translated, because the switch can crash on a
 // translation without a change.
 func (c *Config) untranslated(sp *k8s.ServicePort) (lines []string) {
 	if !c.NoNullNAT {
@@ -258,12 +258,12 @@ func (s *service) translate(e k8s.Endpoint) flow.Action {
 	}
 }
 
-// surroundings adds what must be around the endpoints: hairpin flows for those on this node and guards.
+// surroundings adds hairpin flows for the endpoints on this node, and guards.
 //
-// A guard commits direct connections to where endpoints are. Without it a client port that was used through
-// a Service and then directly to the same endpoint would have its answers translated as if they belonged to
-// the first connection. Committed with a source translation that changes nothing, the tracker sees that the
-// reply direction is taken and gives the second connection another port
+// A guard commits direct connections to the prefix of an endpoint. Without it, if a client uses one source port
+// through a Service and then directly to the same endpoint, the replies would be translated as if they belonged
+// to the first connection. The guard commits with a source translation that changes nothing, so that conntrack
+// finds the reply tuple taken and assigns the second connection another port
 // (docs/decisions/0002-guards-by-prefix.md).
 func (s *service) surroundings() {
 	for _, es := range [][]k8s.Endpoint{s.sp.ClusterEndpoints, s.sp.LocalEndpoints} {
@@ -273,7 +273,7 @@ func (s *service) surroundings() {
 				s.hairpin(ip)
 			}
 			if s.NoGuards || s.Uplink == 0 {
-				continue // without the uplink: cannot tell a packet that comes back from the router
+				continue // without the uplink a packet that comes back from the router cannot be recognized
 			}
 			size, unspecified := guardBits4, netip.IPv4Unspecified()
 			if ip.Is6() {

@@ -2,18 +2,18 @@ package pipeline
 
 // A dp_hash group maps the low bits of the datapath's hash to buckets through a table of slots: as many as
 // the total weight divided by the smallest weight, rounded up to a power of two, at least 16 and at most 256
-// (OVS: ofproto/ofproto-dpif.c, group_setup_dp_hash_table). Left alone, ten equal buckets share 16 slots and
-// six of them get twice what the others get. Weights that add up to the number of slots, one of them being 1,
-// make the table come out exactly as wanted.
+// (OVS: ofproto/ofproto-dpif.c, group_setup_dp_hash_table). With equal weights, ten buckets share 16 slots, and
+// six of them get twice as many as the others. Weights that add up to the number of slots, one of them being 1,
+// give each bucket exactly as many slots as its weight.
 const (
 	minSlots = 16
 	maxSlots = 256
 )
 
-// slotShares returns each of n endpoints its number of slots, so that none has more than 5 % above or 10 % below its
-// fair share if a table of up to 256 slots allows that, and none more than 20 % above or below it. ok is false if
-// 256 slots cannot do it: such a set of endpoints is spread by flows (wide.go). turn decides who
-// gets the slots that are left over. Each slot costs the datapath one cached flow, so the smallest table is taken.
+// slotShares returns the number of slots of each of n endpoints. If a table of up to 256 slots allows it, no endpoint gets
+// more than 5 % above or 10 % below its fair share, else no more than 20 % above or below. ok is false if 256 slots cannot do
+// that: flows then spread the endpoints (wide.go). turn decides which endpoints get the slots left over. The smallest
+// sufficient table is used, because each slot costs the datapath one cached flow.
 func slotShares(n, turn int) (shares []int, ok bool) {
 	if n <= 0 {
 		return nil, false
@@ -45,7 +45,7 @@ func fair(slots, n int, above, below float64) bool {
 	return most <= share*(1+above) && least >= share*(1-below)
 }
 
-// apportion deals slots to n takers as evenly as whole numbers allow.
+// apportion divides slots into n shares as evenly as whole numbers allow.
 func apportion(slots, n, turn int) []int {
 	shares := make([]int, n)
 	for i := range shares {

@@ -8,15 +8,15 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// UDP has no end that the tracker could see: a client that keeps sending from one port keeps its entry alive, and
-// with it an endpoint that may be gone. Such connections must be forgotten when their endpoint stops serving their
-// frontend. TCP and SCTP connections are left to end by themselves.
+// UDP has no end of a connection that conntrack could see: a client that keeps sending from one port keeps its entry alive,
+// and with it the translation to an endpoint that may be gone. Such entries must be deleted when their endpoint stops serving
+// their frontend. TCP and SCTP connections are left to end by themselves.
 
-// UDPFrontends are the endpoints that serve each UDP frontend, NodePorts by each address of the node. A connection to one of
-// them may stay with any of its endpoints, in force or not.
+// UDPFrontends maps each UDP frontend to the endpoints that serve it; a NodePort has a frontend at each address of the node.
+// A connection to a frontend may stay with any of its endpoints, in force or not.
 type UDPFrontends map[netip.AddrPort][]netip.AddrPort
 
-// UDPFrontends returns what the Service ports that are compiled serve. It shares their endpoints.
+// UDPFrontends returns the UDP frontends of all Service ports. It shares the ports' slices of endpoints.
 func (c *Compiler) UDPFrontends() UDPFrontends {
 	serving := UDPFrontends{}
 	nodePorts := UDPFrontends{}
@@ -33,15 +33,15 @@ func (c *Compiler) UDPFrontends() UDPFrontends {
 		}
 	}
 	for at, endpoints := range nodePorts {
-		if _, named := serving[at]; !named { // as in table 1, an address that is named comes before NodePorts
+		if _, named := serving[at]; !named { // as in table 1, a frontend with an address takes precedence over NodePorts
 			serving[at] = endpoints
 		}
 	}
 	return serving
 }
 
-// Stale reports whether a UDP connection of the zone of destination NAT must be forgotten: it is one through a Service, by
-// its ct_mark, and the endpoint does not serve its frontend, or no Service has the frontend any more.
+// Stale reports whether a UDP entry in the conntrack zone of destination NAT must be deleted: by its ct_mark it belongs to a
+// Service, and the endpoint does not serve the frontend, or no Service has the frontend any more.
 func (u UDPFrontends) Stale(mark uint32, frontend, endpoint netip.AddrPort) bool {
 	if mark&markService == 0 {
 		return false
@@ -75,8 +75,8 @@ func udpFrontends(cfg *Config, sp *k8s.ServicePort) (out []udpFrontend) {
 	return out
 }
 
-// staleConnections returns the connections to forget when a Service port changes from old to now; nil: it is not there. A
-// frontend that it gave up is named whole: who has it now is not looked at.
+// staleConnections returns the conntrack entries to delete when a Service port changes from old to now (nil: absent). For a
+// frontend that the port no longer has, it selects all entries, whichever Service has the frontend now.
 func staleConnections(cfg *Config, old, now *k8s.ServicePort) (out []flow.CTFilter) {
 	forget := func(frontend, endpoint netip.AddrPort) {
 		out = append(out, flow.CTFilter{Zone: cfg.Layout.ZoneDNAT, IPProto: flow.ProtoUDP, Dst: frontend, Replier: endpoint})
@@ -98,7 +98,7 @@ func staleConnections(cfg *Config, old, now *k8s.ServicePort) (out []flow.CTFilt
 			forget(f.AddrPort, e)
 		}
 	}
-	for _, f := range after { // one that takes a NodePort of another Service at this address
+	for _, f := range after { // a frontend that takes precedence over another Service's NodePort at this address
 		if !f.nodePort && slices.Contains(cfg.LocalIPs, f.Addr()) && !slices.Contains(before, f) {
 			forget(f.AddrPort, netip.AddrPort{})
 		}
@@ -106,7 +106,7 @@ func staleConnections(cfg *Config, old, now *k8s.ServicePort) (out []flow.CTFilt
 	return out
 }
 
-// notServing returns those of the endpoints that do not serve now, each once.
+// notServing returns those of the endpoints, without duplicates, that are not in now.Serving.
 func notServing(endpoints []netip.AddrPort, now *k8s.ServicePort) []netip.AddrPort {
 	seen := map[netip.AddrPort]bool{}
 	if now != nil {

@@ -9,8 +9,8 @@ import (
 )
 
 // WriteBundle prints a state as the input of `ovs-ofctl -O OpenFlow15 bundle BRIDGE -`: groups first, then
-// flows. Meters cannot travel in a bundle and head the output as comments for `ovs-ofctl add-meter`. Every
-// line fits one OpenFlow message: the pipeline makes no group that does not.
+// flows. A bundle cannot contain meters; they come first, as comments for `ovs-ofctl add-meter`. Every line
+// fits one OpenFlow message, because the pipeline creates no larger group.
 func WriteBundle(w io.Writer, s *flow.State) error {
 	out := bufio.NewWriter(w)
 	for _, m := range s.SortedMeters() {

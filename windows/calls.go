@@ -7,7 +7,7 @@ import (
 	"github.com/nkp-proxy/nkp/windows/hns"
 )
 
-// CallCount is how often one call into HNS went through, and how often it failed. That there is no such object is no failure.
+// CallCount counts the calls of one HNS function that succeeded, and those that failed. A missing object is not a failure.
 type CallCount struct {
 	OK     uint64 `json:"ok"`
 	Failed uint64 `json:"failed"`
@@ -15,7 +15,7 @@ type CallCount struct {
 
 // calls counts calls into HNS by name. It is safe for concurrent use.
 type calls struct {
-	loop *dataplane.Loop // that a call came back is progress
+	loop *dataplane.Loop // a call that returned is progress
 
 	mu sync.Mutex // protects of
 	of map[string]CallCount

@@ -1,9 +1,9 @@
-// Package windows is the data plane of Windows nodes: it makes the Host Networking Service (HNS) have the load balancers and
-// endpoints that the model of package k8s asks for.
+// Package windows is the data plane of Windows nodes: it programs the load balancers and endpoints that the model of package
+// k8s asks for into the Host Networking Service (HNS).
 //
-// It reconciles: what HNS has is read, compared with what should be (package plan), and only the difference is written
-// (package reconcile). A restart therefore changes nothing, and what is deleted behind its back comes back. README.md says
-// which objects of HNS it owns and how it differs from kube-proxy's kernelspace mode.
+// It reconciles: it reads the objects of HNS, compares them with the plan (package plan), and writes only the difference
+// (package reconcile). A restart therefore changes nothing, and objects that another program deletes are recreated. README.md
+// says which objects of HNS it owns and how it differs from kube-proxy's kernelspace mode.
 //
 // It decides nothing about Services: which endpoints are in force is the model's business. It does not serve health checks,
 // metrics or events: Status has what they need.

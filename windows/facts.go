@@ -11,12 +11,12 @@ import (
 	"github.com/nkp-proxy/nkp/windows/plan"
 )
 
-// notReady is the error of something that somebody else has to do first: the CNI plugin, kubelet, HNS itself.
+// notReady is the error when another component has to act first: the CNI plugin, kubelet, HNS itself.
 type notReady struct{ what string }
 
 func (e *notReady) Error() string { return "waiting: " + e.what }
 
-// facts reads what a plan needs to know of this host. It is read again at every sync: the CNI plugin changes it at will.
+// facts reads the facts about this host that a plan needs. Every sync reads them again: the CNI plugin may change them any time.
 func (p *Plane) facts() (*plan.Facts, error) {
 	if p.host == nil {
 		host, err := p.opts.Open()
@@ -51,7 +51,7 @@ func (p *Plane) facts() (*plan.Facts, error) {
 	return f, p.healthFacts(f)
 }
 
-// version asks HNS for its version until it has told it once; it does not change while the system runs.
+// version returns the version of HNS and caches it, because it does not change while the system runs.
 func (p *Plane) version() (hns.Version, error) {
 	if v := p.status.version(); v != (hns.Version{}) {
 		return v, nil
@@ -96,8 +96,8 @@ func (p *Plane) overlayFacts(f *plan.Facts) error {
 	return nil
 }
 
-// addressOf returns the IPv4 address of the endpoint of a name; the zero Addr: there is none. It is looked up once, and again
-// when the network is another and at every full reading.
+// addressOf returns the IPv4 address of the endpoint with a name; the zero Addr: there is none. It is cached until the network
+// changes or the next full read.
 func (p *Plane) addressOf(name string) (a netip.Addr, err error) {
 	if a, ok := p.named[name]; ok {
 		return a, nil
@@ -118,7 +118,7 @@ func (p *Plane) addressOf(name string) (a netip.Addr, err error) {
 	return a, nil
 }
 
-// healthFacts finds the endpoint that health checks are forwarded to. Without it they are not forwarded, and that is said.
+// healthFacts finds the endpoint that health checks are forwarded to. Without it they are not forwarded, and status says so.
 func (p *Plane) healthFacts(f *plan.Facts) error {
 	p.status.setRoot("")
 	if !p.opts.ForwardHealthCheckVIP {

@@ -15,9 +15,9 @@ import (
 // OfflineVersion is the HNS that PlanOffline plans for: the first that can do everything nkp uses.
 var OfflineVersion = hns.Version{Major: 15, Minor: 5}
 
-// PlanOffline returns what HNS should have for a model as JSON, without an HNS, on any system (nkp plan -o hcn). The network is
-// taken for an overlay if there is a source VIP, else for an L2Bridge; remote says which pods it reaches through which nodes. All
-// of this node's endpoints are taken to be there. The warnings name what only the node can tell.
+// PlanOffline returns the HNS objects for a model as JSON, without an HNS, on any system (nkp plan -o hcn). It assumes an overlay
+// network if there is a source VIP, else an L2Bridge; remote lists the pod ranges of other nodes. It assumes that all of this
+// node's endpoints exist. The warnings name facts that are known only on the node.
 func PlanOffline(model *k8s.Model, opts Options, remote []hns.RemoteSubnet) (text []byte, warnings []string, err error) {
 	f := &plan.Facts{
 		Network:     hns.Network{Name: opts.NetworkName, Type: hns.NetworkL2Bridge},
@@ -39,7 +39,7 @@ func PlanOffline(model *k8s.Model, opts Options, remote []hns.RemoteSubnet) (tex
 	return text, warnings, err
 }
 
-// overlayUnknowns names what an overlay network calls for and nobody has said.
+// overlayUnknowns returns warnings about missing facts that an overlay network needs.
 func overlayUnknowns(model *k8s.Model, f *plan.Facts) (warnings []string) {
 	if f.HostMAC == "" {
 		warnings = append(warnings, "the MAC address of this node is not known (--node-mac): endpoints of Services and of the source VIP lack it")

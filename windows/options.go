@@ -19,9 +19,9 @@ type Options struct {
 	// NetworkName is the CNI plugin's HNS network (--network-name); "": the environment variable KUBE_NETWORK.
 	NetworkName string
 	// SourceVIP is the source address of load-balanced connections on overlay networks (--source-vip). The zero Addr: the
-	// address of the endpoint SourceVIPEndpoint, which is waited for.
+	// address of the endpoint SourceVIPEndpoint, once it exists.
 	SourceVIP netip.Addr
-	// EnableDSR makes ClusterIPs answer directly (--enable-dsr).
+	// EnableDSR enables Direct Server Return for ClusterIPs (--enable-dsr).
 	EnableDSR bool
 	// RootEndpointName is the endpoint of the host (--root-hnsendpoint-name); "": cbr0, as in kube-proxy. ForwardHealthCheckVIP
 	// has health checks of load balancers forwarded to it (--forward-healthcheck-vip).
@@ -36,17 +36,17 @@ type Options struct {
 	HostMAC string
 	Hooks   dataplane.Hooks
 
-	// StateFile remembers which objects of HNS are nkp's; "": DefaultStateFile.
+	// StateFile is the file that records which objects of HNS are nkp's; "": DefaultStateFile.
 	StateFile string
-	// MinSync is the least time between two syncs, AuditPeriod the most between two looks at which objects HNS has,
-	// FullAuditPeriod the most between two readings of every object. Zero: 1 s, 30 s, 1 h.
+	// MinSync is the minimum time between two syncs, AuditPeriod the maximum between two enumerations of HNS's objects,
+	// FullAuditPeriod the maximum between two reads of every object. Zero: 1 s, 30 s, 1 h.
 	MinSync, AuditPeriod, FullAuditPeriod time.Duration
 	Log                                   *slog.Logger // nil: slog.Default()
 
-	// Open gives the HNS; nil: this machine's.
+	// Open opens the HNS; nil: this machine's.
 	Open func() (hns.Host, error)
 
-	now func() time.Time // the clock that retries and audits go by; nil: time.Now
+	now func() time.Time // the clock for retries and audits; nil: time.Now
 }
 
 // How long a Plane waits.
@@ -54,14 +54,14 @@ const (
 	defaultMinSync     = time.Second
 	defaultAudit       = 30 * time.Second
 	defaultFullAudit   = time.Hour
-	waitPoll           = time.Second // between looks for what the CNI plugin has yet to make, at first
+	waitPoll           = time.Second // first pause between checks for objects that the CNI plugin has yet to create
 	waitPollMost       = 30 * time.Second
 	defaultVIPEndpoint = "Calico_ep"
 
 	defaultRootEndpoint = "cbr0"
 )
 
-// DefaultStateFile returns where ownership is remembered: %ProgramData%\nkp\hns.json.
+// DefaultStateFile returns the default path of the state file: %ProgramData%\nkp\hns.json.
 func DefaultStateFile() string {
 	dir := os.Getenv("ProgramData")
 	if dir == "" {
@@ -79,7 +79,7 @@ func CheckStateDir(dir string) error { return reconcile.CheckDir(dir) }
 // complete fills in defaults.
 func (o *Options) complete() error {
 	if o.NetworkName = o.network(); o.NetworkName == "" {
-		return fmt.Errorf("which HNS network serves pods? Say it with --network-name or the environment variable KUBE_NETWORK")
+		return fmt.Errorf("the HNS network of the pods is not known: set --network-name or the environment variable KUBE_NETWORK")
 	}
 	if o.SourceVIP.IsValid() && !o.SourceVIP.Is4() {
 		return fmt.Errorf("--source-vip %s is not an IPv4 address", o.SourceVIP)
@@ -103,7 +103,7 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// network returns the name of the network; "": nobody has said it.
+// network returns the name of the network; "": it is not configured.
 func (o *Options) network() string { return cmp.Or(o.NetworkName, os.Getenv("KUBE_NETWORK")) }
 
 func (o *Options) store() reconcile.StateFile { return reconcile.StateFile(o.StateFile) }

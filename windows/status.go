@@ -16,7 +16,7 @@ import (
 	"github.com/nkp-proxy/nkp/windows/reconcile"
 )
 
-// Status is what HNS alone knows of how it is; part of what `nkp status -o json` prints.
+// Status is the part of the status that only this data plane has; `nkp status -o json` prints it.
 type Status struct {
 	Network     string       `json:"network"`
 	NetworkType string       `json:"networkType,omitempty"`
@@ -39,13 +39,13 @@ type Status struct {
 	// Error is why the last sync did not go through; nothing was changed then. "": it did.
 	Error    string    `json:"error,omitempty"`
 	Failures []Failure `json:"failures"`
-	// Waiting is what somebody else has to do first.
+	// Waiting lists what another component has to do first.
 	Waiting     []string               `json:"waiting"`
 	Unsupported []plan.UnsupportedText `json:"unsupported"`
 	Objects     struct {
 		Endpoints     int `json:"endpoints"`
 		LoadBalancers int `json:"loadBalancers"`
-		// Foreign counts the load balancers of others, which nkp leaves alone.
+		// Foreign counts the foreign load balancers, which nkp leaves alone.
 		Foreign int `json:"foreignLoadBalancers"`
 	} `json:"objects"`
 	Syncs      uint64           `json:"syncs"`
@@ -53,11 +53,11 @@ type Status struct {
 	Counts     reconcile.Counts `json:"counts"`
 	// Calls are those into HNS, by name.
 	Calls map[string]CallCount `json:"calls"`
-	// Programming is from the arrival of a change until HNS had it.
+	// Programming is the latency from the arrival of a change until HNS had it.
 	Programming latency.Programming `json:"programming"`
 }
 
-// Failure is an object that HNS did not take.
+// Failure is an object that HNS refused.
 type Failure struct {
 	Object  string    `json:"object"`
 	Service string    `json:"service,omitempty"`
@@ -65,7 +65,7 @@ type Failure struct {
 	RetryAt time.Time `json:"retryAt,omitzero"`
 }
 
-// Status returns how the data plane is; its Detail is a *Status. It never waits for HNS.
+// Status returns the status of the data plane; its Detail is a *Status. It never waits for HNS.
 func (p *Plane) Status(ctx context.Context) (dataplane.Status, error) {
 	s := p.Detail()
 	list, unsupported := p.status.problems()
@@ -78,7 +78,7 @@ func (p *Plane) Status(ctx context.Context) (dataplane.Status, error) {
 	return list, ctx.Err()
 }
 
-// Detail returns what HNS alone knows of how it is. It never waits for HNS.
+// Detail returns the part of the status that only this data plane has. It never waits for HNS.
 func (p *Plane) Detail() Status {
 	s := p.status.get(p.opts.now())
 	s.Calls = p.calls.get()
@@ -94,7 +94,7 @@ type statusRecord struct {
 	root    string                    // why health checks are not forwarded
 	told    map[plan.Unsupported]bool // reasons that have been reported
 	refused []dataplane.Refusal
-	done    bool // everything that came in went through a sync
+	done    bool // every change received went through a sync
 }
 
 func (b *statusRecord) init(network string) {
@@ -102,7 +102,7 @@ func (b *statusRecord) init(network string) {
 	b.told = map[plan.Unsupported]bool{}
 }
 
-// problems returns a Status with what HNS does not take, and what it cannot do.
+// problems returns a Status with the refused objects, and the unsupported settings.
 func (b *statusRecord) problems() (s dataplane.Status, unsupported []plan.Unsupported) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -110,7 +110,7 @@ func (b *statusRecord) problems() (s dataplane.Status, unsupported []plan.Unsupp
 	return s, slices.SortedFunc(maps.Keys(b.told), plan.Unsupported.Compare)
 }
 
-// why returns what HNS does not have; "": it has everything.
+// why returns why HNS is not in step; "": it is.
 func (b *statusRecord) why(now time.Time) string {
 	switch busy := now.Sub(b.s.Begun); {
 	case b.s.Busy && busy >= time.Second:
@@ -122,7 +122,7 @@ func (b *statusRecord) why(now time.Time) string {
 	case len(b.refused) > 0:
 		return fmt.Sprintf("HNS does not take %d objects", len(b.refused))
 	case len(b.s.Waiting) > 0:
-		return fmt.Sprintf("%d things wait for the CNI plugin", len(b.s.Waiting))
+		return fmt.Sprintf("%d objects wait for the CNI plugin", len(b.s.Waiting))
 	}
 	return ""
 }
@@ -167,7 +167,7 @@ func (b *statusRecord) queued(now time.Time) {
 	b.s.Queued, b.done = now, false
 }
 
-// programmed records that everything that came is in HNS now; since is when the oldest of it arrived, zero: nothing came.
+// programmed records that all changes received are in HNS now; since is when the oldest one arrived, zero: there was none.
 func (b *statusRecord) programmed(since time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -215,7 +215,7 @@ func (b *statusRecord) end(now time.Time, r reconcile.Result, c reconcile.Counts
 	b.s.Objects.Endpoints, b.s.Objects.LoadBalancers, b.s.Objects.Foreign = r.Endpoints, r.LoadBalancers, r.Foreign
 }
 
-// unsupported takes what cannot be done now and gives what is new of it. What goes away is told again when it comes back.
+// unsupported records the list of unsupported settings and returns the new ones. One that disappears and recurs counts as new.
 func (b *statusRecord) unsupported(list []plan.Unsupported) (news []plan.Unsupported) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

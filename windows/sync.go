@@ -14,7 +14,7 @@ import (
 	"github.com/nkp-proxy/nkp/windows/reconcile"
 )
 
-// sync makes HNS have what is wanted and gives when to do it again if nothing changes.
+// sync brings HNS in step with the model and returns when to run again if nothing changes.
 func (p *Plane) sync(ctx context.Context) (next time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -98,7 +98,7 @@ func (p *Plane) observe(now time.Time) (*plan.Facts, error) {
 	return facts, nil
 }
 
-// report says what is new of what cannot be done.
+// report logs and reports the unsupported settings that are new.
 func (p *Plane) report(w *plan.Wanted) {
 	for _, u := range p.status.unsupported(w.Unsupported) {
 		p.opts.Log.Warn("a Service asks for what HNS cannot do", "service", u.Service.String(), "reason", u.Reason)
@@ -117,8 +117,8 @@ func (p *Plane) Counters(context.Context) (map[k8s.PortName]k8s.Counters, string
 
 var errUnknown = errors.New("the Services are not known yet")
 
-// Diff returns what would have to be done in HNS, one step a line; "": HNS is as it should be. It writes nothing. The model
-// must have been given by Update. A call into HNS cannot be cancelled: the context counts before the first one.
+// Diff returns the steps that would bring HNS in step, one a line; "": it is in step. It writes nothing. Update must have
+// been called. A call into HNS cannot be cancelled: the context is checked before the first one.
 func (p *Plane) Diff(ctx context.Context) (string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -143,7 +143,7 @@ func (p *Plane) Diff(ctx context.Context) (string, error) {
 	return text.String(), nil
 }
 
-// Owned counts the objects of HNS that are nkp's, going by the state file alone.
+// Owned returns the number of nkp's objects in HNS according to the state file.
 func Owned(opts Options) (endpoints, loadBalancers int, err error) {
 	setDefault(&opts.StateFile, DefaultStateFile())
 	o, err := opts.store().Load()
@@ -153,8 +153,8 @@ func Owned(opts Options) (endpoints, loadBalancers int, err error) {
 	return len(o.Endpoints), len(o.LoadBalancers), nil
 }
 
-// Cleanup removes what nkp made in HNS, going by the state file, and nothing else; it gives the number of objects. The agent
-// must not be running. When the context ends, what is left stays in the state file.
+// Cleanup removes nkp's objects from HNS according to the state file, and nothing else. It returns their number. The agent
+// must not be running. When the context ends, the remaining objects stay in the state file.
 func Cleanup(ctx context.Context, opts Options) (removed int, err error) {
 	setDefault(&opts.StateFile, DefaultStateFile())
 	if opts.Open == nil {

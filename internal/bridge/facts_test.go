@@ -262,7 +262,7 @@ func TestGuards(t *testing.T) {
 		{"fixed", netdev("3.1.3"), "", true, true, "", ""},
 		{"kernel datapath", kernel, GuardsAuto, true, true, "", ""},
 		{"can crash", netdev("3.1.0"), "", false, false, "which can crash Open vSwitch 3.1.0", ""},
-		{"can crash, by name", netdev("3.1.0"), GuardsOn, true, false, "", "Open vSwitch 3.1.0 can crash by port-reuse guards"},
+		{"can crash, by name", netdev("3.1.0"), GuardsOn, true, false, "", "Open vSwitch 3.1.0 can crash because of port-reuse guards"},
 		{"can crash, off", netdev("3.1.0"), GuardsOff, false, false, "", ""},
 		{"version unknown", netdev(""), "", false, false, "which can crash an unknown version of Open vSwitch", ""},
 		{"cannot have them", netdev("2.13.11"), GuardsOn, false, false, "port-reuse guards (Open vSwitch 2.16 and later)", ""},

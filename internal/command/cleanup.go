@@ -46,11 +46,11 @@ run of nkp on this node put them there.`,
 	return cmd
 }
 
-// cleanupLimit bounds a cleanup: iptables takes minutes to delete the chains of thousands of Services where other programs keep
-// the node busy, and HNS deletes its objects one by one. What has been removed until then stays removed.
+// cleanupLimit bounds a cleanup: on a busy node iptables takes minutes to delete the chains of thousands of Services, and HNS
+// deletes its objects one by one. At the limit, the objects already deleted stay deleted.
 const cleanupLimit = 10 * time.Minute
 
-// runCleanup is cleanup where no agent runs.
+// runCleanup checks that no agent runs, and cleans up.
 func (s *settings) runCleanup(ctx context.Context, out io.Writer) error {
 	if agent.NewCaller(s.Socket).Running() {
 		return fmt.Errorf("nkp is running (it answers on %s) and would put everything back; stop it first", s.Socket)
@@ -67,7 +67,7 @@ func (s *settings) cleanup(ctx context.Context, out io.Writer) error {
 	}
 	modes := s.LastModes()
 	switch {
-	case ok && !(len(modes) > 0 && modes[0] == c.mode): // what stood beside the data plane goes with it
+	case ok && !(len(modes) > 0 && modes[0] == c.mode): // the last modes include planes that ran alongside this one
 		modes = []agent.Mode{c.mode}
 	case !ok && len(modes) == 0:
 		modes = []agent.Mode{agent.ModeOVS}
@@ -75,7 +75,7 @@ func (s *settings) cleanup(ctx context.Context, out io.Writer) error {
 	for _, m := range modes {
 		if err := s.cleanupOf(ctx, m, out); err != nil {
 			if !ok && m == agent.ModeOVS {
-				return fmt.Errorf("%w; what is in iptables goes with --mode iptables", err)
+				return fmt.Errorf("%w; to remove the iptables rules, use --mode iptables", err)
 			}
 			return err
 		}
@@ -112,7 +112,7 @@ func (s *settings) cleanupBridge(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	defer conn.Close()
-	// Flows, of which packets may have made any number, are counted and not read.
+	// Flows are counted and not read, because packets may have created any number of learned ones.
 	cookie, mask := s.Layout.Cookies()
 	n, err := conn.FlowCount(ctx, cookie, mask)
 	if err != nil {

@@ -6,5 +6,5 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Commands returns nkp's commands, for whoever writes about them; they are not to be executed.
+// Commands returns nkp's commands, for generated documentation. They must not be executed.
 func Commands() []*cobra.Command { return newRoot(io.Discard, io.Discard).Commands() }

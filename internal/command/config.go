@@ -14,7 +14,7 @@ import (
 	"github.com/nkp-proxy/nkp/internal/config"
 )
 
-// configuration is what the configuration file and the flags say together.
+// configuration is the combination of the configuration file and the flags.
 type configuration struct {
 	path    string // --config
 	writeTo string // --write-config-to
@@ -23,7 +23,7 @@ type configuration struct {
 	kubeProxy *config.KubeProxy
 	nkp       *config.NkpConfiguration
 	warnings  []string
-	explicit  map[string]string // flags that the command line gives, with their texts
+	explicit  map[string]string // flags set on the command line, with their texts
 	origin    map[string]string // flag -> field of the file that has set it
 	isRun     bool
 }
@@ -32,8 +32,8 @@ func (s *settings) configFlag(f *pflag.FlagSet) {
 	f.StringVar(&s.cfg.path, "config", "", "file with kube-proxy's KubeProxyConfiguration, an NkpConfiguration, or both (docs/configuration.md); run follows changes to it")
 }
 
-// configure completes the settings of a command, from its flags and from the configuration file. Warnings are printed to
-// standard error; those of run, which logs them, wait.
+// configure completes the settings of a command, from its flags and from the configuration file. It prints warnings to
+// standard error, except for run, which logs them later.
 func (s *settings) configure(cmd *cobra.Command) error {
 	s.cfg.isRun = cmd.Flags().Lookup("write-config-to") != nil
 	var file *config.File
@@ -52,7 +52,7 @@ func (s *settings) configure(cmd *cobra.Command) error {
 	return nil
 }
 
-// prepare is configure, and checks the whole.
+// prepare configures the command and validates the combined settings.
 func (s *settings) prepare(cmd *cobra.Command) error {
 	if err := s.configure(cmd); err != nil {
 		return err
@@ -62,8 +62,8 @@ func (s *settings) prepare(cmd *cobra.Command) error {
 
 // combine applies a file, nil if there is none, to the flags.
 //
-// As in kube-proxy, a KubeProxyConfiguration takes the place of kube-proxy's flags, but for those in flagWins. A flag of
-// nkp's own wins over NkpConfiguration.
+// As in kube-proxy, a KubeProxyConfiguration replaces kube-proxy's flags, except those in flagWins. nkp's own flags
+// override NkpConfiguration.
 func (s *settings) combine(f *pflag.FlagSet, file *config.File) error {
 	c := &s.cfg
 	c.file, c.explicit, c.origin, c.warnings = file, map[string]string{}, map[string]string{}, nil
@@ -101,7 +101,7 @@ func (c *configuration) says(flag string) bool {
 	return explicit || c.origin[flag] != ""
 }
 
-// applyNkp sets the flags that NkpConfiguration has fields for, and that the command line does not give.
+// applyNkp sets the flags from the fields of NkpConfiguration, except those set on the command line.
 func (c *configuration) applyNkp(f *pflag.FlagSet, file *config.File) error {
 	if file.Nkp == nil {
 		return nil
@@ -121,7 +121,7 @@ func (c *configuration) applyNkp(f *pflag.FlagSet, file *config.File) error {
 	return nil
 }
 
-// explain says of an error that names a flag which field of the file has set that flag.
+// explain adds to an error that names a flag the field of the file that has set the flag.
 func (c *configuration) explain(err error) error {
 	if err == nil {
 		return nil

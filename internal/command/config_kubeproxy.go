@@ -11,8 +11,8 @@ import (
 	"github.com/nkp-proxy/nkp/internal/config"
 )
 
-// flagWins reports whether a flag of kube-proxy's wins over the KubeProxyConfiguration: the node's name, how to log, and where
-// Services come from if the file does not say. Commands other than run may be asked about another source.
+// flagWins reports whether a kube-proxy flag overrides the KubeProxyConfiguration: the node's name, logging flags, and the source
+// of Services if the file names none. Commands other than run may name another source.
 func (c *configuration) flagWins(name string) bool {
 	switch name {
 	case "hostname-override", "v", "logging-format":
@@ -23,7 +23,7 @@ func (c *configuration) flagWins(name string) bool {
 	return false
 }
 
-// kubeProxyInForce works out kube-proxy's configuration: that of the file, else what the flags say.
+// kubeProxyInForce determines kube-proxy's configuration: from the file if it has one, else from the flags.
 func (s *settings) kubeProxyInForce(f *pflag.FlagSet) error {
 	c := &s.cfg
 	if c.replaces() {
@@ -32,7 +32,7 @@ func (s *settings) kubeProxyInForce(f *pflag.FlagSet) error {
 		return s.takeFlags(f, func(field *config.KubeProxyField) bool { return c.flagWins(field.Flag) })
 	}
 	c.kubeProxy = config.NewKubeProxy()
-	if text, ok := c.explicit["proxy-mode"]; ok { // some fields count in one mode only
+	if text, ok := c.explicit["proxy-mode"]; ok { // some fields apply in one mode only
 		c.kubeProxy.Mode = config.ProxyMode(text)
 	}
 	if err := s.takeFlags(f, func(field *config.KubeProxyField) bool { return field.Counts(c.kubeProxy) }); err != nil {
@@ -46,7 +46,7 @@ func (s *settings) kubeProxyInForce(f *pflag.FlagSet) error {
 	config.PrimaryNodePorts(k)
 	var wrong []string
 	for _, e := range config.Validate(k) {
-		if flag := flagOf(e.Field); flag != "cluster-cidr" { // which takes more ranges than kube-proxy's
+		if flag := flagOf(e.Field); flag != "cluster-cidr" { // nkp accepts more ranges than kube-proxy
 			wrong = append(wrong, fmt.Sprintf("--%s: %s", flag, e.ErrorBody()))
 		}
 	}
@@ -67,7 +67,7 @@ func flagOf(path string) string {
 	return ""
 }
 
-// takeFlags sets the fields of kube-proxy's configuration whose flags the command line gives, of those that are wanted.
+// takeFlags sets the wanted fields of kube-proxy's configuration whose flags are set on the command line.
 func (s *settings) takeFlags(f *pflag.FlagSet, wanted func(*config.KubeProxyField) bool) error {
 	for _, field := range config.KubeProxyFields() {
 		text, explicit := s.cfg.explicit[field.Flag]
@@ -86,7 +86,7 @@ func (s *settings) takeFlags(f *pflag.FlagSet, wanted func(*config.KubeProxyFiel
 	return nil
 }
 
-// applyKubeProxy sets the flags to what kube-proxy's configuration in force says.
+// applyKubeProxy sets the flags from kube-proxy's configuration in force.
 func (s *settings) applyKubeProxy(f *pflag.FlagSet) error {
 	usual := config.NewKubeProxy()
 	for _, field := range config.KubeProxyFields() {
@@ -113,7 +113,7 @@ func (s *settings) applyKubeProxy(f *pflag.FlagSet) error {
 	return nil
 }
 
-// applyFromFile sets a flag to what the file's field says.
+// applyFromFile sets a flag to the value of the file's field.
 func (s *settings) applyFromFile(flag *pflag.Flag, path, text string) error {
 	notUsed := func(why any) {
 		s.cfg.warnings = append(s.cfg.warnings, fmt.Sprintf("%s: %s is not used: %v", s.cfg.file.Path, kubeProxyField(path), why))
@@ -126,14 +126,14 @@ func (s *settings) applyFromFile(flag *pflag.Flag, path, text string) error {
 	switch {
 	case err == nil:
 		return nil
-	case path == "clusterCIDR": // kube-proxy does not look at it in other modes of detectLocalMode
+	case path == "clusterCIDR": // kube-proxy does not check it in other modes of detectLocalMode
 		notUsed(err)
 		return setFlag(flag, "")
 	}
 	return fmt.Errorf("--config: %s: %s: %w", s.cfg.file.Path, kubeProxyField(path), err)
 }
 
-// setFlag sets a flag that may have the value already: some add to what they have.
+// setFlag sets a flag unless it has the value already, because setting some flags appends to their value.
 func setFlag(flag *pflag.Flag, text string) error {
 	if flag.Value.String() == text {
 		return nil
@@ -144,10 +144,10 @@ func setFlag(flag *pflag.Flag, text string) error {
 // kubeProxyField names a field of kube-proxy's configuration in a message.
 func kubeProxyField(path string) string { return "KubeProxyConfiguration." + path }
 
-// replaces reports whether there is a KubeProxyConfiguration in the file, which takes the place of kube-proxy's flags.
+// replaces reports whether the file has a KubeProxyConfiguration, which replaces kube-proxy's flags.
 func (c *configuration) replaces() bool { return c.file != nil && c.file.KubeProxy != nil }
 
-// warnUnused names flags of the command line that do not apply.
+// warnUnused adds warnings about flags of the command line that do not apply.
 func (c *configuration) warnUnused(f *pflag.FlagSet) {
 	var unused, replaced []string
 	for _, name := range slices.Sorted(maps.Keys(c.explicit)) {
@@ -168,7 +168,7 @@ func (c *configuration) warnUnused(f *pflag.FlagSet) {
 		c.warnings = append(c.warnings, "flags of kube-proxy that have no effect here: "+strings.Join(unused, ", "))
 	}
 	if len(replaced) > 0 {
-		c.warnings = append(c.warnings, fmt.Sprintf("flags that the KubeProxyConfiguration in %s takes the place of, as in kube-proxy: %s", c.file.Path, strings.Join(replaced, ", ")))
+		c.warnings = append(c.warnings, fmt.Sprintf("flags overridden by the KubeProxyConfiguration in %s, as in kube-proxy: %s", c.file.Path, strings.Join(replaced, ", ")))
 	}
 }
 

@@ -148,7 +148,7 @@ func TestPrecedence(t *testing.T) {
 		}, nil},
 		{"kube-proxy's flags beside it", file, []string{"--cluster-cidr=10.9.0.0/16", "--kubeconfig=/by-flag", "--masquerade-all=false", "--healthz-port=1", "--hostname-override= By-Flag ", "-v2"}, map[string]string{
 			"cluster-cidr": "10.1.0.0/16", "kubeconfig": "/by-file", "masquerade-all": "true", "hostname-override": "by-flag", "log-level": "info", "healthz-bind-address": "0.0.0.0:10256",
-		}, []string{"takes the place of, as in kube-proxy: --cluster-cidr, --healthz-port, --kubeconfig, --masquerade-all"}},
+		}, []string{", as in kube-proxy: --cluster-cidr, --healthz-port, --kubeconfig, --masquerade-all"}},
 		{"nkp's flags beside it", file, []string{"--mode=ovs", "--bridge=br-flag", "--log-level=warn"}, map[string]string{
 			"mode": "ovs", "bridge": "br-flag", "ovs-wait": "3s", "log-level": "warn",
 		}, nil},

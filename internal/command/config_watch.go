@@ -18,11 +18,11 @@ import (
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
 )
 
-// errRestart ends a run whose configuration file has changed. Main starts nkp again with the same arguments: what is
-// installed stays on the way, as in every restart (docs/decisions/0007).
+// errRestart ends a run whose configuration file has changed. Main starts nkp again with the same arguments. The
+// installed rules stay meanwhile, as in every restart (docs/decisions/0007).
 var errRestart = fmt.Errorf("the configuration file has changed: %w", notify.ErrRestart)
 
-// restartOr returns the reason to start again, if there is one, in place of an error.
+// restartOr returns errRestart if the context was cancelled for a restart, else err.
 func restartOr(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); errors.Is(cause, errRestart) {
 		return cause
@@ -40,14 +40,14 @@ type configWatch struct {
 	problem string     // why the file as it is now is not in force
 }
 
-// run ends with the context. A good file that says something else ends the run, by restart; a bad one changes nothing but
-// what status says.
+// run follows the file until the context ends. A valid file with a different configuration ends the run by calling restart;
+// an invalid one changes only status.
 func (w *configWatch) run(ctx context.Context, restart func(error)) {
 	before := w.s.cfg.file
 	config.Watch(ctx, before.Path, before, func(now *config.File, err error) {
 		if err == nil && reflect.DeepEqual(now.KubeProxy, before.KubeProxy) && reflect.DeepEqual(now.Nkp, before.Nkp) {
 			if w.set("") {
-				w.log.Info("the configuration file is in order again; it says what is in force", "file", before.Path)
+				w.log.Info("the configuration file is valid again and matches the configuration in force", "file", before.Path)
 			}
 			return
 		}
@@ -62,7 +62,7 @@ func (w *configWatch) run(ctx context.Context, restart func(error)) {
 			}
 			return
 		}
-		w.log.Info("the configuration file has changed: starting again; Services are served all the time", "file", before.Path)
+		w.log.Info("the configuration file has changed: restarting nkp; Services are served meanwhile", "file", before.Path)
 		restart(errRestart)
 	})
 }
@@ -76,7 +76,7 @@ func (w *configWatch) set(problem string) bool {
 	return was != problem
 }
 
-// warnings is for agent.Options.
+// warnings returns the configuration's warnings, for agent.Options.
 func (w *configWatch) warnings() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -86,11 +86,11 @@ func (w *configWatch) warnings() []string {
 	return append([]string{w.problem}, w.s.cfg.warnings...)
 }
 
-// try reports what is wrong with the command line's flags and another file.
+// try validates the command line's flags combined with another file.
 func (s *settings) try(file *config.File) error {
 	fresh := newSettings()
 	f := pflag.NewFlagSet("run", pflag.ContinueOnError)
-	f.SetOutput(io.Discard) // what there is to say about flags was said at the start
+	f.SetOutput(io.Discard) // warnings about flags were printed at the start
 	fresh.runFlags(f)
 	fresh.cfg.isRun = true
 	if err := copyFlags(f, s.cfg.explicit); err != nil {
@@ -108,7 +108,7 @@ func (s *settings) try(file *config.File) error {
 	return fresh.needSource()
 }
 
-// copyFlags returns flags the values that the command line has given others of the same names.
+// copyFlags sets flags to the values that the command line has set for flags of the same names.
 func copyFlags(f *pflag.FlagSet, explicit map[string]string) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(explicit)) {

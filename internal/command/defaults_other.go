@@ -2,7 +2,7 @@
 
 package command
 
-// Where the agent answers on this system.
+// The agent's default socket on this system.
 const (
 	defaultSocket = "/run/nkp/nkp.sock"
 	socketUsage   = "unix socket of the running agent"

@@ -1,6 +1,6 @@
 package command
 
-// Where the agent answers on this system.
+// The agent's default socket on this system.
 const (
 	defaultSocket = `\\.\pipe\nkp`
 	socketUsage   = "named pipe of the running agent, for SYSTEM and Administrators"

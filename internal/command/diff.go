@@ -21,7 +21,7 @@ func newDiff() *cobra.Command {
 		Use:   "diff",
 		Short: "Compare what is installed with what should be",
 		Long: `diff reads back what nkp has on the switch, in iptables or in HNS, and compares it with what should be there: with
---manifests or --kubeconfig what those Services call for, else what the running agent wants. It changes nothing.
+--manifests or --kubeconfig the state for those Services, else the state that the agent wants. It changes nothing.
 
 A line with + is missing or different, a line with - should not be there; on Windows a line is a step that has to be done.
 Exit status: 0 equal, 1 different, 2 error.`,

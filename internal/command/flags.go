@@ -55,7 +55,7 @@ func newSettings() *settings {
 	return s
 }
 
-// switchFlags say where the switch is.
+// switchFlags defines the flags for the switch and its database.
 func (s *settings) switchFlags(f *pflag.FlagSet, ovsdb string) {
 	f.StringVar(&s.OVSDB, "ovsdb", ovsdb, "database of Open vSwitch: unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT")
 	f.StringVar(&s.Bridge, "bridge", defaultBridge, "bridge to program")
@@ -71,32 +71,33 @@ func (s *settings) socketFlag(f *pflag.FlagSet) {
 	f.Var((*socketValue)(&s.Socket), "socket", socketUsage)
 }
 
-// sourceFlags say where Services come from.
+// sourceFlags defines the flags for the source of Services.
 func (s *settings) sourceFlags(f *pflag.FlagSet) {
 	f.StringVar(&s.kubeconfig, "kubeconfig", "", "file that says how to reach the API server (default: the pod's service account, where there is one)")
 	f.StringVar(&s.master, "master", "", "URL of the API server; overrides the one in --kubeconfig")
 	f.StringVar(&s.manifests, "manifests", "", "instead of an API server: file or directory of Kubernetes YAML or JSON with Services, EndpointSlices, Nodes, ServiceCIDRs")
 }
 
-// apiFlags say how to talk to the API server, with kube-proxy's names and defaults.
+// apiFlags defines the flags for requests to the API server, with kube-proxy's names and defaults.
 func (s *settings) apiFlags(f *pflag.FlagSet) {
 	f.Float32Var(&s.api.QPS, "kube-api-qps", apiserver.DefaultQPS, "requests per second to the API server")
 	f.IntVar(&s.api.Burst, "kube-api-burst", apiserver.DefaultBurst, "requests to the API server that may come at once")
 	f.StringVar(&s.api.ContentType, "kube-api-content-type", apiserver.DefaultContentType, "encoding of what is sent to the API server")
 }
 
-// healthFlags say where nkp listens, with kube-proxy's names and defaults.
+// healthFlags defines the flags for the health check servers, with kube-proxy's names and defaults.
 func (s *settings) healthFlags(f *pflag.FlagSet) {
 	s.healthzFlag(f)
 	f.BoolVar(&s.BindHardFail, "bind-address-hard-fail", false, "end with an error if an address cannot be listened on, instead of trying again")
 }
 
-// healthzFlag matters to what is programmed as well: on Windows health checks of load balancers may be forwarded there.
+// healthzFlag also affects the programmed objects: on Windows, health checks of load balancers may be forwarded there.
 func (s *settings) healthzFlag(f *pflag.FlagSet) {
 	f.StringVar(&s.HealthzAddr, "healthz-bind-address", "0.0.0.0:10256", "address and port of /healthz and /livez; empty: none, port 0: any that is free")
 }
 
-// conntrackFlags are kube-proxy's. They apply where the kernel tracks the connections of Services, and 0 leaves a setting alone.
+// conntrackFlags defines kube-proxy's conntrack flags. They apply if the kernel tracks the connections of Services; 0 leaves a
+// setting alone.
 func (s *settings) conntrackFlags(f *pflag.FlagSet) {
 	c := sysctl.Defaults()
 	f.IntVar(&s.Conntrack.MaxPerCore, "conntrack-max-per-core", c.MaxPerCore, "tracked connections for each CPU; 0: leave the limit")
@@ -113,8 +114,8 @@ func (s *settings) iptablesFlags(f *pflag.FlagSet) {
 	o := &s.IPTables
 	f.IntVar(&o.MasqueradeBit, "iptables-masquerade-bit", o.MasqueradeBit, "bit of the packet mark that asks for masquerading, 0 to 31")
 	f.BoolVar(&o.LocalhostNodePorts, "iptables-localhost-nodeports", o.LocalhostNodePorts, "serve NodePorts on IPv4 loopback addresses too")
-	f.DurationVar(&o.SyncPeriod, "iptables-sync-period", o.SyncPeriod, "how often to look whether the rules, on Windows the load balancers, are still there")
-	f.DurationVar(&o.MinSyncPeriod, "iptables-min-sync-period", o.MinSyncPeriod, "least time between two transactions; the first after a pause goes at once (on Windows 0 is 1s)")
+	f.DurationVar(&o.SyncPeriod, "iptables-sync-period", o.SyncPeriod, "how often to check that the rules (on Windows the load balancers) are still installed")
+	f.DurationVar(&o.MinSyncPeriod, "iptables-min-sync-period", o.MinSyncPeriod, "minimum time between two transactions; the first after a pause is sent at once (on Windows 0 is 1s)")
 	f.StringVar(&o.Backend, "iptables-backend", o.Backend, "nf_tables or legacy (default: the one that the rest of the node uses)")
 }
 
@@ -133,7 +134,7 @@ func (s *settings) stateFileFlag(f *pflag.FlagSet) {
 	f.StringVar(&s.Windows.StateFile, "hns-state-file", "", `where nkp remembers which HNS objects are its own (default: %ProgramData%\nkp\hns.json)`)
 }
 
-// layoutFlags say what nkp takes on the bridge.
+// layoutFlags defines the flags for the tables, ids and zones that nkp uses on the bridge.
 func (s *settings) layoutFlags(f *pflag.FlagSet) {
 	f.Uint8Var(&s.Layout.TableBase, "table-base", s.Layout.TableBase, "added to every table number")
 	f.IntVar(&s.Layout.NextTable, "next-table", s.Layout.NextTable, "table where packets go on after nkp; -1: the NORMAL action")
@@ -148,7 +149,7 @@ func (s *settings) modeFlag(f *pflag.FlagSet) {
 	f.StringVar(&s.mode, "mode", "auto", "data plane: ovs, iptables, windows, or auto (ovs where its database answers and has the bridge, else iptables; on Windows windows)")
 }
 
-// pipelineFlags say what the pipeline must know of node and cluster.
+// pipelineFlags defines the flags about the node and the cluster that the pipeline needs.
 func (s *settings) pipelineFlags(f *pflag.FlagSet) {
 	s.modeFlag(f)
 	f.StringVar(&s.NodeName, "hostname-override", "", "name of this node's Node object (default: the host name)")
@@ -159,14 +160,14 @@ func (s *settings) pipelineFlags(f *pflag.FlagSet) {
 	f.Var((*macValue)(&s.NodeMAC), "node-mac", "MAC of the bridge's LOCAL port, if the node's address is there (default: from the database); on Windows of the interface that has the node's address")
 	f.Var((*macValue)(&s.GatewayMAC), "gateway-mac", "MAC of the router behind the uplink (default: the next hop of the bridge's default route)")
 	f.Var((*addrList)(&s.HairpinIPs), "hairpin-ip", "addresses, one of each family, that stand for a client which is its own endpoint; they must be free on the bridge")
-	f.Var((*prefixList)(&s.DetectLocal.CIDRs), "cluster-cidr", "pod address ranges of the cluster, comma-separated: who is a pod and who is not")
-	f.StringVar((*string)(&s.DetectLocal.Mode), "detect-local-mode", string(k8s.DetectByClusterCIDR), "how pods are told from others: ClusterCIDR, NodeCIDR (the node's spec.podCIDRs), BridgeInterface (every port but the uplink) or InterfaceNamePrefix")
+	f.Var((*prefixList)(&s.DetectLocal.CIDRs), "cluster-cidr", "pod address ranges of the cluster, comma-separated: clients in them are pods")
+	f.StringVar((*string)(&s.DetectLocal.Mode), "detect-local-mode", string(k8s.DetectByClusterCIDR), "how pods are recognized: ClusterCIDR, NodeCIDR (the node's spec.podCIDRs), BridgeInterface (every port but the uplink) or InterfaceNamePrefix")
 	f.StringVar(&s.podBridge, "pod-bridge-interface", "", "bridge of the pods, for --detect-local-mode BridgeInterface: the one of --bridge")
-	f.StringVar(&s.podPrefix, "pod-interface-name-prefix", "", "beginning of the names of pods' interfaces, for --detect-local-mode InterfaceNamePrefix")
+	f.StringVar(&s.podPrefix, "pod-interface-name-prefix", "", "name prefix of the pods' interfaces, for --detect-local-mode InterfaceNamePrefix")
 	f.Var((*prefixList)(&s.ServiceCIDRs), "service-cidr", "Service address ranges, comma-separated (default: ServiceCIDR objects; neither counts with --service-proxy-name)")
 	f.StringVar(&s.nodePorts, "nodeport-addresses", "", "ranges of node addresses that serve NodePorts, comma-separated, or \"primary\": the addresses that Kubernetes knows the node by (default: all of the node's)")
 	f.StringVar((*string)(&s.HostTraffic), "host-traffic", string(bridge.HostAuto), "who serves the node's own processes and what arrives outside the bridge: ovs, iptables, off, or auto (ovs where the node's address is on the bridge, with iptables for what the node sends to itself)")
-	f.Var(&gateValue{&s.gates}, "feature-gates", "kube-proxy's feature gates, comma-separated NAME=true|false; nkp knows "+gateExternalIPs+" (default true), and names the others in a warning")
+	f.Var(&gateValue{&s.gates}, "feature-gates", "kube-proxy's feature gates, comma-separated NAME=true|false; nkp supports "+gateExternalIPs+" (default true), and names the others in a warning")
 	f.BoolVar(&s.MasqueradeAll, "masquerade-all", false, "masquerade all traffic to ClusterIPs")
 	f.StringVar((*string)(&s.LocalDelivery), "local-delivery", string(bridge.DeliverAuto), "Service packets to pods on this bridge: on (straight), off (through the gateway), auto (straight, unless policy sits in the gateway)")
 	f.Uint32Var(&s.RejectRate, "reject-rate", pipeline.DefaultRejectRate, "packets per second that may be refused with an answer; the rest are dropped")
@@ -213,7 +214,7 @@ func (s *settings) resolve() error {
 	if s.NodeName == "" {
 		name, err := os.Hostname()
 		if err != nil {
-			return fmt.Errorf("cannot tell the host name (%w); give --hostname-override", err)
+			return fmt.Errorf("cannot determine the host name (%w); set --hostname-override", err)
 		}
 		s.NodeName = strings.ToLower(strings.TrimSpace(name))
 	}
@@ -227,7 +228,7 @@ func (s *settings) resolve() error {
 	return nil
 }
 
-// resolveAddresses reads the flags whose meaning depends on others.
+// resolveAddresses resolves the flags whose meaning depends on other flags.
 func (s *settings) resolveAddresses() error {
 	if s.NodePortPrimary = s.nodePorts == "primary"; !s.NodePortPrimary {
 		if err := (*prefixList)(&s.NodePortAddresses).Set(s.nodePorts); err != nil {
@@ -266,7 +267,7 @@ func (s *settings) resolveAddresses() error {
 	return nil
 }
 
-// socketValue is a flag of where the agent answers; empty: nowhere.
+// socketValue is a flag for the agent's socket; empty: none.
 type socketValue string
 
 func (p *socketValue) Type() string   { return "path" }
@@ -365,7 +366,6 @@ func (h *hexValue) Set(s string) error {
 	return nil
 }
 
-// macValue is a flag of an Ethernet address.
 // guardsValue is the flag --port-reuse-guards.
 type guardsValue bridge.Guards
 
@@ -383,6 +383,7 @@ func (g *guardsValue) Set(s string) error {
 	return nil
 }
 
+// macValue is a flag of an Ethernet address.
 type macValue flow.MAC
 
 func (m *macValue) Type() string { return "MAC" }

@@ -9,7 +9,7 @@ import (
 // metricsPort is kube-proxy's port of /metrics.
 const metricsPort = 10249
 
-// metricsFlags say what is measured and where it is served, with kube-proxy's names and defaults where it has them.
+// metricsFlags defines the flags for the metrics and their server, with kube-proxy's names and defaults where it has them.
 func (s *settings) metricsFlags(f *pflag.FlagSet) {
 	m := &s.Metrics
 	f.StringVar(&m.Addr, "metrics-bind-address", "127.0.0.1:10249", "address and port of /metrics, /proxyMode and /configz (a port left out: 10249); empty: none, port 0: any that is free")

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// gateExternalIPs is the one feature gate of kube-proxy that decides what nkp does: whether externalIPs are served.
+// gateExternalIPs is the only kube-proxy feature gate that nkp supports: it decides whether externalIPs are served.
 const gateExternalIPs = "AllowServiceExternalIPs"
 
 // gateValue is a flag of feature gates.
@@ -45,7 +45,7 @@ func (g *gateValue) Set(text string) error {
 	return nil
 }
 
-// unknownGates names the gates that mean nothing to nkp, sorted.
+// unknownGates returns the gates that have no effect in nkp, sorted.
 func (s *settings) unknownGates() []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(s.gates)), func(n string) bool { return n == gateExternalIPs })
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/nkp-proxy/nkp/windows/hns"
 )
 
-// planHNS prints what HNS should have.
+// planHNS prints the objects that HNS should have.
 func (s *settings) planHNS(model *k8s.Model, stdout, stderr io.Writer) error {
 	text, warnings, err := windows.PlanOffline(model, s.WindowsOptions(), s.remoteSubnets())
 	if err != nil {
@@ -54,7 +54,7 @@ func (s *settings) remoteSubnets() (remote []hns.RemoteSubnet) {
 	return remote
 }
 
-// diffHNS compares what HNS has with what the source calls for, without an agent.
+// diffHNS compares the objects of HNS with those computed from the source, without an agent.
 func (s *settings) diffHNS(ctx context.Context, stderr io.Writer) (string, error) {
 	plane, err := windows.New(s.WindowsOptions())
 	if err != nil {
@@ -68,7 +68,7 @@ func (s *settings) diffHNS(ctx context.Context, stderr io.Writer) (string, error
 	return plane.Diff(ctx)
 }
 
-// ownedHNS returns what nkp has in HNS, going by its state file, for when no agent can say it; "": that is not known.
+// ownedHNS describes nkp's objects in HNS according to the state file, for when no agent answers; "": unknown.
 func (s *settings) ownedHNS() string {
 	endpoints, loadBalancers, err := windows.Owned(s.Windows)
 	if err != nil {

@@ -7,10 +7,10 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// redirectKlog sends what client-go logs to our log, a level lower: what matters of it the source reports itself.
+// redirectKlog sends client-go's log to ours, a level lower, because the source itself reports its important errors.
 func redirectKlog(log *slog.Logger) { klog.SetSlogLogger(slog.New(lower{log.Handler()})) }
 
-// lower is a handler that takes information for debugging output and errors for warnings.
+// lower is a handler that lowers each record by one level: info to debug, errors to warnings.
 type lower struct{ slog.Handler }
 
 func (l lower) level(level slog.Level) slog.Level { return level - 4 } // the distance of slog's named levels

@@ -23,14 +23,14 @@ type choice struct {
 	db     *ovsdb.Client // ModeOVS; to be closed
 }
 
-// close gives up the connection to the database.
+// close closes the connection to the database.
 func (c *choice) close() {
 	if c.db != nil {
 		c.db.Close()
 	}
 }
 
-// checkMode reports a --mode that cannot be.
+// checkMode returns an error if --mode is invalid.
 func (s *settings) checkMode() error {
 	switch s.mode {
 	case "auto", string(agent.ModeOVS), string(agent.ModeIPTables), string(agent.ModeWindows):
@@ -39,7 +39,7 @@ func (s *settings) checkMode() error {
 	return usageError("--mode %q is not auto, ovs, iptables or windows", s.mode)
 }
 
-// here reports whether a data plane can work on this operating system.
+// here returns an error if a data plane does not work on this operating system.
 func here(m agent.Mode) error {
 	if (m == agent.ModeWindows) != (runtime.GOOS == "windows") {
 		return usageError("--mode %s does not work on %s", m, runtime.GOOS)
@@ -47,7 +47,7 @@ func here(m agent.Mode) error {
 	return nil
 }
 
-// given returns the data plane that needs no look at the node: the one that was asked for, or the system's only one. ok is
+// given returns the data plane if it is known without examining the node: the configured one, or the system's only one. ok is
 // false if there is a choice.
 func (s *settings) given() (c choice, ok bool, err error) {
 	switch {
@@ -61,8 +61,8 @@ func (s *settings) given() (c choice, ok bool, err error) {
 	return c, true, here(c.mode)
 }
 
-// choose decides on the data plane for a long run. Where Open vSwitch is installed it waits for the bridge, at most as
-// long as wait says; a bridge that is there and cannot be used is an error, never a reason for iptables.
+// choose decides on the data plane for a long run. If Open vSwitch is installed, it waits up to wait for the bridge. A bridge
+// that exists but cannot be used is an error, never a reason for iptables.
 func (s *settings) choose(ctx context.Context, wait time.Duration, log *slog.Logger) (choice, error) {
 	c, ok, err := s.given()
 	if err != nil || ok && c.mode != agent.ModeOVS {
@@ -81,7 +81,8 @@ func (s *settings) choose(ctx context.Context, wait time.Duration, log *slog.Log
 	return choice{mode: agent.ModeIPTables, reason: fmt.Sprintf("Open vSwitch is installed, but: %v", err)}, nil
 }
 
-// modeChange returns what says why another data plane than c would be chosen now, for agent.Options; nil if the choice was not nkp's.
+// modeChange returns a function that returns why nkp would now choose another data plane than c, for agent.Options; nil if --mode
+// set it.
 func (s *settings) modeChange(c choice) func(context.Context) string {
 	const how = "; restart nkp to change over (no connection is lost)"
 	switch {
@@ -149,7 +150,7 @@ func (s *settings) chooseNow(ctx context.Context) (choice, *ovsdb.Switch, error)
 	return choice{}, nil, err
 }
 
-// exists reports whether there is a file; one that cannot be looked at counts as there.
+// exists reports whether a file exists; if that cannot be determined, it counts as existing.
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return !errors.Is(err, fs.ErrNotExist)

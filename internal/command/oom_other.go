@@ -2,5 +2,5 @@
 
 package command
 
-// setOOMScoreAdj does nothing: only Linux has that.
+// setOOMScoreAdj does nothing: only Linux has oom_score_adj.
 func setOOMScoreAdj(int) error { return nil }

@@ -62,7 +62,7 @@ Outputs:
 	return cmd
 }
 
-// planOutput checks the output against the data plane, and gives which one text stands for.
+// planOutput checks the output against the data plane, and returns the output that text stands for.
 func (s *settings) planOutput(output string) (string, error) {
 	of := map[string]agent.Mode{"ofctl": agent.ModeOVS, "hcn": agent.ModeWindows}
 	switch output {
@@ -76,7 +76,7 @@ func (s *settings) planOutput(output string) (string, error) {
 	case "json", "iptables":
 	case "ofctl", "hcn":
 		if s.mode != "auto" && agent.Mode(s.mode) != of[output] {
-			return "", usageError("-o %s is of --mode %s, not %s", output, of[output], s.mode)
+			return "", usageError("-o %s requires --mode %s, not %s", output, of[output], s.mode)
 		}
 	default:
 		return "", usageError("-o %q is not text, ofctl, iptables, hcn or json", output)
@@ -121,7 +121,7 @@ func (s *settings) plan(ctx context.Context, output string, stdout, stderr io.Wr
 	return w.writeText(out)
 }
 
-// planRules prints what other data planes than the bridge would be given.
+// planRules prints the plan for a data plane other than the bridge.
 func (s *settings) planRules(ctx context.Context, output string, stdout, stderr io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

@@ -24,14 +24,14 @@ type process struct {
 	verbosity   uint32
 	asService   bool
 	oomScoreAdj int
-	// What kube-proxy does instead of running.
+	// Actions of kube-proxy's that replace a run.
 	initOnly, cleanup bool
 	version           string
 	// Ports of kube-proxy's deprecated flags.
 	healthzPort, metricsPort int
 }
 
-// runFlags are all flags of `nkp run`: its own, and those of kube-proxy, every one.
+// runFlags defines all flags of `nkp run`: its own and every flag of kube-proxy's.
 func (s *settings) runFlags(f *pflag.FlagSet) {
 	s.configFlag(f)
 	s.sourceFlags(f)
@@ -48,11 +48,11 @@ func (s *settings) runFlags(f *pflag.FlagSet) {
 	f.DurationVar(&p.wait, "ovs-wait", time.Minute, "how long to wait for the bridge at the start")
 	f.DurationVar(&s.AuditPeriod, "audit-period", s.AuditPeriod, "how often the whole switch is read back and compared")
 	f.StringVar(&p.logLevel, "log-level", "info", "debug, info, warn or error")
-	s.kubeProxyFlags(f) // the last: what nobody has defined so far has no effect
+	s.kubeProxyFlags(f) // last, because it defines the flags not defined so far, without effect
 }
 
-// kubeProxyFlags are those flags of kube-proxy's that concern the process, and those that have no effect here: a command
-// line of kube-proxy's works as it is.
+// kubeProxyFlags defines kube-proxy's flags that concern the process, and those that have no effect here, so that a
+// kube-proxy command line works unchanged.
 func (s *settings) kubeProxyFlags(f *pflag.FlagSet) {
 	p := &s.process
 	f.StringVar(&s.cfg.writeTo, "write-config-to", "", "write the configuration that is in force to this file, and end")
@@ -137,7 +137,7 @@ func (p *process) level() (slog.Level, error) {
 	return l, nil
 }
 
-// logger returns what writes the log to w.
+// logger returns a logger that writes to w.
 func (p *process) logger(w io.Writer) (*slog.Logger, error) {
 	level, err := p.level()
 	if err != nil {
@@ -153,7 +153,7 @@ func (p *process) logger(w io.Writer) (*slog.Logger, error) {
 	return nil, usageError("--logging-format %q is not text or json", p.logFormat)
 }
 
-// start does what `nkp run` was asked to: run, or what kube-proxy does instead.
+// start runs nkp, or executes the action that a flag of kube-proxy's requests instead.
 func (s *settings) start(ctx context.Context, stdout, stderr io.Writer) error {
 	p := &s.process
 	switch {
@@ -178,11 +178,11 @@ func (s *settings) start(ctx context.Context, stdout, stderr io.Writer) error {
 		return nil
 	}
 	if err := setOOMScoreAdj(p.oomScoreAdj); err != nil {
-		level := slog.LevelDebug // nobody asked for it
+		level := slog.LevelDebug // it is only a default
 		if s.cfg.says("oom-score-adj") {
 			level = slog.LevelWarn
 		}
-		log.Log(ctx, level, "cannot set how willing the kernel is to kill nkp", "error", err)
+		log.Log(ctx, level, "cannot set oom_score_adj of this process", "error", err)
 	}
 	return s.run(ctx, p.wait, log)
 }
@@ -208,7 +208,7 @@ func (s *settings) writeConfig(stderr io.Writer) error {
 		fmt.Fprintf(stderr, "nkp: warning: %s\n", text)
 	}
 	if errs := config.Validate(s.cfg.kubeProxy); len(errs) > 0 {
-		return fmt.Errorf("the flags say what no KubeProxyConfiguration can: %w", errs.ToAggregate())
+		return fmt.Errorf("the flags cannot be expressed as a KubeProxyConfiguration: %w", errs.ToAggregate())
 	}
 	if err := config.Write(s.cfg.writeTo, s.cfg.kubeProxy, s.cfg.nkp); err != nil {
 		return err

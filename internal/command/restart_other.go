@@ -2,5 +2,5 @@
 
 package command
 
-// restart leaves the new start to who watches over the process: the service manager, or kubelet.
+// restart leaves the restart to the supervisor of the process: the service manager, or kubelet.
 func restart([]string) error { return errRestart }

@@ -41,8 +41,8 @@ func usageError(format string, args ...any) error {
 	return &exitError{exitUsage, fmt.Errorf(format, args...)}
 }
 
-// Main runs nkp with the arguments after the program's name and gives the exit status. SIGINT and SIGTERM end
-// it in good order.
+// Main runs nkp with the arguments after the program's name and returns the exit status. SIGINT and SIGTERM end
+// it gracefully.
 func Main(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -25,10 +25,10 @@ on the switch: Services are served while nkp is down, and a new start takes over
 
 Services come from an API server (--kubeconfig, --master, or the pod's service account), where nkp lists and watches
 Services, EndpointSlices, ServiceCIDRs and this node's Node, as the role system:node-proxier may; or from --manifests.
-While the API server is away, what it said last stays in force.
+While the API server is unreachable, the last known state stays in force.
 
-Every flag of kube-proxy's is taken; those that say nothing to nkp are not listed here, and a warning names them. --config
-takes kube-proxy's configuration file as it is, with nkp's own settings beside it (docs/configuration.md).`,
+Every kube-proxy flag is accepted; flags without effect in nkp are not listed here, and a warning names them. --config
+accepts kube-proxy's configuration file unchanged, and nkp's own settings in addition (docs/configuration.md).`,
 		Example: `  nkp run --kubeconfig /etc/nkp/kubeconfig --uplink-port eth1 --cluster-cidr 10.0.0.0/16
   nkp run --config /var/lib/kube-proxy/config.conf --uplink-port eth1
   nkp run --manifests services.yaml
@@ -88,10 +88,10 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 	return restartOr(ctx, a.Run(ctx))
 }
 
-// kernelTracks reports whether the connections of a datapath are in the kernel's tables.
+// kernelTracks reports whether the kernel's conntrack tracks the connections of a datapath.
 func kernelTracks(datapathType string) bool { return datapathType == "" || datapathType == "system" }
 
-// recorder returns who writes Events: to the API server where Services come from one, else to the log.
+// recorder returns a Recorder that writes Events to the API server if Services come from one, else to the log.
 func (s *settings) recorder(log *slog.Logger) (*apiserver.Recorder, error) {
 	if s.manifests != "" {
 		return apiserver.NewLogRecorder(s.NodeName, log), nil
@@ -99,8 +99,8 @@ func (s *settings) recorder(log *slog.Logger) (*apiserver.Recorder, error) {
 	return apiserver.NewRecorder(s.apiOptions(), log)
 }
 
-// awaitBridge connects to the database and waits, as long as that may help, until the bridge is there; then it checks
-// that nkp can use it, and mends what it may.
+// awaitBridge connects to the database and waits up to wait for the bridge. It then checks that nkp can use the bridge, and
+// enables OpenFlow15 if it may.
 func (s *settings) awaitBridge(ctx context.Context, wait time.Duration, log *slog.Logger) (*ovsdb.Client, error) {
 	deadline, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()

@@ -67,8 +67,8 @@ func newServiceUninstall() *cobra.Command {
 	return &cobra.Command{
 		Use:   "uninstall",
 		Short: "Stop and remove the service",
-		Long: `uninstall stops the service "nkp" and removes it. What it made in HNS stays and goes on serving: "nkp cleanup" removes
-it.`,
+		Long: `uninstall stops the service "nkp" and removes it. Its objects in HNS stay and continue to serve: "nkp cleanup" removes
+them.`,
 		Example: "  nkp windows-service uninstall",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -81,7 +81,7 @@ it.`,
 	}
 }
 
-// tellEventLog writes why a service ends where its operator looks: nobody reads a service's standard error.
+// tellEventLog writes the reason why a service ends to the event log, because the standard error of a service is lost.
 func tellEventLog(args []string, why error) {
 	asService := slices.ContainsFunc(args, func(a string) bool {
 		name, value, _ := strings.Cut(a, "=")
@@ -91,6 +91,6 @@ func tellEventLog(args []string, why error) {
 		return
 	}
 	if events, err := service.EventLog(service.Name, slog.LevelInfo); err == nil {
-		slog.New(events).Error("nkp ends", "error", why)
+		slog.New(events).Error("nkp exits", "error", why)
 	}
 }

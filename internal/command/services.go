@@ -38,7 +38,7 @@ of IP packets, headers included. Counters begin when a Service port is first pro
 them, nor do endpoints that come and go. They lag behind by about a second. In iptables mode only connections are counted;
 "-" stands for what is not, and -o json says why.
 
-With --watch the list is shown again and again, with rates per second since the time before.`,
+With --watch the list is refreshed continuously, with rates per second since the previous refresh.`,
 		Example: `  nkp services
   nkp services default/guestbook -o wide
   nkp services -n kube-system --watch --interval 5s
@@ -75,12 +75,12 @@ With --watch the list is shown again and again, with rates per second since the 
 	f.StringVar(&v.filter.Name, "name", "", "only Services of this name; as an argument: NAME or NAMESPACE/NAME")
 	f.StringVar(&vip, "vip", "", "only Service ports that are served at this address; an address of the node stands for NodePorts")
 	f.StringVarP(&v.output, "output", "o", "text", "text, wide (with endpoints) or json")
-	f.BoolVarP(&v.watch, "watch", "w", false, "show the list again and again, with rates; with -o json one document for each look")
-	f.DurationVar(&v.interval, "interval", 2*time.Second, "time between two looks of --watch; at least 1s, as counters are no newer")
+	f.BoolVarP(&v.watch, "watch", "w", false, "refresh the list continuously, with rates; with -o json one document for each refresh")
+	f.DurationVar(&v.interval, "interval", 2*time.Second, "time between two refreshes of --watch; at least 1s, as counters are no newer")
 	return cmd
 }
 
-// resolve checks the flags and takes up the argument.
+// resolve checks the flags and applies the argument to the filter.
 func (v *servicesView) resolve(args []string, vip string) error {
 	switch v.output {
 	case "text", "wide", "json":
@@ -122,7 +122,7 @@ func (v *servicesView) resolve(args []string, vip string) error {
 	return nil
 }
 
-// write shows one list; before, if not nil, is the one that rates are since.
+// write prints one list; before, if not nil, is the list to compute rates against.
 func (v *servicesView) write(w io.Writer, list, before *agent.ServiceList) error {
 	if v.output == "json" {
 		e := json.NewEncoder(w)

@@ -53,7 +53,7 @@ func writeServices(out io.Writer, list, before *agent.ServiceList, wide, rates b
 	return writeNotes(out, list)
 }
 
-// flush writes the table with the details between its lines: they must not set the width of columns.
+// flush writes the table and inserts the details between its lines afterwards, so that they do not widen the columns.
 func (t *servicesText) flush(out io.Writer) error {
 	t.w.Flush() // a strings.Builder does not fail
 	i := 0
@@ -113,7 +113,7 @@ func (t *servicesText) service(s *agent.ServiceInfo) {
 	}
 }
 
-// frontendText says of a frontend whom it serves, and whether it does.
+// frontendText returns whether a frontend is served, and for which clients.
 func frontendText(f *agent.FrontendInfo) string {
 	if f.NotServed != "" {
 		return fmt.Sprintf("%s %s, NOT served: %s", f.Type, frontendAddress(f), f.NotServed)
@@ -218,7 +218,7 @@ func (t *servicesText) rateCells(s *agent.ServiceInfo) []string {
 	return cells
 }
 
-// writeNotes reports, once each, what is to be said about all Services and about counters.
+// writeNotes prints the notes about all Services and about counters, each once.
 func writeNotes(out io.Writer, list *agent.ServiceList) error {
 	for _, n := range list.Notes {
 		if _, err := fmt.Fprintf(out, "NOTE: %s\n", n); err != nil {

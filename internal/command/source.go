@@ -30,7 +30,7 @@ func (s *settings) checkSource() error {
 	return nil
 }
 
-// needSource is checkSource where there must be a source: one by the flags, or the service account of a pod.
+// needSource is checkSource, and also requires a source: one named by flags, or the service account of a pod.
 func (s *settings) needSource() error {
 	if !s.namesSource() && !apiserver.InCluster() {
 		return usageError("there is no source of Services: name the API server with --kubeconfig, or files with --manifests")
@@ -38,7 +38,7 @@ func (s *settings) needSource() error {
 	return s.checkSource()
 }
 
-// source returns where Services come from, and what to call it.
+// source returns the source of Services, and its name for messages.
 func (s *settings) source() (source k8s.Source, kind string, err error) {
 	if err := s.needSource(); err != nil {
 		return nil, "", err

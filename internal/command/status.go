@@ -49,7 +49,7 @@ served without an agent, too. Exit status: 0 an agent answered, 1 none did.`,
 	return cmd
 }
 
-// withoutAgent adds to the error that no agent answers what nkp has on the switch, if the switch can be asked, or in HNS.
+// withoutAgent adds nkp's objects on the switch, if it can be reached, or in HNS to the error that no agent answers.
 func (s *settings) withoutAgent(ctx context.Context, err error) error {
 	if runtime.GOOS == "windows" {
 		if owned := s.ownedHNS(); owned != "" {

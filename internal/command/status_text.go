@@ -81,7 +81,7 @@ func (t *statusText) source(s *agent.SourceStatus) {
 	t.line("source", "%s: %s", s.Kind, state)
 }
 
-// start says how long the start took, and what of it. As long as it lasts, the other lines say what is awaited.
+// start prints how long the start and its phases took. During the start it prints nothing: the other lines show its progress.
 func (t *statusText) start(s *agent.StartStatus) {
 	if s.InStep == 0 {
 		return
@@ -94,8 +94,8 @@ func (t *statusText) start(s *agent.StartStatus) {
 		s.Synced/1000, (s.Model-s.Synced)/1000, (s.InStep-s.Model)/1000)
 }
 
-// pending says what has come in and is not in force yet. Without a change of an object it is the switch, the kernel or the
-// node that has changed.
+// pending prints the changes that are not in force yet. Without a change of an object, the switch, the kernel or the node
+// has changed.
 func (t *statusText) pending(s *agent.Status) {
 	p := s.Pending
 	since := p.For.Round(time.Millisecond)
@@ -142,7 +142,7 @@ func (t *statusText) bridgeFacts(s *bridge.Status) {
 	}
 }
 
-// channel says how the switch is spoken to, and what it holds.
+// channel prints the state of the OpenFlow channel and whether the switch is in step.
 func (t *statusText) channel(s *bridge.Status) {
 	switch {
 	case s.Channel.Connected && s.Channel.Since == "": // the data plane is busy

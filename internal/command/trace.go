@@ -17,7 +17,7 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// traceFlags are what is asked.
+// traceFlags are the flags of nkp trace.
 type traceFlags struct {
 	from, to, protocol, in, output string
 	live                           bool
@@ -140,7 +140,7 @@ func (s *settings) traceCluster(t *k8s.Tracker, m *k8s.Model) trace.Cluster {
 	return c
 }
 
-// traceHere explains the packet from the flags' source and compares with what is installed on this node, without an agent.
+// traceHere explains the packet from the flags' source and compares that with the installed rules of this node, without an agent.
 func (s *settings) traceHere(ctx context.Context, q trace.Question, stderr io.Writer) (*trace.Result, error) {
 	c, sw, err := s.chooseNow(ctx)
 	if err != nil {
@@ -170,7 +170,7 @@ func (s *settings) traceHere(ctx context.Context, q trace.Question, stderr io.Wr
 	return r, s.compareBridge(ctx, sw, model, changes, q, r)
 }
 
-// compareBridge asks the bridge about the packet.
+// compareBridge compares the explanation with the path of the packet through the bridge.
 func (s *settings) compareBridge(ctx context.Context, sw *ovsdb.Switch, model *k8s.Model, changes k8s.Changes, q trace.Question, r *trace.Result) error {
 	ls, err := s.LiveSwitch(sw)
 	if err != nil {
@@ -198,7 +198,7 @@ func (s *settings) compareBridge(ctx context.Context, sw *ovsdb.Switch, model *k
 	return ls.Compare(ctx, q, r)
 }
 
-// print shows the answer; what is installed and does not agree makes the exit status 1.
+// print prints the answer. If the installed rules do not agree, the exit status is 1.
 func (f *traceFlags) print(w io.Writer, r *trace.Result) (err error) {
 	if f.output == "json" {
 		err = r.WriteJSON(w)

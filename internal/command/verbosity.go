@@ -9,7 +9,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// verbosity is a handler that logs more than another one while it is told to (PUT /debug/flags/v). It never logs less.
+// verbosity is a handler that logs more than the wrapped one after PUT /debug/flags/v. It never logs less.
 type verbosity struct {
 	slog.Handler
 	from *slog.LevelVar // logged in any case

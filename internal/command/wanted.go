@@ -26,14 +26,14 @@ type wanted struct {
 	warnings []string
 }
 
-// wantModel reads the source once and works out what it means for this node. local tells whether this is the node, whose
-// addresses count. What is wrong with the source is printed to stderr, a line each; it fails if any of it is an error.
+// wantModel reads the source once and computes the model for this node. local reports whether nkp runs on that node, so that its
+// interfaces' addresses count. It prints the problems of the source to stderr, a line each, and fails if one is an error.
 func (s *settings) wantModel(ctx context.Context, mode agent.Mode, local bool, stderr io.Writer) (*k8s.Model, k8s.Changes, error) {
 	_, model, changes, err := s.wantTracker(ctx, mode, local, stderr)
 	return model, changes, err
 }
 
-// wantTracker is wantModel for who needs to know more than the model holds.
+// wantTracker is wantModel for callers that also need the tracker.
 func (s *settings) wantTracker(ctx context.Context, mode agent.Mode, local bool, stderr io.Writer) (*k8s.Tracker, *k8s.Model, k8s.Changes, error) {
 	var none k8s.Changes
 	objects, problems, err := s.readSource(ctx)
@@ -73,7 +73,7 @@ func (s *settings) wantTracker(ctx context.Context, mode agent.Mode, local bool,
 	return t, model, changes, nil
 }
 
-// want compiles what the source has for this node; sw is nil if there is no switch to ask.
+// want compiles the Services of the source for this node; sw is nil if there is no switch to read facts from.
 func (s *settings) want(ctx context.Context, sw *ovsdb.Switch, stderr io.Writer) (*wanted, error) {
 	model, changes, err := s.wantModel(ctx, agent.ModeOVS, sw != nil, stderr)
 	if err != nil {

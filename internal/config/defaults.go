@@ -12,7 +12,7 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// Ports where kube-proxy, and nkp, are asked how they are.
+// Default ports of kube-proxy, and nkp, for health checks and metrics.
 const (
 	HealthzPort = 10256
 	MetricsPort = 10249
@@ -84,8 +84,8 @@ func NewKubeProxy() *KubeProxy {
 	return c
 }
 
-// ownDefaults puts nkp's defaults where they differ, for what a file leaves out: a transaction of iptables holds only what
-// changed, and need not wait for more.
+// ownDefaults sets nkp's defaults where they differ from kube-proxy's, for fields that a file leaves out. nkp's iptables
+// transactions hold only the changes, so they need not wait for more.
 func ownDefaults(c, file *KubeProxy) {
 	for _, p := range []struct{ period, given *metav1.Duration }{
 		{&c.IPTables.MinSyncPeriod, &file.IPTables.MinSyncPeriod}, {&c.NFTables.MinSyncPeriod, &file.NFTables.MinSyncPeriod},

@@ -17,10 +17,10 @@ type KubeProxyField struct {
 	Flag string
 	// Sets is the flag of nkp run that the field stands for; "": the field has no effect.
 	Sets string
-	// Note says what nkp does with the field, for people.
+	// Note describes what nkp does with the field, for the documentation.
 	Note string
 
-	modes []v1alpha1.ProxyMode // those of kube-proxy in which the field counts; nil: all
+	modes []v1alpha1.ProxyMode // kube-proxy's modes in which the field applies; nil: all
 	index []int
 }
 
@@ -66,8 +66,8 @@ var kubeProxyFields = place([]KubeProxyField{
 	{Path: "iptables.masqueradeBit", Flag: "iptables-masquerade-bit", Sets: "iptables-masquerade-bit", Note: "bit of the packet mark that asks for masquerading"},
 	{Path: "iptables.masqueradeAll", Flag: "masquerade-all", Sets: "masquerade-all", Note: "masquerade all traffic to ClusterIPs, in every data plane; not with mode `nftables`", modes: exceptNFTables},
 	{Path: "iptables.localhostNodePorts", Flag: "iptables-localhost-nodeports", Sets: "iptables-localhost-nodeports", Note: "NodePorts on IPv4 loopback addresses, in iptables"},
-	{Path: "iptables.syncPeriod", Flag: "iptables-sync-period", Sets: "iptables-sync-period", Note: "how often to look whether the rules are there; twice that without progress is unhealthy; not with mode `nftables` or `ipvs`", modes: exceptIPVS},
-	{Path: "iptables.minSyncPeriod", Flag: "iptables-min-sync-period", Sets: "iptables-min-sync-period", Note: "least time between two transactions of iptables; left out it is 0 (kube-proxy: 1s), for nkp writes only what changed", modes: exceptIPVS},
+	{Path: "iptables.syncPeriod", Flag: "iptables-sync-period", Sets: "iptables-sync-period", Note: "how often to check that the rules are installed; twice that without progress is unhealthy; not with mode `nftables` or `ipvs`", modes: exceptIPVS},
+	{Path: "iptables.minSyncPeriod", Flag: "iptables-min-sync-period", Sets: "iptables-min-sync-period", Note: "minimum time between two iptables transactions; default 0 (kube-proxy: 1s), because nkp writes only changes", modes: exceptIPVS},
 	{Path: "ipvs.syncPeriod", Flag: "ipvs-sync-period", Sets: "iptables-sync-period", Note: "with mode `ipvs`: as iptables.syncPeriod", modes: onlyIPVS},
 	{Path: "ipvs.minSyncPeriod", Flag: "ipvs-min-sync-period", Sets: "iptables-min-sync-period", Note: "with mode `ipvs`: as iptables.minSyncPeriod", modes: onlyIPVS},
 	{Path: "ipvs.scheduler", Flag: "ipvs-scheduler", Note: "no effect: endpoints are chosen at random"},
@@ -85,7 +85,7 @@ var kubeProxyFields = place([]KubeProxyField{
 	{Path: "winkernel.enableDSR", Flag: "enable-dsr", Sets: "enable-dsr", Note: "let ClusterIPs answer directly"},
 	{Path: "winkernel.rootHnsEndpointName", Flag: "root-hnsendpoint-name", Sets: "root-hnsendpoint-name", Note: "HNS endpoint of the host; kube-proxy takes `cbr0` where it is left out"},
 	{Path: "winkernel.forwardHealthCheckVip", Flag: "forward-healthcheck-vip", Sets: "forward-healthcheck-vip", Note: "forward health checks of load balancers to that endpoint"},
-	{Path: "detectLocalMode", Flag: "detect-local-mode", Sets: "detect-local-mode", Note: "how pods are told from others"},
+	{Path: "detectLocalMode", Flag: "detect-local-mode", Sets: "detect-local-mode", Note: "how pods are recognized"},
 	{Path: "detectLocal.bridgeInterface", Flag: "pod-bridge-interface", Sets: "pod-bridge-interface", Note: "for `BridgeInterface`"},
 	{Path: "detectLocal.interfaceNamePrefix", Flag: "pod-interface-name-prefix", Sets: "pod-interface-name-prefix", Note: "for `InterfaceNamePrefix`"},
 	{Path: "clusterCIDR", Flag: "cluster-cidr", Sets: "cluster-cidr", Note: "pod address ranges of the cluster"},
@@ -98,7 +98,7 @@ var kubeProxyFields = place([]KubeProxyField{
 	{Path: "conntrack.tcpBeLiberal", Flag: "conntrack-tcp-be-liberal", Sets: "conntrack-tcp-be-liberal", Note: "accept TCP packets out of the window"},
 	{Path: "conntrack.udpTimeout", Flag: "conntrack-udp-timeout", Sets: "conntrack-udp-timeout", Note: "0: leave it"},
 	{Path: "conntrack.udpStreamTimeout", Flag: "conntrack-udp-timeout-stream", Sets: "conntrack-udp-timeout-stream", Note: "0: leave it"},
-	{Path: "configSyncPeriod", Flag: "config-sync-period", Note: "no effect: a watch that is broken off lists again, and nothing else needs to"},
+	{Path: "configSyncPeriod", Flag: "config-sync-period", Note: "no effect: nkp lists again only after a watch is interrupted"},
 	{Path: "portRange", Note: "no effect, in kube-proxy too"},
 	{Path: "windowsRunAsService", Flag: "windows-service", Sets: "windows-service", Note: "run under the Windows service manager"},
 })
@@ -116,7 +116,7 @@ func place(fields []KubeProxyField) []KubeProxyField {
 // KubeProxyFields lists the fields of KubeProxyConfiguration.
 func KubeProxyFields() []KubeProxyField { return slices.Clone(kubeProxyFields) }
 
-// Counts reports whether the field counts in a configuration: some do only in one of kube-proxy's modes.
+// Counts reports whether the field applies in a configuration: some apply only in one of kube-proxy's modes.
 func (f *KubeProxyField) Counts(c *KubeProxy) bool {
 	return f.modes == nil || slices.Contains(f.modes, c.Mode)
 }
@@ -127,7 +127,7 @@ func (f *KubeProxyField) Text(c *KubeProxy) string {
 	return text
 }
 
-// SetText sets the field to what a flag says.
+// SetText sets the field to the text of a flag.
 func (f *KubeProxyField) SetText(c *KubeProxy, text string) error { return setText(f.value(c), text) }
 
 func (f *KubeProxyField) value(c *KubeProxy) reflect.Value {

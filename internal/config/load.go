@@ -23,14 +23,14 @@ const kubeProxyKind = "KubeProxyConfiguration"
 // maxSize bounds a configuration file, in bytes: a ConfigMap holds no more.
 const maxSize = 1 << 20
 
-// File is what a configuration file says.
+// File is a parsed configuration file.
 type File struct {
 	Path string
-	// KubeProxy is completed with kube-proxy's defaults, and its values can be; nil: the file holds none.
+	// KubeProxy is completed with kube-proxy's defaults and validated; nil: the file holds none.
 	KubeProxy *KubeProxy
 	// Nkp is nil if the file holds none.
 	Nkp *NkpConfiguration
-	// Warnings name what has no effect.
+	// Warnings are about settings that have no effect.
 	Warnings []string
 
 	raw []byte // its content
@@ -80,7 +80,7 @@ func Parse(path string, data []byte) (*File, error) {
 	return f, nil
 }
 
-// document takes one document of the file.
+// document parses one document of the file.
 func (f *File) document(doc []byte) error {
 	var head struct {
 		APIVersion string `json:"apiVersion"`
@@ -113,8 +113,8 @@ func (f *File) document(doc []byte) error {
 		kubeProxyKind, v1alpha1.SchemeGroupVersion, Kind, GroupVersion)
 }
 
-// kubeProxy takes a KubeProxyConfiguration. What kube-proxy decodes with a complaint, unknown fields above all, it takes
-// with a warning, as kube-proxy does.
+// kubeProxy parses a KubeProxyConfiguration. Like kube-proxy, it accepts strict decoding errors, mainly unknown fields, with
+// a warning.
 func (f *File) kubeProxy(doc []byte) error {
 	c := &KubeProxy{}
 	if err := decode(doc, c, serializer.EnableStrict); err != nil {
@@ -162,7 +162,7 @@ func decode(doc []byte, into *KubeProxy, strict serializer.CodecFactoryOptionsMu
 	return err
 }
 
-// nkp takes an NkpConfiguration. Unknown fields are errors: they are nobody's but ours.
+// nkp parses an NkpConfiguration. Unknown fields are errors, because the format is nkp's own.
 func (f *File) nkp(doc []byte) error {
 	text, err := yaml.YAMLToJSONStrict(doc)
 	if err != nil {

@@ -23,7 +23,7 @@ func (f *NkpField) Text(c *NkpConfiguration) (text string, ok bool) {
 	return textOf(reflect.ValueOf(c).Elem().FieldByIndex(f.index))
 }
 
-// SetText sets the field to what its flag says.
+// SetText sets the field to the text of its flag.
 func (f *NkpField) SetText(c *NkpConfiguration, text string) error {
 	return setText(reflect.ValueOf(c).Elem().FieldByIndex(f.index), text)
 }

@@ -17,9 +17,9 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// Validate returns which fields of a completed KubeProxyConfiguration have values that cannot be. Its verdict is kube-proxy's
-// (test/k8s/differential compares the two), but for three things: unknown feature gates and showHiddenMetricsForVersion, which
-// mean nothing here, and port 0, which stands for any free port.
+// Validate returns the fields of a completed KubeProxyConfiguration that have invalid values. Its verdict is kube-proxy's
+// (test/k8s/differential compares the two), with three exceptions: unknown feature gates and showHiddenMetricsForVersion, which
+// have no effect here, and port 0, which stands for any free port.
 func Validate(c *KubeProxy) field.ErrorList {
 	v := &validator{}
 	v.bit("iptables.masqueradeBit", c.IPTables.MasqueradeBit)
@@ -139,7 +139,7 @@ func (v *validator) nodePortAddresses(list []string) {
 	if i := slices.Index(list, primary); i >= 0 {
 		v.cidrs("nodePortAddresses", list[:i])
 		if len(list) != 1 {
-			v.bad(fmt.Sprintf("nodePortAddresses[%d]", i), primary, "stands alone, or not at all")
+			v.bad(fmt.Sprintf("nodePortAddresses[%d]", i), primary, "must be the only entry")
 		}
 		return
 	}
@@ -157,7 +157,7 @@ func (v *validator) detectLocal(c *KubeProxy) {
 		}
 	case "InterfaceNamePrefix":
 		if c.DetectLocal.InterfaceNamePrefix == "" {
-			v.bad("detectLocal.interfaceNamePrefix", "", "must be the beginning of names for detectLocalMode InterfaceNamePrefix")
+			v.bad("detectLocal.interfaceNamePrefix", "", "must be the interface name prefix for detectLocalMode InterfaceNamePrefix")
 		}
 	default:
 		v.bad("detectLocalMode", string(c.DetectLocalMode), "must be ClusterCIDR, NodeCIDR, BridgeInterface, InterfaceNamePrefix or blank")
@@ -178,7 +178,7 @@ func (v *validator) clusterCIDR(text string) {
 	}
 }
 
-// logging checks what the library that kube-proxy logs with checks. That library knows the format json only in programs
+// logging runs the checks of kube-proxy's logging library. That library supports the format json only in programs
 // that link its logger.
 func (v *validator) logging(c *KubeProxy) {
 	l := c.Logging

@@ -49,7 +49,7 @@ func isValue(t reflect.Type) bool {
 	return ok
 }
 
-// auto is what a flag says that decides by itself unless it is true or false; in a file such a field is left out.
+// auto is the third value of a flag that is true or false otherwise: nkp decides. In a file such a field is left out.
 const auto = "auto"
 
 // textOf returns a value as a flag takes it; ok is false if it is not set: a nil pointer, an empty string or list.
@@ -87,7 +87,7 @@ func textOf(v reflect.Value) (text string, ok bool) {
 	return fmt.Sprint(v.Interface()), true
 }
 
-// setText sets a value to what a flag says.
+// setText sets a value to the text of a flag.
 func setText(v reflect.Value, text string) error {
 	if v.Kind() == reflect.Pointer {
 		if v.Type().Elem().Kind() == reflect.Bool && text == auto {

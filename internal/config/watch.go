@@ -10,16 +10,16 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// How a Watcher looks for changes.
+// How Watch detects changes.
 const (
 	settle     = 200 * time.Millisecond // a file may be written in pieces
 	settleMost = time.Second            // others may write in the same directory all the time
-	poll       = 10 * time.Second       // where changes are not told: a network file system, too many watches
+	poll       = 10 * time.Second       // where changes are not reported: a network file system, too many watches
 )
 
-// Watch calls changed, on its own goroutine, each time the file's content differs from what it was before, or its being
-// readable does, until the context ends. It follows files that are replaced, and symbolic links anywhere on the way, as
-// kubelet replaces the files of a ConfigMap by swapping the link ..data. before is what the file held when Load read it.
+// Watch calls changed, on its own goroutine, each time the file's content changes, or it becomes readable or unreadable, until
+// the context ends. It follows files that are replaced, and symbolic links anywhere in the path, because kubelet replaces the
+// files of a ConfigMap by swapping the link ..data. before is the file as Load read it.
 func Watch(ctx context.Context, path string, before *File, changed func(*File, error)) {
 	var events <-chan fsnotify.Event
 	var errs <-chan error
@@ -29,7 +29,7 @@ func Watch(ctx context.Context, path string, before *File, changed func(*File, e
 		events, errs = w.Events, w.Errors
 		watchDirs(w, path)
 	}
-	var first time.Time // of the events since the last look
+	var first time.Time // of the events since the last check
 	last, lastErr := before.raw, error(nil)
 	timer := time.NewTimer(0) // what changed since it was read
 	defer timer.Stop()
@@ -66,12 +66,12 @@ func Watch(ctx context.Context, path string, before *File, changed func(*File, e
 	}
 }
 
-// watchDirs watches the directories of the file, and of every link on the way to it. Watching twice is no error; one that
-// cannot be watched is looked at from time to time all the same.
+// watchDirs watches the directories of the file, and of every link on the way to it. Watching one twice is no error. One that
+// cannot be watched is still polled.
 func watchDirs(w *fsnotify.Watcher, path string) {
 	for range 16 { // links may form a ring
 		_ = w.Add(filepath.Dir(path))
-		// A directory on the way may be a link, too: the one above it tells when it is swapped.
+		// A directory on the way may be a link, too: watching its parent reports when it is swapped.
 		if dir, err := filepath.EvalSymlinks(filepath.Dir(path)); err == nil {
 			_ = w.Add(dir)
 		}

@@ -24,7 +24,7 @@ type Definition struct {
 	Labels []string
 	// Modes are the data planes with which it is served; none: all.
 	Modes []string
-	// Only says when else it is served, in words; "": always.
+	// Only is a further condition for serving it, in words; "": none.
 	Only string
 
 	buckets []float64
@@ -32,7 +32,7 @@ type Definition struct {
 	pulled  bool       // its values are collected at a scrape
 }
 
-// The data planes, as --mode says them.
+// The data planes, as --mode names them.
 const (
 	OVS      = "ovs"
 	IPTables = "iptables"
@@ -51,13 +51,13 @@ func define(t Type, name, help string, labels ...string) *Definition {
 // in restricts a metric to some data planes.
 func (d *Definition) in(modes ...string) *Definition { d.Modes = modes; return d }
 
-// only returns when it is served.
+// only sets the condition, in words, under which it is served.
 func (d *Definition) only(when string) *Definition { d.Only = when; return d }
 
 // with sets the upper bounds of a histogram's buckets.
 func (d *Definition) with(buckets []float64) *Definition { d.buckets = buckets; return d }
 
-// from names label values that are served before anything has happened: a rate needs a 0 to start at.
+// from sets label values that are served as 0 from the start, because a rate needs a 0 to start at.
 func (d *Definition) from(values ...string) *Definition {
 	for _, v := range values {
 		d.initial = append(d.initial, strings.Split(v, ","))

@@ -4,7 +4,6 @@
 // dashboards and alerts keep working (kubeproxy.go); the rest is called nkp_… (nkp.go). Every metric is a [Definition];
 // docs/metrics.md is generated from them. [Server] answers on --metrics-bind-address, path by path as kube-proxy does.
 //
-// The package decides nothing and asks nobody: data planes and agent tell it what happened, and what is a state (rather
-// than an event) is collected by a function that the agent gives. Nothing here waits for a switch or a kernel: a scrape
-// works when those do not. Start reading at [Metrics].
+// The package is passive: data planes and agent report events to it, and a function of the agent's collects states at a
+// scrape. Nothing here waits for a switch or a kernel: a scrape works when those do not. Start reading at [Metrics].
 package metrics

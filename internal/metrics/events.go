@@ -52,10 +52,10 @@ func (m *Metrics) Restore(r dataplane.Restore) {
 	m.set(iptablesLast, float64(r.Rules), r.Table, f)
 }
 
-// PartialFailure tells that iptables refused a transaction with changes of Services.
+// PartialFailure counts a transaction with changes of Services that iptables refused.
 func (m *Metrics) PartialFailure(f k8s.Family) { m.count(iptablesPartialFailures, 1, f.String()) }
 
-// Forgot counts UDP connections that were forgotten after their endpoints were gone.
+// Forgot counts the conntrack entries of UDP connections that were deleted after their endpoints were gone.
 func (m *Metrics) Forgot(f k8s.Family, connections int, took time.Duration) {
 	m.count(conntrackDeleted, connections, f.String())
 	m.observe(conntrackDuration, took, f.String())

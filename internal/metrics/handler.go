@@ -11,8 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// paths is a Handler that, as kube-proxy's does, knows paths by their exact text and a few by their beginning; it cleans and
-// redirects nothing.
+// paths is a Handler that, like kube-proxy's, matches paths exactly and a few by prefix. It does not clean or redirect
+// them.
 type paths struct {
 	exact  map[string]http.HandlerFunc
 	prefix map[string]http.HandlerFunc
@@ -20,9 +20,9 @@ type paths struct {
 
 // ServeHTTP is part of http.Handler.
 func (p *paths) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	// Errors: a ResponseWriter that knows no deadline, as in tests, needs none.
+	// Errors are ignored: a ResponseWriter without support for deadlines, as in tests, needs none.
 	if deadlines := http.NewResponseController(w); strings.HasPrefix(r.URL.Path, pprofPrefix) {
-		_ = deadlines.SetReadDeadline(time.Time{}) // profiles take as long as they are asked to; at a read's deadline their context would end
+		_ = deadlines.SetReadDeadline(time.Time{}) // a profile takes as long as requested; a read deadline would end its context
 	} else {
 		_ = deadlines.SetWriteDeadline(time.Now().Add(answerTimeout))
 	}
@@ -46,7 +46,7 @@ func newHandler(m *Metrics, o *ServerOptions) http.Handler {
 	p := &paths{exact: map[string]http.HandlerFunc{}, prefix: map[string]http.HandlerFunc{}}
 	p.exact["/metrics"] = promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
 		ProcessStartTime: started,
-		ErrorHandling:    promhttp.ContinueOnError, // what can be served is more than nothing
+		ErrorHandling:    promhttp.ContinueOnError, // serve the metrics that can be collected
 	}).ServeHTTP
 	p.exact["/metrics/slis"] = slis.serve
 	p.exact["/healthz"] = slis.healthz

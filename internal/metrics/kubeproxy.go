@@ -15,9 +15,9 @@ var (
 
 const ipFamily = "ip_family"
 
-// What kube-proxy counts too, under its names. A sync is one transaction of the data plane: in Open vSwitch an atomic
-// bundle, which counts for each family that it touches; in iptables all that one look at the changes led to; in HNS one
-// comparison with what is there.
+// Metrics that kube-proxy has too, under its names. A sync is one transaction of the data plane: in Open vSwitch an atomic
+// bundle, which counts for each family that it touches; in iptables everything that one batch of changes led to; in HNS
+// one reconciliation.
 var (
 	syncDuration = define(Histogram, "kubeproxy_sync_proxy_rules_duration_seconds",
 		"SyncProxyRules latency in seconds: one transaction of the data plane", ipFamily).with(syncBuckets).from("IPv4", "IPv6")
@@ -49,7 +49,7 @@ var (
 	livezTotal = define(Counter, "kubeproxy_proxy_livez_total",
 		"Cumulative proxy livez HTTP status", "code").from("200", "503")
 
-	// What follows is about transactions with iptables, also beside the bridge.
+	// The metrics below are about iptables transactions, also those alongside the bridge.
 	iptablesFailures = define(Counter, "kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
 		"Cumulative proxy iptables restore failures", ipFamily).in(OVS, IPTables).from("IPv4", "IPv6")
 	iptablesPartialFailures = define(Counter, "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
@@ -59,7 +59,7 @@ var (
 		"Number of iptables rules written by kube-proxy in last sync: in the last transaction with that table", "table", ipFamily).
 		in(OVS, IPTables).only("iptables works: alone, or beside the bridge")
 	conntrackDuration = define(Histogram, "kubeproxy_conntrack_reconciler_sync_duration_seconds",
-		"ReconcileConntrackFlowsLatency latency in seconds: one look for UDP connections to endpoints that are gone", ipFamily).with(syncBuckets).in(OVS, IPTables).from("IPv4", "IPv6")
+		"ReconcileConntrackFlowsLatency latency in seconds: one scan for UDP connections to endpoints that are gone", ipFamily).with(syncBuckets).in(OVS, IPTables).from("IPv4", "IPv6")
 	conntrackDeleted = define(Counter, "kubeproxy_conntrack_reconciler_deleted_entries_total",
-		"Cumulative conntrack flows deleted by conntrack reconciler; not counted is what Open vSwitch's userspace datapath forgets by up to three filters, as it does not say how many these are", ipFamily).in(OVS, IPTables).from("IPv4", "IPv6")
+		"Cumulative conntrack flows deleted by conntrack reconciler; not counted are those that Open vSwitch's userspace datapath deletes by up to three filters, because it does not report their number", ipFamily).in(OVS, IPTables).from("IPv4", "IPv6")
 )

@@ -11,15 +11,15 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Options are what Metrics are about.
+// Options are the settings of Metrics.
 type Options struct {
 	Version string
 	Mode    string // the data plane: OVS, IPTables or Windows
 	// Families are those that the data plane serves; none: both.
 	Families []k8s.Family
-	// Collect gives the states at a scrape: it calls emit for each value. It must not wait long. nil: there are none.
+	// Collect collects the states at a scrape: it calls emit for each value. It must not block for long. nil: there are none.
 	Collect func(emit Emit)
-	// Stuck reports whether the data plane makes no progress: it is not known to be in step then. nil: it always does.
+	// Stuck reports whether the data plane makes no progress: it then does not count as in step. nil: it always makes progress.
 	Stuck func() bool
 	// Clock tells the time; nil: time.Now.
 	Clock func() time.Time
@@ -76,10 +76,10 @@ func New(o Options) *Metrics {
 	return m
 }
 
-// Gatherer returns what is served.
+// Gatherer returns the gatherer of all metrics.
 func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }
 
-// register makes a metric and the children that are served from the start.
+// register creates a metric and the children that are served from the start.
 func (m *Metrics) register(d *Definition) {
 	var c prometheus.Collector
 	var touch func(labels ...string)
@@ -121,7 +121,7 @@ func (m *Metrics) observe(d *Definition, took time.Duration, labels ...string) {
 
 func unix(t time.Time) float64 { return float64(t.UnixNano()) / float64(time.Second) }
 
-// states emits what Metrics know themselves.
+// states emits the states that Metrics itself tracks.
 func (m *Metrics) states(emit Emit) {
 	emit(buildInfo, 1, m.opts.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	emit(modeInfo, 1, m.opts.Mode)
@@ -134,7 +134,7 @@ func (m *Metrics) states(emit Emit) {
 	}
 }
 
-// truth is how a yes or no is served.
+// truth returns the value of a boolean metric: 1 or 0.
 func truth(b bool) float64 {
 	if b {
 		return 1

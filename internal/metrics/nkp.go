@@ -2,16 +2,16 @@ package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// What nkp alone counts. Those in capitals are states, which the agent collects at a scrape.
+// Metrics that only nkp has. The exported ones are states, which the agent collects at a scrape.
 var (
-	buildInfo = define(Gauge, "nkp_build_info", "1; what was built, by whom it was compiled, for what.", "version", "goversion", "os", "arch").collected()
+	buildInfo = define(Gauge, "nkp_build_info", "1; the version, the Go version, and the system that it was built for.", "version", "goversion", "os", "arch").collected()
 	modeInfo  = define(Gauge, "nkp_mode_info", "1; the data plane.", "mode").collected()
 
-	SourceSynced  = define(Gauge, "nkp_source_synced", "Whether the source of Services has told all it knows (1) or not yet (0).").collected()
+	SourceSynced  = define(Gauge, "nkp_source_synced", "Whether the source of Services has delivered its first complete state (1) or not yet (0).").collected()
 	SourceAnswers = define(Gauge, "nkp_source_answers", "Whether the API server answers (1) or not (0); what it said last stays in force.").
 			collected().only("Services come from an API server")
 	SourceErrors = define(Gauge, "nkp_source_errors", "Objects at the source that cannot be used; their last good state stays in force.").collected()
-	Warnings     = define(Gauge, "nkp_warnings", "Things that are wrong with Services, EndpointSlices or the node and do not stop the rest (nkp status names them).").collected()
+	Warnings     = define(Gauge, "nkp_warnings", "Problems with Services, EndpointSlices or the node that do not affect the rest (nkp status names them).").collected()
 	ServicePorts = define(Gauge, "nkp_service_ports", "Service ports to serve.", ipFamily).collected()
 	Endpoints    = define(Gauge, "nkp_endpoints", "Endpoints in force on this node, each once for every Service port.", ipFamily).collected()
 

@@ -13,8 +13,8 @@ type progress struct {
 	started  time.Time
 	families []k8s.Family
 	of       map[k8s.Family]*familyProgress
-	// Changes of API objects that the data plane has been given and has not got in force, and those that the next
-	// change brings to it.
+	// Changes of API objects that the data plane has received but that are not in force yet (pending), and those that
+	// the next update brings to it (staged).
 	pending, staged int // EndpointSlices
 	pendingServices map[string]bool
 	stagedServices  map[string]bool
@@ -28,7 +28,7 @@ type familyProgress struct {
 	triggers []k8s.Trigger
 }
 
-// maxTriggers bounds the memory that a data plane which stands still takes.
+// maxTriggers bounds the memory used for a data plane that makes no progress.
 const maxTriggers = 100_000
 
 func (p *progress) init(now time.Time, families []k8s.Family) {
@@ -39,7 +39,7 @@ func (p *progress) init(now time.Time, families []k8s.Family) {
 	}
 }
 
-// Received tells what the source reported, before it is worked out what that means.
+// Received records the changes that the source reported, before the model is computed.
 func (m *Metrics) Received(changes []k8s.Change) {
 	p := &m.progress
 	p.mu.Lock()
@@ -59,7 +59,7 @@ func (m *Metrics) Received(changes []k8s.Change) {
 	}
 }
 
-// Handing tells what is about to be handed to the data plane: what was received led to this.
+// Handing records the changes that are about to be passed to the data plane, computed from those received.
 func (m *Metrics) Handing(c k8s.Changes) {
 	p := &m.progress
 	p.mu.Lock()
@@ -76,7 +76,7 @@ func (m *Metrics) Handing(c k8s.Changes) {
 	}
 }
 
-// Queued tells that the data plane has something new to program in these families.
+// Queued records that the data plane has something new to program in these families.
 func (m *Metrics) Queued(families ...k8s.Family) {
 	now := m.opts.Clock()
 	p := &m.progress
@@ -105,7 +105,7 @@ func (m *Metrics) Queued(families ...k8s.Family) {
 	}
 }
 
-// InStep tells that everything is in force in these families but what the data plane refuses.
+// InStep records that everything is in force in these families, except objects that the data plane refuses.
 func (m *Metrics) InStep(families ...k8s.Family) {
 	now := m.opts.Clock()
 	p := &m.progress
@@ -134,11 +134,11 @@ func (m *Metrics) InStep(families ...k8s.Family) {
 	clear(p.pendingServices)
 }
 
-// Pending is what has come from the source and is not in force yet.
+// Pending counts the changes from the source that are not in force yet.
 type Pending struct {
 	Services       int           `json:"services"`       // that have changed
 	EndpointSlices int           `json:"endpointSlices"` // changes of any
-	For            time.Duration `json:"forNanoseconds"` // since the oldest of it came to the data plane
+	For            time.Duration `json:"forNanoseconds"` // since the oldest one reached the data plane
 }
 
 // Pending returns what is not in force yet.

@@ -22,13 +22,13 @@ var (
 		with([]float64{0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60}).only("Services come from an API server")
 )
 
-// client-go takes hooks once for the whole process; they count for the Metrics that asked last.
+// client-go accepts hooks once per process; they count for the Metrics created last.
 var (
 	clientOnce sync.Once
 	clientOf   atomic.Pointer[Metrics]
 )
 
-// watchClient has requests to the API server counted.
+// watchClient registers the hooks that count requests to the API server.
 func (m *Metrics) watchClient() {
 	clientOf.Store(m)
 	clientOnce.Do(func() {

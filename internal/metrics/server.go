@@ -19,13 +19,13 @@ type ServerOptions struct {
 	Addr string
 	// HardFail makes Run return an error if it cannot listen (kube-proxy's bindAddressHardFail); else it tries again.
 	HardFail bool
-	// OnFailure is told, once for each reason, why it cannot listen. It must not wait. nil: nobody is told.
+	// OnFailure, if set, is called once for each reason why it cannot listen. It must not block.
 	OnFailure func(error)
 	// Profiling adds /debug/pprof and /debug/flags/v.
 	Profiling bool
-	// ProxyMode is what /proxyMode says.
+	// ProxyMode is the answer of /proxyMode.
 	ProxyMode string
-	// Config gives what /configz shows: configurations by their group, of any form that becomes JSON. nil: none.
+	// Config returns the configurations for /configz by their group, as values that can be encoded as JSON. nil: none.
 	Config func() map[string]any
 	// SetVerbosity changes how much is logged, by klog's number, for /debug/flags/v. nil: that path does not exist.
 	SetVerbosity func(level uint32)
@@ -35,13 +35,13 @@ type ServerOptions struct {
 // bindRetry is how often an address that cannot be listened on is tried again, as in kube-proxy.
 const bindRetry = 5 * time.Second
 
-// answerTimeout is how long an answer may take, but for profiles, which take as long as they are asked to.
+// answerTimeout is how long an answer may take, except for profiles, which take as long as requested.
 const answerTimeout = 30 * time.Second
 
 // limits of all clients. A scrape of 10,000 Services takes some 10 MB while it is being answered.
 var limits = httpguard.Limits{Conns: 512, Serving: 32}
 
-// Server serves Metrics and what else kube-proxy serves beside them. Make it with NewServer; Run it once.
+// Server serves Metrics and the other paths of kube-proxy's metrics port. Create it with NewServer; Run it once.
 type Server struct {
 	opts    ServerOptions
 	handler http.Handler
@@ -94,7 +94,7 @@ func (s *Server) serve(ctx context.Context) error {
 	l, err := lc.Listen(ctx, "tcp", s.opts.Addr)
 	if err != nil {
 		if e := (*net.OpError)(nil); errors.As(err, &e) {
-			return e.Err // the address is said anyway
+			return e.Err // the caller adds the address
 		}
 		return err
 	}

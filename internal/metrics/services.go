@@ -12,8 +12,8 @@ import (
 // collectTimeout bounds how long a scrape waits for the data plane's counters: less than Prometheus waits.
 const collectTimeout = 5 * time.Second
 
-// serviceCounters serves counters of Service ports, of limit of them by name and of the others as a sum. Who has a name
-// keeps it until the Service port is gone, so that series do not come and go with traffic.
+// serviceCounters serves counters of Service ports: up to limit of them by name, the others as a sum. A Service port that
+// is served by name stays so until it is gone, so that series do not come and go with traffic.
 type serviceCounters struct {
 	read  func(context.Context) (map[k8s.PortName]k8s.Counters, error)
 	limit int
@@ -24,7 +24,7 @@ type serviceCounters struct {
 	rest   sum
 }
 
-// CountServices serves the counters that read gives, of at most limit Service ports by name.
+// CountServices serves the counters that read returns, of at most limit Service ports by name.
 func (m *Metrics) CountServices(limit int, read func(context.Context) (map[k8s.PortName]k8s.Counters, error)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -76,7 +76,7 @@ type sum struct {
 	any bool // something was added
 }
 
-// grow adds what came since before; counters that went down started over.
+// grow adds the increase from before to now. A counter that went down has restarted at 0.
 func (s *sum) grow(before, now k8s.Counters) {
 	s.any = true
 	s.Connections += since(before.Connections, now.Connections)

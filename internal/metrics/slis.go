@@ -44,7 +44,7 @@ func newSLIs(started time.Time) *slis {
 	return s
 }
 
-// serve answers /metrics/slis; DELETE sets everything back.
+// serve answers /metrics/slis; DELETE resets all metrics.
 func (s *slis) serve(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodDelete {
 		s.last.Reset()
@@ -56,7 +56,7 @@ func (s *slis) serve(w http.ResponseWriter, r *http.Request) {
 	s.handler.ServeHTTP(w, r)
 }
 
-// healthz answers /healthz. Whoever asks with ?verbose is told the checks one by one; ?exclude leaves some out.
+// healthz answers /healthz. With ?verbose it lists the checks one by one; ?exclude skips some.
 func (s *slis) healthz(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	unknown := slices.Compact(slices.Sorted(slices.Values(query["exclude"])))

@@ -12,7 +12,7 @@ import (
 // Listener is a socket that takes connections (TCP, SCTP) or datagrams from anyone (UDP).
 type Listener struct {
 	Protocol k8s.Protocol
-	// Addr is where it is bound to; an unspecified address means every address of that family.
+	// Addr is the address it is bound to; an unspecified one means every address of that family.
 	Addr netip.AddrPort
 	// Both is set for an unspecified IPv6 address that takes IPv4 as well.
 	Both bool
@@ -20,7 +20,7 @@ type Listener struct {
 	Inode uint32
 }
 
-// Process is who holds a socket. The zero Process is not known: it may run in another PID namespace.
+// Process is the process that holds a socket. The zero Process is unknown: it may run in another PID namespace.
 type Process struct {
 	PID  int
 	Name string // at most 15 bytes (comm)
@@ -58,8 +58,8 @@ func (c Conflict) frontend() string {
 	return fmt.Sprintf("%s %s/%s", c.Type, netip.AddrPortFrom(c.Address, c.Port), c.Service.Protocol)
 }
 
-// key is what makes two conflicts the same one for whoever reads about it: families, processes and sockets that share an
-// address do not.
+// key identifies a conflict for reports: conflicts that differ only in family, process or socket at the same address are
+// one.
 type key struct {
 	service  k8s.ServiceName
 	port     string
@@ -125,7 +125,7 @@ func (m *matcher) match(p *k8s.ServicePort) {
 // claims reports whether a frontend may be at an address of the node.
 func claims(f *k8s.Frontend) bool { return f.Type != k8s.ClusterIP && f.ShadowedBy == "" }
 
-// hides reports whether what comes in for a frontend's address would be the listener's otherwise.
+// hides reports whether traffic to a frontend's address would reach the listener without the Service.
 func (m *matcher) hides(family k8s.Family, frontend netip.Addr, l Listener) bool {
 	bound := l.Addr.Addr()
 	if !bound.IsUnspecified() {

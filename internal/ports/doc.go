@@ -1,13 +1,12 @@
-// Package ports finds out who on this node listens on a port that a Service claims.
+// Package ports finds processes on this node that listen on a port that a Service claims.
 //
-// A NodePort, an external IP or a load balancer's address that is one of the node's own takes the port away from whatever
-// process listens there: the process keeps its socket, clients reach the Service, and nothing tells why. kube-proxy does
-// not look. This package does, and says which process it is; what becomes of that (an Event, a line in status) is the
-// agent's affair.
+// A NodePort, an external IP or a load balancer's address that is one of the node's own hides the port of any process that
+// listens there: the process keeps its socket, clients reach the Service, and nothing reports why. kube-proxy does not
+// check this. This package does, and names the process; the agent reports it (an Event, a line in status).
 //
-// What it cannot see: ports of pods with a hostPort, which are rules of the container network and no sockets; sockets in
-// other network namespaces. Listeners on loopback addresses are not in the way of clients elsewhere and are left out, and
-// so are cluster IPs, which node-local caches bind to on purpose.
+// It cannot see ports of pods with a hostPort, which are rules of the container network and not sockets, nor sockets in
+// other network namespaces. It ignores listeners on loopback addresses, which clients elsewhere cannot reach, and cluster
+// IPs, which node-local caches bind to on purpose.
 //
 // Start reading at [Watcher]; [Scan] and [Conflicts] are its two halves, the first of which asks the kernel.
 package ports

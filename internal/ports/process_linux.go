@@ -20,9 +20,9 @@ func ownSockets() (map[uint32]bool, error) {
 	return own, nil
 }
 
-// owners finds out which processes hold these sockets. It reads the descriptors of every process, which takes tens of
-// milliseconds on a busy node: it is for the few that are in the way of a Service. Where several processes hold a socket
-// the first one does that is not init, which holds sockets for others.
+// owners returns the processes that hold these sockets. It reads the descriptors of every process, which takes tens of
+// milliseconds on a busy node, so it is for the few sockets that a Service hides. If several processes hold a socket, the
+// first one that is not init counts, because init holds sockets for others.
 func owners(inodes map[uint32]bool) map[uint32]Process {
 	found := map[uint32]Process{}
 	if len(inodes) == 0 {
@@ -30,7 +30,7 @@ func owners(inodes map[uint32]bool) map[uint32]Process {
 	}
 	for _, pid := range processes() {
 		dir := filepath.Join("/proc", strconv.Itoa(pid))
-		// A process that ended meanwhile, or that is not to be looked at, holds nothing as far as we know.
+		// A process that has ended, or that nkp may not read, counts as holding none.
 		_ = eachSocket(dir+"/fd", func(inode uint32) {
 			if p := found[inode]; inodes[inode] && p.PID <= 1 {
 				found[inode] = Process{pid, comm(dir)}

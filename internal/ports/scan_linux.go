@@ -15,15 +15,15 @@ import (
 )
 
 // States of a socket in struct inet_diag_msg (include/net/tcp_states.h). A UDP socket is closed until it is connected
-// to somebody.
+// to a peer.
 const (
 	stateClosed = 7
 	stateListen = 10
 )
 
 // Scan asks the kernel for all listeners of this network namespace (sock_diag(7), which filters by state itself, so
-// that the number of connections does not matter). Sockets of this process are left out. A protocol that the kernel does
-// not have has no listeners.
+// that the number of connections does not matter). It skips sockets of this process, and protocols that the kernel does
+// not support.
 func Scan() ([]Listener, error) {
 	own, err := ownSockets()
 	if err != nil {
@@ -73,7 +73,7 @@ func (r diagRequest) Serialize() []byte {
 	return b
 }
 
-// dump calls f for each answer. It asks again if the table changed meanwhile and the kernel says so.
+// dump calls f for each answer. It retries if the kernel reports that the table changed during the dump.
 func dump(r diagRequest, f func(msg []byte)) error {
 	var err error
 	for range 3 {

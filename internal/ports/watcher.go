@@ -15,21 +15,21 @@ import (
 
 const (
 	defaultEvery = 30 * time.Second
-	settle       = time.Second // changes of Services come in bursts: one look for all of them
+	settle       = time.Second // changes of Services come in bursts: one scan for all of them
 )
 
 // WatcherOptions are the settings of a Watcher.
 type WatcherOptions struct {
-	// Every is how often it looks, beside after changes of Services; 0: every 30 s.
+	// Every is how often it scans, in addition to after changes of Services; 0: every 30 s.
 	Every time.Duration
-	// OnConflict is told of each conflict once, when it is found (for UDP: found twice), and again only if it was gone in
-	// between. It is called on the goroutine of Run; nil: nobody is told.
+	// OnConflict, if set, is called once for each conflict when it is found (for UDP: found twice), and again only if it
+	// disappears and recurs. It is called on the goroutine of Run.
 	OnConflict func(Conflict)
 	Log        *slog.Logger
 }
 
-// Watcher knows at any time which Services hide a process's port. Make it with NewWatcher and start Run once; Update
-// and Conflicts may be called before, after and meanwhile, from any goroutine.
+// Watcher tracks which Services hide a process's port. Create it with NewWatcher and start Run once; Update
+// and Conflicts may be called before, during and after Run, from any goroutine.
 type Watcher struct {
 	opts WatcherOptions
 	news chan struct{} // one token: claims changed
@@ -40,10 +40,10 @@ type Watcher struct {
 	node      k8s.Node
 	conflicts []Conflict
 
-	fresh map[uint32]bool // inodes of UDP sockets that the last look met for the first time; Run's alone
+	fresh map[uint32]bool // inodes of UDP sockets that the last scan found for the first time; used by Run only
 }
 
-// NewWatcher returns a Watcher that knows no Service.
+// NewWatcher returns a Watcher without Services.
 func NewWatcher(opts WatcherOptions) *Watcher {
 	if opts.Every == 0 {
 		opts.Every = defaultEvery
@@ -57,7 +57,7 @@ func NewWatcher(opts WatcherOptions) *Watcher {
 	}
 }
 
-// Update takes what changed; its time grows with that alone. It never waits, and keeps no map of model.
+// Update applies changes; its time depends on their number only. It never blocks, and keeps no map of model.
 func (w *Watcher) Update(model *k8s.Model, changes k8s.Changes) {
 	w.mu.Lock()
 	w.node = model.Node
@@ -87,14 +87,14 @@ func sameClaims(a, b *k8s.ServicePort) bool {
 	})
 }
 
-// Conflicts returns what was found last, sorted. The slice is not to be changed.
+// Conflicts returns the conflicts that the last scan found, sorted. The caller must not modify the slice.
 func (w *Watcher) Conflicts() []Conflict {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.conflicts
 }
 
-// Run looks until the context ends, and returns nil then. Where the kernel cannot be asked it only waits.
+// Run scans until the context ends, and returns nil then. On systems without Scan it only waits.
 func (w *Watcher) Run(ctx context.Context) error {
 	tick := time.NewTicker(w.opts.Every)
 	defer tick.Stop()
@@ -118,12 +118,12 @@ func (w *Watcher) Run(ctx context.Context) error {
 			return nil
 		case err.Error() != failed:
 			failed = err.Error()
-			w.opts.Log.Warn("cannot find out whether Services hide ports of processes; trying again", "error", err)
+			w.opts.Log.Warn("cannot check whether Services hide ports of processes; trying again", "error", err)
 		}
 	}
 }
 
-// look compares once.
+// look scans the listeners once and updates the conflicts.
 func (w *Watcher) look() error {
 	listeners, err := w.scan()
 	if err != nil {
@@ -159,8 +159,8 @@ func (w *Watcher) look() error {
 	return nil
 }
 
-// settled leaves out UDP sockets that were not there at the last look: they may be those of clients, which take any free
-// port and live as long as a question and its answer.
+// settled drops UDP sockets that the last scan did not find: they may belong to clients, which use any free port and
+// exist for one request and its reply.
 func (w *Watcher) settled(now, before []Conflict) []Conflict {
 	known, fresh := w.fresh, map[uint32]bool{}
 	for _, c := range before {
@@ -176,7 +176,7 @@ func (w *Watcher) settled(now, before []Conflict) []Conflict {
 	})
 }
 
-// identify enters the processes: those of the same sockets as before are known, the others are looked for.
+// identify fills in the processes: those of known sockets are reused, the others are looked up.
 func identify(conflicts []Conflict, known map[key]Conflict) {
 	unknown := map[uint32]bool{}
 	for i := range conflicts {

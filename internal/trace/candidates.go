@@ -37,7 +37,7 @@ func (e *explanation) candidates(port *k8s.ServicePort, f *k8s.Frontend) {
 	client := e.q.From.Addr()
 	if masquerade == Always && e.NodeBeside && e.PodHere(&e.Model.Node) {
 		masquerade = Never
-		e.step("not masqueraded, as it would be elsewhere: this node's address is beside the bridge")
+		e.step("not masqueraded, unlike on other nodes: this node's address is not on the bridge")
 	}
 	e.Verdict, e.Masquerade = Deliver, masquerade
 	if masquerade != Always && slices.ContainsFunc(endpoints, func(ep k8s.Endpoint) bool { return ep.Addr.Addr() == client }) {
@@ -58,8 +58,8 @@ func (e *explanation) candidates(port *k8s.ServicePort, f *k8s.Frontend) {
 	e.portOrigin(port.Name, states)
 }
 
-// portOrigin says where the endpoints' port comes from: a wrong one is the most frequent reason why a connection that is
-// delivered comes to nothing.
+// portOrigin explains where the endpoints' port comes from: a wrong one is the most frequent reason why a delivered
+// connection fails.
 func (e *explanation) portOrigin(name k8s.PortName, states []k8s.EndpointState) {
 	states = slices.DeleteFunc(slices.Clone(states), func(s k8s.EndpointState) bool { return !slices.Contains(e.Endpoints, s.Addr.String()) })
 	if len(states) == 0 {
@@ -71,8 +71,8 @@ func (e *explanation) portOrigin(name k8s.PortName, states []k8s.EndpointState) 
 	}
 }
 
-// allowed applies loadBalancerSourceRanges. Where an address of this node may come in, so may the load balancer's own: the
-// node, which may hold it, then speaks from there.
+// allowed applies loadBalancerSourceRanges. If they allow an address of this node, they also allow the load balancer's own
+// address: the node may hold it, and then uses it as source.
 func (e *explanation) allowed(port *k8s.ServicePort, f *k8s.Frontend) bool {
 	if len(f.SourceRanges) == 0 {
 		return true
@@ -95,7 +95,7 @@ func (e *explanation) allowed(port *k8s.ServicePort, f *k8s.Frontend) bool {
 	return true
 }
 
-// masqueradeText returns what becomes of the client's address.
+// masqueradeText returns what happens to the client's address.
 func (e *explanation) masqueradeText(f *k8s.Frontend) string {
 	client := e.q.From.Addr()
 	switch {
@@ -104,7 +104,7 @@ func (e *explanation) masqueradeText(f *k8s.Frontend) string {
 	case e.Masquerade == Never:
 		return fmt.Sprintf("the endpoint sees %s as its client", client)
 	case f.Type != k8s.ClusterIP && e.Source == Node:
-		return "masqueraded: the node reaches its own frontends in its name as Kubernetes knows it"
+		return "masqueraded: the node reaches its own frontends from its primary address"
 	case f.Type != k8s.ClusterIP:
 		return "masqueraded: the endpoint sees this node as its client, so that its answer comes back through here"
 	case e.MasqueradeAll && e.Source == Pod:

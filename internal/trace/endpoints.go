@@ -9,7 +9,7 @@ import (
 // maxListed bounds how many endpoints the steps name one by one.
 const maxListed = 20
 
-// listEndpoints says which endpoints are candidates and which are not, and why.
+// listEndpoints adds steps about the endpoints: which are candidates, which are not, and why.
 func (e *explanation) listEndpoints(states []k8s.EndpointState) {
 	in, out := 0, 0
 	for i := range states {
@@ -36,7 +36,7 @@ func (e *explanation) listEndpoints(states []k8s.EndpointState) {
 		e.step("and %d more candidates", in-maxListed)
 	}
 	if out > maxListed {
-		e.step("and %d more that are none", out-maxListed)
+		e.step("and %d more that are not candidates", out-maxListed)
 	}
 }
 
@@ -50,7 +50,7 @@ func onNode(s *k8s.EndpointState) string {
 	return " on " + s.Node
 }
 
-// fallbackText says of an endpoint in force that is not ready why it is.
+// fallbackText returns why an endpoint that is not ready is in force.
 func fallbackText(s *k8s.EndpointState) string {
 	if s.Ready {
 		return ""

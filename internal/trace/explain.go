@@ -7,7 +7,7 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Cluster is what a packet is explained from.
+// Cluster holds the state and settings that explain a packet.
 type Cluster struct {
 	// Tracker has computed Model, and has not changed since.
 	Tracker *k8s.Tracker
@@ -16,15 +16,15 @@ type Cluster struct {
 	MasqueradeAll, LocalhostNodePorts bool
 	// Uplink is the name of the port that leads out of the node, if it is known.
 	Uplink string
-	// NodeBeside is set where the bridge serves pods, and the node's address is not on it: what crosses the bridge cannot be
-	// masqueraded as the node, since answers would come in elsewhere.
+	// NodeBeside is set if the bridge serves pods but the node's address is not on it: traffic that crosses the bridge cannot
+	// be masqueraded as the node, because replies would not return through the bridge.
 	NodeBeside bool
-	// HostGap says why nobody here serves what the node's processes send, OwnGap why nobody serves what they send to addresses of
-	// the node itself; "": somebody does.
+	// HostGap is why no data plane serves traffic from the node's processes, OwnGap why none serves their traffic to addresses of
+	// the node itself; "": one does.
 	HostGap, OwnGap string
 }
 
-// explanation is a Result in the making.
+// explanation is a Result under construction.
 type explanation struct {
 	Result
 	Cluster
@@ -32,8 +32,8 @@ type explanation struct {
 	family k8s.Family
 }
 
-// Explain returns what happens to the first packet of a connection at this node. It reads the tracker: the caller sees to
-// it that nobody else uses it meanwhile.
+// Explain returns what happens to the first packet of a connection at this node. It reads the tracker: the caller must
+// ensure that no other goroutine uses it meanwhile.
 func Explain(c Cluster, q Question) *Result {
 	e := &explanation{Cluster: c, q: q, family: k8s.FamilyOf(q.To.Addr())}
 	e.Result = Result{Verdict: Untouched, Endpoints: []string{}, Masquerade: Never, Steps: []string{}}
@@ -58,14 +58,14 @@ func Explain(c Cluster, q Question) *Result {
 	return &e.Result
 }
 
-// gap returns why the node's own packet does not come to nkp; "": it does.
+// gap returns why nkp does not see the node's own packet; "": it does.
 func (e *explanation) gap() string {
 	to := e.q.To.Addr()
 	switch {
 	case e.Source != Node || e.q.In != "":
 		return ""
 	case e.HostGap != "":
-		return "nobody serves what this node's own processes send: " + e.HostGap
+		return "no data plane serves traffic from this node's own processes: " + e.HostGap
 	case e.OwnGap != "" && (to.IsLoopback() || slices.Contains(e.Model.Node.Local, to)):
 		return "nobody serves what this node sends to itself: " + e.OwnGap
 	}
@@ -76,7 +76,7 @@ func (e *explanation) step(format string, args ...any) {
 	e.Steps = append(e.Steps, fmt.Sprintf(format, args...))
 }
 
-// choosePolicy decides which endpoints count, and whether the client's address is kept.
+// choosePolicy determines the policy in effect, and whether the client's address is masqueraded.
 func (e *explanation) choosePolicy(f *k8s.Frontend) {
 	e.Policy = f.Policy
 	knowsPods := e.Model.Detector.Has(e.family)

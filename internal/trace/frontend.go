@@ -7,8 +7,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// find returns the frontend that the packet meets; nil if none. An address that is named comes before a NodePort, which
-// is served at every address of the node.
+// find returns the frontend that the packet matches; nil if none. Other frontends take precedence over NodePorts, which
+// are served at every address of the node.
 func (e *explanation) find() (port *k8s.ServicePort, f *k8s.Frontend) {
 	toNode := e.toNode()
 	for name, p := range e.Model.Ports {
@@ -32,8 +32,8 @@ func (e *explanation) find() (port *k8s.ServicePort, f *k8s.Frontend) {
 	return port, f
 }
 
-// toNode reports whether NodePorts are served at the destination: it is an address of this node. Loopback addresses are
-// for the node's own processes, in IPv4, if --iptables-localhost-nodeports says so.
+// toNode reports whether NodePorts are served at the destination: it is an address of this node. Loopback addresses serve
+// the node's own processes only, in IPv4, if --iptables-localhost-nodeports is set.
 func (e *explanation) toNode() bool {
 	ip := e.q.To.Addr()
 	if ip.IsLoopback() {
@@ -42,7 +42,7 @@ func (e *explanation) toNode() bool {
 	return slices.Contains(e.Model.Node.Local, ip)
 }
 
-// frontendText returns what a frontend is.
+// frontendText returns a description of a frontend.
 func (e *explanation) frontendText(port *k8s.ServicePort, f *k8s.Frontend) string {
 	service := "Service " + portText(port.Name)
 	switch f.Type {
@@ -67,7 +67,7 @@ func portText(n k8s.PortName) string {
 	return fmt.Sprintf("%s, port %s", n.ServiceName, n.Port)
 }
 
-// rivals names the Services that want the same address and port and do not get it.
+// rivals adds steps about the Services that claim the same address and port but are shadowed.
 func (e *explanation) rivals(owner *k8s.ServicePort) {
 	for _, r := range e.shadowed() {
 		if r.name == owner.Name {

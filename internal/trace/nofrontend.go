@@ -9,8 +9,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// noFrontend explains a packet that meets no frontend: refused or dropped at Service addresses, else left alone, with
-// whatever a person may have taken for a frontend.
+// noFrontend explains a packet that matches no frontend: refused or dropped at Service addresses, else left alone. It names
+// near misses.
 func (e *explanation) noFrontend() {
 	to, at := e.q.To.Addr(), fmt.Sprintf("to %s/%s", e.q.To, e.q.Protocol)
 	e.almost()
@@ -38,7 +38,7 @@ func (e *explanation) noFrontend() {
 	e.step("left alone: it goes on as any other packet, without nkp")
 }
 
-// almost names what a person may have taken for a frontend.
+// almost adds steps about near misses: addresses that look like a matching frontend but are not served.
 func (e *explanation) almost() {
 	for _, u := range e.Tracker.NotServed(e.q.To, e.q.Protocol, e.toNode()) {
 		e.step("Service %s has %s as %s, but %s", portText(u.Service), e.q.To, u.Type, u.Why)
@@ -145,7 +145,7 @@ func (e *explanation) endpointOf(at netip.AddrPort) (first k8s.PortName, ok bool
 	return first, ok
 }
 
-// whatIs returns what a destination is that no Service has.
+// whatIs returns a description of a destination that is no Service's address.
 func (e *explanation) whatIs() string {
 	to := e.q.To
 	if name, ok := e.endpointOf(to); ok {

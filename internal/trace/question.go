@@ -60,7 +60,7 @@ func ParseDestination(s string) (netip.AddrPort, error) {
 	return clean(at, s)
 }
 
-// clean refuses what no packet has.
+// clean rejects addresses that no packet can have: unspecified ones and those with a zone.
 func clean(at netip.AddrPort, s string) (netip.AddrPort, error) {
 	ip := at.Addr().Unmap()
 	switch {
@@ -72,7 +72,7 @@ func clean(at netip.AddrPort, s string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(ip, at.Port()), nil
 }
 
-// Validate reports what is wrong with the question as a whole.
+// Validate returns an error if the addresses are of different families.
 func (q Question) Validate() error {
 	if k8s.FamilyOf(q.From.Addr()) != k8s.FamilyOf(q.To.Addr()) {
 		return fmt.Errorf("no packet goes from %s to %s: one is %s, the other %s", q.From.Addr(), q.To.Addr(),

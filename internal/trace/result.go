@@ -9,14 +9,14 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Verdict is what becomes of a packet.
+// Verdict is what happens to a packet.
 type Verdict string
 
 // The verdicts; the texts are part of the command-line contract (trace -o json).
 const (
 	Deliver   Verdict = "deliver"   // to an endpoint
 	Reject    Verdict = "reject"    // refused with an answer: TCP RST or port unreachable
-	Drop      Verdict = "drop"      // nobody is told
+	Drop      Verdict = "drop"      // without an answer
 	Untouched Verdict = "untouched" // nkp has nothing to do with it
 )
 
@@ -38,13 +38,13 @@ type Result struct {
 	Endpoints  []string         `json:"endpoints"` // all candidates, sorted by text
 	Masquerade Masquerade       `json:"masquerade"`
 	Steps      []string         `json:"steps"`
-	Live       *Live            `json:"live,omitempty"` // how what is installed compares; nil if nobody looked
+	Live       *Live            `json:"live,omitempty"` // comparison with the installed rules; nil: not compared
 
-	// Port is Service in full, the zero PortName if there is none; Source and Policy are what decided.
+	// Port is Service in full, the zero PortName if there is none; Source and Policy decided the verdict.
 	Port   k8s.PortName `json:"-"`
 	Source Source       `json:"-"`
 	Policy k8s.Policy   `json:"-"`
-	// Gap is set where nobody serves the node's own packet: it comes to nothing that nkp installs.
+	// Gap is set if no data plane serves the node's own packet: it does not pass through anything that nkp installs.
 	Gap bool `json:"-"`
 	// Place is where the client is.
 	Place k8s.Place `json:"-"`
@@ -55,22 +55,22 @@ func (r *Result) PodHere(node *k8s.Node) bool {
 	return r.Source == Pod && (r.Place.Node == "" || r.Place.Node == node.Name)
 }
 
-// Live is what is installed, beside what the model says.
+// Live compares the installed rules with the model.
 type Live struct {
 	Agrees bool `json:"agrees"`
-	// Differences say where the two do not agree.
+	// Differences list where the two do not agree.
 	Differences []string `json:"differences"`
-	// Steps are the packet's way through what is installed.
+	// Steps are the packet's path through the installed rules.
 	Steps []string `json:"steps"`
 }
 
-// Differ records that what is installed does not do what the model says.
+// Differ records that the installed rules do not agree with the model.
 func (l *Live) Differ(format string, args ...any) {
 	l.Agrees = false
 	l.Differences = append(l.Differences, fmt.Sprintf(format, args...))
 }
 
-// Step records a step of the packet's way through what is installed.
+// Step records a step of the packet's path through the installed rules.
 func (l *Live) Step(format string, args ...any) {
 	l.Steps = append(l.Steps, fmt.Sprintf(format, args...))
 }

@@ -9,12 +9,12 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Source is what a client is to this node.
+// Source is the kind of client, as seen by this node.
 type Source uint8
 
 // The sources.
 const (
-	External Source = iota // outside, or a pod that cannot be told from outside
+	External Source = iota // outside, or a pod that is not recognized as one
 	Pod                    // a pod, by the detector
 	Node                   // this node itself
 )
@@ -24,7 +24,7 @@ func (s Source) String() string {
 	return [...]string{"a client from outside", "a pod", "this node"}[s]
 }
 
-// sourceOf tells what a client is, and says it.
+// sourceOf determines the kind of client and adds a step about it.
 func (e *explanation) sourceOf() {
 	ip := e.q.From.Addr()
 	d := &e.Model.Detector

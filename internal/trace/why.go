@@ -40,8 +40,8 @@ func portList(ports []string) string {
 	return strings.Join(list, ", ")
 }
 
-// OddPort says that EndpointSlices have another port than the Service's numeric targetPort; "": none has. Nobody goes by
-// targetPort, but the controller that makes slices does.
+// OddPort returns a note if EndpointSlices have another port than the Service's numeric targetPort; "": none has. No proxy uses
+// targetPort, only the EndpointSlice controller does.
 func OddPort(t *k8s.Tracker, name k8s.PortName, states []k8s.EndpointState) string {
 	target := t.TargetPort(name)
 	if target == 0 {

@@ -75,7 +75,7 @@ func (p *packet) unreachable(out []byte) ([]byte, error) {
 	return out, nil
 }
 
-// header appends the IP header of the answer and gives where it starts.
+// header appends the IP header of the answer and returns its offset.
 func (p *packet) header(out []byte, proto byte, size int, tos byte) ([]byte, int) {
 	l3 := len(out)
 	if p.v6 {

@@ -1,7 +1,7 @@
-// Package reject answers packets the way a host does on whose port nothing listens: a TCP segment gets a reset,
+// Package reject answers packets as a host does when nothing listens on the port: a TCP segment gets a reset,
 // anything else an ICMP or ICMPv6 "port unreachable".
 //
-// Open vSwitch has no action for this, so flows send such packets to the controller, which sends what
-// [Answer] makes of them back by the port they came in. Answer is a pure function from frame to frame. A frame
-// comes from the network: nothing in it is believed before it was checked.
+// Open vSwitch has no action for this, so flows send such packets to the controller, which sends the result of
+// [Answer] back out of the ingress port. Answer is a pure function from frame to frame. A frame comes from the
+// network: every part of it is checked before it is used.
 package reject

@@ -21,8 +21,8 @@ type packet struct {
 	src, dst []byte
 	proto    uint8
 	whole    []byte // from the IP header on, without what Ethernet pads
-	l4       []byte // as far as it is at hand
-	l4len    int    // as the headers say
+	l4       []byte // the part that was received
+	l4len    int    // according to the headers
 	fragment bool   // the first fragment, with others to follow
 }
 

@@ -92,11 +92,11 @@ type ToMeter struct{ ID uint32 }
 // ToGroup hands the packet to a group.
 type ToGroup struct{ ID uint32 }
 
-// Resubmit looks the packet up in another table and comes back.
+// Resubmit looks the packet up in another table and then continues with the next action.
 type Resubmit struct{ Table uint8 }
 
-// SetField writes the bits of Value under Mask. Mask all ones (of the field's width) writes it whole.
-// For EthSrc and EthDst and the registers only.
+// SetField writes the bits of Value under Mask. A Mask of all ones (of the field's width) writes the whole field.
+// It supports only EthSrc, EthDst and the registers.
 type SetField struct {
 	Field       Field
 	Value, Mask uint64
@@ -108,7 +108,7 @@ type SetIPv6Src struct{ Addr netip.Addr }
 // Copy copies the bits of Src to Dst; both have the same number of bits (OpenFlow 1.5.1 §7.2.6.9, Copy-Field).
 type Copy struct{ Src, Dst Subfield }
 
-// ClearInPort forgets the port the packet came in by, so that it may leave by the same one.
+// ClearInPort clears the packet's ingress port, so that the packet may be sent out of that port.
 type ClearInPort struct{}
 
 // DecTTL decrements the TTL or hop limit; the switch drops a packet whose TTL runs out.
@@ -121,16 +121,16 @@ const NoTable uint8 = 0xff
 type CT struct {
 	Commit bool
 	Zone   uint16
-	Table  uint8 // where the packet goes on, with ct_state set; or NoTable
+	Table  uint8 // table where processing continues, with ct_state set; or NoTable
 	NAT    NAT
 	// MarkFromReg1 copies reg1 to ct_mark of the connection being committed.
 	MarkFromReg1 bool
 }
 
-// NATKind says what CT does to addresses.
+// NATKind is the address translation that CT performs.
 type NATKind uint8
 
-// NATExisting applies the translation that a known connection carries; NATSrc and NATDst set one for the
+// NATExisting applies the translation of the connection's existing entry; NATSrc and NATDst set the translation of the
 // connection being committed.
 const (
 	NATNone NATKind = iota
@@ -139,14 +139,14 @@ const (
 	NATDst
 )
 
-// NAT is the translation of a CT action. PortMin 0 leaves the port to the tracker; PortMax 0 means PortMin only.
+// NAT is the translation of a CT action. PortMin 0 leaves the port to conntrack; PortMax 0 means PortMin only.
 type NAT struct {
 	Kind             NATKind
 	Addr             netip.Addr
 	PortMin, PortMax uint16
 }
 
-// Learn adds a flow to a table from the packet at hand (ovs-actions(7), "The learn action").
+// Learn adds to a table a flow built from the current packet (ovs-actions(7), "The learn action").
 type Learn struct {
 	Table       uint8
 	Priority    uint16
@@ -155,14 +155,14 @@ type Learn struct {
 	EthType     uint16 // the learned flow matches it
 	// Match are fields of the packet that the learned flow matches.
 	Match [2]Subfield
-	// Load is copied by the learned flow into the same bits of a packet that hits it.
+	// Load is a field of the packet; the learned flow writes its value into the same field of packets that match.
 	Load Subfield
-	// Limit is how many flows with Cookie Table may hold: the action adds none beyond. 0: no limit. Open vSwitch counts
-	// them anew whenever the action would add one, so that it costs time in proportion to Limit.
+	// Limit is the maximum number of flows with this Cookie in Table; the action adds no more. 0: no limit. Open vSwitch
+	// recounts them whenever the action would add one, at a cost proportional to Limit.
 	Limit uint32
 }
 
-// UnknownAction is something a switch reported that this package cannot express; it equals none that nkp wants.
+// UnknownAction is an action that a switch reported and this package cannot represent; it equals no desired action.
 type UnknownAction struct{ Text string }
 
 func (Output) isAction()        {}

@@ -5,9 +5,8 @@ import (
 	"net/netip"
 )
 
-// CTFilter selects connections of the tracker by zone, protocol, the address and port they were opened to,
-// and the address and port that answers. With Src it is one connection, which the switch looks up; without, the switch
-// goes through all of them.
+// CTFilter selects conntrack entries by zone, protocol, original destination and the address and port that replies.
+// With Src it selects one connection, which the switch looks up; without Src the switch scans all entries.
 type CTFilter struct {
 	Zone    uint16
 	IPProto uint8

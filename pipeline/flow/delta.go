@@ -6,11 +6,11 @@ import (
 	"slices"
 )
 
-// Delta is what turns one State of a switch into another. Applied in the order of its fields and as one
-// bundle it leaves no moment in which a flow points to a missing group.
+// Delta is the set of changes that turns one State of a switch into another. Applied in the order of its fields and as one
+// bundle, it never leaves a flow that points to a missing group.
 //
-// A flow that passes from one cookie to another is in both SetFlows, under the new one, and DelFlows, under the old one, which
-// deletes nothing once the new one is there: so either part is right without the other.
+// A flow whose cookie changes is in both SetFlows, under the new cookie, and DelFlows, under the old one. The deletion has no
+// effect once the new flow is installed, so either part is correct without the other.
 type Delta struct {
 	Clear      []Cookies  // flows deleted first
 	SetMeters  []Meter    // added or modified, before the bundle: meters cannot travel in one
@@ -20,7 +20,7 @@ type Delta struct {
 	DelLearned []Learned  // flows that a Learn action made
 	DelGroups  []uint32   // deleted last, when no flow points to them any more
 	DelMeters  []uint32   // deleted after the bundle
-	FlushCT    []CTFilter // connections to forget once the bundle is in force; not part of a transaction
+	FlushCT    []CTFilter // conntrack entries to delete once the bundle is in force; not part of a transaction
 }
 
 // Cookies names all flows, in any table, whose cookie is Cookie in the bits of Mask.
@@ -71,7 +71,7 @@ func Diff(have, want *State) *Delta {
 	return d
 }
 
-// ChangeFlow adds what turns the flow at one key from was into now; nil: none is there.
+// ChangeFlow adds the changes that turn the flow was into now; both have the same key. nil means no flow.
 func (d *Delta) ChangeFlow(was, now *Flow) {
 	if now != nil && (was == nil || !was.Equal(now)) {
 		d.SetFlows = append(d.SetFlows, now)
@@ -81,7 +81,7 @@ func (d *Delta) ChangeFlow(was, now *Flow) {
 	}
 }
 
-// ChangeGroup adds what turns the group of one id from was into now; nil: none is there.
+// ChangeGroup adds the change that turns the group was into now; both have the same id. nil means no group.
 func (d *Delta) ChangeGroup(was, now *Group) {
 	switch {
 	case now == nil && was != nil:
@@ -99,7 +99,7 @@ func (d *Delta) Sort() {
 	slices.Sort(d.DelGroups)
 }
 
-// Apply makes s what it is once the switch has taken d.
+// Apply updates s to the state of the switch after d.
 func (s *State) Apply(d *Delta) {
 	for _, m := range d.SetMeters {
 		s.Meters[m.ID] = m

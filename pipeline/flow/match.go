@@ -89,8 +89,8 @@ type Match struct {
 	CTState    Bits
 	CTMark     Bits
 	Reg        [NumRegs]Bits
-	// Unknown holds what a switch reported and this type cannot express; flows that nkp wants have it empty,
-	// so that such a flow never compares equal to one of them.
+	// Unknown holds match fields that a switch reported and this type cannot represent. It is empty in desired flows,
+	// so that a flow with unknown fields never compares equal to one of them.
 	Unknown string
 }
 

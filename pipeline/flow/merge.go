@@ -1,9 +1,9 @@
 package flow
 
-// Merge returns the Delta for a switch that has seen neither d nor what came after it, o: where they disagree, o is right. Their
-// flows and groups are put in order again. o must not clear anything.
+// Merge returns the Delta equivalent to applying d and then o. Where both change the same object, o wins. The flows and groups
+// of the result are sorted. o must not clear anything.
 func (d *Delta) Merge(o *Delta) *Delta {
-	type named struct { // what a deletion is strict about
+	type named struct { // identifies a flow for strict deletion
 		Key
 		cookie uint64
 	}

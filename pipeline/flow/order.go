@@ -21,7 +21,7 @@ func compareFlows(a, b *Flow) int {
 	return cmp.Compare(a.Cookie, b.Cookie)
 }
 
-// compare orders matches by what they are most likely to differ in, and then by the rest.
+// compare orders matches; it compares the fields that are most likely to differ first.
 func (m *Match) compare(o *Match) int {
 	if n := comparePrefixes(m.Dst, o.Dst); n != 0 {
 		return n

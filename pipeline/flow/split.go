@@ -13,7 +13,7 @@ const (
 	methodPropSize = 40 // ntr_group_prop_selection_method (OVS extension), without fields
 )
 
-// EncodedSize returns the bytes that the bucket takes in a group-mod message and in a group description.
+// EncodedSize returns the size in bytes of the bucket in a group-mod message and in a group description.
 func (b Bucket) EncodedSize() int {
 	n := bucketSize + weightPropSize
 	for _, a := range b.Actions {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Key is what makes a flow the flow it is: adding another with the same Key replaces it.
+// Key identifies a flow: adding another flow with the same Key replaces it.
 type Key struct {
 	Table    uint8
 	Priority uint16
@@ -115,7 +115,7 @@ func (m Meter) String() string {
 	return fmt.Sprintf("meter=%d,pktps,burst,stats,band=type=drop,rate=%d,burst_size=%d", m.ID, m.Rate, m.Burst)
 }
 
-// State is what a switch holds, or should hold, of one owner's flows, groups and meters.
+// State is the set of one owner's flows, groups and meters that a switch has, or should have.
 // It is not safe for concurrent use while it is being changed.
 type State struct {
 	Flows  map[Key]*Flow

@@ -159,7 +159,7 @@ func TestBrokenSituations(t *testing.T) {
 			from:  aPod, to: "40.0.0.1:80", err: testbed.ErrRefused, live: true,
 			status: `in step .*, compared \d+s ago: .*; repaired [1-9]\d* times\n`,
 			trace: `(?s)the switch says reject, the model deliver\n.*the switch lacks of default/web:http: cookie=0x[0-9a-f]+,table=1,.*nw_dst=40\.0\.0\.1.*` +
-				`"nkp diff" shows all that differs`,
+				`"nkp diff" shows all differences`,
 		},
 		{
 			name: "flow deleted by hand, and put right",

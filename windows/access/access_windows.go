@@ -106,7 +106,7 @@ func check(sd *windows.SECURITY_DESCRIPTOR) error {
 		default:
 			return fmt.Errorf("has an entry of type %d in its access list, which nkp does not read", ace.Header.AceType)
 		}
-		// Inherited by what nkp makes in a directory, an entry counts as well if it is for that alone.
+		// Inherit-only entries count too, because files that nkp creates in the directory inherit them.
 		sid := (*windows.SID)(unsafe.Pointer(&ace.SidStart))
 		if ace.Mask&change != 0 && !trusted(sid) && !sid.IsWellKnown(windows.WinCreatorOwnerSid) {
 			return fmt.Errorf("may be changed by %s", name(sid))
@@ -128,7 +128,7 @@ func trusted(sid *windows.SID) bool {
 	return err == nil && sid.Equals(owner)
 }
 
-// tokenOwner returns the owner of what this process makes: its user, or a group of it such as Administrators (winnt.h, TOKEN_OWNER).
+// tokenOwner returns the owner of objects that this process creates: its user, or a group such as Administrators (winnt.h, TOKEN_OWNER).
 func tokenOwner() (*windows.SID, error) {
 	buf := make([]uintptr, 64) // 512 bytes; the pointer and a SID of 68 at most fit
 	var n uint32

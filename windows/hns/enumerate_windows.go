@@ -17,7 +17,7 @@ var (
 	procHNSCall                = vmcompute.NewProc("HNSCall")
 )
 
-// enumerate calls an HcnEnumerate function and gives the ids of the objects that the filter (a JSON object of strings;
+// enumerate calls an HcnEnumerate function and returns the ids of the objects that the filter (a JSON object of strings;
 // nil: all) selects.
 //
 //	HRESULT HcnEnumerateX(PCWSTR Query, PWSTR* X, PWSTR* ErrorRecord)

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Codes of HNS errors (HRESULTs, winerror.h) that nkp tells apart or names in messages.
+// Codes of HNS errors (HRESULTs, winerror.h) that nkp distinguishes or names in messages.
 const (
 	CodeElementNotFound  uint32 = 0x80070490
 	CodeNetworkNotFound  uint32 = 0x803B0001
@@ -36,7 +36,7 @@ var codeNames = map[uint32]string{
 	CodeFail:             "E_FAIL",
 }
 
-// Error is what HNS said to a call.
+// Error is the error that HNS returned for a call.
 type Error struct {
 	Call string // the function that failed, such as HcnCreateLoadBalancer
 	Code uint32 // HRESULT; 0: none was given
@@ -58,8 +58,8 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s (0x%08x)", s, e.Code)
 }
 
-// ParseError makes the error of a call from its HRESULT and error record. HNS may fail a call with S_OK and a record:
-// nil is given only if there is neither. The record's code wins: it is the more specific one.
+// ParseError builds the error of a call from its HRESULT and error record. HNS may fail a call with S_OK and a record:
+// it returns nil only if there is neither. The record's code wins: it is the more specific one.
 func ParseError(call string, hresult uint32, record string) error {
 	record = strings.TrimSpace(record)
 	if int32(hresult) >= 0 && record == "" {

@@ -15,7 +15,7 @@ func (v Version) AtLeast(major, minor int) bool {
 	return v.Major > major || v.Major == major && v.Minor >= minor
 }
 
-// Features says what this HNS can do, as far as a Service proxy cares. The names are hcsshim's.
+// Features are the features of an HNS that matter to a Service proxy. The names are hcsshim's.
 type Features struct {
 	Acl struct {
 		AclAddressLists       bool
@@ -60,7 +60,7 @@ func FeaturesOf(v Version) Features {
 	return f
 }
 
-// Missing is the error of a feature that this HNS lacks: it names the feature and what has it.
+// Missing returns the error for a feature that this HNS lacks. It names the feature and the first version that has it.
 func Missing(feature, since string, v Version) error {
 	return fmt.Errorf("HNS %s has no %s (HNS %s and later have it)", v, feature, since)
 }

@@ -16,7 +16,7 @@ type Host interface {
 	Endpoint(id string) (*Endpoint, error)
 	// EndpointNamed returns an endpoint by name, of whatever network; IsNotFound(err) if there is none.
 	EndpointNamed(name string) (*Endpoint, error)
-	// CreateEndpoint creates an endpoint on the network it names, and gives it as HNS has it.
+	// CreateEndpoint creates an endpoint on the network it names, and returns it as HNS stored it.
 	CreateEndpoint(e *Endpoint) (*Endpoint, error)
 	// DeleteEndpoint deletes an endpoint; IsNotFound(err) if there is none.
 	DeleteEndpoint(id string) error
@@ -27,9 +27,9 @@ type Host interface {
 	LoadBalancers() ([]*LoadBalancer, error)
 	// LoadBalancer reads one load balancer; IsNotFound(err) if there is none.
 	LoadBalancer(id string) (*LoadBalancer, error)
-	// CreateLoadBalancer creates a load balancer, and gives it as HNS has it.
+	// CreateLoadBalancer creates a load balancer, and returns it as HNS stored it.
 	CreateLoadBalancer(l *LoadBalancer) (*LoadBalancer, error)
-	// ModifyLoadBalancer replaces the whole body of a load balancer in place, and gives it as HNS has it afterwards:
+	// ModifyLoadBalancer replaces the whole body of a load balancer in place, and returns it as HNS has it afterwards:
 	// some versions accept the call and do nothing.
 	ModifyLoadBalancer(id string, l *LoadBalancer) (*LoadBalancer, error)
 	// DeleteLoadBalancer deletes a load balancer; IsNotFound(err) if there is none.

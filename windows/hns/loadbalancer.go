@@ -45,8 +45,8 @@ type LoadBalancer struct {
 	Flags                uint32 `json:",omitempty"`
 }
 
-// SameLoadBalancer reports whether two load balancers do the same: everything is compared but the id and the schema;
-// the order of endpoints does not count.
+// SameLoadBalancer reports whether two load balancers are equivalent. It ignores the id, the schema and the order of
+// endpoints.
 func SameLoadBalancer(a, b *LoadBalancer) bool {
 	return a.SourceVIP == b.SourceVIP && a.Flags == b.Flags && slices.Equal(a.FrontendVIPs, b.FrontendVIPs) &&
 		slices.Equal(a.PortMappings, b.PortMappings) && slices.Equal(idSet(a.HostComputeEndpoints), idSet(b.HostComputeEndpoints))

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// SchemaVersion is the version of an object's form; all that nkp writes is 2.0.
+// SchemaVersion is the version of an object's schema; nkp writes 2.0 only.
 type SchemaVersion struct {
 	Major, Minor int
 }

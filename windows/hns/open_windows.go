@@ -26,7 +26,7 @@ func Open() (Host, error) {
 	return machine{}, nil
 }
 
-// machine is the Host that hcsshim talks to. It has no state.
+// machine is the Host that calls this machine's HNS through hcsshim. It has no state.
 type machine struct{}
 
 func (machine) Version() (Version, error) {
@@ -136,7 +136,7 @@ func (machine) DeleteLoadBalancer(id string) error {
 	return fault("HcnDeleteLoadBalancer", (&hcn.HostComputeLoadBalancer{Id: id}).Delete())
 }
 
-// oneByOne reads the objects that an enumeration names; what has vanished meanwhile is left out.
+// oneByOne reads the objects that an enumeration names. It skips objects that have vanished meanwhile.
 func oneByOne[T any](ids func() ([]string, error), read func(id string) (*T, error)) ([]*T, error) {
 	names, err := ids()
 	if err != nil {
@@ -156,8 +156,8 @@ func oneByOne[T any](ids func() ([]string, error), read func(id string) (*T, err
 	return objects, nil
 }
 
-// fault turns an error of hcsshim into one of this package. hcsshim keeps HNS's error record as the tail of its text,
-// and keeps the record's code, which is the one that matters, out of its own.
+// fault turns an error of hcsshim into one of this package. hcsshim appends HNS's error record to its text, and does not
+// expose the record's code, which is the one that matters.
 func fault(call string, err error) error {
 	if err == nil {
 		return nil

@@ -1,8 +1,8 @@
-// Package plan computes the HNS objects that a node should have: from the model of package k8s and what is known of the
-// host, to endpoints and load balancers as values. It is pure: no clock, no I/O, and the same input gives the same output.
+// Package plan computes the HNS objects that a node should have, endpoints and load balancers, from the model of package
+// k8s and facts about the host. It is pure: no clock, no I/O, and the same input gives the same output.
 //
-// Which endpoints are in force for which frontend is decided in package k8s; here is decided how HNS says it: flags,
-// source VIP, remote endpoints, and what HNS cannot say at all (Unsupported).
+// Package k8s decides which endpoints are in force for which frontend; this package decides how to express that in HNS:
+// flags, source VIP, remote endpoints, and what HNS cannot express at all (Unsupported).
 //
-// Start reading at New; Wanted is what comes out, and prints itself (nkp plan -o hcn).
+// Start reading at New; its result is Wanted, which prints itself (nkp plan -o hcn).
 package plan

@@ -7,20 +7,20 @@ import (
 	"github.com/nkp-proxy/nkp/windows/hns"
 )
 
-// Facts is what a plan needs to know beside the model. On a Windows node they are read from HNS; elsewhere they are given.
+// Facts are the input of a plan in addition to the model. On a Windows node they are read from HNS, elsewhere the caller sets them.
 type Facts struct {
 	Network hns.Network
 	Version hns.Version
 
-	// SourceVIP is the address that connections are made to come from where the answer must pass this node again; overlay
-	// networks need it.
+	// SourceVIP is the source address of connections whose replies must return through this node; overlay networks
+	// need it.
 	SourceVIP netip.Addr
 	// NodeIP is this node's IPv4 address, the provider address of its own Service addresses on an overlay network.
 	NodeIP netip.Addr
 	// HostMAC is the MAC address of the interface that has NodeIP; overlay networks only.
 	HostMAC string
 
-	// EnableDSR makes the load balancers of ClusterIPs answer directly (--enable-dsr).
+	// EnableDSR enables Direct Server Return for the load balancers of ClusterIPs (--enable-dsr).
 	EnableDSR bool
 	// HealthEndpoint is the address of the endpoint that health checks of load balancers are forwarded to; the zero Addr: they
 	// are not forwarded (--forward-healthcheck-vip, --root-hnsendpoint-name).
@@ -32,7 +32,7 @@ type Facts struct {
 // features returns what this HNS can do.
 func (f *Facts) features() hns.Features { return hns.FeaturesOf(f.Version) }
 
-// serves reports whether a family is served at all, and why not.
+// serves returns why a family is not served at all; "": it is.
 func (f *Facts) serves(family k8s.Family) (reason string) {
 	switch {
 	case family == k8s.IPv4:

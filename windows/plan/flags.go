@@ -21,8 +21,8 @@ func mappingFlags(t k8s.FrontendType, preserve bool) uint32 {
 	return 0
 }
 
-// flags returns the flags of a load balancer. Direct server return is for ClusterIPs a setting of the node; for other
-// frontends it comes with externalTrafficPolicy Local, since it keeps the client's address.
+// flags returns the flags of a load balancer. For ClusterIPs, direct server return is a setting of the node. For other
+// frontends it comes with externalTrafficPolicy Local, because it keeps the client's address.
 func (b *builder) flags(sp *k8s.ServicePort, f *k8s.Frontend, preserve bool) (flags uint32) {
 	dsr := b.facts.EnableDSR
 	if f.Type != k8s.ClusterIP {

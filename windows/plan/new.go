@@ -12,7 +12,7 @@ import (
 // defaultAffinitySeconds is Kubernetes' default of sessionAffinityConfig.clientIP.timeoutSeconds.
 const defaultAffinitySeconds = 10800
 
-// New computes what HNS should have for these Service ports.
+// New computes the HNS objects for these Service ports.
 func New(ports map[k8s.PortName]*k8s.ServicePort, checks map[k8s.ServiceName]k8s.HealthCheck, facts *Facts) *Wanted {
 	b := builder{
 		facts: facts, features: facts.features(), checks: checks,
@@ -80,7 +80,7 @@ func (b *builder) frontend(sp *k8s.ServicePort, f *k8s.Frontend) {
 		key.VIP = netip.Addr{}
 	}
 	if len(f.SourceRanges) > 0 {
-		b.unsupported(sp.Name, "loadBalancerSourceRanges are not enforced: HNS load balancers know no client ranges")
+		b.unsupported(sp.Name, "loadBalancerSourceRanges are not enforced: HNS load balancers do not support client ranges")
 	}
 	preserve := b.preserve(sp, f)
 	endpoints := sp.Endpoints(f.Policy)
@@ -153,7 +153,7 @@ func (b *builder) onePort(sp *k8s.ServicePort, endpoints []k8s.Endpoint) []k8s.E
 	return kept
 }
 
-// backend adds an endpoint to a load balancer, and has it made if it is not on this host.
+// backend adds an endpoint to a load balancer. If it is not on this host, it also plans a remote endpoint.
 func (b *builder) backend(l *LoadBalancer, e k8s.Endpoint) {
 	a := e.Addr.Addr()
 	if slices.Contains(l.Backends, a) {

@@ -82,11 +82,11 @@ type LoadBalancer struct {
 	// Backends are the addresses of the endpoints, in order; Local those of them that the CNI plugin makes on this host.
 	Backends []netip.Addr
 	Local    map[netip.Addr]bool
-	// Body lacks ID and HostComputeEndpoints: HNS gives endpoints their ids.
+	// Body lacks ID and HostComputeEndpoints, because HNS assigns the ids of endpoints.
 	Body hns.LoadBalancer
 }
 
-// Unsupported is something a Service asks for that this HNS, or HNS at all, cannot do. The Service is served without it.
+// Unsupported is a setting of a Service that this HNS, or any HNS, does not support. The Service is served without it.
 type Unsupported struct {
 	Service k8s.ServiceName
 	Reason  string
@@ -97,7 +97,7 @@ func (u Unsupported) Compare(o Unsupported) int {
 	return cmp.Or(u.Service.Compare(o.Service), cmp.Compare(u.Reason, o.Reason))
 }
 
-// Wanted is all that HNS should have for the Services of a model.
+// Wanted holds all objects that HNS should have for the Services of a model.
 type Wanted struct {
 	Endpoints     map[netip.Addr]*Endpoint
 	LoadBalancers map[Frontend]*LoadBalancer

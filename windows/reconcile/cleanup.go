@@ -14,7 +14,7 @@ import (
 func Cleanup(ctx context.Context, host hns.Host, store StateFile, network string) (removed int, err error) {
 	owned, err := store.Load()
 	if err != nil {
-		return 0, fmt.Errorf("%w: without it nkp cannot tell its objects from others'", err)
+		return 0, fmt.Errorf("%w: without it nkp cannot distinguish its objects from foreign ones", err)
 	}
 	if owned.pending() {
 		if err := identify(host, owned, network); err != nil {
@@ -48,7 +48,7 @@ func Cleanup(ctx context.Context, host hns.Host, store StateFile, network string
 	return removed, store.Remove()
 }
 
-// identify finds what an agent has created and died before it could write down the id.
+// identify finds objects that an agent created but could not record, because it died before.
 func identify(host hns.Host, owned *Ownership, network string) error {
 	var have observed
 	var err error

@@ -21,11 +21,11 @@ type difference struct {
 	asIs   map[string]bool              // see Engine
 	modify bool                         // load balancers can be modified in place
 
-	// fresh gives the ids that endpoints to be created are taken to have in a dry run.
+	// fresh holds placeholder ids of endpoints to be created, for a dry run.
 	fresh map[netip.Addr]string
 
-	waiting   []string            // what somebody else has to do first
-	conflicts []dataplane.Refusal // what cannot be done
+	waiting   []string            // what another component has to do first
+	conflicts []dataplane.Refusal // frontends that a foreign load balancer holds
 	adopted   map[string]string   // ids of load balancers that are right as they are -> frontend
 }
 
@@ -40,8 +40,8 @@ func (d *difference) endpoint(a netip.Addr, local bool) (id string, ok bool) {
 	return id, ok
 }
 
-// usable reports whether an endpoint is right for an address. Endpoints of this host are, and those of other owners, which
-// know better; ours are if they are as wanted.
+// usable reports whether an endpoint is right for an address. Endpoints of this host and foreign ones always are; nkp's own
+// are if they match the plan.
 func (d *difference) usable(id string, a netip.Addr, local bool) bool {
 	e := d.have.endpoints[id]
 	if !e.Remote() || !d.ours(id, e) || d.asIs[id] {
@@ -59,14 +59,14 @@ func (d *difference) ours(id string, e *hns.Endpoint) bool {
 	return d.owned.Endpoints[id] || proxyMade(e)
 }
 
-// proxyMade reports whether a Service proxy (nkp or kube-proxy) made this remote endpoint: nobody else uses the MAC address
-// that they derive from the address.
+// proxyMade reports whether a Service proxy (nkp or kube-proxy) created this remote endpoint: no other program uses the MAC
+// address that they derive from the address.
 func proxyMade(e *hns.Endpoint) bool {
 	addrs := e.Addrs()
 	return e.Remote() && len(addrs) == 1 && strings.EqualFold(strings.ReplaceAll(e.MacAddress, ":", "-"), plan.RemoteMAC(addrs[0]))
 }
 
-// rightEndpoints returns the remote endpoints that are exactly what is wanted: whoever made them, they are adopted.
+// rightEndpoints returns the remote endpoints that match the plan exactly. nkp adopts them, whoever created them.
 func (d *difference) rightEndpoints() (ids []string) {
 	for a, want := range d.w.Endpoints {
 		for _, id := range d.have.at(a) {
@@ -78,8 +78,8 @@ func (d *difference) rightEndpoints() (ids []string) {
 	return ids
 }
 
-// createEndpoints returns the endpoints that are missing. One that is there and wrong is not made before the wrong one is
-// gone: HNS has one endpoint for an address.
+// createEndpoints returns steps for the missing endpoints. A wrong endpoint must be deleted before its replacement is
+// created, because HNS has one endpoint for an address.
 func (d *difference) createEndpoints() (steps []Step) {
 	for _, want := range d.w.SortedEndpoints() {
 		if len(d.have.at(want.Addr)) > 0 {
@@ -90,7 +90,7 @@ func (d *difference) createEndpoints() (steps []Step) {
 	return steps
 }
 
-// body returns the load balancer to write: its endpoints are those that HNS has.
+// body returns the load balancer to write, with those of its endpoints that HNS has.
 func (d *difference) body(l *plan.LoadBalancer) *hns.LoadBalancer {
 	b := l.Body.Clone()
 	for _, a := range l.Backends {
@@ -104,8 +104,8 @@ func (d *difference) body(l *plan.LoadBalancer) *hns.LoadBalancer {
 	return b
 }
 
-// loadBalancers returns the load balancers to create and change, those that must go so that there is one for each frontend,
-// and those of ours that are not wanted any more.
+// loadBalancers returns steps for the load balancers to create or change, and to delete: duplicates for a frontend, and nkp's
+// own that are no longer wanted.
 func (d *difference) loadBalancers() (steps []Step) {
 	index := d.have.frontends()
 	d.adopted = map[string]string{}
@@ -124,7 +124,7 @@ func (d *difference) loadBalancers() (steps []Step) {
 		if best != "" {
 			kept[best] = true
 		}
-		for _, id := range h.alone { // first: a replacement could not be created beside them
+		for _, id := range h.alone { // first: a replacement cannot be created while they exist
 			if id != best {
 				steps = append(steps, Step{Op: DeleteLoadBalancer, ID: id, frontend: l.Frontend, Why: "another one holds the same frontend"})
 				kept[id] = true
@@ -161,8 +161,8 @@ func (d *difference) right(id string, body *hns.LoadBalancer) bool {
 	return hns.SameLoadBalancer(d.have.loadBalancers[id], body) || asked != nil && hns.SameLoadBalancer(asked, body)
 }
 
-// change returns the step that makes a load balancer right; none if it is, or if none of its endpoints is there: what serves
-// now then goes on serving.
+// change returns the step that corrects a load balancer; none if it is right, or if none of its endpoints exists: the current
+// one then keeps serving.
 func (d *difference) change(l *plan.LoadBalancer, body *hns.LoadBalancer, id string) (Step, bool) {
 	if len(body.HostComputeEndpoints) == 0 {
 		if id != "" {
@@ -194,7 +194,7 @@ func (d *difference) conflict(l *plan.LoadBalancer, holder string) {
 	})
 }
 
-// deleteEndpoints returns the endpoints of ours that are not wanted, wrong, or superfluous beside another of the same address.
+// deleteEndpoints returns steps for nkp's endpoints that are unwanted, wrong, or duplicates for an address.
 func (d *difference) deleteEndpoints() (steps []Step) {
 	for _, id := range slices.Sorted(maps.Keys(d.have.endpoints)) {
 		e := d.have.endpoints[id]

@@ -13,8 +13,9 @@ import (
 	"github.com/nkp-proxy/nkp/windows/access"
 )
 
-// onlyAdministrators is the security descriptor of the directory: SYSTEM and Administrators may use it and what is in it. What
-// is made below %ProgramData% without one may be added to by every user, and whoever writes the state file says what nkp deletes.
+// onlyAdministrators is the security descriptor of the directory: only SYSTEM and Administrators may use it and its contents.
+// Without one, every user may add files to a directory below %ProgramData%, and whoever writes the state file controls what nkp
+// deletes.
 const onlyAdministrators = "D:P(A;OICI;GA;;;SY)(A;OICI;GA;;;BA)"
 
 // MakeDir makes the directory of a state file for SYSTEM and Administrators only. A directory that exists is left as it is; the

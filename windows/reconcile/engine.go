@@ -20,7 +20,7 @@ import (
 // maxPasses bounds one Sync: an endpoint that is recreated takes two passes.
 const maxPasses = 3
 
-// Engine holds what it knows of HNS between one Sync and the next. It is not safe for concurrent use.
+// Engine brings HNS in step with plans, and keeps its observation of HNS between Syncs. It is not safe for concurrent use.
 type Engine struct {
 	host    hns.Host
 	store   StateFile
@@ -33,7 +33,7 @@ type Engine struct {
 	have   observed // valid if read
 	read   bool
 	failed *dataplane.Refusals[string] // by Step.key
-	tried  map[string]string           // signature of the attempt that failed, by Step.key; an attempt with another one is not delayed
+	tried  map[string]string           // signature of the failed attempt, by Step.key; an attempt with a different one is not delayed
 	// conflicts are those that the last Sync found.
 	conflicts map[dataplane.Refusal]bool
 	// brokenModify is set when HNS accepted a modification and did not apply it.
@@ -84,8 +84,8 @@ func New(host hns.Host, store StateFile, refused func(dataplane.Refusal), log *s
 	return e
 }
 
-// Observe brings what is known of HNS up to date: by enumeration, which is cheap, or with full by reading every object.
-// After an error the previous observation is kept, or, if it was to be full, none.
+// Observe updates the observation of HNS: by enumeration, which is cheap, or with full by reading every object.
+// An error keeps the previous observation; an error of a full read discards it.
 func (e *Engine) Observe(network string, full bool) error {
 	if full || !e.read || e.have.network != network {
 		e.read = false
@@ -112,7 +112,7 @@ func (e *Engine) settle() {
 // Counts returns the running totals.
 func (e *Engine) Counts() Counts { return e.counts }
 
-// CanModify reports whether load balancers are modified in place, given that HNS says it can.
+// CanModify reports whether load balancers are modified in place: HNS claims to support it, and no attempt has disproved it.
 func (e *Engine) CanModify(features hns.Features) bool {
 	return features.ModifyLoadbalancer && !e.brokenModify
 }
@@ -132,7 +132,7 @@ func (e *Engine) difference(w *plan.Wanted, features hns.Features) *difference {
 	return &difference{w: w, have: &e.have, owned: e.owned, asked: e.asked, asIs: e.asIs, modify: e.CanModify(features)}
 }
 
-// Sync makes HNS have what is wanted, as far as it can. Observe must have succeeded. The error returned concerns only the state file; all
+// Sync brings HNS in step with w, as far as it can. Observe must have succeeded. The error returned concerns only the state file; all
 // others are in the result.
 //
 // When the context ends, no further step is begun.
@@ -191,7 +191,7 @@ func (e *Engine) pass(ctx context.Context, d *difference, tried map[string]bool,
 	return done
 }
 
-// announce writes down what is about to be created.
+// announce records in the state file which objects are about to be created.
 func (e *Engine) announce(w *plan.Wanted, features hns.Features) error {
 	steps, _ := e.Diff(w, features)
 	for _, s := range steps {

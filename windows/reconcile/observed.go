@@ -10,15 +10,15 @@ import (
 	"github.com/nkp-proxy/nkp/windows/plan"
 )
 
-// observed is what HNS has, as far as it is known: read at first, then kept up to date by enumerations and by what is
-// written.
+// observed holds the known objects of HNS: read once, then kept up to date by enumerations and by nkp's own
+// changes.
 type observed struct {
 	network       string // id
 	endpoints     map[string]*hns.Endpoint
 	loadBalancers map[string]*hns.LoadBalancer
 
 	byAddr map[netip.Addr][]string // ids of endpoints, sorted; nil: compute it
-	stale  map[string]bool         // ids of load balancers to read again: a change of theirs failed
+	stale  map[string]bool         // ids of load balancers to read again: changing them failed
 }
 
 // read reads everything.
@@ -61,7 +61,7 @@ func loadBalancers(h hns.Host) (map[string]*hns.LoadBalancer, error) {
 	return m, nil
 }
 
-// follow forgets what is gone and reads what is new. Nothing changes if it fails.
+// follow drops objects that are gone and reads new ones. If it fails, o stays unchanged.
 func (o *observed) follow(h hns.Host) (err error) {
 	ids, err := h.EndpointIDs(o.network)
 	if err != nil {
@@ -130,7 +130,7 @@ func (o *observed) at(a netip.Addr) []string {
 	return o.byAddr[a]
 }
 
-// holders gives the load balancers that hold a frontend: alone holds nothing else, shared holds others as well.
+// holders are the load balancers that hold a frontend: those in alone hold no other frontend, those in shared do.
 type holders struct {
 	alone, shared []string
 }

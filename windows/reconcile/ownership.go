@@ -13,12 +13,12 @@ import (
 	"github.com/nkp-proxy/nkp/windows/plan"
 )
 
-// Ownership says which objects of HNS are nkp's. It outlives the agent in a file.
+// Ownership records which objects of HNS are nkp's. The state file keeps it across restarts.
 type Ownership struct {
 	Endpoints     map[string]bool // ids
 	LoadBalancers map[string]bool // ids
-	// PendingEndpoints (addresses) and PendingLoadBalancers (frontends) are about to be created: written down before, so that
-	// they are known as nkp's if the agent dies before HNS has told it the id.
+	// PendingEndpoints (addresses) and PendingLoadBalancers (frontends) are about to be created. They are recorded first, so
+	// that nkp recognizes them as its own if the agent dies before HNS returns the id.
 	PendingEndpoints     map[string]bool
 	PendingLoadBalancers map[string]bool
 }
@@ -27,7 +27,7 @@ func newOwnership() *Ownership {
 	return &Ownership{map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}}
 }
 
-// identify gives what was about to be created its id, if it was.
+// identify records the ids of pending objects that HNS has created, and clears the pending ones.
 func (o *Ownership) identify(have *observed) {
 	for id, l := range have.loadBalancers {
 		if fs := plan.FrontendsOf(l); len(fs) == 1 && o.PendingLoadBalancers[fs[0].String()] {
@@ -89,7 +89,7 @@ func (f StateFile) Load() (*Ownership, error) {
 	return o, nil
 }
 
-// Save replaces the file at once: after a crash there is the old one or the new one.
+// Save replaces the file atomically: after a crash there is the old one or the new one.
 func (f StateFile) Save(o *Ownership) error {
 	if f == "" {
 		return nil

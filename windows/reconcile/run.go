@@ -10,7 +10,7 @@ import (
 	"github.com/nkp-proxy/nkp/windows/plan"
 )
 
-// run does one step and keeps what is known of HNS up to date.
+// run executes one step and updates the observation of HNS.
 func (e *Engine) run(d *difference, s *Step) error {
 	switch s.Op {
 	case CreateEndpoint:
@@ -33,11 +33,11 @@ func (e *Engine) createEndpoint(s *Step) error {
 	body := s.Endpoint.Body
 	made, err := e.host.CreateEndpoint(&body)
 	if err != nil {
-		return err // the next Observe sees it if HNS has it all the same
+		return err // if HNS created it anyway, the next Observe finds it
 	}
 	id := hns.CanonicalID(made.ID)
 	if !hns.SameEndpoint(made, &body) {
-		e.log.Warn("HNS made an endpoint differently from what was asked for; it is used as it is", "endpoint", s.Endpoint.Addr.String(),
+		e.log.Warn("HNS created an endpoint that differs from the request; nkp uses it as it is", "endpoint", s.Endpoint.Addr.String(),
 			"difference", describeEndpoint(made, &body))
 		e.asIs[id] = true
 	}
@@ -84,8 +84,8 @@ func (e *Engine) probableHolder(f plan.Frontend) string {
 	return fmt.Sprintf("a process of this host, or a port mapping (NAT policy) of an endpoint, on port %d/%s", f.Port, hns.ProtocolName(f.Protocol))
 }
 
-// enter takes note of a load balancer that HNS has just given. If it is not quite as asked for, it is good all the same as
-// long as the same is wanted: asking again would give the same again.
+// enter records a load balancer that HNS has just returned. If it differs from the request, it is accepted as long as the
+// request stays the same: repeating the request would have the same result.
 func (e *Engine) enter(l, asked *hns.LoadBalancer) {
 	id := hns.CanonicalID(l.ID)
 	e.have.loadBalancers[id] = l
@@ -93,13 +93,13 @@ func (e *Engine) enter(l, asked *hns.LoadBalancer) {
 	delete(e.asked, id)
 	if !hns.SameLoadBalancer(l, asked) {
 		e.asked[id] = asked
-		e.log.Warn("HNS made a load balancer differently from what was asked for; it is used as it is", "id", id,
+		e.log.Warn("HNS created a load balancer that differs from the request; nkp uses it as it is", "id", id,
 			"asked", fmt.Sprintf("%+v", *asked), "got", fmt.Sprintf("%+v", *l))
 	}
 }
 
-// modifyLoadBalancer modifies in place. HNS tells what it has afterwards: if that is not what was asked for, this HNS cannot
-// modify, and load balancers are replaced from now on.
+// modifyLoadBalancer modifies in place. HNS returns the result: if it is the same as before, this HNS cannot modify, and load
+// balancers are replaced from now on.
 func (e *Engine) modifyLoadBalancer(body *hns.LoadBalancer, s *Step) error {
 	old := e.have.loadBalancers[s.ID]
 	now, err := e.host.ModifyLoadBalancer(s.ID, body)
@@ -124,8 +124,8 @@ func (e *Engine) noModify(why string) {
 	e.log.Warn("load balancers cannot be modified in place; they are deleted and created from now on", "reason", why)
 }
 
-// replaceLoadBalancer deletes and creates. If the new one is refused, the old one is put back, so that the frontend goes
-// on serving.
+// replaceLoadBalancer deletes and creates. If HNS refuses the new one, the old one is restored, so that the frontend
+// continues to serve.
 func (e *Engine) replaceLoadBalancer(body *hns.LoadBalancer, s *Step) error {
 	old := e.have.loadBalancers[s.ID]
 	if err := e.deleteLoadBalancer(s.ID); err != nil {

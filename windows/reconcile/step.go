@@ -11,7 +11,7 @@ import (
 // Op is what a step does.
 type Op string
 
-// The steps there are. To replace is to delete and create: where HNS cannot modify in place.
+// The operations. Replace deletes and creates, where HNS cannot modify in place.
 const (
 	CreateEndpoint      Op = "create endpoint"
 	DeleteEndpoint      Op = "delete endpoint"
@@ -34,7 +34,7 @@ type Step struct {
 	addr     netip.Addr    // of an endpoint to delete
 }
 
-// key identifies what a step is about, for remembering failures.
+// key identifies the object of a step, for recording failures.
 func (s *Step) key() string {
 	switch s.Op {
 	case CreateEndpoint:
@@ -47,7 +47,7 @@ func (s *Step) key() string {
 	return "endpoint " + s.ID
 }
 
-// Object names what the step is about, for people.
+// Object returns the name of the step's object, for messages.
 func (s *Step) Object() string {
 	switch s.Op {
 	case CreateEndpoint:

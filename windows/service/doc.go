@@ -1,4 +1,4 @@
-// Package service hides the Windows Service Control Manager (SCM): running as a service, installing and removing one, and the
+// Package service wraps the Windows Service Control Manager (SCM): running as a service, installing and removing one, and the
 // event log as a slog.Handler. On other systems every function fails and says so.
 //
 // Start reading at Run.

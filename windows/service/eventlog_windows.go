@@ -24,7 +24,7 @@ func EventLog(name string, level slog.Leveler) (slog.Handler, error) {
 	return eventHandler{w, w.text}, nil
 }
 
-// withoutTime leaves out what the event log keeps itself.
+// withoutTime drops the attributes that the event log records itself.
 func withoutTime(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) == 0 && (a.Key == slog.TimeKey || a.Key == slog.LevelKey) {
 		return slog.Attr{}

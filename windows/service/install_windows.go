@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/windows/svc/mgr"
 )
 
-// What the SCM does when the service fails: it starts it again, soon at first, and forgets failures after a day.
+// recovery is what the SCM does when the service fails: it restarts it, soon at first, and resets the failure count after a day.
 var recovery = []mgr.RecoveryAction{
 	{Type: mgr.ServiceRestart, Delay: time.Second},
 	{Type: mgr.ServiceRestart, Delay: 10 * time.Second},
@@ -62,7 +62,7 @@ func Install(c Config) (err error) {
 	if err := s.SetRecoveryActions(recovery, recoveryReset); err != nil {
 		return fmt.Errorf("cannot set the recovery actions of service %q: %w", name, err)
 	}
-	// Without the flag only crashes count as failures. What does not know it (Wine 8 does not) works all the same.
+	// Without the flag only crashes count as failures. An SCM that does not support it (Wine 8) works without.
 	if err := s.SetRecoveryActionsOnNonCrashFailures(true); err != nil && !errors.Is(err, windows.ERROR_INVALID_LEVEL) {
 		return fmt.Errorf("cannot set the recovery flag of service %q: %w", name, err)
 	}
@@ -72,7 +72,7 @@ func Install(c Config) (err error) {
 	return nil
 }
 
-// sourceExists reports whether the event log has a source of that name; the library tells by a text only.
+// sourceExists reports whether the event log has a source of that name; the library reports that in an error text only.
 func sourceExists(name string) bool {
 	l, err := eventlog.Open(name)
 	if err != nil {
