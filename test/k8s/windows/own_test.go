@@ -22,7 +22,7 @@ func TestOwnTests(t *testing.T) {
 				t.Fatal(err)
 			}
 			b := winebed.New(t, prefix, hns.Version{Major: 15, Minor: 5})
-			out, err := b.RunIn(filepath.Join("..", "..", pkg), exe, append(flags, "-test.v")...)
+			out, err := b.RunIn(filepath.Join("..", "..", "..", pkg), exe, append(flags, "-test.v")...)
 			if err != nil || !strings.Contains(out, "--- PASS") || strings.Contains(out, "--- SKIP") {
 				t.Errorf("%s: %v\n%s", pkg, err, out)
 			}
