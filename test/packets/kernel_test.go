@@ -220,7 +220,7 @@ func TestKernelStaleUDP(t *testing.T) {
 	must(t, os.Remove(filepath.Join(c.RunDir, "ovs-vswitchd.pid")))
 	c.flags = append(c.flags, "--openflow", olderSwitch(t, c))
 	staleUDP(t, c)
-	if lacks, warnings := c.lacks(t); !strings.Contains(lacks, "netlink") || strings.Contains(warnings, "conntrack") {
+	if lacks, warnings := c.lacks(t); !strings.Contains(lacks, "netlink") || strings.Contains(warnings, "conntrack entries") {
 		t.Errorf("status says that the switch lacks %q, and warns %q", lacks, warnings)
 	}
 }

@@ -116,7 +116,7 @@ func TestStaleUDPBefore31(t *testing.T) {
 	c := newCluster(t, testbed.Options{})
 	c.flags = append(c.flags, "--openflow", olderSwitch(t, c))
 	staleUDP(t, c)
-	if lacks, warnings := c.lacks(t); !strings.Contains(lacks, "control socket") || strings.Contains(warnings, "conntrack") {
+	if lacks, warnings := c.lacks(t); !strings.Contains(lacks, "control socket") || strings.Contains(warnings, "conntrack entries") {
 		t.Errorf("status says that the switch lacks %q, and warns %q", lacks, warnings)
 	}
 }
