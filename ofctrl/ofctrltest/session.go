@@ -22,8 +22,8 @@ func newSession(s *Switch, c net.Conn) *Session {
 	return &Session{Conn: c, s: s, r: bufio.NewReaderSize(c, 1<<16), w: bufio.NewWriterSize(c, 1<<16), bundles: map[uint32][]Message{}}
 }
 
-// serve answers as a switch does until the connection ends.
-func (c *Session) serve() error {
+// serve answers as a switch does until the connection ends, or until it has answered a message of type last, if that is not negative.
+func (c *Session) serve(last int) error {
 	c.Hello()
 	for {
 		m, err := c.Read()
@@ -32,6 +32,9 @@ func (c *Session) serve() error {
 		}
 		if err := c.Answer(m); err != nil {
 			return err
+		}
+		if int(m.Type()) == last {
+			return c.w.Flush()
 		}
 	}
 }
@@ -75,21 +78,7 @@ func (c *Session) Hello() {
 }
 
 // Handshake goes through hello and features to the first barrier, with which nkp ends its own.
-func (c *Session) Handshake() error {
-	c.Hello()
-	for {
-		m, err := c.Read()
-		if err != nil {
-			return err
-		}
-		if err := c.Answer(m); err != nil {
-			return err
-		}
-		if m.Type() == BarrierRequest {
-			return c.w.Flush()
-		}
-	}
-}
+func (c *Session) Handshake() error { return c.serve(BarrierRequest) }
 
 // Answer does what a message asks for and answers it. It returns an error if the message cannot be understood.
 func (c *Session) Answer(m Message) error {

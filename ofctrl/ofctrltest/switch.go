@@ -89,7 +89,7 @@ func (s *Switch) accept() {
 			if session := newSession(s, c); s.serve != nil {
 				s.serve(session)
 			} else {
-				_ = session.serve() // how the connection ended is for the controller to tell
+				_ = session.serve(-1) // how the connection ended is for the controller to tell
 			}
 			_ = c.Close()
 			s.mu.Lock()

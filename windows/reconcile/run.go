@@ -106,7 +106,7 @@ func (e *Engine) modifyLoadBalancer(body *hns.LoadBalancer, s *Step) error {
 	if err != nil {
 		e.have.stale[s.ID] = true // whatever it is now: the next Observe reads it again
 		if hns.HasCode(err, hns.CodeNotImplemented) {
-			e.noModify("HNS says it is not implemented")
+			e.noModify("HNS answers E_NOTIMPL")
 		}
 		return err
 	}
