@@ -2,6 +2,7 @@ package windows
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -80,6 +81,53 @@ func TestRun(t *testing.T) {
 	}
 	if s := b.plane.Detail(); s.Busy || s.Syncs < 4 || s.Counts.Created < 22 || s.Synced.IsZero() {
 		t.Errorf("status %+v", s)
+	}
+}
+
+// The hourly read of every object takes long; changes do not wait for it, and it ends although they keep coming.
+func TestChangesDuringFullRead(t *testing.T) {
+	b := newBed(t, hns.NetworkOverlay, newest, func(o *Options) {
+		o.now, o.MinSync, o.FullAuditPeriod = time.Now, time.Millisecond, 2*time.Second
+	})
+	b.many(100, 2)
+	b.flush()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- b.plane.Run(ctx) }()
+	eventually(t, "all load balancers", func() bool { return b.count() == 100 })
+	lost := b.loadBalancer("10.99.0.77", 80).ID
+	b.hns.ChangeLoadBalancer(lost, func(o hnsfake.Object) { o["SourceVIP"] = nodeIP })
+	reads := make(chan struct{}, 10000)
+	b.hns.Inject(hnsfake.Fault{Func: "HcnOpenEndpoint", Times: -1, Do: func() {
+		reads <- struct{}{}
+		time.Sleep(10 * time.Millisecond)
+	}})
+	time.Sleep(2500 * time.Millisecond)
+	b.simple("wake", "10.99.3.1", "100.244.1.1") // the audit comes late otherwise
+	b.flush()
+	for range 20 {
+		<-reads
+	}
+	var worst time.Duration
+	for i := range 10 {
+		vip := fmt.Sprintf("10.99.4.%d", i+1)
+		began := time.Now()
+		b.simple("late-"+vip, vip, "100.244.1.1")
+		b.flush()
+		eventually(t, vip, func() bool { return b.loadBalancer(vip, 80) != nil })
+		worst = max(worst, time.Since(began))
+	}
+	if n := len(reads); n > 200 {
+		t.Fatalf("%d endpoints were read meanwhile: the changes came after the read", n)
+	}
+	t.Logf("a read of 302 endpoints takes more than 3 s; 10 changes during it took at most %v", worst)
+	if worst > 2*time.Second {
+		t.Errorf("a change waited %v", worst)
+	}
+	eventually(t, "the load balancer that was changed by another program", func() bool { return b.loadBalancer("10.99.0.77", 80).SourceVIP == sourceVIP })
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
 

@@ -108,6 +108,11 @@ func (c counting) LoadBalancer(id string) (l *hns.LoadBalancer, err error) {
 	return c.Host.LoadBalancer(id)
 }
 
+func (c counting) LoadBalancerStates() (states map[string]int, err error) {
+	defer func() { c.calls.note("read_load_balancer_states", err) }()
+	return c.Host.LoadBalancerStates()
+}
+
 func (c counting) CreateLoadBalancer(l *hns.LoadBalancer) (made *hns.LoadBalancer, err error) {
 	defer func() { c.calls.note("create_load_balancer", err) }()
 	return c.Host.CreateLoadBalancer(l)

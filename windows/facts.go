@@ -64,6 +64,9 @@ func (p *Plane) version() (hns.Version, error) {
 		return v, fmt.Errorf("this Windows is too old: %w", hns.Missing("HCN V2 API", "9.2", v))
 	}
 	p.status.setVersion(v)
+	for _, w := range p.warnings() {
+		p.opts.Log.Warn(w)
+	}
 	return v, nil
 }
 
@@ -85,15 +88,9 @@ func (p *Plane) overlayFacts(f *plan.Facts) error {
 	if f.SourceVIP.IsValid() {
 		return nil
 	}
-	a, err := p.addressOf(p.opts.SourceVIPEndpoint)
-	if err != nil {
-		return err
-	}
-	if !a.IsValid() {
-		return &notReady{fmt.Sprintf("an overlay network needs --source-vip, or an endpoint named %s to take it from", p.opts.SourceVIPEndpoint)}
-	}
-	f.SourceVIP = a
-	return nil
+	var err error
+	f.SourceVIP, err = p.sourceVIP(f)
+	return err
 }
 
 // addressOf returns the IPv4 address of the endpoint with a name; the zero Addr: there is none. It is cached until the network

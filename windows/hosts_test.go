@@ -2,6 +2,8 @@ package windows
 
 import (
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -121,6 +123,60 @@ func TestSourceVIPFromTheCNI(t *testing.T) {
 	}
 }
 
+// Flannel makes no endpoint for the source VIP: nkp takes the one that kube-proxy made, else status says what to set, with the address
+// that Flannel's scripts have reserved.
+func TestSourceVIPWithFlannel(t *testing.T) {
+	drive := t.TempDir()
+	t.Setenv("SystemDrive", drive)
+	flannel := func() *bed {
+		b := newBed(t, hns.NetworkOverlay, newest)
+		b.opts.SourceVIP = netip.Addr{}
+		for _, e := range b.hns.Endpoints() {
+			b.hns.DropEndpoint(e.ID)
+		}
+		b.restart()
+		b.simple("web", "10.99.0.1", "100.244.1.1")
+		return b
+	}
+	b := flannel()
+	b.sync()
+	why := b.plane.Detail().Why
+	for _, want := range []string{"set --source-vip to an address of this node's pod range", filepath.Join(drive, "k", "sourceVip.json")} {
+		if !strings.Contains(why, want) {
+			t.Errorf("status does not say %q: %s", want, why)
+		}
+	}
+	const older = `{"cniVersion":"0.2.0","ip4":{"ip":"100.244.206.67/26"}}`
+	powershell := []byte{0xff, 0xfe}
+	for _, c := range older {
+		powershell = append(powershell, byte(c), 0)
+	}
+	for _, text := range []string{older, `{"cniVersion":"1.0.0","ips":[{"address":"100.244.206.67/26"}]}`, string(powershell), "\ufeff" + older} {
+		if err := os.MkdirAll(filepath.Join(drive, "sourcevip"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(drive, "sourcevip", "sourceVip.json"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		b.sync()
+		if why := b.plane.Detail().Why; !strings.Contains(why, "have reserved 100.244.206.67 (") || b.count() != 0 {
+			t.Errorf("with %s status says %s", text, why)
+		}
+	}
+
+	b = flannel()
+	made := b.hns.AddEndpoint(hnsfake.Object{"HostComputeNetwork": b.network, "MacAddress": hostMAC1,
+		"IpConfigurations": []any{map[string]any{"IpAddress": "100.244.206.70"}}})
+	b.good()
+	if l := b.mustHave("10.99.0.1", 80, "100.244.1.1"); l.SourceVIP != "100.244.206.70" {
+		t.Errorf("source VIP %s, want that of the endpoint that kube-proxy made (%s)", l.SourceVIP, made)
+	}
+	b.restart()
+	if n := writes(b.good()); n != 0 {
+		t.Errorf("%d writes at a restart", n)
+	}
+}
+
 // A node joins after its pods are known: endpoints made for an address outside are recreated for the right node.
 func TestRemoteSubnetArrivesLater(t *testing.T) {
 	b := newBed(t, hns.NetworkOverlay, newest)
@@ -147,6 +203,20 @@ func TestRemoteSubnetArrivesLater(t *testing.T) {
 	}
 	if ep() != "10.20.30.19" {
 		t.Errorf("provider address %s after the node joined", ep())
+	}
+}
+
+// If every endpoint of a load balancer has to be recreated, the load balancer is deleted first, because HNS has one endpoint for an
+// address.
+func TestEveryEndpointOfALoadBalancerIsWrong(t *testing.T) {
+	b := newBed(t, hns.NetworkOverlay, newest)
+	b.simple("web", "10.99.0.1", "100.244.9.1")
+	b.good()
+	b.hns.SetRoutes(b.network, map[string]string{"100.244.9.0/24": "10.20.30.19"})
+	b.good()
+	b.mustHave("10.99.0.1", 80, "100.244.9.1")
+	if d := b.hns.Dump(); !strings.Contains(d, "endpoint 100.244.9.1 mac=02-11-64-f4-09-01 node=10.20.30.19") {
+		t.Errorf("the endpoint is not tunnelled to its node\n%s", d)
 	}
 }
 

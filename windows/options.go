@@ -19,7 +19,7 @@ type Options struct {
 	// NetworkName is the CNI plugin's HNS network (--network-name); "": the environment variable KUBE_NETWORK.
 	NetworkName string
 	// SourceVIP is the source address of load-balanced connections on overlay networks (--source-vip). The zero Addr: the
-	// address of the endpoint SourceVIPEndpoint, once it exists.
+	// address of the endpoint SourceVIPEndpoint, once it exists, or of the one that kube-proxy or nkp made for it before.
 	SourceVIP netip.Addr
 	// EnableDSR enables Direct Server Return for ClusterIPs (--enable-dsr).
 	EnableDSR bool
@@ -36,6 +36,8 @@ type Options struct {
 	HostMAC string
 	Hooks   dataplane.Hooks
 
+	// TakeOver makes nkp delete load balancers that kube-proxy left for Services that are gone (--hns-take-over).
+	TakeOver bool
 	// StateFile is the file that records which objects of HNS are nkp's; "": DefaultStateFile.
 	StateFile string
 	// MinSync is the minimum time between two syncs, AuditPeriod the maximum between two enumerations of HNS's objects,
@@ -54,7 +56,9 @@ const (
 	defaultMinSync     = time.Second
 	defaultAudit       = 30 * time.Second
 	defaultFullAudit   = time.Hour
-	waitPoll           = time.Second // first pause between checks for objects that the CNI plugin has yet to create
+	rereadSlice        = time.Second     // the longest part of a full read between two syncs
+	statePeriod        = 5 * time.Minute // between two reads of load balancers' States
+	waitPoll           = time.Second     // first pause between checks for objects that the CNI plugin has yet to create
 	waitPollMost       = 30 * time.Second
 	defaultVIPEndpoint = "Calico_ep"
 

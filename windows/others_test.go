@@ -1,7 +1,9 @@
 package windows
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +14,7 @@ import (
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/test/hnsfake"
 	"github.com/nkp-proxy/nkp/windows/hns"
+	"github.com/nkp-proxy/nkp/windows/plan"
 )
 
 // Others' load balancers are left alone; those that kube-proxy left are taken over, and go with their Services.
@@ -47,7 +50,12 @@ func TestOthersObjects(t *testing.T) {
 
 // A frontend that a load balancer of someone else holds together with others is not taken by force, and that is said.
 func TestFrontendHeldWithOthers(t *testing.T) {
-	b := newBed(t, hns.NetworkOverlay, newest)
+	var told []dataplane.Refusal
+	var log bytes.Buffer
+	b := newBed(t, hns.NetworkOverlay, newest, func(o *Options) {
+		o.Log = slog.New(slog.NewTextHandler(&log, nil))
+		o.Hooks.Refused = func(r dataplane.Refusal) { told = append(told, r) }
+	})
 	backend := b.pod("100.244.206.80")
 	foreign := b.hns.AddLoadBalancer(hnsfake.Object{"FrontendVIPs": []any{"10.99.0.1", "10.99.0.7"}, "HostComputeEndpoints": []any{backend},
 		"PortMappings": []any{map[string]any{"Protocol": 6, "InternalPort": 1, "ExternalPort": 80}}})
@@ -61,6 +69,39 @@ func TestFrontendHeldWithOthers(t *testing.T) {
 		t.Errorf("failures %+v", s.Failures)
 	}
 	b.mustHave("10.99.0.2", 80, "100.244.1.2")
+	b.sync()
+	if len(told) != 1 || told[0].Port.String() != "default/web" || !strings.Contains(told[0].Reason, foreign) { // an Event
+		t.Errorf("told %+v, want it once", told)
+	}
+	if n := strings.Count(log.String(), foreign); n != 1 || !strings.Contains(log.String(), "service=default/web") {
+		t.Errorf("the log names it %d times, want once:\n%s", n, log.String())
+	}
+	if s, err := b.plane.Status(t.Context()); err != nil || s.InStep || s.Why != "HNS does not take 1 object" || len(s.Refusals) != 1 {
+		t.Errorf("%v, status %+v", err, s)
+	}
+	b.hns.DropLoadBalancer(foreign)
+	b.good()
+	b.mustHave("10.99.0.1", 80, "100.244.1.1")
+}
+
+// DSR was asked for and this HNS has none: log and status report it; kube-proxy would not start.
+func TestDSRWithoutSupport(t *testing.T) {
+	for v, want := range map[hns.Version]int{{Major: 9, Minor: 2}: 1, newest: 0} {
+		var log bytes.Buffer
+		b := newBed(t, hns.NetworkL2Bridge, v, func(o *Options) {
+			o.EnableDSR, o.Log = true, slog.New(slog.NewTextHandler(&log, nil))
+		})
+		b.simple("web", "10.96.0.1", "10.244.2.7")
+		b.good()
+		b.good()
+		if n := strings.Count(log.String(), "--enable-dsr has no effect"); n != want {
+			t.Errorf("HNS %s: the log says so %d times, want %d", v, n, want)
+		}
+		s, err := b.plane.Status(t.Context())
+		if err != nil || len(s.Warnings) != want || want > 0 && !strings.Contains(s.Warnings[0], "HNS 9.2 has no DSR (HNS 10.2 and later have it)") {
+			t.Errorf("HNS %s: %v, warnings %q", v, err, s.Warnings)
+		}
+	}
 }
 
 // HNS refuses a port that something else has: the error names the Service, the frontend, HNS's code and the probable holder.
@@ -187,6 +228,29 @@ func TestUnsupportedIsReportedOnce(t *testing.T) {
 	}
 }
 
+// What no HNS can do is named in status, for each Service.
+func TestUnsupportedByService(t *testing.T) {
+	b := newBed(t, hns.NetworkL2Bridge, newest, func(o *Options) { o.ForwardHealthCheckVIP, o.HealthzPort = true, 10256 })
+	b.hns.AddPod(b.network, "", "cbr0", "00-15-5d-00-00-02", "10.244.1.2")
+	b.service("sctp", v1.ServiceSpec{ClusterIP: "10.96.0.1", Ports: []v1.ServicePort{{Port: 90, Protocol: v1.ProtocolSCTP, TargetPort: tcp(0, 90)[0].TargetPort}}})
+	b.slice("sctp", []v1.ServicePort{{Protocol: v1.ProtocolSCTP, TargetPort: tcp(0, 90)[0].TargetPort}}, "10.244.2.7")
+	b.service("six", v1.ServiceSpec{Type: v1.ServiceTypeLoadBalancer, ClusterIP: "fd00:99::1", Ports: tcp(80, 8080)}, ingress("2001:db8::1"))
+	b.slice("six", tcp(0, 8080), "fd00:244::1")
+	b.good()
+	want := []plan.UnsupportedText{{Service: "default/sctp", Reason: "SCTP: Kubernetes does not support it on Windows"},
+		{Service: "default/six", Reason: "health checks that arrive at 2001:db8::1 are not forwarded"}}
+	got := b.plane.Detail().Unsupported
+	if len(got) != len(want) {
+		t.Fatalf("status names %+v", got)
+	}
+	for i := range want {
+		if got[i].Service != want[i].Service || !strings.HasPrefix(got[i].Reason, want[i].Reason) {
+			t.Errorf("status names %+v, want %+v", got[i], want[i])
+		}
+	}
+	b.mustHave("10.96.0.1", 90, "10.244.2.7") // as in kube-proxy
+}
+
 // Two load balancers of one frontend, which HNS is said to bring about: one of them stays, and it is right.
 func TestTwoLoadBalancersOfOneFrontend(t *testing.T) {
 	for _, v := range []hns.Version{newest, {Major: 13, Minor: 2}} {
@@ -300,4 +364,58 @@ func (s *spy) CreateEndpoint(e *hns.Endpoint) (*hns.Endpoint, error) {
 func (s *spy) CreateLoadBalancer(l *hns.LoadBalancer) (*hns.LoadBalancer, error) {
 	s.creating()
 	return s.Host.CreateLoadBalancer(l)
+}
+
+// kube-proxy's load balancers of Services that are gone stay, until nkp is told to take over: diff lists them, and only those go that
+// were there when nkp started and have kube-proxy's form.
+func TestTakeOver(t *testing.T) {
+	for _, networkType := range []string{hns.NetworkOverlay, hns.NetworkL2Bridge} {
+		b := newBed(t, networkType, newest)
+		b.many(3, 2)
+		b.service("np", v1.ServiceSpec{Type: v1.ServiceTypeNodePort, ClusterIP: "10.99.3.1", Ports: []v1.ServicePort{{Port: 80, NodePort: 30080}}})
+		b.slice("np", tcp(0, 8080), "100.244.1.1")
+		b.good()
+		if err := os.Remove(b.opts.StateFile); err != nil { // from here on these are another proxy's
+			t.Fatal(err)
+		}
+		b.restart()
+		outside := b.hns.AddPod(b.hns.AddNetwork("nat", "NAT", nil), "", "other", "00-15-5d-00-00-77", "172.20.0.2")
+		inside := b.pod("100.244.206.80")
+		mapping := []any{map[string]any{"Protocol": 6, "InternalPort": 1, "ExternalPort": 80}}
+		nat := b.hns.AddLoadBalancer(hnsfake.Object{"FrontendVIPs": []any{"192.0.2.1"}, "HostComputeEndpoints": []any{outside}, "PortMappings": mapping})
+		several := b.hns.AddLoadBalancer(hnsfake.Object{"FrontendVIPs": []any{"192.0.2.2", "192.0.2.3"}, "HostComputeEndpoints": []any{inside}, "PortMappings": mapping})
+		b.tracker.DeleteService("default", "web-000")
+		b.tracker.DeleteService("default", "np")
+
+		b.good()
+		if b.loadBalancer("10.99.0.1", 80) == nil || b.count() != 7 {
+			t.Fatalf("%s: another proxy's load balancers were deleted without being asked to\n%s", networkType, b.hns.Dump())
+		}
+		b.opts.TakeOver = true
+		b.restart()
+		text, err := b.plane.Diff(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"delete load balancer 10.99.0.1:80/TCP", "delete load balancer 10.99.3.1:80/TCP", "delete load balancer *:30080/TCP/IPv4",
+			": another Service proxy left it, and no Service wants it (--hns-take-over)"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s: diff does not say %q:\n%s", networkType, want, text)
+			}
+		}
+		if n := strings.Count(text, "delete load balancer"); n != 3 || strings.Contains(text, "192.0.2.") {
+			t.Errorf("%s: diff lists %d load balancers:\n%s", networkType, n, text)
+		}
+		b.good()
+		if b.count() != 4 || !has(b, nat) || !has(b, several) || strings.Contains(b.hns.Dump(), "endpoint 10.99.0.1") || strings.Contains(b.hns.Dump(), "endpoint 10.99.3.1") {
+			t.Errorf("%s: after taking over HNS has\n%s", networkType, b.hns.Dump())
+		}
+		b.mustHave("10.99.0.2", 80, "100.244.1.3", "100.244.1.4")
+
+		later := b.hns.AddLoadBalancer(hnsfake.Object{"FrontendVIPs": []any{"192.0.2.4"}, "HostComputeEndpoints": []any{inside}, "PortMappings": mapping})
+		b.good()
+		if !has(b, later) {
+			t.Errorf("%s: a load balancer that came later was deleted", networkType)
+		}
+	}
 }

@@ -29,8 +29,11 @@ type Plane struct {
 	// host is nil until HNS could be opened.
 	host   hns.Host
 	engine *reconcile.Engine
-	// fullRead is when every object was read last.
-	fullRead time.Time
+	// fullRead is when a read of every object began last; rereading is set while it goes on.
+	fullRead  time.Time
+	rereading bool
+	// statesRead is when the States of load balancers were read last.
+	statesRead time.Time
 	// named are the addresses of endpoints that were looked up by name, in the network whose HNS id is network.
 	network string
 	named   map[string]netip.Addr

@@ -42,9 +42,13 @@ type Status struct {
 	// Waiting lists what another component has to do first.
 	Waiting     []string               `json:"waiting"`
 	Unsupported []plan.UnsupportedText `json:"unsupported"`
-	Objects     struct {
+	// Warnings are about the node as a whole.
+	Warnings []string `json:"warnings"`
+	Objects  struct {
 		Endpoints     int `json:"endpoints"`
 		LoadBalancers int `json:"loadBalancers"`
+		// Altered counts the objects that HNS stores differently than requested. nkp uses them as they are.
+		Altered int `json:"altered"`
 		// Foreign counts the foreign load balancers, which nkp leaves alone.
 		Foreign int `json:"foreignLoadBalancers"`
 	} `json:"objects"`
@@ -74,14 +78,25 @@ func (p *Plane) Status(ctx context.Context) (dataplane.Status, error) {
 		n.Text = "not supported by HNS: " + n.Text
 		list.Notices = append(list.Notices, n)
 	}
+	list.Warnings = s.Warnings
 	list.InStep, list.Why, list.Programming, list.Detail = s.InStep, s.Why, s.Programming, &s
 	return list, ctx.Err()
+}
+
+// warnings returns what nkp cannot do on this node whatever the Services are.
+func (p *Plane) warnings() (list []string) {
+	list = []string{}
+	if v := p.status.version(); p.opts.EnableDSR && v != (hns.Version{}) && !hns.FeaturesOf(v).DSR {
+		list = append(list, fmt.Sprintf("--enable-dsr has no effect: %v. ClusterIPs are served without direct server return; "+
+			"update Windows, or remove the flag", hns.Missing("DSR", "10.2", v)))
+	}
+	return list
 }
 
 // Detail returns the part of the status that only this data plane has. It never waits for HNS.
 func (p *Plane) Detail() Status {
 	s := p.status.get(p.opts.now())
-	s.Calls = p.calls.get()
+	s.Calls, s.Warnings = p.calls.get(), p.warnings()
 	return s
 }
 
@@ -120,11 +135,18 @@ func (b *statusRecord) why(now time.Time) string {
 	case !b.done:
 		return "changes are not in HNS yet"
 	case len(b.refused) > 0:
-		return fmt.Sprintf("HNS does not take %d objects", len(b.refused))
+		return fmt.Sprintf("HNS does not take %s", objects(len(b.refused)))
 	case len(b.s.Waiting) > 0:
-		return fmt.Sprintf("%d objects wait for the CNI plugin", len(b.s.Waiting))
+		return objects(len(b.s.Waiting)) + " not in HNS yet: waiting for the CNI plugin"
 	}
 	return ""
+}
+
+func objects(n int) string {
+	if n == 1 {
+		return "1 object"
+	}
+	return fmt.Sprintf("%d objects", n)
 }
 
 func (b *statusRecord) get(now time.Time) Status {
@@ -213,6 +235,7 @@ func (b *statusRecord) end(now time.Time, r reconcile.Result, c reconcile.Counts
 	}
 	b.s.Waiting = r.Waiting
 	b.s.Objects.Endpoints, b.s.Objects.LoadBalancers, b.s.Objects.Foreign = r.Endpoints, r.LoadBalancers, r.Foreign
+	b.s.Objects.Altered = r.Altered
 }
 
 // unsupported records the list of unsupported settings and returns the new ones. One that disappears and recurs counts as new.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -46,7 +48,25 @@ func (p *Plane) sync(ctx context.Context) (next time.Time) {
 	if at := result.Retry(); !at.IsZero() && at.Before(next) {
 		next = at
 	}
+	if err == nil && p.reread(ctx, began) {
+		next = p.opts.now()
+	}
 	return next
+}
+
+// reread reads every object again once every FullAuditPeriod, after the changes were programmed and in parts: until the next change
+// arrives, and for at most rereadSlice. It reports whether to sync again at once: to go on, or to program what was found.
+func (p *Plane) reread(ctx context.Context, now time.Time) (again bool) {
+	if !p.rereading && now.Sub(p.fullRead) >= p.opts.FullAuditPeriod {
+		p.fullRead, p.rereading = now, true
+		p.engine.RereadAll()
+	}
+	if !p.rereading {
+		return false
+	}
+	end := time.Now().Add(rereadSlice)
+	p.rereading = p.engine.Reread(func() bool { return ctx.Err() != nil || len(p.inbox.Signal) > 0 || time.Now().After(end) })
+	return true
 }
 
 func (p *Plane) counts() reconcile.Counts {
@@ -78,9 +98,8 @@ func (p *Plane) trySync(ctx context.Context, now time.Time) (r reconcile.Result,
 
 // observe reads the facts and what HNS has.
 func (p *Plane) observe(now time.Time) (*plan.Facts, error) {
-	full := now.Sub(p.fullRead) >= p.opts.FullAuditPeriod
-	if full {
-		clear(p.named)
+	if now.Sub(p.fullRead) >= p.opts.FullAuditPeriod {
+		maps.DeleteFunc(p.named, func(name string, _ netip.Addr) bool { return name != proxysSource }) // finding that one takes a read of all endpoints
 	}
 	facts, err := p.facts()
 	if err != nil {
@@ -88,12 +107,22 @@ func (p *Plane) observe(now time.Time) (*plan.Facts, error) {
 	}
 	if p.engine == nil {
 		p.engine = reconcile.New(p.host, p.opts.store(), p.opts.Hooks.Refused, p.opts.Log, p.opts.now)
+		if p.opts.TakeOver {
+			p.engine.TakeOver()
+		}
 	}
-	if err := p.engine.Observe(facts.Network.ID, full); err != nil {
+	if err := p.engine.Observe(facts.Network.ID); err != nil {
 		return nil, err
 	}
-	if full {
+	if p.fullRead.IsZero() {
 		p.fullRead = now
+	}
+	switch {
+	case p.statesRead.IsZero(): // first read at the first audit, so that a start takes fewer calls
+		p.statesRead = now.Add(p.opts.AuditPeriod - statePeriod)
+	case now.Sub(p.statesRead) >= statePeriod || p.engine.Sick():
+		p.statesRead = now
+		p.engine.ObserveStates()
 	}
 	return facts, nil
 }

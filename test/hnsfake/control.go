@@ -17,6 +17,24 @@ func (s *Server) SetVersion(v hns.Version) {
 	s.version = v
 }
 
+// SetEcho has every object altered when HNS returns it, and ids when it lists them (o then holds nothing else). kind is "Endpoint",
+// "LoadBalancer" or "Network". What HNS stores stays as it is.
+func (s *Server) SetEcho(alter func(kind string, o Object)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.echo = alter
+}
+
+// echoed returns an object as HNS returns it.
+func (s *Server) echoed(k kind, o Object) Object {
+	if s.echo == nil {
+		return o
+	}
+	c := decode[Object](o)
+	s.echo(string(k), c)
+	return c
+}
+
 // AddNetwork makes a network as a CNI plugin does, and gives its id. routes are pod prefix -> node.
 func (s *Server) AddNetwork(name, typ string, routes map[string]string) string {
 	s.mu.Lock()
@@ -62,6 +80,36 @@ func (s *Server) AddLoadBalancer(o Object) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.add(loadBalancer, o)
+}
+
+// ChangeLoadBalancer changes a load balancer behind the proxy's back.
+func (s *Server) ChangeLoadBalancer(id string, change func(Object)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := decode[Object](s.objects[loadBalancer][id])
+	change(o)
+	s.put(loadBalancer, id, o)
+}
+
+// SetState changes the State of a load balancer; id "": of all, now and later.
+func (s *Server) SetState(id string, state int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if id != "" {
+		s.states[id] = state
+		return
+	}
+	s.forAll = state
+	for id := range s.objects[loadBalancer] {
+		s.states[id] = state
+	}
+}
+
+// HideStates has load balancers reported without a State.
+func (s *Server) HideStates() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.noStates = true
 }
 
 // AddEndpoint makes an endpoint behind the proxy's back; any body is taken.

@@ -114,7 +114,7 @@ func (h host) Network(name string) (*hns.Network, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &hns.Network{ID: n.ID, Name: n.Name, Type: n.Type, RemoteSubnets: hns.ParseRemoteSubnets(n.Policies)}, nil
+	return &hns.Network{ID: hns.CanonicalID(n.ID), Name: n.Name, Type: n.Type, RemoteSubnets: hns.ParseRemoteSubnets(n.Policies)}, nil
 }
 
 func (h host) EndpointIDs(net string) ([]string, error) {
@@ -168,6 +168,16 @@ func (h host) LoadBalancers() ([]*hns.LoadBalancer, error) {
 
 func (h host) LoadBalancer(id string) (*hns.LoadBalancer, error) {
 	return one[hns.LoadBalancer](h, loadBalancer, map[string]string{"ID": id})
+}
+
+func (h host) LoadBalancerStates() (map[string]int, error) {
+	r, err := h.call("HNSCall", "GET", "/policylists", "")
+	if err != nil {
+		return nil, err
+	}
+	var out struct{ Output hns.PolicyLists }
+	err = json.Unmarshal([]byte(r.Out), &out)
+	return out.Output.States(), err
 }
 
 func (h host) CreateLoadBalancer(l *hns.LoadBalancer) (*hns.LoadBalancer, error) {

@@ -51,6 +51,11 @@ type Server struct {
 	nextID  uint64
 	calls   []Call
 	faults  []*Fault
+	echo    func(kind string, o Object)
+	states  map[string]int // of load balancers that are not healthy
+	// forAll is the State of every load balancer that is created; noStates: HNS reports none.
+	forAll   int
+	noStates bool
 	// dangling counts the deletions of endpoints that a load balancer still referred to.
 	dangling int
 }
@@ -62,7 +67,8 @@ type handle struct {
 
 // New returns a fake without objects.
 func New(v hns.Version) *Server {
-	s := &Server{version: v, objects: map[kind]map[string]Object{}, order: map[kind][]string{}, handles: map[uint64]handle{}, claims: map[string]string{}}
+	s := &Server{version: v, objects: map[kind]map[string]Object{}, order: map[kind][]string{}, handles: map[uint64]handle{}, claims: map[string]string{},
+		states: map[string]int{}}
 	for _, k := range []kind{network, endpoint, loadBalancer} {
 		s.objects[k] = map[string]Object{}
 	}
@@ -175,7 +181,7 @@ func (s *Server) object(k kind, op string, args []string) Reply {
 		if !ok || s.objects[k][h.id] == nil {
 			return failure(notFound(k), "Element not found.")
 		}
-		text, _ := json.Marshal(s.objects[k][h.id])
+		text, _ := json.Marshal(s.echoed(k, s.objects[k][h.id]))
 		return Reply{Out: string(text)}
 	case "Create":
 		return s.create(k, args)
@@ -218,7 +224,7 @@ func (s *Server) enumerate(k kind, query string) Reply {
 	for _, id := range s.order[k] {
 		o := s.objects[k][id]
 		if selects(filter, o) {
-			ids = append(ids, id)
+			ids = append(ids, s.echoed(k, Object{"ID": id})["ID"].(string))
 		}
 	}
 	text, _ := json.Marshal(ids)
@@ -249,6 +255,9 @@ func (s *Server) add(k kind, o Object) string {
 	o["ID"] = id
 	s.put(k, id, o)
 	s.order[k] = append(s.order[k], id)
+	if k == loadBalancer && s.forAll != 0 {
+		s.states[id] = s.forAll
+	}
 	return id
 }
 
@@ -272,6 +281,7 @@ func (s *Server) del(k kind, id string) {
 		}
 	}
 	delete(s.objects[k], id)
+	delete(s.states, id)
 	s.order[k] = slices.DeleteFunc(s.order[k], func(o string) bool { return o == id })
 	maps.DeleteFunc(s.handles, func(_ uint64, h handle) bool { return h.kind == k && h.id == id })
 }

@@ -1,6 +1,7 @@
 package hnsfake
 
 import (
+	"cmp"
 	"encoding/json"
 	"strings"
 
@@ -22,7 +23,11 @@ func (s *Server) v1(args []string) Reply {
 			for _, e := range l.HostComputeEndpoints {
 				refs = append(refs, "/endpoints/"+e)
 			}
-			list = append(list, map[string]any{"ID": strings.ToUpper(id), "References": refs})
+			policy := map[string]any{"ID": strings.ToUpper(id), "References": refs, "State": cmp.Or(s.states[id], hns.StateHealthy)}
+			if s.noStates {
+				delete(policy, "State")
+			}
+			list = append(list, policy)
 		}
 		out = list
 	default:

@@ -2,6 +2,7 @@ package hns
 
 import (
 	"encoding/json"
+	"errors"
 	"unsafe"
 
 	"golang.org/x/sys/windows"
@@ -57,6 +58,27 @@ func enumerate(proc *windows.LazyProc, filter map[string]string) ([]string, erro
 		ids[i] = CanonicalID(id)
 	}
 	return ids, nil
+}
+
+// listV1 calls HNS's first API (HNSCall GET) and unmarshals its output into out.
+//
+//	HRESULT HNSCall(PCWSTR Method, PCWSTR Path, PCWSTR Object, PWSTR* Response)
+func listV1(path string, out any) error {
+	call := "HNSCall GET " + path
+	method, err1 := windows.UTF16PtrFromString("GET")
+	where, err2 := windows.UTF16PtrFromString(path)
+	object, err3 := windows.UTF16PtrFromString("")
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return err
+	}
+	var response *uint16
+	hr, _, _ := procHNSCall.Call(uintptr(unsafe.Pointer(method)), uintptr(unsafe.Pointer(where)), uintptr(unsafe.Pointer(object)),
+		uintptr(unsafe.Pointer(&response)))
+	text := takeString(response)
+	if err := ParseError(call, uint32(hr), ""); err != nil {
+		return err
+	}
+	return parseV1(call, text, out)
 }
 
 // takeString copies and frees a string that HNS allocated with CoTaskMemAlloc.

@@ -83,6 +83,36 @@ func ParseError(call string, hresult uint32, record string) error {
 	return e
 }
 
+// parseV1 unmarshals the output of an answer of HNS's first API, or returns its error.
+func parseV1(call, text string, out any) error {
+	r := struct {
+		Success bool
+		Output  any
+	}{Output: out}
+	if err := json.Unmarshal([]byte(text), &r); err != nil {
+		return &Error{Call: call, Text: "the answer does not parse: " + err.Error()}
+	}
+	if !r.Success {
+		return ParseError(call, 0, text)
+	}
+	return nil
+}
+
+// PolicyLists are load balancers as HNS's first API lists them.
+type PolicyLists []struct {
+	ID    string
+	State int // 0: this HNS does not report it
+}
+
+// States returns the State of each load balancer, by id.
+func (l PolicyLists) States() map[string]int {
+	states := make(map[string]int, len(l))
+	for _, p := range l {
+		states[CanonicalID(p.ID)] = p.State
+	}
+	return states
+}
+
 // HasCode reports whether HNS failed with this code.
 func HasCode(err error, code uint32) bool {
 	var e *Error

@@ -127,3 +127,24 @@ func TestSameLoadBalancer(t *testing.T) {
 		}
 	}
 }
+
+// States are read from the list of HNS's first API: ids in upper case, other fields ignored, a State that is not there is 0.
+func TestPolicyListStates(t *testing.T) {
+	var list PolicyLists
+	const text = `{"Success":true,"Output":[{"ID":"0A-B","State":2,"Version":38654705666,"Policies":[{"Type":"ELB"}]},{"ID":"{0C}","State":4},{"ID":"0d"}]}`
+	if err := parseV1("HNSCall GET /policylists", text, &list); err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(list.States()); got != "map[0a-b:2 0c:4 0d:0]" {
+		t.Errorf("States %s", got)
+	}
+	for text, want := range map[string]string{
+		`{"Success":false,"Error":"Not found.","ErrorCode":2147943568}`: "x failed: Not found (ERROR_NOT_FOUND, 0x80070490)",
+		"": "x failed: the answer does not parse",
+		`{"Success":true,"Output":{"State":"2"}}`: "x failed: the answer does not parse",
+	} {
+		if err := parseV1("x", text, &list); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", text, err, want)
+		}
+	}
+}

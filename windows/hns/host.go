@@ -27,6 +27,8 @@ type Host interface {
 	LoadBalancers() ([]*LoadBalancer, error)
 	// LoadBalancer reads one load balancer; IsNotFound(err) if there is none.
 	LoadBalancer(id string) (*LoadBalancer, error)
+	// LoadBalancerStates returns the State of every load balancer by id, as HNS's first API reports it (one call).
+	LoadBalancerStates() (map[string]int, error)
 	// CreateLoadBalancer creates a load balancer, and returns it as HNS stored it.
 	CreateLoadBalancer(l *LoadBalancer) (*LoadBalancer, error)
 	// ModifyLoadBalancer replaces the whole body of a load balancer in place, and returns it as HNS has it afterwards:

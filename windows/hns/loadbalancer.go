@@ -1,6 +1,7 @@
 package hns
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -23,6 +24,10 @@ const (
 // DistributionSourceIP is the DistributionType that sends a client address always to the same endpoint. The zero value
 // distributes by connection.
 const DistributionSourceIP uint32 = 2
+
+// StateHealthy is the State of a load balancer that HNS has programmed (the first API calls them policy lists). 4 is degraded: it
+// may not forward. Microsoft's scripts have such objects deleted and created again (microsoft/wcnscripts #21).
+const StateHealthy = 2
 
 // PortMapping is the port of a frontend and the one it leads to.
 type PortMapping struct {
@@ -49,7 +54,18 @@ type LoadBalancer struct {
 // endpoints.
 func SameLoadBalancer(a, b *LoadBalancer) bool {
 	return a.SourceVIP == b.SourceVIP && a.Flags == b.Flags && slices.Equal(a.FrontendVIPs, b.FrontendVIPs) &&
-		slices.Equal(a.PortMappings, b.PortMappings) && slices.Equal(idSet(a.HostComputeEndpoints), idSet(b.HostComputeEndpoints))
+		slices.Equal(a.PortMappings, b.PortMappings) && SameBackends(a, b)
+}
+
+// SameBackends reports whether two load balancers lead to the same endpoints.
+func SameBackends(a, b *LoadBalancer) bool {
+	return slices.Equal(idSet(a.HostComputeEndpoints), idSet(b.HostComputeEndpoints))
+}
+
+// Digest returns a short form of what SameLoadBalancer compares: two load balancers with equal digests are equivalent. State files
+// hold digests, so another form makes nkp write every altered object once.
+func (l *LoadBalancer) Digest() string {
+	return digest(fmt.Sprintf("%q %d %q %v %q", l.SourceVIP, l.Flags, l.FrontendVIPs, l.PortMappings, idSet(l.HostComputeEndpoints)))
 }
 
 func idSet(ids []string) []string {

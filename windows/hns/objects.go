@@ -2,7 +2,10 @@ package hns
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -137,14 +140,22 @@ func ProviderPolicy(node netip.Addr) Policy {
 
 // SameEndpoint reports whether a is, for a proxy's purpose, what b asks for: addresses, MAC, node and remoteness.
 func SameEndpoint(a, b *Endpoint) bool {
-	return a.Remote() == b.Remote() && sameMAC(a.MacAddress, b.MacAddress) && a.Provider() == b.Provider() &&
+	return a.Remote() == b.Remote() && canonicalMAC(a.MacAddress) == canonicalMAC(b.MacAddress) && a.Provider() == b.Provider() &&
 		slices.Equal(a.Addrs(), b.Addrs())
 }
 
-func sameMAC(a, b string) bool {
-	norm := func(s string) string { return strings.ToLower(strings.ReplaceAll(s, ":", "-")) }
-	return norm(a) == norm(b)
+// Digest returns a short form of what SameEndpoint compares: two endpoints with equal digests are equivalent.
+func (e *Endpoint) Digest() string {
+	return digest(fmt.Sprintf("%t %s %s %v", e.Remote(), canonicalMAC(e.MacAddress), e.Provider(), e.Addrs()))
 }
+
+// digest returns the first 64 bits of a SHA-256.
+func digest(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:8])
+}
+
+func canonicalMAC(s string) string { return strings.ToLower(strings.ReplaceAll(s, ":", "-")) }
 
 // SameID compares two object ids; HNS's two APIs spell them in different case.
 func SameID(a, b string) bool { return strings.EqualFold(a, b) }

@@ -116,6 +116,12 @@ func (machine) LoadBalancer(id string) (*LoadBalancer, error) {
 	return fromHCNLoadBalancer(l), nil
 }
 
+func (machine) LoadBalancerStates() (map[string]int, error) {
+	var list PolicyLists
+	err := listV1("/policylists", &list)
+	return list.States(), err
+}
+
 func (machine) CreateLoadBalancer(l *LoadBalancer) (*LoadBalancer, error) {
 	made, err := toHCNLoadBalancer(l).Create()
 	if err != nil {

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/windows/hns"
 )
@@ -78,6 +80,9 @@ func (b *builder) frontend(sp *k8s.ServicePort, f *k8s.Frontend) {
 	if f.Type == k8s.NodePort && f.Address.IsValid() {
 		b.unsupported(sp.Name, "NodePorts cannot be restricted to some of the node's addresses: HNS serves them on all")
 		key.VIP = netip.Addr{}
+	}
+	if sp.Name.Protocol == v1.ProtocolSCTP {
+		b.unsupported(sp.Name, "SCTP: Kubernetes does not support it on Windows. HNS is given the load balancer, as kube-proxy does, and may not forward")
 	}
 	if len(f.SourceRanges) > 0 {
 		b.unsupported(sp.Name, "loadBalancerSourceRanges are not enforced: HNS load balancers do not support client ranges")
@@ -196,7 +201,11 @@ func (b *builder) endpoint(a netip.Addr, purpose Purpose, body hns.Endpoint) {
 
 // healthCheck forwards the health checks that arrive at a load balancer's address to the host. They are HTTP: always TCP.
 func (b *builder) healthCheck(sp *k8s.ServicePort, f *k8s.Frontend, preserve bool) {
-	if !b.facts.HealthEndpoint.IsValid() || sp.Name.Family != k8s.IPv4 {
+	if !b.facts.HealthEndpoint.IsValid() {
+		return
+	}
+	if sp.Name.Family != k8s.IPv4 {
+		b.unsupported(sp.Name, "health checks that arrive at %s are not forwarded: the endpoint of the host has IPv4 only", f.Address)
 		return
 	}
 	port := b.facts.HealthzPort

@@ -14,18 +14,20 @@ import (
 
 // difference compares a plan with what HNS has.
 type difference struct {
-	w      *plan.Wanted
-	have   *observed
-	owned  *Ownership
-	asked  map[string]*hns.LoadBalancer // see Engine
-	asIs   map[string]bool              // see Engine
-	modify bool                         // load balancers can be modified in place
+	w     *plan.Wanted
+	have  *observed
+	owned *Ownership
+	// leftovers are the ids of what another Service proxy left and nkp takes over.
+	leftovers map[string]bool
+	health    *health
+	modify    bool // load balancers can be modified in place
 
 	// fresh holds placeholder ids of endpoints to be created, for a dry run.
 	fresh map[netip.Addr]string
 
+	probing   bool                // a load balancer is replaced to see whether that makes it healthy
 	waiting   []string            // what another component has to do first
-	conflicts []dataplane.Refusal // frontends that a foreign load balancer holds
+	conflicts []dataplane.Refusal // frontends that a foreign load balancer holds, and load balancers that are not healthy
 	adopted   map[string]string   // ids of load balancers that are right as they are -> frontend
 }
 
@@ -44,19 +46,31 @@ func (d *difference) endpoint(a netip.Addr, local bool) (id string, ok bool) {
 // are if they match the plan.
 func (d *difference) usable(id string, a netip.Addr, local bool) bool {
 	e := d.have.endpoints[id]
-	if !e.Remote() || !d.ours(id, e) || d.asIs[id] {
+	if !e.Remote() || !d.ours(id, e) {
 		return true
 	}
 	want := d.w.Endpoints[a]
 	if want == nil {
 		return !local // the pod runs here now, the endpoint is from when it did not
 	}
-	return hns.SameEndpoint(e, &want.Body)
+	return d.rightEndpoint(id, want)
+}
+
+// rightEndpoint reports whether an endpoint is as wanted, or as HNS has made it. Where nkp has no record of the request, because
+// kube-proxy made it or the state file is lost, an endpoint without a provider address is right: proxies always request one.
+func (d *difference) rightEndpoint(id string, want *plan.Endpoint) bool {
+	e := d.have.endpoints[id]
+	if !d.owned.Endpoints[id] && !e.Provider().IsValid() {
+		c := *e
+		c.Policies = want.Body.Policies
+		e = &c
+	}
+	return hns.SameEndpoint(e, &want.Body) || d.owned.accepts(id, &want.Body, e)
 }
 
 // ours reports whether an endpoint is nkp's to delete.
 func (d *difference) ours(id string, e *hns.Endpoint) bool {
-	return d.owned.Endpoints[id] || proxyMade(e)
+	return d.owned.Endpoints[id] || proxyMade(e) || d.leftovers[id]
 }
 
 // proxyMade reports whether a Service proxy (nkp or kube-proxy) created this remote endpoint: no other program uses the MAC
@@ -135,9 +149,14 @@ func (d *difference) loadBalancers() (steps []Step) {
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(d.have.loadBalancers)) {
-		if fs := plan.FrontendsOf(d.have.loadBalancers[id]); !kept[id] && d.owned.LoadBalancers[id] {
-			steps = append(steps, Step{Op: DeleteLoadBalancer, ID: id, frontend: first(fs), Why: "no Service wants it"})
+		if kept[id] || !d.owned.LoadBalancers[id] && !d.leftovers[id] {
+			continue
 		}
+		why := "no Service wants it"
+		if d.leftovers[id] {
+			why = "another Service proxy left it, and no Service wants it (--hns-take-over)"
+		}
+		steps = append(steps, Step{Op: DeleteLoadBalancer, ID: id, frontend: first(plan.FrontendsOf(d.have.loadBalancers[id])), Why: why})
 	}
 	return steps
 }
@@ -155,16 +174,19 @@ func (d *difference) best(ids []string, body *hns.LoadBalancer) (best string) {
 	return best
 }
 
-// right reports whether a load balancer is as wanted, or as near as HNS makes it.
+// right reports whether a load balancer is as wanted, or as HNS has made it.
 func (d *difference) right(id string, body *hns.LoadBalancer) bool {
-	asked := d.asked[id]
-	return hns.SameLoadBalancer(d.have.loadBalancers[id], body) || asked != nil && hns.SameLoadBalancer(asked, body)
+	have := d.have.loadBalancers[id]
+	return hns.SameLoadBalancer(have, body) || d.owned.accepts(id, body, have)
 }
 
 // change returns the step that corrects a load balancer; none if it is right, or if none of its endpoints exists: the current
-// one then keeps serving.
+// one then keeps serving. If all its endpoints have to be recreated, it is deleted first, because HNS has one endpoint for an address.
 func (d *difference) change(l *plan.LoadBalancer, body *hns.LoadBalancer, id string) (Step, bool) {
 	if len(body.HostComputeEndpoints) == 0 {
+		if id != "" && d.anyWrong(l) {
+			return Step{Op: DeleteLoadBalancer, ID: id, frontend: l.Frontend, Why: "all its endpoints are recreated"}, true
+		}
 		if id != "" {
 			d.adopted[id] = l.Frontend.String()
 		}
@@ -176,13 +198,27 @@ func (d *difference) change(l *plan.LoadBalancer, body *hns.LoadBalancer, id str
 	}
 	if d.right(id, body) {
 		d.adopted[id] = l.Frontend.String()
-		return Step{}, false
+		why := d.health.describe(id)
+		if why != "" {
+			d.conflicts = append(d.conflicts, dataplane.Refusal{Object: "load balancer " + l.Frontend.String(), Port: l.Service, Reason: why})
+		}
+		s.Op, s.Why, s.repair = ReplaceLoadBalancer, why, true
+		if !d.health.repairs(id, l.Frontend) || d.probing {
+			return Step{}, false
+		}
+		d.probing = !d.health.proved
+		return s, true
 	}
 	s.Op, s.Why = ReplaceLoadBalancer, describeChange(d.have.loadBalancers[id], body)
 	if d.modify {
 		s.Op = ModifyLoadBalancer
 	}
 	return s, true
+}
+
+// anyWrong reports whether a load balancer has an endpoint that has to be recreated.
+func (d *difference) anyWrong(l *plan.LoadBalancer) bool {
+	return slices.ContainsFunc(l.Backends, func(a netip.Addr) bool { return d.w.Endpoints[a] != nil && len(d.have.at(a)) > 0 })
 }
 
 func (d *difference) conflict(l *plan.LoadBalancer, holder string) {
@@ -221,7 +257,7 @@ func (d *difference) superfluous(id string, e *hns.Endpoint) (a netip.Addr, why 
 		return a, "no Service wants it"
 	case ok && chosen != id:
 		return a, "there is another endpoint of the same address"
-	case !d.asIs[id] && !hns.SameEndpoint(e, &want.Body):
+	case !d.rightEndpoint(id, want):
 		return a, "it is recreated: " + describeEndpoint(e, &want.Body)
 	}
 	return a, ""

@@ -32,18 +32,19 @@ type Engine struct {
 	saved  []byte   // the state file as written last
 	have   observed // valid if read
 	read   bool
+	unread []string                    // ids of objects that RereadAll has yet to read
 	failed *dataplane.Refusals[string] // by Step.key
 	tried  map[string]string           // signature of the failed attempt, by Step.key; an attempt with a different one is not delayed
 	// conflicts are those that the last Sync found.
 	conflicts map[dataplane.Refusal]bool
-	// brokenModify is set when HNS accepted a modification and did not apply it.
-	brokenModify bool
-	counts       Counts
-
-	// HNS may normalize a request, so that a read-back differs from it: asked holds the bodies that were requested last, by the id of
-	// the load balancer; asIs the ids of endpoints that are accepted although they differ.
-	asked map[string]*hns.LoadBalancer
-	asIs  map[string]bool
+	// brokenModify is set when HNS accepted a modification and did not apply it, workingModify when it applied one.
+	brokenModify, workingModify bool
+	counts                      Counts
+	health                      health
+	takeOver                    bool
+	leftovers                   map[string]bool // ids of what TakeOver concerns; nil: not determined yet
+	savedAt                     time.Time       // when the state file was written last
+	saidAltered                 bool            // the log has a warning about an altered object
 }
 
 // Counts are running totals since the start.
@@ -58,8 +59,9 @@ type Result struct {
 	Refused  []dataplane.Refusal // sorted by Service port; without RetryAt: tried again whenever something changes
 	// Waiting lists what must happen outside nkp before the rest can be programmed.
 	Waiting []string
-	// Endpoints and LoadBalancers count nkp's objects, Foreign the load balancers that are somebody else's.
-	Endpoints, LoadBalancers, Foreign int
+	// Endpoints and LoadBalancers count nkp's objects, Altered those that HNS stores differently than requested, Foreign the load
+	// balancers that are somebody else's.
+	Endpoints, LoadBalancers, Altered, Foreign int
 }
 
 // Retry returns when to call Sync again for what failed; the zero Time: no need to.
@@ -75,8 +77,7 @@ func (r *Result) Retry() (at time.Time) {
 // New returns an engine; refused is called for each try that failed, now is the clock. A state file that cannot be read is
 // reported in the log.
 func New(host hns.Host, store StateFile, refused func(dataplane.Refusal), log *slog.Logger, now func() time.Time) *Engine {
-	e := &Engine{host: host, store: store, refused: refused, log: log, now: now, failed: dataplane.NewRefusals[string](), tried: map[string]string{},
-		asked: map[string]*hns.LoadBalancer{}, asIs: map[string]bool{}}
+	e := &Engine{host: host, store: store, refused: refused, log: log, now: now, failed: dataplane.NewRefusals[string](), tried: map[string]string{}}
 	var err error
 	if e.owned, err = store.Load(); err != nil {
 		log.Warn("cannot use the state file: load balancers of Services that are gone may stay; remove them by hand", "error", err)
@@ -84,15 +85,16 @@ func New(host hns.Host, store StateFile, refused func(dataplane.Refusal), log *s
 	return e
 }
 
-// Observe updates the observation of HNS: by enumeration, which is cheap, or with full by reading every object.
-// An error keeps the previous observation; an error of a full read discards it.
-func (e *Engine) Observe(network string, full bool) error {
-	if full || !e.read || e.have.network != network {
+// Observe updates the observation of HNS: by reading every object the first time and when the network has changed, else by
+// enumeration, which is cheap. An error keeps the previous observation.
+func (e *Engine) Observe(network string) error {
+	if !e.read || e.have.network != network {
 		e.read = false
 		if err := e.have.read(e.host, network); err != nil {
 			return err
 		}
 		e.read = true
+		e.health.again()
 	} else if err := e.have.follow(e.host); err != nil {
 		return err
 	}
@@ -100,13 +102,33 @@ func (e *Engine) Observe(network string, full bool) error {
 	return nil
 }
 
+// RereadAll schedules every object to be read again, by Reread.
+func (e *Engine) RereadAll() {
+	e.unread = slices.Concat(slices.Sorted(maps.Keys(e.have.endpoints)), slices.Sorted(maps.Keys(e.have.loadBalancers)))
+	e.health.again()
+}
+
+// Reread continues what RereadAll began, until stop returns true or all is read. It reports whether objects are left. One that
+// cannot be read stays as it was observed before, and the log says so.
+func (e *Engine) Reread(stop func() bool) (left bool) {
+	for len(e.unread) > 0 && !stop() {
+		id := e.unread[0]
+		e.unread = e.unread[1:]
+		if err := e.have.reread(e.host, id); err != nil {
+			e.log.Warn("cannot read an object of HNS again; nkp takes it for unchanged until the next full read", "id", id, "error", err)
+		}
+	}
+	return len(e.unread) > 0
+}
+
 // settle updates ownership to what was observed: pending objects get the id that HNS gave them, objects that no longer exist are dropped.
 func (e *Engine) settle() {
 	e.owned.identify(&e.have)
 	maps.DeleteFunc(e.owned.LoadBalancers, func(id string, _ bool) bool { return e.have.loadBalancers[id] == nil })
 	maps.DeleteFunc(e.owned.Endpoints, func(id string, _ bool) bool { return e.have.endpoints[id] == nil })
-	maps.DeleteFunc(e.asked, func(id string, _ *hns.LoadBalancer) bool { return e.have.loadBalancers[id] == nil })
-	maps.DeleteFunc(e.asIs, func(id string, _ bool) bool { return e.have.endpoints[id] == nil })
+	maps.DeleteFunc(e.owned.Altered, func(id string, _ Alteration) bool {
+		return e.have.loadBalancers[id] == nil && e.have.endpoints[id] == nil
+	})
 }
 
 // Counts returns the running totals.
@@ -119,6 +141,7 @@ func (e *Engine) CanModify(features hns.Features) bool {
 
 // Diff returns the steps that Sync would take. Nothing is written. Observe must have succeeded.
 func (e *Engine) Diff(w *plan.Wanted, features hns.Features) ([]Step, []dataplane.Refusal) {
+	e.findLeftovers(w)
 	d := e.difference(w, features)
 	steps := d.createEndpoints()
 	d.fresh = map[netip.Addr]string{}
@@ -129,7 +152,7 @@ func (e *Engine) Diff(w *plan.Wanted, features hns.Features) ([]Step, []dataplan
 }
 
 func (e *Engine) difference(w *plan.Wanted, features hns.Features) *difference {
-	return &difference{w: w, have: &e.have, owned: e.owned, asked: e.asked, asIs: e.asIs, modify: e.CanModify(features)}
+	return &difference{w: w, have: &e.have, owned: e.owned, leftovers: e.leftovers, health: &e.health, modify: e.CanModify(features)}
 }
 
 // Sync brings HNS in step with w, as far as it can. Observe must have succeeded. The error returned concerns only the state file; all
@@ -139,6 +162,7 @@ func (e *Engine) difference(w *plan.Wanted, features hns.Features) *difference {
 func (e *Engine) Sync(ctx context.Context, w *plan.Wanted, features hns.Features) (r Result, err error) {
 	var d *difference
 	tried := map[string]bool{}
+	e.findLeftovers(w)
 	for range maxPasses {
 		d = e.difference(w, features)
 		if err := e.announce(w, features); err != nil {
@@ -162,7 +186,7 @@ func (e *Engine) Sync(ctx context.Context, w *plan.Wanted, features hns.Features
 	})
 	slices.Sort(d.waiting)
 	r.Waiting = slices.Compact(d.waiting)
-	r.Endpoints, r.LoadBalancers = len(e.owned.Endpoints), len(e.owned.LoadBalancers)
+	r.Endpoints, r.LoadBalancers, r.Altered = len(e.owned.Endpoints), len(e.owned.LoadBalancers), len(e.owned.Altered)
 	r.Foreign = len(e.have.loadBalancers) - r.LoadBalancers
 	return r, nil
 }
@@ -214,9 +238,12 @@ func (e *Engine) save() error {
 	if err := e.store.Save(e.owned); err != nil {
 		return fmt.Errorf("cannot write the state file, so nothing is created: %w", err)
 	}
-	e.saved = text
+	e.saved, e.savedAt = text, e.now()
 	return nil
 }
+
+// saveEvery bounds what an agent that dies during a long Sync has not recorded about the objects that it created.
+const saveEvery = time.Second
 
 // try runs a step unless it has failed in this Sync already or its retry is not due. It returns 1 if the step succeeded, else 0.
 func (e *Engine) try(ctx context.Context, d *difference, s *Step, tried map[string]bool, r *Result) int {
@@ -239,7 +266,16 @@ func (e *Engine) try(ctx context.Context, d *difference, s *Step, tried map[stri
 		if f := s.family(); !slices.Contains(r.Families, f) {
 			r.Families = append(r.Families, f)
 		}
-		e.log.Debug("HNS step applied", "step", s.String())
+		level := slog.LevelDebug
+		if e.leftovers[s.ID] {
+			level = slog.LevelInfo
+		}
+		e.log.Log(ctx, level, "HNS step applied", "step", s.String())
+		if now.Sub(e.savedAt) >= saveEvery {
+			if err := e.save(); err != nil {
+				e.log.Warn("cannot write the state file during a sync", "error", err)
+			}
+		}
 		return 1
 	}
 	e.counts.Failed++
@@ -250,13 +286,14 @@ func (e *Engine) try(ctx context.Context, d *difference, s *Step, tried map[stri
 	return 0
 }
 
-// noteConflicts reports the conflicts that the last Sync did not find.
+// noteConflicts reports, in the log and to the hook, the conflicts that the last Sync did not find.
 func (e *Engine) noteConflicts(list []dataplane.Refusal) {
 	before := e.conflicts
 	e.conflicts = map[dataplane.Refusal]bool{}
 	for _, c := range list {
 		e.conflicts[c] = true
 		if !before[c] {
+			e.log.Warn("a load balancer may not serve its Service", "object", c.Object, "service", c.Port.String(), "reason", c.Reason)
 			e.refused(c)
 		}
 	}

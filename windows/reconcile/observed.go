@@ -103,6 +103,33 @@ func follow[T any](known map[string]*T, stale map[string]bool, ids []string, rea
 	return now, nil
 }
 
+// reread reads one object again.
+func (o *observed) reread(h hns.Host, id string) error {
+	if o.endpoints[id] != nil {
+		e, err := h.Endpoint(id)
+		if hns.IsNotFound(err) {
+			o.dropEndpoint(id)
+			return nil
+		}
+		if err == nil {
+			o.setEndpoint(e)
+		}
+		return err
+	}
+	if o.loadBalancers[id] == nil {
+		return nil // it is gone
+	}
+	l, err := h.LoadBalancer(id)
+	if hns.IsNotFound(err) {
+		delete(o.loadBalancers, id)
+		return nil
+	}
+	if err == nil {
+		o.loadBalancers[id] = l
+	}
+	return err
+}
+
 func (o *observed) setEndpoint(e *hns.Endpoint) {
 	o.endpoints[hns.CanonicalID(e.ID)] = e
 	o.byAddr = nil

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -21,10 +22,39 @@ type Ownership struct {
 	// that nkp recognizes them as its own if the agent dies before HNS returns the id.
 	PendingEndpoints     map[string]bool
 	PendingLoadBalancers map[string]bool
+	// Altered holds the objects that HNS stores differently than requested, by id.
+	Altered map[string]Alteration
 }
 
+// Alteration describes an object that HNS stores differently than requested. HNS may normalize a request: nkp accepts the object as
+// long as it wants the same and HNS stores the same. Both are digests.
+type Alteration struct {
+	Asked  string `json:"asked"`
+	Stored string `json:"stored"` // HNS's answer to the request
+}
+
+// digester is an object of HNS.
+type digester interface{ Digest() string }
+
 func newOwnership() *Ownership {
-	return &Ownership{map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}}
+	return &Ownership{map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]Alteration{}}
+}
+
+// answered records how HNS stores what it was asked for. It reports whether that differs.
+func (o *Ownership) answered(id string, asked, stored digester) (differs bool) {
+	a := Alteration{asked.Digest(), stored.Digest()}
+	if a.Asked == a.Stored {
+		delete(o.Altered, id)
+		return false
+	}
+	o.Altered[id] = a
+	return true
+}
+
+// accepts reports whether an object is what HNS has made of this request.
+func (o *Ownership) accepts(id string, asked, stored digester) bool {
+	a, ok := o.Altered[id]
+	return ok && a == Alteration{asked.Digest(), stored.Digest()}
 }
 
 // identify records the ids of pending objects that HNS has created, and clears the pending ones.
@@ -50,14 +80,18 @@ func (o *Ownership) pending() bool { return len(o.PendingEndpoints)+len(o.Pendin
 type StateFile string
 
 type stateText struct {
-	Version              int      `json:"version"`
-	Endpoints            []string `json:"endpoints"`
-	LoadBalancers        []string `json:"loadBalancers"`
-	PendingEndpoints     []string `json:"pendingEndpoints"`
-	PendingLoadBalancers []string `json:"pendingLoadBalancers"`
+	Version              int                   `json:"version"`
+	Endpoints            []string              `json:"endpoints"`
+	LoadBalancers        []string              `json:"loadBalancers"`
+	PendingEndpoints     []string              `json:"pendingEndpoints"`
+	PendingLoadBalancers []string              `json:"pendingLoadBalancers"`
+	Altered              map[string]Alteration `json:"altered,omitempty"`
 }
 
 const stateVersion = 1
+
+// maxStateFile bounds the file, in bytes: about 60 for each object, 100 more for an altered one.
+const maxStateFile = 64 << 20
 
 // Load reads the file. If there is none, nothing is owned; if it cannot be used, nothing is owned and the error says why:
 // objects with a frontend that is wanted are adopted all the same. On Windows, a file that other users may change is not used.
@@ -69,7 +103,7 @@ func (f StateFile) Load() (*Ownership, error) {
 	err := checkFile(string(f))
 	var data []byte
 	if err == nil {
-		data, err = os.ReadFile(string(f))
+		data, err = readBounded(string(f))
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return o, nil
@@ -86,7 +120,24 @@ func (f StateFile) Load() (*Ownership, error) {
 	}
 	o.Endpoints, o.LoadBalancers = set(t.Endpoints), set(t.LoadBalancers)
 	o.PendingEndpoints, o.PendingLoadBalancers = set(t.PendingEndpoints), set(t.PendingLoadBalancers)
+	if t.Altered != nil {
+		o.Altered = t.Altered
+	}
 	return o, nil
+}
+
+// readBounded reads a state file of at most maxStateFile bytes.
+func readBounded(file string) ([]byte, error) {
+	r, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	data, err := io.ReadAll(io.LimitReader(r, maxStateFile+1))
+	if len(data) > maxStateFile {
+		return nil, fmt.Errorf("state file %s: it is larger than %d MiB", file, maxStateFile>>20)
+	}
+	return data, err
 }
 
 // Save replaces the file atomically: after a crash there is the old one or the new one.
@@ -123,7 +174,7 @@ func (f StateFile) Remove() error {
 
 func (o *Ownership) text() ([]byte, error) {
 	return json.MarshalIndent(stateText{stateVersion, list(o.Endpoints), list(o.LoadBalancers),
-		list(o.PendingEndpoints), list(o.PendingLoadBalancers)}, "", " ")
+		list(o.PendingEndpoints), list(o.PendingLoadBalancers), o.Altered}, "", " ")
 }
 
 func set(l []string) map[string]bool {

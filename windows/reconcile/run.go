@@ -1,8 +1,10 @@
 package reconcile
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 
@@ -18,11 +20,17 @@ func (e *Engine) run(d *difference, s *Step) error {
 	case DeleteEndpoint:
 		return e.deleteEndpoint(s.ID)
 	case CreateLoadBalancer:
-		return e.createLoadBalancer(d.body(s.LoadBalancer), s)
+		_, err := e.createLoadBalancer(d.body(s.LoadBalancer), s)
+		return err
 	case ModifyLoadBalancer:
 		return e.modifyLoadBalancer(d.body(s.LoadBalancer), s)
 	case ReplaceLoadBalancer:
-		return e.replaceLoadBalancer(d.body(s.LoadBalancer), s)
+		made, err := e.replaceLoadBalancer(d.body(s.LoadBalancer), s)
+		if err == nil && s.repair {
+			e.log.Warn("replaced a load balancer that HNS reported as not healthy", "step", s.String())
+			e.health.replaced(s.LoadBalancer.Frontend, hns.CanonicalID(made.ID))
+		}
+		return err
 	case DeleteLoadBalancer:
 		return e.deleteLoadBalancer(s.ID)
 	}
@@ -36,11 +44,7 @@ func (e *Engine) createEndpoint(s *Step) error {
 		return err // if HNS created it anyway, the next Observe finds it
 	}
 	id := hns.CanonicalID(made.ID)
-	if !hns.SameEndpoint(made, &body) {
-		e.log.Warn("HNS created an endpoint that differs from the request; nkp uses it as it is", "endpoint", s.Endpoint.Addr.String(),
-			"difference", describeEndpoint(made, &body))
-		e.asIs[id] = true
-	}
+	e.noteAnswer("endpoint "+s.Endpoint.Addr.String(), id, &body, made)
 	e.have.setEndpoint(made)
 	e.owned.Endpoints[id] = true
 	delete(e.owned.PendingEndpoints, s.Endpoint.Addr.String())
@@ -54,22 +58,23 @@ func (e *Engine) deleteEndpoint(id string) error {
 	}
 	e.have.dropEndpoint(id)
 	delete(e.owned.Endpoints, id)
+	delete(e.owned.Altered, id)
 	e.counts.Deleted++
 	return nil
 }
 
-func (e *Engine) createLoadBalancer(body *hns.LoadBalancer, s *Step) error {
-	made, err := e.host.CreateLoadBalancer(body)
+func (e *Engine) createLoadBalancer(body *hns.LoadBalancer, s *Step) (made *hns.LoadBalancer, err error) {
+	made, err = e.host.CreateLoadBalancer(body)
 	if err != nil {
 		if hns.HasCode(err, hns.CodePortExists) {
-			return fmt.Errorf("%w; probable holder: %s", err, e.probableHolder(s.LoadBalancer.Frontend))
+			return nil, fmt.Errorf("%w; probable holder: %s", err, e.probableHolder(s.LoadBalancer.Frontend))
 		}
-		return err
+		return nil, err
 	}
 	e.enter(made, body)
 	delete(e.owned.PendingLoadBalancers, s.LoadBalancer.Frontend.String())
 	e.counts.Created++
-	return nil
+	return made, nil
 }
 
 // probableHolder names what may hold a frontend that HNS says is taken.
@@ -84,22 +89,31 @@ func (e *Engine) probableHolder(f plan.Frontend) string {
 	return fmt.Sprintf("a process of this host, or a port mapping (NAT policy) of an endpoint, on port %d/%s", f.Port, hns.ProtocolName(f.Protocol))
 }
 
-// enter records a load balancer that HNS has just returned. If it differs from the request, it is accepted as long as the
-// request stays the same: repeating the request would have the same result.
+// enter records a load balancer that HNS has just returned.
 func (e *Engine) enter(l, asked *hns.LoadBalancer) {
 	id := hns.CanonicalID(l.ID)
 	e.have.loadBalancers[id] = l
 	e.owned.LoadBalancers[id] = true
-	delete(e.asked, id)
-	if !hns.SameLoadBalancer(l, asked) {
-		e.asked[id] = asked
-		e.log.Warn("HNS created a load balancer that differs from the request; nkp uses it as it is", "id", id,
-			"asked", fmt.Sprintf("%+v", *asked), "got", fmt.Sprintf("%+v", *l))
-	}
+	e.noteAnswer("load balancer "+id, id, asked, l)
 }
 
-// modifyLoadBalancer modifies in place. HNS returns the result: if it is the same as before, this HNS cannot modify, and load
-// balancers are replaced from now on.
+// noteAnswer records what HNS has made of a request. If it differs, nkp accepts it as long as neither changes: repeating the
+// request would have the same result. The log has a warning about the first one, because an HNS that alters one object alters all.
+func (e *Engine) noteAnswer(object, id string, asked, stored digester) {
+	if !e.owned.answered(id, asked, stored) {
+		return
+	}
+	level := slog.LevelDebug
+	if !e.saidAltered {
+		e.saidAltered, level = true, slog.LevelWarn
+	}
+	e.log.Log(context.Background(), level, "HNS stores an object differently than requested; nkp uses it as it is (status has the number of such objects)",
+		"object", object, "asked", fmt.Sprintf("%+v", asked), "stored", fmt.Sprintf("%+v", stored))
+}
+
+// modifyLoadBalancer modifies in place. HNS returns the result. If it is the same as before, either this HNS cannot modify, or it
+// alters the request. The first such load balancer is replaced to find out: if creating it has the same result, modifications work.
+// Otherwise load balancers are replaced from now on.
 func (e *Engine) modifyLoadBalancer(body *hns.LoadBalancer, s *Step) error {
 	old := e.have.loadBalancers[s.ID]
 	now, err := e.host.ModifyLoadBalancer(s.ID, body)
@@ -110,10 +124,19 @@ func (e *Engine) modifyLoadBalancer(body *hns.LoadBalancer, s *Step) error {
 		}
 		return err
 	}
-	if hns.SameLoadBalancer(now, old) {
-		e.noModify("HNS accepted it and did not apply it")
-		return e.replaceLoadBalancer(body, s)
+	unchanged := hns.SameLoadBalancer(now, old)
+	if unchanged && !(e.workingModify && hns.SameBackends(now, body)) {
+		made, err := e.replaceLoadBalancer(body, s)
+		switch {
+		case err != nil:
+		case hns.SameLoadBalancer(made, old):
+			e.workingModify = true
+		default:
+			e.noModify("HNS accepted it and did not apply it")
+		}
+		return err
 	}
+	e.workingModify = true
 	e.enter(now, body)
 	e.counts.Modified++
 	return nil
@@ -126,27 +149,27 @@ func (e *Engine) noModify(why string) {
 
 // replaceLoadBalancer deletes and creates. If HNS refuses the new one, the old one is restored, so that the frontend
 // continues to serve.
-func (e *Engine) replaceLoadBalancer(body *hns.LoadBalancer, s *Step) error {
+func (e *Engine) replaceLoadBalancer(body *hns.LoadBalancer, s *Step) (made *hns.LoadBalancer, err error) {
 	old := e.have.loadBalancers[s.ID]
 	if err := e.deleteLoadBalancer(s.ID); err != nil {
-		return err
+		return nil, err
 	}
-	err := e.createLoadBalancer(body, s)
+	made, err = e.createLoadBalancer(body, s)
 	if err == nil {
 		e.counts.Replaced++
-		return nil
+		return made, nil
 	}
 	if old != nil {
 		if back := e.stillValid(old); len(back.HostComputeEndpoints) > 0 {
 			made, err2 := e.host.CreateLoadBalancer(back)
 			if err2 != nil {
-				return errors.Join(err, fmt.Errorf("the one before cannot be put back either: %w", err2))
+				return nil, errors.Join(err, fmt.Errorf("the one before cannot be put back either: %w", err2))
 			}
 			e.enter(made, back)
-			return fmt.Errorf("%w (the one before was put back)", err)
+			return nil, fmt.Errorf("%w (the one before was put back)", err)
 		}
 	}
-	return err
+	return nil, err
 }
 
 // stillValid returns a load balancer without id and without the endpoints that are gone.
@@ -167,6 +190,7 @@ func (e *Engine) deleteLoadBalancer(id string) error {
 	}
 	delete(e.have.loadBalancers, id)
 	delete(e.owned.LoadBalancers, id)
+	delete(e.owned.Altered, id)
 	e.counts.Deleted++
 	return nil
 }

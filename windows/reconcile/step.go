@@ -30,6 +30,7 @@ type Step struct {
 	Endpoint     *plan.Endpoint     // to create
 	LoadBalancer *plan.LoadBalancer // to create, modify or replace
 
+	repair   bool          // replace it although it is as wanted: HNS reports that it is not healthy
 	frontend plan.Frontend // of a load balancer to delete
 	addr     netip.Addr    // of an endpoint to delete
 }

@@ -48,7 +48,11 @@ type comparison struct {
 func always(*comparison) bool       { return true }
 func onOverlay(c *comparison) bool  { return c.networkType == hns.NetworkOverlay }
 func withHealth(c *comparison) bool { return c.health }
-func onOldest(c *comparison) bool   { return !hns.FeaturesOf(c.version).DSR }
+func dualHealth(c *comparison) bool { return c.health && c.dual }
+func healthOnOverlay(c *comparison) bool {
+	return c.health && onOverlay(c)
+}
+func onOldest(c *comparison) bool { return !hns.FeaturesOf(c.version).DSR }
 
 // differences are all there are. HEALTHZ stands for the port of --healthz-bind-address.
 var differences = []difference{
@@ -70,6 +74,13 @@ var differences = []difference{
 	{"198.51.100.8:80/TCP", onOldest, "as before"},
 	{"*:30017/TCP/IPv4", onOldest, "as before"},
 	{"10.99.0.3:80/TCP", onOldest, "session affinity is not asked of an HNS that has none"},
+	{"endpoint 100.244.1.6", always, "internalTrafficPolicy Local: no load balancer sends to endpoints elsewhere, so they have none in HNS"},
+	{"*:30018/TCP/IPv4", always, "the API's nodeName says which endpoints are this node's, as on Linux; kube-proxy asks HNS"},
+	{"*:30019/TCP/IPv4", always, "endpoints that terminate serve all frontends while there are no others; kube-proxy leaves NodePorts and external addresses out"},
+	{"198.51.100.19:HEALTHZ/TCP", withHealth, "health checks are forwarded as long as the address is served; kube-proxy stops when all endpoints terminate"},
+	{"10.99.0.21:80/TCP", onOverlay, "this node's own address is not outside the cluster; kube-proxy takes it for that in a slice without node names"},
+	{"198.51.100.20:HEALTHZ/TCP", healthOnOverlay, "the source VIP follows the load balancer's own endpoint, which is this node's; kube-proxy looks at those of the Service"},
+	{"[2001:db8:51::31]:HEALTHZ/TCP", dualHealth, "health checks of IPv6 addresses are not forwarded: the endpoint of the host has IPv4 only"},
 	{"198.51.100.9:HEALTHZ/UDP", withHealth, "health checks are HTTP: never over UDP"},
 	{"198.51.100.9:HEALTHZ/TCP", withHealth, "as before"},
 }
@@ -82,7 +93,7 @@ func TestSameAsKubeProxy(t *testing.T) {
 	}
 	for _, c := range []comparison{
 		{name: "l2bridge", networkType: hns.NetworkL2Bridge, version: newest, dual: true},
-		{name: "l2bridge-dsr-health", networkType: hns.NetworkL2Bridge, version: newest, dsr: true, health: true},
+		{name: "l2bridge-dsr-health", networkType: hns.NetworkL2Bridge, version: newest, dsr: true, health: true, dual: true},
 		{name: "overlay", networkType: hns.NetworkOverlay, version: newest},
 		{name: "overlay-dsr-health-old", networkType: hns.NetworkOverlay, version: hns.Version{Major: 13, Minor: 2}, dsr: true, health: true},
 		{name: "l2bridge-oldest", networkType: hns.NetworkL2Bridge, version: hns.Version{Major: 9, Minor: 2}},
