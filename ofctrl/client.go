@@ -47,6 +47,7 @@ type Status struct {
 	Attempts  int       // failed ones since the last success
 	LastError error     // of the last attempt or connection; kept while connected
 	LastTime  time.Time // when LastError came
+	Heard     time.Time // when the switch last sent something after a handshake; zero: never
 }
 
 // NewClient returns a Client; call Run to connect it.
@@ -68,7 +69,11 @@ func NewClient(t Target, o ClientOptions) *Client {
 func (c *Client) Status() Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.status
+	s := c.status
+	if c.conn != nil {
+		s.Heard = c.conn.Heard()
+	}
+	return s
 }
 
 // Conn returns the connection in use; nil if there is none.
@@ -123,8 +128,9 @@ func sleep(ctx context.Context, d time.Duration) {
 
 // once connects and blocks until the connection ends. good reports whether OnConnect succeeded.
 func (c *Client) once(ctx context.Context) (good bool, err error) {
-	defer func() { c.ended(err) }()
-	conn, err := Dial(ctx, c.target, c.opts.Options)
+	var conn *Conn
+	defer func() { c.ended(conn, err) }()
+	conn, err = Dial(ctx, c.target, c.opts.Options)
 	if err != nil {
 		return false, err
 	}
@@ -161,7 +167,8 @@ func (c *Client) up(conn *Conn) {
 	c.status.Connected, c.status.Since, c.status.Attempts = true, time.Now(), 0
 }
 
-func (c *Client) ended(err error) {
+// ended records the end of a connection, or of an attempt; conn is nil if the handshake failed.
+func (c *Client) ended(conn *Conn, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
@@ -169,6 +176,9 @@ func (c *Client) ended(err error) {
 		c.status.Since = now
 	} else {
 		c.status.Attempts++
+	}
+	if conn != nil {
+		c.status.Heard = conn.Heard()
 	}
 	c.conn = nil
 	c.status.Connected = false

@@ -14,13 +14,12 @@ import (
 // Conn is one OpenFlow 1.5 connection to a bridge. It is made by Dial and ends with Close or with the first
 // failure; then Done is closed, Err says why, and every waiting call returns.
 type Conn struct {
-	target   Target
-	opts     Options
-	nc       net.Conn
-	frames   *frameReader
-	features Features
-	trace    tracer
-	encoder  *encoder // used under commitSem
+	target  Target
+	opts    Options
+	nc      net.Conn
+	frames  *frameReader
+	trace   tracer
+	encoder *encoder // used under commitSem
 
 	out      chan *[]byte // to the writer, in order; bounded, so that a slow switch blocks callers
 	ctl      chan []byte  // to the writer: echoes, which must not wait behind out
@@ -41,13 +40,6 @@ type Conn struct {
 	err  error     // written once, before done is closed
 	done chan struct{}
 	wg   sync.WaitGroup
-}
-
-// Features are the contents of the switch's features reply (OpenFlow 1.5.1 §7.3.1).
-type Features struct {
-	DatapathID   uint64
-	Tables       uint8
-	Capabilities uint32
 }
 
 // Dial connects to the bridge and performs the handshake. For a bridge without OpenFlow 1.5 it returns a *VersionError.
@@ -86,7 +78,7 @@ func newConn(nc net.Conn, t Target, o Options) *Conn {
 		out: make(chan *[]byte, 8), ctl: make(chan []byte, 16), events: newEvents(o),
 		commitSem: make(chan struct{}, 1), nextXid: 1, done: make(chan struct{}), epoch: time.Now(),
 	}
-	c.foreign.seed, c.foreign.max, c.foreign.cookies = maphash.MakeSeed(), maxForeign, map[uint64]uint64{}
+	c.foreign.seed, c.foreign.max, c.foreign.known = maphash.MakeSeed(), maxForeign, map[uint64]foreignFlow{}
 	c.frames.onRead = func() { c.lastRead.Store(int64(time.Since(c.epoch))) }
 	return c
 }
@@ -132,8 +124,30 @@ func (c *Conn) Err() error {
 	}
 }
 
-// Features returns the contents of the switch's features reply.
-func (c *Conn) Features() Features { return c.features }
+// Heard returns when the switch last sent something over this connection.
+func (c *Conn) Heard() time.Time { return c.epoch.Add(time.Duration(c.lastRead.Load())) }
+
+// answerLook is the interval at which Answers looks for a message.
+const answerLook = 5 * time.Millisecond
+
+// Answers sends an echo request and reports whether the switch sends anything before ctx or the connection ends. It does not
+// wait for the answers to other requests, so that a large one does not delay it. Unlike requests it does not call Options.OnAnswer.
+func (c *Conn) Answers(ctx context.Context) bool {
+	before := c.lastRead.Load()
+	c.post(message(typeEchoRequest, 0))
+	look := time.NewTicker(answerLook)
+	defer look.Stop()
+	for c.lastRead.Load() == before {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-c.done:
+			return false
+		case <-look.C:
+		}
+	}
+	return true
+}
 
 // PacketInDrops returns the number of packets from the switch that were dropped because the queue was full.
 func (c *Conn) PacketInDrops() uint64 { return c.events.drops.Load() }

@@ -1,10 +1,12 @@
 package ofctrl
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,34 +24,108 @@ type foreignFlows struct {
 	seed maphash.Seed
 	max  int // flows
 
-	mu      sync.Mutex        // protects the rest
-	cookies map[uint64]uint64 // by digest of the key
-	left    bool              // max was reached: some flows are not in cookies
-	watch   *Filter           // of the last Watch; nil: the switch reports nothing
-	paused  chan struct{}     // closed when the switch resumes its reports; nil: they are not paused
+	mu     sync.Mutex             // protects the rest
+	known  map[uint64]foreignFlow // by digest of the key
+	number [256]int               // of the known ones, by table
+	kept   int                    // of the known ones that are kept in full
+	left   bool                   // max was reached: some flows are not known
+	times  uint64                 // how often known was changed
+	dec    *decoder               // of the switch's reports; nil: none was decoded yet
+	watch  *Filter                // of the last Watch; nil: the switch reports nothing
+	paused chan struct{}          // closed when the switch resumes its reports; nil: they are not paused
 }
 
-// maxForeign is foreignFlows.max; each takes some 40 bytes. Flows beyond it may be replaced.
+// foreignFlow is what is remembered of a foreign flow.
+type foreignFlow struct {
+	cookie uint64
+	full   *flow.Flow // nil: there are MaxKept others, or Filter.Keep does not ask for it
+}
+
+// maxForeign is foreignFlows.max; each takes some 50 bytes. Flows beyond it may be replaced.
 const maxForeign = 1 << 20
 
-// set records that a flow with this key and cookie is on the switch. Callers hold mu.
-func (o *foreignFlows) set(k flow.Key, cookie uint64) {
-	if k.Match.Unknown != "" {
-		return // no flow of nkp's matches on such a field
-	}
-	d := k.Digest(o.seed)
-	if _, known := o.cookies[d]; !known && len(o.cookies) >= o.max {
+// MaxKept bounds the foreign flows that a connection keeps in full; each takes some 700 bytes.
+const MaxKept = 1000
+
+// set records that a flow is on the switch. Callers hold mu.
+func (o *foreignFlows) set(f *flow.Flow, keep func(*flow.Flow) bool) {
+	d := f.Key.Digest(o.seed)
+	was, known := o.known[d]
+	if !known && len(o.known) >= o.max {
 		o.left = true
 		return
 	}
-	o.cookies[d] = cookie
+	o.times++
+	if !known {
+		o.number[f.Table]++
+	}
+	if was.full != nil {
+		o.kept--
+	}
+	now := foreignFlow{cookie: f.Cookie}
+	if o.kept < MaxKept && keep != nil && keep(f) {
+		now.full = f
+		o.kept++
+	}
+	o.known[d] = now
 }
 
-// note is set for a flow that was read.
-func (o *foreignFlows) note(f *flow.Flow) {
+// remove records that no foreign flow has this key any more, and reports whether one had it. Callers hold mu.
+func (o *foreignFlows) remove(k *flow.Key) bool {
+	d := k.Digest(o.seed)
+	was, known := o.known[d]
+	if !known {
+		return false
+	}
+	delete(o.known, d)
+	o.times++
+	o.number[k.Table]--
+	if was.full != nil {
+		o.kept--
+	}
+	return true
+}
+
+// Foreign are the foreign flows that a connection knows of.
+type Foreign struct {
+	// Kept are those that Filter.Keep asks for, up to MaxKept, by ascending table and descending priority.
+	Kept []*flow.Flow
+	// Number counts all by table, without the tables that were too large to be read.
+	Number [256]int
+}
+
+// ForeignChanges counts the changes to what Foreign returns.
+func (c *Conn) ForeignChanges() uint64 {
+	c.foreign.mu.Lock()
+	defer c.foreign.mu.Unlock()
+	return c.foreign.times
+}
+
+// Foreign returns the foreign flows in Filter.Tables as of the last Read and the switch's reports since.
+func (c *Conn) Foreign() Foreign {
+	o := &c.foreign
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.set(f.Key, f.Cookie)
+	out := Foreign{Number: o.number}
+	if o.kept == 0 {
+		return out
+	}
+	for _, k := range o.known {
+		if k.full != nil {
+			out.Kept = append(out.Kept, k.full)
+		}
+	}
+	slices.SortFunc(out.Kept, func(a, b *flow.Flow) int {
+		return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Match.String(), b.Match.String()))
+	})
+	return out
+}
+
+// note calls set for a flow that was read. Callers do not hold mu.
+func (o *foreignFlows) note(f *flow.Flow, keep func(*flow.Flow) bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.set(f, keep)
 }
 
 // reading must be called before a read. It deletes the known flows unless the switch reports which of them were removed.
@@ -57,8 +133,9 @@ func (o *foreignFlows) reading() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.watch == nil || o.left {
-		clear(o.cookies)
-		o.left = false
+		clear(o.known)
+		o.number, o.kept, o.left = [256]int{}, 0, false
+		o.times++
 	}
 }
 
@@ -66,12 +143,12 @@ func (o *foreignFlows) reading() {
 func (o *foreignFlows) in(set []*flow.Flow) (list []Rejection) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if len(o.cookies) == 0 {
+	if len(o.known) == 0 {
 		return nil
 	}
 	for _, f := range set {
-		if cookie, ok := o.cookies[f.Key.Digest(o.seed)]; ok {
-			list = append(list, Rejection{Op: OpSet, Object: f, Cause: fmt.Errorf("%w, and cookie=%#x; remove it, or move nkp with --table-base", ErrForeignFlow, cookie)})
+		if there, ok := o.known[f.Key.Digest(o.seed)]; ok {
+			list = append(list, Rejection{Op: OpSet, Object: f, Cause: fmt.Errorf("%w, and cookie=%#x; remove it, or move nkp with --table-base", ErrForeignFlow, there.cookie)})
 		}
 	}
 	return list
@@ -81,13 +158,11 @@ func (o *foreignFlows) in(set []*flow.Flow) (list []Rejection) {
 func (o *foreignFlows) forget(set []*flow.Flow) (replaced int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if len(o.cookies) == 0 {
+	if len(o.known) == 0 {
 		return 0
 	}
 	for _, f := range set {
-		d := f.Key.Digest(o.seed)
-		if _, ok := o.cookies[d]; ok {
-			delete(o.cookies, d)
+		if o.remove(&f.Key) {
 			replaced++
 		}
 	}
@@ -103,6 +178,7 @@ const (
 	monitorAdd    = 1 << 1
 	monitorRemove = 1 << 2
 	monitorModify = 1 << 3
+	monitorFull   = 1 << 4 // with the flow's instructions
 )
 
 // Events of a flow monitor (§7.3.5.21, ofp_flow_update_event).
@@ -123,9 +199,13 @@ func (c *Conn) Watch(ctx context.Context, f Filter, tables []uint8) error {
 	c.foreign.mu.Lock()
 	c.foreign.watch = &f
 	c.foreign.mu.Unlock()
+	flags := uint16(monitorAdd | monitorRemove | monitorModify)
+	if f.Keep != nil {
+		flags |= monitorFull
+	}
 	err := c.ask(ctx, mpFlowMonitor, len(tables), func(b []byte, i int) ([]byte, error) {
 		b = put32(put32(put32(b, uint32(i)), flow.PortAny), groupAny)
-		b = append(put16(b, monitorAdd|monitorRemove|monitorModify), tables[i], 0)
+		b = append(put16(b, flags), tables[i], 0)
 		return match(b, &flow.Match{}, false)
 	}, func([]byte) error { return nil })
 	if err != nil {
@@ -180,16 +260,27 @@ func (o *foreignFlows) event(typ uint16, b []byte) error {
 	if len(b) < flowUpdateLen {
 		return short("flow update")
 	}
-	k, cookie := flow.Key{Table: b[4], Priority: u16(b[10:])}, u64(b[16:])
+	g := &flow.Flow{Cookie: u64(b[16:])}
+	g.Table, g.Priority = b[4], u16(b[10:])
+	var n int
 	var err error
-	if k.Match, _, err = decodeMatch(b[flowUpdateLen:]); err != nil {
+	if g.Match, n, err = decodeMatch(b[flowUpdateLen:]); err != nil {
 		return err
 	}
-	if typ == flowRemoved || o.watch.own(cookie) {
-		delete(o.cookies, k.Digest(o.seed))
-	} else {
-		o.set(k, cookie)
+	if typ == flowRemoved || o.watch.own(g.Cookie) {
+		o.remove(&g.Key)
+		return nil
 	}
+	if o.watch.Keep != nil {
+		if o.dec == nil {
+			o.dec = newDecoder()
+		}
+		o.dec.v6 = g.Match.EthType == flow.EthIPv6
+		if g.Actions, err = o.dec.instructions(b[flowUpdateLen+n:]); err != nil {
+			return err
+		}
+	}
+	o.set(g, o.watch.Keep)
 	return nil
 }
 

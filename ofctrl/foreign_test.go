@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nkp-proxy/nkp/pipeline/flow"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // own is a flow of ours to port n, and others the same flow as ovs-ofctl has it.
@@ -86,16 +88,16 @@ func TestForeignFlowsAreNotReplaced(t *testing.T) {
 	allowed("all gone", 1, 2, 3, 4)
 	b.ofctl("del-flows", "table=1")
 	allowed("all flows were deleted", 1, 2, 3, 4)
-	if got := len(c.foreign.cookies); got != 0 {
+	if got := len(c.foreign.known); got != 0 {
 		t.Errorf("%d flows are remembered; there is none", got)
 	}
 
 	// What comes while the switch is told to commit is replaced. That is not kept from anybody.
 	c.foreign.mu.Lock()
-	c.foreign.set(own(7).Key, 0x79)
+	c.foreign.set(&flow.Flow{Key: own(7).Key, Cookie: 0x79}, nil)
 	c.foreign.mu.Unlock()
-	if n := c.foreign.forget([]*flow.Flow{own(6), own(7)}); n != 1 || len(c.foreign.cookies) != 0 {
-		t.Errorf("%d replaced, %d remembered", n, len(c.foreign.cookies))
+	if n := c.foreign.forget([]*flow.Flow{own(6), own(7)}); n != 1 || len(c.foreign.known) != 0 {
+		t.Errorf("%d replaced, %d remembered", n, len(c.foreign.known))
 	}
 }
 
@@ -141,7 +143,7 @@ func TestManyForeignFlows(t *testing.T) {
 			t.Errorf("flow %d: %v", k, err)
 		}
 	}
-	if got := len(c.foreign.cookies); got != n {
+	if got := len(c.foreign.known); got != n {
 		t.Errorf("%d of %d flows are known", got, n)
 	}
 	b.ofctl("del-flows", "table=1")
@@ -152,12 +154,12 @@ func TestManyForeignFlows(t *testing.T) {
 	must(t, few.Watch(t.Context(), ownFilter, ownFilter.Tables))
 	b.ofctl("add-flows", "--bundle", file)
 	mustRead(t, few)
-	if got := len(few.foreign.cookies); got != 100 || !few.foreign.left {
+	if got := len(few.foreign.known); got != 100 || !few.foreign.left {
 		t.Errorf("%d flows are remembered; at most 100 should be", got)
 	}
 	b.ofctl("del-flows", "table=1")
 	mustRead(t, few)
-	if few.foreign.left || len(few.foreign.cookies) != 0 {
+	if few.foreign.left || len(few.foreign.known) != 0 {
 		t.Error("what was left out once is not looked at again")
 	}
 }
@@ -195,4 +197,66 @@ func must(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestForeign counts foreign flows by table, and keeps those in full that it is asked for: as they were read, and as the switch
+// reports them later.
+func TestForeign(t *testing.T) {
+	t.Parallel()
+	b := newBridge(t)
+	b.ofctl("add-flow", "cookie=0x70,table=1,priority=9,ip,actions=drop")
+	b.ofctl("add-flow", "cookie=0x71,table=1,priority=8,metadata=1,actions=NORMAL") // package flow has no such field
+	f := ownFilter
+	f.Keep = func(f *flow.Flow) bool { return f.Priority >= 8 }
+	c := b.dial(Options{})
+	must(t, c.Watch(t.Context(), f, f.Tables))
+	read := func() {
+		t.Helper()
+		_, err := c.ReadBack(t.Context(), f)
+		must(t, err)
+	}
+	says := func(when string, number int, want ...string) {
+		t.Helper()
+		var got []string
+		for deadline := time.Now().Add(testbed.Patient(5 * time.Second)); ; time.Sleep(10 * time.Millisecond) {
+			known := c.Foreign()
+			got = got[:0]
+			for _, f := range known.Kept {
+				got = append(got, f.String())
+			}
+			if known.Number[1] == number && slices.Equal(got, want) {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: %d flows, %q; want %d, %q", when, known.Number[1], got, number, want)
+			}
+		}
+	}
+	const nine, eight = "cookie=0x70,table=1,priority=9,ip,actions=drop", "cookie=0x71,table=1,priority=8,oxm=800004080000000000000001,actions=NORMAL"
+	read()
+	says("read", 2, nine, eight)
+	b.ofctl("add-flow", "cookie=0x72,table=1,priority=10,tcp,tp_dst=80,actions=output:7,resubmit(,2)")
+	b.ofctl("add-flow", "cookie=0x73,table=1,priority=7,ip,actions=drop")
+	says("reported", 4, "cookie=0x72,table=1,priority=10,tcp,tp_dst=80,actions=output:7,resubmit(,2)", nine, eight)
+	b.ofctl("mod-flows", "--strict", "table=1,priority=10,tcp,tp_dst=80,actions=NORMAL")
+	says("changed", 4, "cookie=0x72,table=1,priority=10,tcp,tp_dst=80,actions=NORMAL", nine, eight)
+	b.ofctl("del-flows", "--strict", "table=1,priority=10,tcp,tp_dst=80")
+	says("deleted", 3, nine, eight)
+	mustCommit(t, c, &flow.Delta{SetFlows: []*flow.Flow{own(1)}})
+	read()
+	says("read again", 3, nine, eight)
+
+	var text bytes.Buffer
+	for i := range MaxKept + 5 {
+		fmt.Fprintf(&text, "cookie=0x77,%s,actions=drop\n", others(i+1))
+	}
+	file := filepath.Join(t.TempDir(), "flows")
+	must(t, os.WriteFile(file, text.Bytes(), 0o600))
+	b.ofctl("add-flows", "--bundle", file)
+	read()
+	if known := c.Foreign(); len(known.Kept) != MaxKept || known.Number[1] != 3+MaxKept+5 { // one has replaced ours
+		t.Errorf("%d kept of %d", len(known.Kept), known.Number[1])
+	}
+	b.ofctl("del-flows", "table=1")
+	says("all deleted", 0)
 }

@@ -172,11 +172,6 @@ func (c *Conn) awaitFeatures() error {
 				return err
 			}
 		case typeFeaturesReply:
-			b := f.body()
-			if len(b) < 24 {
-				return fmt.Errorf("%w: features reply of %d bytes", ErrProtocol, len(f))
-			}
-			c.features = Features{DatapathID: u64(b), Tables: b[12], Capabilities: u32(b[16:])}
 			got = true
 		case typeError:
 			if f.xid() == xidHello {

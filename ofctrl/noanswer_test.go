@@ -121,6 +121,41 @@ func TestAnswersEchoesOnly(t *testing.T) {
 	}
 }
 
+// Answers sees whether the switch answers an echo request, and ends with the connection.
+func TestAnswers(t *testing.T) {
+	t.Parallel()
+	var deaf atomic.Bool
+	c := dialFake(t, serveFake(t, func(f *ofctrltest.Session) {
+		for {
+			m, err := read(f)
+			if err != nil {
+				return
+			}
+			if !deaf.Load() && m.typ() == typeEchoRequest {
+				f.Answer(ofctrltest.Message(m))
+			}
+		}
+	}), Options{EchoInterval: time.Hour, EchoTimeout: time.Hour})
+	answers := func(d time.Duration) bool {
+		ctx, cancel := context.WithTimeout(t.Context(), d)
+		defer cancel()
+		return c.Answers(ctx)
+	}
+	before := c.Heard()
+	if !answers(10*time.Second) || !c.Heard().After(before) {
+		t.Errorf("the switch answers, and was heard last at %v", c.Heard())
+	}
+	deaf.Store(true)
+	last := c.Heard()
+	if answers(100*time.Millisecond) || !c.Heard().Equal(last) {
+		t.Errorf("the switch has not answered since %v, and was heard at %v", last, c.Heard())
+	}
+	time.AfterFunc(50*time.Millisecond, func() { c.Close() })
+	if begun := time.Now(); answers(30*time.Second) || time.Since(begun) > 10*time.Second {
+		t.Errorf("the connection is closed; that took %v", time.Since(begun))
+	}
+}
+
 // A switch that does not read, but sends enough to count as alive, ends the connection too.
 func TestReadsNothing(t *testing.T) {
 	t.Parallel()

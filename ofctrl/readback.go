@@ -14,6 +14,8 @@ type Filter struct {
 	Cookie, CookieMask uint64
 	// Tables are those whose foreign flows (not nkp's) are read, too, up to MaxForeign.
 	Tables []uint8
+	// Keep reports whether Conn.Foreign returns a foreign flow in full; nil: none. It must not block.
+	Keep func(*flow.Flow) bool
 	// GroupLo and GroupHi are the first and last id of nkp's own groups; GroupHi 0: no groups.
 	GroupLo, GroupHi uint32
 	Meters           []uint32 // nkp's own meters
@@ -145,7 +147,7 @@ func (r *reading) flowReply(b []byte) error {
 func (r *reading) foreignReply(b []byte) error {
 	return r.each(b, func(fd flowDesc) {
 		if !r.filter.own(fd.flow.Cookie) {
-			r.foreign.note(fd.flow)
+			r.foreign.note(fd.flow, r.filter.Keep)
 			r.to.ForeignFlow(fd.flow)
 		}
 	})

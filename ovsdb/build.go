@@ -117,6 +117,7 @@ func (b *builder) port(port portRow, i interfaceRow) {
 		VLANMode: value(port.VLANMode),
 		Type:     i.Type,
 		Error:    value(i.Error),
+		LinkDown: i.Type == "" && value(i.LinkState) == "down",
 	}
 	if i.OFPort != nil {
 		p.OFPort = b.number(&p, *i.OFPort)

@@ -37,7 +37,7 @@ func sample() rows {
 				"iface-id": "a", "attached-mac": "02:00:00:00:00:0A", "ip_addresses": "10.0.0.10, fd00:a::10,10.0.0.10"}},
 			{UUID: "i4", Name: "pod-b", ExternalIDs: map[string]string{
 				"iface-id": "b", "attached-mac": "nonsense", "ip_addresses": "10.0.0.11,10.0.0.10,10.0.0.300"}},
-			{UUID: "i5", Name: "eth1", OFPort: ptr(5)},
+			{UUID: "i5", Name: "eth1", OFPort: ptr(5), LinkState: ptr("down")},
 			{UUID: "i6", Name: "eth2", OFPort: ptr(6)},
 			{UUID: "i7", Name: "bad", OFPort: ptr(-1)},
 		},

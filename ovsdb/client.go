@@ -51,6 +51,7 @@ type Client struct {
 	sw        Switch
 	session   *session // nil while disconnected
 	lastErr   error
+	away      time.Time     // when the last session was lost; zero while there is one
 	published chan struct{} // closed and replaced whenever any of these changes
 }
 
@@ -93,7 +94,7 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 		return nil, err
 	}
 	c.publish(func() {
-		c.sw, c.session, c.lastErr = buildSwitch(c.opt.Bridge, s.list()), s, nil
+		c.sw, c.session, c.lastErr, c.away = buildSwitch(c.opt.Bridge, s.list()), s, nil, time.Time{}
 	})
 	return s, nil
 }
@@ -103,7 +104,7 @@ func (c *Client) run(ctx context.Context, s *session) {
 	defer close(c.done)
 	for {
 		err := s.serve(ctx, c.opt, func() { c.refresh(s) })
-		c.publish(func() { c.session, c.lastErr = nil, err })
+		c.publish(func() { c.session, c.lastErr, c.away = nil, err, time.Now() })
 		s.close()
 		if s = c.reconnect(ctx); s == nil {
 			return
@@ -183,6 +184,13 @@ func (c *Client) LastError() error {
 		return nil
 	}
 	return &UnreachableError{Endpoint: c.opt.Endpoint, Err: c.lastErr}
+}
+
+// Away returns since when there is no connection that answers, and why; a zero time while there is one.
+func (c *Client) Away() (since time.Time, why error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.away, c.lastErr
 }
 
 // AwaitBridge waits until the bridge exists and returns the snapshot that has it.

@@ -248,6 +248,9 @@ func TestServerRestart(t *testing.T) {
 	if err := c.LastError(); !errors.Is(err, ovsdb.ErrUnreachable) {
 		t.Error(err)
 	}
+	if since, why := c.Away(); why == nil || since.IsZero() || time.Since(since) > time.Minute {
+		t.Errorf("away since %v: %v", since, why)
+	}
 	if _, ok := c.Switch().PortByName("pod-12"); !ok {
 		t.Error("the last state is gone with the connection")
 	}
@@ -262,8 +265,8 @@ func TestServerRestart(t *testing.T) {
 	if _, ok := s.PortByName("pod-12"); ok || len(s.Ports) != 2 {
 		t.Errorf("a row deleted meanwhile is still there: %+v", s.Ports)
 	}
-	if err := c.LastError(); err != nil {
-		t.Error(err)
+	if since, why := c.Away(); !since.IsZero() || c.LastError() != nil {
+		t.Errorf("away since %v: %v", since, why)
 	}
 	for range 3 {
 		if err := b.RestartOvsdb(); err != nil {

@@ -46,6 +46,7 @@ type interfaceRow struct {
 	MACInUse    *string           `ovsdb:"mac_in_use"`
 	ExternalIDs map[string]string `ovsdb:"external_ids"`
 	Error       *string           `ovsdb:"error"`
+	LinkState   *string           `ovsdb:"link_state"`
 }
 
 const database = "Open_vSwitch"
@@ -68,7 +69,7 @@ func newMonitor() map[string]ovsdb.MonitorRequest {
 		database:    columns("bridges", "external_ids", "ovs_version"),
 		"Bridge":    columns("name", "datapath_type", "datapath_id", "protocols", "fail_mode", "controller", "external_ids", "ports"),
 		"Port":      columns("name", "interfaces", "tag", "trunks", "vlan_mode", "external_ids"),
-		"Interface": columns("name", "type", "ofport", "mac_in_use", "external_ids", "error"),
+		"Interface": columns("name", "type", "ofport", "mac_in_use", "external_ids", "error", "link_state"),
 	}
 }
 

@@ -79,6 +79,9 @@ type Port struct {
 	Type string
 	// Error is why ovs-vswitchd could not add the interface.
 	Error string
+	// LinkDown reports that a device of the system has no carrier: nothing is at the
+	// other end. For interfaces of other types it is always false.
+	LinkDown bool
 }
 
 // IsPod reports whether the port is known to lead to a pod.

@@ -10,16 +10,18 @@ import (
 
 var families = []k8s.Family{k8s.IPv4, k8s.IPv6}
 
-// Bits of reg0. Bits 0-1: where the packet comes from. Bit 2: it is addressed to the node, where NodePorts are. Bit 3: its
-// source address must have been masqueraded by now. Bit 4: it is ICMP, and its connection was looked up.
+// Bits of reg0. Bits 0-1: where the packet comes from. Bit 2: it is addressed to the node, where NodePorts are. Bit 4: it is
+// ICMP, and its connection was looked up. Bit 5: its source address must have been masqueraded by now. Earlier versions of the
+// pipeline used bit 3 for that, with another check. It is not used again, because the datapath's cached flows of such a version
+// still set it for some time after an upgrade.
 const (
 	sourceExternal = 0
 	sourcePod      = 1
 	sourceNode     = 2
 	sourceMask     = 3
 	toNode         = 4
-	masqueraded    = 8
 	lookedUp       = 16
+	masqueraded    = 32
 )
 
 // Priorities of the fixed flows. Services' own are in service.go.
@@ -304,12 +306,14 @@ func firstWay(ethType uint16, mark uint32) flow.Match {
 }
 
 // masqueradeAs returns the actions that give a connection the source address ip, so that replies come back to the bridge.
-// If no port is free, Open vSwitch's userspace conntrack (3.1) passes the packet on untranslated; table 30 drops such packets.
+// If no port is free, Open vSwitch's userspace conntrack (3.1) passes the packet on untranslated and creates no connection.
+// Table 30 drops such packets. It recognizes them by their ct_mark, because every connection that exists gets one here.
+// ct_state's snat bit shows the same, but a NIC cannot match it (docs/decisions/0022-no-nat-bits.md).
 func (b *builder) masqueradeAs(ip netip.Addr) []flow.Action {
 	return []flow.Action{
 		flow.SetField{Field: flow.Reg0, Value: masqueraded, Mask: masqueraded},
 		flow.CT{
-			Commit: true, Zone: b.Layout.ZoneSNAT, Table: b.Layout.table(tableDeliver),
+			Commit: true, Zone: b.Layout.ZoneSNAT, Table: b.Layout.table(tableDeliver), MarkFromReg1: true,
 			NAT: flow.NAT{Kind: flow.NATSrc, Addr: ip, PortMin: MasqueradePortMin, PortMax: MasqueradePortMax},
 		},
 	}
@@ -317,9 +321,12 @@ func (b *builder) masqueradeAs(ip netip.Addr) []flow.Action {
 
 // masqueradeNode commits, without translation, connections whose source is the masquerade address already: a translation to the
 // same address may keep the port and so change nothing. The entry keeps other connections from being masqueraded to that port.
+// It gets a mark as those do, so that the replies of both share cached flows.
 func (b *builder) masqueradeNode(m flow.Match, ip netip.Addr) {
 	m.Src = host(ip)
-	b.add(tableOutput, prioMasqNode, 0, m, flow.CT{Commit: true, Zone: b.Layout.ZoneSNAT, Table: b.Layout.table(tableDeliver)})
+	b.add(tableOutput, prioMasqNode, 0, m, flow.CT{
+		Commit: true, Zone: b.Layout.ZoneSNAT, Table: b.Layout.table(tableDeliver), MarkFromReg1: true,
+	})
 }
 
 // nodeAsEndpoint adds the flows for Services whose endpoint is the node itself. Masqueraded as the node, a packet would have
@@ -386,7 +393,7 @@ func (b *builder) deliver() {
 		for _, proto := range []uint8{flow.ProtoTCP, flow.ProtoUDP} { // SCTP has no ports in Open vSwitch's own tracker
 			m := ethIs(f)
 			m.IPProto = proto
-			m.CTState = flow.Bits{Value: flow.CTTracked, Mask: flow.CTTracked | flow.CTSrcNAT}
+			m.CTMark = flow.Bits{Mask: markService}
 			m.Reg[0] = flow.Bits{Value: masqueraded, Mask: masqueraded}
 			b.add(tableDeliver, prioNoPort, 0, m)
 		}

@@ -35,7 +35,6 @@ const (
 	CTReply   uint32 = 0x08
 	CTInvalid uint32 = 0x10
 	CTTracked uint32 = 0x20
-	CTSrcNAT  uint32 = 0x40
 )
 
 // Flags of the TCP header (RFC 9293 §3.1).
@@ -170,7 +169,7 @@ func (b Bits) String() string {
 
 // Names that Open vSwitch gives to bits, lowest bit first.
 var (
-	ctStateNames = []string{"new", "est", "rel", "rpl", "inv", "trk", "snat"}
+	ctStateNames = []string{"new", "est", "rel", "rpl", "inv", "trk", "snat", "dnat"}
 	tcpFlagNames = []string{"fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr", "ns"}
 )
 

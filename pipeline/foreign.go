@@ -1,0 +1,69 @@
+package pipeline
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// Shared reports whether others may have flows in a table of nkp's. That is table 0, where all packets enter the bridge.
+func (l Layout) Shared(table uint8) bool { return table == 0 }
+
+// Precedes reports whether packets to a Service can match a foreign flow of a shared table before nkp's flows. They are unicast IP.
+func (l Layout) Precedes(f *flow.Flow) bool {
+	t, group := f.Match.EthType, f.Match.EthDst[0]&1 != 0 // IEEE 802-2014, 8.2.2: the bit of group addresses
+	return f.Priority >= prioFromAny && !group && (t == 0 || t == flow.EthIPv4 || t == flow.EthIPv6)
+}
+
+// Enters reports whether a packet that enters the bridge can have the conntrack state and the registers of a match: it is not tracked,
+// and its registers are 0.
+func Enters(m *flow.Match) bool {
+	return m.CTState.Value == 0 && m.CTMark.Value == 0 && !slices.ContainsFunc(m.Reg[:], func(r flow.Bits) bool { return r.Value != 0 })
+}
+
+// Ends reports whether the way of a packet that enters the bridge and opens a connection ends with a flow that it matches: it does not
+// go on to another table. Such a packet of TCP is a plain SYN. Fields that Match cannot represent are taken not to match.
+func Ends(f *flow.Flow) bool {
+	m := &f.Match
+	opens := m.TCPFlags.Value == flow.TCPSyn&m.TCPFlags.Mask
+	return m.Unknown == "" && opens && Enters(m) && !slices.ContainsFunc(f.Actions, goesOn)
+}
+
+// goesOn reports whether the packet may go on to another table. That is also assumed of unknown actions, of which goto_table is one.
+func goesOn(a flow.Action) bool {
+	switch a := a.(type) {
+	case flow.Resubmit, flow.ToGroup, flow.UnknownAction:
+		return true
+	case flow.CT:
+		return a.Table != flow.NoTable
+	}
+	return false
+}
+
+// GroupID returns the id of the Service port that one of nkp's groups belongs to; 0: to none.
+func (l Layout) GroupID(group uint32) uint32 { return l.groupID(group) }
+
+// Meets reports whether a client's packet to a frontend of some Service can match the protocol, destination and port of m.
+func (c *Compiler) Meets(m *flow.Match) bool {
+	for _, p := range c.ports {
+		n := &p.sp.Name
+		if m.EthType != 0 && m.EthType != ethType(n.Family) || m.IPProto != 0 && m.IPProto != ipProto(n.Protocol) {
+			continue
+		}
+		for i := range p.sp.Frontends {
+			f := &p.sp.Frontends[i]
+			if m.DstPort != 0 && m.DstPort != f.Port || f.ShadowedBy != "" {
+				continue
+			}
+			to := func(ip netip.Addr) bool {
+				return k8s.FamilyOf(ip) == n.Family && (!m.Dst.IsValid() || m.Dst.Contains(ip))
+			}
+			if f.Address.IsValid() && to(f.Address) || !f.Address.IsValid() && slices.ContainsFunc(c.cfg.LocalIPs, to) {
+				return true
+			}
+		}
+	}
+	return false
+}
