@@ -30,6 +30,9 @@ func (w *worker) check(ctx context.Context) {
 			}
 		} else {
 			w.deepAt = time.Now().Add(max(w.opts.SyncPeriod, idleShare*time.Since(start)))
+			if err == nil && drift == "" {
+				w.kernel.report(func(s *FamilyStatus) { s.Compared = time.Now() })
+			}
 		}
 	}
 	switch {
@@ -39,7 +42,7 @@ func (w *worker) check(ctx context.Context) {
 	case drift != "":
 		w.log.Warn("another program changed the rules: repairing", "what", drift)
 		w.must = look
-		w.kernel.report(func(s *FamilyStatus) { s.Repairs++; s.InStep = false })
+		w.kernel.report(func(s *FamilyStatus) { s.repairing(drift); s.InStep = false })
 	}
 }
 

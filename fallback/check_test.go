@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/nkp-proxy/nkp/fallback/rules"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -58,5 +60,41 @@ func TestUpdateBeforeTheLook(t *testing.T) {
 		s.worker.notUntil = time.Time{}
 		s.step()
 		s.must("after the update")
+	}
+}
+
+// A read-back that finds every rule unchanged is recorded with its time. One that finds a Service's chain changed names the Service
+// and clears that time.
+func TestLookTellsWhatItSaw(t *testing.T) {
+	s := newStage(t)
+	r := rand.New(rand.NewPCG(1, 2))
+	p := randomPort(r, 1)
+	for len(p.ClusterEndpoints) == 0 {
+		p = randomPort(r, 1)
+	}
+	s.put(k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{p.Name: p}})
+	s.step()
+	s.must("at first")
+	if !s.status.Compared.IsZero() {
+		t.Errorf("nothing was read back since, and yet at %v", s.status.Compared)
+	}
+	look := func() {
+		s.worker.deepAt = time.Now().Add(-time.Second)
+		s.worker.check(t.Context())
+	}
+	look()
+	if time.Since(s.status.Compared) > time.Minute || s.status.LastRepair != nil {
+		t.Errorf("after a look: %+v", s.status)
+	}
+	nat, broken := s.tables.tables["nat"], ""
+	for name := range nat {
+		if rules.IsServiceChain(name) && len(nat[name]) > 0 {
+			broken = name
+		}
+	}
+	nat[broken] = nil
+	look()
+	if r := s.status.LastRepair; r == nil || !strings.Contains(r.What, "chain "+broken+" of "+p.Name.String()) || !s.status.Compared.IsZero() {
+		t.Errorf("chain %s of %s was flushed: %+v, compared at %v", broken, p.Name, r, s.status.Compared)
 	}
 }

@@ -90,7 +90,7 @@ func (w *worker) deferredDone(ctx context.Context, p *deferredPart, err error) e
 		return err
 	case len(p.keys) == 1:
 		w.log.Error("iptables refused a rule and will retry it; other rules are not affected", "chain", p.keys[0].chain, "rule", p.keys[0].rule, "error", err)
-		w.kernel.report(func(s *FamilyStatus) { s.Failures++; s.LastError = err.Error() })
+		w.kernel.report(func(s *FamilyStatus) { s.failed(err) })
 		return nil
 	}
 	half := len(p.keys) / 2

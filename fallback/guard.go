@@ -43,7 +43,7 @@ func (g *localnetGuard) guard(ctx context.Context, fixed *rules.Fixed, known boo
 	}
 	if !in.empty() && known {
 		g.kernel.log.Warn("another program removed the rules that protect 127.0.0.0/8 from the network: repairing", "chain", rules.LocalFirewall)
-		g.kernel.report(func(s *FamilyStatus) { s.Repairs++ })
+		g.kernel.report(func(s *FamilyStatus) { s.repairing("those that protect 127.0.0.0/8 from the network") })
 	}
 	set := g.prepare(ctx, in)
 	if err := g.kernel.restore(ctx, in); err != nil {

@@ -1,6 +1,9 @@
 package fallback
 
 import (
+	"fmt"
+	"slices"
+
 	"github.com/nkp-proxy/nkp/fallback/rules"
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -34,6 +37,20 @@ func (h *installed) reset() {
 		items: map[k8s.PortName]installation{}, shared: ruleSet{}, deferred: h.deferred,
 		chains: map[string]chain{}, garbage: map[string]bool{}, hooked: h.hooked,
 	}
+}
+
+// ownerText returns " of SERVICE" for a Service's own chain; "" if no installed Service has it.
+func (h *installed) ownerText(chain string) string {
+	for n, i := range h.items {
+		if i.item.port == nil {
+			continue
+		}
+		s := i.compiler.Service(i.item.port)
+		if slices.ContainsFunc(s.Chains, func(c rules.Chain) bool { return c.Name == chain }) {
+			return fmt.Sprintf(" of %s (%s)", n, n.Protocol)
+		}
+	}
+	return ""
 }
 
 // counts returns how many Services are installed, and their chains.

@@ -161,10 +161,10 @@ func (w *worker) compare(s *sight) string {
 	for name, known := range w.have.chains {
 		have, ok := s.own[name]
 		if !ok && known.used {
-			return fmt.Sprintf("table nat: chain %s is missing", name)
+			return fmt.Sprintf("table nat: chain %s%s is missing", name, w.have.ownerText(name))
 		}
 		if known.used && have != 0 && known.digest != 0 && have != known.digest {
-			return fmt.Sprintf("table nat, chain %s was changed", name)
+			return fmt.Sprintf("table nat, chain %s%s was changed", name, w.have.ownerText(name))
 		}
 	}
 	if w.have.hooked {

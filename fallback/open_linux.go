@@ -23,7 +23,7 @@ func (p *Plane) open(ctx context.Context) ([]*worker, error) {
 		}
 		p.log.Warn("cannot read the iptables tables now; retrying", "in", retryMin, "error", err)
 		for f := range p.inbox {
-			p.report(f, func(s *FamilyStatus) { s.Failures++; s.LastError = err.Error() })
+			p.report(f, func(s *FamilyStatus) { s.failed(err) })
 		}
 		select {
 		case <-ctx.Done():

@@ -68,13 +68,30 @@ type FamilyStatus struct {
 	Transactions int `json:"transactions"`
 	Rules        int `json:"rules"` // written since the start
 	Failures     int `json:"failures"`
-	Repairs      int `json:"repairs"`   // how often another program had changed the rules
-	Forgotten    int `json:"forgotten"` // stale UDP connections
+	Repairs      int `json:"repairs"` // how often another program had changed the rules
+	// LastRepair is the last such change; nil: there was none.
+	LastRepair *dataplane.Repair `json:"lastRepair,omitempty"`
+	// Compared is when every rule was last read back and found as nkp had installed it; zero: not since the start or the last repair.
+	Compared  time.Time `json:"compared,omitzero"`
+	Forgotten int       `json:"forgotten"` // stale UDP connections
 	// LastForgetError is why stale UDP connections could not be deleted; they are tried again.
 	LastForgetError string              `json:"lastForgetError,omitempty"`
-	LastError       string              `json:"lastError,omitempty"`
+	LastError       string              `json:"lastError,omitempty"` // "" once everything is in force again
+	LastErrorAt     time.Time           `json:"lastErrorAt,omitzero"`
 	LastTook        time.Duration       `json:"lastTook"` // the last transaction
 	Programming     latency.Programming `json:"programming"`
+}
+
+// failed records an error.
+func (s *FamilyStatus) failed(err error) {
+	s.Failures++
+	s.LastError, s.LastErrorAt = err.Error(), time.Now()
+}
+
+// repairing records what another program changed.
+func (s *FamilyStatus) repairing(what string) {
+	s.Repairs++
+	s.Compared, s.LastRepair = time.Time{}, &dataplane.Repair{At: time.Now(), What: "another program had changed the rules: " + what}
 }
 
 // refuse sets the refused Service ports.

@@ -155,7 +155,7 @@ func (p *Plane) Status(ctx context.Context) (dataplane.Status, error) {
 		case !f.InStep:
 			s.InStep, s.Why = false, cmp.Or(f.LastError, f.Family+": the rules are not in step yet")
 		case len(f.refusals) > 0:
-			s.InStep, s.Why = false, fmt.Sprintf("%s: iptables refuses %d Service ports", f.Family, len(f.refusals))
+			s.InStep, s.Why = false, fmt.Sprintf("%s: iptables refuses %s", f.Family, dataplane.CountPorts(len(f.refusals)))
 		}
 	}
 	return s, ctx.Err()

@@ -96,7 +96,7 @@ func (w *worker) blame(ctx context.Context, c *change, err error, r *round) erro
 		now := time.Now()
 		refusal := w.want.refused.Refuse(n, dataplane.Refusal{Port: n, Reason: err.Error()}, now)
 		w.log.Error("iptables refused a Service and will retry it; other Services are not affected", "service", n, "protocol", n.Protocol, "error", err, "retryIn", refusal.RetryAt.Sub(now))
-		w.kernel.report(func(s *FamilyStatus) { s.Failures++; s.LastError = err.Error() })
+		w.kernel.report(func(s *FamilyStatus) { s.failed(err) })
 		w.opts.Hooks.Refused(refusal)
 		if r.refused++; r.refused > maxRefused {
 			return fmt.Errorf("%w: %w", errManyRefused, err)

@@ -234,7 +234,7 @@ func (w *worker) inStep() {
 		s.refuse(w.want.refused.All())
 		s.Services, s.Chains = w.have.counts()
 		if len(s.Refused)+len(w.have.deferred) == 0 {
-			s.LastError = ""
+			s.LastError, s.LastErrorAt = "", time.Time{}
 		}
 	})
 	w.in.WhileIdle(func() {
@@ -248,9 +248,9 @@ func (w *worker) failed(err error) {
 	w.pause = min(max(2*w.pause, retryMin), retryMax)
 	w.log.Error("iptables failed; trying again", "in", w.pause, "error", err)
 	w.kernel.report(func(s *FamilyStatus) {
-		s.InStep, s.Pending, s.LastError = false, len(w.want.dirty), err.Error()
+		s.InStep, s.Pending = false, len(w.want.dirty)
+		s.failed(err)
 		s.refuse(w.want.refused.All())
-		s.Failures++
 	})
 }
 

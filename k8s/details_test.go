@@ -143,6 +143,42 @@ func TestWithoutNodeName(t *testing.T) {
 	if len(m.Ports) != 1 {
 		t.Errorf("%d Service ports", len(m.Ports))
 	}
+	if h := m.HealthChecks[ServiceName{"default", "web"}]; h.Port != 31000 || h.Local4 != 0 {
+		t.Errorf("health check: %+v, want port 31000 and no local endpoint", h)
+	}
+}
+
+// TestHighestPort checks that an endpoint may have port 65535.
+func TestHighestPort(t *testing.T) {
+	tr := NewTracker(Options{NodeName: "n1"})
+	sl := webSlice()
+	*sl.Ports[0].Port = 65535
+	tr.SetService(webService(), Origin{})
+	tr.SetEndpointSlice(sl, Origin{})
+	m, _ := tr.Flush()
+	for name, p := range m.Ports {
+		if len(p.ClusterEndpoints) != 1 || p.ClusterEndpoints[0].Addr.Port() != 65535 {
+			t.Errorf("%v: endpoints %v", name, p.ClusterEndpoints)
+		}
+	}
+	if len(m.Ports) != 1 || len(m.Warnings) > 0 {
+		t.Errorf("%d Service ports, warnings %v", len(m.Ports), m.Warnings)
+	}
+}
+
+// TestDeletedServiceTakesNoMemory checks that nothing stays of a Service that is gone with its slices.
+func TestDeletedServiceTakesNoMemory(t *testing.T) {
+	tr := NewTracker(Options{NodeName: "n1"})
+	s, sl := webService(), webSlice()
+	tr.SetService(s, Origin{})
+	tr.SetEndpointSlice(sl, Origin{})
+	tr.Flush()
+	tr.DeleteService(s.Namespace, s.Name)
+	tr.DeleteEndpointSlice(sl.Namespace, sl.Name)
+	tr.Flush()
+	if n := len(tr.services) + len(tr.dirty); n > 0 {
+		t.Errorf("%d Services are left", n)
+	}
 }
 
 // TestObjectsOfAnyServer checks what an API server would refuse, should one send it all the same: it is ignored with a warning that

@@ -58,8 +58,9 @@ var rows = []row{
 		{title: "API latency, p99", log: true, unit: "s", queries: []query{{quantile("0.99", "rest_client_request_duration_seconds", "verb"), "{{verb}}"}}},
 	}},
 	{"Open vSwitch", []panel{
-		{title: "Flows and groups", about: "Wanted and installed flows are the same unless something is refused or the channel is down.", queries: []query{
-			{`sum(nkp_flows_wanted{SEL})`, "flows wanted"}, {`sum(nkp_flows_installed{SEL})`, "flows installed"}, {`sum(nkp_groups_wanted{SEL})`, "groups wanted"}}},
+		{title: "Flows and groups", about: "Wanted and installed flows are the same unless something is refused or the channel is down. There should be no flows of other owners.", queries: []query{
+			{`sum(nkp_flows_wanted{SEL})`, "flows wanted"}, {`sum(nkp_flows_installed{SEL})`, "flows installed"}, {`sum(nkp_groups_wanted{SEL})`, "groups wanted"},
+			{`sum(nkp_foreign_flows{SEL})`, "flows of other owners"}}},
 		{title: "Transactions", unit: "ops", stacked: true, queries: []query{{rate("nkp_transactions_total{SEL}", "result"), "{{result}}"}}},
 		{title: "Transaction duration", log: true, about: "From the first message to the reply to the commit.", unit: "s", queries: []query{
 			{quantile("0.99", "nkp_transaction_duration_seconds", ""), "p99"}, {quantile("0.5", "nkp_transaction_duration_seconds", ""), "p50"}}},

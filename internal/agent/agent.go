@@ -18,7 +18,6 @@ import (
 	"github.com/nkp-proxy/nkp/internal/metrics"
 	"github.com/nkp-proxy/nkp/internal/notify"
 	"github.com/nkp-proxy/nkp/internal/ports"
-	"github.com/nkp-proxy/nkp/internal/sysctl"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
 	"github.com/nkp-proxy/nkp/ovsdb"
@@ -158,7 +157,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if len(a.lastModes) == 0 || a.lastModes[0] != a.mode {
 		a.noteModes(a.mode) // what stands beside it is noted when that is decided
 	}
-	a.sysctls = sysctl.Apply(a.set.Conntrack, a.log)
+	a.sysctls = a.set.ApplySysctls(a.log)
 	a.events.Node(apiserver.EventNormal, "Starting", "StartServiceProxy", "nkp "+Version+" serves Services here: "+a.reason)
 	g, ctx := errgroup.WithContext(ctx)
 	a.spawn = func(run func(context.Context) error) { g.Go(func() error { return run(ctx) }) }

@@ -32,6 +32,9 @@ func (s *Settings) compare(ctx context.Context, now *planes, m *k8s.Model, q tra
 		r.Live = live.Gone(bridge.Gone(db))
 		return nil
 	case db != nil && (now.iptables == nil || OnBridge(now.iptables.Detail().Scope, db, m, q, r)):
+		if err := now.bridge.Answers(ctx); err != nil {
+			return err
+		}
 		sw, err := s.bridgeOf(ctx, now, db)
 		if err != nil {
 			return err
@@ -69,8 +72,16 @@ func (s *Settings) bridgeOf(ctx context.Context, now *planes, db *ovsdb.Switch) 
 		return nil, err
 	}
 	sw.Config, sw.Owner, sw.Installed = cfg, now.bridge.Owner, now.bridge.Installed
-	sw.Differs = now.bridge.Differs
+	sw.Diff = func(ctx context.Context) (*live.Differences, error) {
+		d, err := now.bridge.Differences(ctx)
+		return LiveDifferences(&d), err
+	}
 	return sw, nil
+}
+
+// LiveDifferences converts a bridge's differences for package live.
+func LiveDifferences(d *bridge.Differences) *live.Differences {
+	return &live.Differences{Own: d.Own, Foreign: d.Foreign.Kept, More: d.Foreign.Number - len(d.Foreign.Inside)}
 }
 
 // LiveSwitch returns what the database tells of the way to a bridge; Config, Owner and Installed are the caller's to set.
@@ -81,6 +92,7 @@ func (s *Settings) LiveSwitch(db *ovsdb.Switch) (*live.Switch, error) {
 	}
 	return &live.Switch{
 		Tracker: tracker, Bridge: s.Bridge, Port: func(name string) (uint32, bool) { return portNumber(db, name) },
+		Usage: func(ctx context.Context) dpctl.Usage { return s.ConntrackUsage(ctx, db) },
 	}, nil
 }
 

@@ -3,11 +3,13 @@ package agent
 import (
 	"context"
 	"errors"
+	"strconv"
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/internal/metrics"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
@@ -162,12 +164,15 @@ func (a *Agent) collect(emit metrics.Emit) {
 	if a.metricsServer.Failure() != "" {
 		warnings++
 	}
-	warnings += now.planes.collect(emit)
+	asking, stop := context.WithTimeout(context.Background(), loopWait) // the loop may have used up its own
+	defer stop()
+	warnings += now.planes.collect(asking, emit)
 	emit(metrics.Warnings, float64(warnings))
 }
 
-// collect emits the states of the data planes, and returns the number of their warnings. It waits for none of them.
-func (p *planes) collect(emit metrics.Emit) (warnings int) {
+// collect emits the metrics of the data planes and returns the number of their warnings. It does not wait for their loops. It waits
+// for the switch until the context ends.
+func (p *planes) collect(ctx context.Context, emit metrics.Emit) (warnings int) {
 	for _, pl := range p.all {
 		refused := 0
 		switch pl := pl.Plane.(type) {
@@ -175,8 +180,12 @@ func (p *planes) collect(emit metrics.Emit) (warnings int) {
 			f := pl.Figures()
 			warnings, refused = warnings+f.Warnings, f.Refused
 			collectBridge(&f, emit)
+			usage, n := pl.Asked(ctx)
+			collectConntrack(&usage, emit)
+			warnings += n
 		case *windows.Plane:
-			refused = collectHNS(pl.Detail(), emit)
+			d := pl.Detail()
+			warnings, refused = warnings+len(d.Warnings), collectHNS(d, emit)
 		default: // iptables, or a part of it
 			refused = collectIPTables(p.iptables.Detail(), emit)
 		}
@@ -194,11 +203,23 @@ func collectBridge(f *bridge.Figures, emit metrics.Emit) {
 	emit(metrics.AffinityClients, float64(f.AffinityClients))
 	emit(metrics.AffinityFull, float64(f.AffinityFull))
 	emit(metrics.AffinityStopped, truth(f.AffinityStopped))
+	emit(metrics.Foreign, float64(f.Foreign))
 	emit(metrics.Repairs, float64(f.Repairs), "ovs")
 	emit(metrics.Rejects, float64(f.Rejects.Answered), "answered")
 	emit(metrics.Rejects, float64(f.Rejects.Unanswerable), "unanswerable")
 	emit(metrics.Rejects, float64(f.Rejects.Dropped), "dropped")
 	emit(metrics.Rejects, float64(f.Rejects.Failed), "failed")
+}
+
+func collectConntrack(u *dpctl.Usage, emit metrics.Emit) {
+	for _, f := range u.Fills() {
+		zone := "all"
+		if f.Zone != 0 {
+			zone = strconv.Itoa(int(f.Zone))
+		}
+		emit(metrics.ConntrackEntries, float64(f.Entries), zone)
+		emit(metrics.ConntrackLimit, float64(f.Limit), zone)
+	}
 }
 
 // collectIPTables returns how many Service ports are refused.

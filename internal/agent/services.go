@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/internal/trace"
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -60,16 +61,23 @@ type EndpointInfo struct {
 	InForce bool `json:"inForce"`
 	// Why says why not, or which frontends it is not in force for.
 	Why string `json:"why,omitempty"`
+	// Connections counts the TCP connections to it that the conntrack table holds; nil: not asked for, or not known.
+	Connections *dpctl.Outcomes `json:"connections,omitempty"`
 }
 
 // ServiceFilter selects Service ports; what is not set selects all.
 type ServiceFilter struct {
 	Namespace, Name string
 	VIP             netip.Addr // an address of a frontend; an address of the node for NodePorts
+	// Connections requests EndpointInfo.Connections, which costs one listing of the conntrack table.
+	Connections bool
 }
 
 // servicesBatch is how many Service ports are looked at while the agent's loop waits.
 const servicesBatch = 200
+
+// countersWait bounds how long services waits for counters. If the switch does not answer at all, Plane.Counters fails earlier.
+const countersWait = 5 * time.Second
 
 // services describes the Service ports that the filter selects, sorted by name.
 func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, error) {
@@ -92,8 +100,11 @@ func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, er
 		return nil, err
 	}
 	list.Notes = append(list.Notes, notes...)
-	counted, listeners := active.counters(ctx), a.listenerProblems()
+	soon, cancel := context.WithTimeout(ctx, countersWait)
+	counted, listeners := active.counters(soon), a.listenerProblems()
+	cancel()
 	list.Time = time.Now()
+	sw := active.switchNow()
 	if away := a.sourceAway(); away != "" {
 		list.Notes = append(list.Notes, away)
 	}
@@ -113,6 +124,7 @@ func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, er
 				if odd := trace.OddPort(a.tracker, n, states); odd != "" {
 					s.Problems = append(s.Problems, odd)
 				}
+				s.Problems = append(s.Problems, a.set.deadPorts(sw, &a.model.Node, states)...)
 				s.Problems = slices.Concat(s.Problems, problems[n], said[n.ServiceName], listeners[n.String()], problems[k8s.PortName{ServiceName: n.ServiceName}])
 				list.Services = append(list.Services, s)
 			}
@@ -120,6 +132,9 @@ func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, er
 		if err != nil {
 			return nil, err
 		}
+	}
+	if f.Connections {
+		active.addOutcomes(ctx, list)
 	}
 	return list, nil
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/ovsdb"
 )
 
 // problems returns the refusals and notices of the data planes by Service port, and in notes which of them are unknown. Those
@@ -50,6 +51,18 @@ func emptyProblems(sp *k8s.ServicePort, why func() string) (out []string) {
 		}
 		if !slices.Contains(out, text) {
 			out = append(out, text)
+		}
+	}
+	return out
+}
+
+// deadPorts returns a problem for each local endpoint in force that packets cannot reach according to the switch's database.
+func (s *Settings) deadPorts(sw *ovsdb.Switch, node *k8s.Node, states []k8s.EndpointState) (out []string) {
+	for i := range states {
+		if e := &states[i]; sw != nil && e.Local && (e.InCluster || e.InLocal) {
+			if why := s.DeadPort(sw, node, e.Addr.Addr()); why != "" {
+				out = append(out, fmt.Sprintf("nothing reaches the local endpoint %s: %s", e.Addr, why))
+			}
 		}
 	}
 	return out

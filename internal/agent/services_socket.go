@@ -7,12 +7,14 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"strconv"
 )
 
-// serveServices answers GET /v1/services?namespace=…&name=…&vip=….
+// serveServices answers GET /v1/services?namespace=…&name=…&vip=…&connections=….
 func (a *Agent) serveServices(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	f := ServiceFilter{Namespace: q.Get("namespace"), Name: q.Get("name")}
+	f.Connections, _ = strconv.ParseBool(q.Get("connections"))
 	if vip := q.Get("vip"); vip != "" {
 		var err error
 		if f.VIP, err = netip.ParseAddr(vip); err != nil {
@@ -40,6 +42,9 @@ func (c *Caller) Services(ctx context.Context, f ServiceFilter) (*ServiceList, e
 	}
 	if f.VIP.IsValid() {
 		q.Set("vip", f.VIP.String())
+	}
+	if f.Connections {
+		q.Set("connections", "true")
 	}
 	path := "/v1/services"
 	if len(q) > 0 {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"time"
 
@@ -15,8 +16,13 @@ import (
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
 )
 
-// askTimeout bounds how long a command waits for the agent.
-const askTimeout = 30 * time.Second
+// askTimeout bounds how long a command waits for the agent. statusTimeout is for status, for which the agent waits at most a
+// fraction of a second. The agent ends its own waits after serveTimeout, so that its reason reaches the command.
+const (
+	askTimeout    = 30 * time.Second
+	serveTimeout  = askTimeout - 5*time.Second
+	statusTimeout = 5 * time.Second
+)
 
 // socketLimits limits the clients of the socket. An answer may start at the very end of askTimeout, and be long.
 var socketLimits = httpguard.Limits{Conns: 128, Serving: 32, Answer: 2 * askTimeout}
@@ -81,6 +87,15 @@ func (e *errTaken) Error() string {
 
 // handler returns the handler of all requests. No request changes anything, and request bodies are not read.
 func (a *Agent) handler() http.Handler {
+	mux := a.mux()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), serveTimeout)
+		defer cancel()
+		mux.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
+func (a *Agent) mux() *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, r *http.Request) {
 		s, err := a.status(r.Context())
@@ -121,6 +136,9 @@ func (a *Agent) diff(ctx context.Context) (string, error) {
 	return active.Diff(ctx)
 }
 
+// ErrAbsent reports that no agent listens on the socket.
+var ErrAbsent = errors.New("no nkp answers")
+
 // Caller asks a running agent through its socket.
 type Caller struct {
 	path string
@@ -152,6 +170,8 @@ func dialBriefly(path string) (net.Conn, error) {
 
 // Status asks for the agent's status.
 func (c *Caller) Status(ctx context.Context) (*Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
 	body, err := c.get(ctx, "/v1/status")
 	if err != nil {
 		return nil, err
@@ -174,9 +194,10 @@ func (c *Caller) get(ctx context.Context, path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	begun := time.Now()
 	res, err := c.http.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("no nkp answers on %s; is it running? (%w)", c.path, errors.Unwrap(err))
+		return nil, c.unanswered(errors.Unwrap(err), time.Since(begun))
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(res.Body, 1<<30))
@@ -187,4 +208,15 @@ func (c *Caller) get(ctx context.Context, path string) ([]byte, error) {
 		return nil, fmt.Errorf("nkp on %s: %s", c.path, strings.TrimSpace(string(body)))
 	}
 	return body, nil
+}
+
+// unanswered returns the error for a request that got no answer. It wraps ErrAbsent only if nothing listens on the socket.
+func (c *Caller) unanswered(err error, after time.Duration) error {
+	switch {
+	case errors.Is(err, os.ErrPermission):
+		return fmt.Errorf("cannot ask nkp on %s: %w", c.path, err)
+	case c.Running():
+		return fmt.Errorf("nkp is running (something listens on %s), but has not answered for %v: %w", c.path, after.Round(100*time.Millisecond), err)
+	}
+	return fmt.Errorf("%w on %s; is it running? (%w)", ErrAbsent, c.path, err)
 }

@@ -3,12 +3,16 @@
 package agent
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // Only a socket on which nothing listens is replaced. Everything else of that name stays as it is, and the error names it.
@@ -126,4 +130,46 @@ func TestSocketHasOneOwner(t *testing.T) {
 			t.Fatalf("%d agents listen on one socket", owners)
 		}
 	}
+}
+
+// An agent counts as absent only if nothing listens on its socket, not if it does not answer.
+func TestNotAbsent(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	if _, err := NewCaller(path).Status(t.Context()); !errors.Is(err, ErrAbsent) || !strings.Contains(err.Error(), "is it running?") {
+		t.Error("nothing listens: ", err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := NewCaller(path).Status(ctx); err == nil || errors.Is(err, ErrAbsent) || !strings.Contains(err.Error(), "nkp is running (something listens on "+path+"), but has not answered for") {
+		t.Error("nothing answers: ", err)
+	}
+}
+
+// While a start waits, the socket says for what; afterwards the name is free.
+func TestWaiting(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	w := AnswerWaiting(path, slog.New(slog.DiscardHandler))
+	w.Say("the database")
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		_, err := NewCaller(path).Diff(t.Context())
+		if err != nil && strings.Contains(err.Error(), "nkp is starting: it has waited for the database since 20") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	w.Stop()
+	l, err := listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
 }

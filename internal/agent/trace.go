@@ -68,6 +68,10 @@ func (a *Agent) trace(ctx context.Context, q trace.Question, live bool) (r *trac
 			r.Steps = append([]string{away}, r.Steps...)
 		}
 		r.Steps = append(r.Steps, a.listeners(q, r)...)
+		if r.Verdict == trace.Deliver {
+			states := slices.DeleteFunc(a.tracker.EndpointStates(r.Port), func(e k8s.EndpointState) bool { return !slices.Contains(r.Endpoints, e.Addr.String()) })
+			r.Steps = append(r.Steps, a.set.deadPorts(now.switchNow(), &model.Node, states)...)
+		}
 	})
 	switch {
 	case err != nil:

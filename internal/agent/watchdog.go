@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/notify"
 )
 
@@ -22,7 +23,7 @@ func (a *Agent) watchdogSign(ctx context.Context) (s notify.Sign, err error) {
 			s.Status = fmt.Sprintf("%s: waiting for the node's spec.podCIDRs", a.mode)
 		default:
 			s.Ready = a.proxy.InStep() && (a.bridge == nil || a.iptables == nil || a.iptables.Tried())
-			s.Status = fmt.Sprintf("%s: %d Service ports of %s", a.mode, len(a.model.Ports), a.kind)
+			s.Status = fmt.Sprintf("%s: %s of %s", a.mode, dataplane.CountPorts(len(a.model.Ports)), a.kind)
 			if !a.proxy.Healthy() {
 				s.Status += "; programming is late, see nkp status"
 			}

@@ -22,7 +22,7 @@ type counterCache struct {
 }
 
 // Counters returns the switch's counters of every Service port, read in one request. The result is shared: it must not be changed.
-// Counters fails while the switch cannot be reached.
+// Counters fails within a second if the switch does not answer.
 func (p *Plane) Counters(ctx context.Context) (counters map[k8s.PortName]k8s.Counters, note string, err error) {
 	if !p.set.Counters {
 		return nil, "n/a: counters are off (--service-counters=false)", nil
@@ -32,6 +32,12 @@ func (p *Plane) Counters(ctx context.Context) (counters map[k8s.PortName]k8s.Cou
 }
 
 func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, error) {
+	soon, cancel := context.WithTimeout(ctx, countersWait)
+	err := p.Answers(soon)
+	cancel()
+	if err != nil {
+		return nil, err
+	}
 	select {
 	case p.counted.asks <- struct{}{}:
 		defer func() { <-p.counted.asks }()
@@ -43,7 +49,7 @@ func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, er
 	}
 	var conn *ofctrl.Conn
 	var why error
-	err := p.ask(ctx, func() {
+	err = p.ask(ctx, func() {
 		if conn = p.prog.conn; conn == nil {
 			why = p.notConnected()
 		}

@@ -66,8 +66,8 @@ func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Conf
 		}
 		warnings = append(warnings, sw.Warnings...)
 		for _, p := range sw.Ports {
-			if p.OFPort == 0 || len(p.MAC) != 6 || p.Tag != 0 || len(p.Trunks) > 0 {
-				continue // not there yet, or behind VLAN tagging that straight delivery would bypass
+			if !straight(&p) {
+				continue
 			}
 			for _, ip := range p.IPs {
 				pods[ip] = pipeline.Pod{IP: ip, OFPort: p.OFPort, MAC: toMAC(p.MAC)}
@@ -87,7 +87,18 @@ func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Conf
 		warnings = append(warnings, err.Error())
 	}
 	cfg.Uplink = uplink
+	if sw != nil {
+		if p, ok := sw.PortByNumber(uplink); ok && p.IsPod() {
+			warnings = append(warnings, fmt.Sprintf("--uplink-port %s is a pod's port (%s, iface-id %q, addresses %v): pass the port that leads out of the node", s.Uplink, p.Name, p.IfaceID, p.IPs))
+		}
+		warnings = append(warnings, outsideRanges(&cfg, s.Bridge, m.Node.PodCIDRs)...)
+	}
 	return cfg, append(warnings, s.detector(&cfg, sw)...)
+}
+
+// straight reports whether packets can be delivered straight to a port: it is there, and not behind VLAN tagging that this would bypass.
+func straight(p *ovsdb.Port) bool {
+	return p.OFPort != 0 && len(p.MAC) == 6 && p.Tag == 0 && len(p.Trunks) == 0
 }
 
 // guards reports whether direct connections are tracked on a switch, nil if there is none to ask. If they are not although

@@ -284,3 +284,72 @@ func TestGuards(t *testing.T) {
 		}
 	}
 }
+
+// A warning says that the ranges of pods hold none of them; without known pods the Node's podCIDRs count.
+func TestOutsideRanges(t *testing.T) {
+	prefix := netip.MustParsePrefix
+	for _, x := range []struct {
+		name      string
+		ranges    []netip.Prefix
+		pods, own []string
+		want      string // "": no warning
+	}{
+		{"inside", []netip.Prefix{prefix("10.0.0.0/16")}, []string{"10.0.0.11"}, []string{"10.0.0.0/24"}, ""},
+		{"one inside", []netip.Prefix{prefix("10.0.0.0/16")}, []string{"10.0.0.11", "10.1.0.11"}, []string{"10.1.0.0/24"}, ""},
+		{"no detection", nil, []string{"10.0.0.11"}, []string{"10.1.0.0/24"}, ""},
+		{"no range of this family", []netip.Prefix{prefix("10.0.0.0/16")}, []string{"10.0.0.11", "fd00::11"}, []string{"fd00::/64"}, ""},
+		{"all outside", []netip.Prefix{prefix("10.9.0.0/16")}, []string{"10.0.0.11", "10.0.0.12", "fd00::11"}, []string{"10.0.0.0/24"},
+			"2 of 2 IPv4 pod addresses on bridge br-none, such as 10.0.0.11 (the Node's spec.podCIDRs: 10.0.0.0/24), lie outside --cluster-cidr 10.9.0.0/16: pods count as"},
+		{"IPv6", []netip.Prefix{prefix("fd09::/48"), prefix("10.0.0.0/16")}, []string{"10.0.0.11", "fd00::11"}, nil,
+			"1 of 1 IPv6 pod addresses on bridge br-none, such as fd00::11, lie outside --cluster-cidr fd09::/48"},
+		{"no pods known", []netip.Prefix{prefix("10.9.0.0/16")}, nil, []string{"10.0.0.0/24"}, "the Node's spec.podCIDRs 10.0.0.0/24 lie outside --cluster-cidr 10.9.0.0/16"},
+		{"no pods known, inside", []netip.Prefix{prefix("10.0.0.0/16")}, nil, []string{"10.0.0.0/24"}, ""},
+		{"a single one outside, may be no pod", []netip.Prefix{prefix("10.0.0.0/16")}, []string{"10.1.0.11"}, []string{"10.0.0.0/24"}, ""},
+		{"other addresses than podCIDRs", []netip.Prefix{prefix("10.0.0.0/24")}, []string{"10.1.0.11", "10.1.0.12"}, []string{"10.0.0.0/24"},
+			"lie outside the Node's spec.podCIDRs (--detect-local-mode NodeCIDR) 10.0.0.0/24"},
+	} {
+		cfg := pipeline.Config{Detector: k8s.Detector{CIDRs: x.ranges}}
+		for _, ip := range x.pods {
+			cfg.Pods = append(cfg.Pods, pipeline.Pod{IP: netip.MustParseAddr(ip)})
+		}
+		var own []netip.Prefix
+		for _, p := range x.own {
+			own = append(own, prefix(p))
+		}
+		got := outsideRanges(&cfg, "br-none", own)
+		if len(got) > 1 || x.want == "" && len(got) > 0 || x.want != "" && (len(got) == 0 || !strings.Contains(got[0], x.want)) {
+			t.Errorf("%s: %q, want %q", x.name, got, x.want)
+		}
+	}
+}
+
+// DeadPort reports a local endpoint only on evidence in the database. A network that does not write addresses there raises no
+// problem.
+func TestDeadPort(t *testing.T) {
+	ip := netip.MustParseAddr
+	s := Settings{Ports: map[netip.Addr]PortOverride{ip("10.0.0.99"): {OFPort: 9}}}
+	node := &k8s.Node{Local: []netip.Addr{ip("172.16.0.2")}}
+	for _, x := range []struct {
+		name, ip string
+		change   func(*ovsdb.Switch)
+		want     string
+	}{
+		{"there", "10.0.0.11", func(*ovsdb.Switch) {}, ""},
+		{"gone", "10.0.0.77", func(*ovsdb.Switch) {}, "no port of bridge br-none has its address"},
+		{"gone, IPv6", "fd00::77", func(*ovsdb.Switch) {}, "no port of bridge br-none has its address"},
+		{"not added yet", "10.0.0.13", func(*ovsdb.Switch) {}, "its port not-there-yet is not on bridge br-none: ovs-vswitchd has not added it"},
+		{"link down", "10.0.0.11", func(sw *ovsdb.Switch) { sw.Ports[1].LinkDown = true }, "the link of its port pod-a (OpenFlow port 11) is down"},
+		{"on the node", "172.16.0.2", func(*ovsdb.Switch) {}, ""},
+		{"by --ports", "10.0.0.99", func(*ovsdb.Switch) {}, ""},
+		{"a pod port without addresses", "10.0.0.77", func(sw *ovsdb.Switch) { sw.Ports[0].IfaceID = "x" }, ""},
+		{"no address at all", "10.0.0.77", func(sw *ovsdb.Switch) { sw.Ports = sw.Ports[:1] }, ""},
+		{"none of the family", "fd00::77", func(sw *ovsdb.Switch) { sw.Ports = sw.Ports[2:] }, ""},
+		{"no bridge", "10.0.0.77", func(sw *ovsdb.Switch) { sw.Exists = false }, ""},
+	} {
+		sw := testSwitch()
+		x.change(sw)
+		if got := s.DeadPort(sw, node, ip(x.ip)); got != x.want {
+			t.Errorf("%s: %q, want %q", x.name, got, x.want)
+		}
+	}
+}

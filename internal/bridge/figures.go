@@ -9,6 +9,7 @@ type Figures struct {
 	GroupsWanted                  int
 	Refused                       int // Service ports
 	Repairs                       int
+	Foreign                       int // flows of other owners in nkp's own tables
 	Warnings                      int
 	Rejects                       RejectStats
 	AffinityClients, AffinityFull int
@@ -28,12 +29,12 @@ func (p *Plane) Figures() Figures {
 // publish makes new Figures known. It runs on the loop.
 func (p *Plane) publish() {
 	f := &Figures{
-		Connected: p.prog.conn != nil, Connections: p.prog.stats.Connections, Refused: p.prog.refused.Len(), Repairs: p.prog.stats.Repairs,
+		Connected: p.prog.conn != nil, Connections: p.prog.stats.Connections, Refused: p.prog.refused.Len(), Repairs: p.prog.stats.Repairs, Foreign: p.prog.foreign.Number,
 		Warnings: len(p.node.warnings) + len(p.traffic.warnings),
 	}
 	f.AffinityClients, f.AffinityFull, f.AffinityStopped = p.affinity.last.clients, len(p.affinity.last.full), p.affinity.last.stopped
 	affinity := p.affinity.status()
-	f.Warnings += len(affinity.warnings()) + len(p.prog.unread)
+	f.Warnings += len(affinity.warnings()) + len(p.prog.unread) + len(p.prog.foreign.warnings())
 	f.Rejects.Dropped = p.prog.stats.dropped
 	if p.prog.conn != nil {
 		f.Rejects.Dropped += p.prog.conn.PacketInDrops()

@@ -33,15 +33,16 @@ type Plane struct {
 
 	in    *dataplane.Inbox
 	db    *ovsdb.Client
-	of    *ofctrl.Client
-	conns chan *ofctrl.Conn // new connections, handed to the loop
-	drift dataplane.Signal  // another controller changed groups or meters
-	asks  chan func()       // questions, answered on the loop
+	of    atomic.Pointer[ofctrl.Client] // nil until Run
+	conns chan *ofctrl.Conn             // new connections, handed to the loop
+	drift dataplane.Signal              // another controller changed groups or meters
+	asks  chan func()                   // questions, answered on the loop
 
 	alive   liveness
 	rejects rejecter
 	figures atomic.Pointer[Figures]
 	counted counterCache
+	usage   usageCache
 
 	// Only the loop uses the fields below.
 	node     node
@@ -65,6 +66,7 @@ func New(set Settings, db *ovsdb.Client, hooks Hooks, log *slog.Logger) *Plane {
 		asks:    make(chan func()),
 		alive:   liveness{loop: dataplane.NewLoop("bridge")},
 		counted: counterCache{asks: make(chan struct{}, 1)},
+		usage:   usageCache{asks: make(chan struct{}, 1)},
 	}
 	p.rejects.layout = &p.set.Layout
 	p.node = node{set: &p.set, db: db, log: log}
@@ -97,12 +99,12 @@ func (p *Plane) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.of = ofctrl.NewClient(target, ofctrl.ClientOptions{
+	client := ofctrl.NewClient(target, ofctrl.ClientOptions{
 		Options: ofctrl.Options{
 			Bridge:     p.set.Bridge,
 			TLS:        p.set.TLS,
 			Log:        p.log,
-			OnPacketIn: func(in *ofctrl.PacketIn) { p.rejects.packetIn(p.of.Conn(), in) },
+			OnPacketIn: func(in *ofctrl.PacketIn) { p.rejects.packetIn(p.conn(), in) },
 			OnAnswer:   p.alive.progress,
 			OnForward:  func(ofctrl.Forward) { p.drift.Notify() },
 		},
@@ -115,8 +117,9 @@ func (p *Plane) Run(ctx context.Context) error {
 			}
 		},
 	})
+	p.of.Store(client)
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return p.of.Run(ctx) })
+	g.Go(func() error { return client.Run(ctx) })
 	g.Go(func() error { return p.loop(ctx) })
 	if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err
@@ -280,26 +283,37 @@ func (p *Plane) ask(ctx context.Context, f func()) error {
 	return nil
 }
 
-// Diff reads the switch back and compares it with what should be there; "" means equal. It changes nothing.
-func (p *Plane) Diff(ctx context.Context) (text string, err error) {
-	askErr := p.ask(ctx, func() {
-		if err = p.takeUpdate(ctx); err == nil {
-			text, err = p.diff(ctx)
-		}
-	})
-	return text, errors.Join(askErr, err)
-}
-
-func (p *Plane) diff(ctx context.Context) (string, error) {
-	switch {
-	case p.prog.compiler == nil:
-		return "", errors.New("the agent's source has not synced yet")
-	case p.prog.conn == nil:
-		return "", p.notConnected()
+// Diff reads the switch back and compares it with what should be there; "" means equal. It changes nothing. It fails within seconds
+// if the switch does not answer at all.
+func (p *Plane) Diff(ctx context.Context) (string, error) {
+	if err := p.Answers(ctx); err != nil {
+		return "", err
 	}
-	d, err := p.prog.diff(ctx)
+	d, err := p.Differences(ctx)
 	if err != nil {
 		return "", err
 	}
-	return DiffText(d), nil
+	return d.Text(), nil
+}
+
+// Differences is like Diff and returns the flows and groups.
+func (p *Plane) Differences(ctx context.Context) (d Differences, err error) {
+	askErr := p.ask(ctx, func() {
+		if err = p.takeUpdate(ctx); err == nil {
+			d, err = p.differences(ctx)
+		}
+	})
+	return d, errors.Join(askErr, err)
+}
+
+func (p *Plane) differences(ctx context.Context) (d Differences, err error) {
+	switch {
+	case p.prog.compiler == nil:
+		return d, errors.New("the agent's source has not synced yet")
+	case p.prog.conn == nil:
+		return d, p.notConnected()
+	}
+	d.Own, err = p.prog.diff(ctx)
+	d.Foreign = p.prog.foreign
+	return d, err
 }

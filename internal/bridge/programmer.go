@@ -33,6 +33,7 @@ type programmer struct {
 	refused  *dataplane.Refusals[k8s.PortName] // by the switch; the zero PortName stands for what belongs to no Service
 	fullSync bool                              // the transaction follows a read-back
 	flows    int                               // on the switch, or flowsUnknown; set by the first read-back
+	foreign  Foreign                           // as of the last lookForeign
 	unread   map[uint8]int                     // foreign flows in each table that has too many to search it for conflicts
 	stats    statistics
 }
@@ -81,7 +82,7 @@ func (g *programmer) disconnected(err error) {
 	if g.pending != nil {
 		g.stale.pending.add(false, g.pending.FlushCT)
 	}
-	g.conn, g.pending = nil, nil
+	g.conn, g.pending, g.foreign = nil, nil, Foreign{}
 	clear(g.surplus)
 }
 
@@ -202,6 +203,9 @@ func (g *programmer) syncEach(ctx context.Context) bool {
 func (g *programmer) sent(rest *flow.Delta, now time.Time) {
 	g.refused.ForgetIf(func(n k8s.PortName) bool { return !g.refused.Waits(n, now) }) // the switch has accepted them now
 	g.pending, g.unsent, g.flows = rest, false, flowsUnknown
+	if g.refused.Len() == 0 {
+		g.stats.LastError = ""
+	}
 	if rest.Empty() && len(g.surplus) == 0 {
 		g.flows = g.compiler.Flows()
 	}

@@ -3,8 +3,11 @@ package bridge
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
@@ -26,6 +29,7 @@ func (g *programmer) readBack(ctx context.Context) {
 	g.stats.Compared = time.Now()
 	g.alive.readBack()
 	g.unread, g.flows = found.unread, found.Flows()
+	g.lookForeign(true)
 	first := g.pending == nil
 	// A read-back does not show which pins and conntrack entries a refused transaction was to delete.
 	forget := flow.Delta{DelLearned: found.OrphanPins(), FlushCT: found.Stale()}
@@ -34,10 +38,11 @@ func (g *programmer) readBack(ctx context.Context) {
 	}
 	g.pending = found.Delta()
 	if d, _ := g.ready(time.Now()); !d.Empty() {
-		g.log.Info("bringing the switch in step", "firstTime", first, "setFlows", len(d.SetFlows), "setGroups", len(d.SetGroups),
-			"deleteFlows", len(d.DelFlows), "deleteGroups", len(d.DelGroups))
-		if !first {
-			g.stats.Repairs++
+		if first {
+			g.log.Info("bringing the switch in step", "setFlows", len(d.SetFlows), "setGroups", len(d.SetGroups),
+				"deleteFlows", len(d.DelFlows), "deleteGroups", len(d.DelGroups))
+		} else {
+			g.repairing(d)
 		}
 	}
 	g.pending.DelLearned, g.pending.FlushCT = forget.DelLearned, forget.FlushCT
@@ -47,7 +52,28 @@ func (g *programmer) readBack(ctx context.Context) {
 	g.fullSync = false
 }
 
-// diff reads the switch back and compares. It changes nothing.
+// repairing records that the switch does not hold what nkp installed there, and reports whose flows and groups d restores.
+func (g *programmer) repairing(d *flow.Delta) {
+	g.stats.Repairs++
+	seen := map[k8s.PortName]bool{}
+	var names []string
+	scratch := &flow.Delta{}
+	g.deal(d, func(n k8s.PortName) *flow.Delta {
+		if !seen[n] {
+			seen[n] = true
+			names = append(names, ownerText(n))
+		}
+		return scratch
+	})
+	slices.Sort(names)
+	whose := dataplane.Some(names)
+	g.log.Warn("another program changed the switch: repairing", "services", whose, "setFlows", len(d.SetFlows), "setGroups", len(d.SetGroups),
+		"deleteFlows", len(d.DelFlows), "deleteGroups", len(d.DelGroups))
+	g.stats.lastRepair = &dataplane.Repair{At: time.Now(), What: fmt.Sprintf("another program had changed flows or groups of %s: flows set %d, groups set %d, flows deleted %d, groups deleted %d",
+		whose, len(d.SetFlows), len(d.SetGroups), len(d.DelFlows), len(d.DelGroups))}
+}
+
+// diff reads the switch back and compares. It changes nothing on the switch.
 func (g *programmer) diff(ctx context.Context) (*flow.Delta, error) {
 	n, err := g.unwanted(ctx)
 	switch {
@@ -60,6 +86,7 @@ func (g *programmer) diff(ctx context.Context) (*flow.Delta, error) {
 	if err := g.conn.Read(ctx, g.set.Filter(), found); err != nil {
 		return nil, err
 	}
+	g.lookForeign(true)
 	return found.Delta(), nil
 }
 
@@ -76,6 +103,7 @@ func (g *programmer) checkCount(ctx context.Context) {
 	if g.conn == nil || g.pending == nil {
 		return
 	}
+	g.lookForeign(false)
 	cookie, mask := g.set.Layout.StaticCookies()
 	c, err := g.conn.FlowCount(ctx, cookie, mask, g.set.Layout.StaticTables()...)
 	switch {

@@ -145,7 +145,7 @@ const DefaultAffinityNodeLimit = 100_000
 
 // Filter returns the filter for the objects that nkp itself installs on the switch, which excludes pins.
 func (s *Settings) Filter() ofctrl.Filter {
-	f := ofctrl.Filter{Tables: s.Layout.StaticTables(), Meters: []uint32{s.Layout.MeterID}}
+	f := ofctrl.Filter{Tables: s.Layout.StaticTables(), Meters: []uint32{s.Layout.MeterID}, Keep: s.matters}
 	f.Cookie, f.CookieMask = s.Layout.StaticCookies()
 	f.GroupLo, f.GroupHi = s.Layout.Groups()
 	return f

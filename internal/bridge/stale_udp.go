@@ -1,12 +1,10 @@
 package bridge
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"time"
 
 	"github.com/nkp-proxy/nkp/internal/conntrack"
@@ -198,14 +196,6 @@ func (u *staleUDP) cheap(c *pipeline.Compiler, filters []flow.CTFilter) bool {
 	return true
 }
 
-// inKernel reports whether the switch's connections are in the table of this network namespace's kernel: the datapath is the
-// kernel's, and the bridge's own interface is here.
-func (u *staleUDP) inKernel() bool {
-	sw := u.db.Switch()
-	ifc, err := net.InterfaceByName(u.set.Bridge)
-	return sw.DatapathType == "system" && err == nil && len(sw.LocalMAC) > 0 && bytes.Equal(ifc.HardwareAddr, sw.LocalMAC)
-}
-
 // listed lists the zone and deletes what is stale.
 func (u *staleUDP) listed(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compiler) error {
 	ctx, cancel := context.WithTimeout(ctx, forgetLimit)
@@ -221,7 +211,8 @@ func (u *staleUDP) listed(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Co
 		return e.Protocol == "UDP" && serving.Stale(e.Mark, e.Frontend, e.Endpoint) || nullNAT && e.Mark == 0 && e.Frontend == e.Endpoint
 	}
 	var err error
-	if u.kernel = u.inKernel(); u.kernel {
+	sw := u.db.Switch()
+	if u.kernel = u.set.inKernel(&sw); u.kernel {
 		for _, f := range dataplane.Families {
 			begun := time.Now()
 			forgotten[f], err = conntrack.Forget(ctx, f, zone, stale)

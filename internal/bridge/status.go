@@ -4,21 +4,21 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/internal/latency"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ofctrl"
 	"github.com/nkp-proxy/nkp/ovsdb"
-	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
 // Status is the state that only the bridge data plane has; part of the output of `nkp status -o json`.
 type Status struct {
-	Bridge  BridgeStatus  `json:"bridge"`
-	Channel ChannelStatus `json:"channel"`
+	Bridge   BridgeStatus   `json:"bridge"`
+	Database DatabaseStatus `json:"database"`
+	Channel  ChannelStatus  `json:"channel"`
 
 	// HostTraffic is who serves the node's own traffic: ovs, iptables or off; "": not known yet.
 	HostTraffic HostTraffic `json:"hostTraffic"`
@@ -26,15 +26,20 @@ type Status struct {
 	Flows  int `json:"flows"`  // wanted
 	Groups int `json:"groups"` // wanted
 
-	InStep      bool             `json:"inStep"` // the switch holds what is wanted
-	LastSync    *time.Time       `json:"lastSync"`
-	Programming ProgrammingStats `json:"programming"`
-	Compared    *time.Time       `json:"compared"` // when the whole switch was last read back and compared
-	Repairs     int              `json:"repairs"`  // times the switch was found to differ while connected
-	Refused     []RefusedStatus  `json:"refused"`
-	Rejects     RejectStats      `json:"rejects"`
-	Affinity    AffinityStatus   `json:"affinity"`
-	LastError   string           `json:"lastError,omitempty"`
+	InStep      bool              `json:"inStep"`        // the switch holds what is wanted
+	Why         string            `json:"why,omitempty"` // why not, or why that is not known
+	LastSync    *time.Time        `json:"lastSync"`
+	Programming ProgrammingStats  `json:"programming"`
+	Compared    *time.Time        `json:"compared"` // when the whole switch was last read back and compared
+	Repairs     int               `json:"repairs"`  // times the switch was found to differ while connected
+	LastRepair  *dataplane.Repair `json:"lastRepair,omitempty"`
+	Refused     []RefusedStatus   `json:"refused"`
+	Foreign     int               `json:"foreign"` // flows of other owners in nkp's own tables
+	Rejects     RejectStats       `json:"rejects"`
+	Affinity    AffinityStatus    `json:"affinity"`
+	Conntrack   *dpctl.Usage      `json:"conntrack"`           // null: there is no bridge
+	LastError   string            `json:"lastError,omitempty"` // "" once the switch has accepted everything again
+	LastErrorAt time.Time         `json:"lastErrorAt,omitzero"`
 }
 
 // BridgeStatus is the switch as its database shows it.
@@ -54,6 +59,7 @@ type BridgeStatus struct {
 type ChannelStatus struct {
 	Target    string `json:"target"`
 	Connected bool   `json:"connected"`
+	Silent    bool   `json:"silent"` // connected, but the switch does not answer now
 	Since     string `json:"since,omitempty"`
 	LastError string `json:"lastError,omitempty"`
 }
@@ -97,8 +103,10 @@ type RejectStats struct {
 type statistics struct {
 	LastSync    time.Time
 	LastError   string
+	LastErrorAt time.Time
 	Compared    time.Time
 	Repairs     int
+	lastRepair  *dataplane.Repair // not changed once it is set
 	Drifts      int
 	Connections uint64         // made since the start
 	dropped     uint64         // packet-ins, by connections that have ended
@@ -110,14 +118,14 @@ type statistics struct {
 func (s *statistics) programmed(d time.Duration) { s.changes.Add(d) }
 
 func (s *statistics) synced(res ofctrl.Result, objects int) {
-	s.LastSync, s.LastError = time.Now(), ""
+	s.LastSync = time.Now()
 	s.channel.Add(res.Duration)
 	if s.first == nil {
 		s.first = &TransactionStats{Objects: objects, Milli: latency.Milliseconds(res.Duration)}
 	}
 }
 
-func (s *statistics) failed(err error) { s.LastError = err.Error() }
+func (s *statistics) failed(err error) { s.LastError, s.LastErrorAt = err.Error(), time.Now() }
 
 func (s *statistics) programming() ProgrammingStats {
 	p := ProgrammingStats{Changes: s.changes.Count(), First: s.first}
@@ -126,18 +134,27 @@ func (s *statistics) programming() ProgrammingStats {
 	return p
 }
 
-// statusWait is how long Status waits for the loop, which may wait for the switch.
-const statusWait = 300 * time.Millisecond
-
 // Status describes the data plane; its Detail is a *Status. If the loop is busy, the status
-// contains only what is known without it, and does not claim that the switch is in step.
+// contains only what is known without it. It claims that the switch is in step only if the switch answers.
 func (p *Plane) Status(ctx context.Context) (s dataplane.Status, err error) {
 	wait, cancel := context.WithTimeout(ctx, statusWait)
 	defer cancel()
-	if p.ask(wait, func() { s = p.status() }) == nil {
-		return s, nil
+	answer := make(chan error, 1)
+	conn := p.conn()
+	go func() { answer <- p.Answers(wait) }() // ends with wait, as the next does
+	question := make(chan asked, 1)
+	go func() { question <- p.askSwitch(wait) }()
+	if p.ask(wait, func() { s = p.status() }) != nil {
+		s, err = p.busyStatus(), ctx.Err()
 	}
-	return p.busyStatus(), ctx.Err()
+	if why := <-answer; why != nil && conn != nil && time.Since(conn.Heard()) >= freshness {
+		s = silent(s, why)
+	}
+	if d, a := s.Detail.(*Status), <-question; d.Bridge.Exists {
+		d.Conntrack = &a.usage
+		s.Warnings = append(s.Warnings, a.warnings...)
+	}
+	return s, err
 }
 
 // busyStatus describes the data plane without its loop: as it was when the loop was last at rest.
@@ -145,10 +162,12 @@ func (p *Plane) busyStatus() dataplane.Status {
 	f, sw := p.Figures(), p.db.Switch()
 	target, _ := p.set.OpenFlowTarget() // if it is invalid, Run has ended
 	s := &Status{
-		Bridge:  BridgeStatus{Name: sw.Bridge, Exists: sw.Exists, Datapath: sw.DatapathType, OVSVersion: sw.OVSVersion, Lacks: []string{}},
-		Channel: ChannelStatus{Target: target, Connected: f.Connected, LastError: "not known: the data plane is busy"},
-		Flows:   f.FlowsWanted, Groups: f.GroupsWanted, Repairs: f.Repairs, Rejects: f.Rejects, Refused: []RefusedStatus{},
+		Bridge:   BridgeStatus{Name: sw.Bridge, Exists: sw.Exists, Datapath: sw.DatapathType, OVSVersion: sw.OVSVersion, Lacks: []string{}},
+		Database: p.database(),
+		Channel:  ChannelStatus{Target: target, Connected: f.Connected, LastError: "not known: the data plane is busy"},
+		Flows:    f.FlowsWanted, Groups: f.GroupsWanted, Repairs: f.Repairs, Foreign: f.Foreign, Rejects: f.Rejects, Refused: []RefusedStatus{},
 	}
+	s.Why = "the data plane is busy"
 	const busy = "the data plane is busy with the switch: its status is incomplete and may be out of date"
 	warnings := []string{busy}
 	if !sw.Exists {
@@ -161,13 +180,18 @@ func (p *Plane) busyStatus() dataplane.Status {
 func (p *Plane) status() dataplane.Status {
 	sw := p.db.Switch()
 	why := p.notInStep()
+	p.prog.lookForeign(false)
 	s := &Status{
 		Bridge:      BridgeStatus{Name: sw.Bridge, Exists: sw.Exists, Datapath: sw.DatapathType, OVSVersion: sw.OVSVersion},
+		Database:    p.database(),
 		Channel:     ChannelStatus{Target: p.openflow, Connected: p.prog.conn != nil},
 		HostTraffic: p.traffic.by,
 		InStep:      why == "",
+		Why:         why,
 		Programming: p.prog.stats.programming(),
 		Repairs:     p.prog.stats.Repairs,
+		LastRepair:  p.prog.stats.lastRepair,
+		Foreign:     p.prog.foreign.Number,
 		Refused:     []RefusedStatus{},
 		LastError:   p.prog.stats.LastError,
 		Rejects: RejectStats{
@@ -176,7 +200,7 @@ func (p *Plane) status() dataplane.Status {
 		},
 		Affinity: p.affinity.status(),
 	}
-	warnings := slices.Concat(p.node.warnings, p.traffic.warnings, s.Affinity.warnings(), p.prog.unreadWarnings())
+	warnings := slices.Concat(p.node.warnings, p.traffic.warnings, s.Affinity.warnings(), p.prog.unreadWarnings(), p.prog.foreign.warnings())
 	if !p.prog.stats.LastSync.IsZero() {
 		t := p.prog.stats.LastSync
 		s.LastSync = &t
@@ -185,10 +209,13 @@ func (p *Plane) status() dataplane.Status {
 		t := p.prog.stats.Compared
 		s.Compared = &t
 	}
+	if s.LastError != "" {
+		s.LastErrorAt = p.prog.stats.LastErrorAt
+	}
 	if p.prog.conn != nil {
 		s.Rejects.Dropped += p.prog.conn.PacketInDrops()
 	}
-	client := p.of.Status()
+	client := p.of.Load().Status()
 	s.Channel.LastError = errorText(client.LastError)
 	if client.Connected {
 		s.Channel.Since = client.Since.UTC().Format(time.RFC3339)
@@ -230,7 +257,7 @@ func (p *Plane) notInStep() string {
 	case len(p.prog.surplus) > 0:
 		return fmt.Sprintf("unwanted flows still to be deleted: %d", len(p.prog.surplus))
 	case p.prog.refused.Len() > 0:
-		return fmt.Sprintf("the switch refuses %d Service ports", p.prog.refused.Len())
+		return "the switch refuses " + dataplane.CountPorts(p.prog.refused.Len())
 	}
 	return ""
 }
@@ -267,11 +294,4 @@ func errorText(err error) string {
 		return ""
 	}
 	return err.Error()
-}
-
-// DiffText prints a difference for people; "" means none.
-func DiffText(d *flow.Delta) string {
-	var b strings.Builder
-	d.WriteTo(&b) // a strings.Builder does not fail
-	return b.String()
 }

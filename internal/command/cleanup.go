@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -23,7 +24,7 @@ func newCleanup() *cobra.Command {
 		Short: "Remove everything nkp installed, and nothing else",
 		Long: `cleanup removes nkp's flows, learned flows, groups and meter from the bridge, in one transaction, and the routes that
 lead the node's own traffic there; in iptables its chains, and the rules that lead to them; on Windows its HNS load
-balancers. Connections through Services end with it. It refuses to work while an agent runs on this node: the agent would
+balancers. It restores the sysctls that nkp changed, unless something else has changed them since. Connections through Services end with it. It refuses to work while an agent runs on this node: the agent would
 put everything back.
 
 Chains in iptables bear the same names as kube-proxy's. Unless --mode iptables says so they are removed only if the last
@@ -81,9 +82,23 @@ func (s *settings) cleanup(ctx context.Context, out io.Writer) error {
 		}
 	}
 	if last := s.LastModes(); !slices.ContainsFunc(last, func(m agent.Mode) bool { return !slices.Contains(modes, m) }) {
+		if err := s.restoreSysctls(out); err != nil {
+			return err
+		}
 		s.ForgetModes()
 	}
 	return nil
+}
+
+func (s *settings) restoreSysctls(out io.Writer) error {
+	lines, failed, err := s.RestoreSysctls()
+	for _, line := range lines {
+		fmt.Fprintln(out, line)
+	}
+	if failed > 0 {
+		return errors.Join(fmt.Errorf("sysctls that nkp had changed and could not restore: %d", failed), err)
+	}
+	return err
 }
 
 func (s *settings) cleanupOf(ctx context.Context, m agent.Mode, out io.Writer) error {

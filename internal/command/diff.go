@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -12,7 +13,6 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/rules"
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/bridge"
-	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
 func newDiff() *cobra.Command {
@@ -23,7 +23,9 @@ func newDiff() *cobra.Command {
 		Long: `diff reads back what nkp has on the switch, in iptables or in HNS, and compares it with what should be there: with
 --manifests or --kubeconfig the state for those Services, else the state that the agent wants. It changes nothing.
 
-A line with + is missing or different, a line with - should not be there; on Windows a line is a step that has to be done.
+A line with + is missing or different, a line with - should not be there; on Windows a line is a step that has to be done. A
+line with ! is a flow of another owner that can keep Service packets from arriving; nkp leaves it alone.
+Without a difference nothing is printed, except "no difference" on a terminal.
 Exit status: 0 equal, 1 different, 2 error.`,
 		Example: `  nkp diff
   nkp diff --kubeconfig /etc/nkp/kubeconfig
@@ -41,6 +43,9 @@ Exit status: 0 equal, 1 different, 2 error.`,
 				return &exitError{exitDiffError, err}
 			}
 			if text == "" {
+				if onTerminal(cmd.OutOrStdout()) {
+					fmt.Fprintln(cmd.OutOrStdout(), "no difference")
+				}
 				return nil
 			}
 			fmt.Fprint(cmd.OutOrStdout(), text)
@@ -57,6 +62,24 @@ Exit status: 0 equal, 1 different, 2 error.`,
 	return cmd
 }
 
+// onTerminal reports whether w is a terminal, or another character device.
+func onTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// needsAgent adds to ErrAbsent how to go on without an agent. It returns other errors as they are.
+func needsAgent(err error) error {
+	if errors.Is(err, agent.ErrAbsent) {
+		return fmt.Errorf("%w; without an agent, give --kubeconfig or --manifests", err)
+	}
+	return err
+}
+
 func (s *settings) diff(ctx context.Context, stderr io.Writer) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -64,9 +87,12 @@ func (s *settings) diff(ctx context.Context, stderr io.Writer) (string, error) {
 		return "", err
 	}
 	if !s.namesSource() {
+		if _, told := s.cfg.explicit["hns-take-over"]; told {
+			return "", errors.New("--hns-take-over needs --kubeconfig or --manifests: a running agent compares by its own settings")
+		}
 		text, err := agent.NewCaller(s.Socket).Diff(ctx)
 		if err != nil {
-			return "", fmt.Errorf("%w; without an agent, give --kubeconfig or --manifests", err)
+			return "", needsAgent(err)
 		}
 		return text, nil
 	}
@@ -94,11 +120,11 @@ func (s *settings) diff(ctx context.Context, stderr io.Writer) (string, error) {
 		return "", err
 	}
 	defer conn.Close()
-	snap, err := conn.ReadBack(ctx, s.Filter())
+	d, err := s.Compare(ctx, conn, w.compiler)
 	if err != nil {
 		return "", err
 	}
-	text := bridge.DiffText(flow.Diff(snap.State, w.compiler.State()))
+	text := d.Text()
 	scope, ok := s.IPTablesScope(s.HostTrafficFor(w.model, sw))
 	if ok && (s.HostTraffic == bridge.HostIPTables || s.LeaveIPTables(ctx, s.LastModes) == "") {
 		beside, err := fallback.Diff(ctx, w.model, s.IPTablesOptions(scope))

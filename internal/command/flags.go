@@ -43,6 +43,7 @@ type settings struct {
 	gates      map[string]bool
 	process    process
 	cfg        configuration
+	waiting    *agent.Waiting // while run chooses the data plane
 }
 
 func newSettings() *settings {
@@ -178,6 +179,7 @@ func (s *settings) pipelineFlags(f *pflag.FlagSet) {
 	f.BoolVar(&s.Counters, "service-counters", true, "count connections, packets and bytes of every Service port on the bridge, by three flows each (nkp services)")
 	s.iptablesFlags(f)
 	s.windowsFlags(f)
+	f.BoolVar(&s.Windows.TakeOver, "hns-take-over", false, "when nkp starts, delete the load balancers that kube-proxy left in HNS for Services that are gone; nkp diff --hns-take-over lists them")
 	f.StringVar(&s.portsFile, "ports", "", "JSON file of pods on the bridge: {\"10.0.0.11\": {\"ofport\": 11, \"mac\": \"02:00:00:00:00:11\"}}")
 }
 

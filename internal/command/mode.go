@@ -69,6 +69,9 @@ func (s *settings) choose(ctx context.Context, wait time.Duration, log *slog.Log
 		return c, err
 	}
 	if dir, installed := s.ovsInstalled(); !ok && !installed {
+		if err := s.checkBridgeFlags(dir); err != nil {
+			return choice{}, err
+		}
 		return choice{mode: agent.ModeIPTables, reason: fmt.Sprintf("there is no Open vSwitch here: nothing in %s", dir)}, nil
 	}
 	db, err := s.awaitBridge(ctx, wait, log)
@@ -79,6 +82,28 @@ func (s *settings) choose(ctx context.Context, wait time.Duration, log *slog.Log
 		return choice{}, err
 	}
 	return choice{mode: agent.ModeIPTables, reason: fmt.Sprintf("Open vSwitch is installed, but: %v", err)}, nil
+}
+
+// bridgeFlags are flags that make sense only for a bridge.
+var bridgeFlags = []string{"bridge", "configure-bridge", "gateway-mac", "openflow", "ports", "uplink-port"}
+
+// checkBridgeFlags returns an error if the command line has flags for a bridge, but no --mode, on a node without Open vSwitch.
+// Settings in a configuration file do not count, because many nodes may share the file.
+func (s *settings) checkBridgeFlags(dir string) error {
+	if _, told := s.cfg.explicit["mode"]; told || s.cfg.origin["mode"] != "" {
+		return nil
+	}
+	var given []string
+	for _, name := range bridgeFlags {
+		if _, ok := s.cfg.explicit[name]; ok {
+			given = append(given, "--"+name)
+		}
+	}
+	if len(given) == 0 {
+		return nil
+	}
+	return fmt.Errorf("there is no Open vSwitch here (nothing in %s), but %s is for a bridge: install Open vSwitch, name its database with --ovsdb, "+
+		"or choose: --mode iptables, or --mode auto for a bridge where there is one and iptables where there is none; nothing was changed", dir, strings.Join(given, ", "))
 }
 
 // modeChange returns a function that returns why nkp would now choose another data plane than c, for agent.Options; nil if --mode

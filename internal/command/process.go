@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/nkp-proxy/nkp/internal/config"
-	"github.com/nkp-proxy/nkp/internal/sysctl"
 	"github.com/nkp-proxy/nkp/windows/service"
 )
 
@@ -172,7 +171,7 @@ func (s *settings) start(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 	s.cfg.report(log)
 	if p.initOnly {
-		if failed := sysctl.Apply(s.Conntrack, log); len(failed) > 0 {
+		if failed := s.ApplySysctls(log); len(failed) > 0 {
 			return fmt.Errorf("--init-only: %s", strings.Join(failed, "; "))
 		}
 		return nil

@@ -69,7 +69,9 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 	if s.cfg.file != nil {
 		go watch.run(ctx, cancel)
 	}
+	s.waiting = agent.AnswerWaiting(s.Socket, log)
 	c, err := s.choose(ctx, wait, log)
+	s.waiting.Stop()
 	if err != nil {
 		return restartOr(ctx, err)
 	}
@@ -111,6 +113,7 @@ func (s *settings) awaitBridge(ctx context.Context, wait time.Duration, log *slo
 	sw := db.Switch()
 	if !sw.Exists {
 		log.Info("waiting for the bridge", "bridge", s.Bridge, "atMost", wait)
+		s.waiting.Say("bridge " + s.Bridge)
 		if sw, err = db.AwaitBridge(deadline); err != nil {
 			db.Close()
 			return nil, fmt.Errorf("waited %v (--ovs-wait): %w", wait, sw.Check())
@@ -134,6 +137,7 @@ func (s *settings) awaitDB(ctx context.Context, log *slog.Logger) (*ovsdb.Client
 	if err != nil {
 		return nil, err
 	}
+	s.waiting.Say("the database of Open vSwitch, " + s.OVSDB)
 	for said := false; ; said = true {
 		db, err := ovsdb.Connect(ctx, opts)
 		if err == nil || !errors.Is(err, ovsdb.ErrUnreachable) {

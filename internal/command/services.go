@@ -3,9 +3,11 @@ package command
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,7 +33,8 @@ func newServices() *cobra.Command {
 		Short: "List Service ports: frontends, endpoints, connections, packets and bytes",
 		Long: `services asks the running agent for the Service ports that it serves, one line for each port and family: its frontends,
 how many of its endpoints are in force here, and what went through it on this node. -o wide shows every endpoint, and why
-it is not in force if it is not; problems are shown below their Service in any case.
+it is not in force if it is not; problems are shown below their Service in any case. With NAME, unless
+--watch is given, it also reads the conntrack table and shows whether the endpoints answered their last TCP connections.
 
 Connections are counted once each when they are opened. IN is from clients to endpoints, OUT the answers. Bytes are those
 of IP packets, headers included. Counters begin when a Service port is first programmed; a restart of nkp does not change
@@ -57,12 +60,16 @@ With --watch the list is refreshed continuously, with rates per second since the
 				return err
 			}
 			caller := agent.NewCaller(s.Socket)
+			v.filter.Connections = v.filter.Name != "" && !v.watch
 			if v.watch {
 				return v.follow(cmd.Context(), caller, cmd.OutOrStdout())
 			}
 			list, err := caller.Services(cmd.Context(), v.filter)
 			if err != nil {
 				return err
+			}
+			if v.filter.Name != "" && len(list.Services) == 0 {
+				return v.unknown(cmd.Context(), caller, list.Node)
 			}
 			return v.write(cmd.OutOrStdout(), list, nil)
 		},
@@ -120,6 +127,56 @@ func (v *servicesView) resolve(args []string, vip string) error {
 	}
 	v.filter.Name = name
 	return nil
+}
+
+// unknown returns the error for a Service that is not served here. It suggests similar names that are.
+func (v *servicesView) unknown(ctx context.Context, caller *agent.Caller, node string) error {
+	name := v.filter.Name
+	if v.filter.Namespace != "" {
+		name = v.filter.Namespace + "/" + name
+	}
+	text := fmt.Sprintf("no Service %s is served on node %s", name, node)
+	if v.filter.VIP.IsValid() {
+		text += " at " + v.filter.VIP.String()
+	}
+	var similar []string
+	all, err := caller.Services(ctx, agent.ServiceFilter{})
+	if err != nil {
+		return errors.New(text)
+	}
+	for i := range all.Services {
+		s := &all.Services[i]
+		if full := s.Namespace + "/" + s.Name; alike(s.Name, v.filter.Name) && !slices.Contains(similar, full) {
+			similar = append(similar, full)
+		}
+	}
+	if len(similar) > 0 {
+		text += "; did you mean " + strings.Join(similar[:min(len(similar), 5)], ", ") + "?"
+	}
+	return errors.New(text + " (\"nkp services\" lists all)")
+}
+
+// alike reports whether one name contains the other, or two edits or fewer make them equal.
+func alike(a, b string) bool {
+	if strings.Contains(a, b) || strings.Contains(b, a) {
+		return true
+	}
+	row := make([]int, len(b)+1) // edits from a[:i] to each b[:j]
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			edits := before
+			if a[i] != b[j] {
+				edits = 1 + min(before, row[j], row[j+1])
+			}
+			before, row[j+1] = row[j+1], edits
+		}
+	}
+	return row[len(b)] <= min(2, (len(b)+1)/2)
 }
 
 // write prints one list; before, if not nil, is the list to compute rates against.

@@ -178,6 +178,9 @@ func endpointText(e *agent.EndpointInfo) string {
 	default:
 		text += ": in force"
 	}
+	if c := e.Connections; c != nil && c.Unanswered+c.Refused > 0 {
+		text += "; TCP connections: " + c.String()
+	}
 	return text
 }
 

@@ -3,6 +3,7 @@ package command
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"runtime"
 	"time"
@@ -29,8 +30,11 @@ served without an agent, too. Exit status: 0 an agent answered, 1 none did.`,
 				return err
 			}
 			st, err := agent.NewCaller(s.Socket).Status(cmd.Context())
+			if errors.Is(err, agent.ErrAbsent) {
+				err = s.withoutAgent(cmd.Context(), err)
+			}
 			if err != nil {
-				return s.withoutAgent(cmd.Context(), err)
+				return err
 			}
 			if output == "json" {
 				e := json.NewEncoder(cmd.OutOrStdout())
@@ -49,6 +53,9 @@ served without an agent, too. Exit status: 0 an agent answered, 1 none did.`,
 	return cmd
 }
 
+// withoutAgentWait is how long status waits for the switch if no agent answers.
+const withoutAgentWait = 800 * time.Millisecond
+
 // withoutAgent adds nkp's objects on the switch, if it can be reached, or in HNS to the error that no agent answers.
 func (s *settings) withoutAgent(ctx context.Context, err error) error {
 	if runtime.GOOS == "windows" {
@@ -57,7 +64,7 @@ func (s *settings) withoutAgent(ctx context.Context, err error) error {
 		}
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, withoutAgentWait)
 	defer cancel()
 	conn, dialErr := s.connectSwitch(ctx)
 	if dialErr != nil {

@@ -36,7 +36,7 @@ func writeStatus(out io.Writer, s *agent.Status, now time.Time) error {
 	}
 	t.source(&s.Source)
 	t.start(&s.Start)
-	t.line("services", "%d Service ports, %d endpoints", s.ServicePorts, s.Endpoints)
+	t.line("services", "%s, %s", count(s.ServicePorts, "Service port"), count(s.Endpoints, "endpoint"))
 	t.pending(s)
 	if s.Status != nil {
 		t.bridge(s.Status)
@@ -56,8 +56,33 @@ func writeStatus(out io.Writer, s *agent.Status, now time.Time) error {
 	return t.w.Flush()
 }
 
+// line writes one line. It joins the lines of a text that has several, such as an error.
 func (t *statusText) line(key, format string, args ...any) {
-	fmt.Fprintf(t.w, "%s\t%s\n", key, fmt.Sprintf(format, args...))
+	fmt.Fprintf(t.w, "%s\t%s\n", key, oneLine(fmt.Sprintf(format, args...)))
+}
+
+// since returns a time, and how long ago it was.
+func (t *statusText) since(at time.Time) string {
+	return fmt.Sprintf("%s (%s)", at.UTC().Format(time.RFC3339), t.ago(at))
+}
+
+// lastError writes the last error, unless text is "". at is when it came; zero: unknown.
+func (t *statusText) lastError(text string, at time.Time) {
+	switch {
+	case text == "":
+	case at.IsZero():
+		t.line("LAST ERROR", "%s", text)
+	default:
+		t.line("LAST ERROR", "%s: %s", t.since(at), text)
+	}
+}
+
+// count returns "1 what" or "N whats".
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 func (t *statusText) ago(at time.Time) string {
@@ -72,7 +97,7 @@ func (t *statusText) source(s *agent.SourceStatus) {
 	case s.Answers != nil && !*s.Answers:
 		state = "does NOT answer"
 		if s.AwaySince != nil {
-			state += fmt.Sprintf(" since %s (%s)", s.AwaySince.UTC().Format(time.RFC3339), t.ago(*s.AwaySince))
+			state += " since " + t.since(*s.AwaySince)
 		}
 		state += "; the last state stays in force"
 	case len(s.Errors) > 0:
@@ -118,13 +143,15 @@ func (t *statusText) bridge(s *bridge.Status) {
 	} else {
 		t.bridgeFacts(s)
 	}
+	if d := &s.Database; d.AwaySince != nil {
+		t.line("DATABASE", "%s does NOT answer since %s: %s; the last known ports and settings stay in use, and ovs-vswitchd may wait for it, too: look at ovsdb-server first",
+			d.Endpoint, t.since(*d.AwaySince), d.LastError)
+	}
 	t.channel(s)
 	for _, r := range s.Refused {
 		t.line("REFUSED", "%s: %s (%d times, next try %s)", r.Service, r.Error, r.Times, r.RetryAt.Format(time.TimeOnly))
 	}
-	if s.LastError != "" {
-		t.line("LAST ERROR", "%s", oneLine(s.LastError))
-	}
+	t.lastError(s.LastError, s.LastErrorAt)
 }
 
 func (t *statusText) bridgeFacts(s *bridge.Status) {
@@ -145,6 +172,8 @@ func (t *statusText) bridgeFacts(s *bridge.Status) {
 // channel prints the state of the OpenFlow channel and whether the switch is in step.
 func (t *statusText) channel(s *bridge.Status) {
 	switch {
+	case s.Channel.Silent:
+		t.line("channel", "connected to %s, but %s", s.Channel.Target, s.Why)
 	case s.Channel.Connected && s.Channel.Since == "": // the data plane is busy
 		t.line("channel", "connected to %s", s.Channel.Target)
 	case s.Channel.Connected:
@@ -153,7 +182,13 @@ func (t *statusText) channel(s *bridge.Status) {
 		t.line("channel", "NOT connected to %s: %s", s.Channel.Target, s.Channel.LastError)
 	}
 	step := "the switch holds what it should"
-	if !s.InStep {
+	switch {
+	case s.InStep:
+	case s.Channel.Silent:
+		step = "NOT known: the switch does not answer"
+	case !s.Channel.Connected && s.Bridge.Exists && s.Compared != nil:
+		step = "NOT known: the switch is not connected"
+	default:
 		step = "the switch does NOT hold what it should yet"
 	}
 	if s.LastSync != nil {
@@ -162,11 +197,17 @@ func (t *statusText) channel(s *bridge.Status) {
 	if s.Compared != nil {
 		step += ", compared " + t.ago(*s.Compared)
 	}
-	t.line("in step", "%s: %d flows, %d groups; repaired %d times", step, s.Flows, s.Groups, s.Repairs)
+	t.line("in step", "%s: %d flows, %d groups; repaired %s", step, s.Flows, s.Groups, count(s.Repairs, "time"))
+	if r := s.LastRepair; r != nil {
+		t.line("repaired", "%s: %s", t.since(r.At), r.What)
+	}
 	t.line("programming", "%d changes, p50 %.2f ms, p99 %.2f ms; in the channel p50 %.2f ms, p99 %.2f ms", s.Programming.Changes,
 		s.Programming.P50Milli, s.Programming.P99Milli, s.Programming.ChannelP50Milli, s.Programming.ChannelP99Milli)
 	if n := s.Affinity.Clients; n > 0 {
 		t.line("affinity", "%d clients remembered, at most %d of a Service port and %d in all", n, s.Affinity.Limit, s.Affinity.NodeLimit)
+	}
+	if s.Conntrack != nil {
+		t.line("conntrack", "%s", s.Conntrack)
 	}
 	t.line("refused packets", "%d answered, %d dropped, %d failed", s.Rejects.Answered, s.Rejects.Dropped, s.Rejects.Failed)
 }
@@ -175,24 +216,30 @@ func (t *statusText) iptables(s *fallback.Status) {
 	t.line("iptables", "%s (%s), version %s, serves %s", cmp.Or(s.Backend, "not chosen yet"), s.Reason, s.Version, s.Scope)
 	for i := range s.Families {
 		f := &s.Families[i]
-		step := "the rules are as they should be"
-		if !f.InStep {
+		step := "all is programmed; the rules have not been read back since"
+		switch {
+		case !f.InStep && f.Pending == 1:
+			step = "the rules are NOT as they should be yet (1 Service port waits)"
+		case !f.InStep:
 			step = fmt.Sprintf("the rules are NOT as they should be yet (%d Service ports wait)", f.Pending)
+		case !f.Compared.IsZero():
+			step = "all is programmed; the rules were as they should be when read back at " + t.since(f.Compared)
 		}
 		if !f.LastSync.IsZero() {
 			step += ", last change " + t.ago(f.LastSync)
 		}
-		t.line(f.Family, "%s: %d Service ports, %d chains; repaired %d times", step, f.Services, f.Chains, f.Repairs)
+		t.line(f.Family, "%s: %s, %s; repaired %s", step, count(f.Services, "Service port"), count(f.Chains, "chain"), count(f.Repairs, "time"))
+		if r := f.LastRepair; r != nil {
+			t.line("repaired", "%s: %s", t.since(r.At), r.What)
+		}
 		t.programming(&f.Programming)
 		for _, name := range slices.Sorted(maps.Keys(f.Refused)) {
-			t.line("REFUSED", "%s: %s", name, oneLine(f.Refused[name]))
+			t.line("REFUSED", "%s: %s", name, f.Refused[name])
 		}
 		if f.LastForgetError != "" {
-			t.line("STALE UDP", "connections to endpoints that are gone are left; trying again: %s", oneLine(f.LastForgetError))
+			t.line("STALE UDP", "connections to endpoints that are gone are left; trying again: %s", f.LastForgetError)
 		}
-		if f.LastError != "" {
-			t.line("LAST ERROR", "%s", oneLine(f.LastError))
-		}
+		t.lastError(f.LastError, f.LastErrorAt)
 	}
 }
 
@@ -203,7 +250,7 @@ func (t *statusText) hns(s *windows.Status) {
 	}
 	step := "yes"
 	if !s.InStep {
-		step = "NO: " + oneLine(s.Why)
+		step = "NO: " + s.Why
 	}
 	if !s.Synced.IsZero() {
 		step += fmt.Sprintf("; %d load balancers, %d endpoints, last sync %s took %v", s.Objects.LoadBalancers, s.Objects.Endpoints, t.ago(s.Synced), s.Took)
@@ -214,14 +261,12 @@ func (t *statusText) hns(s *windows.Status) {
 		t.line("WAITING", "%s", w)
 	}
 	for _, f := range s.Failures {
-		t.line("FAILED", "%s: %s", f.Object, oneLine(f.Error))
+		t.line("FAILED", "%s: %s", f.Object, f.Error)
 	}
 	for _, u := range s.Unsupported {
 		t.line("NOT SUPPORTED", "%s: %s", u.Service, u.Reason)
 	}
-	if s.Error != "" {
-		t.line("LAST ERROR", "%s", oneLine(s.Error))
-	}
+	t.lastError(s.Error, time.Time{})
 }
 
 func (t *statusText) programming(p *latency.Programming) {

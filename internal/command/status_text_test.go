@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
@@ -38,7 +39,7 @@ func TestStatusText(t *testing.T) {
 			"pending everything, for 1s: the switch is not connected"},
 		{"the node", agent.Status{Pending: metrics.Pending{For: time.Second}}, "pending what the node and its settings call for, for 1s; no Service has changed"},
 		{"compared", agent.Status{Status: &bridge.Status{Bridge: there, InStep: true, LastSync: ago(90), Compared: ago(12), Repairs: 1}},
-			"in step the switch holds what it should, last change 1m30s ago, compared 12s ago: 0 flows, 0 groups; repaired 1 times"},
+			"in step the switch holds what it should, last change 1m30s ago, compared 12s ago: 0 flows, 0 groups; repaired 1 time"},
 		{"API server away", agent.Status{Source: agent.SourceStatus{Kind: "API server u", Synced: true, Answers: &no, AwaySince: ago(40)}},
 			"source API server u: does NOT answer since 2026-03-01T11:59:20Z (40s ago); the last state stays in force"},
 		{"busy", agent.Status{Loops: []dataplane.State{{Loop: "bridge", Doing: "counting flows", Since: *ago(150), For: 150 * time.Second, Stuck: true}}},
@@ -49,6 +50,22 @@ func TestStatusText(t *testing.T) {
 		{"HNS never answered", agent.Status{HNS: &windows.Status{Why: "changes are not in HNS yet"}}, "in step NO: changes are not in HNS yet"},
 		{"connected, and busy", agent.Status{Status: &bridge.Status{Bridge: there, Channel: bridge.ChannelStatus{Target: "unix:x", Connected: true}}},
 			"channel connected to unix:x in step the switch does NOT hold what it should yet"},
+		{"frozen", agent.Status{Status: &bridge.Status{Bridge: there, Why: "ovs-vswitchd has not answered since X", Compared: ago(12),
+			Channel: bridge.ChannelStatus{Target: "unix:x", Connected: true, Silent: true}}},
+			"channel connected to unix:x, but ovs-vswitchd has not answered since X in step NOT known: the switch does not answer, compared 12s ago"},
+		{"gone", agent.Status{Status: &bridge.Status{Bridge: there, Compared: ago(12), Channel: bridge.ChannelStatus{Target: "unix:x", LastError: "refused"}}},
+			"channel NOT connected to unix:x: refused in step NOT known: the switch is not connected, compared 12s ago"},
+		{"no database", agent.Status{Status: &bridge.Status{Bridge: there, Database: bridge.DatabaseStatus{Endpoint: "unix:db", AwaySince: ago(40), LastError: "lost"}}},
+			"DATABASE unix:db does NOT answer since 2026-03-01T11:59:20Z (40s ago): lost;"},
+		{"an error of two lines, and its time", agent.Status{Status: &bridge.Status{Bridge: there, LastError: "one\ntwo", LastErrorAt: *ago(40)}},
+			"LAST ERROR 2026-03-01T11:59:20Z (40s ago): one; two"},
+		{"repaired", agent.Status{Status: &bridge.Status{Bridge: there, LastRepair: &dataplane.Repair{At: *ago(40), What: "default/web"}}},
+			"repaired 2026-03-01T11:59:20Z (40s ago): default/web"},
+		{"rules read back", agent.Status{IPTables: &fallback.Status{Families: []fallback.FamilyStatus{{Family: "IPv4", InStep: true, Services: 1, Chains: 1, Compared: *ago(40)}}}},
+			"IPv4 all is programmed; the rules were as they should be when read back at 2026-03-01T11:59:20Z (40s ago): 1 Service port, 1 chain; repaired 0 times"},
+		{"rules not read back", agent.Status{IPTables: &fallback.Status{Families: []fallback.FamilyStatus{{Family: "IPv4", InStep: true}}}},
+			"IPv4 all is programmed; the rules have not been read back since: 0 Service ports"},
+		{"a two-line warning", agent.Status{Warnings: []string{"one\ntwo"}}, "WARNING one; two"},
 	} {
 		var b strings.Builder
 		if err := writeStatus(&b, &x.status, now); err != nil {

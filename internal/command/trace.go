@@ -2,7 +2,6 @@ package command
 
 import (
 	"context"
-	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -36,10 +35,13 @@ whether it is masqueraded, and where it goes, or who refuses or drops it and why
 With --manifests or --kubeconfig it works out the answer by itself, on any machine: name the node with --hostname-override
 and the pods' range with --cluster-cidr. Otherwise it asks the running agent. Nothing is sent.
 
---live compares the answer with what is installed: the switch is asked what it would do with the packet (ofproto/trace, over
-ovs-vswitchd's control socket), or the installed iptables rules are followed; and it tells of a connection that exists already.
+--live compares the answer with what is installed. On the bridge it asks ovs-vswitchd (ofproto/trace, over its control socket) what
+happens to the packet, for each endpoint, until the packet leaves the switch. With iptables it follows the installed rules. It names
+flows that drop or divert the packet, flows that are missing, and existing connections.
 
 Verdicts: deliver (to an endpoint), reject (refused with an answer), drop (in silence), untouched (nkp has nothing to do with it).
+The verdict of "live" in JSON can also be mixed (it depends on the endpoint) or uncertain (the packet leaves the switch, but it or
+its answer may not arrive).
 Exit status: 0 explained, 1 no answer, or what is installed does not agree (--live), 2 usage.`,
 		Example: `  nkp trace --from 10.0.0.5 --to 10.96.0.10:53 --protocol udp
   nkp trace --from 203.0.113.9 --to 192.168.1.11:30080 --live
@@ -109,7 +111,7 @@ func (s *settings) trace(ctx context.Context, q trace.Question, live bool, stder
 	if !s.namesSource() {
 		r, err := agent.NewCaller(s.Socket).Trace(ctx, q, live)
 		if err != nil {
-			return nil, fmt.Errorf("%w; without an agent, give --manifests or --kubeconfig", err)
+			return nil, needsAgent(err)
 		}
 		return r, nil
 	}
@@ -192,8 +194,9 @@ func (s *settings) compareBridge(ctx context.Context, sw *ovsdb.Switch, model *k
 	ls.Installed = func(ctx context.Context, id uint32) (*flow.State, error) {
 		return bridge.ReadInstalled(ctx, conn, s.Layout, id)
 	}
-	ls.Differs = func(ctx context.Context, name k8s.PortName) ([]string, error) {
-		return bridge.Differs(ctx, conn, compiler, name)
+	ls.Diff = func(ctx context.Context) (*live.Differences, error) {
+		d, err := s.Compare(ctx, conn, compiler)
+		return agent.LiveDifferences(&d), err
 	}
 	return ls.Compare(ctx, q, r)
 }

@@ -116,6 +116,9 @@ func (s *settings) connectDB(ctx context.Context) (*ovsdb.Client, *ovsdb.Switch,
 	return db, &sw, nil
 }
 
+// connectTimeout bounds how long a command waits for the OpenFlow handshake, which a working switch completes in milliseconds.
+const connectTimeout = 5 * time.Second
+
 // connectSwitch opens an OpenFlow connection to the bridge.
 func (s *settings) connectSwitch(ctx context.Context) (*ofctrl.Conn, error) {
 	text, err := s.OpenFlowTarget()
@@ -126,7 +129,7 @@ func (s *settings) connectSwitch(ctx context.Context) (*ofctrl.Conn, error) {
 	if err != nil {
 		return nil, usageError("--openflow: %w", err)
 	}
-	c, err := ofctrl.Dial(ctx, target, ofctrl.Options{Bridge: s.Bridge, TLS: s.TLS})
+	c, err := ofctrl.Dial(ctx, target, ofctrl.Options{Bridge: s.Bridge, TLS: s.TLS, ConnectTimeout: connectTimeout})
 	var version *ofctrl.VersionError
 	if errors.As(err, &version) {
 		return nil, fmt.Errorf("%w; enable it: ovs-vsctl add bridge %s protocols OpenFlow15, or nkp run --configure-bridge", err, s.Bridge)

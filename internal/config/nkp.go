@@ -142,4 +142,6 @@ type IPTablesConfiguration struct {
 type WindowsConfiguration struct {
 	// Where nkp remembers which HNS objects are its own.
 	StateFile string `json:"stateFile,omitempty" flag:"hns-state-file"`
+	// Whether nkp, when it starts, deletes the load balancers that kube-proxy left in HNS for Services that are gone.
+	TakeOver bool `json:"takeOver,omitempty" flag:"hns-take-over"`
 }

@@ -6,7 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"net/netip"
+	"os"
+	"strconv"
+	"strings"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -15,11 +19,33 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
+// procDir has the size and the limit of the kernel's conntrack table (Linux: Documentation/networking/nf_conntrack-sysctl.rst).
+const procDir = "/proc/sys/net/netfilter/"
+
+// Usage returns how many entries of this network namespace the kernel tracks, and how many it tracks at most: math.MaxInt32 if there is
+// no limit, for which the kernel has 0 (net/netfilter/nf_conntrack_core.c, __nf_conntrack_alloc).
+func Usage() (f dpctl.Fill, err error) {
+	for name, n := range map[string]*int{"nf_conntrack_count": &f.Entries, "nf_conntrack_max": &f.Limit} {
+		text, err := os.ReadFile(procDir + name)
+		if err != nil {
+			return f, err
+		}
+		if *n, err = strconv.Atoi(strings.TrimSpace(string(text))); err != nil {
+			return f, fmt.Errorf("%s%s: %w", procDir, name, err)
+		}
+	}
+	if f.Limit == 0 {
+		f.Limit = math.MaxInt32
+	}
+	return f, nil
+}
+
 // dumpTries bounds how often Forget lists a table because of ErrInterrupted.
 const dumpTries = 5
 
-// Each calls do for each TCP, UDP and SCTP connection of a family and zone. The Connection is valid during the call only, and
-// has no State. An error of do ends the list. After ErrInterrupted some were left out.
+// Each calls do for each TCP, UDP and SCTP connection of a family and zone. The Connection is valid during the call only. It is
+// never Refused, because the kernel deletes the entry of a connection whose only answer is a reset. An error of do ends the
+// listing. After ErrInterrupted, some connections were left out.
 func Each(ctx context.Context, f k8s.Family, zone uint16, do func(*dpctl.Connection) error) error {
 	return dump(ctx, f, zone, func(c *dpctl.Connection, _ []byte) error { return do(c) })
 }
@@ -121,6 +147,10 @@ func parse(msg []byte, c *dpctl.Connection) bool {
 		case kind == nl.CTA_TUPLE_REPLY:
 			_, c.Endpoint, seen, _ = tuple(v)
 			c.Seen = seen.Addr()
+		case kind == nl.CTA_TIMEOUT && len(v) >= 4:
+			c.Expires = binary.BigEndian.Uint32(v)
+		case kind == nl.CTA_PROTOINFO:
+			c.State = tcpState(v)
 		case kind == nl.CTA_MARK && len(v) >= 4:
 			c.Mark = binary.BigEndian.Uint32(v)
 		case kind == nl.CTA_ZONE && len(v) >= 2:
@@ -128,6 +158,28 @@ func parse(msg []byte, c *dpctl.Connection) bool {
 		}
 	}
 	return c.Protocol != "" && c.Client.IsValid() && c.Frontend.IsValid() && c.Endpoint.IsValid() && seen.IsValid()
+}
+
+// tcpStates maps the kernel's state numbers (enum tcp_conntrack) to Open vSwitch's names, which Connection.State uses.
+var tcpStates = map[byte]string{
+	nl.TCP_CONNTRACK_SYN_SENT: "SYN_SENT", nl.TCP_CONNTRACK_SYN_RECV: "SYN_RECV", nl.TCP_CONNTRACK_ESTABLISHED: "ESTABLISHED",
+	nl.TCP_CONNTRACK_FIN_WAIT: "FIN_WAIT_1", nl.TCP_CONNTRACK_CLOSE_WAIT: "CLOSE_WAIT", nl.TCP_CONNTRACK_LAST_ACK: "LAST_ACK",
+	nl.TCP_CONNTRACK_TIME_WAIT: "TIME_WAIT", nl.TCP_CONNTRACK_CLOSE: "CLOSED",
+}
+
+// tcpState returns the state in CTA_PROTOINFO; "": there is none.
+func tcpState(b []byte) string {
+	for kind, v := range attributes(b) {
+		if kind != nl.CTA_PROTOINFO_TCP {
+			continue
+		}
+		for kind, v := range attributes(v) {
+			if kind == nl.CTA_PROTOINFO_TCP_STATE && len(v) >= 1 {
+				return tcpStates[v[0]]
+			}
+		}
+	}
+	return ""
 }
 
 // ctaTupleZone is the zone of one direction (enum ctattr_tuple).

@@ -19,3 +19,6 @@ func Each(context.Context, k8s.Family, uint16, func(*dpctl.Connection) error) er
 func Forget(context.Context, k8s.Family, uint16, func(*dpctl.Connection) bool) (int, error) {
 	return 0, errors.ErrUnsupported
 }
+
+// Usage returns the size of the kernel's table on Linux only.
+func Usage() (dpctl.Fill, error) { return dpctl.Fill{}, errors.ErrUnsupported }

@@ -83,15 +83,23 @@ func direction(kind int, proto uint8, src, dst netip.AddrPort) *nl.RtAttr {
 
 func connection(protocol k8s.Protocol, zone uint16, mark uint32, client, frontend, endpoint, seen string) dpctl.Connection {
 	at := netip.MustParseAddrPort
-	return dpctl.Connection{
+	c := dpctl.Connection{
 		Protocol: protocol, Client: at(client), Frontend: at(frontend), Endpoint: at(endpoint), Seen: netip.MustParseAddr(seen), Zone: zone, Mark: mark,
 	}
+	if protocol == "TCP" {
+		c.State = "ESTABLISHED" // as add makes them
+	}
+	return c
 }
 
 func list(t *testing.T, f k8s.Family, zone uint16) (all []dpctl.Connection) {
 	t.Helper()
 	if err := Each(t.Context(), f, zone, func(c *dpctl.Connection) error {
+		if c.Expires == 0 || c.Expires > 3600 { // as add sets it
+			t.Errorf("%s expires in %d s", c, c.Expires)
+		}
 		all = append(all, *c)
+		all[len(all)-1].Expires = 0
 		return nil
 	}); err != nil {
 		t.Fatal(err)
@@ -251,4 +259,13 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%+v", c)
 		}
 	})
+}
+
+// The kernel's numbers are those of the network namespace.
+func TestUsage(t *testing.T) {
+	inNamespace(t)
+	add(t, 3, many)
+	if u, err := Usage(); err != nil || u.Entries != 3 || u.Limit <= 3 {
+		t.Errorf("%+v, %v", u, err)
+	}
 }

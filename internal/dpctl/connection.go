@@ -19,6 +19,11 @@ type Connection struct {
 	Zone  uint16
 	Mark  uint32
 	State string // of TCP; "" if there is none
+	// Refused is set if the endpoint reset a TCP connection before it was established. Only EachDetailed on the
+	// userspace datapath sets it.
+	Refused bool
+	// Expires is the time until the entry expires, in seconds; 0: not known.
+	Expires uint32
 }
 
 // protocolNumbers are the protocols whose connections have ports, by IANA's numbers.
@@ -64,12 +69,35 @@ func parseConnection(line string) (c Connection, ok bool) {
 		case "mark":
 			n, _ := strconv.ParseUint(v, 0, 32)
 			c.Mark = uint32(n)
+		case "timeout":
+			n, _ := strconv.ParseUint(v, 10, 32)
+			c.Expires = uint32(n)
 		}
 	}
 	if info, _, ok := parenthesis(rest, "protoinfo=("); ok {
-		c.State = strings.TrimPrefix(info, "state=")
+		c.readInfo(info)
 	}
 	return c, true
+}
+
+// readInfo parses the TCP state. A detailed listing has one for each direction. There the userspace datapath has TIME_WAIT in both
+// directions for a refused connection, as for a closed one. A refused one is recognized by its window scaling: the client still has
+// it and the endpoint has none, because a SYN-ACK would have set the latter or removed the former (Open vSwitch:
+// lib/conntrack-tcp.c).
+func (c *Connection) readInfo(info string) {
+	words := map[string]string{}
+	for word := range strings.SplitSeq(info, ",") {
+		k, v, _ := strings.Cut(word, "=")
+		words[k] = v
+	}
+	c.State = words["state"]
+	if orig, reply := words["state_orig"], words["state_reply"]; orig != "" {
+		if c.State = orig; orig == "FIN_WAIT_2" && reply == orig {
+			c.State = "TIME_WAIT"
+		}
+		c.Refused = orig == "CLOSED" ||
+			orig == "TIME_WAIT" && reply == orig && strings.Contains(words["flags_orig"], "WINDOW_SCALE") && words["flags_reply"] == "0"
+	}
 }
 
 // parenthesis returns the text between begin and the next closing parenthesis, and the rest.

@@ -35,3 +35,41 @@ func TestParse(t *testing.T) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 }
+
+// A detailed listing distinguishes a connection that the endpoint refused from one that it has not answered and one that has ended.
+func TestParseDetailed(t *testing.T) {
+	const text = `tcp,orig=(src=10.0.0.12,dst=40.0.0.1,sport=1,dport=80),reply=(src=10.0.0.11,dst=10.0.0.12,sport=8080,dport=1),id=0,zone=1001,status=0,timeout=26,mark=7,protoinfo=(state_orig=FIN_WAIT_2,state_reply=FIN_WAIT_2,wscale_orig=10,wscale_reply=10,flags_orig=WINDOW_SCALE,flags_reply=WINDOW_SCALE)
+tcp,orig=(src=10.0.0.12,dst=40.0.0.2,sport=2,dport=80),reply=(src=10.0.0.11,dst=10.0.0.12,sport=9999,dport=2),id=0,zone=1001,status=0,timeout=26,mark=7,protoinfo=(state_orig=TIME_WAIT,state_reply=TIME_WAIT,wscale_orig=10,wscale_reply=0,flags_orig=WINDOW_SCALE,flags_reply=0)
+tcp,orig=(src=10.0.0.12,dst=40.0.0.3,sport=3,dport=80),reply=(src=10.0.0.13,dst=10.0.0.12,sport=8080,dport=3),id=0,zone=1001,status=0,timeout=28,mark=7,protoinfo=(state_orig=SYN_SENT,state_reply=CLOSED,wscale_orig=10,wscale_reply=0,flags_orig=WINDOW_SCALE,flags_reply=0)
+tcp,orig=(src=10.0.0.12,dst=40.0.0.4,sport=4,dport=80),reply=(src=10.0.0.11,dst=10.0.0.12,sport=8080,dport=4),id=0,zone=1001,status=0,timeout=5,mark=7,protoinfo=(state_orig=TIME_WAIT,state_reply=TIME_WAIT,wscale_orig=10,wscale_reply=10,flags_orig=WINDOW_SCALE,flags_reply=WINDOW_SCALE)
+tcp,orig=(src=10.0.0.12,dst=40.0.0.5,sport=5,dport=80),reply=(src=10.0.0.11,dst=10.0.0.12,sport=8080,dport=5),id=0,zone=1001,status=0,timeout=5,mark=7,protoinfo=(state_orig=TIME_WAIT,state_reply=TIME_WAIT,wscale_orig=0,wscale_reply=0,flags_orig=0,flags_reply=0)
+`
+	type outcome struct {
+		state   string
+		refused bool
+		expires uint32
+	}
+	want := []outcome{{"TIME_WAIT", false, 26}, {"TIME_WAIT", true, 26}, {"SYN_SENT", false, 28}, {"TIME_WAIT", false, 5}, {"TIME_WAIT", false, 5}}
+	var got []outcome
+	var o Outcomes
+	for _, c := range parse(text) {
+		got = append(got, outcome{c.State, c.Refused, c.Expires})
+		o.Add(&c)
+	}
+	if !slices.Equal(got, want) || o != (Outcomes{Answered: 3, Unanswered: 1, Refused: 1}) {
+		t.Errorf("got  %+v, %+v\nwant %+v", got, o, want)
+	}
+}
+
+// Few connections without an answer are no problem: each has none for a moment.
+func TestOutcomesProblem(t *testing.T) {
+	for o, want := range map[Outcomes]string{
+		{}: "", {Answered: 7}: "", {Answered: 100, Unanswered: 4}: "",
+		{Answered: 90, Unanswered: 4, Refused: 6}: "TCP connections in the conntrack table: 90 answered, 4 without answer, 6 refused",
+		{Unanswered: 1}: "TCP connections in the conntrack table: 0 answered, 1 without answer, 0 refused",
+	} {
+		if got := o.Problem(); got != want {
+			t.Errorf("%+v: %q, want %q", o, got, want)
+		}
+	}
+}

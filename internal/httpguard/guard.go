@@ -85,7 +85,6 @@ func (g *Guard) Len() int {
 func (g *Guard) state(c net.Conn, s http.ConnState) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	e := g.conns[c]
 	switch {
 	case s == http.StateClosed || s == http.StateHijacked:
 		g.drop(c)
@@ -98,8 +97,6 @@ func (g *Guard) state(c net.Conn, s http.ConnState) {
 			}
 			g.evict(oldest)
 		}
-	case e != nil: // it said something, or has been answered
-		e.in.MoveToBack(e.at)
 	}
 }
 

@@ -1,8 +1,11 @@
 package live
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/internal/trace"
@@ -41,19 +44,45 @@ func noteMasquerade(list, masqueraded []dpctl.Connection) {
 const maxConnections = 5
 
 // answer describes what the endpoint did, for a connection that was not established; "" for any other. The states are Open vSwitch's
-// (lib/ct-dpif.h, CT_DPIF_TCP_STATES). Its userspace datapath has TIME_WAIT for a reset connection, too.
+// (lib/ct-dpif.h, CT_DPIF_TCP_STATES). Its userspace datapath has TIME_WAIT for a connection that was reset later, too.
 func answer(c *dpctl.Connection) string {
-	switch c.State {
-	case "SYN_SENT":
+	switch {
+	case c.Refused:
+		return "; the endpoint refused it"
+	case c.State == "SYN_SENT":
 		return "; the endpoint has not answered it"
-	case "CLOSED":
+	case c.State == "CLOSED":
 		return "; it was reset"
 	}
 	return ""
 }
 
-// noteConnections says of the connections that exist already where they go.
+// failingFirst sorts connections: failed ones first, then by state, then the most recently used ones first.
+func failingFirst(list []dpctl.Connection) {
+	slices.SortStableFunc(list, func(a, b dpctl.Connection) int {
+		fine := func(c *dpctl.Connection) int {
+			if answer(c) != "" {
+				return 0
+			}
+			return 1
+		}
+		return cmp.Or(fine(&a)-fine(&b), cmp.Compare(a.State, b.State), cmp.Compare(b.Expires, a.Expires))
+	})
+}
+
+// noteOutcomes adds a step for each candidate endpoint with many failed connections, from any client.
+func noteOutcomes(l *trace.Live, r *trace.Result, outcomes map[netip.AddrPort]*dpctl.Outcomes) {
+	for _, text := range r.Endpoints {
+		at, _ := netip.ParseAddrPort(text)
+		if o := outcomes[at]; o != nil && o.Problem() != "" {
+			l.Step("endpoint %s: %s", at, o.Problem())
+		}
+	}
+}
+
+// noteConnections adds a step for each connection that exists already: where it goes.
 func noteConnections(l *trace.Live, q trace.Question, r *trace.Result, list []dpctl.Connection) {
+	failingFirst(list)
 	n := 0
 	for i := range list {
 		c := &list[i]
@@ -80,6 +109,23 @@ func noteConnections(l *trace.Live, q trace.Question, r *trace.Result, list []dp
 	}
 	if n > maxConnections {
 		l.Step("and %d more existing connections", n-maxConnections)
+	}
+}
+
+// usage adds a step about the limits of the conntrack table, and a difference if a new connection does not fit.
+func (s *Switch) usage(ctx context.Context, l *trace.Live, r *trace.Result) {
+	if r.Verdict != trace.Deliver {
+		return
+	}
+	u := s.Usage(ctx)
+	l.Step("conntrack: %s", &u)
+	for _, f := range u.Fills() {
+		if f.Full() && (f.Zone != s.Config.Layout.ZoneSNAT || r.Masquerade != trace.Never) {
+			l.Differ("%s: full, so that a new connection fails", &f)
+			if l.Verdict == trace.Deliver {
+				l.Verdict = trace.Uncertain // existing connections go on
+			}
+		}
 	}
 }
 

@@ -222,7 +222,7 @@ func (w *walker) step(format string, args ...any) {
 
 // judge compares what the rules do with what the model says.
 func (w *walker) judge(l *trace.Live, r *trace.Result, verdict trace.Verdict, ways []outcome) {
-	if verdict != r.Verdict {
+	if l.Verdict = verdict; verdict != r.Verdict {
 		l.Differ("the rules say %s, the model %s", verdict, r.Verdict)
 	}
 	if verdict != trace.Deliver {

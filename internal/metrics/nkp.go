@@ -25,6 +25,7 @@ var (
 	Refused      = define(Gauge, "nkp_refused_service_ports", "Service ports that the data plane refuses; they are tried again.", "plane").collected()
 	PendingPorts = define(Gauge, "nkp_pending_service_ports", "Service ports that are not as they should be yet.", "plane").in(OVS, IPTables).collected().
 			only("iptables works: alone, or beside the bridge")
+	Foreign  = define(Gauge, "nkp_foreign_flows", "Flows of other owners in nkp's own tables, which can keep Service packets from arriving.").in(OVS).collected()
 	Repairs  = define(Counter, "nkp_repairs_total", "Times that something else had changed what nkp installed, which was put right.", "plane").in(OVS, IPTables).collected()
 	Conflict = define(Gauge, "nkp_port_conflicts", "Processes that listen on the node where a Service is served.").collected()
 	Unbound  = define(Gauge, "nkp_health_check_node_ports_failed", "Health check node ports that cannot be listened on.").collected()
@@ -45,6 +46,10 @@ var (
 	Rejects         = define(Counter, "nkp_rejected_packets_total",
 		"Packets that Services without endpoints sent to nkp: answered with a refusal, unanswerable (such as an RST), dropped (the queue was full) or failed.", "result").
 		in(OVS).collected()
+	ConntrackEntries = define(Gauge, "nkp_conntrack_entries", "Entries in the conntrack table of the bridge's datapath: of a zone, where it has a limit, or of the whole table (all).", "zone").
+				in(OVS).collected().only("ovs-vswitchd answers on its control socket")
+	ConntrackLimit = define(Gauge, "nkp_conntrack_limit", "Entries that the zone, or the whole table (all), may hold; beyond, new connections fail.", "zone").
+			in(OVS).collected().only("ovs-vswitchd answers on its control socket")
 
 	restores = define(Counter, "nkp_iptables_restores_total", "Runs of iptables-restore, by outcome: ok or failed.", "backend", ipFamily, "result").in(OVS, IPTables).
 			only("iptables works: alone, or beside the bridge")

@@ -8,23 +8,55 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// Apply brings the connection tracking of this network namespace in line with the settings and gives one warning for
-// each that it could not. It writes only what differs, and never makes the connection table smaller. It may be called
-// again; a table that is not there yet is, once something needs connection tracking.
-func Apply(s Settings, log *slog.Logger) (warnings []string) {
-	return kernel{root: "/", log: log}.apply(s)
+// Apply brings the connection tracking of this network namespace in line with the settings. It returns what it changed, and one
+// warning for each setting that it could not change. It writes only what differs, and never makes the connection table smaller. It
+// may be called again: the kernel creates the table only when something needs connection tracking.
+func Apply(s Settings, log *slog.Logger) (changes []Change, warnings []string) {
+	warnings = kernel{root: "/", log: log, note: func(c Change) { changes = append(changes, c) }}.apply(s)
+	return changes, warnings
+}
+
+// Restore undoes changes, the last first. It leaves a setting alone that no longer has the value that was set. It returns a line for
+// each setting, and the changes that could not be undone.
+func Restore(changes []Change) (lines []string, failed []Change) {
+	return kernel{root: "/", log: slog.New(slog.DiscardHandler)}.restore(changes)
+}
+
+func (k kernel) restore(changes []Change) (lines []string, failed []Change) {
+	for _, c := range slices.Backward(changes) {
+		if !strings.HasPrefix(c.Name, netfilter) {
+			lines, failed = append(lines, fmt.Sprintf("sysctl %q is none that nkp sets", c.Name)), append(failed, c)
+			continue
+		}
+		have, err := k.get(c.Name)
+		switch {
+		case err == nil && have != c.To:
+			lines = append(lines, fmt.Sprintf("left sysctl %s at %d: something changed it after nkp had set %d", c.Name, have, c.To))
+			continue
+		case err == nil:
+			err = k.set(c.Name, c.From)
+		}
+		if err != nil {
+			lines, failed = append(lines, err.Error()), append(failed, c)
+			continue
+		}
+		lines = append(lines, fmt.Sprintf("set sysctl %s back from %d to %d", c.Name, c.To, c.From))
+	}
+	return lines, failed
 }
 
 // kernel is where the kernel's settings are: below root, which is / but in tests.
 type kernel struct {
 	root string
 	log  *slog.Logger
+	note func(Change) // called for each change; may be nil
 }
 
 const netfilter = "net.netfilter."
@@ -108,7 +140,13 @@ func (k kernel) set(name string, value int) error {
 	if err := os.WriteFile(k.path(name), []byte(strconv.Itoa(value)), 0); err != nil {
 		return fmt.Errorf("cannot set sysctl %s to %d: %w; it stays %d", name, value, reason(err), have)
 	}
+	if now, err := k.get(name); err == nil {
+		value = now // the kernel may round it
+	}
 	k.log.Info("sysctl set", "name", name, "from", have, "to", value)
+	if k.note != nil {
+		k.note(Change{Name: name, From: have, To: value})
+	}
 	return nil
 }
 

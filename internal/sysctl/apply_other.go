@@ -5,4 +5,7 @@ package sysctl
 import "log/slog"
 
 // Apply does nothing: these settings are Linux's.
-func Apply(Settings, *slog.Logger) []string { return nil }
+func Apply(Settings, *slog.Logger) ([]Change, []string) { return nil, nil }
+
+// Restore does nothing.
+func Restore([]Change) ([]string, []Change) { return nil, nil }

@@ -17,6 +17,13 @@ type Settings struct {
 	UDPStream      time.Duration // with replies (--conntrack-udp-timeout-stream)
 }
 
+// Change is a kernel setting that nkp has changed.
+type Change struct {
+	Name string `json:"name"` // net.netfilter.nf_conntrack_max
+	From int    `json:"from"`
+	To   int    `json:"to"`
+}
+
 // Defaults are kube-proxy's.
 func Defaults() Settings {
 	return Settings{

@@ -18,6 +18,10 @@ const (
 	Reject    Verdict = "reject"    // refused with an answer: TCP RST or port unreachable
 	Drop      Verdict = "drop"      // without an answer
 	Untouched Verdict = "untouched" // nkp has nothing to do with it
+
+	// Only Live has these.
+	Mixed     Verdict = "mixed"     // delivered, or dropped or refused, depending on the endpoint
+	Uncertain Verdict = "uncertain" // it leaves the switch, but not as nkp wants: whether it arrives, or its answer does, is not known
 )
 
 // Masquerade says whether the client's address is replaced with the node's.
@@ -58,6 +62,8 @@ func (r *Result) PodHere(node *k8s.Node) bool {
 // Live compares the installed rules with the model.
 type Live struct {
 	Agrees bool `json:"agrees"`
+	// Verdict is what the installed rules do with the packet.
+	Verdict Verdict `json:"verdict"`
 	// Differences list where the two do not agree.
 	Differences []string `json:"differences"`
 	// Steps are the packet's path through the installed rules.

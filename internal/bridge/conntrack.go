@@ -1,0 +1,128 @@
+package bridge
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/nkp-proxy/nkp/internal/conntrack"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/internal/dpctl"
+	"github.com/nkp-proxy/nkp/ovsdb"
+)
+
+// usageAge is the maximum age of cached answers of the switch, so that status does not lag behind and costs the switch little.
+const usageAge = 2 * time.Second
+
+// usageCache caches the last answers of the switch, so that many callers cost the switch no more than one.
+type usageCache struct {
+	asks chan struct{} // holds a token while the switch is asked; protects the fields below
+	at   time.Time
+	last asked
+}
+
+// asked is what a switch answered over its control socket.
+type asked struct {
+	usage    dpctl.Usage
+	warnings []string // about the usage, and contradictions
+}
+
+// askSwitch returns how full the conntrack table of the bridge's datapath is, and warnings, at most usageAge old. It returns
+// when the context ends, with NotKnown set if the switch has not answered by then.
+func (p *Plane) askSwitch(ctx context.Context) asked {
+	c := &p.usage
+	select {
+	case c.asks <- struct{}{}:
+		defer func() { <-c.asks }()
+	case <-ctx.Done():
+		return asked{usage: dpctl.Usage{Zones: []dpctl.Fill{}, NotKnown: "ovs-vswitchd does not answer in time"}}
+	}
+	if time.Since(c.at) > usageAge {
+		sw := p.db.Switch()
+		a := asked{usage: p.set.ConntrackUsage(ctx, &sw)}
+		a.warnings = append(a.usage.Warnings(), p.set.contradictions(ctx, &sw)...)
+		if ctx.Err() != nil {
+			return a // a caller with more time may get an answer
+		}
+		c.last, c.at = a, time.Now()
+	}
+	return c.last
+}
+
+// Asked returns how full the conntrack table of the bridge's datapath is, and the number of warnings that follow from
+// ovs-vswitchd's answers. The result is at most two seconds old. Asked waits for the switch until the context ends.
+func (p *Plane) Asked(ctx context.Context) (usage dpctl.Usage, warnings int) {
+	a := p.askSwitch(ctx)
+	return a.usage, len(a.warnings)
+}
+
+// ConntrackUsage returns how full the conntrack table of a bridge's datapath is.
+func (s *Settings) ConntrackUsage(ctx context.Context, sw *ovsdb.Switch) dpctl.Usage {
+	u := dpctl.Usage{Zones: []dpctl.Fill{}}
+	var table dpctl.Fill
+	var tableErr error
+	t, err := dpctl.Find(s.OVSDB, sw.DatapathType)
+	if err == nil {
+		u.Zones, err = t.Limits(ctx, s.Layout.ZoneDNAT, s.Layout.ZoneSNAT)
+	}
+	switch {
+	case s.inKernel(sw):
+		table, tableErr = conntrack.Usage()
+	case sw.DatapathType != "netdev":
+		tableErr = fmt.Errorf("bridge %s is in another network namespace, whose conntrack table cannot be seen from here", s.Bridge)
+	case err == nil:
+		if table.Entries, tableErr = t.Count(ctx); tableErr == nil {
+			table.Limit, tableErr = t.Max(ctx)
+		}
+	default:
+		tableErr = err
+	}
+	if tableErr == nil {
+		u.Table = &table
+	} else if err == nil {
+		err = tableErr
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		u.NotKnown = "ovs-vswitchd does not answer in time"
+	case err != nil:
+		u.NotKnown = err.Error()
+	}
+	return u
+}
+
+// Connections calls do for each connection in nkp's zone, to Services and directly to their endpoints. It reads the kernel's table
+// by netlink. For a table of the userspace datapath with more than dpctl.MaxDetailed entries it returns an error.
+func (p *Plane) Connections(ctx context.Context, do func(*dpctl.Connection) error) error {
+	sw, zone := p.db.Switch(), p.set.Layout.ZoneDNAT
+	if p.set.inKernel(&sw) {
+		for _, f := range dataplane.Families {
+			if err := conntrack.Each(ctx, f, zone, do); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	t, err := dpctl.Find(p.set.OVSDB, sw.DatapathType)
+	if err != nil {
+		return err
+	}
+	n, err := t.Count(ctx)
+	switch {
+	case err != nil:
+		return err
+	case n > dpctl.MaxDetailed:
+		return fmt.Errorf("the conntrack table has %d entries, over the limit of %d for a listing", n, dpctl.MaxDetailed)
+	}
+	return t.EachDetailed(ctx, zone, do)
+}
+
+// inKernel reports whether the switch's connections are in the table of this network namespace's kernel: the datapath is the
+// kernel's, and the bridge's own interface is here.
+func (s *Settings) inKernel(sw *ovsdb.Switch) bool {
+	ifc, err := net.InterfaceByName(s.Bridge)
+	return sw.DatapathType == "system" && err == nil && len(sw.LocalMAC) > 0 && bytes.Equal(ifc.HardwareAddr, sw.LocalMAC)
+}

@@ -1,0 +1,43 @@
+package bridge
+
+import (
+	"context"
+	"strings"
+
+	"github.com/nkp-proxy/nkp/ofctrl"
+	"github.com/nkp-proxy/nkp/ovsdb"
+	"github.com/nkp-proxy/nkp/pipeline"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// Differences are the flows and groups of a switch that are not as nkp wants them.
+type Differences struct {
+	Own     *flow.Delta // what would bring nkp's own to the desired state
+	Foreign Foreign
+}
+
+// Compare reads the switch back and compares it with what a compiler wants, for callers with a connection of their own.
+func (s *Settings) Compare(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compiler) (d Differences, err error) {
+	snap, err := conn.ReadBack(ctx, s.Filter())
+	if err != nil {
+		return d, err
+	}
+	return Differences{flow.Diff(snap.State, c.State()), s.knownForeign(conn, c, nil)}, nil
+}
+
+// Text returns the lines of `nkp diff`; "": there is no difference.
+func (d *Differences) Text() string {
+	var b strings.Builder
+	d.Own.WriteTo(&b) // a strings.Builder does not fail
+	d.Foreign.writeTo(&b)
+	return b.String()
+}
+
+// Gone returns the message that nkp's bridge does not exist any more, with the bridges that do.
+func Gone(sw *ovsdb.Switch) string {
+	text := "bridge " + sw.Bridge + " does not exist any more"
+	if len(sw.Bridges) > 0 {
+		return text + " (there are: " + strings.Join(sw.Bridges, ", ") + ")"
+	}
+	return text + " (there is none at all)"
+}

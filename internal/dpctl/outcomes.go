@@ -1,0 +1,42 @@
+package dpctl
+
+import "fmt"
+
+// Outcomes counts the TCP connections to an endpoint that a conntrack table holds, by what the endpoint did. Entries of closed
+// connections stay in the table for about half a minute.
+type Outcomes struct {
+	Answered   int `json:"answered"`
+	Unanswered int `json:"unanswered"` // no answer to the SYN yet
+	Refused    int `json:"refused"`    // reset before they were established; the kernel keeps none of these
+}
+
+// Add counts a TCP connection. It ignores other protocols, because there a packet without an answer may be normal.
+func (o *Outcomes) Add(c *Connection) {
+	switch {
+	case c.Protocol != "TCP":
+	case c.Refused:
+		o.Refused++
+	case c.State == "SYN_SENT":
+		o.Unanswered++
+	default:
+		o.Answered++
+	}
+}
+
+// String returns the numbers in words.
+func (o *Outcomes) String() string {
+	return fmt.Sprintf("%d answered, %d without answer, %d refused", o.Answered, o.Unanswered, o.Refused)
+}
+
+// failingPart is the percentage of failed connections from which Problem reports them. Fewer are normal, because every connection
+// is unanswered for a round-trip time, and its entry stays for much longer.
+const failingPart = 5
+
+// Problem returns how many connections failed; "": none, or few.
+func (o *Outcomes) Problem() string {
+	failed := o.Unanswered + o.Refused
+	if failed == 0 || failed*100 < (failed+o.Answered)*failingPart {
+		return ""
+	}
+	return "TCP connections in the conntrack table: " + o.String()
+}
