@@ -4,7 +4,7 @@ GO      ?= .ci/go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X github.com/nkp-proxy/nkp/internal/agent.Version=$(VERSION)
 
-.PHONY: all build check docs demo test verify dist dist-check test-bench test-deploy deploy-check test-kernel test-windows e2e differential peers lint fuzz faults picture recording clean deps help bench bench-quick bench-kernel
+.PHONY: all build check docs demo test verify dist dist-check test-bench test-deploy deploy-check test-kernel test-offload test-windows e2e differential peers lint fuzz faults picture recording clean deps help bench bench-quick bench-kernel
 
 all: build
 
@@ -87,11 +87,18 @@ docs: ## write docs/configuration.md from the code
 
 test-windows: bin/tools/staticcheck ## the Windows binary under Wine, beside kube-proxy.exe (installs Wine; first build: minutes)
 	@.ci/install-deps wine
+	@# The tests build kube-proxy.exe: without a build cache that takes longer than their time limit.
+	GOOS=windows CGO_ENABLED=0 $(GO) build -C test/k8s -trimpath -o /dev/null k8s.io/kubernetes/cmd/kube-proxy
+	GOOS=windows CGO_ENABLED=0 $(GO) build -trimpath -o /dev/null .
+	$(GO) vet -C test/k8s ./windows/...
 	cd test/k8s && $(STATICCHECK) ./windows/... && GOOS=windows $(STATICCHECK) ./windows/...
 	$(GO) test -C test/k8s -count=1 -timeout 40m ./windows/...
 
 test-kernel: deps ## the packet tests on the kernel datapath, in an emulated machine (a few minutes)
 	@test/kernel/run
+
+test-offload: deps ## test-kernel with Open vSwitch's flows in tc, as for a NIC with offload (not in .ci/run; builds a kernel first)
+	@test/kernel/run --offload
 
 test-deploy: deps bin/tools/staticcheck ## unit, packages, images, guides; the packet tests under the unit's restrictions (5 minutes)
 	@.ci/install-deps deploy

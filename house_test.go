@@ -51,6 +51,7 @@ var mayImport = map[string][]string{
 	"hack/record":    {},
 	"hack/reference": {"internal/command", "internal/config"},
 	"test/testbed":   {},
+	"test/harness":   {"test/testbed"},
 	"test/hnsfake":   {"windows/hns", "windows/plan"},
 	"test/packets":   {"internal/metrics"},
 	"test/semantics": {},

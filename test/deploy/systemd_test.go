@@ -152,7 +152,7 @@ func TestBoot(t *testing.T) {
 	must(t, os.WriteFile(manifest, []byte(fmt.Sprintf(webManifest, testbed.NodeIP4, web.IP4)), 0o644))
 
 	m := boot(t, bed, debPackage(t), manifest)
-	m.awaits("nkp is ready", map[string]string{"ActiveState": "active", "SubState": "running", "StatusText": "ovs: 1 Service ports of manifests /etc/nkp/manifests"})
+	m.awaits("nkp is ready", map[string]string{"ActiveState": "active", "SubState": "running", "StatusText": "ovs: 1 Service port of manifests /etc/nkp/manifests"})
 	ask := func(when string) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)

@@ -21,6 +21,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/nkp-proxy/nkp/internal/dpctl"
+	"github.com/nkp-proxy/nkp/test/harness"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -112,7 +113,7 @@ func awaitAnswer(t *testing.T, conn net.Conn, name string) {
 func (c *cluster) manyEndpoints(more int) []any {
 	s := &svc{name: "dns", udp: true, vip: netip.MustParseAddr("40.0.0.1"), pods: c.servers[:1]}
 	objects := []any{s.service(), s.slice()}
-	ready, node := true, "node-2"
+	ready, node := true, harness.OtherNode
 	for i := 0; i < more; i += 1000 {
 		sl := s.slice()
 		sl.Name = fmt.Sprint("dns-more-", i)
@@ -218,7 +219,7 @@ func TestManyStaleConnections(t *testing.T) {
 		connections = 500_000
 	}
 	c := newCluster(t)
-	must(t, c.write(c.manyEndpoints(4000)))
+	must(t, harness.WriteManifests(c.manifest, c.manyEndpoints(4000)))
 	must(t, c.start())
 	t.Cleanup(func() {
 		c.stop(syscall.SIGTERM)
@@ -244,7 +245,7 @@ func TestManyStaleConnections(t *testing.T) {
 		_, wrong := c.tracked(t)
 		want := c.connections(t) - wrong + most
 		cpu, begun := c.busy(t), time.Now()
-		must(t, c.write(c.manyEndpoints(endpoints)))
+		must(t, harness.WriteManifests(c.manifest, c.manyEndpoints(endpoints)))
 		deadline := begun.Add(testbed.Patient(90 * time.Second))
 		for c.connections(t) > want {
 			if time.Now().After(deadline) {

@@ -3,12 +3,9 @@
 package faults
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -16,11 +13,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nkp-proxy/nkp/test/harness"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 const (
-	nodeName    = "node-1"
+	nodeName    = harness.NodeName
 	metricsAddr = "127.0.0.1:10249"
 )
 
@@ -39,9 +37,7 @@ func TestMain(m *testing.M) {
 
 func must(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.Must(t, err)
 }
 
 // cluster is a bed, a manifest file that says what Services there are, and an agent whose ways to the switch can be disturbed.
@@ -151,45 +147,26 @@ func (c *cluster) running() (*testbed.Program, error) {
 func (c *cluster) diff() (text string, status int) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	var out bytes.Buffer
-	cmd := exec.CommandContext(ctx, c.bin, append([]string{"diff", "--socket", c.socket()}, c.common()...)...)
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := c.Node.Start(cmd); err != nil {
-		return err.Error(), 2
-	}
-	cmd.Wait()
-	return out.String(), cmd.ProcessState.ExitCode()
+	stdout, stderr, status := harness.Run(ctx, c.t, c.Node, append([]string{c.bin, "diff", "--socket", c.socket()}, c.common()...)...)
+	return stdout + stderr, status
 }
 
 // settle waits until the switch holds what the manifests call for, and the datapath knows.
 func (c *cluster) settle() error {
-	deadline := time.Now().Add(settleLimit)
-	for {
-		text, status := c.diff()
-		if status == 0 {
-			return c.Settle()
-		}
-		if _, err := c.running(); err != nil {
-			return err
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("the switch is not in step after %v; diff ends with %d:\n%.3000s", settleLimit, status, text)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-}
-
-// write replaces the manifest file.
-func (c *cluster) write(objects []any) error {
-	data, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": objects})
+	p, err := c.running()
 	if err != nil {
 		return err
 	}
-	tmp := c.manifest + ".new" // not a manifest's name: nkp does not see it
-	if err := os.WriteFile(tmp, data, 0o644); err != nil {
-		return err
+	err = harness.Await(settleLimit, p, func() error {
+		if text, status := c.diff(); status != 0 {
+			return fmt.Errorf("diff ends with %d:\n%.3000s", status, text)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("the switch is not in step: %w", err)
 	}
-	return os.Rename(tmp, c.manifest)
+	return c.Settle()
 }
 
 // said returns the end of the agents' log.

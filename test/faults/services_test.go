@@ -11,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/nkp-proxy/nkp/test/harness"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -74,7 +75,7 @@ func (c *cluster) scramble(r *rand.Rand, pods []*testbed.Pod) {
 
 // put writes the manifests: the node, c.services, and extra ones that nobody uses.
 func (c *cluster) put(extra int) error {
-	objects := []any{nodeObject()}
+	objects := []any{harness.Node()}
 	for _, s := range c.services {
 		objects = append(objects, s.service(), s.slice())
 	}
@@ -82,17 +83,7 @@ func (c *cluster) put(extra int) error {
 		s := &svc{name: fmt.Sprintf("extra-%d", i), vip: netip.AddrFrom4([4]byte{41, 0, byte(i >> 8), byte(i)}), pods: c.servers}
 		objects = append(objects, s.service(), s.slice())
 	}
-	return c.write(objects)
-}
-
-// nodeObject returns this node.
-func nodeObject() *v1.Node {
-	return &v1.Node{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: nodeName},
-		Status: v1.NodeStatus{Addresses: []v1.NodeAddress{
-			{Type: v1.NodeInternalIP, Address: testbed.NodeIP4.String()}, {Type: v1.NodeInternalIP, Address: testbed.NodeIP6.String()},
-		}},
-	}
+	return harness.WriteManifests(c.manifest, objects)
 }
 
 func (s *svc) service() *v1.Service {
@@ -145,7 +136,7 @@ func (s *svc) slice() *discoveryv1.EndpointSlice {
 			continue
 		}
 		seen[p.Name] = true
-		node, ready := "node-2", true
+		node, ready := harness.OtherNode, true
 		if p.Local {
 			node = nodeName
 		}

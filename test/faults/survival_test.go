@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/nkp-proxy/nkp/test/harness"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -50,7 +51,7 @@ func TestSwitchSurvives(t *testing.T) {
 	_, err := remote.ServeSCTP(podPort)
 	must(t, err)
 
-	must(t, c.write(c.survivalObjects(local, remote)))
+	must(t, harness.WriteManifests(c.manifest, c.survivalObjects(local, remote)))
 	must(t, c.start())
 	must(t, c.settle())
 	pid := c.VswitchdPID()
@@ -146,7 +147,7 @@ func listen(t *testing.T, h *testbed.Host, port int) {
 
 // survivalObjects are Services that have endpoints at their own addresses, and others.
 func (c *cluster) survivalObjects(local, remote *testbed.Pod) []any {
-	objects := []any{nodeObject()}
+	objects := []any{harness.Node()}
 	add := func(name, clusterIP string, port uint16, protocol v1.Protocol, target uint16, endpoint netip.Addr, change func(*v1.Service)) {
 		s := (&svc{name: name, vip: netip.MustParseAddr(clusterIP)}).service()
 		s.Spec.Ports[0].Port, s.Spec.Ports[0].Protocol = int32(port), protocol
@@ -154,7 +155,7 @@ func (c *cluster) survivalObjects(local, remote *testbed.Pod) []any {
 			change(s)
 		}
 		sl := (&svc{name: name, vip: netip.MustParseAddr(clusterIP)}).slice()
-		node, ready, number := "node-2", true, int32(target)
+		node, ready, number := harness.OtherNode, true, int32(target)
 		if endpoint != remote.IP4 && endpoint != remote.IP6 {
 			node = nodeName
 		}

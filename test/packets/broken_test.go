@@ -22,8 +22,8 @@ type broken struct {
 	name string
 	// breaks brings the situation about, on a cluster whose Service default/web at 40.0.0.1:80 works.
 	breaks func(t *testing.T, c *cluster, web *v1.Service)
-	// flags are further ones of the agent.
-	flags []string
+	// flags are further ones of the agent, settings of all commands.
+	flags, settings []string
 	// mends: nkp puts it right by itself after some seconds, so that it is broken again before each look.
 	mends bool
 	// from and to are the connection, err how it fails; nil: it does not, and the pod with number answers gets it.
@@ -157,8 +157,8 @@ func TestBrokenSituations(t *testing.T) {
 			flags: []string{"--audit-period", "1h"}, // it counts its flows every few seconds nevertheless
 			mends: true,
 			from:  aPod, to: "40.0.0.1:80", err: testbed.ErrRefused, live: true,
-			status: `in step .*, compared \d+s ago: .*; repaired [1-9]\d* times\n`,
-			trace: `(?s)the switch says reject, the model deliver\n.*the switch lacks of default/web:http: cookie=0x[0-9a-f]+,table=1,.*nw_dst=40\.0\.0\.1.*` +
+			status: `in step .*, compared \d+s ago: .*; repaired [1-9]\d* times?\n`,
+			trace: `(?s)the switch says reject, the model deliver\n.*default/web:http: flow missing or different on the switch: cookie=0x[0-9a-f]+,table=1,.*nw_dst=40\.0\.0\.1.*` +
 				`"nkp diff" shows all differences`,
 		},
 		{
@@ -169,8 +169,144 @@ func TestBrokenSituations(t *testing.T) {
 			},
 			flags: []string{"--audit-period", "1s"},
 			from:  aPod, to: "40.0.0.1:80", answers: 0, live: true,
-			status: `in step +the switch holds what it should, last change \d+s ago, compared [0-2]s ago: .*; repaired 1 times\n`,
+			status: `in step +the switch holds what it should, last change \d+s ago, compared [0-2]s ago: .*; repaired 1 time\n`,
 			trace:  `verdict: deliver\nwhat is installed agrees\n`,
+		},
+		{
+			name: "conntrack zone full",
+			breaks: func(t *testing.T, c *cluster, web *v1.Service) {
+				c.limitConntrack(t, "dpctl/ct-set-limits", "zone=1001,limit=1")
+				c.keepOpen(t, aPod(c), "40.0.0.1:80")
+			},
+			from: aPod, to: "40.0.0.1:80", err: testbed.ErrTimeout, live: true,
+			status: `(?s)conntrack +table \d+ of 3000000 entries; zone 1001 1 of 1 entries\n.*` +
+				`WARNING +conntrack zone 1001 1 of 1 entries: full, new connections to Services fail; raise the limit \(ovs-appctl dpctl/ct-set-limits zone=1001,limit=N\)`,
+			trace: `(?s)conntrack: table \d+ of 3000000 entries; zone 1001 1 of 1 entries\n.*does not agree: conntrack zone 1001 1 of 1 entries: full, so that a new connection fails\n`,
+		},
+		{
+			name: "conntrack zone closed",
+			breaks: func(t *testing.T, c *cluster, web *v1.Service) {
+				c.limitConntrack(t, "dpctl/ct-set-limits", "zone=1001,limit=0")
+			},
+			from: aPod, to: "40.0.0.1:80", err: testbed.ErrTimeout, live: true,
+			status: `WARNING +conntrack zone 1001 0 of 0 entries: full, `,
+			trace:  `does not agree: conntrack zone 1001 0 of 0 entries: full, `,
+		},
+		{
+			name: "conntrack default limit reached",
+			breaks: func(t *testing.T, c *cluster, web *v1.Service) {
+				c.limitConntrack(t, "dpctl/ct-set-limits", "default=1")
+				c.keepOpen(t, aPod(c), "40.0.0.1:80")
+			},
+			from: aPod, to: "40.0.0.1:80", err: testbed.ErrTimeout, live: true,
+			status: `WARNING +conntrack zone 1001 1 of 1 entries: full, `,
+			trace:  `does not agree: conntrack zone 1001 1 of 1 entries: full, `,
+		},
+		{
+			name: "conntrack table full",
+			breaks: func(t *testing.T, c *cluster, web *v1.Service) {
+				c.limitConntrack(t, "dpctl/ct-set-maxconns", "1")
+			},
+			from: aPod, to: "40.0.0.1:80", err: testbed.ErrTimeout, live: true,
+			status: `WARNING +conntrack table \d+ of 1 entries: full, new connections to Services fail; raise the limit \(ovs-appctl dpctl/ct-set-maxconns N; `,
+			trace:  `does not agree: conntrack table \d+ of 1 entries: full, `,
+		},
+		{
+			name: "port of an endpoint gone",
+			breaks: func(t *testing.T, c *cluster, web *v1.Service) {
+				_, err := c.Vsctl("del-port", c.Bridge, c.pods[0].Interface)
+				must(t, err)
+			},
+			from: aPod, to: "40.0.0.1:80", err: testbed.ErrTimeout,
+			services: `PROBLEM: nothing reaches the local endpoint 10\.0\.0\.11:8080: no port of bridge br-int has its address\n`,
+			trace:    `nothing reaches the local endpoint 10\.0\.0\.11:8080: no port of bridge br-int has its address\n`,
+		},
+		{
+			name: "device of an endpoint gone",
+			breaks: func(t *testing.T, c *cluster, web *v1.Service) {
+				_, err := c.Node.Exec(c.ctx, "ip", "link", "del", c.pods[0].Interface)
+				must(t, err)
+				p := c.pods[0]
+				_, err = c.Vsctl("del-port", c.Bridge, p.Interface)
+				must(t, err)
+				_, err = c.Vsctl("--no-wait", "add-port", c.Bridge, p.Interface, "--", "set", "Interface", p.Interface,
+					"external_ids:iface-id="+p.IfaceID, "external_ids:ip_addresses="+p.IP4.String())
+				must(t, err)
+			},
+			from: aPod, to: "40.0.0.1:80", err: testbed.ErrTimeout,
+			services: `PROBLEM: nothing reaches the local endpoint 10\.0\.0\.11:8080: its port pod-11 is not on bridge br-int: .+\n`,
+			trace:    `nothing reaches the local endpoint 10\.0\.0\.11:8080: its port pod-11 is not on bridge br-int: .+\n`,
+		},
+		{
+			name: "link of an endpoint down",
+			breaks: func(t *testing.T, c *cluster, web *v1.Service) {
+				_, err := c.pods[0].Exec(c.ctx, "ip", "link", "set", "eth0", "down")
+				must(t, err)
+			},
+			from: aPod, to: "40.0.0.1:80", err: testbed.ErrTimeout,
+			services: `PROBLEM: nothing reaches the local endpoint 10\.0\.0\.11:8080: the link of its port pod-11 \(OpenFlow port 11\) is down\n`,
+			trace:    `nothing reaches the local endpoint 10\.0\.0\.11:8080: the link of its port pod-11 \(OpenFlow port 11\) is down\n`,
+		},
+		{
+			name: "process of an endpoint gone",
+			breaks: func(t *testing.T, c *cluster, web *v1.Service) {
+				c.put(slice(web, 8080, at(c.pods[0].IP4), at(c.idlePod(t).IP4)))
+				c.settle()
+				c.attempts(t)
+			},
+			from: aPod, to: "40.0.0.1:80", err: testbed.ErrRefused, live: true,
+			services: `PROBLEM: endpoint 10\.0\.0\.14:8080: TCP connections in the conntrack table: 0 answered, 0 without answer, [1-9]\d* refused\n`,
+			trace: `(?s)endpoint 10\.0\.0\.14:8080: TCP connections in the conntrack table: 0 answered, 0 without answer, [1-9]\d* refused\n` +
+				`.*an existing connection \(.*\): goes to 10\.0\.0\.14:8080 since it was opened; the endpoint refused it\n`,
+		},
+		{
+			name: "link of an endpoint on another node down",
+			breaks: func(t *testing.T, c *cluster, web *v1.Service) {
+				_, err := c.remotes[0].Exec(c.ctx, "ip", "link", "set", "eth0", "down")
+				must(t, err)
+				c.put(slice(web, 8080, at(c.pods[0].IP4), at(c.remotes[0].IP4)))
+				c.settle()
+				c.attempts(t)
+			},
+			from: aPod, to: "40.0.0.1:80", err: testbed.ErrTimeout, live: true,
+			services: `PROBLEM: endpoint 10\.0\.1\.11:8080: TCP connections in the conntrack table: 0 answered, [1-9]\d* without answer, 0 refused\n`,
+			trace: `(?s)endpoint 10\.0\.1\.11:8080: TCP connections in the conntrack table: 0 answered, [1-9]\d* without answer, 0 refused\n` +
+				`[^\n]*an existing connection \([^\n]*, SYN_SENT\): goes to 10\.0\.1\.11:8080 since it was opened; the endpoint has not answered it\n`,
+		},
+		{
+			name: "wrong MAC of a pod in the database",
+			breaks: func(t *testing.T, c *cluster, web *v1.Service) {
+				_, err := c.Vsctl("set", "Interface", c.pods[0].Interface, `external_ids:attached-mac="02:00:00:00:99:99"`)
+				must(t, err)
+			},
+			from: aPod, to: "40.0.0.1:80", err: testbed.ErrTimeout,
+			status: `WARNING +port pod-11: its MAC in the database \(external_ids:attached-mac, else mac_in_use\) is 02:00:00:00:99:99, but the bridge has learned 02:00:00:00:00:11 there: `,
+		},
+		{
+			name: "wrong MAC of the router",
+			breaks: func(t *testing.T, c *cluster, web *v1.Service) {
+				_, err := c.Node.Ping(c.ctx, testbed.RouterIP4) // the kernel resolves it
+				must(t, err)
+			},
+			settings: []string{"--gateway-mac", "02:00:00:00:99:98"},
+			from:     aPod, to: "40.0.0.1:80", answers: 0,
+			status: `WARNING +--gateway-mac is 02:00:00:00:99:98, but the kernel has ` + testbed.GatewayMAC + ` for the next hop of br-int's default route`,
+		},
+		{
+			name:     "a pod's port as the uplink",
+			breaks:   func(t *testing.T, c *cluster, web *v1.Service) {},
+			settings: []string{"--uplink-port", "pod-13"},
+			from:     aPod, to: "40.0.0.1:80", answers: 0,
+			status: `WARNING +--uplink-port pod-13 is a pod's port \(pod-13, iface-id ".+", addresses \[10\.0\.0\.13 fd00:a::13\]\): pass the port that leads out of the node\n`,
+		},
+		{
+			name:     "wrong cluster CIDR",
+			breaks:   func(t *testing.T, c *cluster, web *v1.Service) {},
+			settings: []string{"--cluster-cidr", "10.9.0.0/16,fd00:a::/64"},
+			from:     aPod, to: "40.0.0.1:80", answers: 0,
+			status: `WARNING +3 of 3 IPv4 pod addresses on bridge br-int, such as 10\.0\.0\.11, lie outside --cluster-cidr 10\.9\.0\.0/16: pods count as clients from outside, ` +
+				`and their connections to Services are masqueraded; correct it\n`,
+			trace: `masquerade`,
 		},
 		{
 			name: "bridge gone",
@@ -187,7 +323,7 @@ func TestBrokenSituations(t *testing.T) {
 	} {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
-			c := newCluster(t, testbed.Options{})
+			c := newCluster(t, testbed.Options{}, b.settings...)
 			c.servePods(t)
 			web := service("web", "40.0.0.1", func(s *v1.Service) {
 				s.Spec.Selector = map[string]string{"app": "web"}
@@ -214,6 +350,39 @@ func (c *cluster) balance(t *testing.T, web *v1.Service) {
 	c.put(web)
 	c.settle()
 	c.ask(t, outsider(c), "tcp", "20.0.0.1:80", c.pods[0].Name)
+}
+
+// idlePod adds a pod on which nothing listens.
+func (c *cluster) idlePod(t *testing.T) *testbed.Pod {
+	t.Helper()
+	p, err := c.AddPod(testbed.PodSpec{})
+	must(t, err)
+	return p
+}
+
+// attempts opens 20 connections to 40.0.0.1:80 from a pod, whatever becomes of them.
+func (c *cluster) attempts(t *testing.T) {
+	t.Helper()
+	for range 20 {
+		ctx, cancel := context.WithTimeout(c.ctx, testbed.Patient(100*time.Millisecond))
+		_, _ = aPod(c).Ask(ctx, "tcp", "40.0.0.1:80")
+		cancel()
+	}
+}
+
+// limitConntrack sets a limit of the datapath's conntrack table.
+func (c *cluster) limitConntrack(t *testing.T, args ...string) {
+	t.Helper()
+	_, err := c.Appctl(args...)
+	must(t, err)
+}
+
+// keepOpen opens a connection that stays open until the test ends.
+func (c *cluster) keepOpen(t *testing.T, from *testbed.Host, to string) {
+	t.Helper()
+	conn, err := from.DialTCP(c.ctx, to, testbed.DialOptions{})
+	must(t, err)
+	t.Cleanup(func() { conn.Close() })
 }
 
 // followsFrom is what status says of a bridge that it knows nothing of.

@@ -69,7 +69,7 @@ func TestWaitsForTheBridge(t *testing.T) {
 	c.Bridge = "br-late"
 	c.runWith("--ovs-wait", "60s")
 	c.eventually("nkp says that it waits", func() error {
-		if !strings.Contains(c.agent.log.String(), "waiting for the bridge") {
+		if !strings.Contains(c.agent.Log.String(), "waiting for the bridge") {
 			return errors.New("it does not")
 		}
 		return nil

@@ -74,7 +74,7 @@ func TestConfigurationFile(t *testing.T) {
 	m.write(t, kubeProxyConfig("oomScoreAdj: 5000\n"))
 	c.statusSays("configuration file has changed and cannot be used", "KubeProxyConfiguration.oomScoreAdj: Invalid value: 5000")
 	c.eventually("there is an Event on the Node", func() error {
-		if log := c.agent.log.String(); !strings.Contains(log, "ConfigurationRejected") {
+		if log := c.agent.Log.String(); !strings.Contains(log, "ConfigurationRejected") {
 			return errors.New(tail(log, 2000))
 		}
 		return nil
@@ -105,7 +105,7 @@ func TestConfigurationFile(t *testing.T) {
 	})
 	select {
 	case <-c.agent.Done:
-		t.Fatal("the process ended: ", tail(c.agent.log.String(), 3000))
+		t.Fatal("the process ended: ", tail(c.agent.Log.String(), 3000))
 	default: // the same process id, so that no supervisor need know
 	}
 	c.eventually("ClusterIPs are masqueraded", func() error {
@@ -117,7 +117,7 @@ func TestConfigurationFile(t *testing.T) {
 	})
 	c.eventually("the switch is in step with the new file", inStep)
 	// What is in force is served, as kube-proxy serves it.
-	addresses := regexp.MustCompile(`"serving metrics" address=(\S+)`).FindAllStringSubmatch(c.agent.log.String(), -1)
+	addresses := regexp.MustCompile(`"serving metrics" address=(\S+)`).FindAllStringSubmatch(c.agent.Log.String(), -1)
 	_, body, err := c.get(c.Node, "http://"+addresses[len(addresses)-1][1]+"/configz")
 	must(t, err)
 	var inForce map[string]struct {

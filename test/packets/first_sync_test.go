@@ -89,7 +89,7 @@ func testFirstSync(t *testing.T, backend xtables.Backend, n int) {
 			restores = c.restores()
 			return slices.ContainsFunc(restores, readsMuch)
 		})
-		if strings.Contains(c.agent.log.String(), "programmed for the first time") {
+		if strings.Contains(c.agent.Log.String(), "programmed for the first time") {
 			t.Fatal("the first sync has ended already")
 		}
 		return restores

@@ -56,7 +56,7 @@ func TestTakenPort(t *testing.T) {
 	}
 	c.statusSays("NodePort 30784/TCP of default/web:http is also listened on by "+process,
 		testbed.NodeIP4.String()+":80/TCP of default/shop:http is also listened on by")
-	if log := c.agent.log.String(); !strings.Contains(log, "PortInUse") {
+	if log := c.agent.Log.String(); !strings.Contains(log, "PortInUse") {
 		t.Error("no Event in the log: ", tail(log, 2000))
 	}
 }

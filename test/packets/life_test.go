@@ -158,7 +158,7 @@ func TestRestartChangesNothing(t *testing.T) {
 	c.run()
 	c.settle()
 	time.Sleep(200 * time.Millisecond)
-	if log := c.agent.log.String(); strings.Contains(log, "bringing the switch in step") {
+	if log := c.agent.Log.String(); strings.Contains(log, "bringing the switch in step") {
 		t.Errorf("a restart had something to repair:\n%s", log)
 	}
 	if after := c.durations(t); before != after {
@@ -469,7 +469,7 @@ func TestBadManifestsChangeNothing(t *testing.T) {
 	c.run()
 	deadline := time.Now().Add(settleLimit)
 	for {
-		log := c.agent.log.String()
+		log := c.agent.Log.String()
 		if strings.Contains(log, "broken.yaml") && strings.Contains(log, "spec.ports[0].port") && strings.Contains(log, "noise.yaml") {
 			if len(log) > 50_000 {
 				t.Errorf("the log echoes the noise: %d bytes", len(log))

@@ -150,7 +150,8 @@ func TestMetrics(t *testing.T) {
 			`kubeproxy_sync_partial_proxy_rules_duration_seconds_count{ip_family="IPv4"}`: 1,
 			`kubeproxy_sync_partial_proxy_rules_duration_seconds_count{ip_family="IPv6"}`: 0,
 			`nkp_transactions_total{result="refused"}`:                                    0,
-			`nkp_repairs_total{plane="ovs"}`:                                              0,
+			`nkp_foreign_flows`:              0,
+			`nkp_repairs_total{plane="ovs"}`: 0,
 		})
 
 		_, _, _ = c.get(c.Node, "http://127.0.0.1:10256/healthz")
@@ -173,6 +174,12 @@ func TestMetrics(t *testing.T) {
 		_, err = c.Ofctl("del-flows", c.Bridge, "table=0") // somebody else's fault
 		must(t, err)
 		c.scrapeUntil(map[string]float64{`nkp_repairs_total{plane="ovs"}`: 1})
+		_, err = c.Ofctl("add-flow", c.Bridge, "table=30,priority=65000,udp,tp_dst=9,actions=drop")
+		must(t, err)
+		c.scrapeUntil(map[string]float64{`nkp_foreign_flows`: 1})
+		_, err = c.Ofctl("del-flows", c.Bridge, "cookie=0/-1,table=30")
+		must(t, err)
+		c.scrapeUntil(map[string]float64{`nkp_foreign_flows`: 0})
 
 		c.StopVswitchd()
 		c.scrapeUntil(map[string]float64{`nkp_channel_up`: 0, `nkp_flows_installed`: 0})

@@ -39,7 +39,7 @@ func TestChangeOver(t *testing.T) {
 	c.run()
 	c.settle()
 	c.statusSays("mode", "ovs: ", "br-later")
-	if log := c.agent.log.String(); !strings.Contains(log, "the data plane changed from iptables to ovs") {
+	if log := c.agent.Log.String(); !strings.Contains(log, "the data plane changed from iptables to ovs") {
 		t.Error("the change is not said: ", tail(log, 2000))
 	}
 	must(t, held.Check())
@@ -54,7 +54,7 @@ func TestChangeOver(t *testing.T) {
 	c.statusSays("mode", "iptables: ")
 	must(t, held.Check())
 	c.ask(t, c.Node, "tcp", "40.0.0.1:80", c.remotes[0].Name)
-	if log := c.agent.log.String(); !strings.Contains(log, "DataPlaneChanged") {
+	if log := c.agent.Log.String(); !strings.Contains(log, "DataPlaneChanged") {
 		t.Error("no Event on the Node: ", tail(log, 2000))
 	}
 }
@@ -65,7 +65,7 @@ func TestEmptyDirectoryIsNoSwitch(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	s := service("web", "40.0.0.1")
-	c := newCluster(t, testbed.Options{NodeOutside: true}, "--ovsdb", "unix:"+dir+"/db.sock")
+	c := newCluster(t, testbed.Options{NodeOutside: true}, "--ovsdb", "unix:"+dir+"/db.sock", "--mode", "auto")
 	c.put(s, slice(s, 8080, at(c.remotes[0].IP4)))
 	c.servePods(t)
 	c.runWith("--ovs-wait", "10m")

@@ -288,7 +288,7 @@ func TestFloodedTables(t *testing.T) {
 				}
 			}
 			change("before the flood")
-			before := c.agent.log.String()
+			before := c.agent.Log.String()
 			begun := time.Now()
 			c.flood(t, n, tc.make)
 			t.Logf("%d flows planted in %.1f s; ovs-vswitchd has %d MB, nkp %d MB", n, time.Since(begun).Seconds(), residentOf(t, c.VswitchdPID()), c.resident(t))
@@ -321,7 +321,7 @@ func TestFloodedTables(t *testing.T) {
 			if left := left(); left != want {
 				t.Errorf("%d flows of the flood are left, want %d", left, want)
 			}
-			said := strings.TrimPrefix(c.agent.log.String(), before)
+			said := strings.TrimPrefix(c.agent.Log.String(), before)
 			check := func() {
 				t.Helper()
 				if strings.Contains(said, "reconnecting") || strings.Contains(said, "connection to the switch lost") {
@@ -344,7 +344,7 @@ func TestFloodedTables(t *testing.T) {
 			c.settle()
 			t.Logf("in step %v after a restart; nkp has %d MB", time.Since(begun).Round(time.Millisecond), c.resident(t))
 			change("after a restart")
-			said = c.agent.log.String()
+			said = c.agent.Log.String()
 			check()
 			if left := left(); left != want {
 				t.Errorf("%d flows of the flood are left after a restart, want %d", left, want)

@@ -75,7 +75,7 @@ func TestSecretsAreNotSaid(t *testing.T) {
 			time.Sleep(20 * time.Millisecond)
 		}
 		if proofs.Load() < 10 {
-			t.Errorf("%s: the server saw the proof only %d times:\n%s", tc.name, proofs.Load(), tail(c.agent.log.String(), 2000))
+			t.Errorf("%s: the server saw the proof only %d times:\n%s", tc.name, proofs.Load(), tail(c.agent.Log.String(), 2000))
 		}
 		said := map[string]string{}
 		for _, path := range []string{"/configz", "/metrics", "/debug/pprof/goroutine?debug=2"} {
@@ -89,7 +89,7 @@ func TestSecretsAreNotSaid(t *testing.T) {
 		said["status"] = status + errOut
 		c.agent.Cmd.Process.Signal(os.Interrupt)
 		<-c.agent.Done
-		said["log"] = c.agent.log.String()
+		said["log"] = c.agent.Log.String()
 		server.Close()
 		if len(said["log"]) < 1000 || !strings.Contains(said["log"], "level=DEBUG") {
 			t.Errorf("%s: the log is not one of debugging: %.500s", tc.name, said["log"])

@@ -119,7 +119,6 @@ func TestServicesCommand(t *testing.T) {
 		{[]string{"--namespace", "default", "zoned"}, "zoned"},
 		{[]string{"--name", "web"}, "web"},
 		{[]string{"default/web:http"}, "web"},
-		{[]string{"shop/web"}, ""},
 		{[]string{"--vip", "40.0.0.1"}, "web younger"},
 		{[]string{"--vip", "20.0.0.3"}, "away"},
 		{[]string{"--vip", testbed.NodeIP4.String()}, "away"},
@@ -169,9 +168,6 @@ func (c *cluster) servicesTables(t *testing.T) {
 			t.Errorf("-o wide does not say %q:\n%s", want, out)
 		}
 	}
-	if out, _, status := c.nkp("services", "nowhere", "--socket", c.socket()); status != 0 || !strings.Contains(out, "no Service") {
-		t.Errorf("services nowhere ends with %d: %s", status, out)
-	}
 }
 
 // servicesUsage checks what is refused.
@@ -190,6 +186,11 @@ func (c *cluster) servicesUsage(t *testing.T) {
 		{[]string{"default/"}, 2, "NAMESPACE/NAME"},
 		{[]string{"default/web", "-n", "shop"}, 2, "not in namespace"},
 		{[]string{"--socket", c.dir + "/none.sock"}, 1, "no nkp answers"},
+		{[]string{"nowhere"}, 1, "no Service nowhere is served on node " + nodeName},
+		{[]string{"nosuch-service"}, 1, "no Service nosuch-service is served on node " + nodeName},
+		{[]string{"nosuch-service", "-o", "json"}, 1, "no Service nosuch-service is served on node " + nodeName},
+		{[]string{"elsewhere/web"}, 1, "did you mean default/web"},
+		{[]string{"wbe"}, 1, "did you mean default/web"},
 	} {
 		out, errOut, status := c.nkp(append([]string{"services", "--socket", c.socket()}, x.args...)...)
 		if status != x.status || out != "" || !strings.Contains(errOut, x.want) || strings.Count(errOut, "\n") != 1 {

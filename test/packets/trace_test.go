@@ -23,6 +23,7 @@ type traced struct {
 	Endpoints, Steps                       []string
 	Live                                   *struct {
 		Agrees             bool
+		Verdict            string
 		Differences, Steps []string
 	}
 }

@@ -3,25 +3,21 @@
 package semantics
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nkp-proxy/nkp/test/harness"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 const (
-	nodeName  = "node-1"
-	otherNode = "node-2"
+	nodeName  = harness.NodeName
+	otherNode = harness.OtherNode
 	// clusterCIDR covers the pods of both nodes.
 	clusterCIDR = "10.0.0.0/16,fd00:a::/31"
 )
@@ -49,7 +45,7 @@ type cluster struct {
 	flags    []string // kube-proxy's and nkp's
 	ownFlags []string // nkp's alone
 	objects  map[string][]any
-	proxy    *process
+	proxy    *harness.Process
 	api      *apiServer // of the plane kube-proxy
 }
 
@@ -141,10 +137,10 @@ func (c *cluster) listen(h *testbed.Host, port int) {
 
 func must(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.Must(t, err)
 }
+
+func tail(s string, n int) string { return harness.Tail(s, n) }
 
 // write puts all objects where the proxy reads them.
 func (c *cluster) write() {
@@ -160,11 +156,7 @@ func (c *cluster) write() {
 		must(c.t, c.api.set(append(items, markers(c, c.api.next())...)))
 		return
 	}
-	data, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
-	must(c.t, err)
-	tmp := c.manifest + ".new" // not a manifest's name: nkp does not see it
-	must(c.t, os.WriteFile(tmp, data, 0o644))
-	must(c.t, os.Rename(tmp, c.manifest))
+	must(c.t, harness.WriteManifests(c.manifest, items))
 }
 
 // apply puts the objects in force.
@@ -177,26 +169,9 @@ func (c *cluster) apply() {
 // settle waits until the plane is in step.
 func (c *cluster) settle() {
 	c.t.Helper()
-	for deadline := time.Now().Add(stepLimit); ; {
-		err := c.plane.inStep(c)
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			c.t.Fatalf("not in step after %v: %v", stepLimit, err)
-		}
-		select {
-		case <-c.proxy.Done:
-			c.t.Fatalf("the proxy ended: %s", tail(c.proxy.log.String(), 3000))
-		case <-time.After(20 * time.Millisecond):
-		}
+	if err := harness.Await(stepLimit, c.proxy.Program, func() error { return c.plane.inStep(c) }); err != nil {
+		c.t.Fatalf("not in step: %v", err)
 	}
-}
-
-// process is a running proxy.
-type process struct {
-	*testbed.Program
-	log *testbed.Output
 }
 
 // start runs the proxy on the node and waits until it is in step.
@@ -204,20 +179,10 @@ func (c *cluster) start(flags ...string) {
 	c.t.Helper()
 	argv := c.plane.command(c, flags)
 	c.write()
-	log := &testbed.Output{}
-	program, err := c.Node.Launch(log, argv...)
-	must(c.t, err)
-	p := &process{program, log}
-	c.proxy = p
-	c.t.Cleanup(func() {
+	c.proxy = harness.Start(c.t, c.Node, argv...)
+	c.t.Cleanup(func() { // before the proxy ends
 		if c.t.Failed() {
 			c.t.Logf("%s", c.plane.state(c))
-		}
-		if err := p.Stop(syscall.SIGTERM); err != nil {
-			c.t.Error(err)
-		}
-		if c.t.Failed() {
-			c.t.Logf("the proxy said:\n%s", tail(p.log.String(), 4000))
 		}
 	})
 	c.settle()
@@ -228,19 +193,8 @@ func (c *cluster) run(argv ...string) (out string, status int) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.ctx, time.Minute)
 	defer cancel()
-	var b bytes.Buffer
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Stdout, cmd.Stderr = &b, &b
-	must(c.t, c.Node.Start(cmd))
-	cmd.Wait()
-	return b.String(), cmd.ProcessState.ExitCode()
+	out, errOut, status := harness.Run(ctx, c.t, c.Node, argv...)
+	return out + errOut, status
 }
 
 func (c *cluster) socket() string { return filepath.Join(c.RunDir, "nkp.sock") }
-
-func tail(s string, n int) string {
-	if len(s) > n {
-		return "..." + s[len(s)-n:]
-	}
-	return s
-}

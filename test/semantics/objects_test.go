@@ -11,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/nkp-proxy/nkp/test/harness"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -220,19 +221,15 @@ func (c *cluster) endpoint(e ep, a netip.Addr) discoveryv1.Endpoint {
 // put adds or replaces objects; apply puts them in force.
 func (c *cluster) put(objects ...metav1.Object) {
 	for _, o := range objects {
-		c.objects[objectKey(o)] = []any{o}
+		c.objects[harness.Key(o)] = []any{o}
 	}
 }
 
 // remove takes objects away.
 func (c *cluster) remove(objects ...metav1.Object) {
 	for _, o := range objects {
-		delete(c.objects, objectKey(o))
+		delete(c.objects, harness.Key(o))
 	}
-}
-
-func objectKey(o metav1.Object) string {
-	return fmt.Sprintf("%T %s/%s", o, o.GetNamespace(), o.GetName())
 }
 
 // serve puts a Service with endpoints at ready pods.

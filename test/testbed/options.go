@@ -136,6 +136,10 @@ func DefaultDatapath() string {
 	return UserDatapath
 }
 
+// Offload reports whether beds on the kernel datapath have Open vSwitch hand its cached flows to the kernel's tc, as for a
+// NIC that takes them, but without one: NKP_TESTBED_OFFLOAD is set.
+func Offload() bool { return os.Getenv("NKP_TESTBED_OFFLOAD") != "" }
+
 // patience multiplies how long the package waits for others, and what Patient is
 // given: an emulated machine is slow. It is NKP_TESTBED_PATIENCE, without it 1.
 var patience = func() time.Duration {

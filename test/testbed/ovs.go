@@ -122,6 +122,11 @@ func (b *Bed) startSwitch(ctx context.Context) error {
 	if err := b.startOvsdb(ctx); err != nil {
 		return err
 	}
+	if Offload() { // ovs-vswitchd reads it when it starts
+		if _, err := b.Vsctl("--no-wait", "set", "Open_vSwitch", ".", "other_config:hw-offload=true", "other_config:tc-policy=skip_hw"); err != nil {
+			return err
+		}
+	}
 	if err := b.spawnVswitchd(); err != nil {
 		return err
 	}

@@ -75,7 +75,7 @@ func TestFollowsTheAPIServer(t *testing.T) {
 func TestKilledAndRestarted(t *testing.T) {
 	c, client, web, other := newStory(t)
 	u := c.use(client.Host, web4)
-	c.agent.kill()
+	c.agent.Kill()
 	c.deleteService("other")
 	c.createService("late", "other", 30)
 	time.Sleep(200 * time.Millisecond)

@@ -16,7 +16,7 @@ func TestBrokenAPIServerAway(t *testing.T) {
 		out, _ := c.nkp(append(q, "--socket", c.socket())...)
 		must(t, hasNot(out, "not answer"))
 	}
-	c.server.kill()
+	c.server.Kill()
 	const since = `since \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ \(\d+s`
 	url := regexp.QuoteMeta(serverURL)
 	for _, q := range []struct {

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/nkp-proxy/nkp/test/harness"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -44,7 +44,7 @@ type cluster struct {
 	dir    string               // the control plane's
 	client kubernetes.Interface // may do everything
 
-	server *process
+	server *harness.Process
 }
 
 // newCluster starts beds and a control plane with the Node objects and the identity of nkp. nkp does not run yet.
@@ -98,11 +98,12 @@ func (c *cluster) startServer() {
 	if c.layout.audit {
 		args = append(args, c.auditFlags()...)
 	}
-	c.server = start(c.t, c.Node, "kubeserver", exec.Command(kubeserverBinary, args...))
+	c.server = harness.Start(c.t, c.Node, append([]string{kubeserverBinary}, args...)...)
+	c.t.Cleanup(c.server.Kill) // on SIGTERM it waits for its clients
 	c.within(time.Minute, "the API server gets ready", func() error {
 		select {
-		case <-c.server.done:
-			c.t.Fatalf("kubeserver ended: %s", tail(c.server.log.String(), 3000))
+		case <-c.server.Done:
+			c.t.Fatalf("kubeserver ended: %s", harness.Tail(c.server.Log.String(), 3000))
 		default:
 		}
 		_, err := os.Stat(c.adminConfig())

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nkp-proxy/nkp/test/harness"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -16,9 +17,7 @@ const patience = 20 * time.Second
 
 func must(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.Must(t, err)
 }
 
 // eventually calls f until it returns nil.

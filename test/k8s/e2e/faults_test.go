@@ -41,17 +41,17 @@ func TestFaultsOfTheAPIServer(t *testing.T) {
 		name string
 		do   func()
 	}{
-		{"API server killed and started", func() { c.server.kill(); wait(1000); c.startServer() }},
-		{"API server stopped for a while", func() { must(t, c.server.freeze()); wait(3000); must(t, c.server.thaw()) }},
-		{"agent killed and started", func() { c.agent.kill(); wait(500); c.startAgent() }},
-		{"agent killed and started while the API server is away", func() { c.server.kill(); c.agent.kill(); c.startAgent(); wait(1000); c.startServer() }},
+		{"API server killed and started", func() { c.server.Kill(); wait(1000); c.startServer() }},
+		{"API server stopped for a while", func() { must(t, c.server.Freeze()); wait(3000); must(t, c.server.Thaw()) }},
+		{"agent killed and started", func() { c.agent.Kill(); wait(500); c.startAgent() }},
+		{"agent killed and started while the API server is away", func() { c.server.Kill(); c.agent.Kill(); c.startAgent(); wait(1000); c.startServer() }},
 		{"agent stopped while the API server is restarted", func() {
-			must(t, c.agent.freeze())
+			must(t, c.agent.Freeze())
 			change()
-			c.server.kill()
+			c.server.Kill()
 			c.startServer()
 			change()
-			must(t, c.agent.thaw())
+			must(t, c.agent.Thaw())
 		}},
 	}
 	order := r.Perm(len(faults))

@@ -3,19 +3,20 @@ package e2e
 import (
 	"context"
 	"net/netip"
-	"os/exec"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/nkp-proxy/nkp/test/harness"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 const (
-	nodeName  = "node-1"
-	otherNode = "node-2" // the second node of the usual bed, on which no nkp runs
+	nodeName  = harness.NodeName
+	otherNode = harness.OtherNode // the second node of the usual bed, on which no nkp runs
 )
 
 // node is a bed with nkp on its node.
@@ -23,7 +24,7 @@ type node struct {
 	*testbed.Bed
 	c     *cluster
 	name  string
-	agent *process // nil before startAgent
+	agent *harness.Process // nil before startAgent
 }
 
 // writeKubeconfig writes nkp's: where the API server is, and a token.
@@ -55,7 +56,7 @@ func (n *node) flags() []string {
 func (n *node) startAgent(flags ...string) {
 	n.c.t.Helper()
 	args := append([]string{"run", "--socket", n.socket(), "--log-level", "debug", "--ovs-wait", "10s"}, n.flags()...)
-	n.agent = start(n.c.t, n.Node, "nkp on "+n.name, exec.Command(nkpBinary, append(args, flags...)...))
+	n.agent = harness.Start(n.c.t, n.Node, slices.Concat([]string{nkpBinary}, args, flags)...)
 }
 
 // nkp runs a command of nkp on the node to its end and gives its output and exit status.
@@ -63,12 +64,8 @@ func (n *node) nkp(args ...string) (output string, status int) {
 	n.c.t.Helper()
 	ctx, cancel := context.WithTimeout(n.c.ctx, 30*time.Second)
 	defer cancel()
-	var out buffer
-	cmd := exec.CommandContext(ctx, nkpBinary, args...)
-	cmd.Stdout, cmd.Stderr = &out, &out
-	must(n.c.t, n.Node.Start(cmd))
-	cmd.Wait()
-	return out.String(), cmd.ProcessState.ExitCode()
+	stdout, stderr, status := harness.Run(ctx, n.c.t, n.Node, append([]string{nkpBinary}, args...)...)
+	return stdout + stderr, status
 }
 
 func (n *node) status() string {

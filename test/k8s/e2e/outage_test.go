@@ -24,13 +24,13 @@ func TestAPIServerAway(t *testing.T) {
 		t.Helper()
 		must(t, errors.Join(c.answers(client.Host, web4, web...), c.answers(client.Host, other4, other)))
 	}
-	c.server.kill()
+	c.server.Kill()
 	c.eventually("status tells that the server is away", func() error {
 		return has(c.status(), serverURL+": does NOT answer", "ERROR", serverURL+": dial tcp 127.0.0.1:6443: connect: connection refused")
 	})
 	served()
 
-	c.agent.kill()
+	c.agent.Kill()
 	served()
 	c.startAgent()
 	c.eventually("nkp runs again and waits", func() error {
@@ -53,7 +53,7 @@ func TestAPIServerAwayForAMinute(t *testing.T) {
 	c, client, web, other := newStory(t)
 	u := c.use(client.Host, web4, other4)
 	u.add(c.External, webOnNode)
-	c.server.kill()
+	c.server.Kill()
 	begin := time.Now()
 	c.eventually("status tells that the server is away", func() error { return has(c.status(), serverURL+": does NOT answer") })
 	time.Sleep(outage/2 - time.Since(begin))
@@ -79,18 +79,18 @@ func TestAPIServerAwayForAMinute(t *testing.T) {
 func TestHistoryLost(t *testing.T) {
 	c, client, web, other := newStory(t)
 	u := c.use(client.Host, web4)
-	c.server.kill()
+	c.server.Kill()
 	c.eventually("status tells that the server is away", func() error { return has(c.status(), "does NOT answer") })
-	must(t, c.agent.freeze()) // it cannot connect, so nothing waits for it in a socket
+	must(t, c.agent.Freeze()) // it cannot connect, so nothing waits for it in a socket
 	c.startServer()
 	c.deletePod(web[0])
 	c.deleteService("other")
 	c.createService("late", "web", 30)
 	c.eventually("the slices are up to date", func() error { return c.slicesWithout(web[0]) })
-	c.server.kill()
+	c.server.Kill()
 	c.startServer()
 	must(t, errors.Join(c.answers(client.Host, web4, web...), c.answers(client.Host, other4, other)))
-	must(t, c.agent.thaw())
+	must(t, c.agent.Thaw())
 	c.eventually("a new Service is served", func() error { return c.answers(client.Host, late4, web[1:]...) })
 	c.eventually("a deleted Service is gone", func() error { return c.fails(client.Host, other4, testbed.ErrTimeout) })
 	c.eventually("a pod that is gone is not asked any more", func() error { return c.answers(client.Host, web4, web[1:]...) })
@@ -135,7 +135,7 @@ func TestCutOffForAMinute(t *testing.T) {
 		g.eventually("a deleted Service is gone for "+h.Name, func() error { return g.fails(h, redisSlave, testbed.ErrTimeout) })
 	}
 	followed(near)
-	g.server.kill()
+	g.server.Kill()
 	g.startServer()
 	time.Sleep(outage - time.Since(begin))
 	u.check("cut off")

@@ -110,7 +110,7 @@ func TestRightsMissing(t *testing.T) {
 	c.eventually("status says that ServiceCIDRs are missing", func() error {
 		return has(c.status(), serverURL+": synced", "WARNING", "cannot list ServiceCIDRs: ", "forbidden")
 	})
-	must(t, has(c.agent.log.String(), "cannot list ServiceCIDRs: ", "cannot write Events", "events.events.k8s.io is forbidden"))
+	must(t, has(c.agent.Log.String(), "cannot list ServiceCIDRs: ", "cannot write Events", "events.events.k8s.io is forbidden"))
 	must(t, hasNot(c.status(), "ERROR"))
 	if out, _ := c.Ofctl("dump-flows", c.Bridge); has(out, "nw_dst=40.0.0.0/16") == nil {
 		t.Error("a Service range that nobody told is dropped")

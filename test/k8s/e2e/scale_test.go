@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/retry"
 
+	"github.com/nkp-proxy/nkp/test/harness"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -156,7 +157,7 @@ func patiently(create func() error) error {
 // memory returns the resident memory of nkp, now and at its peak, in units of a million bytes.
 func (b *bulk) memory() (resident, peak int) {
 	b.t.Helper()
-	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(b.agent.cmd.Process.Pid), "status"))
+	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(b.agent.Cmd.Process.Pid), "status"))
 	must(b.t, err)
 	for line := range strings.Lines(string(data)) {
 		f := strings.Fields(line)
@@ -218,7 +219,7 @@ func TestScale(t *testing.T) {
 
 	begin = b.checkStart()
 	if out, status := b.diff(); status != 0 {
-		t.Errorf("nkp diff ends with %d: %s", status, tail(out, 1000))
+		t.Errorf("nkp diff ends with %d: %s", status, harness.Tail(out, 1000))
 	}
 	time.Sleep(time.Until(begin.Add(settled)))
 	b.checkMemory("settled")
@@ -246,7 +247,7 @@ func (b *bulk) checkStart() (begin time.Time) {
 			b.t.Errorf("the start took %v; want less than %v", took, startBound)
 			return begin
 		}
-		b.agent.kill()
+		b.agent.Kill()
 		if out, status := b.nkp("cleanup", "--ovsdb", b.DB(), "--bridge", b.Bridge); status != 0 {
 			b.t.Fatalf("nkp cleanup ends with %d: %s", status, out)
 		}

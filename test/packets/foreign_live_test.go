@@ -1,0 +1,204 @@
+//go:build linux
+
+package packets
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nkp-proxy/nkp/test/testbed"
+)
+
+// says reports an error unless a command's output matches a regular expression.
+func says(t *testing.T, command, out, want string) {
+	t.Helper()
+	if !regexp.MustCompile(want).MatchString(out) {
+		t.Errorf("nkp %s does not say %q:\n%s", command, want, out)
+	}
+}
+
+// disagrees checks what trace --live says of a packet of TCP, and returns it.
+func (c *cluster) disagrees(t *testing.T, from *testbed.Host, to, verdict string, wants ...string) {
+	t.Helper()
+	r, status := c.trace(t, "tcp", from.IP(testbed.NodeIP4).String(), to, "--live")
+	if status != 1 || r.Live == nil || r.Live.Agrees || r.Live.Verdict != verdict {
+		t.Errorf("trace from %s to %s: status %d, %+v; want %s", from.Name, to, status, r.Live, verdict)
+		return
+	}
+	for _, want := range wants {
+		says(t, "trace --live", strings.Join(r.Live.Differences, "\n"), want)
+	}
+}
+
+// uncached has the datapath forget its cached flows.
+func (c *cluster) uncached(t *testing.T) {
+	t.Helper()
+	_, err := c.Appctl("revalidator/purge") // Settle takes half a second
+	must(t, err)
+}
+
+// oneService starts nkp for one Service with an endpoint here and one elsewhere, and no audit.
+func oneService(t *testing.T) *cluster {
+	c := newCluster(t, testbed.Options{}, "--service-cidr", serviceCIDRs, "--gateway-mac", testbed.GatewayMAC)
+	c.servePods(t)
+	web := service("web", "40.0.0.1", exposed(30080))
+	c.put(web, slice(web, 8080, at(c.pods[0].IP4), at(c.remotes[0].IP4)))
+	c.runWith("--ovs-wait", "10s", "--audit-period", "1h")
+	c.settle()
+	return c
+}
+
+// A flow of another owner in one of nkp's later tables drops packets after the choice of an endpoint. All commands name it; it
+// stays.
+func TestForeignFlowInALaterTable(t *testing.T) {
+	t.Parallel()
+	c := oneService(t)
+	client := aPod(c)
+	if r, status := c.trace(t, "tcp", client.IP4.String(), "40.0.0.1:80", "--live"); status != 0 || !r.Live.Agrees || r.Live.Verdict != "deliver" {
+		t.Errorf("before: status %d, %+v", status, r.Live)
+	}
+	for _, foreign := range []string{"table=30,priority=65000,ip", "table=2,priority=65000,ip", "table=30,priority=250,ip,nw_dst=10.0.0.0/24"} {
+		_, err := c.Ofctl("add-flow", c.Bridge, "cookie=0x77,"+foreign+",actions=drop")
+		must(t, err)
+		flow := `cookie=0x77,` + regexp.QuoteMeta(foreign)
+		c.eventually("status names the flow", func() error {
+			if out, _, _ := c.nkp("status", "--socket", c.socket()); !regexp.MustCompile(`WARNING +flows of other owners in nkp's tables: 1\..*` + flow + `,actions=drop`).MatchString(out) {
+				return fmt.Errorf("it does not:\n%s", out)
+			}
+			return nil
+		})
+		out, _, status := c.nkp("diff", "--socket", c.socket())
+		if says(t, "diff", out, `^! another owner's flow in nkp's tables: `+flow+`,actions=drop\n$`); status != 1 {
+			t.Errorf("diff ends with %d", status)
+		}
+		out, _, status = c.nkp(append([]string{"diff"}, c.common()...)...)
+		if says(t, "diff without the agent", out, `^! another owner's flow in nkp's tables: `+flow+`,actions=drop\n$`); status != 1 {
+			t.Errorf("diff without the agent ends with %d", status)
+		}
+		verdict := "drop"
+		if strings.Contains(foreign, "nw_dst") {
+			verdict = "mixed" // the other node's endpoints are not concerned
+		}
+		c.disagrees(t, client, "40.0.0.1:80", verdict, `the switch drops packets to .*10\.0\.0\.11:8080.*: by another owner's flow: `+flow+`,actions=drop\. nkp leaves flows of others alone`,
+			`--strict del-flows br-int '`+regexp.QuoteMeta(foreign)+`'`)
+		c.disagrees(t, c.External, "172.16.0.2:30080", verdict, flow)
+		if verdict == "drop" {
+			c.happens(t, client, "tcp", "40.0.0.1:80", traced{Verdict: verdict})
+		}
+		// The command that trace names deletes it.
+		_, err = c.Ofctl("--strict", "del-flows", c.Bridge, foreign)
+		must(t, err)
+		c.settle()
+		c.uncached(t)
+		c.happens(t, client, "tcp", "40.0.0.1:80", traced{Verdict: "deliver", Endpoints: []string{hostPort(c.pods[0].IP4, 8080), hostPort(c.remotes[0].IP4, 8080)}, Masquerade: "never"})
+	}
+	for i := range 9 {
+		_, err := c.Ofctl("add-flow", c.Bridge, fmt.Sprintf("cookie=0x77,table=2,priority=%d,udp,tp_dst=9,actions=drop", 1000+i))
+		must(t, err)
+	}
+	c.statusSays("flows of other owners in nkp's tables: 9.", "priority=1008", "priority=1004", "and 4 more")
+	out, _, _ := c.nkp("diff", "--socket", c.socket())
+	if says(t, "diff", out, `: and 4 more\n$`); strings.Count(out, "\n") != 6 {
+		t.Errorf("diff has %d lines:\n%s", strings.Count(out, "\n"), out)
+	}
+	if r, status := c.trace(t, "tcp", client.IP4.String(), "40.0.0.1:80", "--live"); status != 0 || !r.Live.Agrees {
+		t.Errorf("flows that no packet of the connection can match: status %d, %+v", status, r.Live)
+	}
+}
+
+// A flow of nkp's that is deleted from one of the later tables is named as missing, before nkp has put it back.
+func TestDeletedFlowOfALaterTable(t *testing.T) {
+	t.Parallel()
+	c := oneService(t)
+	for _, tc := range []struct {
+		match    string
+		from     *testbed.Host
+		to, want string
+	}{
+		{"table=2,reg1=0x1/0x1", aPod(c), "40.0.0.1:80", `what all Services share: flow missing or different on the switch: cookie=0x[0-9a-f]+,table=2,priority=200,reg1=0x1/0x1,`},
+		{"table=30,ip,nw_dst=10.0.0.11", aPod(c), "40.0.0.1:80", `what all Services share: flow missing or different on the switch: cookie=0x[0-9a-f]+,table=30,priority=200,ip,nw_dst=10\.0\.0\.11,`},
+		{"table=2", c.External, "172.16.0.2:30080", `what all Services share: flow missing or different on the switch: cookie=0x[0-9a-f]+,table=2,priority=300,`},
+		{"table=30", c.External, "172.16.0.2:30080", `what all Services share: flow missing or different on the switch: cookie=0x[0-9a-f]+,table=30,`},
+	} {
+		t.Run(tc.match, func(t *testing.T) {
+			c.eventually("trace names the flow", func() error { // unless nkp has just put it back
+				_, err := c.Ofctl("del-flows", c.Bridge, tc.match)
+				must(t, err)
+				r, status := c.trace(t, "tcp", tc.from.IP(testbed.NodeIP4).String(), tc.to, "--live")
+				text := strings.Join(r.Live.Differences, "\n")
+				if status != 1 || r.Live.Agrees || r.Live.Verdict == "deliver" || !regexp.MustCompile(tc.want).MatchString(text) || !strings.Contains(text, "the running agent repairs them") {
+					return fmt.Errorf("status %d, %+v", status, r.Live)
+				}
+				return nil
+			})
+			c.eventually("diff names the flow", func() error {
+				_, err := c.Ofctl("del-flows", c.Bridge, tc.match)
+				must(t, err)
+				out, _, _ := c.nkp("diff", "--socket", c.socket())
+				if !strings.Contains(out, "+ cookie=0x6e6b70") {
+					return fmt.Errorf("it does not:\n%s", out)
+				}
+				return nil
+			})
+			c.settle()
+		})
+	}
+	c.eventually("status tells of the repair", func() error {
+		if out, _, _ := c.nkp("status", "--socket", c.socket()); !regexp.MustCompile(`repaired [1-9]\d* times?`).MatchString(out) {
+			return fmt.Errorf("it does not:\n%s", out)
+		}
+		return nil
+	})
+}
+
+// A flow of another owner in table 0, which nkp shares with the pod network, takes Service packets before nkp's flows see them.
+// All commands name it; other foreign flows there are legitimate.
+func TestForeignFlowBeforeNkp(t *testing.T) {
+	t.Parallel()
+	c := oneService(t)
+	client := aPod(c)
+	for _, legitimate := range []string{"priority=500,arp,actions=NORMAL", "priority=500,udp,tp_dst=67,actions=LOCAL", "priority=500,ip,nw_dst=10.0.0.99,actions=drop",
+		"priority=500,tcp,nw_dst=40.0.0.1,tp_dst=81,actions=drop", "priority=50,ip,actions=drop", "priority=500,ip,nw_src=10.99.0.0/16,actions=resubmit(,3)"} {
+		_, err := c.Ofctl("add-flow", c.Bridge, "cookie=0x66,table=0,"+legitimate)
+		must(t, err)
+	}
+	time.Sleep(100 * time.Millisecond)
+	c.settle()
+	if out, _, _ := c.nkp("status", "--socket", c.socket()); strings.Contains(out, "other owners") {
+		t.Errorf("status reports legitimate flows:\n%s", out)
+	}
+	if r, status := c.trace(t, "tcp", client.IP4.String(), "40.0.0.1:80", "--live"); status != 0 || !r.Live.Agrees {
+		t.Errorf("with legitimate flows: status %d, %+v", status, r.Live)
+	}
+	for _, tc := range []struct{ match, actions, verdict string }{
+		{"table=0,priority=65000,ip", "drop", "drop"},
+		{"table=0,priority=500,tcp,nw_dst=40.0.0.1", "drop", "drop"},
+		{"table=0,priority=400,ip,nw_dst=40.0.0.0/16", "NORMAL", "untouched"},
+	} {
+		_, err := c.Ofctl("add-flow", c.Bridge, "cookie=0x77,"+tc.match+",actions="+tc.actions)
+		must(t, err)
+		flow := `cookie=0x77,` + regexp.QuoteMeta(tc.match) + ",actions=" + tc.actions
+		c.eventually("status names the flow", func() error {
+			if out, _, _ := c.nkp("status", "--socket", c.socket()); !regexp.MustCompile(`WARNING +flows of other owners before nkp's in table 0: 1\..*` + flow).MatchString(out) {
+				return fmt.Errorf("it does not:\n%s", out)
+			}
+			return nil
+		})
+		out, _, _ := c.nkp("diff", "--socket", c.socket())
+		says(t, "diff", out, `^! another owner's flow before nkp's: `+flow+`\n$`)
+		c.disagrees(t, client, "40.0.0.1:80", tc.verdict, `another owner's flow: `+flow+`\. nkp leaves flows of others alone: find the owner by the cookie`,
+			`--strict del-flows br-int '`+regexp.QuoteMeta(tc.match)+`'`)
+		if r, _ := c.trace(t, "tcp", client.IP4.String(), "40.0.0.1:80", "--live"); strings.Contains(strings.Join(r.Live.Differences, "\n"), "repairs") {
+			t.Errorf("trace says that the agent repairs what it does not: %v", r.Live.Differences)
+		}
+		c.uncached(t)
+		if a, err := client.Ask(c.ctx, "tcp", "40.0.0.1:80"); err == nil {
+			t.Errorf("%s: answered by %s", tc.match, a.Pod)
+		}
+		_, err = c.Ofctl("--strict", "del-flows", c.Bridge, tc.match)
+		must(t, err)
+	}
+}
