@@ -50,7 +50,11 @@ func (s *Settings) writeSysctls(all []sysctl.Change) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(s.sysctlFile(), append(data, '\n'), 0o644)
+	temporary := s.sysctlFile() + ".new" // a half-written record would lose the values to restore
+	if err := os.WriteFile(temporary, append(data, '\n'), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(temporary, s.sysctlFile())
 }
 
 // changedSysctls returns the record; nil if there is none.
