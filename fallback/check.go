@@ -2,6 +2,7 @@ package fallback
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback/rules"
@@ -10,10 +11,34 @@ import (
 // lookPatience is how long updates may delay a check of every rule; after that they no longer interrupt it.
 const lookPatience = 10 * time.Minute
 
+// verify checks the guard of 127.0.0.0/8 and the installed rules where that is due. A failure is shown and tried again, and does
+// not prevent changes from being programmed.
+func (w *worker) verify(ctx context.Context) {
+	now, err := time.Now(), error(nil)
+	guard, check := w.must < ground && !now.Before(w.localnet.next), !w.checkAt.IsZero() && !now.Before(w.checkAt)
+	if guard {
+		err = w.keepGuard(ctx)
+	}
+	if check && err == nil {
+		err = w.check(ctx)
+	}
+	switch {
+	case ctx.Err() != nil || !guard && !check:
+	case err == nil:
+		w.unverified, w.verifyPause = nil, 0
+	default:
+		w.unverified, w.verifyPause = err, backOff(w.verifyPause)
+		w.checkAt = time.Now().Add(w.verifyPause) // both, because success of one says nothing of the other
+		w.localnet.next = w.checkAt
+		w.log.Error("iptables failed; trying again", "in", w.verifyPause, "error", err)
+		w.kernel.report(func(s *FamilyStatus) { s.InStep = false; s.failed(err) })
+	}
+}
+
 // check verifies that the installed rules are unchanged. Each time it checks the canaries; it checks every rule only as often
 // as idleShare allows. The steps that follow repair differences. Reading back a large table takes seconds, so that an update
 // that arrives meanwhile interrupts it; the check is then repeated later.
-func (w *worker) check(ctx context.Context) {
+func (w *worker) check(ctx context.Context) error {
 	start := time.Now()
 	drift, err := w.flushed(ctx)
 	w.checkAt = time.Now().Add(max(w.opts.SyncPeriod, idleShare*time.Since(start)))
@@ -28,9 +53,9 @@ func (w *worker) check(ctx context.Context) {
 			if w.deepAt.IsZero() {
 				w.deepAt = start
 			}
-		} else {
+		} else if err == nil {
 			w.deepAt = time.Now().Add(max(w.opts.SyncPeriod, idleShare*time.Since(start)))
-			if err == nil && drift == "" {
+			if drift == "" {
 				w.kernel.report(func(s *FamilyStatus) { s.Compared = time.Now() })
 			}
 		}
@@ -38,12 +63,13 @@ func (w *worker) check(ctx context.Context) {
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
-		w.failed(err)
+		return fmt.Errorf("cannot read back the installed rules: %w", err)
 	case drift != "":
 		w.log.Warn("another program changed the rules: repairing", "what", drift)
 		w.must = look
 		w.kernel.report(func(s *FamilyStatus) { s.repairing(drift); s.InStep = false })
 	}
+	return nil
 }
 
 // flushed returns which table was flushed, because its canary is missing; "" if none was.

@@ -98,3 +98,96 @@ func TestLookTellsWhatItSaw(t *testing.T) {
 		t.Errorf("chain %s of %s was flushed: %+v, compared at %v", broken, p.Name, r, s.status.Compared)
 	}
 }
+
+// A failed read-back is shown until one succeeds, and is tried again soon. Changes are programmed meanwhile.
+func TestFailedReadBackIsShown(t *testing.T) {
+	s := newStage(t)
+	r := rand.New(rand.NewPCG(1, 2))
+	put := func(n int) {
+		p := randomPort(r, n)
+		s.put(k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{p.Name: p}})
+	}
+	put(1)
+	s.step()
+	s.must("at first")
+	due := func() { s.worker.checkAt, s.worker.deepAt = time.Now().Add(-time.Second), time.Now().Add(-time.Second) }
+	s.tables.reading = func(context.Context) error { return errors.New("lock is held") }
+	due()
+	s.step()
+	failed := func(when string) {
+		t.Helper()
+		if s.status.InStep || !strings.Contains(s.status.LastError, "cannot read back the installed rules: lock is held") {
+			t.Errorf("%s: in step %t, last error %q", when, s.status.InStep, s.status.LastError)
+		}
+		if in := time.Until(s.worker.next()); in > retryMax || in > 2*s.worker.verifyPause {
+			t.Errorf("%s: read back again in %v", when, in)
+		}
+	}
+	failed("a read-back that fails")
+	put(2)
+	s.step()
+	s.tables.reading = nil
+	s.must("a change after that")
+	failed("a change after that")
+	s.worker.checkAt = time.Now().Add(-time.Second)
+	s.step()
+	if !s.status.InStep || s.status.LastError != "" {
+		t.Errorf("after a read-back: in step %t, last error %q", s.status.InStep, s.status.LastError)
+	}
+}
+
+// The rules that protect 127.0.0.0/8 are repaired soon after a repair that failed, which is shown. Changes are programmed meanwhile.
+func TestFailedRepairOfTheGuardIsShown(t *testing.T) {
+	s := newStage(t)
+	setting := &fakeSetting{}
+	s.worker.localnet.setting = setting
+	p := randomPort(rand.New(rand.NewPCG(1, 2)), 1)
+	s.put(k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{p.Name: p}})
+	s.step()
+	s.must("at first")
+	if !setting.is {
+		t.Fatal("route_localnet is not set")
+	}
+	s.tables.tables["filter"][rules.LocalFirewall] = nil
+	s.tables.refuse = func(line string) bool { return strings.HasPrefix(line, "-A "+rules.LocalFirewall+" ") }
+	s.worker.localnet.next = time.Now().Add(-time.Second)
+	for range 2 {
+		s.step()
+		if s.status.InStep || !strings.Contains(s.status.LastError, "the rules that protect 127.0.0.0/8") || setting.is {
+			t.Errorf("the guard cannot be repaired: in step %t, last error %q, route_localnet %t", s.status.InStep, s.status.LastError, setting.is)
+		}
+	}
+	s.tables.refuse = nil
+	s.worker.localnet.next = time.Now().Add(-time.Second)
+	s.step()
+	s.must("after the repair")
+	if !s.status.InStep || s.status.LastError != "" || !setting.is {
+		t.Errorf("after the repair: in step %t, last error %q, route_localnet %t", s.status.InStep, s.status.LastError, setting.is)
+	}
+}
+
+// A route_localnet that another program has set is not unset, nor taken for nkp's own, even if the guard cannot be installed at first.
+func TestForeignLocalnetStays(t *testing.T) {
+	s := newStage(t)
+	setting := &fakeSetting{is: true}
+	p := randomPort(rand.New(rand.NewPCG(1, 2)), 1)
+	s.put(k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{p.Name: p}})
+	s.tables.refuse = func(line string) bool { return strings.HasPrefix(line, "-A "+rules.LocalFirewall+" ") }
+	for _, refused := range []bool{true, false} { // nkp ends between the two
+		s.restart(nftLimits)
+		s.worker.localnet.setting = setting
+		s.step()
+		s.tables.refuse = nil
+		if _, marked := s.tables.tables["filter"][rules.Localnet]; !setting.is || marked {
+			t.Errorf("guard refused %t: route_localnet %t, marked as nkp's %t", refused, setting.is, marked)
+		}
+	}
+	s.must("at last")
+}
+
+// fakeSetting is a kernel setting in memory.
+type fakeSetting struct{ is bool }
+
+func (f *fakeSetting) on() (bool, error) { return f.is, nil }
+
+func (f *fakeSetting) set(on bool) error { f.is = on; return nil }

@@ -27,13 +27,18 @@ type localnetGuard struct {
 	next    time.Time // when to check again
 }
 
-// guard installs and hooks the guard, and only then sets route_localnet. If route_localnet is set while the guard is missing,
-// it is unset until the guard is installed. Without NodePorts at 127.0.0.1, guard unsets route_localnet if nkp has set it, and
-// leaves the rules, which kubelet installs, too. It must be called before anything else is installed.
+// guard installs and hooks the guard, and only then sets route_localnet. If nkp has set route_localnet and the guard is missing,
+// it is unset until the guard is installed; one that another program has set is left alone. Without NodePorts at 127.0.0.1,
+// guard unsets route_localnet if nkp has set it, and leaves the rules, which kubelet installs, too. It must be called before
+// anything else is installed. After an error it is due again at once.
 //
 // known reports whether the guard was in force before.
-func (g *localnetGuard) guard(ctx context.Context, fixed *rules.Fixed, known bool) error {
-	defer func() { g.next = time.Now().Add(g.kernel.opts.SyncPeriod) }()
+func (g *localnetGuard) guard(ctx context.Context, fixed *rules.Fixed, known bool) (err error) {
+	defer func() {
+		if err == nil {
+			g.next = time.Now().Add(g.kernel.opts.SyncPeriod)
+		}
+	}()
 	if len(fixed.Guests) == 0 {
 		return g.unset(ctx)
 	}
@@ -45,7 +50,10 @@ func (g *localnetGuard) guard(ctx context.Context, fixed *rules.Fixed, known boo
 		g.kernel.log.Warn("another program removed the rules that protect 127.0.0.0/8 from the network: repairing", "chain", rules.LocalFirewall)
 		g.kernel.report(func(s *FamilyStatus) { s.repairing("those that protect 127.0.0.0/8 from the network") })
 	}
-	set := g.prepare(ctx, in)
+	set, err := g.prepare(ctx, in)
+	if err != nil {
+		return err
+	}
 	if err := g.kernel.restore(ctx, in); err != nil {
 		return fmt.Errorf("table %s, the rules that protect 127.0.0.0/8 from the network: %w", in.table, err)
 	}
@@ -72,7 +80,7 @@ func (g *localnetGuard) cannotSet(text string, err error) {
 	g.said = text
 }
 
-// keepGuard checks and repairs the guard of 127.0.0.0/8 when that is due.
+// keepGuard checks and repairs the guard of 127.0.0.0/8 if that is due.
 func (w *worker) keepGuard(ctx context.Context) error {
 	if time.Now().Before(w.localnet.next) {
 		return nil
@@ -113,32 +121,39 @@ func isGuard(h rules.Hook) bool { return h.Rule.Target() == rules.LocalFirewall 
 
 // prepare reports whether to set route_localnet once in, which adds the missing parts of the guard, is committed. Before nkp
 // sets it for the first time, prepare adds chain Localnet to in, which records that.
-func (g *localnetGuard) prepare(ctx context.Context, in *input) (set bool) {
+func (g *localnetGuard) prepare(ctx context.Context, in *input) (set bool, err error) {
 	if g.setting == nil {
-		return false
-	}
-	on, err := g.setting.on()
-	guarded := in.empty()
-	if err == nil && on && !guarded || !on {
-		err = g.setting.set(false) // if it is off already, this tests whether it can be written
-	}
-	switch {
-	case err != nil && on:
-		g.cannotSet(unguarded, err)
-		return false
-	case err != nil:
-		g.cannotSet(noLocalhost, err)
-		return false
-	}
-	g.set = g.set || !on
-	if !g.set {
-		return !guarded
+		return false, nil
 	}
 	_, marked, err := g.kernel.tables.Rules(ctx, string(rules.Filter), rules.Localnet)
-	if err == nil && !marked {
+	if err != nil {
+		return false, err
+	}
+	g.set = g.set || marked
+	on, _ := g.setting.on() // cannot be read: the test below tells
+	if on && !g.set {
+		return false, nil
+	}
+	guarded := in.empty()
+	if on && guarded {
+		if !marked {
+			in.chain(rules.Localnet)
+		}
+		return false, nil
+	}
+	if err := g.setting.set(false); err != nil { // if it is off already, this tests whether it can be written
+		if on {
+			g.cannotSet(unguarded, err)
+		} else {
+			g.cannotSet(noLocalhost, err)
+		}
+		return false, nil
+	}
+	g.set = true
+	if !marked {
 		in.chain(rules.Localnet)
 	}
-	return !on || !guarded
+	return true, nil
 }
 
 // unset unsets route_localnet if nkp has set it.
@@ -153,6 +168,7 @@ func (g *localnetGuard) unset(ctx context.Context) error {
 		g.cannotSet(staysSet, err)
 		return nil
 	}
+	g.set = false
 	in := newInput(rules.Filter)
 	in.chain(rules.Localnet)
 	in.drop(rules.Localnet)

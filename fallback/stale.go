@@ -76,7 +76,7 @@ func (f *staleForgetter) run(nodeAddrs []netip.Addr) {
 	n, err := f.forget(newStaleSet(f.waiting, nodeAddrs))
 	f.kernel.opts.Hooks.Forgot(f.kernel.family, n, time.Since(start))
 	if err != nil {
-		f.pause = min(max(2*f.pause, retryMin), retryMax)
+		f.pause = backOff(f.pause)
 		f.next = time.Now().Add(f.pause)
 		f.kernel.log.Warn("cannot delete all UDP connections to endpoints that are gone; trying again", "in", f.pause, "services", len(f.waiting), "error", err)
 	} else {

@@ -45,6 +45,9 @@ type worker struct {
 	gcAt     time.Time      // when to delete garbage; zero: nothing there
 	checkAt  time.Time      // when to check the canaries
 	deepAt   time.Time      // when to check every rule
+	// unverified is why the last check, or the last repair of the guard, failed. Changes are programmed all the same.
+	unverified  error
+	verifyPause time.Duration // after such a failure
 }
 
 func newWorker(f k8s.Family, o *Options, t tables, l limits, in *dataplane.Inbox) *worker {
@@ -131,14 +134,13 @@ func (w *worker) step(ctx context.Context) (next time.Time) {
 	if now.Before(w.notUntil) {
 		return w.notUntil
 	}
-	if !w.checkAt.IsZero() && !now.Before(w.checkAt) {
-		w.check(ctx)
-	}
+	w.verify(ctx)
 	start, runs, full := time.Now(), w.kernel.runs, w.must >= ground
+	var err error
 	if full {
 		w.localnet.next = time.Time{} // before anything else is installed
+		err = w.keepGuard(ctx)
 	}
-	err := w.keepGuard(ctx)
 	if err == nil {
 		err = w.prepare(ctx)
 	}
@@ -233,19 +235,19 @@ func (w *worker) inStep() {
 		s.Pending = 0
 		s.refuse(w.want.refused.All())
 		s.Services, s.Chains = w.have.counts()
-		if len(s.Refused)+len(w.have.deferred) == 0 {
+		if len(s.Refused)+len(w.have.deferred) == 0 && w.unverified == nil {
 			s.LastError, s.LastErrorAt = "", time.Time{}
 		}
 	})
 	w.in.WhileIdle(func() {
-		w.kernel.report(func(s *FamilyStatus) { s.InStep = true })
+		w.kernel.report(func(s *FamilyStatus) { s.InStep = w.unverified == nil })
 		w.opts.Hooks.InStep(w.family)
 	})
 }
 
 // failed records a failure that pauses the worker.
 func (w *worker) failed(err error) {
-	w.pause = min(max(2*w.pause, retryMin), retryMax)
+	w.pause = backOff(w.pause)
 	w.log.Error("iptables failed; trying again", "in", w.pause, "error", err)
 	w.kernel.report(func(s *FamilyStatus) {
 		s.InStep, s.Pending = false, len(w.want.dirty)
@@ -253,5 +255,8 @@ func (w *worker) failed(err error) {
 		s.refuse(w.want.refused.All())
 	})
 }
+
+// backOff returns the pause that follows a pause after which the work failed again.
+func backOff(pause time.Duration) time.Duration { return min(max(2*pause, retryMin), retryMax) }
 
 var errDrift = errors.New("another program changed the rules")
