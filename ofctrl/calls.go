@@ -123,21 +123,13 @@ func (c *Conn) doBatch(ctx context.Context, what string, n int, add func(b []byt
 	s := &batch{n: n, errs: map[int]*SwitchError{}, done: make(chan struct{})}
 	k := c.register(n+1, s)
 	defer c.unregister(k)
-	p := getBuffer()
-	var err error
-	for i := range n {
-		if *p, err = add(*p, i, k.first+uint32(i)); err != nil {
-			return nil, err
+	err := c.sendAll(ctx, n+1, func(b []byte, i int) ([]byte, error) {
+		if i == n {
+			return append(b, message(typeBarrierRequest, k.first+uint32(n))...), nil
 		}
-		if len(*p) >= chunk {
-			if err := c.send(ctx, p); err != nil {
-				return nil, err
-			}
-			p = getBuffer()
-		}
-	}
-	*p = append(*p, message(typeBarrierRequest, k.first+uint32(n))...)
-	if err := c.send(ctx, p); err != nil {
+		return add(b, i, k.first+uint32(i))
+	})
+	if err != nil {
 		return nil, err
 	}
 	if err := c.await(ctx, k, fmt.Sprintf("a barrier after %d %s", n, what), s.done); err != nil {

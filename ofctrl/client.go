@@ -99,12 +99,15 @@ func (c *Client) Run(ctx context.Context) error {
 			c.opts.Log.Warn("OpenFlow connection failed", "target", c.target.String(), "error", err)
 			said, at = text, time.Now()
 		}
-		if absent(err) {
-			sleep(ctx, absentPause)
-			continue
+		wait := absentPause
+		if !absent(err) {
+			wait = pause/2 + rand.N(pause/2+1)
+			pause = min(2*pause, c.opts.MaxBackoff)
 		}
-		sleep(ctx, pause/2+rand.N(pause/2+1))
-		pause = min(2*pause, c.opts.MaxBackoff)
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
 	}
 	return ctx.Err()
 }
@@ -115,15 +118,6 @@ func absent(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial" && op.Net == "unix" &&
 		(errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED))
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	wait := time.NewTimer(d)
-	defer wait.Stop()
-	select {
-	case <-ctx.Done():
-	case <-wait.C:
-	}
 }
 
 // once connects and blocks until the connection ends. good reports whether OnConnect succeeded.

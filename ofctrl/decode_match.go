@@ -3,7 +3,7 @@ package ofctrl
 import (
 	"encoding/hex"
 	"fmt"
-	"math/bits"
+	"net"
 	"net/netip"
 	"strings"
 
@@ -123,34 +123,12 @@ func setPrefix(to *netip.Prefix, v []byte, hasMask bool) bool {
 	ones := 8 * n
 	if hasMask {
 		n /= 2
-		var ok bool
-		if ones, ok = prefixLen(v[n:]); !ok {
+		var size int
+		if ones, size = net.IPMask(v[n:]).Size(); size == 0 { // not ones followed by zeros
 			return false
 		}
 	}
 	a, ok := netip.AddrFromSlice(v[:n])
 	*to = netip.PrefixFrom(a, ones)
 	return ok
-}
-
-// prefixLen returns the number of leading ones of a mask that has no others.
-func prefixLen(mask []byte) (int, bool) {
-	n := 0
-	for i, b := range mask {
-		k := bits.LeadingZeros8(^b)
-		n += k
-		if k == 8 {
-			continue
-		}
-		if b<<k != 0 {
-			return 0, false
-		}
-		for _, rest := range mask[i+1:] {
-			if rest != 0 {
-				return 0, false
-			}
-		}
-		return n, true
-	}
-	return n, true
 }

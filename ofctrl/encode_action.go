@@ -97,28 +97,25 @@ func setFieldAction(b []byte, a flow.SetField) ([]byte, error) {
 	if a.Mask == 0 || a.Mask&^all != 0 || a.Value&^a.Mask != 0 {
 		return b, fmt.Errorf("%s: value %#x and mask %#x do not fit each other or the field", a, a.Value, a.Mask)
 	}
-	i := 0
-	if a.Mask != all {
-		i = 1
-	}
-	at := len(b)
-	switch {
-	case a.Field <= flow.Reg3:
-		b = append(b, setRegTemplates[a.Field][i]...)
-		binary.BigEndian.PutUint32(b[at+8:], uint32(a.Value))
-		if i == 1 {
-			binary.BigEndian.PutUint32(b[at+12:], uint32(a.Mask))
-		}
-	case a.Field == flow.EthSrc || a.Field == flow.EthDst:
-		b = append(b, setEthTemplates[a.Field][i]...)
-		put48(b[at+8:], a.Value)
-		if i == 1 {
-			put48(b[at+14:], a.Mask)
-		}
-	default:
+	if int(a.Field) >= len(setTemplates) {
 		return b, fmt.Errorf("field %s cannot be set", a.Field)
 	}
+	at, width := len(b)+8, a.Field.Bits()/8
+	if a.Mask == all {
+		b = append(b, setTemplates[a.Field][0]...)
+	} else {
+		b = append(b, setTemplates[a.Field][1]...)
+		putBytes(b[at+width:], a.Mask, width)
+	}
+	putBytes(b[at:], a.Value, width)
 	return b, nil
+}
+
+// putBytes writes the low bytes of v, as many as width.
+func putBytes(b []byte, v uint64, width int) {
+	for i := range width {
+		b[i] = byte(v >> (8 * (width - 1 - i)))
+	}
 }
 
 // fieldHeaders are the headers of flow's fields, as copy and learn actions name them.
@@ -152,11 +149,6 @@ func copyField(b []byte, a flow.Copy) ([]byte, error) {
 	return b, nil
 }
 
-func put48(b []byte, v uint64) {
-	binary.BigEndian.PutUint16(b, uint16(v>>32))
-	binary.BigEndian.PutUint32(b[2:], uint32(v))
-}
-
 // ct appends a ct action: the template of its shape with address and ports filled in.
 func (e *encoder) ct(b []byte, a flow.CT) ([]byte, error) {
 	n := a.NAT
@@ -179,13 +171,8 @@ func (e *encoder) ct(b []byte, a flow.CT) ([]byte, error) {
 	at := len(b)
 	b = append(b, t.bytes...)
 	if t.addr != 0 {
-		if n.Addr.Is4() {
-			ip := n.Addr.As4()
-			copy(b[at+t.addr:], ip[:])
-		} else {
-			ip := n.Addr.As16()
-			copy(b[at+t.addr:], ip[:])
-		}
+		ip := n.Addr.As16() // an IPv4 address is its end
+		copy(b[at+t.addr:], ip[16-n.Addr.BitLen()/8:])
 	}
 	if t.portMin != 0 {
 		binary.BigEndian.PutUint16(b[at+t.portMin:], n.PortMin)

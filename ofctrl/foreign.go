@@ -303,8 +303,6 @@ func (c *Conn) upToDate(ctx context.Context) error {
 	if paused == nil {
 		return nil
 	}
-	timer := time.NewTimer(pauseWait)
-	defer timer.Stop()
 	select {
 	case <-paused:
 		return nil
@@ -312,7 +310,7 @@ func (c *Conn) upToDate(ctx context.Context) error {
 		return ctx.Err()
 	case <-c.done:
 		return c.err
-	case <-timer.C:
+	case <-time.After(pauseWait):
 		return fmt.Errorf("the switch has reported no flows of other owners for %v, and says that it will go on", pauseWait)
 	}
 }

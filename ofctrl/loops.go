@@ -120,11 +120,9 @@ const lastWords = 200 * time.Millisecond
 // writeFailed ends the connection, but lets the reader find the reason first: an error message that the switch
 // sent before it closed the connection explains more than a broken pipe.
 func (c *Conn) writeFailed(err error) {
-	timer := time.NewTimer(lastWords)
-	defer timer.Stop()
 	select {
 	case <-c.done:
-	case <-timer.C:
+	case <-time.After(lastWords):
 		c.fail(lost(err))
 	}
 }
@@ -139,18 +137,37 @@ func (c *Conn) send(ctx context.Context, p *[]byte) error {
 	}
 	timer := time.NewTimer(c.opts.AnswerTimeout)
 	defer timer.Stop()
-	for {
-		select {
-		case c.out <- p:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-timer.C:
-			c.fail(fmt.Errorf("%w: it has read nothing for %v", ErrNoAnswer, c.opts.AnswerTimeout))
-		case <-c.done:
-			return c.err
-		}
+	select {
+	case c.out <- p:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		c.fail(fmt.Errorf("%w: it has read nothing for %v", ErrNoAnswer, c.opts.AnswerTimeout))
+	case <-c.done:
 	}
+	return c.err
+}
+
+// sendAll sends n messages, several at once. add appends message i.
+func (c *Conn) sendAll(ctx context.Context, n int, add func(b []byte, i int) ([]byte, error)) (err error) {
+	var p *[]byte
+	for i := range n {
+		if p == nil {
+			p = getBuffer()
+		}
+		if *p, err = add(*p, i); err != nil {
+			return err
+		}
+		if len(*p) < chunk && i < n-1 {
+			continue
+		}
+		if err := c.send(ctx, p); err != nil {
+			return err
+		}
+		p = nil
+	}
+	return nil
 }
 
 // post queues an echo without ever blocking. If the queue is full it drops the echo, because the switch is

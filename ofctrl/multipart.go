@@ -107,25 +107,15 @@ func (c *Conn) ask(ctx context.Context, typ uint16, n int, add func(b []byte, i 
 		q.quit = true
 		q.mu.Unlock()
 	}()
-	p := getBuffer()
-	for i := range n {
-		b, at := begin(*p, typeMultipartRequest, k.first+uint32(i))
-		b = append(put16(b, typ), 0, 0, 0, 0, 0, 0)
-		b, err := add(b, i)
+	err := c.sendAll(ctx, n, func(b []byte, i int) ([]byte, error) {
+		b, at := begin(b, typeMultipartRequest, k.first+uint32(i))
+		b, err := add(append(put16(b, typ), 0, 0, 0, 0, 0, 0), i)
 		if err == nil {
 			err = end(b, at)
 		}
-		if *p = b; err != nil {
-			return err
-		}
-		if len(b) >= chunk {
-			if err := c.send(ctx, p); err != nil {
-				return err
-			}
-			p = getBuffer()
-		}
-	}
-	if err := c.send(ctx, p); err != nil {
+		return b, err
+	})
+	if err != nil {
 		return err
 	}
 	if err := c.await(ctx, k, "a request for "+mpNames[typ], q.done); err != nil {

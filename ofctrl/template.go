@@ -1,10 +1,11 @@
 package ofctrl
 
 import (
+	"bytes"
 	"encoding"
 	"encoding/binary"
-	"fmt"
 	"net"
+	"strings"
 
 	"antrea.io/libOpenflow/openflow15"
 	"antrea.io/ofnet/ofctrl"
@@ -25,14 +26,18 @@ var (
 	copyTemplate     = mustMarshal(copyReg1ToMark())
 	// clearInPortTemplate is how ovs-ofctl encodes load:0xffff->NXM_OF_IN_PORT[] in OpenFlow 1.5: a set_field of
 	// the 16-bit NXM field to OFPP_NONE. It is not the 32-bit OXM_OF_IN_PORT.
-	clearInPortTemplate = mustMarshal(setField("NXM_OF_IN_PORT", uint16Value(0xffff), nil))
+	clearInPortTemplate = mustMarshal(setField("NXM_OF_IN_PORT", bytesValue([]byte{0xff, 0xff}), nil))
 	setIPv6SrcTemplate  = mustMarshal(setField("OXM_OF_IPV6_SRC", bytesValue(make([]byte, 16)), nil))
 	weightTemplate      = mustMarshal(openflow15.NewGroupBucketPropWeight(0))
 
-	setRegTemplates = [flow.NumRegs][2][]byte{}
-	setEthTemplates = map[flow.Field][2][]byte{
-		flow.EthSrc: {setEthTemplate("OXM_OF_ETH_SRC", false), setEthTemplate("OXM_OF_ETH_SRC", true)},
-		flow.EthDst: {setEthTemplate("OXM_OF_ETH_DST", false), setEthTemplate("OXM_OF_ETH_DST", true)},
+	// setTemplates are set_field without and with a mask.
+	setTemplates = [...][2][]byte{
+		flow.Reg0:   setTemplate("NXM_NX_REG0", 4),
+		flow.Reg1:   setTemplate("NXM_NX_REG1", 4),
+		flow.Reg2:   setTemplate("NXM_NX_REG2", 4),
+		flow.Reg3:   setTemplate("NXM_NX_REG3", 4),
+		flow.EthSrc: setTemplate("OXM_OF_ETH_SRC", 6),
+		flow.EthDst: setTemplate("OXM_OF_ETH_DST", 6),
 	}
 	methodTemplates = [...][]byte{
 		flow.DPHash:   mustMarshal(openflow15.NewNTRSelectionMethod(openflow15.NTR_DP_HASH, 0)),
@@ -40,16 +45,6 @@ var (
 		flow.HashSrc6: hashTemplate("OXM_OF_IPV6_SRC", 16),
 	}
 )
-
-func init() {
-	for i := range setRegTemplates {
-		name := fmt.Sprintf("NXM_NX_REG%d", i)
-		setRegTemplates[i] = [2][]byte{
-			mustMarshal(setField(name, bytesValue(make([]byte, 4)), nil)),
-			mustMarshal(setField(name, bytesValue(make([]byte, 4)), bytesValue(make([]byte, 4)))),
-		}
-	}
-}
 
 func header(typ, length uint16) openflow15.ActionHeader {
 	return openflow15.ActionHeader{Type: typ, Length: length}
@@ -65,10 +60,6 @@ func bytesValue(b []byte) *openflow15.ByteArrayField {
 	return &openflow15.ByteArrayField{Data: b, Length: uint8(len(b))}
 }
 
-func uint16Value(v uint16) *openflow15.ByteArrayField {
-	return bytesValue(binary.BigEndian.AppendUint16(nil, v))
-}
-
 func setField(name string, value, mask *openflow15.ByteArrayField) openflow15.Action {
 	f := field(name, mask != nil)
 	f.Value = value
@@ -78,22 +69,15 @@ func setField(name string, value, mask *openflow15.ByteArrayField) openflow15.Ac
 	return ofctrl.NewSetFieldAction(f).GetActionMessage()
 }
 
-func setEthTemplate(name string, hasMask bool) []byte {
-	var mask *openflow15.ByteArrayField
-	if hasMask {
-		mask = bytesValue(make([]byte, 6))
-	}
-	return mustMarshal(setField(name, bytesValue(make([]byte, 6)), mask))
+func setTemplate(name string, width int) [2][]byte {
+	zero := bytesValue(make([]byte, width))
+	return [2][]byte{mustMarshal(setField(name, zero, nil)), mustMarshal(setField(name, zero, zero))}
 }
 
 // hashTemplate is the selection method that hashes one whole field (OVS extension; ovs-ofctl(8), selection_method).
 func hashTemplate(name string, width int) []byte {
 	f := field(name, false)
-	ones := make([]byte, width)
-	for i := range ones {
-		ones[i] = 0xff
-	}
-	f.Value = bytesValue(ones)
+	f.Value = bytesValue(bytes.Repeat([]byte{0xff}, width))
 	return mustMarshal(openflow15.NewNTRSelectionMethod(openflow15.NTR_HASH, 0, *f))
 }
 
@@ -200,7 +184,7 @@ func learnAction(a flow.Learn) openflow15.Action {
 		})
 	}
 	sub := func(s flow.Subfield) *openflow15.NXLearnSpecField {
-		return &openflow15.NXLearnSpecField{Field: field(nxmName(s.Field), false), Ofs: uint16(s.Ofs)}
+		return &openflow15.NXLearnSpecField{Field: field(strings.TrimSuffix(flow.Whole(s.Field).String(), "[]"), false), Ofs: uint16(s.Ofs)}
 	}
 	for _, m := range a.Match {
 		if m.N != 0 {
@@ -213,24 +197,4 @@ func learnAction(a flow.Learn) openflow15.Action {
 		Header: openflow15.NewLearnHeaderLoadFromField(uint16(a.Load.N)), SrcField: sub(a.Load), DstField: sub(a.Load),
 	})
 	return l
-}
-
-func nxmName(f flow.Field) string {
-	switch f {
-	case flow.EthSrc:
-		return "NXM_OF_ETH_SRC"
-	case flow.EthDst:
-		return "NXM_OF_ETH_DST"
-	case flow.IPSrc:
-		return "NXM_OF_IP_SRC"
-	case flow.IPv6Src:
-		return "NXM_NX_IPV6_SRC"
-	case flow.CTMark:
-		return "NXM_NX_CT_MARK"
-	case flow.CTIPv6Dst:
-		return "NXM_NX_CT_IPV6_DST"
-	case flow.DPHashValue:
-		return "NXM_NX_DP_HASH"
-	}
-	return fmt.Sprintf("NXM_NX_REG%d", f-flow.Reg0)
 }

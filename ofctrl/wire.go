@@ -98,15 +98,8 @@ func message(t msgType, xid uint32, body ...byte) []byte {
 	return b
 }
 
-func zeros(b []byte, n int) []byte {
-	for range n {
-		b = append(b, 0)
-	}
-	return b
-}
-
 // pad8 appends zeros until b is a multiple of 8 bytes longer than at.
-func pad8(b []byte, at int) []byte { return zeros(b, -(len(b)-at)&7) }
+func pad8(b []byte, at int) []byte { return append(b, make([]byte, -(len(b)-at)&7)...) }
 
 func u16(b []byte) uint16 { return binary.BigEndian.Uint16(b) }
 func u32(b []byte) uint32 { return binary.BigEndian.Uint32(b) }
