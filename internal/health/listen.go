@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/httpguard"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -134,7 +135,7 @@ func (l *listeners) listen(ctx context.Context, k listenKey) error {
 			l.open[k] = o
 			return nil
 		}
-		return plain(err)
+		return httpguard.Plain(err)
 	}
 	l.open[k] = o
 	l.services.opts.Log.Debug("health check opened", "service", k.name, "address", k.at)
@@ -182,12 +183,4 @@ func (l *listeners) report() {
 			s.opts.Log.Info("now listening for a Service's health check", "service", k.name, "address", k.at)
 		}
 	}
-}
-
-// plain removes the address from an error of package net, because the callers' messages contain it anyway.
-func plain(err error) error {
-	if e := (*net.OpError)(nil); errors.As(err, &e) {
-		return e.Err
-	}
-	return err
 }

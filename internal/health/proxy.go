@@ -37,14 +37,13 @@ type ProxyOptions struct {
 // It differs from kube-proxy's in two points. Changes that are pending since the start, because not even the first
 // programming works, make it unhealthy, too: kube-proxy stays healthy then. So does a stuck loop, even if no change is pending.
 type Proxy struct {
-	opts  ProxyOptions
-	guard *httpguard.Guard
+	httpguard.Listener
+	opts ProxyOptions
 
 	mu       sync.Mutex // protects all below
 	families map[k8s.Family]*familyHealth
 	known    bool   // there is a Node object
 	refused  string // why the node is not eligible
-	addr     string // where Run listens; "": nowhere
 }
 
 // familyHealth is what is known of one family.
@@ -64,7 +63,10 @@ func NewProxy(opts ProxyOptions) *Proxy {
 	if opts.Timeout == 0 {
 		opts.Timeout = time.Minute
 	}
-	return &Proxy{opts: opts, guard: httpguard.New(limits, opts.Log), families: map[k8s.Family]*familyHealth{}}
+	p := &Proxy{opts: opts, families: map[k8s.Family]*familyHealth{}}
+	p.Listener = httpguard.Listener{Serves: "/healthz and /livez", At: opts.Addr, HardFail: opts.HardFail,
+		Guard: httpguard.New(limits, opts.Log), Handler: p.handler()}
+	return p
 }
 
 // Queued tells that there is something to program now in these families.
@@ -140,13 +142,6 @@ func (p *Proxy) NodeEligible() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.known && p.refused == ""
-}
-
-// Addr is where Run listens, "" if it does not (yet).
-func (p *Proxy) Addr() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.addr
 }
 
 // state returns what is known of each family, and whether all is well.

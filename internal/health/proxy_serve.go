@@ -1,19 +1,12 @@
 package health
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"net"
 	"net/http"
 	"time"
 
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 )
-
-// bindRetry is how often an address that cannot be listened on is tried again, as in kube-proxy.
-const bindRetry = 5 * time.Second
 
 // report is the body of /healthz and /livez, in the order in which kube-proxy writes it. kube-proxy has no Stuck.
 type report struct {
@@ -30,60 +23,8 @@ type familyStatus struct {
 	Healthy     bool      `json:"healthy"`
 }
 
-// Run listens and serves until the context ends, and returns nil then. If it cannot listen, it retries every
-// few seconds, or, with HardFail, returns the error.
-func (p *Proxy) Run(ctx context.Context) error {
-	if p.opts.Addr == "" {
-		return nil
-	}
-	var last string
-	for {
-		err := p.serve(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-		err = fmt.Errorf("healthz at %s: %w", p.opts.Addr, err)
-		if p.opts.HardFail {
-			return err
-		}
-		if err.Error() != last {
-			p.opts.Log.Error("cannot serve /healthz and /livez; trying again", "error", err, "every", bindRetry)
-			last = err.Error()
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(bindRetry):
-		}
-	}
-}
-
-// serve returns when the context ends or listening fails.
-func (p *Proxy) serve(ctx context.Context) error {
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", p.opts.Addr) // 0.0.0.0 listens in both families, as kube-proxy does
-	if err != nil {
-		return plain(err)
-	}
-	p.setAddr(l.Addr().String())
-	defer p.setAddr("")
-	p.opts.Log.Info("serving /healthz and /livez", "address", l.Addr())
-	server := p.guard.Server(p.Handler())
-	defer context.AfterFunc(ctx, func() { server.Close() })()
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
-}
-
-func (p *Proxy) setAddr(addr string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.addr = addr
-}
-
-// Handler serves /healthz and /livez, and nothing else.
-func (p *Proxy) Handler() http.Handler {
+// handler serves /healthz and /livez, and nothing else.
+func (p *Proxy) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
 		eligible := p.NodeEligible()

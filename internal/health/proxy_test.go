@@ -42,7 +42,7 @@ func (b *proxyBed) pass(d time.Duration) { b.now = b.now.Add(d) }
 
 func (b *proxyBed) get(path string) (code int, body string) {
 	w := httptest.NewRecorder()
-	b.Handler().ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+	b.Handler.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
 	for h, want := range map[string]string{"Content-Type": "application/json", "X-Content-Type-Options": "nosniff"} {
 		if got := w.Header().Get(h); got != want && w.Code != http.StatusNotFound {
 			b.t.Errorf("%s: %s is %q, want %q", path, h, got, want)

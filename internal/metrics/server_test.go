@@ -97,7 +97,7 @@ func TestTakenAddress(t *testing.T) {
 	}}
 	hard := o
 	hard.HardFail = true
-	if err := NewServer(m, hard).Run(context.Background()); err == nil || !strings.Contains(err.Error(), "metrics server at "+o.Addr+": ") {
+	if err := NewServer(m, hard).Run(context.Background()); err == nil || !strings.Contains(err.Error(), "metrics at "+o.Addr+": ") {
 		t.Errorf("with HardFail: %v", err)
 	}
 

@@ -95,7 +95,7 @@ func TestHealthz(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
 			go theirs.Run(ctx)
-			server := httptest.NewServer(ours.Handler())
+			server := httptest.NewServer(ours.Handler)
 			defer server.Close()
 			for _, path := range []string{"/healthz", "/livez", "/", "/healthz/", "/x"} {
 				want := answer(t, theirAddr, "GET", path)

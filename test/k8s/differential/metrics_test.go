@@ -63,7 +63,7 @@ func TestMetricsServer(t *testing.T) {
 	ours := httptest.NewServer(metrics.NewServer(metrics.New(metrics.Options{Mode: metrics.IPTables}), metrics.ServerOptions{
 		Profiling: true, ProxyMode: "iptables", SetVerbosity: func(uint32) {}, Log: slog.New(slog.DiscardHandler),
 		Config: func() map[string]any { return map[string]any{kubeproxyconfig.GroupName: config} },
-	}).Handler())
+	}).Handler)
 	defer ours.Close()
 	for _, r := range []struct{ method, path, body string }{
 		{"GET", "/healthz", ""}, {"HEAD", "/healthz", ""}, {"POST", "/healthz", ""}, {"GET", "/healthz/", ""}, {"GET", "/healthz/ping", ""},
