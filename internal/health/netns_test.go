@@ -6,7 +6,6 @@ import (
 	"context"
 	"net"
 	"net/http"
-	"os"
 	"runtime"
 	"testing"
 	"time"
@@ -14,6 +13,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // namespace is a network namespace with loopback alone; it ends with the test.
@@ -22,9 +23,7 @@ type namespace struct{ run chan func() }
 // newNamespace makes one in which loopback is up and has these addresses too.
 func newNamespace(t *testing.T, addrs ...string) *namespace {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("network namespaces need root")
-	}
+	testbed.NeedRoot(t) // for network namespaces
 	return startThread(t, func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return err

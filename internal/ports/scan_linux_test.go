@@ -19,6 +19,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // listenEnv makes this binary the process that holds ports: it listens at the addresses in it, such as
@@ -66,9 +67,7 @@ type holder struct {
 // inNamespace runs f on a thread of its own in a network namespace with the addresses 10.0.0.1 and fd00::1.
 func inNamespace(t *testing.T, f func(start func(listen string) holder)) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("network namespaces need root")
-	}
+	testbed.NeedRoot(t) // for network namespaces
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread, and with it the namespace, ends with the goroutine

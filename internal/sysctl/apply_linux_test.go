@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // tree makes a file tree of settings in a temporary directory.
@@ -153,9 +155,7 @@ func TestCountList(t *testing.T) {
 // inNamespace runs f on a thread of its own in a network namespace that ends with it.
 func inNamespace(t *testing.T, f func()) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("network namespaces need root")
-	}
+	testbed.NeedRoot(t) // for network namespaces
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine

@@ -12,10 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotRoot is wrapped by [Available] if the process is not root, which is the
-// one reason for which a test may skip.
-var ErrNotRoot = errors.New("not running as root")
-
 var programs = []string{"ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-ofctl", "ovs-appctl"}
 
 // Available reports whether a bed with the switch can be built here; its error names
@@ -26,7 +22,7 @@ func Available() error { return OVS.Available() }
 // everything that is missing.
 func (p Plane) Available() error {
 	if os.Geteuid() != 0 {
-		return fmt.Errorf("testbed: %w: network namespaces and the switch need it", ErrNotRoot)
+		return errors.New("testbed: not running as root: network namespaces and the switch need it")
 	}
 	var missing []string
 	switch p {

@@ -4,8 +4,8 @@ package testbed
 
 import (
 	"context"
-	"errors"
 	"flag"
+	"os"
 )
 
 // TB is the part of testing.TB that this package needs; it keeps package
@@ -19,9 +19,26 @@ type TB interface {
 	Failed() bool
 }
 
-// Require skips the test if the process is not root and fails it if anything
-// else that a bed with the switch needs is missing: where root runs the tests, a
-// bed is expected to work.
+// NeedRoot fails the test if the process is not root, because a suite that leaves tests out must not pass unnoticed. With -short,
+// or if the environment variable NKP_MAY_SKIP is set, it skips the test instead.
+func NeedRoot(t TB) {
+	t.Helper()
+	switch {
+	case os.Geteuid() == 0:
+	case short() || os.Getenv("NKP_MAY_SKIP") != "":
+		t.Skipf("needs root")
+	default:
+		t.Fatalf("needs root; NKP_MAY_SKIP=1 skips the tests that do")
+	}
+}
+
+// short reports whether the tests run with -short.
+func short() bool {
+	f := flag.Lookup("test.short")
+	return f != nil && f.Value.String() == "true"
+}
+
+// Require fails the test if anything that a bed with the switch needs is missing. With -short it skips the test.
 func Require(t TB) {
 	t.Helper()
 	OVS.Require(t)
@@ -30,14 +47,11 @@ func Require(t TB) {
 // Require is the same for a bed of this plane.
 func (p Plane) Require(t TB) {
 	t.Helper()
-	if f := flag.Lookup("test.short"); f != nil && f.Value.String() == "true" {
+	if short() {
 		t.Skipf("needs a test bed: not with -short")
 	}
-	switch err := p.Available(); {
-	case err == nil:
-	case errors.Is(err, ErrNotRoot):
-		t.Skipf("%v", err)
-	default:
+	NeedRoot(t)
+	if err := p.Available(); err != nil {
 		t.Fatalf("%v", err)
 	}
 }
