@@ -33,11 +33,20 @@ func ParsePrefix(s string) (netip.Prefix, bool) {
 	return netip.PrefixFrom(a, bits), true
 }
 
-// wildcard is the unspecified address of a family; it stands for "every address of the node" where addresses
-// are compared.
-func wildcard(f Family) netip.Addr {
+// Unspecified returns the unspecified address of a family; it stands for "every address of the node".
+func (f Family) Unspecified() netip.Addr {
 	if f == IPv6 {
 		return netip.IPv6Unspecified()
 	}
 	return netip.IPv4Unspecified()
+}
+
+// First returns the first address of a family; the zero Addr if there is none.
+func (f Family) First(ips []netip.Addr) netip.Addr {
+	for _, ip := range ips {
+		if FamilyOf(ip) == f {
+			return ip
+		}
+	}
+	return netip.Addr{}
 }

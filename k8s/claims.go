@@ -48,7 +48,7 @@ type claims map[claimKey][]claim
 func keyOf(name PortName, f *Frontend) claimKey {
 	addr := f.Address
 	if !addr.IsValid() {
-		addr = wildcard(name.Family)
+		addr = name.Family.Unspecified()
 	}
 	return claimKey{addr, f.Port, name.Protocol}
 }

@@ -89,8 +89,8 @@ func newCIDRFacts(o *networkingv1.ServiceCIDR, origin Origin) (*cidrFacts, []War
 	return c, ws
 }
 
-// node returns the facts of this node's Node object, with the options applied.
-func (t *Tracker) node() Node {
+// Node returns the current facts of this node's Node object, with the options applied, without waiting for the next Flush.
+func (t *Tracker) Node() Node {
 	n := Node{Name: t.opts.NodeName}
 	if facts := t.nodes[t.opts.NodeName]; facts != nil {
 		n = facts.Node
@@ -110,9 +110,6 @@ func (t *Tracker) node() Node {
 	}
 	return n
 }
-
-// Node returns the current facts about this node, without waiting for the next Flush.
-func (t *Tracker) Node() Node { return t.node() }
 
 func (n *Node) equal(o *Node) bool {
 	return n.Name == o.Name && n.Known == o.Known && n.UID == o.UID && n.Zone == o.Zone && n.NotEligible == o.NotEligible &&
@@ -146,13 +143,20 @@ func (t *Tracker) restrictsNodePorts() bool {
 // nodePortIPs returns the node addresses that NodePorts of a family are restricted to; restricted is false if
 // they are served at every address.
 func (t *Tracker) nodePortIPs(f Family) (ips []netip.Addr, restricted bool) {
-	if t.opts.NodePortPrimary {
-		if i := slices.IndexFunc(t.model.Node.IPs, func(ip netip.Addr) bool { return FamilyOf(ip) == f }); i >= 0 {
-			ips = t.model.Node.IPs[i : i+1]
+	return t.model.Node.NodePortAddrs(f, t.opts.NodePortPrimary, t.opts.NodePortAddresses, loopback)
+}
+
+// NodePortAddrs returns the addresses that NodePorts of a family are restricted to: with primary the node's primary one, else those
+// of Local and also that are in the ranges. restricted is false if they are served at every address: no range is of the family, or
+// one contains all of it.
+func (n *Node) NodePortAddrs(f Family, primary bool, ranges []netip.Prefix, also ...netip.Addr) (addrs []netip.Addr, restricted bool) {
+	if primary {
+		if ip := f.First(n.IPs); ip.IsValid() {
+			addrs = []netip.Addr{ip}
 		}
-		return ips, true
+		return addrs, true
 	}
-	for _, p := range t.opts.NodePortAddresses {
+	for _, p := range ranges {
 		if FamilyOf(p.Addr()) != f {
 			continue
 		}
@@ -160,13 +164,13 @@ func (t *Tracker) nodePortIPs(f Family) (ips []netip.Addr, restricted bool) {
 			return nil, false
 		}
 		restricted = true
-		for _, ip := range append(slices.Clip(t.model.Node.Local), loopback) {
-			if p.Contains(ip) && !slices.Contains(ips, ip) {
-				ips = append(ips, ip)
+		for _, ip := range append(slices.Clip(n.Local), also...) {
+			if p.Contains(ip) && !slices.Contains(addrs, ip) {
+				addrs = append(addrs, ip)
 			}
 		}
 	}
-	return ips, restricted
+	return addrs, restricted
 }
 
 // flushNode updates the node facts of the model and reports whether they changed. It marks the Services that
@@ -176,7 +180,7 @@ func (t *Tracker) flushNode() (changed bool) {
 		return false
 	}
 	t.dirtyNode = false
-	before, rangesBefore, node := t.model.Node, t.model.ServiceCIDRs, t.node()
+	before, rangesBefore, node := t.model.Node, t.model.ServiceCIDRs, t.Node()
 	cidrs, detector := t.serviceCIDRs(), t.detector(&node)
 	changed = !before.equal(&node) || !slices.Equal(t.model.ServiceCIDRs, cidrs) || !t.model.Detector.equal(&detector)
 	t.model.Node, t.model.ServiceCIDRs, t.model.Detector = node, cidrs, detector

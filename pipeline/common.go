@@ -337,7 +337,7 @@ func (b *builder) nodeAsEndpoint(ip netip.Addr) {
 	m := firstWay(ethTypeOf(ip), markService|markMasquerade)
 	m.Dst = host(ip)
 	b.add(tableOutput, prioToNode, 0, m, b.resubmit(tableDeliver))
-	if hairpin, ok := first(b.HairpinIPs, k8s.FamilyOf(ip)); ok {
+	if hairpin := k8s.FamilyOf(ip).First(b.HairpinIPs); hairpin.IsValid() {
 		m := firstWay(ethTypeOf(ip), markService)
 		m.Dst = host(ip)
 		m.Reg[0] = flow.Bits{Value: sourceNode, Mask: sourceMask}

@@ -88,11 +88,11 @@ func (c *Config) sameForServices(o *Config) bool {
 }
 
 // masqueradeIP returns the source address of masqueraded traffic of a family.
-func (c *Config) masqueradeIP(f k8s.Family) (netip.Addr, bool) {
-	if c.NodeElsewhere {
-		return netip.Addr{}, false
+func (c *Config) masqueradeIP(f k8s.Family) (ip netip.Addr, ok bool) {
+	if !c.NodeElsewhere {
+		ip = f.First(c.NodeIPs)
 	}
-	return first(c.NodeIPs, f)
+	return ip, ip.IsValid()
 }
 
 // podHairpinIP returns the address that replaces the source address of a pod that is its own endpoint.
@@ -100,15 +100,8 @@ func (c *Config) podHairpinIP(f k8s.Family) (netip.Addr, bool) {
 	if ip, ok := c.masqueradeIP(f); ok {
 		return ip, true
 	}
-	return first(c.HairpinIPs, f)
-}
-
-func first(ips []netip.Addr, f k8s.Family) (netip.Addr, bool) {
-	i := slices.IndexFunc(ips, func(a netip.Addr) bool { return k8s.FamilyOf(a) == f })
-	if i < 0 {
-		return netip.Addr{}, false
-	}
-	return ips[i], true
+	ip := f.First(c.HairpinIPs)
+	return ip, ip.IsValid()
 }
 
 // detects reports whether pods of a family can be distinguished from other sources on this bridge.

@@ -202,11 +202,8 @@ func (s *service) group(p k8s.Policy) uint32 {
 func (s *service) sourceRanges(f *k8s.Frontend, p k8s.Policy) {
 	allowed := append([]netip.Prefix(nil), f.SourceRanges...)
 	for _, ip := range s.NodeIPs {
-		for _, r := range f.SourceRanges {
-			if r.Contains(ip) {
-				allowed = append(allowed, host(f.Address))
-				break
-			}
+		if slices.ContainsFunc(f.SourceRanges, func(r netip.Prefix) bool { return r.Contains(ip) }) {
+			allowed = append(allowed, host(f.Address))
 		}
 	}
 	for _, r := range allowed {
@@ -220,12 +217,9 @@ func (s *service) sourceRanges(f *k8s.Frontend, p k8s.Policy) {
 // addOnce adds a flow unless this Service port has one with the same key already.
 func (s *service) addOnce(table uint8, priority uint16, m flow.Match, actions ...flow.Action) {
 	f := s.flow(table, priority, s.id, m, actions...)
-	for _, g := range s.flows {
-		if g.Key == f.Key {
-			return
-		}
+	if !slices.ContainsFunc(s.flows, func(g *flow.Flow) bool { return g.Key == f.Key }) {
+		s.flows = append(s.flows, f)
 	}
-	s.flows = append(s.flows, f)
 }
 
 // endpoints adds the group that picks an endpoint of policy p.
@@ -275,9 +269,9 @@ func (s *service) surroundings() {
 			if s.NoGuards || s.Uplink == 0 {
 				continue // without the uplink a packet that comes back from the router cannot be recognized
 			}
-			size, unspecified := guardBits4, netip.IPv4Unspecified()
+			size := guardBits4
 			if ip.Is6() {
-				size, unspecified = guardBits6, netip.IPv6Unspecified()
+				size = guardBits6
 			}
 			around, err := ip.Prefix(size)
 			if err != nil {
@@ -287,7 +281,7 @@ func (s *service) surroundings() {
 				EthType: ethTypeOf(ip), Dst: around, IPProto: ipProto(s.sp.Name.Protocol), DstPort: e.Addr.Port(), CTState: newConnection,
 			}, flow.CT{
 				Commit: true, Zone: s.Layout.ZoneDNAT, Table: s.Layout.table(tableOutput),
-				NAT: flow.NAT{Kind: flow.NATSrc, Addr: unspecified},
+				NAT: flow.NAT{Kind: flow.NATSrc, Addr: k8s.FamilyOf(ip).Unspecified()},
 			})
 		}
 	}

@@ -40,7 +40,7 @@ func wantedRoutes(ranges []netip.Prefix, hairpins, nodeIPs []netip.Addr) []route
 	var rs []route
 	for _, hop := range hairpins {
 		f := k8s.FamilyOf(hop)
-		src := firstOf(nodeIPs, f)
+		src := f.First(nodeIPs)
 		if !src.IsValid() {
 			continue
 		}
@@ -52,15 +52,6 @@ func wantedRoutes(ranges []netip.Prefix, hairpins, nodeIPs []netip.Addr) []route
 		}
 	}
 	return rs
-}
-
-func firstOf(ips []netip.Addr, f k8s.Family) netip.Addr {
-	for _, ip := range ips {
-		if k8s.FamilyOf(ip) == f {
-			return ip
-		}
-	}
-	return netip.Addr{}
 }
 
 // nodeOnBridge reports whether the node's address is on the bridge's LOCAL port.
