@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -76,7 +77,7 @@ func (p *Plane) tryOpen(ctx context.Context) ([]*worker, error) {
 	}
 	p.mu.Lock()
 	for _, f := range p.opts.families() {
-		if !containsFamily(workers, f) {
+		if !slices.ContainsFunc(workers, func(w *worker) bool { return w.family == f }) {
 			delete(p.families, f)
 		}
 	}
@@ -84,15 +85,6 @@ func (p *Plane) tryOpen(ctx context.Context) ([]*worker, error) {
 	p.log.Info("Services are served by iptables", "backend", choice.Backend, "because", choice.Reason,
 		"version", p.status.Version, "scope", p.opts.Scope)
 	return workers, nil
-}
-
-func containsFamily(workers []*worker, f k8s.Family) bool {
-	for _, w := range workers {
-		if w.family == f {
-			return true
-		}
-	}
-	return false
 }
 
 // tcpBeLiberal is a kernel setting, below /proc/sys.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 
@@ -206,12 +207,8 @@ func (p *Plane) Diff(ctx context.Context) (string, error) {
 	o := p.opts
 	p.mu.Lock()
 	o.Backend = p.status.Backend
-	o.Families = nil
-	for f := range p.families {
-		o.Families = append(o.Families, f)
-	}
+	o.Families = slices.Sorted(maps.Keys(p.families))
 	p.mu.Unlock()
-	slices.Sort(o.Families)
 	return Diff(ctx, m, o)
 }
 

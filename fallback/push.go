@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -129,11 +130,7 @@ func (w *worker) collect(ctx context.Context) error {
 	if now.Before(w.gcAt) {
 		return nil
 	}
-	names := make([]string, 0, len(w.have.garbage))
-	for n := range w.have.garbage {
-		names = append(names, n)
-	}
-	slices.SortFunc(names, rules.CompareServiceChains) // each comes after the chains that jump to it
+	names := slices.SortedFunc(maps.Keys(w.have.garbage), rules.CompareServiceChains) // each comes after the chains that jump to it
 	names = names[:min(len(names), w.kernel.limits.chains)]
 	err := w.delete(ctx, names)
 	w.gcAt = time.Time{}

@@ -56,12 +56,7 @@ func (t *Tracker) EndpointStates(name PortName) []EndpointState {
 }
 
 func holds(list []Endpoint, at netip.AddrPort) bool {
-	for i := range list {
-		if list[i].Addr == at {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(list, func(e Endpoint) bool { return e.Addr == at })
 }
 
 // whyNot returns why the endpoint is not in force under policy Cluster. It must not be in force.

@@ -2,6 +2,7 @@ package k8s
 
 import (
 	"net/netip"
+	"slices"
 )
 
 // Place is the location of an address in the cluster, as far as the API objects show it.
@@ -13,22 +14,16 @@ type Place struct {
 // PlaceOf finds an address among those of Nodes and endpoints, and in the pod ranges of Nodes. It scans every
 // EndpointSlice, so it is for diagnosis only. An API source reports only this node's Node.
 func (t *Tracker) PlaceOf(ip netip.Addr) Place {
-	for _, a := range t.model.Node.Local {
-		if a == ip {
-			return Place{t.model.Node.Name, true}
-		}
+	if slices.Contains(t.model.Node.Local, ip) {
+		return Place{t.model.Node.Name, true}
 	}
 	inRange := ""
 	for name, n := range t.nodes {
-		for _, a := range n.IPs {
-			if a == ip {
-				return Place{name, true}
-			}
+		if slices.Contains(n.IPs, ip) {
+			return Place{name, true}
 		}
-		for _, p := range n.PodCIDRs {
-			if p.Contains(ip) {
-				inRange = name
-			}
+		if slices.ContainsFunc(n.PodCIDRs, func(p netip.Prefix) bool { return p.Contains(ip) }) {
+			inRange = name
 		}
 	}
 	for _, s := range t.services {

@@ -3,6 +3,7 @@ package ofctrl
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/nkp-proxy/nkp/pipeline/flow"
@@ -187,10 +188,7 @@ func (r *reading) groups(ctx context.Context, c *Conn) error {
 	if err != nil {
 		return err
 	}
-	ids := make([]uint32, 0, len(counters))
-	for id := range counters {
-		ids = append(ids, id)
-	}
+	ids := slices.Collect(maps.Keys(counters))
 	return c.ask(ctx, mpGroupDesc, len(ids), func(b []byte, i int) ([]byte, error) {
 		return idRequest(b, ids[i]), nil
 	}, func(b []byte) error {

@@ -260,12 +260,10 @@ func (s *session) probe(ctx context.Context, o Options, silent chan<- error) {
 
 // sleep waits for d or for the end of ctx, whose error it then returns.
 func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-t.C:
+	case <-time.After(d):
 		return nil
 	}
 }

@@ -2,6 +2,7 @@ package ovsdb
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -202,11 +203,9 @@ func (s Switch) GatewayPolicy() (bool, string) {
 
 // firstKey is the least key that fits, "" if none does.
 func firstKey(m map[string]string, fits func(string) bool) string {
-	found, first := false, ""
-	for k := range m {
-		if fits(k) && (!found || k < first) {
-			found, first = true, k
-		}
+	keys := slices.Sorted(maps.Keys(m))
+	if i := slices.IndexFunc(keys, fits); i >= 0 {
+		return keys[i]
 	}
-	return first
+	return ""
 }

@@ -1,5 +1,7 @@
 package pipeline
 
+import "slices"
+
 // A dp_hash group maps the low bits of the datapath's hash to buckets through a table of slots: as many as
 // the total weight divided by the smallest weight, rounded up to a power of two, at least 16 and at most 256
 // (OVS: ofproto/ofproto-dpif.c, group_setup_dp_hash_table). With equal weights, ten buckets share 16 slots, and
@@ -47,10 +49,7 @@ func fair(slots, n int, above, below float64) bool {
 
 // apportion divides slots into n shares as evenly as whole numbers allow.
 func apportion(slots, n, turn int) []int {
-	shares := make([]int, n)
-	for i := range shares {
-		shares[i] = slots / n
-	}
+	shares := slices.Repeat([]int{slots / n}, n)
 	for i := range slots % n {
 		shares[(turn+i)%n]++
 	}
@@ -60,10 +59,7 @@ func apportion(slots, n, turn int) []int {
 // bucketWeights turns shares into the weights of buckets: owner[i] is the index of the share that weight[i]
 // belongs to. One share is split so that the smallest weight is 1 and the switch makes a slot for each.
 func bucketWeights(shares []int) (weight, owner []int) {
-	least := shares[0]
-	for _, s := range shares {
-		least = min(least, s)
-	}
+	least := slices.Min(shares)
 	for i, s := range shares {
 		if s == least && least > 1 {
 			weight, owner = append(weight, s-1, 1), append(owner, i, i)

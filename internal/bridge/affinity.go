@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 
 	"github.com/nkp-proxy/nkp/internal/dataplane"
@@ -91,10 +92,7 @@ func (a *affinity) count(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Com
 // fullPorts returns the Service ports that have as many pins as they may, sorted.
 func (a *affinity) fullPorts(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compiler) (full []k8s.PortName, err error) {
 	owners := c.PinOwners()
-	cookies := make([]uint64, 0, len(owners))
-	for cookie := range owners {
-		cookies = append(cookies, cookie)
-	}
+	cookies := slices.Collect(maps.Keys(owners))
 	counts, err := conn.CookieCounts(ctx, a.set.Layout.PinTable(), cookies)
 	if err != nil {
 		return nil, err
@@ -123,18 +121,9 @@ func (s *AffinityStatus) warnings() (out []string) {
 		out = append(out, fmt.Sprintf("session affinity remembers %d clients on this node, at most %d (--affinity-limit-node): %s", s.Clients, s.NodeLimit, instead))
 	}
 	if len(s.Full) > 0 {
-		out = append(out, fmt.Sprintf("session affinity remembers %d clients, the limit of a Service port (--affinity-limit), for %s: %s", s.Limit, someOf(s.Full), instead))
+		out = append(out, fmt.Sprintf("session affinity remembers %d clients, the limit of a Service port (--affinity-limit), for %s: %s", s.Limit, dataplane.Some(s.Full), instead))
 	}
 	return out
-}
-
-// someOf lists names, the first few by name.
-func someOf(names []string) string {
-	const most = 5
-	if len(names) > most {
-		return fmt.Sprintf("%v and %d more", names[:most], len(names)-most)
-	}
-	return fmt.Sprint(names)
 }
 
 // notices name the Service ports whose session affinity remembers no further clients.

@@ -3,6 +3,7 @@ package bridge
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -77,10 +78,7 @@ func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Conf
 	for ip, p := range s.Ports {
 		pods[ip] = pipeline.Pod{IP: ip, OFPort: p.OFPort, MAC: p.mac}
 	}
-	for _, p := range pods {
-		cfg.Pods = append(cfg.Pods, p)
-	}
-	slices.SortFunc(cfg.Pods, func(a, b pipeline.Pod) int { return a.IP.Compare(b.IP) })
+	cfg.Pods = slices.SortedFunc(maps.Values(pods), func(a, b pipeline.Pod) int { return a.IP.Compare(b.IP) })
 
 	uplink, err := s.uplink(sw)
 	if err != nil {

@@ -22,7 +22,7 @@ func (p *Plane) Figures() Figures {
 	if last := p.figures.Load(); last != nil {
 		f = *last
 	}
-	f.Rejects.Answered, f.Rejects.Unanswerable, f.Rejects.Failed = p.rejects.answered.Load(), p.rejects.unanswerable.Load(), p.rejects.failed.Load()
+	f.Rejects = p.rejects.stats(f.Rejects.Dropped)
 	return f
 }
 

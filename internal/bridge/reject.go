@@ -42,3 +42,8 @@ func (r *rejecter) packetIn(conn *ofctrl.Conn, in *ofctrl.PacketIn) {
 	}
 	r.answered.Add(1)
 }
+
+// stats returns the counts; dropped packets never get here.
+func (r *rejecter) stats(dropped uint64) RejectStats {
+	return RejectStats{Answered: r.answered.Load(), Unanswerable: r.unanswerable.Load(), Dropped: dropped, Failed: r.failed.Load()}
+}

@@ -194,11 +194,8 @@ func (p *Plane) status() dataplane.Status {
 		Foreign:     p.prog.foreign.Number,
 		Refused:     []RefusedStatus{},
 		LastError:   p.prog.stats.LastError,
-		Rejects: RejectStats{
-			Answered: p.rejects.answered.Load(), Unanswerable: p.rejects.unanswerable.Load(), Failed: p.rejects.failed.Load(),
-			Dropped: p.prog.stats.dropped,
-		},
-		Affinity: p.affinity.status(),
+		Rejects:     p.rejects.stats(p.prog.stats.dropped),
+		Affinity:    p.affinity.status(),
 	}
 	warnings := slices.Concat(p.node.warnings, p.traffic.warnings, s.Affinity.warnings(), p.prog.unreadWarnings(), p.prog.foreign.warnings())
 	if !p.prog.stats.LastSync.IsZero() {

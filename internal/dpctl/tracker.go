@@ -48,7 +48,7 @@ func (t Tracker) Check(ctx context.Context) error {
 //
 // ovs-vswitchd writes the whole list before it does anything else: 2 µs of its time for each connection of the zone.
 func (t Tracker) Each(ctx context.Context, zone uint16, do func(*Connection) error) error {
-	return t.each(ctx, t.params(zone), do)
+	return t.each(ctx, t.params(inZone(zone)), do)
 }
 
 // MaxDetailed is the most entries of the userspace datapath's table with which callers use EachDetailed: ovs-vswitchd does nothing
@@ -57,7 +57,7 @@ const MaxDetailed = 100_000
 
 // EachDetailed is like Each, and fills in Refused and Expires. The list is twice as long.
 func (t Tracker) EachDetailed(ctx context.Context, zone uint16, do func(*Connection) error) error {
-	return t.each(ctx, append([]string{"-m", "-s"}, t.params(zone)...), do)
+	return t.each(ctx, append([]string{"-m", "-s"}, t.params(inZone(zone))...), do)
 }
 
 func (t Tracker) each(ctx context.Context, params []string, do func(*Connection) error) error {
@@ -102,7 +102,7 @@ func (t Tracker) Forget(ctx context.Context, list []Connection) error {
 	}
 	params := make([][]string, len(list))
 	for i := range list {
-		params[i] = append(t.params(list[i].Zone), list[i].tuple())
+		params[i] = t.params(inZone(list[i].Zone), list[i].tuple())
 	}
 	var errs []error
 	err := appctl.Each(ctx, t.Control, "dpctl/flush-conntrack", params, func(i int, _ string, refused *appctl.CommandError) {
@@ -123,11 +123,12 @@ func (c *Connection) tuple() string {
 		family, c.Client.Addr(), family, c.Frontend.Addr(), protocolNumbers[c.Protocol], c.Client.Port(), c.Frontend.Port())
 }
 
-// params names datapath and zone.
-func (t Tracker) params(zone uint16) []string {
-	params := []string{fmt.Sprintf("zone=%d", zone)}
-	if t.Datapath != "" {
-		params = append([]string{t.Datapath}, params...)
+// params returns the parameters of a command: the datapath, if it has a name, and then others.
+func (t Tracker) params(others ...string) []string {
+	if t.Datapath == "" {
+		return others
 	}
-	return params
+	return append([]string{t.Datapath}, others...)
 }
+
+func inZone(zone uint16) string { return fmt.Sprintf("zone=%d", zone) }

@@ -123,7 +123,7 @@ func TestFind(t *testing.T) {
 func TestTuple(t *testing.T) {
 	var got []string
 	for _, c := range parse(dump) {
-		got = append(got, fmt.Sprintln(Tracker{}.params(c.Zone), c.tuple()))
+		got = append(got, fmt.Sprintln(Tracker{}.params(inZone(c.Zone)), c.tuple()))
 	}
 	want := []string{
 		"[zone=1001] ct_nw_src=10.0.0.12,ct_nw_dst=40.0.0.2,ct_nw_proto=6,ct_tp_src=40356,ct_tp_dst=80\n",

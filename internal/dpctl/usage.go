@@ -91,10 +91,7 @@ func (t Tracker) Limits(ctx context.Context, zones ...uint16) ([]Fill, error) {
 	list := []Fill{}
 	byDefault := 0
 	ask := func(params ...string) error {
-		if t.Datapath != "" {
-			params = append([]string{t.Datapath}, params...)
-		}
-		return appctl.Lines(ctx, t.Control, "dpctl/ct-get-limits", params, func(line []byte) error {
+		return appctl.Lines(ctx, t.Control, "dpctl/ct-get-limits", t.params(params...), func(line []byte) error {
 			var f Fill
 			switch _, err := fmt.Sscanf(string(line), "zone=%d,limit=%d,count=%d", &f.Zone, &f.Limit, &f.Entries); {
 			case err != nil:
@@ -124,11 +121,7 @@ func (t Tracker) Max(ctx context.Context) (int, error) { return t.number(ctx, "d
 
 // number runs a command that answers with a number.
 func (t Tracker) number(ctx context.Context, command string) (int, error) {
-	var params []string
-	if t.Datapath != "" {
-		params = []string{t.Datapath}
-	}
-	text, err := appctl.Call(ctx, t.Control, command, params...)
+	text, err := appctl.Call(ctx, t.Control, command, t.params()...)
 	if err != nil {
 		return 0, err
 	}

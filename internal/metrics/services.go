@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -46,13 +47,8 @@ func (s *serviceCounters) states(emit Emit) {
 			delete(s.listed, n)
 		}
 	}
-	names := make([]k8s.PortName, 0, len(now))
-	for n := range now {
-		names = append(names, n)
-	}
-	slices.SortFunc(names, k8s.PortName.Compare)
 	others := map[k8s.PortName]k8s.Counters{}
-	for _, n := range names {
+	for _, n := range slices.SortedFunc(maps.Keys(now), k8s.PortName.Compare) {
 		if _, was := s.before[n]; !s.listed[n] && !was && len(s.listed) < s.limit {
 			s.listed[n] = true
 		}

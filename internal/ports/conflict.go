@@ -3,6 +3,7 @@ package ports
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -138,10 +139,5 @@ func (m *matcher) hides(family k8s.Family, frontend netip.Addr, l Listener) bool
 }
 
 func (m *matcher) sorted() []Conflict {
-	list := make([]Conflict, 0, len(m.found))
-	for _, c := range m.found {
-		list = append(list, c)
-	}
-	slices.SortFunc(list, Conflict.compare)
-	return list
+	return slices.SortedFunc(maps.Values(m.found), Conflict.compare)
 }

@@ -105,8 +105,10 @@ func (w *Watcher) Run(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		case <-w.news:
-			if !sleep(ctx, settle) {
+			select {
+			case <-ctx.Done():
 				return nil
+			case <-time.After(settle):
 			}
 		}
 		err := w.look()
@@ -192,17 +194,5 @@ func identify(conflicts []Conflict, known map[key]Conflict) {
 		if p, ok := found[conflicts[i].Listener.Inode]; ok {
 			conflicts[i].Process = p
 		}
-	}
-}
-
-// sleep reports false if the context ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
 	}
 }

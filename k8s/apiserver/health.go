@@ -67,14 +67,11 @@ func (h *health) try(ctx context.Context, kind k8s.Kind, f func() error) error {
 		if err == nil || !away(err) {
 			return err
 		}
-		t := time.NewTimer(pause/2 + rand.N(pause))
 		select {
 		case <-ctx.Done():
-			t.Stop()
 			return ctx.Err()
 		case <-back:
-			t.Stop()
-		case <-t.C:
+		case <-time.After(pause/2 + rand.N(pause)):
 		}
 	}
 }
@@ -153,32 +150,25 @@ func (h *health) nodesListed() {
 	h.changed()
 }
 
-// answers reports whether the server answers for all required kinds: all but ServiceCIDRs.
-func (h *health) answers() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.answersAll()
-}
-
 // noteAway records when the server stops and resumes answering. mu is held.
 func (h *health) noteAway() {
 	switch {
-	case h.answersAll():
+	case h.answers():
 		h.away = time.Time{}
 	case h.away.IsZero():
 		h.away = time.Now()
 	}
 }
 
-// awaySince returns since when the server does not answer for all required kinds; the zero Time: it does.
+// awaySince returns since when the server does not answer for all required kinds (all but ServiceCIDRs); the zero Time: it does.
 func (h *health) awaySince() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.away
 }
 
-// answersAll is answers while mu is held.
-func (h *health) answersAll() bool {
+// answers reports whether the server answers for all required kinds. mu is held.
+func (h *health) answers() bool {
 	if h.silence != "" {
 		return false
 	}

@@ -98,7 +98,7 @@ func serviceSelector(proxyName string) (string, error) {
 func (s *Source) URL() string { return s.url }
 
 // Answers reports whether the API server answered the most recent request for each resource.
-func (s *Source) Answers() bool { return s.health.answers() }
+func (s *Source) Answers() bool { return s.AwaySince().IsZero() }
 
 // AwaySince returns when the API server stopped answering; the zero Time: it answers.
 func (s *Source) AwaySince() time.Time { return s.health.awaySince() }
@@ -154,9 +154,7 @@ func awaitAll(ctx context.Context, listed map[k8s.Kind]<-chan struct{}, h *healt
 	}{{k8s.KindService, 0}, {k8s.KindEndpointSlice, 0}, {k8s.KindNode, nodePatience}, {k8s.KindServiceCIDR, cidrPatience}} {
 		var timeout <-chan time.Time
 		if w.patience > 0 {
-			t := time.NewTimer(w.patience)
-			defer t.Stop()
-			timeout = t.C
+			timeout = time.After(w.patience)
 		}
 		select {
 		case <-ctx.Done():

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"io"
+	"maps"
 	"os"
 	"regexp"
 	"runtime"
@@ -188,11 +189,8 @@ func (f *file) add(ref k8s.Ref, e located, before map[k8s.Ref]located) {
 // keepAll moves all objects of the file to kept, as their last good state.
 func (f *file) keepAll() {
 	kept := map[k8s.Ref]located{}
-	for _, old := range []map[k8s.Ref]located{f.kept, f.objects} {
-		for ref, e := range old {
-			kept[ref] = e
-		}
-	}
+	maps.Copy(kept, f.kept)
+	maps.Copy(kept, f.objects)
 	f.kept, f.objects = kept, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -132,11 +133,7 @@ func (r *reader) assemble(published map[k8s.Ref]located) state {
 	} else if r.empty {
 		s.problems.Warnings = append(s.problems.Warnings, k8s.Warning{Where: r.path, Text: "no *.yaml, *.yml or *.json file in this directory"})
 	}
-	names := make([]string, 0, len(r.files))
-	for name := range r.files {
-		names = append(names, name)
-	}
-	slices.Sort(names)
+	names := slices.Sorted(maps.Keys(r.files))
 	for _, name := range names {
 		f := r.files[name]
 		s.problems.Errors = append(s.problems.Errors, f.errors...)

@@ -3,6 +3,7 @@ package manifest
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -104,12 +105,9 @@ func (c *checker) cidrs(path *field.Path, texts []string) {
 
 // oneOf checks a value that can only be one of some texts.
 func oneOf[T ~string](c *checker, path *field.Path, value T, allowed ...T) {
-	for _, a := range allowed {
-		if value == a {
-			return
-		}
+	if !slices.Contains(allowed, value) {
+		c.invalid(path, "%s is not one of %v", brief.Quote(string(value)), allowed)
 	}
-	c.invalid(path, "%s is not one of %v", brief.Quote(string(value)), allowed)
 }
 
 func (c *checker) node(o *v1.Node) {

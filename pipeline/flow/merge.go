@@ -1,5 +1,10 @@
 package flow
 
+import (
+	"maps"
+	"slices"
+)
+
 // Merge returns the Delta equivalent to applying d and then o. Where both change the same object, o wins. The flows and groups
 // of the result are sorted. o must not clear anything.
 func (d *Delta) Merge(o *Delta) *Delta {
@@ -9,8 +14,8 @@ func (d *Delta) Merge(o *Delta) *Delta {
 	}
 	sum := &Delta{
 		Clear:      d.Clear,
-		DelLearned: append(d.DelLearned[:len(d.DelLearned):len(d.DelLearned)], o.DelLearned...),
-		FlushCT:    append(d.FlushCT[:len(d.FlushCT):len(d.FlushCT)], o.FlushCT...),
+		DelLearned: slices.Concat(d.DelLearned, o.DelLearned),
+		FlushCT:    slices.Concat(d.FlushCT, o.FlushCT),
 	}
 	setFlows, delFlows := map[Key]*Flow{}, map[named]*Flow{}
 	setGroups, delGroups := map[uint32]*Group{}, map[uint32]bool{}
@@ -43,24 +48,12 @@ func (d *Delta) Merge(o *Delta) *Delta {
 			delMeters[id] = true
 		}
 	}
-	sum.SetMeters = collect(setMeters)
-	sum.SetGroups = collect(setGroups)
-	sum.SetFlows = collect(setFlows)
-	sum.DelFlows = collect(delFlows)
-	for id := range delGroups {
-		sum.DelGroups = append(sum.DelGroups, id)
-	}
-	for id := range delMeters {
-		sum.DelMeters = append(sum.DelMeters, id)
-	}
+	sum.SetMeters = slices.Collect(maps.Values(setMeters))
+	sum.SetGroups = slices.Collect(maps.Values(setGroups))
+	sum.SetFlows = slices.Collect(maps.Values(setFlows))
+	sum.DelFlows = slices.Collect(maps.Values(delFlows))
+	sum.DelGroups = slices.Collect(maps.Keys(delGroups))
+	sum.DelMeters = slices.Collect(maps.Keys(delMeters))
 	sum.Sort()
 	return sum
-}
-
-func collect[K comparable, V any](m map[K]V) []V {
-	list := make([]V, 0, len(m))
-	for _, v := range m {
-		list = append(list, v)
-	}
-	return list
 }

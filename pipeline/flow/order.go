@@ -51,15 +51,9 @@ func (m *Match) compare(o *Match) int {
 }
 
 func (b Bits) compare(o Bits) int {
-	if n := cmp.Compare(b.Value, o.Value); n != 0 {
-		return n
-	}
-	return cmp.Compare(b.Mask, o.Mask)
+	return cmp.Or(cmp.Compare(b.Value, o.Value), cmp.Compare(b.Mask, o.Mask))
 }
 
 func comparePrefixes(a, b netip.Prefix) int {
-	if n := a.Addr().Compare(b.Addr()); n != 0 {
-		return n
-	}
-	return cmp.Compare(a.Bits(), b.Bits())
+	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
