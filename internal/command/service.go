@@ -1,84 +1,247 @@
 package command
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/netip"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
+	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/windows/service"
 )
 
-// newWindowsService returns the commands that register nkp with the Windows service manager. They are listed on Windows only.
+// newWindowsService returns the commands that install nkp as a Windows service. They are listed on Windows only.
 func newWindowsService() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "windows-service",
-		Short:   "Install or uninstall the Windows service",
-		Example: `  nkp windows-service install -- --kubeconfig C:\k\config --network-name Calico` + "\n  nkp windows-service uninstall",
-		Hidden:  runtime.GOOS != "windows",
+		Use:   "windows-service",
+		Short: "Install, upgrade or uninstall the Windows service",
+		Example: `  nkp windows-service install -- --kubeconfig C:\k\config --network-name Calico
+  nkp windows-service upgrade --sha256 CHECKSUM
+  nkp windows-service uninstall`,
+		Hidden: runtime.GOOS != "windows",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return usageError("say what to do: %s install or uninstall", cmd.CommandPath())
+			return usageError("say what to do: %s install, upgrade, uninstall or status", cmd.CommandPath())
 		},
 	}
-	cmd.AddCommand(newServiceInstall(), newServiceUninstall())
+	cmd.AddCommand(newServiceInstall(), newServiceUpgrade(), newServiceUninstall(), newServiceStatus(), newServiceCheck())
 	return cmd
 }
 
+// serviceFlags defines the flags of install and upgrade.
+func serviceFlags(f *pflag.FlagSet, c *service.Config) {
+	f.StringVar(&c.Binary, "binary", "", "program to install (default: this one)")
+	f.StringVar(&c.SHA256, "sha256", "", "checksum that the program must have, as in SHA256SUMS")
+	f.DurationVar(&c.Timeout, "timeout", 2*time.Minute, "how long the started service may take to serve, before everything is undone")
+	dryRunFlag(f, c)
+}
+
+func dryRunFlag(f *pflag.FlagSet, c *service.Config) {
+	f.BoolVar(&c.DryRun, "dry-run", false, "check everything and print the steps, change nothing")
+}
+
 func newServiceInstall() *cobra.Command {
-	var depends []string
+	var c service.Config
 	cmd := &cobra.Command{
 		Use:   "install [flags] [-- FLAGS OF RUN]",
-		Short: "Register this program as a service that starts with the system",
-		Long: `install registers this program, where it lies now, as the service "nkp": it starts with the system, runs "nkp run
---windows-service" with the flags after --, is started again if it fails (after 1 s, 10 s, then every minute), and logs to
-the event log. It does not start it: sc.exe start nkp.`,
-		Example: `  nkp windows-service install -- --kubeconfig C:\k\config --network-name Calico` + "\n" +
-			`  nkp windows-service install --depends-on hns,flanneld -- --config C:\k\nkp.yaml`,
-		Args: cobra.ArbitraryArgs,
+		Short: "Install the service that starts with the system, and start it",
+		Long: `install copies the program to --directory and registers it as the service "nkp": it starts with the system, runs "nkp
+run --windows-service" with the flags after --, is restarted if it fails (after 1 s, 10 s, then every minute), and logs to the
+event log. If the service exists, install changes what differs; the load balancers in HNS serve meanwhile.
+
+Everything is checked before anything is changed: the program, its checksum, that it accepts the flags and can read their files,
+and that no kube-proxy runs beside it. If a step fails or the service does not serve within --timeout (its /livez, or 5 s of
+running without one), everything is undone.
+
+A firewall rule ("nkp health checks") lets other nodes reach the program at the ports of --healthz-bind-address and
+--metrics-bind-address, unless those are loopback addresses, and at --health-check-node-ports.`,
+		Example: `  nkp windows-service install -- --kubeconfig C:\k\config --network-name Calico
+  nkp windows-service install --replace-kube-proxy --dry-run -- --config C:\k\nkp.yaml
+  nkp windows-service install --depends-on hns,flanneld -- --config C:\k\nkp.yaml`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if n := cmd.ArgsLenAtDash(); n > 0 || n < 0 && len(args) > 0 {
+				return usageError("%q is not a flag; flags of run follow --", args[0])
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			run := newRun()
-			if err := run.ParseFlags(args); err != nil {
-				return usageError("the service could not start: %w", err)
+			if !portRange.MatchString(c.HealthCheckNodePorts) {
+				return usageError("--health-check-node-ports %q is not a range such as 30000-32767", c.HealthCheckNodePorts)
 			}
-			if rest := run.Flags().Args(); len(rest) > 0 {
-				return usageError("the service could not start: %q is not a flag of run", rest[0])
-			}
-			err := service.Install(service.Config{
-				DisplayName: "nkp (Kubernetes Service proxy)",
-				Description: "Serves Kubernetes Services by load balancers of the Host Networking Service.",
-				Args:        append([]string{"run", "--windows-service"}, args...),
-				DependsOn:   depends,
-			})
-			if err != nil {
-				return err
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "service %q is installed; start it: sc.exe start %s\n", service.Name, service.Name)
-			return err
+			c.Args, c.Out = args, cmd.OutOrStdout()
+			return flagsError(service.Install(cmd.Context(), c))
 		},
 	}
-	cmd.Flags().StringSliceVar(&depends, "depends-on", []string{"hns"}, "services that must run first, comma-separated; empty: none")
+	f := cmd.Flags()
+	serviceFlags(f, &c)
+	f.StringVar(&c.Directory, "directory", "", "where the program is copied to; only administrators may be able to change it (default: nkp in %ProgramFiles%)")
+	f.StringSliceVar(&c.DependsOn, "depends-on", []string{"hns"}, "services that must run first, comma-separated; empty: none")
+	f.StringVar(&c.KubeProxy, "replace-kube-proxy", "", "stop this service, and let it start by hand only; uninstall restores its start type")
+	f.Lookup("replace-kube-proxy").NoOptDefVal = service.KubeProxies[0]
+	f.BoolVar(&c.Firewall, "firewall", true, "write the firewall rule; false: leave the firewall alone")
+	f.StringVar(&c.HealthCheckNodePorts, "health-check-node-ports", "30000-32767", "ports of the firewall rule for health checks of Services with externalTrafficPolicy Local: the API server's --service-node-port-range; empty: none")
+	return cmd
+}
+
+// portRange matches the ports that a firewall rule may have in addition: none, one, or a range.
+var portRange = regexp.MustCompile(`^(\d{1,5}(-\d{1,5})?)?$`)
+
+// flagsError makes an error about the service's flags a usage error.
+func flagsError(err error) error {
+	if errors.Is(err, service.ErrFlags) {
+		return usageError("%w", err)
+	}
+	return err
+}
+
+func newServiceUpgrade() *cobra.Command {
+	var c service.Config
+	cmd := &cobra.Command{
+		Use:   "upgrade",
+		Short: "Replace the program of the service",
+		Long: `upgrade replaces the program of the service by this one or by --binary, and keeps its flags and settings. The new program must
+accept the flags of the service. The old one stays beside it as nkp.exe.old, and is restored if the new one does not serve within
+--timeout. The load balancers in HNS serve meanwhile.`,
+		Example: "  nkp windows-service upgrade\n  nkp windows-service upgrade --binary nkp-windows-amd64.exe --sha256 CHECKSUM",
+		Args:    noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c.Out = cmd.OutOrStdout()
+			return flagsError(service.Upgrade(cmd.Context(), c))
+		},
+	}
+	serviceFlags(cmd.Flags(), &c)
 	return cmd
 }
 
 func newServiceUninstall() *cobra.Command {
-	return &cobra.Command{
+	var c service.Config
+	var cleanup bool
+	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Stop and remove the service",
-		Long: `uninstall stops the service "nkp" and removes it. Its objects in HNS stay and continue to serve: "nkp cleanup" removes
-them.`,
-		Example: "  nkp windows-service uninstall",
+		Long: `uninstall stops the service "nkp" and removes it with its program and its firewall rule. A kube-proxy that install replaced gets
+back its start type; it is not started. nkp's objects in HNS stay and continue to serve, unless --cleanup is given.`,
+		Example: "  nkp windows-service uninstall\n  nkp windows-service uninstall --cleanup",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := service.Uninstall(service.Name); err != nil {
+			c.Out = cmd.OutOrStdout()
+			return service.Uninstall(cmd.Context(), c, cleanup)
+		},
+	}
+	dryRunFlag(cmd.Flags(), &c)
+	cmd.Flags().BoolVar(&cleanup, "cleanup", false, "also remove nkp's objects from HNS, as nkp cleanup does")
+	return cmd
+}
+
+func newServiceStatus() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:     "status",
+		Short:   "Print the state of the service and what it was installed with",
+		Long:    "status prints the state and the settings of the service \"nkp\". The exit status is 0 if it runs, else 1. What it does, nkp status says.",
+		Example: "  nkp windows-service status -o json",
+		Args:    noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if output != "text" && output != "json" {
+				return usageError("--output %q is not text or json", output)
+			}
+			st, err := service.Query()
+			if err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "service %q is uninstalled\n", service.Name)
+			if output == "json" {
+				e := json.NewEncoder(cmd.OutOrStdout())
+				e.SetIndent("", "  ")
+				err = e.Encode(st)
+			} else {
+				err = printService(cmd.OutOrStdout(), st)
+			}
+			if err == nil && st.State != "running" {
+				return &exitError{exitFailure, nil}
+			}
 			return err
 		},
 	}
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	return cmd
+}
+
+// printService writes the state of the service for people.
+func printService(w io.Writer, st service.State) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "state\t%s\n", st.State)
+	if st.Program != "" {
+		fmt.Fprintf(t, "program\t%s\nflags\t%q\nstart type\t%s\ndepends on\t%s\n", st.Program, st.Args, st.StartType, strings.Join(st.DependsOn, ", "))
+	}
+	if st.FirewallPorts != "" {
+		fmt.Fprintf(t, "firewall\tTCP ports %s\n", st.FirewallPorts)
+	}
+	if st.KubeProxy != "" {
+		fmt.Fprintf(t, "replaced\tthe service %s\n", st.KubeProxy)
+	}
+	return t.Flush()
+}
+
+// newServiceCheck returns the command that install and upgrade run of the program that they are to install: only that program knows which
+// flags it accepts.
+func newServiceCheck() *cobra.Command {
+	return &cobra.Command{
+		Use:     "check [-- FLAGS OF RUN]",
+		Short:   "Check flags of run, and print what install must know of them",
+		Example: `  nkp windows-service check -- --config C:\k\nkp.yaml`,
+		Hidden:  true,
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s := newSettings()
+			run := &cobra.Command{}
+			run.SetErr(cmd.ErrOrStderr())
+			run.SetGlobalNormalizationFunc(dashes)
+			s.runFlags(run.Flags())
+			if err := run.ParseFlags(args); err != nil {
+				return usageError("%w", err)
+			}
+			if rest := run.Flags().Args(); len(rest) > 0 {
+				return usageError("%q is not a flag of run", rest[0])
+			}
+			if err := s.prepare(run); err != nil {
+				return err
+			}
+			if _, err := s.process.level(); err != nil {
+				return err
+			}
+			if _, _, err := s.source(); err != nil {
+				return err
+			}
+			return json.NewEncoder(cmd.OutOrStdout()).Encode(s.program())
+		},
+	}
+}
+
+// program returns what an installation must know of the settings.
+func (s *settings) program() service.Program {
+	p := service.Program{Version: agent.Version}
+	for _, text := range []string{s.HealthzAddr, s.Metrics.Addr} {
+		if at, err := netip.ParseAddrPort(text); err == nil && at.Port() != 0 && !at.Addr().IsLoopback() {
+			p.Ports = append(p.Ports, at.Port())
+		}
+	}
+	if at, err := netip.ParseAddrPort(s.HealthzAddr); err == nil && at.Port() != 0 {
+		if at.Addr().IsUnspecified() {
+			at = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), at.Port())
+		}
+		p.Livez = "http://" + at.String() + "/livez"
+	}
+	return p
 }
 
 // tellEventLog writes the reason why a service ends to the event log, because the standard error of a service is lost.

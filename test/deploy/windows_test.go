@@ -4,17 +4,15 @@ package deploy
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 )
 
 // nkpCommand is a command line of nkp in a text: its command, and the rest of the line.
 var (
-	nkpCommand = regexp.MustCompile("(?:^|[^-/\\w])(?:nkp|Invoke-Nkp) (run|plan|diff|status|services|trace|cleanup|version|windows-service (?:un)?install)\\b([^`\"|#]*)")
+	nkpCommand = regexp.MustCompile("(?:^|[^-/\\w])nkp(?:\\.exe|-windows-amd64\\.exe)? (run|plan|diff|status|services|trace|cleanup|version|windows-service (?:install|upgrade|uninstall|status))\\b([^`\"|#]*)")
 	flagName   = regexp.MustCompile(`(?:^|\s)(--[a-z][a-z0-9-]*)`)
 	folder     = regexp.MustCompile(`kubectl (?:apply|delete|diff|kustomize)[^\n]* -k (\S+)`)
 	argsLine   = regexp.MustCompile(`(?m)NKP_ARGS="([^"]*)"`)
@@ -24,7 +22,7 @@ var (
 func commandTexts(t *testing.T) map[string]string {
 	t.Helper()
 	texts := map[string]string{}
-	for _, pattern := range []string{"../../docs/migration.md", "../../deploy/*.md", "../../deploy/*/*.md", "../../deploy/windows/*.ps1", "../../deploy/systemd/*"} {
+	for _, pattern := range []string{"../../docs/migration.md", "../../deploy/*.md", "../../deploy/*/*.md", "../../deploy/systemd/*"} {
 		files, err := filepath.Glob(pattern)
 		must(t, err)
 		for _, f := range files {
@@ -89,36 +87,4 @@ func TestCommandsExist(t *testing.T) {
 	if commands < 10 || folders < 3 {
 		t.Error("these are too few: are they still found?")
 	}
-}
-
-// The flags in the examples of the Windows script are nkp's or the script's own.
-func TestWindowsScript(t *testing.T) {
-	text, err := os.ReadFile("../../deploy/windows/install.ps1")
-	must(t, err)
-	help := mustRun(t, distFile(t, "nkp-linux-amd64"), "run", "--help")
-	parameters := regexp.MustCompile(`(?m)^    \[[\w\[\]]+\] \$(\w+)`).FindAllStringSubmatch(string(text), -1)
-	var names []string
-	for _, p := range parameters {
-		names = append(names, p[1])
-	}
-	examples := regexp.MustCompile(`(?m)^\.\\install\.ps1 (.*)$`).FindAllStringSubmatch(string(text), -1)
-	if len(examples) < 3 || len(names) < 7 {
-		t.Fatalf("%d examples, %d parameters", len(examples), len(names))
-	}
-	for _, e := range examples {
-		for _, word := range strings.Fields(e[1]) {
-			switch name, ok := strings.CutPrefix(word, "--"); {
-			case ok && !strings.Contains(help, "--"+name+" "):
-				t.Errorf("nkp run has no flag --%s", name)
-			case !ok && strings.HasPrefix(word, "-") && !slices.Contains(names, word[1:]):
-				t.Errorf("the script has no parameter %s", word)
-			}
-		}
-	}
-	pwsh, err := exec.LookPath("pwsh")
-	if err != nil {
-		t.Log("there is no PowerShell here: the script's syntax is not checked")
-		return
-	}
-	mustRun(t, pwsh, "-NoProfile", "-Command", `$e=$null; [void][System.Management.Automation.Language.Parser]::ParseFile('../../deploy/windows/install.ps1',[ref]$null,[ref]$e); if ($e) { $e; exit 1 }`)
 }

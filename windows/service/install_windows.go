@@ -1,126 +1,426 @@
 package service
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
-	"time"
+	"os/exec"
+	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/windows"
 	"golang.org/x/sys/windows/svc"
-	"golang.org/x/sys/windows/svc/eventlog"
 	"golang.org/x/sys/windows/svc/mgr"
+
+	"github.com/nkp-proxy/nkp/windows/access"
 )
 
-// recovery is what the SCM does when the service fails: it restarts it, soon at first, and resets the failure count after a day.
-var recovery = []mgr.RecoveryAction{
-	{Type: mgr.ServiceRestart, Delay: time.Second},
-	{Type: mgr.ServiceRestart, Delay: 10 * time.Second},
-	{Type: mgr.ServiceRestart, Delay: time.Minute},
+// prefixArgs are the arguments of the service before the flags of run.
+var prefixArgs = []string{"run", "--windows-service"}
+
+// Suffixes of the files beside the program: the one that it replaced, and the one that is to replace it.
+const (
+	oldSuffix  = ".old"
+	nextSuffix = ".new"
+)
+
+// installation is what Install, Upgrade and Uninstall work on.
+type installation struct {
+	Config
+	m      *mgr.Mgr
+	s      *existing // nil: not installed
+	was    settings  // of s
+	record Record
+	ran    bool // s was running before
 }
 
-const recoveryReset = 24 * 60 * 60 // seconds
-
-// stopWait is how long Uninstall waits for the service to stop.
-const stopWait = time.Minute
-
-// Install registers a service that starts with the system and is restarted when it fails, and its event log source. One that
-// is there already is an error.
-func Install(c Config) (err error) {
-	if c.Executable == "" {
-		if c.Executable, err = os.Executable(); err != nil {
-			return err
+func open(c Config) (*installation, error) {
+	m, err := connect()
+	if err != nil {
+		return nil, err
+	}
+	i := &installation{Config: c, m: m}
+	if i.s, err = find(m, Name); err == nil && i.s != nil {
+		if i.was, err = i.s.settings(); err == nil {
+			i.ran, err = i.s.running()
 		}
 	}
-	name := orName(c.Name)
-	if c.DisplayName == "" {
-		c.DisplayName = name
+	if err == nil {
+		i.record, err = readRecord()
 	}
-	if c.DependsOn == nil {
-		c.DependsOn = []string{"hns"}
-	}
-	m, err := mgr.Connect()
 	if err != nil {
-		return fmt.Errorf("cannot reach the Service Control Manager (run as Administrator): %w", err)
+		i.close()
+		return nil, err
 	}
-	defer m.Disconnect()
-	s, err := m.CreateService(name, c.Executable, mgr.Config{
-		StartType:    mgr.StartAutomatic,
-		DisplayName:  c.DisplayName,
-		Description:  c.Description,
-		Dependencies: c.DependsOn,
-	}, c.Args...)
-	if err != nil {
-		return fmt.Errorf("cannot create the service %q: %w", name, err)
-	}
-	defer s.Close()
-	defer func() {
-		if err != nil { // leave no half of a service behind
-			err = errors.Join(err, s.Delete())
-		}
-	}()
-	if err := s.SetRecoveryActions(recovery, recoveryReset); err != nil {
-		return fmt.Errorf("cannot set the recovery actions of service %q: %w", name, err)
-	}
-	// Without the flag only crashes count as failures. An SCM that does not support it (Wine 8) works without.
-	if err := s.SetRecoveryActionsOnNonCrashFailures(true); err != nil && !errors.Is(err, windows.ERROR_INVALID_LEVEL) {
-		return fmt.Errorf("cannot set the recovery flag of service %q: %w", name, err)
-	}
-	if err := eventlog.InstallAsEventCreate(name, eventlog.Error|eventlog.Warning|eventlog.Info); err != nil && !sourceExists(name) {
-		return fmt.Errorf("cannot register the event log source %q: %w", name, err)
-	}
-	return nil
+	return i, nil
 }
 
-// sourceExists reports whether the event log has a source of that name; the library reports that in an error text only.
-func sourceExists(name string) bool {
-	l, err := eventlog.Open(name)
-	if err != nil {
-		return false
+func (i *installation) close() {
+	if i.s != nil {
+		i.s.Close()
 	}
-	return l.Close() == nil
+	i.m.Disconnect()
 }
 
-// Uninstall stops and removes a service and its event log source.
-func Uninstall(name string) error {
-	name = orName(name)
-	m, err := mgr.Connect()
-	if err != nil {
-		return fmt.Errorf("cannot reach the Service Control Manager (run as Administrator): %w", err)
-	}
-	defer m.Disconnect()
-	s, err := m.OpenService(name)
-	if err != nil {
-		return fmt.Errorf("there is no service %q: %w", name, err)
-	}
-	defer s.Close()
-	if err := stop(s); err != nil {
-		return fmt.Errorf("cannot stop the service %q: %w", name, err)
-	}
-	if err := s.Delete(); err != nil {
-		return fmt.Errorf("cannot delete the service %q: %w", name, err)
-	}
-	_ = eventlog.Remove(name) // it may never have been registered
-	return nil
-}
-
-// stop stops a service and waits until it has.
-func stop(s *mgr.Service) error {
-	st, err := s.Control(svc.Stop)
-	if errors.Is(err, windows.ERROR_SERVICE_NOT_ACTIVE) {
-		return nil
-	}
+// Install copies a program, registers it as a service that starts with the system and is restarted when it fails, and starts it. If the
+// service exists, Install changes it. Everything is checked first; what was done is undone if a step fails or the service does not serve.
+func Install(ctx context.Context, c Config) error {
+	i, err := open(c)
 	if err != nil {
 		return err
 	}
-	for end := time.Now().Add(stopWait); st.State != svc.Stopped; {
-		if time.Now().After(end) {
-			return fmt.Errorf("it has not stopped within %v", stopWait)
-		}
-		time.Sleep(300 * time.Millisecond)
-		if st, err = s.Query(); err != nil {
+	defer i.close()
+	if i.Directory == "" {
+		i.Directory = filepath.Join(os.Getenv("ProgramFiles"), Name)
+	}
+	if i.Directory, err = filepath.Abs(i.Directory); err != nil {
+		return err
+	}
+	return i.install(ctx)
+}
+
+// Upgrade replaces the program of the installed service and keeps everything else. If the new program does not serve, it restores the
+// old one.
+func Upgrade(ctx context.Context, c Config) error {
+	i, err := open(c)
+	if err != nil {
+		return err
+	}
+	defer i.close()
+	if i.s == nil {
+		return fmt.Errorf("the service %q is not installed: nkp windows-service install", Name)
+	}
+	program, args, err := decompose(i.was.command)
+	if err != nil {
+		return err
+	}
+	i.Directory, i.Args, i.DependsOn = filepath.Dir(program), args, i.was.dependsOn
+	i.KubeProxy, i.Firewall, i.HealthCheckNodePorts = i.record.KubeProxy, i.record.FirewallPorts != "", i.record.HealthCheckNodePorts
+	return i.install(ctx)
+}
+
+func (i *installation) install(ctx context.Context) error {
+	if i.Binary == "" {
+		var err error
+		if i.Binary, err = os.Executable(); err != nil {
 			return err
 		}
 	}
+	program := filepath.Join(i.Directory, Name+".exe")
+	sum, p, err := checkBinary(ctx, i.Binary, i.SHA256, i.Args)
+	if err != nil {
+		return err
+	}
+	args := slices.Concat(prefixArgs, i.Args)
+	want := settings{command: commandLine(program, args), start: mgr.StartAutomatic, dependsOn: i.DependsOn}
+	record := Record{KubeProxy: i.record.KubeProxy, KubeProxyStart: i.record.KubeProxyStart}
+	kubeProxy, err := i.replaced(&record)
+	if err != nil {
+		return err
+	}
+	if kubeProxy != nil {
+		defer kubeProxy.Close()
+	}
+	if i.Firewall {
+		record.HealthCheckNodePorts = i.HealthCheckNodePorts
+		record.FirewallPorts = firewallPorts(p, i.HealthCheckNodePorts)
+	}
+
+	present, err := checksum(program)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	sameProgram := present == sum
+	sameService := i.s != nil && i.was.command == want.command && i.was.start == want.start && slices.Equal(i.was.dependsOn, want.dependsOn)
+	var steps []step
+	if !sameProgram {
+		steps = append(steps, i.copy(program, sum))
+	}
+	restart := i.ran && !(sameProgram && sameService)
+	if restart {
+		steps = append(steps, step{"stop the service " + Name, i.s.stop, i.s.begin})
+	}
+	if !sameProgram {
+		steps = append(steps, swap(program, present != ""))
+	}
+	if !sameService {
+		steps = append(steps, i.register(program, args, want))
+	}
+	steps = append(steps, i.firewall(program, record), step{"record what is changed besides the service", func() error { return writeRecord(record) }, func() error {
+		if i.s == nil {
+			return nil // deleted with its record
+		}
+		return writeRecord(i.record)
+	}})
+	if kubeProxy != nil {
+		more, err := i.takeOver(kubeProxy, record)
+		if err != nil {
+			return err
+		}
+		steps = append(steps, more...)
+	}
+	steps = append(steps, step{"start the service " + Name + " and wait until it serves", func() error { return i.s.serve(ctx, p.Livez, i.Timeout) }, func() error {
+		if i.ran && !restart {
+			return nil // it runs as it did before
+		}
+		return i.s.stop()
+	}})
+	fmt.Fprintf(i.Out, "%s is nkp %s; it accepts the flags\n", i.Binary, p.Version)
+	return perform(i.Out, i.DryRun, steps)
+}
+
+// replaced returns the service of kube-proxy that is to be replaced, nil for none, and enters it in the record. A kube-proxy that runs and
+// is not to be replaced is an error.
+func (i *installation) replaced(r *Record) (*existing, error) {
+	if i.KubeProxy == "" {
+		for _, name := range KubeProxies {
+			s, err := find(i.m, name)
+			if err != nil {
+				return nil, err
+			}
+			if s == nil {
+				continue
+			}
+			runs, err := s.running()
+			s.Close()
+			if err != nil {
+				return nil, err
+			}
+			if runs {
+				return nil, fmt.Errorf("the service %q runs, and two Service proxies must not share a node: stop it, or pass --replace-kube-proxy=%s", name, name)
+			}
+		}
+		return nil, nil
+	}
+	s, err := find(i.m, i.KubeProxy)
+	if err != nil || s == nil && r.KubeProxy == i.KubeProxy { // it was there when nkp was installed, and is gone
+		return nil, err
+	}
+	if s == nil {
+		return nil, fmt.Errorf("there is no service %q to replace", i.KubeProxy)
+	}
+	c, err := s.settings()
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	if r.KubeProxy != i.KubeProxy {
+		r.KubeProxy, r.KubeProxyStart = i.KubeProxy, c.start
+	}
+	return s, nil
+}
+
+// takeOver stops kube-proxy and keeps it from starting with the system.
+func (i *installation) takeOver(s *existing, r Record) (steps []step, err error) {
+	c, err := s.settings()
+	if err != nil {
+		return nil, err
+	}
+	ran, err := s.running()
+	if err != nil {
+		return nil, err
+	}
+	if c.start != mgr.StartManual && c.start != mgr.StartDisabled {
+		steps = append(steps, step{"set the service " + r.KubeProxy + " to start by hand only",
+			func() error { return s.setStart(mgr.StartManual) }, func() error { return s.setStart(c.start) }})
+	}
+	if ran {
+		steps = append(steps, step{"stop the service " + r.KubeProxy, s.stop, s.begin})
+	}
+	return steps, nil
+}
+
+// copy puts the new program beside the old one. Others must not be able to change what runs as SYSTEM.
+func (i *installation) copy(program, sum string) step {
+	next := program + nextSuffix
+	return step{"copy " + i.Binary + " to " + next, func() error {
+		if err := os.MkdirAll(i.Directory, 0o755); err != nil {
+			return err
+		}
+		if err := access.CheckPath(i.Directory); err != nil {
+			return err
+		}
+		return copyProgram(next, i.Binary, sum)
+	}, func() error { return ignoreMissing(os.Remove(next)) }}
+}
+
+// swap puts the copied program in the place of the old one, which stays beside it. A program can be renamed while it runs.
+func swap(program string, replaces bool) step {
+	renamed := false // the old one
+	return step{"replace " + program + ", and keep the old one as " + filepath.Base(program+oldSuffix), func() error {
+		if replaces {
+			if err := os.Rename(program, program+oldSuffix); err != nil {
+				return err
+			}
+			renamed = true
+		}
+		return os.Rename(program+nextSuffix, program)
+	}, func() error {
+		if !renamed {
+			return ignoreMissing(os.Remove(program))
+		}
+		return os.Rename(program+oldSuffix, program)
+	}}
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// register creates the service, or changes it.
+func (i *installation) register(program string, args []string, want settings) step {
+	if s := i.s; s != nil {
+		return step{"change the service " + Name + " to " + want.command, func() error { return s.change(want) }, func() error { return s.change(i.was) }}
+	}
+	return step{"create the service " + Name + ": " + want.command, func() (err error) {
+		i.s, err = create(i.m, program, args, want)
+		return err
+	}, func() error {
+		if i.s == nil {
+			return nil
+		}
+		err := i.s.remove()
+		i.s = nil
+		return err
+	}}
+}
+
+// firewall writes the rule of the record, or removes that of the last one.
+func (i *installation) firewall(program string, r Record) step {
+	back := func() error {
+		was, _, err := decompose(i.was.command)
+		if i.record.FirewallPorts == "" || err != nil {
+			return setRule(program, "")
+		}
+		return setRule(was, i.record.FirewallPorts)
+	}
+	switch {
+	case r.FirewallPorts != "":
+		return step{fmt.Sprintf("accept TCP ports %s for %s in the firewall (rule %q)", r.FirewallPorts, program, ruleName),
+			func() error { return setRule(program, r.FirewallPorts) }, back}
+	case i.record.FirewallPorts != "":
+		return step{fmt.Sprintf("remove the firewall rule %q", ruleName), func() error { return setRule(program, "") }, back}
+	}
+	return step{"leave the firewall as it is", func() error { return nil }, nil}
+}
+
+// decompose returns the program and the flags of run of the service's command line.
+func decompose(command string) (program string, flags []string, err error) {
+	words, err := windows.DecomposeCommandLine(command)
+	if err != nil {
+		return "", nil, err
+	}
+	if len(words) < 1+len(prefixArgs) || !slices.Equal(words[1:1+len(prefixArgs)], prefixArgs) {
+		return "", nil, fmt.Errorf("the service %q was not installed by nkp: it runs %s", Name, command)
+	}
+	return words[0], words[1+len(prefixArgs):], nil
+}
+
+// Uninstall stops the service, restores kube-proxy's start type, and removes the firewall rule, the service and its program. With cleanup
+// it also removes what the program made in HNS. If nothing is installed, it succeeds.
+func Uninstall(ctx context.Context, c Config, cleanup bool) error {
+	i, err := open(c)
+	if err != nil {
+		return err
+	}
+	defer i.close()
+	if i.s == nil {
+		_, err := fmt.Fprintf(i.Out, "the service %q is not installed\n", Name)
+		return err
+	}
+	program, flags, err := decompose(i.was.command)
+	if err != nil {
+		return err
+	}
+	var steps []step
+	if i.ran {
+		steps = append(steps, step{"stop the service " + Name, i.s.stop, i.s.begin})
+	}
+	if cleanup {
+		steps = append(steps, step{"remove what nkp made in HNS", func() error {
+			out, err := exec.CommandContext(ctx, program, slices.Concat([]string{"run"}, flags, []string{"--cleanup"})...).CombinedOutput()
+			fmt.Fprint(i.Out, string(out))
+			return err
+		}, nil})
+	}
+	if name := i.record.KubeProxy; name != "" {
+		s, err := find(i.m, name)
+		if err != nil {
+			return err
+		}
+		if s != nil {
+			defer s.Close()
+			steps = append(steps, step{fmt.Sprintf("set the service %s to start type %s, as it was (it is not started: sc.exe start %s)", name, startType(i.record.KubeProxyStart), name),
+				func() error { return s.setStart(i.record.KubeProxyStart) }, func() error { return s.setStart(mgr.StartManual) }})
+		}
+	}
+	if i.record.FirewallPorts != "" {
+		steps = append(steps, i.firewall(program, Record{}))
+	}
+	steps = append(steps, step{"delete the service " + Name, i.s.remove, nil})
+	if err := perform(i.Out, i.DryRun, steps); err != nil || i.DryRun {
+		return err
+	}
+	i.s = nil
+	return removeProgram(program)
+}
+
+// removeProgram deletes the program with what install left beside it, and their directory if it is empty then. A program that runs, such as
+// the caller's own, is deleted when the system starts again.
+func removeProgram(program string) error {
+	for _, file := range []string{program, program + oldSuffix, program + nextSuffix} {
+		err := ignoreMissing(os.Remove(file))
+		if err == nil {
+			continue
+		}
+		name, err2 := windows.UTF16PtrFromString(file)
+		if err2 == nil {
+			err2 = windows.MoveFileEx(name, nil, windows.MOVEFILE_DELAY_UNTIL_REBOOT)
+		}
+		if err2 != nil {
+			return fmt.Errorf("the service is deleted, its program is not: %w", err)
+		}
+	}
+	_ = os.Remove(filepath.Dir(program)) // it may hold other files
 	return nil
+}
+
+// Query returns the state of the service.
+func Query() (st State, err error) {
+	i, err := open(Config{})
+	if err != nil {
+		return st, err
+	}
+	defer i.close()
+	st = State{State: "not installed", Record: i.record}
+	if i.s == nil {
+		return st, nil
+	}
+	q, err := i.s.Service.Query()
+	if err != nil {
+		return st, err
+	}
+	st.State, st.PID, st.StartType, st.DependsOn = states[q.State], q.ProcessId, startType(i.was.start), i.was.dependsOn
+	st.Program, st.Args, err = decompose(i.was.command)
+	return st, err
+}
+
+// states are the SCM's names of service states, as sc.exe prints them.
+var states = map[svc.State]string{svc.Stopped: "stopped", svc.StartPending: "start pending", svc.StopPending: "stop pending", svc.Running: "running",
+	svc.ContinuePending: "continue pending", svc.PausePending: "pause pending", svc.Paused: "paused"}
+
+func startType(t uint32) string {
+	switch t {
+	case mgr.StartAutomatic:
+		return "automatic"
+	case mgr.StartManual:
+		return "manual"
+	case mgr.StartDisabled:
+		return "disabled"
+	}
+	return fmt.Sprintf("type %d", t)
 }

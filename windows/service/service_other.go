@@ -18,10 +18,16 @@ func Run(string, func(context.Context) error) error { return errElsewhere }
 func IsService() bool { return false }
 
 // Install fails: there is no SCM here.
-func Install(Config) error { return errElsewhere }
+func Install(context.Context, Config) error { return errElsewhere }
+
+// Upgrade fails: there is no SCM here.
+func Upgrade(context.Context, Config) error { return errElsewhere }
 
 // Uninstall fails: there is no SCM here.
-func Uninstall(string) error { return errElsewhere }
+func Uninstall(context.Context, Config, bool) error { return errElsewhere }
+
+// Query fails: there is no SCM here.
+func Query() (State, error) { return State{}, errElsewhere }
 
 // EventLog fails: there is no event log here.
 func EventLog(string, slog.Leveler) (slog.Handler, error) { return nil, errElsewhere }

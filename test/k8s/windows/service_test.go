@@ -12,39 +12,32 @@ import (
 // The life of a Windows service: installed with recovery actions, started and stopped by the Service Control Manager, removed.
 // Wine ends its services when no other program runs; pipeproxy does all the time.
 func TestService(t *testing.T) {
-	h := newHost(t, hns.NetworkOverlay, newest)
-	h.ForServices()
-	h.service = true
+	h := newInstaller(t)
 	h.write("one", simple("one", "10.99.3.1", "100.244.1.1"))
-	flags := h.args()[1:]
-
-	if out, err := h.nkp("windows-service", "install", "--", "--network-nam", "Calico"); exitStatus(err) != 2 || !strings.Contains(out, "could not start") {
-		t.Errorf("install with a flag that run does not have: %v\n%s", err, out)
-	}
-	install := append([]string{"install", "--depends-on=", "--"}, flags...) // there is no service hns here
-	if out, err := h.nkp("windows-service", install...); err != nil {
-		t.Fatalf("install: %v\n%s", err, out)
-	}
-	if out, err := h.nkp("windows-service", install...); exitStatus(err) != 1 || !strings.Contains(out, `"nkp"`) {
-		t.Errorf("a second install: %v\n%s", err, out)
-	}
-	for range 2 { // it starts, stops, and starts again
+	h.install(0, []string{"--firewall=false"})
+	h.greet()
+	h.has(1)
+	h.settled()
+	for range 2 { // it stops, and starts again
+		h.stop()
 		h.serve()
 	}
+	h.stop()
 	h.write("one", simple("one", "10.99.3.1", "100.244.1.2"))
 	h.settledWithoutAgent()
 	if d := h.HNS.Dump(); !strings.Contains(d, `["100.244.1.1"]`) {
 		t.Errorf("a stopped service leaves HNS as it was, and changes nothing more; it has\n%s", d)
 	}
-	if out, err := h.nkp("windows-service", "uninstall"); err != nil {
-		t.Errorf("uninstall: %v\n%s", err, out)
-	}
+	h.expect(0, "windows-service", []string{"uninstall"})
 	if out, err := h.Run("net", "start", "nkp"); err == nil {
 		t.Errorf("the service is still there\n%s", out)
 	}
+	if calls := h.rules(); len(calls) > 0 {
+		t.Errorf("netsh was called: %q", calls)
+	}
 }
 
-// serve starts the service, sees it serve and answer, and stops it.
+// serve starts the service, and sees it serve and answer.
 func (h *host) serve() {
 	h.t.Helper()
 	if out, err := h.Run("net", "start", "nkp"); err != nil {
@@ -56,6 +49,11 @@ func (h *host) serve() {
 	if out, err := h.nkp("status", "--socket", h.pipe); err != nil || !strings.Contains(out, "1 load balancers, 2 endpoints") {
 		h.t.Errorf("status of the service: %v\n%s", err, out)
 	}
+}
+
+// stop stops the service.
+func (h *host) stop() {
+	h.t.Helper()
 	if out, err := h.Run("net", "stop", "nkp"); err != nil {
 		h.t.Errorf("stop: %v\n%s", err, out)
 	}

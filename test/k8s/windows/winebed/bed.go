@@ -65,6 +65,17 @@ func (p *Prefix) DriveC(names ...string) string {
 	return filepath.Join(append([]string{p.dir, "prefix", "drive_c"}, names...)...)
 }
 
+// Install puts a program into system32 in place of Wine's own.
+func (p *Prefix) Install(exe, name string) error {
+	data, err := os.ReadFile(exe)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(p.system32(), name)
+	_ = os.Remove(path) // it may be a link to Wine's own file
+	return os.WriteFile(path, data, 0o755)
+}
+
 // Dir is a directory that goes with the prefix.
 func (p *Prefix) Dir() string { return p.dir }
 
@@ -87,7 +98,7 @@ func (p *Prefix) wait(ctx context.Context) error {
 }
 
 func (p *Prefix) env(more ...string) []string {
-	env := []string{"WINEPREFIX=" + filepath.Join(p.dir, "prefix"), "WINEDEBUG=-all", "WINEDLLOVERRIDES=mscoree,mshtml=;computenetwork,vmcompute,bcryptprimitives=n",
+	env := []string{"WINEPREFIX=" + filepath.Join(p.dir, "prefix"), "WINEDEBUG=-all", "WINEDLLOVERRIDES=mscoree,mshtml=;computenetwork,vmcompute,bcryptprimitives,netsh.exe=n",
 		"HOME=" + p.dir, "PATH=" + os.Getenv("PATH")}
 	return append(env, more...)
 }

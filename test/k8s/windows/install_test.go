@@ -1,0 +1,245 @@
+//go:build linux
+
+package windows
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nkp-proxy/nkp/test/k8s/windows/winebed"
+	"github.com/nkp-proxy/nkp/windows/hns"
+	"github.com/nkp-proxy/nkp/windows/service"
+)
+
+// built builds a program of ./cmd, once for a test.
+func built(t *testing.T, name string) string {
+	t.Helper()
+	exe := filepath.Join(t.TempDir(), name+".exe")
+	if err := winebed.BuildWindows("./cmd/"+name, exe); err != nil {
+		t.Fatal(err)
+	}
+	return exe
+}
+
+// installer is a host on which nkp is installed as a service.
+type installer struct {
+	*host
+	program string // where it is installed
+}
+
+// newInstaller returns a host with a recording netsh.
+func newInstaller(t *testing.T, flags ...string) *installer {
+	t.Helper()
+	h := &installer{newHost(t, hns.NetworkOverlay, newest, flags...), prefix.DriveC("Program Files", "nkp", "nkp.exe")}
+	h.ForServices()
+	h.service = true
+	if err := prefix.Install(built(t, "netsh"), "netsh.exe"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		h.nkp("windows-service", "uninstall") // what a failed test left
+		for _, f := range []string{"netsh.log", "netsh-fails", "netsh-rule"} {
+			os.Remove(prefix.DriveC(f))
+		}
+	})
+	return h
+}
+
+// install runs install with nkp's flags after --; there is no service hns here.
+func (h *installer) install(status int, flags []string, says ...string) string {
+	h.t.Helper()
+	return h.expect(status, "windows-service", slices.Concat([]string{"install", "--depends-on="}, flags, []string{"--"}, h.args()[1:]), says...)
+}
+
+// rules returns the calls of netsh since the last call, without what they have in common.
+func (h *installer) rules() (calls []string) {
+	h.t.Helper()
+	text, _ := os.ReadFile(prefix.DriveC("netsh.log"))
+	os.Remove(prefix.DriveC("netsh.log"))
+	for line := range strings.Lines(strings.ReplaceAll(string(text), "\r", "")) {
+		calls = append(calls, strings.TrimPrefix(strings.TrimSpace(line), "advfirewall|firewall|"))
+	}
+	return calls
+}
+
+// state returns what nkp windows-service status says.
+func (h *installer) state() (st service.State) {
+	h.t.Helper()
+	out, err := h.nkp("windows-service", "status", "-o", "json")
+	if err := json.Unmarshal([]byte(out), &st); err != nil {
+		h.t.Fatalf("status: %v\n%s", err, out)
+	}
+	if (err == nil) != (st.State == "running") {
+		h.t.Errorf("status of a service that is %s: %v", st.State, err)
+	}
+	return st
+}
+
+// kubeProxyIs checks the start type and the state of the service kube-proxy.
+func (h *installer) kubeProxyIs(when, start string, runs bool) {
+	h.t.Helper()
+	out, _ := h.Run("reg", "query", `HKLM\SYSTEM\CurrentControlSet\Services\kube-proxy`, "/v", "Start")
+	if !strings.Contains(out, start) {
+		h.t.Errorf("%s: the start type of kube-proxy is not %s:\n%s", when, start, out)
+	}
+	out, _ = h.Run("net", "start")
+	if strings.Contains(out, "kube-proxy") != runs {
+		h.t.Errorf("%s: these services run, and kube-proxy should: %v\n%s", when, runs, out)
+	}
+}
+
+// untouched checks that no nkp is installed and kube-proxy runs.
+func (h *installer) untouched(when string) {
+	h.t.Helper()
+	if st := h.state(); st.State != "not installed" {
+		h.t.Errorf("%s: the service is %s", when, st.State)
+	}
+	if files, _ := os.ReadDir(filepath.Dir(h.program)); len(files) > 0 {
+		h.t.Errorf("%s: there are %v", when, files)
+	}
+	h.kubeProxyIs(when, automatic, true)
+}
+
+// The start types of services (winsvc.h) in the registry.
+const (
+	automatic = "0x2"
+	manual    = "0x3"
+)
+
+// The way of a node from kube-proxy to nkp, its upgrades, and back: whatever fails leaves the node as it was.
+func TestServiceInstall(t *testing.T) {
+	port := freePort(t)
+	h := newInstaller(t, "--root-hnsendpoint-name", `the "root"\`, "--healthz-bind-address", fmt.Sprintf("0.0.0.0:%s", port))
+	h.flags = append(h.flags, "--hns-state-file", winebed.Windows(h.Path(`state of nkp/hns.json`)))
+	h.write("one", simple("one", "10.99.3.1", "100.244.1.1"))
+	idle := built(t, "idle")
+	if out, err := h.Run("sc", "create", "kube-proxy", "binPath=", winebed.Windows(idle), "start=", "auto", "DisplayName=", "kube-proxy"); err != nil {
+		t.Fatalf("sc create: %v\n%s", err, out)
+	}
+	t.Cleanup(func() { h.Run("net", "stop", "kube-proxy"); h.Run("sc", "delete", "kube-proxy") })
+	if out, err := h.Run("net", "start", "kube-proxy"); err != nil {
+		t.Fatalf("net start: %v\n%s", err, out)
+	}
+	text := h.Path("text.exe")
+	if err := os.WriteFile(text, []byte("no program"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	replace := "--replace-kube-proxy"
+
+	// What the checks find.
+	h.install(1, nil, `the service "kube-proxy" runs`, replace+"=kube-proxy")
+	h.install(1, []string{replace, "--binary", `C:\nowhere\nkp.exe`}, "nowhere")
+	h.install(1, []string{replace, "--binary", winebed.Windows(text)}, "is not a Windows program")
+	h.install(1, []string{replace, "--sha256", strings.Repeat("0", 64)}, "checksum", strings.Repeat("0", 64))
+	h.install(1, []string{"--replace-kube-proxy=kube-proksy"}, `no service "kube-proksy"`)
+	h.expect(2, "windows-service", []string{"install", replace, "--", "--network-nam", "Calico"}, "could not start", "--network-nam")
+	h.expect(1, "windows-service", []string{"install", replace, "--", "--kubeconfig", `C:\nowhere\config`}, "nowhere")
+	h.expect(2, "windows-service", []string{"install", "run"}, "flags of run follow --")
+	h.install(0, []string{replace, "--dry-run"}, "copy ", "create the service nkp", "stop the service kube-proxy", "start the service nkp")
+	h.expect(1, "windows-service", []string{"upgrade"}, "not installed")
+	if calls := h.rules(); len(calls) > 0 {
+		t.Errorf("the checks called netsh: %q", calls)
+	}
+	h.untouched("after the checks")
+
+	// What fails later.
+	failed := h.install(1, []string{replace, "--binary", winebed.Windows(idle)}, "cannot start the service nkp", "it ends again", "undo: stop the service kube-proxy")
+	h.untouched("after a program that fails:\n" + failed)
+	if calls := h.rules(); len(calls) != 3 || !strings.HasPrefix(calls[2], "delete|rule|") {
+		t.Errorf("a failed installation called netsh: %q", calls)
+	}
+	fails := prefix.DriveC("netsh-fails")
+	if err := os.WriteFile(fails, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	h.install(1, []string{replace}, "Firewall service is not running", "--firewall=false")
+	os.Remove(fails)
+	h.untouched("after a firewall that fails")
+	h.rules()
+
+	// The installation, and a second one.
+	h.install(0, []string{replace})
+	h.greet()
+	h.has(1)
+	first := h.state()
+	if first.State != "running" || !slices.Equal(first.Args, h.args()[1:]) {
+		t.Errorf("the service is %s with flags\n%q, want\n%q", first.State, first.Args, h.args()[1:])
+	}
+	h.kubeProxyIs("after the installation", manual, false)
+	to := fmt.Sprintf(`|program=C:\Program Files\nkp\nkp.exe|protocol=TCP|localport=%s,30000-32767|action=allow`, port)
+	if calls, want := h.rules(), []string{"set|rule|name=nkp health checks|dir=in|new" + to, "add|rule|name=nkp health checks|dir=in" + to}; !slices.Equal(calls, want) {
+		t.Errorf("netsh was called\n%q, want\n%q", calls, want)
+	}
+	h.install(0, []string{replace})
+	if again := h.state(); again.PID != first.PID || again.KubeProxyStart != first.KubeProxyStart {
+		t.Errorf("a second installation: %+v, was %+v", again, first)
+	}
+	if calls := h.rules(); len(calls) != 1 {
+		t.Errorf("the second installation called netsh: %q", calls)
+	}
+	h.install(0, []string{"--replace-kube-proxy", "--health-check-node-ports=31000-31999"})
+	if calls := h.rules(); len(calls) != 1 || !strings.Contains(calls[0], fmt.Sprintf("|localport=%s,31000-31999|", port)) {
+		t.Errorf("other ports: netsh was called: %q", calls)
+	}
+
+	// Upgrades.
+	before := h.sum()
+	h.expect(1, "windows-service", []string{"upgrade", "--binary", winebed.Windows(idle)}, "it ends again", "undo: replace")
+	if st := h.state(); st.State != "running" || h.sum() != before || !slices.Equal(st.Args, first.Args) {
+		t.Errorf("after a failed upgrade: %+v", st)
+	}
+	data, err := os.ReadFile(nkpExe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	newer := h.Path("newer.exe")
+	if err := os.WriteFile(newer, append(data, 0), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	sum := fmt.Sprintf("%X", sha256.Sum256(append(data, 0)))
+	h.expect(0, "windows-service", []string{"upgrade", "--binary", winebed.Windows(newer), "--sha256", sum}, "keep the old one")
+	if st := h.state(); st.State != "running" || st.PID == first.PID || !strings.EqualFold(h.sum(), sum) || !slices.Equal(st.Args, first.Args) {
+		t.Errorf("after an upgrade: %+v", st)
+	}
+	if _, err := os.Stat(h.program + ".old"); err != nil {
+		t.Error(err)
+	}
+	h.kubeProxyIs("after the upgrade", manual, false)
+	h.rules()
+
+	// And back.
+	h.expect(0, "windows-service", []string{"uninstall", "--dry-run"}, "delete the service nkp")
+	if st := h.state(); st.State != "running" {
+		t.Errorf("after a dry run the service is %s", st.State)
+	}
+	h.expect(0, "windows-service", []string{"uninstall", "--cleanup"}, "removed 3 objects from HNS", "sc.exe start kube-proxy")
+	if calls := h.rules(); !slices.Equal(calls, []string{"delete|rule|name=nkp health checks"}) {
+		t.Errorf("uninstall called netsh: %q", calls)
+	}
+	h.kubeProxyIs("after uninstall", automatic, false)
+	if st := h.state(); st.State != "not installed" || st.KubeProxy != "" {
+		t.Errorf("after uninstall: %+v", st)
+	}
+	if _, err := os.Stat(filepath.Dir(h.program)); err == nil {
+		t.Error("the program's directory is still there")
+	}
+	h.expect(0, "windows-service", []string{"uninstall"}, "not installed")
+}
+
+// sum returns the checksum of the installed program.
+func (h *installer) sum() string {
+	h.t.Helper()
+	data, err := os.ReadFile(h.program)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}

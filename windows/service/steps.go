@@ -1,0 +1,41 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"io"
+)
+
+// step is one change to the system. undo, if not nil, reverses it; it runs also after do has failed, so that half a change is reversed.
+type step struct {
+	text string // in the imperative
+	do   func() error
+	undo func() error
+}
+
+// perform takes the steps in order. If one fails, it reverses that and the earlier ones, last first, and returns all errors. With dryRun
+// it prints the steps only.
+func perform(out io.Writer, dryRun bool, steps []step) error {
+	for i, s := range steps {
+		fmt.Fprintln(out, s.text)
+		if dryRun {
+			continue
+		}
+		err := s.do()
+		if err == nil {
+			continue
+		}
+		err = fmt.Errorf("cannot %s: %w", s.text, err)
+		for ; i >= 0; i-- {
+			if steps[i].undo == nil {
+				continue
+			}
+			fmt.Fprintln(out, "undo:", steps[i].text)
+			if failed := steps[i].undo(); failed != nil {
+				err = errors.Join(err, fmt.Errorf("cannot undo %q: %w", steps[i].text, failed))
+			}
+		}
+		return err
+	}
+	return nil
+}
