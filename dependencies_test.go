@@ -35,6 +35,7 @@ var purpose = map[string]string{
 	"github.com/vishvananda/netns":        "network namespaces, of netlink",
 	"golang.org/x/sync":                   "errgroup",
 	"golang.org/x/sys":                    "system calls; the service manager of Windows",
+	"golang.org/x/term":                   "the size of the terminal, for help and --watch",
 	"k8s.io/api":                          "types of Services, EndpointSlices, Nodes",
 	"k8s.io/apimachinery":                 "decoding and selecting them",
 	"k8s.io/client-go":                    "lists, watches and Events at the API server",

@@ -138,6 +138,9 @@ func commands(w io.Writer) {
 			if f.Name == "help" || f.Deprecated != "" {
 				return
 			}
+			if f.Hidden && cmd.Name() != "run" {
+				return // run's
+			}
 			if f.Hidden {
 				unused = append(unused, fmt.Sprintf("| `--%s` | %s |\n", f.Name, cell(f.Usage)))
 				return

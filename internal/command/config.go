@@ -35,7 +35,6 @@ func (s *settings) configFlag(f *pflag.FlagSet) {
 // configure completes the settings of a command, from its flags and from the configuration file. It prints warnings to
 // standard error, except for run, which logs them later.
 func (s *settings) configure(cmd *cobra.Command) error {
-	s.cfg.isRun = cmd.Flags().Lookup("write-config-to") != nil
 	var file *config.File
 	if s.cfg.path != "" {
 		var err error

@@ -47,7 +47,7 @@ func (s *settings) kubeProxyInForce(f *pflag.FlagSet) error {
 	var wrong []string
 	for _, e := range config.Validate(k) {
 		if flag := flagOf(e.Field); flag != "cluster-cidr" { // nkp accepts more ranges than kube-proxy
-			wrong = append(wrong, fmt.Sprintf("--%s: %s", flag, e.ErrorBody()))
+			wrong = append(wrong, fmt.Sprintf("--%s: %s%s", flag, e.ErrorBody(), didYouMean(c.explicit[flag], enums[flag])))
 		}
 	}
 	if len(wrong) > 0 {

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -17,6 +17,7 @@ import (
 
 func newDiff() *cobra.Command {
 	s := newSettings()
+	var o output
 	cmd := &cobra.Command{
 		Use:   "diff",
 		Short: "Compare what is installed with what should be",
@@ -29,8 +30,12 @@ Without a difference nothing is printed, except "no difference" on a terminal.
 Exit status: 0 equal, 1 different, 2 error.`,
 		Example: `  nkp diff
   nkp diff --kubeconfig /etc/nkp/kubeconfig
-  nkp diff --manifests services.yaml --bridge br-int`,
+  nkp diff --manifests services.yaml --bridge br-int
+  nkp diff -o json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(); err != nil {
+				return err
+			}
 			if err := s.prepare(cmd); err != nil {
 				return err
 			}
@@ -42,14 +47,13 @@ Exit status: 0 equal, 1 different, 2 error.`,
 				}
 				return &exitError{exitDiffError, err}
 			}
-			if text == "" {
-				if onTerminal(cmd.OutOrStdout()) {
-					fmt.Fprintln(cmd.OutOrStdout(), "no difference")
-				}
-				return nil
+			if err := writeDiff(cmd.OutOrStdout(), &o, text); err != nil {
+				return &exitError{exitDiffError, err}
 			}
-			fmt.Fprint(cmd.OutOrStdout(), text)
-			return &exitError{exitFailure, nil}
+			if text != "" {
+				return &exitError{exitFailure, nil}
+			}
+			return nil
 		},
 	}
 	s.configFlag(cmd.Flags())
@@ -59,17 +63,30 @@ Exit status: 0 equal, 1 different, 2 error.`,
 	s.layoutFlags(cmd.Flags())
 	s.switchFlags(cmd.Flags(), defaultOVSDB)
 	s.socketFlag(cmd.Flags())
+	o.flag(cmd.Flags(), outputUsage)
 	return cmd
 }
 
-// onTerminal reports whether w is a terminal, or another character device.
-func onTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
+// diffView is what `nkp diff -o json` prints. Lines is never null.
+type diffView struct {
+	Equal bool     `json:"equal"`
+	Lines []string `json:"lines"`
+}
+
+// writeDiff prints the text of a difference, "" for none.
+func writeDiff(w io.Writer, o *output, text string) error {
+	if o.data() {
+		view := diffView{Equal: text == "", Lines: []string{}}
+		for line := range strings.Lines(text) {
+			view.Lines = append(view.Lines, strings.TrimSuffix(line, "\n"))
+		}
+		return o.write(w, view)
 	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	if _, _, terminal := terminalSize(w); text == "" && terminal {
+		text = "no difference\n"
+	}
+	_, err := io.WriteString(w, text)
+	return err
 }
 
 // needsAgent adds to ErrAbsent how to go on without an agent. It returns other errors as they are.

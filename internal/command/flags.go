@@ -185,18 +185,10 @@ func (s *settings) pipelineFlags(f *pflag.FlagSet) {
 
 // resolve checks what the flags cannot check by themselves and fills in defaults.
 func (s *settings) resolve() error {
-	if err := s.checkMode(); err != nil {
+	err := cmp.Or(checkEnum("mode", s.mode), checkEnum("local-delivery", string(s.LocalDelivery)),
+		checkEnum("host-traffic", cmp.Or(string(s.HostTraffic), string(bridge.HostAuto))))
+	if err != nil {
 		return err
-	}
-	switch s.LocalDelivery {
-	case bridge.DeliverAuto, bridge.DeliverOn, bridge.DeliverOff:
-	default:
-		return usageError("--local-delivery %q is not auto, on or off", s.LocalDelivery)
-	}
-	switch s.HostTraffic {
-	case bridge.HostAuto, bridge.HostOVS, bridge.HostIPTables, bridge.HostOff, "":
-	default:
-		return usageError("--host-traffic %q is not auto, ovs, iptables or off", s.HostTraffic)
 	}
 	if err := s.resolveAddresses(); err != nil {
 		return err

@@ -30,15 +30,6 @@ func (c *choice) close() {
 	}
 }
 
-// checkMode returns an error if --mode is invalid.
-func (s *settings) checkMode() error {
-	switch s.mode {
-	case "auto", string(agent.ModeOVS), string(agent.ModeIPTables), string(agent.ModeWindows):
-		return nil
-	}
-	return usageError("--mode %q is not auto, ovs, iptables or windows", s.mode)
-}
-
 // here returns an error if a data plane does not work on this operating system.
 func here(m agent.Mode) error {
 	if (m == agent.ModeWindows) != (runtime.GOOS == "windows") {

@@ -3,13 +3,13 @@ package command
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"runtime"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/nkp-proxy/nkp/fallback/rules"
 	"github.com/nkp-proxy/nkp/internal/agent"
@@ -21,7 +21,7 @@ import (
 
 func newPlan() *cobra.Command {
 	s := newSettings()
-	var output string
+	var o output
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "Print what would be programmed: the dry run",
@@ -35,58 +35,65 @@ Outputs:
   iptables  input for iptables-restore, IPv4, then "# ip6tables" and IPv6; with --mode ovs only what serves the node's own
             traffic beside the bridge
   hcn       the objects that HNS should have on a Windows node, as JSON
-  json      the Services as nkp understands them: frontends and the endpoints in force`,
+  json      the Services as nkp understands them: frontends and the endpoints in force
+  yaml      the same as YAML
+
+Every flag of "nkp run" is accepted, so that the flags of a unit can be pasted. Those that do not affect what is programmed
+have no effect here, and are not listed.`,
 		Example: `  nkp plan --manifests examples/guestbook.yaml --hostname-override haofan-test-1
   nkp plan --manifests examples/ -o json
   nkp plan --kubeconfig ~/.kube/config --hostname-override node-1
   nkp plan --manifests examples/guestbook.yaml -o ofctl | ovs-ofctl -O OpenFlow15 bundle br-test -
   nkp plan --manifests examples/guestbook.yaml -o iptables`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(); err != nil {
+				return err
+			}
 			if err := s.prepare(cmd); err != nil {
 				return err
 			}
-			output, err := s.planOutput(output)
-			if err != nil {
+			if err := s.planOutput(&o); err != nil {
 				return err
 			}
-			return s.plan(cmd.Context(), output, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return s.plan(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
+	var run pflag.FlagSet
+	s.runFlags(&run)
+	s.cfg.isRun = false
 	s.configFlag(cmd.Flags())
 	s.sourceFlags(cmd.Flags())
 	s.pipelineFlags(cmd.Flags())
 	s.healthzFlag(cmd.Flags())
 	s.layoutFlags(cmd.Flags())
 	s.switchFlags(cmd.Flags(), "")
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, ofctl, iptables, hcn or json")
+	o.flag(cmd.Flags(), "text, ofctl, iptables, hcn, json or yaml", "ofctl", "iptables", "hcn")
+	run.VisitAll(func(f *pflag.Flag) {
+		if cmd.Flags().Lookup(f.Name) == nil {
+			f.Hidden, f.Deprecated = true, "" // cobra would print the deprecation among the plan
+			cmd.Flags().AddFlag(f)
+		}
+	})
 	return cmd
 }
 
-// planOutput checks the output against the data plane, and returns the output that text stands for.
-func (s *settings) planOutput(output string) (string, error) {
+// planOutput checks the output against the data plane, and replaces text by the output that it stands for.
+func (s *settings) planOutput(o *output) error {
 	of := map[string]agent.Mode{"ofctl": agent.ModeOVS, "hcn": agent.ModeWindows}
-	switch output {
-	case "text":
-		switch {
-		case agent.Mode(s.mode) == agent.ModeIPTables:
-			return "iptables", nil
-		case agent.Mode(s.mode) == agent.ModeWindows || s.mode == "auto" && runtime.GOOS == "windows":
-			return "hcn", nil
-		}
-	case "json", "iptables":
-	case "ofctl", "hcn":
-		if s.mode != "auto" && agent.Mode(s.mode) != of[output] {
-			return "", usageError("-o %s requires --mode %s, not %s", output, of[output], s.mode)
-		}
-	default:
-		return "", usageError("-o %q is not text, ofctl, iptables, hcn or json", output)
+	switch mode := agent.Mode(s.mode); {
+	case o.format == "text" && mode == agent.ModeIPTables:
+		o.format = "iptables"
+	case o.format == "text" && (mode == agent.ModeWindows || s.mode == "auto" && runtime.GOOS == "windows"):
+		o.format = "hcn"
+	case of[o.format] != "" && s.mode != "auto" && mode != of[o.format]:
+		return usageError("-o %s requires --mode %s, not %s", o.format, of[o.format], s.mode)
 	}
-	return output, nil
+	return nil
 }
 
-func (s *settings) plan(ctx context.Context, output string, stdout, stderr io.Writer) error {
-	if output == "iptables" || output == "hcn" {
-		return s.planRules(ctx, output, stdout, stderr)
+func (s *settings) plan(ctx context.Context, o *output, stdout, stderr io.Writer) error {
+	if o.format == "iptables" || o.format == "hcn" {
+		return s.planRules(ctx, o.format, stdout, stderr)
 	}
 	var sw *ovsdb.Switch
 	if s.OVSDB != "" {
@@ -107,15 +114,13 @@ func (s *settings) plan(ctx context.Context, output string, stdout, stderr io.Wr
 	}
 	out := bufio.NewWriter(stdout)
 	defer out.Flush()
-	if output == "json" {
-		e := json.NewEncoder(out)
-		e.SetIndent("", "  ")
-		return e.Encode(w.model.View())
+	if o.data() {
+		return o.write(out, w.model.View())
 	}
 	for _, text := range w.warnings {
 		fmt.Fprintf(stderr, "nkp: warning: %s\n", text)
 	}
-	if output == "ofctl" {
+	if o.format == "ofctl" {
 		return pipeline.WriteBundle(out, w.compiler.State())
 	}
 	return w.writeText(out)

@@ -32,6 +32,7 @@ type process struct {
 
 // runFlags defines all flags of `nkp run`: its own and every flag of kube-proxy's.
 func (s *settings) runFlags(f *pflag.FlagSet) {
+	s.cfg.isRun = true
 	s.configFlag(f)
 	s.sourceFlags(f)
 	s.apiFlags(f)
@@ -131,7 +132,7 @@ func (u *unusedValue) Set(text string) (err error) {
 func (p *process) level() (slog.Level, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(p.logLevel)); err != nil {
-		return l, usageError("--log-level %q is not debug, info, warn or error", p.logLevel)
+		return l, checkEnum("log-level", p.logLevel)
 	}
 	return l, nil
 }
@@ -143,13 +144,10 @@ func (p *process) logger(w io.Writer) (*slog.Logger, error) {
 		return nil, err
 	}
 	o := &slog.HandlerOptions{Level: level}
-	switch p.logFormat {
-	case "text":
-		return slog.New(slog.NewTextHandler(w, o)), nil
-	case "json":
+	if p.logFormat == "json" {
 		return slog.New(slog.NewJSONHandler(w, o)), nil
 	}
-	return nil, usageError("--logging-format %q is not text or json", p.logFormat)
+	return slog.New(slog.NewTextHandler(w, o)), checkEnum("logging-format", p.logFormat)
 }
 
 // start runs nkp, or executes the action that a flag of kube-proxy's requests instead.

@@ -82,7 +82,7 @@ over OpenFlow 1.5 with a conntrack pipeline and select groups. Without a command
 		Args:          cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usageError("unknown command %q; \"nkp --help\" lists the commands", args[0])
+				return unknownCommand(cmd, args[0])
 			}
 			return run.RunE(cmd, args)
 		},
@@ -91,7 +91,14 @@ over OpenFlow 1.5 with a conntrack pipeline and select groups. Without a command
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usageError("%w; see \"%s --help\"", err, cmd.CommandPath())
+		if args := cmd.Flags().Args(); !cmd.HasParent() && len(args) > 0 {
+			return unknownCommand(cmd, args[0]) // and the flag is that command's
+		}
+		hint := ""
+		if unknown := (*pflag.NotExistError)(nil); errors.As(err, &unknown) {
+			hint = suggestFlag(cmd.Flags(), unknown)
+		}
+		return usageError("%w%s; see \"%s --help\"", err, hint, cmd.CommandPath())
 	})
 	root.SetGlobalNormalizationFunc(dashes)
 	root.CompletionOptions.HiddenDefaultCmd = true
@@ -104,9 +111,13 @@ over OpenFlow 1.5 with a conntrack pipeline and select groups. Without a command
 	return root
 }
 
+func unknownCommand(root *cobra.Command, name string) error {
+	return usageError("unknown command %q%s; \"nkp --help\" lists the commands", name, suggestCommand(root, name))
+}
+
 func noArguments(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usageError("%s takes no argument, got %q", cmd.CommandPath(), args[0])
+		return usageError("%s takes no argument, got %q%s", cmd.CommandPath(), args[0], suggestCommand(cmd, args[0]))
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package command
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,10 +17,9 @@ import (
 
 // servicesView is how `nkp services` shows what it gets.
 type servicesView struct {
-	filter   agent.ServiceFilter
-	output   string // text, wide or json
-	watch    bool
-	interval time.Duration
+	filter agent.ServiceFilter
+	output output
+	watch  watch
 }
 
 func newServices() *cobra.Command {
@@ -41,7 +39,8 @@ of IP packets, headers included. Counters begin when a Service port is first pro
 them, nor do endpoints that come and go. They lag behind by about a second. In iptables mode only connections are counted;
 "-" stands for what is not, and -o json says why.
 
-With --watch the list is refreshed continuously, with rates per second since the previous refresh.`,
+With --watch the list is refreshed continuously, with rates per second since the previous refresh, and the Service ports with
+the most packets first. On a terminal each list replaces the one before, and columns that do not fit are left out.`,
 		Example: `  nkp services
   nkp services default/guestbook -o wide
   nkp services -n kube-system --watch --interval 5s
@@ -60,8 +59,8 @@ With --watch the list is refreshed continuously, with rates per second since the
 				return err
 			}
 			caller := agent.NewCaller(s.Socket)
-			v.filter.Connections = v.filter.Name != "" && !v.watch
-			if v.watch {
+			v.filter.Connections = v.filter.Name != "" && !v.watch.on
+			if v.watch.on {
 				return v.follow(cmd.Context(), caller, cmd.OutOrStdout())
 			}
 			list, err := caller.Services(cmd.Context(), v.filter)
@@ -71,7 +70,7 @@ With --watch the list is refreshed continuously, with rates per second since the
 			if v.filter.Name != "" && len(list.Services) == 0 {
 				return v.unknown(cmd.Context(), caller, list.Node)
 			}
-			return v.write(cmd.OutOrStdout(), list, nil)
+			return v.write(cmd.OutOrStdout(), list, nil, 0)
 		},
 	}
 	s.switchFlags(cmd.Flags(), defaultOVSDB)
@@ -81,23 +80,18 @@ With --watch the list is refreshed continuously, with rates per second since the
 	f.StringVarP(&v.filter.Namespace, "namespace", "n", "", "only Services of this namespace")
 	f.StringVar(&v.filter.Name, "name", "", "only Services of this name; as an argument: NAME or NAMESPACE/NAME")
 	f.StringVar(&vip, "vip", "", "only Service ports that are served at this address; an address of the node stands for NodePorts")
-	f.StringVarP(&v.output, "output", "o", "text", "text, wide (with endpoints) or json")
-	f.BoolVarP(&v.watch, "watch", "w", false, "refresh the list continuously, with rates; with -o json one document for each refresh")
-	f.DurationVar(&v.interval, "interval", 2*time.Second, "time between two refreshes of --watch; at least 1s, as counters are no newer")
+	v.output.flag(f, "text, wide (with endpoints), json or yaml", "wide")
+	v.watch.flags(f, "refresh the list continuously, with rates")
 	return cmd
 }
 
 // resolve checks the flags and applies the argument to the filter.
 func (v *servicesView) resolve(args []string, vip string) error {
-	switch v.output {
-	case "text", "wide", "json":
-	case "":
-		v.output = "text"
-	default:
-		return usageError("-o %q is not text, wide or json", v.output)
+	if err := v.output.check(); err != nil {
+		return err
 	}
-	if v.interval < time.Second {
-		return usageError("--interval %v is less than 1s: counters are no newer than that", v.interval)
+	if err := v.watch.check(); err != nil {
+		return err
 	}
 	if vip != "" {
 		ip, err := netip.ParseAddr(vip)
@@ -151,72 +145,31 @@ func (v *servicesView) unknown(ctx context.Context, caller *agent.Caller, node s
 		}
 	}
 	if len(similar) > 0 {
-		text += "; did you mean " + strings.Join(similar[:min(len(similar), 5)], ", ") + "?"
+		text += "; did you mean " + strings.Join(similar[:min(len(similar), maxSuggestions)], ", ") + "?"
 	}
 	return errors.New(text + " (\"nkp services\" lists all)")
 }
 
-// alike reports whether one name contains the other, or two edits or fewer make them equal.
-func alike(a, b string) bool {
-	if strings.Contains(a, b) || strings.Contains(b, a) {
-		return true
+// write prints one list; before, if not nil, is the list to compute rates against. A width above 0 is the terminal's.
+func (v *servicesView) write(w io.Writer, list, before *agent.ServiceList, width int) error {
+	if v.output.data() {
+		return v.output.write(w, list)
 	}
-	row := make([]int, len(b)+1) // edits from a[:i] to each b[:j]
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		before := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			edits := before
-			if a[i] != b[j] {
-				edits = 1 + min(before, row[j], row[j+1])
-			}
-			before, row[j+1] = row[j+1], edits
-		}
-	}
-	return row[len(b)] <= min(2, (len(b)+1)/2)
+	return writeServices(w, list, before, v.output.format == "wide", v.watch.on, width)
 }
 
-// write prints one list; before, if not nil, is the list to compute rates against.
-func (v *servicesView) write(w io.Writer, list, before *agent.ServiceList) error {
-	if v.output == "json" {
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		return e.Encode(list)
-	}
-	return writeServices(w, list, before, v.output == "wide", v.watch)
-}
-
-// follow shows the list every interval until the context ends. An agent that does not answer is waited for: it may be
-// restarting.
+// follow is --watch.
 func (v *servicesView) follow(ctx context.Context, caller *agent.Caller, w io.Writer) error {
-	tick := time.NewTicker(v.interval)
-	defer tick.Stop()
 	var before *agent.ServiceList
-	for first := true; ; first = false {
+	return v.watch.follow(ctx, w, &v.output, func(w io.Writer, width int) error {
 		list, err := caller.Services(ctx, v.filter)
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err != nil && first:
+		if err != nil {
 			return err
-		case err != nil:
-			fmt.Fprintf(w, "\n%s: %v\n", time.Now().Format(time.TimeOnly), err)
-		default:
-			if v.output != "json" {
-				fmt.Fprintf(w, "\n%s, node %s\n", list.Time.Format(time.TimeOnly), list.Node)
-			}
-			if err := v.write(w, list, before); err != nil {
-				return err
-			}
-			before = list
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
+		if !v.output.data() {
+			fmt.Fprintf(w, "%s, node %s\n", list.Time.Format(time.TimeOnly), list.Node)
 		}
-	}
+		defer func() { before = list }()
+		return v.write(w, list, before, width)
+	})
 }

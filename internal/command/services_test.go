@@ -22,6 +22,7 @@ func countersOf(connections, packetsIn, packetsOut, bytesIn, bytesOut uint64) *k
 }
 
 // Rates are differences by the time between the two looks; what was not there before, began again or is not counted has none.
+// The highest come first.
 func TestServiceRates(t *testing.T) {
 	at := time.Unix(1_700_000_000, 0)
 	before := listOf(at, info("web", countersOf(10, 100, 200, 3000, 4000)), info("again", countersOf(10, 10, 10, 10, 10)),
@@ -29,13 +30,13 @@ func TestServiceRates(t *testing.T) {
 	now := listOf(at.Add(2*time.Second), info("web", countersOf(15, 101, 204, 3000, 8000)), info("again", countersOf(2, 20, 2, 20, 2)),
 		info("opened", &k8s.Counters{Connections: 6}), info("none", nil), info("new", countersOf(1, 1, 1, 1, 1)))
 	var b strings.Builder
-	if err := writeServices(&b, now, before, false, true); err != nil {
+	if err := writeServices(&b, now, before, false, true, 0); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(b.String(), "\n")
 	for i, want := range []string{
-		"default/web/TCP IPv4 - 0/0 15 101 204 3000 8000 2.5 0.5 2.0 0.0 2000.0",
 		"default/again/TCP IPv4 - 0/0 2 20 2 20 2 - 5.0 - 5.0 -",
+		"default/web/TCP IPv4 - 0/0 15 101 204 3000 8000 2.5 0.5 2.0 0.0 2000.0",
 		"default/opened/TCP IPv4 - 0/0 6 - - - - 1.0 - - - -",
 		"default/none/TCP IPv4 - 0/0 - - - - - - - - - -",
 		"default/new/TCP IPv4 - 0/0 1 1 1 1 1 - - - - -",
@@ -56,7 +57,7 @@ func TestServicesText(t *testing.T) {
 	web.Endpoints = []agent.EndpointInfo{{Address: "10.0.0.1:8080", Local: true, InForce: true}, {Address: "10.0.1.1:8080", Node: "node-2", Zone: "b", Pod: "default/web-2", Why: "not ready"}}
 	dns.Problems = []string{"no endpoint is in force:\nnew connections are refused"}
 	var b strings.Builder
-	if err := writeServices(&b, listOf(time.Now(), web, dns), nil, true, false); err != nil {
+	if err := writeServices(&b, listOf(time.Now(), web, dns), nil, true, false, 0); err != nil {
 		t.Fatal(err)
 	}
 	const want = `SERVICE               FAMILY  FRONTENDS                                            ENDPOINTS  CONNECTIONS  PKTS IN  PKTS OUT  BYTES IN  BYTES OUT

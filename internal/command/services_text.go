@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -15,24 +16,24 @@ import (
 
 // servicesText writes a list of Service ports for people: a line for each, with what belongs to it below.
 type servicesText struct {
-	table   strings.Builder
-	w       *tabwriter.Writer // into table
-	details [][]string        // what follows each line of table
+	rows    [][]string // of the table; the first has the columns' names
+	details [][]string // what follows each row
 	wide    bool
-	rates   bool
+	watched bool    // with rates
 	seconds float64 // between before and now; 0: there is no before
 	before  map[string]*k8s.Counters
 }
 
-func writeServices(out io.Writer, list, before *agent.ServiceList, wide, rates bool) error {
+// writeServices prints a list. With rates, the Service ports with the most packets per second since before come first. A width
+// above 0 is the terminal's: columns that do not fit are left out.
+func writeServices(out io.Writer, list, before *agent.ServiceList, wide, rates bool, width int) error {
 	if len(list.Services) == 0 {
 		if _, err := fmt.Fprintf(out, "no Service is served on node %s that fits\n", list.Node); err != nil {
 			return err
 		}
 		return writeNotes(out, list)
 	}
-	t := &servicesText{wide: wide, rates: rates, before: map[string]*k8s.Counters{}}
-	t.w = tabwriter.NewWriter(&t.table, 0, 0, 2, ' ', 0)
+	t := &servicesText{wide: wide, watched: rates, before: map[string]*k8s.Counters{}}
 	if before != nil {
 		t.seconds = list.Time.Sub(before.Time).Seconds()
 		for i := range before.Services {
@@ -44,20 +45,58 @@ func writeServices(out io.Writer, list, before *agent.ServiceList, wide, rates b
 		heads = append(heads, "CONN/S", "PKTS/S IN", "PKTS/S OUT", "BYTES/S IN", "BYTES/S OUT")
 	}
 	t.row(heads...)
-	for i := range list.Services {
-		t.service(&list.Services[i])
+	services := list.Services
+	if rates {
+		services = slices.Clone(services)
+		slices.SortStableFunc(services, t.byRate)
 	}
-	if err := t.flush(out); err != nil {
+	for i := range services {
+		t.service(&services[i])
+	}
+	if err := t.flush(out, width); err != nil {
 		return err
 	}
 	return writeNotes(out, list)
 }
 
+// leftOut are the columns that a narrow terminal does without, the first first.
+var leftOut = []string{"BYTES OUT", "BYTES IN", "PKTS OUT", "PKTS IN", "CONNECTIONS", "FRONTENDS", "FAMILY", "BYTES/S OUT", "BYTES/S IN"}
+
+// fit leaves out columns until the table fits in width.
+func (t *servicesText) fit(width int) {
+	for _, head := range leftOut {
+		total := -columnGap
+		for column := range t.rows[0] {
+			total += columnGap + len(slices.MaxFunc(t.rows, func(a, b []string) int { return len(a[column]) - len(b[column]) })[column])
+		}
+		column := slices.Index(t.rows[0], head)
+		if total <= width {
+			return
+		}
+		for i := range t.rows {
+			if column >= 0 {
+				t.rows[i] = slices.Delete(t.rows[i], column, column+1)
+			}
+		}
+	}
+}
+
+// columnGap is the number of spaces between columns.
+const columnGap = 2
+
 // flush writes the table and inserts the details between its lines afterwards, so that they do not widen the columns.
-func (t *servicesText) flush(out io.Writer) error {
-	t.w.Flush() // a strings.Builder does not fail
+func (t *servicesText) flush(out io.Writer, width int) error {
+	if width > 0 {
+		t.fit(width)
+	}
+	var table strings.Builder
+	w := tabwriter.NewWriter(&table, 0, 0, columnGap, ' ', 0)
+	for _, cells := range t.rows {
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
+	}
+	w.Flush() // a strings.Builder does not fail
 	i := 0
-	for line := range strings.Lines(t.table.String()) {
+	for line := range strings.Lines(table.String()) {
 		if _, err := io.WriteString(out, strings.TrimRight(line, " \n")+"\n"); err != nil {
 			return err
 		}
@@ -73,14 +112,14 @@ func (t *servicesText) flush(out io.Writer) error {
 
 // row writes cells as a line of the table.
 func (t *servicesText) row(cells ...string) {
-	fmt.Fprintln(t.w, strings.Join(cells, "\t"))
+	t.rows = append(t.rows, cells)
 	t.details = append(t.details, nil)
 }
 
-// below records a line that belongs to the last row.
+// below records a line that belongs to the last row. It joins the lines of a text that has several.
 func (t *servicesText) below(text string) {
 	last := &t.details[len(t.details)-1]
-	*last = append(*last, text)
+	*last = append(*last, oneLine(text))
 }
 
 func (t *servicesText) service(s *agent.ServiceInfo) {
@@ -94,7 +133,7 @@ func (t *servicesText) service(s *agent.ServiceInfo) {
 		serviceText(s), s.Family, frontendsText(s.Frontends), fmt.Sprintf("%d/%d", inForce, len(s.Endpoints)),
 	}
 	cells = append(cells, counterCells(s.Counters)...)
-	if t.rates {
+	if t.watched {
 		cells = append(cells, t.rateCells(s)...)
 	}
 	t.row(cells...)
@@ -109,7 +148,7 @@ func (t *servicesText) service(s *agent.ServiceInfo) {
 		}
 	}
 	for _, p := range s.Problems {
-		t.below("PROBLEM: " + oneLine(p))
+		t.below("PROBLEM: " + p)
 	}
 }
 
@@ -199,16 +238,17 @@ func counterCells(c *k8s.Counters) []string {
 	return cells
 }
 
-// rateCells are the same per second; "-" where there is nothing to compare with, or a counter began again.
-func (t *servicesText) rateCells(s *agent.ServiceInfo) []string {
-	cells := []string{"-", "-", "-", "-", "-"}
+// rates are connections, and packets and bytes in both directions, per second since before. One is negative where there is
+// nothing to compare with, or a counter began again.
+func (t *servicesText) rates(s *agent.ServiceInfo) [5]float64 {
+	rates := [5]float64{-1, -1, -1, -1, -1}
 	before, now := t.before[serviceKey(s)], s.Counters
 	if t.seconds <= 0 || before == nil || now == nil {
-		return cells
+		return rates
 	}
 	rate := func(i int, before, now uint64) {
 		if now >= before {
-			cells[i] = strconv.FormatFloat(float64(now-before)/t.seconds, 'f', 1, 64)
+			rates[i] = float64(now-before) / t.seconds
 		}
 	}
 	rate(0, before.Connections, now.Connections)
@@ -218,13 +258,31 @@ func (t *servicesText) rateCells(s *agent.ServiceInfo) []string {
 			rate(2+2*i, d[0].Out, d[1].Out)
 		}
 	}
+	return rates
+}
+
+// byRate orders by packets per second in both directions, then by connections per second, the highest first.
+func (t *servicesText) byRate(a, b agent.ServiceInfo) int {
+	x, y := t.rates(&a), t.rates(&b)
+	return cmp.Or(cmp.Compare(y[1]+y[2], x[1]+x[2]), cmp.Compare(y[0], x[0]))
+}
+
+// rateCells are the rates; "-" stands for an unknown one.
+func (t *servicesText) rateCells(s *agent.ServiceInfo) (cells []string) {
+	for _, rate := range t.rates(s) {
+		if rate < 0 {
+			cells = append(cells, "-")
+			continue
+		}
+		cells = append(cells, strconv.FormatFloat(rate, 'f', 1, 64))
+	}
 	return cells
 }
 
 // writeNotes prints the notes about all Services and about counters, each once.
 func writeNotes(out io.Writer, list *agent.ServiceList) error {
 	for _, n := range list.Notes {
-		if _, err := fmt.Fprintf(out, "NOTE: %s\n", n); err != nil {
+		if _, err := fmt.Fprintf(out, "NOTE: %s\n", oneLine(n)); err != nil {
 			return err
 		}
 	}
@@ -232,7 +290,7 @@ func writeNotes(out io.Writer, list *agent.ServiceList) error {
 	for i := range list.Services {
 		if n := list.Services[i].CountersNote; n != "" && !said[n] {
 			said[n] = true
-			if _, err := fmt.Fprintf(out, "counters: %s\n", n); err != nil {
+			if _, err := fmt.Fprintf(out, "counters: %s\n", oneLine(n)); err != nil {
 				return err
 			}
 		}

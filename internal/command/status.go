@@ -1,10 +1,11 @@
 package command
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"runtime"
 	"time"
 
@@ -15,33 +16,26 @@ import (
 
 func newStatus() *cobra.Command {
 	s := newSettings()
-	var output string
+	var o output
+	var w watch
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Ask the running agent how it is",
 		Long: `status asks the running agent through its socket. If none answers it says what nkp has on the switch: Services are
 served without an agent, too. Exit status: 0 an agent answered, 1 none did.`,
-		Example: "  nkp status\n  nkp status -o json",
+		Example: "  nkp status\n  nkp status -o json\n  nkp status --watch",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if output != "" && output != "json" && output != "text" {
-				return usageError("-o %q is not text or json", output)
+			if err := cmp.Or(o.check(), w.check()); err != nil {
+				return err
 			}
 			if err := s.configure(cmd); err != nil {
 				return err
 			}
-			st, err := agent.NewCaller(s.Socket).Status(cmd.Context())
-			if errors.Is(err, agent.ErrAbsent) {
-				err = s.withoutAgent(cmd.Context(), err)
+			print := func(out io.Writer, _ int) error { return s.status(cmd.Context(), out, &o) }
+			if w.on {
+				return w.follow(cmd.Context(), cmd.OutOrStdout(), &o, print)
 			}
-			if err != nil {
-				return err
-			}
-			if output == "json" {
-				e := json.NewEncoder(cmd.OutOrStdout())
-				e.SetIndent("", "  ")
-				return e.Encode(st)
-			}
-			return writeStatus(cmd.OutOrStdout(), st, time.Now())
+			return print(cmd.OutOrStdout(), 0)
 		},
 	}
 	s.stateFileFlag(cmd.Flags())
@@ -49,8 +43,24 @@ served without an agent, too. Exit status: 0 an agent answered, 1 none did.`,
 	s.layoutFlags(cmd.Flags())
 	s.configFlag(cmd.Flags())
 	s.socketFlag(cmd.Flags())
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	o.flag(cmd.Flags(), outputUsage)
+	w.flags(cmd.Flags(), "refresh the status continuously")
 	return cmd
+}
+
+// status prints what the agent answers.
+func (s *settings) status(ctx context.Context, out io.Writer, o *output) error {
+	st, err := agent.NewCaller(s.Socket).Status(ctx)
+	if errors.Is(err, agent.ErrAbsent) {
+		err = s.withoutAgent(ctx, err)
+	}
+	if err != nil {
+		return err
+	}
+	if o.data() {
+		return o.write(out, st)
+	}
+	return writeStatus(out, st, time.Now())
 }
 
 // withoutAgentWait is how long status waits for the switch if no agent answers.

@@ -18,8 +18,9 @@ import (
 
 // traceFlags are the flags of nkp trace.
 type traceFlags struct {
-	from, to, protocol, in, output string
-	live                           bool
+	from, to, protocol, in string
+	live                   bool
+	output                 output
 }
 
 func newTrace() *cobra.Command {
@@ -71,7 +72,7 @@ Exit status: 0 explained, 1 no answer, or what is installed does not agree (--li
 	fs.StringVar(&f.protocol, "protocol", "tcp", "tcp, udp or sctp")
 	fs.StringVar(&f.in, "in", "", "port of the bridge by which the packet comes, by name or number, LOCAL for the node (default: as the source suggests)")
 	fs.BoolVar(&f.live, "live", false, "compare with what is installed on this node")
-	fs.StringVarP(&f.output, "output", "o", "text", "text or json")
+	f.output.flag(fs, outputUsage)
 	s.configFlag(fs)
 	s.sourceFlags(fs)
 	s.pipelineFlags(fs)
@@ -83,8 +84,8 @@ Exit status: 0 explained, 1 no answer, or what is installed does not agree (--li
 
 // question reads the flags.
 func (f *traceFlags) question() (q trace.Question, err error) {
-	if f.output != "text" && f.output != "json" {
-		return q, usageError("-o %q is not text or json", f.output)
+	if err := f.output.check(); err != nil {
+		return q, err
 	}
 	if f.from == "" || f.to == "" {
 		return q, usageError("give --from IP[:PORT] and --to IP:PORT; see \"nkp trace --help\"")
@@ -96,7 +97,7 @@ func (f *traceFlags) question() (q trace.Question, err error) {
 		return q, usageError("--to: %w", err)
 	}
 	if q.Protocol, err = trace.ParseProtocol(f.protocol); err != nil {
-		return q, usageError("--protocol: %w", err)
+		return q, usageError("--protocol: %w%s", err, didYouMean(f.protocol, enums["protocol"]))
 	}
 	q.In = f.in
 	if err := q.Validate(); err != nil {
@@ -203,8 +204,8 @@ func (s *settings) compareBridge(ctx context.Context, sw *ovsdb.Switch, model *k
 
 // print prints the answer. If the installed rules do not agree, the exit status is 1.
 func (f *traceFlags) print(w io.Writer, r *trace.Result) (err error) {
-	if f.output == "json" {
-		err = r.WriteJSON(w)
+	if f.output.data() {
+		err = f.output.write(w, r)
 	} else {
 		err = r.WriteText(w)
 	}

@@ -11,14 +11,25 @@ import (
 )
 
 func newVersion() *cobra.Command {
-	return &cobra.Command{
+	var o output
+	cmd := &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version",
-		Example: "  nkp version",
+		Example: "  nkp version\n  nkp version -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return printVersion(cmd.OutOrStdout())
+			if err := o.check(); err != nil {
+				return err
+			}
+			if !o.data() {
+				return printVersion(cmd.OutOrStdout())
+			}
+			return o.write(cmd.OutOrStdout(), map[string]string{
+				"version": agent.Version, "platform": runtime.GOOS + "/" + runtime.GOARCH, "go": runtime.Version(),
+			})
 		},
 	}
+	o.flag(cmd.Flags(), outputUsage)
+	return cmd
 }
 
 func printVersion(w io.Writer) error {

@@ -178,7 +178,7 @@ func (c *cluster) servicesUsage(t *testing.T) {
 		status int
 		want   string
 	}{
-		{[]string{"-o", "yaml"}, 2, "text, wide or json"},
+		{[]string{"-o", "xml"}, 2, "text, wide, json or yaml"},
 		{[]string{"--vip", "web"}, 2, "not an IP address"},
 		{[]string{"--watch", "--interval", "10ms"}, 2, "less than 1s"},
 		{[]string{"a", "b"}, 2, "one Service at most"},

@@ -484,7 +484,7 @@ func TestTraceOffline(t *testing.T) {
 		{[]string{"--from", "1.2.3.4", "--to", "1.2.3.4"}, 2, "10.96.0.1:443"},
 		{[]string{"--from", "1.2.3.4", "--to", "[fd00::1]:80"}, 2, "one is IPv4, the other IPv6"},
 		{[]string{"--from", "1.2.3.4", "--to", "1.2.3.4:80", "--protocol", "icmp"}, 2, "tcp, udp or sctp"},
-		{[]string{"--from", "1.2.3.4", "--to", "1.2.3.4:80", "-o", "yaml"}, 2, "text or json"},
+		{[]string{"--from", "1.2.3.4", "--to", "1.2.3.4:80", "-o", "xml"}, 2, "text, json or yaml"},
 		{[]string{"--from", "1.2.3.4", "--to", "1.2.3.4:80", "--live", "--mode", "ovs", "--ovsdb", "unix:/nonexistent/db.sock"}, 1, "/nonexistent/db.sock"},
 	} {
 		stdout, stderr, status := c.try(with(tc.flags...)...)

@@ -1,0 +1,51 @@
+package command
+
+import (
+	"encoding/json"
+	"io"
+	"slices"
+
+	"github.com/spf13/pflag"
+	"sigs.k8s.io/yaml"
+)
+
+// output is the flag -o of a command that prints data.
+type output struct {
+	format  string
+	formats []string // text, the command's own, json, yaml
+}
+
+// flag defines -o. usage says what the formats are; own are those that only this command has.
+func (o *output) flag(f *pflag.FlagSet, usage string, own ...string) {
+	o.formats = slices.Concat([]string{"text"}, own, []string{"json", "yaml"})
+	f.StringVarP(&o.format, "output", "o", "text", usage)
+}
+
+// outputUsage is the usage of -o for commands without formats of their own.
+const outputUsage = "text, json or yaml"
+
+// check returns a usage error if the format is none of the command's. An empty one stands for text.
+func (o *output) check() error {
+	if o.format == "" {
+		o.format = "text"
+	}
+	return oneOf("-o", o.format, o.formats)
+}
+
+// data reports whether the format is json or yaml, which write prints.
+func (o *output) data() bool { return o.format == "json" || o.format == "yaml" }
+
+// write prints v as JSON, or as YAML with the same fields.
+func (o *output) write(w io.Writer, v any) error {
+	if o.format == "yaml" {
+		text, err := yaml.Marshal(v)
+		if err == nil {
+			_, err = w.Write(text)
+		}
+		return err
+	}
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}

@@ -1,0 +1,107 @@
+package command
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// enums lists the values of the flags that take one of a few, for messages and shell completion.
+var enums = map[string][]string{
+	"detect-local-mode": {string(k8s.DetectByClusterCIDR), string(k8s.DetectByNodeCIDR), string(k8s.DetectByBridge), string(k8s.DetectByInterfacePrefix)},
+	"host-traffic":      {string(bridge.HostAuto), string(bridge.HostOVS), string(bridge.HostIPTables), string(bridge.HostOff)},
+	"iptables-backend":  {"nf_tables", "legacy"},
+	"local-delivery":    {string(bridge.DeliverAuto), string(bridge.DeliverOn), string(bridge.DeliverOff)},
+	"log-level":         {"debug", "info", "warn", "error"},
+	"logging-format":    {"text", "json"},
+	"mode":              {"auto", "ovs", "iptables", "windows"},
+	"port-reuse-guards": {string(bridge.GuardsAuto), "true", "false"},
+	"protocol":          {"tcp", "udp", "sctp"},
+}
+
+// checkEnum returns a usage error if value is not one of the values of a flag in enums.
+func checkEnum(flag, value string) error { return oneOf("--"+flag, value, enums[flag]) }
+
+// oneOf returns a usage error that lists the allowed values if value is not among them.
+func oneOf(flag, value string, allowed []string) error {
+	if slices.Contains(allowed, value) {
+		return nil
+	}
+	last := len(allowed) - 1
+	return usageError("%s %q is not %s or %s%s", flag, value, strings.Join(allowed[:last], ", "), allowed[last], didYouMean(value, allowed))
+}
+
+// maxSuggestions bounds the names in one message.
+const maxSuggestions = 5
+
+// didYouMean returns a hint with the known names that are like name, the most similar first; "" if there are none.
+func didYouMean(name string, known []string) string {
+	distance := map[string]int{}
+	for _, k := range known {
+		if a, b := strings.ToLower(name), strings.ToLower(k); alike(a, b) {
+			distance[k] = edits(a, b)
+		}
+	}
+	names := slices.SortedFunc(maps.Keys(distance), func(a, b string) int {
+		return cmp.Or(cmp.Compare(distance[a], distance[b]), cmp.Compare(a, b))
+	})
+	if len(names) == 0 {
+		return ""
+	}
+	return "; did you mean " + strings.Join(names[:min(len(names), maxSuggestions)], ", ") + "?"
+}
+
+// alike reports whether one name contains the other, or two edits or fewer make them equal.
+func alike(a, b string) bool {
+	return a != "" && (strings.Contains(a, b) || strings.Contains(b, a)) || edits(a, b) <= min(2, (len(b)+1)/2)
+}
+
+// edits returns the number of bytes to insert, delete or replace that turns a into b. Its time is the product of the lengths.
+func edits(a, b string) int {
+	row := make([]int, len(b)+1) // edits from a[:i] to each b[:j]
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			edits := before
+			if a[i] != b[j] {
+				edits = 1 + min(before, row[j], row[j+1])
+			}
+			before, row[j+1] = row[j+1], edits
+		}
+	}
+	return row[len(b)]
+}
+
+// suggestFlag returns a hint for an error about an unknown flag of a command; "" for other errors.
+func suggestFlag(f *pflag.FlagSet, err *pflag.NotExistError) string {
+	var known []string
+	f.VisitAll(func(flag *pflag.Flag) {
+		// A flag of one or two letters is part of too many names.
+		if !flag.Hidden && len(flag.Name) > 2 {
+			known = append(known, "--"+flag.Name)
+		}
+	})
+	return didYouMean("--"+err.GetSpecifiedName(), known)
+}
+
+// suggestCommand returns a hint with the commands below cmd whose names are like name.
+func suggestCommand(cmd *cobra.Command, name string) string {
+	var known []string
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() {
+			known = append(known, c.Name())
+		}
+	}
+	return didYouMean(name, known)
+}
