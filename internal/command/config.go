@@ -28,8 +28,12 @@ type configuration struct {
 	isRun     bool
 }
 
+// configurationDoc is where the configuration is documented: a package does not install docs/.
+const configurationDoc = "https://github.com/nkp-proxy/nkp/blob/main/docs/configuration.md"
+
 func (s *settings) configFlag(f *pflag.FlagSet) {
-	f.StringVar(&s.cfg.path, "config", "", "file with kube-proxy's KubeProxyConfiguration, an NkpConfiguration, or both (docs/configuration.md); run follows changes to it")
+	defer inGroup(f, groupSource)()
+	f.StringVar(&s.cfg.path, "config", "", "file with kube-proxy's KubeProxyConfiguration, an NkpConfiguration, or both; run follows changes to it")
 }
 
 // configure completes the settings of a command, from its flags and from the configuration file. It prints warnings to

@@ -63,7 +63,7 @@ Exit status: 0 equal, 1 different, 2 error.`,
 	s.layoutFlags(cmd.Flags())
 	s.switchFlags(cmd.Flags(), defaultOVSDB)
 	s.socketFlag(cmd.Flags())
-	o.flag(cmd.Flags(), outputUsage)
+	o.flag(cmd, outputUsage)
 	return cmd
 }
 

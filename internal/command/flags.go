@@ -58,6 +58,7 @@ func newSettings() *settings {
 
 // switchFlags defines the flags for the switch and its database.
 func (s *settings) switchFlags(f *pflag.FlagSet, ovsdb string) {
+	defer inGroup(f, groupSwitch)()
 	f.StringVar(&s.OVSDB, "ovsdb", ovsdb, "database of Open vSwitch: unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT")
 	f.StringVar(&s.Bridge, "bridge", defaultBridge, "bridge to program")
 	f.StringVar(&s.TLS.CA, "ca-cert", "", "PEM file of the CA that vouches for the switch, for ssl: targets")
@@ -68,12 +69,14 @@ func (s *settings) switchFlags(f *pflag.FlagSet, ovsdb string) {
 }
 
 func (s *settings) socketFlag(f *pflag.FlagSet) {
+	defer inGroup(f, groupProcess)()
 	s.Socket = defaultSocket
 	f.Var((*socketValue)(&s.Socket), "socket", socketUsage)
 }
 
 // sourceFlags defines the flags for the source of Services.
 func (s *settings) sourceFlags(f *pflag.FlagSet) {
+	defer inGroup(f, groupSource)()
 	f.StringVar(&s.kubeconfig, "kubeconfig", "", "file that says how to reach the API server (default: the pod's service account, where there is one)")
 	f.StringVar(&s.master, "master", "", "URL of the API server; overrides the one in --kubeconfig")
 	f.StringVar(&s.manifests, "manifests", "", "instead of an API server: file or directory of Kubernetes YAML or JSON with Services, EndpointSlices, Nodes, ServiceCIDRs")
@@ -81,6 +84,7 @@ func (s *settings) sourceFlags(f *pflag.FlagSet) {
 
 // apiFlags defines the flags for requests to the API server, with kube-proxy's names and defaults.
 func (s *settings) apiFlags(f *pflag.FlagSet) {
+	defer inGroup(f, groupSource)()
 	f.Float32Var(&s.api.QPS, "kube-api-qps", apiserver.DefaultQPS, "requests per second to the API server")
 	f.IntVar(&s.api.Burst, "kube-api-burst", apiserver.DefaultBurst, "requests to the API server that may come at once")
 	f.StringVar(&s.api.ContentType, "kube-api-content-type", apiserver.DefaultContentType, "encoding of what is sent to the API server")
@@ -88,18 +92,21 @@ func (s *settings) apiFlags(f *pflag.FlagSet) {
 
 // healthFlags defines the flags for the health check servers, with kube-proxy's names and defaults.
 func (s *settings) healthFlags(f *pflag.FlagSet) {
+	defer inGroup(f, groupServers)()
 	s.healthzFlag(f)
 	f.BoolVar(&s.BindHardFail, "bind-address-hard-fail", false, "end with an error if an address cannot be listened on, instead of trying again")
 }
 
 // healthzFlag also affects the programmed objects: on Windows, health checks of load balancers may be forwarded there.
 func (s *settings) healthzFlag(f *pflag.FlagSet) {
+	defer inGroup(f, groupServers)()
 	f.StringVar(&s.HealthzAddr, "healthz-bind-address", "0.0.0.0:10256", "address and port of /healthz and /livez; empty: none, port 0: any that is free")
 }
 
 // conntrackFlags defines kube-proxy's conntrack flags. They apply if the kernel tracks the connections of Services; 0 leaves a
 // setting alone.
 func (s *settings) conntrackFlags(f *pflag.FlagSet) {
+	defer inGroup(f, groupKernel)()
 	c := sysctl.Defaults()
 	f.IntVar(&s.Conntrack.MaxPerCore, "conntrack-max-per-core", c.MaxPerCore, "tracked connections for each CPU; 0: leave the limit")
 	f.IntVar(&s.Conntrack.Min, "conntrack-min", c.Min, "tracked connections at least, whatever the CPUs")
@@ -112,6 +119,7 @@ func (s *settings) conntrackFlags(f *pflag.FlagSet) {
 
 // iptablesFlags are kube-proxy's.
 func (s *settings) iptablesFlags(f *pflag.FlagSet) {
+	defer inGroup(f, groupIPTables)()
 	o := &s.IPTables
 	f.IntVar(&o.MasqueradeBit, "iptables-masquerade-bit", o.MasqueradeBit, "bit of the packet mark that asks for masquerading, 0 to 31")
 	f.BoolVar(&o.LocalhostNodePorts, "iptables-localhost-nodeports", o.LocalhostNodePorts, "serve NodePorts on IPv4 loopback addresses too")
@@ -122,6 +130,7 @@ func (s *settings) iptablesFlags(f *pflag.FlagSet) {
 
 // windowsFlags are kube-proxy's.
 func (s *settings) windowsFlags(f *pflag.FlagSet) {
+	defer inGroup(f, groupWindows)()
 	o := &s.Windows
 	f.StringVar(&o.NetworkName, "network-name", "", "HNS network of the pods (default: the environment variable KUBE_NETWORK)")
 	f.Var((*addrValue)(&o.SourceVIP), "source-vip", "source address of load-balanced connections on overlay networks (default: that of the CNI plugin's endpoint)")
@@ -132,11 +141,13 @@ func (s *settings) windowsFlags(f *pflag.FlagSet) {
 }
 
 func (s *settings) stateFileFlag(f *pflag.FlagSet) {
+	defer inGroup(f, groupWindows)()
 	f.StringVar(&s.Windows.StateFile, "hns-state-file", "", `where nkp remembers which HNS objects are its own (default: %ProgramData%\nkp\hns.json)`)
 }
 
 // layoutFlags defines the flags for the tables, ids and zones that nkp uses on the bridge.
 func (s *settings) layoutFlags(f *pflag.FlagSet) {
+	defer inGroup(f, groupLayout)()
 	f.Uint8Var(&s.Layout.TableBase, "table-base", s.Layout.TableBase, "added to every table number")
 	f.IntVar(&s.Layout.NextTable, "next-table", s.Layout.NextTable, "table where packets go on after nkp; -1: the NORMAL action")
 	f.Var((*hexValue)(&s.Layout.CookiePrefix), "cookie-prefix", "upper 24 bits of nkp's cookies")
@@ -147,12 +158,28 @@ func (s *settings) layoutFlags(f *pflag.FlagSet) {
 }
 
 func (s *settings) modeFlag(f *pflag.FlagSet) {
+	defer inGroup(f, groupServing)()
 	f.StringVar(&s.mode, "mode", "auto", "data plane: ovs, iptables, windows, or auto (ovs where its database answers and has the bridge, else iptables; on Windows windows)")
 }
 
 // pipelineFlags defines the flags about the node and the cluster that the pipeline needs.
 func (s *settings) pipelineFlags(f *pflag.FlagSet) {
-	s.modeFlag(f)
+	s.nodeFlags(f)
+	s.servingFlags(f)
+	s.iptablesFlags(f)
+	s.windowsFlags(f)
+	s.takeOverFlag(f)
+}
+
+// takeOverFlag is nkp's own, and cleanup does without it.
+func (s *settings) takeOverFlag(f *pflag.FlagSet) {
+	defer inGroup(f, groupWindows)()
+	f.BoolVar(&s.Windows.TakeOver, "hns-take-over", false, "when nkp starts, delete the load balancers that kube-proxy left in HNS for Services that are gone; nkp diff --hns-take-over lists them")
+}
+
+// nodeFlags defines the flags about the node and the cluster that it is in.
+func (s *settings) nodeFlags(f *pflag.FlagSet) {
+	defer inGroup(f, groupNode)()
 	f.StringVar(&s.NodeName, "hostname-override", "", "name of this node's Node object (default: the host name)")
 	f.StringVar(&s.ServiceProxyName, "service-proxy-name", "", "serve only Services whose label service.kubernetes.io/service-proxy-name has this value")
 	f.StringVar(&s.Uplink, "uplink-port", "", "port that leads out of the node, by name or OpenFlow number (default: port 1)")
@@ -166,6 +193,13 @@ func (s *settings) pipelineFlags(f *pflag.FlagSet) {
 	f.StringVar(&s.podBridge, "pod-bridge-interface", "", "bridge of the pods, for --detect-local-mode BridgeInterface: the one of --bridge")
 	f.StringVar(&s.podPrefix, "pod-interface-name-prefix", "", "name prefix of the pods' interfaces, for --detect-local-mode InterfaceNamePrefix")
 	f.Var((*prefixList)(&s.ServiceCIDRs), "service-cidr", "Service address ranges, comma-separated (default: ServiceCIDR objects; neither counts with --service-proxy-name)")
+	f.StringVar(&s.portsFile, "ports", "", "JSON file of pods on the bridge: {\"10.0.0.11\": {\"ofport\": 11, \"mac\": \"02:00:00:00:00:11\"}}")
+}
+
+// servingFlags defines the flags about how Services are served.
+func (s *settings) servingFlags(f *pflag.FlagSet) {
+	defer inGroup(f, groupServing)()
+	s.modeFlag(f)
 	f.StringVar(&s.nodePorts, "nodeport-addresses", "", "ranges of node addresses that serve NodePorts, comma-separated, or \"primary\": the addresses that Kubernetes knows the node by (default: all of the node's)")
 	f.StringVar((*string)(&s.HostTraffic), "host-traffic", string(bridge.HostAuto), "who serves the node's own processes and what arrives outside the bridge: ovs, iptables, off, or auto (ovs where the node's address is on the bridge, with iptables for what the node sends to itself)")
 	f.Var(&gateValue{&s.gates}, "feature-gates", "kube-proxy's feature gates, comma-separated NAME=true|false; nkp supports "+gateExternalIPs+" (default true), and names the others in a warning")
@@ -177,10 +211,6 @@ func (s *settings) pipelineFlags(f *pflag.FlagSet) {
 	f.Uint32Var(&s.AffinityLimit, "affinity-limit", pipeline.DefaultAffinityLimit, "clients that session affinity remembers of each Service port on the bridge; further ones get an endpoint by the hash of their address")
 	f.Uint32Var(&s.AffinityNodeLimit, "affinity-limit-node", bridge.DefaultAffinityNodeLimit, "clients that session affinity remembers of all Service ports on the bridge together; each takes about 1 kB of ovs-vswitchd's memory")
 	f.BoolVar(&s.Counters, "service-counters", true, "count connections, packets and bytes of every Service port on the bridge, by three flows each (nkp services)")
-	s.iptablesFlags(f)
-	s.windowsFlags(f)
-	f.BoolVar(&s.Windows.TakeOver, "hns-take-over", false, "when nkp starts, delete the load balancers that kube-proxy left in HNS for Services that are gone; nkp diff --hns-take-over lists them")
-	f.StringVar(&s.portsFile, "ports", "", "JSON file of pods on the bridge: {\"10.0.0.11\": {\"ofport\": 11, \"mac\": \"02:00:00:00:00:11\"}}")
 }
 
 // resolve checks what the flags cannot check by themselves and fills in defaults.

@@ -11,6 +11,7 @@ const metricsPort = 10249
 
 // metricsFlags defines the flags for the metrics and their server, with kube-proxy's names and defaults where it has them.
 func (s *settings) metricsFlags(f *pflag.FlagSet) {
+	defer inGroup(f, groupServers)()
 	m := &s.Metrics
 	f.StringVar(&m.Addr, "metrics-bind-address", "127.0.0.1:10249", "address and port of /metrics, /proxyMode and /configz (a port left out: 10249); empty: none, port 0: any that is free")
 	f.BoolVar(&m.Profiling, "profiling", false, "serve profiles at /debug/pprof, and change the log level at /debug/flags/v, on --metrics-bind-address")

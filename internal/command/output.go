@@ -5,7 +5,7 @@ import (
 	"io"
 	"slices"
 
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 )
 
@@ -16,9 +16,10 @@ type output struct {
 }
 
 // flag defines -o. usage says what the formats are; own are those that only this command has.
-func (o *output) flag(f *pflag.FlagSet, usage string, own ...string) {
+func (o *output) flag(cmd *cobra.Command, usage string, own ...string) {
 	o.formats = slices.Concat([]string{"text"}, own, []string{"json", "yaml"})
-	f.StringVarP(&o.format, "output", "o", "text", usage)
+	cmd.Flags().StringVarP(&o.format, "output", "o", "text", usage)
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(o.formats, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 }
 
 // outputUsage is the usage of -o for commands without formats of their own.

@@ -67,7 +67,7 @@ have no effect here, and are not listed.`,
 	s.healthzFlag(cmd.Flags())
 	s.layoutFlags(cmd.Flags())
 	s.switchFlags(cmd.Flags(), "")
-	o.flag(cmd.Flags(), "text, ofctl, iptables, hcn, json or yaml", "ofctl", "iptables", "hcn")
+	o.flag(cmd, "text, ofctl, iptables, hcn, json or yaml", "ofctl", "iptables", "hcn")
 	run.VisitAll(func(f *pflag.Flag) {
 		if cmd.Flags().Lookup(f.Name) == nil {
 			f.Hidden, f.Deprecated = true, "" // cobra would print the deprecation among the plan

@@ -43,6 +43,7 @@ func (s *settings) runFlags(f *pflag.FlagSet) {
 	s.healthFlags(f)
 	s.metricsFlags(f)
 	s.conntrackFlags(f)
+	defer inGroup(f, groupProcess)()
 	p := &s.process
 	f.BoolVar(&s.ConfigureBridge, "configure-bridge", false, "enable OpenFlow15 on the bridge if it is not")
 	f.DurationVar(&p.wait, "ovs-wait", time.Minute, "how long to wait for the bridge at the start")

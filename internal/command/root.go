@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -69,6 +70,16 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	return exit.status
 }
 
+// commandGroups are the groups of commands in --help.
+var commandGroups = []struct {
+	title string
+	names []string
+}{
+	{"Serve Services", []string{"run", "cleanup", "windows-service"}},
+	{"Look at a node", []string{"status", "services", "trace", "diff"}},
+	{"Plan", []string{"plan"}},
+}
+
 func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	run := newRun()
 	root := &cobra.Command{
@@ -101,13 +112,26 @@ over OpenFlow 1.5 with a conntrack pipeline and select groups. Without a command
 		return usageError("%w%s; see \"%s --help\"", err, hint, cmd.CommandPath())
 	})
 	root.SetGlobalNormalizationFunc(dashes)
-	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetHelpFunc(printHelp)
+	root.SetUsageFunc(func(cmd *cobra.Command) error {
+		printUsage(cmd.OutOrStderr(), cmd)
+		return nil
+	})
+	for _, g := range commandGroups {
+		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
+	}
 	for _, c := range []*cobra.Command{run, newPlan(), newDiff(), newStatus(), newServices(), newTrace(), newCleanup(), newVersion(), newWindowsService()} {
 		if c.Args == nil {
 			c.Args = noArguments
 		}
+		for _, g := range commandGroups {
+			if slices.Contains(g.names, c.Name()) {
+				c.GroupID = g.title
+			}
+		}
 		root.AddCommand(c)
 	}
+	completeFlags(root)
 	return root
 }
 

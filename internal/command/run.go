@@ -28,7 +28,7 @@ Services, EndpointSlices, ServiceCIDRs and this node's Node, as the role system:
 While the API server is unreachable, the last known state stays in force.
 
 Every kube-proxy flag is accepted; flags without effect in nkp are not listed here, and a warning names them. --config
-accepts kube-proxy's configuration file unchanged, and nkp's own settings in addition (docs/configuration.md).`,
+accepts kube-proxy's configuration file unchanged, and nkp's own settings in addition (` + configurationDoc + `).`,
 		Example: `  nkp run --kubeconfig /etc/nkp/kubeconfig --uplink-port eth1 --cluster-cidr 10.0.0.0/16
   nkp run --config /var/lib/kube-proxy/config.conf --uplink-port eth1
   nkp run --manifests services.yaml

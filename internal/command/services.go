@@ -28,7 +28,7 @@ func newServices() *cobra.Command {
 	var vip string
 	cmd := &cobra.Command{
 		Use:   "services [[NAMESPACE/]NAME]",
-		Short: "List Service ports: frontends, endpoints, connections, packets and bytes",
+		Short: "List Service ports with endpoints, problems and counters",
 		Long: `services asks the running agent for the Service ports that it serves, one line for each port and family: its frontends,
 how many of its endpoints are in force here, and what went through it on this node. -o wide shows every endpoint, and why
 it is not in force if it is not; problems are shown below their Service in any case. With NAME, unless
@@ -80,8 +80,9 @@ the most packets first. On a terminal each list replaces the one before, and col
 	f.StringVarP(&v.filter.Namespace, "namespace", "n", "", "only Services of this namespace")
 	f.StringVar(&v.filter.Name, "name", "", "only Services of this name; as an argument: NAME or NAMESPACE/NAME")
 	f.StringVar(&vip, "vip", "", "only Service ports that are served at this address; an address of the node stands for NodePorts")
-	v.output.flag(f, "text, wide (with endpoints), json or yaml", "wide")
+	v.output.flag(cmd, "text, wide (with endpoints), json or yaml", "wide")
 	v.watch.flags(f, "refresh the list continuously, with rates")
+	s.completeServicesFlags(cmd)
 	return cmd
 }
 

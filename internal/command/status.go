@@ -43,7 +43,7 @@ served without an agent, too. Exit status: 0 an agent answered, 1 none did.`,
 	s.layoutFlags(cmd.Flags())
 	s.configFlag(cmd.Flags())
 	s.socketFlag(cmd.Flags())
-	o.flag(cmd.Flags(), outputUsage)
+	o.flag(cmd, outputUsage)
 	w.flags(cmd.Flags(), "refresh the status continuously")
 	return cmd
 }

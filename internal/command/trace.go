@@ -72,7 +72,7 @@ Exit status: 0 explained, 1 no answer, or what is installed does not agree (--li
 	fs.StringVar(&f.protocol, "protocol", "tcp", "tcp, udp or sctp")
 	fs.StringVar(&f.in, "in", "", "port of the bridge by which the packet comes, by name or number, LOCAL for the node (default: as the source suggests)")
 	fs.BoolVar(&f.live, "live", false, "compare with what is installed on this node")
-	f.output.flag(fs, outputUsage)
+	f.output.flag(cmd, outputUsage)
 	s.configFlag(fs)
 	s.sourceFlags(fs)
 	s.pipelineFlags(fs)

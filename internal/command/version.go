@@ -28,7 +28,7 @@ func newVersion() *cobra.Command {
 			})
 		},
 	}
-	o.flag(cmd.Flags(), outputUsage)
+	o.flag(cmd, outputUsage)
 	return cmd
 }
 

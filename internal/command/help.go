@@ -1,0 +1,157 @@
+package command
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Columns of --help: those of the terminal within these bounds; fallback if it is none.
+const (
+	minColumns      = 60
+	maxColumns      = 120
+	fallbackColumns = 80
+)
+
+// helpColumns returns the width of --help on w.
+func helpColumns(w io.Writer) int {
+	if width, _, ok := terminalSize(w); ok {
+		return min(max(width, minColumns), maxColumns)
+	}
+	return fallbackColumns
+}
+
+// Groups of flags in --help.
+const (
+	groupSource   = "Source of Services"
+	groupNode     = "Node and cluster"
+	groupServing  = "Serving"
+	groupSwitch   = "Open vSwitch"
+	groupLayout   = "Bridge layout"
+	groupIPTables = "iptables"
+	groupWindows  = "Windows"
+	groupKernel   = "Conntrack"
+	groupServers  = "Health and metrics"
+	groupProcess  = "Process"
+)
+
+var groups = []string{ownGroup, groupSource, groupNode, groupServing, groupSwitch, groupLayout, groupIPTables, groupWindows, groupKernel, groupServers, groupProcess}
+
+// ownGroup is the group of the flags in no other.
+const ownGroup = "Flags"
+
+// groupKey is the annotation of a flag with its group. A flag without one is the command's own.
+const groupKey = "nkp_group"
+
+// inGroup marks the flags that are defined until the returned function is called, unless they are in a group already.
+func inGroup(f *pflag.FlagSet, group string) func() {
+	before := map[*pflag.Flag]bool{}
+	f.VisitAll(func(flag *pflag.Flag) { before[flag] = true })
+	return func() {
+		f.VisitAll(func(flag *pflag.Flag) {
+			if !before[flag] && flag.Annotations[groupKey] == nil {
+				_ = f.SetAnnotation(flag.Name, groupKey, []string{group}) // the flag exists
+			}
+		})
+	}
+}
+
+// printFlags writes the listed flags of a command by group.
+func printFlags(w io.Writer, cmd *cobra.Command, columns int) {
+	sections := map[string]*pflag.FlagSet{}
+	for _, group := range groups {
+		sections[group] = &pflag.FlagSet{}
+	}
+	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		group := ownGroup
+		if g := f.Annotations[groupKey]; len(g) > 0 {
+			group = g[0]
+		}
+		sections[group].AddFlag(f)
+	})
+	for _, group := range groups {
+		if sections[group].HasAvailableFlags() {
+			fmt.Fprintf(w, "\n%s:\n%s", group, sections[group].FlagUsagesWrapped(columns))
+		}
+	}
+}
+
+// printHelp is the help function of all commands.
+func printHelp(cmd *cobra.Command, _ []string) {
+	w := cmd.OutOrStdout()
+	text := cmd.Long
+	if text == "" {
+		text = cmd.Short + "."
+	}
+	fmt.Fprintf(w, "%s\n\n", wrapped(text, helpColumns(w)))
+	printUsage(w, cmd)
+}
+
+// printUsage writes usage, examples, commands and flags of a command.
+func printUsage(w io.Writer, cmd *cobra.Command) {
+	fmt.Fprintf(w, "Usage:\n  %s\n", cmd.UseLine())
+	if cmd.HasExample() {
+		fmt.Fprintf(w, "\nExamples:\n%s\n", cmd.Example)
+	}
+	for _, g := range append(cmd.Groups(), &cobra.Group{Title: "Other commands"}) {
+		title := "\n" + g.Title + ":\n"
+		for _, c := range cmd.Commands() {
+			if c.GroupID == g.ID && (c.IsAvailableCommand() || c.Name() == "help") {
+				fmt.Fprintf(w, "%s  %-*s %s\n", title, cmd.NamePadding(), c.Name(), c.Short)
+				title = ""
+			}
+		}
+	}
+	if cmd.HasParent() {
+		printFlags(w, cmd, helpColumns(w))
+		return
+	}
+	fmt.Fprint(w, "\nWithout a command, flags are those of \"nkp run\". Every command has --help.\n")
+}
+
+// wrapped breaks the lines of a text at width. Lines that follow each other are one paragraph. A line that begins with two spaces
+// is an item of a list: a name and a text after two spaces or more, or only a text. Its further lines are indented more.
+func wrapped(text string, width int) string {
+	var out []string
+	hang, open := "", false // indent of the further lines of a paragraph; whether the next line may belong to it
+	for line := range strings.SplitSeq(text, "\n") {
+		content := strings.TrimLeft(line, " ")
+		indent := len(line) - len(content)
+		switch {
+		case content == "":
+			out, open = append(out, ""), false
+			continue
+		case indent == itemIndent:
+			lead := itemIndent
+			if name, rest, ok := strings.Cut(content, "  "); ok {
+				content = strings.TrimLeft(rest, " ")
+				lead = len(line) - len(content)
+				out = append(out, line[:itemIndent]+name+strings.Repeat(" ", lead-itemIndent-len(name)-1))
+			} else {
+				out = append(out, strings.Repeat(" ", itemIndent-1))
+			}
+			hang, open = strings.Repeat(" ", lead), true
+		case !open || indent == 0 && hang != "":
+			out, hang, open = append(out, ""), "", true
+		}
+		for word := range strings.FieldsSeq(content) {
+			last := &out[len(out)-1]
+			switch {
+			case *last == "":
+				*last = word
+			case utf8.RuneCountInString(*last)+1+utf8.RuneCountInString(word) > width:
+				out = append(out, hang+word)
+			default:
+				*last += " " + word
+			}
+		}
+	}
+	return strings.Join(out, "\n")
+}
+
+// itemIndent is the indent of an item of a list.
+const itemIndent = 2

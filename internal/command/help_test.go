@@ -1,0 +1,87 @@
+package command
+
+import (
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// --help of every command is wrapped, except its examples and single words, and lists each flag once, in a group.
+func TestHelp(t *testing.T) {
+	for _, cmd := range Commands() {
+		if cmd.Hidden {
+			continue
+		}
+		out, _, status := say(cmd.Name(), "--help")
+		if status != exitOK || !strings.Contains(out, "\nUsage:\n  nkp "+cmd.Name()) || !strings.Contains(out, "\nExamples:\n") {
+			t.Errorf("nkp %s --help: %d\n%s", cmd.Name(), status, out)
+		}
+		for line := range strings.Lines(out) {
+			if line = strings.TrimSuffix(line, "\n"); len(line) > fallbackColumns && !strings.HasPrefix(line, "  nkp ") && len(strings.Fields(line)) > 5 {
+				t.Errorf("nkp %s --help: a line of %d columns: %s", cmd.Name(), len(line), line)
+			}
+		}
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if n := strings.Count(out, " --"+f.Name+" "); !f.Hidden && f.Deprecated == "" && n == 0 {
+				t.Errorf("nkp %s --help does not list --%s", cmd.Name(), f.Name)
+			}
+			if g := f.Annotations[groupKey]; cmd.Name() == "run" && !f.Hidden && (len(g) != 1 || !slices.Contains(groups, g[0])) {
+				t.Errorf("--%s of run is in groups %v", f.Name, g)
+			}
+		})
+	}
+	out, _, _ := say("--help")
+	for _, g := range commandGroups {
+		if !strings.Contains(out, "\n"+g.title+":\n") {
+			t.Errorf("nkp --help has no group %s:\n%s", g.title, out)
+		}
+	}
+}
+
+// Paragraphs and items are wrapped each by itself.
+func TestWrapped(t *testing.T) {
+	const text = "one two three\nfour:\n  a    item that is\n       long\n  an item without a name\nfive\n\nsix"
+	const want = "one two\nthree four:\n  a    item\n       that\n       is\n       long\n  an item\n  without a\n  name\nfive\n\nsix"
+	if got := wrapped(text, 12); got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
+}
+
+// The shell completes values, and names from the running agent. An agent that does not answer costs a moment and prints nothing.
+func TestCompletion(t *testing.T) {
+	hangs := filepath.Join(t.TempDir(), "hangs.sock")
+	if l, err := net.Listen("unix", hangs); err == nil {
+		defer l.Close()
+	}
+	socket := fakeAgent(t)
+	for _, x := range []struct{ args, want string }{
+		{"run --mode |", "auto ovs iptables windows"},
+		{"--mode |", "auto ovs iptables windows"},
+		{"trace --protocol |", "tcp udp sctp"},
+		{"services -o |", "text wide json yaml"},
+		{"plan --output |", "text ofctl iptables hcn json yaml"},
+		{"services --socket " + socket + " |", "default/web kube-system/dns"},
+		{"services --socket " + socket + " kube|", "kube-system/dns"},
+		{"services --socket " + socket + " default/web |", ""},
+		{"services --socket " + socket + " --name |", "dns web"},
+		{"services --socket " + socket + " -n |", "default kube-system"},
+		{"services --socket /nonexistent |", ""},
+		{"services --socket " + hangs + " |", ""},
+	} {
+		words := strings.Split(strings.TrimSuffix(x.args, "|"), " ")
+		begin := time.Now()
+		out, errOut, status := say(append([]string{"__complete"}, words...)...)
+		values, _, _ := strings.Cut(out, ":4\n")
+		if got := strings.Join(strings.Fields(values), " "); status != exitOK || got != x.want || strings.Contains(errOut, "nkp:") {
+			t.Errorf("nkp %s: %d, %q, %q; want %q", x.args, status, out, errOut, x.want)
+		}
+		if took := time.Since(begin); took > completionWait+2*time.Second {
+			t.Errorf("nkp %s took %v", x.args, took)
+		}
+	}
+}
