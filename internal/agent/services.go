@@ -69,6 +69,8 @@ type EndpointInfo struct {
 type ServiceFilter struct {
 	Namespace, Name string
 	VIP             netip.Addr // an address of a frontend; an address of the node for NodePorts
+	Port            uint16     // of a frontend at VIP; without VIP a NodePort
+	Protocol        string     // of the Service port: TCP, UDP or SCTP
 	// Connections requests EndpointInfo.Connections, which costs one listing of the conntrack table.
 	Connections bool
 }
@@ -142,13 +144,22 @@ func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, er
 // selected returns the names of the Service ports that the filter selects, in no order.
 func (f *ServiceFilter) selected(m *k8s.Model, t *k8s.Tracker) (names []k8s.PortName) {
 	node := f.VIP.IsValid() && slices.Contains(m.Node.Local, f.VIP)
+	at := func(family k8s.Family, address netip.Addr, port uint16) bool {
+		switch {
+		case f.Port != 0 && port != f.Port:
+			return false
+		case !f.VIP.IsValid():
+			return !address.IsValid() // a NodePort
+		}
+		return address == f.VIP || node && !address.IsValid() && family == k8s.FamilyOf(f.VIP)
+	}
 	for n, sp := range m.Ports {
-		if f.Namespace != "" && n.Namespace != f.Namespace || f.Name != "" && n.Name != f.Name {
+		if f.Namespace != "" && n.Namespace != f.Namespace || f.Name != "" && n.Name != f.Name || f.Protocol != "" && string(n.Protocol) != f.Protocol {
 			continue
 		}
-		if f.VIP.IsValid() && !slices.ContainsFunc(sp.Frontends, func(x k8s.Frontend) bool {
-			return x.Address == f.VIP || node && !x.Address.IsValid() && n.Family == k8s.FamilyOf(f.VIP)
-		}) && !slices.ContainsFunc(t.NotServedOf(n), func(u k8s.NotServed) bool { return u.Addr.Addr() == f.VIP }) {
+		if (f.VIP.IsValid() || f.Port != 0) &&
+			!slices.ContainsFunc(sp.Frontends, func(x k8s.Frontend) bool { return at(n.Family, x.Address, x.Port) }) &&
+			!slices.ContainsFunc(t.NotServedOf(n), func(u k8s.NotServed) bool { return at(n.Family, u.Addr.Addr(), u.Addr.Port()) }) {
 			continue
 		}
 		names = append(names, n)

@@ -10,10 +10,10 @@ import (
 	"strconv"
 )
 
-// serveServices answers GET /v1/services?namespace=…&name=…&vip=…&connections=….
+// serveServices answers GET /v1/services?namespace=…&name=…&vip=…&port=…&protocol=…&connections=….
 func (a *Agent) serveServices(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
-	f := ServiceFilter{Namespace: q.Get("namespace"), Name: q.Get("name")}
+	f := ServiceFilter{Namespace: q.Get("namespace"), Name: q.Get("name"), Protocol: q.Get("protocol")}
 	f.Connections, _ = strconv.ParseBool(q.Get("connections"))
 	if vip := q.Get("vip"); vip != "" {
 		var err error
@@ -21,6 +21,14 @@ func (a *Agent) serveServices(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, fmt.Sprintf("vip %q is not an IP address", vip), http.StatusBadRequest)
 			return
 		}
+	}
+	if port := q.Get("port"); port != "" {
+		n, err := strconv.ParseUint(port, 10, 16)
+		if err != nil {
+			http.Error(w, fmt.Sprintf("port %q is not a port", port), http.StatusBadRequest)
+			return
+		}
+		f.Port = uint16(n)
 	}
 	list, err := a.services(r.Context(), f)
 	if err != nil {
@@ -42,6 +50,12 @@ func (c *Caller) Services(ctx context.Context, f ServiceFilter) (*ServiceList, e
 	}
 	if f.VIP.IsValid() {
 		q.Set("vip", f.VIP.String())
+	}
+	if f.Port != 0 {
+		q.Set("port", strconv.Itoa(int(f.Port)))
+	}
+	if f.Protocol != "" {
+		q.Set("protocol", f.Protocol)
 	}
 	if f.Connections {
 		q.Set("connections", "true")

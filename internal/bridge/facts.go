@@ -42,7 +42,7 @@ func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Conf
 	case sw == nil && without != "":
 		warnings = append(warnings, without)
 	case guards && cfg.NoNullNAT:
-		warnings = append(warnings, fmt.Sprintf("%s can crash because of port-reuse guards, and any pod can trigger that: update Open vSwitch or leave out --port-reuse-guards (pipeline/README.md, Known limits)", release(sw)))
+		warnings = append(warnings, fmt.Sprintf("%s can crash because of port-reuse guards, and any pod can trigger that: update Open vSwitch or leave out --port-reuse-guards (https://github.com/nkp-proxy/nkp/blob/main/pipeline/README.md#known-limits)", release(sw)))
 	}
 	pods := map[netip.Addr]pipeline.Pod{}
 	if sw != nil {

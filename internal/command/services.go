@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +17,7 @@ import (
 // servicesView is how `nkp services` shows what it gets.
 type servicesView struct {
 	filter agent.ServiceFilter
+	at     frontend // --vip
 	output output
 	watch  watch
 }
@@ -25,7 +25,6 @@ type servicesView struct {
 func newServices() *cobra.Command {
 	s := newSettings()
 	v := &servicesView{}
-	var vip string
 	cmd := &cobra.Command{
 		Use:   "services [[NAMESPACE/]NAME]",
 		Short: "List Service ports with endpoints, problems and counters",
@@ -52,7 +51,7 @@ the most packets first. On a terminal each list replaces the one before, and col
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := v.resolve(args, vip); err != nil {
+			if err := v.resolve(args); err != nil {
 				return err
 			}
 			if err := s.configure(cmd); err != nil {
@@ -79,7 +78,7 @@ the most packets first. On a terminal each list replaces the one before, and col
 	f := cmd.Flags()
 	f.StringVarP(&v.filter.Namespace, "namespace", "n", "", "only Services of this namespace")
 	f.StringVar(&v.filter.Name, "name", "", "only Services of this name; as an argument: NAME or NAMESPACE/NAME")
-	f.StringVar(&vip, "vip", "", "only Service ports that are served at this address; an address of the node stands for NodePorts")
+	f.Var(&v.at, "vip", "only Service ports that are served at this address, port or both, as the list prints them: 10.96.0.10, 10.96.0.10:53, node:30080, each with /PROTOCOL or without; an address of the node stands for NodePorts")
 	v.output.flag(cmd, "text, wide (with endpoints), json or yaml", "wide")
 	v.watch.flags(f, "refresh the list continuously, with rates")
 	s.completeServicesFlags(cmd)
@@ -87,20 +86,14 @@ the most packets first. On a terminal each list replaces the one before, and col
 }
 
 // resolve checks the flags and applies the argument to the filter.
-func (v *servicesView) resolve(args []string, vip string) error {
+func (v *servicesView) resolve(args []string) error {
 	if err := v.output.check(); err != nil {
 		return err
 	}
 	if err := v.watch.check(); err != nil {
 		return err
 	}
-	if vip != "" {
-		ip, err := netip.ParseAddr(vip)
-		if err != nil || ip.Zone() != "" {
-			return usageError("--vip %q is not an IP address", vip)
-		}
-		v.filter.VIP = ip.Unmap()
-	}
+	v.filter.VIP, v.filter.Port, v.filter.Protocol = v.at.address, v.at.port, v.at.protocol
 	if len(args) == 0 {
 		return nil
 	}
@@ -131,8 +124,8 @@ func (v *servicesView) unknown(ctx context.Context, caller *agent.Caller, node s
 		name = v.filter.Namespace + "/" + name
 	}
 	text := fmt.Sprintf("no Service %s is served on node %s", name, node)
-	if v.filter.VIP.IsValid() {
-		text += " at " + v.filter.VIP.String()
+	if v.at.text != "" {
+		text += " at " + v.at.text
 	}
 	var similar []string
 	all, err := caller.Services(ctx, agent.ServiceFilter{})

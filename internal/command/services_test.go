@@ -47,6 +47,24 @@ func TestServiceRates(t *testing.T) {
 	}
 }
 
+// --vip takes what the list prints, and only that.
+func TestVIP(t *testing.T) {
+	for _, f := range []agent.FrontendInfo{{Address: "10.96.0.10", Port: 53}, {Address: "fd00::1", Port: 80}, {Port: 30080}, {Address: "50.0.0.1", Port: 80, NotServed: "x"}} {
+		for _, text := range []string{frontendAddress(&f), frontendsText([]agent.FrontendInfo{f}), frontendAddress(&f) + "/UDP"} {
+			var at frontend
+			if err := at.Set(text); err != nil || at.port != f.Port || at.address.IsValid() != (f.Address != "") || at.address.IsValid() && at.address.String() != f.Address ||
+				(at.protocol == "UDP") != strings.HasSuffix(text, "/UDP") {
+				t.Errorf("%s: %v, %+v", text, err, at)
+			}
+		}
+	}
+	for _, text := range []string{"web", "10.96.0.10:0", "10.96.0.10:http", "node:", "node:0", "node:65536", ":53", "/tcp", "fe80::1%eth0", "10.96.0.10/icmp", "()"} {
+		if err := new(frontend).Set(text); err == nil {
+			t.Errorf("--vip %s is accepted", text)
+		}
+	}
+}
+
 // What belongs to a Service stands below it, sets no column's width, and what is said of counters stands last, once.
 func TestServicesText(t *testing.T) {
 	web, dns := info("web", countersOf(1, 2, 3, 4, 5)), info("dns", nil)

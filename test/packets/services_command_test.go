@@ -124,6 +124,13 @@ func TestServicesCommand(t *testing.T) {
 		{[]string{"--vip", testbed.NodeIP4.String()}, "away"},
 		{[]string{"--vip", "fd00:40::6"}, "six"},
 		{[]string{"--vip", "40.0.0.99"}, ""},
+		{[]string{"--vip", "(40.0.0.1:80)"}, "web younger"}, // as the list prints it
+		{[]string{"--vip", "[fd00:40::6]:80/UDP"}, "six"},
+		{[]string{"--vip", "[fd00:40::6]:80/TCP"}, ""},
+		{[]string{"--vip", "40.0.0.1:81"}, ""},
+		{[]string{"--vip", "node:30003"}, "away"},
+		{[]string{"--vip", "node:30004"}, ""},
+		{[]string{"--vip", testbed.NodeIP4.String() + ":30003/tcp"}, "away"},
 	} {
 		var names []string
 		for _, s := range c.services(t, x.args...).Services {

@@ -1,0 +1,54 @@
+package command
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// frontend is the flag --vip: an address and a port as nkp services prints them, or one of them.
+type frontend struct {
+	text     string
+	address  netip.Addr // not valid: any
+	port     uint16     // 0: any
+	protocol string     // TCP, UDP or SCTP; "": any
+}
+
+func (f *frontend) Type() string   { return "ADDRESS[:PORT]" }
+func (f *frontend) String() string { return f.text }
+
+// Set accepts ADDRESS, ADDRESS:PORT and node:PORT, each with /PROTOCOL or without, and in the brackets of one that is not served.
+func (f *frontend) Set(text string) error {
+	*f = frontend{text: text}
+	if text == "" {
+		return nil
+	}
+	where, protocol, named := strings.Cut(strings.TrimSuffix(strings.TrimPrefix(text, "("), ")"), "/")
+	f.protocol = strings.ToUpper(protocol)
+	if named && f.protocol != "TCP" && f.protocol != "UDP" && f.protocol != "SCTP" {
+		return fmt.Errorf("%q is not tcp, udp or sctp%s", protocol, didYouMean(protocol, enums["protocol"]))
+	}
+	if port, ok := strings.CutPrefix(where, "node:"); ok {
+		n, err := strconv.ParseUint(port, 10, 16)
+		if err != nil || n == 0 {
+			return fmt.Errorf("%q is not a port", port)
+		}
+		f.port = uint16(n)
+		return nil
+	}
+	ip, err := netip.ParseAddr(strings.Trim(where, "[]"))
+	if err != nil {
+		var at netip.AddrPort
+		at, err = netip.ParseAddrPort(where)
+		ip, f.port = at.Addr(), at.Port()
+		if at.Port() == 0 {
+			err = strconv.ErrRange
+		}
+	}
+	if err != nil || ip.Zone() != "" {
+		return fmt.Errorf("%q is not an IP address, ADDRESS:PORT or node:PORT", text)
+	}
+	f.address = ip.Unmap()
+	return nil
+}
