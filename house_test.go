@@ -47,6 +47,7 @@ var mayImport = map[string][]string{
 	"internal/command": {"k8s", "k8s/apiserver", "k8s/manifest", "pipeline", "ofctrl", "ovsdb", "fallback", "windows", "internal/agent", "internal/bridge",
 		"internal/sysctl", "internal/config", "internal/latency", "internal/trace", "internal/live", "internal/notify"},
 	"hack/demo":      {"test/testbed", "internal/agent", "k8s"},
+	"hack/manual":    {"internal/command"},
 	"hack/picture":   {"k8s", "pipeline"},
 	"hack/record":    {},
 	"hack/reference": {"internal/command", "internal/config"},

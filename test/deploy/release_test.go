@@ -66,10 +66,16 @@ func TestRelease(t *testing.T) {
 // Both packages have the same files, and keep what the user has configured.
 func TestPackages(t *testing.T) {
 	requireProgram(t, "rpm", "dpkg-deb")
-	want := []string{"/etc/default/nkp", "/etc/nkp", "/usr/bin/nkp", "/usr/lib/systemd/system/nkp.service", "/usr/share/doc/nkp/copyright"}
+	want := []string{"/etc/default/nkp", "/etc/nkp", "/usr/bin/nkp", "/usr/lib/systemd/system/nkp.service", "/usr/share/bash-completion/completions/nkp",
+		"/usr/share/doc/nkp/copyright", "/usr/share/fish/vendor_completions.d/nkp.fish", "/usr/share/man/man8/nkp-run.8.gz", "/usr/share/man/man8/nkp.8.gz"}
+	const zshRPM, zshDeb = "/usr/share/zsh/site-functions/_nkp", "/usr/share/zsh/vendor-completions/_nkp"
+	otherPage := func(name string) bool { // of another command
+		return strings.HasPrefix(name, "/usr/share/man/man8/nkp-") && !slices.Contains(want, name)
+	}
 	rpm := []string{"rpm", "--dbpath", t.TempDir(), "-qp"}
 	file := distFile(t, "nkp-*.x86_64.rpm")
-	if got := strings.Fields(mustRun(t, append(slices.Clone(rpm), "-l", file)...)); !slices.Equal(got, want) {
+	got := slices.DeleteFunc(strings.Fields(mustRun(t, append(slices.Clone(rpm), "-l", file)...)), otherPage)
+	if !slices.Equal(got, append(slices.Clone(want), zshRPM)) {
 		t.Errorf("the .rpm has %q", got)
 	}
 	if got := mustRun(t, append(slices.Clone(rpm), "--configfiles", file)...); strings.TrimSpace(got) != "/etc/default/nkp" {
@@ -83,7 +89,7 @@ func TestPackages(t *testing.T) {
 	}
 	root := t.TempDir()
 	mustRun(t, "dpkg-deb", "-x", debPackage(t), root)
-	for _, name := range want {
+	for _, name := range append(want, zshDeb) {
 		if _, err := os.Stat(filepath.Join(root, name)); err != nil {
 			t.Errorf("the .deb: %v", err)
 		}

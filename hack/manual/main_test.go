@@ -1,0 +1,52 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/nkp-proxy/nkp/internal/command"
+)
+
+// Every command that is listed has a page with its options and examples, and the date is that of the sources.
+func TestPages(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("packages are for Linux")
+	}
+	dir := t.TempDir()
+	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
+	if err := write(dir); err != nil {
+		t.Fatal(err)
+	}
+	read := func(name string) string {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	for _, cmd := range command.Commands() {
+		if cmd.Hidden {
+			continue
+		}
+		text := read("man/nkp-" + cmd.Name() + ".8")
+		for _, want := range []string{".SH NAME", ".SH OPTIONS", ".SH EXAMPLE", "Nov 2023", "nkp(8)"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("nkp-%s.8 lacks %q", cmd.Name(), want)
+			}
+		}
+	}
+	if text := read("man/nkp-plan.8"); !strings.Contains(text, "\n  ofctl     input for") {
+		t.Errorf("the list of outputs is no list:\n%.1500s", text)
+	}
+	if text := read("man/nkp-run.8"); !strings.Contains(text, `%ProgramData%\\nkp\\hns.json`) {
+		t.Error("a path has lost its backslashes")
+	}
+	for shell, want := range map[string]string{"bash": "__start_nkp", "zsh": "#compdef nkp", "fish": "complete -c nkp"} {
+		if text := read("completions/nkp." + shell); !strings.Contains(text, want) {
+			t.Errorf("the completion of %s lacks %q", shell, want)
+		}
+	}
+}
