@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -83,17 +84,18 @@ func printFlags(w io.Writer, cmd *cobra.Command, columns int) {
 // printHelp is the help function of all commands.
 func printHelp(cmd *cobra.Command, _ []string) {
 	w := cmd.OutOrStdout()
-	text := cmd.Long
-	if text == "" {
-		text = cmd.Short + "."
-	}
+	text := strings.TrimSpace(cmp.Or(cmd.Long, cmd.Short+"."))
 	fmt.Fprintf(w, "%s\n\n", wrapped(text, helpColumns(w)))
 	printUsage(w, cmd)
 }
 
 // printUsage writes usage, examples, commands and flags of a command.
 func printUsage(w io.Writer, cmd *cobra.Command) {
-	fmt.Fprintf(w, "Usage:\n  %s\n", cmd.UseLine())
+	line := cmd.UseLine()
+	if !cmd.HasParent() {
+		line = cmd.Name() + " [COMMAND] [flags]"
+	}
+	fmt.Fprintf(w, "Usage:\n  %s\n", line)
 	if cmd.HasExample() {
 		fmt.Fprintf(w, "\nExamples:\n%s\n", cmd.Example)
 	}
