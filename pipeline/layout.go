@@ -146,6 +146,12 @@ func (l Layout) Tables() []uint8 {
 // RejectTable is the table whose packet-ins ask for a rejection.
 func (l Layout) RejectTable() uint8 { return l.table(tableReject) }
 
+// FrontendTable returns the table whose flows, by destination, find out which Service port a packet is for.
+func (l Layout) FrontendTable() uint8 { return l.table(tableServices) }
+
+// UnSNATTable returns the table where answers to masqueraded connections go on, with the client's address.
+func (l Layout) UnSNATTable() uint8 { return l.table(tableUnSNAT) }
+
 func (l Layout) table(t uint8) uint8 { return l.TableBase + t }
 
 func (l Layout) cookie(kind uint64, id uint32) uint64 {

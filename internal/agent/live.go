@@ -72,6 +72,14 @@ func (s *Settings) bridgeOf(ctx context.Context, now *planes, db *ovsdb.Switch) 
 		return nil, err
 	}
 	sw.Config, sw.Owner, sw.Installed = cfg, now.bridge.Owner, now.bridge.Installed
+	sw.Packets = func(ctx context.Context, name k8s.PortName) (*trace.Packets, error) {
+		first, c, err := now.bridge.PortCounters(ctx, name)
+		p := &trace.Packets{First: first}
+		if c.Packets != nil {
+			p.ToEndpoints, p.ToClients = c.Packets.In, c.Packets.Out
+		}
+		return p, err
+	}
 	sw.Diff = func(ctx context.Context) (*live.Differences, error) {
 		d, err := now.bridge.Differences(ctx)
 		return LiveDifferences(&d), err
@@ -141,14 +149,17 @@ func portNumber(db *ovsdb.Switch, name string) (uint32, bool) {
 
 // CompareRules compares the model's answer with the installed iptables rules.
 func (s *Settings) CompareRules(ctx context.Context, backend string, m *k8s.Model, q trace.Question, r *trace.Result) error {
-	f := k8s.FamilyOf(q.To.Addr())
-	tables, err := fallback.ReadRules(ctx, backend, f)
+	tables, err := fallback.ReadRules(ctx, backend, k8s.FamilyOf(q.To.Addr()))
 	if err != nil {
 		return err
 	}
-	set := live.Rules{
-		Tables: tables, Node: m.Node, Detector: m.Detector,
-		Connections: func(do func(*dpctl.Connection) error) error { return conntrack.Each(ctx, f, 0, do) },
-	}
+	set := live.Rules{Tables: tables, Node: m.Node, Detector: m.Detector, Connections: kernelConnections(ctx, q)}
 	return set.Compare(q, r)
+}
+
+// kernelConnections lists what the kernel tracks of the question's family.
+func kernelConnections(ctx context.Context, q trace.Question) func(func(*dpctl.Connection) error) error {
+	return func(do func(*dpctl.Connection) error) error {
+		return conntrack.Each(ctx, k8s.FamilyOf(q.To.Addr()), 0, do)
+	}
 }

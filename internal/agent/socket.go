@@ -115,6 +115,7 @@ func (a *Agent) mux() *http.ServeMux {
 		io.WriteString(w, text)
 	})
 	mux.HandleFunc("GET /v1/trace", a.serveTrace)
+	mux.HandleFunc("GET /v1/trace/sample", a.serveSample)
 	mux.HandleFunc("GET /v1/services", a.serveServices)
 	return mux
 }

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -16,14 +17,14 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// serveTrace answers GET /v1/trace?from=…&to=…&protocol=…&in=…&live=….
+// serveTrace answers GET /v1/trace?from=…&to=…&protocol=…&in=…&live=…&reply=….
 func (a *Agent) serveTrace(w http.ResponseWriter, r *http.Request) {
-	q, live, err := traceQuestion(r.URL.Query())
+	ask, ends, err := traceRequest(r.URL.Query())
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	result, err := a.trace(r.Context(), q, live)
+	result, err := a.trace(r.Context(), ask, &ends)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
@@ -37,33 +38,44 @@ func (a *Agent) serveTrace(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(body.Bytes()) // who asked may be gone
 }
 
-func traceQuestion(v url.Values) (q trace.Question, live bool, err error) {
-	if q.From, err = trace.ParseSource(v.Get("from")); err != nil {
-		return q, false, fmt.Errorf("from: %w", err)
-	}
-	if q.To, err = trace.ParseDestination(v.Get("to")); err != nil {
-		return q, false, fmt.Errorf("to: %w", err)
-	}
-	if q.Protocol, err = trace.ParseProtocol(v.Get("protocol")); err != nil {
-		return q, false, fmt.Errorf("protocol: %w", err)
-	}
-	q.In = v.Get("in")
-	live, _ = strconv.ParseBool(v.Get("live"))
-	return q, live, q.Validate()
+func traceRequest(v url.Values) (r trace.Request, e trace.Ends, err error) {
+	r = trace.Request{From: v.Get("from"), To: v.Get("to"), Protocol: v.Get("protocol"), In: v.Get("in")}
+	r.Live, _ = strconv.ParseBool(v.Get("live"))
+	r.Reply, _ = strconv.ParseBool(v.Get("reply"))
+	e, err = r.Parse("")
+	return r, e, err
 }
 
-// trace explains a packet from the model, and compares that with what is installed if live is set.
-func (a *Agent) trace(ctx context.Context, q trace.Question, live bool) (r *trace.Result, err error) {
+// trace explains a packet from the model, and compares that with what is installed if the request says so.
+func (a *Agent) trace(ctx context.Context, ask trace.Request, ends *trace.Ends) (r *trace.Result, err error) {
 	handed, now := false, planes{}
+	if err := a.ask(ctx, func() { handed, now = a.delivered, a.planes }); err != nil {
+		return nil, err
+	}
+	if !handed {
+		return nil, a.notSynced()
+	}
+	pod, err := PodAddresses(ctx, now.switchNow(), a.source, ends.Pod)
+	if err != nil {
+		return nil, err
+	}
 	var model k8s.Model
+	var q trace.Question
+	var unknown error
 	err = a.ask(ctx, func() {
-		if handed, now = a.delivered, a.planes; !handed {
+		var names []string
+		if q, names, unknown = ends.Resolve(a.model, pod); unknown != nil {
 			return
 		}
+		now = a.planes
 		model.Node, model.Detector = a.model.Node, a.model.Detector
 		c := a.traceCluster()
 		q.In, c.Uplink = a.set.PortNames(now.switchNow(), q.In)
 		r = trace.Explain(c, q)
+		r.Steps = append(names, r.Steps...)
+		if ask.Reply {
+			r.ExplainReply(q, &model.Node)
+		}
 		if away := a.sourceAway(); away != "" {
 			r.Steps = append([]string{away}, r.Steps...)
 		}
@@ -73,12 +85,10 @@ func (a *Agent) trace(ctx context.Context, q trace.Question, live bool) (r *trac
 			r.Steps = append(r.Steps, a.set.deadPorts(now.switchNow(), &model.Node, states)...)
 		}
 	})
-	switch {
-	case err != nil:
+	if err = errors.Join(err, unknown); err != nil {
 		return nil, err
-	case !handed:
-		return nil, a.notSynced()
-	case live:
+	}
+	if ask.Live {
 		err = a.set.compare(ctx, &now, &model, q, r)
 	}
 	return r, err
@@ -117,19 +127,20 @@ func (a *Agent) traceCluster() trace.Cluster {
 }
 
 // Trace asks the agent to explain a packet.
-func (c *Caller) Trace(ctx context.Context, q trace.Question, live bool) (*trace.Result, error) {
-	from := q.From.String()
-	if q.From.Port() == 0 {
-		from = q.From.Addr().String()
-	}
-	v := url.Values{"from": {from}, "to": {q.To.String()}, "protocol": {string(q.Protocol)}, "in": {q.In}, "live": {strconv.FormatBool(live)}}
-	body, err := c.get(ctx, "/v1/trace?"+v.Encode())
+func (c *Caller) Trace(ctx context.Context, r trace.Request) (*trace.Result, error) {
+	body, err := c.get(ctx, "/v1/trace?"+traceQuery(r))
 	if err != nil {
 		return nil, err
 	}
-	var r trace.Result
-	if err := json.Unmarshal(body, &r); err != nil {
+	var result trace.Result
+	if err := json.Unmarshal(body, &result); err != nil {
 		return nil, fmt.Errorf("agent on %s: %w", c.path, err)
 	}
-	return &r, nil
+	return &result, nil
+}
+
+// traceQuery writes what traceRequest reads.
+func traceQuery(r trace.Request) string {
+	return url.Values{"from": {r.From}, "to": {r.To}, "protocol": {r.Protocol}, "in": {r.In},
+		"live": {strconv.FormatBool(r.Live)}, "reply": {strconv.FormatBool(r.Reply)}}.Encode()
 }

@@ -1,22 +1,26 @@
 package agent
 
 import (
+	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"strings"
 	"testing"
 
+	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ovsdb"
 )
 
-func TestTraceQuestion(t *testing.T) {
-	if q, _, err := traceQuestion(url.Values{"from": {"10.0.0.5:7"}, "to": {"[fd00::1]:80"}}); err == nil {
+func TestTraceRequest(t *testing.T) {
+	if _, q, err := traceRequest(url.Values{"from": {"10.0.0.5:7"}, "to": {"[fd00::1]:80"}}); err == nil {
 		t.Errorf("an IPv4 client of an IPv6 address: %s", q)
 	}
-	q, live, err := traceQuestion(url.Values{"from": {"10.0.0.5:7"}, "to": {"10.96.0.1:80"}, "protocol": {"UDP"}, "in": {"x"}, "live": {"true"}})
-	if err != nil || q.String() != "UDP from 10.0.0.5:7 to 10.96.0.1:80" || q.In != "x" || !live {
-		t.Errorf("%s, %t, %v", q, live, err)
+	r, q, err := traceRequest(url.Values{"from": {"10.0.0.5:7"}, "to": {"10.96.0.1:80"}, "protocol": {"UDP"}, "in": {"x"}, "live": {"true"}})
+	if err != nil || q.String() != "UDP from 10.0.0.5:7 to 10.96.0.1:80" || q.In != "x" || !r.Live {
+		t.Errorf("%s, %+v, %v", q, r, err)
 	}
 }
 
@@ -47,3 +51,29 @@ func TestPortNames(t *testing.T) {
 		t.Errorf("without a switch: %q, %q", name, uplink)
 	}
 }
+
+// A pod's port of the bridge comes before what the source knows.
+func TestPodAddresses(t *testing.T) {
+	pod := k8s.ServiceName{Namespace: "default", Name: "client"}
+	here := netip.MustParseAddr("10.0.0.12")
+	db := &ovsdb.Switch{Ports: []ovsdb.Port{{Name: "a", IfaceID: "default_client2", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.11")}}, {Name: "b", IfaceID: "default_client", IPs: []netip.Addr{here}}}}
+	there := finder{netip.MustParseAddr("10.0.1.1")}
+	for _, tc := range []struct {
+		name   string
+		db     *ovsdb.Switch
+		source any
+		want   string
+	}{
+		{"by the port", db, there, "[10.0.0.12] <nil>"},
+		{"by the source", nil, there, "[10.0.1.1] <nil>"},
+		{"by neither", &ovsdb.Switch{}, nil, "[] pod default/client is not known here: pass the pod's address"},
+	} {
+		if ips, err := PodAddresses(t.Context(), tc.db, tc.source, pod); fmt.Sprint(ips, err) != tc.want {
+			t.Errorf("%s: %v, %v; want %s", tc.name, ips, err, tc.want)
+		}
+	}
+}
+
+type finder []netip.Addr
+
+func (f finder) PodIPs(context.Context, string, string) ([]netip.Addr, error) { return f, nil }

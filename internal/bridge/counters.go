@@ -76,6 +76,39 @@ func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, er
 	return counters, nil
 }
 
+// PortCounters reads the counters of one Service port: of the flows of its frontends, all of which are in first, and of its
+// connections. counters.Packets is nil without --service-counters. The switch finds the flows by their cookie, so that the cost does not
+// depend on the number of Services.
+func (p *Plane) PortCounters(ctx context.Context, name k8s.PortName) (first uint64, counters k8s.Counters, err error) {
+	var conn *ofctrl.Conn
+	var cookie uint64
+	askErr := p.ask(ctx, func() {
+		if conn = p.prog.conn; conn == nil || p.prog.compiler == nil {
+			err = p.notConnected()
+			return
+		}
+		if flows, _ := p.prog.compiler.Objects(name); len(flows) > 0 {
+			cookie = flows[0].Cookie
+		} else {
+			err = fmt.Errorf("%s has no flows", name)
+		}
+	})
+	if err = errors.Join(askErr, err); err != nil {
+		return 0, counters, err
+	}
+	sum, err := conn.FlowCount(ctx, cookie, ^uint64(0), p.set.Layout.FrontendTable())
+	if err != nil {
+		return 0, counters, err
+	}
+	flows, err := conn.TableCounters(ctx, p.set.Layout.CounterTable(), cookie, ^uint64(0))
+	if err != nil {
+		return 0, counters, err
+	}
+	all := map[k8s.PortName]k8s.Counters{}
+	err = p.ask(ctx, func() { addUp(all, flows, p.prog.compiler.Tally) })
+	return sum.Packets, all[name], err
+}
+
 // ethernetHeader is the size of an Ethernet header (IEEE 802.3), in bytes. Tagged frames have 4 more, which the switch's counters
 // do not distinguish.
 const ethernetHeader = 14

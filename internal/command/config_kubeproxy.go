@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/nkp-proxy/nkp/internal/config"
+	"github.com/nkp-proxy/nkp/internal/trace"
 )
 
 // flagWins reports whether a kube-proxy flag overrides the KubeProxyConfiguration: the node's name, logging flags, and the source
@@ -47,7 +48,7 @@ func (s *settings) kubeProxyInForce(f *pflag.FlagSet) error {
 	var wrong []string
 	for _, e := range config.Validate(k) {
 		if flag := flagOf(e.Field); flag != "cluster-cidr" { // nkp accepts more ranges than kube-proxy
-			wrong = append(wrong, fmt.Sprintf("--%s: %s%s", flag, e.ErrorBody(), didYouMean(c.explicit[flag], enums[flag])))
+			wrong = append(wrong, fmt.Sprintf("--%s: %s%s", flag, e.ErrorBody(), trace.DidYouMean(c.explicit[flag], enums[flag])))
 		}
 	}
 	if len(wrong) > 0 {

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+
+	"github.com/nkp-proxy/nkp/internal/trace"
 )
 
 // frontend is the flag --vip: an address and a port as nkp services prints them, or one of them.
@@ -27,7 +29,7 @@ func (f *frontend) Set(text string) error {
 	where, protocol, named := strings.Cut(strings.TrimSuffix(strings.TrimPrefix(text, "("), ")"), "/")
 	f.protocol = strings.ToUpper(protocol)
 	if named && f.protocol != "TCP" && f.protocol != "UDP" && f.protocol != "SCTP" {
-		return fmt.Errorf("%q is not tcp, udp or sctp%s", protocol, didYouMean(protocol, enums["protocol"]))
+		return fmt.Errorf("%q is not tcp, udp or sctp%s", protocol, trace.DidYouMean(protocol, enums["protocol"]))
 	}
 	if port, ok := strings.CutPrefix(where, "node:"); ok {
 		n, err := strconv.ParseUint(port, 10, 16)

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/trace"
 )
 
 // servicesView is how `nkp services` shows what it gets.
@@ -127,20 +127,15 @@ func (v *servicesView) unknown(ctx context.Context, caller *agent.Caller, node s
 	if v.at.text != "" {
 		text += " at " + v.at.text
 	}
-	var similar []string
 	all, err := caller.Services(ctx, agent.ServiceFilter{})
 	if err != nil {
 		return errors.New(text)
 	}
+	var served []string
 	for i := range all.Services {
-		s := &all.Services[i]
-		if full := s.Namespace + "/" + s.Name; alike(s.Name, v.filter.Name) && !slices.Contains(similar, full) {
-			similar = append(similar, full)
-		}
+		served = append(served, all.Services[i].Namespace+"/"+all.Services[i].Name)
 	}
-	if len(similar) > 0 {
-		text += "; did you mean " + strings.Join(similar[:min(len(similar), maxSuggestions)], ", ") + "?"
-	}
+	text += trace.DidYouMean(v.filter.Name, served)
 	return errors.New(text + " (\"nkp services\" lists all)")
 }
 

@@ -1,8 +1,6 @@
 package command
 
 import (
-	"cmp"
-	"maps"
 	"slices"
 	"strings"
 
@@ -10,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/internal/trace"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -35,52 +34,7 @@ func oneOf(flag, value string, allowed []string) error {
 		return nil
 	}
 	last := len(allowed) - 1
-	return usageError("%s %q is not %s or %s%s", flag, value, strings.Join(allowed[:last], ", "), allowed[last], didYouMean(value, allowed))
-}
-
-// maxSuggestions bounds the names in one message.
-const maxSuggestions = 5
-
-// didYouMean returns a hint with the known names that are like name, the most similar first; "" if there are none.
-func didYouMean(name string, known []string) string {
-	distance := map[string]int{}
-	for _, k := range known {
-		if a, b := strings.ToLower(name), strings.ToLower(k); alike(a, b) {
-			distance[k] = edits(a, b)
-		}
-	}
-	names := slices.SortedFunc(maps.Keys(distance), func(a, b string) int {
-		return cmp.Or(cmp.Compare(distance[a], distance[b]), cmp.Compare(a, b))
-	})
-	if len(names) == 0 {
-		return ""
-	}
-	return "; did you mean " + strings.Join(names[:min(len(names), maxSuggestions)], ", ") + "?"
-}
-
-// alike reports whether one name contains the other, or two edits or fewer make them equal.
-func alike(a, b string) bool {
-	return a != "" && (strings.Contains(a, b) || strings.Contains(b, a)) || edits(a, b) <= min(2, (len(b)+1)/2)
-}
-
-// edits returns the number of bytes to insert, delete or replace that turns a into b. Its time is the product of the lengths.
-func edits(a, b string) int {
-	row := make([]int, len(b)+1) // edits from a[:i] to each b[:j]
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		before := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			edits := before
-			if a[i] != b[j] {
-				edits = 1 + min(before, row[j], row[j+1])
-			}
-			before, row[j+1] = row[j+1], edits
-		}
-	}
-	return row[len(b)]
+	return usageError("%s %q is not %s or %s%s", flag, value, strings.Join(allowed[:last], ", "), allowed[last], trace.DidYouMean(value, allowed))
 }
 
 // suggestFlag returns a hint for an error about an unknown flag of a command; "" for other errors.
@@ -92,7 +46,7 @@ func suggestFlag(f *pflag.FlagSet, err *pflag.NotExistError) string {
 			known = append(known, "--"+flag.Name)
 		}
 	})
-	return didYouMean("--"+err.GetSpecifiedName(), known)
+	return trace.DidYouMean("--"+err.GetSpecifiedName(), known)
 }
 
 // suggestCommand returns a hint with the commands below cmd whose names are like name.
@@ -103,5 +57,5 @@ func suggestCommand(cmd *cobra.Command, name string) string {
 			known = append(known, c.Name())
 		}
 	}
-	return didYouMean(name, known)
+	return trace.DidYouMean(name, known)
 }

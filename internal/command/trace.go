@@ -3,6 +3,8 @@ package command
 import (
 	"context"
 	"io"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -19,7 +21,8 @@ import (
 // traceFlags are the flags of nkp trace.
 type traceFlags struct {
 	from, to, protocol, in string
-	live                   bool
+	live, reply            bool
+	followFor              time.Duration // 0: do not
 	output                 output
 }
 
@@ -27,11 +30,15 @@ func newTrace() *cobra.Command {
 	s := newSettings()
 	var f traceFlags
 	cmd := &cobra.Command{
-		Use:   "trace --from IP[:PORT] --to IP:PORT",
+		Use:   "trace --from IP[:PORT]|pod/NAMESPACE/NAME --to IP:PORT|svc/NAMESPACE/NAME:PORT",
 		Short: "Explain what happens to a packet, in Kubernetes' words",
 		Long: `trace explains what happens at this node to the first packet of a connection: where it comes from, which Service and
 which of its addresses it meets, which traffic policy applies, which endpoints are candidates and why the others are not,
 whether it is masqueraded, and where it goes, or who refuses or drops it and why.
+
+Names stand for addresses: a Service for its cluster IP of the source's family, a pod for the address that its port of the bridge,
+the API server or an EndpointSlice has. nkp's role does not allow it to get pods: one that is no endpoint of any Service is then
+found by its port (iface-id NAMESPACE_NAME) only. Give its address, or --kubeconfig of a user who may get pods.
 
 With --manifests or --kubeconfig it works out the answer by itself, on any machine: name the node with --hostname-override
 and the pods' range with --cluster-cidr. Otherwise it asks the running agent. Nothing is sent.
@@ -40,16 +47,26 @@ and the pods' range with --cluster-cidr. Otherwise it asks the running agent. No
 happens to the packet, for each endpoint, until the packet leaves the switch. With iptables it follows the installed rules. It names
 flows that drop or divert the packet, flows that are missing, and existing connections.
 
+--reply explains the answer as well, from the endpoint to the client. With --live it follows the answer of each endpoint (5 at most)
+through the switch, and shows what the conntrack entries of existing connections do to answers.
+
+--follow then watches what becomes of the client's connections while it tries: the running agent looks at the conntrack entries and the
+Service's packet counters, at most twice a second. It prints what changes, and at the end how many connections were answered, refused
+or not answered, by endpoint, or that no packet came. Ctrl-C ends it early. Write --follow=30s, with the equals sign.
+
 Verdicts: deliver (to an endpoint), reject (refused with an answer), drop (in silence), untouched (nkp has nothing to do with it).
 The verdict of "live" in JSON can also be mixed (it depends on the endpoint) or uncertain (the packet leaves the switch, but it or
 its answer may not arrive).
 Exit status: 0 explained, 1 no answer, or what is installed does not agree (--live), 2 usage.`,
 		Example: `  nkp trace --from 10.0.0.5 --to 10.96.0.10:53 --protocol udp
+  nkp trace --from pod/default/client --to svc/default/web:http --live
+  nkp trace --from pod/default/client --to svc/default/web:http --live --reply
+  nkp trace --from pod/default/client --to svc/default/web:http --live --follow=30s
   nkp trace --from 203.0.113.9 --to 192.168.1.11:30080 --live
   nkp trace --from [fd00::5]:40000 --to [fd00:96::1]:443 -o json
   nkp trace --from 10.10.0.4 --to 10.96.0.1:443 --manifests services.yaml --hostname-override node-1 --cluster-cidr 10.10.0.0/16`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			q, err := f.question()
+			ask, ends, err := f.request(cmd.Flags().Changed("protocol"))
 			if err != nil {
 				return err
 			}
@@ -59,19 +76,28 @@ Exit status: 0 explained, 1 no answer, or what is installed does not agree (--li
 			if err := s.checkSource(); err != nil {
 				return err
 			}
-			r, err := s.trace(cmd.Context(), q, f.live, cmd.ErrOrStderr())
+			if f.followFor > 0 && s.namesSource() {
+				return usageError("--follow asks the running agent: leave out --manifests, --kubeconfig and --master")
+			}
+			r, err := s.trace(cmd.Context(), ask, &ends, cmd.ErrOrStderr())
 			if err != nil {
 				return err
+			}
+			if f.followFor > 0 {
+				return f.follow(cmd.Context(), agent.NewCaller(s.Socket), ask, r, cmd.OutOrStdout())
 			}
 			return f.print(cmd.OutOrStdout(), r)
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&f.from, "from", "", "source: an address, or address and port")
-	fs.StringVar(&f.to, "to", "", "destination: address and port")
-	fs.StringVar(&f.protocol, "protocol", "tcp", "tcp, udp or sctp")
+	fs.StringVar(&f.from, "from", "", "source: an address or pod/NAMESPACE/NAME, each with or without :PORT")
+	fs.StringVar(&f.to, "to", "", "destination: address and port, or [svc/]NAMESPACE/NAME:PORT for a cluster IP, with the port's number or name")
+	fs.StringVar(&f.protocol, "protocol", "tcp", "tcp, udp or sctp (default with a Service's name: that of its port)")
 	fs.StringVar(&f.in, "in", "", "port of the bridge by which the packet comes, by name or number, LOCAL for the node (default: as the source suggests)")
+	fs.BoolVar(&f.reply, "reply", false, "also explain what happens to the answer; with --live by what is installed as well")
 	fs.BoolVar(&f.live, "live", false, "compare with what is installed on this node")
+	fs.DurationVar(&f.followFor, "follow", 0, "with --live, follow what becomes of the client's connections while it tries, 10s if no time is given, 5m at most")
+	fs.Lookup("follow").NoOptDefVal = followDefault.String()
 	f.output.flag(cmd, outputUsage)
 	s.configFlag(fs)
 	s.sourceFlags(fs)
@@ -82,48 +108,73 @@ Exit status: 0 explained, 1 no answer, or what is installed does not agree (--li
 	return cmd
 }
 
-// question reads the flags.
-func (f *traceFlags) question() (q trace.Question, err error) {
+// request reads the flags.
+func (f *traceFlags) request(protocolSet bool) (r trace.Request, e trace.Ends, err error) {
 	if err := f.output.check(); err != nil {
-		return q, err
+		return r, e, err
 	}
 	if f.from == "" || f.to == "" {
-		return q, usageError("give --from IP[:PORT] and --to IP:PORT; see \"nkp trace --help\"")
+		return r, e, usageError("give --from IP[:PORT] and --to IP:PORT, or names; see \"nkp trace --help\"")
 	}
-	if q.From, err = trace.ParseSource(f.from); err != nil {
-		return q, usageError("--from: %w", err)
+	switch {
+	case f.followFor != 0 && !f.live:
+		return r, e, usageError("--follow needs --live")
+	case f.followFor < 0 || f.followFor > followMost:
+		return r, e, usageError("--follow=%v is not between 0 and %v", f.followFor, followMost)
 	}
-	if q.To, err = trace.ParseDestination(f.to); err != nil {
-		return q, usageError("--to: %w", err)
+	r = trace.Request{From: f.from, To: f.to, In: f.in, Live: f.live, Reply: f.reply}
+	if protocolSet {
+		r.Protocol = f.protocol
 	}
-	if q.Protocol, err = trace.ParseProtocol(f.protocol); err != nil {
-		return q, usageError("--protocol: %w%s", err, didYouMean(f.protocol, enums["protocol"]))
+	if err := checkEnum("protocol", strings.ToLower(f.protocol)); err != nil {
+		return r, e, err
 	}
-	q.In = f.in
-	if err := q.Validate(); err != nil {
-		return q, usageError("%w", err)
+	if e, err = r.Parse("--"); err != nil {
+		return r, e, usageError("%w", err)
 	}
-	return q, nil
+	return r, e, nil
 }
 
-func (s *settings) trace(ctx context.Context, q trace.Question, live bool, stderr io.Writer) (*trace.Result, error) {
+func (s *settings) trace(ctx context.Context, ask trace.Request, ends *trace.Ends, stderr io.Writer) (*trace.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	if !s.namesSource() {
-		r, err := agent.NewCaller(s.Socket).Trace(ctx, q, live)
+		r, err := agent.NewCaller(s.Socket).Trace(ctx, ask)
 		if err != nil {
 			return nil, needsAgent(err)
 		}
 		return r, nil
 	}
-	if live {
-		return s.traceHere(ctx, q, stderr)
+	if ask.Live {
+		return s.traceHere(ctx, ask, ends, stderr)
 	}
 	t, model, _, err := s.wantTracker(ctx, agent.ModeIPTables, false, stderr)
 	if err != nil {
 		return nil, err
 	}
-	return trace.Explain(s.traceCluster(t, model), q), nil
+	q, names, err := s.resolveNames(ctx, nil, model, ends)
+	if err != nil {
+		return nil, err
+	}
+	r := trace.Explain(s.traceCluster(t, model), q)
+	r.Steps = append(names, r.Steps...)
+	if ask.Reply {
+		r.ExplainReply(q, &model.Node)
+	}
+	return r, nil
+}
+
+// resolveNames replaces the names in a request with addresses, without an agent. sw is nil if there is no switch to ask.
+func (s *settings) resolveNames(ctx context.Context, sw *ovsdb.Switch, model *k8s.Model, ends *trace.Ends) (q trace.Question, steps []string, err error) {
+	source, _, err := s.source()
+	if err != nil {
+		return q, nil, err
+	}
+	pod, err := agent.PodAddresses(ctx, sw, source, ends.Pod)
+	if err != nil {
+		return q, nil, err
+	}
+	return ends.Resolve(model, pod)
 }
 
 func (s *settings) traceCluster(t *k8s.Tracker, m *k8s.Model) trace.Cluster {
@@ -144,7 +195,7 @@ func (s *settings) traceCluster(t *k8s.Tracker, m *k8s.Model) trace.Cluster {
 }
 
 // traceHere explains the packet from the flags' source and compares that with the installed rules of this node, without an agent.
-func (s *settings) traceHere(ctx context.Context, q trace.Question, stderr io.Writer) (*trace.Result, error) {
+func (s *settings) traceHere(ctx context.Context, ask trace.Request, ends *trace.Ends, stderr io.Writer) (*trace.Result, error) {
 	c, sw, err := s.chooseNow(ctx)
 	if err != nil {
 		return nil, err
@@ -154,10 +205,18 @@ func (s *settings) traceHere(ctx context.Context, q trace.Question, stderr io.Wr
 	if err != nil {
 		return nil, err
 	}
+	q, names, err := s.resolveNames(ctx, sw, model, ends)
+	if err != nil {
+		return nil, err
+	}
 	cluster := s.traceCluster(t, model)
 	q.In, cluster.Uplink = s.PortNames(sw, q.In)
 	cluster.NodeBeside = c.mode == agent.ModeOVS && s.NodeBeside(model, sw)
 	r := trace.Explain(cluster, q)
+	r.Steps = append(names, r.Steps...)
+	if ask.Reply {
+		r.ExplainReply(q, &model.Node)
+	}
 	switch {
 	case r.Gap:
 		r.Live = live.Nothing()
@@ -209,8 +268,16 @@ func (f *traceFlags) print(w io.Writer, r *trace.Result) (err error) {
 	} else {
 		err = r.WriteText(w)
 	}
-	if err == nil && r.Live != nil && !r.Live.Agrees {
+	if err != nil {
+		return err
+	}
+	return f.status(r)
+}
+
+// status returns the error that sets the exit status.
+func (f *traceFlags) status(r *trace.Result) error {
+	if !r.Agrees() {
 		return &exitError{exitFailure, nil}
 	}
-	return err
+	return nil
 }

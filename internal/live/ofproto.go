@@ -1,6 +1,7 @@
 package live
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"regexp"
@@ -17,6 +18,9 @@ import (
 type packet struct {
 	inPort   string
 	src, dst string // Ethernet
+	// flags are those of TCP; 0: SYN. mark is the ct_mark that conntrack lookups set.
+	flags uint32
+	mark  uint32
 }
 
 // defaultSourcePort stands for any port that the client may use: the first of the dynamic range (RFC 6335 §6).
@@ -31,14 +35,14 @@ func (p packet) flowText(q trace.Question, hash uint32) string {
 	if k8s.FamilyOf(q.To.Addr()) == k8s.IPv6 {
 		net, suffix = "ipv6", "6"
 	}
-	port := q.From.Port()
-	if port == 0 {
-		port = defaultSourcePort
-	}
+	port := cmp.Or(q.From.Port(), defaultSourcePort)
 	text := fmt.Sprintf("%s%s,dp_hash=%#x,in_port=%s,dl_src=%s,dl_dst=%s,%s_src=%s,%s_dst=%s,nw_ttl=64,%s_src=%d,%s_dst=%d",
 		proto, suffix, hash, p.inPort, p.src, p.dst, net, q.From.Addr(), net, q.To.Addr(), proto, port, proto, q.To.Port())
 	if q.Protocol == "TCP" {
-		text += fmt.Sprintf(",tcp_flags=%#x", flow.TCPSyn)
+		text += fmt.Sprintf(",tcp_flags=%#x", cmp.Or(p.flags, flow.TCPSyn))
+	}
+	if p.mark != 0 {
+		text += fmt.Sprintf(",ct_mark=%#x", p.mark)
 	}
 	return text
 }

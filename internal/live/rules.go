@@ -61,6 +61,11 @@ func (s *Rules) Compare(q trace.Question, r *trace.Result) error {
 	}
 	l.Steps = append(l.Steps, w.steps...)
 	w.judge(l, r, verdict, ways)
+	if r.Reply != nil {
+		r.Reply.Live = trace.NewLive()
+		r.Reply.Live.Verdict = r.Reply.Verdict
+		r.Reply.Live.Step("iptables: the kernel translates answers by the conntrack entry; the nat table does not see them")
+	}
 	if s.Connections == nil {
 		return nil
 	}
@@ -70,6 +75,9 @@ func (s *Rules) Compare(q trace.Question, r *trace.Result) error {
 		return nil
 	}
 	noteConnections(l, q, r, list)
+	if r.Reply != nil {
+		noteReplies(r.Reply.Live, q, list)
+	}
 	return nil
 }
 

@@ -27,6 +27,8 @@ type Switch struct {
 	Installed func(ctx context.Context, id uint32) (*flow.State, error)
 	// Usage returns how full the datapath's conntrack table is.
 	Usage func(ctx context.Context) dpctl.Usage
+	// Packets returns the counters of a Service port; nil: they cannot be read. Only Sample calls it.
+	Packets func(ctx context.Context, name k8s.PortName) (*trace.Packets, error)
 	// Diff compares all of the bridge's flows and groups with the desired ones.
 	Diff func(ctx context.Context) (*Differences, error)
 }
@@ -69,7 +71,10 @@ func (s *Switch) Compare(ctx context.Context, q trace.Question, r *trace.Result)
 		return err
 	}
 	s.usage(ctx, l, r)
-	s.connections(ctx, l, q, r)
+	list := s.connections(ctx, l, q, r)
+	if r.Reply != nil {
+		return v.reply(ctx, q, list)
+	}
 	return nil
 }
 
@@ -129,11 +134,20 @@ func (s *Switch) pod(ip netip.Addr) (pipeline.Pod, bool) {
 	return s.Config.Pods[i], true
 }
 
-// connections adds steps about the connections that exist already.
-func (s *Switch) connections(ctx context.Context, l *trace.Live, q trace.Question, r *trace.Result) {
-	each := s.Tracker.EachDetailed
-	if n, err := s.Tracker.Count(ctx); err == nil && n > dpctl.MaxDetailed {
-		each = s.Tracker.Each
+// lister returns the method that lists connections, with details unless there are too many; and how many there are, 0 if the datapath
+// does not say.
+func (s *Switch) lister(ctx context.Context) (each func(context.Context, uint16, func(*dpctl.Connection) error) error, n int) {
+	n, err := s.Tracker.Count(ctx)
+	if err == nil && n > dpctl.MaxDetailed {
+		return s.Tracker.Each, n
+	}
+	return s.Tracker.EachDetailed, n
+}
+
+// connections adds steps about the connections that exist already, and returns them.
+func (s *Switch) connections(ctx context.Context, l *trace.Live, q trace.Question, r *trace.Result) []dpctl.Connection {
+	each, n := s.lister(ctx)
+	if n > dpctl.MaxDetailed {
 		l.Step("the conntrack table has %d entries, over the limit of %d for details: refused connections are not recognized", n, dpctl.MaxDetailed)
 	}
 	zone := func(zone uint16) func(func(*dpctl.Connection) error) error {
@@ -157,10 +171,11 @@ func (s *Switch) connections(ctx context.Context, l *trace.Live, q trace.Questio
 	}
 	if err != nil {
 		l.Step("existing connections cannot be looked up: %v", err)
-		return
+		return nil
 	}
 	noteOutcomes(l, r, outcomes)
 	noteConnections(l, q, r, list)
+	return list
 }
 
 // without returns what is in a and not in b.

@@ -36,7 +36,7 @@ type explanation struct {
 // ensure that no other goroutine uses it meanwhile.
 func Explain(c Cluster, q Question) *Result {
 	e := &explanation{Cluster: c, q: q, family: k8s.FamilyOf(q.To.Addr())}
-	e.Result = Result{Verdict: Untouched, Endpoints: []string{}, Masquerade: Never, Steps: []string{}}
+	e.Result = Result{Verdict: Untouched, Endpoints: []string{}, Masquerade: Never, Steps: []string{}, Packet: Packet{q.source(), q.To.String(), q.Protocol}}
 	e.sourceOf()
 	port, f := e.find()
 	if f != nil {

@@ -21,11 +21,15 @@ type Question struct {
 
 // String returns the packet in one line.
 func (q Question) String() string {
-	from := q.From.Addr().String()
-	if q.From.Port() != 0 {
-		from = q.From.String()
+	return fmt.Sprintf("%s from %s to %s", q.Protocol, q.source(), q.To)
+}
+
+// source returns the source in the form that ParseSource reads.
+func (q Question) source() string {
+	if q.From.Port() == 0 {
+		return q.From.Addr().String()
 	}
-	return fmt.Sprintf("%s from %s to %s", q.Protocol, from, q.To)
+	return q.From.String()
 }
 
 // ParseProtocol reads tcp, udp or sctp, in any case; "" is TCP.
@@ -46,7 +50,7 @@ func ParseSource(s string) (netip.AddrPort, error) {
 	}
 	at, err := netip.ParseAddrPort(s)
 	if err != nil {
-		return at, fmt.Errorf("%q is neither an address such as 10.0.0.5 nor address and port such as 10.0.0.5:40000 or [fd00::5]:40000", s)
+		return at, fmt.Errorf("%q is neither an address such as 10.0.0.5, nor address and port such as 10.0.0.5:40000 or [fd00::5]:40000, nor a name such as pod/default/client", s)
 	}
 	return clean(at, s)
 }
@@ -55,7 +59,7 @@ func ParseSource(s string) (netip.AddrPort, error) {
 func ParseDestination(s string) (netip.AddrPort, error) {
 	at, err := netip.ParseAddrPort(s)
 	if err != nil || at.Port() == 0 {
-		return at, fmt.Errorf("%q is not an address and port such as 10.96.0.1:443 or [fd00::1]:443", s)
+		return at, fmt.Errorf("%q is neither an address and port such as 10.96.0.1:443 or [fd00::1]:443, nor a name such as svc/default/web:http", s)
 	}
 	return clean(at, s)
 }

@@ -42,7 +42,12 @@ type Result struct {
 	Endpoints  []string         `json:"endpoints"` // all candidates, sorted by text
 	Masquerade Masquerade       `json:"masquerade"`
 	Steps      []string         `json:"steps"`
-	Live       *Live            `json:"live,omitempty"` // comparison with the installed rules; nil: not compared
+	// Packet is what was explained, with the addresses that names stand for.
+	Packet Packet `json:"packet"`
+	Live   *Live  `json:"live,omitempty"` // comparison with the installed rules; nil: not compared
+
+	Reply  *Reply  `json:"reply,omitempty"`  // what happens to the answer; nil: not asked for
+	Follow *Follow `json:"follow,omitempty"` // what became of packets while they were followed; nil: not asked for
 
 	// Port is Service in full, the zero PortName if there is none; Source and Policy decided the verdict.
 	Port   k8s.PortName `json:"-"`
@@ -52,6 +57,13 @@ type Result struct {
 	Gap bool `json:"-"`
 	// Place is where the client is.
 	Place k8s.Place `json:"-"`
+}
+
+// Packet is a Question in its JSON form.
+type Packet struct {
+	From     string       `json:"from"` // IP, or IP:PORT
+	To       string       `json:"to"`   // IP:PORT
+	Protocol k8s.Protocol `json:"protocol"`
 }
 
 // PodHere reports whether the client is a pod that is not known to run on another node.
@@ -95,24 +107,40 @@ func (r *Result) WriteJSON(w io.Writer) error {
 // WriteText prints the result for people: the steps, then the verdict in one line.
 func (r *Result) WriteText(w io.Writer) error {
 	var b strings.Builder
-	for i, s := range r.Steps {
-		fmt.Fprintf(&b, "%2d. %s\n", i+1, s)
-	}
-	if r.Live != nil {
-		b.WriteString("\ninstalled:\n")
-		for i, s := range r.Live.Steps {
-			fmt.Fprintf(&b, "%2d. %s\n", i+1, s)
-		}
-	}
-	fmt.Fprintf(&b, "\nverdict: %s\n", r.Verdict)
-	if r.Live != nil {
-		if r.Live.Agrees {
-			b.WriteString("what is installed agrees\n")
-		}
-		for _, d := range r.Live.Differences {
-			fmt.Fprintf(&b, "what is installed does not agree: %s\n", d)
-		}
+	writeVerdict(&b, r.Steps, r.Live, "verdict", r.Verdict)
+	if y := r.Reply; y != nil {
+		b.WriteString("\nthe answer:\n")
+		writeVerdict(&b, y.Steps, y.Live, "verdict on the answer", y.Verdict)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// Agrees reports whether what is installed agrees with the model, as far as it was compared.
+func (r *Result) Agrees() bool {
+	return (r.Live == nil || r.Live.Agrees) && (r.Reply == nil || r.Reply.Live == nil || r.Reply.Live.Agrees)
+}
+
+// writeVerdict writes numbered steps, by the model and as installed, and the verdict.
+func writeVerdict(b *strings.Builder, steps []string, live *Live, what string, verdict Verdict) {
+	number := func(steps []string) {
+		for i, s := range steps {
+			fmt.Fprintf(b, "%2d. %s\n", i+1, s)
+		}
+	}
+	number(steps)
+	if live != nil {
+		b.WriteString("\ninstalled:\n")
+		number(live.Steps)
+	}
+	fmt.Fprintf(b, "\n%s: %s\n", what, verdict)
+	if live == nil {
+		return
+	}
+	if live.Agrees {
+		b.WriteString("what is installed agrees\n")
+	}
+	for _, d := range live.Differences {
+		fmt.Fprintf(b, "what is installed does not agree: %s\n", d)
+	}
 }

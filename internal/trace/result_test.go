@@ -22,7 +22,12 @@ func TestWriteJSON(t *testing.T) {
     "from 10.0.0.5: a pod of this node (pod range 10.0.0.0/16)",
     "to 8.8.8.8:53/TCP: no Service has this address",
     "left alone: it goes on as any other packet, without nkp"
-  ]
+  ],
+  "packet": {
+    "from": "10.0.0.5",
+    "to": "8.8.8.8:53",
+    "protocol": "TCP"
+  }
 }
 `
 	if b.String() != want {

@@ -21,11 +21,20 @@ import (
 type traced struct {
 	Verdict, Service, Frontend, Masquerade string
 	Endpoints, Steps                       []string
-	Live                                   *struct {
-		Agrees             bool
-		Verdict            string
-		Differences, Steps []string
+	Packet                                 struct{ From, To, Protocol string }
+	Live                                   *installed
+	Reply                                  *struct {
+		Verdict string
+		Steps   []string
+		Live    *installed
 	}
+}
+
+// installed is the part of it about what is installed.
+type installed struct {
+	Agrees             bool
+	Verdict            string
+	Differences, Steps []string
 }
 
 // trace runs `nkp trace -o json` on the node.
@@ -442,6 +451,10 @@ func TestTraceExistingConnection(t *testing.T) {
 			endpoint := "goes to " + hostPort(there.IP4, 8080) + " since it was opened"
 			says(client.IP4.String(), "40.0.0.1:80", "an existing connection", endpoint, "new connections do not go there any more")
 			says(c.External.IP(client.IP4).String(), "172.16.0.2:30080", endpoint, "masqueraded as 172.16.0.2")
+			if r, _ := c.trace(t, "tcp", client.IP4.String(), "40.0.0.1:80", "--live", "--reply"); r.Reply == nil || r.Reply.Live == nil ||
+				!strings.Contains(strings.Join(r.Reply.Live.Steps, "\n"), "an answer from "+hostPort(there.IP4, 8080)+" to "+client.IP4.String()+" becomes one from 40.0.0.1:80") {
+				t.Errorf("the answer: %+v", r.Reply)
+			}
 			if r, _ := c.trace(t, "tcp", client.IP4.String()+":1", "40.0.0.1:80", "--live"); strings.Contains(fmt.Sprint(r.Live), "existing") {
 				t.Errorf("a connection from another port is taken for this one: %+v", r.Live)
 			}
@@ -466,6 +479,7 @@ func TestTraceOffline(t *testing.T) {
 	if len(got.Steps) == 0 || strings.Contains(out, `"live"`) {
 		t.Errorf("steps, and nothing live: %s", out)
 	}
+	want.Packet.From, want.Packet.To, want.Packet.Protocol = "172.18.1.22:40000", "172.16.92.224:80", "TCP"
 	got.Steps = nil
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got %+v, want %+v", got, want)

@@ -1,0 +1,82 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/internal/live"
+	"github.com/nkp-proxy/nkp/internal/trace"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// serveSample answers GET /v1/trace/sample?from=…&to=…&protocol=…&in=…, with addresses only.
+func (a *Agent) serveSample(w http.ResponseWriter, r *http.Request) {
+	_, ends, err := traceRequest(r.URL.Query())
+	if err == nil && !ends.Addressed() {
+		err = errors.New("from and to must be addresses")
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	sample, err := a.sample(r.Context(), ends.Question)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	json.NewEncoder(w).Encode(sample)
+}
+
+// sample looks once at the connections that q is about, in the data plane that serves its packet.
+func (a *Agent) sample(ctx context.Context, q trace.Question) (*trace.Sample, error) {
+	handed, now := false, planes{}
+	var model k8s.Model
+	var r *trace.Result
+	err := a.ask(ctx, func() {
+		if handed, now = a.delivered, a.planes; handed {
+			model.Node, model.Detector = a.model.Node, a.model.Detector
+			c := a.traceCluster()
+			q.In, c.Uplink = a.set.PortNames(now.switchNow(), q.In)
+			r = trace.Explain(c, q)
+		}
+	})
+	db := now.switchNow()
+	switch {
+	case err != nil:
+		return nil, err
+	case !handed:
+		return nil, a.notSynced()
+	case db != nil && !db.Exists && (now.iptables == nil || r.Source != trace.Node):
+		return nil, errors.New(bridge.Gone(db))
+	case db != nil && (now.iptables == nil || OnBridge(now.iptables.Detail().Scope, db, &model, q, r)):
+		if err := now.bridge.Answers(ctx); err != nil {
+			return nil, err
+		}
+		sw, err := a.set.bridgeOf(ctx, &now, db)
+		if err != nil {
+			return nil, err
+		}
+		return sw.Sample(ctx, q, r)
+	case now.iptables != nil:
+		return (&live.Rules{Connections: kernelConnections(ctx, q)}).Sample(q)
+	}
+	return nil, ErrNoLive
+}
+
+// Sample asks the agent for what it sees of a packet's connections now.
+func (c *Caller) Sample(ctx context.Context, r trace.Request) (*trace.Sample, error) {
+	body, err := c.get(ctx, "/v1/trace/sample?"+traceQuery(r))
+	if err != nil {
+		return nil, err
+	}
+	var s trace.Sample
+	if err := json.Unmarshal(body, &s); err != nil {
+		return nil, fmt.Errorf("agent on %s: %w", c.path, err)
+	}
+	return &s, nil
+}
