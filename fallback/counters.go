@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -19,10 +20,12 @@ type counterCache struct {
 	asks chan struct{} // holds a token while rules are listed, and protects what follows
 	at   time.Time
 	last map[k8s.PortName]k8s.Counters
+
+	drops dataplane.Drops
 }
 
-// lister lists the rules of a chain of table nat with counters; nothing if there is no such chain.
-type lister func(chain string) ([]string, error)
+// lister lists the rules of a chain with counters; nothing if there is no such chain.
+type lister func(table rules.Table, chain string) ([]string, error)
 
 // Counters returns the number of connections of every Service port since its rules were installed, from the counters of these
 // rules. Packets and bytes are nil; note explains why. The result is shared and must not be changed.
@@ -56,8 +59,9 @@ func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, er
 	if backend == "" {
 		return all, nil // nothing is installed yet
 	}
+	dropped := map[dataplane.DropKey]uint64{}
 	for _, f := range families {
-		list, err := listNAT(ctx, backend, f)
+		list, err := listRules(ctx, backend, f)
 		if err != nil {
 			return nil, err
 		}
@@ -65,14 +69,48 @@ func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, er
 		if err != nil {
 			return nil, err
 		}
+		names := map[[2]string]k8s.PortName{}
 		for n := range m.Ports {
 			if n.Family == f {
 				all[n] = k8s.Counters{Connections: opened[rules.PortHash(n)]}
+				names[[2]string{n.String(), rules.PortProtocol(n)}] = n
+			}
+		}
+		if err := drops(list, names, dropped); err != nil {
+			return nil, err
+		}
+	}
+	p.counted.drops.Count(dropped, func(n k8s.PortName) bool { return m.Ports[n] != nil })
+	p.counted.drops.AddTo(all)
+	node := p.counted.drops.Node()
+	p.dropped.Store(&node)
+	p.counted.at, p.counted.last = time.Now(), all
+	return all, nil
+}
+
+// Dropped returns the packets that the rules have dropped or refused, by reason, when Counters last listed them. The result must
+// not be changed.
+func (p *Plane) Dropped() map[k8s.DropReason]uint64 {
+	if d := p.dropped.Load(); d != nil {
+		return *d
+	}
+	return nil
+}
+
+// drops adds the packets that the rules of a family drop or refuse to sum. names are the Service ports by name and protocol.
+func drops(list lister, names map[[2]string]k8s.PortName, sum map[dataplane.DropKey]uint64) error {
+	for _, chain := range rules.DropChains {
+		lines, err := list(rules.Filter, chain)
+		if err != nil {
+			return err
+		}
+		for _, l := range lines {
+			if d, ok := rules.ParseDrop(l); ok {
+				sum[dataplane.DropKey{Port: names[[2]string{d.Port, d.Proto}], Reason: d.Reason}] += d.Packets
 			}
 		}
 	}
-	p.counted.at, p.counted.last = time.Now(), all
-	return all, nil
+	return nil
 }
 
 // connections adds up the connections of a family by the hash of the Service port.
@@ -80,7 +118,7 @@ func connections(list lister) (map[string]uint64, error) {
 	opened := map[string]uint64{}
 	firewalls := map[string]bool{}
 	add := func(chain string) error {
-		lines, err := list(chain)
+		lines, err := list(rules.NAT, chain)
 		for _, l := range lines {
 			switch e, ok := rules.ParseEntry(l); {
 			case !ok:

@@ -8,13 +8,13 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// listNAT returns a lister of table nat of a family. It does not share Tables with the worker, which may be writing.
-func listNAT(ctx context.Context, backend string, f k8s.Family) (lister, error) {
+// listRules returns a lister of the rules of a family. It does not share Tables with the worker, which may be writing.
+func listRules(ctx context.Context, backend string, f k8s.Family) (lister, error) {
 	t, err := xtables.Open(ctx, xtables.Backend(backend), f)
 	if err != nil {
 		return nil, err
 	}
-	return func(chain string) ([]string, error) {
-		return t.Counters(ctx, string(rules.NAT), chain)
+	return func(table rules.Table, chain string) ([]string, error) {
+		return t.Counters(ctx, string(table), chain)
 	}, nil
 }

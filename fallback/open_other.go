@@ -22,7 +22,7 @@ func Cleanup(context.Context, CleanupOptions) (Removed, error) { return Removed{
 // Available returns an error: iptables is supported on Linux only.
 func Available(string) error { return errNotLinux }
 
-func listNAT(context.Context, string, k8s.Family) (lister, error) { return nil, errNotLinux }
+func listRules(context.Context, string, k8s.Family) (lister, error) { return nil, errNotLinux }
 
 // Occupied reports whether another proxy's rules are present. Without iptables there are none.
 func Occupied(context.Context) (bool, error) { return false, nil }

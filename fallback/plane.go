@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -26,6 +27,7 @@ type Plane struct {
 	inbox   map[k8s.Family]*dataplane.Inbox
 	loops   map[k8s.Family]*dataplane.Loop
 	counted counterCache
+	dropped atomic.Pointer[map[k8s.DropReason]uint64] // at the last listing
 
 	// mu protects the fields below, which Plan, Diff and Status read. It is not held while rules are written.
 	mu       sync.Mutex

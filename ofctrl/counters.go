@@ -83,6 +83,7 @@ func (c *Conn) TableSizes(ctx context.Context) (sizes [256]uint32, err error) {
 // FlowCounter are the numbers of one flow. Size is in bytes of Ethernet frames, without their checksum.
 type FlowCounter struct {
 	Cookie   uint64
+	Table    uint8
 	Priority uint16
 	Packets  uint64
 	Size     uint64
@@ -100,7 +101,7 @@ func (c *Conn) TableCounters(ctx context.Context, table uint8, cookie, mask uint
 			if err != nil {
 				return err
 			}
-			out = append(out, FlowCounter{Cookie: cookie, Priority: u16(b[6:]), Packets: packets, Size: size})
+			out = append(out, FlowCounter{Cookie: cookie, Table: b[4], Priority: u16(b[6:]), Packets: packets, Size: size})
 			b = b[n:]
 		}
 		return nil
@@ -120,6 +121,22 @@ func flowNumbers(b []byte) (cookie, packets, size uint64, n int, err error) {
 	}
 	_, packets, size, err = flowStats(b[flowDescLen+m : n])
 	return u64(b[16:]), packets, size, n, err
+}
+
+// MeterDrops returns how many packets a meter has dropped.
+func (c *Conn) MeterDrops(ctx context.Context, id uint32) (packets uint64, err error) {
+	// ofp_meter_stats, then ofp_meter_band_stats for each band (OpenFlow 1.5.1 §7.3.5.14)
+	const head, band = 40, 16
+	err = c.ask(ctx, mpMeterStats, 1, func(b []byte, _ int) ([]byte, error) { return idRequest(b, id), nil }, func(b []byte) error {
+		if len(b) < head || (len(b)-head)%band != 0 {
+			return short("meter statistics")
+		}
+		for b = b[head:]; len(b) > 0; b = b[band:] {
+			packets += u64(b)
+		}
+		return nil
+	})
+	return packets, err
 }
 
 const groupStatsLen = 40

@@ -15,6 +15,7 @@ const (
 	mpTable      = 3
 	mpGroupStats = 6
 	mpGroupDesc  = 7
+	mpMeterStats = 9
 	mpMeterDesc  = 10
 
 	mpMore      = 1 // OFPMPF_REPLY_MORE
@@ -24,7 +25,7 @@ const (
 // mpNames are the multipart types' names, for errors.
 var mpNames = map[uint16]string{
 	mpFlowDesc: "flow descriptions", mpTable: "table statistics", mpFlowMonitor: "a flow monitor", mpAggregate: "the number of flows", mpGroupStats: "group statistics",
-	mpGroupDesc: "group descriptions", mpMeterDesc: "meter descriptions",
+	mpGroupDesc: "group descriptions", mpMeterDesc: "meter descriptions", mpMeterStats: "meter statistics",
 }
 
 // maxAnswer bounds what one question may bring in, in bytes; a flow takes some 400.

@@ -34,9 +34,9 @@ func (b *builder) add(table uint8, priority uint16, id uint32, m flow.Match, act
 	b.flows = append(b.flows, b.flow(table, priority, id, m, actions...))
 }
 
-// share adds a shared flow, once for each source.
-func (b *builder) share(table uint8, priority uint16, m flow.Match, actions ...flow.Action) {
-	f := b.flow(table, priority, 0, m, actions...)
+// share adds a shared flow, once for each source. id is 0, or cookieUnserved.
+func (b *builder) share(table uint8, priority uint16, id uint32, m flow.Match, actions ...flow.Action) {
+	f := b.flow(table, priority, id, m, actions...)
 	if !slices.ContainsFunc(b.shared, func(g *flow.Flow) bool { return g.Key == f.Key }) {
 		b.shared = append(b.shared, f)
 	}

@@ -36,6 +36,7 @@ const (
 	prioUnanswered  = 250 // table 1: below every frontend
 	prioUntracked   = 240 // table 1: past the tracker so far, and no frontend that takes such packets
 	prioUnserved    = 220 // table 1: a port that a ClusterIP does not serve
+	prioHairpinIP   = 216 // table 1: a hairpin address
 	prioUnallocated = 215 // table 1: an address of the Service range that no Service has
 	prioFromUplink  = 210 // table 1: past the guards
 	prioGuard       = 200 // table 1
@@ -46,6 +47,8 @@ const (
 	prioMasquerade6 = 310 // table 2: an ICMPv6 error
 	prioMasquerade  = 300
 	prioServiceOut  = 200
+	prioInRange     = 100 // table 12
+	prioNotInRange  = 50  // table 12
 	prioNoPort      = 300 // table 30: not masqueraded, and should be
 	prioToPod       = 200
 	prioToGateway   = 100
@@ -247,15 +250,15 @@ func (b *builder) serviceDefaults() {
 			b.add(tableServices, prioUntracked, 0, m, b.ct(b.Layout.ZoneDNAT, tableServices))
 		}
 	}
-	drop := func(m flow.Match) {
+	drop := func(priority uint16, m flow.Match) {
 		m.CTState = newConnection
-		b.add(tableServices, prioUnallocated, 0, m)
+		b.add(tableServices, priority, cookieDrops, m)
 	}
 	for _, p := range b.ServiceCIDRs {
-		drop(notToNode(toNet(p)))
+		drop(prioUnallocated, notToNode(toNet(p)))
 	}
 	for _, ip := range b.HairpinIPs {
-		drop(toAddr(ip)) // only answers are sent there
+		drop(prioHairpinIP, toAddr(ip)) // only answers are sent there
 	}
 	if b.Uplink != 0 {
 		b.add(tableServices, prioFromUplink, 0, flow.Match{InPort: b.Uplink}, b.resubmit(tableOutput))
@@ -354,7 +357,7 @@ func (b *builder) hairpin(pod netip.Addr) {
 	}
 	m := firstWay(ethTypeOf(pod), markService)
 	m.Src, m.Dst = host(pod), host(pod)
-	b.share(tableOutput, prioHairpin, m, b.masqueradeAs(ip)...)
+	b.share(tableOutput, prioHairpin, 0, m, b.masqueradeAs(ip)...)
 }
 
 // deliver is table 30: the next hop of Service packets. Only they come here.
@@ -395,7 +398,7 @@ func (b *builder) deliver() {
 			m.IPProto = proto
 			m.CTMark = flow.Bits{Mask: markService}
 			m.Reg[0] = flow.Bits{Value: masqueraded, Mask: masqueraded}
-			b.add(tableDeliver, prioNoPort, 0, m)
+			b.add(tableDeliver, prioNoPort, cookieDrops, m)
 		}
 	}
 	b.add(tableDeliver, prioLast, 0, flow.Match{}, b.Layout.exit())

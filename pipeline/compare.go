@@ -136,7 +136,7 @@ func (x *Comparison) Stale() []flow.CTFilter {
 		}
 	}
 	for _, f := range x.flows {
-		note(uint32(f.Cookie), f.Actions)
+		note(portID(f.Cookie), f.Actions)
 	}
 	var out []flow.CTFilter
 	for id, es := range endpoints {

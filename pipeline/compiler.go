@@ -263,9 +263,12 @@ func (c *Compiler) PinOwners() map[uint64]k8s.PortName {
 	return out
 }
 
+// Serves reports whether the Compiler has a Service port.
+func (c *Compiler) Serves(n k8s.PortName) bool { return c.ports[n] != nil }
+
 // Owner returns the Service port that a flow belongs to, by the flow's cookie.
 func (c *Compiler) Owner(cookie uint64) (k8s.PortName, bool) {
-	return c.nameOf(uint32(cookie))
+	return c.nameOf(portID(cookie))
 }
 
 // GroupOwner returns which Service port a group belongs to.

@@ -26,13 +26,13 @@ func ReadMark(v uint32) Mark {
 // not nkp's.
 func (l Layout) PortOfCookie(cookie uint64) (id uint32, ours bool) {
 	own, mask := l.Cookies()
-	return uint32(cookie), cookie&mask == own
+	return portID(cookie), cookie&mask == own
 }
 
-// PortObjects returns the cookie (to be matched in all bits) and the first and last group id of a Service port's own objects.
-func (l Layout) PortObjects(id uint32) (cookie uint64, groupLo, groupHi uint32) {
+// PortObjects returns the cookie, the mask of its bits to match, and the first and last group id of a Service port's own objects.
+func (l Layout) PortObjects(id uint32) (cookie, mask uint64, groupLo, groupHi uint32) {
 	lo := l.group(id, 0, 0)
-	return l.cookie(cookieStatic, id), lo, lo + (1<<6 - 1)
+	return l.cookie(cookieStatic, id), ^uint64(cookieDrops), lo, lo + (1<<6 - 1)
 }
 
 // ChoosesByHash reports whether a group belongs to a Service port and chooses an endpoint by the datapath's hash of a packet.

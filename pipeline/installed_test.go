@@ -27,10 +27,10 @@ func TestInstalledEndpoints(t *testing.T) {
 	seen := 0
 	for _, sp := range ports {
 		id := c.ports[sp.Name].id
-		cookie, lo, hi := l.PortObjects(id)
+		cookie, mask, lo, hi := l.PortObjects(id)
 		own := flow.NewState()
 		for k, f := range all.Flows {
-			if f.Cookie == cookie {
+			if f.Cookie&mask == cookie {
 				own.Flows[k] = f
 			}
 		}

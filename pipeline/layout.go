@@ -53,12 +53,22 @@ const (
 	tableLast     = tableDeliver
 )
 
-// Cookie kinds: bits 39-32 of a cookie. Bits 31-0 are the id of the Service port, or 0.
+// Cookie kinds: bits 39-32 of a cookie. Bits 31 and 30 are cookieDrops and cookieUnserved, bits 21-0 the id of the Service port, or 0.
 const (
 	cookieStatic  = 1
 	cookieLearned = 2
 	cookieNoPins  = 3 // the flow NoPins
 )
+
+// Bits of the cookies of flows that drop or refuse packets, so that their counters can be read alone. cookieUnserved is the
+// bit of the flows for unserved ports, one for each ClusterIP, whose counters are read as a sum.
+const (
+	cookieDrops    = 1 << 31
+	cookieUnserved = 1 << 30
+)
+
+// portID returns the id of the Service port in a cookie, 0 for shared flows.
+func portID(cookie uint64) uint32 { return uint32(cookie) &^ (cookieDrops | cookieUnserved) }
 
 // Bits of reg1 and ct_mark; bits 8-31 are the id of the Service port.
 const (

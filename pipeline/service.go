@@ -12,11 +12,16 @@ import (
 // Priorities of a Service's flows in table 1. A frontend that names its address comes before a NodePort,
 // which is served on every address of the node, as in kube-proxy. Flows for a source with a policy of its own
 // (pods, the node) come before those for all sources.
+//
+// A frontend that drops or refuses has a priority of its own (Drops), because Open vSwitch keeps the counters of a flow whose
+// actions change.
 const (
 	prioFrontendSource = 310
 	prioFrontend       = 300
 	prioNodePortSource = 290
 	prioNodePort       = 280
+	refuses            = 1 // above: no endpoint
+	drops              = 2 // above: policy Local without a local endpoint
 )
 
 // Guards cover this much of the address space around an endpoint: the usual pod range of a node.
@@ -101,7 +106,7 @@ func (s *service) frontend(f *k8s.Frontend) {
 		}
 		// Table 0 has set the masquerade bit by the packet's source; that bit stays.
 		s.enter(everyone, m, f, f.Policy, setMark(s.mark(f.Policy, false), ^uint32(markMasquerade)))
-		s.share(tableServices, prioUnserved, flow.Match{EthType: m.EthType, Dst: m.Dst, CTState: newConnection},
+		s.share(tableServices, prioUnserved, cookieUnserved, flow.Match{EthType: m.EthType, Dst: m.Dst, CTState: newConnection},
 			s.resubmit(tableReject))
 	case f.Policy == k8s.Cluster:
 		s.enter(everyone, m, f, k8s.Cluster, setMark(s.mark(k8s.Cluster, true), 0xffffffff))
@@ -126,10 +131,10 @@ func (s *service) frontend(f *k8s.Frontend) {
 func (s *service) enter(priority uint16, m flow.Match, f *k8s.Frontend, p k8s.Policy, mark flow.Action) {
 	if len(s.sp.Endpoints(p)) == 0 {
 		if p == k8s.Local && f.WhenEmpty == k8s.Drop {
-			s.add(tableServices, priority, s.id, m)
+			s.add(tableServices, priority+drops, s.id|cookieDrops, m)
 			return
 		}
-		s.add(tableServices, priority, s.id, m, s.resubmit(tableReject))
+		s.add(tableServices, priority+refuses, s.id|cookieDrops, m, s.resubmit(tableReject))
 		return
 	}
 	if s.NoNullNAT && s.isOwnEndpoint(f, p) {
@@ -209,14 +214,14 @@ func (s *service) sourceRanges(f *k8s.Frontend, p k8s.Policy) {
 	for _, r := range allowed {
 		m := s.marked(p)
 		m.Src = matched(r)
-		s.addOnce(tableRanges, 100, m, s.choose(p)...)
+		s.addOnce(tableRanges, prioInRange, s.id, m, s.choose(p)...)
 	}
-	s.addOnce(tableRanges, 50, s.marked(p))
+	s.addOnce(tableRanges, prioNotInRange, s.id|cookieDrops, s.marked(p))
 }
 
 // addOnce adds a flow unless this Service port has one with the same key already.
-func (s *service) addOnce(table uint8, priority uint16, m flow.Match, actions ...flow.Action) {
-	f := s.flow(table, priority, s.id, m, actions...)
+func (s *service) addOnce(table uint8, priority uint16, id uint32, m flow.Match, actions ...flow.Action) {
+	f := s.flow(table, priority, id, m, actions...)
 	if !slices.ContainsFunc(s.flows, func(g *flow.Flow) bool { return g.Key == f.Key }) {
 		s.flows = append(s.flows, f)
 	}
@@ -277,7 +282,7 @@ func (s *service) surroundings() {
 			if err != nil {
 				continue // a zone: k8s admits none
 			}
-			s.share(tableServices, prioGuard, flow.Match{
+			s.share(tableServices, prioGuard, 0, flow.Match{
 				EthType: ethTypeOf(ip), Dst: around, IPProto: ipProto(s.sp.Name.Protocol), DstPort: e.Addr.Port(), CTState: newConnection,
 			}, flow.CT{
 				Commit: true, Zone: s.Layout.ZoneDNAT, Table: s.Layout.table(tableOutput),

@@ -68,6 +68,8 @@ var rows = []row{
 			{rate("nkp_transaction_objects_total{SEL}", "object"), "{{object}}s"}, {rate("nkp_refused_objects_total{SEL}", "job"), "refused"}}},
 		{title: "Packets to Services without endpoints", about: "Dropped ones leave their clients waiting.", unit: "pps", stacked: true, queries: []query{
 			{rate("nkp_rejected_packets_total{SEL}", "result"), "{{result}}"}}},
+		{title: "Packets dropped or refused", about: "By reason; nkp services names the Service.", unit: "pps", stacked: true, queries: []query{
+			{rate("nkp_dropped_packets_total{SEL}", "reason"), "{{reason}}"}}},
 		{title: "Connections of the channel", about: "Made since nkp started; more than one is a reconnect.", queries: []query{
 			{`max by (instance) (nkp_channel_connections_total{SEL})`, "{{instance}}"}}},
 	}},
@@ -82,6 +84,7 @@ var rows = []row{
 	{"Traffic (with --service-metrics)", []panel{
 		{title: "New connections, ten most", unit: "cps", queries: []query{{`topk(10, ` + rate("nkp_service_connections_total{SEL}", "namespace, service, port") + `)`, "{{namespace}}/{{service}}:{{port}}"}}},
 		{title: "To endpoints, ten most", unit: "Bps", queries: []query{{`topk(10, ` + rate(`nkp_service_bytes_total{SEL, direction="in"}`, "namespace, service, port") + `)`, "{{namespace}}/{{service}}:{{port}}"}}},
+		{title: "Dropped or refused, ten most", unit: "pps", queries: []query{{`topk(10, ` + rate("nkp_service_dropped_packets_total{SEL}", "namespace, service, port, reason") + `)`, "{{namespace}}/{{service}}:{{port}} {{reason}}"}}},
 		{title: "From endpoints, ten most", unit: "Bps", queries: []query{{`topk(10, ` + rate(`nkp_service_bytes_total{SEL, direction="out"}`, "namespace, service, port") + `)`, "{{namespace}}/{{service}}:{{port}}"}}},
 	}},
 	{"Process", []panel{

@@ -188,6 +188,10 @@ func (p *planes) collect(ctx context.Context, emit metrics.Emit) (warnings int) 
 			warnings, refused = warnings+len(d.Warnings), collectHNS(d, emit)
 		default: // iptables, or a part of it
 			refused = collectIPTables(p.iptables.Detail(), emit)
+			if d := p.iptables.Dropped(); d != nil {
+				emitDrops(d, emit)
+				emit(metrics.InvalidDropped, float64(d[k8s.DropInvalid]))
+			}
 		}
 		emit(metrics.Refused, float64(refused), pl.label)
 	}
@@ -205,10 +209,17 @@ func collectBridge(f *bridge.Figures, emit metrics.Emit) {
 	emit(metrics.AffinityStopped, truth(f.AffinityStopped))
 	emit(metrics.Foreign, float64(f.Foreign))
 	emit(metrics.Repairs, float64(f.Repairs), "ovs")
+	emitDrops(f.Dropped, emit)
 	emit(metrics.Rejects, float64(f.Rejects.Answered), "answered")
 	emit(metrics.Rejects, float64(f.Rejects.Unanswerable), "unanswerable")
 	emit(metrics.Rejects, float64(f.Rejects.Dropped), "dropped")
 	emit(metrics.Rejects, float64(f.Rejects.Failed), "failed")
+}
+
+func emitDrops(dropped map[k8s.DropReason]uint64, emit metrics.Emit) {
+	for why, n := range dropped {
+		emit(metrics.Dropped, float64(n), string(why))
+	}
 }
 
 func collectConntrack(u *dpctl.Usage, emit metrics.Emit) {

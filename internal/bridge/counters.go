@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ofctrl"
 	"github.com/nkp-proxy/nkp/pipeline"
@@ -19,6 +20,41 @@ type counterCache struct {
 	asks chan struct{} // holds a token while the switch is queried; protects the fields below
 	at   time.Time
 	last map[k8s.PortName]k8s.Counters
+}
+
+// countDrops reads the counters of the flows that drop or refuse packets. It runs on the loop.
+func (p *Plane) countDrops(ctx context.Context) error {
+	conn, c, l := p.prog.conn, p.prog.compiler, &p.set.Layout
+	if conn == nil || c == nil {
+		return nil
+	}
+	now := map[dataplane.DropKey]uint64{}
+	cookie, mask := l.Drops()
+	for _, table := range l.DropTables() {
+		flows, err := conn.TableCounters(ctx, table, cookie, mask)
+		if err != nil {
+			return err
+		}
+		for _, f := range flows {
+			if why := l.DropReason(f.Table, f.Priority); why != "" {
+				name, _ := c.Owner(f.Cookie)
+				now[dataplane.DropKey{Port: name, Reason: why}] += f.Packets
+			}
+		}
+	}
+	table, cookie := l.Unserved()
+	unserved, err := conn.FlowCount(ctx, cookie, ^uint64(0), table)
+	if err != nil {
+		return err
+	}
+	now[dataplane.DropKey{Reason: k8s.DropUnservedPort}] = unserved.Packets
+	if cfg := c.Config(); !cfg.NoMeter {
+		if now[dataplane.DropKey{Reason: k8s.DropRateLimit}], err = conn.MeterDrops(ctx, l.MeterID); err != nil {
+			return err
+		}
+	}
+	p.drops.Count(now, c.Serves)
+	return nil
 }
 
 // Counters returns the switch's counters of every Service port, read in one request. The result is shared: it must not be changed.
@@ -68,8 +104,11 @@ func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, er
 		if p.prog.compiler != nil {
 			addUp(counters, flows, p.prog.compiler.Tally)
 		}
+		if why = p.countDrops(ctx); why == nil {
+			p.drops.AddTo(counters)
+		}
 	})
-	if err != nil {
+	if err = errors.Join(err, why); err != nil {
 		return nil, err
 	}
 	p.counted.at, p.counted.last = time.Now(), counters

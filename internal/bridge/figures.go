@@ -1,5 +1,7 @@
 package bridge
 
+import "github.com/nkp-proxy/nkp/k8s"
+
 // Figures are the numbers of a plane that are available at any time, even while its loop waits for the switch.
 type Figures struct {
 	Connected                     bool
@@ -14,6 +16,7 @@ type Figures struct {
 	Rejects                       RejectStats
 	AffinityClients, AffinityFull int
 	AffinityStopped               bool
+	Dropped                       map[k8s.DropReason]uint64 // at the last count; it is not changed
 }
 
 // Figures returns the plane's numbers as they were when its loop was last at rest. Rejects, except Dropped, are current.
@@ -33,6 +36,7 @@ func (p *Plane) publish() {
 		Warnings: len(p.node.warnings) + len(p.traffic.warnings),
 	}
 	f.AffinityClients, f.AffinityFull, f.AffinityStopped = p.affinity.last.clients, len(p.affinity.last.full), p.affinity.last.stopped
+	f.Dropped = p.drops.Node()
 	affinity := p.affinity.status()
 	f.Warnings += len(affinity.warnings()) + len(p.prog.unread) + len(p.prog.foreign.warnings())
 	f.Rejects.Dropped = p.prog.stats.dropped

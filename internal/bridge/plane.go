@@ -43,6 +43,7 @@ type Plane struct {
 	figures atomic.Pointer[Figures]
 	counted counterCache
 	usage   usageCache
+	drops   dataplane.Drops // belongs to the loop
 
 	// Only the loop uses the fields below.
 	node     node
@@ -199,6 +200,10 @@ func (p *Plane) loop(ctx context.Context) error {
 			p.checkGateway(ctx)
 			p.checkTraffic()
 			p.countPins(ctx)
+			if err := p.countDrops(ctx); err != nil && ctx.Err() == nil {
+				p.log.Warn("cannot read the counters of dropped packets", "error", err)
+				g.stats.failed(err)
+			}
 			g.checkCount(ctx)
 		case <-audit.C:
 			p.alive.work("reading the switch back")

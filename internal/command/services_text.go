@@ -147,6 +147,13 @@ func (t *servicesText) service(s *agent.ServiceInfo) {
 			t.below(endpointText(&e))
 		}
 	}
+	if s.Counters != nil {
+		for _, why := range k8s.ServiceDropReasons {
+			if n := s.Counters.Dropped[why]; n > 0 {
+				t.below(fmt.Sprintf("%s: %s", why.Text(), count(int(n), "packet")))
+			}
+		}
+	}
 	for _, p := range s.Problems {
 		t.below("PROBLEM: " + p)
 	}

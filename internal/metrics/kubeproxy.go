@@ -58,6 +58,9 @@ var (
 	iptablesLast = define(Gauge, "kubeproxy_sync_proxy_rules_iptables_last",
 		"Number of iptables rules written by kube-proxy in last sync: in the last transaction with that table", "table", ipFamily).
 		in(OVS, IPTables).only("iptables works: alone, or beside the bridge")
+	InvalidDropped = define(Counter, "kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
+		"packets dropped by iptables to work around conntrack problems: forwarded packets in conntrack state INVALID").
+		in(IPTables).only("`--service-metrics` is set").collected()
 	conntrackDuration = define(Histogram, "kubeproxy_conntrack_reconciler_sync_duration_seconds",
 		"ReconcileConntrackFlowsLatency latency in seconds: one scan for UDP connections to endpoints that are gone", ipFamily).with(syncBuckets).in(OVS, IPTables).from("IPv4", "IPv6")
 	conntrackDeleted = define(Counter, "kubeproxy_conntrack_reconciler_deleted_entries_total",

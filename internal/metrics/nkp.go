@@ -46,6 +46,9 @@ var (
 	Rejects         = define(Counter, "nkp_rejected_packets_total",
 		"Packets that Services without endpoints sent to nkp: answered with a refusal, unanswerable (such as an RST), dropped (the queue was full) or failed.", "result").
 		in(OVS).collected()
+	Dropped = define(Counter, "nkp_dropped_packets_total",
+		"Packets that nkp's flows or rules drop or refuse, by reason: no_endpoint and unserved_port are refused, refusal_rate_limit are those of them that get no answer for the meter's limit; all others are dropped.", "reason").
+		in(OVS, IPTables).collected().only("on the bridge, every 5 s; with iptables, `--service-metrics` is set")
 	ConntrackEntries = define(Gauge, "nkp_conntrack_entries", "Entries in the conntrack table of the bridge's datapath: of a zone, where it has a limit, or of the whole table (all).", "zone").
 				in(OVS).collected().only("ovs-vswitchd answers on its control socket")
 	ConntrackLimit = define(Gauge, "nkp_conntrack_limit", "Entries that the zone, or the whole table (all), may hold; beyond, new connections fail.", "zone").
@@ -68,6 +71,8 @@ var (
 				only("`--service-metrics` is set and the data plane counts them").collected()
 	serviceBytes = define(Counter, "nkp_service_bytes_total", "IP bytes of a Service port: in is from the client to the endpoint.", append(serviceLabels[:len(serviceLabels):len(serviceLabels)], "direction")...).
 			only("`--service-metrics` is set and the data plane counts them").collected()
+	serviceDropped = define(Counter, "nkp_service_dropped_packets_total", "Packets to a Service port that are dropped or refused, by reason (no_endpoint, no_local_endpoint, source_range).", append(serviceLabels[:len(serviceLabels):len(serviceLabels)], "reason")...).
+			in(OVS, IPTables).only("`--service-metrics` is set").collected()
 	serviceUnlisted = define(Gauge, "nkp_service_metrics_unlisted", "Service ports beyond --service-metrics-limit, which are summed under the namespace and service \"\".").
 			only("`--service-metrics` is set").collected()
 )

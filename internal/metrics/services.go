@@ -78,6 +78,12 @@ func (s *sum) grow(before, now k8s.Counters) {
 	s.Connections += since(before.Connections, now.Connections)
 	s.Packets = growDirections(s.Packets, before.Packets, now.Packets)
 	s.Bytes = growDirections(s.Bytes, before.Bytes, now.Bytes)
+	for why, n := range now.Dropped {
+		if s.Dropped == nil {
+			s.Dropped = map[k8s.DropReason]uint64{}
+		}
+		s.Dropped[why] += since(before.Dropped[why], n)
+	}
 }
 
 func growDirections(total, before, now *k8s.Directions) *k8s.Directions {
@@ -112,4 +118,7 @@ func emitService(emit Emit, c k8s.Counters, labels ...string) {
 	}
 	both(servicePackets, c.Packets)
 	both(serviceBytes, c.Bytes)
+	for why, n := range c.Dropped {
+		emit(serviceDropped, float64(n), append(slices.Clone(labels), string(why))...)
+	}
 }

@@ -1,0 +1,60 @@
+package dataplane
+
+import (
+	"maps"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// DropKey names a counter of dropped packets. The Port is zero where the counter is of the node.
+type DropKey struct {
+	Port   k8s.PortName
+	Reason k8s.DropReason
+}
+
+// Drops adds up counters of dropped packets. The flows or rules that count come and go with endpoints; the sums do not go down.
+// What a flow counts between the last reading and its deletion is lost. The zero value is ready. Not safe for concurrent use.
+type Drops struct {
+	seen, ports map[DropKey]uint64
+	node        map[k8s.DropReason]uint64
+}
+
+// Count takes the counters as they are now, and forgets the Service ports that are not served.
+func (d *Drops) Count(now map[DropKey]uint64, served func(k8s.PortName) bool) {
+	if d.ports == nil {
+		d.ports, d.node = map[DropKey]uint64{}, map[k8s.DropReason]uint64{}
+	}
+	for _, why := range k8s.ServiceDropReasons {
+		d.node[why] += 0 // a rate needs a 0 to start at
+	}
+	for k, n := range now {
+		grown := n
+		if seen := d.seen[k]; n >= seen { // else the flow was deleted and made again
+			grown -= seen
+		}
+		d.node[k.Reason] += grown
+		if grown > 0 && k.Port != (k8s.PortName{}) {
+			d.ports[k] += grown
+		}
+	}
+	maps.DeleteFunc(d.ports, func(k DropKey, _ uint64) bool { return !served(k.Port) })
+	d.seen = now
+}
+
+// Node returns a copy of the sums by reason, of all Service ports that there have been.
+func (d *Drops) Node() map[k8s.DropReason]uint64 { return maps.Clone(d.node) }
+
+// AddTo puts the sums of the Service ports in counters into their Counters.
+func (d *Drops) AddTo(counters map[k8s.PortName]k8s.Counters) {
+	for k, n := range d.ports {
+		c, ok := counters[k.Port]
+		if !ok {
+			continue
+		}
+		if c.Dropped == nil {
+			c.Dropped = map[k8s.DropReason]uint64{}
+		}
+		c.Dropped[k.Reason] = n
+		counters[k.Port] = c
+	}
+}

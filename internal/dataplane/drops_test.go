@@ -1,0 +1,37 @@
+package dataplane
+
+import (
+	"testing"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// Sums do not go down when flows come and go; a Service that is gone is forgotten, but stays in the node's sum.
+func TestDrops(t *testing.T) {
+	var d Drops
+	web := k8s.PortName{Port: "web"}
+	key := DropKey{web, k8s.DropNoEndpoint}
+	served := true
+	for i, tc := range []struct {
+		now        map[DropKey]uint64
+		port, node uint64
+	}{
+		{map[DropKey]uint64{key: 3}, 3, 3},
+		{map[DropKey]uint64{key: 5}, 5, 5},
+		{map[DropKey]uint64{key: 2}, 7, 7}, // made again
+		{nil, 7, 7},
+		{map[DropKey]uint64{key: 2, {Reason: k8s.DropNoEndpoint}: 1}, 9, 10},
+	} {
+		d.Count(tc.now, func(k8s.PortName) bool { return served })
+		by := map[k8s.PortName]k8s.Counters{web: {}}
+		d.AddTo(by)
+		if by[web].Dropped[k8s.DropNoEndpoint] != tc.port || d.Node()[k8s.DropNoEndpoint] != tc.node {
+			t.Errorf("%d: %v and %v, want %d and %d", i, by[web].Dropped, d.Node(), tc.port, tc.node)
+		}
+	}
+	served = false
+	d.Count(nil, func(k8s.PortName) bool { return served })
+	if len(d.ports) != 0 || d.Node()[k8s.DropNoEndpoint] != 10 {
+		t.Errorf("after the Service: %v, %v", d.ports, d.Node())
+	}
+}
