@@ -113,6 +113,28 @@ func drops(list lister, names map[[2]string]k8s.PortName, sum map[dataplane.Drop
 	return nil
 }
 
+// LocalhostConnections returns how many connections to NodePorts at loopback addresses were served since the rules were installed; ok is
+// false where none are. It runs iptables once.
+func (p *Plane) LocalhostConnections(ctx context.Context) (n uint64, ok bool, err error) {
+	p.mu.Lock()
+	backend, served := p.status.Backend, p.opts.LocalhostNodePorts && p.families[k8s.IPv4] != nil
+	p.mu.Unlock()
+	if backend == "" || !served {
+		return 0, false, nil
+	}
+	list, err := listRules(ctx, backend, k8s.IPv4)
+	if err != nil {
+		return 0, false, err
+	}
+	lines, err := list(rules.NAT, rules.Postrouting)
+	for _, l := range lines {
+		if n, ok := rules.ParseLocalhost(l); ok {
+			return n, true, nil
+		}
+	}
+	return 0, false, err
+}
+
 // connections adds up the connections of a family by the hash of the Service port.
 func connections(list lister) (map[string]uint64, error) {
 	opened := map[string]uint64{}

@@ -17,9 +17,10 @@ var parents = map[rules.Table][]string{
 // to it are added, never deleted.
 var hookedChains = []string{rules.Services, rules.ExternalServices, rules.NodePorts, rules.Postrouting, rules.Forward, rules.Firewall}
 
-// hostPorts are the chains of the CNI plugin portmap, which take packets for ports of the node. nkp's hooks must precede the
-// jumps to them.
-var hostPorts = []string{"CNI-HOSTPORT-DNAT", "CNI-HOSTPORT-SNAT", "CNI-HOSTPORT-MASQ"}
+// hostPorts is the chain of the CNI plugin portmap that takes packets for ports of the node. nkp's hooks must precede the jumps
+// to it. Its CNI-HOSTPORT-MASQ, which portmap inserts at the top of POSTROUTING, masquerades what hostPorts translated only, as
+// flannel's FLANNEL-POSTRTG does what leaves the pod network.
+const hostPorts = "CNI-HOSTPORT-DNAT"
 
 // hookDiff returns the hooks that are missing or too late in their chain, and the jumps to nkp's chains that should not exist.
 func hookDiff(fixed *rules.Fixed, s *sight) (missing, extra []rules.Hook) {
@@ -29,7 +30,7 @@ func hookDiff(fixed *rules.Fixed, s *sight) (missing, extra []rules.Hook) {
 		switch {
 		case at < 0:
 			missing = append(missing, h)
-		case slices.ContainsFunc(list[:at], isHostPort):
+		case slices.ContainsFunc(list[:at], func(r rules.Rule) bool { return r.Target() == hostPorts }):
 			missing = append(missing, h)
 			extra = append(extra, rules.Hook{Table: h.Table, Parent: h.Parent, Rule: list[at]})
 		}
@@ -50,8 +51,6 @@ func hookDiff(fixed *rules.Fixed, s *sight) (missing, extra []rules.Hook) {
 	}
 	return missing, extra
 }
-
-func isHostPort(r rules.Rule) bool { return slices.Contains(hostPorts, r.Target()) }
 
 func isHook(fixed *rules.Fixed, t rules.Table, parent string, r rules.Rule) bool {
 	return slices.ContainsFunc(fixed.Hooks, func(h rules.Hook) bool {

@@ -113,6 +113,64 @@ func TestRepair(t *testing.T) {
 	})
 }
 
+// What kubelet and the CNI plugins portmap and flannel do to the base chains harms no Service and is no repair. A jump of portmap's that
+// takes packets for a NodePort is.
+func TestNeighboursAreNoRepair(t *testing.T) {
+	each(t, func(t *testing.T, backend xtables.Backend) {
+		b, pods := bed(t, testbed.Options{})
+		p := start(t, b, defaults(backend), nodeObject+service("web", 1, "type: NodePort")+endpoints("web", pods[0]))
+		for _, c := range []string{
+			"iptables -t nat -N CNI-HOSTPORT-MASQ",
+			"iptables -t nat -A CNI-HOSTPORT-MASQ -m mark --mark 0x2000/0x2000 -j MASQUERADE",
+			"iptables -t nat -I POSTROUTING -m comment --comment CNI -j CNI-HOSTPORT-MASQ",
+			"iptables -t nat -N CNI-HOSTPORT-SETMARK",
+			"iptables -t nat -A CNI-HOSTPORT-SETMARK -j MARK --set-xmark 0x2000/0x2000",
+			"iptables -t nat -N CNI-HOSTPORT-DNAT",
+			"iptables -t nat -A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT",
+			"iptables -t nat -A OUTPUT -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT",
+			"iptables -t nat -A CNI-HOSTPORT-DNAT -p tcp --dport 30001 -j DNAT --to-destination 10.0.0.99:80",
+			"iptables -t nat -N FLANNEL-POSTRTG",
+			"iptables -t nat -A FLANNEL-POSTRTG -m mark --mark 0x4000/0x4000 -j RETURN",
+			"iptables -t nat -A FLANNEL-POSTRTG -s 10.244.0.0/16 ! -d 224.0.0.0/4 -j MASQUERADE",
+			"iptables -t nat -I POSTROUTING -j FLANNEL-POSTRTG",
+			"iptables -N FLANNEL-FWD",
+			"iptables -A FLANNEL-FWD -s 10.244.0.0/16 -j ACCEPT",
+			"iptables -I FORWARD -j FLANNEL-FWD",
+			"iptables -t mangle -N KUBE-KUBELET-CANARY",
+			"iptables -t mangle -N KUBE-IPTABLES-HINT",
+		} {
+			iptables(t, b, backend, strings.Fields(c)...)
+		}
+		repairs := func() (n int) {
+			for _, f := range p.status().Families {
+				n += f.Repairs
+			}
+			return n
+		}
+		begin := time.Now()
+		if !eventually(20*time.Second, func() bool { return repairs() > 0 || p.status().Families[0].Compared.After(begin) }) {
+			t.Fatal("the rules are not compared")
+		}
+		if n := repairs(); n > 0 {
+			t.Errorf("%d repairs: %+v", n, p.status().Families[0].LastRepair)
+		}
+		for _, to := range []string{"40.0.0.1:80", "172.16.0.2:30001"} {
+			if _, err := pods[1].Ask(t.Context(), "tcp", to); err != nil {
+				t.Error(err)
+			}
+		}
+		iptables(t, b, backend, strings.Fields("iptables -t nat -D PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT")...)
+		iptables(t, b, backend, strings.Fields("iptables -t nat -I PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT")...)
+		if !eventually(20*time.Second, func() bool { return repairs() > 0 }) {
+			t.Error("portmap takes the packets of a NodePort, and nkp does not say so")
+		}
+		p.settle()
+		if _, err := b.External.Ask(t.Context(), "tcp", "172.16.0.2:30001"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // Whatever changes, established connections stay and new ones are served: endpoints come and go, the Plane is killed and
 // starts again, another Service takes the place of one.
 func TestNoGap(t *testing.T) {

@@ -220,6 +220,8 @@ type Warning struct {
 	Text  string
 	// Event is the reason of the Event about it; "": the default, that something is not served as the object asks.
 	Event string
+	// Passing reports that objects which are created or deleted one after the other cause it for a moment.
+	Passing bool
 }
 
 // String returns the warning in one line.

@@ -4,11 +4,12 @@ import "github.com/nkp-proxy/nkp/pipeline/flow"
 
 // Header bits of a learn action's specification (openvswitch/nicira-ext.h, NX_LEARN_*).
 const (
-	learnImmediate  = 1 << 13 // the source is a value, not a field
-	learnLoad       = 1 << 11 // the destination is loaded, not matched
-	learnBits       = 0x7ff
-	learnHeaderLen  = 32
-	learn2HeaderLen = 40
+	learnImmediate   = 1 << 13 // the source is a value, not a field
+	learnLoad        = 1 << 11 // the destination is loaded, not matched
+	learnBits        = 0x7ff
+	learnWriteResult = 1 << 2 // in the flags of nx_action_learn2
+	learnHeaderLen   = 32
+	learn2HeaderLen  = 40
 )
 
 // knownFields maps the headers that learn and copy actions may use, NXM and OXM, to fields.
@@ -26,7 +27,17 @@ func decodeLearn(a []byte) (l flow.Learn, ok bool) {
 	if len(a) >= learn2HeaderLen && u16(a[8:]) == nxLearn2 {
 		specs = learn2HeaderLen
 		l.Limit = u32(a[32:])
-		if l.Limit == 0 || u32(a[36:]) != 0 {
+		if l.Limit == 0 {
+			return l, false
+		}
+		if ofs := u32(a[36:]); u16(a[24:]) == learnWriteResult && len(a) >= specs+4 { // 16 bits, and as many of padding
+			f, ok := knownFields[u32(a[40:])]
+			if !ok || ofs&0xffff != 0 || int(ofs>>16) >= f.Bits() {
+				return l, false
+			}
+			l.Result = flow.Subfield{Field: f, Ofs: uint8(ofs >> 16), N: 1}
+			specs += 4
+		} else if ofs != 0 {
 			return l, false
 		}
 	}
@@ -34,6 +45,9 @@ func decodeLearn(a []byte) (l flow.Learn, ok bool) {
 		return l, false
 	}
 	hard, flags, pad, finIdle, finHard := u16(a[12:]), u16(a[24:]), a[27], u16(a[28:]), u16(a[30:])
+	if l.Result.N != 0 {
+		flags = 0
+	}
 	if hard|flags|uint16(pad)|finIdle|finHard != 0 {
 		return l, false
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
@@ -206,7 +207,7 @@ var (
 )
 
 func learn(b []byte, a flow.Learn) ([]byte, error) {
-	for _, s := range []flow.Subfield{a.Match[0], a.Match[1], a.Load} {
+	for _, s := range []flow.Subfield{a.Match[0], a.Match[1], a.Load, a.Result} {
 		if s == (flow.Subfield{}) {
 			continue
 		}
@@ -214,19 +215,34 @@ func learn(b []byte, a flow.Learn) ([]byte, error) {
 			return b, err
 		}
 	}
-	if a.Load.N == 0 || a.Match[0].N == 0 && a.Match[1].N != 0 {
+	if a.Load.N == 0 || a.Match[0].N == 0 && a.Match[1].N != 0 || a.Result.N != 0 && a.Limit == 0 {
 		return b, fmt.Errorf("%s: a part is missing", a)
 	}
-	m, err := learnAction(a).MarshalBinary()
+	if a.Result.N > 1 {
+		return b, fmt.Errorf("%s: the result has one bit", a)
+	}
+	l := learnAction(a)
+	m, err := l.MarshalBinary()
 	if err != nil || a.Limit == 0 {
 		return append(b, m...), err
 	}
-	// nx_action_learn2 is nx_action_learn with 8 bytes more before the specifications: the limit, and where a result would go
+	// nx_action_learn2 is nx_action_learn with more before the specifications: the limit, and where the result goes
 	// (Open vSwitch, lib/ofp-actions.c). libOpenflow does not have it.
 	at := len(b)
 	b = append(b, m[:learnHeaderLen]...)
-	binary.BigEndian.PutUint16(b[at+2:], uint16(len(m)+learn2HeaderLen-learnHeaderLen))
 	binary.BigEndian.PutUint16(b[at+8:], nxLearn2)
-	b = append(put32(b, a.Limit), 0, 0, 0, 0)
-	return append(b, m[learnHeaderLen:]...), nil
+	b = append(put32(b, a.Limit), 0, a.Result.Ofs, 0, 0)
+	if a.Result.N != 0 {
+		binary.BigEndian.PutUint16(b[at+24:], learnWriteResult)
+		result := field(strings.TrimSuffix(flow.Whole(a.Result.Field).String(), "[]"), false)
+		b = put32(b, result.MarshalHeader())
+	}
+	n := learnHeaderLen
+	for _, s := range l.LearnSpecs {
+		n += int(s.Len())
+	}
+	b = append(b, m[learnHeaderLen:n]...)
+	b = append(b, make([]byte, -(len(b)-at)&7)...)
+	binary.BigEndian.PutUint16(b[at+2:], uint16(len(b)-at))
+	return b, nil
 }

@@ -119,6 +119,10 @@ func actionShapes(v6 bool) [][]flow.Action {
 			Match: [2]flow.Subfield{flow.Whole(src), sub(flow.Reg1, 8, 24)}, Load: flow.Whole(flow.Reg2), Limit: 10000,
 		}, flow.Resubmit{Table: 11}},
 		{flow.Learn{Table: 10, Cookie: learnCookie, Load: sub(flow.Reg2, 0, 32), Limit: 0xffffffff}},
+		{flow.Learn{
+			Table: 10, IdleTimeout: 10800, Priority: 100, Cookie: learnCookie | 6, EthType: ethType,
+			Match: [2]flow.Subfield{flow.Whole(src), sub(flow.Reg1, 8, 24)}, Load: flow.Whole(flow.Reg2), Limit: 10000, Result: sub(flow.Reg3, 29, 1),
+		}, flow.Resubmit{Table: 11}},
 	}...)
 }
 

@@ -74,11 +74,11 @@ func setTemplate(name string, width int) [2][]byte {
 	return [2][]byte{mustMarshal(setField(name, zero, nil)), mustMarshal(setField(name, zero, zero))}
 }
 
-// hashTemplate is the selection method that hashes one whole field (OVS extension; ovs-ofctl(8), selection_method).
+// hashTemplate is the selection method that hashes reg3 and one more field, both whole (OVS extension; ovs-ofctl(8), selection_method).
 func hashTemplate(name string, width int) []byte {
-	f := field(name, false)
-	f.Value = bytesValue(bytes.Repeat([]byte{0xff}, width))
-	return mustMarshal(openflow15.NewNTRSelectionMethod(openflow15.NTR_HASH, 0, *f))
+	seed, client := field("NXM_NX_REG3", false), field(name, false) // in the order in which Open vSwitch reports them
+	seed.Value, client.Value = bytesValue(bytes.Repeat([]byte{0xff}, 4)), bytesValue(bytes.Repeat([]byte{0xff}, width))
+	return mustMarshal(openflow15.NewNTRSelectionMethod(openflow15.NTR_HASH, 0, *seed, *client))
 }
 
 // field returns libOpenflow's header of a field that exists.
@@ -173,7 +173,7 @@ func copyReg1ToMark() openflow15.Action {
 }
 
 // learnAction builds a learn action. ofnet's AddMatch is not used: it writes field headers that claim a mask.
-func learnAction(a flow.Learn) openflow15.Action {
+func learnAction(a flow.Learn) *openflow15.NXActionLearn {
 	l := openflow15.NewNXActionLearn()
 	l.IdleTimeout, l.Priority, l.Cookie, l.TableID = a.IdleTimeout, a.Priority, a.Cookie, a.Table
 	if a.EthType != 0 {

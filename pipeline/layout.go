@@ -48,6 +48,7 @@ const (
 	tableLearn    = 14 // session affinity: makes the pin
 	tableWide     = 15 // Services with more endpoints than a dp_hash group takes evenly
 	tableCount    = 16 // counters of Services: looked into on the way
+	tableSeed     = 17 // session affinity: the seed of the choice
 	tableUnSNAT   = 20 // second conntrack lookup of replies to masqueraded traffic
 	tableDeliver  = 30 // L3 of Service packets
 	tableLast     = tableDeliver
@@ -58,6 +59,7 @@ const (
 	cookieStatic  = 1
 	cookieLearned = 2
 	cookieNoPins  = 3 // the flow NoPins
+	cookieSeed    = 4 // the flow Seed
 )
 
 // Bits of the cookies of flows that drop or refuse packets, so that their counters can be read alone. cookieUnserved is the
@@ -123,21 +125,12 @@ func (l Layout) StaticCookies() (cookie, mask uint64) {
 	return uint64(l.CookiePrefix)<<40 | cookieStatic<<32, 0xffffffff << 32
 }
 
-// NoPins returns the flow that keeps the switch from adding pins for any Service port. Existing pins stay in force. The flow is
-// not part of a Compiler's State, because it depends on traffic.
-func (l Layout) NoPins() *flow.Flow {
-	b := builder{Config: &Config{Layout: l}}
-	f := b.flow(tableLearn, 200, 0, flow.Match{}, b.resubmit(tablePinned))
-	f.Cookie = l.cookie(cookieNoPins, 0)
-	return f
-}
-
 // PinTable returns the table of pins, which holds nothing else of nkp's.
 func (l Layout) PinTable() uint8 { return l.table(tablePins) }
 
-// StaticTables returns the table numbers where nkp installs flows itself.
+// StaticTables returns the table numbers of a Compiler's flows: all but those of pins and of the seed, which depend on traffic.
 func (l Layout) StaticTables() []uint8 {
-	return slices.DeleteFunc(l.Tables(), func(t uint8) bool { return t == l.PinTable() })
+	return slices.DeleteFunc(l.Tables(), func(t uint8) bool { return t == l.PinTable() || t == l.table(tableSeed) })
 }
 
 // Groups returns the first and last group id that nkp takes.
@@ -147,7 +140,7 @@ func (l Layout) Groups() (first, last uint32) { return l.GroupBase, l.GroupBase 
 func (l Layout) Tables() []uint8 {
 	var ts []uint8
 	for _, t := range []uint8{tableEntry, tableServices, tableOutput, tableTrack, tablePins, tablePinned, tableRanges, tableReject,
-		tableLearn, tableWide, tableCount, tableUnSNAT, tableDeliver} {
+		tableLearn, tableWide, tableCount, tableSeed, tableUnSNAT, tableDeliver} {
 		ts = append(ts, l.table(t))
 	}
 	return ts

@@ -39,8 +39,8 @@ var shapes = []struct {
 	{shape{name: "external-local-none-here", cluster: 3, external: k8s.Local, types: all}, 10, 2, 1},
 	{shape{name: "source-ranges", cluster: 2, types: all[2:3], ranges: []netip.Prefix{
 		prefix("192.168.0.0/24"), prefix("172.16.0.0/16")}}, 5, 1, 1},
-	{shape{name: "affinity", cluster: 3, affinity: 10800, types: all[:1]}, 6, 2, 1},
-	{shape{name: "affinity-local", cluster: 3, local: 1, affinity: 60, external: k8s.Local, types: all}, 17, 2, 2},
+	{shape{name: "affinity", cluster: 3, affinity: 10800, types: all[:1]}, 6, 4, 1},
+	{shape{name: "affinity-local", cluster: 3, local: 1, affinity: 60, external: k8s.Local, types: all}, 17, 4, 2},
 	{shape{name: "wide", cluster: 100, types: all[:1]}, 1 + 200, 2, 1},
 }
 

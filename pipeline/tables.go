@@ -13,6 +13,7 @@ var tableNames = map[int]string{
 	tableLearn:    "affinity: make a pin",
 	tableWide:     "many endpoints",
 	tableCount:    "counters",
+	tableSeed:     "affinity: the seed",
 	tableUnSNAT:   "un-SNAT of replies",
 	tableDeliver:  "next hop",
 }

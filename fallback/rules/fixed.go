@@ -2,6 +2,7 @@ package rules
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -43,6 +44,20 @@ func (c *Compiler) markMasq() Chain {
 	return Chain{MarkMasq, []Rule{rule().jump("MARK", "--set-xmark", c.mark()+"/"+c.mark())}}
 }
 
+// localhostComment marks the rule that counts connections to NodePorts at loopback addresses, all of which are masqueraded.
+const localhostComment = "NodePorts at localhost"
+
+// ParseLocalhost parses a line of `iptables -v -S` of chain Postrouting; ok is false for a rule that does not count connections to
+// NodePorts at loopback addresses.
+func ParseLocalhost(line string) (packets uint64, ok bool) {
+	rest, counters, ok := cutLast(line, " -c ")
+	if !ok || !strings.Contains(rest, localhostComment) {
+		return 0, false
+	}
+	_, err := fmt.Sscanf(counters, "%d", &packets)
+	return packets, err == nil
+}
+
 // postrouting masquerades marked packets. It clears the mark, so that a packet which passes again (in a tunnel) is not
 // masqueraded twice.
 func (c *Compiler) postrouting() Chain {
@@ -51,10 +66,11 @@ func (c *Compiler) postrouting() Chain {
 		random = []string{"--random-fully"}
 	}
 	const remark = "kubernetes service traffic requiring SNAT"
-	list := []Rule{
-		rule().add("-m", "mark", "!", "--mark", c.mark()+"/"+c.mark()).jump("RETURN"),
-		rule().jump("MARK", "--set-xmark", c.mark()+"/0x0"),
+	list := []Rule{rule().add("-m", "mark", "!", "--mark", c.mark()+"/"+c.mark()).jump("RETURN")}
+	if c.localhost() {
+		list = append(list, rule().add("-m", "conntrack", "--ctstate", "DNAT", "--ctorigdst", loopback4.String()).comment(localhostComment).none())
 	}
+	list = append(list, rule().jump("MARK", "--set-xmark", c.mark()+"/0x0"))
 	if c.MasqueradeMax != 0 {
 		ports := []string{"--to-ports", fmt.Sprintf("%d-%d", c.MasqueradeMin, c.MasqueradeMax)}
 		for _, proto := range []string{"tcp", "udp", "sctp"} { // --to-ports requires a protocol

@@ -277,12 +277,15 @@ const maxNewWarnings = 20
 
 // reportWarnings logs new warnings about objects, and writes an Event on each Service concerned.
 func (a *Agent) reportWarnings(ws []k8s.Warning) {
-	logged := 0
+	changed, logged := len(ws) != len(a.warned), 0
 	for _, w := range ws {
 		if a.warned[w] {
 			continue
 		}
-		if logged++; logged <= maxNewWarnings {
+		changed = true
+		if w.Passing {
+			a.log.Debug(w.String())
+		} else if logged++; logged <= maxNewWarnings {
 			a.log.Warn(w.String())
 		}
 		if w.Ref.Kind == k8s.KindService {
@@ -296,7 +299,7 @@ func (a *Agent) reportWarnings(ws []k8s.Warning) {
 	if logged > maxNewWarnings {
 		a.log.Warn("more warnings are not logged: nkp status lists all of them", "more", logged-maxNewWarnings)
 	}
-	if logged > 0 || len(ws) != len(a.warned) {
+	if changed {
 		clear(a.warned)
 		for _, w := range ws {
 			a.warned[w] = true

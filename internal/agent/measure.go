@@ -188,6 +188,9 @@ func (p *planes) collect(ctx context.Context, emit metrics.Emit) (warnings int) 
 			warnings, refused = warnings+len(d.Warnings), collectHNS(d, emit)
 		default: // iptables, or a part of it
 			refused = collectIPTables(p.iptables.Detail(), emit)
+			if n, ok, err := p.iptables.LocalhostConnections(ctx); err == nil && ok {
+				emit(metrics.LocalhostNodePorts, float64(n))
+			}
 			if d := p.iptables.Dropped(); d != nil {
 				emitDrops(d, emit)
 				emit(metrics.InvalidDropped, float64(d[k8s.DropInvalid]))

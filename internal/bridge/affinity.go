@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"slices"
 
 	"github.com/nkp-proxy/nkp/internal/dataplane"
@@ -45,14 +46,21 @@ type pinCount struct {
 	full    []k8s.PortName
 }
 
-// count counts the pins, and stops or resumes learning. c may be nil.
+// count counts the pins, stops or resumes learning, and changes the seed if any client has chosen by it. c may be nil.
+//
+// A change makes Open vSwitch translate all its cached flows again. So does every new pin, so that a change costs no more than
+// one of the clients that it follows.
 func (a *affinity) count(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compiler) error {
 	sizes, err := conn.TableSizes(ctx)
 	if err != nil {
 		return err
 	}
-	stop := a.set.Layout.NoPins()
+	stop, seed := a.set.Layout.NoPins(), a.set.Layout.Seed(rand.Uint32())
 	there, err := conn.FlowCount(ctx, stop.Cookie, ^uint64(0), stop.Table)
+	if err != nil {
+		return err
+	}
+	chosen, err := conn.FlowCount(ctx, seed.Cookie, ^uint64(0), seed.Table)
 	if err != nil {
 		return err
 	}
@@ -70,7 +78,9 @@ func (a *affinity) count(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Com
 		_, err = conn.Commit(ctx, &flow.Delta{SetFlows: []*flow.Flow{stop}})
 	case !now.stopped && there.Flows > 0:
 		a.log.Info("session affinity remembers clients again", "clients", now.clients, "limit", limit)
-		_, err = conn.Commit(ctx, &flow.Delta{DelFlows: []*flow.Flow{stop}})
+		_, err = conn.Commit(ctx, &flow.Delta{SetFlows: []*flow.Flow{seed}})
+	case !now.stopped && c != nil && (chosen.Flows == 0 || chosen.Packets > 0): // clients have chosen by the present seed
+		_, err = conn.Commit(ctx, &flow.Delta{SetFlows: []*flow.Flow{seed}})
 	}
 	if err != nil {
 		return err

@@ -96,7 +96,7 @@ func (h *hostTraffic) check(cfg *pipeline.Config) {
 	}
 	switch {
 	case h.by != HostOVS: // routes of an earlier run would lead the node's traffic astray
-		h.routes(nil, nil)
+		h.routes(nil)
 	case !onBridge:
 		h.warn("--host-traffic ovs, but none of the node's addresses is on bridge %s: its traffic for Services does not get there", h.set.Bridge)
 	default:
@@ -104,7 +104,7 @@ func (h *hostTraffic) check(cfg *pipeline.Config) {
 			h.warn("the Service range is unknown (--service-cidr, or ServiceCIDR objects; neither counts with --service-proxy-name) and the default route is not on bridge %s: "+
 				"the node's own traffic for Services does not get there", h.set.Bridge)
 		}
-		h.routes(wantedRoutes(cfg.ServiceCIDRs, cfg.HairpinIPs, cfg.NodeIPs), cfg.HairpinIPs)
+		h.routes(wantedRoutes(cfg.ServiceCIDRs, cfg.HairpinIPs, cfg.NodeIPs))
 	}
 	for _, w := range h.warnings {
 		if !slices.Contains(before, w) {
@@ -113,8 +113,8 @@ func (h *hostTraffic) check(cfg *pipeline.Config) {
 	}
 }
 
-func (h *hostTraffic) routes(want []route, hops []netip.Addr) {
-	if err := setRoutes(h.set.Bridge, want, hops); err != nil {
+func (h *hostTraffic) routes(want []route) {
+	if err := setRoutes(h.set.Bridge, want); err != nil {
 		h.warn("routes for the node's own traffic: %v", err)
 	}
 }

@@ -13,9 +13,10 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline"
 )
 
-// setRoutes adds and deletes nkp's routes on the bridge so that they are the wanted ones, and sets the MAC of each next hop. Foreign
-// routes stay; one in place of a wanted route is an error. A missing interface is an error only if routes are wanted.
-func setRoutes(bridge string, want []route, hops []netip.Addr) error {
+// setRoutes adds and deletes nkp's routes on the bridge so that they are the wanted ones, and sets the MAC of each next hop, which is
+// the destination of a route on the link. Foreign routes stay; one in place of a wanted route is an error. A missing interface is an
+// error only if routes are wanted.
+func setRoutes(bridge string, want []route) error {
 	link, err := netlink.LinkByName(bridge)
 	if err != nil {
 		if len(want) == 0 {
@@ -43,13 +44,12 @@ func setRoutes(bridge string, want []route, hops []netip.Addr) error {
 	if len(want) == 0 {
 		return errors.Join(append(errs, dropNextHops(index))...)
 	}
-	for _, hop := range hops {
-		n := nextHop(index, hop)
-		if err := netlink.NeighSet(n); err != nil {
-			errs = append(errs, fmt.Errorf("neighbour %s: %w", hop, err))
-		}
-	}
 	for _, r := range want {
+		if !r.Via.IsValid() {
+			if err := netlink.NeighSet(nextHop(index, r.Dst.Addr())); err != nil {
+				errs = append(errs, fmt.Errorf("neighbour %s: %w", r.Dst.Addr(), err))
+			}
+		}
 		if slices.ContainsFunc(have, func(h netlink.Route) bool { return r.is(&h) }) {
 			continue
 		}
@@ -128,4 +128,4 @@ func defaultRouteOn(ifname string) bool {
 }
 
 // RemoveRoutes deletes nkp's routes and next hops from the bridge's interface.
-func RemoveRoutes(bridge string) error { return setRoutes(bridge, nil, nil) }
+func RemoveRoutes(bridge string) error { return setRoutes(bridge, nil) }

@@ -2,11 +2,9 @@
 
 package bridge
 
-import "net/netip"
-
 // Routes to the bridge exist on Linux only, where Open vSwitch bridges are.
 
-func setRoutes(string, []route, []netip.Addr) error { return nil }
+func setRoutes(string, []route) error { return nil }
 
 func defaultRouteOn(string) bool { return true }
 

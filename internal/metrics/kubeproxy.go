@@ -58,6 +58,9 @@ var (
 	iptablesLast = define(Gauge, "kubeproxy_sync_proxy_rules_iptables_last",
 		"Number of iptables rules written by kube-proxy in last sync: in the last transaction with that table", "table", ipFamily).
 		in(OVS, IPTables).only("iptables works: alone, or beside the bridge")
+	LocalhostNodePorts = define(Counter, "kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
+		"Number of packets accepted on nodeports of loopback interface: one for each connection").
+		in(OVS, IPTables).only("iptables works: alone, or beside the bridge; NodePorts are served at 127.0.0.0/8").collected()
 	InvalidDropped = define(Counter, "kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
 		"packets dropped by iptables to work around conntrack problems: forwarded packets in conntrack state INVALID").
 		in(IPTables).only("`--service-metrics` is set").collected()

@@ -30,7 +30,6 @@ func TestTable(t *testing.T) {
 // notServed are kube-proxy's metrics that nkp has no like of, and why.
 var notServed = []struct{ name, why string }{
 	{"kubeproxy_sync_proxy_rules_iptables_total", "nkp writes what changed and does not keep count of all rules: `nkp_service_ports` says how much there is"},
-	{"kubeproxy_iptables_localhost_nodeports_accepted_packets_total", "needs nfacct, too"},
 	{"kubeproxy_sync_proxy_rules_nftables_sync_failures_total", "nkp has no nftables mode"},
 	{"kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total", "nkp has no nftables mode"},
 	{"kubernetes_build_info", "nkp is no part of a Kubernetes release: `nkp_build_info`"},

@@ -160,6 +160,8 @@ type Learn struct {
 	// Limit is the maximum number of flows with this Cookie in Table; the action adds no more. 0: no limit. Open vSwitch
 	// recounts them whenever the action would add one, at a cost proportional to Limit.
 	Limit uint32
+	// Result, if set, is a bit that the action sets to 1, or to 0 if Limit kept it from adding the flow. It needs a Limit.
+	Result Subfield
 }
 
 // UnknownAction is an action that a switch reported and this package cannot represent; it equals no desired action.
@@ -273,6 +275,9 @@ func (a Learn) String() string {
 	}
 	if a.Limit != 0 {
 		b = append(b, fmt.Sprintf("limit=%d", a.Limit))
+	}
+	if a.Result.N != 0 {
+		b = append(b, fmt.Sprintf("result_dst=%s", a.Result))
 	}
 	if a.EthType != 0 {
 		b = append(b, fmt.Sprintf("eth_type=%#x", a.EthType))

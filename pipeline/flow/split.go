@@ -62,9 +62,9 @@ func (g *Group) bodySize() int {
 func (g *Group) methodSize() int {
 	switch g.Method {
 	case HashSrc:
-		return methodPropSize + 4 + 4
+		return methodPropSize + 4 + 4 + 4 + 4
 	case HashSrc6:
-		return pad8(methodPropSize + 4 + 16)
+		return pad8(methodPropSize + 4 + 4 + 4 + 16)
 	}
 	return methodPropSize
 }
@@ -121,6 +121,9 @@ func learnSize(a Learn) int {
 	n := 32 + 14 // nx_action_learn; the load
 	if a.Limit != 0 {
 		n += 8 // nx_action_learn2
+	}
+	if a.Result.N != 0 {
+		n += 4
 	}
 	if a.EthType != 0 {
 		n += 10

@@ -41,7 +41,8 @@ func (f *Flow) Equal(o *Flow) bool {
 // Method is how a select group picks the bucket of a packet (the OVS property selection_method).
 type Method uint8
 
-// DPHash lets the datapath hash the 5-tuple; HashSrc hashes the client's address (ip_src or ipv6_src) in the slow path.
+// DPHash lets the datapath hash the 5-tuple; HashSrc and HashSrc6 hash the client's address (ip_src or ipv6_src)
+// and reg3 in the slow path.
 const (
 	DPHash Method = iota
 	HashSrc
@@ -86,9 +87,9 @@ func (g *Group) Head() string {
 	case DPHash:
 		return s + "dp_hash"
 	case HashSrc:
-		return s + "hash,fields(ip_src)"
+		return s + "hash,fields(reg3,ip_src)"
 	case HashSrc6:
-		return s + "hash,fields(ipv6_src)"
+		return s + "hash,fields(reg3,ipv6_src)"
 	}
 	return s + "unknown"
 }

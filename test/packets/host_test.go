@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nkp-proxy/nkp/pipeline"
+	"github.com/nkp-proxy/nkp/test/harness"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -109,6 +110,25 @@ func TestNodeIsTheEndpoint(t *testing.T) {
 	}
 }
 
+// A node where IPv6 is off has routes for IPv4 alone, and nothing to warn about.
+func TestNodeWithoutIPv6(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC, "--service-cidr", serviceCIDRs)
+	must(t, c.Node.Sysctl("ipv6/conf/all/disable_ipv6", "1"))
+	node := harness.Node()
+	node.Status.Addresses = []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: testbed.NodeIP4.String()}}
+	c.objects["node"] = node
+	four := service("four", "40.0.0.1")
+	c.put(four, slice(four, 8080, at(c.pods[0].IP4)))
+	c.run()
+	c.settle()
+	c.servePods(t)
+	c.ask(t, c.Node, "tcp", "40.0.0.1:80", c.pods[0].Name)
+	if log := c.agent.Log.String(); strings.Contains(log, "level=WARN") {
+		t.Errorf("nkp warns: %s", log)
+	}
+}
+
 // A node whose address is on a NIC beside the bridge: its address cannot stand for anyone on the bridge, since answers to
 // it would come in elsewhere. Pods reach Services, the node's NodePorts among them, with their own addresses, and
 // themselves by the hairpin address.
@@ -179,6 +199,14 @@ func TestHostTrafficByIPTables(t *testing.T) {
 	if a.Client.Addr() != c.pods[0].IP4 {
 		t.Errorf("a pod's connection to a NodePort was served beside the bridge: the endpoint saw %v", a.Client)
 	}
+	const atLocalhost = "kubeproxy_iptables_localhost_nodeports_accepted_packets_total"
+	before, err := c.scrape()
+	must(t, err)
+	for range 3 {
+		c.ask(t, c.Node, "tcp", "127.0.0.1:30080", end.Name)
+		c.ask(t, c.Node, "tcp", hostPort(testbed.NodeIP4, 30080), end.Name)
+	}
+	c.scrapeUntil(map[string]float64{atLocalhost: before.values[atLocalhost] + 3})
 	status, _, _ := c.nkp("status", "--socket", c.socket())
 	for _, want := range []string{"host traffic", "iptables", "serves host"} {
 		if !strings.Contains(status, want) {
@@ -416,5 +444,39 @@ func TestNoPortLeft(t *testing.T) {
 		if len(seen) > 0 {
 			t.Errorf("%s -> %v: datagrams came as they were: %v", tc.from.Name, tc.to, seen)
 		}
+	}
+}
+
+// The node itself is the pods' gateway: their gateway's addresses are on the bridge's LOCAL port, and the kernel routes between pods and
+// the uplink.
+func TestNodeIsTheGateway(t *testing.T) {
+	t.Parallel()
+	four := service("four", "40.0.0.1", exposed(30080))
+	c := newCluster(t, testbed.Options{}, "--service-cidr", serviceCIDRs)
+	for _, cmd := range []struct {
+		on   *testbed.Host
+		argv string
+	}{
+		{c.Router, "ip addr del 10.0.0.1/24 dev " + c.RouterDevice()},
+		{c.Router, "ip route add 10.0.0.0/24 via 172.16.0.2"},
+		{c.Node, "ip addr add 10.0.0.1/24 dev " + c.Bridge},
+		{c.Node, "sysctl -qw net.ipv4.ip_forward=1"},
+	} {
+		if out, err := c.Exec(cmd.on, strings.Fields(cmd.argv)...); err != nil {
+			t.Fatal(cmd.argv, out, err)
+		}
+	}
+	c.put(four)
+	c.run()
+	c.settle()
+	c.servePods(t)
+	for _, end := range []*testbed.Pod{c.pods[1], c.remotes[0], c.pods[0]} {
+		c.put(slice(four, 8080, at(end.IP4)))
+		c.settle()
+		for _, from := range []*testbed.Host{c.pods[0].Host, c.Node} {
+			c.ask(t, from, "tcp", "40.0.0.1:80", end.Name)
+			c.ask(t, from, "tcp", hostPort(testbed.NodeIP4, 30080), end.Name)
+		}
+		c.ask(t, c.External, "tcp", hostPort(testbed.NodeIP4, 30080), end.Name)
 	}
 }

@@ -148,6 +148,17 @@ func TestPinsAreBounded(t *testing.T) {
 			t.Errorf("a client beyond the limit went from %s to %s", unpinned, who)
 		}
 	}
+	for range 2 { // the seed changes after each choice by it
+		was := c.seed(t)
+		for deadline := time.Now().Add(settleLimit); c.seed(t) == was; time.Sleep(100 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("the seed stays: %s", was)
+			}
+		}
+		if who := c.askUDP(t, c.pods[1].Host); who != unpinned {
+			t.Errorf("a client beyond the limit went from %s to %s when the seed changed", unpinned, who)
+		}
+	}
 	if n := c.pins(t); n != limit {
 		t.Errorf("%d pins, the limit is %d", n, limit)
 	}
@@ -175,6 +186,12 @@ func TestPinsAreBounded(t *testing.T) {
 	c.awaitStatus(t, "the node's limit is not noticed", func(s *agent.Status) bool { return s.Affinity.Stopped })
 	have := c.pins(t)
 	c.forge(t, f, 14<<24, 100, have)
+	unpinned = c.askUDP(t, c.pods[2].Host)
+	for range 5 {
+		if who := c.askUDP(t, c.pods[2].Host); who != unpinned {
+			t.Errorf("a client beyond the node's limit went from %s to %s", unpinned, who)
+		}
+	}
 	if n := c.pins(t); n != have {
 		t.Errorf("%d pins, had %d when learning stopped", n, have)
 	}
@@ -190,6 +207,15 @@ func TestPinsAreBounded(t *testing.T) {
 	if out, errOut, status := c.nkp(append([]string{"cleanup", "--socket", c.socket()}, "--ovsdb", c.DB(), "--bridge", c.Bridge)...); status != 0 || c.pins(t) != 0 {
 		t.Errorf("cleanup leaves %d pins: %s%s", c.pins(t), out, errOut)
 	}
+}
+
+// seed returns the action that loads the seed of session affinity's choices.
+func (c *cluster) seed(t *testing.T) string {
+	t.Helper()
+	out, err := c.Ofctl("dump-flows", c.Bridge, "table=17")
+	must(t, err)
+	_, action, _ := strings.Cut(out, "actions=")
+	return action
 }
 
 // askUDP asks the Service 40.0.0.1 from a new port and returns which pod answers.

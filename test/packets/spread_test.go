@@ -284,3 +284,49 @@ func TestAffinityIsPerClient(t *testing.T) {
 		t.Errorf("20 clients make %d client-endpoint pairs at %d endpoints; want 20 at several", len(seen), len(endpoints))
 	}
 }
+
+// A client whose pin has expired chooses anew, and not always as before. What it opens at once, before the first connection's pin is
+// in force, goes to one endpoint nevertheless.
+func TestAffinityChoosesAnew(t *testing.T) {
+	t.Parallel()
+	const rounds, senders = 200, 16
+	s4, s6, cold := service("web4", "40.0.0.1", affinity(1)), service("web6", "fd00:40::1", affinity(1)), service("cold", "40.0.0.2", affinity(600))
+	c := newCluster(t, testbed.Options{})
+	c.servePods(t)
+	ips := []netip.Addr{c.pods[1].IP4, c.pods[2].IP4, c.remotes[0].IP4, c.remotes[1].IP4}
+	c.put(s4, s6, cold, slice(s4, 8080, ats(ips...)...), slice(cold, 8080, ats(ips...)...),
+		slice(s6, 8080, ats(c.pods[1].IP6, c.pods[2].IP6, c.remotes[0].IP6, c.remotes[1].IP6)...))
+	c.run()
+	c.settle()
+	client := c.pods[0]
+	seen := map[string]int{}
+	for round := range rounds {
+		_, err := c.Ofctl("del-flows", c.Bridge, "table=10,ip")
+		must(t, err)
+		who, errs := client.Many(c.ctx, senders, senders, "40.0.0.2:80")
+		if len(who) != 1 || len(errs) > 0 {
+			t.Fatalf("round %d: %d connections at once reached %v, errors %v", round, senders, who, errs)
+		}
+		for w := range who {
+			seen[w]++
+		}
+	}
+	t.Logf("%d rounds: %v", rounds, seen)
+	for _, to := range []string{"40.0.0.1:80", "[fd00:40::1]:80"} {
+		seen := map[string]int{}
+		for round := 0; len(seen) < 2; round++ {
+			if round == 12 {
+				t.Fatalf("%s: a client always chooses the same endpoint: %v", to, seen)
+			}
+			who, errs := client.Many(c.ctx, senders, senders, to)
+			if len(who) != 1 || len(errs) > 0 {
+				t.Fatalf("%s, round %d: %d connections at once reached %v, errors %v", to, round, senders, who, errs)
+			}
+			for w := range who {
+				seen[w]++
+			}
+			time.Sleep(3 * time.Second)
+		}
+		t.Logf("%s: %v", to, seen)
+	}
+}

@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -84,4 +86,32 @@ func TestKilledAndRestarted(t *testing.T) {
 	c.eventually("a deleted Service is gone", func() error { return c.fails(client.Host, other4, testbed.ErrTimeout) })
 	u.end()
 	must(t, c.answers(client.Host, web4, web...))
+}
+
+// Services that come and go, with their pods and with slices of the real controller, cause no warning in the log.
+func TestOrdinaryChangesAreNoWarnings(t *testing.T) {
+	c, client, _, other := newStory(t)
+	const services = 30
+	for i := range services {
+		c.createService(fmt.Sprint("passing-", i), "other", 100+i)
+	}
+	last := fmt.Sprintf("40.0.0.%d:80", 100+services-1)
+	c.eventually("the last Service is served", func() error { return c.answers(client.Host, last, other) })
+	for i := range services {
+		c.deleteService(fmt.Sprint("passing-", i))
+	}
+	c.eventually("the last Service is gone", func() error { return c.fails(client.Host, last, testbed.ErrTimeout) })
+	c.eventually("no slice is left over", func() error { return hasNot(c.status(), "passing-") })
+	warnings := 0
+	for line := range strings.Lines(c.agent.Log.String()) {
+		if strings.Contains(line, "level=WARN") {
+			warnings++
+			if warnings <= 5 {
+				t.Error(line)
+			}
+		}
+	}
+	if warnings > 0 {
+		t.Errorf("%d warnings for %d Services that came and went", warnings, services)
+	}
 }
