@@ -4,7 +4,7 @@ GO      ?= .ci/go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X github.com/nkp-proxy/nkp/internal/agent.Version=$(VERSION)
 
-.PHONY: all build check docs demo test verify dist dist-check test-bench test-deploy deploy-check test-kernel test-offload test-windows e2e differential peers lint fuzz faults picture recording clean deps help bench bench-quick bench-kernel
+.PHONY: all build check docs demo test verify dist dist-check test-bench test-deploy test-ui deploy-check test-kernel test-offload test-windows e2e differential peers lint fuzz faults picture recording clean deps help bench bench-quick bench-kernel
 
 all: build
 
@@ -107,6 +107,15 @@ test-deploy: deps bin/tools/staticcheck ## unit, packages, images, guides; the p
 	$(GO) test -C test/deploy -count=1 -timeout 10m ./...
 	@test/deploy/packets
 	$(GO) test -C test/k8s -count=1 -timeout 10m -run 'TestManifests|TestNothingIsDenied|TestRights$$' ./e2e
+
+test-ui: deps bin/tools/staticcheck ## nkp ui in headless Chromium on a private switch (PICTURES=docs/ui: new pictures)
+	@.ci/install-deps ui
+	$(GO) vet -C test/ui ./...
+	cd test/ui && $(STATICCHECK) ./...
+	$(GO) build -o bin/nkp-under-test .
+	NKP_BINARY=$(CURDIR)/bin/nkp-under-test NKP_UI_PICTURES=$(abspath $(PICTURES)) $(GO) test -C test/ui -count=1 -timeout 5m ./...
+
+PICTURES ?= bin/ui
 
 dist: ## release files in dist/: binaries, .deb, .rpm, SBOMs, SHA256SUMS (first run: fetches nfpm)
 	@rm -rf dist

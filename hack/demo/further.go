@@ -53,6 +53,7 @@ func (s *story) stay(ctx context.Context) {
 	vip, _ := s.address(frontend, "ClusterIP")
 	nodePort, _ := s.address(frontend, "NodePort")
 	for _, h := range []hint{
+		{"Services, traces and the node on a web page; it prints the address", s.config.asGiven + " ui --socket " + s.socket()},
 		{"a request from the client pod", s.request(s.client.Netns(), vip)},
 		{"a request from outside the cluster", s.request(s.External.Netns(), nodePort)},
 		{"a shell in the client pod", fmt.Sprintf("nsenter --net=%s bash", s.client.Netns())},

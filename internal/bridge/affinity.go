@@ -79,7 +79,7 @@ func (a *affinity) count(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Com
 	case !now.stopped && there.Flows > 0:
 		a.log.Info("session affinity remembers clients again", "clients", now.clients, "limit", limit)
 		_, err = conn.Commit(ctx, &flow.Delta{SetFlows: []*flow.Flow{seed}})
-	case !now.stopped && c != nil && (chosen.Flows == 0 || chosen.Packets > 0): // clients have chosen by the present seed
+	case !now.stopped && c != nil && (chosen.Packets > 0 || chosen.Flows == 0 && len(c.PinOwners()) > 0): // clients have chosen by the present seed
 		_, err = conn.Commit(ctx, &flow.Delta{SetFlows: []*flow.Flow{seed}})
 	}
 	if err != nil {

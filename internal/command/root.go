@@ -76,7 +76,7 @@ var commandGroups = []struct {
 	names []string
 }{
 	{"Serve Services", []string{"run", "cleanup", "windows-service"}},
-	{"Look at a node", []string{"status", "services", "trace", "diff"}},
+	{"Look at a node", []string{"status", "services", "trace", "diff", "ui"}},
 	{"Plan", []string{"plan"}},
 }
 
@@ -120,7 +120,7 @@ over OpenFlow 1.5 with a conntrack pipeline and select groups. Without a command
 	for _, g := range commandGroups {
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
 	}
-	for _, c := range []*cobra.Command{run, newPlan(), newDiff(), newStatus(), newServices(), newTrace(), newCleanup(), newVersion(), newWindowsService()} {
+	for _, c := range []*cobra.Command{run, newPlan(), newDiff(), newStatus(), newServices(), newTrace(), newUI(), newCleanup(), newVersion(), newWindowsService()} {
 		if c.Args == nil {
 			c.Args = noArguments
 		}

@@ -1,0 +1,93 @@
+package command
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/httpguard"
+	"github.com/nkp-proxy/nkp/internal/trace"
+	"github.com/nkp-proxy/nkp/internal/ui"
+)
+
+func newUI() *cobra.Command {
+	s := newSettings()
+	var listen string
+	cmd := &cobra.Command{
+		Use:   "ui",
+		Short: "Show Services, traces and the node on a web page",
+		Long: `ui serves a web page on this machine's loopback until Ctrl-C, and prints its address. The page shows what the running agent
+answers to nkp status, nkp services and nkp trace --live: Services with their rates and problems, one Service as a picture, the
+path of a packet through the pipeline, and how the node is. It changes nothing.
+
+The address contains a random token, a new one each time. Whoever has it and can connect to this machine's loopback sees the page.
+From another machine, forward the port with ssh -L.`,
+		Example: `  nkp ui
+  nkp ui --listen 127.0.0.1:8080
+  ssh -L 8080:127.0.0.1:8080 root@node-1 nkp ui --listen 127.0.0.1:8080`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			at, err := netip.ParseAddrPort(listen)
+			if err != nil || !ui.Loopback(at.Addr()) {
+				return usageError("--listen %q is not 127.0.0.1:PORT or [::1]:PORT; to see the page on another machine use ssh -L", listen)
+			}
+			if err := s.configure(cmd); err != nil {
+				return err
+			}
+			caller := agent.NewCaller(s.Socket)
+			if _, err := caller.Status(cmd.Context()); err != nil && !caller.Running() {
+				return err
+			}
+			return serveUI(cmd.Context(), uiSource(caller, s.Layout.TableBase), at.String(), cmd.OutOrStdout())
+		},
+	}
+	s.layoutFlags(cmd.Flags())
+	s.configFlag(cmd.Flags())
+	s.socketFlag(cmd.Flags())
+	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "127.0.0.1 or [::1], with the port to serve the page at; 0: any that is free")
+	return cmd
+}
+
+// uiSource connects the page to the agent.
+func uiSource(caller *agent.Caller, tableBase uint8) ui.Source {
+	return ui.Source{
+		Status: func(ctx context.Context) (any, error) { return caller.Status(ctx) },
+		Services: func(ctx context.Context, q ui.ServicesQuery) (any, error) {
+			return caller.Services(ctx, agent.ServiceFilter{Namespace: q.Namespace, Name: q.Name, Connections: q.Connections})
+		},
+		Trace: func(ctx context.Context, q ui.TraceQuery) (any, error) {
+			return caller.Trace(ctx, trace.Request{From: q.From, To: q.To, Protocol: q.Protocol, In: q.In, Live: q.Live})
+		},
+		TableBase: tableBase,
+	}
+}
+
+// serveUI serves the page at an address until the context ends.
+func serveUI(ctx context.Context, source ui.Source, at string, out io.Writer) error {
+	l, err := net.Listen("tcp", at)
+	if err != nil {
+		return err
+	}
+	token := rand.Text()
+	addr := l.Addr().(*net.TCPAddr)
+	fmt.Fprintf(out, `http://%s/%s/
+
+Open this address in a browser on this machine; whoever has it sees the page. Ctrl-C ends it.
+From another machine: ssh -N -L %d:%s root@THIS-NODE, and open the same address there.
+`, addr, token, addr.Port, addr)
+	srv := httpguard.New(ui.Limits, slog.New(slog.DiscardHandler)).Server(ui.Handler(source, token))
+	stop := context.AfterFunc(ctx, func() { srv.Close() })
+	defer stop()
+	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

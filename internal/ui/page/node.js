@@ -1,0 +1,100 @@
+// The node: in step or why not, what nkp depends on, how full the conntrack table is, warnings.
+
+import { ago, bar, el, group, list } from "./dom.js";
+
+// verdict returns the level and the words for the top of the page.
+export function verdict(s) {
+  const families = list(s.iptables?.families);
+  const known = s.bridge ? s.inStep : s.hns ? s.hns.inStep : families.every((f) => f.inStep);
+  const troubles = list(s.warnings).length + list(s.source.errors).length + list(s.refused).length;
+  if (s.channel?.silent || (s.bridge && !s.channel.connected)) return ["bad", "switch does not answer"];
+  if (s.database && s.database.awaySince) return ["bad", "database does not answer"];
+  if (!s.source.synced) return ["warn", "not synced yet"];
+  if (!known) return ["warn", "not in step"];
+  if (s.source.answers === false) return ["warn", "API server away"];
+  if (troubles) return ["warn", `in step, ${troubles} warning${troubles === 1 ? "" : "s"}`];
+  return ["good", "in step"];
+}
+
+export function open() {
+  const content = el("div", {}, el("p", { class: "muted" }, "asking the agent"));
+  const element = el("section", { "aria-labelledby": "title" }, el("h1", { id: "title" }, "Node"), content);
+  let last = "";
+  return {
+    element,
+    update({ status }) {
+      const parts = draw(status);
+      const now = parts.map((p) => p.textContent).join("\n");
+      if (now === last) return; // screen readers and selections keep their place
+      last = now;
+      content.replaceChildren(...parts);
+    },
+  };
+}
+
+// fact returns a line of a card; level colours its value.
+const fact = (name, value, level) => value && el("div", { class: "fact" }, el("dt", {}, name), el("dd", { class: level || "" }, value));
+const card = (title, ...facts) => el("section", { class: "card" }, el("h2", {}, title), el("dl", {}, facts));
+
+function draw(s) {
+  const parts = [];
+  const said = [...list(s.source.errors).map((e) => ["bad", e]), ...list(s.refused).map((r) => ["bad", `refused: ${r.service}: ${r.error}`]), ...list(s.warnings).map((w) => ["warn", w])];
+  for (const [level, label] of [["bad", "Errors"], ["warn", "Warnings"]]) {
+    const texts = said.filter((t) => t[0] === level).map((t) => t[1]);
+    if (texts.length) parts.push(el("ul", { class: "problems boxed " + level, "aria-label": label }, texts.map((t) => el("li", {}, t))));
+  }
+  const cards = s.bridge ? [bridge(s), pressure(s)] : [];
+  cards.push(dependencies(s), card("nkp", fact("Version", s.version), fact("Mode", `${s.mode}: ${s.reason}`), fact("Started", ago(s.started)),
+    fact("Serves", `${group(s.servicePorts)} Service ports, ${group(s.endpoints)} endpoints`),
+    ...list(s.loops).map((l) => fact("Busy", JSON.stringify(l), "warn"))));
+  if (s.iptables) cards.push(iptables(s.iptables));
+  if (s.hns) cards.push(hns(s.hns));
+  parts.push(el("div", { class: "cards" }, cards));
+  return parts;
+}
+
+function bridge(s) {
+  const p = s.programming;
+  return card("Bridge " + s.bridge.name,
+    fact("In step", s.inStep ? `yes: ${group(s.flows)} flows, ${group(s.groups)} groups` : `no: ${s.why || "not known"}`, s.inStep ? "good" : "warn"),
+    fact("Last change", s.lastSync && ago(s.lastSync)), fact("Compared", s.compared && ago(s.compared)),
+    fact("Repaired", s.repairs ? `${group(s.repairs)} times` : "never"), s.lastRepair && fact("Last repair", `${ago(s.lastRepair.at)}: ${s.lastRepair.what}`),
+    fact("Programming", p.changes ? `p50 ${p.p50Milliseconds.toFixed(2)} ms, p99 ${p.p99Milliseconds.toFixed(2)} ms` : "no change yet"),
+    fact("Foreign flows", s.foreign ? group(s.foreign) : "none", s.foreign ? "warn" : ""),
+    s.lastError && fact("Last error", s.lastError, "bad"));
+}
+
+function dependencies(s) {
+  const facts = [fact("Source", s.source.kind), fact("Objects", s.source.answers === false ? "does not answer; the last state stays in force" : s.source.synced ? "synced" : "not synced yet",
+    s.source.answers === false || !s.source.synced ? "warn" : "good")];
+  if (s.bridge) {
+    const d = s.database, c = s.channel;
+    facts.push(fact("Bridge", s.bridge.exists ? `${s.bridge.datapath} datapath, Open vSwitch ${s.bridge.ovsVersion}` : "does not exist", s.bridge.exists ? "" : "bad"),
+      fact("OpenFlow", c.silent ? "connected, but silent" : c.connected ? "connected" : `not connected: ${c.lastError || ""}`, c.connected && !c.silent ? "good" : "bad"),
+      fact("Database", d.awaySince ? `does not answer since ${ago(d.awaySince)}: ${d.lastError || ""}` : "answers", d.awaySince ? "bad" : "good"),
+      ...list(s.bridge.lacks).map((l) => fact("Lacks", l)));
+  }
+  return card("Depends on", ...facts);
+}
+
+function pressure(s) {
+  const u = s.conntrack;
+  const bars = u ? [u.table && bar("Conntrack table", u.table.entries, u.table.limit), ...list(u.zones).map((z) => bar(`Conntrack zone ${z.zone}`, z.entries, z.limit))] : [];
+  const a = s.affinity;
+  if (a && a.nodeLimit) bars.push(bar("Session affinity clients", a.clients, a.nodeLimit));
+  const r = s.rejects;
+  return el("section", { class: "card" }, el("h2", {}, "Pressure"), bars, u?.notKnown && el("p", { class: "muted" }, `Conntrack is not known: ${u.notKnown}`),
+    el("dl", {}, fact("Refused packets", `${group(r.answered)} answered, ${group(r.dropped)} dropped, ${group(r.failed)} failed`)));
+}
+
+function iptables(t) {
+  return card("iptables", fact("Backend", `${t.backend || "not chosen yet"} ${t.version || ""}`), fact("Serves", t.scope),
+    ...list(t.families).flatMap((f) => [fact(f.family, f.inStep ? `in step: ${group(f.services)} Service ports, ${group(f.chains)} chains` : `not in step: ${group(f.pending)} waiting`, f.inStep ? "good" : "warn"),
+      f.lastError && fact("Last error", f.lastError, "bad"), ...Object.entries(f.refused || {}).map(([name, why]) => fact("Refused", `${name}: ${why}`, "bad"))]));
+}
+
+function hns(h) {
+  return card("HNS", fact("Version", h.hnsVersion || "has not answered yet"), fact("Network", `${h.network} ${h.networkType || ""}`), fact("In step", h.inStep ? "yes" : `no: ${h.why}`, h.inStep ? "good" : "warn"),
+    fact("Objects", `${group(h.objects.loadBalancers)} load balancers, ${group(h.objects.endpoints)} endpoints`), ...list(h.waiting).map((w) => fact("Waiting", w, "warn")),
+    ...list(h.failures).map((f) => fact("Failed", `${f.object}: ${f.error}`, "bad")), ...list(h.unsupported).map((u) => fact("Not supported", `${u.service}: ${u.reason}`)), h.error && fact("Last error", h.error, "bad"));
+}
