@@ -12,8 +12,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// An update does not wait for a look at every rule, which takes seconds where there are many: the look gives way, and is
-// taken another time. One that was put off for too long gives way no more.
+// An update interrupts a full read-back, which takes seconds in large tables; the read-back is repeated later. A read-back that has
+// been postponed for longer than lookPatience is not interrupted any more.
 func TestUpdateBeforeTheLook(t *testing.T) {
 	s := newStage(t)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -25,9 +25,9 @@ func TestUpdateBeforeTheLook(t *testing.T) {
 	s.step()
 	s.must("at first")
 
-	errStuck := errors.New("nothing disturbed it")
+	errStuck := errors.New("not interrupted")
 	for _, tc := range []struct {
-		due  time.Time // the close look
+		due  time.Time // of the full read-back
 		want error
 	}{{time.Now().Add(-time.Second), context.Canceled}, {time.Now().Add(-2 * lookPatience), errStuck}} {
 		var got error
@@ -44,17 +44,17 @@ func TestUpdateBeforeTheLook(t *testing.T) {
 		s.worker.deepAt = tc.due
 		s.worker.check(t.Context())
 		if !errors.Is(got, tc.want) {
-			t.Errorf("a look due %v ago, and an update: %v, want %v", time.Since(tc.due).Round(time.Second), got, tc.want)
+			t.Errorf("read-back due %v ago, then an update: %v, want %v", time.Since(tc.due).Round(time.Second), got, tc.want)
 		}
 		s.tables.reading = nil
 		if errors.Is(tc.want, context.Canceled) {
 			if s.status.LastError != "" || s.status.Repairs != 0 || !s.worker.deepAt.Equal(tc.due) {
-				t.Errorf("a look that gave way: %+v, due at %v", s.status, s.worker.deepAt)
+				t.Errorf("after an interrupted read-back: %+v, due at %v", s.status, s.worker.deepAt)
 			}
 			select {
 			case <-s.in.Signal:
 			default:
-				t.Error("the worker is not told of the update")
+				t.Error("the update did not signal the worker")
 			}
 		}
 		s.worker.notUntil = time.Time{}
@@ -76,7 +76,7 @@ func TestLookTellsWhatItSaw(t *testing.T) {
 	s.step()
 	s.must("at first")
 	if !s.status.Compared.IsZero() {
-		t.Errorf("nothing was read back since, and yet at %v", s.status.Compared)
+		t.Errorf("nothing was read back yet, but Compared is %v", s.status.Compared)
 	}
 	look := func() {
 		s.worker.deepAt = time.Now().Add(-time.Second)
@@ -84,7 +84,7 @@ func TestLookTellsWhatItSaw(t *testing.T) {
 	}
 	look()
 	if time.Since(s.status.Compared) > time.Minute || s.status.LastRepair != nil {
-		t.Errorf("after a look: %+v", s.status)
+		t.Errorf("after a read-back: %+v", s.status)
 	}
 	nat, broken := s.tables.tables["nat"], ""
 	for name := range nat {

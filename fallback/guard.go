@@ -9,21 +9,22 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/rules"
 )
 
-// NodePorts at 127.0.0.1 need the kernel setting route_localnet, which lets packets to 127.0.0.0/8 in from the network, too
-// (CVE-2020-8558). A rule in KUBE-FIREWALL drops these: the guard.
+// NodePorts at 127.0.0.1 need the sysctl net.ipv4.conf.all.route_localnet. It also admits packets to 127.0.0.0/8 from the network
+// (CVE-2020-8558). The guard is the rule in KUBE-FIREWALL that drops them.
 
-// setting is a kernel setting that is on or off.
+// setting is a boolean sysctl.
 type setting interface {
 	on() (bool, error)
 	set(on bool) error
 }
 
-// localnetGuard maintains the guard of 127.0.0.0/8 and the setting that needs it. It belongs to the worker's goroutine.
+// localnetGuard maintains route_localnet and the guard, which protects 127.0.0.0/8 while it is set. Only the worker's goroutine may
+// use it.
 type localnetGuard struct {
 	kernel  *committer
-	setting setting   // route_localnet; nil: not this family's
+	setting setting   // route_localnet; nil for IPv6
 	set     bool      // nkp has set it
-	said    string    // why it cannot be written
+	said    string    // last warning logged by cannotSet
 	next    time.Time // when to check again
 }
 
@@ -68,11 +69,11 @@ func (g *localnetGuard) guard(ctx context.Context, fixed *rules.Fixed, known boo
 // The consequences if route_localnet cannot be written.
 const (
 	noLocalhost = "NodePorts do not work at 127.0.0.1; pass --iptables-localhost-nodeports=false if no client needs that"
-	unguarded   = "cannot unset route_localnet: the network reaches this node's 127.0.0.0/8 until the rules against that are in force"
-	staysSet    = "cannot unset route_localnet: it stays set, and the rules that protect 127.0.0.0/8 from the network stay, too"
+	unguarded   = "cannot unset route_localnet: the network reaches this node's 127.0.0.0/8 until the rules that protect it are in force"
+	staysSet    = "cannot unset route_localnet: it stays set, and so do the rules that protect 127.0.0.0/8 from the network"
 )
 
-// cannotSet logs that route_localnet cannot be written; once for each text in a row.
+// cannotSet logs that route_localnet cannot be written. It suppresses consecutive repetitions of the same text.
 func (g *localnetGuard) cannotSet(text string, err error) {
 	if g.said != text {
 		g.kernel.log.Warn(text, "error", err)
@@ -175,8 +176,8 @@ func (g *localnetGuard) unset(ctx context.Context) error {
 	return g.kernel.restore(ctx, in)
 }
 
-// keepGuardFirst adds rules to the input of table filter that move the guard before the missing hooks, which go to the top: one
-// of those accepts packets.
+// keepGuardFirst adds rules to the input of table filter that move the guard's jump ahead of the missing hooks. Hooks are inserted
+// at the top of their chain, and one of them accepts packets, so that the guard behind it would be bypassed.
 func keepGuardFirst(fixed *rules.Fixed, in *input, s *sight, missing []rules.Hook) {
 	for _, h := range fixed.Hooks {
 		behind := slices.ContainsFunc(missing, func(m rules.Hook) bool { return m.Table == h.Table && m.Parent == h.Parent && !isGuard(m) })

@@ -8,7 +8,7 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// installed is the installed state of one family, as the worker wrote it or read it back. It belongs to the worker's goroutine.
+// installed is the state of one family's tables, as the worker last wrote it or read it back. Only the worker's goroutine may use it.
 type installed struct {
 	items    map[k8s.PortName]installation
 	shared   ruleSet
@@ -19,15 +19,15 @@ type installed struct {
 	hooked   bool               // the base chains jump to nkp's chains
 }
 
-// installation is an installed item, and the compiler of its rules.
+// installation is an installed item and the compiler that generated its rules.
 type installation struct {
 	item     item
 	compiler *rules.Compiler
 }
 
-// chain is an installed chain, as far as known.
+// chain is what is known about an installed chain.
 type chain struct {
-	digest uint64 // of its rules; 0: not known
+	digest uint64 // of its rules; 0: not read back
 	used   bool   // an installed item uses it
 }
 
@@ -39,7 +39,8 @@ func (h *installed) reset() {
 	}
 }
 
-// ownerText returns " of SERVICE" for a Service's own chain; "" if no installed Service has it.
+// ownerText returns " of SERVICE (PROTOCOL)" for a Service's own chain; "" if no installed Service owns it. It recompiles each
+// Service until it finds the owner.
 func (h *installed) ownerText(chain string) string {
 	for n, i := range h.items {
 		if i.item.port == nil {
@@ -53,7 +54,7 @@ func (h *installed) ownerText(chain string) string {
 	return ""
 }
 
-// counts returns how many Services are installed, and their chains.
+// counts returns the number of installed Service ports and of the chains that they use.
 func (h *installed) counts() (services, chains int) {
 	for _, i := range h.items {
 		if i.item.port != nil {
@@ -68,7 +69,7 @@ func (h *installed) counts() (services, chains int) {
 	return services, chains
 }
 
-// part states which shared rules of its table a transaction of a change has added and deleted.
+// part is one table's transaction of a change. It records which shared rules the transaction added and deleted.
 type part struct {
 	table                      rules.Table
 	added, addedAfter, deleted bool // addedAfter: those that go after table nat

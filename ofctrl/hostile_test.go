@@ -16,7 +16,7 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// heapPeak looks at the heap until the returned function is called, which gives how much it grew at most, in bytes.
+// heapPeak samples the size of the heap until stop is called. stop returns the largest growth, in bytes.
 func heapPeak() (stop func() int64) {
 	var m runtime.MemStats
 	runtime.GC()
@@ -42,7 +42,7 @@ func heapPeak() (stop func() int64) {
 	}
 }
 
-// A switch that floods packet-ins neither holds up a transaction nor takes memory: what nobody has time for is dropped.
+// A flood of packet-ins neither delays a transaction nor grows the heap: packet-ins that the handler cannot keep up with are dropped.
 func TestPacketInFloodDuringCommit(t *testing.T) {
 	t.Parallel()
 	var packetIn frame
@@ -89,8 +89,7 @@ func TestPacketInFloodDuringCommit(t *testing.T) {
 	}
 }
 
-// A switch that answers with the numbers of other requests, or of none, is not believed: no call takes a reply that is not its
-// own for one, and each ends.
+// Replies with the wrong transaction id are ignored: no call accepts a reply to another request, and every call returns.
 func TestWrongXids(t *testing.T) {
 	t.Parallel()
 	for name, wrong := range map[string]func(xid uint32) uint32{
@@ -142,8 +141,8 @@ func TestWrongXids(t *testing.T) {
 	}
 }
 
-// A switch that claims to hold flows or groups without end, or whose answers have no end, is told off before it takes the memory. It
-// does not run beside other tests.
+// An endless multipart reply fails with ErrTooMuch before it exhausts memory. The test is not parallel, because it changes package
+// variables.
 func TestAnswersWithoutEnd(t *testing.T) {
 	defer func(objects, answer int) { maxObjects, maxAnswer = objects, answer }(maxObjects, maxAnswer)
 	// Flows of nkp's with an empty match and no instructions (OpenFlow 1.5.1 §7.3.5.2, ofp_flow_desc).
@@ -155,7 +154,7 @@ func TestAnswersWithoutEnd(t *testing.T) {
 		binary.BigEndian.PutUint64(d[16:], ownFilter.Cookie|uint64(n))
 		binary.BigEndian.PutUint16(d[24:], 1) // OFPMT_OXM
 		binary.BigEndian.PutUint16(d[26:], 4)
-		binary.BigEndian.PutUint16(d[34:], 4) // ofp_stats of nothing
+		binary.BigEndian.PutUint16(d[34:], 4) // an empty ofp_stats
 		return d
 	}
 	// Statistics of nkp's groups without buckets (§7.3.5.8, ofp_group_stats).

@@ -12,14 +12,14 @@ import (
 	"strings"
 )
 
-// Limits, because rows are untrusted.
+// Limits, because the contents of rows are untrusted.
 const (
 	maxIPs      = 64  // addresses of one interface
 	maxWarnings = 100 // of one snapshot
 )
 
-// buildSwitch makes a snapshot of rows. It is pure, and its result does not depend
-// on the order of the rows.
+// buildSwitch returns a snapshot of the bridge. It is a pure function of the rows,
+// whatever their order.
 func buildSwitch(bridge string, r rows) Switch {
 	b := builder{Switch: Switch{Bridge: bridge}}
 	b.root(r.roots)
@@ -35,7 +35,7 @@ func buildSwitch(bridge string, r rows) Switch {
 
 type builder struct{ Switch }
 
-// warn records what is wrong with an interface.
+// warn adds a warning about an interface.
 func (b *builder) warn(name, format string, args ...any) {
 	b.Warnings = append(b.Warnings, "interface "+plain(name)+": "+fmt.Sprintf(format, args...))
 }
@@ -66,7 +66,7 @@ func (b *builder) bridge(row bridgeRow, r rows) {
 	for _, id := range row.Ports {
 		port, ok := ports[id]
 		if !ok {
-			continue // its row is on its way
+			continue // the monitor has not sent its row yet
 		}
 		for _, id := range port.Interfaces {
 			if i, ok := interfaces[id]; ok {
@@ -98,13 +98,14 @@ func value[T any](p *T) (v T) {
 	return v
 }
 
-// comparePorts orders by number; ports without one come last.
+// comparePorts orders ports by OpenFlow port number; ports without one come last.
 func comparePorts(x, y Port) int {
 	return cmp.Or(cmp.Compare(x.OFPort-1, y.OFPort-1), // 0 becomes the greatest
 		cmp.Compare(x.Name, y.Name), cmp.Compare(x.PortName, y.PortName))
 }
 
-// port adds an interface. From the bridge's own interface it takes only the MAC address.
+// port adds an interface to b.Ports. Of the bridge's own interface (LOCAL) it records
+// only the MAC address.
 func (b *builder) port(port portRow, i interfaceRow) {
 	if i.Name == b.Bridge {
 		b.LocalMAC, _ = b.mac(i.Name, "mac_in_use", value(i.MACInUse))
@@ -202,7 +203,8 @@ func parseIPs(s string) (ips []netip.Addr, bad []string) {
 	return ips, bad
 }
 
-// plain leaves a name as it is if it is an ordinary one, and quotes it otherwise.
+// plain returns name, quoted if it is empty, long, or has characters other than
+// printable ASCII.
 func plain(name string) string {
 	odd := func(r rune) bool { return r <= ' ' || r > '~' || r == '"' }
 	if name == "" || len(name) > 40 || strings.ContainsFunc(name, odd) {
@@ -211,7 +213,7 @@ func plain(name string) string {
 	return name
 }
 
-// quote makes untrusted text fit for a line of a log.
+// quote returns untrusted text quoted for a log line, cut to 40 bytes.
 func quote(s string) string {
 	if len(s) > 40 {
 		return strconv.Quote(s[:40]) + "…"
@@ -219,8 +221,8 @@ func quote(s string) string {
 	return strconv.Quote(s)
 }
 
-// oneOwner keeps each address at one port only: the one with the lowest number; ports
-// without a number come last. b.Ports must be sorted by comparePorts.
+// oneOwner removes duplicate addresses: the first port that claims one keeps it.
+// b.Ports must be sorted by comparePorts.
 func (b *builder) oneOwner() {
 	owner := map[netip.Addr]string{}
 	for i := range b.Ports {

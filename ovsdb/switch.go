@@ -68,7 +68,7 @@ type Port struct {
 	MAC net.HardwareAddr
 	// IfaceID is external_ids:iface-id; IPs are the addresses of
 	// external_ids:ip_addresses, in their order. An address that several
-	// interfaces claim stays with the first that works.
+	// interfaces claim stays with the one with the lowest OFPort.
 	IfaceID string
 	IPs     []netip.Addr
 	// Tag is the access VLAN or the native one, 0 if there is none; Trunks and

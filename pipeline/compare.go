@@ -10,21 +10,21 @@ import (
 )
 
 // Comparison compares a switch with its desired state. It receives the switch's objects one by one, in any order, and keeps
-// those that differ. Only the latest Comparison is valid, and the Compiler must not be changed before the last call to it.
-// A Comparison is not safe for concurrent use.
+// those that differ. Only a Compiler's latest Comparison is valid, and only until the next call of Update or Load.
+// A Comparison is not safe for concurrent use, nor concurrently with its Compiler.
 type Comparison struct {
 	c      *Compiler
-	number uint32 // in Compiler.wanted
-	met    int    // desired objects found on the switch
-	// Objects that were read and are not desired in this form, or at all.
+	number uint32 // of this comparison; marks objects met in Compiler.wanted
+	met    int    // number of desired objects found on the switch
+	// Objects on the switch that differ from the desired ones, or are not desired at all.
 	flows  map[flow.Key]*flow.Flow
 	groups map[uint32]*flow.Group
 
-	meters []flow.Meter // read
-	read   int          // flows
+	meters []flow.Meter // found on the switch
+	read   int          // number of flows read, equal or not
 }
 
-// Compare begins a comparison, and with that ends the one before.
+// Compare begins a comparison. It invalidates the Compiler's previous one.
 func (c *Compiler) Compare() *Comparison {
 	c.comparisons++
 	return &Comparison{
@@ -33,7 +33,8 @@ func (c *Compiler) Compare() *Comparison {
 	}
 }
 
-// Flow takes a flow that nkp installed itself, and keeps it if it differs from the desired state.
+// Flow adds a flow of nkp's that was read from the switch. It keeps f if f differs from the desired state; the caller must not
+// change f afterwards.
 func (x *Comparison) Flow(f *flow.Flow) {
 	x.read++
 	if !x.meet(f.Digest(x.c.seed)) {
@@ -41,17 +42,17 @@ func (x *Comparison) Flow(f *flow.Flow) {
 	}
 }
 
-// Group takes a group in nkp's range, and keeps it if it differs from the desired state.
+// Group adds a group in nkp's range that was read from the switch. It keeps g if g differs from the desired state.
 func (x *Comparison) Group(g *flow.Group) {
 	if !x.meet(g.Digest(x.c.seed)) {
 		x.groups[g.ID] = g
 	}
 }
 
-// Meter takes a meter of nkp's.
+// Meter adds a meter of nkp's that was read from the switch.
 func (x *Comparison) Meter(m flow.Meter) { x.meters = append(x.meters, m) }
 
-// Flows counts the flows that were read.
+// Flows returns the number of flows that were read.
 func (x *Comparison) Flows() int { return x.read }
 
 // meet records that an object is on the switch, and reports whether exactly this object is desired.
@@ -116,8 +117,9 @@ func (x *Comparison) collect(d *flow.Delta) {
 	}
 }
 
-// Stale returns the conntrack entries to delete: connections that the switch may have sent to endpoints which stopped serving
-// while nkp was not connected. Objects that match the desired state lead only to serving endpoints.
+// Stale returns filters for the conntrack entries to delete: UDP connections to endpoints that stopped serving while nkp was not
+// running or not connected. It finds these endpoints in the objects that differ, because objects that match the desired state lead
+// only to serving endpoints.
 func (x *Comparison) Stale() []flow.CTFilter {
 	endpoints := map[uint32][]netip.AddrPort{} // by id of the Service port
 	note := func(id uint32, as []flow.Action) {
@@ -147,8 +149,8 @@ func (x *Comparison) Stale() []flow.CTFilter {
 	return out
 }
 
-// OrphanPins returns the pins that no Service port needs: those from learn actions on the switch that are not desired or have
-// another timeout. The pins themselves are never read, because there may be many.
+// OrphanPins returns the session-affinity flows (pins) to delete: those of learn actions on the switch whose Service port is gone or
+// has another affinity timeout. The pins themselves are never read, because there may be many.
 func (x *Comparison) OrphanPins() (out []flow.Learned) {
 	layout := &x.c.cfg.Layout
 	for _, f := range x.flows {

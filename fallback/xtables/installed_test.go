@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// The back end that is asked for must be installed, with all its programs. If only one is installed, it is taken.
+// The requested back end must be installed, with all its programs. Without a request, the only installed one is chosen.
 func TestInstalled(t *testing.T) {
 	defer func(was []string) { dirs = was }(dirs)
 	for name, tc := range map[string]struct {

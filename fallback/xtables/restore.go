@@ -15,11 +15,11 @@ import (
 	"time"
 )
 
-// commitLine ends a transaction's input: without it nothing is committed.
+// commitLine ends a transaction's input. Without it iptables-restore commits nothing.
 const commitLine = "COMMIT\n"
 
-// Restore atomically commits input for iptables-restore to one table. Chains and rules that the input does not name stay, with
-// their counters. The error names the refused line.
+// Restore atomically commits input, in the format of iptables-restore, to one table. Chains that the input does not name stay, with
+// their rules and counters. It blocks until iptables-restore exits. The error quotes the rejected line, if iptables-restore names one.
 func (t *Tables) Restore(ctx context.Context, input []byte) error {
 	tx, err := t.Begin(ctx, input)
 	if err != nil {
@@ -36,15 +36,16 @@ type process struct {
 	cmd    *exec.Cmd
 	input  []byte
 	stderr bytes.Buffer
-	commit chan struct{} // closed: the last line may be written, if the program still runs
+	commit chan struct{} // closed by Commit and Abort: feed may write commitLine
 	fed    chan error    // receives the result of writing the input: nil, or the error
 }
 
 // errUnread is the error of a program that exits with status 0 without having read its input.
 var errUnread = errors.New("exited before reading all of its input")
 
-// Begin starts a transaction. With NFT, iptables-restore neither reads nor changes the kernel's rules before Commit; with Legacy it holds
-// the xtables lock from here on. The program is killed when the context ends.
+// Begin starts a transaction, which the caller must end with Commit or Abort. With NFT, iptables-restore neither reads nor changes the
+// kernel's rules before Commit. With Legacy it holds the xtables lock from here on. The program is killed when the context ends.
+// The time limit of a program applies only from Commit on.
 func (t *Tables) Begin(ctx context.Context, input []byte) (Transaction, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	tx := &process{tables: t, ctx: ctx, cancel: cancel, input: input, commit: make(chan struct{}), fed: make(chan error, 1)}
@@ -62,8 +63,8 @@ func (t *Tables) Begin(ctx context.Context, input []byte) (Transaction, error) {
 	return tx, nil
 }
 
-// feed writes the input to the program. It returns at the latest when the program exits: Wait, called by Commit and Abort, closes the
-// pipe then.
+// feed writes the input to the program. It ends only after Commit or Abort: they close tx.commit, and they call Wait, which closes
+// the pipe once the program has exited.
 func (tx *process) feed(stdin io.WriteCloser) {
 	defer stdin.Close()
 	_, err := stdin.Write(bytes.TrimSuffix(tx.input, []byte(commitLine)))
@@ -97,9 +98,9 @@ func (tx *process) Commit() error {
 }
 
 func (tx *process) Abort() {
-	tx.cancel(nil) // kills it
+	tx.cancel(nil) // kills the program
 	_ = tx.cmd.Wait()
-	close(tx.commit) // it cannot read the last line any more
+	close(tx.commit) // releases feed; the program has exited and cannot read commitLine
 }
 
 var lineNumber = regexp.MustCompile(`(?i)\bline:? (\d+)`)

@@ -49,7 +49,7 @@ func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Conf
 		if s.LocalDelivery == DeliverAuto {
 			if policy, why := sw.GatewayPolicy(); policy {
 				cfg.LocalDelivery = false
-				warnings = append(warnings, "Service packets go through the gateway, where policy sits ("+why+"); --local-delivery=on delivers them straight")
+				warnings = append(warnings, "Service packets go through the gateway, which enforces policy ("+why+"); --local-delivery=on delivers them directly")
 			}
 		}
 		if cfg.NodeMAC.IsZero() {
@@ -62,7 +62,7 @@ func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Conf
 			case err == nil:
 				cfg.NodeElsewhere = len(cfg.NodeIPs) > 0
 			default:
-				warnings = append(warnings, fmt.Sprintf("cannot see interface %s from here (another network namespace?); if the node's address is on it, give --node-mac %s", sw.Bridge, sw.LocalMAC))
+				warnings = append(warnings, fmt.Sprintf("cannot see interface %s from here (another network namespace?); if the node's address is on it, pass --node-mac %s", sw.Bridge, sw.LocalMAC))
 			}
 		}
 		warnings = append(warnings, sw.Warnings...)

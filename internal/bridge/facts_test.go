@@ -40,7 +40,7 @@ func podIPs(c pipeline.Config) string {
 	return strings.Join(s, " ")
 }
 
-// The pipeline gets every setting and every fact of the model as it is, where nothing on the switch says otherwise.
+// PipelineConfig copies every setting and every fact of the model, unless the switch contradicts it.
 func TestPipelineConfig(t *testing.T) {
 	ip, prefix := netip.MustParseAddr, netip.MustParsePrefix
 	layout := pipeline.DefaultLayout()
@@ -80,13 +80,13 @@ func TestPipelineConfig(t *testing.T) {
 	sw.Warnings = []string{"odd"}
 	s.Uplink = "eth9"
 	if _, warnings := s.PipelineConfig(&k8s.Model{}, sw); !strings.Contains(strings.Join(warnings, "\n"), "eth9") || !slices.Contains(warnings, "odd") {
-		t.Errorf("an uplink that is no port, and what the database is warned of: %q", warnings)
+		t.Errorf("an uplink that is not a port, and the database's warnings: %q", warnings)
 	}
 }
 
-// The node is on the bridge if an interface of the bridge's name holds one of its addresses, and has the MAC of the bridge's LOCAL port
-// then. It is elsewhere if that interface holds none. Where the interface cannot be seen, a warning asks for the MAC; one that is
-// given ends all questions.
+// The node is on the bridge if the interface of the bridge's name has one of the node's addresses. Its MAC is then that of the
+// bridge's LOCAL port. It is elsewhere if that interface has none of them. If the interface is not visible, a warning asks for
+// --node-mac. With --node-mac there is neither detection nor warning.
 func TestWhereTheNodeIs(t *testing.T) {
 	loopback, other := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.0.2.1")
 	local, given := flow.MAC{2, 0, 0, 0, 0, 1}, flow.MAC{2, 0, 0, 0, 0, 2}
@@ -112,13 +112,13 @@ func TestWhereTheNodeIs(t *testing.T) {
 		if cfg.NodeMAC != tc.mac || cfg.NodeElsewhere != tc.elsewhere {
 			t.Errorf("%+v: MAC %v, elsewhere %t", tc, cfg.NodeMAC, cfg.NodeElsewhere)
 		}
-		if warned := strings.Contains(strings.Join(warnings, "\n"), "give --node-mac 02:00:00:00:00:01"); warned != tc.warning {
+		if warned := strings.Contains(strings.Join(warnings, "\n"), "pass --node-mac 02:00:00:00:00:01"); warned != tc.warning {
 			t.Errorf("%+v: warnings %q", tc, warnings)
 		}
 	}
 }
 
-// Pods that interfaces tell are those on the bridge: by its name, or by the names of its ports, of which the uplink is none.
+// With detection by interface, pods are the ports of this bridge, or those with the name prefix; never the uplink.
 func TestDetectByInterfaces(t *testing.T) {
 	s := Settings{Bridge: "br-int", Layout: pipeline.DefaultLayout()}
 	config := func(d k8s.Detector, sw *ovsdb.Switch) (pipeline.Config, bool) {
@@ -147,8 +147,8 @@ func TestDetectByInterfaces(t *testing.T) {
 	}
 }
 
-// The routes for the node's own traffic lead to the hairpin address of each family that the node has, and by it to the Service
-// ranges of that family.
+// For each of the node's address families there is a route to the hairpin address, and routes through it to the Service CIDRs of
+// that family.
 func TestWantedRoutes(t *testing.T) {
 	ip, prefix := netip.MustParseAddr, netip.MustParsePrefix
 	ranges := []netip.Prefix{prefix("40.0.0.0/16"), prefix("fd00:40::/112"), prefix("41.0.0.0/16")}
@@ -197,7 +197,7 @@ func TestPodsOfTheSwitch(t *testing.T) {
 	}
 }
 
-// Where policy sits in the gateway, auto does not bypass it; on does, because the operator says so.
+// If the gateway enforces policy, local delivery "auto" does not bypass it. "on" does, because the operator asked for it.
 func TestLocalDelivery(t *testing.T) {
 	for _, tc := range []struct {
 		delivery Delivery
@@ -211,7 +211,7 @@ func TestLocalDelivery(t *testing.T) {
 		s := Settings{LocalDelivery: tc.delivery, Layout: pipeline.DefaultLayout()}
 		cfg, warnings := s.PipelineConfig(&k8s.Model{}, sw)
 		if cfg.LocalDelivery != tc.want {
-			t.Errorf("%+v: straight %v", tc, cfg.LocalDelivery)
+			t.Errorf("%+v: LocalDelivery %v", tc, cfg.LocalDelivery)
 		}
 		if said := strings.Contains(strings.Join(warnings, "\n"), "through the gateway"); said != (tc.delivery == DeliverAuto && tc.nsx) {
 			t.Errorf("%+v: warnings %q", tc, warnings)
@@ -240,8 +240,8 @@ func TestBadPortsFiles(t *testing.T) {
 	}
 }
 
-// Guards are left out where the switch can crash by them, would send packets from 0.0.0.0, or is unknown, and what follows is
-// said; asked for by name they are there, with a warning where the switch can crash. The zero value of the setting is auto.
+// "auto" omits port-reuse guards if they can crash the switch, if null NAT would send packets from 0.0.0.0, or if the version is
+// unknown, and reports what is missing. "on" installs them, with a warning if the switch can crash. The zero value is "auto".
 func TestGuards(t *testing.T) {
 	netdev := func(version string) *ovsdb.Switch {
 		sw := testSwitch()
@@ -285,7 +285,7 @@ func TestGuards(t *testing.T) {
 	}
 }
 
-// A warning says that the ranges of pods hold none of them; without known pods the Node's podCIDRs count.
+// outsideRanges warns if --cluster-cidr contains no known pod. Without known pods it checks the Node's podCIDRs.
 func TestOutsideRanges(t *testing.T) {
 	prefix := netip.MustParsePrefix
 	for _, x := range []struct {

@@ -23,8 +23,8 @@ type configuration struct {
 	kubeProxy *config.KubeProxy
 	nkp       *config.NkpConfiguration
 	warnings  []string
-	explicit  map[string]string // flags set on the command line, with their texts
-	origin    map[string]string // flag -> field of the file that has set it
+	explicit  map[string]string // flag -> its value on the command line
+	origin    map[string]string // flag -> field of the file that set it
 	isRun     bool
 }
 
@@ -36,8 +36,8 @@ func (s *settings) configFlag(f *pflag.FlagSet) {
 	f.StringVar(&s.cfg.path, "config", "", "file with kube-proxy's KubeProxyConfiguration, an NkpConfiguration, or both; run follows changes to it")
 }
 
-// configure completes the settings of a command, from its flags and from the configuration file. It prints warnings to
-// standard error, except for run, which logs them later.
+// configure loads the configuration file and combines it with the command's flags. It prints warnings to standard error, except
+// for run, which logs them later.
 func (s *settings) configure(cmd *cobra.Command) error {
 	var file *config.File
 	if s.cfg.path != "" {
@@ -98,7 +98,7 @@ func (s *settings) combine(f *pflag.FlagSet, file *config.File) error {
 	return nil
 }
 
-// says reports whether the command line or the file sets a flag.
+// says reports whether the command line or the file set the flag.
 func (c *configuration) says(flag string) bool {
 	_, explicit := c.explicit[flag]
 	return explicit || c.origin[flag] != ""
@@ -124,7 +124,7 @@ func (c *configuration) applyNkp(f *pflag.FlagSet, file *config.File) error {
 	return nil
 }
 
-// explain adds to an error that names a flag the field of the file that has set the flag.
+// explain returns err prefixed with the field of the file that set the flag which err names, if any.
 func (c *configuration) explain(err error) error {
 	if err == nil {
 		return nil
@@ -137,7 +137,7 @@ func (c *configuration) explain(err error) error {
 	return err
 }
 
-// print writes the warnings for people.
+// print writes the warnings to w, one per line.
 func (c *configuration) print(w io.Writer) {
 	for _, text := range c.warnings {
 		fmt.Fprintf(w, "nkp: warning: %s\n", text)

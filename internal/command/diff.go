@@ -92,7 +92,7 @@ func writeDiff(w io.Writer, o *output, text string) error {
 // needsAgent adds to ErrAbsent how to go on without an agent. It returns other errors as they are.
 func needsAgent(err error) error {
 	if errors.Is(err, agent.ErrAbsent) {
-		return fmt.Errorf("%w; without an agent, give --kubeconfig or --manifests", err)
+		return fmt.Errorf("%w; without an agent, pass --kubeconfig or --manifests", err)
 	}
 	return err
 }

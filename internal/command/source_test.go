@@ -13,7 +13,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Where Services come from is named once, and what is missing or too much is said in a line.
+// Exactly one source of Services must be set. A missing or contradictory source is an error of one line.
 func TestSourceFlags(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	dir := t.TempDir()
@@ -37,7 +37,7 @@ func TestSourceFlags(t *testing.T) {
 		{"plan --kubeconfig " + none, exitFailure, "kubeconfig " + none},
 		{"plan --master http://127.0.0.1:1", exitFailure, "API server http://127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused"},
 		{"plan --master http://127.0.0.1:1 --service-proxy-name no!", exitFailure, "cannot be the value of label"},
-		{"diff --socket " + none, exitDiffError, "without an agent, give --kubeconfig or --manifests"},
+		{"diff --socket " + none, exitDiffError, "without an agent, pass --kubeconfig or --manifests"},
 	} {
 		var stdout, stderr bytes.Buffer
 		status := Main(strings.Fields(tc.args), &stdout, &stderr)
@@ -47,7 +47,7 @@ func TestSourceFlags(t *testing.T) {
 	}
 }
 
-// In a pod no flag is needed; a service account that is not there is said.
+// In a pod no flag is needed. A missing service account is an error that names it.
 func TestSourceInCluster(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
 	t.Setenv("KUBERNETES_SERVICE_PORT", "1")
@@ -57,7 +57,7 @@ func TestSourceInCluster(t *testing.T) {
 	}
 }
 
-// plan --master lists once; the Node that is missing is a warning.
+// plan --master lists each resource once. A missing Node is only a warning.
 func TestPlanFromServer(t *testing.T) {
 	lists := map[string]string{
 		"/api/v1/services": `{"apiVersion": "v1", "kind": "ServiceList", "items": [{"metadata": {"name": "web", "namespace": "default"},
@@ -85,7 +85,7 @@ func TestPlanFromServer(t *testing.T) {
 	}
 }
 
-// What client-go logs is a level lower in nkp's log.
+// Messages of client-go appear one level lower in nkp's log.
 func TestKlog(t *testing.T) {
 	var b bytes.Buffer
 	redirectKlog(slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{Level: slog.LevelInfo})))

@@ -114,7 +114,7 @@ func (f *traceFlags) request(protocolSet bool) (r trace.Request, e trace.Ends, e
 		return r, e, err
 	}
 	if f.from == "" || f.to == "" {
-		return r, e, usageError("give --from IP[:PORT] and --to IP:PORT, or names; see \"nkp trace --help\"")
+		return r, e, usageError("pass --from IP[:PORT] and --to IP:PORT, or names; see \"nkp trace --help\"")
 	}
 	switch {
 	case f.followFor != 0 && !f.live:

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// compareFlows orders flows by table, falling priority, match and cookie, without printing them: there may be many.
+// compareFlows orders flows by table, descending priority, match and cookie. It compares fields instead of formatted text, because
+// there may be many flows.
 func compareFlows(a, b *Flow) int {
 	if n := cmp.Compare(a.Table, b.Table); n != 0 {
 		return n
@@ -21,7 +22,7 @@ func compareFlows(a, b *Flow) int {
 	return cmp.Compare(a.Cookie, b.Cookie)
 }
 
-// compare orders matches; it compares the fields that are most likely to differ first.
+// compare defines a total order of matches. It compares the fields that are most likely to differ first.
 func (m *Match) compare(o *Match) int {
 	if n := comparePrefixes(m.Dst, o.Dst); n != 0 {
 		return n
