@@ -42,6 +42,42 @@ func goesOn(a flow.Action) bool {
 	return false
 }
 
+// order lists nkp's tables in the order in which packets pass through them; those of session affinity count as one.
+var order = [][]uint8{{tableEntry}, {tableUnSNAT}, {tableTrack}, {tableServices}, {tableRanges}, {tablePins, tablePinned, tableSeed, tableLearn},
+	{tableWide}, {tableCount}, {tableReject}, {tableOutput}, {tableDeliver}}
+
+// rank returns the place of a table in order; ok is false if it is none of nkp's.
+func (l Layout) rank(table uint8) (place int, ok bool) {
+	place = slices.IndexFunc(order, func(same []uint8) bool { return slices.Contains(same, table-l.TableBase) })
+	return place, place >= 0
+}
+
+// MayReturn reports whether packets that match a flow in one of nkp's tables may come back to that table. The flow is another
+// owner's, or one of nkp's that another program has changed. Where it goes is known of the shared table only, for others have
+// flows there that lead to tables of their own.
+func (l Layout) MayReturn(f *flow.Flow) bool {
+	from, _ := l.rank(f.Table)
+	goes := func(table uint8) bool {
+		switch to, ours := l.rank(table); {
+		case ours:
+			return to <= from
+		default:
+			return !l.Shared(f.Table) && int(table) != l.NextTable
+		}
+	}
+	return slices.ContainsFunc(f.Actions, func(a flow.Action) bool {
+		switch a := a.(type) {
+		case flow.Resubmit:
+			return goes(a.Table)
+		case flow.CT:
+			return a.Table != flow.NoTable && goes(a.Table)
+		case flow.ToGroup, flow.UnknownAction:
+			return !l.Shared(f.Table)
+		}
+		return false
+	})
+}
+
 // GroupID returns the id of the Service port that one of nkp's groups belongs to; 0: to none.
 func (l Layout) GroupID(group uint32) uint32 { return l.groupID(group) }
 

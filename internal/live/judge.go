@@ -18,6 +18,8 @@ type view struct {
 	*trace.Live
 	r     *trace.Result
 	walks []*walk // at least one; those of all endpoints begin alike
+	// differences are the switch's, before the packet was followed.
+	differences *Differences
 	// doubt is set if something may keep the packet, or its answer, from arriving, although the switch sends it out.
 	doubt bool
 }
@@ -290,12 +292,7 @@ const maxDiffering = 5
 // whatDiffers reports the flows and groups that packets of the connection or their answers can match, and that are missing on the
 // switch, differ or are unwanted.
 func (v *view) whatDiffers(ctx context.Context, q trace.Question) {
-	d, err := v.Diff(ctx)
-	if err != nil {
-		v.Step("the flows cannot be compared with the desired ones: %v", err)
-		v.doubt = true
-		return
-	}
+	d := v.differences
 	concerned := v.concern(ctx, q)
 	var lines []string
 	for _, g := range d.Own.SetGroups {

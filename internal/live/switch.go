@@ -55,14 +55,20 @@ func (s *Switch) Compare(ctx context.Context, q trace.Question, r *trace.Result)
 	if err != nil {
 		return err
 	}
+	l := trace.NewLive()
+	r.Live = l
+	l.Step("bridge %s, by port %s: %s", s.Bridge, p.inPort, q)
+	d, err := s.Diff(ctx)
+	if s.endless(l, d, err) {
+		s.usage(ctx, l, r)
+		s.connections(ctx, l, q, r)
+		return nil
+	}
 	walks, left, err := s.follow(ctx, p, q)
 	if err != nil {
 		return err
 	}
-	l := trace.NewLive()
-	r.Live = l
-	l.Step("bridge %s, by port %s: %s", s.Bridge, p.inPort, q)
-	v := &view{Switch: s, Live: l, r: r, walks: walks}
+	v := &view{Switch: s, Live: l, r: r, walks: walks, differences: d}
 	v.narrate(ctx)
 	if left > 0 {
 		l.Step("followed for %d values of the datapath's hash, of %d", len(walks), len(walks)+left)
@@ -76,6 +82,30 @@ func (s *Switch) Compare(ctx context.Context, q trace.Question, r *trace.Result)
 		return v.reply(ctx, q, list)
 	}
 	return nil
+}
+
+// endless reports whether the packet must not be followed, and why: ofproto/trace has no limit for packets that come back from
+// conntrack (Open vSwitch: ofproto/ofproto-dpif-trace.c, ofproto_trace). A flow that leads back makes it run without end, in
+// ovs-vswitchd's main thread, until memory is exhausted. Flows outside nkp's tables are not looked at.
+func (s *Switch) endless(l *trace.Live, d *Differences, err error) bool {
+	const unfollowed = "the packet is not followed: ovs-vswitchd could follow it without end (ofproto/trace), and hang"
+	if err != nil {
+		l.Differ("%s, and the installed flows cannot be checked: %v", unfollowed, err)
+	} else {
+		for _, f := range slices.Concat(d.Foreign, d.Own.Replaced, d.Own.DelFlows) {
+			if s.Config.Layout.MayReturn(f) {
+				l.Differ("%s. A flow that is not nkp's, or not as nkp wants it, may lead back to an earlier table: %s", unfollowed, f)
+				break
+			}
+		}
+		if l.Agrees && d.More > 0 {
+			l.Differ("%s. nkp's tables hold %d more flows of other owners, too many to check", unfollowed, d.More)
+		}
+	}
+	if !l.Agrees {
+		l.Verdict = trace.Uncertain
+	}
+	return !l.Agrees
 }
 
 // enter returns where and with which Ethernet addresses the packet enters the bridge.

@@ -16,6 +16,7 @@ type Delta struct {
 	SetMeters  []Meter    // added or modified, before the bundle: meters cannot travel in one
 	SetGroups  []*Group   // added or modified
 	SetFlows   []*Flow    // added or replaced
+	Replaced   []*Flow    // what those of SetFlows replace that do not add; not applied
 	DelFlows   []*Flow    // deleted strictly: table, priority and match, under the flow's own cookie
 	DelLearned []Learned  // flows that a Learn action made
 	DelGroups  []uint32   // deleted last, when no flow points to them any more
@@ -75,6 +76,9 @@ func Diff(have, want *State) *Delta {
 func (d *Delta) ChangeFlow(was, now *Flow) {
 	if now != nil && (was == nil || !was.Equal(now)) {
 		d.SetFlows = append(d.SetFlows, now)
+		if was != nil {
+			d.Replaced = append(d.Replaced, was)
+		}
 	}
 	if was != nil && (now == nil || was.Cookie != now.Cookie) {
 		d.DelFlows = append(d.DelFlows, was)

@@ -202,3 +202,36 @@ func TestForeignFlowBeforeNkp(t *testing.T) {
 		must(t, err)
 	}
 }
+
+// A flow that leads from a later table back to an earlier one, through conntrack, would keep ovs-vswitchd's main thread for ever if
+// it were asked to follow a packet (ofproto/trace). nkp does not ask, and names the flow. The switch goes on.
+func TestFlowThatLeadsBack(t *testing.T) {
+	t.Parallel()
+	c := oneService(t)
+	client := aPod(c)
+	for _, flow := range []string{
+		"cookie=0x77,table=30,priority=65000,ip,actions=resubmit(,2)",
+		"cookie=0x77,table=2,priority=65000,tcp,actions=ct(commit,zone=9,table=2)",
+		"cookie=0x77,table=30,priority=65000,ip,actions=resubmit(,77)",
+		"cookie=0x77,table=0,priority=65000,ip,actions=ct(zone=9,table=0)",
+	} {
+		_, err := c.Ofctl("add-flow", c.Bridge, flow)
+		must(t, err)
+		named := "may lead back to an earlier table: cookie=0x77," + regexp.QuoteMeta(strings.Split(flow, ",")[1])
+		for _, more := range [][]string{nil, {"--reply"}} {
+			r, status := c.trace(t, "tcp", client.IP4.String(), "40.0.0.1:80", append([]string{"--live"}, more...)...)
+			if status != 1 || r.Live == nil || r.Live.Agrees || r.Live.Verdict != "uncertain" {
+				t.Fatalf("%s: status %d, %+v; want uncertain", flow, status, r.Live)
+			}
+			says(t, "trace --live", strings.Join(r.Live.Differences, "\n"), named)
+		}
+		if _, err := c.Appctl("version"); err != nil {
+			t.Fatalf("%s: ovs-vswitchd does not answer: %v", flow, err)
+		}
+		_, err = c.Ofctl("del-flows", c.Bridge, "cookie=0x77/-1")
+		must(t, err)
+	}
+	if r, status := c.trace(t, "tcp", client.IP4.String(), "40.0.0.1:80", "--live"); status != 0 || r.Live.Verdict != "deliver" {
+		t.Errorf("without the flows: status %d, %+v", status, r.Live)
+	}
+}

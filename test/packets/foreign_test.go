@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -87,7 +89,11 @@ func TestForeignFlowBeforeAChange(t *testing.T) {
 
 	// It replaces nkp's own.
 	put("0x78", match)
-	c.put(slice(mine, 8080)) // changes the frontend's flow; the other one is nkp's to put back at the next look
+	// The policy changes the frontend's actions, not its match. Without endpoints it would have another priority.
+	local := mine.DeepCopy()
+	policy := v1.ServiceInternalTrafficPolicyLocal
+	local.Spec.InternalTrafficPolicy = &policy
+	c.put(local, slice(mine, 8080, at(c.pods[1].IP4)))
 	c.refusedFor(t, "default/mine:http", "0x78")
 	c.stays(t, "over nkp's own", "0x78")
 	c.remove(mine)
