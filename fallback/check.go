@@ -28,9 +28,10 @@ func (w *worker) verify(ctx context.Context) {
 		w.unverified, w.verifyPause = nil, 0
 	default:
 		w.unverified, w.verifyPause = err, backOff(w.verifyPause)
-		w.checkAt = time.Now().Add(w.verifyPause) // both, because success of one says nothing of the other
+		pause := max(w.verifyPause, time.Since(now))
+		w.checkAt = time.Now().Add(pause) // both, because success of one says nothing of the other
 		w.localnet.next = w.checkAt
-		w.log.Error("iptables failed; trying again", "in", w.verifyPause, "error", err)
+		w.log.Error("iptables failed; trying again", "in", pause, "error", err)
 		w.kernel.report(func(s *FamilyStatus) { s.InStep = false; s.failed(err) })
 	}
 }
@@ -53,7 +54,9 @@ func (w *worker) check(ctx context.Context) error {
 			if w.deepAt.IsZero() {
 				w.deepAt = start
 			}
-		} else if err == nil {
+		} else if err != nil {
+			w.deepAt = time.Now() // with the next check, which updates may interrupt, too
+		} else {
 			w.deepAt = time.Now().Add(max(w.opts.SyncPeriod, idleShare*time.Since(start)))
 			if drift == "" {
 				w.kernel.report(func(s *FamilyStatus) { s.Compared = time.Now() })

@@ -2,6 +2,7 @@ package fallback
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback/rules"
@@ -105,8 +106,10 @@ func drops(list lister, names map[[2]string]k8s.PortName, sum map[dataplane.Drop
 			return err
 		}
 		for _, l := range lines {
-			if d, ok := rules.ParseDrop(l); ok {
-				sum[dataplane.DropKey{Port: names[[2]string{d.Port, d.Proto}], Reason: d.Reason}] += d.Packets
+			d, ok := rules.ParseDrop(l)
+			name, known := names[[2]string{d.Port, d.Proto}]
+			if ok && (known || d.Port == "") { // else the Service has just gone
+				sum[dataplane.DropKey{Port: name, Reason: d.Reason}] += d.Packets
 			}
 		}
 	}
@@ -114,8 +117,32 @@ func drops(list lister, names map[[2]string]k8s.PortName, sum map[dataplane.Drop
 }
 
 // LocalhostConnections returns how many connections to NodePorts at loopback addresses were served since the rules were installed; ok is
-// false where none are. It runs iptables once.
+// false where none are. A result is reused for localhostAge, because each takes three runs of iptables.
 func (p *Plane) LocalhostConnections(ctx context.Context) (n uint64, ok bool, err error) {
+	c := &p.localhost
+	c.mu.Lock() // the context of who holds it ends the wait
+	defer c.mu.Unlock()
+	if time.Since(c.at) < localhostAge {
+		return c.n, c.ok, nil
+	}
+	if n, ok, err = p.localhostConnections(ctx); err == nil {
+		c.at, c.n, c.ok = time.Now(), n, ok
+	}
+	return n, ok, err
+}
+
+// localhostAge is how long LocalhostConnections reuses a result.
+const localhostAge = 5 * time.Second
+
+// localhostCache holds the last result of LocalhostConnections.
+type localhostCache struct {
+	mu sync.Mutex // protects what follows
+	at time.Time
+	n  uint64
+	ok bool
+}
+
+func (p *Plane) localhostConnections(ctx context.Context) (n uint64, ok bool, err error) {
 	p.mu.Lock()
 	backend, served := p.status.Backend, p.opts.LocalhostNodePorts && p.families[k8s.IPv4] != nil
 	p.mu.Unlock()

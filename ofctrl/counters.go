@@ -128,6 +128,9 @@ func (c *Conn) MeterDrops(ctx context.Context, id uint32) (packets uint64, err e
 	// ofp_meter_stats, then ofp_meter_band_stats for each band (OpenFlow 1.5.1 §7.3.5.14)
 	const head, band = 40, 16
 	err = c.ask(ctx, mpMeterStats, 1, func(b []byte, _ int) ([]byte, error) { return idRequest(b, id), nil }, func(b []byte) error {
+		if len(b) == 0 { // the datapath cannot tell
+			return nil
+		}
 		if len(b) < head || (len(b)-head)%band != 0 {
 			return short("meter statistics")
 		}

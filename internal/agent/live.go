@@ -74,11 +74,14 @@ func (s *Settings) bridgeOf(ctx context.Context, now *planes, db *ovsdb.Switch) 
 	sw.Config, sw.Owner, sw.Installed = cfg, now.bridge.Owner, now.bridge.Installed
 	sw.Packets = func(ctx context.Context, name k8s.PortName) (*trace.Packets, error) {
 		first, c, err := now.bridge.PortCounters(ctx, name)
+		if err != nil {
+			return nil, err
+		}
 		p := &trace.Packets{First: first}
 		if c.Packets != nil {
 			p.ToEndpoints, p.ToClients = c.Packets.In, c.Packets.Out
 		}
-		return p, err
+		return p, nil
 	}
 	sw.Diff = func(ctx context.Context) (*live.Differences, error) {
 		d, err := now.bridge.Differences(ctx)

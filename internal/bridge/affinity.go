@@ -37,6 +37,9 @@ type affinity struct {
 	log *slog.Logger
 
 	last pinCount
+	// chosen is what the seed's flow had counted when the seed was last replaced: Open vSwitch keeps the counter of a flow that is
+	// replaced by one with the same match.
+	chosen uint64
 }
 
 // pinCount is what one count found.
@@ -79,8 +82,10 @@ func (a *affinity) count(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Com
 	case !now.stopped && there.Flows > 0:
 		a.log.Info("session affinity remembers clients again", "clients", now.clients, "limit", limit)
 		_, err = conn.Commit(ctx, &flow.Delta{SetFlows: []*flow.Flow{seed}})
-	case !now.stopped && c != nil && (chosen.Packets > 0 || chosen.Flows == 0 && len(c.PinOwners()) > 0): // clients have chosen by the present seed
-		_, err = conn.Commit(ctx, &flow.Delta{SetFlows: []*flow.Flow{seed}})
+	case !now.stopped && c != nil && (chosen.Packets != a.chosen || chosen.Flows == 0 && len(c.PinOwners()) > 0): // clients have chosen by the present seed
+		if _, err = conn.Commit(ctx, &flow.Delta{SetFlows: []*flow.Flow{seed}}); err == nil {
+			a.chosen = chosen.Packets
+		}
 	}
 	if err != nil {
 		return err

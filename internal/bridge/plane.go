@@ -201,7 +201,7 @@ func (p *Plane) loop(ctx context.Context) error {
 			p.checkTraffic()
 			p.countPins(ctx)
 			if err := p.countDrops(ctx); err != nil && ctx.Err() == nil {
-				p.log.Warn("cannot read the counters of dropped packets", "error", err)
+				p.log.Debug("cannot read the counters of dropped packets", "error", err)
 				g.stats.failed(err)
 			}
 			g.checkCount(ctx)

@@ -31,7 +31,8 @@ served without an agent, too. Exit status: 0 an agent answered, 1 none did.`,
 			if err := s.configure(cmd); err != nil {
 				return err
 			}
-			print := func(out io.Writer, _ int) error { return s.status(cmd.Context(), out, &o) }
+			caller := agent.NewCaller(s.Socket)
+			print := func(out io.Writer, _ int) error { return s.status(cmd.Context(), caller, out, &o) }
 			if w.on {
 				return w.follow(cmd.Context(), cmd.OutOrStdout(), &o, print)
 			}
@@ -49,8 +50,8 @@ served without an agent, too. Exit status: 0 an agent answered, 1 none did.`,
 }
 
 // status prints what the agent answers.
-func (s *settings) status(ctx context.Context, out io.Writer, o *output) error {
-	st, err := agent.NewCaller(s.Socket).Status(ctx)
+func (s *settings) status(ctx context.Context, caller *agent.Caller, out io.Writer, o *output) error {
+	st, err := caller.Status(ctx)
 	if errors.Is(err, agent.ErrAbsent) {
 		err = s.withoutAgent(ctx, err)
 	}

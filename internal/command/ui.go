@@ -33,7 +33,7 @@ The address contains a random token, a new one each time. Whoever has it and can
 From another machine, forward the port with ssh -L.`,
 		Example: `  nkp ui
   nkp ui --listen 127.0.0.1:8080
-  ssh -L 8080:127.0.0.1:8080 root@node-1 nkp ui --listen 127.0.0.1:8080`,
+  ssh -t -L 8080:127.0.0.1:8080 root@node-1 nkp ui --listen 127.0.0.1:8080`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			at, err := netip.ParseAddrPort(listen)
 			if err != nil || !ui.Loopback(at.Addr()) {

@@ -28,9 +28,9 @@ func (d *Drops) Count(now map[DropKey]uint64, served func(k8s.PortName) bool) {
 		d.node[why] += 0 // a rate needs a 0 to start at
 	}
 	for k, n := range now {
-		grown := n
-		if seen := d.seen[k]; n >= seen { // else the flow was deleted and made again
-			grown -= seen
+		grown := n - min(n, d.seen[k])
+		if n < d.seen[k] && k.Port != (k8s.PortName{}) { // made again; a counter of the node is a sum of flows, of which one may be gone
+			grown = n
 		}
 		d.node[k.Reason] += grown
 		if grown > 0 && k.Port != (k8s.PortName{}) {

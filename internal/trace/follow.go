@@ -106,6 +106,9 @@ func (f *Follower) Add(at float64, s *Sample) (news []string) {
 		}
 	}
 	for i := range f.Connections {
+		if len(s.Connections) == MaxSampled { // the sample may lack some
+			break
+		}
 		if a := &f.Connections[i]; a.Outcome == Unanswered && !seen[a.Client] {
 			a.Outcome = Gone
 			say(a)

@@ -15,6 +15,9 @@ const maxSuggestions = 5
 func DidYouMean(name string, known []string) string {
 	distance := map[string]int{}
 	for _, k := range known {
+		if _, done := distance[k]; done {
+			continue
+		}
 		short := k[strings.LastIndex(k, "/")+1:]
 		if a, b := strings.ToLower(name), strings.ToLower(short); alike(a, b) {
 			distance[k] = edits(a, b)
@@ -31,7 +34,11 @@ func DidYouMean(name string, known []string) string {
 
 // alike reports whether one name contains the other, or two edits or fewer make them equal.
 func alike(a, b string) bool {
-	return a != "" && (strings.Contains(a, b) || strings.Contains(b, a)) || edits(a, b) <= min(2, (len(b)+1)/2)
+	if a != "" && (strings.Contains(a, b) || strings.Contains(b, a)) {
+		return true
+	}
+	most := min(2, (len(b)+1)/2)
+	return max(len(a)-len(b), len(b)-len(a)) <= most && edits(a, b) <= most
 }
 
 // edits returns the number of bytes to insert, delete or replace that turns a into b. Its time is the product of the lengths.

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -29,6 +30,9 @@ func (s *Source) PodIPs(ctx context.Context, namespace, name string) (ips []neti
 		return nil, fmt.Errorf("the API server has no pod %s/%s", namespace, name)
 	case err != nil:
 		return nil, fmt.Errorf("pod %s/%s: %w; pass the pod's address instead", namespace, name, err)
+	}
+	if phase := pod.Status.Phase; phase == v1.PodSucceeded || phase == v1.PodFailed {
+		return nil, fmt.Errorf("pod %s/%s has ended (phase %s): its address may be another pod's", namespace, name, phase)
 	}
 	for _, p := range pod.Status.PodIPs {
 		if ip, ok := k8s.ParseAddr(p.IP); ok {

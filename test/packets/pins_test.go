@@ -148,16 +148,26 @@ func TestPinsAreBounded(t *testing.T) {
 			t.Errorf("a client beyond the limit went from %s to %s", unpinned, who)
 		}
 	}
-	for range 2 { // the seed changes after each choice by it
+	changes := func() {
+		t.Helper()
 		was := c.seed(t)
 		for deadline := time.Now().Add(settleLimit); c.seed(t) == was; time.Sleep(100 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("the seed stays: %s", was)
 			}
 		}
+	}
+	for range 2 { // the seed changes after each choice by it
+		changes()
 		if who := c.askUDP(t, c.pods[1].Host); who != unpinned {
 			t.Errorf("a client beyond the limit went from %s to %s when the seed changed", unpinned, who)
 		}
+	}
+	changes()
+	was := c.seed(t)
+	time.Sleep(6 * time.Second) // more than the period of the count
+	if now := c.seed(t); now != was {
+		t.Errorf("nobody has chosen, and the seed changes from %s to %s", was, now)
 	}
 	if n := c.pins(t); n != limit {
 		t.Errorf("%d pins, the limit is %d", n, limit)

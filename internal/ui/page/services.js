@@ -54,7 +54,8 @@ export function open() {
     }
     while (at) { const next = at.nextSibling; at.remove(); at = next; }
     if (focused !== document.activeElement && table.contains(focused)) focused.focus();
-    for (const key of rows.keys()) if (!all.some((s) => s.key === key)) rows.delete(key);
+    const alive = new Set(all.map((s) => s.key));
+    for (const key of rows.keys()) if (!alive.has(key)) rows.delete(key);
     const troubled = all.filter((s) => s.problems.length > 0).length;
     const total = all.reduce((sum, s) => sum + (s.rate?.connections || 0), 0);
     summary.replaceChildren(`${all.length} Service port${all.length === 1 ? "" : "s"} · `,
