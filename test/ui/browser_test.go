@@ -43,7 +43,7 @@ func startBrowser(t *testing.T, address string) *browser {
 	ctx, cancel := context.WithTimeout(context.Background(), testbed.Patient(2*time.Minute))
 	t.Cleanup(cancel)
 	// Chromium's sandbox does not run as root.
-	ctx, cancel = chromedp.NewExecAllocator(ctx, chromedp.Headless, chromedp.NoSandbox, chromedp.NoFirstRun, chromedp.WindowSize(1280, 800))
+	ctx, cancel = chromedp.NewExecAllocator(ctx, chromedp.Headless, chromedp.NoSandbox, chromedp.NoFirstRun, chromedp.DisableGPU, chromedp.Flag("disable-dev-shm-usage", true), chromedp.WindowSize(1280, 800))
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(ctx)
 	t.Cleanup(cancel)
