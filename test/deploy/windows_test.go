@@ -31,13 +31,13 @@ func commandTexts(t *testing.T) map[string]string {
 			texts[f] = string(text)
 		}
 	}
-	if len(texts) < 5 {
+	if len(texts) < 4 {
 		t.Fatalf("only %d texts", len(texts))
 	}
 	return texts
 }
 
-// Every command and flag of nkp that guides, scripts and units name exists, and so does every folder of manifests.
+// Every command and flag of nkp that guides and units name exists, and so does every folder of manifests.
 func TestCommandsExist(t *testing.T) {
 	bin := distFile(t, "nkp-linux-amd64")
 	help := map[string]string{}
