@@ -144,7 +144,7 @@ back its start type; it is not started. nkp's objects in HNS stay and continue t
 }
 
 func newServiceStatus() *cobra.Command {
-	var output string
+	var o output
 	cmd := &cobra.Command{
 		Use:     "status",
 		Short:   "Print the state of the service and what it was installed with",
@@ -152,17 +152,15 @@ func newServiceStatus() *cobra.Command {
 		Example: "  nkp windows-service status -o json",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if output != "text" && output != "json" {
-				return usageError("--output %q is not text or json", output)
+			if err := o.check(); err != nil {
+				return err
 			}
 			st, err := service.Query()
 			if err != nil {
 				return err
 			}
-			if output == "json" {
-				e := json.NewEncoder(cmd.OutOrStdout())
-				e.SetIndent("", "  ")
-				err = e.Encode(st)
+			if o.data() {
+				err = o.write(cmd.OutOrStdout(), st)
 			} else {
 				err = printService(cmd.OutOrStdout(), st)
 			}
@@ -172,7 +170,7 @@ func newServiceStatus() *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	o.flag(cmd, outputUsage)
 	return cmd
 }
 

@@ -20,6 +20,9 @@ import (
 // checkTime bounds how long a program may take to check its flags.
 const checkTime = 30 * time.Second
 
+// waitDelay bounds the wait for the output of a program that has ended, because a child of it may hold the output open.
+const waitDelay = 5 * time.Second
+
 // exitUsage is nkp's exit status for flags that it does not accept.
 const exitUsage = 2
 
@@ -49,7 +52,7 @@ func checkBinary(ctx context.Context, file, sum string, args []string) (string, 
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
 	c := exec.CommandContext(ctx, file, append([]string{"windows-service", "check", "--"}, args...)...)
-	c.WaitDelay = 5 * time.Second // for output that an own child of it holds open
+	c.WaitDelay = waitDelay
 	var stderr bytes.Buffer
 	c.Stderr = &stderr
 	out, err := c.Output()
@@ -87,14 +90,18 @@ func checksum(file string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// copyProgram copies a file and checks that the copy has the checksum.
+// copyProgram copies a file and checks that the copy has the checksum. The copy is a new file, so that it does not have the owner and the
+// access list of a file that was there.
 func copyProgram(to, from, sum string) error {
 	in, err := os.Open(from)
 	if err != nil {
 		return err
 	}
 	defer in.Close()
-	out, err := os.Create(to)
+	if err := ignoreMissing(os.Remove(to)); err != nil {
+		return err
+	}
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
 	if err != nil {
 		return err
 	}

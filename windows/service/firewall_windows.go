@@ -55,7 +55,7 @@ func netsh(args ...string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), netshTime)
 	defer cancel()
 	c := exec.CommandContext(ctx, filepath.Join(system, "netsh.exe"), append([]string{"advfirewall", "firewall"}, args...)...)
-	c.WaitDelay = 5 * time.Second
+	c.WaitDelay = waitDelay
 	if out, err := c.CombinedOutput(); err != nil {
 		return fmt.Errorf("netsh: %w: %s (--firewall=false leaves the firewall alone)", err, strings.Join(strings.Fields(string(out)), " "))
 	}

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/windows"
 	"golang.org/x/sys/windows/svc"
@@ -24,6 +25,9 @@ const (
 	oldSuffix  = ".old"
 	nextSuffix = ".new"
 )
+
+// cleanupTime bounds a program that removes what it made in HNS, which itself gives up after 10 minutes.
+const cleanupTime = 11 * time.Minute
 
 // installation is what Install, Upgrade and Uninstall work on.
 type installation struct {
@@ -72,7 +76,11 @@ func Install(ctx context.Context, c Config) error {
 	}
 	defer i.close()
 	if i.Directory == "" {
-		i.Directory = filepath.Join(os.Getenv("ProgramFiles"), Name)
+		programs, err := windows.KnownFolderPath(windows.FOLDERID_ProgramFiles, 0)
+		if err != nil {
+			return err
+		}
+		i.Directory = filepath.Join(programs, Name)
 	}
 	if i.Directory, err = filepath.Abs(i.Directory); err != nil {
 		return err
@@ -108,6 +116,12 @@ func (i *installation) install(ctx context.Context) error {
 		}
 	}
 	program := filepath.Join(i.Directory, Name+".exe")
+	// Others must not be able to change what runs as SYSTEM.
+	for _, path := range []string{i.Directory, program} {
+		if err := ignoreMissing(access.CheckPath(path)); err != nil {
+			return err
+		}
+	}
 	sum, p, err := checkBinary(ctx, i.Binary, i.SHA256, i.Args)
 	if err != nil {
 		return err
@@ -138,8 +152,13 @@ func (i *installation) install(ctx context.Context) error {
 		steps = append(steps, i.copy(program, sum))
 	}
 	restart := i.ran && !(sameProgram && sameService)
-	if restart {
-		steps = append(steps, step{"stop the service " + Name, i.s.stop, i.s.begin})
+	// The undo of later steps disables the service, so that the SCM does not restart a failed program before the old one is back.
+	enable := func() error { return i.s.setStart(i.was.start) }
+	switch {
+	case restart:
+		steps = append(steps, step{"stop the service " + Name, i.s.stop, func() error { return joined(enable(), i.s.begin()) }})
+	case i.s != nil && !i.ran:
+		steps = append(steps, step{"check that the service " + Name + " is stopped", i.s.stop, enable})
 	}
 	if !sameProgram {
 		steps = append(steps, swap(program, present != ""))
@@ -164,7 +183,7 @@ func (i *installation) install(ctx context.Context) error {
 		if i.ran && !restart {
 			return nil // it runs as it did before
 		}
-		return i.s.stop()
+		return joined(i.s.setStart(mgr.StartDisabled), i.s.stop())
 	}})
 	fmt.Fprintf(i.Out, "%s is nkp %s; it accepts the flags\n", i.Binary, p.Version)
 	return perform(i.Out, i.DryRun, steps)
@@ -231,7 +250,7 @@ func (i *installation) takeOver(s *existing, r Record) (steps []step, err error)
 	return steps, nil
 }
 
-// copy puts the new program beside the old one. Others must not be able to change what runs as SYSTEM.
+// copy puts the new program beside the old one. It checks the directory again, which may have been created since.
 func (i *installation) copy(program, sum string) step {
 	next := program + nextSuffix
 	return step{"copy " + i.Binary + " to " + next, func() error {
@@ -250,6 +269,9 @@ func swap(program string, replaces bool) step {
 	renamed := false // the old one
 	return step{"replace " + program + ", and keep the old one as " + filepath.Base(program+oldSuffix), func() error {
 		if replaces {
+			if err := discard(program + oldSuffix); err != nil {
+				return err
+			}
 			if err := os.Rename(program, program+oldSuffix); err != nil {
 				return err
 			}
@@ -257,11 +279,31 @@ func swap(program string, replaces bool) step {
 		}
 		return os.Rename(program+nextSuffix, program)
 	}, func() error {
-		if !renamed {
-			return ignoreMissing(os.Remove(program))
+		switch {
+		case renamed:
+			return joined(discard(program), os.Rename(program+oldSuffix, program)) // the process of the new one may still be ending
+		case replaces:
+			return nil // the old one is still in place
 		}
-		return os.Rename(program+oldSuffix, program)
+		return ignoreMissing(os.Remove(program))
 	}}
+}
+
+// discard deletes a file. A program that runs, such as the caller's own, is renamed, and deleted when the system starts again: under its
+// own name a program installed before then would be deleted.
+func discard(file string) error {
+	aside := fmt.Sprintf("%s.%d.deleted", file, time.Now().UnixNano())
+	if err := os.Rename(file, aside); err != nil {
+		return ignoreMissing(err)
+	}
+	if os.Remove(aside) == nil {
+		return nil
+	}
+	name, err := windows.UTF16PtrFromString(aside)
+	if err != nil {
+		return err
+	}
+	return windows.MoveFileEx(name, nil, windows.MOVEFILE_DELAY_UNTIL_REBOOT)
 }
 
 func ignoreMissing(err error) error {
@@ -274,7 +316,11 @@ func ignoreMissing(err error) error {
 // register creates the service, or changes it.
 func (i *installation) register(program string, args []string, want settings) step {
 	if s := i.s; s != nil {
-		return step{"change the service " + Name + " to " + want.command, func() error { return s.change(want) }, func() error { return s.change(i.was) }}
+		return step{"change the service " + Name + " to " + want.command, func() error { return s.change(want) }, func() error {
+			was := i.was
+			was.start = mgr.StartDisabled // until an earlier step's undo restores it
+			return s.change(was)
+		}}
 	}
 	return step{"create the service " + Name + ": " + want.command, func() (err error) {
 		i.s, err = create(i.m, program, args, want)
@@ -342,7 +388,11 @@ func Uninstall(ctx context.Context, c Config, cleanup bool) error {
 	}
 	if cleanup {
 		steps = append(steps, step{"remove what nkp made in HNS", func() error {
-			out, err := exec.CommandContext(ctx, program, slices.Concat([]string{"run"}, flags, []string{"--cleanup"})...).CombinedOutput()
+			ctx, cancel := context.WithTimeout(ctx, cleanupTime)
+			defer cancel()
+			c := exec.CommandContext(ctx, program, slices.Concat([]string{"run"}, flags, []string{"--cleanup"})...)
+			c.WaitDelay = waitDelay
+			out, err := c.CombinedOutput()
 			fmt.Fprint(i.Out, string(out))
 			return err
 		}, nil})
@@ -369,19 +419,10 @@ func Uninstall(ctx context.Context, c Config, cleanup bool) error {
 	return removeProgram(program)
 }
 
-// removeProgram deletes the program with what install left beside it, and their directory if it is empty then. A program that runs, such as
-// the caller's own, is deleted when the system starts again.
+// removeProgram deletes the program with what install left beside it, and their directory if it is empty then.
 func removeProgram(program string) error {
 	for _, file := range []string{program, program + oldSuffix, program + nextSuffix} {
-		err := ignoreMissing(os.Remove(file))
-		if err == nil {
-			continue
-		}
-		name, err2 := windows.UTF16PtrFromString(file)
-		if err2 == nil {
-			err2 = windows.MoveFileEx(name, nil, windows.MOVEFILE_DELAY_UNTIL_REBOOT)
-		}
-		if err2 != nil {
+		if err := discard(file); err != nil {
 			return fmt.Errorf("the service is deleted, its program is not: %w", err)
 		}
 	}

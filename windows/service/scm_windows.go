@@ -118,23 +118,26 @@ func (s *existing) begin() error {
 
 // stop stops the service and waits until it has.
 func (s *existing) stop() error {
-	st, err := s.Control(svc.Stop)
-	if errors.Is(err, windows.ERROR_SERVICE_NOT_ACTIVE) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	for end := time.Now().Add(stopWait); st.State != svc.Stopped; {
+	asked := false
+	for end := time.Now().Add(stopWait); ; time.Sleep(look) {
+		if !asked {
+			_, err := s.Control(svc.Stop)
+			switch {
+			case errors.Is(err, windows.ERROR_SERVICE_NOT_ACTIVE):
+				return nil
+			case err != nil && !errors.Is(err, windows.ERROR_SERVICE_CANNOT_ACCEPT_CTRL): // which one that starts or stops returns
+				return err
+			}
+			asked = err == nil
+		}
+		st, err := s.Query()
+		if err != nil || st.State == svc.Stopped {
+			return err
+		}
 		if time.Now().After(end) {
 			return fmt.Errorf("it has not stopped within %v", stopWait)
 		}
-		time.Sleep(look)
-		if st, err = s.Query(); err != nil {
-			return err
-		}
 	}
-	return nil
 }
 
 // serve starts the service and waits until it serves: until its /livez answers 200, or where it has none, until it has run for a while.
@@ -230,11 +233,11 @@ func sourceExists(name string) bool {
 
 // remove deletes the service and its event log source.
 func (s *existing) remove() error {
-	// The SCM deletes the service's key with all that is in it; a service manager that does not (Wine 8) must not leave the record.
-	_ = registry.DeleteKey(registry.LOCAL_MACHINE, recordKey)
 	if err := s.Delete(); err != nil && !errors.Is(err, windows.ERROR_SERVICE_MARKED_FOR_DELETE) {
 		return err
 	}
+	// The SCM deletes the service's key with all that is in it; a service manager that does not (Wine 8) must not leave the record.
+	_ = registry.DeleteKey(registry.LOCAL_MACHINE, recordKey)
 	_ = eventlog.Remove(Name) // it may never have been registered
 	return s.Close()          // the SCM deletes it when no handle is open
 }

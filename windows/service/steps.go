@@ -1,7 +1,6 @@
 package service
 
 import (
-	"errors"
 	"fmt"
 	"io"
 )
@@ -32,10 +31,23 @@ func perform(out io.Writer, dryRun bool, steps []step) error {
 			}
 			fmt.Fprintln(out, "undo:", steps[i].text)
 			if failed := steps[i].undo(); failed != nil {
-				err = errors.Join(err, fmt.Errorf("cannot undo %q: %w", steps[i].text, failed))
+				err = joined(err, fmt.Errorf("cannot undo %q: %w", steps[i].text, failed))
 			}
 		}
 		return err
 	}
 	return nil
+}
+
+// joined is errors.Join with the errors in one line.
+func joined(errs ...error) (all error) {
+	for _, err := range errs {
+		switch {
+		case all == nil:
+			all = err
+		case err != nil:
+			all = fmt.Errorf("%w; %w", all, err)
+		}
+	}
+	return all
 }

@@ -27,7 +27,7 @@ func TestPerform(t *testing.T) {
 	if want := []string{"do 1", "do 2", "do 3", "undo 3", "undo 1"}; !slices.Equal(log, want) {
 		t.Errorf("%q, want %q", log, want)
 	}
-	if err == nil || err.Error() != "cannot three: broken\ncannot undo \"one\": stuck" {
+	if err == nil || err.Error() != "cannot three: broken; cannot undo \"one\": stuck" {
 		t.Error(err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -143,6 +144,16 @@ func TestServiceInstall(t *testing.T) {
 	h.expect(1, "windows-service", []string{"install", replace, "--", "--kubeconfig", `C:\nowhere\config`}, "nowhere")
 	h.expect(2, "windows-service", []string{"install", "run"}, "flags of run follow --")
 	h.install(0, []string{replace, "--dry-run"}, "copy ", "create the service nkp", "stop the service kube-proxy", "start the service nkp")
+	lax := prefix.DriveC("lax") // with the very program, made by another user
+	t.Cleanup(func() { os.RemoveAll(lax) })
+	data, err := os.ReadFile(nkpExe)
+	if err = errors.Join(err, os.Mkdir(lax, 0o755), os.Chmod(lax, 0o777)); err == nil {
+		err = os.WriteFile(filepath.Join(lax, "nkp.exe"), data, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.install(1, []string{replace, "--directory", `C:\lax`, "--dry-run"}, `C:\lax may be changed by Everyone`)
 	h.expect(1, "windows-service", []string{"upgrade"}, "not installed")
 	if calls := h.rules(); len(calls) > 0 {
 		t.Errorf("the checks called netsh: %q", calls)
@@ -172,6 +183,7 @@ func TestServiceInstall(t *testing.T) {
 	if first.State != "running" || !slices.Equal(first.Args, h.args()[1:]) {
 		t.Errorf("the service is %s with flags\n%q, want\n%q", first.State, first.Args, h.args()[1:])
 	}
+	h.expect(0, "windows-service", []string{"status", "-o", "yaml"}, "state: running")
 	h.kubeProxyIs("after the installation", manual, false)
 	to := fmt.Sprintf(`|program=C:\Program Files\nkp\nkp.exe|protocol=TCP|localport=%s,30000-32767|action=allow`, port)
 	if calls, want := h.rules(), []string{"set|rule|name=nkp health checks|dir=in|new" + to, "add|rule|name=nkp health checks|dir=in" + to}; !slices.Equal(calls, want) {
@@ -192,12 +204,8 @@ func TestServiceInstall(t *testing.T) {
 	// Upgrades.
 	before := h.sum()
 	h.expect(1, "windows-service", []string{"upgrade", "--binary", winebed.Windows(idle)}, "it ends again", "undo: replace")
-	if st := h.state(); st.State != "running" || h.sum() != before || !slices.Equal(st.Args, first.Args) {
+	if st := h.state(); st.State != "running" || st.StartType != "automatic" || h.sum() != before || !slices.Equal(st.Args, first.Args) {
 		t.Errorf("after a failed upgrade: %+v", st)
-	}
-	data, err := os.ReadFile(nkpExe)
-	if err != nil {
-		t.Fatal(err)
 	}
 	newer := h.Path("newer.exe")
 	if err := os.WriteFile(newer, append(data, 0), 0o755); err != nil {
