@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -22,6 +23,7 @@ func TestRoutesThatExist(t *testing.T) {
 		return out
 	}
 	warnings := func() string {
+		c.awaitStatus(t, "nkp does not answer", func(*agent.Status) bool { return true })
 		_, warnings := c.lacks(t)
 		return warnings
 	}

@@ -437,8 +437,8 @@ func TestNoPortLeft(t *testing.T) {
 		fromManyPorts(t, tc.from, net.UDPAddrFromAddrPort(tc.to), 20_000, ports)
 		must(t, in.SetReadDeadline(time.Now().Add(500*time.Millisecond)))
 		seen := <-from
-		if n := seen[testbed.NodeIP4]; n < most*9/10 || n > most {
-			t.Errorf("%s -> %v: %d of %d datagrams came masqueraded, want nearly %d", tc.from.Name, tc.to, n, ports, most)
+		if n := seen[testbed.NodeIP4]; n < most*3/4 || n > most { // a busy machine loses some
+			t.Errorf("%s -> %v: %d of %d datagrams came masqueraded, want at most %d, and not many fewer", tc.from.Name, tc.to, n, ports, most)
 		}
 		delete(seen, testbed.NodeIP4)
 		if len(seen) > 0 {
