@@ -36,6 +36,9 @@ func TestDrops(t *testing.T) {
 		"iptables": {testbed.Options{Plane: testbed.Linux}, []string{"--mode", "iptables"}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if plane.options.Plane == testbed.Linux {
+				needsIPTables(t)
+			}
 			t.Parallel()
 			c := newCluster(t, plane.options, append(plane.flags, "--service-cidr", "40.0.0.0/24")...)
 			c.servePods(t)
