@@ -131,7 +131,7 @@ func (g *localnetGuard) prepare(ctx context.Context, in *input) (set bool, err e
 		return false, err
 	}
 	g.set = g.set || marked
-	on, _ := g.setting.on() // cannot be read: the test below tells
+	on, _ := g.setting.on() // if it cannot be read, the write below fails too
 	if on && !g.set {
 		return false, nil
 	}

@@ -19,7 +19,7 @@ const (
 )
 
 // buildSwitch returns a snapshot of the bridge. It is a pure function of the rows,
-// whatever their order.
+// in any order.
 func buildSwitch(bridge string, r rows) Switch {
 	b := builder{Switch: Switch{Bridge: bridge}}
 	b.root(r.roots)

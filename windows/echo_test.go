@@ -87,7 +87,7 @@ func number(v any) float64 {
 	return n
 }
 
-// A restart changes nothing, whatever HNS makes of nkp's requests; a change is one modification, and what another program changes
+// A restart changes nothing, even if HNS changes nkp's requests; a change is one modification, and what another program changes
 // is repaired.
 func TestAlteredEchoes(t *testing.T) {
 	table := fmt.Sprintf("%-48s %8s %16s %16s %13s %15s\n", "HNS's answer", "version", "writes: restart", "hourly read", "altered", "state file lost")

@@ -83,7 +83,7 @@ func (p *Plane) Status(ctx context.Context) (dataplane.Status, error) {
 	return list, ctx.Err()
 }
 
-// warnings returns what nkp cannot do on this node whatever the Services are.
+// warnings returns what nkp cannot do on this node, for any Services.
 func (p *Plane) warnings() (list []string) {
 	list = []string{}
 	if v := p.status.version(); p.opts.EnableDSR && v != (hns.Version{}) && !hns.FeaturesOf(v).DSR {

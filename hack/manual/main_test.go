@@ -1,9 +1,10 @@
+//go:build linux
+
 package main
 
 import (
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -12,9 +13,6 @@ import (
 
 // Every command that is listed has a page with its options and examples, and the date is that of the sources.
 func TestPages(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("packages are for Linux")
-	}
 	dir := t.TempDir()
 	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
 	if err := write(dir); err != nil {

@@ -18,7 +18,7 @@ type Foreign struct {
 	Number int // of those in nkp's own tables
 	// Before are flows of the table that nkp shares with others. Packets to a Service match them and do not get to nkp's flows.
 	Before []*flow.Flow
-	// Kept are Inside and those flows of the shared table that packets can match before nkp's, whatever the Services are.
+	// Kept are Inside and those flows of the shared table that packets can match before nkp's, for any Services.
 	Kept []*flow.Flow
 
 	changes uint64              // Conn.ForeignChanges as of this state

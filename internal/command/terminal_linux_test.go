@@ -17,7 +17,7 @@ func openTerminal(t *testing.T, columns, rows uint16) (master, slave *os.File) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	t.Cleanup(func() { master.Close() })
 	fd := int(master.Fd())
@@ -32,7 +32,7 @@ func openTerminal(t *testing.T, columns, rows uint16) (master, slave *os.File) {
 		slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
 	}
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	t.Cleanup(func() { slave.Close() })
 	return master, slave

@@ -360,7 +360,7 @@ func (c *cluster) idlePod(t *testing.T) *testbed.Pod {
 	return p
 }
 
-// attempts opens 20 connections to 40.0.0.1:80 from a pod, whatever becomes of them.
+// attempts opens 20 connections to 40.0.0.1:80 from a pod. They may fail.
 func (c *cluster) attempts(t *testing.T) {
 	t.Helper()
 	for range 20 {

@@ -146,7 +146,7 @@ func TestDeletedFlowOfALaterTable(t *testing.T) {
 			c.settle()
 		})
 	}
-	c.eventually("status tells of the repair", func() error {
+	c.eventually("status shows the repair", func() error {
 		if out, _, _ := c.nkp("status", "--socket", c.socket()); !regexp.MustCompile(`repaired [1-9]\d* times?`).MatchString(out) {
 			return fmt.Errorf("it does not:\n%s", out)
 		}

@@ -169,7 +169,7 @@ func (c *cluster) nkp(args ...string) (stdout, stderr string, status int) {
 // foreignLine is a line of `nkp diff` about a flow of another owner.
 var foreignLine = regexp.MustCompile(`(?m)^! .*\n`)
 
-// settle waits until the switch holds what the manifests call for, by nkp's own comparison, whatever others have added.
+// settle waits until the switch holds what the manifests call for, by nkp's own comparison; foreign objects do not count.
 func (c *cluster) settle() {
 	c.t.Helper()
 	if err := harness.Await(settleLimit, c.agent.Program, c.differs); err != nil {

@@ -167,7 +167,7 @@ func TestPinsAreBounded(t *testing.T) {
 	was := c.seed(t)
 	time.Sleep(6 * time.Second) // more than the period of the count
 	if now := c.seed(t); now != was {
-		t.Errorf("nobody has chosen, and the seed changes from %s to %s", was, now)
+		t.Errorf("no client has chosen, and the seed changes from %s to %s", was, now)
 	}
 	if n := c.pins(t); n != limit {
 		t.Errorf("%d pins, the limit is %d", n, limit)

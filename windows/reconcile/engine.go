@@ -60,7 +60,7 @@ type Result struct {
 	// Waiting lists what must happen outside nkp before the rest can be programmed.
 	Waiting []string
 	// Endpoints and LoadBalancers count nkp's objects, Altered those that HNS stores differently than requested, Foreign the load
-	// balancers that are somebody else's.
+	// balancers of another owner.
 	Endpoints, LoadBalancers, Altered, Foreign int
 }
 

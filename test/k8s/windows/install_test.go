@@ -114,7 +114,7 @@ const (
 	manual    = "0x3"
 )
 
-// The way of a node from kube-proxy to nkp, its upgrades, and back: whatever fails leaves the node as it was.
+// The way of a node from kube-proxy to nkp, its upgrades, and back: a step that fails leaves the node as it was.
 func TestServiceInstall(t *testing.T) {
 	port := freePort(t)
 	h := newInstaller(t, "--root-hnsendpoint-name", `the "root"\`, "--healthz-bind-address", fmt.Sprintf("0.0.0.0:%s", port))
