@@ -12,7 +12,7 @@ import (
 // adopt reads back the installed rules and starts from them: matching rules stay untouched, others are replaced in place, and
 // unwanted ones are deleted when everything else is installed.
 func (w *worker) adopt(ctx context.Context) error {
-	s, err := w.look(ctx)
+	s, err := w.readBack(ctx)
 	if err != nil {
 		return fmt.Errorf("read back the installed rules: %w", err)
 	}
@@ -93,7 +93,7 @@ func (w *worker) complete(ctx context.Context) error {
 	if err := w.sweep(ctx); err != nil {
 		return err
 	}
-	w.must = nothing
+	w.due = nothing
 	if w.checkAt.IsZero() {
 		w.checkAt = time.Now().Add(w.opts.SyncPeriod)
 	}
@@ -124,7 +124,7 @@ func (w *worker) sweep(ctx context.Context) error {
 			}
 		}
 		if err := w.kernel.restore(ctx, in); err != nil {
-			w.must = look
+			w.due = fullReadBack
 			return fmt.Errorf("table %s, delete unwanted rules: %w", t, err)
 		}
 		for _, k := range gone {

@@ -8,14 +8,14 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/rules"
 )
 
-// lookPatience is how long updates may delay a check of every rule; after that they no longer interrupt it.
-const lookPatience = 10 * time.Minute
+// fullCheckPatience is how long updates may delay a check of every rule; after that they no longer interrupt it.
+const fullCheckPatience = 10 * time.Minute
 
 // verify checks the guard of 127.0.0.0/8 and the installed rules where that is due. A failure is shown and tried again, and does
 // not prevent changes from being programmed.
 func (w *worker) verify(ctx context.Context) {
 	now, err := time.Now(), error(nil)
-	guard, check := w.must < ground && !now.Before(w.localnet.next), !w.checkAt.IsZero() && !now.Before(w.checkAt)
+	guard, check := w.due < fixedChains && !now.Before(w.localnet.next), !w.checkAt.IsZero() && !now.Before(w.checkAt)
 	if guard {
 		err = w.keepGuard(ctx)
 	}
@@ -43,21 +43,21 @@ func (w *worker) check(ctx context.Context) error {
 	start := time.Now()
 	drift, err := w.flushed(ctx)
 	w.checkAt = time.Now().Add(max(w.opts.SyncPeriod, idleShare*time.Since(start)))
-	if err == nil && drift == "" && !start.Before(w.deepAt) && w.must == nothing {
+	if err == nil && drift == "" && !start.Before(w.fullCheckAt) && w.due == nothing {
 		looking, disturbed := ctx, func() bool { return false }
-		if start.Sub(w.deepAt) < lookPatience || w.deepAt.IsZero() {
+		if start.Sub(w.fullCheckAt) < fullCheckPatience || w.fullCheckAt.IsZero() {
 			looking, disturbed = w.in.Undisturbed(ctx)
 		}
 		drift, err = w.drifted(looking)
 		if disturbed() {
 			drift, err = "", nil
-			if w.deepAt.IsZero() {
-				w.deepAt = start
+			if w.fullCheckAt.IsZero() {
+				w.fullCheckAt = start
 			}
 		} else if err != nil {
-			w.deepAt = time.Now() // with the next check, which updates may interrupt, too
+			w.fullCheckAt = time.Now() // with the next check, which updates may interrupt, too
 		} else {
-			w.deepAt = time.Now().Add(max(w.opts.SyncPeriod, idleShare*time.Since(start)))
+			w.fullCheckAt = time.Now().Add(max(w.opts.SyncPeriod, idleShare*time.Since(start)))
 			if drift == "" {
 				w.kernel.report(func(s *FamilyStatus) { s.Compared = time.Now() })
 			}
@@ -69,7 +69,7 @@ func (w *worker) check(ctx context.Context) error {
 		return fmt.Errorf("cannot read back the installed rules: %w", err)
 	case drift != "":
 		w.log.Warn("another program changed the rules: repairing", "what", drift)
-		w.must = look
+		w.due = fullReadBack
 		w.kernel.report(func(s *FamilyStatus) { s.repairing(drift); s.InStep = false })
 	}
 	return nil
@@ -77,7 +77,7 @@ func (w *worker) check(ctx context.Context) error {
 
 // flushed returns which table was flushed, because its canary is missing; "" if none was.
 func (w *worker) flushed(ctx context.Context) (string, error) {
-	if w.must > finish {
+	if w.due > finish {
 		return "", nil // prepare is about to read the tables
 	}
 	for _, t := range canaryTables {

@@ -29,7 +29,7 @@ func TestUpdateBeforeTheLook(t *testing.T) {
 	for _, tc := range []struct {
 		due  time.Time // of the full read-back
 		want error
-	}{{time.Now().Add(-time.Second), context.Canceled}, {time.Now().Add(-2 * lookPatience), errStuck}} {
+	}{{time.Now().Add(-time.Second), context.Canceled}, {time.Now().Add(-2 * fullCheckPatience), errStuck}} {
 		var got error
 		s.tables.reading = func(ctx context.Context) error {
 			put(2)
@@ -41,15 +41,15 @@ func TestUpdateBeforeTheLook(t *testing.T) {
 			}
 			return got
 		}
-		s.worker.deepAt = tc.due
+		s.worker.fullCheckAt = tc.due
 		s.worker.check(t.Context())
 		if !errors.Is(got, tc.want) {
 			t.Errorf("read-back due %v ago, then an update: %v, want %v", time.Since(tc.due).Round(time.Second), got, tc.want)
 		}
 		s.tables.reading = nil
 		if errors.Is(tc.want, context.Canceled) {
-			if s.status.LastError != "" || s.status.Repairs != 0 || !s.worker.deepAt.Equal(tc.due) {
-				t.Errorf("after an interrupted read-back: %+v, due at %v", s.status, s.worker.deepAt)
+			if s.status.LastError != "" || s.status.Repairs != 0 || !s.worker.fullCheckAt.Equal(tc.due) {
+				t.Errorf("after an interrupted read-back: %+v, due at %v", s.status, s.worker.fullCheckAt)
 			}
 			select {
 			case <-s.in.Signal:
@@ -79,7 +79,7 @@ func TestLookTellsWhatItSaw(t *testing.T) {
 		t.Errorf("nothing was read back yet, but Compared is %v", s.status.Compared)
 	}
 	look := func() {
-		s.worker.deepAt = time.Now().Add(-time.Second)
+		s.worker.fullCheckAt = time.Now().Add(-time.Second)
 		s.worker.check(t.Context())
 	}
 	look()
@@ -110,7 +110,9 @@ func TestFailedReadBackIsShown(t *testing.T) {
 	put(1)
 	s.step()
 	s.must("at first")
-	due := func() { s.worker.checkAt, s.worker.deepAt = time.Now().Add(-time.Second), time.Now().Add(-time.Second) }
+	due := func() {
+		s.worker.checkAt, s.worker.fullCheckAt = time.Now().Add(-time.Second), time.Now().Add(-time.Second)
+	}
 	s.tables.reading = func(context.Context) error { return errors.New("lock is held") }
 	due()
 	s.step()

@@ -73,12 +73,12 @@ func diffTable(want rules.TableRules, have tableContent) (lines []string) {
 			}
 		}
 	}
-	for _, g := range want.Guests {
+	for _, g := range want.InForeignChains {
 		if !hasRule(have.chains[g.Chain], g.Rule) {
 			line("+", g.Chain, g.Rule)
 		}
 	}
-	missing, extra := hookDiff(&rules.Fixed{Hooks: want.Hooks}, &sight{rules: map[rules.Table]map[string][]rules.Rule{want.Table: have.chains}})
+	missing, extra := hookDiff(&rules.Fixed{Hooks: want.Hooks}, &snapshot{rules: map[rules.Table]map[string][]rules.Rule{want.Table: have.chains}})
 	for _, h := range extra {
 		line("-", h.Parent, h.Rule)
 	}

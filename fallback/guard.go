@@ -40,7 +40,7 @@ func (g *localnetGuard) guard(ctx context.Context, fixed *rules.Fixed, known boo
 			g.next = time.Now().Add(g.kernel.opts.SyncPeriod)
 		}
 	}()
-	if len(fixed.Guests) == 0 {
+	if len(fixed.InForeignChains) == 0 {
 		return g.unset(ctx)
 	}
 	in, err := g.missing(ctx, fixed)
@@ -86,7 +86,7 @@ func (w *worker) keepGuard(ctx context.Context) error {
 	if time.Now().Before(w.localnet.next) {
 		return nil
 	}
-	return w.localnet.guard(ctx, &w.want.fixed, w.must < ground)
+	return w.localnet.guard(ctx, &w.want.fixed, w.due < fixedChains)
 }
 
 // missing returns input that adds the missing parts of the guard: its chain, its rule, and the jumps to it.
@@ -105,7 +105,7 @@ func (g *localnetGuard) missing(ctx context.Context, fixed *rules.Fixed) (*input
 			lists[chain] = append(lists[chain], rules.Rule(r))
 		}
 	}
-	for _, guest := range fixed.Guests {
+	for _, guest := range fixed.InForeignChains {
 		if !hasRule(lists[guest.Chain], guest.Rule) {
 			in.append(guest.Chain, guest.Rule)
 		}
@@ -178,7 +178,7 @@ func (g *localnetGuard) unset(ctx context.Context) error {
 
 // keepGuardFirst adds rules to the input of table filter that move the guard's jump ahead of the missing hooks. Hooks are inserted
 // at the top of their chain, and one of them accepts packets, so that the guard behind it would be bypassed.
-func keepGuardFirst(fixed *rules.Fixed, in *input, s *sight, missing []rules.Hook) {
+func keepGuardFirst(fixed *rules.Fixed, in *input, s *snapshot, missing []rules.Hook) {
 	for _, h := range fixed.Hooks {
 		behind := slices.ContainsFunc(missing, func(m rules.Hook) bool { return m.Table == h.Table && m.Parent == h.Parent && !isGuard(m) })
 		if !isGuard(h) || !behind {

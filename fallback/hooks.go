@@ -23,7 +23,7 @@ var hookedChains = []string{rules.Services, rules.ExternalServices, rules.NodePo
 const hostPorts = "CNI-HOSTPORT-DNAT"
 
 // hookDiff returns the hooks that are missing or too late in their chain, and the jumps to nkp's chains that should not exist.
-func hookDiff(fixed *rules.Fixed, s *sight) (missing, extra []rules.Hook) {
+func hookDiff(fixed *rules.Fixed, s *snapshot) (missing, extra []rules.Hook) {
 	for _, h := range fixed.Hooks {
 		list := s.rules[h.Table][h.Parent]
 		at := slices.IndexFunc(list, func(r rules.Rule) bool { return r.Canonical() == h.Rule.Canonical() })
@@ -61,7 +61,7 @@ func isHook(fixed *rules.Fixed, t rules.Table, parent string, r rules.Rule) bool
 // hook installs the jumps from the base chains to nkp's, in table filter first: once a packet is translated, all rules are
 // installed. Jumps that should not exist are deleted in the same transaction, the first of equal rules first.
 func (w *worker) hook(ctx context.Context) error {
-	s := &sight{rules: map[rules.Table]map[string][]rules.Rule{}}
+	s := &snapshot{rules: map[rules.Table]map[string][]rules.Rule{}}
 	for t, names := range parents {
 		s.rules[t] = map[string][]rules.Rule{}
 		for _, parent := range names {

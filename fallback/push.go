@@ -55,7 +55,7 @@ func (w *worker) pushDirty(ctx context.Context) error {
 		if !w.in.Idle() {
 			next.abandon()
 			w.takeUpdates()
-			if w.must > finish {
+			if w.due > finish {
 				return nil // the next round must write the fixed chains first
 			}
 			names = w.want.due()
@@ -75,7 +75,7 @@ func (w *worker) blame(ctx context.Context, c *change, err error, r *round) erro
 	if err == nil || ctx.Err() != nil || errors.Is(err, xtables.ErrBusy) {
 		return err
 	}
-	w.must = max(w.must, finish) // a part may be installed: the next round sweeps up
+	w.due = max(w.due, finish) // a part may be installed: the next round sweeps up
 	if w.opts.Hooks.Split != nil {
 		w.opts.Hooks.Split(w.family)
 	}
@@ -84,7 +84,7 @@ func (w *worker) blame(ctx context.Context, c *change, err error, r *round) erro
 		if drift, lookErr := w.drifted(ctx); lookErr != nil {
 			return errors.Join(err, lookErr)
 		} else if drift != "" {
-			w.must = look
+			w.due = fullReadBack
 			return fmt.Errorf("%w (%s): %w", errDrift, drift, err)
 		}
 		r.looked = true

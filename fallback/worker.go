@@ -37,21 +37,21 @@ type worker struct {
 	localnet localnetGuard
 	udp      staleForgetter
 
-	must     todo           // what to do before Services
-	since    time.Time      // arrival of the oldest change that is not in force; zero: all are
-	changes  latency.Recent // from arrival to being in force
-	pause    time.Duration  // after a failure; 0: the last attempt succeeded
-	notUntil time.Time      // earliest time of the next transaction
-	gcAt     time.Time      // when to delete garbage; zero: nothing there
-	checkAt  time.Time      // when to check the canaries
-	deepAt   time.Time      // when to check every rule
+	due         todo           // what to do before Services
+	since       time.Time      // arrival of the oldest change that is not in force; zero: all are
+	changes     latency.Recent // from arrival to being in force
+	pause       time.Duration  // after a failure; 0: the last attempt succeeded
+	notUntil    time.Time      // earliest time of the next transaction
+	gcAt        time.Time      // when to delete garbage; zero: nothing there
+	checkAt     time.Time      // when to check the canaries
+	fullCheckAt time.Time      // when to check every rule
 	// unverified is why the last check, or the last repair of the guard, failed. Changes are programmed all the same.
 	unverified  error
 	verifyPause time.Duration // after such a failure
 }
 
 func newWorker(f k8s.Family, o *Options, t tables, l limits, in *dataplane.Inbox) *worker {
-	w := &worker{family: f, opts: o, log: o.Log.With("family", f), in: in, must: look}
+	w := &worker{family: f, opts: o, log: o.Log.With("family", f), in: in, due: fullReadBack}
 	w.want = desired{items: map[k8s.PortName]item{}, dirty: map[k8s.PortName]bool{}, refused: dataplane.NewRefusals[k8s.PortName]()}
 	w.have.deferred = map[ruleKey]bool{}
 	w.have.reset()
@@ -65,10 +65,10 @@ func newWorker(f k8s.Family, o *Options, t tables, l limits, in *dataplane.Inbox
 type todo int
 
 const (
-	nothing todo = iota
-	finish       // shared rules that come last, hooks
-	ground       // fixed chains
-	look         // read back what is there
+	nothing      todo = iota
+	finish            // shared rules that come last, hooks
+	fixedChains       // fixed chains
+	fullReadBack      // read back what is there
 )
 
 // run works until the context ends.
@@ -123,7 +123,7 @@ func (w *worker) takeUpdates() {
 	w.want.fixed = w.want.compiler.Fixed()
 	w.want.nodeAddrs = append(slices.Clone(u.Facts.Node.IPs), u.Facts.Node.Local...)
 	if !first {
-		w.must = max(w.must, ground)
+		w.due = max(w.due, fixedChains)
 		w.want.allDirty(&w.have)
 	}
 }
@@ -135,7 +135,7 @@ func (w *worker) step(ctx context.Context) (next time.Time) {
 		return w.notUntil
 	}
 	w.verify(ctx)
-	start, runs, full := time.Now(), w.kernel.runs, w.must >= ground
+	start, runs, full := time.Now(), w.kernel.runs, w.due >= fixedChains
 	var err error
 	if full {
 		w.localnet.next = time.Time{} // before anything else is installed
@@ -147,7 +147,7 @@ func (w *worker) step(ctx context.Context) (next time.Time) {
 	if err == nil {
 		err = w.pushDirty(ctx)
 	}
-	if err == nil && w.want.settled() && w.must == finish {
+	if err == nil && w.want.settled() && w.due == finish {
 		err = w.complete(ctx)
 	}
 	if err == nil && w.kernel.runs > runs {
@@ -175,7 +175,7 @@ func (w *worker) step(ctx context.Context) (next time.Time) {
 // next returns when the next step is due, unless an update arrives earlier.
 func (w *worker) next() time.Time {
 	next := w.checkAt
-	if !w.want.settled() || w.must > nothing {
+	if !w.want.settled() || w.due > nothing {
 		return w.notUntil
 	}
 	for _, t := range []time.Time{w.localnet.next, w.udp.next, w.gcAt, w.want.refused.Next()} {
@@ -191,13 +191,13 @@ func (w *worker) next() time.Time {
 
 // prepare does the work that must precede Services.
 func (w *worker) prepare(ctx context.Context) error {
-	if w.must == look {
+	if w.due == fullReadBack {
 		if err := w.adopt(ctx); err != nil {
 			return err
 		}
-		w.must = ground
+		w.due = fixedChains
 	}
-	if w.must == ground {
+	if w.due == fixedChains {
 		if err := w.installFixed(ctx); err != nil {
 			return err
 		}
@@ -206,7 +206,7 @@ func (w *worker) prepare(ctx context.Context) error {
 				return err
 			}
 		}
-		w.must = finish
+		w.due = finish
 	}
 	return nil
 }

@@ -352,12 +352,12 @@ func TestAtRest(t *testing.T) {
 		t.Errorf("chains are left behind: %v", s.worker.have.garbage)
 	}
 	for _, deep := range []bool{false, true} {
-		s.worker.checkAt, s.worker.deepAt = time.Now().Add(-time.Second), time.Now().Add(time.Hour)
+		s.worker.checkAt, s.worker.fullCheckAt = time.Now().Add(-time.Second), time.Now().Add(time.Hour)
 		if deep {
-			s.worker.deepAt = time.Now().Add(-time.Second)
+			s.worker.fullCheckAt = time.Now().Add(-time.Second)
 		}
 		asleep("a look")
-		if d := time.Until(s.worker.deepAt); d < s.opts.SyncPeriod/2 {
+		if d := time.Until(s.worker.fullCheckAt); d < s.opts.SyncPeriod/2 {
 			t.Errorf("the next close look is due in %v", d)
 		}
 	}

@@ -13,9 +13,9 @@ import (
 // those that differ. Only a Compiler's latest Comparison is valid, and only until the next call of Update or Load.
 // A Comparison is not safe for concurrent use, nor concurrently with its Compiler.
 type Comparison struct {
-	c      *Compiler
-	number uint32 // of this comparison; marks objects met in Compiler.wanted
-	met    int    // number of desired objects found on the switch
+	c       *Compiler
+	number  uint32 // of this comparison; marks matched objects in Compiler.wanted
+	matched int    // number of desired objects found on the switch
 	// Objects on the switch that differ from the desired ones, or are not desired at all.
 	flows  map[flow.Key]*flow.Flow
 	groups map[uint32]*flow.Group
@@ -37,14 +37,14 @@ func (c *Compiler) Compare() *Comparison {
 // change f afterwards.
 func (x *Comparison) Flow(f *flow.Flow) {
 	x.read++
-	if !x.meet(f.Digest(x.c.seed)) {
+	if !x.match(f.Digest(x.c.seed)) {
 		x.flows[f.Key] = f
 	}
 }
 
 // Group adds a group in nkp's range that was read from the switch. It keeps g if g differs from the desired state.
 func (x *Comparison) Group(g *flow.Group) {
-	if !x.meet(g.Digest(x.c.seed)) {
+	if !x.match(g.Digest(x.c.seed)) {
 		x.groups[g.ID] = g
 	}
 }
@@ -55,12 +55,12 @@ func (x *Comparison) Meter(m flow.Meter) { x.meters = append(x.meters, m) }
 // Flows returns the number of flows that were read.
 func (x *Comparison) Flows() int { return x.read }
 
-// meet records that an object is on the switch, and reports whether exactly this object is desired.
-func (x *Comparison) meet(digest uint64) bool {
+// match records that an object is on the switch, and reports whether exactly this object is desired.
+func (x *Comparison) match(digest uint64) bool {
 	last, wanted := x.c.wanted[digest]
 	if wanted && last != x.number {
 		x.c.wanted[digest] = x.number
-		x.met++
+		x.matched++
 	}
 	return wanted
 }
@@ -68,7 +68,7 @@ func (x *Comparison) meet(digest uint64) bool {
 // Delta returns the changes that bring the switch to its desired state.
 func (x *Comparison) Delta() *flow.Delta {
 	d := &flow.Delta{}
-	if x.met < len(x.c.wanted) || len(x.flows)+len(x.groups) > 0 {
+	if x.matched < len(x.c.wanted) || len(x.flows)+len(x.groups) > 0 {
 		x.collect(d)
 	}
 	e := edit{c: x.c}

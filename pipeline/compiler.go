@@ -105,7 +105,7 @@ func (c *Compiler) Load(ports map[k8s.PortName]*k8s.ServicePort) {
 		c.ids.add(n, func(k8s.PortName) {})
 	}
 	for n, sp := range ports {
-		o := c.compilePort(c.place(n, sp))
+		o := c.compilePort(c.assign(n, sp))
 		c.add(&o, func(*flow.Flow) {}, func(*flow.Group) {})
 	}
 }
@@ -128,7 +128,7 @@ func (c *Compiler) Update(changes map[k8s.PortName]*k8s.ServicePort) *flow.Delta
 	maps.Copy(redo, changes)
 	// All old objects are removed before new ones are added: an address may move from one Service to another.
 	e := newEdit(c)
-	var came []objects
+	var added []objects
 	for n, sp := range redo {
 		var was, now objects
 		var before *k8s.ServicePort
@@ -142,21 +142,21 @@ func (c *Compiler) Update(changes map[k8s.PortName]*k8s.ServicePort) *flow.Delta
 			}
 		}
 		if sp != nil {
-			now = c.compilePort(c.place(n, sp))
+			now = c.compilePort(c.assign(n, sp))
 		}
 		e.flush = append(e.flush, staleConnections(&c.cfg, before, sp)...)
-		was, now = different(was, now)
+		was, now = trimEqual(was, now)
 		e.remove(&was)
-		came = append(came, now)
+		added = append(added, now)
 	}
-	for i := range came {
-		e.add(&came[i])
+	for i := range added {
+		e.add(&added[i])
 	}
 	return e.delta()
 }
 
-// place records a Service port and its id.
-func (c *Compiler) place(n k8s.PortName, sp *k8s.ServicePort) *placed {
+// assign records a Service port and its id.
+func (c *Compiler) assign(n k8s.PortName, sp *k8s.ServicePort) *placed {
 	p := &placed{sp: sp, id: c.ids.ids[n]}
 	c.ports[n], c.owner[p.id] = p, p
 	return p

@@ -20,7 +20,7 @@ type edit struct {
 }
 
 // change is an object before and after a step; nil: absent.
-type change[T any] struct{ was, now *T }
+type change[T any] struct{ before, after *T }
 
 func newEdit(c *Compiler) *edit {
 	return &edit{c: c, flows: map[flow.Key]change[flow.Flow]{}, groups: map[uint32]change[flow.Group]{}}
@@ -28,38 +28,38 @@ func newEdit(c *Compiler) *edit {
 
 // remove records that a source no longer needs its objects.
 func (e *edit) remove(o *objects) {
-	e.c.remove(o, func(f *flow.Flow) { gone(e.flows, f.Key, f) }, func(g *flow.Group) { gone(e.groups, g.ID, g) })
+	e.c.remove(o, func(f *flow.Flow) { recordRemoved(e.flows, f.Key, f) }, func(g *flow.Group) { recordRemoved(e.groups, g.ID, g) })
 }
 
 // add records the objects that a source needs from now on.
 func (e *edit) add(o *objects) {
-	e.c.add(o, func(f *flow.Flow) { come(e.flows, f.Key, f) }, func(g *flow.Group) { come(e.groups, g.ID, g) })
+	e.c.add(o, func(f *flow.Flow) { recordAdded(e.flows, f.Key, f) }, func(g *flow.Group) { recordAdded(e.groups, g.ID, g) })
 }
 
-// gone records that an object is removed. It existed before this step unless the step itself added it.
-func gone[K comparable, T any](changes map[K]change[T], k K, o *T) {
+// recordRemoved records that an object is removed. It existed before this step unless the step itself added it.
+func recordRemoved[K comparable, T any](changes map[K]change[T], k K, o *T) {
 	ch, touched := changes[k]
 	if !touched {
-		ch.was = o
+		ch.before = o
 	}
-	changes[k] = change[T]{was: ch.was}
+	changes[k] = change[T]{before: ch.before}
 }
 
-// come records that an object is there now.
-func come[K comparable, T any](changes map[K]change[T], k K, o *T) {
-	changes[k] = change[T]{was: changes[k].was, now: o}
+// recordAdded records that an object is there now.
+func recordAdded[K comparable, T any](changes map[K]change[T], k K, o *T) {
+	changes[k] = change[T]{before: changes[k].before, after: o}
 }
 
-// different returns was and now without the objects that they have in common at their beginnings and ends. For a Service
+// trimEqual returns both lists of objects without those that they have in common at their beginnings and ends. For a Service
 // with one endpoint more or less, only its group remains.
-func different(was, now objects) (objects, objects) {
-	was.flows, now.flows = unlike(was.flows, now.flows, (*flow.Flow).Equal)
-	was.shared, now.shared = unlike(was.shared, now.shared, (*flow.Flow).Equal)
-	was.groups, now.groups = unlike(was.groups, now.groups, (*flow.Group).Equal)
+func trimEqual(was, now objects) (objects, objects) {
+	was.flows, now.flows = trimEqualEnds(was.flows, now.flows, (*flow.Flow).Equal)
+	was.shared, now.shared = trimEqualEnds(was.shared, now.shared, (*flow.Flow).Equal)
+	was.groups, now.groups = trimEqualEnds(was.groups, now.groups, (*flow.Group).Equal)
 	return was, now
 }
 
-func unlike[T any](a, b []T, equal func(T, T) bool) ([]T, []T) {
+func trimEqualEnds[T any](a, b []T, equal func(T, T) bool) ([]T, []T) {
 	for len(a) > 0 && len(b) > 0 && equal(a[0], b[0]) {
 		a, b = a[1:], b[1:]
 	}
@@ -96,10 +96,10 @@ func (e *edit) retire(old *placed, now *k8s.ServicePort) {
 func (e *edit) delta() *flow.Delta {
 	d := &flow.Delta{SetMeters: e.set, DelMeters: e.del, DelLearned: e.learned, FlushCT: e.flush}
 	for _, ch := range e.flows {
-		d.ChangeFlow(ch.was, ch.now)
+		d.ChangeFlow(ch.before, ch.after)
 	}
 	for _, ch := range e.groups {
-		d.ChangeGroup(ch.was, ch.now)
+		d.ChangeGroup(ch.before, ch.after)
 	}
 	slices.SortFunc(d.DelLearned, func(a, b flow.Learned) int { return cmp.Compare(a.Cookie, b.Cookie) })
 	d.Sort()

@@ -31,7 +31,7 @@ func (c *Compiler) Fixed() Fixed {
 	}
 	if c.localhost() {
 		// route_localnet lets packets to 127.0.0.0/8 in from the network; kubelet keeps the same rule for the same reason.
-		f.Guests = append(f.Guests, SharedRule{Table: Filter, Chain: LocalFirewall, Rule: rule().add("!", "-s", loopback4.String(), "-d", loopback4.String()).
+		f.InForeignChains = append(f.InForeignChains, SharedRule{Table: Filter, Chain: LocalFirewall, Rule: rule().add("!", "-s", loopback4.String(), "-d", loopback4.String()).
 			comment("block incoming localnet connections").add("-m", "conntrack", "!", "--ctstate", "RELATED,ESTABLISHED,DNAT").jump("DROP")})
 	}
 	return f

@@ -16,10 +16,10 @@ type Ruleset struct {
 
 // TableRules is the desired state of one table.
 type TableRules struct {
-	Table  Table
-	Chains []Chain      // with all their rules
-	Guests []SharedRule // rules in foreign chains
-	Hooks  []Hook
+	Table           Table
+	Chains          []Chain      // with all their rules
+	InForeignChains []SharedRule // rules in foreign chains
+	Hooks           []Hook
 }
 
 // Ruleset returns the desired state for a model's Services, sorted by their names.
@@ -50,9 +50,9 @@ func (c *Compiler) Ruleset(m *k8s.Model) *Ruleset {
 		if t == NAT {
 			tr.Chains = append(tr.Chains, own...)
 		}
-		for _, g := range fixed.Guests {
+		for _, g := range fixed.InForeignChains {
 			if g.Table == t {
-				tr.Guests = append(tr.Guests, g)
+				tr.InForeignChains = append(tr.InForeignChains, g)
 			}
 		}
 		for _, h := range fixed.Hooks {
@@ -91,7 +91,7 @@ func (r *Ruleset) String() string {
 		for _, c := range t.Chains {
 			b.WriteString(":" + c.Name + " - [0:0]\n")
 		}
-		for _, g := range t.Guests {
+		for _, g := range t.InForeignChains {
 			b.WriteString(":" + g.Chain + " - [0:0]\n")
 		}
 		for _, c := range t.Chains {
@@ -99,7 +99,7 @@ func (r *Ruleset) String() string {
 				b.WriteString("-A " + c.Name + " " + string(rule) + "\n")
 			}
 		}
-		for _, g := range t.Guests {
+		for _, g := range t.InForeignChains {
 			b.WriteString("-A " + g.Chain + " " + string(g.Rule) + "\n")
 		}
 		for _, h := range t.Hooks {

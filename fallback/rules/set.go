@@ -43,7 +43,7 @@ type Fixed struct {
 	SharedRules []SharedRule
 	// Last are SharedRules that are added once all Services are installed.
 	Last []SharedRule
-	// Guests are rules in chains that nkp shares with other programs.
-	Guests []SharedRule
-	Hooks  []Hook
+	// InForeignChains are rules in chains that nkp shares with other programs.
+	InForeignChains []SharedRule
+	Hooks           []Hook
 }

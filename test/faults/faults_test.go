@@ -16,7 +16,7 @@ var verdict string
 // Faults of the agent alone break no connection to a stable Service; after faults of the switch everything works again by
 // itself; and neither leaves anything behind, on the switch or in the agent.
 func TestFaults(t *testing.T) {
-	form := theForm(t)
+	form := formFromEnv(t)
 	c := newCluster(t)
 	c.makeServices()
 	must(t, c.put(0))

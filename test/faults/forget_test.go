@@ -215,7 +215,7 @@ func (c *cluster) busy(t *testing.T) time.Duration {
 // the switch is not silent so long that its connection is cut. In the long form there are as many connections as a busy DNS has.
 func TestManyStaleConnections(t *testing.T) {
 	connections := 25_000
-	if theForm(t).long {
+	if formFromEnv(t).long {
 		connections = 500_000
 	}
 	c := newCluster(t)

@@ -23,7 +23,7 @@ const (
 // way of keeping flows over a restart, by the same flows and groups: they are saved, ovs-vswitchd starts with
 // flow-restore-wait, ovs-ofctl restores them, and the setting is taken away.
 func TestSwitchRestart(t *testing.T) {
-	form := theForm(t)
+	form := formFromEnv(t)
 	c := newCluster(t)
 	c.straight = true
 	c.makeServices()

@@ -26,8 +26,8 @@ type form struct {
 	restartTimes int           // of ovs-vswitchd for each way to measure
 }
 
-// theForm reads the environment.
-func theForm(t testing.TB) form {
+// formFromEnv reads the environment.
+func formFromEnv(t testing.TB) form {
 	t.Helper()
 	f := form{seed: uint64(time.Now().UnixNano()), threads: 1, pause: 5 * time.Millisecond, restartTimes: 2}
 	total := 34 * time.Second

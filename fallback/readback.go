@@ -8,8 +8,8 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/rules"
 )
 
-// sight is the installed state, read back.
-type sight struct {
+// snapshot is the installed state, read back.
+type snapshot struct {
 	// rules are those of all chains except Services' own: fixed chains, shared chains, base chains that jump to nkp's.
 	rules map[rules.Table]map[string][]rules.Rule
 	// own are Services' chains in table nat with the digests of their rules; 0 if they were not read.
@@ -21,9 +21,9 @@ type sight struct {
 // canaryTables have a canary: a chain that no rule uses, and that a flush of the table removes.
 var canaryTables = []rules.Table{rules.Mangle, rules.Filter, rules.NAT}
 
-// look reads back the installed rules.
-func (w *worker) look(ctx context.Context) (*sight, error) {
-	s := &sight{
+// readBack reads back the installed rules.
+func (w *worker) readBack(ctx context.Context) (*snapshot, error) {
+	s := &snapshot{
 		rules:    map[rules.Table]map[string][]rules.Rule{},
 		own:      map[string]uint64{},
 		canaries: map[rules.Table]bool{},
@@ -41,9 +41,9 @@ func (w *worker) look(ctx context.Context) (*sight, error) {
 			return nil, err
 		}
 		if len(names) <= w.kernel.limits.save {
-			err = w.lookAtAll(ctx, t, s)
+			err = w.readTable(ctx, t, s)
 		} else {
-			err = w.lookAtSome(ctx, t, names, s)
+			err = w.readChains(ctx, t, names, s)
 		}
 		if err != nil {
 			return nil, err
@@ -61,7 +61,7 @@ func (w *worker) chainsOf(t rules.Table) []string {
 	if t == rules.Filter && !slices.Contains(list, rules.ClusterIPs) {
 		list = append(list, rules.ClusterIPs) // from an earlier run with another scope
 	}
-	for _, g := range w.want.fixed.Guests {
+	for _, g := range w.want.fixed.InForeignChains {
 		if g.Table == t {
 			list = append(list, g.Chain)
 		}
@@ -69,8 +69,8 @@ func (w *worker) chainsOf(t rules.Table) []string {
 	return list
 }
 
-// lookAtAll reads every rule of a table.
-func (w *worker) lookAtAll(ctx context.Context, t rules.Table, s *sight) error {
+// readTable reads every rule of a table.
+func (w *worker) readTable(ctx context.Context, t rules.Table, s *snapshot) error {
 	wanted := map[string]bool{}
 	for _, name := range w.chainsOf(t) {
 		wanted[name] = true
@@ -95,8 +95,8 @@ func (w *worker) lookAtAll(ctx context.Context, t rules.Table, s *sight) error {
 	return err
 }
 
-// lookAtSome reads the chains of chainsOf one by one, and only the names of Services' own chains.
-func (w *worker) lookAtSome(ctx context.Context, t rules.Table, names []string, s *sight) error {
+// readChains reads the chains of chainsOf one by one, and only the names of Services' own chains.
+func (w *worker) readChains(ctx context.Context, t rules.Table, names []string, s *snapshot) error {
 	for _, name := range names {
 		if t == rules.NAT && rules.IsServiceChain(name) {
 			s.own[name] = 0
@@ -123,7 +123,7 @@ func (w *worker) lookAtSome(ctx context.Context, t rules.Table, names []string, 
 // drifted reads back the installed rules and returns how they differ from what this worker has installed; "" if they do
 // not.
 func (w *worker) drifted(ctx context.Context) (string, error) {
-	s, err := w.look(ctx)
+	s, err := w.readBack(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -131,7 +131,7 @@ func (w *worker) drifted(ctx context.Context) (string, error) {
 }
 
 // compare returns the first difference found between s and what this worker has installed; "" if there is none.
-func (w *worker) compare(s *sight) string {
+func (w *worker) compare(s *snapshot) string {
 	for _, t := range canaryTables {
 		if !s.canaries[t] {
 			return fmt.Sprintf("table %s was flushed: chain %s is missing", t, rules.Canary)
@@ -172,7 +172,7 @@ func (w *worker) compare(s *sight) string {
 			return fmt.Sprintf("jumps to nkp's chains: %d missing or too late in their chain, %d unexpected", len(missing), len(extra))
 		}
 	}
-	for _, g := range w.want.fixed.Guests {
+	for _, g := range w.want.fixed.InForeignChains {
 		if !hasRule(s.rules[g.Table][g.Chain], g.Rule) {
 			return fmt.Sprintf("table %s, chain %s: rule is missing: %q", g.Table, g.Chain, g.Rule)
 		}
@@ -181,7 +181,7 @@ func (w *worker) compare(s *sight) string {
 }
 
 // eachShared calls f for each rule in a shared chain.
-func (s *sight) eachShared(fixed rules.Fixed, f func(rules.SharedRule)) {
+func (s *snapshot) eachShared(fixed rules.Fixed, f func(rules.SharedRule)) {
 	for t, chains := range s.rules {
 		for _, name := range append(slices.Clone(fixed.Shared[t]), spareChains[t]...) {
 			for _, r := range chains[name] {
