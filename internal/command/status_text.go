@@ -77,12 +77,15 @@ func (t *statusText) lastError(text string, at time.Time) {
 	}
 }
 
-// count returns "1 what" or "N whats".
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
+// count returns a number with its noun, in the plural unless it is 1.
+func count(n int, noun string) string {
+	switch {
+	case n == 1:
+		return "1 " + noun
+	case strings.HasSuffix(noun, "s"):
+		return fmt.Sprintf("%d %ses", n, noun)
 	}
-	return fmt.Sprintf("%d %ss", n, what)
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 func (t *statusText) ago(at time.Time) string {
@@ -101,7 +104,7 @@ func (t *statusText) source(s *agent.SourceStatus) {
 		}
 		state += "; the last state stays in force"
 	case len(s.Errors) > 0:
-		state = fmt.Sprintf("%d errors; the last good state of those objects is in force", len(s.Errors))
+		state = fmt.Sprintf("%s; the last good state of those objects is in force", count(len(s.Errors), "error"))
 	}
 	t.line("source", "%s: %s", s.Kind, state)
 }
@@ -111,11 +114,11 @@ func (t *statusText) start(s *agent.StartStatus) {
 	if s.InStep == 0 {
 		return
 	}
-	parts := []string{fmt.Sprintf("data plane found at %.2f s", s.Chosen/1000)}
+	parts := []string{fmt.Sprintf("data plane detected at %.2f s", s.Chosen/1000)}
 	for _, l := range s.Lists {
 		parts = append(parts, fmt.Sprintf("%s list at %.2f s (%d, %.1f MB)", l.Kind, l.Milli/1000, l.Objects, float64(l.Bytes)/1e6))
 	}
-	t.line("start", "took %.2f s: %s, all told at %.2f s, model %.2f s, programming %.2f s", s.InStep/1000, strings.Join(parts, ", "),
+	t.line("start", "took %.2f s: %s, lists complete at %.2f s, model %.2f s, programming %.2f s", s.InStep/1000, strings.Join(parts, ", "),
 		s.Synced/1000, (s.Model-s.Synced)/1000, (s.InStep-s.Model)/1000)
 }
 
@@ -126,7 +129,7 @@ func (t *statusText) pending(s *agent.Status) {
 	since := p.For.Round(time.Millisecond)
 	switch {
 	case p.Services+p.EndpointSlices > 0:
-		t.line("pending", "changes of %d Services and %d EndpointSlices, the oldest for %v", p.Services, p.EndpointSlices, since)
+		t.line("pending", "changes of %s and %s, the oldest for %v", count(p.Services, "Service"), count(p.EndpointSlices, "EndpointSlice"), since)
 	case p.For <= 0:
 	case s.Status != nil && !s.Bridge.Exists:
 		t.line("pending", "everything, for %v: there is no bridge %s", since, s.Bridge.Name)
@@ -159,8 +162,8 @@ func (t *statusText) bridgeFacts(s *bridge.Status) {
 	if s.Bridge.LocalDelivery {
 		delivery = "straight"
 	}
-	t.line("bridge", "%s, datapath %s, Open vSwitch %s, uplink port %d, %d pod addresses (delivery %s)", s.Bridge.Name, s.Bridge.Datapath,
-		s.Bridge.OVSVersion, s.Bridge.Uplink, s.Bridge.Pods, delivery)
+	t.line("bridge", "%s, datapath %s, Open vSwitch %s, uplink port %d, %s (delivery %s)", s.Bridge.Name, s.Bridge.Datapath,
+		s.Bridge.OVSVersion, s.Bridge.Uplink, count(s.Bridge.Pods, "pod address"), delivery)
 	for _, lack := range s.Bridge.Lacks {
 		t.line("lacks", "%s", lack)
 	}
@@ -201,7 +204,7 @@ func (t *statusText) channel(s *bridge.Status) {
 	if r := s.LastRepair; r != nil {
 		t.line("repaired", "%s: %s", t.since(r.At), r.What)
 	}
-	t.line("programming", "%d changes, p50 %.2f ms, p99 %.2f ms; in the channel p50 %.2f ms, p99 %.2f ms", s.Programming.Changes,
+	t.line("programming", "%s, p50 %.2f ms, p99 %.2f ms; in the channel p50 %.2f ms, p99 %.2f ms", count(s.Programming.Changes, "change"),
 		s.Programming.P50Milli, s.Programming.P99Milli, s.Programming.ChannelP50Milli, s.Programming.ChannelP99Milli)
 	if n := s.Affinity.Clients; n > 0 {
 		t.line("affinity", "%d clients remembered, at most %d of a Service port and %d in all", n, s.Affinity.Limit, s.Affinity.NodeLimit)
@@ -270,7 +273,7 @@ func (t *statusText) hns(s *windows.Status) {
 }
 
 func (t *statusText) programming(p *latency.Programming) {
-	t.line("programming", "%d changes, p50 %.2f ms, p99 %.2f ms", p.Changes, p.P50Milli, p.P99Milli)
+	t.line("programming", "%s, p50 %.2f ms, p99 %.2f ms", count(p.Changes, "change"), p.P50Milli, p.P99Milli)
 }
 
 func oneLine(s string) string { return strings.ReplaceAll(s, "\n", "; ") }

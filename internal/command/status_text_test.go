@@ -30,7 +30,7 @@ func TestStatusText(t *testing.T) {
 			"pending changes of 2 Services and 3 EndpointSlices, the oldest for 1.5s"},
 		{"start", agent.Status{Start: agent.StartStatus{Chosen: 10, Synced: 1310, Model: 1500, InStep: 1900, Lists: []agent.ListStatus{
 			{ListStats: apiserver.ListStats{Kind: k8s.KindService, Objects: 10013, Bytes: 3_140_000}, Milli: 840}}}},
-			"start took 1.90 s: data plane found at 0.01 s, Service list at 0.84 s (10013, 3.1 MB), all told at 1.31 s, model 0.19 s, programming 0.40 s"},
+			"start took 1.90 s: data plane detected at 0.01 s, Service list at 0.84 s (10013, 3.1 MB), lists complete at 1.31 s, model 0.19 s, programming 0.40 s"},
 		{"no bridge", agent.Status{Pending: metrics.Pending{For: time.Second}, Status: &bridge.Status{Bridge: bridge.BridgeStatus{Name: "br-int"}}},
 			"pending everything, for 1s: there is no bridge br-int"},
 		{"no bridge", agent.Status{Status: &bridge.Status{Bridge: bridge.BridgeStatus{Name: "br-int", OVSVersion: "3.1.0"}}},
