@@ -25,12 +25,12 @@ type leaf struct {
 func leaves(t reflect.Type) []leaf {
 	var all []leaf
 	for _, f := range reflect.VisibleFields(t) {
-		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		switch {
 		case len(f.Index) > 1 || name == "-" || name == "apiVersion" || name == "kind" || f.Anonymous && name == "" && f.Type == reflect.TypeFor[metav1.TypeMeta]():
 		case f.Type.Kind() == reflect.Struct && !isValue(f.Type):
 			for _, below := range leaves(f.Type) {
-				if name != "" || !strings.Contains(options, "inline") {
+				if name != "" { // an embedded struct without a name has its fields in its parent, as encoding/json reads it
 					below.path = name + "." + below.path
 				}
 				below.index = append(slices.Clone(f.Index), below.index...)

@@ -11,7 +11,7 @@ import (
 )
 
 // KubeVersion is that of the API server and of kube-proxy, which their modules pin.
-const KubeVersion = "v1.36.3"
+const KubeVersion = "v1.37.2"
 
 // Programs are the paths of what is run. Those that are empty are built.
 type Programs struct {

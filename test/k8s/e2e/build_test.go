@@ -8,7 +8,7 @@ import (
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
-const kubeVersion = "v1.36.3" // of k8s.io/kubernetes in go.mod
+const kubeVersion = "v1.37.2" // of k8s.io/kubernetes in go.mod
 
 // nkpBinary and kubeserverBinary are the paths of the programs, once binaries has built them.
 var nkpBinary, kubeserverBinary string

@@ -26,7 +26,7 @@ import (
 // kubeProxy builds kube-proxy.exe, unmodified, once.
 var kubeProxy = sync.OnceValues(func() (string, error) {
 	exe := filepath.Join(prefix.Dir(), "kube-proxy.exe")
-	return exe, winebed.BuildWindows("k8s.io/kubernetes/cmd/kube-proxy", exe, "-ldflags", "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3")
+	return exe, winebed.BuildWindows("k8s.io/kubernetes/cmd/kube-proxy", exe, "-ldflags", "-s -w -X k8s.io/component-base/version.gitVersion=v1.37.2")
 })
 
 // A difference is a place where nkp and kube-proxy 1.36.3 do not agree, and why nkp is right.
