@@ -31,7 +31,9 @@ type Options struct {
 	Source k8s.Source
 	Kind   string // what the source is, for status
 	Events *apiserver.Recorder
-	DB     *ovsdb.Client // the switch, for ModeOVS
+	// Reviewer decides who may read the metrics; nil: everyone who reaches the address.
+	Reviewer *apiserver.Reviewer
+	DB       *ovsdb.Client // the switch, for ModeOVS
 	// ModeChange, if set, is called every modePeriod. It returns why nkp would choose another data plane if it started now; "": it
 	// would not. A non-empty answer appears in status and as an Event, because changing over takes a restart.
 	ModeChange func(context.Context) string
@@ -46,14 +48,15 @@ type Options struct {
 
 // Agent keeps the data plane of one node in step with one source. Make it with New, run it once with Run.
 type Agent struct {
-	set     Settings
-	log     *slog.Logger
-	mode    Mode
-	reason  string
-	source  k8s.Source
-	kind    string
-	events  *apiserver.Recorder
-	started time.Time
+	set      Settings
+	log      *slog.Logger
+	mode     Mode
+	reason   string
+	source   k8s.Source
+	kind     string
+	events   *apiserver.Recorder
+	reviewer *apiserver.Reviewer
+	started  time.Time
 
 	planes        // the loop's; main never changes
 	main          planes
@@ -101,7 +104,7 @@ type follower interface {
 // New returns an Agent. It fails if the settings of the data plane make no sense.
 func New(o Options) (*Agent, error) {
 	a := &Agent{
-		set: o.Settings, log: o.Log, mode: o.Mode, reason: o.Reason, source: o.Source, kind: o.Kind, events: o.Events, wantMode: o.ModeChange, extraWarnings: o.Notes, started: time.Now(),
+		set: o.Settings, log: o.Log, mode: o.Mode, reason: o.Reason, source: o.Source, kind: o.Kind, events: o.Events, reviewer: o.Reviewer, wantMode: o.ModeChange, extraWarnings: o.Notes, started: time.Now(),
 		box:     newMailbox(),
 		asks:    make(chan func()),
 		tracker: k8s.NewTracker(o.TrackerOptions()),
@@ -111,7 +114,9 @@ func New(o Options) (*Agent, error) {
 	a.watch, a.life = dataplane.NewWatch(a.set.StuckAfter, a.log), dataplane.NewLoop("agent")
 	a.watch.Add(a.life)
 	a.startup.note(&a.startup.chosen)
-	a.makeMetrics(&o)
+	if err := a.makeMetrics(&o); err != nil {
+		return nil, err
+	}
 	a.proxy = health.NewProxy(health.ProxyOptions{
 		Addr: o.HealthzAddr, HardFail: o.BindHardFail, Timeout: 2 * o.IPTables.SyncPeriod, Stuck: a.watch.Stuck,
 		OnResponse: a.metrics.HealthAnswer, Log: o.Log,

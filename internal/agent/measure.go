@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/dpctl"
+	"github.com/nkp-proxy/nkp/internal/httpguard"
 	"github.com/nkp-proxy/nkp/internal/metrics"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
@@ -18,8 +20,11 @@ import (
 
 // MetricsSettings say what is measured and where it is served.
 type MetricsSettings struct {
-	Addr      string // of /metrics; "": nowhere
-	Profiling bool   // serve pprof there too
+	Addr          string // of /metrics; "": nowhere
+	Profiling     bool   // serve pprof there too
+	Authorization bool   // serve only clients that the API server permits, over HTTPS
+	// PEM files of the certificate for HTTPS. "": a self-signed one with Authorization, else plain HTTP.
+	CertFile, KeyFile string
 	// Services adds counters of Service ports, of at most ServiceLimit by name.
 	Services     bool
 	ServiceLimit int
@@ -28,8 +33,8 @@ type MetricsSettings struct {
 // counterPatience is how long a loop may work without progress before scrapes stop reading counters.
 const counterPatience = 2 * time.Second
 
-// makeMetrics makes what data planes and loop report to, and its server.
-func (a *Agent) makeMetrics(o *Options) {
+// makeMetrics makes what data planes and loop report to, and its server. It fails if the files of a certificate cannot be read.
+func (a *Agent) makeMetrics(o *Options) error {
 	a.metrics = metrics.New(metrics.Options{Version: Version, Mode: string(a.mode), Families: a.set.families(a.mode), Collect: a.collect, Stuck: func() bool { return len(a.watch.Stuck()) > 0 }})
 	if o.Metrics.Services {
 		a.metrics.CountServices(o.Metrics.ServiceLimit, func(ctx context.Context) (map[k8s.PortName]k8s.Counters, error) {
@@ -42,13 +47,35 @@ func (a *Agent) makeMetrics(o *Options) {
 			return by, err
 		})
 	}
-	a.metricsServer = metrics.NewServer(a.metrics, metrics.ServerOptions{
+	so := metrics.ServerOptions{
 		Addr: o.Metrics.Addr, HardFail: o.BindHardFail, Profiling: o.Metrics.Profiling, ProxyMode: proxyMode(a.mode),
 		Config: o.Configz, SetVerbosity: o.SetVerbosity, Log: a.log,
 		OnFailure: func(err error) {
 			a.events.Node(apiserver.EventWarning, "FailedToStartMetricServer", "StartServiceProxy", err.Error())
 		},
-	})
+	}
+	if a.reviewer != nil {
+		so.Protect = a.reviewer.Protect
+	}
+	if m := &o.Metrics; m.CertFile != "" || a.reviewer != nil {
+		var err error
+		if so.TLS, err = httpguard.NewTLS(m.CertFile, m.KeyFile, o.NodeName, a.log); err != nil {
+			return fmt.Errorf("--metrics-tls-cert-file: %w", err)
+		}
+	}
+	a.metricsServer = metrics.NewServer(a.metrics, so)
+	return nil
+}
+
+// metricsWarnings returns why the metrics are not served as they should be.
+func (a *Agent) metricsWarnings() (all []string) {
+	if failure := a.metricsServer.Failure(); failure != "" {
+		all = append(all, failure)
+	}
+	if a.reviewer != nil && a.reviewer.Failure() != "" {
+		all = append(all, a.reviewer.Failure())
+	}
+	return all
 }
 
 // proxyMode returns what /proxyMode says: kube-proxy's name of a mode that it has too.
@@ -161,9 +188,7 @@ func (a *Agent) collect(emit metrics.Emit) {
 	if change := a.modeChange.Load(); change != nil && *change != "" {
 		warnings++
 	}
-	if a.metricsServer.Failure() != "" {
-		warnings++
-	}
+	warnings += len(a.metricsWarnings())
 	asking, stop := context.WithTimeout(context.Background(), loopWait) // the loop may have used up its own
 	defer stop()
 	warnings += now.planes.collect(asking, emit)

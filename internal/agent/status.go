@@ -132,9 +132,7 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 	if change := a.modeChange.Load(); change != nil && *change != "" {
 		warnings = append(warnings, *change)
 	}
-	if failure := a.metricsServer.Failure(); failure != "" {
-		warnings = append(warnings, failure)
-	}
+	warnings = append(warnings, a.metricsWarnings()...)
 	for _, c := range a.ports.Conflicts() {
 		warnings = append(warnings, c.String())
 	}

@@ -58,6 +58,10 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 	if err != nil {
 		return err
 	}
+	reviewer, err := s.reviewer(log)
+	if err != nil {
+		return err
+	}
 	redirectKlog(log)
 	if gates := s.unknownGates(); len(gates) > 0 {
 		log.Warn("feature gates that nkp does not know have no effect", "gates", gates)
@@ -81,7 +85,7 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 		s.Conntrack = sysctl.Settings{}
 	}
 	a, err := agent.New(agent.Options{
-		Settings: s.Settings, Mode: c.mode, Reason: c.reason, Source: source, Kind: kind, Events: events, DB: c.db, ModeChange: s.modeChange(c),
+		Settings: s.Settings, Mode: c.mode, Reason: c.reason, Source: source, Kind: kind, Events: events, Reviewer: reviewer, DB: c.db, ModeChange: s.modeChange(c),
 		SetVerbosity: louder.set, Configz: s.configz, Notes: watch.warnings, Log: log,
 	})
 	if err != nil {
@@ -99,6 +103,17 @@ func (s *settings) recorder(log *slog.Logger) (*apiserver.Recorder, error) {
 		return apiserver.NewLogRecorder(s.NodeName, log), nil
 	}
 	return apiserver.NewRecorder(s.apiOptions(), log)
+}
+
+// reviewer returns what decides who may read the metrics; nil: everyone who reaches their address.
+func (s *settings) reviewer(log *slog.Logger) (*apiserver.Reviewer, error) {
+	switch {
+	case !s.Metrics.Authorization:
+		return nil, nil
+	case s.manifests != "":
+		return nil, usageError("--metrics-authorization asks the API server about clients, and with --manifests there is none")
+	}
+	return apiserver.NewReviewer(s.apiOptions(), log)
 }
 
 // awaitBridge connects to the database and waits up to wait for the bridge. It then checks that nkp can use the bridge, and

@@ -44,8 +44,14 @@ type NkpConfiguration struct {
 	Windows  WindowsConfiguration  `json:"windows,omitzero"`
 }
 
-// MetricsConfiguration says what is measured for each Service; where it is served is in the KubeProxyConfiguration.
+// MetricsConfiguration says what is measured for each Service and who may read it; the address is in the KubeProxyConfiguration.
 type MetricsConfiguration struct {
+	// Serve the metrics over HTTPS, and only to clients that the API server accepts and allows the path.
+	Authorization *bool `json:"authorization,omitempty" flag:"metrics-authorization"`
+	// PEM file of the certificate for HTTPS; by default self-signed with authorization, else plain HTTP.
+	TLSCertFile string `json:"tlsCertFile,omitempty" flag:"metrics-tls-cert-file"`
+	// PEM file of its private key.
+	TLSPrivateKeyFile string `json:"tlsPrivateKeyFile,omitempty" flag:"metrics-tls-private-key-file"`
 	// Serve connections, packets and bytes of every Service port as metrics.
 	Services *bool `json:"services,omitempty" flag:"service-metrics"`
 	// Service ports that are served by name; the others are summed.

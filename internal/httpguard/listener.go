@@ -2,6 +2,7 @@ package httpguard
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -24,6 +25,7 @@ type Listener struct {
 	OnFailure func(error)
 	Guard     *Guard
 	Handler   http.Handler
+	TLS       *tls.Config // nil: plain HTTP
 
 	mu      sync.Mutex // protects all below
 	addr    string
@@ -66,6 +68,9 @@ func (l *Listener) serve(ctx context.Context) error {
 	socket, err := lc.Listen(ctx, "tcp", l.At) // 0.0.0.0 listens in both families, as kube-proxy does
 	if err != nil {
 		return Plain(err)
+	}
+	if l.TLS != nil {
+		socket = tls.NewListener(socket, l.TLS)
 	}
 	l.set(socket.Addr().String(), "")
 	defer l.set("", "")

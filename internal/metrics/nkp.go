@@ -15,6 +15,9 @@ var (
 	ServicePorts = define(Gauge, "nkp_service_ports", "Service ports to serve.", ipFamily).collected()
 	Endpoints    = define(Gauge, "nkp_endpoints", "Endpoints in force on this node, each once for every Service port.", ipFamily).collected()
 
+	refusedRequests = define(Counter, "nkp_metrics_refused_requests_total", "Requests to --metrics-bind-address that were refused: without an accepted token (unauthenticated), not permitted (forbidden), too many from unknown clients (rate_limit), or the API server gave no verdict (unavailable).", "reason").
+			from("unauthenticated", "forbidden", "rate_limit", "unavailable").only("`--metrics-authorization` is set")
+
 	LoopStalled = define(Gauge, "nkp_loop_stalled_seconds", "How long a loop of nkp's has worked without progress; 0: it waits for something to do. From 120 on /livez fails and the service manager's watchdog is not fed.", "loop").collected()
 
 	inStep = define(Gauge, "nkp_in_step", "Whether the data plane holds all that it should but what is refused (1) or not (0).", ipFamily).collected()

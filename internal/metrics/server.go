@@ -1,7 +1,9 @@
 package metrics
 
 import (
+	"crypto/tls"
 	"log/slog"
+	"net/http"
 	"time"
 
 	"github.com/nkp-proxy/nkp/internal/httpguard"
@@ -15,6 +17,10 @@ type ServerOptions struct {
 	HardFail bool
 	// OnFailure, if set, is called once for each reason why it cannot listen. It must not block.
 	OnFailure func(error)
+	// TLS serves HTTPS; nil: plain HTTP.
+	TLS *tls.Config
+	// Protect, if set, returns a handler that serves permitted requests only. It calls the function with the reason of each refusal.
+	Protect func(http.Handler, func(reason string)) http.Handler
 	// Profiling adds /debug/pprof and /debug/flags/v.
 	Profiling bool
 	// ProxyMode is the answer of /proxyMode.
@@ -37,6 +43,10 @@ type Server = httpguard.Listener
 
 // NewServer returns a Server for the Metrics.
 func NewServer(m *Metrics, o ServerOptions) *Server {
+	h := newHandler(m, &o)
+	if o.Protect != nil {
+		h = o.Protect(h, func(reason string) { m.count(refusedRequests, 1, reason) })
+	}
 	return &Server{Serves: "metrics", At: o.Addr, HardFail: o.HardFail, OnFailure: o.OnFailure,
-		Guard: httpguard.New(limits, o.Log), Handler: newHandler(m, &o)}
+		Guard: httpguard.New(limits, o.Log), Handler: h, TLS: o.TLS}
 }

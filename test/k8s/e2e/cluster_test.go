@@ -70,7 +70,7 @@ func newCluster(t *testing.T, l layout) *cluster {
 	c.startServer()
 	c.client = c.newClient()
 	c.createNodes()
-	c.applyRoles()
+	c.applyRoles("rbac/rbac.yaml")
 	for i, n := range c.nodes {
 		addr := netip.AddrPortFrom(c.Node.IP4, apiPort)
 		if i == 0 {

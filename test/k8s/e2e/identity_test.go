@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
@@ -50,10 +51,10 @@ func decodeFile(name string) (objects []runtime.Object, err error) {
 	}
 }
 
-// applyRoles gives nkp its identity and rights, from the file that ships.
-func (c *cluster) applyRoles() {
+// applyRoles gives nkp its identity and rights, from a file that ships.
+func (c *cluster) applyRoles(file string) {
 	c.t.Helper()
-	objects, err := decodeFile("../../../deploy/kubernetes/rbac/rbac.yaml")
+	objects, err := decodeFile(filepath.Join(kubernetesDir, file))
 	must(c.t, err)
 	for _, o := range objects {
 		c.eventually("the namespace is there", func() error { // the API server makes it after its start
@@ -76,7 +77,7 @@ func (c *cluster) createRole(o runtime.Object) (err error) {
 	case *rbacv1.ClusterRoleBinding:
 		_, err = rbac.ClusterRoleBindings().Create(c.ctx, o, opts)
 	default:
-		err = fmt.Errorf("a %T is not expected in deploy/kubernetes/rbac/rbac.yaml", o)
+		err = fmt.Errorf("a %T is not expected in a file of roles", o)
 	}
 	return err
 }

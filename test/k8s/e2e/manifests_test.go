@@ -42,11 +42,11 @@ type overlay struct {
 }
 
 var overlays = []overlay{
-	{"ovs", []v1.Capability{"NET_ADMIN"}, []string{"kubeadm", "config"}},
+	{"ovs", []v1.Capability{"NET_ADMIN"}, []string{"kubeadm", "config", "metrics"}},
 	{"ovs-pods-only", []v1.Capability{}, []string{"config"}},
-	{"iptables", []v1.Capability{"NET_ADMIN", "NET_RAW"}, []string{"kubeadm"}},
+	{"iptables", []v1.Capability{"NET_ADMIN", "NET_RAW"}, []string{"kubeadm", "metrics"}},
 	{"auto", []v1.Capability{"NET_ADMIN", "NET_RAW"}, []string{"kubeadm", "config"}},
-	{"windows", nil, nil},
+	{"windows", nil, []string{"metrics"}},
 }
 
 // build renders a folder of kustomize's, as JSON objects.
