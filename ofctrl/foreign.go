@@ -32,12 +32,14 @@ type foreignFlows struct {
 	times  uint64                 // how often known was changed
 	dec    *decoder               // of the switch's reports; nil: none was decoded yet
 	watch  *Filter                // of the last Watch; nil: the switch reports nothing
+	tables []uint8                // that it reports
 	paused chan struct{}          // closed when the switch resumes its reports; nil: they are not paused
 }
 
 // foreignFlow is what is remembered of a foreign flow.
 type foreignFlow struct {
 	cookie uint64
+	table  uint8
 	full   *flow.Flow // nil: there are MaxKept others, or Filter.Keep does not ask for it
 }
 
@@ -62,7 +64,7 @@ func (o *foreignFlows) set(f *flow.Flow, keep func(*flow.Flow) bool) {
 	if was.full != nil {
 		o.kept--
 	}
-	now := foreignFlow{cookie: f.Cookie}
+	now := foreignFlow{cookie: f.Cookie, table: f.Table}
 	if o.kept < MaxKept && keep != nil && keep(f) {
 		now.full = f
 		o.kept++
@@ -77,13 +79,18 @@ func (o *foreignFlows) remove(k *flow.Key) bool {
 	if !known {
 		return false
 	}
-	delete(o.known, d)
+	o.drop(d, was)
+	return true
+}
+
+// drop removes a known flow. Callers hold mu.
+func (o *foreignFlows) drop(digest uint64, k foreignFlow) {
+	delete(o.known, digest)
 	o.times++
-	o.number[k.Table]--
-	if was.full != nil {
+	o.number[k.table]--
+	if k.full != nil {
 		o.kept--
 	}
-	return true
 }
 
 // Foreign are the foreign flows that a connection knows of.
@@ -128,7 +135,7 @@ func (o *foreignFlows) note(f *flow.Flow, keep func(*flow.Flow) bool) {
 	o.set(f, keep)
 }
 
-// reading must be called before a read. It deletes the known flows unless the switch reports which of them were removed.
+// reading must be called before a read. It deletes the known flows, except those of tables where the switch reports which were removed.
 func (o *foreignFlows) reading() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -136,6 +143,12 @@ func (o *foreignFlows) reading() {
 		clear(o.known)
 		o.number, o.kept, o.left = [256]int{}, 0, false
 		o.times++
+		return
+	}
+	for d, k := range o.known {
+		if !slices.Contains(o.tables, k.table) {
+			o.drop(d, k)
+		}
 	}
 }
 
@@ -197,7 +210,7 @@ const (
 // are not foreign. A *SwitchError means that the switch cannot report changes; Commit then uses the result of the last Read.
 func (c *Conn) Watch(ctx context.Context, f Filter, tables []uint8) error {
 	c.foreign.mu.Lock()
-	c.foreign.watch = &f
+	c.foreign.watch, c.foreign.tables = &f, tables
 	c.foreign.mu.Unlock()
 	flags := uint16(monitorAdd | monitorRemove | monitorModify)
 	if f.Keep != nil {
@@ -267,7 +280,7 @@ func (o *foreignFlows) event(typ uint16, b []byte) error {
 	if g.Match, n, err = decodeMatch(b[flowUpdateLen:]); err != nil {
 		return err
 	}
-	if typ == flowRemoved || o.watch.own(g.Cookie) {
+	if typ == flowRemoved || !o.watch.foreign(g.Cookie) {
 		o.remove(&g.Key)
 		return nil
 	}

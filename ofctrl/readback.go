@@ -13,6 +13,8 @@ import (
 type Filter struct {
 	// Cookie and CookieMask select nkp's own flows: those whose cookie is Cookie in the bits of CookieMask. A mask of 0: none.
 	Cookie, CookieMask uint64
+	// Volatile select further flows of nkp's own, which come and go with traffic. They are not read, and they are not foreign.
+	Volatile []flow.Cookies
 	// Tables are those whose foreign flows (not nkp's) are read, too, up to MaxForeign.
 	Tables []uint8
 	// Keep reports whether Conn.Foreign returns a foreign flow in full; nil: none. It must not block.
@@ -115,18 +117,37 @@ func (r *reading) flows(ctx context.Context, c *Conn) error {
 	var tables []uint8
 	left := MaxForeign
 	for _, t := range f.Tables {
-		switch n := int(sizes[t]) - r.own[t]; {
-		case n <= 0:
-		case n > left:
-			r.to.Unread(t, n)
+		others := int(sizes[t]) - r.own[t]
+		if others <= 0 {
+			continue
+		}
+		volatile, err := c.countAll(ctx, f.Volatile, t)
+		switch foreign := others - volatile; {
+		case err != nil:
+			return err
+		case foreign <= 0:
+		case others > left: // the reply has the volatile ones, too
+			r.to.Unread(t, foreign)
 		default:
-			left -= n
+			left -= others
 			tables = append(tables, t)
 		}
 	}
 	return c.ask(ctx, mpFlowDesc, len(tables), func(b []byte, i int) ([]byte, error) {
 		return flowRequest(b, tables[i], 0, 0)
 	}, r.foreignReply)
+}
+
+// countAll returns how many flows of a table have one of the cookies.
+func (c *Conn) countAll(ctx context.Context, cookies []flow.Cookies, table uint8) (sum int, err error) {
+	for _, k := range cookies {
+		n, err := c.FlowCount(ctx, k.Cookie, k.Mask, table)
+		if err != nil {
+			return 0, err
+		}
+		sum += int(n.Flows)
+	}
+	return sum, nil
 }
 
 // flowReply takes nkp's own flows.
@@ -147,7 +168,7 @@ func (r *reading) flowReply(b []byte) error {
 // foreignReply takes the foreign flows from a description of all flows of a table.
 func (r *reading) foreignReply(b []byte) error {
 	return r.each(b, func(fd flowDesc) {
-		if !r.filter.own(fd.flow.Cookie) {
+		if r.filter.foreign(fd.flow.Cookie) {
 			r.foreign.note(fd.flow, r.filter.Keep)
 			r.to.ForeignFlow(fd.flow)
 		}
@@ -157,6 +178,11 @@ func (r *reading) foreignReply(b []byte) error {
 // own reports whether a flow with this cookie is one of nkp's own.
 func (f *Filter) own(cookie uint64) bool {
 	return f.CookieMask != 0 && cookie&f.CookieMask == f.Cookie
+}
+
+// foreign reports whether a flow with this cookie is another owner's.
+func (f *Filter) foreign(cookie uint64) bool {
+	return !f.own(cookie) && !slices.ContainsFunc(f.Volatile, func(k flow.Cookies) bool { return cookie&k.Mask == k.Cookie })
 }
 
 // maxObjects bounds the flows, and the groups, of one reading: as many as fit into maxAnswer at their usual size.

@@ -125,6 +125,15 @@ func (l Layout) StaticCookies() (cookie, mask uint64) {
 	return uint64(l.CookiePrefix)<<40 | cookieStatic<<32, 0xffffffff << 32
 }
 
+// VolatileCookies select the flows of nkp's that come and go with traffic: pins, and the seed of session affinity or NoPins.
+func (l Layout) VolatileCookies() []flow.Cookies {
+	prefix := uint64(l.CookiePrefix) << 40
+	return []flow.Cookies{
+		{Cookie: prefix | cookieLearned<<32, Mask: 0xfffffffe << 32}, // and cookieNoPins
+		{Cookie: prefix | cookieSeed<<32, Mask: 0xffffffff << 32},
+	}
+}
+
 // PinTable returns the table of pins, which holds nothing else of nkp's.
 func (l Layout) PinTable() uint8 { return l.table(tablePins) }
 

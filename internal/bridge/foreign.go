@@ -49,7 +49,7 @@ func (s *Settings) knownForeign(conn *ofctrl.Conn, c *pipeline.Compiler, meets m
 			}
 		}
 	}
-	for _, t := range s.Layout.StaticTables() {
+	for _, t := range s.Layout.Tables() {
 		if !s.Layout.Shared(t) {
 			out.Number += known.Number[t]
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/nkp-proxy/nkp/internal/dataplane"
@@ -47,7 +48,9 @@ func (g *programmer) connected(ctx context.Context, conn *ofctrl.Conn) {
 	g.stats.Connections++
 	g.log.Info("connected to the switch", "bridge", g.set.Bridge)
 	// From here on the switch reports flows that other controllers add, so that no transaction of nkp's replaces one.
-	if err := conn.Watch(ctx, g.set.Filter(), g.set.Layout.StaticTables()); err != nil && ctx.Err() == nil && conn.Err() == nil {
+	// The table of pins is left out, because it would report every client of session affinity; an audit reads it.
+	watched := slices.DeleteFunc(g.set.Layout.Tables(), func(t uint8) bool { return t == g.set.Layout.PinTable() })
+	if err := conn.Watch(ctx, g.set.Filter(), watched); err != nil && ctx.Err() == nil && conn.Err() == nil {
 		g.log.Warn("the switch cannot monitor flows: a conflicting flow of another controller will be detected at the next audit only", "error", err)
 	}
 	g.ensureMeters(ctx)

@@ -61,7 +61,7 @@ func (g *programmer) replaceUnwanted(ctx context.Context) bool {
 // unreadWarnings returns a line for each table in which conflicts with foreign flows would go unnoticed.
 func (g *programmer) unreadWarnings() (out []string) {
 	for _, t := range slices.Sorted(maps.Keys(g.unread)) {
-		out = append(out, fmt.Sprintf("table %d holds %d flows of others, too many to check for conflicts: one with the priority and match of an nkp flow would be replaced", t, g.unread[t]))
+		out = append(out, fmt.Sprintf("table %d holds %d flows of others, too many flows to check for conflicts: one with the priority and match of an nkp flow would be replaced", t, g.unread[t]))
 	}
 	return out
 }

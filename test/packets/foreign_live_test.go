@@ -235,3 +235,41 @@ func TestFlowThatLeadsBack(t *testing.T) {
 		t.Errorf("without the flows: status %d, %+v", status, r.Live)
 	}
 }
+
+// A foreign flow in the tables of session affinity, which hold flows that come and go with traffic, is reported too. Pins and the
+// seed are nkp's own.
+func TestForeignFlowAmongPins(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, testbed.Options{}, "--service-cidr", serviceCIDRs, "--gateway-mac", testbed.GatewayMAC)
+	c.servePods(t)
+	web := service("web", "40.0.0.1", affinity(600))
+	c.put(web, slice(web, 8080, at(c.pods[0].IP4), at(c.remotes[0].IP4)))
+	c.runWith("--ovs-wait", "10s", "--audit-period", "2s")
+	c.settle()
+	client := aPod(c)
+	_, err := client.Ask(c.ctx, "tcp", "40.0.0.1:80")
+	must(t, err)
+	says := func(what string, yes bool, text string) {
+		t.Helper()
+		c.eventually(what, func() error {
+			if out, _, _ := c.nkp("status", "--socket", c.socket()); strings.Contains(out, text) != yes {
+				return fmt.Errorf("status:\n%s", out)
+			}
+			return nil
+		})
+	}
+	for _, foreign := range []string{"table=10,priority=500,ip", "table=17,priority=500,ip"} {
+		time.Sleep(3 * time.Second) // an audit
+		says("pins and seed are not reported", false, "other owners")
+		_, err := c.Ofctl("add-flow", c.Bridge, "cookie=0x77,"+foreign+",actions=drop")
+		must(t, err)
+		says("status names the flow", true, "flows of other owners in nkp's tables: 1. Service packets that match one may be lost. ")
+		says("status names the flow", true, ": cookie=0x77,"+foreign+",actions=drop")
+		if out, _, status := c.nkp("diff", "--socket", c.socket()); status != 1 || out != "! another owner's flow in nkp's tables: cookie=0x77,"+foreign+",actions=drop\n" {
+			t.Errorf("diff, status %d:\n%s", status, out)
+		}
+		_, err = c.Ofctl("--strict", "del-flows", c.Bridge, foreign)
+		must(t, err)
+	}
+	says("the flows are gone", false, "other owners")
+}
