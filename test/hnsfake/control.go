@@ -55,6 +55,10 @@ func routePolicies(routes map[string]string) []any {
 func (s *Server) RemoveNetwork(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.removeNetwork(id)
+}
+
+func (s *Server) removeNetwork(id string) {
 	for eid, o := range maps.Clone(s.objects[endpoint]) {
 		if o["HostComputeNetwork"] == id {
 			s.del(endpoint, eid)

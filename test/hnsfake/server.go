@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -21,7 +22,11 @@ const (
 	network      kind = "Network"
 	endpoint     kind = "Endpoint"
 	loadBalancer kind = "LoadBalancer"
+	namespace    kind = "Namespace"
+	route        kind = "SdnRoute"
 )
+
+var kinds = []kind{network, endpoint, loadBalancer, namespace, route}
 
 // Reply is the answer to one call.
 type Reply struct {
@@ -56,6 +61,7 @@ type Server struct {
 	// forAll is the State of every load balancer that is created; noStates: HNS reports none.
 	forAll   int
 	noStates bool
+	macs     json.RawMessage // management MAC addresses; nil: none
 	// dangling counts the deletions of endpoints that a load balancer still referred to.
 	dangling int
 }
@@ -69,7 +75,7 @@ type handle struct {
 func New(v hns.Version) *Server {
 	s := &Server{version: v, objects: map[kind]map[string]Object{}, order: map[kind][]string{}, handles: map[uint64]handle{}, claims: map[string]string{},
 		states: map[string]int{}}
-	for _, k := range []kind{network, endpoint, loadBalancer} {
+	for _, k := range kinds {
 		s.objects[k] = map[string]Object{}
 	}
 	return s
@@ -147,7 +153,7 @@ func (s *Server) call(fn string, args []string) Reply {
 	if fn == "HNSCall" {
 		return s.v1(args)
 	}
-	for _, k := range []kind{network, endpoint, loadBalancer} {
+	for _, k := range kinds {
 		op, ok := strings.CutSuffix(fn, string(k))
 		if !ok {
 			op, ok = strings.CutSuffix(fn, string(k)+"s")
@@ -194,7 +200,13 @@ func (s *Server) object(k kind, op string, args []string) Reply {
 }
 
 func notFound(k kind) uint32 {
-	return map[kind]uint32{network: hns.CodeNetworkNotFound, endpoint: hns.CodeEndpointNotFound, loadBalancer: hns.CodeElementNotFound}[k]
+	switch k {
+	case network:
+		return hns.CodeNetworkNotFound
+	case endpoint:
+		return hns.CodeEndpointNotFound
+	}
+	return hns.CodeElementNotFound
 }
 
 func (s *Server) open(k kind, id string) uint64 {
@@ -202,6 +214,8 @@ func (s *Server) open(k kind, id string) uint64 {
 	s.handles[s.nextH] = handle{k, id}
 	return s.nextH
 }
+
+func formatHandle(h uint64) string { return strconv.FormatUint(h, 10) }
 
 func parseHandle(text string) (h uint64) {
 	_, _ = fmt.Sscan(text, &h)

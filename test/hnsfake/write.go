@@ -2,6 +2,8 @@ package hnsfake
 
 import (
 	"encoding/json"
+	"fmt"
+	"strings"
 
 	"github.com/nkp-proxy/nkp/windows/hns"
 	"github.com/nkp-proxy/nkp/windows/plan"
@@ -14,12 +16,18 @@ func (s *Server) create(k kind, args []string) Reply {
 		return failure(hns.CodeInvalidJSON, "The document does not parse.")
 	}
 	switch k {
+	case network:
+		fromV1(o)
+		if bad := badNetwork(o); bad != nil {
+			return *bad
+		}
 	case endpoint:
 		if h, ok := s.handles[parseHandle(args[0])]; !ok || h.kind != network {
 			return failure(hns.CodeNetworkNotFound, "The network was not found.")
 		} else {
 			o["HostComputeNetwork"] = h.id
 		}
+		s.assign(o)
 		if bad := s.badEndpoint(o); bad != nil {
 			return *bad
 		}
@@ -28,12 +36,14 @@ func (s *Server) create(k kind, args []string) Reply {
 			return *bad
 		}
 	}
-	delete(o, "ID")
+	if id, _ := o["ID"].(string); s.objects[k][hns.CanonicalID(id)] != nil {
+		delete(o, "ID")
+	}
 	id := s.add(k, o)
 	return Reply{ID: id, Handle: s.open(k, id)}
 }
 
-// badEndpoint refuses an address that another endpoint of the network has.
+// badEndpoint refuses an endpoint without an address, and an address or a port mapping that another endpoint has.
 func (s *Server) badEndpoint(o Object) *Reply {
 	e := decode[hns.Endpoint](o)
 	if len(e.Addrs()) == 0 {
@@ -41,6 +51,10 @@ func (s *Server) badEndpoint(o Object) *Reply {
 		return &r
 	}
 	for _, c := range claimsOf(endpoint, o) {
+		if s.claims[c] != "" && strings.HasPrefix(c, portMapping) {
+			r := failure(hns.CodePortExists, "The specified port already exists.")
+			return &r
+		}
 		if s.claims[c] != "" {
 			r := failure(hns.CodeAddressReserved, "The IP address is already in use.")
 			return &r
@@ -49,13 +63,22 @@ func (s *Server) badEndpoint(o Object) *Reply {
 	return nil
 }
 
-// claimsOf returns what no two objects may have in common: an address of a network, a frontend of the host.
+// portMapping begins the claims of an endpoint's port mappings.
+const portMapping = "port mapping "
+
+// claimsOf returns what no two objects may have in common: an address of a network, a mapped port, a frontend of the host.
 func claimsOf(k kind, o Object) (claims []string) {
 	switch k {
 	case endpoint:
 		e := decode[hns.Endpoint](o)
 		for _, a := range e.Addrs() {
 			claims = append(claims, hns.CanonicalID(e.HostComputeNetwork)+" "+a.String())
+		}
+		for _, p := range e.Policies {
+			var m struct{ Protocol, ExternalPort int }
+			if p.Type == "PortMapping" && json.Unmarshal(p.Settings, &m) == nil {
+				claims = append(claims, fmt.Sprintf("%s%d/%d", portMapping, m.ExternalPort, m.Protocol))
+			}
 		}
 	case loadBalancer:
 		l := decode[hns.LoadBalancer](o)
@@ -93,24 +116,45 @@ func (s *Server) badLoadBalancer(o Object, self string) *Reply {
 	return nil
 }
 
-// modify replaces the body of a load balancer: from 15.5; 15.4 accepts it and does nothing.
+// modify changes an object: the body of a load balancer or a route is replaced, of the others a list in it changes.
 func (s *Server) modify(k kind, args []string) Reply {
 	h, ok := s.handles[parseHandle(args[0])]
-	if !ok || k != loadBalancer || !s.version.AtLeast(15, 4) {
+	if !ok || s.objects[k][h.id] == nil {
+		return failure(notFound(k), "Element not found.")
+	}
+	switch k {
+	case loadBalancer:
+		return s.modifyLoadBalancer(h.id, args[1])
+	case route:
+		return s.replace(k, h.id, args[1])
+	}
+	return s.modifySetting(k, h.id, args[1])
+}
+
+// modifyLoadBalancer works from HNS 15.5 on; 15.4 accepts it and does nothing.
+func (s *Server) modifyLoadBalancer(id, text string) Reply {
+	if !s.version.AtLeast(15, 4) {
 		return failure(hns.CodeNotImplemented, "Not implemented.")
 	}
 	if !s.version.AtLeast(15, 5) {
 		return Reply{}
 	}
+	return s.replace(loadBalancer, id, text)
+}
+
+// replace replaces the whole body of an object.
+func (s *Server) replace(k kind, id, text string) Reply {
 	var o Object
-	if err := json.Unmarshal([]byte(args[1]), &o); err != nil || o == nil {
+	if err := json.Unmarshal([]byte(text), &o); err != nil || o == nil {
 		return failure(hns.CodeInvalidJSON, "The document does not parse.")
 	}
-	if bad := s.badLoadBalancer(o, h.id); bad != nil {
-		return *bad
+	if k == loadBalancer {
+		if bad := s.badLoadBalancer(o, id); bad != nil {
+			return *bad
+		}
 	}
-	o["ID"] = h.id
-	s.put(k, h.id, o)
+	o["ID"] = id
+	s.put(k, id, o)
 	return Reply{}
 }
 
@@ -118,7 +162,11 @@ func (s *Server) remove(k kind, id string) Reply {
 	if s.objects[k][id] == nil {
 		return failure(notFound(k), "Element not found.")
 	}
-	if k == endpoint {
+	switch k {
+	case network:
+		s.removeNetwork(id)
+		return Reply{}
+	case endpoint:
 		for _, o := range s.objects[loadBalancer] {
 			if l := decode[hns.LoadBalancer](o); l.References(id) {
 				s.dangling++

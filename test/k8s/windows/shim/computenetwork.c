@@ -38,7 +38,7 @@ static void print_handle(char *s, void *h) { sprintf(s, "%llu", (unsigned long l
 
 #define EXPORT __declspec(dllexport) HRESULT WINAPI
 
-#define COMMON(Kind, Kinds)                                                                                   \
+#define OBJECT(Kind, Kinds)                                                                                   \
     EXPORT HcnEnumerate##Kinds(const WCHAR *query, WCHAR **out, WCHAR **record) {                             \
         char *q = utf8(query);                                                                                \
         HRESULT hr = forward("HcnEnumerate" #Kinds, q, NULL, NULL, NULL, out, record);                        \
@@ -77,29 +77,30 @@ static void print_handle(char *s, void *h) { sprintf(s, "%llu", (unsigned long l
         return forward("HcnClose" #Kind, h, NULL, NULL, NULL, NULL, NULL);                                    \
     }
 
-COMMON(Network, Networks)
-COMMON(Endpoint, Endpoints)
-COMMON(LoadBalancer, LoadBalancers)
+#define CREATE(Kind)                                                                                          \
+    EXPORT HcnCreate##Kind(GUID *id, const WCHAR *settings, void **handle, WCHAR **record) {                  \
+        char *s = utf8(settings);                                                                             \
+        HRESULT hr = forward("HcnCreate" #Kind, s, NULL, id, handle, NULL, record);                           \
+        free(s);                                                                                              \
+        return hr;                                                                                            \
+    }
 
-EXPORT HcnCreateNetwork(GUID *id, const WCHAR *settings, void **handle, WCHAR **record) {
-    char *s = utf8(settings);
-    HRESULT hr = forward("HcnCreateNetwork", s, NULL, id, handle, NULL, record);
-    free(s);
-    return hr;
-}
+OBJECT(Network, Networks)
+OBJECT(Endpoint, Endpoints)
+OBJECT(LoadBalancer, LoadBalancers)
+OBJECT(Namespace, Namespaces)
+OBJECT(SdnRoute, SdnRoutes)
+
+CREATE(Network)
+CREATE(LoadBalancer)
+CREATE(Namespace)
+CREATE(SdnRoute)
 
 EXPORT HcnCreateEndpoint(void *network, GUID *id, const WCHAR *settings, void **handle, WCHAR **record) {
     char h[24], *s = utf8(settings);
     HRESULT hr;
     print_handle(h, network);
     hr = forward("HcnCreateEndpoint", h, s, id, handle, NULL, record);
-    free(s);
-    return hr;
-}
-
-EXPORT HcnCreateLoadBalancer(GUID *id, const WCHAR *settings, void **handle, WCHAR **record) {
-    char *s = utf8(settings);
-    HRESULT hr = forward("HcnCreateLoadBalancer", s, NULL, id, handle, NULL, record);
     free(s);
     return hr;
 }

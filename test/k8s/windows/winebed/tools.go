@@ -70,9 +70,10 @@ func BuildNkp(exe string) error {
 	return goWindowsIn(filepath.Dir(filepath.Dir(filepath.Dir(here()))), "build", "-trimpath", "-o", exe, ".")
 }
 
-// BuildWindowsTest builds the test binary of a package of nkp's own module for Windows.
-func BuildWindowsTest(pkg, exe string) error {
-	return goWindowsIn(filepath.Dir(filepath.Dir(filepath.Dir(here()))), "test", "-c", "-trimpath", "-o", exe, pkg)
+// BuildWindowsTest builds the test binary of a package of nkp's own module, or of one that it requires, for Windows.
+func BuildWindowsTest(pkg, exe string, flags ...string) error {
+	args := append([]string{"test", "-c", "-trimpath", "-o", exe}, flags...)
+	return goWindowsIn(filepath.Dir(filepath.Dir(filepath.Dir(here()))), append(args, pkg)...)
 }
 
 func goWindows(args ...string) error { return goWindowsIn(here(), args...) }
