@@ -1,7 +1,7 @@
 // Package k8s computes what Services mean on one node.
 //
 // It decides, once for all data planes, which endpoints are in force for which frontend, under which policy, and what
-// happens to traffic when there are none. The rules are kube-proxy's (Kubernetes 1.36). A Tracker applies changes of API
+// happens to traffic when there are none. The rules are kube-proxy's (Kubernetes 1.37). A Tracker applies changes of API
 // objects and computes a Model from them: start reading there. The result types are in model.go.
 //
 // The package is pure. It reads no file and no clock, and links neither a client of the API server nor a decoder. Objects

@@ -146,15 +146,15 @@ func (t *Tracker) nodePortIPs(f Family) (ips []netip.Addr, restricted bool) {
 	return t.model.Node.NodePortAddrs(f, t.opts.NodePortPrimary, t.opts.NodePortAddresses, loopback)
 }
 
-// NodePortAddrs returns the addresses that NodePorts of a family are restricted to: with primary the node's primary one, else those
-// of Local and also that are in the ranges. restricted is false if they are served at every address: no range is of the family, or
-// one contains all of it.
+// NodePortAddrs returns the addresses that NodePorts of a family are restricted to: with primary the node's primary one, and those
+// of Local and also that are in the ranges. restricted is false if they are served at every address: without primary no range is of
+// the family, or one contains all of it.
 func (n *Node) NodePortAddrs(f Family, primary bool, ranges []netip.Prefix, also ...netip.Addr) (addrs []netip.Addr, restricted bool) {
 	if primary {
+		restricted = true
 		if ip := f.First(n.IPs); ip.IsValid() {
 			addrs = []netip.Addr{ip}
 		}
-		return addrs, true
 	}
 	for _, p := range ranges {
 		if FamilyOf(p.Addr()) != f {

@@ -19,7 +19,7 @@ type Options struct {
 	// NodePortAddresses restricts NodePorts to the node addresses inside these prefixes, per family: a family
 	// without a prefix, or with a /0, is not restricted.
 	NodePortAddresses []netip.Prefix
-	// NodePortPrimary restricts NodePorts to the first of the node's IPs of each family; NodePortAddresses is then ignored.
+	// NodePortPrimary restricts NodePorts to the first of the node's IPs of each family and to NodePortAddresses.
 	NodePortPrimary bool
 	// LocalAddresses are the addresses of the node's interfaces, in addition to those of the Node object.
 	LocalAddresses []netip.Addr

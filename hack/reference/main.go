@@ -108,7 +108,7 @@ func fieldDocs(source string) (map[string]string, error) {
 
 // kubeProxyFields writes what nkp does with kube-proxy's configuration.
 func kubeProxyFields(w io.Writer) {
-	fmt.Fprint(w, "\n## KubeProxyConfiguration\n\n`apiVersion: kubeproxy.config.k8s.io/v1alpha1`, `kind: KubeProxyConfiguration`, as of kube-proxy 1.36.\n\n")
+	fmt.Fprint(w, "\n## KubeProxyConfiguration\n\n`apiVersion: kubeproxy.config.k8s.io/v1alpha1`, `kind: KubeProxyConfiguration`, as of kube-proxy 1.37.\n\n")
 	fmt.Fprint(w, "| Field | kube-proxy's flag | Default | What nkp does |\n|---|---|---|---|\n")
 	c := config.NewKubeProxy()
 	for _, f := range config.KubeProxyFields() {

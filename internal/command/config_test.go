@@ -80,6 +80,38 @@ func TestKubeProxysFlags(t *testing.T) {
 	}
 }
 
+// --nodeport-addresses takes ranges and kube-proxy's keywords in any order, each keyword once.
+func TestNodePortAddresses(t *testing.T) {
+	for _, tc := range []struct {
+		flag    string
+		primary bool
+		ranges  string
+		err     string
+	}{
+		{"", false, "", ""},
+		{"primary", true, "", ""},
+		{"localhost", false, "127.0.0.0/8,::1/128", ""},
+		{"all", false, "0.0.0.0/0,::/0", ""},
+		{"10.1.2.3/8,primary,localhost", true, "10.0.0.0/8,127.0.0.0/8,::1/128", ""},
+		{"localhost,fd00::/64,localhost", false, "", `"localhost": is listed twice`},
+		{"Primary", false, "", `"Primary"`},
+		{"10.0.0.1", false, "", `"10.0.0.1"`},
+	} {
+		s, _, err := parse(t, "", "--nodeport-addresses="+tc.flag)
+		if err == nil {
+			err = s.resolveAddresses()
+		}
+		switch {
+		case tc.err != "" && (err == nil || !strings.Contains(err.Error(), tc.err)):
+			t.Errorf("%q: error %v, want one that names %s", tc.flag, err, tc.err)
+		case tc.err == "" && err != nil:
+			t.Errorf("%q: %v", tc.flag, err)
+		case tc.err == "" && (s.NodePortPrimary != tc.primary || joinValues(s.NodePortAddresses) != tc.ranges):
+			t.Errorf("%q: primary %t, ranges %v", tc.flag, s.NodePortPrimary, s.NodePortAddresses)
+		}
+	}
+}
+
 // Every setting of run can be in the file, and every field of the file has its flag.
 func TestEveryFlagHasAField(t *testing.T) {
 	s := newSettings()

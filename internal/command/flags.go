@@ -16,6 +16,7 @@ import (
 	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/internal/config"
 	"github.com/nkp-proxy/nkp/internal/sysctl"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
@@ -200,7 +201,7 @@ func (s *settings) nodeFlags(f *pflag.FlagSet) {
 func (s *settings) servingFlags(f *pflag.FlagSet) {
 	defer inGroup(f, groupServing)()
 	s.modeFlag(f)
-	f.StringVar(&s.nodePorts, "nodeport-addresses", "", "ranges of node addresses that serve NodePorts, comma-separated, or \"primary\": the addresses that Kubernetes knows the node by (default: all of the node's)")
+	f.StringVar(&s.nodePorts, "nodeport-addresses", "", "node addresses that serve NodePorts, comma-separated: ranges, \"primary\" (the addresses that Kubernetes knows the node by), \"localhost\" and \"all\" (default: all)")
 	f.StringVar((*string)(&s.HostTraffic), "host-traffic", string(bridge.HostAuto), "who serves the node's own processes and what arrives outside the bridge: ovs, iptables, off, or auto (ovs where the node's address is on the bridge, with iptables for what the node sends to itself)")
 	f.Var(&gateValue{&s.gates}, "feature-gates", "kube-proxy's feature gates, comma-separated NAME=true|false; nkp supports "+gateExternalIPs+" (default true), and names the others in a warning")
 	f.BoolVar(&s.MasqueradeAll, "masquerade-all", false, "masquerade all traffic to ClusterIPs")
@@ -252,12 +253,33 @@ func (s *settings) resolve() error {
 	return nil
 }
 
+// resolveNodePorts resolves --nodeport-addresses: ranges and keywords of kube-proxy.
+func (s *settings) resolveNodePorts() error {
+	s.NodePortPrimary, s.NodePortAddresses = false, nil
+	for text := range strings.SplitSeq(s.nodePorts, ",") {
+		ranges := text
+		switch text {
+		case config.NodePortsPrimary:
+			s.NodePortPrimary = true
+			continue
+		case config.NodePortsLocalhost:
+			ranges = "127.0.0.0/8,::1/128"
+		case config.NodePortsAll:
+			ranges = "0.0.0.0/0,::/0"
+		}
+		var list prefixList
+		if err := list.Set(ranges); err != nil {
+			return usageError("--nodeport-addresses: %w, nor \"primary\", \"localhost\" or \"all\"", err)
+		}
+		s.NodePortAddresses = append(s.NodePortAddresses, list...)
+	}
+	return nil
+}
+
 // resolveAddresses resolves the flags whose meaning depends on other flags.
 func (s *settings) resolveAddresses() error {
-	if s.NodePortPrimary = s.nodePorts == "primary"; !s.NodePortPrimary {
-		if err := (*prefixList)(&s.NodePortAddresses).Set(s.nodePorts); err != nil {
-			return usageError("--nodeport-addresses: %w, nor \"primary\"", err)
-		}
+	if err := s.resolveNodePorts(); err != nil {
+		return err
 	}
 	switch s.DetectLocal.Mode {
 	case k8s.DetectByBridge:

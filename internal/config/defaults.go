@@ -18,7 +18,7 @@ const (
 	MetricsPort = 10249
 )
 
-// Default fills in what a KubeProxyConfiguration leaves out, as kube-proxy 1.36 does for v1alpha1.
+// Default fills in what a KubeProxyConfiguration leaves out, as kube-proxy 1.37 does for v1alpha1.
 func Default(c *KubeProxy) {
 	orElse(&c.BindAddress, "0.0.0.0")
 	healthz, metrics := "0.0.0.0", "127.0.0.1"
@@ -68,12 +68,16 @@ func defaultForNode(c *KubeProxy) {
 // PrimaryNodePorts keeps NodePorts where kube-proxy's mode nftables has them by default: at the node's primary addresses.
 func PrimaryNodePorts(c *KubeProxy) {
 	if c.Mode == modeNFTables && len(c.NodePortAddresses) == 0 {
-		c.NodePortAddresses = []string{primary}
+		c.NodePortAddresses = []string{NodePortsPrimary}
 	}
 }
 
-// primary stands for the node's primary addresses in nodePortAddresses.
-const primary = "primary"
+// Keywords of nodePortAddresses, each at most once, in any combination with ranges.
+const (
+	NodePortsPrimary   = "primary"   // the node's primary address of each family
+	NodePortsLocalhost = "localhost" // 127.0.0.0/8 and ::1/128
+	NodePortsAll       = "all"       // 0.0.0.0/0 and ::/0
+)
 
 // NewKubeProxy returns kube-proxy's configuration as it is without a file.
 func NewKubeProxy() *KubeProxy {

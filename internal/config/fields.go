@@ -89,7 +89,7 @@ var kubeProxyFields = place([]KubeProxyField{
 	{Path: "detectLocal.bridgeInterface", Flag: "pod-bridge-interface", Sets: "pod-bridge-interface", Note: "for `BridgeInterface`"},
 	{Path: "detectLocal.interfaceNamePrefix", Flag: "pod-interface-name-prefix", Sets: "pod-interface-name-prefix", Note: "for `InterfaceNamePrefix`"},
 	{Path: "clusterCIDR", Flag: "cluster-cidr", Sets: "cluster-cidr", Note: "pod address ranges of the cluster"},
-	{Path: "nodePortAddresses", Flag: "nodeport-addresses", Sets: "nodeport-addresses", Note: "ranges of node addresses that serve NodePorts, or `primary`"},
+	{Path: "nodePortAddresses", Flag: "nodeport-addresses", Sets: "nodeport-addresses", Note: "ranges of node addresses that serve NodePorts, and the keywords `primary`, `localhost` and `all`"},
 	{Path: "oomScoreAdj", Flag: "oom-score-adj", Sets: "oom-score-adj", Note: "how willing the kernel is to kill nkp when memory runs out"},
 	{Path: "conntrack.maxPerCore", Flag: "conntrack-max-per-core", Sets: "conntrack-max-per-core", Note: "tracked connections for each CPU; 0: leave the limit"},
 	{Path: "conntrack.min", Flag: "conntrack-min", Sets: "conntrack-min", Note: "tracked connections at least"},

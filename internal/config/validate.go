@@ -136,14 +136,19 @@ func (v *validator) hostPort(path, text string) {
 }
 
 func (v *validator) nodePortAddresses(list []string) {
-	if i := slices.Index(list, primary); i >= 0 {
-		v.cidrs("nodePortAddresses", list[:i])
-		if len(list) != 1 {
-			v.bad(fmt.Sprintf("nodePortAddresses[%d]", i), primary, "must be the only entry")
+	for i, text := range list {
+		path := fmt.Sprintf("nodePortAddresses[%d]", i)
+		switch text {
+		case NodePortsPrimary, NodePortsLocalhost, NodePortsAll:
+			if slices.Contains(list[:i], text) {
+				v.bad(path, text, "is listed twice")
+			}
+		default:
+			if _, _, err := netutils.ParseCIDRSloppy(text); err != nil {
+				v.bad(path, text, "is neither a range such as 10.0.0.0/16 nor primary, localhost or all")
+			}
 		}
-		return
 	}
-	v.cidrs("nodePortAddresses", list)
 }
 
 func (v *validator) detectLocal(c *KubeProxy) {

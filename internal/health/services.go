@@ -14,7 +14,7 @@ import (
 // ServicesOptions are the settings of Services.
 type ServicesOptions struct {
 	// NodePortAddresses restricts the addresses that are listened on, per family, as k8s.Options has it: to those of
-	// the node inside these prefixes. NodePortPrimary restricts them to the first of the node's IPs of each family.
+	// the node inside these prefixes. NodePortPrimary adds the first of the node's IPs of each family.
 	NodePortAddresses []netip.Prefix
 	NodePortPrimary   bool
 

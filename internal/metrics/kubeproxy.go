@@ -2,7 +2,7 @@ package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// kube-proxy's buckets (Kubernetes 1.36, pkg/proxy/metrics).
+// kube-proxy's buckets (Kubernetes 1.37, pkg/proxy/metrics).
 var (
 	syncBuckets        = prometheus.ExponentialBuckets(0.001, 2, 15)
 	programmingBuckets = func() []float64 {

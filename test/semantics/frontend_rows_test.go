@@ -123,6 +123,9 @@ func TestRow11NodePortAddresses(t *testing.T) {
 		{"a range without any address of the node", "10.99.0.0/16", [2]bool{false, true}, [2]bool{false, true}},
 		{"all of a family", "0.0.0.0/0,fc00:31::/64", [2]bool{true, false}, [2]bool{true, true}},
 		{"primary", "primary", [2]bool{true, true}, [2]bool{false, false}},
+		{"primary and a range", "172.31.0.0/24,primary", [2]bool{true, true}, [2]bool{true, false}},
+		{"localhost", "localhost", [2]bool{false, false}, [2]bool{false, false}},
+		{"all takes primary in", "primary,all", [2]bool{true, true}, [2]bool{true, true}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			before := func(c *cluster) { c.addExtraDevice() }
