@@ -231,11 +231,8 @@ func TestOwnUnknown(t *testing.T) {
 		"tcp,tp_dst=0,actions=drop", "in_port=0,actions=drop", "dl_vlan=5,actions=drop", "ip,nw_proto=0,actions=drop",
 		"ip,nw_src=1.0.0.1/255.0.0.255,actions=drop", "metadata=1,actions=drop", "reg4=5,reg9=1,actions=drop",
 		"icmp6,icmp_type=0,actions=drop", "dl_dst=00:00:00:00:00:00,actions=drop", "dl_dst=01:00:00:00:00:00/01:00:00:00:00:00,actions=drop",
-		"ip_frag=yes,udp,actions=drop", "hard_timeout=500,ip,actions=drop", "ip,actions=ct(commit,force,zone=1)",
+		"udp,nw_ttl=5,actions=drop", "hard_timeout=500,ip,actions=drop", "ip,actions=ct(commit,force,zone=1)",
 	} {
-		if strings.HasPrefix(m, "ip_frag") {
-			m = "udp,ip_frag=yes,actions=drop"
-		}
 		b.ofctl("add-flow", fmt.Sprintf("cookie=%#x,table=1,priority=%d,%s", uint64(ownCookie|5), 100+i, m))
 	}
 	have := mustRead(t, c).State

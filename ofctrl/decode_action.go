@@ -22,6 +22,7 @@ const (
 	nxLearn         = 16
 	nxCT            = 35
 	nxNAT           = 36
+	nxClone         = 42
 	nxLearn2        = 45 // since Open vSwitch 2.8
 
 	nxInPort = 0xfff8 // OFPP_IN_PORT of OpenFlow 1.0, as in resubmit
@@ -123,6 +124,13 @@ func (d *decoder) nxAction(a []byte) flow.Action {
 	case nxCT:
 		if ct, ok := decodeCT(a, d.v6); ok {
 			return ct
+		}
+	case nxClone:
+		if n, err := actionLen(a[cloneHeaderLen:]); err == nil && n == len(a)-cloneHeaderLen {
+			if ct, ok := d.action(a[cloneHeaderLen:]).(flow.CT); ok && !ct.Aside {
+				ct.Aside = true
+				return ct
+			}
 		}
 	case nxLearn, nxLearn2:
 		if l, ok := decodeLearn(a); ok {

@@ -62,6 +62,12 @@ func matchField(m *flow.Match, header uint32, v []byte) bool {
 			m.TCPFlags.Mask = uint32(u16(v[2:]))
 		}
 		return m.TCPFlags.Mask != 0
+	case nxmFrag:
+		m.Frag = flow.Bits{Value: uint32(v[0]), Mask: fragBits}
+		if hasMask {
+			m.Frag.Mask = uint32(v[1])
+		}
+		return m.Frag.Mask != 0
 	case oxmPktReg0:
 		return setRegPair(&m.Reg[0], &m.Reg[1], v, hasMask)
 	case oxmPktReg1:
@@ -86,6 +92,15 @@ func matchField(m *flow.Match, header uint32, v []byte) bool {
 	case oxmTCPDst, oxmUDPDst, oxmSCTPDst:
 		m.DstPort = u16(v)
 		return m.DstPort != 0
+	case nxmCTZone:
+		m.CTZone = u16(v)
+		return m.CTZone != 0
+	case nxmCTProto:
+		m.CTProto = v[0]
+		return v[0] != 0
+	case nxmCTDstPort:
+		m.CTDstPort = u16(v)
+		return m.CTDstPort != 0
 	case oxmICMPv6Type:
 		m.ICMPv6Type = v[0]
 		return v[0] != 0

@@ -152,6 +152,14 @@ func copyField(b []byte, a flow.Copy) ([]byte, error) {
 
 // ct appends a ct action: the template of its shape with address and ports filled in.
 func (e *encoder) ct(b []byte, a flow.CT) ([]byte, error) {
+	if a.Aside { // inside a clone action
+		at := len(b)
+		b = append(put32(put32(b, actExperimenter<<16), vendorNX), 0, nxClone, 0, 0, 0, 0, 0, 0)
+		a.Aside = false
+		b, err := e.ct(b, a)
+		binary.BigEndian.PutUint16(b[at+2:], uint16(len(b)-at))
+		return b, err
+	}
 	n := a.NAT
 	if n.PortMax != 0 && n.PortMax <= n.PortMin || n.PortMin == 0 && n.PortMax != 0 || n.Kind > flow.NATDst {
 		return b, fmt.Errorf("%s: bad translation (PortMax must be above PortMin, or 0)", a)

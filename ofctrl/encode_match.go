@@ -46,8 +46,24 @@ func match(b []byte, m *flow.Match, unknown bool) ([]byte, error) {
 	if m.ICMPv6Type != 0 {
 		b = append(put32(b, oxmICMPv6Type), m.ICMPv6Type)
 	}
+	switch f := m.Frag; f.Mask {
+	case 0:
+	case fragBits:
+		b = append(put32(b, nxmFrag), byte(f.Value))
+	default:
+		b = append(put32(b, masked(nxmFrag)), byte(f.Value), byte(f.Mask))
+	}
 	b = bitsField(b, nxmCTState, m.CTState)
+	if m.CTZone != 0 {
+		b = put16(put32(b, nxmCTZone), m.CTZone)
+	}
 	b = bitsField(b, nxmCTMark, m.CTMark)
+	if m.CTProto != 0 {
+		b = append(put32(b, nxmCTProto), m.CTProto)
+	}
+	if m.CTDstPort != 0 {
+		b = put16(put32(b, nxmCTDstPort), m.CTDstPort)
+	}
 	for i, r := range m.Reg {
 		b = bitsField(b, nxmReg0+uint32(i)*(nxmReg1-nxmReg0), r)
 	}
@@ -68,13 +84,16 @@ func checkMatch(m *flow.Match) error {
 			return fmt.Errorf("prefix %s matches everything or has bits beyond its length", p)
 		}
 	}
-	for _, v := range [...]flow.Bits{m.CTState, m.CTMark, m.TCPFlags, m.Reg[0], m.Reg[1], m.Reg[2], m.Reg[3]} {
+	for _, v := range [...]flow.Bits{m.CTState, m.CTMark, m.TCPFlags, m.Frag, m.Reg[0], m.Reg[1], m.Reg[2], m.Reg[3]} {
 		if v.Value&^v.Mask != 0 {
 			return fmt.Errorf("value %#x has bits beyond its mask %#x", v.Value, v.Mask)
 		}
 	}
 	if m.TCPFlags.Mask > tcpFlags {
 		return fmt.Errorf("mask %#x of TCP flags has more than 12 bits", m.TCPFlags.Mask)
+	}
+	if m.Frag.Mask > fragBits {
+		return fmt.Errorf("mask %#x of nw_frag has more than 2 bits", m.Frag.Mask)
 	}
 	return nil
 }

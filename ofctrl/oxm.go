@@ -1,5 +1,7 @@
 package ofctrl
 
+import "github.com/nkp-proxy/nkp/pipeline/flow"
+
 // OXM and NXM field headers: class, field, has-mask bit (clear here) and payload length in bytes
 // (OpenFlow 1.5.1 §7.2.3.2; ovs-fields(7)). A test compares them with libOpenflow's table.
 const (
@@ -29,14 +31,21 @@ const (
 	nxmReg2       uint32 = 0x00010404
 	nxmReg3       uint32 = 0x00010604
 	nxmIPv6Src    uint32 = 0x00012610
+	nxmFrag       uint32 = 0x00013401
 	nxmDPHash     uint32 = 0x00014604
 	nxmCTState    uint32 = 0x0001d204
+	nxmCTZone     uint32 = 0x0001d402
 	nxmCTMark     uint32 = 0x0001d604
+	nxmCTProto    uint32 = 0x0001ee01
 	nxmCTIPv6Dst  uint32 = 0x0001f610
+	nxmCTDstPort  uint32 = 0x0001fa02
 )
 
 // tcpFlags is the mask of all TCP flags that a switch distinguishes (ovs-fields(7), tcp_flags).
 const tcpFlags = 0x0fff
+
+// fragBits is the mask of all bits of nw_frag.
+const fragBits = flow.FragAny | flow.FragLater
 
 // masked returns the header of the same field with a mask behind the value.
 func masked(h uint32) uint32 { return h&^0xff | 1<<8 | h&0xff*2 }

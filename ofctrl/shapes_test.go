@@ -11,6 +11,14 @@ import (
 
 func bit(v, m uint32) flow.Bits { return flow.Bits{Value: v, Mask: m} }
 
+// udpPart matches packets of new connections to an address and port by what the tracker knows of them.
+func udpPart(to string) flow.Match {
+	m := tcpTo(to, 80)
+	m.IPProto, m.DstPort, m.CTProto, m.CTDstPort = flow.ProtoUDP, 0, flow.ProtoUDP, 80
+	m.CTState = bit(flow.CTNew|flow.CTTracked, flow.CTNew|flow.CTTracked)
+	return m
+}
+
 // matchShapes are matches with every field, in every form that package flow has.
 func matchShapes() []flow.Match {
 	ip, ip6 := flow.Match{EthType: flow.EthIPv4}, flow.Match{EthType: flow.EthIPv6}
@@ -37,6 +45,10 @@ func matchShapes() []flow.Match {
 		{CTState: bit(flow.CTNew|flow.CTTracked, flow.CTNew|flow.CTTracked)},
 		{CTState: bit(flow.CTTracked, flow.CTReply|flow.CTTracked), CTMark: bit(1, 1)},
 		{CTMark: flow.Exactly(0x101)},
+		with(udpPart("40.0.0.122"), func(m *flow.Match) { m.Frag = bit(flow.FragAny, flow.FragAny) }),
+		with(udpPart("fd00:40::122"), func(m *flow.Match) { m.Frag = bit(flow.FragAny|flow.FragLater, flow.FragAny|flow.FragLater) }),
+		with(ip, func(m *flow.Match) { m.Frag = bit(0, flow.FragLater) }),
+		with(ip, func(m *flow.Match) { m.Frag, m.CTZone = bit(flow.FragAny, flow.FragAny|flow.FragLater), 65535 }),
 		{Reg: [4]flow.Bits{bit(0x100, 0xffffff00), bit(0, 0xff), flow.Exactly(7), flow.Exactly(0)}},
 		{Reg: [4]flow.Bits{{}, flow.Exactly(0xfffffffe), {}, bit(0x80000000, 0x80000000)}},
 		{Reg: [4]flow.Bits{flow.Exactly(1)}}, {Reg: [4]flow.Bits{1: flow.Exactly(1)}},
@@ -102,6 +114,7 @@ func actionShapes(v6 bool) [][]flow.Action {
 		ct(flow.CT{Zone: 5, Table: flow.NoTable, Commit: true, MarkFromReg1: true}),
 		ct(flow.CT{Zone: 5, Table: 2, Commit: true, NAT: flow.NAT{Kind: flow.NATExisting}, MarkFromReg1: true}),
 		ct(mark),
+		{flow.CT{Zone: 5, Table: 2, Aside: true}, flow.CT{Zone: 6, Table: 1}},
 		ct(nat(flow.NATDst, addr, 0, 0)),
 		ct(nat(flow.NATSrc, addr, 61440, 65535)),
 		ct(nat(flow.NATSrc, addr, 80, 81)),

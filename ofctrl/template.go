@@ -105,10 +105,12 @@ type ctTemplate struct {
 	addr, portMin int // offsets; 0 if there is none. The highest port follows the lowest
 }
 
-// ctHeaderLen is the length of nx_action_conntrack, natHeaderLen that of nx_action_nat without ranges.
+// ctHeaderLen is the length of nx_action_conntrack, natHeaderLen that of nx_action_nat without ranges, cloneHeaderLen that of
+// NXAST_CLONE without actions.
 const (
-	ctHeaderLen  = 24
-	natHeaderLen = 16
+	ctHeaderLen    = 24
+	natHeaderLen   = 16
+	cloneHeaderLen = 16
 )
 
 // newCTTemplate builds the ct action of a shape. Of a's address and ports only their presence matters.

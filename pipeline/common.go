@@ -22,6 +22,7 @@ const (
 	toNode         = 4
 	lookedUp       = 16
 	masqueraded    = 32
+	noFrontend     = 64
 )
 
 // Priorities of the fixed flows. Services' own are in service.go.
@@ -33,6 +34,7 @@ const (
 	prioFromPod     = 110
 	prioFromAny     = 100
 	prioEstablished = 400 // table 1
+	prioFragments   = 350 // table 1: UDP in fragments to a Service's address
 	prioUnanswered  = 250 // table 1: below every frontend
 	prioUntracked   = 240 // table 1: past the tracker so far, and no frontend that takes such packets
 	prioUnserved    = 220 // table 1: a port that a ClusterIP does not serve
@@ -86,6 +88,7 @@ func (b *builder) common() {
 	}
 	b.track()
 	b.serviceDefaults()
+	b.fragmentOrder()
 	b.output()
 	b.deliver()
 }

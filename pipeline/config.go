@@ -51,6 +51,8 @@ type Config struct {
 	AffinityLimit uint32
 	// Counters counts connections, packets and bytes of every Service port, by three flows each.
 	Counters bool
+	// Fragments serves UDP packets in fragments, on the userspace datapath: the kernel's reassembles them (fragments.go).
+	Fragments bool
 	// NoGuards leaves out the guards of direct connections (docs/decisions/0002-guards-by-prefix.md).
 	NoGuards bool
 	// NoNullNAT leaves out every translation that changes neither address nor port, for switches that can crash on one
@@ -83,7 +85,7 @@ func (c *Config) sameForServices(o *Config) bool {
 	return c.Layout == o.Layout && slices.Equal(c.NodeIPs, o.NodeIPs) &&
 		slices.Equal(c.LocalIPs, o.LocalIPs) && c.NodeElsewhere == o.NodeElsewhere &&
 		slices.Equal(c.HairpinIPs, o.HairpinIPs) && c.Counters == o.Counters && c.AffinityLimit == o.AffinityLimit &&
-		c.NoGuards == o.NoGuards && c.NoNullNAT == o.NoNullNAT && (c.Uplink == 0) == (o.Uplink == 0) &&
+		c.NoGuards == o.NoGuards && c.Fragments == o.Fragments && c.NoNullNAT == o.NoNullNAT && (c.Uplink == 0) == (o.Uplink == 0) &&
 		c.detects(k8s.IPv4) == o.detects(k8s.IPv4) && c.detects(k8s.IPv6) == o.detects(k8s.IPv6)
 }
 

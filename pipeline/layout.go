@@ -37,21 +37,22 @@ func DefaultLayout() Layout {
 
 // Tables, relative to TableBase.
 const (
-	tableEntry    = 0  // conntrack entry, un-NAT
-	tableServices = 1  // which Service, if any
-	tableOutput   = 2  // hairpin, masquerade, exit
-	tableTrack    = 3  // conntrack, except for SYNs to a Service range
-	tablePins     = 10 // session affinity: learned pins
-	tablePinned   = 11 // session affinity: pinned endpoint, or the group
-	tableRanges   = 12 // loadBalancerSourceRanges
-	tableReject   = 13 // to the controller, which answers
-	tableLearn    = 14 // session affinity: makes the pin
-	tableWide     = 15 // Services with more endpoints than a dp_hash group takes evenly
-	tableCount    = 16 // counters of Services: looked into on the way
-	tableSeed     = 17 // session affinity: the seed of the choice
-	tableUnSNAT   = 20 // second conntrack lookup of replies to masqueraded traffic
-	tableDeliver  = 30 // L3 of Service packets
-	tableLast     = tableDeliver
+	tableEntry     = 0  // conntrack entry, un-NAT
+	tableServices  = 1  // which Service, if any
+	tableOutput    = 2  // hairpin, masquerade, exit
+	tableTrack     = 3  // conntrack, except for SYNs to a Service range
+	tablePins      = 10 // session affinity: learned pins
+	tablePinned    = 11 // session affinity: pinned endpoint, or the group
+	tableRanges    = 12 // loadBalancerSourceRanges
+	tableReject    = 13 // to the controller, which answers
+	tableLearn     = 14 // session affinity: makes the pin
+	tableWide      = 15 // Services with more endpoints than a dp_hash group takes evenly
+	tableCount     = 16 // counters of Services: looked into on the way
+	tableSeed      = 17 // session affinity: the seed of the choice
+	tableFragments = 18 // UDP in fragments, on the userspace datapath
+	tableUnSNAT    = 20 // second conntrack lookup of replies to masqueraded traffic
+	tableDeliver   = 30 // L3 of Service packets
+	tableLast      = tableDeliver
 )
 
 // Cookie kinds: bits 39-32 of a cookie. Bits 31 and 30 are cookieDrops and cookieUnserved, bits 21-0 the id of the Service port, or 0.
@@ -149,7 +150,7 @@ func (l Layout) Groups() (first, last uint32) { return l.GroupBase, l.GroupBase 
 func (l Layout) Tables() []uint8 {
 	var ts []uint8
 	for _, t := range []uint8{tableEntry, tableServices, tableOutput, tableTrack, tablePins, tablePinned, tableRanges, tableReject,
-		tableLearn, tableWide, tableCount, tableSeed, tableUnSNAT, tableDeliver} {
+		tableLearn, tableWide, tableCount, tableSeed, tableFragments, tableUnSNAT, tableDeliver} {
 		ts = append(ts, l.table(t))
 	}
 	return ts

@@ -27,6 +27,7 @@ func testConfig() Config {
 		ServiceCIDRs:  []netip.Prefix{prefix("40.0.0.0/16"), prefix("fd00:40::/112")},
 		LocalDelivery: true,
 		Counters:      true,
+		Fragments:     true,
 		Pods: []Pod{
 			{IP: addr("10.0.0.11"), OFPort: 11, MAC: flow.MAC{2, 0, 0, 0, 0, 0x11}},
 			{IP: addr("10.0.0.12"), OFPort: 12, MAC: flow.MAC{2, 0, 0, 0, 0, 0x12}},

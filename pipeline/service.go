@@ -142,6 +142,7 @@ func (s *service) enter(priority uint16, m flow.Match, f *k8s.Frontend, p k8s.Po
 		return
 	}
 	s.used[p] = true
+	s.fragments(priority, m, f, p, mark)
 	if len(f.SourceRanges) > 0 {
 		s.add(tableServices, priority, s.id, m, mark, s.resubmit(tableRanges))
 		s.sourceRanges(f, p)
@@ -182,11 +183,13 @@ func (s *service) isOwnEndpoint(f *k8s.Frontend, p k8s.Policy) bool {
 }
 
 // choose picks one endpoint of policy p for a marked packet, and counts it.
-func (s *service) choose(p k8s.Policy) []flow.Action {
+func (s *service) choose(p k8s.Policy) []flow.Action { return s.counted(s.pick(p)...) }
+
+func (s *service) pick(p k8s.Policy) []flow.Action {
 	if s.sp.AffinitySeconds > 0 {
-		return s.counted(s.resubmit(tablePins), s.resubmit(tablePinned))
+		return []flow.Action{s.resubmit(tablePins), s.resubmit(tablePinned)}
 	}
-	return s.counted(flow.ToGroup{ID: s.group(p)})
+	return []flow.Action{flow.ToGroup{ID: s.group(p)}}
 }
 
 func (s *service) group(p k8s.Policy) uint32 {

@@ -36,6 +36,7 @@ func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Conf
 	}
 	var warnings []string
 	cfg.NoNullNAT = sw == nil || !sw.Has(ovsdb.NullNAT)
+	cfg.Fragments = sw != nil && sw.DatapathType == "netdev"
 	guards, without := s.guards(sw)
 	cfg.NoGuards = !guards
 	switch {

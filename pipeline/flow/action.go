@@ -123,6 +123,8 @@ type CT struct {
 	Zone   uint16
 	Table  uint8 // table where processing continues, with ct_state set; or NoTable
 	NAT    NAT
+	// Aside sends a copy of the packet; the packet itself continues with the next action.
+	Aside bool
 	// MarkFromReg1 copies reg1 to ct_mark of the connection being committed.
 	MarkFromReg1 bool
 }
@@ -237,7 +239,11 @@ func (a CT) String() string {
 	if a.MarkFromReg1 {
 		b = append(b, "exec(move:NXM_NX_REG1[]->NXM_NX_CT_MARK[])")
 	}
-	return "ct(" + strings.Join(b, ",") + ")"
+	ct := "ct(" + strings.Join(b, ",") + ")"
+	if a.Aside {
+		return "clone(" + ct + ")"
+	}
+	return ct
 }
 
 // String returns the translation as ovs-actions(7) writes it inside ct().

@@ -43,6 +43,12 @@ const (
 	TCPAck uint32 = 0x10
 )
 
+// Bits of nw_frag (OVS: include/openvswitch/packets.h, FLOW_NW_FRAG_*): a fragment, and one without a transport header.
+const (
+	FragAny   uint32 = 1
+	FragLater uint32 = 2
+)
+
 // NumRegs is how many of the switch's 32-bit registers matches and actions can name: reg0 to reg3.
 const NumRegs = 4
 
@@ -85,9 +91,15 @@ type Match struct {
 	DstPort    uint16 // needs IPProto TCP, UDP or SCTP
 	ICMPv6Type uint8  // needs IPProto ICMPv6
 	TCPFlags   Bits   // needs IPProto TCP; 12 bits
+	Frag       Bits   // needs EthType; FragAny and FragLater
 	CTState    Bits
 	CTMark     Bits
-	Reg        [NumRegs]Bits
+	CTZone     uint16 // the zone of the last lookup; never 0
+	// CTProto and CTDstPort are of the connection's first packet, CTDstPort only in its first fragment. They need a CTState that implies
+	// a valid connection, and CTDstPort needs CTProto.
+	CTProto   uint8
+	CTDstPort uint16
+	Reg       [NumRegs]Bits
 	// Unknown holds match fields that a switch reported and this type cannot represent. It is empty in desired flows,
 	// so that a flow with unknown fields never compares equal to one of them.
 	Unknown string
@@ -106,6 +118,9 @@ func (m Match) String() string {
 	add := func(format string, args ...any) { b = append(b, fmt.Sprintf(format, args...)) }
 	if m.CTState.Mask != 0 {
 		add("ct_state=%s", bitNames(m.CTState, ctStateNames))
+	}
+	if m.CTZone != 0 {
+		add("ct_zone=%d", m.CTZone)
 	}
 	if m.CTMark.Mask != 0 {
 		add("ct_mark=%s", m.CTMark)
@@ -150,6 +165,15 @@ func (m Match) String() string {
 	if m.DstPort != 0 {
 		add("tp_dst=%d", m.DstPort)
 	}
+	if m.CTProto != 0 {
+		add("ct_nw_proto=%d", m.CTProto)
+	}
+	if m.CTDstPort != 0 {
+		add("ct_tp_dst=%d", m.CTDstPort)
+	}
+	if m.Frag.Mask != 0 {
+		add("nw_frag=%s", fragNames[m.Frag])
+	}
 	if m.TCPFlags.Mask != 0 {
 		add("tcp_flags=%s", bitNames(m.TCPFlags, tcpFlagNames))
 	}
@@ -172,6 +196,12 @@ var (
 	ctStateNames = []string{"new", "est", "rel", "rpl", "inv", "trk", "snat", "dnat"}
 	tcpFlagNames = []string{"fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr", "ns"}
 )
+
+// fragNames are the kinds of nw_frag (ovs-fields(7)).
+var fragNames = map[Bits]string{
+	{0, FragAny | FragLater}: "no", {FragAny, FragAny}: "yes", {FragAny, FragAny | FragLater}: "first",
+	{FragAny | FragLater, FragAny | FragLater}: "later", {0, FragLater}: "not_later",
+}
 
 // bitNames returns each bit under the mask by name, with + if it is set.
 func bitNames(b Bits, names []string) string {

@@ -41,11 +41,15 @@ func (m *Match) compare(o *Match) int {
 	return cmp.Or(
 		comparePrefixes(m.Src, o.Src),
 		m.CTState.compare(o.CTState),
+		cmp.Compare(m.CTDstPort, o.CTDstPort),
+		cmp.Compare(m.CTZone, o.CTZone),
+		m.Frag.compare(o.Frag),
 		m.TCPFlags.compare(o.TCPFlags),
 		cmp.Compare(m.InPort, o.InPort),
 		cmp.Compare(m.EthType, o.EthType),
 		bytes.Compare(m.EthDst[:], o.EthDst[:]),
 		cmp.Compare(m.IPProto, o.IPProto),
+		cmp.Compare(m.CTProto, o.CTProto),
 		cmp.Compare(m.ICMPv6Type, o.ICMPv6Type),
 		strings.Compare(m.Unknown, o.Unknown),
 	)

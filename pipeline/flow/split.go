@@ -114,6 +114,9 @@ func ctSize(a CT) int {
 	if a.MarkFromReg1 {
 		n += 24
 	}
+	if a.Aside {
+		n += 16
+	}
 	return n
 }
 

@@ -3,7 +3,6 @@
 package packets
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -27,44 +26,6 @@ func requireKernelDatapath(t *testing.T) {
 	t.Helper()
 	if !onKernelDatapath() {
 		t.Skip("a known limit of the userspace datapath; make test-kernel runs it on the kernel's")
-	}
-}
-
-// A datagram in fragments reaches the endpoint whole, also as a connection's first: from a pod to an endpoint behind
-// the uplink, on the same bridge and to itself, and from outside to a NodePort. The kernel's tracker reassembles it, and
-// the switch fragments it again on its way out.
-func TestKernelFragments(t *testing.T) {
-	requireKernelDatapath(t)
-	t.Parallel()
-	nodePort := func(port int32) func(*v1.Service) {
-		return func(s *v1.Service) { s.Spec.Type, s.Spec.Ports[0].NodePort = v1.ServiceTypeNodePort, port }
-	}
-	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC)
-	c.servePods(t)
-	for i, e := range []*testbed.Pod{c.remotes[0], c.pods[1], c.pods[0]} {
-		s4 := service(nth("v4", i), fmt.Sprintf("40.0.0.%d", i+1), protocol(v1.ProtocolUDP), nodePort(int32(30040+i)))
-		s6 := service(nth("v6", i), fmt.Sprintf("fd00:40::%d", i+1), protocol(v1.ProtocolUDP), nodePort(int32(30060+i)))
-		c.put(s4, slice(s4, 8080, at(e.IP4)), s6, slice(s6, 8080, at(e.IP6)))
-	}
-	c.run()
-	c.settle()
-	payload := bytes.Repeat([]byte("fragment"), 500) // three fragments
-	for i, e := range []*testbed.Pod{c.remotes[0], c.pods[1], c.pods[0]} {
-		for _, tc := range []struct {
-			from *testbed.Host
-			to   string
-		}{
-			{c.pods[0].Host, fmt.Sprintf("40.0.0.%d:80", i+1)},
-			{c.pods[0].Host, fmt.Sprintf("[fd00:40::%d]:80", i+1)},
-			{c.External, hostPort(testbed.NodeIP4, uint16(30040+i))},
-			{c.External, hostPort(testbed.NodeIP6, uint16(30060+i))},
-		} {
-			a, err := tc.from.AskWith(c.ctx, "udp", tc.to, testbed.AskOptions{Payload: payload})
-			if err != nil || a.Pod != e.Name || a.Bytes != len(payload) {
-				t.Errorf("%s -> %s: %d bytes reached %q, %v; want %d at %s\n%s", tc.from.Name, tc.to, a.Bytes, a.Pod, err,
-					len(payload), e.Name, c.explain("udp", tc.to))
-			}
-		}
 	}
 }
 

@@ -21,12 +21,7 @@ import (
 // manyAddresses returns pod the addresses 10.0.200.1.. and serves on all of them; every server names its own address.
 func (c *cluster) manyAddresses(t *testing.T, pod *testbed.Pod, n int) []discoveryv1.Endpoint {
 	t.Helper()
-	es := make([]discoveryv1.Endpoint, n)
-	for i := range n {
-		ip := netip.AddrFrom4([4]byte{10, 0, byte(200 + i/250), byte(1 + i%250)})
-		must(t, pod.AddAddr("lo", netip.PrefixFrom(ip, 32)))
-		es[i] = at(ip)
-	}
+	es := c.addAddresses(t, pod, n)
 	l, err := pod.Listen("0.0.0.0:8080")
 	must(t, err)
 	go func() { // ends with the listener, which the bed closes
@@ -39,6 +34,18 @@ func (c *cluster) manyAddresses(t *testing.T, pod *testbed.Pod, n int) []discove
 			conn.Close()
 		}
 	}()
+	return es
+}
+
+// addAddresses gives pod, on the second node, the addresses 10.0.200.1.. and returns them as endpoints.
+func (c *cluster) addAddresses(t *testing.T, pod *testbed.Pod, n int) []discoveryv1.Endpoint {
+	t.Helper()
+	es := make([]discoveryv1.Endpoint, n)
+	for i := range n {
+		ip := netip.AddrFrom4([4]byte{10, 0, byte(200 + i/250), byte(1 + i%250)})
+		must(t, pod.AddAddr("lo", netip.PrefixFrom(ip, 32)))
+		es[i] = at(ip)
+	}
 	must(t, c.Router.AddRoute(netip.MustParsePrefix("10.0.200.0/21"), testbed.RemoteIP4, "remote"))
 	must(t, c.Remote.AddRoute(netip.MustParsePrefix("10.0.200.0/21"), pod.IP4, pod.Name))
 	return es

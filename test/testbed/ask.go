@@ -27,6 +27,8 @@ type Answer struct {
 	Client netip.AddrPort
 	// Bytes is the size of the datagram as it reached the server; UDP only.
 	Bytes int
+	// Size is the size of the answer in bytes; UDP only.
+	Size int
 }
 
 // AskOptions refine a question.
@@ -95,12 +97,14 @@ func (h *Host) askUDP(ctx context.Context, addr string, o AskOptions) (Answer, e
 	if _, err := c.Write(payload); err != nil && !errors.Is(err, unix.EPERM) {
 		return Answer{}, classify(err)
 	}
-	buf := make([]byte, 512)
+	buf := make([]byte, 65536)
 	n, err := c.Read(buf)
 	if err != nil {
 		return Answer{}, classify(err)
 	}
-	return parseAnswer(string(buf[:n]))
+	a, err := parseAnswer(string(buf[:n]))
+	a.Size = n
+	return a, err
 }
 
 // boundIO makes reads and writes fail when ctx ends, until it is undone.

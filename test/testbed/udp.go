@@ -3,6 +3,7 @@
 package testbed
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"strconv"
@@ -11,7 +12,7 @@ import (
 )
 
 // ServeUDP answers each datagram to a port with one that names the host, the
-// client and the number of bytes that came in. The answer comes from the address
+// client and the number of bytes that came in, and that is at least as long. The answer comes from the address
 // that was asked, whichever of the host's it is.
 func (h *Host) ServeUDP(port int) (*Server, error) {
 	p, err := h.ListenPacket(":" + strconv.Itoa(port))
@@ -34,8 +35,9 @@ func (h *Host) answerUDP(c *net.UDPConn) {
 		if err != nil {
 			return
 		}
-		_, _, _ = c.WriteMsgUDPAddrPort(fmt.Appendf(nil, "%s %s %d\n", h.Name, remote(net.UDPAddrFromAddrPort(from)), n),
-			sourceControl(control[:m]), from)
+		answer := fmt.Appendf(nil, "%s %s %d\n", h.Name, remote(net.UDPAddrFromAddrPort(from)), n)
+		answer = append(answer, bytes.Repeat([]byte(" "), max(0, n-len(answer)))...)
+		_, _, _ = c.WriteMsgUDPAddrPort(answer, sourceControl(control[:m]), from)
 	}
 }
 
