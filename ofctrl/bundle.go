@@ -297,7 +297,7 @@ func (b *bundle) wait(ctx context.Context, want uint16) error {
 // discardWait bounds the wait for the switch to discard a bundle.
 const discardWait = 5 * time.Second
 
-// discard tells the switch to discard the bundle. If that message cannot be sent, the switch discards the bundle
+// discard makes the switch discard the bundle. If that message cannot be sent, the switch discards the bundle
 // by itself: at the end of the connection, or after 10 s without a message for it.
 func (b *bundle) discard() {
 	ctx, cancel := context.WithTimeout(context.Background(), discardWait)
@@ -337,7 +337,7 @@ func (b *bundle) commit(ctx context.Context) error {
 		return b.refusal(StageCommit, nil)
 	}
 	if n := b.replaced.Load(); n > 0 {
-		c.opts.Log.Error("flows of another owner were replaced: they came while the switch was told to commit", "flows", n)
+		c.opts.Log.Error("flows of another owner were replaced: they were added during the commit", "flows", n)
 	}
 	return nil
 }

@@ -93,7 +93,7 @@ func (o *foreignFlows) drop(digest uint64, k foreignFlow) {
 	}
 }
 
-// Foreign are the foreign flows that a connection knows of.
+// Foreign are the foreign flows that a connection has seen.
 type Foreign struct {
 	// Kept are those that Filter.Keep asks for, up to MaxKept, by ascending table and descending priority.
 	Kept []*flow.Flow

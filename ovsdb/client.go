@@ -204,7 +204,7 @@ func (c *Client) AwaitBridge(ctx context.Context) (Switch, error) {
 	})
 }
 
-// await waits until ok gives no error.
+// await waits until ok returns no error.
 func (c *Client) await(ctx context.Context, ok func(Switch) error) (Switch, error) {
 	for {
 		sw, _, published := c.state()

@@ -41,7 +41,7 @@ var (
 	CTFlush = Feature{Name: "deleting conntrack entries over OpenFlow", Since: "3.1", first: release{3, 1, 0}, unknown: true}
 )
 
-// Has reports whether the switch has a feature, as far as its release tells.
+// Has reports whether the switch has a feature, judged by its release.
 func (s *Switch) Has(f Feature) bool {
 	if f.userspace && s.DatapathType != "netdev" {
 		return true

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// LocalPort is the number that the database gives a bridge's own port
+// LocalPort is the number of a bridge's own port in the database
 // (OFPP_LOCAL).
 const LocalPort = 65534
 

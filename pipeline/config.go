@@ -19,7 +19,7 @@ type Pod struct {
 // need it are left out, and Compiler.Missing reports it.
 type Config struct {
 	Layout Layout
-	// NodeIPs are this node's addresses as Kubernetes knows them. The first of each family is the address that
+	// NodeIPs are this node's addresses in its Node object. The first of each family is the address that
 	// masqueraded traffic carries.
 	NodeIPs []netip.Addr
 	// LocalIPs are all addresses of the node, NodeIPs among them: NodePorts are served at each.

@@ -33,7 +33,7 @@ var home = func(n k8s.PortName) uint32 {
 
 func nextID(id uint32) uint32 { return id%idCount + 1 }
 
-// add gives n an id; moved receives every other port whose id changes.
+// add assigns an id to n; moved receives every other port whose id changes.
 func (t *idTable) add(n k8s.PortName, moved func(k8s.PortName)) {
 	if _, ok := t.ids[n]; ok {
 		return

@@ -20,7 +20,7 @@ import (
 type Status struct {
 	Network     string       `json:"network"`
 	NetworkType string       `json:"networkType,omitempty"`
-	HNSVersion  string       `json:"hnsVersion,omitempty"` // "": HNS has not told it yet
+	HNSVersion  string       `json:"hnsVersion,omitempty"` // "": not read yet
 	Features    hns.Features `json:"features"`
 	// ModifyInPlace reports whether load balancers are modified in place; else they are deleted and created.
 	ModifyInPlace bool   `json:"modifyInPlace"`

@@ -80,7 +80,7 @@ func (a *agent) stop() {
 	}
 }
 
-// nkpSays runs a command of nkp on the node and gives what it printed and its exit status.
+// nkpSays runs a command of nkp on the node and returns its output and exit status.
 func (l *lab) nkpSays(args ...string) (stdout string, exit int, err error) {
 	var out, errOut bytes.Buffer
 	cmd := exec.Command(l.nkp, args...)
@@ -113,7 +113,7 @@ func (l *lab) plan() (*k8s.View, error) {
 	return v, nil
 }
 
-// settle waits until "nkp diff" finds the switch equal to what the manifest calls for, and tells how long it took from
+// settle waits until "nkp diff" finds the switch equal to what the manifest calls for, and returns how long it took from
 // since on.
 func (l *lab) settle(ctx context.Context, since time.Time) (time.Duration, error) {
 	var last string
@@ -146,7 +146,7 @@ func (l *lab) agentReady(ctx context.Context, since time.Time) (time.Duration, e
 	return time.Since(since), err
 }
 
-// await asks until ok says yes; its last error tells why it did not.
+// await calls ok until it returns true; its last error is the reason of a failure.
 func (l *lab) await(ctx context.Context, ok func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, settleLimit)
 	defer cancel()

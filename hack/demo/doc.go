@@ -1,7 +1,7 @@
 //go:build linux
 
 // The demo shows nkp at work on one machine: it builds a private Open vSwitch with pods as network namespaces
-// ([testbed.Bed]), gives them the addresses of the guestbook in examples/guestbook.yaml, has the real nkp binary follow
+// ([testbed.Bed]), assigns them the addresses of the guestbook in examples/guestbook.yaml, has the real nkp binary follow
 // a copy of that manifest, sends requests, edits the copy and prints what happened. Every number it prints is measured.
 //
 // It is run by "make demo"; start reading at [story]. It touches neither the machine's network nor its switch, and what

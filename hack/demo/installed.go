@@ -58,7 +58,7 @@ func parseFlows(text string) (map[string]time.Duration, error) {
 	return flows, nil
 }
 
-// compareInstalled wants two readings to be the same and gives the age of the youngest flow in the second.
+// compareInstalled fails if two readings differ, and returns the age of the youngest flow in the second.
 func compareInstalled(before, after installed) (youngest time.Duration, err error) {
 	if !maps.Equal(before.groups, after.groups) {
 		return 0, fmt.Errorf("the switch's groups changed: %d before, %d now", len(before.groups), len(after.groups))

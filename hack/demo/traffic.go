@@ -80,7 +80,7 @@ func (t *tally) seenAs() string {
 	return strings.Join(list, ", ")
 }
 
-// get makes one HTTP request on a connection of its own and tells which pod answered and from where it saw it come.
+// get makes one HTTP request on its own connection and returns which pod answered and the client address that the pod saw.
 func get(ctx context.Context, from *testbed.Host, addr string) (pod string, client netip.Addr, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestLimit)
 	defer cancel()

@@ -37,9 +37,9 @@ type Options struct {
 	// ModeChange, if set, is called every modePeriod. It returns why nkp would choose another data plane if it started now; "": it
 	// would not. A non-empty answer appears in status and as an Event, because changing over takes a restart.
 	ModeChange func(context.Context) string
-	// Notes gives further warnings for status; nil: there are none.
+	// Notes returns further warnings for status; nil: there are none.
 	Notes func() []string
-	// Configz gives the configurations in force by their group, for /configz; nil: none is shown.
+	// Configz returns the configurations in force by their group, for /configz; nil: none is shown.
 	Configz func() map[string]any
 	// SetVerbosity changes how much is logged while the agent runs, by klog's number; nil: that cannot be changed.
 	SetVerbosity func(level uint32)
@@ -248,7 +248,7 @@ func (a *Agent) takeChanges(ctx context.Context) {
 	a.flush(ctx)
 }
 
-// podCIDRPatience is how long --detect-local-mode NodeCIDR waits for somebody to give the node a range, as in kube-proxy.
+// podCIDRPatience is how long --detect-local-mode NodeCIDR waits for a controller to assign the node a range, as in kube-proxy.
 const podCIDRPatience = 5 * time.Minute
 
 // flush hands the model's changes to the data plane. The first time it hands over everything, and only once nkp can tell

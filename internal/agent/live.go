@@ -95,7 +95,7 @@ func LiveDifferences(d *bridge.Differences) *live.Differences {
 	return &live.Differences{Own: d.Own, Foreign: d.Foreign.Kept, More: d.Foreign.Number - len(d.Foreign.Inside)}
 }
 
-// LiveSwitch returns what the database tells of the way to a bridge; Config, Owner and Installed are the caller's to set.
+// LiveSwitch returns what the database holds about the way to a bridge; Config, Owner and Installed are the caller's to set.
 func (s *Settings) LiveSwitch(db *ovsdb.Switch) (*live.Switch, error) {
 	tracker, err := dpctl.Find(s.OVSDB, db.DatapathType)
 	if err != nil {

@@ -120,7 +120,7 @@ func (s *Settings) IPTablesScope(form bridge.HostTraffic) (scope rules.Scope, ok
 	return 0, false
 }
 
-// hostPlane adds iptables to the bridge if the node's own traffic needs it, and gives it the first model. It runs on the loop. Errors are
+// hostPlane adds iptables to the bridge if the node's own traffic needs it, and hands it the first model. It runs on the loop. Errors are
 // logged, not returned: a failure of iptables must not stop the bridge.
 func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model, first k8s.Changes) {
 	if a.bridge == nil {

@@ -194,7 +194,7 @@ func describe(sp *k8s.ServicePort, states []k8s.EndpointState, unserved []k8s.No
 }
 
 // policies reports whether any frontend may use all endpoints, and whether any uses only local ones. Frontends other than the
-// ClusterIP serve the node itself and its pods from all endpoints, whatever the policy.
+// ClusterIP serve the node itself and its pods from all endpoints, regardless of the policy.
 func policies(sp *k8s.ServicePort) (cluster, local bool) {
 	for _, f := range sp.Frontends {
 		if f.ShadowedBy == "" {

@@ -15,7 +15,7 @@ import (
 const outcomesWait = 3 * time.Second
 
 // addOutcomes counts the TCP connections to each endpoint in force by their outcome, and adds a problem where many failed. It reads
-// the whole conntrack table once. If that fails, a note gives the reason.
+// the whole conntrack table once. If that fails, a note has the reason.
 func (p *planes) addOutcomes(ctx context.Context, list *ServiceList) {
 	outcomes := map[netip.AddrPort]*dpctl.Outcomes{}
 	each := func(do func(s *ServiceInfo, e *EndpointInfo, at netip.AddrPort)) {

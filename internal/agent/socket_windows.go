@@ -18,7 +18,7 @@ import (
 // pipePrefix is what the names of this machine's pipes begin with.
 const pipePrefix = `\\.\pipe\`
 
-// onlyAdministrators is the security descriptor of the agent's pipe: SYSTEM and Administrators may use it, nobody else, and
+// onlyAdministrators is the security descriptor of the agent's pipe: SYSTEM and Administrators may use it, no other user, and
 // nothing is inherited. Clients on other machines are refused by the pipe itself (PIPE_REJECT_REMOTE_CLIENTS).
 const onlyAdministrators = "D:P(A;;GA;;;SY)(A;;GA;;;BA)"
 

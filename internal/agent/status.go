@@ -22,7 +22,7 @@ type Status struct {
 
 	Source SourceStatus `json:"source"`
 
-	// Start tells how long the start took.
+	// Start has the durations of the phases of the start.
 	Start StartStatus `json:"start"`
 
 	ServicePorts int `json:"servicePorts"`

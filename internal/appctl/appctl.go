@@ -20,7 +20,7 @@ const MaxReply = 64 << 20
 // dialTimeout bounds the connecting; the context bounds the rest.
 const dialTimeout = 5 * time.Second
 
-// ErrTooLong tells that the daemon had more to say than MaxReply.
+// ErrTooLong reports a reply longer than MaxReply.
 var ErrTooLong = errors.New("the answer is too long")
 
 // CommandError is a command that the daemon refused.
@@ -56,7 +56,7 @@ type reply struct {
 	Error  *string `json:"error"`
 }
 
-// Call runs one command on the daemon that listens at path and gives what it says. It ends with the context, whatever
+// Call runs one command on the daemon that listens at path and returns its reply. It ends with the context, whatever
 // the daemon does. An error of the command itself is a *CommandError.
 func Call(ctx context.Context, path, command string, params ...string) (text string, err error) {
 	each := func(_ int, t string, refused *CommandError) {

@@ -15,7 +15,7 @@ import (
 const maxWrong = 5
 
 // contradictions returns a warning for each MAC address in the settings or the database that the kernel or the switch contradicts.
-// An address that neither knows raises no warning: the kernel resolves the router only where the node's address is on the bridge,
+// An address in neither raises no warning: the kernel resolves the router only where the node's address is on the bridge,
 // and the switch learns MACs only from packets that a NORMAL action handles.
 func (s *Settings) contradictions(ctx context.Context, sw *ovsdb.Switch) (warnings []string) {
 	if !s.GatewayMAC.IsZero() {

@@ -30,7 +30,7 @@ func (s *Settings) matters(f *flow.Flow) bool {
 	return !s.Layout.Shared(f.Table) || s.Layout.Precedes(f)
 }
 
-// knownForeign returns the foreign flows that a connection knows of. meets has results of an earlier call; it may be nil.
+// knownForeign returns the foreign flows of a connection (Conn.Foreign). meets has results of an earlier call; it may be nil.
 func (s *Settings) knownForeign(conn *ofctrl.Conn, c *pipeline.Compiler, meets map[*flow.Flow]bool) Foreign {
 	out := Foreign{changes: conn.ForeignChanges(), meets: map[*flow.Flow]bool{}}
 	known := conn.Foreign()

@@ -5,5 +5,5 @@
 // stands for a flag of the command line, and its text is the flag's: package internal/command applies the fields as flags. The
 // fields are documented in one place, the table of fields.go and the comments of nkp.go, which docs/configuration.md is made from.
 //
-// The package knows no data plane and sets nothing. Start reading at [Load].
+// The package depends on no data plane and sets nothing. Start reading at [Load].
 package config

@@ -43,7 +43,7 @@ type Status struct {
 	Warnings []string
 	// Programming is from the arrival of a change until it was in force.
 	Programming latency.Programming
-	// Detail is what only this plane knows: *bridge.Status, *fallback.Status or *windows.Status.
+	// Detail is the state that only this plane has: *bridge.Status, *fallback.Status or *windows.Status.
 	Detail any
 }
 

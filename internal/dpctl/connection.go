@@ -9,7 +9,7 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Connection is a connection that a tracker knows.
+// Connection is a conntrack entry.
 type Connection struct {
 	Protocol k8s.Protocol
 	// Client and Frontend are its first packet's source and destination, Endpoint what answers it.

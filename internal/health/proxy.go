@@ -24,7 +24,7 @@ type ProxyOptions struct {
 	Timeout time.Duration
 	// Stuck returns the loops of data planes and agent that make no progress; nil: none is watched. It must not wait.
 	Stuck func() []dataplane.State
-	// Clock tells the time; nil: time.Now.
+	// Clock returns the time; nil: time.Now.
 	Clock func() time.Time
 	// OnResponse counts answers by path, /healthz or /livez, and status code, on any goroutine. nil: they are not counted.
 	OnResponse func(path string, code int)
@@ -69,7 +69,7 @@ func NewProxy(opts ProxyOptions) *Proxy {
 	return p
 }
 
-// Queued tells that there is something to program now in these families.
+// Queued records that there are changes to program in these families.
 func (p *Proxy) Queued(families ...k8s.Family) {
 	now := p.opts.Clock()
 	p.mu.Lock()
@@ -81,7 +81,7 @@ func (p *Proxy) Queued(families ...k8s.Family) {
 	}
 }
 
-// Updated tells that everything is programmed now in these families.
+// Updated records that all changes are programmed in these families.
 func (p *Proxy) Updated(families ...k8s.Family) {
 	now := p.opts.Clock()
 	p.mu.Lock()

@@ -30,7 +30,7 @@ type Limits struct {
 // connection goes that waits for its client and has been silent for longest; beyond Limits.Serving the one whose request
 // has been answered for longest. Many clients that say nothing, or read nothing, thus keep each other out, and not a probe:
 // its request is there at once, and then only that many later requests, all unanswered, could push it out. Local clients
-// cannot be told apart by their address, so that no share is kept for anybody.
+// cannot be told apart by their address, so that no share is reserved for any of them.
 type Guard struct {
 	limits Limits
 	log    *slog.Logger

@@ -1,4 +1,4 @@
-// Package latency remembers how long the latest of many things took, and gives quantiles of it: what `nkp status` says of
+// Package latency records the durations of the latest operations and returns their quantiles: what `nkp status` says of
 // each data plane. What Prometheus gets is counted in histograms elsewhere (package metrics).
 package latency
 
@@ -42,7 +42,7 @@ func (r *Recent) Quantiles() (p50, p99 float64) {
 // Milliseconds returns a duration in milliseconds, to the microsecond.
 func Milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// Programming tells how long changes took from their arrival at a data plane until they were in force.
+// Programming summarizes how long changes took from their arrival at a data plane until they were in force.
 type Programming struct {
 	Changes  int     `json:"changes"` // since the start; the quantiles are of the last 1,000
 	P50Milli float64 `json:"p50Milliseconds"`

@@ -19,7 +19,7 @@ type Switch struct {
 	Tracker dpctl.Tracker // its control socket is ovs-vswitchd's, for all questions
 	Bridge  string
 	Config  pipeline.Config
-	// Port gives the OpenFlow number of a port by its name.
+	// Port returns the OpenFlow number of a port by its name.
 	Port func(name string) (number uint32, ok bool)
 	// Owner names the Service port that has an id.
 	Owner func(ctx context.Context, id uint32) (k8s.PortName, bool)

@@ -21,7 +21,7 @@ type Options struct {
 	Collect func(emit Emit)
 	// Stuck reports whether the data plane makes no progress: it then does not count as in step. nil: it always makes progress.
 	Stuck func() bool
-	// Clock tells the time; nil: time.Now.
+	// Clock returns the time; nil: time.Now.
 	Clock func() time.Time
 }
 

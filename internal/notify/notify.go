@@ -72,7 +72,7 @@ type reporter struct {
 	status  string
 }
 
-// report passes one sign on and gives the time to wait until the next.
+// report passes one sign on and returns the time to wait until the next.
 func (r *reporter) report(ctx context.Context) (wait time.Duration, err error) {
 	wait = whileStarting
 	if r.started {

@@ -38,7 +38,7 @@ func Defaults() Settings {
 // about 300 MB.
 const maxConnections = 1 << 20
 
-// max returns the number of connections wanted on a machine with that many CPUs; 0: whatever the kernel has.
+// max returns the number of connections wanted on a machine with that many CPUs; 0: the kernel's own limit stays.
 func (s *Settings) max(cpus int) int {
 	if s.MaxPerCore <= 0 {
 		return 0

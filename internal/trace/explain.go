@@ -67,7 +67,7 @@ func (e *explanation) gap() string {
 	case e.HostGap != "":
 		return "no data plane serves traffic from this node's own processes: " + e.HostGap
 	case e.OwnGap != "" && (to.IsLoopback() || slices.Contains(e.Model.Node.Local, to)):
-		return "nobody serves what this node sends to itself: " + e.OwnGap
+		return "no data plane serves what this node sends to itself: " + e.OwnGap
 	}
 	return ""
 }

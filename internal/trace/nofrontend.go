@@ -25,7 +25,7 @@ func (e *explanation) noFrontend() {
 		if r.Contains(to) && !e.toNode() {
 			e.Verdict = Drop
 			e.step("%s: in the Service range %s, but no Service has this cluster IP", at, r)
-			e.step("dropped: nobody may get traffic for Services that do not exist")
+			e.step("dropped: traffic for Services that do not exist must reach no one else")
 			return
 		}
 	}

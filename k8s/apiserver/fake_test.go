@@ -308,7 +308,6 @@ func (f *fakeAPI) watch(w http.ResponseWriter, r *http.Request) {
 type apiSink struct {
 	mu       sync.Mutex // protects all below
 	batches  [][]k8s.Change
-	times    []time.Time
 	objects  map[k8s.Ref]k8s.Object
 	synced   int
 	early    int // batches before Synced
@@ -321,7 +320,7 @@ func (r *apiSink) Apply(changes []k8s.Change) {
 	if r.objects == nil {
 		r.objects = map[k8s.Ref]k8s.Object{}
 	}
-	r.batches, r.times = append(r.batches, changes), append(r.times, time.Now())
+	r.batches = append(r.batches, changes)
 	if r.synced == 0 {
 		r.early++
 	}

@@ -73,14 +73,12 @@ func TestListCostsChild(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	sink := &trackerSink{Tracker: k8s.NewTracker(k8s.Options{NodeName: "node-1"}), done: make(chan struct{})}
-	c := &collector{health: s.health, sink: sink, rung: make(chan struct{}, 1)}
-	complete := make(chan struct{})
+	to := &relay{health: s.health, sink: sink}
 	var work sync.WaitGroup
-	work.Go(func() { c.publish(ctx, complete) })
 	listed := map[k8s.Kind]<-chan struct{}{}
 	for i := range s.resources[:2] {
 		r := &s.resources[i]
-		store := newStore(c, func(int) {})
+		store := newStore(to, func(int) {})
 		listed[r.kind] = store.listed
 		reflector := cache.NewReflectorWithOptions(r.costly(s, mode), r.kind.New(), store, cache.ReflectorOptions{Name: string(r.kind)})
 		work.Go(func() { followAlways(ctx, reflector) })
@@ -88,7 +86,7 @@ func TestListCostsChild(t *testing.T) {
 	for _, l := range listed {
 		<-l
 	}
-	close(complete)
+	to.synced()
 	<-sink.done
 	took := time.Since(start)
 	var usage syscall.Rusage

@@ -112,23 +112,20 @@ func (s *Source) Run(ctx context.Context, sink k8s.Sink) error {
 	defer wg.Wait()
 	defer cancel()
 
-	c := &collector{health: s.health, sink: sink, rung: make(chan struct{}, 1)}
-	s.health.onChange(c.ring)
+	to := &relay{health: s.health, sink: sink}
+	s.health.onChange(to.report)
 	listed := make(map[k8s.Kind]<-chan struct{}, len(s.resources))
 	for i := range s.resources {
 		r := &s.resources[i]
-		store := newStore(c, func(objects int) { s.lists.note(r.kind, objects, s.transport.bytes(r.plural)) })
+		store := newStore(to, func(objects int) { s.lists.note(r.kind, objects, s.transport.bytes(r.plural)) })
 		listed[r.kind] = store.listed
 		reflector := cache.NewReflectorWithOptions(r.listWatch(s.health), r.kind.New(), store, cache.ReflectorOptions{Name: string(r.kind)})
 		wg.Go(func() { followAlways(ctx, reflector) })
 	}
-	complete := make(chan struct{})
-	wg.Go(func() { // ends with the context at the latest
-		if awaitAll(ctx, listed, s.health) {
-			close(complete)
-		}
-	})
-	c.publish(ctx, complete)
+	if awaitAll(ctx, listed, s.health) {
+		to.synced()
+	}
+	<-ctx.Done()
 	return nil
 }
 

@@ -9,19 +9,19 @@ import (
 )
 
 // store tracks the objects of one kind at the API server. A reflector stores in it the objects that it lists and watches,
-// and store passes the differences to the collector. It keeps fingerprints, not objects: the model holds the objects, and
+// and store passes the differences to the relay. It keeps fingerprints, not objects: the model holds the objects, and
 // at 10,000 Services they would be most of the source's memory.
 //
 // The reflector alone calls it, from one goroutine.
 type store struct {
-	to      *collector
+	to      *relay
 	first   func(objects int) // called after the first list
 	listed  chan struct{}     // closed after the first list
 	objects map[k8s.Ref]uint64
 	buf     []byte // of fingerprint
 }
 
-func newStore(to *collector, first func(objects int)) *store {
+func newStore(to *relay, first func(objects int)) *store {
 	return &store{to: to, first: first, listed: make(chan struct{}), objects: map[k8s.Ref]uint64{}}
 }
 
@@ -50,7 +50,7 @@ func (s *store) Replace(list []any, _ string) error {
 	for ref := range gone {
 		changes = append(changes, k8s.Change{Op: k8s.Delete, Ref: ref})
 	}
-	s.to.add(changes...)
+	s.to.apply(changes...)
 	select {
 	case <-s.listed:
 	default:
@@ -75,7 +75,7 @@ func (s *store) Update(o any) error {
 		return nil
 	}
 	s.objects[ref] = print
-	s.to.add(k8s.Change{Op: k8s.Upsert, Ref: ref, Object: object})
+	s.to.apply(k8s.Change{Op: k8s.Upsert, Ref: ref, Object: object})
 	return nil
 }
 
@@ -83,7 +83,7 @@ func (s *store) Update(o any) error {
 func (s *store) Delete(o any) error {
 	if _, ref, ok := apiObject(o); ok {
 		delete(s.objects, ref)
-		s.to.add(k8s.Change{Op: k8s.Delete, Ref: ref})
+		s.to.apply(k8s.Change{Op: k8s.Delete, Ref: ref})
 	}
 	return nil
 }

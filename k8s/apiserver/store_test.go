@@ -16,9 +16,9 @@ import (
 
 // What is passed on is what differs from what was passed on last, by list and by watch.
 func TestStore(t *testing.T) {
-	c := &collector{health: newHealth("u", "node-1"), rung: make(chan struct{}, 1)}
+	sink := &apiSink{}
 	var firsts []int
-	s := newStore(c, func(n int) { firsts = append(firsts, n) })
+	s := newStore(&relay{health: newHealth("u", "node-1"), sink: sink}, func(n int) { firsts = append(firsts, n) })
 	object := func(name, version string, port int32) *v1.Service {
 		o := apiService(name, nil)
 		o.ResourceVersion, o.Spec.Ports[0].Port = version, port
@@ -28,14 +28,14 @@ func TestStore(t *testing.T) {
 	expect := func(want string) {
 		t.Helper()
 		var got []string
-		for _, change := range c.changes {
+		for _, change := range slices.Concat(sink.batches...) {
 			text := change.Op.String() + " " + change.Ref.Name
 			if change.Object != nil {
 				text += " " + change.Object.GetResourceVersion()
 			}
 			got = append(got, text)
 		}
-		c.changes = nil
+		sink.batches = nil
 		slices.Sort(got)
 		if strings.Join(got, ", ") != want {
 			t.Errorf("passed on: %s; want: %s", strings.Join(got, ", "), want)

@@ -191,7 +191,7 @@ func (b Bits) String() string {
 	return fmt.Sprintf("%#x/%#x", b.Value, b.Mask)
 }
 
-// Names that Open vSwitch gives to bits, lowest bit first.
+// Open vSwitch's names of bits, lowest bit first.
 var (
 	ctStateNames = []string{"new", "est", "rel", "rpl", "inv", "trk", "snat", "dnat"}
 	tcpFlagNames = []string{"fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr", "ns"}

@@ -16,7 +16,7 @@ import (
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
-// aloneServices is how many Services a run without an API server has beside those it measures, unless told otherwise.
+// aloneServices is how many Services a run without an API server has beside those it measures, unless a flag sets another number.
 const aloneServices = 10
 
 // withoutAPI does what the flags -alone and -profile say.

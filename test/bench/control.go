@@ -38,7 +38,7 @@ type Control struct {
 // Start is the median of the starts.
 func (c Control) Start() time.Duration { return quantile(c.Starts, 50) }
 
-// quantile returns the value below which that many percent are. The list is sorted by it; an empty one gives 0.
+// quantile returns the value below which that many percent are. It sorts the list; of an empty one it returns 0.
 func quantile(list []time.Duration, percent int) time.Duration {
 	if len(list) == 0 {
 		return 0
@@ -96,7 +96,7 @@ func last[T any](list []T) T { return list[len(list)-1] }
 // first answer is found by the next attempt, and would then ask a hundred others one after the other.
 const askers = 8
 
-// reachAll asks every Service with pods until it answers, and tells how long that took since begin.
+// reachAll asks every Service with pods until it answers, and returns how long that took since begin.
 func (m *measurement) reachAll(ctx context.Context, begin time.Time) (time.Duration, error) {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(askers)
@@ -161,7 +161,7 @@ func (m *measurement) settle(ctx context.Context) error {
 		}
 	}
 	if m.Kind == rig.NKP && m.plan.last(m.size) && m.plan.full {
-		time.Sleep(6 * time.Second) // nkp gives memory back to the system some seconds after its start
+		time.Sleep(6 * time.Second) // nkp returns memory to the system some seconds after its start
 	}
 	return ctx.Err()
 }
@@ -184,7 +184,7 @@ func cpuOf(pid int, f func() error) (cores float64, err error) {
 	return (after - before).Seconds() / time.Since(begin).Seconds(), err
 }
 
-// move changes the endpoint of the next Mover, and tells how long it took until a new connection reached it.
+// move changes the endpoint of the next Mover, and returns how long it took until a new connection reached it.
 func (m *measurement) move(ctx context.Context) (time.Duration, error) {
 	s, to := m.api.NextMove()
 	begin := time.Now()
@@ -288,7 +288,7 @@ func (m *measurement) burst(ctx context.Context, c *Control, d time.Duration) er
 	}
 }
 
-// churn changes one endpoint of a Service that nobody asks, to an address that nobody has.
+// churn changes one endpoint of a Service without clients, to an unused address.
 func (m *measurement) churn(ctx context.Context, salt int) error {
 	i := rand.IntN(m.services)
 	for rig.Live(i) {

@@ -66,7 +66,7 @@ type Spread struct {
 	Rate      float64 // new connections per second
 	Megaflows int     // in the datapath afterwards; 0 without a switch
 	// Upcalls is how many packets per connection the datapath had to ask ovs-vswitchd about, at first, without any flow
-	// in it, and WarmUpcalls when it knows most.
+	// in it, and WarmUpcalls when most of them are cached.
 	Upcalls, WarmUpcalls float64
 }
 

@@ -8,7 +8,7 @@
 // Absolute times say little on a shared machine. What is judged are ratios between things measured in turns within the
 // run, and exponents: how a cost grows with the number of Services. A target that is missed ends the run with status 1.
 //
-// By hand: -alone measures without an API server, -profile tells by perf where the time goes, of nkp and of its peers
+// By hand: -alone measures without an API server, -profile reports by perf where the time goes, of nkp and of its peers
 // (profile.go, perf.go); -help has the flags.
 //
 // Start reading at [run] (main.go): it walks through the numbers of Services. control.go measures what a proxy costs and

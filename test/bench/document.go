@@ -87,7 +87,7 @@ func burstTable(r *Results) report.Table {
 	return t
 }
 
-// growing are the costs of which exponents are told and plots are made.
+// growing are the costs that get exponents and plots.
 var growing = []struct {
 	name, file, unit string
 	cost             func(Control) float64

@@ -86,7 +86,7 @@ func (s *samples) perf(ctx context.Context, work func() error) (err error) {
 		return err
 	}
 	err = work()
-	_ = record.Process.Signal(syscall.SIGINT) // ends the file; perf's status tells of the signal
+	_ = record.Process.Signal(syscall.SIGINT) // ends the file; perf's exit status reflects the signal
 	_ = record.Wait()
 	if err != nil {
 		return err

@@ -124,7 +124,7 @@ func (m *measurement) leg(ctx context.Context, l *legs, clients int, to []string
 		_, _ = fmt.Sscanf(line, "avg. subtable lookups per megaflow hit: %f", &mean)
 	}
 	if found == 0 {
-		return fmt.Errorf("ovs-vswitchd tells of no cached flow that was found: %s", out)
+		return fmt.Errorf("ovs-vswitchd reports no hit of a cached flow: %s", out)
 	}
 	l.searches += found
 	l.masked += found * mean

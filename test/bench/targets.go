@@ -10,7 +10,7 @@ import (
 	"github.com/nkp-proxy/nkp/test/bench/rig"
 )
 
-// verdict is one target and what was measured. want is a bound: upper tells which side is good.
+// verdict is one target and what was measured. want is a bound: upper selects the good side.
 type verdict struct {
 	what      string
 	got, want float64
@@ -163,7 +163,7 @@ func (r *Results) points(k rig.Kind, cost func(Control) float64) (list []report.
 	return list
 }
 
-// exponent returns how a cost grows. If it cannot be told it is very large, so that no target holds by a lack of points.
+// exponent returns how a cost grows. If it cannot be computed it is very large, so that no target holds by a lack of points.
 func (r *Results) exponent(k rig.Kind, cost func(Control) float64) float64 {
 	e, ok := report.Exponent(r.points(k, cost))
 	if !ok {

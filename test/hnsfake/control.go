@@ -35,7 +35,7 @@ func (s *Server) echoed(k kind, o Object) Object {
 	return c
 }
 
-// AddNetwork makes a network as a CNI plugin does, and gives its id. routes are pod prefix -> node.
+// AddNetwork makes a network as a CNI plugin does, and returns its id. routes are pod prefix -> node.
 func (s *Server) AddNetwork(name, typ string, routes map[string]string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

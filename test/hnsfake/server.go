@@ -258,7 +258,7 @@ func selects(filter map[string]string, o Object) bool {
 	return true
 }
 
-// add enters an object and gives its id.
+// add enters an object and returns its id.
 func (s *Server) add(k kind, o Object) string {
 	id, _ := o["ID"].(string)
 	id = hns.CanonicalID(id)

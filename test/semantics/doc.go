@@ -10,5 +10,5 @@
 // plane kube-proxy is kube-proxy itself, in iptables mode, to check the list against. NKP_BINARY and NKP_KUBE_PROXY name
 // programs to test instead of building them.
 //
-// What it is not: it does not look at rules or flows, and knows no plane but in planes_test.go.
+// What it is not: it does not look at rules or flows, and only planes_test.go depends on planes.
 package semantics

@@ -93,7 +93,7 @@ func (h *Host) askUDP(ctx context.Context, addr string, o AskOptions) (Answer, e
 	if payload == nil {
 		payload = []byte("?")
 	}
-	// EPERM: rules of the host's own took the datagram. Whether they also answered it is told to the reader.
+	// EPERM: rules of the host's own took the datagram. Whether they also answered it shows when reading.
 	if _, err := c.Write(payload); err != nil && !errors.Is(err, unix.EPERM) {
 		return Answer{}, classify(err)
 	}

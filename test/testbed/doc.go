@@ -57,6 +57,6 @@
 // what its version has. NKP_TESTBED_DATAPATH takes another datapath_type, and NKP_TESTBED_PATIENCE multiplies all time
 // limits, for slow machines.
 //
-// What it is not: it does not simulate kubelet or an API server, and it knows
+// What it is not: it does not simulate kubelet or an API server, and it has
 // nothing about Services.
 package testbed

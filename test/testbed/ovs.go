@@ -89,7 +89,7 @@ func (b *Bed) Appctl(args ...string) (string, error) {
 
 // Trace is what ovs-vswitchd says would happen to a packet (ofproto/trace). It
 // does not consult conntrack, and stops at a dp_hash: go on with a flow that
-// gives recirc_id and dp_hash.
+// with recirc_id and dp_hash.
 func (b *Bed) Trace(bridge, flow string) (string, error) {
 	return b.Appctl("ofproto/trace", bridge, flow)
 }
@@ -157,7 +157,7 @@ func (b *Bed) startSwitch(ctx context.Context) error {
 // all, but not one that ended in order.
 func (b *Bed) setUpLocal(ctx context.Context) error {
 	if !b.awaitVswitchd(ctx, func() bool {
-		// ovs-vswitchd gives the device its MAC a moment after it made it: a neighbour that sees the device's
+		// ovs-vswitchd sets the MAC of the device a moment after it made it: a neighbour that sees the device's
 		// first, random one would send to it for a while.
 		l, err := b.Node.ns.nl.LinkByName(b.Bridge)
 		return err == nil && l.Attrs().HardwareAddr.String() == NodeMAC && listens(b.Mgmt(b.Bridge))
@@ -183,7 +183,7 @@ func (b *Bed) setUpLocal(ctx context.Context) error {
 	return defaultRoutes(b.Node.ns, b.ipv4.router, RouterIP6, b.Bridge)
 }
 
-// awaitVswitchd waits until ok is true and reports whether it is; it gives up when
+// awaitVswitchd waits until ok is true and reports whether it is; it stops when
 // ovs-vswitchd ends.
 func (b *Bed) awaitVswitchd(ctx context.Context, ok func() bool) bool {
 	done := false
@@ -279,7 +279,7 @@ func (b *Bed) spawnVswitchd() error {
 }
 
 // StartVswitchd starts ovs-vswitchd after KillVswitchd or StopVswitchd, and
-// gives LOCAL its addresses again. Flows are gone; nothing reinstalls them.
+// sets the addresses of LOCAL again. Flows are gone; nothing reinstalls them.
 func (b *Bed) StartVswitchd() error {
 	if err := b.spawnVswitchd(); err != nil {
 		return err

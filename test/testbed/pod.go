@@ -15,12 +15,12 @@ import (
 type PodSpec struct {
 	// Name; "" means pod-N, for a remote pod remote-N.
 	Name string
-	// Number gives the addresses, the MAC and the OpenFlow port; 0 means the next
+	// Number determines the addresses, the MAC and the OpenFlow port; 0 means the next
 	// free one from FirstPod on. At most 254.
 	Number int
 	// NoIPv4 and NoIPv6 leave a family out.
 	NoIPv4, NoIPv6 bool
-	// PointToPoint gives the pod /32 and /128 addresses: even pods of its own
+	// PointToPoint assigns the pod /32 and /128 addresses: even pods of its own
 	// subnet are reached through the gateway.
 	PointToPoint bool
 	// Tag is an access VLAN; 0 means none. Local pods on the switch only.
@@ -44,7 +44,7 @@ type Pod struct {
 	Interface string
 	// IfaceID is the external_ids:iface-id of the Interface.
 	IfaceID string
-	// Local tells pods of the node from pods of the second node.
+	// Local is set for pods of the node, not for those of the second node.
 	Local bool
 
 	bridge string

@@ -58,7 +58,7 @@ func (o *Output) String() string {
 	return o.b.String()
 }
 
-// NKP gives the path of the nkp under test: the one that the environment variable NKP_BINARY names, or built once. Who calls
+// NKP returns the path of the nkp under test: the one that the environment variable NKP_BINARY names, or built once. Who calls
 // it calls RemoveBuilt in the end.
 var NKP = sync.OnceValues(func() (string, error) {
 	return Build("NKP_BINARY", ".", "github.com/nkp-proxy/nkp")

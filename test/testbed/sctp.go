@@ -104,7 +104,7 @@ func decodeSCTP(b []byte) (sctpPacket, error) {
 	return p, nil
 }
 
-// rawRead reads one packet and tells who sent it. An IPv4 raw socket hands over
+// rawRead reads one packet and returns its sender. An IPv4 raw socket hands over
 // the IP header too, an IPv6 one does not.
 func rawRead(f *os.File, buf []byte, v6 bool) ([]byte, netip.Addr, error) {
 	raw, err := f.SyscallConn()
@@ -147,7 +147,7 @@ func rawWrite(f *os.File, b []byte, to netip.Addr) error {
 	return errors.Join(err, writeErr)
 }
 
-// closers are closed together. A pointer to them can be told from another.
+// closers are closed together. Pointers to them can be compared.
 type closers []io.Closer
 
 func (list *closers) Close() error {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tempDir is a directory with a locked file. The lock tells a directory in use
+// tempDir is a directory with a locked file. The lock distinguishes a directory in use
 // from one whose process was killed, which the next bed removes.
 type tempDir struct {
 	path string

@@ -14,7 +14,7 @@ type Host interface {
 	Endpoints(network string) ([]*Endpoint, error)
 	// Endpoint reads one endpoint; IsNotFound(err) if there is none.
 	Endpoint(id string) (*Endpoint, error)
-	// EndpointNamed returns an endpoint by name, of whatever network; IsNotFound(err) if there is none.
+	// EndpointNamed returns an endpoint by name, of any network; IsNotFound(err) if there is none.
 	EndpointNamed(name string) (*Endpoint, error)
 	// CreateEndpoint creates an endpoint on the network it names, and returns it as HNS stored it.
 	CreateEndpoint(e *Endpoint) (*Endpoint, error)

@@ -52,7 +52,7 @@ type RemoteSubnet struct {
 func (n *Network) Overlay() bool { return strings.EqualFold(n.Type, NetworkOverlay) }
 
 // Provider returns the node that holds an address: the one of the longest matching prefix, or the address itself if it is a
-// node's. The zero Addr: the network knows no node for it.
+// node's. The zero Addr: the network has no node for it.
 func (n *Network) Provider(a netip.Addr) (node netip.Addr) {
 	bits := -1
 	for _, s := range n.RemoteSubnets {

@@ -6,7 +6,7 @@ import (
 )
 
 // TakeOver makes the engine treat as nkp's what another Service proxy left in HNS: load balancers, and endpoints of Service
-// addresses, that exist at the first Sync or Diff, are not nkp's, and have the form that kube-proxy gives them. Those that no
+// addresses, that exist at the first Sync or Diff, are not nkp's, and have the form of kube-proxy's. Those that no
 // Service wants are deleted.
 func (e *Engine) TakeOver() { e.takeOver = true }
 
@@ -37,7 +37,7 @@ func (e *Engine) findLeftovers(w *plan.Wanted) {
 	}
 }
 
-// proxyForm reports whether a load balancer has the form that kube-proxy gives them: one frontend, and only endpoints of the pods'
+// proxyForm reports whether a load balancer has the form of kube-proxy's: one frontend, and only endpoints of the pods'
 // network.
 func (e *Engine) proxyForm(l *hns.LoadBalancer) bool {
 	for _, id := range l.HostComputeEndpoints {

@@ -35,7 +35,7 @@ func firewallPorts(p Program, nodePorts string) string {
 func setRule(program, ports string) error {
 	name := "name=" + ruleName
 	if ports == "" {
-		// netsh fails if there is no such rule, and tells that from other errors only in the system's language.
+		// netsh fails if there is no such rule; only its message, in the system's language, differs from that of other errors.
 		_ = netsh("delete", "rule", name)
 		return nil
 	}

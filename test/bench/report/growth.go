@@ -5,7 +5,7 @@ import "math"
 // Point is a cost at a number of Services.
 type Point struct{ Services, Cost float64 }
 
-// Exponent fits cost = a × Services^k by least squares on logarithms and gives k: 0 if the cost does not depend on the
+// Exponent fits cost = a × Services^k by least squares on logarithms and returns k: 0 if the cost does not depend on the
 // number, 1 if it is proportional to it, 2 if it is quadratic. ok is false with less than two points.
 func Exponent(points []Point) (k float64, ok bool) {
 	var n, sx, sy, sxx, sxy float64

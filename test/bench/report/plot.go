@@ -31,7 +31,7 @@ type Figure struct {
 	Curves []Curve
 }
 
-// colours can be told apart without seeing red or green (Okabe and Ito's palette).
+// colours can be distinguished without seeing red or green (Okabe and Ito's palette).
 var colours = []color.RGBA{{0, 114, 178, 255}, {213, 94, 0, 255}, {0, 158, 115, 255}, {204, 121, 167, 255}}
 
 // typeface has the widths of Arial and Helvetica, so that a viewer without it sets labels in the same room.

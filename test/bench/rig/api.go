@@ -106,7 +106,7 @@ func (a *API) newClient() (kubernetes.Interface, error) {
 func (a *API) Link(ctx context.Context, b *testbed.Bed, dir string) (kubeconfig string, err error) {
 	a.links++
 	dev := fmt.Sprintf("bed%d", a.links)
-	first := net.IPv4(192, 0, 2, 0).To4() // RFC 5737: nobody else has these
+	first := net.IPv4(192, 0, 2, 0).To4() // reserved for documentation (RFC 5737)
 	first[3] = byte(a.links * 4)
 	server, client := fmt.Sprintf("192.0.2.%d", first[3]+1), fmt.Sprintf("192.0.2.%d", first[3]+2)
 	for _, c := range []struct {

@@ -170,7 +170,7 @@ func (n *Node) NKPFlags(command string) []string {
 	return append([]string{command}, append(n.source, "--ovsdb", n.DB(), "--bridge", n.Bridge, "--hostname-override", nodeName, "--cluster-cidr", clusterCIDR)...)
 }
 
-// RunNKP runs a command of nkp on the node to its end and gives what it printed on standard output.
+// RunNKP runs a command of nkp on the node to its end and returns its standard output.
 func (n *Node) RunNKP(args ...string) (string, error) {
 	return n.Exec(n.Node, append([]string{n.programs.NKP}, args...)...)
 }
@@ -199,7 +199,7 @@ func (n *Node) WithLegacyIPTables() error {
 // askTimeout bounds one attempt to connect; a lost SYN would be repeated after a second only.
 const askTimeout = 50 * time.Millisecond
 
-// Reach asks a Service until the pod with this address answers ("": any), and tells how long that took since begin. The
+// Reach asks a Service until the pod with this address answers ("": any), and returns how long that took since begin. The
 // pauses between attempts grow with the time that has passed, to a fiftieth of it: who takes long is not slowed down by
 // being asked.
 func (n *Node) Reach(ctx context.Context, frontend, pod string, begin time.Time) (time.Duration, error) {

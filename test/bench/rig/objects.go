@@ -57,8 +57,8 @@ func (s Service) Frontend() string { return fmt.Sprintf("%s:%d", s.VIP, s.Port) 
 // MostNumbered is how many there can be: the addresses of their endpoints end there.
 const MostNumbered = 60_000
 
-// Numbered is Service i of the many. Those that Live tells have the remote pods behind them, all others addresses that
-// nobody has.
+// Numbered is Service i of the many. Those that Live selects have the remote pods behind them, all others unused
+// addresses.
 func Numbered(i int) Service {
 	s := Service{Name: fmt.Sprintf("svc-%05d", i), VIP: fmt.Sprintf("40.0.%d.%d", 1+i/250, 1+i%250), Port: 80, Target: targetPort}
 	for j := range Endpoints {

@@ -37,7 +37,7 @@ type Options struct {
 	// Turn, if not 0, makes all clients turn together, each time this has passed, with nothing under way in between: so
 	// many clients stand in each other's way on one path only. Only with Against.
 	Turn time.Duration
-	// Watch is a process whose CPU time is told of each turn; 0: none.
+	// Watch is a process whose CPU time is recorded for each turn; 0: none.
 	Watch int
 }
 
@@ -73,7 +73,7 @@ func (o Options) Args() []string {
 		fmt.Sprintf("-blocks=%t", o.Blocks), "-turn", o.Turn.String(), "-watch", strconv.Itoa(o.Watch)}
 }
 
-// Main is the client program. It prints a Result as JSON and gives the exit status.
+// Main is the client program. It prints a Result as JSON and returns the exit status.
 func Main(args []string) int {
 	fs := flag.NewFlagSet("traffic", flag.ContinueOnError)
 	to := fs.String("to", "", "addresses with port, comma-separated")
@@ -83,7 +83,7 @@ func Main(args []string) int {
 	connect := fs.Bool("connect", false, "a new connection for every request")
 	blocks := fs.Bool("blocks", false, "requests are large")
 	turn := fs.Duration("turn", 0, "all clients turn together, each time this has passed; 0: each after every request")
-	watch := fs.Int("watch", 0, "PID of a process whose CPU time is told of each turn")
+	watch := fs.Int("watch", 0, "PID of a process whose CPU time is recorded for each turn")
 	if fs.Parse(args) != nil {
 		return 2
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // takeTurns lets all clients work on one side, then all on the other, until the duration is over. Every second pair of turns
-// begins with the other side, so that what changes steadily meets both alike. It gives the turns of both sides.
+// begins with the other side, so that what changes steadily meets both alike. It returns the turns of both sides.
 func takeTurns(clients []client, o Options) (turns [2][]Turn, err error) {
 	if !o.Connect {
 		for _, c := range clients {

@@ -5,7 +5,7 @@
 //	confine -root DIR [-capability NAME]... COMMAND [ARGUMENT]...
 //
 // It reads the same file as systemd, so that what is tested and what ships cannot differ, and refuses a unit with a
-// restriction that it neither applies nor knows to be harmless to leave out (see known in unit.go). -rw names directories
+// restriction that it neither applies nor lists as harmless to leave out (known in unit.go). -rw names directories
 // that stay as they are: what a test has in /tmp. The network namespace stays; the command takes confine's place (exec).
 // With -root it is what a container runtime does last: DIR becomes the root directory, and all capabilities go but those
 // named.

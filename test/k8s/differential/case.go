@@ -12,7 +12,7 @@ type Case struct {
 
 // Event is one thing that happens: an object is new or changed, or gone; or nothing happens and both sides are asked.
 type Event struct {
-	Object k8s.Object // as somebody wrote it, without defaults; nil: gone, or ask
+	Object k8s.Object // as a user wrote it, without defaults; nil: gone, or ask
 	Gone   k8s.Ref    // zero: ask
 }
 

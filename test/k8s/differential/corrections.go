@@ -22,7 +22,7 @@ const (
 	allCorrections = iota
 )
 
-// applicable returns which corrections the case gives reason for, at one Service port.
+// applicable returns which corrections apply to the case, at one Service port.
 func (k *KubeProxy) applicable(d Disagreement) (c corrections) {
 	switch d.What {
 	case ClusterEndpoints, LocalEndpoints, Traffic, Serving:

@@ -9,7 +9,7 @@
 //	go test . -seed 7 -cases 1       one case again
 //	go test . -v                     how often each accepted difference was met
 //
-// It is a module of its own, so that k8s.io/kubernetes never becomes a dependency of nkp. It knows nothing of flows: that
+// It is a module of its own, so that k8s.io/kubernetes never becomes a dependency of nkp. It does not look at flows: that
 // the model is programmed as it says is for the packet tests.
 //
 // Start reading at Case.

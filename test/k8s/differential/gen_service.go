@@ -22,7 +22,7 @@ var (
 		"10.0.0/8", "10.0.0.0/8/8", "10.0.0.0/008", "1.2.3.4/000"}
 )
 
-// service makes a Service as somebody might write it.
+// service makes a Service as a user might write it.
 func (g *generator) service(name k8s.ServiceName) *v1.Service {
 	o := &v1.Service{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},

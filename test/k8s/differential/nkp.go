@@ -7,7 +7,7 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Nkp is nkp's side: a tracker, and what a data plane knows that only ever hears of changes.
+// Nkp is nkp's side: a tracker, and the model as a data plane keeps it from changes alone.
 type Nkp struct {
 	tracker *k8s.Tracker
 	model   *k8s.Model
@@ -32,7 +32,7 @@ func (n *Nkp) Apply(ref k8s.Ref, o k8s.Object) {
 	n.pending = append(n.pending, change)
 }
 
-// Sync computes the model. The error says that the tracker told other changes than there are.
+// Sync computes the model. It fails if the changes that the tracker reported do not lead to its model.
 func (n *Nkp) Sync() error {
 	n.tracker.Apply(n.pending)
 	n.pending = nil
@@ -46,7 +46,7 @@ func (n *Nkp) Sync() error {
 		}
 	}
 	if !maps.Equal(n.told, model.Ports) {
-		return fmt.Errorf("the changes that Flush tells do not lead to its model")
+		return fmt.Errorf("the changes that Flush returns do not lead to its model")
 	}
 	return nil
 }

@@ -8,7 +8,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// report tells of a failure: how to see it again, what happened, and both answers.
+// report describes a failure: how to reproduce it, what happened, and both answers.
 func report(seed uint64, c Case, r Result) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d; again: go test . -run 'TestDifferential$' -seed %d -cases 1\n", seed, seed)

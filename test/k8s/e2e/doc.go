@@ -1,6 +1,6 @@
 // Package e2e runs nkp against a real kube-apiserver with etcd and the EndpointSlice controller (see kubeserver), on
 // nodes with a real Open vSwitch each and pods as network namespaces (see test/testbed), and checks what is served by
-// packets. nkp has no other rights at the API server than the repository's deploy/kubernetes/rbac/rbac.yaml gives.
+// packets. nkp has no other rights at the API server than those of deploy/kubernetes/rbac/rbac.yaml.
 //
 //	go test -C test/k8s ./e2e/...
 //

@@ -11,7 +11,7 @@ import (
 
 const (
 	apiServerURL = "https://127.0.0.1:6443"
-	token        = "e2e-token" // of the user who may do everything; all others have what RBAC gives them
+	token        = "e2e-token" // of the user who may do everything; all others have the rights that RBAC grants
 )
 
 // apiServerFlags are kube-apiserver's. Pods need no service account, but service accounts have tokens.

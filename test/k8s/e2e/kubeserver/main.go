@@ -1,5 +1,5 @@
 // Command kubeserver is the part of a Kubernetes control plane that a service proxy sees: kube-apiserver with etcd
-// embedded, and the EndpointSlice controller. Its ports are fixed, and etcd asks nobody who he is: run it in a network
+// embedded, and the EndpointSlice controller. Its ports are fixed, and etcd does not authenticate clients: run it in a network
 // namespace of its own.
 //
 //	kubeserver DIR [FLAG OF KUBE-APISERVER...]

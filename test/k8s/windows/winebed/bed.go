@@ -200,7 +200,7 @@ func (p *Process) Ended() bool {
 	}
 }
 
-// Run runs a Windows program to its end, at most a minute, and gives what it printed.
+// Run runs a Windows program to its end, at most a minute, and returns its output.
 func (b *Bed) Run(exe string, args ...string) (string, error) {
 	b.t.Helper()
 	return b.RunIn(b.dir, exe, args...)
@@ -236,7 +236,7 @@ func (b *Bed) RunIn(dir, exe string, args ...string) (string, error) {
 	}
 }
 
-// output runs a program and gives what it printed. It goes through a file: Wine's own processes, which outlive the program, hold on
+// output runs a program and returns its output. It goes through a file: Wine's own processes, which outlive the program, hold on
 // to its output, and a pipe would not end before they do.
 func output(c *exec.Cmd) (string, error) {
 	f, err := os.CreateTemp("", "nkp-wine-output-")

@@ -1,7 +1,7 @@
 //go:build windows
 
 // Command pipeproxy lets programs outside Wine talk to a named pipe in it: it accepts TCP connections on loopback, joins each
-// to the pipe, and prints where it listens. It knows nothing of what is said.
+// to the pipe, and prints where it listens. It does not look at the data.
 //
 //	pipeproxy \\.\pipe\NAME
 package main
