@@ -27,16 +27,16 @@ demo: deps ## the guestbook's Services on a private switch (KEEP=1 leaves it run
 # Packages whose tests take longest, and mostly wait: they start first, beside a third of the others.
 LONG = ./test/packets ./internal/agent ./fallback ./test/semantics
 
-test: deps lint ## all tests: unit, and packets through a private switch
+test: deps ## all tests: unit, and packets through a private switch (make lint vets them)
 	@mkdir -p bin
 	$(GO) build -o bin/nkp-under-test .
-	NKP_BINARY=$(CURDIR)/bin/nkp-under-test $(GO) test -p 3 -timeout 20m $(LONG) $$($(GO) list ./... | grep -vE '/test/(fallback|faults)')
+	NKP_BINARY=$(CURDIR)/bin/nkp-under-test $(GO) test -vet=off -p 3 -timeout 20m $(LONG) $$($(GO) list ./... | grep -vE '/test/(fallback|faults)')
 
 # What needs no test bed.
 CHECKED = . ./fallback/... ./hack/picture ./hack/reference ./internal/... ./k8s/... ./ofctrl/... ./ovsdb/... ./pipeline/... ./windows/...
 
 check: lint ## before each commit, under a minute when built: lint, and the tests that need no test bed
-	$(GO) test -short $(CHECKED)
+	$(GO) test -vet=off -short $(CHECKED)
 
 verify: ## what was downloaded, for every module, is what its go.sum says
 	@for dir in $$(git ls-files '*go.mod' | xargs -n 1 dirname); do \
@@ -45,6 +45,7 @@ verify: ## what was downloaded, for every module, is what its go.sum says
 
 peers: deps ## iptables beside kube-proxy: take-over without a gap, and speed (first build: 3 minutes)
 	@command -v nft >/dev/null || .ci/install-deps nft
+	NKP_SCALE_LONG=1 $(GO) test -count=1 -timeout 20m -run 'TestScale$$' -v ./fallback
 	$(GO) test -count=1 -timeout 20m -v ./test/fallback
 
 faults: deps ## disturb agent, channel, database and switch under load (NKP_FAULTS_LONG=1: half an hour)
@@ -58,14 +59,13 @@ bin/tools/staticcheck: .ci/lint/go.mod .ci/lint/go.sum
 	$(GO) -C .ci/lint build -o $(CURDIR)/bin/tools/ tool
 	@touch $@
 
-lint: bin/tools/staticcheck ## formatting, vet and staticcheck on both systems, import directions
+lint: deps bin/tools/staticcheck ## formatting, vet and staticcheck on both systems
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "gofmt would change:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	$(GO) vet ./...
 	GOOS=windows $(GO) vet ./...
 	$(STATICCHECK) ./...
 	GOOS=windows $(STATICCHECK) -checks inherit,-U1000 ./... # much is used on Linux only
 	GOOS=windows $(STATICCHECK) ./windows/...
-	$(GO) test -run 'TestImportDirections|TestEveryPackageHasADocComment' .
 
 e2e: deps bin/tools/staticcheck ## a real kube-apiserver, EndpointSlice controller, Open vSwitch and nkp (first build: 3 minutes)
 	cd test/k8s && $(STATICCHECK) ./e2e/...

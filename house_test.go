@@ -35,7 +35,7 @@ var mayImport = map[string][]string{
 	"internal/latency":   {},
 	"internal/metrics":   {"internal/dataplane", "k8s", "internal/httpguard"},
 	"internal/notify":    {},
-	"internal/ports":     {"k8s"},
+	"internal/ports":     {"internal/dataplane", "k8s"},
 	"internal/config":    {},
 	"internal/sysctl":    {},
 	"internal/trace":     {"k8s"},

@@ -11,7 +11,7 @@ import (
 
 // BenchmarkPlan compiles 10,000 Services with 10 endpoints each and writes the input of their transactions.
 func BenchmarkPlan(b *testing.B) {
-	m := generate(scaleServices)
+	m := generate(10_000)
 	o := DefaultOptions()
 	p, err := New(o)
 	if err != nil {

@@ -80,7 +80,7 @@ func (t *Tables) run(ctx context.Context, args ...string) (string, error) {
 	if err == nil {
 		return stdout.String(), nil
 	}
-	err = failure(ctx, cmd.Path, err, stderr.String())
+	err = failure(context.Cause(ctx), cmd.Path, err, stderr.String())
 	// iptables-nft prints the last text for a table that has never been used.
 	for _, text := range []string{"No chain/target/match by that name", "No such file or directory", "does not exist", "is incompatible, use 'nft' tool"} {
 		if strings.Contains(stderr.String(), text) {
@@ -97,10 +97,10 @@ func (t *Tables) timeoutError() error {
 
 // failure returns the error for a program that ended with err and printed text to stderr. It wraps ErrBusy if a retry may
 // succeed without any other change.
-func failure(ctx context.Context, program string, err error, text string) error {
+func failure(cause error, program string, err error, text string) error {
 	text = strings.Join(strings.Fields(text), " ")
-	if ended := (*exec.ExitError)(nil); ctx.Err() != nil && !(errors.As(err, &ended) && ended.Exited()) { // killed
-		return fmt.Errorf("%s: %w", program, context.Cause(ctx))
+	if ended := (*exec.ExitError)(nil); cause != nil && !(errors.As(err, &ended) && ended.Exited()) { // killed
+		return fmt.Errorf("%s: %w", program, cause)
 	}
 	if strings.Contains(text, "xtables lock") {
 		return fmt.Errorf("%s: %w: another process held the xtables lock for %d s (find it with: fuser -v %s)", program, ErrBusy, LockWait, lockFile())

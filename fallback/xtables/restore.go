@@ -31,7 +31,7 @@ func (t *Tables) Restore(ctx context.Context, input []byte) error {
 // process is a Transaction: a running iptables-restore.
 type process struct {
 	tables *Tables
-	ctx    context.Context
+	cause  func() error // why the program was killed; nil: it was not
 	cancel context.CancelCauseFunc
 	cmd    *exec.Cmd
 	input  []byte
@@ -48,7 +48,7 @@ var errUnread = errors.New("exited before reading all of its input")
 // The time limit of a program applies only from Commit on.
 func (t *Tables) Begin(ctx context.Context, input []byte) (Transaction, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	tx := &process{tables: t, ctx: ctx, cancel: cancel, input: input, commit: make(chan struct{}), fed: make(chan error, 1)}
+	tx := &process{tables: t, cause: func() error { return context.Cause(ctx) }, cancel: cancel, input: input, commit: make(chan struct{}), fed: make(chan error, 1)}
 	tx.cmd = exec.CommandContext(ctx, t.progs.restore, "--noflush", "--counters", "-w", strconv.Itoa(LockWait))
 	tx.cmd.Stderr, tx.cmd.WaitDelay = &tx.stderr, pipesLimit
 	stdin, err := tx.cmd.StdinPipe()
@@ -94,7 +94,7 @@ func (tx *process) Commit() error {
 	if l := refusedLine(text, tx.input); l != "" {
 		text += ": " + l
 	}
-	return failure(tx.ctx, tx.cmd.Path, err, text)
+	return failure(tx.cause(), tx.cmd.Path, err, text)
 }
 
 func (tx *process) Abort() {

@@ -174,7 +174,7 @@ func (t *Tables) Save(ctx context.Context, table string, f func(chain, rule stri
 	go func() { // ends with the program
 		err := cmd.Wait()
 		if err != nil {
-			err = failure(ctx, cmd.Path+" -t "+table, err, stderr.String())
+			err = failure(context.Cause(ctx), cmd.Path+" -t "+table, err, stderr.String())
 		}
 		w.CloseWithError(err)
 	}()

@@ -142,7 +142,7 @@ func (l *listeners) listen(ctx context.Context, k listenKey) error {
 	l.serving.Go(func() { // until the server is closed
 		if err := o.server.Serve(socket); !errors.Is(err, http.ErrServerClosed) {
 			o.err.Store(&err)
-			l.services.wake()
+			l.services.news.Notify()
 		}
 	})
 	return nil

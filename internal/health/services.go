@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/httpguard"
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -36,7 +37,7 @@ type ServicesOptions struct {
 type Services struct {
 	opts  ServicesOptions
 	guard *httpguard.Guard
-	news  chan struct{} // one token: there is something to do
+	news  dataplane.Signal // has a token while there is something to do
 
 	mu     sync.Mutex // protects all below; never held while listening
 	checks map[k8s.ServiceName]k8s.HealthCheck
@@ -52,7 +53,7 @@ func NewServices(opts ServicesOptions) *Services {
 	return &Services{
 		opts:   opts,
 		guard:  httpguard.New(limits, opts.Log),
-		news:   make(chan struct{}, 1),
+		news:   dataplane.NewSignal(),
 		checks: map[k8s.ServiceName]k8s.HealthCheck{},
 	}
 }
@@ -61,7 +62,7 @@ func NewServices(opts ServicesOptions) *Services {
 // It never blocks, and does not keep the maps of model.
 func (s *Services) Update(model *k8s.Model, changes k8s.Changes) {
 	if s.update(model, changes) {
-		s.wake()
+		s.news.Notify()
 	}
 }
 
@@ -83,14 +84,6 @@ func (s *Services) update(model *k8s.Model, changes k8s.Changes) (moved bool) {
 		moved = moved || !had || before.Port != h.Port || (before.Local4 < 0) != (h.Local4 < 0) || (before.Local6 < 0) != (h.Local6 < 0)
 	}
 	return moved
-}
-
-// wake makes Run look again at what it should listen on.
-func (s *Services) wake() {
-	select {
-	case s.news <- struct{}{}:
-	default:
-	}
 }
 
 // wanted returns all ports that should be listened on.

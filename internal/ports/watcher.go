@@ -10,6 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -32,7 +33,7 @@ type WatcherOptions struct {
 // and Conflicts may be called before, during and after Run, from any goroutine.
 type Watcher struct {
 	opts WatcherOptions
-	news chan struct{} // one token: claims changed
+	news dataplane.Signal // has a token while claims have changed
 	scan func() ([]Listener, error)
 
 	mu        sync.Mutex // protects all below; never held while the kernel is asked
@@ -50,7 +51,7 @@ func NewWatcher(opts WatcherOptions) *Watcher {
 	}
 	return &Watcher{
 		opts:   opts,
-		news:   make(chan struct{}, 1),
+		news:   dataplane.NewSignal(),
 		scan:   Scan,
 		claims: map[k8s.PortName]*k8s.ServicePort{},
 		fresh:  map[uint32]bool{},
@@ -74,10 +75,7 @@ func (w *Watcher) Update(model *k8s.Model, changes k8s.Changes) {
 	}
 	w.mu.Unlock()
 	if changed {
-		select {
-		case w.news <- struct{}{}:
-		default:
-		}
+		w.news.Notify()
 	}
 }
 
