@@ -4,7 +4,7 @@ GO      ?= .ci/go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X github.com/nkp-proxy/nkp/internal/agent.Version=$(VERSION)
 
-.PHONY: all build check docs demo test verify dist dist-check test-bench test-deploy test-ui deploy-check test-kernel test-offload test-windows e2e differential peers lint fuzz faults picture recording clean deps help bench bench-quick bench-kernel
+.PHONY: all build check docs demo test verify dist dist-check images test-bench test-deploy test-ui deploy-check test-kernel test-offload test-windows e2e differential peers lint fuzz faults picture recording clean deps help bench bench-quick bench-kernel
 
 all: build
 
@@ -102,8 +102,8 @@ test-offload: deps ## test-kernel with Open vSwitch's flows in tc, as for a NIC 
 
 test-deploy: deps bin/tools/staticcheck ## unit, packages, images, guides; the packet tests under the unit's restrictions (5 minutes)
 	@.ci/install-deps deploy
-	$(GO) vet -C test/deploy ./...
-	cd test/deploy && $(STATICCHECK) ./...
+	for dir in deploy/image test/deploy; do $(GO) vet -C $$dir ./... && (cd $$dir && $(STATICCHECK) ./...) || exit 1; done
+	$(GO) test -C deploy/image -count=1 ./...
 	$(GO) test -C test/deploy -count=1 -timeout 10m ./...
 	@test/deploy/packets
 	$(GO) test -C test/k8s -count=1 -timeout 10m -run 'TestManifests|TestNothingIsDenied|TestRights$$' ./e2e
@@ -117,9 +117,13 @@ test-ui: deps bin/tools/staticcheck ## nkp ui in headless Chromium on a private 
 
 PICTURES ?= bin/ui
 
-dist: ## release files in dist/: binaries, .deb, .rpm, SBOMs, SHA256SUMS (first run: fetches nfpm)
+dist: ## release files in dist/: binaries, .deb, .rpm, images, SBOMs, SHA256SUMS (first run: fetches nfpm)
 	@rm -rf dist
 	@VERSION=$(VERSION) deploy/package/dist dist
+
+images: deps ## container images in dist/, as OCI archives: no container engine, no registry (fetches 4 MB of Debian packages)
+	@VERSION=$(VERSION) deploy/package/binaries dist amd64 arm64
+	@VERSION=$(VERSION) deploy/image/build dist amd64 arm64
 
 dist-check: ## the same commit gives the same release files, wherever it is built
 	@VERSION=$(VERSION) deploy/package/check

@@ -62,6 +62,8 @@ var mayImport = map[string][]string{
 
 	// Modules of their own.
 	"deploy/grafana":        {},
+	"deploy/helm":           {},
+	"deploy/image":          {},
 	"test/bench":            {"test/testbed", "test/bench", "ofctrl/ofctrltest"},
 	"test/deploy":           {},
 	"test/ui":               {},
