@@ -75,12 +75,11 @@ differential: deps bin/tools/staticcheck ## 10,000 random clusters against kube-
 	cd test/k8s && $(STATICCHECK) ./differential/...
 	$(GO) test -C test/k8s -count=1 -timeout 20m ./differential/...
 
-deploy-check: bin/tools/staticcheck ## alerts, their tests and the dashboard in deploy/ (installs promtool)
+deploy-check: bin/tools/staticcheck ## alerts, dashboard and Helm chart in deploy/ (installs promtool)
 	@command -v promtool >/dev/null || .ci/install-deps prometheus
 	promtool check rules deploy/prometheus/rules.yaml
 	promtool test rules deploy/prometheus/rules_test.yaml
-	cd deploy/grafana && $(STATICCHECK) ./...
-	$(GO) test -C deploy/grafana -count=1 ./...
+	for dir in deploy/grafana deploy/helm; do (cd $$dir && $(STATICCHECK) ./...) && $(GO) test -C $$dir -count=1 ./... || exit 1; done
 
 docs: ## write docs/configuration.md from the code
 	$(GO) run ./hack/reference
