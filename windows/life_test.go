@@ -1,14 +1,17 @@
 package windows
 
 import (
+	"maps"
 	"os"
 	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/test/hnsfake"
 	"github.com/nkp-proxy/nkp/windows/hns"
+	"github.com/nkp-proxy/nkp/windows/reconcile"
 )
 
 // deletions counts the load balancers that calls deleted.
@@ -116,6 +119,12 @@ func TestFailedDeleteIsRetriedAndBlocksNothing(t *testing.T) {
 	} else if f := s.Failures[0]; !strings.Contains(f.Object+f.Service+f.Error, "10.99.0.1:80") || !strings.Contains(f.Service, "default/web") ||
 		!strings.Contains(f.Error, "busy") || f.RetryAt.IsZero() {
 		t.Errorf("a failure does not say what failed for whom: %+v", f)
+	}
+	failed := map[reconcile.FailedLoadBalancer]uint64{
+		{Op: "update", Family: k8s.IPv4, Type: "clusterip", Error: "other"}: 1, {Op: "delete", Family: k8s.IPv4, Type: "unknown", Error: "other"}: 1,
+	}
+	if got := b.plane.Detail().Counts.FailedLoadBalancers; !maps.Equal(got, failed) {
+		t.Errorf("failures are counted as %v, want %v", got, failed)
 	}
 	if n := writes(b.sync()); n != 0 {
 		t.Errorf("%d changes were tried before they were due", n)

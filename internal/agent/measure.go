@@ -289,6 +289,9 @@ func collectHNS(s windows.Status, emit metrics.Emit) int {
 	} {
 		emit(metrics.HNSChanges, float64(n), operation)
 	}
+	for f, n := range s.Counts.FailedLoadBalancers {
+		emit(metrics.HNSLoadBalancerFailures[f.Op], float64(n), f.Family.String(), f.Type, f.Error)
+	}
 	emit(metrics.HNSObjects, float64(s.Objects.Endpoints), "endpoint")
 	emit(metrics.HNSObjects, float64(s.Objects.LoadBalancers), "load_balancer")
 	emit(metrics.HNSObjects, float64(s.Objects.Foreign), "foreign_load_balancer")

@@ -36,6 +36,7 @@ func TestMetricsOfWindows(t *testing.T) {
 	fake := hnsfake.New(hns.Version{Major: 15, Minor: 5})
 	network := fake.AddNetwork("Calico", hns.NetworkOverlay, map[string]string{"100.244.1.0/24": "10.20.30.12"})
 	fake.AddPod(network, "", "Calico_ep", "00-15-5d-00-00-01", "100.244.206.66")
+	fake.Inject(hnsfake.Fault{Func: "HcnCreateLoadBalancer", Times: 1, Code: hns.CodePortExists, Text: "taken"})
 	dir := t.TempDir()
 	file := filepath.Join(dir, "m.yaml")
 	if err := os.WriteFile(file, []byte(manifests), 0o644); err != nil {
@@ -63,7 +64,7 @@ func TestMetricsOfWindows(t *testing.T) {
 	want := []string{
 		`nkp_hns_objects{object="load_balancer"} 1`, `nkp_hns_calls_total{call="create_load_balancer",result="ok"} 1`,
 		`nkp_in_step{ip_family="IPv4"} 1`, `nkp_mode_info{mode="windows"} 1`, `nkp_hns_changes_total{operation="created"} 3`,
-		`kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"} 1`,
+		`kubeproxy_sync_proxy_rules_winkernel_lb_create_failures_total{error="port_already_exists",ip_family="IPv4",lb_type="clusterip"} 1`,
 	}
 	text, missing := "", ""
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {

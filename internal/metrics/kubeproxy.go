@@ -64,8 +64,17 @@ var (
 	InvalidDropped = define(Counter, "kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
 		"packets dropped by iptables to work around conntrack problems: forwarded packets in conntrack state INVALID").
 		in(IPTables).only("`--service-metrics` is set").collected()
+	// HNSLoadBalancerFailures are those of load balancers in HNS, by what was tried.
+	HNSLoadBalancerFailures = map[string]*Definition{"create": lbFailures("create"), "update": lbFailures("update"), "delete": lbFailures("delete")}
+
 	conntrackDuration = define(Histogram, "kubeproxy_conntrack_reconciler_sync_duration_seconds",
 		"ReconcileConntrackFlowsLatency latency in seconds: one scan for UDP connections to endpoints that are gone", ipFamily).with(syncBuckets).in(OVS, IPTables).from("IPv4", "IPv6")
 	conntrackDeleted = define(Counter, "kubeproxy_conntrack_reconciler_deleted_entries_total",
 		"Cumulative conntrack flows deleted by conntrack reconciler; not counted are those that Open vSwitch's userspace datapath deletes by up to three filters, because it does not report their number", ipFamily).in(OVS, IPTables).from("IPv4", "IPv6")
 )
+
+func lbFailures(operation string) *Definition {
+	return define(Counter, "kubeproxy_sync_proxy_rules_winkernel_lb_"+operation+"_failures_total",
+		"Cumulative proxy winkernel lb "+operation+" failures: attempts at a load balancer in HNS", ipFamily, "lb_type", "error").
+		in(Windows).only("one failed so").collected()
+}

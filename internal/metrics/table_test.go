@@ -10,6 +10,8 @@ import (
 
 var update = flag.Bool("update", false, "write docs/metrics.md")
 
+const localhostProxy = "behind a gate that is off by default; nkp has no userspace proxy for NodePorts at loopback addresses"
+
 // docs/metrics.md says what is served.
 func TestTable(t *testing.T) {
 	const file = "../../docs/metrics.md"
@@ -32,6 +34,9 @@ var notServed = []struct{ name, why string }{
 	{"kubeproxy_sync_proxy_rules_iptables_total", "nkp writes what changed and does not keep count of all rules: `nkp_service_ports` says how much there is"},
 	{"kubeproxy_sync_proxy_rules_nftables_sync_failures_total", "nkp has no nftables mode"},
 	{"kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total", "nkp has no nftables mode"},
+	{"kubeproxy_nftables_localhost_nodeport_listeners", localhostProxy},
+	{"kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total", localhostProxy},
+	{"kubeproxy_nftables_localhost_nodeport_rejected_packets_total", localhostProxy},
 	{"kubernetes_build_info", "nkp is no part of a Kubernetes release: `nkp_build_info`"},
 }
 

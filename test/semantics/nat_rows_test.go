@@ -293,20 +293,16 @@ func TestRow24UDPConnections(t *testing.T) {
 		answered("an endpoint that goes is forgotten", moving, c.there, false)
 		answered("also under policy Local", short, c.here2, false)
 		answered("one that terminates and serves is not", staying, c.here, true)
-		if _, lacks := c.plane.lacks[forgetAll]; lacks {
-			answered("without any that serves nothing is forgotten", orphaned, c.here, true)
-		} else {
-			t.Run("without any that serves everything is forgotten, and clients are refused", func(t *testing.T) {
-				for _, f := range orphaned {
-					c.eventually(t, f.what, func() error {
-						if who, err := f.ask(); !errors.Is(err, errRefused) {
-							return fmt.Errorf("%s: answered by %q, %v; want it refused", f.what, who, err)
-						}
-						return nil
-					})
-				}
-			})
-		}
+		t.Run("without any that serves everything is forgotten, and clients are refused", func(t *testing.T) {
+			for _, f := range orphaned {
+				c.eventually(t, f.what, func() error {
+					if who, err := f.ask(); !errors.Is(err, errRefused) {
+						return fmt.Errorf("%s: answered by %q, %v; want it refused", f.what, who, err)
+					}
+					return nil
+				})
+			}
+		})
 		answered("connections past Services are not concerned", direct, c.here, true)
 		answered("what was refused is answered once endpoints come", before, c.there, false)
 		t.Run("TCP is not concerned", func(t *testing.T) {

@@ -45,8 +45,6 @@ const (
 	unknownPorts feature = "an answer for what no Service has"
 	// refuseNode: a process on the node is refused at addresses, other than ClusterIPs, of a Service without endpoints.
 	refuseNode feature = "refusing the node itself"
-	// forgetAll: the UDP connections of a Service without any serving endpoint are forgotten, too.
-	forgetAll feature = "forgetting UDP connections of a Service without endpoints"
 	// sctpPorts: SCTP connections are told apart by their ports.
 	sctpPorts feature = "SCTP ports"
 )
@@ -73,7 +71,6 @@ var planes = []plane{
 		state:   iptablesState,
 		lacks: map[feature]string{
 			unknownPorts: "kube-proxy has it in nftables mode only",
-			forgetAll:    "kube-proxy leaves them, and their clients without an answer, until an endpoint serves again",
 			refuseNode:   "kube-proxy's iptables mode refuses what comes in or is forwarded, and from the node ClusterIPs only",
 		},
 	},

@@ -19,6 +19,7 @@ const (
 	CodeNotImplemented   uint32 = 0x80004001
 	CodeInvalidPolicy    uint32 = 0x803B000D
 	CodeInvalidJSON      uint32 = 0x803B001B
+	CodeInvalidIP        uint32 = 0x803B001E
 	CodeFail             uint32 = 0x80004005
 )
 
@@ -33,6 +34,7 @@ var codeNames = map[uint32]string{
 	CodeNotImplemented:   "E_NOTIMPL",
 	CodeInvalidPolicy:    "HCN_E_INVALID_POLICY",
 	CodeInvalidJSON:      "HCN_E_INVALID_JSON",
+	CodeInvalidIP:        "HCN_E_INVALID_IP",
 	CodeFail:             "E_FAIL",
 }
 
@@ -117,6 +119,22 @@ func (l PolicyLists) States() map[string]int {
 func HasCode(err error, code uint32) bool {
 	var e *Error
 	return errors.As(err, &e) && e.Code == code
+}
+
+// Class returns the class of an error in the terms of kube-proxy's metrics: port_already_exists, network_not_found,
+// not_implemented, invalid_ip or other.
+func Class(err error) string {
+	switch {
+	case HasCode(err, CodePortExists):
+		return "port_already_exists"
+	case HasCode(err, CodeNetworkNotFound):
+		return "network_not_found"
+	case HasCode(err, CodeNotImplemented):
+		return "not_implemented"
+	case HasCode(err, CodeInvalidIP):
+		return "invalid_ip"
+	}
+	return "other"
 }
 
 // IsNotFound reports whether the object that a call names does not exist. HNS has several codes for it.

@@ -50,6 +50,8 @@ type Engine struct {
 // Counts are running totals since the start.
 type Counts struct {
 	Created, Modified, Replaced, Deleted, Failed uint64 // objects
+
+	FailedLoadBalancers map[FailedLoadBalancer]uint64 `json:"-"` // attempts
 }
 
 // Result is the outcome of a Sync.
@@ -132,7 +134,11 @@ func (e *Engine) settle() {
 }
 
 // Counts returns the running totals.
-func (e *Engine) Counts() Counts { return e.counts }
+func (e *Engine) Counts() Counts {
+	c := e.counts
+	c.FailedLoadBalancers = maps.Clone(c.FailedLoadBalancers)
+	return c
+}
 
 // CanModify reports whether load balancers are modified in place: HNS claims to support it, and no attempt has disproved it.
 func (e *Engine) CanModify(features hns.Features) bool {
@@ -278,7 +284,7 @@ func (e *Engine) try(ctx context.Context, d *difference, s *Step, tried map[stri
 		}
 		return 1
 	}
-	e.counts.Failed++
+	e.countFailed(s, err)
 	e.tried[key] = wanted
 	refusal := e.failed.Refuse(key, dataplane.Refusal{Port: s.Port(), Object: s.Object(), Reason: err.Error()}, now)
 	e.refused(refusal)

@@ -3,7 +3,6 @@ package differential
 import (
 	"slices"
 
-	v1 "k8s.io/api/core/v1"
 	"k8s.io/kubernetes/pkg/proxy"
 
 	"github.com/nkp-proxy/nkp/k8s"
@@ -17,7 +16,6 @@ const (
 	unusedList corrections = 1 << iota
 	duplicates
 	relabelled
-	nodeGone
 	readyServes
 	allCorrections = iota
 )
@@ -37,9 +35,6 @@ func (k *KubeProxy) applicable(d Disagreement) (c corrections) {
 	}
 	if k.leftBy[d.Port.ServiceName] {
 		c |= relabelled
-	}
-	if k.nodeGone && k.topology[v1.LabelTopologyZone] != "" {
-		c |= nodeGone
 	}
 	if d.What == Serving && slices.ContainsFunc(k.endpointsNamed(d.Port), func(e namedEndpoint) bool { return e.ready && !e.serving }) {
 		c |= readyServes
@@ -84,9 +79,6 @@ func (k *KubeProxy) corrected(name k8s.PortName, c corrections) Facts {
 		}
 		if c&duplicates != 0 {
 			v.endpoints = endpointsOf(p.family, onlyPreferred(name, k.endpointsNamed(name)))[key]
-		}
-		if c&nodeGone != 0 {
-			v.topology = nil
 		}
 		if c&unusedList != 0 {
 			v.port = bothPolicies{v.port}

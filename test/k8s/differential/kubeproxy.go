@@ -10,8 +10,7 @@ import (
 
 // KubeProxy is what kube-proxy's proxiers do before they write rules: a pair of trackers for each family.
 type KubeProxy struct {
-	topology map[string]string // labels of this node; they stay when the Node goes
-	nodeGone bool
+	topology map[string]string                      // labels of this node
 	services map[k8s.Ref]*v1.Service                // what the informer holds
 	slices   map[k8s.Ref]*discoveryv1.EndpointSlice // what the informer holds
 	leftBy   map[k8s.ServiceName]bool               // Services whose name was taken off a slice by an update
@@ -29,15 +28,24 @@ type proxier struct {
 
 // NewKubeProxy returns a kube-proxy that has seen nothing yet.
 func NewKubeProxy() *KubeProxy {
-	k := &KubeProxy{
-		services: map[k8s.Ref]*v1.Service{},
-		slices:   map[k8s.Ref]*discoveryv1.EndpointSlice{},
-		leftBy:   map[k8s.ServiceName]bool{},
-	}
-	for _, f := range families {
-		k.proxiers = append(k.proxiers, newProxier(f))
-	}
+	k := &KubeProxy{services: map[k8s.Ref]*v1.Service{}, slices: map[k8s.Ref]*discoveryv1.EndpointSlice{}}
+	k.start()
 	return k
+}
+
+// start begins with what the informers hold, and remembers nothing else.
+func (k *KubeProxy) start() {
+	k.topology, k.leftBy, k.proxiers = nil, map[k8s.ServiceName]bool{}, nil
+	for _, f := range families {
+		p := newProxier(f)
+		for _, o := range k.services {
+			p.serviceChanges.Update(nil, o)
+		}
+		for _, o := range k.slices {
+			p.endpointChanges.EndpointSliceUpdate(o, false)
+		}
+		k.proxiers = append(k.proxiers, p)
+	}
 }
 
 func newProxier(f k8s.Family) *proxier {
@@ -64,8 +72,8 @@ func (k *KubeProxy) Apply(ref k8s.Ref, o k8s.Object) {
 			return
 		}
 		node, _ := o.(*v1.Node)
-		k.nodeGone = node == nil
-		if node == nil { // NodeTopologyConfig does nothing when the Node is deleted
+		if node == nil { // the process exits when the Node is deleted (NodeManager.OnNodeDelete), and is started again
+			k.start()
 			return
 		}
 		k.topology = map[string]string{}

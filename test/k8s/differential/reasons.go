@@ -22,7 +22,6 @@ var Reasons = []Reason{
 	{Name: "unused list", Correction: unusedList},
 	{Name: "duplicate address", Correction: duplicates},
 	{Name: "relabelled slice", Correction: relabelled},
-	{Name: "deleted node", Correction: nodeGone},
 	{Name: "ready but not serving", Correction: readyServes},
 	{Name: "two claims", Explains: twoClaims},
 	{Name: "unspecified address", Explains: unspecified},

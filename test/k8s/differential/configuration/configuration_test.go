@@ -71,7 +71,7 @@ var values = map[string][]string{
 	"nftables.masqueradeAll":              {`true`},
 	"nftables.syncPeriod":                 {`"-1s"`, `"500ms"`, `"1m"`},
 	"nftables.minSyncPeriod":              {`"-1s"`, `"31s"`, `"2s"`},
-	"nodePortAddresses":                   {`["10.0.0.0/8"]`, `["10.1.2.3/8","fd00::/64"]`, `["primary"]`, `["primary","10.0.0.0/8"]`, `["10.0.0.0/8","primary"]`, `["10.0.0.0"]`, `[""]`, `["10.0.0.0/8",null]`},
+	"nodePortAddresses":                   {`["10.0.0.0/8"]`, `["10.1.2.3/8","fd00::/64"]`, `["primary"]`, `["primary","10.0.0.0/8"]`, `["10.0.0.0/8","primary"]`, `["localhost","primary","all"]`, `["localhost","fd00::/64","localhost"]`, `["all","all"]`, `["Primary"]`, `["10.0.0.0"]`, `[""]`, `["10.0.0.0/8",null]`},
 	"oomScoreAdj":                         {`-1000`, `-1001`, `1000`, `1001`, `null`},
 	"portRange":                           {`"1-2"`},
 	"winkernel.networkName":               {`"n"`},
