@@ -24,6 +24,7 @@ var purpose = map[string]string{
 	"github.com/coreos/go-systemd/v22":    "readiness and watchdog of the systemd unit",
 	"github.com/fsnotify/fsnotify":        "changes of manifest and configuration files",
 	"github.com/cenkalti/rpc2":            "JSON-RPC with the switch's database, as libovsdb does it",
+	"github.com/google/nftables":          "encodings of nftables' expressions; not its connection, which loses what was refused (docs/decisions/0030)",
 	"github.com/ovn-kubernetes/libovsdb":  "the switch's database (RFC 7047): notation, schema, the cache of rows; not its client, whose panics cannot be recovered (docs/decisions/0010)",
 	"github.com/prometheus/client_golang": "metrics",
 	"github.com/prometheus/client_model":  "metrics",

@@ -18,11 +18,25 @@ import (
 // backends are those that tests run over; each has its own tables.
 var backends = []xtables.Backend{xtables.NFT, xtables.Legacy}
 
-// each runs a test over every back end, side by side.
+// nftables stands for nftables where tests have a back end of iptables.
+const nftables xtables.Backend = backendNFTables
+
+// each runs a test over every back end of iptables, side by side.
 func each(t *testing.T, f func(t *testing.T, b xtables.Backend)) {
 	t.Helper()
+	over(t, backends, f)
+}
+
+// eachPlane runs a test over nftables, too.
+func eachPlane(t *testing.T, f func(t *testing.T, b xtables.Backend)) {
+	t.Helper()
+	over(t, append([]xtables.Backend{nftables}, backends...), f)
+}
+
+func over(t *testing.T, list []xtables.Backend, f func(t *testing.T, b xtables.Backend)) {
+	t.Helper()
 	testbed.Linux.Require(t)
-	for _, b := range backends {
+	for _, b := range list {
 		t.Run(string(b), func(t *testing.T) {
 			t.Parallel()
 			f(t, b)

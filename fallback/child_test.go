@@ -35,9 +35,10 @@ const childEnv = "NKP_FALLBACK_CHILD"
 
 type childOptions struct {
 	rules.Config
-	Backend    xtables.Backend
-	SyncPeriod time.Duration
-	Tracker    k8s.Options
+	Backend       xtables.Backend
+	SyncPeriod    time.Duration
+	Tracker       k8s.Options
+	AffinityLimit int
 	// LocalnetFile stands for the volume of a container that has route_localnet; "": none.
 	LocalnetFile string
 }
@@ -76,7 +77,7 @@ func child(text string) error {
 		localnetFiles[1] = o.LocalnetFile
 	}
 	p, err := New(Options{
-		Config: o.Config, Backend: string(o.Backend), SyncPeriod: o.SyncPeriod,
+		Config: o.Config, Backend: string(o.Backend), NFTables: o.Backend == nftables, SyncPeriod: o.SyncPeriod, AffinityLimit: o.AffinityLimit,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	if err != nil {
@@ -131,6 +132,12 @@ func child(text string) error {
 				r.Counters[n.ID()] = c
 			}
 		case "cleanup":
+			if o.Backend == nftables {
+				var n int
+				n, err = CleanupNFTables()
+				r.Text = fmt.Sprintf("%d tables", n)
+				break
+			}
 			var n Removed
 			n, err = Cleanup(ctx, CleanupOptions{})
 			r.Text = fmt.Sprintf("%+v", n)

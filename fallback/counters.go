@@ -2,6 +2,8 @@ package fallback
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -45,22 +47,25 @@ func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, er
 	if time.Since(p.counted.at) < countersAge {
 		return p.counted.last, nil
 	}
-	m, _ := p.snapshot()
+	m, config := p.snapshot()
 	if m == nil {
 		return nil, nil
 	}
 	p.mu.Lock()
 	backend := p.status.Backend
-	var families []k8s.Family
-	for f := range p.families {
-		families = append(families, f)
-	}
+	families := slices.Collect(maps.Keys(p.families))
 	p.mu.Unlock()
 	all := map[k8s.PortName]k8s.Counters{}
 	if backend == "" {
 		return all, nil // nothing is installed yet
 	}
 	dropped := map[dataplane.DropKey]uint64{}
+	if p.opts.NFTables {
+		if err := countNFT(m, config, families, all, dropped); err != nil {
+			return nil, err
+		}
+		families = nil
+	}
 	for _, f := range families {
 		list, err := listRules(ctx, backend, f)
 		if err != nil {
@@ -144,7 +149,7 @@ type localhostCache struct {
 
 func (p *Plane) localhostConnections(ctx context.Context) (n uint64, ok bool, err error) {
 	p.mu.Lock()
-	backend, served := p.status.Backend, p.opts.LocalhostNodePorts && p.families[k8s.IPv4] != nil
+	backend, served := p.status.Backend, p.opts.LocalhostNodePorts && p.families[k8s.IPv4] != nil && !p.opts.NFTables
 	p.mu.Unlock()
 	if backend == "" || !served {
 		return 0, false, nil

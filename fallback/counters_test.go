@@ -13,7 +13,7 @@ import (
 // Connections are counted once each, by whatever address, and whatever they send; who is kept out by source ranges opens
 // none. Neither endpoints that come and go nor a new start change what was counted.
 func TestCounters(t *testing.T) {
-	each(t, func(t *testing.T, backend xtables.Backend) {
+	eachPlane(t, func(t *testing.T, backend xtables.Backend) {
 		b, pods := bed(t, testbed.Options{})
 		manifests := func(web ...*testbed.Pod) string {
 			return nodeObject + service("web", 1, "type: LoadBalancer", "externalIPs: [20.0.0.101]", "sessionAffinity: ClientIP") +

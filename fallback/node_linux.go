@@ -14,6 +14,9 @@ import (
 // "IPv4 nat + -A CHAIN RULE", where + marks a missing rule and - an extra one; "" if they do not differ. Of the options, it uses
 // the rules' settings, Backend and Families.
 func Diff(ctx context.Context, m *k8s.Model, o Options) (string, error) {
+	if o.NFTables {
+		return diffNFT(m, o)
+	}
 	choice, err := xtables.Choose(ctx, xtables.Backend(o.Backend))
 	if err != nil {
 		return "", err

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -16,7 +15,10 @@ import (
 
 // open opens the tables of each family. While they are busy (another process holds the xtables lock) it tries again, until the
 // context ends.
-func (p *Plane) open(ctx context.Context) ([]*worker, error) {
+func (p *Plane) open(ctx context.Context) ([]familyWorker, error) {
+	if p.opts.NFTables {
+		return p.openNFT()
+	}
 	for {
 		workers, err := p.tryOpen(ctx)
 		if !errors.Is(err, xtables.ErrBusy) || ctx.Err() != nil {
@@ -34,7 +36,7 @@ func (p *Plane) open(ctx context.Context) ([]*worker, error) {
 }
 
 // tryOpen chooses the back end, and opens the tables of each family.
-func (p *Plane) tryOpen(ctx context.Context) ([]*worker, error) {
+func (p *Plane) tryOpen(ctx context.Context) ([]familyWorker, error) {
 	choice, err := xtables.Choose(ctx, xtables.Backend(p.opts.Backend))
 	if err != nil {
 		return nil, err
@@ -44,7 +46,8 @@ func (p *Plane) tryOpen(ctx context.Context) ([]*worker, error) {
 	if choice.Backend == xtables.NFT {
 		limits = nftLimits
 	}
-	var workers []*worker
+	var workers []familyWorker
+	opened := map[k8s.Family]bool{}
 	var problems []error
 	for _, f := range p.opts.families() {
 		t, err := xtables.Open(ctx, choice.Backend, f)
@@ -68,6 +71,7 @@ func (p *Plane) tryOpen(ctx context.Context) ([]*worker, error) {
 			w.localnet.setting = routeLocalnet{}
 		}
 		workers = append(workers, w)
+		opened[f] = true
 	}
 	if len(workers) == 0 || len(problems) > 0 && len(p.opts.Families) > 0 {
 		return nil, errors.Join(problems...)
@@ -77,7 +81,7 @@ func (p *Plane) tryOpen(ctx context.Context) ([]*worker, error) {
 	}
 	p.mu.Lock()
 	for _, f := range p.opts.families() {
-		if !slices.ContainsFunc(workers, func(w *worker) bool { return w.family == f }) {
+		if !opened[f] {
 			delete(p.families, f)
 		}
 	}

@@ -6,12 +6,14 @@ import (
 	"context"
 	"errors"
 
+	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
 var errNotLinux = errors.New("iptables is supported on Linux only")
 
-func (p *Plane) open(context.Context) ([]*worker, error) { return nil, errNotLinux }
+func (p *Plane) open(context.Context) ([]familyWorker, error) { return nil, errNotLinux }
 
 // Diff returns the difference between installed and desired rules. It works on Linux only.
 func Diff(context.Context, *k8s.Model, Options) (string, error) { return "", errNotLinux }
@@ -22,6 +24,12 @@ func Cleanup(context.Context, CleanupOptions) (Removed, error) { return Removed{
 // Available returns an error: iptables is supported on Linux only.
 func Available(string) error { return errNotLinux }
 
+func countNFT(*k8s.Model, rules.Config, []k8s.Family, map[k8s.PortName]k8s.Counters, map[dataplane.DropKey]uint64) error {
+	return errNotLinux
+}
+
+func diffNFT(*k8s.Model, Options) (string, error) { return "", errNotLinux }
+
 func listRules(context.Context, string, k8s.Family) (lister, error) { return nil, errNotLinux }
 
 // Occupied reports whether another proxy's rules are present. Without iptables there are none.
@@ -31,3 +39,6 @@ func Occupied(context.Context) (bool, error) { return false, nil }
 func ReadRules(context.Context, string, k8s.Family) (map[string]map[string][]string, error) {
 	return nil, errNotLinux
 }
+
+// CleanupNFTables removes nkp's tables. It works on Linux only.
+func CleanupNFTables() (int, error) { return 0, errNotLinux }

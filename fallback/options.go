@@ -14,7 +14,11 @@ import (
 // Options configure a Plane. DefaultOptions returns usable ones.
 type Options struct {
 	rules.Config
-	// Backend is nf_tables or legacy; "": the one that the rest of the node uses.
+	// NFTables serves Services with nftables instead of iptables.
+	NFTables bool
+	// AffinityLimit bounds the clients of each Service port that session affinity remembers in nftables; 0: its default.
+	AffinityLimit int
+	// Backend is nf_tables or legacy, of iptables; "": the one that the rest of the node uses.
 	Backend string
 	// Families are the families to serve. Empty: both, without a family that the kernel lacks.
 	Families []k8s.Family
@@ -44,9 +48,9 @@ const briefAbove = 1000
 
 // Status is the part of the output of `nkp status -o json` that is specific to iptables.
 type Status struct {
-	Backend string `json:"backend"` // "" before Run has chosen
+	Backend string `json:"backend"` // nf_tables or legacy of iptables, or nftables; "" before Run has chosen
 	Reason  string `json:"reason"`  // why that one
-	Version string `json:"version"` // of iptables
+	Version string `json:"version"` // of iptables; "": there is none
 	Scope   string `json:"scope"`
 	// RandomFully reports whether masquerading chooses ports at random.
 	RandomFully bool           `json:"randomFully"`
@@ -58,10 +62,11 @@ type FamilyStatus struct {
 	Family string `json:"family"`
 	// InStep reports whether everything is programmed, except refused items.
 	InStep   bool      `json:"inStep"`
-	LastSync time.Time `json:"lastSync"` // the last committed transaction
-	Services int       `json:"services"` // Service ports that are programmed
-	Chains   int       `json:"chains"`   // their own chains
-	Pending  int       `json:"pending"`  // Service ports that are not programmed yet
+	LastSync time.Time `json:"lastSync"`           // the last committed transaction
+	Services int       `json:"services"`           // Service ports that are programmed
+	Chains   int       `json:"chains,omitempty"`   // their own chains, in iptables
+	Elements int       `json:"elements,omitempty"` // of sets, in nftables
+	Pending  int       `json:"pending"`            // Service ports that are not programmed yet
 	// Refused maps each Service port that iptables refused to the reason.
 	Refused      map[string]string `json:"refused,omitempty"`
 	refusals     []dataplane.Refusal

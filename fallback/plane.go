@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/nkp-proxy/nkp/fallback/nft"
 	"github.com/nkp-proxy/nkp/fallback/rules"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
@@ -62,7 +63,7 @@ func New(o Options) (*Plane, error) {
 			p.report(f, func(s *FamilyStatus) { s.InStep = false })
 			p.opts.Hooks.Queued(fs...)
 		}, f)
-		p.loops[f] = dataplane.NewLoop("iptables " + f.String())
+		p.loops[f] = dataplane.NewLoop(o.name() + " " + f.String())
 		p.families[f] = &FamilyStatus{Family: f.String()}
 	}
 	return p, nil
@@ -74,6 +75,23 @@ func (p *Plane) Loops() (list []*dataplane.Loop) {
 		list = append(list, p.loops[f])
 	}
 	return list
+}
+
+// name returns what serves Services.
+func (o *Options) name() string {
+	if o.NFTables {
+		return backendNFTables
+	}
+	return "iptables"
+}
+
+// backendNFTables is the name of nftables where iptables has its back ends.
+const backendNFTables = "nftables"
+
+// familyWorker keeps one family in step.
+type familyWorker interface {
+	// run works until the context ends.
+	run(ctx context.Context) error
 }
 
 func (o *Options) families() []k8s.Family {
@@ -123,7 +141,7 @@ func apply(m *k8s.Model, c k8s.Changes) {
 // is permanent: this node has no iptables, or none for the requested families.
 func (p *Plane) Run(ctx context.Context) error {
 	for _, l := range p.loops {
-		l.Work("detecting the iptables back end")
+		l.Work("opening " + p.opts.name())
 		defer l.Rest()
 	}
 	opened, err := p.open(ctx)
@@ -159,7 +177,7 @@ func (p *Plane) Status(ctx context.Context) (dataplane.Status, error) {
 		case !f.InStep:
 			s.InStep, s.Why = false, cmp.Or(f.LastError, f.Family+": the rules are not in step yet")
 		case len(f.refusals) > 0:
-			s.InStep, s.Why = false, fmt.Sprintf("%s: iptables refuses %s", f.Family, dataplane.CountPorts(len(f.refusals)))
+			s.InStep, s.Why = false, fmt.Sprintf("%s: %s refuses %s", f.Family, p.opts.name(), dataplane.CountPorts(len(f.refusals)))
 		}
 	}
 	return s, ctx.Err()
@@ -192,11 +210,14 @@ func (p *Plane) Tried() bool {
 	return true
 }
 
-// Plan returns all rules as input for iptables-restore, IPv4 first; "" before the first Update.
+// Plan returns all rules as input for iptables-restore or nft -f, IPv4 first; "" before the first Update.
 func (p *Plane) Plan() string {
 	m, config := p.snapshot()
-	if m == nil {
+	switch {
+	case m == nil:
 		return ""
+	case p.opts.NFTables:
+		return nft.Plan(m, nft.Config{Config: config, AffinityLimit: p.opts.AffinityLimit})
 	}
 	return rules.Plan(m, config)
 }

@@ -25,17 +25,7 @@ func TestScopeHost(t *testing.T) {
 		if got := p.status().Scope; got != "host" {
 			t.Errorf("scope %q", got)
 		}
-		for _, c := range []packet{
-			{what: "the node to a ClusterIP", from: b.Node, proto: "tcp", to: "40.0.0.1:80", by: []string{"pod-11"}, as: b.Node.IP4},
-			{what: "the node to a ClusterIP", from: b.Node, proto: "udp", to: "[fd00:40::1]:53", by: []string{"pod-11"}},
-			{what: "outside to a NodePort", from: b.External, proto: "tcp", to: "172.16.0.2:30001", by: []string{"pod-11"}},
-			{what: "outside to a NodePort, policy Local", from: b.External, proto: "tcp", to: "[fd00:ac::2]:30002", by: []string{"pod-11"}, as: b.External.IP6},
-			{what: "localhost", from: b.Node, proto: "tcp", to: "127.0.0.1:30001", by: []string{"pod-11"}},
-			{what: "no endpoints", from: b.Node, proto: "tcp", to: "40.0.0.3:80", err: testbed.ErrRefused},
-			{what: "a pod's packet to a ClusterIP leaves as it is", from: pods[1].Host, proto: "tcp", to: "40.0.0.1:80", err: testbed.ErrUnreachable},
-			{what: "a pod's packet to a NodePort reaches the node itself", from: pods[1].Host, proto: "tcp", to: "172.16.0.2:30001", err: testbed.ErrRefused},
-			{what: "pods among themselves", from: pods[1].Host, proto: "tcp", to: "10.0.0.11:80", by: []string{"pod-11"}, as: pods[1].IP4},
-		} {
+		for _, c := range scopeHostPackets(b, pods) {
 			c.check(t)
 		}
 		// A kube-proxy, or nkp, that served everything here before leaves no jump for pods behind.
@@ -56,6 +46,21 @@ func TestScopeHost(t *testing.T) {
 			t.Errorf("after a change of scope to own:\n%s", hooks)
 		}
 	})
+}
+
+// scopeHostPackets are what comes of packets with scope Host.
+func scopeHostPackets(b *testbed.Bed, pods []*testbed.Pod) []packet {
+	return []packet{
+		{what: "the node to a ClusterIP", from: b.Node, proto: "tcp", to: "40.0.0.1:80", by: []string{"pod-11"}, as: b.Node.IP4},
+		{what: "the node to a ClusterIP", from: b.Node, proto: "udp", to: "[fd00:40::1]:53", by: []string{"pod-11"}},
+		{what: "outside to a NodePort", from: b.External, proto: "tcp", to: "172.16.0.2:30001", by: []string{"pod-11"}},
+		{what: "outside to a NodePort, policy Local", from: b.External, proto: "tcp", to: "[fd00:ac::2]:30002", by: []string{"pod-11"}, as: b.External.IP6},
+		{what: "localhost", from: b.Node, proto: "tcp", to: "127.0.0.1:30001", by: []string{"pod-11"}},
+		{what: "no endpoints", from: b.Node, proto: "tcp", to: "40.0.0.3:80", err: testbed.ErrRefused},
+		{what: "a pod's packet to a ClusterIP leaves as it is", from: pods[1].Host, proto: "tcp", to: "40.0.0.1:80", err: testbed.ErrUnreachable},
+		{what: "a pod's packet to a NodePort reaches the node itself", from: pods[1].Host, proto: "tcp", to: "172.16.0.2:30001", err: testbed.ErrRefused},
+		{what: "pods among themselves", from: pods[1].Host, proto: "tcp", to: "10.0.0.11:80", by: []string{"pod-11"}, as: pods[1].IP4},
+	}
 }
 
 // The back end is the one that the rest of the node uses.

@@ -13,7 +13,7 @@ import (
 // A client that goes on sending from the same port is led to an endpoint that exists: when its endpoint goes, when a
 // Service gets its first, when it loses its last, and when the Service itself goes and comes back.
 func TestStaleUDP(t *testing.T) {
-	each(t, func(t *testing.T, backend xtables.Backend) {
+	eachPlane(t, func(t *testing.T, backend xtables.Backend) {
 		b, pods := bed(t, testbed.Options{})
 		svc := nodeObject + service("web", 1, "type: NodePort")
 		p := start(t, b, defaults(backend), svc+endpoints("web", pods[0]))
@@ -61,7 +61,7 @@ func TestStaleUDP(t *testing.T) {
 
 // A frontend that moves to another Service takes its clients along, those with a fixed port included.
 func TestMovedUDPFrontend(t *testing.T) {
-	each(t, func(t *testing.T, backend xtables.Backend) {
+	eachPlane(t, func(t *testing.T, backend xtables.Backend) {
 		b, pods := bed(t, testbed.Options{})
 		with, without := []string{`externalIPs: [20.0.0.150]`}, []string{"type: ClusterIP"}
 		manifests := func(one, two []string) string {

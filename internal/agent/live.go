@@ -21,6 +21,9 @@ import (
 // ErrNoLive says that a data plane cannot be asked about single packets.
 var ErrNoLive = errors.New("--live cannot ask HNS about a packet: leave it out, and compare all load balancers with \"nkp diff\"")
 
+// ErrNoLiveNFT is ErrNoLive for nftables.
+var ErrNoLiveNFT = errors.New("--live cannot ask nftables about a packet: leave it out, and compare all elements with \"nkp diff\"")
+
 // compare compares the model's answer with the bridge, or with iptables for packets that do not cross the bridge.
 func (s *Settings) compare(ctx context.Context, now *planes, m *k8s.Model, q trace.Question, r *trace.Result) error {
 	db := now.switchNow()
@@ -152,6 +155,9 @@ func portNumber(db *ovsdb.Switch, name string) (uint32, bool) {
 
 // CompareRules compares the model's answer with the installed iptables rules.
 func (s *Settings) CompareRules(ctx context.Context, backend string, m *k8s.Model, q trace.Question, r *trace.Result) error {
+	if backend == string(ModeNFTables) {
+		return ErrNoLiveNFT
+	}
 	tables, err := fallback.ReadRules(ctx, backend, k8s.FamilyOf(q.To.Addr()))
 	if err != nil {
 		return err

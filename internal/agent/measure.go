@@ -88,7 +88,7 @@ func proxyMode(m Mode) string {
 
 // families are those that the data plane of a mode may serve.
 func (s *Settings) families(m Mode) []k8s.Family {
-	if m == ModeIPTables {
+	if m == ModeIPTables || m == ModeNFTables {
 		return s.IPTables.Families // none: both
 	}
 	return nil
@@ -200,19 +200,19 @@ func (a *Agent) collect(emit metrics.Emit) {
 func (p *planes) collect(ctx context.Context, emit metrics.Emit) (warnings int) {
 	for _, pl := range p.all {
 		refused := 0
-		switch pl := pl.Plane.(type) {
+		switch of := pl.Plane.(type) {
 		case *bridge.Plane:
-			f := pl.Figures()
+			f := of.Figures()
 			warnings, refused = warnings+f.Warnings, f.Refused
 			collectBridge(&f, emit)
-			usage, n := pl.Asked(ctx)
+			usage, n := of.Asked(ctx)
 			collectConntrack(&usage, emit)
 			warnings += n
 		case *windows.Plane:
-			d := pl.Detail()
+			d := of.Detail()
 			warnings, refused = warnings+len(d.Warnings), collectHNS(d, emit)
 		default: // iptables, or a part of it
-			refused = collectIPTables(p.iptables.Detail(), emit)
+			refused = collectIPTables(p.iptables.Detail(), pl.label, emit)
 			if n, ok, err := p.iptables.LocalhostConnections(ctx); err == nil && ok {
 				emit(metrics.LocalhostNodePorts, float64(n))
 			}
@@ -261,14 +261,14 @@ func collectConntrack(u *dpctl.Usage, emit metrics.Emit) {
 	}
 }
 
-// collectIPTables returns how many Service ports are refused.
-func collectIPTables(s fallback.Status, emit metrics.Emit) (refused int) {
+// collectIPTables is for nftables, too. It returns how many Service ports are refused.
+func collectIPTables(s fallback.Status, plane string, emit metrics.Emit) (refused int) {
 	pending, repairs := 0, 0
 	for _, f := range s.Families {
 		refused, pending, repairs = refused+len(f.Refused), pending+f.Pending, repairs+f.Repairs
 	}
-	emit(metrics.PendingPorts, float64(pending), "iptables")
-	emit(metrics.Repairs, float64(repairs), "iptables")
+	emit(metrics.PendingPorts, float64(pending), plane)
+	emit(metrics.Repairs, float64(repairs), plane)
 	return refused
 }
 

@@ -23,6 +23,7 @@ type Mode string
 const (
 	ModeOVS      Mode = "ovs"
 	ModeIPTables Mode = "iptables"
+	ModeNFTables Mode = "nftables"
 	ModeWindows  Mode = "windows"
 )
 
@@ -42,6 +43,7 @@ type kind struct {
 var kinds = map[Mode]kind{
 	ModeOVS:      {"ovs", "the switch", "RefusedBySwitch"},
 	ModeIPTables: {"iptables", "iptables", "RefusedByIPTables"},
+	ModeNFTables: {"nftables", "nftables", "RefusedByNFTables"},
 	ModeWindows:  {"hns", "HNS", "RefusedByHNS"},
 }
 
@@ -49,7 +51,7 @@ var kinds = map[Mode]kind{
 type planes struct {
 	all      []plane         // the main one first
 	bridge   *bridge.Plane   // the OVS data plane in all; nil if there is none
-	iptables *fallback.Plane // the iptables data plane in all; nil if there is none
+	iptables *fallback.Plane // the iptables or nftables data plane in all; nil if there is none
 }
 
 // makePlanes creates the data plane of the agent's mode. hostPlane decides later on iptables alongside the bridge.
@@ -62,8 +64,10 @@ func (a *Agent) makePlanes(db *ovsdb.Client) error {
 	case ModeOVS:
 		a.bridge = bridge.New(a.set.Settings, db, bridge.Hooks{Hooks: hooks, Transaction: a.metrics.Transaction}, a.log)
 		p = a.bridge
-	case ModeIPTables:
-		a.iptables, err = fallback.New(a.iptablesOptions(rules.Everything, hooks))
+	case ModeIPTables, ModeNFTables:
+		o := a.iptablesOptions(rules.Everything, hooks)
+		o.NFTables = a.mode == ModeNFTables
+		a.iptables, err = fallback.New(o)
 		p = a.iptables
 	case ModeWindows:
 		o := a.set.WindowsOptions()

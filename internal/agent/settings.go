@@ -47,6 +47,7 @@ const ownPortMin = 32768
 func (s *Settings) IPTablesOptions(scope rules.Scope) fallback.Options {
 	o := s.IPTables
 	o.Scope, o.MasqueradeAll = scope, s.MasqueradeAll
+	o.AffinityLimit = int(s.AffinityLimit)
 	switch scope {
 	case rules.Host:
 		o.PodDevice = s.Bridge // pods of other nodes come in at the NIC, and are served

@@ -38,6 +38,8 @@ type Status struct {
 
 	// IPTables is the data plane of ModeIPTables, or in ModeOVS that for the traffic of the node's own processes.
 	IPTables *fallback.Status `json:"iptables,omitempty"`
+	// NFTables is the data plane of ModeNFTables.
+	NFTables *fallback.Status `json:"nftables,omitempty"`
 	HNS      *windows.Status  `json:"hns,omitempty"` // ModeWindows
 
 	Warnings []string `json:"warnings"`
@@ -120,7 +122,9 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 		case *bridge.Status:
 			s.Status = d
 		case *fallback.Status:
-			s.IPTables = d
+			if s.IPTables = d; a.mode == ModeNFTables {
+				s.IPTables, s.NFTables = nil, d
+			}
 		case *windows.Status:
 			s.HNS = d
 		}

@@ -110,6 +110,13 @@ func (s *settings) cleanupOf(ctx context.Context, m agent.Mode, out io.Writer) e
 		}
 		_, err = fmt.Fprintf(out, "removed %d chains and %d rules in other chains from iptables\n", n.Chains, n.Rules)
 		return err
+	case agent.ModeNFTables:
+		n, err := fallback.CleanupNFTables()
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(out, "removed %d tables from nftables\n", n)
+		return err
 	case agent.ModeWindows:
 		n, err := windows.Cleanup(ctx, s.Windows)
 		if err != nil {

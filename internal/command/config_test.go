@@ -236,7 +236,7 @@ func TestErrorsNameTheirSource(t *testing.T) {
 		{"", []string{"--hostname-override=  "}, "--hostname-override is blank", exitUsage},
 		{kubeProxyHead + "oomScoreAdj: 2000\n", nil, "KubeProxyConfiguration.oomScoreAdj: Invalid value: 2000", exitFailure},
 		{kubeProxyHead + "winkernel: {sourceVip: here}\n", nil, "KubeProxyConfiguration.winkernel.sourceVip", exitFailure},
-		{nkpHead + "mode: nftables\n", nil, "NkpConfiguration.mode: --mode", exitFailure},
+		{nkpHead + "mode: ipvs\n", nil, "NkpConfiguration.mode: --mode", exitFailure},
 		{nkpHead + "ovs: {layout: {tableBase: 300}}\n", nil, "NkpConfiguration.ovs.layout.tableBase", exitFailure},
 		{nkpHead + "node: {mac: x}\n", nil, "NkpConfiguration.node.mac", exitFailure},
 	} {

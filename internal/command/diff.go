@@ -121,12 +121,14 @@ func (s *settings) diff(ctx context.Context, stderr io.Writer) (string, error) {
 	switch c.mode {
 	case agent.ModeWindows:
 		return s.diffHNS(ctx, stderr)
-	case agent.ModeIPTables:
+	case agent.ModeIPTables, agent.ModeNFTables:
 		model, _, err := s.wantModel(ctx, c.mode, true, stderr)
 		if err != nil {
 			return "", err
 		}
-		return fallback.Diff(ctx, model, s.IPTablesOptions(rules.Everything))
+		o := s.IPTablesOptions(rules.Everything)
+		o.NFTables = c.mode == agent.ModeNFTables
+		return fallback.Diff(ctx, model, o)
 	}
 	w, err := s.want(ctx, sw, stderr)
 	if err != nil {

@@ -60,11 +60,11 @@ func TestCompletion(t *testing.T) {
 	}
 	socket := fakeAgent(t)
 	for _, x := range []struct{ args, want string }{
-		{"run --mode |", "auto ovs iptables windows"},
-		{"--mode |", "auto ovs iptables windows"},
+		{"run --mode |", "auto ovs iptables nftables windows"},
+		{"--mode |", "auto ovs iptables nftables windows"},
 		{"trace --protocol |", "tcp udp sctp"},
 		{"services -o |", "text wide json yaml"},
-		{"plan --output |", "text ofctl iptables hcn json yaml"},
+		{"plan --output |", "text ofctl iptables nft hcn json yaml"},
 		{"services --socket " + socket + " |", "default/web kube-system/dns"},
 		{"services --socket " + socket + " kube|", "kube-system/dns"},
 		{"services --socket " + socket + " default/web |", ""},

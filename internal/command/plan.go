@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/nkp-proxy/nkp/fallback/nft"
 	"github.com/nkp-proxy/nkp/fallback/rules"
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/k8s"
@@ -30,10 +31,11 @@ With --ovsdb, port numbers and MACs come from a switch; without it from the flag
 with a warning.
 
 Outputs:
-  text      per Service port: frontends, endpoints, flows and groups (with --mode iptables or windows: those outputs)
+  text      per Service port: frontends, endpoints, flows and groups (with --mode iptables, nftables or windows: those outputs)
   ofctl     input for "ovs-ofctl -O OpenFlow15 bundle BRIDGE -"
   iptables  input for iptables-restore, IPv4, then "# ip6tables" and IPv6; with --mode ovs only what serves the node's own
             traffic beside the bridge
+  nft       input for nft -f: the table of each family that replaces iptables with --mode nftables
   hcn       the objects that HNS should have on a Windows node, as JSON
   json      the Services as nkp understands them: frontends and the endpoints in force
   yaml      the same as YAML
@@ -67,7 +69,7 @@ have no effect here, and are not listed.`,
 	s.healthzFlag(cmd.Flags())
 	s.layoutFlags(cmd.Flags())
 	s.switchFlags(cmd.Flags(), "")
-	o.flag(cmd, "text, ofctl, iptables, hcn, json or yaml", "ofctl", "iptables", "hcn")
+	o.flag(cmd, "text, ofctl, iptables, nft, hcn, json or yaml", "ofctl", "iptables", "nft", "hcn")
 	run.VisitAll(func(f *pflag.Flag) {
 		if cmd.Flags().Lookup(f.Name) == nil {
 			f.Hidden, f.Deprecated = true, "" // cobra would print the deprecation among the plan
@@ -83,6 +85,8 @@ func (s *settings) planOutput(o *output) error {
 	switch mode := agent.Mode(s.mode); {
 	case o.format == "text" && mode == agent.ModeIPTables:
 		o.format = "iptables"
+	case o.format == "text" && mode == agent.ModeNFTables:
+		o.format = "nft"
 	case o.format == "text" && (mode == agent.ModeWindows || s.mode == "auto" && runtime.GOOS == "windows"):
 		o.format = "hcn"
 	case of[o.format] != "" && s.mode != "auto" && mode != of[o.format]:
@@ -92,7 +96,7 @@ func (s *settings) planOutput(o *output) error {
 }
 
 func (s *settings) plan(ctx context.Context, o *output, stdout, stderr io.Writer) error {
-	if o.format == "iptables" || o.format == "hcn" {
+	if o.format == "iptables" || o.format == "nft" || o.format == "hcn" {
 		return s.planRules(ctx, o.format, stdout, stderr)
 	}
 	var sw *ovsdb.Switch
@@ -144,6 +148,10 @@ func (s *settings) planRules(ctx context.Context, output string, stdout, stderr 
 	o := s.IPTablesOptions(scope)
 	if err := o.Validate(); err != nil {
 		return usageError("%w", err)
+	}
+	if output == "nft" {
+		_, err = io.WriteString(stdout, nft.Plan(model, nft.Config{Config: o.Config, AffinityLimit: o.AffinityLimit}))
+		return err
 	}
 	_, err = io.WriteString(stdout, rules.Plan(model, o.Config))
 	return err

@@ -41,8 +41,10 @@ func writeStatus(out io.Writer, s *agent.Status, now time.Time) error {
 	if s.Status != nil {
 		t.bridge(s.Status)
 	}
-	if s.IPTables != nil {
-		t.iptables(s.IPTables)
+	for _, d := range []*fallback.Status{s.IPTables, s.NFTables} {
+		if d != nil {
+			t.fallback(d)
+		}
 	}
 	if s.HNS != nil {
 		t.hns(s.HNS)
@@ -215,8 +217,14 @@ func (t *statusText) channel(s *bridge.Status) {
 	t.line("refused packets", "%d answered, %d dropped, %d failed", s.Rejects.Answered, s.Rejects.Dropped, s.Rejects.Failed)
 }
 
-func (t *statusText) iptables(s *fallback.Status) {
-	t.line("iptables", "%s (%s), version %s, serves %s", cmp.Or(s.Backend, "not chosen yet"), s.Reason, s.Version, s.Scope)
+// fallback writes the state of iptables or nftables.
+func (t *statusText) fallback(s *fallback.Status) {
+	nftables := s.Backend == string(agent.ModeNFTables)
+	if nftables {
+		t.line("nftables", "tables ip nkp and ip6 nkp, serves %s", s.Scope)
+	} else {
+		t.line("iptables", "%s (%s), version %s, serves %s", cmp.Or(s.Backend, "not chosen yet"), s.Reason, s.Version, s.Scope)
+	}
 	for i := range s.Families {
 		f := &s.Families[i]
 		step := "all is programmed; the rules have not been read back since"
@@ -231,7 +239,11 @@ func (t *statusText) iptables(s *fallback.Status) {
 		if !f.LastSync.IsZero() {
 			step += ", last change " + t.ago(f.LastSync)
 		}
-		t.line(f.Family, "%s: %s, %s; repaired %s", step, count(f.Services, "Service port"), count(f.Chains, "chain"), count(f.Repairs, "time"))
+		size := count(f.Chains, "chain")
+		if nftables {
+			size = count(f.Elements, "element")
+		}
+		t.line(f.Family, "%s: %s, %s; repaired %s", step, count(f.Services, "Service port"), size, count(f.Repairs, "time"))
 		if r := f.LastRepair; r != nil {
 			t.line("repaired", "%s: %s", t.since(r.At), r.What)
 		}

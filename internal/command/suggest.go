@@ -20,7 +20,7 @@ var enums = map[string][]string{
 	"local-delivery":    {string(bridge.DeliverAuto), string(bridge.DeliverOn), string(bridge.DeliverOff)},
 	"log-level":         {"debug", "info", "warn", "error"},
 	"logging-format":    {"text", "json"},
-	"mode":              {"auto", "ovs", "iptables", "windows"},
+	"mode":              {"auto", "ovs", "iptables", "nftables", "windows"},
 	"port-reuse-guards": {string(bridge.GuardsAuto), "true", "false"},
 	"protocol":          {"tcp", "udp", "sctp"},
 }

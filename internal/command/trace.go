@@ -181,8 +181,11 @@ func (s *settings) traceCluster(t *k8s.Tracker, m *k8s.Model) trace.Cluster {
 	c := trace.Cluster{
 		Tracker: t, Model: m, MasqueradeAll: s.MasqueradeAll, LocalhostNodePorts: s.IPTables.LocalhostNodePorts, Uplink: s.Uplink,
 	}
-	if s.mode == string(agent.ModeIPTables) || s.mode == string(agent.ModeWindows) {
-		c.LocalhostNodePorts = c.LocalhostNodePorts && s.mode == string(agent.ModeIPTables)
+	switch agent.Mode(s.mode) {
+	case agent.ModeIPTables, agent.ModeNFTables:
+		return c
+	case agent.ModeWindows:
+		c.LocalhostNodePorts = false
 		return c
 	}
 	switch s.HostTraffic {
@@ -223,6 +226,8 @@ func (s *settings) traceHere(ctx context.Context, ask trace.Request, ends *trace
 		return r, nil
 	case c.mode == agent.ModeWindows:
 		return nil, agent.ErrNoLive
+	case c.mode == agent.ModeNFTables:
+		return nil, agent.ErrNoLiveNFT
 	case c.mode == agent.ModeIPTables:
 		return r, s.CompareRules(ctx, s.IPTables.Backend, model, q, r)
 	}

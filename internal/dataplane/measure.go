@@ -14,12 +14,12 @@ type Transaction struct {
 	Took          time.Duration
 }
 
-// Restore is one run of iptables-restore.
+// Restore is one run of iptables-restore, or one transaction with nftables.
 type Restore struct {
-	Backend string // nf_tables or legacy
+	Backend string // nf_tables or legacy of iptables, or nftables
 	Family  k8s.Family
 	Table   string
-	Rules   int // added or deleted
+	Rules   int // added or deleted; with nftables, changes
 	Took    time.Duration
 	Err     error // why nothing of it is in force; nil: all of it is
 }

@@ -36,6 +36,7 @@ type Definition struct {
 const (
 	OVS      = "ovs"
 	IPTables = "iptables"
+	NFTables = "nftables"
 	Windows  = "windows"
 )
 

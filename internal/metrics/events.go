@@ -41,7 +41,16 @@ func (m *Metrics) Transaction(t dataplane.Transaction) {
 // Restore counts a run of iptables-restore.
 func (m *Metrics) Restore(r dataplane.Restore) {
 	f := r.Family.String()
-	if r.Err != nil {
+	switch {
+	case r.Backend == NFTables && r.Err != nil:
+		m.count(nftCommits, 1, f, "failed")
+		m.count(nftablesFailures, 1, f)
+		return
+	case r.Backend == NFTables:
+		m.count(nftCommits, 1, f, "ok")
+		m.observe(nftCommitTime, r.Took, f)
+		return
+	case r.Err != nil:
 		m.count(restores, 1, r.Backend, f, "failed")
 		m.count(iptablesFailures, 1, f)
 		return

@@ -23,10 +23,10 @@ var (
 		"SyncProxyRules latency in seconds: one transaction of the data plane", ipFamily).with(syncBuckets).from("IPv4", "IPv6")
 	syncFullDuration = define(Histogram, "kubeproxy_sync_full_proxy_rules_duration_seconds",
 		"SyncProxyRules latency in seconds for full resyncs: after everything was read back", ipFamily).
-		with(syncBuckets).in(OVS, IPTables).from("IPv4", "IPv6")
+		with(syncBuckets).in(OVS, IPTables, NFTables).from("IPv4", "IPv6")
 	syncPartialDuration = define(Histogram, "kubeproxy_sync_partial_proxy_rules_duration_seconds",
 		"SyncProxyRules latency in seconds for partial resyncs: of what changed alone", ipFamily).
-		with(syncBuckets).in(OVS, IPTables).from("IPv4", "IPv6")
+		with(syncBuckets).in(OVS, IPTables, NFTables).from("IPv4", "IPv6")
 	syncLast = define(Gauge, "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
 		"The last time proxy rules were successfully synced", ipFamily)
 	lastQueued = define(Gauge, "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
@@ -63,14 +63,16 @@ var (
 		in(OVS, IPTables).only("iptables works: alone, or beside the bridge; NodePorts are served at 127.0.0.0/8").collected()
 	InvalidDropped = define(Counter, "kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
 		"packets dropped by iptables to work around conntrack problems: forwarded packets in conntrack state INVALID").
-		in(IPTables).only("`--service-metrics` is set").collected()
+		in(IPTables, NFTables).only("`--service-metrics` is set").collected()
+	nftablesFailures = define(Counter, "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
+		"Cumulative proxy nftables sync failures: transactions that were refused or failed", ipFamily).in(NFTables).from("IPv4", "IPv6")
 	// HNSLoadBalancerFailures are those of load balancers in HNS, by what was tried.
 	HNSLoadBalancerFailures = map[string]*Definition{"create": lbFailures("create"), "update": lbFailures("update"), "delete": lbFailures("delete")}
 
 	conntrackDuration = define(Histogram, "kubeproxy_conntrack_reconciler_sync_duration_seconds",
-		"ReconcileConntrackFlowsLatency latency in seconds: one scan for UDP connections to endpoints that are gone", ipFamily).with(syncBuckets).in(OVS, IPTables).from("IPv4", "IPv6")
+		"ReconcileConntrackFlowsLatency latency in seconds: one scan for UDP connections to endpoints that are gone", ipFamily).with(syncBuckets).in(OVS, IPTables, NFTables).from("IPv4", "IPv6")
 	conntrackDeleted = define(Counter, "kubeproxy_conntrack_reconciler_deleted_entries_total",
-		"Cumulative conntrack flows deleted by conntrack reconciler; not counted are those that Open vSwitch's userspace datapath deletes by up to three filters, because it does not report their number", ipFamily).in(OVS, IPTables).from("IPv4", "IPv6")
+		"Cumulative conntrack flows deleted by conntrack reconciler; not counted are those that Open vSwitch's userspace datapath deletes by up to three filters, because it does not report their number", ipFamily).in(OVS, IPTables, NFTables).from("IPv4", "IPv6")
 )
 
 func lbFailures(operation string) *Definition {

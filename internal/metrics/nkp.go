@@ -26,10 +26,10 @@ var (
 		"From the arrival of a change at the data plane until it is in force.", ipFamily).
 		with(prometheus.ExponentialBuckets(0.0005, 2, 18)).from("IPv4", "IPv6") // 0.5 ms to 66 s
 	Refused      = define(Gauge, "nkp_refused_service_ports", "Service ports that the data plane refuses; they are tried again.", "plane").collected()
-	PendingPorts = define(Gauge, "nkp_pending_service_ports", "Service ports that are not as they should be yet.", "plane").in(OVS, IPTables).collected().
-			only("iptables works: alone, or beside the bridge")
+	PendingPorts = define(Gauge, "nkp_pending_service_ports", "Service ports that are not as they should be yet.", "plane").in(OVS, IPTables, NFTables).collected().
+			only("iptables or nftables works: alone, or beside the bridge")
 	Foreign  = define(Gauge, "nkp_foreign_flows", "Flows of other owners in nkp's own tables, which can keep Service packets from arriving.").in(OVS).collected()
-	Repairs  = define(Counter, "nkp_repairs_total", "Times that something else had changed what nkp installed, which was put right.", "plane").in(OVS, IPTables).collected()
+	Repairs  = define(Counter, "nkp_repairs_total", "Times that something else had changed what nkp installed, which was put right.", "plane").in(OVS, IPTables, NFTables).collected()
 	Conflict = define(Gauge, "nkp_port_conflicts", "Processes that listen on the node where a Service is served.").collected()
 	Unbound  = define(Gauge, "nkp_health_check_node_ports_failed", "Health check node ports that cannot be listened on.").collected()
 
@@ -51,7 +51,7 @@ var (
 		in(OVS).collected()
 	Dropped = define(Counter, "nkp_dropped_packets_total",
 		"Packets that nkp's flows or rules drop or refuse, by reason: no_endpoint and unserved_port are refused, refusal_rate_limit are those of them that get no answer for the meter's limit; all others are dropped.", "reason").
-		in(OVS, IPTables).collected().only("on the bridge, every 5 s; with iptables, `--service-metrics` is set")
+		in(OVS, IPTables, NFTables).collected().only("on the bridge, every 5 s; with iptables and nftables, `--service-metrics` is set")
 	ConntrackEntries = define(Gauge, "nkp_conntrack_entries", "Entries in the conntrack table of the bridge's datapath: of a zone, where it has a limit, or of the whole table (all).", "zone").
 				in(OVS).collected().only("ovs-vswitchd answers on its control socket")
 	ConntrackLimit = define(Gauge, "nkp_conntrack_limit", "Entries that the zone, or the whole table (all), may hold; beyond, new connections fail.", "zone").
@@ -64,6 +64,11 @@ var (
 	rulesWritten = define(Counter, "nkp_iptables_rules_written_total", "Rules added or deleted.", "table", ipFamily).in(OVS, IPTables).
 			only("iptables works: alone, or beside the bridge")
 
+	nftCommits = define(Counter, "nkp_nftables_transactions_total", "Transactions with nftables, by outcome: ok or failed.", ipFamily, "result").in(NFTables).
+			from("IPv4,ok", "IPv4,failed", "IPv6,ok", "IPv6,failed")
+	nftCommitTime = define(Histogram, "nkp_nftables_transaction_duration_seconds", "One transaction with nftables that went through.", ipFamily).
+			with(prometheus.ExponentialBuckets(0.00001, 4, 12)).in(NFTables).from("IPv4", "IPv6") // 10 us to 42 s
+
 	HNSCalls   = define(Counter, "nkp_hns_calls_total", "Calls to HNS, by what they do and outcome: ok or failed.", "call", "result").in(Windows).collected()
 	HNSSyncs   = define(Counter, "nkp_hns_syncs_total", "Comparisons with what HNS has: ok, or failed (nothing was changed).", "result").in(Windows).collected()
 	HNSChanges = define(Counter, "nkp_hns_changes_total", "Objects in HNS that were created, modified, replaced or deleted, or failed to be.", "operation").in(Windows).collected()
@@ -75,7 +80,7 @@ var (
 	serviceBytes = define(Counter, "nkp_service_bytes_total", "IP bytes of a Service port: in is from the client to the endpoint.", append(serviceLabels[:len(serviceLabels):len(serviceLabels)], "direction")...).
 			only("`--service-metrics` is set and the data plane counts them").collected()
 	serviceDropped = define(Counter, "nkp_service_dropped_packets_total", "Packets to a Service port that are dropped or refused, by reason (no_endpoint, no_local_endpoint, source_range).", append(serviceLabels[:len(serviceLabels):len(serviceLabels)], "reason")...).
-			in(OVS, IPTables).only("`--service-metrics` is set").collected()
+			in(OVS, IPTables, NFTables).only("`--service-metrics` is set").collected()
 	serviceUnlisted = define(Gauge, "nkp_service_metrics_unlisted", "Service ports beyond --service-metrics-limit, which are summed under the namespace and service \"\".").
 			only("`--service-metrics` is set").collected()
 )

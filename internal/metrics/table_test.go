@@ -32,8 +32,7 @@ func TestTable(t *testing.T) {
 // notServed are kube-proxy's metrics that nkp has no like of, and why.
 var notServed = []struct{ name, why string }{
 	{"kubeproxy_sync_proxy_rules_iptables_total", "nkp writes what changed and does not keep count of all rules: `nkp_service_ports` says how much there is"},
-	{"kubeproxy_sync_proxy_rules_nftables_sync_failures_total", "nkp has no nftables mode"},
-	{"kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total", "nkp has no nftables mode"},
+	{"kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total", "nkp cleanup says so"},
 	{"kubeproxy_nftables_localhost_nodeport_listeners", localhostProxy},
 	{"kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total", localhostProxy},
 	{"kubeproxy_nftables_localhost_nodeport_rejected_packets_total", localhostProxy},

@@ -178,7 +178,7 @@ func TestRow23ForwardAccept(t *testing.T) {
 			must(c.t, err)
 		}
 	}
-	onEveryPlaneWith(t, setup{before: before}, func(t *testing.T, c *cluster) {
+	onEveryPlaneWith(t, setup{before: before, needs: forwardAccept}, func(t *testing.T, c *cluster) {
 		c.serve(service("here", clusterIP(1), everywhere(1)), c.here)
 		c.serve(service("there", clusterIP(2), everywhere(2)), c.there)
 		c.serve(service("udp", clusterIP(3), protocol(v1.ProtocolUDP), everywhere(3)), c.there)

@@ -12,7 +12,7 @@ import (
 // modeFlags select nkp's data plane.
 func (c *cluster) modeFlags() []string {
 	if c.plane.bed.Plane == testbed.Linux {
-		return []string{"--mode", "iptables"}
+		return []string{"--mode", c.plane.name}
 	}
 	return []string{"--mode", "ovs", "--ovsdb", c.DB(), "--bridge", c.Bridge, "--gateway-mac", testbed.GatewayMAC}
 }

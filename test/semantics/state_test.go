@@ -23,3 +23,9 @@ func iptablesState(c *cluster) string {
 	}
 	return b.String()
 }
+
+// nftablesState is the same of nkp's tables.
+func nftablesState(c *cluster) string {
+	out, err := c.Exec(c.Node, "nft", "list", "ruleset")
+	return fmt.Sprintf("nft list ruleset (%v):\n%s", err, tail(out, 8000))
+}

@@ -1,0 +1,465 @@
+//go:build linux
+
+package fallback
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nkp-proxy/nkp/fallback/nft"
+	"github.com/nkp-proxy/nkp/fallback/nft/netlink"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// maxBatch is the size in bytes above which a transaction takes no further Service port. Larger ones gain nothing, and other programs wait
+// while one is committed.
+const maxBatch = 1 << 20
+
+// nftChange is the change of one Service port.
+type nftChange struct {
+	name     k8s.PortName
+	port     *k8s.ServicePort // nil: it is gone
+	slots    nft.Ports
+	old, new nft.Service
+	full     bool
+}
+
+// nftRound is one pass over Service ports: those that changed, or all of them after the table was read back.
+type nftRound struct {
+	// before are the elements that are installed, of these Service ports or of all. Those that are still wanted are taken out
+	// when they are planned; the rest is deleted with the last transaction.
+	before nft.Elements
+	// table is the table as it was read back; nil in a round over changed Service ports, or if there was no table.
+	table *netlink.Table
+	full  bool
+	used  map[string]bool // chains and sets that are wanted
+	// oldChains and oldSets are those that session affinity of these Service ports had.
+	oldChains, oldSets map[string]bool
+	last               func(b *netlink.Batch) // adds to the last transaction; nil: nothing
+}
+
+func newNFTRound(t *netlink.Table) *nftRound {
+	return &nftRound{before: nft.Elements{}, table: t, used: map[string]bool{}, oldChains: map[string]bool{}, oldSets: map[string]bool{}}
+}
+
+// program brings the table in step.
+func (w *nftWorker) program(ctx context.Context) error {
+	if w.due == fullReadBack {
+		return w.sync(ctx)
+	}
+	names := w.dueNames()
+	if len(names) == 0 {
+		return nil
+	}
+	r := newNFTRound(nil)
+	for _, n := range names {
+		p := w.have.ports[n]
+		maps.Copy(r.before, p.compile().Elements)
+	}
+	err := w.programPorts(ctx, r, names)
+	if refusal := new(netlink.RefusedError); errors.As(err, &refusal) {
+		w.log.Info("nftables refused a change; reading back the table", "error", err)
+		return w.sync(ctx) // another program may have changed it
+	}
+	return err
+}
+
+// dueNames returns the dirty Service ports that are not in backoff, sorted.
+func (w *nftWorker) dueNames() (names []k8s.PortName) {
+	now := time.Now()
+	for n := range w.dirty {
+		if !w.refused.Waits(n, now) {
+			names = append(names, n)
+		}
+	}
+	slices.SortFunc(names, k8s.PortName.Compare)
+	return names
+}
+
+// programPorts installs Service ports, in transactions that are complete for each of them. A Service port that the kernel refuses is put
+// into backoff, and the others are installed, if that does not take a read-back first.
+func (w *nftWorker) programPorts(ctx context.Context, r *nftRound, names []k8s.PortName) error {
+	for done := false; !done; {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		b := netlink.NewBatch(w.family)
+		var list []*nftChange
+		shared := map[nft.Ref]int{}
+		spreads := map[string]bool{}
+		rest := names
+		for len(rest) > 0 && b.Len() < min(maxBatch, w.conn.MaxBatch()/2) {
+			c := w.plan(r, rest[0])
+			b.Tag(len(list))
+			w.addPort(b, r, c, spreads)
+			b.Tag(netlink.NoTag)
+			for _, e := range c.new.Shared {
+				shared[e]++
+			}
+			for _, e := range c.old.Shared {
+				shared[e]--
+			}
+			list, rest = append(list, c), rest[1:]
+		}
+		w.changeShared(b, r, shared)
+		if len(rest) == 0 {
+			w.addLast(b, r, list)
+		}
+		err := w.commit(b)
+		refusal := new(netlink.RefusedError)
+		if errors.As(err, &refusal) && w.mayBlame(r, refusal, list) {
+			names = w.blame(r, refusal, list, rest)
+			continue
+		} else if err != nil {
+			return err
+		}
+		for _, c := range list {
+			w.have.note(c, w.compiler)
+			delete(w.dirty, c.name)
+			w.refused.Forget(c.name)
+			for ref := range c.new.Elements {
+				delete(r.before, ref)
+			}
+			for _, ref := range c.new.Shared {
+				delete(r.before, ref)
+			}
+		}
+		w.have.count(shared)
+		names, done = rest, len(rest) == 0
+	}
+	return nil
+}
+
+// mayBlame reports whether the refused Service ports are at fault: the table was just read back, or they had been refused before.
+func (w *nftWorker) mayBlame(r *nftRound, refusal *netlink.RefusedError, list []*nftChange) bool {
+	for tag := range refusal.Tags {
+		if tag == netlink.NoTag || !r.full && !w.refused.Has(list[tag].name) {
+			return false
+		}
+	}
+	return true
+}
+
+// blame puts the refused Service ports into backoff, and returns the names that are left to do. Installed elements of refused ones stay.
+func (w *nftWorker) blame(r *nftRound, refusal *netlink.RefusedError, list []*nftChange, rest []k8s.PortName) (names []k8s.PortName) {
+	for i, c := range list {
+		why, is := refusal.Tags[i]
+		if !is {
+			names = append(names, c.name)
+			continue
+		}
+		now := time.Now()
+		f := w.refused.Refuse(c.name, dataplane.Refusal{Port: c.name, Reason: why.Error()}, now)
+		w.log.Error("nftables refused a Service and will retry it; other Services are not affected", "service", c.name, "protocol", c.name.Protocol, "error", why, "retryIn", f.RetryAt.Sub(now))
+		w.report(func(s *FamilyStatus) { s.failed(why) })
+		w.opts.Hooks.Refused(f)
+		w.dirty[c.name] = true
+		for _, s := range []nft.Service{c.old, c.new} {
+			for ref := range s.Elements {
+				delete(r.before, ref)
+			}
+			for _, ref := range s.Shared {
+				delete(r.before, ref)
+			}
+			for _, ch := range slices.Concat(s.Chains, s.Affinity.Chains) {
+				r.used[ch.Name] = true
+			}
+			for _, m := range s.Affinity.Sets {
+				r.used[m.Name] = true
+			}
+		}
+	}
+	return append(names, rest...)
+}
+
+// plan returns the change of a Service port.
+func (w *nftWorker) plan(r *nftRound, n k8s.PortName) *nftChange {
+	have := w.have.ports[n]
+	c := &nftChange{name: n, port: w.want[n], old: have.compile(), full: r.full}
+	if c.port == nil {
+		return c
+	}
+	slots := have.slots
+	if r.full {
+		slots = w.compiler.Adopt(r.before, c.port)
+	}
+	c.slots = nft.AssignPorts(slots, c.port)
+	c.new = w.compiler.Service(c.port, c.slots)
+	return c
+}
+
+// addPort adds the chains, sets and elements of a Service port that are not installed.
+func (w *nftWorker) addPort(b *netlink.Batch, r *nftRound, c *nftChange, spreads map[string]bool) {
+	for _, ch := range c.old.Affinity.Chains {
+		r.oldChains[ch.Name] = true
+	}
+	for _, m := range c.old.Affinity.Sets {
+		r.oldSets[m.Name] = true
+	}
+	for i := range c.new.Affinity.Sets {
+		s := &c.new.Affinity.Sets[i].Set
+		has := slices.ContainsFunc(c.old.Affinity.Sets, func(o nft.ClientMap) bool { return o.Name == s.Name })
+		if r.table != nil {
+			has, _ = r.table.HasSet(s)
+		}
+		if !has {
+			b.AddSet(s)
+		}
+		r.used[s.Name] = true
+	}
+	var fill []*nft.Chain
+	chain := func(ch *nft.Chain, has, same bool) {
+		if r.table != nil {
+			has, _, same = r.table.HasChain(ch)
+		}
+		switch {
+		case !has:
+			b.AddChain(ch)
+		case !same:
+			b.FlushChain(ch.Name)
+		}
+		if !has || !same {
+			fill = append(fill, ch)
+		}
+		r.used[ch.Name] = true
+	}
+	for i := range c.new.Chains {
+		if ch := &c.new.Chains[i]; !w.have.spreads[ch.Name] && !spreads[ch.Name] {
+			chain(ch, false, false)
+			spreads[ch.Name] = true
+		}
+	}
+	for i := range c.new.Affinity.Chains {
+		ch := &c.new.Affinity.Chains[i]
+		at := slices.IndexFunc(c.old.Affinity.Chains, func(o nft.Chain) bool { return o.Name == ch.Name })
+		chain(ch, at >= 0, at >= 0 && reflect.DeepEqual(c.old.Affinity.Chains[at], *ch))
+	}
+	for _, ch := range fill {
+		b.AddRules(ch)
+	}
+	add, replaced := nft.Elements{}, nft.Elements{}
+	for ref, v := range c.new.Elements {
+		was, ok := r.before[ref]
+		if ok && was == v {
+			continue
+		}
+		if ok {
+			replaced[ref] = was
+		}
+		add[ref] = v
+	}
+	b.Delete(replaced)
+	b.Add(add)
+	w.have.elements += len(add) - len(replaced)
+}
+
+// changeShared adds the shared elements that have owners now, and deletes those that have none any more.
+func (w *nftWorker) changeShared(b *netlink.Batch, r *nftRound, delta map[nft.Ref]int) {
+	add, gone := nft.Elements{}, nft.Elements{}
+	for ref, n := range delta {
+		_, there := r.before[ref]
+		had := w.have.shared[ref]
+		switch {
+		case had == 0 && n > 0 && !there:
+			add[ref] = nft.Value{}
+		case had > 0 && had+n == 0:
+			gone[ref] = nft.Value{}
+		}
+	}
+	b.Add(add)
+	b.Delete(gone)
+	w.have.elements += len(add) - len(gone)
+}
+
+// addLast adds what follows all Service ports: it deletes the elements, chains and sets that nothing needs any more.
+func (w *nftWorker) addLast(b *netlink.Batch, r *nftRound, list []*nftChange) {
+	gone := maps.Clone(r.before)
+	for _, c := range list {
+		for ref := range c.new.Elements {
+			delete(gone, ref)
+		}
+		for _, ref := range c.new.Shared {
+			delete(gone, ref)
+		}
+	}
+	chains, sets := slices.Sorted(maps.Keys(r.oldChains)), slices.Sorted(maps.Keys(r.oldSets))
+	if r.table != nil {
+		chains = slices.DeleteFunc(r.table.ChainNames(), func(n string) bool { return isSpread(n) })
+		sets = r.table.SetNames()
+	}
+	unused := func(n string) bool { return !r.used[n] }
+	b.Delete(gone)
+	w.have.elements -= len(gone)
+	for n := range filter(chains, unused) {
+		b.FlushChain(n)
+	}
+	for n := range filter(chains, unused) {
+		b.DeleteChain(n)
+	}
+	for n := range filter(sets, unused) {
+		b.DeleteSet(n)
+	}
+	if r.last != nil {
+		r.last(b)
+	}
+}
+
+// isSpread reports whether a chain picks an endpoint. One that is not used is harmless, and may be of use again.
+func isSpread(chain string) bool {
+	return strings.HasPrefix(strings.TrimPrefix(chain, "nodeport-"), "spread-")
+}
+
+func filter(list []string, keep func(string) bool) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for _, s := range list {
+			if keep(s) && !yield(s) {
+				return
+			}
+		}
+	}
+}
+
+// commit commits a transaction, and reports it.
+func (w *nftWorker) commit(b *netlink.Batch) error {
+	if b.Empty() {
+		return nil
+	}
+	start := time.Now()
+	err := w.conn.Commit(b)
+	took := time.Since(start)
+	w.loop.Progress()
+	if w.opts.Hooks.Restored != nil {
+		w.opts.Hooks.Restored(dataplane.Restore{Backend: backendNFTables, Family: w.family, Table: nft.TableName, Rules: b.Messages(), Took: took, Err: err})
+	}
+	if err != nil {
+		return err
+	}
+	w.have.transactions++
+	w.log.Debug("committed", "changes", b.Messages(), "bytes", b.Len(), "took", took)
+	w.report(func(s *FamilyStatus) {
+		s.LastSync, s.LastTook = time.Now(), took
+		s.Transactions++
+		s.Rules += b.Messages()
+	})
+	return nil
+}
+
+// sync reads the table back and brings all of it in step. What is installed and wanted is not touched.
+func (w *nftWorker) sync(ctx context.Context) error {
+	w.due = fullReadBack // until this succeeds
+	t, err := readNFT(w.conn, w.family)
+	w.loop.Progress()
+	if err != nil {
+		return err
+	}
+	fixed := w.compiler.Fixed()
+	r := newNFTRound(t)
+	r.full = true
+	b := netlink.NewBatch(w.family)
+	if t != nil && !fits(t, &fixed) {
+		w.log.Info("the table is another version's: it is replaced")
+		b.DeleteTable()
+		t, r.table = nil, nil
+	}
+	if t == nil {
+		b.AddTable()
+		for i := range nft.Sets {
+			b.AddSet(&nft.Sets[i])
+		}
+	} else {
+		r.before = t.Elements
+	}
+	w.have.reset()
+	w.have.elements = len(r.before)
+	if err := w.beforeLocalnet(t, &fixed); err != nil {
+		return err
+	}
+	r.used[nft.LocalnetMarker] = true
+	var fill, bases []*nft.Chain
+	for i := range fixed.Chains {
+		ch := &fixed.Chains[i]
+		r.used[ch.Name] = true
+		has, same := false, false
+		if t != nil {
+			has, _, same = t.HasChain(ch)
+		}
+		switch {
+		case has && same:
+		case has:
+			b.FlushChain(ch.Name)
+			fill = append(fill, ch)
+		case ch.Hook.Type != "": // once all Services are there
+			bases = append(bases, ch)
+		default:
+			b.AddChain(ch)
+			fill = append(fill, ch)
+		}
+	}
+	for _, ch := range fill {
+		b.AddRules(ch)
+	}
+	for i := range nft.Sets {
+		r.used[nft.Sets[i].Name] = true
+	}
+	shared := map[nft.Ref]int{}
+	for _, e := range fixed.Elements {
+		shared[e]++
+	}
+	w.changeShared(b, r, shared)
+	if err := w.commit(b); err != nil {
+		return fmt.Errorf("install the chains that all Services share: %w", err)
+	}
+	w.have.count(shared)
+	for _, e := range fixed.Elements {
+		delete(r.before, e)
+	}
+	r.last = func(b *netlink.Batch) {
+		for _, ch := range bases {
+			b.AddChain(ch)
+			b.AddRules(ch)
+		}
+	}
+	for n := range w.want {
+		w.dirty[n] = true
+	}
+	for n := range w.dirty {
+		if w.want[n] == nil {
+			delete(w.dirty, n) // what was installed of it is among what is left
+		}
+	}
+	if err := w.programPorts(ctx, r, w.dueNames()); err != nil {
+		return err
+	}
+	if err := w.keepLocalnet(); err != nil {
+		return err
+	}
+	w.due = nothing
+	w.checkAt = time.Now().Add(w.opts.SyncPeriod)
+	return w.watch.Begin()
+}
+
+// fits reports whether an installed table's sets and hooks are as this version has them. They cannot be changed in place.
+func fits(t *netlink.Table, fixed *nft.Fixed) bool {
+	for i := range nft.Sets {
+		if _, same := t.HasSet(&nft.Sets[i]); !same {
+			return false
+		}
+	}
+	for i := range fixed.Chains {
+		if has, sameHook, _ := t.HasChain(&fixed.Chains[i]); has && !sameHook {
+			return false
+		}
+	}
+	return true
+}
+
+func isGone(err error) bool { return errors.Is(err, unix.ENOENT) }

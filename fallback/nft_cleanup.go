@@ -1,0 +1,42 @@
+//go:build linux
+
+package fallback
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/nkp-proxy/nkp/fallback/nft"
+	"github.com/nkp-proxy/nkp/fallback/nft/netlink"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// CleanupNFTables deletes nkp's tables, and unsets route_localnet if nkp has set it for them. It returns the number of tables. No other
+// table is touched.
+func CleanupNFTables() (n int, err error) {
+	conn, err := netlink.Open()
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	for _, f := range []k8s.Family{k8s.IPv4, k8s.IPv6} {
+		t, err := conn.ReadChains(f)
+		if err != nil {
+			return n, err
+		} else if t == nil {
+			continue
+		}
+		if slices.Contains(t.ChainNames(), nft.LocalnetMarker) {
+			if err := (routeLocalnet{}).set(false); err != nil {
+				return n, fmt.Errorf("%w; table %s, which protects 127.0.0.0/8 from the network, stays", err, nft.TableName)
+			}
+		}
+		b := netlink.NewBatch(f)
+		b.DeleteTable()
+		if err := conn.Commit(b); err != nil {
+			return n, err
+		}
+		n++
+	}
+	return n, nil
+}

@@ -1,0 +1,97 @@
+//go:build linux
+
+package fallback
+
+import (
+	"maps"
+
+	"github.com/nkp-proxy/nkp/fallback/nft"
+	"github.com/nkp-proxy/nkp/fallback/nft/netlink"
+	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// nftCounts are the counters of a table.
+type nftCounts struct {
+	ports   map[k8s.PortName]k8s.Counters
+	dropped map[dataplane.DropKey]uint64
+}
+
+// countNFT adds what the tables have counted: to all, for each Service port of the model, and to dropped.
+func countNFT(m *k8s.Model, config rules.Config, families []k8s.Family, all map[k8s.PortName]k8s.Counters, dropped map[dataplane.DropKey]uint64) error {
+	conn, err := netlink.Open()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	for _, f := range families {
+		c := nft.NewCompiler(nft.Config{Config: config}, f, m)
+		of := map[nft.Ref]k8s.PortName{}
+		for n, sp := range m.Ports {
+			if n.Family == f {
+				all[n] = k8s.Counters{}
+				for _, e := range c.Entries(sp) {
+					of[e] = n
+				}
+			}
+		}
+		var counts nftCounts
+		if err := uninterrupted(func() error { return counts.read(conn, f, of) }); err != nil {
+			return err
+		}
+		maps.Copy(all, counts.ports)
+		for k, n := range counts.dropped {
+			dropped[k] += n
+		}
+	}
+	return nil
+}
+
+// read reads the counters of a family. Elements that lead to a Service port count the first packet of each connection, those of refused
+// frontends all packets. of are the Service ports of the elements.
+func (c *nftCounts) read(conn *netlink.Conn, f k8s.Family, of map[nft.Ref]k8s.PortName) error {
+	c.ports, c.dropped = map[k8s.PortName]k8s.Counters{}, map[dataplane.DropKey]uint64{}
+	t, err := conn.ReadChains(f)
+	if err != nil || t == nil {
+		return err
+	}
+	denied := map[k8s.PortName]uint64{} // counted as connections, too, because they are denied after that
+	for _, set := range nft.Counting {
+		err := conn.Counters(f, set, func(r nft.Ref, v nft.Value, packets uint64) {
+			n, ok := of[r]
+			why, refused := nft.Reason(v)
+			switch {
+			case !ok: // the Service has just gone
+			case refused:
+				c.dropped[dataplane.DropKey{Port: n, Reason: why}] += packets
+				if why == k8s.DropSourceRange {
+					denied[n] += packets
+				}
+			default:
+				now := c.ports[n]
+				now.Connections += packets
+				c.ports[n] = now
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for n, packets := range denied {
+		now := c.ports[n]
+		now.Connections -= min(packets, now.Connections)
+		c.ports[n] = now
+	}
+	for i, n := range t.Counted(nft.CountsUnserved) {
+		why := k8s.DropUnallocated
+		if i == 0 {
+			why = k8s.DropUnservedPort
+		}
+		c.dropped[dataplane.DropKey{Reason: why}] += n
+	}
+	for _, n := range t.Counted(nft.CountsInvalid) {
+		c.dropped[dataplane.DropKey{Reason: k8s.DropInvalid}] += n
+	}
+	return nil
+}

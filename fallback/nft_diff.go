@@ -1,0 +1,106 @@
+//go:build linux
+
+package fallback
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/nkp-proxy/nkp/fallback/nft"
+	"github.com/nkp-proxy/nkp/fallback/nft/netlink"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// compareTable returns how an installed table differs from the wanted one, in lines: "+" marks what is missing, "-" what is extra. The
+// table is nil if there is none.
+func compareTable(t *netlink.Table, want *nft.Ruleset) (lines []string) {
+	if t == nil {
+		return []string{"+ table " + nft.TableName}
+	}
+	known := map[string]bool{nft.LocalnetMarker: true}
+	set := func(s *nft.Set) {
+		known[s.Name] = true
+		if has, same := t.HasSet(s); !has {
+			lines = append(lines, "+ set "+s.Name)
+		} else if !same {
+			lines = append(lines, "- set "+s.Name+" (of another type)", "+ set "+s.Name)
+		}
+	}
+	for i := range nft.Sets {
+		set(&nft.Sets[i])
+	}
+	for i := range want.Sets {
+		set(&want.Sets[i])
+	}
+	for i := range want.Chains {
+		ch := &want.Chains[i]
+		known[ch.Name] = true
+		switch has, sameHook, sameRules := t.HasChain(ch); {
+		case !has:
+			lines = append(lines, "+ chain "+ch.Name)
+		case !sameHook || !sameRules:
+			lines = append(lines, "- chain "+ch.Name+" (with other rules)", "+ chain "+ch.Name)
+		}
+	}
+	for _, n := range t.ChainNames() {
+		if !known[n] && !isSpread(n) {
+			lines = append(lines, "- chain "+n)
+		}
+	}
+	for _, n := range t.SetNames() {
+		if !known[n] {
+			lines = append(lines, "- set "+n)
+		}
+	}
+	return append(lines, compareElements(t.Elements, want)...)
+}
+
+func compareElements(have nft.Elements, want *nft.Ruleset) (lines []string) {
+	line := func(sign string, r nft.Ref, v nft.Value) {
+		lines = append(lines, sign+" "+nft.Sets[r.Set].Name+" "+r.Text(want.Family, v))
+	}
+	for r, v := range want.Elements {
+		got, ok := have[r]
+		if ok && got != v {
+			line("-", r, got)
+		}
+		if !ok || got != v {
+			line("+", r, v)
+		}
+	}
+	for r, v := range have {
+		if _, ok := want.Elements[r]; !ok {
+			line("-", r, v)
+		}
+	}
+	slices.SortFunc(lines, func(a, b string) int { return cmp.Or(cmp.Compare(a[2:], b[2:]), cmp.Compare(b, a)) })
+	return lines
+}
+
+// diffNFT is Diff for nftables.
+func diffNFT(m *k8s.Model, o Options) (string, error) {
+	conn, err := netlink.Open()
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	var b strings.Builder
+	for _, f := range o.families() {
+		t, err := readNFT(conn, f)
+		if err != nil {
+			return "", err
+		}
+		c := nft.NewCompiler(nft.Config{Config: o.Config, AffinityLimit: o.AffinityLimit}, f, m)
+		want := c.Ruleset(m, func(n k8s.PortName) nft.Ports {
+			if t == nil {
+				return nft.Ports{}
+			}
+			return c.Adopt(t.Elements, m.Ports[n])
+		})
+		for _, l := range compareTable(t, want) {
+			b.WriteString(f.String() + " nftables " + l + "\n")
+		}
+	}
+	return b.String(), nil
+}

@@ -1,0 +1,111 @@
+//go:build linux
+
+package fallback
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+
+	"github.com/nkp-proxy/nkp/fallback/nft"
+	"github.com/nkp-proxy/nkp/fallback/nft/netlink"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// readNFT reads the installed table with its elements; nil if there is none.
+func readNFT(conn *netlink.Conn, f k8s.Family) (t *netlink.Table, err error) {
+	err = uninterrupted(func() (err error) {
+		if t, err = conn.ReadChains(f); err == nil && t != nil {
+			err = conn.ReadElements(t)
+		}
+		return err
+	})
+	return t, err
+}
+
+// readTries bounds how often tables are read in a row because another program changed some meanwhile.
+const readTries = 20
+
+// uninterrupted calls read until no other program has changed tables meanwhile.
+func uninterrupted(read func() error) (err error) {
+	for range readTries {
+		if err = read(); !errors.Is(err, netlink.ErrInterrupted) {
+			break
+		}
+	}
+	return err
+}
+
+// nftTable is what is installed of nkp's table, as far as nkp knows. The elements are not kept: they are compiled again when a Service
+// port changes.
+type nftTable struct {
+	ports    map[k8s.PortName]nftPort
+	shared   map[nft.Ref]int // elements that several Service ports may need -> how many do
+	spreads  map[string]bool // chains that pick among a number of endpoints
+	elements int
+	// staleClients are the maps of clients that may hold endpoints which are gone, with the endpoints that serve.
+	staleClients map[string]nft.Slots
+	transactions int
+}
+
+// nftPort is an installed Service port.
+type nftPort struct {
+	port     *k8s.ServicePort
+	slots    nft.Ports
+	compiler *nft.Compiler
+}
+
+func (p *nftPort) compile() nft.Service {
+	if p.port == nil {
+		return nft.Service{}
+	}
+	return p.compiler.Service(p.port, p.slots)
+}
+
+func (h *nftTable) reset() {
+	h.ports, h.shared, h.spreads = map[k8s.PortName]nftPort{}, map[nft.Ref]int{}, map[string]bool{}
+	h.staleClients = map[string]nft.Slots{}
+	h.elements = 0
+}
+
+// ruleset returns what is installed.
+func (h *nftTable) ruleset(c *nft.Compiler) *nft.Ruleset {
+	m := &k8s.Model{Ports: make(map[k8s.PortName]*k8s.ServicePort, len(h.ports))}
+	for n, p := range h.ports {
+		m.Ports[n] = p.port
+	}
+	return c.Ruleset(m, func(n k8s.PortName) nft.Ports { return h.ports[n].slots })
+}
+
+// note records that a change is installed.
+func (h *nftTable) note(c *nftChange, compiler *nft.Compiler) {
+	if c.port == nil {
+		delete(h.ports, c.name)
+	} else {
+		h.ports[c.name] = nftPort{c.port, c.slots, compiler}
+	}
+	for _, ch := range c.new.Chains {
+		h.spreads[ch.Name] = true
+	}
+	for _, m := range c.new.Affinity.Sets {
+		gone := func(e netip.AddrPort) bool { return !slices.Contains(m.Slots, e) }
+		at := slices.IndexFunc(c.old.Affinity.Sets, func(o nft.ClientMap) bool { return o.Name == m.Name })
+		if c.full || at >= 0 && slices.ContainsFunc(c.old.Affinity.Sets[at].Slots, gone) {
+			h.staleClients[m.Name] = m.Slots
+		}
+	}
+	for _, m := range c.old.Affinity.Sets {
+		if !slices.ContainsFunc(c.new.Affinity.Sets, func(n nft.ClientMap) bool { return n.Name == m.Name }) {
+			delete(h.staleClients, m.Name)
+		}
+	}
+}
+
+// count adds changes of shared elements' numbers of owners.
+func (h *nftTable) count(delta map[nft.Ref]int) {
+	for r, n := range delta {
+		if h.shared[r] += n; h.shared[r] == 0 {
+			delete(h.shared, r)
+		}
+	}
+}

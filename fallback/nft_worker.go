@@ -1,0 +1,272 @@
+//go:build linux
+
+package fallback
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/nkp-proxy/nkp/fallback/nft"
+	"github.com/nkp-proxy/nkp/fallback/nft/netlink"
+	"github.com/nkp-proxy/nkp/internal/conntrack"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/internal/latency"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// nftWorker keeps the nftables table of one family in step. All its fields belong to the goroutine that calls run.
+type nftWorker struct {
+	family k8s.Family
+	opts   *Options
+	log    *slog.Logger
+	in     *dataplane.Inbox
+	loop   *dataplane.Loop
+	report func(func(*FamilyStatus))
+	conn   *netlink.Conn
+	watch  *netlink.Watch
+
+	want      map[k8s.PortName]*k8s.ServicePort
+	dirty     map[k8s.PortName]bool // Service ports that may differ from what is installed
+	compiler  *nft.Compiler         // nil until the first update
+	nodeAddrs []netip.Addr          // addresses that serve NodePorts
+	refused   *dataplane.Refusals[k8s.PortName]
+	have      nftTable
+	udp       staleForgetter
+	localnet  nftLocalnet
+
+	due      todo           // fullReadBack or nothing
+	since    time.Time      // arrival of the oldest change that is not in force; zero: all are
+	changes  latency.Recent // from arrival to being in force
+	pause    time.Duration  // after a failure; 0: the last attempt succeeded
+	notUntil time.Time      // earliest time of the next transaction
+	checkAt  time.Time      // when to compare the installed table
+}
+
+// newNFTWorker returns a worker with an open socket.
+func newNFTWorker(f k8s.Family, o *Options, in *dataplane.Inbox, loop *dataplane.Loop, report func(func(*FamilyStatus))) (*nftWorker, error) {
+	conn, err := netlink.Open()
+	if err != nil {
+		return nil, err
+	}
+	w := &nftWorker{
+		family: f, opts: o, log: o.Log.With("family", f), in: in, loop: loop, report: report, conn: conn,
+		want: map[k8s.PortName]*k8s.ServicePort{}, dirty: map[k8s.PortName]bool{}, refused: dataplane.NewRefusals[k8s.PortName](),
+		due: fullReadBack,
+	}
+	w.have.reset()
+	w.udp = staleForgetter{kernel: &committer{family: f, opts: o, log: w.log, report: report}, waiting: map[k8s.PortName]staleUDP{}}
+	if f == k8s.IPv4 {
+		w.localnet.setting = routeLocalnet{}
+	}
+	w.localnet.log = w.log
+	return w, nil
+}
+
+// run works until the context ends.
+func (w *nftWorker) run(ctx context.Context) error {
+	defer w.conn.Close()
+	w.udp.forget = func(s *staleSet) (int, error) { return conntrack.Forget(ctx, w.family, 0, s.stale) } // other zones are Open vSwitch's
+	watch, err := netlink.NewWatch(w.family, w.conn.Port())
+	if err != nil {
+		return err
+	}
+	defer watch.Close()
+	w.watch = watch
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-w.in.Signal:
+		case <-watch.Changed:
+			w.checkAt = time.Now()
+		case <-timer.C:
+		}
+		w.loop.Work("bringing the table in step")
+		w.takeUpdates()
+		if w.compiler == nil {
+			w.loop.Rest()
+			continue
+		}
+		next := w.step(ctx)
+		w.loop.Rest()
+		timer.Reset(max(0, time.Until(next)))
+	}
+}
+
+// takeUpdates applies the queued changes of the model to the desired state.
+func (w *nftWorker) takeUpdates() {
+	u := w.in.Take()
+	if u == nil {
+		return
+	}
+	if w.since.IsZero() {
+		w.since = u.Arrived
+	}
+	for n, sp := range u.Ports {
+		w.udp.note(n, item{port: w.want[n]}, item{port: sp})
+		if sp == nil {
+			delete(w.want, n)
+		} else {
+			w.want[n] = sp
+		}
+		w.dirty[n] = true
+		w.refused.Forget(n)
+	}
+	if !u.Node {
+		return
+	}
+	first := w.compiler == nil
+	w.compiler = nft.NewCompiler(nft.Config{Config: w.opts.Config, AffinityLimit: w.opts.AffinityLimit}, w.family, &u.Facts)
+	w.nodeAddrs = append(slices.Clone(u.Facts.Node.IPs), u.Facts.Node.Local...)
+	if !first {
+		w.due = fullReadBack
+	}
+}
+
+// step does the work that is due and returns when it must be called again.
+func (w *nftWorker) step(ctx context.Context) (next time.Time) {
+	now := time.Now()
+	if now.Before(w.notUntil) {
+		return w.notUntil
+	}
+	err := w.check()
+	start, runs, full := time.Now(), w.have.transactions, w.due == fullReadBack
+	if err == nil {
+		err = w.program(ctx)
+	}
+	if ctx.Err() != nil {
+		return time.Now().Add(time.Hour) // the loop ends
+	}
+	if err == nil {
+		if w.have.transactions > runs {
+			w.opts.Hooks.Synced(dataplane.Sync{Families: []k8s.Family{w.family}, Full: full, Took: time.Since(start)})
+		}
+		w.udp.run(w.nodeAddrs)
+		err = w.forgetClients()
+	}
+	now = time.Now()
+	if err != nil {
+		w.failed(err)
+		w.notUntil = now.Add(w.pause)
+		return w.notUntil
+	}
+	w.pause = 0
+	w.inStep()
+	// Under a stream of changes, half of the time is left to other programs.
+	w.notUntil = now.Add(max(w.opts.MinSyncPeriod, min(now.Sub(start), restMax)))
+	next = w.checkAt
+	for _, t := range []time.Time{w.udp.next, w.refused.Next()} {
+		if !t.IsZero() && t.Before(next) {
+			next = t
+		}
+	}
+	if next.Before(w.notUntil) {
+		next = w.notUntil
+	}
+	return next
+}
+
+// inStep updates the status, and reports the family in step unless an update is queued.
+func (w *nftWorker) inStep() {
+	if !w.since.IsZero() {
+		w.changes.Add(time.Since(w.since))
+		w.since = time.Time{}
+	}
+	programming := w.changes.Programming()
+	w.report(func(s *FamilyStatus) {
+		s.Programming = programming
+		s.Pending = 0
+		s.refuse(w.refused.All())
+		s.Services, s.Elements = len(w.have.ports), w.have.elements
+		if len(s.Refused) == 0 {
+			s.LastError, s.LastErrorAt = "", time.Time{}
+		}
+	})
+	w.in.WhileIdle(func() {
+		w.report(func(s *FamilyStatus) { s.InStep = true })
+		w.opts.Hooks.InStep(w.family)
+	})
+}
+
+// failed records a failure that pauses the worker.
+func (w *nftWorker) failed(err error) {
+	w.pause = backOff(w.pause)
+	w.log.Error("nftables failed; trying again", "in", w.pause, "error", err)
+	w.report(func(s *FamilyStatus) {
+		s.InStep, s.Pending = false, len(w.dirty)
+		s.failed(err)
+		s.refuse(w.refused.All())
+	})
+}
+
+// check compares the installed table with what nkp has installed, if that is due or another program changed the table. The step
+// that follows repairs differences.
+func (w *nftWorker) check() error {
+	now := time.Now()
+	if w.due == fullReadBack || now.Before(w.checkAt) {
+		return nil
+	}
+	drift, err := w.drifted()
+	w.checkAt = time.Now().Add(max(w.opts.SyncPeriod, idleShare*time.Since(now)))
+	switch {
+	case errors.Is(err, netlink.ErrInterrupted):
+		w.checkAt = time.Now().Add(retryMin) // another program is at work
+		return nil
+	case err != nil:
+		return err
+	case drift == "":
+		w.report(func(s *FamilyStatus) { s.Compared = time.Now() })
+		return nil
+	}
+	w.log.Warn("another program changed nkp's table: repairing", "what", drift)
+	w.due = fullReadBack
+	w.report(func(s *FamilyStatus) { s.repairing(drift); s.InStep = false })
+	return nil
+}
+
+// drifted returns a difference between the installed table and what nkp has installed; "": there is none.
+func (w *nftWorker) drifted() (string, error) {
+	t, err := readNFT(w.conn, w.family)
+	if err != nil {
+		return "", err
+	}
+	w.loop.Progress()
+	lines := compareTable(t, w.have.ruleset(w.compiler))
+	if len(lines) == 0 {
+		return "", nil
+	}
+	return lines[0], nil
+}
+
+// forgetClients deletes clients of session affinity whose endpoint no longer serves them.
+func (w *nftWorker) forgetClients() error {
+	for set, slots := range w.have.staleClients {
+		for range clientTries {
+			clients := map[string]string{}
+			if err := w.conn.Clients(w.family, set, func(key, endpoint string) { clients[key] = endpoint }); err != nil {
+				return err
+			}
+			stale := slots.StaleClients(clients)
+			if len(stale) == 0 {
+				delete(w.have.staleClients, set)
+				break
+			}
+			b := netlink.NewBatch(w.family)
+			b.DeleteClients(set, stale)
+			if err := w.conn.Commit(b); err != nil && !isGone(err) { // some had expired meanwhile: the next try leaves them out
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// clientTries bounds how often a map of clients is listed after a change. The last client that the old endpoint served may be recorded
+// while the change is committed.
+const clientTries = 5
