@@ -19,34 +19,19 @@ import (
 
 const manifest = "../../examples/guestbook.yaml"
 
-// nkpBinary is the binary that the demo shows, built once.
-var nkpBinary = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "nkp-demo-")
-	if err != nil {
-		return "", err
-	}
-	bin := filepath.Join(dir, "nkp")
-	if out, err := exec.Command("go", "build", "-o", bin, "github.com/nkp-proxy/nkp").CombinedOutput(); err != nil {
-		os.Stderr.Write(out)
-		return "", err
-	}
-	return bin, nil
-})
-
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if bin, err := nkpBinary(); err == nil {
-		os.RemoveAll(filepath.Dir(bin))
-	}
+	_ = testbed.RemoveBuilt()
 	os.Exit(code)
 }
 
-// runDemo runs the demo with standard output going to out.
+// runDemo runs the demo with standard output going to out. It may be called from any goroutine: if nkp cannot be built, it returns -1.
 func runDemo(ctx context.Context, t *testing.T, out io.Writer, flags ...string) int {
 	t.Helper()
-	bin, err := nkpBinary()
+	bin, err := testbed.NKP()
 	if err != nil {
-		t.Fatal(err)
+		t.Error(err)
+		return -1
 	}
 	var stderr strings.Builder
 	code := run(ctx, append([]string{"-nkp", bin, "-manifests", manifest, "-keep=false"}, flags...), out, &stderr)
@@ -107,6 +92,10 @@ func TestStory(t *testing.T) {
 func TestKeep(t *testing.T) {
 	testbed.Require(t)
 	t.Parallel()
+	bin, err := testbed.NKP()
+	if err != nil {
+		t.Fatal(err)
+	}
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	r, w := io.Pipe()
@@ -145,7 +134,7 @@ func TestKeep(t *testing.T) {
 	for line := range strings.Lines(commands) {
 		line = strings.TrimSpace(line)
 		switch word, _, _ := strings.Cut(line, " "); filepath.Base(word) {
-		case "nkp", "ovs-ofctl", "$N":
+		case filepath.Base(bin), "ovs-ofctl", "$N":
 		case "nsenter":
 			if strings.HasSuffix(line, " bash") {
 				continue
@@ -204,7 +193,7 @@ func (w *watcher) Write(b []byte) (int, error) {
 func TestBrokenManifest(t *testing.T) {
 	testbed.Require(t)
 	t.Parallel()
-	bin, err := nkpBinary()
+	bin, err := testbed.NKP()
 	if err != nil {
 		t.Fatal(err)
 	}
