@@ -22,6 +22,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/ofctrl"
 	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
@@ -257,12 +258,13 @@ func (c *cluster) flood(t *testing.T, n int, make func(i int) *flow.Flow) {
 	}
 }
 
-// floodSize returns how many flows the floods below plant. NKP_PINS=1500000 is more than any read-back takes.
+// floodSize returns how many flows the floods below plant: more than --affinity-limit-node, and than the foreign flows that nkp reads
+// (ofctrl.MaxForeign). NKP_PINS=1500000 is more than any read-back takes.
 func floodSize(t *testing.T) int {
 	t.Helper()
 	n, err := strconv.Atoi(os.Getenv("NKP_PINS"))
 	if err != nil {
-		return 200_000
+		return bridge.DefaultAffinityNodeLimit + 10_000
 	}
 	return n
 }
