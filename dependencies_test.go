@@ -43,6 +43,7 @@ var purpose = map[string]string{
 	"k8s.io/component-base":               "defaults and validation of kube-proxy's logging configuration",
 	"k8s.io/klog/v2":                      "client-go logs with it; passed on to nkp's log",
 	"k8s.io/kube-proxy":                   "the type KubeProxyConfiguration",
+	"k8s.io/streaming":                    "kubectl nkp: whether an exec failed because WebSockets do not pass",
 	"k8s.io/utils":                        "small helpers of Kubernetes' types",
 	"sigs.k8s.io/json":                    "strict decoding with the name of the field",
 	"sigs.k8s.io/yaml":                    "YAML as Kubernetes reads it",

@@ -7,4 +7,4 @@ import (
 	"github.com/nkp-proxy/nkp/internal/command"
 )
 
-func main() { os.Exit(command.Main(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() { os.Exit(command.Main(os.Args[0], os.Args[1:], os.Stdout, os.Stderr)) }

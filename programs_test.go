@@ -18,7 +18,7 @@ import (
 var runsPrograms = map[string]string{
 	module + "/fallback/xtables":                   "runs iptables",
 	"github.com/coreos/go-iptables/iptables":       "asks the iptables that it is given a path to for its version",
-	"k8s.io/client-go/plugin/pkg/client/auth/exec": "credentials by a program, which k8s refuses (TestNoCredentialPrograms)",
+	"k8s.io/client-go/plugin/pkg/client/auth/exec": "credentials by a program: k8s refuses them (TestNoCredentialPrograms), kubectl nkp runs it as kubectl does",
 	module + "/windows/service":                    "the Windows installer runs netsh, and the nkp.exe that it installs",
 	"github.com/google/gnostic-models/compiler":    "extensions of an OpenAPI compiler, which nothing calls",
 }

@@ -142,15 +142,37 @@ var ErrAbsent = errors.New("no nkp answers")
 
 // Caller asks a running agent through its socket.
 type Caller struct {
-	path string
-	http http.Client
+	path   string // of the socket; of a remote agent, the node's name for messages
+	remote bool   // the agent is another node's, and errors of dialing say why it cannot be reached
+	http   http.Client
 }
 
 // NewCaller returns a Caller for the agent that listens on path.
 func NewCaller(path string) *Caller {
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, path) }
-	return &Caller{path: path, http: http.Client{Timeout: askTimeout, Transport: &http.Transport{DialContext: dial}}}
+	return newCaller(path, false, func(ctx context.Context) (net.Conn, error) { return dial(ctx, path) })
 }
+
+// NewRemoteCaller returns a Caller for the agent of another node, to whose socket dial connects.
+func NewRemoteCaller(node string, dial func(context.Context) (net.Conn, error)) *Caller {
+	return newCaller("node "+node, true, dial)
+}
+
+// remoteConns bounds the connections of a remote Caller, because each is a process in the agent's pod. After remoteIdle an unused one is closed.
+const (
+	remoteConns = 2
+	remoteIdle  = time.Minute
+)
+
+func newCaller(path string, remote bool, dial func(context.Context) (net.Conn, error)) *Caller {
+	t := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) }}
+	if remote {
+		t.MaxConnsPerHost, t.IdleConnTimeout = remoteConns, remoteIdle
+	}
+	return &Caller{path: path, remote: remote, http: http.Client{Timeout: askTimeout, Transport: t}}
+}
+
+// Close closes the connections to the agent.
+func (c *Caller) Close() { c.http.CloseIdleConnections() }
 
 // Running reports whether an agent answers.
 func (c *Caller) Running() bool {
@@ -167,6 +189,15 @@ func dialBriefly(path string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	return dial(ctx, path)
+}
+
+// Connect connects to the socket of the agent that listens on path.
+func Connect(ctx context.Context, path string) (net.Conn, error) {
+	conn, err := dial(ctx, path)
+	if err != nil {
+		return nil, NewCaller(path).unanswered(err, 0)
+	}
+	return conn, nil
 }
 
 // Status asks for the agent's status.
@@ -214,6 +245,8 @@ func (c *Caller) get(ctx context.Context, path string) ([]byte, error) {
 // unanswered returns the error for a request that got no answer. It wraps ErrAbsent only if nothing listens on the socket.
 func (c *Caller) unanswered(err error, after time.Duration) error {
 	switch {
+	case c.remote:
+		return fmt.Errorf("nkp on %s: %w", c.path, err)
 	case errors.Is(err, os.ErrPermission):
 		return fmt.Errorf("cannot ask nkp on %s: %w", c.path, err)
 	case c.Running():

@@ -322,7 +322,7 @@ func TestPlanTakesTheFile(t *testing.T) {
 	}
 	plan := func(args ...string) string {
 		var out, errOut strings.Builder
-		if status := Main(append([]string{"plan", "--manifests", "../../examples/guestbook.yaml"}, args...), &out, &errOut); status != 0 {
+		if status := Main("nkp", append([]string{"plan", "--manifests", "../../examples/guestbook.yaml"}, args...), &out, &errOut); status != 0 {
 			t.Fatalf("%q: exit status %d: %s", args, status, &errOut)
 		}
 		return out.String()

@@ -73,14 +73,19 @@ type diffView struct {
 	Lines []string `json:"lines"`
 }
 
+// newDiffView returns the text of a difference, "" for none, by lines.
+func newDiffView(text string) diffView {
+	view := diffView{Equal: text == "", Lines: []string{}}
+	for line := range strings.Lines(text) {
+		view.Lines = append(view.Lines, strings.TrimSuffix(line, "\n"))
+	}
+	return view
+}
+
 // writeDiff prints the text of a difference, "" for none.
 func writeDiff(w io.Writer, o *output, text string) error {
 	if o.data() {
-		view := diffView{Equal: text == "", Lines: []string{}}
-		for line := range strings.Lines(text) {
-			view.Lines = append(view.Lines, strings.TrimSuffix(line, "\n"))
-		}
-		return o.write(w, view)
+		return o.write(w, newDiffView(text))
 	}
 	if _, _, terminal := terminalSize(w); text == "" && terminal {
 		text = "no difference\n"

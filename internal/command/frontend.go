@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/spf13/pflag"
+
 	"github.com/nkp-proxy/nkp/internal/trace"
 )
 
@@ -19,6 +21,11 @@ type frontend struct {
 
 func (f *frontend) Type() string   { return "ADDRESS[:PORT]" }
 func (f *frontend) String() string { return f.text }
+
+// flag defines --vip.
+func (f *frontend) flag(fs *pflag.FlagSet) {
+	fs.Var(f, "vip", "only Service ports that are served at this address, port or both, as the list prints them: 10.96.0.10, 10.96.0.10:53, node:30080, each with /PROTOCOL or without; an address of the node stands for NodePorts")
+}
 
 // Set accepts ADDRESS, ADDRESS:PORT and node:PORT, each with /PROTOCOL or without, and in the brackets of one that is not served.
 func (f *frontend) Set(text string) error {

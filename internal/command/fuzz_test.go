@@ -58,7 +58,7 @@ func FuzzFlags(f *testing.F) {
 			if args[0] == "plan" || args[0] == "trace" {
 				args = append(args, "--manifests="+manifest)
 			}
-			wellEnded(t, args, Main(args, io.Discard, &stderr), stderr.String())
+			wellEnded(t, args, Main("nkp", args, io.Discard, &stderr), stderr.String())
 			_ = stdout
 			return
 		}
@@ -112,7 +112,7 @@ func FuzzConfig(f *testing.F) {
 		}
 		args := []string{"plan", "--config", file, "--manifests", "../../examples/guestbook.yaml"}
 		var stderr bytes.Buffer
-		status := Main(args, io.Discard, &stderr)
+		status := Main("nkp", args, io.Discard, &stderr)
 		wellEnded(t, args, status, stderr.String())
 		if status != exitOK && stderr.Len() > 8<<10+len(data) {
 			t.Errorf("%d bytes of errors for %d of configuration", stderr.Len(), len(data))

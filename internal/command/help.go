@@ -38,9 +38,10 @@ const (
 	groupKernel   = "Conntrack"
 	groupServers  = "Health and metrics"
 	groupProcess  = "Process"
+	groupCluster  = "Cluster"
 )
 
-var groups = []string{ownGroup, groupSource, groupNode, groupServing, groupSwitch, groupLayout, groupIPTables, groupWindows, groupKernel, groupServers, groupProcess}
+var groups = []string{ownGroup, groupSource, groupNode, groupServing, groupSwitch, groupLayout, groupIPTables, groupWindows, groupKernel, groupServers, groupProcess, groupCluster}
 
 // ownGroup is the group of the flags in no other.
 const ownGroup = "Flags"
@@ -93,7 +94,7 @@ func printHelp(cmd *cobra.Command, _ []string) {
 func printUsage(w io.Writer, cmd *cobra.Command) {
 	line := cmd.UseLine()
 	if !cmd.HasParent() {
-		line = cmd.Name() + " [COMMAND] [flags]"
+		line = cmd.DisplayName() + " [COMMAND] [flags]"
 	}
 	fmt.Fprintf(w, "Usage:\n  %s\n", line)
 	if cmd.HasExample() {
@@ -112,7 +113,10 @@ func printUsage(w io.Writer, cmd *cobra.Command) {
 		printFlags(w, cmd, helpColumns(w))
 		return
 	}
-	fmt.Fprint(w, "\nWithout a command, flags are those of \"nkp run\". Every command has --help.\n")
+	if cmd.Flags().Lookup("bridge") != nil {
+		fmt.Fprint(w, "\nWithout a command, flags are those of \"nkp run\".")
+	}
+	fmt.Fprint(w, "\nEvery command has --help.\n")
 }
 
 // wrapped breaks the lines of a text at width. Lines that follow each other are one paragraph. A line that begins with two spaces

@@ -14,7 +14,7 @@ import (
 // say runs a command and returns what it prints and its exit status.
 func say(args ...string) (stdout, stderr string, status int) {
 	var out, err bytes.Buffer
-	status = Main(args, &out, &err)
+	status = Main("nkp", args, &out, &err)
 	return out.String(), err.String(), status
 }
 

@@ -42,12 +42,16 @@ func usageError(format string, args ...any) error {
 	return &exitError{exitUsage, fmt.Errorf(format, args...)}
 }
 
-// Main runs nkp with the arguments after the program's name and returns the exit status. SIGINT and SIGTERM end
-// it gracefully.
-func Main(args []string, stdout, stderr io.Writer) int {
+// Main runs nkp with the program's name, which decides whether it is kubectl's plugin, and the arguments after it, and returns the exit
+// status. SIGINT and SIGTERM end it gracefully.
+func Main(program string, args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	plugin, args := asPlugin(program, args)
 	root := newRoot(stdout, stderr)
+	if plugin {
+		root = newPlugin(stdout, stderr)
+	}
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if errors.Is(err, errRestart) {
@@ -64,7 +68,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		}
 	}
 	if exit.err != nil {
-		fmt.Fprintf(stderr, "nkp: %v\n", exit.err)
+		fmt.Fprintf(stderr, "%s: %v\n", root.DisplayName(), exit.err)
 		tellEventLog(args, exit.err)
 	}
 	return exit.status
@@ -87,10 +91,8 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 		Short: "Kubernetes Services inside Open vSwitch",
 		Long: `nkp does kube-proxy's job inside Open vSwitch: it follows Services and EndpointSlices and programs the bridge
 over OpenFlow 1.5 with a conntrack pipeline and select groups. Without a command it runs ("nkp run").`,
-		Example:       "  nkp run --kubeconfig /etc/nkp/kubeconfig --bridge br-int\n  nkp run --manifests services.yaml --bridge br-int\n  nkp plan --manifests services.yaml",
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		Args:          cobra.ArbitraryArgs,
+		Example: "  nkp run --kubeconfig /etc/nkp/kubeconfig --bridge br-int\n  nkp run --manifests services.yaml --bridge br-int\n  nkp plan --manifests services.yaml",
+		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return unknownCommand(cmd, args[0])
@@ -99,6 +101,14 @@ over OpenFlow 1.5 with a conntrack pipeline and select groups. Without a command
 		},
 	}
 	root.Flags().AddFlagSet(run.Flags())
+	prepareRoot(root, stdout, stderr, run, newPlan(), newDiff(), newStatus(), newServices(), newTrace(), newUI(), newCleanup(), newVersion(), newWindowsService(),
+		newConnect())
+	return root
+}
+
+// prepareRoot adds commands to a root, and what all of them have: where they print, how errors and help read, completion.
+func prepareRoot(root *cobra.Command, stdout, stderr io.Writer, commands ...*cobra.Command) {
+	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
@@ -120,7 +130,7 @@ over OpenFlow 1.5 with a conntrack pipeline and select groups. Without a command
 	for _, g := range commandGroups {
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
 	}
-	for _, c := range []*cobra.Command{run, newPlan(), newDiff(), newStatus(), newServices(), newTrace(), newUI(), newCleanup(), newVersion(), newWindowsService()} {
+	for _, c := range commands {
 		if c.Args == nil {
 			c.Args = noArguments
 		}
@@ -132,11 +142,10 @@ over OpenFlow 1.5 with a conntrack pipeline and select groups. Without a command
 		root.AddCommand(c)
 	}
 	completeFlags(root)
-	return root
 }
 
 func unknownCommand(root *cobra.Command, name string) error {
-	return usageError("unknown command %q%s; \"nkp --help\" lists the commands", name, suggestCommand(root, name))
+	return usageError("unknown command %q%s; \"%s --help\" lists the commands", name, suggestCommand(root, name), root.DisplayName())
 }
 
 func noArguments(cmd *cobra.Command, args []string) error {

@@ -44,12 +44,7 @@ the most packets first. On a terminal each list replaces the one before, and col
   nkp services default/guestbook -o wide
   nkp services -n kube-system --watch --interval 5s
   nkp services --vip 10.96.0.10 -o json`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return usageError("services takes one Service at most, got %q", args)
-			}
-			return nil
-		},
+		Args: oneService,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := v.resolve(args); err != nil {
 				return err
@@ -78,11 +73,22 @@ the most packets first. On a terminal each list replaces the one before, and col
 	f := cmd.Flags()
 	f.StringVarP(&v.filter.Namespace, "namespace", "n", "", "only Services of this namespace")
 	f.StringVar(&v.filter.Name, "name", "", "only Services of this name; as an argument: NAME or NAMESPACE/NAME")
-	f.Var(&v.at, "vip", "only Service ports that are served at this address, port or both, as the list prints them: 10.96.0.10, 10.96.0.10:53, node:30080, each with /PROTOCOL or without; an address of the node stands for NodePorts")
-	v.output.flag(cmd, "text, wide (with endpoints), json or yaml", "wide")
+	v.at.flag(f)
+	v.output.flag(cmd, wideUsage, "wide")
 	v.watch.flags(f, "refresh the list continuously, with rates")
 	s.completeServicesFlags(cmd)
 	return cmd
+}
+
+// wideUsage is the usage of -o for commands that list Services.
+const wideUsage = "text, wide (with endpoints), json or yaml"
+
+// oneService returns a usage error for more than one argument.
+func oneService(_ *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return usageError("services takes one Service at most, got %q", args)
+	}
+	return nil
 }
 
 // resolve checks the flags and applies the argument to the filter.

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/k8s"
@@ -16,13 +15,15 @@ import (
 
 // servicesText writes a list of Service ports for people: a line for each, with what belongs to it below.
 type servicesText struct {
-	rows    [][]string // of the table; the first has the columns' names
-	details [][]string // what follows each row
+	table
 	wide    bool
 	watched bool    // with rates
 	seconds float64 // between before and now; 0: there is no before
 	before  map[string]*k8s.Counters
 }
+
+// serviceHeads are the columns of a list of Service ports.
+var serviceHeads = []string{"SERVICE", "FAMILY", "FRONTENDS", "ENDPOINTS", "CONNECTIONS", "PKTS IN", "PKTS OUT", "BYTES IN", "BYTES OUT"}
 
 // writeServices prints a list. With rates, the Service ports with the most packets per second since before come first. A width
 // above 0 is the terminal's: columns that do not fit are left out.
@@ -40,7 +41,7 @@ func writeServices(out io.Writer, list, before *agent.ServiceList, wide, rates b
 			t.before[serviceKey(&before.Services[i])] = before.Services[i].Counters
 		}
 	}
-	heads := []string{"SERVICE", "FAMILY", "FRONTENDS", "ENDPOINTS", "CONNECTIONS", "PKTS IN", "PKTS OUT", "BYTES IN", "BYTES OUT"}
+	heads := slices.Clone(serviceHeads)
 	if rates {
 		heads = append(heads, "CONN/S", "PKTS/S IN", "PKTS/S OUT", "BYTES/S IN", "BYTES/S OUT")
 	}
@@ -57,69 +58,6 @@ func writeServices(out io.Writer, list, before *agent.ServiceList, wide, rates b
 		return err
 	}
 	return writeNotes(out, list)
-}
-
-// leftOut are the columns that a narrow terminal does without, the first first.
-var leftOut = []string{"BYTES OUT", "BYTES IN", "PKTS OUT", "PKTS IN", "CONNECTIONS", "FRONTENDS", "FAMILY", "BYTES/S OUT", "BYTES/S IN"}
-
-// fit leaves out columns until the table fits in width.
-func (t *servicesText) fit(width int) {
-	for _, head := range leftOut {
-		total := -columnGap
-		for column := range t.rows[0] {
-			total += columnGap + len(slices.MaxFunc(t.rows, func(a, b []string) int { return len(a[column]) - len(b[column]) })[column])
-		}
-		column := slices.Index(t.rows[0], head)
-		if total <= width {
-			return
-		}
-		for i := range t.rows {
-			if column >= 0 {
-				t.rows[i] = slices.Delete(t.rows[i], column, column+1)
-			}
-		}
-	}
-}
-
-// columnGap is the number of spaces between columns.
-const columnGap = 2
-
-// flush writes the table and inserts the details between its lines afterwards, so that they do not widen the columns.
-func (t *servicesText) flush(out io.Writer, width int) error {
-	if width > 0 {
-		t.fit(width)
-	}
-	var table strings.Builder
-	w := tabwriter.NewWriter(&table, 0, 0, columnGap, ' ', 0)
-	for _, cells := range t.rows {
-		fmt.Fprintln(w, strings.Join(cells, "\t"))
-	}
-	w.Flush() // a strings.Builder does not fail
-	i := 0
-	for line := range strings.Lines(table.String()) {
-		if _, err := io.WriteString(out, strings.TrimRight(line, " \n")+"\n"); err != nil {
-			return err
-		}
-		for _, d := range t.details[i] {
-			if _, err := fmt.Fprintf(out, "    %s\n", d); err != nil {
-				return err
-			}
-		}
-		i++
-	}
-	return nil
-}
-
-// row writes cells as a line of the table.
-func (t *servicesText) row(cells ...string) {
-	t.rows = append(t.rows, cells)
-	t.details = append(t.details, nil)
-}
-
-// below records a line that belongs to the last row. It joins the lines of a text that has several.
-func (t *servicesText) below(text string) {
-	last := &t.details[len(t.details)-1]
-	*last = append(*last, oneLine(text))
 }
 
 func (t *servicesText) service(s *agent.ServiceInfo) {

@@ -40,7 +40,7 @@ func TestSourceFlags(t *testing.T) {
 		{"diff --socket " + none, exitDiffError, "without an agent, pass --kubeconfig or --manifests"},
 	} {
 		var stdout, stderr bytes.Buffer
-		status := Main(strings.Fields(tc.args), &stdout, &stderr)
+		status := Main("nkp", strings.Fields(tc.args), &stdout, &stderr)
 		if status != tc.status || !strings.Contains(stderr.String(), tc.says) || strings.Count(stderr.String(), "\n") != 1 {
 			t.Errorf("nkp %s: status %d, %q", tc.args, status, &stderr)
 		}
@@ -52,7 +52,7 @@ func TestSourceInCluster(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
 	t.Setenv("KUBERNETES_SERVICE_PORT", "1")
 	var stdout, stderr bytes.Buffer
-	if status := Main([]string{"plan"}, &stdout, &stderr); status != exitFailure || !strings.Contains(stderr.String(), "serviceaccount") {
+	if status := Main("nkp", []string{"plan"}, &stdout, &stderr); status != exitFailure || !strings.Contains(stderr.String(), "serviceaccount") {
 		t.Errorf("status %d, %q", status, &stderr)
 	}
 }
@@ -76,7 +76,7 @@ func TestPlanFromServer(t *testing.T) {
 	}))
 	defer srv.Close()
 	var stdout, stderr bytes.Buffer
-	status := Main([]string{"plan", "-o", "json", "--master", srv.URL, "--hostname-override", "node-1"}, &stdout, &stderr)
+	status := Main("nkp", []string{"plan", "-o", "json", "--master", srv.URL, "--hostname-override", "node-1"}, &stdout, &stderr)
 	if status != exitOK || !strings.Contains(stdout.String(), `"name": "web"`) {
 		t.Errorf("status %d: %s", status, &stdout)
 	}

@@ -19,12 +19,25 @@ import (
 
 // statusText writes a status for people: a line for each fact, what is wrong last and in capitals.
 type statusText struct {
-	w   *tabwriter.Writer
-	now time.Time
+	w        *tabwriter.Writer
+	now      time.Time
+	problems []string
 }
 
 func writeStatus(out io.Writer, s *agent.Status, now time.Time) error {
-	t := &statusText{tabwriter.NewWriter(out, 0, 0, 2, ' ', 0), now}
+	t := &statusText{w: tabwriter.NewWriter(out, 0, 0, 2, ' ', 0), now: now}
+	t.status(s)
+	return t.w.Flush()
+}
+
+// statusProblems returns the lines of a status that say what is wrong.
+func statusProblems(s *agent.Status, now time.Time) []string {
+	t := &statusText{w: tabwriter.NewWriter(io.Discard, 0, 0, 0, ' ', 0), now: now}
+	t.status(s)
+	return t.problems
+}
+
+func (t *statusText) status(s *agent.Status) {
 	t.line("nkp", "%s on node %s, started %s", s.Version, s.Node, t.ago(s.Started))
 	chosen := ""
 	if s.Status != nil && !s.Bridge.Exists {
@@ -32,7 +45,7 @@ func writeStatus(out io.Writer, s *agent.Status, now time.Time) error {
 	}
 	t.line("mode", "%s: %s%s", s.Mode, s.Reason, chosen)
 	for _, l := range s.Loops {
-		t.line("BUSY", "%s", l)
+		t.problem("BUSY", "%s", l)
 	}
 	t.source(&s.Source)
 	t.start(&s.Start)
@@ -50,17 +63,22 @@ func writeStatus(out io.Writer, s *agent.Status, now time.Time) error {
 		t.hns(s.HNS)
 	}
 	for _, e := range s.Source.Errors {
-		t.line("ERROR", "%s", e)
+		t.problem("ERROR", "%s", e)
 	}
 	for _, w := range s.Warnings {
-		t.line("WARNING", "%s", w)
+		t.problem("WARNING", "%s", w)
 	}
-	return t.w.Flush()
 }
 
 // line writes one line. It joins the lines of a text that has several, such as an error.
 func (t *statusText) line(key, format string, args ...any) {
 	fmt.Fprintf(t.w, "%s\t%s\n", key, oneLine(fmt.Sprintf(format, args...)))
+}
+
+// problem writes a line about what is wrong; key is in capitals.
+func (t *statusText) problem(key, format string, args ...any) {
+	t.line(key, format, args...)
+	t.problems = append(t.problems, key+": "+oneLine(fmt.Sprintf(format, args...)))
 }
 
 // since returns a time, and how long ago it was.
@@ -73,9 +91,9 @@ func (t *statusText) lastError(text string, at time.Time) {
 	switch {
 	case text == "":
 	case at.IsZero():
-		t.line("LAST ERROR", "%s", text)
+		t.problem("LAST ERROR", "%s", text)
 	default:
-		t.line("LAST ERROR", "%s: %s", t.since(at), text)
+		t.problem("LAST ERROR", "%s: %s", t.since(at), text)
 	}
 }
 
@@ -149,12 +167,12 @@ func (t *statusText) bridge(s *bridge.Status) {
 		t.bridgeFacts(s)
 	}
 	if d := &s.Database; d.AwaySince != nil {
-		t.line("DATABASE", "%s does NOT answer since %s: %s; the last known ports and settings stay in use, and ovs-vswitchd may wait for it, too: look at ovsdb-server first",
+		t.problem("DATABASE", "%s does NOT answer since %s: %s; the last known ports and settings stay in use, and ovs-vswitchd may wait for it, too: look at ovsdb-server first",
 			d.Endpoint, t.since(*d.AwaySince), d.LastError)
 	}
 	t.channel(s)
 	for _, r := range s.Refused {
-		t.line("REFUSED", "%s: %s (%d times, next try %s)", r.Service, r.Error, r.Times, r.RetryAt.Format(time.TimeOnly))
+		t.problem("REFUSED", "%s: %s (%d times, next try %s)", r.Service, r.Error, r.Times, r.RetryAt.Format(time.TimeOnly))
 	}
 	t.lastError(s.LastError, s.LastErrorAt)
 }
@@ -249,10 +267,10 @@ func (t *statusText) fallback(s *fallback.Status) {
 		}
 		t.programming(&f.Programming)
 		for _, name := range slices.Sorted(maps.Keys(f.Refused)) {
-			t.line("REFUSED", "%s: %s", name, f.Refused[name])
+			t.problem("REFUSED", "%s: %s", name, f.Refused[name])
 		}
 		if f.LastForgetError != "" {
-			t.line("STALE UDP", "connections to endpoints that are gone are left; trying again: %s", f.LastForgetError)
+			t.problem("STALE UDP", "connections to endpoints that are gone are left; trying again: %s", f.LastForgetError)
 		}
 		t.lastError(f.LastError, f.LastErrorAt)
 	}
@@ -273,13 +291,13 @@ func (t *statusText) hns(s *windows.Status) {
 	t.line("in step", "%s", step)
 	t.programming(&s.Programming)
 	for _, w := range s.Waiting {
-		t.line("WAITING", "%s", w)
+		t.problem("WAITING", "%s", w)
 	}
 	for _, f := range s.Failures {
-		t.line("FAILED", "%s: %s", f.Object, f.Error)
+		t.problem("FAILED", "%s: %s", f.Object, f.Error)
 	}
 	for _, u := range s.Unsupported {
-		t.line("NOT SUPPORTED", "%s: %s", u.Service, u.Reason)
+		t.problem("NOT SUPPORTED", "%s: %s", u.Service, u.Reason)
 	}
 	t.lastError(s.Error, time.Time{})
 }

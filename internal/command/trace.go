@@ -89,6 +89,19 @@ Exit status: 0 explained, 1 no answer, or what is installed does not agree (--li
 			return f.print(cmd.OutOrStdout(), r)
 		},
 	}
+	f.flags(cmd)
+	fs := cmd.Flags()
+	s.configFlag(fs)
+	s.sourceFlags(fs)
+	s.pipelineFlags(fs)
+	s.layoutFlags(fs)
+	s.switchFlags(fs, defaultOVSDB)
+	s.socketFlag(fs)
+	return cmd
+}
+
+// flags defines the flags.
+func (f *traceFlags) flags(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&f.from, "from", "", "source: an address or pod/NAMESPACE/NAME, each with or without :PORT")
 	fs.StringVar(&f.to, "to", "", "destination: address and port, or [svc/]NAMESPACE/NAME:PORT for a cluster IP, with the port's number or name")
@@ -99,13 +112,6 @@ Exit status: 0 explained, 1 no answer, or what is installed does not agree (--li
 	fs.DurationVar(&f.followFor, "follow", 0, "with --live, follow what becomes of the client's connections while it tries, 10s if no time is given, 5m at most")
 	fs.Lookup("follow").NoOptDefVal = followDefault.String()
 	f.output.flag(cmd, outputUsage)
-	s.configFlag(fs)
-	s.sourceFlags(fs)
-	s.pipelineFlags(fs)
-	s.layoutFlags(fs)
-	s.switchFlags(fs, defaultOVSDB)
-	s.socketFlag(fs)
-	return cmd
 }
 
 // request reads the flags.

@@ -21,7 +21,7 @@ import (
 
 func newUI() *cobra.Command {
 	s := newSettings()
-	var listen string
+	listen := loopbackFlag("127.0.0.1:0")
 	cmd := &cobra.Command{
 		Use:   "ui",
 		Short: "Show Services, traces and the node on a web page",
@@ -35,9 +35,9 @@ From another machine, forward the port with ssh -L.`,
   nkp ui --listen 127.0.0.1:8080
   ssh -t -L 8080:127.0.0.1:8080 root@node-1 nkp ui --listen 127.0.0.1:8080`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			at, err := netip.ParseAddrPort(listen)
-			if err != nil || !ui.Loopback(at.Addr()) {
-				return usageError("--listen %q is not 127.0.0.1:PORT or [::1]:PORT; to see the page on another machine use ssh -L", listen)
+			at, err := listen.address()
+			if err != nil {
+				return err
 			}
 			if err := s.configure(cmd); err != nil {
 				return err
@@ -46,14 +46,31 @@ From another machine, forward the port with ssh -L.`,
 			if _, err := caller.Status(cmd.Context()); err != nil && !caller.Running() {
 				return err
 			}
-			return serveUI(cmd.Context(), uiSource(caller, s.Layout.TableBase), at.String(), cmd.OutOrStdout())
+			token := rand.Text()
+			return serveUI(cmd.Context(), ui.Handler(uiSource(caller, s.Layout.TableBase), token), token, at, cmd.OutOrStdout())
 		},
 	}
 	s.layoutFlags(cmd.Flags())
 	s.configFlag(cmd.Flags())
 	s.socketFlag(cmd.Flags())
-	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "127.0.0.1 or [::1], with the port to serve the page at; 0: any that is free")
+	listen.flag(cmd)
 	return cmd
+}
+
+// loopbackFlag is the flag --listen.
+type loopbackFlag string
+
+func (l *loopbackFlag) flag(cmd *cobra.Command) {
+	cmd.Flags().StringVar((*string)(l), "listen", string(*l), "127.0.0.1 or [::1], with the port to serve the page at; 0: any that is free")
+}
+
+// address returns the address to listen on. One that is not loopback is a usage error.
+func (l loopbackFlag) address() (string, error) {
+	at, err := netip.ParseAddrPort(string(l))
+	if err != nil || !ui.Loopback(at.Addr()) {
+		return "", usageError("--listen %q is not 127.0.0.1:PORT or [::1]:PORT; to see the page on another machine use ssh -L", string(l))
+	}
+	return at.String(), nil
 }
 
 // uiSource connects the page to the agent.
@@ -70,20 +87,19 @@ func uiSource(caller *agent.Caller, tableBase uint8) ui.Source {
 	}
 }
 
-// serveUI serves the page at an address until the context ends.
-func serveUI(ctx context.Context, source ui.Source, at string, out io.Writer) error {
+// serveUI serves the page with a token at an address until the context ends.
+func serveUI(ctx context.Context, page http.Handler, token, at string, out io.Writer) error {
 	l, err := net.Listen("tcp", at)
 	if err != nil {
 		return err
 	}
-	token := rand.Text()
 	addr := l.Addr().(*net.TCPAddr)
 	fmt.Fprintf(out, `http://%s/%s/
 
 Open this address in a browser on this machine; whoever has it sees the page. Ctrl-C ends it.
 From another machine: ssh -N -L %d:%s root@THIS-NODE, and open the same address there.
 `, addr, token, addr.Port, addr)
-	srv := httpguard.New(ui.Limits, slog.New(slog.DiscardHandler)).Server(ui.Handler(source, token))
+	srv := httpguard.New(ui.Limits, slog.New(slog.DiscardHandler)).Server(page)
 	stop := context.AfterFunc(ctx, func() { srv.Close() })
 	defer stop()
 	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {

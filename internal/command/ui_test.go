@@ -22,7 +22,7 @@ func TestUIStart(t *testing.T) {
 		{"127.0.0.1:0", "no nkp answers on " + socket, exitFailure},
 	} {
 		var out, errOut bytes.Buffer
-		status := Main([]string{"ui", "--socket", socket, "--listen", c.listen}, &out, &errOut)
+		status := Main("nkp", []string{"ui", "--socket", socket, "--listen", c.listen}, &out, &errOut)
 		if status != c.status || !strings.Contains(errOut.String(), c.says) || out.Len() > 0 {
 			t.Errorf("--listen %s: %d, %s%s", c.listen, status, errOut.String(), out.String())
 		}

@@ -5,10 +5,15 @@ import (
 	"crypto/subtle"
 	"embed"
 	"encoding/json"
+	"fmt"
+	"html"
 	"io/fs"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,6 +23,15 @@ import (
 
 //go:embed page
 var files embed.FS
+
+// page is the folder of the page's files.
+var page = func() fs.FS {
+	page, err := fs.Sub(files, "page")
+	if err != nil {
+		panic(err) // the folder is embedded
+	}
+	return page
+}()
 
 // Limits bounds what browsers may take up. An answer may start at the very end of the agent's 30 s, and be long.
 var Limits = httpguard.Limits{Conns: 32, Serving: 16, Answer: time.Minute}
@@ -54,10 +68,41 @@ type TraceQuery struct {
 // Handler returns the handler of the page at /token/. Of the requests that are costly (traces, listings of the conntrack table) it
 // runs one at a time.
 func Handler(s Source, token string) http.Handler {
-	page, err := fs.Sub(files, "page")
-	if err != nil {
-		panic(err) // the folder is embedded
+	return guard(token, pageOf(s))
+}
+
+// NodesHandler returns the handler of a list of nodes at /token/, with the page of each node below its name.
+func NodesHandler(nodes map[string]Source, token string) http.Handler {
+	mux := http.NewServeMux()
+	var list strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		mux.Handle("GET /"+url.PathEscape(name)+"/", http.StripPrefix("/"+name, pageOf(nodes[name])))
+		fmt.Fprintf(&list, "<li><a href=\"%s/\">%s</a></li>\n", url.PathEscape(name), html.EscapeString(name))
 	}
+	mux.Handle("GET /style.css", http.FileServerFS(page))
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		fmt.Fprintf(w, nodesPage, list.String())
+	})
+	return guard(token, mux)
+}
+
+// nodesPage is the page of NodesHandler, with the list's items left open.
+const nodesPage = `<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>nkp: nodes</title>
+<link rel="icon" href="data:,">
+<link rel="stylesheet" href="style.css">
+<main><h1>Nodes</h1><ul>
+%s</ul></main>
+</html>
+`
+
+// pageOf returns the handler of the page at /.
+func pageOf(s Source) http.Handler {
 	h := &handler{Source: s, dear: make(chan struct{}, 1)}
 	mux := http.NewServeMux()
 	mux.Handle("GET /", http.FileServerFS(page))
@@ -65,7 +110,7 @@ func Handler(s Source, token string) http.Handler {
 	mux.HandleFunc("GET /api/status", h.status)
 	mux.HandleFunc("GET /api/services", h.services)
 	mux.HandleFunc("GET /api/trace", h.trace)
-	return guard(token, mux)
+	return mux
 }
 
 // guard passes on requests whose path begins with the token and whose Host is loopback. The Host keeps out pages of other sites

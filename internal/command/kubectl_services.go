@@ -1,0 +1,181 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// nodesServices is how `kubectl nkp services` shows what it gets.
+type nodesServices struct {
+	nodes
+	view servicesView
+	all  bool // namespaces
+}
+
+func newNodesServices() *cobra.Command {
+	var v nodesServices
+	cmd := &cobra.Command{
+		Use:   "services [[NAMESPACE/]NAME]",
+		Short: "List the Service ports of all nodes with endpoints, problems and counters",
+		Long: `services asks the agents of all nodes for the Service ports that they serve, one line for each port and family: its frontends, how many
+of its endpoints are in force, and what went through it on all nodes together. Nodes that serve it otherwise, by traffic policy, topology or
+a problem, have a line of their own, and NODES then has their names. nkp services --help explains the columns.
+Exit status: 0 all nodes answered, 1 not all did, or none serves the Service.`,
+		Example: "  kubectl nkp services\n  kubectl nkp services web -o wide\n  kubectl nkp services -A --node node-1",
+		Args:    oneService,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			v.view.watch.interval = minInterval // not watched
+			if err := v.view.resolve(args); err != nil {
+				return err
+			}
+			return v.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	v.nodes.flags(cmd, "only this node")
+	v.view.at.flag(cmd.Flags())
+	v.view.output.flag(cmd, wideUsage, "wide")
+	cmd.Flags().BoolVarP(&v.all, "all-namespaces", "A", false, "Services of all namespaces (default: that of --namespace, or the kubeconfig's)")
+	return cmd
+}
+
+// nodesService is a Service port as some nodes serve it.
+type nodesService struct {
+	Nodes []string `json:"nodes"`
+	agent.ServiceInfo
+	differs bool // other nodes serve it otherwise
+}
+
+// clusterServices is what `kubectl nkp services -o json` prints.
+type clusterServices struct {
+	Services []*nodesService   `json:"services"`
+	Notes    []string          `json:"notes"`
+	Failures map[string]string `json:"failures"` // by node
+}
+
+func (v *nodesServices) run(ctx context.Context, out, errOut io.Writer) error {
+	c, namespace, err := v.cluster()
+	if err != nil {
+		return err
+	}
+	filter := v.view.filter
+	if filter.Namespace == "" && !v.all {
+		filter.Namespace = namespace
+	}
+	agents, err := v.agents(ctx, c)
+	if err != nil {
+		return err
+	}
+	answers := askNodes(ctx, agents, v.timeout, func(ctx context.Context, c *agent.Caller) (*agent.ServiceList, error) { return c.Services(ctx, filter) })
+	list := mergeServices(answers)
+	if v.view.output.data() {
+		err = v.view.output.write(out, list)
+	} else {
+		err = list.write(out, v.view.output.format == "wide", len(agents))
+	}
+	if err != nil {
+		return err
+	}
+	err = complain(errOut, !v.view.output.data(), answers)
+	if err == nil && filter.Name != "" && len(list.Services) == 0 {
+		return fmt.Errorf("no node serves a Service %s/%s", cmp.Or(filter.Namespace, "*"), filter.Name)
+	}
+	return err
+}
+
+// mergeServices groups the nodes that serve a Service port in the same way, and adds their counters.
+func mergeServices(answers []answer[agent.ServiceList]) clusterServices {
+	list := clusterServices{Services: []*nodesService{}, Notes: []string{}, Failures: map[string]string{}}
+	groups := map[string]*nodesService{} // by serviceKey and what is served
+	first := map[string]*nodesService{}  // by serviceKey
+	for _, a := range answers {
+		if a.Answer == nil {
+			list.Failures[a.Node] = a.Error
+			continue
+		}
+		for _, note := range a.Answer.Notes {
+			list.Notes = append(list.Notes, a.Node+": "+note)
+		}
+		for i := range a.Answer.Services {
+			s := &a.Answer.Services[i]
+			for j := range s.Endpoints {
+				s.Endpoints[j].Local = false // Node says it for all nodes
+			}
+			key := serviceKey(s)
+			served, _ := json.Marshal([]any{s.Frontends, s.Endpoints, s.Problems}) // plain data
+			group := key + string(served)
+			if g := groups[group]; g != nil {
+				g.Nodes = append(g.Nodes, a.Node)
+				g.Counters = addCounters(g.Counters, s.Counters)
+				g.CountersNote = cmp.Or(g.CountersNote, s.CountersNote)
+				continue
+			}
+			g := &nodesService{Nodes: []string{a.Node}, ServiceInfo: *s}
+			groups[group] = g
+			list.Services = append(list.Services, g)
+			if first[key] == nil {
+				first[key] = g
+			} else {
+				first[key].differs, g.differs = true, true
+			}
+		}
+	}
+	slices.SortStableFunc(list.Services, func(a, b *nodesService) int {
+		return cmp.Or(strings.Compare(serviceKey(&a.ServiceInfo), serviceKey(&b.ServiceInfo)), len(b.Nodes)-len(a.Nodes))
+	})
+	return list
+}
+
+// addCounters returns the sum. What one of them does not count is not counted.
+func addCounters(a, b *k8s.Counters) *k8s.Counters {
+	if a == nil || b == nil {
+		return nil
+	}
+	sum := &k8s.Counters{Connections: a.Connections + b.Connections, Dropped: map[k8s.DropReason]uint64{}}
+	add := func(a, b *k8s.Directions) *k8s.Directions {
+		if a == nil || b == nil {
+			return nil
+		}
+		return &k8s.Directions{In: a.In + b.In, Out: a.Out + b.Out}
+	}
+	sum.Packets, sum.Bytes = add(a.Packets, b.Packets), add(a.Bytes, b.Bytes)
+	for _, c := range []*k8s.Counters{a, b} {
+		for why, n := range c.Dropped {
+			sum.Dropped[why] += n
+		}
+	}
+	return sum
+}
+
+// write prints the list for people. asked is how many nodes were asked.
+func (l *clusterServices) write(out io.Writer, wide bool, asked int) error {
+	t := &servicesText{wide: wide}
+	t.row(append(slices.Clone(serviceHeads), "NODES")...)
+	plain := &agent.ServiceList{Notes: l.Notes}
+	for _, s := range l.Services {
+		t.service(&s.ServiceInfo)
+		nodes := strconv.Itoa(len(s.Nodes))
+		if s.differs || len(s.Nodes)+len(l.Failures) < asked {
+			nodes = nameList(s.Nodes)
+		}
+		last := len(t.rows) - 1
+		t.rows[last] = append(t.rows[last], nodes)
+		plain.Services = append(plain.Services, s.ServiceInfo)
+	}
+	if len(l.Services) > 0 {
+		if err := t.flush(out, 0); err != nil {
+			return err
+		}
+	}
+	return writeNotes(out, plain)
+}

@@ -1,0 +1,156 @@
+package command
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/internal/remote"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// The program's name decides what it is: nkp, kubectl's plugin, or the plugin's completion.
+func TestProgramName(t *testing.T) {
+	for program, want := range map[string]string{
+		"/usr/bin/nkp": "nkp status", "kubectl-nkp": "kubectl nkp status", "/x/kubectl_nkp": "kubectl nkp status", "kubectl-nkp.exe": "kubectl nkp status",
+	} {
+		var out, errOut bytes.Buffer
+		if status := Main(program, []string{"status", "--help"}, &out, &errOut); status != exitOK || !strings.Contains(out.String(), "\n  "+want+" [flags]\n") {
+			t.Errorf("%s: %d, %s%s", program, status, out.String(), errOut.String())
+		}
+		if status := Main(program, []string{"sttaus"}, &out, &errOut); status != exitUsage || !strings.Contains(errOut.String(), "did you mean status?") {
+			t.Errorf("%s sttaus: %d, %s", program, status, errOut.String())
+		}
+	}
+	var out, errOut bytes.Buffer
+	if Main("/x/kubectl_complete-nkp", []string{"stat"}, &out, &errOut); !strings.HasPrefix(out.String(), "status\t") {
+		t.Errorf("completion of stat: %s%s", out.String(), errOut.String())
+	}
+}
+
+// nkp connect greets once it is connected, passes bytes, and ends when its input does. Without an agent it says so.
+func TestConnect(t *testing.T) {
+	toAgent, in := io.Pipe()
+	out, fromAgent := io.Pipe()
+	ended := make(chan error, 1)
+	go func() { ended <- connect(t.Context(), fakeAgent(t), toAgent, fromAgent) }()
+	greeting := make([]byte, len(remote.Greeting))
+	if _, err := io.ReadFull(out, greeting); err != nil || string(greeting) != remote.Greeting {
+		t.Fatalf("%q, %v", greeting, err)
+	}
+	near, far := net.Pipe()
+	go io.Copy(in, far)
+	go io.Copy(far, out)
+	dialed := false
+	caller := agent.NewRemoteCaller("node-1", func(context.Context) (net.Conn, error) {
+		if dialed {
+			return nil, errors.New("no second one")
+		}
+		dialed = true
+		return near, nil
+	})
+	for range 2 {
+		if list, err := caller.Services(t.Context(), agent.ServiceFilter{}); err != nil || len(list.Services) == 0 {
+			t.Fatalf("%+v, %v", list, err)
+		}
+	}
+	in.Close()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("connect goes on without input")
+	}
+	if err := connect(t.Context(), "/nonexistent", strings.NewReader(""), io.Discard); !errors.Is(err, agent.ErrAbsent) {
+		t.Error(err)
+	}
+}
+
+// Nodes that serve a Service port alike are one line, with the sum of their counters; one that serves it otherwise has its own.
+func TestMergeServices(t *testing.T) {
+	web := func(inForce bool, local string, connections uint64) agent.ServiceInfo {
+		s := info("web", &k8s.Counters{Connections: connections, Packets: &k8s.Directions{In: 1, Out: 2}, Dropped: map[k8s.DropReason]uint64{k8s.DropNoEndpoint: 1}})
+		s.Endpoints = []agent.EndpointInfo{{Address: "10.0.0.1:80", Node: "a", Local: local == "a", InForce: inForce}}
+		return s
+	}
+	answers := []answer[agent.ServiceList]{
+		{Node: "a", Answer: listOf(time.Now(), web(true, "a", 3))},
+		{Node: "b", Answer: listOf(time.Now(), web(false, "b", 10))},
+		{Node: "c", Answer: listOf(time.Now(), web(true, "c", 4), info("only", nil))},
+		{Node: "d", Error: "nkp on node d: gone"},
+	}
+	list := mergeServices(answers)
+	var b strings.Builder
+	if err := list.write(&b, false, len(answers)); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for line := range strings.Lines(b.String()) {
+		got = append(got, strings.Join(strings.Fields(line), " "))
+	}
+	want := []string{
+		"SERVICE FAMILY FRONTENDS ENDPOINTS CONNECTIONS PKTS IN PKTS OUT BYTES IN BYTES OUT NODES",
+		"default/only/TCP IPv4 - 0/0 - - - - - c",
+		"default/web/TCP IPv4 - 1/1 7 2 4 - - a, c", "no endpoint: 2 packets",
+		"default/web/TCP IPv4 - 0/1 10 1 2 - - b", "no endpoint: 1 packet",
+	}
+	want[3], want[5] = k8s.DropNoEndpoint.Text()+": 2 packets", k8s.DropNoEndpoint.Text()+": 1 packet"
+	if strings.Join(got, "\n") != strings.Join(want, "\n") || list.Failures["d"] == "" {
+		t.Errorf("%s\nwant\n%s\n%v", strings.Join(got, "\n"), strings.Join(want, "\n"), list.Failures)
+	}
+}
+
+// The list of nodes says what is wrong below each, and which nodes did not answer or have no nkp.
+func TestNodesText(t *testing.T) {
+	now := time.Now()
+	in := &agent.Status{Node: "a", Mode: "ovs", Version: "v1", Started: now.Add(-time.Hour), ServicePorts: 7, Endpoints: 9, Source: agent.SourceStatus{Synced: true},
+		Status: &bridge.Status{InStep: true, Bridge: bridge.BridgeStatus{Exists: true}, Programming: bridge.ProgrammingStats{Changes: 3, P99Milli: 12.34}}}
+	out := &agent.Status{Node: "b", Mode: "ovs", Version: "v1", Started: now, Source: agent.SourceStatus{Kind: "API server u"}, Status: &bridge.Status{},
+		Warnings: []string{"the disk is full"}}
+	var b strings.Builder
+	err := writeNodes(&b, &clusterStatus{WithoutNkp: []string{"e", "f", "g", "h"}, Nodes: []answer[agent.Status]{
+		{Node: "a", Answer: in}, {Node: "b", Answer: out}, {Node: "c", Error: "nkp on node c: timeout"}}}, now)
+	text := strings.Join(strings.Fields(b.String()), " ")
+	for _, want := range []string{
+		"a ovs yes 7 9 12.3 ms v1 1h0m0s b", "b ovs NO 0 0 - v1 0s SOURCE: API server u has not synced, or does not answer WARNING: the disk is full c",
+		"c - ? - - - - - NO ANSWER: nkp on node c: timeout", "4 nodes without a pod of nkp's: e, f, g and 1 more",
+	} {
+		if err != nil || !strings.Contains(text, want) {
+			t.Errorf("%v, %q is not in\n%s", err, want, b.String())
+		}
+	}
+}
+
+// Of many nodes a bounded number is asked at a time, and each has its own time limit.
+func TestAskNodes(t *testing.T) {
+	agents := make([]*remote.Agent, 3*parallelNodes)
+	for i := range agents {
+		agents[i] = &remote.Agent{Node: "n"}
+	}
+	var running atomic.Int32
+	begun := time.Now()
+	answers := askNodes(t.Context(), agents, 100*time.Millisecond, func(ctx context.Context, _ *agent.Caller) (*int, error) {
+		if n := running.Add(1); n > parallelNodes {
+			t.Errorf("%d at a time", n)
+		}
+		defer running.Add(-1)
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
+	if took := time.Since(begun); took > 5*time.Second || took < 300*time.Millisecond || len(answers) != len(agents) || answers[0].Error == "" {
+		t.Errorf("took %v: %d answers, %+v", took, len(answers), answers[0])
+	}
+	if err := complain(io.Discard, true, answers); err == nil || !strings.HasPrefix(err.Error(), "96 of 96 nodes did not answer") {
+		t.Error(err)
+	}
+}
