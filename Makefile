@@ -4,7 +4,7 @@ GO      ?= .ci/go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X github.com/nkp-proxy/nkp/internal/agent.Version=$(VERSION)
 
-.PHONY: all build check docs demo test verify dist dist-check images test-bench test-deploy test-ui deploy-check test-kernel test-offload test-windows e2e differential peers lint fuzz faults picture recording clean deps help bench bench-quick bench-kernel
+.PHONY: all build check docs demo test verify dist dist-check images test-bench test-deploy test-ui deploy-check test-kernel test-offload test-windows e2e differential peers lint fuzz faults picture recording clean deps help bench bench-quick bench-kernel conformance conformance-smoke test-conformance
 
 all: build
 
@@ -80,6 +80,25 @@ deploy-check: bin/tools/staticcheck ## alerts, dashboard and Helm chart in deplo
 	promtool check rules deploy/prometheus/rules.yaml
 	promtool test rules deploy/prometheus/rules_test.yaml
 	for dir in deploy/grafana deploy/helm; do (cd $$dir && $(STATICCHECK) ./...) && $(GO) test -C $$dir -count=1 ./... || exit 1; done
+
+# Planes of make conformance, and more flags of test/conformance, such as -overlay ovs-pods-only.
+PLANES           ?= ovs iptables kube-proxy
+CONFORMANCEFLAGS ?=
+CONFORMANCE      = $(GO) run -C test/conformance .
+
+conformance: deps ## Kubernetes' own network tests in a real cluster, for each of PLANES; writes docs/conformance.md (hours; first build: 35 minutes)
+	$(CONFORMANCE) build
+	$(CONFORMANCE) run $(CONFORMANCEFLAGS) $(PLANES); status=$$?; \
+		$(CONFORMANCE) report $(CURDIR)/docs/conformance.md && exit $$status
+
+conformance-smoke: deps ## those of the tests that have found something (10 minutes a plane when built)
+	$(CONFORMANCE) build
+	$(CONFORMANCE) run -smoke $(CONFORMANCEFLAGS) $(PLANES)
+
+test-conformance: bin/tools/staticcheck ## the conformance suite's own tests
+	$(GO) vet -C test/conformance ./...
+	cd test/conformance && $(STATICCHECK) ./...
+	$(GO) test -C test/conformance -count=1 ./...
 
 docs: ## write docs/configuration.md from the code
 	$(GO) run ./hack/reference

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// cluster is a cluster on this machine, whose only Service proxy is a plane's.
+type cluster struct {
+	*settings
+	plane string
+}
+
+// script returns the command of a script in the folder cluster.
+func (s *settings) script(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, filepath.Join(s.root, "test/conformance/cluster", name), args...)
+	cmd.Env = append(os.Environ(), "CONFORMANCE="+s.work, "NODES="+strconv.Itoa(s.nodes), "OVERLAY="+s.overlay, "NKP_CONFIG="+s.config)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 30 * time.Second
+	return cmd
+}
+
+func (c *cluster) up(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Minute)
+	defer cancel()
+	if err := c.down(); err != nil { // a run that was interrupted may have left one
+		return err
+	}
+	return c.script(ctx, "up", c.plane).Run()
+}
+
+func (c *cluster) down() error {
+	return c.script(context.Background(), "down", c.plane).Run()
+}
+
+// reports is the folder of the last run's reports.
+func (c *cluster) reports() string { return filepath.Join(c.work, "results", c.plane) }
+
+// test runs e2e.test in the cluster. An error may mean that tests have failed.
+func (c *cluster) test(ctx context.Context) error {
+	selected := focus
+	if c.smoke {
+		selected = focusOf(smoke)
+	}
+	if err := errors.Join(os.RemoveAll(c.reports()), os.MkdirAll(c.reports(), 0o755)); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.limit+time.Minute)
+	defer cancel()
+	log, err := os.Create(c.reports() + ".log")
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	fmt.Printf("%s: testing; %s\n", c.plane, log.Name())
+	cmd := c.script(ctx, "test", c.plane, c.reports(), "--procs="+strconv.Itoa(c.procs), "--timeout="+c.limit.String(), "--focus="+selected, "--skip="+skip)
+	cmd.Stdout, cmd.Stderr = log, log
+	return cmd.Run()
+}
+
+// versions returns the versions of what takes part.
+func (c *cluster) versions(ctx context.Context) map[string]string {
+	versions := map[string]string{}
+	for _, v := range []struct{ name, command string }{
+		{"Kubernetes", "hyperkube kubelet --version"}, {"containerd", "containerd --version"}, {"CoreDNS", "coredns -version"},
+		{"Open vSwitch", "ovs-vswitchd --version"}, {"nkp", "nkp version"}, {"Linux", "uname -r"},
+	} {
+		if c.plane == "kube-proxy" && v.name == "nkp" || c.plane != "ovs" && v.name == "Open vSwitch" {
+			continue
+		}
+		cmd := exec.CommandContext(ctx, "sh", "-c", v.command)
+		cmd.Env = append(os.Environ(), "PATH="+filepath.Join(c.work, "bin")+":"+os.Getenv("PATH"))
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			versions[v.name] = "?"
+			continue
+		}
+		versions[v.name] = versionIn(string(out))
+	}
+	return versions
+}
+
+// versionIn returns the first word of a text that has a digit, without a leading v.
+func versionIn(text string) string {
+	for word := range strings.FieldsSeq(text) {
+		if strings.ContainsAny(word, "0123456789") {
+			return strings.TrimPrefix(strings.TrimSuffix(word, ","), "v")
+		}
+	}
+	return "?"
+}
+
+// disturb kills nkp on a random node every c.kill until the returned function is called.
+func (c *cluster) disturb(ctx context.Context) (stop func()) {
+	if c.kill <= 0 {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan int, 1)
+	go func() {
+		kills := 0
+		tick := time.NewTicker(c.kill)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				done <- kills
+				return
+			case <-tick.C:
+				if c.script(ctx, "kill-nkp", c.plane, strconv.Itoa(1+rand.IntN(c.nodes))).Run() == nil { // it may be starting
+					kills++
+				}
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		fmt.Printf("%s: nkp was killed %d times\n", c.plane, <-done)
+	}
+}

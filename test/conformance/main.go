@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := conformance(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "conformance:", err)
+		if errors.Is(err, errUsage) {
+			os.Exit(2)
+		}
+		os.Exit(1)
+	}
+}
+
+var errUsage = errors.New("usage: conformance build [PART...] | run [FLAG...] PLANE... | report FILE")
+
+// settings are what all commands share.
+type settings struct {
+	root string // of nkp's repository
+	work string // where programs, images, clusters and results are kept
+	nodes,
+	procs int
+	overlay string // of deploy/kubernetes; "": the one named like the plane
+	config  string // a file that is nkp's configuration in place of clusterCIDR alone
+	smoke   bool
+	keep    bool          // leave the cluster running
+	kill    time.Duration // between two kills of a random nkp; 0: none
+	limit   time.Duration // of one run of tests
+}
+
+func conformance(ctx context.Context, args []string) error {
+	if len(args) == 0 {
+		return errUsage
+	}
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		return err
+	}
+	s := &settings{root: root}
+	f := flag.NewFlagSet(args[0], flag.ContinueOnError)
+	f.StringVar(&s.work, "work", filepath.Join(root, "bin", "conformance"), "folder for programs, images, clusters and results: 12 GB")
+	f.IntVar(&s.nodes, "nodes", 3, "nodes of the cluster")
+	f.IntVar(&s.procs, "procs", 3, "tests that run at a time")
+	f.StringVar(&s.overlay, "overlay", "", "overlay of deploy/kubernetes (default: the one named like the plane)")
+	f.StringVar(&s.config, "config", "", "file with nkp's configuration (default: clusterCIDR, and nkp's defaults)")
+	f.BoolVar(&s.smoke, "smoke", false, "only the smoke tests")
+	f.BoolVar(&s.keep, "keep", false, "leave the cluster running")
+	f.DurationVar(&s.kill, "kill", 0, "kill -9 nkp on a random node this often while the tests run")
+	f.DurationVar(&s.limit, "limit", 2*time.Hour, "time limit of a plane's tests")
+	if err := f.Parse(args[1:]); err != nil {
+		return fmt.Errorf("%w; %w", err, errUsage)
+	}
+	switch args[0] {
+	case "build":
+		return s.build(ctx, f.Args())
+	case "run":
+		return s.run(ctx, f.Args())
+	case "report":
+		if f.NArg() != 1 {
+			return errUsage
+		}
+		return s.report(f.Arg(0))
+	}
+	return errUsage
+}
+
+// run runs the tests in each plane, one cluster after the other. The error says which planes had unexpected results.
+func (s *settings) run(ctx context.Context, asked []string) error {
+	for _, plane := range asked {
+		if !slices.Contains(planes, plane) {
+			return fmt.Errorf("%q is none of %q; %w", plane, planes, errUsage)
+		}
+	}
+	list, err := readExpected(expectedText)
+	if err != nil {
+		return fmt.Errorf("expected.yaml: %w", err)
+	}
+	var bad []string
+	for _, plane := range asked {
+		r, err := s.runPlane(ctx, plane)
+		if err != nil {
+			return fmt.Errorf("%s: %w", plane, err)
+		}
+		complaints := judge(list, plane, r.Results, r.Whole)
+		if s.smoke {
+			for _, name := range missing(smoke, r.Results) {
+				complaints = append(complaints, "DID NOT RUN: "+name)
+			}
+		}
+		fmt.Printf("%s: %d passed, %d failed, %d skipped in %.0f minutes\n", plane, r.count(passed), r.count(failed), r.count(skipped), r.Minutes)
+		for _, c := range complaints {
+			fmt.Println(c)
+		}
+		if len(complaints) > 0 {
+			bad = append(bad, plane)
+		}
+	}
+	if len(bad) > 0 {
+		return fmt.Errorf("unexpected results in %q", bad)
+	}
+	return nil
+}
+
+// runPlane makes a cluster, runs the tests in it, and records the results.
+func (s *settings) runPlane(ctx context.Context, plane string) (*record, error) {
+	c := &cluster{s, plane}
+	if err := c.up(ctx); err != nil {
+		return nil, errors.Join(err, s.down(c))
+	}
+	r := &record{Plane: plane, Whole: !s.smoke, Date: time.Now(), Nodes: s.nodes, Versions: c.versions(ctx)}
+	stop := c.disturb(ctx)
+	err := c.test(ctx)
+	stop()
+	r.Minutes = time.Since(r.Date).Minutes()
+	var read error
+	r.Results, read = readResults(c.reports())
+	if read != nil {
+		return nil, errors.Join(read, err, s.down(c)) // err is why
+	}
+	return r, errors.Join(r.write(s.work), s.down(c))
+}
+
+// down ends a cluster, unless it is to be kept.
+func (s *settings) down(c *cluster) error {
+	if s.keep {
+		fmt.Printf("%s is left running; %s %s ends it\n", c.plane, filepath.Join(s.root, "test/conformance/cluster/down"), c.plane)
+		return nil
+	}
+	return c.down()
+}
+
+func (s *settings) report(file string) error {
+	records, err := readRecords(s.work)
+	if err != nil {
+		return err
+	}
+	if len(records) == 0 {
+		return fmt.Errorf("no plane has results in %s", s.work)
+	}
+	list, err := readExpected(expectedText)
+	if err != nil {
+		return fmt.Errorf("expected.yaml: %w", err)
+	}
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	return errors.Join(writeReport(f, records, list), f.Close())
+}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// planes are the Service proxies that a cluster can have: nkp's data planes, and the reference.
+var planes = []string{"ovs", "iptables", "kube-proxy"}
+
+// record is what is kept of a run of one plane.
+type record struct {
+	Plane    string            `json:"plane"`
+	Whole    bool              `json:"whole"` // not the smoke tests alone
+	Date     time.Time         `json:"date"`
+	Minutes  float64           `json:"minutes"` // of the tests
+	Nodes    int               `json:"nodes"`
+	Versions map[string]string `json:"versions"`
+	Results  []result          `json:"results"`
+}
+
+// recordFile is where the record of a plane is kept.
+func recordFile(work, plane string) string { return filepath.Join(work, "results", plane+".json") }
+
+func (r *record) write(work string) error {
+	text, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(recordFile(work, r.Plane), append(text, '\n'), 0o644)
+}
+
+// readRecords reads the records of the planes that have run.
+func readRecords(work string) (records []record, err error) {
+	for _, plane := range planes {
+		text, err := os.ReadFile(recordFile(work, plane))
+		if os.IsNotExist(err) {
+			continue
+		}
+		var r record
+		if err == nil {
+			err = json.Unmarshal(text, &r)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("results of %s: %w", plane, err)
+		}
+		records = append(records, r)
+	}
+	return records, nil
+}
+
+func (r *record) count(o outcome) (n int) {
+	for _, t := range r.Results {
+		if t.Outcome == o {
+			n++
+		}
+	}
+	return n
+}
+
+// writeReport writes docs/conformance.md: versions, a line for each plane, and a line for each test.
+func writeReport(w io.Writer, records []record, list []expectation) error {
+	p := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
+	p("# Kubernetes' own network tests")
+	p("")
+	p("`make conformance` writes this page. It builds a cluster on one machine, in which each plane in turn is the only Service proxy, and runs upstream's unmodified `e2e.test` in it ([test/conformance](../test/conformance)). A failure that [expected.yaml](../test/conformance/expected.yaml) does not list fails the run, and so does a listed one that passes.")
+	p("")
+	p("| plane | passed | failed | skipped | minutes | nodes | date | versions |")
+	p("|---|--:|--:|--:|--:|--:|---|---|")
+	for i := range records {
+		r := &records[i]
+		var versions []string
+		for _, name := range slices.Sorted(maps.Keys(r.Versions)) {
+			versions = append(versions, name+" "+r.Versions[name])
+		}
+		tests := ""
+		if !r.Whole {
+			tests = " (smoke tests only)"
+		}
+		p("| %s%s | %d | %d | %d | %.0f | %d | %s | %s |", r.Plane, tests, r.count(passed), r.count(failed), r.count(skipped), r.Minutes, r.Nodes,
+			r.Date.UTC().Format(time.DateOnly), strings.Join(versions, ", "))
+	}
+	p("")
+	p("## Expected failures")
+	p("")
+	p("| test | planes | reason |")
+	p("|---|---|---|")
+	for _, e := range list {
+		p("| %s | %s | %s |", cell(e.Test), strings.Join(e.Planes, ", "), cell(e.Reason))
+	}
+	p("")
+	p("## Tests")
+	p("")
+	head, rule := "| test |", "|---|"
+	byTest := map[string][]string{}
+	for i, r := range records {
+		head, rule = head+" "+r.Plane+" |", rule+"---|"
+		for _, t := range r.Results {
+			if byTest[t.Test] == nil {
+				byTest[t.Test] = slices.Repeat([]string{"–"}, len(records))
+			}
+			text := string(t.Outcome)
+			if t.Outcome == failed {
+				text = "**failed**"
+				if expectedFor(list, r.Plane, t.Test) != nil {
+					text = "expected failure"
+				}
+			}
+			byTest[t.Test][i] = text
+		}
+	}
+	p("%s", head)
+	p("%s", rule)
+	for _, test := range slices.Sorted(maps.Keys(byTest)) {
+		p("| %s | %s |", cell(test), strings.Join(byTest[test], " | "))
+	}
+	return nil
+}
+
+// cell returns a text for a cell of a table.
+func cell(s string) string {
+	return strings.NewReplacer("|", "\\|", "[", "\\[", "<", "&lt;").Replace(s)
+}

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const affinity = "[sig-network] Services should have session affinity timeout work for NodePort service [LinuxOnly]"
+
+func report(t *testing.T, cases string) string {
+	t.Helper()
+	dir := t.TempDir()
+	text := `<?xml version="1.0"?><testsuites><testsuite name="Kubernetes e2e suite">` + cases + `</testsuite></testsuites>`
+	if err := os.WriteFile(filepath.Join(dir, "junit_01.xml"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// Tests that ran are read with their outcome; those that were not selected are left out. A suite whose set-up failed, and a run without a
+// test, do not pass for a clean one.
+func TestReadResults(t *testing.T) {
+	dir := report(t, `
+<testcase name="[SynchronizedBeforeSuite]" time="2"></testcase>
+<testcase name="[It] `+affinity+`" time="35.5"><failure message="always the same&#xA;second line" type="failed">stack</failure></testcase>
+<testcase name="[It] [sig-network] DNS should provide DNS for services [Conformance]" time="9"></testcase>
+<testcase name="[It] [sig-network] Services of a cloud" time="1"><skipped message="skipped - Only supported for providers [gce]"></skipped></testcase>
+<testcase name="[It] [sig-storage] not selected" time="0"><skipped message=""></skipped></testcase>
+<testcase name="[It] [sig-network] panics" time="1"><error message="boom"></error></testcase>`)
+	got, err := readResults(dir)
+	want := []result{
+		{"[sig-network] DNS should provide DNS for services [Conformance]", passed, 9, ""},
+		{"[sig-network] Services of a cloud", skipped, 1, "Only supported for providers [gce]"},
+		{affinity, failed, 35.5, "always the same"}, {"[sig-network] panics", failed, 1, "boom"},
+	}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v, %+v", err, got)
+	}
+	got, err = readResults(report(t, `<testcase name="[SynchronizedBeforeSuite]"><failure message="no nodes"></failure></testcase>`))
+	if err != nil || len(got) != 1 || got[0].Outcome != failed {
+		t.Errorf("a failed set-up: %v, %+v", err, got)
+	}
+	for _, cases := range []string{"", `<testcase name="[It] x"><skipped message=""></skipped></testcase>`, "<testcase"} {
+		if got, err := readResults(report(t, cases)); err == nil {
+			t.Errorf("%q: %+v", cases, got)
+		}
+	}
+	if got, err := readResults(t.TempDir()); err == nil {
+		t.Errorf("no report: %+v", got)
+	}
+}
+
+// An unlisted failure fails the run, and so do a listed one that passes and, in a whole run, one that did not run.
+func TestJudge(t *testing.T) {
+	list := []expectation{{"affinity timeout work for NodePort", []string{"ovs"}, "known"}}
+	for _, x := range []struct {
+		plane string
+		ended outcome
+		whole bool
+		want  string
+	}{
+		{"ovs", failed, true, ""}, {"ovs", skipped, true, ""}, {"iptables", passed, true, ""},
+		{"iptables", failed, true, "FAILED: "}, {"ovs", passed, true, "PASSED, but is expected to fail (known)"},
+	} {
+		got := judge(list, x.plane, []result{{Test: affinity, Outcome: x.ended}}, x.whole)
+		if text := strings.Join(got, "\n"); (text == "") != (x.want == "") || !strings.HasPrefix(text, x.want) {
+			t.Errorf("%+v: %q", x, got)
+		}
+	}
+	other := []result{{Test: "other", Outcome: passed}}
+	if got := judge(list, "ovs", other, true); len(got) != 1 || !strings.HasPrefix(got[0], "DID NOT RUN") {
+		t.Errorf("%q", got)
+	}
+	if got := judge(list, "ovs", other, false); len(got) > 0 {
+		t.Errorf("smoke tests: %q", got)
+	}
+}
+
+// The list in the repository is in order, and a bad one is refused with the item's name.
+func TestExpected(t *testing.T) {
+	if _, err := readExpected(expectedText); err != nil {
+		t.Error(err)
+	}
+	for text, want := range map[string]string{
+		"- {test: a, planes: [ovs]}":            `item 1 ("a"): test, planes and reason are needed`,
+		"- {test: a, planes: [ofs], reason: r}": `item 1 ("a"): planes are ["ofs"]`,
+		"- {test: a, planes: [ovs], reason: r}\n- {test: a, planes: [iptables], reason: r}": `item 2: "a" is there twice`,
+		"- {test: a, planes: [ovs], raeson: r}":                                             `unknown field "raeson"`,
+	} {
+		if list, err := readExpected([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, %+v", text, err, list)
+		}
+	}
+}
+
+// The smoke tests are selected by name, labels between the words or not, and one that upstream has renamed is noticed.
+func TestSmoke(t *testing.T) {
+	part := "Granular Checks: Services should be able to handle large requests: udp"
+	results := []result{{Test: "[sig-network] Networking Granular Checks: Services [Slow] should be able to handle large requests: udp"}}
+	if none := missing([]string{part, "Services should fly"}, results); !slices.Equal(none, []string{"Services should fly"}) {
+		t.Errorf("%q", none)
+	}
+	results[0].Test = strings.Replace(results[0].Test, " [Slow]", "", 1)
+	if none := missing([]string{part}, results); len(none) > 0 {
+		t.Errorf("%q", none)
+	}
+	if n := len(smoke); n < 12 {
+		t.Errorf("%d smoke tests", n)
+	}
+}
+
+// The page has a line for each plane with its versions, a column for each, and a reason for each expected failure.
+func TestReport(t *testing.T) {
+	records := []record{
+		{Plane: "ovs", Whole: true, Minutes: 31.4, Nodes: 3, Versions: map[string]string{"nkp": "v0.1.0", "Kubernetes": "1.37.2"},
+			Results: []result{{Test: affinity, Outcome: failed}, {Test: "a | b", Outcome: passed}}},
+		{Plane: "kube-proxy", Nodes: 3, Results: []result{{Test: affinity, Outcome: failed}}},
+	}
+	var b strings.Builder
+	if err := writeReport(&b, records, []expectation{{"affinity timeout", []string{"ovs"}, "known"}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"| ovs | 1 | 1 | 0 | 31 | 3 | 0001-01-01 | Kubernetes 1.37.2, nkp v0.1.0 |", "| kube-proxy (smoke tests only) | 0 | 1 | 0 |",
+		"| affinity timeout | ovs | known |", "| test | ovs | kube-proxy |", `NodePort service \[LinuxOnly] | expected failure | **failed** |`, `| a \| b | passed | – |`,
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("%q is not in\n%s", want, b.String())
+		}
+	}
+}
+
+// An archive that containerd imports: each blob once, under the digest of its content, and each image by its names.
+func TestArchive(t *testing.T) {
+	host := filepath.Join(t.TempDir(), "program")
+	if err := os.WriteFile(host, []byte("x"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l, err := layer(map[string]file{"program": {host: host}, "link": {link: "program"}, "tmp/": {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "a.tar")
+	if err := writeArchive(path, []image{{names: []string{"a:1", "b:1"}, layers: [][]byte{l}}, {names: []string{"c:1"}, layers: [][]byte{l}}}); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a:1", "b:1", "c:1"} {
+		if !strings.Contains(string(text), `"io.containerd.image.name":"`+name+`"`) {
+			t.Errorf("%s is not in the archive", name)
+		}
+	}
+	if n := strings.Count(string(text), "blobs/sha256/"); n != 3 { // a layer, one configuration, one manifest
+		t.Errorf("%d blobs", n)
+	}
+}
