@@ -9,7 +9,7 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline"
 )
 
-// One endpoint more changes one group. The Delta is what goes to the switch, as one bundle.
+// One endpoint more changes one group, if there were at least two. The Delta is what goes to the switch, as one bundle.
 func ExampleCompiler() {
 	c, err := pipeline.NewCompiler(pipeline.Config{Layout: pipeline.DefaultLayout()})
 	if err != nil {
@@ -21,16 +21,18 @@ func ExampleCompiler() {
 		Frontends: []k8s.Frontend{
 			{Type: k8s.ClusterIP, Address: netip.MustParseAddr("10.96.0.10"), Port: 80, Policy: k8s.Cluster, WhenEmpty: k8s.Reject},
 		},
-		ClusterEndpoints: []k8s.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.11:8080")}},
+		ClusterEndpoints: []k8s.Endpoint{
+			{Addr: netip.MustParseAddrPort("10.0.0.11:8080")}, {Addr: netip.MustParseAddrPort("10.0.0.12:8080")},
+		},
 	}
 	c.Load(map[k8s.PortName]*k8s.ServicePort{web.Name: &web})
 
 	more := web
-	more.ClusterEndpoints = append(more.ClusterEndpoints, k8s.Endpoint{Addr: netip.MustParseAddrPort("10.0.0.12:8080")})
+	more.ClusterEndpoints = append(more.ClusterEndpoints, k8s.Endpoint{Addr: netip.MustParseAddrPort("10.0.0.13:8080")})
 	d := c.Update(map[k8s.PortName]*k8s.ServicePort{web.Name: &more})
 	fmt.Printf("%d flows, %d groups\n", len(d.SetFlows)+len(d.DelFlows), len(d.SetGroups)+len(d.DelGroups))
 	d.WriteTo(os.Stdout)
 	// Output:
 	// 0 flows, 1 groups
-	// + group_id=1622801024,type=select,selection_method=dp_hash,bucket=bucket_id:0,weight:1,actions=ct(commit,table=2,zone=1001,nat(dst=10.0.0.11:8080),exec(move:NXM_NX_REG1[]->NXM_NX_CT_MARK[])),bucket=bucket_id:1,weight:1,actions=ct(commit,table=2,zone=1001,nat(dst=10.0.0.12:8080),exec(move:NXM_NX_REG1[]->NXM_NX_CT_MARK[]))
+	// + group_id=1622801024,type=select,selection_method=dp_hash,bucket=bucket_id:0,weight:11,actions=ct(commit,table=2,zone=1001,nat(dst=10.0.0.11:8080),exec(move:NXM_NX_REG1[]->NXM_NX_CT_MARK[])),bucket=bucket_id:1,weight:9,actions=ct(commit,table=2,zone=1001,nat(dst=10.0.0.12:8080),exec(move:NXM_NX_REG1[]->NXM_NX_CT_MARK[])),bucket=bucket_id:2,weight:1,actions=ct(commit,table=2,zone=1001,nat(dst=10.0.0.12:8080),exec(move:NXM_NX_REG1[]->NXM_NX_CT_MARK[])),bucket=bucket_id:3,weight:11,actions=ct(commit,table=2,zone=1001,nat(dst=10.0.0.13:8080),exec(move:NXM_NX_REG1[]->NXM_NX_CT_MARK[]))
 }

@@ -43,7 +43,7 @@ func goesOn(a flow.Action) bool {
 }
 
 // order lists nkp's tables in the order in which packets pass through them; those of session affinity count as one.
-var order = [][]uint8{{tableEntry}, {tableUnSNAT}, {tableTrack}, {tableServices}, {tableRanges}, {tablePins, tablePinned, tableSeed, tableLearn},
+var order = [][]uint8{{tableEntry}, {tableUnSNAT}, {tableTrack}, {tableServices}, {tableFragments}, {tableRanges}, {tablePins, tablePinned, tableSeed, tableLearn},
 	{tableWide}, {tableCount}, {tableReject}, {tableOutput}, {tableDeliver}}
 
 // rank returns the place of a table in order; ok is false if it is none of nkp's.

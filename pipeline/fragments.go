@@ -90,7 +90,7 @@ func (s *service) fragments(priority uint16, m flow.Match, f *k8s.Frontend, p k8
 	switch {
 	case len(f.SourceRanges) > 0:
 		ranges, next = markRanges, []flow.Action{s.resubmit(tableRanges)}
-	case s.sp.AffinitySeconds == 0 && slices.ContainsFunc(s.sp.Frontends, s.atNode):
+	case s.sp.AffinitySeconds == 0 && len(s.sp.Endpoints(p)) > 1 && slices.ContainsFunc(s.sp.Frontends, s.atNode):
 		next = []flow.Action{flow.ToGroup{ID: s.byClient(p)}}
 	}
 	m.DstPort, m.CTProto, m.CTDstPort = 0, m.IPProto, m.DstPort

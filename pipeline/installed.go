@@ -53,6 +53,8 @@ func (l Layout) InstalledEndpoints(st *flow.State, id uint32, local bool) []neti
 		}
 		r.group(l.group(id, kind, 0))
 	}
+	r.flows(tableServices, nil) // a single endpoint
+	r.flows(tableRanges, nil)
 	slices.SortFunc(r.found, netip.AddrPort.Compare)
 	return slices.Compact(r.found)
 }
@@ -101,13 +103,20 @@ func (r *installed) group(id uint32) {
 // flows collects the endpoints of the Service port's flows in a table: for one value of reg2, or for all if pin is nil.
 func (r *installed) flows(table uint8, pin *uint32) {
 	for key, f := range r.State.Flows {
-		reg1 := key.Match.Reg[1]
-		if key.Table != r.table(table) || (reg1.Value&markLocal != 0) != r.local || pin != nil && key.Match.Reg[2] != flow.Exactly(*pin) {
+		if key.Table != r.table(table) || pin != nil && key.Match.Reg[2] != flow.Exactly(*pin) {
 			continue
 		}
+		reg1 := uint64(key.Match.Reg[1].Value)
 		for _, a := range f.Actions {
-			if ct, ok := a.(flow.CT); ok {
-				r.translated(ct)
+			switch a := a.(type) {
+			case flow.SetField:
+				if a.Field == flow.Reg1 {
+					reg1 = a.Value
+				}
+			case flow.CT:
+				if (reg1&markLocal != 0) == r.local {
+					r.translated(a)
+				}
 			}
 		}
 	}

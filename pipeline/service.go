@@ -185,9 +185,15 @@ func (s *service) isOwnEndpoint(f *k8s.Frontend, p k8s.Policy) bool {
 // choose picks one endpoint of policy p for a marked packet, and counts it.
 func (s *service) choose(p k8s.Policy) []flow.Action { return s.counted(s.pick(p)...) }
 
+// pick picks one endpoint of policy p for a marked packet. A single endpoint needs no group, whose hash would be one more pass
+// through the datapath, in sixteen cached flows or more.
 func (s *service) pick(p k8s.Policy) []flow.Action {
-	if s.sp.AffinitySeconds > 0 {
+	es := s.sp.Endpoints(p)
+	switch {
+	case s.sp.AffinitySeconds > 0:
 		return []flow.Action{s.resubmit(tablePins), s.resubmit(tablePinned)}
+	case len(es) == 1:
+		return []flow.Action{s.translate(es[0])}
 	}
 	return []flow.Action{flow.ToGroup{ID: s.group(p)}}
 }
@@ -236,6 +242,9 @@ func (s *service) endpoints(p k8s.Policy) {
 	if s.sp.AffinitySeconds > 0 {
 		s.affinityGroup(p, es)
 		return
+	}
+	if len(es) == 1 {
+		return // pick
 	}
 	shares, ok := slotShares(len(es), int(s.id)%len(es))
 	if !ok {

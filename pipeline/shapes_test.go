@@ -31,11 +31,11 @@ var shapes = []struct {
 	{shape{name: "clusterip-udp", cluster: 2, protocol: "UDP", types: all[:1]}, 3, 3, 1}, // two more, and one shared, for fragments
 	{shape{name: "clusterip-sctp", cluster: 2, protocol: "SCTP", types: all[:1]}, 1, 2, 1},
 	{shape{name: "no-endpoints", types: all[:1]}, 1, 1, 0},
-	{shape{name: "internal-local", cluster: 3, local: 1, internal: k8s.Local, types: all[:1]}, 1, 2, 1},
+	{shape{name: "internal-local", cluster: 3, local: 1, internal: k8s.Local, types: all[:1]}, 1, 2, 0},
 	{shape{name: "internal-local-none-here", cluster: 3, internal: k8s.Local, types: all[:1]}, 1, 2, 0},
 	{shape{name: "nodeport", cluster: 3, types: []k8s.FrontendType{k8s.ClusterIP, k8s.NodePort}}, 2, 2, 1},
 	{shape{name: "all-frontends", cluster: 3, local: 2, types: all}, 4, 2, 1},
-	{shape{name: "external-local", cluster: 3, local: 1, external: k8s.Local, types: all}, 10, 2, 2},
+	{shape{name: "external-local", cluster: 3, local: 1, external: k8s.Local, types: all}, 10, 2, 1},
 	{shape{name: "external-local-none-here", cluster: 3, external: k8s.Local, types: all}, 10, 2, 1},
 	{shape{name: "source-ranges", cluster: 2, types: all[2:3], ranges: []netip.Prefix{
 		prefix("192.168.0.0/24"), prefix("172.16.0.0/16")}}, 5, 1, 1},

@@ -357,8 +357,8 @@ func TestTraceDisagrees(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t, plane.options, append(plane.flags, "--service-cidr", serviceCIDRs)...)
 			web, gone := service("web", "40.0.0.1"), service("gone", "40.0.0.2")
-			here, there := c.pods[0].IP4, c.remotes[0].IP4
-			c.put(web, slice(web, 8080, ats(here, there)...), gone, slice(gone, 8080, at(there)))
+			here, there, far := c.pods[0].IP4, c.remotes[0].IP4, c.remotes[1].IP4
+			c.put(web, slice(web, 8080, ats(here, there, far)...), gone, slice(gone, 8080, at(there)))
 			c.run()
 			c.settle()
 			must(c.t, c.agent.Stop(15)) // it would repair what is about to be broken
@@ -379,12 +379,12 @@ func TestTraceDisagrees(t *testing.T) {
 				t.Errorf("what is whole: status %d, %+v", status, r.Live)
 			}
 			// The manifests move on, what is installed does not.
-			c.put(slice(web, 8080, at(there)))
+			c.put(slice(web, 8080, ats(there, far)...))
 			r, status = c.traceHere(t, client, "40.0.0.1:80")
 			if status != 1 || !strings.Contains(fmt.Sprint(r.Live), "still have the endpoint "+hostPort(here, 8080)) && !strings.Contains(fmt.Sprint(r.Live), "still has the endpoint "+hostPort(here, 8080)) {
 				t.Errorf("an endpoint that is gone: status %d, %+v", status, r.Live)
 			}
-			c.put(slice(web, 8080, ats(here, there, c.pods[2].IP4)...))
+			c.put(slice(web, 8080, ats(here, there, far, c.pods[2].IP4)...))
 			if r, status = c.traceHere(t, client, "40.0.0.1:80"); status != 1 || !strings.Contains(fmt.Sprint(r.Live), "the endpoint "+hostPort(c.pods[2].IP4, 8080)) {
 				t.Errorf("an endpoint that is missing: status %d, %+v", status, r.Live)
 			}
