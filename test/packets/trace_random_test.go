@@ -20,7 +20,8 @@ import (
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
-// NKP_TRACE_BREAKAGES is how many breakages TestTraceOfBrokenSwitches tries, NKP_TRACE_SEED where its random numbers begin.
+// NKP_TRACE_BREAKAGES is how many breakages TestTraceOfBrokenSwitches tries, with four packets each (make test-trace: 500), NKP_TRACE_SEED
+// where its random numbers begin.
 const (
 	breakagesVar = "NKP_TRACE_BREAKAGES"
 	seedVar      = "NKP_TRACE_SEED"
