@@ -70,6 +70,10 @@ var rows = []row{
 			{rate("nkp_rejected_packets_total{SEL}", "result"), "{{result}}"}}},
 		{title: "Packets dropped or refused", about: "By reason; nkp services names the Service.", unit: "pps", stacked: true, queries: []query{
 			{rate("nkp_dropped_packets_total{SEL}", "reason"), "{{reason}}"}}},
+		{title: "Fullest tables", unit: "percentunit", about: "Entries against the limit, on the worst node: conntrack (of a zone or all), and cached flows. Alerts are raised at 80 %.", queries: []query{
+			{`max by (zone) (nkp_conntrack_entries{SEL} / nkp_conntrack_limit{SEL})`, "conntrack {{zone}}"}, {`max(nkp_megaflows{SEL} / nkp_megaflow_limit{SEL})`, "megaflows"}}},
+		{title: "Without a conntrack entry, or not cached", unit: "ops", about: "Connections without an entry fail; flows that are not cached are slow.", stacked: true, queries: []query{
+			{rate("nkp_conntrack_failures_total{SEL}", "reason"), "{{reason}}"}, {rate("nkp_megaflows_refused_total{SEL}", "job"), "not cached"}}},
 		{title: "Connections of the channel", about: "Made since nkp started; more than one is a reconnect.", queries: []query{
 			{`max by (instance) (nkp_channel_connections_total{SEL})`, "{{instance}}"}}},
 	}},
@@ -90,6 +94,8 @@ var rows = []row{
 	{"Process", []panel{
 		{title: "CPU", unit: "percentunit", about: "Of one core.", queries: []query{{rate("process_cpu_seconds_total{SEL}", "instance"), "{{instance}}"}}},
 		{title: "Memory", unit: "bytes", about: "Resident set.", queries: []query{{`process_resident_memory_bytes{SEL}`, "{{instance}}"}}},
+		{title: "Refused scrapes", unit: "reqps", about: "Requests to the metrics that were refused, with --metrics-authorization.", stacked: true, queries: []query{
+			{rate("nkp_metrics_refused_requests_total{SEL}", "reason"), "{{reason}}"}}},
 		{title: "Versions", about: "Nodes by version and data plane.", stacked: true, queries: []query{
 			{`count by (version, mode) (nkp_build_info{SEL} * on (job, instance) group_left (mode) nkp_mode_info{SEL})`, "{{version}} {{mode}}"}}},
 	}},

@@ -205,8 +205,9 @@ func (p *planes) collect(ctx context.Context, emit metrics.Emit) (warnings int) 
 			f := of.Figures()
 			warnings, refused = warnings+f.Warnings, f.Refused
 			collectBridge(&f, emit)
-			usage, n := of.Asked(ctx)
+			usage, megaflows, n := of.Asked(ctx)
 			collectConntrack(&usage, emit)
+			collectMegaflows(&megaflows, emit)
 			warnings += n
 		case *windows.Plane:
 			d := of.Detail()
@@ -258,6 +259,20 @@ func collectConntrack(u *dpctl.Usage, emit metrics.Emit) {
 		}
 		emit(metrics.ConntrackEntries, float64(f.Entries), zone)
 		emit(metrics.ConntrackLimit, float64(f.Limit), zone)
+	}
+	for why, n := range u.Failures {
+		emit(metrics.ConntrackFailures, float64(n), why)
+	}
+}
+
+func collectMegaflows(m *dpctl.Megaflows, emit metrics.Emit) {
+	if m.NotKnown != "" {
+		return
+	}
+	emit(metrics.Megaflows, float64(m.Entries))
+	emit(metrics.MegaflowLimit, float64(m.Limit))
+	if m.Refused != nil {
+		emit(metrics.MegaflowsRefused, float64(*m.Refused))
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/nkp-proxy/nkp/internal/conntrack"
@@ -26,24 +27,27 @@ type usageCache struct {
 
 // asked is what a switch answered over its control socket.
 type asked struct {
-	usage    dpctl.Usage
-	warnings []string // about the usage, and contradictions
+	usage     dpctl.Usage
+	megaflows dpctl.Megaflows
+	warnings  []string // about these, and contradictions
 }
 
-// askSwitch returns how full the conntrack table of the bridge's datapath is, and warnings, at most usageAge old. It returns
-// when the context ends, with NotKnown set if the switch has not answered by then.
+const noAnswer = "ovs-vswitchd does not answer in time"
+
+// askSwitch returns how full the conntrack table and the flow cache of the bridge's datapath are, and warnings, at most usageAge old. It
+// returns when the context ends, with NotKnown set if the switch has not answered by then.
 func (p *Plane) askSwitch(ctx context.Context) asked {
 	c := &p.usage
 	select {
 	case c.asks <- struct{}{}:
 		defer func() { <-c.asks }()
 	case <-ctx.Done():
-		return asked{usage: dpctl.Usage{Zones: []dpctl.Fill{}, NotKnown: "ovs-vswitchd does not answer in time"}}
+		return asked{usage: dpctl.Usage{Zones: []dpctl.Fill{}, NotKnown: noAnswer}, megaflows: dpctl.Megaflows{NotKnown: noAnswer}}
 	}
 	if time.Since(c.at) > usageAge {
 		sw := p.db.Switch()
-		a := asked{usage: p.set.ConntrackUsage(ctx, &sw)}
-		a.warnings = append(a.usage.Warnings(), p.set.contradictions(ctx, &sw)...)
+		a := asked{usage: p.set.ConntrackUsage(ctx, &sw), megaflows: p.set.megaflows(ctx, &sw)}
+		a.warnings = slices.Concat(a.usage.Warnings(), a.megaflows.Warnings(), p.set.contradictions(ctx, &sw))
 		if ctx.Err() != nil {
 			return a // a caller with more time may get an answer
 		}
@@ -52,11 +56,33 @@ func (p *Plane) askSwitch(ctx context.Context) asked {
 	return c.last
 }
 
-// Asked returns how full the conntrack table of the bridge's datapath is, and the number of warnings that follow from
-// ovs-vswitchd's answers. The result is at most two seconds old. Asked waits for the switch until the context ends.
-func (p *Plane) Asked(ctx context.Context) (usage dpctl.Usage, warnings int) {
+// Asked returns how full the conntrack table and the flow cache of the bridge's datapath are, and the number of warnings that follow
+// from ovs-vswitchd's answers. The result is at most two seconds old. Asked waits for the switch until the context ends.
+func (p *Plane) Asked(ctx context.Context) (usage dpctl.Usage, megaflows dpctl.Megaflows, warnings int) {
 	a := p.askSwitch(ctx)
-	return a.usage, len(a.warnings)
+	return a.usage, a.megaflows, len(a.warnings)
+}
+
+// megaflows returns how full the flow cache of a bridge's datapath is.
+func (s *Settings) megaflows(ctx context.Context, sw *ovsdb.Switch) dpctl.Megaflows {
+	t, err := dpctl.Find(s.OVSDB, sw.DatapathType)
+	var m dpctl.Megaflows
+	if err == nil {
+		m, err = t.Megaflows(ctx)
+	}
+	m.NotKnown = unknown(err)
+	return m
+}
+
+// unknown returns why the switch's numbers are not known; "": they are.
+func unknown(err error) string {
+	switch {
+	case err == nil:
+		return ""
+	case errors.Is(err, context.DeadlineExceeded):
+		return noAnswer
+	}
+	return err.Error()
 }
 
 // ConntrackUsage returns how full the conntrack table of a bridge's datapath is.
@@ -70,12 +96,17 @@ func (s *Settings) ConntrackUsage(ctx context.Context, sw *ovsdb.Switch) dpctl.U
 	}
 	switch {
 	case s.inKernel(sw):
-		table, tableErr = conntrack.Usage()
+		if table, tableErr = conntrack.Usage(); tableErr == nil {
+			u.Failures, tableErr = conntrack.Failures()
+		}
 	case sw.DatapathType != "netdev":
 		tableErr = fmt.Errorf("bridge %s is in another network namespace, whose conntrack table cannot be seen from here", s.Bridge)
 	case err == nil:
 		if table.Entries, tableErr = t.Count(ctx); tableErr == nil {
 			table.Limit, tableErr = t.Max(ctx)
+		}
+		if tableErr == nil {
+			u.Failures, tableErr = t.Failures(ctx)
 		}
 	default:
 		tableErr = err
@@ -85,12 +116,7 @@ func (s *Settings) ConntrackUsage(ctx context.Context, sw *ovsdb.Switch) dpctl.U
 	} else if err == nil {
 		err = tableErr
 	}
-	switch {
-	case errors.Is(err, context.DeadlineExceeded):
-		u.NotKnown = "ovs-vswitchd does not answer in time"
-	case err != nil:
-		u.NotKnown = err.Error()
-	}
+	u.NotKnown = unknown(err)
 	return u
 }
 

@@ -38,6 +38,7 @@ type Status struct {
 	Rejects     RejectStats       `json:"rejects"`
 	Affinity    AffinityStatus    `json:"affinity"`
 	Conntrack   *dpctl.Usage      `json:"conntrack"`           // null: there is no bridge
+	Megaflows   *dpctl.Megaflows  `json:"megaflows"`           // null: there is no bridge
 	LastError   string            `json:"lastError,omitempty"` // "" once the switch has accepted everything again
 	LastErrorAt time.Time         `json:"lastErrorAt,omitzero"`
 }
@@ -151,7 +152,7 @@ func (p *Plane) Status(ctx context.Context) (s dataplane.Status, err error) {
 		s = silent(s, why)
 	}
 	if d, a := s.Detail.(*Status), <-question; d.Bridge.Exists {
-		d.Conntrack = &a.usage
+		d.Conntrack, d.Megaflows = &a.usage, &a.megaflows
 		s.Warnings = append(s.Warnings, a.warnings...)
 	}
 	return s, err

@@ -232,6 +232,9 @@ func (t *statusText) channel(s *bridge.Status) {
 	if s.Conntrack != nil {
 		t.line("conntrack", "%s", s.Conntrack)
 	}
+	if s.Megaflows != nil {
+		t.line("megaflows", "%s", s.Megaflows)
+	}
 	t.line("refused packets", "%d answered, %d dropped, %d failed", s.Rejects.Answered, s.Rejects.Dropped, s.Rejects.Failed)
 }
 

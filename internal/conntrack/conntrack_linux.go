@@ -40,6 +40,26 @@ func Usage() (f dpctl.Fill, err error) {
 	return f, nil
 }
 
+// getStats is IPCTNL_MSG_CT_GET_STATS_CPU (enum cntl_msg_types); failures are attributes of its answers (enum ctattr_stats_cpu).
+const getStats = 4
+
+var failures = map[uint16]string{9: "insert_failed", 10: "dropped", 11: "early_drop"}
+
+// Failures returns dpctl.Usage.Failures of this network namespace's kernel table, which /proc/net/stat/nf_conntrack shows too, where the
+// kernel has it.
+func Failures() (map[string]uint64, error) {
+	sums := map[string]uint64{}
+	err := request(k8s.IPv4, getStats, unix.NLM_F_DUMP).ExecuteIter(unix.NETLINK_NETFILTER, 0, func(msg []byte) bool { // for each CPU
+		for kind, v := range attributes(msg[min(len(msg), nl.SizeofNfgenmsg):]) {
+			if why := failures[kind]; why != "" && len(v) >= 4 {
+				sums[why] += uint64(binary.BigEndian.Uint32(v))
+			}
+		}
+		return true
+	})
+	return sums, err
+}
+
 // dumpTries bounds how often Forget lists a table because of ErrInterrupted.
 const dumpTries = 5
 

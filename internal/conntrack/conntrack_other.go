@@ -22,3 +22,6 @@ func Forget(context.Context, k8s.Family, uint16, func(*dpctl.Connection) bool) (
 
 // Usage returns the size of the kernel's table on Linux only.
 func Usage() (dpctl.Fill, error) { return dpctl.Fill{}, errors.ErrUnsupported }
+
+// Failures returns the failures of the kernel's table on Linux only.
+func Failures() (map[string]uint64, error) { return nil, errors.ErrUnsupported }

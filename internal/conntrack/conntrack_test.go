@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"runtime"
@@ -267,5 +268,8 @@ func TestUsage(t *testing.T) {
 	add(t, 3, many)
 	if u, err := Usage(); err != nil || u.Entries != 3 || u.Limit <= 3 {
 		t.Errorf("%+v, %v", u, err)
+	}
+	if f, err := Failures(); err != nil || !maps.Equal(f, map[string]uint64{"dropped": 0, "insert_failed": 0, "early_drop": 0}) {
+		t.Errorf("%v, %v", f, err)
 	}
 }

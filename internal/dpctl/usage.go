@@ -3,6 +3,7 @@ package dpctl
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +18,11 @@ type Usage struct {
 	// Zones are the requested zones that have a limit of their own or the datapath's default one. The datapath counts the entries of
 	// no other zone.
 	Zones []Fill `json:"zones"`
+	// Failures counts, by reason, what did not get an entry: on the userspace datapath connections since ovs-vswitchd started, table_full
+	// and, in releases that count it, zone_full; on the kernel datapath what the kernel counts in this network namespace, dropped,
+	// insert_failed and early_drop (entries that gave way to others). Connections that a limit of a zone keeps out in other releases, or
+	// in the kernel, are counted nowhere. nil: not known.
+	Failures map[string]uint64 `json:"failures"`
 	// NotKnown is why Table or Zones could not be read; "": both were.
 	NotKnown string `json:"notKnown,omitempty"`
 }
@@ -59,6 +65,11 @@ func (u *Usage) String() string {
 	parts := []string{}
 	for _, f := range u.Fills() {
 		parts = append(parts, strings.TrimPrefix(f.String(), "conntrack "))
+	}
+	for _, why := range slices.Sorted(maps.Keys(u.Failures)) {
+		if n := u.Failures[why]; n > 0 {
+			parts = append(parts, fmt.Sprintf("failures %s %d", why, n))
+		}
 	}
 	if u.NotKnown != "" {
 		parts = append(parts, "not known: "+u.NotKnown)
@@ -118,6 +129,18 @@ func (t Tracker) Limits(ctx context.Context, zones ...uint16) ([]Fill, error) {
 // Max returns the number of connections that the table of the userspace datapath may hold. The kernel datapath does not support
 // this: the command fails.
 func (t Tracker) Max(ctx context.Context) (int, error) { return t.number(ctx, "dpctl/ct-get-maxconns") }
+
+// Failures returns Usage.Failures of the userspace datapath.
+func (t Tracker) Failures(ctx context.Context) (map[string]uint64, error) {
+	counts, err := t.Counters(ctx, "conntrack_full", "conntrack_zone_full")
+	out := map[string]uint64{}
+	for counter, reason := range map[string]string{"conntrack_full": "table_full", "conntrack_zone_full": "zone_full"} {
+		if n, ok := counts[counter]; ok {
+			out[reason] = n
+		}
+	}
+	return out, err
+}
 
 // number runs a command that answers with a number.
 func (t Tracker) number(ctx context.Context, command string) (int, error) {

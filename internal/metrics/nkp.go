@@ -57,6 +57,15 @@ var (
 	ConntrackLimit = define(Gauge, "nkp_conntrack_limit", "Entries that the zone, or the whole table (all), may hold; beyond, new connections fail.", "zone").
 			in(OVS).collected().only("ovs-vswitchd answers on its control socket")
 
+	ConntrackFailures = define(Counter, "nkp_conntrack_failures_total",
+		"What got no entry in the conntrack table. Userspace datapath: connections beyond the limit of the table (table_full) or, where Open vSwitch counts them, of a zone (zone_full). Kernel datapath, of the whole network namespace: packets without an entry (dropped), entries that another was faster than (insert_failed), and unanswered ones that gave way in a full table (early_drop).", "reason").
+		in(OVS).collected().only("ovs-vswitchd answers on its control socket")
+	Megaflows     = define(Gauge, "nkp_megaflows", "Flows that the bridge's datapath caches.").in(OVS).collected().only("ovs-vswitchd answers on its control socket")
+	MegaflowLimit = define(Gauge, "nkp_megaflow_limit", "Flows that ovs-vswitchd lets the datapath cache at present; packets beyond go through ovs-vswitchd one by one.").
+			in(OVS).collected().only("ovs-vswitchd answers on its control socket")
+	MegaflowsRefused = define(Counter, "nkp_megaflows_refused_total", "Flows that the limit kept out of the datapath's cache.").
+				in(OVS).collected().only("ovs-vswitchd answers on its control socket, and counts them")
+
 	restores = define(Counter, "nkp_iptables_restores_total", "Runs of iptables-restore, by outcome: ok or failed.", "backend", ipFamily, "result").in(OVS, IPTables).
 			only("iptables works: alone, or beside the bridge")
 	restoreTime = define(Histogram, "nkp_iptables_restore_duration_seconds", "One run of iptables-restore that went through.", "backend", ipFamily).

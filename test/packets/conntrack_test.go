@@ -38,6 +38,7 @@ func TestConntrackUsage(t *testing.T) {
 	c.scrapeUntil(map[string]float64{
 		`nkp_conntrack_limit{zone="all"}`: 3_000_000, `nkp_conntrack_limit{zone="1002"}`: 7, `nkp_conntrack_entries{zone="1002"}`: 0,
 	})
+	c.scrapeUntil(map[string]float64{`nkp_conntrack_failures_total{reason="table_full"}`: 0, `nkp_megaflows_refused_total`: 0})
 	must(t, c.PauseVswitchd(true))
 	c.eventually("a switch that does not answer", func() error {
 		u, err := usage()
@@ -47,12 +48,10 @@ func TestConntrackUsage(t *testing.T) {
 		return err
 	})
 	out, _, _ := c.nkp("status", "--socket", c.socket())
-	if !regexp.MustCompile(`conntrack +not known: ovs-vswitchd does not answer in time\n`).MatchString(out) {
-		t.Error(out)
-	}
+	says(t, "status", out, `conntrack +not known: ovs-vswitchd does not answer in time\nmegaflows +not known: ovs-vswitchd does not answer in time\n`)
 	s, err := c.scrape()
 	must(t, err)
-	if s.serves("nkp_conntrack_limit") || s.serves("nkp_conntrack_entries") {
+	if s.serves("nkp_conntrack_limit") || s.serves("nkp_conntrack_entries") || s.serves("nkp_conntrack_failures_total") || s.serves("nkp_megaflows") {
 		t.Errorf("metrics of a switch that does not answer:\n%s", s.text)
 	}
 	must(t, c.PauseVswitchd(false))
@@ -60,6 +59,37 @@ func TestConntrackUsage(t *testing.T) {
 		u, err := usage()
 		if err == nil && u.NotKnown != "" {
 			err = fmt.Errorf("%+v", u)
+		}
+		return err
+	})
+}
+
+// Status and metrics show how full the datapath's cache of flows is, and warn near the limit.
+func TestMegaflows(t *testing.T) {
+	t.Parallel()
+	c := start(t, service("web", "40.0.0.1"))
+	_, err := c.Vsctl("set", "Open_vSwitch", ".", "other_config:flow-limit=20")
+	must(t, err)
+	// A cached flow for each source port.
+	_, err = c.Ofctl("add-flow", c.Bridge, "cookie=0x66,priority=9000,udp,in_port=12,tp_dst=9,actions=move:NXM_OF_UDP_SRC[]->NXM_NX_REG0[0..15],output:11")
+	must(t, err)
+	c.eventually("status and metrics", func() error {
+		for port := range 100 {
+			conn, err := c.pods[1].DialUDP(c.ctx, "10.0.0.11:9", testbed.DialOptions{LocalPort: 20000 + port})
+			must(t, err)
+			_, _ = conn.Write([]byte("?")) // the answer is an ICMP error
+			conn.Close()
+		}
+		out, _, _ := c.nkp("status", "--socket", c.socket())
+		for _, want := range []string{`megaflows +\d+ of 20 cached flows; the limit kept out [1-9]\d* since ovs-vswitchd started\n`,
+			`WARNING +the datapath caches \d+ flows of at most 20 at present: each packet beyond goes through ovs-vswitchd`} {
+			if !regexp.MustCompile(want).MatchString(out) {
+				return fmt.Errorf("status does not say %q:\n%s", want, out)
+			}
+		}
+		s, err := c.scrape()
+		if err == nil && (s.values["nkp_megaflow_limit"] != 20 || s.values["nkp_megaflows"] < 16 || s.values["nkp_megaflows_refused_total"] == 0) {
+			err = fmt.Errorf("%s", s.text)
 		}
 		return err
 	})

@@ -80,11 +80,16 @@ function dependencies(s) {
 function pressure(s) {
   const u = s.conntrack;
   const bars = u ? [u.table && bar("Conntrack table", u.table.entries, u.table.limit), ...list(u.zones).map((z) => bar(`Conntrack zone ${z.zone}`, z.entries, z.limit))] : [];
+  const m = s.megaflows;
+  if (m && !m.notKnown) bars.push(bar("Megaflows (cached flows)", m.entries, m.limit));
+  const failures = Object.entries(u?.failures || {}).filter(([, n]) => n > 0).map(([why, n]) => `${group(n)} ${why}`);
   const a = s.affinity;
   if (a && a.nodeLimit) bars.push(bar("Session affinity clients", a.clients, a.nodeLimit));
   const r = s.rejects;
   return el("section", { class: "card" }, el("h2", {}, "Pressure"), bars, u?.notKnown && el("p", { class: "muted" }, `Conntrack is not known: ${u.notKnown}`),
-    el("dl", {}, fact("Refused packets", `${group(r.answered)} answered, ${group(r.dropped)} dropped, ${group(r.failed)} failed`)));
+    m?.notKnown && el("p", { class: "muted" }, `Megaflows are not known: ${m.notKnown}`),
+    el("dl", {}, u?.failures && fact("Conntrack failures", failures.join(", ") || "none", failures.length ? "warn" : ""), m?.refused !== undefined && fact("Megaflows kept out by the limit", group(m.refused), m.refused ? "warn" : ""),
+      fact("Refused packets", `${group(r.answered)} answered, ${group(r.dropped)} dropped, ${group(r.failed)} failed`)));
 }
 
 function iptables(t) {
