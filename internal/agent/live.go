@@ -36,7 +36,8 @@ func (s *Settings) compare(ctx context.Context, now *planes, m *k8s.Model, q tra
 		return nil
 	case db != nil && (now.iptables == nil || OnBridge(now.iptables.Detail().Scope, db, m, q, r)):
 		if err := now.bridge.Answers(ctx); err != nil {
-			return err
+			r.Live = live.Silent(err.Error())
+			return nil
 		}
 		sw, err := s.bridgeOf(ctx, now, db)
 		if err != nil {

@@ -12,7 +12,7 @@ import (
 
 // How long a command waits for any message from ovs-vswitchd. Commands that can do without the switch wait for less time.
 const (
-	answerWait   = 5 * time.Second
+	answerWait   = 700 * time.Millisecond
 	countersWait = 400 * time.Millisecond
 	statusWait   = 300 * time.Millisecond // also bounds the wait for the loop, which may itself wait for the switch
 	// freshness is the age up to which the switch's last message counts as an answer: Status trusts a switch that is only slow.

@@ -49,6 +49,14 @@ func Gone(why string) *trace.Live {
 	return l
 }
 
+// Silent is the comparison where the switch does not answer.
+func Silent(why string) *trace.Live {
+	l := trace.NewLive()
+	l.Verdict = trace.Uncertain
+	l.Differ("%s: what becomes of the packet there is not known", why)
+	return l
+}
+
 // Compare asks the switch what it does with the packet, and compares that with the model's answer, in r.Live.
 func (s *Switch) Compare(ctx context.Context, q trace.Question, r *trace.Result) error {
 	p, err := s.enter(q, r)

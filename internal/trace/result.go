@@ -133,7 +133,11 @@ func writeVerdict(b *strings.Builder, steps []string, live *Live, what string, v
 		b.WriteString("\ninstalled:\n")
 		number(live.Steps)
 	}
-	fmt.Fprintf(b, "\n%s: %s\n", what, verdict)
+	if live != nil && !live.Agrees && live.Verdict != verdict {
+		fmt.Fprintf(b, "\n%s: %s (by the Services alone: %s)\n", what, live.Verdict, verdict)
+	} else {
+		fmt.Fprintf(b, "\n%s: %s\n", what, verdict)
+	}
 	if live == nil {
 		return
 	}

@@ -42,12 +42,27 @@ func (c *cluster) answersSoon(t *testing.T) map[string]string {
 	return said
 }
 
-// failsWith expects a command that needs the switch to fail within seconds, for a reason.
+// uncertain expects that trace --live says in time what the model knows, and why it does not know more.
+func (c *cluster) uncertain(t *testing.T, reason string) {
+	t.Helper()
+	var out string
+	status, best := 0, time.Hour
+	for try := 0; try < 3 && best > soon; try++ {
+		begun := time.Now()
+		out, _, status = c.nkp("trace", "--live", "--from", "10.0.0.5", "--to", "40.0.0.1:80", "--socket", c.socket())
+		best = min(best, time.Since(begun))
+	}
+	if best > soon || status != 1 || !regexp.MustCompile(`verdict: uncertain \(by the Services alone: deliver\)\nwhat is installed does not agree: .*`+reason).MatchString(out) {
+		t.Errorf("trace --live ends with %d after %v:\n%s", status, best, out)
+	}
+}
+
+// failsWith expects a command that needs the switch to fail soon, for a reason.
 func (c *cluster) failsWith(t *testing.T, reason string, args ...string) {
 	t.Helper()
 	begun := time.Now()
 	out, errOut, status := c.nkp(append(args, "--socket", c.socket())...)
-	if took := time.Since(begun); took > testbed.Patient(10*time.Second) || status == 0 || !regexp.MustCompile(reason).MatchString(errOut) ||
+	if took := time.Since(begun); took > 2*soon || status == 0 || !regexp.MustCompile(reason).MatchString(errOut) ||
 		strings.Contains(errOut, "is it running") || strings.Contains(errOut, "without an agent") {
 		t.Errorf("%v ends with %d after %v: %s%s; want %s", args, status, took, out, errOut, reason)
 	}
@@ -80,10 +95,10 @@ func TestFrozenSwitch(t *testing.T) { // not parallel: it measures how long comm
 			t.Errorf("%s, trace:\n%s", when, said["trace"])
 		}
 		c.failsWith(t, since, "diff")
-		c.failsWith(t, since, "trace", "--live", "--from", "10.0.0.5", "--to", "40.0.0.1:80")
-		c.failsWith(t, since, "trace", "--live", "--from", "10.0.0.5", "--to", "40.0.0.1:80", "-o", "json")
+		c.uncertain(t, since)
 		if when == "frozen just now" {
-			c.statusSays("NOT connected") // 15 s later
+			c.put(slice(s, 8080, at(c.remotes[1].IP4))) // a change that cannot be sent
+			c.statusSays("NOT connected")               // 15 s later
 			c.statusSays("LAST ERROR  ")
 		}
 	}
