@@ -110,7 +110,7 @@ func (s *settings) conntrackFlags(f *pflag.FlagSet) {
 	defer inGroup(f, groupKernel)()
 	c := sysctl.Defaults()
 	f.IntVar(&s.Conntrack.MaxPerCore, "conntrack-max-per-core", c.MaxPerCore, "tracked connections for each CPU; 0: leave the limit")
-	f.IntVar(&s.Conntrack.Min, "conntrack-min", c.Min, "tracked connections at least, whatever the CPUs")
+	f.IntVar(&s.Conntrack.Min, "conntrack-min", c.Min, "minimum number of tracked connections, regardless of the CPUs")
 	f.DurationVar(&s.Conntrack.TCPEstablished, "conntrack-tcp-timeout-established", c.TCPEstablished, "timeout of idle established TCP connections; 0: leave it")
 	f.DurationVar(&s.Conntrack.TCPCloseWait, "conntrack-tcp-timeout-close-wait", c.TCPCloseWait, "timeout of TCP connections in CLOSE_WAIT; 0: leave it")
 	f.BoolVar(&s.Conntrack.TCPBeLiberal, "conntrack-tcp-be-liberal", c.TCPBeLiberal, "accept TCP packets out of the window")
@@ -201,7 +201,7 @@ func (s *settings) nodeFlags(f *pflag.FlagSet) {
 func (s *settings) servingFlags(f *pflag.FlagSet) {
 	defer inGroup(f, groupServing)()
 	s.modeFlag(f)
-	f.StringVar(&s.nodePorts, "nodeport-addresses", "", "node addresses that serve NodePorts, comma-separated: ranges, \"primary\" (the addresses that Kubernetes knows the node by), \"localhost\" and \"all\" (default: all)")
+	f.StringVar(&s.nodePorts, "nodeport-addresses", "", "node addresses that serve NodePorts, comma-separated: ranges, \"primary\" (the addresses in the Node object), \"localhost\" and \"all\" (default: all)")
 	f.StringVar((*string)(&s.HostTraffic), "host-traffic", string(bridge.HostAuto), "who serves the node's own processes and what arrives outside the bridge: ovs, iptables, off, or auto (ovs where the node's address is on the bridge, with iptables for what the node sends to itself)")
 	f.Var(&gateValue{&s.gates}, "feature-gates", "kube-proxy's feature gates, comma-separated NAME=true|false; nkp supports "+gateExternalIPs+" (default true), and names the others in a warning")
 	f.BoolVar(&s.MasqueradeAll, "masquerade-all", false, "masquerade all traffic to ClusterIPs")

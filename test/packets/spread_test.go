@@ -297,7 +297,7 @@ func TestAffinityIsPerClient(t *testing.T) {
 func TestAffinityChoosesAnew(t *testing.T) {
 	t.Parallel()
 	const senders = 16
-	rounds := 200
+	rounds := 80
 	if onKernelDatapath() {
 		rounds = 20 // an emulated machine takes a second for each
 	}
