@@ -37,7 +37,7 @@ func TestBursts(t *testing.T) {
 		if batches[0] != (batch{1, 0}) {
 			t.Errorf("the first batch: %+v", batches[0])
 		}
-		if most := changes/int(burstMost/time.Millisecond) + 2; len(batches) > most {
+		if most := changes/int(burstMost/time.Millisecond) + 3; len(batches) > most {
 			t.Errorf("%d batches, want at most %d", len(batches), most)
 		}
 		for i, b := range batches[1:] {

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -31,46 +30,15 @@ func (a *Agent) serveServices(w http.ResponseWriter, r *http.Request) {
 		f.Port = uint16(n)
 	}
 	list, err := a.services(r.Context(), f)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	json.NewEncoder(w).Encode(list)
+	reply(w, list, err)
 }
 
 // Services asks for Service ports and what they have counted.
 func (c *Caller) Services(ctx context.Context, f ServiceFilter) (*ServiceList, error) {
-	q := url.Values{}
-	if f.Namespace != "" {
-		q.Set("namespace", f.Namespace)
-	}
-	if f.Name != "" {
-		q.Set("name", f.Name)
-	}
+	q := url.Values{"namespace": {f.Namespace}, "name": {f.Name}, "protocol": {f.Protocol}, "port": {strconv.Itoa(int(f.Port))},
+		"connections": {strconv.FormatBool(f.Connections)}}
 	if f.VIP.IsValid() {
 		q.Set("vip", f.VIP.String())
 	}
-	if f.Port != 0 {
-		q.Set("port", strconv.Itoa(int(f.Port)))
-	}
-	if f.Protocol != "" {
-		q.Set("protocol", f.Protocol)
-	}
-	if f.Connections {
-		q.Set("connections", "true")
-	}
-	path := "/v1/services"
-	if len(q) > 0 {
-		path += "?" + q.Encode()
-	}
-	body, err := c.get(ctx, path)
-	if err != nil {
-		return nil, err
-	}
-	var list ServiceList
-	if err := json.Unmarshal(body, &list); err != nil {
-		return nil, fmt.Errorf("agent on %s: %w", c.path, err)
-	}
-	return &list, nil
+	return fetch[ServiceList](ctx, c, "/v1/services?"+q.Encode())
 }

@@ -99,12 +99,7 @@ func (a *Agent) mux() *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, r *http.Request) {
 		s, err := a.status(r.Context())
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		json.NewEncoder(w).Encode(s)
+		reply(w, s, err)
 	})
 	mux.HandleFunc("GET /v1/diff", func(w http.ResponseWriter, r *http.Request) {
 		text, err := a.diff(r.Context())
@@ -118,6 +113,16 @@ func (a *Agent) mux() *http.ServeMux {
 	mux.HandleFunc("GET /v1/trace/sample", a.serveSample)
 	mux.HandleFunc("GET /v1/services", a.serveServices)
 	return mux
+}
+
+// reply answers a request with a value as JSON, or with an error.
+func reply(w http.ResponseWriter, value any, err error) {
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(value) // the client may be gone
 }
 
 // errRunning is the error of a second agent.
@@ -204,21 +209,26 @@ func Connect(ctx context.Context, path string) (net.Conn, error) {
 func (c *Caller) Status(ctx context.Context) (*Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	body, err := c.get(ctx, "/v1/status")
-	if err != nil {
-		return nil, err
-	}
-	var s Status
-	if err := json.Unmarshal(body, &s); err != nil {
-		return nil, fmt.Errorf("agent on %s: %w", c.path, err)
-	}
-	return &s, nil
+	return fetch[Status](ctx, c, "/v1/status")
 }
 
 // Diff asks the agent to compare the switch with what it wants; "" means equal.
 func (c *Caller) Diff(ctx context.Context) (string, error) {
 	body, err := c.get(ctx, "/v1/diff")
 	return string(body), err
+}
+
+// fetch asks for a value in JSON.
+func fetch[T any](ctx context.Context, c *Caller, path string) (*T, error) {
+	body, err := c.get(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	value := new(T)
+	if err := json.Unmarshal(body, value); err != nil {
+		return nil, fmt.Errorf("agent on %s: %w", c.path, err)
+	}
+	return value, nil
 }
 
 func (c *Caller) get(ctx context.Context, path string) ([]byte, error) {

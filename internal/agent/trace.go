@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -128,15 +126,7 @@ func (a *Agent) traceCluster() trace.Cluster {
 
 // Trace asks the agent to explain a packet.
 func (c *Caller) Trace(ctx context.Context, r trace.Request) (*trace.Result, error) {
-	body, err := c.get(ctx, "/v1/trace?"+traceQuery(r))
-	if err != nil {
-		return nil, err
-	}
-	var result trace.Result
-	if err := json.Unmarshal(body, &result); err != nil {
-		return nil, fmt.Errorf("agent on %s: %w", c.path, err)
-	}
-	return &result, nil
+	return fetch[trace.Result](ctx, c, "/v1/trace?"+traceQuery(r))
 }
 
 // traceQuery writes what traceRequest reads.

@@ -2,9 +2,7 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 
 	"github.com/nkp-proxy/nkp/internal/bridge"
@@ -24,12 +22,7 @@ func (a *Agent) serveSample(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	sample, err := a.sample(r.Context(), ends.Question)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	json.NewEncoder(w).Encode(sample)
+	reply(w, sample, err)
 }
 
 // sample looks once at the connections that q is about, in the data plane that serves its packet.
@@ -70,13 +63,5 @@ func (a *Agent) sample(ctx context.Context, q trace.Question) (*trace.Sample, er
 
 // Sample asks the agent for what it sees of a packet's connections now.
 func (c *Caller) Sample(ctx context.Context, r trace.Request) (*trace.Sample, error) {
-	body, err := c.get(ctx, "/v1/trace/sample?"+traceQuery(r))
-	if err != nil {
-		return nil, err
-	}
-	var s trace.Sample
-	if err := json.Unmarshal(body, &s); err != nil {
-		return nil, fmt.Errorf("agent on %s: %w", c.path, err)
-	}
-	return &s, nil
+	return fetch[trace.Sample](ctx, c, "/v1/trace/sample?"+traceQuery(r))
 }
