@@ -159,7 +159,7 @@ func (w *nftWorker) step(ctx context.Context) (next time.Time) {
 	w.pause = 0
 	w.inStep()
 	// Under a stream of changes, half of the time is left to other programs.
-	w.notUntil = now.Add(max(w.opts.MinSyncPeriod, min(now.Sub(start), restMax)))
+	w.notUntil = now.Add(max(w.opts.MinSyncPeriod, min(now.Sub(start), nftRestMax)))
 	next = w.checkAt
 	for _, t := range []time.Time{w.udp.next, w.refused.Next()} {
 		if !t.IsZero() && t.Before(next) {
@@ -266,6 +266,10 @@ func (w *nftWorker) forgetClients() error {
 	}
 	return nil
 }
+
+// nftRestMax bounds the pause between transactions, unless MinSyncPeriod is longer. Other programs wait for one transaction, of 1 MB at
+// most, not for a whole sync.
+const nftRestMax = 10 * time.Millisecond
 
 // clientTries bounds how often a map of clients is listed after a change. The last client that the old endpoint served may be recorded
 // while the change is committed.

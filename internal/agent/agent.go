@@ -90,6 +90,7 @@ type Agent struct {
 	warned       map[k8s.Warning]bool // warnings of the model that were logged
 	followers    []follower
 	hostPlaneOff string                                // the problem with iptables alongside the bridge; "": there is none
+	leftovers    string                                // why what an earlier run's data plane has installed is left; "": it is not
 	spawn        func(run func(context.Context) error) // runs something as long as the agent
 }
 
@@ -160,7 +161,8 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.events.Node(apiserver.EventWarning, "DataPlaneChanged", "StartServiceProxy", text)
 	}
 	if len(a.lastModes) == 0 || a.lastModes[0] != a.mode {
-		a.noteModes(a.mode) // what stands beside it is noted when that is decided
+		// What stands beside it is noted when that is decided, and what has to go stays noted until it has.
+		a.noteModes(append([]Mode{a.mode}, others(a.mode, a.lastModes)...)...)
 	}
 	a.sysctls = a.set.ApplySysctls(a.log)
 	a.events.Node(apiserver.EventNormal, "Starting", "StartServiceProxy", "nkp "+Version+" serves Services here: "+a.reason)

@@ -125,6 +125,9 @@ func (a *Agent) count() *snapshot {
 		ports: map[k8s.Family]int{}, endpoints: map[k8s.Family]int{}, internal: map[k8s.Family]int{}, external: map[k8s.Family]int{},
 		planes: a.planes,
 	}
+	if a.leftovers != "" {
+		t.warnings++
+	}
 	if a.hostPlaneOff != "" {
 		t.warnings++
 	}

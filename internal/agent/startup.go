@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -48,6 +49,9 @@ func (a *Agent) startedUp() {
 		return
 	}
 	a.settling.in(settleAfter)
+	if a.spawn != nil { // nil in tests
+		a.spawn(func(ctx context.Context) error { a.takeOver(ctx); return nil })
+	}
 	b := &a.startup
 	b.mu.Lock()
 	defer b.mu.Unlock()

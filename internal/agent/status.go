@@ -73,6 +73,9 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 	defer cancel()
 	err := a.ask(wait, func() {
 		active = a.planes
+		if a.leftovers != "" {
+			warnings = append(warnings, a.leftovers)
+		}
 		if a.hostPlaneOff != "" {
 			warnings = append(warnings, a.hostPlaneOff)
 		}

@@ -3,6 +3,7 @@
 package fallback
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -44,12 +45,17 @@ type proxy struct {
 // startNKP starts nkp as it runs on a node without Open vSwitch, over a back end.
 func (c *cluster) startNKP(backend string) *proxy {
 	c.t.Helper()
+	return c.startNKPWith("--mode", "iptables", "--iptables-backend", backend)
+}
+
+func (c *cluster) startNKPWith(mode ...string) *proxy {
+	c.t.Helper()
 	bin, err := testbed.NKP()
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	cmd := exec.Command(bin, append(append([]string{"run", "--mode", "iptables", "--iptables-backend", backend, "--kubeconfig", c.kubeconfig,
-		"--socket", c.socket(), "--log-level", "debug"}, clientFlags...), nodeFlags...)...)
+	cmd := exec.Command(bin, slices.Concat([]string{"run", "--kubeconfig", c.kubeconfig, "--socket", c.socket(), "--log-level", "debug"},
+		mode, clientFlags, nodeFlags)...)
 	cmd.Env = append(os.Environ(), "XTABLES_LOCKFILE="+c.lock)
 	return c.start("nkp", cmd)
 }
@@ -73,9 +79,11 @@ func (c *cluster) waitInStep(d time.Duration) error {
 	var out string
 	for end := time.Now().Add(testbed.Patient(d)); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		out, err = c.bed.Node.Exec(c.t.Context(), bin, "status", "--socket", c.socket(), "-o", "json")
-		var status struct{ IPTables *fallback.Status }
-		if err == nil && json.Unmarshal([]byte(out), &status) == nil && status.IPTables != nil && allInStep(status.IPTables.Families) {
-			return nil
+		var status struct{ IPTables, NFTables *fallback.Status }
+		if err == nil && json.Unmarshal([]byte(out), &status) == nil {
+			if s := cmp.Or(status.IPTables, status.NFTables); s != nil && allInStep(s.Families) {
+				return nil
+			}
 		}
 	}
 	return fmt.Errorf("nkp is not in step in time: %v: %s", err, out)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -123,6 +124,59 @@ func TestTakeOver(t *testing.T) {
 				t.Fatal(err)
 			}
 			inCharge("kube-proxy again", 3)
+			f.end()
+		})
+	}
+}
+
+// From nkp's iptables mode to nftables and back, by way of a kill in between: no connection fails, held ones stay, and nothing of the
+// other mode is left, so that only what is in charge follows the API server.
+func TestModeChange(t *testing.T) {
+	testbed.Linux.Require(t)
+	for _, backend := range []string{"nf_tables", "legacy"} {
+		t.Run(backend, func(t *testing.T) {
+			const services = 200
+			c := newCluster(t, services, 10)
+			iptables, nftables := []string{"--mode", "iptables", "--iptables-backend", backend}, []string{"--mode", "nftables"}
+			infix := map[string]string{"nf_tables": "-nft", "legacy": "-legacy"}[backend]
+			has := func(argv ...string) string {
+				out, _ := c.bed.Node.Exec(t.Context(), argv...)
+				return out
+			}
+			nkp := c.startNKPWith(iptables...)
+			if err := c.waitInStep(time.Minute); err != nil {
+				t.Fatal(err)
+			}
+			f := c.traffic(services)
+			time.Sleep(time.Second)
+			for i, mode := range [][]string{nftables, iptables, nftables, iptables} {
+				nkp.stop()
+				nkp = c.startNKPWith(mode...)
+				if i == 2 { // killed before it has removed anything, or after
+					time.Sleep(50 * time.Millisecond)
+					nkp.stop()
+					nkp = c.startNKPWith(mode...)
+				}
+				if err := c.waitInStep(time.Minute); err != nil {
+					t.Fatal(err)
+				}
+				left := func() bool {
+					if mode[1] == "nftables" {
+						return strings.Contains(has("iptables"+infix+"-save")+has("ip6tables"+infix+"-save"), "KUBE-SERVICES")
+					}
+					return strings.Contains(has("nft", "list", "tables"), "nkp")
+				}
+				for end := time.Now().Add(testbed.Patient(30 * time.Second)); left() && time.Now().Before(end); {
+					time.Sleep(50 * time.Millisecond)
+				}
+				if left() {
+					t.Errorf("%s leaves the other mode's rules", mode)
+				}
+				p := c.pods[i%len(c.pods)]
+				c.api.slice(c.sliceObject(i, p))
+				c.reachOften(i, p.Name, 20, time.Minute) // of ten pods, none answers that often by chance
+				c.api.slice(c.sliceObject(i, c.pods...))
+			}
 			f.end()
 		})
 	}

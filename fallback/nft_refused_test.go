@@ -1,0 +1,108 @@
+//go:build linux
+
+package fallback
+
+import (
+	"log/slog"
+	"net/netip"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nkp-proxy/nkp/fallback/nft/netlink"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/testbed"
+)
+
+// A Service port that the kernel refuses delays no other, keeps what is installed of it, is named, and is served once it is well.
+func TestNFTRefusedService(t *testing.T) {
+	testbed.Linux.Require(t)
+	runtime.LockOSThread() // and never unlocked: the thread, in a namespace of its own, ends with the test
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		t.Fatal(err)
+	}
+	o := DefaultOptions()
+	o.NFTables, o.LocalhostNodePorts, o.Log = true, false, slog.New(slog.DiscardHandler)
+	var refused []dataplane.Refusal
+	o.Hooks.Refused = func(r dataplane.Refusal) { refused = append(refused, r) }
+	o.Hooks.Hooks = o.Hooks.WithDefaults()
+	status := &FamilyStatus{}
+	in := dataplane.NewInbox(func(...k8s.Family) {}, k8s.IPv4)
+	w, err := newNFTWorker(k8s.IPv4, &o, in, nil, func(change func(*FamilyStatus)) { change(status) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.conn.Close()
+	if w.watch, err = netlink.NewWatch(k8s.IPv4, w.conn.Port()); err != nil {
+		t.Fatal(err)
+	}
+	defer w.watch.Close()
+	m := generate(20)
+	step := func(c k8s.Changes) {
+		in.Put(m, c)
+		w.takeUpdates()
+		w.notUntil = time.Time{}
+		w.step(t.Context())
+	}
+	listed := func(set string) string {
+		out, err := exec.Command("nft", "list", "map", "ip", "nkp", set).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return string(out)
+	}
+	bad := scaleName(7)
+	well := m.Ports[bad]
+	spoilt := *well
+	spoilt.ClusterEndpoints = []k8s.Endpoint{{Addr: netip.MustParseAddrPort("[fd00::1]:80")}} // too long for the map
+	m.Ports[bad] = &spoilt
+	step(everything(m)) // in the first sync
+	if len(refused) != 1 || refused[0].Port != bad || status.Services != 19 || !status.InStep || len(status.Refused) != 1 || status.LastError == "" {
+		t.Errorf("after the first sync: %+v, %+v", refused, status)
+	}
+	if n := strings.Count(listed("services"), "goto cluster-ip"); n != 19 {
+		t.Errorf("%d Services are served", n)
+	}
+	one := func(n k8s.PortName, sp *k8s.ServicePort) k8s.Changes {
+		m.Ports[n] = sp
+		return k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{n: sp}}
+	}
+	step(one(bad, well))
+	if status.Services != 20 || len(status.Refused) != 0 || status.LastError != "" {
+		t.Errorf("once it is well: %+v", status)
+	}
+	before := listed("endpoints")
+	c := one(bad, &spoilt)
+	other := *m.Ports[scaleName(3)]
+	other.ClusterEndpoints = other.ClusterEndpoints[:5]
+	c.Ports[other.Name] = &other
+	m.Ports[other.Name] = &other
+	step(c) // beside a change of another
+	if len(refused) < 2 || len(status.Refused) != 1 || status.Repairs != 0 {
+		t.Errorf("refused later: %+v, %+v", refused, status)
+	}
+	after := listed("endpoints")
+	vip := func(i int) string { return scaleVIP(i).String() + " . tcp" }
+	if strings.Count(after, vip(7)) != scaleEndpoints || strings.Count(after, vip(3)) != 5 || strings.Count(before, vip(3)) != scaleEndpoints {
+		t.Errorf("before:\n%s\nafter:\n%s", before, after)
+	}
+	attempts := len(refused)
+	time.Sleep(time.Second + 100*time.Millisecond)
+	w.notUntil = time.Time{}
+	w.step(t.Context())
+	if len(refused) != attempts+1 {
+		t.Errorf("tried again %d times after its pause", len(refused)-attempts)
+	}
+	step(one(bad, nil))
+	if s := listed("services"); strings.Contains(s, vip(7)) || len(status.Refused) != 0 {
+		t.Errorf("deleted, and still there:\n%s", s)
+	}
+	if d, err := w.drifted(); d != "" || err != nil {
+		t.Errorf("the table is not as the worker takes it to be: %s, %v", d, err)
+	}
+}

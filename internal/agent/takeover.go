@@ -1,0 +1,66 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/nkp-proxy/nkp/fallback"
+)
+
+// Where iptables and nftables both translate a connection, the one whose chain the kernel calls first decides. So what an earlier run, or
+// kube-proxy, has installed in the other must go once this run's Services are in force. Until then both lead to endpoints, and a
+// connection is translated once.
+
+// others returns the data planes of the last run that have to go once this run's main one, m, is in force.
+func others(m Mode, last []Mode) (list []Mode) {
+	for _, o := range last {
+		if o != m && (o == ModeNFTables || o == ModeIPTables && m == ModeNFTables) {
+			list = append(list, o)
+		}
+	}
+	return list
+}
+
+// takeOver removes what other data planes have left, when the main one is in force for the first time.
+func (a *Agent) takeOver(ctx context.Context) {
+	old := others(a.mode, a.lastModes)
+	if a.mode == ModeNFTables && !slices.Contains(old, ModeIPTables) && a.set.ServiceProxyName == "" {
+		switch occupied, err := fallback.Occupied(ctx); {
+		case err != nil: // without iptables there are no chains
+			a.log.Debug("cannot check iptables for chains of Services", "error", err)
+		case occupied: // kube-proxy's
+			old = append(old, ModeIPTables)
+		}
+	}
+	if len(old) == 0 {
+		return
+	}
+	var errs []error
+	for _, m := range old {
+		var err error
+		if m == ModeNFTables {
+			_, err = fallback.CleanupNFTables()
+		} else {
+			_, err = fallback.Cleanup(ctx, fallback.CleanupOptions{Log: a.log})
+		}
+		errs = append(errs, err)
+	}
+	if ctx.Err() != nil {
+		return // the next start goes on
+	}
+	if err := errors.Join(errs...); err != nil {
+		text := "what an earlier run has installed is left, and may serve old endpoints; nkp tries again at the next start: " + err.Error()
+		a.log.Error(text)
+		_ = a.ask(ctx, func() { a.leftovers = text }) // fails only on shutdown
+		return
+	}
+	a.log.Info("removed what another data plane had installed", "planes", old, "mode", a.mode)
+	_ = a.ask(ctx, func() {
+		modes := []Mode{a.mode}
+		for _, p := range a.planes.all[1:] {
+			modes = append(modes, Mode(p.label))
+		}
+		a.noteModes(modes...)
+	})
+}
