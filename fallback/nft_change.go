@@ -30,6 +30,7 @@ type nftChange struct {
 	port     *k8s.ServicePort // nil: it is gone
 	slots    nft.Ports
 	old, new nft.Service
+	adopted  nft.Ports // the slots that a full round found installed
 	full     bool
 }
 
@@ -59,6 +60,9 @@ func (w *nftWorker) program(ctx context.Context) error {
 	names := w.dueNames()
 	if len(names) == 0 {
 		return nil
+	}
+	if slices.ContainsFunc(names, w.refused.Has) {
+		return w.sync(ctx) // what is installed of them is not known
 	}
 	r := newNFTRound(nil)
 	for _, n := range names {
@@ -94,29 +98,30 @@ func (w *nftWorker) programPorts(ctx context.Context, r *nftRound, names []k8s.P
 		}
 		b := netlink.NewBatch(w.family)
 		var list []*nftChange
-		shared := map[nft.Ref]int{}
+		shared, tags := map[nft.Ref]int{}, map[nft.Ref]int{} // the tags plus 1
 		spreads := map[string]bool{}
 		rest := names
 		for len(rest) > 0 && b.Len() < min(maxBatch, w.conn.MaxBatch()/2) {
 			c := w.plan(r, rest[0])
 			b.Tag(len(list))
 			w.addPort(b, r, c, spreads)
-			b.Tag(netlink.NoTag)
 			for _, e := range c.new.Shared {
-				shared[e]++
+				if shared[e]++; tags[e] == 0 {
+					tags[e] = len(list) + 1
+				}
 			}
 			for _, e := range c.old.Shared {
 				shared[e]--
 			}
 			list, rest = append(list, c), rest[1:]
 		}
-		w.changeShared(b, r, shared)
+		w.changeShared(b, r, shared, tags)
 		if len(rest) == 0 {
 			w.addLast(b, r, list)
 		}
 		err := w.commit(b)
 		refusal := new(netlink.RefusedError)
-		if errors.As(err, &refusal) && w.mayBlame(r, refusal, list) {
+		if errors.As(err, &refusal) && r.full && refusal.Tags[netlink.NoTag] == nil {
 			names = w.blame(r, refusal, list, rest)
 			continue
 		} else if err != nil {
@@ -139,16 +144,6 @@ func (w *nftWorker) programPorts(ctx context.Context, r *nftRound, names []k8s.P
 	return nil
 }
 
-// mayBlame reports whether the refused Service ports are at fault: the table was just read back, or they had been refused before.
-func (w *nftWorker) mayBlame(r *nftRound, refusal *netlink.RefusedError, list []*nftChange) bool {
-	for tag := range refusal.Tags {
-		if tag == netlink.NoTag || !r.full && !w.refused.Has(list[tag].name) {
-			return false
-		}
-	}
-	return true
-}
-
 // blame puts the refused Service ports into backoff, and returns the names that are left to do. Installed elements of refused ones stay.
 func (w *nftWorker) blame(r *nftRound, refusal *netlink.RefusedError, list []*nftChange, rest []k8s.PortName) (names []k8s.PortName) {
 	for i, c := range list {
@@ -163,7 +158,7 @@ func (w *nftWorker) blame(r *nftRound, refusal *netlink.RefusedError, list []*nf
 		w.report(func(s *FamilyStatus) { s.failed(why) })
 		w.opts.Hooks.Refused(f)
 		w.dirty[c.name] = true
-		for _, s := range []nft.Service{c.old, c.new} {
+		for _, s := range []nft.Service{w.compiler.Service(c.port, c.adopted), c.new} {
 			for ref := range s.Elements {
 				delete(r.before, ref)
 			}
@@ -190,7 +185,8 @@ func (w *nftWorker) plan(r *nftRound, n k8s.PortName) *nftChange {
 	}
 	slots := have.slots
 	if r.full {
-		slots = w.compiler.Adopt(r.before, c.port)
+		c.adopted = w.compiler.Adopt(r.before, c.port)
+		slots = c.adopted
 	}
 	c.slots = nft.AssignPorts(slots, c.port)
 	c.new = w.compiler.Service(c.port, c.slots)
@@ -262,22 +258,32 @@ func (w *nftWorker) addPort(b *netlink.Batch, r *nftRound, c *nftChange, spreads
 	w.have.elements += len(add) - len(replaced)
 }
 
-// changeShared adds the shared elements that have owners now, and deletes those that have none any more.
-func (w *nftWorker) changeShared(b *netlink.Batch, r *nftRound, delta map[nft.Ref]int) {
-	add, gone := nft.Elements{}, nft.Elements{}
+// changeShared adds the shared elements that have owners now, and deletes those that have none any more. tags are the tags, plus 1, of the
+// Service ports that are at fault if one is refused.
+func (w *nftWorker) changeShared(b *netlink.Batch, r *nftRound, delta, tags map[nft.Ref]int) {
+	add, gone, added := map[int]nft.Elements{}, nft.Elements{}, 0
 	for ref, n := range delta {
 		_, there := r.before[ref]
 		had := w.have.shared[ref]
 		switch {
 		case had == 0 && n > 0 && !there:
-			add[ref] = nft.Value{}
+			tag := tags[ref] - 1 // NoTag if there is none
+			if add[tag] == nil {
+				add[tag] = nft.Elements{}
+			}
+			add[tag][ref] = nft.Value{}
+			added++
 		case had > 0 && had+n == 0:
 			gone[ref] = nft.Value{}
 		}
 	}
-	b.Add(add)
+	for tag, elements := range add {
+		b.Tag(tag)
+		b.Add(elements)
+	}
+	b.Tag(netlink.NoTag)
 	b.Delete(gone)
-	w.have.elements += len(add) - len(gone)
+	w.have.elements += added - len(gone)
 }
 
 // addLast adds what follows all Service ports: it deletes the elements, chains and sets that nothing needs any more.
@@ -414,7 +420,7 @@ func (w *nftWorker) sync(ctx context.Context) error {
 	for _, e := range fixed.Elements {
 		shared[e]++
 	}
-	w.changeShared(b, r, shared)
+	w.changeShared(b, r, shared, nil)
 	if err := w.commit(b); err != nil {
 		return fmt.Errorf("install the chains that all Services share: %w", err)
 	}

@@ -116,7 +116,10 @@ func (w *nftWorker) takeUpdates() {
 			w.want[n] = sp
 		}
 		w.dirty[n] = true
-		w.refused.Forget(n)
+		if w.refused.Has(n) {
+			w.due = fullReadBack // what is installed of it is not known
+			w.refused.Forget(n)
+		}
 	}
 	if !u.Node {
 		return
