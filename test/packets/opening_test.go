@@ -3,7 +3,13 @@
 package packets
 
 import (
+	"net/netip"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -59,6 +65,99 @@ func TestOpeningAgain(t *testing.T) {
 			t.Errorf("%s: the SYN sent again was answered by %q, %v; want %s", f.to, r.Pod, r.error, first.Name)
 		}
 	}
+}
+
+// The kernel gives a socket another hash when it sends a SYN again (txrehash), and the kernel datapath chooses by that hash. The
+// connection stays with the endpoint that its first SYN chose.
+func TestOpeningRehashed(t *testing.T) {
+	t.Parallel()
+	s4 := service("web4", "40.0.0.1")
+	c := start(t, s4)
+	c.servePods(t)
+	client, ends := c.pods[0], []*testbed.Pod{c.pods[1], c.pods[2], c.remotes[0], c.remotes[1]}
+	byAddress := map[string]string{}
+	var ips []netip.Addr
+	for _, e := range ends {
+		ips, byAddress[e.IP4.String()] = append(ips, e.IP4), e.Name
+	}
+	c.put(slice(s4, 8080, ats(ips...)...))
+	c.settle()
+	silence := func(what string) {
+		for _, e := range ends {
+			_, err := c.Exec(e.Host, "ip", "route", what, "blackhole", client.IP4.String()+"/32")
+			must(t, err)
+		}
+	}
+	silence("add")
+	const connections, firstPort = 16, 23000
+	answers := make([]string, connections)
+	var wg sync.WaitGroup
+	for i := range connections {
+		wg.Go(func() {
+			o := testbed.DialOptions{LocalPort: firstPort + i, Timeout: testbed.Patient(20 * time.Second)} // five SYNs
+			if conn, err := client.Hold(c.ctx, "40.0.0.1:80", o); err != nil {
+				answers[i] = err.Error()
+			} else {
+				answers[i] = conn.Who
+				conn.Close()
+			}
+		})
+	}
+	chosen := map[int]string{} // by the client's port
+	entry := regexp.MustCompile(`orig=\(src=10\.0\.0\.11,dst=40\.0\.0\.1,sport=(\d+),dport=80\),reply=\(src=([0-9.]+)`)
+	for deadline := time.Now().Add(testbed.Patient(10 * time.Second)); len(chosen) < connections; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of %d first SYNs made an entry", len(chosen), connections)
+		}
+		out, err := c.Appctl("dpctl/dump-conntrack", "zone=1001")
+		must(t, err)
+		for _, m := range entry.FindAllStringSubmatch(out, -1) {
+			port, _ := strconv.Atoi(m[1])
+			if chosen[port] == "" {
+				chosen[port] = byAddress[m[2]]
+			}
+		}
+	}
+	silence("del")
+	wg.Wait()
+	seen := map[string]bool{}
+	for i, who := range answers {
+		seen[who] = true
+		if who != chosen[firstPort+i] {
+			t.Errorf("port %d: the first SYN chose %s, one sent again was answered by %s", firstPort+i, chosen[firstPort+i], who)
+		}
+	}
+	if len(seen) < 2 {
+		t.Errorf("all connections reached %v, so that nothing is shown", seen)
+	}
+	var stats []byte
+	must(t, client.Do(func() (err error) {
+		stats, err = os.ReadFile("/proc/thread-self/net/netstat")
+		return err
+	}))
+	if n := netstat(string(stats), "TcpExt:", "TcpTimeoutRehash"); n < connections {
+		t.Errorf("the client's kernel chose %d hashes anew for %d connections", n, connections)
+	}
+}
+
+// netstat returns a counter of /proc/net/netstat: a line of names and one of numbers for each group.
+func netstat(text, group, name string) int {
+	var names []string
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		if len(f) == 0 || f[0] != group {
+			continue
+		}
+		if names == nil {
+			names = f
+			continue
+		}
+		if at := slices.Index(names, name); at > 0 && at < len(f) {
+			n, _ := strconv.Atoi(f[at])
+			return n
+		}
+	}
+	return -1
 }
 
 // A client that lost a connection without a word opens it again from the same port.
