@@ -17,8 +17,8 @@ func TestCallBudgets(t *testing.T) {
 	b.many(200, 5)
 	calls := b.good()
 	t.Logf("fresh start: %d calls", len(calls))
-	if len(calls) > 7000 {
-		t.Errorf("a fresh start takes %d calls, want at most 7000", len(calls))
+	if len(calls) > 6622 {
+		t.Errorf("a fresh start takes %d calls, want at most 6622", len(calls))
 	}
 	if b.count() != 200 || remotes(b) != 1200 {
 		t.Fatalf("%d load balancers, %d remote endpoints", b.count(), remotes(b))
@@ -26,7 +26,7 @@ func TestCallBudgets(t *testing.T) {
 	b.simple("web-007", "10.99.0.8", "100.244.1.36", "100.244.1.37", "100.244.1.38", "100.244.1.39", "100.244.2.251")
 	calls = b.good()
 	t.Logf("one endpoint change: %d calls", len(calls))
-	if len(calls) > 30 || writes(calls) != 3 {
+	if len(calls) > 16 || writes(calls) != 3 {
 		t.Errorf("one endpoint change takes %d calls, %d of them writes", len(calls), writes(calls))
 	}
 	b.tracker.DeleteService("default", "web-008")
@@ -35,6 +35,19 @@ func TestCallBudgets(t *testing.T) {
 	}
 	if n := len(b.sync()); n > 8 {
 		t.Errorf("a sync with nothing to do takes %d calls", n)
+	}
+	minute := 0
+	for range 2 {
+		b.clock = b.clock.Add(defaultAudit)
+		minute += len(b.sync())
+	}
+	t.Logf("an idle minute: %d calls", minute)
+	if minute > 13 { // one of them reads the States, every five minutes
+		t.Errorf("an idle minute takes %d calls, want at most 13", minute)
+	}
+	b.restart()
+	if n := writes(b.good()); n != 0 {
+		t.Errorf("a restart makes %d writes", n)
 	}
 	if n := b.hns.OpenHandles(); n != 0 {
 		t.Errorf("%d handles stay open", n)

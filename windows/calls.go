@@ -63,6 +63,16 @@ func (c counting) Network(name string) (n *hns.Network, err error) {
 	return c.Host.Network(name)
 }
 
+func (c counting) NetworkNames() (names []string, err error) {
+	defer func() { c.calls.note("list_networks", err) }()
+	return c.Host.NetworkNames()
+}
+
+func (c counting) Watch(notify func(lost bool)) (stop func(), err error) {
+	defer func() { c.calls.note("watch", err) }()
+	return c.Host.Watch(notify)
+}
+
 func (c counting) EndpointIDs(network string) (ids []string, err error) {
 	defer func() { c.calls.note("list_endpoints", err) }()
 	return c.Host.EndpointIDs(network)

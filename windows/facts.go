@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
+	"strings"
 
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/windows/hns"
@@ -18,12 +20,8 @@ func (e *notReady) Error() string { return "waiting: " + e.what }
 
 // facts reads the facts about this host that a plan needs. Every sync reads them again: the CNI plugin may change them any time.
 func (p *Plane) facts() (*plan.Facts, error) {
-	if p.host == nil {
-		host, err := p.opts.Open()
-		if err != nil {
-			return nil, err
-		}
-		p.host = counting{host, &p.calls}
+	if err := p.open(); err != nil {
+		return nil, err
 	}
 	f := &plan.Facts{EnableDSR: p.opts.EnableDSR, HealthzPort: p.opts.HealthzPort, SourceVIP: p.opts.SourceVIP}
 	var err error
@@ -32,7 +30,7 @@ func (p *Plane) facts() (*plan.Facts, error) {
 	}
 	network, err := p.host.Network(p.opts.NetworkName)
 	if hns.IsNotFound(err) {
-		return nil, &notReady{fmt.Sprintf("HNS has no network %q yet; the CNI plugin makes it (--network-name)", p.opts.NetworkName)}
+		return nil, &notReady{fmt.Sprintf("HNS has no network %q%s: the CNI plugin makes it, or set --network-name", p.opts.NetworkName, p.otherNetworks())}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot read network %q: %w", p.opts.NetworkName, err)
@@ -49,6 +47,29 @@ func (p *Plane) facts() (*plan.Facts, error) {
 		}
 	}
 	return f, p.healthFacts(f)
+}
+
+// open opens HNS, the first time.
+func (p *Plane) open() error {
+	if p.host != nil {
+		return nil
+	}
+	host, err := p.opts.Open()
+	if err != nil {
+		return err
+	}
+	p.host = counting{host, &p.calls}
+	return nil
+}
+
+// otherNetworks returns which networks HNS has instead, for a message.
+func (p *Plane) otherNetworks() string {
+	names, err := p.host.NetworkNames()
+	if err != nil || len(names) == 0 {
+		return ""
+	}
+	slices.Sort(names)
+	return fmt.Sprintf(" (it has %s)", strings.Join(names, ", "))
 }
 
 // version returns the version of HNS and caches it, because it does not change while the system runs.

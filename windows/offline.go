@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/windows/hns"
@@ -56,12 +55,7 @@ func overlayUnknowns(model *k8s.Model, f *plan.Facts) (warnings []string) {
 		}
 	}
 	if slices.Sort(outside); len(outside) > 0 {
-		more := ""
-		if len(outside) > 3 {
-			more = fmt.Sprintf(" and %d more", len(outside)-3)
-		}
-		warnings = append(warnings, fmt.Sprintf("no Node has a pod range (spec.podCIDRs) with %s%s: taken for addresses outside the cluster",
-			strings.Join(outside[:min(len(outside), 3)], ", "), more))
+		warnings = append(warnings, fmt.Sprintf("no Node has a pod range (spec.podCIDRs) with %s: taken for addresses outside the cluster", some(outside)))
 	}
 	return warnings
 }

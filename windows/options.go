@@ -18,8 +18,8 @@ import (
 type Options struct {
 	// NetworkName is the CNI plugin's HNS network (--network-name); "": the environment variable KUBE_NETWORK.
 	NetworkName string
-	// SourceVIP is the source address of load-balanced connections on overlay networks (--source-vip). The zero Addr: the
-	// address of the endpoint SourceVIPEndpoint, once it exists, or of the one that kube-proxy or nkp made for it before.
+	// SourceVIP is the source address of load-balanced connections (--source-vip). The zero Addr: on overlay networks the address of
+	// the endpoint SourceVIPEndpoint, once it exists, or of the one that kube-proxy or nkp made for it before; on others HNS chooses.
 	SourceVIP netip.Addr
 	// EnableDSR enables Direct Server Return for ClusterIPs (--enable-dsr).
 	EnableDSR bool
@@ -48,7 +48,8 @@ type Options struct {
 	// Open opens the HNS; nil: this machine's.
 	Open func() (hns.Host, error)
 
-	now func() time.Time // the clock for retries and audits; nil: time.Now
+	now      func() time.Time // the clock for retries and audits; nil: time.Now
+	freePort func() error     // reports that no dynamic port is left; nil: freePort
 }
 
 // How long a Plane waits.
@@ -100,6 +101,9 @@ func (o *Options) complete() error {
 	}
 	if o.Open == nil {
 		o.Open = hns.Open
+	}
+	if o.freePort == nil {
+		o.freePort = freePort
 	}
 	if o.now == nil {
 		o.now = time.Now

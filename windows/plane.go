@@ -34,9 +34,12 @@ type Plane struct {
 	rereading bool
 	// statesRead is when the States of load balancers were read last.
 	statesRead time.Time
+	// portsProbed is when a dynamic port was asked for last.
+	portsProbed time.Time
 	// named are the addresses of endpoints that were looked up by name, in the network whose HNS id is network.
 	network string
 	named   map[string]netip.Addr
+	watch   watch
 	// notReady counts the consecutive checks that found the CNI plugin not ready.
 	notReady int
 }
@@ -46,7 +49,7 @@ func New(opts Options) (*Plane, error) {
 	if err := opts.complete(); err != nil {
 		return nil, err
 	}
-	p := &Plane{opts: opts, loop: dataplane.NewLoop("HNS"), named: map[string]netip.Addr{}}
+	p := &Plane{opts: opts, loop: dataplane.NewLoop("HNS"), named: map[string]netip.Addr{}, watch: watch{signal: make(chan struct{}, 1)}}
 	p.calls.loop = p.loop
 	p.inbox = dataplane.NewInbox(func(fs ...k8s.Family) {
 		p.status.queued(p.opts.now())
@@ -68,11 +71,20 @@ func (p *Plane) Update(model *k8s.Model, changes k8s.Changes) { p.inbox.Put(mode
 func (p *Plane) Run(ctx context.Context) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.watch.unregister()
+	}()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-p.inbox.Signal:
+		case <-p.watch.signal:
+			p.mu.Lock()
+			p.notReady = 0 // the CNI plugin is at work: its other objects follow soon
+			p.mu.Unlock()
 		case <-timer.C:
 		}
 		began := p.opts.now()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,6 +26,8 @@ type Status struct {
 	// ModifyInPlace reports whether load balancers are modified in place; else they are deleted and created.
 	ModifyInPlace bool   `json:"modifyInPlace"`
 	SourceVIP     string `json:"sourceVIP,omitempty"`
+	// Notifies reports whether HNS notifies nkp of new and deleted networks; else nkp finds them at its next regular check.
+	Notifies bool `json:"notifies"`
 
 	// Queued is when the model changed last, Begun and Synced when the last sync began and when one last went through; a sync
 	// that went through may have failures. Busy is set while one is under way: HNS can hang.
@@ -51,10 +54,16 @@ type Status struct {
 		Altered int `json:"altered"`
 		// Foreign counts the foreign load balancers, which nkp leaves alone.
 		Foreign int `json:"foreignLoadBalancers"`
+		// StaleEndpoints are remote endpoints of other owners whose addresses no Service has, StaleLoadBalancers the load balancers that
+		// send to them.
+		StaleEndpoints     int `json:"staleEndpoints"`
+		StaleLoadBalancers int `json:"staleLoadBalancers"`
 	} `json:"objects"`
-	Syncs      uint64           `json:"syncs"`
-	SyncErrors uint64           `json:"syncErrors"`
-	Counts     reconcile.Counts `json:"counts"`
+	// PortsExhausted reports whether no dynamic TCP port was free when nkp looked last, every 5 minutes.
+	PortsExhausted bool             `json:"portsExhausted"`
+	Syncs          uint64           `json:"syncs"`
+	SyncErrors     uint64           `json:"syncErrors"`
+	Counts         reconcile.Counts `json:"counts"`
 	// Calls are those into HNS, by name.
 	Calls map[string]CallCount `json:"calls"`
 	// Programming is the latency from the arrival of a change until HNS had it.
@@ -85,7 +94,7 @@ func (p *Plane) Status(ctx context.Context) (dataplane.Status, error) {
 
 // warnings returns what nkp cannot do on this node, for any Services.
 func (p *Plane) warnings() (list []string) {
-	list = []string{}
+	list = p.status.nodeWarnings()
 	if v := p.status.version(); p.opts.EnableDSR && v != (hns.Version{}) && !hns.FeaturesOf(v).DSR {
 		list = append(list, fmt.Sprintf("--enable-dsr has no effect: %v. ClusterIPs are served without direct server return; "+
 			"update Windows, or remove the flag", hns.Missing("DSR", "10.2", v)))
@@ -96,7 +105,7 @@ func (p *Plane) warnings() (list []string) {
 // Detail returns the part of the status that only this data plane has. It never waits for HNS.
 func (p *Plane) Detail() Status {
 	s := p.status.get(p.opts.now())
-	s.Calls, s.Warnings = p.calls.get(), p.warnings()
+	s.Calls, s.Warnings, s.Notifies = p.calls.get(), p.warnings(), p.watch.active.Load()
 	return s
 }
 
@@ -106,6 +115,8 @@ type statusRecord struct {
 	s       Status
 	v       hns.Version
 	changes latency.Recent
+	stale   reconcile.Stale
+	ports   error                     // why no dynamic port is free; nil: one is
 	root    string                    // why health checks are not forwarded
 	told    map[plan.Unsupported]bool // reasons that have been reported
 	refused []dataplane.Refusal
@@ -115,6 +126,44 @@ type statusRecord struct {
 func (b *statusRecord) init(network string) {
 	b.s.Network = network
 	b.told = map[plan.Unsupported]bool{}
+}
+
+// nodeWarnings returns the warnings about the host and about objects of other owners.
+func (b *statusRecord) nodeWarnings() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	list := []string{}
+	if b.ports != nil {
+		list = append(list, b.ports.Error())
+	}
+	if n := len(b.stale.Endpoints); n > 0 {
+		text := fmt.Sprintf("HNS has remote endpoints of another owner whose addresses no Service has: %s", some(b.stale.Endpoints))
+		if len(b.stale.LoadBalancers) > 0 {
+			text += fmt.Sprintf("; these load balancers send to them: %s (--hns-take-over deletes what kube-proxy left)", some(b.stale.LoadBalancers))
+		}
+		list = append(list, text)
+	}
+	return list
+}
+
+// some returns the first three of a list, and the number of the others.
+func some(list []string) string {
+	if len(list) <= 3 {
+		return strings.Join(list, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(list[:3], ", "), len(list)-3)
+}
+
+func (b *statusRecord) setPorts(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ports, b.s.PortsExhausted = err, err != nil
+}
+
+func (b *statusRecord) portsExhausted() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ports != nil
 }
 
 // problems returns a Status with the refused objects, and the unsupported settings.
@@ -209,7 +258,7 @@ func (b *statusRecord) observed(f *plan.Facts, modify bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.s.NetworkType, b.s.ModifyInPlace, b.s.SourceVIP = f.Network.Type, modify, ""
-	if f.Network.Overlay() {
+	if f.SourceVIP.IsValid() {
 		b.s.SourceVIP = f.SourceVIP.String()
 	}
 }
@@ -236,6 +285,7 @@ func (b *statusRecord) end(now time.Time, r reconcile.Result, c reconcile.Counts
 	b.s.Waiting = r.Waiting
 	b.s.Objects.Endpoints, b.s.Objects.LoadBalancers, b.s.Objects.Foreign = r.Endpoints, r.LoadBalancers, r.Foreign
 	b.s.Objects.Altered = r.Altered
+	b.s.Objects.StaleEndpoints, b.s.Objects.StaleLoadBalancers, b.stale = len(r.Stale.Endpoints), len(r.Stale.LoadBalancers), r.Stale
 }
 
 // unsupported records the list of unsupported settings and returns the new ones. One that disappears and recurs counts as new.

@@ -313,6 +313,9 @@ func collectHNS(s windows.Status, emit metrics.Emit) int {
 	emit(metrics.HNSObjects, float64(s.Objects.Endpoints), "endpoint")
 	emit(metrics.HNSObjects, float64(s.Objects.LoadBalancers), "load_balancer")
 	emit(metrics.HNSObjects, float64(s.Objects.Foreign), "foreign_load_balancer")
+	emit(metrics.HNSObjects, float64(s.Objects.StaleEndpoints), "stale_endpoint")
+	emit(metrics.HNSObjects, float64(s.Objects.StaleLoadBalancers), "stale_load_balancer")
+	emit(metrics.HNSPortsExhausted, truth(s.PortsExhausted))
 	return len(refused)
 }
 

@@ -134,7 +134,7 @@ func (s *settings) windowsFlags(f *pflag.FlagSet) {
 	defer inGroup(f, groupWindows)()
 	o := &s.Windows
 	f.StringVar(&o.NetworkName, "network-name", "", "HNS network of the pods (default: the environment variable KUBE_NETWORK)")
-	f.Var((*addrValue)(&o.SourceVIP), "source-vip", "source address of load-balanced connections on overlay networks (default: that of the CNI plugin's endpoint)")
+	f.Var((*addrValue)(&o.SourceVIP), "source-vip", "source address of load-balanced connections (default: on overlay networks that of the CNI plugin's endpoint, on others HNS chooses)")
 	f.BoolVar(&o.EnableDSR, "enable-dsr", false, "let ClusterIPs answer directly (Direct Server Return)")
 	f.StringVar(&o.RootEndpointName, "root-hnsendpoint-name", "", "HNS endpoint of the host (default: cbr0)")
 	f.BoolVar(&o.ForwardHealthCheckVIP, "forward-healthcheck-vip", false, "forward health checks of load balancers to --root-hnsendpoint-name")

@@ -81,7 +81,7 @@ var kubeProxyFields = place([]KubeProxyField{
 	{Path: "nftables.syncPeriod", Flag: "iptables-sync-period", Sets: "iptables-sync-period", Note: "with mode `nftables`: as iptables.syncPeriod", modes: onlyNFTables},
 	{Path: "nftables.minSyncPeriod", Flag: "iptables-min-sync-period", Sets: "iptables-min-sync-period", Note: "with mode `nftables`: as iptables.minSyncPeriod", modes: onlyNFTables},
 	{Path: "winkernel.networkName", Flag: "network-name", Sets: "network-name", Note: "HNS network of the pods"},
-	{Path: "winkernel.sourceVip", Flag: "source-vip", Sets: "source-vip", Note: "source address of load-balanced connections on overlay networks"},
+	{Path: "winkernel.sourceVip", Flag: "source-vip", Sets: "source-vip", Note: "source address of load-balanced connections; kube-proxy uses it on overlay networks only"},
 	{Path: "winkernel.enableDSR", Flag: "enable-dsr", Sets: "enable-dsr", Note: "let ClusterIPs answer directly"},
 	{Path: "winkernel.rootHnsEndpointName", Flag: "root-hnsendpoint-name", Sets: "root-hnsendpoint-name", Note: "HNS endpoint of the host; kube-proxy takes `cbr0` where it is left out"},
 	{Path: "winkernel.forwardHealthCheckVip", Flag: "forward-healthcheck-vip", Sets: "forward-healthcheck-vip", Note: "forward health checks of load balancers to that endpoint"},

@@ -32,6 +32,14 @@ func (h host) Version() (v hns.Version, err error) {
 	return out.Output, err
 }
 
+func (h host) NetworkNames() (names []string, err error) {
+	list, err := list[struct{ Name string }](h, network, nil)
+	for _, n := range list {
+		names = append(names, n.Name)
+	}
+	return names, err
+}
+
 func query(filter map[string]string) string {
 	q := map[string]any{"SchemaVersion": hns.Schema2}
 	if filter != nil {

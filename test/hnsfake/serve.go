@@ -13,7 +13,7 @@ import (
 //	call:  count, then count strings (length, UTF-8): the function and its arguments
 //	reply: HRESULT, handle, id string, output string, error record string
 //
-// An empty string stands for a NULL pointer.
+// An empty string stands for a NULL pointer. HcnRegisterServiceCallback has a connection of its own (serveWatch).
 
 // maxString bounds a string on the wire.
 const maxString = 64 << 20
@@ -39,7 +39,7 @@ func (s *Server) Serve(l net.Listener) error {
 }
 
 // answer reads a call and writes its reply.
-func (s *Server) answer(c io.ReadWriter) error {
+func (s *Server) answer(c net.Conn) error {
 	var count uint32
 	if err := binary.Read(c, binary.LittleEndian, &count); err != nil || count == 0 || count > 8 {
 		return errors.Join(err, errors.New("not a call"))
@@ -56,7 +56,13 @@ func (s *Server) answer(c io.ReadWriter) error {
 		}
 		words[i] = string(b)
 	}
-	r := s.Call(words[0], words[1:]...)
+	if words[0] == "HcnRegisterServiceCallback" {
+		return s.serveWatch(c)
+	}
+	return writeReply(c, s.Call(words[0], words[1:]...))
+}
+
+func writeReply(c io.Writer, r Reply) error {
 	var out []byte
 	out = binary.LittleEndian.AppendUint32(out, r.HResult)
 	out = binary.LittleEndian.AppendUint64(out, r.Handle)

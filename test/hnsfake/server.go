@@ -59,9 +59,10 @@ type Server struct {
 	echo    func(kind string, o Object)
 	states  map[string]int // of load balancers that are not healthy
 	// forAll is the State of every load balancer that is created; noStates: HNS reports none.
-	forAll   int
-	noStates bool
-	macs     json.RawMessage // management MAC addresses; nil: none
+	forAll     int
+	noStates   bool
+	registered map[*registration]bool
+	macs       json.RawMessage // management MAC addresses; nil: none
 	// dangling counts the deletions of endpoints that a load balancer still referred to.
 	dangling int
 }
@@ -74,7 +75,7 @@ type handle struct {
 // New returns a fake without objects.
 func New(v hns.Version) *Server {
 	s := &Server{version: v, objects: map[kind]map[string]Object{}, order: map[kind][]string{}, handles: map[uint64]handle{}, claims: map[string]string{},
-		states: map[string]int{}}
+		states: map[string]int{}, registered: map[*registration]bool{}}
 	for _, k := range kinds {
 		s.objects[k] = map[string]Object{}
 	}
@@ -150,8 +151,11 @@ func failure(code uint32, text string) Reply {
 }
 
 func (s *Server) call(fn string, args []string) Reply {
-	if fn == "HNSCall" {
+	switch fn {
+	case "HNSCall":
 		return s.v1(args)
+	case "HcnRegisterServiceCallback":
+		return Reply{}
 	}
 	for _, k := range kinds {
 		op, ok := strings.CutSuffix(fn, string(k))
@@ -269,6 +273,9 @@ func (s *Server) add(k kind, o Object) string {
 	o["ID"] = id
 	s.put(k, id, o)
 	s.order[k] = append(s.order[k], id)
+	if k == network {
+		s.notify(networkCreated)
+	}
 	if k == loadBalancer && s.forAll != 0 {
 		s.states[id] = s.forAll
 	}
@@ -296,6 +303,9 @@ func (s *Server) del(k kind, id string) {
 	}
 	delete(s.objects[k], id)
 	delete(s.states, id)
+	if k == network {
+		s.notify(networkDeleted)
+	}
 	s.order[k] = slices.DeleteFunc(s.order[k], func(o string) bool { return o == id })
 	maps.DeleteFunc(s.handles, func(_ uint64, h handle) bool { return h.kind == k && h.id == id })
 }

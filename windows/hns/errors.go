@@ -21,7 +21,32 @@ const (
 	CodeInvalidJSON      uint32 = 0x803B001B
 	CodeInvalidIP        uint32 = 0x803B001E
 	CodeFail             uint32 = 0x80004005
+
+	codeAccessDenied   uint32 = 0x80070005
+	codeNotStarted     uint32 = 0x80070426
+	codeDisabled       uint32 = 0x80070422
+	codeUnavailable    uint32 = 0x800706BA
+	codeCallFailed     uint32 = 0x800706BE
+	codeNotRegistered  uint32 = 0x80040154
+	codeAdapterMissing uint32 = 0x803B0006
 )
+
+// What to do about errors that no retry mends by itself. A first start meets them.
+const (
+	hintRights  = "run nkp as a service, in a HostProcess container as SYSTEM, or from an elevated prompt"
+	hintService = "the Host Network Service does not run: Start-Service hns (Get-Service hns, and the event log of Hyper-V-VmSwitch, say why not)"
+	hintFeature = "install the Containers feature and restart Windows: Install-WindowsFeature Containers -Restart"
+)
+
+var hints = map[uint32]string{
+	codeAccessDenied:   hintRights,
+	codeNotStarted:     hintService,
+	codeDisabled:       hintService,
+	codeUnavailable:    hintService,
+	codeCallFailed:     hintService,
+	codeNotRegistered:  hintFeature,
+	codeAdapterMissing: "no network adapter of that name exists, or none is connected (Get-NetAdapter)",
+}
 
 var codeNames = map[uint32]string{
 	CodeElementNotFound:  "ERROR_NOT_FOUND",
@@ -36,6 +61,14 @@ var codeNames = map[uint32]string{
 	CodeInvalidJSON:      "HCN_E_INVALID_JSON",
 	CodeInvalidIP:        "HCN_E_INVALID_IP",
 	CodeFail:             "E_FAIL",
+
+	codeAccessDenied:   "E_ACCESSDENIED",
+	codeNotStarted:     "ERROR_SERVICE_NOT_ACTIVE",
+	codeDisabled:       "ERROR_SERVICE_DISABLED",
+	codeUnavailable:    "RPC_S_SERVER_UNAVAILABLE",
+	codeCallFailed:     "RPC_S_CALL_FAILED",
+	codeNotRegistered:  "REGDB_E_CLASSNOTREG",
+	codeAdapterMissing: "HCN_E_ADAPTER_NOT_FOUND",
 }
 
 // Error is the error that HNS returned for a call.
@@ -45,8 +78,15 @@ type Error struct {
 	Text string // HNS's own words
 }
 
-// Error returns the call, HNS's words and the code with its name.
+// Error returns the call, HNS's words, the code with its name, and what to do if that is known.
 func (e *Error) Error() string {
+	if hint := hints[e.Code]; hint != "" {
+		return e.text() + ": " + hint
+	}
+	return e.text()
+}
+
+func (e *Error) text() string {
 	s := e.Call + " failed"
 	if e.Text != "" {
 		s += ": " + strings.TrimRight(e.Text, ". ")

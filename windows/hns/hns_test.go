@@ -60,7 +60,9 @@ func TestParseError(t *testing.T) {
 		{CodeFail, record, "HcnX failed: The specified port already exists (HCN_E_PORT_ALREADY_EXISTS, 0x803b0013)", CodePortExists},
 		{CodeFail, "", "HcnX failed (E_FAIL, 0x80004005)", CodeFail},
 		{0, "something else", "HcnX failed: something else", 0},
-		{0x80070005, "{}", "HcnX failed (0x80070005)", 0x80070005},
+		{0x80070057, "{}", "HcnX failed (0x80070057)", 0x80070057},
+		{0x80070005, "", "HcnX failed (E_ACCESSDENIED, 0x80070005): run nkp as a service, in a HostProcess container as SYSTEM, or from an elevated prompt", 0x80070005},
+		{0x800706ba, "", "HcnX failed (RPC_S_SERVER_UNAVAILABLE, 0x800706ba): the Host Network Service does not run: Start-Service hns (Get-Service hns, and the event log of Hyper-V-VmSwitch, say why not)", 0},
 		{0, `{"Error":"x","ErrorCode":-2143617005}`, "HcnX failed: x (HCN_E_PORT_ALREADY_EXISTS, 0x803b0013)", CodePortExists},
 	} {
 		err := ParseError("HcnX", c.hr, c.record)

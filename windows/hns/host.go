@@ -8,6 +8,13 @@ type Host interface {
 	// Network returns a network by name; IsNotFound(err) if there is none.
 	Network(name string) (*Network, error)
 
+	// NetworkNames returns the names of all networks.
+	NetworkNames() ([]string, error)
+	// Watch has notify called after a network was created or deleted, on any goroutine, until stop is called. lost reports that HNS
+	// has ended the registration, because its service stopped: Watch must be called again. The error has CodeNotImplemented if this
+	// HNS has no notifications. notify must not block.
+	Watch(notify func(lost bool)) (stop func(), err error)
+
 	// EndpointIDs lists the endpoints of a network without reading them (one call).
 	EndpointIDs(network string) ([]string, error)
 	// Endpoints reads the endpoints of a network. One that vanishes meanwhile is left out.

@@ -15,7 +15,7 @@ import (
 func Open() (Host, error) {
 	for _, p := range []interface{ Find() error }{procEnumerateEndpoints, procEnumerateLoadBalancers, procHNSCall} {
 		if err := p.Find(); err != nil { // hcsshim panics later if it is missing
-			return nil, fmt.Errorf("this Windows has no Host Compute Network API (install the Containers feature): %w", err)
+			return nil, fmt.Errorf("this Windows has no Host Compute Network API: %w: %s", err, hintFeature)
 		}
 	}
 	if os.Getenv("NKP_DEBUG_HNS") != "" {
@@ -29,12 +29,21 @@ func Open() (Host, error) {
 // machine is the Host that calls this machine's HNS through hcsshim. It has no state.
 type machine struct{}
 
-func (machine) Version() (Version, error) {
-	g, err := hcn.GetGlobals()
+func (machine) Version() (v Version, err error) {
+	err = listV1("/globals/version", &v) // hcn.GetGlobals hides the code of an error
+	return v, err
+}
+
+func (machine) NetworkNames() ([]string, error) {
+	list, err := hcn.ListNetworks()
 	if err != nil {
-		return Version{}, fault("HNSCall GET /globals/version", err)
+		return nil, fault("HcnEnumerateNetworks", err)
 	}
-	return Version{g.Version.Major, g.Version.Minor}, nil
+	names := make([]string, len(list))
+	for i := range list {
+		names[i] = list[i].Name
+	}
+	return names, nil
 }
 
 func (machine) Network(name string) (*Network, error) {

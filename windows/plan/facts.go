@@ -12,8 +12,8 @@ type Facts struct {
 	Network hns.Network
 	Version hns.Version
 
-	// SourceVIP is the source address of connections whose replies must return through this node; overlay networks
-	// need it.
+	// SourceVIP is the source address of connections whose replies must return through this node. Overlay networks need it; on others
+	// the zero Addr lets HNS choose.
 	SourceVIP netip.Addr
 	// NodeIP is this node's IPv4 address, the provider address of its own Service addresses on an overlay network.
 	NodeIP netip.Addr
@@ -51,10 +51,13 @@ func (f *Facts) serves(family k8s.Family) (reason string) {
 //	(b) is another node's own address: this node's address, since such an endpoint cannot answer into the overlay;
 //	(c) else (pods here and elsewhere, this node's own address): the configured one.
 //
-// On other networks HNS chooses.
+// On other networks it is the configured one; none lets HNS choose. IPv6 has none.
 func (f *Facts) sourceVIP(endpoints []k8s.Endpoint) netip.Addr {
 	if !f.Network.Overlay() {
-		return netip.Addr{}
+		if endpoints[0].Addr.Addr().Is6() {
+			return netip.Addr{}
+		}
+		return f.SourceVIP
 	}
 	for _, e := range endpoints {
 		a := e.Addr.Addr()

@@ -227,9 +227,7 @@ func (b *builder) healthCheck(sp *k8s.ServicePort, f *k8s.Frontend, preserve boo
 		mapping.Flags = hns.MappingUseMux | hns.MappingPreserveDIP
 	}
 	l.Body = hns.LoadBalancer{FrontendVIPs: []string{f.Address.String()}, PortMappings: []hns.PortMapping{mapping}, SchemaVersion: hns.Schema2}
-	if b.facts.Network.Overlay() {
-		l.Body.SourceVIP = text(b.facts.SourceVIP)
-	}
+	l.Body.SourceVIP = text(b.facts.SourceVIP)
 	b.checksLater = append(b.checksLater, l)
 }
 

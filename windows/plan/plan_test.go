@@ -47,8 +47,12 @@ func TestSourceVIP(t *testing.T) {
 		}
 		l2 := f
 		l2.Network.Type = hns.NetworkL2Bridge
+		if got := l2.sourceVIP(eps); got != l2.SourceVIP {
+			t.Errorf("%s: %s on an L2Bridge, want the configured one", c.what, got)
+		}
+		l2.SourceVIP = netip.Addr{}
 		if got := l2.sourceVIP(eps); got.IsValid() {
-			t.Errorf("%s: %s on an L2Bridge, want none", c.what, got)
+			t.Errorf("%s: %s on an L2Bridge, where none is configured", c.what, got)
 		}
 	}
 }

@@ -64,6 +64,7 @@ type Result struct {
 	// Endpoints and LoadBalancers count nkp's objects, Altered those that HNS stores differently than requested, Foreign the load
 	// balancers of another owner.
 	Endpoints, LoadBalancers, Altered, Foreign int
+	Stale                                      Stale
 }
 
 // Retry returns when to call Sync again for what failed; the zero Time: no need to.
@@ -194,6 +195,7 @@ func (e *Engine) Sync(ctx context.Context, w *plan.Wanted, features hns.Features
 	r.Waiting = slices.Compact(d.waiting)
 	r.Endpoints, r.LoadBalancers, r.Altered = len(e.owned.Endpoints), len(e.owned.LoadBalancers), len(e.owned.Altered)
 	r.Foreign = len(e.have.loadBalancers) - r.LoadBalancers
+	r.Stale = e.have.stale(w)
 	return r, nil
 }
 

@@ -18,7 +18,7 @@ type observed struct {
 	loadBalancers map[string]*hns.LoadBalancer
 
 	byAddr map[netip.Addr][]string // ids of endpoints, sorted; nil: compute it
-	stale  map[string]bool         // ids of load balancers to read again: changing them failed
+	again  map[string]bool         // ids of load balancers to read again: changing them failed
 }
 
 // read reads everything.
@@ -31,7 +31,7 @@ func (o *observed) read(h hns.Host, network string) error {
 	if err != nil {
 		return err
 	}
-	*o = observed{network: network, endpoints: es, loadBalancers: ls, stale: map[string]bool{}}
+	*o = observed{network: network, endpoints: es, loadBalancers: ls, again: map[string]bool{}}
 	return nil
 }
 
@@ -74,20 +74,20 @@ func (o *observed) follow(h hns.Host) (err error) {
 	if ids, err = h.LoadBalancerIDs(); err != nil {
 		return fmt.Errorf("cannot list the load balancers of HNS: %w", err)
 	}
-	ls, err := follow(o.loadBalancers, o.stale, ids, h.LoadBalancer)
+	ls, err := follow(o.loadBalancers, o.again, ids, h.LoadBalancer)
 	if err != nil {
 		return fmt.Errorf("cannot read a load balancer of HNS: %w", err)
 	}
 	o.endpoints, o.loadBalancers, o.byAddr = es, ls, nil
-	clear(o.stale)
+	clear(o.again)
 	return nil
 }
 
-func follow[T any](known map[string]*T, stale map[string]bool, ids []string, read func(string) (*T, error)) (map[string]*T, error) {
+func follow[T any](known map[string]*T, again map[string]bool, ids []string, read func(string) (*T, error)) (map[string]*T, error) {
 	now := make(map[string]*T, len(ids))
 	for _, id := range ids {
 		id = hns.CanonicalID(id)
-		if o := known[id]; o != nil && !stale[id] {
+		if o := known[id]; o != nil && !again[id] {
 			now[id] = o
 			continue
 		}

@@ -118,7 +118,7 @@ func (e *Engine) modifyLoadBalancer(body *hns.LoadBalancer, s *Step) error {
 	old := e.have.loadBalancers[s.ID]
 	now, err := e.host.ModifyLoadBalancer(s.ID, body)
 	if err != nil {
-		e.have.stale[s.ID] = true // its state is unknown: the next Observe reads it again
+		e.have.again[s.ID] = true // its state is unknown: the next Observe reads it again
 		if hns.HasCode(err, hns.CodeNotImplemented) {
 			e.noModify("HNS answers E_NOTIMPL")
 		}

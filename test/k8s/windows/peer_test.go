@@ -125,7 +125,7 @@ func compare(t *testing.T, c *comparison, exe string) {
 			h.flags = append(h.flags, "--enable-dsr")
 		}
 		if c.health {
-			h.flags = append(h.flags, "--forward-healthcheck-vip", "--root-hnsendpoint-name", "cbr0", "--source-vip", sourceVIP)
+			h.flags = append(h.flags, "--forward-healthcheck-vip", "--root-hnsendpoint-name", "cbr0")
 		}
 		return h
 	}
@@ -137,7 +137,7 @@ func compare(t *testing.T, c *comparison, exe string) {
 
 	theirs := make()
 	theirs.startKubeProxy(exe, healthz, fmt.Sprintf("--enable-dsr=%t", c.dsr), fmt.Sprintf("--forward-healthcheck-vip=%t", c.health),
-		"--root-hnsendpoint-name", "cbr0", "--source-vip", sourceVIP) // on an L2Bridge the source VIP changes nothing
+		"--root-hnsendpoint-name", "cbr0", "--source-vip", sourceVIP) // on an L2Bridge kube-proxy ignores it
 	theirs.until("kube-proxy has programmed HNS", func() bool { return len(theirs.HNS.LoadBalancers()) > 15 })
 	theirs.settledWithoutAgent()
 	theirs.agent.Kill()

@@ -104,3 +104,57 @@ EXPORT HcnCreateEndpoint(void *network, GUID *id, const WCHAR *settings, void **
     free(s);
     return hr;
 }
+
+/* A registration has a connection of its own: the reply to the call, then a reply for each notification, whose HRESULT is the type. */
+struct watch {
+    SOCKET s;
+    void(CALLBACK *notify)(DWORD, void *, HRESULT, const WCHAR *);
+    void *context;
+    volatile LONG ended;
+};
+
+#define SERVICE_DISCONNECT 0x01000000
+
+static DWORD WINAPI follow(void *arg) {
+    struct watch *w = arg;
+    struct reply r = {0};
+
+    while (take_reply(w->s, &r) == 0) {
+        w->notify((DWORD)r.hr, w->context, S_OK, NULL);
+        drop(&r);
+    }
+    if (!w->ended)
+        w->notify(SERVICE_DISCONNECT, w->context, S_OK, NULL);
+    return 0;
+}
+
+EXPORT HcnRegisterServiceCallback(void(CALLBACK *notify)(DWORD, void *, HRESULT, const WCHAR *), void *context, void **handle) {
+    const char *words[1] = {"HcnRegisterServiceCallback"};
+    struct reply r = {RPC_FAILED, 0, NULL, NULL, NULL};
+    struct watch *w = calloc(1, sizeof *w);
+    HRESULT hr;
+
+    w->s = connect_fake();
+    w->notify = notify;
+    w->context = context;
+    if (w->s == INVALID_SOCKET || put_call(w->s, words, 1) || take_reply(w->s, &r))
+        r.hr = RPC_FAILED;
+    hr = r.hr;
+    drop(&r);
+    if (hr != S_OK) {
+        closesocket(w->s);
+        free(w);
+        return hr;
+    }
+    *handle = w;
+    CloseHandle(CreateThread(NULL, 0, follow, w, 0, NULL));
+    return S_OK;
+}
+
+/* The registration is not freed: its thread may be in a callback. */
+EXPORT HcnUnregisterServiceCallback(void *handle) {
+    struct watch *w = handle;
+    InterlockedExchange(&w->ended, 1);
+    closesocket(w->s);
+    return S_OK;
+}

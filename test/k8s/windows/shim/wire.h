@@ -1,4 +1,4 @@
-/* The client's side of the wire of test/hnsfake/serve.go: one connection for the process, one call at a time. */
+/* The client's side of the wire of test/hnsfake/serve.go: one connection for the calls of the process, one call at a time. */
 #define WIN32_LEAN_AND_MEAN
 #include <winsock2.h>
 #include <windows.h>
@@ -33,7 +33,8 @@ static int find_fake(char *where, DWORD size) {
     return found ? 0 : -1;
 }
 
-static int connect_fake(void) {
+static SOCKET connect_fake(void) {
+    SOCKET s;
     char where[64];
     char *colon;
     WSADATA wsa;
@@ -41,61 +42,71 @@ static int connect_fake(void) {
     int on = 1;
 
     if (find_fake(where, sizeof where) != 0 || !(colon = strchr(where, ':')))
-        return -1;
+        return INVALID_SOCKET;
     *colon = 0;
     WSAStartup(MAKEWORD(2, 2), &wsa);
-    conn = socket(AF_INET, SOCK_STREAM, 0);
+    s = socket(AF_INET, SOCK_STREAM, 0);
     to.sin_family = AF_INET;
     to.sin_addr.s_addr = inet_addr(where);
     to.sin_port = htons((unsigned short)atoi(colon + 1));
-    if (conn == INVALID_SOCKET || connect(conn, (struct sockaddr *)&to, sizeof to) != 0)
-        return -1;
-    setsockopt(conn, IPPROTO_TCP, TCP_NODELAY, (char *)&on, sizeof on);
-    return 0;
-}
-
-static int put(const void *p, int n) {
-    const char *at = p;
-    while (n > 0) {
-        int k = send(conn, at, n, 0);
-        if (k <= 0)
-            return -1;
-        at += k;
-        n -= k;
-    }
-    return 0;
-}
-
-static int take(void *p, int n) {
-    char *at = p;
-    while (n > 0) {
-        int k = recv(conn, at, n, 0);
-        if (k <= 0)
-            return -1;
-        at += k;
-        n -= k;
-    }
-    return 0;
-}
-
-static char *take_string(void) {
-    uint32_t n;
-    char *s;
-    if (take(&n, 4) || !(s = malloc((size_t)n + 1)))
-        return NULL;
-    if (take(s, (int)n)) {
-        free(s);
-        return NULL;
-    }
-    s[n] = 0;
+    if (s == INVALID_SOCKET || connect(s, (struct sockaddr *)&to, sizeof to) != 0)
+        return INVALID_SOCKET;
+    setsockopt(s, IPPROTO_TCP, TCP_NODELAY, (char *)&on, sizeof on);
     return s;
 }
 
-/* call makes one call; words are UTF-8, the function first. The caller frees the reply with drop. */
-static struct reply call(const char **words, uint32_t count) {
-    struct reply r = {RPC_FAILED, 0, NULL, NULL, NULL};
+static int put(SOCKET s, const void *p, int n) {
+    const char *at = p;
+    while (n > 0) {
+        int k = send(s, at, n, 0);
+        if (k <= 0)
+            return -1;
+        at += k;
+        n -= k;
+    }
+    return 0;
+}
+
+static int take(SOCKET s, void *p, int n) {
+    char *at = p;
+    while (n > 0) {
+        int k = recv(s, at, n, 0);
+        if (k <= 0)
+            return -1;
+        at += k;
+        n -= k;
+    }
+    return 0;
+}
+
+static char *take_string(SOCKET s) {
+    uint32_t n;
+    char *text;
+    if (take(s, &n, 4) || !(text = malloc((size_t)n + 1)))
+        return NULL;
+    if (take(s, text, (int)n)) {
+        free(text);
+        return NULL;
+    }
+    text[n] = 0;
+    return text;
+}
+
+/* take_reply returns 0 if there is one. */
+static int take_reply(SOCKET s, struct reply *r) {
+    if (take(s, &r->hr, 4) || take(s, &r->handle, 8))
+        return -1;
+    r->id = take_string(s);
+    r->out = take_string(s);
+    r->record = take_string(s);
+    return r->record ? 0 : -1;
+}
+
+/* put_call sends the words of a call, UTF-8, the function first. */
+static int put_call(SOCKET s, const char **words, uint32_t count) {
     char *all;
     uint32_t i, size = 4, at = 4;
+    int failed;
 
     for (i = 0; i < count; i++)
         size += 4 + (uint32_t)strlen(words[i]);
@@ -107,20 +118,25 @@ static struct reply call(const char **words, uint32_t count) {
         memcpy(all + at + 4, words[i], n);
         at += 4 + n;
     }
+    failed = put(s, all, (int)size);
+    free(all);
+    return failed;
+}
+
+/* call makes one call. The caller frees the reply with drop. */
+static struct reply call(const char **words, uint32_t count) {
+    struct reply r = {RPC_FAILED, 0, NULL, NULL, NULL};
+
     AcquireSRWLockExclusive(&lock);
-    if ((conn != INVALID_SOCKET || connect_fake() == 0) && put(all, (int)size) == 0 && take(&r.hr, 4) == 0 && take(&r.handle, 8) == 0) {
-        r.id = take_string();
-        r.out = take_string();
-        r.record = take_string();
-    }
-    if (!r.record) {
+    if (conn == INVALID_SOCKET)
+        conn = connect_fake();
+    if (conn == INVALID_SOCKET || put_call(conn, words, count) || take_reply(conn, &r)) {
         if (conn != INVALID_SOCKET)
             closesocket(conn);
         conn = INVALID_SOCKET;
         r.hr = RPC_FAILED;
     }
     ReleaseSRWLockExclusive(&lock);
-    free(all);
     return r;
 }
 

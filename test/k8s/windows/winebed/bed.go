@@ -22,6 +22,7 @@ import (
 // How long Wine may take.
 const (
 	prefixTime = 3 * time.Minute
+	runTime    = 3 * time.Minute // of a program that Run waits for: test binaries take 20 s
 	stopTime   = 30 * time.Second
 )
 
@@ -200,7 +201,7 @@ func (p *Process) Ended() bool {
 	}
 }
 
-// Run runs a Windows program to its end, at most a minute, and returns its output.
+// Run runs a Windows program to its end, at most runTime, and returns its output.
 func (b *Bed) Run(exe string, args ...string) (string, error) {
 	b.t.Helper()
 	return b.RunIn(b.dir, exe, args...)
@@ -219,7 +220,7 @@ func (b *Bed) ForServices() {
 // RunIn is Run in a directory.
 func (b *Bed) RunIn(dir, exe string, args ...string) (string, error) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), runTime)
 	defer cancel()
 	for {
 		c := b.prefix.command(ctx, exe, args...)
