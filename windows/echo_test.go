@@ -2,14 +2,17 @@ package windows
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/nkp-proxy/nkp/test/hnsfake"
 	"github.com/nkp-proxy/nkp/windows/hns"
@@ -197,5 +200,64 @@ func TestOtherStateFiles(t *testing.T) {
 		if b.loadBalancer("10.99.0.1", 80) != nil {
 			t.Errorf("%s: the load balancer of a deleted Service stays", c.name)
 		}
+	}
+}
+
+// Reports of nkp hns-selftest in testdata/echoes: at a restart on an HNS that stores objects as the recorded one did, nothing is written.
+// A new file there is a new test.
+func TestRecordedEchoes(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join("testdata", "echoes", "*.json"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no reports: %v", err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var report struct {
+				HNS         hns.Version
+				NetworkType string
+				Objects     []struct {
+					Shape   string
+					Altered bool
+				}
+			}
+			if err := json.Unmarshal(text, &report); err != nil {
+				t.Fatal(err)
+			}
+			echo, err := hnsfake.Replay(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			networkType := hns.NetworkL2Bridge
+			if report.NetworkType == hns.NetworkOverlay {
+				networkType = hns.NetworkOverlay
+			}
+			b := newBed(t, networkType, report.HNS)
+			b.hns.SetEcho(echo)
+			b.many(20, 2)
+			b.service("affinity", v1.ServiceSpec{Type: v1.ServiceTypeNodePort, ClusterIP: "10.99.9.1", SessionAffinity: v1.ServiceAffinityClientIP,
+				Ports: []v1.ServicePort{{Port: 80, NodePort: 30080, TargetPort: intstr.FromInt32(8080)}}})
+			b.slice("affinity", tcp(0, 8080), "100.244.1.1")
+			b.good()
+			if n := writes(b.good()); n != 0 {
+				t.Errorf("%d writes at the next sync", n)
+			}
+			b.restart()
+			if n := writes(b.good()); n != 0 {
+				t.Errorf("%d writes at a restart", n)
+			}
+			altered := slices.ContainsFunc(report.Objects, func(o struct {
+				Shape   string
+				Altered bool
+			}) bool {
+				return o.Altered
+			})
+			if n := b.plane.Detail().Objects.Altered; (n > 0) != altered {
+				t.Errorf("%d objects are altered; by the report %t", n, altered)
+			}
+		})
 	}
 }

@@ -80,7 +80,7 @@ var commandGroups = []struct {
 	names []string
 }{
 	{"Serve Services", []string{"run", "cleanup", "windows-service"}},
-	{"Look at a node", []string{"status", "services", "trace", "diff", "ui"}},
+	{"Look at a node", []string{"status", "services", "trace", "diff", "ui", "hns-selftest"}},
 	{"Plan", []string{"plan"}},
 }
 
@@ -102,7 +102,7 @@ over OpenFlow 1.5 with a conntrack pipeline and select groups. Without a command
 	}
 	root.Flags().AddFlagSet(run.Flags())
 	prepareRoot(root, stdout, stderr, run, newPlan(), newDiff(), newStatus(), newServices(), newTrace(), newUI(), newCleanup(), newVersion(), newWindowsService(),
-		newConnect())
+		newHNSSelftest(), newConnect())
 	return root
 }
 
