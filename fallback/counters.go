@@ -121,50 +121,80 @@ func drops(list lister, names map[[2]string]k8s.PortName, sum map[dataplane.Drop
 	return nil
 }
 
-// LocalhostConnections returns how many connections to NodePorts at loopback addresses were served since the rules were installed; ok is
-// false where none are. A result is reused for localhostAge, because each takes three runs of iptables.
-func (p *Plane) LocalhostConnections(ctx context.Context) (n uint64, ok bool, err error) {
-	c := &p.localhost
+// NodeCounters are what the rules count for the node as a whole, since they were installed.
+type NodeCounters struct {
+	// Localhost counts connections to NodePorts at loopback addresses; nil: no NodePort is served there.
+	Localhost *uint64
+	// Invalid counts forwarded packets dropped in conntrack state INVALID; nil: no rule drops them.
+	Invalid *uint64
+}
+
+// NodeCounters lists two chains, not the rules of all Services. A result is reused for nodeCountersAge, because each takes several
+// runs of iptables.
+func (p *Plane) NodeCounters(ctx context.Context) (NodeCounters, error) {
+	c := &p.node
 	c.mu.Lock() // the context of who holds it ends the wait
 	defer c.mu.Unlock()
-	if time.Since(c.at) < localhostAge {
-		return c.n, c.ok, nil
+	if time.Since(c.at) < nodeCountersAge {
+		return c.last, nil
 	}
-	if n, ok, err = p.localhostConnections(ctx); err == nil {
-		c.at, c.n, c.ok = time.Now(), n, ok
+	n, err := p.nodeCounters(ctx)
+	if err == nil {
+		c.at, c.last = time.Now(), n
 	}
-	return n, ok, err
+	return n, err
 }
 
-// localhostAge is how long LocalhostConnections reuses a result.
-const localhostAge = 5 * time.Second
+// nodeCountersAge is how long NodeCounters reuses a result.
+const nodeCountersAge = 5 * time.Second
 
-// localhostCache holds the last result of LocalhostConnections.
-type localhostCache struct {
-	mu sync.Mutex // protects what follows
-	at time.Time
-	n  uint64
-	ok bool
+// nodeCounterCache holds the last result of NodeCounters.
+type nodeCounterCache struct {
+	mu   sync.Mutex // protects what follows
+	at   time.Time
+	last NodeCounters
 }
 
-func (p *Plane) localhostConnections(ctx context.Context) (n uint64, ok bool, err error) {
+func (p *Plane) nodeCounters(ctx context.Context) (n NodeCounters, err error) {
 	p.mu.Lock()
-	backend, served := p.status.Backend, p.opts.LocalhostNodePorts && p.families[k8s.IPv4] != nil && !p.opts.NFTables
+	backend, families := p.status.Backend, slices.Collect(maps.Keys(p.families))
 	p.mu.Unlock()
-	if backend == "" || !served {
-		return 0, false, nil
+	if backend == "" || p.opts.NFTables {
+		return n, nil
 	}
-	list, err := listRules(ctx, backend, k8s.IPv4)
-	if err != nil {
-		return 0, false, err
+	add := func(to **uint64, packets uint64) {
+		if *to == nil {
+			*to = new(uint64)
+		}
+		**to += packets
 	}
-	lines, err := list(rules.NAT, rules.Postrouting)
-	for _, l := range lines {
-		if n, ok := rules.ParseLocalhost(l); ok {
-			return n, true, nil
+	for _, f := range families {
+		list, err := listRules(ctx, backend, f)
+		if err != nil {
+			return n, err
+		}
+		lines, err := list(rules.Filter, rules.Forward)
+		if err != nil {
+			return n, err
+		}
+		for _, l := range lines {
+			if d, ok := rules.ParseDrop(l); ok && d.Reason == k8s.DropInvalid {
+				add(&n.Invalid, d.Packets)
+			}
+		}
+		if f != k8s.IPv4 || !p.opts.LocalhostNodePorts {
+			continue
+		}
+		if lines, err = list(rules.NAT, rules.Postrouting); err != nil {
+			return n, err
+		}
+		for _, l := range lines {
+			if packets, ok := rules.ParseLocalhost(l); ok {
+				add(&n.Localhost, packets)
+			}
 		}
 	}
-	return 0, false, err
+	return n, nil
 }
 
 // connections adds up the connections of a family by the hash of the Service port.

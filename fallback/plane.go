@@ -25,11 +25,11 @@ type Plane struct {
 	opts Options
 	log  *slog.Logger
 
-	inbox     map[k8s.Family]*dataplane.Inbox
-	loops     map[k8s.Family]*dataplane.Loop
-	counted   counterCache
-	localhost localhostCache
-	dropped   atomic.Pointer[map[k8s.DropReason]uint64] // at the last listing
+	inbox   map[k8s.Family]*dataplane.Inbox
+	loops   map[k8s.Family]*dataplane.Loop
+	counted counterCache
+	node    nodeCounterCache
+	dropped atomic.Pointer[map[k8s.DropReason]uint64] // at the last listing
 
 	// mu protects the fields below, which Plan, Diff and Status read. It is not held while rules are written.
 	mu       sync.Mutex

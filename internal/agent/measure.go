@@ -217,12 +217,15 @@ func (p *planes) collect(ctx context.Context, emit metrics.Emit) (warnings int) 
 			warnings, refused = warnings+len(d.Warnings), collectHNS(d, emit)
 		default: // iptables, or a part of it
 			refused = collectIPTables(p.iptables.Detail(), pl.label, emit)
-			if n, ok, err := p.iptables.LocalhostConnections(ctx); err == nil && ok {
-				emit(metrics.LocalhostNodePorts, float64(n))
+			if n, err := p.iptables.NodeCounters(ctx); err == nil {
+				for def, count := range map[*metrics.Definition]*uint64{metrics.LocalhostNodePorts: n.Localhost, metrics.InvalidDropped: n.Invalid} {
+					if count != nil {
+						emit(def, float64(*count))
+					}
+				}
 			}
 			if d := p.iptables.Dropped(); d != nil {
 				emitDrops(d, emit)
-				emit(metrics.InvalidDropped, float64(d[k8s.DropInvalid]))
 			}
 		}
 		emit(metrics.Refused, float64(refused), pl.label)

@@ -63,7 +63,7 @@ var (
 		in(OVS, IPTables).only("iptables works: alone, or beside the bridge; NodePorts are served at 127.0.0.0/8").collected()
 	InvalidDropped = define(Counter, "kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
 		"packets dropped by iptables to work around conntrack problems: forwarded packets in conntrack state INVALID").
-		in(IPTables, NFTables).only("`--service-metrics` is set").collected()
+		in(OVS, IPTables).only("iptables works: alone, or beside the bridge; `--conntrack-tcp-be-liberal` is not set").collected()
 	nftablesFailures = define(Counter, "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
 		"Cumulative proxy nftables sync failures: transactions that were refused or failed", ipFamily).in(NFTables).from("IPv4", "IPv6")
 	// HNSLoadBalancerFailures are those of load balancers in HNS, by what was tried.

@@ -36,6 +36,18 @@ var notServed = []struct{ name, why string }{
 	{"kubeproxy_nftables_localhost_nodeport_listeners", localhostProxy},
 	{"kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total", localhostProxy},
 	{"kubeproxy_nftables_localhost_nodeport_rejected_packets_total", localhostProxy},
+	{"rest_client_exec_plugin_*", "nkp's one client of the API server is described by the three `rest_client_…` above"},
+	{"rest_client_request_size_bytes", "as above"},
+	{"rest_client_response_size_bytes", "as above"},
+	{"rest_client_transport_*", "as above"},
+	{"apiserver_*", "about API servers: kube-proxy links their libraries, and these stay 0"},
+	{"aggregator_*", "as above"},
+	{"registered_metrics_total", "about Kubernetes' metrics framework, which nkp does not use"},
+	{"hidden_metrics_total", "as above"},
+	{"disabled_metrics_total", "as above"},
+	{"cardinality_enforcement_*", "as above"},
+	{"go_*", "nkp serves what client_golang has by default, not all of runtime/metrics"},
+	{"kubernetes_feature_enabled", "nkp's behaviour depends on one gate, AllowServiceExternalIPs, which its configuration shows"},
 	{"kubernetes_build_info", "nkp is no part of a Kubernetes release: `nkp_build_info`"},
 }
 
