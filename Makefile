@@ -76,6 +76,10 @@ e2e: deps bin/tools/staticcheck ## a real kube-apiserver, EndpointSlice controll
 test-trace: deps ## trace --live of 500 random breakages against 2,000 packets, in one run (10 to 20 minutes; not in .ci/run)
 	NKP_TRACE_BREAKAGES=500 $(GO) test -count=1 -timeout 80m -v -run '^TestTraceOfBrokenSwitches$$' ./test/packets
 
+.PHONY: e2e-skew
+e2e-skew: deps ## the same with an API server of the release before, Kubernetes 1.36
+	NKP_E2E_KUBERNETES=1.36 $(GO) test -C test/k8s -count=1 -timeout 20m ./e2e/...
+
 differential: deps bin/tools/staticcheck ## 10,000 random clusters against kube-proxy's own code (first build: 2 minutes)
 	cd test/k8s && $(STATICCHECK) ./differential/...
 	$(GO) test -C test/k8s -count=1 -timeout 20m ./differential/...

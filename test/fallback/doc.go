@@ -1,4 +1,4 @@
-// Package fallback tests the iptables data plane beside kube-proxy 1.36.3, which is built from its Go module: that either
+// Package fallback tests the iptables data plane beside kube-proxy 1.37.2, which is built from its Go module: that either
 // takes over from the other without a failed connection, and which is faster at 10,000 Services. Both follow the same API
 // server, in a bed of package testbed.
 //

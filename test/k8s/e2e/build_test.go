@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"sync"
 	"testing"
@@ -8,7 +9,12 @@ import (
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
-const kubeVersion = "v1.37.2" // of k8s.io/kubernetes in go.mod
+// An API server is of the Kubernetes release that a module file pins: go.mod, or with NKP_E2E_KUBERNETES=1.36 the release before,
+// because nodes are upgraded after the API server or before it.
+var releases = map[string]struct{ modules, version string }{
+	"":     {"go.mod", "v1.37.2"},
+	"1.36": {"kubernetes-1.36.mod", "v1.36.3"},
+}
 
 // nkpBinary and kubeserverBinary are the paths of the programs, once binaries has built them.
 var nkpBinary, kubeserverBinary string
@@ -19,8 +25,13 @@ var binaries = sync.OnceValue(func() (err error) {
 	if nkpBinary, err = testbed.Build("NKP_BINARY", "../../..", "github.com/nkp-proxy/nkp"); err != nil {
 		return err
 	}
+	wanted := os.Getenv("NKP_E2E_KUBERNETES")
+	kube, ok := releases[wanted]
+	if !ok {
+		return fmt.Errorf("NKP_E2E_KUBERNETES=%s: must be 1.36 or unset", wanted)
+	}
 	kubeserverBinary, err = testbed.Build("NKP_KUBESERVER", ".", "./kubeserver",
-		"-ldflags", "-X k8s.io/component-base/version.gitVersion="+kubeVersion)
+		"-modfile", "../"+kube.modules, "-ldflags", "-X k8s.io/component-base/version.gitVersion="+kube.version)
 	return err
 })
 

@@ -29,7 +29,7 @@ var kubeProxy = sync.OnceValues(func() (string, error) {
 	return exe, winebed.BuildWindows("k8s.io/kubernetes/cmd/kube-proxy", exe, "-ldflags", "-s -w -X k8s.io/component-base/version.gitVersion=v1.37.2")
 })
 
-// A difference is a place where nkp and kube-proxy 1.36.3 do not agree, and why nkp is right.
+// A difference is a place where nkp and kube-proxy 1.37.2 do not agree, and why nkp is right.
 type difference struct {
 	object string // a frontend or "endpoint <address>"
 	on     func(c *comparison) bool
