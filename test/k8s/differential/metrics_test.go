@@ -20,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/server/routes"
 	"k8s.io/component-base/configz"
 	"k8s.io/component-base/logs"
+	kubemetrics "k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/component-base/metrics/prometheus/slis"
 	kubeproxyv1 "k8s.io/kube-proxy/config/v1alpha1"
@@ -145,7 +146,7 @@ func TestEveryMetricOfKubeProxys(t *testing.T) {
 	// Without iptables nkp serves those that kube-proxy registers in each of its modes.
 	for name := range names {
 		d := ours[name]
-		if d == nil || strings.Contains(name, "iptables") || strings.Contains(name, "_conntrack_") || strings.Contains(name, "_full_") || strings.Contains(name, "_partial_") {
+		if d == nil || strings.Contains(name, "winkernel") || strings.Contains(name, "iptables") || strings.Contains(name, "_conntrack_") || strings.Contains(name, "_full_") || strings.Contains(name, "_partial_") {
 			continue
 		}
 		for _, mode := range []string{metrics.OVS, metrics.IPTables, metrics.Windows} {
@@ -162,6 +163,12 @@ var metricName = regexp.MustCompile(`(?:Name:\s+"(\w+)"|"(kubeproxy_\w+)")`)
 // What has kube-proxy's name is kube-proxy's: type, labels and buckets are the same.
 func TestMetricsAsKubeProxys(t *testing.T) {
 	proxymetrics.RegisterMetrics(kubeproxyconfig.ProxyModeIPTables)
+	for _, c := range []*kubemetrics.CounterVec{ // of mode kernelspace; RegisterMetrics takes one mode in a process
+		proxymetrics.WinKernelLBCreateFailure, proxymetrics.WinKernelLBUpdateFailure, proxymetrics.WinKernelLBDeleteFailure,
+	} {
+		legacyregistry.MustRegister(c)
+		c.WithLabelValues("IPv4", "clusterip", "other").Inc()
+	}
 	for _, family := range []string{"IPv4", "IPv6"} { // what has no value is not gathered
 		proxymetrics.SyncProxyRulesLatency.WithLabelValues(family).Observe(1)
 		proxymetrics.SyncFullProxyRulesLatency.WithLabelValues(family).Observe(1)
