@@ -11,6 +11,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/test/bench/report"
 	"github.com/nkp-proxy/nkp/test/bench/rig"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // tables returns all tables of the run in a form.
@@ -218,7 +219,7 @@ func machineText(r *Results) string {
 	m := r.Machine
 	return fmt.Sprintf("The machine: %d cores, %s; %d GB; %s, Linux %s; load averages %s when the run began, which took %v. %s. kube-proxy and API server are %s; "+
 		"kube-proxy's iptables mode is measured over iptables-legacy, since over nf_tables its one transaction for everything does not end in ten minutes at 10,000 Services.\n",
-		m.Cores, m.CPU, m.MemoryGB, m.System, m.Kernel, m.Load, r.Took.Round(time.Second), strings.Join(m.Versions, "; "), rig.KubeVersion)
+		m.Cores, m.CPU, m.MemoryGB, m.System, m.Kernel, m.Load, r.Took.Round(time.Second), strings.Join(m.Versions, "; "), testbed.KubeVersion)
 }
 
 type figure struct {

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 // kubeProxy is built once, from the module that pins it; the first time takes minutes.
 var kubeProxy = sync.OnceValues(func() (string, error) {
 	return testbed.Build("NKP_KUBE_PROXY", "../k8s", "k8s.io/kubernetes/cmd/kube-proxy",
-		"-ldflags", "-X k8s.io/component-base/version.gitVersion=v1.37.2")
+		"-ldflags", testbed.ReportsKube(testbed.KubeVersion))
 })
 
 // proxy is a running service proxy.

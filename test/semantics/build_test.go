@@ -19,5 +19,5 @@ func TestMain(m *testing.M) {
 // kubeProxyBinary is kube-proxy: NKP_KUBE_PROXY, or built once, which takes minutes the first time.
 var kubeProxyBinary = sync.OnceValues(func() (string, error) {
 	return testbed.Build("NKP_KUBE_PROXY", "../k8s", "k8s.io/kubernetes/cmd/kube-proxy",
-		"-ldflags", "-X k8s.io/component-base/version.gitVersion=v1.37.2")
+		"-ldflags", testbed.ReportsKube(testbed.KubeVersion))
 })

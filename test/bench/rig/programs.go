@@ -8,10 +8,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-)
 
-// KubeVersion is that of the API server and of kube-proxy, which their modules pin.
-const KubeVersion = "v1.37.2"
+	"github.com/nkp-proxy/nkp/test/testbed"
+)
 
 // Programs are the paths of what is run. Those that are empty are built.
 type Programs struct {
@@ -20,7 +19,7 @@ type Programs struct {
 
 // Build builds what has no path yet into dir. root is the repository's. The first time takes minutes.
 func (p *Programs) Build(ctx context.Context, root, dir string) error {
-	version := "-X k8s.io/component-base/version.gitVersion=" + KubeVersion
+	version := testbed.ReportsKube(testbed.KubeVersion)
 	if err := p.BuildNKP(ctx, root, dir); err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 // An API server is of the Kubernetes release that a module file pins: go.mod, or with NKP_E2E_KUBERNETES=1.36 the release before,
 // because nodes are upgraded after the API server or before it.
 var releases = map[string]struct{ modules, version string }{
-	"":     {"go.mod", "v1.37.2"},
+	"":     {"go.mod", testbed.KubeVersion},
 	"1.36": {"kubernetes-1.36.mod", "v1.36.3"},
 }
 
@@ -31,7 +31,7 @@ var binaries = sync.OnceValue(func() (err error) {
 		return fmt.Errorf("NKP_E2E_KUBERNETES=%s: must be 1.36 or unset", wanted)
 	}
 	kubeserverBinary, err = testbed.Build("NKP_KUBESERVER", ".", "./kubeserver",
-		"-modfile", "../"+kube.modules, "-ldflags", "-X k8s.io/component-base/version.gitVersion="+kube.version)
+		"-modfile", "../"+kube.modules, "-ldflags", testbed.ReportsKube(kube.version))
 	return err
 })
 

@@ -21,12 +21,13 @@ import (
 	"github.com/nkp-proxy/nkp/windows/plan"
 
 	"github.com/nkp-proxy/nkp/test/k8s/windows/winebed"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // kubeProxy builds kube-proxy.exe, unmodified, once.
 var kubeProxy = sync.OnceValues(func() (string, error) {
 	exe := filepath.Join(prefix.Dir(), "kube-proxy.exe")
-	return exe, winebed.BuildWindows("k8s.io/kubernetes/cmd/kube-proxy", exe, "-ldflags", "-s -w -X k8s.io/component-base/version.gitVersion=v1.37.2")
+	return exe, winebed.BuildWindows("k8s.io/kubernetes/cmd/kube-proxy", exe, "-ldflags", "-s -w "+testbed.ReportsKube(testbed.KubeVersion))
 })
 
 // A difference is a place where nkp and kube-proxy 1.37.2 do not agree, and why nkp is right.
