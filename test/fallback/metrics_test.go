@@ -15,7 +15,7 @@ import (
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
-// What a running kube-proxy serves on /metrics in each of its modes, a running nkp serves too, by name, type and labels, or
+// What a running kube-proxy serves on /metrics in a mode, a running nkp serves in that mode too, by name, type and labels, or
 // docs/metrics.md says why it does not.
 func TestMetricsBesideKubeProxy(t *testing.T) {
 	testbed.Linux.Require(t)
@@ -32,15 +32,15 @@ func TestMetricsBesideKubeProxy(t *testing.T) {
 			return m[1] == name || m[2] != "" && strings.HasPrefix(name, m[1])
 		})
 	}
-	ours := families(t, "nkp", func(c *cluster) *proxy { return c.startNKP("nf_tables") })
 	for _, mode := range []string{"iptables", "nftables"} {
+		ours := families(t, "nkp "+mode, func(c *cluster) *proxy { return c.startNKPWith("--mode", mode) })
 		theirs := families(t, "kube-proxy "+mode, func(c *cluster) *proxy { return c.startKubeProxy(mode, "nf_tables") })
 		if t.Failed() {
 			return
 		}
 		for _, name := range slices.Sorted(maps.Keys(theirs)) {
 			if ours[name] != theirs[name] && !listed(name) {
-				t.Errorf("%s: kube-proxy in mode %s has %q, nkp %q", name, mode, theirs[name], ours[name])
+				t.Errorf("%s: kube-proxy in mode %s serves %q, nkp %q", name, mode, theirs[name], ours[name])
 			}
 		}
 	}

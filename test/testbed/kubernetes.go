@@ -1,3 +1,5 @@
+//go:build linux
+
 package testbed
 
 // KubeVersion is the release of Kubernetes that nkp is compared with: that of k8s.io/kubernetes in test/k8s/go.mod.
