@@ -80,7 +80,7 @@ func TestConnect(t *testing.T) {
 func TestMergeServices(t *testing.T) {
 	web := func(inForce bool, local string, connections uint64) agent.ServiceInfo {
 		s := info("web", &k8s.Counters{Connections: connections, Packets: &k8s.Directions{In: 1, Out: 2}, Dropped: map[k8s.DropReason]uint64{k8s.DropNoEndpoint: 1}})
-		s.Endpoints = []agent.EndpointInfo{{Address: "10.0.0.1:80", Node: "a", Local: local == "a", InForce: inForce}}
+		s.Endpoints = []agent.EndpointInfo{{Address: "10.0.0.1:80", Node: "a", Local: local == "a", Zone: map[bool]string{true: "zone-1"}[local == "a"], InForce: inForce}}
 		return s
 	}
 	answers := []answer[agent.ServiceList]{
