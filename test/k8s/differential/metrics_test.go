@@ -143,10 +143,10 @@ func TestEveryMetricOfKubeProxys(t *testing.T) {
 	if len(names) < 20 {
 		t.Errorf("only %d metrics in kube-proxy's sources", len(names))
 	}
-	// Without iptables nkp serves those that kube-proxy registers in each of its modes.
+	// Without iptables and nftables nkp serves those that kube-proxy registers in each of its modes.
 	for name := range names {
 		d := ours[name]
-		if d == nil || strings.Contains(name, "winkernel") || strings.Contains(name, "iptables") || strings.Contains(name, "_conntrack_") || strings.Contains(name, "_full_") || strings.Contains(name, "_partial_") {
+		if d == nil || strings.Contains(name, "winkernel") || strings.Contains(name, "iptables") || strings.Contains(name, "nftables") || strings.Contains(name, "_conntrack_") || strings.Contains(name, "_full_") || strings.Contains(name, "_partial_") {
 			continue
 		}
 		for _, mode := range []string{metrics.OVS, metrics.IPTables, metrics.Windows} {
@@ -163,12 +163,15 @@ var metricName = regexp.MustCompile(`(?:Name:\s+"(\w+)"|"(kubeproxy_\w+)")`)
 // What has kube-proxy's name is kube-proxy's: type, labels and buckets are the same.
 func TestMetricsAsKubeProxys(t *testing.T) {
 	proxymetrics.RegisterMetrics(kubeproxyconfig.ProxyModeIPTables)
-	for _, c := range []*kubemetrics.CounterVec{ // of mode kernelspace; RegisterMetrics takes one mode in a process
+	// Of modes kernelspace and nftables: RegisterMetrics takes one mode in a process.
+	for _, c := range []*kubemetrics.CounterVec{
 		proxymetrics.WinKernelLBCreateFailure, proxymetrics.WinKernelLBUpdateFailure, proxymetrics.WinKernelLBDeleteFailure,
 	} {
 		legacyregistry.MustRegister(c)
 		c.WithLabelValues("IPv4", "clusterip", "other").Inc()
 	}
+	legacyregistry.MustRegister(proxymetrics.NFTablesSyncFailuresTotal)
+	proxymetrics.NFTablesSyncFailuresTotal.WithLabelValues("IPv4").Inc()
 	for _, family := range []string{"IPv4", "IPv6"} { // what has no value is not gathered
 		proxymetrics.SyncProxyRulesLatency.WithLabelValues(family).Observe(1)
 		proxymetrics.SyncFullProxyRulesLatency.WithLabelValues(family).Observe(1)
