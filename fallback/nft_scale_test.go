@@ -16,7 +16,7 @@ import (
 
 // The bounds of TestNFTScale with 10,000 Services of 10 endpoints. The times are far above what an idle machine takes.
 const (
-	nftScaleStart    = 6 * time.Second
+	nftScaleStart    = 30 * time.Second
 	nftScaleChange   = 10.0      // ms, median
 	nftScaleGrowth   = 4.0       // times the median with 1,000 Services; what every Service costs would make it 10
 	nftScaleResident = 120 << 10 // kB
