@@ -248,7 +248,7 @@ func (t *statusText) fallback(s *fallback.Status) {
 	}
 	for i := range s.Families {
 		f := &s.Families[i]
-		step := "all is programmed; the rules have not been read back since"
+		step := "all is programmed, but not read back since"
 		switch {
 		case !f.InStep && f.Pending == 1:
 			step = "the rules are NOT as they should be yet (1 Service port waits)"

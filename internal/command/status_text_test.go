@@ -64,7 +64,7 @@ func TestStatusText(t *testing.T) {
 		{"rules read back", agent.Status{IPTables: &fallback.Status{Families: []fallback.FamilyStatus{{Family: "IPv4", InStep: true, Services: 1, Chains: 1, Compared: *ago(40)}}}},
 			"IPv4 all is programmed; the rules were as they should be when read back at 2026-03-01T11:59:20Z (40s ago): 1 Service port, 1 chain; repaired 0 times"},
 		{"rules not read back", agent.Status{IPTables: &fallback.Status{Families: []fallback.FamilyStatus{{Family: "IPv4", InStep: true}}}},
-			"IPv4 all is programmed; the rules have not been read back since: 0 Service ports"},
+			"IPv4 all is programmed, but not read back since: 0 Service ports"},
 		{"a two-line warning", agent.Status{Warnings: []string{"one\ntwo"}}, "WARNING one; two"},
 	} {
 		var b strings.Builder
