@@ -62,11 +62,11 @@ type FamilyStatus struct {
 	Family string `json:"family"`
 	// InStep reports whether everything is programmed, except refused items.
 	InStep   bool      `json:"inStep"`
-	LastSync time.Time `json:"lastSync"`           // the last committed transaction
-	Services int       `json:"services"`           // Service ports that are programmed
-	Chains   int       `json:"chains,omitempty"`   // their own chains, in iptables
-	Elements int       `json:"elements,omitempty"` // of sets, in nftables
-	Pending  int       `json:"pending"`            // Service ports that are not programmed yet
+	LastSync time.Time `json:"lastSync"` // the last committed transaction
+	Services int       `json:"services"` // Service ports that are programmed
+	Chains   int       `json:"chains"`   // their own chains, in iptables
+	Elements int       `json:"elements"` // of sets, in nftables
+	Pending  int       `json:"pending"`  // Service ports that are not programmed yet
 	// Refused maps each Service port that iptables refused to the reason.
 	Refused      map[string]string `json:"refused,omitempty"`
 	refusals     []dataplane.Refusal

@@ -47,7 +47,7 @@ function draw(s) {
   cards.push(dependencies(s), card("nkp", fact("Version", s.version), fact("Mode", `${s.mode}: ${s.reason}`), fact("Started", ago(s.started)),
     fact("Serves", `${group(s.servicePorts)} Service ports, ${group(s.endpoints)} endpoints`),
     ...list(s.loops).map((l) => fact("Busy", JSON.stringify(l), "warn"))));
-  if (s.iptables) cards.push(iptables(s.iptables));
+  if (s.iptables) cards.push(fallback(s.iptables));
   if (s.hns) cards.push(hns(s.hns));
   parts.push(el("div", { class: "cards" }, cards));
   return parts;
@@ -92,9 +92,10 @@ function pressure(s) {
       fact("Refused packets", `${group(r.answered)} answered, ${group(r.dropped)} dropped, ${group(r.failed)} failed`)));
 }
 
-function iptables(t) {
-  return card("iptables", fact("Backend", `${t.backend || "not chosen yet"} ${t.version || ""}`), fact("Serves", t.scope),
-    ...list(t.families).flatMap((f) => [fact(f.family, f.inStep ? `in step: ${group(f.services)} Service ports, ${group(f.chains)} chains` : `not in step: ${group(f.pending)} waiting`, f.inStep ? "good" : "warn"),
+function fallback(t) { // iptables or nftables
+  const nftables = t.backend === "nftables";
+  return card(nftables ? "nftables" : "iptables", !nftables && fact("Backend", `${t.backend || "not chosen yet"} ${t.version || ""}`), fact("Serves", t.scope),
+    ...list(t.families).flatMap((f) => [fact(f.family, f.inStep ? `in step: ${group(f.services)} Service ports, ${nftables ? `${group(f.elements)} elements` : `${group(f.chains)} chains`}` : `not in step: ${group(f.pending)} waiting`, f.inStep ? "good" : "warn"),
       f.lastError && fact("Last error", f.lastError, "bad"), ...Object.entries(f.refused || {}).map(([name, why]) => fact("Refused", `${name}: ${why}`, "bad"))]));
 }
 
