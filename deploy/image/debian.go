@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -25,8 +26,20 @@ import (
 //go:embed packages.lock
 var packagesLock string
 
-// mirrors are asked in this order. The first one has a package until a newer version replaces it, the second one for good.
-var mirrors = []string{"http://deb.debian.org/debian", "http://snapshot.debian.org/archive/debian/" + lockTime()}
+// mirrors returns the addresses of Debian archives to ask, in order: those in NKP_DEBIAN_MIRRORS, separated by spaces, else those that
+// apt uses on this machine. An archive drops a package when a newer version replaces it; one of snapshots at lockTime has it for good.
+func mirrors() ([]string, error) {
+	if list := strings.Fields(os.Getenv("NKP_DEBIAN_MIRRORS")); len(list) > 0 {
+		return list, nil
+	}
+	out, err := exec.Command("apt-get", "indextargets", "-o", "APT::Get::IndexTargets::OnlyPresent=false", "--format", "$(REPO_URI)").Output()
+	list := strings.Fields(string(out))
+	slices.Sort(list)
+	if list = slices.Compact(list); err != nil || len(list) == 0 {
+		return nil, fmt.Errorf("apt names no Debian archive (%v); set NKP_DEBIAN_MIRRORS to the address of one", err)
+	}
+	return list, nil
+}
 
 // lockTime returns the time of packages.lock, as 20260711T101637Z.
 func lockTime() string {
@@ -73,7 +86,7 @@ func (d debian) fetch(p pinned) (string, error) {
 	}
 	var errs []error
 	for _, m := range d.mirrors {
-		text, err := get(m + "/" + p.path)
+		text, err := get(strings.TrimSuffix(m, "/") + "/" + p.path)
 		if err == nil && !p.fits(text) {
 			err = fmt.Errorf("%s/%s: SHA-256 is not %s", m, p.path, p.sum)
 		}
@@ -89,7 +102,7 @@ func (d debian) fetch(p pinned) (string, error) {
 		_, err = partial.Write(text)
 		return target, errors.Join(err, partial.Close(), os.Rename(partial.Name(), target))
 	}
-	return "", fmt.Errorf("%s %s (if Debian has a newer version, run deploy/image/lock): %w", p.name, p.version, errors.Join(errs...))
+	return "", fmt.Errorf("%s %s (if Debian has a newer version, run deploy/image/lock, or set NKP_DEBIAN_MIRRORS to an archive of snapshots at %s): %w", p.name, p.version, lockTime(), errors.Join(errs...))
 }
 
 func (p pinned) fits(text []byte) bool {

@@ -22,7 +22,11 @@ func main() {
 	if len(archs) == 0 {
 		archs = []string{"amd64", "arm64"}
 	}
-	if err := build(release{version: *version, registry: *prefix, dist: *dist, archs: archs, packages: debian{cache: *cache, mirrors: mirrors}}); err != nil {
+	list, err := mirrors()
+	if err == nil {
+		err = build(release{version: *version, registry: *prefix, dist: *dist, archs: archs, packages: debian{cache: *cache, mirrors: list}})
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
 		os.Exit(1)
 	}

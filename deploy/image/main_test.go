@@ -38,7 +38,9 @@ func makeImages(t *testing.T) string {
 	if dir := os.Getenv("NKP_DEBS"); dir != "" {
 		cache = dir
 	}
-	must(t, build(release{version: "v0.1.0", registry: registry, dist: dist, archs: []string{"amd64", "arm64"}, packages: debian{cache, mirrors}}))
+	list, err := mirrors()
+	must(t, err)
+	must(t, build(release{version: "v0.1.0", registry: registry, dist: dist, archs: []string{"amd64", "arm64"}, packages: debian{cache, list}}))
 	return dist
 }
 
