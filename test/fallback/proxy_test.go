@@ -89,8 +89,11 @@ func (c *cluster) waitInStep(d time.Duration) error {
 	return fmt.Errorf("nkp is not in step in time: %v: %s", err, out)
 }
 
+// allInStep reports whether all families are programmed, or were found so by a start that had nothing to write.
 func allInStep(families []fallback.FamilyStatus) bool {
-	return len(families) > 0 && !slices.ContainsFunc(families, func(f fallback.FamilyStatus) bool { return !f.InStep || f.LastSync.IsZero() })
+	return len(families) > 0 && !slices.ContainsFunc(families, func(f fallback.FamilyStatus) bool {
+		return !f.InStep || f.LastSync.IsZero() && f.Compared.IsZero()
+	})
 }
 
 // startKubeProxy starts kube-proxy in a mode; iptables is that of the back end.
