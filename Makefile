@@ -44,7 +44,6 @@ verify: ## what was downloaded, for every module, is what its go.sum says
 	done
 
 peers: deps ## iptables beside kube-proxy: take-over without a gap, and speed (first build: 3 minutes)
-	@command -v nft >/dev/null || .ci/install-deps nft
 	NKP_SCALE_LONG=1 $(GO) test -count=1 -timeout 20m -run 'TestScale$$' -v ./fallback
 	$(GO) test -count=1 -timeout 20m -v ./test/fallback
 
@@ -156,7 +155,7 @@ dist-check: ## the same commit gives the same release files, wherever it is buil
 	@VERSION=$(VERSION) deploy/package/check
 
 # A quiet machine, please: half an hour of a busy one tells nothing.
-BENCH = @.ci/install-deps bench && PATH="$$($(GO) env GOROOT)/bin:$$PATH" $(GO) run -C test/bench . -root $(CURDIR)
+BENCH = @PATH="$$($(GO) env GOROOT)/bin:$$PATH" $(GO) run -C test/bench . -root $(CURDIR)
 
 bench: deps ## nkp beside kube-proxy, ovs-ofctl and no proxy at all; writes docs/benchmarks.md (20 minutes; first build: 4)
 	@mkdir -p bin
