@@ -9,7 +9,6 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -158,22 +157,26 @@ func (w *nftWorker) blame(r *nftRound, refusal *netlink.RefusedError, list []*nf
 		w.report(func(s *FamilyStatus) { s.failed(why) })
 		w.opts.Hooks.Refused(f)
 		w.dirty[c.name] = true
-		for _, s := range []nft.Service{w.compiler.Service(c.port, c.adopted), c.new} {
-			for ref := range s.Elements {
-				delete(r.before, ref)
-			}
-			for _, ref := range s.Shared {
-				delete(r.before, ref)
-			}
-			for _, ch := range slices.Concat(s.Chains, s.Affinity.Chains) {
-				r.used[ch.Name] = true
-			}
-			for _, m := range s.Affinity.Sets {
-				r.used[m.Name] = true
-			}
-		}
+		r.keep(w.compiler.Service(c.port, c.adopted))
+		r.keep(c.new)
 	}
 	return append(names, rest...)
+}
+
+// keep leaves what is installed of a Service port in place.
+func (r *nftRound) keep(s nft.Service) {
+	for ref := range s.Elements {
+		delete(r.before, ref)
+	}
+	for _, ref := range s.Shared {
+		delete(r.before, ref)
+	}
+	for _, ch := range slices.Concat(s.Chains, s.Affinity.Chains) {
+		r.used[ch.Name] = true
+	}
+	for _, m := range s.Affinity.Sets {
+		r.used[m.Name] = true
+	}
 }
 
 // plan returns the change of a Service port.
@@ -299,8 +302,7 @@ func (w *nftWorker) addLast(b *netlink.Batch, r *nftRound, list []*nftChange) {
 	}
 	chains, sets := slices.Sorted(maps.Keys(r.oldChains)), slices.Sorted(maps.Keys(r.oldSets))
 	if r.table != nil {
-		chains = slices.DeleteFunc(r.table.ChainNames(), func(n string) bool { return isSpread(n) })
-		sets = r.table.SetNames()
+		chains, sets = r.table.ChainNames(), r.table.SetNames()
 	}
 	unused := func(n string) bool { return !r.used[n] }
 	b.Delete(gone)
@@ -308,20 +310,25 @@ func (w *nftWorker) addLast(b *netlink.Batch, r *nftRound, list []*nftChange) {
 	for n := range filter(chains, unused) {
 		b.FlushChain(n)
 	}
+	for n := range filter(sets, unused) { // before the chains, to which a verdict map may lead
+		b.DeleteSet(n)
+	}
 	for n := range filter(chains, unused) {
 		b.DeleteChain(n)
-	}
-	for n := range filter(sets, unused) {
-		b.DeleteSet(n)
 	}
 	if r.last != nil {
 		r.last(b)
 	}
 }
 
-// isSpread reports whether a chain picks an endpoint. One that is not used is harmless, and may be of use again.
-func isSpread(chain string) bool {
-	return strings.HasPrefix(strings.TrimPrefix(chain, "nodeport-"), "spread-")
+// isSpread reports whether an installed chain picks an endpoint. One that no Service port uses stays, because it may be of use again.
+func isSpread(t *netlink.Table, chain string) bool {
+	ch, ok := nft.SpreadChain(chain)
+	if !ok {
+		return false
+	}
+	_, sameHook, sameRules := t.HasChain(&ch)
+	return sameHook && sameRules
 }
 
 func filter(list []string, keep func(string) bool) func(func(string) bool) {
@@ -372,7 +379,7 @@ func (w *nftWorker) sync(ctx context.Context) error {
 	r.full = true
 	b := netlink.NewBatch(w.family)
 	if t != nil && !fits(t, &fixed) {
-		w.log.Info("the table is another version's: it is replaced")
+		w.log.Info("the table is another version's, or dormant: it is replaced")
 		b.DeleteTable()
 		t, r.table = nil, nil
 	}
@@ -390,6 +397,13 @@ func (w *nftWorker) sync(ctx context.Context) error {
 		return err
 	}
 	r.used[nft.LocalnetMarker] = true
+	if t != nil {
+		for _, n := range t.ChainNames() {
+			if isSpread(t, n) {
+				r.used[n], w.have.spreads[n] = true, true
+			}
+		}
+	}
 	var fill, bases []*nft.Chain
 	for i := range fixed.Chains {
 		ch := &fixed.Chains[i]
@@ -401,6 +415,7 @@ func (w *nftWorker) sync(ctx context.Context) error {
 		switch {
 		case has && same:
 		case has:
+			b.AddChain(ch) // sets its policy
 			b.FlushChain(ch.Name)
 			fill = append(fill, ch)
 		case ch.Hook.Type != "": // once all Services are there
@@ -442,7 +457,13 @@ func (w *nftWorker) sync(ctx context.Context) error {
 			delete(w.dirty, n) // what was installed of it is among what is left
 		}
 	}
-	if err := w.programPorts(ctx, r, w.dueNames()); err != nil {
+	names := w.dueNames()
+	for n := range w.dirty {
+		if !slices.Contains(names, n) { // refused, and not retried yet
+			r.keep(w.compiler.Service(w.want[n], w.compiler.Adopt(r.before, w.want[n])))
+		}
+	}
+	if err := w.programPorts(ctx, r, names); err != nil {
 		return err
 	}
 	if err := w.keepLocalnet(); err != nil {
@@ -453,8 +474,12 @@ func (w *nftWorker) sync(ctx context.Context) error {
 	return w.watch.Begin()
 }
 
-// fits reports whether an installed table's sets and hooks are as this version has them. They cannot be changed in place.
+// fits reports whether an installed table is in use, and its sets and hooks are as this version has them. They cannot be changed in
+// place.
 func fits(t *netlink.Table, fixed *nft.Fixed) bool {
+	if t.Dormant {
+		return false
+	}
 	for i := range nft.Sets {
 		if _, same := t.HasSet(&nft.Sets[i]); !same {
 			return false

@@ -37,7 +37,7 @@ func countNFT(m *k8s.Model, config rules.Config, families []k8s.Family, all map[
 			}
 		}
 		var counts nftCounts
-		if err := uninterrupted(func() error { return counts.read(conn, f, of) }); err != nil {
+		if err := counts.read(conn, f, of); err != nil {
 			return err
 		}
 		maps.Copy(all, counts.ports)
@@ -58,24 +58,25 @@ func (c *nftCounts) read(conn *netlink.Conn, f k8s.Family, of map[nft.Ref]k8s.Po
 	}
 	denied := map[k8s.PortName]uint64{} // counted as connections, too, because they are denied after that
 	for _, set := range nft.Counting {
-		err := conn.Counters(f, set, func(r nft.Ref, v nft.Value, packets uint64) {
+		counts, err := conn.Counters(f, set)
+		if err != nil {
+			return err
+		}
+		for r, count := range counts {
 			n, ok := of[r]
-			why, refused := nft.Reason(v)
+			why, refused := nft.Reason(count.Value)
 			switch {
 			case !ok: // the Service has just gone
 			case refused:
-				c.dropped[dataplane.DropKey{Port: n, Reason: why}] += packets
+				c.dropped[dataplane.DropKey{Port: n, Reason: why}] += count.Packets
 				if why == k8s.DropSourceRange {
-					denied[n] += packets
+					denied[n] += count.Packets
 				}
 			default:
 				now := c.ports[n]
-				now.Connections += packets
+				now.Connections += count.Packets
 				c.ports[n] = now
 			}
-		})
-		if err != nil {
-			return err
 		}
 	}
 	for n, packets := range denied {

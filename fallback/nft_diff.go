@@ -18,6 +18,9 @@ func compareTable(t *netlink.Table, want *nft.Ruleset) (lines []string) {
 	if t == nil {
 		return []string{"+ table " + nft.TableName}
 	}
+	if t.Dormant {
+		lines = append(lines, "- flags dormant")
+	}
 	known := map[string]bool{nft.LocalnetMarker: true}
 	set := func(s *nft.Set) {
 		known[s.Name] = true
@@ -44,7 +47,7 @@ func compareTable(t *netlink.Table, want *nft.Ruleset) (lines []string) {
 		}
 	}
 	for _, n := range t.ChainNames() {
-		if !known[n] && !isSpread(n) {
+		if !known[n] && !isSpread(t, n) {
 			lines = append(lines, "- chain "+n)
 		}
 	}

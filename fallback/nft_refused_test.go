@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nkp-proxy/nkp/fallback/nft/netlink"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/test/testbed"
@@ -37,11 +36,7 @@ func TestNFTRefusedService(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.conn.Close()
-	if w.watch, err = netlink.NewWatch(k8s.IPv4, w.conn.Port()); err != nil {
-		t.Fatal(err)
-	}
-	defer w.watch.Close()
+	defer w.close()
 	m := generate(20)
 	step := func(c k8s.Changes) {
 		in.Put(m, c)
@@ -91,6 +86,11 @@ func TestNFTRefusedService(t *testing.T) {
 	if strings.Count(after, vip(7)) != scaleEndpoints || strings.Count(after, vip(3)) != 5 || strings.Count(before, vip(3)) != scaleEndpoints {
 		t.Errorf("before:\n%s\nafter:\n%s", before, after)
 	}
+	w.due = fullReadBack
+	w.step(t.Context())
+	if s := listed("endpoints"); strings.Count(s, vip(7)) != scaleEndpoints {
+		t.Errorf("a read-back before it is tried again removes it:\n%s", s)
+	}
 	attempts := len(refused)
 	time.Sleep(time.Second + 100*time.Millisecond)
 	w.notUntil = time.Time{}
@@ -101,6 +101,11 @@ func TestNFTRefusedService(t *testing.T) {
 	step(one(bad, nil))
 	if s := listed("services"); strings.Contains(s, vip(7)) || len(status.Refused) != 0 {
 		t.Errorf("deleted, and still there:\n%s", s)
+	}
+	start := time.Now()
+	w.checkAt = start
+	if err := w.check(); err != nil || w.lookFrom.Sub(start) < lookShare*time.Since(start)/2 {
+		t.Errorf("compared for %v, and again from %v on if notifications do not stop: %v", time.Since(start), w.lookFrom.Sub(start), err)
 	}
 	if d, err := w.drifted(); d != "" || err != nil {
 		t.Errorf("the table is not as the worker takes it to be: %s, %v", d, err)

@@ -3,7 +3,6 @@
 package fallback
 
 import (
-	"errors"
 	"net/netip"
 	"slices"
 
@@ -13,27 +12,12 @@ import (
 )
 
 // readNFT reads the installed table with its elements; nil if there is none.
-func readNFT(conn *netlink.Conn, f k8s.Family) (t *netlink.Table, err error) {
-	err = uninterrupted(func() (err error) {
-		if t, err = conn.ReadChains(f); err == nil && t != nil {
-			err = conn.ReadElements(t)
-		}
-		return err
-	})
-	return t, err
-}
-
-// readTries bounds how often tables are read in a row because another program changed some meanwhile.
-const readTries = 20
-
-// uninterrupted calls read until no other program has changed tables meanwhile.
-func uninterrupted(read func() error) (err error) {
-	for range readTries {
-		if err = read(); !errors.Is(err, netlink.ErrInterrupted) {
-			break
-		}
+func readNFT(conn *netlink.Conn, f k8s.Family) (*netlink.Table, error) {
+	t, err := conn.ReadChains(f)
+	if err != nil || t == nil {
+		return nil, err
 	}
-	return err
+	return t, conn.ReadElements(t)
 }
 
 // nftTable is what is installed of nkp's table, as far as nkp knows. The elements are not kept: they are compiled again when a Service
@@ -41,7 +25,7 @@ func uninterrupted(read func() error) (err error) {
 type nftTable struct {
 	ports    map[k8s.PortName]nftPort
 	shared   map[nft.Ref]int // elements that several Service ports may need -> how many do
-	spreads  map[string]bool // chains that pick among a number of endpoints
+	spreads  map[string]bool // chains that pick among a number of endpoints, used or not
 	elements int
 	// staleClients are the maps of clients that may hold endpoints which are gone, with the endpoints that serve.
 	staleClients map[string]nft.Slots

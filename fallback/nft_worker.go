@@ -28,6 +28,7 @@ type nftWorker struct {
 	report func(func(*FamilyStatus))
 	conn   *netlink.Conn
 	watch  *netlink.Watch
+	broken bool // the last step failed: the sockets are opened again, because an answer to it may still come
 
 	want      map[k8s.PortName]*k8s.ServicePort
 	dirty     map[k8s.PortName]bool // Service ports that may differ from what is installed
@@ -44,18 +45,17 @@ type nftWorker struct {
 	pause    time.Duration  // after a failure; 0: the last attempt succeeded
 	notUntil time.Time      // earliest time of the next transaction
 	checkAt  time.Time      // when to compare the installed table
+	lookFrom time.Time      // the earliest time to compare it because of a notification
 }
 
 // newNFTWorker returns a worker with an open socket.
 func newNFTWorker(f k8s.Family, o *Options, in *dataplane.Inbox, loop *dataplane.Loop, report func(func(*FamilyStatus))) (*nftWorker, error) {
-	conn, err := netlink.Open()
-	if err != nil {
-		return nil, err
-	}
 	w := &nftWorker{
-		family: f, opts: o, log: o.Log.With("family", f), in: in, loop: loop, report: report, conn: conn,
+		family: f, opts: o, log: o.Log.With("family", f), in: in, loop: loop, report: report,
 		want: map[k8s.PortName]*k8s.ServicePort{}, dirty: map[k8s.PortName]bool{}, refused: dataplane.NewRefusals[k8s.PortName](),
-		due: fullReadBack,
+	}
+	if err := w.connect(); err != nil {
+		return nil, err
 	}
 	w.have.reset()
 	w.udp = staleForgetter{kernel: &committer{family: f, opts: o, log: w.log, report: report}, waiting: map[k8s.PortName]staleUDP{}}
@@ -66,16 +66,34 @@ func newNFTWorker(f k8s.Family, o *Options, in *dataplane.Inbox, loop *dataplane
 	return w, nil
 }
 
-// run works until the context ends.
-func (w *nftWorker) run(ctx context.Context) error {
-	defer w.conn.Close()
-	w.udp.forget = func(s *staleSet) (int, error) { return conntrack.Forget(ctx, w.family, 0, s.stale) } // other zones are Open vSwitch's
-	watch, err := netlink.NewWatch(w.family, w.conn.Port())
+// connect opens the sockets, and closes those that were open. Changes by others may have been missed.
+func (w *nftWorker) connect() error {
+	conn, err := netlink.Open()
 	if err != nil {
 		return err
 	}
-	defer watch.Close()
-	w.watch = watch
+	watch, err := netlink.NewWatch(w.family, conn.Port())
+	if err != nil {
+		conn.Close()
+		return err
+	}
+	w.close()
+	w.conn, w.watch, w.due, w.broken = conn, watch, fullReadBack, false
+	return nil
+}
+
+// close closes the sockets.
+func (w *nftWorker) close() {
+	if w.conn != nil {
+		w.watch.Close()
+		w.conn.Close()
+	}
+}
+
+// run works until the context ends.
+func (w *nftWorker) run(ctx context.Context) error {
+	defer w.close()
+	w.udp.forget = func(s *staleSet) (int, error) { return conntrack.Forget(ctx, w.family, 0, s.stale) } // other zones are Open vSwitch's
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -83,8 +101,8 @@ func (w *nftWorker) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-w.in.Signal:
-		case <-watch.Changed:
-			w.checkAt = time.Now()
+		case <-w.watch.Changed:
+			w.checkAt = w.lookFrom
 		case <-timer.C:
 		}
 		w.loop.Work("bringing the table in step")
@@ -138,7 +156,13 @@ func (w *nftWorker) step(ctx context.Context) (next time.Time) {
 	if now.Before(w.notUntil) {
 		return w.notUntil
 	}
-	err := w.check()
+	var err error
+	if w.broken {
+		err = w.connect()
+	}
+	if err == nil {
+		err = w.check()
+	}
 	start, runs, full := time.Now(), w.have.transactions, w.due == fullReadBack
 	if err == nil {
 		err = w.program(ctx)
@@ -156,7 +180,7 @@ func (w *nftWorker) step(ctx context.Context) (next time.Time) {
 	now = time.Now()
 	if err != nil {
 		w.failed(err)
-		w.notUntil = now.Add(w.pause)
+		w.notUntil, w.broken = now.Add(w.pause), true
 		return w.notUntil
 	}
 	w.pause = 0
@@ -216,7 +240,8 @@ func (w *nftWorker) check() error {
 		return nil
 	}
 	drift, err := w.drifted()
-	w.checkAt = time.Now().Add(max(w.opts.SyncPeriod, idleShare*time.Since(now)))
+	took := time.Since(now)
+	w.checkAt, w.lookFrom = time.Now().Add(max(w.opts.SyncPeriod, idleShare*took)), time.Now().Add(lookShare*took)
 	switch {
 	case errors.Is(err, netlink.ErrInterrupted):
 		w.checkAt = time.Now().Add(retryMin) // another program is at work
@@ -251,8 +276,8 @@ func (w *nftWorker) drifted() (string, error) {
 func (w *nftWorker) forgetClients() error {
 	for set, slots := range w.have.staleClients {
 		for range clientTries {
-			clients := map[string]string{}
-			if err := w.conn.Clients(w.family, set, func(key, endpoint string) { clients[key] = endpoint }); err != nil {
+			clients, err := w.conn.Clients(w.family, set)
+			if err != nil {
 				return err
 			}
 			stale := slots.StaleClients(clients)
@@ -273,6 +298,9 @@ func (w *nftWorker) forgetClients() error {
 // nftRestMax bounds the pause between transactions, unless MinSyncPeriod is longer. Other programs wait for one transaction, of 1 MB at
 // most, not for a whole sync.
 const nftRestMax = 10 * time.Millisecond
+
+// lookShare bounds the time that comparing takes when notifications do not stop: to one part in lookShare+1.
+const lookShare = 4
 
 // clientTries bounds how often a map of clients is listed after a change. The last client that the old endpoint served may be recorded
 // while the change is committed.

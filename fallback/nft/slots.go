@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math/bits"
 	"net/netip"
+	"strconv"
+	"strings"
 
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -66,6 +68,21 @@ type spread struct {
 // spreadOver returns the spread for n endpoints.
 func spreadOver(n int, local, isPorts bool) spread {
 	return spread{1 << bits.Len(uint(n-1)), local, isPorts}
+}
+
+// SpreadChain returns the chain of a name that picks an endpoint; ok is false if there is none of that name.
+func SpreadChain(name string) (c Chain, ok bool) {
+	rest, isPorts := strings.CutPrefix(name, prefix(true))
+	rest, local := strings.CutPrefix(rest, "spread"+suffix(true)+"-")
+	if !local {
+		rest = strings.TrimPrefix(rest, "spread-")
+	}
+	size, err := strconv.Atoi(rest)
+	if err != nil || size < 1 || size > MaxEndpoints {
+		return c, false
+	}
+	c = spread{size, local, isPorts}.chain()
+	return c, c.Name == name && size&(size-1) == 0
 }
 
 func (s spread) chain() Chain {

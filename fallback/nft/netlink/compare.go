@@ -18,7 +18,7 @@ func (t *Table) HasSet(s *nft.Set) (has, same bool) {
 	return has, has && d == describe(t.family, s)
 }
 
-// HasChain reports whether the table has a chain of a name, and whether its hook and its rules are those of ch.
+// HasChain reports whether the table has a chain of a name, and whether its hook, and its rules and policy, are those of ch.
 func (t *Table) HasChain(ch *nft.Chain) (has, sameHook, sameRules bool) {
 	have, has := t.chains[ch.Name]
 	if !has {
@@ -29,7 +29,8 @@ func (t *Table) HasChain(ch *nft.Chain) (has, sameHook, sameRules bool) {
 	} else {
 		sameHook = have.kind == ch.Hook.Type && have.hook == hookNumber(ch.Hook.Hook) && int32(have.priority) == int32(ch.Hook.Priority)
 	}
-	return true, sameHook, slices.EqualFunc(have.rules, ch.Rules, t.sameRule)
+	samePolicy := have.kind == "" || have.policy == policyAccept
+	return true, sameHook, samePolicy && slices.EqualFunc(have.rules, ch.Rules, t.sameRule)
 }
 
 // sameRule reports whether an installed rule is r.

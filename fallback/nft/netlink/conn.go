@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 
@@ -61,6 +62,7 @@ func open(groups uint32) (fd int, port uint32, err error) {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
 	}
 	timeout := unix.Timeval{Sec: answerTimeout}
+	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1) // errors without the refused message
 	err = errors.Join(
 		unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups}),
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout),
@@ -83,6 +85,9 @@ func (c *Conn) Port() uint32 { return c.port }
 
 // MaxBatch returns the size of the largest Batch that can be committed, in bytes.
 func (c *Conn) MaxBatch() int { return min(c.maxSend, sendBuffer) - 1024 }
+
+// ErrNoAnswer is returned when the kernel does not answer in time. The socket is of no use any more, because the answer may still come.
+var ErrNoAnswer = fmt.Errorf("nf_tables did not answer within %d s", answerTimeout)
 
 // RefusedError is returned when the kernel refused changes of a Batch. Nothing of the Batch is in force.
 type RefusedError struct {
@@ -123,7 +128,8 @@ func lastMessage(b []byte) (last int) {
 	return last
 }
 
-// answers reads the kernel's answers to a Batch. The kernel has written all of them before the call that sent the Batch returned.
+// answers reads the kernel's answers to a Batch. The kernel has written all of them before the call that sent the Batch returned. If
+// they do not fit into the socket's buffer, those that did are returned: they are refusals, because a Batch has one acknowledgement.
 func (c *Conn) answers(b *Batch) error {
 	refused := map[int]error{}
 	acknowledged := false
@@ -131,10 +137,15 @@ func (c *Conn) answers(b *Batch) error {
 		n, err := c.receive(unix.MSG_DONTWAIT)
 		if errors.Is(err, unix.EAGAIN) {
 			break
+		} else if errors.Is(err, unix.ENOBUFS) {
+			continue
 		} else if err != nil {
 			return fmt.Errorf("read the answers of nf_tables: %w", err)
 		}
-		for h := range messages(c.buf[:n]) {
+		for h, err := range messages(c.buf[:n]) {
+			if err != nil {
+				return err
+			}
 			if h.kind != unix.NLMSG_ERROR || len(h.data) < 4 {
 				continue
 			}
@@ -156,7 +167,7 @@ func (c *Conn) answers(b *Batch) error {
 	case len(refused) > 0:
 		return &RefusedError{refused}
 	case !acknowledged:
-		return errors.New("nf_tables did not acknowledge a transaction")
+		return fmt.Errorf("transaction of %d changes: %w", b.Messages(), ErrNoAnswer)
 	}
 	return nil
 }
@@ -164,7 +175,7 @@ func (c *Conn) answers(b *Batch) error {
 // drain discards answers that an earlier call did not read.
 func (c *Conn) drain() {
 	for {
-		if _, err := c.receive(unix.MSG_DONTWAIT); err != nil {
+		if _, err := c.receive(unix.MSG_DONTWAIT); err != nil && !errors.Is(err, unix.ENOBUFS) {
 			return
 		}
 	}
@@ -179,7 +190,8 @@ func (c *Conn) send(b []byte) error {
 	}
 }
 
-// receive reads into the buffer. It enlarges the buffer if a message does not fit.
+// receive reads messages of the kernel into the buffer, and discards those of other processes. It enlarges the buffer if a message
+// does not fit.
 func (c *Conn) receive(flags int) (n int, err error) {
 	for {
 		n, _, err = unix.Recvfrom(c.fd, c.buf, flags|unix.MSG_PEEK|unix.MSG_TRUNC)
@@ -191,8 +203,12 @@ func (c *Conn) receive(flags int) (n int, err error) {
 		case n > len(c.buf):
 			c.buf = make([]byte, 2*n)
 		}
-		n, _, err = unix.Recvfrom(c.fd, c.buf, flags)
-		if !errors.Is(err, unix.EINTR) {
+		var from unix.Sockaddr
+		n, from, err = unix.Recvfrom(c.fd, c.buf, flags)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if sender, ok := from.(*unix.SockaddrNetlink); err != nil || ok && sender.Pid == 0 {
 			return n, err
 		}
 	}
@@ -205,17 +221,23 @@ type header struct {
 	data        []byte
 }
 
-// messages yields the messages in a buffer.
-func messages(b []byte) func(func(header) bool) {
-	return func(yield func(header) bool) {
-		for len(b) >= headerSize {
-			size := int(binary.NativeEndian.Uint32(b))
+var errIncomplete = errors.New("nf_tables: a message is incomplete")
+
+// messages yields the messages in a buffer, and errIncomplete if it ends within one.
+func messages(b []byte) iter.Seq2[header, error] {
+	return func(yield func(header, error) bool) {
+		for len(b) > 0 {
+			size := 0
+			if len(b) >= headerSize {
+				size = int(binary.NativeEndian.Uint32(b))
+			}
 			if size < headerSize || size > len(b) {
+				yield(header{}, errIncomplete)
 				return
 			}
 			h := header{binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint16(b[6:]), binary.NativeEndian.Uint32(b[8:]),
 				binary.NativeEndian.Uint32(b[12:]), b[headerSize:size]}
-			if !yield(h) {
+			if !yield(h, nil) {
 				return
 			}
 			b = b[min(len(b), (size+3)&^3):]

@@ -77,10 +77,12 @@ func (m *message) endNest(start int) {
 
 // The attributes of messages that golang.org/x/sys/unix lacks.
 const (
+	tableDormant       = 1    // NFT_TABLE_F_DORMANT
 	setDescConcat      = 2    // NFTA_SET_DESC_CONCAT
 	setFieldLen        = 1    // NFTA_SET_FIELD_LEN
 	setElemKeyEnd      = 10   // NFTA_SET_ELEM_KEY_END
 	setElemExpressions = 0x11 // NFTA_SET_ELEM_EXPRESSIONS
+	setHandle          = 0x10 // NFTA_SET_HANDLE
 	setExpr            = 0x11 // NFTA_SET_EXPR
 	setConcat          = 0x80 // NFT_SET_CONCAT
 	setDataTypeVerdict = 0xffffff00

@@ -7,6 +7,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/maphash"
+	"maps"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -15,44 +17,98 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// ErrInterrupted is returned when another program changed the tables during a dump.
-var ErrInterrupted = errors.New("nf_tables: another program changed the tables while they were read")
+// ErrInterrupted is returned when other programs changed the tables during each of several dumps, and no two dumps were equal.
+var ErrInterrupted = errors.New("nf_tables: other programs keep changing the tables while they are read")
+
+// readTries bounds the dumps of one kind of objects. Each change of any table in the network namespace interrupts a dump.
+const readTries = 20
+
+// objects dumps the objects of a kind. It calls f for each message, with what follows the netfilter header. f notes what identifies each
+// object. If a dump was interrupted, objects calls retry and dumps again, until a dump was not, or two in a row have the same objects.
+// The kernel does not mark interrupted dumps of elements (NLM_F_DUMP_INTR), so that the generation of the tables is compared.
+func (c *Conn) objects(kind uint16, fam byte, fill func(*message), retry func(), f func(b []byte, note func(id ...[]byte))) error {
+	var sum, last uint64
+	var h maphash.Hash
+	note := func(id ...[]byte) {
+		h.Reset()
+		for _, b := range id {
+			_ = h.WriteByte(byte(len(b)))
+			_, _ = h.Write(b)
+		}
+		sum += h.Sum64()
+	}
+	for try := range readTries {
+		if try > 0 {
+			retry()
+			last, sum = sum, 0
+		}
+		before, err := c.generation()
+		if err == nil {
+			err = c.dump(kind, fam, fill, func(b []byte) { f(b, note) })
+		}
+		if err != nil {
+			return err
+		}
+		after, err := c.generation()
+		if err != nil || after == before || try > 0 && sum == last {
+			return err
+		}
+	}
+	return ErrInterrupted
+}
+
+// generation returns a number that every change of a table in the network namespace increases.
+func (c *Conn) generation() (n uint32, err error) {
+	err = c.request(unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, func(*message) {}, func(h header) bool {
+		n = number(attribute(h.data[genericSize:], unix.NFTA_GEN_ID))
+		return true
+	})
+	return n, err
+}
 
 // dump calls f for each message of a dump, with what follows the netfilter header.
 func (c *Conn) dump(kind uint16, fam byte, fill func(*message), f func(b []byte)) error {
+	return c.request(kind, unix.NLM_F_DUMP, fam, fill, func(h header) bool {
+		if h.kind != unix.NLMSG_DONE {
+			f(h.data[genericSize:])
+		}
+		return h.kind == unix.NLMSG_DONE
+	})
+}
+
+// request sends a request, and calls f for each answer until it returns true.
+func (c *Conn) request(kind, flags uint16, fam byte, fill func(*message), f func(header) bool) error {
 	var m message
 	c.seq++
-	start := m.begin(subsystem<<8|kind, unix.NLM_F_DUMP, c.seq, fam, 0)
+	start := m.begin(subsystem<<8|kind, flags, c.seq, fam, 0)
 	fill(&m)
 	m.end(start)
 	c.drain()
 	if err := c.send(m.b); err != nil {
 		return err
 	}
-	interrupted := false
 	for {
 		n, err := c.receive(0)
-		if err != nil {
+		if errors.Is(err, unix.EAGAIN) {
+			return ErrNoAnswer
+		} else if err != nil {
 			return err
 		}
-		for h := range messages(c.buf[:n]) {
-			if h.seq != c.seq {
-				continue
-			}
-			interrupted = interrupted || h.flags&unix.NLM_F_DUMP_INTR != 0
-			code := int32(0)
-			if len(h.data) >= 4 {
-				code = int32(binary.NativeEndian.Uint32(h.data))
-			}
+		for h, err := range messages(c.buf[:n]) {
 			switch {
-			case (h.kind == unix.NLMSG_DONE || h.kind == unix.NLMSG_ERROR) && code < 0:
+			case err != nil:
+				return err
+			case h.seq != c.seq:
+				continue
+			case len(h.data) < genericSize: // each kind of answer has as much at least
+				return errIncomplete
+			}
+			code := int32(binary.NativeEndian.Uint32(h.data))
+			if (h.kind == unix.NLMSG_DONE || h.kind == unix.NLMSG_ERROR) && code < 0 {
 				return unix.Errno(-code)
-			case h.kind == unix.NLMSG_DONE && interrupted:
-				return ErrInterrupted
-			case h.kind == unix.NLMSG_DONE:
+			}
+			if f(h) {
 				return nil
-			case len(h.data) >= genericSize:
-				f(h.data[genericSize:])
 			}
 		}
 	}
@@ -60,6 +116,9 @@ func (c *Conn) dump(kind uint16, fam byte, fill func(*message), f func(b []byte)
 
 // Table is what is installed of nkp's table of one family.
 type Table struct {
+	// Dormant reports whether the kernel calls none of its base chains.
+	Dormant bool
+
 	family k8s.Family
 	// Sets are the sets by name; Chains the chains by name, with the expressions of their rules.
 	sets   map[string]description
@@ -70,45 +129,59 @@ type Table struct {
 
 // chain is an installed chain.
 type chain struct {
-	hook, priority uint32
-	kind           string // "": no base chain
-	rules          [][]byte
+	hook, priority, policy uint32
+	kind                   string // "": no base chain
+	rules                  [][]byte
 }
 
 // ReadChains returns the table without elements; nil if there is none.
 func (c *Conn) ReadChains(f k8s.Family) (*Table, error) {
-	t := &Table{family: f, sets: map[string]description{}, chains: map[string]chain{}}
+	t := &Table{family: f}
 	found := false
 	named := func(kind uint16) func(*message) { return func(m *message) { m.text(kind, nft.TableName) } }
-	err := c.dump(unix.NFT_MSG_GETTABLE, family(f), func(*message) {}, func(b []byte) {
-		found = found || text(attribute(b, unix.NFTA_TABLE_NAME)) == nft.TableName
+	err := c.objects(unix.NFT_MSG_GETTABLE, family(f), func(*message) {}, func() { found = false }, func(b []byte, note func(...[]byte)) {
+		if text(attribute(b, unix.NFTA_TABLE_NAME)) != nft.TableName {
+			return
+		}
+		found, t.Dormant = true, number(attribute(b, unix.NFTA_TABLE_FLAGS))&tableDormant != 0
+		note(attribute(b, unix.NFTA_TABLE_FLAGS))
 	})
 	if err != nil || !found {
 		return nil, wrap("tables", err)
 	}
-	err = c.dump(unix.NFT_MSG_GETCHAIN, family(f), named(unix.NFTA_CHAIN_TABLE), func(b []byte) {
+	chains := func() { t.chains = map[string]chain{} }
+	chains()
+	err = c.objects(unix.NFT_MSG_GETCHAIN, family(f), named(unix.NFTA_CHAIN_TABLE), chains, func(b []byte, note func(...[]byte)) {
 		if text(attribute(b, unix.NFTA_CHAIN_TABLE)) != nft.TableName {
 			return
 		}
 		hook := attribute(b, unix.NFTA_CHAIN_HOOK)
 		t.chains[text(attribute(b, unix.NFTA_CHAIN_NAME))] = chain{
 			hook: number(attribute(hook, unix.NFTA_HOOK_HOOKNUM)), priority: number(attribute(hook, unix.NFTA_HOOK_PRIORITY)),
-			kind: text(attribute(b, unix.NFTA_CHAIN_TYPE)),
+			kind: text(attribute(b, unix.NFTA_CHAIN_TYPE)), policy: number(attribute(b, unix.NFTA_CHAIN_POLICY)),
 		}
+		note(attribute(b, unix.NFTA_CHAIN_HANDLE), attribute(b, unix.NFTA_CHAIN_POLICY))
 	})
 	if err != nil {
 		return nil, wrap("chains", err)
 	}
-	err = c.dump(unix.NFT_MSG_GETRULE, family(f), named(unix.NFTA_RULE_TABLE), func(b []byte) {
+	rules := map[string][][]byte{}
+	err = c.objects(unix.NFT_MSG_GETRULE, family(f), named(unix.NFTA_RULE_TABLE), func() { clear(rules) }, func(b []byte, note func(...[]byte)) {
 		name := text(attribute(b, unix.NFTA_RULE_CHAIN))
-		ch := t.chains[name]
-		ch.rules = append(ch.rules, bytes.Clone(attribute(b, unix.NFTA_RULE_EXPRESSIONS)))
-		t.chains[name] = ch
+		rules[name] = append(rules[name], bytes.Clone(attribute(b, unix.NFTA_RULE_EXPRESSIONS)))
+		note(attribute(b, unix.NFTA_RULE_HANDLE))
 	})
 	if err != nil {
 		return nil, wrap("rules", err)
 	}
-	err = c.dump(unix.NFT_MSG_GETSET, family(f), named(unix.NFTA_SET_TABLE), func(b []byte) {
+	for name, list := range rules {
+		ch := t.chains[name]
+		ch.rules = list
+		t.chains[name] = ch
+	}
+	sets := func() { t.sets = map[string]description{} }
+	sets()
+	err = c.objects(unix.NFT_MSG_GETSET, family(f), named(unix.NFTA_SET_TABLE), sets, func(b []byte, note func(...[]byte)) {
 		d := description{flags: number(attribute(b, unix.NFTA_SET_FLAGS)), keyType: number(attribute(b, unix.NFTA_SET_KEY_TYPE)),
 			keyLen: number(attribute(b, unix.NFTA_SET_KEY_LEN)), dataType: number(attribute(b, unix.NFTA_SET_DATA_TYPE)),
 			dataLen: number(attribute(b, unix.NFTA_SET_DATA_LEN)), size: number(attribute(attribute(b, unix.NFTA_SET_DESC), unix.NFTA_SET_DESC_SIZE)),
@@ -117,6 +190,7 @@ func (c *Conn) ReadChains(f k8s.Family) (*Table, error) {
 			d.timeout = binary.BigEndian.Uint64(timeout)
 		}
 		t.sets[text(attribute(b, unix.NFTA_SET_NAME))] = d
+		note(attribute(b, setHandle))
 	})
 	return t, wrap("sets", err)
 }
@@ -129,7 +203,10 @@ func (c *Conn) ReadElements(t *Table) error {
 		if _, ok := t.sets[s.Name]; !ok {
 			continue
 		}
-		err := c.eachElement(t.family, s.Name, func(b []byte) {
+		retry := func() {
+			maps.DeleteFunc(t.Elements, func(r nft.Ref, _ nft.Value) bool { return r.Set == nft.SetID(id) })
+		}
+		err := c.elements(t.family, s.Name, retry, func(b []byte) {
 			r := nft.Ref{Set: nft.SetID(id), Key: string(dataValue(b, unix.NFTA_SET_ELEM_KEY))}
 			t.Elements[r] = nft.Value{End: string(dataValue(b, setElemKeyEnd)), Data: elementData(s, b)}
 		})
@@ -140,19 +217,27 @@ func (c *Conn) ReadElements(t *Table) error {
 	return nil
 }
 
-// Counters calls f for each element of a set with its counter of packets.
-func (c *Conn) Counters(f k8s.Family, id nft.SetID, each func(r nft.Ref, v nft.Value, packets uint64)) error {
-	s := &nft.Sets[id]
-	return c.eachElement(f, s.Name, func(b []byte) {
+// Count is what an element has counted.
+type Count struct {
+	nft.Value
+	Packets uint64
+}
+
+// Counters returns the counters of a set's elements.
+func (c *Conn) Counters(f k8s.Family, id nft.SetID) (map[nft.Ref]Count, error) {
+	s, counts := &nft.Sets[id], map[nft.Ref]Count{}
+	err := c.elements(f, s.Name, func() { clear(counts) }, func(b []byte) {
 		counter := attribute(attribute(b, setElemExpressions), unix.NFTA_LIST_ELEM) // several expressions
 		if counter == nil {
 			counter = attribute(b, unix.NFTA_SET_ELEM_EXPR)
 		}
 		packets := attribute(attribute(counter, unix.NFTA_EXPR_DATA), unix.NFTA_COUNTER_PACKETS)
 		if len(packets) == 8 {
-			each(nft.Ref{Set: id, Key: string(dataValue(b, unix.NFTA_SET_ELEM_KEY))}, nft.Value{Data: elementData(s, b)}, binary.BigEndian.Uint64(packets))
+			r := nft.Ref{Set: id, Key: string(dataValue(b, unix.NFTA_SET_ELEM_KEY))}
+			counts[r] = Count{nft.Value{Data: elementData(s, b)}, binary.BigEndian.Uint64(packets)}
 		}
 	})
+	return counts, err
 }
 
 // Counted returns the packets that the rules with counters of a chain have counted, in the order of the rules.
@@ -170,20 +255,23 @@ func (t *Table) Counted(chain string) (packets []uint64) {
 	return packets
 }
 
-// Clients calls f for each client in a map of clients, with its key and endpoint.
-func (c *Conn) Clients(f k8s.Family, set string, each func(key, endpoint string)) error {
-	return c.eachElement(f, set, func(b []byte) {
-		each(string(dataValue(b, unix.NFTA_SET_ELEM_KEY)), string(dataValue(b, unix.NFTA_SET_ELEM_DATA)))
+// Clients returns the clients in a map of clients by their keys, with their endpoints.
+func (c *Conn) Clients(f k8s.Family, set string) (map[string]string, error) {
+	clients := map[string]string{}
+	err := c.elements(f, set, func() { clear(clients) }, func(b []byte) {
+		clients[string(dataValue(b, unix.NFTA_SET_ELEM_KEY))] = string(dataValue(b, unix.NFTA_SET_ELEM_DATA))
 	})
+	return clients, err
 }
 
-func (c *Conn) eachElement(f k8s.Family, set string, each func(b []byte)) error {
-	err := c.dump(unix.NFT_MSG_GETSETELEM, family(f), func(m *message) {
+func (c *Conn) elements(f k8s.Family, set string, retry func(), each func(b []byte)) error {
+	err := c.objects(unix.NFT_MSG_GETSETELEM, family(f), func(m *message) {
 		m.text(unix.NFTA_SET_ELEM_LIST_TABLE, nft.TableName)
 		m.text(unix.NFTA_SET_ELEM_LIST_SET, set)
-	}, func(b []byte) {
+	}, retry, func(b []byte, note func(...[]byte)) {
 		for _, e := range attributes(attribute(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 			each(e)
+			note(attribute(e, unix.NFTA_SET_ELEM_KEY), attribute(e, setElemKeyEnd), attribute(e, unix.NFTA_SET_ELEM_DATA))
 		}
 	})
 	return wrap("elements of "+set, err)

@@ -80,8 +80,8 @@ func (w *Watch) run(raw syscall.RawConn) {
 			w.notify()
 			continue
 		}
-		for h := range messages(c.buf[:n]) {
-			if h.port != w.own && h.kind>>8 == subsystem && len(h.data) >= genericSize && h.data[0] == family(w.family) &&
+		for h, err := range messages(c.buf[:n]) {
+			if err != nil || h.port != w.own && h.kind>>8 == subsystem && len(h.data) >= genericSize && h.data[0] == family(w.family) &&
 				text(attribute(h.data[genericSize:], tableName)) == nft.TableName {
 				w.notify()
 			}

@@ -1,0 +1,235 @@
+//go:build linux
+
+package netlink
+
+import (
+	"encoding/binary"
+	"errors"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nkp-proxy/nkp/fallback/nft"
+	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// truncate has the kernel cut off what it writes to a socket behind n bytes; 0: nothing arrives.
+func truncate(t *testing.T, fd int, n uint32) {
+	t.Helper()
+	filter := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: n}
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &filter}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func impatient(t *testing.T, c *Conn) {
+	t.Helper()
+	if err := unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func installed(t *testing.T, c *Conn, f k8s.Family) *nft.Ruleset {
+	t.Helper()
+	m := model(true)
+	r := nft.NewCompiler(nft.Config{Config: rules.DefaultConfig()}, f, m).Ruleset(m, nil)
+	install(t, c, r)
+	return r
+}
+
+func read(c *Conn, f k8s.Family) (*Table, error) {
+	t, err := c.ReadChains(f)
+	if err == nil && t != nil {
+		err = c.ReadElements(t)
+	}
+	return t, err
+}
+
+// No call waits for ever for an answer that does not come.
+func TestNoAnswer(t *testing.T) {
+	conn := isolated(t)
+	installed(t, conn, k8s.IPv4)
+	impatient(t, conn)
+	truncate(t, conn.fd, 0)
+	if got, err := read(conn, k8s.IPv4); !errors.Is(err, ErrNoAnswer) {
+		t.Errorf("a dump without an answer: %v, %v", got, err)
+	}
+	b := NewBatch(k8s.IPv4)
+	b.Add(nft.Elements{{Set: nft.ClusterIPs, Key: "\x09\x09\x09\x09"}: {}})
+	if err := conn.Commit(b); !errors.Is(err, ErrNoAnswer) {
+		t.Errorf("a transaction without an answer: %v", err)
+	}
+}
+
+// A dump of which a part is lost is an error, wherever it ends, and never a table that has less.
+func TestPartialDump(t *testing.T) {
+	conn := isolated(t)
+	want := installed(t, conn, k8s.IPv4)
+	impatient(t, conn)
+	partial := 0
+	for n := uint32(1); n < 1<<16; n += 1 + n/3 {
+		truncate(t, conn.fd, n)
+		if got, err := read(conn, k8s.IPv4); err != nil {
+			partial++
+		} else if got == nil || !maps.Equal(got.Elements, want.Elements) {
+			t.Errorf("messages of %d bytes at most: a table with a part of the elements, without an error", n)
+		}
+	}
+	if partial < 10 {
+		t.Errorf("%d of the dumps were partial", partial)
+	}
+	truncate(t, conn.fd, 1<<17)
+	if got, err := read(conn, k8s.IPv4); err != nil || !maps.Equal(got.Elements, want.Elements) {
+		t.Errorf("once messages arrive again: %v", err)
+	}
+}
+
+// Messages of other processes are not taken for the kernel's.
+func TestForeignSender(t *testing.T) {
+	conn, other := isolated(t), isolated(t)
+	forged := make([]byte, headerSize+4)
+	binary.NativeEndian.PutUint32(forged, uint32(len(forged)))
+	binary.NativeEndian.PutUint16(forged[4:], unix.NLMSG_ERROR)
+	conn, err := Open() // in the namespace of the other
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := unix.Sendto(other.fd, forged, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: conn.port}); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := conn.receive(unix.MSG_DONTWAIT); !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("received %d bytes of another process: %v", n, err)
+	}
+}
+
+// A program that changes another table all the time interrupts every dump, and does not prevent that the table is read.
+func TestInterruptedDumps(t *testing.T) {
+	conn := isolated(t)
+	want := installed(t, conn, k8s.IPv4)
+	installed(t, conn, k8s.IPv6)
+	large := NewBatch(k8s.IPv4)
+	for i := range 20_000 { // so that a dump takes longer than a change
+		e := nft.Ref{Set: nft.ClusterIPs, Key: string([]byte{10, 0, byte(i >> 8), byte(i)})}
+		want.Elements[e] = nft.Value{}
+	}
+	large.Add(want.Elements)
+	if err := conn.Commit(large); err != nil {
+		t.Fatal(err)
+	}
+	writer, err := Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop, ended, changes := make(chan struct{}), make(chan struct{}), 0
+	go func() { // ended by stop
+		defer close(ended)
+		defer writer.Close()
+		e := nft.Elements{{Set: nft.NodeIPs, Key: strings.Repeat("\x09", 16)}: {}}
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			add, del := NewBatch(k8s.IPv6), NewBatch(k8s.IPv6)
+			add.Add(e)
+			del.Delete(e)
+			if err := errors.Join(writer.Commit(add), writer.Commit(del)); err != nil {
+				t.Error(err)
+				return
+			}
+			changes++
+		}
+	}()
+	interrupted := 0
+	for range 6 {
+		dumps := 0
+		err := conn.elements(k8s.IPv4, nft.Sets[nft.ClusterIPs].Name, func() { dumps++ }, func([]byte) {})
+		if interrupted += dumps; err != nil {
+			t.Errorf("after %d dumps: %v", dumps+1, err)
+		}
+		if got, err := read(conn, k8s.IPv4); err != nil || !maps.Equal(got.Elements, want.Elements) {
+			t.Fatalf("beside a program that changes another table: %v", err)
+		}
+	}
+	close(stop)
+	<-ended
+	t.Logf("%d dumps of a large set were interrupted, by %d changes", interrupted, changes)
+	if interrupted < 3 {
+		t.Error("the dumps were not interrupted")
+	}
+}
+
+// Objects that differ from one dump to the next are an error in the end, not a mixture of both.
+func TestInterruptedByOwnTable(t *testing.T) {
+	conn := isolated(t)
+	installed(t, conn, k8s.IPv4)
+	writer, err := Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	n := 0
+	change := func() { // between two messages of a dump
+		b := NewBatch(k8s.IPv4)
+		n++
+		b.Add(nft.Elements{{Set: nft.NodeIPs, Key: string([]byte{11, 0, byte(n >> 8), byte(n)})}: {}})
+		if err := writer.Commit(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 1_000 {
+		change()
+	}
+	dumps, items := 1, 0
+	err = conn.elements(k8s.IPv4, nft.Sets[nft.NodeIPs].Name, func() { dumps++ }, func([]byte) {
+		if items++; items%100 == 0 {
+			change()
+		}
+	})
+	if !errors.Is(err, ErrInterrupted) || dumps != readTries {
+		t.Errorf("%d dumps: %v", dumps, err)
+	}
+}
+
+// Where notifications are lost, a Watch reports a change, because it may have been of nkp's table.
+func TestLostNotifications(t *testing.T) {
+	conn := isolated(t)
+	w, err := NewWatch(k8s.IPv4, conn.Port())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	raw, err := w.file.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) {
+			if err := unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1); err != nil { // the kernel's least
+				t.Error(err)
+			}
+		})
+	}
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { // receive without reading
+			if err := unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, nfnlGroupNFTables); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	installed(t, conn, k8s.IPv6) // neither of the family nor of another program: what is received of it does not count
+	if err := w.Begin(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-w.Changed:
+	case <-time.After(5 * time.Second):
+		t.Error("lost notifications are not reported")
+	}
+}

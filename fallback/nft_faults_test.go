@@ -1,0 +1,140 @@
+//go:build linux
+
+package fallback
+
+import (
+	"errors"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nkp-proxy/nkp/test/testbed"
+)
+
+// deafen has the kernel drop all that it writes to the nf_tables sockets of a process. It returns the number of sockets.
+func deafen(t *testing.T, pid int) (n int) {
+	t.Helper()
+	process, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(process)
+	files, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		number, _ := strconv.Atoi(f.Name())
+		fd, err := unix.PidfdGetfd(process, number, 0)
+		if err != nil {
+			continue // closed meanwhile
+		}
+		domain, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+		protocol, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
+		if domain == unix.AF_NETLINK && protocol == unix.NETLINK_NETFILTER {
+			filter := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 0}
+			err := errors.Join(
+				unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &filter}),
+				unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1}))
+			if err != nil {
+				t.Error(err)
+			}
+			n++
+		}
+		_ = unix.Close(fd)
+	}
+	return n
+}
+
+// A socket that no answer arrives at is named in the status and replaced, and what had changed is in force: whether the change itself
+// was not answered, or a look.
+func TestNFTNoAnswer(t *testing.T) {
+	testbed.Linux.Require(t)
+	b, pods := bed(t, testbed.Options{})
+	o := defaults(nftables)
+	manifests := func(to ...*testbed.Pod) string { return nodeObject + service("web", 1) + endpoints("web", to...) }
+	p := start(t, b, o, manifests(pods[0]))
+	for _, to := range pods[1:] {
+		if n := deafen(t, p.cmd.Process.Pid); n < 4 { // for each family, one for changes and one for notifications
+			t.Fatalf("%d sockets", n)
+		}
+		p.update(manifests(to))
+		said := ""
+		if !eventually(10*time.Second, func() bool {
+			for _, f := range p.status().Families {
+				if said = f.LastError; strings.Contains(said, "did not answer") {
+					return !f.InStep
+				}
+			}
+			return false
+		}) {
+			t.Errorf("the status does not say that the kernel does not answer: %q", said)
+		}
+		p.settle()
+		for range 10 {
+			if a, err := pods[0].Ask(t.Context(), "tcp", "40.0.0.1:80"); err != nil || a.Pod != to.Name {
+				t.Errorf("answered by %q, want %s: %v", a.Pod, to.Name, err)
+			}
+		}
+		for _, f := range p.status().Families {
+			if f.LastError != "" {
+				t.Errorf("in step, with an error: %s", f.LastError)
+			}
+		}
+	}
+	nftIn(t, b, "delete", "table", "ip", "nkp") // the new sockets receive notifications, too
+	p.settle()
+}
+
+// Whatever another program puts into nkp's table, it is served again at once, and what can lead packets elsewhere is gone.
+func TestNFTHostileTable(t *testing.T) {
+	testbed.Linux.Require(t)
+	b, pods := bed(t, testbed.Options{})
+	o := defaults(nftables)
+	o.SyncPeriod = time.Hour // notifications alone
+	long := strings.Repeat("x", 120)
+	manifests := func(n int) string {
+		return nodeObject + service("web", 1, "type: NodePort") + endpoints("web", pods[:n]...)
+	}
+	p := start(t, b, o, manifests(1))
+	for what, script := range map[string]string{
+		"map that leads to a foreign chain": `add chain ip nkp mine
+			add rule ip nkp mine drop
+			add map ip nkp m { type ipv4_addr : verdict ; elements = { 10.0.0.11 : goto mine, 10.0.0.12 : jump external } ; }
+			insert rule ip nkp services ip saddr vmap @m`,
+		"dormant table":           "add table ip nkp { flags dormant ; }",
+		"policy drop":             "add chain ip nkp filter-input { type filter hook input priority 0 ; policy drop ; }",
+		"foreign hook":            "add chain ip nkp mine { type filter hook prerouting priority -300 ; policy drop ; }",
+		"foreign spread":          "add chain ip nkp spread-2\nadd rule ip nkp spread-2 drop",
+		"unknown objects":         "add counter ip nkp c\nadd quota ip nkp q { over 1 bytes ; }\nadd chain ip nkp mine\nadd rule ip nkp mine quota name q drop\ninsert rule ip nkp services jump mine",
+		"overlong user data":      "add set ip nkp s { type ipv4_addr ; comment \"" + long + "\" ; }\nadd chain ip nkp mine { comment \"" + long + "\" ; }\nadd rule ip nkp services return comment \"" + long + "\"",
+		"anonymous sets and maps": "insert rule ip nkp services ip saddr { 10.0.0.11, 10.0.0.12 } drop\ninsert rule ip nkp services tcp dport vmap { 80 : drop }",
+	} {
+		t.Run(what, func(t *testing.T) {
+			file := t.TempDir() + "/script"
+			if err := os.WriteFile(file, []byte(script+"\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			nftIn(t, b, "-f", file)
+			ok := eventually(10*time.Second, func() bool {
+				s := nftIn(t, b, "list", "table", "ip", "nkp")
+				return !strings.Contains(s, "mine") && !strings.Contains(s, "dormant") && !strings.Contains(s, "policy drop") && !strings.Contains(s, long)
+			})
+			if !ok {
+				t.Errorf("not undone:\n%s\n%+v", nftIn(t, b, "list", "table", "ip", "nkp"), p.status().Families[0])
+			}
+			for _, n := range []int{2, 1} { // changes go on
+				p.sync(manifests(n))
+				for _, from := range []*testbed.Host{pods[0].Host, pods[2].Host, b.Node} {
+					if _, err := from.Ask(t.Context(), "tcp", "40.0.0.1:80"); err != nil {
+						t.Errorf("%d endpoints, from %s: %v", n, from.Name, err)
+					}
+				}
+			}
+		})
+	}
+}
