@@ -380,7 +380,7 @@ func (w *nftWorker) sync(ctx context.Context) error {
 	b := netlink.NewBatch(w.family)
 	if t != nil && !fits(t, &fixed) {
 		w.log.Info("the table is another version's, or dormant: it is replaced")
-		b.DeleteTable()
+		b.DeleteTable(nft.TableName)
 		t, r.table = nil, nil
 	}
 	if t == nil {

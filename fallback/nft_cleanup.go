@@ -8,8 +8,34 @@ import (
 
 	"github.com/nkp-proxy/nkp/fallback/nft"
 	"github.com/nkp-proxy/nkp/fallback/nft/netlink"
-	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 )
+
+// kubeProxyTable is the name of the tables that kube-proxy has in mode nftables, one in each family.
+const kubeProxyTable = "kube-proxy"
+
+// RemoveKubeProxyTables deletes the tables of kube-proxy's mode nftables, and returns their number.
+func RemoveKubeProxyTables() (n int, err error) {
+	conn, err := netlink.Open()
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	for _, f := range dataplane.Families {
+		if has, _, err := conn.HasTable(f, kubeProxyTable); err != nil {
+			return n, err
+		} else if !has {
+			continue
+		}
+		b := netlink.NewBatch(f)
+		b.DeleteTable(kubeProxyTable)
+		if err := conn.Commit(b); err != nil {
+			return n, fmt.Errorf("delete table %s %s: %w", f, kubeProxyTable, err)
+		}
+		n++
+	}
+	return n, nil
+}
 
 // CleanupNFTables deletes nkp's tables, and unsets route_localnet if nkp has set it for them. It returns the number of tables. No other
 // table is touched.
@@ -19,7 +45,7 @@ func CleanupNFTables() (n int, err error) {
 		return 0, err
 	}
 	defer conn.Close()
-	for _, f := range []k8s.Family{k8s.IPv4, k8s.IPv6} {
+	for _, f := range dataplane.Families {
 		t, err := conn.ReadChains(f)
 		if err != nil {
 			return n, err
@@ -32,7 +58,7 @@ func CleanupNFTables() (n int, err error) {
 			}
 		}
 		b := netlink.NewBatch(f)
-		b.DeleteTable()
+		b.DeleteTable(nft.TableName)
 		if err := conn.Commit(b); err != nil {
 			return n, err
 		}

@@ -40,5 +40,8 @@ func ReadRules(context.Context, string, k8s.Family) (map[string]map[string][]str
 	return nil, errNotLinux
 }
 
+// RemoveKubeProxyTables removes kube-proxy's nftables tables. It works on Linux only.
+func RemoveKubeProxyTables() (int, error) { return 0, errNotLinux }
+
 // CleanupNFTables removes nkp's tables. It works on Linux only.
 func CleanupNFTables() (int, error) { return 0, errNotLinux }

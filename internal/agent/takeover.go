@@ -25,6 +25,17 @@ func others(m Mode, last []Mode) (list []Mode) {
 // takeOver removes what other data planes have left, when the main one is in force for the first time.
 func (a *Agent) takeOver(ctx context.Context) {
 	old := others(a.mode, a.lastModes)
+	var errs []error
+	if (a.mode == ModeIPTables || a.mode == ModeNFTables) && a.set.ServiceProxyName == "" {
+		switch n, err := fallback.RemoveKubeProxyTables(); {
+		case err != nil && a.mode == ModeIPTables: // without nf_tables there is none
+			a.log.Debug("cannot check nftables for kube-proxy's tables", "error", err)
+		case err != nil:
+			errs = append(errs, err)
+		case n > 0:
+			a.log.Info("removed kube-proxy's tables from nftables", "tables", n)
+		}
+	}
 	if a.mode == ModeNFTables && !slices.Contains(old, ModeIPTables) && a.set.ServiceProxyName == "" {
 		switch occupied, err := fallback.Occupied(ctx); {
 		case err != nil: // without iptables there are no chains
@@ -33,10 +44,6 @@ func (a *Agent) takeOver(ctx context.Context) {
 			old = append(old, ModeIPTables)
 		}
 	}
-	if len(old) == 0 {
-		return
-	}
-	var errs []error
 	for _, m := range old {
 		var err error
 		if m == ModeNFTables {
@@ -50,9 +57,12 @@ func (a *Agent) takeOver(ctx context.Context) {
 		return // the next start goes on
 	}
 	if err := errors.Join(errs...); err != nil {
-		text := "what an earlier run has installed is left, and may serve old endpoints; nkp tries again at the next start: " + err.Error()
+		text := "what another data plane has installed is left, and may serve old endpoints; nkp tries again at the next start: " + err.Error()
 		a.log.Error(text)
 		_ = a.ask(ctx, func() { a.leftovers = text }) // fails only on shutdown
+		return
+	}
+	if len(old) == 0 {
 		return
 	}
 	a.log.Info("removed what another data plane had installed", "planes", old, "mode", a.mode)

@@ -129,6 +129,81 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
+// From each of kube-proxy's modes to each of nkp's, where one of them is nftables: no connection fails, held ones stay, and what
+// kube-proxy had installed is gone, so that only nkp follows the API server. Back, where kube-proxy does not take nkp's rules over, nkp
+// cleanup removes them once kube-proxy serves.
+func TestTakeOverNFTables(t *testing.T) {
+	testbed.Linux.Require(t)
+	const services = 200
+	for _, tc := range []struct{ from, backend, to, left string }{
+		{"nftables", "nf_tables", "nftables", "table ip kube-proxy"},
+		{"nftables", "nf_tables", "iptables", "table ip kube-proxy"},
+		{"iptables", "nf_tables", "nftables", "KUBE-SERVICES"},
+		{"iptables", "legacy", "nftables", "KUBE-SERVICES"},
+	} {
+		t.Run(fmt.Sprintf("%s (%s) to %s", tc.from, tc.backend, tc.to), func(t *testing.T) {
+			c := newCluster(t, services, 10)
+			inCharge := func(i int) {
+				t.Helper()
+				p := c.pods[i]
+				c.api.slice(c.sliceObject(i, p))
+				c.reachOften(i, p.Name, 20, time.Minute) // of ten pods, none answers that often by chance
+				c.api.slice(c.sliceObject(i, c.pods...))
+			}
+			installed := func() string {
+				rules, _ := c.bed.Node.Exec(t.Context(), "nft", "list", "ruleset")
+				legacy, _ := c.bed.Node.Exec(t.Context(), "iptables-legacy-save")
+				return rules + legacy
+			}
+			old := c.startKubeProxy(tc.from, tc.backend)
+			c.reach(services-1, "", 2*time.Minute)
+			inCharge(1)
+			if !strings.Contains(installed(), tc.left) {
+				t.Fatalf("kube-proxy has not installed %q", tc.left)
+			}
+			f := c.traffic(services)
+			time.Sleep(time.Second)
+			old.stop()
+			nkp := c.startNKPWith("--mode", tc.to)
+			if err := c.waitInStep(time.Minute); err != nil {
+				t.Fatal(err)
+			}
+			for end := time.Now().Add(testbed.Patient(30 * time.Second)); strings.Contains(installed(), tc.left) && time.Now().Before(end); {
+				time.Sleep(50 * time.Millisecond)
+			}
+			if strings.Contains(installed(), tc.left) || strings.Contains(installed(), "table ip6 kube-proxy") {
+				t.Errorf("nkp leaves kube-proxy's rules (%s)", tc.left)
+			}
+			inCharge(2)
+			if tc.to == "nftables" && tc.from == "nftables" {
+				nkp.stop()
+				c.startKubeProxy(tc.from, tc.backend)
+				c.waitTable("kube-proxy", services)
+				bin, err := testbed.NKP()
+				if err == nil {
+					_, err = c.bed.Node.Exec(t.Context(), bin, "cleanup", "--mode", "nftables", "--socket", c.socket())
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				inCharge(3)
+			}
+			f.end()
+		})
+	}
+}
+
+// waitTable waits until an nftables table of the node leads to the last Service, too.
+func (c *cluster) waitTable(name string, services int) {
+	c.t.Helper()
+	for end := time.Now().Add(testbed.Patient(time.Minute)); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if out, err := c.bed.Node.Exec(c.t.Context(), "nft", "list", "table", "ip", name); err == nil && strings.Contains(out, vip(services-1).String()+" ") {
+			return
+		}
+	}
+	c.t.Fatalf("table %s does not lead to the Services in time", name)
+}
+
 // From nkp's iptables mode to nftables and back, by way of a kill in between: no connection fails, held ones stay, and nothing of the
 // other mode is left, so that only what is in charge follows the API server.
 func TestModeChange(t *testing.T) {

@@ -77,9 +77,9 @@ func (b *Batch) AddTable() {
 	})
 }
 
-// DeleteTable deletes the table with all that is in it.
-func (b *Batch) DeleteTable() {
-	b.add(unix.NFT_MSG_DELTABLE, 0, func(m *message) { m.text(unix.NFTA_TABLE_NAME, nft.TableName) })
+// DeleteTable deletes a table with all that is in it.
+func (b *Batch) DeleteTable(name string) {
+	b.add(unix.NFT_MSG_DELTABLE, 0, func(m *message) { m.text(unix.NFTA_TABLE_NAME, name) })
 }
 
 // AddChain adds a chain without its rules.

@@ -134,21 +134,25 @@ type chain struct {
 	rules                  [][]byte
 }
 
+// HasTable reports whether there is a table of a name, and its flags.
+func (c *Conn) HasTable(f k8s.Family, name string) (has bool, flags uint32, err error) {
+	err = c.objects(unix.NFT_MSG_GETTABLE, family(f), func(*message) {}, func() { has = false }, func(b []byte, note func(...[]byte)) {
+		if text(attribute(b, unix.NFTA_TABLE_NAME)) == name {
+			has, flags = true, number(attribute(b, unix.NFTA_TABLE_FLAGS))
+			note(attribute(b, unix.NFTA_TABLE_FLAGS))
+		}
+	})
+	return has, flags, wrap("tables", err)
+}
+
 // ReadChains returns the table without elements; nil if there is none.
 func (c *Conn) ReadChains(f k8s.Family) (*Table, error) {
-	t := &Table{family: f}
-	found := false
 	named := func(kind uint16) func(*message) { return func(m *message) { m.text(kind, nft.TableName) } }
-	err := c.objects(unix.NFT_MSG_GETTABLE, family(f), func(*message) {}, func() { found = false }, func(b []byte, note func(...[]byte)) {
-		if text(attribute(b, unix.NFTA_TABLE_NAME)) != nft.TableName {
-			return
-		}
-		found, t.Dormant = true, number(attribute(b, unix.NFTA_TABLE_FLAGS))&tableDormant != 0
-		note(attribute(b, unix.NFTA_TABLE_FLAGS))
-	})
-	if err != nil || !found {
-		return nil, wrap("tables", err)
+	has, flags, err := c.HasTable(f, nft.TableName)
+	if err != nil || !has {
+		return nil, err
 	}
+	t := &Table{family: f, Dormant: flags&tableDormant != 0}
 	chains := func() { t.chains = map[string]chain{} }
 	chains()
 	err = c.objects(unix.NFT_MSG_GETCHAIN, family(f), named(unix.NFTA_CHAIN_TABLE), chains, func(b []byte, note func(...[]byte)) {
