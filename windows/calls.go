@@ -58,9 +58,14 @@ func (c counting) Version() (v hns.Version, err error) {
 	return c.Host.Version()
 }
 
-func (c counting) Network(name string) (n *hns.Network, err error) {
+func (c counting) Network(id string) (n *hns.Network, err error) {
 	defer func() { c.calls.note("read_network", err) }()
-	return c.Host.Network(name)
+	return c.Host.Network(id)
+}
+
+func (c counting) NetworkNamed(name string) (n *hns.Network, err error) {
+	defer func() { c.calls.note("read_network", err) }()
+	return c.Host.NetworkNamed(name)
 }
 
 func (c counting) NetworkNames() (names []string, err error) {

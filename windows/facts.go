@@ -18,30 +18,34 @@ type notReady struct{ what string }
 
 func (e *notReady) Error() string { return "waiting: " + e.what }
 
-// facts reads the facts about this host that a plan needs. Every sync reads them again: the CNI plugin may change them any time.
-func (p *Plane) facts() (*plan.Facts, error) {
-	if err := p.open(); err != nil {
-		return nil, err
+// readNetwork reads the pods' network, which the CNI plugin may change any time.
+func (p *Plane) readNetwork() error {
+	var n *hns.Network
+	err := error(&hns.Error{Code: hns.CodeElementNotFound})
+	if p.network.ID != "" {
+		n, err = p.host.Network(p.network.ID)
 	}
-	f := &plan.Facts{EnableDSR: p.opts.EnableDSR, HealthzPort: p.opts.HealthzPort, SourceVIP: p.opts.SourceVIP}
-	var err error
-	if f.Version, err = p.version(); err != nil {
-		return nil, err
-	}
-	network, err := p.host.Network(p.opts.NetworkName)
 	if hns.IsNotFound(err) {
-		return nil, &notReady{fmt.Sprintf("HNS has no network %q%s: the CNI plugin makes it, or set --network-name", p.opts.NetworkName, p.otherNetworks())}
+		n, err = p.host.NetworkNamed(p.opts.NetworkName)
+	}
+	if hns.IsNotFound(err) {
+		return &notReady{fmt.Sprintf("HNS has no network %q%s: the CNI plugin makes it, or set --network-name", p.opts.NetworkName, p.otherNetworks())}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot read network %q: %w", p.opts.NetworkName, err)
+		return fmt.Errorf("cannot read network %q: %w", p.opts.NetworkName, err)
 	}
-	f.Network = *network
-	if network.ID != p.network {
-		p.network = network.ID
+	if n.ID != p.network.ID {
 		clear(p.named)
 	}
-	f.NodeIP = nodeIPv4(&p.node)
-	if network.Overlay() {
+	p.network = *n
+	return nil
+}
+
+// facts returns the facts about this host that a plan needs, with the network as it was read last.
+func (p *Plane) facts() (*plan.Facts, error) {
+	f := &plan.Facts{Network: p.network, Version: p.status.version(), NodeIP: nodeIPv4(&p.node),
+		EnableDSR: p.opts.EnableDSR, HealthzPort: p.opts.HealthzPort, SourceVIP: p.opts.SourceVIP}
+	if f.Network.Overlay() {
 		if err := p.overlayFacts(f); err != nil {
 			return nil, err
 		}
@@ -72,23 +76,23 @@ func (p *Plane) otherNetworks() string {
 	return fmt.Sprintf(" (it has %s)", strings.Join(names, ", "))
 }
 
-// version returns the version of HNS and caches it, because it does not change while the system runs.
-func (p *Plane) version() (hns.Version, error) {
-	if v := p.status.version(); v != (hns.Version{}) {
-		return v, nil
+// readVersion reads the version of HNS, once, because it does not change while the system runs.
+func (p *Plane) readVersion() error {
+	if p.status.version() != (hns.Version{}) {
+		return nil
 	}
 	v, err := p.host.Version()
 	if err != nil {
-		return v, fmt.Errorf("cannot ask HNS for its version: %w", err)
+		return fmt.Errorf("cannot ask HNS for its version: %w", err)
 	}
 	if !hns.FeaturesOf(v).Api.V2 {
-		return v, fmt.Errorf("this Windows is too old: %w", hns.Missing("HCN V2 API", "9.2", v))
+		return fmt.Errorf("this Windows is too old: %w", hns.Missing("HCN V2 API", "9.2", v))
 	}
 	p.status.setVersion(v)
 	for _, w := range p.warnings() {
 		p.opts.Log.Warn(w)
 	}
-	return v, nil
+	return nil
 }
 
 // overlayFacts adds what only overlay networks need.

@@ -51,6 +51,7 @@ func TestQueuedAndInStep(t *testing.T) {
 	b.plane.sync(t.Context())
 	expect("the sync after it", "in step")
 
+	b.clock = b.clock.Add(defaultAudit)
 	b.hns.Inject(hnsfake.Fault{Func: "HcnEnumerateLoadBalancers", Times: 1, Code: hns.CodeFail, Text: "busy"})
 	b.simple("late", "10.99.0.3", "100.244.1.4")
 	b.sync()

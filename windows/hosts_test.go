@@ -77,6 +77,16 @@ func TestNetworkDisappears(t *testing.T) {
 	b.pod("10.244.1.5")
 	b.good()
 	b.mustHave("10.96.0.1", 80, "10.244.1.5", "10.244.2.7")
+
+	// So can a network without endpoints, right before the first Service comes.
+	b = newBed(t, hns.NetworkL2Bridge, newest)
+	b.good()
+	b.hns.RemoveNetwork(b.network)
+	b.simple("web", "10.96.0.1", "10.244.2.7")
+	calls := b.sync()
+	if s := b.plane.Detail(); hnsfake.Count(calls, "HcnCreateLoadBalancer") != 0 || !strings.Contains(s.Error, `no network "Calico"`) {
+		t.Errorf("status %q", s.Error)
+	}
 }
 
 // Pods' endpoints are the CNI plugin's to make: they are waited for, not slept for, and the rest is served meanwhile.

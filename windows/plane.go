@@ -36,8 +36,11 @@ type Plane struct {
 	statesRead time.Time
 	// portsProbed is when a dynamic port was asked for last.
 	portsProbed time.Time
-	// named are the addresses of endpoints that were looked up by name, in the network whose HNS id is network.
-	network string
+	// enumerated is when the network was read and HNS's objects were enumerated last. The zero Time: the next sync must do that,
+	// because the last one left work.
+	enumerated time.Time
+	// network is the pods' network as it was read last, named the addresses of its endpoints that were looked up by name.
+	network hns.Network
 	named   map[string]netip.Addr
 	watch   watch
 	// notReady counts the consecutive checks that found the CNI plugin not ready.

@@ -1,6 +1,7 @@
 package windows
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,7 +46,7 @@ func (p *Plane) sync(ctx context.Context) (next time.Time) {
 		p.notReady++
 	} else {
 		p.notReady = 0
-		next = began.Add(p.opts.AuditPeriod)
+		next = cmp.Or(p.enumerated, began).Add(p.opts.AuditPeriod)
 	}
 	if at := result.Retry(); !at.IsZero() && at.Before(next) {
 		next = at
@@ -92,15 +93,20 @@ func (p *Plane) counts() reconcile.Counts {
 }
 
 func (p *Plane) trySync(ctx context.Context, now time.Time) (r reconcile.Result, err error) {
-	facts, err := p.observe(now)
-	if err != nil {
-		return r, err
+	facts, w := p.undisturbed(now)
+	if w == nil {
+		if facts, err = p.observe(now); err != nil {
+			return r, err
+		}
+		w = plan.New(p.ports, p.checks, facts)
 	}
-	w := plan.New(p.ports, p.checks, facts)
 	p.report(w)
 	features := hns.FeaturesOf(facts.Version)
 	r, err = p.engine.Sync(ctx, w, features)
 	p.status.observed(facts, p.engine.CanModify(features))
+	if err != nil || len(r.Refused) > 0 || len(r.Waiting) > 0 {
+		p.enumerated = time.Time{}
+	}
 	if err == nil && ctx.Err() == nil {
 		p.inbox.WhileIdle(func() {
 			p.status.programmed(p.since)
@@ -111,8 +117,32 @@ func (p *Plane) trySync(ctx context.Context, now time.Time) (r reconcile.Result,
 	return r, err
 }
 
+// undisturbed returns the facts and the plan for a change that arrived less than AuditPeriod after everything was enumerated, if HNS
+// still has the endpoints that nkp knows: then the network exists, and no pod has come or gone. Else it returns nil. That takes 1 call,
+// observe 5.
+func (p *Plane) undisturbed(now time.Time) (*plan.Facts, *plan.Wanted) {
+	if p.since.IsZero() || now.Sub(p.enumerated) >= p.opts.AuditPeriod {
+		return nil, nil
+	}
+	facts, err := p.facts()
+	if err != nil {
+		return nil, nil // observe returns the error
+	}
+	w := plan.New(p.ports, p.checks, facts)
+	if !p.engine.Undisturbed(w, &facts.Network) {
+		return nil, nil
+	}
+	return facts, w
+}
+
 // observe reads the facts and what HNS has.
 func (p *Plane) observe(now time.Time) (*plan.Facts, error) {
+	p.enumerated = time.Time{}
+	for _, read := range []func() error{p.open, p.readVersion, p.readNetwork} {
+		if err := read(); err != nil {
+			return nil, err
+		}
+	}
 	if now.Sub(p.fullRead) >= p.opts.FullAuditPeriod {
 		maps.DeleteFunc(p.named, func(name string, _ netip.Addr) bool { return name != proxysSource }) // finding that one takes a read of all endpoints
 	}
@@ -129,6 +159,7 @@ func (p *Plane) observe(now time.Time) (*plan.Facts, error) {
 	if err := p.engine.Observe(facts.Network.ID); err != nil {
 		return nil, err
 	}
+	p.enumerated = now
 	if p.fullRead.IsZero() {
 		p.fullRead = now
 	}

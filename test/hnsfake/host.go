@@ -113,16 +113,20 @@ func one[T any](h host, k kind, filter map[string]string) (*T, error) {
 	return ts[0], nil
 }
 
-func (h host) Network(name string) (*hns.Network, error) {
-	type wire struct {
-		ID, Name, Type string
-		Policies       []hns.Policy
-	}
-	n, err := one[wire](h, network, map[string]string{"Name": name})
+func (h host) Network(id string) (*hns.Network, error) {
+	text, err := get[json.RawMessage](h, network, id)
 	if err != nil {
 		return nil, err
 	}
-	return &hns.Network{ID: hns.CanonicalID(n.ID), Name: n.Name, Type: n.Type, RemoteSubnets: hns.ParseRemoteSubnets(n.Policies)}, nil
+	return hns.ParseNetwork(*text)
+}
+
+func (h host) NetworkNamed(name string) (*hns.Network, error) {
+	text, err := one[json.RawMessage](h, network, map[string]string{"Name": name})
+	if err != nil {
+		return nil, err
+	}
+	return hns.ParseNetwork(*text)
 }
 
 func (h host) EndpointIDs(net string) ([]string, error) {

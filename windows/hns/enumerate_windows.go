@@ -13,6 +13,7 @@ var (
 	computenetwork = windows.NewLazySystemDLL("computenetwork.dll")
 	vmcompute      = windows.NewLazySystemDLL("vmcompute.dll")
 
+	procEnumerateNetworks      = computenetwork.NewProc("HcnEnumerateNetworks")
 	procEnumerateEndpoints     = computenetwork.NewProc("HcnEnumerateEndpoints")
 	procEnumerateLoadBalancers = computenetwork.NewProc("HcnEnumerateLoadBalancers")
 	procHNSCall                = vmcompute.NewProc("HNSCall")

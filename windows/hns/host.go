@@ -5,9 +5,10 @@ package hns
 type Host interface {
 	// Version asks for HNS's version. It is not cached: HNS may not be up yet.
 	Version() (Version, error)
-	// Network returns a network by name; IsNotFound(err) if there is none.
-	Network(name string) (*Network, error)
-
+	// Network reads one network; IsNotFound(err) if there is none.
+	Network(id string) (*Network, error)
+	// NetworkNamed returns a network by name; IsNotFound(err) if there is none. It takes a call more than Network.
+	NetworkNamed(name string) (*Network, error)
 	// NetworkNames returns the names of all networks.
 	NetworkNames() ([]string, error)
 	// Watch has notify called after a network was created or deleted, on any goroutine, until stop is called. lost reports that HNS

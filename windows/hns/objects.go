@@ -66,6 +66,18 @@ func (n *Network) Provider(a netip.Addr) (node netip.Addr) {
 	return node
 }
 
+// ParseNetwork reads a network as HNS returns it.
+func ParseNetwork(text []byte) (*Network, error) {
+	var n struct {
+		ID, Name, Type string
+		Policies       []Policy
+	}
+	if err := json.Unmarshal(text, &n); err != nil {
+		return nil, fmt.Errorf("a network of HNS does not parse: %w", err)
+	}
+	return &Network{ID: CanonicalID(n.ID), Name: n.Name, Type: n.Type, RemoteSubnets: ParseRemoteSubnets(n.Policies)}, nil
+}
+
 // ParseRemoteSubnets reads the policies of a network; what does not parse is left out.
 func ParseRemoteSubnets(policies []Policy) []RemoteSubnet {
 	var subnets []RemoteSubnet

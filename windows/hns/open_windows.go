@@ -13,7 +13,7 @@ import (
 
 // Open returns the HNS of this machine. It fails if this Windows has no HCN API.
 func Open() (Host, error) {
-	for _, p := range []interface{ Find() error }{procEnumerateEndpoints, procEnumerateLoadBalancers, procHNSCall} {
+	for _, p := range []interface{ Find() error }{procEnumerateNetworks, procEnumerateEndpoints, procEnumerateLoadBalancers, procHNSCall} {
 		if err := p.Find(); err != nil { // hcsshim panics later if it is missing
 			return nil, fmt.Errorf("this Windows has no Host Compute Network API: %w: %s", err, hintFeature)
 		}
@@ -46,16 +46,23 @@ func (machine) NetworkNames() ([]string, error) {
 	return names, nil
 }
 
-func (machine) Network(name string) (*Network, error) {
-	n, err := hcn.GetNetworkByName(name)
+func (m machine) Network(id string) (*Network, error) {
+	text, err := raw{m}.Query(KindNetwork, id) // hcn.GetNetworkByID enumerates before it opens
 	if err != nil {
-		return nil, fault("HcnOpenNetwork", err)
+		return nil, err
 	}
-	policies := make([]Policy, len(n.Policies))
-	for i, p := range n.Policies {
-		policies[i] = Policy{string(p.Type), p.Settings}
+	return ParseNetwork(text)
+}
+
+func (m machine) NetworkNamed(name string) (*Network, error) {
+	ids, err := enumerate(procEnumerateNetworks, map[string]string{"Name": name})
+	if err != nil {
+		return nil, err
 	}
-	return &Network{ID: CanonicalID(n.Id), Name: n.Name, Type: string(n.Type), RemoteSubnets: ParseRemoteSubnets(policies)}, nil
+	if len(ids) == 0 {
+		return nil, &Error{Call: procEnumerateNetworks.Name, Code: CodeElementNotFound, Text: "no network " + name}
+	}
+	return m.Network(ids[0])
 }
 
 func (machine) EndpointIDs(network string) ([]string, error) {

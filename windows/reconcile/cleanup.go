@@ -56,7 +56,7 @@ func identify(host hns.Host, owned *Ownership, network string) error {
 		return err
 	}
 	if network != "" {
-		n, err := host.Network(network)
+		n, err := host.NetworkNamed(network)
 		if err == nil {
 			have.endpoints, err = endpoints(host, n.ID)
 		}

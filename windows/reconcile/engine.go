@@ -105,6 +105,27 @@ func (e *Engine) Observe(network string) error {
 	return nil
 }
 
+// Undisturbed enumerates the endpoints, and reports whether they are the observed ones, so that w can be programmed without another
+// look at HNS. It cannot if w has a new endpoint that no node of the network holds: the node may have joined since the network was read.
+// false: Observe must be called.
+func (e *Engine) Undisturbed(w *plan.Wanted, network *hns.Network) bool {
+	ids, err := e.host.EndpointIDs(e.have.network)
+	if err != nil || len(ids) == 0 || len(ids) != len(e.have.endpoints) { // none: the network may be gone
+		return false
+	}
+	for _, id := range ids {
+		if e.have.endpoints[hns.CanonicalID(id)] == nil {
+			return false
+		}
+	}
+	for a, want := range w.Endpoints {
+		if network.Overlay() && want.Purpose == plan.ForBackend && !network.Provider(a).IsValid() && len(e.have.at(a)) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // RereadAll schedules every object to be read again, by Reread.
 func (e *Engine) RereadAll() {
 	e.unread = slices.Concat(slices.Sorted(maps.Keys(e.have.endpoints)), slices.Sorted(maps.Keys(e.have.loadBalancers)))
