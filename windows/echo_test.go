@@ -33,6 +33,7 @@ var echoes = []struct {
 	{"load balancer: another source VIP", onKind("LoadBalancer", func(o hnsfake.Object) { o["SourceVIP"] = nodeIP })},
 	{"endpoint: one more flag", onKind("Endpoint", func(o hnsfake.Object) { o["Flags"] = number(o["Flags"]) + 8 })},
 	{"endpoint: no flags", onKind("Endpoint", func(o hnsfake.Object) { delete(o, "Flags") })},
+	{"endpoint: MAC in upper case", onKind("Endpoint", func(o hnsfake.Object) { o["MacAddress"] = strings.ToUpper(o["MacAddress"].(string)) })},
 	{"endpoint: MAC in upper case, with colons", onKind("Endpoint", func(o hnsfake.Object) {
 		o["MacAddress"] = strings.ToUpper(strings.ReplaceAll(o["MacAddress"].(string), "-", ":"))
 	})},
@@ -60,6 +61,12 @@ var echoes = []struct {
 			}
 		}
 	}},
+	{"ids in lower case, endpoints of load balancers in upper", onKind("LoadBalancer", func(o hnsfake.Object) {
+		list, _ := o["HostComputeEndpoints"].([]any)
+		for i := range list {
+			list[i] = strings.ToUpper(list[i].(string))
+		}
+	})},
 	{"ids in braces", func(_ string, o hnsfake.Object) { o["ID"] = "{" + o["ID"].(string) + "}" }},
 	{"endpoints of load balancers in another order", onKind("LoadBalancer", func(o hnsfake.Object) {
 		list, _ := o["HostComputeEndpoints"].([]any)
@@ -93,11 +100,15 @@ func number(v any) float64 {
 // A restart changes nothing, even if HNS changes nkp's requests; a change is one modification, and what another program changes
 // is repaired.
 func TestAlteredEchoes(t *testing.T) {
-	table := fmt.Sprintf("%-48s %8s %16s %16s %13s %15s\n", "HNS's answer", "version", "writes: restart", "hourly read", "altered", "state file lost")
-	for _, v := range []hns.Version{newest, {Major: 13, Minor: 2}} {
+	table := fmt.Sprintf("%-56s %13s %16s %16s %13s %15s\n", "HNS's answer", "HNS", "writes: restart", "hourly read", "altered", "state file lost")
+	for _, host := range []struct {
+		network string
+		hns.Version
+	}{{hns.NetworkOverlay, newest}, {hns.NetworkOverlay, hns.Version{Major: 13, Minor: 2}}, {hns.NetworkL2Bridge, newest}} {
+		v := host.Version
 		for _, c := range echoes {
 			var log bytes.Buffer
-			b := newBed(t, hns.NetworkOverlay, v, func(o *Options) {
+			b := newBed(t, host.network, v, func(o *Options) {
 				o.EnableDSR, o.Log = true, slog.New(slog.NewTextHandler(&log, nil))
 			})
 			if c.alter != nil {
@@ -107,7 +118,7 @@ func TestAlteredEchoes(t *testing.T) {
 			b.service("affinity", v1.ServiceSpec{ClusterIP: "10.99.9.1", Ports: tcp(80, 8080), SessionAffinity: v1.ServiceAffinityClientIP})
 			b.slice("affinity", tcp(0, 8080), "100.244.1.1")
 			b.good()
-			what := fmt.Sprintf("HNS %s, %s", v, c.name)
+			what := fmt.Sprintf("%s, HNS %s, %s", host.network, v, c.name)
 			if n := strings.Count(log.String(), "stores an object differently"); n > 1 {
 				t.Errorf("%s: %d warnings, want one for all objects", what, n)
 			}
@@ -147,7 +158,7 @@ func TestAlteredEchoes(t *testing.T) {
 			if n := writes(b.good()); n != 0 {
 				t.Errorf("%s: %d writes at the second restart without the state file", what, n)
 			}
-			table += fmt.Sprintf("%-48s %8s %16d %16d %13d %15d\n", c.name, v, restart, hourly, altered, writes(calls))
+			table += fmt.Sprintf("%-56s %8s %4s %16d %16d %13d %15d\n", c.name, host.network, v, restart, hourly, altered, writes(calls))
 			if restart != 0 || hourly != 0 {
 				t.Errorf("%s: %d writes at a restart, %d at a full read; want 0", what, restart, hourly)
 			}
