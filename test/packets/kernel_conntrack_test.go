@@ -1,0 +1,50 @@
+//go:build linux
+
+package packets
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nkp-proxy/nkp/test/testbed"
+)
+
+// The kernel's conntrack table is full: the three commands and the metrics say so. The limit is one of the whole machine, so that no
+// other test may run meanwhile.
+func TestKernelConntrackFull(t *testing.T) {
+	requireKernelDatapath(t)
+	const file = "/proc/sys/net/netfilter/nf_conntrack_max"
+	before, err := os.ReadFile(file)
+	must(t, err)
+	set := func(limit string) { must(t, os.WriteFile(file, []byte(limit), 0o644)) }
+	t.Cleanup(func() { set(strings.TrimSpace(string(before))) })
+	c := newCluster(t, testbed.Options{})
+	c.servePods(t)
+	web := service("web", "40.0.0.1", func(s *v1.Service) { s.Spec.Selector = map[string]string{"app": "web"} })
+	c.put(web, slice(web, 8080, at(c.pods[0].IP4)))
+	c.run()
+	c.settle()
+	for range 3 { // assured entries, which do not give way
+		c.keepOpen(t, aPod(c), "40.0.0.1:80")
+	}
+	set("3")
+	b := broken{
+		from: aPod, to: "40.0.0.1:80", err: testbed.ErrTimeout, live: true,
+		status: `(?s)conntrack +table \d+ of 3 entries; failures .*dropped [1-9]\d*.*\n.*` +
+			`WARNING +conntrack table \d+ of 3 entries: full, new connections to Services fail; raise the limit \(.* on the kernel datapath sysctl net\.netfilter\.nf_conntrack_max=N\)`,
+		trace: `does not agree: conntrack table \d+ of 3 entries: full, so that a new connection fails\n`,
+	}
+	c.attempts(t)
+	b.check(t, c, func() {})
+	c.eventually("the metrics", func() error {
+		s, err := c.scrape()
+		if err == nil && (s.values[`nkp_conntrack_limit{zone="all"}`] != 3 || s.values[`nkp_conntrack_failures_total{reason="dropped"}`] == 0) {
+			err = fmt.Errorf("%s", s.text)
+		}
+		return err
+	})
+}
