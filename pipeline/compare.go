@@ -22,6 +22,8 @@ type Comparison struct {
 
 	meters []flow.Meter // found on the switch
 	read   int          // number of flows read, equal or not
+
+	adopted map[uint32][]slotFlow // flows of tableWide that were read, by group; nil unless Adopt was called
 }
 
 // Compare begins a comparison. It invalidates the Compiler's previous one.
@@ -37,6 +39,7 @@ func (c *Compiler) Compare() *Comparison {
 // change f afterwards.
 func (x *Comparison) Flow(f *flow.Flow) {
 	x.read++
+	x.noteSlot(f)
 	if !x.match(f.Digest(x.c.seed)) {
 		x.flows[f.Key] = f
 	}
@@ -44,6 +47,9 @@ func (x *Comparison) Flow(f *flow.Flow) {
 
 // Group adds a group in nkp's range that was read from the switch. It keeps g if g differs from the desired state.
 func (x *Comparison) Group(g *flow.Group) {
+	if x.adopted != nil {
+		x.adopt(g)
+	}
 	if !x.match(g.Digest(x.c.seed)) {
 		x.groups[g.ID] = g
 	}

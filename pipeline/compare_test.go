@@ -14,6 +14,12 @@ import (
 // compared returns a Comparison of all that is in a state.
 func compared(c *Compiler, have *flow.State) *Comparison {
 	x := c.Compare()
+	feed(x, have)
+	return x
+}
+
+// feed adds all that is in a state, as a switch sends it: flows first.
+func feed(x *Comparison, have *flow.State) {
 	for _, f := range have.Flows {
 		x.Flow(f)
 	}
@@ -23,7 +29,6 @@ func compared(c *Compiler, have *flow.State) *Comparison {
 	for _, m := range have.Meters {
 		x.Meter(m)
 	}
-	return x
 }
 
 // A Comparison, which keeps digests, finds what a comparison of whole states finds: on an empty switch, on one in step, and
@@ -182,7 +187,7 @@ func TestSharedFlowsAgree(t *testing.T) {
 	seen, asked := map[flow.Key]*flow.Flow{}, 0
 	c := compile(t, testConfig())
 	for i := range 2000 {
-		o := c.compilePort(&placed{randomShape(rng, i, i%97).servicePort(), uint32(1 + i)})
+		o := c.compilePort(&placed{sp: randomShape(rng, i, i%97).servicePort(), id: uint32(1 + i)})
 		for _, f := range o.shared {
 			if before := seen[f.Key]; before != nil && !before.Equal(f) {
 				t.Fatalf("one asks for %v, another for %v", before, f)

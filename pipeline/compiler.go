@@ -11,10 +11,11 @@ import (
 )
 
 // Compiler holds the desired state of the switch and keeps it in step with the model. Pass it changes; each call returns
-// the Delta for the switch. Compiling from scratch and compiling change by change result in the same State. A Compiler is
-// not safe for concurrent use.
+// the Delta for the switch. Compiling from scratch and compiling change by change result in the same State, but for the slots in
+// which the endpoints are: these follow from the ones before each change, or from those on the switch (Comparison.Adopt). A
+// Compiler is not safe for concurrent use.
 //
-// It keeps Service ports and digests, not flows. A port's flows depend only on the port, its id and the configuration, so the
+// It keeps Service ports and digests, not flows. A port's flows depend only on the port, its id and slots, and the configuration, so the
 // flows from before a change can be recompiled when they are needed (docs/decisions/0009-flows-are-not-kept.md).
 type Compiler struct {
 	cfg    Config
@@ -29,12 +30,6 @@ type Compiler struct {
 	wanted      map[uint64]uint32
 	seed        maphash.Seed // of the digests
 	comparisons uint32       // begun
-}
-
-// placed is a Service port and the id allocated to it.
-type placed struct {
-	sp *k8s.ServicePort
-	id uint32
 }
 
 // NewCompiler returns a Compiler whose State is that of a cluster without Services. It fails on a bad layout.
@@ -57,6 +52,18 @@ func (c *Compiler) Config() Config { return c.cfg }
 
 // Flows returns the number of flows that should be on the switch.
 func (c *Compiler) Flows() int { return c.flows }
+
+// MoreSlotFlows returns how many more flows than Flows the slots of the same endpoints can take after many changes.
+func (c *Compiler) MoreSlotFlows() (more int) {
+	for _, p := range c.ports {
+		for _, policy := range []k8s.Policy{k8s.Cluster, k8s.Local} {
+			if n := len(p.hashed(policy)); n > 0 && mostSlots(n) > maxSlots {
+				more += maxOversize * mostSlots(n)
+			}
+		}
+	}
+	return more
+}
 
 // Groups returns the number of groups that should be on the switch.
 func (c *Compiler) Groups() int { return c.groups }
@@ -105,7 +112,7 @@ func (c *Compiler) Load(ports map[k8s.PortName]*k8s.ServicePort) {
 		c.ids.add(n, func(k8s.PortName) {})
 	}
 	for n, sp := range ports {
-		o := c.compilePort(c.assign(n, sp))
+		o := c.compilePort(c.assign(n, sp, nil))
 		c.add(&o, func(*flow.Flow) {}, func(*flow.Group) {})
 	}
 }
@@ -132,7 +139,8 @@ func (c *Compiler) Update(changes map[k8s.PortName]*k8s.ServicePort) *flow.Delta
 	for n, sp := range redo {
 		var was, now objects
 		var before *k8s.ServicePort
-		if old := c.ports[n]; old != nil {
+		old := c.ports[n]
+		if old != nil {
 			before = old.sp
 			was = c.compilePort(old)
 			e.retire(old, sp)
@@ -142,7 +150,7 @@ func (c *Compiler) Update(changes map[k8s.PortName]*k8s.ServicePort) *flow.Delta
 			}
 		}
 		if sp != nil {
-			now = c.compilePort(c.assign(n, sp))
+			now = c.compilePort(c.assign(n, sp, old))
 		}
 		e.flush = append(e.flush, staleConnections(&c.cfg, before, sp)...)
 		was, now = trimEqual(was, now)
@@ -155,9 +163,10 @@ func (c *Compiler) Update(changes map[k8s.PortName]*k8s.ServicePort) *flow.Delta
 	return e.delta()
 }
 
-// assign records a Service port and its id.
-func (c *Compiler) assign(n k8s.PortName, sp *k8s.ServicePort) *placed {
+// assign records a Service port and its id. old is what was there before, or nil.
+func (c *Compiler) assign(n k8s.PortName, sp *k8s.ServicePort, old *placed) *placed {
 	p := &placed{sp: sp, id: c.ids.ids[n]}
+	p.follow(old)
 	c.ports[n], c.owner[p.id] = p, p
 	return p
 }
@@ -248,7 +257,7 @@ func (c *Compiler) compileCommon() objects {
 
 func (c *Compiler) compilePort(p *placed) objects {
 	b := builder{Config: &c.cfg}
-	b.port(p.sp, p.id)
+	b.port(p)
 	return b.objects
 }
 

@@ -46,7 +46,7 @@ func equal(t *testing.T, what string, got, want *flow.State) {
 	t.Fatalf("%s: to be added (+) and removed (-):\n%s", what, b.String())
 }
 
-// A switch that is fed every Delta ends where a compilation from scratch does, whatever came in between:
+// A switch that is fed every Delta ends where a compilation from scratch does that adopts the switch's slots, whatever came in between:
 // Services that come, go, change, trade addresses, collide in their ids, and a node whose facts change.
 func TestIncrementalEqualsFromScratch(t *testing.T) {
 	crowd(t, 64)
@@ -126,6 +126,7 @@ func TestIncrementalEqualsFromScratch(t *testing.T) {
 			}
 			fresh := compile(t, cfg)
 			fresh.Update(model)
+			adopt(fresh, onSwitch)
 			where := fmt.Sprintf("round %d step %d", round, step)
 			equal(t, where+": compiler", c.State(), fresh.State())
 			equal(t, where+": switch", onSwitch, fresh.State())

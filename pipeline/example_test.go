@@ -3,7 +3,6 @@ package pipeline_test
 import (
 	"fmt"
 	"net/netip"
-	"os"
 
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/pipeline"
@@ -31,8 +30,8 @@ func ExampleCompiler() {
 	more.ClusterEndpoints = append(more.ClusterEndpoints, k8s.Endpoint{Addr: netip.MustParseAddrPort("10.0.0.13:8080")})
 	d := c.Update(map[k8s.PortName]*k8s.ServicePort{web.Name: &more})
 	fmt.Printf("%d flows, %d groups\n", len(d.SetFlows)+len(d.DelFlows), len(d.SetGroups)+len(d.DelGroups))
-	d.WriteTo(os.Stdout)
+	fmt.Println(d.SetGroups[0].Head(), "with", len(d.SetGroups[0].Buckets), "buckets, one for each slot of the hash")
 	// Output:
 	// 0 flows, 1 groups
-	// + group_id=1622801024,type=select,selection_method=dp_hash,bucket=bucket_id:0,weight:11,actions=ct(commit,table=2,zone=1001,nat(dst=10.0.0.11:8080),exec(move:NXM_NX_REG1[]->NXM_NX_CT_MARK[])),bucket=bucket_id:1,weight:9,actions=ct(commit,table=2,zone=1001,nat(dst=10.0.0.12:8080),exec(move:NXM_NX_REG1[]->NXM_NX_CT_MARK[])),bucket=bucket_id:2,weight:1,actions=ct(commit,table=2,zone=1001,nat(dst=10.0.0.12:8080),exec(move:NXM_NX_REG1[]->NXM_NX_CT_MARK[])),bucket=bucket_id:3,weight:11,actions=ct(commit,table=2,zone=1001,nat(dst=10.0.0.13:8080),exec(move:NXM_NX_REG1[]->NXM_NX_CT_MARK[]))
+	// group_id=1622801024,type=select,selection_method=dp_hash with 16 buckets, one for each slot of the hash
 }

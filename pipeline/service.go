@@ -33,22 +33,21 @@ const (
 // service compiles one Service port.
 type service struct {
 	*builder
-	sp *k8s.ServicePort
-	id uint32
+	*placed
 	// used records which sets of endpoints some frontend reaches, so that only those become groups.
 	used map[k8s.Policy]bool
 }
 
-// port adds everything of one Service port under its id.
-func (b *builder) port(sp *k8s.ServicePort, id uint32) {
-	s := &service{builder: b, sp: sp, id: id, used: map[k8s.Policy]bool{}}
-	for i := range sp.Frontends {
-		if f := &sp.Frontends[i]; f.ShadowedBy == "" {
+// port adds everything of one Service port.
+func (b *builder) port(p *placed) {
+	s := &service{builder: b, placed: p, used: map[k8s.Policy]bool{}}
+	for i := range s.sp.Frontends {
+		if f := &s.sp.Frontends[i]; f.ShadowedBy == "" {
 			s.frontend(f)
 		}
 	}
 	s.counters()
-	if sp.AffinitySeconds > 0 {
+	if s.sp.AffinitySeconds > 0 {
 		s.affinity()
 	}
 	for _, p := range []k8s.Policy{k8s.Cluster, k8s.Local} {
@@ -157,7 +156,7 @@ func (c *Config) untranslated(sp *k8s.ServicePort) (lines []string) {
 	if !c.NoNullNAT {
 		return nil
 	}
-	s := &service{builder: &builder{Config: c}, sp: sp}
+	s := &service{builder: &builder{Config: c}, placed: &placed{sp: sp}}
 	for i := range sp.Frontends {
 		f := &sp.Frontends[i]
 		if f.ShadowedBy == "" && (s.isOwnEndpoint(f, k8s.Cluster) || s.isOwnEndpoint(f, k8s.Local)) {
@@ -246,14 +245,18 @@ func (s *service) endpoints(p k8s.Policy) {
 	if len(es) == 1 {
 		return // pick
 	}
-	shares, ok := slotShares(len(es), int(s.id)%len(es))
-	if !ok {
-		s.wide(p, es)
+	if t := s.dealt.of(p); t != nil {
+		s.choice(p, es, t)
 		return
 	}
-	weights, owner := bucketWeights(shares)
-	g := &flow.Group{ID: s.group(p), Method: flow.DPHash, Buckets: make([]flow.Bucket, 0, len(weights))}
-	for i, w := range weights {
+	shares := newShares(weights(es), s.turn(len(es)))
+	if sum(shares) > maxSlots {
+		s.choice(p, es, newSlots(shares))
+		return
+	}
+	weight, owner := bucketWeights(shares) // fewer buckets than slots: newSlots
+	g := &flow.Group{ID: s.group(p), Method: flow.DPHash, Buckets: make([]flow.Bucket, 0, len(weight))}
+	for i, w := range weight {
 		g.Buckets = append(g.Buckets, flow.Bucket{
 			ID: uint32(i), Weight: uint16(w), Actions: []flow.Action{s.translate(es[owner[i]])},
 		})

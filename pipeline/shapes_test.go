@@ -41,7 +41,7 @@ var shapes = []struct {
 		prefix("192.168.0.0/24"), prefix("172.16.0.0/16")}}, 5, 1, 1},
 	{shape{name: "affinity", cluster: 3, affinity: 10800, types: all[:1]}, 6, 4, 1},
 	{shape{name: "affinity-local", cluster: 3, local: 1, affinity: 60, external: k8s.Local, types: all}, 17, 4, 2},
-	{shape{name: "wide", cluster: 100, types: all[:1]}, 1 + 200, 2, 1},
+	{shape{name: "wide", cluster: 100, types: all[:1]}, 1 + 88, 2, 1},
 }
 
 // The text of each shape, as `nkp plan -o ofctl` prints it. Run with -update after a change that is meant.

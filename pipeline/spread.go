@@ -1,59 +1,168 @@
 package pipeline
 
-import "slices"
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+)
 
-// A dp_hash group maps the low bits of the datapath's hash to buckets through a table of slots: as many as
-// the total weight divided by the smallest weight, rounded up to a power of two, at least 16 and at most 256
-// (OVS: ofproto/ofproto-dpif.c, group_setup_dp_hash_table). With equal weights, ten buckets share 16 slots, and
-// six of them get twice as many as the others. Weights that add up to the number of slots, one of them being 1,
-// give each bucket exactly as many slots as its weight.
+// The datapath's hash of a packet chooses an endpoint by a table of slots: the low bits of the hash select the slot, and each slot
+// belongs to one endpoint. When endpoints come or go, deal changes the owners of as few slots as the shares allow, so that other
+// choices stay (docs/decisions/0045-slots-stay.md).
+
+// slots holds the owner of each slot: the index of an endpoint, or vacant. Its length is a power of two.
+type slots []uint32
+
+const vacant = ^uint32(0)
+
+// A dp_hash group maps the low bits of the hash to buckets through a table of its own: as many slots as the total weight divided
+// by the smallest weight, rounded up to a power of two, at least 16 and at most 256 (OVS: ofproto/ofproto-dpif.c,
+// group_setup_dp_hash_table).
 const (
 	minSlots = 16
 	maxSlots = 256
 )
 
-// slotShares returns the number of slots of each of n endpoints. If a table of up to 256 slots allows it, no endpoint gets
-// more than 5 % above or 10 % below its fair share, else no more than 20 % above or below. ok is false if 256 slots cannot do
-// that: flows then spread the endpoints (wide.go). turn decides which endpoints get the slots left over. The smallest
-// sufficient table is used, because each slot costs the datapath one cached flow.
-func slotShares(n, turn int) (shares []int, ok bool) {
-	if n <= 0 {
-		return nil, false
+// webster returns the index of the bucket in each slot of a group with these weights, as Open vSwitch lays them out
+// (group_setup_dp_hash_table): each slot goes to the bucket with the highest quotient of weight and 2×slots+1, the first one if
+// several have it. It returns nil if there are no buckets or 256 slots are too few.
+func webster(weights []int) []int {
+	total, least := 0, 0
+	for _, w := range weights {
+		if total += w; w > 0 && (least == 0 || w < least) {
+			least = w
+		}
 	}
-	slots := 0
-	switch {
-	case n&(n-1) == 0 && n <= maxSlots:
-		slots = n
-	default:
-		for s := minSlots; s <= maxSlots && slots == 0; s *= 2 {
-			if s >= n && fair(s, n, 0.05, 0.10) {
-				slots = s
+	if total == 0 || total > least*maxSlots {
+		return nil
+	}
+	bucket := make([]int, max(minSlots, 1<<bits.Len(uint((total+least-1)/least-1))))
+	value, divisor := make([]float64, len(weights)), make([]float64, len(weights))
+	for i, w := range weights {
+		value[i], divisor[i] = float64(w), 1
+	}
+	for slot := range bucket {
+		winner := 0
+		for i := range value {
+			if value[i] > value[winner] {
+				winner = i
 			}
 		}
-		if slots == 0 && n <= maxSlots && fair(maxSlots, n, 0.20, 0.20) {
-			slots = maxSlots
+		divisor[winner] += 2
+		value[winner] = float64(weights[winner]) / divisor[winner]
+		bucket[slot] = winner
+	}
+	return bucket
+}
+
+// slotCount returns how many slots a new table for endpoints of these weights has: the least that give each endpoint its share
+// within 10 %, because each slot costs the datapath one cached flow. If 256 do not, it is 20 %.
+func slotCount(weights []int) int {
+	n := len(weights)
+	if n&(n-1) == 0 && fair(n, weights, 0) {
+		return n
+	}
+	for size := minSlots; size <= maxSlots; size *= 2 {
+		if fair(size, weights, 10) {
+			return size
 		}
 	}
-	if slots == 0 {
-		return nil, false
+	size := maxSlots
+	for size < mostSlots(n) && !fair(size, weights, dealtWithin) {
+		size *= 2
 	}
-	return apportion(slots, n, turn), true
+	return size
 }
 
-func fair(slots, n int, above, below float64) bool {
-	share := float64(slots) / float64(n)
-	most := float64((slots + n - 1) / n)
-	least := float64(slots / n)
-	return most <= share*(1+above) && least >= share*(1-below)
+// dealtWithin is how many percent the slots of an endpoint may be off its share before a table grows. An endpoint that goes then
+// moves at most 1.2 times its share.
+const dealtWithin = 20
+
+// mostSlots bounds a table for n endpoints. Equal weights need no more than that.
+func mostSlots(n int) int { return max(maxSlots, 1<<bits.Len(uint(8*n-1))) }
+
+// fair reports whether each endpoint has its share of size slots within percent, whichever way it is rounded.
+func fair(size int, weights []int, percent int) bool {
+	total := sum(weights)
+	for i, w := range weights {
+		if i > 0 && w == weights[i-1] {
+			continue
+		}
+		least := size * w / total
+		most := (size*w + total - 1) / total
+		if 100*most*total > size*w*(100+percent) || 100*least*total < size*w*(100-percent) {
+			return false
+		}
+	}
+	return true
 }
 
-// apportion divides slots into n shares as evenly as whole numbers allow.
-func apportion(slots, n, turn int) []int {
-	shares := slices.Repeat([]int{slots / n}, n)
-	for i := range slots % n {
-		shares[(turn+i)%n]++
+func sum(list []int) (total int) {
+	for _, n := range list {
+		total += n
+	}
+	return total
+}
+
+// apportion divides size slots by weight. The slots that are left over go to the largest remainders, in the order of first among
+// equal ones. Each endpoint gets a slot at least.
+func apportion(size int, weights []int, first func(a, b int) int) []int {
+	total := sum(weights)
+	shares, order := make([]int, len(weights)), make([]int, len(weights))
+	left := size
+	for i, w := range weights {
+		shares[i], order[i] = max(1, size*w/total), i
+		left -= shares[i]
+	}
+	slices.SortFunc(order, func(a, b int) int {
+		return cmp.Or(cmp.Compare(size*weights[b]%total, size*weights[a]%total), first(a, b))
+	})
+	for i := 0; left > 0; i, left = i+1, left-1 {
+		shares[order[i]]++
+	}
+	for ; left < 0; left++ { // weights so different that some shares were less than a slot
+		shares[slices.Index(shares, slices.Max(shares))]--
 	}
 	return shares
+}
+
+// rotated returns an order of n endpoints that begins with number turn.
+func rotated(n, turn int) func(a, b int) int {
+	return func(a, b int) int { return cmp.Compare((a-turn+n)%n, (b-turn+n)%n) }
+}
+
+// newShares returns the shares of a new table. turn decides which of equal endpoints get the slots left over.
+func newShares(weights []int, turn int) []int {
+	return apportion(slotCount(weights), weights, rotated(len(weights), turn))
+}
+
+// newSlots returns the table for these shares when there is no earlier one. Up to maxSlots it is what Open vSwitch makes of
+// bucketWeights. Beyond, each share is laid out in blocks of slots that are equal in as many low bits as possible.
+func newSlots(shares []int) slots {
+	size := sum(shares)
+	t := make(slots, 0, size)
+	if size <= maxSlots {
+		weights, owner := bucketWeights(shares)
+		for _, b := range webster(weights) {
+			t = append(t, uint32(owner[b]))
+		}
+		return t.shortest()
+	}
+	t = t[:size]
+	nbits := bits.Len(uint(size - 1))
+	next := uint32(0)
+	for b := nbits; b >= 0; b-- {
+		for i, s := range shares {
+			if s&(1<<b) == 0 {
+				continue
+			}
+			for range 1 << b {
+				t[bits.Reverse32(next)>>(32-nbits)] = uint32(i)
+				next++
+			}
+		}
+	}
+	return t.shortest()
 }
 
 // bucketWeights turns shares into the weights of buckets: owner[i] is the index of the share that weight[i]
@@ -71,27 +180,78 @@ func bucketWeights(shares []int) (weight, owner []int) {
 	return weight, owner
 }
 
-// hashBlock is an aligned run of hash values: those that equal value under mask.
-type hashBlock struct {
-	owner       int // index of the share that the block is part of
-	value, mask uint32
+// shortest returns the smallest table that chooses as t does.
+func (t slots) shortest() slots {
+	for len(t) > 1 && slices.Equal(t[:len(t)/2], t[len(t)/2:]) {
+		t = t[:len(t)/2]
+	}
+	return t
 }
 
-// hashBlocks divides the values of a hash of nbits bits: share i gets shares[i] of them. Each share becomes
-// blocks whose lengths are powers of two; laid out by falling length they stay aligned, so that one value and
-// mask describes a block. The shares must add up to 2^nbits.
-func hashBlocks(shares []int, nbits int) []hashBlock {
-	all := uint32(1)<<nbits - 1
-	var blocks []hashBlock
-	next := uint32(0)
-	for b := nbits; b >= 0; b-- {
-		length := uint32(1) << b
-		for i, s := range shares {
-			if uint32(s)&length != 0 {
-				blocks = append(blocks, hashBlock{owner: i, value: next, mask: all &^ (length - 1)})
-				next += length
+// A table with more slots than maxOversize × mostSlots is halved, although that moves choices, because each slot costs cached flows.
+const maxOversize = 2
+
+// deal returns the table for endpoints of these weights that follows t, whose owners are indexes into the same list, or vacant.
+// Each endpoint gets its share; a slot has another owner than before only if its endpoint is gone or has more than its share.
+func deal(t slots, weights []int) slots {
+	t = slices.Clone(t)
+	for len(t) < mostSlots(len(weights)) && !fair(len(t), weights, dealtWithin) {
+		t = append(t, t...) // chooses as before
+	}
+	for len(t) > maxOversize*mostSlots(len(weights)) {
+		t = t.halved()
+	}
+	have := make([]int, len(weights))
+	gains := make([]int, len(weights)) // vacant slots in whose partners' places the endpoint is
+	for j, owner := range t {
+		if owner != vacant {
+			have[owner]++
+			if t[t.partner(j)] == vacant {
+				gains[owner]++
 			}
 		}
 	}
-	return blocks
+	shares := apportion(len(t), weights, func(a, b int) int {
+		return cmp.Or(cmp.Compare(have[b], have[a]), cmp.Compare(gains[b], gains[a]), cmp.Compare(a, b))
+	})
+	for j := len(t) - 1; j >= 0; j-- {
+		if owner := t[j]; owner != vacant && have[owner] > shares[owner] {
+			have[owner]--
+			t[j] = vacant
+		}
+	}
+	take := func(j int, owner uint32) {
+		t[j] = owner
+		have[owner]++
+	}
+	for j := range t {
+		if owner := t[t.partner(j)]; t[j] == vacant && owner != vacant && have[owner] < shares[owner] {
+			take(j, owner)
+		}
+	}
+	next := 0
+	for j := range t {
+		if t[j] == vacant {
+			for have[next] == shares[next] {
+				next++
+			}
+			take(j, uint32(next))
+		}
+	}
+	return t.shortest()
+}
+
+// partner returns the slot that differs from slot j in the highest bit only. A table in which all partners have the same owner is
+// twice as large as it must be.
+func (t slots) partner(j int) int { return j ^ len(t)/2 }
+
+// halved returns a table of half the size. A vacant slot takes its partner's owner.
+func (t slots) halved() slots {
+	half := slices.Clone(t[:len(t)/2])
+	for j := range half {
+		if half[j] == vacant {
+			half[j] = t[t.partner(j)]
+		}
+	}
+	return half
 }

@@ -1,93 +1,304 @@
 package pipeline
 
 import (
+	"fmt"
 	"math/bits"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
 	"testing"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// slotsOVS is how many slots Open vSwitch gives a dp_hash group (group_setup_dp_hash_table).
-func slotsOVS(weights []int) int {
-	total, least := 0, weights[0]
-	for _, w := range weights {
-		total += w
-		least = min(least, w)
+func ones(n int) []int { return slices.Repeat([]int{1}, n) }
+
+// counts returns the number of slots of each endpoint.
+func (t slots) counts(n int) []int {
+	c := make([]int, n)
+	for _, owner := range t {
+		c[owner]++
 	}
-	slots := 1 << bits.Len(uint((total+least-1)/least-1))
-	return max(slots, minSlots)
+	return c
 }
 
-// What the switch makes of the weights: a slot for each unit of weight, and nobody far from the fair share.
-func TestBucketWeightsMakeEvenSlots(t *testing.T) {
-	plain := 0
-	for n := 1; n <= 300; n++ {
-		shares, ok := slotShares(n, n/3)
-		if !ok {
+// A new table gives each endpoint its share, in the slots that Open vSwitch makes of the group's weights.
+func TestNewSlotsAreEven(t *testing.T) {
+	for _, n := range []int{2, 3, 4, 5, 6, 7, 9, 10, 16, 50, 64, 65, 100, 128, 200, 256, 257, 300, 1000, 1024, 2000, 4097, 5000} {
+		shares := newShares(ones(n), n/3)
+		table := newSlots(shares)
+		most := 20
+		if sum(shares) < maxSlots {
+			most = 10
+		}
+		for i, s := range table.counts(n) {
+			if share := 100 * s * n / len(table); share < 99-most || share > 100+most {
+				t.Errorf("%d endpoints: endpoint %d has %d %% of its share of %d slots", n, i, share, len(table))
+			}
+		}
+		if sum(shares) > maxSlots {
 			continue
 		}
-		plain++
 		weights, owner := bucketWeights(shares)
-		slots, total := slotsOVS(weights), 0
-		got := make([]int, n)
-		for i, w := range weights {
-			total += w
-			got[owner[i]] += w
+		layout := webster(weights)
+		for j, b := range layout {
+			if int(table[j%len(table)]) != owner[b] {
+				t.Fatalf("%d endpoints: slot %d is of endpoint %d in the table, %d in the group", n, j, table[j%len(table)], owner[b])
+			}
 		}
-		if slots > maxSlots || slots%total != 0 {
-			t.Errorf("%d endpoints: weights %v add up to %d in a table of %d slots", n, weights, total, slots)
+		if len(weights) > n+1 || len(layout) > maxSlots {
+			t.Errorf("%d endpoints: %d buckets, %d slots", n, len(weights), len(layout))
 		}
-		for i, s := range got {
-			if share := float64(s) * float64(n) / float64(total); share < 0.8 || share > 1.2 {
-				t.Errorf("%d endpoints: endpoint %d has %.2f of its share", n, i, share)
+	}
+	if webster([]int{256, 1}) != nil || webster(nil) != nil || webster([]int{0}) != nil {
+		t.Error("a group that Open vSwitch does not lay out has a table")
+	}
+}
+
+// churn is a Service port with endpoints that come and go.
+type churn struct {
+	rng  *rand.Rand
+	sp   k8s.ServicePort
+	next int
+}
+
+func newChurn(rng *rand.Rand, n int) *churn {
+	c := &churn{rng: rng, sp: *shape{name: "web", types: all[:1]}.servicePort()}
+	for range n {
+		c.add()
+	}
+	return c
+}
+
+func (c *churn) add() {
+	c.next++
+	e := k8s.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(c.rng.IntN(256)), byte(c.next >> 8), byte(c.next)}), 80)}
+	es := append(slices.Clone(c.sp.ClusterEndpoints), e)
+	slices.SortFunc(es, func(a, b k8s.Endpoint) int { return a.Addr.Compare(b.Addr) })
+	c.sp.ClusterEndpoints = es
+}
+
+func (c *churn) remove() {
+	i := c.rng.IntN(len(c.sp.ClusterEndpoints))
+	c.sp.ClusterEndpoints = slices.Delete(slices.Clone(c.sp.ClusterEndpoints), i, i+1)
+}
+
+// port returns the present Service port.
+func (c *churn) port() *k8s.ServicePort { sp := c.sp; return &sp }
+
+// chosen returns the endpoint for each value of a hash of hashBits bits.
+func chosen(c *Compiler, sp *k8s.ServicePort, hashBits int) []netip.AddrPort {
+	p := c.ports[sp.Name]
+	t := p.slots(k8s.Cluster)
+	out := make([]netip.AddrPort, 1<<hashBits)
+	for j := range out {
+		out[j] = sp.ClusterEndpoints[t[j%len(t)]].Addr
+	}
+	return out
+}
+
+// chosenBy returns the same by the flows and groups alone, as Open vSwitch takes them.
+func chosenBy(t *testing.T, c *Compiler, sp *k8s.ServicePort, hashBits int) []netip.AddrPort {
+	t.Helper()
+	flows, groups := c.Objects(sp.Name)
+	if len(groups) != 1 {
+		t.Fatalf("%d groups", len(groups))
+	}
+	weights := make([]int, len(groups[0].Buckets))
+	for i, b := range groups[0].Buckets {
+		weights[i] = int(b.Weight)
+	}
+	layout := webster(weights)
+	best := make([]*flow.Flow, 1<<hashBits) // of tableWide, by reg3
+	for _, f := range flows {
+		if f.Table != tableWide {
+			continue
+		}
+		for v := f.Match.Reg[3].Value; v < 1<<hashBits; v += f.Match.Reg[3].Mask + 1 {
+			if best[v] == nil || f.Priority > best[v].Priority {
+				best[v] = f
 			}
 		}
 	}
-	if plain < 50 {
-		t.Errorf("only %d sizes up to 300 are served by one dp_hash group", plain)
-	}
-	for _, n := range []int{1, 2, 3, 5, 10, 16, 50, 64, 128, 256} {
-		if _, ok := slotShares(n, 0); !ok {
-			t.Errorf("%d endpoints should fit one dp_hash group", n)
+	out := make([]netip.AddrPort, 1<<hashBits)
+	for h := range out {
+		as := groups[0].Buckets[layout[h%len(layout)]].Actions
+		if copied, ok := as[0].(flow.Copy); ok {
+			if f := best[h&(1<<copied.Src.N-1)]; f != nil {
+				as = f.Actions
+			}
 		}
+		out[h] = translation(as)
 	}
-	for _, n := range []int{0, 100, 257, 2000} {
-		if _, ok := slotShares(n, 0); ok {
-			t.Errorf("%d endpoints cannot be even in one dp_hash group", n)
+	return out
+}
+
+// Endpoints come and go in random order, one at a time: each change moves at most 1.2 times the share of one endpoint, and touches
+// at most two objects for each of its slots. Each endpoint keeps its share. What is installed chooses as the table does.
+func TestEndpointChangesMoveLittle(t *testing.T) {
+	for _, n := range []int{2, 3, 5, 8, 10, 16, 40, 64, 100, 130, 256, 1024, 5000} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			steps := 60
+			if n > maxSlots {
+				steps = 12
+			}
+			hashBits := bits.Len(uint(mostSlots(2 * n)))
+			rng := rand.New(rand.NewPCG(uint64(n), 5))
+			model := newChurn(rng, n)
+			c := compile(t, testConfig(), model.port())
+			before := chosen(c, model.port(), hashBits)
+			most, mostObjects := 0.0, 0.0
+			for step := range steps {
+				was := len(model.sp.ClusterEndpoints)
+				if was < 3 || was < 2*n && rng.IntN(2) == 0 {
+					model.add()
+				} else {
+					model.remove()
+				}
+				sp := model.port()
+				d := c.Update(map[k8s.PortName]*k8s.ServicePort{sp.Name: sp})
+				after := chosen(c, sp, hashBits)
+				if step%10 == 0 && !slices.Equal(after, chosenBy(t, c, sp, hashBits)) {
+					t.Fatalf("step %d: the flows do not choose as the table does", step)
+				}
+				now := len(sp.ClusterEndpoints)
+				moved := 0
+				for j := range after {
+					if after[j] != before[j] {
+						moved++
+					}
+				}
+				change := float64(moved) / float64(len(after)) * float64(max(was, now))
+				most = max(most, change)
+				if change > 1.2 {
+					t.Fatalf("step %d, %d to %d endpoints: %.3f of the choices move, %.2f shares", step, was, now, float64(moved)/float64(len(after)), change)
+				}
+				p := c.ports[sp.Name]
+				table := p.slots(k8s.Cluster)
+				objects := float64(len(d.SetFlows) + len(d.DelFlows) + len(d.SetGroups) + len(d.DelGroups))
+				limit := 2*float64(len(table))/float64(now) + 8
+				mostObjects = max(mostObjects, objects/limit)
+				if objects > limit {
+					t.Fatalf("step %d, %d to %d endpoints: %.0f objects, limit %.1f", step, was, now, objects, limit)
+				}
+				for i, s := range table.counts(now) {
+					if share := float64(s*now) / float64(len(table)); share < 0.8 || share > 1.2 {
+						t.Fatalf("step %d, %d endpoints: endpoint %d has %.2f of its share of %d slots", step, now, i, share, len(table))
+					}
+				}
+				before = after
+			}
+			t.Logf("at most %.2f shares moved, %.2f of the objects' limit", most, mostObjects)
+		})
+	}
+}
+
+// A table that has become far too large shrinks, so that a Service that was large once does not cost its former slots for ever.
+func TestTableShrinks(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	table := newSlots(newShares(ones(1000), 0))
+	for n := 999; n > 1; n-- {
+		gone := uint32(rng.IntN(n + 1))
+		for j, owner := range table {
+			switch {
+			case owner == gone:
+				table[j] = vacant
+			case owner > gone:
+				table[j]--
+			}
+		}
+		if table = deal(table, ones(n)); len(table) > maxOversize*mostSlots(n) {
+			t.Fatalf("%d endpoints have %d slots", n, len(table))
 		}
 	}
 }
 
-// Every value of the hash belongs to exactly one endpoint, and none has more than a quarter above its share.
-func TestHashBlocksCoverEveryValueOnce(t *testing.T) {
-	for _, n := range []int{65, 100, 255, 257, 300, 1000, 2000, 5000} {
-		nbits := bits.Len(uint(4*n - 1))
-		shares := apportion(1<<nbits, n, 7)
-		got := make([]int, n)
-		owner := make([]int, 1<<nbits)
-		for i := range owner {
-			owner[i] = -1
-		}
-		blocks := hashBlocks(shares, nbits)
-		for _, b := range blocks {
-			if b.value&^b.mask != 0 {
-				t.Fatalf("%d endpoints: block %#x/%#x is not aligned", n, b.value, b.mask)
-			}
-			for v := range uint32(1) << nbits {
-				if v&b.mask == b.value {
-					if owner[v] >= 0 {
-						t.Fatalf("%d endpoints: value %#x belongs to two blocks", n, v)
-					}
-					owner[v] = b.owner
-					got[b.owner]++
+// adopt compares a Compiler with a switch and takes over the switch's slots.
+func adopt(c *Compiler, have *flow.State) *flow.Delta {
+	x := c.Compare()
+	x.Adopt()
+	feed(x, have)
+	return x.Delta()
+}
+
+// A process that starts beside a switch that was programmed through many changes changes nothing, and goes on as the one before
+// would have. If an endpoint has gone meanwhile, it moves that one's choices only.
+func TestAdopt(t *testing.T) {
+	for _, n := range []int{2, 3, 10, 50, 70, 300, 1000} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(uint64(n), 9))
+			model := newChurn(rng, n)
+			c := compile(t, testConfig(), model.port())
+			for range 30 {
+				if rng.IntN(2) == 0 || len(model.sp.ClusterEndpoints) < 3 {
+					model.add()
+				} else {
+					model.remove()
+				}
+				sp := model.port()
+				c.Update(map[k8s.PortName]*k8s.ServicePort{sp.Name: sp})
+				next := compile(t, testConfig(), sp)
+				if d := adopt(next, c.State()); !d.Empty() {
+					t.Fatalf("%d endpoints: a new process sets %d flows and %d groups, deletes %d and %d", len(sp.ClusterEndpoints),
+						len(d.SetFlows), len(d.SetGroups), len(d.DelFlows), len(d.DelGroups))
+				}
+				equal(t, "the new process", next.State(), c.State())
+				if d := compared(next, c.State()).Delta(); !d.Empty() || next.Flows() != c.Flows() || next.Groups() != c.Groups() {
+					t.Fatalf("the new process counts %d flows and %d groups, the old one %d and %d; %v", next.Flows(), next.Groups(), c.Flows(), c.Groups(), printed(d))
 				}
 			}
-		}
-		for i, s := range got {
-			if share := float64(s) * float64(n) / float64(len(owner)); share < 0.75 || share > 1.25 {
-				t.Errorf("%d endpoints: endpoint %d has %.2f of its share", n, i, share)
+			const hashBits = 14
+			before, have := chosen(c, model.port(), hashBits), c.State()
+			was := len(model.sp.ClusterEndpoints)
+			model.remove()
+			next := compile(t, testConfig(), model.port())
+			have.Apply(adopt(next, have))
+			equal(t, "after the endpoint went", have, next.State())
+			moved := 0
+			for j, to := range chosen(next, model.port(), hashBits) {
+				if to != before[j] {
+					moved++
+				}
 			}
-		}
-		if len(blocks) > 4*n {
-			t.Errorf("%d endpoints need %d flows", n, len(blocks))
+			if change := float64(moved*was) / float64(len(before)); change > 1.2 && was > 2 {
+				t.Errorf("%.2f shares moved when an endpoint went between two processes", change)
+			}
+		})
+	}
+}
+
+// Groups that are not nkp's work, or too uneven, are replaced.
+func TestAdoptTrustsNothing(t *testing.T) {
+	sp := shape{name: "web", cluster: 4, types: all[:1]}.servicePort()
+	want := compile(t, testConfig(), sp)
+	_, groups := want.Objects(sp.Name)
+	for name, spoil := range map[string]func(g *flow.Group){
+		"no bucket":      func(g *flow.Group) { g.Buckets = nil },
+		"uneven":         func(g *flow.Group) { g.Buckets[0].Weight = 7 },
+		"too many":       func(g *flow.Group) { g.Buckets[0].Weight = 60000 },
+		"no weight":      func(g *flow.Group) { g.Buckets[0].Weight = 0 },
+		"another method": func(g *flow.Group) { g.Method = flow.UnknownMethod },
+		"one endpoint":   func(g *flow.Group) { g.Buckets = g.Buckets[:1] },
+		"endless copy": func(g *flow.Group) {
+			g.Buckets[0].Actions = []flow.Action{flow.Copy{Src: flow.Subfield{Field: flow.DPHashValue, N: 32}, Dst: flow.Subfield{Field: flow.Reg3, N: 32}}}
+		},
+		"wide without flows": func(g *flow.Group) {
+			g.Buckets[0].Actions = []flow.Action{flow.Copy{Src: flow.Subfield{Field: flow.DPHashValue, N: 9}, Dst: flow.Subfield{Field: flow.Reg3, N: 9}}}
+		},
+	} {
+		g := *groups[0]
+		g.Buckets = slices.Clone(g.Buckets)
+		spoil(&g)
+		have := want.State()
+		have.Groups[g.ID] = &g
+		c := compile(t, testConfig(), sp)
+		have.Apply(adopt(c, have))
+		equal(t, name, have, c.State())
+		for i, s := range c.ports[sp.Name].slots(k8s.Cluster).counts(4) {
+			if share := float64(4*s) / float64(len(c.ports[sp.Name].slots(k8s.Cluster))); share < 0.8 || share > 1.2 {
+				t.Errorf("%s: endpoint %d has %.2f of its share", name, i, share)
+			}
 		}
 	}
 }

@@ -16,13 +16,15 @@ type Differences struct {
 	Foreign Foreign
 }
 
-// Compare reads the switch back and compares it with what a compiler wants, for callers with a connection of their own.
+// Compare reads the switch back and compares it with what a compiler wants, for callers with a connection of their own. The
+// compiler takes over the slots that the endpoints have on the switch.
 func (s *Settings) Compare(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compiler) (d Differences, err error) {
-	snap, err := conn.ReadBack(ctx, s.Filter())
-	if err != nil {
+	found := newComparison(c)
+	found.Adopt()
+	if err := conn.Read(ctx, s.Filter(), found); err != nil {
 		return d, err
 	}
-	return Differences{flow.Diff(snap.State, c.State()), s.knownForeign(conn, c, nil)}, nil
+	return Differences{found.Delta(), s.knownForeign(conn, c, nil)}, nil
 }
 
 // Text returns the lines of `nkp diff`; "": there is no difference.

@@ -20,7 +20,10 @@ func (g *programmer) readBack(ctx context.Context) {
 	if !g.replaceUnwanted(ctx) {
 		return
 	}
-	found := g.newComparison()
+	found := newComparison(g.compiler)
+	if g.stats.Compared.IsZero() {
+		found.Adopt() // what an earlier process has installed
+	}
 	err := g.conn.Read(ctx, g.set.Filter(), found)
 	if err != nil {
 		g.cannotRead(ctx, err)
@@ -82,7 +85,7 @@ func (g *programmer) diff(ctx context.Context) (*flow.Delta, error) {
 	case n > maxUnwanted:
 		return nil, fmt.Errorf("%s; the next audit deletes them", tooManyText(n))
 	}
-	found := g.newComparison()
+	found := newComparison(g.compiler)
 	if err := g.conn.Read(ctx, g.set.Filter(), found); err != nil {
 		return nil, err
 	}
@@ -123,8 +126,8 @@ type comparison struct {
 	unread map[uint8]int // tables where others have too many, and how many
 }
 
-func (g *programmer) newComparison() comparison {
-	return comparison{g.compiler.Compare(), map[uint8]int{}}
+func newComparison(c *pipeline.Compiler) comparison {
+	return comparison{c.Compare(), map[uint8]int{}}
 }
 
 func (comparison) ForeignFlow(*flow.Flow)          {}

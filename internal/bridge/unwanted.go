@@ -24,7 +24,11 @@ func (g *programmer) unwanted(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("count flows: %w", err)
 	}
-	return max(0, int(n.Flows)-g.compiler.Flows()), nil
+	wanted := g.compiler.Flows()
+	if g.stats.Compared.IsZero() {
+		wanted += g.compiler.MoreSlotFlows() // the slots on the switch are not known yet
+	}
+	return max(0, int(n.Flows)-wanted), nil
 }
 
 func tooManyText(n int) string {

@@ -1,0 +1,93 @@
+package pipeline
+
+import (
+	"slices"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// placed is a Service port with the id allocated to it, and the slots of its endpoints.
+type placed struct {
+	sp    *k8s.ServicePort
+	id    uint32
+	dealt dealt
+}
+
+// dealt are the tables of a Service port's two sets of endpoints; nil: the table that newSlots makes.
+type dealt struct{ cluster, local slots }
+
+func (d *dealt) of(p k8s.Policy) slots { return *d.at(p) }
+
+func (d *dealt) at(p k8s.Policy) *slots {
+	if p == k8s.Local {
+		return &d.local
+	}
+	return &d.cluster
+}
+
+// hashed returns the endpoints of policy p if the datapath's hash chooses among them.
+func (p *placed) hashed(policy k8s.Policy) []k8s.Endpoint {
+	if es := p.sp.Endpoints(policy); len(es) > 1 && p.sp.AffinitySeconds == 0 {
+		return es
+	}
+	return nil
+}
+
+// turn returns the number of the endpoint that comes first when a new table's slots do not divide evenly among n.
+func (p *placed) turn(n int) int { return int(p.id) % n }
+
+// slots returns the table of policy p.
+func (p *placed) slots(policy k8s.Policy) slots {
+	if t := p.dealt.of(policy); t != nil {
+		return t
+	}
+	es := p.hashed(policy)
+	return newSlots(newShares(weights(es), p.turn(len(es))))
+}
+
+// follow deals the slots of old, the same Service port before a change or nil, to the endpoints of p.
+func (p *placed) follow(old *placed) {
+	if old == nil {
+		return
+	}
+	for _, policy := range []k8s.Policy{k8s.Cluster, k8s.Local} {
+		was, now := old.hashed(policy), p.hashed(policy)
+		switch {
+		case was == nil || now == nil:
+		case sameChoice(was, now):
+			*p.dealt.at(policy) = old.dealt.of(policy)
+		default:
+			p.deal(policy, old.slots(policy).reindexed(was, now))
+		}
+	}
+}
+
+// deal sets the table of policy p to the one that follows t.
+func (p *placed) deal(policy k8s.Policy, t slots) {
+	at := p.dealt.at(policy)
+	*at = nil
+	if next := deal(t, weights(p.hashed(policy))); !slices.Equal(next, p.slots(policy)) {
+		*at = next
+	}
+}
+
+// sameChoice reports whether two lists have the same endpoints with the same weights.
+func sameChoice(was, now []k8s.Endpoint) bool {
+	return slices.EqualFunc(was, now, func(a, b k8s.Endpoint) bool { return a.Addr == b.Addr })
+}
+
+// weights returns the weights of endpoints.
+func weights(es []k8s.Endpoint) []int { return slices.Repeat([]int{1}, len(es)) }
+
+// reindexed returns the table with indexes into now instead of was. Slots of endpoints that are not in now are vacant.
+func (t slots) reindexed(was, now []k8s.Endpoint) slots {
+	index := make([]uint32, len(was))
+	for i, e := range was {
+		index[i] = indexOf(now, e.Addr)
+	}
+	out := make(slots, len(t))
+	for j, owner := range t {
+		out[j] = index[owner]
+	}
+	return out
+}
