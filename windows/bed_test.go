@@ -60,7 +60,8 @@ func newBed(t *testing.T, networkType string, v hns.Version, change ...func(*Opt
 	b.opts = Options{
 		NetworkName: "Calico", HostMAC: hostMAC1, StateFile: filepath.Join(t.TempDir(), "hns.json"),
 		Log: slog.New(slog.DiscardHandler), Open: func() (hns.Host, error) { return b.hns.Host(), nil },
-		now: func() time.Time { return b.clock },
+		now:        func() time.Time { return b.clock },
+		portBlocks: func(context.Context) (PortBlocks, error) { return PortBlocks{256, 256}, nil },
 	}
 	if networkType == hns.NetworkOverlay {
 		b.opts.SourceVIP = netip.MustParseAddr(sourceVIP)

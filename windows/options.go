@@ -2,6 +2,7 @@ package windows
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -48,8 +49,8 @@ type Options struct {
 	// Open opens the HNS; nil: this machine's.
 	Open func() (hns.Host, error)
 
-	now      func() time.Time // the clock for retries and audits; nil: time.Now
-	freePort func() error     // reports that no dynamic port is left; nil: freePort
+	now        func() time.Time                              // the clock for retries and audits; nil: time.Now
+	portBlocks func(ctx context.Context) (PortBlocks, error) // nil: freePortBlocks
 }
 
 // How long a Plane waits.
@@ -58,7 +59,8 @@ const (
 	defaultAudit       = 30 * time.Second
 	defaultFullAudit   = time.Hour
 	rereadSlice        = time.Second     // the longest part of a full read between two syncs
-	statePeriod        = 5 * time.Minute // between two reads of load balancers' States
+	statePeriod        = 5 * time.Minute // between two reads of load balancers' States, and of free ports
+	portsTime          = time.Minute     // for a read of free ports; less than statePeriod
 	waitPoll           = time.Second     // first pause between checks for objects that the CNI plugin has yet to create
 	waitPollMost       = 30 * time.Second
 	defaultVIPEndpoint = "Calico_ep"
@@ -102,8 +104,8 @@ func (o *Options) complete() error {
 	if o.Open == nil {
 		o.Open = hns.Open
 	}
-	if o.freePort == nil {
-		o.freePort = freePort
+	if o.portBlocks == nil {
+		o.portBlocks = freePortBlocks
 	}
 	if o.now == nil {
 		o.now = time.Now

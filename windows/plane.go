@@ -19,6 +19,8 @@ type Plane struct {
 	status statusRecord
 	calls  calls
 	loop   *dataplane.Loop // whether Run makes progress
+	// background has what does not hold up a sync. Run waits for it.
+	background sync.WaitGroup
 
 	mu sync.Mutex // protects all below: one goroutine at a time talks to HNS
 	// The model that was received last. ports is nil until there is one.
@@ -34,8 +36,8 @@ type Plane struct {
 	rereading bool
 	// statesRead is when the States of load balancers were read last.
 	statesRead time.Time
-	// portsProbed is when a dynamic port was asked for last.
-	portsProbed time.Time
+	// portsRead is when the free port blocks were counted last.
+	portsRead time.Time
 	// enumerated is when the network was read and HNS's objects were enumerated last. The zero Time: the next sync must do that,
 	// because the last one left work.
 	enumerated time.Time
@@ -74,6 +76,7 @@ func (p *Plane) Update(model *k8s.Model, changes k8s.Changes) { p.inbox.Put(mode
 func (p *Plane) Run(ctx context.Context) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	defer p.background.Wait()
 	defer func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()

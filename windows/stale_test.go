@@ -1,9 +1,14 @@
 package windows
 
 import (
+	"bytes"
+	"context"
 	"errors"
+	"log/slog"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nkp-proxy/nkp/test/hnsfake"
 	"github.com/nkp-proxy/nkp/windows/hns"
@@ -43,35 +48,105 @@ func TestStaleObjects(t *testing.T) {
 	}
 }
 
-// A node without a free dynamic port has a warning in log and status until one is free again.
-func TestPortsExhausted(t *testing.T) {
-	probes, exhausted := 0, errors.New("no free dynamic TCP port")
-	var now error
+// A node with few free port blocks has a warning in log and status. Counting them delays no sync, and ends.
+func TestFewPortBlocks(t *testing.T) {
+	var log bytes.Buffer
+	var now PortBlocks
+	var failure error
+	counts := 0
 	b := newBed(t, hns.NetworkOverlay, newest, func(o *Options) {
-		o.freePort = func() error {
-			probes++
-			return now
+		o.Log = slog.New(slog.NewTextHandler(&log, nil))
+		o.portBlocks = func(context.Context) (PortBlocks, error) {
+			counts++
+			return now, failure
 		}
 	})
-	status := func(want bool, wantProbes int) {
+	status := func(free PortBlocks, err error, wantCounts, wantLogged int, warnings ...string) {
 		t.Helper()
+		now, failure = free, err
+		log.Reset()
 		b.good()
+		b.plane.background.Wait()
 		d := b.plane.Detail()
-		if d.PortsExhausted != want || (len(d.Warnings) == 1) != want || want && d.Warnings[0] != exhausted.Error() || probes != wantProbes {
-			t.Errorf("exhausted %t, warnings %q, %d probes", d.PortsExhausted, d.Warnings, probes)
+		ok := len(d.Warnings) == len(warnings) && counts == wantCounts && strings.Count(log.String(), "level=WARN") == wantLogged
+		for i := range min(len(warnings), len(d.Warnings)) {
+			ok = ok && strings.HasPrefix(d.Warnings[i], warnings[i]) && strings.Contains(log.String(), warnings[i]) == (wantLogged > 0)
+		}
+		if !ok || (d.FreePortBlocks == nil) != (failure != nil) {
+			t.Errorf("%+v, warnings %q, %d counts; the log has\n%s", d.FreePortBlocks, d.Warnings, counts, log.String())
+		}
+		b.clock = b.clock.Add(statePeriod)
+	}
+	const tcp, udp = "10 blocks of 64 dynamic TCP ports are free", "0 blocks of 64 dynamic UDP ports are free"
+	status(PortBlocks{11, 256}, nil, 1, 0)
+	status(PortBlocks{10, 11}, nil, 2, 1, tcp)
+	status(PortBlocks{10, 11}, nil, 3, 0, tcp)
+	status(PortBlocks{10, 0}, nil, 4, 2, tcp, udp)
+	status(PortBlocks{}, errors.New("netsh failed"), 5, 1)
+	status(PortBlocks{}, errors.New("netsh failed"), 6, 0)
+	status(PortBlocks{256, 256}, nil, 7, 0)
+	b.clock = b.clock.Add(-time.Second)
+	status(PortBlocks{}, nil, 7, 0)
+
+	// A count that hangs delays nothing, and ends with Run.
+	hangs := make(chan struct{})
+	b = newBed(t, hns.NetworkOverlay, newest, func(o *Options) {
+		o.now = time.Now
+		o.portBlocks = func(ctx context.Context) (PortBlocks, error) {
+			close(hangs)
+			<-ctx.Done()
+			return PortBlocks{}, ctx.Err()
+		}
+	})
+	b.simple("web", "10.99.0.1", "100.244.1.1")
+	b.flush()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- b.plane.Run(ctx) }()
+	<-hangs
+	eventually(t, "the load balancer", func() bool { return b.count() == 1 })
+	cancel()
+	<-done
+}
+
+// The blocks that fit between used ports, and netsh's output, in two languages.
+func TestPortBlocks(t *testing.T) {
+	r := portRange{1000, 1639} // 10 blocks
+	for _, c := range []struct {
+		used []portRange
+		want int
+	}{
+		{nil, 10},
+		{[]portRange{{1, 999}, {1640, 65535}}, 10},
+		{[]portRange{{1, 1000}}, 9},
+		{[]portRange{{1639, 2000}}, 9},
+		{[]portRange{{1064, 1064}}, 9},               // 64 before, 575 after: 1 + 8
+		{[]portRange{{1063, 1063}, {1128, 1128}}, 8}, // 63, 64 and 511
+		{[]portRange{{1200, 1400}, {1100, 1500}, {1300, 1310}, {1300, 1310}}, 3},
+		{[]portRange{{1, 65535}}, 0},
+		{[]portRange{{1000, 1576}}, 0},
+		{[]portRange{{1000, 1575}}, 1},
+	} {
+		if n := r.freeBlocks(c.used); n != c.want {
+			t.Errorf("%v used: %d blocks, want %d", c.used, n, c.want)
 		}
 	}
-	status(false, 1)
-	status(false, 1)
-	now = exhausted
-	status(false, 1)
-	b.clock = b.clock.Add(statePeriod)
-	status(true, 2)
-	status(true, 3)
-	now = nil
-	status(false, 4)
-	status(false, 4)
-	if err := freePort(); err != nil {
-		t.Errorf("here: %v", err)
+	for _, text := range []string{
+		"\r\nProtocol tcp Dynamic Port Range\r\n---------------------------------\r\nStart Port      : 49152\r\nNumber of Ports : 16384\r\n\r\n",
+		"\nDynamischer Portbereich - Protokoll tcp\n---------------------------------\nStartport       : 49152\nAnzahl von Ports: 16384\n",
+	} {
+		if r, err := parseDynamicRange(text); err != nil || r != (portRange{49152, 65535}) {
+			t.Errorf("%v, %v in %s", r, err, text)
+		}
+	}
+	for _, text := range []string{"", "The following command was not found", "Start Port : 49152", "Start Port : 49152\nNumber of Ports : 16385", "Start Port : 0\nNumber of Ports : 10", "a : 1\nb : 2\nc : 3"} {
+		if r, err := parseDynamicRange(text); err == nil {
+			t.Errorf("%q is taken for %v", text, r)
+		}
+	}
+	got := parseExclusions("\r\nProtocol tcp Port Exclusion Ranges\r\n\r\nStart Port    End Port      \r\n----------    --------      \r\n      5357        5357      \r\n" +
+		"     50000       50059     *\r\n\r\n* - Administered port exclusions.\r\n")
+	if !slices.Equal(got, []portRange{{5357, 5357}, {50000, 50059}}) {
+		t.Errorf("excluded: %v", got)
 	}
 }

@@ -59,8 +59,8 @@ type Status struct {
 		StaleEndpoints     int `json:"staleEndpoints"`
 		StaleLoadBalancers int `json:"staleLoadBalancers"`
 	} `json:"objects"`
-	// PortsExhausted reports whether no dynamic TCP port was free when nkp looked last, every 5 minutes.
-	PortsExhausted bool             `json:"portsExhausted"`
+	// FreePortBlocks is counted every 5 minutes; nil: the last count failed, or there was none yet.
+	FreePortBlocks *PortBlocks      `json:"freePortBlocks,omitempty"`
 	Syncs          uint64           `json:"syncs"`
 	SyncErrors     uint64           `json:"syncErrors"`
 	Counts         reconcile.Counts `json:"counts"`
@@ -116,7 +116,7 @@ type statusRecord struct {
 	v       hns.Version
 	changes latency.Recent
 	stale   reconcile.Stale
-	ports   error                     // why no dynamic port is free; nil: one is
+	ports   error                     // why the free ports could not be counted
 	root    string                    // why health checks are not forwarded
 	told    map[plan.Unsupported]bool // reasons that have been reported
 	refused []dataplane.Refusal
@@ -132,10 +132,7 @@ func (b *statusRecord) init(network string) {
 func (b *statusRecord) nodeWarnings() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	list := []string{}
-	if b.ports != nil {
-		list = append(list, b.ports.Error())
-	}
+	list := append([]string{}, b.s.FreePortBlocks.few()...)
 	if n := len(b.stale.Endpoints); n > 0 {
 		text := fmt.Sprintf("HNS has remote endpoints of another owner whose addresses no Service has: %s", some(b.stale.Endpoints))
 		if len(b.stale.LoadBalancers) > 0 {
@@ -154,16 +151,23 @@ func some(list []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(list[:3], ", "), len(list)-3)
 }
 
-func (b *statusRecord) setPorts(err error) {
+// setPorts records the free port blocks, and returns warnings for the log that the count before had not.
+func (b *statusRecord) setPorts(blocks PortBlocks, err error) (news []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.ports, b.s.PortsExhausted = err, err != nil
-}
-
-func (b *statusRecord) portsExhausted() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.ports != nil
+	before, failed := b.s.FreePortBlocks.few(), b.ports != nil
+	b.s.FreePortBlocks, b.ports = &blocks, err
+	if err != nil {
+		b.s.FreePortBlocks = nil
+		if !failed {
+			news = append(news, fmt.Sprintf("cannot count the free dynamic ports, so that nkp does not see whether HNS runs out of them: %v", err))
+		}
+		return news
+	}
+	if now := blocks.few(); len(now) > len(before) {
+		news = now
+	}
+	return news
 }
 
 // problems returns a Status with the refused objects, and the unsupported settings.

@@ -27,7 +27,7 @@ func (p *Plane) sync(ctx context.Context) (next time.Time) {
 	}
 	p.status.begin(began)
 	p.register()
-	p.probePorts(began)
+	p.readPorts(ctx, began)
 	result, err := p.trySync(ctx, began)
 	p.status.end(p.opts.now(), result, p.counts(), err)
 	if err == nil && result.Steps > 0 {
@@ -55,19 +55,6 @@ func (p *Plane) sync(ctx context.Context) (next time.Time) {
 		next = p.opts.now()
 	}
 	return next
-}
-
-// probePorts looks for a dynamic port every statePeriod, and at every sync while there is none.
-func (p *Plane) probePorts(now time.Time) {
-	if now.Sub(p.portsProbed) < statePeriod && !p.status.portsExhausted() {
-		return
-	}
-	p.portsProbed = now
-	err := p.opts.freePort()
-	if err != nil && !p.status.portsExhausted() {
-		p.opts.Log.Warn("no dynamic port is free", "error", err)
-	}
-	p.status.setPorts(err)
 }
 
 // reread reads every object again once every FullAuditPeriod, after the changes were programmed and in parts: until the next change

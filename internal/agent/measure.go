@@ -318,7 +318,10 @@ func collectHNS(s windows.Status, emit metrics.Emit) int {
 	emit(metrics.HNSObjects, float64(s.Objects.Foreign), "foreign_load_balancer")
 	emit(metrics.HNSObjects, float64(s.Objects.StaleEndpoints), "stale_endpoint")
 	emit(metrics.HNSObjects, float64(s.Objects.StaleLoadBalancers), "stale_load_balancer")
-	emit(metrics.HNSPortsExhausted, truth(s.PortsExhausted))
+	if b := s.FreePortBlocks; b != nil {
+		emit(metrics.HNSFreePortBlocks, float64(b.TCP), "tcp")
+		emit(metrics.HNSFreePortBlocks, float64(b.UDP), "udp")
+	}
 	return len(refused)
 }
 

@@ -82,7 +82,7 @@ var (
 	HNSSyncs          = define(Counter, "nkp_hns_syncs_total", "Comparisons with what HNS has: ok, or failed (nothing was changed).", "result").in(Windows).collected()
 	HNSChanges        = define(Counter, "nkp_hns_changes_total", "Objects in HNS that were created, modified, replaced or deleted, or failed to be.", "operation").in(Windows).collected()
 	HNSObjects        = define(Gauge, "nkp_hns_objects", "Objects in HNS: nkp's load balancers and endpoints, and of others: load balancers, and stale_endpoint and stale_load_balancer, which no Service needs any more.", "object").in(Windows).collected()
-	HNSPortsExhausted = define(Gauge, "nkp_hns_dynamic_ports_exhausted", "Whether no dynamic TCP port of the node was free when nkp looked last, every 5 minutes (1), or one was (0).").in(Windows).collected()
+	HNSFreePortBlocks = define(Gauge, "nkp_hns_free_port_blocks", "Blocks of 64 consecutive dynamic ports of which none is in use or reserved, counted every 5 minutes: HNS reserves such blocks.", "protocol").in(Windows).only("they can be counted").collected()
 
 	serviceConnections = define(Counter, "nkp_service_connections_total", "New connections of a Service port.", serviceLabels...).only("`--service-metrics` is set").collected()
 	servicePackets     = define(Counter, "nkp_service_packets_total", "Packets of a Service port: in is from the client to the endpoint.", append(serviceLabels[:len(serviceLabels):len(serviceLabels)], "direction")...).

@@ -3,13 +3,9 @@ package service
 import (
 	"context"
 	"fmt"
-	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/windows"
 )
 
 // ruleName is the name of the firewall rule.
@@ -48,16 +44,10 @@ func setRule(program, ports string) error {
 
 // netsh runs netsh advfirewall firewall.
 func netsh(args ...string) error {
-	system, err := windows.GetSystemDirectory()
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), netshTime)
 	defer cancel()
-	c := exec.CommandContext(ctx, filepath.Join(system, "netsh.exe"), append([]string{"advfirewall", "firewall"}, args...)...)
-	c.WaitDelay = waitDelay
-	if out, err := c.CombinedOutput(); err != nil {
-		return fmt.Errorf("netsh: %w: %s (--firewall=false leaves the firewall alone)", err, strings.Join(strings.Fields(string(out)), " "))
+	if _, err := Netsh(ctx, append([]string{"advfirewall", "firewall"}, args...)...); err != nil {
+		return fmt.Errorf("%w (--firewall=false leaves the firewall alone)", err)
 	}
 	return nil
 }

@@ -4,7 +4,9 @@ package windows
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"regexp"
@@ -13,6 +15,7 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/test/hnsfake"
+	nkp "github.com/nkp-proxy/nkp/windows"
 	"github.com/nkp-proxy/nkp/windows/hns"
 
 	"github.com/nkp-proxy/nkp/test/k8s/windows/winebed"
@@ -107,6 +110,43 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
+// Dynamic ports that run out are seen: of a range for 10 blocks of 64 ports netsh reports one as reserved, and this test listens in another.
+func TestFewPortBlocks(t *testing.T) {
+	l, err := net.Listen("tcp4", "127.0.0.1:61600")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := prefix.Install(built(t, "netsh"), "netsh.exe"); err != nil {
+		t.Fatal(err)
+	}
+	h := newHost(t, hns.NetworkOverlay, newest, "--metrics-bind-address", "127.0.0.1:0")
+	prints := func(what, text string) {
+		file := prefix.DriveC("netsh-" + what)
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.Remove(file) })
+	}
+	const exclusions = "\r\nProtocol %s Port Exclusion Ranges\r\n\r\nStart Port    End Port      \r\n----------    --------      \r\n%s\r\n* - Administered port exclusions.\r\n\r\n"
+	prints("dynamicportrange-tcp", "\r\nProtocol tcp Dynamic Port Range\r\n---------------------------------\r\nStart Port      : 61440\r\nNumber of Ports : 640\r\n\r\n")
+	prints("dynamicportrange-udp", "\r\nProtocol udp Dynamic Port Range\r\n---------------------------------\r\nStart Port      : 61440\r\nNumber of Ports : 4096\r\n\r\n")
+	prints("excludedportrange-tcp", fmt.Sprintf(exclusions, "tcp", "     61440       61503     *\r\n"))
+	prints("excludedportrange-udp", fmt.Sprintf(exclusions, "udp", ""))
+	h.start()
+	h.until("the ports are counted", func() bool { return h.status().FreePortBlocks != nil })
+	s := h.status()
+	if *s.FreePortBlocks != (nkp.PortBlocks{TCP: 8, UDP: 64}) || len(s.Warnings) != 1 || !strings.HasPrefix(s.Warnings[0], "8 blocks of 64 dynamic TCP ports are free") {
+		t.Errorf("free %+v, warnings %q", s.FreePortBlocks, s.Warnings)
+	}
+	_, text := h.get("metrics", "/metrics")
+	for _, want := range []string{`nkp_hns_free_port_blocks{protocol="tcp"} 8`, `nkp_hns_free_port_blocks{protocol="udp"} 64`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("/metrics has no %s", want)
+		}
+	}
+}
+
 // /healthz as on Linux: well while changes are programmed in time, ill when they are not, well again.
 func TestHealth(t *testing.T) {
 	h := newHost(t, hns.NetworkOverlay, newest, "--healthz-bind-address", "127.0.0.1:0", "--iptables-sync-period", "1s")
@@ -114,7 +154,7 @@ func TestHealth(t *testing.T) {
 	if code, body := h.health(); code != http.StatusOK || !body.Healthy || !body.NodeEligible {
 		t.Errorf("after the start: %d %+v", code, body)
 	}
-	h.HNS.Inject(hnsfake.Fault{Func: "HcnEnumerateNetworks", Times: -1, Code: hns.CodeFail, Text: "The RPC server is too busy."})
+	h.HNS.Inject(hnsfake.Fault{Func: "HcnEnumerateEndpoints", Times: -1, Code: hns.CodeFail, Text: "The RPC server is too busy."})
 	time.Sleep(3 * time.Second) // longer than a change may wait: nothing waits
 	if code, _ := h.health(); code != http.StatusOK {
 		t.Errorf("HNS does not answer, and nothing waits for it: %d", code)
