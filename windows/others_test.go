@@ -4,17 +4,21 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/test/hnsfake"
 	"github.com/nkp-proxy/nkp/windows/hns"
-	"github.com/nkp-proxy/nkp/windows/plan"
 )
 
 // Others' load balancers are left alone; those that kube-proxy left are taken over, and go with their Services.
@@ -228,27 +232,88 @@ func TestUnsupportedIsReportedOnce(t *testing.T) {
 	}
 }
 
-// What no HNS can do is named in status, for each Service.
+// What HNS cannot do is named in status, for each Service, by nkp's own part and by the part that all data planes have.
 func TestUnsupportedByService(t *testing.T) {
-	b := newBed(t, hns.NetworkL2Bridge, newest, func(o *Options) { o.ForwardHealthCheckVIP, o.HealthzPort = true, 10256 })
-	b.hns.AddPod(b.network, "", "cbr0", "00-15-5d-00-00-02", "10.244.1.2")
-	b.service("sctp", v1.ServiceSpec{ClusterIP: "10.96.0.1", Ports: []v1.ServicePort{{Port: 90, Protocol: v1.ProtocolSCTP, TargetPort: tcp(0, 90)[0].TargetPort}}})
-	b.slice("sctp", []v1.ServicePort{{Protocol: v1.ProtocolSCTP, TargetPort: tcp(0, 90)[0].TargetPort}}, "10.244.2.7")
-	b.service("six", v1.ServiceSpec{Type: v1.ServiceTypeLoadBalancer, ClusterIP: "fd00:99::1", Ports: tcp(80, 8080)}, ingress("2001:db8::1"))
-	b.slice("six", tcp(0, 8080), "fd00:244::1")
-	b.good()
-	want := []plan.UnsupportedText{{Service: "default/sctp", Reason: "SCTP: Kubernetes does not support it on Windows"},
-		{Service: "default/six", Reason: "health checks that arrive at 2001:db8::1 are not forwarded"}}
-	got := b.plane.Detail().Unsupported
-	if len(got) != len(want) {
-		t.Fatalf("status names %+v", got)
-	}
-	for i := range want {
-		if got[i].Service != want[i].Service || !strings.HasPrefix(got[i].Reason, want[i].Reason) {
-			t.Errorf("status names %+v, want %+v", got[i], want[i])
+	type want map[string]string // Service -> reason
+	for _, c := range []struct {
+		network string
+		version hns.Version
+		make    func(*bed)
+		want    want
+	}{
+		{hns.NetworkL2Bridge, newest, func(b *bed) {
+			b.tracker = k8s.NewTracker(k8s.Options{NodeName: nodeName, NodePortAddresses: []netip.Prefix{netip.MustParsePrefix(nodeIP + "/32")}})
+			b.tracker.SetNode(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}, Status: v1.NodeStatus{Addresses: []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: nodeIP}}}}, k8s.Origin{})
+			sctp := []v1.ServicePort{{Port: 90, Protocol: v1.ProtocolSCTP, TargetPort: intstr.FromInt32(90)}}
+			b.service("sctp", v1.ServiceSpec{ClusterIP: "10.96.0.1", Ports: sctp})
+			b.slice("sctp", sctp, "10.244.2.7")
+			b.service("six", v1.ServiceSpec{Type: v1.ServiceTypeLoadBalancer, ClusterIP: "fd00:99::1", Ports: tcp(80, 8080)}, ingress("2001:db8::1"))
+			b.slice("six", tcp(0, 8080), "fd00:244::1")
+			b.service("ranges", v1.ServiceSpec{Type: v1.ServiceTypeLoadBalancer, ClusterIP: "10.96.0.2", Ports: tcp(80, 8080), LoadBalancerSourceRanges: []string{"192.0.2.0/24"}},
+				ingress("198.51.100.1"))
+			b.slice("ranges", tcp(0, 8080), "10.244.2.7")
+			ports := tcp(80, 8080)
+			ports[0].NodePort = 30080
+			b.service("node-port", v1.ServiceSpec{Type: v1.ServiceTypeNodePort, ClusterIP: "10.96.0.3", Ports: ports})
+			b.slice("node-port", tcp(0, 8080), "10.244.2.7")
+			var seconds int32 = 60
+			b.service("timeout", v1.ServiceSpec{ClusterIP: "10.96.0.4", Ports: tcp(80, 8080), SessionAffinity: v1.ServiceAffinityClientIP,
+				SessionAffinityConfig: &v1.SessionAffinityConfig{ClientIP: &v1.ClientIPConfig{TimeoutSeconds: &seconds}}})
+			b.slice("timeout", tcp(0, 8080), "10.244.2.7")
+			b.service("two-ports", v1.ServiceSpec{ClusterIP: "10.96.0.5", Ports: tcp(80, 8080)})
+			b.slice("two-ports", tcp(0, 8080), "10.244.2.7")
+			b.tracker.SetEndpointSlice(otherPort("two-ports", "10.244.2.8", 9090), k8s.Origin{})
+		}, want{"sctp": "SCTP: Kubernetes does not support it on Windows", "six": "health checks that arrive at 2001:db8::1 are not forwarded",
+			"ranges": "loadBalancerSourceRanges are not enforced", "node-port": "NodePorts cannot be restricted to some of the node's addresses",
+			"timeout": "the session affinity timeout of 60 s is not observed", "two-ports": `port "": its endpoints listen on 2 different ports; HNS serves one`}},
+		{hns.NetworkOverlay, newest, func(b *bed) {
+			b.simple("six", "fd00:99::1", "fd00:244::1")
+		}, want{"six": "IPv6 is not served: overlay networks on Windows have IPv4 only"}},
+		{hns.NetworkL2Bridge, hns.Version{Major: 9, Minor: 2}, func(b *bed) {
+			b.pod("10.244.1.5")
+			b.simple("six", "fd00:99::1", "fd00:244::1")
+			b.service("affinity", v1.ServiceSpec{ClusterIP: "10.96.0.4", Ports: tcp(80, 8080), SessionAffinity: v1.ServiceAffinityClientIP})
+			b.slice("affinity", tcp(0, 8080), "10.244.2.7")
+			b.service("local", v1.ServiceSpec{Type: v1.ServiceTypeLoadBalancer, ClusterIP: "10.96.0.6", Ports: tcp(80, 8080),
+				ExternalTrafficPolicy: v1.ServiceExternalTrafficPolicyLocal}, ingress("198.51.100.1"))
+			b.slice("local", tcp(0, 8080), "10.244.1.5@"+nodeName)
+			b.service("preserve", v1.ServiceSpec{Type: v1.ServiceTypeLoadBalancer, ClusterIP: "10.96.0.7", Ports: tcp(80, 8080)}, ingress("198.51.100.2"),
+				func(s *v1.Service) { s.Annotations = map[string]string{"preserve-destination": "true"} })
+			b.slice("preserve", tcp(0, 8080), "10.244.1.5@"+nodeName)
+		}, want{"six": "IPv6 is not served: HNS 9.2 has no IPv6DualStack", "affinity": "session affinity is not kept: HNS 9.2 has no SessionAffinity",
+			"local":    "externalTrafficPolicy Local keeps traffic on this node, but not the client's address: HNS 9.2 has no DSR",
+			"preserve": "preserve-destination is not observed: HNS 9.2 has no DSR"}},
+	} {
+		b := newBed(t, c.network, c.version, func(o *Options) { o.ForwardHealthCheckVIP, o.HealthzPort = true, 10256 })
+		b.hns.AddPod(b.network, "", "cbr0", "00-15-5d-00-00-02", "10.244.1.2")
+		c.make(b)
+		b.good()
+		s, err := b.plane.Status(t.Context())
+		got := b.plane.Detail().Unsupported
+		if err != nil || len(got) != len(c.want) || len(s.Notices) != len(c.want) {
+			t.Fatalf("%v: status names %+v and %+v, want %v", err, got, s.Notices, c.want)
+		}
+		for i, u := range got {
+			reason, ok := c.want[strings.TrimPrefix(u.Service, "default/")]
+			if !ok || !strings.HasPrefix(u.Reason, reason) || s.Notices[i].Port.ServiceName.String() != u.Service || s.Notices[i].Text != "not supported by HNS: "+u.Reason {
+				t.Errorf("status names %+v and %+v, want %q", u, s.Notices[i], reason)
+			}
+		}
+		if c.version == newest && c.network == hns.NetworkL2Bridge {
+			b.mustHave("10.96.0.1", 90, "10.244.2.7") // SCTP, as in kube-proxy
 		}
 	}
-	b.mustHave("10.96.0.1", 90, "10.244.2.7") // as in kube-proxy
+}
+
+// otherPort returns a second EndpointSlice of a Service, whose endpoint listens on another port.
+func otherPort(service, address string, port int32) *discoveryv1.EndpointSlice {
+	name, protocol, ready, node := "", v1.ProtocolTCP, true, "winw2"
+	return &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: service + "-2", Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: &name, Protocol: &protocol, Port: &port}},
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{address}, NodeName: &node, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
+	}
 }
 
 // Two load balancers of one frontend, which HNS is said to bring about: one of them stays, and it is right.

@@ -122,7 +122,7 @@ func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, er
 				states := a.tracker.EndpointStates(n)
 				s := describe(sp, states, a.tracker.NotServedOf(n))
 				s.Counters, s.CountersNote = counted.of(n)
-				s.Problems = append(s.Problems, emptyProblems(sp, func() string { return trace.WhyEmpty(a.tracker, n, states) })...)
+				s.Problems = append(s.Problems, emptyProblems(a.mode, sp, func() string { return trace.WhyEmpty(a.tracker, n, states) })...)
 				if odd := trace.OddPort(a.tracker, n, states); odd != "" {
 					s.Problems = append(s.Problems, odd)
 				}

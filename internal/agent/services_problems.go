@@ -34,18 +34,22 @@ func (p *planes) problems(ctx context.Context) (of map[k8s.PortName][]string, no
 }
 
 // emptyProblems returns which frontends have no endpoint in force, what happens to new connections there, and the reason
-// if no node has one.
-func emptyProblems(sp *k8s.ServicePort, why func() string) (out []string) {
+// if no node has one. HNS can neither refuse nor drop.
+func emptyProblems(m Mode, sp *k8s.ServicePort, why func() string) (out []string) {
+	refused, dropped := "new connections are refused", "are dropped"
+	if m == ModeWindows {
+		refused, dropped = "HNS has no load balancer, and new connections are neither refused nor dropped", "are not dropped, because HNS cannot do that"
+	}
 	for _, f := range sp.Frontends {
 		if f.ShadowedBy != "" || len(sp.Endpoints(f.Policy)) > 0 {
 			continue
 		}
 		text := ""
 		if f.WhenEmpty != k8s.Drop {
-			text = "no endpoint is in force: new connections are refused: " + why()
+			text = "no endpoint is in force: " + refused + ": " + why()
 		} else {
-			text = fmt.Sprintf("no endpoint on this node: new connections to %s (policy Local) are dropped", frontendText(&f))
-			if f.Type != k8s.ClusterIP {
+			text = fmt.Sprintf("no endpoint on this node: new connections to %s (policy Local) %s", frontendText(&f), dropped)
+			if f.Type != k8s.ClusterIP && m != ModeWindows {
 				text += ", but for those of this node and its pods"
 			}
 		}

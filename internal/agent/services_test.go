@@ -3,6 +3,7 @@ package agent
 import (
 	"encoding/json"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/nkp-proxy/nkp/k8s"
@@ -71,25 +72,24 @@ func TestEmptyProblems(t *testing.T) {
 		name string
 		sp   k8s.ServicePort
 		want []string
+		hns  []string // on Windows
 	}{
-		{"served", k8s.ServicePort{ClusterEndpoints: one, Frontends: []k8s.Frontend{frontend(k8s.ClusterIP, k8s.Cluster, k8s.Reject)}}, nil},
+		{"served", k8s.ServicePort{ClusterEndpoints: one, Frontends: []k8s.Frontend{frontend(k8s.ClusterIP, k8s.Cluster, k8s.Reject)}}, nil, nil},
 		{"no endpoint, two frontends", k8s.ServicePort{Frontends: []k8s.Frontend{
 			frontend(k8s.ClusterIP, k8s.Cluster, k8s.Reject), frontend(k8s.ExternalIP, k8s.Local, k8s.Reject)}},
-			[]string{"no endpoint is in force: new connections are refused: none is ready"}},
+			[]string{"no endpoint is in force: new connections are refused: none is ready"},
+			[]string{"no endpoint is in force: HNS has no load balancer, and new connections are neither refused nor dropped: none is ready"}},
 		{"none here", k8s.ServicePort{ClusterEndpoints: one, Frontends: []k8s.Frontend{
 			frontend(k8s.ClusterIP, k8s.Local, k8s.Drop), frontend(k8s.ExternalIP, k8s.Local, k8s.Drop)}},
 			[]string{"no endpoint on this node: new connections to ClusterIP 40.0.0.1:80 (policy Local) are dropped",
-				"no endpoint on this node: new connections to ExternalIP 40.0.0.1:80 (policy Local) are dropped, but for those of this node and its pods"}},
-		{"shadowed", k8s.ServicePort{Frontends: []k8s.Frontend{{Type: k8s.ExternalIP, ShadowedBy: "default/other"}}}, nil},
+				"no endpoint on this node: new connections to ExternalIP 40.0.0.1:80 (policy Local) are dropped, but for those of this node and its pods"},
+			[]string{"no endpoint on this node: new connections to ClusterIP 40.0.0.1:80 (policy Local) are not dropped, because HNS cannot do that",
+				"no endpoint on this node: new connections to ExternalIP 40.0.0.1:80 (policy Local) are not dropped, because HNS cannot do that"}},
+		{"shadowed", k8s.ServicePort{Frontends: []k8s.Frontend{{Type: k8s.ExternalIP, ShadowedBy: "default/other"}}}, nil, nil},
 	} {
-		got := emptyProblems(&x.sp, func() string { return "none is ready" })
-		if len(got) != len(x.want) {
-			t.Errorf("%s: %q, want %q", x.name, got, x.want)
-			continue
-		}
-		for i := range got {
-			if got[i] != x.want[i] {
-				t.Errorf("%s: %q, want %q", x.name, got[i], x.want[i])
+		for mode, want := range map[Mode][]string{ModeOVS: x.want, ModeWindows: x.hns} {
+			if got := emptyProblems(mode, &x.sp, func() string { return "none is ready" }); !slices.Equal(got, want) {
+				t.Errorf("%s, %s: %q, want %q", x.name, mode, got, want)
 			}
 		}
 	}
