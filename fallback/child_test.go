@@ -39,12 +39,13 @@ type childOptions struct {
 	SyncPeriod    time.Duration
 	Tracker       k8s.Options
 	AffinityLimit int
+	Families      []k8s.Family
 	// LocalnetFile stands for the volume of a container that has route_localnet; "": none.
 	LocalnetFile string
 }
 
 type request struct {
-	Op   string // update, status, diff, plan, cleanup, generate, replace, stop
+	Op   string // update, status, diff, plan, cleanup, generate, replace, stop, counters, why not nftables
 	Path string // of manifests
 	N    int    // generate: Services; replace: the one whose endpoint is another
 	To   string // replace: the other endpoint
@@ -78,7 +79,8 @@ func child(text string) error {
 	}
 	p, err := New(Options{
 		Config: o.Config, Backend: string(o.Backend), NFTables: o.Backend == nftables, SyncPeriod: o.SyncPeriod, AffinityLimit: o.AffinityLimit,
-		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Families: o.Families,
+		Log:      slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	if err != nil {
 		return err
@@ -131,6 +133,8 @@ func child(text string) error {
 			for n, c := range by {
 				r.Counters[n.ID()] = c
 			}
+		case "why not nftables":
+			r.Text = WhyNotNFTables(ctx, p.opts)
 		case "cleanup":
 			if o.Backend == nftables {
 				var n int

@@ -40,6 +40,12 @@ func ReadRules(context.Context, string, k8s.Family) (map[string]map[string][]str
 	return nil, errNotLinux
 }
 
+// WhyNotNFTables returns that this system has no nftables.
+func WhyNotNFTables(context.Context, Options) string { return errNotLinux.Error() }
+
+// DropsBesideNFTables returns nothing: there is no iptables.
+func DropsBesideNFTables(context.Context, Options) string { return "" }
+
 // RemoveKubeProxyTables removes kube-proxy's nftables tables. It works on Linux only.
 func RemoveKubeProxyTables() (int, error) { return 0, errNotLinux }
 

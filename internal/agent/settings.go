@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"math"
 	"net/netip"
 	"time"
@@ -55,6 +56,14 @@ func (s *Settings) IPTablesOptions(scope rules.Scope) fallback.Options {
 		o.MasqueradeMin, o.MasqueradeMax = ownPortMin, math.MaxUint16
 	}
 	return o
+}
+
+// WhyNotNFTables returns why nftables must not take the place of iptables for a scope, where --mode leaves the choice; "": it may.
+func (s *Settings) WhyNotNFTables(ctx context.Context, scope rules.Scope) string {
+	if s.IPTables.Backend != "" {
+		return "--iptables-backend is set"
+	}
+	return fallback.WhyNotNFTables(ctx, s.IPTablesOptions(scope))
 }
 
 // WindowsOptions returns the options of the HNS data plane. kube-proxy's iptables periods apply to all its modes

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/nkp-proxy/nkp/fallback"
 )
@@ -22,8 +23,12 @@ func others(m Mode, last []Mode) (list []Mode) {
 	return list
 }
 
-// takeOver removes what other data planes have left, when the main one is in force for the first time.
+// takeOver removes what other data planes have left, when the main one is in force for the first time, and so is iptables beside a
+// bridge.
 func (a *Agent) takeOver(ctx context.Context) {
+	if !a.awaitHostPlane(ctx) {
+		return // the next start goes on
+	}
 	old := others(a.mode, a.lastModes)
 	var errs []error
 	if (a.mode == ModeIPTables || a.mode == ModeNFTables) && a.set.ServiceProxyName == "" {
@@ -74,3 +79,26 @@ func (a *Agent) takeOver(ctx context.Context) {
 		a.noteModes(modes...)
 	})
 }
+
+// awaitHostPlane waits until what serves the node's own traffic beside a bridge is in force, if there is such a plane. It returns false
+// if the context ends before.
+func (a *Agent) awaitHostPlane(ctx context.Context) bool {
+	for wait := time.NewTicker(hostPlanePoll); ; {
+		inForce := false
+		err := a.ask(ctx, func() {
+			p := a.planes.iptables
+			inForce = a.mode != ModeOVS || p == nil || !slices.ContainsFunc(p.Detail().Families, func(f fallback.FamilyStatus) bool { return !f.InStep })
+		})
+		if err != nil || inForce {
+			wait.Stop()
+			return err == nil
+		}
+		select {
+		case <-ctx.Done():
+		case <-wait.C:
+		}
+	}
+}
+
+// hostPlanePoll is how often awaitHostPlane looks.
+const hostPlanePoll = 100 * time.Millisecond

@@ -160,7 +160,7 @@ func (s *settings) layoutFlags(f *pflag.FlagSet) {
 
 func (s *settings) modeFlag(f *pflag.FlagSet) {
 	defer inGroup(f, groupServing)()
-	f.StringVar(&s.mode, "mode", "auto", "data plane: ovs, iptables, nftables, windows, or auto (ovs where its database answers and has the bridge, else iptables; on Windows windows)")
+	f.StringVar(&s.mode, "mode", "auto", "data plane: ovs, iptables, nftables, windows, or auto (ovs where its database answers and has the bridge, else nftables where the kernel has what it needs and iptables drops no Service traffic, else iptables; on Windows windows)")
 }
 
 // pipelineFlags defines the flags about the node and the cluster that the pipeline needs.

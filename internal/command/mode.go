@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/fallback/rules"
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/ovsdb"
 )
@@ -63,7 +65,7 @@ func (s *settings) choose(ctx context.Context, wait time.Duration, log *slog.Log
 		if err := s.checkBridgeFlags(dir); err != nil {
 			return choice{}, err
 		}
-		return choice{mode: agent.ModeIPTables, reason: fmt.Sprintf("there is no Open vSwitch here: nothing in %s", dir)}, nil
+		return s.withoutBridge(ctx, fmt.Sprintf("there is no Open vSwitch here: nothing in %s", dir)), nil
 	}
 	db, err := s.awaitBridge(ctx, wait, log)
 	switch {
@@ -72,7 +74,15 @@ func (s *settings) choose(ctx context.Context, wait time.Duration, log *slog.Log
 	case ok || ctx.Err() != nil || !errors.Is(err, ovsdb.ErrUnreachable) && !errors.Is(err, ovsdb.ErrNoBridge):
 		return choice{}, err
 	}
-	return choice{mode: agent.ModeIPTables, reason: fmt.Sprintf("Open vSwitch is installed, but: %v", err)}, nil
+	return s.withoutBridge(ctx, fmt.Sprintf("Open vSwitch is installed, but: %v", err)), nil
+}
+
+// withoutBridge decides between nftables and iptables, for the reason that there is no bridge.
+func (s *settings) withoutBridge(ctx context.Context, reason string) choice {
+	if why := s.WhyNotNFTables(ctx, rules.Everything); why != "" {
+		return choice{mode: agent.ModeIPTables, reason: reason + "; not nftables: " + why}
+	}
+	return choice{mode: agent.ModeNFTables, reason: reason}
 }
 
 // bridgeFlags are flags that make sense only for a bridge.
@@ -94,39 +104,48 @@ func (s *settings) checkBridgeFlags(dir string) error {
 		return nil
 	}
 	return fmt.Errorf("there is no Open vSwitch here (nothing in %s), but %s is for a bridge: install Open vSwitch, name its database with --ovsdb, "+
-		"or choose: --mode iptables, or --mode auto for a bridge where there is one and iptables where there is none; nothing was changed", dir, strings.Join(given, ", "))
+		"or choose: --mode iptables, or --mode auto for a bridge where there is one and nftables or iptables where there is none; nothing was changed", dir, strings.Join(given, ", "))
 }
 
 // modeChange returns a function that returns why nkp would now choose another data plane than c, for agent.Options; nil if --mode
 // set it.
 func (s *settings) modeChange(c choice) func(context.Context) string {
 	const how = "; restart nkp to change over (no connection is lost)"
+	drops, nextLook := "", time.Time{}
 	switch {
 	case s.mode != "auto":
 		return nil
 	case c.mode == agent.ModeOVS:
 		return func(context.Context) string {
 			if sw := c.db.Switch(); !sw.Exists {
-				return fmt.Sprintf("bridge %s is gone: nkp would serve Services by iptables now%s", s.Bridge, how)
+				return fmt.Sprintf("bridge %s is gone: nkp would serve Services by nftables or iptables now%s", s.Bridge, how)
 			}
 			return ""
 		}
-	case c.mode == agent.ModeIPTables:
+	case c.mode == agent.ModeIPTables || c.mode == agent.ModeNFTables:
 		return func(ctx context.Context) string {
-			if _, installed := s.ovsInstalled(); !installed {
-				return ""
-			}
 			ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 			defer cancel()
-			if db, _, err := s.connectDB(ctx); err == nil {
-				db.Close()
-				return fmt.Sprintf("bridge %s is here: nkp would serve Services in Open vSwitch now%s", s.Bridge, how)
+			if _, installed := s.ovsInstalled(); installed {
+				if db, _, err := s.connectDB(ctx); err == nil {
+					db.Close()
+					return fmt.Sprintf("bridge %s is here: nkp would serve Services in Open vSwitch now%s", s.Bridge, how)
+				}
 			}
-			return ""
+			if now := time.Now(); c.mode == agent.ModeNFTables && !now.Before(nextLook) {
+				drops, nextLook = fallback.DropsBesideNFTables(ctx, s.IPTablesOptions(rules.Everything)), now.Add(dropsPeriod)
+				if drops != "" {
+					drops += "; nkp would serve Services by iptables now, which accepts them there" + how
+				}
+			}
+			return drops
 		}
 	}
 	return nil
 }
+
+// dropsPeriod is how often modeChange runs iptables to find out whether it drops Service traffic.
+const dropsPeriod = time.Minute
 
 // ovsDir returns the directory of the database's socket; local is false for a database elsewhere.
 func (s *settings) ovsDir() (dir string, local bool) {
@@ -153,15 +172,18 @@ func (s *settings) chooseNow(ctx context.Context) (choice, *ovsdb.Switch, error)
 	if err != nil || ok && c.mode != agent.ModeOVS {
 		return c, nil, err
 	}
+	if last := s.LastModes(); !ok && len(last) > 0 && (last[0] == agent.ModeNFTables || last[0] == agent.ModeIPTables) {
+		return choice{mode: last[0], reason: "the agent's choice"}, nil, nil
+	}
 	if dir, installed := s.ovsInstalled(); !ok && !installed {
-		return choice{mode: agent.ModeIPTables, reason: fmt.Sprintf("there is no Open vSwitch here: nothing in %s", dir)}, nil, nil
+		return s.withoutBridge(ctx, fmt.Sprintf("there is no Open vSwitch here: nothing in %s", dir)), nil, nil
 	}
 	db, sw, err := s.connectDB(ctx)
 	switch {
 	case err == nil:
 		return choice{mode: agent.ModeOVS, reason: fmt.Sprintf("%s answers and has bridge %s", s.OVSDB, s.Bridge), db: db}, sw, nil
 	case !ok && errors.Is(err, ovsdb.ErrNoBridge):
-		return choice{mode: agent.ModeIPTables, reason: fmt.Sprintf("Open vSwitch is installed, but: %v", err)}, nil, nil
+		return s.withoutBridge(ctx, fmt.Sprintf("Open vSwitch is installed, but: %v", err)), nil, nil
 	}
 	return choice{}, nil, err
 }

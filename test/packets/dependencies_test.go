@@ -255,13 +255,13 @@ func TestBridgeFlagsWithoutSwitch(t *testing.T) {
 	}
 
 	c.launch(append(args, "--bridge", "br-int", "--mode", "auto", "--conntrack-tcp-timeout-established", "77s", "--conntrack-tcp-timeout-close-wait", "78s")...)
-	c.statusSays("mode", "iptables: ", "all is programmed")
+	c.statusSays("mode", "nftables: ", "all is programmed")
 	if read("established") != "77" || read("close_wait") != "78" {
 		t.Fatalf("nkp has set %s and %s", read("established"), read("close_wait"))
 	}
 	must(t, c.agent.Stop(syscall.SIGTERM))
 	c.launch(append(args, "--mode", "auto", "--conntrack-tcp-timeout-established", "79s", "--conntrack-tcp-timeout-close-wait", "78s")...)
-	c.statusSays("mode", "iptables: ", "all is programmed")
+	c.statusSays("mode", "nftables: ", "all is programmed")
 	must(t, c.agent.Stop(syscall.SIGTERM))
 	must(t, c.Node.Sysctl("netfilter/nf_conntrack_tcp_timeout_close_wait", "99"))
 	out, errOut, status := c.nkp("cleanup", "--socket", c.socket(), "--ovsdb", "unix:"+none)

@@ -3,9 +3,11 @@
 package packets
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -13,54 +15,115 @@ import (
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
-// A node that gets its bridge later is served by iptables first; status tells when the bridge is there, and a restart changes
-// over. A node that loses its bridge is told, too. No connection is lost on the way.
+// A node that gets its bridge later is served by nftables first, or by iptables if only that can accept its traffic; status says when
+// the bridge is there, and a restart changes over. A node that loses its bridge is told, too. No connection is lost on the way, and
+// nothing is left of what served before.
 func TestChangeOver(t *testing.T) {
 	t.Parallel()
+	for _, plane := range []string{"nftables", "iptables"} {
+		t.Run(plane, func(t *testing.T) {
+			t.Parallel()
+			changeOver(t, plane)
+		})
+	}
+}
+
+func changeOver(t *testing.T, plane string) {
 	s := service("web", "40.0.0.1")
 	c := newCluster(t, testbed.Options{NodeOutside: true})
 	c.Bridge = "br-later"
+	why := "br-later does not exist"
+	if plane == "iptables" {
+		_, err := c.Node.Exec(c.ctx, "iptables-nft", "-P", "FORWARD", "DROP")
+		must(t, err)
+		why = "; not nftables: chain FORWARD of iptables (nf_tables, IPv4) drops"
+	}
+	left := func() string { // what serves beside a bridge, and what does without
+		tables, err := c.Node.Exec(c.ctx, "nft", "list", "tables")
+		must(t, err)
+		return tables
+	}
 	c.put(s)
 	c.runWith("--ovs-wait", "500ms")
 	c.servePods(t)
 	c.put(slice(s, 8080, at(c.remotes[0].IP4)))
-	c.statusSays("mode", "iptables", "br-later does not exist")
-	c.eventually("iptables serves the node", func() error {
+	c.statusSays("mode", plane+": ", why)
+	c.eventually(plane+" serves the node", func() error {
 		_, err := c.Node.Ask(c.ctx, "tcp", "40.0.0.1:80")
 		return err
 	})
 	held, err := c.Node.Hold(c.ctx, "40.0.0.1:80", testbed.DialOptions{})
 	must(t, err)
 	defer held.Close()
+	var asked, failed atomic.Int32
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() { // ended by stop
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(5 * time.Millisecond): // the node has ports for 14,000 connections in TIME_WAIT
+			}
+			asked.Add(1)
+			_, err := c.Node.AskWith(c.ctx, "tcp", "40.0.0.1:80", testbed.AskOptions{DialOptions: testbed.DialOptions{Reset: true}})
+			if err != nil {
+				failed.Add(1)
+				t.Log(time.Now().Format(time.StampMilli), err)
+			}
+		}
+	}()
 
 	must(t, c.AddBridge("br-later"))
 	c.statusSays("bridge br-later is here", "restart nkp to change over")
-	must(c.t, c.agent.Stop(syscall.SIGTERM))
+	must(t, c.agent.Stop(syscall.SIGTERM))
 	c.run()
 	c.settle()
 	c.statusSays("mode", "ovs: ", "br-later")
-	if log := c.agent.Log.String(); !strings.Contains(log, "the data plane changed from iptables to ovs") {
+	if log := c.agent.Log.String(); !strings.Contains(log, "the data plane changed from "+plane+" to ovs") {
 		t.Error("the change is not said: ", tail(log, 2000))
 	}
 	must(t, held.Check())
 	c.ask(t, c.Node, "tcp", "40.0.0.1:80", c.remotes[0].Name)
+	c.eventually("what served before goes", func() error {
+		if tables := left(); strings.Contains(tables, "nkp") {
+			return errors.New(tables)
+		}
+		return nil
+	})
 
 	_, err = c.Vsctl("del-br", "br-later")
 	must(t, err)
 	c.statusSays("bridge br-later is gone", "restart nkp to change over")
 	must(t, held.Check())
-	must(c.t, c.agent.Stop(syscall.SIGTERM))
+	must(t, c.agent.Stop(syscall.SIGTERM))
 	c.runWith("--ovs-wait", "500ms")
-	c.statusSays("mode", "iptables: ")
+	c.statusSays("mode", plane+": ", "all is programmed")
 	must(t, held.Check())
 	c.ask(t, c.Node, "tcp", "40.0.0.1:80", c.remotes[0].Name)
 	if log := c.agent.Log.String(); !strings.Contains(log, "DataPlaneChanged") {
 		t.Error("no Event on the Node: ", tail(log, 2000))
 	}
+	if plane == "nftables" {
+		c.eventually("what served beside the bridge goes", func() error {
+			rules, err := c.Node.Exec(c.ctx, "iptables-nft-save")
+			if strings.Contains(rules, "KUBE-SERVICES") {
+				return errors.New(rules)
+			}
+			return err
+		})
+	}
+	close(stop)
+	<-stopped
+	if asked.Load() < 20 || failed.Load() > 0 {
+		t.Errorf("%d of %d new connections of the node failed", failed.Load(), asked.Load())
+	}
+	t.Logf("%d new connections of the node, %d failed", asked.Load(), failed.Load())
 }
 
 // An empty directory where Open vSwitch would have its sockets is no Open vSwitch: kubelet makes one on every node, since a
-// pod of deploy/kubernetes/auto mounts it. Such a node is served by iptables at once, and told when a switch is there.
+// pod of deploy/kubernetes/auto mounts it. Such a node is served by nftables at once, and told when a switch is there, or
+// iptables drops what only iptables can accept.
 func TestEmptyDirectoryIsNoSwitch(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -69,8 +132,11 @@ func TestEmptyDirectoryIsNoSwitch(t *testing.T) {
 	c.put(s, slice(s, 8080, at(c.remotes[0].IP4)))
 	c.servePods(t)
 	c.runWith("--ovs-wait", "10m")
-	c.statusSays("mode", "iptables: ", "nothing in "+dir)
-	c.eventually("iptables serves the node", func() error {
+	c.statusSays("mode", "nftables: ", "nothing in "+dir)
+	_, err := c.Node.Exec(c.ctx, "ip6tables-nft", "-P", "INPUT", "DROP") // within 10 s, or it is found a minute later
+	must(t, err)
+	c.statusSays("chain INPUT of iptables (nf_tables, IPv6) drops", "by iptables now", "restart nkp to change over")
+	c.eventually("nftables serves the node", func() error {
 		_, err := c.Node.Ask(c.ctx, "tcp", "40.0.0.1:80")
 		return err
 	})

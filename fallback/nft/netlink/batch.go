@@ -17,6 +17,7 @@ import (
 // the caller recognizes what the kernel refuses.
 type Batch struct {
 	family k8s.Family
+	table  string
 	m      message
 	tags   []int // by message, in their order
 	tag    int
@@ -25,7 +26,7 @@ type Batch struct {
 
 // NewBatch returns an empty Batch.
 func NewBatch(f k8s.Family) *Batch {
-	b := &Batch{family: f, tag: NoTag}
+	b := &Batch{family: f, table: nft.TableName, tag: NoTag}
 	start := b.m.begin(batchBegin, 0, 0, unix.NFPROTO_UNSPEC, subsystem)
 	b.m.end(start)
 	b.tags = append(b.tags, NoTag)
@@ -73,7 +74,7 @@ func (b *Batch) add(kind, flags uint16, fill func(m *message)) {
 // AddTable adds the table.
 func (b *Batch) AddTable() {
 	b.add(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, func(m *message) {
-		m.text(unix.NFTA_TABLE_NAME, nft.TableName)
+		m.text(unix.NFTA_TABLE_NAME, b.table)
 	})
 }
 
@@ -85,7 +86,7 @@ func (b *Batch) DeleteTable(name string) {
 // AddChain adds a chain without its rules.
 func (b *Batch) AddChain(c *nft.Chain) {
 	b.add(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, func(m *message) {
-		m.text(unix.NFTA_CHAIN_TABLE, nft.TableName)
+		m.text(unix.NFTA_CHAIN_TABLE, b.table)
 		m.text(unix.NFTA_CHAIN_NAME, c.Name)
 		if c.Hook.Type == "" {
 			return
@@ -111,7 +112,7 @@ func (b *Batch) DeleteChain(name string) { b.chain(unix.NFT_MSG_DELCHAIN, name) 
 
 func (b *Batch) chain(kind uint16, name string) {
 	b.add(kind, 0, func(m *message) {
-		m.text(unix.NFTA_CHAIN_TABLE, nft.TableName)
+		m.text(unix.NFTA_CHAIN_TABLE, b.table)
 		m.text(unix.NFTA_CHAIN_NAME, name)
 	})
 }
@@ -119,7 +120,7 @@ func (b *Batch) chain(kind uint16, name string) {
 // FlushChain deletes all rules of a chain.
 func (b *Batch) FlushChain(name string) {
 	b.add(unix.NFT_MSG_DELRULE, 0, func(m *message) {
-		m.text(unix.NFTA_RULE_TABLE, nft.TableName)
+		m.text(unix.NFTA_RULE_TABLE, b.table)
 		m.text(unix.NFTA_RULE_CHAIN, name)
 	})
 }
@@ -132,7 +133,7 @@ func (b *Batch) AddRules(c *nft.Chain) {
 			b.err = err
 		}
 		b.add(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, func(m *message) {
-			m.text(unix.NFTA_RULE_TABLE, nft.TableName)
+			m.text(unix.NFTA_RULE_TABLE, b.table)
 			m.text(unix.NFTA_RULE_CHAIN, c.Name)
 			list := m.nest(unix.NFTA_RULE_EXPRESSIONS)
 			for _, e := range expressions {
@@ -146,7 +147,7 @@ func (b *Batch) AddRules(c *nft.Chain) {
 // AddSet adds a set without elements.
 func (b *Batch) AddSet(s *nft.Set) {
 	b.add(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, func(m *message) {
-		m.text(unix.NFTA_SET_TABLE, nft.TableName)
+		m.text(unix.NFTA_SET_TABLE, b.table)
 		m.text(unix.NFTA_SET_NAME, s.Name)
 		d := describe(b.family, s)
 		m.number(unix.NFTA_SET_FLAGS, d.flags)
@@ -220,7 +221,7 @@ const verdictSize = 16
 // DeleteSet deletes a set that no rule uses.
 func (b *Batch) DeleteSet(name string) {
 	b.add(unix.NFT_MSG_DELSET, 0, func(m *message) {
-		m.text(unix.NFTA_SET_TABLE, nft.TableName)
+		m.text(unix.NFTA_SET_TABLE, b.table)
 		m.text(unix.NFTA_SET_NAME, name)
 	})
 }
@@ -238,7 +239,7 @@ func (b *Batch) elements(kind, flags uint16, e nft.Elements, data bool) {
 		slices.SortFunc(refs, func(a, b nft.Ref) int { return strings.Compare(a.Key, b.Key) })
 		for len(refs) > 0 {
 			b.add(kind, flags, func(m *message) {
-				m.text(unix.NFTA_SET_ELEM_LIST_TABLE, nft.TableName)
+				m.text(unix.NFTA_SET_ELEM_LIST_TABLE, b.table)
 				m.text(unix.NFTA_SET_ELEM_LIST_SET, nft.Sets[id].Name)
 				list := m.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 				for len(refs) > 0 && len(m.b)-list < maxElements {
@@ -255,7 +256,7 @@ func (b *Batch) elements(kind, flags uint16, e nft.Elements, data bool) {
 func (b *Batch) DeleteClients(set string, keys []string) {
 	for chunk := range slices.Chunk(keys, 500) {
 		b.add(unix.NFT_MSG_DELSETELEM, 0, func(m *message) {
-			m.text(unix.NFTA_SET_ELEM_LIST_TABLE, nft.TableName)
+			m.text(unix.NFTA_SET_ELEM_LIST_TABLE, b.table)
 			m.text(unix.NFTA_SET_ELEM_LIST_SET, set)
 			list := m.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 			for _, k := range chunk {

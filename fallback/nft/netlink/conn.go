@@ -105,7 +105,13 @@ func (e *RefusedError) Error() string {
 func (e *RefusedError) Unwrap() []error { return slices.Collect(maps.Values(e.Tags)) }
 
 // Commit makes the changes of a Batch in force, all of them or none. The error is a *RefusedError if the kernel refused some.
-func (c *Conn) Commit(b *Batch) error {
+func (c *Conn) Commit(b *Batch) error { return c.transact(b, true) }
+
+// Check has the kernel judge a Batch as Commit does, and changes nothing.
+func (c *Conn) Check(b *Batch) error { return c.transact(b, false) }
+
+// transact sends a Batch. The kernel drops one that has no end.
+func (c *Conn) transact(b *Batch, commit bool) error {
 	if b.err != nil || b.Empty() {
 		return b.err
 	}
@@ -113,7 +119,9 @@ func (c *Conn) Commit(b *Batch) error {
 	last := lastMessage(m.b)
 	flags := binary.NativeEndian.Uint16(m.b[last+6:])
 	binary.NativeEndian.PutUint16(m.b[last+6:], flags|unix.NLM_F_ACK)
-	m.end(m.begin(batchEnd, 0, uint32(len(b.tags)), unix.NFPROTO_UNSPEC, subsystem))
+	if commit {
+		m.end(m.begin(batchEnd, 0, uint32(len(b.tags)), unix.NFPROTO_UNSPEC, subsystem))
+	}
 	c.drain()
 	if err := c.send(m.b); err != nil {
 		return fmt.Errorf("send %d changes (%d bytes) to nf_tables: %w", b.Messages(), len(m.b), err)

@@ -233,3 +233,44 @@ func TestLostNotifications(t *testing.T) {
 		t.Error("lost notifications are not reported")
 	}
 }
+
+// The kernel is asked for each feature, and nothing is changed. What it lacks is named; so is a missing permission.
+func TestProbe(t *testing.T) {
+	conn := isolated(t)
+	unknown := nft.Feature{Name: "translation of thoughts", Since: "9.9", Chains: []nft.Chain{{Name: "c", Hook: nft.Hook{Type: "thought", Hook: "output"}}}}
+	for _, f := range []k8s.Family{k8s.IPv4, k8s.IPv6} {
+		if err := conn.Probe(f, nft.Features()); err != nil {
+			t.Errorf("this kernel: %v", err)
+		}
+		for _, x := range nft.Features() { // each stands alone
+			if err := conn.Probe(f, []nft.Feature{x}); err != nil {
+				t.Errorf("this kernel: %v", err)
+			}
+		}
+		err := conn.Probe(f, append(nft.Features(), unknown))
+		if err == nil || !strings.Contains(err.Error(), "lacks translation of thoughts, which is in Linux since 9.9") {
+			t.Errorf("a feature that no kernel has: %v", err)
+		}
+	}
+	if got := program(t, "list", "ruleset"); got != "" {
+		t.Errorf("the probe left:\n%s", got)
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	err := unix.Capget(&header, &data[0])
+	data[0].Effective &^= 1 << unix.CAP_NET_ADMIN
+	if err == nil {
+		err = unix.Capset(&header, &data[0]) // of this thread, which ends with the test
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	weak, err := Open()
+	if err == nil {
+		err = weak.Probe(k8s.IPv4, nft.Features())
+		weak.Close()
+	}
+	if !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "NET_ADMIN") {
+		t.Errorf("without the capability: %v", err)
+	}
+}

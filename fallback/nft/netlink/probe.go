@@ -1,0 +1,44 @@
+//go:build linux
+
+package netlink
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nkp-proxy/nkp/fallback/nft"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// Probe returns an error that names what the kernel lacks of the features, for a family. It changes nothing.
+func (c *Conn) Probe(f k8s.Family, features []nft.Feature) error {
+	b := NewBatch(f)
+	b.table = nft.TableName + "-probe"
+	b.AddTable()
+	for i, x := range features {
+		b.Tag(i)
+		for k := range x.Sets {
+			b.AddSet(&x.Sets[k])
+		}
+		for k := range x.Chains {
+			b.AddChain(&x.Chains[k])
+			b.AddRules(&x.Chains[k])
+		}
+	}
+	err := c.Check(b)
+	refusal := new(RefusedError)
+	switch {
+	case !errors.As(err, &refusal):
+		return err
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("nf_tables: %w: it takes the capability NET_ADMIN", unix.EPERM)
+	case refusal.Tags[NoTag] != nil:
+		return fmt.Errorf("no nf_tables for %s: %w", f, refusal.Tags[NoTag])
+	}
+	first := slices.Min(slices.Collect(maps.Keys(refusal.Tags)))
+	return fmt.Errorf("nf_tables for %s lacks %s, which is in Linux since %s: %w", f, features[first].Name, features[first].Since, refusal.Tags[first])
+}

@@ -1,0 +1,65 @@
+//go:build linux
+
+package fallback
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/testbed"
+)
+
+// nftables must not take the place of iptables where iptables drops what only it can accept. Each case is undone before the next.
+func TestWhyNotNFTables(t *testing.T) {
+	testbed.Linux.Require(t)
+	b := testbed.Start(t, testbed.Options{Plane: testbed.Linux})
+	run := func(command string) {
+		t.Helper()
+		if out, err := b.Node.Exec(t.Context(), "sh", "-c", command); err != nil {
+			t.Fatalf("%s: %v: %s", command, err, out)
+		}
+	}
+	o := defaults(nftables) // without an update it installs nothing
+	whyNot := func(o childOptions) string {
+		t.Helper()
+		p := launch(t, b, o)
+		defer p.kill()
+		return p.ask(request{Op: "why not nftables"}).Text
+	}
+	if why := whyNot(o); why != "" {
+		t.Errorf("an empty node: %s", why)
+	}
+	if s := nftIn(t, b, "list", "ruleset"); s != "" {
+		t.Errorf("looking has installed:\n%s", s)
+	}
+	drop := `drops what none of its rules accepts`
+	for _, c := range []struct {
+		do, undo, why string
+		scope         rules.Scope
+		families      []k8s.Family
+	}{
+		{"iptables-nft -P FORWARD DROP", "iptables-nft -P FORWARD ACCEPT", "chain FORWARD of iptables (nf_tables, IPv4) " + drop + ": -P FORWARD DROP", rules.Everything, nil},
+		{"iptables-nft -P FORWARD DROP", "iptables-nft -P FORWARD ACCEPT", "", rules.Own, nil},
+		{"iptables-nft -P FORWARD DROP", "iptables-nft -P FORWARD ACCEPT", "", rules.Everything, []k8s.Family{k8s.IPv6}},
+		{"ip6tables-nft -P INPUT DROP", "ip6tables-nft -P INPUT ACCEPT", "chain INPUT of iptables (nf_tables, IPv6) " + drop, rules.Own, nil},
+		{"iptables-legacy -P FORWARD DROP", "iptables-legacy -P FORWARD ACCEPT", "chain FORWARD of iptables (legacy, IPv4) " + drop, rules.Host, nil},
+		{"iptables-nft -A FORWARD -j REJECT --reject-with icmp-host-prohibited", "iptables-nft -F FORWARD", drop + ": -A FORWARD -j REJECT", rules.Everything, nil},
+		{`iptables-legacy -A FORWARD -m comment --comment "the \"rest\" of it" -j DROP`, "iptables-legacy -F FORWARD", drop, rules.Everything, nil},
+		{"iptables-nft -A FORWARD -s 192.0.2.1 -j DROP", "iptables-nft -F FORWARD", "", rules.Everything, nil},
+		{"iptables-nft -P OUTPUT DROP", "iptables-nft -P OUTPUT ACCEPT", "", rules.Everything, nil},
+		{"nft add table inet fw; nft 'add chain inet fw f { type filter hook forward priority 0; policy drop; }'", "nft delete table inet fw", "", rules.Everything, nil}, // iptables could not accept it either
+	} {
+		run(c.do)
+		o.Scope, o.Families = c.scope, c.families
+		if why := whyNot(o); why != c.why && (c.why == "" || !strings.Contains(why, c.why)) {
+			t.Errorf("after %s, scope %s: %q, want %q", c.do, c.scope, why, c.why)
+		}
+		run(c.undo)
+	}
+	o.Families = nil
+	if why := whyNot(o); why != "" {
+		t.Errorf("at last: %s", why)
+	}
+}

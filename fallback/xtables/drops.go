@@ -1,0 +1,50 @@
+//go:build linux
+
+package xtables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// Drops returns which of the base chains of table filter drops what none of its rules accepts: by its policy, or by a rule without a
+// match. "" means none, in any back end whose programs are installed. It does not make the kernel create tables.
+func Drops(ctx context.Context, families []k8s.Family, chains ...string) (string, error) {
+	for _, b := range []Backend{NFT, Legacy} {
+		for _, f := range families {
+			t, err := found(b, f)
+			if err != nil || !t.InUse("filter") {
+				continue
+			}
+			names := chains
+			if b == NFT {
+				if names, err = t.ChainNames(ctx, "filter"); err != nil {
+					return "", err
+				}
+			}
+			for _, c := range chains {
+				if !slices.Contains(names, c) {
+					continue
+				}
+				out, err := t.run(ctx, "-t", "filter", "-S", c)
+				if err != nil && !errors.Is(err, errMissing) {
+					return "", err
+				}
+				for l := range strings.Lines(out) {
+					if dropsAll.MatchString(strings.TrimSpace(l)) {
+						return fmt.Sprintf("chain %s of iptables (%s, %s) drops what none of its rules accepts: %s", c, b, f, strings.TrimSpace(l)), nil
+					}
+				}
+			}
+		}
+	}
+	return "", nil
+}
+
+var dropsAll = regexp.MustCompile(`^(-P \S+ DROP|-A \S+ (-m comment --comment ("(\\.|[^"\\])*"|\S+) )?-j (DROP|REJECT)( --reject-with \S+)?)$`)
