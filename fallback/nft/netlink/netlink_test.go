@@ -136,6 +136,26 @@ func TestSameAsText(t *testing.T) {
 	}
 }
 
+// A plan that nft may not be able to read says so, and no other does. Where nft reads it, it is what runs.
+func TestAffinityNote(t *testing.T) {
+	isolated(t)
+	c := nft.Config{Config: rules.DefaultConfig()}
+	for _, v6 := range []bool{false, true} {
+		plan := nft.Plan(model(v6), c)
+		if strings.Contains(plan, "IPv6 session affinity") != v6 {
+			t.Errorf("IPv6 session affinity %t:\n%s", v6, plan[:min(len(plan), 500)])
+		}
+		file := filepath.Join(t.TempDir(), "plan.nft")
+		if err := os.WriteFile(file, []byte(plan), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.Command("nft", "-c", "-f", file).CombinedOutput()
+		if err != nil && (!v6 || !strings.Contains(string(out), "dreg < ctx->reg_low")) {
+			t.Errorf("IPv6 session affinity %t: %v: %s", v6, err, out)
+		}
+	}
+}
+
 // install installs a Ruleset.
 func install(t *testing.T, c *Conn, r *nft.Ruleset) {
 	t.Helper()
