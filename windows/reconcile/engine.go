@@ -119,7 +119,7 @@ func (e *Engine) Undisturbed(w *plan.Wanted, network *hns.Network) bool {
 		}
 	}
 	for a, want := range w.Endpoints {
-		if network.Overlay() && want.Purpose == plan.ForBackend && !network.Provider(a).IsValid() && len(e.have.at(a)) == 0 {
+		if network.Overlay() && want.Purpose == plan.ForBackend && len(e.have.at(a)) == 0 && !network.Provider(a).IsValid() {
 			return false
 		}
 	}
