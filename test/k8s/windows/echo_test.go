@@ -10,7 +10,8 @@ import (
 	"github.com/nkp-proxy/nkp/windows/hns"
 )
 
-// nkp.exe after a crash, with an HNS that alters everything it may: nothing is written. Each alteration by itself is in package windows.
+// nkp.exe after a crash, with an HNS that alters everything it may: nothing is written. Each alteration by itself is in package
+// windows (TestAlteredEchoes, which prints the table; TestOwnTests runs it as a Windows program).
 func TestRestartWithAlteredEchoes(t *testing.T) {
 	for _, v := range []hns.Version{newest, {Major: 13, Minor: 2}} {
 		h := newHost(t, hns.NetworkOverlay, v)
@@ -39,7 +40,9 @@ func TestRestartWithAlteredEchoes(t *testing.T) {
 		h.HNS.Calls()
 		h.start()
 		h.settled()
-		if n := writes(h.HNS.Calls()); n != 0 || h.HNS.Dump() != before {
+		n := writes(h.HNS.Calls())
+		t.Logf("HNS %s, all alterations together: %d writes at a restart", v, n)
+		if n != 0 || h.HNS.Dump() != before {
 			t.Errorf("HNS %s: a restart made %d changes", v, n)
 		}
 		if s := h.status(); s.Objects.Altered != 80 || !s.InStep { // 20 load balancers and VIPs, 40 pods
