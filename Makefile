@@ -90,7 +90,7 @@ deploy-check: bin/tools/staticcheck ## alerts, dashboard and Helm chart in deplo
 	for dir in deploy/grafana deploy/helm; do (cd $$dir && $(STATICCHECK) ./...) && $(GO) test -C $$dir -count=1 ./... || exit 1; done
 
 # Planes of make conformance, and more flags of test/conformance, such as -overlay ovs-pods-only.
-PLANES           ?= ovs iptables kube-proxy
+PLANES           ?= ovs iptables nftables kube-proxy
 CONFORMANCEFLAGS ?=
 CONFORMANCE      = $(GO) run -C test/conformance .
 

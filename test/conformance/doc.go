@@ -2,7 +2,7 @@
 // and in the same cluster with kube-proxy as the reference.
 //
 //	conformance build [PART...]               what the clusters need, from Go modules and Debian packages
-//	conformance run [-smoke] PLANE...         for each plane a cluster, the tests, and the results; PLANE is ovs, iptables or kube-proxy
+//	conformance run [-smoke] PLANE...         for each plane a cluster, the tests, and the results; PLANE is ovs, iptables, nftables or kube-proxy
 //	conformance report FILE                   docs/conformance.md from the last results
 //
 // The folder cluster holds the scripts that make the machines of a cluster; README.md describes them. expected.yaml lists the tests that

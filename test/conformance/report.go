@@ -13,7 +13,7 @@ import (
 )
 
 // planes are the Service proxies that a cluster can have: nkp's data planes, and the reference.
-var planes = []string{"ovs", "iptables", "kube-proxy"}
+var planes = []string{"ovs", "iptables", "nftables", "kube-proxy"}
 
 // record is what is kept of a run of one plane.
 type record struct {
