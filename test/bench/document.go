@@ -75,7 +75,7 @@ func burstTable(r *Results) report.Table {
 	t := report.Table{
 		Title:   fmt.Sprintf("While %d endpoints change each second", burstRate),
 		Header:  []string{"proxy", "Services", "changes/s made", "one change p50", "p99", "(of)", "proxy's CPU", "switch's CPU", "memory after"},
-		Remarks: "CPU is in cores and includes the iptables and nft that kube-proxy runs. API server, clients and proxy share the machine: the API server does not manage the full rate beside a busy proxy.",
+		Remarks: "CPU is in cores and includes the programs that kube-proxy runs. API server, clients and proxy share the machine: the API server does not manage the full rate beside a busy proxy.",
 	}
 	for _, c := range r.Control {
 		sw := "–"
@@ -101,7 +101,7 @@ var growing = []struct {
 func growthTable(r *Results) report.Table {
 	t := report.Table{
 		Title:   "How cost grows with the number of Services",
-		Header:  []string{"cost ~ Services^k", "nkp", "kube-proxy nftables", "kube-proxy iptables"},
+		Header:  []string{"cost ~ Services^k"},
 		Remarks: "k by least squares on logarithms: 0 does not grow, 1 is proportional, 2 quadratic. Small numbers of Services hide what is proportional behind what is constant.",
 	}
 	cell := func(k rig.Kind, cost func(Control) float64) string {
@@ -111,10 +111,17 @@ func growthTable(r *Results) report.Table {
 		}
 		return fmt.Sprintf("%.2f", e)
 	}
-	for _, g := range growing {
-		t.Add(g.name, cell(rig.NKP, g.cost), cell(rig.KubeNft, g.cost), cell(rig.KubeLegacy, g.cost))
+	for _, k := range kinds {
+		t.Header = append(t.Header, string(k))
 	}
-	t.Add("bytes allocated for one change", cell(rig.NKP, func(c Control) float64 { return c.AllocatedPerChange }), "–", "–")
+	for _, g := range growing {
+		row := []string{g.name}
+		for _, k := range kinds {
+			row = append(row, cell(k, g.cost))
+		}
+		t.Add(row...)
+	}
+	t.Add("bytes allocated for one change", cell(rig.NKP, func(c Control) float64 { return c.AllocatedPerChange }), "–", "–", "–")
 	return t
 }
 
@@ -123,7 +130,7 @@ func dataTable(r *Results) report.Table {
 		Title: "VIP against direct",
 		Header: []string{"proxy", "Services", "throughput", "ratio", "latency p50", "ratio", "p99 ratio",
 			"conn/s, 1 client", "ratio", "conn/s, 8 clients", "ratio", "switch CPU ratio"},
-		Remarks: "Through the VIP; ratio is the median over rounds in turns of VIP over direct pod-to-pod on the same node. nkp: private Open vSwitch, userspace datapath, without segmentation offload. kube-proxy: Linux bridge, routed " +
+		Remarks: "Through the VIP; ratio is the median over rounds in turns of VIP over direct pod-to-pod on the same node. nkp: private Open vSwitch, userspace datapath, without segmentation offload. The others: Linux bridge, routed " +
 			"pods, with offload. Absolute numbers of the two are therefore no comparison; the ratios are.",
 	}
 	ratio := func(p Pairs) string {
@@ -228,7 +235,6 @@ type figure struct {
 }
 
 func figures(r *Results) (list []figure) {
-	kinds := []rig.Kind{rig.NKP, rig.KubeNft, rig.KubeLegacy}
 	for _, g := range growing {
 		f := figure{report.Figure{Title: g.name, Unit: g.unit}, g.file}
 		for _, k := range kinds {

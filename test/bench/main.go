@@ -36,7 +36,7 @@ func main() {
 	root := flag.String("root", ".", "the repository; docs/benchmarks.md and docs/scale.md are written there")
 	raw := flag.String("raw", "", "keep the measurements in this file, as JSON")
 	render := flag.String("render", "", "measure nothing: write the documents and judge the targets from a file that -raw wrote")
-	only := flag.String("only", "", "comma-separated: nkp, nftables, iptables, fleet (default: all)")
+	only := flag.String("only", "", "comma-separated: nkp, nkp-nftables, nftables, iptables, fleet (default: all)")
 	sizes := flag.String("sizes", "", "comma-separated numbers of Services, of those that the run has (default: all)")
 	bare := flag.Bool("alone", false, "VIP against direct, by nkp in Open vSwitch and by nkp in iptables (-only nkp: not the second), without an API server, at any -sizes (default: 10); nothing written, nothing judged")
 	pairs := flag.Int("profile", 0, "profile, by perf, while connections come to the VIP and straight to the pods, so many times each in turns: of nkp, whose switch needs symbols and frame pointers (NKP_OVS), or (-only nftables, iptables) of kube-proxy, or (-only nkp-iptables) of nkp's iptables mode; at any -sizes (default: 10)")

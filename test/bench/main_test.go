@@ -28,11 +28,13 @@ func good() *Results {
 		slow := float64(int(1) << (4 * i))
 		r.Control = append(r.Control,
 			Control{Kind: rig.NKP, Services: n, Starts: ms(300, 400, 900), Change: ms(4, 5, 9), SettledMemory: 60, IdleCPU: 0.001, AllocatedPerChange: 50_000},
+			Control{Kind: rig.NFTables, Services: n, Starts: ms(400), Change: ms(4, 5, 9), SettledMemory: 90},
 			Control{Kind: rig.KubeNft, Services: n, Starts: ms(90 * slow), Change: ms(20 * slow), SettledMemory: 250},
 			Control{Kind: rig.KubeLegacy, Services: n, Starts: ms(80 * slow), Change: ms(10 * slow), SettledMemory: 300})
 		same := Pairs{{VIP: 99, Direct: 100}, {VIP: 98, Direct: 100}}
 		r.Data = append(r.Data,
 			Data{Kind: rig.NKP, Services: n, Throughput: same, Latency50: same, Latency99: same, Connections1: same, Connections8: same, SwitchCPU: same},
+			Data{Kind: rig.NFTables, Services: n, Throughput: same, Latency50: same, Latency99: same, Connections1: same, Connections8: same},
 			Data{Kind: rig.KubeNft, Services: n, Throughput: Pairs{{80, 100}}, Latency50: same, Latency99: same, Connections1: same, Connections8: Pairs{{70, 100}}})
 	}
 	p := Phase{Took: time.Second, Load: rig.Load{Requests: 200, Watches: 200, CPU: time.Second}, FromServer: 50e6}
@@ -45,18 +47,23 @@ func TestJudge(t *testing.T) {
 		t.Errorf("%d verdicts, missed %q", len(list), missed(list))
 	}
 	for want, spoil := range map[string]func(*Results){
-		"programming":                 func(r *Results) { r.Floor.NKP = []float64{200} },
-		"change, p99":                 func(r *Results) { last3(r).Change = ms(4, 5, 60, 60) },
-		"exponent of one endpoint's":  func(r *Results) { last3(r).Change = ms(8, 8, 8) },
-		"what one change allocates":   func(r *Results) { last3(r).AllocatedPerChange = 500_000 },
-		"CPU at rest":                 func(r *Results) { last3(r).IdleCPU = 0.01 },
-		"start, times faster":         func(r *Results) { last3(r).Starts = ms(9000) },
-		"memory":                      func(r *Results) { last3(r).SettledMemory = 200 },
-		"throughput, of direct":       func(r *Results) { r.Data[0].Throughput = Pairs{{90, 100}} },
-		"latency p50":                 func(r *Results) { r.Data[0].Latency50 = Pairs{{110, 100}} },
-		"8 clients, of direct":        func(r *Results) { r.Data[0].Connections8 = Pairs{{90, 100}} },
-		"share kept, of kube-proxy":   func(r *Results) { r.Data[1].Connections8 = Pairs{{120, 100}} },
-		"at 10000 Services, of those": func(r *Results) { r.Data[4].Connections8 = Pairs{{90, 100}} },
+		"programming":                              func(r *Results) { r.Floor.NKP = []float64{200} },
+		"change, p99":                              func(r *Results) { last4(r).Change = ms(4, 5, 60, 60) },
+		"exponent of one endpoint's":               func(r *Results) { last4(r).Change = ms(8, 8, 8) },
+		"what one change allocates":                func(r *Results) { last4(r).AllocatedPerChange = 500_000 },
+		"CPU at rest":                              func(r *Results) { last4(r).IdleCPU = 0.01 },
+		"start, times faster":                      func(r *Results) { last4(r).Starts = ms(9000) },
+		"memory":                                   func(r *Results) { last4(r).SettledMemory = 200 },
+		"throughput, of direct":                    func(r *Results) { r.Data[0].Throughput = Pairs{{90, 100}} },
+		"latency p50":                              func(r *Results) { r.Data[0].Latency50 = Pairs{{110, 100}} },
+		"8 clients, of direct":                     func(r *Results) { r.Data[0].Connections8 = Pairs{{90, 100}} },
+		"share kept, of kube-proxy":                func(r *Results) { r.Data[2].Connections8 = Pairs{{120, 100}} },
+		"at 10000 Services, of those":              func(r *Results) { r.Data[6].Connections8 = Pairs{{90, 100}} },
+		"nkp nftables: start":                      func(r *Results) { r.Control[9].Starts = ms(4000) },
+		"nkp nftables: one endpoint's change, p99": func(r *Results) { r.Control[9].Change = ms(4, 5, 40, 40) },
+		"nkp nftables: memory":                     func(r *Results) { r.Control[9].SettledMemory = 130 },
+		"times faster than kube-proxy nftables":    func(r *Results) { r.Control[10].Change = ms(6) },
+		"nkp nftables: throughput":                 func(r *Results) { r.Data[7].Throughput = Pairs{{70, 100}} },
 	} {
 		r := good()
 		spoil(r)
@@ -66,8 +73,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// last3 is nkp's at the largest number of Services.
-func last3(r *Results) *Control { return &r.Control[len(r.Control)-3] }
+// last4 is nkp's at the largest number of Services.
+func last4(r *Results) *Control { return &r.Control[len(r.Control)-4] }
 
 // Documents name every measurement and every plot is there.
 func TestWrite(t *testing.T) {
@@ -113,7 +120,7 @@ func TestPlan(t *testing.T) {
 	if !slices.Equal(p.kinds, []rig.Kind{rig.NKP}) || p.agents == 0 || len(p.sizes) != 1 || p.sizes[0].services != 1000 || p.full {
 		t.Errorf("%+v", p)
 	}
-	if p := fullPlan(false).only("").at(""); !p.full || len(p.kinds) != 3 || !p.last(p.sizes[len(p.sizes)-1]) || p.last(p.sizes[0]) {
+	if p := fullPlan(false).only("").at(""); !p.full || len(p.kinds) != 4 || !p.last(p.sizes[len(p.sizes)-1]) || p.last(p.sizes[0]) {
 		t.Errorf("%+v", p)
 	}
 }

@@ -11,6 +11,9 @@ import (
 	"github.com/nkp-proxy/nkp/test/bench/rig"
 )
 
+// kinds are the proxies of a full run, in the order of the tables.
+var kinds = []rig.Kind{rig.NKP, rig.NFTables, rig.KubeNft, rig.KubeLegacy}
+
 // plan says what a run measures and for how long.
 type plan struct {
 	full  bool
@@ -42,7 +45,7 @@ type size struct {
 func fullPlan(quick bool) plan {
 	p := plan{
 		full:  true,
-		kinds: []rig.Kind{rig.NKP, rig.KubeNft, rig.KubeLegacy},
+		kinds: kinds,
 		sizes: []size{
 			{services: 10, data: true}, {services: 100, control: true}, {services: 1000, control: true, data: true, fleet: true},
 			{services: 5000, control: true}, {services: 10_000, control: true, data: true},
@@ -76,6 +79,8 @@ func (p plan) only(list string) plan {
 		switch name {
 		case "nkp":
 			p.kinds = append(p.kinds, rig.NKP)
+		case "nkp-nftables":
+			p.kinds = append(p.kinds, rig.NFTables)
 		case "nftables":
 			p.kinds = append(p.kinds, rig.KubeNft)
 		case "iptables":

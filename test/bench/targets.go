@@ -35,6 +35,7 @@ func judge(r *Results) []verdict {
 	var v verdicts
 	v.control(r)
 	v.data(r)
+	v.nftables(r)
 	return v
 }
 
@@ -107,9 +108,8 @@ func (v *verdicts) data(r *Results) {
 		v.least("new connections, 8 clients, of direct"+at, d.Connections8.Ratio(), 0.95, "")
 		v.most("switch CPU per connection, of direct"+at, d.SwitchCPU.Ratio(), 1.05, "")
 		for _, peer := range r.Data {
-			if peer.Kind != rig.NKP && peer.Services == d.Services {
-				v.least(fmt.Sprintf("new connections, 8 clients: share kept, of %s's%s", peer.Kind, at), d.Connections8.Ratio()/peer.Connections8.Ratio(), 1, "")
-				v.least(fmt.Sprintf("throughput: share kept, of %s's%s", peer.Kind, at), d.Throughput.Ratio()/peer.Throughput.Ratio(), 1, "")
+			if (peer.Kind == rig.KubeNft || peer.Kind == rig.KubeLegacy) && peer.Services == d.Services {
+				v.shares("", at, &d, &peer)
 			}
 		}
 		if latest = &r.Data[i]; first == nil {
@@ -118,6 +118,37 @@ func (v *verdicts) data(r *Results) {
 	}
 	if first != nil && first != latest {
 		v.least(fmt.Sprintf("new connections at %d Services, of those at %d", latest.Services, first.Services), latest.Connections8.Ratio()/first.Connections8.Ratio(), 0.95, "")
+	}
+}
+
+// shares holds a proxy to what a peer keeps of direct.
+func (v *verdicts) shares(who, at string, d, peer *Data) {
+	v.least(fmt.Sprintf("%snew connections, 8 clients: share kept, of %s's%s", who, peer.Kind, at), d.Connections8.Ratio()/peer.Connections8.Ratio(), 1, "")
+	v.least(fmt.Sprintf("%sthroughput: share kept, of %s's%s", who, peer.Kind, at), d.Throughput.Ratio()/peer.Throughput.Ratio(), 1, "")
+}
+
+// nftables judges the mode nftables, on nodes without Open vSwitch.
+func (v *verdicts) nftables(r *Results) {
+	const who = "nkp nftables: "
+	if ours := r.control(rig.NFTables); len(ours) > 0 && last(ours).Services >= full {
+		nkp := last(ours)
+		v.most(who+"start", nkp.Start().Seconds(), 3, "s")
+		v.most(who+"one endpoint's change, p50", changeCost(nkp), 10, "ms")
+		v.most(who+"one endpoint's change, p99", milli(quantile(nkp.Change, 99)), 30, "ms")
+		v.most(who+"exponent of one endpoint's change", r.exponent(rig.NFTables, changeCost), 0.1, "")
+		v.most(who+"memory at rest", nkp.SettledMemory, 120, "MB")
+		for _, peer := range r.control(rig.KubeNft) {
+			if peer.Services == nkp.Services {
+				v.least(who+"one endpoint's change, times faster than kube-proxy nftables", changeCost(peer)/changeCost(nkp), 5, "×")
+			}
+		}
+	}
+	for _, d := range r.Data {
+		for _, peer := range r.Data {
+			if d.Kind == rig.NFTables && peer.Kind == rig.KubeNft && peer.Services == d.Services {
+				v.shares(who, fmt.Sprintf(" at %d Services", d.Services), &d, &peer)
+			}
+		}
 	}
 }
 

@@ -26,6 +26,7 @@ const (
 	KubeNft     Kind = "kube-proxy nftables"
 	KubeLegacy  Kind = "kube-proxy iptables"
 	IPTables    Kind = "nkp iptables" // kube-proxy's chains over nf_tables, where there is no kube-proxy
+	NFTables    Kind = "nkp nftables"
 	clusterCIDR      = "10.0.0.0/8"
 )
 
@@ -143,8 +144,8 @@ func (n *Node) command() *exec.Cmd {
 	if n.Kind == NKP {
 		return exec.Command(n.programs.NKP, append(n.NKPFlags("run"), "--socket", n.Socket(), "--ovs-wait", "10s", "--metrics-bind-address", MetricsAddress)...)
 	}
-	if n.Kind == IPTables {
-		return exec.Command(n.programs.NKP, append([]string{"run", "--mode", "iptables", "--socket", n.Socket(), "--metrics-bind-address", MetricsAddress,
+	if mode, ok := map[Kind]string{IPTables: "iptables", NFTables: "nftables"}[n.Kind]; ok {
+		return exec.Command(n.programs.NKP, append([]string{"run", "--mode", mode, "--socket", n.Socket(), "--metrics-bind-address", MetricsAddress,
 			"--hostname-override", nodeName, "--cluster-cidr", clusterCIDR}, n.source...)...)
 	}
 	mode := "nftables"
