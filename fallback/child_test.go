@@ -40,6 +40,7 @@ type childOptions struct {
 	Tracker       k8s.Options
 	AffinityLimit int
 	Families      []k8s.Family
+	CountTraffic  bool
 	// LocalnetFile stands for the volume of a container that has route_localnet; "": none.
 	LocalnetFile string
 }
@@ -79,8 +80,8 @@ func child(text string) error {
 	}
 	p, err := New(Options{
 		Config: o.Config, Backend: string(o.Backend), NFTables: o.Backend == nftables, SyncPeriod: o.SyncPeriod, AffinityLimit: o.AffinityLimit,
-		Families: o.Families,
-		Log:      slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Families: o.Families, CountTraffic: o.CountTraffic,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	if err != nil {
 		return err

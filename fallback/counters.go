@@ -31,10 +31,16 @@ type counterCache struct {
 type lister func(table rules.Table, chain string) ([]string, error)
 
 // Counters returns the number of connections of every Service port since its rules were installed, from the counters of these
-// rules. Packets and bytes are nil; note explains why. The result is shared and must not be changed.
+// rules. Where packets and bytes are nil, note explains why. The result is shared and must not be changed.
 func (p *Plane) Counters(ctx context.Context) (counters map[k8s.PortName]k8s.Counters, note string, err error) {
 	counters, err = p.counters(ctx)
-	return counters, bytesNote, err
+	switch {
+	case !p.opts.NFTables:
+		note = bytesNote
+	case !p.opts.CountTraffic:
+		note = "packets and bytes: n/a: they are not counted (--nftables-service-counters)"
+	}
+	return counters, note, err
 }
 
 func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, error) {
@@ -61,7 +67,7 @@ func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, er
 	}
 	dropped := map[dataplane.DropKey]uint64{}
 	if p.opts.NFTables {
-		if err := countNFT(m, config, families, all, dropped); err != nil {
+		if err := countNFT(m, p.opts.nftConfig(config), families, all, dropped); err != nil {
 			return nil, err
 		}
 		families = nil

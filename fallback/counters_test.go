@@ -3,6 +3,7 @@
 package fallback
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -77,4 +78,68 @@ func TestCounters(t *testing.T) {
 		want["default/web:http/TCP/IPv4"] += 3
 		check("three more")
 	})
+}
+
+// With CountTraffic, every packet of a Service is counted once, in its direction, with its IP header: from pods, from outside, from the
+// node, from an endpoint to itself. Packets of no Service are not counted.
+func TestNFTTraffic(t *testing.T) {
+	testbed.Linux.Require(t)
+	b, pods := bed(t, testbed.Options{})
+	manifests := nodeObject + service("web", 1, "type: NodePort", "externalIPs: [20.0.0.101]") + endpoints("web", pods[0]) +
+		service("far", 2, "type: NodePort") + endpoints("far", pods[2])
+	o := defaults(nftables)
+	o.CountTraffic = true
+	p := start(t, b, o, manifests)
+	counted := func(id string) (in, out, bytesIn, bytesOut uint64) {
+		t.Helper()
+		time.Sleep(countersAge)
+		c := p.ask(request{Op: "counters"}).Counters[id]
+		if c.Packets == nil || c.Bytes == nil {
+			t.Fatalf("%s: %+v", id, c)
+		}
+		return c.Packets.In, c.Packets.Out, c.Bytes.In, c.Bytes.Out
+	}
+	for _, c := range []struct {
+		from *testbed.Host
+		to   string
+		id   string
+	}{
+		{pods[1].Host, "40.0.0.1:53", "web:dns/UDP/IPv4"}, {pods[1].Host, "[fd00:40::1]:53", "web:dns/UDP/IPv6"},
+		{b.External, "172.16.0.2:31001", "web:dns/UDP/IPv4"}, {b.External, "20.0.0.101:53", "web:dns/UDP/IPv4"}, {b.External, "[fd00:ac::2]:31001", "web:dns/UDP/IPv6"},
+		{b.Node, "40.0.0.1:53", "web:dns/UDP/IPv4"}, {b.Node, "172.16.0.2:31001", "web:dns/UDP/IPv4"}, {b.Node, "127.0.0.1:31001", "web:dns/UDP/IPv4"},
+		{pods[1].Host, "40.0.0.2:53", "far:dns/UDP/IPv4"}, {b.External, "172.16.0.2:31002", "far:dns/UDP/IPv4"},
+		{pods[0].Host, "40.0.0.1:53", "web:dns/UDP/IPv4"}, // its own endpoint
+	} {
+		id := "default/" + c.id
+		in, out, bytesIn, bytesOut := counted(id)
+		const n = 10
+		for range n {
+			if _, err := c.from.Ask(t.Context(), "udp", c.to); err != nil {
+				t.Errorf("%s to %s: %v", c.from.Name, c.to, err)
+			}
+			if _, err := c.from.Ask(t.Context(), "udp", pods[0].IP4.String()+":53"); err != nil && c.from != pods[0].Host {
+				t.Errorf("%s to %s: %v", c.from.Name, pods[0].Name, err)
+			}
+		}
+		in2, out2, bytesIn2, bytesOut2 := counted(id)
+		header := uint64(28) // IPv4 and UDP
+		if c.to[0] == '[' {
+			header = 48
+		}
+		if in2-in != n || out2-out != n {
+			t.Errorf("%s to %s: %d packets counted in and %d out, of %d each", c.from.Name, c.to, in2-in, out2-out, n)
+		}
+		if in, out := bytesIn2-bytesIn, bytesOut2-bytesOut; in < n*header || in > n*(header+100) || out <= n*header || out > n*(header+200) {
+			t.Errorf("%s to %s: %d bytes in, %d out, in %d packets", c.from.Name, c.to, in, out, n)
+		}
+	}
+	o.CountTraffic = false
+	p.kill()
+	p = start(t, b, o, manifests)
+	if c := p.ask(request{Op: "counters"}).Counters["default/web:dns/UDP/IPv4"]; c.Packets != nil || c.Bytes != nil || c.Connections == 0 {
+		t.Errorf("without counting: %+v", c)
+	}
+	if s := nftIn(t, b, "list", "table", "ip", "nkp"); strings.Contains(s, "count-in") {
+		t.Errorf("without counting:\n%s", s)
+	}
 }

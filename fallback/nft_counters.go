@@ -3,11 +3,8 @@
 package fallback
 
 import (
-	"maps"
-
 	"github.com/nkp-proxy/nkp/fallback/nft"
 	"github.com/nkp-proxy/nkp/fallback/nft/netlink"
-	"github.com/nkp-proxy/nkp/fallback/rules"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -18,40 +15,38 @@ type nftCounts struct {
 	dropped map[dataplane.DropKey]uint64
 }
 
-// countNFT adds what the tables have counted: to all, for each Service port of the model, and to dropped.
-func countNFT(m *k8s.Model, config rules.Config, families []k8s.Family, all map[k8s.PortName]k8s.Counters, dropped map[dataplane.DropKey]uint64) error {
+// countNFT adds what the tables have counted: to all, for each Service port of the model, and to dropped. config is that of the tables.
+func countNFT(m *k8s.Model, config nft.Config, families []k8s.Family, all map[k8s.PortName]k8s.Counters, dropped map[dataplane.DropKey]uint64) error {
 	conn, err := netlink.Open()
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	for _, f := range families {
-		c := nft.NewCompiler(nft.Config{Config: config}, f, m)
+		c := nft.NewCompiler(config, f, m)
 		of := map[nft.Ref]k8s.PortName{}
 		for n, sp := range m.Ports {
 			if n.Family == f {
 				all[n] = k8s.Counters{}
+				if config.CountTraffic {
+					all[n] = k8s.Counters{Packets: &k8s.Directions{}, Bytes: &k8s.Directions{}}
+				}
 				for _, e := range c.Entries(sp) {
 					of[e] = n
 				}
 			}
 		}
-		var counts nftCounts
+		counts := nftCounts{ports: all, dropped: dropped}
 		if err := counts.read(conn, f, of); err != nil {
 			return err
-		}
-		maps.Copy(all, counts.ports)
-		for k, n := range counts.dropped {
-			dropped[k] += n
 		}
 	}
 	return nil
 }
 
 // read reads the counters of a family. Elements that lead to a Service port count the first packet of each connection, those of refused
-// frontends all packets. of are the Service ports of the elements.
+// frontends all packets, those of served ones packets and bytes by direction. of are the Service ports of the elements.
 func (c *nftCounts) read(conn *netlink.Conn, f k8s.Family, of map[nft.Ref]k8s.PortName) error {
-	c.ports, c.dropped = map[k8s.PortName]k8s.Counters{}, map[dataplane.DropKey]uint64{}
 	t, err := conn.ReadChains(f)
 	if err != nil || t == nil {
 		return err
@@ -67,6 +62,12 @@ func (c *nftCounts) read(conn *netlink.Conn, f k8s.Family, of map[nft.Ref]k8s.Po
 			why, refused := nft.Reason(count.Value)
 			switch {
 			case !ok: // the Service has just gone
+			case set == nft.TrafficIn || set == nft.NodePortTrafficIn:
+				c.ports[n].Packets.In += count.Packets
+				c.ports[n].Bytes.In += count.Bytes
+			case set == nft.TrafficOut || set == nft.NodePortTrafficOut:
+				c.ports[n].Packets.Out += count.Packets
+				c.ports[n].Bytes.Out += count.Bytes
 			case refused:
 				c.dropped[dataplane.DropKey{Port: n, Reason: why}] += count.Packets
 				if why == k8s.DropSourceRange {

@@ -94,7 +94,7 @@ func diffNFT(m *k8s.Model, o Options) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		c := nft.NewCompiler(nft.Config{Config: o.Config, AffinityLimit: o.AffinityLimit}, f, m)
+		c := nft.NewCompiler(o.nftConfig(o.Config), f, m)
 		want := c.Ruleset(m, func(n k8s.PortName) nft.Ports {
 			if t == nil {
 				return nft.Ports{}

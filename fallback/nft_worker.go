@@ -143,7 +143,7 @@ func (w *nftWorker) takeUpdates() {
 		return
 	}
 	first := w.compiler == nil
-	w.compiler = nft.NewCompiler(nft.Config{Config: w.opts.Config, AffinityLimit: w.opts.AffinityLimit}, w.family, &u.Facts)
+	w.compiler = nft.NewCompiler(w.opts.nftConfig(w.opts.Config), w.family, &u.Facts)
 	w.nodeAddrs = append(slices.Clone(u.Facts.Node.IPs), u.Facts.Node.Local...)
 	if !first {
 		w.due = fullReadBack

@@ -6,7 +6,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/nft"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -24,7 +24,7 @@ func Cleanup(context.Context, CleanupOptions) (Removed, error) { return Removed{
 // Available returns an error: iptables is supported on Linux only.
 func Available(string) error { return errNotLinux }
 
-func countNFT(*k8s.Model, rules.Config, []k8s.Family, map[k8s.PortName]k8s.Counters, map[dataplane.DropKey]uint64) error {
+func countNFT(*k8s.Model, nft.Config, []k8s.Family, map[k8s.PortName]k8s.Counters, map[dataplane.DropKey]uint64) error {
 	return errNotLinux
 }
 

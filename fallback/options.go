@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/nkp-proxy/nkp/fallback/nft"
 	"github.com/nkp-proxy/nkp/fallback/rules"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/latency"
@@ -18,6 +19,8 @@ type Options struct {
 	NFTables bool
 	// AffinityLimit bounds the clients of each Service port that session affinity remembers in nftables; 0: its default.
 	AffinityLimit int
+	// CountTraffic counts packets and bytes of each Service port in nftables.
+	CountTraffic bool
 	// Backend is nf_tables or legacy, of iptables; "": the one that the rest of the node uses.
 	Backend string
 	// Families are the families to serve. Empty: both, without a family that the kernel lacks.
@@ -40,6 +43,11 @@ type Hooks struct {
 // DefaultOptions returns kube-proxy's settings; Log must still be set.
 func DefaultOptions() Options {
 	return Options{Config: rules.DefaultConfig(), SyncPeriod: 30 * time.Second}
+}
+
+// nftConfig returns the settings of nftables; c are those in force.
+func (o *Options) nftConfig(c rules.Config) nft.Config {
+	return nft.Config{Config: c, AffinityLimit: o.AffinityLimit, CountTraffic: o.CountTraffic}
 }
 
 // briefAbove is the number of endpoints above which endpoint rules have no comments, because these take a third of the

@@ -217,7 +217,7 @@ func (p *Plane) Plan() string {
 	case m == nil:
 		return ""
 	case p.opts.NFTables:
-		return nft.Plan(m, nft.Config{Config: config, AffinityLimit: p.opts.AffinityLimit})
+		return nft.Plan(m, p.opts.nftConfig(config))
 	}
 	return rules.Plan(m, config)
 }

@@ -48,7 +48,7 @@ func endpointOf(data string) netip.AddrPort {
 }
 
 // Counting are the sets whose elements count packets.
-var Counting = []SetID{Services, NodePorts, Refused, RefusedNodePorts}
+var Counting = []SetID{Services, NodePorts, Refused, RefusedNodePorts, TrafficIn, NodePortTrafficIn, TrafficOut, NodePortTrafficOut}
 
 // Entries returns the elements of a Service port's frontends in the sets that count, installed or not.
 func (c *Compiler) Entries(p *k8s.ServicePort) (list []Ref) {
@@ -57,6 +57,9 @@ func (c *Compiler) Entries(p *k8s.ServicePort) (list []Ref) {
 		if f := &p.Frontends[i]; c.serves(f) {
 			a := b.at(f)
 			list = append(list, a.in(Services, NodePorts), a.in(Refused, RefusedNodePorts))
+			if c.CountTraffic {
+				list = append(list, a.in(TrafficIn, NodePortTrafficIn), a.in(TrafficOut, NodePortTrafficOut))
+			}
 		}
 	}
 	return list

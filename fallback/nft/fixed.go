@@ -100,6 +100,17 @@ func (c *Compiler) Fixed() Fixed {
 	chain("services", Rule{Lookup{fields(false), Sets[Services].Name}}, append(nodePorts, Lookup{fields(true), Sets[NodePorts].Name}))
 
 	original := []Field{OriginalDaddr, L4Proto, OriginalDport}
+	if c.CountTraffic {
+		for _, name := range []string{"count-in", "count-out"} {
+			sets := countChains[name]
+			var count []Rule
+			for _, p := range protocolNumbers {
+				count = append(count, Rule{Protocol{p}, In{original, Sets[sets[0]].Name}, Return{}},
+					Rule{Protocol{p}, In{original[:1], Sets[NodeIPs].Name}, In{original[1:], Sets[sets[1]].Name}, Return{}})
+			}
+			chain(name, count...)
+		}
+	}
 	var remember []Rule
 	for _, p := range protocolNumbers { // nft has the type of an original port only once the protocol is matched
 		remember = append(remember, Rule{Protocol{p}, Lookup{original, Sets[Remember].Name}},
@@ -123,6 +134,24 @@ func (c *Compiler) Fixed() Fixed {
 	}
 	c.bases(base)
 	return f
+}
+
+// countChains are the chains that count packets of translated connections in both directions, with the sets that have the counters.
+var countChains = map[string][2]SetID{"count-in": {TrafficIn, NodePortTrafficIn}, "count-out": {TrafficOut, NodePortTrafficOut}}
+
+// count returns the rules that have packets of translated connections counted, for the base chains behind the translation. What the node
+// sends to itself is counted in hook output alone.
+func (c *Compiler) count(prerouting bool) (list []Rule) {
+	for _, answer := range []bool{false, true} {
+		var r Rule
+		if prerouting {
+			r = Rule{Device{Name: "lo", Not: true}}
+		}
+		if c.CountTraffic {
+			list = append(list, append(r, Translated{}, Answer{answer}, Jump{map[bool]string{false: "count-in", true: "count-out"}[answer]}))
+		}
+	}
+	return list
 }
 
 // masqueradeClients returns the rules that masquerade clients of ClusterIPs that answers might not reach otherwise.
@@ -177,7 +206,7 @@ func (c *Compiler) bases(base func(string, Hook, ...Rule)) {
 	}
 	if c.Scope == rules.Own { // traffic from the node to itself
 		base("filter-output", Hook{"filter", "output", priorityFilter}, Rule{isNew, Local{Daddr}, Jump{"refuse"}})
-		base("remember-output", Hook{"filter", "output", priorityRemember}, Rule{isNew, Translated{}, Jump{"remember"}})
+		base("remember-output", Hook{"filter", "output", priorityRemember}, append(c.count(false), Rule{isNew, Translated{}, Jump{"remember"}})...)
 		base("output", Hook{"nat", "output", priorityDNAT}, Rule{Local{Daddr}, Jump{"services"}})
 		return
 	}
@@ -190,8 +219,8 @@ func (c *Compiler) bases(base func(string, Hook, ...Rule)) {
 	}
 	base(CountsInvalid, Hook{"filter", "forward", priorityFilter}, forward...)
 	base("filter-output", Hook{"filter", "output", priorityFilter}, Rule{isNew, Jump{CountsUnserved}})
-	base("remember-prerouting", Hook{"filter", "prerouting", priorityRemember}, Rule{isNew, Translated{}, Jump{"remember"}})
-	base("remember-output", Hook{"filter", "output", priorityRemember}, Rule{isNew, Translated{}, Jump{"remember"}})
+	base("remember-prerouting", Hook{"filter", "prerouting", priorityRemember}, append(c.count(true), Rule{isNew, Translated{}, Jump{"remember"}})...)
+	base("remember-output", Hook{"filter", "output", priorityRemember}, append(c.count(false), Rule{isNew, Translated{}, Jump{"remember"}})...)
 	base("prerouting", Hook{"nat", "prerouting", priorityDNAT}, served(Jump{"services"}))
 	base("output", Hook{"nat", "output", priorityDNAT}, Rule{Jump{"services"}})
 }

@@ -53,6 +53,8 @@ type (
 	State struct{ CtState }
 	// Translated matches connections whose destination was translated.
 	Translated struct{}
+	// Answer matches packets from endpoints to clients, or those from clients to endpoints.
+	Answer struct{ Is bool }
 	// Marked matches packets that have a bit in their mark.
 	Marked struct{ Bit int }
 	// In matches packets whose fields are in a set.
@@ -161,6 +163,12 @@ func (s Protocol) text(k8s.Family) string {
 }
 func (s State) text(k8s.Family) string    { return "ct state " + s.CtState.String() }
 func (Translated) text(k8s.Family) string { return "ct status dnat" }
+func (s Answer) text(k8s.Family) string {
+	if s.Is {
+		return "ct direction reply"
+	}
+	return "ct direction original"
+}
 func (s Marked) text(k8s.Family) string {
 	return fmt.Sprintf("meta mark & %#08x == %#08x", uint32(1)<<s.Bit, uint32(1)<<s.Bit)
 }

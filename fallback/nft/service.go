@@ -13,6 +13,8 @@ type Config struct {
 	rules.Config
 	// AffinityLimit bounds the clients of each Service port that session affinity remembers; 0: DefaultAffinityLimit.
 	AffinityLimit int
+	// CountTraffic counts packets and bytes of each Service port.
+	CountTraffic bool
 }
 
 // DefaultAffinityLimit is the number of clients that session affinity remembers of a Service port by default.
@@ -206,6 +208,10 @@ func (b *builder) frontend(f *k8s.Frontend) {
 	}
 	if entry != "" {
 		b.out.Elements[a.in(Services, NodePorts)] = Value{Data: "goto " + entry}
+		if b.CountTraffic {
+			b.out.Elements[a.in(TrafficIn, NodePortTrafficIn)] = Value{}
+			b.out.Elements[a.in(TrafficOut, NodePortTrafficOut)] = Value{}
+		}
 	}
 	if entry != "" && b.AffinitySeconds > 0 {
 		b.remember(a, remember)

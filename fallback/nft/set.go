@@ -75,6 +75,10 @@ const (
 	NodePortEndpoints                  // NodePort, slot -> endpoint
 	Refused                            // frontend that is not served -> chain that refuses; counts packets
 	RefusedNodePorts                   // the same for a NodePort
+	TrafficIn                          // frontend that is served; counts packets and bytes of its clients
+	TrafficOut                         // the same for answers
+	NodePortTrafficIn                  // NodePort that is served; counts packets and bytes of its clients
+	NodePortTrafficOut                 // the same for answers
 	NodeIPs                            // the node's addresses
 	ClusterIPs                         // ClusterIPs, whose other ports are refused
 	Hairpin                            // endpoint's address, twice: it is its own client
@@ -105,6 +109,10 @@ var Sets = [setCount]Set{
 	NodePortEndpoints:     {Name: "nodeport-endpoints", Key: append(slices.Clone(nodePortKey), Number), Data: []Type{Addr, Port}},
 	Refused:               {Name: "refused", Key: frontendKey, Verdicts: true, Counters: true},
 	RefusedNodePorts:      {Name: "refused-nodeports", Key: nodePortKey, Verdicts: true, Counters: true},
+	TrafficIn:             {Name: "traffic-in", Key: frontendKey, Counters: true},
+	TrafficOut:            {Name: "traffic-out", Key: frontendKey, Counters: true},
+	NodePortTrafficIn:     {Name: "nodeport-traffic-in", Key: nodePortKey, Counters: true},
+	NodePortTrafficOut:    {Name: "nodeport-traffic-out", Key: nodePortKey, Counters: true},
 	NodeIPs:               {Name: "node-ips", Key: []Type{Addr}},
 	ClusterIPs:            {Name: "cluster-ips", Key: []Type{Addr}},
 	Hairpin:               {Name: "hairpin", Key: []Type{Addr, Addr}},

@@ -161,6 +161,7 @@ func TestSettings(t *testing.T) {
 		"set-masquerade-all":   func(c *Config, _ *k8s.Model) { c.MasqueradeAll = true },
 		"set-no-localhost":     func(c *Config, _ *k8s.Model) { c.LocalhostNodePorts = false },
 		"set-keep-invalid":     func(c *Config, _ *k8s.Model) { c.KeepInvalid = true },
+		"set-traffic":          func(c *Config, _ *k8s.Model) { c.CountTraffic = true }, // two elements more for each frontend
 		"set-host":             func(c *Config, _ *k8s.Model) { c.Scope, c.PodDevice = rules.Host, "br-int" },
 		"set-own":              func(c *Config, _ *k8s.Model) { c.Scope, c.MasqueradeMin, c.MasqueradeMax = rules.Own, 1024, 61439 },
 		"set-bridge":           func(_ *Config, m *k8s.Model) { m.Detector = k8s.Detector{Bridge: "cni0"} },

@@ -150,7 +150,7 @@ func (s *settings) planRules(ctx context.Context, output string, stdout, stderr 
 		return usageError("%w", err)
 	}
 	if output == "nft" {
-		_, err = io.WriteString(stdout, nft.Plan(model, nft.Config{Config: o.Config, AffinityLimit: o.AffinityLimit}))
+		_, err = io.WriteString(stdout, nft.Plan(model, nft.Config{Config: o.Config, AffinityLimit: o.AffinityLimit, CountTraffic: o.CountTraffic}))
 		return err
 	}
 	_, err = io.WriteString(stdout, rules.Plan(model, o.Config))

@@ -41,6 +41,7 @@ type NkpConfiguration struct {
 	Node     NodeConfiguration     `json:"node,omitzero"`
 	OVS      OVSConfiguration      `json:"ovs,omitzero"`
 	IPTables IPTablesConfiguration `json:"iptables,omitzero"`
+	NFTables NFTablesConfiguration `json:"nftables,omitzero"`
 	Windows  WindowsConfiguration  `json:"windows,omitzero"`
 }
 
@@ -142,6 +143,12 @@ type LayoutConfiguration struct {
 type IPTablesConfiguration struct {
 	// nf_tables or legacy; by default the one that the rest of the node uses.
 	Backend string `json:"backend,omitempty" flag:"iptables-backend"`
+}
+
+// NFTablesConfiguration is about the nftables data plane; the rest of it is in the KubeProxyConfiguration.
+type NFTablesConfiguration struct {
+	// Count packets and bytes of every Service port, which takes time for each packet.
+	ServiceCounters bool `json:"serviceCounters,omitempty" flag:"nftables-service-counters"`
 }
 
 // WindowsConfiguration is about the Windows data plane; the rest of it is in the KubeProxyConfiguration.

@@ -64,6 +64,12 @@ func expressions(f k8s.Family, s nft.Statement) []expr.Any {
 		return flagged(&expr.Ct{Key: expr.CtKeySTATE, Register: register(0)}, uint32(s.CtState))
 	case nft.Translated:
 		return flagged(&expr.Ct{Key: expr.CtKeySTATUS, Register: register(0)}, ctStatusDNAT)
+	case nft.Answer:
+		direction := []byte{0} // IP_CT_DIR_ORIGINAL
+		if s.Is {
+			direction[0] = 1
+		}
+		return []expr.Any{&expr.Ct{Key: expr.CtKeyDIRECTION, Register: register(0)}, compare(false, direction)}
 	case nft.Marked:
 		return []expr.Any{
 			&expr.Meta{Key: expr.MetaKeyMARK, Register: register(0)},

@@ -97,6 +97,7 @@ func model(v6Affinity bool) *k8s.Model {
 
 var settings = map[string]func(c *nft.Config, m *k8s.Model){
 	"everything": func(*nft.Config, *k8s.Model) {},
+	"traffic":    func(c *nft.Config, _ *k8s.Model) { c.CountTraffic = true },
 	"own":        func(c *nft.Config, _ *k8s.Model) { c.Scope, c.MasqueradeMin, c.MasqueradeMax = rules.Own, 32768, 65535 },
 	"host": func(c *nft.Config, m *k8s.Model) {
 		c.Scope, c.PodDevice, c.LocalhostNodePorts = rules.Host, "br-int", false
@@ -236,7 +237,7 @@ func TestOtherRules(t *testing.T) {
 		{nft.Prefix{Field: nft.Saddr, Prefix: netip.MustParsePrefix("10.0.0.0/8")}}, {nft.Prefix{Field: nft.Saddr, Prefix: netip.MustParsePrefix("10.0.0.0/9")}},
 		{nft.Prefix{Field: nft.Daddr, Prefix: netip.MustParsePrefix("10.0.0.0/8")}}, {nft.Prefix{Field: nft.Saddr, Not: true, Prefix: netip.MustParsePrefix("10.0.0.0/8")}},
 		{nft.Device{Name: "veth"}}, {nft.Device{Name: "veth*"}}, {nft.Device{Name: "veth", Not: true}}, {nft.Local{Field: nft.Saddr}}, {nft.Local{Field: nft.Daddr}},
-		{nft.Protocol{Number: 6}}, {nft.Protocol{Number: 17}}, {nft.State{CtState: nft.New}}, {nft.State{CtState: nft.Invalid}}, {nft.Translated{}},
+		{nft.Protocol{Number: 6}}, {nft.Protocol{Number: 17}}, {nft.State{CtState: nft.New}}, {nft.State{CtState: nft.Invalid}}, {nft.Translated{}}, {nft.Answer{}}, {nft.Answer{Is: true}},
 		{nft.Marked{Bit: 14}}, {nft.Marked{Bit: 15}}, {nft.SetMark{Bit: 14}}, {nft.SetMark{Bit: 14, On: true}}, {nft.SetMark{Bit: 15}},
 		{nft.In{Key: []nft.Field{nft.Daddr}, Set: "cluster-ips"}}, {nft.In{Key: []nft.Field{nft.Daddr}, Set: "node-ips"}}, {nft.In{Key: []nft.Field{nft.OriginalDaddr}, Set: "node-ips"}},
 		{nft.Lookup{Key: []nft.Field{nft.L4Proto, nft.Dport}, Map: "nodeports"}}, {nft.Lookup{Key: []nft.Field{nft.L4Proto, nft.OriginalDport}, Map: "nodeports"}},

@@ -224,7 +224,7 @@ func (c *Conn) ReadElements(t *Table) error {
 // Count is what an element has counted.
 type Count struct {
 	nft.Value
-	Packets uint64
+	Packets, Bytes uint64
 }
 
 // Counters returns the counters of a set's elements.
@@ -235,10 +235,11 @@ func (c *Conn) Counters(f k8s.Family, id nft.SetID) (map[nft.Ref]Count, error) {
 		if counter == nil {
 			counter = attribute(b, unix.NFTA_SET_ELEM_EXPR)
 		}
-		packets := attribute(attribute(counter, unix.NFTA_EXPR_DATA), unix.NFTA_COUNTER_PACKETS)
-		if len(packets) == 8 {
+		data := attribute(counter, unix.NFTA_EXPR_DATA)
+		packets, bytes := attribute(data, unix.NFTA_COUNTER_PACKETS), attribute(data, unix.NFTA_COUNTER_BYTES)
+		if len(packets) == 8 && len(bytes) == 8 {
 			r := nft.Ref{Set: id, Key: string(dataValue(b, unix.NFTA_SET_ELEM_KEY))}
-			counts[r] = Count{nft.Value{Data: elementData(s, b)}, binary.BigEndian.Uint64(packets)}
+			counts[r] = Count{nft.Value{Data: elementData(s, b)}, binary.BigEndian.Uint64(packets), binary.BigEndian.Uint64(bytes)}
 		}
 	})
 	return counts, err
