@@ -250,11 +250,11 @@ func (s *service) endpoints(p k8s.Policy) {
 		return
 	}
 	shares := newShares(weights(es), s.turn(len(es)))
-	if sum(shares) > maxSlots {
+	weight, owner := bucketWeights(shares) // fewer buckets than slots: newSlots
+	if sum(shares) > maxSlots || !agreed(weight) {
 		s.choice(p, es, newSlots(shares))
 		return
 	}
-	weight, owner := bucketWeights(shares) // fewer buckets than slots: newSlots
 	g := &flow.Group{ID: s.group(p), Method: flow.DPHash, Buckets: make([]flow.Bucket, 0, len(weight))}
 	for i, w := range weight {
 		g.Buckets = append(g.Buckets, flow.Bucket{

@@ -17,7 +17,7 @@ const vacant = ^uint32(0)
 
 // A dp_hash group maps the low bits of the hash to buckets through a table of its own: as many slots as the total weight divided
 // by the smallest weight, rounded up to a power of two, at least 16 and at most 256 (OVS: ofproto/ofproto-dpif.c,
-// group_setup_dp_hash_table).
+// group_setup_dp_hash_table). Later releases make at least four slots for each bucket, up to 256; see agreed.
 const (
 	minSlots = 16
 	maxSlots = 256
@@ -55,15 +55,26 @@ func webster(weights []int) []int {
 	return bucket
 }
 
+// agreed reports whether all releases of Open vSwitch map the hash to buckets of these weights in the same way. Releases since
+// September 2024 (3.5.0, and earlier branches) make four slots for each bucket at least, which changes nothing if all weights are
+// equal or there are as many slots anyway.
+func agreed(weights []int) bool {
+	return sum(weights) >= min(4*len(weights), maxSlots) || slices.Max(weights) == slices.Min(weights)
+}
+
 // slotCount returns how many slots a new table for endpoints of these weights has: the least that give each endpoint its share
-// within 10 %, because each slot costs the datapath one cached flow. If 256 do not, it is 20 %.
+// within 10 %, because each slot costs the datapath one cached flow. It is 13 % for a few endpoints, whose connections scatter
+// less by themselves, and 20 % if 256 slots do not.
 func slotCount(weights []int) int {
-	n := len(weights)
+	n, within := len(weights), 10
+	if n < 8 {
+		within = 13
+	}
 	if n&(n-1) == 0 && fair(n, weights, 0) {
 		return n
 	}
 	for size := minSlots; size <= maxSlots; size *= 2 {
-		if fair(size, weights, 10) {
+		if fair(size, weights, within) {
 			return size
 		}
 	}
