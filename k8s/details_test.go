@@ -282,3 +282,24 @@ func TestAffinityDefault(t *testing.T) {
 		t.Errorf("without affinity: %d s", got)
 	}
 }
+
+// TestManyWeights checks that an annotation of any size costs little, and two warnings at most.
+func TestManyWeights(t *testing.T) {
+	var good, bad strings.Builder
+	for i := range 100_000 {
+		fmt.Fprintf(&good, "10.%d.%d.%d=2,", i>>16, i>>8&255, i&255)
+		fmt.Fprintf(&bad, "10.0.0.%d=x,", i)
+	}
+	for text, want := range map[string]int{good.String(): 1, bad.String(): 1, "10.0.0.1=1,10.0.0.1=2": 1, " ": 0, "0/0=1": 1, "::/0=0": 0} {
+		s := webService()
+		s.Spec.SessionAffinity = v1.ServiceAffinityNone
+		s.Annotations = map[string]string{AnnotationWeights: text}
+		d := newServiceDef(s, Origin{}, &Options{})
+		if len(d.warnings) != want {
+			t.Errorf("%.40s: warnings %v, want %d", text, d.warnings, want)
+		}
+		if w := d.ports[0].weights; w != nil && len(w.of) > maxWeights {
+			t.Errorf("%.40s: %d entries are kept", text, len(w.of))
+		}
+	}
+}

@@ -9,9 +9,10 @@ import (
 // candidate is an endpoint of one Service port before selection; the selected ones are in force.
 type candidate struct {
 	*sliceEndpoint
-	at    netip.AddrPort
-	local bool
-	slice *slice
+	at     netip.AddrPort
+	local  bool
+	weight uint8
+	slice  *slice
 }
 
 // servingTerminating reports whether the endpoint may be used when no endpoint is ready (KEP-1669).
@@ -19,7 +20,8 @@ func (c *candidate) servingTerminating() bool { return !c.ready && c.serving && 
 
 // candidates returns all endpoints of a Service port, sorted by address and port, each once: if several
 // slices hold one, a non-terminating one is preferred, then a ready one, then the slice first by name.
-func (s *service) candidates(name PortName, node string) []candidate {
+func (s *service) candidates(p *portDef, node string) []candidate {
+	name := p.name
 	n := 0
 	for _, sl := range s.slices {
 		n += len(sl.endpoints)
@@ -29,13 +31,13 @@ func (s *service) candidates(name PortName, node string) []candidate {
 		if sl.family != name.Family {
 			continue
 		}
-		for _, p := range sl.ports {
-			if p.name != name.Port || p.protocol != name.Protocol {
+		for _, sp := range sl.ports {
+			if sp.name != name.Port || sp.protocol != name.Protocol {
 				continue
 			}
 			for i := range sl.endpoints {
 				e := &sl.endpoints[i]
-				all = append(all, candidate{e, netip.AddrPortFrom(e.addr, p.port), node != "" && e.node == node, sl})
+				all = append(all, candidate{e, netip.AddrPortFrom(e.addr, sp.port), node != "" && e.node == node, p.weights.at(e.addr), sl})
 			}
 		}
 	}
@@ -53,6 +55,15 @@ func falseFirst(a, b bool) int {
 		return -1
 	}
 	return 1
+}
+
+// undrained returns the candidates whose weight is not 0.
+func undrained(all []candidate) []candidate {
+	drained := func(c candidate) bool { return c.weight == 0 }
+	if !slices.ContainsFunc(all, drained) {
+		return all
+	}
+	return slices.DeleteFunc(slices.Clone(all), drained)
 }
 
 // selectEndpoints returns the endpoints in force: those for traffic with policy Cluster, and with Local.
@@ -136,7 +147,7 @@ func pick(all []candidate, want func(*candidate) bool) []Endpoint {
 	picked := make([]Endpoint, 0, n)
 	for i := range all {
 		if c := &all[i]; want(c) {
-			picked = append(picked, Endpoint{c.at, c.local})
+			picked = append(picked, Endpoint{c.at, c.local, c.weight - 1})
 		}
 	}
 	return picked

@@ -16,6 +16,7 @@ type EndpointState struct {
 	// Slice is the name of the EndpointSlice with this endpoint; the first by name if several have it in the same condition.
 	Slice                              string
 	Local, Ready, Serving, Terminating bool
+	Weight                             int // share of new connections relative to the others'; 0: none
 	// InCluster and InLocal report whether it is in force for traffic with policy Cluster and Local.
 	InCluster, InLocal bool
 	// Why and WhyLocal are the reasons why it is not in force under policy Cluster and Local; "" if it is.
@@ -31,14 +32,19 @@ func (t *Tracker) EndpointStates(name PortName) []EndpointState {
 		return nil
 	}
 	node := &t.model.Node
-	all := s.candidates(name, node.Name)
-	hints := activeHints(all, node.Name, node.Zone)
-	cluster, local := selectEndpoints(all, node.Name, node.Zone)
+	i := slices.IndexFunc(s.ports, func(p portDef) bool { return p.name == name })
+	if i < 0 {
+		return nil // deleted since the last Flush
+	}
+	all := s.candidates(&s.ports[i], node.Name)
+	hints := activeHints(undrained(all), node.Name, node.Zone)
+	cluster, local := selectEndpoints(undrained(all), node.Name, node.Zone)
 	states := make([]EndpointState, 0, len(all))
 	for i := range all {
 		c := &all[i]
 		e := EndpointState{
 			Addr: c.at, Node: c.node, Slice: c.slice.name, Local: c.local, Ready: c.ready, Serving: c.serving, Terminating: c.terminating,
+			Weight:    int(c.weight),
 			InCluster: holds(cluster, c.at), InLocal: holds(local, c.at),
 		}
 		if n := t.nodes[c.node]; n != nil {
@@ -62,6 +68,8 @@ func holds(list []Endpoint, at netip.AddrPort) bool {
 // whyNot returns why the endpoint is not in force under policy Cluster. It must not be in force.
 func (c *candidate) whyNot(hints hintKind) string {
 	switch {
+	case c.weight == 0:
+		return drainedText
 	case c.ready && hints == nodeHint:
 		return "for " + counted("node", c.topologyHints().forNodes) + " (traffic distribution)"
 	case c.ready && hints == zoneHint:
@@ -73,6 +81,8 @@ func (c *candidate) whyNot(hints hintKind) string {
 // whyNotLocal returns why the endpoint is not in force under policy Local. It must not be in force.
 func (c *candidate) whyNotLocal() string {
 	switch {
+	case c.local && c.weight == 0:
+		return drainedText
 	case c.local:
 		return c.notReady()
 	case c.node == "":
@@ -80,6 +90,8 @@ func (c *candidate) whyNotLocal() string {
 	}
 	return "on " + c.node
 }
+
+const drainedText = "weight 0 (annotation " + AnnotationWeights + ")"
 
 // notReady returns why an endpoint that is not ready is not in force.
 func (c *candidate) notReady() string {

@@ -143,8 +143,8 @@ func (t *Tracker) flushService(s *service, changed map[PortName]*ServicePort) {
 func (t *Tracker) servicePort(s *service, p *portDef, warnings *[]Warning) *ServicePort {
 	port := &ServicePort{Name: p.name, AffinitySeconds: p.affinity, PreserveDestination: p.preserve, Frontends: make([]Frontend, len(p.frontends))}
 	node := &t.model.Node
-	all := s.candidates(p.name, node.Name)
-	port.ClusterEndpoints, port.LocalEndpoints = selectEndpoints(all, node.Name, node.Zone)
+	all := s.candidates(p, node.Name)
+	port.ClusterEndpoints, port.LocalEndpoints = selectEndpoints(undrained(all), node.Name, node.Zone)
 	if p.name.Protocol == v1.ProtocolUDP {
 		port.Serving = serving(all)
 	}

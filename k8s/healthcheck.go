@@ -41,16 +41,16 @@ func (s *service) healthCheck(node string) (h HealthCheck, ok bool) {
 	for i := range s.def.ports {
 		switch f := s.def.ports[i].name.Family; {
 		case f == IPv4 && h.Local4 < 0:
-			h.Local4 = s.localReady(f, node)
+			h.Local4 = s.localReady(f, node, s.def.ports[i].weights)
 		case f == IPv6 && h.Local6 < 0:
-			h.Local6 = s.localReady(f, node)
+			h.Local6 = s.localReady(f, node, s.def.ports[i].weights)
 		}
 	}
 	return h, true
 }
 
-// localReady counts the distinct addresses of ready endpoints on a node.
-func (s *service) localReady(f Family, node string) int {
+// localReady counts the distinct addresses of ready endpoints on a node that get new connections.
+func (s *service) localReady(f Family, node string, w *weights) int {
 	if node == "" {
 		return 0
 	}
@@ -60,7 +60,7 @@ func (s *service) localReady(f Family, node string) int {
 			continue
 		}
 		for i := range sl.endpoints {
-			if e := &sl.endpoints[i]; e.ready && e.node == node {
+			if e := &sl.endpoints[i]; e.ready && e.node == node && w.at(e.addr) > 0 {
 				ips = append(ips, e.addr)
 			}
 		}

@@ -87,7 +87,12 @@ func (n PortName) Compare(o PortName) int {
 type Endpoint struct {
 	Addr  netip.AddrPort
 	Local bool // the endpoint runs on this node
+	// MoreWeight is what AnnotationWeights adds to the weight 1; endpoints of weight 0 are not in force.
+	MoreWeight uint8
 }
+
+// Weight is the endpoint's share of new connections relative to the others'.
+func (e Endpoint) Weight() int { return 1 + int(e.MoreWeight) }
 
 // FrontendType is the kind of address at which a Service port is reached.
 type FrontendType string

@@ -118,6 +118,12 @@ func modelText(m *k8s.Model) string {
 			b.WriteString(" preserve-destination")
 		}
 		fmt.Fprintf(&b, "\n  cluster %s\n  local   %s\n", p.View().ClusterEndpoints, p.View().LocalEndpoints)
+		if w := p.View().Weights; w != nil {
+			fmt.Fprintf(&b, "  weights %v\n", w)
+		}
+		if p.Serving != nil {
+			fmt.Fprintf(&b, "  serving %v\n", p.Serving)
+		}
 		for _, f := range p.Frontends {
 			at := fmt.Sprintf("*:%d", f.Port)
 			if f.Address.IsValid() {

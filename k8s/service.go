@@ -52,7 +52,8 @@ type portDef struct {
 	name      PortName
 	affinity  int
 	preserve  bool
-	target    uint16 // targetPort as a number; 0: a name, or not known
+	weights   *weights // nil: all are 1
+	target    uint16   // targetPort as a number; 0: a name, or not known
 	frontends []frontendDef
 }
 
@@ -136,7 +137,7 @@ func (d *serviceDef) addFamily(o *v1.Service, f Family, opts *Options) {
 
 // addPorts adds one portDef for each port of the Service: the shared frontends at its port, and its NodePort.
 func (d *serviceDef) addPorts(o *v1.Service, f Family, shared []frontendDef, external Policy) {
-	affinity := affinitySeconds(o)
+	affinity, weights := affinitySeconds(o), d.readWeights(o)
 	for i := range o.Spec.Ports {
 		p := &o.Spec.Ports[i]
 		path := field.NewPath("spec", "ports").Index(i)
@@ -144,6 +145,7 @@ func (d *serviceDef) addPorts(o *v1.Service, f Family, shared []frontendDef, ext
 			name:     PortName{ServiceName{o.Namespace, o.Name}, p.Name, cmp.Or(p.Protocol, v1.ProtocolTCP), f},
 			affinity: affinity,
 			preserve: o.Annotations[AnnotationPreserveDestination] == "true",
+			weights:  weights,
 			target:   targetPort(o, p),
 		}
 		if slices.ContainsFunc(d.ports, func(q portDef) bool { return q.name == port.name }) {

@@ -298,10 +298,10 @@ func TestEndpointStatesAgree(t *testing.T) {
 					t.Fatalf("%s: %+v", name, e)
 				}
 				if e.InCluster {
-					cluster = append(cluster, Endpoint{e.Addr, e.Local})
+					cluster = append(cluster, Endpoint{Addr: e.Addr, Local: e.Local})
 				}
 				if e.InLocal {
-					local = append(local, Endpoint{e.Addr, e.Local})
+					local = append(local, Endpoint{Addr: e.Addr, Local: e.Local})
 				}
 			}
 			if !slices.Equal(cluster, port.ClusterEndpoints) || !slices.Equal(local, port.LocalEndpoints) {

@@ -15,15 +15,17 @@ type View struct {
 
 // ServiceView is one Service port in a View.
 type ServiceView struct {
-	Namespace        string         `json:"namespace"`
-	Name             string         `json:"name"`
-	Port             string         `json:"port"`
-	Protocol         string         `json:"protocol"`
-	Family           string         `json:"family"`
-	AffinitySeconds  int            `json:"affinitySeconds"`
-	ClusterEndpoints []string       `json:"clusterEndpoints"`
-	LocalEndpoints   []string       `json:"localEndpoints"`
-	Frontends        []FrontendView `json:"frontends"`
+	Namespace        string   `json:"namespace"`
+	Name             string   `json:"name"`
+	Port             string   `json:"port"`
+	Protocol         string   `json:"protocol"`
+	Family           string   `json:"family"`
+	AffinitySeconds  int      `json:"affinitySeconds"`
+	ClusterEndpoints []string `json:"clusterEndpoints"`
+	LocalEndpoints   []string `json:"localEndpoints"`
+	// Weights has the endpoints whose share of new connections is not 1, and its size relative to the others'.
+	Weights   map[string]int `json:"weights,omitempty"`
+	Frontends []FrontendView `json:"frontends"`
 }
 
 // FrontendView is one frontend in a View.
@@ -59,6 +61,14 @@ func (s *ServicePort) View() ServiceView {
 		ClusterEndpoints: endpointTexts(s.ClusterEndpoints),
 		LocalEndpoints:   endpointTexts(s.LocalEndpoints),
 		Frontends:        make([]FrontendView, 0, len(s.Frontends)),
+	}
+	for _, e := range slices.Concat(s.ClusterEndpoints, s.LocalEndpoints) {
+		if e.Weight() != 1 {
+			if v.Weights == nil {
+				v.Weights = map[string]int{}
+			}
+			v.Weights[e.Addr.String()] = e.Weight()
+		}
 	}
 	for i := range s.Frontends {
 		v.Frontends = append(v.Frontends, s.Frontends[i].view(s))

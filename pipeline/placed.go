@@ -73,11 +73,17 @@ func (p *placed) deal(policy k8s.Policy, t slots) {
 
 // sameChoice reports whether two lists have the same endpoints with the same weights.
 func sameChoice(was, now []k8s.Endpoint) bool {
-	return slices.EqualFunc(was, now, func(a, b k8s.Endpoint) bool { return a.Addr == b.Addr })
+	return slices.EqualFunc(was, now, func(a, b k8s.Endpoint) bool { return a.Addr == b.Addr && a.MoreWeight == b.MoreWeight })
 }
 
 // weights returns the weights of endpoints.
-func weights(es []k8s.Endpoint) []int { return slices.Repeat([]int{1}, len(es)) }
+func weights(es []k8s.Endpoint) []int {
+	out := make([]int, len(es))
+	for i, e := range es {
+		out[i] = e.Weight()
+	}
+	return out
+}
 
 // reindexed returns the table with indexes into now instead of was. Slots of endpoints that are not in now are vacant.
 func (t slots) reindexed(was, now []k8s.Endpoint) slots {

@@ -59,35 +59,46 @@ func webster(weights []int) []int {
 // September 2024 (3.5.0, and earlier branches) make four slots for each bucket at least, which changes nothing if all weights are
 // equal or there are as many slots anyway.
 func agreed(weights []int) bool {
-	return sum(weights) >= min(4*len(weights), maxSlots) || slices.Max(weights) == slices.Min(weights)
+	return sum(weights) >= min(4*len(weights), maxSlots) || !uneven(weights)
 }
 
 // slotCount returns how many slots a new table for endpoints of these weights has: the least that give each endpoint its share
 // within 10 %, because each slot costs the datapath one cached flow. It is 13 % for a few endpoints, whose connections scatter
-// less by themselves, and 20 % if 256 slots do not.
+// less by themselves. A table that need not grow is large enough.
 func slotCount(weights []int) int {
 	n, within := len(weights), 10
-	if n < 8 {
+	switch {
+	case uneven(weights):
+		within = weightsWithin
+	case n&(n-1) == 0:
+		return n
+	case n < 8:
 		within = 13
 	}
-	if n&(n-1) == 0 && fair(n, weights, 0) {
-		return n
+	size := minSlots
+	for size < maxSlots && !fair(size, weights, within) {
+		size *= 2
 	}
-	for size := minSlots; size <= maxSlots; size *= 2 {
-		if fair(size, weights, within) {
-			return size
-		}
-	}
-	size := maxSlots
-	for size < mostSlots(n) && !fair(size, weights, dealtWithin) {
+	for mustGrow(size, weights) {
 		size *= 2
 	}
 	return size
 }
 
-// dealtWithin is how many percent the slots of an endpoint may be off its share before a table grows. An endpoint that goes then
-// moves at most 1.2 times its share.
-const dealtWithin = 20
+// mustGrow reports whether a table of size slots is too small for endpoints of these weights. Their slots may be 20 % off the shares,
+// so that an endpoint that goes moves at most 1.2 times its share; with different weights 2 %, up to 256 slots.
+func mustGrow(size int, weights []int) bool {
+	within := 20
+	if size < maxSlots && uneven(weights) {
+		within = weightsWithin
+	}
+	return size < mostSlots(len(weights)) && !fair(size, weights, within)
+}
+
+const weightsWithin = 2
+
+// uneven reports whether the weights differ.
+func uneven(weights []int) bool { return slices.Max(weights) != slices.Min(weights) }
 
 // mostSlots bounds a table for n endpoints. Equal weights need no more than that.
 func mostSlots(n int) int { return max(maxSlots, 1<<bits.Len(uint(8*n-1))) }
@@ -206,7 +217,7 @@ const maxOversize = 2
 // Each endpoint gets its share; a slot has another owner than before only if its endpoint is gone or has more than its share.
 func deal(t slots, weights []int) slots {
 	t = slices.Clone(t)
-	for len(t) < mostSlots(len(weights)) && !fair(len(t), weights, dealtWithin) {
+	for mustGrow(len(t), weights) {
 		t = append(t, t...) // chooses as before
 	}
 	for len(t) > maxOversize*mostSlots(len(weights)) {

@@ -309,3 +309,48 @@ func TestAdoptTrustsNothing(t *testing.T) {
 		}
 	}
 }
+
+// Weights divide the slots: two endpoints of 7 and 3 get 70 % and 30 % within 2 % of that, one of ten with a hundredth of the
+// others' weight gets a slot. A change of weights moves no more than the shares do, and a new process keeps the slots.
+func TestWeights(t *testing.T) {
+	for _, weights := range [][]int{{7, 3}, {3, 7, 7}, {1, 100, 100}, {2, 1, 1, 1, 1, 1, 1, 1, 1, 1}} {
+		table := newSlots(newShares(weights, 0))
+		for i, s := range table.counts(len(weights)) {
+			want := float64(len(table)*weights[i]) / float64(sum(weights))
+			if off := float64(s)/want - 1; s == 0 || want > 1 && (off < -0.02 || off > 0.02) && len(table) < maxSlots {
+				t.Errorf("weights %v: endpoint %d has %d of %d slots, want %.1f", weights, i, s, len(table), want)
+			}
+		}
+	}
+	sp := shape{name: "web", cluster: 2, types: all[:1]}.servicePort()
+	c := compile(t, testConfig(), sp)
+	before := chosen(c, sp, 9)
+	for _, more := range []uint8{6, 1, 0, 99} {
+		changed := *sp
+		changed.ClusterEndpoints = slices.Clone(sp.ClusterEndpoints)
+		changed.ClusterEndpoints[0].MoreWeight = more
+		was := weights(sp.ClusterEndpoints)
+		sp = &changed
+		c.Update(map[k8s.PortName]*k8s.ServicePort{sp.Name: sp})
+		after := chosen(c, sp, 9)
+		moved := 0
+		for j := range after {
+			if after[j] != before[j] {
+				moved++
+			}
+		}
+		now := weights(sp.ClusterEndpoints)
+		must := 512 * max(float64(now[0])/float64(sum(now))-float64(was[0])/float64(sum(was)), float64(was[0])/float64(sum(was))-float64(now[0])/float64(sum(now)))
+		if float64(moved) > must+10 || float64(moved) < must-10 {
+			t.Errorf("from weights %v to %v %d of 512 choices move, %.0f must", was, now, moved, must)
+		}
+		next := compile(t, testConfig(), sp)
+		if d := adopt(next, c.State()); !d.Empty() {
+			t.Errorf("weights %v: a new process changes the switch: %v", now, printed(d))
+		}
+		if !slices.Equal(after, chosenBy(t, c, sp, 9)) {
+			t.Errorf("weights %v: the group does not choose as the table does", now)
+		}
+		before = after
+	}
+}

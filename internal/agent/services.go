@@ -57,6 +57,8 @@ type EndpointInfo struct {
 	Zone    string `json:"zone"`
 	Pod     string `json:"pod,omitempty"`
 	Local   bool   `json:"local"`
+	// Weight is its share of new connections relative to the others', if not 1; 0: none.
+	Weight *int `json:"weight,omitempty"`
 	// InForce reports whether new connections to any frontend may go there.
 	InForce bool `json:"inForce"`
 	// Why says why not, or which frontends it is not in force for.
@@ -207,6 +209,9 @@ func policies(sp *k8s.ServicePort) (cluster, local bool) {
 
 func endpointInfo(e *k8s.EndpointState, cluster, local bool) EndpointInfo {
 	info := EndpointInfo{Address: e.Addr.String(), Node: e.Node, Zone: e.Zone, Pod: e.Pod, Local: e.Local}
+	if e.Weight != 1 {
+		info.Weight = &e.Weight
+	}
 	inCluster, inLocal := cluster && e.InCluster, local && e.InLocal
 	info.InForce = inCluster || inLocal
 	switch {

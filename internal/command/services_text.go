@@ -154,6 +154,9 @@ func endpointText(e *agent.EndpointInfo) string {
 	if e.Zone != "" {
 		text += ", zone " + e.Zone
 	}
+	if e.Weight != nil && *e.Weight > 0 {
+		text += ", weight " + strconv.Itoa(*e.Weight)
+	}
 	switch {
 	case !e.InForce:
 		text += ": NOT in force: " + e.Why

@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/nkp-proxy/nkp/k8s"
@@ -20,7 +21,7 @@ func (e *explanation) listEndpoints(states []k8s.EndpointState) {
 		}
 		if why == "" {
 			if in++; in <= maxListed {
-				e.step("candidate: %s%s%s", s.Addr, onNode(s), fallbackText(s))
+				e.step("candidate: %s%s%s%s", s.Addr, onNode(s), weightText(s), fallbackText(s))
 			}
 			continue
 		}
@@ -48,6 +49,13 @@ func onNode(s *k8s.EndpointState) string {
 		return " on this node"
 	}
 	return " on " + s.Node
+}
+
+func weightText(s *k8s.EndpointState) string {
+	if s.Weight == 1 {
+		return ""
+	}
+	return fmt.Sprintf(", weight %d", s.Weight)
 }
 
 // fallbackText returns why an endpoint that is not ready is in force.
