@@ -107,7 +107,7 @@ func (a *Agent) listeners(q trace.Question, r *trace.Result) (steps []string) {
 func (a *Agent) traceCluster() trace.Cluster {
 	c := trace.Cluster{
 		Tracker: a.tracker, Model: a.model, MasqueradeAll: a.set.MasqueradeAll,
-		LocalhostNodePorts: a.set.IPTables.LocalhostNodePorts && a.iptables != nil,
+		LocalhostNodePorts: a.set.IPTables.LocalhostNodePorts && a.iptables != nil, Permissive: a.mode == ModeWindows,
 	}
 	if a.bridge == nil {
 		return c

@@ -191,7 +191,7 @@ func (s *settings) traceCluster(t *k8s.Tracker, m *k8s.Model) trace.Cluster {
 	case agent.ModeIPTables, agent.ModeNFTables:
 		return c
 	case agent.ModeWindows:
-		c.LocalhostNodePorts = false
+		c.LocalhostNodePorts, c.Permissive = false, true
 		return c
 	}
 	switch s.HostTraffic {

@@ -16,6 +16,10 @@ func (e *explanation) candidates(port *k8s.ServicePort, f *k8s.Frontend) {
 	states := e.Tracker.EndpointStates(port.Name)
 	if len(endpoints) == 0 {
 		e.listEndpoints(states)
+		if e.Permissive {
+			e.step("neither refused nor dropped: there is no load balancer without endpoints, and the packet goes on as any other: %s", WhyEmpty(e.Tracker, port.Name, states))
+			return
+		}
 		if e.Policy == k8s.Local && f.WhenEmpty == k8s.Drop {
 			e.Verdict = Drop
 			e.step("dropped: the policy is Local and no endpoint in force is on this node, but %s on others", plural(len(port.ClusterEndpoints), "is", "are"))
@@ -75,6 +79,10 @@ func (e *explanation) portOrigin(name k8s.PortName, states []k8s.EndpointState) 
 // address: the node may hold it, and then uses it as source.
 func (e *explanation) allowed(port *k8s.ServicePort, f *k8s.Frontend) bool {
 	if len(f.SourceRanges) == 0 {
+		return true
+	}
+	if e.Permissive {
+		e.step("loadBalancerSourceRanges are not enforced: this data plane cannot drop packets")
 		return true
 	}
 	client, list := e.q.From.Addr(), joinPrefixes(f.SourceRanges)

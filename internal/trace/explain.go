@@ -19,6 +19,8 @@ type Cluster struct {
 	// NodeBeside is set if the bridge serves pods but the node's address is not on it: traffic that crosses the bridge cannot
 	// be masqueraded as the node, because replies would not return through the bridge.
 	NodeBeside bool
+	// Permissive is set if the data plane can neither refuse nor drop packets: HNS, as with kube-proxy on Windows.
+	Permissive bool
 	// HostGap is why no data plane serves traffic from the node's processes, OwnGap why none serves their traffic to addresses of
 	// the node itself; "": one does.
 	HostGap, OwnGap string

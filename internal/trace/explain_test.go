@@ -172,6 +172,7 @@ func TestExplain(t *testing.T) {
 // Settings change the answer: each is tried with a packet that it decides about.
 func TestExplainSettings(t *testing.T) {
 	noDetector := func(o *k8s.Options, _ *Cluster) { o.DetectLocal = k8s.DetectLocal{} }
+	permissive := func(_ *k8s.Options, c *Cluster) { c.Permissive = true }
 	for name, tc := range map[string]struct {
 		change     func(*k8s.Options, *Cluster)
 		from, to   string
@@ -207,6 +208,11 @@ func TestExplainSettings(t *testing.T) {
 			"untouched - -  never", "--host-traffic off"},
 		"nobody serves the node itself": {func(_ *k8s.Options, c *Cluster) { c.OwnGap = "--host-traffic ovs" }, node, "172.16.0.2:30001",
 			"untouched - -  never", "--host-traffic ovs"},
+		"HNS, no endpoint":   {permissive, client, "40.0.0.4:80", "untouched empty ClusterIP  never", "neither refused nor dropped"},
+		"HNS, none here":     {permissive, stranger, "172.16.0.2:30004", "untouched elsewhere NodePort  never", "the packet goes on as any other"},
+		"HNS, source ranges": {permissive, stranger, "20.0.0.5:80", "deliver ranges LoadBalancer " + there + " always", "are not enforced"},
+		"HNS, another port":  {permissive, client, "40.0.0.1:81", "untouched - -  never", "cannot refuse packets"},
+		"HNS, no Service":    {permissive, client, "40.0.0.200:80", "untouched - -  never", "no Service has this address"},
 		"but pods": {func(_ *k8s.Options, c *Cluster) { c.HostGap, c.OwnGap = "x", "y" }, client, "172.16.0.2:30001",
 			"deliver both:http NodePort " + all + " always", ""},
 	} {

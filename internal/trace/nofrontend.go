@@ -15,14 +15,18 @@ func (e *explanation) noFrontend() {
 	to, at := e.q.To.Addr(), fmt.Sprintf("to %s/%s", e.q.To, e.q.Protocol)
 	e.almost()
 	if owner, ports := e.servedPorts(to, true); owner != "" {
-		e.Verdict = Reject
 		e.step("%s: the cluster IP of Service %s, which serves %s and no other port", at, owner, ports)
 		e.targetPort(owner)
+		if e.Permissive {
+			e.step("left alone: this data plane cannot refuse packets")
+			return
+		}
+		e.Verdict = Reject
 		e.step("refused (TCP RST or ICMP port unreachable)")
 		return
 	}
 	for _, r := range e.Model.ServiceCIDRs {
-		if r.Contains(to) && !e.toNode() {
+		if r.Contains(to) && !e.toNode() && !e.Permissive {
 			e.Verdict = Drop
 			e.step("%s: in the Service range %s, but no Service has this cluster IP", at, r)
 			e.step("dropped: traffic for Services that do not exist must reach no one else")
