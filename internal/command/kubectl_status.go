@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -132,9 +133,9 @@ func planesOf(s *agent.Status) (planes []planeState) {
 	if s.Status != nil {
 		planes = append(planes, planeState{s.InStep, s.Programming.Changes, s.Programming.P99Milli})
 	}
-	if s.IPTables != nil {
-		for i := range s.IPTables.Families {
-			f := &s.IPTables.Families[i]
+	if d := cmp.Or(s.IPTables, s.NFTables); d != nil {
+		for i := range d.Families {
+			f := &d.Families[i]
 			planes = append(planes, planeState{f.InStep, f.Programming.Changes, f.Programming.P99Milli})
 		}
 	}

@@ -11,8 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/internal/latency"
 	"github.com/nkp-proxy/nkp/internal/remote"
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -117,12 +119,15 @@ func TestNodesText(t *testing.T) {
 		Status: &bridge.Status{InStep: true, Bridge: bridge.BridgeStatus{Exists: true}, Programming: bridge.ProgrammingStats{Changes: 3, P99Milli: 12.34}}}
 	out := &agent.Status{Node: "b", Mode: "ovs", Version: "v1", Started: now, Source: agent.SourceStatus{Kind: "API server u"}, Status: &bridge.Status{},
 		Warnings: []string{"the disk is full"}}
+	inTables := &agent.Status{Node: "d", Mode: "nftables", Version: "v1", Started: now, Source: agent.SourceStatus{Synced: true},
+		NFTables: &fallback.Status{Families: []fallback.FamilyStatus{{Family: "IPv4", InStep: true, Programming: latency.Programming{Changes: 1, P99Milli: 0.5}}}}}
 	var b strings.Builder
 	err := writeNodes(&b, &clusterStatus{WithoutNkp: []string{"e", "f", "g", "h"}, Nodes: []answer[agent.Status]{
-		{Node: "a", Answer: in}, {Node: "b", Answer: out}, {Node: "c", Error: "nkp on node c: timeout"}}}, now)
+		{Node: "a", Answer: in}, {Node: "b", Answer: out}, {Node: "c", Error: "nkp on node c: timeout"}, {Node: "d", Answer: inTables}}}, now)
 	text := strings.Join(strings.Fields(b.String()), " ")
 	for _, want := range []string{
 		"a ovs yes 7 9 12.3 ms v1 1h0m0s b", "b ovs NO 0 0 - v1 0s SOURCE: API server u has not synced, or does not answer WARNING: the disk is full c",
+		"d nftables yes 0 0 0.5 ms v1 0s",
 		"c - ? - - - - - NO ANSWER: nkp on node c: timeout", "4 nodes without a pod of nkp's: e, f, g and 1 more",
 	} {
 		if err != nil || !strings.Contains(text, want) {

@@ -236,6 +236,17 @@ func TestPage(t *testing.T) {
 	b.clean(host.Host)
 }
 
+// With nftables the page shows that data plane's state, and explains packets from the model.
+func TestNFTables(t *testing.T) {
+	n := startNode(t, testbed.Linux, "--mode", "nftables")
+	n.write(t, hostile)
+	b := startBrowser(t, n.page(t)+"#/node")
+	b.sees(".cards", "nftables: ", "in step: 5 Service ports", "elements", "synced")
+	b.sees("#state", "in step")
+	b.evaluate(`location.hash = "#/trace?from=10.0.0.13&to=40.0.0.12:80&protocol=tcp"`)
+	b.sees("#result", "Delivered", "candidate: 10.0.1.11:8080 on "+hostile)
+}
+
 // Text from the cluster stays text. With iptables the page shows what that data plane reports, and traces without the pipeline.
 func TestHostileNames(t *testing.T) {
 	n := startNode(t, testbed.Linux, "--mode", "iptables")

@@ -4,7 +4,7 @@ import { ago, bar, el, group, list } from "./dom.js";
 
 // verdict returns the level and the words for the top of the page.
 export function verdict(s) {
-  const families = list(s.iptables?.families);
+  const families = list((s.iptables || s.nftables)?.families);
   const known = s.bridge ? s.inStep : s.hns ? s.hns.inStep : families.every((f) => f.inStep);
   const troubles = list(s.warnings).length + list(s.source.errors).length + list(s.refused).length;
   if (s.channel?.silent || (s.bridge && !s.channel.connected)) return ["bad", "switch does not answer"];
@@ -47,7 +47,7 @@ function draw(s) {
   cards.push(dependencies(s), card("nkp", fact("Version", s.version), fact("Mode", `${s.mode}: ${s.reason}`), fact("Started", ago(s.started)),
     fact("Serves", `${group(s.servicePorts)} Service ports, ${group(s.endpoints)} endpoints`),
     ...list(s.loops).map((l) => fact("Busy", JSON.stringify(l), "warn"))));
-  if (s.iptables) cards.push(fallback(s.iptables));
+  for (const t of [s.iptables, s.nftables]) if (t) cards.push(fallback(t));
   if (s.hns) cards.push(hns(s.hns));
   parts.push(el("div", { class: "cards" }, cards));
   return parts;

@@ -33,7 +33,7 @@ export function open(_, parameters, state) {
     result.replaceChildren(el("p", { class: "muted" }, "tracing"));
     try {
       // HNS cannot be asked about a packet.
-      const answer = await state.ask("trace", { ...question, live: state.status?.mode !== "windows" });
+      const answer = await state.ask("trace", { ...question, live: !["windows", "nftables"].includes(state.status?.mode) });
       result.replaceChildren(...draw(answer, state.tableBase));
     } catch (e) {
       result.replaceChildren(el("p", { class: "failed", role: "alert" }, e.message));
