@@ -20,6 +20,7 @@ type objects struct {
 type builder struct {
 	*Config
 	objects
+	isShared map[flow.Key]bool // the keys of shared; nil while they are few
 }
 
 func (b *builder) flow(table uint8, priority uint16, id uint32, m flow.Match, actions ...flow.Action) *flow.Flow {
@@ -37,9 +38,19 @@ func (b *builder) add(table uint8, priority uint16, id uint32, m flow.Match, act
 // share adds a shared flow, once for each source. id is 0, or cookieUnserved.
 func (b *builder) share(table uint8, priority uint16, id uint32, m flow.Match, actions ...flow.Action) {
 	f := b.flow(table, priority, id, m, actions...)
-	if !slices.ContainsFunc(b.shared, func(g *flow.Flow) bool { return g.Key == f.Key }) {
-		b.shared = append(b.shared, f)
+	if b.isShared == nil && len(b.shared) >= 16 { // a map costs more than it saves before
+		b.isShared = map[flow.Key]bool{}
+		for _, g := range b.shared {
+			b.isShared[g.Key] = true
+		}
 	}
+	switch {
+	case b.isShared == nil && slices.ContainsFunc(b.shared, func(g *flow.Flow) bool { return g.Key == f.Key }), b.isShared[f.Key]:
+		return
+	case b.isShared != nil:
+		b.isShared[f.Key] = true
+	}
+	b.shared = append(b.shared, f)
 }
 
 func (b *builder) resubmit(table uint8) flow.Action {

@@ -322,6 +322,22 @@ func TestWeights(t *testing.T) {
 			}
 		}
 	}
+	rng := rand.New(rand.NewPCG(7, 3))
+	for range 300 { // all releases of Open vSwitch must make the same of a group
+		sp := shape{name: "web", cluster: 2 + rng.IntN(20), types: all[:1]}.servicePort()
+		most := []int{2, 4, k8s.MaxWeight}[rng.IntN(3)]
+		for i := range sp.ClusterEndpoints {
+			sp.ClusterEndpoints[i].MoreWeight = uint8(rng.IntN(most))
+		}
+		_, groups := compile(t, testConfig(), sp).Objects(sp.Name)
+		var buckets []int
+		for _, b := range groups[0].Buckets {
+			buckets = append(buckets, int(b.Weight))
+		}
+		if !agreed(buckets) {
+			t.Fatalf("weights %v: releases of Open vSwitch disagree on buckets of weights %v", weights(sp.ClusterEndpoints), buckets)
+		}
+	}
 	sp := shape{name: "web", cluster: 2, types: all[:1]}.servicePort()
 	c := compile(t, testConfig(), sp)
 	before := chosen(c, sp, 9)
@@ -352,5 +368,25 @@ func TestWeights(t *testing.T) {
 			t.Errorf("weights %v: the group does not choose as the table does", now)
 		}
 		before = after
+	}
+}
+
+// One endpoint changes among many that are spread over nodes, each with a /24 of its own for every four of them.
+func BenchmarkOneOfManyEndpoints(b *testing.B) {
+	for _, n := range []int{10, 100, 1000, 5000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			var states [2]*k8s.ServicePort
+			for i := range states {
+				states[i] = shape{name: "web", cluster: n + i, types: all[:1]}.servicePort()
+				for j := range states[i].ClusterEndpoints {
+					states[i].ClusterEndpoints[j].Addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(j >> 10), byte(j >> 2), byte(j)}), 80)
+				}
+			}
+			c := compile(b, testConfig(), states[0])
+			for i := 1; b.Loop(); i++ {
+				sp := states[i%2]
+				c.Update(map[k8s.PortName]*k8s.ServicePort{sp.Name: sp})
+			}
+		})
 	}
 }
