@@ -67,19 +67,25 @@ func (x *Comparison) adopt(g *flow.Group) {
 	if _, same := x.c.wanted[g.Digest(x.c.seed)]; same && len(flows) == 0 {
 		return
 	}
-	p := x.c.owner[x.c.cfg.Layout.groupID(g.ID)]
+	l := &x.c.cfg.Layout
+	p := x.c.owner[l.groupID(g.ID)]
 	if p == nil {
 		return
 	}
-	policy := k8s.Cluster
-	if g.ID == x.c.cfg.Layout.group(p.id, groupLocal, 0) {
+	var policy k8s.Policy
+	switch g.ID {
+	case l.group(p.id, groupCluster, 0):
+		policy = k8s.Cluster
+	case l.group(p.id, groupLocal, 0):
 		policy = k8s.Local
-	}
-	es := p.hashed(policy)
-	if es == nil || g.ID != x.c.cfg.Layout.group(p.id, kindOf(policy), 0) {
+	default:
 		return
 	}
-	t := x.c.cfg.Layout.installedSlots(g, flows, es)
+	es := p.hashed(policy)
+	if es == nil {
+		return
+	}
+	t := installedSlots(g, flows, es)
 	if t == nil {
 		return
 	}
@@ -91,18 +97,11 @@ func (x *Comparison) adopt(g *flow.Group) {
 	x.exchange(&was, &now)
 }
 
-func kindOf(p k8s.Policy) uint32 {
-	if p == k8s.Local {
-		return groupLocal
-	}
-	return groupCluster
-}
-
 // maxInstalledSlots bounds the tables that are read from a switch.
 const maxInstalledSlots = 1 << 20
 
 // installedSlots returns the table by which a group and its flows choose, with indexes into es; nil if it cannot be one of nkp's.
-func (l *Layout) installedSlots(g *flow.Group, flows []slotFlow, es []k8s.Endpoint) slots {
+func installedSlots(g *flow.Group, flows []slotFlow, es []k8s.Endpoint) slots {
 	weights, owners := make([]int, len(g.Buckets)), make(slots, len(g.Buckets))
 	size := 0
 	for i, b := range g.Buckets {

@@ -132,10 +132,8 @@ func (x *Comparison) Stale() []flow.CTFilter {
 		if p := x.c.owner[id]; p == nil || p.sp.Name.Protocol != "UDP" {
 			return
 		}
-		for _, a := range as {
-			if ct, ok := a.(flow.CT); ok && ct.NAT.Kind == flow.NATDst {
-				endpoints[id] = append(endpoints[id], netip.AddrPortFrom(ct.NAT.Addr, ct.NAT.PortMin))
-			}
+		if to := translation(as); to.IsValid() {
+			endpoints[id] = append(endpoints[id], to)
 		}
 	}
 	for id, g := range x.groups {
