@@ -124,8 +124,17 @@ func (s *Settings) IPTablesScope(form bridge.HostTraffic) (scope rules.Scope, ok
 	return 0, false
 }
 
-// hostPlane adds iptables to the bridge if the node's own traffic needs it, and hands it the first model. It runs on the loop. Errors are
-// logged, not returned: a failure of iptables must not stop the bridge.
+// hostMode returns which data plane serves the node's own traffic beside a bridge: iptables, or nftables where iptables is not installed,
+// --host-traffic does not ask for it, and nftables can serve.
+func (a *Agent) hostMode(ctx context.Context, scope rules.Scope) Mode {
+	if a.set.HostTraffic != bridge.HostIPTables && fallback.Available(a.set.IPTables.Backend) != nil && a.set.WhyNotNFTables(ctx, scope) == "" {
+		return ModeNFTables
+	}
+	return ModeIPTables
+}
+
+// hostPlane adds iptables or nftables to the bridge if the node's own traffic needs it, and hands it the first model. It runs on the
+// loop. Errors are logged, not returned: a failure of iptables must not stop the bridge.
 func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model, first k8s.Changes) {
 	if a.bridge == nil {
 		return
@@ -135,29 +144,32 @@ func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model, first k8s.Changes) 
 		a.noHostPlane(ctx)
 		return
 	}
-	if why := a.set.LeaveIPTables(ctx, func() []Mode { return a.lastModes }); why != "" {
+	mode := a.hostMode(ctx, scope)
+	if why := a.set.LeaveIPTables(ctx, func() []Mode { return a.lastModes }); why != "" && mode == ModeIPTables {
 		a.hostPlaneOff = "Service traffic from the node itself is not handled by iptables: " + why
 		a.log.Warn(a.hostPlaneOff)
 		return
 	}
-	p, err := fallback.New(a.iptablesOptions(scope, a.hooks(ModeIPTables)))
+	o := a.iptablesOptions(scope, a.hooks(mode))
+	o.NFTables = mode == ModeNFTables
+	p, err := fallback.New(o)
 	if err != nil {
-		a.hostPlaneOff = "Service traffic from the node itself is not handled by iptables: " + err.Error()
+		a.hostPlaneOff = fmt.Sprintf("Service traffic from the node itself is not handled by %s: %v", mode, err)
 		a.log.Error(a.hostPlaneOff)
 		return
 	}
-	a.noteModes(ModeOVS, ModeIPTables)
+	a.noteModes(append([]Mode{ModeOVS, mode}, others(mode, a.lastModes)...)...)
 	a.watch.Add(p.Loops()...)
 	var beside dataplane.Plane = p
 	if scope == rules.Own {
 		beside = &localTraffic{Plane: p}
 	}
-	a.planes = planes{all: []plane{a.main.all[0], {beside, kinds[ModeIPTables]}}, bridge: a.bridge, iptables: p}
+	a.planes = planes{all: []plane{a.main.all[0], {beside, kinds[mode]}}, bridge: a.bridge, iptables: p}
 	a.followers = append(a.followers, beside)
 	beside.Update(m, first)
 	a.spawn(func(ctx context.Context) error {
 		if err := p.Run(ctx); err != nil {
-			text := fmt.Sprintf("Service traffic from the node itself is not handled by iptables; the bridge is not affected: %v", err)
+			text := fmt.Sprintf("Service traffic from the node itself is not handled by %s; the bridge is not affected: %v", mode, err)
 			a.log.Error(text)
 			_ = a.ask(ctx, func() { a.hostPlaneOff, a.planes = text, a.main }) // fails only on shutdown
 		}

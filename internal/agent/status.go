@@ -38,7 +38,7 @@ type Status struct {
 
 	// IPTables is the data plane of ModeIPTables, or in ModeOVS that for the traffic of the node's own processes.
 	IPTables *fallback.Status `json:"iptables,omitempty"`
-	// NFTables is the data plane of ModeNFTables.
+	// NFTables is the same with nftables.
 	NFTables *fallback.Status `json:"nftables,omitempty"`
 	HNS      *windows.Status  `json:"hns,omitempty"` // ModeWindows
 
@@ -125,7 +125,7 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 		case *bridge.Status:
 			s.Status = d
 		case *fallback.Status:
-			if s.IPTables = d; a.mode == ModeNFTables {
+			if s.IPTables = d; pl.label == string(ModeNFTables) {
 				s.IPTables, s.NFTables = nil, d
 			}
 		case *windows.Status:

@@ -23,13 +23,14 @@ func others(m Mode, last []Mode) (list []Mode) {
 	return list
 }
 
-// takeOver removes what other data planes have left, when the main one is in force for the first time, and so is iptables beside a
-// bridge.
+// takeOver removes what other data planes have left, when the main one is in force for the first time, and so is what serves
+// beside a bridge.
 func (a *Agent) takeOver(ctx context.Context) {
-	if !a.awaitHostPlane(ctx) {
+	m := a.awaitHostPlane(ctx)
+	if m == "" {
 		return // the next start goes on
 	}
-	old := others(a.mode, a.lastModes)
+	old := others(m, a.lastModes)
 	var errs []error
 	if (a.mode == ModeIPTables || a.mode == ModeNFTables) && a.set.ServiceProxyName == "" {
 		switch n, err := fallback.RemoveKubeProxyTables(); {
@@ -80,18 +81,23 @@ func (a *Agent) takeOver(ctx context.Context) {
 	})
 }
 
-// awaitHostPlane waits until what serves the node's own traffic beside a bridge is in force, if there is such a plane. It returns false
-// if the context ends before.
-func (a *Agent) awaitHostPlane(ctx context.Context) bool {
-	for wait := time.NewTicker(hostPlanePoll); ; {
-		inForce := false
+// awaitHostPlane waits until what serves the node's own traffic beside a bridge is in force, if there is such a plane, and returns its
+// mode, else the agent's. It returns "" if the context ends before.
+func (a *Agent) awaitHostPlane(ctx context.Context) (m Mode) {
+	wait := time.NewTicker(hostPlanePoll)
+	defer wait.Stop()
+	for {
 		err := a.ask(ctx, func() {
 			p := a.planes.iptables
-			inForce = a.mode != ModeOVS || p == nil || !slices.ContainsFunc(p.Detail().Families, func(f fallback.FamilyStatus) bool { return !f.InStep })
+			switch {
+			case a.mode != ModeOVS || p == nil:
+				m = a.mode
+			case !slices.ContainsFunc(p.Detail().Families, func(f fallback.FamilyStatus) bool { return !f.InStep }):
+				m = Mode(a.planes.all[1].label)
+			}
 		})
-		if err != nil || inForce {
-			wait.Stop()
-			return err == nil
+		if err != nil || m != "" {
+			return m
 		}
 		select {
 		case <-ctx.Done():

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -150,8 +151,10 @@ func (s *settings) diff(ctx context.Context, stderr io.Writer) (string, error) {
 	}
 	text := d.Text()
 	scope, ok := s.IPTablesScope(s.HostTrafficFor(w.model, sw))
-	if ok && (s.HostTraffic == bridge.HostIPTables || s.LeaveIPTables(ctx, s.LastModes) == "") {
-		beside, err := fallback.Diff(ctx, w.model, s.IPTablesOptions(scope))
+	o := s.IPTablesOptions(scope)
+	o.NFTables = slices.Contains(s.LastModes(), agent.ModeNFTables)
+	if ok && (o.NFTables || s.HostTraffic == bridge.HostIPTables || s.LeaveIPTables(ctx, s.LastModes) == "") {
+		beside, err := fallback.Diff(ctx, w.model, o)
 		return text + beside, err
 	}
 	return text, nil

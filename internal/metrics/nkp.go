@@ -73,10 +73,10 @@ var (
 	rulesWritten = define(Counter, "nkp_iptables_rules_written_total", "Rules added or deleted.", "table", ipFamily).in(OVS, IPTables).
 			only("iptables works: alone, or beside the bridge")
 
-	nftCommits = define(Counter, "nkp_nftables_transactions_total", "Transactions with nftables, by outcome: ok or failed.", ipFamily, "result").in(NFTables).
+	nftCommits = define(Counter, "nkp_nftables_transactions_total", "Transactions with nftables, by outcome: ok or failed.", ipFamily, "result").in(OVS, NFTables).
 			from("IPv4,ok", "IPv4,failed", "IPv6,ok", "IPv6,failed")
 	nftCommitTime = define(Histogram, "nkp_nftables_transaction_duration_seconds", "One transaction with nftables that went through.", ipFamily).
-			with(prometheus.ExponentialBuckets(0.00001, 4, 12)).in(NFTables).from("IPv4", "IPv6") // 10 us to 42 s
+			with(prometheus.ExponentialBuckets(0.00001, 4, 12)).in(OVS, NFTables).from("IPv4", "IPv6") // 10 us to 42 s
 
 	HNSCalls          = define(Counter, "nkp_hns_calls_total", "Calls to HNS, by what they do and outcome: ok or failed.", "call", "result").in(Windows).collected()
 	HNSSyncs          = define(Counter, "nkp_hns_syncs_total", "Comparisons with what HNS has: ok, or failed (nothing was changed).", "result").in(Windows).collected()

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -478,5 +479,47 @@ func TestNodeIsTheGateway(t *testing.T) {
 			c.ask(t, from, "tcp", hostPort(testbed.NodeIP4, 30080), end.Name)
 		}
 		c.ask(t, c.External, "tcp", hostPort(testbed.NodeIP4, 30080), end.Name)
+	}
+}
+
+// Where iptables is not installed, nftables serves the node's own traffic beside the bridge: in scope host, and in scope own where the
+// node's address is on the bridge. Once iptables is installed, a restart changes over, and no held connection is lost.
+func TestHostTrafficWithoutIPTables(t *testing.T) {
+	t.Parallel()
+	for scope, outside := range map[string]bool{"host": true, "own": false} {
+		t.Run(scope, func(t *testing.T) {
+			t.Parallel()
+			s := service("web", "40.0.0.1", exposed(30001))
+			c := newCluster(t, testbed.Options{NodeOutside: outside})
+			c.put(s, slice(s, 8080, at(c.remotes[0].IP4)))
+			c.servePods(t)
+			c.launchBy(append([]string{"unshare", "-m", "sh", "-c",
+				`for p in iptables-nft iptables-legacy; do mount --bind /dev/null "$(readlink -f "$(command -v $p)")"; done; exec "$@"`, "sh",
+				c.bin, "run", "--socket", c.socket(), "--log-level", "debug", "--ovs-wait", "10s"}, c.common()...)...)
+			c.statusSays("mode", "ovs: ", "tables ip nkp and ip6 nkp, serves "+scope, "all is programmed")
+			to := "172.16.0.2:30001"
+			held, err := c.Node.Hold(c.ctx, to, testbed.DialOptions{})
+			must(t, err)
+			defer held.Close()
+			c.ask(t, c.Node, "tcp", to, c.remotes[0].Name)
+			if outside {
+				c.ask(t, c.Node, "tcp", "40.0.0.1:80", c.remotes[0].Name)
+			}
+			if out, errOut, status := c.nkp(append([]string{"diff", "--socket", c.socket()}, c.common()...)...); status != 0 {
+				t.Errorf("diff ends with %d: %s%s", status, out, errOut)
+			}
+			must(t, c.agent.Stop(syscall.SIGTERM))
+			c.run()
+			c.statusSays("mode", "ovs: ", "iptables", "serves "+scope, "all is programmed")
+			c.eventually("nftables' tables go", func() error {
+				tables, err := c.Node.Exec(c.ctx, "nft", "list", "tables")
+				if strings.Contains(tables, "nkp") {
+					return errors.New(tables)
+				}
+				return err
+			})
+			must(t, held.Check())
+			c.ask(t, c.Node, "tcp", to, c.remotes[0].Name)
+		})
 	}
 }
