@@ -50,6 +50,12 @@ func build(r release) error {
 	}
 	r.created = time.Unix(epoch, 0).UTC()
 
+	licenses, err := os.ReadFile(filepath.Join(r.dist, "third-party-licenses.txt"))
+	if err != nil {
+		return err
+	}
+	docs := files{"usr/share/doc/nkp/third-party-licenses.txt": {data: licenses, mode: 0o644}}
+
 	plain := image{name: "nkp", title: "nkp for nodes with Open vSwitch", entrypoint: "/nkp"}
 	iptables := image{name: "nkp-iptables", title: "nkp with iptables", entrypoint: "/usr/bin/nkp", env: []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}}
 	windows := image{name: "nkp-windows", title: "nkp for Windows nodes, as a HostProcess container", entrypoint: "nkp.exe"}
@@ -62,14 +68,14 @@ func build(r release) error {
 		if err != nil {
 			return fmt.Errorf("nkp-iptables for %s: %w", arch, err)
 		}
-		plain.add("linux", arch, files{"nkp": {data: binary, mode: 0o755}})
-		iptables.add("linux", arch, tree, files{"usr/bin/nkp": {data: binary, mode: 0o755}})
+		plain.add("linux", arch, files{"nkp": {data: binary, mode: 0o755}}, docs)
+		iptables.add("linux", arch, tree, files{"usr/bin/nkp": {data: binary, mode: 0o755}}, docs)
 		if arch == "amd64" {
 			binary, err := os.ReadFile(filepath.Join(r.dist, "nkp-windows-amd64.exe"))
 			if err != nil {
 				return err
 			}
-			windows.add("windows", arch, windowsBase(), windowsFiles(files{"nkp.exe": {data: binary, mode: 0o755}}))
+			windows.add("windows", arch, windowsBase(), windowsFiles(files{"nkp.exe": {data: binary, mode: 0o755}, "third-party-licenses.txt": {data: licenses, mode: 0o644}}))
 		}
 	}
 	for _, i := range []image{plain, iptables, windows} {

@@ -30,7 +30,7 @@ import (
 func makeImages(t *testing.T) string {
 	t.Helper()
 	dist := t.TempDir()
-	for _, name := range []string{"nkp-linux-amd64", "nkp-linux-arm64", "nkp-windows-amd64.exe"} {
+	for _, name := range []string{"nkp-linux-amd64", "nkp-linux-arm64", "nkp-windows-amd64.exe", "third-party-licenses.txt"} {
 		must(t, os.WriteFile(filepath.Join(dist, name), []byte("this is "+name), 0o755))
 	}
 	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")

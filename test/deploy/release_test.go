@@ -47,6 +47,8 @@ func TestRelease(t *testing.T) {
 		Components []struct{ Name, Version, PURL string }
 	}
 	must(t, json.Unmarshal(text, &bom))
+	licenses, err := os.ReadFile(distFile(t, "third-party-licenses.txt"))
+	must(t, err)
 	inBinary := 0
 	for line := range strings.Lines(mustRun(t, "go", "version", "-m", bin)) {
 		words := strings.Fields(line)
@@ -57,6 +59,9 @@ func TestRelease(t *testing.T) {
 		if !strings.Contains(string(text), words[2]) {
 			t.Errorf("the SBOM does not have %s %s", words[1], words[2])
 		}
+		if words[0] == "dep" && !strings.Contains(string(licenses), "\n"+words[1]+"@"+words[2]+", ") {
+			t.Errorf("third-party-licenses.txt does not have %s %s", words[1], words[2])
+		}
 	}
 	if bom.BOMFormat != "CycloneDX" || len(bom.Components) < 30 || inBinary < 30 {
 		t.Errorf("%s with %d components, the binary has %d modules", bom.BOMFormat, len(bom.Components), inBinary)
@@ -66,8 +71,9 @@ func TestRelease(t *testing.T) {
 // Both packages have the same files but for what each distribution wants of its own, and keep what the user has configured.
 func TestPackages(t *testing.T) {
 	requireProgram(t, "rpm", "dpkg-deb")
-	want := []string{"/etc/default/nkp", "/etc/nkp", "/usr/bin/nkp", "/usr/lib/systemd/system/nkp.service", "/usr/share/bash-completion/completions/nkp",
-		"/usr/share/doc/nkp/examples/config.yaml", "/usr/share/fish/vendor_completions.d/nkp.fish", "/usr/share/man/man8/nkp-run.8.gz",
+	want := []string{"/etc/default/nkp", "/etc/nkp", "/usr/bin/kubectl-nkp", "/usr/bin/kubectl_complete-nkp", "/usr/bin/nkp", "/usr/lib/systemd/system/nkp.service", "/usr/share/bash-completion/completions/nkp",
+		"/usr/share/doc/nkp/examples/config.yaml", "/usr/share/doc/nkp/third-party-licenses.txt.gz", "/usr/share/fish/vendor_completions.d/nkp.fish",
+		"/usr/share/man/man8/kubectl-nkp.8.gz", "/usr/share/man/man8/kubectl_complete-nkp.8.gz", "/usr/share/man/man8/nkp-run.8.gz",
 		"/usr/share/man/man8/nkp.8.gz"}
 	onlyRPM := []string{"/usr/share/licenses/nkp/LICENSE", "/usr/share/zsh/site-functions/_nkp"}
 	onlyDeb := []string{"/usr/share/doc/nkp/changelog.gz", "/usr/share/doc/nkp/copyright", "/usr/share/zsh/vendor-completions/_nkp"}

@@ -1,4 +1,4 @@
-// Command coredns is CoreDNS with no plugins but those that the conformance cluster's Corefile uses.
+// Command coredns is CoreDNS with no plugins but those in the Corefiles of the conformance cluster and of its tests.
 package main
 
 import (
@@ -7,6 +7,7 @@ import (
 	_ "github.com/coredns/coredns/plugin/health"
 	_ "github.com/coredns/coredns/plugin/hosts"
 	_ "github.com/coredns/coredns/plugin/kubernetes"
+	_ "github.com/coredns/coredns/plugin/log"
 	_ "github.com/coredns/coredns/plugin/ready"
 )
 
