@@ -90,7 +90,7 @@ func TestPartialDump(t *testing.T) {
 
 // Messages of other processes are not taken for the kernel's.
 func TestForeignSender(t *testing.T) {
-	conn, other := isolated(t), isolated(t)
+	other := isolated(t)
 	forged := make([]byte, headerSize+4)
 	binary.NativeEndian.PutUint32(forged, uint32(len(forged)))
 	binary.NativeEndian.PutUint16(forged[4:], unix.NLMSG_ERROR)
