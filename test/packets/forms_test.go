@@ -117,7 +117,7 @@ func (c *cluster) groups(t *testing.T, bridge string) string {
 	t.Helper()
 	out, err := c.Ofctl("dump-groups", bridge)
 	must(t, err)
-	lines := strings.Split(out, "\n")[1:] // the first names the request's xid
+	lines := slices.DeleteFunc(strings.Split(out, "\n"), func(l string) bool { return l == "" || strings.HasPrefix(l, "OFPST_") }) // each part of the answer has a head
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")
 }
