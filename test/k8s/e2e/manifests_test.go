@@ -121,8 +121,8 @@ func TestManifests(t *testing.T) {
 	}
 }
 
-// route_localnet is nkp's to set, behind its guard and only for NodePorts at 127.0.0.1: no init container does, and where iptables
-// may be the data plane, the container may write this one file of /proc.
+// route_localnet is nkp's to set, behind its guard and only for NodePorts at 127.0.0.1: no init container does, and where nkp
+// serves what the node sends to itself, the container may write this one file of /proc.
 func TestLocalnetManifests(t *testing.T) {
 	const file = "/proc/sys/net/ipv4/conf/all/route_localnet"
 	for _, o := range overlays {
@@ -138,7 +138,7 @@ func TestLocalnetManifests(t *testing.T) {
 				}
 			}
 			volume := slices.IndexFunc(pod.Volumes, func(v v1.Volume) bool { return v.HostPath != nil && v.HostPath.Path == file })
-			if want := o.name == "iptables" || o.name == "auto"; volume < 0 && want || volume >= 0 && !want {
+			if want := o.name == "iptables" || o.name == "auto" || o.name == "ovs"; volume < 0 && want || volume >= 0 && !want {
 				t.Errorf("%s: volume of %s: %t, want %t", o.name, file, volume >= 0, want)
 			}
 			if volume >= 0 && !slices.ContainsFunc(pod.Containers[0].VolumeMounts, func(m v1.VolumeMount) bool {
@@ -158,7 +158,7 @@ func TestHostPaths(t *testing.T) {
 		"/run/xtables.lock FileOrCreate rw", "/lib/modules  ro"
 	const localnet = "/proc/sys/net/ipv4/conf/all/route_localnet File rw"
 	paths := map[string][]string{
-		"ovs":           {agent, ovs},
+		"ovs":           {agent, ovs, localnet},
 		"ovs-pods-only": {agent, ovs},
 		"iptables":      {lock, modules, agent, localnet},
 		"auto":          {"/var/run/openvswitch DirectoryOrCreate ro", lock, modules, agent, localnet}, // nodes without Open vSwitch, too
