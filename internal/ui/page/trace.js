@@ -20,20 +20,20 @@ export function open(_, parameters, state) {
   const button = el("button", { type: "submit", class: "button primary" }, "Trace");
   const sources = el("datalist", { id: "sources" }), targets = el("datalist", { id: "targets" });
   const result = el("div", { id: "result", "aria-live": "polite" });
-  const form = el("form", { class: "trace", onsubmit: (e) => { e.preventDefault(); run(); } }, fromLabel, toLabel,
+  const question = () => ({ from: from.value.trim(), to: to.value.trim(), protocol: protocol.value });
+  // The address changes when the form is sent, not when a trace begins by itself: by then it may lead elsewhere.
+  const form = el("form", { class: "trace", onsubmit: (e) => { e.preventDefault(); history.replaceState(null, "", "#/trace?" + new URLSearchParams(question())); run(); } }, fromLabel, toLabel,
     el("label", {}, el("span", {}, "Protocol"), protocol), button, sources, targets);
   const element = el("section", { "aria-labelledby": "title" }, el("h1", { id: "title" }, "Trace a packet"),
     el("p", { class: "muted" }, "What happens at this node to the first packet of a connection. Nothing is sent."), form, result);
   let suggested = false, begun = false;
 
   async function run() {
-    const question = { from: from.value.trim(), to: to.value.trim(), protocol: protocol.value };
-    history.replaceState(null, "", "#/trace?" + new URLSearchParams(question));
     button.disabled = true;
     result.replaceChildren(el("p", { class: "muted" }, "tracing"));
     try {
       // HNS cannot be asked about a packet.
-      const answer = await state.ask("trace", { ...question, live: !["windows", "nftables"].includes(state.status?.mode) });
+      const answer = await state.ask("trace", { ...question(), live: !["windows", "nftables"].includes(state.status?.mode) });
       result.replaceChildren(...draw(answer, state.tableBase));
     } catch (e) {
       result.replaceChildren(el("p", { class: "failed", role: "alert" }, e.message));
