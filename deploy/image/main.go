@@ -32,6 +32,9 @@ func main() {
 	}
 }
 
+// licensesFile, beside the binaries, has the licenses of the modules that they are linked from.
+const licensesFile = "third-party-licenses.txt"
+
 // A release is what is built, and from what.
 type release struct {
 	version, registry, dist string
@@ -50,11 +53,11 @@ func build(r release) error {
 	}
 	r.created = time.Unix(epoch, 0).UTC()
 
-	licenses, err := os.ReadFile(filepath.Join(r.dist, "third-party-licenses.txt"))
+	licenses, err := os.ReadFile(filepath.Join(r.dist, licensesFile))
 	if err != nil {
 		return err
 	}
-	docs := files{"usr/share/doc/nkp/third-party-licenses.txt": {data: licenses, mode: 0o644}}
+	text := file{data: licenses, mode: 0o644}
 
 	plain := image{name: "nkp", title: "nkp for nodes with Open vSwitch", entrypoint: "/nkp"}
 	iptables := image{name: "nkp-iptables", title: "nkp with iptables", entrypoint: "/usr/bin/nkp", env: []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}}
@@ -68,14 +71,14 @@ func build(r release) error {
 		if err != nil {
 			return fmt.Errorf("nkp-iptables for %s: %w", arch, err)
 		}
-		plain.add("linux", arch, files{"nkp": {data: binary, mode: 0o755}}, docs)
-		iptables.add("linux", arch, tree, files{"usr/bin/nkp": {data: binary, mode: 0o755}}, docs)
+		plain.add("linux", arch, files{"nkp": {data: binary, mode: 0o755}, licensesFile: text})
+		iptables.add("linux", arch, tree, files{"usr/bin/nkp": {data: binary, mode: 0o755}, "usr/share/doc/nkp/" + licensesFile: text})
 		if arch == "amd64" {
 			binary, err := os.ReadFile(filepath.Join(r.dist, "nkp-windows-amd64.exe"))
 			if err != nil {
 				return err
 			}
-			windows.add("windows", arch, windowsBase(), windowsFiles(files{"nkp.exe": {data: binary, mode: 0o755}, "third-party-licenses.txt": {data: licenses, mode: 0o644}}))
+			windows.add("windows", arch, windowsBase(), windowsFiles(files{"nkp.exe": {data: binary, mode: 0o755}, licensesFile: text}))
 		}
 	}
 	for _, i := range []image{plain, iptables, windows} {

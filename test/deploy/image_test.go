@@ -78,8 +78,8 @@ func TestImagesServe(t *testing.T) {
 	} {
 		t.Run(k.image, func(t *testing.T) {
 			i := unpack(t, k.image)
-			if entries, err := os.ReadDir(i.root); k.image == "nkp" && len(entries) != 1 {
-				t.Errorf("the image holds %v (%v), want the binary alone", entries, err)
+			if entries, err := os.ReadDir(i.root); k.image == "nkp" && len(entries) != 2 {
+				t.Errorf("the image holds %v (%v), want the binary and the licenses alone", entries, err)
 			}
 			bed := testbed.Start(t, k.options)
 			pods, err := bed.AddPods(testbed.PodSpec{}, testbed.PodSpec{})
