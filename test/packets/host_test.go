@@ -493,9 +493,9 @@ func TestHostTrafficWithoutIPTables(t *testing.T) {
 			c := newCluster(t, testbed.Options{NodeOutside: outside})
 			c.put(s, slice(s, 8080, at(c.remotes[0].IP4)))
 			c.servePods(t)
-			c.launchBy(append([]string{"unshare", "-m", "sh", "-c",
-				`for p in iptables-nft iptables-legacy; do mount --bind /dev/null "$(readlink -f "$(command -v $p)")"; done; exec "$@"`, "sh",
-				c.bin, "run", "--socket", c.socket(), "--log-level", "debug", "--ovs-wait", "10s"}, c.common()...)...)
+			run := testbed.Wrapped(append([]string{c.bin, "run", "--socket", c.socket(), "--log-level", "debug", "--ovs-wait", "10s"}, c.common()...)...)
+			c.agent = harness.Start(t, c.home(), append([]string{"unshare", "-m", "sh", "-c",
+				`for p in iptables-nft iptables-legacy; do mount --bind /dev/null "$(readlink -f "$(command -v $p)")"; done; exec "$@"`, "sh"}, run...)...)
 			c.statusSays("mode", "ovs: ", "tables ip nkp and ip6 nkp, serves "+scope, "all is programmed")
 			to := "172.16.0.2:30001"
 			held, err := c.Node.Hold(c.ctx, to, testbed.DialOptions{})
