@@ -90,7 +90,7 @@ func TestNFTNoAnswer(t *testing.T) {
 	p.settle()
 }
 
-// Whatever another program puts into nkp's table, it is served again at once, and what can lead packets elsewhere is gone.
+// Another program's objects in nkp's table do not keep Services from being served, and those that can lead packets elsewhere are gone.
 func TestNFTHostileTable(t *testing.T) {
 	testbed.Linux.Require(t)
 	b, pods := bed(t, testbed.Options{})

@@ -46,7 +46,7 @@ func equal(t *testing.T, what string, got, want *flow.State) {
 	t.Fatalf("%s: to be added (+) and removed (-):\n%s", what, b.String())
 }
 
-// A switch that is fed every Delta ends where a compilation from scratch does that adopts the switch's slots, whatever came in between:
+// A switch that is fed every Delta ends where a compilation from scratch does that adopts the switch's slots, after any sequence of changes:
 // Services that come, go, change, trade addresses, collide in their ids, and a node whose facts change.
 func TestIncrementalEqualsFromScratch(t *testing.T) {
 	crowd(t, 64)

@@ -23,7 +23,7 @@ func (t slots) counts(n int) []int {
 	return c
 }
 
-// A new table gives each endpoint its share, in the slots that Open vSwitch makes of the group's weights.
+// In a new table each endpoint has its share, in the slots that Open vSwitch makes of the group's weights.
 func TestNewSlotsAreEven(t *testing.T) {
 	sizes := []int{65, 100, 128, 200, 256, 257, 300, 1000, 1024, 2000, 4097, 5000}
 	for n := 2; n <= 64; n++ {

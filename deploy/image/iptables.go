@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// wanted matches the files that nkp-iptables needs whatever is linked: iptables of both back ends by its full names (nkp finds out
+// wanted matches the files that nkp-iptables needs, links aside: iptables of both back ends by its full names (nkp finds out
 // which of them the node uses), its extensions, the names of protocols, a shell for the init container that sets sysctls, and
 // the packages' licences.
 var wanted = regexp.MustCompile(`^(usr/sbin/xtables-(nft|legacy)-multi|usr/sbin/ip6?tables-(nft|legacy)(-restore|-save)?|usr/lib/[^/]+/xtables/[^/]+\.so|etc/protocols|bin/busybox|usr/share/doc/[^/]+/copyright)$`)

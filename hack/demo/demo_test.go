@@ -70,7 +70,7 @@ func TestStory(t *testing.T) {
 		`7bt7k +this node +#+ +\d+ +\d+ %\n.*nbmvp +other node +#+ +\d+ +\d+ %\n`,
 		`requests answered while no nkp runs`,
 		`finds no difference, and nothing was written again`,
-		`connection refused after [0-9.]+ ms`,
+		`connection refused after [0-9.]+ m?s`,
 		`answered again [0-9.]+ m?s after the edit`,
 		`in step +the switch holds what it should`,
 		`all cleaned up\. The demo took`,

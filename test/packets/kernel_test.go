@@ -25,7 +25,7 @@ func onKernelDatapath() bool { return testbed.DefaultDatapath() == testbed.Kerne
 func requireKernelDatapath(t *testing.T) {
 	t.Helper()
 	if !onKernelDatapath() {
-		t.Skip("a known limit of the userspace datapath; make test-kernel runs it on the kernel's")
+		t.Skip("the userspace datapath has no such thing; make test-kernel runs it on the kernel's")
 	}
 }
 

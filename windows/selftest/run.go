@@ -38,8 +38,8 @@ func (o *Options) Check() error {
 	return nil
 }
 
-// Run makes a self-test. It returns an error, and creates nothing, where it could disturb a network that is in use. Whatever happens
-// later is in the report. When the context ends it creates nothing more. It deletes what it created in any case, and what an earlier run
+// Run makes a self-test. It returns an error, and creates nothing, where it could disturb a network that is in use. Each problem
+// after that is in the report. When the context ends it creates nothing more. It deletes what it created in any case, and what an earlier run
 // that was killed has left.
 func Run(ctx context.Context, raw hns.Raw, o Options) (*Report, error) {
 	if err := o.Check(); err != nil {
