@@ -22,7 +22,7 @@ type cluster struct {
 // script returns the command of a script in the folder cluster.
 func (s *settings) script(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(s.root, "test/conformance/cluster", name), args...)
-	cmd.Env = append(os.Environ(), "CONFORMANCE="+s.work, "NODES="+strconv.Itoa(s.nodes), "OVERLAY="+s.overlay, "NKP_CONFIG="+s.config)
+	cmd.Env = append(os.Environ(), "CONFORMANCE="+s.work, "NODES="+strconv.Itoa(s.nodes), "IP_FAMILY="+s.family, "OVERLAY="+s.overlay, "NKP_CONFIG="+s.config)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 30 * time.Second
@@ -43,7 +43,9 @@ func (c *cluster) down() error {
 }
 
 // reports is the folder of the last run's reports.
-func (c *cluster) reports() string { return filepath.Join(c.work, "results", c.plane) }
+func (c *cluster) reports() string {
+	return strings.TrimSuffix(recordFile(c.work, c.plane, c.variant()), ".json")
+}
 
 // test runs e2e.test in the cluster. An error may mean that tests have failed.
 func (c *cluster) test(ctx context.Context) error {
@@ -62,7 +64,7 @@ func (c *cluster) test(ctx context.Context) error {
 	}
 	defer log.Close()
 	fmt.Printf("%s: testing; %s\n", c.plane, log.Name())
-	cmd := c.script(ctx, "test", c.plane, c.reports(), "--procs="+strconv.Itoa(c.procs), "--timeout="+c.limit.String(), "--focus="+selected, "--skip="+skip)
+	cmd := c.script(ctx, "test", c.plane, c.reports(), "--procs="+strconv.Itoa(c.procs), "--timeout="+c.limit.String(), "--focus="+selected, "--skip="+skip(c.family))
 	cmd.Stdout, cmd.Stderr = log, log
 	return cmd.Run()
 }

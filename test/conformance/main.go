@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -35,6 +36,7 @@ type settings struct {
 	procs int
 	overlay string // of deploy/kubernetes; "": the one named like the plane
 	config  string // a file that is nkp's configuration in place of clusterCIDR alone
+	family  string // of IP: ipv4, ipv6 or dual
 	smoke   bool
 	keep    bool          // leave the cluster running
 	kill    time.Duration // between two kills of a random nkp; 0: none
@@ -54,6 +56,7 @@ func conformance(ctx context.Context, args []string) error {
 	f.StringVar(&s.work, "work", filepath.Join(root, "bin", "conformance"), "folder for programs, images, clusters and results: 12 GB")
 	f.IntVar(&s.nodes, "nodes", 3, "nodes of the cluster")
 	f.IntVar(&s.procs, "procs", 3, "tests that run at a time")
+	f.StringVar(&s.family, "ip-family", "ipv4", "address families of the cluster: ipv4, ipv6, or dual, where IPv4 comes first")
 	f.StringVar(&s.overlay, "overlay", "", "overlay of deploy/kubernetes (default: the one named like the plane)")
 	f.StringVar(&s.config, "config", "", "file with nkp's configuration (default: clusterCIDR, and nkp's defaults)")
 	f.BoolVar(&s.smoke, "smoke", false, "only the smoke tests")
@@ -62,6 +65,9 @@ func conformance(ctx context.Context, args []string) error {
 	f.DurationVar(&s.limit, "limit", 2*time.Hour, "time limit of a plane's tests")
 	if err := f.Parse(args[1:]); err != nil {
 		return fmt.Errorf("%w; %w", err, errUsage)
+	}
+	if !slices.Contains([]string{"ipv4", "ipv6", "dual"}, s.family) {
+		return fmt.Errorf("-ip-family: %q is none of ipv4, ipv6, dual; %w", s.family, errUsage)
 	}
 	switch args[0] {
 	case "build":
@@ -100,12 +106,12 @@ func (s *settings) run(ctx context.Context, asked []string) error {
 				complaints = append(complaints, "DID NOT RUN: "+name)
 			}
 		}
-		fmt.Printf("%s: %d passed, %d failed, %d skipped in %.0f minutes\n", plane, r.count(passed), r.count(failed), r.count(skipped), r.Minutes)
+		fmt.Printf("%s: %d passed, %d failed, %d skipped in %.0f minutes\n", r.name(), r.count(passed), r.count(failed), r.count(skipped), r.Minutes)
 		for _, c := range complaints {
 			fmt.Println(c)
 		}
 		if len(complaints) > 0 {
-			bad = append(bad, plane)
+			bad = append(bad, r.name())
 		}
 	}
 	if len(bad) > 0 {
@@ -114,13 +120,40 @@ func (s *settings) run(ctx context.Context, asked []string) error {
 	return nil
 }
 
+// variant says what is not as in an ordinary run; "" for one.
+func (s *settings) variant() string {
+	var parts []string
+	if s.smoke {
+		parts = append(parts, "smoke tests")
+	}
+	switch s.family {
+	case "ipv6":
+		parts = append(parts, "IPv6")
+	case "dual":
+		parts = append(parts, "dual-stack")
+	}
+	if s.overlay != "" {
+		parts = append(parts, "overlay "+s.overlay)
+	}
+	if s.config != "" {
+		parts = append(parts, "configuration "+filepath.Base(s.config))
+	}
+	if s.kill > 0 {
+		parts = append(parts, fmt.Sprintf("nkp killed every %v", s.kill))
+	}
+	if s.nodes != 3 {
+		parts = append(parts, fmt.Sprintf("%d nodes", s.nodes))
+	}
+	return strings.Join(parts, ", ")
+}
+
 // runPlane makes a cluster, runs the tests in it, and records the results.
 func (s *settings) runPlane(ctx context.Context, plane string) (*record, error) {
 	c := &cluster{s, plane}
 	if err := c.up(ctx); err != nil {
 		return nil, errors.Join(err, s.down(c))
 	}
-	r := &record{Plane: plane, Whole: !s.smoke, Date: time.Now(), Nodes: s.nodes, Versions: c.versions(ctx)}
+	r := &record{Plane: plane, Variant: s.variant(), Whole: !s.smoke, Date: time.Now(), Nodes: s.nodes, Versions: c.versions(ctx)}
 	stop := c.disturb(ctx)
 	err := c.test(ctx)
 	stop()

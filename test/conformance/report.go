@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -18,7 +19,8 @@ var planes = []string{"ovs", "iptables", "nftables", "kube-proxy"}
 // record is what is kept of a run of one plane.
 type record struct {
 	Plane    string            `json:"plane"`
-	Whole    bool              `json:"whole"` // not the smoke tests alone
+	Variant  string            `json:"variant,omitempty"` // what is not as in an ordinary run
+	Whole    bool              `json:"whole"`             // not the smoke tests alone
 	Date     time.Time         `json:"date"`
 	Minutes  float64           `json:"minutes"` // of the tests
 	Nodes    int               `json:"nodes"`
@@ -26,33 +28,51 @@ type record struct {
 	Results  []result          `json:"results"`
 }
 
-// recordFile is where the record of a plane is kept.
-func recordFile(work, plane string) string { return filepath.Join(work, "results", plane+".json") }
+// name is how the record is called in the report.
+func (r *record) name() string {
+	if r.Variant == "" {
+		return r.Plane
+	}
+	return r.Plane + ", " + r.Variant
+}
+
+// recordFile is where the record of a plane and a variant is kept.
+func recordFile(work, plane, variant string) string {
+	name := plane
+	if variant != "" {
+		name += "-" + strings.NewReplacer(", ", "-", " ", "_").Replace(variant)
+	}
+	return filepath.Join(work, "results", name+".json")
+}
 
 func (r *record) write(work string) error {
 	text, err := json.MarshalIndent(r, "", " ")
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(recordFile(work, r.Plane), append(text, '\n'), 0o644)
+	return os.WriteFile(recordFile(work, r.Plane, r.Variant), append(text, '\n'), 0o644)
 }
 
-// readRecords reads the records of the planes that have run.
+// readRecords reads the records of what has run, in the order of planes.
 func readRecords(work string) (records []record, err error) {
-	for _, plane := range planes {
-		text, err := os.ReadFile(recordFile(work, plane))
-		if os.IsNotExist(err) {
-			continue
-		}
+	files, err := filepath.Glob(filepath.Join(work, "results", "*.json"))
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
 		var r record
 		if err == nil {
 			err = json.Unmarshal(text, &r)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("results of %s: %w", plane, err)
+			return nil, fmt.Errorf("%s: %w", file, err)
 		}
 		records = append(records, r)
 	}
+	slices.SortStableFunc(records, func(a, b record) int {
+		return cmp.Or(cmp.Compare(slices.Index(planes, a.Plane), slices.Index(planes, b.Plane)), cmp.Compare(a.Variant, b.Variant))
+	})
 	return records, nil
 }
 
@@ -80,11 +100,7 @@ func writeReport(w io.Writer, records []record, list []expectation) error {
 		for _, name := range slices.Sorted(maps.Keys(r.Versions)) {
 			versions = append(versions, name+" "+r.Versions[name])
 		}
-		tests := ""
-		if !r.Whole {
-			tests = " (smoke tests only)"
-		}
-		p("| %s%s | %d | %d | %d | %.0f | %d | %s | %s |", r.Plane, tests, r.count(passed), r.count(failed), r.count(skipped), r.Minutes, r.Nodes,
+		p("| %s | %d | %d | %d | %.0f | %d | %s | %s |", r.name(), r.count(passed), r.count(failed), r.count(skipped), r.Minutes, r.Nodes,
 			r.Date.UTC().Format(time.DateOnly), strings.Join(versions, ", "))
 	}
 	p("")
@@ -101,7 +117,7 @@ func writeReport(w io.Writer, records []record, list []expectation) error {
 	head, rule := "| test |", "|---|"
 	byTest := map[string][]string{}
 	for i, r := range records {
-		head, rule = head+" "+r.Plane+" |", rule+"---|"
+		head, rule = head+" "+r.name()+" |", rule+"---|"
 		for _, t := range r.Results {
 			if byTest[t.Test] == nil {
 				byTest[t.Test] = slices.Repeat([]string{"–"}, len(records))

@@ -117,15 +117,15 @@ func TestReport(t *testing.T) {
 	records := []record{
 		{Plane: "ovs", Whole: true, Minutes: 31.4, Nodes: 3, Versions: map[string]string{"nkp": "v0.1.0", "Kubernetes": "1.37.2"},
 			Results: []result{{Test: affinity, Outcome: failed}, {Test: "a | b", Outcome: passed}}},
-		{Plane: "kube-proxy", Nodes: 3, Results: []result{{Test: affinity, Outcome: failed}}},
+		{Plane: "kube-proxy", Variant: "smoke tests, IPv6", Nodes: 3, Results: []result{{Test: affinity, Outcome: failed}}},
 	}
 	var b strings.Builder
 	if err := writeReport(&b, records, []expectation{{"affinity timeout", []string{"ovs"}, "known"}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"| ovs | 1 | 1 | 0 | 31 | 3 | 0001-01-01 | Kubernetes 1.37.2, nkp v0.1.0 |", "| kube-proxy (smoke tests only) | 0 | 1 | 0 |",
-		"| affinity timeout | ovs | known |", "| test | ovs | kube-proxy |", `NodePort service \[LinuxOnly] | expected failure | **failed** |`, `| a \| b | passed | – |`,
+		"| ovs | 1 | 1 | 0 | 31 | 3 | 0001-01-01 | Kubernetes 1.37.2, nkp v0.1.0 |", "| kube-proxy, smoke tests, IPv6 | 0 | 1 | 0 |",
+		"| affinity timeout | ovs | known |", "| test | ovs | kube-proxy, smoke tests, IPv6 |", `NodePort service \[LinuxOnly] | expected failure | **failed** |`, `| a \| b | passed | – |`,
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%q is not in\n%s", want, b.String())

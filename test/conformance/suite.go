@@ -8,11 +8,17 @@ import (
 // focus selects the network tests.
 const focus = `\[sig-network\]`
 
-// skip leaves out what this cluster has not: a cloud, a way to the internet, SSH to the nodes, a network policy provider, IPv6, SCTP.
-var skip = strings.Join([]string{
-	"Disruptive", "LoadBalancers", "Type LoadBalancer", "NetworkPolicy", "Netpol", "Network Policy", "Internet", "Provider:GCE", "IPv6", "Performance",
-	"Feature:(GCE|NEG|BGP|SCTP)", "SCTP", "DNS configMap", `IngressClass \[Feature`,
-}, "|")
+// skip leaves out what a cluster of an IP family has not: a cloud, a way to the internet, SSH to the nodes, a network policy provider, SCTP.
+func skip(family string) string {
+	parts := []string{
+		"Disruptive", "LoadBalancers", "Type LoadBalancer", "NetworkPolicy", "Netpol", "Network Policy", "Internet", "Provider:GCE", "Performance",
+		"Feature:(GCE|NEG|BGP|SCTP)", "SCTP", "DNS configMap", `IngressClass \[Feature`,
+	}
+	if family != "dual" {
+		parts = append(parts, "DualStack")
+	}
+	return strings.Join(parts, "|")
+}
 
 // smoke are tests that have found something in nkp, and the shortest of each kind of Service.
 var smoke = []string{

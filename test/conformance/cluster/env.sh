@@ -4,9 +4,37 @@ ROOT=$(cd "$HERE/../../.." && pwd)        # nkp's repository
 W=${CONFORMANCE:-$ROOT/bin/conformance}   # programs, images, clusters, results
 BIN=$W/bin
 NODES=${NODES:-3}
-API=172.16.0.1
-SERVICES=10.96.0.0/16 PODS=10.244.0.0/16 DNS=10.96.0.10
 PATH=$BIN:$PATH
+
+# IP_FAMILY is ipv4, ipv6, or dual. FAMILIES are the cluster's address families; Services that ask for none get the first.
+case ${IP_FAMILY:=ipv4} in
+ipv4) FAMILIES=4 ;;
+ipv6) FAMILIES=6 ;;
+dual) FAMILIES='4 6' ;;
+*) echo "IP_FAMILY=$IP_FAMILY is none of ipv4, ipv6, dual" >&2; exit 2 ;;
+esac
+
+# Addresses and prefixes of a FAMILY. NODE 0 is control.
+address() { # FAMILY NODE
+	case $1$2 in 40) echo 172.16.0.1 ;; 4*) echo 172.16.0.$((10 + $2)) ;; 60) echo fd00:172::1 ;; 6*) echo "fd00:172::1$2" ;; esac
+}
+pods() { if [ "$1" = 4 ]; then echo "10.244.$2.0/24"; else echo "fd00:244:0:$2::/64"; fi; } # FAMILY NODE
+gateway() { if [ "$1" = 4 ]; then echo "10.244.$2.1"; else echo "fd00:244:0:$2::1"; fi; } # FAMILY NODE
+cluster_cidr() { if [ "$1" = 4 ]; then echo 10.244.0.0/16; else echo fd00:244::/56; fi; } # FAMILY
+services() { if [ "$1" = 4 ]; then echo 10.96.0.0/16; else echo fd00:96::/112; fi; } # FAMILY
+dns() { if [ "$1" = 4 ]; then echo 10.96.0.10; else echo fd00:96::a; fi; } # FAMILY
+anywhere() { if [ "$1" = 4 ]; then echo 0.0.0.0/0; else echo ::/0; fi; } # FAMILY
+on_link() { if [ "$1" = 4 ]; then echo "$2/24"; else echo "$2/64 nodad"; fi; } # FAMILY ADDRESS: as ip addr add takes it; pods and machines
+# joined FUNCTION [NODE]: its results for all families, with commas between them
+joined() {
+	local f list=
+	for f in $FAMILIES; do list+=,$("$1" "$f" "${@:2}"); done
+	echo "${list#,}"
+}
+PRIMARY=${FAMILIES%% *}
+API=$(address "$PRIMARY" 0)
+API_HOST=$API
+[ "$PRIMARY" = 4 ] || API_HOST="[$API]"
 
 # state PLANE: the folder of that plane's cluster
 state() { echo "$W/clusters/$1"; }
