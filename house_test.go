@@ -68,6 +68,7 @@ var mayImport = map[string][]string{
 	"test/bench":            {"test/testbed", "test/bench", "ofctrl/ofctrltest"},
 	"test/deploy":           {},
 	"test/ui":               {},
+	"test/cni":              {},
 	"test/conformance":      {},
 	"test/k8s":              {},
 	"test/k8s/differential": {"k8s", "k8s/manifest"},

@@ -115,6 +115,7 @@ func (b *builder) port(port portRow, i interfaceRow) {
 		Name:     i.Name,
 		PortName: port.Name,
 		IfaceID:  i.ExternalIDs["iface-id"],
+		Netns:    port.ExternalIDs["contNetns"],
 		VLANMode: value(port.VLANMode),
 		Type:     i.Type,
 		Error:    value(i.Error),

@@ -169,6 +169,7 @@ func TestUplink(t *testing.T) {
 		{want: "11", name: "pod-a"},
 		{want: "1", name: "1", change: func(r *rows) { r.interfaces[4].Name = "1" }},
 		{want: "", change: func(r *rows) { r.interfaces[1].ExternalIDs = map[string]string{"iface-id": "x"} }, text: "ports here: eth1 (5), eth2 (6)"},
+		{want: "", change: func(r *rows) { r.ports[1].ExternalIDs = map[string]string{"contNetns": "/run/netns/x"} }, text: "ports here: eth1 (5), eth2 (6)"},
 		{want: "", change: func(r *rows) { r.interfaces[1].OFPort = nil }, text: "has no uplink at OpenFlow port 1"},
 		{want: "eth0", change: func(r *rows) { r.interfaces[1].OFPort = nil }, text: "no OpenFlow port number yet"},
 		{want: "bad", text: "does not work: ovs-vswitchd could not add it"},

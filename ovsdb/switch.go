@@ -71,6 +71,8 @@ type Port struct {
 	// interfaces claim stays with the one with the lowest OFPort.
 	IfaceID string
 	IPs     []netip.Addr
+	// Netns is external_ids:contNetns of the Port: the network namespace that ovs-cni plugged in.
+	Netns string
 	// Tag is the access VLAN or the native one, 0 if there is none; Trunks and
 	// VLANMode as in the database.
 	Tag      uint16
@@ -86,7 +88,7 @@ type Port struct {
 }
 
 // IsPod reports whether the port is known to lead to a pod.
-func (p Port) IsPod() bool { return p.IfaceID != "" || len(p.IPs) > 0 }
+func (p Port) IsPod() bool { return p.IfaceID != "" || p.Netns != "" || len(p.IPs) > 0 }
 
 // PortByIP finds the port behind which a pod address is.
 func (s Switch) PortByIP(ip netip.Addr) (Port, bool) {

@@ -122,8 +122,11 @@ func (s *settings) buildRuntime(ctx context.Context) error {
 		containerd+"containerd", containerd+"containerd-shim-runc-v2", containerd+"ctr"); err != nil {
 		return err
 	}
-	return s.compile(ctx, "runtime", "build", "-trimpath", "-ldflags=-s -w", "-o", s.bin("cni")+"/", plugins+"ipam/host-local", plugins+"main/bridge",
-		plugins+"main/loopback", plugins+"meta/portmap")
+	if err := s.compile(ctx, "runtime", "build", "-trimpath", "-ldflags=-s -w", "-o", s.bin("cni")+"/", plugins+"ipam/host-local", plugins+"main/bridge",
+		plugins+"main/loopback", plugins+"meta/portmap"); err != nil {
+		return err
+	}
+	return s.compile(ctx, "../cni", "build", "-trimpath", "-ldflags=-s -w", "-o", s.bin("cni/ovs"), "github.com/k8snetworkplumbingwg/ovs-cni/cmd/plugin")
 }
 
 // version returns the version of a module, "unknown" if go list fails.

@@ -37,6 +37,7 @@ type settings struct {
 	overlay string // of deploy/kubernetes; "": the one named like the plane
 	config  string // a file that is nkp's configuration in place of clusterCIDR alone
 	family  string // of IP: ipv4, ipv6 or dual
+	cni     string // plugs in the pods of plane ovs: ovs-cni; "": this folder's cluster/cni-ovs
 	smoke   bool
 	keep    bool          // leave the cluster running
 	kill    time.Duration // between two kills of a random nkp; 0: none
@@ -59,6 +60,7 @@ func conformance(ctx context.Context, args []string) error {
 	f.StringVar(&s.family, "ip-family", "ipv4", "address families of the cluster: ipv4, ipv6, or dual, where IPv4 comes first")
 	f.StringVar(&s.overlay, "overlay", "", "overlay of deploy/kubernetes (default: the one named like the plane)")
 	f.StringVar(&s.config, "config", "", "file with nkp's configuration (default: clusterCIDR, and nkp's defaults)")
+	f.StringVar(&s.cni, "cni", "", "CNI plugin of plane ovs: ovs-cni, the one of the Network Plumbing Working Group (default: one of the suite's own)")
 	f.BoolVar(&s.smoke, "smoke", false, "only the smoke tests")
 	f.BoolVar(&s.keep, "keep", false, "leave the cluster running")
 	f.DurationVar(&s.kill, "kill", 0, "kill -9 nkp on a random node this often while the tests run")
@@ -68,6 +70,9 @@ func conformance(ctx context.Context, args []string) error {
 	}
 	if !slices.Contains([]string{"ipv4", "ipv6", "dual"}, s.family) {
 		return fmt.Errorf("-ip-family: %q is none of ipv4, ipv6, dual; %w", s.family, errUsage)
+	}
+	if s.cni != "" && s.cni != "ovs-cni" {
+		return fmt.Errorf("-cni: %q is not ovs-cni; %w", s.cni, errUsage)
 	}
 	switch args[0] {
 	case "build":
@@ -131,6 +136,9 @@ func (s *settings) variant() string {
 		parts = append(parts, "IPv6")
 	case "dual":
 		parts = append(parts, "dual-stack")
+	}
+	if s.cni != "" {
+		parts = append(parts, s.cni)
 	}
 	if s.overlay != "" {
 		parts = append(parts, "overlay "+s.overlay)

@@ -30,6 +30,9 @@ type PodSpec struct {
 	// NoIDs leaves out the external_ids by which a pod's Interface is known. Local
 	// pods on the switch only.
 	NoIDs bool
+	// Plug replaces the bed's own wiring, as a CNI plugin does: it gives the pod's namespace eth0 with the pod's addresses and routes,
+	// and sets the pod's Interface, MAC and OFPort. Local pods on the switch only.
+	Plug func(*Pod) error
 }
 
 // Pod is a host with one device, eth0. Local pods hang on the switch, or on the
@@ -72,6 +75,12 @@ func (b *Bed) AddPods(specs ...PodSpec) ([]*Pod, error) {
 		if err != nil {
 			return nil, errors.Join(err, b.RemovePods(pods...))
 		}
+		if spec.Plug != nil {
+			if err := spec.Plug(p); err != nil {
+				return nil, errors.Join(err, b.RemovePods(pods...))
+			}
+			continue
+		}
 		args = append(args, "--", "add-port", p.bridge, p.Interface)
 		if spec.Tag != 0 {
 			args = append(args, fmt.Sprint("tag=", spec.Tag))
@@ -81,7 +90,7 @@ func (b *Bed) AddPods(specs ...PodSpec) ([]*Pod, error) {
 			args = append(args, p.externalIDs()...)
 		}
 	}
-	if len(pods) == 0 || b.opt.Plane == Linux {
+	if len(args) == 0 || b.opt.Plane == Linux {
 		return pods, nil
 	}
 	if _, err := b.Vsctl(args[1:]...); err != nil {
@@ -151,6 +160,9 @@ func (b *Bed) newPod(spec PodSpec, local bool) (*Pod, error) {
 		return nil, err
 	}
 	p.Host = host
+	if spec.Plug != nil {
+		return p, nil
+	}
 	routed := b.opt.Plane == Linux
 	bits4, bits6 := 24, 64
 	if !local || spec.PointToPoint || routed {
@@ -196,7 +208,7 @@ func (b *Bed) reserve(spec PodSpec, local bool) (*Pod, error) {
 		for n = FirstPod; used[n]; n++ {
 		}
 	}
-	if b.opt.Plane == Linux && (spec.Tag != 0 || spec.Bridge != "") {
+	if b.opt.Plane == Linux && (spec.Tag != 0 || spec.Bridge != "" || spec.Plug != nil) {
 		return nil, errNoSwitch
 	}
 	if n <= UplinkPort || n > 254 || used[n] {
