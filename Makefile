@@ -157,7 +157,7 @@ dist-check: ## the same commit gives the same release files, wherever it is buil
 # A quiet machine, please: half an hour of a busy one tells nothing.
 BENCH = @PATH="$$($(GO) env GOROOT)/bin:$$PATH" $(GO) run -C test/bench . -root $(CURDIR)
 
-bench: deps ## nkp beside kube-proxy, ovs-ofctl and no proxy at all; writes docs/benchmarks.md (20 minutes; first build: 4)
+bench: deps ## nkp beside kube-proxy, ovs-ofctl and no proxy at all; writes docs/benchmarks.md and README.md's numbers (25 minutes; first build: 4; BENCHFLAGS=-huge: 50,000 Services, too)
 	@mkdir -p bin
 	$(BENCH) -raw $(CURDIR)/bin/bench.json $(BENCHFLAGS)
 

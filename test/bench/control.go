@@ -18,8 +18,9 @@ import (
 
 // Control is what one proxy costs at one number of Services, and how fast it follows.
 type Control struct {
-	Kind     rig.Kind
-	Services int
+	Kind      rig.Kind
+	Services  int
+	Endpoints int // of each Service
 
 	Starts []time.Duration // each from the start of the process until every Service with pods has answered
 	Change []time.Duration // each from the patch of one endpoint until a new connection reached the new one; sorted
@@ -33,6 +34,9 @@ type Control struct {
 	SettledMemory, LastMemory float64 // resident, units of a million bytes
 	// AllocatedPerChange is how many bytes nkp allocates at least for one endpoint's change; 0: not known.
 	AllocatedPerChange float64
+	// TableMemory is the kernel's, of the tables, in units of a million bytes; 0 on Open vSwitch, whose daemon has the flows here.
+	TableMemory float64
+	Repair      *Repair // nil: not tried
 }
 
 // Start is the median of the starts.
@@ -160,7 +164,7 @@ func (m *measurement) settle(ctx context.Context) error {
 			calm = 0
 		}
 	}
-	if m.Kind == rig.NKP && m.plan.last(m.size) && m.plan.full {
+	if !m.Kind.OfKubernetes() && m.plan.last(m.size) && m.plan.full {
 		time.Sleep(6 * time.Second) // nkp returns memory to the system some seconds after its start
 	}
 	return ctx.Err()
@@ -204,7 +208,7 @@ func (m *measurement) changes(ctx context.Context, c *Control) error {
 	// Changes one by one, not a burst: kube-proxy lets a second pass between two syncs by default, which is not what is
 	// measured here.
 	pause := 20 * time.Millisecond
-	if m.Kind != rig.NKP {
+	if m.Kind.OfKubernetes() {
 		pause = 1100 * time.Millisecond
 	}
 	time.Sleep(pause)
@@ -295,5 +299,5 @@ func (m *measurement) churn(ctx context.Context, salt int) error {
 		i = rand.IntN(m.services)
 	}
 	to := fmt.Sprintf("10.%d.%d.%d", 200+salt, rand.IntN(250), 1+rand.IntN(250))
-	return m.api.Move(ctx, rig.Numbered(i).Name, rand.IntN(rig.Endpoints), to)
+	return m.api.Move(ctx, rig.Numbered(i).Name, rand.IntN(m.size.each()), to)
 }

@@ -1,7 +1,8 @@
 // Command bench measures nkp beside its peers, in one run on one machine: kube-proxy's nftables and iptables modes on the
 // same API server, ovs-ofctl on the same switch, and pods that reach each other without any Service.
 //
-//	make bench         everything, under 20 minutes on two cores; writes docs/benchmarks.md, its plots, and docs/scale.md
+//	make bench         everything, under 30 minutes on two cores; writes docs/benchmarks.md, its plots, docs/scale.md, and the
+//	                   numbers of README.md. BENCHFLAGS=-huge: 50,000 Services × 5 endpoints, too
 //	make bench-quick   up to 1,000 Services, under 3 minutes; prints only
 //	make bench-kernel  VIP against direct on the kernel's datapath, in the emulated machine of test/kernel; prints only
 //
@@ -12,7 +13,7 @@
 // (profile.go, perf.go); -help has the flags.
 //
 // Start reading at [run] (main.go): it walks through the numbers of Services. control.go measures what a proxy costs and
-// how fast it follows, data.go what its Services cost a packet, fleet.go what many agents cost the API server, and
+// how fast it follows, repair.go what its tables cost the kernel and how soon they are back when they are lost, data.go what its Services cost a packet, fleet.go what many agents cost the API server, and
 // targets.go holds what must hold. Package rig has the network, the API server and the proxies, package traffic the
 // clients, package ofctrltest (of the product) a switch in memory, package report tables, plots and the fit of exponents.
 //

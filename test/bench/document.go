@@ -11,13 +11,12 @@ import (
 
 	"github.com/nkp-proxy/nkp/test/bench/report"
 	"github.com/nkp-proxy/nkp/test/bench/rig"
-	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // tables returns all tables of the run in a form.
 func tables(r *Results, form func(report.Table) string) string {
 	var b strings.Builder
-	for _, t := range []report.Table{controlTable(r), burstTable(r), growthTable(r), dataTable(r), spreadTable(r), fleetTable(r)} {
+	for _, t := range []report.Table{controlTable(r), burstTable(r), growthTable(r), repairTable(r), dataTable(r), spreadTable(r), fleetTable(r)} {
 		if len(t.Rows) > 0 {
 			b.WriteString(form(t) + "\n")
 		}
@@ -40,13 +39,18 @@ func short(d time.Duration) string {
 func controlTable(r *Results) report.Table {
 	t := report.Table{
 		Title:  "Start, one change, memory",
-		Header: []string{"proxy", "Services", "start to all serving", "one change p50", "p99", "(of)", "memory at rest", "CPU at rest", "allocated for a change"},
+		Header: []string{"proxy", "Services", "start to all serving", "one change p50", "p99", "(of)", "memory at rest", "kernel memory of the tables", "CPU at rest", "allocated for a change"},
 		Remarks: "Start: from the start of the process until every Service with pods has answered; nkp's is the median of its starts on an empty switch. " +
-			"Change: from the patch of one endpoint until a new connection reached the new pod. Memory is resident, in units of a million bytes; CPU is of one core.",
+			"Change: from the patch of one endpoint until a new connection reached the new pod. Memory is resident, in units of a million bytes; CPU is of one core. " +
+			"Kernel memory: what the kernel has less (SUnreclaim, Percpu and VmallocUsed of /proc/meminfo) after the tables of a stopped proxy were deleted.",
 	}
 	for _, c := range r.Control {
-		t.Add(string(c.Kind), fmt.Sprint(c.Services), short(c.Start()), short(quantile(c.Change, 50)), short(quantile(c.Change, 99)), fmt.Sprint(len(c.Change)),
-			fmt.Sprintf("%.0f MB", c.SettledMemory), fmt.Sprintf("%.2f %%", 100*c.IdleCPU), allocated(c))
+		tables := "–"
+		if c.Kind != rig.NKP {
+			tables = fmt.Sprintf("%.1f MB", c.TableMemory)
+		}
+		t.Add(string(c.Kind), c.size(), short(c.Start()), short(quantile(c.Change, 50)), short(quantile(c.Change, 99)), fmt.Sprint(len(c.Change)),
+			fmt.Sprintf("%.0f MB", c.SettledMemory), tables, fmt.Sprintf("%.2f %%", 100*c.IdleCPU), allocated(c))
 	}
 	if f := r.Floor; f != nil && len(f.NKP) > 0 {
 		best := func(list []float64) string { return fmt.Sprintf("%.0f ms", minimum(list)) }
@@ -54,6 +58,14 @@ func controlTable(r *Results) report.Table {
 			f.Objects, len(f.NKP), best(f.NKP), best(f.Ofctl), f.Ratio())
 	}
 	return t
+}
+
+// size names the number of Services, with that of their endpoints where it is not the usual one.
+func (c Control) size() string {
+	if c.Endpoints == rig.Endpoints {
+		return fmt.Sprint(c.Services)
+	}
+	return fmt.Sprintf("%d × %d", c.Services, c.Endpoints)
 }
 
 func allocated(c Control) string {
@@ -82,8 +94,29 @@ func burstTable(r *Results) report.Table {
 		if c.Kind == rig.NKP {
 			sw = fmt.Sprintf("%.2f", c.BurstSwitchCPU)
 		}
-		t.Add(string(c.Kind), fmt.Sprint(c.Services), fmt.Sprintf("%.0f", c.BurstRate), short(quantile(c.BurstChange, 50)), short(quantile(c.BurstChange, 99)), fmt.Sprint(len(c.BurstChange)),
+		t.Add(string(c.Kind), c.size(), fmt.Sprintf("%.0f", c.BurstRate), short(quantile(c.BurstChange, 50)), short(quantile(c.BurstChange, 99)), fmt.Sprint(len(c.BurstChange)),
 			fmt.Sprintf("%.2f", c.BurstCPU), sw, fmt.Sprintf("%.0f MB", c.LastMemory))
+	}
+	return t
+}
+
+func repairTable(r *Results) report.Table {
+	t := report.Table{
+		Title:  "After nft flush ruleset",
+		Header: []string{"proxy", "Services", "all serving again after", "connections begun meanwhile", "answered wrongly", "not answered", "open connections kept"},
+		Remarks: fmt.Sprintf("Wrongly: refused, or by a host that is no endpoint. Not answered: not within %v, so that TCP would ask again, after a second; or unreachable, by the word of the router, which gets "+
+			"packets to VIPs while nothing translates them. No Service changes meanwhile; "+
+			"kube-proxy iptables is over iptables-legacy, which this does not delete.", askTime),
+	}
+	for _, c := range r.Control {
+		if c.Repair == nil {
+			continue
+		}
+		took, kept := "not within "+short(c.Repair.Limit), "–"
+		if c.Repair.Took != 0 {
+			took, kept = short(c.Repair.Took), fmt.Sprintf("%d of %d", c.Repair.Kept, c.Repair.Held)
+		}
+		t.Add(string(c.Kind), c.size(), took, fmt.Sprint(c.Repair.Asked), fmt.Sprint(c.Repair.Wrong), fmt.Sprint(c.Repair.Unanswered), kept)
 	}
 	return t
 }
@@ -226,7 +259,7 @@ func machineText(r *Results) string {
 	m := r.Machine
 	return fmt.Sprintf("The machine: %d cores, %s; %d GB; %s, Linux %s; load averages %s when the run began, which took %v. %s. kube-proxy and API server are %s; "+
 		"kube-proxy's iptables mode is measured over iptables-legacy, since over nf_tables its one transaction for everything does not end in ten minutes at 10,000 Services.\n",
-		m.Cores, m.CPU, m.MemoryGB, m.System, m.Kernel, m.Load, r.Took.Round(time.Second), strings.Join(m.Versions, "; "), testbed.KubeVersion)
+		m.Cores, m.CPU, m.MemoryGB, m.System, m.Kernel, m.Load, r.Took.Round(time.Second), strings.Join(m.Versions, "; "), r.Kube)
 }
 
 type figure struct {

@@ -33,7 +33,8 @@ func main() {
 	}
 	var programs rig.Programs
 	quick := flag.Bool("quick", false, "up to 1,000 Services, short rounds, nothing written")
-	root := flag.String("root", ".", "the repository; docs/benchmarks.md and docs/scale.md are written there")
+	withHuge := flag.Bool("huge", false, "at last 50,000 Services with 5 endpoints, too: what that takes, judged by nothing")
+	root := flag.String("root", ".", "the repository; docs/benchmarks.md, docs/scale.md and the numbers of README.md are written there")
 	raw := flag.String("raw", "", "keep the measurements in this file, as JSON")
 	render := flag.String("render", "", "measure nothing: write the documents and judge the targets from a file that -raw wrote")
 	only := flag.String("only", "", "comma-separated: nkp, nkp-nftables, nftables, iptables, fleet (default: all)")
@@ -59,12 +60,12 @@ func main() {
 		}
 		return
 	}
-	r, err := results(ctx, *render, programs, *root, fullPlan(*quick).only(*only).at(*sizes))
+	r, err := results(ctx, *render, programs, *root, planned(*quick, *withHuge).only(*only).at(*sizes))
 	if err == nil && *raw != "" {
 		err = save(*raw, r)
 	}
 	if err == nil && r.Full {
-		err = write(r, filepath.Join(*root, "docs"))
+		err = errors.Join(write(r, filepath.Join(*root, "docs")), writeREADME(r, filepath.Join(*root, "README.md")))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -77,6 +78,14 @@ func main() {
 		fmt.Printf("missed: %s\n", strings.Join(missed, "; "))
 		os.Exit(1)
 	}
+}
+
+func planned(quick, withHuge bool) plan {
+	p := fullPlan(quick)
+	if withHuge {
+		return p.andHuge()
+	}
+	return p
 }
 
 // results measures, or reads what was measured before.
@@ -104,6 +113,7 @@ func save(file string, r *Results) error {
 type Results struct {
 	Full    bool // not a quick run
 	Machine report.Machine
+	Kube    string        // version of kube-proxy and API server
 	Took    time.Duration // without building the programs
 	Control []Control
 	Data    []Data
@@ -116,30 +126,41 @@ func run(ctx context.Context, programs rig.Programs, root string, p plan) (r *Re
 	if err := errors.Join(testbed.OVS.Available(), testbed.Linux.Available()); err != nil {
 		return nil, err
 	}
-	err = withAPI(ctx, programs, root, func(api *rig.API, programs rig.Programs) (err error) {
-		begin := time.Now()
-		r = &Results{Full: p.full, Machine: report.ThisMachine()}
-		done := 0
-		for _, size := range p.sizes {
-			if err := api.Fill(ctx, done, size.services); err != nil {
-				return err
+	r = &Results{Full: p.full, Machine: report.ThisMachine(), Kube: testbed.KubeVersion}
+	// What an API server has once, it keeps: Services with another number of endpoints need another one.
+	for _, same := range p.byEndpoints() {
+		if err := withAPI(ctx, programs, root, func(api *rig.API, programs rig.Programs) error { return r.measureAll(ctx, p, same, api, programs) }); err != nil {
+			return r, err
+		}
+	}
+	return r, nil
+}
+
+// measureAll measures at numbers of Services that grow.
+func (r *Results) measureAll(ctx context.Context, p plan, sizes []size, api *rig.API, programs rig.Programs) (err error) {
+	begin := time.Now()
+	defer func() { r.Took += time.Since(begin) }()
+	done := 0
+	for _, size := range sizes {
+		if err := api.Fill(ctx, done, size.services, size.each()); err != nil {
+			return err
+		}
+		done = size.services
+		for _, kind := range p.kinds {
+			if size.leavesOut(kind) {
+				continue
 			}
-			done = size.services
-			for _, kind := range p.kinds {
-				if err := measure(ctx, r, p, size, kind, api, programs); err != nil {
-					return fmt.Errorf("%s at %d Services: %w", kind, size.services, err)
-				}
-			}
-			if size.fleet && p.agents > 0 {
-				if r.Fleet, err = measureFleet(ctx, p, size.services, api, programs); err != nil {
-					return fmt.Errorf("fleet: %w", err)
-				}
+			if err := measure(ctx, r, p, size, kind, api, programs); err != nil {
+				return fmt.Errorf("%s at %d Services: %w", kind, size.services, err)
 			}
 		}
-		r.Took = time.Since(begin)
-		return nil
-	})
-	return r, err
+		if size.fleet && p.agents > 0 {
+			if r.Fleet, err = measureFleet(ctx, p, size.services, api, programs); err != nil {
+				return fmt.Errorf("fleet: %w", err)
+			}
+		}
+	}
+	return nil
 }
 
 // withAPI builds the programs that are not there yet, and calls do with them and an API server that has the objects of every
@@ -167,10 +188,14 @@ func withAPI(ctx context.Context, programs rig.Programs, root string, do func(*r
 
 // measure starts one proxy at one number of Services and measures it.
 func measure(ctx context.Context, r *Results, p plan, size size, kind rig.Kind, api *rig.API, programs rig.Programs) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	limit := 10 * time.Minute
+	if size == huge {
+		limit = 30 * time.Minute
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	return withNode(ctx, p, size, kind, api, programs, func(m *measurement) error {
-		c := Control{Kind: kind, Services: size.services}
+		c := Control{Kind: kind, Services: size.services, Endpoints: size.each()}
 		if err := m.starts(ctx, &c, r); err != nil {
 			return err
 		}
@@ -178,7 +203,6 @@ func measure(ctx context.Context, r *Results, p plan, size size, kind rig.Kind, 
 			if err := m.control(ctx, &c); err != nil {
 				return err
 			}
-			r.Control = append(r.Control, c)
 		}
 		if size.data {
 			d, err := m.data(ctx)
@@ -186,6 +210,12 @@ func measure(ctx context.Context, r *Results, p plan, size size, kind rig.Kind, 
 				return err
 			}
 			r.Data = append(r.Data, d)
+		}
+		if size.control {
+			if err := m.tables(ctx, &c); err != nil {
+				return err
+			}
+			r.Control = append(r.Control, c)
 		}
 		return nil
 	})

@@ -23,20 +23,27 @@ func ms(list ...float64) (out []time.Duration) {
 
 // good are results that miss no target.
 func good() *Results {
-	r := &Results{Full: true, Machine: report.Machine{Cores: 2, CPU: "some CPU"}, Floor: &Floor{Objects: 20_000, NKP: []float64{150, 120}, Ofctl: []float64{240, 250}}}
+	r := &Results{Full: true, Kube: "v1.99.1", Machine: report.Machine{Cores: 2, CPU: "some CPU"}, Floor: &Floor{Objects: 20_000, NKP: []float64{150, 120}, Ofctl: []float64{240, 250}}}
 	for i, n := range []int{100, 1000, 10_000} {
 		slow := float64(int(1) << (4 * i))
 		r.Control = append(r.Control,
 			Control{Kind: rig.NKP, Services: n, Starts: ms(300, 400, 900), Change: ms(4, 5, 9), SettledMemory: 60, IdleCPU: 0.001, AllocatedPerChange: 50_000},
-			Control{Kind: rig.NFTables, Services: n, Starts: ms(400), Change: ms(4, 5, 9), SettledMemory: 90},
-			Control{Kind: rig.KubeNft, Services: n, Starts: ms(90 * slow), Change: ms(20 * slow), SettledMemory: 250},
-			Control{Kind: rig.KubeLegacy, Services: n, Starts: ms(80 * slow), Change: ms(10 * slow), SettledMemory: 300})
+			Control{Kind: rig.NFTables, Services: n, Starts: ms(400), Change: ms(4, 5, 9), SettledMemory: 90, TableMemory: 20,
+				Repair: &Repair{Took: 700 * time.Millisecond, Limit: time.Minute, Asked: 99, Held: 20, Kept: 20}},
+			Control{Kind: rig.KubeNft, Services: n, Starts: ms(90 * slow), Change: ms(20 * slow), SettledMemory: 250, TableMemory: 80,
+				Repair: &Repair{Limit: time.Minute, Asked: 5000, Wrong: 3, Unanswered: 4997, Held: 20}},
+			Control{Kind: rig.KubeLegacy, Services: n, Starts: ms(80 * slow), Change: ms(10 * slow), SettledMemory: 300, TableMemory: 50})
 		same := Pairs{{VIP: 99, Direct: 100}, {VIP: 98, Direct: 100}}
 		r.Data = append(r.Data,
 			Data{Kind: rig.NKP, Services: n, Throughput: same, Latency50: same, Latency99: same, Connections1: same, Connections8: same, SwitchCPU: same},
 			Data{Kind: rig.NFTables, Services: n, Throughput: same, Latency50: same, Latency99: same, Connections1: same, Connections8: same},
 			Data{Kind: rig.KubeNft, Services: n, Throughput: Pairs{{80, 100}}, Latency50: same, Latency99: same, Connections1: same, Connections8: Pairs{{70, 100}}})
 	}
+	for i := range r.Control {
+		r.Control[i].Endpoints = rig.Endpoints
+	}
+	// No target speaks of very many Services.
+	r.Control = append(r.Control, Control{Kind: rig.NFTables, Services: 50_000, Endpoints: 5, Starts: ms(99_000), Change: ms(999), SettledMemory: 999, TableMemory: 999})
 	p := Phase{Took: time.Second, Load: rig.Load{Requests: 200, Watches: 200, CPU: time.Second}, FromServer: 50e6}
 	r.Fleet = &Fleet{Agents: 50, Services: 1000, Start: p, Changing: p, Idle: Phase{Took: time.Second}, Changes: 20, Reached: ms(3, 4), Last: ms(5)}
 	return r
@@ -63,6 +70,9 @@ func TestJudge(t *testing.T) {
 		"nkp nftables: one endpoint's change, p99": func(r *Results) { r.Control[9].Change = ms(4, 5, 40, 40) },
 		"nkp nftables: memory":                     func(r *Results) { r.Control[9].SettledMemory = 130 },
 		"times faster than kube-proxy nftables":    func(r *Results) { r.Control[10].Change = ms(6) },
+		"nkp nftables: kernel memory":              func(r *Results) { r.Control[9].TableMemory = 90 },
+		"nkp nftables: serving again":              func(r *Results) { r.Control[9].Repair.Took = 0 },
+		"nkp nftables: wrong answers":              func(r *Results) { r.Control[9].Repair.Wrong = 1 },
 		"nkp nftables: throughput":                 func(r *Results) { r.Data[7].Throughput = Pairs{{70, 100}} },
 	} {
 		r := good()
@@ -74,7 +84,41 @@ func TestJudge(t *testing.T) {
 }
 
 // last4 is nkp's at the largest number of Services.
-func last4(r *Results) *Control { return &r.Control[len(r.Control)-4] }
+func last4(r *Results) *Control { return &r.Control[8] }
+
+// The README's numbers are the run's, with the version that was measured; what is around them stays.
+func TestREADME(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "README.md")
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second run finds what the first has written
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := writeREADME(good(), file); err != nil {
+			t.Fatal(err)
+		}
+		if text, err = os.ReadFile(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, want := range []string{
+		"# nkp\n", "At 10,000 Services an endpoint change takes effect in 5 ms instead of 2.6 s, startup takes 0.4 s instead of 20 s, and memory is 60 MB instead of 250 MB (kube-proxy 1.99.1).\n<!-- end -->\nRestarting",
+		"| nkp, Open vSwitch | nkp, nftables | kube-proxy 1.99.1, nftables | kube-proxy 1.99.1, iptables |", "| resident memory | 60 MB | 90 MB | 250 MB | 300 MB |\n<!-- end -->",
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("no %q in\n%.3000s", want, text)
+		}
+	}
+	if err := os.WriteFile(file, []byte("# nkp\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeREADME(good(), file); err == nil {
+		t.Error("a README without blocks was written")
+	}
+}
 
 // Documents name every measurement and every plot is there.
 func TestWrite(t *testing.T) {
@@ -86,7 +130,8 @@ func TestWrite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"some CPU", "kube-proxy nftables", "nkp 120 ms, `ovs-ofctl --bundle` 240 ms, ratio 0.50", "| nkp | 10000 | 0.40 s | 5.0 ms |", "50 agents"} {
+	for _, want := range []string{"some CPU", "kube-proxy nftables", "nkp 120 ms, `ovs-ofctl --bundle` 240 ms, ratio 0.50", "| nkp | 10000 | 0.40 s | 5.0 ms |", "50 agents",
+		"kube-proxy and API server are v1.99.1;", "| nkp nftables | 50000 × 5 | 99 s |", "| kube-proxy nftables | 10000 | not within 60 s | 5000 | 3 | 4997 | – |"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("benchmarks.md has no %q", want)
 		}
@@ -116,6 +161,12 @@ func TestPairs(t *testing.T) {
 }
 
 func TestPlan(t *testing.T) {
+	if p := fullPlan(false).andHuge(); len(p.byEndpoints()) != 2 || !p.last(p.sizes[len(p.sizes)-2]) || p.last(huge) || !p.full {
+		t.Errorf("%+v", p)
+	}
+	if p := fullPlan(true).andHuge().at("50000"); len(p.byEndpoints()) != 1 || p.full {
+		t.Errorf("%+v", p)
+	}
 	p := fullPlan(true).only("nkp,fleet").at("1000")
 	if !slices.Equal(p.kinds, []rig.Kind{rig.NKP}) || p.agents == 0 || len(p.sizes) != 1 || p.sizes[0].services != 1000 || p.full {
 		t.Errorf("%+v", p)

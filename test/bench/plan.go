@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,8 +40,20 @@ type plan struct {
 // size is one number of Services and what is measured there.
 type size struct {
 	services             int
+	endpoints            int // of each Service; 0: rig.Endpoints
 	control, data, fleet bool
+	repair               bool // of the nftables modes
 }
+
+// each returns the number of endpoints of each Service.
+func (s size) each() int { return cmp.Or(s.endpoints, rig.Endpoints) }
+
+// huge is measured with the flag -huge only: it takes ten minutes more.
+var huge = size{services: 50_000, endpoints: 5, control: true, repair: true}
+
+// leavesOut reports whether a proxy is not measured here: kube-proxy's iptables mode would take hours where there are very many
+// Services.
+func (s size) leavesOut(k rig.Kind) bool { return s == huge && k == rig.KubeLegacy }
 
 func fullPlan(quick bool) plan {
 	p := plan{
@@ -48,7 +61,7 @@ func fullPlan(quick bool) plan {
 		kinds: kinds,
 		sizes: []size{
 			{services: 10, data: true}, {services: 100, control: true}, {services: 1000, control: true, data: true, fleet: true},
-			{services: 5000, control: true}, {services: 10_000, control: true, data: true},
+			{services: 5000, control: true}, {services: 10_000, control: true, data: true, repair: true},
 		},
 		starts: 3, changes: 200, changeBudget: 30 * time.Second, shortBudget: 12 * time.Second,
 		burst: time.Minute, peerBurst: 20 * time.Second, shortBurst: 5 * time.Second,
@@ -58,7 +71,7 @@ func fullPlan(quick bool) plan {
 	}
 	if quick {
 		p.full = false
-		p.sizes = []size{{services: 100, control: true}, {services: 1000, control: true, data: true, fleet: true}}
+		p.sizes = []size{{services: 100, control: true}, {services: 1000, control: true, data: true, fleet: true, repair: true}}
 		p.changes, p.changeBudget, p.shortBudget = 40, 6*time.Second, 4*time.Second
 		p.burst, p.peerBurst, p.shortBurst = 3*time.Second, 3*time.Second, 2*time.Second
 		p.idle, p.shortIdle = 3*time.Second, 2*time.Second
@@ -104,5 +117,26 @@ func (p plan) at(list string) plan {
 	return p
 }
 
-// last reports whether this is the largest number of Services.
-func (p plan) last(s size) bool { return s == p.sizes[len(p.sizes)-1] }
+// andHuge adds very many Services.
+func (p plan) andHuge() plan {
+	p.sizes = append(p.sizes, huge)
+	return p
+}
+
+// byEndpoints returns the numbers of Services, those together that have as many endpoints.
+func (p plan) byEndpoints() (list [][]size) {
+	for _, s := range p.sizes {
+		if n := len(list) - 1; n >= 0 && list[n][0].each() == s.each() {
+			list[n] = append(list[n], s)
+		} else {
+			list = append(list, []size{s})
+		}
+	}
+	return list
+}
+
+// last reports whether this is the largest number of Services that the targets speak of.
+func (p plan) last(s size) bool {
+	list := slices.DeleteFunc(slices.Clone(p.sizes), func(s size) bool { return s == huge })
+	return len(list) > 0 && s == list[len(list)-1]
+}

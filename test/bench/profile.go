@@ -38,7 +38,7 @@ func profile(ctx context.Context, kind rig.Kind, programs rig.Programs, root str
 		err = withNodeAlone(ctx, kind, services, programs, measure)
 	} else {
 		err = withAPI(ctx, programs, root, func(api *rig.API, programs rig.Programs) error {
-			if err := api.Fill(ctx, 0, services); err != nil {
+			if err := api.Fill(ctx, 0, services, rig.Endpoints); err != nil {
 				return err
 			}
 			return withNode(ctx, fullPlan(false), size{services: services}, kind, api, programs, func(m *measurement) error {

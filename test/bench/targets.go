@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -137,9 +138,14 @@ func (v *verdicts) nftables(r *Results) {
 		v.most(who+"one endpoint's change, p99", milli(quantile(nkp.Change, 99)), 30, "ms")
 		v.most(who+"exponent of one endpoint's change", r.exponent(rig.NFTables, changeCost), 0.1, "")
 		v.most(who+"memory at rest", nkp.SettledMemory, 120, "MB")
+		if r := nkp.Repair; r != nil {
+			v.most(who+"serving again after nft flush ruleset", cmp.Or(r.Took, r.Limit).Seconds(), 3, "s")
+			v.most(who+"wrong answers meanwhile", float64(r.Wrong), 0, "")
+		}
 		for _, peer := range r.control(rig.KubeNft) {
 			if peer.Services == nkp.Services {
 				v.least(who+"one endpoint's change, times faster than kube-proxy nftables", changeCost(peer)/changeCost(nkp), 5, "×")
+				v.most(who+"kernel memory of the tables, of kube-proxy nftables's", nkp.TableMemory/peer.TableMemory, 1, "")
 			}
 		}
 	}
@@ -176,10 +182,10 @@ func verdictTable(list []verdict) report.Table {
 	return t
 }
 
-// control returns the measurements of one proxy, by the number of Services.
+// control returns the measurements of one proxy, by the number of Services; without the very many, which no target speaks of.
 func (r *Results) control(k rig.Kind) (list []Control) {
 	for _, c := range r.Control {
-		if c.Kind == k {
+		if c.Kind == k && c.Endpoints == rig.Endpoints {
 			list = append(list, c)
 		}
 	}

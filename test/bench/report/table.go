@@ -43,7 +43,9 @@ func Text(t Table) string {
 // Markdown returns the table for a document.
 func Markdown(t Table) string {
 	var b strings.Builder
-	b.WriteString("### " + t.Title + "\n\n")
+	if t.Title != "" {
+		b.WriteString("### " + t.Title + "\n\n")
+	}
 	line := func(cells []string) { b.WriteString("| " + strings.Join(cells, " | ") + " |\n") }
 	line(t.Header)
 	b.WriteString("|---" + strings.Repeat("|--:", len(t.Header)-1) + "|\n")

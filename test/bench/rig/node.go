@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/nkp-proxy/nkp/test/bench/traffic"
@@ -29,6 +30,9 @@ const (
 	NFTables    Kind = "nkp nftables"
 	clusterCIDR      = "10.0.0.0/8"
 )
+
+// OfKubernetes reports whether it is kube-proxy.
+func (k Kind) OfKubernetes() bool { return k == KubeNft || k == KubeLegacy }
 
 // Node is a bed with pods, a client among them, joined to the API server. One proxy runs on it at a time. NKP has a
 // private Open vSwitch with the pods on it, the others a bridge of the kernel's.
@@ -221,6 +225,9 @@ func (n *Node) Reach(ctx context.Context, frontend, pod string, begin time.Time)
 		time.Sleep(since / 50)
 	}
 }
+
+// IsEndpoint reports whether a host that answered is an endpoint of the Services that [LiveFrontends] lists.
+func IsEndpoint(host string) bool { return strings.HasPrefix(host, "remote-") }
 
 // addressOf returns the address of a remote pod by its name, remote-N.
 func addressOf(name string) string {

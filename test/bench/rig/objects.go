@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/util/retry"
 )
 
-// Endpoints is how many each Service has.
+// Endpoints is how many each Service has, but where there are very many.
 const Endpoints = 10
 
 const (
@@ -73,6 +73,12 @@ func Numbered(i int) Service {
 
 // Live reports whether Service i has pods: the first ten and every hundredth.
 func Live(i int) bool { return i < 10 || i%100 == 99 }
+
+// with returns the Service with its first endpoints only.
+func (s Service) with(endpoints int) Service {
+	s.Endpoints = s.Endpoints[:endpoints]
+	return s
+}
 
 // LiveFrontends are where Services with pods among the first n are reached.
 func LiveFrontends(n int) (list []string) {
@@ -127,12 +133,12 @@ func (a *API) FillSpecial(ctx context.Context) error {
 	return nil
 }
 
-// Fill creates the numbered Services from (included) to (not).
-func (a *API) Fill(ctx context.Context, from, to int) error {
+// Fill creates the numbered Services from (included) to (not), with so many endpoints each, at most Endpoints.
+func (a *API) Fill(ctx context.Context, from, to, endpoints int) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(16)
 	for i := from; i < to && ctx.Err() == nil; i++ {
-		g.Go(func() error { return a.create(ctx, Numbered(i)) })
+		g.Go(func() error { return a.create(ctx, Numbered(i).with(endpoints)) })
 	}
 	return g.Wait()
 }
