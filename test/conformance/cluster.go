@@ -49,9 +49,12 @@ func (c *cluster) reports() string {
 
 // test runs e2e.test in the cluster. An error may mean that tests have failed.
 func (c *cluster) test(ctx context.Context) error {
-	selected := focus
-	if c.smoke {
+	selected := network
+	switch {
+	case c.smoke:
 		selected = focusOf(smoke)
+	case c.focus != "":
+		selected += ".*(" + c.focus + ")"
 	}
 	if err := errors.Join(os.RemoveAll(c.reports()), os.MkdirAll(c.reports(), 0o755)); err != nil {
 		return err

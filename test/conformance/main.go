@@ -38,6 +38,7 @@ type settings struct {
 	config  string // a file that is nkp's configuration in place of clusterCIDR alone
 	family  string // of IP: ipv4, ipv6 or dual
 	cni     string // plugs in the pods of plane ovs: ovs-cni; "": this folder's cluster/cni-ovs
+	focus   string // a regular expression that the names of tests must match
 	smoke   bool
 	keep    bool          // leave the cluster running
 	kill    time.Duration // between two kills of a random nkp; 0: none
@@ -61,6 +62,7 @@ func conformance(ctx context.Context, args []string) error {
 	f.StringVar(&s.overlay, "overlay", "", "overlay of deploy/kubernetes (default: the one named like the plane)")
 	f.StringVar(&s.config, "config", "", "file with nkp's configuration (default: clusterCIDR, and nkp's defaults)")
 	f.StringVar(&s.cni, "cni", "", "CNI plugin of plane ovs: ovs-cni, the one of the Network Plumbing Working Group (default: one of the suite's own)")
+	f.StringVar(&s.focus, "focus", "", "only the tests whose names match a regular expression, such as 'Traffic Distribution'")
 	f.BoolVar(&s.smoke, "smoke", false, "only the smoke tests")
 	f.BoolVar(&s.keep, "keep", false, "leave the cluster running")
 	f.DurationVar(&s.kill, "kill", 0, "kill -9 nkp on a random node this often while the tests run")
@@ -73,6 +75,9 @@ func conformance(ctx context.Context, args []string) error {
 	}
 	if s.cni != "" && s.cni != "ovs-cni" {
 		return fmt.Errorf("-cni: %q is not ovs-cni; %w", s.cni, errUsage)
+	}
+	if s.focus != "" && s.smoke {
+		return fmt.Errorf("-focus and -smoke exclude each other; %w", errUsage)
 	}
 	switch args[0] {
 	case "build":
@@ -137,6 +142,9 @@ func (s *settings) variant() string {
 	case "dual":
 		parts = append(parts, "dual-stack")
 	}
+	if s.focus != "" {
+		parts = append(parts, "only "+s.focus)
+	}
 	if s.cni != "" {
 		parts = append(parts, s.cni)
 	}
@@ -161,7 +169,7 @@ func (s *settings) runPlane(ctx context.Context, plane string) (*record, error) 
 	if err := c.up(ctx); err != nil {
 		return nil, errors.Join(err, s.down(c))
 	}
-	r := &record{Plane: plane, Variant: s.variant(), Whole: !s.smoke, Date: time.Now(), Nodes: s.nodes, Versions: c.versions(ctx)}
+	r := &record{Plane: plane, Variant: s.variant(), Whole: !s.smoke && s.focus == "", Date: time.Now(), Nodes: s.nodes, Versions: c.versions(ctx)}
 	stop := c.disturb(ctx)
 	err := c.test(ctx)
 	stop()

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -36,11 +37,14 @@ func (r *record) name() string {
 	return r.Plane + ", " + r.Variant
 }
 
+// unsafe are the characters of a variant that stay out of names of files.
+var unsafe = regexp.MustCompile(`[^\w.-]+`)
+
 // recordFile is where the record of a plane and a variant is kept.
 func recordFile(work, plane, variant string) string {
 	name := plane
 	if variant != "" {
-		name += "-" + strings.NewReplacer(", ", "-", " ", "_").Replace(variant)
+		name += "-" + unsafe.ReplaceAllString(variant, "_")
 	}
 	return filepath.Join(work, "results", name+".json")
 }

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// focus selects the network tests.
-const focus = `\[sig-network\]`
+// network selects the network tests.
+const network = `\[sig-network\]`
 
 // skip leaves out what a cluster of an IP family has not: a cloud, a way to the internet, SSH to the nodes, a network policy provider, SCTP.
 func skip(family string) string {
