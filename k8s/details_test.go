@@ -74,11 +74,15 @@ func TestOneProperty(t *testing.T) {
 		}},
 		"no affinity":          {change: func(s *v1.Service) { s.Spec.SessionAffinity = v1.ServiceAffinityNone }},
 		"preserve destination": {change: func(s *v1.Service) { s.Annotations = map[string]string{"preserve-destination": "true"} }},
-		"source ranges":        {change: func(s *v1.Service) { s.Spec.LoadBalancerSourceRanges = []string{"192.168.0.0/16"} }},
-		"policy":               {change: func(s *v1.Service) { s.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyCluster }, health: true},
-		"port":                 {change: func(s *v1.Service) { s.Spec.Ports[0].Port = 81 }},
-		"node port":            {change: func(s *v1.Service) { s.Spec.Ports[0].NodePort = 30081 }},
-		"external IP":          {change: func(s *v1.Service) { s.Spec.ExternalIPs = []string{"1.2.3.5"} }},
+		"consistent choice": {change: func(s *v1.Service) {
+			s.Spec.SessionAffinity, s.Spec.ExternalTrafficPolicy = v1.ServiceAffinityNone, v1.ServiceExternalTrafficPolicyCluster
+			s.Annotations = map[string]string{AnnotationConsistent: "true"}
+		}, health: true},
+		"source ranges": {change: func(s *v1.Service) { s.Spec.LoadBalancerSourceRanges = []string{"192.168.0.0/16"} }},
+		"policy":        {change: func(s *v1.Service) { s.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyCluster }, health: true},
+		"port":          {change: func(s *v1.Service) { s.Spec.Ports[0].Port = 81 }},
+		"node port":     {change: func(s *v1.Service) { s.Spec.Ports[0].NodePort = 30081 }},
+		"external IP":   {change: func(s *v1.Service) { s.Spec.ExternalIPs = []string{"1.2.3.5"} }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tr := NewTracker(Options{NodeName: "n1"})

@@ -148,6 +148,9 @@ func (t *Tracker) servicePort(s *service, p *portDef, warnings *[]Warning) *Serv
 	if p.name.Protocol == v1.ProtocolUDP {
 		port.Serving = serving(all)
 	}
+	if p.consistent != nil {
+		port.Consistent = p.consistent.with(undrained(all), warnings)
+	}
 	for i := range p.frontends {
 		f := &port.Frontends[i]
 		*f = p.frontends[i].Frontend
@@ -158,6 +161,9 @@ func (t *Tracker) servicePort(s *service, p *portDef, warnings *[]Warning) *Serv
 		if by, why, ok := t.claims.winner(p.name, s.def.created, f); ok {
 			f.ShadowedBy = by.name.String()
 			*warnings = append(*warnings, Warning{Field: p.frontends[i].field, Text: conflictText(p.name, f, by, why)})
+			if port.Consistent != nil && port.Consistent.Address == f.Address {
+				port.Consistent = nil
+			}
 		}
 	}
 	return port
@@ -184,7 +190,7 @@ func (t *Tracker) warnService(s *service, conflicts []Warning) {
 func (s *ServicePort) equal(o *ServicePort) bool {
 	return s.Name == o.Name && s.AffinitySeconds == o.AffinitySeconds && s.PreserveDestination == o.PreserveDestination &&
 		slices.Equal(s.ClusterEndpoints, o.ClusterEndpoints) && slices.Equal(s.LocalEndpoints, o.LocalEndpoints) &&
-		slices.Equal(s.Serving, o.Serving) &&
+		slices.Equal(s.Serving, o.Serving) && s.Consistent.equal(o.Consistent) &&
 		slices.EqualFunc(s.Frontends, o.Frontends, func(a, b Frontend) bool {
 			return a.Type == b.Type && a.Address == b.Address && a.Port == b.Port && a.Policy == b.Policy &&
 				a.WhenEmpty == b.WhenEmpty && a.ShadowedBy == b.ShadowedBy && slices.Equal(a.SourceRanges, b.SourceRanges)

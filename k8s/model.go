@@ -156,6 +156,8 @@ type ServicePort struct {
 	Serving []netip.AddrPort
 	// Frontends are sorted by type, address, port.
 	Frontends []Frontend
+	// Consistent is how clients from outside are served at one of the frontends (AnnotationConsistent); nil: as at the others.
+	Consistent *Consistent
 }
 
 // Endpoints returns the endpoints in force for traffic under the policy p.

@@ -49,12 +49,14 @@ type serviceDef struct {
 
 // portDef is one Service port in one family before endpoints are known.
 type portDef struct {
-	name      PortName
-	affinity  int
-	preserve  bool
-	weights   *weights // nil: all are 1
-	target    uint16   // targetPort as a number; 0: a name, or not known
-	frontends []frontendDef
+	name     PortName
+	affinity int
+	preserve bool
+	weights  *weights // nil: all are 1
+	// consistent is AnnotationConsistent's, without endpoints; nil: none.
+	consistent *Consistent
+	target     uint16 // targetPort as a number; 0: a name, or not known
+	frontends  []frontendDef
 }
 
 // frontendDef is a frontend and the field of the Service that asks for it.
@@ -132,12 +134,13 @@ func (d *serviceDef) addFamily(o *v1.Service, f Family, opts *Options) {
 			shared = append(shared, frontendDef{Frontend{Type: LoadBalancer, Address: a, Policy: external, SourceRanges: ranges}, path.String()})
 		}
 	}
-	d.addPorts(o, f, shared, external)
+	d.addPorts(o, f, shared, external, opts)
 }
 
 // addPorts adds one portDef for each port of the Service: the shared frontends at its port, and its NodePort.
-func (d *serviceDef) addPorts(o *v1.Service, f Family, shared []frontendDef, external Policy) {
+func (d *serviceDef) addPorts(o *v1.Service, f Family, shared []frontendDef, external Policy, opts *Options) {
 	affinity, weights := affinitySeconds(o), d.readWeights(o)
+	consistent := d.wantsConsistent(o, external, opts)
 	for i := range o.Spec.Ports {
 		p := &o.Spec.Ports[i]
 		path := field.NewPath("spec", "ports").Index(i)
@@ -167,6 +170,9 @@ func (d *serviceDef) addPorts(o *v1.Service, f Family, shared []frontendDef, ext
 		} else if p.NodePort != 0 {
 			port.frontends = append(port.frontends, frontendDef{
 				Frontend{Type: NodePort, Port: uint16(p.NodePort), Policy: external}, path.Child("nodePort").String()})
+		}
+		if consistent {
+			port.consistent = d.consistent(o, &port)
 		}
 		d.ports = append(d.ports, port)
 	}

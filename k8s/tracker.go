@@ -36,6 +36,8 @@ type Options struct {
 	Families []Family
 	// IgnoreExternalIPs leaves out the externalIPs of Services (kube-proxy's gate AllowServiceExternalIPs, off).
 	IgnoreExternalIPs bool
+	// NotConsistent is why the data plane ignores AnnotationConsistent; "": it does not.
+	NotConsistent string
 }
 
 // Tracker holds API objects and computes the model from them, recomputing only what a change affects.

@@ -24,8 +24,10 @@ type ServiceView struct {
 	ClusterEndpoints []string `json:"clusterEndpoints"`
 	LocalEndpoints   []string `json:"localEndpoints"`
 	// Weights has the endpoints whose share of new connections is not 1, and its size relative to the others'.
-	Weights   map[string]int `json:"weights,omitempty"`
-	Frontends []FrontendView `json:"frontends"`
+	Weights map[string]int `json:"weights,omitempty"`
+	// Consistent is the address that clients from outside reach by consistent choice (AnnotationConsistent).
+	Consistent string         `json:"consistent,omitempty"`
+	Frontends  []FrontendView `json:"frontends"`
 }
 
 // FrontendView is one frontend in a View.
@@ -69,6 +71,9 @@ func (s *ServicePort) View() ServiceView {
 			}
 			v.Weights[e.Addr.String()] = e.Weight()
 		}
+	}
+	if s.Consistent != nil {
+		v.Consistent = s.Consistent.Address.String()
 	}
 	for i := range s.Frontends {
 		v.Frontends = append(v.Frontends, s.Frontends[i].view(s))

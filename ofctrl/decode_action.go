@@ -168,11 +168,20 @@ func (d *decoder) setField(a []byte) flow.Action {
 		if hasMask {
 			to.Mask = flow.MAC(v[6:12]).Uint64()
 		}
-	case oxmIPv6Src:
+	case oxmIPv4Dst, oxmIPv6Src, oxmIPv6Dst:
 		if !hasMask {
-			return flow.SetIPv6Src{Addr: netip.AddrFrom16([16]byte(v))}
+			a, _ := netip.AddrFromSlice(v)
+			return flow.SetAddr{Field: addrFields[f], Addr: a}
 		}
 		return nil
+	case oxmTCPDst, oxmUDPDst:
+		if hasMask {
+			return nil
+		}
+		to.Field, to.Value, to.Mask = flow.TCPDst, uint64(u16(v)), 1<<16-1
+		if f == oxmUDPDst {
+			to.Field = flow.UDPDst
+		}
 	case nxmInPort:
 		if !hasMask && u16(v) == 0xffff {
 			return d.clearIn
@@ -183,6 +192,9 @@ func (d *decoder) setField(a []byte) flow.Action {
 	}
 	return to
 }
+
+// addrFields are the fields of SetAddr by their headers.
+var addrFields = map[uint32]flow.Field{oxmIPv4Dst: flow.IPDst, oxmIPv6Src: flow.IPv6Src, oxmIPv6Dst: flow.IPv6Dst}
 
 // Flags of ct and nat (openvswitch/nicira-ext.h).
 const (

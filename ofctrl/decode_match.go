@@ -56,6 +56,11 @@ func matchField(m *flow.Match, header uint32, v []byte) bool {
 		return setBits(&m.CTMark, v, hasMask)
 	case nxmReg0, nxmReg1, nxmReg2, nxmReg3:
 		return setBits(&m.Reg[(field-nxmReg0)/(nxmReg1-nxmReg0)], v, hasMask)
+	case oxmTCPSrc, oxmUDPSrc:
+		if hasMask {
+			m.SrcPort = flow.Bits{Value: uint32(u16(v)), Mask: uint32(u16(v[2:]))}
+		}
+		return m.SrcPort.Mask != 0
 	case oxmTCPFlags:
 		m.TCPFlags = flow.Bits{Value: uint32(u16(v)), Mask: tcpFlags}
 		if hasMask {

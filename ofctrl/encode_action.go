@@ -57,14 +57,8 @@ func (e *encoder) action(b []byte, a flow.Action) ([]byte, error) {
 		return b, nil
 	case flow.SetField:
 		return setFieldAction(b, a)
-	case flow.SetIPv6Src:
-		if !a.Addr.Is6() {
-			return b, fmt.Errorf("%s: not an IPv6 address", a)
-		}
-		at, addr := len(b), a.Addr.As16()
-		b = append(b, setIPv6SrcTemplate...)
-		copy(b[at+8:], addr[:])
-		return b, nil
+	case flow.SetAddr:
+		return setAddr(b, a)
 	case flow.Copy:
 		return copyField(b, a)
 	case flow.ClearInPort:
@@ -98,7 +92,7 @@ func setFieldAction(b []byte, a flow.SetField) ([]byte, error) {
 	if a.Mask == 0 || a.Mask&^all != 0 || a.Value&^a.Mask != 0 {
 		return b, fmt.Errorf("%s: value %#x and mask %#x do not fit each other or the field", a, a.Value, a.Mask)
 	}
-	if int(a.Field) >= len(setTemplates) {
+	if int(a.Field) >= len(setTemplates) || setTemplates[a.Field][0] == nil {
 		return b, fmt.Errorf("field %s cannot be set", a.Field)
 	}
 	at, width := len(b)+8, a.Field.Bits()/8
@@ -109,6 +103,17 @@ func setFieldAction(b []byte, a flow.SetField) ([]byte, error) {
 		putBytes(b[at+width:], a.Mask, width)
 	}
 	putBytes(b[at:], a.Value, width)
+	return b, nil
+}
+
+func setAddr(b []byte, a flow.SetAddr) ([]byte, error) {
+	t := addrTemplates[a.Field]
+	if t == nil || a.Field.Bits() != a.Addr.BitLen() {
+		return b, fmt.Errorf("%s: not an address that can be set, or of the other family", a)
+	}
+	at := len(b)
+	b = append(b, t...)
+	copy(b[at+8:], a.Addr.AsSlice())
 	return b, nil
 }
 
@@ -127,7 +132,7 @@ var fieldHeaders = [...]uint32{
 }
 
 func checkSubfield(s flow.Subfield) error {
-	if int(s.Field) >= len(fieldHeaders) || s.N == 0 || int(s.Ofs)+int(s.N) > s.Field.Bits() {
+	if int(s.Field) >= len(fieldHeaders) || fieldHeaders[s.Field] == 0 || s.N == 0 || int(s.Ofs)+int(s.N) > s.Field.Bits() {
 		return errors.New("bits out of the field")
 	}
 	return nil

@@ -37,6 +37,9 @@ func match(b []byte, m *flow.Match, unknown bool) ([]byte, error) {
 	}
 	b = prefixField(b, oxmIPv4Src, oxmIPv6Src, m.Src)
 	b = prefixField(b, oxmIPv4Dst, oxmIPv6Dst, m.Dst)
+	if p := m.SrcPort; p.Mask != 0 {
+		b = put16(put16(put32(b, masked(srcPortField(m.IPProto))), uint16(p.Value)), uint16(p.Mask))
+	}
 	if m.DstPort != 0 {
 		b = put16(put32(b, portField(m.IPProto)), m.DstPort)
 	}
@@ -84,10 +87,13 @@ func checkMatch(m *flow.Match) error {
 			return fmt.Errorf("prefix %s matches everything or has bits beyond its length", p)
 		}
 	}
-	for _, v := range [...]flow.Bits{m.CTState, m.CTMark, m.TCPFlags, m.Frag, m.Reg[0], m.Reg[1], m.Reg[2], m.Reg[3]} {
+	for _, v := range [...]flow.Bits{m.CTState, m.CTMark, m.TCPFlags, m.SrcPort, m.Frag, m.Reg[0], m.Reg[1], m.Reg[2], m.Reg[3]} {
 		if v.Value&^v.Mask != 0 {
 			return fmt.Errorf("value %#x has bits beyond its mask %#x", v.Value, v.Mask)
 		}
+	}
+	if m.SrcPort.Mask >= 1<<16-1 {
+		return fmt.Errorf("mask %#x of the source port has all 16 bits, or more", m.SrcPort.Mask)
 	}
 	if m.TCPFlags.Mask > tcpFlags {
 		return fmt.Errorf("mask %#x of TCP flags has more than 12 bits", m.TCPFlags.Mask)
@@ -96,6 +102,13 @@ func checkMatch(m *flow.Match) error {
 		return fmt.Errorf("mask %#x of nw_frag has more than 2 bits", m.Frag.Mask)
 	}
 	return nil
+}
+
+func srcPortField(proto uint8) uint32 {
+	if proto == flow.ProtoUDP {
+		return oxmUDPSrc
+	}
+	return oxmTCPSrc
 }
 
 func portField(proto uint8) uint32 {

@@ -12,7 +12,9 @@ const (
 	oxmIPProto    uint32 = 0x80001401
 	oxmIPv4Src    uint32 = 0x80001604
 	oxmIPv4Dst    uint32 = 0x80001804
+	oxmTCPSrc     uint32 = 0x80001a02
 	oxmTCPDst     uint32 = 0x80001c02
+	oxmUDPSrc     uint32 = 0x80001e02
 	oxmUDPDst     uint32 = 0x80002002
 	oxmSCTPDst    uint32 = 0x80002402
 	oxmIPv6Src    uint32 = 0x80003410

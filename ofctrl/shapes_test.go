@@ -42,6 +42,8 @@ func matchShapes() []flow.Match {
 		with(ip, func(m *flow.Match) { m.IPProto = 47 }),
 		with(tcpTo("40.0.0.122", 80), func(m *flow.Match) { m.TCPFlags = bit(flow.TCPSyn, flow.TCPSyn|flow.TCPAck) }),
 		with(tcpTo("fd00:40::122", 80), func(m *flow.Match) { m.TCPFlags = bit(flow.TCPSyn, 0x1ff) }),
+		with(tcpTo("40.0.0.122", 80), func(m *flow.Match) { m.SrcPort = bit(6, 0x7fe) }),
+		with(tcpTo("fd00:40::122", 80), func(m *flow.Match) { m.IPProto, m.SrcPort = flow.ProtoUDP, bit(0, 0x7fe) }),
 		{CTState: bit(flow.CTNew|flow.CTTracked, flow.CTNew|flow.CTTracked)},
 		{CTState: bit(flow.CTTracked, flow.CTReply|flow.CTTracked), CTMark: bit(1, 1)},
 		{CTMark: flow.Exactly(0x101)},
@@ -88,7 +90,12 @@ func actionShapes(v6 bool) [][]flow.Action {
 	sub := func(f flow.Field, ofs, n uint8) flow.Subfield { return flow.Subfield{Field: f, Ofs: ofs, N: n} }
 	var own [][]flow.Action // of the family
 	if v6 {
-		own = [][]flow.Action{{flow.SetIPv6Src{Addr: addr}, flow.Output{Port: 1}}}
+		own = [][]flow.Action{
+			{flow.SetAddr{Field: flow.IPv6Src, Addr: addr}, flow.Output{Port: 1}},
+			{flow.SetAddr{Field: flow.IPv6Dst, Addr: addr}, flow.Output{Port: 1}},
+		}
+	} else {
+		own = [][]flow.Action{{flow.SetAddr{Field: flow.IPDst, Addr: addr}, flow.Resubmit{Table: 30}}}
 	}
 	return append(own, [][]flow.Action{
 		nil,
@@ -105,6 +112,7 @@ func actionShapes(v6 bool) [][]flow.Action {
 		{flow.SetField{Field: flow.Reg2, Value: 0x80000000, Mask: 0xffffffff}, flow.SetField{Field: flow.Reg3, Value: 0x100, Mask: 0x1ff00}},
 		{flow.SetField{Field: flow.EthSrc, Value: 0x020000000001, Mask: 1<<48 - 1}, flow.SetField{Field: flow.EthDst, Value: 0x02f0000000ff, Mask: 1<<48 - 1}},
 		{flow.SetField{Field: flow.EthDst, Value: 0x020000000000, Mask: 0xff0000000000}},
+		{flow.SetField{Field: flow.TCPDst, Value: 30080, Mask: 0xffff}, flow.Resubmit{Table: 30}},
 		{flow.DecTTL{}, flow.ClearInPort{}, flow.Output{Port: 1}},
 		{flow.Copy{Src: sub(flow.DPHashValue, 0, 9), Dst: sub(flow.Reg3, 0, 9)}, flow.Resubmit{Table: 2}},
 		{flow.Copy{Src: sub(flow.Reg1, 8, 24), Dst: sub(flow.Reg2, 4, 24)}},

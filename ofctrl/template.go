@@ -27,7 +27,6 @@ var (
 	// clearInPortTemplate is how ovs-ofctl encodes load:0xffff->NXM_OF_IN_PORT[] in OpenFlow 1.5: a set_field of
 	// the 16-bit NXM field to OFPP_NONE. It is not the 32-bit OXM_OF_IN_PORT.
 	clearInPortTemplate = mustMarshal(setField("NXM_OF_IN_PORT", bytesValue([]byte{0xff, 0xff}), nil))
-	setIPv6SrcTemplate  = mustMarshal(setField("OXM_OF_IPV6_SRC", bytesValue(make([]byte, 16)), nil))
 	weightTemplate      = mustMarshal(openflow15.NewGroupBucketPropWeight(0))
 
 	// setTemplates are set_field without and with a mask.
@@ -38,6 +37,14 @@ var (
 		flow.Reg3:   setTemplate("NXM_NX_REG3", 4),
 		flow.EthSrc: setTemplate("OXM_OF_ETH_SRC", 6),
 		flow.EthDst: setTemplate("OXM_OF_ETH_DST", 6),
+		flow.TCPDst: setTemplate("OXM_OF_TCP_DST", 2),
+		flow.UDPDst: setTemplate("OXM_OF_UDP_DST", 2),
+	}
+	// addrTemplates are set_field of a whole address.
+	addrTemplates = map[flow.Field][]byte{
+		flow.IPDst:   setTemplate("OXM_OF_IPV4_DST", 4)[0],
+		flow.IPv6Src: setTemplate("OXM_OF_IPV6_SRC", 16)[0],
+		flow.IPv6Dst: setTemplate("OXM_OF_IPV6_DST", 16)[0],
 	}
 	methodTemplates = [...][]byte{
 		flow.DPHash:   mustMarshal(openflow15.NewNTRSelectionMethod(openflow15.NTR_DP_HASH, 0)),

@@ -128,7 +128,7 @@ func (s *service) affinityGroup(p k8s.Policy, es []k8s.Endpoint) {
 		s.groups = append(s.groups, top)
 		g = &flow.Group{ID: top.ID + 1, Method: top.Method}
 	}
-	ids := endpointIDs(s.sp)
+	ids := endpointIDs(s.sp.ClusterEndpoints, s.sp.LocalEndpoints)
 	for i, part := range parts {
 		if i > 0 {
 			g = &flow.Group{ID: g.ID + 1, Method: g.Method}
@@ -149,13 +149,12 @@ func (s *service) affinityGroup(p k8s.Policy, es []k8s.Endpoint) {
 	s.add(tablePinned, 50, s.id, s.marked(p), s.resubmit(tableSeed), flow.ToGroup{ID: s.group(p)})
 }
 
-// endpointIDs returns every endpoint of a Service port a number for reg2 that stays the same when others come
-// and go, so that a pin never refers to a different endpoint, and so that the hash of a select group, which
-// includes the bucket id, remaps no client unnecessarily.
-func endpointIDs(sp *k8s.ServicePort) map[netip.AddrPort]uint32 {
+// endpointIDs returns a number for reg2 for each endpoint. It stays the same when others come and go, so that a pin never refers
+// to a different endpoint, and so that the hash of a select group, which includes the bucket id, remaps no client unnecessarily.
+func endpointIDs(lists ...[]k8s.Endpoint) map[netip.AddrPort]uint32 {
 	ids := map[netip.AddrPort]uint32{}
 	taken := map[uint32]bool{}
-	for _, es := range [][]k8s.Endpoint{sp.ClusterEndpoints, sp.LocalEndpoints} {
+	for _, es := range lists {
 		for _, e := range es {
 			if _, ok := ids[e.Addr]; ok {
 				continue

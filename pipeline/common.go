@@ -285,7 +285,7 @@ func (b *builder) output() {
 			}
 			if f == k8s.IPv6 { // see icmpErrors
 				m.IPProto = flow.ProtoICMPv6
-				b.add(tableOutput, prioMasquerade6, 0, m, append([]flow.Action{flow.SetIPv6Src{Addr: ip}}, b.masqueradeAs(ip)...)...)
+				b.add(tableOutput, prioMasquerade6, 0, m, append([]flow.Action{flow.SetAddr{Field: flow.IPv6Src, Addr: ip}}, b.masqueradeAs(ip)...)...)
 			}
 		}
 	}

@@ -324,6 +324,7 @@ func (c *Compiler) Missing() []string {
 				n, p.sp.AffinitySeconds, MaxAffinitySeconds))
 		}
 		out = append(out, c.cfg.untranslated(p.sp)...)
+		out = append(out, c.cfg.notRelayed(p.sp)...)
 	}
 	slices.Sort(out)
 	return slices.Compact(out)

@@ -50,6 +50,7 @@ const (
 	tableCount     = 16 // counters of Services: looked into on the way
 	tableSeed      = 17 // session affinity: the seed of the choice
 	tableFragments = 18 // UDP in fragments, on the userspace datapath
+	tableSlots     = 19 // consistent choice: the client's port selects the endpoint
 	tableUnSNAT    = 20 // second conntrack lookup of replies to masqueraded traffic
 	tableDeliver   = 30 // L3 of Service packets
 	tableLast      = tableDeliver
@@ -150,7 +151,7 @@ func (l Layout) Groups() (first, last uint32) { return l.GroupBase, l.GroupBase 
 func (l Layout) Tables() []uint8 {
 	var ts []uint8
 	for _, t := range []uint8{tableEntry, tableServices, tableOutput, tableTrack, tablePins, tablePinned, tableRanges, tableReject,
-		tableLearn, tableWide, tableCount, tableSeed, tableFragments, tableUnSNAT, tableDeliver} {
+		tableLearn, tableWide, tableCount, tableSeed, tableFragments, tableSlots, tableUnSNAT, tableDeliver} {
 		ts = append(ts, l.table(t))
 	}
 	return ts

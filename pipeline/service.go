@@ -55,6 +55,9 @@ func (b *builder) port(p *placed) {
 			s.endpoints(p)
 		}
 	}
+	if s.sp.Consistent != nil {
+		s.consistent()
+	}
 	s.surroundings()
 }
 
@@ -174,11 +177,14 @@ func (c *Config) untranslated(sp *k8s.ServicePort) (lines []string) {
 // isOwnEndpoint reports whether an endpoint of policy p has the frontend's address and port, so that a translation to it
 // would change nothing. The userspace datapath before Open vSwitch 3.3 tracks SCTP without ports.
 func (s *service) isOwnEndpoint(f *k8s.Frontend, p k8s.Policy) bool {
-	return slices.ContainsFunc(s.sp.Endpoints(p), func(e k8s.Endpoint) bool {
-		ip := e.Addr.Addr()
-		here := ip == f.Address || !f.Address.IsValid() && slices.Contains(s.LocalIPs, ip)
-		return here && (e.Addr.Port() == f.Port || s.sp.Name.Protocol == "SCTP")
-	})
+	return slices.ContainsFunc(s.sp.Endpoints(p), func(e k8s.Endpoint) bool { return s.sameTarget(e, f.Address, f.Port) })
+}
+
+// sameTarget reports whether an endpoint is at an address and port; the zero Addr: any address of the node.
+func (s *service) sameTarget(e k8s.Endpoint, at netip.Addr, port uint16) bool {
+	ip := e.Addr.Addr()
+	here := ip == at || !at.IsValid() && slices.Contains(s.LocalIPs, ip)
+	return here && (e.Addr.Port() == port || s.sp.Name.Protocol == "SCTP")
 }
 
 // choose picks one endpoint of policy p for a marked packet, and counts it.

@@ -15,6 +15,7 @@ var tableNames = map[int]string{
 	tableCount:     "counters",
 	tableSeed:      "affinity: the seed",
 	tableFragments: "UDP in fragments",
+	tableSlots:     "consistent choice",
 	tableUnSNAT:    "un-SNAT of replies",
 	tableDeliver:   "next hop",
 }

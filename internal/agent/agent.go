@@ -108,7 +108,7 @@ func New(o Options) (*Agent, error) {
 		set: o.Settings, log: o.Log, mode: o.Mode, reason: o.Reason, source: o.Source, kind: o.Kind, events: o.Events, reviewer: o.Reviewer, wantMode: o.ModeChange, extraWarnings: o.Notes, started: time.Now(),
 		box:     newMailbox(),
 		asks:    make(chan func()),
-		tracker: k8s.NewTracker(o.TrackerOptions()),
+		tracker: k8s.NewTracker(o.TrackerOptions(o.Mode)),
 		model:   &k8s.Model{},
 		warned:  map[k8s.Warning]bool{},
 	}

@@ -77,8 +77,12 @@ func (s *Settings) WindowsOptions() windows.Options {
 	return o
 }
 
-// TrackerOptions returns the options of the model.
-func (s *Settings) TrackerOptions() k8s.Options {
+// TrackerOptions returns the options of the model, for a data plane.
+func (s *Settings) TrackerOptions(mode Mode) k8s.Options {
+	notConsistent := ""
+	if mode != ModeOVS {
+		notConsistent = "only nodes with an Open vSwitch bridge (mode ovs) serve it"
+	}
 	return k8s.Options{
 		NodeName:          s.NodeName,
 		ServiceProxyName:  s.ServiceProxyName,
@@ -89,5 +93,6 @@ func (s *Settings) TrackerOptions() k8s.Options {
 		NodeIPs:           s.NodeIPs,
 		PrimaryIP:         s.PrimaryIP,
 		DetectLocal:       s.DetectLocal,
+		NotConsistent:     notConsistent,
 	}
 }

@@ -112,7 +112,7 @@ func (a *Agent) traceCluster() trace.Cluster {
 	if a.bridge == nil {
 		return c
 	}
-	c.NodeBeside = a.bridge.NodeBeside(a.model)
+	c.NodeBeside, c.Consistent = a.bridge.NodeBeside(a.model), true
 	if a.iptables != nil {
 		return c
 	}

@@ -53,7 +53,7 @@ func (s *settings) wantTracker(ctx context.Context, mode agent.Mode, local bool,
 		}
 		return nil, nil, none, fmt.Errorf("%s in the input; nothing was planned", what)
 	}
-	t := k8s.NewTracker(s.TrackerOptions())
+	t := k8s.NewTracker(s.TrackerOptions(mode))
 	if local {
 		ips, err := s.LocalAddresses(mode)
 		if err != nil {

@@ -63,7 +63,7 @@ func (v *view) judge(ctx context.Context, q trace.Question) error {
 	w := v.walks[0]
 	mark := pipeline.ReadMark(w.reg1)
 	if mark.Service {
-		if err := v.judgeDelivery(ctx, w, mark); err != nil {
+		if err := v.judgeDelivery(ctx, w, mark, q); err != nil {
 			return err
 		}
 	}
@@ -234,7 +234,7 @@ func (v *view) strangers() {
 }
 
 // judgeDelivery compares the Service, the candidates and masquerading.
-func (v *view) judgeDelivery(ctx context.Context, w *walk, mark pipeline.Mark) error {
+func (v *view) judgeDelivery(ctx context.Context, w *walk, mark pipeline.Mark, q trace.Question) error {
 	switch name, known := v.Owner(ctx, mark.Port); {
 	case !known:
 		v.Differ("on the switch the packet is for an unknown Service port (id %d)", mark.Port)
@@ -242,6 +242,10 @@ func (v *view) judgeDelivery(ctx context.Context, w *walk, mark pipeline.Mark) e
 	case name != v.r.Port && v.r.Verdict == trace.Deliver:
 		v.Differ("on the switch the packet is for %s, in the model for %s", name, v.r.Port)
 		v.doubt = true
+	}
+	if v.r.Chosen != nil && v.r.Verdict == trace.Deliver {
+		v.judgeChosen(w, q)
+		return nil
 	}
 	st, err := v.Installed(ctx, mark.Port)
 	if err != nil {
@@ -284,6 +288,20 @@ func (v *view) judgeDelivery(ctx context.Context, w *walk, mark pipeline.Mark) e
 		v.doubt = true
 	}
 	return nil
+}
+
+// judgeChosen compares the endpoint where the client's port alone selects it.
+func (v *view) judgeChosen(w *walk, q trace.Question) {
+	port := cmp.Or(q.From.Port(), defaultSourcePort)
+	switch want := v.r.Chosen(port); {
+	case !w.endpoint.IsValid():
+		v.Step("no endpoint is chosen")
+	case w.endpoint != want:
+		v.Differ("on the switch client port %d leads to %s, in the model to %s", port, w.endpoint, want)
+		v.doubt = true
+	default:
+		v.Step("client port %d leads to %s", port, w.endpoint)
+	}
 }
 
 // maxDiffering bounds how many flows and groups are named.

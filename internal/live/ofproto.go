@@ -11,6 +11,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/internal/trace"
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
@@ -87,6 +88,8 @@ var (
 	groupLine   = regexp.MustCompile(`^\s*group:(\d+)$`)
 	bucketLine  = regexp.MustCompile(`^\s*bucket \d+$`)
 	dnatLine    = regexp.MustCompile(`^\s*nat\(dst=(\S+)\)$`)
+	setDstLine  = regexp.MustCompile(`^\s*set_field:(\S+)->(?:ip|ipv6)_dst$`)
+	setPortLine = regexp.MustCompile(`^\s*set_field:(\d+)->(?:tcp|udp)_dst$`)
 	setReg1Line = regexp.MustCompile(`^\s*set_field:0x([0-9a-f]+)(?:/0x([0-9a-f]+))?->reg1$`)
 	reg1Field   = regexp.MustCompile(`[,:]\s*reg1=0x([0-9a-f]+)(?:,|$)`)
 	hashField   = regexp.MustCompile(`[,:]\s*dp_hash=0x[0-9a-f]+/0x([0-9a-f]+)(?:,|$)`)
@@ -176,6 +179,13 @@ func (w *walk) action(line, text string) {
 		if at, ok := parseTarget(m[1]); ok {
 			w.endpoint = at
 		}
+	} else if m := setDstLine.FindStringSubmatch(line); m != nil && pipeline.ReadMark(w.reg1).Service { // sent on to another node
+		if ip, err := netip.ParseAddr(m[1]); err == nil {
+			w.endpoint = netip.AddrPortFrom(ip, 0)
+		}
+	} else if m := setPortLine.FindStringSubmatch(line); m != nil && w.endpoint.IsValid() && w.endpoint.Port() == 0 {
+		port, _ := strconv.ParseUint(m[1], 10, 16)
+		w.endpoint = netip.AddrPortFrom(w.endpoint.Addr(), uint16(port))
 	} else if m := setReg1Line.FindStringSubmatch(line); m != nil {
 		mask := ^uint32(0)
 		if m[2] != "" {

@@ -86,7 +86,7 @@ func (s *Switch) Compare(ctx context.Context, q trace.Question, r *trace.Result)
 	}
 	s.usage(ctx, l, r)
 	list := s.connections(ctx, l, q, r)
-	if r.Reply != nil {
+	if r.Reply != nil && !r.Relayed && (r.Chosen == nil || q.From.Port() != 0) { // else it may go to another node
 		return v.reply(ctx, q, list)
 	}
 	return nil

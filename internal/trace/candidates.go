@@ -33,6 +33,10 @@ func (e *explanation) candidates(port *k8s.ServicePort, f *k8s.Frontend) {
 		e.Verdict = Drop
 		return
 	}
+	if e.consistent(port, f) {
+		e.chosen(port)
+		return
+	}
 	e.listEndpoints(states)
 	for _, ep := range endpoints {
 		e.Endpoints = append(e.Endpoints, ep.Addr.String())

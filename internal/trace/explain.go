@@ -21,6 +21,8 @@ type Cluster struct {
 	NodeBeside bool
 	// Permissive is set if the data plane can neither refuse nor drop packets: HNS, as with kube-proxy on Windows.
 	Permissive bool
+	// Consistent is set if the data plane serves k8s.AnnotationConsistent: on a bridge.
+	Consistent bool
 	// HostGap is why no data plane serves traffic from the node's processes, OwnGap why none serves their traffic to addresses of
 	// the node itself; "": one does.
 	HostGap, OwnGap string
@@ -50,12 +52,14 @@ func Explain(c Cluster, q Question) *Result {
 		return &e.Result
 	}
 	if f == nil {
-		e.noFrontend()
+		if !e.relayed() {
+			e.noFrontend()
+		}
 		return &e.Result
 	}
 	e.Port, e.Service, e.Frontend = port.Name, port.Name.String(), f.Type
 	e.rivals(port)
-	e.choosePolicy(f)
+	e.choosePolicy(port, f)
 	e.candidates(port, f)
 	return &e.Result
 }
@@ -79,7 +83,7 @@ func (e *explanation) step(format string, args ...any) {
 }
 
 // choosePolicy determines the policy in effect, and whether the client's address is masqueraded.
-func (e *explanation) choosePolicy(f *k8s.Frontend) {
+func (e *explanation) choosePolicy(port *k8s.ServicePort, f *k8s.Frontend) {
 	e.Policy = f.Policy
 	knowsPods := e.Model.Detector.Has(e.family)
 	if f.Type == k8s.ClusterIP {
@@ -95,7 +99,9 @@ func (e *explanation) choosePolicy(f *k8s.Frontend) {
 	}
 	switch {
 	case f.Policy == k8s.Cluster:
-		e.Masquerade = Always
+		if !e.consistent(port, f) {
+			e.Masquerade = Always
+		}
 		e.step("externalTrafficPolicy Cluster: endpoints on any node")
 	case e.Source == Node:
 		e.Policy, e.Masquerade = k8s.Cluster, Always

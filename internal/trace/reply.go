@@ -32,6 +32,11 @@ func (r *Result) ExplainReply(q Question, node *k8s.Node) {
 		step("nkp does not change it, because it has nothing to do with the packet")
 		return
 	}
+	if r.Relayed {
+		y.Verdict = Untouched
+		step("%s answers to %s. Its own node replaces the source of the answer with %s: the answer does not come through here", r.Endpoints[0], client, q.To)
+		return
+	}
 	from := "the endpoint"
 	if len(r.Endpoints) == 1 {
 		from = r.Endpoints[0]

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/netip"
 	"strings"
 
 	"github.com/nkp-proxy/nkp/k8s"
@@ -57,6 +58,10 @@ type Result struct {
 	Gap bool `json:"-"`
 	// Place is where the client is.
 	Place k8s.Place `json:"-"`
+	// Chosen returns where packets from a client's port are sent, if that depends on nothing else; nil: to any of Endpoints.
+	Chosen func(client uint16) netip.AddrPort `json:"-"`
+	// Relayed is set if the packet goes to another node to be translated there.
+	Relayed bool `json:"-"`
 }
 
 // Packet is a Question in its JSON form.

@@ -42,9 +42,9 @@ func trim(o any) (any, error) {
 // someSelector stands for any selector: the model needs to know only whether a Service has one.
 var someSelector = map[string]string{"": ""}
 
-// keptAnnotations are those that nkp reads or measures with: endpoint change time, topology mode, preserve-destination, and weights.
+// keptAnnotations are those that nkp reads or measures with: endpoint change time, topology mode, preserve-destination, weights, and consistent.
 var keptAnnotations = []string{v1.EndpointsLastChangeTriggerTime, v1.AnnotationTopologyMode, v1.DeprecatedAnnotationTopologyAwareHints,
-	k8s.AnnotationPreserveDestination, k8s.AnnotationWeights}
+	k8s.AnnotationPreserveDestination, k8s.AnnotationWeights, k8s.AnnotationConsistent}
 
 func trimMeta(m *metav1.ObjectMeta, labels ...string) {
 	*m = metav1.ObjectMeta{

@@ -25,7 +25,11 @@ const (
 	EthSrc
 	EthDst
 	IPSrc
+	IPDst
 	IPv6Src
+	IPv6Dst
+	TCPDst
+	UDPDst
 	CTMark
 	// CTIPv6Dst is the destination that the connection's first packet had before translation. Read only.
 	CTIPv6Dst
@@ -35,12 +39,14 @@ const (
 
 var fieldNames = [...]string{
 	Reg0: "reg0", Reg1: "reg1", Reg2: "reg2", Reg3: "reg3",
-	EthSrc: "eth_src", EthDst: "eth_dst", IPSrc: "ip_src", IPv6Src: "ipv6_src", CTMark: "ct_mark", CTIPv6Dst: "ct_ipv6_dst", DPHashValue: "dp_hash",
+	EthSrc: "eth_src", EthDst: "eth_dst", IPSrc: "ip_src", IPDst: "ip_dst", IPv6Src: "ipv6_src", IPv6Dst: "ipv6_dst",
+	TCPDst: "tcp_dst", UDPDst: "udp_dst", CTMark: "ct_mark", CTIPv6Dst: "ct_ipv6_dst", DPHashValue: "dp_hash",
 }
 
 var nxmNames = [...]string{
 	Reg0: "NXM_NX_REG0", Reg1: "NXM_NX_REG1", Reg2: "NXM_NX_REG2", Reg3: "NXM_NX_REG3",
-	EthSrc: "NXM_OF_ETH_SRC", EthDst: "NXM_OF_ETH_DST", IPSrc: "NXM_OF_IP_SRC", IPv6Src: "NXM_NX_IPV6_SRC",
+	EthSrc: "NXM_OF_ETH_SRC", EthDst: "NXM_OF_ETH_DST", IPSrc: "NXM_OF_IP_SRC", IPDst: "NXM_OF_IP_DST", IPv6Src: "NXM_NX_IPV6_SRC", IPv6Dst: "NXM_NX_IPV6_DST",
+	TCPDst: "NXM_OF_TCP_DST", UDPDst: "NXM_OF_UDP_DST",
 	CTMark: "NXM_NX_CT_MARK", CTIPv6Dst: "NXM_NX_CT_IPV6_DST", DPHashValue: "NXM_NX_DP_HASH",
 }
 
@@ -52,8 +58,10 @@ func (f Field) Bits() int {
 	switch f {
 	case EthSrc, EthDst:
 		return 48
-	case IPv6Src, CTIPv6Dst:
+	case IPv6Src, IPv6Dst, CTIPv6Dst:
 		return 128
+	case TCPDst, UDPDst:
+		return 16
 	}
 	return 32
 }
@@ -96,14 +104,17 @@ type ToGroup struct{ ID uint32 }
 type Resubmit struct{ Table uint8 }
 
 // SetField writes the bits of Value under Mask. A Mask of all ones (of the field's width) writes the whole field.
-// It supports only EthSrc, EthDst and the registers.
+// It supports only EthSrc, EthDst, TCPDst, UDPDst and the registers.
 type SetField struct {
 	Field       Field
 	Value, Mask uint64
 }
 
-// SetIPv6Src writes the source address of an IPv6 packet.
-type SetIPv6Src struct{ Addr netip.Addr }
+// SetAddr writes an address of a packet: IPDst, IPv6Dst or IPv6Src.
+type SetAddr struct {
+	Field Field
+	Addr  netip.Addr
+}
 
 // Copy copies the bits of Src to Dst; both have the same number of bits (OpenFlow 1.5.1 §7.2.6.9, Copy-Field).
 type Copy struct{ Src, Dst Subfield }
@@ -175,7 +186,7 @@ func (ToMeter) isAction()       {}
 func (ToGroup) isAction()       {}
 func (Resubmit) isAction()      {}
 func (SetField) isAction()      {}
-func (SetIPv6Src) isAction()    {}
+func (SetAddr) isAction()       {}
 func (Copy) isAction()          {}
 func (ClearInPort) isAction()   {}
 func (DecTTL) isAction()        {}
@@ -195,7 +206,7 @@ func (a ToController) String() string { return fmt.Sprintf("CONTROLLER:%d", a.Ma
 func (a ToMeter) String() string      { return fmt.Sprintf("meter:%d", a.ID) }
 func (a ToGroup) String() string      { return fmt.Sprintf("group:%d", a.ID) }
 func (a Resubmit) String() string     { return fmt.Sprintf("resubmit(,%d)", a.Table) }
-func (a SetIPv6Src) String() string   { return fmt.Sprintf("set_field:%s->%s", a.Addr, IPv6Src) }
+func (a SetAddr) String() string      { return fmt.Sprintf("set_field:%s->%s", a.Addr, a.Field) }
 func (a Copy) String() string         { return fmt.Sprintf("move:%s->%s", a.Src, a.Dst) }
 func (ClearInPort) String() string    { return "set_field:ANY->in_port" }
 func (DecTTL) String() string         { return "dec_ttl" }
@@ -209,6 +220,9 @@ func (a SetField) String() string {
 			return fmt.Sprintf("set_field:%s/%s->%s", macOf(a.Value), macOf(a.Mask), a.Field)
 		}
 		return fmt.Sprintf("set_field:%s->%s", macOf(a.Value), a.Field)
+	}
+	if a.Field == TCPDst || a.Field == UDPDst {
+		return fmt.Sprintf("set_field:%d->%s", a.Value, a.Field)
 	}
 	if a.Mask == 0xffffffff {
 		return fmt.Sprintf("set_field:%#x->%s", a.Value, a.Field)

@@ -88,6 +88,7 @@ type Match struct {
 	EthDst     MAC
 	Src, Dst   netip.Prefix // masked; the family must be EthType's
 	IPProto    uint8
+	SrcPort    Bits   // needs IPProto TCP or UDP; 16 bits
 	DstPort    uint16 // needs IPProto TCP, UDP or SCTP
 	ICMPv6Type uint8  // needs IPProto ICMPv6
 	TCPFlags   Bits   // needs IPProto TCP; 12 bits
@@ -161,6 +162,9 @@ func (m Match) String() string {
 	}
 	if m.ICMPv6Type != 0 {
 		add("icmp_type=%d", m.ICMPv6Type)
+	}
+	if m.SrcPort.Mask != 0 {
+		add("tp_src=%s", m.SrcPort)
 	}
 	if m.DstPort != 0 {
 		add("tp_dst=%d", m.DstPort)

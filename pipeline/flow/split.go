@@ -75,8 +75,10 @@ func actionSize(a Action) int {
 		return 16
 	case ToMeter, ToGroup, DecTTL:
 		return 8
-	case Copy, SetIPv6Src:
+	case Copy:
 		return 24
+	case SetAddr:
+		return pad8(4 + 4 + a.Field.Bits()/8)
 	case SetField:
 		return setFieldSize(a)
 	case CT:

@@ -32,6 +32,7 @@ type Bed struct {
 	ovsdb    *process
 	vswitchd *process
 	unhook   func() bool // forgets the context's end
+	joins    []joined    // as Join's a, in this order
 
 	// mu protects what tests add and Close takes away.
 	mu      sync.Mutex

@@ -1,0 +1,259 @@
+package k8s
+
+import (
+	"cmp"
+	"encoding/binary"
+	"hash/fnv"
+	"net/netip"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/nkp-proxy/nkp/k8s/internal/brief"
+)
+
+// AnnotationConsistent is an annotation of a Service. With "true", every node sends a client from outside the cluster to the same
+// endpoint, so that a router may move its connections from node to node (docs/decisions/0053-consistent-choice.md).
+const AnnotationConsistent = "nkp-proxy.github.io/consistent"
+
+// Consistent is a choice of endpoints for clients from outside that is equal on all nodes. The client's port selects a slot, and
+// each slot belongs to an endpoint. A node that does not run this endpoint sends packets on to it, at port Relay. The endpoint's
+// node translates them as if the client had reached this node first. So only the endpoint's node tracks the connection, and
+// replies leave from there.
+type Consistent struct {
+	// Address is the external IP or load balancer address that is served so.
+	Address netip.Addr
+	// Relay is the Service port's NodePort. No other Service has it, and pods do not listen there.
+	Relay uint16
+	// Endpoints are all ready endpoints, wherever they run, sorted by address and port; with their weights.
+	Endpoints []Endpoint
+}
+
+// ConsistentSlots is the number of slots. It does not depend on the endpoints, because another number would move all choices.
+const ConsistentSlots = 1024
+
+// portShift is the number of low bits of a client's port that select no slot: Linux prefers even ports for connections
+// (net/ipv4/inet_hashtables.c, __inet_hash_connect).
+const portShift = 1
+
+// ConsistentPorts returns the value and mask of the client ports of a slot.
+func ConsistentPorts(slot int) (value, mask uint16) {
+	return uint16(slot) << portShift, (ConsistentSlots - 1) << portShift
+}
+
+// Choose returns the endpoint for a client's port.
+func (c *Consistent) Choose(port uint16) Endpoint {
+	return c.Endpoints[c.Slots()[port>>portShift%ConsistentSlots]]
+}
+
+// balanced is how many slots an endpoint of weight 1 must have at least, on average, for evenWithin to hold. Below, the slots stay
+// as the scores have them, because evening them out would move more choices.
+const (
+	balanced   = 48
+	evenWithin = 20 // percent
+)
+
+// Slots returns the index of each slot's endpoint. It depends on nothing but the endpoints and their weights: each slot belongs to
+// the endpoint with the highest score for it (rendezvous hashing), so that only the slots of an endpoint move when it comes or
+// goes. Then a few more move, so that each endpoint has its share within evenWithin.
+func (c *Consistent) Slots() []int {
+	n := len(c.Endpoints)
+	ids := make([][]uint64, n) // an endpoint of weight w has the best of w scores
+	total, divisor := 0, 0
+	for _, e := range c.Endpoints {
+		divisor = gcd(divisor, e.Weight())
+	}
+	for i, e := range c.Endpoints {
+		w := e.Weight() / divisor
+		total += w
+		for k := range w {
+			ids[i] = append(ids[i], endpointHash(e.Addr, k))
+		}
+	}
+	score := func(i, slot int) (best uint64) {
+		for _, id := range ids[i] {
+			best = max(best, mix(id^mix(uint64(slot))))
+		}
+		return best
+	}
+	owner, have := make([]int, ConsistentSlots), make([]int, n)
+	for slot := range owner {
+		owner[slot] = bestOf(n, func(i int) uint64 { return score(i, slot) })
+		have[owner[slot]]++
+	}
+	if total*balanced > ConsistentSlots {
+		return owner
+	}
+	least, most := make([]int, n), make([]int, n)
+	for i := range ids {
+		share := ConsistentSlots * len(ids[i])
+		least[i] = share * (100 - evenWithin) / (100 * total)
+		most[i] = (share*(100+evenWithin) + 100*total - 1) / (100 * total)
+	}
+	move := func(slot, to int) {
+		have[owner[slot]]--
+		have[to]++
+		owner[slot] = to
+	}
+	// The worst slots of endpoints that have too many go to the best endpoints that have room.
+	for _, slot := range sorted(func(slot int) bool { return have[owner[slot]] > most[owner[slot]] }, func(slot int) uint64 { return score(owner[slot], slot) }) {
+		if from := owner[slot]; have[from] > most[from] {
+			move(slot, bestOf(n, func(i int) uint64 {
+				if have[i] >= most[i] {
+					return 0
+				}
+				return score(i, slot)
+			}))
+		}
+	}
+	// Endpoints that have too few take their best slots from those that can spare them.
+	for i := range ids {
+		if have[i] >= least[i] {
+			continue
+		}
+		for _, slot := range sorted(func(slot int) bool { return owner[slot] != i }, func(slot int) uint64 { return ^score(i, slot) }) {
+			if from := owner[slot]; have[i] < least[i] && have[from] > least[from] {
+				move(slot, i)
+			}
+		}
+	}
+	return owner
+}
+
+// bestOf returns which of n endpoints has the highest score; the first if several have it.
+func bestOf(n int, score func(i int) uint64) (best int) {
+	highest := score(0)
+	for i := 1; i < n; i++ {
+		if s := score(i); s > highest {
+			best, highest = i, s
+		}
+	}
+	return best
+}
+
+// sorted returns the slots that are wanted, those with the lowest key first.
+func sorted(want func(slot int) bool, key func(slot int) uint64) (slots []int) {
+	keys := make([]uint64, ConsistentSlots)
+	for slot := range keys {
+		if want(slot) {
+			slots, keys[slot] = append(slots, slot), key(slot)
+		}
+	}
+	slices.SortFunc(slots, func(a, b int) int { return cmp.Or(cmp.Compare(keys[a], keys[b]), cmp.Compare(a, b)) })
+	return slots
+}
+
+func gcd(a, b int) int {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// endpointHash returns the hash of an endpoint and one of its scores' numbers. It is the same in every process and version.
+func endpointHash(at netip.AddrPort, number int) uint64 {
+	h := fnv.New64a()
+	b := at.Addr().As16()
+	h.Write(b[:])
+	h.Write(binary.BigEndian.AppendUint16(nil, at.Port()))
+	h.Write([]byte{byte(number)})
+	return h.Sum64()
+}
+
+// mix is a bijection in which each bit of x changes each bit of the result with probability 1/2 (the finalizer of MurmurHash3).
+func mix(x uint64) uint64 {
+	x = (x ^ x>>33) * 0xff51afd7ed558ccd
+	x = (x ^ x>>33) * 0xc4ceb9fe1a85ec53
+	return x ^ x>>33
+}
+
+// wantsConsistent reports whether a Service has AnnotationConsistent and its settings allow it.
+func (d *serviceDef) wantsConsistent(o *v1.Service, external Policy, opts *Options) bool {
+	text, ok := o.Annotations[AnnotationConsistent]
+	if !ok || text == "false" {
+		return false
+	}
+	warn := func(format string, args ...any) {
+		d.warn(consistentField, format, args...)
+	}
+	switch {
+	case text != "true":
+		warn("%s is neither true nor false: ignored", brief.Quote(text))
+	case opts.NotConsistent != "":
+		warn("has no effect: %s. Connections that other nodes send on to endpoints of this node fail", opts.NotConsistent)
+	case affinitySeconds(o) > 0:
+		warn("has no effect with session affinity")
+	case external == Local:
+		warn("has no effect with externalTrafficPolicy Local, by which each node has other endpoints")
+	default:
+		return true
+	}
+	return false
+}
+
+var consistentField = field.NewPath("metadata", "annotations").Key(AnnotationConsistent)
+
+// consistent returns how a Service port with AnnotationConsistent is served, without endpoints; nil if it cannot be.
+func (d *serviceDef) consistent(o *v1.Service, p *portDef) *Consistent {
+	c := &Consistent{}
+	var more []netip.Addr
+	for _, f := range p.frontends {
+		switch {
+		case f.Type == NodePort:
+			c.Relay = f.Port
+		case f.Type == ClusterIP:
+		case !c.Address.IsValid():
+			c.Address = f.Address
+		case f.Address != c.Address:
+			more = append(more, f.Address)
+		}
+	}
+	switch name := p.name; {
+	case name.Protocol == v1.ProtocolSCTP:
+		d.warn(consistentField, "has no effect on SCTP port %s", name)
+	case !c.Address.IsValid():
+		if o.Spec.Type != v1.ServiceTypeLoadBalancer { // else its address is to come
+			d.warn(consistentField, "has no effect on %s, which has no external IP or load balancer address", name)
+		}
+	case c.Relay == 0:
+		d.warn(consistentField, "has no effect on %s, which has no NodePort: nodes send packets on to endpoints at this port", name)
+	default:
+		if len(more) > 0 {
+			d.warn(consistentField, "serves %s only: the other addresses of %s (%s) are masqueraded", c.Address, name, more[0])
+		}
+		return c
+	}
+	return nil
+}
+
+// with returns c with its endpoints, which are ready, or terminating and serving if none is; nil if there is none. An endpoint
+// without a node cannot be served so: nothing would translate its replies.
+func (c *Consistent) with(all []candidate, warnings *[]Warning) *Consistent {
+	es := pick(all, func(c *candidate) bool { return c.ready })
+	use := (*candidate).isReady
+	if len(es) == 0 {
+		es, use = pick(all, (*candidate).servingTerminating), (*candidate).servingTerminating
+	}
+	if len(es) == 0 {
+		return nil
+	}
+	for i := range all {
+		if a := &all[i]; use(a) && a.node == "" {
+			*warnings = append(*warnings, Warning{Field: consistentField.String(),
+				Text: "has no effect: endpoint " + a.at.String() + " has no nodeName, so that no node would translate its replies"})
+			return nil
+		}
+	}
+	return &Consistent{c.Address, c.Relay, es}
+}
+
+func (c *candidate) isReady() bool { return c.ready }
+
+// equal reports whether two choices are the same. Either may be nil.
+func (c *Consistent) equal(o *Consistent) bool {
+	if c == nil || o == nil {
+		return c == o
+	}
+	return c.Address == o.Address && c.Relay == o.Relay && slices.Equal(c.Endpoints, o.Endpoints)
+}

@@ -1,0 +1,165 @@
+package k8s
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+// TestConsistentSlots replaces one endpoint at a time: it moves at most 1.2 shares on average, and 1.35 in any one change. Each
+// endpoint has its share within evenWithin, whatever the order in which the endpoints came.
+func TestConsistentSlots(t *testing.T) {
+	random := rand.New(rand.NewPCG(19, 53))
+	for _, n := range []int{1, 2, 3, 5, 10, 20} {
+		c := &Consistent{Endpoints: randomEndpoints(random, n)}
+		owners := c.Slots()
+		const changes = 60
+		sum, worst := 0.0, 0.0
+		for range changes {
+			more := &Consistent{Endpoints: sortedEndpoints(append(slices.Clone(c.Endpoints), randomEndpoints(random, 1)...))}
+			next := more.Slots()
+			moved := movedSlots(c, owners, more, next)
+			sum, worst = sum+moved, max(worst, moved)
+			checkShares(t, more, next)
+			c = &Consistent{Endpoints: slices.Delete(slices.Clone(more.Endpoints), 0, 1)}
+			owners = c.Slots()
+		}
+		t.Logf("%d endpoints: one more moves %.2f shares on average, %.2f at most", n, sum/changes, worst)
+		if sum/changes > 1.1 || worst > 1.35 {
+			t.Errorf("%d endpoints: one more moves %.2f shares on average, %.2f at most", n, sum/changes, worst)
+		}
+	}
+}
+
+// movedSlots returns which part of the slots has another owner, in shares of an endpoint of the larger set.
+func movedSlots(a *Consistent, was []int, b *Consistent, now []int) float64 {
+	moved := 0
+	for slot := range was {
+		if a.Endpoints[was[slot]].Addr != b.Endpoints[now[slot]].Addr {
+			moved++
+		}
+	}
+	return float64(moved) * float64(max(len(a.Endpoints), len(b.Endpoints))) / ConsistentSlots
+}
+
+func checkShares(t *testing.T, c *Consistent, owners []int) {
+	t.Helper()
+	have := make([]int, len(c.Endpoints))
+	for _, i := range owners {
+		have[i]++
+	}
+	total := 0
+	for _, e := range c.Endpoints {
+		total += e.Weight()
+	}
+	for i, n := range have {
+		share := float64(ConsistentSlots*c.Endpoints[i].Weight()) / float64(total)
+		if f := float64(n) / share; f < 0.79 || f > 1.22 { // rounded to a slot
+			t.Errorf("%d endpoints: %s has %.2f of its share", len(have), c.Endpoints[i].Addr, f)
+		}
+	}
+}
+
+func randomEndpoints(random *rand.Rand, n int) []Endpoint {
+	es := make([]Endpoint, n)
+	for i := range es {
+		es[i].Addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(random.Uint32()), byte(random.Uint32()), byte(random.Uint32())}), 8080)
+	}
+	return sortedEndpoints(es)
+}
+
+func sortedEndpoints(es []Endpoint) []Endpoint {
+	slices.SortFunc(es, func(a, b Endpoint) int { return a.Addr.Compare(b.Addr) })
+	return es
+}
+
+// TestConsistentSlotsStay pins the choice: another version of nkp on another node must make the same one.
+func TestConsistentSlotsStay(t *testing.T) {
+	c := &Consistent{}
+	for i := range 5 {
+		c.Endpoints = append(c.Endpoints, Endpoint{Addr: netip.MustParseAddrPort(fmt.Sprintf("10.0.%d.7:8080", i)), MoreWeight: uint8(i / 4)})
+	}
+	got := fmt.Sprint(c.Slots()[:24])
+	const want = "[4 2 4 4 2 4 0 0 2 1 4 3 1 0 3 4 4 0 0 4 0 4 4 3]"
+	if got != want {
+		t.Errorf("the first slots are %s, were %s", got, want)
+	}
+	if v, mask := ConsistentPorts(3); v != 6 || mask != 0x7fe || c.Choose(0x8006) != c.Choose(7) || c.Choose(0x8006) != c.Endpoints[c.Slots()[3]] {
+		t.Errorf("slot 3 has ports %#x/%#x", v, mask)
+	}
+}
+
+// TestConsistentAnnotation checks which Services AnnotationConsistent applies to, and that each reason why not is a warning.
+func TestConsistentAnnotation(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*v1.Service, *discoveryv1.EndpointSlice)
+		opts   Options
+		want   string // of the only warning; "": none
+		off    bool
+	}{
+		"applies":     {change: func(*v1.Service, *discoveryv1.EndpointSlice) {}},
+		"false":       {change: func(s *v1.Service, _ *discoveryv1.EndpointSlice) { s.Annotations[AnnotationConsistent] = "false" }, off: true},
+		"other value": {change: func(s *v1.Service, _ *discoveryv1.EndpointSlice) { s.Annotations[AnnotationConsistent] = "yes" }, want: "neither true nor false", off: true},
+		"affinity":    {change: func(s *v1.Service, _ *discoveryv1.EndpointSlice) { s.Spec.SessionAffinity = v1.ServiceAffinityClientIP }, want: "session affinity", off: true},
+		"Local": {change: func(s *v1.Service, _ *discoveryv1.EndpointSlice) {
+			s.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyLocal
+		}, want: "externalTrafficPolicy Local", off: true},
+		"no node port": {change: func(s *v1.Service, _ *discoveryv1.EndpointSlice) { s.Spec.Ports[0].NodePort = 0 }, want: "no NodePort", off: true},
+		"SCTP":         {change: func(s *v1.Service, _ *discoveryv1.EndpointSlice) { s.Spec.Ports[0].Protocol = v1.ProtocolSCTP }, want: "SCTP", off: true},
+		"no address": {change: func(s *v1.Service, _ *discoveryv1.EndpointSlice) {
+			s.Spec.Type, s.Spec.ExternalIPs, s.Status = v1.ServiceTypeNodePort, nil, v1.ServiceStatus{}
+		}, want: "no external IP", off: true},
+		"address to come": {change: func(s *v1.Service, _ *discoveryv1.EndpointSlice) {
+			s.Spec.ExternalIPs, s.Status = nil, v1.ServiceStatus{}
+		}, off: true},
+		"two addresses": {change: func(s *v1.Service, _ *discoveryv1.EndpointSlice) {
+			s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, "1.2.3.5")
+		}, want: "serves 1.2.3.4 only"},
+		"no node":     {change: func(_ *v1.Service, sl *discoveryv1.EndpointSlice) { sl.Endpoints[0].NodeName = nil }, want: "endpoint 10.0.0.1:8080 has no nodeName", off: true},
+		"other plane": {change: func(*v1.Service, *discoveryv1.EndpointSlice) {}, opts: Options{NotConsistent: "only bridges have it"}, want: "has no effect: only bridges have it", off: true},
+		"other zone": {change: func(_ *v1.Service, sl *discoveryv1.EndpointSlice) {
+			sl.Endpoints[0].Hints = &discoveryv1.EndpointHints{ForNodes: []discoveryv1.ForNode{{Name: "n1"}}}
+			away := sl.Endpoints[0]
+			node := "n2"
+			away.Addresses, away.NodeName, away.Hints = []string{"10.0.1.1"}, &node, &discoveryv1.EndpointHints{ForNodes: []discoveryv1.ForNode{{Name: "n2"}}}
+			sl.Endpoints = append(sl.Endpoints, away)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, sl := webService(), webSlice()
+			s.Spec.SessionAffinity, s.Spec.ExternalTrafficPolicy, s.Spec.HealthCheckNodePort = v1.ServiceAffinityNone, v1.ServiceExternalTrafficPolicyCluster, 0
+			s.Status = v1.ServiceStatus{}
+			s.Annotations = map[string]string{AnnotationConsistent: "true"}
+			c.change(s, sl)
+			sl.Ports[0].Protocol = &s.Spec.Ports[0].Protocol
+			c.opts.NodeName = "n1"
+			tr := NewTracker(c.opts)
+			tr.SetService(s, Origin{})
+			tr.SetEndpointSlice(sl, Origin{})
+			m, _ := tr.Flush()
+			var got *Consistent
+			for _, p := range m.Ports {
+				got = p.Consistent
+				if got != nil && len(got.Endpoints) != len(sl.Endpoints) {
+					t.Errorf("endpoints %v of %d: topology must not count", got.Endpoints, len(sl.Endpoints))
+				}
+			}
+			if (got == nil) != c.off {
+				t.Errorf("served so: %+v", got)
+			}
+			var texts []string
+			for _, w := range m.Warnings {
+				texts = append(texts, w.String())
+			}
+			if c.want == "" && len(texts) > 0 || c.want != "" && (len(texts) != 1 || !strings.Contains(texts[0], c.want) || !strings.Contains(texts[0], "metadata.annotations["+AnnotationConsistent+"]")) {
+				t.Errorf("warnings %q, want one with %q", texts, c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,125 @@
+package pipeline
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// Consistent choice (k8s.Consistent): a packet from outside to the frontend goes to tableSlots, before conntrack. There its client's
+// port selects the endpoint. For an endpoint on another node the packet leaves with that endpoint's address and the relay port, and
+// is not tracked here, so that any other node can do the same with the next packet. The endpoint's node recognizes the relay port,
+// restores the frontend's address and port, and goes on as with a packet that reached it first: reg2 remembers the endpoint while
+// conntrack looks the connection up, and table 1 commits it (docs/decisions/0053-consistent-choice.md).
+//
+// Fragments of UDP have no ports, and go the way of other frontends.
+
+// prioConsistent is above prioOpening: packets that open a connection need no hash.
+const prioConsistent = 110
+
+// prioChosen is above the frontend's own flows in table 1.
+const prioChosen = 320
+
+// consistent adds the flows of a Service port's consistent choice.
+func (s *service) consistent() {
+	c := s.sp.Consistent
+	i := slices.IndexFunc(s.sp.Frontends, func(f k8s.Frontend) bool { return f.Address == c.Address })
+	if i < 0 {
+		return
+	}
+	f := &s.sp.Frontends[i]
+	enter := func(to netip.Addr, port uint16, actions ...flow.Action) {
+		for _, r := range s.allowed(f) {
+			m := s.fromOutside(to, port)
+			m.Src = matched(r)
+			s.add(tableTrack, prioConsistent, s.id, m, actions...)
+		}
+	}
+	enter(c.Address, f.Port, setMark(s.mark(k8s.Cluster, false), 0xffffffff), s.resubmit(tableSlots))
+	ids := endpointIDs(c.Endpoints)
+	for slot, i := range c.Slots() {
+		e := c.Endpoints[i]
+		m := s.marked(k8s.Cluster)
+		m.IPProto = ipProto(s.sp.Name.Protocol)
+		value, mask := k8s.ConsistentPorts(slot)
+		m.SrcPort = flow.Bits{Value: uint32(value), Mask: uint32(mask)}
+		if e.Local {
+			s.add(tableSlots, prioLast, s.id, m, s.chosen(ids[e.Addr])...)
+		} else {
+			s.add(tableSlots, prioLast, s.id, m, append(s.sendTo(netip.AddrPortFrom(e.Addr.Addr(), c.Relay)), s.resubmit(tableDeliver))...)
+		}
+	}
+	for _, e := range c.Endpoints {
+		if !e.Local {
+			continue
+		}
+		m := s.fromOutside(c.Address, f.Port)
+		m.Reg[0], m.Reg[2], m.CTState = flow.Bits{}, flow.Exactly(ids[e.Addr]), newConnection
+		translate := s.translate(e)
+		if s.NoNullNAT && s.sameTarget(e, c.Address, f.Port) {
+			translate = s.resubmit(tableOutput)
+		}
+		s.add(tableServices, prioChosen, s.id, m,
+			append([]flow.Action{setMark(s.mark(k8s.Cluster, false), 0xffffffff)}, s.counted(translate)...)...)
+		if slices.Contains(s.LocalIPs, e.Addr.Addr()) {
+			continue // its relay port is a NodePort (notRelayed)
+		}
+		enter(e.Addr.Addr(), c.Relay, append(s.sendTo(netip.AddrPortFrom(c.Address, f.Port)), s.chosen(ids[e.Addr])...)...)
+	}
+}
+
+// allowed returns the client prefixes that a frontend serves. Other clients are dropped in table 12.
+func (s *service) allowed(f *k8s.Frontend) []netip.Prefix {
+	if len(f.SourceRanges) > 0 {
+		return f.SourceRanges
+	}
+	return []netip.Prefix{netip.PrefixFrom(s.sp.Name.Family.Unspecified(), 0)}
+}
+
+// fromOutside matches packets from outside the cluster to an address and port. The source is external in reg0.
+func (s *service) fromOutside(to netip.Addr, port uint16) flow.Match {
+	m := toAddr(to)
+	m.IPProto, m.DstPort = ipProto(s.sp.Name.Protocol), port
+	m.Reg[0] = flow.Bits{Value: sourceExternal, Mask: sourceMask}
+	if m.IPProto == flow.ProtoUDP {
+		m.Frag.Mask = flow.FragAny
+	}
+	return m
+}
+
+// chosen looks the connection up and remembers the endpoint that it is to have if it is new.
+func (s *service) chosen(id uint32) []flow.Action {
+	return []flow.Action{
+		flow.SetField{Field: flow.Reg2, Value: uint64(id), Mask: 0xffffffff}, s.ct(s.Layout.ZoneDNAT, tableServices),
+	}
+}
+
+// sendTo writes a packet's destination.
+func (s *service) sendTo(to netip.AddrPort) []flow.Action {
+	addr, port := flow.IPDst, flow.TCPDst
+	if to.Addr().Is6() {
+		addr = flow.IPv6Dst
+	}
+	if s.sp.Name.Protocol == "UDP" {
+		port = flow.UDPDst
+	}
+	return []flow.Action{
+		flow.SetAddr{Field: addr, Addr: to.Addr()}, flow.SetField{Field: port, Value: uint64(to.Port()), Mask: 0xffff},
+	}
+}
+
+// notRelayed returns a line for each endpoint that has the address of the node, where the relay port is a NodePort.
+func (c *Config) notRelayed(sp *k8s.ServicePort) (lines []string) {
+	if sp.Consistent == nil {
+		return nil
+	}
+	for _, e := range sp.Consistent.Endpoints {
+		if e.Local && slices.Contains(c.LocalIPs, e.Addr.Addr()) {
+			lines = append(lines, "Service "+sp.Name.String()+": endpoint "+e.Addr.String()+" has the node's address: with the annotation "+
+				k8s.AnnotationConsistent+" connections that other nodes send on to it fail")
+		}
+	}
+	return lines
+}

@@ -1,0 +1,106 @@
+package pipeline
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// consistentPort is a Service port with n endpoints on two nodes in turn, of which local is this one.
+func consistentPort(n, local int, ranges ...netip.Prefix) *k8s.ServicePort {
+	sp := shape{name: "consistent", cluster: n, types: []k8s.FrontendType{k8s.ClusterIP, k8s.LoadBalancer, k8s.NodePort}, ranges: ranges}.servicePort()
+	for i := range sp.ClusterEndpoints {
+		sp.ClusterEndpoints[i].Local = i%2 == local
+		if i%2 == local {
+			sp.LocalEndpoints = append(sp.LocalEndpoints, sp.ClusterEndpoints[i])
+		}
+	}
+	sp.Consistent = &k8s.Consistent{Address: sp.Frontends[1].Address, Relay: 30000, Endpoints: sp.ClusterEndpoints}
+	return sp
+}
+
+// TestConsistentObjects counts what consistent choice adds to a Service port: a flow for each slot, one for each source range and
+// place where packets enter, and one for each endpoint here. A change of one endpoint touches no more than twice its slots and 8.
+// Compiled again, nothing differs.
+func TestConsistentObjects(t *testing.T) {
+	ranges := []netip.Prefix{prefix("192.168.0.0/24"), prefix("192.168.2.0/24")}
+	for _, ranges := range [][]netip.Prefix{nil, ranges} {
+		sp := consistentPort(5, 0, ranges...)
+		plain := *sp
+		plain.Consistent = nil
+		c := compile(t, testConfig(), sp)
+		added := c.Flows() - compile(t, testConfig(), &plain).Flows()
+		const here = 3
+		if want := k8s.ConsistentSlots + here + max(1, len(ranges))*(1+here); added != want {
+			t.Errorf("%d ranges: %d flows more, want %d", len(ranges), added, want)
+		}
+		if d := flow.Diff(c.State(), compile(t, testConfig(), sp).State()); !d.Empty() {
+			t.Errorf("compiled again, it differs: %v", d)
+		}
+	}
+	for _, n := range []int{2, 5, 10} {
+		c := compile(t, testConfig(), consistentPort(n, 0))
+		more := consistentPort(n+1, 0)
+		d := c.Update(map[k8s.PortName]*k8s.ServicePort{more.Name: more})
+		if touched, most := len(d.SetFlows)+len(d.DelFlows)+len(d.SetGroups), 2*k8s.ConsistentSlots/n+8; touched > most {
+			t.Errorf("%d endpoints and one more: %d objects, at most %d", n, touched, most)
+		} else {
+			t.Logf("%d endpoints and one more: %d objects, at most %d", n, touched, most)
+		}
+	}
+}
+
+// TestConsistentNodesAgree compares two nodes: each sends a slot to the same endpoint, one by translation and the other by its relay port.
+func TestConsistentNodesAgree(t *testing.T) {
+	targets := func(local int) (list []netip.AddrPort) {
+		sp := consistentPort(5, local)
+		list = make([]netip.AddrPort, k8s.ConsistentSlots)
+		flows, _ := compile(t, testConfig(), sp).Objects(sp.Name)
+		byID := map[uint64]netip.AddrPort{}
+		for _, f := range flows {
+			if to := translation(f.Actions); f.Priority == prioChosen && to.IsValid() {
+				byID[uint64(f.Match.Reg[2].Value)] = to
+			}
+		}
+		for _, f := range flows {
+			if f.Table != tableSlots {
+				continue
+			}
+			slot := f.Match.SrcPort.Value >> 1
+			switch a := f.Actions[0].(type) {
+			case flow.SetField:
+				list[slot] = byID[a.Value]
+			case flow.SetAddr:
+				if port := f.Actions[1].(flow.SetField).Value; port != 30000 {
+					t.Fatalf("%v goes to port %d", f, port)
+				}
+				i := slices.IndexFunc(sp.ClusterEndpoints, func(e k8s.Endpoint) bool { return e.Addr.Addr() == a.Addr })
+				list[slot] = sp.ClusterEndpoints[i].Addr
+			}
+		}
+		return list
+	}
+	a, b := targets(0), targets(1)
+	if !slices.Equal(a, b) || slices.Contains(a, netip.AddrPort{}) {
+		t.Error("two nodes choose differently")
+	}
+}
+
+// TestNotRelayed: an endpoint with the node's address cannot be told from a NodePort, and the node says so.
+func TestNotRelayed(t *testing.T) {
+	sp := consistentPort(2, 0)
+	cfg := testConfig()
+	cfg.LocalIPs = append(cfg.LocalIPs, sp.ClusterEndpoints[0].Addr.Addr())
+	c := compile(t, cfg, sp)
+	if lines := c.Missing(); len(lines) != 1 {
+		t.Errorf("missing: %q", lines)
+	}
+	for _, f := range c.State().Flows {
+		if f.Table == tableTrack && f.Match.DstPort == 30000 {
+			t.Errorf("NodePort packets are taken for relayed ones: %v", f)
+		}
+	}
+}
