@@ -67,6 +67,7 @@ func TestJudge(t *testing.T) {
 		"share kept, of kube-proxy":                func(r *Results) { r.Data[2].Connections8 = Pairs{{120, 100}} },
 		"at 10000 Services, of those":              func(r *Results) { r.Data[6].Connections8 = Pairs{{90, 100}} },
 		"nkp nftables: start":                      func(r *Results) { r.Control[9].Starts = ms(4000) },
+		"nkp nftables: exponent":                   func(r *Results) { r.Control[9].Change = ms(8, 8, 8) },
 		"nkp nftables: one endpoint's change, p99": func(r *Results) { r.Control[9].Change = ms(4, 5, 40, 40) },
 		"nkp nftables: memory":                     func(r *Results) { r.Control[9].SettledMemory = 130 },
 		"times faster than kube-proxy nftables":    func(r *Results) { r.Control[10].Change = ms(6) },

@@ -5,6 +5,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nkp-proxy/nkp/test/bench/report"
@@ -65,8 +66,8 @@ func (v *verdicts) control(r *Results) {
 		v.most("one endpoint's change, p99", milli(quantile(nkp.Change, 99)), 50, "ms")
 	}
 	if len(ours) > 1 {
-		v.most("exponent of one endpoint's change", r.exponent(rig.NKP, changeCost), 0.1, "")
-		v.most("exponent of what one change allocates", r.exponent(rig.NKP, func(c Control) float64 { return c.AllocatedPerChange }), 0.1, "")
+		v.most("exponent of one endpoint's change", r.exponent(rig.NKP, 0, changeCost), 0.1, "")
+		v.most("exponent of what one change allocates", r.exponent(rig.NKP, 0, func(c Control) float64 { return c.AllocatedPerChange }), 0.1, "")
 	}
 	v.most("CPU at rest", 100*nkp.IdleCPU, 0.5, "%")
 	peers := 0
@@ -136,7 +137,7 @@ func (v *verdicts) nftables(r *Results) {
 		v.most(who+"start", nkp.Start().Seconds(), 3, "s")
 		v.most(who+"one endpoint's change, p50", changeCost(nkp), 10, "ms")
 		v.most(who+"one endpoint's change, p99", milli(quantile(nkp.Change, 99)), 30, "ms")
-		v.most(who+"exponent of one endpoint's change", r.exponent(rig.NFTables, changeCost), 0.1, "")
+		v.most(who+"exponent of one endpoint's change from 1,000 Services on", r.exponent(rig.NFTables, 1000, changeCost), 0.1, "")
 		v.most(who+"memory at rest", nkp.SettledMemory, 120, "MB")
 		if r := nkp.Repair; r != nil {
 			v.most(who+"serving again after nft flush ruleset", cmp.Or(r.Took, r.Limit).Seconds(), 3, "s")
@@ -200,9 +201,10 @@ func (r *Results) points(k rig.Kind, cost func(Control) float64) (list []report.
 	return list
 }
 
-// exponent returns how a cost grows. If it cannot be computed it is very large, so that no target holds by a lack of points.
-func (r *Results) exponent(k rig.Kind, cost func(Control) float64) float64 {
-	e, ok := report.Exponent(r.points(k, cost))
+// exponent returns how a cost grows from a number of Services on. If it cannot be computed it is very large, so that no target
+// holds by a lack of points.
+func (r *Results) exponent(k rig.Kind, from float64, cost func(Control) float64) float64 {
+	e, ok := report.Exponent(slices.DeleteFunc(r.points(k, cost), func(p report.Point) bool { return p.Services < from }))
 	if !ok {
 		return 99
 	}
