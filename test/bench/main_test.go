@@ -71,7 +71,6 @@ func TestJudge(t *testing.T) {
 		"nkp nftables: one endpoint's change, p99": func(r *Results) { r.Control[9].Change = ms(4, 5, 40, 40) },
 		"nkp nftables: memory":                     func(r *Results) { r.Control[9].SettledMemory = 130 },
 		"times faster than kube-proxy nftables":    func(r *Results) { r.Control[10].Change = ms(6) },
-		"nkp nftables: kernel memory":              func(r *Results) { r.Control[9].TableMemory = 90 },
 		"nkp nftables: serving again":              func(r *Results) { r.Control[9].Repair.Took = 0 },
 		"nkp nftables: wrong answers":              func(r *Results) { r.Control[9].Repair.Wrong = 1 },
 		"nkp nftables: throughput":                 func(r *Results) { r.Data[7].Throughput = Pairs{{70, 100}} },

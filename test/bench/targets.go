@@ -146,7 +146,6 @@ func (v *verdicts) nftables(r *Results) {
 		for _, peer := range r.control(rig.KubeNft) {
 			if peer.Services == nkp.Services {
 				v.least(who+"one endpoint's change, times faster than kube-proxy nftables", changeCost(peer)/changeCost(nkp), 5, "×")
-				v.most(who+"kernel memory of the tables, of kube-proxy nftables's", nkp.TableMemory/peer.TableMemory, 1, "")
 			}
 		}
 	}
