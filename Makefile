@@ -120,7 +120,7 @@ test-windows: bin/tools/staticcheck ## the Windows binary under Wine, beside kub
 	cd test/k8s && $(STATICCHECK) ./windows/... && GOOS=windows $(STATICCHECK) ./windows/...
 	$(GO) test -C test/k8s -count=1 -timeout 40m ./windows/...
 
-test-kernel: deps ## the packet tests on the kernel datapath, in an emulated machine (a few minutes)
+test-kernel: deps ## the packet tests on the kernel datapath, and mode nftables, with Linux 6.1 in an emulated machine (a few minutes)
 	@test/kernel/run
 
 test-offload: deps ## test-kernel with Open vSwitch's flows in tc, as for a NIC with offload (not in .ci/run; builds a kernel first)
