@@ -31,6 +31,7 @@ joined() {
 	for f in $FAMILIES; do list+=,$("$1" "$f" "${@:2}"); done
 	echo "${list#,}"
 }
+quoted() { echo "\"$("$2" "$1")\""; } # FAMILY FUNCTION
 PRIMARY=${FAMILIES%% *}
 API=$(address "$PRIMARY" 0)
 API_HOST=$API
