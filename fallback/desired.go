@@ -1,6 +1,7 @@
 package fallback
 
 import (
+	"iter"
 	"net/netip"
 	"slices"
 	"time"
@@ -19,6 +20,17 @@ type desired struct {
 	items     map[k8s.PortName]item
 	dirty     map[k8s.PortName]bool // items that may differ from what is installed
 	refused   *dataplane.Refusals[k8s.PortName]
+}
+
+// ports returns the Service ports that are to be programmed.
+func (d *desired) ports() iter.Seq[*k8s.ServicePort] {
+	return func(yield func(*k8s.ServicePort) bool) {
+		for _, it := range d.items {
+			if it.port != nil && !yield(it.port) {
+				return
+			}
+		}
+	}
 }
 
 // brief reports whether there are so many endpoints that their rules have no comments.

@@ -5,7 +5,9 @@ package fallback
 import (
 	"context"
 	"errors"
+	"iter"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -36,7 +38,7 @@ type nftWorker struct {
 	nodeAddrs []netip.Addr          // addresses that serve NodePorts
 	refused   *dataplane.Refusals[k8s.PortName]
 	have      nftTable
-	udp       staleForgetter
+	stale     staleForgetter
 	localnet  nftLocalnet
 
 	due      todo           // fullReadBack or nothing
@@ -58,7 +60,8 @@ func newNFTWorker(f k8s.Family, o *Options, in *dataplane.Inbox, loop *dataplane
 		return nil, err
 	}
 	w.have.reset()
-	w.udp = staleForgetter{kernel: &committer{family: f, opts: o, log: w.log, report: report}, waiting: map[k8s.PortName]staleUDP{}}
+	w.stale = staleForgetter{kernel: &committer{family: f, opts: o, log: w.log, report: report}, waiting: map[k8s.PortName]staleUDP{},
+		wanted: func() iter.Seq[*k8s.ServicePort] { return maps.Values(w.want) }}
 	if f == k8s.IPv4 {
 		w.localnet.setting = routeLocalnet{}
 	}
@@ -93,7 +96,7 @@ func (w *nftWorker) close() {
 // run works until the context ends.
 func (w *nftWorker) run(ctx context.Context) error {
 	defer w.close()
-	w.udp.forget = func(s *staleSet) (int, error) { return conntrack.Forget(ctx, w.family, 0, s.stale) } // other zones are Open vSwitch's
+	w.stale.forget = func(s *staleSet) (int, error) { return conntrack.Forget(ctx, w.family, 0, s.stale) } // other zones are Open vSwitch's
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -127,7 +130,7 @@ func (w *nftWorker) takeUpdates() {
 		w.since = u.Arrived
 	}
 	for n, sp := range u.Ports {
-		w.udp.note(n, item{port: w.want[n]}, item{port: sp})
+		w.stale.note(n, item{port: w.want[n]}, item{port: sp})
 		if sp == nil {
 			delete(w.want, n)
 		} else {
@@ -174,7 +177,7 @@ func (w *nftWorker) step(ctx context.Context) (next time.Time) {
 		if w.have.transactions > runs {
 			w.opts.Hooks.Synced(dataplane.Sync{Families: []k8s.Family{w.family}, Full: full, Took: time.Since(start)})
 		}
-		w.udp.run(w.nodeAddrs)
+		w.stale.run(w.nodeAddrs)
 		err = w.forgetClients()
 	}
 	now = time.Now()
@@ -188,7 +191,7 @@ func (w *nftWorker) step(ctx context.Context) (next time.Time) {
 	// Under a stream of changes, half of the time is left to other programs.
 	w.notUntil = now.Add(max(w.opts.MinSyncPeriod, min(now.Sub(start), nftRestMax)))
 	next = w.checkAt
-	for _, t := range []time.Time{w.udp.next, w.refused.Next()} {
+	for _, t := range []time.Time{w.stale.due(), w.refused.Next()} {
 		if !t.IsZero() && t.Before(next) {
 			next = t
 		}

@@ -66,7 +66,7 @@ func (p *Plane) tryOpen(ctx context.Context) ([]familyWorker, error) {
 		w.kernel.loop = p.loops[f]
 		w.kernel.backend = string(choice.Backend)
 		w.kernel.report = func(change func(*FamilyStatus)) { p.report(f, change) }
-		w.udp.forget = func(s *staleSet) (int, error) { return conntrack.Forget(ctx, f, 0, s.stale) } // other zones are Open vSwitch's
+		w.stale.forget = func(s *staleSet) (int, error) { return conntrack.Forget(ctx, f, 0, s.stale) } // other zones are Open vSwitch's
 		if f == k8s.IPv4 {
 			w.localnet.setting = routeLocalnet{}
 		}

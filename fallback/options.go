@@ -86,8 +86,8 @@ type FamilyStatus struct {
 	LastRepair *dataplane.Repair `json:"lastRepair,omitempty"`
 	// Compared is when every rule was last read back and found as nkp had installed it; zero: not since the start or the last repair.
 	Compared  time.Time `json:"compared,omitzero"`
-	Forgotten int       `json:"forgotten"` // stale UDP connections
-	// LastForgetError is why stale UDP connections could not be deleted; they are tried again.
+	Forgotten int       `json:"forgotten"` // stale connections
+	// LastForgetError is why stale connections could not be deleted; they are tried again.
 	LastForgetError string              `json:"lastForgetError,omitempty"`
 	LastError       string              `json:"lastError,omitempty"` // "" once everything is in force again
 	LastErrorAt     time.Time           `json:"lastErrorAt,omitzero"`

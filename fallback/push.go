@@ -61,7 +61,7 @@ func (w *worker) pushDirty(ctx context.Context) error {
 			names = w.want.due()
 		}
 	}
-	w.udp.run(w.want.nodeAddrs)
+	w.stale.run(w.want.nodeAddrs)
 	return w.addDeferred(ctx)
 }
 

@@ -1,6 +1,7 @@
 package fallback
 
 import (
+	"iter"
 	"net/netip"
 	"slices"
 	"time"
@@ -11,6 +12,9 @@ import (
 
 // A UDP client that keeps sending keeps its conntrack entry alive, and with it the translation to an endpoint that is gone: UDP
 // has no end of connection. nkp deletes such entries.
+//
+// A TCP client that asked before the rules of a frontend were there repeats its SYN, and conntrack, which knows the connection as one
+// that is not translated, has NAT skipped for up to two minutes. nkp deletes these entries, too, so that the next SYN is translated.
 
 // maxStale bounds the Service ports with connections to delete. Their number grows only while deletion fails.
 const maxStale = 50_000
@@ -19,19 +23,27 @@ const maxStale = 50_000
 // may keep. A frontend without address is a NodePort.
 type staleUDP map[netip.AddrPort][]netip.AddrPort
 
-// staleForgetter deletes stale UDP connections once the rules are installed. It belongs to the worker's goroutine.
+// staleForgetter deletes stale connections once the rules are installed. It belongs to the worker's goroutine.
 type staleForgetter struct {
 	kernel  *committer
-	forget  func(*staleSet) (int, error) // nil in tests
-	waiting map[k8s.PortName]staleUDP    // connections to check
-	pause   time.Duration                // after a failure
-	next    time.Time                    // earliest retry; zero: at once
+	forget  func(*staleSet) (int, error)      // nil in tests
+	wanted  func() iter.Seq[*k8s.ServicePort] // all that are to be programmed
+	waiting map[k8s.PortName]staleUDP         // connections to check
+	early   bool                              // TCP frontends have come since the last scan
+	rest    time.Time                         // no scan for these alone before it
+	pause   time.Duration                     // after a failure
+	next    time.Time                         // earliest retry; zero: at once
 }
 
 // note records which connections may be stale after an update. If the Service port no longer has a frontend, connections to it
 // may keep no endpoint, unless another Service port has that frontend now.
 func (f *staleForgetter) note(n k8s.PortName, before, after item) {
-	if n.Protocol != "UDP" {
+	switch n.Protocol {
+	case "TCP":
+		f.early = f.early || comes(before.port, after.port)
+		return
+	case "UDP":
+	default:
 		return
 	}
 	s := f.waiting[n]
@@ -66,25 +78,52 @@ func (f *staleForgetter) note(n k8s.PortName, before, after item) {
 	note(after, true)
 }
 
+// comes reports whether a Service port has a frontend that it did not have before.
+func comes(before, after *k8s.ServicePort) bool {
+	if before == nil || after == nil {
+		return after != nil
+	}
+	return slices.ContainsFunc(after.Frontends, func(a k8s.Frontend) bool {
+		return !slices.ContainsFunc(before.Frontends, func(b k8s.Frontend) bool {
+			return a.Address == b.Address && a.Port == b.Port && a.ShadowedBy == b.ShadowedBy
+		})
+	})
+}
+
+// due returns when run has something to do without a further change; zero: not.
+func (f *staleForgetter) due() time.Time {
+	if len(f.waiting) == 0 && f.early && f.rest.After(f.next) {
+		return f.rest
+	}
+	return f.next
+}
+
 // run deletes the noted connections. It must run after the rules are installed: otherwise a client's next packet would create
 // the same connection again. Failed deletions are retried with backoff.
 func (f *staleForgetter) run(nodeAddrs []netip.Addr) {
 	start := time.Now()
-	if len(f.waiting) == 0 || f.forget == nil || start.Before(f.next) {
+	early := f.early && !start.Before(f.rest)
+	if len(f.waiting) == 0 && !early || f.forget == nil || start.Before(f.next) {
 		return
 	}
-	n, err := f.forget(newStaleSet(f.waiting, nodeAddrs))
+	set := newStaleSet(f.waiting, nodeAddrs)
+	if f.early {
+		set.wanted = f.wanted()
+	}
+	n, err := f.forget(set)
 	f.kernel.opts.Hooks.Forgot(f.kernel.family, n, time.Since(start))
 	if err != nil {
 		f.pause = backOff(f.pause)
 		f.next = time.Now().Add(f.pause)
-		f.kernel.log.Warn("cannot delete all UDP connections to endpoints that are gone; trying again", "in", f.pause, "services", len(f.waiting), "error", err)
+		f.kernel.log.Warn("cannot delete all stale connections; trying again", "in", f.pause, "services", len(f.waiting), "error", err)
 	} else {
 		clear(f.waiting)
+		f.early = false
 		f.pause, f.next = 0, time.Time{}
 	}
+	f.rest = time.Now().Add(9 * time.Since(start)) // new Services take a tenth of a core at most
 	if n > 0 {
-		f.kernel.log.Info("deleted UDP connections to endpoints that are gone", "connections", n)
+		f.kernel.log.Info("deleted stale connections: UDP to endpoints that are gone, TCP from before the Service was served", "connections", n)
 	}
 	f.kernel.report(func(s *FamilyStatus) {
 		s.Forgotten += n
@@ -99,6 +138,9 @@ type staleSet struct {
 	at    map[netip.AddrPort][]netip.AddrPort // frontend -> endpoints that may stay
 	ports map[uint16][]netip.AddrPort         // NodePort -> the same
 	node  map[netip.Addr]bool                 // addresses that serve NodePorts
+
+	wanted iter.Seq[*k8s.ServicePort] // whose early TCP connections are stale; nil: none are
+	served map[netip.AddrPort]bool    // their frontends, once a connection has asked for them
 }
 
 func newStaleSet(stale map[k8s.PortName]staleUDP, node []netip.Addr) *staleSet {
@@ -120,7 +162,31 @@ func newStaleSet(stale map[k8s.PortName]staleUDP, node []netip.Addr) *staleSet {
 
 // stale reports whether to delete a connection.
 func (s *staleSet) stale(c *dpctl.Connection) bool {
-	return c.Protocol == "UDP" && s.match(c.Frontend, c.Endpoint)
+	switch c.Protocol {
+	case "UDP":
+		return s.match(c.Frontend, c.Endpoint)
+	case "TCP":
+		return s.wanted != nil && c.State == "SYN_SENT" && c.Endpoint == c.Frontend && s.serves(c.Frontend)
+	}
+	return false
+}
+
+// serves reports whether at is a TCP frontend other than a NodePort, which the node itself answers until there are rules.
+func (s *staleSet) serves(at netip.AddrPort) bool {
+	if s.served == nil { // most scans meet no early connection
+		s.served = map[netip.AddrPort]bool{}
+		for port := range s.wanted {
+			if port.Name.Protocol != "TCP" {
+				continue
+			}
+			for _, f := range port.Frontends {
+				if f.ShadowedBy == "" {
+					s.served[netip.AddrPortFrom(f.Address, f.Port)] = true
+				}
+			}
+		}
+	}
+	return s.served[at]
 }
 
 // match reports whether to delete a connection that a client opened to the frontend to and the endpoint by answers.

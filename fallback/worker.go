@@ -35,7 +35,7 @@ type worker struct {
 	have     installed
 	kernel   committer
 	localnet localnetGuard
-	udp      staleForgetter
+	stale    staleForgetter
 
 	due         todo           // what to do before Services
 	since       time.Time      // arrival of the oldest change that is not in force; zero: all are
@@ -57,7 +57,7 @@ func newWorker(f k8s.Family, o *Options, t tables, l limits, in *dataplane.Inbox
 	w.have.reset()
 	w.kernel = committer{family: f, opts: o, log: w.log, tables: t, limits: l}
 	w.localnet.kernel = &w.kernel
-	w.udp = staleForgetter{kernel: &w.kernel, waiting: map[k8s.PortName]staleUDP{}}
+	w.stale = staleForgetter{kernel: &w.kernel, wanted: w.want.ports, waiting: map[k8s.PortName]staleUDP{}}
 	return w
 }
 
@@ -104,7 +104,7 @@ func (w *worker) takeUpdates() {
 		w.since = u.Arrived
 	}
 	for n, it := range itemsOf(u, w.family) {
-		w.udp.note(n, w.want.items[n], it)
+		w.stale.note(n, w.want.items[n], it)
 		if it.empty() {
 			delete(w.want.items, n)
 		} else {
@@ -178,7 +178,7 @@ func (w *worker) next() time.Time {
 	if !w.want.settled() || w.due > nothing {
 		return w.notUntil
 	}
-	for _, t := range []time.Time{w.localnet.next, w.udp.next, w.gcAt, w.want.refused.Next()} {
+	for _, t := range []time.Time{w.localnet.next, w.stale.due(), w.gcAt, w.want.refused.Next()} {
 		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
 			next = t
 		}

@@ -435,7 +435,7 @@ func TestForgetAgain(t *testing.T) {
 	s := newStage(t)
 	failures, tries := 3, 0
 	var last *staleSet
-	s.worker.udp.forget = func(set *staleSet) (int, error) {
+	s.worker.stale.forget = func(set *staleSet) (int, error) {
 		last, tries = set, tries+1
 		if tries <= failures {
 			return 1, errors.New("interrupted")
@@ -477,14 +477,14 @@ func TestForgetAgain(t *testing.T) {
 		t.Error("tried again without a pause")
 	}
 	for range failures {
-		s.worker.udp.next = time.Now().Add(-time.Second)
+		s.worker.stale.next = time.Now().Add(-time.Second)
 		step()
 	}
 	if tries != failures+1 || !last.match(vip, gone) || last.match(vip, left) {
 		t.Errorf("%d tries; the frontend has moved: an endpoint that is gone stays %t, the new one goes %t", tries, !last.match(vip, gone), last.match(vip, left))
 	}
-	if s.status.LastForgetError != "" || s.status.Forgotten != failures+1 || len(s.worker.udp.waiting) > 0 {
-		t.Errorf("afterwards: %+v, %d are left", s.status, len(s.worker.udp.waiting))
+	if s.status.LastForgetError != "" || s.status.Forgotten != failures+1 || len(s.worker.stale.waiting) > 0 {
+		t.Errorf("afterwards: %+v, %d are left", s.status, len(s.worker.stale.waiting))
 	}
 	step()
 	if tries != failures+1 {
@@ -497,9 +497,9 @@ func TestStaleBound(t *testing.T) {
 	s := newStage(t)
 	for i := range maxStale + 10 {
 		n := k8s.PortName{ServiceName: k8s.ServiceName{Namespace: "ns", Name: fmt.Sprint(i)}, Protocol: "UDP", Family: k8s.IPv4}
-		s.worker.udp.note(n, item{}, item{})
+		s.worker.stale.note(n, item{}, item{})
 	}
-	if n := len(s.worker.udp.waiting); n != maxStale {
+	if n := len(s.worker.stale.waiting); n != maxStale {
 		t.Errorf("%d Service ports are noted, want at most %d", n, maxStale)
 	}
 }

@@ -273,7 +273,7 @@ func (t *statusText) fallback(s *fallback.Status) {
 			t.problem("REFUSED", "%s: %s", name, f.Refused[name])
 		}
 		if f.LastForgetError != "" {
-			t.problem("STALE UDP", "connections to endpoints that are gone are left; trying again: %s", f.LastForgetError)
+			t.problem("STALE CONNECTIONS", "UDP to endpoints that are gone, TCP that is older than its Service; trying again: %s", f.LastForgetError)
 		}
 		t.lastError(f.LastError, f.LastErrorAt)
 	}

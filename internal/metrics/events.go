@@ -64,7 +64,7 @@ func (m *Metrics) Restore(r dataplane.Restore) {
 // PartialFailure counts a transaction with changes of Services that iptables refused.
 func (m *Metrics) PartialFailure(f k8s.Family) { m.count(iptablesPartialFailures, 1, f.String()) }
 
-// Forgot counts the conntrack entries of UDP connections that were deleted after their endpoints were gone.
+// Forgot counts the conntrack entries that one scan deleted.
 func (m *Metrics) Forgot(f k8s.Family, connections int, took time.Duration) {
 	m.count(conntrackDeleted, connections, f.String())
 	m.observe(conntrackDuration, took, f.String())

@@ -70,7 +70,7 @@ var (
 	HNSLoadBalancerFailures = map[string]*Definition{"create": lbFailures("create"), "update": lbFailures("update"), "delete": lbFailures("delete")}
 
 	conntrackDuration = define(Histogram, "kubeproxy_conntrack_reconciler_sync_duration_seconds",
-		"ReconcileConntrackFlowsLatency latency in seconds: one scan for UDP connections to endpoints that are gone", ipFamily).with(syncBuckets).in(OVS, IPTables, NFTables).from("IPv4", "IPv6")
+		"ReconcileConntrackFlowsLatency latency in seconds: one scan for UDP connections to endpoints that are gone and, on iptables and nftables, TCP connections that are older than their Service", ipFamily).with(syncBuckets).in(OVS, IPTables, NFTables).from("IPv4", "IPv6")
 	conntrackDeleted = define(Counter, "kubeproxy_conntrack_reconciler_deleted_entries_total",
 		"Cumulative conntrack flows deleted by conntrack reconciler; not counted are those that Open vSwitch's userspace datapath deletes by up to three filters, because it does not report their number", ipFamily).in(OVS, IPTables, NFTables).from("IPv4", "IPv6")
 )
