@@ -44,7 +44,7 @@ var mayImport = map[string][]string{
 	"internal/appctl":    {},
 	"internal/dpctl":     {"k8s", "internal/appctl"},
 	"internal/conntrack": {"k8s", "internal/dpctl"},
-	"internal/live":      {"k8s", "pipeline", "internal/appctl", "internal/conntrack", "internal/dpctl", "internal/trace"},
+	"internal/live":      {"k8s", "pipeline", "fallback/nft", "internal/appctl", "internal/conntrack", "internal/dpctl", "internal/trace"},
 	"internal/agent":     {"internal/dataplane", "k8s", "k8s/apiserver", "internal/httpguard", "pipeline", "ovsdb", "fallback", "windows", "internal/bridge", "internal/health", "internal/notify", "internal/metrics", "internal/ports", "internal/sysctl", "internal/trace", "internal/live", "internal/conntrack", "internal/dpctl"},
 	"internal/command": {"k8s", "k8s/apiserver", "k8s/manifest", "pipeline", "ofctrl", "ovsdb", "fallback", "windows", "internal/agent", "internal/bridge",
 		"internal/sysctl", "internal/config", "internal/latency", "internal/trace", "internal/live", "internal/notify", "internal/httpguard", "internal/ui", "internal/remote"},

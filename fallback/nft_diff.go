@@ -14,37 +14,17 @@ import (
 
 // compareTable returns how an installed table differs from the wanted one, in lines: "+" marks what is missing, "-" what is extra. The
 // table is nil if there is none.
-func compareTable(t *netlink.Table, want *nft.Ruleset) (lines []string) {
+func compareTable(t *netlink.Table, want *nft.Ruleset) []string {
 	if t == nil {
 		return []string{"+ table " + nft.TableName}
 	}
-	if t.Dormant {
-		lines = append(lines, "- flags dormant")
-	}
+	lines := compareObjects(t, want)
 	known := map[string]bool{nft.LocalnetMarker: true}
-	set := func(s *nft.Set) {
+	for _, s := range slices.Concat(nft.Sets[:], want.Sets) {
 		known[s.Name] = true
-		if has, same := t.HasSet(s); !has {
-			lines = append(lines, "+ set "+s.Name)
-		} else if !same {
-			lines = append(lines, "- set "+s.Name+" (of another type)", "+ set "+s.Name)
-		}
-	}
-	for i := range nft.Sets {
-		set(&nft.Sets[i])
-	}
-	for i := range want.Sets {
-		set(&want.Sets[i])
 	}
 	for i := range want.Chains {
-		ch := &want.Chains[i]
-		known[ch.Name] = true
-		switch has, sameHook, sameRules := t.HasChain(ch); {
-		case !has:
-			lines = append(lines, "+ chain "+ch.Name)
-		case !sameHook || !sameRules:
-			lines = append(lines, "- chain "+ch.Name+" (with other rules)", "+ chain "+ch.Name)
-		}
+		known[want.Chains[i].Name] = true
 	}
 	for _, n := range t.ChainNames() {
 		if !known[n] && !isSpread(t, n) {
@@ -57,6 +37,30 @@ func compareTable(t *netlink.Table, want *nft.Ruleset) (lines []string) {
 		}
 	}
 	return append(lines, compareElements(t.Elements, want)...)
+}
+
+// compareObjects returns which of the wanted sets and chains are missing, or others.
+func compareObjects(t *netlink.Table, want *nft.Ruleset) (lines []string) {
+	if t.Dormant {
+		lines = append(lines, "- flags dormant")
+	}
+	for _, s := range slices.Concat(nft.Sets[:], want.Sets) {
+		if has, same := t.HasSet(&s); !has {
+			lines = append(lines, "+ set "+s.Name)
+		} else if !same {
+			lines = append(lines, "- set "+s.Name+" (of another type)", "+ set "+s.Name)
+		}
+	}
+	for i := range want.Chains {
+		ch := &want.Chains[i]
+		switch has, sameHook, sameRules := t.HasChain(ch); {
+		case !has:
+			lines = append(lines, "+ chain "+ch.Name)
+		case !sameHook || !sameRules:
+			lines = append(lines, "- chain "+ch.Name+" (with other rules)", "+ chain "+ch.Name)
+		}
+	}
+	return lines
 }
 
 func compareElements(have nft.Elements, want *nft.Ruleset) (lines []string) {

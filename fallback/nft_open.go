@@ -80,7 +80,7 @@ func DropsBesideNFTables(ctx context.Context, o Options) string {
 	if o.Scope == rules.Own {
 		chains = chains[:1]
 	}
-	drops, err := xtables.Drops(ctx, o.families(), chains...)
+	drops, err := xtables.Drops(ctx, []xtables.Backend{xtables.NFT, xtables.Legacy}, o.families(), chains...)
 	if err != nil {
 		return "cannot find out whether iptables drops what no rule accepts: " + err.Error()
 	}

@@ -14,15 +14,13 @@ import (
 // "IPv4 nat + -A CHAIN RULE", where + marks a missing rule and - an extra one; "" if they do not differ. Of the options, it uses
 // the rules' settings, Backend and Families.
 func Diff(ctx context.Context, m *k8s.Model, o Options) (string, error) {
+	o.KeepInvalid = o.KeepInvalid || isLiberal()
 	if o.NFTables {
 		return diffNFT(m, o)
 	}
 	choice, err := xtables.Choose(ctx, xtables.Backend(o.Backend))
 	if err != nil {
 		return "", err
-	}
-	if v, err := sysctl(tcpBeLiberal); err == nil && v != "0" {
-		o.KeepInvalid = true
 	}
 	text := ""
 	for _, f := range o.families() {

@@ -96,12 +96,18 @@ const tcpBeLiberal = "net/netfilter/nf_conntrack_tcp_be_liberal"
 
 // lookAtKernel reads how strict connection tracking is about TCP windows.
 func (p *Plane) lookAtKernel() {
-	if v, err := sysctl(tcpBeLiberal); err == nil && v != "0" {
+	if isLiberal() {
 		p.mu.Lock()
 		p.opts.KeepInvalid = true
 		p.mu.Unlock()
 		p.log.Info("packets in conntrack state INVALID are not dropped", "because", tcpBeLiberal+" is set")
 	}
+}
+
+// isLiberal reports whether tcpBeLiberal is set.
+func isLiberal() bool {
+	v, err := sysctl(tcpBeLiberal)
+	return err == nil && v != "0"
 }
 
 func sysctl(name string) (string, error) {

@@ -40,6 +40,19 @@ func ReadRules(context.Context, string, k8s.Family) (map[string]map[string][]str
 	return nil, errNotLinux
 }
 
+// FollowNFT follows a packet through nftables. It works on Linux only.
+func FollowNFT(context.Context, k8s.Family, nft.Packet) ([]nft.Way, []string, error) {
+	return nil, nil, errNotLinux
+}
+
+// LegacyDrops returns nothing: there is no iptables.
+func LegacyDrops(context.Context, k8s.Family, ...string) (string, bool, error) { return "", false, nil }
+
+// DiffService compares nkp's nftables for one Service port. It works on Linux only.
+func DiffService(*k8s.Model, Options, k8s.Family, k8s.PortName) ([]string, error) {
+	return nil, errNotLinux
+}
+
 // WhyNotNFTables returns that this system has no nftables.
 func WhyNotNFTables(context.Context, Options) string { return errNotLinux.Error() }
 

@@ -228,12 +228,17 @@ func (p *Plane) Diff(ctx context.Context) (string, error) {
 	if m == nil {
 		return "", errors.New("the model is not complete yet: nothing to compare with")
 	}
-	o := p.opts
+	return Diff(ctx, m, p.Options())
+}
+
+// Options returns the settings in force.
+func (p *Plane) Options() Options {
 	p.mu.Lock()
+	defer p.mu.Unlock()
+	o := p.opts
 	o.Backend = p.status.Backend
 	o.Families = slices.Sorted(maps.Keys(p.families))
-	p.mu.Unlock()
-	return Diff(ctx, m, o)
+	return o
 }
 
 // snapshot returns a copy of the model and the settings in force.

@@ -14,9 +14,9 @@ import (
 )
 
 // Drops returns which of the base chains of table filter drops what none of its rules accepts: by its policy, or by a rule without a
-// match. "" means none, in any back end whose programs are installed. It does not make the kernel create tables.
-func Drops(ctx context.Context, families []k8s.Family, chains ...string) (string, error) {
-	for _, b := range []Backend{NFT, Legacy} {
+// match. "" means none, in any of the back ends whose programs are installed. It does not make the kernel create tables.
+func Drops(ctx context.Context, backends []Backend, families []k8s.Family, chains ...string) (string, error) {
+	for _, b := range backends {
 		for _, f := range families {
 			t, err := found(b, f)
 			if err != nil || !t.InUse("filter") {
@@ -48,3 +48,9 @@ func Drops(ctx context.Context, families []k8s.Family, chains ...string) (string
 }
 
 var dropsAll = regexp.MustCompile(`^(-P \S+ DROP|-A \S+ (-m comment --comment ("(\\.|[^"\\])*"|\S+) )?-j (DROP|REJECT)( --reject-with \S+)?)$`)
+
+// LegacyInUse reports whether the legacy back end has tables that translate or filter packets.
+func LegacyInUse(f k8s.Family) bool {
+	t := Tables{Backend: Legacy, Family: f}
+	return t.InUse("nat") || t.InUse("filter")
+}

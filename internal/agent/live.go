@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/fallback/nft"
 	"github.com/nkp-proxy/nkp/fallback/rules"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/conntrack"
@@ -21,10 +22,8 @@ import (
 // ErrNoLive says that a data plane cannot be asked about single packets.
 var ErrNoLive = errors.New("--live cannot ask HNS about a packet: leave it out, and compare all load balancers with \"nkp diff\"")
 
-// ErrNoLiveNFT is ErrNoLive for nftables.
-var ErrNoLiveNFT = errors.New("--live cannot ask nftables about a packet: leave it out, and compare all elements with \"nkp diff\"")
-
-// compare compares the model's answer with the bridge, or with iptables for packets that do not cross the bridge.
+// compare compares the model's answer with the bridge, or with iptables or nftables for packets that do not cross the bridge. The model has
+// the packet's Service port only.
 func (s *Settings) compare(ctx context.Context, now *planes, m *k8s.Model, q trace.Question, r *trace.Result) error {
 	db := now.switchNow()
 	switch {
@@ -45,7 +44,7 @@ func (s *Settings) compare(ctx context.Context, now *planes, m *k8s.Model, q tra
 		}
 		return sw.Compare(ctx, q, r)
 	case now.iptables != nil:
-		return s.CompareRules(ctx, now.iptables.Detail().Backend, m, q, r)
+		return CompareRules(ctx, now.iptables.Options(), m, q, r)
 	}
 	return ErrNoLive
 }
@@ -154,12 +153,19 @@ func portNumber(db *ovsdb.Switch, name string) (uint32, bool) {
 	return p.OFPort, ok
 }
 
-// CompareRules compares the model's answer with the installed iptables rules.
-func (s *Settings) CompareRules(ctx context.Context, backend string, m *k8s.Model, q trace.Question, r *trace.Result) error {
-	if backend == string(ModeNFTables) {
-		return ErrNoLiveNFT
+// CompareRules compares the model's answer with the installed rules of iptables or nftables.
+func CompareRules(ctx context.Context, o fallback.Options, m *k8s.Model, q trace.Question, r *trace.Result) error {
+	family := k8s.FamilyOf(q.To.Addr())
+	if o.NFTables {
+		set := live.Tables{
+			Follow: func(p nft.Packet) ([]nft.Way, []string, error) { return fallback.FollowNFT(ctx, family, p) },
+			Diff:   func() ([]string, error) { return fallback.DiffService(m, o, family, r.Port) },
+			Legacy: func(chains ...string) (string, bool, error) { return fallback.LegacyDrops(ctx, family, chains...) },
+			Node:   m.Node, Detector: m.Detector, PodDevice: o.PodDevice, Connections: kernelConnections(ctx, q),
+		}
+		return set.Compare(q, r)
 	}
-	tables, err := fallback.ReadRules(ctx, backend, k8s.FamilyOf(q.To.Addr()))
+	tables, err := fallback.ReadRules(ctx, o.Backend, family)
 	if err != nil {
 		return err
 	}

@@ -66,10 +66,11 @@ func (a *Agent) trace(ctx context.Context, ask trace.Request, ends *trace.Ends) 
 			return
 		}
 		now = a.planes
-		model.Node, model.Detector = a.model.Node, a.model.Detector
+		model.Node, model.Detector, model.ServiceCIDRs = a.model.Node, a.model.Detector, a.model.ServiceCIDRs
 		c := a.traceCluster()
 		q.In, c.Uplink = a.set.PortNames(now.switchNow(), q.In)
 		r = trace.Explain(c, q)
+		model.Ports = map[k8s.PortName]*k8s.ServicePort{r.Port: a.model.Ports[r.Port]}
 		r.Steps = append(names, r.Steps...)
 		if ask.Reply {
 			r.ExplainReply(q, &model.Node)

@@ -56,7 +56,7 @@ func (a *Agent) sample(ctx context.Context, q trace.Question) (*trace.Sample, er
 		}
 		return sw.Sample(ctx, q, r)
 	case now.iptables != nil:
-		return (&live.Rules{Connections: kernelConnections(ctx, q)}).Sample(q)
+		return live.KernelSample(kernelConnections(ctx, q), q)
 	}
 	return nil, ErrNoLive
 }

@@ -3,11 +3,13 @@ package command
 import (
 	"context"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/nkp-proxy/nkp/fallback/rules"
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/live"
@@ -44,11 +46,11 @@ With --manifests or --kubeconfig it works out the answer by itself, on any machi
 and the pods' range with --cluster-cidr. Otherwise it asks the running agent. Nothing is sent.
 
 --live compares the answer with what is installed. On the bridge it asks ovs-vswitchd (ofproto/trace, over its control socket) what
-happens to the packet, for each endpoint, until the packet leaves the switch. With iptables it follows the installed rules. It names
-flows that drop or divert the packet, flows that are missing, and existing connections.
+happens to the packet, for each endpoint, until the packet leaves the switch. With iptables it follows nkp's installed rules, with
+nftables the rules of all owners. It names flows and chains that drop or divert the packet, what is missing, and existing connections.
 
 --reply explains the answer as well, from the endpoint to the client. With --live it follows the answer of each endpoint (5 at most)
-through the switch, and shows what the conntrack entries of existing connections do to answers.
+through the switch or nftables, and shows what the conntrack entries of existing connections do to answers.
 
 --follow then watches what becomes of the client's connections while it tries: the running agent looks at the conntrack entries and the
 Service's packet counters, at most twice a second. It prints what changes, and at the end how many connections were answered, refused
@@ -234,13 +236,15 @@ func (s *settings) traceHere(ctx context.Context, ask trace.Request, ends *trace
 		return r, nil
 	case c.mode == agent.ModeWindows:
 		return nil, agent.ErrNoLive
-	case c.mode == agent.ModeNFTables:
-		return nil, agent.ErrNoLiveNFT
-	case c.mode == agent.ModeIPTables:
-		return r, s.CompareRules(ctx, s.IPTables.Backend, model, q, r)
+	case c.mode == agent.ModeIPTables || c.mode == agent.ModeNFTables:
+		o := s.IPTablesOptions(rules.Everything)
+		o.NFTables = c.mode == agent.ModeNFTables
+		return r, agent.CompareRules(ctx, o, model, q, r)
 	}
 	if scope, ok := s.IPTablesScope(s.HostTrafficFor(model, sw)); ok && !agent.OnBridge(scope.String(), sw, model, q, r) {
-		return r, s.CompareRules(ctx, s.IPTables.Backend, model, q, r)
+		o := s.IPTablesOptions(scope)
+		o.NFTables = slices.Contains(s.LastModes(), agent.ModeNFTables)
+		return r, agent.CompareRules(ctx, o, model, q, r)
 	}
 	return r, s.compareBridge(ctx, sw, model, changes, q, r)
 }

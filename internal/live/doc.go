@@ -3,9 +3,10 @@
 // A Switch asks ovs-vswitchd what its flows do with the packet (ofproto/trace, over the daemon's control socket), for each endpoint
 // that its groups can choose, until the packet leaves the bridge or is dropped. It compares the flows that the connection's packets
 // and their answers can match with the desired ones, and searches conntrack for an existing connection. Rules follow the packet
-// through iptables' chains as iptables-save prints them. Nothing is sent and nothing is changed.
+// through nkp's iptables chains as iptables-save prints them. Tables take the ways that a packet and its answers go through the nftables of all
+// owners (fallback/nft/netlink). Nothing is sent and nothing is changed.
 //
-// It does not see what lies beyond the bridge, or what other rules of the node do with the packet. Answers are not followed.
+// It does not see what lies beyond the bridge, nor, in iptables, what rules of others do with the packet.
 //
-// Start reading at Switch.Compare and Rules.Compare.
+// Start reading at Switch.Compare, Rules.Compare and Tables.Compare.
 package live

@@ -60,25 +60,36 @@ func (s *Rules) Compare(q trace.Question, r *trace.Result) error {
 		verdict = w.filter(r.Source == trace.Node)
 	}
 	l.Steps = append(l.Steps, w.steps...)
-	w.judge(l, r, verdict, ways)
+	if l.Verdict = verdict; verdict != r.Verdict {
+		l.Differ("the rules say %s, the model %s", verdict, r.Verdict)
+	}
+	if verdict == trace.Deliver {
+		w.judge(l, r, ways)
+	}
+	noteKernel("iptables", s.Connections, q, r)
+	return nil
+}
+
+// noteKernel adds what connection tracking has of existing connections, and does to answers. each calls its argument for each connection;
+// nil: it cannot be asked.
+func noteKernel(plane string, each func(func(*dpctl.Connection) error) error, q trace.Question, r *trace.Result) {
 	if r.Reply != nil {
 		r.Reply.Live = trace.NewLive()
 		r.Reply.Live.Verdict = r.Reply.Verdict
-		r.Reply.Live.Step("iptables: the kernel translates answers by the conntrack entry; the nat table does not see them")
+		r.Reply.Live.Step("%s: the kernel translates answers by the conntrack entry; chains of type nat do not see them", plane)
 	}
-	if s.Connections == nil {
-		return nil
+	if each == nil {
+		return
 	}
-	list, err := those(s.Connections, func(c *dpctl.Connection) bool { return about(c, q) })
+	list, err := those(each, func(c *dpctl.Connection) bool { return about(c, q) })
 	if err != nil && !errors.Is(err, conntrack.ErrInterrupted) { // nearly all of them were seen
-		l.Step("existing connections cannot be looked up: %v", err)
-		return nil
+		r.Live.Step("existing connections cannot be looked up: %v", err)
+		return
 	}
-	noteConnections(l, q, r, list)
+	noteConnections(r.Live, q, r, list)
 	if r.Reply != nil {
 		noteReplies(r.Reply.Live, q, list)
 	}
-	return nil
 }
 
 // isLocal is the kernel's address type LOCAL.
@@ -228,23 +239,23 @@ func (w *walker) step(format string, args ...any) {
 	}
 }
 
-// judge compares what the rules do with what the model says.
-func (w *walker) judge(l *trace.Live, r *trace.Result, verdict trace.Verdict, ways []outcome) {
-	if l.Verdict = verdict; verdict != r.Verdict {
-		l.Differ("the rules say %s, the model %s", verdict, r.Verdict)
+// judge compares where the rules deliver the packet with what the model says.
+func (w *walker) judge(l *trace.Live, r *trace.Result, ways []outcome) {
+	if r.Verdict == trace.Deliver && w.service != "" && w.service != r.Service {
+		l.Differ("the rules have the packet for %s, the model for %s", w.service, r.Service)
 	}
-	if verdict != trace.Deliver {
-		return
-	}
+	judgeDelivery(l, r, w.src, ways)
+}
+
+// judgeDelivery compares the endpoints and the masquerading of the ways that a client's packet may go with what the model says.
+func judgeDelivery(l *trace.Live, r *trace.Result, client netip.Addr, ways []outcome) {
 	var endpoints []string
 	masquerade := trace.Always
 	hairpin := false
 	for _, o := range ways {
-		if !slices.Contains(endpoints, o.endpoint) {
-			endpoints = append(endpoints, o.endpoint)
-		}
+		endpoints = append(endpoints, o.endpoint)
 		at, err := netip.ParseAddrPort(o.endpoint)
-		itself := err == nil && at.Addr() == w.src
+		itself := err == nil && at.Addr() == client
 		hairpin = hairpin || itself && o.marked
 		if !itself && !o.marked {
 			masquerade = trace.Never
@@ -258,12 +269,10 @@ func (w *walker) judge(l *trace.Live, r *trace.Result, verdict trace.Verdict, wa
 		masquerade = trace.Hairpin
 	}
 	slices.Sort(endpoints)
+	endpoints = slices.Compact(endpoints)
 	l.Step("one of %s, masquerade %s", brief(endpoints), masquerade)
 	if r.Verdict != trace.Deliver {
 		return
-	}
-	if w.service != "" && w.service != r.Service {
-		l.Differ("the rules have the packet for %s, the model for %s", w.service, r.Service)
 	}
 	if missing := without(r.Endpoints, endpoints); len(missing) > 0 {
 		l.Differ("the rules lack the endpoint %s", brief(missing))

@@ -58,9 +58,10 @@ func (s *Switch) Sample(ctx context.Context, q trace.Question, r *trace.Result) 
 	return sample, nil
 }
 
-// Sample returns what the kernel's conntrack table shows of the connections that q is about. Packets are not counted.
-func (s *Rules) Sample(q trace.Question) (*trace.Sample, error) {
-	sample, err := sampled(s.Connections, q)
+// KernelSample returns what the kernel's conntrack table shows of the connections that q is about. each calls its argument for each
+// connection. Packets are not counted.
+func KernelSample(each func(func(*dpctl.Connection) error) error, q trace.Question) (*trace.Sample, error) {
+	sample, err := sampled(each, q)
 	if err != nil && !errors.Is(err, conntrack.ErrInterrupted) {
 		return nil, err
 	}

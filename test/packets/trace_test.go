@@ -89,6 +89,7 @@ var tracePlanes = map[string]struct {
 }{
 	"ovs":      {testbed.Options{}, nil},
 	"iptables": {testbed.Options{Plane: testbed.Linux}, []string{"--mode", "iptables"}},
+	"nftables": {testbed.Options{Plane: testbed.Linux}, []string{"--mode", "nftables"}},
 }
 
 // Where the node's address is beside the bridge, trace looks where the packet goes: at the bridge for pods, which keep their
@@ -362,10 +363,14 @@ func TestTraceDisagrees(t *testing.T) {
 			c.run()
 			c.settle()
 			must(c.t, c.agent.Stop(15)) // it would repair what is about to be broken
-			if plane.options.Plane == testbed.Linux {
-				c.breakRules(t)
-			} else {
+			switch name {
+			case "ovs":
 				_, err := c.Ofctl("del-flows", c.Bridge, "table=1,tcp,nw_dst=40.0.0.2,tp_dst=80,ct_state=-est-rel-inv")
+				must(t, err)
+			case "iptables":
+				c.breakRules(t)
+			case "nftables":
+				_, err := c.Exec(c.Node, "nft", "delete element ip nkp services { 40.0.0.2 . tcp . 80 }")
 				must(t, err)
 			}
 			client := c.pods[1].IP4.String()

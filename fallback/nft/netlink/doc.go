@@ -2,7 +2,8 @@
 //
 //   - [Batch] collects changes, which [Conn.Commit] makes in force together or not at all. If the kernel refuses some, the
 //     [RefusedError] has the tags that they were added with.
-//   - [Conn.Read] returns what is installed.
+//   - [Conn.ReadChains] and [Conn.ReadElements] return what is installed.
+//   - [Conn.Follow] evaluates the rules of all owners for one packet.
 //   - [Watch] reports when another program changes nkp's tables.
 //
 // The rules' expressions are those of github.com/google/nftables/expr. Messages and sockets are this package's own, because that

@@ -230,7 +230,10 @@ func load(f k8s.Family, x nft.Field, at uint32) []expr.Any {
 	return []expr.Any{e}
 }
 
-const ctOriginal = 0 // IP_CT_DIR_ORIGINAL
+const (
+	ctOriginal = 0 // IP_CT_DIR_ORIGINAL
+	ctReply    = 1 // IP_CT_DIR_REPLY
+)
 
 // originalField loads a value of a connection's first packet. expr.Ct has no direction with some keys, and one of the wrong size
 // with the others.

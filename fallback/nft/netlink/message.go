@@ -82,6 +82,7 @@ const (
 	setFieldLen        = 1    // NFTA_SET_FIELD_LEN
 	setElemKeyEnd      = 10   // NFTA_SET_ELEM_KEY_END
 	setElemExpressions = 0x11 // NFTA_SET_ELEM_EXPRESSIONS
+	setElemCatchall    = 2    // NFT_SET_ELEM_CATCHALL
 	setHandle          = 0x10 // NFTA_SET_HANDLE
 	setExpr            = 0x11 // NFTA_SET_EXPR
 	setConcat          = 0x80 // NFT_SET_CONCAT

@@ -72,18 +72,26 @@ func randomServices(c *cluster, rng *rand.Rand, n int) (objects []any, targets [
 	return objects, append(targets, probe{proto: "tcp", to: "40.0.0.250:80"}, probe{proto: "udp", to: "[fd00:40::ffff]:80"})
 }
 
-// TestTraceOfRandomServices sends random packets to random Services with iptables, and compares what trace says with what becomes
-// of them.
+// TestTraceOfRandomServices sends random packets to random Services, and compares what trace says with what becomes of them.
 func TestTraceOfRandomServices(t *testing.T) {
 	needsIPTables(t)
 	t.Parallel()
+	for _, mode := range []string{"iptables", "nftables"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			traceRandomServices(t, mode)
+		})
+	}
+}
+
+func traceRandomServices(t *testing.T, mode string) {
 	seed, packets := number(t, seedVar, uint64(time.Now().UnixNano())), int(number(t, packetsVar, 60))
 	t.Logf("%s=%d %s=%d", seedVar, seed, packetsVar, packets)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	const perCluster, atOnce = 200, 8
 	said := map[string]int{}
 	for first := 0; first < packets; first += perCluster {
-		c := newCluster(t, testbed.Options{Plane: testbed.Linux}, "--mode", "iptables", "--service-cidr", serviceCIDRs)
+		c := newCluster(t, testbed.Options{Plane: testbed.Linux}, "--mode", mode, "--service-cidr", serviceCIDRs)
 		objects, targets := randomServices(c, rng, 40)
 		c.put(objects...)
 		c.run()

@@ -1,0 +1,85 @@
+//go:build linux
+
+package netlink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/nkp-proxy/nkp/fallback/nft"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// syn is a packet of TCP from 10.0.0.9.
+func syn(to string) nft.Packet {
+	return nft.Packet{Protocol: "TCP", From: netip.MustParseAddrPort("10.0.0.9:49152"), To: netip.MustParseAddrPort(to)}
+}
+
+// Every endpoint of a large Service is found, each once, and in time.
+func TestFollowLargeService(t *testing.T) {
+	c := isolated(t)
+	const endpoints = 5000
+	sp := &k8s.ServicePort{Name: k8s.PortName{ServiceName: k8s.ServiceName{Namespace: "a", Name: "b"}, Protocol: "TCP", Family: k8s.IPv4}}
+	sp.Frontends = []k8s.Frontend{{Type: k8s.ClusterIP, Address: netip.MustParseAddr("40.0.0.1"), Port: 80}}
+	for i := range endpoints {
+		sp.ClusterEndpoints = append(sp.ClusterEndpoints, k8s.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 8080)})
+	}
+	m := &k8s.Model{Ports: map[k8s.PortName]*k8s.ServicePort{sp.Name: sp}}
+	install(t, c, nft.NewCompiler(nft.Config{}, k8s.IPv4, m).Ruleset(m, nil))
+	start := time.Now()
+	ways, _, err := c.Follow(t.Context(), k8s.IPv4, syn("40.0.0.1:80"))
+	if err != nil || len(ways) != endpoints {
+		t.Errorf("%d ways, %v; want %d", len(ways), err, endpoints)
+	}
+	for _, w := range ways {
+		if w.Fate != nft.Accepted || !w.Endpoint.IsValid() || w.Doubt {
+			t.Fatalf("%+v", w)
+		}
+	}
+	t.Logf("%d endpoints took %v", endpoints, time.Since(start))
+}
+
+// A foreign table that multiplies random numbers ends with an error, as does one whose evaluation takes too long; chains that are deep do not
+// count as a way.
+func TestFollowBounds(t *testing.T) {
+	c := isolated(t)
+	program(t, "add table ip f; add chain ip f x { type filter hook prerouting priority 0; }; "+
+		"add rule ip f x numgen random mod 60000 != 1 numgen random mod 60000 != 1 drop")
+	start := time.Now()
+	if _, _, err := c.Follow(t.Context(), k8s.IPv4, syn("40.0.0.1:80")); !errors.Is(err, errTooMany) {
+		t.Errorf("after %v: %v; want %v", time.Since(start), err, errTooMany)
+	}
+	t.Logf("the bound was reached after %v", time.Since(start))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	<-ctx.Done()
+	if _, _, err := c.Follow(ctx, k8s.IPv4, syn("40.0.0.1:80")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("after the deadline: %v", err)
+	}
+	program(t, "flush chain ip f x; add rule ip f x numgen random mod 100000 < 7 drop") // more numbers than are tried
+	ways, _, err := c.Follow(t.Context(), k8s.IPv4, syn("40.0.0.1:80"))
+	if err != nil || len(ways) != 2 || !ways[0].Doubt || !ways[1].Doubt {
+		t.Errorf("%+v, %v; want two ways in doubt", ways, err)
+	}
+}
+
+// While another program changes its tables all the time, a packet is followed through one state of them, or the error says so.
+func TestFollowDuringChanges(t *testing.T) {
+	c := isolated(t)
+	program(t, "add table ip f; add set ip f s { type ipv4_addr; }; add chain ip f x { type filter hook prerouting priority 0; }; add rule ip f x ip saddr @s drop")
+	found := 0
+	for i := range 20 {
+		program(t, fmt.Sprintf("add element ip f s { 10.0.1.%d }", i))
+		ways, _, err := c.Follow(t.Context(), k8s.IPv4, syn("40.0.0.1:80"))
+		if err == nil && len(ways) == 1 && ways[0].Fate == nft.Accepted {
+			found++
+		}
+	}
+	if found != 20 {
+		t.Errorf("%d of 20", found)
+	}
+}

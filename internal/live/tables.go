@@ -1,0 +1,259 @@
+package live
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/nkp-proxy/nkp/fallback/nft"
+	"github.com/nkp-proxy/nkp/internal/dpctl"
+	"github.com/nkp-proxy/nkp/internal/trace"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// Tables are the node's nftables, of all owners.
+type Tables struct {
+	// Follow returns the ways that a packet may go through them, and its steps.
+	Follow func(nft.Packet) ([]nft.Way, []string, error)
+	// Diff returns how nkp's own chains, and the elements of the packet's Service port, differ from the desired ones.
+	Diff func() ([]string, error)
+	// Legacy returns which of the base chains of iptables (legacy), which are no nftables, drops what none of its rules accepts; "": none.
+	// used reports whether there are any.
+	Legacy func(chains ...string) (drops string, used bool, err error)
+	// Node and Detector are the model's.
+	Node     k8s.Node
+	Detector k8s.Detector
+	// PodDevice is the bridge's device, by which packets of its pods come in; "": there is no bridge.
+	PodDevice string
+	// Connections calls do with each connection that the kernel tracks, until it returns an error.
+	Connections func(do func(*dpctl.Connection) error) error
+}
+
+// Compare follows the packet through the chains of all owners, and compares that with the model's answer, in r.Live.
+func (s *Tables) Compare(q trace.Question, r *trace.Result) error {
+	p := s.packet(q, r)
+	ways, steps, err := s.Follow(p)
+	if err != nil {
+		return err
+	}
+	l := trace.NewLive()
+	r.Live = l
+	l.Step("nftables: %s", q)
+	l.Steps = append(l.Steps, steps...)
+	switch l.Verdict = verdictOf(ways); {
+	case l.Verdict == trace.Uncertain:
+		l.Differ("what becomes of the packet is not certain: the model says %s", r.Verdict)
+	case l.Verdict != r.Verdict:
+		l.Differ("the rules say %s, the model %s", l.Verdict, r.Verdict)
+	}
+	if l.Verdict != r.Verdict {
+		for _, w := range ways {
+			if w.At != "" {
+				l.Differ("%s %s", w.At, whatEnds[w.Fate])
+			}
+		}
+	}
+	if err := s.legacy(l, &p, ways); err != nil {
+		return err
+	}
+	var list []outcome
+	for _, w := range ways {
+		if w.Fate == nft.Accepted && w.Endpoint.IsValid() {
+			list = append(list, outcome{"DNAT", w.Endpoint.String(), w.Masquerade})
+		}
+	}
+	if len(list) > 0 {
+		judgeDelivery(l, r, q.From.Addr(), list)
+	}
+	if err := s.differences(l); err != nil {
+		return err
+	}
+	noteKernel("nftables", s.Connections, q, r)
+	if r.Verdict == trace.Deliver {
+		return s.answers(q, r, ways)
+	}
+	return nil
+}
+
+// answers follows the answers of the endpoints on the ways, maxWays at most. They are part of r.Live, and of r.Reply.Live if that is asked
+// for.
+func (s *Tables) answers(q trace.Question, r *trace.Result, ways []nft.Way) error {
+	l := trace.NewLive()
+	var done []netip.AddrPort
+	arrived := 0
+	for _, w := range ways {
+		if w.Fate != nft.Accepted || !w.Endpoint.IsValid() || slices.Contains(done, w.Endpoint) || len(done) == maxWays {
+			continue
+		}
+		done = append(done, w.Endpoint)
+		back, steps, err := s.Follow(nft.Packet{
+			Protocol: q.Protocol, From: w.Endpoint, To: client(q), Local: s.Node.Local,
+			Reply: &nft.Reply{Service: q.To, Masquerade: w.Masquerade}, FromNode: slices.Contains(s.Node.Local, w.Endpoint.Addr()),
+		})
+		if err != nil {
+			return err
+		}
+		for _, step := range steps {
+			l.Step("the answer of %s: %s", w.Endpoint, step)
+		}
+		lost := "is lost"
+		switch verdictOf(back) {
+		case trace.Deliver:
+			arrived++
+			continue
+		case trace.Uncertain:
+			l.Verdict, lost = trace.Uncertain, "may be lost"
+		}
+		for _, b := range back {
+			if b.At != "" {
+				l.Differ("the answer of %s %s: %s %s", w.Endpoint, lost, b.At, whatEnds[b.Fate])
+			}
+		}
+	}
+	switch {
+	case l.Verdict != "":
+	case arrived == len(done):
+		l.Verdict = trace.Deliver
+	case arrived == 0:
+		l.Verdict = trace.Drop
+	default:
+		l.Verdict = trace.Mixed
+	}
+	if !l.Agrees && r.Live.Verdict == trace.Deliver {
+		r.Live.Verdict = trace.Uncertain
+	}
+	for _, d := range l.Differences {
+		r.Live.Differ("%s", d)
+	}
+	if y := r.Reply; y != nil {
+		y.Live.Steps = append(y.Live.Steps, l.Steps...)
+		y.Live.Verdict, y.Live.Agrees, y.Live.Differences = l.Verdict, l.Agrees, l.Differences
+	}
+	return nil
+}
+
+// whatEnds describes what a chain does with a packet whose way ends there.
+var whatEnds = map[nft.Fate]string{nft.Dropped: "drops it", nft.Rejected: "refuses it", nft.Unknown: "decides by what nkp does not evaluate"}
+
+// packet returns the first packet of the connection.
+func (s *Tables) packet(q trace.Question, r *trace.Result) nft.Packet {
+	p := nft.Packet{Protocol: q.Protocol, From: client(q), To: q.To, FromNode: r.Source == trace.Node, Device: q.In, Local: s.Node.Local}
+	pods := s.Detector.Bridge
+	if s.Detector.InterfacePrefix != "" {
+		pods = s.Detector.InterfacePrefix + "*"
+	}
+	switch {
+	case p.Device != "":
+	case r.Source == trace.Pod && pods != "":
+		p.Device = pods
+	default:
+		for _, d := range []string{pods, s.PodDevice} {
+			if d != "" {
+				p.NotDevices = append(p.NotDevices, d)
+			}
+		}
+	}
+	return p
+}
+
+// client returns the client's address and port, which is one of many if the question leaves it open.
+func client(q trace.Question) netip.AddrPort {
+	return netip.AddrPortFrom(q.From.Addr(), cmp.Or(q.From.Port(), defaultSourcePort))
+}
+
+// verdictOf returns the verdict over all ways that a packet may go.
+func verdictOf(ways []nft.Way) (all trace.Verdict) {
+	lost := func(v trace.Verdict) bool { return v == trace.Drop || v == trace.Reject }
+	doubt, mixed := false, false
+	for _, w := range ways {
+		one := map[nft.Fate]trace.Verdict{nft.Accepted: trace.Untouched, nft.Dropped: trace.Drop, nft.Rejected: trace.Reject, nft.Unknown: trace.Uncertain}[w.Fate]
+		if w.Fate == nft.Accepted && w.Endpoint.IsValid() {
+			one = trace.Deliver
+		}
+		doubt = doubt || w.Doubt
+		switch {
+		case all == "" || all == one:
+			all = one
+		case lost(all) && lost(one) && !doubt:
+			all = trace.Drop // nothing arrives
+		case lost(all) && one == trace.Deliver, all == trace.Deliver && lost(one):
+			all, mixed = trace.Deliver, true
+		default:
+			return trace.Uncertain
+		}
+	}
+	switch {
+	case all == "" || mixed && doubt:
+		return trace.Uncertain
+	case mixed:
+		return trace.Mixed
+	}
+	return all
+}
+
+// legacy adds what the rules of iptables (legacy) may do with the packet.
+func (s *Tables) legacy(l *trace.Live, p *nft.Packet, ways []nft.Way) error {
+	var chains []string
+	add := func(c string) {
+		if !slices.Contains(chains, c) {
+			chains = append(chains, c)
+		}
+	}
+	for _, w := range ways {
+		to := p.To.Addr()
+		if w.Endpoint.IsValid() {
+			to = w.Endpoint.Addr()
+		}
+		switch {
+		case w.Fate != nft.Accepted:
+			continue
+		case p.FromNode:
+			add("OUTPUT")
+		}
+		switch {
+		case p.IsLocal(to):
+			add("INPUT")
+		case !p.FromNode:
+			add("FORWARD")
+		}
+	}
+	if len(chains) == 0 {
+		return nil
+	}
+	drops, used, err := s.Legacy(chains...)
+	switch {
+	case err != nil:
+		return err
+	case drops != "":
+		l.Verdict = trace.Uncertain
+		l.Differ("%s: whether one accepts the packet is not certain", drops)
+	case used:
+		l.Step("iptables (legacy) has rules, too; they are not followed")
+	}
+	return nil
+}
+
+// maxDifferences bounds the differences that are named.
+const maxDifferences = 5
+
+// differences adds how nkp's own objects differ from the desired ones.
+func (s *Tables) differences(l *trace.Live) error {
+	lines, err := s.Diff()
+	if err != nil {
+		return err
+	}
+	for i, line := range lines {
+		if i == maxDifferences {
+			l.Differ("and %d more differences in nkp's table: \"nkp diff\" shows all", len(lines)-i)
+			break
+		}
+		what, is := strings.CutPrefix(line, "+ ")
+		if is {
+			l.Differ("missing or different in nkp's table: %s", what)
+		} else {
+			l.Differ("in nkp's table, but not nkp's: %s", strings.TrimPrefix(line, "- "))
+		}
+	}
+	return nil
+}
