@@ -21,8 +21,8 @@ import (
 const (
 	corednsImage   = "conformance.test/coredns:1"
 	kubeProxyImage = "conformance.test/kube-proxy:1"
-	nkpImage       = "registry.example.com/nkp:conformance"
-	nkpIPTables    = "registry.example.com/nkp-iptables:conformance"
+	nkpImage       = "registry.example.com/nkp:" // and a tag
+	nkpIPTables    = "registry.example.com/nkp-iptables:"
 )
 
 // searchPath is PATH in images with a Debian in them.
@@ -77,8 +77,8 @@ func (s *settings) buildImages(ctx context.Context) error {
 		return err
 	}
 	programs := map[string][]byte{}
-	for path, host := range map[string]string{"pause": "pause", "regression-issue-74839": "regression-issue-74839", "coredns": "coredns", "nkp": "nkp",
-		"usr/bin/nkp": "nkp", "usr/local/bin/hyperkube": "hyperkube"} {
+	for path, host := range map[string]string{"pause": "pause", "regression-issue-74839": "regression-issue-74839", "coredns": "coredns",
+		"usr/local/bin/hyperkube": "hyperkube"} {
 		if programs[path], err = layer(map[string]file{path: {host: s.bin(host)}}); err != nil {
 			return err
 		}
@@ -94,16 +94,31 @@ func (s *settings) buildImages(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	// nkp's are as deploy/image says.
-	scratch := only("nkp", nkpImage)
-	scratch.command = []string{"run"}
 	if err := os.WriteFile(filepath.Join(s.work, "pause-image"), []byte(names["pause"][0]+"\n"), 0o644); err != nil {
 		return err
 	}
-	return writeArchive(filepath.Join(s.work, "images/proxies.tar"), []image{scratch,
-		{names: []string{nkpIPTables}, layers: [][]byte{debian, programs["usr/bin/nkp"]}, entrypoint: []string{"/usr/bin/nkp"}, command: []string{"run"}, env: searchPath},
-		{names: []string{kubeProxyImage}, layers: [][]byte{debian, programs["usr/local/bin/hyperkube"]}, entrypoint: []string{"/usr/local/bin/hyperkube", "kube-proxy"}, env: searchPath},
-	})
+	proxies, err := nkpImages(debian, s.bin("nkp"), "conformance")
+	if err != nil {
+		return err
+	}
+	return writeArchive(filepath.Join(s.work, "images/proxies.tar"), append(proxies,
+		image{names: []string{kubeProxyImage}, layers: [][]byte{debian, programs["usr/local/bin/hyperkube"]}, entrypoint: []string{"/usr/local/bin/hyperkube", "kube-proxy"}, env: searchPath}))
+}
+
+// nkpImages returns nkp's images, as deploy/image makes them, with a program and a tag.
+func nkpImages(debian []byte, program, tag string) ([]image, error) {
+	plain, err := layer(map[string]file{"nkp": {host: program}})
+	if err != nil {
+		return nil, err
+	}
+	inDebian, err := layer(map[string]file{"usr/bin/nkp": {host: program}})
+	if err != nil {
+		return nil, err
+	}
+	return []image{
+		{names: []string{nkpImage + tag}, layers: [][]byte{plain}, entrypoint: []string{"/nkp"}, command: []string{"run"}},
+		{names: []string{nkpIPTables + tag}, layers: [][]byte{debian, inDebian}, entrypoint: []string{"/usr/bin/nkp"}, command: []string{"run"}, env: searchPath},
+	}, nil
 }
 
 // imageNames returns the names of upstream's images by what they hold.

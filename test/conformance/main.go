@@ -26,7 +26,7 @@ func main() {
 	}
 }
 
-var errUsage = errors.New("usage: conformance build [PART...] | run [FLAG...] PLANE... | report FILE")
+var errUsage = errors.New("usage: conformance build [PART...] | run [FLAG...] PLANE... | rollout [FLAG...] PLANE | report FILE")
 
 // settings are what all commands share.
 type settings struct {
@@ -34,15 +34,17 @@ type settings struct {
 	work string // where programs, images, clusters and results are kept
 	nodes,
 	procs int
-	overlay string // of deploy/kubernetes; "": the one named like the plane
-	config  string // a file that is nkp's configuration in place of clusterCIDR alone
-	family  string // of IP: ipv4, ipv6 or dual
-	cni     string // plugs in the pods of plane ovs: ovs-cni; "": this folder's cluster/cni-ovs
-	focus   string // a regular expression that the names of tests must match
-	smoke   bool
-	keep    bool          // leave the cluster running
-	kill    time.Duration // between two kills of a random nkp; 0: none
-	limit   time.Duration // of one run of tests
+	overlay   string // of deploy/kubernetes; "": the one named like the plane
+	config    string // a file that is nkp's configuration in place of clusterCIDR alone
+	family    string // of IP: ipv4, ipv6 or dual
+	cni       string // plugs in the pods of plane ovs: ovs-cni; "": this folder's cluster/cni-ovs
+	focus     string // a regular expression that the names of tests must match
+	smoke     bool
+	keep      bool          // leave the cluster running
+	kill      time.Duration // between two kills of a random nkp; 0: none
+	limit     time.Duration // of one run of tests
+	from      string        // commit that a rollout begins with
+	installed version       // of nkp
 }
 
 func conformance(ctx context.Context, args []string) error {
@@ -67,6 +69,7 @@ func conformance(ctx context.Context, args []string) error {
 	f.BoolVar(&s.keep, "keep", false, "leave the cluster running")
 	f.DurationVar(&s.kill, "kill", 0, "kill -9 nkp on a random node this often while the tests run")
 	f.DurationVar(&s.limit, "limit", 2*time.Hour, "time limit of a plane's tests")
+	f.StringVar(&s.from, "from", firstRelease, "commit that a rollout begins with and ends with")
 	if err := f.Parse(args[1:]); err != nil {
 		return fmt.Errorf("%w; %w", err, errUsage)
 	}
@@ -84,6 +87,13 @@ func conformance(ctx context.Context, args []string) error {
 		return s.build(ctx, f.Args())
 	case "run":
 		return s.run(ctx, f.Args())
+	case "rollout":
+		if f.NArg() != 1 {
+			return errUsage
+		}
+		return s.rollout(ctx, f.Arg(0))
+	case "load": // in the pods of a rollout's clients
+		return runLoad(ctx, f.Args())
 	case "report":
 		if f.NArg() != 1 {
 			return errUsage

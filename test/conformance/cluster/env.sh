@@ -57,3 +57,6 @@ patience() {
 		sleep 0.3
 	done
 }
+
+# addresses FILE: a manifest with the addresses of this cluster's families
+addresses() { sed -e "s|CLUSTER_CIDR|$(joined cluster_cidr)|" -e "s|API_HOST|$API_HOST|" -e "s|DNS_IPS|$(joined quoted dns)|" "$1"; }
