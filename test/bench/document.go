@@ -103,7 +103,7 @@ func burstTable(r *Results) report.Table {
 func repairTable(r *Results) report.Table {
 	t := report.Table{
 		Title:  "After nft flush ruleset",
-		Header: []string{"proxy", "Services", "all serving again after", "connections begun meanwhile", "answered wrongly", "not answered", "open connections kept"},
+		Header: []string{"proxy", "Services", "all serving again", "connections begun meanwhile", "answered wrongly", "not answered", "open connections kept"},
 		Remarks: fmt.Sprintf("Wrongly: refused, or by a host that is no endpoint. Not answered: not within %v, so that TCP would ask again, after a second; or unreachable, by the word of the router, which gets "+
 			"packets to VIPs while nothing translates them. No Service changes meanwhile; "+
 			"kube-proxy iptables is over iptables-legacy, which this does not delete.", askTime),
@@ -112,10 +112,7 @@ func repairTable(r *Results) report.Table {
 		if c.Repair == nil {
 			continue
 		}
-		took, kept := "not within "+short(c.Repair.Limit), "–"
-		if c.Repair.Took != 0 {
-			took, kept = short(c.Repair.Took), fmt.Sprintf("%d of %d", c.Repair.Kept, c.Repair.Held)
-		}
+		took, kept := c.Repair.outcome()
 		t.Add(string(c.Kind), c.size(), took, fmt.Sprint(c.Repair.Asked), fmt.Sprint(c.Repair.Wrong), fmt.Sprint(c.Repair.Unanswered), kept)
 	}
 	return t

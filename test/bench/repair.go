@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -22,6 +23,14 @@ type Repair struct {
 	// answered within askTime, or unreachable by a router's word.
 	Asked, Wrong, Unanswered int
 	Held, Kept               int // connections open before; of these, usable afterwards
+}
+
+// outcome returns when all were serving again and how many open connections were kept, for a reader.
+func (r *Repair) outcome() (took, kept string) {
+	if r.Took == 0 {
+		return "not within " + short(r.Limit), "–"
+	}
+	return "after " + short(r.Took), fmt.Sprintf("%d of %d", r.Kept, r.Held)
 }
 
 const (
@@ -116,7 +125,7 @@ func (m *measurement) repair(ctx context.Context) (r *Repair, err error) {
 			}
 		}
 	}
-	m.say("after nft flush ruleset: all serving after %v; of %d connections meanwhile %d answered wrongly, %d not; %d of %d held ones stay",
-		r.Took.Round(time.Millisecond), r.Asked, r.Wrong, r.Unanswered, r.Kept, r.Held)
+	when, kept := r.outcome()
+	m.say("after nft flush ruleset: all serving %s; of %d connections meanwhile %d answered wrongly, %d not; open ones kept: %s", when, r.Asked, r.Wrong, r.Unanswered, kept)
 	return r, nil
 }
