@@ -47,13 +47,13 @@ func (n *Node) DeleteTables(ctx context.Context) error {
 	return nil
 }
 
-// settledKernelMemory returns the kernel's memory once it has changed by less than 200 kB in two seconds, or after 20 s: objects are
+// settledKernelMemory returns the kernel's memory once it has changed by less than 200 kB in two seconds, or after 10 s: objects are
 // freed in the background, after an RCU grace period.
 func settledKernelMemory(ctx context.Context) (float64, error) {
 	const pause, change, calm = 200 * time.Millisecond, 0.2, 2 * time.Second
 	from, err := kernelMemory()
 	now, since := from, time.Now()
-	for end := time.Now().Add(20 * time.Second); err == nil && time.Since(since) < testbed.Patient(calm) && time.Now().Before(end); {
+	for end := time.Now().Add(10 * time.Second); err == nil && time.Since(since) < testbed.Patient(calm) && time.Now().Before(end); {
 		select {
 		case <-ctx.Done():
 			return 0, ctx.Err()
