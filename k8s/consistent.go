@@ -28,6 +28,8 @@ type Consistent struct {
 	Relay uint16
 	// Endpoints are all ready endpoints, wherever they run, sorted by address and port; with their weights.
 	Endpoints []Endpoint
+	// Leaving are endpoints that serve, but get no new connections: terminating ones, and those of weight 0. Sorted likewise.
+	Leaving []Endpoint
 }
 
 // ConsistentSlots is the number of slots. It does not depend on the endpoints, because another number would move all choices.
@@ -59,23 +61,11 @@ const (
 // goes. Then a few more move, so that each endpoint has its share within evenWithin.
 func (c *Consistent) Slots() []int {
 	n := len(c.Endpoints)
-	ids := make([][]uint64, n) // an endpoint of weight w has the best of w scores
-	total, divisor := 0, 0
-	for _, e := range c.Endpoints {
-		divisor = gcd(divisor, e.Weight())
-	}
-	for i, e := range c.Endpoints {
-		w := e.Weight() / divisor
-		total += w
-		for k := range w {
-			ids[i] = append(ids[i], endpointHash(e.Addr, k))
-		}
-	}
-	score := func(i, slot int) (best uint64) {
-		for _, id := range ids[i] {
-			best = max(best, mix(id^mix(uint64(slot))))
-		}
-		return best
+	ids := c.scores()
+	score := ids.of
+	total := 0
+	for i := range n {
+		total += len(ids[i])
 	}
 	owner, have := make([]int, ConsistentSlots), make([]int, n)
 	for slot := range owner {
@@ -86,7 +76,7 @@ func (c *Consistent) Slots() []int {
 		return owner
 	}
 	least, most := make([]int, n), make([]int, n)
-	for i := range ids {
+	for i := range n {
 		share := ConsistentSlots * len(ids[i])
 		least[i] = share * (100 - evenWithin) / (100 * total)
 		most[i] = (share*(100+evenWithin) + 100*total - 1) / (100 * total)
@@ -108,7 +98,7 @@ func (c *Consistent) Slots() []int {
 		}
 	}
 	// Endpoints that have too few take their best slots from those that can spare them.
-	for i := range ids {
+	for i := range n {
 		if have[i] >= least[i] {
 			continue
 		}
@@ -119,6 +109,55 @@ func (c *Consistent) Slots() []int {
 		}
 	}
 	return owner
+}
+
+// Seconds returns, for each slot, the endpoint that had it most likely before the endpoints last changed: the best one but its
+// owner, of those that serve. An index of len(Endpoints) or more is one of Leaving; -1: there is none. owners are Slots'.
+func (c *Consistent) Seconds(owners []int) []int {
+	ids := c.scores()
+	second := make([]int, len(owners))
+	for slot, owner := range owners {
+		second[slot] = bestOf(len(ids), func(i int) uint64 {
+			if i == owner {
+				return 0
+			}
+			return ids.of(i, slot)
+		})
+		if second[slot] == owner {
+			second[slot] = -1
+		}
+	}
+	return second
+}
+
+// Serving returns the endpoints, and those that are leaving.
+func (c *Consistent) Serving() []Endpoint { return slices.Concat(c.Endpoints, c.Leaving) }
+
+// scores are the hashes of endpoints, first Endpoints' and then Leaving's. One of weight w has the best of w scores.
+type scores [][]uint64
+
+func (c *Consistent) scores() scores {
+	divisor := 0
+	for _, e := range c.Endpoints {
+		divisor = gcd(divisor, e.Weight())
+	}
+	s := make(scores, 0, len(c.Endpoints)+len(c.Leaving))
+	for _, e := range c.Serving() {
+		var list []uint64
+		for k := range max(1, e.Weight()/divisor) {
+			list = append(list, endpointHash(e.Addr, k))
+		}
+		s = append(s, list)
+	}
+	return s
+}
+
+// of returns an endpoint's score for a slot.
+func (s scores) of(i, slot int) (best uint64) {
+	for _, id := range s[i] {
+		best = max(best, mix(id^mix(uint64(slot))))
+	}
+	return best
 }
 
 // bestOf returns which of n endpoints has the highest score; the first if several have it.
@@ -230,22 +269,28 @@ func (d *serviceDef) consistent(o *v1.Service, p *portDef) *Consistent {
 // with returns c with its endpoints, which are ready, or terminating and serving if none is; nil if there is none. An endpoint
 // without a node cannot be served so: nothing would translate its replies.
 func (c *Consistent) with(all []candidate, warnings *[]Warning) *Consistent {
-	es := pick(all, func(c *candidate) bool { return c.ready })
+	in := undrained(all)
 	use := (*candidate).isReady
+	es := pick(in, use)
 	if len(es) == 0 {
-		es, use = pick(all, (*candidate).servingTerminating), (*candidate).servingTerminating
+		use = (*candidate).servingTerminating
+		es = pick(in, use)
 	}
 	if len(es) == 0 {
 		return nil
 	}
-	for i := range all {
-		if a := &all[i]; use(a) && a.node == "" {
+	for i := range in {
+		if a := &in[i]; use(a) && a.node == "" {
 			*warnings = append(*warnings, Warning{Field: consistentField.String(),
 				Text: "has no effect: endpoint " + a.at.String() + " has no nodeName, so that no node would translate its replies"})
 			return nil
 		}
 	}
-	return &Consistent{c.Address, c.Relay, es}
+	leaving := pick(all, func(a *candidate) bool { return (a.ready || a.serving) && a.node != "" && !holds(es, a.at) })
+	for i := range leaving {
+		leaving[i].MoreWeight = 0 // what it was is not known any more
+	}
+	return &Consistent{c.Address, c.Relay, es, leaving}
 }
 
 func (c *candidate) isReady() bool { return c.ready }
@@ -255,5 +300,5 @@ func (c *Consistent) equal(o *Consistent) bool {
 	if c == nil || o == nil {
 		return c == o
 	}
-	return c.Address == o.Address && c.Relay == o.Relay && slices.Equal(c.Endpoints, o.Endpoints)
+	return c.Address == o.Address && c.Relay == o.Relay && slices.Equal(c.Endpoints, o.Endpoints) && slices.Equal(c.Leaving, o.Leaving)
 }

@@ -48,6 +48,41 @@ func movedSlots(a *Consistent, was []int, b *Consistent, now []int) float64 {
 	return float64(moved) * float64(max(len(a.Endpoints), len(b.Endpoints))) / ConsistentSlots
 }
 
+// TestConsistentSeconds: when an endpoint comes or leaves, the slots that move have the endpoint before the change as their second,
+// but for those that even the shares out.
+func TestConsistentSeconds(t *testing.T) {
+	random := rand.New(rand.NewPCG(19, 54))
+	for _, n := range []int{1, 2, 3, 5, 10} {
+		moved, found := 0, 0
+		for range 20 {
+			old := &Consistent{Endpoints: randomEndpoints(random, n)}
+			more := &Consistent{Endpoints: sortedEndpoints(append(slices.Clone(old.Endpoints), randomEndpoints(random, 1)...))}
+			k := random.IntN(n + 1)
+			less := &Consistent{Endpoints: slices.Delete(slices.Clone(more.Endpoints), k, k+1), Leaving: more.Endpoints[k : k+1]}
+			for _, step := range [][2]*Consistent{{old, more}, {more, less}} {
+				was, now := step[0], step[1]
+				before, after := was.Slots(), now.Slots()
+				for slot, i := range now.Seconds(after) {
+					if from := was.Endpoints[before[slot]]; from.Addr != now.Endpoints[after[slot]].Addr {
+						moved++
+						if i >= 0 && now.Serving()[i].Addr == from.Addr {
+							found++
+						}
+					}
+				}
+			}
+		}
+		t.Logf("%d endpoints: %.3f of %d slots that moved have their endpoint as second", n, float64(found)/float64(moved), moved)
+		if float64(found) < 0.95*float64(moved) {
+			t.Errorf("%d endpoints: %d of %d slots that moved have their endpoint as second", n, found, moved)
+		}
+	}
+	one := &Consistent{Endpoints: randomEndpoints(random, 1)}
+	if second := one.Seconds(one.Slots()); second[0] != -1 {
+		t.Errorf("the only endpoint has a second: %d", second[0])
+	}
+}
+
 func checkShares(t *testing.T, c *Consistent, owners []int) {
 	t.Helper()
 	have := make([]int, len(c.Endpoints))
@@ -123,6 +158,13 @@ func TestConsistentAnnotation(t *testing.T) {
 		}, want: "serves 1.2.3.4 only"},
 		"no node":     {change: func(_ *v1.Service, sl *discoveryv1.EndpointSlice) { sl.Endpoints[0].NodeName = nil }, want: "endpoint 10.0.0.1:8080 has no nodeName", off: true},
 		"other plane": {change: func(*v1.Service, *discoveryv1.EndpointSlice) {}, opts: Options{NotConsistent: "only bridges have it"}, want: "has no effect: only bridges have it", off: true},
+		"drained": {change: func(s *v1.Service, sl *discoveryv1.EndpointSlice) {
+			s.Annotations[AnnotationWeights] = "10.0.1.1=0"
+			sl.Endpoints = append(sl.Endpoints, sl.Endpoints[0], sl.Endpoints[0])
+			sl.Endpoints[1].Addresses, sl.Endpoints[2].Addresses = []string{"10.0.1.1"}, []string{"10.0.1.2"}
+			yes, no := true, false
+			sl.Endpoints[2].Conditions = discoveryv1.EndpointConditions{Ready: &no, Serving: &yes, Terminating: &yes}
+		}},
 		"other zone": {change: func(_ *v1.Service, sl *discoveryv1.EndpointSlice) {
 			sl.Endpoints[0].Hints = &discoveryv1.EndpointHints{ForNodes: []discoveryv1.ForNode{{Name: "n1"}}}
 			away := sl.Endpoints[0]
@@ -146,8 +188,8 @@ func TestConsistentAnnotation(t *testing.T) {
 			var got *Consistent
 			for _, p := range m.Ports {
 				got = p.Consistent
-				if got != nil && len(got.Endpoints) != len(sl.Endpoints) {
-					t.Errorf("endpoints %v of %d: topology must not count", got.Endpoints, len(sl.Endpoints))
+				if got != nil && (len(got.Serving()) != len(sl.Endpoints) || name == "drained" && len(got.Endpoints) != 1) {
+					t.Errorf("endpoints %v, leaving %v, of %d", got.Endpoints, got.Leaving, len(sl.Endpoints))
 				}
 			}
 			if (got == nil) != c.off {

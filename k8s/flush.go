@@ -149,7 +149,7 @@ func (t *Tracker) servicePort(s *service, p *portDef, warnings *[]Warning) *Serv
 		port.Serving = serving(all)
 	}
 	if p.consistent != nil {
-		port.Consistent = p.consistent.with(undrained(all), warnings)
+		port.Consistent = p.consistent.with(all, warnings)
 	}
 	for i := range p.frontends {
 		f := &port.Frontends[i]

@@ -11,7 +11,7 @@ import (
 var families = []k8s.Family{k8s.IPv4, k8s.IPv6}
 
 // Bits of reg0. Bits 0-1: where the packet comes from. Bit 2: it is addressed to the node, where NodePorts are. Bit 4: it is
-// ICMP, and its connection was looked up. Bit 5: its source address must have been masqueraded by now. Earlier versions of the
+// ICMP, and its connection was looked up. Bit 5: its source address must have been masqueraded by now. Bit 7: it goes on to another node. Earlier versions of the
 // pipeline used bit 3 for that, with another check. It is not used again, because the datapath's cached flows of such a version
 // still set it for some time after an upgrade.
 const (
@@ -23,6 +23,7 @@ const (
 	lookedUp       = 16
 	masqueraded    = 32
 	noFrontend     = 64
+	sentOn         = 128
 )
 
 // Priorities of the fixed flows. Services' own are in service.go.
@@ -53,6 +54,7 @@ const (
 	prioNotInRange  = 50  // table 12
 	prioNoPort      = 300 // table 30: not masqueraded, and should be
 	prioToPod       = 200
+	prioSentOn      = 150
 	prioToGateway   = 100
 	prioOpening     = 100 // table 3
 	prioICMPError   = 90  // table 3
@@ -387,9 +389,13 @@ func (b *builder) deliver() {
 			for _, f := range families {
 				m := ethIs(f)
 				m.EthDst = b.NodeMAC
-				b.add(tableDeliver, prioToGateway, 0, m,
-					eth(flow.EthSrc, b.NodeMAC), eth(flow.EthDst, b.GatewayMAC), flow.DecTTL{},
-					flow.ClearInPort{}, flow.Output{Port: b.Uplink})
+				route := []flow.Action{
+					eth(flow.EthSrc, b.NodeMAC), eth(flow.EthDst, b.GatewayMAC), flow.DecTTL{}, flow.ClearInPort{}, flow.Output{Port: b.Uplink},
+				}
+				b.add(tableDeliver, prioToGateway, 0, m, route...)
+				again := ethIs(f) // addressed to a pod here, and sent on (consistent.go)
+				again.Reg[0] = flow.Bits{Value: sentOn, Mask: sentOn}
+				b.add(tableDeliver, prioSentOn, 0, again, route...)
 				m.EthDst = NextHopMAC
 				b.add(tableDeliver, prioToGateway, 0, m, eth(flow.EthDst, b.GatewayMAC), flow.Output{Port: b.Uplink})
 			}

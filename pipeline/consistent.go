@@ -14,13 +14,26 @@ import (
 // restores the frontend's address and port, and goes on as with a packet that reached it first: reg2 remembers the endpoint while
 // conntrack looks the connection up, and table 1 commits it (docs/decisions/0053-consistent-choice.md).
 //
+// A TCP packet in the midst of a connection that the endpoint's node does not know goes on to the endpoint that had the slot before
+// (k8s.Consistent.Seconds). So a change of endpoints breaks no connection whose endpoint serves. It is sent on once: there it
+// goes to that endpoint, whether its connection is known or not.
+//
 // Fragments of UDP have no ports, and go the way of other frontends.
 
 // prioConsistent is above prioOpening: packets that open a connection need no hash.
 const prioConsistent = 110
 
 // prioChosen is above the frontend's own flows in table 1.
-const prioChosen = 320
+const (
+	prioChosen  = 320
+	prioUnknown = 319
+)
+
+// Priorities in tableSlots, of packets of unknown connections (reg2 is set): of one slot, and of all.
+const (
+	prioSecond = 20
+	prioNoMore = 10
+)
 
 // consistent adds the flows of a Service port's consistent choice.
 func (s *service) consistent() {
@@ -38,20 +51,34 @@ func (s *service) consistent() {
 		}
 	}
 	enter(c.Address, f.Port, setMark(s.mark(k8s.Cluster, false), 0xffffffff), s.resubmit(tableSlots))
-	ids := endpointIDs(c.Endpoints)
-	for slot, i := range c.Slots() {
+	serving := c.Serving()
+	ids := endpointIDs(serving)
+	owners := c.Slots()
+	seconds := c.Seconds(owners)
+	isTCP := s.sp.Name.Protocol == "TCP"
+	for slot, i := range owners {
 		e := c.Endpoints[i]
-		m := s.marked(k8s.Cluster)
-		m.IPProto = ipProto(s.sp.Name.Protocol)
-		value, mask := k8s.ConsistentPorts(slot)
-		m.SrcPort = flow.Bits{Value: uint32(value), Mask: uint32(mask)}
+		m := s.inSlot(slot, 0)
+		if len(c.Endpoints) == 1 {
+			if slot > 0 {
+				break // one flow matches all
+			}
+			m.SrcPort = flow.Bits{}
+		}
 		if e.Local {
 			s.add(tableSlots, prioLast, s.id, m, s.chosen(ids[e.Addr])...)
 		} else {
 			s.add(tableSlots, prioLast, s.id, m, append(s.sendTo(netip.AddrPortFrom(e.Addr.Addr(), c.Relay)), s.resubmit(tableDeliver))...)
 		}
 	}
-	for _, e := range c.Endpoints {
+	for slot, i := range seconds {
+		if owner := c.Endpoints[owners[slot]]; isTCP && i >= 0 && owner.Local && !serving[i].Local {
+			s.add(tableSlots, prioSecond, s.id, s.inSlot(slot, ids[owner.Addr]),
+				append(s.sendTo(netip.AddrPortFrom(serving[i].Addr.Addr(), c.Relay)),
+					flow.SetField{Field: flow.Reg0, Value: sentOn, Mask: sentOn}, s.resubmit(tableDeliver))...)
+		}
+	}
+	for _, e := range serving {
 		if !e.Local {
 			continue
 		}
@@ -61,13 +88,32 @@ func (s *service) consistent() {
 		if s.NoNullNAT && s.sameTarget(e, c.Address, f.Port) {
 			translate = s.resubmit(tableOutput)
 		}
-		s.add(tableServices, prioChosen, s.id, m,
-			append([]flow.Action{setMark(s.mark(k8s.Cluster, false), 0xffffffff)}, s.counted(translate)...)...)
+		mark := setMark(s.mark(k8s.Cluster, false), 0xffffffff)
+		if isTCP {
+			s.add(tableServices, prioUnknown, s.id, m, mark, s.resubmit(tableSlots))
+			unknown := s.marked(k8s.Cluster)
+			unknown.Reg[2] = m.Reg[2]
+			s.add(tableSlots, prioNoMore, s.id, unknown, s.counted(translate)...)
+			m.TCPFlags = flow.Bits{Value: flow.TCPSyn, Mask: flow.TCPSyn | flow.TCPAck}
+		}
+		s.add(tableServices, prioChosen, s.id, m, append([]flow.Action{mark}, s.counted(translate)...)...)
 		if slices.Contains(s.LocalIPs, e.Addr.Addr()) {
 			continue // its relay port is a NodePort (notRelayed)
 		}
 		enter(e.Addr.Addr(), c.Relay, append(s.sendTo(netip.AddrPortFrom(c.Address, f.Port)), s.chosen(ids[e.Addr])...)...)
 	}
+}
+
+// inSlot matches packets in tableSlots whose client's port is in a slot; of those whose connection is unknown if id is not 0.
+func (s *service) inSlot(slot int, id uint32) flow.Match {
+	m := s.marked(k8s.Cluster)
+	m.IPProto = ipProto(s.sp.Name.Protocol)
+	value, mask := k8s.ConsistentPorts(slot)
+	m.SrcPort = flow.Bits{Value: uint32(value), Mask: uint32(mask)}
+	if id != 0 {
+		m.Reg[2] = flow.Exactly(id)
+	}
+	return m
 }
 
 // allowed returns the client prefixes that a frontend serves. Other clients are dropped in table 12.
@@ -115,7 +161,7 @@ func (c *Config) notRelayed(sp *k8s.ServicePort) (lines []string) {
 	if sp.Consistent == nil {
 		return nil
 	}
-	for _, e := range sp.Consistent.Endpoints {
+	for _, e := range sp.Consistent.Serving() {
 		if e.Local && slices.Contains(c.LocalIPs, e.Addr.Addr()) {
 			lines = append(lines, "Service "+sp.Name.String()+": endpoint "+e.Addr.String()+" has the node's address: with the annotation "+
 				k8s.AnnotationConsistent+" connections that other nodes send on to it fail")

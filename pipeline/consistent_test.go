@@ -22,8 +22,8 @@ func consistentPort(n, local int, ranges ...netip.Prefix) *k8s.ServicePort {
 	return sp
 }
 
-// TestConsistentObjects counts what consistent choice adds to a Service port: a flow for each slot, one for each source range and
-// place where packets enter, and one for each endpoint here. A change of one endpoint touches no more than twice its slots and 8.
+// TestConsistentObjects counts what consistent choice adds to a Service port: a flow for each slot, and another where the endpoint is
+// here and the second elsewhere; one for each source range and place where packets enter, and three for each endpoint here. A change of one endpoint touches no more than twice its slots and 8.
 // Compiled again, nothing differs.
 func TestConsistentObjects(t *testing.T) {
 	ranges := []netip.Prefix{prefix("192.168.0.0/24"), prefix("192.168.2.0/24")}
@@ -34,7 +34,14 @@ func TestConsistentObjects(t *testing.T) {
 		c := compile(t, testConfig(), sp)
 		added := c.Flows() - compile(t, testConfig(), &plain).Flows()
 		const here = 3
-		if want := k8s.ConsistentSlots + here + max(1, len(ranges))*(1+here); added != want {
+		seconds := 0
+		owners := sp.Consistent.Slots()
+		for slot, i := range sp.Consistent.Seconds(owners) {
+			if sp.ClusterEndpoints[owners[slot]].Local && !sp.ClusterEndpoints[i].Local {
+				seconds++
+			}
+		}
+		if want := k8s.ConsistentSlots + seconds + 3*here + max(1, len(ranges))*(1+here); added != want || seconds == 0 {
 			t.Errorf("%d ranges: %d flows more, want %d", len(ranges), added, want)
 		}
 		if d := flow.Diff(c.State(), compile(t, testConfig(), sp).State()); !d.Empty() {
@@ -66,7 +73,7 @@ func TestConsistentNodesAgree(t *testing.T) {
 			}
 		}
 		for _, f := range flows {
-			if f.Table != tableSlots {
+			if f.Table != tableSlots || f.Priority != prioLast {
 				continue
 			}
 			slot := f.Match.SrcPort.Value >> 1

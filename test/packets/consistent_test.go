@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -195,6 +196,199 @@ func (c *cluster) traced(t *testing.T, from, to string, endpoint netip.AddrPort)
 	r, status := c.trace(t, "tcp", from, to, "--live", "--reply")
 	if !slices.Equal(r.Endpoints, []string{endpoint.String()}) || r.Verdict != "deliver" || r.Masquerade != "never" || r.Live == nil || !r.Live.Agrees || status != 0 {
 		t.Errorf("trace --from %s --to %s: %+v, installed %+v, reply %+v; status %d; want %s", from, to, r, r.Live, r.Reply, status, endpoint)
+	}
+}
+
+// TestConsistentChange changes the endpoints while connections are held, which enter at a node without endpoints: one endpoint
+// begins to terminate and goes on serving, then another one comes. No connection breaks, and the one that terminates gets no new one.
+func TestConsistentChange(t *testing.T) {
+	t.Parallel()
+	all := nodes(t)
+	a, b, c := all[0], all[1], all[2]
+	web := service("web", "40.0.0.1", consistent("20.0.0.1"))
+	put := func(endpoints ...discoveryv1.Endpoint) {
+		t.Helper()
+		for _, n := range all {
+			n.put(web, slice(web, 8080, endpoints...))
+		}
+		for _, n := range all {
+			if n.agent == nil {
+				n.run()
+			}
+			n.settle()
+		}
+	}
+	leaving, stays, comes := on(nodeOf(1), b.pods[0].IP4), on(nodeOf(2), c.pods[0].IP4), on(nodeOf(1), b.pods[1].IP4)
+	put(leaving, stays)
+	a.reachable(t, "20.0.0.1:80")
+	held := make([]*testbed.Held, 100)
+	parallel(len(held), func(i int) {
+		var err error
+		if held[i], err = a.External.Hold(a.ctx, "20.0.0.1:80", testbed.DialOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	if t.Failed() {
+		return
+	}
+	check := func(when string) {
+		t.Helper()
+		errs := make([]error, len(held))
+		parallel(len(held), func(i int) { errs[i] = held[i].Check() })
+		broken := len(held) - len(slices.DeleteFunc(slices.Clone(errs), func(err error) bool { return err != nil }))
+		if t.Logf("%s: %d of %d connections broke", when, broken, len(held)); broken > 0 {
+			t.Errorf("%s: %d of %d connections broke", when, broken, len(held))
+		}
+	}
+	no, yes := false, true
+	leaving.Conditions = discoveryv1.EndpointConditions{Ready: &no, Serving: &yes, Terminating: &yes}
+	put(leaving, stays)
+	check("an endpoint terminates")
+	if who, errs := a.External.Many(a.ctx, 60, 8, "20.0.0.1:80"); len(errs) > 0 || who[c.pods[0].Name] != 60 {
+		t.Errorf("new connections: %v, %v", who, firstOf(errs))
+	}
+	leaving.Conditions = discoveryv1.EndpointConditions{}
+	put(leaving, stays)
+	check("it is back")
+	put(leaving, stays, comes)
+	check("another endpoint comes")
+}
+
+// TestConsistentHere has all endpoints on one node: over both families a client's port leads to the endpoint that Choose returns,
+// each connection counts once, clients out of loadBalancerSourceRanges get nothing, and neither a restart of nkp nor a second look
+// changes a flow. A Service that loses the annotation is served as before.
+func TestConsistentHere(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, testbed.Options{})
+	c.servePods(t)
+	four, six := service("four", "40.0.0.1", consistent("20.0.0.1")), service("six", "fd00:40::1", consistent("fd00:20::1"))
+	six.Spec.Ports[0].NodePort++
+	closed := service("closed", "40.0.0.2", consistent("20.0.0.2"), func(s *v1.Service) { s.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24"} })
+	closed.Spec.Ports[0].NodePort += 2
+	var ends4, ends6 k8s.Consistent
+	for _, p := range c.pods[:2] {
+		ends4.Endpoints = append(ends4.Endpoints, k8s.Endpoint{Addr: netip.AddrPortFrom(p.IP4, 8080)})
+		ends6.Endpoints = append(ends6.Endpoints, k8s.Endpoint{Addr: netip.AddrPortFrom(p.IP6, 8080)})
+	}
+	c.put(four, slice(four, 8080, ats(c.pods[0].IP4, c.pods[1].IP4)...), six, slice(six, 8080, ats(c.pods[0].IP6, c.pods[1].IP6)...),
+		closed, slice(closed, 8080, ats(c.pods[0].IP4)...))
+	c.run()
+	c.settle()
+	const connections = 40
+	for _, side := range []struct {
+		to   string
+		ends *k8s.Consistent
+	}{{"20.0.0.1:80", &ends4}, {"[fd00:20::1]:80", &ends6}} {
+		who := map[string]int{}
+		for i := range connections {
+			a, err := c.External.AskWith(c.ctx, "tcp", side.to, testbed.AskOptions{DialOptions: testbed.DialOptions{LocalPort: 40000 + 2*i, Reset: true}})
+			must(t, err)
+			at := slices.IndexFunc(c.pods, func(p *testbed.Pod) bool {
+				return p.IP(a.Client.Addr()) == side.ends.Choose(a.Client.Port()).Addr.Addr()
+			})
+			if who[a.Pod]++; a.Pod != c.pods[at].Name || a.Client.Addr() != c.External.IP(a.Client.Addr()) || int(a.Client.Port()) != 40000+2*i {
+				t.Errorf("%s from port %d: %s answers and sees %s, want %s", side.to, 40000+2*i, a.Pod, a.Client, c.pods[at].Name)
+			}
+		}
+		if len(who) != 2 {
+			t.Errorf("%s: %v", side.to, who)
+		}
+	}
+	if _, err := c.External.Ask(c.ctx, "tcp", "20.0.0.2:80"); err == nil {
+		t.Error("a client out of the source ranges is served")
+	}
+	counted := c.awaitCounters(t, map[string]uint64{"four": connections, "six": connections})
+	for _, name := range []string{"four", "six"} {
+		if n := counted[name].Connections; n != connections {
+			t.Errorf("%d connections of %s are counted, want %d", n, name, connections)
+		}
+	}
+
+	before := c.durations(t)
+	must(t, c.agent.Stop(syscall.SIGTERM))
+	c.run()
+	c.settle()
+	if log := c.agent.Log.String(); strings.Contains(log, "bringing the switch in step") || c.durations(t) != before {
+		t.Errorf("a restart changed something:\n%s", log)
+	}
+	delete(four.Annotations, k8s.AnnotationConsistent)
+	c.put(four)
+	c.settle()
+	a, err := c.External.Ask(c.ctx, "tcp", "20.0.0.1:80")
+	must(t, err)
+	if a.Client.Addr() != testbed.NodeIP4 {
+		t.Errorf("without the annotation the endpoint sees %s, not the node", a.Client)
+	}
+}
+
+// costClients is how many clients TestConsistentCost has. NKP_COST=20 is what docs/performance.md shows.
+func costClients() int {
+	if n, err := strconv.Atoi(os.Getenv("NKP_COST")); err == nil {
+		return n
+	}
+	return 2
+}
+
+// TestConsistentCost compares what clients cost the datapath by groups and by slots of their ports: cached flows, and upcalls of
+// connections in a second round. With one endpoint there is nothing to choose, and slots must not cost more.
+func TestConsistentCost(t *testing.T) {
+	c := newCluster(t, testbed.Options{})
+	c.servePods(t)
+	clients, err := c.AddPods(make([]testbed.PodSpec, costClients())...)
+	must(t, err)
+	ends, err := c.AddPods(make([]testbed.PodSpec, 10)...)
+	must(t, err)
+	for _, p := range ends {
+		_, err := p.ServeTCP(8080)
+		must(t, err)
+	}
+	services := 5 * len(clients)
+	const connections = 10
+	sizes := []int{1, 2, 10}
+	for n, size := range sizes {
+		for i := range services {
+			s := service(fmt.Sprintf("s%d-%d", size, i), fmt.Sprintf("40.0.%d.%d", n+1, i+1), consistent(fmt.Sprintf("20.0.%d.%d", n+1, i+1)))
+			s.Spec.Ports[0].NodePort = int32(30000 + n*services + i)
+			var es []discoveryv1.Endpoint
+			for j := range size {
+				es = append(es, at(ends[(i+j)%len(ends)].IP4))
+			}
+			c.put(s, slice(s, 8080, es...))
+		}
+	}
+	upcalls := map[string]float64{}
+	for _, by := range []struct{ how, net, pods string }{{"group", "40", "10.0.0.0/16"}, {"slots", "20", "192.0.2.0/24"}} {
+		c.flags = []string{"--cluster-cidr", by.pods} // else the clients count as pods, which are served as without the annotation
+		c.run()
+		c.settle()
+		for n, size := range sizes {
+			_, err := c.Appctl("dpctl/del-flows")
+			must(t, err)
+			round := func() int {
+				before := c.upcalls(t)
+				parallel(len(clients), func(k int) {
+					for i := range services {
+						for range connections {
+							if _, err := clients[k].AskWith(c.ctx, "tcp", fmt.Sprintf("%s.0.%d.%d:80", by.net, n+1, i+1), testbed.AskOptions{DialOptions: testbed.DialOptions{Reset: true}}); err != nil {
+								t.Error(err)
+							}
+						}
+					}
+				})
+				return c.upcalls(t) - before
+			}
+			first, second := round(), round()
+			dump, err := c.Appctl("dpctl/dump-flows")
+			must(t, err)
+			all := float64(len(clients) * services * connections)
+			upcalls[fmt.Sprint(by.how, size)] = float64(second) / all
+			t.Logf("%d clients, %d Services of %d endpoints, %d connections each, %s: %d cached flows, %.2f upcalls a connection, then %.2f",
+				len(clients), services, size, connections, by.how, strings.Count(dump, "recirc_id("), float64(first)/all, float64(second)/all)
+		}
+		must(t, c.agent.Stop(syscall.SIGTERM))
+	}
+	if upcalls["slots1"] > upcalls["group1"]+0.02 {
+		t.Errorf("with one endpoint, %.2f upcalls a connection by slots, %.2f by groups", upcalls["slots1"], upcalls["group1"])
 	}
 }
 
