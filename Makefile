@@ -161,7 +161,7 @@ bench: deps ## nkp beside kube-proxy, ovs-ofctl and no proxy at all; writes docs
 	@mkdir -p bin
 	$(BENCH) -raw $(CURDIR)/bin/bench.json $(BENCHFLAGS)
 
-bench-quick: deps ## the same up to 1,000 Services, printed only (3 minutes)
+bench-quick: deps ## the same up to 1,000 Services, printed only (5 minutes)
 	$(BENCH) -quick $(BENCHFLAGS)
 
 bench-kernel: deps ## VIP against direct on the kernel datapath, in an emulated machine (8 minutes; only its ratios mean something)
