@@ -59,4 +59,4 @@ patience() {
 }
 
 # addresses FILE: a manifest with the addresses of this cluster's families
-addresses() { sed -e "s|CLUSTER_CIDR|$(joined cluster_cidr)|" -e "s|API_HOST|$API_HOST|" -e "s|DNS_IPS|$(joined quoted dns)|" "$1"; }
+addresses() { sed -e "s|CLUSTER_CIDR|$(joined cluster_cidr)|" -e "s|API_HOST|$API_HOST|" -e "s|DNS_IPS|$(joined quoted dns)|" -e "s|DNS_IP|$(dns "$PRIMARY")|" "$1"; }
