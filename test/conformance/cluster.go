@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,17 @@ func (s *settings) script(ctx context.Context, name string, args ...string) *exe
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 30 * time.Second
 	return cmd
+}
+
+// on runs a command in a machine, where kubectl is the cluster's administrator, and returns its output.
+func (c *cluster) on(ctx context.Context, machine, stdin string, argv ...string) (string, error) {
+	cmd := c.script(ctx, "on", append([]string{c.plane, machine}, argv...)...)
+	var out bytes.Buffer
+	cmd.Stdin, cmd.Stdout = strings.NewReader(stdin), &out
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("%s: %s: %w: %s", machine, strings.Join(argv, " "), err, out.String())
+	}
+	return out.String(), nil
 }
 
 func (c *cluster) up(ctx context.Context) error {

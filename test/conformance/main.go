@@ -26,7 +26,7 @@ func main() {
 	}
 }
 
-var errUsage = errors.New("usage: conformance build [PART...] | run [FLAG...] PLANE... | rollout [FLAG...] PLANE | report FILE")
+var errUsage = errors.New("usage: conformance build [PART...] | run [FLAG...] PLANE... | rollout [FLAG...] PLANE | readme [FLAG...] PLANE | report FILE")
 
 // settings are what all commands share.
 type settings struct {
@@ -44,6 +44,7 @@ type settings struct {
 	kill      time.Duration // between two kills of a random nkp; 0: none
 	limit     time.Duration // of one run of tests
 	from      string        // commit that a rollout begins with
+	dist      string        // folder of the release's images
 	installed version       // of nkp
 }
 
@@ -69,6 +70,7 @@ func conformance(ctx context.Context, args []string) error {
 	f.BoolVar(&s.keep, "keep", false, "leave the cluster running")
 	f.DurationVar(&s.kill, "kill", 0, "kill -9 nkp on a random node this often while the tests run")
 	f.DurationVar(&s.limit, "limit", 2*time.Hour, "time limit of a plane's tests")
+	f.StringVar(&s.dist, "dist", filepath.Join(root, "dist"), "folder of the images that readme installs: make images VERSION=v0.1.0")
 	f.StringVar(&s.from, "from", firstRelease, "commit that a rollout begins with and ends with")
 	if err := f.Parse(args[1:]); err != nil {
 		return fmt.Errorf("%w; %w", err, errUsage)
@@ -92,6 +94,11 @@ func conformance(ctx context.Context, args []string) error {
 			return errUsage
 		}
 		return s.rollout(ctx, f.Arg(0))
+	case "readme":
+		if f.NArg() != 1 {
+			return errUsage
+		}
+		return s.readme(ctx, f.Arg(0))
 	case "load": // in the pods of a rollout's clients
 		return runLoad(ctx, f.Args())
 	case "report":

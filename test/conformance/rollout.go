@@ -78,13 +78,7 @@ func (s *settings) buildOld(ctx context.Context, archive string, v version) erro
 
 // kubectl runs kubectl as the cluster's administrator and returns its output.
 func (c *cluster) kubectl(ctx context.Context, stdin string, args ...string) (string, error) {
-	cmd := c.script(ctx, "kubectl", append([]string{c.plane}, args...)...)
-	var out bytes.Buffer
-	cmd.Stdin, cmd.Stdout = strings.NewReader(stdin), &out
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, out.String())
-	}
-	return out.String(), nil
+	return c.on(ctx, "control", stdin, append([]string{"kubectl"}, args...)...)
 }
 
 // rollOut rolls versions out, one after the other, under load.
