@@ -78,6 +78,9 @@ func conformance(ctx context.Context, args []string) error {
 	if !slices.Contains([]string{"ipv4", "ipv6", "dual"}, s.family) {
 		return fmt.Errorf("-ip-family: %q is none of ipv4, ipv6, dual; %w", s.family, errUsage)
 	}
+	if s.work, err = filepath.Abs(s.work); err != nil {
+		return err
+	}
 	if s.cni != "" && s.cni != "ovs-cni" {
 		return fmt.Errorf("-cni: %q is not ovs-cni; %w", s.cni, errUsage)
 	}

@@ -29,6 +29,9 @@ func (s *settings) rollout(ctx context.Context, plane string) (err error) {
 	if plane == "kube-proxy" || !slices.Contains(planes, plane) {
 		return fmt.Errorf("rollout: %q is not a plane of nkp's; %w", plane, errUsage)
 	}
+	if s.family != "ipv4" {
+		return fmt.Errorf("rollout: the clients' addresses are IPv4; %w", errUsage)
+	}
 	old := version{filepath.Join(s.work, "rollout/deploy"), "old"}
 	archive := filepath.Join(s.work, "images/rollout.tar")
 	defer func() { err = errors.Join(err, os.RemoveAll(archive)) }() // other clusters would import it
