@@ -156,7 +156,11 @@ func (s *settings) trace(ctx context.Context, ask trace.Request, ends *trace.End
 	if ask.Live {
 		return s.traceHere(ctx, ask, ends, stderr)
 	}
-	t, model, _, err := s.wantTracker(ctx, agent.ModeIPTables, false, stderr)
+	mode := agent.ModeOVS // auto takes it where there is a bridge
+	if slices.Contains([]agent.Mode{agent.ModeIPTables, agent.ModeNFTables, agent.ModeWindows}, agent.Mode(s.mode)) {
+		mode = agent.Mode(s.mode)
+	}
+	t, model, _, err := s.wantTracker(ctx, mode, false, stderr)
 	if err != nil {
 		return nil, err
 	}

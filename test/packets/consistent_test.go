@@ -304,6 +304,14 @@ func TestConsistentHere(t *testing.T) {
 		}
 	}
 
+	for mode, want := range map[string]string{"ovs": "consistent choice", "nftables": "masqueraded"} { // without an agent
+		out := c.local("trace", "--from", "192.168.0.2:40000", "--to", "20.0.0.1:80", "--mode", mode, "--manifests", c.manifest,
+			"--hostname-override", nodeName, "--cluster-cidr", "10.0.0.0/16")
+		if !strings.Contains(out, want) {
+			t.Errorf("trace in mode %s lacks %q:\n%s", mode, want, out)
+		}
+	}
+
 	before := c.durations(t)
 	must(t, c.agent.Stop(syscall.SIGTERM))
 	c.run()
