@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -107,11 +108,17 @@ func (c *cluster) versions(ctx context.Context) map[string]string {
 	return versions
 }
 
-// versionIn returns the first word of a text that has a digit, without a leading v.
+// number is a version as most programs print it.
+var number = regexp.MustCompile(`(?:^|[\s-])v?(\d+\.\d[\d.]*(?:-\d+-g[0-9a-f]+)?)`)
+
+// versionIn returns the version number in a text, or else its first word that has a digit, such as a commit.
 func versionIn(text string) string {
+	if m := number.FindStringSubmatch(text); m != nil {
+		return strings.TrimSuffix(m[1], ".")
+	}
 	for word := range strings.FieldsSeq(text) {
 		if strings.ContainsAny(word, "0123456789") {
-			return strings.TrimPrefix(strings.TrimSuffix(word, ","), "v")
+			return word
 		}
 	}
 	return "?"

@@ -160,3 +160,16 @@ func TestArchive(t *testing.T) {
 		t.Errorf("%d blobs", n)
 	}
 }
+
+// What programs print about themselves is read as a version.
+func TestVersionIn(t *testing.T) {
+	for text, want := range map[string]string{
+		"Kubernetes v1.37.2": "1.37.2", "CoreDNS-1.14.6\nlinux/amd64, go1.26.8,": "1.14.6", "containerd github.com/containerd/containerd/v2 2.2.9+unknown ": "2.2.9",
+		"ovs-vswitchd (Open vSwitch) 3.1.0\n": "3.1.0", "6.1.0-50-amd64": "6.1.0", "nkp 787a7a3 linux/amd64 go1.26.8": "787a7a3", "nkp v0.1.0-12-gabc1234 linux": "0.1.0-12-gabc1234",
+		"none": "?",
+	} {
+		if got := versionIn(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
