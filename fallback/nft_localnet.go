@@ -8,6 +8,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/fallback/nft"
 	"github.com/nkp-proxy/nkp/fallback/nft/netlink"
+	"github.com/nkp-proxy/nkp/k8s"
 )
 
 // nftLocalnet maintains the sysctl route_localnet, which NodePorts at 127.0.0.1 need. It is set only while the chain that protects
@@ -82,4 +83,20 @@ func (w *nftWorker) keepLocalnet() error {
 	}
 	l.set = true
 	return nil
+}
+
+// takeLocalnet records in nkp's table that nkp has set route_localnet, if the table protects 127.0.0.0/8, and reports whether it does.
+func takeLocalnet() (bool, error) {
+	conn, err := netlink.Open()
+	if err != nil {
+		return false, nil // there is no nf_tables, and so no table
+	}
+	defer conn.Close()
+	t, err := conn.ReadChains(k8s.IPv4)
+	if err != nil || t == nil || !slices.Contains(t.ChainNames(), nft.LocalnetGuard) {
+		return false, nil
+	}
+	b := netlink.NewBatch(k8s.IPv4)
+	b.AddChain(&nft.Chain{Name: nft.LocalnetMarker})
+	return true, conn.Commit(b)
 }

@@ -71,7 +71,8 @@ func Cleanup(ctx context.Context, o CleanupOptions) (Removed, error) {
 	return n, errors.Join(problems...)
 }
 
-// unsetLocalnet unsets route_localnet if nkp has set it, and reports whether it is still set.
+// unsetLocalnet unsets route_localnet if nkp has set it, and reports whether it is still set. Where nkp's nftables table protects
+// 127.0.0.0/8, the setting stays and is the table's from then on, so that NodePorts there are served without a gap.
 func unsetLocalnet(ctx context.Context) (set bool, err error) {
 	var kernel routeLocalnet
 	if set, err = kernel.on(); !set || err != nil {
@@ -85,6 +86,9 @@ func unsetLocalnet(ctx context.Context) (set bool, err error) {
 			return true, err
 		} else if !marked {
 			continue
+		}
+		if taken, err := takeLocalnet(); taken || err != nil {
+			return err != nil, err
 		}
 		if err := kernel.set(false); err != nil {
 			return true, fmt.Errorf("%w; chain %s, which protects 127.0.0.0/8 from the network, stays", err, rules.LocalFirewall)

@@ -116,7 +116,7 @@ func (a *Agent) iptablesOptions(scope rules.Scope, hooks dataplane.Hooks) fallba
 // IPTablesScope returns which traffic iptables handles in addition to the bridge, given how host traffic is handled; ok is false if none.
 func (s *Settings) IPTablesScope(form bridge.HostTraffic) (scope rules.Scope, ok bool) {
 	switch {
-	case form == bridge.HostIPTables:
+	case form == bridge.HostIPTables || form == bridge.HostNFTables:
 		return rules.Host, true
 	case form == bridge.HostOVS && s.HostTraffic != bridge.HostOVS: // auto: what the node sends to itself never gets to the bridge
 		return rules.Own, true
@@ -124,10 +124,10 @@ func (s *Settings) IPTablesScope(form bridge.HostTraffic) (scope rules.Scope, ok
 	return 0, false
 }
 
-// hostMode returns which data plane serves the node's own traffic beside a bridge: iptables, or nftables where iptables is not installed,
-// --host-traffic does not ask for it, and nftables can serve.
+// hostMode returns which data plane serves the node's own traffic beside a bridge: the one that --host-traffic names, else iptables, or
+// nftables where iptables is not installed and nftables can serve.
 func (a *Agent) hostMode(ctx context.Context, scope rules.Scope) Mode {
-	if a.set.HostTraffic != bridge.HostIPTables && fallback.Available(a.set.IPTables.Backend) != nil && a.set.WhyNotNFTables(ctx, scope) == "" {
+	if a.set.HostTraffic == bridge.HostNFTables || a.set.HostTraffic != bridge.HostIPTables && fallback.Available(a.set.IPTables.Backend) != nil && a.set.WhyNotNFTables(ctx, scope) == "" {
 		return ModeNFTables
 	}
 	return ModeIPTables

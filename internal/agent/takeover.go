@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/internal/bridge"
 )
 
 // Where iptables and nftables both translate a connection, the one whose chain the kernel calls first decides. So what an earlier run, or
@@ -32,9 +33,10 @@ func (a *Agent) takeOver(ctx context.Context) {
 	}
 	old := others(m, a.lastModes)
 	var errs []error
-	if (a.mode == ModeIPTables || a.mode == ModeNFTables) && a.set.ServiceProxyName == "" {
+	asked := (m == a.mode || a.set.HostTraffic == bridge.HostNFTables) && a.set.ServiceProxyName == "" // to replace kube-proxy
+	if asked && (m == ModeIPTables || m == ModeNFTables) {
 		switch n, err := fallback.RemoveKubeProxyTables(); {
-		case err != nil && a.mode == ModeIPTables: // without nf_tables there is none
+		case err != nil && m == ModeIPTables: // without nf_tables there is none
 			a.log.Debug("cannot check nftables for kube-proxy's tables", "error", err)
 		case err != nil:
 			errs = append(errs, err)
@@ -42,7 +44,7 @@ func (a *Agent) takeOver(ctx context.Context) {
 			a.log.Info("removed kube-proxy's tables from nftables", "tables", n)
 		}
 	}
-	if a.mode == ModeNFTables && !slices.Contains(old, ModeIPTables) && a.set.ServiceProxyName == "" {
+	if asked && m == ModeNFTables && !slices.Contains(old, ModeIPTables) {
 		switch occupied, err := fallback.Occupied(ctx); {
 		case err != nil: // without iptables there are no chains
 			a.log.Debug("cannot check iptables for chains of Services", "error", err)

@@ -44,6 +44,7 @@ const (
 	HostAuto     HostTraffic = "auto"     // ovs where the node's address is on the bridge (and iptables for what the node sends to itself), else iptables
 	HostOVS      HostTraffic = "ovs"      // routes lead the node's traffic for Services to the bridge
 	HostIPTables HostTraffic = "iptables" // the iptables data plane serves it, beside the bridge
+	HostNFTables HostTraffic = "nftables" // the nftables data plane does
 	HostOff      HostTraffic = "off"      // no data plane of nkp's
 )
 

@@ -20,7 +20,7 @@ type Status struct {
 	Database DatabaseStatus `json:"database"`
 	Channel  ChannelStatus  `json:"channel"`
 
-	// HostTraffic is who serves the node's own traffic: ovs, iptables or off; "": not known yet.
+	// HostTraffic is who serves the node's own traffic: ovs, iptables, nftables or off; "": not known yet.
 	HostTraffic HostTraffic `json:"hostTraffic"`
 
 	Flows  int `json:"flows"`  // wanted

@@ -103,6 +103,13 @@ func needsAgent(err error) error {
 	return err
 }
 
+// hostOptions returns the options of the data plane that serves the node's own traffic beside a bridge.
+func (s *settings) hostOptions(scope rules.Scope) fallback.Options {
+	o := s.IPTablesOptions(scope)
+	o.NFTables = s.HostTraffic == bridge.HostNFTables || slices.Contains(s.LastModes(), agent.ModeNFTables)
+	return o
+}
+
 func (s *settings) diff(ctx context.Context, stderr io.Writer) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -151,8 +158,7 @@ func (s *settings) diff(ctx context.Context, stderr io.Writer) (string, error) {
 	}
 	text := d.Text()
 	scope, ok := s.IPTablesScope(s.HostTrafficFor(w.model, sw))
-	o := s.IPTablesOptions(scope)
-	o.NFTables = slices.Contains(s.LastModes(), agent.ModeNFTables)
+	o := s.hostOptions(scope)
 	if ok && (o.NFTables || s.HostTraffic == bridge.HostIPTables || s.LeaveIPTables(ctx, s.LastModes) == "") {
 		beside, err := fallback.Diff(ctx, w.model, o)
 		return text + beside, err

@@ -56,7 +56,7 @@ func TestSuggestions(t *testing.T) {
 		"services -o JSON":       `-o "JSON" is not text, wide, json or yaml; did you mean json?`,
 		"plan -o iptable":        `-o "iptable" is not text, ofctl, iptables, nft, hcn, json or yaml; did you mean iptables?`,
 		"plan --mode iptabels":   `--mode "iptabels" is not auto, ovs, iptables, nftables or windows; did you mean iptables?`,
-		"plan --host-traffic of": `--host-traffic "of" is not auto, ovs, iptables or off; did you mean off, ovs?`,
+		"plan --host-traffic of": `--host-traffic "of" is not auto, ovs, iptables, nftables or off; did you mean off, ovs?`,
 		"trace --from 1.2.3.4 --to 1.2.3.4:80 --protocol tpc": "did you mean tcp?",
 		"run --log-level debgu --manifests x":                 "did you mean debug?",
 		"run --manifests x --detect-local-mode clustercidr":   "did you mean ClusterCIDR?",

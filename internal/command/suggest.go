@@ -15,7 +15,7 @@ import (
 // enums lists the values of the flags that take one of a few, for messages and shell completion.
 var enums = map[string][]string{
 	"detect-local-mode": {string(k8s.DetectByClusterCIDR), string(k8s.DetectByNodeCIDR), string(k8s.DetectByBridge), string(k8s.DetectByInterfacePrefix)},
-	"host-traffic":      {string(bridge.HostAuto), string(bridge.HostOVS), string(bridge.HostIPTables), string(bridge.HostOff)},
+	"host-traffic":      {string(bridge.HostAuto), string(bridge.HostOVS), string(bridge.HostIPTables), string(bridge.HostNFTables), string(bridge.HostOff)},
 	"iptables-backend":  {"nf_tables", "legacy"},
 	"local-delivery":    {string(bridge.DeliverAuto), string(bridge.DeliverOn), string(bridge.DeliverOff)},
 	"log-level":         {"debug", "info", "warn", "error"},

@@ -246,9 +246,7 @@ func (s *settings) traceHere(ctx context.Context, ask trace.Request, ends *trace
 		return r, agent.CompareRules(ctx, o, model, q, r)
 	}
 	if scope, ok := s.IPTablesScope(s.HostTrafficFor(model, sw)); ok && !agent.OnBridge(scope.String(), sw, model, q, r) {
-		o := s.IPTablesOptions(scope)
-		o.NFTables = slices.Contains(s.LastModes(), agent.ModeNFTables)
-		return r, agent.CompareRules(ctx, o, model, q, r)
+		return r, agent.CompareRules(ctx, s.hostOptions(scope), model, q, r)
 	}
 	return r, s.compareBridge(ctx, sw, model, changes, q, r)
 }

@@ -21,10 +21,10 @@ type NkpConfiguration struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 
-	// Data plane: auto, ovs, iptables or windows. auto is ovs where the switch's database answers and has the bridge, else
-	// iptables; on Windows windows.
+	// Data plane: auto, ovs, iptables, nftables or windows. auto is ovs where the switch's database answers and has the bridge, else
+	// nftables or iptables; on Windows windows.
 	Mode string `json:"mode,omitempty" flag:"mode"`
-	// Who serves the node's own processes, and what arrives outside the bridge: auto, ovs, iptables or off.
+	// Who serves the node's own processes, and what arrives outside the bridge: auto, ovs, iptables, nftables or off.
 	HostTraffic string `json:"hostTraffic,omitempty" flag:"host-traffic"`
 	// File or directory of Kubernetes YAML or JSON that takes the place of an API server.
 	Manifests string `json:"manifests,omitempty" flag:"manifests"`

@@ -523,3 +523,80 @@ func TestHostTrafficWithoutIPTables(t *testing.T) {
 		})
 	}
 }
+
+// A restart changes over from iptables to nftables beside a bridge if --host-traffic says so: no connection fails, a held one stays, and
+// nothing is left of iptables. A cleanup removes the tables.
+func TestHostTrafficByNFTables(t *testing.T) {
+	t.Parallel()
+	s := service("web", "40.0.0.1", exposed(30080))
+	c := newCluster(t, testbed.Options{NodeOutside: true}, "--service-cidr", serviceCIDRs)
+	c.put(s, slice(s, 8080, at(c.remotes[0].IP4)))
+	c.run()
+	c.settle()
+	c.servePods(t)
+	end := c.remotes[0].Name
+	c.ask(t, c.Node, "tcp", "40.0.0.1:80", end)
+	held, err := c.Node.Hold(c.ctx, "40.0.0.1:80", testbed.DialOptions{})
+	must(t, err)
+	defer held.Close()
+	outside, err := c.External.Hold(c.ctx, "172.16.0.2:30080", testbed.DialOptions{})
+	must(t, err)
+	defer outside.Close()
+	answered := c.keepAsking(t, "40.0.0.1:80")
+	must(t, c.agent.Stop(syscall.SIGTERM))
+	c.flags = append(c.flags, "--host-traffic", "nftables")
+	c.run()
+	c.statusSays("host traffic", "tables ip nkp and ip6 nkp, serves host", "all is programmed")
+	c.settle()
+	c.eventually("iptables' chains go", func() error {
+		rules, err := c.Node.Exec(c.ctx, "iptables-save")
+		if strings.Contains(rules, "KUBE-SERVICES") {
+			return errors.New(rules)
+		}
+		return err
+	})
+	must(t, held.Check())
+	must(t, outside.Check())
+	for _, to := range []string{"40.0.0.1:80", "172.16.0.2:30080", "127.0.0.1:30080"} {
+		c.ask(t, c.Node, "tcp", to, end)
+	}
+	c.ask(t, c.External, "tcp", "172.16.0.2:30080", end)
+	if a := c.ask(t, c.pods[0].Host, "tcp", "172.16.0.2:30080", end); a.Client.Addr() != c.pods[0].IP4 {
+		t.Errorf("a pod's connection to a NodePort was served beside the bridge: the endpoint saw %v", a.Client)
+	}
+	answered()
+	must(c.t, c.agent.Stop(syscall.SIGTERM))
+	out, errOut, exit := c.nkp("cleanup", "--ovsdb", c.DB(), "--bridge", c.Bridge, "--socket", c.socket())
+	if exit != 0 || !strings.Contains(out, "removed 2 tables from nftables") || !strings.Contains(out, "from "+c.Bridge) {
+		t.Fatalf("cleanup ends with %d: %s%s", exit, out, errOut)
+	}
+	if tables, err := c.Node.Exec(c.ctx, "nft", "list", "tables"); err != nil || strings.Contains(tables, "nkp") {
+		t.Errorf("after cleanup: %v\n%s", err, tables)
+	}
+	if on, err := c.Node.Exec(c.ctx, "cat", "/proc/sys/net/ipv4/conf/all/route_localnet"); err != nil || strings.TrimSpace(on) != "0" {
+		t.Errorf("after cleanup: route_localnet is %s, %v", on, err)
+	}
+}
+
+// With --host-traffic nftables, what kube-proxy has left is removed once nkp serves.
+func TestHostTrafficByNFTablesTakesOver(t *testing.T) {
+	t.Parallel()
+	s := service("web", "40.0.0.1")
+	c := newCluster(t, testbed.Options{NodeOutside: true}, "--host-traffic", "nftables")
+	c.put(s, slice(s, 8080, at(c.remotes[0].IP4)))
+	c.servePods(t)
+	if out, err := c.Exec(c.Node, "sh", "-ec", "iptables-nft -t nat -N KUBE-SERVICES; iptables-nft -t nat -A OUTPUT -j KUBE-SERVICES; "+
+		"iptables-nft -t nat -A KUBE-SERVICES -d 40.0.0.1 -p tcp -j DNAT --to-destination 10.0.1.12:8080; nft add table ip kube-proxy"); err != nil {
+		t.Fatal(out, err)
+	}
+	c.run()
+	c.statusSays("tables ip nkp and ip6 nkp, serves host", "all is programmed")
+	c.eventually("kube-proxy's rules go", func() error {
+		rules, err := c.Node.Exec(c.ctx, "nft", "list", "ruleset")
+		if strings.Contains(rules, "KUBE-SERVICES") || strings.Contains(rules, "kube-proxy") {
+			return errors.New(rules)
+		}
+		return err
+	})
+	c.ask(t, c.Node, "tcp", "40.0.0.1:80", c.remotes[0].Name)
+}

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -58,24 +57,7 @@ func changeOver(t *testing.T, plane string) {
 	held, err := c.Node.Hold(c.ctx, "40.0.0.1:80", testbed.DialOptions{})
 	must(t, err)
 	defer held.Close()
-	var asked, failed atomic.Int32
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() { // ended by stop
-		defer close(stopped)
-		for {
-			select {
-			case <-stop:
-				return
-			case <-time.After(5 * time.Millisecond): // the node has ports for 14,000 connections in TIME_WAIT
-			}
-			asked.Add(1)
-			_, err := c.Node.AskWith(c.ctx, "tcp", "40.0.0.1:80", testbed.AskOptions{DialOptions: testbed.DialOptions{Reset: true}})
-			if err != nil {
-				failed.Add(1)
-				t.Log(time.Now().Format(time.StampMilli), err)
-			}
-		}
-	}()
+	answered := c.keepAsking(t, "40.0.0.1:80")
 
 	must(t, c.AddBridge("br-later"))
 	c.statusSays("bridge br-later is here", "restart nkp to change over")
@@ -116,12 +98,38 @@ func changeOver(t *testing.T, plane string) {
 			return err
 		})
 	}
-	close(stop)
-	<-stopped
-	if asked.Load() < 20 || failed.Load() > 0 {
-		t.Errorf("%d of %d new connections of the node failed", failed.Load(), asked.Load())
+	answered()
+}
+
+// keepAsking opens new connections of the node all the time, until end is called. None of them may fail.
+func (c *cluster) keepAsking(t *testing.T, to string) (end func()) {
+	asked, failed := 0, 0
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() { // ended by stop
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(5 * time.Millisecond): // the node has ports for 14,000 connections in TIME_WAIT
+			}
+			asked++
+			_, err := c.Node.AskWith(c.ctx, "tcp", to, testbed.AskOptions{DialOptions: testbed.DialOptions{Reset: true}})
+			if err != nil {
+				failed++
+				t.Log(time.Now().Format(time.StampMilli), err)
+			}
+		}
+	}()
+	return func() {
+		t.Helper()
+		close(stop)
+		<-stopped
+		if asked < 20 || failed > 0 {
+			t.Errorf("%d of %d new connections of the node failed", failed, asked)
+		}
+		t.Logf("%d new connections of the node, %d failed", asked, failed)
 	}
-	t.Logf("%d new connections of the node, %d failed", asked.Load(), failed.Load())
 }
 
 // An empty directory where Open vSwitch would have its sockets is no Open vSwitch: kubelet makes one on every node, since a

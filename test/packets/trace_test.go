@@ -97,7 +97,16 @@ var tracePlanes = map[string]struct {
 func TestTraceNodeBeside(t *testing.T) {
 	needsIPTables(t)
 	t.Parallel()
-	c := newCluster(t, testbed.Options{NodeOutside: true}, "--service-cidr", serviceCIDRs, "--gateway-mac", testbed.GatewayMAC)
+	for _, plane := range []string{"iptables", "nftables"} {
+		t.Run(plane, func(t *testing.T) {
+			t.Parallel()
+			traceNodeBeside(t, plane)
+		})
+	}
+}
+
+func traceNodeBeside(t *testing.T, plane string) {
+	c := newCluster(t, testbed.Options{NodeOutside: true}, "--service-cidr", serviceCIDRs, "--gateway-mac", testbed.GatewayMAC, "--host-traffic", plane)
 	web, away := service("web", "40.0.0.1", exposed(30080)), service("away", "40.0.0.2", exposed(30081), externalLocal)
 	here, there := c.pods[0].IP4, c.remotes[0].IP4
 	c.put(web, slice(web, 8080, ats(here, there)...), away, slice(away, 8080, at(there)))
@@ -111,10 +120,10 @@ func TestTraceNodeBeside(t *testing.T) {
 		{c.pods[1].Host, "40.0.0.1:80", "deliver", "never", "bridge br-int"},
 		{c.pods[1].Host, "172.16.0.2:30080", "deliver", "never", "bridge br-int"},
 		{c.pods[0].Host, "172.16.0.2:30080", "deliver", "hairpin", "bridge br-int"},
-		{c.Node, "40.0.0.1:80", "deliver", "always", "iptables"},
-		{c.Node, "172.16.0.2:30081", "deliver", "always", "iptables"},
-		{c.External, "172.16.0.2:30080", "deliver", "always", "iptables"},
-		{c.External, "172.16.0.2:30081", "drop", "never", "iptables"},
+		{c.Node, "40.0.0.1:80", "deliver", "always", plane},
+		{c.Node, "172.16.0.2:30081", "deliver", "always", plane},
+		{c.External, "172.16.0.2:30080", "deliver", "always", plane},
+		{c.External, "172.16.0.2:30081", "drop", "never", plane},
 	} {
 		t.Run(tc.from.Name+" to "+tc.to, func(t *testing.T) {
 			r, status := c.trace(t, "tcp", tc.from.IP(here).String(), tc.to, "--live")
