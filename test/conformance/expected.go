@@ -14,9 +14,15 @@ var expectedText []byte
 
 // expectation is a test that fails in some planes for a known reason. Test is a part of its name that no other test has.
 type expectation struct {
-	Test   string   `json:"test"`
-	Planes []string `json:"planes"`
-	Reason string   `json:"reason"`
+	Test       string   `json:"test"`
+	Planes     []string `json:"planes"`
+	IPFamilies []string `json:"ipFamilies,omitempty"` // of the cluster; none: all
+	Reason     string   `json:"reason"`
+}
+
+// applies reports whether the test is expected to fail in a run.
+func (e *expectation) applies(r *record) bool {
+	return slices.Contains(e.Planes, r.Plane) && (len(e.IPFamilies) == 0 || slices.Contains(e.IPFamilies, r.IPFamily))
 }
 
 // readExpected reads the list of expected failures, which must be complete and without doubles.
@@ -30,6 +36,8 @@ func readExpected(text []byte) (list []expectation, err error) {
 			return nil, fmt.Errorf("item %d (%q): test, planes and reason are needed", i+1, e.Test)
 		case slices.ContainsFunc(e.Planes, func(p string) bool { return !slices.Contains(planes, p) }):
 			return nil, fmt.Errorf("item %d (%q): planes are %q, not all of them %q", i+1, e.Test, e.Planes, planes)
+		case slices.ContainsFunc(e.IPFamilies, func(f string) bool { return !slices.Contains(ipFamilies, f) }):
+			return nil, fmt.Errorf("item %d (%q): ipFamilies are %q, not all of them %q", i+1, e.Test, e.IPFamilies, ipFamilies)
 		case slices.ContainsFunc(list[:i], func(o expectation) bool { return o.Test == e.Test }):
 			return nil, fmt.Errorf("item %d: %q is there twice", i+1, e.Test)
 		}
@@ -37,34 +45,34 @@ func readExpected(text []byte) (list []expectation, err error) {
 	return list, nil
 }
 
-// expectedFor returns the expectation for a test in a plane, or nil.
-func expectedFor(list []expectation, plane, test string) *expectation {
+// expectedFor returns the expectation for a test in a run, or nil.
+func expectedFor(list []expectation, r *record, test string) *expectation {
 	for i := range list {
-		if slices.Contains(list[i].Planes, plane) && strings.Contains(test, list[i].Test) {
+		if list[i].applies(r) && strings.Contains(test, list[i].Test) {
 			return &list[i]
 		}
 	}
 	return nil
 }
 
-// judge returns what makes a run of a plane fail, a line each: failures that are not expected, expected ones that passed, and
+// judge returns what makes a run fail, a line each: failures that are not expected, expected ones that passed, and
 // expectations whose test did not run, which is looked at only if the run was whole.
-func judge(list []expectation, plane string, results []result, whole bool) (complaints []string) {
+func judge(list []expectation, r *record) (complaints []string) {
 	seen := map[*expectation]bool{}
-	for _, r := range results {
-		e := expectedFor(list, plane, r.Test)
+	for _, t := range r.Results {
+		e := expectedFor(list, r, t.Test)
 		if e != nil {
 			seen[e] = true
 		}
 		switch {
-		case r.Outcome == failed && e == nil:
-			complaints = append(complaints, fmt.Sprintf("FAILED: %s: %s", r.Test, r.Message))
-		case r.Outcome == passed && e != nil:
-			complaints = append(complaints, fmt.Sprintf("PASSED, but is expected to fail (%s): %s", e.Reason, r.Test))
+		case t.Outcome == failed && e == nil:
+			complaints = append(complaints, fmt.Sprintf("FAILED: %s: %s", t.Test, t.Message))
+		case t.Outcome == passed && e != nil:
+			complaints = append(complaints, fmt.Sprintf("PASSED, but is expected to fail (%s): %s", e.Reason, t.Test))
 		}
 	}
 	for i := range list {
-		if e := &list[i]; whole && slices.Contains(e.Planes, plane) && !seen[e] {
+		if e := &list[i]; r.Whole && e.applies(r) && !seen[e] {
 			complaints = append(complaints, fmt.Sprintf("DID NOT RUN, but is expected to fail: %s", e.Test))
 		}
 	}

@@ -75,8 +75,8 @@ func conformance(ctx context.Context, args []string) error {
 	if err := f.Parse(args[1:]); err != nil {
 		return fmt.Errorf("%w; %w", err, errUsage)
 	}
-	if !slices.Contains([]string{"ipv4", "ipv6", "dual"}, s.family) {
-		return fmt.Errorf("-ip-family: %q is none of ipv4, ipv6, dual; %w", s.family, errUsage)
+	if !slices.Contains(ipFamilies, s.family) {
+		return fmt.Errorf("-ip-family: %q is none of %q; %w", s.family, ipFamilies, errUsage)
 	}
 	if s.work, err = filepath.Abs(s.work); err != nil {
 		return err
@@ -130,7 +130,7 @@ func (s *settings) run(ctx context.Context, asked []string) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", plane, err)
 		}
-		complaints := judge(list, plane, r.Results, r.Whole)
+		complaints := judge(list, r)
 		if s.smoke {
 			for _, name := range missing(smoke, r.Results) {
 				complaints = append(complaints, "DID NOT RUN: "+name)
@@ -189,7 +189,7 @@ func (s *settings) runPlane(ctx context.Context, plane string) (*record, error) 
 	if err := c.up(ctx); err != nil {
 		return nil, errors.Join(err, s.down(c))
 	}
-	r := &record{Plane: plane, Variant: s.variant(), Whole: !s.smoke && s.focus == "", Date: time.Now(), Nodes: s.nodes, Versions: c.versions(ctx)}
+	r := &record{Plane: plane, Variant: s.variant(), IPFamily: s.family, Whole: !s.smoke && s.focus == "", Date: time.Now(), Nodes: s.nodes, Versions: c.versions(ctx)}
 	stop := c.disturb(ctx)
 	err := c.test(ctx)
 	stop()

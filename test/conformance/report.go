@@ -17,11 +17,15 @@ import (
 // planes are the Service proxies that a cluster can have: nkp's data planes, and the reference.
 var planes = []string{"ovs", "iptables", "nftables", "kube-proxy"}
 
+// ipFamilies are the address families that a cluster can have.
+var ipFamilies = []string{"ipv4", "ipv6", "dual"}
+
 // record is what is kept of a run of one plane.
 type record struct {
 	Plane    string            `json:"plane"`
 	Variant  string            `json:"variant,omitempty"` // what is not as in an ordinary run
-	Whole    bool              `json:"whole"`             // not the smoke tests alone
+	IPFamily string            `json:"ipFamily"`
+	Whole    bool              `json:"whole"` // not the smoke tests alone
 	Date     time.Time         `json:"date"`
 	Minutes  float64           `json:"minutes"` // of the tests
 	Nodes    int               `json:"nodes"`
@@ -110,17 +114,18 @@ func writeReport(w io.Writer, records []record, list []expectation) error {
 	p("")
 	p("## Expected failures")
 	p("")
-	p("| test | planes | reason |")
-	p("|---|---|---|")
+	p("| test | planes | address families | reason |")
+	p("|---|---|---|---|")
 	for _, e := range list {
-		p("| %s | %s | %s |", cell(e.Test), strings.Join(e.Planes, ", "), cell(e.Reason))
+		p("| %s | %s | %s | %s |", cell(e.Test), strings.Join(e.Planes, ", "), cmp.Or(strings.Join(e.IPFamilies, ", "), "all"), cell(e.Reason))
 	}
 	p("")
 	p("## Tests")
 	p("")
 	head, rule := "| test |", "|---|"
 	byTest := map[string][]string{}
-	for i, r := range records {
+	for i := range records {
+		r := &records[i]
 		head, rule = head+" "+r.name()+" |", rule+"---|"
 		for _, t := range r.Results {
 			if byTest[t.Test] == nil {
@@ -129,7 +134,7 @@ func writeReport(w io.Writer, records []record, list []expectation) error {
 			text := string(t.Outcome)
 			if t.Outcome == failed {
 				text = "**failed**"
-				if expectedFor(list, r.Plane, t.Test) != nil {
+				if expectedFor(list, r, t.Test) != nil {
 					text = "expected failure"
 				}
 			}

@@ -55,26 +55,25 @@ func TestReadResults(t *testing.T) {
 
 // An unlisted failure fails the run, and so do a listed one that passes and, in a whole run, one that did not run.
 func TestJudge(t *testing.T) {
-	list := []expectation{{"affinity timeout work for NodePort", []string{"ovs"}, "known"}}
+	list := []expectation{{"affinity timeout work for NodePort", []string{"ovs"}, []string{"ipv4"}, "known"}}
 	for _, x := range []struct {
-		plane string
-		ended outcome
-		whole bool
-		want  string
+		plane, family string
+		ended         outcome
+		want          string
 	}{
-		{"ovs", failed, true, ""}, {"ovs", skipped, true, ""}, {"iptables", passed, true, ""},
-		{"iptables", failed, true, "FAILED: "}, {"ovs", passed, true, "PASSED, but is expected to fail (known)"},
+		{"ovs", "ipv4", failed, ""}, {"ovs", "ipv4", skipped, ""}, {"iptables", "ipv4", passed, ""}, {"ovs", "ipv6", passed, ""},
+		{"iptables", "ipv4", failed, "FAILED: "}, {"ovs", "ipv6", failed, "FAILED: "}, {"ovs", "ipv4", passed, "PASSED, but is expected to fail (known)"},
 	} {
-		got := judge(list, x.plane, []result{{Test: affinity, Outcome: x.ended}}, x.whole)
+		got := judge(list, &record{Plane: x.plane, IPFamily: x.family, Results: []result{{Test: affinity, Outcome: x.ended}}, Whole: true})
 		if text := strings.Join(got, "\n"); (text == "") != (x.want == "") || !strings.HasPrefix(text, x.want) {
 			t.Errorf("%+v: %q", x, got)
 		}
 	}
 	other := []result{{Test: "other", Outcome: passed}}
-	if got := judge(list, "ovs", other, true); len(got) != 1 || !strings.HasPrefix(got[0], "DID NOT RUN") {
+	if got := judge(list, &record{Plane: "ovs", IPFamily: "ipv4", Results: other, Whole: true}); len(got) != 1 || !strings.HasPrefix(got[0], "DID NOT RUN") {
 		t.Errorf("%q", got)
 	}
-	if got := judge(list, "ovs", other, false); len(got) > 0 {
+	if got := judge(list, &record{Plane: "ovs", IPFamily: "ipv4", Results: other}); len(got) > 0 {
 		t.Errorf("smoke tests: %q", got)
 	}
 }
@@ -85,8 +84,9 @@ func TestExpected(t *testing.T) {
 		t.Error(err)
 	}
 	for text, want := range map[string]string{
-		"- {test: a, planes: [ovs]}":            `item 1 ("a"): test, planes and reason are needed`,
-		"- {test: a, planes: [ofs], reason: r}": `item 1 ("a"): planes are ["ofs"]`,
+		"- {test: a, planes: [ovs]}":                                                        `item 1 ("a"): test, planes and reason are needed`,
+		"- {test: a, planes: [ovs], ipFamilies: [ip], reason: r}":                           `item 1 ("a"): ipFamilies are ["ip"]`,
+		"- {test: a, planes: [ofs], reason: r}":                                             `item 1 ("a"): planes are ["ofs"]`,
 		"- {test: a, planes: [ovs], reason: r}\n- {test: a, planes: [iptables], reason: r}": `item 2: "a" is there twice`,
 		"- {test: a, planes: [ovs], raeson: r}":                                             `unknown field "raeson"`,
 	} {
@@ -120,12 +120,12 @@ func TestReport(t *testing.T) {
 		{Plane: "kube-proxy", Variant: "smoke tests, IPv6", Nodes: 3, Results: []result{{Test: affinity, Outcome: failed}}},
 	}
 	var b strings.Builder
-	if err := writeReport(&b, records, []expectation{{"affinity timeout", []string{"ovs"}, "known"}}); err != nil {
+	if err := writeReport(&b, records, []expectation{{"affinity timeout", []string{"ovs"}, nil, "known"}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
 		"| ovs | 1 | 1 | 0 | 31 | 3 | 0001-01-01 | Kubernetes 1.37.2, nkp v0.1.0 |", "| kube-proxy, smoke tests, IPv6 | 0 | 1 | 0 |",
-		"| affinity timeout | ovs | known |", "| test | ovs | kube-proxy, smoke tests, IPv6 |", `NodePort service \[LinuxOnly] | expected failure | **failed** |`, `| a \| b | passed | – |`,
+		"| affinity timeout | ovs | all | known |", "| test | ovs | kube-proxy, smoke tests, IPv6 |", `NodePort service \[LinuxOnly] | expected failure | **failed** |`, `| a \| b | passed | – |`,
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%q is not in\n%s", want, b.String())
