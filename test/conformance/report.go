@@ -108,7 +108,7 @@ func writeReport(w io.Writer, records []record, list []expectation) error {
 		for _, name := range slices.Sorted(maps.Keys(r.Versions)) {
 			versions = append(versions, name+" "+r.Versions[name])
 		}
-		p("| %s | %d | %d | %d | %.0f | %d | %s | %s |", r.name(), r.count(passed), r.count(failed), r.count(skipped), r.Minutes, r.Nodes,
+		p("| %s | %d | %d | %d | %.0f | %d | %s | %s |", cell(r.name()), r.count(passed), r.count(failed), r.count(skipped), r.Minutes, r.Nodes,
 			r.Date.UTC().Format(time.DateOnly), strings.Join(versions, ", "))
 	}
 	p("")
@@ -126,7 +126,7 @@ func writeReport(w io.Writer, records []record, list []expectation) error {
 	byTest := map[string][]string{}
 	for i := range records {
 		r := &records[i]
-		head, rule = head+" "+r.name()+" |", rule+"---|"
+		head, rule = head+" "+cell(r.name())+" |", rule+"---|"
 		for _, t := range r.Results {
 			if byTest[t.Test] == nil {
 				byTest[t.Test] = slices.Repeat([]string{"–"}, len(records))
