@@ -133,18 +133,27 @@ func (c *Consistent) Seconds(owners []int) []int {
 // Serving returns the endpoints, and those that are leaving.
 func (c *Consistent) Serving() []Endpoint { return slices.Concat(c.Endpoints, c.Leaving) }
 
+// maxScores bounds the weights of all endpoints together, so that many endpoints with large weights take milliseconds. With a few for
+// each slot, further ones do not show.
+const maxScores = 4 * ConsistentSlots
+
 // scores are the hashes of endpoints, first Endpoints' and then Leaving's. One of weight w has the best of w scores.
 type scores [][]uint64
 
 func (c *Consistent) scores() scores {
-	divisor := 0
+	divisor, total := 0, 0
 	for _, e := range c.Endpoints {
 		divisor = gcd(divisor, e.Weight())
+		total += e.Weight()
 	}
 	s := make(scores, 0, len(c.Endpoints)+len(c.Leaving))
 	for _, e := range c.Serving() {
+		n := max(1, e.Weight()/divisor)
+		if total/divisor > maxScores {
+			n = max(1, e.Weight()*maxScores/total)
+		}
 		var list []uint64
-		for k := range max(1, e.Weight()/divisor) {
+		for k := range n {
 			list = append(list, endpointHash(e.Addr, k))
 		}
 		s = append(s, list)

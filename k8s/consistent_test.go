@@ -13,7 +13,7 @@ import (
 )
 
 // TestConsistentSlots replaces one endpoint at a time: it moves at most 1.2 shares on average, and 1.35 in any one change. Each
-// endpoint has its share within evenWithin, whatever the order in which the endpoints came.
+// endpoint has its share within evenWithin, in any order of the endpoints.
 func TestConsistentSlots(t *testing.T) {
 	random := rand.New(rand.NewPCG(19, 53))
 	for _, n := range []int{1, 2, 3, 5, 10, 20} {
@@ -203,5 +203,33 @@ func TestConsistentAnnotation(t *testing.T) {
 				t.Errorf("warnings %q, want one with %q", texts, c.want)
 			}
 		})
+	}
+}
+
+// Many endpoints with large weights cost no more than as many without, and the larger weight still gets more slots.
+func TestConsistentWeightsAreBounded(t *testing.T) {
+	c := &Consistent{}
+	for i := range 2000 {
+		e := Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 80)}
+		if i < 50 {
+			e.MoreWeight = MaxWeight - 1
+		}
+		c.Endpoints = append(c.Endpoints, e)
+	}
+	n := 0
+	for _, list := range c.scores() {
+		n += len(list)
+	}
+	if limit := maxScores + len(c.Endpoints); n > limit {
+		t.Errorf("%d scores, want %d at most", n, limit)
+	}
+	heavy := 0
+	for _, i := range c.Slots() {
+		if i < 50 {
+			heavy++
+		}
+	}
+	if share := ConsistentSlots * 5000 / 6950; heavy < share*8/10 || heavy > share*12/10 {
+		t.Errorf("%d slots for the fifty of weight %d, want about %d", heavy, MaxWeight, share)
 	}
 }

@@ -30,7 +30,7 @@ type PodSpec struct {
 	// NoIDs leaves out the external_ids by which a pod's Interface is known. Local
 	// pods on the switch only.
 	NoIDs bool
-	// Plug replaces the bed's own wiring, as a CNI plugin does: it gives the pod's namespace eth0 with the pod's addresses and routes,
+	// Plug replaces the bed's own wiring, as a CNI plugin does: it makes eth0 in the pod's namespace, with the pod's addresses and routes,
 	// and sets the pod's Interface, MAC and OFPort. Local pods on the switch only.
 	Plug func(*Pod) error
 }

@@ -399,7 +399,7 @@ func (w *follower) match(e *expression, s state) truth {
 	return maybe
 }
 
-// target evaluates a target of iptables.
+// target evaluates a target of iptables, by the list in iptables-extensions(8).
 func target(name string, s *state) verdict {
 	switch name {
 	case "REJECT":
@@ -407,11 +407,13 @@ func target(name string, s *state) verdict {
 	case "MASQUERADE", "SNAT":
 		s.masquerade = true
 		return verdict{code: verdictAccept}
-	case "DNAT", "REDIRECT", "NFQUEUE", "TPROXY", "SYNPROXY", "NETMAP":
-		s.doubt = true
-		return verdict{code: verdictUnknown}
-	case "MARK", "CONNMARK":
+	case "MARK", "CONNMARK", "HMARK":
 		s.mark, s.unmarked = 0, true
+		return verdict{code: verdictContinue}
+	case "LOG", "NFLOG", "AUDIT", "TRACE", "CT", "CLASSIFY", "TCPMSS", "TCPOPTSTRIP", "DSCP", "TOS", "ECN", "TTL", "HL", "CHECKSUM", "SECMARK", "CONNSECMARK",
+		"SET", "RATEEST", "IDLETIMER", "LED", "TEE":
+		return verdict{code: verdictContinue}
 	}
-	return verdict{code: verdictContinue}
+	s.doubt = true // it translates, or it is not known
+	return verdict{code: verdictUnknown}
 }
