@@ -139,9 +139,12 @@ func (l Layout) VolatileCookies() []flow.Cookies {
 // PinTable returns the table of pins, which holds nothing else of nkp's.
 func (l Layout) PinTable() uint8 { return l.table(tablePins) }
 
+// SeedTable returns the table in which a client without a pin gets the seed of its choice.
+func (l Layout) SeedTable() uint8 { return l.table(tableSeed) }
+
 // StaticTables returns the table numbers of a Compiler's flows: all but those of pins and of the seed, which depend on traffic.
 func (l Layout) StaticTables() []uint8 {
-	return slices.DeleteFunc(l.Tables(), func(t uint8) bool { return t == l.PinTable() || t == l.table(tableSeed) })
+	return slices.DeleteFunc(l.Tables(), func(t uint8) bool { return t == l.PinTable() || t == l.SeedTable() })
 }
 
 // Groups returns the first and last group id that nkp takes.

@@ -68,6 +68,10 @@ func (v *view) judge(ctx context.Context, q trace.Question) error {
 		}
 	}
 	v.Verdict = v.verdict()
+	if v.Verdict != trace.Deliver && v.choosesAnew() {
+		v.Verdict = trace.Uncertain
+		v.Differ("the endpoint that session affinity chooses now does not get the packet; nkp changes the choice of clients without a pin every few seconds")
+	}
 	switch v.Verdict {
 	case trace.Reject:
 		v.Step("refused: the packet goes to nkp, which answers it")
@@ -89,10 +93,17 @@ func (v *view) judge(ctx context.Context, q trace.Question) error {
 	if v.doubt && v.Verdict == trace.Deliver {
 		v.Verdict = trace.Uncertain
 	}
-	if v.Verdict == trace.Uncertain {
+	if v.Verdict == trace.Uncertain && !v.choosesAnew() {
 		v.Differ("the packet leaves the switch, but whether it and its answer arrive is not certain")
 	}
 	return nil
+}
+
+// choosesAnew reports whether the packet's endpoint is one of several, and chosen by session affinity's seed.
+func (v *view) choosesAnew() bool {
+	return v.r.Verdict == trace.Deliver && len(v.r.Endpoints) > 1 && slices.ContainsFunc(v.walks, func(w *walk) bool {
+		return slices.ContainsFunc(w.hits, func(h hit) bool { return !h.none && h.table == int(v.Config.Layout.SeedTable()) })
+	})
 }
 
 // verdict returns the verdict over all paths: Mixed or Uncertain if they differ.

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -202,6 +204,39 @@ func TestTrace(t *testing.T) {
 			traceEverything(t, plane.options, plane.flags)
 		})
 	}
+}
+
+// A client without a pin gets another endpoint a few seconds later, so that no verdict says drop where the one that is chosen now
+// lacks its flow.
+func TestTraceAffinityChoosesAnew(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC)
+	web := service("web", "40.0.0.1", exposed(30080), func(s *v1.Service) { s.Spec.SessionAffinity = v1.ServiceAffinityClientIP })
+	c.put(web, slice(web, 8080, ats(c.pods[0].IP4, c.remotes[0].IP4)...))
+	c.run()
+	c.settle()
+	must(t, c.agent.Stop(syscall.SIGTERM)) // it would repair what is about to be broken
+	flows, err := c.Ofctl("dump-flows", c.Bridge, "table=11")
+	must(t, err)
+	broken := regexp.MustCompile(`reg2=0x[0-9a-f]+,?[^\n]*nat\(dst=` + regexp.QuoteMeta(c.pods[0].IP4.String())).FindString(flows)
+	reg2 := regexp.MustCompile(`reg2=0x[0-9a-f]+`).FindString(broken)
+	if reg2 == "" {
+		t.Fatalf("no flow translates to %s:\n%s", c.pods[0].IP4, flows)
+	}
+	_, err = c.Ofctl("del-flows", c.Bridge, "table=11,"+reg2)
+	must(t, err)
+	verdicts := map[string]int{}
+	for i := range 16 {
+		r, status := c.traceHere(t, fmt.Sprint("192.0.2.", i+1), hostPort(testbed.NodeIP4, 30080))
+		if r.Live == nil || status != 1 {
+			t.Fatalf("status %d, %+v", status, r)
+		}
+		verdicts[r.Live.Verdict]++
+		if r.Live.Verdict != "uncertain" {
+			t.Errorf("%+v", r.Live)
+		}
+	}
+	t.Log(verdicts)
 }
 
 // traceServices returns the Services of TestTrace.
