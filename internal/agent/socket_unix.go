@@ -26,10 +26,8 @@ func listen(path string) (net.Listener, error) {
 		return nil, err
 	}
 	defer lock.Close()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
-		return nil, errRunning(path)
-	} else if err != nil {
-		return nil, fmt.Errorf("lock %s: %w", dir, err)
+	if err := lockDir(lock, dirLockLimit); err != nil {
+		return nil, err
 	}
 	if err := removeDead(path); err != nil {
 		return nil, err
@@ -39,6 +37,28 @@ func listen(path string) (net.Listener, error) {
 	mask := syscall.Umask(0o177)
 	defer syscall.Umask(mask)
 	return net.Listen("unix", path)
+}
+
+// dirLockLimit is how long listen waits for the lock of the socket's directory. An agent that starts holds it for the time of listen,
+// in which it may wait dialLimit for the socket that it finds.
+const dirLockLimit = dialLimit + 5*time.Second
+
+// dialLimit is how long removeDead waits for an answer.
+const dialLimit = 30 * time.Second
+
+// lockDir locks the directory of the socket, in which agents with other sockets may start at the same time. It waits no longer than limit.
+func lockDir(dir *os.File, limit time.Duration) error {
+	for deadline := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
+		err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, syscall.EWOULDBLOCK):
+			return fmt.Errorf("lock %s: %w", dir.Name(), err)
+		case time.Now().After(deadline):
+			return fmt.Errorf("another program has locked %s, the directory of --socket, for %v (flock): end it, or choose another --socket", dir.Name(), limit)
+		}
+	}
 }
 
 // removeDead removes a socket on which nothing listens. Symbolic links are not followed.
@@ -54,7 +74,7 @@ func removeDead(path string) error {
 		return fmt.Errorf("--socket %s: a %s of that name exists, and nkp replaces sockets only: remove it, or choose another --socket", path, kindText(kind))
 	}
 	// Connecting does not wait for the other side (unix(7)): it takes long only on a node where nkp gets no processor.
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), dialLimit)
 	defer cancel()
 	conn, err := dial(ctx, path)
 	switch {

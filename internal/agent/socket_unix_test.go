@@ -5,6 +5,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -129,6 +130,41 @@ func TestSocketHasOneOwner(t *testing.T) {
 		if owners != 1 {
 			t.Fatalf("%d agents listen on one socket", owners)
 		}
+	}
+}
+
+// Agents whose sockets are in one directory may start at once. The wait for a directory that a program keeps locked ends.
+func TestSocketsInOneDirectory(t *testing.T) {
+	dir := t.TempDir()
+	errs := make(chan error)
+	for i := range 32 {
+		go func() {
+			l, err := listen(filepath.Join(dir, fmt.Sprintf("nkp-%d.sock", i)))
+			if err == nil {
+				l.Close()
+			}
+			errs <- err
+		}()
+	}
+	for range 32 {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	var open [2]*os.File
+	for i := range open {
+		f, err := os.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		open[i] = f
+	}
+	if err := lockDir(open[0], 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := lockDir(open[1], 50*time.Millisecond); err == nil || !strings.Contains(err.Error(), "another program has locked "+dir) {
+		t.Errorf("a locked directory: %v", err)
 	}
 }
 
