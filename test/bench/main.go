@@ -61,8 +61,8 @@ func main() {
 		return
 	}
 	r, err := results(ctx, *render, programs, *root, planned(*quick, *withHuge).only(*only).at(*sizes))
-	if err == nil && *raw != "" {
-		err = save(*raw, r)
+	if *raw != "" && *render == "" && r != nil { // half a run's measurements are kept, too
+		err = errors.Join(err, save(*raw, r))
 	}
 	if err == nil && r.Full {
 		err = errors.Join(write(r, filepath.Join(*root, "docs")), writeREADME(r, filepath.Join(*root, "README.md")))
