@@ -68,7 +68,8 @@ func (v *view) judge(ctx context.Context, q trace.Question) error {
 		}
 	}
 	v.Verdict = v.verdict()
-	if v.Verdict != trace.Deliver && v.choosesAnew() {
+	anew := v.Verdict != trace.Deliver && v.choosesAnew()
+	if anew {
 		v.Verdict = trace.Uncertain
 		v.Differ("the endpoint that session affinity chooses now does not get the packet; nkp changes the choice of clients without a pin every few seconds")
 	}
@@ -93,7 +94,7 @@ func (v *view) judge(ctx context.Context, q trace.Question) error {
 	if v.doubt && v.Verdict == trace.Deliver {
 		v.Verdict = trace.Uncertain
 	}
-	if v.Verdict == trace.Uncertain && !v.choosesAnew() {
+	if v.Verdict == trace.Uncertain && !anew {
 		v.Differ("the packet leaves the switch, but whether it and its answer arrive is not certain")
 	}
 	return nil
@@ -102,7 +103,7 @@ func (v *view) judge(ctx context.Context, q trace.Question) error {
 // choosesAnew reports whether the packet's endpoint is one of several, and chosen by session affinity's seed.
 func (v *view) choosesAnew() bool {
 	return v.r.Verdict == trace.Deliver && len(v.r.Endpoints) > 1 && slices.ContainsFunc(v.walks, func(w *walk) bool {
-		return slices.ContainsFunc(w.hits, func(h hit) bool { return !h.none && h.table == int(v.Config.Layout.SeedTable()) })
+		return slices.ContainsFunc(w.hits, func(h hit) bool { return h.table == int(v.Config.Layout.SeedTable()) })
 	})
 }
 
