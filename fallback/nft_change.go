@@ -459,7 +459,7 @@ func (w *nftWorker) sync(ctx context.Context) error {
 	}
 	names := w.dueNames()
 	for n := range w.dirty {
-		if !slices.Contains(names, n) { // refused, and not retried yet
+		if _, now := slices.BinarySearchFunc(names, n, k8s.PortName.Compare); !now { // refused, and not retried yet
 			r.keep(w.compiler.Service(w.want[n], w.compiler.Adopt(r.before, w.want[n])))
 		}
 	}
