@@ -79,13 +79,11 @@ func (p *Plane) tryOpen(ctx context.Context) ([]familyWorker, error) {
 	for _, err := range problems {
 		p.log.Warn("no iptables for an address family: its Services are not served", "error", err)
 	}
-	p.mu.Lock()
 	for _, f := range p.opts.families() {
 		if !opened[f] {
-			delete(p.families, f)
+			p.drop(f)
 		}
 	}
-	p.mu.Unlock()
 	p.log.Info("Services are served by iptables", "backend", choice.Backend, "because", choice.Reason,
 		"version", p.status.Version, "scope", p.opts.Scope)
 	return workers, nil

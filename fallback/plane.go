@@ -59,10 +59,7 @@ func New(o Options) (*Plane, error) {
 		families: map[k8s.Family]*FamilyStatus{},
 	}
 	for _, f := range o.families() {
-		p.inbox[f] = dataplane.NewInbox(func(fs ...k8s.Family) {
-			p.report(f, func(s *FamilyStatus) { s.InStep = false })
-			p.opts.Hooks.Queued(fs...)
-		}, f)
+		p.inbox[f] = dataplane.NewInbox(func(fs ...k8s.Family) { p.queue(fs...) }, f)
 		p.loops[f] = dataplane.NewLoop(o.name() + " " + f.String())
 		p.families[f] = &FamilyStatus{Family: f.String()}
 	}
@@ -105,14 +102,40 @@ func (o *Options) families() []k8s.Family {
 // not keep the model.
 func (p *Plane) Update(m *k8s.Model, c k8s.Changes) {
 	p.mu.Lock()
-	if p.model == nil {
+	first := p.model == nil
+	if first {
 		p.model = &k8s.Model{Ports: map[k8s.PortName]*k8s.ServicePort{}}
 	}
 	p.model.Node, p.model.Detector, p.model.ServiceCIDRs = m.Node, m.Detector, m.ServiceCIDRs
 	apply(p.model, c)
 	p.mu.Unlock()
+	if first { // or a family that is done before the next one has its update would be in step with all there is
+		p.queue(p.opts.families()...)
+	}
 	for _, in := range p.inbox {
 		in.Put(m, c)
+	}
+}
+
+// queue notes that there is something to program in families, of those that are served.
+func (p *Plane) queue(fs ...k8s.Family) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, f := range fs {
+		if s := p.families[f]; s != nil {
+			s.InStep = false
+			p.opts.Hooks.Queued(f)
+		}
+	}
+}
+
+// drop takes a family out that this node cannot serve: nothing of it is waited for.
+func (p *Plane) drop(f k8s.Family) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.families, f)
+	if p.model != nil { // it was queued
+		p.opts.Hooks.InStep(f)
 	}
 }
 

@@ -58,3 +58,37 @@ func TestInStep(t *testing.T) {
 		}
 	}
 }
+
+// Every family is queued before one can be done, so that nkp is not taken for ready with one of them. A family that the node cannot serve
+// is not waited for, found out before or after the first update.
+func TestFamiliesAreQueuedTogether(t *testing.T) {
+	for _, tc := range []struct {
+		name          string
+		before, after []k8s.Family // dropped before the first update, or after it
+		want          string
+	}{
+		{"both", nil, nil, "+IPv4 +IPv6 +"},
+		{"one, before", []k8s.Family{k8s.IPv6}, nil, "+IPv4 +IPv4"},
+		{"one, after", nil, []k8s.Family{k8s.IPv6}, "+IPv4 +IPv6 +"},
+	} {
+		var calls []string
+		o := DefaultOptions()
+		o.Hooks.Queued = func(fs ...k8s.Family) { calls = append(calls, "+"+fs[0].String()) }
+		o.Hooks.InStep = func(fs ...k8s.Family) { calls = append(calls, "-"+fs[0].String()) }
+		p, err := New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range tc.before {
+			p.drop(f)
+		}
+		p.Update(&k8s.Model{}, k8s.Changes{Node: true})
+		for _, f := range tc.after {
+			p.drop(f)
+		}
+		got := strings.Join(calls, " ")
+		if !strings.HasPrefix(got, tc.want) || strings.HasSuffix(got, "-IPv6") != (tc.after != nil) {
+			t.Errorf("%s: %s", tc.name, got)
+		}
+	}
+}
