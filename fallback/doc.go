@@ -1,5 +1,5 @@
 // Package fallback serves Services with iptables or nftables. It is the data plane of Linux nodes without Open vSwitch. Alongside
-// Open vSwitch, iptables serves the node's own traffic and traffic that arrives on a network card outside the bridge.
+// Open vSwitch, one of them serves the node's own traffic and traffic that arrives on a network card outside the bridge.
 //
 // A [Plane] follows the model (package k8s). For each family it compiles the changes (package fallback/rules) and
 // commits them with iptables-restore (package fallback/xtables) in bounded transactions, each complete for its Services. At

@@ -3,6 +3,7 @@
 package fallback
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
@@ -13,6 +14,21 @@ import (
 
 // kubeProxyTable is the name of the tables that kube-proxy has in mode nftables, one in each family.
 const kubeProxyTable = "kube-proxy"
+
+// HasKubeProxyTables reports whether kube-proxy's mode nftables has left a table.
+func HasKubeProxyTables() (has bool, err error) {
+	conn, err := netlink.Open()
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close()
+	for _, f := range dataplane.Families {
+		if has, _, err = conn.HasTable(f, kubeProxyTable); has || err != nil {
+			return has, err
+		}
+	}
+	return false, nil
+}
 
 // RemoveKubeProxyTables deletes the tables of kube-proxy's mode nftables, and returns their number.
 func RemoveKubeProxyTables() (n int, err error) {
@@ -37,9 +53,9 @@ func RemoveKubeProxyTables() (n int, err error) {
 	return n, nil
 }
 
-// CleanupNFTables deletes nkp's tables, and unsets route_localnet if nkp has set it for them. It returns the number of tables. No other
-// table is touched.
-func CleanupNFTables() (n int, err error) {
+// CleanupNFTables deletes nkp's tables, and unsets route_localnet if nkp has set it for them, unless iptables serves from now on and protects
+// 127.0.0.0/8: then it is the setting of that mode. It returns the number of tables. No other table is touched.
+func CleanupNFTables(ctx context.Context, iptablesServes bool) (n int, err error) {
 	conn, err := netlink.Open()
 	if err != nil {
 		return 0, err
@@ -53,7 +69,16 @@ func CleanupNFTables() (n int, err error) {
 			continue
 		}
 		if slices.Contains(t.ChainNames(), nft.LocalnetMarker) {
-			if err := (routeLocalnet{}).set(false); err != nil {
+			given := false
+			if iptablesServes {
+				if given, err = giveLocalnet(ctx); err != nil {
+					return n, err
+				}
+			}
+			if !given {
+				err = (routeLocalnet{}).set(false)
+			}
+			if err != nil {
 				return n, fmt.Errorf("%w; table %s, which protects 127.0.0.0/8 from the network, stays", err, nft.TableName)
 			}
 		}

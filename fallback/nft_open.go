@@ -5,6 +5,7 @@ package fallback
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/nkp-proxy/nkp/fallback/nft"
@@ -28,9 +29,7 @@ func (p *Plane) openNFT() (workers []familyWorker, err error) {
 	}
 	for _, f := range p.opts.families() {
 		if !slices.Contains(families, f) {
-			p.mu.Lock()
-			delete(p.families, f)
-			p.mu.Unlock()
+			p.drop(f)
 			continue
 		}
 		w, err := newNFTWorker(f, &p.opts, p.inbox[f], p.loops[f], func(change func(*FamilyStatus)) { p.report(f, change) })
@@ -70,19 +69,23 @@ func WhyNotNFTables(ctx context.Context, o Options) string {
 	if _, _, err := probeNFT(&o); err != nil {
 		return err.Error()
 	}
-	return DropsBesideNFTables(ctx, o)
+	drops, err := DropsBesideNFTables(ctx, o)
+	if err != nil {
+		return err.Error()
+	}
+	return drops
 }
 
-// DropsBesideNFTables returns which chain of iptables drops traffic that only iptables can accept; "": none. If that cannot be found out,
-// it says so.
-func DropsBesideNFTables(ctx context.Context, o Options) string {
+// DropsBesideNFTables returns which chain of iptables drops traffic that only iptables can accept; "": none. It runs iptables, whose lock
+// another program may hold: an error means that the answer is not known.
+func DropsBesideNFTables(ctx context.Context, o Options) (string, error) {
 	chains := []string{"INPUT", "FORWARD"}
 	if o.Scope == rules.Own {
 		chains = chains[:1]
 	}
 	drops, err := xtables.Drops(ctx, []xtables.Backend{xtables.NFT, xtables.Legacy}, o.families(), chains...)
 	if err != nil {
-		return "cannot find out whether iptables drops what no rule accepts: " + err.Error()
+		return "", fmt.Errorf("cannot find out whether iptables drops what no rule accepts: %w", err)
 	}
-	return drops
+	return drops, nil
 }

@@ -57,10 +57,13 @@ func DiffService(*k8s.Model, Options, k8s.Family, k8s.PortName) ([]string, error
 func WhyNotNFTables(context.Context, Options) string { return errNotLinux.Error() }
 
 // DropsBesideNFTables returns nothing: there is no iptables.
-func DropsBesideNFTables(context.Context, Options) string { return "" }
+func DropsBesideNFTables(context.Context, Options) (string, error) { return "", nil }
+
+// HasKubeProxyTables reports that there are none: there is no nftables.
+func HasKubeProxyTables() (bool, error) { return false, nil }
 
 // RemoveKubeProxyTables removes kube-proxy's nftables tables. It works on Linux only.
 func RemoveKubeProxyTables() (int, error) { return 0, errNotLinux }
 
 // CleanupNFTables removes nkp's tables. It works on Linux only.
-func CleanupNFTables() (int, error) { return 0, errNotLinux }
+func CleanupNFTables(context.Context, bool) (int, error) { return 0, errNotLinux }

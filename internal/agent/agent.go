@@ -58,20 +58,21 @@ type Agent struct {
 	reviewer *apiserver.Reviewer
 	started  time.Time
 
-	planes        // the loop's; main never changes
-	main          planes
-	wantMode      func(context.Context) string
-	extraWarnings func() []string
-	modeChange    atomic.Pointer[string] // what wantMode said last
-	watch         *dataplane.Watch       // over all loops
-	life          *dataplane.Loop        // of loop
-	proxy         *health.Proxy          // /healthz and /livez
-	checks        *health.Services       // health check node ports
-	metrics       *metrics.Metrics
-	metricsServer *metrics.Server
-	lastSnapshot  atomic.Pointer[snapshot] // of the last scrape
-	ports         *ports.Watcher
-	sysctls       []string // warnings
+	planes         // the loop's; main never changes
+	main           planes
+	wantMode       func(context.Context) string
+	extraWarnings  func() []string
+	modeChange     atomic.Pointer[string] // what wantMode said last
+	hostModeChange atomic.Pointer[string] // what watchDrops said last
+	watch          *dataplane.Watch       // over all loops
+	life           *dataplane.Loop        // of loop
+	proxy          *health.Proxy          // /healthz and /livez
+	checks         *health.Services       // health check node ports
+	metrics        *metrics.Metrics
+	metricsServer  *metrics.Server
+	lastSnapshot   atomic.Pointer[snapshot] // of the last scrape
+	ports          *ports.Watcher
+	sysctls        []string // warnings
 	// lastModes are the data planes of the run before this one.
 	lastModes []Mode
 
@@ -89,7 +90,7 @@ type Agent struct {
 	problems     k8s.Problems
 	warned       map[k8s.Warning]bool // warnings of the model that were logged
 	followers    []follower
-	hostPlaneOff string                                // the problem with iptables alongside the bridge; "": there is none
+	hostPlaneOff string                                // why no data plane serves the node's own traffic alongside the bridge; "": no reason
 	leftovers    string                                // why what an earlier run's data plane has installed is left; "": it is not
 	spawn        func(run func(context.Context) error) // runs something as long as the agent
 }
@@ -273,7 +274,7 @@ func (a *Agent) flush(ctx context.Context) {
 		a.life.Progress()
 	}
 	if first {
-		a.life.Work("finding out whether iptables serves the node's own traffic")
+		a.life.Work("finding out what serves the node's own traffic")
 		a.hostPlane(ctx, model, changes) // last, because it runs programs to examine iptables, and the bridge must not wait for them
 	}
 	a.reportWarnings(model.Warnings)

@@ -188,10 +188,7 @@ func (a *Agent) collect(emit metrics.Emit) {
 	emit(metrics.Conflict, float64(conflicts))
 	emit(metrics.Unbound, float64(unbound))
 	warnings := now.warnings + conflicts + unbound + len(a.sysctls)
-	if change := a.modeChange.Load(); change != nil && *change != "" {
-		warnings++
-	}
-	warnings += len(a.metricsWarnings())
+	warnings += len(a.modeChanges()) + len(a.metricsWarnings())
 	asking, stop := context.WithTimeout(context.Background(), loopWait) // the loop may have used up its own
 	defer stop()
 	warnings += now.planes.collect(asking, emit)

@@ -47,14 +47,14 @@ var kinds = map[Mode]kind{
 	ModeWindows:  {"hns", "HNS", "RefusedByHNS"},
 }
 
-// planes are the data planes of this node: one, or the bridge and, beside it, iptables for what does not cross it.
+// planes are the data planes of this node: one, or the bridge and, beside it, nftables or iptables for what does not cross it.
 type planes struct {
 	all      []plane         // the main one first
 	bridge   *bridge.Plane   // the OVS data plane in all; nil if there is none
 	iptables *fallback.Plane // the iptables or nftables data plane in all; nil if there is none
 }
 
-// makePlanes creates the data plane of the agent's mode. hostPlane decides later on iptables alongside the bridge.
+// makePlanes creates the data plane of the agent's mode. hostPlane decides later what serves alongside the bridge.
 func (a *Agent) makePlanes(db *ovsdb.Client) error {
 	hooks := a.hooks(a.mode)
 	hooks.Queued, hooks.InStep, hooks.Synced = a.queued, a.inStep, a.metrics.Synced
@@ -86,7 +86,7 @@ func (a *Agent) makePlanes(db *ovsdb.Client) error {
 	return nil
 }
 
-// hooks returns the hooks that the main data plane and iptables alongside it have in common.
+// hooks returns the hooks that the main data plane and the one alongside it have in common.
 func (a *Agent) hooks(m Mode) dataplane.Hooks {
 	return dataplane.Hooks{
 		Refused: func(r dataplane.Refusal) {
@@ -113,7 +113,7 @@ func (a *Agent) iptablesOptions(scope rules.Scope, hooks dataplane.Hooks) fallba
 	return o
 }
 
-// IPTablesScope returns which traffic iptables handles in addition to the bridge, given how host traffic is handled; ok is false if none.
+// IPTablesScope returns which traffic nftables or iptables handles in addition to the bridge, given how host traffic is handled; ok is false if none.
 func (s *Settings) IPTablesScope(form bridge.HostTraffic) (scope rules.Scope, ok bool) {
 	switch {
 	case form == bridge.HostIPTables || form == bridge.HostNFTables:
@@ -124,17 +124,8 @@ func (s *Settings) IPTablesScope(form bridge.HostTraffic) (scope rules.Scope, ok
 	return 0, false
 }
 
-// hostMode returns which data plane serves the node's own traffic beside a bridge: the one that --host-traffic names, else iptables, or
-// nftables where iptables is not installed and nftables can serve.
-func (a *Agent) hostMode(ctx context.Context, scope rules.Scope) Mode {
-	if a.set.HostTraffic == bridge.HostNFTables || a.set.HostTraffic != bridge.HostIPTables && fallback.Available(a.set.IPTables.Backend) != nil && a.set.WhyNotNFTables(ctx, scope) == "" {
-		return ModeNFTables
-	}
-	return ModeIPTables
-}
-
 // hostPlane adds iptables or nftables to the bridge if the node's own traffic needs it, and hands it the first model. It runs on the
-// loop. Errors are logged, not returned: a failure of iptables must not stop the bridge.
+// loop. Errors are logged, not returned: its failure must not stop the bridge.
 func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model, first k8s.Changes) {
 	if a.bridge == nil {
 		return
@@ -144,11 +135,14 @@ func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model, first k8s.Changes) 
 		a.noHostPlane(ctx)
 		return
 	}
-	mode := a.hostMode(ctx, scope)
-	if why := a.set.LeaveIPTables(ctx, func() []Mode { return a.lastModes }); why != "" && mode == ModeIPTables {
-		a.hostPlaneOff = "Service traffic from the node itself is not handled by iptables: " + why
+	mode, why := a.set.HostMode(ctx, scope, func() []Mode { return a.lastModes })
+	if mode == "" {
+		a.hostPlaneOff = "Service traffic from the node itself is not handled: " + why
 		a.log.Warn(a.hostPlaneOff)
 		return
+	}
+	if why != "" {
+		a.log.Info("Service traffic from the node itself is handled by iptables, not nftables", "reason", why)
 	}
 	o := a.iptablesOptions(scope, a.hooks(mode))
 	o.NFTables = mode == ModeNFTables
@@ -168,6 +162,11 @@ func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model, first k8s.Changes) 
 	a.followers = append(a.followers, beside)
 	beside.Update(m, first)
 	a.spawn(func(ctx context.Context) error {
+		watched, stop := context.WithCancel(ctx)
+		defer stop()
+		if mode == ModeNFTables && a.set.HostTraffic != bridge.HostNFTables {
+			a.spawn(func(context.Context) error { return a.watchDrops(watched, scope) })
+		}
 		if err := p.Run(ctx); err != nil {
 			text := fmt.Sprintf("Service traffic from the node itself is not handled by %s; the bridge is not affected: %v", mode, err)
 			a.log.Error(text)
@@ -187,29 +186,7 @@ func (a *Agent) noHostPlane(ctx context.Context) {
 		a.log.Error(a.hostPlaneOff)
 		return
 	}
-	a.noteModes(ModeOVS)
-}
-
-// LeaveIPTables returns why iptables must not be used beside the bridge unless --host-traffic iptables is set explicitly; "": there is no
-// reason. Chains that are there are nkp's own if the last run had iptables among its data planes. last is called after the check for
-// chains, because an agent that starts in between records iptables as one of its modes before it writes a chain.
-func (s *Settings) LeaveIPTables(ctx context.Context, last func() []Mode) string {
-	if err := fallback.Available(s.IPTables.Backend); err != nil {
-		return err.Error()
-	}
-	switch {
-	case s.HostTraffic == bridge.HostIPTables:
-		return ""
-	case s.ServiceProxyName != "":
-		return "with --service-proxy-name another Service proxy is expected on this node, which uses the same chain names; --host-traffic iptables makes nkp take them over"
-	}
-	switch occupied, err := fallback.Occupied(ctx); {
-	case err != nil:
-		return "cannot check iptables for existing Service chains: " + err.Error()
-	case occupied && !slices.Contains(last(), ModeIPTables):
-		return "iptables already has Service chains that nkp did not create (probably kube-proxy's); --host-traffic iptables makes nkp take them over"
-	}
-	return ""
+	a.noteModes(append([]Mode{ModeOVS}, others(ModeOVS, a.lastModes)...)...)
 }
 
 // Diff compares what is installed with what should be; "" means equal.

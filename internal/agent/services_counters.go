@@ -23,7 +23,7 @@ func (a *Agent) Counters(ctx context.Context) (by map[k8s.PortName]k8s.Counters,
 	return c.by, c.note, nil
 }
 
-// counters reads the counters of the main data plane; iptables alongside the bridge is not counted.
+// counters reads the counters of the main data plane; what serves alongside the bridge is not counted.
 func (p *planes) counters(ctx context.Context) counted {
 	if len(p.all) == 0 {
 		return counted{}
@@ -33,7 +33,7 @@ func (p *planes) counters(ctx context.Context) counted {
 	case err != nil:
 		return counted{note: "n/a now: " + err.Error()}
 	case by != nil && len(p.all) > 1:
-		note = "what iptables serves beside the bridge, the node's own traffic, is not counted"
+		note = "the node's own traffic, which nftables or iptables serves beside the bridge, is not counted"
 	}
 	return counted{by, note}
 }

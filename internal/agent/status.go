@@ -133,12 +133,13 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 		}
 		warnings = append(warnings, st.Warnings...)
 	}
+	if s.Status != nil && s.NFTables != nil && s.HostTraffic == bridge.HostIPTables { // what auto stands for
+		s.HostTraffic = bridge.HostNFTables
+	}
 	if a.extraWarnings != nil {
 		warnings = append(warnings, a.extraWarnings()...)
 	}
-	if change := a.modeChange.Load(); change != nil && *change != "" {
-		warnings = append(warnings, *change)
-	}
+	warnings = append(warnings, a.modeChanges()...)
 	warnings = append(warnings, a.metricsWarnings()...)
 	for _, c := range a.ports.Conflicts() {
 		warnings = append(warnings, c.String())

@@ -33,7 +33,8 @@ func (a *Agent) takeOver(ctx context.Context) {
 	}
 	old := others(m, a.lastModes)
 	var errs []error
-	asked := (m == a.mode || a.set.HostTraffic == bridge.HostNFTables) && a.set.ServiceProxyName == "" // to replace kube-proxy
+	named := a.set.HostTraffic == bridge.HostNFTables || a.set.HostTraffic == bridge.HostIPTables
+	asked := (m == a.mode || named) && a.set.ServiceProxyName == "" // to replace kube-proxy
 	if asked && (m == ModeIPTables || m == ModeNFTables) {
 		switch n, err := fallback.RemoveKubeProxyTables(); {
 		case err != nil && m == ModeIPTables: // without nf_tables there is none
@@ -52,10 +53,10 @@ func (a *Agent) takeOver(ctx context.Context) {
 			old = append(old, ModeIPTables)
 		}
 	}
-	for _, m := range old {
+	for _, o := range old {
 		var err error
-		if m == ModeNFTables {
-			_, err = fallback.CleanupNFTables()
+		if o == ModeNFTables {
+			_, err = fallback.CleanupNFTables(ctx, m == ModeIPTables)
 		} else {
 			_, err = fallback.Cleanup(ctx, fallback.CleanupOptions{Log: a.log})
 		}
@@ -84,21 +85,24 @@ func (a *Agent) takeOver(ctx context.Context) {
 }
 
 // awaitHostPlane waits until what serves the node's own traffic beside a bridge is in force, if there is such a plane, and returns its
-// mode, else the agent's. It returns "" if the context ends before.
+// mode, else the agent's. It returns "" if the context ends before, or if that plane should serve and cannot: what served before goes on.
 func (a *Agent) awaitHostPlane(ctx context.Context) (m Mode) {
 	wait := time.NewTicker(hostPlanePoll)
 	defer wait.Stop()
 	for {
+		missing := false
 		err := a.ask(ctx, func() {
 			p := a.planes.iptables
 			switch {
+			case a.mode == ModeOVS && p == nil && a.hostPlaneOff != "":
+				missing = true
 			case a.mode != ModeOVS || p == nil:
 				m = a.mode
 			case !slices.ContainsFunc(p.Detail().Families, func(f fallback.FamilyStatus) bool { return !f.InStep }):
 				m = Mode(a.planes.all[1].label)
 			}
 		})
-		if err != nil || m != "" {
+		if err != nil || m != "" || missing {
 			return m
 		}
 		select {

@@ -41,7 +41,7 @@ type HostTraffic string
 
 // The values of --host-traffic.
 const (
-	HostAuto     HostTraffic = "auto"     // ovs where the node's address is on the bridge (and iptables for what the node sends to itself), else iptables
+	HostAuto     HostTraffic = "auto"     // ovs where the node's address is on the bridge (and nftables or iptables for what the node sends to itself), else nftables or iptables
 	HostOVS      HostTraffic = "ovs"      // routes lead the node's traffic for Services to the bridge
 	HostIPTables HostTraffic = "iptables" // the iptables data plane serves it, beside the bridge
 	HostNFTables HostTraffic = "nftables" // the nftables data plane does

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -103,11 +102,19 @@ func needsAgent(err error) error {
 	return err
 }
 
-// hostOptions returns the options of the data plane that serves the node's own traffic beside a bridge.
-func (s *settings) hostOptions(scope rules.Scope) fallback.Options {
-	o := s.IPTablesOptions(scope)
-	o.NFTables = s.HostTraffic == bridge.HostNFTables || slices.Contains(s.LastModes(), agent.ModeNFTables)
-	return o
+// hostOptions returns the options of the data plane that serves the node's own traffic beside a bridge: that of the last run, unless
+// --host-traffic names another, else the one that an agent would take now. If none would, off is the reason.
+func (s *settings) hostOptions(ctx context.Context, scope rules.Scope) (o fallback.Options, off string) {
+	o = s.IPTablesOptions(scope)
+	if last := s.LastModes(); s.HostTraffic == bridge.HostAuto && len(last) > 1 && last[0] == agent.ModeOVS {
+		o.NFTables = last[1] == agent.ModeNFTables
+		return o, ""
+	}
+	m, why := s.HostMode(ctx, scope, s.LastModes)
+	if o.NFTables = m == agent.ModeNFTables; m == "" {
+		off = why
+	}
+	return o, off
 }
 
 func (s *settings) diff(ctx context.Context, stderr io.Writer) (string, error) {
@@ -158,10 +165,13 @@ func (s *settings) diff(ctx context.Context, stderr io.Writer) (string, error) {
 	}
 	text := d.Text()
 	scope, ok := s.IPTablesScope(s.HostTrafficFor(w.model, sw))
-	o := s.hostOptions(scope)
-	if ok && (o.NFTables || s.HostTraffic == bridge.HostIPTables || s.LeaveIPTables(ctx, s.LastModes) == "") {
-		beside, err := fallback.Diff(ctx, w.model, o)
-		return text + beside, err
+	if !ok {
+		return text, nil
 	}
-	return text, nil
+	o, off := s.hostOptions(ctx, scope)
+	if off != "" {
+		return text, nil
+	}
+	beside, err := fallback.Diff(ctx, w.model, o)
+	return text + beside, err
 }

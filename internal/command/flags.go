@@ -203,7 +203,7 @@ func (s *settings) servingFlags(f *pflag.FlagSet) {
 	defer inGroup(f, groupServing)()
 	s.modeFlag(f)
 	f.StringVar(&s.nodePorts, "nodeport-addresses", "", "node addresses that serve NodePorts, comma-separated: ranges, \"primary\" (the addresses in the Node object), \"localhost\" and \"all\" (default: all)")
-	f.StringVar((*string)(&s.HostTraffic), "host-traffic", string(bridge.HostAuto), "who serves the node's own processes and what arrives outside the bridge: ovs, iptables, nftables, off, or auto (ovs where the node's address is on the bridge, with iptables, or nftables where that is not installed, for what the node sends to itself)")
+	f.StringVar((*string)(&s.HostTraffic), "host-traffic", string(bridge.HostAuto), "who serves the node's own processes and what arrives outside the bridge: ovs, iptables, nftables, off, or auto (ovs where the node's address is on the bridge, and nftables for the rest; iptables instead of nftables where iptables drops what only it can accept, or the kernel lacks something)")
 	f.Var(&gateValue{&s.gates}, "feature-gates", "kube-proxy's feature gates, comma-separated NAME=true|false; nkp supports "+gateExternalIPs+" (default true), and names the others in a warning")
 	f.BoolVar(&s.MasqueradeAll, "masquerade-all", false, "masquerade all traffic to ClusterIPs")
 	f.StringVar((*string)(&s.LocalDelivery), "local-delivery", string(bridge.DeliverAuto), "Service packets to pods on this bridge: on (straight), off (through the gateway), auto (straight, unless policy sits in the gateway)")

@@ -110,7 +110,6 @@ func (s *settings) checkBridgeFlags(dir string) error {
 // modeChange returns a function that returns why nkp would now choose another data plane than c, for agent.Options; nil if --mode
 // set it.
 func (s *settings) modeChange(c choice) func(context.Context) string {
-	const how = "; restart nkp to change over (no connection is lost)"
 	drops, nextLook := "", time.Time{}
 	switch {
 	case s.mode != "auto":
@@ -118,7 +117,7 @@ func (s *settings) modeChange(c choice) func(context.Context) string {
 	case c.mode == agent.ModeOVS:
 		return func(context.Context) string {
 			if sw := c.db.Switch(); !sw.Exists {
-				return fmt.Sprintf("bridge %s is gone: nkp would serve Services by nftables or iptables now%s", s.Bridge, how)
+				return fmt.Sprintf("bridge %s is gone: nkp would serve Services by nftables or iptables now%s", s.Bridge, agent.HowToChange)
 			}
 			return ""
 		}
@@ -129,13 +128,18 @@ func (s *settings) modeChange(c choice) func(context.Context) string {
 			if _, installed := s.ovsInstalled(); installed {
 				if db, _, err := s.connectDB(ctx); err == nil {
 					db.Close()
-					return fmt.Sprintf("bridge %s is here: nkp would serve Services in Open vSwitch now%s", s.Bridge, how)
+					return fmt.Sprintf("bridge %s is here: nkp would serve Services in Open vSwitch now%s", s.Bridge, agent.HowToChange)
 				}
 			}
 			if now := time.Now(); c.mode == agent.ModeNFTables && !now.Before(nextLook) {
-				drops, nextLook = fallback.DropsBesideNFTables(ctx, s.IPTablesOptions(rules.Everything)), now.Add(dropsPeriod)
-				if drops != "" {
-					drops += "; nkp would serve Services by iptables now, which accepts them there" + how
+				nextLook = now.Add(agent.DropsPeriod)
+				found, err := fallback.DropsBesideNFTables(ctx, s.IPTablesOptions(rules.Everything))
+				switch {
+				case err != nil: // the last answer stands
+				case found == "":
+					drops = ""
+				default:
+					drops = found + "; nkp would serve Services by iptables now, which accepts them there" + agent.HowToChange
 				}
 			}
 			return drops
@@ -143,9 +147,6 @@ func (s *settings) modeChange(c choice) func(context.Context) string {
 	}
 	return nil
 }
-
-// dropsPeriod is how often modeChange runs iptables to find out whether it drops Service traffic.
-const dropsPeriod = time.Minute
 
 // ovsDir returns the directory of the database's socket; local is false for a database elsewhere.
 func (s *settings) ovsDir() (dir string, local bool) {

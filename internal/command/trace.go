@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -246,7 +247,11 @@ func (s *settings) traceHere(ctx context.Context, ask trace.Request, ends *trace
 		return r, agent.CompareRules(ctx, o, model, q, r)
 	}
 	if scope, ok := s.IPTablesScope(s.HostTrafficFor(model, sw)); ok && !agent.OnBridge(scope.String(), sw, model, q, r) {
-		return r, agent.CompareRules(ctx, s.hostOptions(scope), model, q, r)
+		o, off := s.hostOptions(ctx, scope)
+		if off != "" {
+			return nil, fmt.Errorf("no data plane of nkp's serves the node's own traffic: %s", off)
+		}
+		return r, agent.CompareRules(ctx, o, model, q, r)
 	}
 	return r, s.compareBridge(ctx, sw, model, changes, q, r)
 }

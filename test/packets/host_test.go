@@ -174,7 +174,7 @@ func TestHostTrafficByIPTables(t *testing.T) {
 	}
 	four := service("four", "40.0.0.1", exposed(30080), balanced("20.0.0.1"))
 	six := service("six", "fd00:40::1", exposed(30081), balanced("fd00:20::1"))
-	c := newCluster(t, testbed.Options{NodeOutside: true}, "--service-cidr", serviceCIDRs)
+	c := newCluster(t, testbed.Options{NodeOutside: true}, "--service-cidr", serviceCIDRs, "--host-traffic", "iptables")
 	c.put(four, six)
 	c.run()
 	c.settle() // compares iptables, too
@@ -225,15 +225,19 @@ func TestHostTrafficByIPTables(t *testing.T) {
 	}
 }
 
-// On a node where nkp never ran, diff misses what the bridge should hold, and what iptables should hold beside it for what
-// the node sends to its own addresses.
+// On a node where nkp never ran, diff misses what the bridge should hold, and what nftables should hold beside it for what
+// the node sends to its own addresses, or iptables where that drops what only it can accept.
 func TestDiffBeforeTheFirstRun(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC)
 	c.put(service("web", "40.0.0.1", exposed(30080)))
-	out, errOut, status := c.nkp(append([]string{"diff", "--socket", c.socket()}, c.common()...)...)
-	if status != 1 || !strings.Contains(out, "+ cookie=") || !strings.Contains(out, "IPv4 nat + -N KUBE-NODEPORTS") {
-		t.Fatalf("diff ends with %d:\n%s%s", status, out, errOut)
+	for policy, want := range map[string]string{"ACCEPT": "IPv4 nftables + table nkp", "DROP": "IPv4 nat + -N KUBE-NODEPORTS"} {
+		_, err := c.Node.Exec(c.ctx, "iptables-nft", "-P", "INPUT", policy)
+		must(t, err)
+		out, errOut, status := c.nkp(append([]string{"diff", "--socket", c.socket()}, c.common()...)...)
+		if status != 1 || !strings.Contains(out, "+ cookie=") || !strings.Contains(out, want) {
+			t.Errorf("with policy %s of INPUT, diff ends with %d:\n%s%s", policy, status, out, errOut)
+		}
 	}
 }
 
@@ -483,7 +487,7 @@ func TestNodeIsTheGateway(t *testing.T) {
 }
 
 // Where iptables is not installed, nftables serves the node's own traffic beside the bridge: in scope host, and in scope own where the
-// node's address is on the bridge. Once iptables is installed, a restart changes over, and no held connection is lost.
+// node's address is on the bridge. Once iptables is installed and asked for, a restart changes over, and no connection is lost, at 127.0.0.1 too.
 func TestHostTrafficWithoutIPTables(t *testing.T) {
 	t.Parallel()
 	for scope, outside := range map[string]bool{"host": true, "own": false} {
@@ -508,9 +512,10 @@ func TestHostTrafficWithoutIPTables(t *testing.T) {
 			if out, errOut, status := c.nkp(append([]string{"diff", "--socket", c.socket()}, c.common()...)...); status != 0 {
 				t.Errorf("diff ends with %d: %s%s", status, out, errOut)
 			}
+			answered := c.keepAsking(t, "127.0.0.1:30001")
 			must(t, c.agent.Stop(syscall.SIGTERM))
-			c.run()
-			c.statusSays("mode", "ovs: ", "iptables", "serves "+scope, "all is programmed")
+			c.runWith("--host-traffic", "iptables")
+			c.statusSays("mode", "ovs: ", "iptables", "serves host", "all is programmed")
 			c.eventually("nftables' tables go", func() error {
 				tables, err := c.Node.Exec(c.ctx, "nft", "list", "tables")
 				if strings.Contains(tables, "nkp") {
@@ -518,20 +523,29 @@ func TestHostTrafficWithoutIPTables(t *testing.T) {
 				}
 				return err
 			})
+			time.Sleep(time.Second)
+			answered()
 			must(t, held.Check())
 			c.ask(t, c.Node, "tcp", to, c.remotes[0].Name)
+			must(t, c.agent.Stop(syscall.SIGTERM))
+			if out, errOut, exit := c.nkp("cleanup", "--ovsdb", c.DB(), "--bridge", c.Bridge, "--socket", c.socket()); exit != 0 {
+				t.Fatalf("cleanup ends with %d: %s%s", exit, out, errOut)
+			}
+			if on, err := c.Node.Exec(c.ctx, "cat", "/proc/sys/net/ipv4/conf/all/route_localnet"); err != nil || strings.TrimSpace(on) != "0" {
+				t.Errorf("after cleanup: route_localnet is %s, %v", on, err)
+			}
 		})
 	}
 }
 
-// A restart changes over from iptables to nftables beside a bridge if --host-traffic says so: no connection fails, a held one stays, and
+// A restart changes over from iptables, as earlier releases had it beside a bridge, to nftables: no connection fails, a held one stays, and
 // nothing is left of iptables. A cleanup removes the tables.
 func TestHostTrafficByNFTables(t *testing.T) {
 	t.Parallel()
 	s := service("web", "40.0.0.1", exposed(30080))
 	c := newCluster(t, testbed.Options{NodeOutside: true}, "--service-cidr", serviceCIDRs)
 	c.put(s, slice(s, 8080, at(c.remotes[0].IP4)))
-	c.run()
+	c.runWith("--host-traffic", "iptables")
 	c.settle()
 	c.servePods(t)
 	end := c.remotes[0].Name
@@ -544,9 +558,8 @@ func TestHostTrafficByNFTables(t *testing.T) {
 	defer outside.Close()
 	answered := c.keepAsking(t, "40.0.0.1:80")
 	must(t, c.agent.Stop(syscall.SIGTERM))
-	c.flags = append(c.flags, "--host-traffic", "nftables")
 	c.run()
-	c.statusSays("host traffic", "tables ip nkp and ip6 nkp, serves host", "all is programmed")
+	c.statusSays("host traffic     nftables", "tables ip nkp and ip6 nkp, serves host", "all is programmed")
 	c.settle()
 	c.eventually("iptables' chains go", func() error {
 		rules, err := c.Node.Exec(c.ctx, "iptables-save")
@@ -578,18 +591,45 @@ func TestHostTrafficByNFTables(t *testing.T) {
 	}
 }
 
-// With --host-traffic nftables, what kube-proxy has left is removed once nkp serves.
+// What kube-proxy has left beside a bridge stays, and status says so. With --host-traffic nftables it is removed once nkp serves.
 func TestHostTrafficByNFTablesTakesOver(t *testing.T) {
 	t.Parallel()
 	s := service("web", "40.0.0.1")
-	c := newCluster(t, testbed.Options{NodeOutside: true}, "--host-traffic", "nftables")
+	c := newCluster(t, testbed.Options{NodeOutside: true})
 	c.put(s, slice(s, 8080, at(c.remotes[0].IP4)))
 	c.servePods(t)
-	if out, err := c.Exec(c.Node, "sh", "-ec", "iptables-nft -t nat -N KUBE-SERVICES; iptables-nft -t nat -A OUTPUT -j KUBE-SERVICES; "+
-		"iptables-nft -t nat -A KUBE-SERVICES -d 40.0.0.1 -p tcp -j DNAT --to-destination 10.0.1.12:8080; nft add table ip kube-proxy"); err != nil {
-		t.Fatal(out, err)
+	for _, left := range []struct{ by, says string }{
+		{"nft add table ip kube-proxy", "nftables has kube-proxy's tables; --host-traffic nftables"},
+		{"iptables-nft -t nat -N KUBE-SERVICES; iptables-nft -t nat -A OUTPUT -j KUBE-SERVICES; " +
+			"iptables-nft -t nat -A KUBE-SERVICES -d 40.0.0.1 -p tcp -j DNAT --to-destination 10.0.1.12:8080", "iptables already has Service chains"},
+	} {
+		_, err := c.Exec(c.Node, "sh", "-ec", left.by)
+		must(t, err)
+		before, err := c.Node.Exec(c.ctx, "nft", "list", "ruleset")
+		must(t, err)
+		c.run()
+		c.statusSays("is not handled: " + left.says)
+		must(t, c.agent.Stop(syscall.SIGTERM))
+		if after, err := c.Node.Exec(c.ctx, "nft", "list", "ruleset"); err != nil || after != before {
+			t.Errorf("%s: the rules were changed: %v\n%s\nbefore:\n%s", left.by, err, after, before)
+		}
 	}
-	c.run()
+	for _, mode := range []string{"iptables", "nftables"} {
+		_, err := c.Node.Exec(c.ctx, "nft", "add", "table", "ip", "kube-proxy")
+		must(t, err)
+		c.runWith("--host-traffic", mode)
+		c.statusSays("serves host", "all is programmed")
+		c.eventually("kube-proxy's table goes", func() error {
+			tables, err := c.Node.Exec(c.ctx, "nft", "list", "tables")
+			if strings.Contains(tables, "kube-proxy") {
+				return errors.New(tables)
+			}
+			return err
+		})
+		if mode == "iptables" {
+			must(t, c.agent.Stop(syscall.SIGTERM))
+		}
+	}
 	c.statusSays("tables ip nkp and ip6 nkp, serves host", "all is programmed")
 	c.eventually("kube-proxy's rules go", func() error {
 		rules, err := c.Node.Exec(c.ctx, "nft", "list", "ruleset")

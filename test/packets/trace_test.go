@@ -140,7 +140,7 @@ func traceNodeBeside(t *testing.T, plane string) {
 	}
 }
 
-// What the node sends to itself never crosses the bridge: without iptables beside it nobody serves that, and trace says so.
+// What the node sends to itself never crosses the bridge: without nftables or iptables beside it nothing serves that, and trace says so.
 func TestTraceGap(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, testbed.Options{}, "--host-traffic", "ovs")
