@@ -26,6 +26,9 @@ func (s *settings) script(ctx context.Context, name string, args ...string) *exe
 	cmd := exec.CommandContext(ctx, filepath.Join(s.root, "test/conformance/cluster", name), args...)
 	cmd.Env = append(os.Environ(), "CONFORMANCE="+s.work, "NODES="+strconv.Itoa(s.nodes), "IP_FAMILY="+s.family, "CNI="+s.cni, "OVERLAY="+s.overlay,
 		"NKP_CONFIG="+s.config, "DEPLOY="+s.installed.deploy, "TAG="+s.installed.tag)
+	if s.kill > 0 {
+		cmd.Env = append(cmd.Env, "RESTART_AFTER=1s")
+	}
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 30 * time.Second
