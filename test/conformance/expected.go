@@ -17,12 +17,14 @@ type expectation struct {
 	Test       string   `json:"test"`
 	Planes     []string `json:"planes"`
 	IPFamilies []string `json:"ipFamilies,omitempty"` // of the cluster; none: all
+	Overlays   []string `json:"overlays,omitempty"`   // that the run names (-overlay); none: all
 	Reason     string   `json:"reason"`
 }
 
 // applies reports whether the test is expected to fail in a run.
 func (e *expectation) applies(r *record) bool {
-	return slices.Contains(e.Planes, r.Plane) && (len(e.IPFamilies) == 0 || slices.Contains(e.IPFamilies, r.IPFamily))
+	return slices.Contains(e.Planes, r.Plane) && (len(e.IPFamilies) == 0 || slices.Contains(e.IPFamilies, r.IPFamily)) &&
+		(len(e.Overlays) == 0 || slices.Contains(e.Overlays, r.Overlay))
 }
 
 // readExpected reads the list of expected failures, which must be complete and without doubles.
@@ -38,7 +40,9 @@ func readExpected(text []byte) (list []expectation, err error) {
 			return nil, fmt.Errorf("item %d (%q): planes are %q, not all of them %q", i+1, e.Test, e.Planes, planes)
 		case slices.ContainsFunc(e.IPFamilies, func(f string) bool { return !slices.Contains(ipFamilies, f) }):
 			return nil, fmt.Errorf("item %d (%q): ipFamilies are %q, not all of them %q", i+1, e.Test, e.IPFamilies, ipFamilies)
-		case slices.ContainsFunc(list[:i], func(o expectation) bool { return o.Test == e.Test }):
+		case slices.ContainsFunc(list[:i], func(o expectation) bool {
+			return o.Test == e.Test && slices.Equal(o.IPFamilies, e.IPFamilies) && slices.Equal(o.Overlays, e.Overlays)
+		}):
 			return nil, fmt.Errorf("item %d: %q is there twice", i+1, e.Test)
 		}
 	}

@@ -189,7 +189,7 @@ func (s *settings) runPlane(ctx context.Context, plane string) (*record, error) 
 	if err := c.up(ctx); err != nil {
 		return nil, errors.Join(err, s.down(c))
 	}
-	r := &record{Plane: plane, Variant: s.variant(), IPFamily: s.family, Whole: !s.smoke && s.focus == "", Date: time.Now(), Nodes: s.nodes, Versions: c.versions(ctx)}
+	r := &record{Plane: plane, Variant: s.variant(), IPFamily: s.family, Overlay: s.overlay, Whole: !s.smoke && s.focus == "", Date: time.Now(), Nodes: s.nodes, Versions: c.versions(ctx)}
 	stop := c.disturb(ctx)
 	err := c.test(ctx)
 	stop()

@@ -25,7 +25,8 @@ type record struct {
 	Plane    string            `json:"plane"`
 	Variant  string            `json:"variant,omitempty"` // what is not as in an ordinary run
 	IPFamily string            `json:"ipFamily"`
-	Whole    bool              `json:"whole"` // not the smoke tests alone
+	Overlay  string            `json:"overlay,omitempty"` // "": the one named like the plane
+	Whole    bool              `json:"whole"`             // not the smoke tests alone
 	Date     time.Time         `json:"date"`
 	Minutes  float64           `json:"minutes"` // of the tests
 	Nodes    int               `json:"nodes"`

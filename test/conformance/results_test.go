@@ -55,16 +55,17 @@ func TestReadResults(t *testing.T) {
 
 // An unlisted failure fails the run, and so do a listed one that passes and, in a whole run, one that did not run.
 func TestJudge(t *testing.T) {
-	list := []expectation{{"affinity timeout work for NodePort", []string{"ovs"}, []string{"ipv4"}, "known"}}
+	list := []expectation{{"affinity timeout work for NodePort", []string{"ovs"}, []string{"ipv4"}, []string{"", "auto"}, "known"}}
 	for _, x := range []struct {
-		plane, family string
-		ended         outcome
-		want          string
+		plane, family, overlay string
+		ended                  outcome
+		want                   string
 	}{
-		{"ovs", "ipv4", failed, ""}, {"ovs", "ipv4", skipped, ""}, {"iptables", "ipv4", passed, ""}, {"ovs", "ipv6", passed, ""},
-		{"iptables", "ipv4", failed, "FAILED: "}, {"ovs", "ipv6", failed, "FAILED: "}, {"ovs", "ipv4", passed, "PASSED, but is expected to fail (known)"},
+		{"ovs", "ipv4", "", failed, ""}, {"ovs", "ipv4", "auto", failed, ""}, {"ovs", "ipv4", "", skipped, ""}, {"iptables", "ipv4", "", passed, ""},
+		{"ovs", "ipv6", "", passed, ""}, {"iptables", "ipv4", "", failed, "FAILED: "}, {"ovs", "ipv6", "", failed, "FAILED: "},
+		{"ovs", "ipv4", "ovs-pods-only", failed, "FAILED: "}, {"ovs", "ipv4", "", passed, "PASSED, but is expected to fail (known)"},
 	} {
-		got := judge(list, &record{Plane: x.plane, IPFamily: x.family, Results: []result{{Test: affinity, Outcome: x.ended}}, Whole: true})
+		got := judge(list, &record{Plane: x.plane, IPFamily: x.family, Overlay: x.overlay, Results: []result{{Test: affinity, Outcome: x.ended}}, Whole: true})
 		if text := strings.Join(got, "\n"); (text == "") != (x.want == "") || !strings.HasPrefix(text, x.want) {
 			t.Errorf("%+v: %q", x, got)
 		}
@@ -120,7 +121,7 @@ func TestReport(t *testing.T) {
 		{Plane: "kube-proxy", Variant: "smoke tests, IPv6", Nodes: 3, Results: []result{{Test: affinity, Outcome: failed}}},
 	}
 	var b strings.Builder
-	if err := writeReport(&b, records, []expectation{{"affinity timeout", []string{"ovs"}, nil, "known"}}); err != nil {
+	if err := writeReport(&b, records, []expectation{{"affinity timeout", []string{"ovs"}, nil, nil, "known"}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
