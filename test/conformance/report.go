@@ -115,10 +115,11 @@ func writeReport(w io.Writer, records []record, list []expectation) error {
 	p("")
 	p("## Expected failures")
 	p("")
-	p("| test | planes | address families | reason |")
-	p("|---|---|---|---|")
+	p("| test | planes | overlays | address families | reason |")
+	p("|---|---|---|---|---|")
+	all := func(list []string) string { return cmp.Or(strings.Join(list, ", "), "all") }
 	for _, e := range list {
-		p("| %s | %s | %s | %s |", cell(e.Test), strings.Join(e.Planes, ", "), cmp.Or(strings.Join(e.IPFamilies, ", "), "all"), cell(e.Reason))
+		p("| %s | %s | %s | %s | %s |", cell(e.Test), strings.Join(e.Planes, ", "), all(e.Overlays), all(e.IPFamilies), cell(e.Reason))
 	}
 	p("")
 	p("## Tests")

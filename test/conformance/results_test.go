@@ -126,7 +126,7 @@ func TestReport(t *testing.T) {
 	}
 	for _, want := range []string{
 		"| ovs | 1 | 1 | 0 | 31 | 3 | 0001-01-01 | Kubernetes 1.37.2, nkp v0.1.0 |", "| kube-proxy, smoke tests, IPv6 | 0 | 1 | 0 |",
-		"| affinity timeout | ovs | all | known |", "| test | ovs | kube-proxy, smoke tests, IPv6 |", `NodePort service \[LinuxOnly] | expected failure | **failed** |`, `| a \| b | passed | – |`,
+		"| affinity timeout | ovs | all | all | known |", "| test | ovs | kube-proxy, smoke tests, IPv6 |", `NodePort service \[LinuxOnly] | expected failure | **failed** |`, `| a \| b | passed | – |`,
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%q is not in\n%s", want, b.String())
