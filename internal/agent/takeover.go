@@ -95,7 +95,9 @@ func (a *Agent) awaitHostPlane(ctx context.Context) (m Mode) {
 			p := a.planes.iptables
 			switch {
 			case a.mode == ModeOVS && p == nil && a.hostPlaneOff != "":
-				missing = true
+				if missing = true; len(a.lastModes) > 1 {
+					a.leftovers = "what the last run installed for the node's own traffic stays, and may serve old endpoints, until a data plane serves that traffic"
+				}
 			case a.mode != ModeOVS || p == nil:
 				m = a.mode
 			case !slices.ContainsFunc(p.Detail().Families, func(f fallback.FamilyStatus) bool { return !f.InStep }):

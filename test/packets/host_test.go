@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -497,9 +498,12 @@ func TestHostTrafficWithoutIPTables(t *testing.T) {
 			c := newCluster(t, testbed.Options{NodeOutside: outside})
 			c.put(s, slice(s, 8080, at(c.remotes[0].IP4)))
 			c.servePods(t)
-			run := testbed.Wrapped(append([]string{c.bin, "run", "--socket", c.socket(), "--log-level", "debug", "--ovs-wait", "10s"}, c.common()...)...)
-			c.agent = harness.Start(t, c.home(), append([]string{"unshare", "-m", "sh", "-c",
-				`for p in iptables-nft iptables-legacy; do mount --bind /dev/null "$(readlink -f "$(command -v $p)")"; done; exec "$@"`, "sh"}, run...)...)
+			runWithoutIPTables := func(flags ...string) {
+				run := testbed.Wrapped(slices.Concat([]string{c.bin, "run", "--socket", c.socket(), "--log-level", "debug", "--ovs-wait", "10s"}, flags, c.common())...)
+				c.agent = harness.Start(t, c.home(), append([]string{"unshare", "-m", "sh", "-c",
+					`for p in iptables-nft iptables-legacy; do mount --bind /dev/null "$(readlink -f "$(command -v $p)")"; done; exec "$@"`, "sh"}, run...)...)
+			}
+			runWithoutIPTables()
 			c.statusSays("mode", "ovs: ", "tables ip nkp and ip6 nkp, serves "+scope, "all is programmed")
 			to := "172.16.0.2:30001"
 			held, err := c.Node.Hold(c.ctx, to, testbed.DialOptions{})
@@ -513,6 +517,9 @@ func TestHostTrafficWithoutIPTables(t *testing.T) {
 				t.Errorf("diff ends with %d: %s%s", status, out, errOut)
 			}
 			answered := c.keepAsking(t, "127.0.0.1:30001")
+			must(t, c.agent.Stop(syscall.SIGTERM))
+			runWithoutIPTables("--host-traffic", "iptables") // nothing can serve: what does, stays
+			c.statusSays("is not handled: ", "may serve old endpoints")
 			must(t, c.agent.Stop(syscall.SIGTERM))
 			c.runWith("--host-traffic", "iptables")
 			c.statusSays("mode", "ovs: ", "iptables", "serves host", "all is programmed")
