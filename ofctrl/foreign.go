@@ -182,7 +182,7 @@ func (o *foreignFlows) forget(set []*flow.Flow) (replaced int) {
 	return replaced
 }
 
-// mpFlowMonitor is OFPMP_FLOW_MONITOR (OpenFlow 1.5.1 §7.3.5.21); Open vSwitch has it for OpenFlow 1.5 since 2.17.
+// mpFlowMonitor is OFPMP_FLOW_MONITOR (OpenFlow 1.5.1 §7.3.5.21); Open vSwitch has it for OpenFlow 1.5 since 3.0.
 const mpFlowMonitor = 16
 
 // Flags of a flow monitor (§7.3.5.21, ofp_flow_monitor_flags). Without FMF_NO_ABBREV the connection's own changes are reported
@@ -227,6 +227,19 @@ func (c *Conn) Watch(ctx context.Context, f Filter, tables []uint8) error {
 		c.foreign.mu.Unlock()
 	}
 	return err
+}
+
+// monitorQuestion returns the request of Watch that waits for an answer, nil if there is none. Open vSwitch 2.17 refuses it by
+// errors whose transaction id is 0: it takes the request's match for its header (handle_flow_monitor_request in ofproto.c).
+func (c *Conn) monitorQuestion() *question {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, k := range c.calls {
+		if q, ok := k.sink.(*question); ok && q.typ == mpFlowMonitor {
+			return q
+		}
+	}
+	return nil
 }
 
 // update takes a report of a flow monitor. It comes under transaction id 0.

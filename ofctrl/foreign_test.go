@@ -4,6 +4,7 @@ package ofctrl
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nkp-proxy/nkp/ofctrl/ofctrltest"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
@@ -259,4 +261,26 @@ func TestForeign(t *testing.T) {
 	}
 	b.ofctl("del-flows", "table=1")
 	says("all deleted", 0)
+}
+
+// TestWatchRefusedWithoutID has a switch that refuses monitors as Open vSwitch 2.17 does: by errors with transaction id 0.
+func TestWatchRefusedWithoutID(t *testing.T) {
+	t.Parallel()
+	c := dialFake(t, serveFake(t, func(f *ofctrltest.Session) {
+		for {
+			m, err := read(f)
+			if err != nil {
+				return
+			}
+			if m.typ() == typeMultipartRequest && u16(m.body()) == mpFlowMonitor {
+				f.Write(message(typeError, 0, 0xb0, 0xc2, 0, 0))
+			}
+		}
+	}), Options{})
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	var refusal *SwitchError
+	if err := c.Watch(ctx, ownFilter, []uint8{1, 2}); !errors.As(err, &refusal) {
+		t.Errorf("%v, want a refusal", err)
+	}
 }

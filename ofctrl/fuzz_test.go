@@ -166,7 +166,13 @@ func FuzzDispatch(f *testing.F) {
 		}{
 			{mpFlowDesc, r.flowReply}, {mpFlowDesc, r.foreignReply}, {mpGroupDesc, func(b []byte) error { _, _, err := r.dec.groupDesc(b); return err }},
 			{mpMeterDesc, func(b []byte) error { _, _, err := meterDesc(b); return err }},
-			{mpGroupStats, func(b []byte) error { _, _, _, err := groupStats(b, 0, groupAll); return err }},
+			{mpGroupStats, func(b []byte) error {
+				stats, err := groupStats(b)
+				if err == nil {
+					groupCounters(stats)
+				}
+				return err
+			}},
 			{mpAggregate, func(b []byte) error { _, _, _, err := flowStats(b); return err }},
 		} {
 			qu := &question{typ: q.typ, left: 1, done: make(chan struct{}), each: q.each}

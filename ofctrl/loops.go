@@ -67,6 +67,11 @@ func (c *Conn) dispatch(f frame) (err error) {
 		if s, i := c.sinkOf(f.xid()); s != nil {
 			return s.receive(i, f)
 		}
+		if f.typ() == typeError && f.xid() == 0 {
+			if q := c.monitorQuestion(); q != nil {
+				return q.receive(0, f)
+			}
+		}
 		switch {
 		case f.typ() == typeError:
 			c.strayError(f)

@@ -21,7 +21,7 @@ type node struct {
 	facts    k8s.Model // the model without its Services
 	onBridge bool      // the node has a MAC on the bridge
 	gateway  flow.MAC  // of the router, as last seen
-	looks    int       // for the router's MAC, since the start
+	looks    int       // for the router's MAC and the node's address, since the last connection to the switch
 	noMeter  bool      // the switch rejected the meter
 	warnings []string  // about the last configuration
 }
@@ -47,8 +47,10 @@ func (n *node) config() pipeline.Config {
 	return cfg
 }
 
-// The kernel resolves the router's MAC as soon as the bridge passes the request. It repeats a lost request only after a second.
-// nkp therefore checks gatewayLooks times at the start, with pauses that grow by gatewayPause, and then every CountPeriod.
+// The kernel resolves the router's MAC as soon as the bridge passes the request. It repeats a lost request only after a second. The
+// node's address may return to the bridge after the last change in the switch's database: on the userspace datapath the bridge's
+// device disappears with ovs-vswitchd. nkp therefore checks both gatewayLooks times after each connection to the switch, with pauses
+// that grow by gatewayPause, and then every CountPeriod.
 const (
 	gatewayLooks = 20
 	gatewayPause = 10 * time.Millisecond
@@ -57,9 +59,19 @@ const (
 // wantsGateway reports whether the router's MAC has to be resolved.
 func (n *node) wantsGateway() bool { return n.onBridge && n.set.GatewayMAC.IsZero() }
 
-// nextLook returns when to look for the router's MAC next, from now; false: not before the next CountPeriod.
+// nextLook returns when to look for the router's MAC and the node's address next, from now; false: not before the next CountPeriod.
 func (n *node) nextLook() (time.Duration, bool) {
-	return time.Duration(n.looks) * gatewayPause, n.looks < gatewayLooks && n.wantsGateway() && n.gateway.IsZero()
+	missing := !n.onBridge || n.wantsGateway() && n.gateway.IsZero()
+	return time.Duration(n.looks) * gatewayPause, n.looks < gatewayLooks && missing
+}
+
+// addressCame reports whether an address of the node is on the bridge now, and was not at the last configuration.
+func (n *node) addressCame() bool {
+	if sw := n.db.Switch(); n.onBridge || !sw.Exists || len(sw.LocalMAC) == 0 {
+		return false
+	}
+	on, err := addressesOn(n.set.Bridge, n.facts.Node.IPs)
+	return err == nil && on
 }
 
 // gatewayChanged reports whether the kernel has another MAC for the router than the last configuration.

@@ -171,7 +171,7 @@ func (p *Plane) loop(ctx context.Context) error {
 			p.alive.work("deleting flows that should not be there")
 			g.deleteSurplus(ctx)
 		case <-look:
-			p.alive.work("looking for the router's MAC")
+			p.alive.work("looking for the router's MAC and the node's address")
 			p.node.looks++
 			p.checkGateway(ctx)
 		case <-p.in.Signal:
@@ -184,6 +184,7 @@ func (p *Plane) loop(ctx context.Context) error {
 			p.reconfigure(ctx)
 		case conn := <-p.conns:
 			p.alive.work("bringing the switch in step after connecting")
+			p.node.looks = 0
 			g.connected(ctx, conn)
 			p.countPins(ctx)
 			g.readBack(ctx)
@@ -250,9 +251,10 @@ func (p *Plane) reconfigure(ctx context.Context) {
 	p.checkTraffic()
 }
 
-// checkGateway reconfigures the pipeline if the kernel has resolved the router's MAC, or the MAC has changed.
+// checkGateway reconfigures the pipeline if the kernel has resolved the router's MAC, or the MAC has changed, or the node's address
+// has come to the bridge.
 func (p *Plane) checkGateway(ctx context.Context) {
-	if p.node.gatewayChanged() {
+	if p.node.gatewayChanged() || p.node.addressCame() {
 		p.reconfigure(ctx)
 	}
 }

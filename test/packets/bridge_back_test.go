@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nkp-proxy/nkp/test/harness"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -43,4 +44,46 @@ func TestBridgeComesBack(t *testing.T) {
 	if out, _, _ := c.nkp("status", "--socket", c.socket()); strings.Contains(out, "does not exist") {
 		t.Errorf("status still says that the bridge does not exist:\n%s", out)
 	}
+}
+
+// The node's address comes to the bridge after all changes of the switch's database: on the userspace datapath the bridge's device
+// vanishes with ovs-vswitchd, and networkd gives the new one its address some time after ovs-vswitchd has made it.
+func TestNodeAddressComesBack(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, testbed.Options{})
+	c.servePods(t)
+	web := service("web", "40.0.0.1", exposed(30080))
+	c.put(web, slice(web, 8080, at(c.pods[0].IP4)))
+	c.run()
+	c.settle()
+	address := func(what string) {
+		for _, a := range []string{testbed.NodeIP4.String() + "/24", testbed.NodeIP6.String() + "/64"} {
+			_, err := c.Exec(c.Node, "ip", "address", what, a, "dev", c.Bridge, "nodad")
+			must(t, err)
+		}
+	}
+	deliversToNode := func(want bool) {
+		t.Helper()
+		must(t, harness.Await(settleLimit, c.agent.Program, func() error {
+			out, err := c.Ofctl("dump-flows", c.Bridge, "table=30")
+			if err == nil && strings.Contains(out, "in_port,LOCAL") != want {
+				err = fmt.Errorf("flows to the node's address: want %v, have\n%s", want, out)
+			}
+			return err
+		}))
+	}
+	deliversToNode(true)
+	address("del")
+	_, err := c.Vsctl("set", "Bridge", c.Bridge, "external_ids:changed=yes")
+	must(t, err)
+	deliversToNode(false)
+	address("add")
+	for _, route := range []string{"-4 default via " + testbed.RouterIP4.String(), "-6 default via " + testbed.RouterIP6.String()} {
+		family, to, _ := strings.Cut(route, " ")
+		_, err := c.Exec(c.Node, append([]string{"ip", family, "route", "replace", "dev", c.Bridge}, strings.Fields(to)...)...)
+		must(t, err)
+	}
+	deliversToNode(true)
+	c.settle()
+	c.ask(t, c.External, "tcp", hostPort(testbed.NodeIP4, 30080), c.pods[0].Name)
 }

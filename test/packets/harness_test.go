@@ -161,7 +161,7 @@ func (c *cluster) launchBy(argv ...string) {
 // nkp runs a command of nkp on the node and gives its output and exit status.
 func (c *cluster) nkp(args ...string) (stdout, stderr string, status int) {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(c.ctx, testbed.Patient(time.Minute))
 	defer cancel()
 	return harness.Run(ctx, c.t, c.home(), append([]string{c.bin}, args...)...)
 }

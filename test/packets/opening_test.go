@@ -210,20 +210,6 @@ func TestOpeningFromOnePort(t *testing.T) {
 	}
 }
 
-// What opens a connection is hashed at once, before its Service is known, so that no Service's group needs a pass for it.
-func TestOpeningIsHashedOnce(t *testing.T) {
-	t.Parallel()
-	first, second := service("first", "40.0.0.1"), service("second", "40.0.0.2")
-	c := start(t, first, second)
-	c.servePods(t)
-	c.put(slice(first, 8080, at(c.pods[1].IP4), at(c.pods[2].IP4)), slice(second, 8080, at(c.pods[1].IP4)))
-	c.settle()
-	hashed := c.cachedFor(t, "hash(l4", "40.0.0.1:80", "40.0.0.2:80")
-	if len(hashed) != 1 || !strings.Contains(hashed[0], "recirc_id(0)") {
-		t.Errorf("cached flows that have packets hashed; want one, of the first pass:\n%s", strings.Join(hashed, ""))
-	}
-}
-
 // With session affinity the datapath keeps as much for each client as without the hash: one flow that commits its connections,
 // not one for each value of it.
 func TestOpeningWithAffinityIsCachedOnce(t *testing.T) {

@@ -109,7 +109,7 @@ func TestBesideOVN(t *testing.T) {
 	t.Parallel()
 	four, six, guarded := service("four", "40.0.0.1", exposed(30080)), service("six", "fd00:40::1", exposed(30081)), service("guarded", "40.0.0.2")
 	c := newCluster(t, testbed.Options{Bridge: "br-node"}, "--service-cidr", serviceCIDRs)
-	long, cancel := context.WithTimeout(t.Context(), time.Hour)
+	long, cancel := context.WithTimeout(t.Context(), 3*time.Hour)
 	t.Cleanup(cancel)
 	c.ctx = long
 	o := startOVN(t, c)

@@ -44,11 +44,11 @@ func (p Plane) Available() error {
 // missingForSwitch names what a private Open vSwitch needs and is not here.
 func missingForSwitch() (missing []string) {
 	for _, p := range programs {
-		if _, err := lookPath(p); err != nil {
+		if _, err := lookPath(otherSwitch, p); err != nil {
 			missing = append(missing, err.Error()+" (package openvswitch-switch)")
 		}
 	}
-	if _, err := schema(); err != nil {
+	if _, err := schema(otherSwitch); err != nil {
 		missing = append(missing, err.Error())
 	}
 	if _, err := os.Stat("/dev/net/tun"); err != nil {

@@ -29,6 +29,7 @@ type Bed struct {
 	opt      Options
 	ipv4     hostsIPv4
 	dir      *tempDir
+	ovs      string // prefix of the Open vSwitch; "": the system's
 	ovsdb    *process
 	vswitchd *process
 	unhook   func() bool // forgets the context's end
@@ -67,6 +68,7 @@ func New(ctx context.Context, o Options) (*Bed, error) {
 		opt:     o,
 		ipv4:    o.IPv4.hosts(),
 		dir:     dir,
+		ovs:     otherSwitch,
 		pods:    map[string]*Pod{},
 		numbers: map[bool]map[int]bool{true: {}, false: {}},
 		closers: map[io.Closer]*Host{},

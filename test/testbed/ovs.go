@@ -21,6 +21,9 @@ import (
 // startTimeout bounds the start of one of the switch's daemons.
 var startTimeout = Patient(20 * time.Second)
 
+// toolTimeout bounds what ovs-vsctl and ovs-appctl wait for.
+var toolTimeout = fmt.Sprintf("--timeout=%.0f", Patient(20*time.Second).Seconds())
+
 // DB is the switch's database as a connection method: unix:PATH.
 func (b *Bed) DB() string { return "unix:" + b.socket() }
 
@@ -40,7 +43,7 @@ func (b *Bed) env() []string {
 }
 
 func (b *Bed) command(name string, args ...string) *exec.Cmd {
-	path, err := lookPath(name)
+	path, err := lookPath(b.ovs, name)
 	if err != nil {
 		path = name // Start reports it
 	}
@@ -73,7 +76,7 @@ func (b *Bed) Ofctl(args ...string) (string, error) {
 // what it printed. What ovs-vsctl only warns of, a port that cannot be set up,
 // is an error here. With --no-wait among args it does not wait.
 func (b *Bed) Vsctl(args ...string) (string, error) {
-	out, stderr, err := b.run("ovs-vsctl", append([]string{"--db=" + b.DB(), "--timeout=20"}, args...)...)
+	out, stderr, err := b.run("ovs-vsctl", append([]string{"--db=" + b.DB(), toolTimeout}, args...)...)
 	if err == nil && strings.Contains(stderr, "Error detected") {
 		err = fmt.Errorf("ovs-vsctl %s: %s", strings.Join(args, " "), strings.TrimSpace(stderr))
 	}
@@ -83,7 +86,7 @@ func (b *Bed) Vsctl(args ...string) (string, error) {
 // Appctl runs ovs-appctl against ovs-vswitchd and returns exactly what it
 // printed.
 func (b *Bed) Appctl(args ...string) (string, error) {
-	out, _, err := b.run("ovs-appctl", append([]string{"-t", b.control(), "--timeout=20"}, args...)...)
+	out, _, err := b.run("ovs-appctl", append([]string{"-t", b.control(), toolTimeout}, args...)...)
 	return out, err
 }
 
@@ -112,7 +115,7 @@ func (b *Bed) Exec(h *Host, argv ...string) (string, error) {
 
 // startSwitch makes the database, starts both daemons and sets up the bridge.
 func (b *Bed) startSwitch(ctx context.Context) error {
-	schema, err := schema()
+	schema, err := schema(b.ovs)
 	if err != nil {
 		return err
 	}
@@ -285,6 +288,17 @@ func (b *Bed) StartVswitchd() error {
 		return err
 	}
 	return b.setUpLocal(context.Background())
+}
+
+// ExitVswitchd ends ovs-vswitchd as ovs-ctl does, by its command exit. The kernel datapath stays, with its cached flows.
+func (b *Bed) ExitVswitchd() error {
+	if _, err := b.Appctl("exit"); err != nil {
+		return err
+	}
+	if !eventually(context.Background(), startTimeout, func() bool { return !b.vswitchd.running() }) {
+		return b.vswitchd.failed("does not exit")
+	}
+	return nil
 }
 
 // StopVswitchd ends ovs-vswitchd (SIGTERM).
