@@ -49,6 +49,7 @@ func (b *builder) root(roots []rootRow) {
 	r := slices.MinFunc(roots, func(x, y rootRow) int { return cmp.Compare(x.UUID, y.UUID) })
 	b.SystemIDs = maps.Clone(r.ExternalIDs)
 	b.OVSVersion = value(r.OVSVersion)
+	b.Offload = strings.EqualFold(r.OtherConfig["hw-offload"], "true") // as smap_get_bool of Open vSwitch's lib/smap.c
 }
 
 func (b *builder) bridge(row bridgeRow, r rows) {

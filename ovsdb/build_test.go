@@ -54,6 +54,14 @@ func TestBuildSwitch(t *testing.T) {
 	if err := s.Check(); err != nil {
 		t.Error(err)
 	}
+	if s.Offload {
+		t.Error("offload, though the database does not ask for it")
+	}
+	offload := sample()
+	offload.roots[0].OtherConfig = map[string]string{"hw-offload": "True"}
+	if !buildSwitch("br-int", offload).Offload {
+		t.Error("hw-offload=True is not seen")
+	}
 	var names []string
 	for _, p := range s.Ports {
 		names = append(names, p.Name)

@@ -13,6 +13,7 @@ type rootRow struct {
 	UUID        string            `ovsdb:"_uuid"`
 	Bridges     []string          `ovsdb:"bridges"`
 	ExternalIDs map[string]string `ovsdb:"external_ids"`
+	OtherConfig map[string]string `ovsdb:"other_config"`
 	OVSVersion  *string           `ovsdb:"ovs_version"`
 }
 
@@ -66,7 +67,7 @@ func newMonitor() map[string]ovsdb.MonitorRequest {
 		return ovsdb.MonitorRequest{Columns: names, Select: ovsdb.NewDefaultMonitorSelect()}
 	}
 	return map[string]ovsdb.MonitorRequest{
-		database:    columns("bridges", "external_ids", "ovs_version"),
+		database:    columns("bridges", "external_ids", "other_config", "ovs_version"),
 		"Bridge":    columns("name", "datapath_type", "datapath_id", "protocols", "fail_mode", "controller", "external_ids", "ports"),
 		"Port":      columns("name", "interfaces", "tag", "trunks", "vlan_mode", "external_ids"),
 		"Interface": columns("name", "type", "ofport", "mac_in_use", "external_ids", "error", "link_state"),

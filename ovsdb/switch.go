@@ -37,6 +37,9 @@ type Switch struct {
 	// OVSVersion as the start-up scripts of Open vSwitch state it, "" if they do
 	// not.
 	OVSVersion string
+	// Offload reports other_config:hw-offload, which lets a NIC forward megaflows of the
+	// kernel datapath. ovs-vswitchd reads it only when it starts.
+	Offload bool
 	// LocalMAC is the address of the bridge's own port, nil if not known yet.
 	LocalMAC net.HardwareAddr
 	// FailMode is "secure", "standalone" or "" (standalone).

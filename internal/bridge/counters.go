@@ -58,14 +58,21 @@ func (p *Plane) countDrops(ctx context.Context) error {
 	return nil
 }
 
+// offloadNote is what the counters mean where tc, or a NIC, forwards established connections (docs/offload.md, "Counters").
+const offloadNote = "hardware offload is on (other_config:hw-offload): tc counts each segment of a merged packet, and up to 14 bytes a packet too few; " +
+	"single packets can be missing"
+
 // Counters returns the switch's counters of every Service port, read in one request. The result is shared: it must not be changed.
 // Counters fails within a second if the switch does not answer.
 func (p *Plane) Counters(ctx context.Context) (counters map[k8s.PortName]k8s.Counters, note string, err error) {
 	if !p.set.Counters {
 		return nil, "n/a: counters are off (--service-counters=false)", nil
 	}
+	if sw := p.db.Switch(); sw.Offload && sw.DatapathType == "system" {
+		note = offloadNote
+	}
 	counters, err = p.counters(ctx)
-	return counters, "", err
+	return counters, note, err
 }
 
 func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, error) {

@@ -87,7 +87,7 @@ var (
 	serviceConnections = define(Counter, "nkp_service_connections_total", "New connections of a Service port.", serviceLabels...).only("`--service-metrics` is set").collected()
 	servicePackets     = define(Counter, "nkp_service_packets_total", "Packets of a Service port: in is from the client to the endpoint.", append(serviceLabels[:len(serviceLabels):len(serviceLabels)], "direction")...).
 				only("`--service-metrics` is set and the data plane counts them").collected()
-	serviceBytes = define(Counter, "nkp_service_bytes_total", "IP bytes of a Service port: in is from the client to the endpoint.", append(serviceLabels[:len(serviceLabels):len(serviceLabels)], "direction")...).
+	serviceBytes = define(Counter, "nkp_service_bytes_total", "IP bytes of a Service port: in is from the client to the endpoint. With hardware offload up to 14 bytes a packet too low.", append(serviceLabels[:len(serviceLabels):len(serviceLabels)], "direction")...).
 			only("`--service-metrics` is set and the data plane counts them").collected()
 	serviceDropped = define(Counter, "nkp_service_dropped_packets_total", "Packets to a Service port that are dropped or refused, by reason (no_endpoint, no_local_endpoint, source_range).", append(serviceLabels[:len(serviceLabels):len(serviceLabels)], "reason")...).
 			in(OVS, IPTables, NFTables).only("`--service-metrics` is set").collected()

@@ -76,13 +76,13 @@ func testCounters(t *testing.T, delivery string) {
 	counted := c.awaitCounters(t, want)
 	for name, w := range wire {
 		k := counted[name]
-		if k.Connections != want[name] {
-			t.Errorf("%s: %d connections counted, there were %d", name, k.Connections, want[name])
+		within(t, name+": in", sum{k.Packets.In, k.Bytes.In}, w.in)
+		within(t, name+": out", sum{k.Packets.Out, k.Bytes.Out}, w.out)
+	}
+	for _, s := range c.services(t).Services {
+		if strings.Contains(s.CountersNote, "hardware offload") != testbed.Offload() {
+			t.Errorf("offload: %v; `services` says about the counters of %s: %q", testbed.Offload(), s.Name, s.CountersNote)
 		}
-		within(t, name+": bytes in", k.Bytes.In, w.in.bytes)
-		within(t, name+": bytes out", k.Bytes.Out, w.out.bytes)
-		within(t, name+": packets in", k.Packets.In, w.in.packets)
-		within(t, name+": packets out", k.Packets.Out, w.out.packets)
 	}
 
 	// One endpoint less, none at all, and back; a new start of nkp.
@@ -213,7 +213,7 @@ func (c *cluster) awaitCounters(t *testing.T, want map[string]uint64) map[string
 		now := c.counters(t)
 		texts, enough := []string{}, true
 		for name, n := range want {
-			enough = enough && now[name].Connections >= n
+			enough = enough && now[name].Connections >= least(n)
 			texts = append(texts, name+" "+text(now[name]))
 		}
 		slices.Sort(texts)
@@ -224,8 +224,8 @@ func (c *cluster) awaitCounters(t *testing.T, want map[string]uint64) map[string
 		switch {
 		case same >= 2 && enough:
 			for name, n := range want {
-				if now[name].Connections != n {
-					t.Errorf("%s: %d connections counted, there were %d", name, now[name].Connections, n)
+				if got := now[name].Connections; got > n || got < least(n) {
+					t.Errorf("%s: %d connections counted, there were %d", name, got, n)
 				}
 			}
 			return now
@@ -239,13 +239,30 @@ func text(k k8s.Counters) string {
 	return fmt.Sprintf("%d connections, packets %+v, bytes %+v", k.Connections, *k.Packets, *k.Bytes)
 }
 
-// within reports a number that is more than 1 % off.
-func within(t *testing.T, what string, got, want uint64) {
+// least is how many of n connections are counted at least: all, but for one in a hundred with hardware offload (docs/offload.md).
+func least(n uint64) uint64 {
+	if testbed.Offload() {
+		return n - (n+99)/100
+	}
+	return n
+}
+
+// within reports a direction that was counted more than 1 % off. With hardware offload each segment of a merged packet counts, with
+// headers of its own, and up to 14 bytes of each too few.
+func within(t *testing.T, what string, got, want sum) {
 	t.Helper()
-	if diff := float64(got) - float64(want); want == 0 || diff > 0.01*float64(want) || -diff > 0.01*float64(want) {
-		t.Errorf("%s: counted %d, on the wire %d", what, got, want)
+	most, fewest, header := want.packets, want.bytes, uint64(0)
+	if testbed.Offload() {
+		const segments, headers = 5, 20 + 32 // of the largest payload; IPv4 and TCP with time stamps
+		most, fewest, header = segments*want.packets, want.bytes-min(want.bytes, 14*got.packets), headers
+	}
+	off := func(n, low, high uint64) bool {
+		return high == 0 || float64(n) < 0.99*float64(low) || float64(n) > 1.01*float64(high)
+	}
+	if off(got.packets, want.packets, most) || off(got.bytes, fewest, want.bytes+header*(got.packets-min(got.packets, want.packets))) {
+		t.Errorf("%s: counted %+v, on the wire %+v", what, got, want)
 	} else {
-		t.Logf("%s: counted %d, on the wire %d", what, got, want)
+		t.Logf("%s: counted %+v, on the wire %+v", what, got, want)
 	}
 }
 
