@@ -49,16 +49,17 @@ func (c *Consistent) Choose(port uint16) Endpoint {
 	return c.Endpoints[c.Slots()[port>>portShift%ConsistentSlots]]
 }
 
-// balanced is how many slots an endpoint of weight 1 must have at least, on average, for evenWithin to hold. Below, the slots stay
-// as the scores have them, because evening them out would move more choices.
+// balanced is how many slots an endpoint of weight 1 must have at least, on average, for leastShare and mostShare to hold. Below,
+// the slots stay as the scores have them, because evening them out would move more choices.
 const (
 	balanced   = 48
-	evenWithin = 20 // percent
+	leastShare = 75 // percent
+	mostShare  = 117
 )
 
 // Slots returns the index of each slot's endpoint. It depends on nothing but the endpoints and their weights: each slot belongs to
 // the endpoint with the highest score for it (rendezvous hashing), so that only the slots of an endpoint move when it comes or
-// goes. Then a few more move, so that each endpoint has its share within evenWithin.
+// goes. Then a few more move, so that each endpoint has between leastShare and mostShare of its share.
 func (c *Consistent) Slots() []int {
 	n := len(c.Endpoints)
 	ids := c.scores()
@@ -78,8 +79,8 @@ func (c *Consistent) Slots() []int {
 	least, most := make([]int, n), make([]int, n)
 	for i := range n {
 		share := ConsistentSlots * len(ids[i])
-		least[i] = share * (100 - evenWithin) / (100 * total)
-		most[i] = (share*(100+evenWithin) + 100*total - 1) / (100 * total)
+		least[i] = share * leastShare / (100 * total)
+		most[i] = (share*mostShare + 100*total - 1) / (100 * total)
 	}
 	move := func(slot, to int) {
 		have[owner[slot]]--
@@ -164,9 +165,25 @@ func (c *Consistent) scores() scores {
 // of returns an endpoint's score for a slot.
 func (s scores) of(i, slot int) (best uint64) {
 	for _, id := range s[i] {
-		best = max(best, mix(id^mix(uint64(slot))))
+		best = max(best, scoreOf(id, slot))
 	}
 	return best
+}
+
+// scoreOf returns the score of an id for a slot. An id ranks all slots, each with another rank, so that no endpoint has many high
+// scores and none has few: with scores drawn for each slot alone, the shares would vary by half as much again. The rank is the first 10 bits.
+func scoreOf(id uint64, slot int) uint64 {
+	return rank(id, uint64(slot))<<54 | mix(id^mix(uint64(slot)))>>10
+}
+
+// rank is a permutation of the slots: each round is one, with a multiplier and an addend of the id's.
+func rank(id, x uint64) uint64 {
+	for range 4 {
+		x = (x*(id|1) + id>>9) % ConsistentSlots
+		x ^= x >> 5
+		id >>= 16
+	}
+	return x
 }
 
 // bestOf returns which of n endpoints has the highest score; the first if several have it.
@@ -206,7 +223,7 @@ func endpointHash(at netip.AddrPort, number int) uint64 {
 	h.Write(b[:])
 	h.Write(binary.BigEndian.AppendUint16(nil, at.Port()))
 	h.Write([]byte{byte(number)})
-	return h.Sum64()
+	return mix(h.Sum64())
 }
 
 // mix is a bijection in which each bit of x changes each bit of the result with probability 1/2 (the finalizer of MurmurHash3).

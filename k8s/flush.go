@@ -62,7 +62,7 @@ func (t *Tracker) flushClaims() {
 	for _, s := range fresh {
 		t.claims.remove(s.ports, touched)
 		note(s, false)
-		s.ports = nil
+		s.former, s.ports = s.ports, nil
 	}
 	for _, s := range fresh {
 		s.newDef = false
@@ -126,16 +126,14 @@ func (t *Tracker) flushService(s *service, changed map[PortName]*ServicePort) {
 			changed[port.Name] = port
 		}
 	}
-	for _, name := range s.published {
+	for i := range s.former {
+		name := s.former[i].name
 		if !slices.ContainsFunc(s.ports, func(p portDef) bool { return p.name == name }) {
 			delete(t.model.Ports, name)
 			changed[name] = nil
 		}
 	}
-	s.published = s.published[:0]
-	for i := range s.ports {
-		s.published = append(s.published, s.ports[i].name)
-	}
+	s.former = nil
 	t.warnService(s, append(warnings, t.overlaps(s)...))
 }
 

@@ -29,9 +29,9 @@ type service struct {
 	newDef bool        // def was replaced since the last Flush: frontends and claims are out of date
 	slices []*slice    // sorted by name
 
-	ports     []portDef  // with the frontends that this node serves
-	published []PortName // this Service's ports in the model
-	triggers  []Trigger  // of the slices added or replaced since the last Flush
+	ports    []portDef // with the frontends that this node serves
+	former   []portDef // ports before the present Flush, if that replaces them
+	triggers []Trigger // of the slices added or replaced since the last Flush
 }
 
 // serviceDef is a Service object reduced to what the model needs.

@@ -147,45 +147,49 @@ const groupStatsLen = 40
 // GroupCounters returns the counters of the groups from lo to hi. More than maxObjects of them are an ErrTooMuch.
 func (c *Conn) GroupCounters(ctx context.Context, lo, hi uint32) (map[uint32]GroupCounters, error) {
 	out := map[uint32]GroupCounters{}
-	err := c.ask(ctx, mpGroupStats, 1, func(b []byte, _ int) ([]byte, error) {
-		return idRequest(b, groupAll), nil
-	}, func(b []byte) error {
-		for len(b) > 0 {
-			id, g, n, err := groupStats(b, lo, hi)
-			if err != nil {
-				return err
-			}
-			if id >= lo && id <= hi {
-				out[id] = g
-			}
-			if len(out) > maxObjects {
-				return fmt.Errorf("%w: more than %d groups", ErrTooMuch, maxObjects)
-			}
-			b = b[n:]
-		}
-		return nil
-	})
+	err := c.eachGroup(ctx, lo, hi, func(id uint32, stats []byte) { out[id] = groupCounters(stats) })
 	return out, err
 }
 
-// groupStats reads the ofp_group_stats at the start of b (OpenFlow 1.5.1 §7.3.5). Buckets are read for ids
-// from lo to hi only.
-func groupStats(b []byte, lo, hi uint32) (id uint32, g GroupCounters, n int, err error) {
+// eachGroup calls visit for each group from lo to hi with what groupStats returns.
+func (c *Conn) eachGroup(ctx context.Context, lo, hi uint32, visit func(id uint32, stats []byte)) error {
+	visited := 0
+	return c.ask(ctx, mpGroupStats, 1, func(b []byte, _ int) ([]byte, error) {
+		return idRequest(b, groupAll), nil
+	}, func(b []byte) error {
+		for len(b) > 0 {
+			stats, err := groupStats(b)
+			if err != nil {
+				return err
+			}
+			if id := u32(stats[4:]); id >= lo && id <= hi {
+				if visited++; visited > maxObjects {
+					return fmt.Errorf("%w: more than %d groups", ErrTooMuch, maxObjects)
+				}
+				visit(id, stats)
+			}
+			b = b[len(stats):]
+		}
+		return nil
+	})
+}
+
+// groupStats returns the ofp_group_stats at the start of b (OpenFlow 1.5.1 §7.3.5).
+func groupStats(b []byte) ([]byte, error) {
 	if len(b) < groupStatsLen {
-		return 0, g, 0, short("group statistics")
+		return nil, short("group statistics")
 	}
-	n = int(u16(b))
+	n := int(u16(b))
 	if n < groupStatsLen || n > len(b) || (n-groupStatsLen)%16 != 0 {
-		return 0, g, 0, fmt.Errorf("%w: group statistics of %d bytes", ErrProtocol, n)
+		return nil, fmt.Errorf("%w: group statistics of %d bytes", ErrProtocol, n)
 	}
-	id = u32(b[4:])
-	if id < lo || id > hi {
-		return id, g, n, nil
+	return b[:n], nil
+}
+
+func groupCounters(stats []byte) GroupCounters {
+	g := GroupCounters{Packets: u64(stats[16:]), Bytes: u64(stats[24:]), Buckets: make([]Counters, 0, (len(stats)-groupStatsLen)/16)}
+	for b := stats[groupStatsLen:]; len(b) > 0; b = b[16:] {
+		g.Buckets = append(g.Buckets, Counters{Packets: u64(b), Bytes: u64(b[8:])})
 	}
-	g.Packets, g.Bytes = u64(b[16:]), u64(b[24:])
-	g.Buckets = make([]Counters, 0, (n-groupStatsLen)/16)
-	for k := groupStatsLen; k < n; k += 16 {
-		g.Buckets = append(g.Buckets, Counters{Packets: u64(b[k:]), Bytes: u64(b[k+8:])})
-	}
-	return id, g, n, nil
+	return g
 }

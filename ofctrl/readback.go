@@ -3,7 +3,6 @@ package ofctrl
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/nkp-proxy/nkp/pipeline/flow"
@@ -210,11 +209,10 @@ func (r *reading) groups(ctx context.Context, c *Conn) error {
 	if r.filter.GroupHi == 0 {
 		return nil
 	}
-	counters, err := c.GroupCounters(ctx, r.filter.GroupLo, r.filter.GroupHi)
-	if err != nil {
+	var ids []uint32
+	if err := c.eachGroup(ctx, r.filter.GroupLo, r.filter.GroupHi, func(id uint32, _ []byte) { ids = append(ids, id) }); err != nil {
 		return err
 	}
-	ids := slices.Collect(maps.Keys(counters))
 	return c.ask(ctx, mpGroupDesc, len(ids), func(b []byte, i int) ([]byte, error) {
 		return idRequest(b, ids[i]), nil
 	}, func(b []byte) error {

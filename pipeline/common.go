@@ -13,7 +13,7 @@ var families = []k8s.Family{k8s.IPv4, k8s.IPv6}
 // Bits of reg0. Bits 0-1: where the packet comes from. Bit 2: it is addressed to the node, where NodePorts are. Bit 4: it is
 // ICMP, and its connection was looked up. Bit 5: its source address must have been masqueraded by now. Bit 7: it goes on to another node. Earlier versions of the
 // pipeline used bit 3 for that, with another check. It is not used again, because the datapath's cached flows of such a version
-// still set it for some time after an upgrade.
+// still set it for some time after an upgrade. Bits 8-22: near.go.
 const (
 	sourceExternal = 0
 	sourcePod      = 1
@@ -112,10 +112,10 @@ func (b *builder) entry() {
 		if !b.NodeElsewhere && slices.Contains(b.NodeIPs, ip) {
 			next = b.ct(b.Layout.ZoneSNAT, tableUnSNAT)
 		}
-		b.add(tableEntry, prioNode, 0, toAddr(ip), flow.SetField{Field: flow.Reg0, Value: toNode, Mask: toNode}, next)
+		b.add(tableEntry, prioNode, 0, b.nearEntry(ip), flow.SetField{Field: flow.Reg0, Value: toNode, Mask: toNode}, next)
 	}
 	for _, ip := range b.HairpinIPs {
-		b.add(tableEntry, prioNode, 0, toAddr(ip), b.ct(b.Layout.ZoneSNAT, tableUnSNAT))
+		b.add(tableEntry, prioNode, 0, b.nearEntry(ip), b.ct(b.Layout.ZoneSNAT, tableUnSNAT))
 	}
 	b.add(tableEntry, prioDefault, 0, flow.Match{}, b.Layout.exit())
 }
@@ -144,7 +144,7 @@ func (b *builder) classify(table uint8, f k8s.Family) {
 	from(prioFromNode, at(flow.PortLocal), sourceNode, stranger)
 	for _, ip := range b.LocalIPs {
 		if k8s.FamilyOf(ip) == f {
-			from(prioFromNode, fromNet(host(ip)), sourceNode, stranger)
+			from(prioFromNode, b.near(table, prioNearSource, nearSource, flow.Match{}, fromNet(host(ip))), sourceNode, stranger)
 		}
 	}
 	anyone := uint32(sourceExternal)
@@ -167,22 +167,15 @@ func (b *builder) classify(table uint8, f k8s.Family) {
 }
 
 // track adds table 3. A SYN to a Service range needs no conntrack lookup before its Service is known, because the commit takes
-// an existing entry into account (a retransmitted SYN keeps its endpoint, one on a finished connection begins another). So it
-// goes to table 1 through a group of one bucket, which makes the datapath hash it: the Service's group then has the hash and
-// needs no pass of its own (docs/decisions/0012-hash-before-the-service.md). Only ClusterIPs without session affinity take such
-// packets. For every other frontend, which may be inside a Service range too, and for packets that are refused or dropped
-// there, serviceDefaults sends the packet to conntrack, after which the hash is lost.
+// an existing entry into account (a retransmitted SYN keeps its endpoint, one on a finished connection begins another). Only
+// ClusterIPs without session affinity take such packets. For every other frontend, which may be inside a Service range too, and for
+// packets that are refused or dropped there, serviceDefaults sends the packet to conntrack.
 func (b *builder) track() {
 	for _, p := range b.ServiceCIDRs {
-		m := notToNode(toNet(p))
+		m := b.near(tableTrack, prioNear, nearService, flow.Match{}, notToNode(toNet(p)))
 		m.IPProto = flow.ProtoTCP
 		m.TCPFlags = flow.Bits{Value: flow.TCPSyn, Mask: flow.TCPSyn | flow.TCPAck}
-		b.add(tableTrack, prioOpening, 0, m, flow.ToGroup{ID: b.Layout.openingGroup()})
-	}
-	if len(b.ServiceCIDRs) > 0 {
-		b.groups = append(b.groups, &flow.Group{ID: b.Layout.openingGroup(), Method: flow.DPHash, Buckets: []flow.Bucket{
-			{Weight: 1, Actions: []flow.Action{b.resubmit(tableServices)}},
-		}})
+		b.add(tableTrack, prioOpening, 0, m, b.resubmit(tableServices))
 	}
 	for _, f := range families {
 		b.icmpErrors(f)
@@ -260,10 +253,10 @@ func (b *builder) serviceDefaults() {
 		b.add(tableServices, priority, cookieDrops, m)
 	}
 	for _, p := range b.ServiceCIDRs {
-		drop(prioUnallocated, notToNode(toNet(p)))
+		drop(prioUnallocated, b.near(tableServices, prioNear, nearService, opensService, notToNode(toNet(p))))
 	}
 	for _, ip := range b.HairpinIPs {
-		drop(prioHairpinIP, toAddr(ip)) // only answers are sent there
+		drop(prioHairpinIP, b.near(tableServices, prioNear, nearService, opensService, toAddr(ip))) // only answers are sent there
 	}
 	if b.Uplink != 0 {
 		b.add(tableServices, prioFromUplink, 0, flow.Match{InPort: b.Uplink}, b.resubmit(tableOutput))
@@ -331,8 +324,9 @@ func (b *builder) masqueradeAs(ip netip.Addr) []flow.Action {
 // same address may keep the port and so change nothing. The entry keeps other connections from being masqueraded to that port.
 // It gets a mark as those do, so that the replies of both share cached flows.
 func (b *builder) masqueradeNode(m flow.Match, ip netip.Addr) {
-	m.Src = host(ip)
-	b.add(tableOutput, prioMasqNode, 0, m, flow.CT{
+	own := m
+	own.Src = host(ip)
+	b.add(tableOutput, prioMasqNode, 0, b.near(tableOutput, prioNearMasq, nearSource, m, own), flow.CT{
 		Commit: true, Zone: b.Layout.ZoneSNAT, Table: b.Layout.table(tableDeliver), MarkFromReg1: true,
 	})
 }
@@ -342,13 +336,16 @@ func (b *builder) masqueradeNode(m flow.Match, ip netip.Addr) {
 // when kube-proxy delivers to a local process, because the node's replies pass the bridge in any case. The node as its own
 // client gets the hairpin address.
 func (b *builder) nodeAsEndpoint(ip netip.Addr) {
-	m := firstWay(ethTypeOf(ip), markService|markMasquerade)
-	m.Dst = host(ip)
-	b.add(tableOutput, prioToNode, 0, m, b.resubmit(tableDeliver))
-	if hairpin := k8s.FamilyOf(ip).First(b.HairpinIPs); hairpin.IsValid() {
-		m := firstWay(ethTypeOf(ip), markService)
+	toIt := func(mark uint32) flow.Match {
+		m := firstWay(ethTypeOf(ip), mark)
 		m.Dst = host(ip)
-		m.Reg[0] = flow.Bits{Value: sourceNode, Mask: sourceMask}
+		return b.near(tableOutput, prioNear, nearLocal, firstWay(m.EthType, markService), m)
+	}
+	b.add(tableOutput, prioToNode, 0, toIt(markService|markMasquerade), b.resubmit(tableDeliver))
+	if hairpin := k8s.FamilyOf(ip).First(b.HairpinIPs); hairpin.IsValid() {
+		m := toIt(markService)
+		m.Reg[0].Value |= sourceNode
+		m.Reg[0].Mask |= sourceMask
 		b.add(tableOutput, prioNodeItself, 0, m, b.masqueradeAs(hairpin)...)
 	}
 }
@@ -362,6 +359,7 @@ func (b *builder) hairpin(pod netip.Addr) {
 	}
 	m := firstWay(ethTypeOf(pod), markService)
 	m.Src, m.Dst = host(pod), host(pod)
+	m = b.near(tableOutput, prioNear, nearPods, firstWay(m.EthType, markService), m)
 	b.share(tableOutput, prioHairpin, 0, m, b.masqueradeAs(ip)...)
 }
 
@@ -377,12 +375,12 @@ func (b *builder) deliver() {
 				as = append(as, eth(flow.EthSrc, b.GatewayMAC))
 			}
 			as = append(as, eth(flow.EthDst, p.MAC), flow.ClearInPort{}, flow.Output{Port: p.OFPort})
-			b.add(tableDeliver, prioToPod, 0, toAddr(p.IP), as...)
+			b.add(tableDeliver, prioToPod, 0, b.nearDelivery(p.IP), as...)
 		}
 	}
 	if !b.NodeMAC.IsZero() {
 		for _, ip := range b.LocalIPs {
-			b.add(tableDeliver, prioToPod, 0, toAddr(ip),
+			b.add(tableDeliver, prioToPod, 0, b.nearDelivery(ip),
 				eth(flow.EthDst, b.NodeMAC), flow.ClearInPort{}, flow.Output{Port: flow.PortLocal})
 		}
 		if !b.GatewayMAC.IsZero() && b.Uplink != 0 {

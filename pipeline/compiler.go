@@ -19,7 +19,7 @@ import (
 // flows from before a change can be recompiled when they are needed (docs/decisions/0009-flows-are-not-kept.md).
 type Compiler struct {
 	cfg    Config
-	ids    *idTable
+	ids    idTable
 	ports  map[k8s.PortName]*placed
 	owner  map[uint32]*placed // by id
 	common objects
@@ -38,7 +38,7 @@ func NewCompiler(cfg Config) (*Compiler, error) {
 		return nil, err
 	}
 	c := &Compiler{
-		cfg: cfg.withDefaults(), ids: newIDTable(),
+		cfg: cfg.withDefaults(), ids: idTable{},
 		ports: map[k8s.PortName]*placed{}, owner: map[uint32]*placed{}, refs: map[uint64]int32{},
 		wanted: map[uint64]uint32{}, seed: maphash.MakeSeed(),
 	}
@@ -165,7 +165,7 @@ func (c *Compiler) Update(changes map[k8s.PortName]*k8s.ServicePort) *flow.Delta
 
 // assign records a Service port and its id. old is what was there before, or nil.
 func (c *Compiler) assign(n k8s.PortName, sp *k8s.ServicePort, old *placed) *placed {
-	p := &placed{sp: sp, id: c.ids.ids[n]}
+	p := &placed{sp: sp, id: c.ids.id(n)}
 	p.follow(old)
 	c.ports[n], c.owner[p.id] = p, p
 	return p

@@ -84,7 +84,7 @@ func (c Config) withDefaults() Config {
 func (c *Config) sameForServices(o *Config) bool {
 	return c.Layout == o.Layout && slices.Equal(c.NodeIPs, o.NodeIPs) &&
 		slices.Equal(c.LocalIPs, o.LocalIPs) && c.NodeElsewhere == o.NodeElsewhere &&
-		slices.Equal(c.HairpinIPs, o.HairpinIPs) && c.Counters == o.Counters && c.AffinityLimit == o.AffinityLimit &&
+		slices.Equal(c.HairpinIPs, o.HairpinIPs) && slices.Equal(c.ServiceCIDRs, o.ServiceCIDRs) && c.Counters == o.Counters && c.AffinityLimit == o.AffinityLimit &&
 		c.NoGuards == o.NoGuards && c.Fragments == o.Fragments && c.NoNullNAT == o.NoNullNAT && (c.Uplink == 0) == (o.Uplink == 0) &&
 		c.detects(k8s.IPv4) == o.detects(k8s.IPv4) && c.detects(k8s.IPv6) == o.detects(k8s.IPv6)
 }

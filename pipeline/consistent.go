@@ -20,7 +20,7 @@ import (
 //
 // Fragments of UDP have no ports, and go the way of other frontends.
 
-// prioConsistent is above prioOpening: packets that open a connection need no hash.
+// prioConsistent is above prioOpening: these packets choose by a slot, not in table 1.
 const prioConsistent = 110
 
 // prioChosen is above the frontend's own flows in table 1.
@@ -46,6 +46,7 @@ func (s *service) consistent() {
 	enter := func(to netip.Addr, port uint16, actions ...flow.Action) {
 		for _, r := range s.allowed(f) {
 			m := s.fromOutside(to, port)
+			m.Reg[0] = s.near(tableTrack, prioNear, nearService, flow.Match{}, m).Reg[0]
 			m.Src = matched(r)
 			s.add(tableTrack, prioConsistent, s.id, m, actions...)
 		}
@@ -84,6 +85,7 @@ func (s *service) consistent() {
 		}
 		m := s.fromOutside(c.Address, f.Port)
 		m.Reg[0], m.Reg[2], m.CTState = flow.Bits{}, flow.Exactly(ids[e.Addr]), newConnection
+		m = s.toService(m)
 		translate := s.translate(e)
 		if s.NoNullNAT && s.sameTarget(e, c.Address, f.Port) {
 			translate = s.resubmit(tableOutput)

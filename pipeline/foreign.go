@@ -54,9 +54,12 @@ func (l Layout) rank(table uint8) (place int, ok bool) {
 
 // MayReturn reports whether packets that match a flow in one of nkp's tables may come back to that table. The flow is another
 // owner's, or one of nkp's that another program has changed. Where it goes is known of the shared table only, for others have
-// flows there that lead to tables of their own.
+// flows there that lead to tables of their own. A flow that only counts in a register on its way to its own table ends (near.go).
 func (l Layout) MayReturn(f *flow.Flow) bool {
 	from, _ := l.rank(f.Table)
+	if len(f.Actions) == 2 && f.Actions[1] == flow.Action(flow.Resubmit{Table: f.Table}) && counts(f.Actions[0], &f.Match) {
+		return false
+	}
 	goes := func(table uint8) bool {
 		switch to, ours := l.rank(table); {
 		case ours:
@@ -76,6 +79,16 @@ func (l Layout) MayReturn(f *flow.Flow) bool {
 		}
 		return false
 	})
+}
+
+// counts reports whether an action increases a register whose bits the match has.
+func counts(a flow.Action, m *flow.Match) bool {
+	set, ok := a.(flow.SetField)
+	if !ok || set.Field != flow.Reg0 {
+		return false
+	}
+	had := m.Reg[0]
+	return uint64(had.Mask)&set.Mask == set.Mask && set.Value&set.Mask > uint64(had.Value)&set.Mask
 }
 
 // GroupID returns the id of the Service port that one of nkp's groups belongs to; 0: to none.

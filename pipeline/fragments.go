@@ -81,7 +81,9 @@ func (s *service) fragments(priority uint16, m flow.Match, f *k8s.Frontend, p k8
 	}
 	enter := flow.Match{EthType: m.EthType, Dst: m.Dst, Frag: anyFragment, CTState: newConnection, // later ones of IPv6 have no protocol
 		CTMark: flow.Bits{Mask: markService}, Reg: [flow.NumRegs]flow.Bits{{Mask: noFrontend}}}
-	if !m.Dst.IsValid() {
+	if m.Dst.IsValid() {
+		enter = s.toService(enter)
+	} else {
 		enter.Reg[0] = flow.Bits{Value: toNode, Mask: toNode | noFrontend}
 	}
 	s.share(tableServices, prioFragments, 0, enter, s.resubmit(tableFragments))

@@ -13,14 +13,7 @@ import (
 //
 // It is an ordered hash table with linear probing: in a chain of collisions the smaller name comes first
 // (Amble and Knuth, "Ordered hash tables", 1974). Adding or removing a port may therefore move a few others.
-type idTable struct {
-	slots map[uint32]k8s.PortName
-	ids   map[k8s.PortName]uint32
-}
-
-func newIDTable() *idTable {
-	return &idTable{slots: map[uint32]k8s.PortName{}, ids: map[k8s.PortName]uint32{}}
-}
+type idTable map[uint32]k8s.PortName
 
 const idCount = 1<<idBits - 1 // ids are 1 to idCount
 
@@ -33,18 +26,31 @@ var home = func(n k8s.PortName) uint32 {
 
 func nextID(id uint32) uint32 { return id%idCount + 1 }
 
-// add assigns an id to n; moved receives every other port whose id changes.
-func (t *idTable) add(n k8s.PortName, moved func(k8s.PortName)) {
-	if _, ok := t.ids[n]; ok {
-		return
+// id returns the id of n; 0: it has none.
+func (t idTable) id(n k8s.PortName) uint32 {
+	for id := home(n); ; id = nextID(id) {
+		there, taken := t[id]
+		switch {
+		case there == n:
+			return id
+		case !taken || there.Compare(n) > 0:
+			return 0
+		}
 	}
+}
+
+// add assigns an id to n; moved receives every other port whose id changes.
+func (t idTable) add(n k8s.PortName, moved func(k8s.PortName)) {
 	in := n
 	for id := home(in); ; id = nextID(id) {
-		there, taken := t.slots[id]
+		there, taken := t[id]
+		if there == in {
+			return
+		}
 		if taken && there.Compare(in) < 0 {
 			continue
 		}
-		t.slots[id], t.ids[in] = in, id
+		t[id] = in
 		if in != n {
 			moved(in)
 		}
@@ -56,30 +62,28 @@ func (t *idTable) add(n k8s.PortName, moved func(k8s.PortName)) {
 }
 
 // remove frees the id of n; moved receives every other port whose id changes.
-func (t *idTable) remove(n k8s.PortName, moved func(k8s.PortName)) {
-	id, ok := t.ids[n]
-	if !ok {
+func (t idTable) remove(n k8s.PortName, moved func(k8s.PortName)) {
+	id := t.id(n)
+	if id == 0 {
 		return
 	}
-	delete(t.slots, id)
-	delete(t.ids, n)
+	delete(t, id)
 	// Remove the rest of the run and add it again, so that each name gets the id it would have had without n.
 	before := map[k8s.PortName]uint32{}
 	for id = nextID(id); ; id = nextID(id) {
-		m, taken := t.slots[id]
+		m, taken := t[id]
 		if !taken {
 			break
 		}
 		before[m] = id
-		delete(t.slots, id)
-		delete(t.ids, m)
+		delete(t, id)
 	}
 	for m := range before {
 		t.add(m, func(k8s.PortName) {})
 	}
 	names := make([]k8s.PortName, 0, len(before))
 	for m, old := range before {
-		if t.ids[m] != old {
+		if t.id(m) != old {
 			names = append(names, m)
 		}
 	}

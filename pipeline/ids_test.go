@@ -26,12 +26,12 @@ func TestIDsDoNotDependOnHistory(t *testing.T) {
 	crowd(t, 40)
 	rng := rand.New(rand.NewPCG(1, 2))
 	for round := range 300 {
-		table := newIDTable()
+		table := idTable{}
 		live := map[k8s.PortName]bool{}
 		seen := map[k8s.PortName]uint32{}
 		for range 60 {
 			n := numbered(rng.IntN(50))
-			moved := func(m k8s.PortName) { seen[m] = table.ids[m] }
+			moved := func(m k8s.PortName) { seen[m] = table.id(m) }
 			if live[n] {
 				table.remove(n, moved)
 				delete(live, n)
@@ -39,26 +39,26 @@ func TestIDsDoNotDependOnHistory(t *testing.T) {
 			} else {
 				table.add(n, moved)
 				live[n] = true
-				seen[n] = table.ids[n]
+				seen[n] = table.id(n)
 			}
 			// moved may be called before an id settles: look again at what was reported.
 			for m := range seen {
-				if seen[m] != table.ids[m] {
-					t.Fatalf("round %d: id of %v went from %d to %d unreported", round, m, seen[m], table.ids[m])
+				if seen[m] != table.id(m) {
+					t.Fatalf("round %d: id of %v went from %d to %d unreported", round, m, seen[m], table.id(m))
 				}
 			}
 		}
-		fresh := newIDTable()
+		fresh := idTable{}
 		for n := range live { // map order: another order than history
 			fresh.add(n, func(k8s.PortName) {})
 		}
-		if !maps.Equal(table.ids, fresh.ids) {
-			t.Fatalf("round %d: ids by history %v, from scratch %v", round, table.ids, fresh.ids)
+		if !maps.Equal(table, fresh) {
+			t.Fatalf("round %d: ids by history %v, from scratch %v", round, table, fresh)
 		}
-		if len(table.slots) != len(live) {
-			t.Fatalf("round %d: %d ids in use for %d ports", round, len(table.slots), len(live))
+		if len(table) != len(live) {
+			t.Fatalf("round %d: %d ids in use for %d ports", round, len(table), len(live))
 		}
-		for id := range table.slots {
+		for id := range table {
 			if id == 0 || id > idCount {
 				t.Fatalf("id %d is out of range", id)
 			}
@@ -68,7 +68,7 @@ func TestIDsDoNotDependOnHistory(t *testing.T) {
 
 // Real names collide so rarely that a cluster of 10,000 Services moves next to nothing.
 func TestIDsRarelyMove(t *testing.T) {
-	table := newIDTable()
+	table := idTable{}
 	moves := 0
 	for i := range 10_000 {
 		table.add(numbered(i), func(k8s.PortName) { moves++ })

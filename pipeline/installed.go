@@ -39,7 +39,7 @@ func (l Layout) PortObjects(id uint32) (cookie, mask uint64, groupLo, groupHi ui
 func (l Layout) ChoosesByHash(group uint32) bool {
 	first, last := l.Groups()
 	kind := (group - first) >> 4 & 3
-	return group >= first && group <= last && group != l.openingGroup() && (kind == groupCluster || kind == groupLocal)
+	return group >= first && group <= last && l.groupID(group) != 0 && (kind == groupCluster || kind == groupLocal)
 }
 
 // InstalledEndpoints returns, sorted, the endpoints that the flows and groups in st choose from for new connections of a

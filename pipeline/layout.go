@@ -177,9 +177,6 @@ func (l Layout) cookie(kind uint64, id uint32) uint64 {
 
 func (l Layout) group(id, kind, part uint32) uint32 { return l.GroupBase | id<<6 | kind<<4 | part }
 
-// openingGroup returns the group that makes the datapath hash packets that open a connection. No Service port has id 0.
-func (l Layout) openingGroup() uint32 { return l.group(0, 0, 0) }
-
 // groupID returns the id of the Service port that a group of nkp's belongs to.
 func (l Layout) groupID(group uint32) uint32 { return (group - l.GroupBase) >> 6 }
 

@@ -34,7 +34,7 @@ func TestMasqueradeToOwnAddress(t *testing.T) {
 			found := false
 			for _, g := range flows {
 				m := g.Match
-				m.Src = f.Match.Src
+				m.Src, m.Reg[0] = f.Match.Src, f.Match.Reg[0] // reg0: near.go
 				yes, to := commits(g)
 				found = found || yes && !to.IsValid() && g.Table == f.Table && g.Priority > f.Priority && m == f.Match && g.Match.Src == host(ip)
 			}

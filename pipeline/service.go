@@ -103,12 +103,12 @@ func (s *service) frontend(f *k8s.Frontend) {
 
 	switch {
 	case f.Type == k8s.ClusterIP:
-		if s.sp.AffinitySeconds == 0 { // else the datapath would cache one flow per client and value of the hash (table 3)
+		if s.sp.AffinitySeconds == 0 { // else a SYN that is sent again would choose again, and could move the client's pin
 			m.CTState = opening
 		}
 		// Table 0 has set the masquerade bit by the packet's source; that bit stays.
 		s.enter(everyone, m, f, f.Policy, setMark(s.mark(f.Policy, false), ^uint32(markMasquerade)))
-		s.share(tableServices, prioUnserved, cookieUnserved, flow.Match{EthType: m.EthType, Dst: m.Dst, CTState: newConnection},
+		s.share(tableServices, prioUnserved, cookieUnserved, s.toService(flow.Match{EthType: m.EthType, Dst: m.Dst, CTState: newConnection}),
 			s.resubmit(tableReject))
 	case f.Policy == k8s.Cluster:
 		s.enter(everyone, m, f, k8s.Cluster, setMark(s.mark(k8s.Cluster, true), 0xffffffff))
@@ -130,7 +130,11 @@ func (s *service) frontend(f *k8s.Frontend) {
 }
 
 // enter adds one flow of table 1: it leads to the endpoints of policy p or, if there are none, rejects or drops the packet.
-func (s *service) enter(priority uint16, m flow.Match, f *k8s.Frontend, p k8s.Policy, mark flow.Action) {
+func (s *service) enter(priority uint16, match flow.Match, f *k8s.Frontend, p k8s.Policy, mark flow.Action) {
+	m := match
+	if f.Address.IsValid() {
+		m = s.toService(m)
+	}
 	if len(s.sp.Endpoints(p)) == 0 {
 		if p == k8s.Local && f.WhenEmpty == k8s.Drop {
 			s.add(tableServices, priority+drops, s.id|cookieDrops, m)
@@ -144,7 +148,7 @@ func (s *service) enter(priority uint16, m flow.Match, f *k8s.Frontend, p k8s.Po
 		return
 	}
 	s.used[p] = true
-	s.fragments(priority, m, f, p, mark)
+	s.fragments(priority, match, f, p, mark)
 	if len(f.SourceRanges) > 0 {
 		s.add(tableServices, priority, s.id, m, mark, s.resubmit(tableRanges))
 		s.sourceRanges(f, p)
@@ -191,7 +195,7 @@ func (s *service) sameTarget(e k8s.Endpoint, at netip.Addr, port uint16) bool {
 func (s *service) choose(p k8s.Policy) []flow.Action { return s.counted(s.pick(p)...) }
 
 // pick picks one endpoint of policy p for a marked packet. A single endpoint needs no group, whose hash would be one more pass
-// through the datapath, in sixteen cached flows or more.
+// through the datapath, in sixteen cached flows or more for each client (docs/decisions/0054-cached-flows.md).
 func (s *service) pick(p k8s.Policy) []flow.Action {
 	es := s.sp.Endpoints(p)
 	switch {

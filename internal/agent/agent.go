@@ -107,11 +107,12 @@ type follower interface {
 func New(o Options) (*Agent, error) {
 	a := &Agent{
 		set: o.Settings, log: o.Log, mode: o.Mode, reason: o.Reason, source: o.Source, kind: o.Kind, events: o.Events, reviewer: o.Reviewer, wantMode: o.ModeChange, extraWarnings: o.Notes, started: time.Now(),
-		box:     newMailbox(),
-		asks:    make(chan func()),
-		tracker: k8s.NewTracker(o.TrackerOptions(o.Mode)),
-		model:   &k8s.Model{},
-		warned:  map[k8s.Warning]bool{},
+		box:      newMailbox(),
+		asks:     make(chan func()),
+		tracker:  k8s.NewTracker(o.TrackerOptions(o.Mode)),
+		model:    &k8s.Model{},
+		warned:   map[k8s.Warning]bool{},
+		settling: settling{settle: settleMemory},
 	}
 	a.watch, a.life = dataplane.NewWatch(a.set.StuckAfter, a.log), dataplane.NewLoop("agent")
 	a.watch.Add(a.life)

@@ -26,18 +26,28 @@ func SaveMemory() {
 }
 
 // The start ends settleAfter after the first state is in force, when nkp holds what it will hold from then on. If a data plane
-// does not get there, the start ends settleAtMost after the source has synced.
+// has not got there settleAtMost after the source has synced, memory is settled then, too.
 const (
 	settleAfter  = time.Second
 	settleAtMost = 30 * time.Second
 )
 
-// settling settles memory once, whoever asks first.
-type settling struct{ once sync.Once }
+// settling settles memory when it is asked to.
+type settling struct {
+	settle func() // settleMemory
 
-// in settles memory after a while, unless that has happened by then.
+	mu    sync.Mutex // protects timer
+	timer *time.Timer
+}
+
+// in settles memory after a while. It replaces an earlier call whose time has not come.
 func (s *settling) in(d time.Duration) {
-	time.AfterFunc(d, func() { s.once.Do(settleMemory) })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	s.timer = time.AfterFunc(d, s.settle)
 }
 
 // settleMemory returns memory that only the start needed to the system. It also limits further growth of the heap, because

@@ -36,8 +36,13 @@ func TestBeginning(t *testing.T) {
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
-	a.settling.once.Do(func() {}) // the memory of the test is not to be settled
+	settled := make(chan bool, 2)
+	a.settling.settle = func() { settled <- true }
+	a.settling.in(0) // a start that takes long
+	<-settled
+	a.settling.in(time.Hour)
 	a.startedUp()
+	<-settled
 	s := a.startStatus()
 	a.startedUp()
 	if !(0 < s.Chosen && s.Chosen < s.Synced && s.Synced < s.Model && s.Model < s.InStep) {
