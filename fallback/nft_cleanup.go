@@ -53,9 +53,9 @@ func RemoveKubeProxyTables() (n int, err error) {
 	return n, nil
 }
 
-// CleanupNFTables deletes nkp's tables, and unsets route_localnet if nkp has set it for them, unless iptables serves from now on and protects
-// 127.0.0.0/8: then it is the setting of that mode. It returns the number of tables. No other table is touched.
-func CleanupNFTables(ctx context.Context, iptablesServes bool) (n int, err error) {
+// CleanupNFTables deletes nkp's tables, and unsets route_localnet if nkp has set it for them, unless the back end iptables serves from now on ("":
+// none does) and protects 127.0.0.0/8: then it is the setting of that mode. It returns the number of tables. No other table is touched.
+func CleanupNFTables(ctx context.Context, iptables string) (n int, err error) {
 	conn, err := netlink.Open()
 	if err != nil {
 		return 0, err
@@ -70,8 +70,8 @@ func CleanupNFTables(ctx context.Context, iptablesServes bool) (n int, err error
 		}
 		if slices.Contains(t.ChainNames(), nft.LocalnetMarker) {
 			given := false
-			if iptablesServes {
-				if given, err = giveLocalnet(ctx); err != nil {
+			if iptables != "" {
+				if given, err = giveLocalnet(ctx, iptables); err != nil {
 					return n, err
 				}
 			}

@@ -4,6 +4,7 @@ package fallback
 
 import (
 	"context"
+	"errors"
 
 	"github.com/nkp-proxy/nkp/fallback/nft"
 	"github.com/nkp-proxy/nkp/fallback/nft/netlink"
@@ -21,11 +22,18 @@ func FollowNFT(ctx context.Context, f k8s.Family, p nft.Packet) ([]nft.Way, []st
 	return conn.Follow(ctx, f, p)
 }
 
-// LegacyDrops returns which of the base chains of iptables (legacy) drops what none of its rules accepts; "": none. used reports whether
-// its tables are in use.
-func LegacyDrops(ctx context.Context, f k8s.Family, chains ...string) (drops string, used bool, err error) {
+// LegacyRules returns which of the base chains of iptables (legacy) drops what none of its rules accepts, or that they cannot be read; "":
+// neither. Otherwise it returns the rules of its tables, as ReadRules does.
+func LegacyRules(ctx context.Context, f k8s.Family, chains ...string) (drops string, all map[string]map[string][]string, err error) {
 	drops, err = xtables.Drops(ctx, []xtables.Backend{xtables.Legacy}, []k8s.Family{f}, chains...)
-	return drops, xtables.LegacyInUse(f), err
+	if err != nil || drops != "" {
+		return drops, nil, err
+	}
+	all, err = xtables.LegacyRules(ctx, f)
+	if errors.Is(err, xtables.ErrNoPrograms) {
+		return err.Error(), nil, nil
+	}
+	return "", all, err
 }
 
 // DiffService returns how the installed chains and sets of nkp's nftables, and the elements of a Service port, differ from those that the

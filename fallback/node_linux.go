@@ -98,23 +98,18 @@ func unsetLocalnet(ctx context.Context) (set bool, err error) {
 	return true, nil
 }
 
-// giveLocalnet marks route_localnet in iptables as set by nkp, if iptables serves and protects 127.0.0.0/8, and reports whether it does.
-func giveLocalnet(ctx context.Context) (bool, error) {
-	for _, t := range xtables.Find(ctx, k8s.IPv4) {
-		if !t.InUse(string(rules.Filter)) || !t.InUse(string(rules.NAT)) {
-			continue
-		}
-		_, guarded, err := t.Rules(ctx, string(rules.Filter), rules.LocalFirewall)
-		_, serves, err2 := t.Rules(ctx, string(rules.NAT), rules.Services)
-		if err := errors.Join(err, err2); err != nil {
-			return false, err
-		}
-		if !guarded || !serves { // kubelet may have made the guard in the other back end
-			continue
-		}
-		in := newInput(rules.Filter)
-		in.chain(rules.Localnet)
-		return true, t.Restore(ctx, in.bytes())
+// giveLocalnet marks route_localnet in iptables as set by nkp, if the back end serves and protects 127.0.0.0/8, and reports whether it does.
+func giveLocalnet(ctx context.Context, backend string) (bool, error) {
+	t, err := xtables.Open(ctx, xtables.Backend(backend), k8s.IPv4)
+	if err != nil {
+		return false, err
 	}
-	return false, nil
+	_, guarded, err := t.Rules(ctx, string(rules.Filter), rules.LocalFirewall)
+	_, serves, err2 := t.Rules(ctx, string(rules.NAT), rules.Services)
+	if err := errors.Join(err, err2); err != nil || !guarded || !serves {
+		return false, err
+	}
+	in := newInput(rules.Filter)
+	in.chain(rules.Localnet)
+	return true, t.Restore(ctx, in.bytes())
 }

@@ -45,8 +45,10 @@ func FollowNFT(context.Context, k8s.Family, nft.Packet) ([]nft.Way, []string, er
 	return nil, nil, errNotLinux
 }
 
-// LegacyDrops returns nothing: there is no iptables.
-func LegacyDrops(context.Context, k8s.Family, ...string) (string, bool, error) { return "", false, nil }
+// LegacyRules returns nothing: there is no iptables.
+func LegacyRules(context.Context, k8s.Family, ...string) (string, map[string]map[string][]string, error) {
+	return "", nil, nil
+}
 
 // DiffService compares nkp's nftables for one Service port. It works on Linux only.
 func DiffService(*k8s.Model, Options, k8s.Family, k8s.PortName) ([]string, error) {
@@ -66,4 +68,4 @@ func HasKubeProxyTables() (bool, error) { return false, nil }
 func RemoveKubeProxyTables() (int, error) { return 0, errNotLinux }
 
 // CleanupNFTables removes nkp's tables. It works on Linux only.
-func CleanupNFTables(context.Context, bool) (int, error) { return 0, errNotLinux }
+func CleanupNFTables(context.Context, string) (int, error) { return 0, errNotLinux }

@@ -21,18 +21,9 @@ func ReadRules(ctx context.Context, backend string, f k8s.Family) (map[string]ma
 	}
 	all := map[string]map[string][]string{}
 	for _, table := range []rules.Table{rules.NAT, rules.Filter} {
-		chains := map[string][]string{}
-		err := t.Save(ctx, string(table), func(chain, rule string) {
-			if rule == "" {
-				chains[chain] = nil
-				return
-			}
-			chains[chain] = append(chains[chain], rule)
-		})
-		if err != nil {
+		if all[string(table)], err = t.Chains(ctx, string(table)); err != nil {
 			return nil, err
 		}
-		all[string(table)] = chains
 	}
 	return all, nil
 }

@@ -49,8 +49,22 @@ func Drops(ctx context.Context, backends []Backend, families []k8s.Family, chain
 
 var dropsAll = regexp.MustCompile(`^(-P \S+ DROP|-A \S+ (-m comment --comment ("(\\.|[^"\\])*"|\S+) )?-j (DROP|REJECT)( --reject-with \S+)?)$`)
 
-// LegacyInUse reports whether the legacy back end has tables that translate or filter packets.
-func LegacyInUse(f k8s.Family) bool {
-	t := Tables{Backend: Legacy, Family: f}
-	return t.InUse("nat") || t.InUse("filter")
+// LegacyRules returns the rules of the legacy back end: table -> chain -> rules as Chains returns them, of the tables in use. The error is
+// ErrNoPrograms if there are tables and no programs to read them.
+func LegacyRules(ctx context.Context, f k8s.Family) (map[string]map[string][]string, error) {
+	in := Tables{Backend: Legacy, Family: f}
+	all := map[string]map[string][]string{}
+	for _, table := range []string{"raw", "mangle", "nat", "filter", "security"} {
+		if !in.InUse(table) {
+			continue
+		}
+		t, err := found(Legacy, f)
+		if err != nil {
+			return nil, ErrNoPrograms
+		}
+		if all[table], err = t.Chains(ctx, table); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
 }

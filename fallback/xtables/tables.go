@@ -143,6 +143,19 @@ func (t *Tables) Rules(ctx context.Context, table, chain string) (list []string,
 	return list, true, nil
 }
 
+// Chains returns all chains of a table with their rules in order, without "-A CHAIN".
+func (t *Tables) Chains(ctx context.Context, table string) (map[string][]string, error) {
+	chains := map[string][]string{}
+	err := t.Save(ctx, table, func(chain, rule string) {
+		if rule == "" {
+			chains[chain] = nil
+			return
+		}
+		chains[chain] = append(chains[chain], rule)
+	})
+	return chains, err
+}
+
 // Counters returns the rules of a chain as `iptables -v -S` prints them, "-c PACKETS BYTES" before the target; none if the
 // chain does not exist.
 func (t *Tables) Counters(ctx context.Context, table, chain string) ([]string, error) {

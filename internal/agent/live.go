@@ -160,8 +160,10 @@ func CompareRules(ctx context.Context, o fallback.Options, m *k8s.Model, q trace
 		set := live.Tables{
 			Follow: func(p nft.Packet) ([]nft.Way, []string, error) { return fallback.FollowNFT(ctx, family, p) },
 			Diff:   func() ([]string, error) { return fallback.DiffService(m, o, family, r.Port) },
-			Legacy: func(chains ...string) (string, bool, error) { return fallback.LegacyDrops(ctx, family, chains...) },
-			Node:   m.Node, Detector: m.Detector, PodDevice: o.PodDevice, Connections: kernelConnections(ctx, q),
+			Legacy: func(chains ...string) (string, map[string]map[string][]string, error) {
+				return fallback.LegacyRules(ctx, family, chains...)
+			},
+			Node: m.Node, Detector: m.Detector, PodDevice: o.PodDevice, Connections: kernelConnections(ctx, q),
 		}
 		return set.Compare(q, r)
 	}

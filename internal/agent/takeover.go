@@ -53,10 +53,14 @@ func (a *Agent) takeOver(ctx context.Context) {
 			old = append(old, ModeIPTables)
 		}
 	}
+	backend := ""
+	if m == ModeIPTables && a.ask(ctx, func() { backend = a.planes.iptables.Detail().Backend }) != nil {
+		return // shutdown: the next start goes on
+	}
 	for _, o := range old {
 		var err error
 		if o == ModeNFTables {
-			_, err = fallback.CleanupNFTables(ctx, m == ModeIPTables)
+			_, err = fallback.CleanupNFTables(ctx, backend)
 		} else {
 			_, err = fallback.Cleanup(ctx, fallback.CleanupOptions{Log: a.log})
 		}

@@ -111,7 +111,7 @@ func (s *settings) cleanupOf(ctx context.Context, m agent.Mode, out io.Writer) e
 		_, err = fmt.Fprintf(out, "removed %d chains and %d rules in other chains from iptables\n", n.Chains, n.Rules)
 		return err
 	case agent.ModeNFTables:
-		n, err := fallback.CleanupNFTables(ctx, false)
+		n, err := fallback.CleanupNFTables(ctx, "")
 		if err != nil {
 			return err
 		}

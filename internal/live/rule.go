@@ -160,10 +160,16 @@ func (m *match) holds(p *walker, marked bool) truth {
 	return is(m.not) // not understood: the rule does not match
 }
 
-func inPrefix(text string, ip netip.Addr) bool {
-	if p, err := netip.ParsePrefix(text); err == nil {
-		return p.Contains(ip)
+// network returns the value of -s or -d. ok is false for a mask that is no prefix length.
+func network(text string) (p netip.Prefix, ok bool) {
+	if a, err := netip.ParseAddr(text); err == nil {
+		return netip.PrefixFrom(a, a.BitLen()), true
 	}
-	a, err := netip.ParseAddr(text)
-	return err == nil && a == ip
+	p, err := netip.ParsePrefix(text)
+	return p, err == nil
+}
+
+func inPrefix(text string, ip netip.Addr) bool {
+	p, ok := network(text)
+	return ok && p.Contains(ip)
 }

@@ -19,8 +19,8 @@ type Tables struct {
 	// Diff returns how nkp's own chains, and the elements of the packet's Service port, differ from the desired ones.
 	Diff func() ([]string, error)
 	// Legacy returns which of the base chains of iptables (legacy), which are no nftables, drops what none of its rules accepts; "": none.
-	// used reports whether there are any.
-	Legacy func(chains ...string) (drops string, used bool, err error)
+	// rules are those of the tables in use, as Rules.Tables; none if it drops all.
+	Legacy func(chains ...string) (drops string, rules map[string]map[string][]string, err error)
 	// Node and Detector are the model's.
 	Node     k8s.Node
 	Detector k8s.Detector
@@ -54,7 +54,8 @@ func (s *Tables) Compare(q trace.Question, r *trace.Result) error {
 			}
 		}
 	}
-	if err := s.legacy(l, &p, ways); err != nil {
+	doubted, err := s.legacy(l, q, &p, ways)
+	if err != nil {
 		return err
 	}
 	var list []outcome
@@ -71,14 +72,14 @@ func (s *Tables) Compare(q trace.Question, r *trace.Result) error {
 	}
 	noteKernel("nftables", s.Connections, q, r)
 	if r.Verdict == trace.Deliver {
-		return s.answers(q, r, ways)
+		return s.answers(q, r, ways, doubted)
 	}
 	return nil
 }
 
 // answers follows the answers of the endpoints on the ways, maxWays at most. They are part of r.Live, and of r.Reply.Live if that is asked
-// for.
-func (s *Tables) answers(q trace.Question, r *trace.Result, ways []nft.Way) error {
+// for. doubted is the result of legacy.
+func (s *Tables) answers(q trace.Question, r *trace.Result, ways []nft.Way, doubted bool) error {
 	l := trace.NewLive()
 	var done []netip.AddrPort
 	arrived := 0
@@ -129,6 +130,10 @@ func (s *Tables) answers(q trace.Question, r *trace.Result, ways []nft.Way) erro
 	if y := r.Reply; y != nil {
 		y.Live.Steps = append(y.Live.Steps, l.Steps...)
 		y.Live.Verdict, y.Live.Agrees, y.Live.Differences = l.Verdict, l.Agrees, l.Differences
+		if doubted && l.Verdict != trace.Drop {
+			y.Live.Verdict = trace.Uncertain
+			y.Live.Differ("rules of iptables (legacy) may keep the answer from arriving: the packet's differences name them")
+		}
 	}
 	return nil
 }
@@ -192,8 +197,8 @@ func verdictOf(ways []nft.Way) (all trace.Verdict) {
 	return all
 }
 
-// legacy adds what the rules of iptables (legacy) may do with the packet.
-func (s *Tables) legacy(l *trace.Live, p *nft.Packet, ways []nft.Way) error {
+// legacy adds what the rules of iptables (legacy) may do with the packet and its answers. doubted reports whether one may drop them.
+func (s *Tables) legacy(l *trace.Live, q trace.Question, p *nft.Packet, ways []nft.Way) (doubted bool, err error) {
 	var chains []string
 	add := func(c string) {
 		if !slices.Contains(chains, c) {
@@ -219,19 +224,32 @@ func (s *Tables) legacy(l *trace.Live, p *nft.Packet, ways []nft.Way) error {
 		}
 	}
 	if len(chains) == 0 {
-		return nil
+		return false, nil
 	}
-	drops, used, err := s.Legacy(chains...)
-	switch {
-	case err != nil:
-		return err
-	case drops != "":
-		l.Verdict = trace.Uncertain
+	if slices.Contains(chains, "INPUT") || slices.Contains(chains, "OUTPUT") { // the answers' way
+		add("INPUT")
+		add("OUTPUT")
+	}
+	drops, rules, err := s.Legacy(chains...)
+	if err != nil {
+		return false, err
+	}
+	if drops != "" {
+		doubted = true
 		l.Differ("%s: whether one accepts the packet is not certain", drops)
-	case used:
-		l.Step("iptables (legacy) has rules, too; they are not followed")
 	}
-	return nil
+	for i, text := range interfering(rules, append(chains, "PREROUTING", "POSTROUTING"), headers(q, ways)) {
+		doubted = true
+		if i == maxDifferences {
+			l.Differ("and more rules of iptables (legacy)")
+			break
+		}
+		l.Differ("a rule of iptables (legacy) may keep the packet or its answers from arriving: %s", text)
+	}
+	if doubted {
+		l.Verdict = trace.Uncertain
+	}
+	return doubted, nil
 }
 
 // maxDifferences bounds the differences that are named.

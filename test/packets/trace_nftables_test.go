@@ -73,6 +73,10 @@ func TestTraceForeignTables(t *testing.T) {
 			c.Node, "40.0.0.1:80", "deliver", delivered, nil},
 		{"an expression that is not evaluated", "nft 'table ip early { chain x { type nat hook prerouting priority -110; ip daddr 40.0.0.1 tcp dport 80 redirect to :9; }; }'", "nft delete table ip early",
 			client, "40.0.0.1:80", "uncertain", unsent, []string{"table ip early, chain x decides by what nkp does not evaluate"}},
+		{"what is not tracked", "nft 'table ip raw2 { chain x { type filter hook prerouting priority -300; ip daddr 40.0.0.1 notrack; }; }'", "nft delete table ip raw2", client, "40.0.0.1:80", "uncertain", testbed.ErrTimeout,
+			[]string{"table ip raw2, chain x decides by what nkp does not evaluate"}},
+		{"what iptables does not track", "iptables-nft -t raw -A PREROUTING -d 40.0.0.1 -j CT --notrack", "iptables-nft -t raw -F", client, "40.0.0.1:80", "uncertain", testbed.ErrTimeout,
+			[]string{"table ip raw, chain PREROUTING decides by what nkp does not evaluate"}},
 		{"what is dropped before", "nft 'table ip raw2 { chain x { type filter hook prerouting priority -300; ip daddr 40.0.0.1 drop; }; }'", "nft delete table ip raw2", client, "40.0.0.1:80", "drop", testbed.ErrTimeout,
 			[]string{"table ip raw2, chain x drops it"}},
 		{"another translation before", "nft 'table ip early { chain x { type nat hook prerouting priority -110; ip daddr 40.0.0.1 tcp dport 80 dnat to " + hostPort(other.IP4, 8080) + "; }; }'",
@@ -89,6 +93,14 @@ func TestTraceForeignTables(t *testing.T) {
 			[]string{"table ip filter, chain FORWARD drops it"}},
 		{"iptables legacy", "iptables-legacy -P FORWARD DROP", "iptables-legacy -P FORWARD ACCEPT", client, "40.0.0.1:80", "uncertain", testbed.ErrTimeout,
 			[]string{"chain FORWARD of iptables (legacy, IPv4) drops what none of its rules accepts: -P FORWARD DROP"}},
+		{"a rule of iptables legacy", "iptables-legacy -N x; iptables-legacy -A x -j DROP; iptables-legacy -A FORWARD -s 10.0.0.12 -p tcp --dport 8080 -j x",
+			"iptables-legacy -F; iptables-legacy -X", client, "40.0.0.1:80", "uncertain", testbed.ErrTimeout, []string{"a rule of iptables (legacy) may keep the packet or its answers from arriving: table filter: -A x -j DROP"}},
+		{"a rule of iptables legacy for answers", "iptables-legacy -t mangle -A PREROUTING -s 10.0.1.11 -p tcp --sport 8080 -j DROP", "iptables-legacy -t mangle -F",
+			client, "40.0.0.1:80", "uncertain", testbed.ErrTimeout, []string{"table mangle: -A PREROUTING -s 10.0.1.11/32 -p tcp -m tcp --sport 8080 -j DROP"}},
+		{"iptables legacy, answers to the node", "iptables-legacy -P INPUT DROP", "iptables-legacy -P INPUT ACCEPT", c.Node, "40.0.0.1:80", "uncertain", testbed.ErrTimeout,
+			[]string{"chain INPUT of iptables (legacy, IPv4) drops what none of its rules accepts: -P INPUT DROP"}},
+		{"rules of iptables legacy for others", "iptables-legacy -A FORWARD -m conntrack --ctstate INVALID -j DROP; iptables-legacy -A FORWARD -s 10.0.0.13 -j DROP; iptables-legacy -A FORWARD -d 10.0.1.11 -p tcp --dport 22 -j REJECT",
+			"iptables-legacy -F", client, "40.0.0.1:80", "deliver", delivered, nil},
 		{"a rule in nkp's table", "nft insert rule ip nkp services tcp dport 80 drop", "nft delete rule ip nkp services handle $(nft -a list chain ip nkp services | sed -n 's/.*dport 80 drop # handle //p')",
 			client, "40.0.0.1:80", "drop", testbed.ErrTimeout, []string{"the rules say drop", "table ip nkp, chain services drops it", "in nkp's table, but not nkp's: chain services (with other rules)"}},
 		{"the table is dormant", "nft add table ip nkp '{ flags dormant; }'", "nft add table ip nkp", client, "172.16.0.2:30080", "untouched", testbed.ErrRefused,
@@ -110,7 +122,10 @@ func TestTraceForeignTables(t *testing.T) {
 			}
 			shell(tc.do)
 			defer shell(tc.undo)
-			r, status := c.traceHere(t, tc.from.IP(here.IP4).String(), tc.to)
+			r, status := c.traceHere(t, tc.from.IP(here.IP4).String(), tc.to, "--reply")
+			if strings.Contains(tc.name, "legacy") && (r.Reply == nil || r.Reply.Live == nil || r.Reply.Live.Verdict != tc.verdict) {
+				t.Errorf("the answer: %+v; want %s", r.Reply, tc.verdict)
+			}
 			if r.Live == nil || r.Live.Verdict != tc.verdict || r.Live.Agrees != (tc.differs == nil) || (status == 0) != r.Live.Agrees {
 				t.Fatalf("status %d, %+v; want %s", status, r.Live, tc.verdict)
 			}

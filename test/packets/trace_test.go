@@ -455,9 +455,9 @@ func (c *cluster) breakRules(t *testing.T) {
 }
 
 // traceHere explains a packet from the manifests and compares with what is installed, without the agent.
-func (c *cluster) traceHere(t *testing.T, from, to string) (traced, int) {
+func (c *cluster) traceHere(t *testing.T, from, to string, flags ...string) (traced, int) {
 	t.Helper()
-	return c.trace(t, "tcp", from, to, append([]string{"--live"}, c.common()...)...)
+	return c.trace(t, "tcp", from, to, append(append([]string{"--live"}, flags...), c.common()...)...)
 }
 
 // A connection that exists already is found, and where it goes: also if its endpoint is not in force any more.

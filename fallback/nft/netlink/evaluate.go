@@ -45,7 +45,7 @@ func (w *follower) evaluate(o object, list []expression, g registers, s state, e
 		rest := list[i+1:]
 		t := yes
 		switch e.name {
-		case "counter", "log", "last", "notrack", "flow_offload", "dynset":
+		case "counter", "log", "last", "flow_offload", "dynset":
 		case "payload":
 			t = w.payload(e, &g, s.to)
 		case "meta":
@@ -97,7 +97,7 @@ func (w *follower) evaluate(o object, list []expression, g registers, s state, e
 		case "reject":
 			emit(s, verdict{code: verdictReject})
 			return
-		case "queue", "redir", "tproxy", "synproxy", "fwd":
+		case "queue", "redir", "tproxy", "synproxy", "fwd", "notrack": // of these, notrack keeps the connection from being translated
 			s.doubt = true
 			emit(s, verdict{code: verdictUnknown})
 			return
@@ -410,10 +410,10 @@ func target(name string, s *state) verdict {
 	case "MARK", "CONNMARK", "HMARK":
 		s.mark, s.unmarked = 0, true
 		return verdict{code: verdictContinue}
-	case "LOG", "NFLOG", "AUDIT", "TRACE", "CT", "CLASSIFY", "TCPMSS", "TCPOPTSTRIP", "DSCP", "TOS", "ECN", "TTL", "HL", "CHECKSUM", "SECMARK", "CONNSECMARK",
+	case "LOG", "NFLOG", "AUDIT", "TRACE", "CLASSIFY", "TCPMSS", "TCPOPTSTRIP", "DSCP", "TOS", "ECN", "TTL", "HL", "CHECKSUM", "SECMARK", "CONNSECMARK",
 		"SET", "RATEEST", "IDLETIMER", "LED", "TEE":
 		return verdict{code: verdictContinue}
 	}
-	s.doubt = true // it translates, or it is not known
+	s.doubt = true // it translates, keeps from being tracked (CT), or is not known
 	return verdict{code: verdictUnknown}
 }
