@@ -139,7 +139,7 @@ func child(text string) error {
 		case "cleanup":
 			if o.Backend == nftables {
 				var n int
-				n, err = CleanupNFTables(ctx, false)
+				n, err = CleanupNFTables(ctx, "")
 				r.Text = fmt.Sprintf("%d tables", n)
 				break
 			}

@@ -56,7 +56,7 @@ func (w *nftWorker) program(ctx context.Context) error {
 	if w.due == fullReadBack {
 		return w.sync(ctx)
 	}
-	names := w.dueNames()
+	names, _ := w.dueNames()
 	if len(names) == 0 {
 		return nil
 	}
@@ -76,16 +76,18 @@ func (w *nftWorker) program(ctx context.Context) error {
 	return err
 }
 
-// dueNames returns the dirty Service ports that are not in backoff, sorted.
-func (w *nftWorker) dueNames() (names []k8s.PortName) {
+// dueNames returns the dirty Service ports: those that are due, sorted, and those in backoff.
+func (w *nftWorker) dueNames() (names, waiting []k8s.PortName) {
 	now := time.Now()
 	for n := range w.dirty {
-		if !w.refused.Waits(n, now) {
+		if w.refused.Waits(n, now) {
+			waiting = append(waiting, n)
+		} else {
 			names = append(names, n)
 		}
 	}
 	slices.SortFunc(names, k8s.PortName.Compare)
-	return names
+	return names, waiting
 }
 
 // programPorts installs Service ports, in transactions that are complete for each of them. A Service port that the kernel refuses is put
@@ -367,8 +369,18 @@ func (w *nftWorker) commit(b *netlink.Batch) error {
 }
 
 // sync reads the table back and brings all of it in step. What is installed and wanted is not touched.
-func (w *nftWorker) sync(ctx context.Context) error {
+func (w *nftWorker) sync(ctx context.Context) (err error) {
 	w.due = fullReadBack // until this succeeds
+	if err := w.group.Silence(w.conn); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = w.group.Listen(nil)
+			return
+		}
+		err = w.group.Listen(w.conn)
+	}()
 	t, err := readNFT(w.conn, w.family)
 	w.loop.Progress()
 	if err != nil {
@@ -457,11 +469,9 @@ func (w *nftWorker) sync(ctx context.Context) error {
 			delete(w.dirty, n) // what was installed of it is among what is left
 		}
 	}
-	names := w.dueNames()
-	for n := range w.dirty {
-		if _, now := slices.BinarySearchFunc(names, n, k8s.PortName.Compare); !now { // refused, and not retried yet
-			r.keep(w.compiler.Service(w.want[n], w.compiler.Adopt(r.before, w.want[n])))
-		}
+	names, waiting := w.dueNames()
+	for _, n := range waiting { // refused, and not retried yet
+		r.keep(w.compiler.Service(w.want[n], w.compiler.Adopt(r.before, w.want[n])))
 	}
 	if err := w.programPorts(ctx, r, names); err != nil {
 		return err
@@ -471,7 +481,7 @@ func (w *nftWorker) sync(ctx context.Context) error {
 	}
 	w.due = nothing
 	w.checkAt = time.Now().Add(w.opts.SyncPeriod)
-	return w.watch.Begin()
+	return nil
 }
 
 // fits reports whether an installed table is in use, and its sets and hooks are as this version has them. They cannot be changed in

@@ -27,12 +27,13 @@ func (p *Plane) openNFT() (workers []familyWorker, err error) {
 	} else if lacking != nil {
 		p.log.Warn("no nftables for an address family: its Services are not served", "error", lacking)
 	}
+	var group netlink.Group
 	for _, f := range p.opts.families() {
 		if !slices.Contains(families, f) {
 			p.drop(f)
 			continue
 		}
-		w, err := newNFTWorker(f, &p.opts, p.inbox[f], p.loops[f], func(change func(*FamilyStatus)) { p.report(f, change) })
+		w, err := newNFTWorker(f, &p.opts, &group, p.inbox[f], p.loops[f], func(change func(*FamilyStatus)) { p.report(f, change) })
 		if err != nil {
 			return nil, err
 		}

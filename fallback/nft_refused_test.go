@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nkp-proxy/nkp/fallback/nft/netlink"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/test/testbed"
@@ -32,7 +33,7 @@ func TestNFTRefusedService(t *testing.T) {
 	o.Hooks.Hooks = o.Hooks.WithDefaults()
 	status := &FamilyStatus{}
 	in := dataplane.NewInbox(func(...k8s.Family) {}, k8s.IPv4)
-	w, err := newNFTWorker(k8s.IPv4, &o, in, nil, func(change func(*FamilyStatus)) { change(status) })
+	w, err := newNFTWorker(k8s.IPv4, &o, &netlink.Group{}, in, nil, func(change func(*FamilyStatus)) { change(status) })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,6 +28,7 @@ type nftWorker struct {
 	in     *dataplane.Inbox
 	loop   *dataplane.Loop
 	report func(func(*FamilyStatus))
+	group  *netlink.Group // of all families' sockets
 	conn   *netlink.Conn
 	watch  *netlink.Watch
 	broken bool // the last step failed: the sockets are opened again, because an answer to it may still come
@@ -51,9 +52,9 @@ type nftWorker struct {
 }
 
 // newNFTWorker returns a worker with an open socket.
-func newNFTWorker(f k8s.Family, o *Options, in *dataplane.Inbox, loop *dataplane.Loop, report func(func(*FamilyStatus))) (*nftWorker, error) {
+func newNFTWorker(f k8s.Family, o *Options, g *netlink.Group, in *dataplane.Inbox, loop *dataplane.Loop, report func(func(*FamilyStatus))) (*nftWorker, error) {
 	w := &nftWorker{
-		family: f, opts: o, log: o.Log.With("family", f), in: in, loop: loop, report: report,
+		family: f, opts: o, log: o.Log.With("family", f), in: in, loop: loop, report: report, group: g,
 		want: map[k8s.PortName]*k8s.ServicePort{}, dirty: map[k8s.PortName]bool{}, refused: dataplane.NewRefusals[k8s.PortName](),
 	}
 	if err := w.connect(); err != nil {
@@ -71,11 +72,11 @@ func newNFTWorker(f k8s.Family, o *Options, in *dataplane.Inbox, loop *dataplane
 
 // connect opens the sockets, and closes those that were open. Changes by others may have been missed.
 func (w *nftWorker) connect() error {
-	conn, err := netlink.Open()
+	conn, err := w.group.Open()
 	if err != nil {
 		return err
 	}
-	watch, err := netlink.NewWatch(w.family, conn.Port())
+	watch, err := w.group.Watch(w.family, conn.Port())
 	if err != nil {
 		conn.Close()
 		return err
@@ -266,6 +267,8 @@ func (w *nftWorker) drifted() (string, error) {
 	t, err := readNFT(w.conn, w.family)
 	if err != nil {
 		return "", err
+	} else if t == nil {
+		return "+ table " + nft.TableName, nil
 	}
 	w.loop.Progress()
 	lines := compareTable(t, w.have.ruleset(w.compiler))

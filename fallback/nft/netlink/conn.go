@@ -20,6 +20,7 @@ type Conn struct {
 	maxSend int    // the largest batch that one call can send, in bytes
 	buf     []byte
 	seq     uint32
+	group   *Group // nil: none
 }
 
 // sendBuffer and receiveBuffer are the sizes of a socket's buffers, in bytes, where the process may set them beyond the system's
@@ -105,7 +106,12 @@ func (e *RefusedError) Error() string {
 func (e *RefusedError) Unwrap() []error { return slices.Collect(maps.Values(e.Tags)) }
 
 // Commit makes the changes of a Batch in force, all of them or none. The error is a *RefusedError if the kernel refused some.
-func (c *Conn) Commit(b *Batch) error { return c.transact(b, true) }
+func (c *Conn) Commit(b *Batch) error {
+	if c.group == nil {
+		return c.transact(b, true)
+	}
+	return c.group.commit(c, b)
+}
 
 // Check has the kernel judge a Batch as Commit does, and changes nothing.
 func (c *Conn) Check(b *Batch) error { return c.transact(b, false) }

@@ -200,31 +200,25 @@ func TestInterruptedByOwnTable(t *testing.T) {
 // Where notifications are lost, a Watch reports a change, because it may have been of nkp's table.
 func TestLostNotifications(t *testing.T) {
 	conn := isolated(t)
-	w, err := NewWatch(k8s.IPv4, conn.Port())
+	var g Group
+	w, err := g.Watch(k8s.IPv4, conn.Port())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	raw, err := w.file.SyscallConn()
-	if err == nil {
-		err = raw.Control(func(fd uintptr) {
-			if err := unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1); err != nil { // the kernel's least
-				t.Error(err)
-			}
-		})
-	}
-	if err == nil {
-		err = raw.Control(func(fd uintptr) { // receive without reading
-			if err := unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, nfnlGroupNFTables); err != nil {
-				t.Error(err)
-			}
-		})
-	}
+	err = w.raw.Control(func(fd uintptr) {
+		// The kernel's least buffer, and receive without reading.
+		if err := errors.Join(
+			unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1),
+			unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, nfnlGroupNFTables)); err != nil {
+			t.Error(err)
+		}
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	installed(t, conn, k8s.IPv6) // neither of the family nor of another program: what is received of it does not count
-	if err := w.Begin(); err != nil {
+	installed(t, conn, k8s.IPv6)                                  // neither of the family nor of another program: what is received of it does not count
+	if err := w.member(unix.NETLINK_ADD_MEMBERSHIP); err != nil { // begins to read
 		t.Fatal(err)
 	}
 	select {

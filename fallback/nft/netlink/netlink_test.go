@@ -344,14 +344,7 @@ func TestWatch(t *testing.T) {
 	conn := isolated(t)
 	m := model(true)
 	r := nft.NewCompiler(nft.Config{Config: rules.DefaultConfig()}, k8s.IPv4, m).Ruleset(m, nil)
-	w, err := NewWatch(k8s.IPv4, conn.Port())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer w.Close()
-	if err := w.Begin(); err != nil {
-		t.Fatal(err)
-	}
+	w := listening(t, &Group{}, conn)
 	install(t, conn, r)
 	program(t, "add", "table", "ip", "other")
 	program(t, "add", "table", "ip6", "nkp")
@@ -367,5 +360,108 @@ func TestWatch(t *testing.T) {
 		case <-time.After(5 * time.Second):
 			t.Errorf("%s: not reported", c)
 		}
+	}
+}
+
+// listening returns a Watch of a Group that listens.
+func listening(t *testing.T, g *Group, c *Conn) *Watch {
+	t.Helper()
+	w, err := g.Watch(k8s.IPv4, c.Port())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.Close)
+	if err := errors.Join(g.Silence(c), g.Listen(c)); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// A silent Watch receives nothing, so that the kernel builds no notifications for what is programmed. What another program changes
+// meanwhile is reported afterwards, and only that.
+func TestSilence(t *testing.T) {
+	isolated(t)
+	var g Group
+	conn, err := g.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	w := listening(t, &g, conn)
+	changed := func(want bool) (is bool) { // takes all reports
+		wait := 200 * time.Millisecond
+		if want {
+			wait = 10 * time.Second
+		}
+		for {
+			select {
+			case <-w.Changed:
+				is, wait = true, 200*time.Millisecond
+			case <-time.After(wait):
+				return is
+			}
+		}
+	}
+	round := func(what string, want bool, do func()) {
+		t.Helper()
+		for range 2 { // two families at a time
+			if err := g.Silence(conn); err != nil {
+				t.Fatal(err)
+			}
+		}
+		installed(t, conn, k8s.IPv4)
+		do()
+		if err := g.Listen(conn); err != nil {
+			t.Fatal(err)
+		}
+		if changed(false) {
+			t.Errorf("%s: reported while silent", what)
+		}
+		if err := g.Listen(conn); err != nil {
+			t.Fatal(err)
+		}
+		if got := changed(want); got != want {
+			t.Errorf("%s: reported %v", what, got)
+		}
+	}
+	round("nothing but own changes", false, func() {})
+	round("another program's change", true, func() { program(t, "flush", "ruleset") })
+	round("another program's change beside own commits without effect", true, func() {
+		same := NewBatch(k8s.IPv4)
+		same.AddTable()
+		if err := conn.Commit(same); err != nil {
+			t.Fatal(err)
+		}
+		program(t, "add", "element", "ip", "nkp", "cluster-ips", "{ 9.9.9.9 }")
+	})
+	round("another program's change before an own one", true, func() {
+		program(t, "add", "element", "ip", "nkp", "cluster-ips", "{ 8.8.8.8 }")
+		installed(t, conn, k8s.IPv4)
+	})
+	round("a commit that the kernel refuses", false, func() {
+		wrong := NewBatch(k8s.IPv4)
+		wrong.DeleteSet("no-such-set")
+		if _, refused := errors.AsType[*RefusedError](conn.Commit(wrong)); !refused {
+			t.Error("not refused")
+		}
+	})
+	round("own commits without effect", false, func() {
+		same := NewBatch(k8s.IPv4)
+		same.AddTable()
+		if err := conn.Commit(same); err != nil {
+			t.Fatal(err)
+		}
+	})
+	program(t, "flush", "ruleset")
+	if !changed(true) {
+		t.Error("a flush was not reported")
+	}
+	round("again own changes", false, func() {})
+	program(t, "flush", "ruleset")
+	if !changed(true) {
+		t.Error("deaf after having been silent")
+	}
+	if err := errors.Join(g.Silence(conn), g.Listen(nil)); err != nil || !changed(true) {
+		t.Errorf("not reported where it was not asked: %v", err)
 	}
 }
