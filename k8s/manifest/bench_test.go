@@ -1,13 +1,17 @@
 package manifest
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nkp-proxy/nkp/k8s"
 )
 
 // bigManifest returns a List of services with endpoints each, in block style as kubectl prints it.
@@ -81,36 +85,18 @@ func bigManifest(services, endpoints int) string {
 	return b.String()
 }
 
-func writeBig(tb testing.TB, name string, services int) string {
+func writeBig(tb testing.TB, format string, services int) string {
 	tb.Helper()
-	text := []byte(bigManifest(services, 10))
-	path := filepath.Join(tb.TempDir(), "big.yaml")
-	if err := os.WriteFile(path, text, 0o644); err != nil {
-		tb.Fatal(err)
+	text := bigManifest(services, 10)
+	if format == "json" {
+		var err error
+		if text, err = asJSON(text); err != nil {
+			tb.Fatal(err)
+		}
 	}
-	if name == "json" {
-		m := Load(path)
-		items := make([]any, len(m.Objects))
-		for i, c := range m.Objects {
-			text, err := json.Marshal(c.Object)
-			if err != nil {
-				tb.Fatal(err)
-			}
-			var o map[string]any
-			if err := json.Unmarshal(text, &o); err != nil {
-				tb.Fatal(err)
-			}
-			o["kind"], o["apiVersion"] = c.Ref.Kind, apiVersions[c.Ref.Kind]
-			items[i] = o
-		}
-		text, err := json.MarshalIndent(map[string]any{"kind": "List", "apiVersion": "v1", "items": items}, "", "    ")
-		if err != nil {
-			tb.Fatal(err)
-		}
-		path = filepath.Join(tb.TempDir(), "big.json")
-		if err := os.WriteFile(path, text, 0o644); err != nil {
-			tb.Fatal(err)
-		}
+	path := filepath.Join(tb.TempDir(), "big."+format)
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		tb.Fatal(err)
 	}
 	return path
 }
@@ -134,25 +120,92 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
-// BenchmarkReload reads that file again after one line has changed.
-func BenchmarkReload(b *testing.B) {
-	path := writeBig(b, "yaml", 10000)
-	r := newReader(path)
-	r.scan(nil)
-	before := r.assemble(nil)
-	text, err := os.ReadFile(path)
-	if err != nil {
-		b.Fatal(err)
-	}
-	for i := 0; b.Loop(); i++ {
-		text := strings.Replace(string(text), "port: 8080", fmt.Sprintf("port: %d", 1+i%60000), 1)
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+// writeHuge writes Services with 5 endpoints each, to one file or, as a directory, to a file for each. It returns the path, and
+// the file that has the last Service.
+func writeHuge(b testing.TB, form string, services int) (path, last string) {
+	text := bigManifest(services, 5)
+	path = filepath.Join(b.TempDir(), "big."+form)
+	switch form {
+	case "directory":
+		if err := os.Mkdir(path, 0o755); err != nil {
 			b.Fatal(err)
 		}
-		r.scan(func(string) bool { return true })
-		after := r.assemble(before.objects)
-		if d := difference(before.objects, after.objects); len(d) != 1 {
-			b.Fatalf("%d changes", len(d))
+		for pair := range slices.Chunk(split([]byte(text)), 2) {
+			last = filepath.Join(path, fmt.Sprintf("%d.yaml", pair[0].item))
+			if err := os.WriteFile(last, slices.Concat([]byte("apiVersion: v1\nkind: List\nitems:\n"), pair[0].raw, pair[1].raw), 0o644); err != nil {
+				b.Fatal(err)
+			}
 		}
+		return path, last
+	case "json":
+		var err error
+		if text, err = asJSON(text); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		b.Fatal(err)
+	}
+	return path, path
+}
+
+// asJSON returns a List in YAML as kubectl prints it in JSON.
+func asJSON(text string) (string, error) {
+	var items []json.RawMessage
+	for _, p := range split([]byte(text)) {
+		data, _, err := toJSON(p.raw)
+		if err != nil {
+			return "", err
+		}
+		items = append(items, bytes.Trim(data, "[]"))
+	}
+	list, err := json.MarshalIndent(map[string]any{"kind": "List", "apiVersion": "v1", "items": items}, "", "    ")
+	return string(list), err
+}
+
+// counter is a Sink that counts changes.
+type counter struct {
+	changes  int
+	problems k8s.Problems
+}
+
+func (c *counter) Apply(list []k8s.Change) { c.changes += len(list) }
+func (c *counter) Synced()                 {}
+func (c *counter) Problems(p k8s.Problems) { c.problems = p }
+
+// BenchmarkReload follows a change of one of 50,000 Services with 5 endpoints each; with -short, of 5,000.
+func BenchmarkReload(b *testing.B) {
+	services := 50_000
+	if testing.Short() {
+		services = 5_000
+	}
+	for _, form := range []string{"yaml", "json", "directory"} {
+		b.Run(form, func(b *testing.B) {
+			path, changed := writeHuge(b, form, services)
+			sink := &counter{}
+			f := newFollower(path, sink)
+			defer f.watcher.Close()
+			f.look(nil)
+			if sink.changes != 2*services {
+				b.Fatalf("%d objects: %v", sink.changes, sink.problems)
+			}
+			text, err := os.ReadFile(changed)
+			if err != nil {
+				b.Fatal(err)
+			}
+			for i := 0; b.Loop(); i++ {
+				b.StopTimer()
+				next := bytes.Replace(text, []byte(": 8080"), fmt.Appendf(nil, ": %d", 1+i%6000), 1)
+				if err := os.WriteFile(changed, next, 0o644); err != nil {
+					b.Fatal(err)
+				}
+				sink.changes = 0
+				b.StartTimer()
+				f.look(func(path string) bool { return path == changed })
+				if sink.changes != 1 {
+					b.Fatalf("%d changes: %v", sink.changes, sink.problems)
+				}
+			}
+		})
 	}
 }

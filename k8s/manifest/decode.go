@@ -55,6 +55,9 @@ var apiVersions = map[k8s.Kind]string{
 // parse decodes a piece. torn reports that the text is no YAML at all: if the piece is an item, it may have been
 // cut out wrongly.
 func (p *piece) parse() (results []parsed, torn bool) {
+	if p.item > 0 && p.raw[0] == '{' && !json.Valid(p.raw) { // cut out of JSON by its brackets
+		return nil, true
+	}
 	data, twice, err := toJSON(p.raw)
 	if err != nil {
 		what := "not valid YAML: "

@@ -28,10 +28,11 @@ var maxFileSize int64 = 256 << 20
 
 // file is a manifest file and the result of its last parse.
 type file struct {
-	path  string
-	info  os.FileInfo // as of the last read
-	sum   uint64
-	cache map[pieceKey][]parsed // of the last parse that needed no unsplit
+	path   string
+	target string      // path without symbolic links, as of the last scan
+	info   os.FileInfo // as of the last read
+	sum    uint64
+	cache  map[pieceKey][]parsed // of the last parse that needed no unsplit
 
 	objects  map[k8s.Ref]located // valid now
 	kept     map[k8s.Ref]located // not valid or not readable now: the last good state

@@ -35,6 +35,9 @@ func FuzzDecode(f *testing.F) {
 		}
 	}
 	f.Add([]byte(bigManifest(2, 2)))
+	for _, list := range jsonLists {
+		f.Add([]byte(list.text))
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		data, err := text(data)
 		if err != nil {

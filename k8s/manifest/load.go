@@ -68,47 +68,52 @@ func newReader(path string) *reader {
 	return &reader{path: path, files: map[string]*file{}}
 }
 
-// scan updates the state of the files. It reads a file if its metadata changed, or if touched returns true.
+// scan updates the state of the files. It reads a file if its metadata changed, or if touched returns true for its path or target.
 func (r *reader) scan(touched func(path string) bool) {
-	var names []string
-	names, r.missing = listFiles(r.path)
+	var found []listed
+	found, r.missing = listFiles(r.path)
 	if r.missing != nil {
 		return
 	}
-	r.empty = len(names) == 0
+	r.empty = len(found) == 0
 	for name := range r.files {
-		if !slices.Contains(names, name) {
+		if _, ok := slices.BinarySearchFunc(found, name, func(l listed, name string) int { return cmp.Compare(l.path, name) }); !ok {
 			delete(r.files, name)
 		}
 	}
-	for _, name := range names {
-		f := r.files[name]
+	for _, l := range found {
+		f := r.files[l.path]
 		if f == nil {
-			f = &file{path: name}
-			r.files[name] = f
+			f = &file{path: l.path}
+			r.files[l.path] = f
 		}
-		f.update(touched != nil && touched(name))
+		f.target = l.target
+		f.update(touched != nil && (touched(l.path) || touched(l.target)))
 	}
 }
 
+// listed is a file and its target, which differs if there is a symbolic link in its path.
+type listed struct{ path, target string }
+
 // listFiles returns the manifest files of a path, sorted: the path itself if it is a file. Hidden files are
-// skipped, because editors keep locks and backups in them.
-func listFiles(path string) ([]string, error) {
+// skipped, because editors keep locks and backups in them. There may be very many: only symbolic links are resolved.
+func listFiles(path string) ([]listed, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
 	}
 	if !info.IsDir() {
-		return []string{path}, nil
+		return []listed{{path, target(path)}}, nil
 	}
 	entries, err := os.ReadDir(path)
 	if err != nil {
 		return nil, err
 	}
-	var names []string
+	dir := target(path)
+	var found []listed
 	for _, e := range entries {
-		name := filepath.Join(path, e.Name())
-		switch filepath.Ext(name) {
+		l := listed{filepath.Join(path, e.Name()), filepath.Join(dir, e.Name())}
+		switch filepath.Ext(l.path) {
 		case ".yaml", ".yml", ".json":
 		default:
 			continue
@@ -116,12 +121,15 @@ func listFiles(path string) ([]string, error) {
 		if strings.HasPrefix(e.Name(), ".") {
 			continue
 		}
-		if info, err := os.Stat(name); err == nil && info.IsDir() {
-			continue
+		if !e.Type().IsRegular() {
+			if info, err := os.Stat(l.path); err == nil && info.IsDir() {
+				continue
+			}
+			l.target = target(l.path)
 		}
-		names = append(names, name)
+		found = append(found, l)
 	}
-	return names, nil
+	return found, nil
 }
 
 // assemble merges the files. published is the state in force: an object with two definitions stays as it is

@@ -41,12 +41,10 @@ func (m *Source) Run(ctx context.Context, sink k8s.Sink) error {
 	if _, err := os.Stat(m.path); err != nil {
 		return fmt.Errorf("cannot read the manifests: %w", err)
 	}
-	f := follower{reader: newReader(m.path), sink: sink, published: map[k8s.Ref]located{}}
-	f.watcher, f.watchErr = fsnotify.NewWatcher()
+	f := newFollower(m.path, sink)
 	if f.watcher != nil {
 		defer f.watcher.Close()
 	}
-	f.watch()
 	f.look(nil)
 	return f.run(ctx)
 }
@@ -61,6 +59,14 @@ type follower struct {
 
 	watcher  *fsnotify.Watcher // nil: cannot watch, poll instead
 	watchErr error             // why some directory is not watched
+}
+
+// newFollower returns a follower that watches for changes, as far as that is possible, and has not looked yet.
+func newFollower(path string, sink k8s.Sink) *follower {
+	f := &follower{reader: newReader(path), sink: sink, published: map[k8s.Ref]located{}}
+	f.watcher, f.watchErr = fsnotify.NewWatcher()
+	f.watch()
+	return f
 }
 
 // run reads the files again whenever they change, until the context ends.
@@ -84,7 +90,7 @@ func (f *follower) run(ctx context.Context) error {
 		case <-errs: // more events than the kernel could hold
 			all = true
 		case <-timer.C:
-			f.look(func(path string) bool { return all || touched[filepath.Clean(path)] || touched[target(path)] })
+			f.look(func(path string) bool { return all || touched[filepath.Clean(path)] })
 			clear(touched)
 			first, all = time.Time{}, false
 			timer.Reset(f.poll())
@@ -144,8 +150,8 @@ func (f *follower) watch() (added bool) {
 		want[filepath.Clean(f.path)] = true
 		want[target(f.path)] = true
 	}
-	for name := range f.files {
-		want[filepath.Dir(target(name))] = true
+	for _, file := range f.files {
+		want[filepath.Dir(file.target)] = true
 	}
 	watched := f.watcher.WatchList()
 	for _, dir := range watched {

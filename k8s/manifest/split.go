@@ -25,10 +25,17 @@ func split(data []byte) []piece {
 	for _, d := range splitYAML(data) {
 		line += bytes.Count(data[counted:d.start], []byte("\n"))
 		counted = d.start
-		for _, raw := range splitJSON(d.raw) {
+		raws := [][]byte{d.raw}
+		items, list := cutItems(d.raw)
+		if items == nil {
+			raws = splitJSON(d.raw)
+		}
+		for _, raw := range raws {
 			documents++
 			whole := piece{raw: raw, document: documents, line: line}
-			items, list := cutItems(raw)
+			if len(raws) > 1 {
+				items, list = cutItems(raw)
+			}
 			if items == nil {
 				pieces = append(pieces, whole)
 			}
@@ -49,18 +56,11 @@ func split(data []byte) []piece {
 // if it is none.
 func cutItems(doc []byte) (items [][]byte, list string) {
 	if looksJSON(doc) {
-		if h := headOf(doc); h.isList() {
-			var raw []json.RawMessage
-			if json.Unmarshal(h.Items, &raw) != nil {
-				return nil, ""
+		// A key with escapes could mean "items", too.
+		if header, items, ok := splitJSONList(doc); ok && json.Valid(header) && !bytes.ContainsRune(header, '\\') {
+			if h := headOf(header); h.isList() && string(h.Items) == "[]" {
+				return items, h.Kind
 			}
-			for _, item := range raw {
-				if !looksJSON(item) {
-					return nil, ""
-				}
-				items = append(items, item)
-			}
-			return items, h.Kind
 		}
 	}
 	if !bytes.Contains(doc, []byte("items:")) {
@@ -102,6 +102,84 @@ func splitJSON(doc []byte) [][]byte {
 			return [][]byte{doc}
 		}
 		values = append(values, value)
+	}
+}
+
+// splitJSONList cuts a List in JSON, in one pass, because decoding one of 100 MB takes seconds: header is the document without the items.
+// It looks at brackets and strings only. If header and items are valid JSON, so was the document.
+func splitJSONList(doc []byte) (header []byte, items [][]byte, ok bool) {
+	const list = 2 // depth inside the items' brackets
+	depth, start, inside := 0, 0, false
+	comma := true // an item may start
+	var key []byte
+	for at := 0; at < len(doc); at++ {
+		switch c := doc[at]; c {
+		case '"':
+			end := stringEnd(doc, at)
+			if end < 0 || inside && depth == list {
+				return nil, nil, false
+			}
+			if depth == 1 {
+				key = doc[at:end]
+			}
+			at = end - 1
+		case '{', '[':
+			depth++
+			switch {
+			case inside && depth == list+1:
+				if c != '{' || !comma {
+					return nil, nil, false
+				}
+				start, comma = at, false
+			case c == '[' && depth == list && string(key) == `"items"`:
+				if header != nil {
+					return nil, nil, false
+				}
+				header, inside = doc[:at+1:at+1], true
+			}
+		case '}', ']':
+			depth--
+			switch {
+			case inside && depth == list:
+				items = append(items, doc[start:at+1])
+			case inside && depth < list:
+				if c != ']' || comma {
+					return nil, nil, false
+				}
+				header, inside = append(header, doc[at:]...), false
+			}
+		case ',':
+			if inside && depth == list {
+				if comma {
+					return nil, nil, false
+				}
+				comma = true
+			}
+		case ' ', '\t', '\r', '\n':
+		default:
+			if inside && depth == list {
+				return nil, nil, false
+			}
+		}
+	}
+	return header, items, header != nil && !inside && depth == 0
+}
+
+// stringEnd returns where a JSON string that starts at a position has ended; -1: nowhere.
+func stringEnd(doc []byte, start int) int {
+	for at := start + 1; ; at++ {
+		i := bytes.IndexByte(doc[at:], '"')
+		if i < 0 {
+			return -1
+		}
+		at += i
+		escapes := 0
+		for doc[at-1-escapes] == '\\' {
+			escapes++
+		}
+		if escapes%2 == 0 {
+			return at + 1
+		}
 	}
 }
 
