@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nkp-proxy/nkp/test/bench/rig"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // Control is what one proxy costs at one number of Services, and how fast it follows.
@@ -23,6 +24,10 @@ type Control struct {
 	Endpoints int // of each Service
 
 	Starts []time.Duration // each from the start of the process until every Service with pods has answered
+	// GaveUp is after how long a start was given up, 0 if none was. Served is the share of the Services with pods that answered then.
+	// Nothing more is measured but PeakMemory.
+	GaveUp time.Duration
+	Served float64
 	Change []time.Duration // each from the patch of one endpoint until a new connection reached the new one; sorted
 
 	// BurstChange is Change while 100 changes come each second; BurstRate is how many came. CPU is in cores: of the proxy
@@ -32,6 +37,7 @@ type Control struct {
 	BurstCPU, BurstSwitchCPU  float64
 	IdleCPU                   float64 // cores
 	SettledMemory, LastMemory float64 // resident, units of a million bytes
+	PeakMemory                float64 // largest resident, from the last start until SettledMemory
 	// AllocatedPerChange is how many bytes nkp allocates at least for one endpoint's change; 0: not known.
 	AllocatedPerChange float64
 	// TableMemory is the kernel's, of the tables, in units of a million bytes; 0 on Open vSwitch, whose daemon has the flows here.
@@ -71,7 +77,13 @@ func (m *measurement) starts(ctx context.Context, c *Control, r *Results) error 
 		if err := m.Start(); err != nil {
 			return err
 		}
-		took, err := m.reachAll(ctx, begin)
+		limited, cancel := context.WithTimeout(ctx, m.patience())
+		took, err := m.reachAll(limited, begin)
+		late := limited.Err() != nil && ctx.Err() == nil
+		cancel()
+		if late {
+			return m.giveUp(ctx, c)
+		}
 		if err != nil {
 			return err
 		}
@@ -92,6 +104,40 @@ func (m *measurement) starts(ctx context.Context, c *Control, r *Results) error 
 		}
 	}
 	return nil
+}
+
+// patience returns how long the proxy may take from its start until it serves everything: at the sizes of -huge kube-proxy is then
+// recorded as far as it got.
+func (m *measurement) patience() time.Duration {
+	if m.size.huge && m.Kind.OfKubernetes() {
+		return 2 * time.Minute
+	}
+	return time.Hour
+}
+
+// giveUp records how far a proxy got that does not serve everything in time.
+func (m *measurement) giveUp(ctx context.Context, c *Control) (err error) {
+	list := m.everything()
+	var served atomic.Int64
+	var g errgroup.Group
+	g.SetLimit(askers)
+	for _, s := range list {
+		g.Go(func() error {
+			try, cancel := context.WithTimeout(ctx, testbed.Patient(askTime))
+			defer cancel()
+			if _, err := m.Client.AskWith(try, "tcp", s, testbed.AskOptions{DialOptions: testbed.DialOptions{Reset: true}}); err == nil {
+				served.Add(1)
+			}
+			return ctx.Err()
+		})
+	}
+	if err := g.Wait(); err != nil { // interrupted: the answers say nothing
+		return err
+	}
+	c.GaveUp, c.Served = m.patience(), float64(served.Load())/float64(len(list))
+	_, c.PeakMemory, err = rig.Resident(m.Proxy.PID())
+	m.say("given up %v after the start: %.0f %% of the Services with pods answer; %.1f MB at most", c.GaveUp, 100*c.Served, c.PeakMemory)
+	return err
 }
 
 func last[T any](list []T) T { return list[len(list)-1] }
@@ -133,13 +179,13 @@ func (m *measurement) control(ctx context.Context, c *Control) (err error) {
 	if err := m.settle(ctx); err != nil {
 		return err
 	}
-	if c.SettledMemory, err = rig.Resident(m.Proxy.PID()); err != nil {
+	if c.SettledMemory, c.PeakMemory, err = rig.Resident(m.Proxy.PID()); err != nil {
 		return err
 	}
 	if c.IdleCPU, err = m.cpuDuring(func() error { time.Sleep(idle); return nil }); err != nil {
 		return err
 	}
-	m.say("at rest %.1f MB, %.2f %% of a core", c.SettledMemory, 100*c.IdleCPU)
+	m.say("at rest %.1f MB, at most %.1f MB before, %.2f %% of a core", c.SettledMemory, c.PeakMemory, 100*c.IdleCPU)
 	if err := m.changes(ctx, c); err != nil {
 		return err
 	}
@@ -148,7 +194,7 @@ func (m *measurement) control(ctx context.Context, c *Control) (err error) {
 		return err
 	}
 	m.say("at %.0f changes/s: p50 %v, p99 %v, %.2f cores, switch %.2f", c.BurstRate, quantile(c.BurstChange, 50), quantile(c.BurstChange, 99), c.BurstCPU, c.BurstSwitchCPU)
-	c.LastMemory, err = rig.Resident(m.Proxy.PID())
+	c.LastMemory, _, err = rig.Resident(m.Proxy.PID())
 	return err
 }
 
@@ -164,7 +210,7 @@ func (m *measurement) settle(ctx context.Context) error {
 			calm = 0
 		}
 	}
-	if !m.Kind.OfKubernetes() && m.plan.last(m.size) && m.plan.full {
+	if !m.Kind.OfKubernetes() && (m.size.huge || m.plan.last(m.size) && m.plan.full) {
 		time.Sleep(6 * time.Second) // nkp returns memory to the system some seconds after its start
 	}
 	return ctx.Err()
@@ -299,5 +345,5 @@ func (m *measurement) churn(ctx context.Context, salt int) error {
 		i = rand.IntN(m.services)
 	}
 	to := fmt.Sprintf("10.%d.%d.%d", 200+salt, rand.IntN(250), 1+rand.IntN(250))
-	return m.api.Move(ctx, rig.Numbered(i).Name, rand.IntN(m.size.each()), to)
+	return m.api.Move(ctx, rig.Numbered(i, 0).Name, rand.IntN(m.size.each()), to)
 }

@@ -2,7 +2,7 @@
 // same API server, ovs-ofctl on the same switch, and pods that reach each other without any Service.
 //
 //	make bench         everything, under 30 minutes on two cores; writes docs/benchmarks.md, its plots, docs/scale.md, and the
-//	                   numbers of README.md. BENCHFLAGS=-huge: 50,000 Services × 5 endpoints, too
+//	                   numbers of README.md. BENCHFLAGS=-huge: 50,000 Services × 5 endpoints and 5,000 × 50, too
 //	make bench-quick   up to 1,000 Services, 5 minutes; prints only
 //	make bench-kernel  VIP against direct on the kernel's datapath, in the emulated machine of test/kernel; prints only
 //

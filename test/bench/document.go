@@ -39,18 +39,22 @@ func short(d time.Duration) string {
 func controlTable(r *Results) report.Table {
 	t := report.Table{
 		Title:  "Start, one change, memory",
-		Header: []string{"proxy", "Services", "start to all serving", "one change p50", "p99", "(of)", "memory at rest", "kernel memory of the tables", "CPU at rest", "allocated for a change"},
+		Header: []string{"proxy", "Services", "start to all serving", "one change p50", "p99", "(of)", "memory at rest", "peak before", "kernel memory of the tables", "CPU at rest", "allocated for a change"},
 		Remarks: "Start: from the start of the process until every Service with pods has answered; nkp's is the median of its starts on an empty switch. " +
-			"Change: from the patch of one endpoint until a new connection reached the new pod. Memory is resident, in units of a million bytes; CPU is of one core. " +
+			"Change: from the patch of one endpoint until a new connection reached the new pod. Memory is resident, in units of a million bytes, the peak from the start until it is at rest; CPU is of one core. " +
 			"Kernel memory: what the kernel has less (SUnreclaim, Percpu and VmallocUsed of /proc/meminfo) after the tables of a stopped proxy were deleted.",
 	}
 	for _, c := range r.Control {
+		if c.GaveUp != 0 {
+			t.Add(string(c.Kind), c.size(), fmt.Sprintf("given up after %s, %.0f %% served", short(c.GaveUp), 100*c.Served), "–", "–", "–", "–", fmt.Sprintf("%.0f MB", c.PeakMemory), "–", "–", "–")
+			continue
+		}
 		tables := "–"
 		if c.Kind != rig.NKP {
 			tables = fmt.Sprintf("%.1f MB", c.TableMemory)
 		}
 		t.Add(string(c.Kind), c.size(), short(c.Start()), short(quantile(c.Change, 50)), short(quantile(c.Change, 99)), fmt.Sprint(len(c.Change)),
-			fmt.Sprintf("%.0f MB", c.SettledMemory), tables, fmt.Sprintf("%.2f %%", 100*c.IdleCPU), allocated(c))
+			fmt.Sprintf("%.0f MB", c.SettledMemory), fmt.Sprintf("%.0f MB", c.PeakMemory), tables, fmt.Sprintf("%.2f %%", 100*c.IdleCPU), allocated(c))
 	}
 	if f := r.Floor; f != nil && len(f.NKP) > 0 {
 		best := func(list []float64) string { return fmt.Sprintf("%.0f ms", minimum(list)) }
@@ -90,6 +94,9 @@ func burstTable(r *Results) report.Table {
 		Remarks: "CPU is in cores and includes the programs that kube-proxy runs. API server, clients and proxy share the machine: the API server does not manage the full rate beside a busy proxy.",
 	}
 	for _, c := range r.Control {
+		if c.GaveUp != 0 {
+			continue
+		}
 		sw := "–"
 		if c.Kind == rig.NKP {
 			sw = fmt.Sprintf("%.2f", c.BurstSwitchCPU)

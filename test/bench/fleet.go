@@ -59,7 +59,7 @@ func measureFleet(ctx context.Context, p plan, services int, api *rig.API, progr
 		return nil, err
 	}
 	for _, a := range m.Agents {
-		r, err := rig.Resident(a.PID())
+		r, _, err := rig.Resident(a.PID())
 		if err != nil {
 			return nil, err
 		}

@@ -42,8 +42,12 @@ func good() *Results {
 	for i := range r.Control {
 		r.Control[i].Endpoints = rig.Endpoints
 	}
-	// No target speaks of very many Services.
-	r.Control = append(r.Control, Control{Kind: rig.NFTables, Services: 50_000, Endpoints: 5, Starts: ms(99_000), Change: ms(999), SettledMemory: 999, TableMemory: 999})
+	// At the sizes of -huge targets speak of nkp on Open vSwitch only.
+	r.Control = append(r.Control,
+		Control{Kind: rig.NKP, Services: 1000, Endpoints: 5, Starts: ms(400), Change: ms(4, 5, 9), SettledMemory: 60},
+		Control{Kind: rig.NKP, Services: 50_000, Endpoints: 5, Starts: ms(5000), Change: ms(4, 5, 9), SettledMemory: 250, PeakMemory: 400},
+		Control{Kind: rig.NFTables, Services: 50_000, Endpoints: 5, Starts: ms(99_000), Change: ms(999), SettledMemory: 999, TableMemory: 999},
+		Control{Kind: rig.KubeNft, Services: 50_000, Endpoints: 5, GaveUp: 2 * time.Minute, Served: 0.25, PeakMemory: 900})
 	p := Phase{Took: time.Second, Load: rig.Load{Requests: 200, Watches: 200, CPU: time.Second}, FromServer: 50e6}
 	r.Fleet = &Fleet{Agents: 50, Services: 1000, Start: p, Changing: p, Idle: Phase{Took: time.Second}, Changes: 20, Reached: ms(3, 4), Last: ms(5)}
 	return r
@@ -73,6 +77,11 @@ func TestJudge(t *testing.T) {
 		"times faster than kube-proxy nftables":    func(r *Results) { r.Control[10].Change = ms(6) },
 		"nkp nftables: serving again":              func(r *Results) { r.Control[9].Repair.Took = 0 },
 		"nkp nftables: wrong answers":              func(r *Results) { r.Control[9].Repair.Wrong = 1 },
+		"50000 × 5: start":                         func(r *Results) { r.Control[13].Starts = ms(7000) },
+		"50000 × 5: memory at rest":                func(r *Results) { r.Control[13].SettledMemory = 301 },
+		"50000 × 5: memory at its peak":            func(r *Results) { r.Control[13].PeakMemory = 451 },
+		"50000 × 5: one endpoint's change, p99":    func(r *Results) { r.Control[13].Change = ms(4, 5, 60, 60) },
+		"from 1,000 to 50,000 Services":            func(r *Results) { r.Control[13].Change = ms(9, 9, 9) },
 		"nkp nftables: throughput":                 func(r *Results) { r.Data[7].Throughput = Pairs{{70, 100}} },
 	} {
 		r := good()
@@ -131,7 +140,7 @@ func TestWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"some CPU", "kube-proxy nftables", "nkp 120 ms, `ovs-ofctl --bundle` 240 ms, ratio 0.50", "| nkp | 10000 | 0.40 s | 5.0 ms |", "50 agents",
-		"kube-proxy and API server are v1.99.1;", "| nkp nftables | 50000 × 5 | 99 s |", "| kube-proxy nftables | 10000 | not within 60 s | 5000 | 3 | 4997 | – |"} {
+		"kube-proxy and API server are v1.99.1;", "| nkp nftables | 50000 × 5 | 99 s |", "| kube-proxy nftables | 50000 × 5 | given up after 120 s, 25 % served |", "| 250 MB | 400 MB |", "| kube-proxy nftables | 10000 | not within 60 s | 5000 | 3 | 4997 | – |"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("benchmarks.md has no %q", want)
 		}
@@ -161,10 +170,10 @@ func TestPairs(t *testing.T) {
 }
 
 func TestPlan(t *testing.T) {
-	if p := fullPlan(false).andHuge(); len(p.byEndpoints()) != 2 || !p.last(p.sizes[len(p.sizes)-2]) || p.last(huge) || !p.full {
+	if p := fullPlan(false).andHuge(); len(p.byEndpoints()) != 3 || !p.last(p.sizes[len(p.sizes)-4]) || p.last(last(p.sizes)) || !p.full {
 		t.Errorf("%+v", p)
 	}
-	if p := fullPlan(true).andHuge().at("50000"); len(p.byEndpoints()) != 1 || p.full {
+	if p := fullPlan(true).andHuge().at("1000x5,50000x5"); len(p.byEndpoints()) != 1 || len(p.sizes) != 2 || p.full {
 		t.Errorf("%+v", p)
 	}
 	p := fullPlan(true).only("nkp,fleet").at("1000")

@@ -4,6 +4,7 @@ package main
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,17 +44,29 @@ type size struct {
 	endpoints            int // of each Service; 0: rig.Endpoints
 	control, data, fleet bool
 	repair               bool // of the nftables modes
+	huge                 bool // one of the sizes of -huge
 }
 
 // each returns the number of endpoints of each Service.
 func (s size) each() int { return cmp.Or(s.endpoints, rig.Endpoints) }
 
-// huge is measured with the flag -huge only: it takes ten minutes more.
-var huge = size{services: 50_000, endpoints: 5, control: true, repair: true}
+// String names the size as -sizes does.
+func (s size) String() string {
+	if s.endpoints == 0 {
+		return strconv.Itoa(s.services)
+	}
+	return fmt.Sprintf("%dx%d", s.services, s.endpoints)
+}
+
+// hugeSizes are measured with the flag -huge only: they take ten minutes more. The first is there for the exponents.
+var hugeSizes = []size{
+	{services: 1000, endpoints: 5, control: true, huge: true}, {services: 50_000, endpoints: 5, control: true, repair: true, huge: true},
+	{services: 5000, endpoints: 50, control: true, huge: true},
+}
 
 // leavesOut reports whether a proxy is not measured here: kube-proxy's iptables mode would take hours where there are very many
 // Services.
-func (s size) leavesOut(k rig.Kind) bool { return s == huge && k == rig.KubeLegacy }
+func (s size) leavesOut(k rig.Kind) bool { return s.huge && k == rig.KubeLegacy }
 
 func fullPlan(quick bool) plan {
 	p := plan{
@@ -106,20 +119,20 @@ func (p plan) only(list string) plan {
 	return p
 }
 
-// at leaves out the numbers of Services that the comma-separated list does not name; "" keeps all.
+// at leaves out the sizes that the comma-separated list does not name; "" keeps all.
 func (p plan) at(list string) plan {
 	if list == "" {
 		return p
 	}
 	names := strings.Split(list, ",")
-	p.sizes = slices.DeleteFunc(p.sizes, func(s size) bool { return !slices.Contains(names, strconv.Itoa(s.services)) })
+	p.sizes = slices.DeleteFunc(p.sizes, func(s size) bool { return !slices.Contains(names, s.String()) })
 	p.full = false
 	return p
 }
 
 // andHuge adds very many Services.
 func (p plan) andHuge() plan {
-	p.sizes = append(p.sizes, huge)
+	p.sizes = append(p.sizes, hugeSizes...)
 	return p
 }
 
@@ -137,6 +150,6 @@ func (p plan) byEndpoints() (list [][]size) {
 
 // last reports whether this is the largest number of Services that the targets speak of.
 func (p plan) last(s size) bool {
-	list := slices.DeleteFunc(slices.Clone(p.sizes), func(s size) bool { return s == huge })
+	list := slices.DeleteFunc(slices.Clone(p.sizes), func(s size) bool { return s.huge })
 	return len(list) > 0 && s == list[len(list)-1]
 }

@@ -38,6 +38,7 @@ func judge(r *Results) []verdict {
 	v.control(r)
 	v.data(r)
 	v.nftables(r)
+	v.huge(r)
 	return v
 }
 
@@ -158,6 +159,30 @@ func (v *verdicts) nftables(r *Results) {
 	}
 }
 
+// huge judges nkp on Open vSwitch at the sizes of -huge. Of the other proxies it is only recorded what they take there.
+func (v *verdicts) huge(r *Results) {
+	var change []report.Point
+	for _, c := range r.Control {
+		if c.Kind != rig.NKP || c.Endpoints == rig.Endpoints {
+			continue
+		}
+		if c.Endpoints == hugeSizes[0].endpoints {
+			change = append(change, report.Point{Services: float64(c.Services), Cost: changeCost(c)})
+		}
+		if c.Services == hugeSizes[0].services {
+			continue
+		}
+		at := c.size() + ": "
+		v.most(at+"start", c.Start().Seconds(), 6, "s")
+		v.most(at+"one endpoint's change, p99", milli(quantile(c.Change, 99)), 50, "ms")
+		v.most(at+"memory at rest", c.SettledMemory, 300, "MB")
+		v.most(at+"memory at its peak", c.PeakMemory, 450, "MB")
+	}
+	if e, ok := report.Exponent(change); ok {
+		v.most("exponent of one endpoint's change from 1,000 to 50,000 Services", e, 0.1, "")
+	}
+}
+
 func missed(list []verdict) (out []string) {
 	for _, v := range list {
 		if !v.holds() {
@@ -182,7 +207,7 @@ func verdictTable(list []verdict) report.Table {
 	return t
 }
 
-// control returns the measurements of one proxy, by the number of Services; without the very many, which no target speaks of.
+// control returns the measurements of one proxy, by the number of Services; without the sizes of -huge, which huge judges.
 func (r *Results) control(k rig.Kind) (list []Control) {
 	for _, c := range r.Control {
 		if c.Kind == k && c.Endpoints == rig.Endpoints {

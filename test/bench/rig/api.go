@@ -208,6 +208,6 @@ func (a *API) Load(ctx context.Context) (l Load, err error) {
 	if l.CPU, err = CPU(a.PID()); err != nil {
 		return l, err
 	}
-	l.Resident, err = Resident(a.PID())
+	l.Resident, _, err = Resident(a.PID())
 	return l, err
 }

@@ -64,7 +64,7 @@ func NewNodeAlone(ctx context.Context, kind Kind, services int, programs Program
 	return newNode(ctx, kind, programs, func(n *Node) error {
 		file := filepath.Join(n.dir, "services.json")
 		n.source = []string{"--manifests", file}
-		return writeManifest(file, services)
+		return writeManifest(file, services, Endpoints)
 	})
 }
 

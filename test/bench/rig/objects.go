@@ -9,7 +9,6 @@ import (
 	"os"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -21,7 +20,7 @@ import (
 	"k8s.io/client-go/util/retry"
 )
 
-// Endpoints is how many each Service has, but where there are very many.
+// Endpoints is how many each Service has, but in the rows of -huge.
 const Endpoints = 10
 
 const (
@@ -57,16 +56,18 @@ func (s Service) Frontend() string { return fmt.Sprintf("%s:%d", s.VIP, s.Port) 
 // MostNumbered is how many there can be: the addresses of their endpoints end there.
 const MostNumbered = 60_000
 
-// Numbered is Service i of the many. Those that Live selects have the remote pods behind them, all others unused
-// addresses.
-func Numbered(i int) Service {
+// Numbered is Service i of the many. Those that Live selects have the remote pods behind them, of which there are Endpoints, all
+// others unused addresses.
+func Numbered(i, endpoints int) Service {
 	s := Service{Name: fmt.Sprintf("svc-%05d", i), VIP: fmt.Sprintf("40.0.%d.%d", 1+i/250, 1+i%250), Port: 80, Target: targetPort}
-	for j := range Endpoints {
-		ip := fmt.Sprintf("10.%d.%d.%d", 16+i/250, i%250, 1+j)
-		if Live(i) {
-			ip = RemotePod(j)
+	live := Live(i)
+	for j := range endpoints {
+		switch {
+		case !live:
+			s.Endpoints = append(s.Endpoints, fmt.Sprintf("10.%d.%d.%d", 16+i/250, i%250, 1+j))
+		case j < Endpoints:
+			s.Endpoints = append(s.Endpoints, RemotePod(j))
 		}
-		s.Endpoints = append(s.Endpoints, ip)
 	}
 	return s
 }
@@ -74,17 +75,11 @@ func Numbered(i int) Service {
 // Live reports whether Service i has pods: the first ten and every hundredth.
 func Live(i int) bool { return i < 10 || i%100 == 99 }
 
-// with returns the Service with its first endpoints only.
-func (s Service) with(endpoints int) Service {
-	s.Endpoints = s.Endpoints[:endpoints]
-	return s
-}
-
 // LiveFrontends are where Services with pods among the first n are reached.
 func LiveFrontends(n int) (list []string) {
 	for i := range n {
 		if Live(i) {
-			list = append(list, Numbered(i).Frontend())
+			list = append(list, Numbered(i, 0).Frontend())
 		}
 	}
 	return list
@@ -131,16 +126,6 @@ func (a *API) FillSpecial(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// Fill creates the numbered Services from (included) to (not), with so many endpoints each, at most Endpoints.
-func (a *API) Fill(ctx context.Context, from, to, endpoints int) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(16)
-	for i := from; i < to && ctx.Err() == nil; i++ {
-		g.Go(func() error { return a.create(ctx, Numbered(i).with(endpoints)) })
-	}
-	return g.Wait()
 }
 
 func (a *API) create(ctx context.Context, s Service) error {
@@ -193,10 +178,10 @@ func patiently(create func() error) error {
 
 // writeManifest writes to a file what FillSpecial and Fill make of an empty cluster, and the range of Services that the API
 // server has.
-func writeManifest(file string, services int) error {
+func writeManifest(file string, services, endpoints int) error {
 	list := special()
 	for i := range services {
-		list = append(list, Numbered(i))
+		list = append(list, Numbered(i, endpoints))
 	}
 	ranges := &networkingv1.ServiceCIDR{
 		TypeMeta:   metav1.TypeMeta{APIVersion: networkingv1.SchemeGroupVersion.String(), Kind: "ServiceCIDR"},

@@ -104,17 +104,21 @@ func CPU(pid int) (time.Duration, error) {
 	return time.Duration(ticks) * 10 * time.Millisecond, nil
 }
 
-// Resident returns the memory of a process now, in units of a million bytes.
-func Resident(pid int) (float64, error) {
+// Resident returns the memory of a process, now and the most so far, in units of a million bytes.
+func Resident(pid int) (now, most float64, err error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	for l := range strings.Lines(string(text)) {
-		var kB float64
-		if _, err := fmt.Sscanf(l, "VmRSS: %f kB", &kB); err == nil {
-			return kB * 1024 / 1e6, nil
+	for _, v := range []struct {
+		name string
+		to   *float64
+	}{{"VmRSS", &now}, {"VmHWM", &most}} {
+		_, rest, _ := strings.Cut(string(text), "\n"+v.name+":")
+		if _, err := fmt.Sscanf(rest, "%f kB", v.to); err != nil {
+			return 0, 0, fmt.Errorf("/proc/%d/status has no %s", pid, v.name)
 		}
+		*v.to *= 1024 / 1e6
 	}
-	return 0, fmt.Errorf("/proc/%d/status has no VmRSS", pid)
+	return now, most, nil
 }
