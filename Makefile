@@ -95,12 +95,12 @@ CONFORMANCEFLAGS ?=
 CONFORMANCE      = $(GO) run -C test/conformance .
 
 conformance: deps ## Kubernetes' own network tests in a real cluster, for each of PLANES; writes docs/conformance.md (hours; first build: 35 minutes)
-	$(CONFORMANCE) build
+	$(CONFORMANCE) build $(CONFORMANCEFLAGS)
 	$(CONFORMANCE) run $(CONFORMANCEFLAGS) $(PLANES); status=$$?; \
 		$(CONFORMANCE) report $(CURDIR)/docs/conformance.md && exit $$status
 
 conformance-smoke: deps ## those of the tests that have found something (10 minutes a plane when built)
-	$(CONFORMANCE) build
+	$(CONFORMANCE) build $(CONFORMANCEFLAGS)
 	$(CONFORMANCE) run -smoke $(CONFORMANCEFLAGS) $(PLANES)
 
 test-conformance: bin/tools/staticcheck ## the conformance suite's own tests
@@ -143,7 +143,7 @@ test-ui: deps bin/tools/staticcheck ## nkp ui in headless Chromium on a private 
 
 PICTURES ?= bin/ui
 
-dist: ## release files in dist/: binaries, .deb, .rpm, images, SBOMs, SHA256SUMS (first run: fetches nfpm)
+dist: ## release files in dist/: binaries, .deb, .rpm, images, overlays, SBOMs, SHA256SUMS (first run: fetches nfpm)
 	@rm -rf dist
 	@VERSION=$(VERSION) deploy/package/dist dist
 
@@ -157,7 +157,7 @@ dist-check: ## the same commit gives the same release files, wherever it is buil
 # A quiet machine, please: half an hour of a busy one tells nothing.
 BENCH = @PATH="$$($(GO) env GOROOT)/bin:$$PATH" $(GO) run -C test/bench . -root $(CURDIR)
 
-bench: deps ## nkp beside kube-proxy, ovs-ofctl and no proxy at all; writes docs/benchmarks.md and README.md's numbers (25 minutes; first build: 4; BENCHFLAGS=-huge: 50,000 Services, too)
+bench: deps ## nkp beside kube-proxy, ovs-ofctl and no proxy at all; writes docs/benchmarks.md and README.md's numbers (25 minutes; first build: 4; BENCHFLAGS=-huge: 50,000 Services, too; alone, printed only: -huge -sizes 1000x5,50000x5,5000x50)
 	@mkdir -p bin
 	$(BENCH) -raw $(CURDIR)/bin/bench.json $(BENCHFLAGS)
 

@@ -30,8 +30,8 @@ func (s *settings) build(ctx context.Context, names []string) error {
 			return fmt.Errorf("no part %q; %w", name, errUsage)
 		}
 	}
-	for _, dir := range []string{"bin/cni", "images", "results"} {
-		if err := os.MkdirAll(filepath.Join(s.work, dir), 0o755); err != nil {
+	for _, dir := range []string{s.bin("cni"), s.kube("bin"), s.kube("images"), filepath.Join(s.work, "results")} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
 	}
@@ -84,8 +84,30 @@ func (s *settings) versionFlags(ctx context.Context) (string, error) {
 
 // moduleField returns a field of a module that the module in a folder requires, as go list prints it.
 func (s *settings) moduleField(ctx context.Context, folder, module, field string) (string, error) {
-	out, err := exec.CommandContext(ctx, "go", "-C", filepath.Join(s.module(), folder), "list", "-m", "-f", "{{."+field+"}}", module).Output()
+	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{."+field+"}}", module)
+	cmd.Dir, cmd.Env = filepath.Join(s.module(), folder), s.environ(folder)
+	out, err := cmd.Output()
 	return strings.TrimSpace(string(out)), err
+}
+
+// releases are the releases of Kubernetes that a cluster can have. All but the first have a module file of their own beside k8s/go.mod.
+var releases = []string{"", "1.36"}
+
+// environ returns the environment of a Go command in a module's folder. Of the folder k8s it selects the release's module file.
+func (s *settings) environ(folder string) []string {
+	env := append(os.Environ(), "CGO_ENABLED=0", "DEBIAN_FRONTEND=noninteractive")
+	if folder == "k8s" && s.release != "" {
+		env = append(env, "GOFLAGS=-modfile=kubernetes-"+s.release+".mod")
+	}
+	return env
+}
+
+// kube returns the path of a file that depends on the release of Kubernetes.
+func (s *settings) kube(path string) string {
+	if s.release == "" {
+		return filepath.Join(s.work, path)
+	}
+	return filepath.Join(s.work, "kubernetes-"+s.release, path)
 }
 
 func (s *settings) module() string { return filepath.Join(s.root, "test/conformance") }
@@ -94,7 +116,7 @@ func (s *settings) bin(name string) string { return filepath.Join(s.work, "bin",
 
 // compile runs go build or go test -c in a module's folder.
 func (s *settings) compile(ctx context.Context, folder string, args ...string) error {
-	return s.command(ctx, filepath.Join(s.module(), folder), append([]string{"go"}, args...)...)
+	return s.commandWith(ctx, s.environ(folder), filepath.Join(s.module(), folder), append([]string{"go"}, args...)...)
 }
 
 func (s *settings) buildKubernetes(ctx context.Context) error {
@@ -102,17 +124,17 @@ func (s *settings) buildKubernetes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.compile(ctx, "k8s", "build", "-trimpath", "-ldflags="+flags, "-o", s.bin("hyperkube"), "./hyperkube"); err != nil {
+	if err := s.compile(ctx, "k8s", "build", "-trimpath", "-ldflags="+flags, "-o", s.kube("bin/hyperkube"), "./hyperkube"); err != nil {
 		return err
 	}
 	// Programs that others start by name.
 	for _, name := range []string{"kubectl", "kubelet"} {
 		text := "#!/bin/sh\nexec \"$(dirname \"$0\")/hyperkube\" " + name + " \"$@\"\n"
-		if err := os.WriteFile(s.bin(name), []byte(text), 0o755); err != nil {
+		if err := os.WriteFile(s.kube("bin/"+name), []byte(text), 0o755); err != nil {
 			return err
 		}
 	}
-	return s.compile(ctx, "k8s", "build", "-trimpath", "-ldflags=-s -w", "-o", s.bin("agnhost"), "k8s.io/kubernetes/test/images/agnhost")
+	return s.compile(ctx, "k8s", "build", "-trimpath", "-ldflags=-s -w", "-o", s.kube("bin/agnhost"), "k8s.io/kubernetes/test/images/agnhost")
 }
 
 func (s *settings) buildRuntime(ctx context.Context) error {
@@ -155,17 +177,20 @@ func (s *settings) buildTests(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.compile(ctx, "k8s", "test", "-c", "-trimpath", "-ldflags="+flags, "-o", s.bin("e2e.test"), "k8s.io/kubernetes/test/e2e"); err != nil {
+	if err := s.compile(ctx, "k8s", "test", "-c", "-trimpath", "-ldflags="+flags, "-o", s.kube("bin/e2e.test"), "k8s.io/kubernetes/test/e2e"); err != nil {
 		return err
 	}
-	return s.compile(ctx, "k8s", "build", "-trimpath", "-ldflags=-s -w", "-o", s.bin("ginkgo"), "github.com/onsi/ginkgo/v2/ginkgo")
+	return s.compile(ctx, "k8s", "build", "-trimpath", "-ldflags=-s -w", "-o", s.kube("bin/ginkgo"), "github.com/onsi/ginkgo/v2/ginkgo")
 }
 
 // command runs a command in a folder, with its output on this program's.
 func (s *settings) command(ctx context.Context, dir string, argv ...string) error {
+	return s.commandWith(ctx, s.environ(""), dir, argv...)
+}
+
+func (s *settings) commandWith(ctx context.Context, env []string, dir string, argv ...string) error {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "DEBIAN_FRONTEND=noninteractive")
+	cmd.Dir, cmd.Env = dir, env
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("%s: %w", strings.Join(argv[:min(2, len(argv))], " "), err)

@@ -25,7 +25,8 @@ type cluster struct {
 func (s *settings) script(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(s.root, "test/conformance/cluster", name), args...)
 	cmd.Env = append(os.Environ(), "CONFORMANCE="+s.work, "NODES="+strconv.Itoa(s.nodes), "IP_FAMILY="+s.family, "CNI="+s.cni, "OVERLAY="+s.overlay,
-		"NKP_CONFIG="+s.config, "DEPLOY="+s.installed.deploy, "TAG="+s.installed.tag)
+		"NKP_CONFIG="+s.config, "DEPLOY="+s.installed.deploy, "TAG="+s.installed.tag, "ARCHIVE="+s.installed.archive, "GATEWAY="+s.gateway,
+		"KUBERNETES="+s.release, "CLUSTER="+s.cluster)
 	if s.kill > 0 {
 		cmd.Env = append(cmd.Env, "RESTART_AFTER=1s")
 	}
@@ -61,7 +62,7 @@ func (c *cluster) down() error {
 
 // reports is the folder of the last run's reports.
 func (c *cluster) reports() string {
-	return strings.TrimSuffix(recordFile(c.work, c.plane, c.variant()), ".json")
+	return filepath.Join(c.work, "results", fileName(c.plane, c.variant())+c.settings.cluster)
 }
 
 // test runs e2e.test in the cluster. An error may mean that tests have failed.
@@ -94,13 +95,13 @@ func (c *cluster) versions(ctx context.Context) map[string]string {
 	versions := map[string]string{}
 	for _, v := range []struct{ name, command string }{
 		{"Kubernetes", "hyperkube kubelet --version"}, {"containerd", "containerd --version"}, {"CoreDNS", "coredns -version"},
-		{"Open vSwitch", "ovs-vswitchd --version"}, {"nkp", "nkp version"}, {"Linux", "uname -r"},
+		{"Open vSwitch", "ovs-vswitchd --version"}, {"nkp", c.nkpInImages() + " version"}, {"Linux", "uname -r"},
 	} {
 		if c.plane == "kube-proxy" && v.name == "nkp" || c.plane != "ovs" && v.name == "Open vSwitch" {
 			continue
 		}
 		cmd := exec.CommandContext(ctx, "sh", "-c", v.command)
-		cmd.Env = append(os.Environ(), "PATH="+filepath.Join(c.work, "bin")+":"+os.Getenv("PATH"))
+		cmd.Env = append(os.Environ(), "PATH="+c.kube("bin")+":"+filepath.Join(c.work, "bin")+":"+os.Getenv("PATH"))
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			versions[v.name] = "?"

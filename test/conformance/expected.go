@@ -18,13 +18,24 @@ type expectation struct {
 	Planes     []string `json:"planes"`
 	IPFamilies []string `json:"ipFamilies,omitempty"` // of the cluster; none: all
 	Overlays   []string `json:"overlays,omitempty"`   // that the run names (-overlay); none: all
+	Since      string   `json:"since,omitempty"`      // the release of Kubernetes that has added the test, such as 1.37; "": all have it
 	Reason     string   `json:"reason"`
 }
 
 // applies reports whether the test is expected to fail in a run.
 func (e *expectation) applies(r *record) bool {
 	return slices.Contains(e.Planes, r.Plane) && (len(e.IPFamilies) == 0 || slices.Contains(e.IPFamilies, r.IPFamily)) &&
-		(len(e.Overlays) == 0 || slices.Contains(e.Overlays, r.Overlay))
+		(len(e.Overlays) == 0 || slices.Contains(e.Overlays, r.Overlay)) && !older(r.Versions["Kubernetes"], e.Since)
+}
+
+// older reports whether a version is of an earlier release than another one. A text that is no version is not.
+func older(version, release string) bool {
+	var major, minor, ofMajor, ofMinor int
+	if n, _ := fmt.Sscanf(version, "%d.%d", &major, &minor); n < 2 {
+		return false
+	}
+	n, _ := fmt.Sscanf(release, "%d.%d", &ofMajor, &ofMinor)
+	return n == 2 && (major < ofMajor || major == ofMajor && minor < ofMinor)
 }
 
 // readExpected reads the list of expected failures, which must be complete and without doubles.

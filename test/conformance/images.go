@@ -46,10 +46,10 @@ func (s *settings) buildImages(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.command(ctx, "", "gcc", "-Os", "-static", "-DVERSION=conformance", "-o", s.bin("pause"), filepath.Join(source, "build/pause/linux/pause.c")); err != nil {
+	if err := s.command(ctx, "", "gcc", "-Os", "-static", "-DVERSION=conformance", "-o", s.kube("bin/pause"), filepath.Join(source, "build/pause/linux/pause.c")); err != nil {
 		return err
 	}
-	if err := s.compile(ctx, "k8s", "build", "-trimpath", "-o", s.bin("regression-issue-74839"), "k8s.io/kubernetes/test/images/regression-issue-74839"); err != nil {
+	if err := s.compile(ctx, "k8s", "build", "-trimpath", "-o", s.kube("bin/regression-issue-74839"), "k8s.io/kubernetes/test/images/regression-issue-74839"); err != nil {
 		return err
 	}
 	names, err := s.imageNames(ctx)
@@ -62,7 +62,7 @@ func (s *settings) buildImages(ctx context.Context) error {
 	}
 	porter := filepath.Join(source, "test/images/agnhost/porter")
 	agnhost, err := layer(map[string]file{
-		"agnhost": {host: s.bin("agnhost")}, "agnhost-2": {link: "agnhost"}, "uploads/": {}, "coredns": {host: s.bin("coredns")},
+		"agnhost": {host: s.kube("bin/agnhost")}, "agnhost-2": {link: "agnhost"}, "uploads/": {}, "coredns": {host: s.bin("coredns")},
 		"localhost.crt": {host: filepath.Join(porter, "localhost.crt")}, "localhost.key": {host: filepath.Join(porter, "localhost.key")},
 	})
 	if err != nil {
@@ -77,16 +77,16 @@ func (s *settings) buildImages(ctx context.Context) error {
 		return err
 	}
 	programs := map[string][]byte{}
-	for path, host := range map[string]string{"pause": "pause", "regression-issue-74839": "regression-issue-74839", "coredns": "coredns",
-		"usr/local/bin/hyperkube": "hyperkube"} {
-		if programs[path], err = layer(map[string]file{path: {host: s.bin(host)}}); err != nil {
+	for path, host := range map[string]string{"pause": s.kube("bin/pause"), "regression-issue-74839": s.kube("bin/regression-issue-74839"),
+		"coredns": s.bin("coredns"), "usr/local/bin/hyperkube": s.kube("bin/hyperkube")} {
+		if programs[path], err = layer(map[string]file{path: {host: host}}); err != nil {
 			return err
 		}
 	}
 	only := func(program string, names ...string) image {
 		return image{names: names, layers: [][]byte{programs[program]}, entrypoint: []string{"/" + program}}
 	}
-	if err := writeArchive(filepath.Join(s.work, "images/tests.tar"), []image{
+	if err := writeArchive(s.kube("images/tests.tar"), []image{
 		{names: names["agnhost"], layers: [][]byte{debian, agnhost}, entrypoint: []string{"/agnhost"}, command: []string{"pause"}, env: searchPath},
 		{names: names["busybox"], layers: [][]byte{busybox}, command: []string{"sh"}, env: searchPath},
 		{names: names["debian"], layers: [][]byte{debian}, command: []string{"sleep", "infinity"}, env: searchPath},
@@ -94,16 +94,26 @@ func (s *settings) buildImages(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(s.work, "pause-image"), []byte(names["pause"][0]+"\n"), 0o644); err != nil {
+	if err := os.WriteFile(s.kube("pause-image"), []byte(names["pause"][0]+"\n"), 0o644); err != nil {
 		return err
 	}
 	proxies, err := nkpImages(debian, s.bin("nkp"), "conformance")
 	if err != nil {
 		return err
 	}
-	return writeArchive(filepath.Join(s.work, "images/proxies.tar"), append(proxies,
+	program, err := os.ReadFile(s.bin("nkp"))
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(s.nkpInImages(), program, 0o755); err != nil {
+		return err
+	}
+	return writeArchive(s.kube("images/proxies.tar"), append(proxies,
 		image{names: []string{kubeProxyImage}, layers: [][]byte{debian, programs["usr/local/bin/hyperkube"]}, entrypoint: []string{"/usr/local/bin/hyperkube", "kube-proxy"}, env: searchPath}))
 }
+
+// nkpInImages returns the path of a copy of the nkp that is in the images, whose version a record has.
+func (s *settings) nkpInImages() string { return s.kube("images/nkp") }
 
 // nkpImages returns nkp's images, as deploy/image makes them, with a program and a tag.
 func nkpImages(debian []byte, program, tag string) ([]image, error) {
@@ -123,8 +133,8 @@ func nkpImages(debian []byte, program, tag string) ([]image, error) {
 
 // imageNames returns the names of upstream's images by what they hold.
 func (s *settings) imageNames(ctx context.Context) (map[string][]string, error) {
-	cmd := exec.CommandContext(ctx, "go", "-C", filepath.Join(s.module(), "k8s"), "run", "./images")
-	cmd.Stderr = os.Stderr
+	cmd := exec.CommandContext(ctx, "go", "run", "./images")
+	cmd.Dir, cmd.Env, cmd.Stderr = filepath.Join(s.module(), "k8s"), s.environ("k8s"), os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
 		return nil, fmt.Errorf("names of images: %w", err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -38,9 +39,13 @@ type settings struct {
 	config    string // a file that is nkp's configuration in place of clusterCIDR alone
 	family    string // of IP: ipv4, ipv6 or dual
 	cni       string // plugs in the pods of plane ovs: ovs-cni; "": this folder's cluster/cni-ovs
+	gateway   string // of the pods of plane ovs: node; "": a router
+	release   string // of Kubernetes; "": the one in k8s/go.mod
+	cluster   string // distinguishes clusters of one plane that run at the same time
 	focus     string // a regular expression that the names of tests must match
 	smoke     bool
 	keep      bool          // leave the cluster running
+	record    bool          // of some tests, too
 	kill      time.Duration // between two kills of a random nkp; 0: none
 	limit     time.Duration // of one run of tests
 	from      string        // commit that a rollout begins with
@@ -65,8 +70,12 @@ func conformance(ctx context.Context, args []string) error {
 	f.StringVar(&s.overlay, "overlay", "", "overlay of deploy/kubernetes (default: the one named like the plane)")
 	f.StringVar(&s.config, "config", "", "file with nkp's configuration (default: clusterCIDR, and nkp's defaults)")
 	f.StringVar(&s.cni, "cni", "", "CNI plugin of plane ovs: ovs-cni, the one of the Network Plumbing Working Group (default: one of the suite's own)")
+	f.StringVar(&s.gateway, "gateway", "", "the pods' gateway in plane ovs: node, at the bridge's LOCAL port (default: a router behind the uplink)")
+	f.StringVar(&s.release, "kubernetes", "", "release of Kubernetes that is built, or runs: 1.36 (default: the one of k8s/go.mod)")
+	f.StringVar(&s.cluster, "cluster", "", "a name for the cluster, so that several of a plane can run at the same time")
 	f.StringVar(&s.focus, "focus", "", "only the tests whose names match a regular expression, such as 'Traffic Distribution'")
 	f.BoolVar(&s.smoke, "smoke", false, "only the smoke tests")
+	f.BoolVar(&s.record, "record", false, "record a run of -smoke or -focus, too, as a column of its own")
 	f.BoolVar(&s.keep, "keep", false, "leave the cluster running")
 	f.DurationVar(&s.kill, "kill", 0, "kill -9 nkp on a random node this often while the tests run")
 	f.DurationVar(&s.limit, "limit", 2*time.Hour, "time limit of a plane's tests")
@@ -80,6 +89,12 @@ func conformance(ctx context.Context, args []string) error {
 	}
 	if s.work, err = filepath.Abs(s.work); err != nil {
 		return err
+	}
+	if !slices.Contains(releases, s.release) {
+		return fmt.Errorf("-kubernetes: %q is none of %q; %w", s.release, releases, errUsage)
+	}
+	if s.gateway != "" && (s.gateway != "node" || s.family != "ipv4") {
+		return fmt.Errorf("-gateway: must be node, in a cluster of the family ipv4; %w", errUsage)
 	}
 	if s.cni != "" && s.cni != "ovs-cni" {
 		return fmt.Errorf("-cni: %q is not ovs-cni; %w", s.cni, errUsage)
@@ -120,6 +135,9 @@ func (s *settings) run(ctx context.Context, asked []string) error {
 			return fmt.Errorf("%q is none of %q; %w", plane, planes, errUsage)
 		}
 	}
+	if (s.gateway != "" || s.cni != "") && slices.ContainsFunc(asked, func(plane string) bool { return plane != "ovs" }) {
+		return fmt.Errorf("-gateway and -cni: only for plane ovs; %w", errUsage)
+	}
 	list, err := readExpected(expectedText)
 	if err != nil {
 		return fmt.Errorf("expected.yaml: %w", err)
@@ -130,7 +148,11 @@ func (s *settings) run(ctx context.Context, asked []string) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", plane, err)
 		}
-		complaints := judge(list, r)
+		last, err := lastRecord(s.records(), r)
+		if err != nil {
+			return err
+		}
+		complaints := append(judge(list, r), lost(last, r)...)
 		if s.smoke {
 			for _, name := range missing(smoke, r.Results) {
 				complaints = append(complaints, "DID NOT RUN: "+name)
@@ -142,10 +164,17 @@ func (s *settings) run(ctx context.Context, asked []string) error {
 		}
 		if len(complaints) > 0 {
 			bad = append(bad, r.name())
+			continue
+		}
+		if !r.Whole && !s.record {
+			continue
+		}
+		if err := r.write(s.records()); err != nil {
+			return err
 		}
 	}
 	if len(bad) > 0 {
-		return fmt.Errorf("unexpected results in %q", bad)
+		return fmt.Errorf("unexpected results in %q: not recorded", bad)
 	}
 	return nil
 }
@@ -162,11 +191,17 @@ func (s *settings) variant() string {
 	case "dual":
 		parts = append(parts, "dual-stack")
 	}
+	if s.release != "" {
+		parts = append(parts, "Kubernetes "+s.release)
+	}
 	if s.focus != "" {
 		parts = append(parts, "only "+s.focus)
 	}
 	if s.cni != "" {
 		parts = append(parts, s.cni)
+	}
+	if s.gateway != "" {
+		parts = append(parts, "the node is the pods' gateway")
 	}
 	if s.overlay != "" {
 		parts = append(parts, "overlay "+s.overlay)
@@ -183,41 +218,44 @@ func (s *settings) variant() string {
 	return strings.Join(parts, ", ")
 }
 
-// runPlane makes a cluster, runs the tests in it, and records the results.
+// runPlane makes a cluster, runs the tests in it, and returns the results.
 func (s *settings) runPlane(ctx context.Context, plane string) (*record, error) {
 	c := &cluster{s, plane}
 	if err := c.up(ctx); err != nil {
 		return nil, errors.Join(err, s.down(c))
 	}
-	r := &record{Plane: plane, Variant: s.variant(), IPFamily: s.family, Overlay: s.overlay, Whole: !s.smoke && s.focus == "", Date: time.Now(), Nodes: s.nodes, Versions: c.versions(ctx)}
+	r := &record{Plane: plane, Variant: s.variant(), IPFamily: s.family, Overlay: s.overlay, Whole: !s.smoke && s.focus == "", Date: time.Now().UTC(), Nodes: s.nodes, Versions: c.versions(ctx)}
 	stop := c.disturb(ctx)
 	err := c.test(ctx)
 	stop()
-	r.Minutes = time.Since(r.Date).Minutes()
+	r.Minutes = math.Round(time.Since(r.Date).Minutes())
 	var read error
 	r.Results, read = readResults(c.reports())
 	if read != nil {
 		return nil, errors.Join(read, err, s.down(c)) // err is why
 	}
-	return r, errors.Join(r.write(s.work), s.down(c))
+	if err != nil && (ctx.Err() != nil || r.count(failed) == 0) { // otherwise it says that tests have failed
+		return nil, errors.Join(fmt.Errorf("the tests ended early: %w", err), s.down(c))
+	}
+	return r, s.down(c)
 }
 
 // down ends a cluster, unless it is to be kept.
 func (s *settings) down(c *cluster) error {
 	if s.keep {
-		fmt.Printf("%s is left running; %s %s ends it\n", c.plane, filepath.Join(s.root, "test/conformance/cluster/down"), c.plane)
+		fmt.Printf("%s is left running; CLUSTER=%s %s %s ends it\n", c.plane, s.cluster, filepath.Join(s.root, "test/conformance/cluster/down"), c.plane)
 		return nil
 	}
 	return c.down()
 }
 
 func (s *settings) report(file string) error {
-	records, err := readRecords(s.work)
+	records, err := readRecords(s.records())
 	if err != nil {
 		return err
 	}
 	if len(records) == 0 {
-		return fmt.Errorf("no plane has results in %s", s.work)
+		return fmt.Errorf("no plane has results in %s", s.records())
 	}
 	list, err := readExpected(expectedText)
 	if err != nil {

@@ -66,7 +66,7 @@ func apiServerIn(info string) (string, error) {
 }
 
 // readme follows the README's section "Install it" in a cluster without a Service proxy, and then has CoreDNS reach the API server through
-// its Service. The folder dist has the images that make images VERSION=v0.1.0 builds.
+// its Service, and kubectl's plugin all nodes. The folder dist has the images that make images VERSION=v0.1.0 builds.
 func (s *settings) readme(ctx context.Context, plane string) error {
 	if plane == "kube-proxy" || !slices.Contains(planes, plane) {
 		return fmt.Errorf("readme: %q is not a plane of nkp's; %w", plane, errUsage)
@@ -84,7 +84,7 @@ func (s *settings) readme(ctx context.Context, plane string) error {
 			return fmt.Errorf("-dist: %w; make images VERSION=v0.1.0 builds it", err)
 		}
 	}
-	clone := filepath.Join(s.work, "readme", "nkp")
+	clone := filepath.Join(s.work, "readme", plane+s.cluster, "nkp")
 	if err := os.RemoveAll(clone); err != nil {
 		return err
 	}
@@ -147,6 +147,9 @@ func (c *cluster) follow(ctx context.Context, steps []step, clone string) error 
 	if _, err := c.kubectl(ctx, "", "-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=240s"); err != nil {
 		return err
 	}
-	fmt.Printf("%s: README.md's commands have installed nkp, and CoreDNS reaches the API server through its Service\n", c.plane)
+	if err := c.plugin(ctx); err != nil {
+		return err
+	}
+	fmt.Printf("%s: README.md's commands have installed nkp, CoreDNS reaches the API server through its Service, and kubectl nkp all nodes\n", c.plane)
 	return nil
 }

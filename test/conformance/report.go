@@ -3,8 +3,10 @@ package main
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -20,7 +22,7 @@ var planes = []string{"ovs", "iptables", "nftables", "kube-proxy"}
 // ipFamilies are the address families that a cluster can have.
 var ipFamilies = []string{"ipv4", "ipv6", "dual"}
 
-// record is what is kept of a run of one plane.
+// record is a run of one plane. Without its results' messages it is kept in the folder results of this module.
 type record struct {
 	Plane    string            `json:"plane"`
 	Variant  string            `json:"variant,omitempty"` // what is not as in an ordinary run
@@ -31,7 +33,13 @@ type record struct {
 	Minutes  float64           `json:"minutes"` // of the tests
 	Nodes    int               `json:"nodes"`
 	Versions map[string]string `json:"versions"`
-	Results  []result          `json:"results"`
+	Results  []result          `json:"-"`
+}
+
+// stored is the form of a record in its file, a line for each test, so that two runs can be compared.
+type stored struct {
+	record
+	Results map[string]outcome `json:"results"`
 }
 
 // name is how the record is called in the report.
@@ -45,37 +53,82 @@ func (r *record) name() string {
 // unsafe are the characters of a variant that stay out of names of files.
 var unsafe = regexp.MustCompile(`[^\w.-]+`)
 
-// recordFile is where the record of a plane and a variant is kept.
-func recordFile(work, plane, variant string) string {
-	name := plane
-	if variant != "" {
-		name += "-" + unsafe.ReplaceAllString(variant, "_")
+// fileName is how the files of a plane and a variant are called.
+func fileName(plane, variant string) string {
+	if variant == "" {
+		return plane
 	}
-	return filepath.Join(work, "results", name+".json")
+	return plane + "-" + unsafe.ReplaceAllString(variant, "_")
 }
 
-func (r *record) write(work string) error {
-	text, err := json.MarshalIndent(r, "", " ")
+// records is the folder of the records, the last of each plane and variant without an unexpected result.
+func (s *settings) records() string { return filepath.Join(s.module(), "results") }
+
+// write replaces the record of the same plane and variant.
+func (r *record) write(dir string) error {
+	s := stored{*r, map[string]outcome{}}
+	for _, t := range r.Results {
+		s.Results[t.Test] = t.Outcome
+	}
+	s.Date = s.Date.Truncate(time.Second)
+	text, err := json.MarshalIndent(s, "", " ")
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(recordFile(work, r.Plane, r.Variant), append(text, '\n'), 0o644)
+	return os.WriteFile(filepath.Join(dir, fileName(r.Plane, r.Variant)+".json"), append(text, '\n'), 0o644)
+}
+
+func readRecord(file string) (record, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return record{}, err
+	}
+	var s stored
+	if err := json.Unmarshal(text, &s); err != nil {
+		return record{}, fmt.Errorf("%s: %w", file, err)
+	}
+	r := s.record
+	for _, test := range slices.Sorted(maps.Keys(s.Results)) {
+		r.Results = append(r.Results, result{Test: test, Outcome: s.Results[test]})
+	}
+	return r, nil
+}
+
+// lastRecord reads the record that a run's would replace. Without one it returns an empty record.
+func lastRecord(dir string, r *record) (*record, error) {
+	last, err := readRecord(filepath.Join(dir, fileName(r.Plane, r.Variant)+".json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return &record{}, nil
+	}
+	if err == nil && last.Variant != r.Variant {
+		err = fmt.Errorf("the record of %q would replace that of %q: their files have one name", r.Variant, last.Variant)
+	}
+	return &last, err
+}
+
+// lost returns the tests that the last run of the same release of Kubernetes had and this one has not, a line each: it was not complete.
+func lost(last, r *record) (complaints []string) {
+	if last.Versions["Kubernetes"] != r.Versions["Kubernetes"] {
+		return nil
+	}
+	for _, t := range last.Results {
+		if !slices.ContainsFunc(r.Results, func(o result) bool { return o.Test == t.Test }) {
+			complaints = append(complaints, fmt.Sprintf("DID NOT RUN, but did on %s: %s", last.Date.UTC().Format(time.DateOnly), t.Test))
+		}
+	}
+	return complaints
 }
 
 // readRecords reads the records of what has run, in the order of planes.
-func readRecords(work string) (records []record, err error) {
-	files, err := filepath.Glob(filepath.Join(work, "results", "*.json"))
+func readRecords(dir string) (records []record, err error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil {
 		return nil, err
 	}
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		var r record
-		if err == nil {
-			err = json.Unmarshal(text, &r)
-		}
+		r, err := readRecord(file)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", file, err)
+			return nil, err
 		}
 		records = append(records, r)
 	}
@@ -99,7 +152,7 @@ func writeReport(w io.Writer, records []record, list []expectation) error {
 	p := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
 	p("# Kubernetes' own network tests")
 	p("")
-	p("`make conformance` writes this page. It builds a cluster on one machine, in which each plane in turn is the only Service proxy, and runs upstream's unmodified `e2e.test` in it ([test/conformance](../test/conformance)). A failure that [expected.yaml](../test/conformance/expected.yaml) does not list fails the run, and so does a listed one that passes.")
+	p("`make conformance` writes this page. It builds a cluster on one machine, in which each plane in turn is the only Service proxy, and runs upstream's unmodified `e2e.test` in it ([test/conformance](../test/conformance)). A failure that [expected.yaml](../test/conformance/expected.yaml) does not list fails the run, and so does a listed one that passes. Each line and each column is the last run without either, at the date and the commit that it names ([records](../test/conformance/results)).")
 	p("")
 	p("| plane | passed | failed | skipped | minutes | nodes | date | versions |")
 	p("|---|--:|--:|--:|--:|--:|---|---|")

@@ -3,9 +3,11 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 const affinity = "[sig-network] Services should have session affinity timeout work for NodePort service [LinuxOnly]"
@@ -32,9 +34,9 @@ func TestReadResults(t *testing.T) {
 <testcase name="[It] [sig-network] panics" time="1"><error message="boom"></error></testcase>`)
 	got, err := readResults(dir)
 	want := []result{
-		{"[sig-network] DNS should provide DNS for services [Conformance]", passed, 9, ""},
-		{"[sig-network] Services of a cloud", skipped, 1, "Only supported for providers [gce]"},
-		{affinity, failed, 35.5, "always the same"}, {"[sig-network] panics", failed, 1, "boom"},
+		{"[sig-network] DNS should provide DNS for services [Conformance]", passed, ""},
+		{"[sig-network] Services of a cloud", skipped, "Only supported for providers [gce]"},
+		{affinity, failed, "always the same"}, {"[sig-network] panics", failed, "boom"},
 	}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v, %+v", err, got)
@@ -55,7 +57,7 @@ func TestReadResults(t *testing.T) {
 
 // An unlisted failure fails the run, and so do a listed one that passes and, in a whole run, one that did not run.
 func TestJudge(t *testing.T) {
-	list := []expectation{{"affinity timeout work for NodePort", []string{"ovs"}, []string{"ipv4"}, []string{"", "auto"}, "known"}}
+	list := []expectation{{"affinity timeout work for NodePort", []string{"ovs"}, []string{"ipv4"}, []string{"", "auto"}, "1.37", "known"}}
 	for _, x := range []struct {
 		plane, family, overlay string
 		ended                  outcome
@@ -76,6 +78,12 @@ func TestJudge(t *testing.T) {
 	}
 	if got := judge(list, &record{Plane: "ovs", IPFamily: "ipv4", Results: other}); len(got) > 0 {
 		t.Errorf("smoke tests: %q", got)
+	}
+	for version, want := range map[string]int{"1.36.3": 0, "1.37.2": 1, "1.100.0": 1, "2.1.0": 1} { // the test is there since 1.37
+		r := &record{Plane: "ovs", IPFamily: "ipv4", Results: other, Whole: true, Versions: map[string]string{"Kubernetes": version}}
+		if got := judge(list, r); len(got) != want {
+			t.Errorf("Kubernetes %s: %q", version, got)
+		}
 	}
 }
 
@@ -121,7 +129,7 @@ func TestReport(t *testing.T) {
 		{Plane: "kube-proxy", Variant: "smoke tests, IPv6", Nodes: 3, Results: []result{{Test: affinity, Outcome: failed}}},
 	}
 	var b strings.Builder
-	if err := writeReport(&b, records, []expectation{{"affinity timeout", []string{"ovs"}, nil, nil, "known"}}); err != nil {
+	if err := writeReport(&b, records, []expectation{{Test: "affinity timeout", Planes: []string{"ovs"}, Reason: "known"}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
@@ -131,6 +139,72 @@ func TestReport(t *testing.T) {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%q is not in\n%s", want, b.String())
 		}
+	}
+}
+
+// The record of a run replaces that of the same plane and variant alone, and is read as it was written, but for messages. A run that has not
+// all tests of the last one is not complete, unless Kubernetes is another one.
+func TestRecords(t *testing.T) {
+	dir := t.TempDir()
+	r := &record{Plane: "ovs", Variant: "IPv6, only A|B", IPFamily: "ipv6", Nodes: 3, Versions: map[string]string{"Kubernetes": "1.37.2", "nkp": "abc1234"},
+		Date: time.Date(2026, 11, 24, 1, 2, 3, 0, time.UTC), Results: []result{{"a", passed, ""}, {"b", failed, "why"}}}
+	none, err := lastRecord(dir, r)
+	if err != nil || len(lost(none, r)) > 0 {
+		t.Errorf("before the first run: %+v, %v", none, err)
+	}
+	ordinary := *r
+	ordinary.Variant = ""
+	for _, w := range []*record{&ordinary, r, r} {
+		if err := w.write(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	records, err := readRecords(dir)
+	want := *r
+	want.Results = []result{{"a", passed, ""}, {"b", failed, ""}}
+	if err != nil || len(records) != 2 || records[0].Variant != "" || !reflect.DeepEqual(records[1], want) {
+		t.Errorf("%+v, %v", records, err)
+	}
+	last, err := lastRecord(dir, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := *r
+	other.Variant = "IPv6, only A B"
+	if _, err := lastRecord(dir, &other); err == nil || !strings.Contains(err.Error(), other.Variant) {
+		t.Errorf("a variant whose file has the same name: %v", err)
+	}
+	short := &record{Versions: map[string]string{"Kubernetes": "1.37.2"}, Results: []result{{"a", passed, ""}}}
+	if got := lost(last, short); len(got) != 1 || got[0] != "DID NOT RUN, but did on 2026-11-24: b" {
+		t.Errorf("%q", got)
+	}
+	short.Versions["Kubernetes"] = "1.38.0"
+	if got := lost(last, short); len(got) > 0 {
+		t.Errorf("another release: %q", got)
+	}
+}
+
+// docs/conformance.md is what the records in the repository make, and none of them has an unexpected result.
+func TestPage(t *testing.T) {
+	records, err := readRecords("results")
+	if err != nil || len(records) == 0 {
+		t.Fatal(len(records), err)
+	}
+	list, err := readExpected(expectedText)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range records {
+		if complaints := judge(list, &records[i]); len(complaints) > 0 {
+			t.Errorf("%s: %q", records[i].name(), complaints)
+		}
+	}
+	var b strings.Builder
+	if err := writeReport(&b, records, list); err != nil {
+		t.Fatal(err)
+	}
+	if page, err := os.ReadFile("../../docs/conformance.md"); err != nil || string(page) != b.String() {
+		t.Errorf("docs/conformance.md is not what its records make: go run . report ../../docs/conformance.md (%v)", err)
 	}
 }
 

@@ -20,22 +20,21 @@ const firstRelease = "58556ee90f43248ceeb3babd830f482b697a4aba"
 //go:embed manifests/rollout.yaml
 var rolloutManifest string
 
-// version is an nkp to roll out: its folder deploy ("": this repository's), and the tag of its images.
-type version struct{ deploy, tag string }
+// version is an nkp to roll out: its folder deploy ("": this repository's), the tag of its images, and their archive ("": among the cluster's).
+type version struct{ deploy, tag, archive string }
 
 // rollout makes a cluster with an old version's manifests and images, rolls its DaemonSets out to this repository's and back while clients
 // on each node open connections, and fails if a connection failed.
-func (s *settings) rollout(ctx context.Context, plane string) (err error) {
+func (s *settings) rollout(ctx context.Context, plane string) error {
 	if plane == "kube-proxy" || !slices.Contains(planes, plane) {
 		return fmt.Errorf("rollout: %q is not a plane of nkp's; %w", plane, errUsage)
 	}
 	if s.family != "ipv4" {
 		return fmt.Errorf("rollout: the clients' addresses are IPv4; %w", errUsage)
 	}
-	old := version{filepath.Join(s.work, "rollout/deploy"), "old"}
-	archive := filepath.Join(s.work, "images/rollout.tar")
-	defer func() { err = errors.Join(err, os.RemoveAll(archive)) }() // other clusters would import it
-	if err := s.buildOld(ctx, archive, old); err != nil {
+	dir := filepath.Join(s.work, "rollout", plane+s.cluster)
+	old := version{filepath.Join(dir, "deploy"), "old", filepath.Join(dir, "images.tar")}
+	if err := s.buildOld(ctx, old); err != nil {
 		return fmt.Errorf("build %s: %w", s.from, err)
 	}
 	s.installed = old
@@ -47,7 +46,7 @@ func (s *settings) rollout(ctx context.Context, plane string) (err error) {
 }
 
 // buildOld builds the programs and images of the commit s.from, and the clients.
-func (s *settings) buildOld(ctx context.Context, archive string, v version) error {
+func (s *settings) buildOld(ctx context.Context, v version) error {
 	dir := filepath.Dir(v.deploy)
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
 		return err
@@ -61,7 +60,7 @@ func (s *settings) buildOld(ctx context.Context, archive string, v version) erro
 	if err := untar.Run(); err != nil {
 		return fmt.Errorf("tar: %w", err)
 	}
-	program := s.bin("nkp-" + v.tag)
+	program := filepath.Join(dir, "nkp")
 	if err := s.command(ctx, dir, "go", "build", "-trimpath", "-ldflags=-s -w -X github.com/nkp-proxy/nkp/internal/agent.Version="+s.from, "-o", program, "."); err != nil {
 		return err
 	}
@@ -76,7 +75,7 @@ func (s *settings) buildOld(ctx context.Context, archive string, v version) erro
 	if err != nil {
 		return err
 	}
-	return writeArchive(archive, images)
+	return writeArchive(v.archive, images)
 }
 
 // kubectl runs kubectl as the cluster's administrator and returns its output.

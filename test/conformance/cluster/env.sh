@@ -3,8 +3,9 @@ HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 ROOT=$(cd "$HERE/../../.." && pwd)        # nkp's repository
 W=${CONFORMANCE:-$ROOT/bin/conformance}   # programs, images, clusters, results
 BIN=$W/bin
+K=$W${KUBERNETES:+/kubernetes-$KUBERNETES} # what depends on the release of Kubernetes
 NODES=${NODES:-3}
-PATH=$BIN:$PATH
+PATH=$K/bin:$BIN:$PATH
 
 # IP_FAMILY is ipv4, ipv6, or dual. FAMILIES are the cluster's address families; Services that ask for none get the first.
 case ${IP_FAMILY:=ipv4} in
@@ -37,8 +38,10 @@ API=$(address "$PRIMARY" 0)
 API_HOST=$API
 [ "$PRIMARY" = 4 ] || API_HOST="[$API]"
 
+# cluster PLANE: the name of that plane's cluster; CLUSTER distinguishes clusters of one plane
+cluster() { echo "$1${CLUSTER:+-$CLUSTER}"; }
 # state PLANE: the folder of that plane's cluster
-state() { echo "$W/clusters/$1"; }
+state() { echo "$W/clusters/$(cluster "$1")"; }
 
 # on PLANE MACHINE COMMAND...: runs a command in a machine's namespaces
 on() {
