@@ -23,7 +23,9 @@ var distDir = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	built = dir
-	if out, err := exec.Command("../../deploy/package/dist", dir, "amd64").CombinedOutput(); err != nil {
+	cmd := exec.Command("../../deploy/package/dist", dir, "amd64")
+	cmd.Env = append(os.Environ(), "REGISTRY=registry.test/owner")
+	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("deploy/package/dist: %w: %s", err, out)
 	}
 	return dir, nil

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -50,7 +51,7 @@ func TestKrew(t *testing.T) {
 		if files := strings.Fields(mustRun(t, "tar", "-tzf", archive)); !slices.Equal(files, []string{p.Bin, "third-party-licenses.txt", "LICENSE"}) {
 			t.Errorf("%s has %q, want %s and the licenses", name, files, p.Bin)
 		}
-		if labels["os"] == "linux" {
+		if labels["os"] == runtime.GOOS && labels["arch"] == runtime.GOARCH {
 			unpacked := t.TempDir()
 			mustRun(t, "tar", "-xzf", archive, "-C", unpacked)
 			if out := mustRun(t, filepath.Join(unpacked, p.Bin), "status", "--help"); !strings.Contains(out, "kubectl nkp status [flags]") {

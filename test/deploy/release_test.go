@@ -6,7 +6,9 @@ import (
 	"debug/elf"
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -65,6 +67,33 @@ func TestRelease(t *testing.T) {
 	}
 	if bom.BOMFormat != "CycloneDX" || len(bom.Components) < 30 || inBinary < 30 {
 		t.Errorf("%s with %d components, the binary has %d modules", bom.BOMFormat, len(bom.Components), inBinary)
+	}
+}
+
+// The overlays of a release name the images of its archives, and no placeholder if the release has a registry.
+func TestOverlaysNameTheImages(t *testing.T) {
+	root := t.TempDir()
+	mustRun(t, "tar", "-C", root, "-xf", distFile(t, "nkp-kubernetes.tar.gz"))
+	var registry string
+	for _, name := range []string{"nkp", "nkp-iptables", "nkp-windows"} {
+		index := mustRun(t, "tar", "-xOf", distFile(t, name+"-image.tar"), "index.json")
+		m := regexp.MustCompile(`"(([^"]*)/` + name + `:[^":]*)"`).FindStringSubmatch(index)
+		if m == nil {
+			t.Fatalf("%s has no name: %s", name, index)
+		}
+		registry = m[2]
+		used := mustRun(t, "grep", "-rho", "image: .*/"+name+":.*", filepath.Join(root, "nkp/deploy/kubernetes"))
+		for line := range strings.Lines(used) {
+			if !regexp.MustCompile(`^image: ` + regexp.QuoteMeta(m[1]) + `( # a placeholder.*)?\n$`).MatchString(line) {
+				t.Errorf("%s: the archive has %q, an overlay %q", name, m[1], line)
+			}
+		}
+	}
+	if out, _ := exec.Command("grep", "-rE", `placeholder|registry\.example`, root).Output(); registry != "registry.example.com" && len(out) > 0 {
+		t.Errorf("placeholders are left: %s", out)
+	}
+	if _, err := os.Stat(filepath.Join(root, "nkp/deploy/kubernetes/auto/kustomization.yaml")); err != nil {
+		t.Error(err)
 	}
 }
 
