@@ -54,8 +54,18 @@ func deafen(t *testing.T, pid int) (n int) {
 // was not answered, or a look.
 func TestNFTNoAnswer(t *testing.T) {
 	testbed.Linux.Require(t)
+	for name, period := range map[string]time.Duration{"while it compares often": defaults(nftables).SyncPeriod, "by notifications alone": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			nftNoAnswer(t, period)
+		})
+	}
+}
+
+func nftNoAnswer(t *testing.T, period time.Duration) {
 	b, pods := bed(t, testbed.Options{})
 	o := defaults(nftables)
+	o.SyncPeriod = period
 	manifests := func(to ...*testbed.Pod) string { return nodeObject + service("web", 1) + endpoints("web", to...) }
 	p := start(t, b, o, manifests(pods[0]))
 	for _, to := range pods[1:] {

@@ -134,6 +134,7 @@ func TestLargeTransactions(t *testing.T) {
 			if tx, err = tables.Begin(ctx, large(":TEST - [0:0]")); err != nil {
 				t.Fatal(err)
 			}
+			time.Sleep(testbed.Patient(50 * time.Millisecond)) // it reads; without the last line nothing can be in force
 			cancel()
 			if err := returns(t, 0, tx.Commit); err == nil {
 				t.Error("a cancelled transaction went well")
