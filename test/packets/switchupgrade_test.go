@@ -19,8 +19,8 @@ import (
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
-// TestSwitchUpgrade replaces ovsdb-server and ovs-vswitchd under load, by the versions of NKP_OVS_UPGRADES, without it by the same
-// one: on the same database, in ovs-ctl's order. The load goes through Services, from pod to pod, and over a second bridge that
+// TestSwitchUpgrade replaces ovsdb-server and ovs-vswitchd under load, by the versions of NKP_OVS_UPGRADES in turn, without it by the
+// same one: on the same database, in ovs-ctl's order. The load goes through Services, from pod to pod, and over a second bridge that
 // switches by itself. New connections must not fail for longer than on the second bridge, which shows Open vSwitch's own gap. On the
 // kernel datapath no established connection breaks, and with flow-restore-wait no connection fails that has time for retransmissions.
 func TestSwitchUpgrade(t *testing.T) {
@@ -38,9 +38,20 @@ func TestSwitchUpgrade(t *testing.T) {
 	c.run()
 	c.settle()
 	kernel := testbed.DefaultDatapath() == testbed.KernelDatapath
+	from := os.Getenv("NKP_OVS") // of a step
+	at := from
 	steps := testbed.Upgrades()
 	if len(steps) == 0 {
-		steps = []string{os.Getenv("NKP_OVS")}
+		steps = []string{from}
+	}
+	replace := func(t *testing.T, prefix string, start func() error) {
+		t.Helper()
+		c.StopOvsdb()
+		must(t, c.UseSwitch(prefix))
+		must(t, c.StartOvsdb())
+		must(t, c.ExitVswitchd())
+		must(t, start())
+		at = prefix
 	}
 	for i, prefix := range steps {
 		for _, way := range []struct {
@@ -55,6 +66,10 @@ func TestSwitchUpgrade(t *testing.T) {
 			{"flow-restore-wait until nkp diff is empty", true, func(string) error { return c.startWaiting(c.awaitFlows) }},
 		} {
 			t.Run(fmt.Sprint(i, " ", way.name), func(t *testing.T) {
+				if at != from { // the way before has been there
+					replace(t, from, c.StartVswitchd)
+					must(t, harness.Await(settleLimit, c.agent.Program, c.differs))
+				}
 				before := c.Version()
 				loads := []*switchLoad{
 					c.loadSwitch(t, "Service", c.pods[0].Host, "40.0.0.1:80"),
@@ -66,11 +81,7 @@ func TestSwitchUpgrade(t *testing.T) {
 				}
 				time.Sleep(testbed.Patient(500 * time.Millisecond))
 				saved := c.saveFlows(t)
-				c.StopOvsdb()
-				must(t, c.UseSwitch(prefix))
-				must(t, c.StartOvsdb())
-				must(t, c.ExitVswitchd())
-				must(t, way.start(saved))
+				replace(t, prefix, func() error { return way.start(saved) })
 				must(t, harness.Await(settleLimit, c.agent.Program, c.differs))
 				settled := time.Now()
 				time.Sleep(testbed.Patient(2 * time.Second))
@@ -99,6 +110,7 @@ func TestSwitchUpgrade(t *testing.T) {
 				}
 			})
 		}
+		from = prefix
 	}
 }
 

@@ -32,8 +32,7 @@ const (
 )
 
 // What must hold at this size, on two cores that API server, switch, nkp and clients share, and others as well: the bounds
-// leave room for such a machine. kube-proxy 1.36.3 on one like it: 8 to 24 s to start, 1.3 to 4.2 s for one endpoint, 310 to
-// 510 MB.
+// leave room for such a machine. docs/benchmarks.md has kube-proxy's numbers on one like it.
 const (
 	startBound  = 5 * time.Second
 	medianBound = 20 * time.Millisecond
