@@ -12,17 +12,35 @@ import (
 // CleanupOptions configure Cleanup.
 type CleanupOptions struct {
 	Log *slog.Logger
+	// LeaveKubeProxy leaves the chains to a kube-proxy that serves by them: it has added its own jumps to those that nkp has for the
+	// traffic beside a bridge. Only nkp's jumps are removed then.
+	LeaveKubeProxy bool
 }
 
 // Removed counts what Cleanup has removed.
 type Removed struct {
 	Chains int // with all their rules
 	Rules  int // in foreign chains
+	Left   int // tables whose chains are left to kube-proxy, with route_localnet
+}
+
+// kubeProxyServes reports whether kube-proxy has added its jumps to nkp's. nkp, which removes them when it begins, has others with Scope
+// Host. A jump of kube-proxy's kind alone may be nkp's, with Scope Everything.
+func kubeProxyServes(ctx context.Context, t tables) (bool, error) {
+	list, _, err := t.Rules(ctx, string(rules.NAT), "PREROUTING")
+	theirs, others := false, false
+	for _, r := range list {
+		if r := rules.Rule(r); r.Target() == rules.Services {
+			is := rules.OfKubeProxy(rules.NAT, "PREROUTING", r)
+			theirs, others = theirs || is, others || !is
+		}
+	}
+	return theirs && others, err
 }
 
 // removeAll removes all chains and rules of nkp and kube-proxy from one back end and family. Other chains are not touched. With
 // keepGuard, or if a kubelet needs them, the rules that protect 127.0.0.0/8 from the network stay.
-func removeAll(ctx context.Context, t tables, inUse func(table string) bool, limit int, keepGuard bool) (n Removed, err error) {
+func removeAll(ctx context.Context, t tables, inUse func(table string) bool, limit int, keepGuard, leaveKubeProxy bool) (n Removed, err error) {
 	if !keepGuard && inUse("mangle") {
 		if _, keepGuard, err = t.Rules(ctx, "mangle", "KUBE-KUBELET-CANARY"); err != nil {
 			return n, err
@@ -50,6 +68,9 @@ func removeAll(ctx context.Context, t tables, inUse func(table string) bool, lim
 				return n, err
 			}
 			for _, r := range list {
+				if leaveKubeProxy && rules.OfKubeProxy(table, parent, rules.Rule(r)) {
+					continue
+				}
 				if target := rules.Rule(r).Target(); slices.Contains(hookedChains, target) || target == rules.LocalFirewall && !keepGuard {
 					unhook.delete(parent, rules.Rule(r))
 					n.Rules++
@@ -60,6 +81,10 @@ func removeAll(ctx context.Context, t tables, inUse func(table string) bool, lim
 			if err := t.Restore(ctx, unhook.bytes()); err != nil {
 				return n, fmt.Errorf("table %s, delete the jumps to nkp's chains: %w", table, err)
 			}
+		}
+		if leaveKubeProxy {
+			n.Left++
+			continue
 		}
 		for chains := range slices.Chunk(targets, limit) {
 			in := newInput(table)

@@ -42,14 +42,28 @@ func Diff(ctx context.Context, m *k8s.Model, o Options) (string, error) {
 }
 
 // Cleanup removes everything that a Plane installs, from both back ends and families, and nothing else. Chains of
-// kube-proxy's iptables mode have the same names and go too. The rules that protect 127.0.0.0/8 from the network stay
+// kube-proxy's iptables mode have the same names and go too, unless o.LeaveKubeProxy. The rules that protect 127.0.0.0/8 from the network stay
 // where kubelet needs them, and where route_localnet stays set because nkp has not set it or cannot unset it.
 func Cleanup(ctx context.Context, o CleanupOptions) (Removed, error) {
 	var n Removed
 	var problems []error
-	keepGuard, err := unsetLocalnet(ctx)
-	if err != nil {
-		problems = append(problems, err)
+	leave := false
+	for _, f := range []k8s.Family{k8s.IPv4, k8s.IPv6} {
+		for _, t := range xtables.Find(ctx, f) {
+			if o.LeaveKubeProxy && !leave && t.InUse(string(rules.NAT)) {
+				var err error
+				if leave, err = kubeProxyServes(ctx, t); err != nil {
+					return n, fmt.Errorf("iptables back end %s, %s: %w", t.Backend, f, err)
+				}
+			}
+		}
+	}
+	keepGuard := true
+	if !leave {
+		var err error
+		if keepGuard, err = unsetLocalnet(ctx); err != nil {
+			problems = append(problems, err)
+		}
 	}
 	for _, f := range []k8s.Family{k8s.IPv4, k8s.IPv6} {
 		for _, t := range xtables.Find(ctx, f) {
@@ -57,9 +71,10 @@ func Cleanup(ctx context.Context, o CleanupOptions) (Removed, error) {
 			if t.Backend == xtables.NFT {
 				limit = nftLimits.chains
 			}
-			part, err := removeAll(ctx, t, t.InUse, limit, keepGuard && f == k8s.IPv4)
+			part, err := removeAll(ctx, t, t.InUse, limit, keepGuard && f == k8s.IPv4, leave)
 			n.Chains += part.Chains
 			n.Rules += part.Rules
+			n.Left += part.Left
 			if err != nil {
 				problems = append(problems, fmt.Errorf("iptables back end %s, %s: %w", t.Backend, f, err))
 			}

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/nkp-proxy/nkp/k8s"
@@ -144,6 +145,13 @@ func (c *Compiler) hooks() []Hook {
 	hook(NAT, "OUTPUT", Services, "kubernetes service portals", false)
 	hook(NAT, "PREROUTING", Services, "kubernetes service portals", false)
 	return list
+}
+
+// OfKubeProxy reports whether a jump from a base chain is one that kube-proxy makes, too.
+func OfKubeProxy(t Table, parent string, r Rule) bool {
+	return slices.ContainsFunc(new(Compiler).hooks(), func(h Hook) bool {
+		return h.Table == t && h.Parent == parent && h.Rule.Canonical() == r.Canonical()
+	})
 }
 
 // ownHooks returns the hooks of Scope Own, for traffic from the node to itself.

@@ -104,9 +104,12 @@ func (s *settings) restoreSysctls(out io.Writer) error {
 func (s *settings) cleanupOf(ctx context.Context, m agent.Mode, out io.Writer) error {
 	switch m {
 	case agent.ModeIPTables:
-		n, err := fallback.Cleanup(ctx, fallback.CleanupOptions{})
+		n, err := fallback.Cleanup(ctx, fallback.CleanupOptions{LeaveKubeProxy: true})
 		if err != nil {
 			return err
+		}
+		if n.Left > 0 {
+			fmt.Fprintln(out, "kube-proxy serves by the chains in iptables now: they are left to it")
 		}
 		_, err = fmt.Fprintf(out, "removed %d chains and %d rules in other chains from iptables\n", n.Chains, n.Rules)
 		return err

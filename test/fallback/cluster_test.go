@@ -30,17 +30,27 @@ type cluster struct {
 	t          *testing.T
 	bed        *testbed.Bed
 	pods       []*testbed.Pod
+	clients    []*testbed.Host // of traffic; the first two are no pods
 	api        *api
 	url        string
 	kubeconfig string
 	lock       string // of the legacy back end
 }
 
-// newCluster makes a cluster with a number of Services, each with all pods for endpoints.
+// newCluster makes a cluster without a bridge, with a number of Services, each with all pods for endpoints.
 func newCluster(t *testing.T, services, pods int) *cluster {
 	t.Helper()
-	b := testbed.Start(t, testbed.Options{Plane: testbed.Linux})
-	c := &cluster{t: t, bed: b, api: newAPI(), url: "http://" + apiAddress, lock: filepath.Join(b.RunDir, "xtables.lock")}
+	c := newClusterIn(t, testbed.Options{Plane: testbed.Linux}, services, pods)
+	c.clients = append(c.clients, c.pods[0].Host, c.pods[1].Host)
+	return c
+}
+
+// newClusterIn makes a cluster in a bed of any kind. Its clients are a host outside and the node.
+func newClusterIn(t *testing.T, o testbed.Options, services, pods int) *cluster {
+	t.Helper()
+	b := testbed.Start(t, o)
+	c := &cluster{t: t, bed: b, api: newAPI(), url: "http://" + apiAddress, lock: filepath.Join(b.RunDir, "xtables.lock"),
+		clients: []*testbed.Host{b.External, b.Node}}
 	if err := b.Router.AddRoute(netip.PrefixFrom(vip(0), 8).Masked(), testbed.NodeIP4, "node"); err != nil {
 		t.Fatal(err)
 	}

@@ -33,14 +33,17 @@ func (c *cluster) traffic(services int) *traffic {
 	ctx, stop := context.WithCancel(c.t.Context())
 	f := &traffic{c: c, stop: stop}
 	for i := range 20 {
-		h, err := c.pods[i%len(c.pods)].Hold(ctx, fmt.Sprintf("%s:80", vip(i*services/20)), testbed.DialOptions{})
+		client := c.clients[i%len(c.clients)]
+		if len(c.clients) > 2 {
+			client = c.pods[i%len(c.pods)].Host
+		}
+		h, err := client.Hold(ctx, fmt.Sprintf("%s:80", vip(i*services/20)), testbed.DialOptions{})
 		if err != nil {
 			c.t.Fatal(err)
 		}
 		f.held = append(f.held, h)
 	}
-	for w := range 4 {
-		from := []*testbed.Host{c.bed.External, c.bed.Node, c.pods[0].Host, c.pods[1].Host}[w]
+	for w, from := range c.clients {
 		f.done.Go(func() { // ends with ctx
 			for ctx.Err() == nil {
 				i := rand.IntN(services)
@@ -175,21 +178,86 @@ func TestTakeOverNFTables(t *testing.T) {
 				t.Errorf("nkp leaves kube-proxy's rules (%s)", tc.left)
 			}
 			inCharge(2)
-			if tc.to == "nftables" && tc.from == "nftables" {
+			if tc.to == "iptables" {
+				// kube-proxy's mode nftables begins by deleting the chains of its own mode iptables, which are nkp's, too, and serves seconds
+				// later. By way of nkp's mode nftables nothing fails.
 				nkp.stop()
-				c.startKubeProxy(tc.from, tc.backend)
-				c.waitTable("kube-proxy", services)
-				bin, err := testbed.NKP()
-				if err == nil {
-					_, err = c.bed.Node.Exec(t.Context(), bin, "cleanup", "--mode", "nftables", "--socket", c.socket())
-				}
-				if err != nil {
+				nkp = c.startNKPWith("--mode", "nftables")
+				if err := c.waitInStep(time.Minute); err != nil {
 					t.Fatal(err)
 				}
-				inCharge(3)
+				for end := time.Now().Add(testbed.Patient(30 * time.Second)); strings.Contains(installed(), "KUBE-SERVICES") && time.Now().Before(end); {
+					time.Sleep(50 * time.Millisecond)
+				}
 			}
+			nkp.stop()
+			c.serveByKubeProxy(tc.from, tc.backend, services)
+			c.cleanup("--mode", "nftables")
+			inCharge(3)
 			f.end()
 		})
+	}
+}
+
+// From each of kube-proxy's modes to nkp on a bridge, and back, where the node's address is on a NIC beside the bridge: of what the
+// node's own processes and clients outside do through Services no connection fails, and held ones stay.
+func TestTakeOverBesideTheBridge(t *testing.T) {
+	testbed.OVS.Require(t)
+	const services = 200
+	for _, mode := range []string{"nftables", "iptables"} {
+		t.Run(mode, func(t *testing.T) {
+			c := newClusterIn(t, testbed.Options{NodeOutside: true, Standalone: true}, services, 10) // the bridge forwards before nkp is there
+			inCharge := func(i int) {
+				t.Helper()
+				p := c.pods[i]
+				c.api.slice(c.sliceObject(i, p))
+				c.reachOften(i, p.Name, 20, time.Minute) // of ten pods, none answers that often by chance
+				c.api.slice(c.sliceObject(i, c.pods...))
+			}
+			old := c.startKubeProxy(mode, "nf_tables")
+			c.reach(services-1, "", 2*time.Minute)
+			inCharge(1)
+			f := c.traffic(services)
+			time.Sleep(time.Second)
+			old.stop()
+			bridge := []string{"--ovsdb", c.bed.DB(), "--bridge", c.bed.Bridge}
+			nkp := c.startNKPWith(append([]string{"--mode", "ovs", "--host-traffic", mode, "--uplink-port", testbed.UplinkName}, bridge...)...)
+			if err := c.waitInStep(time.Minute); err != nil {
+				t.Fatal(err)
+			}
+			inCharge(2)
+			if out, err := c.pods[0].Ask(t.Context(), "tcp", fmt.Sprintf("%s:80", vip(2))); err != nil {
+				t.Errorf("a pod's connection through the bridge: %v, %v", out, err)
+			}
+			nkp.stop()
+			c.serveByKubeProxy(mode, "nf_tables", services)
+			c.cleanup(append([]string{"--mode", "ovs"}, bridge...)...) // also what served beside the bridge
+			inCharge(3)
+			f.end()
+		})
+	}
+}
+
+// serveByKubeProxy starts kube-proxy and waits until it serves.
+func (c *cluster) serveByKubeProxy(mode, backend string, services int) {
+	c.t.Helper()
+	p := c.startKubeProxy(mode, backend)
+	if mode == "nftables" {
+		c.waitTable("kube-proxy", services)
+	} else if err := p.waitLog("SyncProxyRules complete", 2, 2*time.Minute); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// cleanup runs nkp cleanup on the node.
+func (c *cluster) cleanup(flags ...string) {
+	c.t.Helper()
+	bin, err := testbed.NKP()
+	if err == nil {
+		_, err = c.bed.Node.Exec(c.t.Context(), append([]string{bin, "cleanup", "--socket", c.socket()}, flags...)...)
+	}
+	if err != nil {
+		c.t.Fatal(err)
 	}
 }
 
