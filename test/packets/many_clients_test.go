@@ -234,8 +234,8 @@ func TestManyClientsManyServices(t *testing.T) {
 				if size == 1 && later > 0.05 {
 					t.Errorf("%.2f upcalls a connection in the second round, though there is nothing to choose", later)
 				}
-				t.Logf("%d clients, %d Services: %d cached flows, %.1f a pair; %.2f upcalls a connection, then %.2f; %s masks a search; shares %.2f to %.2f; %.0f connections a second",
-					len(c.clients), c.services, flows, perPair, float64(first.upcalls)/float64(first.connections), later, masks, least, most, second.rate)
+				t.Logf("%d clients, %d Services: %d cached flows, %.1f a pair; %.2f upcalls a connection, then %.2f; %s masks a search; shares %.2f to %.2f; %.0f connections a second, %.0f µs of ovs-vswitchd for each",
+					len(c.clients), c.services, flows, perPair, float64(first.upcalls)/float64(first.connections), later, masks, least, most, second.rate, second.work)
 			})
 		}
 		must(t, c.agent.Stop(syscall.SIGTERM))
