@@ -31,7 +31,7 @@ const scaleLong = "NKP_SCALE_LONG"
 // half a millisecond.
 func TestManyServices(t *testing.T) {
 	c := newCluster(t, testbed.Options{}, "--cluster-cidr", "10.0.0.0/8")
-	services, limit, channel := 2_000, 1.5, 10.0 // ms
+	services, limit, channel := 2_000, 1.5, 30.0 // ms, on a busy machine
 	if os.Getenv(scaleLong) != "" {
 		services, limit, channel = 10_000, 0.8, 2
 	}
