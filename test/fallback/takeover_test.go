@@ -146,13 +146,6 @@ func TestTakeOverNFTables(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%s (%s) to %s", tc.from, tc.backend, tc.to), func(t *testing.T) {
 			c := newCluster(t, services, 10)
-			inCharge := func(i int) {
-				t.Helper()
-				p := c.pods[i]
-				c.api.slice(c.sliceObject(i, p))
-				c.reachOften(i, p.Name, 20, time.Minute) // of ten pods, none answers that often by chance
-				c.api.slice(c.sliceObject(i, c.pods...))
-			}
 			installed := func() string {
 				rules, _ := c.bed.Node.Exec(t.Context(), "nft", "list", "ruleset")
 				legacy, _ := c.bed.Node.Exec(t.Context(), "iptables-legacy-save")
@@ -160,7 +153,7 @@ func TestTakeOverNFTables(t *testing.T) {
 			}
 			old := c.startKubeProxy(tc.from, tc.backend)
 			c.reach(services-1, "", 2*time.Minute)
-			inCharge(1)
+			c.inCharge(1)
 			if !strings.Contains(installed(), tc.left) {
 				t.Fatalf("kube-proxy has not installed %q", tc.left)
 			}
@@ -177,7 +170,7 @@ func TestTakeOverNFTables(t *testing.T) {
 			if strings.Contains(installed(), tc.left) || strings.Contains(installed(), "table ip6 kube-proxy") {
 				t.Errorf("nkp leaves kube-proxy's rules (%s)", tc.left)
 			}
-			inCharge(2)
+			c.inCharge(2)
 			if tc.to == "iptables" {
 				// kube-proxy's mode nftables begins by deleting the chains of its own mode iptables, which are nkp's, too, and serves seconds
 				// later. By way of nkp's mode nftables nothing fails.
@@ -193,7 +186,7 @@ func TestTakeOverNFTables(t *testing.T) {
 			nkp.stop()
 			c.serveByKubeProxy(tc.from, tc.backend, services)
 			c.cleanup("--mode", "nftables")
-			inCharge(3)
+			c.inCharge(3)
 			f.end()
 		})
 	}
@@ -207,16 +200,9 @@ func TestTakeOverBesideTheBridge(t *testing.T) {
 	for _, mode := range []string{"nftables", "iptables"} {
 		t.Run(mode, func(t *testing.T) {
 			c := newClusterIn(t, testbed.Options{NodeOutside: true, Standalone: true}, services, 10) // the bridge forwards before nkp is there
-			inCharge := func(i int) {
-				t.Helper()
-				p := c.pods[i]
-				c.api.slice(c.sliceObject(i, p))
-				c.reachOften(i, p.Name, 20, time.Minute) // of ten pods, none answers that often by chance
-				c.api.slice(c.sliceObject(i, c.pods...))
-			}
 			old := c.startKubeProxy(mode, "nf_tables")
 			c.reach(services-1, "", 2*time.Minute)
-			inCharge(1)
+			c.inCharge(1)
 			f := c.traffic(services)
 			time.Sleep(time.Second)
 			old.stop()
@@ -225,17 +211,26 @@ func TestTakeOverBesideTheBridge(t *testing.T) {
 			if err := c.waitInStep(time.Minute); err != nil {
 				t.Fatal(err)
 			}
-			inCharge(2)
+			c.inCharge(2)
 			if out, err := c.pods[0].Ask(t.Context(), "tcp", fmt.Sprintf("%s:80", vip(2))); err != nil {
 				t.Errorf("a pod's connection through the bridge: %v, %v", out, err)
 			}
 			nkp.stop()
 			c.serveByKubeProxy(mode, "nf_tables", services)
 			c.cleanup(append([]string{"--mode", "ovs"}, bridge...)...) // also what served beside the bridge
-			inCharge(3)
+			c.inCharge(3)
 			f.end()
 		})
 	}
+}
+
+// inCharge checks that the proxy which serves follows the API server.
+func (c *cluster) inCharge(i int) {
+	c.t.Helper()
+	p := c.pods[i]
+	c.api.slice(c.sliceObject(i, p))
+	c.reachOften(i, p.Name, 20, time.Minute) // of ten pods, none answers that often by chance
+	c.api.slice(c.sliceObject(i, c.pods...))
 }
 
 // serveByKubeProxy starts kube-proxy and waits until it serves.
@@ -315,10 +310,7 @@ func TestModeChange(t *testing.T) {
 				if left() {
 					t.Errorf("%s leaves the other mode's rules", mode)
 				}
-				p := c.pods[i%len(c.pods)]
-				c.api.slice(c.sliceObject(i, p))
-				c.reachOften(i, p.Name, 20, time.Minute) // of ten pods, none answers that often by chance
-				c.api.slice(c.sliceObject(i, c.pods...))
+				c.inCharge(i)
 			}
 			f.end()
 		})
