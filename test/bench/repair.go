@@ -72,6 +72,10 @@ func (m *measurement) repair(ctx context.Context) (r *Repair, err error) {
 	var held []*testbed.Held
 	for i := range heldBefore {
 		h, err := m.Client.Hold(ctx, targets[i%len(targets)], testbed.DialOptions{Reset: true})
+		if err != nil && m.Kind.OfKubernetes() && ctx.Err() == nil {
+			m.say("a Service that had answered does not: %v", err)
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
