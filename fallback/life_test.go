@@ -254,7 +254,7 @@ func TestCleanup(t *testing.T) {
 		if got := saved(t, b, backend); got != before {
 			t.Errorf("before:\n%s\nafter cleanup:\n%s", before, got)
 		}
-		if again := cleaner.ask(request{Op: "cleanup"}).Text; again != "{Chains:0 Rules:0}" {
+		if again := cleaner.ask(request{Op: "cleanup"}).Text; again != "{Chains:0 Rules:0 Left:0}" {
 			t.Error("a second cleanup removed", again)
 		}
 	})
