@@ -144,7 +144,7 @@ func child(text string) error {
 				break
 			}
 			var n Removed
-			n, err = Cleanup(ctx, CleanupOptions{})
+			n, err = Cleanup(ctx, CleanupOptions{LeaveKubeProxy: true})
 			r.Text = fmt.Sprintf("%+v", n)
 		}
 		if err != nil {
@@ -278,6 +278,16 @@ func (p *process) kill() {
 
 func (p *process) ask(r request) reply {
 	p.t.Helper()
+	a := p.try(r)
+	if a.Err != "" {
+		p.t.Fatalf("%s: %s", r.Op, a.Err)
+	}
+	return a
+}
+
+// try is ask for what may fail.
+func (p *process) try(r request) reply {
+	p.t.Helper()
 	if err := json.NewEncoder(p.in).Encode(r); err != nil {
 		p.t.Fatal(err)
 	}
@@ -288,9 +298,6 @@ func (p *process) ask(r request) reply {
 	var a reply
 	if err := json.Unmarshal(line, &a); err != nil {
 		p.t.Fatal(err)
-	}
-	if a.Err != "" {
-		p.t.Fatalf("%s: %s", r.Op, a.Err)
 	}
 	return a
 }

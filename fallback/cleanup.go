@@ -24,18 +24,23 @@ type Removed struct {
 	Left   int // tables whose chains are left to kube-proxy, with route_localnet
 }
 
-// kubeProxyServes reports whether kube-proxy has added its jumps to nkp's. nkp, which removes them when it begins, has others with Scope
-// Host. A jump of kube-proxy's kind alone may be nkp's, with Scope Everything.
+// kubeProxyServes reports whether kube-proxy has added its jumps to nkp's, which removes them when it begins. With Scope Host nkp has
+// others in PREROUTING, with Scope Own in OUTPUT alone. A jump of kube-proxy's kind without them may be nkp's, with Scope Everything.
 func kubeProxyServes(ctx context.Context, t tables) (bool, error) {
-	list, _, err := t.Rules(ctx, string(rules.NAT), "PREROUTING")
 	theirs, others := false, false
-	for _, r := range list {
-		if r := rules.Rule(r); r.Target() == rules.Services {
-			is := rules.OfKubeProxy(rules.NAT, "PREROUTING", r)
-			theirs, others = theirs || is, others || !is
+	for _, parent := range []string{"PREROUTING", "OUTPUT"} {
+		list, _, err := t.Rules(ctx, string(rules.NAT), parent)
+		if err != nil {
+			return false, err
+		}
+		for _, r := range list {
+			if r := rules.Rule(r); r.Target() == rules.Services {
+				is := rules.OfKubeProxy(rules.NAT, parent, r)
+				theirs, others = theirs || is && parent == "PREROUTING", others || !is
+			}
 		}
 	}
-	return theirs && others, err
+	return theirs && others, nil
 }
 
 // removeAll removes all chains and rules of nkp and kube-proxy from one back end and family. Other chains are not touched. With
@@ -84,7 +89,9 @@ func removeAll(ctx context.Context, t tables, inUse func(table string) bool, lim
 		}
 		if leaveKubeProxy {
 			n.Left++
-			continue
+			if targets, err = unknownToKubeProxy(ctx, t, table, targets); err != nil {
+				return n, err
+			}
 		}
 		for chains := range slices.Chunk(targets, limit) {
 			in := newInput(table)
@@ -101,6 +108,23 @@ func removeAll(ctx context.Context, t tables, inUse func(table string) bool, lim
 		}
 	}
 	return n, nil
+}
+
+// unknownToKubeProxy returns those of nkp's chains that kube-proxy does not have, and its rules do not lead to.
+func unknownToKubeProxy(ctx context.Context, t tables, table rules.Table, names []string) (list []string, err error) {
+	for _, name := range names {
+		if table != rules.Filter || name != rules.Localnet && name != rules.ClusterIPs {
+			continue
+		}
+		jumps, _, err := t.Rules(ctx, string(table), rules.Services)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.ContainsFunc(jumps, func(r string) bool { return rules.Rule(r).Target() == name }) {
+			list = append(list, name)
+		}
+	}
+	return list, nil
 }
 
 // removable returns nkp's chains among the names, each before those it jumps to. With keepGuard, it leaves out the chain that

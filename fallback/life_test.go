@@ -4,6 +4,8 @@ package fallback
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -256,6 +258,32 @@ func TestCleanup(t *testing.T) {
 		}
 		if again := cleaner.ask(request{Op: "cleanup"}).Text; again != "{Chains:0 Rules:0 Left:0}" {
 			t.Error("a second cleanup removed", again)
+		}
+	})
+}
+
+// A back end whose tables cannot be read, as where the kernel lacks them, is an error of a cleanup, and keeps none of the others from
+// being cleaned up.
+func TestCleanupOfWhatIsReadable(t *testing.T) {
+	each(t, func(t *testing.T, backend xtables.Backend) {
+		b, pods := bed(t, testbed.Options{})
+		o := defaults(backend)
+		p := start(t, b, o, nodeObject+service("web", 1)+endpoints("web", pods...))
+		p.kill()
+		dir := t.TempDir()
+		const broken = "#!/bin/sh\n[ \"$1\" = --version ] && exec echo 'iptables v1.8.9 (nf_tables)'\n" +
+			"echo 'Could not fetch rule set generation id: Invalid argument' >&2\nexit 4\n"
+		if err := os.WriteFile(filepath.Join(dir, "iptables-nft"), []byte(broken), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		cleaner := launchAs(t, b, o, "env", "PATH="+dir+":"+os.Getenv("PATH"), os.Args[0])
+		if a := cleaner.try(request{Op: "cleanup"}); !strings.Contains(a.Err, "back end nf_tables, IPv4") || !strings.Contains(a.Err, "generation id") {
+			t.Errorf("the error: %q", a.Err)
+		}
+		for program, cleaned := range map[string]bool{"iptables-save": backend != xtables.NFT, "ip6tables-save": true} {
+			if text := iptables(t, b, backend, program); strings.Contains(text, "KUBE-SERVICES") == cleaned {
+				t.Errorf("cleaned up: %t; %s prints\n%s", cleaned, program, text)
+			}
 		}
 	})
 }

@@ -47,15 +47,25 @@ func Diff(ctx context.Context, m *k8s.Model, o Options) (string, error) {
 func Cleanup(ctx context.Context, o CleanupOptions) (Removed, error) {
 	var n Removed
 	var problems []error
+	var all []*xtables.Tables
 	leave := false
 	for _, f := range []k8s.Family{k8s.IPv4, k8s.IPv6} {
 		for _, t := range xtables.Find(ctx, f) {
 			if o.LeaveKubeProxy && !leave && t.InUse(string(rules.NAT)) {
-				var err error
-				if leave, err = kubeProxyServes(ctx, t); err != nil {
-					return n, fmt.Errorf("iptables back end %s, %s: %w", t.Backend, f, err)
+				serves, err := kubeProxyServes(ctx, t)
+				if err != nil {
+					err = fmt.Errorf("iptables back end %s, %s: %w", t.Backend, f, err)
 				}
+				switch {
+				case errors.Is(err, xtables.ErrBusy):
+					return n, err
+				case err != nil: // the kernel lacks it, perhaps: the others are cleaned up
+					problems = append(problems, err)
+					continue
+				}
+				leave = serves
 			}
+			all = append(all, t)
 		}
 	}
 	keepGuard := true
@@ -65,19 +75,17 @@ func Cleanup(ctx context.Context, o CleanupOptions) (Removed, error) {
 			problems = append(problems, err)
 		}
 	}
-	for _, f := range []k8s.Family{k8s.IPv4, k8s.IPv6} {
-		for _, t := range xtables.Find(ctx, f) {
-			limit := legacyLimits.chains
-			if t.Backend == xtables.NFT {
-				limit = nftLimits.chains
-			}
-			part, err := removeAll(ctx, t, t.InUse, limit, keepGuard && f == k8s.IPv4, leave)
-			n.Chains += part.Chains
-			n.Rules += part.Rules
-			n.Left += part.Left
-			if err != nil {
-				problems = append(problems, fmt.Errorf("iptables back end %s, %s: %w", t.Backend, f, err))
-			}
+	for _, t := range all {
+		limit := legacyLimits.chains
+		if t.Backend == xtables.NFT {
+			limit = nftLimits.chains
+		}
+		part, err := removeAll(ctx, t, t.InUse, limit, keepGuard && t.Family == k8s.IPv4, leave)
+		n.Chains += part.Chains
+		n.Rules += part.Rules
+		n.Left += part.Left
+		if err != nil {
+			problems = append(problems, fmt.Errorf("iptables back end %s, %s: %w", t.Backend, t.Family, err))
 		}
 	}
 	if o.Log != nil && n.Chains+n.Rules > 0 {

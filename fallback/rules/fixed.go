@@ -129,7 +129,7 @@ func (c *Compiler) hooks() []Hook {
 	}
 	hook(Filter, "INPUT", ExternalServices, "kubernetes externally-visible service portals", true)
 	hook(Filter, "FORWARD", ExternalServices, "kubernetes externally-visible service portals", true)
-	hook(Filter, "OUTPUT", ExternalServices, "kubernetes externally-visible service portals", true) // kube-proxy has no such hook
+	hook(Filter, "OUTPUT", ExternalServices, "kubernetes externally-visible service portals", true) // see OfKubeProxy
 	hook(Filter, "INPUT", NodePorts, "kubernetes health check service ports", false)
 	hook(Filter, "FORWARD", Services, "kubernetes service portals", true)
 	hook(Filter, "OUTPUT", Services, "kubernetes service portals", true)
@@ -147,9 +147,10 @@ func (c *Compiler) hooks() []Hook {
 	return list
 }
 
-// OfKubeProxy reports whether a jump from a base chain is one that kube-proxy makes, too.
+// OfKubeProxy reports whether a jump from a base chain is one that kube-proxy makes, too: those of nkp with Scope Everything, but for the
+// one from OUTPUT to ExternalServices. kube-proxy does not delete what it does not make, and cannot delete a chain that such a jump leads to.
 func OfKubeProxy(t Table, parent string, r Rule) bool {
-	return slices.ContainsFunc(new(Compiler).hooks(), func(h Hook) bool {
+	return !(t == Filter && parent == "OUTPUT" && r.Target() == ExternalServices) && slices.ContainsFunc(new(Compiler).hooks(), func(h Hook) bool {
 		return h.Table == t && h.Parent == parent && h.Rule.Canonical() == r.Canonical()
 	})
 }

@@ -176,12 +176,12 @@ func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model, first k8s.Changes) 
 	})
 }
 
-// noHostPlane removes the iptables rules of an earlier run beside the bridge.
+// noHostPlane removes the iptables rules of an earlier run beside the bridge. A kube-proxy that serves by them since keeps them.
 func (a *Agent) noHostPlane(ctx context.Context) {
 	if !slices.Contains(a.lastModes, ModeIPTables) {
 		return
 	}
-	if _, err := fallback.Cleanup(ctx, fallback.CleanupOptions{Log: a.log}); err != nil {
+	if _, err := fallback.Cleanup(ctx, fallback.CleanupOptions{Log: a.log, LeaveKubeProxy: true}); err != nil {
 		a.hostPlaneOff = "cannot remove the iptables rules of an earlier nkp run: " + err.Error()
 		a.log.Error(a.hostPlaneOff)
 		return

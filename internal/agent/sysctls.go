@@ -81,3 +81,14 @@ func (s *Settings) RestoreSysctls() (lines []string, failed int, err error) {
 	}
 	return lines, 0, os.Remove(s.sysctlFile())
 }
+
+// KeepSysctls forgets the recorded settings without restoring them, and returns their names.
+func (s *Settings) KeepSysctls() (names []string, err error) {
+	for _, c := range s.changedSysctls() {
+		names = append(names, c.Name)
+	}
+	if len(names) == 0 {
+		return nil, nil
+	}
+	return names, os.Remove(s.sysctlFile())
+}

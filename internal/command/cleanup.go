@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,8 +25,9 @@ func newCleanup() *cobra.Command {
 		Short: "Remove everything nkp installed, and nothing else",
 		Long: `cleanup removes nkp's flows, learned flows, groups and meter from the bridge, in one transaction, and the routes that
 lead the node's own traffic there; in iptables its chains, and the rules that lead to them; on Windows its HNS load
-balancers. It restores the sysctls that nkp changed, unless something else has changed them since. Connections through Services end with it. It refuses to work while an agent runs on this node: the agent would
-put everything back.
+balancers. It restores the sysctls that nkp changed, unless something else has changed them since, or another Service
+proxy has rules on this node. Connections through Services end with it. It refuses to work while an agent runs on this
+node: the agent would put everything back.
 
 Chains in iptables bear the same names as kube-proxy's. Unless --mode iptables says so they are removed only if the last
 run of nkp on this node put them there.`,
@@ -82,7 +84,7 @@ func (s *settings) cleanup(ctx context.Context, out io.Writer) error {
 		}
 	}
 	if last := s.LastModes(); !slices.ContainsFunc(last, func(m agent.Mode) bool { return !slices.Contains(modes, m) }) {
-		if err := s.restoreSysctls(out); err != nil {
+		if err := s.restoreSysctls(ctx, out); err != nil {
 			return err
 		}
 		s.ForgetModes()
@@ -90,7 +92,18 @@ func (s *settings) cleanup(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-func (s *settings) restoreSysctls(out io.Writer) error {
+// restoreSysctls restores the sysctls that nkp changed. Another Service proxy, whose rules are what is left of the kind, needs the same
+// ones and may have found them set: for it they stay.
+func (s *settings) restoreSysctls(ctx context.Context, out io.Writer) error {
+	chains, noIPTables := fallback.Occupied(ctx)
+	tables, noNFTables := fallback.HasKubeProxyTables()
+	if noIPTables == nil && chains || noNFTables == nil && tables {
+		names, err := s.KeepSysctls()
+		if len(names) > 0 {
+			fmt.Fprintf(out, "left as nkp had set them, because another Service proxy has rules on this node: sysctls %s\n", strings.Join(names, ", "))
+		}
+		return err
+	}
 	lines, failed, err := s.RestoreSysctls()
 	for _, line := range lines {
 		fmt.Fprintln(out, line)

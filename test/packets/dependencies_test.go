@@ -227,7 +227,7 @@ func TestRepairNamesTheService(t *testing.T) {
 }
 
 // Flags for a bridge on a node without Open vSwitch change nothing there: nkp says how to go on. What nkp changes in the kernel it
-// restores, unless something else has changed it since.
+// restores, unless something else has changed it since, or needs it now.
 func TestBridgeFlagsWithoutSwitch(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, testbed.Options{NodeOutside: true})
@@ -271,7 +271,22 @@ func TestBridgeFlagsWithoutSwitch(t *testing.T) {
 	if read("established") != established || read("close_wait") != "99" {
 		t.Errorf("after cleanup: established %s, was %s; close wait %s, was %s and then 99", read("established"), established, read("close_wait"), closeWait)
 	}
-	if _, err := os.Stat(filepath.Join(filepath.Dir(c.socket()), "sysctls")); !os.IsNotExist(err) {
-		t.Error("the record stays: ", err)
+	recorded := func() bool {
+		_, err := os.Stat(filepath.Join(filepath.Dir(c.socket()), "sysctls"))
+		return !os.IsNotExist(err)
+	}
+	if recorded() {
+		t.Error("the record stays")
+	}
+
+	// A kube-proxy that is there by now has found them set, and does not set them again.
+	c.launch(append(args, "--mode", "auto", "--conntrack-tcp-timeout-established", "79s")...)
+	c.statusSays("mode", "nftables: ", "all is programmed")
+	must(t, c.agent.Stop(syscall.SIGTERM))
+	_, err = c.Node.Exec(c.ctx, "iptables", "-t", "nat", "-N", "KUBE-SERVICES")
+	must(t, err)
+	out, errOut, status = c.nkp("cleanup", "--socket", c.socket(), "--ovsdb", "unix:"+none)
+	if status != 0 || !strings.Contains(out, "another Service proxy has rules on this node: sysctls net.netfilter.nf_conntrack_tcp_timeout_established") || read("established") != "79" || recorded() {
+		t.Errorf("cleanup beside another proxy ends with %d, established %s, recorded %t: %s%s", status, read("established"), recorded(), out, errOut)
 	}
 }
