@@ -57,6 +57,22 @@ func TestConsistentSlots(t *testing.T) {
 	}
 }
 
+// TestConsistentIsTheSameEverywhere: nodes of different versions must choose alike, because one sends packets on to the endpoint that the
+// other one translates for. Another choice breaks connections for as long as a cluster has nodes of both: if this has to change, so has the annotation.
+func TestConsistentIsTheSameEverywhere(t *testing.T) {
+	c := &Consistent{}
+	for _, at := range []string{"10.0.0.11:8080", "10.0.0.12:8080", "10.1.0.11:8080", "[fd00:10::b]:8080", "[fd00:10::c]:443"} {
+		c.Endpoints = append(c.Endpoints, Endpoint{Addr: netip.MustParseAddrPort(at)})
+	}
+	owners := ""
+	for _, o := range c.Slots()[:64] {
+		owners += fmt.Sprint(o)
+	}
+	if want := "2102133012002311424422241424002320000143004234024303110204101122"; owners != want {
+		t.Errorf("the owners of the first slots are\n%s, want\n%s", owners, want)
+	}
+}
+
 // successiveEndpoints returns a source of endpoints whose addresses follow each other, as a node's pods have them.
 func successiveEndpoints() func() []Endpoint {
 	at := netip.MustParseAddr("10.0.0.10")
