@@ -21,10 +21,10 @@ const aloneServices = 10
 
 // withoutAPI does what the flags -alone and -profile say.
 func withoutAPI(ctx context.Context, programs rig.Programs, root, only, sizes string, clients, pairs int) error {
-	kind, ok := map[string]rig.Kind{"": rig.NKP, "nkp": rig.NKP, "nftables": rig.KubeNft, "iptables": rig.KubeLegacy, "nkp-iptables": rig.IPTables}[only]
+	kind, ok := map[string]rig.Kind{"": rig.NKP, "nkp": rig.NKP, "nftables": rig.KubeNft, "iptables": rig.KubeLegacy, "nkp-iptables": rig.IPTables, "nkp-nftables": rig.NFTables}[only]
 	switch {
 	case !ok && pairs != 0:
-		return fmt.Errorf("-only: %q cannot be profiled; one of nkp, nkp-iptables, nftables, iptables can", only)
+		return fmt.Errorf("-only: %q cannot be profiled; one of nkp, nkp-nftables, nkp-iptables, nftables, iptables can", only)
 	case pairs == 0 && kind != rig.NKP || !ok:
 		return fmt.Errorf("-only: %q cannot be measured without an API server, only nkp can", only)
 	}

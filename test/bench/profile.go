@@ -34,7 +34,7 @@ func profile(ctx context.Context, kind rig.Kind, programs rig.Programs, root str
 	var vip, direct legs
 	measure := func(m *measurement) error { return m.profile(ctx, &vip, &direct, clients, pairs) }
 	var err error
-	if kind == rig.NKP || kind == rig.IPTables {
+	if !kind.OfKubernetes() {
 		err = withNodeAlone(ctx, kind, services, programs, measure)
 	} else {
 		err = withAPI(ctx, programs, root, func(api *rig.API, programs rig.Programs) error {
