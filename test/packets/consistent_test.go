@@ -5,6 +5,7 @@ package packets
 import (
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -34,7 +36,7 @@ func consistent(address string) func(*v1.Service) {
 	}
 }
 
-// heldConnections returns how many connections TestConsistentChoice moves. NKP_CONNECTIONS=10000 needs 21,000 open files.
+// heldConnections returns how many connections TestConsistentChoice makes, two thirds of which move. The test has an open file for each.
 func heldConnections() int {
 	if n, err := strconv.Atoi(os.Getenv("NKP_CONNECTIONS")); err == nil {
 		return n
@@ -65,10 +67,41 @@ func nodes(t *testing.T) (list []*cluster) {
 		if i > 0 {
 			must(t, testbed.Join(list[0].Bed, c.Bed))
 		}
-		c.servePods(t)
+		for _, p := range c.pods {
+			serveApart(t, p)
+		}
 		list = append(list, c)
 	}
 	return list
+}
+
+// servesAs is the variable that makes this program serve TCP in place of testing, and names the pod.
+const servesAs = "NKP_SERVES_AS"
+
+// serveApart has a pod serve UDP here, and TCP by a process of its own: a process may open too few files for both ends of many connections.
+func serveApart(t *testing.T, p *testbed.Pod) {
+	t.Helper()
+	_, err := p.ServeUDP(8080)
+	must(t, err)
+	said := &testbed.Output{}
+	_, err = p.Launch(said, "env", servesAs+"="+p.Name, os.Args[0])
+	must(t, err)
+	for end := time.Now().Add(testbed.Patient(10 * time.Second)); said.String() != "ready\n"; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s does not serve: %s", p.Name, said)
+		}
+	}
+}
+
+// serve is what the process does.
+func serve(pod string) {
+	l, err := net.Listen("tcp", ":8080")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("ready")
+	testbed.Serve(pod, l)
 }
 
 func nodeOf(i int) string { return "node-" + string('a'+rune(i)) }

@@ -36,6 +36,10 @@ const (
 var settleLimit = testbed.Patient(20 * time.Second)
 
 func TestMain(m *testing.M) {
+	if name := os.Getenv(servesAs); name != "" {
+		serve(name)
+		return
+	}
 	code := m.Run()
 	_ = testbed.RemoveBuilt()
 	os.Exit(code)
