@@ -3,12 +3,7 @@
 package fallback
 
 import (
-	"fmt"
-	"maps"
-	"os"
 	"regexp"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -19,41 +14,25 @@ import (
 // docs/metrics.md says why it does not.
 func TestMetricsBesideKubeProxy(t *testing.T) {
 	testbed.Linux.Require(t)
-	docs, err := os.ReadFile("../../docs/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, ok := strings.Cut(string(docs), "## What kube-proxy has and nkp has not")
-	if !ok {
-		t.Fatal("docs/metrics.md has no section of what is not served")
-	}
-	listed := func(name string) bool {
-		return slices.ContainsFunc(notServed.FindAllStringSubmatch(section, -1), func(m []string) bool {
-			return m[1] == name || m[2] != "" && strings.HasPrefix(name, m[1])
-		})
-	}
 	for _, mode := range []string{"iptables", "nftables"} {
 		ours := families(t, "nkp "+mode, func(c *cluster) *proxy { return c.startNKPWith("--mode", mode) })
 		theirs := families(t, "kube-proxy "+mode, func(c *cluster) *proxy { return c.startKubeProxy(mode, "nf_tables") })
 		if t.Failed() {
 			return
 		}
-		for _, name := range slices.Sorted(maps.Keys(theirs)) {
-			if ours[name] != theirs[name] && !listed(name) {
-				t.Errorf("%s: kube-proxy in mode %s serves %q, nkp %q", name, mode, theirs[name], ours[name])
-			}
+		lines, err := testbed.UnlikeKubeProxy("../../docs/metrics.md", ours, theirs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range lines {
+			t.Errorf("mode %s: %s", mode, line)
 		}
 	}
 }
 
-var (
-	metricType  = regexp.MustCompile(`(?m)^# TYPE (\S+) (\S+)$`)
-	notServed   = regexp.MustCompile("(?m)^\\| `(\\w+)(\\*?)` \\|")
-	partialSync = regexp.MustCompile(`(?m)^kubeproxy_sync_partial_proxy_rules_duration_seconds_count\{.*\} [1-9]`)
-	metricLabel = regexp.MustCompile(`[{,](\w+)="`)
-)
+var partialSync = regexp.MustCompile(`(?m)^kubeproxy_sync_partial_proxy_rules_duration_seconds_count\{.*\} [1-9]`)
 
-// families returns what a proxy serves on /metrics after a first sync and a change: its type and labels, by name.
+// families returns what a proxy serves on /metrics after a first sync and a change.
 func families(t *testing.T, what string, start func(*cluster) *proxy) (found map[string]string) {
 	t.Run(what, func(t *testing.T) {
 		c := newCluster(t, 2, 2)
@@ -74,19 +53,7 @@ func families(t *testing.T, what string, start func(*cluster) *proxy) (found map
 			}
 		}
 		p.stop()
-		found = map[string]string{}
-		for _, m := range metricType.FindAllStringSubmatch(text, -1) {
-			labels := map[string]bool{}
-			series := regexp.MustCompile(fmt.Sprintf(`(?m)^%s(_bucket)?(\{.*\}) \S+$`, m[1]))
-			for _, s := range series.FindAllStringSubmatch(text, -1) {
-				for _, l := range metricLabel.FindAllStringSubmatch(s[2], -1) {
-					if l[1] != "le" && l[1] != "quantile" {
-						labels[l[1]] = true
-					}
-				}
-			}
-			found[m[1]] = strings.Join(append([]string{m[2]}, slices.Sorted(maps.Keys(labels))...), " ")
-		}
+		found = testbed.MetricFamilies(text)
 	})
 	return found
 }
