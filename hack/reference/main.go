@@ -156,7 +156,7 @@ func commands(w io.Writer) {
 			fmt.Fprintf(w, "| `%s` | %s | %s |\n", name, usual(f), cell(f.Usage))
 		})
 		if len(unused) > 0 {
-			fmt.Fprintf(w, "\nkube-proxy flags accepted for compatibility; they have no effect:\n\n| Flag | |\n|---|---|\n%s", strings.Join(unused, ""))
+			fmt.Fprintf(w, "\nkube-proxy flags accepted for compatibility, without effect unless the table says otherwise:\n\n| Flag | |\n|---|---|\n%s", strings.Join(unused, ""))
 		}
 		if len(same) > 0 {
 			fmt.Fprintf(w, "\nThe same as of `nkp run`: %s.\n", strings.Join(same, ", "))

@@ -24,8 +24,8 @@ func newCleanup() *cobra.Command {
 		Use:   "cleanup",
 		Short: "Remove everything nkp installed, and nothing else",
 		Long: `cleanup removes nkp's flows, learned flows, groups and meter from the bridge, in one transaction, and the routes that
-lead the node's own traffic there; in iptables its chains, and the rules that lead to them; on Windows its HNS load
-balancers. It restores the sysctls that nkp changed, unless something else has changed them since, or another Service
+lead the node's own traffic there; in nftables its tables; in iptables its chains, and the rules that lead to them; on
+Windows its HNS load balancers. It restores the sysctls that nkp changed, unless something else has changed them since, or another Service
 proxy has rules on this node. Connections through Services end with it. It refuses to work while an agent runs on this
 node: the agent would put everything back.
 
@@ -40,6 +40,7 @@ run of nkp on this node put them there.`,
 		},
 	}
 	s.modeFlag(cmd.Flags())
+	cmd.Flags().Lookup("mode").Usage = "what to clean up: ovs, iptables, nftables, windows, or auto (what the last run on this node used, else the bridge)"
 	s.windowsFlags(cmd.Flags())
 	s.switchFlags(cmd.Flags(), defaultOVSDB)
 	s.layoutFlags(cmd.Flags())

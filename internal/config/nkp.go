@@ -92,7 +92,7 @@ type OVSConfiguration struct {
 	// Count connections, packets and bytes of every Service port on the bridge, by three flows each.
 	ServiceCounters *bool `json:"serviceCounters,omitempty" flag:"service-counters"`
 	// Whether direct connections to endpoints are tracked, so that a client port may be used both through a Service and
-	// directly; by default unless this Open vSwitch can crash by it.
+	// directly: true or false. Left out: true, unless this Open vSwitch can crash by it.
 	PortReuseGuards *bool `json:"portReuseGuards,omitempty" flag:"port-reuse-guards"`
 	// Packets per second that may be refused with an answer; the rest are dropped.
 	RejectRate *int64 `json:"rejectRate,omitempty" flag:"reject-rate"`
@@ -129,7 +129,7 @@ type LayoutConfiguration struct {
 	NextTable *int64 `json:"nextTable,omitempty" flag:"next-table"`
 	// Upper 24 bits of nkp's cookies, in quotes: decimal or hexadecimal.
 	CookiePrefix string `json:"cookiePrefix,omitempty" flag:"cookie-prefix"`
-	// First of nkp's 2^28 group ids; a multiple of 2^28.
+	// First of nkp's 2^28 group ids, in quotes: decimal or hexadecimal; a multiple of 2^28.
 	GroupBase string `json:"groupBase,omitempty" flag:"group-base"`
 	// Id of the meter on rejects.
 	Meter *int64 `json:"meter,omitempty" flag:"meter"`

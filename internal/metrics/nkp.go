@@ -51,7 +51,7 @@ var (
 		in(OVS).collected()
 	Dropped = define(Counter, "nkp_dropped_packets_total",
 		"Packets that nkp's flows or rules drop or refuse, by reason: no_endpoint and unserved_port are refused, refusal_rate_limit are those of them that get no answer for the meter's limit; all others are dropped.", "reason").
-		in(OVS, IPTables, NFTables).collected().only("on the bridge, every 5 s; with iptables and nftables, `--service-metrics` is set")
+		in(OVS, IPTables, NFTables).collected().only("nkp serves on the bridge (read every 5 s), or has `--service-metrics`")
 	ConntrackEntries = define(Gauge, "nkp_conntrack_entries", "Entries in the conntrack table of the bridge's datapath: of a zone, where it has a limit, or of the whole table (all).", "zone").
 				in(OVS).collected().only("ovs-vswitchd answers on its control socket")
 	ConntrackLimit = define(Gauge, "nkp_conntrack_limit", "Entries that the zone, or the whole table (all), may hold; beyond, new connections fail.", "zone").
