@@ -86,6 +86,7 @@ func (s *settings) versionFlags(ctx context.Context) (string, error) {
 func (s *settings) moduleField(ctx context.Context, folder, module, field string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{."+field+"}}", module)
 	cmd.Dir, cmd.Env = filepath.Join(s.module(), folder), s.environ(folder)
+	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	return strings.TrimSpace(string(out)), err
 }
