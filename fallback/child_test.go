@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -333,12 +334,8 @@ func (p *process) settle() {
 }
 
 func (p *process) inStep() bool {
-	for _, f := range p.ask(request{Op: "status"}).Status.Families {
-		if !f.InStep {
-			return false
-		}
-	}
-	return true
+	families := p.ask(request{Op: "status"}).Status.Families
+	return len(families) > 0 && !slices.ContainsFunc(families, func(f FamilyStatus) bool { return !f.InStep })
 }
 
 func (p *process) status() Status { return p.ask(request{Op: "status"}).Status }

@@ -213,8 +213,7 @@ func TestObjectsOfAnyServer(t *testing.T) {
 		},
 	} {
 		tr := NewTracker(Options{NodeName: "n1"})
-		before, _ := tr.Flush()
-		_ = before
+		tr.Flush()
 		s, sl := webService(), webSlice()
 		tr.SetService(s, Origin{})
 		tr.SetEndpointSlice(sl, Origin{})

@@ -165,6 +165,7 @@ func TestIncremental(t *testing.T) {
 			tracker := NewTracker(opts)
 			before, _ := tracker.Flush()
 			before = before.Clone()
+			contents := map[*ServicePort]string{} // of what was handed out
 			for step := range steps {
 				var batch []Change
 				for range 1 + w.IntN(3) {
@@ -177,6 +178,15 @@ func TestIncremental(t *testing.T) {
 					t.Fatalf("step %d, after %v:\n--- incremental\n%+v\n--- from scratch\n%+v", step, batch, got.View(), want.View())
 				}
 				checkChanges(t, step, before, got, changes)
+				for p, was := range contents {
+					if is := fmt.Sprintf("%+v", *p); is != was {
+						t.Fatalf("step %d: a Service port that was handed out was changed from\n%s to\n%s", step, was, is)
+					}
+				}
+				contents = map[*ServicePort]string{}
+				for _, p := range got.Ports {
+					contents[p] = fmt.Sprintf("%+v", *p)
+				}
 				before = got.Clone()
 			}
 		})

@@ -30,6 +30,7 @@ func TestMain(m *testing.M) {
 	if shared.bed != nil {
 		if err := shared.bed.Close(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
+			code = 1
 		}
 	}
 	os.Exit(code)

@@ -88,8 +88,10 @@ func TestSocketReplacesOnlyDeadSockets(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if info, err := os.Lstat(path); err != nil || info.Mode() != os.ModeSocket|0o600 {
-					t.Errorf("%v, %v", info.Mode(), err)
+				if info, err := os.Lstat(path); err != nil {
+					t.Error(err)
+				} else if info.Mode() != os.ModeSocket|0o600 {
+					t.Error(info.Mode())
 				}
 				return
 			}

@@ -55,9 +55,11 @@ func TestWrapped(t *testing.T) {
 // The shell completes values, and names from the running agent. An agent that does not answer costs a moment and prints nothing.
 func TestCompletion(t *testing.T) {
 	hangs := filepath.Join(t.TempDir(), "hangs.sock")
-	if l, err := net.Listen("unix", hangs); err == nil {
-		defer l.Close()
+	l, err := net.Listen("unix", hangs)
+	if err != nil {
+		t.Fatal(err)
 	}
+	defer l.Close()
 	socket := fakeAgent(t)
 	for _, x := range []struct{ args, want string }{
 		{"run --mode |", "auto ovs iptables nftables windows"},

@@ -68,7 +68,7 @@ var kubeProxysFault = []string{"kubeproxy_sync_proxy_rules_no_local_endpoints_to
 
 // Every definition is well named, and is served in its modes.
 func TestDefinitions(t *testing.T) {
-	for _, mode := range []string{OVS, IPTables, Windows} {
+	for _, mode := range []string{OVS, IPTables, NFTables, Windows} {
 		m, _ := newTest(mode)
 		m.opts.Collect = func(emit Emit) {
 			for _, d := range all {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -38,23 +39,27 @@ func TestMain(m *testing.M) {
 }
 
 func hold(text string) error {
+	var held []io.Closer // the collector closes what nobody holds
 	for at := range strings.SplitSeq(text, ",") {
 		network, addr, _ := strings.Cut(at, " ")
+		var c io.Closer
 		var err error
 		switch {
 		case network == "connected":
-			_, err = net.Dial("udp4", addr)
+			c, err = net.Dial("udp4", addr)
 		case strings.HasPrefix(network, "udp"):
-			_, err = net.ListenPacket(network, addr)
+			c, err = net.ListenPacket(network, addr)
 		default:
-			_, err = net.Listen(network, addr)
+			c, err = net.Listen(network, addr)
 		}
 		if err != nil {
 			return err
 		}
+		held = append(held, c)
 	}
 	fmt.Println("ready")
 	bufio.NewReader(os.Stdin).ReadByte()
+	runtime.KeepAlive(held)
 	return nil
 }
 

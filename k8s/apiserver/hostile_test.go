@@ -135,13 +135,23 @@ func TestHostileAPIServer(t *testing.T) {
 			sink := followAPI(t, newTestSource(t, Options{Master: "http://" + h.at, QPS: 1000, Burst: 1000}))
 			sink.waitNames(t, first)
 
+			turned := make(chan struct{})
 			var before, after runtime.MemStats
 			runtime.GC()
 			runtime.ReadMemStats(&before)
-			h.become(tc.turn)
+			var asked sync.Once
+			h.become(func(w http.ResponseWriter, r *http.Request) {
+				asked.Do(func() { close(turned) })
+				tc.turn(w, r)
+			})
 			deadline := time.Now().Add(10 * time.Second)
 			if tc.want == "" {
-				deadline = time.Now().Add(300 * time.Millisecond)
+				select {
+				case <-turned:
+					deadline = time.Now().Add(300 * time.Millisecond)
+				case <-time.After(10 * time.Second):
+					t.Fatal("it was not asked")
+				}
 			}
 			said := ""
 			for most := uint64(0); ; {

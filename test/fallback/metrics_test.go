@@ -3,6 +3,10 @@
 package fallback
 
 import (
+	"context"
+	"io"
+	"net"
+	"net/http"
 	"regexp"
 	"testing"
 	"time"
@@ -41,14 +45,23 @@ func families(t *testing.T, what string, start func(*cluster) *proxy) (found map
 		c.api.slice(c.sliceObject(0, c.pods[1]))
 		c.reachOften(0, c.pods[1].Name, 5, 30*time.Second)
 		text := ""
+		web := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, at string) (net.Conn, error) {
+			return c.bed.Node.DialTCP(ctx, at, testbed.DialOptions{})
+		}}}
 		// A change that arrives during the first sync is part of it: further ones follow.
 		for i, end := 0, time.Now().Add(testbed.Patient(30*time.Second)); !partialSync.MatchString(text); time.Sleep(100 * time.Millisecond) {
-			var err error
 			c.api.slice(c.sliceObject(0, c.pods[i%2]))
 			i++
-			if text, err = c.bed.Node.Exec(t.Context(), "curl", "-sS", "--max-time", "10", "http://127.0.0.1:10249/metrics"); err != nil {
+			res, err := web.Get("http://127.0.0.1:10249/metrics")
+			if err != nil {
 				t.Fatal(err)
-			} else if time.Now().After(end) {
+			}
+			body, err := io.ReadAll(res.Body)
+			res.Body.Close()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if text = string(body); time.Now().After(end) {
 				t.Fatalf("no sync of a change in\n%s", text)
 			}
 		}

@@ -302,6 +302,7 @@ func TestModeChange(t *testing.T) {
 				nkp = c.startNKPWith(mode...)
 				if i == 2 { // killed before it has removed anything, or after
 					time.Sleep(50 * time.Millisecond)
+					_ = nkp.cmd.Process.Kill()
 					nkp.stop()
 					nkp = c.startNKPWith(mode...)
 				}

@@ -50,6 +50,9 @@ func TestFaults(t *testing.T) {
 		t.Errorf("connections failed while the agent alone was disturbed:\n%s\n%s", fleet.tally.details(), fleet.broken.details())
 	}
 	made := fleet.tally.made.Load()
+	if fleet.broken.made.Load() == 0 {
+		t.Error("nothing was sent on held connections")
+	}
 	if made < 1000 || form.all && made < form.enough {
 		t.Errorf("only %d connections were made", made)
 	}

@@ -109,8 +109,10 @@ func TestOneAgentPerSocket(t *testing.T) {
 	if status != 1 || !strings.Contains(errOut, "another nkp is running") {
 		t.Errorf("a second nkp ends with %d: %s", status, errOut)
 	}
-	if info, err := os.Stat(c.socket()); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the socket's mode: %v, %v", info.Mode(), err)
+	info, err := os.Stat(c.socket())
+	must(t, err)
+	if info.Mode().Perm() != 0o600 {
+		t.Errorf("the socket's mode: %v", info.Mode())
 	}
 	c.agent.Cmd.Process.Kill()
 	<-c.agent.Done

@@ -345,12 +345,12 @@ func TestConsistentHere(t *testing.T) {
 		}
 	}
 
-	before := c.durations(t)
+	same := c.flowsNow(t)
 	must(t, c.agent.Stop(syscall.SIGTERM))
 	c.run()
 	c.settle()
-	if log := c.agent.Log.String(); strings.Contains(log, "bringing the switch in step") || c.durations(t) != before {
-		t.Errorf("a restart changed something:\n%s", log)
+	if log, err := c.agent.Log.String(), same(); strings.Contains(log, "bringing the switch in step") || err != nil {
+		t.Errorf("a restart changed something: %v\n%s", err, log)
 	}
 	delete(four.Annotations, k8s.AnnotationConsistent)
 	c.put(four)

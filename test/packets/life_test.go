@@ -9,6 +9,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -154,23 +156,54 @@ func TestRestartChangesNothing(t *testing.T) {
 	if _, errOut, status := c.nkp("status", "--socket", c.socket(), "--ovsdb", c.DB(), "--bridge", c.Bridge); status != 1 || !strings.Contains(errOut, "groups of nkp's") {
 		t.Errorf("status without an agent ends with %d: %s", status, errOut)
 	}
-	before := c.durations(t)
+	same := c.flowsNow(t)
 	c.run()
 	c.settle()
 	time.Sleep(200 * time.Millisecond)
 	if log := c.agent.Log.String(); strings.Contains(log, "bringing the switch in step") {
 		t.Errorf("a restart had something to repair:\n%s", log)
 	}
-	if after := c.durations(t); before != after {
-		t.Errorf("flows before and after the restart differ:\n%s\n%s", before, after)
+	if err := same(); err != nil {
+		t.Errorf("a restart changed flows: %v", err)
 	}
 }
 
-func (c *cluster) durations(t *testing.T) string {
+var flowAge = regexp.MustCompile(`duration=([\d.]+)s`)
+
+// flowsNow returns what reports whether the switch still has the flows of now: others, or the same ones made anew, are an error.
+func (c *cluster) flowsNow(t *testing.T) (same func() error) {
 	t.Helper()
-	out, err := c.Ofctl("--no-stats", "--sort", "dump-flows", c.Bridge)
-	must(t, err)
-	return out
+	dump := func() string {
+		t.Helper()
+		out, err := c.Ofctl("--no-stats", "--sort", "dump-flows", c.Bridge)
+		must(t, err)
+		return out
+	}
+	before, at := dump(), time.Now()
+	return func() error {
+		if after := dump(); after != before {
+			return fmt.Errorf("were\n%s\nand are\n%s", before, after)
+		}
+		least := time.Since(at).Seconds()
+		out, err := c.Ofctl("dump-flows", c.Bridge)
+		if err != nil {
+			return err
+		}
+		ages := 0
+		for line := range strings.Lines(out) {
+			if m := flowAge.FindStringSubmatch(line); m != nil {
+				age, err := strconv.ParseFloat(m[1], 64)
+				if err != nil || age < least {
+					return fmt.Errorf("made anew within %.3f s: %s", least, line)
+				}
+				ages++
+			}
+		}
+		if ages == 0 {
+			return fmt.Errorf("no flow has an age:\n%s", out)
+		}
+		return nil
+	}
 }
 
 // When ovs-vswitchd is restarted, nkp finds an empty switch and fills it; connections work again without help.

@@ -33,9 +33,10 @@ func TestListens(t *testing.T) {
 	c.put(s, slice(s, 8080, at(c.pods[1].IP4)))
 	dir := filepath.Join(c.RunDir, "run", "nkp") // like /run/nkp, to be made
 	socket := filepath.Join(dir, "nkp.sock")
-	mask := syscall.Umask(0) // the worst: whatever is made is open to everybody unless its maker says otherwise
-	c.runWith("--ovs-wait", "10s", "--socket", socket)
-	syscall.Umask(mask)
+	func() {
+		defer syscall.Umask(syscall.Umask(0)) // the worst: whatever is made is open to everybody unless its maker says otherwise
+		c.runWith("--ovs-wait", "10s", "--socket", socket)
+	}()
 	var want []string
 	for _, where := range documented {
 		where = strings.Replace(where, "/run/nkp/nkp.sock", socket, 1)

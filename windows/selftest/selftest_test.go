@@ -151,7 +151,11 @@ func TestKilledAnywhere(t *testing.T) {
 	for n := 1; n < total; n += 3 {
 		s := hnsfake.New(newest)
 		func() {
-			defer func() { _ = recover() }() // killed
+			defer func() {
+				if r := recover(); r != nil && r != "killed" {
+					panic(r)
+				}
+			}()
 			raw := &killer{Raw: s.Raw(), left: n}
 			_, _ = Run(t.Context(), raw, options(hns.NetworkOverlay))
 		}()

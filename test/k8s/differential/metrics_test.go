@@ -149,7 +149,7 @@ func TestEveryMetricOfKubeProxys(t *testing.T) {
 		if d == nil || strings.Contains(name, "winkernel") || strings.Contains(name, "iptables") || strings.Contains(name, "nftables") || strings.Contains(name, "_conntrack_") || strings.Contains(name, "_full_") || strings.Contains(name, "_partial_") {
 			continue
 		}
-		for _, mode := range []string{metrics.OVS, metrics.IPTables, metrics.Windows} {
+		for _, mode := range []string{metrics.OVS, metrics.IPTables, metrics.NFTables, metrics.Windows} {
 			if !d.ServedIn(mode) {
 				t.Errorf("%s is not served in mode %s", name, mode)
 			}

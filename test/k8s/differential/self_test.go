@@ -48,7 +48,9 @@ func TestReasonsAreNarrow(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d wrong answers", asked)
+	if t.Logf("%d wrong answers", asked); asked == 0 {
+		t.Error("no answer was made wrong")
+	}
 }
 
 // A failing case is shrunk to what it takes: here one Service with a UDP port, and one endpoint that is terminating.
@@ -69,11 +71,13 @@ func TestShrink(t *testing.T) {
 		}
 		return udp && terminating
 	}
+	shrunk := 0
 	for seed := range uint64(100) {
 		c := Generate(seed)
 		if !fails(c) {
 			continue
 		}
+		shrunk++
 		c = shrink(c, fails, time.Minute)
 		if !fails(c) || len(c.Events) != 2 {
 			t.Fatal(report(seed, c, Result{}))
@@ -90,5 +94,8 @@ func TestShrink(t *testing.T) {
 				}
 			}
 		}
+	}
+	if shrunk == 0 {
+		t.Error("no case fails")
 	}
 }
