@@ -30,6 +30,7 @@ type foreignFlows struct {
 	kept   int                    // of the known ones that are kept in full
 	left   bool                   // max was reached: some flows are not known
 	times  uint64                 // how often known was changed
+	read   uint64                 // number of the last read that has begun
 	dec    *decoder               // of the switch's reports; nil: none was decoded yet
 	watch  *Filter                // of the last Watch; nil: the switch reports nothing
 	tables []uint8                // that it reports
@@ -40,6 +41,7 @@ type foreignFlows struct {
 type foreignFlow struct {
 	cookie uint64
 	table  uint8
+	read   uint64     // the last read that had begun when it was seen
 	full   *flow.Flow // nil: there are MaxKept others, or Filter.Keep does not ask for it
 }
 
@@ -64,7 +66,7 @@ func (o *foreignFlows) set(f *flow.Flow, keep func(*flow.Flow) bool) {
 	if was.full != nil {
 		o.kept--
 	}
-	now := foreignFlow{cookie: f.Cookie, table: f.Table}
+	now := foreignFlow{cookie: f.Cookie, table: f.Table, read: o.read}
 	if o.kept < MaxKept && keep != nil && keep(f) {
 		now.full = f
 		o.kept++
@@ -135,18 +137,25 @@ func (o *foreignFlows) note(f *flow.Flow, keep func(*flow.Flow) bool) {
 	o.set(f, keep)
 }
 
-// reading must be called before a read. It deletes the known flows, except those of tables where the switch reports which were removed.
-func (o *foreignFlows) reading() {
+// begin must be called before a read of foreign flows. Until end, what was known before stays known.
+func (o *foreignFlows) begin() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.watch == nil || o.left {
+	o.read++
+	if o.left { // there is no room for both
 		clear(o.known)
 		o.number, o.kept, o.left = [256]int{}, 0, false
 		o.times++
-		return
 	}
+}
+
+// end must be called after such a read of tables, if it has succeeded. It deletes what the read has not seen there, except in tables where
+// the switch reports which flows were removed.
+func (o *foreignFlows) end(tables []uint8) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	for d, k := range o.known {
-		if !slices.Contains(o.tables, k.table) {
+		if k.read != o.read && slices.Contains(tables, k.table) && (o.watch == nil || !slices.Contains(o.tables, k.table)) {
 			o.drop(d, k)
 		}
 	}

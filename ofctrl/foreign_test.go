@@ -116,9 +116,24 @@ func TestForeignFlowsWithoutReports(t *testing.T) {
 	}
 	b.ofctl("add-flow", "cookie=0x77,"+others(1)+",actions=drop")
 	mustRead(t, c)
-	if _, err := c.Commit(t.Context(), &flow.Delta{SetFlows: []*flow.Flow{own(1)}}); !errors.Is(err, ErrForeignFlow) {
-		t.Error(err)
+	refused := func(after string) {
+		t.Helper()
+		if _, err := c.Commit(t.Context(), &flow.Delta{SetFlows: []*flow.Flow{own(1)}}); !errors.Is(err, ErrForeignFlow) {
+			t.Errorf("after %s: %v", after, err)
+		}
 	}
+	refused("a read")
+	ours := ownFilter
+	ours.Tables = nil
+	_, err := c.ReadBack(t.Context(), ours)
+	must(t, err)
+	refused("a read of nkp's own flows alone")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.ReadBack(ctx, ownFilter); err == nil {
+		t.Fatal("the read was not cut")
+	}
+	refused("a read that was cut")
 	b.ofctl("del-flows", "--strict", others(1))
 	mustRead(t, c)
 	mustCommit(t, c, &flow.Delta{SetFlows: []*flow.Flow{own(1)}})

@@ -61,9 +61,14 @@ func (s *Snapshot) Meter(m flow.Meter)        { s.State.Meters[m.ID] = m }
 // visitor has received only a part.
 func (c *Conn) Read(ctx context.Context, f Filter, v Visitor) error {
 	r := &reading{filter: f, dec: newDecoder(), to: v, foreign: &c.foreign}
-	c.foreign.reading()
+	if len(f.Tables) > 0 {
+		c.foreign.begin()
+	}
 	if err := r.flows(ctx, c); err != nil {
 		return fmt.Errorf("read flows: %w", err)
+	}
+	if len(f.Tables) > 0 {
+		c.foreign.end(f.Tables)
 	}
 	if err := r.groups(ctx, c); err != nil {
 		return fmt.Errorf("read groups: %w", err)
@@ -213,6 +218,7 @@ func (r *reading) groups(ctx context.Context, c *Conn) error {
 	if err := c.eachGroup(ctx, r.filter.GroupLo, r.filter.GroupHi, func(id uint32, _ []byte) { ids = append(ids, id) }); err != nil {
 		return err
 	}
+	described := 0
 	return c.ask(ctx, mpGroupDesc, len(ids), func(b []byte, i int) ([]byte, error) {
 		return idRequest(b, ids[i]), nil
 	}, func(b []byte) error {
@@ -220,6 +226,9 @@ func (r *reading) groups(ctx context.Context, c *Conn) error {
 			g, n, err := r.dec.groupDesc(b)
 			if err != nil {
 				return err
+			}
+			if described++; described > len(ids) {
+				return fmt.Errorf("%w: more than the %d groups that were asked for", ErrTooMuch, len(ids))
 			}
 			if g.ID >= r.filter.GroupLo && g.ID <= r.filter.GroupHi {
 				r.to.Group(g)

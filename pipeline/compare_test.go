@@ -217,3 +217,18 @@ func BenchmarkCompare10000Services(b *testing.B) {
 		}
 	}
 }
+
+// A Service port that was deleted before the first state was compiled is no part of it.
+func TestLoadOfADeletedPort(t *testing.T) {
+	c, err := NewCompiler(Config{Layout: DefaultLayout()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := k8s.PortName{ServiceName: k8s.ServiceName{Namespace: "default", Name: "gone"}, Protocol: "TCP", Family: k8s.IPv4}
+	stays := gone
+	stays.Name = "stays"
+	c.Load(map[k8s.PortName]*k8s.ServicePort{gone: nil, stays: {Name: stays}})
+	if c.Serves(gone) || !c.Serves(stays) {
+		t.Errorf("it serves what is gone: %t, what stays: %t", c.Serves(gone), c.Serves(stays))
+	}
+}

@@ -106,14 +106,18 @@ func (c *Compiler) each(do func(*objects)) {
 	}
 }
 
-// Load adds the initial Service ports. It returns no Delta: Compare finds what has to be sent.
+// Load adds the initial Service ports (nil: deleted before that). It returns no Delta: Compare finds what has to be sent.
 func (c *Compiler) Load(ports map[k8s.PortName]*k8s.ServicePort) {
-	for n := range ports {
-		c.ids.add(n, func(k8s.PortName) {})
+	for n, sp := range ports {
+		if sp != nil {
+			c.ids.add(n, func(k8s.PortName) {})
+		}
 	}
 	for n, sp := range ports {
-		o := c.compilePort(c.assign(n, sp, nil))
-		c.add(&o, func(*flow.Flow) {}, func(*flow.Group) {})
+		if sp != nil {
+			o := c.compilePort(c.assign(n, sp, nil))
+			c.add(&o, func(*flow.Flow) {}, func(*flow.Group) {})
+		}
 	}
 }
 

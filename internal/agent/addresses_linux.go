@@ -14,6 +14,9 @@ import (
 // addressesPeriod is how often the addresses are listed again in case an announcement was lost.
 const addressesPeriod = time.Minute
 
+// addressesPause is how long nkp waits before it subscribes to announcements of addresses again.
+const addressesPause = time.Second
+
 // ipvsDevice is the interface to which kube-proxy's IPVS mode assigns every Service's address. None of them is the node's.
 const ipvsDevice = "kube-ipvs0"
 
@@ -57,18 +60,32 @@ func (s *Settings) LocalAddresses(mode Mode) ([]netip.Addr, error) {
 func (s *Settings) watchAddresses(ctx context.Context, mode Mode, last []netip.Addr, log *slog.Logger) <-chan []netip.Addr {
 	out := make(chan []netip.Addr)
 	go func() {
-		updates := make(chan netlink.AddrUpdate, 16)
-		if err := netlink.AddrSubscribe(updates, ctx.Done()); err != nil {
-			log.Warn("cannot watch the node's addresses; they are listed every minute", "error", err)
-			updates = nil
+		var updates chan netlink.AddrUpdate
+		var done chan struct{} // ends the subscription; nil: there is none
+		end := func() {
+			if done != nil {
+				close(done)
+				done = nil
+			}
 		}
+		defer end()
 		tick := time.NewTicker(addressesPeriod)
 		defer tick.Stop()
-		for {
+		for subscribe := time.After(0); ; {
 			select {
+			case <-subscribe:
+				updates, done, subscribe = make(chan netlink.AddrUpdate, 16), make(chan struct{}), nil
+				if err := netlink.AddrSubscribe(updates, done); err != nil {
+					log.Warn("cannot watch the node's addresses; they are listed every minute", "error", err)
+					updates = nil
+				}
 			case _, ok := <-updates:
-				if !ok {
-					updates = nil // the subscription has ended; the ticker goes on
+				if !ok { // announcements were lost (ENOBUFS)
+					end()
+					updates, subscribe = nil, time.After(addressesPause)
+				}
+				for len(updates) > 0 { // one listing serves all
+					<-updates
 				}
 			case <-tick.C:
 			case <-ctx.Done():

@@ -22,6 +22,7 @@ type node struct {
 	onBridge bool      // the node has a MAC on the bridge
 	gateway  flow.MAC  // of the router, as last seen
 	looks    int       // for the router's MAC and the node's address, since the last connection to the switch
+	absent   time.Time // since when the node's address is seen not to be on the bridge any more; zero: it is there, or was not at the last configuration
 	noMeter  bool      // the switch rejected the meter
 	warnings []string  // about the last configuration
 }
@@ -65,13 +66,21 @@ func (n *node) nextLook() (time.Duration, bool) {
 	return time.Duration(n.looks) * gatewayPause, n.looks < gatewayLooks && missing
 }
 
-// addressCame reports whether an address of the node is on the bridge now, and was not at the last configuration.
-func (n *node) addressCame() bool {
-	if sw := n.db.Switch(); n.onBridge || !sw.Exists || len(sw.LocalMAC) == 0 {
+// addressMoved reports whether an address of the node is on the bridge now, and was not at the last configuration, or the reverse. It
+// believes that the address has left only after CountPeriod, because programs that configure a network may take it away and put it back.
+func (n *node) addressMoved() bool {
+	if sw := n.db.Switch(); !n.set.NodeMAC.IsZero() || !sw.Exists || len(sw.LocalMAC) == 0 {
 		return false
 	}
 	on, err := addressesOn(n.set.Bridge, n.facts.Node.IPs)
-	return err == nil && on
+	if err != nil || on || !n.onBridge {
+		n.absent = time.Time{}
+		return err == nil && on != n.onBridge
+	}
+	if n.absent.IsZero() {
+		n.absent = time.Now()
+	}
+	return time.Since(n.absent) >= n.set.CountPeriod
 }
 
 // gatewayChanged reports whether the kernel has another MAC for the router than the last configuration.

@@ -21,6 +21,7 @@ import (
 type Hooks struct {
 	dataplane.Hooks
 	Transaction func(dataplane.Transaction) // a transaction with the switch is over
+	Lost        func(lost bool)             // whether the switch is not known to hold all but refused Services; called often
 }
 
 // Plane keeps one bridge in step with the model. Make it with New, run it once with Run; the other methods may be called
@@ -36,7 +37,7 @@ type Plane struct {
 	of    atomic.Pointer[ofctrl.Client] // nil until Run
 	conns chan *ofctrl.Conn             // new connections, handed to the loop
 	drift dataplane.Signal              // another controller changed groups or meters
-	asks  chan func()                   // questions, answered on the loop
+	asks  chan func(context.Context)    // questions, answered on the loop, with its context
 
 	alive   liveness
 	rejects rejecter
@@ -59,12 +60,15 @@ func New(set Settings, db *ovsdb.Client, hooks Hooks, log *slog.Logger) *Plane {
 	if hooks.Transaction == nil {
 		hooks.Transaction = func(dataplane.Transaction) {}
 	}
+	if hooks.Lost == nil {
+		hooks.Lost = func(bool) {}
+	}
 	p := &Plane{
 		set: set, hooks: hooks, log: log, db: db,
 		in:      dataplane.NewInbox(hooks.Queued),
 		conns:   make(chan *ofctrl.Conn),
 		drift:   dataplane.NewSignal(),
-		asks:    make(chan func()),
+		asks:    make(chan func(context.Context)),
 		alive:   liveness{loop: dataplane.NewLoop("bridge")},
 		counted: counterCache{asks: make(chan struct{}, 1)},
 		usage:   usageCache{asks: make(chan struct{}, 1)},
@@ -141,6 +145,7 @@ func (p *Plane) loop(ctx context.Context) error {
 			p.in.WhileIdle(func() { p.hooks.InStep(dataplane.Families...) })
 		}
 		p.publish()
+		p.hooks.Lost(!g.inStep())
 		var gone <-chan struct{}
 		var retry, look, forget, surplus <-chan time.Time
 		if g.conn != nil {
@@ -215,7 +220,7 @@ func (p *Plane) loop(ctx context.Context) error {
 			g.sync(ctx)
 		case f := <-p.asks:
 			p.alive.work("answering a question")
-			f()
+			f(ctx)
 		}
 	}
 }
@@ -252,9 +257,9 @@ func (p *Plane) reconfigure(ctx context.Context) {
 }
 
 // checkGateway reconfigures the pipeline if the kernel has resolved the router's MAC, or the MAC has changed, or the node's address
-// has come to the bridge.
+// has come to the bridge or left it.
 func (p *Plane) checkGateway(ctx context.Context) {
-	if p.node.gatewayChanged() || p.node.addressCame() {
+	if p.node.gatewayChanged() || p.node.addressMoved() {
 		p.reconfigure(ctx)
 	}
 }
@@ -280,9 +285,14 @@ func (p *Plane) countPins(ctx context.Context) {
 
 // ask runs f on the loop and waits for it.
 func (p *Plane) ask(ctx context.Context, f func()) error {
+	return p.askLoop(ctx, func(context.Context) { f() })
+}
+
+// askLoop is ask for an f that needs the loop's context: what it starts to program must not end with the question.
+func (p *Plane) askLoop(ctx context.Context, f func(loop context.Context)) error {
 	done := make(chan struct{})
 	select {
-	case p.asks <- func() { defer close(done); f() }:
+	case p.asks <- func(loop context.Context) { defer close(done); f(loop) }:
 	case <-ctx.Done():
 		return fmt.Errorf("the data plane is busy: %w", ctx.Err())
 	}
@@ -305,8 +315,11 @@ func (p *Plane) Diff(ctx context.Context) (string, error) {
 
 // Differences is like Diff and returns the flows and groups.
 func (p *Plane) Differences(ctx context.Context) (d Differences, err error) {
-	askErr := p.ask(ctx, func() {
-		if err = p.takeUpdate(ctx); err == nil {
+	askErr := p.askLoop(ctx, func(loop context.Context) {
+		if p.prog.compiler != nil { // the first update is the loop's: its failure ends Run
+			err = p.takeUpdate(loop)
+		}
+		if err == nil {
 			d, err = p.differences(ctx)
 		}
 	})

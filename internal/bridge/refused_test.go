@@ -52,6 +52,18 @@ func TestRefusedMeter(t *testing.T) {
 	if metered() != 0 || a.refused.Len() != 0 || len(p.node.warnings) == 0 {
 		t.Errorf("after the refusal: %d meters and flows, %d waiting, warnings %q", metered(), a.refused.Len(), p.node.warnings)
 	}
+	target, err := ofctrl.ParseTarget("unix:" + filepath.Join(bed.RunDir, bed.Bridge+".mgmt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := ofctrl.Dial(t.Context(), target, ofctrl.Options{Bridge: bed.Bridge})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if a.connected(t.Context(), conn); metered() != 2 {
+		t.Errorf("after another connection there are %d meters and flows, want them again", metered())
+	}
 	a.noteRefused([]ofctrl.Rejection{{Op: ofctrl.OpSet, Object: &flow.Flow{Cookie: 77}, Cause: errors.New("no")}})
 	if !a.refused.Has(k8s.PortName{}) {
 		t.Error("a refused flow of the fixed part does not wait")

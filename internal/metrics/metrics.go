@@ -3,6 +3,7 @@ package metrics
 import (
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -38,6 +39,7 @@ type Metrics struct {
 	histograms map[*Definition]*prometheus.HistogramVec
 
 	progress progress
+	lost     atomic.Bool // see Lost
 
 	mu       sync.Mutex // protects services
 	services *serviceCounters
@@ -125,7 +127,7 @@ func unix(t time.Time) float64 { return float64(t.UnixNano()) / float64(time.Sec
 func (m *Metrics) states(emit Emit) {
 	emit(buildInfo, 1, m.opts.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	emit(modeInfo, 1, m.opts.Mode)
-	m.progress.states(m.opts.Clock(), m.opts.Stuck(), emit)
+	m.progress.states(m.opts.Clock(), m.opts.Stuck() || m.lost.Load(), emit)
 	m.mu.Lock()
 	s := m.services
 	m.mu.Unlock()

@@ -161,8 +161,11 @@ func (p *progress) pendingAt(now time.Time) Pending {
 	return w
 }
 
-// states emits how far behind the data plane is.
-func (p *progress) states(now time.Time, stuck bool, emit Emit) {
+// Lost records whether the data plane's state is not known: it then does not count as in step, although no change may be waiting.
+func (m *Metrics) Lost(lost bool) { m.lost.Store(lost) }
+
+// states emits how far behind the data plane is. doubtful: it makes no progress, or its state is not known.
+func (p *progress) states(now time.Time, doubtful bool, emit Emit) {
 	w := p.pendingAt(now)
 	emit(endpointChangesPending, float64(w.EndpointSlices))
 	emit(serviceChangesPending, float64(w.Services))
@@ -170,7 +173,7 @@ func (p *progress) states(now time.Time, stuck bool, emit Emit) {
 	defer p.mu.Unlock()
 	for _, f := range p.families {
 		of := p.of[f]
-		emit(inStep, truth(of.done && of.since.IsZero() && !stuck), f.String())
+		emit(inStep, truth(of.done && of.since.IsZero() && !doubtful), f.String())
 		late := 0.0
 		if !of.since.IsZero() {
 			late = now.Sub(of.since).Seconds()

@@ -74,8 +74,6 @@ func TestNodeAddressComesBack(t *testing.T) {
 	}
 	deliversToNode(true)
 	address("del")
-	_, err := c.Vsctl("set", "Bridge", c.Bridge, "external_ids:changed=yes")
-	must(t, err)
 	deliversToNode(false)
 	address("add")
 	for _, route := range []string{"-4 default via " + testbed.RouterIP4.String(), "-6 default via " + testbed.RouterIP6.String()} {
