@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -19,8 +20,8 @@ func newConnect() *cobra.Command {
 		Example: "  nkp connect",
 		Hidden:  true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := s.configure(cmd); err != nil {
-				return err
+			if err := s.configure(cmd); err != nil { // the agent may run on, and say what is wrong with its configuration
+				fmt.Fprintln(cmd.ErrOrStderr(), err)
 			}
 			return connect(cmd.Context(), s.Socket, cmd.InOrStdin(), cmd.OutOrStdout())
 		},

@@ -37,7 +37,7 @@ Exit status: 0 equal, 1 different, 2 error.`,
 				return err
 			}
 			if err := s.prepare(cmd); err != nil {
-				return err
+				return &exitError{exitDiffError, err}
 			}
 			text, err := s.diff(cmd.Context(), cmd.ErrOrStderr())
 			if err != nil {

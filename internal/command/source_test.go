@@ -37,6 +37,7 @@ func TestSourceFlags(t *testing.T) {
 		{"plan --kubeconfig " + none, exitFailure, "kubeconfig " + none},
 		{"plan --master http://127.0.0.1:1", exitFailure, "API server http://127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused"},
 		{"plan --master http://127.0.0.1:1 --service-proxy-name no!", exitFailure, "cannot be the value of label"},
+		{"diff --config /nonexistent.yaml", exitDiffError, "nonexistent.yaml"},
 		{"diff --socket " + none, exitDiffError, "without an agent, pass --kubeconfig or --manifests"},
 	} {
 		var stdout, stderr bytes.Buffer
