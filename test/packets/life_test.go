@@ -206,7 +206,8 @@ func (c *cluster) flowsNow(t *testing.T) (same func() error) {
 	}
 }
 
-// When ovs-vswitchd is restarted, nkp finds an empty switch and fills it; connections work again without help.
+// When ovs-vswitchd is restarted, nkp finds an empty switch and fills it; connections work again without help. Meanwhile it does not
+// say that it is in step.
 func TestSwitchRestart(t *testing.T) {
 	t.Parallel()
 	s := service("web", "40.0.0.1")
@@ -215,11 +216,15 @@ func TestSwitchRestart(t *testing.T) {
 	c.put(slice(s, 8080, at(c.remotes[0].IP4)))
 	c.settle()
 	c.ask(t, c.pods[0].Host, "tcp", "40.0.0.1:80", c.remotes[0].Name)
+	const inStep = `nkp_in_step{ip_family="IPv4"}`
+	c.scrapeUntil(map[string]float64{"nkp_channel_up": 1, inStep: 1})
 	c.KillVswitchd()
+	c.scrapeUntil(map[string]float64{"nkp_channel_up": 0, inStep: 0})
 	must(t, c.StartVswitchd())
 	c.settle()
 	must(t, c.Settle())
 	c.ask(t, c.pods[0].Host, "tcp", "40.0.0.1:80", c.remotes[0].Name)
+	c.scrapeUntil(map[string]float64{"nkp_channel_up": 1, inStep: 1})
 }
 
 // What others put on the bridge survives everything nkp does, and nkp's own goes with cleanup.
