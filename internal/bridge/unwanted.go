@@ -49,6 +49,9 @@ func (g *programmer) replaceUnwanted(ctx context.Context) bool {
 		d.Clear = []flow.Cookies{{Cookie: cookie, Mask: mask}}
 		g.stats.Repairs++
 		first := g.pending == nil
+		if !first { // what waits to be forgotten is not among the flows
+			d.DelLearned, d.FlushCT = g.pending.DelLearned, g.pending.FlushCT
+		}
 		if g.pending = d; !g.sync(ctx) {
 			return false
 		}

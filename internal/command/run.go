@@ -135,6 +135,9 @@ func (s *settings) awaitBridge(ctx context.Context, wait time.Duration, log *slo
 		}
 	}
 	err = sw.Check()
+	if err == nil && s.NodeMAC.IsZero() {
+		s.awaitReport(ctx, db)
+	}
 	if s.ConfigureBridge && errors.Is(err, ovsdb.ErrNoOpenFlow15) {
 		log.Info("enabling OpenFlow15", "bridge", s.Bridge)
 		err = db.EnableOpenFlow15(deadline)
@@ -144,6 +147,29 @@ func (s *settings) awaitBridge(ctx context.Context, wait time.Duration, log *slo
 		return nil, err
 	}
 	return db, nil
+}
+
+// reportLimit bounds the wait of awaitReport. ovs-vswitchd tries to reconnect to its database every 8 s at least (lib/reconnect.c).
+const reportLimit = 10 * time.Second
+
+// awaitReport waits until ovs-vswitchd has reported the bridge's MAC to the database, which forgets it when it restarts. Without it nkp
+// cannot tell whether the node's address is on the bridge, and what serves the node's own traffic is chosen once, at the start.
+func (s *settings) awaitReport(ctx context.Context, db *ovsdb.Client) {
+	ctx, cancel := context.WithTimeout(ctx, reportLimit)
+	defer cancel()
+	for said := false; ; said = true {
+		if sw := db.Switch(); len(sw.LocalMAC) > 0 || !sw.Exists {
+			return
+		}
+		if !said {
+			s.waiting.Say("ovs-vswitchd, which has not reported bridge " + s.Bridge + " yet,")
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // awaitDB connects to the database, and tries until the context ends.
