@@ -22,9 +22,10 @@ func TestMetricsBesideKubeProxy(t *testing.T) {
 		t.Fatal(err)
 	}
 	const refusals = "kubeproxy_sync_proxy_rules_winkernel_lb_create_failures_total"
-	port := freePort(t)
+	port, ip := freePort(t), someAddress(t) // kube-proxy looks for the address among the host's
 	families := func(start func(h *host)) map[string]string {
 		h := newHost(t, hns.NetworkOverlay, newest)
+		h.write("node", "apiVersion: v1\nkind: Node\nmetadata: {name: "+nodeName+"}\nstatus: {addresses: [{type: InternalIP, address: "+ip+"}]}\n")
 		h.write("one", simple("one", "10.99.3.1", "100.244.1.1"))
 		h.write("two", simple("two", "10.99.3.2", "100.244.1.2"))
 		h.HNS.Inject(hnsfake.Fault{Func: "HcnCreateLoadBalancer", Times: 1, Code: hns.CodePortExists, Text: "The specified port already exists."})
