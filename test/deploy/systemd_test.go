@@ -201,7 +201,7 @@ func TestBoot(t *testing.T) {
 	if _, err := m.try("test", "-e", "/etc/default/nkp"); err != nil {
 		t.Error("a removal, which is no purge, takes the configuration away")
 	}
-	m.run("dpkg", "--install", "/tmp/in/nkp.deb")
+	m.run("dpkg", "--install", "/opt/nkp.deb")
 	m.awaits("the package that comes back is enabled and serves", map[string]string{"ActiveState": "active", "UnitFileState": "enabled"})
 	m.run("dpkg", "--remove", "nkp")
 	m.run("dpkg", "--purge", "nkp")
