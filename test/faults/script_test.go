@@ -83,13 +83,13 @@ type fault struct {
 	do   func(*script) error
 }
 
-// play draws faults: first each once, in an order of chance, then any until the time is over or enough says so. Between two
+// play draws faults until the time is over or enough says so: first each once, in an order of chance, then any. Between two
 // of them is a pause of chance, often none. What it draws next does not depend on the time.
 func (s *script) play(faults []fault, d time.Duration, enough func() bool) error {
 	begin := time.Now()
 	order := slices.Clone(faults)
 	s.r.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
-	for i := 0; i < len(order) || time.Since(begin) < d && !enough(); i++ {
+	for i := 0; time.Since(begin) < d && !enough(); i++ {
 		f := faults[s.r.IntN(len(faults))]
 		if i < len(order) {
 			f = order[i]
@@ -105,6 +105,11 @@ func (s *script) play(faults []fault, d time.Duration, enough func() bool) error
 		}
 		if s.r.IntN(2) == 0 {
 			time.Sleep(s.between(0, 500))
+		}
+	}
+	for _, f := range faults {
+		if s.count[f.name] == 0 {
+			s.t.Logf("there was no time for: %s", f.name)
 		}
 	}
 	return nil
