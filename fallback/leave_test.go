@@ -112,7 +112,7 @@ func TestLeaveToKubeProxy(t *testing.T) {
 			}
 		})
 	}
-	// Where nkp serves everything its jumps are kube-proxy's, so that nothing tells the two apart.
+	// Where nkp serves everything its jumps are kube-proxy's, so that they cannot be distinguished.
 	if serves, err := kubeProxyServes(t.Context(), nkpBeside(t, rules.Everything, true)); serves || err != nil {
 		t.Errorf("scope everything: kube-proxy serves: %t, %v", serves, err)
 	}

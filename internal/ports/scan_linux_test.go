@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 }
 
 func hold(text string) error {
-	var held []io.Closer // the collector closes what nobody holds
+	var held []io.Closer // the garbage collector closes what is not referenced
 	for at := range strings.SplitSeq(text, ",") {
 		network, addr, _ := strings.Cut(at, " ")
 		var c io.Closer

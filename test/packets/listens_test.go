@@ -34,7 +34,7 @@ func TestListens(t *testing.T) {
 	dir := filepath.Join(c.RunDir, "run", "nkp") // like /run/nkp, to be made
 	socket := filepath.Join(dir, "nkp.sock")
 	func() {
-		defer syscall.Umask(syscall.Umask(0)) // the worst: whatever is made is open to everybody unless its maker says otherwise
+		defer syscall.Umask(syscall.Umask(0)) // the worst case: a new file is open to everybody unless its mode is given
 		c.runWith("--ovs-wait", "10s", "--socket", socket)
 	}()
 	var want []string
