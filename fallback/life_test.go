@@ -358,7 +358,7 @@ func TestCoexistence(t *testing.T) {
 		// A plugin that starts later and puts itself first is passed again.
 		iptables(t, b, backend, strings.Fields("iptables -t nat -D PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT")...)
 		iptables(t, b, backend, strings.Fields("iptables -t nat -I PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT")...)
-		if !eventually(10*time.Second, func() bool {
+		if !eventually(30*time.Second, func() bool {
 			list := iptables(t, b, backend, "iptables", "-t", "nat", "-S", "PREROUTING")
 			return strings.Index(list, "KUBE-SERVICES") < strings.Index(list, "CNI-HOSTPORT-DNAT")
 		}) {

@@ -41,6 +41,7 @@ const (
 	prioUnserved    = 220 // table 1: a port that a ClusterIP does not serve
 	prioHairpinIP   = 216 // table 1: a hairpin address
 	prioUnallocated = 215 // table 1: an address of the Service range that no Service has
+	prioNodePorts   = 212 // table 1: directly from a port of the node that may be a NodePort
 	prioFromUplink  = 210 // table 1: past the guards
 	prioGuard       = 200 // table 1
 	prioHairpin     = 400 // table 2
@@ -71,6 +72,12 @@ const (
 const (
 	MasqueradePortMin = 1024
 	MasqueradePortMax = 29999
+)
+
+// The ports 28672 to 32767, which include the NodePorts (see above), as a masked match.
+const (
+	nodePorts     = 0x7000
+	nodePortsMask = 0xf000
 )
 
 // NextHopMAC is the MAC of the router to which the node's kernel sends packets for Services. It exists only in the node's
@@ -258,6 +265,7 @@ func (b *builder) serviceDefaults() {
 	for _, ip := range b.HairpinIPs {
 		drop(prioHairpinIP, b.near(tableServices, prioNear, nearService, opensService, toAddr(ip))) // only answers are sent there
 	}
+	b.fromNodePorts()
 	if b.Uplink != 0 {
 		b.add(tableServices, prioFromUplink, 0, flow.Match{InPort: b.Uplink}, b.resubmit(tableOutput))
 	}
@@ -267,6 +275,27 @@ func (b *builder) serviceDefaults() {
 		reject = append([]flow.Action{flow.ToMeter{ID: b.Layout.MeterID}}, reject...)
 	}
 	b.add(tableReject, prioLast, 0, flow.Match{}, reject...)
+}
+
+// fromNodePorts commits direct connections whose source is an address of the node with a port that may be a NodePort: the kernel's
+// masquerading takes any port from 1024 on. Without an entry their answers, which are addressed to that port, would be taken for
+// connections to the NodePort. As a guard does, the commit moves a connection to another port if an entry has its reply direction
+// already: here the entry of a NodePort's client that has the endpoint's address and port. SCTP has no ports in Open vSwitch's own
+// tracker.
+func (b *builder) fromNodePorts() {
+	for _, f := range families {
+		commit := flow.CT{Commit: true, Zone: b.Layout.ZoneDNAT, Table: b.Layout.table(tableOutput)}
+		if !b.NoNullNAT {
+			commit.NAT = flow.NAT{Kind: flow.NATSrc, Addr: f.Unspecified()}
+		}
+		for _, proto := range []uint8{flow.ProtoTCP, flow.ProtoUDP} {
+			m := ethIs(f)
+			m.CTState, m.IPProto = newConnection, proto
+			m.Reg[0] = flow.Bits{Value: sourceNode, Mask: sourceMask}
+			m.SrcPort = flow.Bits{Value: nodePorts, Mask: nodePortsMask}
+			b.add(tableServices, prioNodePorts, 0, m, commit)
+		}
+	}
 }
 
 // output is table 2: masquerade in its own zone, then the exit. The hairpin flows of pods are shared (hairpin).

@@ -35,7 +35,6 @@ type cluster struct {
 	url        string
 	kubeconfig string
 	lock       string // of the legacy back end
-	nodePorts  bool   // Services have NodePorts, as serviceObject says
 }
 
 // newCluster makes a cluster without a bridge, with a number of Services, each with all pods for endpoints.
@@ -50,7 +49,7 @@ func newCluster(t *testing.T, services, pods int) *cluster {
 func newClusterIn(t *testing.T, o testbed.Options, services, pods int) *cluster {
 	t.Helper()
 	b := testbed.Start(t, o)
-	c := &cluster{t: t, bed: b, api: newAPI(), url: "http://" + apiAddress, lock: filepath.Join(b.RunDir, "xtables.lock"), nodePorts: o.Plane == testbed.Linux,
+	c := &cluster{t: t, bed: b, api: newAPI(), url: "http://" + apiAddress, lock: filepath.Join(b.RunDir, "xtables.lock"),
 		clients: []*testbed.Host{b.External, b.Node}}
 	if err := b.Router.AddRoute(netip.PrefixFrom(vip(0), 8).Masked(), testbed.NodeIP4, b.RouterDevice()); err != nil {
 		t.Fatal(err)
@@ -67,11 +66,7 @@ func newClusterIn(t *testing.T, o testbed.Options, services, pods int) *cluster 
 	c.api.node(v1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}, Status: v1.NodeStatus{Addresses: []v1.NodeAddress{
 		{Type: v1.NodeInternalIP, Address: testbed.NodeIP4.String()}}}})
 	for i := range services {
-		s := serviceObject(i)
-		if !c.nodePorts { // the bridge takes a pod's answers to a port that is a NodePort, too: Known limits in pipeline/README.md
-			s.Spec.Type, s.Spec.ExternalTrafficPolicy, s.Spec.Ports[0].NodePort = v1.ServiceTypeClusterIP, "", 0
-		}
-		c.api.service(s)
+		c.api.service(serviceObject(i))
 		c.api.slice(c.sliceObject(i, c.pods...))
 	}
 	l, err := b.Node.Listen(apiAddress)

@@ -48,7 +48,7 @@ func (c *cluster) traffic(services int) *traffic {
 			for ctx.Err() == nil {
 				i := rand.IntN(services)
 				to := fmt.Sprintf("%s:80", vip(i))
-				if i%10 == 0 && w < 2 && c.nodePorts {
+				if i%10 == 0 && w < 2 {
 					to = fmt.Sprintf("%s:%d", testbed.NodeIP4, nodePort(i))
 				}
 				_, err := from.AskWith(ctx, "tcp", to, testbed.AskOptions{DialOptions: testbed.DialOptions{Reset: true}})

@@ -545,6 +545,36 @@ func TestHostTrafficWithoutIPTables(t *testing.T) {
 	}
 }
 
+// A connection from the node directly to a pod works from a port that is a NodePort: the pod's answers are not taken for connections to it.
+// The kernel masquerades with such ports too.
+func TestNodePortAsSourcePort(t *testing.T) {
+	t.Parallel()
+	for where, outside := range map[string]bool{"node on the bridge": false, "node elsewhere": true} {
+		t.Run(where, func(t *testing.T) {
+			t.Parallel()
+			four, six := service("four", "40.0.0.1", exposed(30080)), service("six", "fd00:40::1", exposed(30081))
+			c := newCluster(t, testbed.Options{NodeOutside: outside})
+			c.put(four, slice(four, 8080, at(c.remotes[0].IP4)), six, slice(six, 8080, at(c.remotes[0].IP6)))
+			c.run()
+			c.settle()
+			c.servePods(t)
+			for nodePort, pod := range map[int]netip.Addr{30080: c.pods[0].IP4, 30081: c.pods[0].IP6} {
+				to, from := hostPort(pod, 8080), testbed.DialOptions{LocalPort: nodePort, Reset: true}
+				held, err := c.Node.Hold(c.ctx, to, from)
+				must(t, err)
+				for range 3 {
+					if err := held.Check(); err != nil {
+						t.Fatalf("%s from port %d: %v", to, nodePort, err)
+					}
+				}
+				if a, err := c.Node.AskWith(c.ctx, "udp", to, testbed.AskOptions{DialOptions: from}); err != nil || a.Pod != c.pods[0].Name {
+					t.Errorf("UDP to %s from port %d: answered by %q, %v", to, nodePort, a.Pod, err)
+				}
+			}
+		})
+	}
+}
+
 // A restart changes over from iptables, as earlier releases had it beside a bridge, to nftables: no connection fails, a held one stays, and
 // nothing is left of iptables. A cleanup removes the tables.
 func TestHostTrafficByNFTables(t *testing.T) {
