@@ -90,6 +90,9 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 		if a.synced && !a.delivered {
 			warnings = append(warnings, "nothing is programmed yet: waiting for the node's spec.podCIDRs (--detect-local-mode NodeCIDR)")
 		}
+		if w := a.servedServer(); w != "" {
+			warnings = append(warnings, w)
+		}
 		for _, w := range slices.Concat(a.problems.Warnings, a.model.Warnings) {
 			warnings = append(warnings, w.String())
 		}
