@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -65,6 +66,9 @@ func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Conf
 			default:
 				warnings = append(warnings, fmt.Sprintf("cannot see interface %s from here (another network namespace?); if the node's address is on it, pass --node-mac %s", sw.Bridge, sw.LocalMAC))
 			}
+		}
+		if err := sw.Check(); errors.Is(err, ovsdb.ErrOVN) { // since nkp has started
+			warnings = append(warnings, err.Error())
 		}
 		warnings = append(warnings, sw.Warnings...)
 		for _, p := range sw.Ports {

@@ -60,6 +60,10 @@ func TestUnfitSwitches(t *testing.T) {
 			t.Errorf("protocols are %s after --configure-bridge", out)
 		}
 	}
+	// One that becomes OVN's later is named, and served meanwhile.
+	_, err = c.Vsctl("set", "Bridge", c.Bridge, "external_ids:ovn-nb-cfg=1")
+	must(t, err)
+	c.statusSays("is run by OVN (external_ids of the bridge have ", "all is programmed")
 }
 
 // nkp may start before the bridge is there.
