@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"strconv"
@@ -58,6 +59,29 @@ func (p Pairs) median(f func(Pair) float64) float64 {
 		return (list[n/2-1] + list[n/2]) / 2
 	}
 	return list[len(list)/2]
+}
+
+// quotient returns the 95 % confidence interval of the quotient of two ratios, by bootstrap over their rounds. With fewer than eight rounds
+// it is too wide to say anything, and zero.
+func quotient(a, b Pairs) (within [2]float64) {
+	const fewest, samples = 8, 2000
+	if len(a) < fewest || len(b) < fewest {
+		return within
+	}
+	rng := rand.New(rand.NewPCG(1, 2)) // the same interval for the same measurements
+	resample := func(p Pairs) float64 {
+		drawn := make(Pairs, len(p))
+		for i := range drawn {
+			drawn[i] = p[rng.IntN(len(p))]
+		}
+		return drawn.Ratio()
+	}
+	list := make([]float64, samples)
+	for i := range list {
+		list[i] = resample(a) / resample(b)
+	}
+	slices.Sort(list)
+	return [2]float64{list[samples/40], list[samples-1-samples/40]}
 }
 
 // Spread is what a switch has to do for connections to many Services.

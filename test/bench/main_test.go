@@ -169,6 +169,36 @@ func TestPairs(t *testing.T) {
 	}
 }
 
+// The interval of a quotient has the quotient in it, is narrow where rounds agree, and is missing where they are few.
+func TestQuotient(t *testing.T) {
+	steady := slices.Repeat(Pairs{{100, 100}, {101, 100}, {99, 100}}, 4)
+	scattered := slices.Repeat(Pairs{{80, 100}, {95, 100}, {99, 100}, {110, 100}}, 3)
+	for _, tc := range []struct {
+		name     string
+		a, b     Pairs
+		low, top float64
+	}{
+		{"steady", steady, steady, 0.98, 1.02},
+		{"less, and scattered", scattered, steady, 0.8, 1.1},
+		{"half", slices.Repeat(Pairs{{50, 100}, {51, 100}}, 6), steady, 0.48, 0.52},
+	} {
+		got := quotient(tc.a, tc.b)
+		if q := tc.a.Ratio() / tc.b.Ratio(); got[0] > q || got[1] < q || got[0] < tc.low || got[1] > tc.top || got != quotient(tc.a, tc.b) {
+			t.Errorf("%s: %g is in %v; want it within %g to %g", tc.name, q, got, tc.low, tc.top)
+		}
+	}
+	if got := quotient(steady[:7], steady); got != [2]float64{} {
+		t.Errorf("of seven rounds: %v", got)
+	}
+	v := verdict{got: 0.97, want: 1, within: [2]float64{0.94, 1.01}}
+	if v.holds() || v.missed() {
+		t.Error("a difference within scatter: holds, or missed")
+	}
+	if v.within[1] = 0.99; !v.missed() {
+		t.Error("a difference beyond scatter is not missed")
+	}
+}
+
 func TestPlan(t *testing.T) {
 	if p := fullPlan(false).andHuge(); len(p.byEndpoints()) != 3 || !p.last(p.sizes[len(p.sizes)-4]) || p.last(last(p.sizes)) || !p.full {
 		t.Errorf("%+v", p)

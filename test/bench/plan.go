@@ -79,7 +79,7 @@ func fullPlan(quick bool) plan {
 		starts: 3, changes: 200, changeBudget: 30 * time.Second, shortBudget: 12 * time.Second,
 		burst: time.Minute, peerBurst: 20 * time.Second, shortBurst: 5 * time.Second,
 		idle: 15 * time.Second, shortIdle: 3 * time.Second,
-		rounds: 4, round: 750 * time.Millisecond,
+		rounds: 16, round: 750 * time.Millisecond,
 		agents: 50, fleet: 15 * time.Second,
 	}
 	if quick {

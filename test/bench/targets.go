@@ -18,6 +18,8 @@ type verdict struct {
 	got, want float64
 	upper     bool // got must not be above want; otherwise not below
 	unit      string
+	// within is the 95 % confidence interval of got, where what is compared scatters by more than it may differ; zero: none.
+	within [2]float64
 }
 
 func (v verdict) holds() bool {
@@ -25,6 +27,12 @@ func (v verdict) holds() bool {
 		return v.got <= v.want
 	}
 	return v.got >= v.want
+}
+
+// missed reports whether the target does not hold, beyond what scatter can explain.
+func (v verdict) missed() bool {
+	scatter := v.within != [2]float64{} && v.within[0] <= v.want && v.want <= v.within[1]
+	return !v.holds() && !scatter
 }
 
 // full is the number of Services that the targets of the control plane speak of. A quick run, which does not reach it, is
@@ -45,11 +53,11 @@ func judge(r *Results) []verdict {
 type verdicts []verdict
 
 func (v *verdicts) most(what string, got, want float64, unit string) {
-	*v = append(*v, verdict{what, got, want, true, unit})
+	*v = append(*v, verdict{what: what, got: got, want: want, upper: true, unit: unit})
 }
 
 func (v *verdicts) least(what string, got, want float64, unit string) {
-	*v = append(*v, verdict{what, got, want, false, unit})
+	*v = append(*v, verdict{what: what, got: got, want: want, unit: unit})
 }
 
 // control judges programming, start, changes, memory and CPU time at the largest number of Services.
@@ -126,8 +134,12 @@ func (v *verdicts) data(r *Results) {
 
 // shares holds a proxy to what a peer keeps of direct.
 func (v *verdicts) shares(who, at string, d, peer *Data) {
-	v.least(fmt.Sprintf("%snew connections, 8 clients: share kept, of %s's%s", who, peer.Kind, at), d.Connections8.Ratio()/peer.Connections8.Ratio(), 1, "")
-	v.least(fmt.Sprintf("%sthroughput: share kept, of %s's%s", who, peer.Kind, at), d.Throughput.Ratio()/peer.Throughput.Ratio(), 1, "")
+	share := func(what string, ours, theirs Pairs) {
+		*v = append(*v, verdict{what: fmt.Sprintf("%s%s: share kept, of %s's%s", who, what, peer.Kind, at),
+			got: ours.Ratio() / theirs.Ratio(), want: 1, within: quotient(ours, theirs)})
+	}
+	share("new connections, 8 clients", d.Connections8, peer.Connections8)
+	share("throughput", d.Throughput, peer.Throughput)
 }
 
 // nftables judges the mode nftables, on nodes without Open vSwitch.
@@ -185,7 +197,7 @@ func (v *verdicts) huge(r *Results) {
 
 func missed(list []verdict) (out []string) {
 	for _, v := range list {
-		if !v.holds() {
+		if v.missed() {
 			out = append(out, fmt.Sprintf("%s: %.3g%s", v.what, v.got, v.unit))
 		}
 	}
@@ -193,16 +205,25 @@ func missed(list []verdict) (out []string) {
 }
 
 func verdictTable(list []verdict) report.Table {
-	t := report.Table{Title: "What must hold", Header: []string{"", "measured", "target", ""}}
+	t := report.Table{Title: "What must hold", Header: []string{"", "measured", "target", ""},
+		Remarks: "In brackets the 95 % confidence interval, by bootstrap over the rounds, of a share that is compared between two proxies: " +
+			"they are measured one after the other. A difference is shown if the interval is on one side of the target."}
 	for _, v := range list {
 		side, result := "≥", "holds"
 		if v.upper {
 			side = "≤"
 		}
-		if !v.holds() {
+		switch {
+		case v.missed():
 			result = "MISSED"
+		case !v.holds():
+			result = "no difference shown"
 		}
-		t.Add(v.what, fmt.Sprintf("%.3g %s", v.got, v.unit), fmt.Sprintf("%s %g %s", side, v.want, v.unit), result)
+		got := fmt.Sprintf("%.3g %s", v.got, v.unit)
+		if v.within != [2]float64{} {
+			got += fmt.Sprintf("(%.3g to %.3g)", v.within[0], v.within[1])
+		}
+		t.Add(v.what, got, fmt.Sprintf("%s %g %s", side, v.want, v.unit), result)
 	}
 	return t
 }
