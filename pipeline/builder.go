@@ -74,6 +74,9 @@ var (
 	opening       = flow.Bits{Mask: flow.CTEst | flow.CTRel | flow.CTInvalid}
 )
 
+// openingFlags matches a SYN that is no answer.
+var openingFlags = flow.Bits{Value: flow.TCPSyn, Mask: flow.TCPSyn | flow.TCPAck}
+
 func ethType(f k8s.Family) uint16 {
 	if f == k8s.IPv6 {
 		return flow.EthIPv6

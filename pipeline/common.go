@@ -74,11 +74,10 @@ const (
 	MasqueradePortMax = 29999
 )
 
-// The ports 28672 to 32767, which include the NodePorts (see above), as a masked match.
-const (
-	nodePorts     = 0x7000
-	nodePortsMask = 0xf000
-)
+// nodePorts are the ports 30000 to 32767 as masked matches.
+var nodePorts = []flow.Bits{
+	{Value: 0x7530, Mask: 0xfff0}, {Value: 0x7540, Mask: 0xffc0}, {Value: 0x7580, Mask: 0xff80}, {Value: 0x7600, Mask: 0xfe00}, {Value: 0x7800, Mask: 0xf800},
+}
 
 // NextHopMAC is the MAC of the router to which the node's kernel sends packets for Services. It exists only in the node's
 // neighbour table and in table 30. Locally administered.
@@ -181,7 +180,7 @@ func (b *builder) track() {
 	for _, p := range b.ServiceCIDRs {
 		m := b.near(tableTrack, prioNear, nearService, flow.Match{}, notToNode(toNet(p)))
 		m.IPProto = flow.ProtoTCP
-		m.TCPFlags = flow.Bits{Value: flow.TCPSyn, Mask: flow.TCPSyn | flow.TCPAck}
+		m.TCPFlags = openingFlags
 		b.add(tableTrack, prioOpening, 0, m, b.resubmit(tableServices))
 	}
 	for _, f := range families {
@@ -277,22 +276,23 @@ func (b *builder) serviceDefaults() {
 	b.add(tableReject, prioLast, 0, flow.Match{}, reject...)
 }
 
-// fromNodePorts commits direct connections whose source is an address of the node with a port that may be a NodePort: the kernel's
+// fromNodePorts commits direct TCP connections whose source is an address of the node with a port that may be a NodePort: the kernel's
 // masquerading takes any port from 1024 on. Without an entry their answers, which are addressed to that port, would be taken for
 // connections to the NodePort. As a guard does, the commit moves a connection to another port if an entry has its reply direction
-// already: here the entry of a NodePort's client that has the endpoint's address and port. SCTP has no ports in Open vSwitch's own
-// tracker.
+// already: here the entry of a NodePort's client that has the endpoint's address and port.
+//
+// A NodePort's answers to a client, which have the same addresses and ports, can pass the bridge a second time, from the router, and must
+// not be committed. In TCP they are no SYNs; in UDP nothing tells them apart.
 func (b *builder) fromNodePorts() {
 	for _, f := range families {
 		commit := flow.CT{Commit: true, Zone: b.Layout.ZoneDNAT, Table: b.Layout.table(tableOutput)}
 		if !b.NoNullNAT {
 			commit.NAT = flow.NAT{Kind: flow.NATSrc, Addr: f.Unspecified()}
 		}
-		for _, proto := range []uint8{flow.ProtoTCP, flow.ProtoUDP} {
+		for _, ports := range nodePorts {
 			m := ethIs(f)
-			m.CTState, m.IPProto = newConnection, proto
+			m.CTState, m.IPProto, m.TCPFlags, m.SrcPort = newConnection, flow.ProtoTCP, openingFlags, ports
 			m.Reg[0] = flow.Bits{Value: sourceNode, Mask: sourceMask}
-			m.SrcPort = flow.Bits{Value: nodePorts, Mask: nodePortsMask}
 			b.add(tableServices, prioNodePorts, 0, m, commit)
 		}
 	}

@@ -96,7 +96,7 @@ func (s *service) consistent() {
 			unknown := s.marked(k8s.Cluster)
 			unknown.Reg[2] = m.Reg[2]
 			s.add(tableSlots, prioNoMore, s.id, unknown, s.counted(translate)...)
-			m.TCPFlags = flow.Bits{Value: flow.TCPSyn, Mask: flow.TCPSyn | flow.TCPAck}
+			m.TCPFlags = openingFlags
 		}
 		s.add(tableServices, prioChosen, s.id, m, append([]flow.Action{mark}, s.counted(translate)...)...)
 		if slices.Contains(s.LocalIPs, e.Addr.Addr()) {

@@ -44,6 +44,7 @@ func (m *Match) compare(o *Match) int {
 		cmp.Compare(m.CTDstPort, o.CTDstPort),
 		cmp.Compare(m.CTZone, o.CTZone),
 		m.Frag.compare(o.Frag),
+		m.SrcPort.compare(o.SrcPort),
 		m.TCPFlags.compare(o.TCPFlags),
 		cmp.Compare(m.InPort, o.InPort),
 		cmp.Compare(m.EthType, o.EthType),

@@ -545,7 +545,7 @@ func TestHostTrafficWithoutIPTables(t *testing.T) {
 	}
 }
 
-// A connection from the node directly to a pod works from a port that is a NodePort: the pod's answers are not taken for connections to it.
+// A TCP connection from the node directly to a pod works from a port that is a NodePort: the pod's answers are not taken for connections to it.
 // The kernel masquerades with such ports too.
 func TestNodePortAsSourcePort(t *testing.T) {
 	t.Parallel()
@@ -559,16 +559,13 @@ func TestNodePortAsSourcePort(t *testing.T) {
 			c.settle()
 			c.servePods(t)
 			for nodePort, pod := range map[int]netip.Addr{30080: c.pods[0].IP4, 30081: c.pods[0].IP6} {
-				to, from := hostPort(pod, 8080), testbed.DialOptions{LocalPort: nodePort, Reset: true}
+				to, from := hostPort(pod, 8080), testbed.DialOptions{LocalPort: nodePort}
 				held, err := c.Node.Hold(c.ctx, to, from)
 				must(t, err)
 				for range 3 {
 					if err := held.Check(); err != nil {
 						t.Fatalf("%s from port %d: %v", to, nodePort, err)
 					}
-				}
-				if a, err := c.Node.AskWith(c.ctx, "udp", to, testbed.AskOptions{DialOptions: from}); err != nil || a.Pod != c.pods[0].Name {
-					t.Errorf("UDP to %s from port %d: answered by %q, %v", to, nodePort, a.Pod, err)
 				}
 			}
 		})
