@@ -30,7 +30,7 @@ LONG = ./test/packets ./internal/agent ./fallback ./test/semantics
 test: deps ## all tests: unit, and packets through a private switch (make lint vets them)
 	@mkdir -p bin
 	$(GO) build -o bin/nkp-under-test .
-	NKP_BINARY=$(CURDIR)/bin/nkp-under-test $(GO) test -vet=off -p 3 -timeout 20m $(LONG) $$($(GO) list ./... | grep -vE '/test/(fallback|faults)')
+	NKP_BINARY=$(CURDIR)/bin/nkp-under-test $(GO) test -vet=off -p 3 -timeout 30m $(LONG) $$($(GO) list ./... | grep -vE '/test/(fallback|faults)')
 
 # What needs no test bed.
 CHECKED = . ./fallback/... ./hack/picture ./hack/reference ./internal/... ./k8s/... ./ofctrl/... ./ovsdb/... ./pipeline/... ./windows/...
