@@ -136,29 +136,64 @@ type NodeCounters struct {
 }
 
 // NodeCounters lists two chains, not the rules of all Services. A result is reused for nodeCountersAge, because each takes several
-// runs of iptables.
+// runs of iptables. If these take longer than ctx, they go on, and the result is the last one, or the last error. The first call waits
+// until they end, for nodeCountersLimit at most.
 func (p *Plane) NodeCounters(ctx context.Context) (NodeCounters, error) {
-	c := &p.node
-	c.mu.Lock() // the context of who holds it ends the wait
-	defer c.mu.Unlock()
-	if time.Since(c.at) < nodeCountersAge {
-		return c.last, nil
-	}
-	n, err := p.nodeCounters(ctx)
-	if err == nil {
-		c.at, c.last = time.Now(), n
-	}
-	return n, err
+	return p.node.get(ctx, p.nodeCounters)
 }
 
-// nodeCountersAge is how long NodeCounters reuses a result.
-const nodeCountersAge = 5 * time.Second
+const (
+	// nodeCountersAge is how long NodeCounters reuses a result.
+	nodeCountersAge = 5 * time.Second
+	// nodeCountersLimit is half of the time that Prometheus gives to a scrape by default.
+	nodeCountersLimit = 5 * time.Second
+)
 
 // nodeCounterCache holds the last result of NodeCounters.
 type nodeCounterCache struct {
-	mu   sync.Mutex // protects what follows
-	at   time.Time
-	last NodeCounters
+	mu      sync.Mutex // protects what follows
+	at      time.Time  // of last; zero: there is none
+	last    NodeCounters
+	err     error
+	listing chan struct{} // closed when a list is complete; nil: none is made
+}
+
+func (c *nodeCounterCache) get(ctx context.Context, list func(context.Context) (NodeCounters, error)) (NodeCounters, error) {
+	c.mu.Lock()
+	if time.Since(c.at) < nodeCountersAge {
+		defer c.mu.Unlock()
+		return c.last, nil
+	}
+	if c.listing == nil {
+		c.listing = make(chan struct{})
+		go c.fill(list, c.listing) // ends within nodeCountersLimit
+	}
+	listing, enough := c.listing, ctx.Done()
+	if c.at.IsZero() && c.err == nil {
+		enough = nil
+	}
+	c.mu.Unlock()
+	select {
+	case <-listing:
+	case <-enough:
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.last, c.err
+}
+
+// fill records what list returns and closes done.
+func (c *nodeCounterCache) fill(list func(context.Context) (NodeCounters, error), done chan struct{}) {
+	ctx, cancel := context.WithTimeout(context.Background(), nodeCountersLimit)
+	defer cancel()
+	n, err := list(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at, c.last, c.err, c.listing = time.Now(), n, err, nil
+	if err != nil {
+		c.at = time.Time{}
+	}
+	close(done)
 }
 
 func (p *Plane) nodeCounters(ctx context.Context) (n NodeCounters, err error) {

@@ -1,7 +1,10 @@
 package fallback
 
 import (
+	"context"
+	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/nkp-proxy/nkp/internal/dataplane"
@@ -90,5 +93,44 @@ func TestFamiliesAreQueuedTogether(t *testing.T) {
 		if !strings.HasPrefix(got, tc.want) || strings.HasSuffix(got, "-IPv6") != (tc.after != nil) {
 			t.Errorf("%s: %s", tc.name, got)
 		}
+	}
+}
+
+// The first reader of the node's counters waits for them. Later ones get the last ones if a new list takes too long, and an error once
+// listing has failed; there is one list at a time.
+func TestSlowNodeCounters(t *testing.T) {
+	var c nodeCounterCache
+	next, answers, lists := make(chan error), uint64(0), atomic.Int32{}
+	list := func(context.Context) (NodeCounters, error) {
+		lists.Add(1)
+		err := <-next
+		answers++
+		n := answers
+		return NodeCounters{Localhost: &n}, err
+	}
+	hurry, cancel := context.WithCancel(t.Context())
+	cancel()
+	outdate := func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.at = c.at.Add(-nodeCountersAge)
+	}
+	go func() { next <- nil }()
+	if n, err := c.get(hurry, list); err != nil || *n.Localhost != 1 {
+		t.Fatalf("first: %v, %v", n, err)
+	}
+	outdate()
+	for range 3 {
+		if n, err := c.get(hurry, list); err != nil || *n.Localhost != 1 {
+			t.Fatalf("while a list is made: %v, %v", n, err)
+		}
+	}
+	next <- errors.New("no iptables")
+	if _, err := c.get(t.Context(), func(context.Context) (NodeCounters, error) { return NodeCounters{}, errors.New("no iptables") }); err == nil {
+		t.Error("no error after one")
+	}
+	go func() { next <- nil }()
+	if n, err := c.get(t.Context(), list); err != nil || *n.Localhost != 3 || lists.Load() != 3 {
+		t.Errorf("after it: %v, %v; %d lists", n, err, lists.Load())
 	}
 }
