@@ -61,10 +61,12 @@ func Run(ctx context.Context, t testing.TB, h *testbed.Host, argv ...string) (st
 	return out.String(), errOut.String(), cmd.ProcessState.ExitCode()
 }
 
-// Await calls check every 30 ms until it returns nil, for at most limit. The error is the last one of check, or reports that p has
-// ended.
+// Await calls check until it returns nil, for at most limit: at first every 30 ms, then, since most checks start a program, less and less
+// often, up to every 300 ms. The error is the last one of check, or reports that p has ended.
 func Await(limit time.Duration, p *testbed.Program, check func() error) error {
-	for deadline := time.Now().Add(limit); ; time.Sleep(30 * time.Millisecond) {
+	pause := 30 * time.Millisecond
+	for deadline := time.Now().Add(limit); ; time.Sleep(pause) {
+		pause = min(pause+pause/4, 300*time.Millisecond)
 		err := check()
 		switch {
 		case err == nil:
