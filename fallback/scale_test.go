@@ -99,7 +99,7 @@ func TestScale(t *testing.T) {
 			// is measured again, more often.
 			var bare, change []time.Duration
 			ratio := 0.0
-			for i := 0; i < 7 || i < 40 && ratio > scaleChange; i++ {
+			for i := 0; i < 7 || i < 20 && ratio > scaleChange; i++ {
 				start := time.Now()
 				if out, err := b.Node.Exec(t.Context(), "env", "XTABLES_LOCKFILE="+lockFile(b), restore, "--noflush", "--counters", "-w", "60", file); err != nil {
 					t.Fatal(out, err)

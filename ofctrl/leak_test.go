@@ -47,7 +47,7 @@ func TestNoLeaks(t *testing.T) {
 		}
 		cancel()
 		c = NewClient(Target{Network: "unix", Address: "/nonexistent"}, ClientOptions{MinBackoff: time.Millisecond})
-		ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
+		ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
 		c.Run(ctx)
 		cancel()
 		if s := c.Status(); s.Attempts < 2 || s.LastError == nil || s.Connected {

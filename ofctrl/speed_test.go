@@ -91,12 +91,13 @@ func TestSpeed(t *testing.T) {
 	}
 	ratio := float64(median(ours)) / float64(median(theirs))
 	t.Logf("programming: nkp %v, ovs-ofctl --bundle %v, ratio %.2f", ours, theirs, ratio)
-	t.Logf("reading back: %v", reads)
+	reading := float64(median(reads)) / float64(median(theirs))
+	t.Logf("reading back: %v, %.2f of what ovs-ofctl takes to program", reads, reading)
 	if ratio > 1 {
 		t.Errorf("programming takes %.2f times as long as ovs-ofctl --bundle", ratio)
 	}
-	if m := median(reads); m > 2*time.Second {
-		t.Errorf("reading back takes %v", m)
+	if reading > 0.5 {
+		t.Errorf("reading back takes %.2f times as long as ovs-ofctl --bundle", reading)
 	}
 }
 

@@ -93,7 +93,7 @@ func TestNoise(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			start := time.Now()
 			got := loadText(t, "in.yaml", c.data)
-			if took := time.Since(start); took > 5*time.Second {
+			if took := time.Since(start); took > 30*time.Second { // a guard against what grows faster than the text
 				t.Errorf("took %v", took)
 			}
 			if !strings.HasPrefix(got, c.want) || got == "" || len(got) > 1000 {

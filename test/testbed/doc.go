@@ -55,7 +55,7 @@
 // The environment variable NKP_OVS takes another Open vSwitch than the system's: the prefix that it is installed below,
 // with its programs in PREFIX/bin and PREFIX/sbin and the schema in PREFIX/share/openvswitch. [Bed.Since] tells tests of
 // what its version has. NKP_TESTBED_DATAPATH takes another datapath_type, and NKP_TESTBED_PATIENCE multiplies all time
-// limits, for slow machines.
+// limits, for slow machines; without it they are multiplied where the machine takes long to start a program.
 //
 // What it is not: it does not simulate kubelet or an API server, and it has
 // nothing about Services.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -141,11 +143,11 @@ func DefaultDatapath() string {
 func Offload() bool { return os.Getenv("NKP_TESTBED_OFFLOAD") != "" }
 
 // patience multiplies how long the package waits for others, and what Patient is
-// given: an emulated machine is slow. It is NKP_TESTBED_PATIENCE, without it 1.
+// given. It is NKP_TESTBED_PATIENCE, without it slowness.
 var patience = func() time.Duration {
 	v := os.Getenv("NKP_TESTBED_PATIENCE")
 	if v == "" {
-		return 1
+		return slowness()
 	}
 	n, err := strconv.Atoi(v)
 	if err != nil || n < 1 {
@@ -153,6 +155,22 @@ var patience = func() time.Duration {
 	}
 	return time.Duration(n)
 }()
+
+// slowness is how many times longer than usual this machine takes to start a
+// program, 1 to 4: most of what tests wait for are programs.
+func slowness() time.Duration {
+	const usual = 10 * time.Millisecond // 5 ms where the limits of tests were chosen
+	var took []time.Duration
+	for range 5 {
+		begun := time.Now()
+		if exec.Command("true").Run() != nil {
+			return 1
+		}
+		took = append(took, time.Since(begun))
+	}
+	slices.Sort(took)
+	return min(max(1, took[2]/usual), 4)
+}
 
 // Patient is the time that d stands for on a machine of this one's speed.
 func Patient(d time.Duration) time.Duration { return patience * d }
