@@ -61,7 +61,7 @@ func (b *bulk) endpoint(i, j int) string {
 
 func newBulk(t *testing.T) *bulk {
 	t.Helper()
-	b := &bulk{cluster: newCluster(t, layout{limit: 4 * time.Minute, clusterCIDR: "10.0.0.0/8"})}
+	b := &bulk{cluster: newCluster(t, layout{limit: testbed.Patient(8 * time.Minute), clusterCIDR: "10.0.0.0/8"})}
 	var err error
 	b.client, err = b.AddPod(testbed.PodSpec{})
 	must(t, err)
