@@ -29,17 +29,28 @@ func TestTableMemory(t *testing.T) {
 	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := n.Node.Exec(t.Context(), "nft", "-f", file); err != nil {
-		t.Fatal(out, err)
-	}
-	for _, want := range []struct{ least, most float64 }{{15, 40}, {-4, 4}} { // the second time there is nothing to delete
+	measure := func() float64 {
 		got, err := n.TableMemory(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Logf("%.1f MB", got)
-		if got < want.least || got > want.most {
-			t.Errorf("%.1f MB, want %g to %g", got, want.least, want.most)
-		}
+		return got
 	}
+	within := func(low, high float64, prepare func()) {
+		t.Helper()
+		for range 3 { // other work may free as much meanwhile
+			prepare()
+			if got := measure(); low < got && got < high {
+				return
+			}
+		}
+		t.Errorf("want %g to %g MB", low, high)
+	}
+	within(15, 40, func() {
+		if out, err := n.Node.Exec(t.Context(), "nft", "-f", file); err != nil {
+			t.Fatal(out, err)
+		}
+	})
+	within(-4, 4, func() {}) // there is nothing to delete any more
 }
