@@ -145,7 +145,7 @@ func (p *Plane) NodeCounters(ctx context.Context) (NodeCounters, error) {
 const (
 	// nodeCountersAge is how long NodeCounters reuses a result.
 	nodeCountersAge = 5 * time.Second
-	// nodeCountersLimit is half of the time that Prometheus gives to a scrape by default.
+	// nodeCountersLimit is half of Prometheus's default scrape_timeout.
 	nodeCountersLimit = 5 * time.Second
 )
 

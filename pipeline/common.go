@@ -282,7 +282,7 @@ func (b *builder) serviceDefaults() {
 // already: here the entry of a NodePort's client that has the endpoint's address and port.
 //
 // A NodePort's answers to a client, which have the same addresses and ports, can pass the bridge a second time, from the router, and must
-// not be committed. In TCP they are no SYNs; in UDP nothing tells them apart.
+// not be committed. In TCP they are no SYNs; in UDP nothing distinguishes them.
 func (b *builder) fromNodePorts() {
 	for _, f := range families {
 		commit := flow.CT{Commit: true, Zone: b.Layout.ZoneDNAT, Table: b.Layout.table(tableOutput)}
