@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -173,7 +174,8 @@ func (c *cluster) nkp(args ...string) (stdout, stderr string, status int) {
 // foreignLine is a line of `nkp diff` about a flow of another owner.
 var foreignLine = regexp.MustCompile(`(?m)^! .*\n`)
 
-// settle waits until the switch holds what the manifests call for, by nkp's own comparison; foreign objects do not count.
+// settle waits until the switch holds what the manifests call for, by nkp's own comparison; foreign objects do not count. A node
+// on the bridge knows its router by then: with its MAC flows come that nkp, stopped earlier, would not have installed.
 func (c *cluster) settle() {
 	c.t.Helper()
 	if err := harness.Await(settleLimit, c.agent.Program, c.differs); err != nil {
@@ -186,6 +188,9 @@ func (c *cluster) differs() error {
 	out, errOut, status := c.nkp(append([]string{"diff", "--socket", c.socket()}, c.common()...)...)
 	if status != 0 && (status != 1 || foreignLine.ReplaceAllString(out, "") != "") {
 		return fmt.Errorf("nkp diff ends with %d\n%s%s", status, tail(out, 3000), tail(errOut, 3000))
+	}
+	if strings.Contains(errOut, "the gateway's MAC is unknown") {
+		return errors.New(tail(errOut, 3000))
 	}
 	return nil
 }
