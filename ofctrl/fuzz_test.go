@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -40,11 +41,9 @@ func seedFrames(t testing.TB) []frame {
 	return out
 }
 
-// TestCapture writes testdata/frames with -update: one frame for each type and, of multipart replies, some sizes.
+// The kinds of frames in testdata/frames are those that a switch sends. With -update they are written: one frame for each type and, of
+// multipart replies, some sizes.
 func TestCapture(t *testing.T) {
-	if !*update {
-		t.Skip("only with -update")
-	}
 	b := newBridge(t)
 	b.dial(Options{}).Close()
 	var mu sync.Mutex
@@ -84,8 +83,9 @@ func TestCapture(t *testing.T) {
 	time.Sleep(300 * time.Millisecond)
 	mu.Lock()
 	defer mu.Unlock()
-	if err := os.MkdirAll("testdata/frames", 0o755); err != nil {
-		t.Fatal(err)
+	frames := t.TempDir()
+	if *update {
+		frames = "testdata/frames"
 	}
 	seen := map[string]bool{}
 	for fr := newFrameReader(&stream); ; {
@@ -104,11 +104,32 @@ func TestCapture(t *testing.T) {
 		}
 		if !seen[name] {
 			seen[name] = true
-			if err := os.WriteFile(filepath.Join("testdata/frames", name), f, 0o644); err != nil {
+			if err := os.WriteFile(filepath.Join(frames, name), f, 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
+	if got, want := kindsOf(t, frames), kindsOf(t, "testdata/frames"); !slices.Equal(got, want) {
+		t.Errorf("the switch sends %v, testdata/frames has %v: run with -update", got, want)
+	}
+}
+
+// kindsOf returns the kinds of the frames in a folder, without the sizes of multipart replies.
+func kindsOf(t *testing.T, folder string) (kinds []string) {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(folder, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range names {
+		kind := filepath.Base(n)
+		if strings.HasPrefix(kind, typeMultipartReply.String()) {
+			kind = kind[:strings.LastIndex(kind, "-")]
+		}
+		kinds = append(kinds, kind)
+	}
+	slices.Sort(kinds)
+	return slices.Compact(kinds)
 }
 
 func FuzzFrames(f *testing.F) {

@@ -29,21 +29,18 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// TestListCosts measures what the first lists cost with the list reader, with client-go's typed lists, and with WatchList
-// streaming (docs/decisions/0017-lists-item-by-item.md). It takes minutes, and is left out unless NKP_LIST_COSTS is set.
+// BenchmarkListCosts measures what the first lists cost with the list reader, with client-go's typed lists, and with WatchList
+// streaming (docs/decisions/0017-lists-item-by-item.md). It takes minutes.
 //
 // Each measurement has a process of its own, which follows Services and EndpointSlices and feeds a Tracker, as nkp does. The
 // server is in the test's process and sends what it has encoded before.
-func TestListCosts(t *testing.T) {
-	if os.Getenv("NKP_LIST_COSTS") == "" {
-		t.Skip("set NKP_LIST_COSTS to measure")
-	}
+func BenchmarkListCosts(t *testing.B) {
 	for _, services := range []int{10_000, 50_000} {
 		server := httptest.NewServer(costlyServer(t, services))
 		t.Logf("%d Services", services)
 		for range 3 {
 			for _, mode := range []string{"reader", "typed", "stream"} {
-				child := exec.Command(os.Args[0], "-test.run=^TestListCostsChild$", "-test.v")
+				child := exec.Command(os.Args[0], "-test.run=^$")
 				child.Env = append(os.Environ(), "NKP_LIST_MODE="+mode, "NKP_LIST_URL="+server.URL)
 				out, err := child.CombinedOutput()
 				if err != nil {
@@ -60,18 +57,26 @@ func TestListCosts(t *testing.T) {
 	}
 }
 
-// TestListCostsChild is one measurement of TestListCosts.
-func TestListCostsChild(t *testing.T) {
+// TestMain runs the tests, or is one measurement of BenchmarkListCosts.
+func TestMain(m *testing.M) {
 	mode := os.Getenv("NKP_LIST_MODE")
 	if mode == "" {
-		t.Skip("part of TestListCosts")
+		os.Exit(m.Run())
 	}
+	if err := measureLists(mode); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func measureLists(mode string) error {
 	start := time.Now()
 	s, err := NewSource(Options{Master: os.Getenv("NKP_LIST_URL"), NodeName: "node-1"})
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	sink := &trackerSink{Tracker: k8s.NewTracker(k8s.Options{NodeName: "node-1"}), done: make(chan struct{})}
 	to := &relay{health: s.health, sink: sink}
 	var work sync.WaitGroup
@@ -91,9 +96,12 @@ func TestListCostsChild(t *testing.T) {
 	took := time.Since(start)
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		t.Fatal(err)
+		return err
 	}
-	peak := highWater(t)
+	peak, err := highWater()
+	if err != nil {
+		return err
+	}
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
@@ -102,6 +110,7 @@ func TestListCostsChild(t *testing.T) {
 		took.Seconds(), cpu.Seconds(), peak>>10, m.HeapAlloc>>20, m.TotalAlloc>>20, sink.ports)
 	cancel()
 	work.Wait()
+	return nil
 }
 
 // costly returns what a reflector needs to list in one of the ways that are compared.
@@ -137,10 +146,10 @@ func (r *resource) costly(s *Source, mode string) cache.ListerWatcher {
 }
 
 // highWater returns the most memory that this process had resident, in KiB.
-func highWater(t *testing.T) (kib int) {
+func highWater() (kib int, err error) {
 	f, err := os.Open("/proc/self/status")
 	if err != nil {
-		t.Fatal(err)
+		return 0, err
 	}
 	defer f.Close()
 	for lines := bufio.NewScanner(f); lines.Scan(); {
@@ -148,7 +157,7 @@ func highWater(t *testing.T) (kib int) {
 			kib, _ = strconv.Atoi(strings.Fields(v)[0])
 		}
 	}
-	return kib
+	return kib, nil
 }
 
 // trackerSink feeds a Tracker.
@@ -167,7 +176,7 @@ func (s *trackerSink) Synced() {
 }
 
 // costlyServer lists and streams Services with one EndpointSlice of 10 endpoints each, as large as controllers write them.
-func costlyServer(t *testing.T, services int) http.Handler {
+func costlyServer(t *testing.B, services int) http.Handler {
 	list := &v1.ServiceList{ListMeta: metav1.ListMeta{ResourceVersion: "7"}}
 	slices := &discoveryv1.EndpointSliceList{ListMeta: metav1.ListMeta{ResourceVersion: "7"}}
 	port, http80, protocol, yes, node := int32(8080), "http", v1.ProtocolTCP, true, ""

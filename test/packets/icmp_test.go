@@ -57,8 +57,8 @@ func TestICMPErrors(t *testing.T) {
 	} {
 		t.Run(v.name, func(t *testing.T) {
 			ovs := v.options.Plane != testbed.Linux
-			if !ovs && onKernelDatapath() {
-				t.Skip("the virtual machine is for the switch")
+			if !ovs {
+				needsIPTables(t)
 			}
 			t.Parallel()
 			c := newCluster(t, v.options, v.flags...)
