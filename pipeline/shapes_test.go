@@ -113,6 +113,15 @@ func TestTrunkSize(t *testing.T) {
 	}
 }
 
+// Without the router's MAC, a node on the bridge says so: test/packets waits until it does not.
+func TestMissingGateway(t *testing.T) {
+	cfg := testConfig()
+	cfg.GatewayMAC = flow.MAC{}
+	if missing := strings.Join(compile(t, cfg).Missing(), "\n"); !strings.Contains(missing, "the gateway's MAC is unknown") {
+		t.Errorf("missing: %s", missing)
+	}
+}
+
 // A table base moves every table, a next table replaces NORMAL everywhere.
 func TestSharedBridge(t *testing.T) {
 	cfg := testConfig()

@@ -99,14 +99,18 @@ func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, er
 	case !delivered:
 		return nil, a.notSynced()
 	}
+	// Both wait for a switch that does not answer: once, not one after the other.
+	soon, cancel := context.WithTimeout(ctx, countersWait)
+	defer cancel()
+	read := make(chan counted, 1)
+	go func() { read <- active.counters(soon) }()
 	problems, notes, err := active.problems(ctx)
+	counted := <-read
 	if err != nil {
 		return nil, err
 	}
 	list.Notes = append(list.Notes, notes...)
-	soon, cancel := context.WithTimeout(ctx, countersWait)
-	counted, listeners := active.counters(soon), a.listenerProblems()
-	cancel()
+	listeners := a.listenerProblems()
 	list.Time = time.Now()
 	sw := active.switchNow()
 	if away := a.sourceAway(); away != "" {

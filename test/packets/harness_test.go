@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -175,10 +176,21 @@ func (c *cluster) nkp(args ...string) (stdout, stderr string, status int) {
 var foreignLine = regexp.MustCompile(`(?m)^! .*\n`)
 
 // settle waits until the switch holds what the manifests call for, by nkp's own comparison; foreign objects do not count. A node
-// on the bridge knows its router by then: with its MAC flows come that nkp, stopped earlier, would not have installed.
+// on the bridge knows its router by then: with its MAC flows come that nkp, stopped earlier, would not have installed. And nkp answers
+// on its socket: one that has just started again finds everything in step before that.
 func (c *cluster) settle() {
 	c.t.Helper()
-	if err := harness.Await(settleLimit, c.agent.Program, c.differs); err != nil {
+	inStep := func() error {
+		if err := c.differs(); err != nil {
+			return err
+		}
+		conn, err := net.Dial("unix", c.socket())
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	}
+	if err := harness.Await(settleLimit, c.agent.Program, inStep); err != nil {
 		c.t.Fatalf("the switch is not in step: %v", err)
 	}
 }
