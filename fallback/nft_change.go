@@ -403,6 +403,10 @@ func (w *nftWorker) sync(ctx context.Context) (err error) {
 	} else {
 		r.before = t.Elements
 	}
+	devices := len(w.compiler.Devices()) > 0
+	if devices && (t == nil || !t.HasFlowtable) {
+		b.AddFlowtable()
+	}
 	w.have.reset()
 	w.have.elements = len(r.before)
 	if err := w.beforeLocalnet(t, &fixed); err != nil {
@@ -460,7 +464,11 @@ func (w *nftWorker) sync(ctx context.Context) (err error) {
 			b.AddChain(ch)
 			b.AddRules(ch)
 		}
+		if t != nil && t.HasFlowtable && !devices {
+			b.DeleteFlowtable()
+		}
 	}
+	w.flowtable.lookAt = time.Time{}
 	for n := range w.want {
 		w.dirty[n] = true
 	}

@@ -36,6 +36,9 @@ func compareTable(t *netlink.Table, want *nft.Ruleset) []string {
 			lines = append(lines, "- set "+n)
 		}
 	}
+	if len(want.Devices) == 0 && t.HasFlowtable {
+		lines = append(lines, "- flowtable "+nft.Flowtable)
+	}
 	return append(lines, compareElements(t.Elements, want)...)
 }
 
@@ -43,6 +46,9 @@ func compareTable(t *netlink.Table, want *nft.Ruleset) []string {
 func compareObjects(t *netlink.Table, want *nft.Ruleset) (lines []string) {
 	if t.Dormant {
 		lines = append(lines, "- flags dormant")
+	}
+	if len(want.Devices) > 0 && !t.HasFlowtable {
+		lines = append(lines, "+ flowtable "+nft.Flowtable)
 	}
 	for _, s := range slices.Concat(nft.Sets[:], want.Sets) {
 		if has, same := t.HasSet(&s); !has {
@@ -98,7 +104,7 @@ func diffNFT(m *k8s.Model, o Options) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		c := nft.NewCompiler(o.nftConfig(o.Config), f, m)
+		c := nft.NewCompiler(o.tableConfig(o.lacksFlowtable(conn, f)), f, m) // status says what is lacking
 		want := c.Ruleset(m, func(n k8s.PortName) nft.Ports {
 			if t == nil {
 				return nft.Ports{}

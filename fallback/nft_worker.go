@@ -41,6 +41,7 @@ type nftWorker struct {
 	have      nftTable
 	stale     staleForgetter
 	localnet  nftLocalnet
+	flowtable nftFlowtable
 
 	due      todo           // fullReadBack or nothing
 	since    time.Time      // arrival of the oldest change that is not in force; zero: all are
@@ -60,6 +61,7 @@ func newNFTWorker(f k8s.Family, o *Options, g *netlink.Group, in *dataplane.Inbo
 	if err := w.connect(); err != nil {
 		return nil, err
 	}
+	w.flowtable.lacking = o.lacksFlowtable(w.conn, f)
 	w.have.reset()
 	w.stale = staleForgetter{kernel: &committer{family: f, opts: o, log: w.log, report: report}, waiting: map[k8s.PortName]staleUDP{},
 		wanted: func() iter.Seq[*k8s.ServicePort] { return maps.Values(w.want) }}
@@ -147,7 +149,7 @@ func (w *nftWorker) takeUpdates() {
 		return
 	}
 	first := w.compiler == nil
-	w.compiler = nft.NewCompiler(w.opts.nftConfig(w.opts.Config), w.family, &u.Facts)
+	w.compiler = nft.NewCompiler(w.opts.tableConfig(w.flowtable.lacking), w.family, &u.Facts)
 	w.nodeAddrs = append(slices.Clone(u.Facts.Node.IPs), u.Facts.Node.Local...)
 	if !first {
 		w.due = fullReadBack
@@ -181,6 +183,9 @@ func (w *nftWorker) step(ctx context.Context) (next time.Time) {
 		w.stale.run(w.nodeAddrs)
 		err = w.forgetClients()
 	}
+	if err == nil {
+		err = w.keepDevices()
+	}
 	now = time.Now()
 	if err != nil {
 		w.failed(err)
@@ -192,7 +197,7 @@ func (w *nftWorker) step(ctx context.Context) (next time.Time) {
 	// Under a stream of changes, half of the time is left to other programs.
 	w.notUntil = now.Add(max(w.opts.MinSyncPeriod, min(now.Sub(start), nftRestMax)))
 	next = w.checkAt
-	for _, t := range []time.Time{w.stale.due(), w.refused.Next()} {
+	for _, t := range []time.Time{w.stale.due(), w.refused.Next(), w.flowtable.lookAt} {
 		if !t.IsZero() && t.Before(next) {
 			next = t
 		}

@@ -1,6 +1,7 @@
 package fallback
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -21,6 +22,9 @@ type Options struct {
 	AffinityLimit int
 	// CountTraffic counts packets and bytes of each Service port in nftables.
 	CountTraffic bool
+	// FlowtableDevices are patterns of devices (nft.CheckDevices) whose packets of established connections through Services take nf_tables'
+	// software fast path, past the rules of all owners; empty: none. Not with CountTraffic.
+	FlowtableDevices []string
 	// Backend is nf_tables or legacy, of iptables; "": the one that the rest of the node uses.
 	Backend string
 	// Families are the families to serve. Empty: both, without a family that the kernel lacks.
@@ -47,7 +51,24 @@ func DefaultOptions() Options {
 
 // nftConfig returns the settings of nftables; c are those in force.
 func (o *Options) nftConfig(c rules.Config) nft.Config {
-	return nft.Config{Config: c, AffinityLimit: o.AffinityLimit, CountTraffic: o.CountTraffic}
+	return nft.Config{Config: c, AffinityLimit: o.AffinityLimit, CountTraffic: o.CountTraffic, FlowtableDevices: o.FlowtableDevices}
+}
+
+// PlanNFT returns the tables of both families for a model, as nkp plan -o nft prints them.
+func (o *Options) PlanNFT(m *k8s.Model) string { return nft.Plan(m, o.nftConfig(o.Config)) }
+
+// Validate returns an error that says which setting cannot be.
+func (o *Options) Validate() error {
+	if err := o.Config.Validate(); err != nil {
+		return err
+	}
+	if err := nft.CheckDevices(o.FlowtableDevices); err != nil {
+		return fmt.Errorf("--nftables-flowtable-devices: %w", err)
+	}
+	if o.CountTraffic && len(o.FlowtableDevices) > 0 {
+		return errors.New("--nftables-flowtable-devices and --nftables-service-counters exclude each other: packets in a flowtable are not counted")
+	}
+	return nil
 }
 
 // briefAbove is the number of endpoints above which endpoint rules have no comments, because these take a third of the
@@ -74,7 +95,9 @@ type FamilyStatus struct {
 	Services int       `json:"services"` // Service ports that are programmed
 	Chains   int       `json:"chains"`   // their own chains, in iptables
 	Elements int       `json:"elements"` // of sets, in nftables
-	Pending  int       `json:"pending"`  // Service ports that are not programmed yet
+	// Flowtable is the state of the flowtable; nil: none is wanted.
+	Flowtable *Flowtable `json:"flowtable,omitempty"`
+	Pending   int        `json:"pending"` // Service ports that are not programmed yet
 	// Refused maps each Service port that iptables refused to the reason.
 	Refused      map[string]string `json:"refused,omitempty"`
 	refusals     []dataplane.Refusal
@@ -93,6 +116,13 @@ type FamilyStatus struct {
 	LastErrorAt     time.Time           `json:"lastErrorAt,omitzero"`
 	LastTook        time.Duration       `json:"lastTook"` // the last transaction
 	Programming     latency.Programming `json:"programming"`
+}
+
+// Flowtable is the state of a flowtable, the fast path of established connections.
+type Flowtable struct {
+	Devices int    `json:"devices"`         // that are in it
+	LeftOut int    `json:"leftOut"`         // that match and are not in it
+	Error   string `json:"error,omitempty"` // why some are left out, or why there is no flowtable
 }
 
 // failed records an error.

@@ -7,6 +7,8 @@ type Feature struct {
 	Since  string // the release of Linux that has it
 	Sets   []Set
 	Chains []Chain
+	// Flowtable is whether the Chains use the flowtable.
+	Flowtable bool
 }
 
 // Features returns what the table needs of the kernel. Since is from the history of Linux' net/netfilter.

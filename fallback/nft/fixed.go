@@ -26,6 +26,7 @@ const (
 	priorityDNAT     = -100
 	priorityRemember = priorityDNAT + 5 // after the translation, which ends a chain of type nat
 	priorityFilter   = 0
+	priorityFastPath = priorityFilter + 10
 	prioritySNAT     = 100
 )
 
@@ -218,6 +219,10 @@ func (c *Compiler) bases(base func(string, Hook, ...Rule)) {
 		forward = append(forward, served(State{Invalid}, Counter{}, Drop{}))
 	}
 	base(CountsInvalid, Hook{"filter", "forward", priorityFilter}, forward...)
+	if len(c.FlowtableDevices) > 0 {
+		ch := fastPath(served())
+		base(ch.Name, ch.Hook, ch.Rules...)
+	}
 	base("filter-output", Hook{"filter", "output", priorityFilter}, Rule{isNew, Jump{CountsUnserved}})
 	base("remember-prerouting", Hook{"filter", "prerouting", priorityRemember}, append(c.count(true), Rule{isNew, Translated{}, Jump{"remember"}})...)
 	base("remember-output", Hook{"filter", "output", priorityRemember}, append(c.count(false), Rule{isNew, Translated{}, Jump{"remember"}})...)

@@ -91,6 +91,8 @@ type (
 	Counter struct{}
 	// Return ends the chain.
 	Return struct{}
+	// FlowAdd puts the connection into a flowtable; packets of a protocol other than TCP and UDP, or with FIN or RST, are left alone.
+	FlowAdd struct{ Flowtable string }
 	// Drop drops the packet.
 	Drop struct{}
 	// Reject answers with ICMP port unreachable.
@@ -204,7 +206,10 @@ func (s Goto) text(k8s.Family) string  { return "goto " + s.Chain }
 func (s Jump) text(k8s.Family) string  { return "jump " + s.Chain }
 func (Counter) text(k8s.Family) string { return "counter" }
 func (Return) text(k8s.Family) string  { return "return" }
-func (Drop) text(k8s.Family) string    { return "drop" }
+func (s FlowAdd) text(k8s.Family) string {
+	return "flow add @" + s.Flowtable
+}
+func (Drop) text(k8s.Family) string { return "drop" }
 func (Reject) text(f k8s.Family) string {
 	if f == k8s.IPv6 {
 		return "reject with icmpv6 type port-unreachable"

@@ -13,7 +13,8 @@ import (
 // Ruleset is the desired state of one family.
 type Ruleset struct {
 	Family   k8s.Family
-	Sets     []Set // besides those that every table has
+	Devices  []string // patterns of the flowtable's; empty: there is none
+	Sets     []Set    // besides those that every table has
 	Chains   []Chain
 	Elements Elements
 }
@@ -21,7 +22,7 @@ type Ruleset struct {
 // Ruleset returns the desired state for a model's Services. prev returns the slots that a Service port has had; nil: none.
 func (c *Compiler) Ruleset(m *k8s.Model, prev func(k8s.PortName) Ports) *Ruleset {
 	fixed := c.Fixed()
-	r := &Ruleset{Family: c.family, Elements: Elements{}}
+	r := &Ruleset{Family: c.family, Devices: c.Devices(), Elements: Elements{}}
 	for _, e := range fixed.Elements {
 		r.Elements[e] = Value{}
 	}
@@ -75,6 +76,9 @@ func (r *Ruleset) String() string {
 	}
 	for _, s := range r.Sets {
 		s.write(&b, r.Family, nil)
+	}
+	if len(r.Devices) > 0 {
+		fmt.Fprintf(&b, "\t# nkp adds the devices that match: %s\n\tflowtable %s {\n\t\thook ingress priority %d\n\t}\n", strings.Join(r.Devices, ", "), Flowtable, priorityFilter)
 	}
 	for _, c := range r.Chains {
 		fmt.Fprintf(&b, "\tchain %s {\n", c.Name)

@@ -15,6 +15,9 @@ type Config struct {
 	AffinityLimit int
 	// CountTraffic counts packets and bytes of each Service port.
 	CountTraffic bool
+	// FlowtableDevices are patterns of the devices (CheckDevices) whose packets of established connections through Services take the
+	// fast path; empty: there is none. Not with CountTraffic, which would not count them.
+	FlowtableDevices []string
 }
 
 // DefaultAffinityLimit is the number of clients that session affinity remembers of a Service port by default.

@@ -162,6 +162,7 @@ func TestSettings(t *testing.T) {
 		"set-no-localhost":     func(c *Config, _ *k8s.Model) { c.LocalhostNodePorts = false },
 		"set-keep-invalid":     func(c *Config, _ *k8s.Model) { c.KeepInvalid = true },
 		"set-traffic":          func(c *Config, _ *k8s.Model) { c.CountTraffic = true }, // two elements more for each frontend
+		"set-flowtable":        func(c *Config, _ *k8s.Model) { c.FlowtableDevices = []string{"eth0", "veth*"} },
 		"set-host":             func(c *Config, _ *k8s.Model) { c.Scope, c.PodDevice = rules.Host, "br-int" },
 		"set-own":              func(c *Config, _ *k8s.Model) { c.Scope, c.MasqueradeMin, c.MasqueradeMax = rules.Own, 1024, 61439 },
 		"set-bridge":           func(_ *Config, m *k8s.Model) { m.Detector = k8s.Detector{Bridge: "cni0"} },

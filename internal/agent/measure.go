@@ -284,6 +284,10 @@ func collectIPTables(s fallback.Status, plane string, emit metrics.Emit) (refuse
 	pending, repairs := 0, 0
 	for _, f := range s.Families {
 		refused, pending, repairs = refused+len(f.Refused), pending+f.Pending, repairs+f.Repairs
+		if d := f.Flowtable; d != nil {
+			emit(metrics.FlowtableDevices, float64(d.Devices), f.Family, "in")
+			emit(metrics.FlowtableDevices, float64(d.LeftOut), f.Family, "left_out")
+		}
 	}
 	emit(metrics.PendingPorts, float64(pending), plane)
 	emit(metrics.Repairs, float64(repairs), plane)

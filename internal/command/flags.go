@@ -127,6 +127,7 @@ func (s *settings) iptablesFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.SyncPeriod, "iptables-sync-period", o.SyncPeriod, "how often to check that the rules (on Windows the load balancers) are still installed")
 	f.DurationVar(&o.MinSyncPeriod, "iptables-min-sync-period", o.MinSyncPeriod, "minimum time between two transactions; the first after a pause is sent at once (on Windows 0 is 1s)")
 	f.BoolVar(&o.CountTraffic, "nftables-service-counters", o.CountTraffic, "count packets and bytes of every Service port in nftables, which takes 0.7 µs of each packet (nkp services)")
+	f.Var((*deviceList)(&o.FlowtableDevices), "nftables-flowtable-devices", "devices whose packets of established connections through Services bypass all rules of the node, network policies included (a flowtable of nftables); NAME* matches names that begin with NAME; with those of pods and uplinks (default: none)")
 	f.StringVar(&o.Backend, "iptables-backend", o.Backend, "nf_tables or legacy (default: the one that the rest of the node uses)")
 }
 
@@ -293,6 +294,9 @@ func (s *settings) resolveAddresses() error {
 	if err := s.DetectLocal.Validate(); err != nil {
 		return usageError("%w", err)
 	}
+	if err := s.IPTables.Validate(); err != nil {
+		return usageError("%w", err)
+	}
 	if s.HealthzAddr != "" {
 		at, err := netip.ParseAddrPort(s.HealthzAddr)
 		if err != nil {
@@ -374,6 +378,15 @@ func (l *prefixList) Set(text string) error {
 		}
 		return p.Masked(), nil
 	})
+}
+
+// deviceList is a flag of comma-separated patterns of devices.
+type deviceList []string
+
+func (l *deviceList) Type() string   { return "NAME[*],..." }
+func (l *deviceList) String() string { return strings.Join(*l, ",") }
+func (l *deviceList) Set(text string) error {
+	return parseList(text, (*[]string)(l), func(s string) (string, error) { return s, nil })
 }
 
 func parseList[T any](text string, into *[]T, parse func(string) (T, error)) error {

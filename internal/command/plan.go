@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/nkp-proxy/nkp/fallback/nft"
 	"github.com/nkp-proxy/nkp/fallback/rules"
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/k8s"
@@ -146,11 +145,8 @@ func (s *settings) planRules(ctx context.Context, output string, stdout, stderr 
 		scope = rules.Host
 	}
 	o := s.IPTablesOptions(scope)
-	if err := o.Validate(); err != nil {
-		return usageError("%w", err)
-	}
 	if output == "nft" {
-		_, err = io.WriteString(stdout, nft.Plan(model, nft.Config{Config: o.Config, AffinityLimit: o.AffinityLimit, CountTraffic: o.CountTraffic}))
+		_, err = io.WriteString(stdout, o.PlanNFT(model))
 		return err
 	}
 	_, err = io.WriteString(stdout, rules.Plan(model, o.Config))

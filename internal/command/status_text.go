@@ -268,6 +268,12 @@ func (t *statusText) fallback(s *fallback.Status) {
 		if r := f.LastRepair; r != nil {
 			t.line("repaired", "%s: %s", t.since(r.At), r.What)
 		}
+		if n := f.Flowtable; n != nil {
+			t.line("flowtable", "%s", count(n.Devices, "device"))
+			if n.Error != "" {
+				t.problem("FLOWTABLE", "%s left out: %s", count(n.LeftOut, "device"), n.Error)
+			}
+		}
 		t.programming(&f.Programming)
 		for _, name := range slices.Sorted(maps.Keys(f.Refused)) {
 			t.problem("REFUSED", "%s: %s", name, f.Refused[name])

@@ -149,6 +149,8 @@ type IPTablesConfiguration struct {
 type NFTablesConfiguration struct {
 	// Count packets and bytes of every Service port, which takes time for each packet.
 	ServiceCounters bool `json:"serviceCounters,omitempty" flag:"nftables-service-counters"`
+	// Devices whose packets of established connections through Services bypass all rules of the node, network policies included; NAME* matches names that begin with NAME.
+	FlowtableDevices []string `json:"flowtableDevices,omitempty" flag:"nftables-flowtable-devices"`
 }
 
 // WindowsConfiguration is about the Windows data plane; the rest of it is in the KubeProxyConfiguration.

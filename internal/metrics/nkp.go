@@ -77,6 +77,8 @@ var (
 			from("IPv4,ok", "IPv4,failed", "IPv6,ok", "IPv6,failed")
 	nftCommitTime = define(Histogram, "nkp_nftables_transaction_duration_seconds", "One transaction with nftables that went through.", ipFamily).
 			with(prometheus.ExponentialBuckets(0.00001, 4, 12)).in(OVS, NFTables).from("IPv4", "IPv6") // 10 us to 42 s
+	FlowtableDevices = define(Gauge, "nkp_flowtable_devices", "Devices of the node that `--nftables-flowtable-devices` matches: in the flowtable, or left_out.", ipFamily, "state").
+				in(OVS, NFTables).only("`--nftables-flowtable-devices` is set").collected()
 
 	HNSCalls          = define(Counter, "nkp_hns_calls_total", "Calls to HNS, by what they do and outcome: ok or failed.", "call", "result").in(Windows).collected()
 	HNSSyncs          = define(Counter, "nkp_hns_syncs_total", "Comparisons with what HNS has: ok, or failed (nothing was changed).", "result").in(Windows).collected()

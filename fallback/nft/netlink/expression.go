@@ -120,6 +120,8 @@ func expressions(f k8s.Family, s nft.Statement) []expr.Any {
 		return []expr.Any{&expr.Counter{}}
 	case nft.Return:
 		return []expr.Any{&expr.Verdict{Kind: expr.VerdictReturn}}
+	case nft.FlowAdd:
+		return []expr.Any{&expr.FlowOffload{Name: s.Flowtable + "\x00"}}
 	case nft.Drop:
 		return []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}
 	case nft.Reject:

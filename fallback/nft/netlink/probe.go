@@ -24,6 +24,9 @@ func (c *Conn) Probe(f k8s.Family, features []nft.Feature) error {
 		for k := range x.Sets {
 			b.AddSet(&x.Sets[k])
 		}
+		if x.Flowtable {
+			b.AddFlowtable()
+		}
 		for k := range x.Chains {
 			b.AddChain(&x.Chains[k])
 			b.AddRules(&x.Chains[k])

@@ -118,6 +118,8 @@ func (c *Conn) request(kind, flags uint16, fam byte, fill func(*message), f func
 type Table struct {
 	// Dormant reports whether the kernel calls none of its base chains.
 	Dormant bool
+	// HasFlowtable reports whether it has the flowtable, whatever devices are in it.
+	HasFlowtable bool
 
 	family k8s.Family
 	// Sets are the sets by name; Chains the chains by name, with the expressions of their rules.
@@ -153,6 +155,9 @@ func (c *Conn) ReadChains(f k8s.Family) (*Table, error) {
 		return nil, err
 	}
 	t := &Table{family: f, Dormant: flags&tableDormant != 0}
+	if _, t.HasFlowtable, err = c.Devices(f); err != nil {
+		return nil, err
+	}
 	chains := func() { t.chains = map[string]chain{} }
 	chains()
 	err = c.objects(unix.NFT_MSG_GETCHAIN, family(f), named(unix.NFTA_CHAIN_TABLE), chains, func(b []byte, note func(...[]byte)) {

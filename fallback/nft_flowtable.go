@@ -1,0 +1,128 @@
+//go:build linux
+
+package fallback
+
+import (
+	"errors"
+	"maps"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/nkp-proxy/nkp/fallback/nft"
+	"github.com/nkp-proxy/nkp/fallback/nft/netlink"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// flowtableLook is how often the node's devices are compared with those of the flowtable. A new pod's connections take the usual path
+// until then. The kernel itself removes devices that go.
+const flowtableLook = 5 * time.Second
+
+// nftFlowtable keeps the devices of a table's flowtable in step with the node's.
+type nftFlowtable struct {
+	lacking error     // why the kernel has no flowtable; nil: it has
+	lookAt  time.Time // when to look at the devices again
+	said    string    // the last error that was logged
+}
+
+// lacksFlowtable returns why the kernel cannot have the flowtable that is wanted.
+func (o *Options) lacksFlowtable(conn *netlink.Conn, f k8s.Family) error {
+	if len(o.FlowtableDevices) == 0 {
+		return nil
+	}
+	return conn.Probe(f, nft.FlowtableFeature())
+}
+
+// tableConfig returns the settings of a table, without a flowtable where one is lacking.
+func (o *Options) tableConfig(lacking error) nft.Config {
+	c := o.nftConfig(o.Config)
+	if lacking != nil {
+		c.FlowtableDevices = nil
+	}
+	return c
+}
+
+// keepDevices adds devices to the flowtable, and deletes those that no pattern matches. Services do not depend on it: it is a
+// transaction of its own, and what the kernel refuses is tried again at the next look.
+func (w *nftWorker) keepDevices() error {
+	now := time.Now()
+	patterns := w.compiler.Devices()
+	if w.flowtable.lacking != nil {
+		w.reportDevices(0, 0, w.flowtable.lacking)
+		return nil
+	}
+	if len(patterns) == 0 || now.Before(w.flowtable.lookAt) {
+		return nil
+	}
+	w.flowtable.lookAt = now.Add(flowtableLook)
+	names, err := deviceNames()
+	if err != nil {
+		w.reportDevices(0, 0, err)
+		return nil
+	}
+	in, _, err := w.conn.Devices(w.family)
+	if errors.Is(err, netlink.ErrInterrupted) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	want, left := nft.MatchDevices(patterns, names, in)
+	if left > 0 {
+		err = nft.ErrTooManyDevices
+	}
+	for {
+		b := netlink.NewBatch(w.family)
+		if gone := slices.DeleteFunc(slices.Clone(in), func(d string) bool { return slices.Contains(want, d) }); len(gone) > 0 {
+			b.DeleteFlowtable(gone...)
+		}
+		for i, d := range want {
+			if b.Tag(i); !slices.Contains(in, d) {
+				b.AddFlowtable(d)
+			}
+		}
+		if b.Empty() {
+			break
+		}
+		problem := w.conn.Commit(b)
+		refusal := new(netlink.RefusedError)
+		if problem == nil {
+			break
+		} else if !errors.As(problem, &refusal) {
+			return problem
+		} else if refusal.Tags[netlink.NoTag] != nil { // a device has just gone: the next look does without
+			return nil
+		}
+		for _, i := range slices.Backward(slices.Sorted(maps.Keys(refusal.Tags))) {
+			if !isGone(refusal.Tags[i]) {
+				err, left = refusal.Tags[i], left+1
+			}
+			want = slices.Delete(want, i, i+1)
+		}
+	}
+	w.reportDevices(len(want), left, err)
+	return nil
+}
+
+// reportDevices reports what is in the flowtable, and logs a new problem once.
+func (w *nftWorker) reportDevices(in, left int, err error) {
+	s := &Flowtable{Devices: in, LeftOut: left}
+	if err != nil {
+		s.Error = err.Error()
+	}
+	if s.Error != w.flowtable.said && s.Error != "" {
+		w.log.Warn("the flowtable does not have every device: connections of the others take the usual path", "devices", in, "leftOut", left, "error", err)
+	}
+	w.flowtable.said = s.Error
+	w.report(func(f *FamilyStatus) { f.Flowtable = s })
+}
+
+// deviceNames returns the names of the node's devices that forwarded packets may come from.
+func deviceNames() (names []string, err error) {
+	list, err := net.Interfaces()
+	for _, i := range list {
+		if i.Flags&net.FlagLoopback == 0 {
+			names = append(names, i.Name)
+		}
+	}
+	return names, err
+}

@@ -1,0 +1,197 @@
+//go:build linux
+
+package semantics
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/nftables"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nkp-proxy/nkp/test/testbed"
+)
+
+// flowtables is what `nkp status -o json` says about them, by family.
+func (c *cluster) flowtables(t *testing.T) (list []struct {
+	Flowtable struct {
+		Devices, LeftOut int
+		Error            string
+	}
+}) {
+	t.Helper()
+	out, status := c.run(c.bin, "status", "-o", "json", "--socket", c.socket())
+	var s struct{ NFTables struct{ Families any } }
+	s.NFTables.Families = &list
+	if err := json.Unmarshal([]byte(out), &s); err != nil || status != 0 || len(list) != 2 {
+		t.Fatalf("status ends with %d (%v): %s", status, err, tail(out, 2000))
+	}
+	return list
+}
+
+// onFlowtable runs a test in mode nftables with nkp told to use a flowtable with some devices. has is false where the kernel has none: that
+// is so in the emulated machine never.
+func onFlowtable(t *testing.T, devices string, before func(*cluster), test func(t *testing.T, c *cluster, has bool)) {
+	t.Helper()
+	planes := chosenPlanes(t)
+	at := slices.IndexFunc(planes, func(p plane) bool { return p.name == "nftables" })
+	if at < 0 {
+		t.Skip("a flowtable is nftables'")
+	}
+	t.Parallel()
+	c := newCluster(t, planes[at], setup{nkpFlags: []string{"--nftables-flowtable-devices", devices}})
+	if before != nil {
+		before(c)
+	}
+	c.start()
+	has := !strings.Contains(c.flowtables(t)[0].Flowtable.Error, "CONFIG_NF_FLOW_TABLE")
+	if !has && testbed.DefaultDatapath() != testbed.UserDatapath {
+		t.Fatalf("this kernel has flowtables; nkp says: %+v", c.flowtables(t))
+	}
+	test(t, c, has)
+}
+
+// Established connections bypass what filters forwarded packets; new ones do not, and without the kernel's support none does. Without the
+// flag, connections that were in the flowtable go on.
+func TestFlowtable(t *testing.T) {
+	onFlowtable(t, "*", nil, func(t *testing.T, c *cluster, has bool) {
+		c.serve(service("web", clusterIP(1), nodePort(30001)), c.here)
+		c.apply()
+		var held []*testbed.Held
+		for _, from := range []*testbed.Host{c.pod, c.External} {
+			to := clusterIP(1).on(80)
+			if from == c.External {
+				to = of(c.Node).on(30001)
+			}
+			for _, a := range to.addresses() {
+				k, err := from.Hold(c.ctx, a.String(), testbed.DialOptions{})
+				must(t, err)
+				must(t, k.Check())
+				held = append(held, k)
+			}
+		}
+		for _, f := range c.flowtables(t) {
+			if has != (f.Flowtable.Devices >= 3) || has == (f.Flowtable.Error != "") {
+				t.Errorf("status, with flowtables %v: %+v", has, f)
+			}
+		}
+		undo := c.dropForwarded(t)
+		for i, k := range held {
+			if !has {
+				_ = k.Conn().SetDeadline(time.Now())
+				continue
+			}
+			if err := k.Check(); err != nil {
+				t.Errorf("held connection %d does not bypass the rule: %v", i, err)
+			}
+		}
+		for _, a := range clusterIP(1).on(80).addresses() {
+			if r, err := c.pod.Ask(c.ctx, "tcp", a.String()); !errors.Is(err, testbed.ErrTimeout) {
+				t.Errorf("a new connection to %s bypasses the rule: %v, %v", a, r, err)
+			}
+		}
+		undo()
+		c.expect(t, probe{name: "without the rule", from: c.pod, to: clusterIP(1).on(80), want: by(c.here)})
+		must(t, c.proxy.Stop(syscall.SIGTERM))
+		c.ownFlags = nil
+		c.start()
+		if f := c.flowtables(t)[0].Flowtable; f.Devices != 0 || f.Error != "" {
+			t.Errorf("without the flag: %+v", f)
+		}
+		for i, k := range held {
+			if err := k.Check(); has && err != nil {
+				t.Errorf("held connection %d, without the flowtable: %v", i, err)
+			}
+		}
+	})
+}
+
+// A UDP client whose connection is in the flowtable is served by another endpoint when its own goes.
+func TestFlowtableStaleUDP(t *testing.T) {
+	onFlowtable(t, "*", nil, func(t *testing.T, c *cluster, _ bool) {
+		dns := c.serve(service("dns", clusterIP(1), protocol(v1.ProtocolUDP)), c.here)
+		c.apply()
+		for i, a := range clusterIP(1).on(80).addresses() {
+			ask := func() (testbed.Answer, error) {
+				return c.pod.AskWith(c.ctx, "udp", a.String(), testbed.AskOptions{DialOptions: testbed.DialOptions{LocalPort: 40000 + i}})
+			}
+			by := func(h *testbed.Host) func() error {
+				return func() error {
+					if r, err := ask(); err != nil || r.Pod != h.Name {
+						return fmt.Errorf("answered by %s (%w), want %s", r.Pod, err, h.Name)
+					}
+					return nil
+				}
+			}
+			for range 5 {
+				c.eventually(t, "one client's questions", by(c.here))
+			}
+			c.endpoints(dns, ready(c.here2)...)
+			c.apply()
+			c.eventually(t, "the other endpoint", by(c.here2))
+			c.endpoints(dns, ready(c.here)...)
+			c.apply()
+			c.eventually(t, "and back", by(c.here))
+		}
+	})
+}
+
+// A flowtable has 256 devices at most: those in it stay, further ones are counted and take the usual path.
+func TestFlowtableIsBounded(t *testing.T) {
+	more := func(c *cluster) {
+		for i := range 150 {
+			_, err := c.Exec(c.Node, "ip", "link", "add", "more"+strconv.Itoa(i), "type", "veth", "peer", "name", "peer"+strconv.Itoa(i))
+			must(t, err)
+		}
+	}
+	onFlowtable(t, "more*,peer*,nosuchdevice", more, func(t *testing.T, c *cluster, has bool) {
+		c.serve(service("web", clusterIP(1)), c.here)
+		c.apply()
+		c.expect(t, probe{name: "served", from: c.pod, to: clusterIP(1).on(80), want: by(c.here)})
+		expect := func(in, left int) {
+			c.eventually(t, "devices", func() error {
+				if f := c.flowtables(t)[0].Flowtable; has && (f.Devices != in || f.LeftOut != left) || !has && f.Devices != 0 {
+					return fmt.Errorf("%+v, want %d and %d left out", f, in, left)
+				}
+				return nil
+			})
+		}
+		expect(256, 44)
+		for i := range 30 {
+			_, err := c.Exec(c.Node, "ip", "link", "del", "more"+strconv.Itoa(i))
+			must(t, err)
+		}
+		expect(240, 0)
+	})
+}
+
+// dropForwarded has a table of another owner drop all forwarded packets, until undo.
+func (c *cluster) dropForwarded(t *testing.T) (undo func()) {
+	t.Helper()
+	change := func(f func(*nftables.Conn)) {
+		t.Helper()
+		must(t, c.Node.Do(func() error {
+			conn, err := nftables.New()
+			if err != nil {
+				return err
+			}
+			f(conn)
+			return conn.Flush()
+		}))
+	}
+	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: "policy"}
+	drop := nftables.ChainPolicyDrop
+	change(func(conn *nftables.Conn) {
+		conn.AddTable(table)
+		conn.AddChain(&nftables.Chain{Table: table, Name: "forward", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward,
+			Priority: nftables.ChainPriorityFilter, Policy: &drop})
+	})
+	return func() { change(func(conn *nftables.Conn) { conn.DelTable(table) }) }
+}
