@@ -17,6 +17,8 @@ type ClientOptions struct {
 	// OnConnect is called with each new connection, to read back and repair. If it fails, the connection is
 	// closed and replaced. Its context ends with Run's or with the connection.
 	OnConnect func(context.Context, *Conn) error
+	// OnAbsent is called when an attempt finds that a local unix socket has no listener, by the goroutine that calls Run; nil: not.
+	OnAbsent func()
 	// MinBackoff and MaxBackoff bound the pause between attempts, which doubles from MinBackoff to MaxBackoff; its upper half is random
 	// (0 means 100 ms and 15 s, 2 s for a unix socket). Where a unix socket has no listener the pause is absentPause instead.
 	MinBackoff, MaxBackoff time.Duration
@@ -103,6 +105,8 @@ func (c *Client) Run(ctx context.Context) error {
 		if !absent(err) {
 			wait = pause/2 + rand.N(pause/2+1)
 			pause = min(2*pause, c.opts.MaxBackoff)
+		} else if c.opts.OnAbsent != nil {
+			c.opts.OnAbsent()
 		}
 		select {
 		case <-ctx.Done():

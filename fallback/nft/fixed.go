@@ -26,7 +26,7 @@ const (
 	priorityDNAT     = -100
 	priorityRemember = priorityDNAT + 5 // after the translation, which ends a chain of type nat
 	priorityFilter   = 0
-	priorityFastPath = priorityFilter + 10
+	priorityFastPath = priorityFilter + 20 // behind iptables (0) and firewalld (10)
 	prioritySNAT     = 100
 )
 

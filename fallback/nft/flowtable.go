@@ -71,8 +71,8 @@ func (c *Compiler) Devices() []string {
 	return c.FlowtableDevices
 }
 
-// fastPath returns the chain that puts established connections into the flowtable. It is behind the chains that filter: what one of
-// priority 10 or less drops is not put in.
+// fastPath returns the chain that puts established connections into the flowtable. It is behind the chains that filter: what these
+// drop is not put in.
 func fastPath(match Rule) Chain {
 	return Chain{Name: "fast-path", Hook: Hook{"filter", "forward", priorityFastPath},
 		Rules: []Rule{append(match, State{Established}, Translated{}, FlowAdd{Flowtable})}}

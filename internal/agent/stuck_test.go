@@ -323,7 +323,7 @@ func TestStuckAgent(t *testing.T) {
 }
 
 // A switch that answers echoes and nothing else turns /livez red, with a change to program or without, and so it stays while
-// the agent gives up the connection, reconnects and is no better off.
+// the agent gives up the connection, reconnects and is no better off; until the switch answers, or ends.
 func TestStuckSwitch(t *testing.T) {
 	bed := testbed.Start(t, testbed.Options{})
 	var deaf atomic.Bool // from then on echo requests are answered, and nothing else
@@ -375,6 +375,11 @@ func TestStuckSwitch(t *testing.T) {
 		b.well()
 		os.Truncate(b.log, 0)
 	}
+	deaf.Store(true)
+	b.service(3)
+	b.stuck("bridge")
+	proxy.Close() // as when ovs-vswitchd ends: another nkp could do nothing, either
+	b.well()
 }
 
 // An iptables-restore that neither reads nor ends turns /livez red. The test runs itself in a network namespace of its own.

@@ -9,7 +9,7 @@ import (
 )
 
 // liveness records the loop's progress. After the switch has left a request unanswered, it records none until the switch has been
-// read back again, because a plane that only reconnects and asks in vain is stuck, too. Its methods may be called from any
+// read back again or is not there, because a plane that only reconnects and asks in vain is stuck, too. Its methods may be called from any
 // goroutine.
 type liveness struct {
 	loop       *dataplane.Loop
@@ -38,6 +38,13 @@ func (l *liveness) rest() {
 func (l *liveness) lost(err error) {
 	if errors.Is(err, ofctrl.ErrNoAnswer) {
 		l.unanswered.Store(true)
+	}
+}
+
+// absent records that no switch runs: then nobody is asked in vain, and nkp waits for it.
+func (l *liveness) absent() {
+	if l.unanswered.CompareAndSwap(true, false) {
+		l.loop.Rest()
 	}
 }
 

@@ -113,6 +113,7 @@ func (p *Plane) Run(ctx context.Context) error {
 			OnAnswer:   p.alive.progress,
 			OnForward:  func(ofctrl.Forward) { p.drift.Notify() },
 		},
+		OnAbsent: p.alive.absent,
 		OnConnect: func(ctx context.Context, c *ofctrl.Conn) error {
 			select {
 			case p.conns <- c:
