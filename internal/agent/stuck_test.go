@@ -357,16 +357,20 @@ func TestStuckSwitch(t *testing.T) {
 		IPTables: fallback.DefaultOptions()}
 	b := newStuckBed(t, ModeOVS, set, db)
 	b.idle()
-	for _, change := range []bool{true, false} {
-		deaf.Store(true)
-		if change {
-			b.service(2)
-		}
+	givenUp := func() {
+		t.Helper()
 		b.stuck("bridge")
 		b.within(60*time.Second, "the log names the question", func() bool {
 			text, _ := os.ReadFile(b.log)
 			return strings.Contains(string(text), "switch has not answered")
 		})
+	}
+	for _, change := range []bool{true, false} {
+		deaf.Store(true)
+		if change {
+			b.service(2)
+		}
+		givenUp()
 		if code := b.livez(); code != 503 {
 			t.Errorf("/livez is %d after the connection was given up", code)
 		}
@@ -377,7 +381,7 @@ func TestStuckSwitch(t *testing.T) {
 	}
 	deaf.Store(true)
 	b.service(3)
-	b.stuck("bridge")
+	givenUp()
 	proxy.Close() // as when ovs-vswitchd ends: another nkp could do nothing, either
 	b.well()
 }
