@@ -104,7 +104,11 @@ func diffNFT(m *k8s.Model, o Options) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		c := nft.NewCompiler(o.tableConfig(o.lacksFlowtable(conn, f)), f, m) // status says what is lacking
+		lacking, err := o.lacksFlowtable(conn, f) // status says what is lacking
+		if err != nil {
+			return "", err
+		}
+		c := nft.NewCompiler(o.tableConfig(lacking), f, m)
 		want := c.Ruleset(m, func(n k8s.PortName) nft.Ports {
 			if t == nil {
 				return nft.Ports{}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/fallback/nft"
 	"github.com/nkp-proxy/nkp/fallback/nft/netlink"
+	"github.com/nkp-proxy/nkp/fallback/rules"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -25,12 +26,16 @@ type nftFlowtable struct {
 	said    string    // the last error that was logged
 }
 
-// lacksFlowtable returns why the kernel cannot have the flowtable that is wanted.
-func (o *Options) lacksFlowtable(conn *netlink.Conn, f k8s.Family) error {
-	if len(o.FlowtableDevices) == 0 {
-		return nil
+// lacksFlowtable returns why the kernel cannot have the flowtable that is wanted; nil: it can, or none is. err is why that is not known.
+func (o *Options) lacksFlowtable(conn *netlink.Conn, f k8s.Family) (lacking, err error) {
+	if len(o.FlowtableDevices) == 0 || o.Scope == rules.Own {
+		return nil, nil
 	}
-	return conn.Probe(f, nft.FlowtableFeature())
+	err = conn.Probe(f, nft.FlowtableFeature())
+	if lacks, is := errors.AsType[*netlink.LacksError](err); is {
+		return lacks, nil
+	}
+	return nil, err
 }
 
 // tableConfig returns the settings of a table, without a flowtable where one is lacking.
@@ -89,8 +94,11 @@ func (w *nftWorker) keepDevices() error {
 			break
 		} else if !errors.As(problem, &refusal) {
 			return problem
-		} else if refusal.Tags[netlink.NoTag] != nil { // a device has just gone: the next look does without
-			return nil
+		} else if why := refusal.Tags[netlink.NoTag]; why != nil { // a deletion
+			if !isGone(why) {
+				w.reportDevices(len(in), left, why)
+			}
+			return nil // the next look tries again
 		}
 		for _, i := range slices.Backward(slices.Sorted(maps.Keys(refusal.Tags))) {
 			if !isGone(refusal.Tags[i]) {

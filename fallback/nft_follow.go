@@ -54,7 +54,11 @@ func DiffService(m *k8s.Model, o Options, f k8s.Family, n k8s.PortName) ([]strin
 	if sp := m.Ports[n]; sp != nil {
 		one.Ports[n] = sp
 	}
-	c := nft.NewCompiler(o.tableConfig(o.lacksFlowtable(conn, f)), f, &one)
+	lacking, err := o.lacksFlowtable(conn, f)
+	if err != nil {
+		return nil, err
+	}
+	c := nft.NewCompiler(o.tableConfig(lacking), f, &one)
 	want := c.Ruleset(&one, nil) // its keys do not depend on the order of endpoints
 	if t == nil {
 		return compareTable(nil, want), nil

@@ -61,7 +61,11 @@ func newNFTWorker(f k8s.Family, o *Options, g *netlink.Group, in *dataplane.Inbo
 	if err := w.connect(); err != nil {
 		return nil, err
 	}
-	w.flowtable.lacking = o.lacksFlowtable(w.conn, f)
+	var err error
+	if w.flowtable.lacking, err = o.lacksFlowtable(w.conn, f); err != nil {
+		w.close()
+		return nil, err
+	}
 	w.have.reset()
 	w.stale = staleForgetter{kernel: &committer{family: f, opts: o, log: w.log, report: report}, waiting: map[k8s.PortName]staleUDP{},
 		wanted: func() iter.Seq[*k8s.ServicePort] { return maps.Values(w.want) }}

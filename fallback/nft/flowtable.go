@@ -1,7 +1,7 @@
 package nft
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -33,7 +33,7 @@ func CheckDevices(patterns []string) error {
 }
 
 // ErrTooManyDevices is why devices are left out that a pattern matches.
-var ErrTooManyDevices = errors.New("a flowtable has 256 devices at most")
+var ErrTooManyDevices = fmt.Errorf("a flowtable has %d devices at most", MaxDevices)
 
 // MatchDevices returns the names that a pattern matches: those that are in the flowtable first, in order, and MaxDevices at most. left is
 // the number of further ones.
@@ -46,12 +46,13 @@ func MatchDevices(patterns, names, in []string) (match []string, left int) {
 			match = append(match, n)
 		}
 	}
-	slices.SortFunc(match, func(a, b string) int {
-		if x, y := slices.Contains(in, a), slices.Contains(in, b); x != y {
-			return map[bool]int{true: -1, false: 1}[x]
+	rank := func(name string) int {
+		if slices.Contains(in, name) {
+			return 0
 		}
-		return strings.Compare(a, b)
-	})
+		return 1
+	}
+	slices.SortFunc(match, func(a, b string) int { return cmp.Or(rank(a)-rank(b), strings.Compare(a, b)) })
 	n := min(len(match), MaxDevices)
 	return match[:n], len(match) - n
 }

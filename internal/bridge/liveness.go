@@ -9,8 +9,8 @@ import (
 )
 
 // liveness records the loop's progress. After the switch has left a request unanswered, it records none until the switch has been
-// read back again or is not there, because a plane that only reconnects and asks in vain is stuck, too. Its methods may be called from any
-// goroutine.
+// read back again or does not run, because a plane that only reconnects and asks in vain is stuck, too. Its methods may be called from
+// any goroutine.
 type liveness struct {
 	loop       *dataplane.Loop
 	unanswered atomic.Bool
@@ -41,7 +41,7 @@ func (l *liveness) lost(err error) {
 	}
 }
 
-// absent records that no switch runs: then nobody is asked in vain, and nkp waits for it.
+// absent records that no switch runs: nkp waits for one, and is not stuck.
 func (l *liveness) absent() {
 	if l.unanswered.CompareAndSwap(true, false) {
 		l.loop.Rest()

@@ -127,7 +127,7 @@ func (s *settings) iptablesFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.SyncPeriod, "iptables-sync-period", o.SyncPeriod, "how often to check that the rules (on Windows the load balancers) are still installed")
 	f.DurationVar(&o.MinSyncPeriod, "iptables-min-sync-period", o.MinSyncPeriod, "minimum time between two transactions; the first after a pause is sent at once (on Windows 0 is 1s)")
 	f.BoolVar(&o.CountTraffic, "nftables-service-counters", o.CountTraffic, "count packets and bytes of every Service port in nftables, which takes 0.7 µs of each packet (nkp services)")
-	f.Var((*deviceList)(&o.FlowtableDevices), "nftables-flowtable-devices", "devices whose packets of established connections through Services bypass all rules of the node, network policies included (a flowtable of nftables); NAME* matches names that begin with NAME; with those of pods and uplinks (default: none)")
+	f.Var((*deviceList)(&o.FlowtableDevices), "nftables-flowtable-devices", "devices whose packets of established connections through Services bypass all rules of the node, network policies included (a flowtable of nftables); NAME* matches names that begin with NAME. List those of the pods and the uplinks (default: none)")
 	f.StringVar(&o.Backend, "iptables-backend", o.Backend, "nf_tables or legacy (default: the one that the rest of the node uses)")
 }
 

@@ -271,7 +271,7 @@ func (t *statusText) fallback(s *fallback.Status) {
 		if n := f.Flowtable; n != nil {
 			t.line("flowtable", "%s", count(n.Devices, "device"))
 			if n.Error != "" {
-				t.problem("FLOWTABLE", "%s left out: %s", count(n.LeftOut, "device"), n.Error)
+				t.problem("FLOWTABLE", "%s left out; their connections take the usual path: %s", count(n.LeftOut, "device"), n.Error)
 			}
 		}
 		t.programming(&f.Programming)

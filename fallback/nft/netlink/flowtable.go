@@ -11,15 +11,15 @@ import (
 
 // Attributes of flowtables that golang.org/x/sys/unix lacks (nf_tables.h).
 const (
-	flowtableTable  = 1 // NFTA_FLOWTABLE_TABLE
-	flowtableName   = 2 // NFTA_FLOWTABLE_NAME
-	flowtableHook   = 3 // NFTA_FLOWTABLE_HOOK
-	flowtableHandle = 5 // NFTA_FLOWTABLE_HANDLE
-	hookNumAttr     = 1 // NFTA_FLOWTABLE_HOOK_NUM
-	hookPriority    = 2 // NFTA_FLOWTABLE_HOOK_PRIORITY
-	hookDevices     = 3 // NFTA_FLOWTABLE_HOOK_DEVS
-	deviceName      = 1 // NFTA_DEVICE_NAME
-	hookIngress     = 0 // NF_NETDEV_INGRESS
+	flowtableTable        = 1 // NFTA_FLOWTABLE_TABLE
+	flowtableName         = 2 // NFTA_FLOWTABLE_NAME
+	flowtableHook         = 3 // NFTA_FLOWTABLE_HOOK
+	flowtableHandle       = 5 // NFTA_FLOWTABLE_HANDLE
+	flowtableHookNum      = 1 // NFTA_FLOWTABLE_HOOK_NUM
+	flowtableHookPriority = 2 // NFTA_FLOWTABLE_HOOK_PRIORITY
+	flowtableHookDevices  = 3 // NFTA_FLOWTABLE_HOOK_DEVS
+	deviceName            = 1 // NFTA_DEVICE_NAME
+	hookIngress           = 0 // NF_NETDEV_INGRESS
 )
 
 // AddFlowtable adds the flowtable if there is none, and devices to those in it.
@@ -40,10 +40,10 @@ func (b *Batch) flowtable(kind, flags uint16, devices []string) {
 			return
 		}
 		hook := m.nest(flowtableHook)
-		m.number(hookNumAttr, hookIngress)
-		m.number(hookPriority, 0)
+		m.number(flowtableHookNum, hookIngress)
+		m.number(flowtableHookPriority, 0)
 		if len(devices) > 0 {
-			list := m.nest(hookDevices)
+			list := m.nest(flowtableHookDevices)
 			for _, d := range devices {
 				m.text(deviceName, d)
 			}
@@ -62,7 +62,7 @@ func (c *Conn) Devices(f k8s.Family) (devices []string, has bool, err error) {
 			}
 			has = true
 			note(attribute(b, flowtableHandle))
-			for _, d := range attributes(attribute(attribute(b, flowtableHook), hookDevices)) {
+			for _, d := range attributes(attribute(attribute(b, flowtableHook), flowtableHookDevices)) {
 				devices = append(devices, text(d))
 			}
 		})

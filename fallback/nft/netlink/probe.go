@@ -14,7 +14,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Probe returns an error that names what the kernel lacks of the features, for a family. It changes nothing.
+// Probe returns a *LacksError for the first of the features that the kernel lacks, for a family. Other errors say nothing about the
+// features. It changes nothing.
 func (c *Conn) Probe(f k8s.Family, features []nft.Feature) error {
 	b := NewBatch(f)
 	b.table = nft.TableName + "-probe"
@@ -43,5 +44,18 @@ func (c *Conn) Probe(f k8s.Family, features []nft.Feature) error {
 		return fmt.Errorf("no nf_tables for %s: %w", f, refusal.Tags[NoTag])
 	}
 	first := slices.Min(slices.Collect(maps.Keys(refusal.Tags)))
-	return fmt.Errorf("nf_tables for %s lacks %s, which is in Linux since %s: %w", f, features[first].Name, features[first].Since, refusal.Tags[first])
+	return &LacksError{f, features[first], refusal.Tags[first]}
 }
+
+// LacksError is returned when the kernel refuses a feature.
+type LacksError struct {
+	Family  k8s.Family
+	Feature nft.Feature
+	Reason  error // the kernel's
+}
+
+func (e *LacksError) Error() string {
+	return fmt.Sprintf("nf_tables for %s lacks %s, which is in Linux since %s: %v", e.Family, e.Feature.Name, e.Feature.Since, e.Reason)
+}
+
+func (e *LacksError) Unwrap() error { return e.Reason }

@@ -118,7 +118,7 @@ func (c *Conn) request(kind, flags uint16, fam byte, fill func(*message), f func
 type Table struct {
 	// Dormant reports whether the kernel calls none of its base chains.
 	Dormant bool
-	// HasFlowtable reports whether it has the flowtable, whatever devices are in it.
+	// HasFlowtable reports whether it has the flowtable, with or without devices.
 	HasFlowtable bool
 
 	family k8s.Family
