@@ -18,21 +18,32 @@ import (
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
-// flowtables is what `nkp status -o json` says about them, by family.
-func (c *cluster) flowtables(t *testing.T) (list []struct {
-	Flowtable struct {
-		Devices, LeftOut int
-		Error            string
-	}
-}) {
+// flowtable is what `nkp status -o json` says about a family's.
+type flowtable struct {
+	Devices, LeftOut int
+	Error            string
+}
+
+// expectFlowtables waits until status answers, which it does a moment after rules that were there before are found in step, and until ok
+// holds for both families.
+func (c *cluster) expectFlowtables(t *testing.T, what string, ok func(flowtable) bool) (last flowtable) {
 	t.Helper()
-	out, status := c.run(c.bin, "status", "-o", "json", "--socket", c.socket())
-	var s struct{ NFTables struct{ Families any } }
-	s.NFTables.Families = &list
-	if err := json.Unmarshal([]byte(out), &s); err != nil || status != 0 || len(list) != 2 {
-		t.Fatalf("status ends with %d (%v): %s", status, err, tail(out, 2000))
-	}
-	return list
+	c.eventually(t, "flowtables: "+what, func() error {
+		out, status := c.run(c.bin, "status", "-o", "json", "--socket", c.socket())
+		var s struct {
+			NFTables struct{ Families []struct{ Flowtable flowtable } }
+		}
+		if err := json.Unmarshal([]byte(out), &s); err != nil || status != 0 || len(s.NFTables.Families) != 2 {
+			return fmt.Errorf("status ends with %d (%w): %s", status, err, tail(out, 2000))
+		}
+		for _, f := range s.NFTables.Families {
+			if last = f.Flowtable; !ok(last) {
+				return fmt.Errorf("status says %+v", last)
+			}
+		}
+		return nil
+	})
+	return last
 }
 
 // onFlowtable runs a test in mode nftables, where nkp is to use a flowtable with some devices. has is false where the kernel has none:
@@ -46,9 +57,10 @@ func onFlowtable(t *testing.T, devices string, before func(*cluster), test func(
 		before(c)
 	}
 	c.start()
-	has := !strings.Contains(c.flowtables(t)[0].Flowtable.Error, "CONFIG_NF_FLOW_TABLE")
+	said := c.expectFlowtables(t, "devices, or why there are none", func(f flowtable) bool { return f.Devices > 0 || f.Error != "" })
+	has := !strings.Contains(said.Error, "CONFIG_NF_FLOW_TABLE")
 	if !has && testbed.DefaultDatapath() != testbed.UserDatapath {
-		t.Fatalf("this kernel has flowtables; nkp says: %+v", c.flowtables(t))
+		t.Fatalf("this kernel has flowtables; nkp says: %+v", said)
 	}
 	test(t, c, has)
 }
@@ -72,11 +84,9 @@ func TestFlowtable(t *testing.T) {
 				held = append(held, k)
 			}
 		}
-		for _, f := range c.flowtables(t) {
-			if has != (f.Flowtable.Devices >= 3) || has == (f.Flowtable.Error != "") {
-				t.Errorf("status, with flowtables %v: %+v", has, f)
-			}
-		}
+		c.expectFlowtables(t, fmt.Sprintf("the node's devices: %v", has), func(f flowtable) bool {
+			return has == (f.Devices >= 3) && has == (f.Error == "")
+		})
 		undo := c.dropForwarded(t)
 		for i, k := range held {
 			if !has && i > 0 {
@@ -96,9 +106,7 @@ func TestFlowtable(t *testing.T) {
 		must(t, c.proxy.Stop(syscall.SIGTERM))
 		c.ownFlags = nil
 		c.start()
-		if f := c.flowtables(t)[0].Flowtable; f.Devices != 0 || f.Error != "" {
-			t.Errorf("without the flag: %+v", f)
-		}
+		c.expectFlowtables(t, "none without the flag", func(f flowtable) bool { return f == flowtable{} })
 		for i, k := range held {
 			if err := k.Check(); has && err != nil {
 				t.Errorf("held connection %d, without the flowtable: %v", i, err)
@@ -150,11 +158,8 @@ func TestFlowtableIsBounded(t *testing.T) {
 		c.apply()
 		c.expect(t, probe{name: "served", from: c.pod, to: clusterIP(1).on(80), want: by(c.here)})
 		expect := func(in, left int) {
-			c.eventually(t, "devices", func() error {
-				if f := c.flowtables(t)[0].Flowtable; has && (f.Devices != in || f.LeftOut != left) || !has && f.Devices != 0 {
-					return fmt.Errorf("%+v, want %d and %d left out", f, in, left)
-				}
-				return nil
+			c.expectFlowtables(t, fmt.Sprintf("%d devices, %d left out", in, left), func(f flowtable) bool {
+				return has && f.Devices == in && f.LeftOut == left || !has && f.Devices == 0
 			})
 		}
 		expect(256, 44)
