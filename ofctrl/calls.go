@@ -22,7 +22,7 @@ type call struct {
 }
 
 // register returns n consecutive transaction ids whose replies go to s, until unregister. An id is never 0,
-// as switches use that for unsolicited messages.
+// as switches use that for unsolicited messages, nor xidPacketOut.
 func (c *Conn) register(n int, s sink) *call {
 	c.mu.Lock()
 	defer c.mu.Unlock()

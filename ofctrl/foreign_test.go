@@ -299,3 +299,26 @@ func TestWatchRefusedWithoutID(t *testing.T) {
 		t.Errorf("%v, want a refusal", err)
 	}
 }
+
+// TestRefusedPacketIsNotWatch has a switch that refuses a packet-out while it is asked to report changes.
+func TestRefusedPacketIsNotWatch(t *testing.T) {
+	t.Parallel()
+	c := dialFake(t, serveFake(t, func(f *ofctrltest.Session) {
+		var packet frame
+		for {
+			m, err := read(f)
+			if err != nil {
+				return
+			}
+			switch {
+			case m.typ() == typePacketOut:
+				packet = slices.Clone(m)
+			case m.typ() == typeMultipartRequest && u16(m.body()) == mpFlowMonitor:
+				f.Write(message(typeError, packet.xid(), 0, 2, 0, 4))
+				f.Write(message(typeMultipartReply, m.xid(), mpFlowMonitor>>8, mpFlowMonitor&0xff, 0, 0, 0, 0, 0, 0))
+			}
+		}
+	}), Options{})
+	must(t, c.PacketOut(t.Context(), flow.PortLocal, udpFrame("10.0.0.9", "10.0.0.1", 5, 6, "x"), flow.Output{Port: portTable}))
+	must(t, c.Watch(t.Context(), ownFilter, []uint8{1, 2}))
+}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"math"
 
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
@@ -41,11 +42,14 @@ func decodePacketIn(f frame) (*PacketIn, error) {
 	return p, nil
 }
 
+// xidPacketOut is the transaction id of every packet-out. No call has it, and an error under it is not taken for one without an id.
+const xidPacketOut = math.MaxUint32
+
 // PacketOut sends a frame through actions as if it had come in by inPort (OpenFlow 1.5.1 §7.3.6). To send it
 // back where a packet came from, give that port and the action Output{PortInPort}.
 func (c *Conn) PacketOut(ctx context.Context, inPort uint32, data []byte, actions ...flow.Action) error {
 	p := getBuffer()
-	b, at := begin(*p, typePacketOut, 0)
+	b, at := begin(*p, typePacketOut, xidPacketOut)
 	b = put32(b, noBuffer)
 	b = append(b, 0, 0, 0, 0) // length of the actions, padding
 	m := len(b)
