@@ -23,7 +23,8 @@ type Compiler struct {
 	ports  map[k8s.PortName]*placed
 	owner  map[uint32]*placed // by id
 	common objects
-	refs   map[uint64]int32 // reference count of each shared flow, by digest
+	refs   map[uint64]int32          // reference count of each shared flow, by digest
+	limits map[k8s.PortName][]string // see limitsOf; only of Service ports that have any
 
 	flows, groups int // that should be on the switch
 	// wanted maps the digest of each of these to the number of the last Comparison that found it on the switch.
@@ -39,7 +40,7 @@ func NewCompiler(cfg Config) (*Compiler, error) {
 	}
 	c := &Compiler{
 		cfg: cfg.withDefaults(), ids: idTable{},
-		ports: map[k8s.PortName]*placed{}, owner: map[uint32]*placed{}, refs: map[uint64]int32{},
+		ports: map[k8s.PortName]*placed{}, owner: map[uint32]*placed{}, refs: map[uint64]int32{}, limits: map[k8s.PortName][]string{},
 		wanted: map[uint64]uint32{}, seed: maphash.MakeSeed(),
 	}
 	c.common = c.compileCommon()
@@ -149,6 +150,7 @@ func (c *Compiler) Update(changes map[k8s.PortName]*k8s.ServicePort) *flow.Delta
 			was = c.compilePort(old)
 			e.retire(old, sp)
 			delete(c.ports, n)
+			delete(c.limits, n)
 			if c.owner[old.id] == old { // else another has it already
 				delete(c.owner, old.id)
 			}
@@ -172,6 +174,7 @@ func (c *Compiler) assign(n k8s.PortName, sp *k8s.ServicePort, old *placed) *pla
 	p := &placed{sp: sp, id: c.ids.id(n)}
 	p.follow(old)
 	c.ports[n], c.owner[p.id] = p, p
+	c.noteLimits(sp)
 	return p
 }
 
@@ -248,6 +251,7 @@ func (c *Compiler) Reconfigure(cfg Config) (*flow.Delta, error) {
 		for _, p := range c.ports {
 			o := c.compilePort(p)
 			e.add(&o)
+			c.noteLimits(p.sp)
 		}
 	}
 	return e.delta(), nil
@@ -304,32 +308,4 @@ func (c *Compiler) Objects(n k8s.PortName) ([]*flow.Flow, []*flow.Group) {
 	}
 	o := c.compilePort(p)
 	return o.flows, o.groups
-}
-
-// Missing returns one line for each feature that is limited or left out, with the reason.
-func (c *Compiler) Missing() []string {
-	var out []string
-	if len(c.cfg.NodeIPs) == 0 {
-		out = append(out, "the node's addresses are unknown (--node-ip, or a Node object): no NodePorts, no masquerade, no hairpin")
-	}
-	if c.cfg.Uplink == 0 {
-		out = append(out, "the uplink port is unknown (--uplink-port): a client that uses one source port both to a Service and directly to its endpoint can see that connection stall")
-	}
-	if !c.cfg.NodeMAC.IsZero() && c.cfg.GatewayMAC.IsZero() {
-		out = append(out, "the gateway's MAC is unknown (--gateway-mac): traffic to NodePorts and LoadBalancer addresses is not routed back out")
-	}
-	for n, p := range c.ports {
-		if n := max(len(p.sp.ClusterEndpoints), len(p.sp.LocalEndpoints)); p.sp.AffinitySeconds > 0 && n > MaxAffinityEndpoints {
-			out = append(out, fmt.Sprintf("Service %s: %d endpoints with session affinity; the first %d are used",
-				p.sp.Name, n, MaxAffinityEndpoints))
-		}
-		if p.sp.AffinitySeconds > MaxAffinitySeconds {
-			out = append(out, fmt.Sprintf("Service %s: the session affinity timeout of %d s is reduced to %d s, the maximum of an OpenFlow idle timeout",
-				n, p.sp.AffinitySeconds, MaxAffinitySeconds))
-		}
-		out = append(out, c.cfg.untranslated(p.sp)...)
-		out = append(out, c.cfg.notRelayed(p.sp)...)
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
 }
