@@ -35,7 +35,7 @@ const (
 // others are copies of its objects, written into etcd as the API server stores them, because its own creation takes time that grows
 // with the square of their number: for two metrics it lists all ClusterIPs twice for each Service
 // (k8s.io/kubernetes/pkg/registry/core/service/ipallocator, createIPAddress). ClusterIPs come first, since the API server repairs
-// Services without one. Fill returns when the API server's caches have everything.
+// Services without one. Fill returns when the API server's caches have everything and it is at rest.
 func (a *API) Fill(ctx context.Context, from, to, endpoints int) error {
 	if from >= to {
 		return nil
@@ -65,13 +65,35 @@ func (a *API) Fill(ctx context.Context, from, to, endpoints int) error {
 	if err := first.copies(ctx, etcd, from+1, to, endpoints, (*stored).serviceOf, (*stored).sliceOf); err != nil {
 		return err
 	}
-	return await(ctx, func(ctx context.Context) error {
+	if err := await(ctx, func(ctx context.Context) error {
 		_, err := a.Client.CoreV1().Services(namespace).Get(ctx, last.Name, cached)
 		if err == nil {
 			_, err = a.Client.DiscoveryV1().EndpointSlices(namespace).Get(ctx, last.Name, cached)
 		}
 		return err
-	})
+	}); err != nil {
+		return err
+	}
+	return a.rest()
+}
+
+// rest waits until the API server uses less than a fifth of a core, at most a minute: after 100,000 new objects it is busy for some
+// seconds (its own controllers follow them), which the first proxy's first start would pay for, and no later one.
+func (a *API) rest() error {
+	const look = time.Second
+	before, err := CPU(a.PID())
+	for range 60 {
+		if err != nil {
+			return err
+		}
+		time.Sleep(look)
+		var now time.Duration
+		if now, err = CPU(a.PID()); now-before < look/5 {
+			break
+		}
+		before = now
+	}
+	return err
 }
 
 // await waits until the API server's caches have something, at most two minutes.
