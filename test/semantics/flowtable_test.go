@@ -31,7 +31,9 @@ func (c *cluster) expectFlowtables(t *testing.T, what string, ok func(flowtable)
 	c.eventually(t, "flowtables: "+what, func() error {
 		out, status := c.run(c.bin, "status", "-o", "json", "--socket", c.socket())
 		var s struct {
-			NFTables struct{ Families []struct{ Flowtable flowtable } }
+			NFTables struct {
+				Families []struct{ Flowtable flowtable }
+			}
 		}
 		if err := json.Unmarshal([]byte(out), &s); err != nil || status != 0 || len(s.NFTables.Families) != 2 {
 			return fmt.Errorf("status ends with %d (%w): %s", status, err, tail(out, 2000))
