@@ -74,40 +74,47 @@ func (a *API) Fill(ctx context.Context, from, to, endpoints int) error {
 	}); err != nil {
 		return err
 	}
-	return a.rest()
+	return a.rest(ctx)
 }
 
-// rest waits until the API server uses less than a fifth of a core, at most a minute: after 100,000 new objects it is busy for some
-// seconds (its own controllers follow them), which the first proxy's first start would pay for, and no later one.
-func (a *API) rest() error {
+// rest waits until the API server uses less than a fifth of a core for a second: after 100,000 new objects it is busy for some seconds,
+// for which a proxy's first start would pay.
+func (a *API) rest(ctx context.Context) error {
 	const look = time.Second
 	before, err := CPU(a.PID())
-	for range 60 {
+	if err != nil {
+		return err
+	}
+	return await(ctx, func(ctx context.Context) error {
+		select {
+		case <-ctx.Done():
+		case <-time.After(look):
+		}
+		now, err := CPU(a.PID())
 		if err != nil {
 			return err
 		}
-		time.Sleep(look)
-		var now time.Duration
-		if now, err = CPU(a.PID()); now-before < look/5 {
-			break
-		}
+		used := now - before
 		before = now
-	}
-	return err
+		if used >= look/5 {
+			return fmt.Errorf("it is busy: %v of processor time in %v", used, look)
+		}
+		return nil
+	})
 }
 
-// await waits until the API server's caches have something, at most two minutes.
-func await(ctx context.Context, get func(context.Context) error) error {
+// await asks again and again until there is no error, at most two minutes.
+func await(ctx context.Context, ask func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	for {
-		err := get(ctx)
+		err := ask(ctx)
 		if err == nil {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the API server's caches do not have all objects: %w", err)
+			return fmt.Errorf("the API server is not ready for a measurement: %w", err)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
