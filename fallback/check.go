@@ -59,7 +59,7 @@ func (w *worker) check(ctx context.Context) error {
 		} else {
 			w.fullCheckAt = time.Now().Add(max(w.opts.SyncPeriod, idleShare*time.Since(start)))
 			if drift == "" {
-				w.kernel.report(func(s *FamilyStatus) { s.Compared = time.Now() })
+				w.kernel.report((*FamilyStatus).audited)
 			}
 		}
 	}

@@ -262,7 +262,7 @@ func (w *nftWorker) check() error {
 	case err != nil:
 		return err
 	case drift == "":
-		w.report(func(s *FamilyStatus) { s.Compared = time.Now() })
+		w.report((*FamilyStatus).audited)
 		return nil
 	}
 	w.log.Warn("another program changed nkp's table: repairing", "what", drift)

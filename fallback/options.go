@@ -109,6 +109,7 @@ type FamilyStatus struct {
 	LastRepair *dataplane.Repair `json:"lastRepair,omitempty"`
 	// Compared is when every rule was last read back and found as nkp had installed it; zero: not since the start or the last repair.
 	Compared  time.Time `json:"compared,omitzero"`
+	Audits    int       `json:"audits"`    // complete read-backs since the start that found every rule as it was installed
 	Forgotten int       `json:"forgotten"` // stale connections
 	// LastForgetError is why stale connections could not be deleted; they are tried again.
 	LastForgetError string              `json:"lastForgetError,omitempty"`
@@ -124,6 +125,9 @@ type Flowtable struct {
 	LeftOut int    `json:"leftOut"`         // that match and are not in it
 	Error   string `json:"error,omitempty"` // why some are left out, or why there is no flowtable
 }
+
+// audited records that every rule was read back and found as it was installed.
+func (s *FamilyStatus) audited() { s.Compared, s.Audits = time.Now(), s.Audits+1 }
 
 // failed records an error.
 func (s *FamilyStatus) failed(err error) {

@@ -29,7 +29,7 @@ func (g *programmer) readBack(ctx context.Context) {
 		g.cannotRead(ctx, err)
 		return
 	}
-	g.stats.Compared = time.Now()
+	g.stats.Compared, g.stats.Audits = time.Now(), g.stats.Audits+1
 	g.alive.readBack()
 	g.unread, g.flows = found.unread, found.Flows()
 	g.lookForeign(true)

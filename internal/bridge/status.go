@@ -31,6 +31,7 @@ type Status struct {
 	LastSync    *time.Time        `json:"lastSync"`
 	Programming ProgrammingStats  `json:"programming"`
 	Compared    *time.Time        `json:"compared"` // when the whole switch was last read back and compared
+	Audits      int               `json:"audits"`   // read-backs of the whole switch since the start, each compared to its end
 	Repairs     int               `json:"repairs"`  // times the switch was found to differ while connected
 	LastRepair  *dataplane.Repair `json:"lastRepair,omitempty"`
 	Refused     []RefusedStatus   `json:"refused"`
@@ -105,7 +106,8 @@ type statistics struct {
 	LastSync    time.Time
 	LastError   string
 	LastErrorAt time.Time
-	Compared    time.Time
+	Compared    time.Time // of the last audit
+	Audits      int
 	Repairs     int
 	lastRepair  *dataplane.Repair // not changed once it is set
 	Drifts      int
@@ -190,6 +192,7 @@ func (p *Plane) status() dataplane.Status {
 		InStep:      why == "",
 		Why:         why,
 		Programming: p.prog.stats.programming(),
+		Audits:      p.prog.stats.Audits,
 		Repairs:     p.prog.stats.Repairs,
 		LastRepair:  p.prog.stats.lastRepair,
 		Foreign:     p.prog.foreign.Number,
