@@ -6,6 +6,7 @@ import (
 	"k8s.io/kubernetes/pkg/proxy"
 
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/oracle"
 )
 
 // corrections are accepted differences about endpoints. Each changes one thing in what kube-proxy's code is asked, and
@@ -21,13 +22,13 @@ const (
 )
 
 // applicable returns which corrections apply to the case, at one Service port.
-func (k *KubeProxy) applicable(d Disagreement) (c corrections) {
+func (k *KubeProxy) applicable(d oracle.Disagreement) (c corrections) {
 	switch d.What {
-	case ClusterEndpoints, LocalEndpoints, Traffic, Serving:
+	case oracle.ClusterEndpoints, oracle.LocalEndpoints, oracle.Traffic, oracle.Serving:
 	default:
 		return 0
 	}
-	if d.KubeProxy == notComputed {
+	if d.KubeProxy == oracle.NotComputed {
 		c |= unusedList
 	}
 	if ambiguous(k.endpointsNamed(d.Port)) {
@@ -36,14 +37,14 @@ func (k *KubeProxy) applicable(d Disagreement) (c corrections) {
 	if k.leftBy[d.Port.ServiceName] {
 		c |= relabelled
 	}
-	if d.What == Serving && slices.ContainsFunc(k.endpointsNamed(d.Port), func(e namedEndpoint) bool { return e.ready && !e.serving }) {
+	if d.What == oracle.Serving && slices.ContainsFunc(k.endpointsNamed(d.Port), func(e namedEndpoint) bool { return e.ready && !e.serving }) {
 		c |= readyServes
 	}
 	return c
 }
 
 // explained returns the fewest corrections under which kube-proxy's code agrees with nkp; none if there are no such.
-func (k *KubeProxy) explained(d Disagreement) corrections {
+func (k *KubeProxy) explained(d oracle.Disagreement) corrections {
 	can := k.applicable(d)
 	if can == 0 {
 		return 0
@@ -65,8 +66,8 @@ func bits(c corrections) (n int) {
 }
 
 // corrected returns the facts about one Service port under corrections.
-func (k *KubeProxy) corrected(name k8s.PortName, c corrections) Facts {
-	facts := Facts{}
+func (k *KubeProxy) corrected(name k8s.PortName, c corrections) oracle.Facts {
+	facts := oracle.Facts{}
 	key := proxy.ServicePortName{Port: name.Port, Protocol: name.Protocol}
 	key.Namespace, key.Name = name.Namespace, name.Name
 	for _, p := range k.proxiers {

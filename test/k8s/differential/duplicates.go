@@ -11,6 +11,7 @@ import (
 	netutils "k8s.io/utils/net"
 
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/oracle"
 )
 
 // namedEndpoint is an endpoint of one Service port as a slice has it.
@@ -71,7 +72,7 @@ func (e *namedEndpoint) what() string {
 	if e.object.Hints != nil {
 		hints = fmt.Sprint(e.object.Hints.ForNodes, e.object.Hints.ForZones)
 	}
-	return fmt.Sprint(e.ready, e.serving, e.terminating, node == thisNode, hints)
+	return fmt.Sprint(e.ready, e.serving, e.terminating, node == oracle.ThisNode, hints)
 }
 
 // ambiguous reports whether an address and port is there more than once, differently, and kube-proxy's rule (one that

@@ -21,6 +21,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/internal/health"
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // The health check node ports answer every request as kube-proxy's own server does.
@@ -132,18 +133,12 @@ var (
 func answer(t *testing.T, addr, method, path string) string {
 	t.Helper()
 	var c net.Conn
-	var err error
-	for range 100 { // it begins to listen by itself
-		if c, err = net.Dial("tcp", addr); err == nil {
-			break
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	wait.NoError(t, "a server that begins to listen by itself", func() (err error) {
+		c, err = net.Dial("tcp", addr)
+		return err
+	})
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(5 * time.Second))
+	c.SetDeadline(time.Now().Add(wait.Limit))
 	fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", method, path)
 	text, err := io.ReadAll(c)
 	if err != nil {

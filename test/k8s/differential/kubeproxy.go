@@ -6,6 +6,7 @@ import (
 	"k8s.io/kubernetes/pkg/proxy"
 
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/oracle"
 )
 
 // KubeProxy is what kube-proxy's proxiers do before they write rules: a pair of trackers for each family.
@@ -36,7 +37,7 @@ func NewKubeProxy() *KubeProxy {
 // start begins with what the informers hold, and remembers nothing else.
 func (k *KubeProxy) start() {
 	k.topology, k.leftBy, k.proxiers = nil, map[k8s.ServiceName]bool{}, nil
-	for _, f := range families {
+	for _, f := range []k8s.Family{k8s.IPv4, k8s.IPv6} {
 		p := newProxier(f)
 		for _, o := range k.services {
 			p.serviceChanges.Update(nil, o)
@@ -52,7 +53,7 @@ func newProxier(f k8s.Family) *proxier {
 	return &proxier{
 		family:          f,
 		serviceChanges:  proxy.NewServiceChangeTracker(v1.IPFamily(f.String()), nil, nil),
-		endpointChanges: proxy.NewEndpointsChangeTracker(v1.IPFamily(f.String()), thisNode, nil, nil),
+		endpointChanges: proxy.NewEndpointsChangeTracker(v1.IPFamily(f.String()), oracle.ThisNode, nil, nil),
 		services:        proxy.ServicePortMap{},
 		endpoints:       proxy.EndpointsMap{},
 	}
@@ -68,7 +69,7 @@ func (k *KubeProxy) Apply(ref k8s.Ref, o k8s.Object) {
 		slice, _ := o.(*discoveryv1.EndpointSlice)
 		k.applySlice(ref, slice)
 	case k8s.KindNode:
-		if ref.Name != thisNode {
+		if ref.Name != oracle.ThisNode {
 			return
 		}
 		node, _ := o.(*v1.Node)

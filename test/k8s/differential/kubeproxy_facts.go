@@ -9,22 +9,23 @@ import (
 	"k8s.io/kubernetes/pkg/proxy"
 
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/oracle"
 )
 
 // Facts returns everything that the proxiers would program.
-func (k *KubeProxy) Facts() Facts {
-	facts, owners := Facts{}, map[string][]string{}
+func (k *KubeProxy) Facts() oracle.Facts {
+	facts, owners := oracle.Facts{}, map[string][]string{}
 	for _, p := range k.proxiers {
 		for name, port := range p.services {
 			v := view{name: portName(name, p.family), port: port, endpoints: p.endpoints[name], topology: k.topology}
 			v.add(facts)
 			for _, f := range frontendsOf(port) {
-				claim := claimText(v.name, f.address, f.port)
-				owners[claim] = append(owners[claim], ownerText(v.name, f.typ))
+				claim := oracle.ClaimText(v.name, f.address, f.port)
+				owners[claim] = append(owners[claim], oracle.OwnerText(v.name, f.typ))
 			}
 		}
 	}
-	facts.addClaims(owners)
+	facts.AddClaims(owners)
 	return facts
 }
 
@@ -46,11 +47,11 @@ type view struct {
 }
 
 // add adds the facts of the port, as the nftables and iptables proxiers decide them (syncProxyRules).
-func (v view) add(facts Facts) {
-	cluster, local, _, any := proxy.CategorizeEndpoints(v.endpoints, v.port, thisNode, v.topology)
-	facts[Fact{v.name, Affinity, ""}] = affinityText(v.port)
-	facts[Fact{v.name, ClusterEndpoints, ""}] = endpointsText(cluster, v.port.UsesClusterEndpoints())
-	facts[Fact{v.name, LocalEndpoints, ""}] = endpointsText(local, v.port.UsesLocalEndpoints())
+func (v view) add(facts oracle.Facts) {
+	cluster, local, _, any := proxy.CategorizeEndpoints(v.endpoints, v.port, oracle.ThisNode, v.topology)
+	facts[oracle.Fact{Port: v.name, What: oracle.Affinity}] = affinityText(v.port)
+	facts[oracle.Fact{Port: v.name, What: oracle.ClusterEndpoints}] = endpointsText(cluster, v.port.UsesClusterEndpoints())
+	facts[oracle.Fact{Port: v.name, What: oracle.LocalEndpoints}] = endpointsText(local, v.port.UsesLocalEndpoints())
 	if v.name.Protocol == v1.ProtocolUDP {
 		var serving []string
 		for _, e := range v.endpoints {
@@ -58,15 +59,15 @@ func (v view) add(facts Facts) {
 				serving = append(serving, e.String())
 			}
 		}
-		facts[Fact{v.name, Serving, ""}] = list(serving)
+		facts[oracle.Fact{Port: v.name, What: oracle.Serving}] = oracle.List(serving)
 	}
 	for _, f := range frontendsOf(v.port) {
-		at := frontendText(f.typ, f.address, f.port)
-		facts[Fact{v.name, FrontendPolicy, at}] = string(f.policy())
+		at := oracle.FrontendText(f.typ, f.address, f.port)
+		facts[oracle.Fact{Port: v.name, What: oracle.FrontendPolicy, At: at}] = string(f.policy())
 		if f.typ == k8s.LoadBalancer {
-			facts[Fact{v.name, SourceRanges, at}] = rangesText(v.port.LoadBalancerSourceRanges())
+			facts[oracle.Fact{Port: v.name, What: oracle.SourceRanges, At: at}] = rangesText(v.port.LoadBalancerSourceRanges())
 		}
-		facts[Fact{v.name, Traffic, at}] = trafficText(f.local, cluster, local, any)
+		facts[oracle.Fact{Port: v.name, What: oracle.Traffic, At: at}] = trafficText(f.local, cluster, local, any)
 	}
 }
 
@@ -86,7 +87,7 @@ func trafficText(policyLocal bool, cluster, local []proxy.Endpoint, any bool) st
 	for _, e := range reached {
 		texts = append(texts, e.String())
 	}
-	return list(texts)
+	return oracle.List(texts)
 }
 
 // frontend is an address at which kube-proxy captures traffic.
@@ -128,13 +129,13 @@ func affinityText(p proxy.ServicePort) string {
 
 func endpointsText(all []proxy.Endpoint, used bool) string {
 	if !used {
-		return notComputed
+		return oracle.NotComputed
 	}
 	var texts []string
 	for _, e := range all {
-		texts = append(texts, endpointText(e.String(), e.IsLocal()))
+		texts = append(texts, oracle.EndpointText(e.String(), e.IsLocal()))
 	}
-	return list(texts)
+	return oracle.List(texts)
 }
 
 // rangesText writes source ranges; those of the proxiers may be 4-in-6.
@@ -147,5 +148,5 @@ func rangesText(ranges []*net.IPNet) string {
 		}
 		texts = append(texts, p.String())
 	}
-	return set(texts)
+	return oracle.Set(texts)
 }

@@ -28,6 +28,7 @@ import (
 	proxymetrics "k8s.io/kubernetes/pkg/proxy/metrics"
 
 	"github.com/nkp-proxy/nkp/internal/metrics"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // theirMux serves what kube-proxy serves on port 10249 without feature gates, put together from the same parts in the same way
@@ -95,7 +96,7 @@ func exchange(t *testing.T, addr, method, path, body string) string {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(10 * time.Second))
+	c.SetDeadline(time.Now().Add(wait.Limit))
 	fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", method, path, len(body), body)
 	text, err := io.ReadAll(c)
 	if err != nil {

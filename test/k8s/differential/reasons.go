@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/oracle"
 )
 
 // Reason is an accepted difference. REASONS.md says the same for people.
@@ -14,7 +15,7 @@ type Reason struct {
 	// Correction, if not 0, is what the reason changes in the question put to kube-proxy's code.
 	Correction corrections
 	// Explains, for reasons that are no corrections, reports whether this is the difference that is accepted.
-	Explains func(k *KubeProxy, d Disagreement) bool
+	Explains func(k *KubeProxy, d oracle.Disagreement) bool
 }
 
 // Reasons is the list of accepted differences; there is no other.
@@ -29,7 +30,7 @@ var Reasons = []Reason{
 }
 
 // explain returns the names of the reasons for a disagreement; none: it is a failure.
-func explain(k *KubeProxy, d Disagreement) (names []string) {
+func explain(k *KubeProxy, d oracle.Disagreement) (names []string) {
 	fix := k.explained(d)
 	for _, r := range Reasons {
 		if r.Correction != 0 && fix&r.Correction != 0 || r.Explains != nil && r.Explains(k, d) {
@@ -41,8 +42,8 @@ func explain(k *KubeProxy, d Disagreement) (names []string) {
 
 // twoClaims: kube-proxy programs every frontend at an address and port, the last one stays; nkp chooses a cluster IP, then the older
 // Service, then the first name, then the first type.
-func twoClaims(k *KubeProxy, d Disagreement) bool {
-	if d.What != Claim || !strings.Contains(d.KubeProxy, " ") {
+func twoClaims(k *KubeProxy, d oracle.Disagreement) bool {
+	if d.What != oracle.Claim || !strings.Contains(d.KubeProxy, " ") {
 		return false
 	}
 	var first k8s.PortName
@@ -52,10 +53,10 @@ func twoClaims(k *KubeProxy, d Disagreement) bool {
 		for n, port := range p.services {
 			name := portName(n, p.family)
 			for _, f := range frontendsOf(port) {
-				if claimText(name, f.address, f.port) != d.At {
+				if oracle.ClaimText(name, f.address, f.port) != d.At {
 					continue
 				}
-				text := ownerText(name, f.typ)
+				text := oracle.OwnerText(name, f.typ)
 				mine := f.typ == k8s.ClusterIP
 				if owner == "" || mine && !clusterIP || mine == clusterIP && (k.before(name, first) || name == first && text < owner) {
 					first, owner, clusterIP = name, text, mine
@@ -78,7 +79,7 @@ func (k *KubeProxy) before(a, b k8s.PortName) bool {
 }
 
 // unspecified: 0.0.0.0 and :: are no addresses to be reached at; nkp leaves them out, kube-proxy writes rules for them.
-func unspecified(_ *KubeProxy, d Disagreement) bool {
+func unspecified(_ *KubeProxy, d oracle.Disagreement) bool {
 	if d.Nkp != "" {
 		return false
 	}
@@ -92,6 +93,6 @@ func unspecified(_ *KubeProxy, d Disagreement) bool {
 
 // everyAddress: a range of all addresses is no restriction to both, but kube-proxy's code does not know it when it is
 // spelled 4-in-6, and writes a rule that every client meets.
-func everyAddress(_ *KubeProxy, d Disagreement) bool {
-	return d.What == SourceRanges && d.Nkp == list(nil) && slices.Contains(strings.Fields(strings.Trim(d.KubeProxy, "[]")), "0.0.0.0/0")
+func everyAddress(_ *KubeProxy, d oracle.Disagreement) bool {
+	return d.What == oracle.SourceRanges && d.Nkp == oracle.List(nil) && slices.Contains(strings.Fields(strings.Trim(d.KubeProxy, "[]")), "0.0.0.0/0")
 }

@@ -6,10 +6,12 @@ import (
 	"strings"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/nkp-proxy/nkp/test/oracle"
 )
 
 // report describes a failure: how to reproduce it, what happened, and both answers.
-func report(seed uint64, c Case, r Result) string {
+func report(seed uint64, c oracle.Case, r Result) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d; again: go test . -run 'TestDifferential$' -seed %d -cases 1\n", seed, seed)
 	for _, d := range r.Failures {
@@ -19,10 +21,10 @@ func report(seed uint64, c Case, r Result) string {
 		}
 		fmt.Fprintf(&b, " %s\n  kube-proxy: %s\n  nkp:        %s\n", d.At, d.KubeProxy, d.Nkp)
 	}
-	fmt.Fprintf(&b, "\nafter this, on node %s:\n", thisNode)
+	fmt.Fprintf(&b, "\nafter this, on node %s:\n", oracle.ThisNode)
 	for i, e := range c.Events {
 		switch {
-		case e.asks():
+		case e.Asks():
 			fmt.Fprintf(&b, "--- # %d: asked\n", i+1)
 		case e.Object == nil:
 			fmt.Fprintf(&b, "--- # %d: gone: %s\n", i+1, e.Gone)

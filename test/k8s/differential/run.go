@@ -12,13 +12,15 @@ import (
 
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/k8s/manifest"
+	"github.com/nkp-proxy/nkp/test/oracle"
 )
 
 // Result is what came of a case.
 type Result struct {
-	Asked    int // facts compared
+	Asked    int           // facts compared
+	Answers  oracle.Digest // of nkp
 	Accepted map[string]int
-	Failures []Disagreement // at the first moment with any
+	Failures []oracle.Disagreement // at the first moment with any
 }
 
 // What a failure can also be about; these have no answer of kube-proxy's.
@@ -29,22 +31,22 @@ const (
 	Panic       = "panic"
 )
 
-// Run replays the case on both sides and compares them whenever it says so. dir is for manifests.
-func (c Case) Run(dir string) (r Result) {
+// replay replays the case on both sides and compares them whenever it says so. dir is for manifests.
+func replay(c oracle.Case, dir string) (r Result) {
 	r.Accepted = map[string]int{}
 	defer func() {
 		if p := recover(); p != nil {
-			r.Failures = []Disagreement{{Fact: Fact{What: Panic}, Nkp: fmt.Sprintf("%v\n%s", p, debug.Stack())}}
+			r.Failures = []oracle.Disagreement{{Fact: oracle.Fact{What: Panic}, Nkp: fmt.Sprintf("%v\n%s", p, debug.Stack())}}
 		}
 	}()
-	k, n := NewKubeProxy(), NewNkp()
+	k, n := NewKubeProxy(), oracle.NewNkp()
 	written := map[k8s.Ref]k8s.Object{}
 	for i, e := range c.Events {
 		switch {
-		case e.asks():
+		case e.Asks():
 			k.Sync()
 			if err := n.Sync(); err != nil {
-				r.Failures = append(r.Failures, Disagreement{Fact: Fact{What: ToldChanges}, Nkp: err.Error()})
+				r.Failures = append(r.Failures, oracle.Disagreement{Fact: oracle.Fact{What: ToldChanges}, Nkp: err.Error()})
 			}
 			r.compare(k, n)
 			r.restart(n, written)
@@ -59,20 +61,21 @@ func (c Case) Run(dir string) (r Result) {
 			k.Apply(e.Gone, nil)
 			n.Apply(e.Gone, nil)
 		default:
-			written[e.ref()] = e.Object
+			written[e.Ref()] = e.Object
 			o := stored(e.Object)
-			k.Apply(e.ref(), o)
-			n.Apply(e.ref(), o)
+			k.Apply(e.Ref(), o)
+			n.Apply(e.Ref(), o)
 		}
 	}
 	return r
 }
 
 // compare asks both sides everything.
-func (r *Result) compare(k *KubeProxy, n *Nkp) {
+func (r *Result) compare(k *KubeProxy, n *oracle.Nkp) {
 	theirs, ours := k.Facts(), n.Facts()
+	r.Answers.Add(ours)
 	r.Asked += len(theirs)
-	for _, d := range differences(theirs, ours) {
+	for _, d := range oracle.Differences(theirs, ours) {
 		names := explain(k, d)
 		for _, name := range names {
 			r.Accepted[name]++
@@ -84,19 +87,19 @@ func (r *Result) compare(k *KubeProxy, n *Nkp) {
 }
 
 // restart compares nkp with an nkp that starts now.
-func (r *Result) restart(n *Nkp, written map[k8s.Ref]k8s.Object) {
-	fresh := NewNkp()
+func (r *Result) restart(n *oracle.Nkp, written map[k8s.Ref]k8s.Object) {
+	fresh := oracle.NewNkp()
 	for ref, o := range written {
 		fresh.Apply(ref, stored(o))
 	}
 	_ = fresh.Sync() // told is the model at the first Flush
-	if a, b := fresh.model.View(), n.model.View(); !reflect.DeepEqual(a, b) {
-		r.Failures = append(r.Failures, Disagreement{Fact: Fact{What: Incremental}, Nkp: text(b) + "\nafter a start:\n" + text(a)})
+	if a, b := fresh.Model.View(), n.Model.View(); !reflect.DeepEqual(a, b) {
+		r.Failures = append(r.Failures, oracle.Disagreement{Fact: oracle.Fact{What: Incremental}, Nkp: text(b) + "\nafter a start:\n" + text(a)})
 	}
 }
 
 // manifests compares nkp with what it makes of the same objects in a file, with defaults of its own.
-func (r *Result) manifests(n *Nkp, written map[k8s.Ref]k8s.Object, dir string) {
+func (r *Result) manifests(n *oracle.Nkp, written map[k8s.Ref]k8s.Object, dir string) {
 	var raw []byte
 	for _, o := range written {
 		doc, err := yaml.Marshal(o)
@@ -110,11 +113,11 @@ func (r *Result) manifests(n *Nkp, written map[k8s.Ref]k8s.Object, dir string) {
 		panic(err)
 	}
 	loaded := manifest.Load(path)
-	tracker := k8s.NewTracker(k8s.Options{NodeName: thisNode})
+	tracker := k8s.NewTracker(k8s.Options{NodeName: oracle.ThisNode})
 	tracker.Apply(loaded.Objects)
 	model, _ := tracker.Flush()
-	if a, b := text(model.View()), text(n.model.View()); a != b || loaded.Err() != nil {
-		r.Failures = append(r.Failures, Disagreement{Fact: Fact{What: Manifests}, Nkp: fmt.Sprintf("%s\nfrom manifests:\n%s\nerrors: %v", b, a, loaded.Err())})
+	if a, b := text(model.View()), text(n.Model.View()); a != b || loaded.Err() != nil {
+		r.Failures = append(r.Failures, oracle.Disagreement{Fact: oracle.Fact{What: Manifests}, Nkp: fmt.Sprintf("%s\nfrom manifests:\n%s\nerrors: %v", b, a, loaded.Err())})
 	}
 }
 

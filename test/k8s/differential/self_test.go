@@ -7,23 +7,25 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/nkp-proxy/nkp/test/oracle"
 )
 
 // Whatever nkp answers differently from what it does answer, no reason explains it: they are as narrow as they claim.
 func TestReasonsAreNarrow(t *testing.T) {
 	asked := 0
 	for seed := range uint64(300) {
-		k, n := NewKubeProxy(), NewNkp()
-		for _, e := range Generate(seed).Events {
+		k, n := NewKubeProxy(), oracle.NewNkp()
+		for _, e := range oracle.Generate(seed).Events {
 			switch {
-			case e.asks():
+			case e.Asks():
 			case e.Object == nil:
 				k.Apply(e.Gone, nil)
 				n.Apply(e.Gone, nil)
 			default:
 				o := stored(e.Object)
-				k.Apply(e.ref(), o)
-				n.Apply(e.ref(), o)
+				k.Apply(e.Ref(), o)
+				n.Apply(e.Ref(), o)
 			}
 		}
 		k.Sync()
@@ -40,7 +42,7 @@ func TestReasonsAreNarrow(t *testing.T) {
 				wrong = append(wrong, "reject")
 			}
 			for _, w := range wrong {
-				d := Disagreement{fact, theirs[fact], w}
+				d := oracle.Disagreement{Fact: fact, KubeProxy: theirs[fact], Nkp: w}
 				if names := explain(k, d); len(names) > 0 && d.KubeProxy != w {
 					t.Errorf("seed %d: %v would explain %+v", seed, names, d)
 				}
@@ -55,7 +57,7 @@ func TestReasonsAreNarrow(t *testing.T) {
 
 // A failing case is shrunk to what it takes: here one Service with a UDP port, and one endpoint that is terminating.
 func TestShrink(t *testing.T) {
-	fails := func(c Case) bool {
+	fails := func(c oracle.Case) bool {
 		udp, terminating := false, false
 		for _, e := range c.Events {
 			switch o := e.Object.(type) {
@@ -73,7 +75,7 @@ func TestShrink(t *testing.T) {
 	}
 	shrunk := 0
 	for seed := range uint64(100) {
-		c := Generate(seed)
+		c := oracle.Generate(seed)
 		if !fails(c) {
 			continue
 		}

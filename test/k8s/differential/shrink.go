@@ -3,10 +3,12 @@ package differential
 import (
 	"slices"
 	"time"
+
+	"github.com/nkp-proxy/nkp/test/oracle"
 )
 
 // shrink returns a smaller case that still fails, within a time limit.
-func shrink(c Case, fails func(Case) bool, limit time.Duration) Case {
+func shrink(c oracle.Case, fails func(oracle.Case) bool, limit time.Duration) oracle.Case {
 	deadline := time.Now().Add(limit)
 	for again := true; again; {
 		again = false
@@ -25,7 +27,7 @@ func shrink(c Case, fails func(Case) bool, limit time.Duration) Case {
 					if time.Now().After(deadline) {
 						return c
 					}
-					smaller := Case{c.Regular, append([]Event(nil), c.Events...)}
+					smaller := oracle.Case{Regular: c.Regular, Events: append([]oracle.Event(nil), c.Events...)}
 					smaller.Events[i].Object = o
 					if fails(smaller) {
 						c, again, changed = smaller, true, true
@@ -38,14 +40,14 @@ func shrink(c Case, fails func(Case) bool, limit time.Duration) Case {
 	return c
 }
 
-func without(c Case, i int) Case {
-	return Case{c.Regular, append(append([]Event(nil), c.Events[:i]...), c.Events[i+1:]...)}
+func without(c oracle.Case, i int) oracle.Case {
+	return oracle.Case{Regular: c.Regular, Events: append(append([]oracle.Event(nil), c.Events[:i]...), c.Events[i+1:]...)}
 }
 
 // failsLike returns the test whether a case still fails in the same way.
-func failsLike(like Disagreement, dir string) func(Case) bool {
-	return func(c Case) bool {
-		return slices.ContainsFunc(c.Run(dir).Failures, func(d Disagreement) bool {
+func failsLike(like oracle.Disagreement, dir string) func(oracle.Case) bool {
+	return func(c oracle.Case) bool {
+		return slices.ContainsFunc(replay(c, dir).Failures, func(d oracle.Disagreement) bool {
 			return d.What == like.What && (d.KubeProxy == "") == (like.KubeProxy == "") && (d.Nkp == "") == (like.Nkp == "")
 		})
 	}

@@ -7,11 +7,8 @@ import (
 	discoveryv1defaults "k8s.io/kubernetes/pkg/apis/discovery/v1"
 
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/oracle"
 )
-
-// keepNilNames is an annotation that keeps the port names of a slice nil where they are, although an API server would
-// make them empty: both sides have a rule for it.
-const keepNilNames = "differential/keep-nil-names"
 
 // stored returns the object as an API server hands it out: with its defaults.
 func stored(o k8s.Object) k8s.Object {
@@ -25,7 +22,7 @@ func stored(o k8s.Object) k8s.Object {
 		o = o.DeepCopy()
 		discoveryv1defaults.SetObjectDefaults_EndpointSlice(o)
 		for i := range o.Ports {
-			if _, keep := o.Annotations[keepNilNames]; keep && written.Ports[i].Name == nil {
+			if _, keep := o.Annotations[oracle.KeepNilNames]; keep && written.Ports[i].Name == nil {
 				o.Ports[i].Name = nil
 			}
 		}

@@ -1,4 +1,4 @@
-package differential
+package oracle
 
 import (
 	v1 "k8s.io/api/core/v1"
@@ -32,7 +32,7 @@ func (g *generator) mutate() {
 func (g *generator) add() {
 	switch {
 	case g.chance(0.1):
-		g.put(g.node(pick(g, thisNode, "n2")))
+		g.put(g.node(pick(g, ThisNode, "n2")))
 	case g.chance(0.4):
 		name := g.serviceName()
 		if o, ok := g.objects[k8s.Ref{Kind: k8s.KindService, Namespace: name.Namespace, Name: name.Name}].(*v1.Service); ok {

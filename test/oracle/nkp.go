@@ -1,4 +1,4 @@
-package differential
+package oracle
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 // Nkp is nkp's side: a tracker, and the model as a data plane keeps it from changes alone.
 type Nkp struct {
 	tracker *k8s.Tracker
-	model   *k8s.Model
+	Model   *k8s.Model
 	told    map[k8s.PortName]*k8s.ServicePort
 	pending []k8s.Change
 }
@@ -18,7 +18,7 @@ type Nkp struct {
 // NewNkp returns an nkp that has seen nothing yet.
 func NewNkp() *Nkp {
 	return &Nkp{
-		tracker: k8s.NewTracker(k8s.Options{NodeName: thisNode}),
+		tracker: k8s.NewTracker(k8s.Options{NodeName: ThisNode}),
 		told:    map[k8s.PortName]*k8s.ServicePort{},
 	}
 }
@@ -37,7 +37,7 @@ func (n *Nkp) Sync() error {
 	n.tracker.Apply(n.pending)
 	n.pending = nil
 	model, changes := n.tracker.Flush()
-	n.model = model
+	n.Model = model
 	for name, port := range changes.Ports {
 		if port == nil {
 			delete(n.told, name)
@@ -53,6 +53,6 @@ func (n *Nkp) Sync() error {
 
 // Facts returns everything in the model.
 func (n *Nkp) Facts() Facts {
-	facts := n.model.View()
-	return viewFacts(&facts, n.model)
+	facts := n.Model.View()
+	return viewFacts(&facts, n.Model)
 }

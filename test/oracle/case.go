@@ -1,4 +1,4 @@
-package differential
+package oracle
 
 import "github.com/nkp-proxy/nkp/k8s"
 
@@ -16,11 +16,11 @@ type Event struct {
 	Gone   k8s.Ref    // zero: ask
 }
 
-// asks reports whether the event is the moment to ask both sides.
-func (e Event) asks() bool { return e.Object == nil && e.Gone == k8s.Ref{} }
+// Asks reports whether the event is the moment to ask both sides.
+func (e Event) Asks() bool { return e.Object == nil && e.Gone == k8s.Ref{} }
 
-// ref names the object of an event.
-func (e Event) ref() k8s.Ref {
+// Ref names the object of an event.
+func (e Event) Ref() k8s.Ref {
 	if e.Object == nil {
 		return e.Gone
 	}
@@ -28,7 +28,9 @@ func (e Event) ref() k8s.Ref {
 	return ref
 }
 
-// thisNode is the name of the node that both sides run on.
-const thisNode = "n1"
+// ThisNode is the name of the node that both sides run on.
+const ThisNode = "n1"
 
-var families = []k8s.Family{k8s.IPv4, k8s.IPv6}
+// KeepNilNames is an annotation that keeps the port names of a slice nil where they are, although an API server would
+// make them empty: both sides have a rule for it.
+const KeepNilNames = "differential/keep-nil-names"

@@ -1,4 +1,4 @@
-package differential
+package oracle
 
 import (
 	"math/rand/v2"
@@ -66,7 +66,7 @@ func (g *generator) remove(ref k8s.Ref) {
 func (g *generator) start() {
 	var made []k8s.Object
 	if !g.chance(0.1) {
-		made = append(made, g.node(thisNode))
+		made = append(made, g.node(ThisNode))
 	}
 	if g.chance(0.2) {
 		made = append(made, g.node("n2"))

@@ -1,4 +1,4 @@
-package differential
+package oracle
 
 import (
 	"fmt"
@@ -22,7 +22,7 @@ func (g *generator) slice(name k8s.ServiceName, s *v1.Service) *discoveryv1.Endp
 		o.AddressType = discoveryv1.AddressTypeFQDN
 	}
 	if g.odd(0.3) {
-		o.Annotations = map[string]string{keepNilNames: ""}
+		o.Annotations = map[string]string{KeepNilNames: ""}
 	}
 	o.Ports = g.slicePorts(s)
 	o.Endpoints = g.endpoints(o.AddressType)
@@ -101,7 +101,7 @@ func (g *generator) endpoints(typ discoveryv1.AddressType) []discoveryv1.Endpoin
 			e.Addresses = nil
 		}
 		if g.chance(0.85) {
-			node := pick(g, thisNode, "n2", "n3")
+			node := pick(g, ThisNode, "n2", "n3")
 			e.NodeName = &node
 		}
 		if g.chance(0.3) {
@@ -162,7 +162,7 @@ func (g *generator) hints(forNodes, forZones bool) *discoveryv1.EndpointHints {
 	}
 	h := &discoveryv1.EndpointHints{}
 	if forNodes {
-		h.ForNodes = []discoveryv1.ForNode{{Name: pick(g, thisNode, "n2", "n3")}}
+		h.ForNodes = []discoveryv1.ForNode{{Name: pick(g, ThisNode, "n2", "n3")}}
 	}
 	if forZones {
 		h.ForZones = []discoveryv1.ForZone{{Name: pick(g, "z1", "z1", "z2")}}

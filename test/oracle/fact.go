@@ -1,4 +1,4 @@
-package differential
+package oracle
 
 import (
 	"cmp"
@@ -26,8 +26,8 @@ const (
 	Claim            = "claim"         // who is programmed at an address, port and protocol
 )
 
-// notComputed stands for a list that kube-proxy does not make because no frontend can need it.
-const notComputed = "not computed"
+// NotComputed stands for a list that kube-proxy does not make because no frontend can need it.
+const NotComputed = "not computed"
 
 // Facts are the answers of one side.
 type Facts map[Fact]string
@@ -38,8 +38,8 @@ type Disagreement struct {
 	KubeProxy, Nkp string
 }
 
-// differences returns the facts that differ, sorted.
-func differences(kubeProxy, nkp Facts) []Disagreement {
+// Differences returns the facts that differ, sorted.
+func Differences(kubeProxy, nkp Facts) []Disagreement {
 	var list []Disagreement
 	for fact, text := range kubeProxy {
 		if nkp[fact] != text {
@@ -57,9 +57,9 @@ func differences(kubeProxy, nkp Facts) []Disagreement {
 	return list
 }
 
-// addClaims adds who is programmed where, from the frontends in force: owners of each claimed address.
-func (f Facts) addClaims(owners map[string][]string) {
+// AddClaims adds who is programmed where, from the frontends in force: owners of each claimed address.
+func (f Facts) AddClaims(owners map[string][]string) {
 	for at, names := range owners {
-		f[Fact{What: Claim, At: at}] = set(names)
+		f[Fact{What: Claim, At: at}] = Set(names)
 	}
 }

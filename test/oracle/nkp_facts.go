@@ -1,4 +1,4 @@
-package differential
+package oracle
 
 import (
 	"fmt"
@@ -18,12 +18,12 @@ func viewFacts(v *k8s.View, m *k8s.Model) Facts {
 		addModelPort(facts, name, m.Ports[name])
 		for j := range s.Frontends {
 			if f := &s.Frontends[j]; f.ShadowedBy == "" {
-				claim := claimText(name, f.Address, int(f.Port))
-				owners[claim] = append(owners[claim], ownerText(name, k8s.FrontendType(f.Type)))
+				claim := ClaimText(name, f.Address, int(f.Port))
+				owners[claim] = append(owners[claim], OwnerText(name, k8s.FrontendType(f.Type)))
 			}
 		}
 	}
-	facts.addClaims(owners)
+	facts.AddClaims(owners)
 	return facts
 }
 
@@ -45,14 +45,14 @@ func addViewPort(facts Facts, name k8s.PortName, s *k8s.ServiceView) {
 	}
 	for i := range s.Frontends {
 		f := &s.Frontends[i]
-		at := frontendText(k8s.FrontendType(f.Type), f.Address, int(f.Port))
+		at := FrontendText(k8s.FrontendType(f.Type), f.Address, int(f.Port))
 		facts[Fact{name, FrontendPolicy, at}] += f.Policy // twice if the frontend is there twice
 		if f.Type == string(k8s.LoadBalancer) || len(f.SourceRanges) > 0 {
-			facts[Fact{name, SourceRanges, at}] = set(f.SourceRanges)
+			facts[Fact{name, SourceRanges, at}] = Set(f.SourceRanges)
 		}
 		facts[Fact{name, Traffic, at}] = f.WhenEmpty
 		if len(f.Endpoints) > 0 {
-			facts[Fact{name, Traffic, at}] = list(f.Endpoints)
+			facts[Fact{name, Traffic, at}] = List(f.Endpoints)
 		}
 	}
 }
@@ -61,17 +61,17 @@ func addViewPort(facts Facts, name k8s.PortName, s *k8s.ServiceView) {
 func addModelPort(facts Facts, name k8s.PortName, p *k8s.ServicePort) {
 	texts := func(endpoints []k8s.Endpoint) (texts []string) {
 		for _, e := range endpoints {
-			texts = append(texts, endpointText(e.Addr.String(), e.Local))
+			texts = append(texts, EndpointText(e.Addr.String(), e.Local))
 		}
 		return texts
 	}
-	facts[Fact{name, ClusterEndpoints, ""}] = list(texts(p.ClusterEndpoints))
-	facts[Fact{name, LocalEndpoints, ""}] = list(texts(p.LocalEndpoints))
+	facts[Fact{name, ClusterEndpoints, ""}] = List(texts(p.ClusterEndpoints))
+	facts[Fact{name, LocalEndpoints, ""}] = List(texts(p.LocalEndpoints))
 	if name.Protocol == v1.ProtocolUDP {
 		var serving []string
 		for _, a := range p.Serving {
 			serving = append(serving, a.String())
 		}
-		facts[Fact{name, Serving, ""}] = list(serving)
+		facts[Fact{name, Serving, ""}] = List(serving)
 	}
 }
