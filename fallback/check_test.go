@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback/rules"
@@ -14,7 +15,9 @@ import (
 
 // An update interrupts a full read-back, which takes seconds in large tables; the read-back is repeated later. A read-back that has
 // been postponed for longer than lookPatience is not interrupted any more.
-func TestUpdateBeforeTheLook(t *testing.T) {
+func TestUpdateBeforeTheLook(t *testing.T) { synctest.Test(t, testUpdateBeforeTheLook) }
+
+func testUpdateBeforeTheLook(t *testing.T) {
 	s := newStage(t)
 	r := rand.New(rand.NewPCG(1, 2))
 	put := func(n int) {
@@ -33,10 +36,8 @@ func TestUpdateBeforeTheLook(t *testing.T) {
 		var got error
 		s.tables.reading = func(ctx context.Context) error {
 			put(2)
-			select {
-			case <-ctx.Done():
-				got = ctx.Err()
-			case <-time.After(200 * time.Millisecond):
+			synctest.Wait() // until the update could do no more
+			if got = ctx.Err(); got == nil {
 				got = errStuck
 			}
 			return got
@@ -65,7 +66,9 @@ func TestUpdateBeforeTheLook(t *testing.T) {
 
 // A read-back that finds every rule unchanged is recorded with its time. One that finds a Service's chain changed names the Service
 // and clears that time.
-func TestLookTellsWhatItSaw(t *testing.T) {
+func TestLookTellsWhatItSaw(t *testing.T) { synctest.Test(t, testLookTellsWhatItSaw) }
+
+func testLookTellsWhatItSaw(t *testing.T) {
 	s := newStage(t)
 	r := rand.New(rand.NewPCG(1, 2))
 	p := randomPort(r, 1)
@@ -75,15 +78,15 @@ func TestLookTellsWhatItSaw(t *testing.T) {
 	s.put(k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{p.Name: p}})
 	s.step()
 	s.must("at first")
-	if !s.status.Compared.IsZero() {
-		t.Errorf("nothing was read back yet, but Compared is %v", s.status.Compared)
+	if !s.status.Compared.IsZero() || s.status.Audits != 0 {
+		t.Errorf("nothing was read back yet, but %d times, last at %v", s.status.Audits, s.status.Compared)
 	}
 	look := func() {
 		s.worker.fullCheckAt = time.Now().Add(-time.Second)
 		s.worker.check(t.Context())
 	}
 	look()
-	if time.Since(s.status.Compared) > time.Minute || s.status.LastRepair != nil {
+	if !s.status.Compared.Equal(time.Now()) || s.status.Audits != 1 || s.status.LastRepair != nil {
 		t.Errorf("after a read-back: %+v", s.status)
 	}
 	nat, broken := s.tables.tables["nat"], ""
@@ -94,13 +97,15 @@ func TestLookTellsWhatItSaw(t *testing.T) {
 	}
 	nat[broken] = nil
 	look()
-	if r := s.status.LastRepair; r == nil || !strings.Contains(r.What, "chain "+broken+" of "+p.Name.String()) || !s.status.Compared.IsZero() {
+	if r := s.status.LastRepair; r == nil || !strings.Contains(r.What, "chain "+broken+" of "+p.Name.String()) || !s.status.Compared.IsZero() || s.status.Audits != 1 {
 		t.Errorf("chain %s of %s was flushed: %+v, compared at %v", broken, p.Name, r, s.status.Compared)
 	}
 }
 
 // A failed read-back is shown until one succeeds, and is tried again soon. Changes are programmed meanwhile.
-func TestFailedReadBackIsShown(t *testing.T) {
+func TestFailedReadBackIsShown(t *testing.T) { synctest.Test(t, testFailedReadBackIsShown) }
+
+func testFailedReadBackIsShown(t *testing.T) {
 	s := newStage(t)
 	r := rand.New(rand.NewPCG(1, 2))
 	put := func(n int) {
@@ -149,6 +154,9 @@ func TestFailedRepairOfTheGuardIsShown(t *testing.T) {
 	s.must("at first")
 	if !setting.is {
 		t.Fatal("route_localnet is not set")
+	}
+	if first, _, _ := strings.Cut(s.tables.input.String(), "COMMIT\n"); !strings.Contains(first, "-A "+rules.LocalFirewall+" ") {
+		t.Errorf("the first transaction does not install the guard:\n%s", first)
 	}
 	s.tables.tables["filter"][rules.LocalFirewall] = nil
 	s.tables.refuse = func(line string) bool { return strings.HasPrefix(line, "-A "+rules.LocalFirewall+" ") }

@@ -15,17 +15,19 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback/rules"
 	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/k8s/manifest"
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // A test that sends packets runs the Plane in a process of its own inside the bed's node, as on a real node: the test
@@ -47,10 +49,10 @@ type childOptions struct {
 }
 
 type request struct {
-	Op   string // update, status, diff, plan, cleanup, generate, replace, stop, counters, why not nftables
+	Op   string // update, status, diff, plan, cleanup, generate, replace, change, heap, stop, counters, why not nftables
 	Path string // of manifests
-	N    int    // generate: Services; replace: the one whose endpoint is another
-	To   string // replace: the other endpoint
+	N    int    // generate: Services; replace, change: the one whose endpoint is another
+	To   string // replace, change: the other endpoint
 }
 
 type reply struct {
@@ -58,6 +60,24 @@ type reply struct {
 	Text     string
 	Status   Status
 	Counters map[string]k8s.Counters // by PortName.ID
+	Cost     cost
+}
+
+// cost is what a Plane has done.
+type cost struct {
+	Transactions, Rules int
+	Allocated           uint64 // bytes
+}
+
+func costOf(p *Plane) cost {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	s := p.Detail().Families[0]
+	return cost{s.Transactions, s.Rules, m.TotalAlloc}
+}
+
+func (c cost) since(before cost) cost {
+	return cost{c.Transactions - before.Transactions, c.Rules - before.Rules, c.Allocated - before.Allocated}
 }
 
 func TestMain(m *testing.M) {
@@ -79,8 +99,17 @@ func child(text string) error {
 	if o.LocalnetFile != "" {
 		localnetFiles[1] = o.LocalnetFile
 	}
+	var p *Plane
+	synced := make(chan cost, 1) // has a value once a change was programmed that nothing had been programmed after
+	var hooks Hooks
+	hooks.Synced = func(dataplane.Sync) {
+		select {
+		case synced <- costOf(p):
+		default:
+		}
+	}
 	p, err := New(Options{
-		Config: o.Config, Backend: string(o.Backend), NFTables: o.Backend == nftables, SyncPeriod: o.SyncPeriod, AffinityLimit: o.AffinityLimit,
+		Hooks: hooks, Config: o.Config, Backend: string(o.Backend), NFTables: o.Backend == nftables, SyncPeriod: o.SyncPeriod, AffinityLimit: o.AffinityLimit,
 		Families: o.Families, CountTraffic: o.CountTraffic,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
@@ -125,10 +154,26 @@ func child(text string) error {
 			if to, err = netip.ParseAddrPort(req.To); err == nil {
 				p.Update(last, replace(last, req.N, to))
 			}
+		case "change": // replace, and its cost once it is programmed
+			select {
+			case <-synced:
+			default:
+			}
+			before := costOf(p)
+			p.Update(last, replace(last, req.N, netip.MustParseAddrPort(req.To)))
+			r.Cost = (<-synced).since(before)
+		case "heap": // what is in use
+			runtime.GC()
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			r.Cost.Allocated = m.HeapAlloc
 		case "stop":
 			cancel()
 			<-ended
-		case "counters":
+		case "counters": // of now
+			p.counted.asks <- struct{}{}
+			p.counted.at = time.Time{}
+			<-p.counted.asks
 			var by map[k8s.PortName]k8s.Counters
 			by, _, err = p.Counters(ctx)
 			r.Counters = map[string]k8s.Counters{}
@@ -207,6 +252,8 @@ type process struct {
 	cmd  *exec.Cmd
 	in   io.WriteCloser
 	out  *bufio.Reader
+	pipe *os.File      // that out reads from
+	log  string        // the file that it logs to
 	done chan struct{} // closed when it has ended
 }
 
@@ -238,7 +285,7 @@ func launchAs(t *testing.T, b *testbed.Bed, o childOptions, argv ...string) *pro
 		t.Fatal(err)
 	}
 	cmd.Stderr = log
-	p := &process{t: t, bed: b, cmd: cmd, done: make(chan struct{})}
+	p := &process{t: t, bed: b, cmd: cmd, log: log.Name(), done: make(chan struct{})}
 	if p.in, err = cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +293,7 @@ func launchAs(t *testing.T, b *testbed.Bed, o childOptions, argv ...string) *pro
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.out = bufio.NewReader(out)
+	p.out, p.pipe = bufio.NewReader(out), out.(*os.File)
 	if err := b.Node.Start(cmd); err != nil {
 		t.Fatal(err)
 	}
@@ -260,8 +307,6 @@ func launchAs(t *testing.T, b *testbed.Bed, o childOptions, argv ...string) *pro
 	})
 	return p
 }
-
-func (p *process) pid() string { return strconv.Itoa(p.cmd.Process.Pid) }
 
 // lockFile is the lock of the legacy back end, one for each bed.
 func lockFile(b *testbed.Bed) string { return filepath.Join(b.RunDir, "xtables.lock") }
@@ -292,9 +337,10 @@ func (p *process) try(r request) reply {
 	if err := json.NewEncoder(p.in).Encode(r); err != nil {
 		p.t.Fatal(err)
 	}
+	_ = p.pipe.SetReadDeadline(time.Now().Add(wait.Limit))
 	line, err := p.out.ReadBytes('\n')
 	if err != nil {
-		p.t.Fatalf("%s: the plane ended: %v", r.Op, err)
+		p.t.Fatalf("%s: the plane has ended, or does not answer: %v", r.Op, err)
 	}
 	var a reply
 	if err := json.Unmarshal(line, &a); err != nil {
@@ -323,28 +369,71 @@ func (p *process) sync(manifests string) {
 // settle waits until what is installed is what should be.
 func (p *process) settle() {
 	p.t.Helper()
-	diff := ""
-	ok := eventually(20*time.Second, func() bool {
-		diff = p.ask(request{Op: "diff"}).Text
-		return diff == "" && p.inStep()
+	wait.NoError(p.t, "the installed rules to be those of the model", func() error {
+		families := p.status().Families
+		if len(families) == 0 || slices.ContainsFunc(families, func(f FamilyStatus) bool { return !f.InStep }) {
+			return fmt.Errorf("not in step: %+v", families)
+		}
+		if diff := p.ask(request{Op: "diff"}).Text; diff != "" { // it takes long
+			return errors.New(diff)
+		}
+		return nil
 	})
-	if !ok {
-		p.t.Fatalf("not in step: %+v\n%s", p.ask(request{Op: "status"}).Status, diff)
-	}
-}
-
-func (p *process) inStep() bool {
-	families := p.ask(request{Op: "status"}).Status.Families
-	return len(families) > 0 && !slices.ContainsFunc(families, func(f FamilyStatus) bool { return !f.InStep })
 }
 
 func (p *process) status() Status { return p.ask(request{Op: "status"}).Status }
 
-func eventually(d time.Duration, ok func() bool) bool {
-	for end := time.Now().Add(testbed.Patient(d)); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if ok() {
-			return true
+func (p *process) ipv4() FamilyStatus { return p.status().Families[0] }
+
+// until waits for a state of IPv4.
+func (p *process) until(what string, ok func(FamilyStatus) bool) {
+	p.t.Helper()
+	wait.NoError(p.t, what, func() error {
+		if f := p.ipv4(); !ok(f) {
+			return fmt.Errorf("%+v", f)
 		}
+		return nil
+	})
+}
+
+// logged returns how often its log has a text.
+func (p *process) logged(text string) int {
+	p.t.Helper()
+	log, err := os.ReadFile(p.log)
+	if err != nil {
+		p.t.Fatal(err)
 	}
-	return ok()
+	return strings.Count(string(log), text)
+}
+
+// repairs returns how often a family has found that another program changed the rules.
+func (p *process) repairs() (n int) {
+	p.t.Helper()
+	for _, f := range p.status().Families {
+		n += f.Repairs
+	}
+	return n
+}
+
+// repaired does something to the rules and waits until it is undone.
+func (p *process) repaired(what string, do func()) {
+	p.t.Helper()
+	before := p.repairs()
+	do()
+	wait.For(p.t, "a repair after "+what, func() bool { return p.repairs() > before })
+	p.settle()
+}
+
+// audited waits until each family has read everything back twice: whatever was there before has been seen.
+func (p *process) audited() {
+	p.t.Helper()
+	before := p.status().Families
+	wait.For(p.t, "two read-backs that find everything as it was installed", func() bool {
+		for i, f := range p.status().Families {
+			if f.Audits < before[i].Audits+2 {
+				return false
+			}
+		}
+		return true
+	})
 }

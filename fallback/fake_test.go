@@ -26,12 +26,13 @@ type fakeTables struct {
 	mu     sync.Mutex // protects what follows: tests look while a worker writes
 	tables map[string]map[string][]string
 	input  strings.Builder // all that was committed
+	calls  map[string]int  // by method
 	// Transactions that have begun and not ended, and how many there were at most.
 	open, mostOpen int
 }
 
 func newFakeTables() *fakeTables {
-	return &fakeTables{tables: map[string]map[string][]string{
+	return &fakeTables{calls: map[string]int{}, tables: map[string]map[string][]string{
 		"nat":    {"PREROUTING": nil, "INPUT": nil, "OUTPUT": nil, "POSTROUTING": nil},
 		"filter": {"INPUT": nil, "FORWARD": nil, "OUTPUT": nil},
 		"mangle": {"PREROUTING": nil, "INPUT": nil, "FORWARD": nil, "OUTPUT": nil, "POSTROUTING": nil},
@@ -41,6 +42,7 @@ func newFakeTables() *fakeTables {
 func (f *fakeTables) Restore(_ context.Context, input []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.calls["Restore"]++
 	lines := strings.Split(strings.TrimSpace(string(input)), "\n")
 	name := strings.TrimPrefix(lines[0], "*")
 	chains := map[string][]string{}
@@ -135,6 +137,7 @@ func change1(chains map[string][]string, l string) error {
 func (f *fakeTables) Rules(_ context.Context, table, chain string) ([]string, bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.calls["Rules"]++
 	list, ok := f.tables[table][chain]
 	return slices.Clone(list), ok, nil
 }
@@ -147,6 +150,7 @@ func (f *fakeTables) Save(ctx context.Context, table string, do func(chain, rule
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.calls["Save"]++
 	for _, c := range slices.Sorted(maps.Keys(f.tables[table])) {
 		do(c, "")
 		for _, r := range f.tables[table][c] {
@@ -159,6 +163,7 @@ func (f *fakeTables) Save(ctx context.Context, table string, do func(chain, rule
 func (f *fakeTables) ChainNames(_ context.Context, table string) ([]string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.calls["ChainNames"]++
 	return slices.Sorted(maps.Keys(f.tables[table])), nil
 }
 

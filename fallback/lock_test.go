@@ -3,15 +3,19 @@
 package fallback
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/nkp-proxy/nkp/fallback/xtables"
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // holdLock takes the lock of the legacy back end as another iptables does.
@@ -37,17 +41,14 @@ func TestLockHeldAtStart(t *testing.T) {
 	release := holdLock(t, lockFile(b))
 	p := launch(t, b, defaults(""))
 	p.update(nodeObject + service("web", 1) + endpoints("web", pods[0]))
-	var said string
-	if !eventually((xtables.LockWait+5)*time.Second, func() bool {
+	wait.NoError(t, "a status that names the lock", func() error {
 		for _, f := range p.status().Families {
-			if said = f.LastError; said == "" {
-				return false
+			if !strings.Contains(f.LastError, lockFile(b)) {
+				return fmt.Errorf("%s: %q", f.Family, f.LastError)
 			}
 		}
-		return true
-	}) || !strings.Contains(said, lockFile(b)) {
-		t.Errorf("status while the lock is deferred: %q, want an error that names %s", said, lockFile(b))
-	}
+		return nil
+	})
 	release()
 	p.settle()
 	status := p.status()
@@ -66,9 +67,7 @@ func TestLockHeldAtStart(t *testing.T) {
 	// A change that meets the lock is programmed once it is free; the Plane does not hang, nor blame the Service.
 	release = holdLock(t, lockFile(b))
 	p.update(nodeObject + service("web", 1) + endpoints("web", pods[1]))
-	if !eventually((xtables.LockWait+5)*time.Second, func() bool { return strings.Contains(p.ipv4().LastError, lockFile(b)) }) {
-		t.Errorf("status with the lock held later: %+v", p.ipv4())
-	}
+	p.until("a status that names the lock", func(f FamilyStatus) bool { return strings.Contains(f.LastError, lockFile(b)) })
 	release()
 	p.settle()
 	if refused := p.ipv4().Refused; len(refused) > 0 {
@@ -80,49 +79,79 @@ func TestLockHeldAtStart(t *testing.T) {
 	holdLock(t, lockFile(b))
 	p = launch(t, b, defaults(xtables.Legacy))
 	p.update(nodeObject + service("web", 1) + endpoints("web", pods[0]))
-	time.Sleep(testbed.Patient(200 * time.Millisecond)) // any moment of the wait
-	start := time.Now()
-	p.ask(request{Op: "stop"})
-	if took := time.Since(start); took > testbed.Patient(4*time.Second) {
-		t.Errorf("it takes %v to end while the lock is held", took)
+	wait.For(t, "a program that waits for the lock", func() bool { return waits(t, lockFile(b)) })
+	p.ask(request{Op: "stop"}) // it would wait for ever: the lock stays held
+	if n := p.programs(); n > 0 {
+		t.Errorf("%d programs are left", n)
 	}
 }
 
-// A large first sync that is cut off ends at once; one whose Services change meanwhile ends with those in force.
+// waits reports whether a process waits for a lock of a file.
+func waits(t *testing.T, file string) bool {
+	t.Helper()
+	var s syscall.Stat_t
+	err := syscall.Stat(file, &s)
+	locks, errLocks := os.ReadFile("/proc/locks")
+	if err = errors.Join(err, errLocks); err != nil {
+		t.Fatal(err)
+	}
+	for l := range strings.Lines(string(locks)) {
+		if strings.Contains(l, "->") && strings.Contains(l, fmt.Sprintf(":%d ", s.Ino)) {
+			return true
+		}
+	}
+	return false
+}
+
+// A first sync that is cut off while programs run ends without them; one whose Services change meanwhile ends with those in force.
 func TestFirstSyncDisturbed(t *testing.T) {
 	each(t, func(t *testing.T, backend xtables.Backend) {
+		const services = 300
 		b, _ := bed(t, testbed.Options{})
 		o := defaults(backend)
-		p := launch(t, b, o)
-		p.ask(request{Op: "generate", N: 1000})
-		if !eventually(20*time.Second, func() bool { return restores(t, p) > 0 }) {
-			t.Fatal("nothing begins")
+		dir := t.TempDir()
+		infix := map[xtables.Backend]string{xtables.NFT: "-nft", xtables.Legacy: "-legacy"}[backend]
+		for _, program := range []string{"iptables" + infix + "-restore", "ip6tables" + infix + "-restore"} {
+			real, err := exec.LookPath(program)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// The fourth hangs, and all after it.
+			script := fmt.Sprintf("#!/bin/sh\necho >>%[1]s/runs\n[ $(wc -l <%[1]s/runs) -gt 3 ] && exec sleep 1000\nexec %s \"$@\"\n", dir, real)
+			if err := os.WriteFile(filepath.Join(dir, program), []byte(script), 0o755); err != nil {
+				t.Fatal(err)
+			}
 		}
-		start := time.Now()
-		p.ask(request{Op: "stop"})
-		t.Logf("ended after %v", time.Since(start))
-		if took := time.Since(start); took > testbed.Patient(5*time.Second) {
-			t.Errorf("it takes %v to end in the middle of the first sync", took)
-		}
-		if n := restores(t, p); n > 0 {
+		p := launchAs(t, b, o, "env", "PATH="+dir+":"+os.Getenv("PATH"), os.Args[0])
+		p.ask(request{Op: "generate", N: services})
+		wait.For(t, "a program that hangs", func() bool {
+			runs, err := os.ReadFile(filepath.Join(dir, "runs"))
+			return err == nil && len(runs) > 3
+		})
+		p.ask(request{Op: "stop"}) // it would wait for ever
+		if n := p.programs(); n > 0 {
 			t.Errorf("%d programs are left", n)
+		}
+		if f := p.ipv4(); f.InStep {
+			t.Errorf("the first sync was not cut off: %+v", f)
 		}
 		p.kill()
 
 		p = launch(t, b, o)
-		start = time.Now()
-		p.ask(request{Op: "generate", N: 1000})
+		p.ask(request{Op: "generate", N: services})
 		for i := range 20 {
-			p.ask(request{Op: "replace", N: i * 50, To: "10.200.0.1:80"})
-			time.Sleep(50 * time.Millisecond)
+			p.ask(request{Op: "replace", N: i * services / 20, To: "10.200.0.1:80"})
+			before := p.ipv4().Transactions
+			p.until("a transaction, or the end of the sync", func(f FamilyStatus) bool { return f.InStep || f.Transactions > before })
 		}
-		p.until(start, func(f FamilyStatus) bool { return f.InStep && f.Services == 1000 }, time.Minute)
+		p.until("the end of the sync", func(f FamilyStatus) bool { return f.InStep && f.Services == services })
+		p.settle()
 	})
 }
 
-// restores counts the programs iptables-restore that a Plane runs.
-func restores(t *testing.T, p *process) (n int) {
-	t.Helper()
-	out, _ := exec.Command("pgrep", "-P", p.pid(), "-f", "restore").Output() // it fails if there is none
+// programs counts the programs that a Plane runs.
+func (p *process) programs() (n int) {
+	p.t.Helper()
+	out, _ := exec.Command("pgrep", "-P", strconv.Itoa(p.cmd.Process.Pid)).Output() // it fails if there is none
 	return strings.Count(string(out), "\n")
 }

@@ -4,6 +4,7 @@ package fallback
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // deafen has the kernel drop all that it writes to the nf_tables sockets of a process. It returns the number of sockets.
@@ -72,20 +74,18 @@ func nftNoAnswer(t *testing.T, period time.Duration) {
 		if n := deafen(t, p.cmd.Process.Pid); n < 4 { // for each family, one for changes and one for notifications
 			t.Fatalf("%d sockets", n)
 		}
+		failures, logged := p.failures(), p.logged("did not answer")
 		p.update(manifests(to))
-		said := ""
-		if !eventually(10*time.Second, func() bool {
+		wait.For(t, "a failure that says that the kernel does not answer", func() bool {
 			for _, f := range p.status().Families {
-				if said = f.LastError; strings.Contains(said, "did not answer") {
-					return !f.InStep
+				if f.LastError != "" && (f.InStep || !strings.Contains(f.LastError, "did not answer")) {
+					t.Errorf("in step %t, last error %q", f.InStep, f.LastError)
 				}
 			}
-			return false
-		}) {
-			t.Errorf("the status does not say that the kernel does not answer: %q", said)
-		}
+			return p.failures() > failures && p.logged("did not answer") > logged
+		})
 		p.settle()
-		for range 10 {
+		for range 3 {
 			if a, err := pods[0].Ask(t.Context(), "tcp", "40.0.0.1:80"); err != nil || a.Pod != to.Name {
 				t.Errorf("answered by %q, want %s: %v", a.Pod, to.Name, err)
 			}
@@ -98,6 +98,15 @@ func nftNoAnswer(t *testing.T, period time.Duration) {
 	}
 	nftIn(t, b, "delete", "table", "ip", "nkp") // the new sockets receive notifications, too
 	p.settle()
+}
+
+// failures returns how often a family could not be programmed or read.
+func (p *process) failures() (n int) {
+	p.t.Helper()
+	for _, f := range p.status().Families {
+		n += f.Failures
+	}
+	return n
 }
 
 // Another program's objects in nkp's table do not keep Services from being served, and those that can lead packets elsewhere are gone.
@@ -130,13 +139,15 @@ func TestNFTHostileTable(t *testing.T) {
 				t.Fatal(err)
 			}
 			nftIn(t, b, "-f", file)
-			ok := eventually(10*time.Second, func() bool {
+			wait.NoError(t, "the foreign objects to be gone", func() error {
 				s := nftIn(t, b, "list", "table", "ip", "nkp")
-				return !strings.Contains(s, "mine") && !strings.Contains(s, "dormant") && !strings.Contains(s, "policy drop") && !strings.Contains(s, long)
+				for _, foreign := range []string{"mine", "dormant", "policy drop", long} {
+					if strings.Contains(s, foreign) {
+						return fmt.Errorf("%s is there:\n%s\n%+v", foreign, s, p.ipv4())
+					}
+				}
+				return nil
 			})
-			if !ok {
-				t.Errorf("not undone:\n%s\n%+v", nftIn(t, b, "list", "table", "ip", "nkp"), p.status().Families[0])
-			}
 			for _, n := range []int{2, 1} { // changes go on
 				p.sync(manifests(n))
 				for _, from := range []*testbed.Host{pods[0].Host, pods[2].Host, b.Node} {

@@ -3,6 +3,7 @@
 package fallback
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -23,11 +24,23 @@ type packet struct {
 	by    []string   // who may answer; none: nobody does
 	as    netip.Addr // whom the server sees; zero: anyone
 	err   error      // testbed.ErrRefused or ErrTimeout, if nobody answers
+	// control is asked by the same host after a packet that nobody answers (ErrTimeout), and is answered or refused: the packet was
+	// dropped, and not just late.
+	control string
 }
 
 func (p packet) check(t *testing.T) {
 	t.Helper()
-	a, err := p.from.Ask(t.Context(), p.proto, p.to)
+	var o testbed.AskOptions
+	if errors.Is(p.err, testbed.ErrTimeout) {
+		o.Until = func(ctx context.Context) error {
+			if _, err := p.from.Ask(ctx, p.proto, p.control); err != nil && !errors.Is(err, testbed.ErrRefused) {
+				return fmt.Errorf("control: %w", err)
+			}
+			return nil
+		}
+	}
+	a, err := p.from.AskWith(t.Context(), p.proto, p.to, o)
 	switch {
 	case p.err != nil && !errors.Is(err, p.err):
 		t.Errorf("%s: %s %s -> %s: answer %+v, error %v, want %v", p.what, p.proto, p.from.Name, p.to, a, err, p.err)
@@ -99,42 +112,42 @@ func TestPackets(t *testing.T) {
 				return h.IP4
 			}
 			for _, c := range []packet{
-				{"a pod keeps its address", pod, "tcp", vip(1, 80), all, netip.Addr{}, nil},
-				{"a pod keeps its address", pod, "udp", vip(4, 53), remote, ip(pod), nil},
-				{"the node is masqueraded", b.Node, "tcp", vip(1, 80), all, ip(b.Node), nil},
-				{"a client outside is masqueraded", outside, "udp", vip(4, 53), remote, ip(b.Node), nil},
-				{"a pod that is its own endpoint", pod, "tcp", vip(2, 80), []string{"pod-11"}, ip(b.Node), nil},
-				{"NodePort", outside, "tcp", node(30001), all, netip.Addr{}, nil},
-				{"NodePort, masqueraded", outside, "tcp", node(30002), []string{"pod-11"}, ip(b.Node), nil},
-				{"NodePort from the node", b.Node, "udp", node(31001), all, netip.Addr{}, nil},
-				{"NodePort from a pod", pod, "tcp", node(30001), all, netip.Addr{}, nil},
-				{"external IP", outside, "tcp", lb(101, 80), all, netip.Addr{}, nil},
-				{"load balancer", outside, "udp", lb(1, 53), all, netip.Addr{}, nil},
-				{"policy Local keeps the client", outside, "tcp", lb(3, 80), []string{"pod-11"}, ip(outside), nil},
-				{"policy Local, NodePort", outside, "udp", node(31003), []string{"pod-11"}, ip(outside), nil},
-				{"policy Local, none here", outside, "tcp", lb(4, 80), nil, netip.Addr{}, testbed.ErrTimeout},
-				{"policy Local, a pod goes anywhere", other, "tcp", lb(4, 80), remote, ip(other), nil},
-				{"policy Local, the node goes anywhere", b.Node, "tcp", node(30004), remote, ip(b.Node), nil},
-				{"no endpoints", pod, "tcp", vip(5, 80), nil, netip.Addr{}, testbed.ErrRefused},
-				{"no endpoints", b.Node, "tcp", vip(5, 80), nil, netip.Addr{}, testbed.ErrRefused},
-				{"no endpoints, NodePort", outside, "tcp", node(30005), nil, netip.Addr{}, testbed.ErrRefused},
-				{"no endpoints, load balancer", outside, "udp", lb(5, 53), nil, netip.Addr{}, testbed.ErrRefused},
-				{"internal policy Local, none here", pod, "tcp", vip(6, 80), nil, netip.Addr{}, testbed.ErrTimeout},
-				{"source range", pod, "tcp", lb(7, 80), remote, netip.Addr{}, nil},
-				{"source range, the node itself", b.Node, "tcp", lb(7, 80), remote, netip.Addr{}, nil},
-				{"outside all source ranges", other, "tcp", lb(7, 80), nil, netip.Addr{}, testbed.ErrTimeout},
-				{"outside all source ranges", outside, "udp", lb(7, 53), nil, netip.Addr{}, testbed.ErrTimeout},
-				{"source ranges are the load balancer's alone", outside, "tcp", node(30007), remote, netip.Addr{}, nil},
-				{"a port that is not served", pod, "tcp", vip(1, 81), nil, netip.Addr{}, testbed.ErrRefused},
-				{"a ClusterIP that no Service has", pod, "tcp", vip(99, 80), nil, netip.Addr{}, testbed.ErrTimeout},
+				{"a pod keeps its address", pod, "tcp", vip(1, 80), all, netip.Addr{}, nil, ""},
+				{"a pod keeps its address", pod, "udp", vip(4, 53), remote, ip(pod), nil, ""},
+				{"the node is masqueraded", b.Node, "tcp", vip(1, 80), all, ip(b.Node), nil, ""},
+				{"a client outside is masqueraded", outside, "udp", vip(4, 53), remote, ip(b.Node), nil, ""},
+				{"a pod that is its own endpoint", pod, "tcp", vip(2, 80), []string{"pod-11"}, ip(b.Node), nil, ""},
+				{"NodePort", outside, "tcp", node(30001), all, netip.Addr{}, nil, ""},
+				{"NodePort, masqueraded", outside, "tcp", node(30002), []string{"pod-11"}, ip(b.Node), nil, ""},
+				{"NodePort from the node", b.Node, "udp", node(31001), all, netip.Addr{}, nil, ""},
+				{"NodePort from a pod", pod, "tcp", node(30001), all, netip.Addr{}, nil, ""},
+				{"external IP", outside, "tcp", lb(101, 80), all, netip.Addr{}, nil, ""},
+				{"load balancer", outside, "udp", lb(1, 53), all, netip.Addr{}, nil, ""},
+				{"policy Local keeps the client", outside, "tcp", lb(3, 80), []string{"pod-11"}, ip(outside), nil, ""},
+				{"policy Local, NodePort", outside, "udp", node(31003), []string{"pod-11"}, ip(outside), nil, ""},
+				{"policy Local, none here", outside, "tcp", lb(4, 80), nil, netip.Addr{}, testbed.ErrTimeout, lb(1, 80)},
+				{"policy Local, a pod goes anywhere", other, "tcp", lb(4, 80), remote, ip(other), nil, ""},
+				{"policy Local, the node goes anywhere", b.Node, "tcp", node(30004), remote, ip(b.Node), nil, ""},
+				{"no endpoints", pod, "tcp", vip(5, 80), nil, netip.Addr{}, testbed.ErrRefused, ""},
+				{"no endpoints", b.Node, "tcp", vip(5, 80), nil, netip.Addr{}, testbed.ErrRefused, ""},
+				{"no endpoints, NodePort", outside, "tcp", node(30005), nil, netip.Addr{}, testbed.ErrRefused, ""},
+				{"no endpoints, load balancer", outside, "udp", lb(5, 53), nil, netip.Addr{}, testbed.ErrRefused, ""},
+				{"internal policy Local, none here", pod, "tcp", vip(6, 80), nil, netip.Addr{}, testbed.ErrTimeout, vip(1, 80)},
+				{"source range", pod, "tcp", lb(7, 80), remote, netip.Addr{}, nil, ""},
+				{"source range, the node itself", b.Node, "tcp", lb(7, 80), remote, netip.Addr{}, nil, ""},
+				{"outside all source ranges", other, "tcp", lb(7, 80), nil, netip.Addr{}, testbed.ErrTimeout, lb(1, 80)},
+				{"outside all source ranges", outside, "udp", lb(7, 53), nil, netip.Addr{}, testbed.ErrTimeout, lb(1, 53)},
+				{"source ranges are the load balancer's alone", outside, "tcp", node(30007), remote, netip.Addr{}, nil, ""},
+				{"a port that is not served", pod, "tcp", vip(1, 81), nil, netip.Addr{}, testbed.ErrRefused, ""},
+				{"a ClusterIP that no Service has", pod, "tcp", vip(99, 80), nil, netip.Addr{}, testbed.ErrTimeout, vip(1, 80)},
 			} {
 				wg.Go(func() { c.check(t) })
 			}
 		}
 		for _, c := range []packet{
-			{"NodePort at localhost", b.Node, "tcp", "127.0.0.1:30001", all, netip.Addr{}, nil},
-			{"NodePort at localhost", b.Node, "udp", "127.0.0.1:31002", []string{"pod-11"}, b.Node.IP4, nil},
-			{"no NodePort at ::1", b.Node, "tcp", "[::1]:30001", nil, netip.Addr{}, testbed.ErrRefused},
+			{"NodePort at localhost", b.Node, "tcp", "127.0.0.1:30001", all, netip.Addr{}, nil, ""},
+			{"NodePort at localhost", b.Node, "udp", "127.0.0.1:31002", []string{"pod-11"}, b.Node.IP4, nil, ""},
+			{"no NodePort at ::1", b.Node, "tcp", "[::1]:30001", nil, netip.Addr{}, testbed.ErrRefused, ""},
 		} {
 			c.check(t)
 		}

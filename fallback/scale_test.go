@@ -4,30 +4,21 @@ package fallback
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
-	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback/xtables"
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
-const scaleEndpoints = 10 // of each Service
-
-// scaleLong, if set in the environment, makes TestScale use 10,000 Services, as make peers does.
-const scaleLong = "NKP_SCALE_LONG"
-
-// Bounds that catch a wrong shape of transactions, not a slow machine: one transaction over iptables-nft for everything
-// takes a time that grows with the square of the Services, hours at 10,000.
 const (
-	scaleFirstSync = 18 * time.Millisecond // a Service
-	scaleChange    = 1.2                   // times a restore of that chain alone
+	scaleEndpoints = 10      // of each Service
+	scaleHeap      = 5 << 10 // bytes of live memory for each Service, at most
 )
 
 func scaleName(i int) k8s.PortName {
@@ -69,102 +60,61 @@ func replace(m *k8s.Model, i int, to netip.AddrPort) k8s.Changes {
 	return k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{p.Name: &p}}
 }
 
-// TestScale measures, at 2,000 Services with 10 endpoints each (see scaleLong), the first sync, one endpoint's change against a bare
-// restore of the one chain that it touches, and a restart.
+// What one endpoint's change costs, and what each Service keeps in memory, does not grow with the number of Services; a restart writes
+// what has changed, but for iptables over nf_tables, where so many rules are not read back. TestCostOfAChange shows the same of iptables
+// in the gate.
 func TestScale(t *testing.T) {
-	testbed.Linux.Require(t)
-	services := 2_000
-	if os.Getenv(scaleLong) != "" {
-		services = 10_000
+	planes, sizes := []xtables.Backend{nftables}, []int{100, 1_000}
+	if nightly.Is() {
+		planes, sizes = append(planes, backends...), []int{1_000, 5_000}
 	}
-	firstSync := time.Duration(services) * scaleFirstSync
-	for _, backend := range backends {
-		t.Run(string(backend), func(t *testing.T) {
+	over(t, planes, func(t *testing.T, backend xtables.Backend) {
+		type measured struct {
+			change cost
+			heap   uint64
+		}
+		var list []measured
+		for _, services := range sizes {
 			b, _ := bed(t, testbed.Options{})
 			o := defaults(backend)
 			o.SyncPeriod = time.Hour
 			p := launch(t, b, o)
-			begin := time.Now()
-			p.ask(request{Op: "generate", N: services})
-			first := p.until(begin, func(f FamilyStatus) bool { return f.InStep && f.Services == services }, firstSync)
-			t.Logf("first sync: %v", first)
-
-			chain := oneChain(t, b, backend, scaleVIP(services/2))
-			file := filepath.Join(t.TempDir(), "bare")
-			if err := os.WriteFile(file, []byte(chain), 0o644); err != nil {
-				t.Fatal(err)
+			programmed := func() {
+				t.Helper()
+				p.ask(request{Op: "generate", N: services})
+				p.until("all Services", func(f FamilyStatus) bool { return f.InStep && f.Services == services })
 			}
-			restore := map[xtables.Backend]string{xtables.NFT: "iptables-nft-restore", xtables.Legacy: "iptables-legacy-restore"}[backend]
-			// Each time, other work on the machine adds some time to both. The least of many is what they take, so a ratio that is too high
-			// is measured again, more often.
-			var bare, change []time.Duration
-			ratio := 0.0
-			for i := 0; i < 7 || i < 20 && ratio > scaleChange; i++ {
-				start := time.Now()
-				if out, err := b.Node.Exec(t.Context(), "env", "XTABLES_LOCKFILE="+lockFile(b), restore, "--noflush", "--counters", "-w", "60", file); err != nil {
-					t.Fatal(out, err)
-				}
-				bare = append(bare, time.Since(start))
+			programmed()
 
-				n := p.ipv4().Transactions
-				start = time.Now()
-				p.ask(request{Op: "replace", N: services / 3, To: fmt.Sprintf("10.250.0.%d:80", i)})
-				change = append(change, p.until(start, func(f FamilyStatus) bool { return f.Transactions > n }, time.Minute))
-				time.Sleep(2 * change[i]) // the pause that a change is followed by
-				ratio = slices.Min(change).Seconds() / slices.Min(bare).Seconds()
+			// Chains that nothing leads to any more are deleted at a time of their own: the least of several changes has none of that.
+			least := cost{math.MaxInt, math.MaxInt, math.MaxUint64}
+			const changes = 10
+			for i := range changes {
+				c := p.ask(request{Op: "change", N: i * services / changes, To: fmt.Sprintf("10.250.0.%d:80", i)}).Cost
+				least = cost{min(least.Transactions, c.Transactions), min(least.Rules, c.Rules), min(least.Allocated, c.Allocated)}
+				p.until("the change", func(f FamilyStatus) bool { return f.InStep })
 			}
-			slices.Sort(bare)
-			slices.Sort(change)
-			t.Logf("bare restore of one chain: median %v of %v", bare[len(bare)/2], bare)
-			t.Logf("one endpoint's change:     median %v of %v; at best %.2f of it", change[len(change)/2], change, ratio)
-			if ratio > scaleChange {
-				t.Errorf("one endpoint's change takes %.2f of a bare restore, want at most %.2f", ratio, scaleChange)
-			}
-
+			heap := p.ask(request{Op: "heap"}).Cost.Allocated
 			p.kill()
 			p = launch(t, b, o)
-			begin = time.Now()
-			p.ask(request{Op: "generate", N: services})
-			again := p.until(begin, func(f FamilyStatus) bool { return f.InStep && f.Services == services }, firstSync)
-			t.Logf("restart: %v, %d rules written", again, p.ipv4().Rules)
-			usage, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-			if err != nil {
-				t.Fatal(err)
+			programmed()
+			restart := p.ipv4().Rules
+			if backend != xtables.NFT && restart > (changes+1)*max(least.Rules, 2) {
+				t.Errorf("%d Services, of which %d have changed: a restart writes %d rules", services, changes, restart)
 			}
-			t.Logf("resident: %s", regexp.MustCompile(`VmRSS:\s+(.*)`).FindSubmatch(usage)[1])
-		})
-	}
-}
-
-func (p *process) ipv4() FamilyStatus { return p.status().Families[0] }
-
-// until waits for a state of IPv4 and tells how long after the beginning it came.
-func (p *process) until(begin time.Time, ok func(FamilyStatus) bool, d time.Duration) time.Duration {
-	p.t.Helper()
-	for time.Since(begin) < testbed.Patient(d) {
-		if ok(p.ipv4()) {
-			return time.Since(begin)
+			t.Logf("%d Services: a change %+v, heap %d kB, %d rules at a restart", services, least, heap>>10, restart)
+			list = append(list, measured{least, heap})
 		}
-		time.Sleep(time.Millisecond)
-	}
-	p.t.Fatalf("not in %v: %+v", d, p.status())
-	return 0
-}
 
-// oneChain returns input for iptables-restore that writes the chain of a ClusterIP's Service as it is.
-func oneChain(t *testing.T, b *testbed.Bed, backend xtables.Backend, vip netip.Addr) string {
-	t.Helper()
-	for l := range strings.Lines(iptables(t, b, backend, "iptables", "-t", "nat", "-S", "KUBE-SERVICES")) {
-		if name := regexp.MustCompile(`KUBE-SVC-\w+`).FindString(l); name != "" && strings.Contains(l, " "+vip.String()+"/32 ") {
-			text := "*nat\n:" + name + " - [0:0]\n"
-			for l := range strings.Lines(iptables(t, b, backend, "iptables", "-t", "nat", "-S", name)) {
-				if strings.HasPrefix(l, "-A ") {
-					text += l
-				}
-			}
-			return text + "COMMIT\n"
+		few, many := list[0], list[1]
+		if many.change.Transactions > few.change.Transactions || many.change.Rules > few.change.Rules {
+			t.Errorf("a change costs %+v with %d Services, %+v with %d", few.change, sizes[0], many.change, sizes[1])
 		}
-	}
-	t.Fatalf("no rule for %s", vip)
-	return ""
+		if many.change.Allocated > 2*few.change.Allocated { // all Services would make it 5
+			t.Errorf("a change allocates %d bytes with %d Services, %d with %d", few.change.Allocated, sizes[0], many.change.Allocated, sizes[1])
+		}
+		if each := int(many.heap-few.heap) / (sizes[1] - sizes[0]); each > scaleHeap {
+			t.Errorf("a Service of %d endpoints keeps %d bytes, want at most %d", scaleEndpoints, each, scaleHeap)
+		}
+	})
 }

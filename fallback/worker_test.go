@@ -9,11 +9,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback/rules"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/nightly"
 )
 
 // stage is a worker on tables in memory, driven step by step, with the model that it was given.
@@ -155,7 +157,9 @@ func randomPort(r *rand.Rand, n int) *k8s.ServicePort {
 // Whatever comes in whatever order, what is installed is what the model asks for; also after restarts, also where only
 // names of chains can be read back; and no transaction leaves a frontend without its whole chain.
 func TestRandomChanges(t *testing.T) {
-	for seed := range uint64(40) {
+	first := nightly.Seed(t)
+	for n := range uint64(nightly.Count(4, 80)) {
+		seed := first + n
 		r := rand.New(rand.NewPCG(seed, 1))
 		s := newStage(t)
 		s.tables.committed = func(f *fakeTables) { whole(t, f) }
@@ -262,7 +266,9 @@ func TestReadHeldRulesAhead(t *testing.T) {
 // is taken all is well.
 func TestRefusedService(t *testing.T) {
 	for name, l := range map[string]limits{"in one transaction": nftLimits, "one of many": {chains: 3, live: 2, deferred: 4, save: 8000, ahead: true}} {
-		t.Run(name, func(t *testing.T) { testRefusedService(t, l) })
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testRefusedService(t, l) })
+		})
 	}
 }
 
@@ -329,7 +335,9 @@ func testRefusedService(t *testing.T, l limits) {
 }
 
 // A worker with nothing to do sleeps until it looks at the rules again: after changes, after chains were left behind, and after a look.
-func TestAtRest(t *testing.T) {
+func TestAtRest(t *testing.T) { synctest.Test(t, testAtRest) }
+
+func testAtRest(t *testing.T) {
 	s := newStage(t)
 	asleep := func(when string) {
 		t.Helper()
@@ -429,9 +437,47 @@ func generatePort(n int) *k8s.ServicePort {
 	}
 }
 
+// One endpoint's change costs the same calls and the same input for iptables-restore, however many Services there are, over both back
+// ends; and no transaction over nf_tables has more chains than its limit, because its time grows with the square of them.
+func TestCostOfAChange(t *testing.T) {
+	for name, l := range map[string]limits{"nf_tables": nftLimits, "legacy": legacyLimits} {
+		var before string
+		for _, n := range []int{briefAbove + 100, 5 * briefAbove} {
+			s := newStage(t)
+			s.restart(l)
+			committed := 0
+			s.tables.committed = func(f *fakeTables) {
+				if chains := strings.Count(f.input.String()[committed:], "\n:"); chains > max(l.chains, l.live)+2 { // it ends with a whole Service
+					t.Errorf("%s, %d Services: a transaction has %d chains", name, n, chains)
+				}
+				committed = f.input.Len()
+			}
+			c := generated(n)
+			s.put(c)
+			s.step()
+			s.must("at first")
+
+			clear(s.tables.calls)
+			p := *generatePort(7)
+			p.ClusterEndpoints = []k8s.Endpoint{{Addr: netip.MustParseAddrPort("10.250.0.1:80")}}
+			s.put(k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{p.Name: &p}})
+			input := s.tables.input.Len()
+			s.step()
+			cost := fmt.Sprintf("%v, and the input\n%s", s.tables.calls, s.tables.input.String()[input:])
+			s.must("after a change")
+			if before != "" && cost != before {
+				t.Errorf("%s: a change of one of few Services costs %s\nof one of %d: %s", name, before, n, cost)
+			}
+			before = cost
+		}
+	}
+}
+
 // Connections that could not be deleted are tried again without a further change, and by what is served then; once they are
 // deleted, nothing is left to try.
-func TestForgetAgain(t *testing.T) {
+func TestForgetAgain(t *testing.T) { synctest.Test(t, testForgetAgain) }
+
+func testForgetAgain(t *testing.T) {
 	s := newStage(t)
 	failures, tries := 3, 0
 	var last *staleSet

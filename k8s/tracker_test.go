@@ -14,6 +14,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nkp-proxy/nkp/test/nightly"
 )
 
 // world makes random changes to a small set of objects whose addresses collide often, some of them nonsense.
@@ -144,13 +146,10 @@ func (w *world) node() Object {
 	return o
 }
 
-// TestIncremental checks, over tens of thousands of random changes, that a tracker that was fed them one after the other
+// TestIncremental checks, over thousands of random changes, that a tracker that was fed them one after the other
 // holds what a new tracker makes of the objects as they are, and that the changes it reports are exactly the difference.
 func TestIncremental(t *testing.T) {
-	steps := 6000
-	if testing.Short() {
-		steps = 600
-	}
+	steps, seed := nightly.Count(600, 20_000), nightly.Seed(t)
 	for i, opts := range []Options{
 		{NodeName: "n1"},
 		{NodeName: "n1", NodePortAddresses: []netip.Prefix{netip.MustParsePrefix("192.168.0.0/24")}},
@@ -161,7 +160,7 @@ func TestIncremental(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
-			w := &world{rand.New(rand.NewPCG(1, uint64(i))), map[Ref]Change{}}
+			w := &world{rand.New(rand.NewPCG(seed, uint64(i))), map[Ref]Change{}}
 			tracker := NewTracker(opts)
 			before, _ := tracker.Flush()
 			before = before.Clone()
@@ -294,10 +293,13 @@ func TestShadowedComesBack(t *testing.T) {
 // TestEndpointStatesAgree checks on random objects that the states are those of the model, and that each says why not
 // exactly where the endpoint is not in force.
 func TestEndpointStatesAgree(t *testing.T) {
-	w := &world{rand.New(rand.NewPCG(7, 7)), map[Ref]Change{}}
+	w := &world{rand.New(rand.NewPCG(nightly.Seed(t), 7)), map[Ref]Change{}}
 	tr := NewTracker(Options{NodeName: "n1"})
 	seen := 0
-	for range 20000 {
+	for step := 0; seen < nightly.Count(1000, 50_000); step++ {
+		if step == 1_000_000 {
+			t.Fatalf("only %d endpoints were seen", seen)
+		}
 		tr.Apply([]Change{w.mutate()})
 		m, _ := tr.Flush()
 		for name, port := range m.Ports {
@@ -318,9 +320,6 @@ func TestEndpointStatesAgree(t *testing.T) {
 				t.Fatalf("%s: states give %v and %v, the model has %v and %v", name, cluster, local, port.ClusterEndpoints, port.LocalEndpoints)
 			}
 		}
-	}
-	if seen < 1000 {
-		t.Errorf("only %d endpoints were seen", seen)
 	}
 	if tr.EndpointStates(PortName{}) != nil {
 		t.Error("a port that does not exist has endpoints")

@@ -4,11 +4,9 @@ package ofctrl
 
 import (
 	"bytes"
-	"context"
 	"log/slog"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nkp-proxy/nkp/ofctrl/ofctrltest"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
@@ -42,13 +40,7 @@ func TestClaimedSuccess(t *testing.T) {
 	c := dialFake(t, target, Options{})
 	want := bigState(5)
 	mustCommit(t, c, flow.Diff(flow.NewState(), want))
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	snap, err := c.ReadBack(ctx, ownFilter)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := flow.Diff(snap.State, want)
+	d := flow.Diff(mustRead(t, c).State, want)
 	if len(d.SetFlows) != len(want.Flows) || len(d.SetGroups) != len(want.Groups) || len(d.DelFlows) != 1 {
 		t.Errorf("of %d flows and %d groups %d and %d are found missing, %d are found too many",
 			len(want.Flows), len(want.Groups), len(d.SetFlows), len(d.SetGroups), len(d.DelFlows))

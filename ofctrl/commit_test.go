@@ -4,15 +4,19 @@ package ofctrl
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/nkp-proxy/nkp/ofctrl/ofctrltest"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 func txError(t *testing.T, err error) *TxError {
@@ -159,16 +163,14 @@ func TestForeignUntouched(t *testing.T) {
 	b.ofctl("add-group", "group_id=5,type=all,bucket=output:1,bucket=output:2")
 	b.ofctl("add-group", "group_id=6,type=select,selection_method=dp_hash,bucket=weight:5,output:1")
 	b.ofctl("add-meter", "meter=9,kbps,band=type=drop,rate=7")
-	for _, f := range []string{
+	b.addFlows(
 		"cookie=0x77,table=1,priority=300,tcp,nw_dst=40.0.0.0,tp_dst=80,actions=drop",
 		"cookie=0x77,table=1,priority=299,udp,nw_src=1.2.3.0/255.255.0.255,vlan_tci=0x1123,actions=push_vlan:0x8100,set_field:4097->vlan_vid,group:5",
 		"cookie=0,table=0,priority=0,actions=NORMAL",
 		"cookie=0x1,table=2,priority=5,idle_timeout=500,importance=3,ip,actions=ct(commit,zone=NXM_NX_REG1[0..15],exec(set_field:1->ct_mark)),ct_clear,write_metadata:1,goto_table:5",
 		"cookie=0x1,table=2,priority=6,tcp,tcp_flags=+syn,actions=learn(table=3,eth_type=0x800,NXM_OF_IP_SRC[]=NXM_OF_IP_DST[],output:NXM_OF_IN_PORT[]),clone(output:2),note:11.22,exit",
 		"cookie=0x2,table=99,actions=conjunction(1,1/2)",
-	} {
-		b.ofctl("add-flow", f)
-	}
+	)
 	dump := func() string {
 		return b.ofctl("dump-flows", "--no-stats", "cookie=0/"+fmt.Sprintf("%#x", uint64(ownMask))) + b.ofctl("dump-groups", "5") + b.ofctl("dump-groups", "6") + b.ofctl("dump-meter", "meter=9")
 	}
@@ -227,14 +229,16 @@ func TestOwnUnknown(t *testing.T) {
 	t.Parallel()
 	b := newBridge(t)
 	c := b.dial(Options{})
+	var flows []string
 	for i, m := range []string{
 		"tcp,tp_dst=0,actions=drop", "in_port=0,actions=drop", "dl_vlan=5,actions=drop", "ip,nw_proto=0,actions=drop",
 		"ip,nw_src=1.0.0.1/255.0.0.255,actions=drop", "metadata=1,actions=drop", "reg4=5,reg9=1,actions=drop",
 		"icmp6,icmp_type=0,actions=drop", "dl_dst=00:00:00:00:00:00,actions=drop", "dl_dst=01:00:00:00:00:00/01:00:00:00:00:00,actions=drop",
 		"udp,nw_ttl=5,actions=drop", "hard_timeout=500,ip,actions=drop", "ip,actions=ct(commit,force,zone=1)",
 	} {
-		b.ofctl("add-flow", fmt.Sprintf("cookie=%#x,table=1,priority=%d,%s", uint64(ownCookie|5), 100+i, m))
+		flows = append(flows, fmt.Sprintf("cookie=%#x,table=1,priority=%d,%s", uint64(ownCookie|5), 100+i, m))
 	}
+	b.addFlows(flows...)
 	have := mustRead(t, c).State
 	if len(have.Flows) != 13 {
 		t.Fatalf("%d flows", len(have.Flows))
@@ -276,9 +280,7 @@ func TestLearned(t *testing.T) {
 		}
 		return s.State.Flows
 	}
-	for i := 0; i < 100 && len(pins()) == 0; i++ {
-		time.Sleep(10 * time.Millisecond)
-	}
+	wait.For(t, "a learned flow", func() bool { return len(pins()) > 0 })
 	wantKey := key(10, 100, flow.Match{EthType: flow.EthIPv4, Src: netip.MustParsePrefix("10.0.0.9/32"), Reg: [4]flow.Bits{1: {Value: 0x400, Mask: 0xffffff00}}})
 	l := pins()[wantKey]
 	if l == nil || l.Cookie != learnCookie|4 || len(l.Actions) != 2 || l.Actions[0] != (flow.SetField{Field: flow.Reg2, Value: 7, Mask: 0xffffffff}) {
@@ -308,10 +310,11 @@ func TestClear(t *testing.T) {
 	t.Parallel()
 	b := newBridge(t)
 	c := b.dial(Options{})
+	flows := []string{"cookie=0x77,table=1,priority=9,ip,actions=drop"}
 	for table := range 100 {
-		b.ofctl("add-flow", fmt.Sprintf("cookie=%#x,table=%d,priority=9,actions=drop", uint64(ownCookie|9), table))
+		flows = append(flows, fmt.Sprintf("cookie=%#x,table=%d,priority=9,actions=drop", uint64(ownCookie|9), table))
 	}
-	b.ofctl("add-flow", "cookie=0x77,table=1,priority=9,ip,actions=drop")
+	b.addFlows(flows...)
 	want := state(t, fl(1, 9, flow.Match{}), fl(2, 5, flow.Match{EthType: flow.EthIPv4}, flow.DecTTL{}))
 	d := flow.Diff(flow.NewState(), want)
 	d.Clear = []flow.Cookies{{Cookie: ownCookie, Mask: ownMask}}
@@ -328,25 +331,47 @@ func TestClear(t *testing.T) {
 	}
 }
 
-// TestForeignFlood has more flows of others in one table than a read-back takes: the state is read all the same, and so are the
-// other tables.
+// TestForeignFlood has a switch that holds more flows of others in one table than a read-back takes: that
+// table is not read, and the rest is.
 func TestForeignFlood(t *testing.T) {
 	t.Parallel()
-	b := newBridge(t)
-	c := b.dial(Options{})
+	sizes := [256]uint32{1: MaxForeign + 2, 2: 2} // one flow of each table is ours
+	foreign := flow.Key{Table: 2, Priority: 9}
+	var reads [256]int // of a table with the flows of others
+	c := dialFake(t, serveFake(t, func(f *ofctrltest.Session) {
+		for {
+			m, err := read(f)
+			if err != nil {
+				return
+			}
+			switch {
+			case m.typ() == typeMultipartRequest && u16(m.body()) == mpTable:
+				body := []byte{0, mpTable, 0, 0, 0, 0, 0, 0}
+				for table, n := range sizes {
+					entry := make([]byte, tableStatsLen)
+					entry[0] = byte(table)
+					binary.BigEndian.PutUint32(entry[4:], n)
+					body = append(body, entry...)
+				}
+				f.Send(byte(typeMultipartReply), m.xid(), body...)
+				continue
+			case m.typ() == typeMultipartRequest && u16(m.body()) == mpFlowDesc && u64(m.body()[mpHeaderLen+24:]) == 0:
+				reads[m.body()[mpHeaderLen]]++
+			}
+			f.Answer(ofctrltest.Message(m))
+		}
+	}), Options{})
 	want := state(t, fl(1, 9, flow.Match{}), fl(2, 5, flow.Match{EthType: flow.EthIPv4}, flow.DecTTL{}))
 	mustCommit(t, c, flow.Diff(flow.NewState(), want))
-	flood := &flow.Delta{}
-	for i := range MaxForeign + 1 {
-		m := flow.Match{EthType: flow.EthIPv4, Src: netip.PrefixFrom(netip.AddrFrom4([4]byte{20, byte(i >> 16), byte(i >> 8), byte(i)}), 32)}
-		flood.SetFlows = append(flood.SetFlows, &flow.Flow{Key: key(1, 7, m), Cookie: 0x77})
-	}
-	mustCommit(t, c, flood)
-	b.ofctl("add-flow", "cookie=0x77,table=2,priority=9,ip,actions=drop")
+	mustCommit(t, c, &flow.Delta{SetFlows: []*flow.Flow{{Key: foreign, Cookie: 0x77}}})
+
 	snap := mustRead(t, c)
 	wantSame(t, snap.State, want)
 	if len(snap.Foreign) != 1 || len(snap.Skipped) != 1 || snap.Skipped[1] != MaxForeign+1 {
 		t.Errorf("foreign %v, skipped %v", snap.Foreign, snap.Skipped)
+	}
+	if reads != [256]int{2: 1} {
+		t.Errorf("tables are read so often: %v", reads)
 	}
 }
 
@@ -363,31 +388,65 @@ func TestMeters(t *testing.T) {
 	wantSame(t, mustRead(t, c).State, flow.NewState())
 }
 
-// TestCanceled ends the context of a Commit at various moments: either all is in force or nothing, and the
-// connection goes on unless the outcome is unknown.
+// TestCanceled ends the context of a Commit when the switch reads a message of the bundle: before the commit
+// message nothing is installed, from then on everything, and the connection goes on. Only a commit without an
+// answer ends it, outcomeWait later.
 func TestCanceled(t *testing.T) {
 	t.Parallel()
-	b := newBridge(t)
-	c := b.dial(Options{})
-	want := bigState(1000)
+	want := bigState(20)
 	d := flow.Diff(flow.NewState(), want)
-	for _, wait := range []time.Duration{0, 200 * time.Microsecond, time.Millisecond, 5 * time.Millisecond, 20 * time.Millisecond} {
-		ctx, cancel := context.WithTimeout(t.Context(), wait)
-		_, err := c.Commit(ctx, d)
-		cancel()
-		have := mustRead(t, c).State
-		if err != nil {
-			if !errors.Is(err, context.DeadlineExceeded) {
-				t.Fatal(err)
-			}
-			wantSame(t, have, flow.NewState())
-			continue
-		}
-		wantSame(t, have, want)
-		mustCommit(t, c, flow.Diff(want, flow.NewState()))
+	last := len(d.SetGroups) + len(d.SetFlows) + 3 // the commit message
+	for _, tc := range []struct {
+		at        int // a message of the bundle, from 1 on
+		answers   bool
+		installed bool
+	}{
+		{1, true, false}, {2, true, false}, {last / 2, true, false}, {last - 1, true, false},
+		{last, true, true}, {last, false, false},
+	} {
+		t.Run(fmt.Sprintf("message %d of %d, answers %t", tc.at, last, tc.answers), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				n := 0
+				c := mustPipe(t, func(f *ofctrltest.Session) {
+					for {
+						m, err := read(f)
+						if err != nil {
+							return
+						}
+						if m.typ() == typeBundleControl || m.typ() == typeBundleAdd {
+							n++
+						}
+						if n == tc.at {
+							cancel()
+							synctest.Wait() // Commit has seen it
+						}
+						if n != tc.at || tc.answers {
+							f.Answer(ofctrltest.Message(m))
+						}
+					}
+				}, Options{})
+				begun := time.Now()
+				_, err := c.Commit(ctx, d)
+				if !tc.answers {
+					if !errors.Is(err, ErrOutcomeUnknown) || time.Since(begun) != outcomeWait || c.Err() == nil {
+						t.Errorf("after %v: %v; the connection: %v", time.Since(begun), err, c.Err())
+					}
+					return
+				}
+				held := flow.NewState()
+				if tc.installed {
+					held = want
+				}
+				if (err == nil) != tc.installed || err != nil && !errors.Is(err, context.Canceled) {
+					t.Errorf("%v", err)
+				}
+				wantSame(t, mustRead(t, c).State, held)
+				mustCommit(t, c, d)
+				wantSame(t, mustRead(t, c).State, want)
+			})
+		})
 	}
-	mustCommit(t, c, d)
-	wantSame(t, mustRead(t, c).State, want)
 }
 
 // TestCounters reads numbers of flows and groups.

@@ -15,6 +15,7 @@ import (
 	"antrea.io/ofnet/ofctrl"
 
 	"github.com/nkp-proxy/nkp/pipeline/flow"
+	"github.com/nkp-proxy/nkp/test/nightly"
 )
 
 // TestFieldHeaders compares the headers in oxm.go with libOpenflow's.
@@ -51,8 +52,8 @@ func TestFieldHeaders(t *testing.T) {
 // TestCTAgainstOfnet compares templates that were filled in with what ofnet encodes whole.
 func TestCTAgainstOfnet(t *testing.T) {
 	e := newEncoder()
-	r := rand.New(rand.NewPCG(1, 2))
-	for range 20000 {
+	r := rand.New(rand.NewPCG(nightly.Seed(t), 0))
+	for range nightly.Count(2000, 50000) {
 		a := flow.CT{Commit: r.IntN(2) == 0, Zone: uint16(r.Uint32()), Table: uint8(r.Uint32()), MarkFromReg1: r.IntN(2) == 0}
 		a.NAT.Kind = flow.NATKind(r.IntN(4))
 		nat := openflow15.NewNXActionCTNAT()

@@ -3,20 +3,18 @@
 package ofctrl
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nkp-proxy/nkp/ofctrl/ofctrltest"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
-	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // own is a flow of ours to port n, and others the same flow as ovs-ofctl has it.
@@ -90,7 +88,7 @@ func TestForeignFlowsAreNotReplaced(t *testing.T) {
 	allowed("all gone", 1, 2, 3, 4)
 	b.ofctl("del-flows", "table=1")
 	allowed("all flows were deleted", 1, 2, 3, 4)
-	if got := len(c.foreign.known); got != 0 {
+	if got, _ := remembered(c); got != 0 {
 		t.Errorf("%d flows are remembered; there is none", got)
 	}
 
@@ -112,7 +110,9 @@ func TestForeignFlowsWithoutReports(t *testing.T) {
 	if err := c.Watch(t.Context(), ownFilter, []uint8{255, 1, 255}); err != nil && !errors.As(err, &refusal) {
 		t.Fatal(err)
 	} else if err == nil {
+		c.foreign.mu.Lock()
 		c.foreign.watch = nil
+		c.foreign.mu.Unlock()
 	}
 	b.ofctl("add-flow", "cookie=0x77,"+others(1)+",actions=drop")
 	mustRead(t, c)
@@ -139,6 +139,13 @@ func TestForeignFlowsWithoutReports(t *testing.T) {
 	mustCommit(t, c, &flow.Delta{SetFlows: []*flow.Flow{own(1)}})
 }
 
+// remembered returns how many foreign flows a connection knows, and whether there were too many.
+func remembered(c *Conn) (n int, left bool) {
+	c.foreign.mu.Lock()
+	defer c.foreign.mu.Unlock()
+	return len(c.foreign.known), c.foreign.left
+}
+
 // TestManyForeignFlows has another owner add more flows at once than the switch queues reports for (128 KiB,
 // Open vSwitch's connmgr.c), and more than are remembered.
 func TestManyForeignFlows(t *testing.T) {
@@ -147,36 +154,36 @@ func TestManyForeignFlows(t *testing.T) {
 	c := b.dial(Options{})
 	must(t, c.Watch(t.Context(), ownFilter, ownFilter.Tables))
 	mustRead(t, c)
-	const n = 20000
-	var text bytes.Buffer
+	const n = 5000 // reports of some 60 bytes
+	var flows []string
 	for i := range n {
-		fmt.Fprintf(&text, "cookie=0x77,%s,actions=drop\n", others(i+1))
+		flows = append(flows, "cookie=0x77,"+others(i+1)+",actions=drop")
 	}
-	file := filepath.Join(t.TempDir(), "flows")
-	must(t, os.WriteFile(file, text.Bytes(), 0o600))
-	b.ofctl("add-flows", "--bundle", file)
+	b.addFlows(flows...)
 	for _, k := range []int{1, n / 2, n} {
 		if _, err := c.Commit(t.Context(), &flow.Delta{SetFlows: []*flow.Flow{own(k)}}); !errors.Is(err, ErrForeignFlow) {
 			t.Errorf("flow %d: %v", k, err)
 		}
 	}
-	if got := len(c.foreign.known); got != n {
+	if got, _ := remembered(c); got != n {
 		t.Errorf("%d of %d flows are known", got, n)
 	}
 	b.ofctl("del-flows", "table=1")
 	mustCommit(t, c, &flow.Delta{SetFlows: []*flow.Flow{own(1), own(n)}})
 
 	few := b.dial(Options{})
+	few.foreign.mu.Lock()
 	few.foreign.max = 100
+	few.foreign.mu.Unlock()
 	must(t, few.Watch(t.Context(), ownFilter, ownFilter.Tables))
-	b.ofctl("add-flows", "--bundle", file)
+	b.addFlows(flows...)
 	mustRead(t, few)
-	if got := len(few.foreign.known); got != 100 || !few.foreign.left {
+	if got, left := remembered(few); got != 100 || !left {
 		t.Errorf("%d flows are remembered; at most 100 should be", got)
 	}
 	b.ofctl("del-flows", "table=1")
 	mustRead(t, few)
-	if few.foreign.left || len(few.foreign.known) != 0 {
+	if got, left := remembered(few); got != 0 || left {
 		t.Error("what was left out once is not looked at again")
 	}
 }
@@ -184,29 +191,31 @@ func TestManyForeignFlows(t *testing.T) {
 // TestPausedReports has a commit wait for a switch that has paused its reports, and not for ever.
 func TestPausedReports(t *testing.T) {
 	t.Parallel()
-	b := newBridge(t)
-	c := b.dial(Options{})
-	must(t, c.Watch(t.Context(), ownFilter, ownFilter.Tables))
-	event := func(typ uint16) {
-		c.foreign.mu.Lock()
-		defer c.foreign.mu.Unlock()
-		must(t, c.foreign.event(typ, make([]byte, 8)))
-	}
-	event(flowPaused)
-	event(flowPaused)
-	time.AfterFunc(300*time.Millisecond, func() { event(flowResumed); event(flowResumed) })
-	start := time.Now()
-	mustCommit(t, c, &flow.Delta{SetFlows: []*flow.Flow{own(1)}})
-	if took := time.Since(start); took < 200*time.Millisecond {
-		t.Errorf("the commit did not wait: %v", took)
-	}
-	event(flowPaused)
-	start = time.Now()
-	if _, err := c.Commit(t.Context(), &flow.Delta{SetFlows: []*flow.Flow{own(2)}}); err == nil {
-		t.Error("a commit while reports are paused")
-	} else if took := time.Since(start); took > 2*pauseWait {
-		t.Errorf("%v, after %v", err, took)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c := mustPipe(t, func(f *ofctrltest.Session) {
+			for m, err := f.Read(); err == nil; m, err = f.Read() {
+				f.Answer(m)
+			}
+		}, Options{})
+		event := func(typ uint16) {
+			c.foreign.mu.Lock()
+			defer c.foreign.mu.Unlock()
+			must(t, c.foreign.event(typ, make([]byte, 8)))
+		}
+		event(flowPaused)
+		event(flowPaused)
+		time.AfterFunc(pauseWait/2, func() { event(flowResumed); event(flowResumed) })
+		begun := time.Now()
+		mustCommit(t, c, &flow.Delta{SetFlows: []*flow.Flow{own(1)}})
+		if took := time.Since(begun); took != pauseWait/2 {
+			t.Errorf("the commit took %v, the pause %v", took, pauseWait/2)
+		}
+		event(flowPaused)
+		begun = time.Now()
+		if _, err := c.Commit(t.Context(), &flow.Delta{SetFlows: []*flow.Flow{own(2)}}); err == nil || time.Since(begun) != pauseWait {
+			t.Errorf("a commit while reports are paused: %v after %v", err, time.Since(begun))
+		}
+	})
 }
 
 func must(t *testing.T, err error) {
@@ -234,20 +243,17 @@ func TestForeign(t *testing.T) {
 	}
 	says := func(when string, number int, want ...string) {
 		t.Helper()
-		var got []string
-		for deadline := time.Now().Add(testbed.Patient(5 * time.Second)); ; time.Sleep(10 * time.Millisecond) {
+		wait.NoError(t, when, func() error {
+			var got []string
 			known := c.Foreign()
-			got = got[:0]
 			for _, f := range known.Kept {
 				got = append(got, f.String())
 			}
-			if known.Number[1] == number && slices.Equal(got, want) {
-				return
+			if known.Number[1] != number || !slices.Equal(got, want) {
+				return fmt.Errorf("%d flows, %q; want %d, %q", known.Number[1], got, number, want)
 			}
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: %d flows, %q; want %d, %q", when, known.Number[1], got, number, want)
-			}
-		}
+			return nil
+		})
 	}
 	const nine, eight = "cookie=0x70,table=1,priority=9,ip,actions=drop", "cookie=0x71,table=1,priority=8,oxm=800004080000000000000001,actions=NORMAL"
 	read()
@@ -263,13 +269,11 @@ func TestForeign(t *testing.T) {
 	read()
 	says("read again", 3, nine, eight)
 
-	var text bytes.Buffer
+	var flows []string
 	for i := range MaxKept + 5 {
-		fmt.Fprintf(&text, "cookie=0x77,%s,actions=drop\n", others(i+1))
+		flows = append(flows, "cookie=0x77,"+others(i+1)+",actions=drop")
 	}
-	file := filepath.Join(t.TempDir(), "flows")
-	must(t, os.WriteFile(file, text.Bytes(), 0o600))
-	b.ofctl("add-flows", "--bundle", file)
+	b.addFlows(flows...)
 	read()
 	if known := c.Foreign(); len(known.Kept) != MaxKept || known.Number[1] != 3+MaxKept+5 { // one has replaced ours
 		t.Errorf("%d kept of %d", len(known.Kept), known.Number[1])
@@ -292,10 +296,8 @@ func TestWatchRefusedWithoutID(t *testing.T) {
 			}
 		}
 	}), Options{})
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
 	var refusal *SwitchError
-	if err := c.Watch(ctx, ownFilter, []uint8{1, 2}); !errors.As(err, &refusal) {
+	if err := c.Watch(t.Context(), ownFilter, []uint8{1, 2}); !errors.As(err, &refusal) {
 		t.Errorf("%v, want a refusal", err)
 	}
 }

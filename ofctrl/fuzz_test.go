@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/ofctrl/ofctrltest"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 var update = flag.Bool("update", false, "capture testdata/frames from a real switch again")
@@ -80,18 +82,54 @@ func TestCapture(t *testing.T) {
 	c.PacketOut(t.Context(), flow.PortLocal, udpFrame("10.0.0.9", "10.0.0.1", 5, 6, "x"), flow.Output{Port: portTable})
 	b.ofctl("add-meter", "meter=9,pktps,band=type=drop,rate=7")
 	b.ofctl("add-group", "group_id=7,type=all,bucket=output:1")
-	time.Sleep(300 * time.Millisecond)
-	mu.Lock()
-	defer mu.Unlock()
-	frames := t.TempDir()
-	if *update {
-		frames = "testdata/frames"
+	kinds := func() map[string]frame {
+		mu.Lock()
+		defer mu.Unlock()
+		return kindsOf(stream.Bytes())
 	}
-	seen := map[string]bool{}
-	for fr := newFrameReader(&stream); ; {
+	wait.NoError(t, "the messages that nobody waits for", func() error {
+		seen := kinds()
+		for _, typ := range []msgType{typeEchoReply, typePacketIn} {
+			if seen[typ.String()] == nil {
+				return fmt.Errorf("no %v", typ)
+			}
+		}
+		for _, about := range []msgType{typeMeterMod, typeGroupMod} {
+			if seen[fmt.Sprintf("%v-%v", typeRequestForward, about)] == nil {
+				return fmt.Errorf("no %v about a %v", typeRequestForward, about)
+			}
+		}
+		return nil
+	})
+	seen := kinds()
+	if *update {
+		for name, f := range seen {
+			must(t, os.WriteFile(filepath.Join("testdata/frames", name), f, 0o644))
+		}
+	}
+	names, err := filepath.Glob("testdata/frames/*")
+	must(t, err)
+	want := map[string]bool{}
+	for _, n := range names {
+		want[withoutSize(filepath.Base(n))] = true
+	}
+	got := map[string]bool{}
+	for n := range seen {
+		got[withoutSize(n)] = true
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("the switch sends %v, testdata/frames has %v: run with -update", slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(want)))
+	}
+}
+
+// kindsOf returns the first message of each kind in a stream: of each type, of errors by their numbers, of
+// multipart replies by type and size.
+func kindsOf(stream []byte) map[string]frame {
+	seen := map[string]frame{}
+	for fr := newFrameReader(bytes.NewReader(stream)); ; {
 		f, err := fr.next()
 		if err != nil {
-			break
+			return seen
 		}
 		name := f.typ().String()
 		switch f.typ() {
@@ -102,34 +140,18 @@ func TestCapture(t *testing.T) {
 		case typeRequestForward:
 			name = fmt.Sprintf("%s-%v", name, frame(f.body()).typ())
 		}
-		if !seen[name] {
-			seen[name] = true
-			if err := os.WriteFile(filepath.Join(frames, name), f, 0o644); err != nil {
-				t.Fatal(err)
-			}
+		if seen[name] == nil {
+			seen[name] = bytes.Clone(f)
 		}
-	}
-	if got, want := kindsOf(t, frames), kindsOf(t, "testdata/frames"); !slices.Equal(got, want) {
-		t.Errorf("the switch sends %v, testdata/frames has %v: run with -update", got, want)
 	}
 }
 
-// kindsOf returns the kinds of the frames in a folder, without the sizes of multipart replies.
-func kindsOf(t *testing.T, folder string) (kinds []string) {
-	t.Helper()
-	names, err := filepath.Glob(filepath.Join(folder, "*"))
-	if err != nil {
-		t.Fatal(err)
+// withoutSize returns the name of a kind without the size of a multipart reply.
+func withoutSize(kind string) string {
+	if strings.HasPrefix(kind, typeMultipartReply.String()) {
+		kind = kind[:strings.LastIndex(kind, "-")]
 	}
-	for _, n := range names {
-		kind := filepath.Base(n)
-		if strings.HasPrefix(kind, typeMultipartReply.String()) {
-			kind = kind[:strings.LastIndex(kind, "-")]
-		}
-		kinds = append(kinds, kind)
-	}
-	slices.Sort(kinds)
-	return slices.Compact(kinds)
+	return kind
 }
 
 func FuzzFrames(f *testing.F) {

@@ -5,24 +5,28 @@ package ofctrl
 import (
 	"context"
 	"errors"
+	"fmt"
+	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
+	"github.com/nkp-proxy/nkp/ofctrl/ofctrltest"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // TestNoLeaks opens and ends connections in every way and counts goroutines. It does not run beside other tests.
 func TestNoLeaks(t *testing.T) {
-	b := newBridge(t)
-	b.dial(Options{}).Close()
+	path := filepath.Join(t.TempDir(), "s")
+	s, err := ofctrltest.Listen(path, ofctrltest.Options{})
+	must(t, err)
+	defer s.Close()
+	target := Target{Network: "unix", Address: path}
 	before := goroutines()
 	d := flow.Diff(flow.NewState(), bigState(200))
 	for i := range 20 {
-		c, err := Dial(t.Context(), b.target(), Options{OnPacketIn: func(*PacketIn) {}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c, err := Dial(t.Context(), target, patient(Options{OnPacketIn: func(*PacketIn) {}}))
+		must(t, err)
 		var wg sync.WaitGroup
 		wg.Go(func() { c.Commit(t.Context(), d) })
 		wg.Go(func() { c.ReadBack(t.Context(), ownFilter) })
@@ -39,25 +43,30 @@ func TestNoLeaks(t *testing.T) {
 		}
 		c.Close()
 	}
-	for range 5 {
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		c := NewClient(b.target(), ClientOptions{})
-		if err := c.Run(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	for _, tc := range []struct {
+		what   string
+		target Target
+		until  func(Status) bool
+	}{
+		{"a connection", target, func(s Status) bool { return s.Connected }},
+		{"two attempts", Target{Network: "unix", Address: "/nonexistent"}, func(s Status) bool {
+			return s.Attempts >= 2 && s.LastError != nil && !s.Connected
+		}},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		c := NewClient(tc.target, ClientOptions{Options: patient(Options{})})
+		ended := make(chan error, 1)
+		go func() { ended <- c.Run(ctx) }()
+		wait.For(t, tc.what, func() bool { return tc.until(c.Status()) })
+		cancel()
+		if err := wait.Receive(t, "the end of Run", ended); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
-		cancel()
-		c = NewClient(Target{Network: "unix", Address: "/nonexistent"}, ClientOptions{MinBackoff: time.Millisecond})
-		ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
-		c.Run(ctx)
-		cancel()
-		if s := c.Status(); s.Attempts < 2 || s.LastError == nil || s.Connected {
-			t.Errorf("%+v", s)
-		}
 	}
-	for i := 0; goroutines() > before; i++ {
-		if i == 100 {
-			t.Fatalf("%d goroutines, %d before", goroutines(), before)
+	wait.NoError(t, "the end of all goroutines", func() error {
+		if n := goroutines(); n > before {
+			return fmt.Errorf("%d goroutines, %d before", n, before)
 		}
-		time.Sleep(20 * time.Millisecond)
-	}
+		return nil
+	})
 }

@@ -69,13 +69,15 @@ func TestOtherTables(t *testing.T) {
 	c := b.dial(Options{})
 	f := ownFilter
 	f.Cookie, f.CookieMask = 0x6e6b<<48, 0xffff<<48
+	var flows []string
 	for table := range 60 {
-		b.ofctl("add-flow", fmt.Sprintf("cookie=0x6e6b00000000%04x,table=%d,actions=drop", table, table))
+		flows = append(flows, fmt.Sprintf("cookie=0x6e6b00000000%04x,table=%d,actions=drop", table, table))
 		if table%2 == 0 {
-			b.ofctl("add-flow", fmt.Sprintf("cookie=0x6e6b80000000%04x,table=%d,priority=7,actions=drop", table, table))
+			flows = append(flows, fmt.Sprintf("cookie=0x6e6b80000000%04x,table=%d,priority=7,actions=drop", table, table))
 		}
-		b.ofctl("add-flow", fmt.Sprintf("cookie=0x77,table=%d,priority=8,actions=drop", table))
+		flows = append(flows, fmt.Sprintf("cookie=0x77,table=%d,priority=8,actions=drop", table))
 	}
+	b.addFlows(flows...)
 	s, err := c.ReadBack(t.Context(), f)
 	if err != nil || len(s.State.Flows) != 90 || len(s.Foreign) != len(f.Tables) {
 		t.Errorf("%d flows, %d foreign; %v", len(s.State.Flows), len(s.Foreign), err)

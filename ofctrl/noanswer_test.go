@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nkp-proxy/nkp/ofctrl/ofctrltest"
@@ -38,7 +39,6 @@ func serveUntil(stop func(frame) bool) func(*ofctrltest.Session) {
 // error names the question. It is so at every stage.
 func TestAnswersEchoesOnly(t *testing.T) {
 	t.Parallel()
-	const patient = 250 * time.Millisecond
 	multipart := func(typ uint16) func(frame) bool {
 		return func(m frame) bool { return m.typ() == typeMultipartRequest && u16(m.body()) == typ }
 	}
@@ -57,7 +57,7 @@ func TestAnswersEchoesOnly(t *testing.T) {
 		return func(ctx context.Context, c *Conn) error { _, err := c.Commit(ctx, d); return err }
 	}
 	flows := flow.Diff(flow.NewState(), bigState(2))
-	many := flow.Diff(flow.NewState(), bigState(3000))
+	many := flow.Diff(flow.NewState(), bigState(300))
 	for _, tc := range []struct {
 		name string
 		stop func(frame) bool
@@ -82,22 +82,21 @@ func TestAnswersEchoesOnly(t *testing.T) {
 		{"probe", is(typeBarrierRequest), func(ctx context.Context, c *Conn) error { return c.ProbeCTFlush(ctx) }, "a barrier after 1 deletions of connections"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
-			target := serveFake(t, serveUntil(tc.stop))
-			c := dialFake(t, target, Options{AnswerTimeout: patient, EchoInterval: 20 * time.Millisecond, EchoTimeout: 10 * time.Second})
-			ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
-			defer cancel()
-			begun := time.Now()
-			err := tc.ask(ctx, c)
-			if took := time.Since(begun); !errors.Is(err, ErrNoAnswer) || !strings.Contains(err.Error(), tc.text) || took > 10*time.Second {
-				t.Errorf("after %v: %v, want %q", took, err, tc.text)
-			}
-			if ended := awaitEnd(t, c); !errors.Is(ended, ErrNoAnswer) {
-				t.Errorf("the connection ended with %v", ended)
-			}
-			if tc.name == "bundle commit" != errors.Is(err, ErrOutcomeUnknown) {
-				t.Errorf("outcome unknown: %v", err)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				c := mustPipe(t, serveUntil(tc.stop), Options{})
+				begun := time.Now()
+				err := tc.ask(t.Context(), c)
+				took := time.Since(begun)
+				if !errors.Is(err, ErrNoAnswer) || !strings.Contains(err.Error(), tc.text) || took != c.opts.AnswerTimeout {
+					t.Errorf("after %v: %v, want %q", took, err, tc.text)
+				}
+				if ended := awaitEnd(t, c); !errors.Is(ended, ErrNoAnswer) {
+					t.Errorf("the connection ended with %v", ended)
+				}
+				if tc.name == "bundle commit" != errors.Is(err, ErrOutcomeUnknown) {
+					t.Errorf("outcome unknown: %v", err)
+				}
+			})
 		})
 	}
 	for name, serve := range map[string]func(*ofctrltest.Session){
@@ -112,11 +111,15 @@ func TestAnswersEchoesOnly(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			_, err := Dial(t.Context(), listenFake(t, serve), Options{ConnectTimeout: patient})
-			if !errors.Is(err, ErrNoAnswer) || !strings.Contains(err.Error(), name) {
-				t.Errorf("%v, want %q", err, name)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				o := Options{ConnectTimeout: time.Minute}
+				begun := time.Now()
+				_, err := dialPipe(t, serve, o)
+				took := time.Since(begun)
+				if !errors.Is(err, ErrNoAnswer) || !strings.Contains(err.Error(), name) || took != o.ConnectTimeout {
+					t.Errorf("after %v: %v, want %q", took, err, name)
+				}
+			})
 		})
 	}
 }
@@ -124,94 +127,104 @@ func TestAnswersEchoesOnly(t *testing.T) {
 // Answers sees whether the switch answers an echo request, and ends with the connection.
 func TestAnswers(t *testing.T) {
 	t.Parallel()
-	var deaf atomic.Bool
-	c := dialFake(t, serveFake(t, func(f *ofctrltest.Session) {
-		for {
-			m, err := read(f)
-			if err != nil {
-				return
-			}
-			if !deaf.Load() && m.typ() == typeEchoRequest {
-				f.Answer(ofctrltest.Message(m))
-			}
-		}
-	}), Options{EchoInterval: time.Hour, EchoTimeout: time.Hour})
-	answers := func(d time.Duration) bool {
-		ctx, cancel := context.WithTimeout(t.Context(), d)
-		defer cancel()
-		return c.Answers(ctx)
-	}
-	before := c.Heard()
-	if !answers(10*time.Second) || !c.Heard().After(before) {
-		t.Errorf("the switch answers, and was heard last at %v", c.Heard())
-	}
-	deaf.Store(true)
-	last := c.Heard()
-	if answers(100*time.Millisecond) || !c.Heard().Equal(last) {
-		t.Errorf("the switch has not answered since %v, and was heard at %v", last, c.Heard())
-	}
-	time.AfterFunc(50*time.Millisecond, func() { c.Close() })
-	if begun := time.Now(); answers(30*time.Second) || time.Since(begun) > 10*time.Second {
-		t.Errorf("the connection is closed; that took %v", time.Since(begun))
-	}
-}
-
-// A switch that does not read, but sends enough to count as alive, ends the connection too.
-func TestReadsNothing(t *testing.T) {
-	t.Parallel()
-	c := dialFake(t, serveFake(t, func(f *ofctrltest.Session) {
-		for {
-			if _, err := f.Write(message(typeHello, 0)); err != nil {
-				return
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-	}), Options{AnswerTimeout: 200 * time.Millisecond, EchoInterval: 50 * time.Millisecond})
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
-	defer cancel()
-	if _, err := c.Commit(ctx, flow.Diff(flow.NewState(), bigState(20_000))); !errors.Is(err, ErrNoAnswer) {
-		t.Error(err)
-	}
-}
-
-// An answer that comes slowly, but steadily, is waited for; one without end is not.
-func TestSlowAnswers(t *testing.T) {
-	t.Parallel()
-	const patient = 400 * time.Millisecond
-	serve := func(parts int) func(*ofctrltest.Session) {
-		return func(f *ofctrltest.Session) {
+	synctest.Test(t, func(t *testing.T) {
+		var deaf atomic.Bool
+		c := mustPipe(t, func(f *ofctrltest.Session) {
 			for {
 				m, err := read(f)
 				if err != nil {
 					return
 				}
-				if m.typ() != typeMultipartRequest || u16(m.body()) != mpFlowDesc {
+				if !deaf.Load() && m.typ() == typeEchoRequest {
 					f.Answer(ofctrltest.Message(m))
-					continue
 				}
-				for i := 1; i != parts; i++ {
-					time.Sleep(patient / 4)
-					if _, err := f.Write(message(typeMultipartReply, m.xid(), 0, mpFlowDesc, 0, mpMore, 0, 0, 0, 0)); err != nil {
+			}
+		}, Options{EchoInterval: time.Hour, EchoTimeout: time.Hour})
+		answers := func() (yes bool, took time.Duration) {
+			time.Sleep(time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			begun := time.Now()
+			return c.Answers(ctx), time.Since(begun)
+		}
+		before := c.Heard()
+		if yes, took := answers(); !yes || took > answerLook || !c.Heard().After(before) {
+			t.Errorf("the switch answers: %t after %v; it was heard last at %v", yes, took, c.Heard())
+		}
+		deaf.Store(true)
+		last := c.Heard()
+		if yes, took := answers(); yes || took != time.Minute || !c.Heard().Equal(last) {
+			t.Errorf("the switch has not answered since %v: %t after %v; it was heard at %v", last, yes, took, c.Heard())
+		}
+		time.AfterFunc(2*time.Second, func() { c.Close() })
+		if yes, took := answers(); yes || took != time.Second {
+			t.Errorf("the connection is closed: %t after %v", yes, took)
+		}
+	})
+}
+
+// A switch that does not read, but sends enough to count as alive, ends the connection too.
+func TestReadsNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := mustPipe(t, func(f *ofctrltest.Session) {
+			for {
+				if _, err := f.Write(message(typeHello, 0)); err != nil {
+					return
+				}
+				time.Sleep(time.Second)
+			}
+		}, Options{})
+		begun := time.Now()
+		_, err := c.Commit(t.Context(), flow.Diff(flow.NewState(), bigState(2000)))
+		if took := time.Since(begun); !errors.Is(err, ErrNoAnswer) || took != c.opts.AnswerTimeout {
+			t.Errorf("after %v: %v", took, err)
+		}
+		time.Sleep(time.Minute) // the switch notices
+	})
+}
+
+// An answer that comes slowly, but steadily, is waited for; one without end is not.
+func TestSlowAnswers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var answered atomic.Int32
+		o := Options{AnswerTimeout: 20 * time.Second, OnAnswer: func() { answered.Add(1) }}
+		serve := func(parts int) func(*ofctrltest.Session) {
+			return func(f *ofctrltest.Session) {
+				for {
+					m, err := read(f)
+					if err != nil {
 						return
 					}
+					if m.typ() != typeMultipartRequest || u16(m.body()) != mpFlowDesc {
+						f.Answer(ofctrltest.Message(m))
+						continue
+					}
+					for i := 1; i != parts; i++ {
+						time.Sleep(o.AnswerTimeout / 4)
+						if _, err := f.Write(message(typeMultipartReply, m.xid(), 0, mpFlowDesc, 0, mpMore, 0, 0, 0, 0)); err != nil {
+							return
+						}
+					}
+					f.Answer(ofctrltest.Message(m))
 				}
-				f.Answer(ofctrltest.Message(m))
 			}
 		}
-	}
-	var answered atomic.Int32
-	o := Options{AnswerTimeout: patient, OnAnswer: func() { answered.Add(1) }}
-	c := dialFake(t, serveFake(t, serve(12)), o)
-	if _, err := c.TableCounters(t.Context(), 1, 1, 1); err != nil {
-		t.Error(err)
-	}
-	if answered.Load() == 0 {
-		t.Error("nothing was reported to be answered")
-	}
-	c = dialFake(t, serveFake(t, serve(-1)), o)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*longest*patient)
-	defer cancel()
-	if _, err := c.TableCounters(ctx, 1, 1, 1); !errors.Is(err, ErrNoAnswer) || !strings.Contains(err.Error(), "completely") {
-		t.Error(err)
-	}
+		c := mustPipe(t, serve(12), o)
+		if _, err := c.TableCounters(t.Context(), 1, 1, 1); err != nil {
+			t.Error(err)
+		}
+		if answered.Load() == 0 {
+			t.Error("nothing was reported to be answered")
+		}
+		c = mustPipe(t, serve(-1), o)
+		begun := time.Now()
+		_, err := c.TableCounters(t.Context(), 1, 1, 1)
+		took := time.Since(begun)
+		if !errors.Is(err, ErrNoAnswer) || !strings.Contains(err.Error(), "completely") || took != longest*o.AnswerTimeout {
+			t.Errorf("after %v: %v", took, err)
+		}
+		time.Sleep(o.AnswerTimeout) // the switch notices
+	})
 }

@@ -5,12 +5,12 @@ package ofctrl
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"net/netip"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/nkp-proxy/nkp/pipeline/flow"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // portTable is OFPP_TABLE: a packet-out goes through the flow tables (OpenFlow 1.5.1 §7.2.1).
@@ -54,41 +54,14 @@ func TestPacketIn(t *testing.T) {
 		if err := c.PacketOut(t.Context(), flow.PortLocal, frame, flow.Output{Port: portTable}); err != nil {
 			t.Fatal(err)
 		}
-		select {
-		case p := <-got:
-			if !bytes.Equal(p.Data, frame) || p.InPort != flow.PortLocal || p.Table != 13 || p.Cookie != ownCookie|0x77 || p.Reg != [4]uint32{5, 0, 0, 9} {
-				t.Errorf("size %d: %d bytes, port %#x, table %d, cookie %#x, registers %v", size, len(p.Data), p.InPort, p.Table, p.Cookie, p.Reg)
-			}
-		case <-time.After(5 * time.Second):
-			t.Fatalf("size %d: no packet-in", size)
+		p := wait.Receive(t, fmt.Sprintf("the packet-in of size %d", size), got)
+		if !bytes.Equal(p.Data, frame) || p.InPort != flow.PortLocal || p.Table != 13 || p.Cookie != ownCookie|0x77 || p.Reg != [4]uint32{5, 0, 0, 9} {
+			t.Errorf("size %d: %d bytes, port %#x, table %d, cookie %#x, registers %v", size, len(p.Data), p.InPort, p.Table, p.Cookie, p.Reg)
 		}
 	}
 	if err := c.PacketOut(t.Context(), 1, make([]byte, 65500), flow.Output{Port: 1}); err == nil {
 		t.Error("a packet-out that is too long was taken")
 	}
-}
-
-// TestPacketInQueue lets the callback hang: packets are dropped and counted, everything else goes on.
-func TestPacketInQueue(t *testing.T) {
-	t.Parallel()
-	b := newBridge(t)
-	hang := make(chan struct{})
-	c := b.dial(Options{PacketInQueue: 4, OnPacketIn: func(*PacketIn) { <-hang }})
-	defer sync.OnceFunc(func() { close(hang) })()
-	mustCommit(t, c, flow.Diff(flow.NewState(), state(t, fl(0, 1, flow.Match{}, flow.ToController{MaxLen: 0xffff}))))
-	frame := udpFrame("10.0.0.9", "10.0.0.1", 5, 6, "x")
-	for range 50 {
-		if err := c.PacketOut(t.Context(), flow.PortLocal, frame, flow.Output{Port: portTable}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for i := 0; c.PacketInDrops() < 45; i++ {
-		if i == 500 {
-			t.Fatalf("%d dropped", c.PacketInDrops())
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	mustRead(t, c)
 }
 
 // TestForward has somebody else change groups and meters, and a bundle.
@@ -105,13 +78,8 @@ func TestForward(t *testing.T) {
 	for _, want := range []Forward{
 		{ID: 9}, {Group: true, ID: 7}, {Group: true, ID: 7, Command: groupDeleteCmd}, {Group: true, ID: groupAll, Command: groupDeleteCmd},
 	} {
-		select {
-		case f := <-got:
-			if f != want {
-				t.Errorf("%+v, want %+v", f, want)
-			}
-		case <-time.After(5 * time.Second):
-			t.Fatalf("nothing, want %+v", want)
+		if f := wait.Receive(t, fmt.Sprintf("%+v", want), got); f != want {
+			t.Errorf("%+v, want %+v", f, want)
 		}
 	}
 }

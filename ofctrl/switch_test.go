@@ -7,14 +7,15 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // shared is the switch of the tests that do not stop or kill it; each takes a bridge of its own.
@@ -63,16 +64,22 @@ func (b *bridge) target() Target { return Target{Network: "unix", Address: b.bed
 func (b *bridge) dial(o Options) *Conn {
 	b.t.Helper()
 	var c *Conn
-	var err error
-	for range 50 { // the socket appears a moment after ovs-vsctl returns
-		if c, err = Dial(b.t.Context(), b.target(), o); err == nil {
-			b.t.Cleanup(func() { c.Close() })
-			return c
-		}
-		time.Sleep(20 * time.Millisecond)
+	wait.NoError(b.t, "the bridge's socket", func() (err error) { // it appears a moment after ovs-vsctl returns
+		c, err = Dial(b.t.Context(), b.target(), patient(o))
+		return err
+	})
+	b.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// addFlows adds flows in the form of ovs-ofctl.
+func (b *bridge) addFlows(flows ...string) {
+	b.t.Helper()
+	file := filepath.Join(b.t.TempDir(), "flows")
+	if err := os.WriteFile(file, []byte(strings.Join(flows, "\n")), 0o600); err != nil {
+		b.t.Fatal(err)
 	}
-	b.t.Fatal(err)
-	return nil
+	b.ofctl("add-flows", "--bundle", file)
 }
 
 // ofctl runs ovs-ofctl -O OpenFlow15 COMMAND BRIDGE ARGS.

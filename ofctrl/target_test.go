@@ -158,7 +158,7 @@ func TestTLS(t *testing.T) {
 		"plain to TLS":     {Target{Network: "tcp", Address: good.Address}, files, ""},
 		"nobody listening": {Target{Network: "tcp", Address: "127.0.0.1:1"}, files, "refused"},
 	} {
-		c, err := Dial(t.Context(), tc.target, Options{TLS: tc.files, ConnectTimeout: 2 * time.Second})
+		c, err := Dial(t.Context(), tc.target, patient(Options{TLS: tc.files}))
 		if c != nil {
 			c.Close()
 		}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nkp-proxy/nkp/test/nightly"
 )
 
 func ptr[T any](v T) *T { return &v }
@@ -95,13 +97,14 @@ func TestBuildSwitch(t *testing.T) {
 
 func TestBuildSwitchIgnoresOrder(t *testing.T) {
 	want := buildSwitch("br-int", sample())
+	random := rand.New(rand.NewPCG(nightly.Seed(t), 0))
 	for range 100 {
 		r := sample()
-		shuffle(r.bridges)
-		shuffle(r.ports)
-		shuffle(r.interfaces)
+		shuffle(random, r.bridges)
+		shuffle(random, r.ports)
+		shuffle(random, r.interfaces)
 		for i := range r.bridges {
-			shuffle(r.bridges[i].Ports)
+			shuffle(random, r.bridges[i].Ports)
 		}
 		if got := buildSwitch("br-int", r); !reflect.DeepEqual(got, want) {
 			t.Fatalf("%+v\n%+v", got, want)
@@ -109,7 +112,9 @@ func TestBuildSwitchIgnoresOrder(t *testing.T) {
 	}
 }
 
-func shuffle[T any](s []T) { rand.Shuffle(len(s), func(i, j int) { s[i], s[j] = s[j], s[i] }) }
+func shuffle[T any](r *rand.Rand, s []T) {
+	r.Shuffle(len(s), func(i, j int) { s[i], s[j] = s[j], s[i] })
+}
 
 func TestCheck(t *testing.T) {
 	for _, c := range []struct {

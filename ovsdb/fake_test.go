@@ -1,6 +1,7 @@
-package ovsdb_test
+package ovsdb
 
 import (
+	"context"
 	_ "embed"
 	"encoding/json"
 	"fmt"
@@ -25,14 +26,40 @@ const (
 	fakeIface = "00000000-0000-0000-0000-00000000000d"
 )
 
-// fakeServer is a database server that says what a test wants: schema and rows when it is asked for them, then whatever
-// `then` writes. Echoes it answers.
+// fakeServer is a database server that says what a test wants: schema and rows when it is asked for them, and
+// whatever `then` writes once the client has these. Echoes it answers.
 type fakeServer struct {
 	schema, rows string // results; "" means fakeSchema and fakeRows
-	// instead, if set, is sent in place of the reply to a method.
+	// instead, if set, is sent in place of the reply to a method; "" sends nothing.
 	instead map[string]string
-	then    func(net.Conn)
-	deaf    bool // reads nothing once it has given the rows
+	then    func(net.Conn) // called after the first echo, which a client asks for when it has the rows
+	deaf    bool           // calls then with the rows, and reads nothing from then on
+}
+
+// over returns a client of the server that has no socket, for a test in a bubble. When it has lost its
+// connection it does not get another: the first attempt is an hour later.
+func (f fakeServer) over(t *testing.T, o Options) *Client {
+	t.Helper()
+	o.Endpoint, o.Bridge, o.MinBackoff = "unix:/nonexistent/db.sock", "br-int", time.Hour
+	o.setDefaults()
+	near, far := net.Pipe()
+	go func() { // ends with the connection
+		defer far.Close()
+		f.serve(far)
+	}()
+
+	s := newSession(near, o.Timeout)
+	if err := s.start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	life, cancel := context.WithCancel(context.Background())
+	c := &Client{
+		opt: o, changed: make(chan struct{}, 1), cancel: cancel, done: make(chan struct{}), published: make(chan struct{}),
+		sw: buildSwitch(o.Bridge, s.list()), session: s,
+	}
+	go c.run(life, s) // ended by Close
+	t.Cleanup(c.Close)
+	return c
 }
 
 // listen returns the server's endpoint. It ends with the test.
@@ -69,6 +96,7 @@ func (f fakeServer) serve(c net.Conn) {
 		rows = fakeRows
 	}
 	results["monitor_cond"], results["monitor_cond_since"] = rows, `[false,"x",`+rows+`]`
+	then := f.then
 	for in := json.NewDecoder(c); ; {
 		var ask struct {
 			ID     json.RawMessage
@@ -84,18 +112,19 @@ func (f fakeServer) serve(c net.Conn) {
 		if !ok {
 			reply = fmt.Sprintf(`{"id":%s,"result":%s,"error":null}`, ask.ID, results[ask.Method])
 		}
+		if reply == "" {
+			continue
+		}
 		if _, err := c.Write([]byte(reply)); err != nil {
 			return
 		}
-		if strings.HasPrefix(ask.Method, "monitor") && f.then != nil {
-			if f.deaf {
-				f.then(c)
-				return
-			}
-			go func() { // ends with the connection
-				time.Sleep(100 * time.Millisecond) // the client has the first state
-				f.then(c)
-			}()
+		switch {
+		case f.deaf && strings.HasPrefix(ask.Method, "monitor"):
+			f.then(c)
+			return
+		case ask.Method == "echo" && then != nil:
+			go then(c) // ends with the connection
+			then = nil
 		}
 	}
 }

@@ -1,56 +1,22 @@
-package ovsdb_test
+package ovsdb
 
 import (
 	"errors"
 	"fmt"
 	"net"
-	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/nkp-proxy/nkp/ovsdb"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
-
-// connectTo connects to a fake server. The timeout is a second, or the one given.
-func connectTo(t *testing.T, f fakeServer, timeout ...time.Duration) (*ovsdb.Client, error) {
-	t.Helper()
-	c, err := ovsdb.Connect(t.Context(), ovsdb.Options{Endpoint: f.listen(t), Bridge: "br-int", Timeout: append(timeout, time.Second)[0],
-		ProbeInterval: 50 * time.Millisecond, MinBackoff: 50 * time.Millisecond, MaxBackoff: 100 * time.Millisecond})
-	if err == nil {
-		t.Cleanup(c.Close)
-	}
-	return c, err
-}
-
-// The fake server is believed when it tells the truth.
-func TestFakeServer(t *testing.T) {
-	t.Parallel()
-	update := `{"id":null,"method":"update2","params":["nkp",{"Interface":{"` + fakeIface + `":{"modify":{"ofport":12}}}}]}`
-	c, err := connectTo(t, fakeServer{then: says(update)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for late := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
-		s := c.Switch()
-		p, ok := s.PortByNumber(12)
-		if ok && p.Name == "pod-a" && p.Tag == 7 && len(p.Trunks) == 2 && len(p.IPs) == 1 && s.FailMode == "secure" {
-			break
-		}
-		if time.Now().After(late) {
-			t.Fatalf("%+v", s)
-		}
-	}
-	time.Sleep(200 * time.Millisecond) // some echoes
-	if !c.Connected() {
-		t.Error(c.LastError())
-	}
-}
 
 // A server that answers nonsense where a client begins: the error says so in one short line. Some of these ended the process,
 // in the library's goroutines.
 func TestMalformedServer(t *testing.T) {
 	t.Parallel()
+	const noReply = "does not answer"
 	schema := func(old, new string) fakeServer { return fakeServer{schema: replaced(t, fakeSchema, old, new)} }
 	rows := func(old, new string) fakeServer { return fakeServer{rows: replaced(t, fakeRows, old, new)} }
 	for name, tc := range map[string]struct {
@@ -61,15 +27,15 @@ func TestMalformedServer(t *testing.T) {
 		"reply with the number null":    {fakeServer{instead: map[string]string{"get_schema": `{"id":null,"result":{}}`}}, "not OVSDB"},
 		"reply with an odd number":      {fakeServer{instead: map[string]string{"get_schema": `{"id":"1","result":{}}`}}, "not OVSDB"},
 		"reply of nothing":              {fakeServer{instead: map[string]string{"get_schema": `{}`}}, "not OVSDB"},
-		"reply that is null":            {fakeServer{instead: map[string]string{"get_schema": `null`}}, "does not answer"},
+		"reply that is null":            {fakeServer{instead: map[string]string{"get_schema": `null`}}, noReply},
 		"reply that is a list":          {fakeServer{instead: map[string]string{"get_schema": `[]`}}, "not OVSDB"},
 		"an odd error":                  {fakeServer{instead: map[string]string{"get_schema": `{"id":1,"result":null,"error":{"a":7}}`}}, "not OVSDB"},
 		"a long error":                  {fakeServer{instead: map[string]string{"get_schema": `{"id":1,"result":null,"error":"` + strings.Repeat(`x\n`, 100_000) + `"}`}}, "refuses get_schema"},
-		"another's number":              {fakeServer{instead: map[string]string{"get_schema": `{"id":77,"result":{},"error":null}`}}, "does not answer"},
-		"nothing but questions":         {fakeServer{instead: map[string]string{"get_schema": strings.Repeat(`{"id":"e","method":"echo","params":[]}`, 100)}}, "does not answer"},
-		"a question of no known method": {fakeServer{instead: map[string]string{"get_schema": `{"id":7,"method":"shutdown","params":[]}`}}, "does not answer"},
+		"another's number":              {fakeServer{instead: map[string]string{"get_schema": `{"id":77,"result":{},"error":null}`}}, noReply},
+		"nothing but questions":         {fakeServer{instead: map[string]string{"get_schema": strings.Repeat(`{"id":"e","method":"echo","params":[]}`, 100)}}, noReply},
+		"a question of no known method": {fakeServer{instead: map[string]string{"get_schema": `{"id":7,"method":"shutdown","params":[]}`}}, noReply},
 		"a notification of none":        {fakeServer{instead: map[string]string{"get_schema": `{"id":null,"method":"locked","params":["x"]}`}}, ""},
-		"cut off":                       {fakeServer{instead: map[string]string{"get_schema": `{"id":1,"resu`}}, "does not answer"},
+		"cut off":                       {fakeServer{instead: map[string]string{"get_schema": `{"id":1,"resu`}}, noReply},
 		"deep":                          {fakeServer{instead: map[string]string{"get_schema": `{"id":1,"result":` + strings.Repeat(`[`, 1_000_000)}}, "not OVSDB"},
 
 		"schema null":          {fakeServer{schema: `null`}, ""},
@@ -112,15 +78,18 @@ func TestMalformedServer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			begin := time.Now()
-			c, err := connectTo(t, tc.server)
-			if took := time.Since(begin); took > 10*time.Second {
-				t.Errorf("told after %v", took)
+			o := Options{Endpoint: tc.server.listen(t), Bridge: "br-int", Timeout: wait.Limit}
+			if tc.want == noReply || tc.want == "" {
+				o.Timeout = 100 * time.Millisecond // no reply comes, or this one is taken
+			}
+			c, err := Connect(t.Context(), o)
+			if err == nil {
+				defer c.Close()
 			}
 			switch {
 			case err == nil && tc.want != "":
 				t.Errorf("connected: %+v", c.Switch())
-			case err != nil && (!errors.Is(err, ovsdb.ErrUnreachable) || !strings.Contains(err.Error(), tc.want) || len(err.Error()) > 700 || strings.ContainsAny(err.Error(), "\n\r")):
+			case err != nil && (!errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), tc.want) || len(err.Error()) > 700 || strings.ContainsAny(err.Error(), "\n\r")):
 				t.Errorf("%.1000q, want %q", err, tc.want)
 			}
 		})
@@ -135,8 +104,8 @@ func replaced(t *testing.T, text, old, new string) string {
 	return strings.Replace(text, old, new, 1)
 }
 
-// A server that begins well and then sends nonsense loses its connection, and the last good state stays in force; one that tells
-// the truth again is listened to.
+// A server that begins well and then sends nonsense loses its connection, and the last good state stays in
+// force.
 func TestMalformedUpdates(t *testing.T) {
 	t.Parallel()
 	update := func(rows string) string { return `{"id":null,"method":"update2","params":["nkp",` + rows + `]}` }
@@ -156,82 +125,72 @@ func TestMalformedUpdates(t *testing.T) {
 		"a reply of no number": `{"id":{},"result":7}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			c, err := connectTo(t, fakeServer{then: says(text)})
-			if err != nil {
-				t.Fatal(err)
-			}
-			ended := func() bool { return errors.Is(c.LastError(), ovsdb.ErrUnreachable) }
-			for late := time.Now().Add(5 * time.Second); !ended(); time.Sleep(time.Millisecond) {
-				if time.Now().After(late) {
-					t.Fatalf("goes on: %+v", c.Switch())
+			synctest.Test(t, func(t *testing.T) {
+				c := fakeServer{then: says(text)}.over(t, Options{})
+				time.Sleep(time.Minute) // the first probe, the text, and what comes of it
+				if err := c.LastError(); !errors.Is(err, ErrUnreachable) || c.Connected() {
+					t.Errorf("goes on: %v", err)
 				}
-			}
-			if s := c.Switch(); !s.Exists || s.FailMode != "secure" {
-				t.Errorf("%+v", s)
-			}
+				if s := c.Switch(); !s.Exists || s.FailMode != "secure" {
+					t.Errorf("%+v", s)
+				}
+			})
 		})
 	}
 }
 
-// However much a server sends, memory is bounded: a message without end, changes without end, questions without end.
-// It does not run beside other tests.
+// However much a server sends, the client takes a bounded part of it: of a message without end, of changes
+// without end, and of questions without end, whose answers the server does not read. Then it ends the
+// connection. The test does not run beside others.
 func TestServerFloods(t *testing.T) {
-	defer ovsdb.SetMaxTaken(8 << 20)()
+	defer func(n int) { maxTaken = n }(maxTaken)
+	maxTaken = 8 << 20
+	o := Options{Timeout: 5 * time.Second, ProbeInterval: 10 * time.Second}
 	block := strings.Repeat("x", 1<<20)
-	const enough = 300 // blocks: a client without bounds fails the test and not the machine
 	for _, tc := range []struct {
 		name, want string
 		deaf       bool
-		then       func(net.Conn)
+		after      time.Duration
+		most       int // bytes that are taken until then
+		send       func(i int) string
 	}{
-		{"a message without end", "more than 16 MiB", false, func(c net.Conn) {
-			_, err := c.Write([]byte(`{"id":null,"method":"update2","params":["nkp","`))
-			for i := 0; i < enough && err == nil; i++ {
-				_, err = c.Write([]byte(block))
+		{"a message without end", "more than 16 MiB", false, 2 * o.ProbeInterval, maxMessage, func(i int) string {
+			if i == 0 {
+				return `{"id":null,"method":"update2","params":["nkp","`
 			}
+			return block
 		}},
-		{"rows without end", "listing everything again", false, func(c net.Conn) {
-			var err error
-			for i := 0; i < enough && err == nil; i++ {
-				_, err = fmt.Fprintf(c, `{"id":null,"method":"update2","params":["nkp",{"Port":{"p%d":{"insert":{"name":"p%d","vlan_mode":"%s"}}}}]}`, i, i, block)
-			}
+		{"rows without end", "listing everything again", false, 2 * o.ProbeInterval, maxTaken + 4<<20, func(i int) string {
+			return fmt.Sprintf(`{"id":null,"method":"update2","params":["nkp",{"Port":{"p%d":{"insert":{"name":"p%d","vlan_mode":"%s"}}}}]}`, i, i, block)
 		}},
-		{"questions without end", "not reachable", true, func(c net.Conn) {
-			var err error
-			for i := 0; i < enough && err == nil; i++ { // and nobody reads the answers
-				_, err = c.Write([]byte(`{"id":"e","method":"echo","params":["` + block + `"]}`))
-			}
+		{"questions without end", "not reachable", true, o.Timeout - 1, 4 << 20, func(int) string {
+			return `{"id":"e","method":"echo","params":["` + block + `"]}`
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			var before, now runtime.MemStats
-			runtime.GC()
-			runtime.ReadMemStats(&before)
-			f := fakeServer{then: tc.then, deaf: tc.deaf}
-			c, err := connectTo(t, f, 5*time.Second)
-			if err != nil {
-				t.Fatal(err)
-			}
-			most, said := uint64(0), ""
-			for late := time.Now().Add(20 * time.Second); !strings.Contains(said, tc.want); time.Sleep(5 * time.Millisecond) {
-				runtime.ReadMemStats(&now)
-				most = max(most, now.HeapAlloc)
-				if err := c.LastError(); err != nil {
-					said = err.Error()
+			synctest.Test(t, func(t *testing.T) {
+				taken := 0 // written by the server, which has ended or is blocked when it is read
+				c := fakeServer{deaf: tc.deaf, then: func(conn net.Conn) {
+					for i := range 40 { // a client without bounds fails the test and not the machine
+						n, err := conn.Write([]byte(tc.send(i)))
+						if taken += n; err != nil {
+							return
+						}
+					}
+				}}.over(t, o)
+				time.Sleep(tc.after)
+				synctest.Wait()
+				if taken > tc.most {
+					t.Errorf("%d KiB are taken, want at most %d", taken>>10, tc.most>>10)
 				}
-				if time.Now().After(late) {
-					t.Fatalf("no error says %q: %s", tc.want, said)
+				time.Sleep(2 * o.ProbeInterval)
+				if err := c.LastError(); err == nil || !strings.Contains(err.Error(), tc.want) {
+					t.Errorf("%v, want %q", err, tc.want)
 				}
-			}
-			if grown := int64(most) - int64(before.HeapAlloc); grown > 400<<20 {
-				t.Errorf("the heap grew by %d MiB", grown>>20)
-			} else {
-				t.Logf("the heap grew by %d MiB", grown>>20)
-			}
-			if !c.Switch().Exists {
-				t.Error("the last good state is gone")
-			}
+				if !c.Switch().Exists {
+					t.Error("the last good state is gone")
+				}
+			})
 		})
 	}
 }

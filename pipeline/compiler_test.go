@@ -9,6 +9,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
+	"github.com/nkp-proxy/nkp/test/nightly"
 )
 
 func compile(t testing.TB, cfg Config, sps ...*k8s.ServicePort) *Compiler {
@@ -50,9 +51,10 @@ func equal(t *testing.T, what string, got, want *flow.State) {
 // Services that come, go, change, trade addresses, collide in their ids, and a node whose facts change.
 func TestIncrementalEqualsFromScratch(t *testing.T) {
 	crowd(t, 64)
-	const rounds, steps = 30, 500
-	for round := range rounds {
-		rng := rand.New(rand.NewPCG(uint64(round), 7))
+	const steps = 500
+	seed := nightly.Seed(t)
+	for round := range nightly.Count(4, 100) {
+		rng := rand.New(rand.NewPCG(seed, uint64(round)))
 		cfg := testConfig()
 		c := compile(t, cfg)
 		onSwitch := flow.NewState()
@@ -136,7 +138,7 @@ func TestIncrementalEqualsFromScratch(t *testing.T) {
 
 // No step of a Delta, taken in its order, leaves a flow or bucket pointing to a group that is not there.
 func TestDeltaNeverDangles(t *testing.T) {
-	rng := rand.New(rand.NewPCG(3, 3))
+	rng := rand.New(rand.NewPCG(nightly.Seed(t), 3))
 	c := compile(t, testConfig())
 	groups := map[uint32]bool{}
 	flows := map[flow.Key]*flow.Flow{}
@@ -147,7 +149,7 @@ func TestDeltaNeverDangles(t *testing.T) {
 			}
 		}
 	}
-	for step := range 2000 {
+	for step := range nightly.Count(1000, 20_000) {
 		sp := randomShape(rng, rng.IntN(10), step%97).servicePort()
 		changes := map[k8s.PortName]*k8s.ServicePort{sp.Name: sp}
 		if rng.IntN(3) == 0 {

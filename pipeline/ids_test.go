@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/nightly"
 )
 
 // crowd makes every port want one of n ids, so that chains of collisions are the rule.
@@ -24,8 +25,8 @@ func numbered(i int) k8s.PortName {
 // and every port whose id changes is reported.
 func TestIDsDoNotDependOnHistory(t *testing.T) {
 	crowd(t, 40)
-	rng := rand.New(rand.NewPCG(1, 2))
-	for round := range 300 {
+	rng := rand.New(rand.NewPCG(nightly.Seed(t), 2))
+	for round := range nightly.Count(100, 3000) {
 		table := idTable{}
 		live := map[k8s.PortName]bool{}
 		seen := map[k8s.PortName]uint32{}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
+	"github.com/nkp-proxy/nkp/test/nightly"
 )
 
 func ones(n int) []int { return slices.Repeat([]int{1}, n) }
@@ -146,9 +147,9 @@ func chosenBy(t *testing.T, c *Compiler, sp *k8s.ServicePort, hashBits int) []ne
 func TestEndpointChangesMoveLittle(t *testing.T) {
 	for _, n := range []int{2, 3, 5, 8, 10, 16, 40, 64, 100, 130, 256, 1024, 5000} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			steps := 60
+			steps := nightly.Count(20, 200)
 			if n > maxSlots {
-				steps = 12
+				steps = nightly.Count(3, 12)
 			}
 			hashBits := bits.Len(uint(mostSlots(2 * n)))
 			rng := rand.New(rand.NewPCG(uint64(n), 5))
@@ -323,7 +324,7 @@ func TestWeights(t *testing.T) {
 		}
 	}
 	rng := rand.New(rand.NewPCG(7, 3))
-	for range 300 { // all releases of Open vSwitch must make the same of a group
+	for range nightly.Count(100, 3000) { // all releases of Open vSwitch must make the same of a group
 		sp := shape{name: "web", cluster: 2 + rng.IntN(20), types: all[:1]}.servicePort()
 		most := []int{2, 4, k8s.MaxWeight}[rng.IntN(3)]
 		for i := range sp.ClusterEndpoints {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -117,6 +118,29 @@ func (b *bed) good() []hnsfake.Call {
 	}
 	b.sane()
 	return calls
+}
+
+// ownClock gives the Plane the clock of the process. In a bubble of synctest that is the bubble's.
+func ownClock(o *Options) { o.now = time.Now }
+
+// run has the Plane run by itself, in a bubble of synctest, until stop is called.
+func (b *bed) run() (stop func()) {
+	ctx, cancel := context.WithCancel(b.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- b.plane.Run(ctx) }()
+	return func() {
+		b.t.Helper()
+		cancel()
+		if err := <-done; err != nil {
+			b.t.Error(err)
+		}
+	}
+}
+
+// settle has the time pass that Run keeps between two syncs, and waits until Run has nothing more to do at once.
+func settle() {
+	time.Sleep(defaultMinSync)
+	synctest.Wait()
 }
 
 // sane checks what must hold after every sync.

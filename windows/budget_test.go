@@ -1,10 +1,11 @@
 package windows
 
 import (
-	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nkp-proxy/nkp/test/hnsfake"
@@ -128,121 +129,121 @@ func TestChangesBetweenEnumerations(t *testing.T) {
 	}
 }
 
-// What Run does by itself: it syncs, follows changes, audits, and stops when it is told to. An idle minute has two or three
-// audits, for which there are 20 calls.
+// What Run does by itself: it syncs, follows changes, audits, and stops when it is told to.
 func TestRun(t *testing.T) {
-	b := newBed(t, hns.NetworkOverlay, newest, func(o *Options) {
-		o.now, o.MinSync, o.AuditPeriod = time.Now, 10*time.Millisecond, 300*time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, hns.NetworkOverlay, newest, ownClock)
+		b.many(20, 2)
+		b.flush()
+		stop := b.run()
+		have := func(when string, want int) {
+			t.Helper()
+			if n := b.count(); n != want {
+				t.Errorf("%s: %d load balancers, want %d", when, n, want)
+			}
+		}
+		settle()
+		have("at the start", 20)
+
+		b.hns.Calls()
+		time.Sleep(3 * defaultAudit)
+		synctest.Wait()
+		calls := b.hns.Calls()
+		t.Logf("three audit periods: %d calls", len(calls))
+		if n := len(calls); n == 0 || n > 20 || writes(calls) > 0 {
+			t.Errorf("three audit periods take %d calls, %d of them writes", n, writes(calls))
+		}
+
+		b.hns.DropLoadBalancer(b.loadBalancer("10.99.0.3", 80).ID)
+		settle()
+		have("lost, before the audit", 19)
+		time.Sleep(defaultAudit)
+		settle()
+		have("lost, after the audit", 20)
+
+		b.simple("late", "10.99.3.3", "100.244.1.1")
+		b.flush()
+		settle()
+		have("a change", 21)
+
+		b.hns.Inject(hnsfake.Fault{Func: "HcnCreateLoadBalancer", Times: 1, Code: hns.CodeFail, Text: "busy"})
+		b.simple("later", "10.99.3.4", "100.244.1.1")
+		b.flush()
+		settle()
+		time.Sleep(2 * time.Second) // a failed step is tried again
+		settle()
+		have("a change that fails at first", 22)
+
+		stop()
+		if s := b.plane.Detail(); s.Busy || s.Syncs < 4 || s.Counts.Created < 22 || s.Synced.IsZero() {
+			t.Errorf("status %+v", s)
+		}
 	})
-	b.restart()
-	b.many(20, 2)
-	b.flush()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- b.plane.Run(ctx) }()
-	eventually(t, "20 load balancers", func() bool { return b.count() == 20 })
-	time.Sleep(50 * time.Millisecond)
-
-	b.hns.Calls()
-	time.Sleep(3 * b.opts.AuditPeriod)
-	calls := b.hns.Calls()
-	t.Logf("three audit periods: %d calls", len(calls))
-	if n := len(calls); n == 0 || n > 20 || writes(calls) > 0 {
-		t.Errorf("three audit periods take %d calls, %d of them writes", n, writes(calls))
-	}
-
-	b.hns.DropLoadBalancer(b.loadBalancer("10.99.0.3", 80).ID)
-	eventually(t, "the lost load balancer", func() bool { return b.count() == 20 })
-	b.simple("late", "10.99.3.3", "100.244.1.1")
-	b.flush()
-	eventually(t, "the new load balancer", func() bool { return b.count() == 21 })
-
-	b.hns.Inject(hnsfake.Fault{Func: "HcnCreateLoadBalancer", Times: 1, Code: hns.CodeFail, Text: "busy"})
-	b.simple("later", "10.99.3.4", "100.244.1.1")
-	b.flush()
-	eventually(t, "the load balancer that failed at first", func() bool { return b.count() == 22 })
-
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-	if s := b.plane.Detail(); s.Busy || s.Syncs < 4 || s.Counts.Created < 22 || s.Synced.IsZero() {
-		t.Errorf("status %+v", s)
-	}
 }
 
 // The hourly read of every object takes long; changes do not wait for it, and it ends although they keep coming.
 func TestChangesDuringFullRead(t *testing.T) {
-	b := newBed(t, hns.NetworkOverlay, newest, func(o *Options) {
-		o.now, o.MinSync, o.FullAuditPeriod = time.Now, time.Millisecond, 2*time.Second
-	})
-	b.many(100, 2)
-	b.flush()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- b.plane.Run(ctx) }()
-	eventually(t, "all load balancers", func() bool { return b.count() == 100 })
-	lost := b.loadBalancer("10.99.0.77", 80).ID
-	b.hns.ChangeLoadBalancer(lost, func(o hnsfake.Object) { o["SourceVIP"] = nodeIP })
-	reads := make(chan struct{}, 10000)
-	b.hns.Inject(hnsfake.Fault{Func: "HcnOpenEndpoint", Times: -1, Do: func() {
-		reads <- struct{}{}
-		time.Sleep(10 * time.Millisecond)
-	}})
-	time.Sleep(2500 * time.Millisecond)
-	b.simple("wake", "10.99.3.1", "100.244.1.1") // the audit comes late otherwise
-	b.flush()
-	for range 20 {
-		<-reads
-	}
-	var worst time.Duration
-	for i := range 10 {
-		vip := fmt.Sprintf("10.99.4.%d", i+1)
-		began := time.Now()
-		b.simple("late-"+vip, vip, "100.244.1.1")
+	synctest.Test(t, func(t *testing.T) {
+		const period = 3 * defaultAudit
+		b := newBed(t, hns.NetworkOverlay, newest, ownClock, func(o *Options) { o.FullAuditPeriod = period })
+		b.many(40, 2)
 		b.flush()
-		eventually(t, vip, func() bool { return b.loadBalancer(vip, 80) != nil })
-		worst = max(worst, time.Since(began))
-	}
-	if n := len(reads); n > 200 {
-		t.Fatalf("%d endpoints were read meanwhile: the changes came after the read", n)
-	}
-	t.Logf("a read of 302 endpoints takes more than 3 s; 10 changes during it took at most %v", worst)
-	if worst > 2*time.Second {
-		t.Errorf("a change waited %v", worst)
-	}
-	eventually(t, "the load balancer that was changed by another program", func() bool { return b.loadBalancer("10.99.0.77", 80).SourceVIP == sourceVIP })
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+		stop := b.run()
+		settle()
+		lost := b.loadBalancer("10.99.0.37", 80).ID
+		b.hns.ChangeLoadBalancer(lost, func(o hnsfake.Object) { o["SourceVIP"] = nodeIP })
+		var reads atomic.Int64
+		const slow = 10 * time.Millisecond
+		b.hns.Inject(hnsfake.Fault{Func: "HcnOpenEndpoint", Times: -1, Do: func() {
+			reads.Add(1)
+			time.Sleep(slow)
+		}})
+		wait := func(what string, most int64, ok func() bool) {
+			t.Helper()
+			for begun := reads.Load(); !ok(); time.Sleep(slow) {
+				if n := reads.Load() - begun; n > most {
+					t.Fatalf("%s: not after %d reads", what, n)
+				}
+			}
+		}
+		time.Sleep(period - 2*defaultMinSync)
+		for reads.Load() < 20 { // 122 endpoints are read
+			time.Sleep(slow)
+		}
+
+		for i := range 10 {
+			vip := fmt.Sprintf("10.99.4.%d", i+1)
+			b.simple("late-"+vip, vip, "100.244.1.1")
+			b.flush()
+			wait(vip, int64(2*defaultMinSync/slow), func() bool { return b.loadBalancer(vip, 80) != nil })
+		}
+		wait("the load balancer that was changed by another program", 5000, func() bool {
+			return b.loadBalancer("10.99.0.37", 80).SourceVIP == sourceVIP
+		})
+		stop()
+	})
 }
 
 // Update and Status do not wait for an HNS that hangs.
 func TestHangingHNS(t *testing.T) {
-	b := newBed(t, hns.NetworkOverlay, newest, func(o *Options) { o.now, o.MinSync = time.Now, time.Millisecond })
-	release := make(chan struct{})
-	b.hns.Inject(hnsfake.Fault{Func: "HcnEnumerateNetworks", Times: 1, Do: func() { <-release }})
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- b.plane.Run(ctx) }()
-	eventually(t, "Run is busy", func() bool { return b.plane.Detail().Busy })
-	b.simple("web", "10.99.0.1", "100.244.1.1")
-	b.flush()
-	if s := b.plane.Detail(); !s.Busy || s.Queued.Before(s.Begun) {
-		t.Errorf("status %+v", s)
-	}
-	close(release)
-	eventually(t, "the load balancer", func() bool { return b.count() == 1 })
-	cancel()
-	<-done
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within 10 s", what)
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, hns.NetworkOverlay, newest, ownClock)
+		release := make(chan struct{})
+		b.hns.Inject(hnsfake.Fault{Func: "HcnEnumerateNetworks", Times: 1, Do: func() { <-release }})
+		stop := b.run()
+		synctest.Wait()
+		begun := time.Now()
+		time.Sleep(time.Hour)
+		b.simple("web", "10.99.0.1", "100.244.1.1")
+		b.flush()
+		if s := b.plane.Detail(); !s.Busy || !s.Begun.Equal(begun) || !s.Queued.Equal(time.Now()) {
+			t.Errorf("status %+v", s)
 		}
-	}
+		close(release)
+		settle()
+		if b.count() != 1 {
+			t.Errorf("%d load balancers after HNS went on", b.count())
+		}
+		stop()
+	})
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/nkp-proxy/nkp/test/hnsfake"
+	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/windows/hns"
 )
 
@@ -114,7 +115,7 @@ func TestAlteredEchoes(t *testing.T) {
 			if c.alter != nil {
 				b.hns.SetEcho(c.alter)
 			}
-			b.many(20, 2)
+			b.many(nightly.Count(8, 20), 2)
 			b.service("affinity", v1.ServiceSpec{ClusterIP: "10.99.9.1", Ports: tcp(80, 8080), SessionAffinity: v1.ServiceAffinityClientIP})
 			b.slice("affinity", tcp(0, 8080), "100.244.1.1")
 			b.good()

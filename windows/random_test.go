@@ -1,7 +1,6 @@
 package windows
 
 import (
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -10,17 +9,16 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nkp-proxy/nkp/test/hnsfake"
+	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/windows/hns"
 )
-
-// histories is the number of random histories.
-var histories = flag.Uint64("histories", 60, "number of random histories")
 
 // Whatever happens (Services come, change and go, calls fail before or after they worked, objects vanish, the agent restarts), once HNS
 // works again it has exactly what a fresh node would have, and what others made.
 func TestRandomHistoriesConverge(t *testing.T) {
-	for seed := range *histories {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { randomHistory(t, rand.New(rand.NewPCG(seed, 7))) })
+	seed := nightly.Seed(t)
+	for i := range nightly.Count(12, 300) {
+		t.Run(fmt.Sprint(i), func(t *testing.T) { randomHistory(t, rand.New(rand.NewPCG(seed, uint64(i)))) })
 	}
 }
 

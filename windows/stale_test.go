@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nkp-proxy/nkp/test/hnsfake"
@@ -87,26 +88,28 @@ func TestFewPortBlocks(t *testing.T) {
 	status(PortBlocks{256, 256}, nil, 7, 0)
 	b.clock = b.clock.Add(-time.Second)
 	status(PortBlocks{}, nil, 7, 0)
+}
 
-	// A count that hangs delays nothing, and ends with Run.
-	hangs := make(chan struct{})
-	b = newBed(t, hns.NetworkOverlay, newest, func(o *Options) {
-		o.now = time.Now
-		o.portBlocks = func(ctx context.Context) (PortBlocks, error) {
-			close(hangs)
-			<-ctx.Done()
-			return PortBlocks{}, ctx.Err()
+// A count of port blocks that hangs delays nothing, and ends with Run.
+func TestHangingPortCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hangs := false
+		b := newBed(t, hns.NetworkOverlay, newest, ownClock, func(o *Options) {
+			o.portBlocks = func(ctx context.Context) (PortBlocks, error) {
+				hangs = true
+				<-ctx.Done()
+				return PortBlocks{}, ctx.Err()
+			}
+		})
+		b.simple("web", "10.99.0.1", "100.244.1.1")
+		b.flush()
+		stop := b.run()
+		synctest.Wait()
+		if !hangs || b.count() != 1 {
+			t.Errorf("the count hangs: %v; %d load balancers", hangs, b.count())
 		}
+		stop()
 	})
-	b.simple("web", "10.99.0.1", "100.244.1.1")
-	b.flush()
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- b.plane.Run(ctx) }()
-	<-hangs
-	eventually(t, "the load balancer", func() bool { return b.count() == 1 })
-	cancel()
-	<-done
 }
 
 // The blocks that fit between used ports, and netsh's output, in two languages.

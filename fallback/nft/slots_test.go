@@ -7,14 +7,15 @@ import (
 	"testing"
 
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/nightly"
 )
 
 // Slots hold each endpoint once, without a hole, and keep as many as they can: of those that stay, only endpoints beyond the new end
 // move.
 func TestAssign(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
+	random := rand.New(rand.NewPCG(nightly.Seed(t), 2))
 	var slots Slots
-	for range 50_000 {
+	for range nightly.Count(10_000, 200_000) {
 		var list []k8s.Endpoint
 		for i := range random.IntN(40) {
 			if random.IntN(3) > 0 {

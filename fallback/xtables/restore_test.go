@@ -8,20 +8,22 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
-// promptly is how soon a transaction must return after its program has ended.
-const promptly = 2 * time.Second
+// pipe is how many bytes a pipe holds.
+const pipe = 64 << 10
 
-// large is a transaction that no pipe holds: a pipe takes 64 kB. Its second line is refused by iptables-restore.
+// large is a transaction that no pipe holds. Its second line is refused by iptables-restore.
 func large(second string) []byte {
 	var b bytes.Buffer
 	b.WriteString("*nat\n" + second + "\n")
@@ -42,24 +44,18 @@ func script(t *testing.T, body string) string {
 	return file
 }
 
-// returns waits for f, and fails the test if it takes longer than promptly and what else is allowed.
-func returns(t *testing.T, more time.Duration, f func() error) (err error) {
+// returns waits for f, which must not wait for what never comes.
+func returns(t *testing.T, f func() error) error {
 	t.Helper()
-	start, done := time.Now(), make(chan error, 1)
+	done := make(chan error, 1)
 	go func() { done <- f() }()
-	select {
-	case err = <-done:
-		t.Logf("returned after %v: %v", time.Since(start).Round(time.Millisecond), err)
-	case <-time.After(testbed.Patient(more + promptly)):
-		t.Fatalf("does not return within %v", more+promptly)
-	}
-	return err
+	return wait.Receive(t, "the end of the transaction", done)
 }
 
-// Commit, Abort and a cancelled context return as soon as the program ends, whatever it has read, and whoever else holds its
+// Commit, Abort and a cancelled context return when the program ends or is killed, whatever it has read, and whoever else holds its
 // standard input and output open.
 func TestTransactionsEnd(t *testing.T) {
-	const limit = time.Second
+	const stays = "sleep 100" // longer than wait.Limit
 	for _, c := range []struct {
 		name, body string
 		ends       bool // by itself
@@ -68,16 +64,19 @@ func TestTransactionsEnd(t *testing.T) {
 		{"refuses at once", "echo line 2 failed >&2; exit 2", true, "line 2 failed"},
 		{"reads a little", "head -c 1000 >/dev/null; echo line 2 failed >&2; exit 2", true, "line 2 failed"},
 		{"is killed", "kill -KILL $$", true, "killed"},
-		{"leaves a child behind", "sleep 30 <&0 & echo line 2 failed >&2; exit 2", true, "line 2 failed"},
+		{"leaves a child behind", stays + " <&0 & echo line 2 failed >&2; exit 2", true, "line 2 failed"},
 		{"ends well, unread", "exit 0", true, "before reading all of its input"},
-		{"closes its input", "exec <&-; exec sleep 30", false, "longer than"},
-		{"never reads", "exec sleep 30", false, "longer than"},
-		{"reads all and stays", "cat >/dev/null; exec sleep 30", false, "longer than"},
-		{"stays with a child", "sleep 30", false, "longer than"},
+		{"closes its input", "exec <&-; exec " + stays, false, "longer than"},
+		{"never reads", "exec " + stays, false, "longer than"},
+		{"reads all and stays", "cat >/dev/null; exec " + stays, false, "longer than"},
+		{"stays with a child", stays, false, "longer than"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			tables := &Tables{progs: programs{restore: script(t, c.body)}, limit: limit}
+			tables := &Tables{progs: programs{restore: script(t, c.body)}, limit: 100 * time.Millisecond}
+			if c.ends {
+				tables.limit = wait.Limit
+			}
 			begin := func(ctx context.Context) Transaction {
 				tx, err := tables.Begin(ctx, large("-A X"))
 				if err != nil {
@@ -85,21 +84,22 @@ func TestTransactionsEnd(t *testing.T) {
 				}
 				return tx
 			}
-			err := returns(t, limit, begin(t.Context()).Commit)
+			err := returns(t, begin(t.Context()).Commit)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("Commit: %v, want %q", err, c.want)
 			}
 			if !c.ends && !errors.Is(err, ErrBusy) {
 				t.Errorf("Commit: %v: a program that does not end is no fault of the input", err)
 			}
-			returns(t, 0, func() error { begin(t.Context()).Abort(); return nil })
+			tables.limit = 10 * wait.Limit // only the context ends it
+			returns(t, func() error { begin(t.Context()).Abort(); return nil })
 			for what, end := range map[string]func(Transaction) error{
 				"Commit": Transaction.Commit, "Abort": func(tx Transaction) error { tx.Abort(); return nil },
 			} {
 				ctx, cancel := context.WithCancel(t.Context())
 				tx := begin(ctx)
-				time.AfterFunc(50*time.Millisecond, cancel)
-				if err := returns(t, 0, func() error { return end(tx) }); what == "Commit" && err == nil {
+				time.AfterFunc(20*time.Millisecond, cancel) // any moment
+				if err := returns(t, func() error { return end(tx) }); what == "Commit" && err == nil {
 					t.Error("a cancelled Commit went well")
 				}
 				cancel()
@@ -120,7 +120,7 @@ func TestLargeTransactions(t *testing.T) {
 			tables := inHost(t, b.Node, backend)
 			good := func() error { return tables.Restore(t.Context(), large(":TEST - [0:0]")) }
 
-			if err := returns(t, 20*time.Second, func() error { return tables.Restore(t.Context(), large("-A TEST -j NOSUCH")) }); err == nil {
+			if err := returns(t, func() error { return tables.Restore(t.Context(), large("-A TEST -j NOSUCH")) }); err == nil {
 				t.Error("a wrong line was taken")
 			} else if errors.Is(err, ErrBusy) {
 				t.Errorf("a wrong line: %v", err)
@@ -129,14 +129,15 @@ func TestLargeTransactions(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			returns(t, 0, func() error { tx.Abort(); return nil })
+			returns(t, func() error { tx.Abort(); return nil })
 			ctx, cancel := context.WithCancel(t.Context())
 			if tx, err = tables.Begin(ctx, large(":TEST - [0:0]")); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(testbed.Patient(50 * time.Millisecond)) // it reads; without the last line nothing can be in force
+			// Without the last line nothing can be in force.
+			wait.For(t, "the program to read", func() bool { return hasRead(t, tx) > pipe })
 			cancel()
-			if err := returns(t, 0, tx.Commit); err == nil {
+			if err := returns(t, tx.Commit); err == nil {
 				t.Error("a cancelled transaction went well")
 			}
 			var names []string
@@ -145,16 +146,17 @@ func TestLargeTransactions(t *testing.T) {
 			}
 			if backend == Legacy {
 				release := holdLock(t, lock)
-				err := returns(t, LockWait*time.Second, good)
+				err := returns(t, good)
 				if !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), lock) {
 					t.Errorf("with the lock held: %v, want an error that names %s", err, lock)
 				}
-				start := time.Now()
-				time.AfterFunc(500*time.Millisecond, release)
-				if err := good(); err != nil {
-					t.Errorf("the lock is free after 0.5 s: %v", err)
+				done := make(chan error, 1)
+				go func() { done <- good() }()
+				wait.For(t, "the program to wait for the lock", func() bool { return waits(t, lock) })
+				release()
+				if err := wait.Receive(t, "the transaction", done); err != nil {
+					t.Errorf("the lock became free: %v", err)
 				}
-				t.Logf("waited %v for the lock", time.Since(start))
 			}
 			if err := good(); err != nil {
 				t.Error(err)
@@ -163,26 +165,48 @@ func TestLargeTransactions(t *testing.T) {
 	}
 }
 
+// hasRead returns how many bytes the program of a transaction has read, those of its own libraries included, which are few.
+func hasRead(t *testing.T, tx Transaction) (n int) {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", tx.(*process).cmd.Process.Pid))
+	if err == nil {
+		_, err = fmt.Sscanf(string(text), "rchar: %d", &n)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
 // holdLock takes the lock of the legacy back end as another iptables would.
 func holdLock(t *testing.T, file string) (release func()) {
 	t.Helper()
-	cmd := exec.Command("flock", file, "-c", "echo; read x")
-	in, err := cmd.StdinPipe()
+	f, err := os.Create(file)
+	if err == nil {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
+	t.Cleanup(func() { _ = f.Close() })
+	return func() { _ = f.Close() }
+}
+
+// waits reports whether a process waits for a lock of a file.
+func waits(t *testing.T, file string) bool {
+	t.Helper()
+	var s unix.Stat_t
+	err := unix.Stat(file, &s)
+	locks, errLocks := os.ReadFile("/proc/locks")
+	if err := errors.Join(err, errLocks); err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+	for l := range strings.Lines(string(locks)) {
+		if strings.Contains(l, "->") && strings.Contains(l, fmt.Sprintf(":%d ", s.Ino)) {
+			return true
+		}
 	}
-	if _, err := out.Read(make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = in.Close(); _ = cmd.Wait() })
-	return func() { _ = in.Close() }
+	return false
 }
 
 // inHost returns tables whose programs run in a host's network namespace.

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -95,13 +96,14 @@ func TestStory(t *testing.T) {
 
 // TestKeep keeps the demo running, beside the one of TestStory, and tries the commands that it names.
 func TestKeep(t *testing.T) {
+	nightly.Only(t, "in the gate TestStory runs the demo; this adds -keep and the commands that it names")
 	testbed.Require(t)
 	t.Parallel()
 	bin, err := testbed.NKP()
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	ctx, stop := context.WithCancel(t.Context()) // every step of the demo has a limit of its own
 	defer stop()
 	r, w := io.Pipe()
 	var all strings.Builder // written by reader until it is done

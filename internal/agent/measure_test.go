@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -9,13 +11,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/internal/metrics"
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
 	"github.com/nkp-proxy/nkp/k8s/manifest"
 	"github.com/nkp-proxy/nkp/test/hnsfake"
+	"github.com/nkp-proxy/nkp/test/wait"
 	"github.com/nkp-proxy/nkp/windows/hns"
 )
 
@@ -66,26 +68,22 @@ func TestMetricsOfWindows(t *testing.T) {
 		`nkp_in_step{ip_family="IPv4"} 1`, `nkp_mode_info{mode="windows"} 1`, `nkp_hns_changes_total{operation="created"} 3`,
 		`kubeproxy_sync_proxy_rules_winkernel_lb_create_failures_total{error="port_already_exists",ip_family="IPv4",lb_type="clusterip"} 1`,
 	}
-	text, missing := "", ""
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		if at := a.metricsServer.Addr(); at == "" {
-			continue
-		} else if text, err = get("http://" + at + "/metrics"); err != nil {
-			t.Fatal(err)
+	text := ""
+	wait.NoError(t, "metrics", func() error {
+		at := a.metricsServer.Addr()
+		if at == "" {
+			return errors.New("nothing listens")
 		}
-		missing = ""
+		if text, err = get("http://" + at + "/metrics"); err != nil {
+			return err
+		}
 		for _, line := range want {
 			if !strings.Contains(text, "\n"+line+"\n") {
-				missing = line
+				return fmt.Errorf("missing %q in\n%s", line, text)
 			}
 		}
-		if missing == "" {
-			break
-		}
-	}
-	if text == "" || missing != "" {
-		t.Fatalf("missing %q in\n%s", missing, text)
-	}
+		return nil
+	})
 	for _, d := range metrics.Definitions() {
 		if d.ServedIn(metrics.Windows) && d.Only == "" && !strings.Contains(text, "\n# TYPE "+d.Name+" ") {
 			t.Errorf("%s is not served", d.Name)

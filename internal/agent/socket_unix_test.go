@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // Only a socket on which nothing listens is replaced. Everything else of that name stays as it is, and the error names it.
@@ -193,17 +195,13 @@ func TestWaiting(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	w := AnswerWaiting(path, slog.New(slog.DiscardHandler))
 	w.Say("the database")
-	deadline := time.Now().Add(20 * time.Second)
-	for {
+	wait.NoError(t, "the answer at the socket", func() error {
 		_, err := NewCaller(path).Diff(t.Context())
-		if err != nil && strings.Contains(err.Error(), "nkp is starting: it has waited for the database since 20") {
-			break
+		if err == nil || !strings.Contains(err.Error(), "nkp is starting: it has waited for the database since 20") {
+			return fmt.Errorf("it is %w", err)
 		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+		return nil
+	})
 	w.Stop()
 	l, err := listen(path)
 	if err != nil {

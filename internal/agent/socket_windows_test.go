@@ -3,19 +3,20 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 	"unsafe"
 
 	"github.com/Microsoft/go-winio"
 	"golang.org/x/sys/windows"
 
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // The agent's pipe is for SYSTEM and Administrators only, there is one agent for a pipe, and it goes with the agent.
@@ -47,7 +48,7 @@ func TestPipe(t *testing.T) {
 		t.Errorf("security descriptor %s, want %s", got, onlyAdministrators)
 	}
 
-	c, err := dial(context.Background(), path)
+	c, err := dial(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,16 +82,11 @@ func TestPipeTaken(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- a.serve(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
-	wait := func(what string, ok func() bool) {
-		t.Helper()
-		for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
-			if len(done) > 0 || time.Now().After(end) {
-				t.Fatalf("not within 20 s, or the agent ended (%d): %s\n%s", len(done), what, &log)
-			}
+	wait.NoError(t, "the log says who has the name", func() error {
+		if strings.Contains(log.String(), "cannot listen on "+strings.ReplaceAll(path, `\`, `\\`)) && strings.Contains(log.String(), "belongs to the user S-1-5-21-1-2-3-1001") {
+			return nil
 		}
-	}
-	wait("it says who has the name", func() bool {
-		return strings.Contains(log.String(), "cannot listen on "+strings.ReplaceAll(path, `\`, `\\`)) && strings.Contains(log.String(), "belongs to the user S-1-5-21-1-2-3-1001")
+		return fmt.Errorf("%d agents ended; the log has\n%s", len(done), &log)
 	})
 	if _, err := NewCaller(path).Status(t.Context()); err == nil || !strings.Contains(err.Error(), "belongs to the user S-1-5-21-1-2-3-1001: it is not nkp's") {
 		t.Errorf("status from a stranger: %v", err)
@@ -99,8 +95,10 @@ func TestPipeTaken(t *testing.T) {
 		t.Error("a stranger's pipe is taken for a running agent's")
 	}
 	foreign()
-	wait("it listens", func() bool { return NewCaller(path).Running() })
-	if n := strings.Count(log.String(), "cannot listen"); n != 1 || !strings.Contains(log.String(), "the socket could be made") {
+	wait.For(t, "the agent listens", func() bool {
+		return NewCaller(path).Running() && strings.Contains(log.String(), "the socket could be made")
+	})
+	if n := strings.Count(log.String(), "cannot listen"); n != 1 {
 		t.Errorf("log:\n%s", &log)
 	}
 }
@@ -139,8 +137,8 @@ func foreignPipe(t *testing.T, path, sddl string) (end func()) {
 	}()
 	return sync.OnceFunc(func() {
 		stop.Store(true)
-		wait := 5 * time.Second
-		if c, err := winio.DialPipe(path, &wait); err == nil { // ConnectNamedPipe returns
+		most := wait.Limit
+		if c, err := winio.DialPipe(path, &most); err == nil { // ConnectNamedPipe returns
 			c.Close()
 		}
 		<-done

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,6 +26,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/httpguard/guardtest"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
@@ -33,23 +35,24 @@ import (
 	"github.com/nkp-proxy/nkp/ovsdb"
 	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/test/hnsfake"
+	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 	"github.com/nkp-proxy/nkp/windows"
 	"github.com/nkp-proxy/nkp/windows/hns"
 )
 
-// stuckAfter is the bound of these tests.
-const stuckAfter = 2400 * time.Millisecond
+// stuckAfter is the bound of these tests. A busy machine may find a loop stuck that only waits for the processor, so that the tests
+// wait for the state that must come, and stay, and do not ask for the absence of another.
+const stuckAfter = 240 * time.Millisecond
 
-// stuckBed is an agent in this process, with all that an operator sees of it.
+// stuckBed is an agent in this process, with what an operator sees of it.
 type stuckBed struct {
 	t        *testing.T
 	agent    *Agent
 	manifest string
 	socket   string
 	log      string
-	watchdog atomic.Int64 // WATCHDOG=1 the service manager has got
-	status   atomic.Pointer[string]
 }
 
 func (b *stuckBed) service(n int) {
@@ -79,7 +82,7 @@ endpoints: [{addresses: [10.0.0.9], nodeName: node-2, conditions: {ready: true}}
 	}
 }
 
-// newStuckBed starts an agent whose service manager and clients are the test. It sets the environment: no test runs beside.
+// newStuckBed starts an agent.
 func newStuckBed(t *testing.T, mode Mode, set Settings, db *ovsdb.Client) *stuckBed {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "nkp-stuck") // short: socket paths are
@@ -89,31 +92,6 @@ func newStuckBed(t *testing.T, mode Mode, set Settings, db *ovsdb.Client) *stuck
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	b := &stuckBed{t: t, manifest: filepath.Join(dir, "m.yaml"), socket: filepath.Join(dir, "nkp.sock"), log: filepath.Join(dir, "log")}
 	b.service(1)
-	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "notify"), Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { manager.Close() })
-	t.Setenv("NOTIFY_SOCKET", manager.LocalAddr().String())
-	t.Setenv("WATCHDOG_USEC", "600000") // a sign every 200 ms
-	t.Setenv("WATCHDOG_PID", fmt.Sprint(os.Getpid()))
-	go func() { // ends with manager
-		buf := make([]byte, 4096)
-		for {
-			n, err := manager.Read(buf)
-			if err != nil {
-				return
-			}
-			for line := range strings.Lines(string(buf[:n])) {
-				line = strings.TrimSpace(line)
-				if line == "WATCHDOG=1" {
-					b.watchdog.Add(1)
-				} else if text, ok := strings.CutPrefix(line, "STATUS="); ok {
-					b.status.Store(&text)
-				}
-			}
-		}
-	}()
 	set.NodeName, set.Socket, set.StuckAfter = "node-1", b.socket, stuckAfter
 	set.HealthzAddr, set.Metrics.Addr = "127.0.0.1:0", "127.0.0.1:0"
 	set.Metrics.Services, set.Metrics.ServiceLimit = true, 10
@@ -140,43 +118,18 @@ func newStuckBed(t *testing.T, mode Mode, set Settings, db *ovsdb.Client) *stuck
 	go func() { done <- b.agent.Run(ctx) }()
 	t.Cleanup(func() {
 		stop()
-		select {
-		case <-done:
-		case <-time.After(60 * time.Second):
-			t.Error("the agent does not end")
-		}
+		wait.Closed(t, "the agent's end", done)
 	})
 	return b
 }
 
-// within waits for a condition.
-func (b *stuckBed) within(d time.Duration, what string, ok func() bool) {
-	b.t.Helper()
-	for deadline := time.Now().Add(d); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			_, body := b.ask(b.agent.proxy.Addr(), "/livez")
-			b.t.Fatalf("not within %v: %s; /livez: %s", d, what, body)
-		}
-	}
-}
-
-// get asks and expects an answer, far sooner than the loop's.
+// get asks the agent, whose answer must not wait for a loop.
 func (b *stuckBed) get(addr, path string) (code int, body string) {
 	b.t.Helper()
-	begun := time.Now()
-	code, body = b.ask(addr, path)
-	if took := time.Since(begun); took > testbed.Patient(5*time.Second) {
-		b.t.Errorf("%s answered after %v", path, took)
-	}
-	return code, body
-}
-
-// ask asks, and waits longer.
-func (b *stuckBed) ask(addr, path string) (code int, body string) {
-	b.t.Helper()
-	client := http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := http.Client{Timeout: wait.Limit, Transport: &http.Transport{DisableKeepAlives: true}}
 	if addr == b.socket {
-		client.Transport = &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, b.socket) }}
+		client.Transport = &http.Transport{DisableKeepAlives: true,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, b.socket) }}
 		addr = "nkp"
 	}
 	r, err := client.Get("http://" + addr + path)
@@ -192,102 +145,104 @@ func (b *stuckBed) ask(addr, path string) (code int, body string) {
 	return r.StatusCode, string(data)
 }
 
-func (b *stuckBed) livez() int {
-	code, _ := b.ask(b.agent.proxy.Addr(), "/livez")
-	return code
-}
-
-// idle waits until everything is in force, and sees that an agent with nothing to do is well for longer than the bound.
+// idle waits until everything is in force, and until no loop works on anything: so it stays green.
 func (b *stuckBed) idle() {
 	b.t.Helper()
-	b.within(60*time.Second, "everything in force", func() bool {
+	wait.For(b.t, "everything in force", func() bool {
 		return b.agent.proxy.Addr() != "" && b.agent.metricsServer.Addr() != "" && b.agent.proxy.InStep()
 	})
-	for end := time.Now().Add(2 * stuckAfter); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		if code := b.livez(); code != 200 {
-			b.t.Fatalf("/livez of an idle agent is %d", code)
-		}
-	}
-	if b.watchdog.Load() == 0 {
-		b.t.Fatal("the watchdog is not fed")
-	}
+	b.well()
 }
 
-// stuck expects that all that an operator sees names the loop, and that nothing says that all is well.
-func (b *stuckBed) stuck(loop string) {
-	b.t.Helper()
-	b.within(stuckAfter+30*time.Second, "/livez is red", func() bool {
-		code, body := b.ask(b.agent.proxy.Addr(), "/livez")
-		return code == 503 && strings.Contains(body, `"stuck"`)
-	})
-	for _, path := range []string{"/livez", "/healthz"} {
-		var body struct {
-			Healthy bool
-			Stuck   []struct {
-				Loop, Doing string
-				Since       time.Time
-			}
-		}
-		code, text := b.get(b.agent.proxy.Addr(), path)
-		if err := json.Unmarshal([]byte(text), &body); err != nil || code != 503 || body.Healthy || len(body.Stuck) != 1 || body.Stuck[0].Loop != loop ||
-			body.Stuck[0].Doing == "" || time.Since(body.Stuck[0].Since) < stuckAfter/2 {
-			b.t.Errorf("%s is %d %s", path, code, text)
-		}
-	}
-	code, text := b.get(b.socket, "/v1/status")
-	var s Status
-	if err := json.Unmarshal([]byte(text), &s); err != nil || code != 200 {
-		b.t.Fatalf("status: %d %s", code, text)
-	}
-	if len(s.Loops) == 0 || s.Loops[0].Loop != loop || !s.Loops[0].Stuck {
-		b.t.Errorf("status: loops %+v", s.Loops)
-	}
-	if s.Status != nil && s.InStep {
-		b.t.Error("status says that the switch is in step")
-	}
-	_, text = b.get(b.agent.metricsServer.Addr(), "/metrics")
-	if !strings.Contains(text, `nkp_in_step{ip_family="IPv4"} 0`) || !strings.Contains(text, `nkp_loop_stalled_seconds{loop="`+loop+`"} `) ||
-		strings.Contains(text, `nkp_loop_stalled_seconds{loop="`+loop+`"} 0`+"\n") {
-		for line := range strings.Lines(text) {
-			if strings.HasPrefix(line, "nkp_loop") || strings.HasPrefix(line, "nkp_in_step") {
-				b.t.Errorf("metrics: %s", line)
-			}
-		}
-	}
-	b.within(5*time.Second, "the service manager is told", func() bool {
-		s := b.status.Load()
-		return s != nil && strings.Contains(*s, loop+" has made no progress")
-	})
-	before := b.watchdog.Load()
-	time.Sleep(time.Second) // five signs
-	if n := b.watchdog.Load() - before; n > 0 {
-		b.t.Errorf("the watchdog was fed %d times", n)
-	}
-	b.t.Logf("%s: /livez %s", loop, func() string { _, body := b.get(b.agent.proxy.Addr(), "/livez"); return body }())
-}
-
-// well expects that the agent gets well.
+// well waits until every loop has come to rest, and /livez is green.
 func (b *stuckBed) well() {
 	b.t.Helper()
-	b.within(90*time.Second, "/livez is green again", func() bool { return b.livez() == 200 })
-	before := b.watchdog.Load()
-	b.within(10*time.Second, "the watchdog is fed again", func() bool { return b.watchdog.Load() > before })
+	wait.NoError(b.t, "all loops at rest", func() error {
+		if working := b.agent.watch.Working(); len(working) > 0 {
+			return fmt.Errorf("working: %v", working)
+		}
+		return nil
+	})
+	wait.NoError(b.t, "/livez is green", func() error {
+		if code, body := b.get(b.agent.proxy.Addr(), "/livez"); code != 200 {
+			return fmt.Errorf("%d %s", code, body)
+		}
+		return nil
+	})
+	wait.NoError(b.t, "the watchdog is fed", func() error {
+		if s, err := b.agent.watchdogSign(b.t.Context()); err != nil || s.Stuck {
+			return fmt.Errorf("%+v, %v", s, err)
+		}
+		return nil
+	})
 }
 
-// A call into HNS that does not return turns /livez red, and with it all else. Change or audit, it makes no difference.
-func TestStuckHNS(t *testing.T) {
+// stuck waits until all that an operator sees names the loop, which hangs until the caller lets it go on.
+func (b *stuckBed) stuck(loop string) {
+	b.t.Helper()
+	is := func(s dataplane.State) bool { return s.Loop == loop && s.Stuck && s.Doing != "" }
+	for _, path := range []string{"/livez", "/healthz"} {
+		wait.NoError(b.t, path+" is red", func() error {
+			var body struct {
+				Healthy bool
+				Stuck   []dataplane.State
+			}
+			code, text := b.get(b.agent.proxy.Addr(), path)
+			if err := json.Unmarshal([]byte(text), &body); err != nil || code != 503 || body.Healthy || !slices.ContainsFunc(body.Stuck, is) {
+				return fmt.Errorf("%d %s (%v)", code, text, err)
+			}
+			return nil
+		})
+	}
+	wait.NoError(b.t, "status", func() error {
+		code, text := b.get(b.socket, "/v1/status")
+		var s Status
+		if err := json.Unmarshal([]byte(text), &s); err != nil || code != 200 || !slices.ContainsFunc(s.Loops, is) || s.Status != nil && s.InStep {
+			return fmt.Errorf("%d %s (%v)", code, text, err)
+		}
+		return nil
+	})
+	wait.NoError(b.t, "metrics", func() error {
+		_, text := b.get(b.agent.metricsServer.Addr(), "/metrics")
+		stalled := `nkp_loop_stalled_seconds{loop="` + loop + `"} `
+		if !strings.Contains(text, `nkp_in_step{ip_family="IPv4"} 0`) || !strings.Contains(text, stalled) || strings.Contains(text, stalled+"0\n") {
+			return fmt.Errorf("want nkp_in_step 0, %s not 0 in\n%s", stalled, text)
+		}
+		return nil
+	})
+	s, err := b.agent.watchdogSign(b.t.Context())
+	if err != nil || !s.Stuck || s.Ready || !strings.Contains(s.Status, loop+" has made no progress") {
+		b.t.Errorf("the service manager is told %+v, %v", s, err)
+	}
+}
+
+// hang returns what blocks until goOn is called, or the test ends.
+func hang(t *testing.T) (block, goOn func()) {
+	c := make(chan struct{})
+	goOn = sync.OnceFunc(func() { close(c) })
+	t.Cleanup(goOn)
+	return func() { <-c }, goOn
+}
+
+// onHNS starts an agent at an HNS in memory.
+func onHNS(t *testing.T) (*stuckBed, *hnsfake.Server) {
 	fake := hnsfake.New(hns.Version{Major: 15, Minor: 5})
 	fake.AddNetwork("l2", hns.NetworkL2Bridge, nil)
 	set := Settings{Windows: windows.Options{NetworkName: "l2", StateFile: filepath.Join(t.TempDir(), "hns.json"),
 		Open: func() (hns.Host, error) { return fake.Host(), nil }}, IPTables: fallback.DefaultOptions()}
-	set.IPTables.SyncPeriod = 2 * time.Second // between audits; changes may wait for twice that
+	set.IPTables.SyncPeriod = 2 * time.Second // between audits
 	b := newStuckBed(t, ModeWindows, set, nil)
 	b.idle()
+	return b, fake
+}
+
+// A call into HNS that does not return turns /livez red, and with it all else, at a change and at an audit; so does the agent's own
+// loop. Each call that does return is progress, however many a sync needs.
+func TestStuckHNS(t *testing.T) {
+	b, fake := onHNS(t)
 	for _, change := range []bool{true, false} {
-		hang := make(chan struct{})
-		goOn := sync.OnceFunc(func() { close(hang) })
-		t.Cleanup(goOn)
-		fake.Inject(hnsfake.Fault{Times: -1, Do: func() { <-hang }})
+		block, goOn := hang(t)
+		fake.Inject(hnsfake.Fault{Times: -1, Do: block})
 		if change {
 			b.service(2)
 		}
@@ -296,34 +251,35 @@ func TestStuckHNS(t *testing.T) {
 		goOn()
 		b.well()
 	}
-	// Slow, but steady: the sync takes longer than the bound, no call does.
-	fake.Inject(hnsfake.Fault{Times: 12, Do: func() { time.Sleep(stuckAfter / 8) }})
-	b.service(3)
-	for end := time.Now().Add(2 * stuckAfter); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		if _, body := b.ask(b.agent.proxy.Addr(), "/livez"); strings.Contains(body, "stuck") {
-			t.Fatalf("/livez of a slow sync: %s", body)
-		}
-	}
-}
 
-// The agent's own loop counts as well.
-func TestStuckAgent(t *testing.T) {
-	fake := hnsfake.New(hns.Version{Major: 15, Minor: 5})
-	fake.AddNetwork("l2", hns.NetworkL2Bridge, nil)
-	b := newStuckBed(t, ModeWindows, Settings{Windows: windows.Options{NetworkName: "l2", StateFile: filepath.Join(t.TempDir(), "hns.json"),
-		Open: func() (hns.Host, error) { return fake.Host(), nil }}, IPTables: fallback.DefaultOptions()}, nil)
-	b.idle()
-	hang := make(chan struct{})
-	goOn := sync.OnceFunc(func() { close(hang) })
-	t.Cleanup(goOn)
-	go b.agent.ask(t.Context(), func() { <-hang })
+	block, goOn := hang(t)
+	go b.agent.ask(t.Context(), block)
 	b.stuck("agent")
 	goOn()
 	b.well()
+
+	progress := make(chan time.Time, 6)
+	fake.Inject(hnsfake.Fault{Func: "HcnCreateLoadBalancer", Times: cap(progress), Do: func() {
+		for _, s := range b.agent.watch.Working() {
+			if s.Loop == "HNS" {
+				progress <- s.Since
+			}
+		}
+	}})
+	b.service(2 + cap(progress))
+	last := time.Time{}
+	for i := range cap(progress) {
+		at := wait.Receive(t, "a load balancer", progress)
+		if !at.After(last) {
+			t.Errorf("load balancer %d: the last progress was at %v, as for the one before", i+1, at)
+		}
+		last = at
+	}
 }
 
 // A switch that answers echoes and nothing else turns /livez red, with a change to program or without, and so it stays while
-// the agent gives up the connection, reconnects and is no better off; until the switch answers, or ends.
+// the agent gives up the connection, reconnects and is no better off; until the switch answers, or ends. The gate has its end only,
+// because the connection is given up after half a minute.
 func TestStuckSwitch(t *testing.T) {
 	bed := testbed.Start(t, testbed.Options{})
 	var deaf atomic.Bool // from then on echo requests are answered, and nothing else
@@ -352,28 +308,23 @@ func TestStuckSwitch(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(db.Close)
-	set := Settings{Settings: bridge.Settings{OVSDB: bed.DB(), Bridge: bed.Bridge, OpenFlow: "unix:" + bed.RunDir + "/echo.mgmt", HostTraffic: bridge.HostOff,
-		LocalDelivery: bridge.DeliverOff, Counters: true, Layout: pipeline.DefaultLayout(), AuditPeriod: time.Minute, CountPeriod: time.Second},
-		IPTables: fallback.DefaultOptions()}
+	set := Settings{Settings: bridge.Settings{
+		OVSDB: bed.DB(), Bridge: bed.Bridge, OpenFlow: "unix:" + bed.RunDir + "/echo.mgmt",
+		HostTraffic: bridge.HostOff, LocalDelivery: bridge.DeliverOff, Counters: true, Layout: pipeline.DefaultLayout(),
+		AuditPeriod: time.Minute, CountPeriod: time.Second,
+	}, IPTables: fallback.DefaultOptions()}
 	b := newStuckBed(t, ModeOVS, set, db)
 	b.idle()
-	givenUp := func() {
-		t.Helper()
-		b.stuck("bridge")
-		b.within(60*time.Second, "the log names the question", func() bool {
-			text, _ := os.ReadFile(b.log)
-			return strings.Contains(string(text), "switch has not answered")
-		})
-	}
-	for _, change := range []bool{true, false} {
+	for _, change := range []bool{true, false}[:nightly.Count(0, 2)] {
 		deaf.Store(true)
 		if change {
 			b.service(2)
 		}
-		givenUp()
-		if code := b.livez(); code != 503 {
-			t.Errorf("/livez is %d after the connection was given up", code)
-		}
+		b.stuck("bridge")
+		wait.For(t, "the log names the question", func() bool {
+			text, _ := os.ReadFile(b.log)
+			return strings.Contains(string(text), "switch has not answered")
+		})
 		b.stuck("bridge")
 		deaf.Store(false)
 		b.well()
@@ -381,7 +332,7 @@ func TestStuckSwitch(t *testing.T) {
 	}
 	deaf.Store(true)
 	b.service(3)
-	givenUp()
+	b.stuck("bridge")
 	proxy.Close() // as when ovs-vswitchd ends: another nkp could do nothing, either
 	b.well()
 }
@@ -457,25 +408,17 @@ func endChildren(t *testing.T) {
 	}
 }
 
-// Clients that hold connections, more than each listener takes, keep nobody from asking the agent: at its socket, for its
-// health, for metrics.
+// Clients that hold connections, more than each listener takes, keep nobody from asking the agent: at its socket, and for its health.
+// (For metrics see internal/metrics.)
 func TestAgentBesieged(t *testing.T) {
-	fake := hnsfake.New(hns.Version{Major: 15, Minor: 5})
-	fake.AddNetwork("l2", hns.NetworkL2Bridge, nil)
-	b := newStuckBed(t, ModeWindows, Settings{Windows: windows.Options{NetworkName: "l2", StateFile: filepath.Join(t.TempDir(), "hns.json"),
-		Open: func() (hns.Host, error) { return fake.Host(), nil }}, IPTables: fallback.DefaultOptions()}, nil)
-	b.idle()
-	tcp := func(addr string) guardtest.Dial {
-		return func(ctx context.Context) (net.Conn, error) {
-			var d net.Dialer
-			return d.DialContext(ctx, "tcp", addr)
-		}
+	b, _ := onHNS(t)
+	health := func(ctx context.Context) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "tcp", b.agent.proxy.Addr())
 	}
 	socket := func(ctx context.Context) (net.Conn, error) { return dial(ctx, b.socket) }
 	guardtest.Besiege(t, socket, "/v1/status", 30) // 180 connections
-	guardtest.Besiege(t, tcp(b.agent.proxy.Addr()), "/livez", 90)
-	guardtest.Besiege(t, tcp(b.agent.metricsServer.Addr()), "/metrics", 90)
-	guardtest.Answers(t, socket, "/v1/status", 200, 3*time.Second)
-	guardtest.Answers(t, tcp(b.agent.proxy.Addr()), "/livez", 200, 3*time.Second)
-	guardtest.Answers(t, tcp(b.agent.metricsServer.Addr()), "/metrics", 200, 3*time.Second)
+	guardtest.Besiege(t, health, "/livez", 90)
+	guardtest.Answers(t, socket, "/v1/status", 200)
+	guardtest.Answers(t, health, "/livez", 200)
 }

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 // daemon listens like a daemon and answers the first request by serve; it gives the socket's path.
@@ -85,12 +84,13 @@ func TestCallErrors(t *testing.T) {
 
 // A daemon that never answers, or never ends its answer, holds nobody up.
 func TestCallIsBounded(t *testing.T) {
-	silent := daemon(t, func(conn net.Conn, _ request) { _, _ = io.Copy(io.Discard, conn) })
-	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
-	defer cancel()
-	begun := time.Now()
-	if _, err := Call(ctx, silent, "list"); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) > 5*time.Second {
-		t.Errorf("a silent daemon: %v after %v", err, time.Since(begun))
+	ctx, cancel := context.WithCancel(t.Context())
+	silent := daemon(t, func(conn net.Conn, _ request) {
+		cancel()
+		_, _ = io.Copy(io.Discard, conn)
+	})
+	if _, err := Call(ctx, silent, "list"); !errors.Is(err, context.Canceled) {
+		t.Errorf("a silent daemon: %v", err)
 	}
 	endless := daemon(t, func(conn net.Conn, _ request) {
 		_, _ = io.WriteString(conn, `{"result":"`)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback"
@@ -17,6 +18,7 @@ import (
 	"github.com/nkp-proxy/nkp/internal/latency"
 	"github.com/nkp-proxy/nkp/internal/remote"
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // The program's name decides what it is: nkp, kubectl's plugin, or the plugin's completion.
@@ -65,13 +67,8 @@ func TestConnect(t *testing.T) {
 		}
 	}
 	in.Close()
-	select {
-	case err := <-ended:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(10 * time.Second):
-		t.Error("connect goes on without input")
+	if err := wait.Receive(t, "the end of connect without input", ended); err != nil {
+		t.Error(err)
 	}
 	if err := connect(t.Context(), "/nonexistent", strings.NewReader(""), io.Discard); !errors.Is(err, agent.ErrAbsent) {
 		t.Error(err)
@@ -138,24 +135,27 @@ func TestNodesText(t *testing.T) {
 
 // Of many nodes a bounded number is asked at a time, and each has its own time limit.
 func TestAskNodes(t *testing.T) {
-	agents := make([]*remote.Agent, 3*parallelNodes)
-	for i := range agents {
-		agents[i] = &remote.Agent{Node: "n"}
-	}
-	var running atomic.Int32
-	begun := time.Now()
-	answers := askNodes(t.Context(), agents, 100*time.Millisecond, func(ctx context.Context, _ *agent.Caller) (*int, error) {
-		if n := running.Add(1); n > parallelNodes {
-			t.Errorf("%d at a time", n)
+	synctest.Test(t, func(t *testing.T) {
+		const rounds, limit = 3, 100 * time.Millisecond
+		agents := make([]*remote.Agent, rounds*parallelNodes)
+		for i := range agents {
+			agents[i] = &remote.Agent{Node: "n"}
 		}
-		defer running.Add(-1)
-		<-ctx.Done()
-		return nil, ctx.Err()
+		var running atomic.Int32
+		begun := time.Now()
+		answers := askNodes(t.Context(), agents, limit, func(ctx context.Context, _ *agent.Caller) (*int, error) {
+			if n := running.Add(1); n > parallelNodes {
+				t.Errorf("%d at a time", n)
+			}
+			defer running.Add(-1)
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+		if took := time.Since(begun); took != rounds*limit || len(answers) != len(agents) || answers[0].Error == "" {
+			t.Errorf("took %v: %d answers, %+v", took, len(answers), answers[0])
+		}
+		if err := complain(io.Discard, true, answers); err == nil || !strings.HasPrefix(err.Error(), "96 of 96 nodes did not answer") {
+			t.Error(err)
+		}
 	})
-	if took := time.Since(begun); took > 5*time.Second || took < 300*time.Millisecond || len(answers) != len(agents) || answers[0].Error == "" {
-		t.Errorf("took %v: %d answers, %+v", took, len(answers), answers[0])
-	}
-	if err := complain(io.Discard, true, answers); err == nil || !strings.HasPrefix(err.Error(), "96 of 96 nodes did not answer") {
-		t.Error(err)
-	}
 }

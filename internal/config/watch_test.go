@@ -4,11 +4,17 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
-// Changes are noticed however a file is changed: written to, replaced, or by kubelet's swap of the link ..data.
+// Changes are noticed however a file is changed: written to, replaced, or by kubelet's swap of the link ..data; each by an event, so
+// that it does not wait for the next look. Nothing is said of a file that is written as it was.
 func TestWatch(t *testing.T) {
 	dir := t.TempDir()
 	must := func(err error) {
@@ -17,23 +23,37 @@ func TestWatch(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write := func(name, mode string) {
+	text := func(mode string) []byte { return []byte(nkpHead + "mode: " + mode + "\n") }
+	put := func(path, mode string) { // at once: whoever reads it finds the old text or the new
 		t.Helper()
-		must(os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
-		must(os.WriteFile(filepath.Join(dir, name), []byte(nkpHead+"mode: "+mode+"\n"), 0o644))
+		must(os.WriteFile(path+".tmp", text(mode), 0o644))
+		must(os.Rename(path+".tmp", path))
 	}
-	write("..v1/config.conf", "auto")
-	write("..v2/config.conf", "ovs")
+	for version, mode := range map[string]string{"..v1": "auto", "..v2": "ovs"} {
+		must(os.Mkdir(filepath.Join(dir, version), 0o755))
+		put(filepath.Join(dir, version, "config.conf"), mode)
+	}
 	must(os.Symlink("..v1", filepath.Join(dir, "..data")))
 	path := filepath.Join(dir, "config.conf")
 	must(os.Symlink("..data/config.conf", path))
 	linked := filepath.Join(t.TempDir(), "nkp.yaml") // a link from elsewhere
 	must(os.Symlink(path, linked))
 
+	// beside watches what Watch does, and only counts.
+	beside, err := fsnotify.NewWatcher()
+	must(err)
+	var events atomic.Int64
+	go func() { // ends with beside
+		for range beside.Events {
+			events.Add(1)
+		}
+	}()
+	defer beside.Close()
+
 	before, err := Load(linked)
 	must(err)
 	said := make(chan string, 10)
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -45,48 +65,44 @@ func TestWatch(t *testing.T) {
 			said <- f.Nkp.Mode
 		})
 	}()
-	expect := func(what, want string) {
+	expect := func(what, want string, change func()) {
 		t.Helper()
-		select {
-		case got := <-said:
-			if got != want {
-				t.Fatalf("%s: %q, want %q", what, got, want)
-			}
-		case <-time.After(poll - 2*time.Second): // by an event, not by looking
-			t.Fatalf("%s: not noticed", what)
+		watchDirs(beside, linked)
+		seen := events.Load()
+		change()
+		wait.For(t, "an event when "+what, func() bool { return events.Load() > seen })
+		if got := wait.Receive(t, what, said); got != want {
+			t.Fatalf("%s: %q, want %q", what, got, want)
 		}
 	}
-	time.Sleep(3 * settle)
-	must(os.Symlink("..v2", filepath.Join(dir, "..data.tmp")))
-	must(os.Rename(filepath.Join(dir, "..data.tmp"), filepath.Join(dir, "..data")))
-	expect("the link ..data is swapped", "ovs")
-	write("..v2/config.conf", "iptables")
-	expect("the file is written to", "iptables")
-	must(os.Remove(path))
-	expect("the file is gone", "error")
-	write("new", "windows")
-	must(os.Rename(filepath.Join(dir, "new"), path))
-	expect("another file takes its place", "windows")
-	must(os.Remove(linked))
-	expect("the link is gone", "error")
-	must(os.WriteFile(linked, []byte(nkpHead+"mode: auto\n"), 0o644))
-	expect("it is a file now", "auto")
-	must(os.WriteFile(linked, []byte(nkpHead+"mode: auto\n"), 0o644))
-	select {
-	case got := <-said:
-		t.Errorf("nothing has changed, and it says %q", got)
-	case <-time.After(5 * settle):
-	}
+	expect("the link ..data is swapped", "ovs", func() {
+		must(os.Symlink("..v2", filepath.Join(dir, "..data.tmp")))
+		must(os.Rename(filepath.Join(dir, "..data.tmp"), filepath.Join(dir, "..data")))
+	})
+	expect("the file is written to", "iptables", func() {
+		f, err := os.OpenFile(filepath.Join(dir, "..v2", "config.conf"), os.O_WRONLY, 0)
+		must(err)
+		_, err = f.Write(text("iptables")) // longer than it was
+		must(err)
+		must(f.Close())
+	})
+	expect("the file is gone", "error", func() { must(os.Remove(path)) })
+	expect("another file takes its place", "windows", func() { put(path, "windows") })
+	expect("the link is gone", "error", func() { must(os.Remove(linked)) })
+	expect("it is a file now", "auto", func() { put(linked, "auto") })
+
+	put(linked, "auto") // as it is
 	busy, idle := context.WithCancel(ctx)
 	defer idle()
+	var writes atomic.Int64
 	go func() { // others write in the same directory all the time
-		for n := 0; busy.Err() == nil; n++ {
-			_ = os.WriteFile(filepath.Join(filepath.Dir(linked), "other"), []byte{byte(n)}, 0o644)
+		for busy.Err() == nil {
+			_ = os.WriteFile(filepath.Join(filepath.Dir(linked), "other"), []byte{byte(writes.Add(1))}, 0o644)
 			time.Sleep(settle / 10)
 		}
 	}()
-	must(os.WriteFile(linked, []byte(nkpHead+"mode: ovs\n"), 0o644))
-	expect("the directory is busy", "ovs")
+	wait.For(t, "writes for longer than Watch waits for their end", func() bool { return writes.Load() > int64(2*settleMost/(settle/10)) })
+	expect("the directory is busy", "ovs", func() { put(linked, "ovs") })
 	cancel()
 	<-done
 }

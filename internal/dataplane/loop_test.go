@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -83,22 +84,29 @@ func TestSuspended(t *testing.T) {
 	}
 }
 
-// Run looks by itself.
+// Run looks by itself: a loop is stuck one look after the bound.
 func TestRun(t *testing.T) {
-	w := NewWatch(100*time.Millisecond, slog.New(slog.DiscardHandler))
-	l := NewLoop("bridge")
-	w.Add(l)
-	l.Work("a transaction")
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- w.Run(ctx) }()
-	for deadline := time.Now().Add(10 * time.Second); len(w.Stuck()) == 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("not found to be stuck")
+	synctest.Test(t, func(t *testing.T) {
+		w := NewWatch(0, slog.New(slog.DiscardHandler))
+		l := NewLoop("bridge")
+		w.Add(l)
+		l.Work("a transaction")
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- w.Run(ctx) }()
+		time.Sleep(Bound)
+		synctest.Wait()
+		if s := w.Stuck(); len(s) != 0 {
+			t.Errorf("too early: %v", s)
 		}
-	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+		time.Sleep(Bound / looks)
+		synctest.Wait()
+		if len(w.Stuck()) != 1 {
+			t.Error("not found to be stuck")
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }

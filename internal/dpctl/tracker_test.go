@@ -12,10 +12,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nkp-proxy/nkp/internal/appctl"
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // clients makes UDP connections from one pod to another, of both families, which the switch tracks in zone 7.
@@ -70,17 +70,17 @@ func TestTracker(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), testbed.Patient(20*time.Second))
-	defer cancel()
+	ctx := t.Context()
 	if err := tr.Check(ctx); err != nil {
 		t.Fatal(err)
 	}
 	var list []Connection
-	for len(list) != 2*n {
-		if list, err = connections(ctx, tr, 7); err != nil {
-			t.Fatalf("%d of %d connections, %v", len(list), 2*n, err)
+	wait.NoError(t, "all connections to be tracked", func() (err error) {
+		if list, err = connections(ctx, tr, 7); err == nil && len(list) != 2*n {
+			err = fmt.Errorf("%d of %d", len(list), 2*n)
 		}
-	}
+		return err
+	})
 	kept := func(c Connection) bool { return c.Client.Port()%5 == 0 }
 	gone := slices.DeleteFunc(slices.Clone(list), kept)
 	for range 2 { // the second time they are gone

@@ -8,13 +8,13 @@ import (
 	"net/http"
 	"runtime"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // namespace is a network namespace with loopback alone; it ends with the test.
@@ -96,13 +96,13 @@ func (n *namespace) do(f func()) {
 
 // dial is a DialContext.
 func (n *namespace) dial(ctx context.Context, network, addr string) (c net.Conn, err error) {
-	n.do(func() { c, err = (&net.Dialer{Timeout: 2 * time.Second}).DialContext(ctx, network, addr) })
+	n.do(func() { c, err = (&net.Dialer{Timeout: wait.Limit}).DialContext(ctx, network, addr) })
 	return c, err
 }
 
 // client opens a connection for each request.
 func (n *namespace) client() *http.Client {
-	return &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: n.dial, DisableKeepAlives: true}}
+	return &http.Client{Timeout: wait.Limit, Transport: &http.Transport{DialContext: n.dial, DisableKeepAlives: true}}
 }
 
 // refuses reports whether nothing listens at an address.

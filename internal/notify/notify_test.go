@@ -6,160 +6,166 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // manager is a service manager's end of the socket.
-func manager(t *testing.T, watchdog time.Duration) (messages <-chan string) {
+type manager int
+
+// inBubble runs f with a service manager, in a bubble of synctest. watchdog is the time that the manager asks
+// for, 0 for none.
+func inBubble(t *testing.T, watchdog time.Duration, f func(t *testing.T, m manager)) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "notify")
-	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { conn.Close() })
+	t.Cleanup(func() { unix.Close(fd) })
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+		t.Fatal(err)
+	}
 	t.Setenv("NOTIFY_SOCKET", path)
 	t.Setenv("WATCHDOG_USEC", "")
 	if watchdog > 0 {
 		t.Setenv("WATCHDOG_USEC", fmt.Sprint(watchdog.Microseconds()))
 		t.Setenv("WATCHDOG_PID", fmt.Sprint(os.Getpid()))
 	}
-	c := make(chan string, 1000)
-	go func() { // ends with conn
-		defer close(c)
-		buf := make([]byte, 4096)
-		for {
-			n, err := conn.Read(buf)
-			if err != nil {
-				return
-			}
-			for line := range strings.Lines(string(buf[:n])) {
-				c <- strings.TrimSpace(line)
-			}
-		}
-	}()
-	return c
+	synctest.Test(t, func(t *testing.T) { f(t, manager(fd)) })
 }
 
-// next waits for a message.
-func next(t *testing.T, messages <-chan string) string {
+// said returns what the manager was told since the last call. The socket takes ten messages.
+func (m manager) said(t *testing.T) (lines []string) {
 	t.Helper()
-	select {
-	case m := <-messages:
-		return m
-	case <-time.After(5 * time.Second):
-		t.Fatal("no message within 5 s")
-		return ""
+	synctest.Wait()
+	buf := make([]byte, 4096)
+	for {
+		n, _, err := unix.Recvfrom(int(m), buf, unix.MSG_DONTWAIT)
+		if errors.Is(err, unix.EAGAIN) {
+			return lines
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(buf[:n])) {
+			lines = append(lines, strings.TrimSpace(line))
+		}
 	}
 }
 
-func want(t *testing.T, messages <-chan string, list ...string) {
+func (m manager) want(t *testing.T, when string, lines ...string) {
 	t.Helper()
-	for _, w := range list {
-		if got := next(t, messages); got != w {
-			t.Fatalf("the service manager is told %q, want %q", got, w)
-		}
+	if got := m.said(t); !slices.Equal(got, lines) {
+		t.Errorf("%s the service manager is told %q, want %q", when, got, lines)
 	}
 }
 
 // It is ready when it says so, says what is new, and says when it stops.
 func TestReadyAndStopping(t *testing.T) {
-	messages := manager(t, 0)
-	var ready atomic.Bool
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() {
-		done <- Run(ctx, func(context.Context) (Sign, error) {
-			if ready.Load() {
-				return Sign{Ready: true, Status: "serving"}, nil
-			}
-			return Sign{Status: "waiting"}, nil
-		})
-	}()
-	want(t, messages, "STATUS=waiting")
-	time.Sleep(3 * whileStarting)
-	ready.Store(true)
-	want(t, messages, "READY=1", "STATUS=serving")
-	stop()
-	want(t, messages, "STOPPING=1")
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	inBubble(t, 0, func(t *testing.T, m manager) {
+		var ready atomic.Bool
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() {
+			done <- Run(ctx, func(context.Context) (Sign, error) {
+				if ready.Load() {
+					return Sign{Ready: true, Status: "serving"}, nil
+				}
+				return Sign{Status: "waiting"}, nil
+			})
+		}()
+		m.want(t, "at the start", "STATUS=waiting")
+		time.Sleep(Patience / 2)
+		m.want(t, "while nothing is new")
+		ready.Store(true)
+		time.Sleep(whileStarting)
+		m.want(t, "when it is ready", "READY=1", "STATUS=serving")
+		time.Sleep(time.Hour)
+		m.want(t, "for an hour without news")
+		stop()
+		m.want(t, "at the end", "STOPPING=1")
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // A process that goes on as another program reloads; it does not stop.
 func TestRestart(t *testing.T) {
-	messages := manager(t, 0)
-	ctx, restart := context.WithCancelCause(t.Context())
-	go Run(ctx, func(context.Context) (Sign, error) { return Sign{Ready: true}, nil })
-	want(t, messages, "READY=1")
-	restart(fmt.Errorf("new settings: %w", ErrRestart))
-	want(t, messages, "RELOADING=1")
-	if got := next(t, messages); !strings.HasPrefix(got, "MONOTONIC_USEC=") {
-		t.Errorf("the service manager is told %q, want the time", got)
-	}
+	inBubble(t, 0, func(t *testing.T, m manager) {
+		ctx, restart := context.WithCancelCause(t.Context())
+		go Run(ctx, func(context.Context) (Sign, error) { return Sign{Ready: true}, nil })
+		m.want(t, "at the start", "READY=1")
+		restart(fmt.Errorf("new settings: %w", ErrRestart))
+		if got := m.said(t); len(got) != 2 || got[0] != "RELOADING=1" || !strings.HasPrefix(got[1], "MONOTONIC_USEC=") {
+			t.Errorf("the service manager is told %q, want a reload and the time", got)
+		}
+	})
 }
 
 // Who is not ready counts as started after some patience.
 func TestPatience(t *testing.T) {
-	messages := manager(t, 0)
-	r := reporter{sign: func(context.Context) (Sign, error) { return Sign{}, nil }, patience: time.Now().Add(-time.Second), period: time.Minute}
-	if wait, err := r.report(t.Context()); err != nil || wait != time.Minute {
-		t.Errorf("the next sign is after %v, %v", wait, err)
-	}
-	want(t, messages, "READY=1")
-}
-
-// The watchdog is fed with every sign, and starves when signs fail or do not come.
-func TestWatchdog(t *testing.T) {
-	messages := manager(t, 300*time.Millisecond)
-	var dead, hangs atomic.Bool
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	go Run(ctx, func(ctx context.Context) (Sign, error) {
-		if hangs.Load() {
-			<-ctx.Done()
-		}
-		if dead.Load() {
-			return Sign{}, errors.New("dead")
-		}
-		return Sign{Ready: true}, ctx.Err()
+	inBubble(t, 0, func(t *testing.T, m manager) {
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go Run(ctx, func(context.Context) (Sign, error) { return Sign{}, nil })
+		time.Sleep(Patience)
+		m.want(t, "before its patience ends")
+		time.Sleep(whileStarting)
+		m.want(t, "after that", "READY=1")
 	})
-	want(t, messages, "WATCHDOG=1", "READY=1", "WATCHDOG=1", "WATCHDOG=1")
-	for name, flag := range map[string]*atomic.Bool{"dead": &dead, "hangs": &hangs} {
-		flag.Store(true)
-		time.Sleep(200 * time.Millisecond) // two signs
-		for len(messages) > 0 {
-			<-messages
-		}
-		select {
-		case m := <-messages:
-			t.Errorf("%s: the service manager is told %q", name, m)
-		case <-time.After(500 * time.Millisecond):
-		}
-		flag.Store(false)
-		want(t, messages, "WATCHDOG=1")
-	}
 }
 
-// A service that is stuck says so, and does not feed the watchdog.
+// The watchdog is fed with every sign, and starves when signs fail, do not come, or are of a service that is
+// stuck.
+func TestWatchdog(t *testing.T) {
+	const watchdog, period = 15 * time.Second, 5 * time.Second
+	inBubble(t, watchdog, func(t *testing.T, m manager) {
+		var dead, hangs, stuck atomic.Bool
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go Run(ctx, func(ctx context.Context) (Sign, error) {
+			if hangs.Load() {
+				<-ctx.Done()
+			}
+			if dead.Load() {
+				return Sign{}, errors.New("dead")
+			}
+			return Sign{Ready: true, Stuck: stuck.Load()}, ctx.Err()
+		})
+		m.want(t, "at the start", "WATCHDOG=1", "READY=1")
+		time.Sleep(2 * period)
+		m.want(t, "two periods later", "WATCHDOG=1", "WATCHDOG=1")
+		for name, flag := range map[string]*atomic.Bool{"dead": &dead, "hangs": &hangs, "stuck": &stuck} {
+			flag.Store(true)
+			time.Sleep(2 * watchdog)
+			m.want(t, name)
+			flag.Store(false)
+			time.Sleep(2 * period)
+			if got := m.said(t); len(got) == 0 || got[0] != "WATCHDOG=1" {
+				t.Errorf("no longer %s: the service manager is told %q", name, got)
+			}
+		}
+	})
+}
+
+// A service that is stuck says so.
 func TestStuck(t *testing.T) {
-	messages := manager(t, time.Minute)
-	r := reporter{sign: func(context.Context) (Sign, error) { return Sign{Stuck: true, Status: "bridge is stuck"}, nil }, patience: time.Now().Add(time.Hour),
-		period: time.Minute, watchdog: true}
-	if _, err := r.report(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	want(t, messages, "STATUS=bridge is stuck")
-	if len(messages) > 0 {
-		t.Errorf("the service manager is told %q", <-messages)
-	}
+	inBubble(t, time.Minute, func(t *testing.T, m manager) {
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go Run(ctx, func(context.Context) (Sign, error) { return Sign{Stuck: true, Status: "bridge is stuck"}, nil })
+		m.want(t, "at the start", "STATUS=bridge is stuck")
+	})
 }
 
 // Without a service manager nothing happens.

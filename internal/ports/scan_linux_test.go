@@ -12,7 +12,9 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -246,38 +248,42 @@ func TestWatcher(t *testing.T) {
 	})
 }
 
-// Run looks soon after a Service claims a port, without waiting for the next turn.
+// Run looks once the changes of Services have settled, without waiting for the next turn; after a scan that
+// fails, too.
 func TestWatcherRun(t *testing.T) {
-	found := make(chan Conflict, 1)
-	w := NewWatcher(WatcherOptions{Every: time.Hour, OnConflict: func(c Conflict) { found <- c }, Log: slog.New(slog.DiscardHandler)})
-	scans := 0
-	w.scan = func() ([]Listener, error) {
-		scans++
-		if scans == 1 {
-			return nil, fmt.Errorf("not now")
+	synctest.Test(t, func(t *testing.T) {
+		var found []Conflict
+		w := NewWatcher(WatcherOptions{Every: time.Hour, OnConflict: func(c Conflict) { found = append(found, c) }, Log: slog.New(slog.DiscardHandler)})
+		var scans atomic.Int32
+		w.scan = func() ([]Listener, error) {
+			if scans.Add(1) == 1 {
+				return nil, fmt.Errorf("not now")
+			}
+			return []Listener{{Protocol: v1.ProtocolTCP, Addr: listener("TCP 0.0.0.0:30784").Addr}}, nil
 		}
-		return []Listener{{Protocol: v1.ProtocolTCP, Addr: listener("TCP 0.0.0.0:30784").Addr}}, nil
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- w.Run(ctx) }()
-	p := port("default/web TCP IPv4", "NodePort 30783")
-	w.Update(model(p), k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{p.Name: p}})
-	time.Sleep(settle + 500*time.Millisecond)
-	p = port("default/web TCP IPv4", "NodePort 30784")
-	w.Update(model(p), k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{p.Name: p}})
-	select {
-	case c := <-found:
-		if c.Port != 30784 || c.Process.PID != 0 {
-			t.Errorf("found %s", c)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- w.Run(ctx) }()
+		for i, port := range []*k8s.ServicePort{port("default/web TCP IPv4", "NodePort 30783"), port("default/web TCP IPv4", "NodePort 30784")} {
+			w.Update(model(port), k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{port.Name: port}})
+			synctest.Wait()
+			if n := scans.Load(); int(n) != i {
+				t.Errorf("%d scans before change %d has settled", n, i)
+			}
+			time.Sleep(settle)
+			synctest.Wait()
+			if n := scans.Load(); int(n) != i+1 {
+				t.Errorf("%d scans after change %d", n, i)
+			}
 		}
-	case <-time.After(10 * time.Second):
-		t.Error("nothing found")
-	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+		if len(found) != 1 || found[0].Port != 30784 || found[0].Process.PID != 0 {
+			t.Errorf("found %v", found)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func FuzzParseDiag(f *testing.F) {

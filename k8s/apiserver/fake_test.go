@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // fakeAPI is a small API server for lists and watches of the four kinds. It knows selectors, resource versions and
@@ -364,30 +364,22 @@ func (r *apiSink) names() string {
 // wait waits until ok, which is called with the apiSink locked.
 func (r *apiSink) wait(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for {
+	wait.NoError(t, what, func() error {
 		r.mu.Lock()
-		done := ok()
-		r.mu.Unlock()
-		if done {
-			return
+		defer r.mu.Unlock()
+		if !ok() {
+			return fmt.Errorf("problems %+v, objects %v", r.problems, r.objects)
 		}
-		if time.Now().After(deadline) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			t.Fatalf("not within 20 s: %s; problems %+v, objects %v", what, r.problems, r.objects)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
+		return nil
+	})
 }
 
 func (r *apiSink) waitNames(t *testing.T, want string) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for r.names() != want {
-		if time.Now().After(deadline) {
-			t.Fatalf("in force is %q, want %q; problems %+v", r.names(), want, r.problems)
+	wait.NoError(t, "what is in force", func() error {
+		if got := r.names(); got != want {
+			return fmt.Errorf("it is %q, want %q", got, want)
 		}
-		time.Sleep(2 * time.Millisecond)
-	}
+		return nil
+	})
 }

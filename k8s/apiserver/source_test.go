@@ -8,15 +8,16 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 func apiService(name string, labels map[string]string) *v1.Service {
@@ -72,13 +73,8 @@ func followAPI(t *testing.T, s *Source) *apiSink {
 	go func() { done <- s.Run(ctx, r) }() // ends with the context
 	t.Cleanup(func() {
 		cancel()
-		select {
-		case err := <-done:
-			if err != nil {
-				t.Error(err)
-			}
-		case <-time.After(10 * time.Second):
-			t.Error("Run does not end with its context")
+		if err := wait.Receive(t, "the end of Run", done); err != nil {
+			t.Error(err)
 		}
 	})
 	return r
@@ -274,9 +270,13 @@ func TestAPIWithoutServiceCIDRs(t *testing.T) {
 	r := followAPI(t, s)
 	r.wait(t, "synced", func() bool { return r.synced == 1 })
 	r.wait(t, "nothing is wrong", func() bool { return r.problems.Empty() })
-	time.Sleep(200 * time.Millisecond)
-	if n := len(f.requests(k8s.KindServiceCIDR)); n > 3 {
-		t.Errorf("asked %d times", n)
+	wait.For(t, "a list and a watch", func() bool { return len(f.requests(k8s.KindServiceCIDR)) >= 2 })
+	w, err := s.resources[3].watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if silent, ok := w.(*watch.FakeWatcher); !ok || silent.IsStopped() { // one that ended would be renewed at once
+		t.Errorf("the watch is %T, and has ended", w)
 	}
 	changes, _, err := s.List(t.Context())
 	if err != nil || len(changes) != 2 {
@@ -344,21 +344,27 @@ func TestAPINoLeaks(t *testing.T) {
 	f := fakeCluster(t)
 	run(f, true) // what lives as long as the process is there now
 	f.stop()
-	time.Sleep(50 * time.Millisecond)
-	before := runtime.NumGoroutine()
+	before, same := 0, 0
+	wait.For(t, "goroutines at rest", func() bool {
+		n := runtime.NumGoroutine()
+		if same++; n != before {
+			before, same = n, 0
+		}
+		return same == 10
+	})
 	for range 3 {
 		run(f, false)
 		f.start()
 		run(f, true)
 		f.stop()
 	}
-	for i := 0; runtime.NumGoroutine() > before; i++ {
-		if i == 100 {
+	wait.NoError(t, "the end of all goroutines", func() error {
+		if n := runtime.NumGoroutine(); n > before {
 			buf := make([]byte, 1<<20)
-			t.Fatalf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, buf[:runtime.Stack(buf, true)])
+			return fmt.Errorf("%d goroutines, %d before:\n%s", n, before, buf[:runtime.Stack(buf, true)])
 		}
-		time.Sleep(20 * time.Millisecond)
-	}
+		return nil
+	})
 }
 
 // Where the configuration comes from, and what is said if it is not there.

@@ -10,11 +10,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // recorder is a Sink that keeps what it is told.
@@ -89,28 +92,36 @@ func clusterIPOf(o k8s.Object) string {
 func follow(t *testing.T, path string) *recorder {
 	t.Helper()
 	r := &recorder{objects: map[k8s.Ref]k8s.Change{}}
+	runs(t, func(ctx context.Context) error { return NewSource(path).Run(ctx, r) })
+	return r
+}
+
+// runs calls run until the test ends, or stop is called.
+func runs(t *testing.T, run func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- NewSource(path).Run(ctx, r) }() // cancel stops it
-	t.Cleanup(func() {
+	go func() { done <- run(ctx) }()
+	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("Run: %v", err)
 		}
 	})
-	return r
+	t.Cleanup(stop)
+	return stop
 }
 
 // wait waits until the state is the wanted one.
 func (r *recorder) wait(t *testing.T, want string) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
-	for r.state() != want {
-		if time.Now().After(deadline) {
-			t.Fatalf("state %q, want %q; problems: %v", r.state(), want, r.problems)
+	wait.NoError(t, "the state", func() error {
+		if got := r.state(); got != want {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return fmt.Errorf("it is %q, want %q; problems: %v", got, want, r.problems)
 		}
-		time.Sleep(5 * time.Millisecond)
-	}
+		return nil
+	})
 }
 
 // logged checks what happened since the last check.
@@ -137,6 +148,23 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
+// put writes a file at once: whoever reads it finds the old text or the new, however long a writer is kept from going on.
+func put(t *testing.T, path, text string) {
+	t.Helper()
+	write(t, path+".tmp", text)
+	must(t, os.Rename(path+".tmp", path))
+}
+
+// edit overwrites a file in place with a text of the same length, in one call.
+func edit(t *testing.T, path, text string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	must(t, err)
+	_, err = f.WriteString(text)
+	must(t, err)
+	must(t, f.Close())
+}
+
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -157,36 +185,35 @@ func TestFollowDirectory(t *testing.T) {
 	r.wait(t, "a1=1 a2=2 b1=11")
 	r.logged(t, "upsert a1, upsert a2, upsert b1, synced")
 
-	write(t, a, manifestOf("a1=1", "a2=3")) // edit in place: only what differs is told
+	edit(t, a, manifestOf("a1=1", "a2=3")) // edit in place: only what differs is told
 	r.wait(t, "a1=1 a2=3 b1=11")
 	r.logged(t, "upsert a2")
 
-	write(t, a+".tmp", manifestOf("a1=4", "a2=3")) // rename over
-	must(t, os.Rename(a+".tmp", a))
+	put(t, a, manifestOf("a1=4", "a2=3")) // rename over
 	r.wait(t, "a1=4 a2=3 b1=11")
 	r.logged(t, "upsert a1")
 
-	write(t, a, manifestOf("a0=9", "a1=4", "a2=3")) // one more before the others: they move
+	put(t, a, manifestOf("a0=9", "a1=4", "a2=3")) // one more before the others: they move
 	r.wait(t, "a0=9 a1=4 a2=3 b1=11")
 	r.logged(t, "move a1, move a2, upsert a0")
 
-	write(t, a, manifestOf("a0=9", "a1=4", "a2=x")) // not valid: it stays, the rest is applied
+	put(t, a, manifestOf("a0=9", "a1=4", "a2=x")) // not valid: it stays, the rest is applied
 	r.wait(t, "a0=9 a1=4 a2=3 b1=11 errors:1")
-	write(t, a, manifestOf("a0=8", "a1=4", "a2=x"))
+	put(t, a, manifestOf("a0=8", "a1=4", "a2=x"))
 	r.wait(t, "a0=8 a1=4 a2=3 b1=11 errors:1")
-	write(t, a, manifestOf("a0=8", "a2=x")) // what vanished goes, what is broken stays
+	put(t, a, manifestOf("a0=8", "a2=x")) // what vanished goes, what is broken stays
 	r.wait(t, "a0=8 a2=3 b1=11 errors:1")
-	write(t, a, manifestOf("a0=8", "a2=5"))
+	put(t, a, manifestOf("a0=8", "a2=5"))
 	r.wait(t, "a0=8 a2=5 b1=11")
 	r.takeLog()
 
-	write(t, a, manifestOf("a0=7")+"---\n{") // a document that does not parse: nothing of the file goes
+	put(t, a, manifestOf("a0=7")+"---\n{") // a document that does not parse: nothing of the file goes
 	r.wait(t, "a0=7 a2=5 b1=11 errors:1")
-	write(t, a, manifestOf("a0=7", "b1=12")) // twice: what was in force stays
+	put(t, a, manifestOf("a0=7", "b1=12")) // twice: what was in force stays
 	r.wait(t, "a0=7 b1=11 errors:1")
 	must(t, os.Remove(b))
 	r.wait(t, "a0=7 b1=12")
-	write(t, b, "\x00")
+	put(t, b, "\x00")
 	r.wait(t, "a0=7 b1=12 errors:1")
 	must(t, os.Remove(b))
 	r.wait(t, "a0=7 b1=12")
@@ -197,25 +224,26 @@ func TestFollowDirectory(t *testing.T) {
 	must(t, os.Mkdir(dir, 0o755))
 	r.wait(t, "warnings:1") // an empty directory is no mistake of ours
 	r.logged(t, "delete a0, delete b1")
-	write(t, a, manifestOf("a0=1"))
+	put(t, a, manifestOf("a0=1"))
 	r.wait(t, "a0=1")
 }
 
 func TestFollowFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "services.yaml")
-	write(t, path, manifestOf("a=1"))
+	put(t, path, manifestOf("a=1"))
 	r := follow(t, path)
 	r.wait(t, "a=1")
 	must(t, os.Remove(path))
 	r.wait(t, "a=1 errors:1")
-	write(t, path, manifestOf("a=2"))
+	put(t, path, manifestOf("a=2"))
 	r.wait(t, "a=2")
 	r.logged(t, "upsert a, synced, upsert a")
-	write(t, path, manifestOf("a=2")+"# a comment\n") // another text, the same object
-	write(t, path+".yaml", manifestOf("other=1"))     // another file beside it
-	time.Sleep(4 * settle)
-	r.logged(t, "")
+	put(t, path, manifestOf("a=2")+"# a comment\n") // another text, the same object
+	put(t, path+".yaml", manifestOf("other=1"))     // another file beside it
+	put(t, path, manifestOf("a=2", "b=1"))
+	r.wait(t, "a=2 b=1")
+	r.logged(t, "upsert b")
 }
 
 // TestFollowConfigMap swaps the symbolic link through which the kubelet shows a ConfigMap.
@@ -251,7 +279,7 @@ func TestFollowLinkedFile(t *testing.T) {
 	must(t, os.Symlink(filepath.Join(elsewhere, "x.yaml"), filepath.Join(dir, "a.yaml")))
 	r := follow(t, dir)
 	r.wait(t, "a=1")
-	write(t, filepath.Join(elsewhere, "x.yaml"), manifestOf("a=2"))
+	put(t, filepath.Join(elsewhere, "x.yaml"), manifestOf("a=2"))
 	r.wait(t, "a=2")
 }
 
@@ -263,7 +291,7 @@ func TestFollowBrokenStart(t *testing.T) {
 	r := follow(t, path)
 	r.wait(t, "errors:1")
 	r.logged(t, "")
-	write(t, path, manifestOf("a=1"))
+	put(t, path, manifestOf("a=1"))
 	r.wait(t, "a=1")
 	r.logged(t, "upsert a, synced")
 }
@@ -275,24 +303,48 @@ func TestFollowNothing(t *testing.T) {
 	}
 }
 
-// TestFollowOften rewrites a file all the time: the last state counts, and the source does not starve. A disk may take seconds
-// for one writing, so that writings are counted and not time: with their pauses alone they are twenty times settleMost.
+// TestFollowOften rewrites a file all the time: the last state counts, and the source does not starve: it reads the file once every
+// settleMost. A change alone is read after settle.
 func TestFollowOften(t *testing.T) {
-	t.Parallel()
-	const pause = 10 * time.Millisecond
 	path := filepath.Join(t.TempDir(), "services.yaml")
-	write(t, path, manifestOf("a=1"))
-	r := follow(t, path)
-	r.wait(t, "a=1")
+	write(t, path, manifestOf("a=0"))
+	r := &recorder{objects: map[k8s.Ref]k8s.Change{}}
+	f := newFollower(path, r)
+	f.look(nil)
 	r.takeLog()
-	last := 1
-	state := func() string { return fmt.Sprintf("a=%d", 1+last%250) } // an address has 255 at most
-	for told := 0; told == 0; told = strings.Count(r.takeLog(), "upsert") {
-		if last++; last > int(20*settleMost/pause) {
-			t.Fatalf("told of no change while the file was written %d times", last)
+	defer f.watcher.Close()
+	synctest.Test(t, func(t *testing.T) {
+		f.watcher.Events, f.watcher.Errors = make(chan fsnotify.Event), make(chan error) // instead of the kernel's
+		stop := runs(t, f.run)
+		change := func(text string) {
+			put(t, path, text)
+			f.watcher.Events <- fsnotify.Event{Name: path, Op: fsnotify.Write}
 		}
-		write(t, path, manifestOf(state()))
-		time.Sleep(pause)
-	}
-	r.wait(t, state())
+		pass := func(d time.Duration, changes int) {
+			t.Helper()
+			time.Sleep(d)
+			synctest.Wait()
+			if n := strings.Count(r.takeLog(), "upsert"); n != changes {
+				t.Errorf("%d changes are told, want %d", n, changes)
+			}
+		}
+		change(manifestOf("a=1"))
+		pass(settle-1, 0)
+		pass(1, 1)
+		const pause, times = 10 * time.Millisecond, 4
+		for i := range int(times * settleMost / pause) {
+			change(manifestOf(fmt.Sprint("a=", 2+i%250))) // an address has 255 at most
+			time.Sleep(pause)
+		}
+		pass(settle, times)
+		if got := r.state(); got != fmt.Sprint("a=", 2+(int(times*settleMost/pause)-1)%250) {
+			t.Errorf("in the end it is %s", got)
+		}
+
+		change(manifestOf("a=1") + "# a comment\n")
+		pass(settle, 1)
+		change(manifestOf("a=1") + "# another\n") // another text, the same object
+		pass(settleMost, 0)
+		stop()
+	})
 }

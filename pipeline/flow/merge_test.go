@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"slices"
 	"testing"
+
+	"github.com/nkp-proxy/nkp/test/nightly"
 )
 
 // randomState has some of a few flows, under one of three cookies each, groups and meters.
@@ -37,8 +39,8 @@ func randomState(rng *rand.Rand) *State {
 // Two differences put together do what they do one after the other; and a part of the flows, held back by their cookie and
 // applied later, or with what came meanwhile, ends at the same.
 func TestMerge(t *testing.T) {
-	rng := rand.New(rand.NewPCG(4, 4))
-	for round := range 3000 {
+	rng := rand.New(rand.NewPCG(nightly.Seed(t), 4))
+	for round := range nightly.Count(1000, 50_000) {
 		states := []*State{randomState(rng), randomState(rng), randomState(rng)}
 		first, second := Diff(states[0], states[1]), Diff(states[1], states[2])
 		start := func() *State {

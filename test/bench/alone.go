@@ -104,8 +104,7 @@ func withNodeAlone(ctx context.Context, kind rig.Kind, services int, programs ri
 		}
 		err = errors.Join(err, n.Close())
 	}()
-	// An emulated machine does little in a second.
-	p := plan{rounds: 4, round: testbed.Patient(750 * time.Millisecond)}
+	p := plan{rounds: 4, round: 3 * time.Second} // an emulated machine does little in a second
 	m := &measurement{Node: n, services: services, plan: p}
 	begin := time.Now()
 	if err := m.Start(); err != nil {

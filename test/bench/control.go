@@ -123,7 +123,7 @@ func (m *measurement) giveUp(ctx context.Context, c *Control) (err error) {
 	g.SetLimit(askers)
 	for _, s := range list {
 		g.Go(func() error {
-			try, cancel := context.WithTimeout(ctx, testbed.Patient(askTime))
+			try, cancel := context.WithTimeout(ctx, askTime)
 			defer cancel()
 			if _, err := m.Client.AskWith(try, "tcp", s, testbed.AskOptions{DialOptions: testbed.DialOptions{Reset: true}}); err == nil {
 				served.Add(1)

@@ -13,8 +13,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-
-	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // activity is what functions are called for. A sample belongs to the first of a list that has a function of its call chain.
@@ -78,7 +76,7 @@ func (s *samples) perf(ctx context.Context, work func() error) (err error) {
 			err = fmt.Errorf("%w: %s", err, said.String())
 		}
 	}()
-	frequency := 2000 / int(testbed.Patient(1)) // an emulated machine does little in a second
+	const frequency = 500 // samples a second of each core; an emulated machine does little in a second
 	// Many virtual machines have no counters of the CPU's; a clock is everywhere.
 	record := exec.CommandContext(ctx, "perf", "record", "-q", "-e", "cpu-clock", "-F", fmt.Sprint(frequency), "-g", "-a", "-o", file)
 	record.Stderr = &said

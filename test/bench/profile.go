@@ -99,7 +99,7 @@ type legs struct {
 // leg profiles one side for legTime.
 func (m *measurement) leg(ctx context.Context, l *legs, clients int, to []string) error {
 	work := func() error {
-		r, err := m.traffic(ctx, traffic.Options{Targets: to, Clients: clients, Duration: testbed.Patient(legTime), Connect: true})
+		r, err := m.traffic(ctx, traffic.Options{Targets: to, Clients: clients, Duration: legTime, Connect: true})
 		l.done += r.Done
 		return err
 	}

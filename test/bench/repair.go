@@ -67,7 +67,7 @@ func (m *measurement) tables(ctx context.Context, c *Control) (err error) {
 
 // repair deletes the tables of a proxy that has settled, and asks its Services meanwhile.
 func (m *measurement) repair(ctx context.Context) (r *Repair, err error) {
-	r = &Repair{Limit: testbed.Patient(repairLimit)}
+	r = &Repair{Limit: repairLimit}
 	targets := m.everything()
 	var held []*testbed.Held
 	for i := range heldBefore {
@@ -96,7 +96,7 @@ func (m *measurement) repair(ctx context.Context) (r *Repair, err error) {
 	for range askers {
 		wg.Go(func() { // ends with asking
 			for asking.Err() == nil {
-				try, cancel := context.WithTimeout(asking, testbed.Patient(askTime))
+				try, cancel := context.WithTimeout(asking, askTime)
 				a, err := m.Client.AskWith(try, "tcp", targets[rand.IntN(len(targets))], testbed.AskOptions{DialOptions: testbed.DialOptions{Reset: true}})
 				cancel()
 				if asking.Err() != nil {
@@ -124,7 +124,11 @@ func (m *measurement) repair(ctx context.Context) (r *Repair, err error) {
 	}
 	if r.Took != 0 {
 		for _, h := range held {
-			if h.Check() == nil {
+			err := h.CheckUntil(func() error { // a connection that is lost hears nothing
+				_, err := m.Client.Ask(ctx, "tcp", targets[0])
+				return err
+			})
+			if err == nil {
 				r.Kept++
 			}
 		}

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 )
 
 // distDir is a release for this machine's architecture: the one that NKP_DIST names, or one that is built once.
@@ -91,21 +90,5 @@ func requireProgram(t *testing.T, names ...string) {
 		if _, err := exec.LookPath(n); err != nil {
 			t.Fatalf("%v: run make deps", err)
 		}
-	}
-}
-
-// eventually calls f until it returns nil.
-func eventually(t *testing.T, limit time.Duration, what string, f func() error) {
-	t.Helper()
-	begin := time.Now()
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		if time.Since(begin) > limit {
-			t.Fatalf("not within %v: %s: %v", limit, what, err)
-		}
-		time.Sleep(50 * time.Millisecond)
 	}
 }

@@ -4,7 +4,6 @@ package deploy
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,7 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
@@ -21,6 +19,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/partial"
 
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // An image is one of the release's, for this machine, with its files in a folder.
@@ -100,10 +99,8 @@ func TestImagesServe(t *testing.T) {
 			})
 			done := make(chan error, 1)
 			go func() { done <- cmd.Wait() }() // ends with the process
-			eventually(t, 20*time.Second, "nkp serves", func() error {
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				defer cancel()
-				_, err := client.Ask(ctx, "tcp", webVIP)
+			wait.NoError(t, "nkp serves", func() error {
+				_, err := client.Ask(t.Context(), "tcp", webVIP)
 				return err
 			})
 			cmd.Process.Signal(syscall.SIGTERM)

@@ -3,7 +3,6 @@
 package deploy
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,9 +10,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // nsxFlows are those of the NSX kube proxy, for one Service with one endpoint, as its document has them.
@@ -56,14 +55,11 @@ func TestFromNSX(t *testing.T) {
 	flags := []string{"--manifests", manifest, "--ovsdb", bed.DB(), "--bridge", bed.Bridge, "--hostname-override", "node-1", "--cluster-cidr", "10.0.0.0/16"}
 	sock := filepath.Join(bed.RunDir, "nkp.sock")
 	ask := func() error {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		_, err := client.Ask(ctx, "tcp", webVIP)
+		_, err := client.Ask(t.Context(), "tcp", webVIP) // which asks again and again while nobody serves
 		return err
 	}
 	must(t, ask()) // the NSX kube proxy's flows serve
 
-	begin := time.Now()
 	for _, f := range []string{"table=0,priority=100,ip", "table=1,priority=90,ip,in_port=1", "table=1,priority=80,ip", "table=1,priority=100,tcp,nw_dst=40.0.0.10,tp_dst=80", "table=2,priority=32768"} {
 		_, err := bed.Ofctl("--strict", "del-flows", bed.Bridge, f)
 		must(t, err)
@@ -81,8 +77,7 @@ func TestFromNSX(t *testing.T) {
 			t.Log(log.String())
 		}
 	})
-	eventually(t, 20*time.Second, "nkp serves", ask)
-	t.Logf("nobody served for %v", time.Since(begin))
+	wait.NoError(t, "nkp serves", ask)
 	diff := func() error {
 		out, err := bed.Node.Exec(t.Context(), append([]string{bin, "diff", "--socket", sock}, flags...)...)
 		if err != nil {
@@ -90,7 +85,7 @@ func TestFromNSX(t *testing.T) {
 		}
 		return nil
 	}
-	eventually(t, 20*time.Second, "nkp is in step", diff)
+	wait.NoError(t, "nkp is in step", diff)
 	rest, err := bed.Ofctl("dump-flows", "--no-stats", bed.Bridge, "cookie=0/-1")
 	must(t, err)
 	for line := range strings.Lines(rest) {

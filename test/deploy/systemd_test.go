@@ -11,9 +11,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 const unitFile = "../../deploy/systemd/nkp.service"
@@ -77,7 +77,7 @@ func boot(t *testing.T, bed *testbed.Bed, deb, manifest string) *machine {
 		}
 	})
 	m := &machine{t: t}
-	eventually(t, time.Minute, "systemd runs", func() error {
+	wait.NoError(t, "systemd runs", func() error {
 		children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", cmd.Process.Pid, cmd.Process.Pid))
 		if err != nil {
 			return err
@@ -97,7 +97,7 @@ func boot(t *testing.T, bed *testbed.Bed, deb, manifest string) *machine {
 
 // try runs a command in the machine.
 func (m *machine) try(argv ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 	defer cancel()
 	pid := strconv.Itoa(m.pid)
 	out, err := exec.CommandContext(ctx, "nsenter", append([]string{"--target", pid, "--mount", "--pid", "--net", "--uts", "--ipc",
@@ -124,7 +124,7 @@ func (m *machine) property(name string) string {
 // active waits until the unit is what it should be.
 func (m *machine) awaits(what string, properties map[string]string) {
 	m.t.Helper()
-	eventually(m.t, time.Minute, what, func() error {
+	wait.NoError(m.t, what, func() error {
 		for name, want := range properties {
 			if got := m.property(name); got != want {
 				return fmt.Errorf("%s is %s, want %s: %s", name, got, want, m.property("StatusText"))
@@ -155,9 +155,7 @@ func TestBoot(t *testing.T) {
 	m.awaits("nkp is ready", map[string]string{"ActiveState": "active", "SubState": "running", "StatusText": "ovs: 1 Service port of manifests /etc/nkp/manifests"})
 	ask := func(when string) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		defer cancel()
-		if _, err := client.Ask(ctx, "tcp", webVIP); err != nil {
+		if _, err := client.Ask(t.Context(), "tcp", webVIP); err != nil {
 			t.Errorf("%s: %v", when, err)
 		}
 	}
@@ -254,7 +252,7 @@ func enterCgroup(t *testing.T) (leave func()) {
 	group, err := os.MkdirTemp(own, "nkp-test-")
 	must(t, err)
 	t.Cleanup(func() {
-		eventually(t, 10*time.Second, "the control groups are empty", func() error { return removeGroups(group) })
+		wait.NoError(t, "the control groups are empty", func() error { return removeGroups(group) })
 	})
 	move := func(group string) error {
 		return os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0o644)

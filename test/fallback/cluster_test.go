@@ -4,6 +4,7 @@ package fallback
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -17,7 +18,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/nkp-proxy/nkp/test/chance"
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 const (
@@ -27,7 +30,7 @@ const (
 
 // cluster is a bed with an API server on its node. All Services have the same pods, each under a port of its own.
 type cluster struct {
-	t          *testing.T
+	t          testing.TB
 	bed        *testbed.Bed
 	pods       []*testbed.Pod
 	clients    []*testbed.Host // of traffic; the first two are no pods
@@ -38,7 +41,7 @@ type cluster struct {
 }
 
 // newCluster makes a cluster without a bridge, with a number of Services, each with all pods for endpoints.
-func newCluster(t *testing.T, services, pods int) *cluster {
+func newCluster(t testing.TB, services, pods int) *cluster {
 	t.Helper()
 	c := newClusterIn(t, testbed.Options{Plane: testbed.Linux}, services, pods)
 	c.clients = append(c.clients, c.pods[0].Host, c.pods[1].Host)
@@ -46,7 +49,7 @@ func newCluster(t *testing.T, services, pods int) *cluster {
 }
 
 // newClusterIn makes a cluster in a bed of any kind. Its clients are a host outside and the node.
-func newClusterIn(t *testing.T, o testbed.Options, services, pods int) *cluster {
+func newClusterIn(t testing.TB, o testbed.Options, services, pods int) *cluster {
 	t.Helper()
 	b := testbed.Start(t, o)
 	c := &cluster{t: t, bed: b, api: newAPI(), url: "http://" + apiAddress, lock: filepath.Join(b.RunDir, "xtables.lock"),
@@ -73,7 +76,7 @@ func newClusterIn(t *testing.T, o testbed.Options, services, pods int) *cluster 
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: c.api, ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Handler: c.api, ReadHeaderTimeout: wait.Limit}
 	go func() { _ = server.Serve(l) }() // ended by Close
 	t.Cleanup(func() { _ = server.Close() })
 	c.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
@@ -124,31 +127,40 @@ func (c *cluster) sliceObject(i int, pods ...*testbed.Pod) discoveryv1.EndpointS
 	return s
 }
 
-// reach waits until Service i is answered by the pod of that name ("": any), and tells how long that took. It asks from a
-// host that asks nothing else: connections that were tried before a Service was there stay known to the node for minutes.
-func (c *cluster) reach(i int, pod string, d time.Duration) time.Duration {
+// reach waits until Service i is answered by the pod of that name ("": any). It asks from a host that asks nothing else: connections
+// that were tried before a Service was there stay known to the node for minutes.
+func (c *cluster) reach(i int, pod string) {
 	c.t.Helper()
-	return c.reachOften(i, pod, 1, d)
+	c.reachOften(i, pod, 1)
+}
+
+// follows waits until Service i is answered by one pod alone, of all that served it before: none of them answers that often by chance.
+func (c *cluster) follows(i int, pod string) {
+	c.t.Helper()
+	c.reachOften(i, pod, chance.Trials(1/float64(len(c.pods))))
 }
 
 // reachOften waits until the pod answers that many times in a row.
-func (c *cluster) reachOften(i int, pod string, times int, d time.Duration) time.Duration {
+func (c *cluster) reachOften(i int, pod string, times int) {
 	c.t.Helper()
-	start, right := time.Now(), 0
-	for time.Since(start) < testbed.Patient(d) {
-		ctx, cancel := context.WithTimeout(c.t.Context(), testbed.Patient(200*time.Millisecond))
-		a, err := c.bed.Remote.AskWith(ctx, "tcp", fmt.Sprintf("%s:80", vip(i)), testbed.AskOptions{DialOptions: testbed.DialOptions{Reset: true}})
-		cancel()
-		if err == nil && (pod == "" || a.Pod == pod) {
-			if right++; right == times {
-				return time.Since(start)
+	right, patience := 0, 200*time.Millisecond
+	wait.NoError(c.t, fmt.Sprintf("Service %d to be answered by %q", i, pod), func() error {
+		for right < times {
+			// A packet that came too early is answered by nobody: another has to be sent. Where answers are slow, it is given more time.
+			ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+			a, err := c.bed.Remote.AskWith(ctx, "tcp", fmt.Sprintf("%s:80", vip(i)), testbed.AskOptions{DialOptions: testbed.DialOptions{Reset: true}})
+			cancel()
+			if err == nil && pod != "" && a.Pod != pod {
+				err = fmt.Errorf("answered by %q", a.Pod)
 			}
-			continue
+			if err != nil {
+				if right = 0; errors.Is(err, testbed.ErrTimeout) {
+					patience += patience / 2
+				}
+				return err
+			}
+			right++
 		}
-		right = 0
-		// No faster: each failure leaves its port to a connection that the node knows as untranslated, for two minutes.
-		time.Sleep(10 * time.Millisecond)
-	}
-	c.t.Fatalf("Service %d is not answered by %q in %v", i, pod, d)
-	return 0
+		return nil
+	})
 }

@@ -4,14 +4,15 @@ package fallback
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"regexp"
 	"testing"
-	"time"
 
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // What a running kube-proxy serves on /metrics in a mode, a running nkp serves in that mode too, by name, type and labels, or
@@ -41,30 +42,31 @@ func families(t *testing.T, what string, start func(*cluster) *proxy) (found map
 	t.Run(what, func(t *testing.T) {
 		c := newCluster(t, 2, 2)
 		p := start(c)
-		c.reach(0, "", 60*time.Second)
+		c.reach(0, "")
 		c.api.slice(c.sliceObject(0, c.pods[1]))
-		c.reachOften(0, c.pods[1].Name, 5, 30*time.Second)
-		text := ""
-		web := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, at string) (net.Conn, error) {
-			return c.bed.Node.DialTCP(ctx, at, testbed.DialOptions{})
-		}}}
-		// A change that arrives during the first sync is part of it: further ones follow.
-		for i, end := 0, time.Now().Add(testbed.Patient(30*time.Second)); !partialSync.MatchString(text); time.Sleep(100 * time.Millisecond) {
-			c.api.slice(c.sliceObject(0, c.pods[i%2]))
-			i++
+		c.follows(0, c.pods[1].Name)
+		web := http.Client{Timeout: wait.Limit, Transport: &http.Transport{
+			DisableKeepAlives: true,
+			DialContext: func(ctx context.Context, _, at string) (net.Conn, error) {
+				return c.bed.Node.DialTCP(ctx, at, testbed.DialOptions{})
+			},
+		}}
+		text, changes := "", 0
+		wait.NoError(t, "a sync of a change alone", func() error {
+			// A change that arrives during the first sync is part of it: further ones follow.
+			c.api.slice(c.sliceObject(0, c.pods[changes%2]))
+			changes++
 			res, err := web.Get("http://127.0.0.1:10249/metrics")
 			if err != nil {
-				t.Fatal(err)
+				return err
 			}
 			body, err := io.ReadAll(res.Body)
 			res.Body.Close()
-			if err != nil {
-				t.Fatal(err)
+			if text = string(body); err == nil && !partialSync.MatchString(text) {
+				err = fmt.Errorf("none in\n%s", text)
 			}
-			if text = string(body); time.Now().After(end) {
-				t.Fatalf("no sync of a change in\n%s", text)
-			}
-		}
+			return err
+		})
 		p.stop()
 		found = testbed.MetricFamilies(text)
 	})

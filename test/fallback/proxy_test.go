@@ -20,6 +20,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 func TestMain(m *testing.M) {
@@ -36,7 +37,7 @@ var kubeProxy = sync.OnceValues(func() (string, error) {
 
 // proxy is a running service proxy.
 type proxy struct {
-	t   *testing.T
+	t   testing.TB
 	cmd *exec.Cmd
 	log string
 	end sync.Once
@@ -71,22 +72,26 @@ var (
 func (c *cluster) socket() string { return filepath.Join(c.bed.RunDir, "nkp", "nkp.sock") }
 
 // waitInStep waits until the running nkp says that all is programmed.
-func (c *cluster) waitInStep(d time.Duration) error {
+func (c *cluster) waitInStep() {
+	c.t.Helper()
 	bin, err := testbed.NKP()
 	if err != nil {
-		return err
+		c.t.Fatal(err)
 	}
-	var out string
-	for end := time.Now().Add(testbed.Patient(d)); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		out, err = c.bed.Node.Exec(c.t.Context(), bin, "status", "--socket", c.socket(), "-o", "json")
+	wait.NoError(c.t, "nkp to be in step", func() error {
+		out, err := c.bed.Node.Exec(c.t.Context(), bin, "status", "--socket", c.socket(), "-o", "json")
 		var status struct{ IPTables, NFTables *fallback.Status }
-		if err == nil && json.Unmarshal([]byte(out), &status) == nil {
-			if s := cmp.Or(status.IPTables, status.NFTables); s != nil && allInStep(s.Families) {
-				return nil
-			}
+		if err == nil {
+			err = json.Unmarshal([]byte(out), &status)
 		}
-	}
-	return fmt.Errorf("nkp is not in step in time: %v: %s", err, out)
+		if err != nil {
+			return err
+		}
+		if s := cmp.Or(status.IPTables, status.NFTables); s == nil || !allInStep(s.Families) {
+			return errors.New(out)
+		}
+		return nil
+	})
 }
 
 // allInStep reports whether all families are programmed, or were found so by a start that had nothing to write.
@@ -163,20 +168,19 @@ func (p *proxy) tail() string {
 func (p *proxy) stop() {
 	p.end.Do(func() {
 		_ = p.cmd.Process.Signal(syscall.SIGTERM)
-		killer := time.AfterFunc(20*time.Second, func() { _ = p.cmd.Process.Kill() })
+		killer := time.AfterFunc(wait.Limit, func() { _ = p.cmd.Process.Kill() })
 		defer killer.Stop()
 		_ = p.cmd.Wait()
 	})
 }
 
 // waitLog waits until the proxy's log has a text that many times.
-func (p *proxy) waitLog(text string, times int, d time.Duration) error {
-	for end := time.Now().Add(testbed.Patient(d)); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if log, err := os.ReadFile(p.log); err == nil && strings.Count(string(log), text) >= times {
-			return nil
-		}
-	}
-	return errors.New("no " + text + " in time")
+func (p *proxy) waitLog(text string, times int) {
+	p.t.Helper()
+	wait.For(p.t, fmt.Sprintf("%q in the log, %d times", text, times), func() bool {
+		log, err := os.ReadFile(p.log)
+		return err == nil && strings.Count(string(log), text) >= times
+	})
 }
 
 // memory returns what the process holds now and what it held at most (VmRSS, VmHWM), in MB.

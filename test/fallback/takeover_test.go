@@ -12,7 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 const takeOverServices = 1000
@@ -43,10 +45,12 @@ func (c *cluster) traffic(services int) *traffic {
 		}
 		f.held = append(f.held, h)
 	}
+	seed := nightly.Seed(c.t)
 	for w, from := range c.clients {
 		f.done.Go(func() { // ends with ctx
+			random := rand.New(rand.NewPCG(seed, uint64(w)))
 			for ctx.Err() == nil {
-				i := rand.IntN(services)
+				i := random.IntN(services)
 				to := fmt.Sprintf("%s:80", vip(i))
 				if i%10 == 0 && w < 2 {
 					to = fmt.Sprintf("%s:%d", testbed.NodeIP4, nodePort(i))
@@ -65,12 +69,21 @@ func (c *cluster) traffic(services int) *traffic {
 			}
 		})
 	}
+	f.more()
 	return f
+}
+
+// more waits until more connections were made.
+func (f *traffic) more() {
+	f.c.t.Helper()
+	before := f.made.Load()
+	wait.For(f.c.t, "new connections", func() bool { return f.made.Load() >= before+int32(20*len(f.c.clients)) })
 }
 
 // end stops the traffic; nothing of it may have failed.
 func (f *traffic) end() {
 	f.c.t.Helper()
+	f.more()
 	f.stop()
 	f.done.Wait()
 	for _, h := range f.held {
@@ -79,9 +92,6 @@ func (f *traffic) end() {
 		}
 	}
 	f.c.t.Logf("%d connections made, %d failed, %d held", f.made.Load(), len(f.failures), len(f.held))
-	if f.made.Load() < 500 {
-		f.c.t.Errorf("only %d connections were made", f.made.Load())
-	}
 	for i, s := range f.failures {
 		if i < 10 {
 			f.c.t.Error(s)
@@ -95,38 +105,20 @@ func TestTakeOver(t *testing.T) {
 	for _, backend := range []string{"nf_tables", "legacy"} {
 		t.Run(backend, func(t *testing.T) {
 			c := newCluster(t, takeOverServices, 10)
-			inCharge := func(who string, i int) {
-				t.Helper()
-				for _, p := range c.pods[:2] {
-					c.api.slice(c.sliceObject(i, p))
-					took := c.reachOften(i, p.Name, 20, time.Minute) // of ten pods, none answers that often by chance
-					t.Logf("%s follows: only %s answers, after %v", who, p.Name, took)
-				}
-				c.api.slice(c.sliceObject(i, c.pods...))
-			}
 			old := c.startKubeProxy("iptables", backend)
-			c.reach(takeOverServices-1, "", 2*time.Minute)
-			if err := old.waitLog("SyncProxyRules complete", 2, 2*time.Minute); err != nil {
-				t.Fatal(err)
-			}
-			inCharge("kube-proxy", 1)
+			c.reach(takeOverServices-1, "")
+			old.waitLog("SyncProxyRules complete", 2)
+			c.inCharge(1)
 
 			f := c.traffic(takeOverServices)
-			time.Sleep(time.Second)
 			old.stop()
 			nkp := c.startNKP(backend)
-			start := time.Now()
-			if err := c.waitInStep(time.Minute); err != nil {
-				t.Fatal(err)
-			}
-			t.Logf("nkp has taken over after %v", time.Since(start))
-			inCharge("nkp", 2)
+			c.waitInStep()
+			c.inCharge(2)
 			nkp.stop()
 			again := c.startKubeProxy("iptables", backend)
-			if err := again.waitLog("SyncProxyRules complete", 2, 2*time.Minute); err != nil {
-				t.Fatal(err)
-			}
-			inCharge("kube-proxy again", 3)
+			again.waitLog("SyncProxyRules complete", 2)
+			c.inCharge(3)
 			f.end()
 		})
 	}
@@ -152,36 +144,27 @@ func TestTakeOverNFTables(t *testing.T) {
 				return rules + legacy
 			}
 			old := c.startKubeProxy(tc.from, tc.backend)
-			c.reach(services-1, "", 2*time.Minute)
+			c.reach(services-1, "")
 			c.inCharge(1)
 			if !strings.Contains(installed(), tc.left) {
 				t.Fatalf("kube-proxy has not installed %q", tc.left)
 			}
 			f := c.traffic(services)
-			time.Sleep(time.Second)
 			old.stop()
 			nkp := c.startNKPWith("--mode", tc.to)
-			if err := c.waitInStep(time.Minute); err != nil {
-				t.Fatal(err)
-			}
-			for end := time.Now().Add(testbed.Patient(30 * time.Second)); strings.Contains(installed(), tc.left) && time.Now().Before(end); {
-				time.Sleep(50 * time.Millisecond)
-			}
-			if strings.Contains(installed(), tc.left) || strings.Contains(installed(), "table ip6 kube-proxy") {
-				t.Errorf("nkp leaves kube-proxy's rules (%s)", tc.left)
-			}
+			c.waitInStep()
+			wait.For(t, "nkp to remove kube-proxy's rules", func() bool {
+				s := installed()
+				return !strings.Contains(s, tc.left) && !strings.Contains(s, "table ip6 kube-proxy")
+			})
 			c.inCharge(2)
 			if tc.to == "iptables" {
 				// kube-proxy's mode nftables begins by deleting the chains of its own mode iptables, which are nkp's, too, and serves seconds
 				// later. By way of nkp's mode nftables nothing fails.
 				nkp.stop()
 				nkp = c.startNKPWith("--mode", "nftables")
-				if err := c.waitInStep(time.Minute); err != nil {
-					t.Fatal(err)
-				}
-				for end := time.Now().Add(testbed.Patient(30 * time.Second)); strings.Contains(installed(), "KUBE-SERVICES") && time.Now().Before(end); {
-					time.Sleep(50 * time.Millisecond)
-				}
+				c.waitInStep()
+				wait.For(t, "nkp to remove those of its mode iptables", func() bool { return !strings.Contains(installed(), "KUBE-SERVICES") })
 			}
 			nkp.stop()
 			c.serveByKubeProxy(tc.from, tc.backend, services)
@@ -202,16 +185,13 @@ func TestTakeOverBesideTheBridge(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			c := newClusterIn(t, testbed.Options{NodeOutside: true, Standalone: true}, services, 10) // the bridge forwards before nkp is there
 			old := c.startKubeProxy(mode, "nf_tables")
-			c.reach(services-1, "", 2*time.Minute)
+			c.reach(services-1, "")
 			c.inCharge(1)
 			f := c.traffic(services)
-			time.Sleep(time.Second)
 			old.stop()
 			bridge := []string{"--ovsdb", c.bed.DB(), "--bridge", c.bed.Bridge}
 			nkp := c.startNKPWith(append([]string{"--mode", "ovs", "--host-traffic", mode, "--uplink-port", testbed.UplinkName}, bridge...)...)
-			if err := c.waitInStep(time.Minute); err != nil {
-				t.Fatal(err)
-			}
+			c.waitInStep()
 			c.inCharge(2)
 			if out, err := c.pods[0].Ask(t.Context(), "tcp", fmt.Sprintf("%s:80", vip(2))); err != nil {
 				t.Errorf("a pod's connection through the bridge: %v, %v", out, err)
@@ -230,7 +210,7 @@ func (c *cluster) inCharge(i int) {
 	c.t.Helper()
 	p := c.pods[i]
 	c.api.slice(c.sliceObject(i, p))
-	c.reachOften(i, p.Name, 20, time.Minute) // of ten pods, none answers that often by chance
+	c.follows(i, p.Name)
 	c.api.slice(c.sliceObject(i, c.pods...))
 }
 
@@ -240,8 +220,8 @@ func (c *cluster) serveByKubeProxy(mode, backend string, services int) {
 	p := c.startKubeProxy(mode, backend)
 	if mode == "nftables" {
 		c.waitTable("kube-proxy", services)
-	} else if err := p.waitLog("SyncProxyRules complete", 2, 2*time.Minute); err != nil {
-		c.t.Fatal(err)
+	} else {
+		p.waitLog("SyncProxyRules complete", 2)
 	}
 }
 
@@ -260,12 +240,10 @@ func (c *cluster) cleanup(flags ...string) {
 // waitTable waits until an nftables table of the node leads to the last Service, too.
 func (c *cluster) waitTable(name string, services int) {
 	c.t.Helper()
-	for end := time.Now().Add(testbed.Patient(time.Minute)); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if out, err := c.bed.Node.Exec(c.t.Context(), "nft", "list", "table", "ip", name); err == nil && strings.Contains(out, vip(services-1).String()+" ") {
-			return
-		}
-	}
-	c.t.Fatalf("table %s does not lead to the Services in time", name)
+	wait.For(c.t, "table "+name+" to lead to the Services", func() bool {
+		out, err := c.bed.Node.Exec(c.t.Context(), "nft", "list", "table", "ip", name)
+		return err == nil && strings.Contains(out, vip(services-1).String()+" ")
+	})
 }
 
 // From nkp's iptables mode to nftables and back, by way of a kill in between: no connection fails, held ones stay, and nothing of the
@@ -283,35 +261,24 @@ func TestModeChange(t *testing.T) {
 				return out
 			}
 			nkp := c.startNKPWith(iptables...)
-			if err := c.waitInStep(time.Minute); err != nil {
-				t.Fatal(err)
-			}
+			c.waitInStep()
 			f := c.traffic(services)
-			time.Sleep(time.Second)
 			for i, mode := range [][]string{nftables, iptables, nftables, iptables} {
 				nkp.stop()
 				nkp = c.startNKPWith(mode...)
 				if i == 2 { // killed before it has removed anything, or after
-					time.Sleep(50 * time.Millisecond)
+					f.more()
 					_ = nkp.cmd.Process.Kill()
 					nkp.stop()
 					nkp = c.startNKPWith(mode...)
 				}
-				if err := c.waitInStep(time.Minute); err != nil {
-					t.Fatal(err)
-				}
-				left := func() bool {
+				c.waitInStep()
+				wait.For(t, "the other mode's rules to be removed", func() bool {
 					if mode[1] == "nftables" {
-						return strings.Contains(has("iptables"+infix+"-save")+has("ip6tables"+infix+"-save"), "KUBE-SERVICES")
+						return !strings.Contains(has("iptables"+infix+"-save")+has("ip6tables"+infix+"-save"), "KUBE-SERVICES")
 					}
-					return strings.Contains(has("nft", "list", "tables"), "nkp")
-				}
-				for end := time.Now().Add(testbed.Patient(30 * time.Second)); left() && time.Now().Before(end); {
-					time.Sleep(50 * time.Millisecond)
-				}
-				if left() {
-					t.Errorf("%s leaves the other mode's rules", mode)
-				}
+					return !strings.Contains(has("nft", "list", "tables"), "nkp")
+				})
 				c.inCharge(i)
 			}
 			f.end()

@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // verdict is what TestFaults counted, for the last line of the run.
@@ -39,6 +41,9 @@ func TestFaults(t *testing.T) {
 	fleet.run(form.threads, form.pause)
 	must(t, s.play(agentFaults, form.agent, func() bool { return form.enough > 0 && fleet.tally.made.Load() >= form.enough }))
 	s.calm(t)
+	wait.For(t, "1000 connections, and traffic on held ones", func() bool {
+		return fleet.tally.made.Load() >= 1000 && fleet.broken.made.Load() > 0
+	})
 	fleet.stop()
 	took := time.Since(begin)
 	t.Logf("faults of the agent alone, %v: %s (%.0f/s)", took.Round(time.Second), fleet.tally, float64(fleet.tally.made.Load())/took.Seconds())
@@ -50,20 +55,11 @@ func TestFaults(t *testing.T) {
 		t.Errorf("connections failed while the agent alone was disturbed:\n%s\n%s", fleet.tally.details(), fleet.broken.details())
 	}
 	made := fleet.tally.made.Load()
-	if fleet.broken.made.Load() == 0 {
-		t.Error("nothing was sent on held connections")
-	}
-	if made < 1000 || form.all && made < form.enough {
-		t.Errorf("only %d connections were made", made)
-	}
 	verdict = fmt.Sprintf("under faults of the agent alone, in %v: %d connections made, %d failed; on held ones %d round trips, %d failed",
 		took.Round(time.Second), made, fleet.tally.failed.Load(), fleet.broken.made.Load(), fleet.broken.failed.Load())
+	c.hasNotGrown(t, "after faults of the agent", before)
 	middle, err := c.resources()
 	must(t, err)
-	t.Log("after faults of the agent: ", middle)
-	if more := grown(before, middle); more != "" {
-		t.Errorf("after faults of the agent it holds more than at first: %s", more)
-	}
 
 	fleet.run(form.threads, form.pause)
 	must(t, s.play(switchFaults, form.rest(took), func() bool { return false }))
@@ -71,24 +67,17 @@ func TestFaults(t *testing.T) {
 	fleet.stop()
 	t.Logf("faults of the switch: %s", fleet.tally)
 	t.Logf("connections held: %d, round trips on them: %s", fleet.held.Load(), fleet.broken)
-	after, err := c.resources()
-	must(t, err)
-	t.Log("after faults of the switch: ", after)
-	if more := grown(middle, after); more != "" {
-		t.Errorf("after faults of the switch the agent holds more than before: %s", more)
-	}
+	c.hasNotGrown(t, "after faults of the switch", middle)
 
 	// All is well again: every Service, disrupted or not, answers with its endpoints.
 	must(t, c.put(0))
 	must(t, c.settle())
 	everyone := c.fleet(c.services)
 	everyone.run(2, 0)
-	for end := time.Now().Add(30 * time.Second); everyone.tally.made.Load() < 1000 && time.Now().Before(end); {
-		time.Sleep(100 * time.Millisecond)
-	}
+	wait.For(t, "1000 connections at the end", func() bool { return everyone.tally.made.Load()+everyone.tally.failed.Load() >= 1000 })
 	everyone.stop()
 	t.Logf("at the end: %s", everyone.tally)
-	if everyone.tally.failed.Load() > 0 || everyone.broken.failed.Load() > 0 || everyone.tally.made.Load() < 1000 {
+	if everyone.tally.failed.Load() > 0 || everyone.broken.failed.Load() > 0 {
 		t.Errorf("not all is well at the end:\n%s\n%s", everyone.tally.details(), everyone.broken.details())
 	}
 }
@@ -96,8 +85,12 @@ func TestFaults(t *testing.T) {
 // warm uses every target once, so that neighbours are known and the agent is at rest.
 func warm(t *testing.T, f *fleet) {
 	t.Helper()
+	all := int64(0)
+	for _, list := range f.targets {
+		all += int64(len(list))
+	}
 	f.run(1, 0)
-	time.Sleep(2500 * time.Millisecond)
+	wait.For(t, "a connection held to each target", func() bool { return f.held.Load() >= all || f.tally.failed.Load() > 0 })
 	f.stop()
 	if f.tally.failed.Load() > 0 {
 		t.Fatalf("connections fail before anything was disturbed: %s\n%s", f.tally, f.tally.details())

@@ -80,7 +80,7 @@ func (f *fleet) open(ctx context.Context, h *testbed.Host, pause time.Duration) 
 	for i := rand.IntN(len(list)); ctx.Err() == nil; i++ {
 		g := &list[i%len(list)]
 		began := time.Now()
-		if c, err := dial(g.to, patience); err != nil {
+		if c, err := dial(g.to, g.control); err != nil {
 			f.tally.fail(err.Error(), h.Name+" to "+g.name, began)
 		} else {
 			c.reset()
@@ -119,7 +119,7 @@ func (f *fleet) hold(ctx context.Context, h *testbed.Host) error {
 			}
 			began := time.Now()
 			if c := conns[i]; c == nil {
-				c, err := dial(list[i].to, patience)
+				c, err := dial(list[i].to, list[i].control)
 				if err != nil {
 					f.tally.fail(err.Error(), h.Name+" to hold "+list[i].name, began)
 				} else {

@@ -12,9 +12,10 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"time"
+	"testing"
 
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // resources are what an agent holds.
@@ -28,7 +29,7 @@ func (r resources) String() string {
 	return fmt.Sprintf("pid %d: %d goroutines, %d files, %d KiB of live heap, %d KiB resident", r.pid, r.goroutines, r.files, r.heap>>10, r.resident>>10)
 }
 
-// resources asks the running agent and the kernel. Goroutines come and go; the least of some looks counts.
+// resources asks the running agent and the kernel. Goroutines come and go; the least of ten looks counts.
 func (c *cluster) resources() (r resources, err error) {
 	p, err := c.running()
 	if err != nil {
@@ -64,7 +65,6 @@ func (c *cluster) resources() (r resources, err error) {
 			r.heap, r.goroutines, r.files = live, n, len(files)
 		}
 		r.heap, r.goroutines, r.files = min(r.heap, live), min(r.goroutines, n), min(r.files, len(files))
-		time.Sleep(100 * time.Millisecond)
 	}
 	r.resident, err = resident(r.pid, "VmRSS:")
 	return r, err
@@ -84,7 +84,7 @@ func resident(pid int, line string) (int, error) {
 
 // ask asks the agent's metrics listener from the node.
 func (c *cluster) ask(path string) (string, error) {
-	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
+	client := http.Client{Timeout: wait.Limit, Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
 			return c.Node.DialTCP(ctx, addr, testbed.DialOptions{})
 		}}}
@@ -100,17 +100,26 @@ func (c *cluster) ask(path string) (string, error) {
 	return string(body), err
 }
 
-// grown returns what the agent holds more than before; "" if nothing that matters. A goroutine or a file may be at work just now;
-// of memory only a trend counts, which is a quarter of it and more than the noise of a small heap.
-func grown(before, after resources) string {
-	const noise = 4 << 20
-	switch {
-	case after.goroutines > before.goroutines+3:
-		return fmt.Sprintf("%d goroutines, before %d", after.goroutines, before.goroutines)
-	case after.files > before.files+3:
-		return fmt.Sprintf("%d open files, before %d", after.files, before.files)
-	case after.heap > before.heap*5/4+noise:
-		return fmt.Sprintf("%d KiB of live heap, before %d", after.heap>>10, before.heap>>10)
-	}
-	return ""
+// noise is the live heap that may come with the same state: buffers and maps that have grown to their bounds.
+const noise = 8 << 20
+
+// hasNotGrown waits until the agent, at rest, holds no more than before. A goroutine or a file may be at work just now; what leaks
+// stays.
+func (c *cluster) hasNotGrown(t *testing.T, when string, before resources) {
+	t.Helper()
+	wait.NoError(t, "the agent to hold no more than before, "+when, func() error {
+		after, err := c.resources()
+		switch {
+		case err != nil:
+			return err
+		case after.goroutines > before.goroutines+3:
+			return fmt.Errorf("%d goroutines, before %d", after.goroutines, before.goroutines)
+		case after.files > before.files+3:
+			return fmt.Errorf("%d open files, before %d", after.files, before.files)
+		case after.heap > before.heap+noise:
+			return fmt.Errorf("%d KiB of live heap, before %d", after.heap>>10, before.heap>>10)
+		}
+		t.Logf("%s: %s", when, after)
+		return nil
+	})
 }

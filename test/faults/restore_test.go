@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 )
 
 // saved are flows and groups as ovs-ofctl dumps and takes them.
@@ -98,19 +97,4 @@ func (c *cluster) restore(s saved) error {
 	_, err = c.Ofctl("add-groups", c.Bridge, groups, "--bundle")
 	_, last := c.Ofctl("replace-flows", c.Bridge, flows, "--bundle")
 	return errors.Join(err, last)
-}
-
-// settleFlows is settle while flow-restore-wait is set: the flows must be there, the datapath cannot know them yet.
-func (c *cluster) settleFlows() error {
-	deadline := time.Now().Add(settleLimit)
-	for {
-		text, status := c.diff()
-		if status == 0 {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("flow-restore-wait is set, and nkp does not restore within %v; diff ends with %d:\n%.2000s", settleLimit, status, text)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
 }

@@ -7,47 +7,38 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
+	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // form is how long to disturb, and how hard the clients work.
 type form struct {
-	seed         uint64
-	long         bool
-	agent, sw    time.Duration // at most to disturb the agent alone, and to disturb the switch
-	enough       int64         // connections after which the first part ends early; 0: never
-	all          bool          // fewer connections than enough are a failure
-	threads      int           // of clients on each host
-	pause        time.Duration // of a client between two connections
-	restartTimes int           // of ovs-vswitchd for each way to measure
+	seed      uint64
+	long      bool
+	agent, sw time.Duration // at most to disturb the agent alone, and to disturb the switch
+	enough    int64         // connections after which the first part ends early; 0: never
+	threads   int           // of clients on each host
+	pause     time.Duration // of a client between two connections
 }
 
 // formFromEnv reads the environment.
 func formFromEnv(t testing.TB) form {
 	t.Helper()
-	f := form{seed: uint64(time.Now().UnixNano()), threads: 1, pause: 5 * time.Millisecond, restartTimes: 2}
+	f := form{seed: nightly.Seed(t), threads: 1, pause: 5 * time.Millisecond}
 	total := 34 * time.Second
 	if os.Getenv("NKP_FAULTS_LONG") != "" {
-		f.long, f.enough, f.threads, f.pause, f.restartTimes = true, 1_000_000, 4, 0, 7
-		total, f.all = 30*time.Minute, true
+		f.long, f.enough, f.threads, f.pause = true, 1_000_000, 4, 0
+		total = 30 * time.Minute
 	}
 	if s := os.Getenv("NKP_FAULTS_TIME"); s != "" {
 		d, err := time.ParseDuration(s)
 		if err != nil || d <= 0 {
 			t.Fatalf("NKP_FAULTS_TIME=%q is not a duration such as 10m", s)
 		}
-		total, f.all = d, false
-	}
-	if s := os.Getenv("NKP_FAULTS_SEED"); s != "" {
-		n, err := strconv.ParseUint(s, 0, 64)
-		if err != nil {
-			t.Fatalf("NKP_FAULTS_SEED=%q is not a number", s)
-		}
-		f.seed = n
+		total = d
 	}
 	f.agent, f.sw = total*6/10, total*4/10
 	what := ""
@@ -55,7 +46,7 @@ func formFromEnv(t testing.TB) form {
 		f.agent, f.sw = total*9/10, total/5
 		what = fmt.Sprintf(", or %d connections", f.enough)
 	}
-	t.Logf("seed: NKP_FAULTS_SEED=%d; %v of faults of the agent alone%s, then faults of the switch", f.seed, f.agent, what)
+	t.Logf("%v of faults of the agent alone%s, then faults of the switch", f.agent, what)
 	return f
 }
 
@@ -83,13 +74,13 @@ type fault struct {
 	do   func(*script) error
 }
 
-// play draws faults until the time is over or enough says so: first each once, in an order of chance, then any. Between two
+// play draws faults: first each once, in an order of chance, then any until the time is over or enough says so. Between two
 // of them is a pause of chance, often none. What it draws next does not depend on the time.
 func (s *script) play(faults []fault, d time.Duration, enough func() bool) error {
 	begin := time.Now()
 	order := slices.Clone(faults)
 	s.r.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
-	for i := 0; time.Since(begin) < d && !enough(); i++ {
+	for i := 0; i < len(order) || time.Since(begin) < d && !enough(); i++ {
 		f := faults[s.r.IntN(len(faults))]
 		if i < len(order) {
 			f = order[i]
@@ -105,11 +96,6 @@ func (s *script) play(faults []fault, d time.Duration, enough func() bool) error
 		}
 		if s.r.IntN(2) == 0 {
 			time.Sleep(s.between(0, 500))
-		}
-	}
-	for _, f := range faults {
-		if s.count[f.name] == 0 {
-			s.t.Logf("there was no time for: %s", f.name)
 		}
 	}
 	return nil

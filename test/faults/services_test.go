@@ -149,9 +149,10 @@ func (s *svc) slice() *discoveryv1.EndpointSlice {
 
 // target is an address that a client connects to, and the pods that may answer.
 type target struct {
-	name string // the Service and the kind of address
-	to   netip.AddrPort
-	pods map[string]bool // that may answer, by name
+	name    string // the Service and the kind of address
+	to      netip.AddrPort
+	pods    map[string]bool // that may answer, by name
+	control netip.AddrPort  // one of them directly
 }
 
 // targets returns the ClusterIPs of Services, or their NodePorts at the node's address for clients outside the node.
@@ -171,6 +172,7 @@ func targets(services []*svc, external bool) (list []target) {
 		for _, p := range s.pods {
 			if !external || !s.local || p.Local {
 				g.pods[p.Name] = true
+				g.control = netip.AddrPortFrom(p.IP(s.vip), serverPort)
 			}
 		}
 		list = append(list, g)

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
-// patience is how long a client waits for a connection, and then for the server's line. A lost SYN is repeated after 1, 3
-// and 7 s.
-const patience = 8 * time.Second
+// silence is how long a client hears nothing until it asks a control. A lost SYN is repeated after 1, 3 and 7 s.
+const silence = 8 * time.Second
 
 // inside runs f on a thread of its own that lives in the host's network namespace, where f may wait as long as it likes in
 // plain system calls: no poller and no copies of descriptors make connections cheap. The thread ends with f.
@@ -42,12 +42,13 @@ func inside(h *testbed.Host, f func() error) error {
 
 // connection is a blocking socket, and who answered.
 type connection struct {
-	fd  int
-	who string
+	fd      int
+	who     string
+	control netip.AddrPort // is answered directly, without a Service; the zero AddrPort: nothing is
 }
 
 // dial connects and reads the server's line. The error is worded for a count.
-func dial(to netip.AddrPort, limit time.Duration) (*connection, error) {
+func dial(to, control netip.AddrPort) (*connection, error) {
 	family, addr := unix.AF_INET, unix.Sockaddr(nil)
 	if to.Addr().Is6() {
 		family, addr = unix.AF_INET6, &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}
@@ -58,11 +59,12 @@ func dial(to netip.AddrPort, limit time.Duration) (*connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &connection{fd: fd}
-	tv := unix.NsecToTimeval(int64(limit))
-	unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &tv) // bounds connect too
-	unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv)
-	if err := retry(func() error { return unix.Connect(fd, addr) }); err != nil {
+	c := &connection{fd: fd, control: control}
+	c.limit(silence)
+	if !control.IsValid() {
+		c.limit(wait.Limit)
+	}
+	if err := c.controlled(func() error { return unix.Connect(fd, addr) }); err != nil {
 		c.reset()
 		return nil, fmt.Errorf("connect: %w", worded(err))
 	}
@@ -79,7 +81,7 @@ func (c *connection) line() (string, error) {
 	n := 0
 	for {
 		k := 0
-		err := retry(func() (err error) { k, err = unix.Read(c.fd, buf[n:]); return err })
+		err := c.controlled(func() (err error) { k, err = unix.Read(c.fd, buf[n:]); return err })
 		if err != nil {
 			return "", worded(err)
 		}
@@ -99,7 +101,7 @@ func (c *connection) line() (string, error) {
 // check makes a round trip.
 func (c *connection) check() error {
 	const ping = "are you there?\n"
-	if err := retry(func() error { _, err := unix.Write(c.fd, []byte(ping)); return err }); err != nil {
+	if err := c.controlled(func() error { _, err := unix.Write(c.fd, []byte(ping)); return err }); err != nil {
 		return worded(err)
 	}
 	got, err := c.line()
@@ -115,6 +117,33 @@ func (c *connection) reset() {
 	unix.Close(c.fd)
 }
 
+// limit bounds the system calls, connect among them.
+func (c *connection) limit(d time.Duration) {
+	tv := unix.NsecToTimeval(int64(d))
+	unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &tv)
+	unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv)
+}
+
+// controlled makes a system call. If it hears nothing, a control is asked, and the call is looked at once more: what was sent before the
+// control has been answered by then, however slow the machine is.
+func (c *connection) controlled(f func() error) error {
+	err := retry(f)
+	if !silent(err) {
+		return err
+	}
+	if !c.control.IsValid() { // this is a control
+		return fmt.Errorf("no answer in %v", wait.Limit)
+	}
+	control, err := dial(c.control, netip.AddrPort{})
+	if err != nil {
+		return fmt.Errorf("no answer, and none from the endpoint itself: %w", err)
+	}
+	control.reset()
+	c.limit(time.Millisecond)
+	defer c.limit(silence)
+	return retry(f)
+}
+
 // retry repeats a call that a signal interrupted.
 func retry(f func() error) error {
 	for {
@@ -124,10 +153,15 @@ func retry(f func() error) error {
 	}
 }
 
-// worded reports a timeout as such: blocking calls report one in two odd ways.
+// silent reports whether a blocking call has timed out.
+func silent(err error) bool {
+	return err == unix.EINPROGRESS || err == unix.EAGAIN || err == unix.EALREADY
+}
+
+// worded reports a timeout as such.
 func worded(err error) error {
-	if err == unix.EINPROGRESS || err == unix.EAGAIN {
-		return fmt.Errorf("no answer in %v", patience)
+	if silent(err) {
+		return fmt.Errorf("no answer in %v, while the endpoint itself answers", silence)
 	}
 	return err
 }

@@ -22,7 +22,7 @@ type Process struct {
 }
 
 // Start starts a program on the host. It gets SIGTERM when the test ends, and fails the test if it does not end by itself within
-// 10 s. The end of its log is part of a failed test's log.
+// wait.Limit. The end of its log is part of a failed test's log.
 func Start(t testing.TB, h *testbed.Host, argv ...string) *Process {
 	t.Helper()
 	p := &Process{}

@@ -11,7 +11,6 @@ import (
 
 // Every alert leads to its own section of the runbook, and no section is left over.
 func TestRunbook(t *testing.T) {
-	t.Parallel()
 	rules, err := os.ReadFile("../../deploy/prometheus/rules.yaml")
 	must(t, err)
 	book, err := os.ReadFile("../../docs/runbook.md")

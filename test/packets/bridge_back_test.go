@@ -7,14 +7,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/test/harness"
+	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // A bridge that was deleted and made again, with other OpenFlow port numbers, is programmed without a restart: what nkp
 // knew of the old one does not stay.
 func TestBridgeComesBack(t *testing.T) {
-	t.Parallel()
 	c := newCluster(t, testbed.Options{})
 	c.servePods(t)
 	web := service("web", "40.0.0.1")
@@ -37,9 +36,13 @@ func TestBridgeComesBack(t *testing.T) {
 	must(t, err)
 	c.statusSays("the switch holds what it should", "3 pod addresses")
 	// The agent compares: unlike a newcomer it remembers the router that the node on the old bridge had.
-	if out, errOut, status := c.nkp("diff", "--socket", c.socket()); status != 0 {
-		t.Errorf("nkp diff ends with %d: %s%s", status, out, errOut)
-	}
+	c.eventually("nkp diff", func() error {
+		if out, errOut, status := c.nkp("diff", "--socket", c.socket()); status != 0 {
+			return fmt.Errorf("it ends with %d: %s%s", status, out, errOut)
+		}
+		return nil
+	})
+	c.uncached(t)
 	c.ask(t, c.pods[1].Host, "tcp", "40.0.0.1:80", c.pods[2].Name)
 	if out, _, _ := c.nkp("status", "--socket", c.socket()); strings.Contains(out, "does not exist") {
 		t.Errorf("status still says that the bridge does not exist:\n%s", out)
@@ -49,7 +52,7 @@ func TestBridgeComesBack(t *testing.T) {
 // The node's address comes to the bridge after all changes of the switch's database: on the userspace datapath the bridge's device
 // vanishes with ovs-vswitchd, and networkd gives the new one its address some time after ovs-vswitchd has made it.
 func TestNodeAddressComesBack(t *testing.T) {
-	t.Parallel()
+	nightly.Only(t, "TestAddressesOfTheNode has the node's addresses change")
 	c := newCluster(t, testbed.Options{})
 	c.servePods(t)
 	web := service("web", "40.0.0.1", exposed(30080))
@@ -64,13 +67,13 @@ func TestNodeAddressComesBack(t *testing.T) {
 	}
 	deliversToNode := func(want bool) {
 		t.Helper()
-		must(t, harness.Await(settleLimit, c.agent.Program, func() error {
+		c.eventually("flows to the node's address", func() error {
 			out, err := c.Ofctl("dump-flows", c.Bridge, "table=30")
 			if err == nil && strings.Contains(out, "in_port,LOCAL") != want {
-				err = fmt.Errorf("flows to the node's address: want %v, have\n%s", want, out)
+				err = fmt.Errorf("want %v, have\n%s", want, out)
 			}
 			return err
-		}))
+		})
 	}
 	deliversToNode(true)
 	address("del")
@@ -82,6 +85,6 @@ func TestNodeAddressComesBack(t *testing.T) {
 		must(t, err)
 	}
 	deliversToNode(true)
-	c.settle()
+	c.inForce(t)
 	c.ask(t, c.External, "tcp", hostPort(testbed.NodeIP4, 30080), c.pods[0].Name)
 }

@@ -4,7 +4,6 @@ package packets
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -47,7 +46,6 @@ func kubeProxyConfig(more string) string {
 // nkp follows its configuration file. A bad one leaves everything as it is, and status says what is wrong; a good one takes
 // effect in the same process, and neither an open connection nor a new one fails on the way.
 func TestConfigurationFile(t *testing.T) {
-	t.Parallel()
 	s := service("web", "40.0.0.1")
 	c := newCluster(t, testbed.Options{})
 	c.put(s, slice(s, 8080, at(c.pods[1].IP4)))
@@ -69,16 +67,11 @@ func TestConfigurationFile(t *testing.T) {
 	}
 	before := c.status(t)
 	held := c.hold(t, 4, to)
-	stop := c.load(to)
+	load := c.underLoad(t, to)
 
 	m.write(t, kubeProxyConfig("oomScoreAdj: 5000\n"))
 	c.statusSays("configuration file has changed and cannot be used", "KubeProxyConfiguration.oomScoreAdj: Invalid value: 5000")
-	c.eventually("there is an Event on the Node", func() error {
-		if log := c.agent.Log.String(); !strings.Contains(log, "ConfigurationRejected") {
-			return errors.New(tail(log, 2000))
-		}
-		return nil
-	})
+	c.logSays("ConfigurationRejected") // the Event on the Node
 	m.write(t, kubeProxyConfig("")+"---\napiVersion: nkp-proxy.github.io/v1alpha1\nkind: NkpConfiguration\novs: {brigde: br-x}\n")
 	c.statusSays("cannot be used", `unknown field "ovs.brigde"`)
 	c.ask(t, client, "tcp", to, served)
@@ -129,9 +122,8 @@ func TestConfigurationFile(t *testing.T) {
 		t.Errorf("/configz says %s", body)
 	}
 	checkHeld(t, "after the configuration changed", held)
-	if n, failed, err := stop(); failed > 0 || n < 50 {
-		t.Errorf("%d of %d new connections failed, the first: %v", failed, n, err)
-	}
+	load.more(50)
+	load.end()
 	adj, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", c.agent.Cmd.Process.Pid))
 	must(t, err)
 	if got := strings.TrimSpace(string(adj)); got != "77" {

@@ -14,14 +14,16 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 const consistentNodePort = 30080
@@ -86,11 +88,12 @@ func serveApart(t *testing.T, p *testbed.Pod) {
 	said := &testbed.Output{}
 	_, err = p.Launch(said, "env", servesAs+"="+p.Name, os.Args[0])
 	must(t, err)
-	for end := time.Now().Add(testbed.Patient(10 * time.Second)); said.String() != "ready\n"; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s does not serve: %s", p.Name, said)
+	wait.NoError(t, p.Name+" serves", func() error {
+		if text := said.String(); text != "ready\n" {
+			return fmt.Errorf("it says %q", text)
 		}
-	}
+		return nil
+	})
 }
 
 // serve is what the process does.
@@ -117,7 +120,7 @@ func on(node string, ip netip.Addr) discoveryv1.Endpoint {
 // first node dies and the router sends it to the second, then to the third: no connection to a pod of the others breaks, over TCP
 // and UDP. A client's port leads to the endpoint that Choose returns, wherever it enters.
 func TestConsistentChoice(t *testing.T) {
-	t.Parallel()
+	nightly.Only(t, "three beds and hundreds of connections; TestConsistentHere looks at each choice")
 	all := nodes(t)
 	a := all[0]
 	web, dns := service("web", "40.0.0.1", consistent("20.0.0.1")), service("dns", "40.0.0.2", protocol(v1.ProtocolUDP), consistent("20.0.0.2"))
@@ -235,7 +238,7 @@ func (c *cluster) traced(t *testing.T, from, to string, endpoint netip.AddrPort)
 // TestConsistentChange changes the endpoints while connections are held, which enter at a node without endpoints: one endpoint
 // begins to terminate and goes on serving, then another one comes. No connection breaks, and the one that terminates gets no new one.
 func TestConsistentChange(t *testing.T) {
-	t.Parallel()
+	nightly.Only(t, "three beds and hundreds of connections; TestConsistentHere looks at each choice")
 	all := nodes(t)
 	a, b, c := all[0], all[1], all[2]
 	web := service("web", "40.0.0.1", consistent("20.0.0.1"))
@@ -248,7 +251,7 @@ func TestConsistentChange(t *testing.T) {
 			if n.agent == nil {
 				n.run()
 			}
-			n.settle()
+			n.inForce(t)
 		}
 	}
 	leaving, stays, comes := on(nodeOf(1), b.pods[0].IP4), on(nodeOf(2), c.pods[0].IP4), on(nodeOf(1), b.pods[1].IP4)
@@ -291,7 +294,6 @@ func TestConsistentChange(t *testing.T) {
 // each connection counts once, clients out of loadBalancerSourceRanges get nothing, and neither a restart of nkp nor a second look
 // changes a flow. A Service that loses the annotation is served as before.
 func TestConsistentHere(t *testing.T) {
-	t.Parallel()
 	c := newCluster(t, testbed.Options{})
 	c.servePods(t)
 	four, six := service("four", "40.0.0.1", consistent("20.0.0.1")), service("six", "fd00:40::1", consistent("fd00:20::1"))
@@ -327,9 +329,7 @@ func TestConsistentHere(t *testing.T) {
 			t.Errorf("%s: %v", side.to, who)
 		}
 	}
-	if _, err := c.External.Ask(c.ctx, "tcp", "20.0.0.2:80"); err == nil {
-		t.Error("a client out of the source ranges is served")
-	}
+	c.unanswered(t, c.External, "tcp", "20.0.0.2:80", c.direct(t, c.External)) // out of the source ranges
 	counted := c.awaitCounters(t, map[string]uint64{"four": connections, "six": connections})
 	for _, name := range []string{"four", "six"} {
 		if n := counted[name].Connections; n != connections {
@@ -349,12 +349,13 @@ func TestConsistentHere(t *testing.T) {
 	must(t, c.agent.Stop(syscall.SIGTERM))
 	c.run()
 	c.settle()
+	c.awaitStatus(t, "the first read-back", func(s *agent.Status) bool { return s.Audits > 0 })
 	if log, err := c.agent.Log.String(), same(); strings.Contains(log, "bringing the switch in step") || err != nil {
 		t.Errorf("a restart changed something: %v\n%s", err, log)
 	}
 	delete(four.Annotations, k8s.AnnotationConsistent)
 	c.put(four)
-	c.settle()
+	c.inForce(t)
 	a, err := c.External.Ask(c.ctx, "tcp", "20.0.0.1:80")
 	must(t, err)
 	if a.Client.Addr() != testbed.NodeIP4 {

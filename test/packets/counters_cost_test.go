@@ -10,13 +10,15 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // What counting costs in the datapath: one client talks to 50 Services that share 3 endpoints, which is when it costs most,
 // as without counters established connections of all Services share their cached flows. Counting takes one for each
-// Service, endpoint and direction that has traffic, and no more.
+// Service, endpoint and direction that has traffic, and no more. `nkp services` says why there are no counters.
 func TestWhatCountingCosts(t *testing.T) {
+	nightly.Only(t, "it measures what counting costs")
 	const services, connections = 50, 20
 	c := newCluster(t, testbed.Options{})
 	c.servePods(t)
@@ -40,6 +42,9 @@ func TestWhatCountingCosts(t *testing.T) {
 			if _, errs := c.pods[0].Many(c.ctx, connections, 4, vip(40, i)+":80"); len(errs) > 0 {
 				t.Fatal(errs[0])
 			}
+		}
+		if s := c.services(t).Services[0]; !on && (s.Counters != nil || !strings.Contains(s.CountersNote, "--service-counters")) {
+			t.Errorf("services says of counters that are off: %+v, %q", s.Counters, s.CountersNote)
 		}
 		out, err := c.Appctl("dpctl/dump-flows")
 		must(t, err)

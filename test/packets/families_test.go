@@ -10,6 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -18,7 +19,7 @@ import (
 // for each address (docs/decisions/0055-ipv6-by-prefix.md). The endpoints are on this node and on three others, in the same cluster range.
 // Nearly every hash slot of each client and Service is used, so that chance decides little.
 func TestFamiliesCostTheSame(t *testing.T) {
-	t.Parallel()
+	nightly.Only(t, "it measures what a family costs")
 	const nodes, perNode, services = 3, 12, 4
 	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC, "--service-cidr", serviceCIDRs,
 		"--cluster-cidr", "10.0.0.0/16,fd00:a::/56")

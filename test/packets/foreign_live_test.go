@@ -3,12 +3,13 @@
 package packets
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -33,11 +34,35 @@ func (c *cluster) disagrees(t *testing.T, from *testbed.Host, to, verdict string
 	}
 }
 
+// taken begins a connection, waits until a flow with a cookie has its packet, and returns whether there was an answer, and which.
+func (c *cluster) taken(t *testing.T, from *testbed.Host, to, cookie string) (bool, error) {
+	t.Helper()
+	c.uncached(t)
+	p := c.sends(t, from, "tcp", to)
+	c.eventually("the foreign flow has the packet", func() error {
+		c.uncached(t)
+		out, err := c.Ofctl("dump-flows", c.Bridge, "cookie="+cookie+"/-1")
+		if err == nil && !regexp.MustCompile(`n_packets=[1-9]`).MatchString(out) {
+			err = errors.New(out)
+		}
+		return err
+	})
+	return p.answered()
+}
+
 // uncached has the datapath forget its cached flows.
 func (c *cluster) uncached(t *testing.T) {
 	t.Helper()
 	_, err := c.Appctl("revalidator/purge") // Settle takes half a second
 	must(t, err)
+}
+
+// inForce waits until what was put holds for the next packet: in the switch's tables, as settle does, and in its cache, which follows
+// some time later on a busy machine.
+func (c *cluster) inForce(t *testing.T) {
+	t.Helper()
+	c.settle()
+	c.uncached(t)
 }
 
 // oneService starts nkp for one Service with an endpoint here and one elsewhere, and no audit.
@@ -54,7 +79,6 @@ func oneService(t *testing.T) *cluster {
 // A flow of another owner in one of nkp's later tables drops packets after the choice of an endpoint. All commands name it; it
 // stays.
 func TestForeignFlowInALaterTable(t *testing.T) {
-	t.Parallel()
 	c := oneService(t)
 	client := aPod(c)
 	if r, status := c.trace(t, "tcp", client.IP4.String(), "40.0.0.1:80", "--live"); status != 0 || !r.Live.Agrees || r.Live.Verdict != "deliver" {
@@ -86,13 +110,14 @@ func TestForeignFlowInALaterTable(t *testing.T) {
 			`--strict del-flows br-int '`+regexp.QuoteMeta(foreign)+`'`)
 		c.disagrees(t, c.External, "172.16.0.2:30080", verdict, flow)
 		if verdict == "drop" {
-			c.happens(t, client, "tcp", "40.0.0.1:80", traced{Verdict: verdict})
+			if yes, err := c.taken(t, client, "40.0.0.1:80", "0x77"); yes {
+				t.Errorf("%s: there was an answer: %v", foreign, err)
+			}
 		}
 		// The command that trace names deletes it.
 		_, err = c.Ofctl("--strict", "del-flows", c.Bridge, foreign)
 		must(t, err)
-		c.settle()
-		c.uncached(t)
+		c.inForce(t)
 		c.happens(t, client, "tcp", "40.0.0.1:80", traced{Verdict: "deliver", Endpoints: []string{hostPort(c.pods[0].IP4, 8080), hostPort(c.remotes[0].IP4, 8080)}, Masquerade: "never"})
 	}
 	for i := range 9 {
@@ -111,7 +136,7 @@ func TestForeignFlowInALaterTable(t *testing.T) {
 
 // A flow of nkp's that is deleted from one of the later tables is named as missing, before nkp has put it back.
 func TestDeletedFlowOfALaterTable(t *testing.T) {
-	t.Parallel()
+	nightly.Only(t, "TestBrokenSituations deletes a flow of table 1")
 	c := oneService(t)
 	for _, tc := range []struct {
 		match    string
@@ -157,7 +182,6 @@ func TestDeletedFlowOfALaterTable(t *testing.T) {
 // A flow of another owner in table 0, which nkp shares with the pod network, takes Service packets before nkp's flows see them.
 // All commands name it; other foreign flows there are legitimate.
 func TestForeignFlowBeforeNkp(t *testing.T) {
-	t.Parallel()
 	c := oneService(t)
 	client := aPod(c)
 	for _, legitimate := range []string{"priority=500,arp,actions=NORMAL", "priority=500,udp,tp_dst=67,actions=LOCAL", "priority=500,ip,nw_dst=10.0.0.99,actions=drop",
@@ -165,8 +189,7 @@ func TestForeignFlowBeforeNkp(t *testing.T) {
 		_, err := c.Ofctl("add-flow", c.Bridge, "cookie=0x66,table=0,"+legitimate)
 		must(t, err)
 	}
-	time.Sleep(100 * time.Millisecond)
-	c.settle()
+	c.settle() // nkp looks at them as well
 	if out, _, _ := c.nkp("status", "--socket", c.socket()); strings.Contains(out, "other owners") {
 		t.Errorf("status reports legitimate flows:\n%s", out)
 	}
@@ -194,9 +217,8 @@ func TestForeignFlowBeforeNkp(t *testing.T) {
 		if r, _ := c.trace(t, "tcp", client.IP4.String(), "40.0.0.1:80", "--live"); strings.Contains(strings.Join(r.Live.Differences, "\n"), "repairs") {
 			t.Errorf("trace says that the agent repairs what it does not: %v", r.Live.Differences)
 		}
-		c.uncached(t)
-		if a, err := client.Ask(c.ctx, "tcp", "40.0.0.1:80"); err == nil {
-			t.Errorf("%s: answered by %s", tc.match, a.Pod)
+		if yes, err := c.taken(t, client, "40.0.0.1:80", "0x77"); yes && err == nil {
+			t.Errorf("%s: the Service answers", tc.match)
 		}
 		_, err = c.Ofctl("--strict", "del-flows", c.Bridge, tc.match)
 		must(t, err)
@@ -206,7 +228,7 @@ func TestForeignFlowBeforeNkp(t *testing.T) {
 // A flow that leads from a later table back to an earlier one, through conntrack, would keep ovs-vswitchd's main thread for ever if
 // it were asked to follow a packet (ofproto/trace). nkp does not ask, and names the flow. The switch goes on.
 func TestFlowThatLeadsBack(t *testing.T) {
-	t.Parallel()
+	nightly.Only(t, "flows that no program is known to install; TestForeignFlowInALaterTable has others")
 	c := oneService(t)
 	client := aPod(c)
 	for _, flow := range []string{
@@ -239,7 +261,7 @@ func TestFlowThatLeadsBack(t *testing.T) {
 // A foreign flow in the tables of session affinity, which hold flows that come and go with traffic, is reported too. Pins and the
 // seed are nkp's own.
 func TestForeignFlowAmongPins(t *testing.T) {
-	t.Parallel()
+	nightly.Only(t, "TestForeignFlowInALaterTable has foreign flows in other tables")
 	c := newCluster(t, testbed.Options{}, "--service-cidr", serviceCIDRs, "--gateway-mac", testbed.GatewayMAC)
 	c.servePods(t)
 	web := service("web", "40.0.0.1", affinity(600))
@@ -259,7 +281,7 @@ func TestForeignFlowAmongPins(t *testing.T) {
 		})
 	}
 	for _, foreign := range []string{"table=10,priority=500,ip", "table=17,priority=500,ip"} {
-		time.Sleep(3 * time.Second) // an audit
+		c.audited(t)
 		says("pins and seed are not reported", false, "other owners")
 		_, err := c.Ofctl("add-flow", c.Bridge, "cookie=0x77,"+foreign+",actions=drop")
 		must(t, err)

@@ -4,6 +4,7 @@ package packets
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -11,6 +12,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -19,7 +21,6 @@ import (
 // NodePort. The kernel's conntrack reassembles it, and the switch fragments it again on its way out; Open vSwitch's own hands on
 // the fragments one by one.
 func TestFragments(t *testing.T) {
-	t.Parallel()
 	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC)
 	c.servePods(t)
 	_, err := c.Node.ServeUDP(8080)
@@ -88,11 +89,18 @@ func TestFragments(t *testing.T) {
 		ask(c.pods[0].Host, "40.0.0.14:80", c.pods[1].Name, 4000)
 		ask(c.pods[0].Host, "40.0.0.14:81", c.remotes[0].Name, 4000)
 	}
-	ask(c.External, "20.0.0.1:80", c.pods[1].Name, 4000)
 	large := testbed.AskOptions{Payload: make([]byte, 4000)}
-	if a, err := c.External.AskWith(c.ctx, "udp", "20.0.0.2:80", large); !errors.Is(err, testbed.ErrTimeout) {
+	dropped := large
+	dropped.Until = func(context.Context) error { ask(c.External, "20.0.0.1:80", c.pods[1].Name, 4000); return nil }
+	if a, err := c.External.AskWith(c.ctx, "udp", "20.0.0.2:80", dropped); !errors.Is(err, testbed.ErrTimeout) {
 		t.Errorf("outside of the source ranges: %v, %v", a, err)
 	}
+	c.eventually("the fragments that were dropped", func() error {
+		if n := c.counters(t)["out"].Dropped[k8s.DropSourceRange]; n == 0 {
+			return errors.New("none")
+		}
+		return nil
+	})
 	for _, to := range []string{"40.0.0.15:80", "40.0.0.1:81"} { // no endpoints, and no such port
 		if a, err := c.pods[0].AskWith(c.ctx, "udp", to, large); !errors.Is(err, testbed.ErrRefused) {
 			t.Errorf("%s: %v, %v; want it refused", to, a, err)

@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 
+	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -38,7 +39,7 @@ func (c *cluster) sameAsTraced(t *testing.T, from *testbed.Host, proto, to, want
 }
 
 func TestFrontendsInsideAServiceRange(t *testing.T) {
-	t.Parallel()
+	nightly.Only(t, "every kind of frontend with each client; the rows of test/semantics have some")
 	c := newCluster(t, testbed.Options{}, "--host-traffic", "ovs")
 	c.servePods(t)
 	here, there := c.pods[1], c.remotes[0]
@@ -128,7 +129,6 @@ func TestFrontendsInsideAServiceRange(t *testing.T) {
 // The Service ranges change while nkp runs: a frontend that comes to lie inside, or outside, stays reachable, and so does what is
 // connected.
 func TestServiceRangeMoves(t *testing.T) {
-	t.Parallel()
 	c := newCluster(t, testbed.Options{}, "--host-traffic", "ovs")
 	c.servePods(t)
 	four := service("four", "40.0.0.1", external("20.0.0.5"))
@@ -164,7 +164,7 @@ func TestServiceRangeMoves(t *testing.T) {
 // An address of the node inside a Service range is odd, and the node's all the same: NodePorts are served there, and its own
 // listeners are reached.
 func TestNodeInsideAServiceRange(t *testing.T) {
-	t.Parallel()
+	nightly.Only(t, "an odd cluster")
 	c := newCluster(t, testbed.Options{}, "--host-traffic", "ovs", "--service-cidr", serviceCIDRs+",172.16.0.2/32,fd00:ac::2/128")
 	c.servePods(t)
 	_, err := c.Node.ServeTCP(8081)

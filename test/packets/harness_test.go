@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -17,25 +18,26 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
-	"time"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/test/harness"
+	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 const (
 	nodeName  = harness.NodeName
 	otherNode = harness.OtherNode
 )
-
-// settleLimit is how long nkp may take to bring the switch in step.
-var settleLimit = testbed.Patient(20 * time.Second)
 
 func TestMain(m *testing.M) {
 	if name := os.Getenv(servesAs); name != "" {
@@ -45,6 +47,14 @@ func TestMain(m *testing.M) {
 	code := m.Run()
 	_ = testbed.RemoveBuilt()
 	os.Exit(code)
+}
+
+// nightlyOr skips a test in the gate, unless an environment variable sets its size.
+func nightlyOr(t *testing.T, name, why string) {
+	t.Helper()
+	if os.Getenv(name) == "" {
+		nightly.Only(t, why)
+	}
 }
 
 // cluster is a bed with nkp on its node and a manifest file that says what Services there are.
@@ -69,11 +79,9 @@ func newCluster(t *testing.T, o testbed.Options, flags ...string) *cluster {
 	bed := testbed.Start(t, o)
 	bin, err := testbed.NKP()
 	must(t, err)
-	ctx, cancel := context.WithTimeout(context.Background(), testbed.Patient(5*time.Minute))
-	t.Cleanup(cancel)
 	dir := t.TempDir()
 	c := &cluster{
-		Bed: bed, t: t, ctx: ctx, bin: bin, dir: dir, manifest: filepath.Join(dir, "manifests.json"), flags: flags,
+		Bed: bed, t: t, ctx: t.Context(), bin: bin, dir: dir, manifest: filepath.Join(dir, "manifests.json"), flags: flags,
 		objects: map[string]any{},
 	}
 	c.pods, err = bed.AddPods(testbed.PodSpec{}, testbed.PodSpec{}, testbed.PodSpec{})
@@ -167,7 +175,7 @@ func (c *cluster) launchBy(argv ...string) {
 // nkp runs a command of nkp on the node and gives its output and exit status.
 func (c *cluster) nkp(args ...string) (stdout, stderr string, status int) {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.ctx, testbed.Patient(time.Minute))
+	ctx, cancel := context.WithTimeout(c.ctx, wait.Limit)
 	defer cancel()
 	return harness.Run(ctx, c.t, c.home(), append([]string{c.bin}, args...)...)
 }
@@ -180,7 +188,10 @@ var foreignLine = regexp.MustCompile(`(?m)^! .*\n`)
 // on its socket: one that has just started again finds everything in step before that.
 func (c *cluster) settle() {
 	c.t.Helper()
-	inStep := func() error {
+	wait.NoError(c.t, "a switch in step", func() error {
+		if c.agent.Ended() {
+			c.t.Fatal("nkp has ended")
+		}
 		if err := c.differs(); err != nil {
 			return err
 		}
@@ -189,9 +200,166 @@ func (c *cluster) settle() {
 			return err
 		}
 		return conn.Close()
+	})
+}
+
+// eventually waits until f gives no error.
+func (c *cluster) eventually(what string, f func() error) {
+	c.t.Helper()
+	wait.NoError(c.t, what, f)
+}
+
+// status asks the running nkp.
+func (c *cluster) status(t *testing.T) agent.Status {
+	t.Helper()
+	out, errOut, status := c.nkp("status", "-o", "json", "--socket", c.socket())
+	if status != 0 {
+		t.Fatalf("status ends with %d: %s", status, errOut)
 	}
-	if err := harness.Await(settleLimit, c.agent.Program, inStep); err != nil {
-		c.t.Fatalf("the switch is not in step: %v", err)
+	var st agent.Status
+	must(t, json.Unmarshal([]byte(out), &st))
+	return st
+}
+
+// awaitStatus waits until the agent's status is as wanted; what says what is wrong otherwise.
+func (c *cluster) awaitStatus(t *testing.T, what string, ok func(*agent.Status) bool) {
+	t.Helper()
+	wait.NoError(t, what, func() error {
+		out, errOut, _ := c.nkp("status", "--socket", c.socket(), "-o", "json")
+		var s agent.Status
+		if err := json.Unmarshal([]byte(out), &s); err != nil || s.Status == nil || !ok(&s) {
+			return fmt.Errorf("%v\n%s%s", err, tail(out, 3000), errOut)
+		}
+		return nil
+	})
+}
+
+// audited waits for two more audits of the switch. The second began after the call, so that what nkp does by itself has been done.
+func (c *cluster) audited(t *testing.T) {
+	t.Helper()
+	n := c.status(t).Audits + 2
+	c.awaitStatus(t, "two audits", func(s *agent.Status) bool { return s.Audits >= n })
+}
+
+// statusSays waits until status contains all of the texts.
+func (c *cluster) statusSays(wants ...string) {
+	c.t.Helper()
+	c.eventually("status", func() error {
+		out, errOut, _ := c.nkp("status", "--socket", c.socket(), "--ovsdb", c.DB())
+		for _, w := range wants {
+			if !strings.Contains(out, w) {
+				return fmt.Errorf("status does not say %q:\n%s%s", w, out, errOut)
+			}
+		}
+		return nil
+	})
+}
+
+// logSays waits until nkp's log contains all of the texts.
+func (c *cluster) logSays(wants ...string) {
+	c.t.Helper()
+	c.eventually("nkp's log", func() error {
+		log := c.agent.Log.String()
+		for _, w := range wants {
+			if !strings.Contains(log, w) {
+				return fmt.Errorf("it does not say %q:\n%s", w, tail(log, 4000))
+			}
+		}
+		return nil
+	})
+}
+
+// pending is a packet that one socket has sent: the first of a TCP connection, or a datagram.
+type pending struct {
+	fd   int
+	udp  bool
+	name string
+
+	close func()
+}
+
+// sends sends a packet and does not wait for what becomes of it.
+func (c *cluster) sends(t *testing.T, from *testbed.Host, proto, to string) *pending {
+	t.Helper()
+	addr := netip.MustParseAddrPort(to)
+	p := &pending{udp: proto == "udp", name: fmt.Sprintf("%s -> %s %s", from.Name, proto, to)}
+	must(t, from.Do(func() (err error) {
+		family, kind := unix.AF_INET6, unix.SOCK_STREAM
+		var sa unix.Sockaddr = &unix.SockaddrInet6{Port: int(addr.Port()), Addr: addr.Addr().As16()}
+		if addr.Addr().Is4() {
+			family, sa = unix.AF_INET, &unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().As4()}
+		}
+		if p.udp {
+			kind = unix.SOCK_DGRAM
+		}
+		if p.fd, err = unix.Socket(family, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
+			return err
+		}
+		if err = unix.Connect(p.fd, sa); err != nil && !errors.Is(err, unix.EINPROGRESS) {
+			return err
+		}
+		if p.udp {
+			if _, err = unix.Write(p.fd, []byte("?")); err != nil && !errors.Is(err, unix.EPERM) { // rules of the host's own took it
+				return err
+			}
+		}
+		return nil
+	}))
+	p.close = sync.OnceFunc(func() { unix.Close(p.fd) })
+	t.Cleanup(p.close)
+	return p
+}
+
+// answered reports whether an answer has come, be it a refusal, and how it was.
+func (p *pending) answered() (bool, error) {
+	if p.udp {
+		_, err := unix.Read(p.fd, make([]byte, 512))
+		return !errors.Is(err, unix.EAGAIN), err
+	}
+	if code, err := unix.GetsockoptInt(p.fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil || code != 0 {
+		return true, cmp.Or[error](err, unix.Errno(code))
+	}
+	_, err := unix.Getpeername(p.fd)
+	return !errors.Is(err, unix.ENOTCONN), err
+}
+
+// who waits until the connection is open and returns who serves it.
+func (p *pending) who(t *testing.T) (who string) {
+	t.Helper()
+	wait.NoError(t, p.name, func() error {
+		buf := make([]byte, 512)
+		n, err := unix.Read(p.fd, buf)
+		if err == nil {
+			who, _, _ = strings.Cut(string(buf[:n]), " ")
+		}
+		return err
+	})
+	return who
+}
+
+// unanswered sends a packet that nothing may answer. Silence by itself shows nothing on a busy machine: what control sends later, the
+// same way, is answered first, three times in turn.
+func (c *cluster) unanswered(t *testing.T, from *testbed.Host, proto, to string, control func()) {
+	t.Helper()
+	p := c.sends(t, from, proto, to)
+	defer p.close()
+	for range 3 {
+		control()
+	}
+	if yes, err := p.answered(); yes {
+		t.Errorf("%s: there was an answer (%v), want none", p.name, err)
+	}
+}
+
+// direct returns a control for unanswered: datagrams of the host to a pod on this node, past all Services.
+func (c *cluster) direct(t *testing.T, from *testbed.Host) func() {
+	pod := c.pods[2]
+	if from == pod.Host {
+		pod = c.pods[1]
+	}
+	return func() {
+		t.Helper()
+		c.ask(t, from, "udp", hostPort(pod.IP4, 8080), pod.Name)
 	}
 }
 

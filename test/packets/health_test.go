@@ -5,23 +5,24 @@ package packets
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
-	"strings"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // get asks a host's HTTP server from another host.
 func (c *cluster) get(from *testbed.Host, url string) (status int, body string, err error) {
-	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
+	client := http.Client{Timeout: wait.Limit, Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
 			return from.DialTCP(ctx, addr, testbed.DialOptions{})
 		}}}
@@ -36,7 +37,6 @@ func (c *cluster) get(from *testbed.Host, url string) (status int, body string, 
 
 // A process of the node that listens where a Service is served is hidden by it: status and the log name both.
 func TestTakenPort(t *testing.T) {
-	t.Parallel()
 	nodePort := service("web", "40.0.0.1", exposed(30784))
 	balanced := service("shop", "40.0.0.2", func(s *v1.Service) {
 		s.Spec.Type = v1.ServiceTypeLoadBalancer
@@ -56,14 +56,11 @@ func TestTakenPort(t *testing.T) {
 	}
 	c.statusSays("NodePort 30784/TCP of default/web:http is also listened on by "+process,
 		testbed.NodeIP4.String()+":80/TCP of default/shop:http is also listened on by")
-	if log := c.agent.Log.String(); !strings.Contains(log, "PortInUse") {
-		t.Error("no Event in the log: ", tail(log, 2000))
-	}
+	c.logSays("PortInUse") // the Event
 }
 
 // /healthz says whether load balancers should send traffic to this node, /livez whether nkp works.
 func TestHealthz(t *testing.T) {
-	t.Parallel()
 	c := newCluster(t, testbed.Options{})
 	c.put()
 	c.run()
@@ -71,18 +68,14 @@ func TestHealthz(t *testing.T) {
 	const url = "http://127.0.0.1:10256"
 	expect := func(path string, want int) {
 		t.Helper()
-		deadline := time.Now().Add(settleLimit)
-		for {
+		c.eventually(path, func() error {
 			status, body, err := c.get(c.Node, url+path)
 			var answer struct{ NodeEligible, Healthy *bool }
-			if err == nil && status == want && json.Unmarshal([]byte(body), &answer) == nil {
-				return
+			if err = errors.Join(err, json.Unmarshal([]byte(body), &answer)); err != nil || status != want {
+				return fmt.Errorf("%d %s %w; want %d", status, body, err, want)
 			}
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: %d %s %v; want %d", path, status, body, err, want)
-			}
-			time.Sleep(50 * time.Millisecond)
-		}
+			return nil
+		})
 	}
 	expect("/healthz", 200)
 	expect("/livez", 200)

@@ -3,7 +3,6 @@
 package packets
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -12,11 +11,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // onKernelDatapath reports whether the beds' bridges are the kernel's; see test/kernel.
@@ -33,7 +32,6 @@ func requireKernelDatapath(t *testing.T) {
 // a Service and then directly to the same endpoint, or the other way round, works both times.
 func TestKernelSCTP(t *testing.T) {
 	requireKernelDatapath(t)
-	t.Parallel()
 	all, one4, one6 := service("all", "40.0.0.1", protocol(v1.ProtocolSCTP)), service("one4", "40.0.0.2", protocol(v1.ProtocolSCTP)),
 		service("one6", "fd00:40::2", protocol(v1.ProtocolSCTP))
 	none := service("none", "40.0.0.3", protocol(v1.ProtocolSCTP))
@@ -76,9 +74,7 @@ func TestKernelSCTP(t *testing.T) {
 		}
 	}
 	// Nobody there: told so at once, not by silence.
-	ctx, cancel := context.WithTimeout(c.ctx, testbed.Patient(2*time.Second))
-	defer cancel()
-	if _, err := c.pods[0].Ask(ctx, "sctp", "40.0.0.3:80"); err == nil || errors.Is(err, testbed.ErrTimeout) {
+	if _, err := c.pods[0].Ask(c.ctx, "sctp", "40.0.0.3:80"); err == nil || errors.Is(err, testbed.ErrTimeout) {
 		t.Errorf("without endpoints: %v, want an ICMP error", err)
 	}
 }
@@ -87,7 +83,6 @@ func TestKernelSCTP(t *testing.T) {
 // queries of one socket, a SYN sent again. The kernel's ct(nat) alone does not translate them: to it the connection is
 // still new.
 func TestBeforeTheFirstAnswer(t *testing.T) {
-	t.Parallel()
 	const datagrams = 5
 	nodePort := func(port int32) func(*v1.Service) {
 		return func(s *v1.Service) { s.Spec.Type, s.Spec.Ports[0].NodePort = v1.ServiceTypeNodePort, port }
@@ -129,32 +124,30 @@ func TestBeforeTheFirstAnswer(t *testing.T) {
 			{c.External, hostPort(testbed.NodeIP4, uint16(30040+i))},
 			{c.External, hostPort(testbed.NodeIP6, uint16(30060+i))},
 		} {
-			// At once they are all on their way before the first is committed, with a pause each meets the connection
-			// of the first.
-			for _, pause := range []time.Duration{0, testbed.Patient(10 * time.Millisecond)} {
+			// At once they are all on their way before the first is committed; apart, each meets the connection of the first.
+			for _, apart := range []bool{false, true} {
 				conn, err := tc.from.DialUDP(c.ctx, tc.to, testbed.DialOptions{})
 				must(t, err)
-				for range datagrams {
-					conn.Write([]byte("?")) // an ICMP error of the one before is no reason to stop
-					time.Sleep(pause)
-				}
 				like := netip.MustParseAddrPort(tc.to).Addr()
 				want := tc.from.IP(like)
 				if tc.from == c.External || e.Host == tc.from {
 					want = c.Node.IP(like)
 				}
-				n, late := 0, time.After(testbed.Patient(time.Second))
-				for n < datagrams && late != nil {
-					select {
-					case from := <-received[i]:
-						n++
-						if from != want {
-							t.Errorf("%s -> %s, pause %v: datagram %d came from %v, want %v", tc.from.Name, tc.to, pause, n, from, want)
-						}
-					case <-late:
-						late = nil
-						t.Errorf("%s -> %s, pause %v: %d of %d datagrams reached %s\n%s", tc.from.Name, tc.to, pause, n, datagrams,
-							e.Name, c.explain("udp", tc.to))
+				arrives := func(n int) {
+					what := fmt.Sprintf("%s -> %s, apart %t: datagram %d", tc.from.Name, tc.to, apart, n)
+					if from := wait.Receive(t, what, received[i]); from != want {
+						t.Errorf("%s came from %v, want %v", what, from, want)
+					}
+				}
+				for n := range datagrams {
+					conn.Write([]byte("?")) // an ICMP error of the one before is no reason to stop
+					if apart {
+						arrives(n)
+					}
+				}
+				for n := range datagrams {
+					if !apart {
+						arrives(n)
 					}
 				}
 				conn.Close()
@@ -164,19 +157,30 @@ func TestBeforeTheFirstAnswer(t *testing.T) {
 	// The endpoint is out of reach when the first SYN comes, and within reach for the second.
 	pod := netip.PrefixFrom(c.remotes[1].IP4, 32)
 	must(t, c.Remote.AddRoute(pod, netip.Addr{}, "eth0"))
-	back := time.AfterFunc(500*time.Millisecond, func() { c.Remote.AddRoute(pod, netip.Addr{}, c.remotes[1].Interface) })
-	defer back.Stop()
-	began := time.Now()
-	a, err := c.pods[0].Ask(c.ctx, "tcp", "40.0.0.10:80")
-	if err != nil || a.Pod != c.remotes[1].Name || time.Since(began) < 500*time.Millisecond {
-		t.Errorf("a SYN sent again: answered by %q after %v, %v", a.Pod, time.Since(began), err)
-	}
+	conn := c.sends(t, c.pods[0].Host, "tcp", "40.0.0.10:80")
+	c.eventually("the first SYN is tracked", func() error {
+		out, err := c.Appctl("dpctl/dump-conntrack", "zone=1001")
+		if err == nil && !strings.Contains(out, "dst=40.0.0.10") {
+			err = errors.New(out)
+		}
+		return err
+	})
+	must(t, c.Remote.AddRoute(pod, netip.Addr{}, c.remotes[1].Interface))
+	c.eventually("the SYN sent again is answered", func() error {
+		yes, err := conn.answered()
+		if !yes {
+			return errors.New("no answer")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return nil
+	})
 }
 
 // The kernel datapath needs neither OpenFlow nor the control socket to forget connections: nkp lists and deletes them itself.
 func TestKernelStaleUDP(t *testing.T) {
 	requireKernelDatapath(t)
-	t.Parallel()
 	c := newCluster(t, testbed.Options{})
 	must(t, os.Remove(filepath.Join(c.RunDir, "ovs-vswitchd.pid")))
 	c.flags = append(c.flags, "--openflow", olderSwitch(t, c))
@@ -189,7 +193,6 @@ func TestKernelStaleUDP(t *testing.T) {
 // In another network namespace than the switch's, nkp sees another table, and asks the switch.
 func TestKernelStaleUDPElsewhere(t *testing.T) {
 	requireKernelDatapath(t)
-	t.Parallel()
 	c := newCluster(t, testbed.Options{})
 	c.runsOn = c.External
 	staleUDP(t, c)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -20,7 +21,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // hold opens n connections and keeps them.
@@ -47,7 +50,6 @@ func checkHeld(t *testing.T, when string, held []*testbed.Held) {
 // An established connection stays where it is: when other endpoints go, when its own leaves the Service, when
 // weights change, when the whole pipeline is removed and comes back.
 func TestEstablishedConnectionsStay(t *testing.T) {
-	t.Parallel()
 	s := service("web", "40.0.0.1")
 	c := start(t, s)
 	c.servePods(t)
@@ -74,77 +76,103 @@ func TestEstablishedConnectionsStay(t *testing.T) {
 	checkHeld(t, "without any endpoint", held)
 }
 
-// load opens new connections all the time, until stop; it counts failures.
-func (c *cluster) load(to string) (stop func() (connections, failed int64, first error)) {
-	var n, bad atomic.Int64
-	var first atomic.Pointer[error]
+// A load is new connections all the time, from the first pod to one address.
+type load struct {
+	t           *testing.T
+	cancel      context.CancelFunc
+	wg          sync.WaitGroup
+	n, failures atomic.Int64
+	first       atomic.Pointer[error]
+}
+
+// underLoad starts a load, which ends with the test at the latest.
+func (c *cluster) underLoad(t *testing.T, to string) *load {
+	l := &load{t: t}
 	ctx, cancel := context.WithCancel(c.ctx)
-	var wg sync.WaitGroup
+	l.cancel = cancel
 	for range 2 {
-		wg.Go(func() { // ends with ctx
+		l.wg.Go(func() { // ends with ctx
 			for ctx.Err() == nil {
-				one, done := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-				_, err := c.pods[0].AskWith(one, "tcp", to, testbed.AskOptions{DialOptions: testbed.DialOptions{Reset: true}})
-				done()
-				n.Add(1)
+				_, err := c.pods[0].AskWith(c.ctx, "tcp", to, testbed.AskOptions{DialOptions: testbed.DialOptions{Reset: true}})
 				if err != nil {
-					bad.Add(1)
-					first.CompareAndSwap(nil, &err)
+					l.failures.Add(1)
+					l.first.CompareAndSwap(nil, &err)
 				}
+				l.n.Add(1)
 			}
 		})
 	}
+	t.Cleanup(func() { cancel(); l.wg.Wait() })
+	return l
+}
+
+// more waits until n more connections have come to their end.
+func (l *load) more(n int64) {
+	l.t.Helper()
+	n += l.n.Load()
+	wait.For(l.t, "new connections", func() bool { return l.n.Load() >= n })
+}
+
+// load is underLoad for a test that looks at the failures itself.
+func (c *cluster) load(to string) (stop func() (connections, failed int64, first error)) {
+	l := c.underLoad(c.t, to)
 	return func() (int64, int64, error) {
-		cancel()
-		wg.Wait()
-		if p := first.Load(); p != nil {
-			return n.Load(), bad.Load(), *p
+		l.cancel()
+		l.wg.Wait()
+		if p := l.first.Load(); p != nil {
+			return l.n.Load(), l.failures.Load(), *p
 		}
-		return n.Load(), bad.Load(), nil
+		return l.n.Load(), 0, nil
 	}
+}
+
+// end ends the load. None of its connections may have failed.
+func (l *load) end() {
+	l.t.Helper()
+	l.cancel()
+	l.wg.Wait()
+	if p := l.first.Load(); p != nil {
+		l.t.Errorf("%d of %d new connections failed, first: %v", l.failures.Load(), l.n.Load(), *p)
+	}
+	l.t.Logf("%d new connections", l.n.Load())
 }
 
 // Killed in the middle of its work and started again, nkp converges, and neither old nor new connections of Services
 // that did not change fail meanwhile.
 func TestKillMidSync(t *testing.T) {
-	t.Parallel()
+	nightly.Only(t, "nkp is killed six times, at random points of its work; TestRestartChangesNothing and TestForeignFlowsSurvive restart it")
+	rng := rand.New(rand.NewPCG(nightly.Seed(t), 0))
 	steady := service("steady", "40.0.0.1")
 	c := start(t, steady)
 	c.servePods(t)
 	c.put(slice(steady, 8080, ats(c.pods[1].IP4, c.remotes[0].IP4)...))
 	c.settle()
 	held := c.hold(t, 6, "40.0.0.1:80")
-	stop := c.load("40.0.0.1:80")
+	load := c.underLoad(t, "40.0.0.1:80")
 	for round := range 6 {
 		for i := range 400 {
 			s := service(nth("churn", i), vip(41, i))
 			c.objects["s"+s.Name], c.objects["e"+s.Name] = s, slice(s, int32(8080+round), ats(c.pods[1].IP4, c.remotes[1].IP4)...)
 		}
 		c.write()
-		time.Sleep(time.Duration(40+20*round) * time.Millisecond) // somewhere between reading and committing
+		load.more(1 + rng.Int64N(50)) // nkp is somewhere between reading and committing
 		must(c.t, c.agent.Stop(syscall.SIGKILL))
 		checkHeld(t, "with nkp killed", held)
 		c.run()
 	}
 	c.settle()
-	n, failed, err := stop()
-	if failed > 0 || n < 50 {
-		t.Errorf("%d of %d new connections failed, first: %v", failed, n, err)
-	}
-	t.Logf("%d new connections while nkp was killed 6 times, %d failed", n, failed)
+	load.more(10)
+	load.end()
 	checkHeld(t, "at the end", held)
 }
 
 // A graceful stop leaves everything on the switch, a start finds it and changes nothing.
 func TestRestartChangesNothing(t *testing.T) {
-	t.Parallel()
 	s := service("web", "40.0.0.1")
 	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC) // else it comes to be known at some time
-	c.put(s)
-	c.run()
-	c.settle()
 	c.servePods(t)
-	c.put(slice(s, 8080, ats(c.pods[1].IP4, c.remotes[0].IP4)...))
+	c.put(s, slice(s, 8080, ats(c.pods[1].IP4, c.remotes[0].IP4)...))
+	c.run()
 	c.settle()
 	must(c.t, c.agent.Stop(syscall.SIGTERM))
 	if status := c.agent.Cmd.ProcessState.ExitCode(); status != 0 {
@@ -157,9 +185,9 @@ func TestRestartChangesNothing(t *testing.T) {
 		t.Errorf("status without an agent ends with %d: %s", status, errOut)
 	}
 	same := c.flowsNow(t)
-	c.run()
+	c.runWith("--audit-period", "1s")
 	c.settle()
-	time.Sleep(200 * time.Millisecond)
+	c.audited(t)
 	if log := c.agent.Log.String(); strings.Contains(log, "bringing the switch in step") {
 		t.Errorf("a restart had something to repair:\n%s", log)
 	}
@@ -181,10 +209,10 @@ func (c *cluster) flowsNow(t *testing.T) (same func() error) {
 	}
 	before, at := dump(), time.Now()
 	return func() error {
+		least := time.Since(at).Seconds() // taken before the first dump: ovs-vswitchd's clock stands still for a round of its main loop
 		if after := dump(); after != before {
 			return fmt.Errorf("were\n%s\nand are\n%s", before, after)
 		}
-		least := time.Since(at).Seconds()
 		out, err := c.Ofctl("dump-flows", c.Bridge)
 		if err != nil {
 			return err
@@ -209,7 +237,6 @@ func (c *cluster) flowsNow(t *testing.T) (same func() error) {
 // When ovs-vswitchd is restarted, nkp finds an empty switch and fills it; connections work again without help. Meanwhile it does not
 // say that it is in step.
 func TestSwitchRestart(t *testing.T) {
-	t.Parallel()
 	s := service("web", "40.0.0.1")
 	c := start(t, s)
 	c.servePods(t)
@@ -229,7 +256,6 @@ func TestSwitchRestart(t *testing.T) {
 
 // What others put on the bridge survives everything nkp does, and nkp's own goes with cleanup.
 func TestForeignFlowsSurvive(t *testing.T) {
-	t.Parallel()
 	s := service("web", "40.0.0.1", affinity(60))
 	c := newCluster(t, testbed.Options{})
 	foreign := []string{
@@ -315,38 +341,9 @@ func TestForeignFlowsSurvive(t *testing.T) {
 	}
 }
 
-// A foreign flow where one of ours belongs is left alone and named; the Service's neighbours are served.
-func TestForeignFlowInTheWay(t *testing.T) {
-	t.Parallel()
-	mine, other := service("mine", "40.0.0.1"), service("other", "40.0.0.2")
-	c := newCluster(t, testbed.Options{})
-	c.servePods(t)
-	_, err := c.Ofctl("add-flow", c.Bridge, "cookie=0x77,table=1,priority=300,ct_state=-est-rel-inv,tcp,nw_dst=40.0.0.1,tp_dst=80,actions=drop")
-	must(t, err)
-	c.put(mine, other, slice(mine, 8080, at(c.remotes[0].IP4)), slice(other, 8080, at(c.remotes[0].IP4)))
-	c.run()
-	deadline := time.Now().Add(settleLimit)
-	for {
-		out, _, status := c.nkp("status", "--socket", c.socket())
-		if status == 0 && strings.Contains(out, "REFUSED") && strings.Contains(out, "default/mine:http") && strings.Contains(out, "cookie=0x77") {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("status does not name the foreign flow:\n%s", out)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	c.ask(t, c.pods[0].Host, "tcp", "40.0.0.2:80", c.remotes[0].Name)
-	out, err := c.Ofctl("dump-flows", c.Bridge, "cookie=0x77/-1")
-	if err != nil || !strings.Contains(out, "actions=drop") {
-		t.Errorf("the foreign flow is gone: %s %v", out, err)
-	}
-}
-
 // A Service that the switch refuses (here: its table is full) is named and waits; its neighbours are served and can
 // change; when there is room again, it comes by itself.
 func TestRefusedServiceWaits(t *testing.T) {
-	t.Parallel()
 	plain, sticky := service("plain", "40.0.0.1"), service("sticky", "40.0.0.2", affinity(60))
 	c := start(t, plain)
 	c.servePods(t)
@@ -358,17 +355,7 @@ func TestRefusedServiceWaits(t *testing.T) {
 		s := service(nth("sticky", i), vip(41, i), affinity(60))
 		c.put(s, slice(s, 8080, ats(c.pods[1].IP4, c.remotes[1].IP4)...))
 	}
-	deadline := time.Now().Add(settleLimit)
-	for {
-		out, _, _ := c.nkp("status", "--socket", c.socket())
-		if strings.Contains(out, "REFUSED") && strings.Contains(out, "default/sticky:http") && strings.Contains(out, "TABLE_FULL") {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("status does not name the refused Service and the reason:\n%s", out)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+	c.statusSays("REFUSED", "default/sticky:http", "TABLE_FULL")
 	c.ask(t, c.pods[0].Host, "tcp", "40.0.0.1:80", c.remotes[0].Name)
 	before := c.status(t).Programming.Changes
 	c.put(slice(plain, 8080, at(c.remotes[1].IP4)))
@@ -387,7 +374,6 @@ func TestRefusedServiceWaits(t *testing.T) {
 // UDP connections to an endpoint that is gone are forgotten: a client that keeps sending from one port is served by
 // the endpoints left, or refused if there are none.
 func TestStaleUDP(t *testing.T) {
-	t.Parallel()
 	staleUDP(t, newCluster(t, testbed.Options{}))
 }
 
@@ -404,32 +390,27 @@ func staleUDP(t *testing.T, c *cluster) {
 		t.Cleanup(func() { conn.Close() })
 		return conn
 	}
-	say := func(conn net.Conn) (string, error) {
-		conn.SetDeadline(time.Now().Add(testbed.Patient(200 * time.Millisecond)))
-		if _, err := conn.Write([]byte("?")); err != nil {
-			return "", err
-		}
-		buf := make([]byte, 256)
-		n, err := conn.Read(buf)
-		who, _, _ := strings.Cut(string(buf[:n]), " ")
-		return who, err
-	}
 	calm, busy := dial(5353), dial(5354)
-	// soon: from 5 s after the change on at the latest both are answered so. Nothing waits for the datapath to take it up, and
-	// busy sends all the time: it meets the datapath as it was before.
+	// soon waits until both clients are answered as wanted: by a pod, or, without one, by a refusal. Nothing waits for the datapath to
+	// take a change up, and busy sends all the time: it meets the datapath as it was before.
 	soon := func(what, want string) {
 		t.Helper()
-		deadline := time.Now().Add(testbed.Patient(5 * time.Second))
 		for _, conn := range []net.Conn{busy, calm} {
-			for {
-				got, err := say(conn)
-				if got == want || want == "" && errors.Is(err, syscall.ECONNREFUSED) {
-					break
+			wait.NoError(t, what, func() error {
+				_, err := conn.Write([]byte("?"))
+				who, buf := "", make([]byte, 256)
+				for err == nil { // the last answer counts
+					must(t, conn.SetReadDeadline(time.Now().Add(20*time.Millisecond))) // then it sends again
+					var n int
+					if n, err = conn.Read(buf); err == nil {
+						who, _, _ = strings.Cut(string(buf[:n]), " ")
+					}
 				}
-				if time.Now().After(deadline) {
-					t.Fatalf("%s: answered by %q, %v; want %q", what, got, err, want)
+				if refused := errors.Is(err, syscall.ECONNREFUSED); want == "" && refused || want != "" && who == want && !refused {
+					return nil
 				}
-			}
+				return fmt.Errorf("answered by %q, %w; want %q", who, err, want)
+			})
 		}
 	}
 	change := func(do func()) {
@@ -440,7 +421,7 @@ func staleUDP(t *testing.T, c *cluster) {
 				select {
 				case <-stop:
 					return
-				case <-time.After(time.Millisecond):
+				case <-time.After(time.Millisecond): // so that it does not fill the switch
 					busy.Write([]byte("?"))
 				}
 			}
@@ -449,12 +430,6 @@ func staleUDP(t *testing.T, c *cluster) {
 		c.settle()
 		close(stop)
 		<-stopped
-		for { // what was answered meanwhile
-			busy.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
-			if _, err := busy.Read(make([]byte, 256)); errors.Is(err, os.ErrDeadlineExceeded) {
-				break
-			}
-		}
 	}
 	soon("at first", c.pods[1].Name)
 	change(func() { c.put(slice(s, 8080, at(c.remotes[0].IP4))) })
@@ -487,7 +462,7 @@ func staleUDP(t *testing.T, c *cluster) {
 
 // Bad manifests: what was good stays in force, the rest is applied, the log names file, object and field.
 func TestBadManifestsChangeNothing(t *testing.T) {
-	t.Parallel()
+	nightly.Only(t, "the tests of package manifests read broken files")
 	s := service("web", "40.0.0.1")
 	c := start(t, s)
 	c.servePods(t)
@@ -505,19 +480,9 @@ func TestBadManifestsChangeNothing(t *testing.T) {
 	must(c.t, c.agent.Stop(syscall.SIGTERM))
 	c.manifest = c.dir // from now on the whole directory
 	c.run()
-	deadline := time.Now().Add(settleLimit)
-	for {
-		log := c.agent.Log.String()
-		if strings.Contains(log, "broken.yaml") && strings.Contains(log, "spec.ports[0].port") && strings.Contains(log, "noise.yaml") {
-			if len(log) > 50_000 {
-				t.Errorf("the log echoes the noise: %d bytes", len(log))
-			}
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the problems are not named:\n%s", tail(log, 4000))
-		}
-		time.Sleep(50 * time.Millisecond)
+	c.logSays("broken.yaml", "spec.ports[0].port", "noise.yaml")
+	if n := c.agent.Log.String(); len(n) > 50_000 {
+		t.Errorf("the log echoes the noise: %d bytes", len(n))
 	}
 	c.ask(t, c.pods[0].Host, "tcp", "40.0.0.1:80", c.remotes[0].Name)
 	out, errOut, status := c.nkp("plan", "--manifests", c.dir)

@@ -13,16 +13,15 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // A running agent listens where SECURITY.md says, by default, and nowhere else; its socket is for root alone.
 func TestListens(t *testing.T) {
-	t.Parallel()
 	documented := documentedListeners(t)
 	c := newCluster(t, testbed.Options{})
 	const check = 32100
@@ -45,18 +44,7 @@ func TestListens(t *testing.T) {
 		want = append(want, where)
 	}
 	slices.Sort(want)
-	deadline := time.Now().Add(settleLimit)
-	for {
-		have, err := listeners(c.agent.Cmd.Process.Pid)
-		must(t, err)
-		if slices.Equal(have, want) {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the agent listens at\n%s\nSECURITY.md says\n%s", strings.Join(have, "\n"), strings.Join(want, "\n"))
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+	c.listensAt(t, want)
 	for path, mode := range map[string]os.FileMode{socket: os.ModeSocket | 0o600, dir: os.ModeDir | 0o755} {
 		info, err := os.Stat(path)
 		must(t, err)
@@ -71,6 +59,18 @@ func TestListens(t *testing.T) {
 			t.Errorf("%s has mode %v: others may write to it", f.Name(), info.Mode())
 		}
 	}
+}
+
+// listensAt waits until nkp listens where it should and nowhere else.
+func (c *cluster) listensAt(t *testing.T, want []string) {
+	t.Helper()
+	wait.NoError(t, "nkp listens where it should", func() error {
+		have, err := listeners(c.agent.Cmd.Process.Pid)
+		if err == nil && !slices.Equal(have, want) {
+			err = fmt.Errorf("the agent listens at\n%s\nwant\n%s", strings.Join(have, "\n"), strings.Join(want, "\n"))
+		}
+		return err
+	})
 }
 
 // documentedListeners reads the first column of the table under "What listens".

@@ -3,7 +3,6 @@
 package packets
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -59,9 +58,6 @@ func (w costWay) vip(net, n, i int) string { return fmt.Sprintf("%d.0.%d.%d", ne
 
 func newCosts(t *testing.T, clients, services int) *costs {
 	c := &costs{cluster: newCluster(t, testbed.Options{}), services: services}
-	ctx, cancel := context.WithTimeout(context.Background(), testbed.Patient(30*time.Minute))
-	t.Cleanup(cancel)
-	c.ctx = ctx
 	// Cached flows expire after 10 s without a packet. The counts are of what clients need.
 	_, err := c.Vsctl("set", "Open_vSwitch", ".", "other_config:max-idle=3600000")
 	must(t, err)
@@ -207,6 +203,7 @@ func (r costRound) spread(size int, more costRound) (most, least float64) {
 // Clients that connect to many Services cost the datapath a bounded number of cached flows for each pair of client and Service, and
 // later connections few upcalls.
 func TestManyClientsManyServices(t *testing.T) {
+	nightlyOr(t, "NKP_COST", "it measures cost at scale")
 	c := newCosts(t, manyClients(), 5*manyClients())
 	const times = 20
 	slots := []int{0, 16, 64} // of costSizes
@@ -245,6 +242,7 @@ func TestManyClientsManyServices(t *testing.T) {
 // New connections whose flows are cached cost about the same whatever the number of Services. At a tenth of the cached flows that
 // the clients need, they cost more, but none fails.
 func TestRateOfManyServices(t *testing.T) {
+	nightlyOr(t, "NKP_COST", "it measures cost at scale")
 	services, times, legs := 5, 4, 1
 	if os.Getenv("NKP_COST") != "" {
 		services, legs = 110, 5

@@ -10,13 +10,14 @@ import (
 	"testing"
 
 	"github.com/nkp-proxy/nkp/ofctrl/ofctrltest"
+	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // The meter is back as soon as nkp is connected to a switch that was restarted, before it has read a flow: ovs-ctl restores the flows
 // of all owners in one bundle, which fails while a meter is missing.
 func TestMeterBeforeReadBack(t *testing.T) {
-	t.Parallel()
+	nightly.Only(t, "a rare order of messages")
 	c := newCluster(t, testbed.Options{})
 	var held atomic.Bool // no count and no list of flows or groups is answered
 	path := filepath.Join(c.RunDir, "held.mgmt")

@@ -106,7 +106,6 @@ func (c *cluster) changeEndpoint(svc *v1.Service, trigger time.Time) {
 
 // What dashboards and alerts read is served, and says what happened: in Open vSwitch, by iptables.
 func TestMetrics(t *testing.T) {
-	t.Parallel()
 	used := usedMetrics(t)
 	served := map[string]bool{}
 	for _, d := range metrics.Definitions() {

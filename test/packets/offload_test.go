@@ -17,6 +17,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // established is a connection whose cached flows a test looks at.
@@ -54,7 +55,7 @@ func askOn(conn net.Conn, who string) error {
 	if _, err := conn.Write([]byte("?")); err != nil {
 		return err
 	}
-	if err := conn.SetReadDeadline(time.Now().Add(testbed.Patient(2 * time.Second))); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(wait.Limit)); err != nil {
 		return err
 	}
 	buf := make([]byte, 512)
@@ -226,7 +227,6 @@ func isIP(line string) bool {
 // No cached flow of an established connection through a Service matches ct_state's snat or dnat bit, which tc flower,
 // and so a NIC, does not have. With hardware offload on (make test-offload) the kernel's tc takes all of them.
 func TestEstablishedMegaflows(t *testing.T) {
-	t.Parallel()
 	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC, "--service-cidr", serviceCIDRs)
 	if testbed.Offload() {
 		c.logRefusals(t)

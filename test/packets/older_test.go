@@ -14,6 +14,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -112,7 +113,7 @@ func (c *cluster) lacks(t *testing.T) (lacks, warnings string) {
 
 // With a switch that cannot forget connections over OpenFlow, nkp forgets them over the control socket.
 func TestStaleUDPBefore31(t *testing.T) {
-	t.Parallel()
+	nightly.Only(t, "TestStaleUDP has a present switch")
 	c := newCluster(t, testbed.Options{})
 	c.flags = append(c.flags, "--openflow", olderSwitch(t, c))
 	staleUDP(t, c)
@@ -123,7 +124,7 @@ func TestStaleUDPBefore31(t *testing.T) {
 
 // Where the control socket cannot be reached either, status says what that means; Services are served all the same.
 func TestNothingForgets(t *testing.T) {
-	t.Parallel()
+	nightly.Only(t, "a rare combination")
 	s := service("web", "40.0.0.1")
 	c := newCluster(t, testbed.Options{})
 	c.servePods(t)

@@ -3,6 +3,8 @@
 package packets
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"regexp"
@@ -11,9 +13,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
+	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // A SYN to a ClusterIP meets its Service before the connection tracker (table 3). What the tracker knows of the connection
@@ -21,7 +24,6 @@ import (
 
 // A SYN that the client sends again goes where the first one went, although other endpoints are in force by then.
 func TestOpeningAgain(t *testing.T) {
-	t.Parallel()
 	s4, s6 := service("web4", "40.0.0.1"), service("web6", "fd00:40::1")
 	c := start(t, s4, s6)
 	c.servePods(t)
@@ -40,29 +42,23 @@ func TestOpeningAgain(t *testing.T) {
 		silence := append([]string{"ip", "route", "add", "blackhole"}, f.route...)
 		_, err := c.Exec(first.Host, silence...)
 		must(t, err)
-		type result struct {
-			testbed.Answer
-			error
-		}
-		answer := make(chan result)
-		go func() {
-			conn, err := client.Hold(c.ctx, f.to, testbed.DialOptions{Timeout: testbed.Patient(20 * time.Second)}) // five SYNs
-			if err != nil {
-				answer <- result{error: err}
-				return
+		opening := c.sends(t, client.Host, "tcp", f.to)
+		c.eventually("the first SYN is tracked", func() error { // and nobody can answer it
+			out, err := c.Appctl("dpctl/dump-conntrack", "zone=1001")
+			if err == nil && !strings.Contains(out, "dst="+netip.MustParseAddrPort(f.to).Addr().String()+",") {
+				err = errors.New(out)
 			}
-			defer conn.Close()
-			answer <- result{Answer: testbed.Answer{Pod: conn.Who, Client: conn.Client}}
-		}()
-		time.Sleep(200 * time.Millisecond) // the first SYN is there, and nobody can answer it
+			return err
+		})
 		c.put(f.new)
 		c.settle()
-		c.ask(t, c.pods[2%len(c.pods)].Host, "tcp", f.to, second.Name)
+		must(t, c.Settle())
+		c.ask(t, c.pods[2].Host, "tcp", f.to, second.Name)
 		silence[2] = "del"
 		_, err = c.Exec(first.Host, silence...)
 		must(t, err)
-		if r := <-answer; r.error != nil || r.Pod != first.Name {
-			t.Errorf("%s: the SYN sent again was answered by %q, %v; want %s", f.to, r.Pod, r.error, first.Name)
+		if who := opening.who(t); who != first.Name {
+			t.Errorf("%s: the SYN sent again was answered by %q; want %s", f.to, who, first.Name)
 		}
 	}
 }
@@ -70,7 +66,7 @@ func TestOpeningAgain(t *testing.T) {
 // The kernel gives a socket another hash when it sends a SYN again (txrehash), and the kernel datapath chooses by that hash. The
 // connection stays with the endpoint that its first SYN chose.
 func TestOpeningRehashed(t *testing.T) {
-	t.Parallel()
+	nightly.Only(t, "a SYN sent again takes a second; TestOpeningAgain has one")
 	s4 := service("web4", "40.0.0.1")
 	c := start(t, s4)
 	c.servePods(t)
@@ -94,7 +90,7 @@ func TestOpeningRehashed(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range connections {
 		wg.Go(func() {
-			o := testbed.DialOptions{LocalPort: firstPort + i, Timeout: testbed.Patient(20 * time.Second)} // five SYNs
+			o := testbed.DialOptions{LocalPort: firstPort + i}
 			if conn, err := client.Hold(c.ctx, "40.0.0.1:80", o); err != nil {
 				answers[i] = err.Error()
 			} else {
@@ -105,10 +101,7 @@ func TestOpeningRehashed(t *testing.T) {
 	}
 	chosen := map[int]string{} // by the client's port
 	entry := regexp.MustCompile(`orig=\(src=10\.0\.0\.11,dst=40\.0\.0\.1,sport=(\d+),dport=80\),reply=\(src=([0-9.]+)`)
-	for deadline := time.Now().Add(testbed.Patient(10 * time.Second)); len(chosen) < connections; time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d of %d first SYNs made an entry", len(chosen), connections)
-		}
+	wait.NoError(t, "an entry of each first SYN", func() error {
 		out, err := c.Appctl("dpctl/dump-conntrack", "zone=1001")
 		must(t, err)
 		for _, m := range entry.FindAllStringSubmatch(out, -1) {
@@ -117,7 +110,11 @@ func TestOpeningRehashed(t *testing.T) {
 				chosen[port] = byAddress[m[2]]
 			}
 		}
-	}
+		if len(chosen) < connections {
+			return fmt.Errorf("%d of %d", len(chosen), connections)
+		}
+		return nil
+	})
 	silence("del")
 	wg.Wait()
 	seen := map[string]bool{}
@@ -162,7 +159,6 @@ func netstat(text, group, name string) int {
 
 // A client that lost a connection without a word opens it again from the same port.
 func TestOpeningAfterALoss(t *testing.T) {
-	t.Parallel()
 	s4, s6 := service("web4", "40.0.0.1"), service("web6", "fd00:40::1")
 	c := start(t, s4, s6)
 	c.servePods(t)
@@ -170,7 +166,7 @@ func TestOpeningAfterALoss(t *testing.T) {
 	c.settle()
 	client := c.pods[0]
 	for to, vip := range map[string]string{"40.0.0.1:80": "40.0.0.1/32", "[fd00:40::1]:80": "fd00:40::1/128"} {
-		for i := range 4 {
+		for i := range nightly.Count(1, 4) { // a second each
 			o := testbed.DialOptions{LocalPort: 21000 + i, Reset: true}
 			conn, err := client.Hold(c.ctx, to, o)
 			must(t, err)
@@ -179,7 +175,6 @@ func TestOpeningAfterALoss(t *testing.T) {
 			must(t, conn.Close())
 			_, err = c.Exec(client.Host, "ip", "route", "del", "blackhole", vip)
 			must(t, err)
-			o.Timeout = testbed.Patient(10 * time.Second)
 			again, err := client.Hold(c.ctx, to, o)
 			if err != nil {
 				t.Errorf("%s, from port %d again: %v", to, o.LocalPort, err)
@@ -192,7 +187,7 @@ func TestOpeningAfterALoss(t *testing.T) {
 
 // The same port again and again, closed in order or by a reset.
 func TestOpeningFromOnePort(t *testing.T) {
-	t.Parallel()
+	nightly.Only(t, "TestOpeningAfterALoss and TestPortReuse use ports again")
 	s4, s6 := service("web4", "40.0.0.1"), service("web6", "fd00:40::1")
 	c := start(t, s4, s6)
 	c.servePods(t)
@@ -213,7 +208,7 @@ func TestOpeningFromOnePort(t *testing.T) {
 // With session affinity the datapath keeps as much for each client as without the hash: one flow that commits its connections,
 // not one for each value of it.
 func TestOpeningWithAffinityIsCachedOnce(t *testing.T) {
-	t.Parallel()
+	nightly.Only(t, "it measures cost; TestOneEndpointIsNotHashed counts cached flows")
 	pinned := service("pinned", "40.0.0.1", affinity(600))
 	c := start(t, pinned)
 	c.servePods(t)

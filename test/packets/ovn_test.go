@@ -15,10 +15,11 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/nkp-proxy/nkp/test/harness"
+	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // ovn is Open Virtual Network on a bed's node: both databases, ovn-northd, and ovn-controller, which runs the bridge br-int.
@@ -106,12 +107,9 @@ func (o *ovn) flows(t *testing.T) []string {
 // each one's flows stay when the other starts, ends or is killed, and no connection fails meanwhile.
 // NKP_OVN_CONNECTIONS is how many connections there are, 3,000 without it.
 func TestBesideOVN(t *testing.T) {
-	t.Parallel()
+	nightlyOr(t, "NKP_OVN_CONNECTIONS", "3,000 connections")
 	four, six, guarded := service("four", "40.0.0.1", exposed(30080)), service("six", "fd00:40::1", exposed(30081)), service("guarded", "40.0.0.2")
 	c := newCluster(t, testbed.Options{Bridge: "br-node"}, "--service-cidr", serviceCIDRs)
-	long, cancel := context.WithTimeout(t.Context(), 3*time.Hour)
-	t.Cleanup(cancel)
-	c.ctx = long
 	o := startOVN(t, c)
 	o.plug(t, testbed.PodSpec{PointToPoint: true})
 	acls := []string{"acl-add", "pods", "to-lport", "1001", `outport == "` + c.pods[1].IfaceID + `" && tcp.dst == 9090`, "drop"}
@@ -151,7 +149,7 @@ func TestBesideOVN(t *testing.T) {
 	serves("at first")
 	c.put(slice(guarded, 9090, at(c.pods[1].IP4)))
 	c.settle()
-	silent(t, c, c.pods[0].Host, "40.0.0.2:80") // OVN's ACL
+	c.unanswered(t, c.pods[0].Host, "tcp", "40.0.0.2:80", c.direct(t, c.pods[0].Host)) // OVN's ACL
 	c.put(slice(guarded, 8080, at(c.pods[1].IP4)))
 	c.settle()
 	c.ask(t, c.pods[0].Host, "tcp", "40.0.0.2:80", c.pods[1].Name)
@@ -196,8 +194,9 @@ func TestBesideOVN(t *testing.T) {
 		})
 	}
 	at := func(part int64, what string, f func()) {
-		for begun.Load() < want*part/6 && c.ctx.Err() == nil {
-			time.Sleep(10 * time.Millisecond)
+		t.Helper()
+		for seen := begun.Load(); seen < want*part/6; seen = begun.Load() {
+			wait.For(t, "the next connection", func() bool { return begun.Load() > seen })
 		}
 		f()
 		checkHeld(t, what, held)
@@ -231,10 +230,9 @@ func TestBesideOVN(t *testing.T) {
 // Pods of one logical switch answer each other inside br-int, past nkp, so that a client there does not get the answer of a Service's
 // endpoint. --masquerade-all brings the answers back: they go to the node.
 func TestAnswersInsideOVN(t *testing.T) {
-	t.Parallel()
+	nightly.Only(t, "it needs OVN")
 	for name, flags := range map[string][]string{"by default": nil, "masquerade-all": {"--masquerade-all"}} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			four, six := service("four", "40.0.0.1"), service("six", "fd00:40::1")
 			c := newCluster(t, testbed.Options{Bridge: "br-node"}, append(flags, "--service-cidr", serviceCIDRs)...)
 			startOVN(t, c).plug(t, testbed.PodSpec{})
@@ -247,7 +245,7 @@ func TestAnswersInsideOVN(t *testing.T) {
 				c.settle()
 				for _, to := range []string{"40.0.0.1:80", "[fd00:40::1]:80"} {
 					if end == c.pods[1] && flags == nil {
-						silent(t, c, c.pods[0].Host, to)
+						c.unanswered(t, c.pods[0].Host, "tcp", to, c.direct(t, c.pods[0].Host))
 					} else {
 						c.ask(t, c.pods[0].Host, "tcp", to, end.Name)
 					}
@@ -259,7 +257,7 @@ func TestAnswersInsideOVN(t *testing.T) {
 
 // nkp refuses the bridge that OVN runs, where ovn-controller deletes flows that it does not know.
 func TestNotOnOVNsBridge(t *testing.T) {
-	t.Parallel()
+	nightly.Only(t, "it needs OVN; TestUnfitSwitches has the mark in the database")
 	c := newCluster(t, testbed.Options{Bridge: "br-node"})
 	o := startOVN(t, c)
 	o.plug(t, testbed.PodSpec{})

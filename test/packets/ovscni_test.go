@@ -13,11 +13,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // ovsCNI is the real ovs-cni, called as a container runtime calls it.
@@ -66,7 +67,7 @@ func (o *ovsCNI) call(command string, p *testbed.Pod) (string, error) {
 	if err := os.WriteFile(config, []byte(o.config), 0o644); err != nil {
 		return "", err
 	}
-	ctx, cancel := context.WithTimeout(o.c.ctx, testbed.Patient(30*time.Second))
+	ctx, cancel := context.WithTimeout(o.c.ctx, wait.Limit)
 	defer cancel()
 	// The plugin keeps what it did in /var/lib/cni, which is the test's own here.
 	return o.c.Node.Exec(ctx, "unshare", "--mount", "env", "CNI_COMMAND="+command, "CNI_CONTAINERID="+p.Name, "CNI_NETNS="+p.Netns(), "CNI_IFNAME=eth0",
@@ -97,7 +98,7 @@ func (o *ovsCNI) add(p *testbed.Pod, offload bool) error {
 	if p.OFPort, err = strconv.Atoi(strings.TrimSpace(number)); err != nil || offload {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(o.c.ctx, testbed.Patient(10*time.Second))
+	ctx, cancel := context.WithTimeout(o.c.ctx, wait.Limit)
 	defer cancel()
 	_, err = p.Exec(ctx, "ethtool", "-K", "eth0", "tx", "off", "tso", "off", "gso", "off")
 	return err
@@ -106,7 +107,7 @@ func (o *ovsCNI) add(p *testbed.Pod, offload bool) error {
 // Pods that ovs-cni plugs in are served without any record of their addresses, by way of their gateway, and straight once the addresses
 // are recorded: pods, the node and an outside client reach Services on each kind of endpoint, the client itself among them.
 func TestOVSCNI(t *testing.T) {
-	t.Parallel()
+	nightly.Only(t, "it needs ovs-cni")
 	four, six := service("four", "40.0.0.1", exposed(30080)), service("six", "fd00:40::1", exposed(30081))
 	udp := service("udp", "40.0.0.2", protocol(v1.ProtocolUDP))
 	pinned := service("pinned", "40.0.0.3", func(s *v1.Service) { s.Spec.SessionAffinity = v1.ServiceAffinityClientIP })
@@ -168,7 +169,7 @@ func TestOVSCNI(t *testing.T) {
 // ovs-cni leaves checksums to the device, and the userspace datapath passes packets on as they are: TCP between pods stalls until the pods
 // compute them. Datagrams of ICMP, whose checksum is no device's, pass.
 func TestChecksumOffload(t *testing.T) {
-	t.Parallel()
+	nightly.Only(t, "it needs ovs-cni")
 	web := service("web", "40.0.0.1")
 	c := newCluster(t, testbed.Options{})
 	withOVSCNI(t, c, true, "")
@@ -176,10 +177,11 @@ func TestChecksumOffload(t *testing.T) {
 	c.run()
 	c.settle()
 	c.servePods(t)
-	_, err := c.pods[0].Ping(c.ctx, c.pods[1].IP4)
-	must(t, err)
 	for _, to := range []string{"40.0.0.1:80", hostPort(c.pods[1].IP4, 8080)} {
-		silent(t, c, c.pods[0].Host, to)
+		c.unanswered(t, c.pods[0].Host, "tcp", to, func() {
+			_, err := c.pods[0].Ping(c.ctx, c.pods[1].IP4)
+			must(t, err)
+		})
 	}
 	for _, p := range c.pods {
 		if out, err := c.Exec(p.Host, "ethtool", "-K", "eth0", "tx", "off", "tso", "off", "gso", "off"); err != nil {

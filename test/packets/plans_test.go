@@ -9,12 +9,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // What `plan -o iptables` prints is what iptables-restore and ip6tables-restore take, in an empty network namespace.
 func TestPlanForIPTables(t *testing.T) {
-	t.Parallel()
+	nightly.Only(t, "the suites of iptables install such rules")
 	bed := testbed.Start(t, testbed.Options{Plane: testbed.Linux})
 	bin, err := testbed.NKP()
 	must(t, err)
@@ -45,7 +46,6 @@ func TestPlanForIPTables(t *testing.T) {
 
 // What `plan -o hcn` prints is JSON with a load balancer for each frontend, on any system.
 func TestPlanForHNS(t *testing.T) {
-	t.Parallel()
 	bin, err := testbed.NKP()
 	must(t, err)
 	c := &cluster{t: t, bin: bin}

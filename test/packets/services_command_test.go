@@ -17,7 +17,9 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // endpointWith is an endpoint in some condition.
@@ -42,7 +44,6 @@ func forZone(zone string) func(*discoveryv1.Endpoint) {
 // `nkp services` says which endpoints are in force, why others are not, and what is wrong with a Service; and it shows what
 // it is asked for.
 func TestServicesCommand(t *testing.T) {
-	t.Parallel()
 	c := newCluster(t, testbed.Options{})
 	c.servePods(t)
 	node := c.objects["node"].(*v1.Node)
@@ -208,7 +209,7 @@ func (c *cluster) servicesUsage(t *testing.T) {
 
 // --watch shows rates, and goes on when nkp is restarted.
 func TestServicesWatch(t *testing.T) {
-	t.Parallel()
+	nightly.Only(t, "TestServicesCommand has what it shows")
 	s := service("web", "40.0.0.1")
 	c := start(t, s)
 	c.servePods(t)
@@ -239,15 +240,9 @@ func TestServicesWatch(t *testing.T) {
 	}()
 	await := func(what, pattern string) {
 		t.Helper()
-		deadline := time.After(settleLimit)
 		for like := regexp.MustCompile(pattern); ; {
-			select {
-			case l := <-lines:
-				if like.MatchString(l) {
-					return
-				}
-			case <-deadline:
-				t.Fatalf("%s: no line like %s within %v", what, pattern, settleLimit)
+			if like.MatchString(wait.Receive(t, what+": a line like "+pattern, lines)) {
+				return
 			}
 		}
 	}
@@ -277,7 +272,7 @@ func TestServicesWatch(t *testing.T) {
 
 // In iptables mode connections are counted, and what is not counted is said with the reason.
 func TestServicesByIPTables(t *testing.T) {
-	t.Parallel()
+	nightly.Only(t, "TestServicesCommand has the plane of most nodes")
 	c := newCluster(t, testbed.Options{Plane: testbed.Linux}, "--mode", "iptables")
 	web := service("web", "40.0.0.1", func(s *v1.Service) { s.Spec.Type, s.Spec.Ports[0].NodePort = v1.ServiceTypeNodePort, 30001 })
 	none := service("none", "40.0.0.2")
@@ -320,7 +315,6 @@ func TestServicesByIPTables(t *testing.T) {
 
 // What the switch refuses, what a process of the node listens on and what cannot be used of a slice is said at its Service.
 func TestServicesProblems(t *testing.T) {
-	t.Parallel()
 	c := newCluster(t, testbed.Options{})
 	clash := service("clash", "40.0.0.7")
 	taken := service("taken", "40.0.0.8", func(s *v1.Service) { s.Spec.Type, s.Spec.Ports[0].NodePort = v1.ServiceTypeNodePort, 30008 })

@@ -10,24 +10,19 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // An audit deletes every stale UDP entry, also one of which no change of a Service reminds nkp: a packet that was on its way through
 // the switch when its endpoint went can still make one after the last scan.
 func TestStaleUDPFoundByAudit(t *testing.T) {
-	t.Parallel()
 	s := service("dns", "40.0.0.1", protocol(v1.ProtocolUDP))
 	c := newCluster(t, testbed.Options{})
 	c.put(s, slice(s, 8080, at(c.pods[1].IP4)))
 	c.runWith("--audit-period", "1s")
 	c.settle()
 	const scanned = "scanned for stale UDP conntrack entries"
-	c.eventually("both scans after connecting", func() error {
-		if n := strings.Count(c.agent.Log.String(), scanned); n < 2 {
-			return fmt.Errorf("%d scans", n)
-		}
-		return nil
-	})
+	wait.For(t, "both scans after connecting", func() bool { return strings.Count(c.agent.Log.String(), scanned) >= 2 })
 	entries := func() string {
 		out, err := c.Appctl("dpctl/dump-conntrack", "zone=1001")
 		must(t, err)

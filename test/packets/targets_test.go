@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"fmt"
 	"math/big"
 	"net"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -64,7 +66,7 @@ func (p *pki) file(name string) string { return filepath.Join(p.dir, name+".pem"
 
 // The switch may be reached over TCP and TLS; TLS verifies the switch's certificate, name included unless told otherwise.
 func TestTargets(t *testing.T) {
-	t.Parallel()
+	nightly.Only(t, "the tests of packages ofctrl and ovsdb dial every kind of target")
 	c := newCluster(t, testbed.Options{})
 	ours, others := newPKI(t, filepath.Join(c.dir, "ours"), "ours"), newPKI(t, filepath.Join(c.dir, "others"), "others")
 	ours.issue("named", &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}, ours.ca, ours.key)
@@ -96,18 +98,13 @@ func TestTargets(t *testing.T) {
 	} {
 		_, err := c.Vsctl("set-ssl", ours.file(tc.cert+"-key"), ours.file(tc.cert+"-cert"), ours.file("ca-cert"))
 		must(t, err)
-		deadline := time.Now().Add(settleLimit)
-		for {
+		c.eventually(tc.name, func() error { // ovs-vswitchd takes up a new certificate in its own time
 			_, errOut, status := c.nkp(append(append([]string{"diff"}, c.common()...), tc.flags...)...)
 			if tc.want == "" && status == 1 || tc.want != "" && status == 2 && strings.Contains(errOut, tc.want) {
-				break // everything is missing, or the error that is wanted
+				return nil // everything is missing, or the error that is wanted
 			}
-			if time.Now().After(deadline) {
-				t.Errorf("%s: diff ends with %d: %s", tc.name, status, errOut)
-				break
-			}
-			time.Sleep(100 * time.Millisecond) // ovs-vswitchd takes up a new certificate in its own time
-		}
+			return fmt.Errorf("diff ends with %d: %s", status, errOut)
+		})
 	}
 	c.flags = tls(ours, "--any-certificate-name")
 	c.run()

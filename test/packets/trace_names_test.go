@@ -8,13 +8,14 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // Names stand for the addresses that packets have: a pod by its port of the bridge or by the EndpointSlice that names it, a Service by
 // its cluster IP; with the agent and without. A name that does not exist is named in the error.
 func TestTraceNames(t *testing.T) {
-	t.Parallel()
+	nightly.Only(t, "the tests of package internal/agent resolve names")
 	c := newCluster(t, testbed.Options{}, "--service-cidr", serviceCIDRs)
 	_, err := c.Vsctl("set", "Interface", c.pods[1].Interface, "external_ids:iface-id=default_client")
 	must(t, err)

@@ -8,10 +8,10 @@ import (
 	"net/netip"
 	"sync"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -74,19 +74,17 @@ func randomServices(c *cluster, rng *rand.Rand, n int) (objects []any, targets [
 
 // TestTraceOfRandomServices sends random packets to random Services, and compares what trace says with what becomes of them.
 func TestTraceOfRandomServices(t *testing.T) {
+	nightlyOr(t, packetsVar, "it draws random Services")
 	needsIPTables(t)
-	t.Parallel()
 	for _, mode := range []string{"iptables", "nftables"} {
 		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
 			traceRandomServices(t, mode)
 		})
 	}
 }
 
 func traceRandomServices(t *testing.T, mode string) {
-	seed, packets := number(t, seedVar, uint64(time.Now().UnixNano())), int(number(t, packetsVar, 60))
-	t.Logf("%s=%d %s=%d", seedVar, seed, packetsVar, packets)
+	seed, packets := nightly.Seed(t), number(t, packetsVar, 60)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	const perCluster, atOnce = 200, 8
 	said := map[string]int{}

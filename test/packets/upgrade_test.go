@@ -4,20 +4,22 @@ package packets
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // turnBack changes flows on the switch to those of an earlier pipeline: earlier returns what a flow was, "" if it was not there.
@@ -53,7 +55,6 @@ func (c *cluster) turnBack(t *testing.T, atLeast int, earlier func(flow string) 
 // A node whose switch masquerades as the earlier pipeline did, which matched ct_state's snat bit, moves to the present one while its
 // masqueraded connections go on: no packet of theirs is lost, and no new connection fails.
 func TestUpgradeOfMasquerade(t *testing.T) {
-	t.Parallel()
 	now := strings.NewReplacer(",exec(move:NXM_NX_REG1[]->NXM_NX_CT_MARK[])", "", "set_field:0x20/0x20->reg0", "set_field:0x8/0x8->reg0",
 		"ct_mark=0/0x1,reg0=0x20/0x20", "ct_state=+trk-snat,reg0=0x8/0x8")
 	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC)
@@ -71,7 +72,7 @@ func TestUpgradeOfMasquerade(t *testing.T) {
 
 // A node whose flows matched full IPv6 addresses at once moves to those that match prefixes first, as in TestUpgradeOfMasquerade.
 func TestUpgradeToPrefixes(t *testing.T) {
-	t.Parallel()
+	nightly.Only(t, "TestUpgradeOfMasquerade moves between pipelines in the same way")
 	const fields = 1<<23 - 1<<8 // pipeline/near.go
 	field := regexp.MustCompile(`reg0=(0x[0-9a-f]+|0)/(0x[0-9a-f]+),?`)
 	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC)
@@ -123,54 +124,56 @@ func (c *cluster) upgrade(t *testing.T, node netip.Addr, atLeast int, earlier fu
 		held = append(held, h)
 	}
 	checkHeld(t, "at first", held)
-	stop, lost := make(chan struct{}), make(chan [2]int, clients)
-	for range clients {
+	var exchanged [clients]atomic.Int64 // datagrams that were answered
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for i := range clients {
 		conn, err := c.External.DialUDP(c.ctx, hostPort(node, 30053), testbed.DialOptions{})
 		must(t, err)
 		t.Cleanup(func() { conn.Close() })
-		go func() { lost <- askUntil(conn, c.pods[1].Name, stop) }() // ends with stop
+		wg.Go(func() { // ends with stop, or with a lost datagram
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if err := askOn(conn, c.pods[1].Name); err != nil {
+					t.Errorf("client %d: datagram %d of an established connection: %v", i, exchanged[i].Load()+1, err)
+					return
+				}
+				exchanged[i].Add(1)
+			}
+		})
 	}
-	time.Sleep(testbed.Patient(300 * time.Millisecond)) // cached, by the earlier flows
+	more := func(n int64) { // of each client
+		t.Helper()
+		for i := range exchanged {
+			was := exchanged[i].Load()
+			wait.For(t, "datagrams on established connections", func() bool { return t.Failed() || exchanged[i].Load() >= was+n })
+		}
+	}
+	more(20)
+	must(t, c.Settle())
+	more(5) // cached, by the earlier flows
 	cached()
-	newOnes := c.load(hostPort(node, 30080))
+	load := c.underLoad(t, hostPort(node, 30080))
+	load.more(10)
 	c.run()
 	c.settle()
 	must(t, c.Settle())
-	time.Sleep(testbed.Patient(300 * time.Millisecond))
+	more(20)
+	load.more(10)
 	close(stop)
-	sent, missing := 0, 0
-	for range clients {
-		n := <-lost
-		sent, missing = sent+n[0], missing+n[1]
-	}
-	if missing > 0 || sent < 100*clients {
-		t.Errorf("%d of %d datagrams of established connections were lost", missing, sent)
-	}
+	wg.Wait()
+	load.end()
 	checkHeld(t, "after the upgrade", held)
-	if n, failed, err := newOnes(); failed > 0 || n < 10 {
-		t.Errorf("%d of %d new connections failed, first: %v", failed, n, err)
-	}
-}
-
-// askUntil sends datagrams on a connection, each after the answer to the one before, until stop is closed, and returns how many
-// it sent and how many were not answered.
-func askUntil(conn net.Conn, who string, stop <-chan struct{}) (n [2]int) {
-	for {
-		select {
-		case <-stop:
-			return n
-		default:
-		}
-		if n[0]++; askOn(conn, who) != nil {
-			n[1]++
-		}
-	}
 }
 
 // A node whose switch hashes every SYN to a Service range, as an earlier pipeline did, moves to the present one: no new connection
 // fails, and that pipeline's group is gone.
 func TestUpgradeOfOpening(t *testing.T) {
-	t.Parallel()
+	nightly.Only(t, "TestUpgradeOfMasquerade moves between pipelines in the same way")
 	one, two := service("one", "40.0.0.1"), service("two", "40.0.0.2")
 	c := start(t, one, two)
 	c.servePods(t)
@@ -183,17 +186,21 @@ func TestUpgradeOfOpening(t *testing.T) {
 	_, err = c.Ofctl("mod-flows", c.Bridge, "table=3,tcp,nw_dst=40.0.0.0/16,tcp_flags=+syn-ack,reg0=0/4,priority=100,actions=group:0x60000000")
 	must(t, err)
 	must(t, c.Settle())
-	first, second := c.load("40.0.0.1:80"), c.load("40.0.0.2:80")
-	time.Sleep(testbed.Patient(300 * time.Millisecond)) // hashed, and cached
+	loads := []*load{c.underLoad(t, "40.0.0.1:80"), c.underLoad(t, "40.0.0.2:80")}
+	more := func() {
+		t.Helper()
+		for _, l := range loads {
+			l.more(10)
+		}
+	}
+	more()
 	hashed := c.cachedFor(t, "hash(l4", "40.0.0.1:80")
 	c.run()
 	c.settle()
 	must(t, c.Settle())
-	time.Sleep(testbed.Patient(300 * time.Millisecond))
-	for _, end := range []func() (int64, int64, error){first, second} {
-		if n, failed, err := end(); failed > 0 || n < 10 {
-			t.Errorf("%d of %d new connections failed, first: %v", failed, n, err)
-		}
+	more()
+	for _, l := range loads {
+		l.end()
 	}
 	if now := c.cachedFor(t, "hash(l4", "40.0.0.1:80"); len(hashed) == 0 || len(now) > 0 {
 		t.Errorf("cached flows that have packets hashed:\n%s\nafter the upgrade:\n%s", strings.Join(hashed, ""), strings.Join(now, ""))

@@ -3,7 +3,6 @@
 package semantics
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -11,20 +10,21 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nkp-proxy/nkp/test/chance"
+	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // answers returns who answers n connections, one after the other.
 func (c *cluster) answers(t *testing.T, from *testbed.Host, n int, to target) map[string]int {
 	t.Helper()
 	all := map[string]int{}
-	ctx, cancel := context.WithTimeout(c.ctx, stepLimit)
-	defer cancel()
 	for _, a := range to.addresses() {
-		if _, err := from.Ask(ctx, "tcp", a.String()); err != nil {
+		if _, err := from.Ask(c.ctx, "tcp", a.String()); err != nil {
 			t.Fatal(err) // rather than wait for each of many
 		}
-		who, errs := from.Many(ctx, n, 1, a.String())
+		who, errs := from.Many(c.ctx, n, 1, a.String())
 		if len(errs) > 0 {
 			t.Fatalf("%s -> %s: %v", from.Name, a, errs[0])
 		}
@@ -52,7 +52,7 @@ func (c *cluster) sole(t *testing.T, from *testbed.Host, to target) string {
 // new connection.
 func TestRow19SessionAffinity(t *testing.T) {
 	onEveryPlane(t, func(t *testing.T, c *cluster) {
-		const timeout = 2
+		const timeout = 2 // seconds, of pins that end
 		all := []*testbed.Host{c.here, c.here2, c.there, c.there2}
 		web := c.serve(service("web", clusterIP(1), everywhere(1), affinity(3600)), all...)
 		const short = 10 // Services with a short timeout: 10, 11, …
@@ -89,16 +89,7 @@ func TestRow19SessionAffinity(t *testing.T) {
 				}
 			})
 		}
-		// A pod with 16 addresses of each family is 16 clients.
-		var clients []dual
-		for i := range 16 {
-			d := numbered("10.0.0.", "fd00:a::", 100+i)
-			for _, a := range d.on(0).addresses() {
-				must(t, c.pod.AddAddr("eth0", netip.PrefixFrom(a.Addr(), a.Addr().BitLen())))
-			}
-			c.routeToPod(d)
-			clients = append(clients, d)
-		}
+		clients := c.addClients(20)
 		t.Run("each client has its own", func(t *testing.T) {
 			seen := map[string]int{}
 			for _, d := range clients {
@@ -106,7 +97,7 @@ func TestRow19SessionAffinity(t *testing.T) {
 				for _, to := range cluster.addresses() {
 					pinned := ""
 					for range 3 {
-						a, err := p.ask(c, to, answer)
+						a, err := p.ask(c, to)
 						must(t, err)
 						if pinned != "" && a.Pod != pinned {
 							t.Errorf("client %v is answered by %s and %s", d, pinned, a.Pod)
@@ -116,8 +107,8 @@ func TestRow19SessionAffinity(t *testing.T) {
 					seen[pinned]++
 				}
 			}
-			if len(seen) < 3 {
-				t.Errorf("16 clients of each family use only %v of 4 endpoints", seen)
+			if len(seen) < 3 { // by chance, of 40 choices: 6 pairs of endpoints, each with probability 2^-40
+				t.Errorf("20 clients of each family use only %v of 4 endpoints", seen)
 			}
 		})
 		t.Run("ports of one Service do not share it", func(t *testing.T) {
@@ -130,7 +121,7 @@ func TestRow19SessionAffinity(t *testing.T) {
 				who := map[string]bool{}
 				p := probe{from: c.pod, proto: "udp"}
 				for range 8 {
-					a, err := p.ask(c, to, answer)
+					a, err := p.ask(c, to)
 					must(t, err)
 					who[a.Pod] = true
 				}
@@ -151,68 +142,19 @@ func TestRow19SessionAffinity(t *testing.T) {
 
 		// The pins are made while there are two endpoints, by another client for each Service: a client may get the same
 		// endpoint of Services that have the same. As long as they hold, further endpoints change nothing.
-		type pin struct {
-			client probe
-			who    string
-			asked  time.Time // begin of the last connection
-		}
-		// sole connects a few times and expects the same endpoint each time.
-		sole := func(client *probe, to netip.AddrPort) string {
-			first := ""
-			for range 3 {
-				a, err := client.ask(c, to, answer)
-				must(t, err)
-				if first != "" && a.Pod != first {
-					t.Errorf("%v -> %s: answered by %s and %s", client.local, to, first, a.Pod)
-				}
-				first = a.Pod
-			}
-			return first
-		}
-		pins := map[netip.AddrPort]pin{}
-		for i := range shorts {
-			for _, to := range clusterIP(short + i).on(80).addresses() {
-				asked := time.Now()
-				client := probe{from: c.pod, proto: "tcp", local: clients[i]}
-				pins[to] = pin{client, sole(&client, to), asked}
-			}
-		}
+		pins := c.pin(t, shorts, clients)
 		for _, s := range shorts {
 			c.endpoints(s, ready(all...)...)
 		}
 		c.apply()
-		// moved connects to all once more. Who is answered by another endpoint counts if no longer than within has passed since
-		// the connection before; others have been moved by a machine that stood still.
-		ended := false // a pin has ended, in time or on a machine that stood still; the new endpoint then stays, by the hash
-		moved := func(within time.Duration) (n int) {
-			for to, p := range pins {
-				now := time.Now()
-				who := sole(&p.client, to)
-				ended = ended || who != p.who
-				if who != p.who && time.Since(p.asked) < within {
-					n++
-				}
-				pins[to] = pin{p.client, who, now}
-			}
-			return n
-		}
-		t.Run("each new connection renews it", func(t *testing.T) {
-			for range 4 {
-				time.Sleep(timeout * time.Second * 55 / 100)
-				if n := moved(timeout * time.Second); n > 0 {
-					t.Errorf("%d of %d connections were moved", n, len(pins))
-				}
-			}
-		})
 		t.Run("it ends", func(t *testing.T) {
-			// A switch ends idle flows when it next looks, which is within a second unless the machine is busy. To ask renews a pin,
-			// so each try waits for the whole timeout again.
+			// A switch ends idle flows when it next looks. To ask renews a pin, so each try waits for the whole timeout again.
 			for late := 1500 * time.Millisecond; ; late *= 2 {
 				time.Sleep(timeout*time.Second + late)
-				if moved(time.Hour) > 0 || ended {
+				if _, ended := c.moved(t, pins, 0); ended > 0 {
 					return
 				}
-				if late > 20*time.Second {
+				if late > wait.Limit {
 					t.Fatalf("%v after the last connections %d pins of 2 endpoints out of 4 all are where they were", timeout*time.Second+late, len(pins))
 				}
 			}
@@ -234,15 +176,99 @@ func TestRow19SessionAffinity(t *testing.T) {
 	})
 }
 
-// routeToPod leads further addresses of the client pod to it where the node routes.
-func (c *cluster) routeToPod(d dual) {
+// pin is a client of a Service with session affinity and its endpoint.
+type pin struct {
+	client probe
+	to     netip.AddrPort
+	who    string
+	asked  time.Time // begin of the last connection
+}
+
+// ask connects a few times and returns who answered, the same each time.
+func (p *pin) ask(t *testing.T, c *cluster) string {
+	t.Helper()
+	who := ""
+	for range 3 {
+		a, err := p.client.ask(c, p.to)
+		must(t, err)
+		if who != "" && a.Pod != who {
+			t.Errorf("%v -> %s: answered by %s and %s", p.client.local, p.to, who, a.Pod)
+		}
+		who = a.Pod
+	}
+	return who
+}
+
+// pin has one client connect to each Service, over each family.
+func (c *cluster) pin(t *testing.T, services []*v1.Service, clients []dual) (pins []*pin) {
+	t.Helper()
+	for i, s := range services {
+		for _, ip := range s.Spec.ClusterIPs {
+			p := &pin{client: probe{from: c.pod, proto: "tcp", local: clients[i]}, to: netip.AddrPortFrom(netip.MustParseAddr(ip), 80), asked: time.Now()}
+			p.who = p.ask(t, c)
+			pins = append(pins, p)
+		}
+	}
+	return pins
+}
+
+// moved connects to all once more and returns how many are answered by another endpoint than at first: all, and those whose connection
+// before began no longer than within ago. The others have been moved by a machine that stood still.
+func (c *cluster) moved(t *testing.T, pins []*pin, within time.Duration) (early, all int) {
+	t.Helper()
+	for _, p := range pins {
+		now := time.Now()
+		if p.ask(t, c) != p.who {
+			all++
+			if time.Since(p.asked) < within {
+				early++
+			}
+		}
+		p.asked = now
+	}
+	return early, all
+}
+
+// Each new connection renews a pin.
+func TestRow19Renewal(t *testing.T) {
+	nightly.Only(t, "it takes two minutes; pins that end are in TestRow19SessionAffinity, the switch's learned flow is in pipeline")
+	onEveryPlane(t, func(t *testing.T, c *cluster) {
+		const timeout = 60 // seconds; a machine that stands still for the rest of it moves connections that do not count
+		clients := c.addClients(8)
+		var services []*v1.Service
+		for i := range clients {
+			services = append(services, c.serve(service(nth("web", i), clusterIP(10+i), affinity(timeout)), c.here))
+		}
+		c.apply()
+		pins := c.pin(t, services, clients)
+		for _, s := range services {
+			c.endpoints(s, ready(c.here, c.here2, c.there, c.there2)...)
+		}
+		c.apply()
+		for range 3 {
+			time.Sleep(timeout * time.Second * 6 / 10)
+			if early, _ := c.moved(t, pins, timeout*time.Second); early > 0 {
+				t.Errorf("%d of %d connections were moved", early, len(pins))
+			}
+		}
+	})
+}
+
+// addClients gives the client pod n more addresses of each family: each is a client of its own.
+func (c *cluster) addClients(n int) (clients []dual) {
 	c.t.Helper()
-	if c.plane.bed.Plane != testbed.Linux {
-		return
+	for i := range n {
+		d := numbered("10.0.0.", "fd00:a::", 100+i)
+		for _, a := range d.on(0).addresses() {
+			p := netip.PrefixFrom(a.Addr(), a.Addr().BitLen())
+			must(c.t, c.pod.AddAddr("eth0", p))
+			if c.plane.bed.Plane == testbed.Linux { // where the node routes
+				must(c.t, c.Node.AddRoute(p, netip.Addr{}, c.devices[c.pod]))
+			}
+		}
+		clients = append(clients, d)
 	}
-	for _, a := range d.on(0).addresses() {
-		must(c.t, c.Node.AddRoute(netip.PrefixFrom(a.Addr(), a.Addr().BitLen()), netip.Addr{}, c.devices[c.pod]))
-	}
+	return clients
 }
 
 // New connections are spread evenly at random; open ones stay where they are, even when their endpoint leaves the Service.
@@ -256,12 +282,12 @@ func TestRow20LoadBalance(t *testing.T) {
 			to   target
 		}{"ClusterIP": {c.pod, v4(cluster)}, "ClusterIP over IPv6": {c.pod, v6(cluster)}, "NodePort": {c.External, v4(node)}} {
 			t.Run("evenly/"+what, func(t *testing.T) {
-				const n = 400
+				n := nightly.Count(200, 2000)
 				who := c.answers(t, call.from, n, call.to)
+				lo, hi := chance.Bounds(n, 1.0/4)
 				for _, h := range []*testbed.Host{c.here, c.here2, c.there, c.there2} {
-					// A quarter, give or take five standard deviations.
-					if k := who[h.Name]; k < n/4-44 || k > n/4+44 {
-						t.Errorf("%s got %d of %d connections among 4 endpoints", h.Name, k, n)
+					if k := who[h.Name]; k < lo || k > hi {
+						t.Errorf("%s got %d of %d connections among 4 endpoints, want %d to %d", h.Name, k, n, lo, hi)
 					}
 				}
 			})

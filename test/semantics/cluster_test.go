@@ -7,12 +7,12 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nkp-proxy/nkp/test/harness"
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 const (
@@ -21,9 +21,6 @@ const (
 	// clusterCIDR covers the pods of both nodes.
 	clusterCIDR = "10.0.0.0/16,fd00:a::/31"
 )
-
-// stepLimit is how long a plane may take until what the manifests say is in force.
-var stepLimit = testbed.Patient(20 * time.Second)
 
 // cluster is a bed with a service proxy on its node and a manifest file that says what Services there are.
 type cluster struct {
@@ -100,10 +97,8 @@ func newCluster(t *testing.T, p plane, s setup) *cluster {
 	bin, err := testbed.NKP()
 	must(t, err)
 	bed := testbed.Start(t, o)
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
-	t.Cleanup(cancel)
 	c := &cluster{
-		Bed: bed, t: t, plane: p, ctx: ctx, bin: bin, manifest: filepath.Join(t.TempDir(), "manifests.json"),
+		Bed: bed, t: t, plane: p, ctx: t.Context(), bin: bin, manifest: filepath.Join(t.TempDir(), "manifests.json"),
 		nodeName: nodeName, objects: map[string][]any{}, devices: map[*testbed.Host]string{},
 	}
 	if !s.noDetector && !slices.Contains(s.flags, "--detect-local-mode") {
@@ -123,6 +118,7 @@ func newCluster(t *testing.T, p plane, s setup) *cluster {
 	}
 	c.listen(c.External, 80)
 	c.node = c.nodeObject()
+	c.addControl()
 	return c
 }
 
@@ -169,7 +165,7 @@ func (c *cluster) apply() {
 // settle waits until the plane is in step.
 func (c *cluster) settle() {
 	c.t.Helper()
-	if err := harness.Await(stepLimit, c.proxy.Program, func() error { return c.plane.inStep(c) }); err != nil {
+	if err := harness.Await(wait.Limit, c.proxy.Program, func() error { return c.plane.inStep(c) }); err != nil {
 		c.t.Fatalf("not in step: %v", err)
 	}
 }
@@ -191,9 +187,7 @@ func (c *cluster) start(flags ...string) {
 // run runs a command on the node to its end and gives what it printed and its exit status.
 func (c *cluster) run(argv ...string) (out string, status int) {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.ctx, time.Minute)
-	defer cancel()
-	out, errOut, status := harness.Run(ctx, c.t, c.Node, argv...)
+	out, errOut, status := harness.Run(wait.Context(c.t), c.t, c.Node, argv...)
 	return out + errOut, status
 }
 

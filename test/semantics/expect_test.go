@@ -12,8 +12,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nkp-proxy/nkp/test/chance"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -69,6 +71,8 @@ type probe struct {
 	without *outcome
 	// local is the client's own end; usually the kernel chooses.
 	local dual
+	// controlled probes may hear nothing: they wait until controls are answered.
+	controlled bool
 }
 
 // outcome is what becomes of new connections.
@@ -98,22 +102,45 @@ func (o outcome) keep() outcome { o.source = clientSource; return o }
 func (o outcome) masquerade() outcome { o.source = nodeSource; return o }
 
 var (
-	// refused: the client is told at once.
+	// refused: the client is told.
 	refused = outcome{err: testbed.ErrRefused}
-	// dropped: the client hears nothing.
+	// dropped: the client hears nothing until controls that it asked later are answered.
 	dropped = outcome{err: testbed.ErrTimeout}
 )
 
 const (
-	fewConnections  = 8  // how often each probe asks at least: a wrong endpoint among two is found with 255/256
-	manyConnections = 80 // how often it asks at most, until all endpoints have answered
+	fewConnections = 8 // how often each probe asks at least: a wrong endpoint among two is found with 255/256
+	controls       = 3 // how many controls follow a question that is to be dropped, one after the other
 )
 
-var (
-	silence = testbed.Patient(400 * time.Millisecond)  // how long a client waits before it is sure to hear nothing
-	answer  = testbed.Patient(4 * time.Second)         // how long it waits for an answer; TCP asks three times meanwhile
-	atOnce  = testbed.Patient(1500 * time.Millisecond) // how long a refusal may take: TCP has asked twice by then
-)
+// manyConnections is how often a probe asks at most, until all of n endpoints have answered.
+func manyConnections(n int) int { return max(fewConnections, chance.Trials(1/float64(n))) }
+
+// controlIP is the ClusterIP of a Service that every cluster has, with an endpoint at c.here: see cluster.control.
+var controlIP = clusterIP(200)
+
+// addControl adds the Service of controls.
+func (c *cluster) addControl() {
+	c.serve(service("control", controlIP, ports(
+		v1.ServicePort{Name: "tcp", Port: 80, Protocol: v1.ProtocolTCP},
+		v1.ServicePort{Name: "udp", Port: 80, Protocol: v1.ProtocolUDP})), c.here)
+}
+
+// control asks a Service that serves every host. Who calls it has sent packets before that go the same way to the node's Services:
+// once the controls are answered, those have been served, refused or dropped.
+func (c *cluster) control(ctx context.Context, p *probe, to netip.AddrPort) error {
+	for range controls {
+		for _, a := range controlIP.on(80).addresses() {
+			if a.Addr().Is4() != to.Addr().Is4() {
+				continue
+			}
+			if _, err := p.from.Ask(ctx, p.proto, a.String()); err != nil {
+				return fmt.Errorf("the control: %w", err)
+			}
+		}
+	}
+	return nil
+}
 
 // expect makes the connections of all probes at the same time, over each family, and reports each as a subtest. Those for what
 // the plane lacks have to fail.
@@ -132,6 +159,7 @@ func (c *cluster) expect(t *testing.T, probes ...probe) {
 		if lacks && p.without != nil {
 			p.want, lacks = *p.without, false
 		}
+		p.controlled = lacks || errors.Is(p.want.err, testbed.ErrTimeout)
 		for _, to := range p.to.addresses() {
 			r := &result{name: fmt.Sprintf("%s/%s", p.name, familyOf(to.Addr()))}
 			results = append(results, r)
@@ -170,13 +198,13 @@ func (p *probe) check(c *cluster, to netip.AddrPort) error {
 	}
 	seen := map[string]bool{}
 	for n := 1; n <= fewConnections || len(seen) < len(p.want.by); n++ {
-		if n > manyConnections {
+		if n > manyConnections(len(p.want.by)) {
 			return fmt.Errorf("%s: in %d connections only %s answered, want %s", call, n-1, keys(seen), names(p.want.by))
 		}
 		if p.proto == "sctp" && n > 1 && c.plane.lacks[sctpPorts] != "" {
 			break // further ones are the same connection
 		}
-		a, err := p.ask(c, to, answer)
+		a, err := p.ask(c, to)
 		if err != nil {
 			return fmt.Errorf("%s: %w, want an answer by %s", call, err, names(p.want.by))
 		}
@@ -210,44 +238,26 @@ func (p *probe) checkSource(c *cluster, a testbed.Answer) error {
 }
 
 func (p *probe) checkFailure(c *cluster, call string, to netip.AddrPort) error {
-	wait, began := answer, time.Now()
-	if errors.Is(p.want.err, testbed.ErrTimeout) {
-		wait = silence
-	}
-	a, err := p.ask(c, to, wait)
-	switch took := time.Since(began); {
+	a, err := p.ask(c, to)
+	switch {
 	case err == nil:
 		return fmt.Errorf("%s: answered by %s, want it %s", call, a.Pod, p.want.err)
 	case !errors.Is(err, p.want.err):
-		return fmt.Errorf("%s: %w after %v, want it %s", call, err, took, p.want.err)
-	case wait == answer && took > atOnce:
-		return fmt.Errorf("%s: %w only after %v", call, err, took)
+		return fmt.Errorf("%s: %w, want it %s", call, err, p.want.err)
 	}
 	return nil
 }
 
-func (p *probe) ask(c *cluster, to netip.AddrPort, wait time.Duration) (testbed.Answer, error) {
-	ctx, cancel := context.WithTimeout(c.ctx, wait)
-	defer cancel()
+func (p *probe) ask(c *cluster, to netip.AddrPort) (testbed.Answer, error) {
 	local := p.local.v4
 	if to.Addr().Is6() {
 		local = p.local.v6
 	}
-	return p.from.AskWith(ctx, p.proto, to.String(), testbed.AskOptions{DialOptions: testbed.DialOptions{Reset: true, LocalIP: local}})
-}
-
-// eventually asks until there is no error, and ends the test if that takes too long.
-func (c *cluster) eventually(t *testing.T, what string, check func() error) {
-	t.Helper()
-	for deadline := time.Now().Add(stepLimit / 2); ; time.Sleep(50 * time.Millisecond) {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: %v", what, err)
-		}
+	o := testbed.AskOptions{DialOptions: testbed.DialOptions{Reset: true, LocalIP: local}}
+	if p.controlled {
+		o.Until = func(ctx context.Context) error { return c.control(ctx, p, to) }
 	}
+	return p.from.AskWith(c.ctx, p.proto, to.String(), o)
 }
 
 func names(hosts []*testbed.Host) string {

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // A ClusterIP is served to pods, the node and whoever is routed here, by every endpoint.
@@ -85,7 +87,7 @@ func TestRow10NodePort(t *testing.T) {
 		)
 		later := numbered("172.31.0.", "fc00:31::", 77)
 		c.addNodeAddress(extraDevice, later)
-		c.eventually(t, "an address that the node gets later", func() error {
+		wait.NoError(t, "an address that the node gets later", func() error {
 			for _, to := range later.on(port).addresses() {
 				p := probe{from: c.External, proto: "tcp", want: by(c.here, c.there)}
 				if err := p.check(c, to); err != nil {

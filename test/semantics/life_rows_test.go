@@ -16,6 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // errRefused is how a connected UDP socket hears of a port unreachable.
@@ -36,9 +37,7 @@ func (c *cluster) get(from *testbed.Host, url string) (*http.Response, health, e
 			return from.DialTCP(ctx, addr, testbed.DialOptions{})
 		},
 	}}
-	ctx, cancel := context.WithTimeout(c.ctx, answer)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	req, err := http.NewRequestWithContext(wait.Context(c.t), http.MethodGet, url, nil)
 	if err != nil {
 		return nil, health{}, err
 	}
@@ -69,7 +68,7 @@ func TestRow26HealthCheckNodePort(t *testing.T) {
 		expect := func(name string, from *testbed.Host, port int, service string, endpoints int) {
 			t.Run(name, func(t *testing.T) {
 				for _, to := range of(c.Node).on(uint16(port)).addresses() {
-					c.eventually(t, name, func() error {
+					wait.NoError(t, name, func() error {
 						r, h, err := c.get(from, "http://"+to.String()+"/any/path")
 						if err != nil {
 							return err
@@ -101,7 +100,7 @@ func TestRow26HealthCheckNodePort(t *testing.T) {
 		c.apply()
 		t.Run("policy Cluster has none", func(t *testing.T) {
 			for _, to := range of(c.Node).on(32002).addresses() {
-				c.eventually(t, "its port closes", func() error {
+				wait.NoError(t, "its port closes", func() error {
 					if r, h, err := c.get(c.External, "http://"+to.String()); !errors.Is(err, testbed.ErrRefused) {
 						return fmt.Errorf("%s: %v, %+v, %w; want it refused", to, r, h, err)
 					}

@@ -3,11 +3,10 @@
 package semantics
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"io"
 	"net"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // Who is masqueraded: the letters are those of the row.
@@ -197,24 +197,74 @@ func TestRow23ForwardAccept(t *testing.T) {
 	})
 }
 
-// flow is a client's UDP socket: to the tracker one connection.
+// flow is a client's UDP socket: to conntrack one connection.
 type flow struct {
 	what string
 	net.Conn
+	asked int // questions, which differ by their size
 }
 
-// ask returns who answers one more datagram.
-func (f *flow) ask() (string, error) {
-	_ = f.SetDeadline(time.Now().Add(testbed.Patient(500 * time.Millisecond)))
-	if _, err := io.WriteString(f, "?"); err != nil {
+// resend is after how long a client repeats a question. Its answer may be lost while conntrack entries are deleted.
+const resend = time.Second
+
+// ask returns who answers one more datagram. Answers to earlier ones do not count.
+func (f *flow) ask(limit time.Duration) (string, error) {
+	f.asked++
+	_ = f.SetDeadline(time.Now().Add(limit))
+	if _, err := f.Write(make([]byte, f.asked)); err != nil {
 		return "", err
 	}
-	line, err := bufio.NewReader(f).ReadString('\n')
-	who, _, _ := strings.Cut(line, " ")
-	return who, err
+	buf := make([]byte, 4096)
+	for {
+		n, err := f.Read(buf)
+		if err != nil {
+			return "", err
+		}
+		if words := strings.Fields(string(buf[:n])); len(words) == 3 && words[2] == strconv.Itoa(f.asked) {
+			return words[0], nil
+		}
+	}
 }
 
-// The tracker forgets UDP connections to endpoints that do not serve any more, and no others.
+// flows opens a flow to each address of the targets.
+func (c *cluster) flows(t *testing.T, from *testbed.Host, targets ...target) (fs []*flow) {
+	t.Helper()
+	for _, to := range targets {
+		for _, a := range to.addresses() {
+			conn, err := from.DialUDP(c.ctx, a.String(), testbed.DialOptions{})
+			must(t, err)
+			t.Cleanup(func() { conn.Close() })
+			fs = append(fs, &flow{what: fmt.Sprintf("%s -> udp %s", from.Name, a), Conn: conn})
+		}
+	}
+	return fs
+}
+
+// answered is a subtest: the flows are answered by the host, all the time; or, if they were answered by another before, from some time
+// on.
+func answered(t *testing.T, what string, fs []*flow, h *testbed.Host, always bool) {
+	t.Helper()
+	t.Run(what, func(t *testing.T) {
+		for _, f := range fs {
+			check := func(limit time.Duration) error {
+				if who, err := f.ask(limit); err != nil || who != h.Name {
+					return fmt.Errorf("%s: answered by %q, %v; want %s", f.what, who, err, h.Name)
+				}
+				return nil
+			}
+			if !always {
+				wait.NoError(t, what, func() error { return check(resend) })
+			}
+			for range 3 {
+				if err := check(wait.Limit); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	})
+}
+
+// The proxy deletes conntrack entries of UDP clients whose endpoints do not serve any more, and no others.
 func TestRow24UDPConnections(t *testing.T) {
 	onEveryPlane(t, func(t *testing.T, c *cluster) {
 		udp := protocol(v1.ProtocolUDP)
@@ -225,50 +275,18 @@ func TestRow24UDPConnections(t *testing.T) {
 		local := c.serve(service("local", clusterIP(5), udp, everywhere(5), externalLocal), c.here)
 		empty := c.serve(service("empty", clusterIP(6), udp, everywhere(6)))
 		c.apply()
-		flows := func(from *testbed.Host, targets ...target) (fs []*flow) {
-			for _, to := range targets {
-				for _, a := range to.addresses() {
-					conn, err := from.DialUDP(c.ctx, a.String(), testbed.DialOptions{})
-					must(t, err)
-					t.Cleanup(func() { conn.Close() })
-					fs = append(fs, &flow{fmt.Sprintf("%s -> udp %s", from.Name, a), conn})
-				}
-			}
-			return fs
-		}
-		// answered: from soon on, the flows are answered by the host; or all the time.
-		answered := func(what string, fs []*flow, h *testbed.Host, always bool) {
-			t.Run(what, func(t *testing.T) {
-				for _, f := range fs {
-					check := func() error {
-						if who, err := f.ask(); err != nil || who != h.Name {
-							return fmt.Errorf("%s: answered by %q, %v; want %s", f.what, who, err, h.Name)
-						}
-						return nil
-					}
-					if !always {
-						c.eventually(t, what, check)
-					}
-					for range 3 {
-						if err := check(); err != nil {
-							t.Fatal(err)
-						}
-					}
-				}
-			})
-		}
 		cluster1, node1, external1, lb1 := c.frontends(1)
 		cluster2, node2, _, _ := c.frontends(2)
 		cluster5, node5, _, lb5 := c.frontends(5)
 		cluster6, node6, _, _ := c.frontends(6)
-		moving := append(flows(c.pod, cluster1, node1, external1, lb1), flows(c.External, node1, external1, lb1)...)
-		moving = append(moving, flows(c.Node, cluster1)...)
-		staying := append(flows(c.pod, cluster2), flows(c.External, node2)...)
-		orphaned := flows(c.pod, clusterIP(3).on(80))
-		short := append(flows(c.pod, cluster5), flows(c.External, node5, lb5)...)
-		direct := flows(c.pod, of(c.here).on(8080))
+		moving := append(c.flows(t, c.pod, cluster1, node1, external1, lb1), c.flows(t, c.External, node1, external1, lb1)...)
+		moving = append(moving, c.flows(t, c.Node, cluster1)...)
+		staying := append(c.flows(t, c.pod, cluster2), c.flows(t, c.External, node2)...)
+		orphaned := c.flows(t, c.pod, clusterIP(3).on(80))
+		short := append(c.flows(t, c.pod, cluster5), c.flows(t, c.External, node5, lb5)...)
+		direct := c.flows(t, c.pod, of(c.here).on(8080))
 		for what, fs := range map[string][]*flow{"web": moving, "steady": staying, "orphan": orphaned, "local": short, "direct": direct} {
-			answered("at first/"+what, fs, c.here, true)
+			answered(t, "at first/"+what, fs, c.here, true)
 		}
 		var held []*testbed.Held
 		for _, a := range clusterIP(4).on(80).addresses() {
@@ -276,9 +294,9 @@ func TestRow24UDPConnections(t *testing.T) {
 			must(t, err)
 			held = append(held, h)
 		}
-		before := append(flows(c.pod, cluster6), flows(c.External, node6)...)
+		before := append(c.flows(t, c.pod, cluster6), c.flows(t, c.External, node6)...)
 		for _, f := range before {
-			if who, err := f.ask(); !errors.Is(err, errRefused) {
+			if who, err := f.ask(wait.Limit); !errors.Is(err, errRefused) {
 				t.Errorf("%s: answered by %q, %v; want it refused", f.what, who, err)
 			}
 		}
@@ -290,21 +308,21 @@ func TestRow24UDPConnections(t *testing.T) {
 		c.endpoints(local, ready(c.here2)...)
 		c.endpoints(empty, ready(c.there)...)
 		c.apply()
-		answered("an endpoint that goes is forgotten", moving, c.there, false)
-		answered("also under policy Local", short, c.here2, false)
-		answered("one that terminates and serves is not", staying, c.here, true)
+		answered(t, "an endpoint that goes is forgotten", moving, c.there, false)
+		answered(t, "also under policy Local", short, c.here2, false)
+		answered(t, "one that terminates and serves is not", staying, c.here, true)
 		t.Run("without any that serves everything is forgotten, and clients are refused", func(t *testing.T) {
 			for _, f := range orphaned {
-				c.eventually(t, f.what, func() error {
-					if who, err := f.ask(); !errors.Is(err, errRefused) {
+				wait.NoError(t, f.what, func() error {
+					if who, err := f.ask(resend); !errors.Is(err, errRefused) {
 						return fmt.Errorf("%s: answered by %q, %v; want it refused", f.what, who, err)
 					}
 					return nil
 				})
 			}
 		})
-		answered("connections past Services are not concerned", direct, c.here, true)
-		answered("what was refused is answered once endpoints come", before, c.there, false)
+		answered(t, "connections past Services are not concerned", direct, c.here, true)
+		answered(t, "what was refused is answered once endpoints come", before, c.there, false)
 		t.Run("TCP is not concerned", func(t *testing.T) {
 			for _, h := range held {
 				if err := h.Check(); err != nil {
@@ -315,7 +333,7 @@ func TestRow24UDPConnections(t *testing.T) {
 
 		c.endpoints(steady, ep{host: c.here, terminating: true, notServing: true}, ep{host: c.there})
 		c.apply()
-		answered("it stops to serve and is forgotten", staying, c.there, false)
+		answered(t, "it stops to serve and is forgotten", staying, c.there, false)
 	})
 }
 
@@ -326,44 +344,21 @@ func TestRow24MovedFrontends(t *testing.T) {
 		old := c.serve(service("old", clusterIP(1), udp, everywhere(1)), c.here)
 		c.serve(service("new", clusterIP(2), udp), c.there)
 		c.apply()
-		dial := func(from *testbed.Host, targets ...target) (fs []*flow) {
-			for _, to := range targets {
-				for _, a := range to.addresses() {
-					conn, err := from.DialUDP(c.ctx, a.String(), testbed.DialOptions{})
-					must(t, err)
-					t.Cleanup(func() { conn.Close() })
-					fs = append(fs, &flow{fmt.Sprintf("%s -> udp %s", from.Name, a), conn})
-				}
-			}
-			return fs
-		}
-		answered := func(what string, fs []*flow, h *testbed.Host) {
-			t.Run(what, func(t *testing.T) {
-				for _, f := range fs {
-					c.eventually(t, what, func() error {
-						if who, err := f.ask(); err != nil || who != h.Name {
-							return fmt.Errorf("%s: answered by %q, %v; want %s", f.what, who, err, h.Name)
-						}
-						return nil
-					})
-				}
-			})
-		}
 		cluster1, node1, external1, lb1 := c.frontends(1)
-		kept := dial(c.pod, cluster1)
-		moving := append(dial(c.pod, node1, external1, lb1), dial(c.External, node1, external1, lb1)...)
-		answered("at first", append(moving, kept...), c.here)
+		kept := c.flows(t, c.pod, cluster1)
+		moving := append(c.flows(t, c.pod, node1, external1, lb1), c.flows(t, c.External, node1, external1, lb1)...)
+		answered(t, "at first", append(moving, kept...), c.here, true)
 
 		c.put(service("old", clusterIP(1), udp), service("new", clusterIP(2), udp, everywhere(1)))
 		c.apply()
-		answered("NodePort, external and load balancer's address", moving, c.there)
-		answered("what did not move", kept, c.here)
+		answered(t, "NodePort, external and load balancer's address", moving, c.there, false)
+		answered(t, "what did not move", kept, c.here, true)
 
 		c.endpoints(old)
 		c.remove(old)
 		c.apply()
 		c.serve(service("again", clusterIP(1), udp), c.there)
 		c.apply()
-		answered("a ClusterIP that is given again", kept, c.there)
+		answered(t, "a ClusterIP that is given again", kept, c.there, false)
 	})
 }

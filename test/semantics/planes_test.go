@@ -9,11 +9,17 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
-// defaultPlanes are tested where the environment does not say otherwise; comma-separated.
-const defaultPlanes = "ovs,iptables,nftables"
+// defaultPlanes returns the planes to test where the environment does not say otherwise; comma-separated.
+func defaultPlanes() string {
+	if nightly.Is() {
+		return "ovs,iptables,nftables"
+	}
+	return "ovs,nftables"
+}
 
 // plane is one data plane: the network it works on and the program that serves it.
 type plane struct {
@@ -125,7 +131,7 @@ func chosenPlanes(t *testing.T) []plane {
 	var chosen []plane
 	list := os.Getenv("NKP_SEMANTICS_PLANES")
 	if list == "" {
-		list = defaultPlanes
+		list = defaultPlanes()
 	}
 	for name := range strings.SplitSeq(list, ",") {
 		i := slices.IndexFunc(planes, func(p plane) bool { return p.name == name })

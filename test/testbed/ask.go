@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // Answer is what a server said.
@@ -36,22 +38,36 @@ type AskOptions struct {
 	DialOptions
 	// Payload is the datagram to send; UDP only. None means "?".
 	Payload []byte
+	// Until, if set, bounds the wait for an answer: it is called once the question has been sent, and silence until it returns is
+	// ErrTimeout. Its error is the question's, unless an answer or a refusal has come. A drop is shown by an Until that asks a
+	// control by the same path and is answered: the question was sent before.
+	Until func(ctx context.Context) error
 }
 
 // Ask makes one TCP connection, or sends one datagram (udp) or one INIT (sctp),
 // and returns who answered. The error wraps ErrRefused, ErrTimeout,
-// ErrUnreachable or ErrBroken where it is one of them. If ctx has no end it waits
-// for DialTimeout at most.
+// ErrUnreachable or ErrBroken where it is one of them. It waits for wait.Limit at
+// most; who expects silence ends ctx or sets AskOptions.Until.
 func (h *Host) Ask(ctx context.Context, proto, addr string) (Answer, error) {
 	return h.AskWith(ctx, proto, addr, AskOptions{})
 }
 
 // AskWith is Ask with options.
 func (h *Host) AskWith(ctx context.Context, proto, addr string, o AskOptions) (Answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, DialTimeout)
+	ctx, cancel := context.WithTimeout(ctx, wait.Limit)
 	defer cancel()
 	var a Answer
-	var err error
+	var err, untilErr error
+	var until sync.WaitGroup
+	o.sent = func() {
+		if o.Until != nil {
+			until.Go(func() {
+				untilErr = o.Until(ctx)
+				cancel()
+			})
+		}
+	}
+
 	switch strings.ToLower(proto) {
 	case "tcp":
 		a, err = h.askTCP(ctx, addr, o)
@@ -61,6 +77,14 @@ func (h *Host) AskWith(ctx context.Context, proto, addr string, o AskOptions) (A
 		a, err = h.askSCTP(ctx, addr, o)
 	default:
 		err = errors.New("unknown protocol")
+	}
+
+	if !errors.Is(err, ErrTimeout) {
+		cancel() // an answer, whatever the control says
+	}
+	until.Wait()
+	if errors.Is(err, ErrTimeout) && untilErr != nil {
+		err = untilErr
 	}
 	if err != nil {
 		return Answer{}, fmt.Errorf("testbed: %s: %s %s: %w", h.Name, proto, addr, err)
@@ -83,6 +107,8 @@ func (h *Host) askTCP(ctx context.Context, addr string, o AskOptions) (Answer, e
 }
 
 func (h *Host) askUDP(ctx context.Context, addr string, o AskOptions) (Answer, error) {
+	sent := o.sent
+	o.sent = nil // nothing has been sent when the socket is connected
 	c, err := h.DialUDP(ctx, addr, o.DialOptions)
 	if err != nil {
 		return Answer{}, errors.Unwrap(err)
@@ -97,6 +123,7 @@ func (h *Host) askUDP(ctx context.Context, addr string, o AskOptions) (Answer, e
 	if _, err := c.Write(payload); err != nil && !errors.Is(err, unix.EPERM) {
 		return Answer{}, classify(err)
 	}
+	sent()
 	buf := make([]byte, 65536)
 	n, err := c.Read(buf)
 	if err != nil {
@@ -196,7 +223,7 @@ func (h *Host) Hold(ctx context.Context, addr string, o DialOptions) (*Held, err
 	if k.forget, err = h.own(c); err != nil {
 		return nil, err
 	}
-	_ = c.SetDeadline(time.Now().Add(DialTimeout))
+	_ = c.SetDeadline(time.Now().Add(wait.Limit))
 	line, err := k.r.ReadString('\n')
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("testbed: %s: hold %s: %w", h.Name, addr, broken(err)), k.Close())
@@ -209,17 +236,32 @@ func (h *Host) Hold(ctx context.Context, addr string, o DialOptions) (*Held, err
 	return k, nil
 }
 
-// Check makes a round trip over the connection. It waits for 10 s (see [Patient])
-// at most, which leaves room for a retransmission. After a failure the connection is no longer
-// usable.
-func (k *Held) Check() error {
+// Check makes a round trip over the connection. After a failure the connection is no longer usable.
+func (k *Held) Check() error { return k.CheckUntil(nil) }
+
+// CheckUntil is Check. If until is not nil it is called once the line has been sent, and bounds the wait for the answer as
+// AskOptions.Until does.
+func (k *Held) CheckUntil(until func() error) error {
 	k.n++
 	line := fmt.Sprintf("check %d\n", k.n)
-	_ = k.conn.SetDeadline(time.Now().Add(Patient(10 * time.Second)))
+	_ = k.conn.SetDeadline(time.Now().Add(wait.Limit))
 	if _, err := io.WriteString(k.conn, line); err != nil {
 		return broken(err)
 	}
+
+	var untilErr error
+	var ended sync.WaitGroup
+	if until != nil {
+		ended.Go(func() {
+			untilErr = until()
+			_ = k.conn.SetDeadline(time.Unix(1, 0))
+		})
+	}
 	got, err := k.r.ReadString('\n')
+	ended.Wait()
+	if errors.Is(err, os.ErrDeadlineExceeded) && untilErr != nil {
+		return untilErr
+	}
 	if err != nil {
 		return broken(err)
 	}

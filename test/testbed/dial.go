@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // The ways in which a server is not reached. Test with errors.Is.
@@ -27,17 +29,16 @@ var (
 	ErrBroken = errors.New("connection broke")
 )
 
-// DialTimeout is how long a client waits if its context does not end earlier.
-var DialTimeout = Patient(2 * time.Second)
-
 // DialOptions choose the client's own end. The zero value lets the kernel choose.
 type DialOptions struct {
 	LocalIP   netip.Addr
 	LocalPort int
-	// Timeout is how long to wait for the connection; 0: DialTimeout.
+	// Timeout is how long to wait for the connection; 0: wait.Limit.
 	Timeout time.Duration
 	// Reset closes a TCP connection by a reset, so that its port is free at once.
 	Reset bool
+
+	sent func() // if not nil, is called when a socket has begun to connect
 }
 
 // DialTCP connects from the host. The caller closes the connection. The error
@@ -69,7 +70,7 @@ func (h *Host) dial(ctx context.Context, kind int, addr string, o DialOptions) (
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(o.Timeout, DialTimeout))
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(o.Timeout, wait.Limit))
 	defer cancel()
 	fd := -1
 	for {
@@ -86,6 +87,9 @@ func (h *Host) dial(ctx context.Context, kind int, addr string, o DialOptions) (
 			return nil, classify(err)
 		}
 		time.Sleep(time.Millisecond)
+	}
+	if o.sent != nil {
+		o.sent()
 	}
 	f := os.NewFile(uintptr(fd), "testbed")
 	defer f.Close() // net.FileConn has a copy

@@ -52,10 +52,12 @@
 // Without flows a bridge with fail mode secure drops everything: install flows,
 // or set [Options.Standalone].
 //
+// A client waits for wait.Limit, which is a hang. Who expects that a packet is dropped bounds the wait by a control: see
+// [AskOptions] and [Held.CheckUntil].
+//
 // The environment variable NKP_OVS takes another Open vSwitch than the system's: the prefix that it is installed below,
 // with its programs in PREFIX/bin and PREFIX/sbin and the schema in PREFIX/share/openvswitch. [Bed.Since] tells tests of
-// what its version has. NKP_TESTBED_DATAPATH takes another datapath_type, and NKP_TESTBED_PATIENCE multiplies all time
-// limits, for slow machines; without it they are multiplied where the machine takes long to start a program.
+// what its version has. NKP_TESTBED_DATAPATH takes another datapath_type.
 //
 // What it is not: it does not simulate kubelet or an API server, and it has
 // nothing about Services.

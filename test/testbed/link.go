@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"time"
 	"unsafe"
 
 	"github.com/vishvananda/netlink"
@@ -102,7 +101,7 @@ func (n *namespace) addAddr(l netlink.Link, p netip.Prefix) error {
 		routes, err := n.nl.RouteGet(p.Addr().AsSlice())
 		return err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
 	}
-	if !eventually(context.Background(), Patient(5*time.Second), ready) {
+	if !eventually(context.Background(), ready) {
 		return errors.New("the address does not become usable")
 	}
 	return nil

@@ -3,13 +3,8 @@
 package testbed
 
 import (
-	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
-	"slices"
-	"strconv"
-	"time"
 )
 
 // Addresses that every bed has, but see [Addressing]. They do not collide between beds: each bed has
@@ -141,39 +136,6 @@ func DefaultDatapath() string {
 // Offload reports whether beds on the kernel datapath have Open vSwitch hand its cached flows to the kernel's tc, as for a
 // NIC that takes them, but without one: NKP_TESTBED_OFFLOAD is set.
 func Offload() bool { return os.Getenv("NKP_TESTBED_OFFLOAD") != "" }
-
-// patience multiplies how long the package waits for others, and what Patient is
-// given. It is NKP_TESTBED_PATIENCE, without it slowness.
-var patience = func() time.Duration {
-	v := os.Getenv("NKP_TESTBED_PATIENCE")
-	if v == "" {
-		return slowness()
-	}
-	n, err := strconv.Atoi(v)
-	if err != nil || n < 1 {
-		panic(fmt.Sprintf("testbed: NKP_TESTBED_PATIENCE=%q is not a positive whole number", v))
-	}
-	return time.Duration(n)
-}()
-
-// slowness is how many times longer than usual this machine takes to start a
-// program, 1 to 4: most of what tests wait for are programs.
-func slowness() time.Duration {
-	const usual = 10 * time.Millisecond // 5 ms where the limits of tests were chosen
-	var took []time.Duration
-	for range 5 {
-		begun := time.Now()
-		if exec.Command("true").Run() != nil {
-			return 1
-		}
-		took = append(took, time.Since(begun))
-	}
-	slices.Sort(took)
-	return min(max(1, took[2]/usual), 4)
-}
-
-// Patient is the time that d stands for on a machine of this one's speed.
-func Patient(d time.Duration) time.Duration { return patience * d }
 
 // NodeNIC is the node's network card outside the bridge, where it has one: with
 // Options.NodeOutside and on the Linux plane.

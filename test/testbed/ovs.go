@@ -13,16 +13,14 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
-// startTimeout bounds the start of one of the switch's daemons.
-var startTimeout = Patient(20 * time.Second)
-
 // toolTimeout bounds what ovs-vsctl and ovs-appctl wait for.
-var toolTimeout = fmt.Sprintf("--timeout=%.0f", Patient(20*time.Second).Seconds())
+var toolTimeout = fmt.Sprintf("--timeout=%.0f", wait.Limit.Seconds())
 
 // DB is the switch's database as a connection method: unix:PATH.
 func (b *Bed) DB() string { return "unix:" + b.socket() }
@@ -190,7 +188,7 @@ func (b *Bed) setUpLocal(ctx context.Context) error {
 // ovs-vswitchd ends.
 func (b *Bed) awaitVswitchd(ctx context.Context, ok func() bool) bool {
 	done := false
-	eventually(ctx, startTimeout, func() bool {
+	eventually(ctx, func() bool {
 		done = ok()
 		return done || !b.vswitchd.running()
 	})
@@ -228,7 +226,7 @@ func (b *Bed) startOvsdb(ctx context.Context) error {
 		return err
 	}
 	b.ovsdb = p
-	if !eventually(ctx, startTimeout, func() bool {
+	if !eventually(ctx, func() bool {
 		return listens(b.socket()) || !p.running()
 	}) || !p.running() {
 		return p.failed("does not listen")
@@ -295,7 +293,7 @@ func (b *Bed) ExitVswitchd() error {
 	if _, err := b.Appctl("exit"); err != nil {
 		return err
 	}
-	if !eventually(context.Background(), startTimeout, func() bool { return !b.vswitchd.running() }) {
+	if !eventually(context.Background(), func() bool { return !b.vswitchd.running() }) {
 		return b.vswitchd.failed("does not exit")
 	}
 	return nil

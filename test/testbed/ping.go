@@ -11,11 +11,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // Ping sends one ICMP or ICMPv6 echo request and waits for its answer; it returns
 // the round trip's time. The error wraps ErrTimeout or ErrUnreachable where it is
-// one of them. If ctx has no end it waits for DialTimeout at most.
+// one of them. It waits for wait.Limit at most.
 func (h *Host) Ping(ctx context.Context, to netip.Addr) (time.Duration, error) {
 	d, err := h.ping(ctx, to)
 	if err != nil {
@@ -36,7 +38,7 @@ func (h *Host) ping(ctx context.Context, to netip.Addr) (time.Duration, error) {
 		return 0, err
 	}
 	defer f.Close()
-	ctx, cancel := context.WithTimeout(ctx, DialTimeout)
+	ctx, cancel := context.WithTimeout(ctx, wait.Limit)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = f.SetDeadline(time.Unix(1, 0)) })
 	defer stop()

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"testing"
-	"time"
 )
 
 // On the Linux plane everybody reaches everybody with the same addresses as on the
@@ -70,9 +69,8 @@ func TestLinuxPlaneInterfaces(t *testing.T) {
 		t.Errorf("the pod's gateway is %s", dev.HardwareAddr)
 	}
 	// A service address without rules goes round between node and router until it expires.
-	start := time.Now()
 	if _, err := p.Ask(t.Context(), "udp", netip.AddrPortFrom(nth(ServiceRanges[0], 1), 80).String()); !errors.Is(err, ErrUnreachable) {
-		t.Errorf("an address that nobody has: %v after %v", err, time.Since(start))
+		t.Errorf("an address that nobody has: %v", err)
 	}
 }
 

@@ -13,10 +13,9 @@ import (
 	"strings"
 	"syscall"
 	"time"
-)
 
-// commandTimeout bounds every command that is run to its end.
-var commandTimeout = Patient(30 * time.Second)
+	"github.com/nkp-proxy/nkp/test/wait"
+)
 
 // process is a daemon in a namespace. The kernel kills it when this process goes.
 type process struct {
@@ -62,7 +61,7 @@ func (p *process) running() bool {
 	}
 }
 
-// stop sends a signal and waits for the end; after 10 s it kills, which is an error.
+// stop sends a signal and waits for the end; after wait.Limit it kills, which is an error.
 func (p *process) stop(sig syscall.Signal) (err error) {
 	if !p.running() {
 		return nil
@@ -73,8 +72,8 @@ func (p *process) stop(sig syscall.Signal) (err error) {
 		select {
 		case <-p.done:
 			return nil
-		case <-time.After(10 * time.Second):
-			err = fmt.Errorf("testbed: %s did not end within 10 s of %v", p.name, sig)
+		case <-time.After(wait.Limit):
+			err = fmt.Errorf("testbed: %s did not end within %v of %v", p.name, wait.Limit, sig)
 			_ = p.cmd.Process.Kill()
 		}
 	}
@@ -129,9 +128,9 @@ func (p *process) state() string {
 func (n *namespace) output(ctx context.Context, cmd *exec.Cmd) (string, string, error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	ctx, cancel := context.WithTimeout(ctx, wait.Limit)
 	defer cancel()
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = wait.Limit
 	err := n.start(cmd)
 	if err == nil {
 		stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
@@ -148,19 +147,14 @@ func (n *namespace) output(ctx context.Context, cmd *exec.Cmd) (string, string, 
 		strings.Join(cmd.Args, " "), err, strings.TrimSpace(stderr.String()))
 }
 
-// eventually asks ok every 2 ms until it is true, ctx ends or d has passed.
-func eventually(ctx context.Context, d time.Duration, ok func() bool) bool {
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	late := time.After(d)
-	for !ok() {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-late:
-			return ok()
-		case <-tick.C:
+// eventually polls ok until it is true, and reports whether it was before ctx ended or wait.Limit passed.
+func eventually(ctx context.Context, ok func() bool) bool {
+	return wait.Until(ctx, func() error {
+		if ok() {
+			return nil
 		}
-	}
-	return true
+		return errNotYet
+	}) == nil
 }
+
+var errNotYet = errors.New("it has not happened")

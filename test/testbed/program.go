@@ -35,7 +35,7 @@ func (h *Host) Launch(log io.Writer, argv ...string) (*Program, error) {
 // Ended reports whether the program has ended.
 func (p *Program) Ended() bool { return !p.p.running() }
 
-// Stop sends a signal and waits for the end. A program that takes longer than 10 s is killed, which is an error.
+// Stop sends a signal and waits for the end. One that has not ended after wait.Limit is killed, which is an error.
 func (p *Program) Stop(sig syscall.Signal) error { return p.p.stop(sig) }
 
 // Output keeps what programs write to it. All methods may be called from any goroutine.

@@ -221,6 +221,7 @@ func (h *Host) askSCTP(ctx context.Context, addr string, o AskOptions) (Answer, 
 	if _, err := f.Write(init.encode()); err != nil {
 		return Answer{}, classify(err)
 	}
+	o.sent()
 	buf := make([]byte, 65536)
 	for {
 		b, _, err := rawRead(f, buf, to.Addr().Is6())

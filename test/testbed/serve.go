@@ -12,7 +12,8 @@ import (
 	"net/netip"
 	"strconv"
 	"sync"
-	"time"
+
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // Every server's answer begins with the host's name and the client's address as
@@ -187,7 +188,7 @@ func (h *Host) ServeHTTP(port int) (*Server, error) {
 		hello(w, r)
 		_, _ = io.CopyN(w, zeros{}, n)
 	})
-	s := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	s := &http.Server{Handler: mux, ReadHeaderTimeout: wait.Limit}
 	go func() { _ = s.Serve(l) }() // ended by Close
 	return h.server(s)
 }

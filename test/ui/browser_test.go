@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
@@ -22,13 +21,10 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/nkp-proxy/nkp/test/harness"
-	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
-// patience is how long the page may take to show something.
-var patience = testbed.Patient(20 * time.Second)
-
-// browser is a tab of a headless Chromium. It records what the page logs as an error, and the hosts that it asks.
+// browser is a tab of a headless Chromium. It records what the page logs as an error, the hosts that it asks, and how often.
 type browser struct {
 	t   *testing.T
 	ctx context.Context
@@ -36,14 +32,13 @@ type browser struct {
 	mu     sync.Mutex // protects all below
 	errors []string
 	hosts  map[string]bool
+	asked  int // requests
 }
 
 func startBrowser(t *testing.T, address string) *browser {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), testbed.Patient(2*time.Minute))
-	t.Cleanup(cancel)
 	// Chromium's sandbox does not run as root.
-	ctx, cancel = chromedp.NewExecAllocator(ctx, chromedp.Headless, chromedp.NoSandbox, chromedp.NoFirstRun, chromedp.DisableGPU, chromedp.Flag("disable-dev-shm-usage", true), chromedp.WindowSize(1280, 800))
+	ctx, cancel := chromedp.NewExecAllocator(context.Background(), chromedp.Headless, chromedp.NoSandbox, chromedp.NoFirstRun, chromedp.DisableGPU, chromedp.Flag("disable-dev-shm-usage", true), chromedp.WindowSize(1280, 800))
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(ctx)
 	t.Cleanup(cancel)
@@ -74,6 +69,7 @@ func (b *browser) record(event any) {
 	case *network.EventRequestWillBeSent:
 		if u, err := url.Parse(e.Request.URL); err == nil && u.Scheme != "data" {
 			b.hosts[u.Host] = true
+			b.asked++
 		}
 	}
 }
@@ -115,20 +111,27 @@ func (b *browser) evaluate(expression string) string {
 // sees waits until the text of an element contains the words.
 func (b *browser) sees(selector string, words ...string) {
 	b.t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
-		text, missing := b.text(selector), ""
+	wait.NoError(b.t, selector, func() error {
+		text := b.text(selector)
 		for _, w := range words {
 			if !strings.Contains(text, w) {
-				missing = w
+				return fmt.Errorf("it does not say %q; the page: %s", w, b.text("body"))
 			}
 		}
-		if missing == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			b.t.Fatalf("%s does not say %q; the page: %s", selector, missing, b.text("body"))
-		}
+		return nil
+	})
+}
+
+// polls waits until the page has polled again and shows the answers. A poll is two requests, and the next comes after their answers.
+func (b *browser) polls() {
+	b.t.Helper()
+	asked := func() int {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.asked
 	}
+	before := asked()
+	wait.For(b.t, "polls of the page", func() bool { return asked() >= before+4 })
 }
 
 // tab presses Tab until the element that has the focus matches, and checks that the focus can be seen.

@@ -23,6 +23,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/test/harness"
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 func TestMain(m *testing.M) {
@@ -61,8 +62,10 @@ func startNode(t *testing.T, plane testbed.Plane, flags ...string) *node {
 	n.write(t, harness.OtherNode)
 	n.agent = harness.Start(t, n.Node, append([]string{n.bin, "run", "--socket", n.socket(), "--manifests", n.manifest, "--ovsdb", n.DB(), "--bridge", n.Bridge,
 		"--hostname-override", harness.NodeName, "--cluster-cidr", "10.0.0.0/16", "--service-cidr", "40.0.0.0/16", "--gateway-mac", testbed.GatewayMAC}, flags...)...)
-	harness.Must(t, harness.Await(patience, n.agent.Program, func() error {
-		_, err := n.local[2].Ask(t.Context(), "tcp", "40.0.0.10:80")
+	harness.Must(t, harness.Await(wait.Limit, n.agent.Program, func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // then it asks again
+		defer cancel()
+		_, err := n.local[2].Ask(ctx, "tcp", "40.0.0.10:80")
 		return err
 	}))
 	return n
@@ -138,7 +141,7 @@ func (n *node) page(t *testing.T) string {
 	harness.Must(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(os.Interrupt)
-		late := time.AfterFunc(10*time.Second, func() { _ = cmd.Process.Kill() })
+		late := time.AfterFunc(wait.Limit, func() { _ = cmd.Process.Kill() })
 		defer late.Stop()
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("nkp ui after Ctrl-C: %v", err)
@@ -169,12 +172,9 @@ func TestPage(t *testing.T) {
 	b.sees(".services thead + tbody", "shop/cart:http", "2 of 2", why)
 	b.sees(".summary", "5 Service ports", "1 with problems")
 	b.sees("#state", "in step")
-	for deadline := time.Now().Add(patience); b.evaluate(`[...document.querySelectorAll(".services tbody tr")].filter((r) => r.cells[3] && parseFloat(r.cells[3].textContent) > 0).length`) < "4"; {
-		if time.Now().After(deadline) {
-			t.Fatalf("no rates: %s", b.text("body"))
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
+	wait.For(t, "the rates of 4 Services", func() bool {
+		return b.evaluate(`[...document.querySelectorAll(".services tbody tr")].filter((r) => r.cells[3] && parseFloat(r.cells[3].textContent) > 0).length`) >= "4"
+	})
 	b.picture("services", ".services")
 
 	// The filter narrows the list.
@@ -189,7 +189,7 @@ func TestPage(t *testing.T) {
 
 	// The picture shows which endpoint it is. Polls leave the focus where it is.
 	b.tab(`a[href="#/service/shop/cart"]`)
-	time.Sleep(2500 * time.Millisecond)
+	b.polls()
 	b.press("\r")
 	b.sees("h1", "shop/cart")
 	b.sees(".picture svg", "nothing reaches it", "10.0.0.12:8080", "gets 50 %", "40.0.0.11:80", "answered")

@@ -19,7 +19,7 @@ func syn(to string) nft.Packet {
 	return nft.Packet{Protocol: "TCP", From: netip.MustParseAddrPort("10.0.0.9:49152"), To: netip.MustParseAddrPort(to)}
 }
 
-// Every endpoint of a large Service is found, each once, and in time.
+// Every endpoint of a large Service is found, each once.
 func TestFollowLargeService(t *testing.T) {
 	c := isolated(t)
 	const endpoints = 5000
@@ -30,7 +30,6 @@ func TestFollowLargeService(t *testing.T) {
 	}
 	m := &k8s.Model{Ports: map[k8s.PortName]*k8s.ServicePort{sp.Name: sp}}
 	install(t, c, nft.NewCompiler(nft.Config{}, k8s.IPv4, m).Ruleset(m, nil))
-	start := time.Now()
 	ways, _, err := c.Follow(t.Context(), k8s.IPv4, syn("40.0.0.1:80"))
 	if err != nil || len(ways) != endpoints {
 		t.Errorf("%d ways, %v; want %d", len(ways), err, endpoints)
@@ -40,7 +39,6 @@ func TestFollowLargeService(t *testing.T) {
 			t.Fatalf("%+v", w)
 		}
 	}
-	t.Logf("%d endpoints took %v", endpoints, time.Since(start))
 }
 
 // A foreign table that multiplies random numbers ends with an error, as does one whose evaluation takes too long; chains that are deep do not
@@ -49,14 +47,11 @@ func TestFollowBounds(t *testing.T) {
 	c := isolated(t)
 	program(t, "add table ip f; add chain ip f x { type filter hook prerouting priority 0; }; "+
 		"add rule ip f x numgen random mod 60000 != 1 numgen random mod 60000 != 1 drop")
-	start := time.Now()
 	if _, _, err := c.Follow(t.Context(), k8s.IPv4, syn("40.0.0.1:80")); !errors.Is(err, errTooMany) {
-		t.Errorf("after %v: %v; want %v", time.Since(start), err, errTooMany)
+		t.Errorf("%v; want %v", err, errTooMany)
 	}
-	t.Logf("the bound was reached after %v", time.Since(start))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	ctx, cancel := context.WithDeadline(t.Context(), time.Unix(1, 0))
 	defer cancel()
-	<-ctx.Done()
 	if _, _, err := c.Follow(ctx, k8s.IPv4, syn("40.0.0.1:80")); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("after the deadline: %v", err)
 	}

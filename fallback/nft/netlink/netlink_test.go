@@ -11,9 +11,9 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -21,6 +21,7 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/rules"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // isolated puts the test into a network namespace of its own. Programs that it starts are there, too.
@@ -347,16 +348,12 @@ func TestWatch(t *testing.T) {
 	install(t, conn, r)
 	program(t, "add", "table", "ip", "other")
 	program(t, "add", "table", "ip6", "nkp")
-	select {
-	case <-w.Changed:
+	if changed(t, w) {
 		t.Error("reported a change of nkp's own, or of another table")
-	case <-time.After(200 * time.Millisecond):
 	}
 	for _, c := range []string{"add element ip nkp cluster-ips { 9.9.9.9 }", "insert rule ip nkp services return", "add chain ip nkp c", "flush ruleset"} {
 		program(t, strings.Fields(c)...)
-		select {
-		case <-w.Changed:
-		case <-time.After(5 * time.Second):
+		if !changed(t, w) {
 			t.Errorf("%s: not reported", c)
 		}
 	}
@@ -376,6 +373,45 @@ func listening(t *testing.T, g *Group, c *Conn) *Watch {
 	return w
 }
 
+// socketOf returns the line of a Watch's socket in /proc/net/netlink: its groups, and the bytes that wait in it.
+func socketOf(t *testing.T, w *Watch) (groups uint32, waiting int) {
+	t.Helper()
+	var address unix.Sockaddr
+	var err error
+	problem := w.raw.Control(func(fd uintptr) { address, err = unix.Getsockname(int(fd)) })
+	list, errList := os.ReadFile("/proc/thread-self/net/netlink")
+	if err := errors.Join(problem, err, errList); err != nil {
+		t.Fatal(err)
+	}
+	for l := range strings.Lines(string(list)) { // sk Eth Pid Groups Rmem ...
+		f := strings.Fields(l)
+		if f[1] == strconv.Itoa(unix.NETLINK_NETFILTER) && f[2] == strconv.Itoa(int(address.(*unix.SockaddrNetlink).Pid)) {
+			if _, err := fmt.Sscanf(f[3]+" "+f[4], "%x %d", &groups, &waiting); err != nil {
+				t.Fatal(err)
+			}
+			return groups, waiting
+		}
+	}
+	t.Fatalf("no socket of the Watch in\n%s", list)
+	return 0, 0
+}
+
+// changed reports whether a Watch that listens has reported a change, once it has looked at all notifications: two more, of tables that it
+// ignores, come after them. When it has received the second it is done with what came before.
+func changed(t *testing.T, w *Watch) bool {
+	t.Helper()
+	for range 2 {
+		program(t, "add table ip marker; delete table ip marker")
+		wait.For(t, "the Watch to receive a notification", func() bool { _, waiting := socketOf(t, w); return waiting == 0 })
+	}
+	select {
+	case <-w.Changed:
+		return true
+	default:
+		return false
+	}
+}
+
 // A silent Watch receives nothing, so that the kernel builds no notifications for what is programmed. What another program changes
 // meanwhile is reported afterwards, and only that.
 func TestSilence(t *testing.T) {
@@ -387,20 +423,6 @@ func TestSilence(t *testing.T) {
 	}
 	defer conn.Close()
 	w := listening(t, &g, conn)
-	changed := func(want bool) (is bool) { // takes all reports
-		wait := 200 * time.Millisecond
-		if want {
-			wait = 10 * time.Second
-		}
-		for {
-			select {
-			case <-w.Changed:
-				is, wait = true, 200*time.Millisecond
-			case <-time.After(wait):
-				return is
-			}
-		}
-	}
 	round := func(what string, want bool, do func()) {
 		t.Helper()
 		for range 2 { // two families at a time
@@ -413,13 +435,13 @@ func TestSilence(t *testing.T) {
 		if err := g.Listen(conn); err != nil {
 			t.Fatal(err)
 		}
-		if changed(false) {
-			t.Errorf("%s: reported while silent", what)
+		if groups, waiting := socketOf(t, w); groups != 0 || waiting != 0 || len(w.Changed) != 0 {
+			t.Errorf("%s: while silent it is in groups %x, %d bytes wait, %d reports", what, groups, waiting, len(w.Changed))
 		}
 		if err := g.Listen(conn); err != nil {
 			t.Fatal(err)
 		}
-		if got := changed(want); got != want {
+		if got := changed(t, w); got != want {
 			t.Errorf("%s: reported %v", what, got)
 		}
 	}
@@ -452,15 +474,15 @@ func TestSilence(t *testing.T) {
 		}
 	})
 	program(t, "flush", "ruleset")
-	if !changed(true) {
+	if !changed(t, w) {
 		t.Error("a flush was not reported")
 	}
 	round("again own changes", false, func() {})
 	program(t, "flush", "ruleset")
-	if !changed(true) {
+	if !changed(t, w) {
 		t.Error("deaf after having been silent")
 	}
-	if err := errors.Join(g.Silence(conn), g.Listen(nil)); err != nil || !changed(true) {
+	if err := errors.Join(g.Silence(conn), g.Listen(nil)); err != nil || !changed(t, w) {
 		t.Errorf("not reported where it was not asked: %v", err)
 	}
 }

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-
-	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // TableMemory returns how much memory of the kernel the proxy's tables take, in units of a million bytes: what the machine's kernel
@@ -53,7 +51,7 @@ func settledKernelMemory(ctx context.Context) (float64, error) {
 	const pause, change, calm = 200 * time.Millisecond, 0.2, 2 * time.Second
 	from, err := kernelMemory()
 	now, since := from, time.Now()
-	for end := time.Now().Add(10 * time.Second); err == nil && time.Since(since) < testbed.Patient(calm) && time.Now().Before(end); {
+	for end := time.Now().Add(10 * time.Second); err == nil && time.Since(since) < calm && time.Now().Before(end); {
 		select {
 		case <-ctx.Done():
 			return 0, ctx.Err()

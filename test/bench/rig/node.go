@@ -201,15 +201,15 @@ func (n *Node) WithLegacyIPTables() error {
 	return nil
 }
 
-// askTimeout bounds one attempt to connect; a lost SYN would be repeated after a second only.
+// askTimeout bounds one attempt to connect at first; a lost SYN would be repeated after a second only.
 const askTimeout = 50 * time.Millisecond
 
 // Reach asks a Service until the pod with this address answers ("": any), and returns how long that took since begin. The
-// pauses between attempts grow with the time that has passed, to a fiftieth of it: who takes long is not slowed down by
-// being asked.
+// time for an attempt and the pauses between attempts grow with the time that has passed, to a tenth and a fiftieth of it: on a slow
+// machine an attempt takes longer, and who takes long is not slowed down by being asked.
 func (n *Node) Reach(ctx context.Context, frontend, pod string, begin time.Time) (time.Duration, error) {
 	for {
-		try, cancel := context.WithTimeout(ctx, testbed.Patient(askTimeout))
+		try, cancel := context.WithTimeout(ctx, max(askTimeout, time.Since(begin)/10))
 		a, err := n.Client.AskWith(try, "tcp", frontend, testbed.AskOptions{DialOptions: testbed.DialOptions{Reset: true}})
 		cancel()
 		since := time.Since(begin)

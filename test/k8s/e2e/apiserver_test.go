@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -82,7 +81,7 @@ func TestKilledAndRestarted(t *testing.T) {
 	c.agent.Kill()
 	c.deleteService("other")
 	c.createService("late", "other", 30)
-	time.Sleep(200 * time.Millisecond)
+	c.eventually("the new Service has endpoints", func() error { return c.hasSlices("late") })
 	c.startAgent()
 	c.eventually("a new Service is served", func() error { return c.answers(client.Host, late4, other) })
 	c.eventually("a deleted Service is gone", func() error { return c.fails(client.Host, other4, testbed.ErrTimeout) })

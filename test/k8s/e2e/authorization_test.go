@@ -9,17 +9,17 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // scrape reads a path of the metrics port as the bearer of a token, and returns the status and the answer.
 func (n *node) scrape(scheme, path, token string) (code int, text string, err error) {
-	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+	client := http.Client{Timeout: wait.Limit, Transport: &http.Transport{
 		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // self-signed
 		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
 			return n.Node.DialTCP(ctx, addr, testbed.DialOptions{})

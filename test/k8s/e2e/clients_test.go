@@ -1,11 +1,13 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // askPause is between two questions of a client.
@@ -13,6 +15,7 @@ const askPause = 10 * time.Millisecond
 
 // client asks one address over and over, a new connection each time, until it is stopped.
 type client struct {
+	ctx    context.Context
 	stop   chan struct{}
 	done   chan struct{}
 	mu     sync.Mutex // protects all below
@@ -22,7 +25,7 @@ type client struct {
 
 // ask starts a client.
 func (c *cluster) ask(h *testbed.Host, addr string) *client {
-	k := &client{stop: make(chan struct{}), done: make(chan struct{})}
+	k := &client{ctx: c.ctx, stop: make(chan struct{}), done: make(chan struct{})}
 	go func() { // ends with stop
 		defer close(k.done)
 		for {
@@ -46,18 +49,18 @@ func (c *cluster) ask(h *testbed.Host, addr string) *client {
 
 // end stops the client, on a busy machine once it has asked ten times, and fails if a question was not answered.
 func (k *client) end() (asked int, err error) {
-	for deadline := time.Now().Add(30 * time.Second); k.count() < 10 && time.Now().Before(deadline); {
-		time.Sleep(askPause)
-	}
+	err = wait.Until(k.ctx, func() error {
+		if n := k.count(); n < 10 {
+			return fmt.Errorf("only %d questions were asked", n)
+		}
+		return nil
+	})
 	close(k.stop)
 	<-k.done
 	if len(k.failed) > 0 {
 		return k.asked, fmt.Errorf("%d of %d questions failed; the first: %w", len(k.failed), k.asked, k.failed[0])
 	}
-	if k.asked < 10 {
-		return k.asked, fmt.Errorf("only %d questions were asked", k.asked)
-	}
-	return k.asked, nil
+	return k.asked, err
 }
 
 func (k *client) count() int {

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
@@ -24,8 +23,7 @@ type layout struct {
 	nodes       []nodeSpec
 	serviceCIDR string // of the API server
 	clusterCIDR string // as nkp is told
-	limit       time.Duration
-	audit       bool // the API server writes down who asked for what
+	audit       bool   // the API server writes down who asked for what
 }
 
 // nodeSpec is one node of a layout. All but the first are joined to the first.
@@ -44,6 +42,8 @@ type cluster struct {
 	dir    string               // the control plane's
 	client kubernetes.Interface // may do everything
 
+	serving map[*testbed.Pod]uint16 // the port of each pod that serves
+
 	server *harness.Process
 }
 
@@ -57,9 +57,9 @@ func newCluster(t *testing.T, l layout) *cluster {
 	}
 	l.serviceCIDR = cmp.Or(l.serviceCIDR, "40.0.0.0/16,fd00:40::/112")
 	l.clusterCIDR = cmp.Or(l.clusterCIDR, "10.0.0.0/16,fd00:a::/64,fd00:b::/64")
-	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(l.limit, 3*time.Minute))
+	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	c := &cluster{t: t, ctx: ctx, layout: l, dir: t.TempDir()}
+	c := &cluster{t: t, ctx: ctx, layout: l, dir: t.TempDir(), serving: map[*testbed.Pod]uint16{}}
 	for _, spec := range l.nodes {
 		n := &node{c: c, name: spec.name, Bed: testbed.Start(t, spec.bed)}
 		if c.nodes = append(c.nodes, n); len(c.nodes) > 1 {
@@ -100,7 +100,7 @@ func (c *cluster) startServer() {
 	}
 	c.server = harness.Start(c.t, c.Node, append([]string{kubeserverBinary}, args...)...)
 	c.t.Cleanup(c.server.Kill) // on SIGTERM it waits for its clients
-	c.within(time.Minute, "the API server gets ready", func() error {
+	c.eventually("the API server gets ready", func() error {
 		select {
 		case <-c.server.Done:
 			c.t.Fatalf("kubeserver ended: %s", harness.Tail(c.server.Log.String(), 3000))

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -65,7 +64,6 @@ func TestTakenPort(t *testing.T) {
 	c.eventually("the Node has an Event", func() error { return c.event(node, v1.EventTypeNormal, "Starting", "nkp ") })
 
 	must(t, taken.Close())
-	const period = 30 * time.Second // how often nkp looks
-	c.within(period+10*time.Second, "status takes it back", func() error { return hasNot(c.status(), text) })
+	c.eventually("status takes it back", func() error { return hasNot(c.status(), text) }) // nkp looks every 30 s
 	must(t, c.answers(c.External, webOnNode, pods[0]))
 }

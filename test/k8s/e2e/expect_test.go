@@ -4,16 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/nkp-proxy/nkp/test/chance"
 	"github.com/nkp-proxy/nkp/test/harness"
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
-
-// patience is how long what must happen may take.
-const patience = 20 * time.Second
 
 func must(t *testing.T, err error) {
 	t.Helper()
@@ -23,28 +22,12 @@ func must(t *testing.T, err error) {
 // eventually calls f until it returns nil.
 func (c *cluster) eventually(what string, f func() error) {
 	c.t.Helper()
-	c.within(patience, what, f)
-}
-
-// within is eventually with a limit, and tells how long it took.
-func (c *cluster) within(limit time.Duration, what string, f func() error) time.Duration {
-	c.t.Helper()
-	begin := time.Now()
-	for {
-		err := f()
-		if err == nil {
-			return time.Since(begin)
-		}
-		if time.Since(begin) > limit {
-			c.t.Fatalf("not within %v: %s: %v", limit, what, err)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	wait.NoError(c.t, what, f)
 }
 
 // answers asks addr from h often and fails if anybody else than these pods answers, or one of them never.
 func (c *cluster) answers(h *testbed.Host, addr string, pods ...*testbed.Pod) error {
-	who, errs := h.Many(c.ctx, 60, 8, addr)
+	who, errs := h.Many(c.ctx, max(60, chance.Trials(1/float64(max(1, len(pods))))), 8, addr)
 	if len(errs) > 0 {
 		return fmt.Errorf("%s does not answer %s: %w", addr, h.Name, errs[0])
 	}
@@ -60,15 +43,31 @@ func (c *cluster) answers(h *testbed.Host, addr string, pods ...*testbed.Pod) er
 	return nil
 }
 
-// fails asks once and wants this error.
+// fails asks once and wants this error. Silence is ErrTimeout once all pods that serve have answered a control.
 func (c *cluster) fails(h *testbed.Host, addr string, want error) error {
-	ctx, cancel := context.WithTimeout(c.ctx, 300*time.Millisecond)
-	defer cancel()
-	a, err := h.Ask(ctx, "tcp", addr)
+	a, err := h.AskWith(c.ctx, "tcp", addr, testbed.AskOptions{Until: func(ctx context.Context) error { return c.control(ctx, h) }})
 	if errors.Is(err, want) {
 		return nil
 	}
 	return fmt.Errorf("%s: %+v, %v; want %v", addr, a, err, want)
+}
+
+// control asks all pods that serve directly. They serve for as long as their bed, also when the API has them no more.
+func (c *cluster) control(ctx context.Context, h *testbed.Host) error {
+	asked := 0
+	for pod, port := range c.serving {
+		if pod.Host == h {
+			continue
+		}
+		if _, err := h.Ask(ctx, "tcp", netip.AddrPortFrom(pod.IP4, port).String()); err != nil {
+			return fmt.Errorf("the control: %w", err)
+		}
+		asked++
+	}
+	if asked == 0 {
+		return errors.New("there is no pod to ask as a control")
+	}
+	return nil
 }
 
 // has reports a text that is missing.

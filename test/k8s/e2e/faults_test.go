@@ -3,28 +3,19 @@ package e2e
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"testing"
 	"time"
+
+	"github.com/nkp-proxy/nkp/test/nightly"
 )
 
 // Connections to Services that do not change go on, old and new ones, while the API server is killed and started, stopped and
 // let go, and the agent is killed and started, in an order that chance draws, amid changes of other Services. Afterwards the
-// agent has caught up with all of them. NKP_FAULTS_SEED repeats an order, NKP_FAULTS_TIME is how long it goes on, as in
-// test/faults; the long form takes a minute and a half.
+// agent has caught up with all of them. NKP_SEED repeats an order.
 func TestFaultsOfTheAPIServer(t *testing.T) {
-	seed, limit := uint64(time.Now().UnixNano()), 12*time.Second
-	if os.Getenv("NKP_FAULTS_LONG") != "" {
-		limit = 90 * time.Second
-	}
-	if s := os.Getenv("NKP_FAULTS_SEED"); s != "" {
-		n, err := strconv.ParseUint(s, 0, 64)
-		must(t, err)
-		seed = n
-	}
-	t.Logf("seed: NKP_FAULTS_SEED=%d", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
+	nightly.Only(t, "it starts the API server 15 times; TestAPIServerAway has each fault once")
+	const rounds = 25
+	r := rand.New(rand.NewPCG(nightly.Seed(t), 0))
 	c, client, _, other := newStory(t)
 	u := c.use(client.Host, web4, other4)
 	u.add(c.External, webOnNode)
@@ -55,7 +46,7 @@ func TestFaultsOfTheAPIServer(t *testing.T) {
 		}},
 	}
 	order := r.Perm(len(faults))
-	for i, begin := 0, time.Now(); time.Since(begin) < limit; i++ {
+	for i := range rounds {
 		f := faults[r.IntN(len(faults))]
 		if i < len(order) {
 			f = faults[order[i]]

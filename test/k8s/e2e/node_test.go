@@ -5,13 +5,13 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/nkp-proxy/nkp/test/harness"
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 const (
@@ -62,7 +62,7 @@ func (n *node) startAgent(flags ...string) {
 // nkp runs a command of nkp on the node to its end and gives its output and exit status.
 func (n *node) nkp(args ...string) (output string, status int) {
 	n.c.t.Helper()
-	ctx, cancel := context.WithTimeout(n.c.ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(n.c.ctx, wait.Limit)
 	defer cancel()
 	stdout, stderr, status := harness.Run(ctx, n.c.t, n.Node, append([]string{nkpBinary}, args...)...)
 	return stdout + stderr, status

@@ -69,6 +69,7 @@ func (c *cluster) createPodOn(node string, p *testbed.Pod, labels map[string]str
 	}
 	_, err = p.ServeTCP(port) // it serves before it is ready
 	must(c.t, err)
+	c.serving[p] = uint16(port)
 	_, err = c.client.CoreV1().Pods("default").UpdateStatus(c.ctx, created, metav1.UpdateOptions{})
 	must(c.t, err)
 }

@@ -4,6 +4,7 @@ package windows
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/test/hnsfake"
+	"github.com/nkp-proxy/nkp/test/wait"
 	nkp "github.com/nkp-proxy/nkp/windows"
 	"github.com/nkp-proxy/nkp/windows/hns"
 
@@ -27,7 +29,6 @@ const (
 	otherNode = "10.20.30.12"
 	hostMAC   = "08:00:27:09:de:92"
 	sourceVIP = "100.244.206.66"
-	patience  = 60 * time.Second
 )
 
 var newest = hns.Version{Major: 15, Minor: 5}
@@ -89,14 +90,14 @@ func (h *host) open() {
 	h.t.Helper()
 	h.door = ""
 	h.proxy = h.Start(pipeproxy, h.pipe)
-	for end := time.Now().Add(patience); h.door == "" && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if out := h.proxy.Out.String(); strings.HasSuffix(out, "\n") {
-			h.door = strings.TrimSpace(out)
+	wait.NoError(h.t, "pipeproxy to listen", func() error {
+		out := h.proxy.Out.String()
+		if !strings.HasSuffix(out, "\n") {
+			return fmt.Errorf("it printed %q", out)
 		}
-	}
-	if h.door == "" {
-		h.t.Fatalf("pipeproxy does not listen:\n%s", h.proxy.Out)
-	}
+		h.door = strings.TrimSpace(out)
+		return nil
+	})
 }
 
 // onHNS returns flags that all commands have.
@@ -188,15 +189,24 @@ func (h *host) status() nkp.Status {
 // until waits for something.
 func (h *host) until(what string, ok func() bool) {
 	h.t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) || !h.service && h.agent.Ended() {
-			var out string
-			if !h.service {
-				out = h.agent.Out.String()
-			}
-			h.t.Fatalf("%s: not within %v\nHNS has\n%s\nthe agent printed\n%s", what, patience, h.HNS.Dump(), out)
+	ended := false
+	err := wait.Until(h.t.Context(), func() error {
+		if ok() {
+			return nil
 		}
+		if ended = !h.service && h.agent.Ended(); ended {
+			return nil
+		}
+		return errors.New("it has not happened")
+	})
+	if err == nil && !ended {
+		return
 	}
+	var out string
+	if !h.service {
+		out = h.agent.Out.String()
+	}
+	h.t.Fatalf("%s: %v; the agent has ended: %t\nHNS has\n%s\nthe agent printed\n%s", what, err, ended, h.HNS.Dump(), out)
 }
 
 // has waits until HNS has a number of load balancers.
@@ -205,16 +215,12 @@ func (h *host) has(n int) {
 	h.until("the load balancers", func() bool { return len(h.HNS.LoadBalancers()) == n })
 }
 
-// settled waits until two syncs in a row changed nothing.
+// settled waits until a sync has gone through that began after the last change, and HNS has all that is wanted.
 func (h *host) settled() {
 	h.t.Helper()
-	var last string
-	var since time.Time
 	h.until("HNS has settled", func() bool {
-		if d := h.HNS.Dump(); d != last || h.status().Busy {
-			last, since = d, time.Now()
-		}
-		return time.Since(since) > 700*time.Millisecond
+		s := h.status()
+		return s.InStep && !s.Busy && !s.Begun.Before(s.Queued) && !s.Synced.Before(s.Begun)
 	})
 }
 

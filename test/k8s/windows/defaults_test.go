@@ -12,7 +12,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nkp-proxy/nkp/test/hnsfake"
 	nkp "github.com/nkp-proxy/nkp/windows"
@@ -155,7 +154,16 @@ func TestHealth(t *testing.T) {
 		t.Errorf("after the start: %d %+v", code, body)
 	}
 	h.HNS.Inject(hnsfake.Fault{Func: "HcnEnumerateEndpoints", Times: -1, Code: hns.CodeFail, Text: "The RPC server is too busy."})
-	time.Sleep(3 * time.Second) // longer than a change may wait: nothing waits
+	h.HNS.Calls() // those until now
+	failed := 0
+	h.until("three syncs have failed", func() bool { // longer than a change may wait: nothing waits
+		for _, c := range h.HNS.Calls() {
+			if c.Func == "HcnEnumerateEndpoints" {
+				failed++
+			}
+		}
+		return failed >= 3
+	})
 	if code, _ := h.health(); code != http.StatusOK {
 		t.Errorf("HNS does not answer, and nothing waits for it: %d", code)
 	}

@@ -24,13 +24,12 @@ func TestService(t *testing.T) {
 	}
 	h.stop()
 	h.write("one", simple("one", "10.99.3.1", "100.244.1.2"))
-	h.settledWithoutAgent()
-	if d := h.HNS.Dump(); !strings.Contains(d, `["100.244.1.1"]`) {
-		t.Errorf("a stopped service leaves HNS as it was, and changes nothing more; it has\n%s", d)
-	}
 	h.expect(0, "windows-service", []string{"uninstall"})
 	if out, err := h.Run("net", "start", "nkp"); err == nil {
 		t.Errorf("the service is still there\n%s", out)
+	}
+	if d := h.HNS.Dump(); !strings.Contains(d, `["100.244.1.1"]`) {
+		t.Errorf("a stopped service leaves HNS as it was, and changes nothing more; it has\n%s", d)
 	}
 	if calls := h.rules(); len(calls) > 0 {
 		t.Errorf("netsh was called: %q", calls)

@@ -23,8 +23,7 @@ func TestTakeOver(t *testing.T) {
 		h.write("stays", simple("stays", "10.99.3.1", "100.244.1.1"))
 		h.write("goes", simple("goes", "10.99.3.2", "100.244.1.2"))
 		h.startKubeProxy(exe, freePort(t), "--source-vip", sourceVIP)
-		h.has(2)
-		h.settledWithoutAgent()
+		h.has(2) // their endpoints come first
 		h.agent.Kill()
 		h.write("goes", "# nothing\n")
 

@@ -9,6 +9,8 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
+
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 const (
@@ -37,14 +39,14 @@ func startEtcd(dir string) error {
 		return compact(e)
 	case err := <-e.Err():
 		return err
-	case <-time.After(30 * time.Second):
+	case <-time.After(wait.Limit):
 		return errors.New("etcd does not get ready")
 	}
 }
 
 // compact makes etcd forget how its objects came to be: who followed them before a restart has to list them again.
 func compact(e *embed.Etcd) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 	defer cancel()
 	revision := e.Server.KV().Rev()
 	if revision <= 1 {

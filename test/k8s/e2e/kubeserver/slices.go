@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"time"
 
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -14,6 +13,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/kubernetes/pkg/controller/endpointslice"
+
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // runSliceController waits for the API server, writes the kubeconfig and runs the EndpointSlice controller until
@@ -37,23 +38,26 @@ func runSliceController(ctx context.Context, dir string) error {
 
 // awaitAPIServer returns a client once the server is ready.
 func awaitAPIServer(ctx context.Context, ca string) (kubernetes.Interface, error) {
-	deadline := time.Now().Add(time.Minute)
-	var last error
-	for time.Now().Before(deadline) {
-		time.Sleep(100 * time.Millisecond)
-		client, err := kubernetes.NewForConfig(&rest.Config{
+	var client kubernetes.Interface
+	err := wait.Until(ctx, func() error {
+		c, err := kubernetes.NewForConfig(&rest.Config{
 			Host: apiServerURL, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{CAFile: ca}, QPS: 500, Burst: 500,
 		})
-		if last = err; err != nil {
-			continue // the certificate is not there yet
+		if err != nil {
+			return err // the certificate is not there yet
 		}
 		var status int
-		last = client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).StatusCode(&status).Error()
-		if last == nil && status == http.StatusOK {
-			return client, nil
+		err = c.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).StatusCode(&status).Error()
+		if err == nil && status != http.StatusOK {
+			err = fmt.Errorf("/readyz answers %d", status)
 		}
+		client = c
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("the API server does not get ready: %w", err)
 	}
-	return nil, fmt.Errorf("the API server does not get ready: %w", last)
+	return client, nil
 }
 
 // writeKubeconfig writes the file in one step: who sees it may use it.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/test/hnsfake"
+	"github.com/nkp-proxy/nkp/test/wait"
 	"github.com/nkp-proxy/nkp/windows/hns"
 )
 
@@ -23,7 +24,6 @@ import (
 const (
 	prefixTime = 3 * time.Minute
 	runTime    = 3 * time.Minute // of a program that Run waits for: test binaries take 20 s
-	stopTime   = 30 * time.Second
 )
 
 // Prefix is a Wine installation for all tests of a test binary. Beds share it: what differs between them is the fake HNS.
@@ -82,7 +82,7 @@ func (p *Prefix) Dir() string { return p.dir }
 
 // Close ends all programs of the prefix and removes it.
 func (p *Prefix) Close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), stopTime)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 	defer cancel()
 	c := exec.CommandContext(ctx, server(p.wine), "-k") // ends the programs of this prefix only
 	c.Env = p.env()
@@ -139,7 +139,7 @@ func New(t *testing.T, p *Prefix, v hns.Version) *Bed {
 			if err != nil {
 				t.Errorf("the fake HNS: %v", err)
 			}
-		case <-time.After(stopTime):
+		case <-time.After(wait.Limit):
 			t.Error("a program still talks to the fake HNS")
 		}
 	})
