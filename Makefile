@@ -4,7 +4,7 @@ GO      ?= .ci/go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X github.com/nkp-proxy/nkp/internal/agent.Version=$(VERSION)
 
-.PHONY: all build check docs demo test verify dist dist-check images test-bench test-deploy test-ui deploy-check test-kernel test-offload test-windows e2e differential peers lint fuzz faults picture recording clean deps help bench bench-quick bench-kernel conformance conformance-smoke test-conformance
+.PHONY: all build check docs demo test test-all nightly verify dist dist-check images test-bench test-deploy test-ui deploy-check test-kernel test-offload test-windows e2e differential peers lint fuzz faults picture recording clean deps help bench bench-quick bench-kernel conformance conformance-smoke test-conformance
 
 all: build
 
@@ -24,13 +24,20 @@ demo: deps ## the guestbook's Services on a private switch (KEEP=1 leaves it run
 	@$(GO) build -trimpath -o bin/demo ./hack/demo
 	@bin/demo -nkp bin/nkp -manifests examples/guestbook.yaml
 
-# Packages whose tests take longest, and mostly wait: they start first, beside a third of the others.
-LONG = ./test/packets ./internal/agent ./fallback ./test/semantics
+# Packages whose tests take longest start first, beside one other.
+LONG        = ./test/packets ./test/semantics ./fallback
+TESTTIMEOUT = 30m
 
-test: deps ## all tests: unit, and packets through a private switch (make lint vets them)
+test: deps ## what every change needs: unit tests, and packets through a private switch (make lint vets them)
 	@mkdir -p bin
 	$(GO) build -o bin/nkp-under-test .
-	NKP_BINARY=$(CURDIR)/bin/nkp-under-test $(GO) test -vet=off -p 3 -timeout 30m $(LONG) $$($(GO) list ./... | grep -vE '/test/(fallback|faults)')
+	NKP_BINARY=$(CURDIR)/bin/nkp-under-test $(GO) test -vet=off -p 2 -timeout $(TESTTIMEOUT) $(LONG) $$($(GO) list ./... | grep -vE '/test/(fallback|faults)')
+
+test-all: ## the same with the tests that run at night only: long ones, random ones, all data planes
+	NKP_NIGHTLY=1 $(MAKE) test TESTTIMEOUT=3h
+
+nightly: deps ## the suites that are not for every change, one after the other; records them in .ci/nightly.json (hours; SUITES="e2e faults": those)
+	$(GO) run ./hack/gate nightly $(SUITES)
 
 # What needs no test bed.
 CHECKED = . ./fallback/... ./hack/picture ./hack/reference ./internal/... ./k8s/... ./ofctrl/... ./ovsdb/... ./pipeline/... ./windows/...
@@ -43,9 +50,8 @@ verify: ## what was downloaded, for every module, is what its go.sum says
 		echo "go -C $$dir mod verify"; $(GO) -C $$dir mod verify || exit 1; \
 	done
 
-peers: deps ## iptables beside kube-proxy: take-over without a gap, and speed (first build: 3 minutes)
-	NKP_SCALE_LONG=1 $(GO) test -count=1 -timeout 20m -run 'TestScale$$' -v ./fallback
-	$(GO) test -count=1 -timeout 20m -v ./test/fallback
+peers: deps ## iptables and nftables beside kube-proxy: take-over without a gap, metrics (first build: 3 minutes)
+	NKP_NIGHTLY=1 $(GO) test -count=1 -timeout 60m -v ./test/fallback
 
 faults: deps ## disturb agent, channel, database and switch under load (NKP_FAULTS_LONG=1: half an hour)
 	$(GO) test -count=1 -timeout 60m -v ./test/faults
@@ -58,13 +64,11 @@ bin/tools/staticcheck: .ci/lint/go.mod .ci/lint/go.sum
 	$(GO) -C .ci/lint build -o $(CURDIR)/bin/tools/ tool
 	@touch $@
 
-lint: deps bin/tools/staticcheck ## formatting, vet and staticcheck on both systems, workflows
+lint: deps bin/tools/staticcheck ## formatting, vet on both systems, staticcheck, workflows
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "gofmt would change:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	$(GO) vet ./...
 	GOOS=windows $(GO) vet ./...
 	$(STATICCHECK) ./...
-	GOOS=windows $(STATICCHECK) -checks inherit,-U1000 ./... # much is used on Linux only
-	GOOS=windows $(STATICCHECK) ./windows/...
 	bin/tools/actionlint -shellcheck= -pyflakes= # without the checkers that it calls if they are there
 
 e2e: deps bin/tools/staticcheck ## a real kube-apiserver, EndpointSlice controller, Open vSwitch and nkp (first build: 3 minutes)
@@ -117,6 +121,8 @@ test-windows: bin/tools/staticcheck ## the Windows binary under Wine, beside kub
 	@# The tests build kube-proxy.exe: without a build cache that takes longer than their time limit.
 	GOOS=windows CGO_ENABLED=0 $(GO) build -C test/k8s -trimpath -o /dev/null k8s.io/kubernetes/cmd/kube-proxy
 	GOOS=windows CGO_ENABLED=0 $(GO) build -trimpath -o /dev/null .
+	GOOS=windows $(STATICCHECK) -checks inherit,-U1000 ./... # much is used on Linux only
+	GOOS=windows $(STATICCHECK) ./windows/...
 	$(GO) vet -C test/k8s ./windows/...
 	cd test/k8s && $(STATICCHECK) ./windows/... && GOOS=windows $(STATICCHECK) ./windows/...
 	$(GO) test -C test/k8s -count=1 -timeout 40m ./windows/...

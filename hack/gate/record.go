@@ -1,0 +1,89 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"time"
+)
+
+// recordFile holds what came of each suite of the night. `gate nightly` writes it; it is committed.
+const recordFile = ".ci/nightly.json"
+
+// maxAge is how many commits a record may be behind a change that touches its suite: thirty landings, of five commits each.
+const maxAge = 150
+
+// The results of a suite. A suite that has not run since it is in the list is pending; its age counts all the same.
+const (
+	passed  = "passed"
+	failed  = "failed"
+	pending = "pending"
+)
+
+// A record is the last run of a suite.
+type record struct {
+	Commit  string    `json:"commit"` // that was tested, with nothing uncommitted
+	Result  string    `json:"result"` // passed, failed or pending
+	Seconds int       `json:"seconds,omitempty"`
+	At      time.Time `json:"at,omitzero"`
+}
+
+// records are by the suite's target.
+type records map[string]record
+
+func readRecords(file string) (records, error) {
+	data, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return records{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var r records
+	if err := json.Unmarshal(data, &r); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return r, nil
+}
+
+// write replaces the file. A reader sees the old records or the new ones.
+func (r records) write(file string) error {
+	data, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(file+".new", append(data, '\n'), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(file+".new", file)
+}
+
+// problem returns why a suite's record stops a change that touches the suite; "": it does not.
+func (r records) problem(target string) string {
+	last, ok := r[target]
+	switch {
+	case !ok:
+		return fmt.Sprintf("%s has no record in %s; run: make nightly SUITES=%s", target, recordFile, target)
+	case last.Result == failed:
+		return fmt.Sprintf("%s failed at night, at commit %.10s; mend it, then run: make nightly SUITES=%s", target, last.Commit, target)
+	}
+	age, err := commitsSince(last.Commit)
+	switch {
+	case err != nil:
+		return fmt.Sprintf("%s: the record's commit is not in this history: %v", target, err)
+	case age > maxAge:
+		return fmt.Sprintf("%s last ran %d commits ago, and may be %d behind; run: make nightly SUITES=%s", target, age, maxAge, target)
+	}
+	return ""
+}
+
+func commitsSince(commit string) (int, error) {
+	out, err := git("rev-list", "--count", commit+"..HEAD")
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(out[0])
+}
