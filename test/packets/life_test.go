@@ -113,19 +113,6 @@ func (l *load) more(n int64) {
 	wait.For(l.t, "new connections", func() bool { return l.n.Load() >= n })
 }
 
-// load is underLoad for a test that looks at the failures itself.
-func (c *cluster) load(to string) (stop func() (connections, failed int64, first error)) {
-	l := c.underLoad(c.t, to)
-	return func() (int64, int64, error) {
-		l.cancel()
-		l.wg.Wait()
-		if p := l.first.Load(); p != nil {
-			return l.n.Load(), l.failures.Load(), *p
-		}
-		return l.n.Load(), 0, nil
-	}
-}
-
 // end ends the load. None of its connections may have failed.
 func (l *load) end() {
 	l.t.Helper()
