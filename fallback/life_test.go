@@ -23,10 +23,14 @@ func iptables(t *testing.T, b *testbed.Bed, backend xtables.Backend, argv ...str
 	t.Helper()
 	infix := map[xtables.Backend]string{xtables.NFT: "-nft", xtables.Legacy: "-legacy"}[backend]
 	name, rest, _ := strings.Cut(argv[0], "-")
+	args := argv[1:]
+	if rest != "save" {
+		args = append([]string{"-w", "60"}, args...) // nkp takes the lock, too
+	}
 	if rest != "" {
 		rest = "-" + rest
 	}
-	out, err := b.Node.Exec(t.Context(), append([]string{name + infix + rest}, argv[1:]...)...)
+	out, err := b.Node.Exec(t.Context(), append([]string{name + infix + rest}, args...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,20 +83,29 @@ func TestRepair(t *testing.T) {
 		if chain == "" || len(rule) == 0 {
 			t.Fatal("no rules to break")
 		}
-		for what, commands := range map[string][][]string{
-			"flush":              {{"iptables", "-t", "nat", "-F"}, {"iptables", "-t", "nat", "-X"}, {"iptables", "-F"}, {"iptables", "-X"}},
-			"flush of ip6tables": {{"ip6tables", "-t", "nat", "-F"}, {"ip6tables", "-t", "nat", "-X"}},
-			"emptied chain":      {{"iptables", "-t", "nat", "-F", chain}},
-			"lost rule":          {{"iptables", "-F", "KUBE-SERVICES"}},
-			"foreign rule":       {{"iptables", "-t", "nat", "-I", "KUBE-SERVICES", "-j", "RETURN"}},
-			"lost jump":          {{"iptables", "-t", "nat", "-D", "PREROUTING", "1"}},
-			"lost fixed rule":    {{"iptables", "-t", "nat", "-F", "KUBE-MARK-MASQ"}},
+		// Each is one step, because nkp may repair it at any moment: a second command would meet the repair. Over legacy the chains
+		// go, too: without --noflush iptables-restore empties the tables that it names.
+		flush := func(program, table string) []string {
+			if backend == xtables.NFT {
+				return []string{program, "-t", table, "-F"}
+			}
+			name := filepath.Join(t.TempDir(), table)
+			if err := os.WriteFile(name, []byte("*"+table+"\nCOMMIT\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			return []string{program + "-restore", name}
+		}
+		for what, command := range map[string][]string{
+			"flush of nat":       flush("iptables", "nat"),
+			"flush of filter":    flush("iptables", "filter"),
+			"flush of ip6tables": flush("ip6tables", "nat"),
+			"emptied chain":      {"iptables", "-t", "nat", "-F", chain},
+			"lost rule":          {"iptables", "-F", "KUBE-SERVICES"},
+			"foreign rule":       {"iptables", "-t", "nat", "-I", "KUBE-SERVICES", "-j", "RETURN"},
+			"lost jump":          {"iptables", "-t", "nat", "-D", "PREROUTING", "1"},
+			"lost fixed rule":    {"iptables", "-t", "nat", "-F", "KUBE-MARK-MASQ"},
 		} {
-			p.repaired(what, func() {
-				for _, c := range commands {
-					iptables(t, b, backend, c...)
-				}
-			})
+			p.repaired(what, func() { iptables(t, b, backend, command...) })
 			for _, to := range []string{"40.0.0.1:80", "[fd00:40::1]:80"} {
 				for _, from := range []*testbed.Host{pods[1].Host, b.Node} {
 					if _, err := from.Ask(t.Context(), "tcp", to); err != nil {

@@ -198,7 +198,7 @@ func testLoopback(t *testing.T, backend xtables.Backend, scope rules.Scope) {
 
 	// What is removed while nkp runs comes back; in between, the kernel cannot know.
 	for _, c := range [][]string{{"-F"}, {"-F", "KUBE-FIREWALL"}, {"-D", "INPUT", "-j", "KUBE-FIREWALL"}} {
-		iptables(t, b, backend, append([]string{"iptables", "-w", "20"}, c...)...) // nkp takes the lock, too
+		iptables(t, b, backend, append([]string{"iptables"}, c...)...)
 		n.stops("iptables " + strings.Join(c, " "))
 		n.opens("after the repair")
 		n.none("after the repair")
