@@ -42,7 +42,7 @@ nightly: deps ## the suites that are not for every change, one after the other; 
 # What needs no test bed.
 CHECKED = . ./fallback/... ./hack/picture ./hack/reference ./internal/... ./k8s/... ./ofctrl/... ./ovsdb/... ./pipeline/... ./windows/...
 
-check: lint ## before each commit, under a minute when built: lint, and the tests that need no test bed
+check: lint ## before each commit, two minutes when built: lint, and the tests that need no test bed
 	$(GO) test -vet=off -short $(CHECKED)
 
 verify: ## what was downloaded, for every module, is what its go.sum says

@@ -10,6 +10,10 @@ import (
 type change struct {
 	base  string
 	files []string // paths in the repository, sorted
+
+	// unknown is set where git does not show the change, in an export or in a clone that belongs to another user. It touches
+	// every suite, and the age of records is not known either.
+	unknown bool
 }
 
 // changeSince returns the change that starts at base; "": see usage.
@@ -21,7 +25,7 @@ func changeSince(base string) (change, error) {
 		}
 	}
 	files, err := changedFiles(base)
-	return change{base, files}, err
+	return change{base: base, files: files}, err
 }
 
 // sessionHours is how far back a change reaches whose start is not known: a clone without a branch that it left.
@@ -81,6 +85,9 @@ func (c change) size() string {
 
 // touches returns the first file of the change that is an input of a suite; "": none is.
 func (c change) touches(in *inputSet) string {
+	if c.unknown {
+		return "a change that is not known"
+	}
 	if i := slices.IndexFunc(c.files, in.has); i >= 0 {
 		return c.files[i]
 	}

@@ -121,9 +121,12 @@ func TestRecords(t *testing.T) {
 	for name, want := range map[string]string{
 		"good": "", "new": "", "red": "red failed at night", "old": "151 commits ago", "foreign": "not in this history", "none": "no record",
 	} {
-		if got := read.problem(name); want == "" && got != "" || !strings.Contains(got, want) {
+		if got := read.problem(name, true); want == "" && got != "" || !strings.Contains(got, want) {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
+	}
+	if old, red := read.problem("old", false), read.problem("red", false); old != "" || red == "" {
+		t.Errorf("without a history: %q and %q", old, red)
 	}
 	if none, err := readRecords("no such file"); err != nil || len(none) != 0 {
 		t.Errorf("no file: %v, %v", none, err)
@@ -150,6 +153,13 @@ func TestChange(t *testing.T) {
 		if err != nil || c.base != wantBase || !slices.Equal(c.files, want) {
 			t.Errorf("%s: %v since %s (%v), want %v since %s", what, c.files, c.base, err, want, wantBase)
 		}
+	}
+
+	if c, err := changeSince(""); err == nil {
+		t.Errorf("a repository without commits has the change %+v", c)
+	}
+	if (change{unknown: true}).touches(&inputSet{}) == "" {
+		t.Error("a change that is not known touches nothing")
 	}
 
 	first := commit("01:00", "a")

@@ -61,8 +61,8 @@ func (r records) write(file string) error {
 	return os.Rename(file+".new", file)
 }
 
-// problem returns why a suite's record stops a change that touches the suite; "": it does not.
-func (r records) problem(target string) string {
+// problem returns why a suite's record stops a change that touches the suite; "": it does not. Without a history, records have no age.
+func (r records) problem(target string, history bool) string {
 	last, ok := r[target]
 	switch {
 	case !ok:
@@ -70,6 +70,10 @@ func (r records) problem(target string) string {
 	case last.Result == failed:
 		return fmt.Sprintf("%s failed at night, at commit %.10s; mend it, then run: make nightly SUITES=%s", target, last.Commit, target)
 	}
+	if !history {
+		return ""
+	}
+
 	age, err := commitsSince(last.Commit)
 	switch {
 	case err != nil:

@@ -29,7 +29,7 @@ func run(c change, packages graph, r records) error {
 		case s.when == touched:
 			fmt.Printf("== %s is touched by %s\n", s.target, file)
 		default:
-			if problem := r.problem(s.target); problem != "" {
+			if problem := r.problem(s.target, !c.unknown); problem != "" {
 				problems = append(problems, problem)
 			}
 			continue
@@ -71,7 +71,7 @@ func list(c change, packages graph, r records) error {
 		}
 		if s.when == atNight {
 			last = r[s.target].Result
-			if problem := r.problem(s.target); problem != "" {
+			if problem := r.problem(s.target, !c.unknown); problem != "" {
 				last = problem
 			}
 		}
@@ -83,6 +83,12 @@ func list(c change, packages graph, r records) error {
 // nightly runs the suites of the night, each alone, one after the other, and records each as it ends. A suite whose record is of
 // the same sources is left out, so that a run that was interrupted goes on where it was.
 func nightly(targets []string, packages graph, r records) error {
+	for _, t := range targets {
+		if s, ok := suiteNamed(t); !ok || s.when == always {
+			return fmt.Errorf("%s is no suite of the night; `gate list` prints them", t)
+		}
+	}
+
 	dirty, err := git("status", "--porcelain", "--", ":!"+recordFile)
 	if err != nil {
 		return err
@@ -108,7 +114,7 @@ func nightly(targets []string, packages graph, r records) error {
 			}
 			// The record's commit may not be in this history any more: then the suite runs.
 			since, err := changedFiles(last.Commit)
-			if err == nil && (change{last.Commit, since}).touches(in) == "" {
+			if err == nil && (change{base: last.Commit, files: since}).touches(in) == "" {
 				fmt.Printf("== %s passed at %.10s, and nothing that it tests has changed since\n", s.target, last.Commit)
 				continue
 			}
@@ -123,11 +129,6 @@ func nightly(targets []string, packages graph, r records) error {
 		r[s.target] = rec
 		if err := r.write(recordFile); err != nil {
 			return err
-		}
-	}
-	for _, t := range targets {
-		if s, ok := suiteNamed(t); !ok || s.when == always {
-			red = append(red, t+" (no suite of the night)")
 		}
 	}
 	if len(red) > 0 {
