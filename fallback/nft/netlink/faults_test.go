@@ -108,7 +108,8 @@ func TestForeignSender(t *testing.T) {
 }
 
 // A change of another table during every dump interrupts each, and does not prevent that the table is read: two dumps in a row that have
-// the same elements are enough.
+// the same elements are enough. The second can differ from the first, because the kernel's hash tables grow in the background after the
+// elements were added (lib/rhashtable.c, rht_deferred_worker), and a dump that goes on in a table of another size lists some twice.
 func TestInterruptedDumps(t *testing.T) {
 	conn := isolated(t)
 	installed(t, conn, k8s.IPv4)
@@ -139,7 +140,7 @@ func TestInterruptedDumps(t *testing.T) {
 			}
 		}
 	})
-	if err != nil || dumps != 2 || len(keys) < len(elements) {
+	if err != nil || dumps < 2 || len(keys) < len(elements) {
 		t.Errorf("%d dumps, %d elements of %d: %v", dumps, len(keys), len(elements), err)
 	}
 }
