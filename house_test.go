@@ -51,6 +51,7 @@ var mayImport = map[string][]string{
 		"internal/sysctl", "internal/config", "internal/latency", "internal/trace", "internal/live", "internal/notify", "internal/httpguard", "internal/ui", "internal/remote"},
 	"hack/demo":      {"test/testbed", "internal/agent", "k8s"},
 	"hack/gate":      {},
+	"hack/mutate":    {},
 	"hack/manual":    {"internal/command"},
 	"hack/picture":   {"k8s", "pipeline"},
 	"hack/record":    {},

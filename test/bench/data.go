@@ -47,12 +47,17 @@ func (p Pairs) VIP() float64    { return p.median(func(r Pair) float64 { return 
 func (p Pairs) Direct() float64 { return p.median(func(r Pair) float64 { return r.Direct }) }
 
 func (p Pairs) median(f func(Pair) float64) float64 {
-	if len(p) == 0 {
-		return 0
-	}
 	var list []float64
 	for _, r := range p {
 		list = append(list, f(r))
+	}
+	return median(list)
+}
+
+// median returns the middle of a list, which it sorts, or the mean of the two in the middle; of an empty one 0.
+func median(list []float64) float64 {
+	if len(list) == 0 {
+		return 0
 	}
 	slices.Sort(list)
 	if n := len(list); n%2 == 0 {
@@ -64,24 +69,11 @@ func (p Pairs) median(f func(Pair) float64) float64 {
 // quotient returns the 95 % confidence interval of the quotient of two ratios, by bootstrap over their rounds. With fewer than eight rounds
 // it is too wide to say anything, and zero.
 func quotient(a, b Pairs) (within [2]float64) {
-	const fewest, samples = 8, 2000
+	const fewest = 8
 	if len(a) < fewest || len(b) < fewest {
 		return within
 	}
-	rng := rand.New(rand.NewPCG(1, 2)) // the same interval for the same measurements
-	resample := func(p Pairs) float64 {
-		drawn := make(Pairs, len(p))
-		for i := range drawn {
-			drawn[i] = p[rng.IntN(len(p))]
-		}
-		return drawn.Ratio()
-	}
-	list := make([]float64, samples)
-	for i := range list {
-		list[i] = resample(a) / resample(b)
-	}
-	slices.Sort(list)
-	return [2]float64{list[samples/40], list[samples-1-samples/40]}
+	return interval(func(rng *rand.Rand) float64 { return Pairs(resample(rng, a)).Ratio() / Pairs(resample(rng, b)).Ratio() })
 }
 
 // Spread is what a switch has to do for connections to many Services.

@@ -4,6 +4,7 @@
 //	make bench         everything, under 30 minutes on two cores; writes docs/benchmarks.md, its plots, docs/scale.md, and the
 //	                   numbers of README.md. BENCHFLAGS=-huge: 50,000 Services × 5 endpoints and 5,000 × 50, too
 //	make bench-quick   up to 1,000 Services, 5 minutes; prints only
+//	make trend         ratios beside their references, in turns, with intervals, against those in trend.json; 4 minutes
 //	make bench-kernel  VIP against direct on the kernel's datapath, in the emulated machine of test/kernel; prints only
 //
 // Absolute times say little on a shared machine. What is judged are ratios between things measured in turns within the

@@ -37,6 +37,8 @@ func main() {
 	root := flag.String("root", ".", "the repository; docs/benchmarks.md, docs/scale.md and the numbers of README.md are written there")
 	raw := flag.String("raw", "", "keep the measurements in this file, as JSON")
 	render := flag.String("render", "", "measure nothing: write the documents and judge the targets from a file that -raw wrote")
+	trendFile := flag.String("trend", "", "measure ratios beside their references at 1,000 Services, and compare them with those in this file; status 1 if one is worse")
+	record := flag.Bool("record", false, "with -trend: write the file instead")
 	only := flag.String("only", "", "comma-separated: nkp, nkp-nftables, nftables, iptables, fleet (default: all)")
 	sizes := flag.String("sizes", "", "comma-separated numbers of Services, of those that the run has, with -huge also such as 50000x5 (default: all)")
 	bare := flag.Bool("alone", false, "VIP against direct, by nkp in Open vSwitch and by nkp in iptables (-only nkp: not the second), without an API server, at any -sizes (default: 10); nothing written, nothing judged")
@@ -60,7 +62,11 @@ func main() {
 		}
 		return
 	}
-	r, err := results(ctx, *render, programs, *root, planned(*quick, *withHuge).only(*only).at(*sizes))
+	p := planned(*quick, *withHuge).only(*only).at(*sizes)
+	if *trendFile != "" {
+		p = trendPlan()
+	}
+	r, err := results(ctx, *render, programs, *root, p)
 	if *raw != "" && *render == "" && r != nil { // half a run's measurements are kept, too
 		err = errors.Join(err, save(*raw, r))
 	}
@@ -72,6 +78,20 @@ func main() {
 		os.Exit(1)
 	}
 	fmt.Println(tables(r, report.Text))
+	if *trendFile != "" {
+		table, worse, err := trend(r, *trendFile, *record)
+		if err == nil && len(worse) > 0 {
+			err = fmt.Errorf("worse than %s: %s", *trendFile, strings.Join(worse, "; "))
+		}
+		if !*record {
+			fmt.Println(report.Text(table))
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	verdicts := judge(r)
 	fmt.Println(report.Text(verdictTable(verdicts)))
 	if missed := missed(verdicts); len(missed) > 0 {

@@ -214,3 +214,33 @@ func TestPlan(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 }
+
+// A trend is worse if the intervals do not meet on the bad side, or a recorded figure is missing.
+func TestTrend(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "trend.json")
+	atOneSize := func() *Results {
+		r := good()
+		r.Data, r.Control = r.Data[:3], r.Control[:4]
+		return r
+	}
+	if _, _, err := trend(atOneSize(), file, true); err != nil {
+		t.Fatal(err)
+	}
+	table, worse, err := trend(atOneSize(), file, false)
+	if err != nil || len(worse) > 0 || len(table.Rows) < 10 {
+		t.Errorf("the same run: %d rows, worse %q, %v", len(table.Rows), worse, err)
+	}
+	for want, spoil := range map[string]func(*Results){
+		"programming, of ovs-ofctl --bundle":                               func(r *Results) { r.Floor.NKP = []float64{200, 210} },
+		"nkp: throughput, of direct":                                       func(r *Results) { r.Data[0].Throughput = Pairs{{90, 100}, {91, 100}} },
+		"nkp: switch CPU per connection, of direct":                        func(r *Results) { r.Data[0].SwitchCPU = Pairs{{110, 100}} },
+		"nkp nftables: one endpoint's change, of kube-proxy nftables's":    func(r *Results) { r.Control[1].Change = ms(400, 500) },
+		"nkp: request latency p50, of direct (recorded, and not measured)": func(r *Results) { r.Data[0].Latency50 = nil },
+	} {
+		r := atOneSize()
+		spoil(r)
+		if _, worse, err := trend(r, file, false); err != nil || !slices.Equal(worse, []string{want}) {
+			t.Errorf("worse %q, %v; want %q", worse, err, want)
+		}
+	}
+}

@@ -94,6 +94,17 @@ func fullPlan(quick bool) plan {
 	return p
 }
 
+// trendPlan measures what has a reference, in more and shorter rounds than a quick run: each ratio needs an interval.
+func trendPlan() plan {
+	p := fullPlan(true)
+	p.kinds = []rig.Kind{rig.NKP, rig.NFTables, rig.KubeNft}
+	p.sizes = []size{{services: 1000, control: true, data: true}}
+	p.starts, p.rounds, p.round = 5, 8, 400*time.Millisecond
+	p.changes, p.changeBudget = 60, 20*time.Second
+	p.agents = 0
+	return p
+}
+
 // only leaves out what the comma-separated list does not name; "" keeps everything.
 func (p plan) only(list string) plan {
 	if list == "" {
