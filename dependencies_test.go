@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -10,9 +8,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-)
 
-var updateDependencies = flag.Bool("update-dependencies", false, "rewrite docs/dependencies.md")
+	"github.com/nkp-proxy/nkp/test/golden"
+)
 
 // purpose says what nkp uses a module for. A module that nkp's own code imports must be here: adding one is a decision.
 var purpose = map[string]string{
@@ -100,8 +98,8 @@ func TestDependencies(t *testing.T) {
 			}
 		}
 	}
-	var b bytes.Buffer
-	b.WriteString("# Dependencies\n\nWhat is linked into nkp on Linux and Windows. `go test -run TestDependencies . -update-dependencies` writes this file; the test\nfails if a module comes, goes or changes without it, if nkp's own code imports one that has no purpose, or if a licence is\nunknown.\n`make verify` compares what was downloaded with go.sum.\n\n## Imported by nkp\n\n| module | version | licence | what for |\n|---|---|---|---|\n")
+	var b strings.Builder
+	b.WriteString("# Dependencies\n\nWhat is linked into nkp on Linux and Windows. `go test -run TestDependencies . -update` writes this file; the test\nfails if a module comes, goes or changes without it, if nkp's own code imports one that has no purpose, or if a licence is\nunknown.\n`make verify` compares what was downloaded with go.sum.\n\n## Imported by nkp\n\n| module | version | licence | what for |\n|---|---|---|---|\n")
 	names := slices.Sorted(maps.Keys(modules))
 	for _, n := range names {
 		m := modules[n]
@@ -123,15 +121,7 @@ func TestDependencies(t *testing.T) {
 			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", n, m.version, m.licence, strings.Join(by, ", "))
 		}
 	}
-	const file = "docs/dependencies.md"
-	if *updateDependencies {
-		if err := os.WriteFile(file, b.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if have, err := os.ReadFile(file); err != nil || !bytes.Equal(have, b.Bytes()) {
-		t.Errorf("%s is not up to date (%v): go test -run TestDependencies . -update-dependencies, and look at what changed", file, err)
-	}
+	golden.Check(t, "docs/dependencies.md", b.String())
 }
 
 // licenceOf returns a module's licence by its text.

@@ -57,9 +57,12 @@ var mayImport = map[string][]string{
 	"hack/record":    {},
 	"hack/reference": {"internal/command", "internal/config"},
 	"test/testbed":   {"test/wait"},
+	"test/apifake":   {"k8s"},
 	"test/oracle":    {"k8s"},
 	"test/harness":   {"test/testbed", "test/wait"},
 	"test/hnsfake":   {"windows/hns", "windows/plan"},
+	"test/golden":    {},
+	"test/shapes":    {"k8s"},
 	"test/wait":      {},
 	"test/chance":    {},
 	"test/nightly":   {},
@@ -100,9 +103,7 @@ var mustNotImport = map[string][]string{
 // The import directions of the house hold, on every system and in every module.
 func TestImportDirections(t *testing.T) {
 	imports, err := importsByPackage()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for pkg, imports := range imports {
 		rule, ok := lookup(mayImport, pkg)
 		if !ok {
@@ -162,9 +163,7 @@ func importsByPackage() (map[string]map[string]bool, error) {
 // The model links neither a client of the API server nor a decoder of files, not even through others.
 func TestModelIsPure(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "./k8s").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for dep := range strings.Lines(string(out)) {
 		for _, banned := range []string{"k8s.io/client-go/", "sigs.k8s.io/yaml", "github.com/fsnotify/", module + "/k8s/apiserver", module + "/k8s/manifest"} {
 			if strings.HasPrefix(dep, banned) {
@@ -191,12 +190,18 @@ func lookup(rules map[string][]string, pkg string) ([]string, bool) {
 // Every package says in its doc.go (or main.go) what it is for.
 func TestEveryPackageHasADocComment(t *testing.T) {
 	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}}|{{.Doc}}`, "./...").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for line := range strings.Lines(string(out)) {
 		if path, doc, _ := strings.Cut(strings.TrimSpace(line), "|"); doc == "" {
 			t.Errorf("%s has no doc comment", path)
 		}
+	}
+}
+
+// must fails the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

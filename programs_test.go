@@ -58,9 +58,7 @@ func inBinary(t *testing.T, goos, format string) []string {
 	cmd := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}"+format+"{{end}}", ".")
 	cmd.Env = append(os.Environ(), "GOOS="+goos, "CGO_ENABLED=0")
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	if len(lines) < 50 {
 		t.Fatalf("only %d packages", len(lines))
@@ -74,9 +72,7 @@ func checkPrograms(t *testing.T, file string) {
 	t.Helper()
 	fset := token.NewFileSet()
 	parsed, err := parser.ParseFile(fset, file, nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ast.Inspect(parsed, func(n ast.Node) bool {
 		call, ok := n.(*ast.CallExpr)
 		if !ok {

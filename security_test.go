@@ -11,9 +11,7 @@ import (
 // Every test that SECURITY.md names is there.
 func TestSecurityNamesTests(t *testing.T) {
 	text, err := os.ReadFile("SECURITY.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, section, _ := strings.Cut(string(text), "\n## What holds this\n")
 	named := 0
 	for line := range strings.Lines(section) {
@@ -30,9 +28,7 @@ func TestSecurityNamesTests(t *testing.T) {
 			found := false
 			for _, f := range files {
 				code, err := os.ReadFile(f)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				found = found || strings.Contains(string(code), "\nfunc "+m[1]+"(")
 			}
 			if !found {

@@ -12,15 +12,11 @@ import (
 // Actions are pinned by commit, so that a moved tag of another project does not run in this one's workflows.
 func TestActionsArePinned(t *testing.T) {
 	files, err := filepath.Glob(".github/workflows/*.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	found := 0
 	for _, f := range files {
 		text, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, m := range regexp.MustCompile(`(?m)uses: *(.*)$`).FindAllStringSubmatch(string(text), -1) {
 			found++
 			if !regexp.MustCompile(`^[\w./-]+@[0-9a-f]{40} # v[0-9.]+$`).MatchString(m[1]) {
@@ -38,9 +34,7 @@ func TestActionsArePinned(t *testing.T) {
 func TestReleaseNotes(t *testing.T) {
 	changelog := filepath.Join(t.TempDir(), "CHANGELOG.md")
 	text := "# Changelog\n\n## 0.2.0 (not released yet)\n\n- new\n\n## 0.1.0 (2026-01-02)\n\n### Commands\n- see [docs](docs/ui.md) and [deploy](deploy/README.md#metrics)\n- [elsewhere](https://example.com/x)\n\n## 0.0.10 (2026-01-01)\n\n- old\n"
-	if err := os.WriteFile(changelog, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(changelog, []byte(text), 0o644))
 	const at = "https://github.com/nkp-proxy/nkp/blob/v0.1.0/"
 	want := "\n### Commands\n- see [docs](" + at + "docs/ui.md) and [deploy](" + at + "deploy/README.md#metrics)\n- [elsewhere](https://example.com/x)\n"
 	if out, err := exec.Command("deploy/package/notes", "v0.1.0", changelog).CombinedOutput(); err != nil || string(out) != want {
@@ -53,9 +47,7 @@ func TestReleaseNotes(t *testing.T) {
 	}
 	// The project's own: a section that is not released yet is refused, any other has a page.
 	own, err := os.ReadFile("CHANGELOG.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m := regexp.MustCompile(`(?m)^## ([0-9.]+)(.*)$`).FindStringSubmatch(string(own))
 	if m == nil {
 		t.Fatal("CHANGELOG.md has no version")

@@ -61,13 +61,9 @@ func bed(t *testing.T, o testbed.Options) (b *testbed.Bed, pods []*testbed.Pod) 
 	o.Plane = testbed.Linux
 	b = testbed.Start(t, o)
 	pods, err := b.AddPods(testbed.PodSpec{}, testbed.PodSpec{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	remote, err := b.AddRemotePods(testbed.PodSpec{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pods = append(pods, remote...)
 	for _, p := range pods {
 		if _, err := p.ServeTCP(80); err != nil {
@@ -139,6 +135,16 @@ endpoints:
 		}
 	}
 	return b.String()
+}
+
+// run runs a program on a host, which must succeed, and returns what it prints.
+func run(t *testing.T, host *testbed.Host, argv ...string) string {
+	t.Helper()
+	out, err := host.Exec(t.Context(), argv...)
+	if err != nil {
+		t.Fatalf("%q: %v: %s", argv, err, out)
+	}
+	return out
 }
 
 // nodeObject is the Node that goes with the bed.

@@ -14,9 +14,7 @@ func BenchmarkPlan(b *testing.B) {
 	m := generate(10_000)
 	o := DefaultOptions()
 	p, err := New(o)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	o.Log, o.Hooks = p.log, p.opts.Hooks
 	b.ReportAllocs()
 	for b.Loop() {

@@ -3,14 +3,12 @@ package fallback
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback/rules"
-	"github.com/nkp-proxy/nkp/k8s"
 )
 
 // An update interrupts a full read-back, which takes seconds in large tables; the read-back is repeated later. A read-back that has
@@ -19,12 +17,7 @@ func TestUpdateBeforeTheLook(t *testing.T) { synctest.Test(t, testUpdateBeforeTh
 
 func testUpdateBeforeTheLook(t *testing.T) {
 	s := newStage(t)
-	r := rand.New(rand.NewPCG(1, 2))
-	put := func(n int) {
-		p := randomPort(r, n)
-		s.put(k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{p.Name: p}})
-	}
-	put(1)
+	s.put(generated(1))
 	s.step()
 	s.must("at first")
 
@@ -35,7 +28,7 @@ func testUpdateBeforeTheLook(t *testing.T) {
 	}{{time.Now().Add(-time.Second), context.Canceled}, {time.Now().Add(-2 * fullCheckPatience), errStuck}} {
 		var got error
 		s.tables.reading = func(ctx context.Context) error {
-			put(2)
+			s.put(generated(2))
 			synctest.Wait() // until the update could do no more
 			if got = ctx.Err(); got == nil {
 				got = errStuck
@@ -70,12 +63,8 @@ func TestLookTellsWhatItSaw(t *testing.T) { synctest.Test(t, testLookTellsWhatIt
 
 func testLookTellsWhatItSaw(t *testing.T) {
 	s := newStage(t)
-	r := rand.New(rand.NewPCG(1, 2))
-	p := randomPort(r, 1)
-	for len(p.ClusterEndpoints) == 0 {
-		p = randomPort(r, 1)
-	}
-	s.put(k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{p.Name: p}})
+	p := generatePort(0)
+	s.put(generated(1))
 	s.step()
 	s.must("at first")
 	if !s.status.Compared.IsZero() || s.status.Audits != 0 {
@@ -107,12 +96,7 @@ func TestFailedReadBackIsShown(t *testing.T) { synctest.Test(t, testFailedReadBa
 
 func testFailedReadBackIsShown(t *testing.T) {
 	s := newStage(t)
-	r := rand.New(rand.NewPCG(1, 2))
-	put := func(n int) {
-		p := randomPort(r, n)
-		s.put(k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{p.Name: p}})
-	}
-	put(1)
+	s.put(generated(1))
 	s.step()
 	s.must("at first")
 	due := func() {
@@ -131,7 +115,7 @@ func testFailedReadBackIsShown(t *testing.T) {
 		}
 	}
 	failed("a read-back that fails")
-	put(2)
+	s.put(generated(2))
 	s.step()
 	s.tables.reading = nil
 	s.must("a change after that")
@@ -148,8 +132,7 @@ func TestFailedRepairOfTheGuardIsShown(t *testing.T) {
 	s := newStage(t)
 	setting := &fakeSetting{}
 	s.worker.localnet.setting = setting
-	p := randomPort(rand.New(rand.NewPCG(1, 2)), 1)
-	s.put(k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{p.Name: p}})
+	s.put(generated(1))
 	s.step()
 	s.must("at first")
 	if !setting.is {
@@ -180,8 +163,7 @@ func TestFailedRepairOfTheGuardIsShown(t *testing.T) {
 func TestForeignLocalnetStays(t *testing.T) {
 	s := newStage(t)
 	setting := &fakeSetting{is: true}
-	p := randomPort(rand.New(rand.NewPCG(1, 2)), 1)
-	s.put(k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{p.Name: p}})
+	s.put(generated(1))
 	s.tables.refuse = func(line string) bool { return strings.HasPrefix(line, "-A "+rules.LocalFirewall+" ") }
 	for _, refused := range []bool{true, false} { // nkp ends between the two
 		s.restart(nftLimits)

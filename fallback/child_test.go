@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -126,6 +125,7 @@ func child(text string) error {
 			os.Exit(1)
 		}
 	}()
+	world := world{Tracker: k8s.NewTracker(o.Tracker), known: map[k8s.Ref]bool{}}
 	var last *k8s.Model
 	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	for {
@@ -139,7 +139,7 @@ func child(text string) error {
 		var err error
 		switch req.Op {
 		case "update":
-			last, err = update(p, last, req.Path, o.Tracker)
+			err = world.update(p, req.Path)
 		case "status":
 			r.Status = p.Detail()
 		case "diff":
@@ -202,47 +202,31 @@ func child(text string) error {
 	}
 }
 
-// update hands the Plane what is new in a file of manifests.
-func update(p *Plane, last *k8s.Model, path string, o k8s.Options) (*k8s.Model, error) {
-	manifests := manifest.Load(path)
-	if err := manifests.Err(); err != nil {
-		return last, err
-	}
-	t := k8s.NewTracker(o)
-	t.Apply(manifests.Objects)
-	m, c := t.Flush()
-	if last != nil {
-		c = changes(last, m)
-	}
-	p.Update(m, c)
-	return m.Clone(), nil
+// world is what a Plane was told of the cluster.
+type world struct {
+	*k8s.Tracker
+	known map[k8s.Ref]bool // the objects
 }
 
-func changes(a, b *k8s.Model) k8s.Changes {
-	c := k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{}, HealthChecks: map[k8s.ServiceName]*k8s.HealthCheck{}}
-	for n, p := range b.Ports {
-		if !reflect.DeepEqual(a.Ports[n], p) {
-			c.Ports[n] = p
+// update hands the Plane what is new in a file of manifests.
+func (w world) update(p *Plane, path string) error {
+	manifests := manifest.Load(path)
+	if err := manifests.Err(); err != nil {
+		return err
+	}
+	there := map[k8s.Ref]bool{}
+	for _, c := range manifests.Objects {
+		there[c.Ref], w.known[c.Ref] = true, true
+	}
+	for ref := range w.known {
+		if !there[ref] {
+			w.Apply([]k8s.Change{{Op: k8s.Delete, Ref: ref}})
+			delete(w.known, ref)
 		}
 	}
-	for n := range a.Ports {
-		if b.Ports[n] == nil {
-			c.Ports[n] = nil
-		}
-	}
-	for n, h := range b.HealthChecks {
-		if old, ok := a.HealthChecks[n]; !ok || old != h {
-			c.HealthChecks[n] = &h
-		}
-	}
-	for n := range a.HealthChecks {
-		if _, ok := b.HealthChecks[n]; !ok {
-			c.HealthChecks[n] = nil
-		}
-	}
-	c.Node = !reflect.DeepEqual(a.Node, b.Node) || !reflect.DeepEqual(a.Detector, b.Detector) ||
-		!reflect.DeepEqual(a.ServiceCIDRs, b.ServiceCIDRs)
-	return c
+	w.Apply(manifests.Objects)
+	p.Update(w.Flush())
+	return nil
 }
 
 // process is a Plane that runs in a bed's node.
@@ -275,28 +259,20 @@ func launch(t *testing.T, b *testbed.Bed, o childOptions) *process {
 func launchAs(t *testing.T, b *testbed.Bed, o childOptions, argv ...string) *process {
 	t.Helper()
 	text, err := json.Marshal(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), childEnv+"="+string(text), "XTABLES_LOCKFILE="+lockFile(b))
 	log, err := os.CreateTemp(t.TempDir(), "plane")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cmd.Stderr = log
 	p := &process{t: t, bed: b, cmd: cmd, log: log.Name(), done: make(chan struct{})}
 	if p.in, err = cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p.out, p.pipe = bufio.NewReader(out), out.(*os.File)
-	if err := b.Node.Start(cmd); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Node.Start(cmd))
 	t.Cleanup(func() {
 		p.kill()
 		if text, err := os.ReadFile(log.Name()); t.Failed() && err == nil {
@@ -334,18 +310,14 @@ func (p *process) ask(r request) reply {
 // try is ask for what may fail.
 func (p *process) try(r request) reply {
 	p.t.Helper()
-	if err := json.NewEncoder(p.in).Encode(r); err != nil {
-		p.t.Fatal(err)
-	}
+	must(p.t, json.NewEncoder(p.in).Encode(r))
 	_ = p.pipe.SetReadDeadline(time.Now().Add(wait.Limit))
 	line, err := p.out.ReadBytes('\n')
 	if err != nil {
 		p.t.Fatalf("%s: the plane has ended, or does not answer: %v", r.Op, err)
 	}
 	var a reply
-	if err := json.Unmarshal(line, &a); err != nil {
-		p.t.Fatal(err)
-	}
+	must(p.t, json.Unmarshal(line, &a))
 	return a
 }
 
@@ -353,9 +325,7 @@ func (p *process) try(r request) reply {
 func (p *process) update(manifests string) {
 	p.t.Helper()
 	path := filepath.Join(p.t.TempDir(), "manifests.yaml")
-	if err := os.WriteFile(path, []byte(manifests), 0o644); err != nil {
-		p.t.Fatal(err)
-	}
+	must(p.t, os.WriteFile(path, []byte(manifests), 0o644))
 	p.ask(request{Op: "update", Path: path})
 }
 
@@ -400,9 +370,7 @@ func (p *process) until(what string, ok func(FamilyStatus) bool) {
 func (p *process) logged(text string) int {
 	p.t.Helper()
 	log, err := os.ReadFile(p.log)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must(p.t, err)
 	return strings.Count(string(log), text)
 }
 

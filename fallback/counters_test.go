@@ -37,14 +37,10 @@ func TestCounters(t *testing.T) {
 		many(pods[0].Host, 50, "[fd00:40::1]:80")
 		many(pods[0].Host, 5, "20.0.0.2:80")
 		held, err := pods[0].Hold(t.Context(), "40.0.0.2:80", testbed.DialOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer held.Close()
 		for range 20 { // all of one connection
-			if err := held.Check(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, held.Check())
 		}
 		for _, c := range []packet{
 			{what: "outside all source ranges", to: "20.0.0.2:80", err: testbed.ErrTimeout, control: "10.0.0.11:80"},

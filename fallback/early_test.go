@@ -18,19 +18,13 @@ import (
 func TestEarlyTCP(t *testing.T) {
 	eachPlane(t, func(t *testing.T, backend xtables.Backend) {
 		b, pods := bed(t, testbed.Options{})
-		nft := func(host *testbed.Host, rules string) {
-			t.Helper()
-			if out, err := host.Exec(t.Context(), "nft", rules); err != nil {
-				t.Fatal(out, err)
-			}
-		}
 		// The kernel follows connections in a namespace once a rule there asks for it.
-		nft(b.Node, `table inet other {
+		run(t, b.Node, "nft", `table inet other {
 			chain output { type filter hook output priority 0; ct state new accept; }
 			chain forward { type filter hook forward priority 0; ct state new accept; }
 		}`)
 		// The router does not answer that it has no route.
-		nft(b.Router, `table inet other {
+		run(t, b.Router, "nft", `table inet other {
 			chain prerouting { type filter hook prerouting priority 0; ip daddr 40.0.0.0/24 drop; ip6 daddr fd00:40::/64 drop; }
 		}`)
 		var p *process
@@ -61,9 +55,7 @@ func TestEarlyTCP(t *testing.T) {
 							return nil
 						})
 					})
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 				}
 				return n
 			}
@@ -72,7 +64,7 @@ func TestEarlyTCP(t *testing.T) {
 			// No SYN comes before nkp is done: between the rules and the end of the scan it would be refused.
 			held := []*testbed.Host{b.Node, pods[1].Host}
 			for _, host := range held {
-				nft(host, `table inet held {
+				run(t, host, "nft", `table inet held {
 					chain output { type filter hook output priority -310; tcp dport 80 tcp flags & (syn | ack) == syn drop; }
 				}`)
 			}
@@ -84,7 +76,7 @@ func TestEarlyTCP(t *testing.T) {
 			serve(manifests)
 			wait.For(t, "the early connections to be forgotten", func() bool { return early() == 0 })
 			for _, host := range held {
-				nft(host, "delete table inet held")
+				run(t, host, "nft", "delete table inet held")
 			}
 			for range clients {
 				if err := <-answers; err != nil {

@@ -13,9 +13,7 @@ func TestInvalidPackets(t *testing.T) {
 	testbed.Linux.Require(t)
 	for setting, dropped := range map[string]bool{"0": true, "1": false} {
 		b, _ := bed(t, testbed.Options{})
-		if out, err := b.Node.Exec(t.Context(), "sh", "-c", "echo "+setting+" > /proc/sys/"+tcpBeLiberal); err != nil {
-			t.Fatal(out, err)
-		}
+		run(t, b.Node, "sh", "-c", "echo "+setting+" > /proc/sys/"+tcpBeLiberal)
 		start(t, b, defaults(xtables.NFT), nodeObject)
 		if out := iptables(t, b, xtables.NFT, "iptables-save"); strings.Contains(out, "--ctstate INVALID -j DROP") != dropped {
 			t.Errorf("%s is %s:\n%s", tcpBeLiberal, setting, out)

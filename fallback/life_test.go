@@ -7,12 +7,13 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/test/chance"
 	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
 	"github.com/nkp-proxy/nkp/test/wait"
@@ -30,83 +31,100 @@ func iptables(t *testing.T, b *testbed.Bed, backend xtables.Backend, argv ...str
 	if rest != "" {
 		rest = "-" + rest
 	}
-	out, err := b.Node.Exec(t.Context(), append([]string{name + infix + rest}, args...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
+	return run(t, b.Node, append([]string{name + infix + rest}, args...)...)
 }
 
-// A Plane that starts again finds its rules in place and writes nothing; their counters go on.
+// nftIn runs nft in the node.
+func nftIn(t *testing.T, b *testbed.Bed, argv ...string) string {
+	t.Helper()
+	return run(t, b.Node, append([]string{"nft"}, argv...)...)
+}
+
+// A Plane that starts again, killed or told to stop before, finds its rules in place and writes nothing; their counters go on, and so
+// does session affinity. Over nftables it is so whatever had happened to the slots of its endpoints.
 func TestRestartWritesNothing(t *testing.T) {
-	each(t, func(t *testing.T, backend xtables.Backend) {
+	eachPlane(t, func(t *testing.T, backend xtables.Backend) {
 		b, pods := bed(t, testbed.Options{})
 		o := defaults(backend)
-		manifests := nodeObject + service("web", 1, "type: NodePort", "sessionAffinity: ClientIP") + endpoints("web", pods...) +
-			service("none", 2, "type: NodePort") + endpoints("none")
-		p := start(t, b, o, manifests)
-		if _, err := pods[0].Ask(t.Context(), "tcp", "40.0.0.1:80"); err != nil {
-			t.Fatal(err)
+		o.Tracker.ServiceCIDRs = testbed.ServiceRanges[:2]
+		manifests := func(list ...*testbed.Pod) string {
+			return nodeObject + service("web", 1, "type: NodePort", "sessionAffinity: ClientIP", "externalTrafficPolicy: Local") +
+				endpoints("web", list...) +
+				service("none", 2, "type: NodePort") + endpoints("none") +
+				service("ranges", 3, "type: LoadBalancer", `loadBalancerSourceRanges: [10.0.0.0/8, 10.0.0.11/32, "fd00:a::/32"]`) +
+				"status: {loadBalancer: {ingress: [{ip: 20.0.0.3}]}}\n" + endpoints("ranges", pods[2])
 		}
-		before := counted(iptables(t, b, backend, "iptables-save", "-c", "-t", "nat"))
-		p.kill()
-		p = start(t, b, o, manifests)
-		for _, f := range p.status().Families {
-			if f.Rules != 0 || f.Transactions != 0 || f.Services != 4 {
-				t.Errorf("after the restart: %+v", f)
+		p := start(t, b, o, manifests(pods...))
+		serving := pods
+		if backend == nftables {
+			serving = pods[1:] // the first slot is another's now
+			p.sync(manifests(serving...))
+		}
+		first, err := pods[0].Ask(t.Context(), "tcp", "40.0.0.1:80")
+		must(t, err)
+		before := counters(t, b, backend)
+		for _, how := range []string{"kill", "stop"} {
+			if how == "stop" {
+				p.ask(request{Op: "stop"})
+			}
+			p.kill()
+			p = start(t, b, o, manifests(serving...))
+			for _, f := range p.status().Families {
+				if f.Rules != 0 || f.Transactions != 0 || f.Services != 6 {
+					t.Errorf("after %s: %+v", how, f)
+				}
 			}
 		}
-		after := counted(iptables(t, b, backend, "iptables-save", "-c", "-t", "nat"))
-		if before == 0 || after < before {
-			t.Errorf("%d packets counted before, %d after", before, after)
+		if after := counters(t, b, backend); before == "" || after != before {
+			t.Errorf("before:\n%s\nafter:\n%s", before, after)
+		}
+		for range chance.Trials(0.5) {
+			if a, err := pods[0].Ask(t.Context(), "tcp", "40.0.0.1:80"); err != nil || a.Pod != first.Pod {
+				t.Errorf("session affinity led to %s, then to %s: %v", first.Pod, a.Pod, err)
+			}
 		}
 	})
 }
 
-// counted returns the packets that rules with DNAT have translated.
-func counted(save string) (n int) {
-	for _, m := range regexp.MustCompile(`(?m)^\[(\d+):\d+\] .*-j DNAT`).FindAllStringSubmatch(save, -1) {
-		k, _ := strconv.Atoi(m[1])
-		n += k
+// counters returns what is installed for Services with its counters: a table, or the rules that translate.
+func counters(t *testing.T, b *testbed.Bed, backend xtables.Backend) string {
+	t.Helper()
+	var lines []string
+	if backend == nftables {
+		for l := range strings.Lines(nftIn(t, b, "list", "table", "ip", "nkp")) {
+			if !strings.Contains(l, "expires") { // how long clients are remembered
+				lines = append(lines, l)
+			}
+		}
+		return strings.Join(lines, "")
 	}
-	return n
+	save := iptables(t, b, backend, "iptables-save", "-c", "-t", "nat")
+	if lines = regexp.MustCompile(`(?m)^\[[1-9]\d*:\d+\] .*-j DNAT.*$`).FindAllString(save, -1); len(lines) == 0 {
+		t.Error("no packets are counted")
+	}
+	return strings.Join(lines, "\n")
 }
 
-// What somebody else does to the rules is undone: a flush of everything, a rule taken away, one too many, a chain gone.
+// What somebody else does to the rules is undone, over nftables at once: a flush of everything, a rule or an element taken away, one too
+// many, a chain gone.
 func TestRepair(t *testing.T) {
-	each(t, func(t *testing.T, backend xtables.Backend) {
+	eachPlane(t, func(t *testing.T, backend xtables.Backend) {
 		b, pods := bed(t, testbed.Options{})
-		p := start(t, b, defaults(backend), nodeObject+service("web", 1, "type: NodePort")+endpoints("web", pods[0])+
+		o := defaults(backend)
+		if backend == nftables {
+			o.SyncPeriod = time.Hour // notifications alone
+		}
+		p := start(t, b, o, nodeObject+service("web", 1, "type: NodePort", "sessionAffinity: ClientIP")+endpoints("web", pods[0])+
 			service("none", 2, "type: NodePort")+endpoints("none"))
-		chain := regexp.MustCompile(`KUBE-SVC-\w+`).FindString(iptables(t, b, backend, "iptables", "-t", "nat", "-S", "KUBE-SERVICES"))
-		rule := strings.Fields(strings.Split(iptables(t, b, backend, "iptables", "-t", "nat", "-S", "KUBE-NODEPORTS"), "\n")[1])
-		if chain == "" || len(rule) == 0 {
-			t.Fatal("no rules to break")
-		}
-		// Each is one step, because nkp may repair it at any moment: a second command would meet the repair. Over legacy the chains
-		// go, too: without --noflush iptables-restore empties the tables that it names.
-		flush := func(program, table string) []string {
-			if backend == xtables.NFT {
-				return []string{program, "-t", table, "-F"}
-			}
-			name := filepath.Join(t.TempDir(), table)
-			if err := os.WriteFile(name, []byte("*"+table+"\nCOMMIT\n"), 0o644); err != nil {
-				t.Fatal(err)
-			}
-			return []string{program + "-restore", name}
-		}
-		for what, command := range map[string][]string{
-			"flush of nat":       flush("iptables", "nat"),
-			"flush of filter":    flush("iptables", "filter"),
-			"flush of ip6tables": flush("ip6tables", "nat"),
-			"emptied chain":      {"iptables", "-t", "nat", "-F", chain},
-			"lost rule":          {"iptables", "-F", "KUBE-SERVICES"},
-			"foreign rule":       {"iptables", "-t", "nat", "-I", "KUBE-SERVICES", "-j", "RETURN"},
-			"lost jump":          {"iptables", "-t", "nat", "-D", "PREROUTING", "1"},
-			"lost fixed rule":    {"iptables", "-t", "nat", "-F", "KUBE-MARK-MASQ"},
-		} {
-			p.repaired(what, func() { iptables(t, b, backend, command...) })
-			for _, to := range []string{"40.0.0.1:80", "[fd00:40::1]:80"} {
+		for what, command := range damage(t, b, backend) {
+			p.repaired(what, func() {
+				if backend == nftables {
+					nftIn(t, b, command...)
+				} else {
+					iptables(t, b, backend, command...)
+				}
+			})
+			for _, to := range []string{"40.0.0.1:80", "[fd00:40::1]:80", "172.16.0.2:30001"} {
 				for _, from := range []*testbed.Host{pods[1].Host, b.Node} {
 					if _, err := from.Ask(t.Context(), "tcp", to); err != nil {
 						t.Errorf("after %s: %v", what, err)
@@ -115,6 +133,56 @@ func TestRepair(t *testing.T) {
 			}
 		}
 	})
+}
+
+// damage are commands that break what is installed. Each is one step, because nkp may repair it at any moment: a second command would
+// meet the repair.
+func damage(t *testing.T, b *testbed.Bed, backend xtables.Backend) map[string][]string {
+	t.Helper()
+	if backend == nftables {
+		commands := map[string][]string{}
+		for what, command := range map[string]string{
+			"flush":            "flush ruleset",
+			"deleted table":    "delete table ip nkp",
+			"deleted table v6": "delete table ip6 nkp",
+			"lost element":     "delete element ip nkp services { 40.0.0.1 . tcp . 80 }",
+			"lost endpoint":    "delete element ip nkp endpoints { 40.0.0.1 . tcp . 80 . 0 }",
+			"another endpoint": "delete element ip nkp endpoints { 40.0.0.1 . tcp . 80 . 0 } ; " +
+				"add element ip nkp endpoints { 40.0.0.1 . tcp . 80 . 0 : 10.0.0.99 . 80 }",
+			"foreign element": "add element ip nkp cluster-ips { 9.9.9.9 }",
+			"emptied chain":   "flush chain ip nkp external",
+			"foreign rule":    "insert rule ip nkp services return",
+			"foreign chain":   "add chain ip nkp mine",
+			"lost hook":       "delete chain ip nkp prerouting",
+			"emptied set":     "flush map ip6 nkp services",
+		} {
+			commands[what] = strings.Fields(command)
+		}
+		return commands
+	}
+	chain := regexp.MustCompile(`KUBE-SVC-\w+`).FindString(iptables(t, b, backend, "iptables", "-t", "nat", "-S", "KUBE-SERVICES"))
+	if chain == "" {
+		t.Fatal("no rules to break")
+	}
+	// Over legacy the chains go, too: without --noflush iptables-restore empties the tables that it names.
+	flush := func(program, table string) []string {
+		if backend == xtables.NFT {
+			return []string{program, "-t", table, "-F"}
+		}
+		name := filepath.Join(t.TempDir(), table)
+		must(t, os.WriteFile(name, []byte("*"+table+"\nCOMMIT\n"), 0o644))
+		return []string{program + "-restore", name}
+	}
+	return map[string][]string{
+		"flush of nat":       flush("iptables", "nat"),
+		"flush of filter":    flush("iptables", "filter"),
+		"flush of ip6tables": flush("ip6tables", "nat"),
+		"emptied chain":      {"iptables", "-t", "nat", "-F", chain},
+		"lost rule":          {"iptables", "-F", "KUBE-SERVICES"},
+		"foreign rule":       {"iptables", "-t", "nat", "-I", "KUBE-SERVICES", "-j", "RETURN"},
+		"lost jump":          {"iptables", "-t", "nat", "-D", "PREROUTING", "1"},
+		"lost fixed rule":    {"iptables", "-t", "nat", "-F", "KUBE-MARK-MASQ"},
+	}
 }
 
 // What kubelet and the CNI plugins portmap and flannel do to the base chains harms no Service and is no repair. A jump of portmap's that
@@ -182,9 +250,7 @@ func TestNoGap(t *testing.T) {
 		}
 		p := start(t, b, o, manifests(0))
 		held, err := pods[1].Hold(t.Context(), "40.0.0.1:80", testbed.DialOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 
 		const batch = 10
 		var batches atomic.Int32 // of new connections
@@ -240,28 +306,32 @@ func TestNoGap(t *testing.T) {
 	})
 }
 
-// Cleanup takes away what is ours and nothing else.
+// Cleanup takes away what is ours and nothing else, and no change of nkp's does.
 func TestCleanup(t *testing.T) {
-	each(t, func(t *testing.T, backend xtables.Backend) {
+	eachPlane(t, func(t *testing.T, backend xtables.Backend) {
 		b, pods := bed(t, testbed.Options{})
 		foreign(t, b, backend)
 		before := saved(t, b, backend)
 		o := defaults(backend)
 		o.Tracker.ServiceCIDRs = testbed.ServiceRanges[:2]
-		p := start(t, b, o, nodeObject+service("web", 1, "type: NodePort")+endpoints("web", pods...)+service("none", 2, "type: NodePort")+endpoints("none"))
+		p := start(t, b, o, nodeObject+service("web", 1, "type: NodePort")+endpoints("web", pods...)+
+			service("none", 2, "type: NodePort")+endpoints("none"))
 		if saved(t, b, backend) == before {
 			t.Fatal("nothing was installed")
 		}
 		p.kill()
 		cleaner := launch(t, b, o)
-		first := cleaner.ask(request{Op: "cleanup"}).Text
-		if strings.Contains(first, "Chains:0") {
+		first, nothing := cleaner.ask(request{Op: "cleanup"}).Text, "{Chains:0 Rules:0 Left:0}"
+		if backend == nftables {
+			nothing = "0 tables"
+		}
+		if strings.Contains(first, "Chains:0") || backend == nftables && first != "2 tables" {
 			t.Error(first)
 		}
 		if got := saved(t, b, backend); got != before {
 			t.Errorf("before:\n%s\nafter cleanup:\n%s", before, got)
 		}
-		if again := cleaner.ask(request{Op: "cleanup"}).Text; again != "{Chains:0 Rules:0 Left:0}" {
+		if again := cleaner.ask(request{Op: "cleanup"}).Text; again != nothing {
 			t.Error("a second cleanup removed", again)
 		}
 	})
@@ -278,9 +348,7 @@ func TestCleanupOfWhatIsReadable(t *testing.T) {
 		dir := t.TempDir()
 		const broken = "#!/bin/sh\n[ \"$1\" = --version ] && exec echo 'iptables v1.8.9 (nf_tables)'\n" +
 			"echo 'Could not fetch rule set generation id: Invalid argument' >&2\nexit 4\n"
-		if err := os.WriteFile(filepath.Join(dir, "iptables-nft"), []byte(broken), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, "iptables-nft"), []byte(broken), 0o755))
 		cleaner := launchAs(t, b, o, "env", "PATH="+dir+":"+os.Getenv("PATH"), os.Args[0])
 		if a := cleaner.try(request{Op: "cleanup"}); !strings.Contains(a.Err, "back end nf_tables, IPv4") || !strings.Contains(a.Err, "generation id") {
 			t.Errorf("the error: %q", a.Err)
@@ -293,9 +361,22 @@ func TestCleanupOfWhatIsReadable(t *testing.T) {
 	})
 }
 
-// foreign makes rules of docker, of the CNI plugin portmap and of a host's firewall.
+// foreign makes rules of docker, of portmap and of a host's firewall; over nftables, tables of others.
 func foreign(t *testing.T, b *testbed.Bed, backend xtables.Backend) {
 	t.Helper()
+	if backend == nftables {
+		for _, c := range []string{
+			"add table inet firewall",
+			"add chain inet firewall input { type filter hook input priority 0 ; policy accept ; }",
+			"add rule inet firewall input tcp dport 9 drop",
+			"add table ip nkp-other",
+			"add map ip nkp-other services { type ipv4_addr : verdict ; }",
+		} {
+			nftIn(t, b, strings.Fields(c)...)
+		}
+		iptables(t, b, xtables.NFT, "iptables", "-t", "nat", "-A", "POSTROUTING", "-s", "10.99.0.0/16", "-j", "MASQUERADE")
+		return
+	}
 	for _, c := range []string{
 		"iptables -t nat -N DOCKER",
 		"iptables -t nat -A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER",
@@ -319,6 +400,9 @@ func foreign(t *testing.T, b *testbed.Bed, backend xtables.Backend) {
 // saved returns all tables that services use, without counters and comments.
 func saved(t *testing.T, b *testbed.Bed, backend xtables.Backend) string {
 	t.Helper()
+	if backend == nftables {
+		return nftIn(t, b, "-s", "list", "ruleset")
+	}
 	text := ""
 	for _, program := range []string{"iptables-save", "ip6tables-save"} {
 		for _, table := range []string{"nat", "filter"} {

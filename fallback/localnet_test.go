@@ -35,20 +35,14 @@ func newIntruder(t *testing.T, b *testbed.Bed) *intruder {
 	t.Helper()
 	n := &intruder{t: t, bed: b, heard: make(chan int)}
 	listener, err := b.Node.ListenPacket(":9999") // one socket, so that what arrives keeps its order
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, c := range []string{
 		"ip addr flush dev lo",
 		"ip route add 127.0.0.1/32 via " + b.Node.IP4.String() + " dev " + b.RouterDevice(),
 	} {
-		if out, err := b.Router.Exec(t.Context(), strings.Fields(c)...); err != nil {
-			t.Fatal(out, err)
-		}
+		run(t, b.Router, strings.Fields(c)...)
 	}
-	if err := b.Router.Sysctl("ipv4/conf/all/route_localnet", "1"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Router.Sysctl("ipv4/conf/all/route_localnet", "1"))
 	for conn, to := range map[*net.Conn]string{&n.knock: loopbackListener, &n.control: b.Node.IP4.String() + ":9999"} {
 		if *conn, err = b.Router.DialUDP(t.Context(), to, testbed.DialOptions{}); err != nil {
 			t.Fatal(err)
@@ -115,18 +109,14 @@ func (n *intruder) send(count int) {
 // set sets the node's route_localnet.
 func (n *intruder) set(to string) {
 	n.t.Helper()
-	if err := n.bed.Node.Sysctl("ipv4/conf/all/route_localnet", to); err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, n.bed.Node.Sysctl("ipv4/conf/all/route_localnet", to))
 }
 
 // routes returns the node's route_localnet.
 func (n *intruder) routes() string {
 	n.t.Helper()
 	out, err := n.bed.Node.Exec(n.t.Context(), "cat", "/proc/sys/net/ipv4/conf/all/route_localnet")
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
 	return strings.TrimSpace(out)
 }
 
@@ -137,9 +127,7 @@ func (n *intruder) arrived() int {
 	n.mu.Lock()
 	_, err := n.control.Write([]byte("control"))
 	n.mu.Unlock()
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
 	return wait.Receive(n.t, "the intruder's control", n.heard)
 }
 
@@ -166,7 +154,7 @@ func (n *intruder) opens(what string) {
 // Whatever nkp does, no neighbour reaches what listens at 127.0.0.1 (CVE-2020-8558): during the first sync of many Services,
 // at a restart, without NodePorts at 127.0.0.1, after a cleanup. What another has opened is closed again.
 func TestNeighboursStayOffLoopback(t *testing.T) {
-	each(t, func(t *testing.T, backend xtables.Backend) {
+	eachPlane(t, func(t *testing.T, backend xtables.Backend) {
 		for name, scope := range map[string]rules.Scope{"everything": rules.Everything, "host": rules.Host} {
 			t.Run(name, func(t *testing.T) {
 				if (backend == xtables.Legacy) != (scope == rules.Host) {
@@ -197,37 +185,50 @@ func testLoopback(t *testing.T, backend xtables.Backend, scope rules.Scope) {
 	served.check(t)
 
 	// What is removed while nkp runs comes back; in between, the kernel cannot know.
-	for _, c := range [][]string{{"-F"}, {"-F", "KUBE-FIREWALL"}, {"-D", "INPUT", "-j", "KUBE-FIREWALL"}} {
-		iptables(t, b, backend, append([]string{"iptables"}, c...)...)
-		n.stops("iptables " + strings.Join(c, " "))
+	removals := []string{"-F", "-F KUBE-FIREWALL", "-D INPUT -j KUBE-FIREWALL"}
+	if backend == nftables {
+		removals = []string{"flush chain ip nkp localnet-guard", "delete chain ip nkp localnet-guard", "flush ruleset"}
+	}
+	remove := func(what string) {
+		t.Helper()
+		if backend == nftables {
+			nftIn(t, b, strings.Fields(what)...)
+		} else {
+			iptables(t, b, backend, append([]string{"iptables"}, strings.Fields(what)...)...)
+		}
+	}
+	for _, what := range removals {
+		p.repaired(what, func() { remove(what) })
+		n.stops(what)
 		n.opens("after the repair")
 		n.none("after the repair")
 		served.check(t)
 	}
 
 	// The guard is there before many Services are, and a start closes what was opened while nkp was away.
-	cleanup := func(what string) {
+	cleanup := func() {
 		t.Helper()
 		p.kill()
 		p = launch(t, b, o)
 		p.ask(request{Op: "cleanup"})
 		p.kill()
-		n.none(what)
 	}
-	cleanup("a cleanup")
+	cleanup()
+	n.none("a cleanup")
 	p = launch(t, b, o)
 	p.ask(request{Op: "generate", N: services})
 	n.opens("the first sync of many Services")
 	p.until("the first sync", func(f FamilyStatus) bool { return f.InStep && f.Services == services })
 	n.none("the first sync of many Services")
 	p.kill()
-	iptables(t, b, backend, "iptables", "-F")
+	remove(removals[0])
 	p = launch(t, b, o)
 	p.ask(request{Op: "generate", N: services})
 	n.stops("a start that finds the guard flushed")
 	p.until("the sync after that", func(f FamilyStatus) bool { return f.InStep && f.Services == services })
 	n.none("the sync after that")
-	cleanup("a cleanup of many Services")
+	cleanup()
+	n.none("a cleanup of many Services")
 	p = start(t, b, o, manifests)
 	served.check(t)
 
@@ -243,7 +244,8 @@ func testLoopback(t *testing.T, backend xtables.Backend, scope rules.Scope) {
 	p.kill()
 	p = start(t, b, o, manifests)
 	served.check(t)
-	cleanup("a cleanup")
+	cleanup()
+	n.none("a cleanup")
 	if n.routes() != "0" {
 		t.Error("route_localnet stays set after a cleanup")
 	}
@@ -255,7 +257,10 @@ func testLoopback(t *testing.T, backend xtables.Backend, scope rules.Scope) {
 	p.kill()
 	o.LocalhostNodePorts = false
 	p = start(t, b, o, manifests)
-	cleanup("a cleanup where another has set route_localnet")
+	cleanup()
+	if backend != nftables { // there the guard goes with the table
+		n.none("a cleanup where another has set route_localnet")
+	}
 	if n.routes() != "1" {
 		t.Error("nkp has unset what another has set")
 	}
@@ -270,9 +275,7 @@ func TestLocalnetInAContainer(t *testing.T) {
 		n := newIntruder(t, b)
 		o := defaults(xtables.NFT)
 		file := filepath.Join(t.TempDir(), "route_localnet")
-		if err := os.WriteFile(file, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, nil, 0o600))
 		o.LocalnetFile = file
 		script := `mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec "$0"`
 		if volume {

@@ -3,14 +3,12 @@
 package fallback
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/nkp-proxy/nkp/fallback/xtables"
@@ -18,27 +16,13 @@ import (
 	"github.com/nkp-proxy/nkp/test/wait"
 )
 
-// holdLock takes the lock of the legacy back end as another iptables does.
-func holdLock(t *testing.T, file string) (release func()) {
-	t.Helper()
-	f, err := os.Create(file)
-	if err == nil {
-		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = f.Close() })
-	return func() { _ = f.Close() }
-}
-
 // A Plane that finds the xtables lock held waits for it and names it, chooses the back end that the node uses nevertheless,
 // and serves all families once the lock is free. While it waits, it ends when it is told to.
 func TestLockHeldAtStart(t *testing.T) {
 	testbed.Linux.Require(t)
 	b, pods := bed(t, testbed.Options{})
 	iptables(t, b, xtables.Legacy, "ip6tables", "-t", "mangle", "-N", "KUBE-KUBELET-CANARY")
-	release := holdLock(t, lockFile(b))
+	release := testbed.HoldLock(t, lockFile(b))
 	p := launch(t, b, defaults(""))
 	p.update(nodeObject + service("web", 1) + endpoints("web", pods[0]))
 	wait.NoError(t, "a status that names the lock", func() error {
@@ -65,7 +49,7 @@ func TestLockHeldAtStart(t *testing.T) {
 	}
 
 	// A change that meets the lock is programmed once it is free; the Plane does not hang, nor blame the Service.
-	release = holdLock(t, lockFile(b))
+	release = testbed.HoldLock(t, lockFile(b))
 	p.update(nodeObject + service("web", 1) + endpoints("web", pods[1]))
 	p.until("a status that names the lock", func(f FamilyStatus) bool { return strings.Contains(f.LastError, lockFile(b)) })
 	release()
@@ -76,31 +60,14 @@ func TestLockHeldAtStart(t *testing.T) {
 	packet{what: "after the second lock", from: pods[0].Host, proto: "tcp", to: "40.0.0.1:80", by: []string{pods[1].Name}}.check(t)
 
 	p.kill()
-	holdLock(t, lockFile(b))
+	testbed.HoldLock(t, lockFile(b))
 	p = launch(t, b, defaults(xtables.Legacy))
 	p.update(nodeObject + service("web", 1) + endpoints("web", pods[0]))
-	wait.For(t, "a program that waits for the lock", func() bool { return waits(t, lockFile(b)) })
+	wait.For(t, "a program that waits for the lock", func() bool { return testbed.WaitsForLock(t, lockFile(b)) })
 	p.ask(request{Op: "stop"}) // it would wait for ever: the lock stays held
 	if n := p.programs(); n > 0 {
 		t.Errorf("%d programs are left", n)
 	}
-}
-
-// waits reports whether a process waits for a lock of a file.
-func waits(t *testing.T, file string) bool {
-	t.Helper()
-	var s syscall.Stat_t
-	err := syscall.Stat(file, &s)
-	locks, errLocks := os.ReadFile("/proc/locks")
-	if err = errors.Join(err, errLocks); err != nil {
-		t.Fatal(err)
-	}
-	for l := range strings.Lines(string(locks)) {
-		if strings.Contains(l, "->") && strings.Contains(l, fmt.Sprintf(":%d ", s.Ino)) {
-			return true
-		}
-	}
-	return false
 }
 
 // A first sync that is cut off while programs run ends without them; one whose Services change meanwhile ends with those in force.
@@ -113,14 +80,10 @@ func TestFirstSyncDisturbed(t *testing.T) {
 		infix := map[xtables.Backend]string{xtables.NFT: "-nft", xtables.Legacy: "-legacy"}[backend]
 		for _, program := range []string{"iptables" + infix + "-restore", "ip6tables" + infix + "-restore"} {
 			real, err := exec.LookPath(program)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			// The fourth hangs, and all after it.
 			script := fmt.Sprintf("#!/bin/sh\necho >>%[1]s/runs\n[ $(wc -l <%[1]s/runs) -gt 3 ] && exec sleep 1000\nexec %s \"$@\"\n", dir, real)
-			if err := os.WriteFile(filepath.Join(dir, program), []byte(script), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(filepath.Join(dir, program), []byte(script), 0o755))
 		}
 		p := launchAs(t, b, o, "env", "PATH="+dir+":"+os.Getenv("PATH"), os.Args[0])
 		p.ask(request{Op: "generate", N: services})

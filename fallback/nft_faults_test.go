@@ -21,14 +21,10 @@ import (
 func deafen(t *testing.T, pid int) (n int) {
 	t.Helper()
 	process, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer unix.Close(process)
 	files, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, f := range files {
 		number, _ := strconv.Atoi(f.Name())
 		fd, err := unix.PidfdGetfd(process, number, 0)
@@ -135,9 +131,7 @@ func TestNFTHostileTable(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			file := t.TempDir() + "/script"
-			if err := os.WriteFile(file, []byte(script+"\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(file, []byte(script+"\n"), 0o600))
 			nftIn(t, b, "-f", file)
 			wait.NoError(t, "the foreign objects to be gone", func() error {
 				s := nftIn(t, b, "list", "table", "ip", "nkp")

@@ -15,12 +15,6 @@ import (
 func TestWhyNotNFTables(t *testing.T) {
 	testbed.Linux.Require(t)
 	b := testbed.Start(t, testbed.Options{Plane: testbed.Linux})
-	run := func(command string) {
-		t.Helper()
-		if out, err := b.Node.Exec(t.Context(), "sh", "-c", command); err != nil {
-			t.Fatalf("%s: %v: %s", command, err, out)
-		}
-	}
 	o := defaults(nftables) // without an update it installs nothing
 	whyNot := func(o childOptions) string {
 		t.Helper()
@@ -51,12 +45,12 @@ func TestWhyNotNFTables(t *testing.T) {
 		{"iptables-nft -P OUTPUT DROP", "iptables-nft -P OUTPUT ACCEPT", "", rules.Everything, nil},
 		{"nft add table inet fw; nft 'add chain inet fw f { type filter hook forward priority 0; policy drop; }'", "nft delete table inet fw", "", rules.Everything, nil}, // iptables could not accept it either
 	} {
-		run(c.do)
+		run(t, b.Node, "sh", "-c", c.do)
 		o.Scope, o.Families = c.scope, c.families
 		if why := whyNot(o); why != c.why && (c.why == "" || !strings.Contains(why, c.why)) {
 			t.Errorf("after %s, scope %s: %q, want %q", c.do, c.scope, why, c.why)
 		}
-		run(c.undo)
+		run(t, b.Node, "sh", "-c", c.undo)
 	}
 	o.Families = nil
 	if why := whyNot(o); why != "" {

@@ -6,12 +6,9 @@ import (
 	"log/slog"
 	"net/netip"
 	"os/exec"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/nkp-proxy/nkp/fallback/nft/netlink"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
@@ -22,10 +19,7 @@ import (
 // A Service port that the kernel refuses delays no other, keeps what is installed of it, is named, and is served once it is well.
 func TestNFTRefusedService(t *testing.T) {
 	testbed.Linux.Require(t)
-	runtime.LockOSThread() // and never unlocked: the thread, in a namespace of its own, ends with the test
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Isolate(t)
 	o := DefaultOptions()
 	o.NFTables, o.LocalhostNodePorts, o.Log = true, false, slog.New(slog.DiscardHandler)
 	var refused []dataplane.Refusal
@@ -34,9 +28,7 @@ func TestNFTRefusedService(t *testing.T) {
 	status := &FamilyStatus{}
 	in := dataplane.NewInbox(func(...k8s.Family) {}, k8s.IPv4)
 	w, err := newNFTWorker(k8s.IPv4, &o, &netlink.Group{}, in, nil, func(change func(*FamilyStatus)) { change(status) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer w.close()
 	m := generate(20)
 	step := func(c k8s.Changes) {

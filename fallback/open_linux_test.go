@@ -35,17 +35,13 @@ func TestOpenWithoutTables(t *testing.T) {
 				script += "[ \"$1\" = --version ] || { echo 'Table does not exist' >&2; exit 3; }\n"
 			}
 			for _, kind := range []string{"-nft", "-nft-restore", "-nft-save"} {
-				if err := os.WriteFile(filepath.Join(dir, program+kind), []byte(script), 0o755); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.WriteFile(filepath.Join(dir, program+kind), []byte(script), 0o755))
 			}
 		}
 		o := DefaultOptions()
 		o.Backend, o.Families = string(xtables.NFT), tc.asked
 		p, err := New(o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		workers, err := p.tryOpen(t.Context())
 		if len(workers) != tc.opened || (err == nil) != (tc.opened > 0) {
 			t.Errorf("tables of %q, asked for %v: %d families opened, %v; want %d", tc.tables, tc.asked, len(workers), err, tc.opened)

@@ -36,9 +36,7 @@ func TestPlanIsWhatRuns(t *testing.T) {
 		}
 		for program, part := range map[string]string{"iptables-restore": four, "ip6tables-restore": six} {
 			file := filepath.Join(t.TempDir(), program)
-			if err := os.WriteFile(file, []byte(part), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(file, []byte(part), 0o644))
 			iptables(t, b, backend, program, "--noflush", file)
 		}
 		for _, c := range []packet{

@@ -14,9 +14,7 @@ import (
 // What begins must not wait for ever for what cannot be had: a family has been tried when it is in step, or has failed.
 func TestTried(t *testing.T) {
 	p, err := New(DefaultOptions())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, step := range []struct {
 		what   string
 		family k8s.Family
@@ -38,9 +36,7 @@ func TestTried(t *testing.T) {
 // The plane is in step when each family is and nothing is refused; otherwise it says why it is not.
 func TestInStep(t *testing.T) {
 	p, err := New(DefaultOptions())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	web := k8s.PortName{ServiceName: k8s.ServiceName{Namespace: "default", Name: "web"}, Protocol: "TCP", Family: k8s.IPv6}
 	for _, step := range []struct {
 		what   string
@@ -79,9 +75,7 @@ func TestFamiliesAreQueuedTogether(t *testing.T) {
 		o.Hooks.Queued = func(fs ...k8s.Family) { calls = append(calls, "+"+fs[0].String()) }
 		o.Hooks.InStep = func(fs ...k8s.Family) { calls = append(calls, "-"+fs[0].String()) }
 		p, err := New(o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, f := range tc.before {
 			p.drop(f)
 		}

@@ -3,6 +3,7 @@
 package fallback
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 
@@ -11,10 +12,11 @@ import (
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
-// With scope Host, beside a bridge that serves its pods itself, the node's own traffic and what comes from outside is
-// served, and what comes from the bridge's pods is not touched.
-func TestScopeHost(t *testing.T) {
-	each(t, func(t *testing.T, backend xtables.Backend) {
+// With scope Host, beside a bridge that serves its pods itself, the node's own traffic and what comes from
+// outside is served, and what comes from the bridge's pods is not touched. A kube-proxy, or nkp, that had another
+// scope here leaves no jump behind.
+func TestScopes(t *testing.T) {
+	eachPlane(t, func(t *testing.T, backend xtables.Backend) {
 		b, pods := bed(t, testbed.Options{PodBridge: true, NoServiceRoutes: true})
 		o := defaults(backend)
 		o.Scope, o.PodDevice = rules.Host, b.Bridge
@@ -28,23 +30,32 @@ func TestScopeHost(t *testing.T) {
 		for _, c := range scopeHostPackets(b, pods) {
 			c.check(t)
 		}
-		// A kube-proxy, or nkp, that served everything here before leaves no jump for pods behind.
-		p.kill()
-		o.Scope = rules.Everything
-		p = start(t, b, o, nodeObject)
-		p.kill()
-		o.Scope = rules.Host
-		p = start(t, b, o, nodeObject)
-		hooks := iptables(t, b, backend, "iptables", "-t", "nat", "-S", "PREROUTING")
-		if n := strings.Count(hooks, "KUBE-SERVICES"); n != 1 || !strings.Contains(hooks, "! -i "+b.Bridge) {
-			t.Errorf("PREROUTING after a change of scope:\n%s", hooks)
+		list := func(o ...string) string {
+			return iptables(t, b, backend, append([]string{"iptables-save"}, o...)...)
 		}
-		p.kill()
-		o.Scope = rules.Own
-		start(t, b, o, nodeObject)
-		if hooks := iptables(t, b, backend, "iptables-save"); strings.Contains(hooks, "-A PREROUTING") || strings.Contains(hooks, "-A FORWARD") {
-			t.Errorf("after a change of scope to own:\n%s", hooks)
+		absent := []string{"-A PREROUTING", "-A FORWARD"}
+		if backend == nftables {
+			list = func(...string) string { return nftIn(t, b, "list", "table", "ip", "nkp") }
+			absent = []string{"hook prerouting", "hook forward", "40.0.0.1"}
 		}
+		for _, scope := range []rules.Scope{rules.Everything, rules.Host, rules.Own} { // from any to any
+			p.kill()
+			o.Scope = scope
+			p = start(t, b, o, nodeObject+service("web", 1, "type: NodePort")+endpoints("web", pods[0]))
+			if scope == rules.Host && backend != nftables {
+				nat := list("-t", "nat")
+				hooks := regexp.MustCompile(`-A PREROUTING .*KUBE-SERVICES`).FindAllString(nat, -1)
+				if len(hooks) != 1 || !strings.Contains(hooks[0], "! -i "+b.Bridge) {
+					t.Errorf("PREROUTING after a change of scope: %q", hooks)
+				}
+			}
+		}
+		for _, text := range absent {
+			if s := list(); strings.Contains(s, text) {
+				t.Errorf("after a change of scope to own there is %q:\n%s", text, s)
+			}
+		}
+		packet{what: "the node to its own NodePort", from: b.Node, proto: "tcp", to: "172.16.0.2:30001", by: []string{"pod-11"}}.check(t)
 	})
 }
 
@@ -82,9 +93,7 @@ func TestChoice(t *testing.T) {
 			t.Parallel()
 			b := testbed.Start(t, testbed.Options{Plane: testbed.Linux})
 			for _, command := range c.commands {
-				if out, err := b.Node.Exec(t.Context(), strings.Fields(command)...); err != nil {
-					t.Fatal(out, err)
-				}
+				run(t, b.Node, strings.Fields(command)...)
 			}
 			if s := start(t, b, defaults(""), nodeObject).status(); s.Backend != string(c.backend) || !strings.Contains(s.Reason, c.reason) {
 				t.Errorf("%s because %s, want %s because of %q", s.Backend, s.Reason, c.backend, c.reason)

@@ -38,9 +38,7 @@ func newStage(t *testing.T) *stage {
 		HealthChecks: map[k8s.ServiceName]k8s.HealthCheck{},
 	}}
 	p, err := New(s.opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.opts.Log, s.opts.Hooks = p.log, p.opts.Hooks
 	s.restart(nftLimits)
 	return s
@@ -86,9 +84,7 @@ func (s *stage) step() {
 func (s *stage) diff() string {
 	s.t.Helper()
 	d, err := diffFamily(context.Background(), s.tables, rules.NewCompiler(s.opts.Config, k8s.IPv4, s.model).Ruleset(s.model))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	return d
 }
 
@@ -228,11 +224,11 @@ func whole(t *testing.T, f *fakeTables) {
 func TestReadAhead(t *testing.T) {
 	s := newStage(t)
 	s.restart(limits{chains: 3, live: 2, deferred: 4, save: 8000, ahead: true})
-	c := k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{}}
-	for n := range 40 {
-		p := generatePort(n)
-		p.Frontends = append(p.Frontends, k8s.Frontend{Type: k8s.NodePort, Port: uint16(30000 + n), Policy: k8s.Cluster, WhenEmpty: k8s.Reject})
-		c.Ports[p.Name] = p
+	c := generated(40)
+	nodePort := uint16(30000)
+	for _, p := range c.Ports {
+		p.Frontends = append(p.Frontends, k8s.Frontend{Type: k8s.NodePort, Port: nodePort, Policy: k8s.Cluster, WhenEmpty: k8s.Reject})
+		nodePort++
 	}
 	s.put(c)
 	s.step()
@@ -406,12 +402,7 @@ func TestEverythingRefused(t *testing.T) {
 		}
 		return false
 	}
-	c := k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{}}
-	for n := range 2000 {
-		p := generatePort(n)
-		c.Ports[p.Name] = p
-	}
-	s.put(c)
+	s.put(generated(2000))
 	s.worker.takeUpdates()
 	s.worker.step(context.Background())
 	if tries == 0 || tries > 20*maxRefused {

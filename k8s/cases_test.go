@@ -33,8 +33,8 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// plan returns the model of a manifest as `nkp plan -o json` does.
-func plan(t *testing.T, path string, opts k8s.Options) *k8s.Model {
+// plan returns the model of a manifest as `nkp plan -o json` does, and the tracker that has read it.
+func plan(t *testing.T, path string, opts k8s.Options) (*k8s.Model, *k8s.Tracker) {
 	t.Helper()
 	m := manifest.Load(path)
 	if err := m.Err(); err != nil {
@@ -43,7 +43,7 @@ func plan(t *testing.T, path string, opts k8s.Options) *k8s.Model {
 	tr := k8s.NewTracker(opts)
 	tr.Apply(m.Objects)
 	model, _ := tr.Flush()
-	return model
+	return model, tr
 }
 
 // viewJSON returns a view with one frontend or service per line.
@@ -64,7 +64,7 @@ func TestCases(t *testing.T) {
 		{"whoami-windows", "winw1"},
 	} {
 		t.Run(c.file, func(t *testing.T) {
-			m := plan(t, "testdata/cases/"+c.file+".yaml", k8s.Options{NodeName: c.node})
+			m, _ := plan(t, "testdata/cases/"+c.file+".yaml", k8s.Options{NodeName: c.node})
 			if len(m.Warnings) > 0 {
 				t.Errorf("warnings: %v", m.Warnings)
 			}

@@ -57,19 +57,34 @@ func TestConsistentSlots(t *testing.T) {
 	}
 }
 
-// TestConsistentIsTheSameEverywhere: nodes of different versions must choose alike, because one sends packets on to the endpoint that the
-// other one translates for. Another choice breaks connections for as long as a cluster has nodes of both: if this has to change, so has the annotation.
+// TestConsistentIsTheSameEverywhere: nodes of different versions must choose alike, because one sends packets on to
+// the endpoint that the other one translates for. Another choice breaks connections for as long as a cluster has
+// nodes of both: if this has to change, so has the annotation.
 func TestConsistentIsTheSameEverywhere(t *testing.T) {
-	c := &Consistent{}
-	for _, at := range []string{"10.0.0.11:8080", "10.0.0.12:8080", "10.1.0.11:8080", "[fd00:10::b]:8080", "[fd00:10::c]:443"} {
+	c, weighted := &Consistent{}, &Consistent{}
+	for i, at := range []string{
+		"10.0.0.11:8080", "10.0.0.12:8080", "10.1.0.11:8080", "[fd00:10::b]:8080", "[fd00:10::c]:443",
+	} {
 		c.Endpoints = append(c.Endpoints, Endpoint{Addr: netip.MustParseAddrPort(at)})
+		other := netip.MustParseAddrPort(fmt.Sprintf("10.0.%d.7:8080", i))
+		weighted.Endpoints = append(weighted.Endpoints, Endpoint{Addr: other, MoreWeight: uint8(i / 4)})
 	}
-	owners := ""
-	for _, o := range c.Slots()[:64] {
-		owners += fmt.Sprint(o)
+	for want, c := range map[string]*Consistent{
+		"2102133012002311424422241424002320000143004234024303110204101122": c,
+		"423413040002344344100243": weighted,
+	} {
+		owners := ""
+		for _, o := range c.Slots()[:len(want)] {
+			owners += fmt.Sprint(o)
+		}
+		if owners != want {
+			t.Errorf("the owners of the first slots are\n%s, want\n%s", owners, want)
+		}
 	}
-	if want := "2102133012002311424422241424002320000143004234024303110204101122"; owners != want {
-		t.Errorf("the owners of the first slots are\n%s, want\n%s", owners, want)
+	v, mask := ConsistentPorts(3)
+	third := c.Endpoints[c.Slots()[3]]
+	if v != 6 || mask != 0x7fe || c.Choose(0x8006) != third || c.Choose(7) != third {
+		t.Errorf("slot 3 has ports %#x/%#x", v, mask)
 	}
 }
 
@@ -157,22 +172,6 @@ func randomEndpoints(random *rand.Rand, n int) []Endpoint {
 func sortedEndpoints(es []Endpoint) []Endpoint {
 	slices.SortFunc(es, func(a, b Endpoint) int { return a.Addr.Compare(b.Addr) })
 	return es
-}
-
-// TestConsistentSlotsStay pins the choice: another version of nkp on another node must make the same one.
-func TestConsistentSlotsStay(t *testing.T) {
-	c := &Consistent{}
-	for i := range 5 {
-		c.Endpoints = append(c.Endpoints, Endpoint{Addr: netip.MustParseAddrPort(fmt.Sprintf("10.0.%d.7:8080", i)), MoreWeight: uint8(i / 4)})
-	}
-	got := fmt.Sprint(c.Slots()[:24])
-	const want = "[4 2 3 4 1 3 0 4 0 0 0 2 3 4 4 3 4 4 1 0 0 2 4 3]"
-	if got != want {
-		t.Errorf("the first slots are %s, were %s", got, want)
-	}
-	if v, mask := ConsistentPorts(3); v != 6 || mask != 0x7fe || c.Choose(0x8006) != c.Choose(7) || c.Choose(0x8006) != c.Endpoints[c.Slots()[3]] {
-		t.Errorf("slot 3 has ports %#x/%#x", v, mask)
-	}
 }
 
 // TestConsistentAnnotation checks which Services AnnotationConsistent applies to, and that each reason why not is a warning.

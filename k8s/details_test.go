@@ -152,24 +152,6 @@ func TestWithoutNodeName(t *testing.T) {
 	}
 }
 
-// TestHighestPort checks that an endpoint may have port 65535.
-func TestHighestPort(t *testing.T) {
-	tr := NewTracker(Options{NodeName: "n1"})
-	sl := webSlice()
-	*sl.Ports[0].Port = 65535
-	tr.SetService(webService(), Origin{})
-	tr.SetEndpointSlice(sl, Origin{})
-	m, _ := tr.Flush()
-	for name, p := range m.Ports {
-		if len(p.ClusterEndpoints) != 1 || p.ClusterEndpoints[0].Addr.Port() != 65535 {
-			t.Errorf("%v: endpoints %v", name, p.ClusterEndpoints)
-		}
-	}
-	if len(m.Ports) != 1 || len(m.Warnings) > 0 {
-		t.Errorf("%d Service ports, warnings %v", len(m.Ports), m.Warnings)
-	}
-}
-
 // TestDeletedServiceTakesNoMemory checks that nothing stays of a Service that is gone with its slices.
 func TestDeletedServiceTakesNoMemory(t *testing.T) {
 	tr := NewTracker(Options{NodeName: "n1"})
@@ -247,27 +229,6 @@ func frontendsOf(m *Model) string {
 		}
 	}
 	return b.String()
-}
-
-// TestSliceChangesItsService checks that an EndpointSlice whose label names another Service leaves the one before.
-func TestSliceChangesItsService(t *testing.T) {
-	tr := NewTracker(Options{NodeName: "n1"})
-	other := webService()
-	other.Name, other.Spec.ClusterIP, other.Spec.ClusterIPs, other.Spec.ExternalIPs = "other", "10.96.0.2", []string{"10.96.0.2"}, nil
-	other.Spec.Ports[0].NodePort, other.Spec.HealthCheckNodePort, other.Status = 30081, 31001, v1.ServiceStatus{}
-	tr.SetService(webService(), Origin{})
-	tr.SetService(other, Origin{})
-	for _, service := range []string{"web", "other", "web"} {
-		sl := webSlice()
-		sl.Labels[discoveryv1.LabelServiceName] = service
-		tr.SetEndpointSlice(sl, Origin{})
-		m, _ := tr.Flush()
-		for name, p := range m.Ports {
-			if got := len(p.ClusterEndpoints) == 1; got != (name.Name == service) {
-				t.Errorf("the slice is %s's: %v has %v", service, name, p.ClusterEndpoints)
-			}
-		}
-	}
 }
 
 // TestAffinityDefault checks the default session affinity timeout of 3 hours.

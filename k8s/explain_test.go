@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/nkp-proxy/nkp/k8s"
-	"github.com/nkp-proxy/nkp/k8s/manifest"
 )
 
 // explained returns a tracker that has read manifests.
@@ -19,13 +18,7 @@ func explained(t *testing.T, opts k8s.Options, manifests string) *k8s.Tracker {
 	if err := os.WriteFile(path, []byte(manifests), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	m := manifest.Load(path)
-	if err := m.Err(); err != nil {
-		t.Fatal(err)
-	}
-	tr := k8s.NewTracker(opts)
-	tr.Apply(m.Objects)
-	tr.Flush()
+	_, tr := plan(t, path, opts)
 	return tr
 }
 

@@ -35,8 +35,8 @@ func TestSemantics(t *testing.T) {
 			if err := os.WriteFile(path, input, 0o644); err != nil {
 				t.Fatal(err)
 			}
-			got := modelText(plan(t, path, settings(t, string(input))))
-			got = strings.ReplaceAll(got, path, "in.yaml")
+			model, _ := plan(t, path, settings(t, string(input)))
+			got := strings.ReplaceAll(modelText(model), path, "in.yaml")
 			if *update {
 				if err := os.WriteFile(file, append(append(input, "=== want\n"...), got...), 0o644); err != nil {
 					t.Fatal(err)

@@ -254,42 +254,6 @@ func checkChanges(t *testing.T, step int, before, after *Model, changes Changes)
 	}
 }
 
-// TestShadowedComesBack follows a frontend whose address is taken and given back.
-func TestShadowedComesBack(t *testing.T) {
-	service := func(name string, created int64) *v1.Service {
-		return &v1.Service{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, CreationTimestamp: metav1.NewTime(time.Unix(created, 0))},
-			Spec: v1.ServiceSpec{ClusterIP: "10.96.0." + name[1:], Ports: []v1.ServicePort{{Port: 80}},
-				ExternalIPs: []string{"1.2.3.4"}},
-		}
-	}
-	shadow := func(c Changes, name string) string {
-		p := c.Ports[PortName{ServiceName{"ns", name}, "", v1.ProtocolTCP, IPv4}]
-		if p == nil {
-			return "not changed"
-		}
-		return p.Frontends[1].ShadowedBy
-	}
-	tr := NewTracker(Options{})
-	tr.SetService(service("s2", 2), Origin{})
-	if _, c := tr.Flush(); shadow(c, "s2") != "" {
-		t.Error("s2 alone is shadowed by", shadow(c, "s2"))
-	}
-	tr.SetService(service("s1", 1), Origin{})
-	m, c := tr.Flush()
-	if shadow(c, "s1") != "" || shadow(c, "s2") != "ns/s1" {
-		t.Errorf("s1 is older: s1 %q, s2 %q", shadow(c, "s1"), shadow(c, "s2"))
-	}
-	if len(m.Warnings) != 1 || m.Warnings[0].Object != "Service ns/s2" || m.Warnings[0].Field != "spec.externalIPs[0]" {
-		t.Errorf("warnings: %v", m.Warnings)
-	}
-	tr.DeleteService("ns", "s1")
-	m, c = tr.Flush()
-	if shadow(c, "s2") != "" || len(c.Ports) != 2 || len(m.Warnings) != 0 {
-		t.Errorf("s1 is gone: s2 %q, changes %v, warnings %v", shadow(c, "s2"), c.Ports, m.Warnings)
-	}
-}
-
 // TestEndpointStatesAgree checks on random objects that the states are those of the model, and that each says why not
 // exactly where the endpoint is not in force.
 func TestEndpointStatesAgree(t *testing.T) {

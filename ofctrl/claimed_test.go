@@ -21,22 +21,16 @@ func TestClaimedSuccess(t *testing.T) {
 	reported = append(reported, byte(ownFilter.Cookie>>56), byte(ownFilter.Cookie>>48), byte(ownFilter.Cookie>>40), byte(ownFilter.Cookie>>32),
 		byte(ownFilter.Cookie>>24), byte(ownFilter.Cookie>>16), byte(ownFilter.Cookie>>8), byte(ownFilter.Cookie))
 	reported = append(reported, 0, 1, 0, 4, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0)
-	target := serveFake(t, func(f *ofctrltest.Session) {
-		for {
-			m, err := read(f)
-			if err != nil {
-				return
-			}
-			switch {
-			case m.typ() == typeBundleControl: // never committed
-				f.Write(ofctrltest.BundleDone(ofctrltest.Message(m)))
-			case m.typ() == typeMultipartRequest && u16(m.body()) == mpFlowDesc:
-				f.Send(byte(typeMultipartReply), m.xid(), append([]byte{0, mpFlowDesc, 0, 0, 0, 0, 0, 0}, reported...)...)
-			default:
-				f.Answer(ofctrltest.Message(m))
-			}
+	target := serveFake(t, onEach(func(f *ofctrltest.Session, m frame) {
+		switch {
+		case m.typ() == typeBundleControl: // never committed
+			f.Write(ofctrltest.BundleDone(ofctrltest.Message(m)))
+		case m.typ() == typeMultipartRequest && u16(m.body()) == mpFlowDesc:
+			f.Send(byte(typeMultipartReply), m.xid(), append([]byte{0, mpFlowDesc, 0, 0, 0, 0, 0, 0}, reported...)...)
+		default:
+			f.Answer(ofctrltest.Message(m))
 		}
-	})
+	}))
 	c := dialFake(t, target, Options{})
 	want := bigState(5)
 	mustCommit(t, c, flow.Diff(flow.NewState(), want))

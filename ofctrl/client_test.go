@@ -62,9 +62,7 @@ func TestReconnect(t *testing.T) {
 		t.Error("a connection is offered while there is none")
 	}
 	wait.For(t, "attempts to be counted", func() bool { s := first.Status(); return s.Attempts > 2 && s.LastError != nil })
-	if err := bed.StartVswitchd(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, bed.StartVswitchd())
 	wait.For(t, "both to come back", up)
 	if n := <-repaired; n != 200 {
 		t.Errorf("%d flows were missing after the kill", n)

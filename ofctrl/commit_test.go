@@ -110,14 +110,8 @@ func TestNotEncodable(t *testing.T) {
 	for i := range 744 {
 		wide.Buckets = append(wide.Buckets, flow.Bucket{ID: uint32(i), Weight: 1, Actions: []flow.Action{dnat("10.0.0.1", 80)}})
 	}
-	long := fl(1, 1, flow.Match{EthType: flow.EthIPv4})
-	for range 5000 {
-		long.Actions = append(long.Actions, flow.Resubmit{Table: 1})
-	}
-	var many []flow.Action
-	for range 5000 {
-		many = append(many, flow.Resubmit{Table: 1})
-	}
+	many := slices.Repeat([]flow.Action{flow.Resubmit{Table: 1}}, 5000)
+	long := fl(1, 1, flow.Match{EthType: flow.EthIPv4}, many...)
 	badFlow := func(change func(*flow.Flow)) *flow.Flow {
 		f := fl(1, 1, tcpTo("10.0.0.1", 80), flow.Output{Port: 1})
 		change(f)
@@ -275,9 +269,7 @@ func TestLearned(t *testing.T) {
 	pins := func() map[flow.Key]*flow.Flow {
 		t.Helper()
 		s, err := c.ReadBack(t.Context(), Filter{Cookie: learnCookie, CookieMask: ownMask})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return s.State.Flows
 	}
 	wait.For(t, "a learned flow", func() bool { return len(pins()) > 0 })
@@ -338,29 +330,23 @@ func TestForeignFlood(t *testing.T) {
 	sizes := [256]uint32{1: MaxForeign + 2, 2: 2} // one flow of each table is ours
 	foreign := flow.Key{Table: 2, Priority: 9}
 	var reads [256]int // of a table with the flows of others
-	c := dialFake(t, serveFake(t, func(f *ofctrltest.Session) {
-		for {
-			m, err := read(f)
-			if err != nil {
-				return
+	c := dialFake(t, serveFake(t, onEach(func(f *ofctrltest.Session, m frame) {
+		switch {
+		case m.typ() == typeMultipartRequest && u16(m.body()) == mpTable:
+			body := []byte{0, mpTable, 0, 0, 0, 0, 0, 0}
+			for table, n := range sizes {
+				entry := make([]byte, tableStatsLen)
+				entry[0] = byte(table)
+				binary.BigEndian.PutUint32(entry[4:], n)
+				body = append(body, entry...)
 			}
-			switch {
-			case m.typ() == typeMultipartRequest && u16(m.body()) == mpTable:
-				body := []byte{0, mpTable, 0, 0, 0, 0, 0, 0}
-				for table, n := range sizes {
-					entry := make([]byte, tableStatsLen)
-					entry[0] = byte(table)
-					binary.BigEndian.PutUint32(entry[4:], n)
-					body = append(body, entry...)
-				}
-				f.Send(byte(typeMultipartReply), m.xid(), body...)
-				continue
-			case m.typ() == typeMultipartRequest && u16(m.body()) == mpFlowDesc && u64(m.body()[mpHeaderLen+24:]) == 0:
-				reads[m.body()[mpHeaderLen]]++
-			}
-			f.Answer(ofctrltest.Message(m))
+			f.Send(byte(typeMultipartReply), m.xid(), body...)
+			return
+		case m.typ() == typeMultipartRequest && u16(m.body()) == mpFlowDesc && u64(m.body()[mpHeaderLen+24:]) == 0:
+			reads[m.body()[mpHeaderLen]]++
 		}
-	}), Options{})
+		f.Answer(ofctrltest.Message(m))
+	})), Options{})
 	want := state(t, fl(1, 9, flow.Match{}), fl(2, 5, flow.Match{EthType: flow.EthIPv4}, flow.DecTTL{}))
 	mustCommit(t, c, flow.Diff(flow.NewState(), want))
 	mustCommit(t, c, &flow.Delta{SetFlows: []*flow.Flow{{Key: foreign, Cookie: 0x77}}})
@@ -373,19 +359,6 @@ func TestForeignFlood(t *testing.T) {
 	if reads != [256]int{2: 1} {
 		t.Errorf("tables are read so often: %v", reads)
 	}
-}
-
-// TestMeters adds, changes and deletes meters.
-func TestMeters(t *testing.T) {
-	t.Parallel()
-	c := newBridge(t).dial(Options{})
-	for _, m := range []flow.Meter{{ID: 1, Rate: 10, Burst: 20}, {ID: 1, Rate: 30, Burst: 5}} {
-		want := state(t, m, flow.Meter{ID: 2, Rate: 1000000, Burst: 1})
-		mustCommit(t, c, flow.Diff(flow.NewState(), want))
-		wantSame(t, mustRead(t, c).State, want)
-	}
-	mustCommit(t, c, &flow.Delta{DelMeters: []uint32{1, 2}})
-	wantSame(t, mustRead(t, c).State, flow.NewState())
 }
 
 // TestCanceled ends the context of a Commit when the switch reads a message of the bundle: before the commit
@@ -408,24 +381,18 @@ func TestCanceled(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				n := 0
-				c := mustPipe(t, func(f *ofctrltest.Session) {
-					for {
-						m, err := read(f)
-						if err != nil {
-							return
-						}
-						if m.typ() == typeBundleControl || m.typ() == typeBundleAdd {
-							n++
-						}
-						if n == tc.at {
-							cancel()
-							synctest.Wait() // Commit has seen it
-						}
-						if n != tc.at || tc.answers {
-							f.Answer(ofctrltest.Message(m))
-						}
+				c := mustPipe(t, onEach(func(f *ofctrltest.Session, m frame) {
+					if m.typ() == typeBundleControl || m.typ() == typeBundleAdd {
+						n++
 					}
-				}, Options{})
+					if n == tc.at {
+						cancel()
+						synctest.Wait() // Commit has seen it
+					}
+					if n != tc.at || tc.answers {
+						f.Answer(ofctrltest.Message(m))
+					}
+				}), Options{})
 				begun := time.Now()
 				_, err := c.Commit(ctx, d)
 				if !tc.answers {
@@ -460,9 +427,7 @@ func TestCounters(t *testing.T) {
 	b.ofctl("add-flow", "cookie=5,table=7,actions=drop")
 	frame := udpFrame("10.0.0.9", "10.0.0.1", 5, 6, "x")
 	for range 3 {
-		if err := c.PacketOut(t.Context(), flow.PortLocal, frame, flow.Output{Port: portTable}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.PacketOut(t.Context(), flow.PortLocal, frame, flow.Output{Port: portTable}))
 	}
 	n, err := c.FlowCount(t.Context(), ownCookie, ownMask)
 	if err != nil || n.Flows != 601 {

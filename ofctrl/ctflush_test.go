@@ -37,17 +37,13 @@ func TestCTFlush(t *testing.T) {
 	}
 	send := func(frame []byte) {
 		t.Helper()
-		if err := c.PacketOut(t.Context(), flow.PortLocal, frame, flow.Output{Port: portTable}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.PacketOut(t.Context(), flow.PortLocal, frame, flow.Output{Port: portTable}))
 		mustRead(t, c) // the packet has been through when this answer comes
 	}
 	connections := func() string {
 		t.Helper()
 		out, err := b.bed.Appctl("dpctl/dump-conntrack", "netdev@ovs-netdev", "zone=4711")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return out
 	}
 	filter := func(dst, replier string) []flow.CTFilter {
@@ -78,9 +74,7 @@ func TestCTFlush(t *testing.T) {
 		{filter("[fd00:40::1]:53", ""), 2, "fd00"},
 		{append(filter("40.0.0.1:53", ""), filter("40.0.0.2:0", "")...), 0, "40.0.0"},
 	} {
-		if err := c.Flush(t.Context(), step.filter); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Flush(t.Context(), step.filter))
 		if out := connections(); strings.Count(out, "zone=4711") != step.left || strings.Contains(out, step.gone) {
 			t.Errorf("after flushing %v:\n%s", step.filter, out)
 		}
@@ -90,20 +84,14 @@ func TestCTFlush(t *testing.T) {
 // TestNoCTFlush has a switch that does not know the message.
 func TestNoCTFlush(t *testing.T) {
 	t.Parallel()
-	c := dialFake(t, serveFake(t, func(f *ofctrltest.Session) {
-		for {
-			m, err := read(f)
-			if err != nil {
-				return
-			}
-			switch m.typ() {
-			case typeExperimenter:
-				f.Write(message(typeError, m.xid(), 0, 1, 0, codeBadSubtype))
-			case typeBarrierRequest:
-				f.Write(message(typeBarrierReply, m.xid()))
-			}
+	c := dialFake(t, serveFake(t, onEach(func(f *ofctrltest.Session, m frame) {
+		switch m.typ() {
+		case typeExperimenter:
+			f.Write(message(typeError, m.xid(), 0, 1, 0, codeBadSubtype))
+		case typeBarrierRequest:
+			f.Write(message(typeBarrierReply, m.xid()))
 		}
-	}), Options{})
+	})), Options{})
 	fs := []flow.CTFilter{{Zone: 1, IPProto: 17, Dst: netip.MustParseAddrPort("10.0.0.1:53")}}
 	if err := c.Flush(t.Context(), fs); !errors.Is(err, ErrNoCTFlush) || !strings.Contains(err.Error(), "10.0.0.1:53") {
 		t.Errorf("%+v", err)

@@ -37,9 +37,7 @@ func listenFake(t testing.TB, serve func(*ofctrltest.Session)) Target {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	s, err := ofctrltest.Listen(path, ofctrltest.Options{Serve: serve})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { s.Close() })
 	return Target{Network: "unix", Address: path}
 }
@@ -50,12 +48,19 @@ func read(f *ofctrltest.Session) (frame, error) {
 	return frame(m), err
 }
 
+// onEach serves a connection by what is done on each message, until it ends.
+func onEach(do func(f *ofctrltest.Session, m frame)) func(*ofctrltest.Session) {
+	return func(f *ofctrltest.Session) {
+		for m, err := read(f); err == nil; m, err = read(f) {
+			do(f, m)
+		}
+	}
+}
+
 func dialFake(t testing.TB, target Target, o Options) *Conn {
 	t.Helper()
 	c, err := Dial(t.Context(), target, patient(o))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -106,18 +111,12 @@ func TestSilent(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int32
-		c := mustPipe(t, func(f *ofctrltest.Session) {
-			for {
-				m, err := read(f)
-				if err != nil {
-					return
-				}
-				if m.typ() == typeEchoRequest {
-					asked.Add(1)
-					f.Write(message(typeEchoReply, m.xid()))
-				}
+		c := mustPipe(t, onEach(func(f *ofctrltest.Session, m frame) {
+			if m.typ() == typeEchoRequest {
+				asked.Add(1)
+				f.Write(message(typeEchoReply, m.xid()))
 			}
-		}, o)
+		}), o)
 		time.Sleep(time.Hour)
 		if err := c.Err(); err != nil || asked.Load() < 100 {
 			t.Errorf("%v after %d echo requests", err, asked.Load())
@@ -183,17 +182,11 @@ func TestBadAnswers(t *testing.T) {
 		"entry too long":  append([]byte{0, 1, 0, 0, 0, 0, 0, 0, 255, 255}, make([]byte, 24)...),
 		"entry of header": append([]byte{0, 1, 0, 0, 0, 0, 0, 0, 0, 24}, make([]byte, 22)...),
 	} {
-		c := dialFake(t, serveFake(t, func(f *ofctrltest.Session) {
-			for {
-				m, err := read(f)
-				if err != nil {
-					return
-				}
-				if m.typ() == typeMultipartRequest {
-					f.Write(message(typeMultipartReply, m.xid(), body...))
-				}
+		c := dialFake(t, serveFake(t, onEach(func(f *ofctrltest.Session, m frame) {
+			if m.typ() == typeMultipartRequest {
+				f.Write(message(typeMultipartReply, m.xid(), body...))
 			}
-		}), Options{})
+		})), Options{})
 		if _, err := c.ReadBack(t.Context(), ownFilter); !errors.Is(err, ErrProtocol) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -210,26 +203,20 @@ func TestFlood(t *testing.T) {
 	defer cancel()
 	const size, some = 16, 1000 // bytes of an answer, answers at once
 	var sent atomic.Int64       // answers
-	c := dialFake(t, serveFake(t, func(f *ofctrltest.Session) {
+	c := dialFake(t, serveFake(t, onEach(func(f *ofctrltest.Session, m frame) {
+		if m.typ() != typeMultipartRequest {
+			return
+		}
+		answers := bytes.Repeat(message(typeMultipartReply, m.xid(), 0, mpFlowDesc, 0, mpMore, 0, 0, 0, 0), some)
 		for {
-			m, err := read(f)
-			if err != nil {
+			if _, err := f.Write(answers); err != nil {
 				return
 			}
-			if m.typ() != typeMultipartRequest {
-				continue
-			}
-			answers := bytes.Repeat(message(typeMultipartReply, m.xid(), 0, mpFlowDesc, 0, mpMore, 0, 0, 0, 0), some)
-			for {
-				if _, err := f.Write(answers); err != nil {
-					return
-				}
-				if sent.Add(some) == 10*some {
-					cancel()
-				}
+			if sent.Add(some) == 10*some {
+				cancel()
 			}
 		}
-	}), Options{})
+	})), Options{})
 	if _, err := c.ReadBack(ctx, ownFilter); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
@@ -288,31 +275,26 @@ func TestErrorFlood(t *testing.T) {
 func TestOutcomeUnknown(t *testing.T) {
 	t.Parallel()
 	bundleUntil := func(last uint16, then func(*ofctrltest.Session)) func(*ofctrltest.Session) {
-		return func(f *ofctrltest.Session) {
-			for {
-				m, err := read(f)
-				if err != nil {
-					return
-				}
-				if m.typ() != typeBundleControl {
-					continue
-				}
-				if u16(m.body()[4:]) == last {
-					then(f)
-					return
-				}
-				f.Write(ofctrltest.BundleDone(ofctrltest.Message(m)))
+		return onEach(func(f *ofctrltest.Session, m frame) {
+			if m.typ() != typeBundleControl {
+				return
 			}
-		}
+			if u16(m.body()[4:]) == last {
+				then(f)
+				return
+			}
+			f.Write(ofctrltest.BundleDone(ofctrltest.Message(m)))
+		})
 	}
+	hangUp := func(f *ofctrltest.Session) { f.Conn.Close() }
 	for name, tc := range map[string]struct {
 		last    uint16
 		then    func(*ofctrltest.Session)
 		unknown bool
 	}{
-		"hangs up at the commit":   {bundleCommit, func(*ofctrltest.Session) {}, true},
+		"hangs up at the commit":   {bundleCommit, hangUp, true},
 		"does not answer a commit": {bundleCommit, (*ofctrltest.Session).Drain, true},
-		"hangs up before it":       {bundleClose, func(*ofctrltest.Session) {}, false},
+		"hangs up before it":       {bundleClose, hangUp, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -218,13 +218,6 @@ func TestPausedReports(t *testing.T) {
 	})
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // TestForeign counts foreign flows by table, and keeps those in full that it is asked for: as they were read, and as the switch
 // reports them later.
 func TestForeign(t *testing.T) {
@@ -285,17 +278,11 @@ func TestForeign(t *testing.T) {
 // TestWatchRefusedWithoutID has a switch that refuses monitors as Open vSwitch 2.17 does: by errors with transaction id 0.
 func TestWatchRefusedWithoutID(t *testing.T) {
 	t.Parallel()
-	c := dialFake(t, serveFake(t, func(f *ofctrltest.Session) {
-		for {
-			m, err := read(f)
-			if err != nil {
-				return
-			}
-			if m.typ() == typeMultipartRequest && u16(m.body()) == mpFlowMonitor {
-				f.Write(message(typeError, 0, 0xb0, 0xc2, 0, 0))
-			}
+	c := dialFake(t, serveFake(t, onEach(func(f *ofctrltest.Session, m frame) {
+		if m.typ() == typeMultipartRequest && u16(m.body()) == mpFlowMonitor {
+			f.Write(message(typeError, 0, 0xb0, 0xc2, 0, 0))
 		}
-	}), Options{})
+	})), Options{})
 	var refusal *SwitchError
 	if err := c.Watch(t.Context(), ownFilter, []uint8{1, 2}); !errors.As(err, &refusal) {
 		t.Errorf("%v, want a refusal", err)

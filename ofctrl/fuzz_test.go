@@ -35,9 +35,7 @@ func seedFrames(t testing.TB) []frame {
 	var out []frame
 	for _, n := range names {
 		b, err := os.ReadFile(n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		out = append(out, b)
 	}
 	return out
@@ -238,9 +236,7 @@ func FuzzDispatch(f *testing.F) {
 func FuzzMatch(f *testing.F) {
 	for _, m := range matchShapes() {
 		b, err := match(nil, &m, false)
-		if err != nil {
-			f.Fatal(err)
-		}
+		must(f, err)
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -267,9 +263,7 @@ func FuzzActions(f *testing.F) {
 	for _, v6 := range []bool{false, true} {
 		for _, as := range actionShapes(v6) {
 			b, err := e.actions(nil, as)
-			if err != nil {
-				f.Fatal(err)
-			}
+			must(f, err)
 			f.Add(b, v6)
 		}
 	}

@@ -74,31 +74,25 @@ func TestWrongXids(t *testing.T) {
 		"nobody's":    func(x uint32) uint32 { return x ^ 0x80000000 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			serve := func(f *ofctrltest.Session) {
-				for {
-					m, err := read(f)
-					if err != nil {
-						return
-					}
-					x := wrong(m.xid())
-					switch m.typ() {
-					case typeMultipartRequest:
-						b := make([]byte, 8)
-						copy(b, m.body()[:2])
-						f.Write(message(typeMultipartReply, x, b...))
-					case typeBundleControl:
-						body := append([]byte(nil), m.body()...)
-						body[5]++
-						f.Write(message(typeBundleControl, x, body...))
-					case typeBundleAdd:
-						f.Write(message(typeError, x, 0, 5, 0, 1))
-					case typeEchoRequest:
-						f.Write(message(typeEchoReply, x))
-					default:
-						f.Write(message(typeBarrierReply, x))
-					}
+			serve := onEach(func(f *ofctrltest.Session, m frame) {
+				x := wrong(m.xid())
+				switch m.typ() {
+				case typeMultipartRequest:
+					b := make([]byte, 8)
+					copy(b, m.body()[:2])
+					f.Write(message(typeMultipartReply, x, b...))
+				case typeBundleControl:
+					body := append([]byte(nil), m.body()...)
+					body[5]++
+					f.Write(message(typeBundleControl, x, body...))
+				case typeBundleAdd:
+					f.Write(message(typeError, x, 0, 5, 0, 1))
+				case typeEchoRequest:
+					f.Write(message(typeEchoReply, x))
+				default:
+					f.Write(message(typeBarrierReply, x))
 				}
-			}
+			})
 			synctest.Test(t, func(t *testing.T) {
 				if s, err := mustPipe(t, serve, Options{}).ReadBack(t.Context(), ownFilter); err == nil {
 					t.Errorf("read back %v", s.State)
@@ -157,27 +151,21 @@ func TestAnswersWithoutEnd(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			maxObjects, maxAnswer = tc.objects, tc.answer
-			target := serveFake(t, func(f *ofctrltest.Session) {
-				for {
-					m, err := read(f)
-					if err != nil {
+			target := serveFake(t, onEach(func(f *ofctrltest.Session, m frame) {
+				if m.typ() != typeMultipartRequest {
+					return
+				}
+				for n := uint32(0); ; {
+					body := []byte{0, byte(tc.typ), 0, mpMore, 0, 0, 0, 0}
+					for range 1000 {
+						n++
+						body = append(body, tc.object(n)...)
+					}
+					if _, err := f.Write(message(typeMultipartReply, m.xid(), body...)); err != nil {
 						return
 					}
-					if m.typ() != typeMultipartRequest {
-						continue
-					}
-					for n := uint32(0); ; {
-						body := []byte{0, byte(tc.typ), 0, mpMore, 0, 0, 0, 0}
-						for range 1000 {
-							n++
-							body = append(body, tc.object(n)...)
-						}
-						if _, err := f.Write(message(typeMultipartReply, m.xid(), body...)); err != nil {
-							return
-						}
-					}
 				}
-			})
+			}))
 			c := dialFake(t, target, Options{})
 			var taken counter
 			if err := c.Read(t.Context(), tc.filter, &taken); !errors.Is(err, ErrTooMuch) {

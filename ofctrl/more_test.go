@@ -192,9 +192,7 @@ func TestUnknownMatchFields(t *testing.T) {
 	pair := func(value, mask uint64) flow.Match {
 		field := oxmBytes(masked(oxmPktReg1), binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, value), mask)...)
 		m, _, err := decodeMatch(append(append([]byte{0, 1, 0, byte(4 + len(field))}, field...), make([]byte, (8-(4+len(field))%8)%8)...))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return m
 	}
 	for _, tc := range []struct {

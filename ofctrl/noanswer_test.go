@@ -129,17 +129,11 @@ func TestAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var deaf atomic.Bool
-		c := mustPipe(t, func(f *ofctrltest.Session) {
-			for {
-				m, err := read(f)
-				if err != nil {
-					return
-				}
-				if !deaf.Load() && m.typ() == typeEchoRequest {
-					f.Answer(ofctrltest.Message(m))
-				}
+		c := mustPipe(t, onEach(func(f *ofctrltest.Session, m frame) {
+			if !deaf.Load() && m.typ() == typeEchoRequest {
+				f.Answer(ofctrltest.Message(m))
 			}
-		}, Options{EchoInterval: time.Hour, EchoTimeout: time.Hour})
+		}), Options{EchoInterval: time.Hour, EchoTimeout: time.Hour})
 		answers := func() (yes bool, took time.Duration) {
 			time.Sleep(time.Second)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -191,25 +185,19 @@ func TestSlowAnswers(t *testing.T) {
 		var answered atomic.Int32
 		o := Options{AnswerTimeout: 20 * time.Second, OnAnswer: func() { answered.Add(1) }}
 		serve := func(parts int) func(*ofctrltest.Session) {
-			return func(f *ofctrltest.Session) {
-				for {
-					m, err := read(f)
-					if err != nil {
+			return onEach(func(f *ofctrltest.Session, m frame) {
+				if m.typ() != typeMultipartRequest || u16(m.body()) != mpFlowDesc {
+					f.Answer(ofctrltest.Message(m))
+					return
+				}
+				for i := 1; i != parts; i++ {
+					time.Sleep(o.AnswerTimeout / 4)
+					if _, err := f.Write(message(typeMultipartReply, m.xid(), 0, mpFlowDesc, 0, mpMore, 0, 0, 0, 0)); err != nil {
 						return
 					}
-					if m.typ() != typeMultipartRequest || u16(m.body()) != mpFlowDesc {
-						f.Answer(ofctrltest.Message(m))
-						continue
-					}
-					for i := 1; i != parts; i++ {
-						time.Sleep(o.AnswerTimeout / 4)
-						if _, err := f.Write(message(typeMultipartReply, m.xid(), 0, mpFlowDesc, 0, mpMore, 0, 0, 0, 0)); err != nil {
-							return
-						}
-					}
-					f.Answer(ofctrltest.Message(m))
 				}
-			}
+				f.Answer(ofctrltest.Message(m))
+			})
 		}
 		c := mustPipe(t, serve(12), o)
 		if _, err := c.TableCounters(t.Context(), 1, 1, 1); err != nil {

@@ -51,9 +51,7 @@ func TestPacketIn(t *testing.T) {
 	mustCommit(t, c, flow.Diff(flow.NewState(), want))
 	for _, size := range []int{1, 100, 1400, 9000, 65400 - 42} {
 		frame := udpFrame("10.0.0.9", "10.0.0.1", 5, 6, string(bytes.Repeat([]byte("x"), size)))
-		if err := c.PacketOut(t.Context(), flow.PortLocal, frame, flow.Output{Port: portTable}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.PacketOut(t.Context(), flow.PortLocal, frame, flow.Output{Port: portTable}))
 		p := wait.Receive(t, fmt.Sprintf("the packet-in of size %d", size), got)
 		if !bytes.Equal(p.Data, frame) || p.InPort != flow.PortLocal || p.Table != 13 || p.Cookie != ownCookie|0x77 || p.Reg != [4]uint32{5, 0, 0, 9} {
 			t.Errorf("size %d: %d bytes, port %#x, table %d, cookie %#x, registers %v", size, len(p.Data), p.InPort, p.Table, p.Cookie, p.Reg)

@@ -46,9 +46,7 @@ func mustPipe(t testing.TB, serve func(*ofctrltest.Session), o Options) *Conn {
 			serve(f)
 		}
 	}, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c
 }
 

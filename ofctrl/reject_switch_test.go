@@ -19,9 +19,7 @@ func TestRejectOnSwitch(t *testing.T) {
 	testbed.Require(t)
 	bed := testbed.Start(t, testbed.Options{})
 	pod, err := bed.AddPod(testbed.PodSpec{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var answered atomic.Int32
 	conns := make(chan *Conn, 1)
 	b := &bridge{t: t, bed: bed, name: bed.Bridge}

@@ -52,9 +52,7 @@ func newBridge(t testing.TB) *bridge {
 		t.Fatal(shared.err)
 	}
 	b := &bridge{t: t, bed: shared.bed, name: fmt.Sprintf("t%d", shared.next.Add(1))}
-	if err := b.bed.AddBridge(b.name); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.bed.AddBridge(b.name))
 	t.Cleanup(func() { b.bed.Vsctl("del-br", b.name) })
 	return b
 }
@@ -76,9 +74,7 @@ func (b *bridge) dial(o Options) *Conn {
 func (b *bridge) addFlows(flows ...string) {
 	b.t.Helper()
 	file := filepath.Join(b.t.TempDir(), "flows")
-	if err := os.WriteFile(file, []byte(strings.Join(flows, "\n")), 0o600); err != nil {
-		b.t.Fatal(err)
-	}
+	must(b.t, os.WriteFile(file, []byte(strings.Join(flows, "\n")), 0o600))
 	b.ofctl("add-flows", "--bundle", file)
 }
 
@@ -162,9 +158,7 @@ func mustCommit(t testing.TB, c *Conn, d *flow.Delta) Result {
 func mustRead(t testing.TB, c *Conn) *Snapshot {
 	t.Helper()
 	s, err := c.ReadBack(t.Context(), ownFilter)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
@@ -183,4 +177,12 @@ func clip(s string) string {
 		return s[:4000] + "..."
 	}
 	return s
+}
+
+// must fails the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -55,68 +55,51 @@ type authority struct {
 
 func newAuthority(t *testing.T) *authority {
 	a := &authority{t: t, dir: t.TempDir()}
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
-	a.key = a.newKey()
-	a.cert = a.sign("ca", tmpl, tmpl, a.key, a.key)
+	a.cert, a.key = a.sign("ca", &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign})
 	return a
 }
 
-func (a *authority) newKey() *ecdsa.PrivateKey {
-	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return k
-}
-
-func (a *authority) sign(name string, tmpl, parent *x509.Certificate, key, by *ecdsa.PrivateKey) *x509.Certificate {
+// sign writes NAME.pem and NAME.key, signed by the authority or, if it has no certificate yet, by itself.
+func (a *authority) sign(name string, c *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
 	a.t.Helper()
-	tmpl.NotBefore, tmpl.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
-	tmpl.Subject = pkix.Name{CommonName: name}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, parent, &key.PublicKey, by)
-	if err != nil {
-		a.t.Fatal(err)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(a.t, err)
+	c.SerialNumber, c.Subject = big.NewInt(1), pkix.Name{CommonName: name}
+	c.NotBefore, c.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	parent, by := a.cert, a.key
+	if parent == nil {
+		parent, by = c, key
 	}
-	kb, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		a.t.Fatal(err)
+	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, by)
+	must(a.t, err)
+	keyDER, err := x509.MarshalECPrivateKey(key)
+	must(a.t, err)
+	for file, block := range map[string]pem.Block{
+		".pem": {Type: "CERTIFICATE", Bytes: der}, ".key": {Type: "EC PRIVATE KEY", Bytes: keyDER},
+	} {
+		must(a.t, os.WriteFile(a.file(name+file), pem.EncodeToMemory(&block), 0o600))
 	}
-	a.write(name+".pem", "CERTIFICATE", der)
-	a.write(name+".key", "EC PRIVATE KEY", kb)
-	c, err := x509.ParseCertificate(der)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return c
-}
-
-func (a *authority) write(name, kind string, der []byte) {
-	b := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
-	if err := os.WriteFile(a.file(name), b, 0o600); err != nil {
-		a.t.Fatal(err)
-	}
+	signed, err := x509.ParseCertificate(der)
+	must(a.t, err)
+	return signed, key
 }
 
 func (a *authority) file(name string) string { return filepath.Join(a.dir, name) }
 
 func (a *authority) issue(name string, ips ...net.IP) {
-	a.sign(name, &x509.Certificate{SerialNumber: big.NewInt(2), IPAddresses: ips}, a.cert, a.newKey(), a.key)
+	a.sign(name, &x509.Certificate{IPAddresses: ips})
 }
 
 // serve runs fake switches behind TLS that ask for a certificate of the authority.
 func (a *authority) serve(name string, max uint16) Target {
 	pair, err := tls.LoadX509KeyPair(a.file(name+".pem"), a.file(name+".key"))
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, err)
 	pool := x509.NewCertPool()
 	pool.AddCert(a.cert)
 	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
 		Certificates: []tls.Certificate{pair}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert, MaxVersion: max, MinVersion: tls.VersionTLS10,
 	})
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, err)
 	sw := ofctrltest.Serve(l, ofctrltest.Options{})
 	a.t.Cleanup(func() { sw.Close() })
 	return Target{Network: "tcp", Address: l.Addr().String(), TLS: true}

@@ -15,7 +15,7 @@ import (
 
 // The encodings of actions and properties come from ofnet and libOpenflow. As these libraries allocate some
 // twenty objects per action, each kind of action is built once, as a template, and only the numbers that differ
-// are written into a copy of it. A test compares what comes out with what the libraries give for random values.
+// are written into a copy of it.
 
 var (
 	outputTemplate   = mustMarshal(&openflow15.ActionOutput{ActionHeader: header(openflow15.ActionType_Output, 16)})

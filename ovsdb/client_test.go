@@ -5,9 +5,7 @@ package ovsdb_test
 import (
 	"context"
 	"errors"
-	"net"
 	"net/netip"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -23,9 +21,7 @@ func connect(t *testing.T, b *testbed.Bed, bridge string) *ovsdb.Client {
 	c, err := ovsdb.Connect(t.Context(), ovsdb.Options{
 		Endpoint: b.DB(), Bridge: bridge, Timeout: wait.Limit, MinBackoff: 10 * time.Millisecond, MaxBackoff: 100 * time.Millisecond,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(c.Close)
 	return c
 }
@@ -57,9 +53,7 @@ func TestSnapshot(t *testing.T) {
 	t.Parallel()
 	b := testbed.Start(t, testbed.Options{})
 	pod, err := b.AddPod(testbed.PodSpec{Tag: 5})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s := connect(t, b, b.Bridge).Switch()
 	if err := s.Check(); err != nil {
 		t.Error(err)
@@ -85,9 +79,7 @@ func TestChanges(t *testing.T) {
 	b := testbed.Start(t, testbed.Options{})
 	c := connect(t, b, b.Bridge)
 	pods, err := b.AddPods(testbed.PodSpec{}, testbed.PodSpec{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	until(t, c, "two pods with their numbers", func(s ovsdb.Switch) bool {
 		x, _ := s.PortByName("pod-11")
 		y, _ := s.PortByName("pod-12")
@@ -103,9 +95,7 @@ func TestChanges(t *testing.T) {
 		p, _ := s.PortByName("pod-12")
 		return len(s.Warnings) == 1 && len(p.IPs) == 0
 	})
-	if err := b.RemovePods(pods...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.RemovePods(pods...))
 	until(t, c, "no pods", func(s ovsdb.Switch) bool { return len(s.Ports) == 1 })
 	if _, err := b.Vsctl("add-port", b.Bridge, "nosuchdev"); err == nil {
 		t.Error("a device that does not exist was added")
@@ -139,9 +129,7 @@ func TestBridgeComesAndGoes(t *testing.T) {
 		_, err := c.AwaitBridge(t.Context())
 		got <- err
 	}()
-	if err := b.AddBridge("br-late"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.AddBridge("br-late"))
 	if err := <-got; err != nil {
 		t.Error(err)
 	}
@@ -166,9 +154,7 @@ func TestOpenFlow15(t *testing.T) {
 	if command != "set Bridge br-int protocols=OpenFlow10,OpenFlow13,OpenFlow15" {
 		t.Errorf("%q", command)
 	}
-	if err := c.EnableOpenFlow15(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.EnableOpenFlow15(t.Context()))
 	if err := c.Switch().Check(); err != nil {
 		t.Error(err)
 	}
@@ -186,19 +172,11 @@ func TestOpenFlow15(t *testing.T) {
 	until(t, c, "1.5 gone", func(s ovsdb.Switch) bool { return !s.OpenFlow15 })
 	vsctl(t, b, strings.Fields(command)...)
 	until(t, c, "1.5 back", func(s ovsdb.Switch) bool { return s.OpenFlow15 })
-}
-
-// TestOpenFlow15Default asks a switch older than 2.12, as far as the database
-// knows, whose default has to be spelled out.
-func TestOpenFlow15Default(t *testing.T) {
-	t.Parallel()
-	b := testbed.Start(t, testbed.Options{})
-	c := connect(t, b, b.Bridge)
-	vsctl(t, b, "set", "Open_vSwitch", ".", "ovs_version=2.11.9")
+	// A switch older than 2.12, as far as the database knows, has a default that must be spelled out.
+	vsctl(t, b, "clear", "Bridge", b.Bridge, "protocols", "--",
+		"set", "Open_vSwitch", ".", "ovs_version=2.11.9")
 	until(t, c, "an old version", func(s ovsdb.Switch) bool { return !s.OpenFlow15 })
-	if err := c.EnableOpenFlow15(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.EnableOpenFlow15(t.Context()))
 	if s := c.Switch(); len(s.Protocols) != 6 || s.Check() != nil {
 		t.Errorf("%+v", s)
 	}
@@ -234,9 +212,7 @@ func TestServerRestart(t *testing.T) {
 	t.Parallel()
 	b := testbed.Start(t, testbed.Options{})
 	pods, err := b.AddPods(testbed.PodSpec{}, testbed.PodSpec{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c := connect(t, b, b.Bridge)
 	begun := time.Now()
 	b.StopOvsdb()
@@ -254,9 +230,7 @@ func TestServerRestart(t *testing.T) {
 		t.Error(err) // nothing to do
 	}
 	offline(t, b, pods[1].Interface)
-	if err := b.StartOvsdb(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.StartOvsdb())
 	s := until(t, c, "connected again", func(ovsdb.Switch) bool { return c.Connected() })
 	if _, ok := s.PortByName("pod-12"); ok || len(s.Ports) != 2 {
 		t.Errorf("a row deleted meanwhile is still there: %+v", s.Ports)
@@ -265,9 +239,7 @@ func TestServerRestart(t *testing.T) {
 		t.Errorf("away since %v: %v", since, why)
 	}
 	for range 3 {
-		if err := b.RestartOvsdb(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, b.RestartOvsdb())
 	}
 	vsctl(t, b, "set", "Bridge", b.Bridge, "external_ids:after=restart")
 	until(t, c, "changes after restarts", func(s ovsdb.Switch) bool { return s.ExternalIDs["after"] == "restart" })
@@ -278,32 +250,13 @@ func offline(t *testing.T, b *testbed.Bed, port string) {
 	t.Helper()
 	query := `["Open_vSwitch",{"op":"select","table":"Port","where":[["name","==","` + port + `"]],"columns":["_uuid"]}]`
 	out, err := b.Exec(b.Node, "ovsdb-tool", "query", b.DBFile(), query)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, id, _ := strings.Cut(out, `["uuid","`)
 	id, _, _ = strings.Cut(id, `"`)
 	del := `["Open_vSwitch",{"op":"mutate","table":"Bridge","where":[],"mutations":[["ports","delete",["uuid","` + id + `"]]]}]`
 	if out, err := b.Exec(b.Node, "ovsdb-tool", "transact", b.DBFile(), del); err != nil || !strings.Contains(out, `"count":1`) {
 		t.Fatal(out, err)
 	}
-}
-
-func TestVswitchdRestart(t *testing.T) {
-	t.Parallel()
-	b := testbed.Start(t, testbed.Options{})
-	c := connect(t, b, b.Bridge)
-	b.KillVswitchd()
-	if err := b.StartVswitchd(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.AddPod(testbed.PodSpec{}); err != nil {
-		t.Fatal(err)
-	}
-	until(t, c, "a pod", func(s ovsdb.Switch) bool {
-		_, ok := s.PortByNumber(11)
-		return ok && s.LocalMAC.String() == testbed.NodeMAC
-	})
 }
 
 // TestCloseWhileReconnecting ends clients in each of their states.
@@ -338,47 +291,6 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// TestSilent connects to sockets that accept and then say nothing, nonsense, or
-// goodbye.
-func TestSilent(t *testing.T) {
-	t.Parallel()
-	for name, serve := range map[string]func(net.Conn){
-		"silence":  func(net.Conn) { select {} },
-		"nonsense": func(c net.Conn) { _, _ = c.Write([]byte("HTTP/1.0 200 OK\r\n\r\n")); select {} },
-		"goodbye":  func(c net.Conn) { _ = c.Close() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			path := filepath.Join(t.TempDir(), "s")
-			l, err := net.Listen("unix", path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer l.Close()
-			go func() { // ends with the listener; connections stay until the process ends
-				for {
-					c, err := l.Accept()
-					if err != nil {
-						return
-					}
-					go serve(c)
-				}
-			}()
-			whole := wait.Context(t)
-			o := ovsdb.Options{Endpoint: "unix:" + path, Bridge: "br-int", Timeout: 100 * time.Millisecond}
-			if _, err = ovsdb.Connect(whole, o); !errors.Is(err, ovsdb.ErrUnreachable) || whole.Err() != nil {
-				t.Errorf("%v; %v", err, whole.Err())
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-			defer cancel()
-			o.Timeout = 2 * wait.Limit
-			if _, err := ovsdb.Connect(ctx, o); !errors.Is(err, ovsdb.ErrUnreachable) || whole.Err() != nil {
-				t.Errorf("%v; %v", err, whole.Err())
-			}
-		})
-	}
-}
-
 // TestTCP connects by TCP, from inside the node's namespace.
 func TestTCP(t *testing.T) {
 	t.Parallel()
@@ -391,9 +303,7 @@ func TestTCP(t *testing.T) {
 		c, err = ovsdb.Connect(t.Context(), ovsdb.Options{Endpoint: "tcp:127.0.0.1:6640", Bridge: b.Bridge, Timeout: wait.Limit})
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer c.Close()
 	if s := c.Switch(); s.Check() != nil || len(s.Ports) != 1 {
 		t.Errorf("%+v", s)
@@ -416,5 +326,13 @@ func TestManyPorts(t *testing.T) {
 	until(t, c, "all ports", func(s ovsdb.Switch) bool { return len(s.Ports) == n+1 })
 	if _, ok := c.Switch().PortByIP(netip.MustParseAddr("10.0.2.99")); !ok {
 		t.Error("an address is missing")
+	}
+}
+
+// must fails the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -34,6 +34,7 @@ type fakeServer struct {
 	instead map[string]string
 	then    func(net.Conn) // called after the first echo, which a client asks for when it has the rows
 	deaf    bool           // calls then with the rows, and reads nothing from then on
+	hangsUp bool           // at once
 }
 
 // over returns a client of the server that has no socket, for a test in a bubble. When it has lost its
@@ -87,6 +88,9 @@ func (f fakeServer) listen(t testing.TB) string {
 }
 
 func (f fakeServer) serve(c net.Conn) {
+	if f.hangsUp {
+		return
+	}
 	results := map[string]string{"list_dbs": `["Open_vSwitch"]`, "get_schema": f.schema, "echo": `["libovsdb echo"]`, "transact": `[]`}
 	if f.schema == "" {
 		results["get_schema"] = fakeSchema

@@ -1,6 +1,7 @@
 package ovsdb
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -36,6 +37,9 @@ func TestMalformedServer(t *testing.T) {
 		"a question of no known method": {fakeServer{instead: map[string]string{"get_schema": `{"id":7,"method":"shutdown","params":[]}`}}, noReply},
 		"a notification of none":        {fakeServer{instead: map[string]string{"get_schema": `{"id":null,"method":"locked","params":["x"]}`}}, ""},
 		"cut off":                       {fakeServer{instead: map[string]string{"get_schema": `{"id":1,"resu`}}, noReply},
+		"silence":                       {fakeServer{instead: map[string]string{"list_dbs": "", "get_schema": ""}}, noReply},
+		"another protocol":              {fakeServer{instead: map[string]string{"get_schema": "HTTP/1.0 200 OK\r\n\r\n"}}, "not OVSDB"},
+		"goodbye":                       {fakeServer{hangsUp: true}, "connection lost"},
 		"deep":                          {fakeServer{instead: map[string]string{"get_schema": `{"id":1,"result":` + strings.Repeat(`[`, 1_000_000)}}, "not OVSDB"},
 
 		"schema null":          {fakeServer{schema: `null`}, ""},
@@ -93,6 +97,18 @@ func TestMalformedServer(t *testing.T) {
 				t.Errorf("%.1000q, want %q", err, tc.want)
 			}
 		})
+	}
+}
+
+// Whoever connects to a server that says nothing waits no longer than its own context.
+func TestConnectEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	silent := fakeServer{instead: map[string]string{"list_dbs": "", "get_schema": ""}}
+	o := Options{Endpoint: silent.listen(t), Bridge: "br-int", Timeout: 2 * wait.Limit}
+	if _, err := Connect(ctx, o); !errors.Is(err, ErrUnreachable) {
+		t.Error(err)
 	}
 }
 

@@ -37,7 +37,7 @@ func TestComparisonFindsWhatDiffFinds(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 5))
 	var ports []*k8s.ServicePort
 	for i := range 60 {
-		ports = append(ports, randomShape(rng, i, i).servicePort())
+		ports = append(ports, randomShape(rng, i, i).ServicePort())
 	}
 	c := compile(t, testConfig(), ports...)
 	want := c.State()
@@ -120,7 +120,7 @@ func printed(d *flow.Delta) []string {
 
 // A switch reports a flow twice if it is replaced while it is read: the older version is no reason to delete the newer one.
 func TestComparisonMeetsAFlowTwice(t *testing.T) {
-	c := compile(t, testConfig(), shape{name: "web", cluster: 2, types: []k8s.FrontendType{k8s.ClusterIP}}.servicePort())
+	c := compile(t, testConfig(), shape{Name: "web", Cluster: 2, Types: []k8s.FrontendType{k8s.ClusterIP}}.ServicePort())
 	have := c.State()
 	x := compared(c, have)
 	for _, f := range have.Flows {
@@ -136,10 +136,10 @@ func TestComparisonMeetsAFlowTwice(t *testing.T) {
 
 // What endpoints a switch may have sent UDP clients to, that have stopped serving since, shows in what differs.
 func TestStaleSinceNobodyWatched(t *testing.T) {
-	s := shape{name: "dns", protocol: "UDP", cluster: 3, types: []k8s.FrontendType{k8s.ClusterIP}}
-	before := compile(t, testConfig(), s.servicePort()).State()
-	s.cluster = 2
-	c := compile(t, testConfig(), s.servicePort())
+	s := shape{Name: "dns", Protocol: "UDP", Cluster: 3, Types: []k8s.FrontendType{k8s.ClusterIP}}
+	before := compile(t, testConfig(), s.ServicePort()).State()
+	s.Cluster = 2
+	c := compile(t, testConfig(), s.ServicePort())
 	want := "[zone=1001,ct_nw_proto=17,dst=40.0.0.1:80,replier=10.0.0.13:80]"
 	if got := fmt.Sprint(compared(c, before).Stale()); got != want {
 		t.Errorf("to be forgotten: %s, want %s", got, want)
@@ -152,8 +152,8 @@ func TestStaleSinceNobodyWatched(t *testing.T) {
 // The pins of a learn action that should not be on the switch go, and those with another timeout; one with another limit keeps
 // them. What a learn action elsewhere has made is not touched.
 func TestOrphanPins(t *testing.T) {
-	sticky := shape{name: "web", cluster: 2, affinity: 10, types: []k8s.FrontendType{k8s.ClusterIP}}.servicePort()
-	plain := shape{name: "other", cluster: 2, vip: 1, types: []k8s.FrontendType{k8s.ClusterIP}}.servicePort()
+	sticky := shape{Name: "web", Cluster: 2, Affinity: 10, Types: []k8s.FrontendType{k8s.ClusterIP}}.ServicePort()
+	plain := shape{Name: "other", Cluster: 2, VIP: 1, Types: []k8s.FrontendType{k8s.ClusterIP}}.ServicePort()
 	c := compile(t, testConfig(), sticky, plain)
 	l := c.cfg.Layout
 	x := c.Compare()
@@ -187,7 +187,7 @@ func TestSharedFlowsAgree(t *testing.T) {
 	seen, asked := map[flow.Key]*flow.Flow{}, 0
 	c := compile(t, testConfig())
 	for i := range 2000 {
-		o := c.compilePort(&placed{sp: randomShape(rng, i, i%97).servicePort(), id: uint32(1 + i)})
+		o := c.compilePort(&placed{sp: randomShape(rng, i, i%97).ServicePort(), id: uint32(1 + i)})
 		for _, f := range o.shared {
 			if before := seen[f.Key]; before != nil && !before.Equal(f) {
 				t.Fatalf("one asks for %v, another for %v", before, f)
@@ -203,12 +203,7 @@ func TestSharedFlowsAgree(t *testing.T) {
 
 func BenchmarkCompare10000Services(b *testing.B) {
 	c, _ := NewCompiler(testConfig())
-	ports := map[k8s.PortName]*k8s.ServicePort{}
-	for i := range 10_000 {
-		sp := shape{name: fmt.Sprint("s", i), cluster: 10, vip: i, types: []k8s.FrontendType{k8s.ClusterIP}}.servicePort()
-		ports[sp.Name] = sp
-	}
-	c.Load(ports)
+	c.Load(manyPorts())
 	have := c.State()
 	b.ReportAllocs()
 	for b.Loop() {

@@ -69,7 +69,7 @@ func TestIncrementalEqualsFromScratch(t *testing.T) {
 						changes[n] = nil
 					}
 				}
-				sp := randomShape(rng, i, vips[i]).servicePort()
+				sp := randomShape(rng, i, vips[i]).ServicePort()
 				changes[sp.Name] = sp
 			}
 			i, j := rng.IntN(40), rng.IntN(40)
@@ -150,7 +150,7 @@ func TestDeltaNeverDangles(t *testing.T) {
 		}
 	}
 	for step := range nightly.Count(1000, 20_000) {
-		sp := randomShape(rng, rng.IntN(10), step%97).servicePort()
+		sp := randomShape(rng, rng.IntN(10), step%97).ServicePort()
 		changes := map[k8s.PortName]*k8s.ServicePort{sp.Name: sp}
 		if rng.IntN(3) == 0 {
 			changes[sp.Name] = nil
@@ -175,20 +175,8 @@ func TestDeltaNeverDangles(t *testing.T) {
 	}
 }
 
-// One endpoint more or less touches the Service's own group and nothing else.
-func TestEndpointChangeTouchesOnlyItsGroup(t *testing.T) {
-	s := shape{name: "web", cluster: 10, types: []k8s.FrontendType{k8s.ClusterIP}}
-	c := compile(t, testConfig(), s.servicePort())
-	s.cluster = 9
-	sp := s.servicePort()
-	d := c.Update(map[k8s.PortName]*k8s.ServicePort{sp.Name: sp})
-	if len(d.SetGroups) != 1 || len(d.SetFlows)+len(d.DelFlows)+len(d.DelGroups) != 0 {
-		t.Errorf("one endpoint less gives %d groups, %d flows set, %d deleted", len(d.SetGroups), len(d.SetFlows), len(d.DelFlows))
-	}
-}
-
 func TestOwner(t *testing.T) {
-	sp := shape{name: "web", cluster: 300, types: []k8s.FrontendType{k8s.ClusterIP}}.servicePort()
+	sp := shape{Name: "web", Cluster: 300, Types: []k8s.FrontendType{k8s.ClusterIP}}.ServicePort()
 	c := compile(t, testConfig(), sp)
 	flows, groups := c.Objects(sp.Name)
 	if len(flows) == 0 || len(groups) == 0 {
@@ -212,10 +200,10 @@ func TestOwner(t *testing.T) {
 
 // UDP clients that keep talking must not keep an endpoint that is gone.
 func TestStaleUDPConnectionsAreFlushed(t *testing.T) {
-	s := shape{name: "dns", protocol: "UDP", cluster: 2, types: []k8s.FrontendType{k8s.ClusterIP, k8s.NodePort}}
-	c := compile(t, testConfig(), s.servicePort())
-	s.cluster = 1
-	sp := s.servicePort()
+	s := shape{Name: "dns", Protocol: "UDP", Cluster: 2, Types: []k8s.FrontendType{k8s.ClusterIP, k8s.NodePort}}
+	c := compile(t, testConfig(), s.ServicePort())
+	s.Cluster = 1
+	sp := s.ServicePort()
 	d := c.Update(map[k8s.PortName]*k8s.ServicePort{sp.Name: sp})
 	want := "[zone=1001,ct_nw_proto=17,dst=40.0.0.1:80,replier=10.0.0.12:80 zone=1001,ct_nw_proto=17,dst=172.16.0.2:30000,replier=10.0.0.12:80]"
 	if got := fmt.Sprint(d.FlushCT); got != want {
@@ -226,19 +214,19 @@ func TestStaleUDPConnectionsAreFlushed(t *testing.T) {
 	if len(d.FlushCT) != 2 { // a frontend each
 		t.Errorf("flushed %v when the Service went", d.FlushCT)
 	}
-	s.protocol, s.cluster = "TCP", 2
-	c = compile(t, testConfig(), s.servicePort())
-	s.cluster = 1
-	sp = s.servicePort()
+	s.Protocol, s.Cluster = "TCP", 2
+	c = compile(t, testConfig(), s.ServicePort())
+	s.Cluster = 1
+	sp = s.ServicePort()
 	if d := c.Update(map[k8s.PortName]*k8s.ServicePort{sp.Name: sp}); len(d.FlushCT) != 0 {
 		t.Errorf("TCP connections flushed: %v", d.FlushCT)
 	}
 }
 
 func TestPinsGoWithTheirService(t *testing.T) {
-	s := shape{name: "web", cluster: 2, affinity: 10, types: []k8s.FrontendType{k8s.ClusterIP}}
-	c := compile(t, testConfig(), s.servicePort())
-	sp := s.servicePort()
+	s := shape{Name: "web", Cluster: 2, Affinity: 10, Types: []k8s.FrontendType{k8s.ClusterIP}}
+	c := compile(t, testConfig(), s.ServicePort())
+	sp := s.ServicePort()
 	if d := c.Update(map[k8s.PortName]*k8s.ServicePort{sp.Name: sp}); !d.Empty() {
 		t.Errorf("nothing changed, but %+v", d)
 	}
@@ -275,12 +263,18 @@ func TestLayoutIsValidated(t *testing.T) {
 	}
 }
 
-func BenchmarkCompile10000Services(b *testing.B) {
+// manyPorts are 10,000 Service ports with 10 endpoints each.
+func manyPorts() map[k8s.PortName]*k8s.ServicePort {
 	ports := map[k8s.PortName]*k8s.ServicePort{}
 	for i := range 10_000 {
-		sp := shape{name: fmt.Sprint("s", i), cluster: 10, vip: i, types: []k8s.FrontendType{k8s.ClusterIP}}.servicePort()
+		sp := shape{Name: fmt.Sprint("s", i), Cluster: 10, VIP: i, Types: []k8s.FrontendType{k8s.ClusterIP}}.ServicePort()
 		ports[sp.Name] = sp
 	}
+	return ports
+}
+
+func BenchmarkCompile10000Services(b *testing.B) {
+	ports := manyPorts()
 	for b.Loop() {
 		c, _ := NewCompiler(testConfig())
 		c.Update(ports)
@@ -289,16 +283,11 @@ func BenchmarkCompile10000Services(b *testing.B) {
 
 // One endpoint changes among 10,000 Services.
 func BenchmarkOneEndpoint(b *testing.B) {
-	ports := map[k8s.PortName]*k8s.ServicePort{}
-	for i := range 10_000 {
-		sp := shape{name: fmt.Sprint("s", i), cluster: 10, vip: i, types: []k8s.FrontendType{k8s.ClusterIP}}.servicePort()
-		ports[sp.Name] = sp
-	}
 	c, _ := NewCompiler(testConfig())
-	c.Update(ports)
+	c.Update(manyPorts())
 	var states [2]*k8s.ServicePort
 	for i := range states {
-		states[i] = shape{name: "s7", cluster: 9 + i, vip: 7, types: []k8s.FrontendType{k8s.ClusterIP}}.servicePort()
+		states[i] = shape{Name: "s7", Cluster: 9 + i, VIP: 7, Types: []k8s.FrontendType{k8s.ClusterIP}}.ServicePort()
 	}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {

@@ -11,7 +11,7 @@ import (
 
 // consistentPort is a Service port with n endpoints on two nodes in turn, of which local is this one.
 func consistentPort(n, local int, ranges ...netip.Prefix) *k8s.ServicePort {
-	sp := shape{name: "consistent", cluster: n, types: []k8s.FrontendType{k8s.ClusterIP, k8s.LoadBalancer, k8s.NodePort}, ranges: ranges}.servicePort()
+	sp := shape{Name: "consistent", Cluster: n, Types: []k8s.FrontendType{k8s.ClusterIP, k8s.LoadBalancer, k8s.NodePort}, Ranges: ranges}.ServicePort()
 	for i := range sp.ClusterEndpoints {
 		sp.ClusterEndpoints[i].Local = i%2 == local
 		if i%2 == local {

@@ -14,7 +14,7 @@ func TestCountingChangesNoWay(t *testing.T) {
 	var ports []*k8s.ServicePort
 	rng := rand.New(rand.NewPCG(3, 4))
 	for i := range 50 {
-		ports = append(ports, randomShape(rng, i, i).servicePort())
+		ports = append(ports, randomShape(rng, i, i).ServicePort())
 	}
 	off := testConfig()
 	off.Counters = false
@@ -49,11 +49,11 @@ func TestCountingChangesNoWay(t *testing.T) {
 // No change of endpoints touches a counter, not even that the last one goes: the switch would begin again at 0.
 func TestEndpointsComeAndGoCountersStay(t *testing.T) {
 	for _, affinity := range []int{0, 60} {
-		sh := shape{name: "web", cluster: 3, local: 1, types: all, external: k8s.Local, affinity: affinity}
-		c := compile(t, testConfig(), sh.servicePort())
+		sh := shape{Name: "web", Cluster: 3, Local: 1, Types: all, External: k8s.Local, Affinity: affinity}
+		c := compile(t, testConfig(), sh.ServicePort())
 		for _, n := range []int{4, 100, 1, 0, 2} {
-			sh.cluster, sh.local = n, min(n, 1)
-			sp := sh.servicePort()
+			sh.Cluster, sh.Local = n, min(n, 1)
+			sp := sh.ServicePort()
 			d := c.Update(map[k8s.PortName]*k8s.ServicePort{sp.Name: sp})
 			if d.Empty() {
 				t.Fatalf("%d endpoints: nothing changes", n)
@@ -71,7 +71,7 @@ func TestEndpointsComeAndGoCountersStay(t *testing.T) {
 func TestTally(t *testing.T) {
 	cfg := testConfig()
 	cfg.Layout.TableBase = 100
-	sp := shape{name: "web", cluster: 1, types: all[:1]}.servicePort()
+	sp := shape{Name: "web", Cluster: 1, Types: all[:1]}.ServicePort()
 	c := compile(t, cfg, sp)
 	seen := map[Tally]flow.Match{}
 	var cookie uint64

@@ -18,9 +18,9 @@ func TestInstalledEndpoints(t *testing.T) {
 	for i := range 300 {
 		s := randomShape(rng, i, i)
 		if i%50 == 0 {
-			s.cluster, s.affinity = 2500, i%100*36 // more than a group describes
+			s.Cluster, s.Affinity = 2500, i%100*36 // more than a group describes
 		}
-		ports = append(ports, s.servicePort())
+		ports = append(ports, s.ServicePort())
 	}
 	c := compile(t, testConfig(), ports...)
 	l, all := c.Config().Layout, c.State()

@@ -16,9 +16,9 @@ func TestNoNATBits(t *testing.T) {
 		cfg := testConfig()
 		cfg.NodeElsewhere, cfg.NoNullNAT, cfg.NoGuards, cfg.MasqueradeAll = i&1 != 0, i&2 != 0, i&4 != 0, i&8 != 0
 		var ports []*k8s.ServicePort
-		for n, s := range shapes {
-			s.vip = n
-			ports = append(ports, s.servicePort())
+		for n, s := range kinds {
+			s.VIP = n
+			ports = append(ports, s.ServicePort())
 		}
 		for _, f := range compile(t, cfg, ports...).State().Flows {
 			if f.Match.CTState.Mask&natBits != 0 {

@@ -25,13 +25,13 @@ func TestIPv6ByPrefix(t *testing.T) {
 		cfg.HairpinIPs = append(cfg.HairpinIPs, netip.MustParseAddr("fd00:28::99"))
 		cfg.Pods = append(cfg.Pods, Pod{IP: netip.MustParseAddr("fd00:a::b"), OFPort: 11})
 		var ports []*k8s.ServicePort
-		for n, s := range shapes {
-			s.vip, s.family = n, k8s.IPv6
-			s.name += "-six"
-			s.ranges = nil
-			ports = append(ports, s.servicePort())
+		for n, s := range kinds {
+			s.VIP, s.Family = n, k8s.IPv6
+			s.Name += "-six"
+			s.Ranges = nil
+			ports = append(ports, s.ServicePort())
 		}
-		own := shape{name: "consistent", family: k8s.IPv6, cluster: 3, vip: len(shapes), types: []k8s.FrontendType{k8s.ClusterIP, k8s.LoadBalancer}}.servicePort()
+		own := shape{Name: "consistent", Family: k8s.IPv6, Cluster: 3, VIP: len(kinds), Types: []k8s.FrontendType{k8s.ClusterIP, k8s.LoadBalancer}}.ServicePort()
 		own.ClusterEndpoints[0].Local = true
 		own.Consistent = &k8s.Consistent{Address: own.Frontends[1].Address, Relay: 30000, Endpoints: own.ClusterEndpoints}
 		own.Frontends[1].SourceRanges = []netip.Prefix{netip.MustParsePrefix("fd00:c0::/64")} // clients' prefixes are not counted
@@ -83,7 +83,7 @@ func TestIPv6ByPrefix(t *testing.T) {
 				}
 			}
 		}
-		if full < len(shapes) {
+		if full < len(kinds) {
 			t.Errorf("configuration %d: only %d flows match full addresses", i, full)
 		}
 	}

@@ -1,56 +1,55 @@
 package pipeline
 
 import (
-	"flag"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
+	"github.com/nkp-proxy/nkp/test/golden"
+	"github.com/nkp-proxy/nkp/test/shapes"
 )
 
-var update = flag.Bool("update", false, "rewrite testdata/*.txt")
+type shape = shapes.Shape
 
-var all = []k8s.FrontendType{k8s.ClusterIP, k8s.ExternalIP, k8s.LoadBalancer, k8s.NodePort}
+var all = shapes.All
 
 // counterFlows is what counting adds to the flows of every Service port.
 const counterFlows = 3
 
-// shapes are the kinds of Service port, with the number of flows (beside those that count), shared flows and groups that
+// kinds are the kinds of Service port, with the number of flows (beside those that count), shared flows and groups that
 // each costs.
 // A number that grows shows here.
-var shapes = []struct {
+var kinds = []struct {
 	shape
 	flows, shared, groups int
 }{
-	{shape{name: "clusterip", cluster: 3, types: all[:1]}, 1, 2, 1},
-	{shape{name: "clusterip-ipv6", cluster: 3, family: k8s.IPv6, types: all[:1]}, 1, 4, 1}, // two more shared: near.go
-	{shape{name: "clusterip-udp", cluster: 2, protocol: "UDP", types: all[:1]}, 3, 3, 1},   // two more, and one shared, for fragments
-	{shape{name: "clusterip-sctp", cluster: 2, protocol: "SCTP", types: all[:1]}, 1, 2, 1},
-	{shape{name: "no-endpoints", types: all[:1]}, 1, 1, 0},
-	{shape{name: "internal-local", cluster: 3, local: 1, internal: k8s.Local, types: all[:1]}, 1, 2, 0},
-	{shape{name: "internal-local-none-here", cluster: 3, internal: k8s.Local, types: all[:1]}, 1, 2, 0},
-	{shape{name: "nodeport", cluster: 3, types: []k8s.FrontendType{k8s.ClusterIP, k8s.NodePort}}, 2, 2, 1},
-	{shape{name: "all-frontends", cluster: 3, local: 2, types: all}, 4, 2, 1},
-	{shape{name: "external-local", cluster: 3, local: 1, external: k8s.Local, types: all}, 10, 2, 1},
-	{shape{name: "external-local-none-here", cluster: 3, external: k8s.Local, types: all}, 10, 2, 1},
-	{shape{name: "source-ranges", cluster: 2, types: all[2:3], ranges: []netip.Prefix{
+	{shape{Name: "clusterip", Cluster: 3, Types: all[:1]}, 1, 2, 1},
+	{shape{Name: "clusterip-ipv6", Cluster: 3, Family: k8s.IPv6, Types: all[:1]}, 1, 4, 1}, // two more shared: near.go
+	{shape{Name: "clusterip-udp", Cluster: 2, Protocol: "UDP", Types: all[:1]}, 3, 3, 1},   // two more, and one shared, for fragments
+	{shape{Name: "clusterip-sctp", Cluster: 2, Protocol: "SCTP", Types: all[:1]}, 1, 2, 1},
+	{shape{Name: "no-endpoints", Types: all[:1]}, 1, 1, 0},
+	{shape{Name: "internal-local", Cluster: 3, Local: 1, Internal: k8s.Local, Types: all[:1]}, 1, 2, 0},
+	{shape{Name: "internal-local-none-here", Cluster: 3, Internal: k8s.Local, Types: all[:1]}, 1, 2, 0},
+	{shape{Name: "nodeport", Cluster: 3, Types: []k8s.FrontendType{k8s.ClusterIP, k8s.NodePort}}, 2, 2, 1},
+	{shape{Name: "all-frontends", Cluster: 3, Local: 2, Types: all}, 4, 2, 1},
+	{shape{Name: "external-local", Cluster: 3, Local: 1, External: k8s.Local, Types: all}, 10, 2, 1},
+	{shape{Name: "external-local-none-here", Cluster: 3, External: k8s.Local, Types: all}, 10, 2, 1},
+	{shape{Name: "source-ranges", Cluster: 2, Types: all[2:3], Ranges: []netip.Prefix{
 		prefix("192.168.0.0/24"), prefix("172.16.0.0/16")}}, 5, 1, 1},
-	{shape{name: "affinity", cluster: 3, affinity: 10800, types: all[:1]}, 6, 4, 1},
-	{shape{name: "affinity-local", cluster: 3, local: 1, affinity: 60, external: k8s.Local, types: all}, 17, 4, 2},
-	{shape{name: "wide", cluster: 100, types: all[:1]}, 1 + 88, 2, 1},
+	{shape{Name: "affinity", Cluster: 3, Affinity: 10800, Types: all[:1]}, 6, 4, 1},
+	{shape{Name: "affinity-local", Cluster: 3, Local: 1, Affinity: 60, External: k8s.Local, Types: all}, 17, 4, 2},
+	{shape{Name: "wide", Cluster: 100, Types: all[:1]}, 1 + 88, 2, 1},
 }
 
 // The text of each shape, as `nkp plan -o ofctl` prints it. Run with -update after a change that is meant.
 func TestShapes(t *testing.T) {
 	common := compile(t, testConfig())
-	checkGolden(t, "common", text(t, common.State()))
-	for _, tc := range shapes {
-		t.Run(tc.name, func(t *testing.T) {
-			sp := tc.servicePort()
+	golden.Check(t, "testdata/common.txt", text(t, common.State()))
+	for _, tc := range kinds {
+		t.Run(tc.Name, func(t *testing.T) {
+			sp := tc.ServicePort()
 			c := compile(t, testConfig(), sp)
 			flows, groups := c.Objects(sp.Name)
 			shared := len(c.State().Flows) - len(common.State().Flows) - len(flows)
@@ -61,52 +60,16 @@ func TestShapes(t *testing.T) {
 			own := flow.NewState()
 			d := flow.Diff(common.State(), c.State())
 			own.Apply(&flow.Delta{SetGroups: d.SetGroups, SetFlows: d.SetFlows})
-			checkGolden(t, tc.name, text(t, own))
+			golden.Check(t, "testdata/"+tc.Name+".txt", text(t, own))
 		})
 	}
 }
 
-func checkGolden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", name+".txt")
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s differs; first difference:\n%s", file, firstDifference(got, string(want)))
-	}
-}
-
-func firstDifference(got, want string) string {
-	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
-	for i := range g {
-		if i >= len(w) || g[i] != w[i] {
-			line := "(end)"
-			if i < len(w) {
-				line = w[i]
-			}
-			return "got  " + g[i] + "\nwant " + line
-		}
-	}
-	return "want has more lines"
-}
-
-// The common part costs the same whatever the Services are.
+// What costs least: the common part of a node about which nothing is known.
 func TestTrunkSize(t *testing.T) {
-	c := compile(t, testConfig())
-	if n := len(c.State().Flows); n != 110 {
-		t.Errorf("the common part has %d flows; pinned are 110", n)
-	}
-	cfg := Config{Layout: DefaultLayout()}
-	c = compile(t, cfg)
+	c := compile(t, Config{Layout: DefaultLayout()})
 	if n := len(c.State().Flows); n != 43 {
-		t.Errorf("the common part of a node about which nothing is known has %d flows; pinned are 43", n)
+		t.Errorf("the common part has %d flows; pinned are 43", n)
 	}
 	if len(c.Missing()) != 2 {
 		t.Errorf("missing: %q", c.Missing())
@@ -126,7 +89,7 @@ func TestMissingGateway(t *testing.T) {
 func TestSharedBridge(t *testing.T) {
 	cfg := testConfig()
 	cfg.Layout.TableBase, cfg.Layout.NextTable = 100, 5
-	c := compile(t, cfg, shape{name: "a", cluster: 100, affinity: 5, external: k8s.Local, types: all}.servicePort())
+	c := compile(t, cfg, shape{Name: "a", Cluster: 100, Affinity: 5, External: k8s.Local, Types: all}.ServicePort())
 	for _, f := range c.State().Flows {
 		if f.Table < 100 {
 			t.Errorf("in table %d: %v", f.Table, f)

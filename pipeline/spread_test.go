@@ -72,7 +72,7 @@ type churn struct {
 }
 
 func newChurn(rng *rand.Rand, n int) *churn {
-	c := &churn{rng: rng, sp: *shape{name: "web", types: all[:1]}.servicePort()}
+	c := &churn{rng: rng, sp: *shape{Name: "web", Types: all[:1]}.ServicePort()}
 	for range n {
 		c.add()
 	}
@@ -142,6 +142,16 @@ func chosenBy(t *testing.T, c *Compiler, sp *k8s.ServicePort, hashBits int) []ne
 	return out
 }
 
+// moves counts the choices that differ.
+func moves(before, after []netip.AddrPort) (n int) {
+	for j := range after {
+		if after[j] != before[j] {
+			n++
+		}
+	}
+	return n
+}
+
 // Endpoints come and go in random order, one at a time: each change moves at most 1.2 times the share of one endpoint, and touches
 // at most two objects for each of its slots. Each endpoint keeps its share. What is installed chooses as the table does.
 func TestEndpointChangesMoveLittle(t *testing.T) {
@@ -171,12 +181,7 @@ func TestEndpointChangesMoveLittle(t *testing.T) {
 					t.Fatalf("step %d: the flows do not choose as the table does", step)
 				}
 				now := len(sp.ClusterEndpoints)
-				moved := 0
-				for j := range after {
-					if after[j] != before[j] {
-						moved++
-					}
-				}
+				moved := moves(before, after)
 				change := float64(moved) / float64(len(after)) * float64(max(was, now))
 				most = max(most, change)
 				if change > 1.2 {
@@ -263,12 +268,7 @@ func TestAdopt(t *testing.T) {
 			next := compile(t, testConfig(), model.port())
 			have.Apply(adopt(next, have))
 			equal(t, "after the endpoint went", have, next.State())
-			moved := 0
-			for j, to := range chosen(next, model.port(), hashBits) {
-				if to != before[j] {
-					moved++
-				}
-			}
+			moved := moves(before, chosen(next, model.port(), hashBits))
 			if change := float64(moved*was) / float64(len(before)); change > 1.2 && was > 2 {
 				t.Errorf("%.2f shares moved when an endpoint went between two processes", change)
 			}
@@ -278,7 +278,7 @@ func TestAdopt(t *testing.T) {
 
 // Groups that are not nkp's work, or too uneven, are replaced.
 func TestAdoptTrustsNothing(t *testing.T) {
-	sp := shape{name: "web", cluster: 4, types: all[:1]}.servicePort()
+	sp := shape{Name: "web", Cluster: 4, Types: all[:1]}.ServicePort()
 	want := compile(t, testConfig(), sp)
 	_, groups := want.Objects(sp.Name)
 	for name, spoil := range map[string]func(g *flow.Group){
@@ -325,7 +325,7 @@ func TestWeights(t *testing.T) {
 	}
 	rng := rand.New(rand.NewPCG(7, 3))
 	for range nightly.Count(100, 3000) { // all releases of Open vSwitch must make the same of a group
-		sp := shape{name: "web", cluster: 2 + rng.IntN(20), types: all[:1]}.servicePort()
+		sp := shape{Name: "web", Cluster: 2 + rng.IntN(20), Types: all[:1]}.ServicePort()
 		most := []int{2, 4, k8s.MaxWeight}[rng.IntN(3)]
 		for i := range sp.ClusterEndpoints {
 			sp.ClusterEndpoints[i].MoreWeight = uint8(rng.IntN(most))
@@ -339,7 +339,7 @@ func TestWeights(t *testing.T) {
 			t.Fatalf("weights %v: releases of Open vSwitch disagree on buckets of weights %v", weights(sp.ClusterEndpoints), buckets)
 		}
 	}
-	sp := shape{name: "web", cluster: 2, types: all[:1]}.servicePort()
+	sp := shape{Name: "web", Cluster: 2, Types: all[:1]}.ServicePort()
 	c := compile(t, testConfig(), sp)
 	before := chosen(c, sp, 9)
 	for _, more := range []uint8{6, 1, 0, 99} {
@@ -350,12 +350,7 @@ func TestWeights(t *testing.T) {
 		sp = &changed
 		c.Update(map[k8s.PortName]*k8s.ServicePort{sp.Name: sp})
 		after := chosen(c, sp, 9)
-		moved := 0
-		for j := range after {
-			if after[j] != before[j] {
-				moved++
-			}
-		}
+		moved := moves(before, after)
 		now := weights(sp.ClusterEndpoints)
 		must := 512 * max(float64(now[0])/float64(sum(now))-float64(was[0])/float64(sum(was)), float64(was[0])/float64(sum(was))-float64(now[0])/float64(sum(now)))
 		if float64(moved) > must+10 || float64(moved) < must-10 {
@@ -378,7 +373,7 @@ func BenchmarkOneOfManyEndpoints(b *testing.B) {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			var states [2]*k8s.ServicePort
 			for i := range states {
-				states[i] = shape{name: "web", cluster: n + i, types: all[:1]}.servicePort()
+				states[i] = shape{Name: "web", Cluster: n + i, Types: all[:1]}.ServicePort()
 				for j := range states[i].ClusterEndpoints {
 					states[i].ClusterEndpoints[j].Addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(j >> 10), byte(j >> 2), byte(j)}), 80)
 				}

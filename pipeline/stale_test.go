@@ -11,11 +11,11 @@ import (
 // A connection is stale if its endpoint does not serve whoever has its frontend now, and only if it is one of a Service's.
 func TestStale(t *testing.T) {
 	at := netip.MustParseAddrPort
-	s := shape{name: "dns", protocol: "UDP", cluster: 2, types: []k8s.FrontendType{k8s.ClusterIP, k8s.NodePort}}
-	named := shape{name: "named", protocol: "UDP", cluster: 1, vip: 1, types: []k8s.FrontendType{k8s.ClusterIP}}.servicePort()
+	s := shape{Name: "dns", Protocol: "UDP", Cluster: 2, Types: []k8s.FrontendType{k8s.ClusterIP, k8s.NodePort}}
+	named := shape{Name: "named", Protocol: "UDP", Cluster: 1, VIP: 1, Types: []k8s.FrontendType{k8s.ClusterIP}}.ServicePort()
 	named.Frontends[0].Address, named.Frontends[0].Port = netip.MustParseAddr("172.16.0.2"), 30000 // the NodePort of dns
-	tcp := shape{name: "tcp", cluster: 2, vip: 2, types: []k8s.FrontendType{k8s.ClusterIP}}.servicePort()
-	alone, both := compile(t, testConfig(), s.servicePort(), tcp).UDPFrontends(), compile(t, testConfig(), named, s.servicePort()).UDPFrontends()
+	tcp := shape{Name: "tcp", Cluster: 2, VIP: 2, Types: []k8s.FrontendType{k8s.ClusterIP}}.ServicePort()
+	alone, both := compile(t, testConfig(), s.ServicePort(), tcp).UDPFrontends(), compile(t, testConfig(), named, s.ServicePort()).UDPFrontends()
 	for name, tc := range map[string]struct {
 		in                 UDPFrontends
 		mark               uint32
@@ -40,9 +40,9 @@ func TestStale(t *testing.T) {
 
 // A frontend that passes to another Service is named whole, as is one that takes a NodePort's place at an address of the node.
 func TestFrontendsThatMove(t *testing.T) {
-	s := shape{name: "dns", protocol: "UDP", cluster: 2, types: []k8s.FrontendType{k8s.ClusterIP}}
-	c := compile(t, testConfig(), s.servicePort())
-	moved := s.servicePort()
+	s := shape{Name: "dns", Protocol: "UDP", Cluster: 2, Types: []k8s.FrontendType{k8s.ClusterIP}}
+	c := compile(t, testConfig(), s.ServicePort())
+	moved := s.ServicePort()
 	moved.Frontends[0].Address = netip.MustParseAddr("172.16.0.2")
 	d := c.Update(map[k8s.PortName]*k8s.ServicePort{moved.Name: moved})
 	want := "[zone=1001,ct_nw_proto=17,dst=40.0.0.1:80,replier=invalid AddrPort zone=1001,ct_nw_proto=17,dst=172.16.0.2:80,replier=invalid AddrPort]"

@@ -1,12 +1,14 @@
 package windows
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,6 +46,7 @@ type bed struct {
 	opts    Options
 	plane   *Plane
 	clock   time.Time
+	log     bytes.Buffer
 }
 
 // newBed returns a node with a network of a type and a Plane.
@@ -60,7 +63,7 @@ func newBed(t *testing.T, networkType string, v hns.Version, change ...func(*Opt
 		Status: v1.NodeStatus{Addresses: []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: nodeIP}}}}, k8s.Origin{})
 	b.opts = Options{
 		NetworkName: "Calico", HostMAC: hostMAC1, StateFile: filepath.Join(t.TempDir(), "hns.json"),
-		Log: slog.New(slog.DiscardHandler), Open: func() (hns.Host, error) { return b.hns.Host(), nil },
+		Log: slog.New(slog.NewTextHandler(&b.log, nil)), Open: func() (hns.Host, error) { return b.hns.Host(), nil },
 		now:        func() time.Time { return b.clock },
 		portBlocks: func(context.Context) (PortBlocks, error) { return PortBlocks{256, 256}, nil },
 	}
@@ -79,9 +82,7 @@ func newBed(t *testing.T, networkType string, v hns.Version, change ...func(*Opt
 func (b *bed) restart() {
 	b.t.Helper()
 	p, err := New(b.opts)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	must(b.t, err)
 	b.plane = p
 	full := &k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{}, HealthChecks: map[k8s.ServiceName]*k8s.HealthCheck{}, Node: true}
 	model, _ := b.tracker.Flush()
@@ -257,7 +258,7 @@ func (b *bed) slice(name string, ports []v1.ServicePort, endpoints ...string) {
 		if n := len(text) - 1; text[n] == '!' {
 			ready, text = false, text[:n]
 		}
-		if addr, at, ok := cutAt(text); ok {
+		if addr, at, ok := strings.Cut(text, "@"); ok {
 			text, node = addr, at
 		}
 		if netip.MustParseAddr(text).Is6() {
@@ -267,15 +268,6 @@ func (b *bed) slice(name string, ports []v1.ServicePort, endpoints ...string) {
 			Conditions: discoveryv1.EndpointConditions{Ready: &ready}})
 	}
 	b.tracker.SetEndpointSlice(o, k8s.Origin{})
-}
-
-func cutAt(s string) (before, after string, ok bool) {
-	for i := range s {
-		if s[i] == '@' {
-			return s[:i], s[i+1:], true
-		}
-	}
-	return s, "", false
 }
 
 // many adds n Services with k endpoints each, all on other nodes.
@@ -296,4 +288,12 @@ func (b *bed) addresses() (addrs []string) {
 		addrs = append(addrs, e.IpConfigurations[0].IpAddress)
 	}
 	return addrs
+}
+
+// must fails the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

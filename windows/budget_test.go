@@ -48,10 +48,6 @@ func TestCallBudgets(t *testing.T) {
 	if most > 12 || least == most {
 		t.Errorf("an idle minute takes %d to %d calls, want at most 12, and sometimes one more for the States", least, most)
 	}
-	b.restart()
-	if n := writes(b.good()); n != 0 {
-		t.Errorf("a restart makes %d writes", n)
-	}
 	if n := b.hns.OpenHandles(); n != 0 {
 		t.Errorf("%d handles stay open", n)
 	}

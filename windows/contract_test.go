@@ -20,9 +20,7 @@ func TestRefusal(t *testing.T) {
 	status := func() dataplane.Status {
 		t.Helper()
 		s, err := b.plane.Status(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return s
 	}
 	if s := status(); s.InStep || s.Why == "" {
@@ -37,7 +35,8 @@ func TestRefusal(t *testing.T) {
 	for try := 1; try <= 2; try++ {
 		b.sync()
 		if len(refused) != try || refused[try-1].Port.String() != "default/web" || refused[try-1].Times != try || !strings.Contains(refused[try-1].Object, "10.99.0.1:80") ||
-			!strings.Contains(refused[try-1].Reason, "HCN_E_PORT_ALREADY_EXISTS") || !refused[try-1].RetryAt.After(b.clock) {
+			!strings.Contains(refused[try-1].Reason, "HCN_E_PORT_ALREADY_EXISTS, 0x803b0013") ||
+			!strings.Contains(refused[try-1].Reason, "probable holder") || !refused[try-1].RetryAt.After(b.clock) {
 			t.Fatalf("try %d: refused %+v", try, refused)
 		}
 		if s := status(); s.InStep || !strings.Contains(s.Why, "does not take 1 object") || len(s.Refusals) != 1 || s.Refusals[0] != refused[try-1] {

@@ -1,10 +1,8 @@
 package windows
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -108,10 +106,7 @@ func TestAlteredEchoes(t *testing.T) {
 	}{{hns.NetworkOverlay, newest}, {hns.NetworkOverlay, hns.Version{Major: 13, Minor: 2}}, {hns.NetworkL2Bridge, newest}} {
 		v := host.Version
 		for _, c := range echoes {
-			var log bytes.Buffer
-			b := newBed(t, host.network, v, func(o *Options) {
-				o.EnableDSR, o.Log = true, slog.New(slog.NewTextHandler(&log, nil))
-			})
+			b := newBed(t, host.network, v, func(o *Options) { o.EnableDSR = true })
 			if c.alter != nil {
 				b.hns.SetEcho(c.alter)
 			}
@@ -120,7 +115,7 @@ func TestAlteredEchoes(t *testing.T) {
 			b.slice("affinity", tcp(0, 8080), "100.244.1.1")
 			b.good()
 			what := fmt.Sprintf("%s, HNS %s, %s", host.network, v, c.name)
-			if n := strings.Count(log.String(), "stores an object differently"); n > 1 {
+			if n := strings.Count(b.log.String(), "stores an object differently"); n > 1 {
 				t.Errorf("%s: %d warnings, want one for all objects", what, n)
 			}
 			b.restart()
@@ -131,7 +126,10 @@ func TestAlteredEchoes(t *testing.T) {
 
 			// A change of the Service is followed once, and what another program changes is repaired.
 			b.simple("web-007", "10.99.0.8", "100.244.1.15", "100.244.1.16", "100.244.2.240")
-			b.good()
+			change := b.good()
+			if n, d := hnsfake.Count(change, "HcnModifyLoadBalancer"), deletions(change); v == newest && (n != 1 || d != 0) {
+				t.Errorf("%s: a change took %d modifications and %d deletions of load balancers", what, n, d)
+			}
 			b.mustHave("10.99.0.8", 80, "100.244.1.15", "100.244.1.16", "100.244.2.240")
 			if n := writes(b.good()); n != 0 {
 				t.Errorf("%s: %d writes after a change", what, n)
@@ -147,9 +145,7 @@ func TestAlteredEchoes(t *testing.T) {
 			}
 
 			// Without the state file nkp repairs what it takes for changed by another program, once.
-			if err := os.Remove(b.opts.StateFile); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Remove(b.opts.StateFile))
 			b.restart()
 			calls := b.good()
 			if n := deletions(calls); v == newest && n > 1 {
@@ -185,8 +181,7 @@ func TestOtherStateFiles(t *testing.T) {
 		{"another version", func(s string) string { return strings.Replace(s, `"version": 1`, `"version": 9`, 1) }, "cannot use the state file"},
 		{"too large", func(s string) string { return s + strings.Repeat(" ", 64<<20) }, "larger than 64 MiB"},
 	} {
-		var log bytes.Buffer
-		b := newBed(t, hns.NetworkOverlay, newest, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+		b := newBed(t, hns.NetworkOverlay, newest)
 		b.hns.SetEcho(onKind("LoadBalancer", func(o hnsfake.Object) { o["Flags"] = number(o["Flags"]) + 64 }))
 		b.many(5, 2)
 		b.good()
@@ -195,17 +190,15 @@ func TestOtherStateFiles(t *testing.T) {
 		if err != nil || !strings.Contains(string(text), `"altered": {`) {
 			t.Fatalf("%v\n%s", err, text)
 		}
-		if err := os.WriteFile(b.opts.StateFile, []byte(c.text(string(text))), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		log.Reset()
+		must(t, os.WriteFile(b.opts.StateFile, []byte(c.text(string(text))), 0o600))
+		b.log.Reset()
 		b.restart()
 		calls := b.good()
 		if got := b.hns.Dump(); got != before || deletions(calls) > 1 {
 			t.Errorf("%s: %d load balancers were deleted; HNS has\n%s", c.name, deletions(calls), got)
 		}
-		if c.warn != "" != strings.Contains(log.String(), "cannot use the state file") || !strings.Contains(log.String(), c.warn) {
-			t.Errorf("%s: the log has\n%s", c.name, log.String())
+		if c.warn != "" != strings.Contains(b.log.String(), "cannot use the state file") || !strings.Contains(b.log.String(), c.warn) {
+			t.Errorf("%s: the log has\n%s", c.name, b.log.String())
 		}
 		b.tracker.DeleteService("default", "web-000")
 		b.good()
@@ -225,24 +218,15 @@ func TestRecordedEchoes(t *testing.T) {
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			var report struct {
 				HNS         hns.Version
 				NetworkType string
-				Objects     []struct {
-					Shape   string
-					Altered bool
-				}
+				Objects     []struct{ Altered bool }
 			}
-			if err := json.Unmarshal(text, &report); err != nil {
-				t.Fatal(err)
-			}
+			must(t, json.Unmarshal(text, &report))
 			echo, err := hnsfake.Replay(text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			networkType := hns.NetworkL2Bridge
 			if report.NetworkType == hns.NetworkOverlay {
 				networkType = hns.NetworkOverlay
@@ -261,12 +245,7 @@ func TestRecordedEchoes(t *testing.T) {
 			if n := writes(b.good()); n != 0 {
 				t.Errorf("%d writes at a restart", n)
 			}
-			altered := slices.ContainsFunc(report.Objects, func(o struct {
-				Shape   string
-				Altered bool
-			}) bool {
-				return o.Altered
-			})
+			altered := slices.Contains(report.Objects, struct{ Altered bool }{true})
 			if n := b.plane.Detail().Objects.Altered; (n > 0) != altered {
 				t.Errorf("%d objects are altered; by the report %t", n, altered)
 			}

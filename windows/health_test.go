@@ -1,8 +1,6 @@
 package windows
 
 import (
-	"bytes"
-	"log/slog"
 	"strings"
 	"testing"
 
@@ -14,9 +12,7 @@ import (
 // A load balancer that HNS reports as degraded is created again, once HNS has said so twice. Log, Event and status name it meanwhile.
 func TestDegradedLoadBalancerIsReplaced(t *testing.T) {
 	var told []dataplane.Refusal
-	var log bytes.Buffer
 	b := newBed(t, hns.NetworkOverlay, newest, func(o *Options) {
-		o.Log = slog.New(slog.NewTextHandler(&log, nil))
 		o.Hooks.Refused = func(r dataplane.Refusal) { told = append(told, r) }
 	})
 	b.many(5, 2)
@@ -35,8 +31,8 @@ func TestDegradedLoadBalancerIsReplaced(t *testing.T) {
 	if s, err := b.plane.Status(t.Context()); err != nil || s.InStep || len(s.Refusals) != 3 || !strings.Contains(s.Refusals[0].Reason, "HNS reports State 4") {
 		t.Errorf("%v, status %+v", err, s)
 	}
-	if len(told) != 3 || told[0].Port.String() != "default/web-000" || strings.Count(log.String(), "HNS reports State 4") != 3 {
-		t.Errorf("told %+v; the log has\n%s", told, log.String())
+	if len(told) != 3 || told[0].Port.String() != "default/web-000" || strings.Count(b.log.String(), "HNS reports State 4") != 3 {
+		t.Errorf("told %+v; the log has\n%s", told, b.log.String())
 	}
 	if n := deletions(b.sync()); n != 1 {
 		t.Errorf("%d load balancers were replaced, want one to see whether that helps", n)
@@ -90,8 +86,7 @@ func TestNoStates(t *testing.T) {
 			s.Inject(hnsfake.Fault{Func: "HNSCall", Times: -1, Code: hns.CodeFail, Text: "no", Match: func(a []string) bool { return a[1] == "/policylists" }})
 		},
 	} {
-		var log bytes.Buffer
-		b := newBed(t, hns.NetworkOverlay, newest, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+		b := newBed(t, hns.NetworkOverlay, newest)
 		break_(b.hns)
 		b.many(5, 2)
 		b.good()
@@ -101,7 +96,7 @@ func TestNoStates(t *testing.T) {
 				t.Errorf("%s: %d writes", name, n)
 			}
 		}
-		if n := strings.Count(log.String(), "cannot read the States"); n != map[string]int{"hidden": 0, "error": 1}[name] {
+		if n := strings.Count(b.log.String(), "cannot read the States"); n != map[string]int{"hidden": 0, "error": 1}[name] {
 			t.Errorf("%s: the log says so %d times", name, n)
 		}
 		if s, _ := b.plane.Status(t.Context()); !s.InStep {

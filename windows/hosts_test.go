@@ -162,12 +162,8 @@ func TestSourceVIPWithFlannel(t *testing.T) {
 		powershell = append(powershell, byte(c), 0)
 	}
 	for _, text := range []string{older, `{"cniVersion":"1.0.0","ips":[{"address":"100.244.206.67/26"}]}`, string(powershell), "\ufeff" + older} {
-		if err := os.MkdirAll(filepath.Join(drive, "sourcevip"), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(drive, "sourcevip", "sourceVip.json"), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Join(drive, "sourcevip"), 0o755))
+		must(t, os.WriteFile(filepath.Join(drive, "sourcevip", "sourceVip.json"), []byte(text), 0o644))
 		b.sync()
 		if why := b.plane.Detail().Why; !strings.Contains(why, "have reserved 100.244.206.67 (") || b.count() != 0 {
 			t.Errorf("with %s status says %s", text, why)
@@ -187,46 +183,25 @@ func TestSourceVIPWithFlannel(t *testing.T) {
 	}
 }
 
-// A node joins after its pods are known: endpoints made for an address outside are recreated for the right node.
+// A node joins after its pods are known: endpoints made for an address outside are recreated for the right node. If it is every endpoint
+// of a load balancer, the load balancer is deleted first, because HNS has one endpoint for an address.
 func TestRemoteSubnetArrivesLater(t *testing.T) {
-	b := newBed(t, hns.NetworkOverlay, newest)
-	b.simple("web", "10.99.0.1", "100.244.9.1", "100.244.1.1")
-	b.good()
-	if l := b.mustHave("10.99.0.1", 80, "100.244.9.1", "100.244.1.1"); l.SourceVIP != nodeIP {
-		t.Errorf("source VIP %s for an endpoint outside the cluster, want the node's", l.SourceVIP)
-	}
-	ep := func() string {
-		for _, e := range b.hns.Endpoints() {
-			if e.IpConfigurations[0].IpAddress == "100.244.9.1" {
-				return e.Provider().String()
+	for _, endpoints := range [][]string{{"100.244.9.1", "100.244.1.1"}, {"100.244.9.1"}} {
+		b := newBed(t, hns.NetworkOverlay, newest)
+		b.simple("web", "10.99.0.1", endpoints...)
+		expect := func(when, vip, node string) {
+			t.Helper()
+			b.good()
+			if l := b.mustHave("10.99.0.1", 80, endpoints...); l.SourceVIP != vip {
+				t.Errorf("%s: source VIP %s for %v, want %s", when, l.SourceVIP, endpoints, vip)
+			}
+			if d := b.hns.Dump(); !strings.Contains(d, "endpoint 100.244.9.1 mac=02-11-64-f4-09-01 node="+node+"\n") {
+				t.Errorf("%s: the endpoint does not lead to %s\n%s", when, node, d)
 			}
 		}
-		return ""
-	}
-	if ep() != nodeIP {
-		t.Errorf("provider address %s", ep())
-	}
-	b.hns.SetRoutes(b.network, map[string]string{"100.244.1.0/24": otherNode, "100.244.9.0/24": "10.20.30.19"})
-	b.good()
-	if l := b.mustHave("10.99.0.1", 80, "100.244.9.1", "100.244.1.1"); l.SourceVIP != sourceVIP {
-		t.Errorf("source VIP %s", l.SourceVIP)
-	}
-	if ep() != "10.20.30.19" {
-		t.Errorf("provider address %s after the node joined", ep())
-	}
-}
-
-// If every endpoint of a load balancer has to be recreated, the load balancer is deleted first, because HNS has one endpoint for an
-// address.
-func TestEveryEndpointOfALoadBalancerIsWrong(t *testing.T) {
-	b := newBed(t, hns.NetworkOverlay, newest)
-	b.simple("web", "10.99.0.1", "100.244.9.1")
-	b.good()
-	b.hns.SetRoutes(b.network, map[string]string{"100.244.9.0/24": "10.20.30.19"})
-	b.good()
-	b.mustHave("10.99.0.1", 80, "100.244.9.1")
-	if d := b.hns.Dump(); !strings.Contains(d, "endpoint 100.244.9.1 mac=02-11-64-f4-09-01 node=10.20.30.19") {
-		t.Errorf("the endpoint is not tunnelled to its node\n%s", d)
+		expect("outside the cluster", nodeIP, nodeIP)
+		b.hns.SetRoutes(b.network, map[string]string{"100.244.1.0/24": otherNode, "100.244.9.0/24": "10.20.30.19"})
+		expect("the node has joined", sourceVIP, "10.20.30.19")
 	}
 }
 

@@ -3,6 +3,7 @@ package windows
 import (
 	"maps"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,9 +39,7 @@ func TestRestartDeletesNoLoadBalancer(t *testing.T) {
 	}
 	for _, lost := range []bool{false, true} {
 		if lost {
-			if err := os.Remove(b.opts.StateFile); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Remove(b.opts.StateFile))
 		}
 		b.restart()
 		if n := writes(b.good()); n != 0 {
@@ -266,12 +265,7 @@ func TestLoadBalancerWithoutPortMappings(t *testing.T) {
 }
 
 func has(b *bed, id string) bool {
-	for _, l := range b.hns.LoadBalancers() {
-		if l.ID == id {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(b.hns.LoadBalancers(), func(l hns.LoadBalancer) bool { return l.ID == id })
 }
 
 // kube-proxy forwards health checks over the Service's protocol: HTTP over UDP.

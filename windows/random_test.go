@@ -26,11 +26,7 @@ func randomHistory(t *testing.T, r *rand.Rand) {
 	kind := []string{hns.NetworkOverlay, hns.NetworkL2Bridge}[r.IntN(2)]
 	version := []hns.Version{{Major: 9, Minor: 2}, {Major: 13, Minor: 2}, {Major: 15, Minor: 4}, newest}[r.IntN(4)]
 	b := newBed(t, kind, version)
-	for i := range 6 {
-		b.pod(fmt.Sprintf("100.244.206.%d", 100+i))
-	}
-	foreign := b.hns.AddLoadBalancer(hnsfake.Object{"FrontendVIPs": []any{"192.0.2.1"}, "HostComputeEndpoints": []any{b.pod("100.244.206.120")},
-		"PortMappings": []any{map[string]any{"Protocol": 6, "InternalPort": 1, "ExternalPort": 1}}})
+	foreign := furnish(b)
 	objects := map[string]func(*bed){} // what makes each Service on a bed
 	for range 40 {
 		name := fmt.Sprintf("web-%d", r.IntN(8))
@@ -67,11 +63,7 @@ func randomHistory(t *testing.T, r *rand.Rand) {
 	b.good()
 
 	fresh := newBed(t, kind, version)
-	for i := range 6 {
-		fresh.pod(fmt.Sprintf("100.244.206.%d", 100+i))
-	}
-	fresh.hns.AddLoadBalancer(hnsfake.Object{"FrontendVIPs": []any{"192.0.2.1"}, "HostComputeEndpoints": []any{fresh.pod("100.244.206.120")},
-		"PortMappings": []any{map[string]any{"Protocol": 6, "InternalPort": 1, "ExternalPort": 1}}})
+	furnish(fresh)
 	for _, make := range objects {
 		make(fresh)
 	}
@@ -82,6 +74,15 @@ func randomHistory(t *testing.T, r *rand.Rand) {
 	if n := writes(b.good()); n != 0 {
 		t.Errorf("%d changes with nothing to do", n)
 	}
+}
+
+// furnish makes six pods, and a load balancer of another program.
+func furnish(b *bed) (foreign string) {
+	for i := range 6 {
+		b.pod(fmt.Sprintf("100.244.206.%d", 100+i))
+	}
+	return b.hns.AddLoadBalancer(hnsfake.Object{"FrontendVIPs": []any{"192.0.2.1"}, "HostComputeEndpoints": []any{b.pod("100.244.206.120")},
+		"PortMappings": []any{map[string]any{"Protocol": 6, "InternalPort": 1, "ExternalPort": 1}}})
 }
 
 func randomFault(r *rand.Rand) hnsfake.Fault {

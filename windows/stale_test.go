@@ -1,10 +1,8 @@
 package windows
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -32,9 +30,7 @@ func TestStaleObjects(t *testing.T) {
 	for range 2 {
 		b.good()
 		s, err := b.plane.Status(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		d := b.plane.Detail()
 		if !s.InStep || d.Objects.StaleEndpoints != 2 || d.Objects.StaleLoadBalancers != 1 || len(s.Warnings) != 1 ||
 			!strings.Contains(s.Warnings[0], needed+", "+other) && !strings.Contains(s.Warnings[0], other+", "+needed) || !strings.Contains(s.Warnings[0], lb) {
@@ -51,12 +47,10 @@ func TestStaleObjects(t *testing.T) {
 
 // A node with few free port blocks has a warning in log and status. Counting them delays no sync, and ends.
 func TestFewPortBlocks(t *testing.T) {
-	var log bytes.Buffer
 	var now PortBlocks
 	var failure error
 	counts := 0
 	b := newBed(t, hns.NetworkOverlay, newest, func(o *Options) {
-		o.Log = slog.New(slog.NewTextHandler(&log, nil))
 		o.portBlocks = func(context.Context) (PortBlocks, error) {
 			counts++
 			return now, failure
@@ -65,16 +59,16 @@ func TestFewPortBlocks(t *testing.T) {
 	status := func(free PortBlocks, err error, wantCounts, wantLogged int, warnings ...string) {
 		t.Helper()
 		now, failure = free, err
-		log.Reset()
+		b.log.Reset()
 		b.good()
 		b.plane.background.Wait()
 		d := b.plane.Detail()
-		ok := len(d.Warnings) == len(warnings) && counts == wantCounts && strings.Count(log.String(), "level=WARN") == wantLogged
+		ok := len(d.Warnings) == len(warnings) && counts == wantCounts && strings.Count(b.log.String(), "level=WARN") == wantLogged
 		for i := range min(len(warnings), len(d.Warnings)) {
-			ok = ok && strings.HasPrefix(d.Warnings[i], warnings[i]) && strings.Contains(log.String(), warnings[i]) == (wantLogged > 0)
+			ok = ok && strings.HasPrefix(d.Warnings[i], warnings[i]) && strings.Contains(b.log.String(), warnings[i]) == (wantLogged > 0)
 		}
 		if !ok || (d.FreePortBlocks == nil) != (failure != nil) {
-			t.Errorf("%+v, warnings %q, %d counts; the log has\n%s", d.FreePortBlocks, d.Warnings, counts, log.String())
+			t.Errorf("%+v, warnings %q, %d counts; the log has\n%s", d.FreePortBlocks, d.Warnings, counts, b.log.String())
 		}
 		b.clock = b.clock.Add(statePeriod)
 	}

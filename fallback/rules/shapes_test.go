@@ -1,85 +1,20 @@
 package rules
 
 import (
-	"flag"
-	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/golden"
+	"github.com/nkp-proxy/nkp/test/shapes"
 )
 
-var update = flag.Bool("update", false, "rewrite testdata/*.txt")
-
-// shape describes a Service port; servicePort makes it.
-type shape struct {
-	name               string
-	protocol           k8s.Protocol
-	family             k8s.Family
-	cluster, local     int // endpoints
-	types              []k8s.FrontendType
-	external, internal k8s.Policy
-	affinity           int
-	ranges             []netip.Prefix
-	nodePortAt         netip.Addr
-}
-
-func (s shape) servicePort() *k8s.ServicePort {
-	v6 := s.family == k8s.IPv6
-	at := func(net, host int) netip.Addr {
-		if v6 {
-			return netip.MustParseAddr(fmt.Sprintf("fd00:%x::%x", net, host))
-		}
-		return netip.MustParseAddr(fmt.Sprintf("%d.0.0.%d", net, host))
-	}
-	if s.protocol == "" {
-		s.protocol = "TCP"
-	}
-	if s.family == 0 {
-		s.family = k8s.IPv4
-	}
-	sp := &k8s.ServicePort{
-		Name: k8s.PortName{
-			ServiceName: k8s.ServiceName{Namespace: "default", Name: s.name}, Port: "p", Protocol: s.protocol, Family: s.family,
-		},
-		AffinitySeconds: s.affinity,
-	}
-	for i := range s.cluster {
-		e := k8s.Endpoint{Addr: netip.AddrPortFrom(at(10, 11+i), 80), Local: i < s.local}
-		sp.ClusterEndpoints = append(sp.ClusterEndpoints, e)
-		if e.Local {
-			sp.LocalEndpoints = append(sp.LocalEndpoints, e)
-		}
-	}
-	for _, t := range s.types {
-		f := k8s.Frontend{Type: t, Port: 80, Policy: s.external, WhenEmpty: k8s.Reject}
-		switch t {
-		case k8s.ClusterIP:
-			f.Address, f.Policy = at(40, 1), s.internal
-		case k8s.ExternalIP:
-			f.Address = at(30, 1)
-		case k8s.LoadBalancer:
-			f.Address, f.SourceRanges = at(20, 1), s.ranges
-		case k8s.NodePort:
-			f.Address, f.Port = s.nodePortAt, 30080
-		}
-		if f.Policy == "" {
-			f.Policy = k8s.Cluster
-		}
-		if f.Policy == k8s.Local && s.cluster > 0 {
-			f.WhenEmpty = k8s.Drop
-		}
-		sp.Frontends = append(sp.Frontends, f)
-	}
-	return sp
-}
+type shape = shapes.Shape
 
 var (
+	all      = shapes.All
 	inside   = []k8s.FrontendType{k8s.ClusterIP}
 	nodePort = []k8s.FrontendType{k8s.ClusterIP, k8s.NodePort}
-	all      = []k8s.FrontendType{k8s.ClusterIP, k8s.ExternalIP, k8s.LoadBalancer, k8s.NodePort}
 )
 
 func prefixes(texts ...string) (list []netip.Prefix) {
@@ -97,7 +32,7 @@ func testModel(cidrs ...string) *k8s.Model {
 	}
 }
 
-// shapes are the kinds of Service port, with the number of chains and rules that each adds; a number that grows shows
+// kinds are the kinds of Service port, with the number of chains and rules that each adds; a number that grows shows
 // here. With N endpoints in force a plain NodePort Service adds 2+N chains and 6+3N rules. One of them (the last + 1) is
 // nkp's own: it refuses the other ports of the ClusterIP, which kube-proxy does in nftables mode only.
 //
@@ -106,37 +41,37 @@ func testModel(cidrs ...string) *k8s.Model {
 // rules have moved behind the jumps. The ClusterIP's is in KUBE-SVC; the NodePort's is in a chain KUBE-EXT of its own,
 // which external IPs and load balancers share, and which needs a jump on to KUBE-SVC: one chain and one rule more.
 // Beyond the first such frontend, each costs one rule instead of two.
-var shapes = []struct {
+var kinds = []struct {
 	shape
 	chains, rules int
 }{
-	{shape{name: "clusterip", cluster: 3, types: inside}, 1 + 3, 1 + 1 + 3*3 + 1},
-	{shape{name: "clusterip-one", cluster: 1, types: inside}, 1 + 1, 1 + 1 + 3 + 1},
-	{shape{name: "clusterip-ipv6", cluster: 3, family: k8s.IPv6, types: inside}, 1 + 3, 1 + 1 + 3*3 + 1},
-	{shape{name: "clusterip-udp", cluster: 2, protocol: "UDP", types: inside}, 1 + 2, 1 + 1 + 3*2 + 1},
-	{shape{name: "clusterip-sctp", cluster: 2, protocol: "SCTP", types: inside}, 1 + 2, 1 + 1 + 3*2 + 1},
-	{shape{name: "no-endpoints", types: all}, 0, 4 + 1}, // one REJECT for each frontend
-	{shape{name: "internal-local", cluster: 3, local: 1, internal: k8s.Local, types: inside}, 1 + 1, 1 + 1 + 3 + 1},
-	{shape{name: "internal-local-none-here", cluster: 3, internal: k8s.Local, types: inside}, 0, 1 + 1},
-	{shape{name: "nodeport", cluster: 3, types: nodePort}, 2 + 3, 5 + 3*3 + 1},
-	{shape{name: "nodeport-restricted", cluster: 3, types: nodePort, nodePortAt: netip.MustParseAddr("172.16.0.2")}, 2 + 3, 5 + 3*3 + 1},
-	{shape{name: "nodeport-affinity", cluster: 3, types: nodePort, affinity: 10800}, 2 + 3, 5 + 4*3 + 1},
-	{shape{name: "all-frontends", cluster: 3, local: 2, types: all}, 2 + 3, 2 + 2 + 3 + 3*3 + 1},
+	{shape{Name: "clusterip", Cluster: 3, Types: inside}, 1 + 3, 1 + 1 + 3*3 + 1},
+	{shape{Name: "clusterip-one", Cluster: 1, Types: inside}, 1 + 1, 1 + 1 + 3 + 1},
+	{shape{Name: "clusterip-ipv6", Cluster: 3, Family: k8s.IPv6, Types: inside}, 1 + 3, 1 + 1 + 3*3 + 1},
+	{shape{Name: "clusterip-udp", Cluster: 2, Protocol: "UDP", Types: inside}, 1 + 2, 1 + 1 + 3*2 + 1},
+	{shape{Name: "clusterip-sctp", Cluster: 2, Protocol: "SCTP", Types: inside}, 1 + 2, 1 + 1 + 3*2 + 1},
+	{shape{Name: "no-endpoints", Types: all}, 0, 4 + 1}, // one REJECT for each frontend
+	{shape{Name: "internal-local", Cluster: 3, Local: 1, Internal: k8s.Local, Types: inside}, 1 + 1, 1 + 1 + 3 + 1},
+	{shape{Name: "internal-local-none-here", Cluster: 3, Internal: k8s.Local, Types: inside}, 0, 1 + 1},
+	{shape{Name: "nodeport", Cluster: 3, Types: nodePort}, 2 + 3, 5 + 3*3 + 1},
+	{shape{Name: "nodeport-restricted", Cluster: 3, Types: nodePort, NodePortAt: netip.MustParseAddr("172.16.0.2")}, 2 + 3, 5 + 3*3 + 1},
+	{shape{Name: "nodeport-affinity", Cluster: 3, Types: nodePort, Affinity: 10800}, 2 + 3, 5 + 4*3 + 1},
+	{shape{Name: "all-frontends", Cluster: 3, Local: 2, Types: all}, 2 + 3, 2 + 2 + 3 + 3*3 + 1},
 	// KUBE-EXT sends pods and the node to KUBE-SVC, all others to KUBE-SVL: 4 rules; the local endpoint has a chain once.
-	{shape{name: "external-local", cluster: 3, local: 1, external: k8s.Local, types: all}, 3 + 3, 2 + 4 + 3 + 3*3 + 1 + 1},
+	{shape{Name: "external-local", Cluster: 3, Local: 1, External: k8s.Local, Types: all}, 3 + 3, 2 + 4 + 3 + 3*3 + 1 + 1},
 	// 3 of the 4 frontends have a DROP each.
-	{shape{name: "external-local-none-here", cluster: 3, external: k8s.Local, types: all}, 2 + 3, 2 + 3 + 3 + 3*3 + 3 + 1},
+	{shape{Name: "external-local-none-here", Cluster: 3, External: k8s.Local, Types: all}, 2 + 3, 2 + 3 + 3 + 3*3 + 3 + 1},
 	// KUBE-FW: a rule for each range, one for the load balancer's own address since a range covers the node, one remark;
 	// and the DROP for the others.
-	{shape{name: "source-ranges", cluster: 2, types: all[2:3], ranges: prefixes("192.168.0.0/24", "172.16.0.0/16")}, 3 + 2, 1 + 2 + 4 + 1 + 3*2},
-	{shape{name: "affinity-ipv6", cluster: 2, family: k8s.IPv6, affinity: 60, types: inside}, 1 + 2, 1 + 1 + 4*2 + 1},
+	{shape{Name: "source-ranges", Cluster: 2, Types: all[2:3], Ranges: prefixes("192.168.0.0/24", "172.16.0.0/16")}, 3 + 2, 1 + 2 + 4 + 1 + 3*2},
+	{shape{Name: "affinity-ipv6", Cluster: 2, Family: k8s.IPv6, Affinity: 60, Types: inside}, 1 + 2, 1 + 1 + 4*2 + 1},
 }
 
 // The rules of each shape, as nkp plan -o iptables prints them. Run with -update after a change that is meant.
 func TestShapes(t *testing.T) {
-	for _, tc := range shapes {
-		t.Run(tc.name, func(t *testing.T) {
-			sp := tc.servicePort()
+	for _, tc := range kinds {
+		t.Run(tc.Name, func(t *testing.T) {
+			sp := tc.ServicePort()
 			m := testModel()
 			m.Ports[sp.Name] = sp
 			c := NewCompiler(DefaultConfig(), sp.Name.Family, m)
@@ -153,14 +88,14 @@ func TestShapes(t *testing.T) {
 			if len(s.Chains) != tc.chains || rules != tc.rules {
 				t.Errorf("%d chains, %d rules; pinned are %d, %d", len(s.Chains), rules, tc.chains, tc.rules)
 			}
-			checkGolden(t, tc.name, c.Ruleset(m).String())
+			golden.Check(t, "testdata/"+tc.Name+".txt", c.Ruleset(m).String())
 		})
 	}
 }
 
 // What other settings change, in one text each.
 func TestSettings(t *testing.T) {
-	sp := shape{name: "web", cluster: 2, local: 1, external: k8s.Local, types: all}.servicePort()
+	sp := shape{Name: "web", Cluster: 2, Local: 1, External: k8s.Local, Types: all}.ServicePort()
 	for name, change := range map[string]func(*Config, *k8s.Model){
 		"set-bit-0":            func(c *Config, _ *k8s.Model) { c.MasqueradeBit = 0 },
 		"set-masquerade-all":   func(c *Config, _ *k8s.Model) { c.MasqueradeAll = true },
@@ -186,7 +121,7 @@ func TestSettings(t *testing.T) {
 			if err := c.Validate(); err != nil {
 				t.Fatal(err)
 			}
-			checkGolden(t, name, Plan(m, c))
+			golden.Check(t, "testdata/"+name+".txt", Plan(m, c))
 		})
 	}
 }
@@ -199,22 +134,4 @@ func shadowed(sp *k8s.ServicePort) *k8s.ServicePort {
 		s.Frontends[i+1].ShadowedBy = "default/older:p"
 	}
 	return &s
-}
-
-func checkGolden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", name+".txt")
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("got:\n%s\nwant:\n%s", got, want)
-	}
 }

@@ -35,9 +35,7 @@ func TestInstalled(t *testing.T) {
 			for _, b := range strings.Fields(tc.have) {
 				for _, program := range []string{"", "-restore", "-save"} {
 					if name := "iptables-" + b + program; name != tc.lack {
-						if err := os.WriteFile(filepath.Join(dir, name), nil, 0o755); err != nil {
-							t.Fatal(err)
-						}
+						must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o755))
 					}
 				}
 			}

@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/test/testbed"
 	"github.com/nkp-proxy/nkp/test/wait"
@@ -38,9 +36,7 @@ func large(second string) []byte {
 func script(t *testing.T, body string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "restore")
-	if err := os.WriteFile(file, []byte("#!/bin/sh\n"+body+"\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte("#!/bin/sh\n"+body+"\n"), 0o755))
 	return file
 }
 
@@ -79,9 +75,7 @@ func TestTransactionsEnd(t *testing.T) {
 			}
 			begin := func(ctx context.Context) Transaction {
 				tx, err := tables.Begin(ctx, large("-A X"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				return tx
 			}
 			err := returns(t, begin(t.Context()).Commit)
@@ -126,9 +120,7 @@ func TestLargeTransactions(t *testing.T) {
 				t.Errorf("a wrong line: %v", err)
 			}
 			tx, err := tables.Begin(t.Context(), large(":TEST - [0:0]"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			returns(t, func() error { tx.Abort(); return nil })
 			ctx, cancel := context.WithCancel(t.Context())
 			if tx, err = tables.Begin(ctx, large(":TEST - [0:0]")); err != nil {
@@ -145,14 +137,14 @@ func TestLargeTransactions(t *testing.T) {
 				t.Errorf("%d chains after transactions that did not go through: %v", len(names), err)
 			}
 			if backend == Legacy {
-				release := holdLock(t, lock)
+				release := testbed.HoldLock(t, lock)
 				err := returns(t, good)
 				if !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), lock) {
 					t.Errorf("with the lock held: %v, want an error that names %s", err, lock)
 				}
 				done := make(chan error, 1)
 				go func() { done <- good() }()
-				wait.For(t, "the program to wait for the lock", func() bool { return waits(t, lock) })
+				wait.For(t, "the program to wait for the lock", func() bool { return testbed.WaitsForLock(t, lock) })
 				release()
 				if err := wait.Receive(t, "the transaction", done); err != nil {
 					t.Errorf("the lock became free: %v", err)
@@ -172,52 +164,25 @@ func hasRead(t *testing.T, tx Transaction) (n int) {
 	if err == nil {
 		_, err = fmt.Sscanf(string(text), "rchar: %d", &n)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return n
-}
-
-// holdLock takes the lock of the legacy back end as another iptables would.
-func holdLock(t *testing.T, file string) (release func()) {
-	t.Helper()
-	f, err := os.Create(file)
-	if err == nil {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = f.Close() })
-	return func() { _ = f.Close() }
-}
-
-// waits reports whether a process waits for a lock of a file.
-func waits(t *testing.T, file string) bool {
-	t.Helper()
-	var s unix.Stat_t
-	err := unix.Stat(file, &s)
-	locks, errLocks := os.ReadFile("/proc/locks")
-	if err := errors.Join(err, errLocks); err != nil {
-		t.Fatal(err)
-	}
-	for l := range strings.Lines(string(locks)) {
-		if strings.Contains(l, "->") && strings.Contains(l, fmt.Sprintf(":%d ", s.Ino)) {
-			return true
-		}
-	}
-	return false
 }
 
 // inHost returns tables whose programs run in a host's network namespace.
 func inHost(t *testing.T, h *testbed.Host, b Backend) *Tables {
 	t.Helper()
 	tables, err := openTables(t.Context(), b, k8s.IPv4)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, p := range []*string{&tables.progs.iptables, &tables.progs.restore, &tables.progs.save} {
 		*p = script(t, "exec nsenter --net="+h.Netns()+" "+*p+` "$@"`)
 	}
 	return tables
+}
+
+// must fails the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -27,9 +27,7 @@ func idle(t testing.TB) *Agent {
 	set.NodeName, set.IPTables = "n1", fallback.DefaultOptions()
 	a, err := New(Options{Settings: set, Mode: ModeIPTables, Source: manifest.NewSource("/nonexistent"), Kind: "none",
 		Events: apiserver.NewLogRecorder("n1", log), Log: log})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m := manifest.Load("../../examples/guestbook.yaml")
 	if len(m.Problems.Errors) > 0 {
 		t.Fatal(m.Problems.Errors)

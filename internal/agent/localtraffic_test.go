@@ -15,9 +15,7 @@ func TestOwnTraffic(t *testing.T) {
 	o := fallback.DefaultOptions()
 	o.Scope, o.Log = rules.Own, slog.New(slog.DiscardHandler)
 	p, err := fallback.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	own := &localTraffic{Plane: p}
 	port := func(name string, nodePort uint16) *k8s.ServicePort {
 		sp := &k8s.ServicePort{Name: k8s.PortName{ServiceName: k8s.ServiceName{Namespace: "ns", Name: name}, Protocol: "TCP", Family: k8s.IPv4}}

@@ -41,9 +41,7 @@ func TestMetricsOfWindows(t *testing.T) {
 	fake.Inject(hnsfake.Fault{Func: "HcnCreateLoadBalancer", Times: 1, Code: hns.CodePortExists, Text: "taken"})
 	dir := t.TempDir()
 	file := filepath.Join(dir, "m.yaml")
-	if err := os.WriteFile(file, []byte(manifests), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(manifests), 0o644))
 	log := slog.New(slog.DiscardHandler)
 	set := Settings{NodeName: "winw1", IPTables: fallback.DefaultOptions(), Metrics: MetricsSettings{Addr: "127.0.0.1:0"}}
 	set.Windows.NetworkName, set.Windows.StateFile, set.Windows.HostMAC = "Calico", filepath.Join(dir, "hns.json"), "08:00:27:09:de:92"
@@ -51,9 +49,7 @@ func TestMetricsOfWindows(t *testing.T) {
 	a, err := New(Options{
 		Settings: set, Mode: ModeWindows, Source: manifest.NewSource(file), Kind: "manifests", Events: apiserver.NewLogRecorder("winw1", log), Log: log,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()
@@ -102,4 +98,12 @@ func get(url string) (string, error) {
 	defer res.Body.Close()
 	text, err := io.ReadAll(res.Body)
 	return string(text), err
+}
+
+// must fails the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

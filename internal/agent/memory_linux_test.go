@@ -1,12 +1,12 @@
 package agent
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"runtime/debug"
-	"strings"
 	"testing"
+
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // The reserve of the start takes no memory, and nobody's GOGC is overruled. Nothing may have been freed before: Go clears memory that
@@ -27,29 +27,14 @@ func TestReserveIsNotResident(t *testing.T) {
 		t.Error("there is a reserve although GOGC is set")
 	}
 	t.Setenv("GOGC", "")
-	before := resident(t)
+	before := testbed.Memory(t, os.Getpid(), "VmRSS")
 	if SaveMemory(); len(reserve) != startReserve {
 		t.Fatalf("the reserve is of %d bytes", len(reserve))
 	}
-	if grown := resident(t) - before; grown > startReserve/8 {
-		t.Errorf("a reserve of %d MiB takes %d MiB of memory", startReserve>>20, grown>>20)
+	if grown := testbed.Memory(t, os.Getpid(), "VmRSS") - before; grown > startReserve/8>>10 {
+		t.Errorf("a reserve of %d MiB takes %d MiB of memory", startReserve>>20, grown>>10)
 	}
 	if settleMemory(); reserve != nil {
 		t.Error("the reserve stays")
 	}
-}
-
-// resident returns the memory of this process, in bytes.
-func resident(t *testing.T) (n int) {
-	text, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(text)) {
-		if _, err := fmt.Sscanf(line, "VmRSS: %d kB", &n); err == nil {
-			return n << 10
-		}
-	}
-	t.Fatal("no VmRSS in /proc/self/status")
-	return 0
 }

@@ -51,9 +51,7 @@ func TestFrontendInfo(t *testing.T) {
 	unserved := []k8s.NotServed{{Type: k8s.LoadBalancer, Addr: netip.AddrPortFrom(vip.Next(), 80), Why: "ipMode Proxy"},
 		{Type: k8s.NodePort, Addr: netip.AddrPortFrom(netip.Addr{}, 30080), Why: "another proxy serves it"}}
 	got, err := json.Marshal(describe(sp, nil, unserved).Frontends)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const want = `[{"type":"ClusterIP","address":"40.0.0.1","port":80,"policy":"Cluster","sourceRanges":[]},` +
 		`{"type":"LoadBalancer","address":"50.0.0.1","port":80,"policy":"Local","sourceRanges":["198.51.100.0/24"]},` +
 		`{"type":"LoadBalancer","address":"50.0.0.2","port":80,"policy":"","sourceRanges":[],"notServed":"ipMode Proxy"},` +

@@ -22,32 +22,19 @@ import (
 func TestSocketReplacesOnlyDeadSockets(t *testing.T) {
 	dead := func(path string) {
 		l, err := net.Listen("unix", path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		l.(*net.UnixListener).SetUnlinkOnClose(false)
 		l.Close()
 	}
 	live := func(network string) func(string) {
 		return func(path string) {
 			fd, err := syscall.Socket(syscall.AF_UNIX, map[string]int{"unix": syscall.SOCK_STREAM, "unixgram": syscall.SOCK_DGRAM}[network], 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			t.Cleanup(func() { syscall.Close(fd) })
-			if err := syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}))
 			if network == "unix" {
-				if err := syscall.Listen(fd, 0); err != nil {
-					t.Fatal(err)
-				}
+				must(t, syscall.Listen(fd, 0))
 			}
-		}
-	}
-	must := func(err error) {
-		if err != nil {
-			t.Fatal(err)
 		}
 	}
 	for _, tc := range []struct {
@@ -57,16 +44,16 @@ func TestSocketReplacesOnlyDeadSockets(t *testing.T) {
 	}{
 		{"nothing", func(string) {}, ""},
 		{"a dead socket", dead, ""},
-		{"a regular file", func(p string) { must(os.WriteFile(p, []byte("kubeconfig"), 0o600)) }, "regular file"},
-		{"an empty file", func(p string) { must(os.WriteFile(p, nil, 0o600)) }, "regular file"},
-		{"an empty directory", func(p string) { must(os.Mkdir(p, 0o700)) }, "directory"},
-		{"a FIFO", func(p string) { must(syscall.Mkfifo(p, 0o600)) }, "named pipe"},
+		{"a regular file", func(p string) { must(t, os.WriteFile(p, []byte("kubeconfig"), 0o600)) }, "regular file"},
+		{"an empty file", func(p string) { must(t, os.WriteFile(p, nil, 0o600)) }, "regular file"},
+		{"an empty directory", func(p string) { must(t, os.Mkdir(p, 0o700)) }, "directory"},
+		{"a FIFO", func(p string) { must(t, syscall.Mkfifo(p, 0o600)) }, "named pipe"},
 		{"a link to a file", func(p string) {
-			must(os.WriteFile(p+".target", []byte("kubeconfig"), 0o600))
-			must(os.Symlink(p+".target", p))
+			must(t, os.WriteFile(p+".target", []byte("kubeconfig"), 0o600))
+			must(t, os.Symlink(p+".target", p))
 		}, "symbolic link"},
-		{"a link to a dead socket", func(p string) { dead(p + ".target"); must(os.Symlink(p+".target", p)) }, "symbolic link"},
-		{"a link to nothing", func(p string) { must(os.Symlink(p+".target", p)) }, "symbolic link"},
+		{"a link to a dead socket", func(p string) { dead(p + ".target"); must(t, os.Symlink(p+".target", p)) }, "symbolic link"},
+		{"a link to nothing", func(p string) { must(t, os.Symlink(p+".target", p)) }, "symbolic link"},
 		{"a live socket", live("unix"), "another nkp is running"},
 		{"a live socket with a full queue", func(p string) {
 			live("unix")(p)
@@ -87,9 +74,7 @@ func TestSocketReplacesOnlyDeadSockets(t *testing.T) {
 				defer l.Close()
 			}
 			if tc.want == "" {
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if info, err := os.Lstat(path); err != nil {
 					t.Error(err)
 				} else if info.Mode() != os.ModeSocket|0o600 {
@@ -112,9 +97,7 @@ func TestSocketHasOneOwner(t *testing.T) {
 	for range 20 {
 		path := filepath.Join(t.TempDir(), "nkp.sock")
 		old, err := net.Listen("unix", path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		old.(*net.UnixListener).SetUnlinkOnClose(false)
 		old.Close()
 		got := make(chan net.Listener)
@@ -158,15 +141,11 @@ func TestSocketsInOneDirectory(t *testing.T) {
 	var open [2]*os.File
 	for i := range open {
 		f, err := os.Open(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer f.Close()
 		open[i] = f
 	}
-	if err := lockDir(open[0], 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, lockDir(open[0], 0))
 	if err := lockDir(open[1], 50*time.Millisecond); err == nil || !strings.Contains(err.Error(), "another program has locked "+dir) {
 		t.Errorf("a locked directory: %v", err)
 	}
@@ -179,9 +158,7 @@ func TestNotAbsent(t *testing.T) {
 		t.Error("nothing listens: ", err)
 	}
 	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
@@ -204,8 +181,6 @@ func TestWaiting(t *testing.T) {
 	})
 	w.Stop()
 	l, err := listen(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l.Close()
 }

@@ -23,9 +23,7 @@ import (
 func TestPipe(t *testing.T) {
 	const path = `\\.\pipe\nkp-agent-test`
 	l, err := listen(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	accepted := make(chan error, 2)
 	go func() {
 		for { // ends when l is closed
@@ -40,18 +38,14 @@ func TestPipe(t *testing.T) {
 	}()
 
 	sd, err := windows.GetNamedSecurityInfo(path, windows.SE_FILE_OBJECT, windows.DACL_SECURITY_INFORMATION)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	// Windows says FA (all of a file) where GA (all) was asked for.
 	if got := strings.ReplaceAll(sd.String(), ";FA;", ";GA;"); got != onlyAdministrators {
 		t.Errorf("security descriptor %s, want %s", got, onlyAdministrators)
 	}
 
 	c, err := dial(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	text, err := io.ReadAll(c)
 	if err := <-accepted; err != nil {
 		t.Error(err)
@@ -107,19 +101,13 @@ func TestPipeTaken(t *testing.T) {
 func foreignPipe(t *testing.T, path, sddl string) (end func()) {
 	t.Helper()
 	sd, err := windows.SecurityDescriptorFromString(sddl)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	sa := windows.SecurityAttributes{SecurityDescriptor: sd}
 	sa.Length = uint32(unsafe.Sizeof(sa))
 	name, err := windows.UTF16PtrFromString(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	h, err := windows.CreateNamedPipe(name, windows.PIPE_ACCESS_DUPLEX|windows.FILE_FLAG_FIRST_PIPE_INSTANCE, windows.PIPE_TYPE_BYTE, 1, 4096, 4096, 0, &sa)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var stop atomic.Bool
 	done := make(chan struct{})
 	go func() {

@@ -74,21 +74,15 @@ endpoints: [{addresses: [10.0.0.9], nodeName: node-2, conditions: {ready: true}}
 `, i, i+1, i+1, i, i)
 	}
 	tmp := b.manifest + ".new"
-	if err := os.WriteFile(tmp, []byte(text.String()), 0o600); err != nil {
-		b.t.Fatal(err)
-	}
-	if err := os.Rename(tmp, b.manifest); err != nil {
-		b.t.Fatal(err)
-	}
+	must(b.t, os.WriteFile(tmp, []byte(text.String()), 0o600))
+	must(b.t, os.Rename(tmp, b.manifest))
 }
 
 // newStuckBed starts an agent.
 func newStuckBed(t *testing.T, mode Mode, set Settings, db *ovsdb.Client) *stuckBed {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "nkp-stuck") // short: socket paths are
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	b := &stuckBed{t: t, manifest: filepath.Join(dir, "m.yaml"), socket: filepath.Join(dir, "nkp.sock"), log: filepath.Join(dir, "log")}
 	b.service(1)
@@ -98,9 +92,7 @@ func newStuckBed(t *testing.T, mode Mode, set Settings, db *ovsdb.Client) *stuck
 	set.DetectLocal = k8s.DetectLocal{Mode: k8s.DetectByClusterCIDR, CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}
 	set.NodeIPs = []netip.Addr{netip.MustParseAddr("172.16.0.2")}
 	out, err := os.Create(b.log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		out.Close()
 		if text, _ := os.ReadFile(b.log); t.Failed() {
@@ -110,9 +102,7 @@ func newStuckBed(t *testing.T, mode Mode, set Settings, db *ovsdb.Client) *stuck
 	log := slog.New(slog.NewTextHandler(out, nil))
 	b.agent, err = New(Options{Settings: set, Mode: mode, Reason: "a test", Source: manifest.NewSource(b.manifest), Kind: "manifests",
 		Events: apiserver.NewLogRecorder("node-1", log), DB: db, Log: log})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- b.agent.Run(ctx) }()
@@ -299,14 +289,10 @@ func TestStuckSwitch(t *testing.T) {
 			}
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { proxy.Close() })
 	db, err := ovsdb.Connect(t.Context(), ovsdb.Options{Endpoint: bed.DB(), Bridge: bed.Bridge})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(db.Close)
 	set := Settings{Settings: bridge.Settings{
 		OVSDB: bed.DB(), Bridge: bed.Bridge, OpenFlow: "unix:" + bed.RunDir + "/echo.mgmt",
@@ -355,19 +341,13 @@ func TestStuckIPTables(t *testing.T) {
 	if err == nil {
 		err = netlink.LinkSetUp(lo)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	dir := t.TempDir()
 	for _, name := range []string{"iptables-nft-restore", "ip6tables-nft-restore"} {
 		real, err := exec.LookPath(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		script := fmt.Sprintf("#!/bin/sh\n[ -e %s/hang ] && exec sleep 600\nexec %s \"$@\"\n", dir, real)
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755))
 	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	set := Settings{IPTables: fallback.DefaultOptions()}
@@ -375,17 +355,13 @@ func TestStuckIPTables(t *testing.T) {
 	set.IPTables.LocalhostNodePorts = false
 	b := newStuckBed(t, ModeIPTables, set, nil)
 	b.idle()
-	if err := os.WriteFile(dir+"/hang", nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(dir+"/hang", nil, 0o600))
 	b.service(2)
 	b.stuck("iptables IPv4")
 	if b.agent.iptables.Detail().Families[0].InStep {
 		t.Error("status says that the rules are as they should be")
 	}
-	if err := os.Remove(dir + "/hang"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(dir+"/hang"))
 	endChildren(t)
 	b.well()
 }
@@ -393,9 +369,7 @@ func TestStuckIPTables(t *testing.T) {
 // endChildren ends the hanging programs that this process started.
 func endChildren(t *testing.T) {
 	tasks, err := filepath.Glob("/proc/self/task/*/children")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, f := range tasks {
 		text, _ := os.ReadFile(f)
 		for _, pid := range strings.Fields(string(text)) {

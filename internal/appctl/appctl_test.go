@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// daemon listens like a daemon and answers the first request by serve; it gives the socket's path.
-func daemon(t *testing.T, serve func(conn net.Conn, ask request)) string {
+// daemon listens like a daemon and answers the first request of each connection by serve; it gives the socket's path.
+func daemon(t testing.TB, serve func(conn net.Conn, ask request)) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "appctl") // short: socket paths are bounded
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -81,24 +80,7 @@ func FuzzLines(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	var answer []byte // written before Lines, read while it runs
-	path := filepath.Join(f.TempDir(), "ctl")
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Cleanup(func() { l.Close() })
-	go func() { // ends with the listener
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			if _, err := conn.Read(make([]byte, 1024)); err == nil {
-				conn.Write(answer)
-			}
-			conn.Close()
-		}
-	}()
+	path := daemon(f, func(conn net.Conn, _ request) { conn.Write(answer) })
 	f.Fuzz(func(t *testing.T, b []byte) {
 		answer = b
 		got, err := lines(t.Context(), path)

@@ -187,9 +187,7 @@ func TestPodsOfTheSwitch(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "ports.json")
 	os.WriteFile(file, []byte(`{"10.0.0.11": {"ofport": 99, "mac": "02:00:00:00:00:99"}, "10.0.0.50": {"ofport": 50, "mac": "02:00:00:00:00:50"}}`), 0o600)
 	ports, err := LoadPorts(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.Ports = ports
 	cfg, _ = s.PipelineConfig(&k8s.Model{}, testSwitch())
 	if got := podIPs(cfg); got != "10.0.0.11 10.0.0.50 fd00::11" || cfg.Pods[0].OFPort != 99 {
@@ -351,5 +349,13 @@ func TestDeadPort(t *testing.T) {
 		if got := s.DeadPort(sw, node, ip(x.ip)); got != x.want {
 			t.Errorf("%s: %q, want %q", x.name, got, x.want)
 		}
+	}
+}
+
+// must fails the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

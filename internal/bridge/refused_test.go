@@ -25,9 +25,7 @@ import (
 func TestRefusedMeter(t *testing.T) {
 	bed := testbed.Start(t, testbed.Options{})
 	db, err := ovsdb.Connect(context.Background(), ovsdb.Options{Endpoint: bed.DB(), Bridge: bed.Bridge})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer db.Close()
 	set := Settings{Bridge: bed.Bridge, Layout: pipeline.DefaultLayout(), LocalDelivery: DeliverAuto}
 	p := New(set, db, Hooks{}, slog.New(slog.DiscardHandler))
@@ -53,13 +51,9 @@ func TestRefusedMeter(t *testing.T) {
 		t.Errorf("after the refusal: %d meters and flows, %d waiting, warnings %q", metered(), a.refused.Len(), p.node.warnings)
 	}
 	target, err := ofctrl.ParseTarget("unix:" + filepath.Join(bed.RunDir, bed.Bridge+".mgmt"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	conn, err := ofctrl.Dial(t.Context(), target, ofctrl.Options{Bridge: bed.Bridge})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	if a.connected(t.Context(), conn); metered() != 2 {
 		t.Errorf("after another connection there are %d meters and flows, want them again", metered())
@@ -114,14 +108,10 @@ func TestRefusedSurplus(t *testing.T) {
 			}
 		}
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer sw.Close()
 	conn, err := ofctrl.Dial(t.Context(), ofctrl.Target{Network: "unix", Address: path}, ofctrl.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 
 	g := &New(Settings{Layout: pipeline.DefaultLayout()}, nil, Hooks{}, slog.New(slog.DiscardHandler)).prog

@@ -27,9 +27,7 @@ func parse(t *testing.T, file string, args ...string) (*settings, *cobra.Command
 	cmd.SetGlobalNormalizationFunc(dashes)
 	if file != "" {
 		path := filepath.Join(t.TempDir(), "config.conf")
-		if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(file), 0o600))
 		args = append(args, "--config", path)
 	}
 	if err := cmd.ParseFlags(args); err != nil {
@@ -45,9 +43,7 @@ const nkpHead = "apiVersion: nkp-proxy.github.io/v1alpha1\nkind: NkpConfiguratio
 // test/k8s/differential holds the list in step with kube-proxy.
 func TestKubeProxysFlags(t *testing.T) {
 	list, err := os.ReadFile("testdata/kube-proxy-flags.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s := newSettings()
 	cmd := &cobra.Command{}
 	s.runFlags(cmd.Flags())
@@ -56,9 +52,7 @@ func TestKubeProxysFlags(t *testing.T) {
 		words := strings.Split(strings.TrimSpace(line), "\t")
 		name, shorthand, kind := strings.ReplaceAll(words[0], "_", "-"), words[1], words[2]
 		usual, err := strconv.Unquote(words[3])
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		n++
 		f := cmd.Flags().Lookup(name)
 		if f == nil {
@@ -143,13 +137,9 @@ func TestEveryFlagHasAField(t *testing.T) {
 // Without a file, and with a file that says nothing, everything is the same but what --config is.
 func TestDefaultsAgree(t *testing.T) {
 	_, plain, err := parse(t, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, empty, err := parse(t, kubeProxyHead+"---\n"+nkpHead)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	plain.Flags().VisitAll(func(f *pflag.Flag) {
 		got := empty.Flags().Lookup(f.Name).Value.String()
 		if f.Name == "root-hnsendpoint-name" && runtime.GOOS == "windows" {
@@ -257,20 +247,12 @@ func TestWriteConfig(t *testing.T) {
 		"--nodeport-addresses=10.0.0.0/8", "--next-table=70", "--node-mac=02:00:00:00:00:01", "--hairpin-ip=169.254.3.3", "--masquerade-all", "--log-level=warn", "--bind-address=10.1.1.1"}
 	out := filepath.Join(t.TempDir(), "out.yaml")
 	s, first, err := parse(t, "", append(args, "--write-config-to="+out)...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.start(t.Context(), os.Stderr, os.Stderr); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, s.start(t.Context(), os.Stderr, os.Stderr))
 	text, err := os.ReadFile(out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, second, err := parse(t, string(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	first.Flags().VisitAll(func(f *pflag.Flag) {
 		got := second.Flags().Lookup(f.Name).Value.String()
 		if got != f.Value.String() && !slices.Contains([]string{"config", "write-config-to"}, f.Name) {
@@ -282,17 +264,11 @@ func TestWriteConfig(t *testing.T) {
 // The example says the defaults where it sets something, and shows every field of NkpConfiguration.
 func TestExample(t *testing.T) {
 	text, err := os.ReadFile("../../examples/config.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, plain, err := parse(t, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s, example, err := parse(t, string(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(s.cfg.warnings) > 0 {
 		t.Errorf("warnings: %q", s.cfg.warnings)
 	}
@@ -303,9 +279,7 @@ func TestExample(t *testing.T) {
 	})
 	all := regexp.MustCompile(`(?m)^(\s*)#(\w+:)`).ReplaceAllString(string(text), "$1$2")
 	f, err := config.Parse("with everything", []byte(all))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, field := range config.NkpFields() {
 		if _, set := field.Text(f.Nkp); !set {
 			t.Errorf("the example does not show %s", field.Path)
@@ -317,15 +291,13 @@ func TestExample(t *testing.T) {
 func TestPlanTakesTheFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.conf")
 	file := kubeProxyHead + "clusterCIDR: 10.1.0.0/16\nhostnameOverride: haofan-test-1\niptables: {masqueradeBit: 5, masqueradeAll: true}\n---\n" + nkpHead + "mode: iptables\n"
-	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(file), 0o600))
 	plan := func(args ...string) string {
-		var out, errOut strings.Builder
-		if status := Main("nkp", append([]string{"plan", "--manifests", "../../examples/guestbook.yaml"}, args...), &out, &errOut); status != 0 {
-			t.Fatalf("%q: exit status %d: %s", args, status, &errOut)
+		out, errOut, status := say(append([]string{"plan", "--manifests", guestbook}, args...)...)
+		if status != exitOK {
+			t.Fatalf("%q: exit status %d: %s", args, status, errOut)
 		}
-		return out.String()
+		return out
 	}
 	byFile := plan("--config", path)
 	byFlags := plan("--cluster-cidr=10.1.0.0/16", "--hostname-override=haofan-test-1", "--iptables-masquerade-bit=5", "--masquerade-all", "--mode=iptables")
@@ -356,14 +328,10 @@ func TestLogFormat(t *testing.T) {
 		{[]string{"--logging-format=json", "-v", "10"}, `{"time":`},
 	} {
 		s, _, err := parse(t, "", tc.args...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var out strings.Builder
 		log, err := s.process.logger(&out)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		log.Debug("hello")
 		if !strings.HasPrefix(out.String(), tc.want) || tc.want == "" && out.Len() > 0 {
 			t.Errorf("%q: the log is %q", tc.args, &out)
@@ -381,9 +349,7 @@ func TestRestartIsForNkpAlone(t *testing.T) {
 // A changed file is tried with the flags of the command line before anything else happens.
 func TestTry(t *testing.T) {
 	s, _, err := parse(t, nkpHead+"mode: auto\n", "--manifests=/m", "--bridge=br-x", "--healthz-port=7", "--hairpin-ip=169.254.1.1", "--feature-gates=A=true,B=false", "-v2")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for text, want := range map[string]string{
 		nkpHead + "mode: iptables\n":                           "",
 		nkpHead + "mode: best\n":                               "NkpConfiguration.mode: --mode",
@@ -393,9 +359,7 @@ func TestTry(t *testing.T) {
 		kubeProxyHead + "clientConnection: {kubeconfig: /k}\n": "", // --manifests wins
 	} {
 		f, err := config.Parse("f", []byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := s.try(f); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: error %v, want %q", text, err, want)
 		}

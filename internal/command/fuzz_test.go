@@ -106,9 +106,7 @@ func FuzzConfig(f *testing.F) {
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, data []byte) {
 		file := filepath.Join(dir, "config.yaml")
-		if err := os.WriteFile(file, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, data, 0o600))
 		args := []string{"plan", "--config", file, "--manifests", "../../examples/guestbook.yaml"}
 		var stderr bytes.Buffer
 		status := Main("nkp", args, io.Discard, &stderr)

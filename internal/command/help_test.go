@@ -59,9 +59,7 @@ func TestWrapped(t *testing.T) {
 func TestCompletion(t *testing.T) {
 	hangs := filepath.Join(t.TempDir(), "hangs.sock")
 	l, err := net.Listen("unix", hangs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	socket := fakeAgent(t)
 	for _, x := range []struct{ args, want string }{

@@ -90,9 +90,7 @@ func TestMergeServices(t *testing.T) {
 	}
 	list := mergeServices(answers)
 	var b strings.Builder
-	if err := list.write(&b, false, len(answers)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, list.write(&b, false, len(answers)))
 	var got []string
 	for line := range strings.Lines(b.String()) {
 		got = append(got, strings.Join(strings.Fields(line), " "))

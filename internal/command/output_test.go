@@ -104,3 +104,11 @@ func TestPlanTakesRunFlags(t *testing.T) {
 		t.Errorf("plan %s: status %d, %q", unit, status, errOut)
 	}
 }
+
+// must fails the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -30,9 +30,7 @@ func TestServiceRates(t *testing.T) {
 	now := listOf(at.Add(2*time.Second), info("web", countersOf(15, 101, 204, 3000, 8000)), info("again", countersOf(2, 20, 2, 20, 2)),
 		info("opened", &k8s.Counters{Connections: 6}), info("none", nil), info("new", countersOf(1, 1, 1, 1, 1)))
 	var b strings.Builder
-	if err := writeServices(&b, now, before, false, true, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, writeServices(&b, now, before, false, true, 0))
 	lines := strings.Split(b.String(), "\n")
 	for i, want := range []string{
 		"default/again/TCP IPv4 - 0/0 2 20 2 20 2 - 5.0 - 5.0 -",
@@ -75,9 +73,7 @@ func TestServicesText(t *testing.T) {
 	web.Endpoints = []agent.EndpointInfo{{Address: "10.0.0.1:8080", Local: true, InForce: true}, {Address: "10.0.1.1:8080", Node: "node-2", Zone: "b", Pod: "default/web-2", Why: "not ready"}}
 	dns.Problems = []string{"no endpoint is in force:\nnew connections are refused"}
 	var b strings.Builder
-	if err := writeServices(&b, listOf(time.Now(), web, dns), nil, true, false, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, writeServices(&b, listOf(time.Now(), web, dns), nil, true, false, 0))
 	const want = `SERVICE               FAMILY  FRONTENDS                                            ENDPOINTS  CONNECTIONS  PKTS IN  PKTS OUT  BYTES IN  BYTES OUT
 default/web:http/TCP  IPv4    [fd00::1]:80 (node:30080) 50.0.0.1:80 (50.0.0.2:80)  1/2        1            2        3         4         5
     ClusterIP [fd00::1]:80, policy Cluster

@@ -18,9 +18,7 @@ func TestSourceFlags(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	dir := t.TempDir()
 	manifest, none := filepath.Join(dir, "web.yaml"), filepath.Join(dir, "none")
-	if err := os.WriteFile(manifest, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(manifest, nil, 0o600))
 	for _, tc := range []struct {
 		args   string
 		status int
@@ -40,10 +38,9 @@ func TestSourceFlags(t *testing.T) {
 		{"diff --config /nonexistent.yaml", exitDiffError, "nonexistent.yaml"},
 		{"diff --socket " + none, exitDiffError, "without an agent, pass --kubeconfig or --manifests"},
 	} {
-		var stdout, stderr bytes.Buffer
-		status := Main("nkp", strings.Fields(tc.args), &stdout, &stderr)
-		if status != tc.status || !strings.Contains(stderr.String(), tc.says) || strings.Count(stderr.String(), "\n") != 1 {
-			t.Errorf("nkp %s: status %d, %q", tc.args, status, &stderr)
+		_, stderr, status := say(strings.Fields(tc.args)...)
+		if status != tc.status || !strings.Contains(stderr, tc.says) || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("nkp %s: status %d, %q", tc.args, status, stderr)
 		}
 	}
 }
@@ -52,9 +49,8 @@ func TestSourceFlags(t *testing.T) {
 func TestSourceInCluster(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
 	t.Setenv("KUBERNETES_SERVICE_PORT", "1")
-	var stdout, stderr bytes.Buffer
-	if status := Main("nkp", []string{"plan"}, &stdout, &stderr); status != exitFailure || !strings.Contains(stderr.String(), "serviceaccount") {
-		t.Errorf("status %d, %q", status, &stderr)
+	if _, stderr, status := say("plan"); status != exitFailure || !strings.Contains(stderr, "serviceaccount") {
+		t.Errorf("status %d, %q", status, stderr)
 	}
 }
 
@@ -76,13 +72,12 @@ func TestPlanFromServer(t *testing.T) {
 		w.Write([]byte(body))
 	}))
 	defer srv.Close()
-	var stdout, stderr bytes.Buffer
-	status := Main("nkp", []string{"plan", "-o", "json", "--master", srv.URL, "--hostname-override", "node-1"}, &stdout, &stderr)
-	if status != exitOK || !strings.Contains(stdout.String(), `"name": "web"`) {
-		t.Errorf("status %d: %s", status, &stdout)
+	stdout, stderr, status := say("plan", "-o", "json", "--master", srv.URL, "--hostname-override", "node-1")
+	if status != exitOK || !strings.Contains(stdout, `"name": "web"`) {
+		t.Errorf("status %d: %s", status, stdout)
 	}
-	if want := "nkp: warning: API server " + srv.URL + ": Node node-1: does not exist"; !strings.Contains(stderr.String(), want) {
-		t.Errorf("%q is not in %q", want, &stderr)
+	if want := "nkp: warning: API server " + srv.URL + ": Node node-1: does not exist"; !strings.Contains(stderr, want) {
+		t.Errorf("%q is not in %q", want, stderr)
 	}
 }
 

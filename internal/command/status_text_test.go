@@ -68,9 +68,7 @@ func TestStatusText(t *testing.T) {
 		{"a two-line warning", agent.Status{Warnings: []string{"one\ntwo"}}, "WARNING one; two"},
 	} {
 		var b strings.Builder
-		if err := writeStatus(&b, &x.status, now); err != nil {
-			t.Fatal(err)
-		}
+		must(t, writeStatus(&b, &x.status, now))
 		if text := strings.Join(strings.Fields(b.String()), " "); !strings.Contains(text, x.want) {
 			t.Errorf("%s: %q is not in\n%s", x.name, x.want, b.String())
 		}

@@ -16,9 +16,7 @@ import (
 func openTerminal(t *testing.T, columns, rows uint16) (master, slave *os.File) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { master.Close() })
 	fd := int(master.Fd())
 	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
@@ -31,9 +29,7 @@ func openTerminal(t *testing.T, columns, rows uint16) (master, slave *os.File) {
 	if err == nil {
 		slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { slave.Close() })
 	return master, slave
 }
@@ -52,18 +48,14 @@ func TestWatchOnTerminal(t *testing.T) {
 		_, err := fmt.Fprintf(w, "%d columns\n%s\n3\n4\n5\n", width, strings.Repeat("x", 40))
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	screen := cursorHome + "30 columns" + clearToEOL + "\r\n" + strings.Repeat("x", 30) + clearToEOL + "\r\n... 3 more lines" + clearToEOL + "\r\n" + clearBelow
 	want := clearScreen + screen + screen
 	got := make([]byte, len(want))
 	if _, err := io.ReadFull(master, got); err != nil || string(got) != want {
 		t.Errorf("%v, %q\nwant %q", err, got, want)
 	}
-	if err := writeDiff(slave, &output{format: "text"}, ""); err != nil {
-		t.Fatal(err)
-	}
+	must(t, writeDiff(slave, &output{format: "text"}, ""))
 	const equal = "no difference\r\n"
 	if _, err := io.ReadFull(master, got[:len(equal)]); err != nil || string(got[:len(equal)]) != equal {
 		t.Errorf("%v, %q", err, got)

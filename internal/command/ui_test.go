@@ -1,7 +1,6 @@
 package command
 
 import (
-	"bytes"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -21,10 +20,9 @@ func TestUIStart(t *testing.T) {
 		{"localhost:8080", "is not 127.0.0.1:PORT or [::1]:PORT", exitUsage},
 		{"127.0.0.1:0", "no nkp answers on " + socket, exitFailure},
 	} {
-		var out, errOut bytes.Buffer
-		status := Main("nkp", []string{"ui", "--socket", socket, "--listen", c.listen}, &out, &errOut)
-		if status != c.status || !strings.Contains(errOut.String(), c.says) || out.Len() > 0 {
-			t.Errorf("--listen %s: %d, %s%s", c.listen, status, errOut.String(), out.String())
+		out, errOut, status := say("ui", "--socket", socket, "--listen", c.listen)
+		if status != c.status || !strings.Contains(errOut, c.says) || out != "" {
+			t.Errorf("--listen %s: %d, %s%s", c.listen, status, errOut, out)
 		}
 	}
 }

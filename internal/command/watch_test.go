@@ -21,9 +21,7 @@ import (
 func fakeAgent(t *testing.T) string {
 	socket := filepath.Join(t.TempDir(), "nkp.sock")
 	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	answer := func(v any) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { json.NewEncoder(w).Encode(v) }
 	}
@@ -99,9 +97,7 @@ func TestServicesFit(t *testing.T) {
 		60:  "SERVICE ENDPOINTS CONN/S PKTS/S IN PKTS/S OUT",
 	} {
 		var b strings.Builder
-		if err := writeServices(&b, list, nil, false, true, width); err != nil {
-			t.Fatal(err)
-		}
+		must(t, writeServices(&b, list, nil, false, true, width))
 		head, _, _ := strings.Cut(b.String(), "\n")
 		if got := strings.Join(strings.Fields(head), " "); got != want {
 			t.Errorf("%d columns: %s\nwant %s", width, got, want)

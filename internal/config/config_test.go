@@ -53,9 +53,7 @@ const nkpHead = "apiVersion: nkp-proxy.github.io/v1alpha1\nkind: NkpConfiguratio
 // A kubeadm ConfigMap's config.conf works as it is, and there is nothing to warn of.
 func TestKubeadm(t *testing.T) {
 	f, err := Load("testdata/kubeadm.conf")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(f.Warnings) > 0 {
 		t.Errorf("warnings: %q", f.Warnings)
 	}
@@ -96,9 +94,7 @@ func TestVerdicts(t *testing.T) {
 		{"huge", head + "#" + strings.Repeat("x", maxSize), "1048576 bytes", ""},
 	} {
 		path := filepath.Join(t.TempDir(), "config.conf")
-		if err := os.WriteFile(path, []byte(tc.text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(tc.text), 0o600))
 		f, err := Load(path)
 		switch {
 		case tc.err != "":
@@ -119,18 +115,12 @@ func TestVerdicts(t *testing.T) {
 func TestWriteIsRead(t *testing.T) {
 	f, err := Parse("f", []byte(head+"clusterCIDR: 10.0.0.0/8,fd00::/64\nfeatureGates: {AllowServiceExternalIPs: false}\nnodePortAddresses: [primary]\nconntrack: {udpTimeout: 3s}\niptables: {minSyncPeriod: 2s}\n---\n"+
 		nkpHead+"ovs: {layout: {cookiePrefix: '0x123456', nextTable: 7}, wait: 3s, hairpinIPs: [169.254.1.1]}\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	path := filepath.Join(t.TempDir(), "out.yaml")
 	f.KubeProxy.APIVersion, f.KubeProxy.Kind = NewKubeProxy().APIVersion, NewKubeProxy().Kind
-	if err := Write(path, f.KubeProxy, f.Nkp); err != nil {
-		t.Fatal(err)
-	}
+	must(t, Write(path, f.KubeProxy, f.Nkp))
 	g, err := Load(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, field := range KubeProxyFields() {
 		if was, is := field.Text(f.KubeProxy), field.Text(g.KubeProxy); was != is {
 			t.Errorf("%s was %q, is %q", field.Path, was, is)
@@ -192,4 +182,12 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("taken, and not valid: %v", Validate(file.KubeProxy))
 		}
 	})
+}
+
+// must fails the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

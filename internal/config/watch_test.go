@@ -17,31 +17,25 @@ import (
 // that it does not wait for the next look. Nothing is said of a file that is written as it was.
 func TestWatch(t *testing.T) {
 	dir := t.TempDir()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	text := func(mode string) []byte { return []byte(nkpHead + "mode: " + mode + "\n") }
 	put := func(path, mode string) { // at once: whoever reads it finds the old text or the new
 		t.Helper()
-		must(os.WriteFile(path+".tmp", text(mode), 0o644))
-		must(os.Rename(path+".tmp", path))
+		must(t, os.WriteFile(path+".tmp", text(mode), 0o644))
+		must(t, os.Rename(path+".tmp", path))
 	}
 	for version, mode := range map[string]string{"..v1": "auto", "..v2": "ovs"} {
-		must(os.Mkdir(filepath.Join(dir, version), 0o755))
+		must(t, os.Mkdir(filepath.Join(dir, version), 0o755))
 		put(filepath.Join(dir, version, "config.conf"), mode)
 	}
-	must(os.Symlink("..v1", filepath.Join(dir, "..data")))
+	must(t, os.Symlink("..v1", filepath.Join(dir, "..data")))
 	path := filepath.Join(dir, "config.conf")
-	must(os.Symlink("..data/config.conf", path))
+	must(t, os.Symlink("..data/config.conf", path))
 	linked := filepath.Join(t.TempDir(), "nkp.yaml") // a link from elsewhere
-	must(os.Symlink(path, linked))
+	must(t, os.Symlink(path, linked))
 
 	// beside watches what Watch does, and only counts.
 	beside, err := fsnotify.NewWatcher()
-	must(err)
+	must(t, err)
 	var events atomic.Int64
 	go func() { // ends with beside
 		for range beside.Events {
@@ -51,7 +45,7 @@ func TestWatch(t *testing.T) {
 	defer beside.Close()
 
 	before, err := Load(linked)
-	must(err)
+	must(t, err)
 	said := make(chan string, 10)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -76,19 +70,19 @@ func TestWatch(t *testing.T) {
 		}
 	}
 	expect("the link ..data is swapped", "ovs", func() {
-		must(os.Symlink("..v2", filepath.Join(dir, "..data.tmp")))
-		must(os.Rename(filepath.Join(dir, "..data.tmp"), filepath.Join(dir, "..data")))
+		must(t, os.Symlink("..v2", filepath.Join(dir, "..data.tmp")))
+		must(t, os.Rename(filepath.Join(dir, "..data.tmp"), filepath.Join(dir, "..data")))
 	})
 	expect("the file is written to", "iptables", func() {
 		f, err := os.OpenFile(filepath.Join(dir, "..v2", "config.conf"), os.O_WRONLY, 0)
-		must(err)
+		must(t, err)
 		_, err = f.Write(text("iptables")) // longer than it was
-		must(err)
-		must(f.Close())
+		must(t, err)
+		must(t, f.Close())
 	})
-	expect("the file is gone", "error", func() { must(os.Remove(path)) })
+	expect("the file is gone", "error", func() { must(t, os.Remove(path)) })
 	expect("another file takes its place", "windows", func() { put(path, "windows") })
-	expect("the link is gone", "error", func() { must(os.Remove(linked)) })
+	expect("the link is gone", "error", func() { must(t, os.Remove(linked)) })
 	expect("it is a file now", "auto", func() { put(linked, "auto") })
 
 	put(linked, "auto") // as it is

@@ -10,30 +10,18 @@ import (
 	"maps"
 	"net/netip"
 	"os"
-	"runtime"
 	"slices"
 	"strconv"
 	"testing"
 
 	"github.com/vishvananda/netlink/nl"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/test/nightly"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
-
-// inNamespace puts the test into a network namespace of its own, whose table is empty, until it ends.
-func inNamespace(t *testing.T) {
-	t.Helper()
-	runtime.LockOSThread() // and never unlock it: the thread ends with the test, and the namespace with it
-	ns, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ns.Close()
-}
 
 // add makes conntrack entries by netlink.
 func add(t *testing.T, n int, each func(i int) (c dpctl.Connection)) {
@@ -112,7 +100,7 @@ func list(t *testing.T, f k8s.Family, zone uint16) (all []dpctl.Connection) {
 // What is listed is what is tracked, by family and zone, with addresses, ports and mark; what is stale is deleted, and nothing
 // else.
 func TestListAndForget(t *testing.T) {
-	inNamespace(t)
+	testbed.Isolate(t)
 	v4 := []dpctl.Connection{
 		connection("UDP", 1001, 7<<24|1, "10.0.0.1:1", "40.0.0.1:53", "10.0.1.1:5353", "10.0.0.1"),
 		connection("TCP", 1001, 7, "10.0.0.2:2", "40.0.0.1:80", "10.0.1.2:8080", "10.0.0.2"),
@@ -152,7 +140,7 @@ func TestListAndForget(t *testing.T) {
 
 // A list ends with its context, and with an error of the caller's.
 func TestListEnds(t *testing.T) {
-	inNamespace(t)
+	testbed.Isolate(t)
 	add(t, 2000, func(i int) dpctl.Connection { return many(i) })
 	ctx, cancel := context.WithCancel(t.Context())
 	n := 0
@@ -180,7 +168,7 @@ func many(i int) dpctl.Connection {
 func TestManyConnections(t *testing.T) {
 	nightly.Only(t, "it takes half a minute to make the entries; the gate has TestListEnds")
 	n := 500_000
-	inNamespace(t)
+	testbed.Isolate(t)
 	text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_max")
 	if err != nil {
 		t.Fatal(err)
@@ -188,7 +176,7 @@ func TestManyConnections(t *testing.T) {
 	most, _ := strconv.Atoi(string(bytes.TrimSpace(text)))
 	n = min(n, most-most/20)
 	add(t, n, many)
-	before := resident(t, "VmRSS:")
+	before := testbed.Memory(t, os.Getpid(), "VmRSS")
 	if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil { // VmHWM starts over (proc(5))
 		t.Fatal(err)
 	}
@@ -200,24 +188,9 @@ func TestManyConnections(t *testing.T) {
 	if forgotten != n || err != nil {
 		t.Errorf("%d of %d forgotten, %v", forgotten, n, err)
 	}
-	if more := resident(t, "VmHWM:") - before; more > 20<<10 {
+	if more := testbed.Memory(t, os.Getpid(), "VmHWM") - before; more > 20<<10 {
 		t.Errorf("%d connections take %d KiB more", n, more)
 	}
-}
-
-// resident returns a line of /proc/self/status, in KiB.
-func resident(t *testing.T, line string) int {
-	t.Helper()
-	text, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, after, _ := bytes.Cut(text, []byte(line))
-	n, err := strconv.Atoi(string(bytes.Fields(after)[0]))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
 }
 
 // A list that the kernel interrupts has left entries out: it is repeated, a few times, and is an error if that does not help.
@@ -259,7 +232,7 @@ func FuzzParse(f *testing.F) {
 
 // The kernel's numbers are those of the network namespace.
 func TestUsage(t *testing.T) {
-	inNamespace(t)
+	testbed.Isolate(t)
 	add(t, 3, many)
 	if u, err := Usage(); err != nil || u.Entries != 3 || u.Limit <= 3 {
 		t.Errorf("%+v, %v", u, err)

@@ -22,9 +22,7 @@ import (
 func clients(t *testing.T, bed *testbed.Bed, n int) (ports []uint16) {
 	t.Helper()
 	pods, err := bed.AddPods(testbed.PodSpec{}, testbed.PodSpec{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, kind := range []string{"udp", "udp6"} {
 		for _, f := range []string{"in_port=11,actions=ct(commit,zone=7),output:12", "in_port=12,actions=ct(commit,zone=7),output:11"} {
 			if _, err := bed.Ofctl("add-flow", bed.Bridge, "priority=10,"+kind+","+f); err != nil {
@@ -38,9 +36,7 @@ func clients(t *testing.T, bed *testbed.Bed, n int) (ports []uint16) {
 	for i := range n {
 		for _, to := range []string{"10.0.0.12:53", "[fd00:a::12]:53"} {
 			conn, err := pods[0].DialUDP(context.Background(), to, testbed.DialOptions{LocalPort: 2000 + i})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if _, err := conn.Write([]byte("?")); err != nil {
 				t.Fatal(err)
 			}
@@ -67,13 +63,9 @@ func TestTracker(t *testing.T) {
 	const n = 25 // more than are sent at once
 	clients(t, bed, n)
 	tr, err := Find(bed.DB(), testbed.DefaultDatapath())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx := t.Context()
-	if err := tr.Check(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tr.Check(ctx))
 	var list []Connection
 	wait.NoError(t, "all connections to be tracked", func() (err error) {
 		if list, err = connections(ctx, tr, 7); err == nil && len(list) != 2*n {
@@ -84,9 +76,7 @@ func TestTracker(t *testing.T) {
 	kept := func(c Connection) bool { return c.Client.Port()%5 == 0 }
 	gone := slices.DeleteFunc(slices.Clone(list), kept)
 	for range 2 { // the second time they are gone
-		if err := tr.Forget(ctx, gone); err != nil {
-			t.Fatal(err)
-		}
+		must(t, tr.Forget(ctx, gone))
 		left, err := connections(ctx, tr, 7)
 		if err != nil || len(left) != len(list)-len(gone) || slices.ContainsFunc(left, func(c Connection) bool { return !kept(c) }) {
 			t.Fatalf("%d connections are left, %v:\n%v", len(left), err, left)
@@ -107,9 +97,7 @@ func TestFind(t *testing.T) {
 	if _, err := Find("unix:"+dir+"/db.sock", "system"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no ovs-vswitchd: %v", err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "ovs-vswitchd.pid"), []byte("42\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "ovs-vswitchd.pid"), []byte("42\n"), 0o600))
 	want := Tracker{Control: filepath.Join(dir, "ovs-vswitchd.42.ctl"), Datapath: "system@ovs-system"}
 	if got, err := Find("unix:"+dir+"/db.sock", "system"); err != nil || got != want {
 		t.Errorf("%+v, %v; want %+v", got, err, want)
@@ -131,5 +119,13 @@ func TestTuple(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+// must fails the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -169,6 +169,9 @@ func run(t *testing.T, p *Proxy) (stop func() error) {
 }
 
 func TestProxyServes(t *testing.T) {
+	if err := NewProxy(ProxyOptions{Log: slog.New(slog.DiscardHandler)}).Run(t.Context()); err != nil {
+		t.Error("without an address:", err)
+	}
 	p := NewProxy(ProxyOptions{Addr: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler)})
 	stop := run(t, p)
 	wait.For(t, "it to listen", func() bool { return p.Addr() != "" })
@@ -177,9 +180,7 @@ func TestProxyServes(t *testing.T) {
 		t.Errorf("listens at %s", addr)
 	}
 	r, err := http.Get("http://" + addr + "/livez")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var body map[string]any
 	data, _ := io.ReadAll(r.Body)
 	r.Body.Close()
@@ -195,18 +196,10 @@ func TestProxyServes(t *testing.T) {
 	}
 }
 
-func TestProxyOff(t *testing.T) {
-	if err := NewProxy(ProxyOptions{Log: slog.New(slog.DiscardHandler)}).Run(t.Context()); err != nil {
-		t.Error(err)
-	}
-}
-
 // An address that is taken is an error if that was asked for.
 func TestProxyAddressTaken(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	opts := ProxyOptions{Addr: l.Addr().String(), HardFail: true, Log: slog.New(slog.DiscardHandler)}
 	err = NewProxy(opts).Run(t.Context())
@@ -236,4 +229,12 @@ func TestInStep(t *testing.T) {
 	expect("both families", true)
 	b.Queued(k8s.IPv4)
 	expect("a change", false)
+}
+
+// must fails the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

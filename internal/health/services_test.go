@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -21,16 +22,19 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nkp-proxy/nkp/internal/httpguard"
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/testbed"
 	"github.com/nkp-proxy/nkp/test/wait"
 )
 
-// servicesBed runs Services in a namespace of their own.
+// servicesBed runs Services on a host of their own.
 type servicesBed struct {
 	*Services
 	t       *testing.T
-	ns      *namespace
+	host    *testbed.Host
 	healthy atomic.Bool
 	stop    func() // ends Run and waits for it
 
@@ -42,7 +46,7 @@ type servicesBed struct {
 // newServicesBed starts Services; opts.Healthy, OnFailure, OnResponse and Log are the bed's.
 func newServicesBed(t *testing.T, opts ServicesOptions, addrs ...string) *servicesBed {
 	t.Helper()
-	b := &servicesBed{t: t, ns: newNamespace(t, addrs...), codes: map[int]int{}}
+	b := &servicesBed{t: t, host: testbed.Alone(t, addrs...), codes: map[int]int{}}
 	b.healthy.Store(true)
 	opts.Healthy = b.healthy.Load
 	opts.OnResponse = func(code int) { b.mu.Lock(); b.codes[code]++; b.mu.Unlock() }
@@ -55,14 +59,62 @@ func newServicesBed(t *testing.T, opts ServicesOptions, addrs ...string) *servic
 	b.Services = NewServices(opts)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	runner := b.ns.fork(t) // what Run listens on is in the namespace
-	go func() {
+	go func() { // on a thread in the host's namespace, which ends with it
 		defer close(done)
-		runner.do(func() { b.Run(ctx) })
+		runtime.LockOSThread()
+		ns, err := os.Open(b.host.Netns())
+		if err == nil {
+			err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET)
+		}
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		ns.Close()
+		b.Run(ctx)
 	}()
 	b.stop = func() { cancel(); <-done }
 	t.Cleanup(b.stop)
 	return b
+}
+
+// dial connects to an address of the host.
+func (b *servicesBed) dial(ctx context.Context, _, addr string) (net.Conn, error) {
+	return b.host.DialTCP(ctx, addr, testbed.DialOptions{})
+}
+
+// connect is dial for a connection that is held until the test ends.
+func (b *servicesBed) connect(addr string) net.Conn {
+	b.t.Helper()
+	c, err := b.dial(b.t.Context(), "tcp", addr)
+	must(b.t, err)
+	b.t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(wait.Limit))
+	return c
+}
+
+// refuses reports whether nothing listens at an address.
+func (b *servicesBed) refuses(addr string) bool {
+	c, err := b.dial(context.Background(), "tcp", addr)
+	if err == nil {
+		c.Close()
+	}
+	return err != nil
+}
+
+// occupy listens at an address until the returned function is called.
+func (b *servicesBed) occupy(addr string) (free func()) {
+	b.t.Helper()
+	l, err := b.host.Listen(addr)
+	must(b.t, err)
+	free = func() { l.Close() }
+	b.t.Cleanup(free)
+	return free
+}
+
+// client opens a connection for each request.
+func (b *servicesBed) client() *http.Client {
+	return &http.Client{Timeout: wait.Limit, Transport: &http.Transport{DialContext: b.dial, DisableKeepAlives: true}}
 }
 
 func name(s string) k8s.ServiceName {
@@ -100,17 +152,17 @@ func check(port uint16, local4, local6 int) *k8s.HealthCheck {
 // waitOpen waits until something listens at an address, waitClosed until nothing does.
 func (b *servicesBed) waitOpen(addr string) {
 	b.t.Helper()
-	wait.For(b.t, addr+" is open", func() bool { return !b.ns.refuses(addr) })
+	wait.For(b.t, addr+" is open", func() bool { return !b.refuses(addr) })
 }
 
 func (b *servicesBed) waitClosed(addr string) {
 	b.t.Helper()
-	wait.For(b.t, addr+" is closed", func() bool { return b.ns.refuses(addr) })
+	wait.For(b.t, addr+" is closed", func() bool { return b.refuses(addr) })
 }
 
 // get asks and returns status code and weight, such as "200 2", or the error.
 func (b *servicesBed) get(url string) string {
-	r, err := b.ns.client().Get(url)
+	r, err := b.client().Get(url)
 	if err != nil {
 		return err.Error()
 	}
@@ -136,10 +188,8 @@ func TestAnswer(t *testing.T) {
 		{"http://[::1]:31000/", true, 503, "{\n\t\"service\": {\n\t\t\"namespace\": \"default\",\n\t\t\"name\": \"web\"\n\t},\n\t\"localEndpoints\": 0,\n\t\"serviceProxyHealthy\": true\n}"},
 	} {
 		b.healthy.Store(c.healthy)
-		r, err := b.ns.client().Get(c.url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r, err := b.client().Get(c.url)
+		must(t, err)
 		body, _ := io.ReadAll(r.Body)
 		r.Body.Close()
 		if r.StatusCode != c.code || string(body) != c.body {
@@ -170,14 +220,12 @@ func TestCountWithoutListeningAnew(t *testing.T) {
 	dials := 0
 	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 		dials++
-		return b.ns.dial(ctx, network, addr)
+		return b.dial(ctx, network, addr)
 	}}}
 	for n := range 200 {
 		b.update(map[string]*k8s.HealthCheck{"default/web": check(31000, n, -1)})
 		r, err := client.Get("http://127.0.0.1:31000")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		io.Copy(io.Discard, r.Body)
 		r.Body.Close()
 		if got := r.Header.Get("X-Load-Balancing-Endpoint-Weight"); got != fmt.Sprint(n) {
@@ -195,7 +243,7 @@ func TestPortsComeAndGo(t *testing.T) {
 	for _, addr := range []string{"127.0.0.1:31000", "127.0.0.1:31001", "[::1]:31001"} {
 		b.waitOpen(addr)
 	}
-	if !b.ns.refuses("[::1]:31000") {
+	if !b.refuses("[::1]:31000") {
 		t.Error("a Service that is not served over IPv6 has a health check there")
 	}
 	// Two Services swap their ports: each is closed before the other opens it.
@@ -217,17 +265,12 @@ func TestPortsComeAndGo(t *testing.T) {
 	// Everything is closed when Run returns, and connections end.
 	b.update(map[string]*k8s.HealthCheck{"default/a": check(31002, 1, 1)})
 	b.waitOpen("127.0.0.1:31002")
-	c, err := b.ns.dial(context.Background(), "tcp", "127.0.0.1:31002")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := b.connect("127.0.0.1:31002")
 	wait.For(t, "the connection is accepted", func() bool { return b.guard.Len() > 0 })
 	b.stop()
-	if !b.ns.refuses("127.0.0.1:31002") || !b.ns.refuses("[::1]:31002") {
+	if !b.refuses("127.0.0.1:31002") || !b.refuses("[::1]:31002") {
 		t.Error("open after the end")
 	}
-	c.SetDeadline(time.Now().Add(wait.Limit))
 	if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the connection did not end: %v", err)
 	}
@@ -241,7 +284,7 @@ func TestNodePortAddresses(t *testing.T) {
 	b.waitOpen("10.1.0.1:31000")
 	b.waitOpen("[::1]:31000") // no prefix of the family: not restricted
 	for _, addr := range []string{"10.2.0.1:31000", "127.0.0.1:31000", "10.1.0.2:31000"} {
-		if !b.ns.refuses(addr) {
+		if !b.refuses(addr) {
 			t.Errorf("%s is open", addr)
 		}
 	}
@@ -255,7 +298,7 @@ func TestNodePortPrimary(t *testing.T) {
 	b.update(map[string]*k8s.HealthCheck{"default/web": check(31000, 1, 1)}, "10.1.0.2", "10.1.0.1")
 	b.waitOpen("10.1.0.2:31000")
 	for _, addr := range []string{"10.1.0.1:31000", "[::1]:31000"} {
-		if !b.ns.refuses(addr) {
+		if !b.refuses(addr) {
 			t.Errorf("%s is open", addr)
 		}
 	}
@@ -264,7 +307,7 @@ func TestNodePortPrimary(t *testing.T) {
 // A port that is taken is reported once, does not hold up the others, and is opened when it is free.
 func TestTakenPort(t *testing.T) {
 	b := newServicesBed(t, ServicesOptions{retry: 10 * time.Millisecond})
-	free := b.ns.occupy(t, "tcp4", "127.0.0.1:31000")
+	free := b.occupy("127.0.0.1:31000")
 	b.update(map[string]*k8s.HealthCheck{"default/a": check(31000, 1, 1), "default/b": check(31001, 1, 1)})
 	b.waitOpen("127.0.0.1:31001")
 	b.waitOpen("[::1]:31000") // the same Service in the other family
@@ -297,7 +340,7 @@ func TestTwoServicesWithOnePort(t *testing.T) {
 		t.Errorf("answered %s", got)
 	}
 	b.update(map[string]*k8s.HealthCheck{"default/a": nil})
-	wait.For(t, "the other has it", func() bool { return len(b.Failures()) == 0 && !b.ns.refuses("127.0.0.1:31000") })
+	wait.For(t, "the other has it", func() bool { return len(b.Failures()) == 0 && !b.refuses("127.0.0.1:31000") })
 	if got := b.get("http://127.0.0.1:31000"); got != "200 2" {
 		t.Errorf("answered %s", got)
 	}
@@ -312,8 +355,8 @@ func TestRestart(t *testing.T) {
 		b.get("http://127.0.0.1:31000")
 	}
 	b.stop()
-	for _, network := range []string{"tcp4", "tcp6"} {
-		b.ns.occupy(t, network, ":31000")()
+	for _, addr := range []string{"0.0.0.0:31000", "[::]:31000"} {
+		b.occupy(addr)()
 	}
 }
 
@@ -337,11 +380,7 @@ func TestSilentClients(t *testing.T) {
 	b.update(map[string]*k8s.HealthCheck{"default/web": check(31000, 1, 1)})
 	b.waitOpen("127.0.0.1:31000")
 	for range 200 {
-		c, err := b.ns.dial(context.Background(), "tcp", "127.0.0.1:31000")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
+		b.connect("127.0.0.1:31000")
 	}
 	if got := b.get("http://127.0.0.1:31000"); got != "200 1" {
 		t.Errorf("answered %s", got)
@@ -351,47 +390,12 @@ func TestSilentClients(t *testing.T) {
 	}
 }
 
-// TestTalkingClient checks that a connection in use outlives any number of silent ones.
-func TestTalkingClient(t *testing.T) {
-	b := newServicesBed(t, ServicesOptions{})
-	b.guard = httpguard.New(httpguard.Limits{Conns: 10, Serving: 10}, slog.New(slog.DiscardHandler))
-	b.update(map[string]*k8s.HealthCheck{"default/web": check(31000, 1, 1)})
-	b.waitOpen("127.0.0.1:31000")
-	dials := 0
-	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-		dials++
-		return b.ns.dial(ctx, network, addr)
-	}}}
-	defer client.CloseIdleConnections()
-	for range 50 {
-		r, err := client.Get("http://127.0.0.1:31000")
-		if err != nil {
-			t.Fatal(err)
-		}
-		io.Copy(io.Discard, r.Body)
-		r.Body.Close()
-		c, err := b.ns.dial(context.Background(), "tcp", "127.0.0.1:31000")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-	}
-	if dials != 1 {
-		t.Errorf("%d connections for 50 requests: one in use was closed in favour of silent ones", dials)
-	}
-}
-
 // A header without end is refused.
 func TestEndlessHeader(t *testing.T) {
 	b := newServicesBed(t, ServicesOptions{})
 	b.update(map[string]*k8s.HealthCheck{"default/web": check(31000, 1, 1)})
 	b.waitOpen("127.0.0.1:31000")
-	c, err := b.ns.dial(context.Background(), "tcp", "127.0.0.1:31000")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	c.SetDeadline(time.Now().Add(wait.Limit))
+	c := b.connect("127.0.0.1:31000")
 	fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\n")
 	sent := 0
 	for ; sent < 1<<20; sent += 1000 {

@@ -27,9 +27,7 @@ func start(t *testing.T, l Limits) (*Guard, guardtest.Dial) {
 		}
 	})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server := g.Server(mux)
 	server.ReadHeaderTimeout, server.ReadTimeout, server.IdleTimeout = 0, 0, 0 // the guard alone closes connections
 	done := make(chan struct{})
@@ -57,9 +55,7 @@ func TestWhoGoes(t *testing.T) {
 	connect := func() net.Conn {
 		before := g.Len()
 		c, err := dial(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { c.Close() })
 		c.SetDeadline(time.Now().Add(wait.Limit))
 		wait.For(t, "the connection to be accepted", func() bool { return before == 3 || g.Len() > before })
@@ -74,9 +70,7 @@ func TestWhoGoes(t *testing.T) {
 	if err := ask(busy, "/long"); err != nil { // and reads no further
 		t.Fatal(err)
 	}
-	if err := ask(old, "/"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ask(old, "/"))
 	connect()
 	if _, err := silent.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("the silent one: %v, want its end", err)
@@ -95,9 +89,7 @@ func TestTooManyAnswers(t *testing.T) {
 	var conns []net.Conn
 	for range 3 {
 		c, err := dial(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer c.Close()
 		c.SetDeadline(time.Now().Add(wait.Limit))
 		io.WriteString(c, "GET /long HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -111,5 +103,13 @@ func TestTooManyAnswers(t *testing.T) {
 		if (err != nil) != (i == 0) {
 			t.Errorf("connection %d: %v", i, err)
 		}
+	}
+}
+
+// must fails the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -16,9 +16,7 @@ import (
 // An address that is taken is said once, and tried again every few seconds until it is free.
 func TestTakenAddress(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer taken.Close()
 	at := taken.Addr().String()
 	synctest.Test(t, func(t *testing.T) {
@@ -44,9 +42,7 @@ func TestTakenAddress(t *testing.T) {
 			runtime.Gosched()
 			c, err = net.Dial("tcp", at)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer c.Close()
 		io.WriteString(c, "GET / HTTP/1.0\r\n\r\n")
 		text, err := io.ReadAll(c)

@@ -22,27 +22,19 @@ func TestNewTLS(t *testing.T) {
 	}
 	write := func(host string) {
 		certPEM, keyPEM, err := cert.GenerateSelfSignedCertKey(host, nil, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for path, text := range map[string][]byte{certFile: certPEM, keyFile: keyPEM} {
-			if err := os.WriteFile(path, text, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(path, text, 0o600))
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
 		write("first")
 		c, err := NewTLS(certFile, keyFile, "node-1", log)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		want := func(c *tls.Config, host string) {
 			t.Helper()
 			got, err := c.GetCertificate(&tls.ClientHelloInfo{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if err := got.Leaf.VerifyHostname(host); err != nil {
 				t.Error(err)
 			}
@@ -52,9 +44,7 @@ func TestNewTLS(t *testing.T) {
 		want(c, "first") // not read on every handshake
 		time.Sleep(recheck)
 		want(c, "second")
-		if err := os.WriteFile(keyFile, []byte("half a file"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(keyFile, []byte("half a file"), 0o600))
 		time.Sleep(recheck)
 		want(c, "second")
 		write("third")
@@ -62,9 +52,7 @@ func TestNewTLS(t *testing.T) {
 		want(c, "third")
 
 		made, err := NewTLS("", "", "node-1", log)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		want(made, "node-1")
 	})
 }

@@ -1,32 +1,18 @@
 package metrics
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
-)
 
-var update = flag.Bool("update", false, "write docs/metrics.md")
+	"github.com/nkp-proxy/nkp/test/golden"
+)
 
 const localhostProxy = "behind a gate that is off by default; nkp has no userspace proxy for NodePorts at loopback addresses"
 
 // docs/metrics.md says what is served.
 func TestTable(t *testing.T) {
-	const file = "../../docs/metrics.md"
-	if *update {
-		if err := os.WriteFile(file, []byte(table()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	have, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(have) != table() {
-		t.Errorf("%s is not current: go test ./internal/metrics -run TestTable -update", file)
-	}
+	golden.Check(t, "../../docs/metrics.md", table())
 }
 
 // notServed are kube-proxy's metrics that nkp has no like of, and why.

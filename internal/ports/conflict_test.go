@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -126,18 +124,10 @@ func TestConflictString(t *testing.T) {
 	}
 }
 
-// BenchmarkConflicts looks through 10,000 Services with a NodePort and a load balancer's address each.
-func BenchmarkConflicts(b *testing.B) {
-	var all []*k8s.ServicePort
-	for i := range 10000 {
-		all = append(all, port(fmt.Sprintf("ns-%d/service TCP IPv4", i), "ClusterIP 10.96.0.1:80", fmt.Sprint("NodePort ", 20000+i), "LoadBalancer 192.168.0.1:80"))
-	}
-	m := model(all...)
-	var ls []Listener
-	for i := range 300 {
-		ls = append(ls, Listener{Protocol: v1.ProtocolTCP, Addr: netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(1000+i))})
-	}
-	for b.Loop() {
-		conflicts(ls, m)
+// must fails the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

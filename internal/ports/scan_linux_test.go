@@ -3,6 +3,7 @@ package ports
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -71,69 +73,39 @@ type holder struct {
 	stop func()
 }
 
-// inNamespace runs f on a thread of its own in a network namespace with the addresses 10.0.0.1 and fd00::1.
-func inNamespace(t *testing.T, f func(start func(listen string) holder)) {
+// alone puts the test into a network namespace with the addresses 10.0.0.1 and fd00::1.
+func alone(t *testing.T) {
 	t.Helper()
-	testbed.NeedRoot(t) // for network namespaces
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread, and with it the namespace, ends with the goroutine
-		err := enter()
-		if err == nil {
-			f(func(listen string) holder { return startHolder(t, listen) })
-		}
-		done <- err
-	}()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-}
-
-func enter() error {
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		return err
-	}
+	testbed.Isolate(t)
 	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		return err
-	}
 	for _, text := range []string{"10.0.0.1/32", "fd00::1/128"} {
-		a, err := netlink.ParseAddr(text)
-		if err != nil {
-			return err
+		var a *netlink.Addr
+		if err == nil {
+			a, err = netlink.ParseAddr(text)
 		}
-		a.Flags = unix.IFA_F_NODAD
-		if err := netlink.AddrAdd(lo, a); err != nil {
-			return err
+		if err == nil {
+			a.Flags = unix.IFA_F_NODAD
+			err = netlink.AddrAdd(lo, a)
 		}
 	}
-	return netlink.LinkSetUp(lo)
+	if err == nil {
+		err = netlink.LinkSetUp(lo)
+	}
+	must(t, err)
 }
 
-// startHolder is called on the thread whose namespace the process is to be in.
+// startHolder starts a process that holds ports, in the namespace of the test.
 func startHolder(t *testing.T, listen string) holder {
+	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), listenEnv+"="+listen)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Error(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Error(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Error(err)
-		return holder{}
-	}
-	stopped := false
-	stop := func() {
-		if !stopped {
-			stopped = true
-			in.Close()
-			cmd.Wait()
-		}
-	}
+	in, errIn := cmd.StdinPipe()
+	out, errOut := cmd.StdoutPipe()
+	must(t, errors.Join(errIn, errOut, cmd.Start()))
+	stop := sync.OnceFunc(func() {
+		in.Close()
+		cmd.Wait()
+	})
 	t.Cleanup(stop)
 	if line, _ := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
 		t.Errorf("the process that listens says %q", line)
@@ -142,47 +114,37 @@ func startHolder(t *testing.T, listen string) holder {
 }
 
 func TestScan(t *testing.T) {
-	inNamespace(t, func(start func(string) holder) {
-		start("tcp4 0.0.0.0:80,tcp6 [::]:81,tcp [::]:82,tcp4 10.0.0.1:83,tcp6 [fd00::1]:84,tcp4 127.0.0.1:85," +
-			"udp4 0.0.0.0:53,udp6 [::]:54,udp [::]:55,udp4 10.0.0.1:56,connected 10.0.0.1:57")
-		mine, err := net.Listen("tcp4", "0.0.0.0:99")
-		if err != nil {
-			t.Error(err)
-			return
+	alone(t)
+	startHolder(t, "tcp4 0.0.0.0:80,tcp6 [::]:81,tcp [::]:82,tcp4 10.0.0.1:83,tcp6 [fd00::1]:84,tcp4 127.0.0.1:85,"+
+		"udp4 0.0.0.0:53,udp6 [::]:54,udp [::]:55,udp4 10.0.0.1:56,connected 10.0.0.1:57")
+	mine, err := net.Listen("tcp4", "0.0.0.0:99")
+	must(t, err)
+	defer mine.Close()
+	// Connections are no listeners, however many there are.
+	for range 50 {
+		c, err := net.Dial("tcp4", "10.0.0.1:99")
+		must(t, err)
+		defer c.Close()
+	}
+	ls, err := Scan()
+	must(t, err)
+	var got []string
+	for _, l := range ls {
+		text := fmt.Sprintf("%s %s", l.Protocol, l.Addr)
+		if l.Both {
+			text += "+4"
 		}
-		defer mine.Close()
-		// Connections are no listeners, however many there are.
-		for range 50 {
-			c, err := net.Dial("tcp4", "10.0.0.1:99")
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer c.Close()
+		if l.Inode == 0 {
+			t.Errorf("%s has no inode", text)
 		}
-		ls, err := Scan()
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		var got []string
-		for _, l := range ls {
-			text := fmt.Sprintf("%s %s", l.Protocol, l.Addr)
-			if l.Both {
-				text += "+4"
-			}
-			if l.Inode == 0 {
-				t.Errorf("%s has no inode", text)
-			}
-			got = append(got, text)
-		}
-		slices.Sort(got)
-		want := []string{"TCP 0.0.0.0:80", "TCP 10.0.0.1:83", "TCP 127.0.0.1:85", "TCP [::]:81", "TCP [::]:82+4", "TCP [fd00::1]:84",
-			"UDP 0.0.0.0:53", "UDP 10.0.0.1:56", "UDP [::]:54", "UDP [::]:55+4"}
-		if !slices.Equal(got, want) {
-			t.Errorf("got  %q\nwant %q", got, want)
-		}
-	})
+		got = append(got, text)
+	}
+	slices.Sort(got)
+	want := []string{"TCP 0.0.0.0:80", "TCP 10.0.0.1:83", "TCP 127.0.0.1:85", "TCP [::]:81", "TCP [::]:82+4", "TCP [fd00::1]:84",
+		"UDP 0.0.0.0:53", "UDP 10.0.0.1:56", "UDP [::]:54", "UDP [::]:55+4"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
 }
 
 // A kernel without a protocol has no listeners of it.
@@ -195,57 +157,56 @@ func TestScanUnknownProtocol(t *testing.T) {
 
 // A Watcher names the process, tells each conflict once, and forgets it when the process is gone.
 func TestWatcher(t *testing.T) {
-	inNamespace(t, func(start func(string) holder) {
-		h := start("tcp [::]:30784,udp4 0.0.0.0:30784,tcp4 10.0.0.1:80,tcp4 0.0.0.0:81")
-		var told []string
-		w := NewWatcher(WatcherOptions{OnConflict: func(c Conflict) { told = append(told, c.String()) }, Log: slog.New(slog.DiscardHandler)})
-		m := model(
-			port("default/web TCP IPv4", "ClusterIP 10.96.0.1:80", "NodePort 30784"), port("default/web TCP IPv6", "NodePort 30784"),
-			port("default/web:dns UDP IPv4", "NodePort 30784"),
-			port("default/lb TCP IPv4", "LoadBalancer 10.0.0.1:80", "ExternalIP 10.0.0.1:82"),
-		)
-		w.Update(m, k8s.Changes{Ports: m.Ports, Node: true})
-		look := func() (conflicts []string) {
-			t.Helper()
-			if err := w.look(); err != nil {
-				t.Error(err)
-			}
-			for _, c := range w.Conflicts() {
-				conflicts = append(conflicts, c.String())
-			}
-			return conflicts
+	alone(t)
+	h := startHolder(t, "tcp [::]:30784,udp4 0.0.0.0:30784,tcp4 10.0.0.1:80,tcp4 0.0.0.0:81")
+	var told []string
+	w := NewWatcher(WatcherOptions{OnConflict: func(c Conflict) { told = append(told, c.String()) }, Log: slog.New(slog.DiscardHandler)})
+	m := model(
+		port("default/web TCP IPv4", "ClusterIP 10.96.0.1:80", "NodePort 30784"), port("default/web TCP IPv6", "NodePort 30784"),
+		port("default/web:dns UDP IPv4", "NodePort 30784"),
+		port("default/lb TCP IPv4", "LoadBalancer 10.0.0.1:80", "ExternalIP 10.0.0.1:82"),
+	)
+	w.Update(m, k8s.Changes{Ports: m.Ports, Node: true})
+	look := func() (conflicts []string) {
+		t.Helper()
+		if err := w.look(); err != nil {
+			t.Error(err)
 		}
-		by := fmt.Sprintf(" is also listened on by ports.test (pid %d) at ", h.pid)
-		const end = ": clients reach the Service, not the process"
-		lb, tcp, udp := "LoadBalancer 10.0.0.1:80/TCP of default/lb"+by+"10.0.0.1:80"+end, "NodePort 30784/TCP of default/web"+by+"[::]:30784"+end,
-			"NodePort 30784/UDP of default/web:dns"+by+"0.0.0.0:30784"+end
-		if got, want := look(), []string{lb, tcp}; !slices.Equal(got, want) {
-			t.Errorf("first look:\n%q\nwant\n%q", got, want)
+		for _, c := range w.Conflicts() {
+			conflicts = append(conflicts, c.String())
 		}
-		for range 3 {
-			if got, want := look(), []string{lb, tcp, udp}; !slices.Equal(got, want) {
-				t.Errorf("later look:\n%q\nwant\n%q", got, want)
-			}
+		return conflicts
+	}
+	by := fmt.Sprintf(" is also listened on by ports.test (pid %d) at ", h.pid)
+	const end = ": clients reach the Service, not the process"
+	lb, tcp, udp := "LoadBalancer 10.0.0.1:80/TCP of default/lb"+by+"10.0.0.1:80"+end, "NodePort 30784/TCP of default/web"+by+"[::]:30784"+end,
+		"NodePort 30784/UDP of default/web:dns"+by+"0.0.0.0:30784"+end
+	if got, want := look(), []string{lb, tcp}; !slices.Equal(got, want) {
+		t.Errorf("first look:\n%q\nwant\n%q", got, want)
+	}
+	for range 3 {
+		if got, want := look(), []string{lb, tcp, udp}; !slices.Equal(got, want) {
+			t.Errorf("later look:\n%q\nwant\n%q", got, want)
 		}
-		if want := []string{lb, tcp, udp}; !slices.Equal(told, want) {
-			t.Errorf("told\n%q\nwant\n%q", told, want)
-		}
-		// A Service goes, then the process.
-		w.Update(m, k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{port("default/lb TCP IPv4").Name: nil}})
-		if got, want := look(), []string{tcp, udp}; !slices.Equal(got, want) {
-			t.Errorf("without the Service:\n%q\nwant\n%q", got, want)
-		}
-		h.stop()
-		if got := look(); got != nil {
-			t.Errorf("without the process: %q", got)
-		}
-		// Another process at the port is news.
-		h = start("tcp [::]:30784")
-		look()
-		if n := len(told); n != 4 || !strings.Contains(told[3], fmt.Sprintf("(pid %d)", h.pid)) {
-			t.Errorf("told\n%q", told)
-		}
-	})
+	}
+	if want := []string{lb, tcp, udp}; !slices.Equal(told, want) {
+		t.Errorf("told\n%q\nwant\n%q", told, want)
+	}
+	// A Service goes, then the process.
+	w.Update(m, k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{port("default/lb TCP IPv4").Name: nil}})
+	if got, want := look(), []string{tcp, udp}; !slices.Equal(got, want) {
+		t.Errorf("without the Service:\n%q\nwant\n%q", got, want)
+	}
+	h.stop()
+	if got := look(); got != nil {
+		t.Errorf("without the process: %q", got)
+	}
+	// Another process at the port is news.
+	h = startHolder(t, "tcp [::]:30784")
+	look()
+	if n := len(told); n != 4 || !strings.Contains(told[3], fmt.Sprintf("(pid %d)", h.pid)) {
+		t.Errorf("told\n%q", told)
+	}
 }
 
 // Run looks once the changes of Services have settled, without waiting for the next turn; after a scan that
@@ -309,8 +270,6 @@ func BenchmarkLook(b *testing.B) {
 	}
 	w.Update(m, k8s.Changes{Ports: changes})
 	for b.Loop() {
-		if err := w.look(); err != nil {
-			b.Fatal(err)
-		}
+		must(b, w.look())
 	}
 }

@@ -4,13 +4,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
@@ -152,52 +149,32 @@ func TestCountList(t *testing.T) {
 	}
 }
 
-// inNamespace runs f on a thread of its own in a network namespace that ends with it.
-func inNamespace(t *testing.T, f func()) {
-	t.Helper()
-	testbed.NeedRoot(t) // for network namespaces
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		err := unix.Unshare(unix.CLONE_NEWNET)
-		if err == nil {
-			f()
-		}
-		done <- err
-	}()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-}
-
 // In a namespace of its own the real kernel takes the timeouts and keeps the size, which is the machine's, to itself.
 func TestApplyToAKernel(t *testing.T) {
-	inNamespace(t, func() {
-		// The thread's own view: /proc/sys/net is that of the thread that opens it.
-		k := kernel{root: "/", log: slog.New(slog.DiscardHandler)}
-		if _, err := k.get("net.netfilter.nf_conntrack_max"); err != nil {
-			t.Errorf("this kernel has no connection tracking: %v", err)
-			return
+	testbed.Isolate(t)
+	// The thread's own view: /proc/sys/net is that of the thread that opens it.
+	k := kernel{root: "/", log: slog.New(slog.DiscardHandler)}
+	before, err := k.get("net.netfilter.nf_conntrack_max")
+	if err != nil {
+		t.Fatalf("this kernel has no connection tracking: %v", err)
+	}
+	s := Defaults()
+	s.TCPBeLiberal, s.UDP, s.UDPStream = true, 17*time.Second, 171*time.Second
+	s.Min = 1 << 30 // more than any machine has
+	w := k.apply(s)
+	if len(w) != 1 || !strings.Contains(w[0], "nf_conntrack_max") || !strings.Contains(w[0], "permission denied") {
+		t.Errorf("warnings %q, want one that the size is not ours to set", w)
+	}
+	for name, want := range map[string]int{
+		"nf_conntrack_tcp_timeout_established": 86400, "nf_conntrack_tcp_timeout_close_wait": 3600, "nf_conntrack_tcp_be_liberal": 1,
+		"nf_conntrack_udp_timeout": 17, "nf_conntrack_udp_timeout_stream": 171, "nf_conntrack_max": before,
+	} {
+		if got, err := k.get(netfilter + name); got != want || err != nil {
+			t.Errorf("%s is %d, %v; want %d", name, got, err, want)
 		}
-		s := Defaults()
-		s.TCPBeLiberal, s.UDP, s.UDPStream = true, 17*time.Second, 171*time.Second
-		s.Min = 1 << 30 // more than any machine has
-		before, _ := k.get("net.netfilter.nf_conntrack_max")
-		w := k.apply(s)
-		if len(w) != 1 || !strings.Contains(w[0], "nf_conntrack_max") || !strings.Contains(w[0], "permission denied") {
-			t.Errorf("warnings %q, want one that the size is not ours to set", w)
-		}
-		for name, want := range map[string]int{
-			"nf_conntrack_tcp_timeout_established": 86400, "nf_conntrack_tcp_timeout_close_wait": 3600, "nf_conntrack_tcp_be_liberal": 1,
-			"nf_conntrack_udp_timeout": 17, "nf_conntrack_udp_timeout_stream": 171, "nf_conntrack_max": before,
-		} {
-			if got, err := k.get(netfilter + name); got != want || err != nil {
-				t.Errorf("%s is %d, %v; want %d", name, got, err, want)
-			}
-		}
-		s.MaxPerCore = 0
-		if w := k.apply(s); !slices.Equal(w, nil) {
-			t.Errorf("second time: %q", w)
-		}
-	})
+	}
+	s.MaxPerCore = 0
+	if w := k.apply(s); !slices.Equal(w, nil) {
+		t.Errorf("second time: %q", w)
+	}
 }

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/apifake"
 	"github.com/nkp-proxy/nkp/test/wait"
 )
 
@@ -57,7 +58,8 @@ func (f *eventAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if status != 0 {
-		answer(w, status, fakeStatus(int32(status), metav1.StatusReason(http.StatusText(status)), "fake says so"))
+		reason := metav1.StatusReason(http.StatusText(status))
+		apifake.Answer(w, status, apifake.Status(int32(status), reason, "fake says so"))
 		return
 	}
 	f.mu.Lock()
@@ -68,30 +70,30 @@ func (f *eventAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		o, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
 		e, ok := o.(*eventsv1.Event)
 		if err != nil || !ok {
-			answer(w, 400, fakeStatus(400, "BadRequest", fmt.Sprint(err)))
+			apifake.Answer(w, 400, apifake.Status(400, "BadRequest", fmt.Sprint(err)))
 			return
 		}
 		f.events[e.Name] = e
 		f.order = append(f.order, e.Name)
-		answer(w, 201, withKind(e))
+		apifake.Answer(w, 201, withKind(e))
 	case r.Method == "PATCH" && name != "":
 		e := f.events[name[1:]]
 		if e == nil {
-			answer(w, 404, fakeStatus(404, metav1.StatusReasonNotFound, "no such Event"))
+			apifake.Answer(w, 404, apifake.Status(404, metav1.StatusReasonNotFound, "no such Event"))
 			return
 		}
 		if err := json.Unmarshal(body, e); err != nil {
 			panic(err)
 		}
-		answer(w, 200, withKind(e))
+		apifake.Answer(w, 200, withKind(e))
 	case r.Method == "GET" && r.URL.Path == "/api/v1/namespaces/default/services":
 		list := v1.ServiceList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceList"}, Items: []v1.Service{}}
 		if r.URL.Query().Get("fieldSelector") == "metadata.name=web" && r.URL.Query().Get("resourceVersion") == "0" {
 			list.Items = append(list.Items, v1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: "uid-of-web"}})
 		}
-		answer(w, 200, list)
+		apifake.Answer(w, 200, list)
 	default:
-		answer(w, 404, fakeStatus(404, metav1.StatusReasonNotFound, "no such path"))
+		apifake.Answer(w, 404, apifake.Status(404, metav1.StatusReasonNotFound, "no such path"))
 	}
 }
 

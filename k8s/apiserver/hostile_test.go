@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"runtime"
 	"strings"
@@ -23,9 +22,6 @@ import (
 // hostileAPI is a good API server until it turns on those who ask for Services.
 type hostileAPI struct {
 	*fakeAPI
-	at     string // where it listens
-	server *http.Server
-
 	mu   sync.Mutex       // protects turn
 	turn http.HandlerFunc // nil: good
 }
@@ -34,28 +30,21 @@ func (h *hostileAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.mu.Lock()
 	turn := h.turn
 	h.mu.Unlock()
-	if turn != nil && r.URL.Path == fakePaths[k8s.KindService] {
+	if turn != nil && strings.HasSuffix(r.URL.Path, "/services") {
 		turn(w, r)
 		return
 	}
-	h.fakeAPI.ServeHTTP(w, r)
+	h.Server.ServeHTTP(w, r)
 }
 
 // become ends all connections, changes the server's mind and listens again.
 func (h *hostileAPI) become(turn http.HandlerFunc) {
 	h.t.Helper()
-	if h.server != nil {
-		h.server.Close()
-	}
+	h.stop()
 	h.mu.Lock()
 	h.turn = turn
 	h.mu.Unlock()
-	l, err := net.Listen("tcp", h.at)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	h.at, h.server = l.Addr().String(), &http.Server{Handler: h}
-	go h.server.Serve(l) // ends with Close
+	h.start()
 }
 
 // endless writes a list of Services without end.
@@ -126,15 +115,11 @@ func TestHostileAPIServer(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			f := &fakeAPI{t: t, version: 100, oldest: 1, objects: map[string]map[k8s.Ref]k8s.Object{}, news: make(chan struct{}), refuse: nil}
-			for _, p := range fakePaths {
-				f.objects[p] = map[k8s.Ref]k8s.Object{}
-			}
-			f.put(apiService("a", nil), apiSlice("a-1", map[string]string{discoveryv1.LabelServiceName: "a"}), apiNode("node-1"), apiCIDR())
-			h := &hostileAPI{fakeAPI: f, at: "127.0.0.1:0"}
+			f := fakeCluster(t)
+			h := &hostileAPI{fakeAPI: f}
+			f.handler = h
 			h.become(nil)
-			defer func() { h.server.Close() }()
-			sink := followAPI(t, newTestSource(t, Options{Master: "http://" + h.at, QPS: 1000, Burst: 1000}))
+			sink := followAPI(t, newTestSource(t, Options{Master: f.url(), QPS: 1000, Burst: 1000}))
 			sink.waitNames(t, first)
 
 			var before, after runtime.MemStats
@@ -168,7 +153,7 @@ func TestHostileAPIServer(t *testing.T) {
 				t.Errorf("in force is %q, before it was %q", names, first)
 			}
 			h.become(nil)
-			f.put(apiService("b", nil))
+			f.Put(apiService("b", nil))
 			sink.waitNames(t, strings.Replace(first, "Service default/a", "Service default/a Service default/b", 1))
 		})
 	}
@@ -188,7 +173,7 @@ func TestLargeObjects(t *testing.T) {
 	if data, _ := json.Marshal(s); !bytes.Contains(data, []byte("10.1.3.250")) || len(data) < 1_400_000 {
 		t.Fatal(len(data))
 	}
-	f.put(apiService("a", nil), s, apiNode("node-1"), apiCIDR())
+	f.Put(apiService("a", nil), s, apiNode("node-1"), apiCIDR())
 	sink := followAPI(t, newTestSource(t, Options{Kubeconfig: f.kubeconfig()}))
 	sink.waitNames(t, first)
 	sink.mu.Lock()

@@ -10,6 +10,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nkp-proxy/nkp/test/apifake"
 )
 
 // A pod is asked for once. Without the right to get it, an EndpointSlice that names it helps, and otherwise the error says what does.
@@ -23,17 +25,20 @@ func TestPodIPs(t *testing.T) {
 			for i, name := range []string{"other", "web-0"} {
 				s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.0.0.%d", i)}, TargetRef: &v1.ObjectReference{Kind: "Pod", Name: name}})
 			}
-			answer(w, 200, &discoveryv1.EndpointSliceList{TypeMeta: metav1.TypeMeta{Kind: "EndpointSliceList", APIVersion: "discovery.k8s.io/v1"}, Items: []discoveryv1.EndpointSlice{s}})
+			apifake.Answer(w, 200, &discoveryv1.EndpointSliceList{
+				TypeMeta: metav1.TypeMeta{Kind: "EndpointSliceList", APIVersion: "discovery.k8s.io/v1"},
+				Items:    []discoveryv1.EndpointSlice{s},
+			})
 		case !allowed:
-			answer(w, 403, fakeStatus(403, metav1.StatusReasonForbidden, "no"))
+			apifake.Answer(w, 403, apifake.Status(403, metav1.StatusReasonForbidden, "no"))
 		case strings.HasSuffix(path, "/nosuch"):
-			answer(w, 404, fakeStatus(404, metav1.StatusReasonNotFound, "no"))
+			apifake.Answer(w, 404, apifake.Status(404, metav1.StatusReasonNotFound, "no"))
 		default:
 			p := &v1.Pod{TypeMeta: metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}, Status: v1.PodStatus{Phase: v1.PodPending}}
 			if strings.HasSuffix(path, "/namespaces/default/pods/web-0") {
 				p.Status.PodIPs = []v1.PodIP{{IP: "fd00::7"}, {IP: "10.0.0.7"}}
 			}
-			answer(w, 200, p)
+			apifake.Answer(w, 200, p)
 		}
 	}))
 	defer server.Close()

@@ -25,7 +25,8 @@ func apiService(name string, labels map[string]string) *v1.Service {
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: "u", Labels: labels,
 			Annotations:   map[string]string{"big": "text", v1.AnnotationTopologyMode: "Auto"},
 			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}},
-		Spec: v1.ServiceSpec{ClusterIP: "40.0.0.1", Selector: map[string]string{"app": name}, Ports: []v1.ServicePort{{Port: 80}}},
+		Spec: v1.ServiceSpec{ClusterIP: "40.0.0.1", Selector: map[string]string{"app": name},
+			Ports: []v1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}}},
 	}
 }
 
@@ -84,7 +85,7 @@ const first = "EndpointSlice default/a-1 Node node-1 Service default/a ServiceCI
 
 func fakeCluster(t *testing.T) *fakeAPI {
 	f := newFakeAPI(t)
-	f.put(apiService("a", nil), apiSlice("a-1", map[string]string{discoveryv1.LabelServiceName: "a"}), apiNode("node-1"), apiCIDR())
+	f.Put(apiService("a", nil), apiSlice("a-1", map[string]string{discoveryv1.LabelServiceName: "a"}), apiNode("node-1"), apiCIDR())
 	return f
 }
 
@@ -96,14 +97,14 @@ func TestAPISelectors(t *testing.T) {
 			label := func(v string) map[string]string { return map[string]string{k8s.LabelServiceProxyName: v} }
 			headless := apiService("headless", label(proxyName))
 			headless.Spec.ClusterIP = v1.ClusterIPNone
-			f.put(apiService("plain", nil), apiService("empty", label("")), apiService("ours", label("nkp")), apiService("theirs", label("x")),
+			f.Put(apiService("plain", nil), apiService("empty", label("")), apiService("ours", label("nkp")), apiService("theirs", label("x")),
 				headless, apiSlice("slice", nil), apiSlice("labelled", label("x")),
 				apiSlice("headless", map[string]string{v1.IsHeadlessService: ""}), apiNode("node-1"), apiNode("node-2"))
 			r := followAPI(t, newTestSource(t, Options{Kubeconfig: f.kubeconfig(), ServiceProxyName: proxyName}))
 			slices := "EndpointSlice default/labelled EndpointSlice default/slice Node node-1"
 			mine := map[string]string{"": "plain", "nkp": "ours"}[proxyName]
 			r.waitNames(t, slices+" Service default/"+mine)
-			f.put(apiService(mine, label("elsewhere")), apiSlice("slice", map[string]string{v1.IsHeadlessService: ""}))
+			f.Put(apiService(mine, label("elsewhere")), apiSlice("slice", map[string]string{v1.IsHeadlessService: ""}))
 			r.waitNames(t, "EndpointSlice default/labelled Node node-1")
 		})
 	}
@@ -125,35 +126,14 @@ func TestAPIFirstState(t *testing.T) {
 	if r.synced != 0 || s.Answers() {
 		t.Errorf("before the lists are in: synced %d, answers %v", r.synced, s.Answers())
 	}
-	f.deny(k8s.KindEndpointSlice, 0, "")
+	f.Refuse(k8s.KindEndpointSlice, nil)
 	r.wait(t, "synced", func() bool { return r.synced == 1 && r.problems.Empty() })
 	if r.names() != first || r.early != len(r.batches) || !s.Answers() {
 		t.Errorf("%q in %d batches, %d of them before Synced; answers %v", r.names(), len(r.batches), r.early, s.Answers())
 	}
-	for _, q := range f.requests(k8s.KindService) {
+	for _, q := range f.Requests(k8s.KindService) {
 		if a := q.Header.Get("Accept"); !strings.HasPrefix(a, "application/vnd.kubernetes.protobuf") {
 			t.Errorf("asks for %s", a)
-		}
-	}
-}
-
-// A trimmed Service still has all that the model reads.
-func TestTrimKeepsTargetPort(t *testing.T) {
-	o := apiService("a", nil)
-	o.Spec.Ports[0].TargetPort, o.Spec.Ports[0].Protocol, o.Spec.ClusterIPs = intstr.FromInt32(8080), v1.ProtocolTCP, []string{"40.0.0.1"}
-	trimmed, err := trim(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tracker := k8s.NewTracker(k8s.Options{NodeName: "node-1"})
-	tracker.Apply([]k8s.Change{{Op: k8s.Upsert, Ref: k8s.Ref{Kind: k8s.KindService, Namespace: "default", Name: "a"}, Object: trimmed.(*v1.Service)}})
-	model, _ := tracker.Flush()
-	if len(model.Ports) != 1 {
-		t.Fatalf("%d Service ports", len(model.Ports))
-	}
-	for name := range model.Ports {
-		if p := tracker.TargetPort(name); p != 8080 {
-			t.Errorf("%s: targetPort is %d, want 8080", name, p)
 		}
 	}
 }
@@ -165,7 +145,7 @@ func TestAPITrim(t *testing.T) {
 	r.wait(t, "synced", func() bool { return r.synced == 1 })
 	s := r.objects[k8s.Ref{Kind: k8s.KindService, Namespace: "default", Name: "a"}].(*v1.Service)
 	if s.ManagedFields != nil || len(s.Annotations) != 1 || s.Annotations[v1.AnnotationTopologyMode] != "Auto" || len(s.Spec.Selector) != 1 || s.Spec.Selector["app"] != "" ||
-		s.UID != "u" || s.Spec.ClusterIP != "40.0.0.1" {
+		s.UID != "u" || s.Spec.ClusterIP != "40.0.0.1" || s.Spec.Ports[0].TargetPort.IntVal != 8080 {
 		t.Errorf("%+v", s)
 	}
 	e := r.objects[k8s.Ref{Kind: k8s.KindEndpointSlice, Namespace: "default", Name: "a-1"}].(*discoveryv1.EndpointSlice).Endpoints[0]
@@ -178,9 +158,9 @@ func TestAPITrim(t *testing.T) {
 	}
 	again := apiService("a", nil)
 	again.Annotations["big"] = "other"
-	f.put(again)
-	f.put(apiNode("node-1"))
-	f.put(apiService("b", nil))
+	f.Put(again)
+	f.Put(apiNode("node-1"))
+	f.Put(apiService("b", nil))
 	r.wait(t, "the real change", func() bool { return len(r.objects) == 5 })
 	for _, b := range r.batches[r.early:] {
 		for _, c := range b {
@@ -197,7 +177,7 @@ func TestAPIServerAway(t *testing.T) {
 	for _, compacted := range []bool{false, true} {
 		t.Run(fmt.Sprintf("compacted=%v", compacted), func(t *testing.T) {
 			f := fakeCluster(t)
-			f.put(apiService("stays", nil))
+			f.Put(apiService("stays", nil))
 			s := newTestSource(t, Options{Kubeconfig: f.kubeconfig()})
 			r := followAPI(t, s)
 			r.wait(t, "synced", func() bool { return r.synced == 1 })
@@ -209,10 +189,10 @@ func TestAPIServerAway(t *testing.T) {
 			if r.names() != before || s.Answers() || len(r.batches) != batches {
 				t.Errorf("while the server is away: %q, answers %v, %d batches", r.names(), s.Answers(), len(r.batches)-batches)
 			}
-			f.remove(apiService("a", nil))
-			f.put(apiService("new", nil))
+			f.Delete(apiService("a", nil))
+			f.Put(apiService("new", nil))
 			if compacted {
-				f.compact()
+				f.Compact()
 			}
 			f.start()
 			r.waitNames(t, "EndpointSlice default/a-1 Node node-1 Service default/new Service default/stays ServiceCIDR kubernetes")
@@ -255,22 +235,22 @@ func TestAPINoNode(t *testing.T) {
 	r.wait(t, "synced with a warning", func() bool {
 		return r.synced == 1 && len(r.problems.Warnings) == 1 && strings.Contains(r.problems.Warnings[0].String(), "Node node-9: does not exist")
 	})
-	f.put(apiNode("node-9"))
+	f.Put(apiNode("node-9"))
 	r.wait(t, "no warning", func() bool { return r.problems.Empty() && len(r.objects) == 4 })
-	f.remove(apiNode("node-9"))
+	f.Delete(apiNode("node-9"))
 	r.wait(t, "the warning again", func() bool { return len(r.problems.Warnings) == 1 && len(r.objects) == 3 })
 }
 
 // A server without ServiceCIDRs is in order, and is not asked for them again and again.
 func TestAPIWithoutServiceCIDRs(t *testing.T) {
 	f := newFakeAPI(t)
-	f.put(apiService("a", nil), apiNode("node-1"))
+	f.Put(apiService("a", nil), apiNode("node-1"))
 	f.deny(k8s.KindServiceCIDR, http.StatusNotFound, metav1.StatusReasonNotFound)
 	s := newTestSource(t, Options{Kubeconfig: f.kubeconfig()})
 	r := followAPI(t, s)
 	r.wait(t, "synced", func() bool { return r.synced == 1 })
 	r.wait(t, "nothing is wrong", func() bool { return r.problems.Empty() })
-	wait.For(t, "a list and a watch", func() bool { return len(f.requests(k8s.KindServiceCIDR)) >= 2 })
+	wait.For(t, "a list and a watch", func() bool { return len(f.Requests(k8s.KindServiceCIDR)) >= 2 })
 	w, err := s.resources[3].watch(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -299,15 +279,15 @@ func TestAPIForbidden(t *testing.T) {
 	if _, _, err := s.List(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot list Services: fake says") {
 		t.Errorf("List: %v", err)
 	}
-	f.deny(k8s.KindService, 0, "")
-	f.deny(k8s.KindServiceCIDR, 0, "")
+	f.Refuse(k8s.KindService, nil)
+	f.Refuse(k8s.KindServiceCIDR, nil)
 	r.waitNames(t, first)
 }
 
 // List returns what Run would report.
 func TestAPIList(t *testing.T) {
 	f := fakeCluster(t)
-	f.put(apiNode("node-2"), apiService("other", map[string]string{k8s.LabelServiceProxyName: "x"}))
+	f.Put(apiNode("node-2"), apiService("other", map[string]string{k8s.LabelServiceProxyName: "x"}))
 	changes, problems, err := newTestSource(t, Options{Kubeconfig: f.kubeconfig()}).List(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -13,10 +13,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/apifake"
 )
 
 func statusError(code int32, reason metav1.StatusReason) error {
-	return &apierrors.StatusError{ErrStatus: *fakeStatus(code, reason, "no")}
+	return &apierrors.StatusError{ErrStatus: *apifake.Status(code, reason, "no")}
 }
 
 // TestTryAgain checks which answers are waited out, with pauses of 15 s at most, and which are returned at once. Returned, they

@@ -54,9 +54,7 @@ func newClusterIn(t testing.TB, o testbed.Options, services, pods int) *cluster 
 	b := testbed.Start(t, o)
 	c := &cluster{t: t, bed: b, api: newAPI(), url: "http://" + apiAddress, lock: filepath.Join(b.RunDir, "xtables.lock"),
 		clients: []*testbed.Host{b.External, b.Node}}
-	if err := b.Router.AddRoute(netip.PrefixFrom(vip(0), 8).Masked(), testbed.NodeIP4, b.RouterDevice()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Router.AddRoute(netip.PrefixFrom(vip(0), 8).Masked(), testbed.NodeIP4, b.RouterDevice()))
 	var err error
 	if c.pods, err = b.AddPods(make([]testbed.PodSpec, pods)...); err != nil {
 		t.Fatal(err)
@@ -73,18 +71,14 @@ func newClusterIn(t testing.TB, o testbed.Options, services, pods int) *cluster 
 		c.api.slice(c.sliceObject(i, c.pods...))
 	}
 	l, err := b.Node.Listen(apiAddress)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server := &http.Server{Handler: c.api, ReadHeaderTimeout: wait.Limit}
 	go func() { _ = server.Serve(l) }() // ended by Close
 	t.Cleanup(func() { _ = server.Close() })
 	c.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
 	text := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "c",
  "clusters": [{"name": "c", "cluster": {"server": %q}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": ""}}]}`, c.url)
-	if err := os.WriteFile(c.kubeconfig, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(c.kubeconfig, []byte(text), 0o600))
 	return c
 }
 

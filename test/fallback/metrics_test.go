@@ -26,9 +26,7 @@ func TestMetricsBesideKubeProxy(t *testing.T) {
 			return
 		}
 		lines, err := testbed.UnlikeKubeProxy("../../docs/metrics.md", ours, theirs)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, line := range lines {
 			t.Errorf("mode %s: %s", mode, line)
 		}

@@ -52,9 +52,7 @@ func (c *cluster) startNKP(backend string) *proxy {
 func (c *cluster) startNKPWith(mode ...string) *proxy {
 	c.t.Helper()
 	bin, err := testbed.NKP()
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, err)
 	cmd := exec.Command(bin, slices.Concat([]string{"run", "--kubeconfig", c.kubeconfig, "--socket", c.socket(), "--log-level", "debug"},
 		mode, clientFlags, nodeFlags)...)
 	cmd.Env = append(os.Environ(), "XTABLES_LOCKFILE="+c.lock)
@@ -75,9 +73,7 @@ func (c *cluster) socket() string { return filepath.Join(c.bed.RunDir, "nkp", "n
 func (c *cluster) waitInStep() {
 	c.t.Helper()
 	bin, err := testbed.NKP()
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, err)
 	wait.NoError(c.t, "nkp to be in step", func() error {
 		out, err := c.bed.Node.Exec(c.t.Context(), bin, "status", "--socket", c.socket(), "-o", "json")
 		var status struct{ IPTables, NFTables *fallback.Status }
@@ -105,9 +101,7 @@ func allInStep(families []fallback.FamilyStatus) bool {
 func (c *cluster) startKubeProxy(mode, backend string) *proxy {
 	c.t.Helper()
 	bin, err := kubeProxy()
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, err)
 	cmd := exec.Command(bin, append(append([]string{"--kubeconfig", c.kubeconfig, "--proxy-mode", mode, "-v", "2"}, clientFlags...), nodeFlags...)...)
 	cmd.Env = append(os.Environ(), "XTABLES_LOCKFILE="+c.lock, "PATH="+c.iptablesDir(backend)+":"+os.Getenv("PATH"))
 	return c.start("kube-proxy", cmd)
@@ -121,14 +115,10 @@ func (c *cluster) iptablesDir(backend string) string {
 	for _, name := range []string{"iptables", "ip6tables"} {
 		for _, rest := range []string{"", "-restore", "-save"} {
 			path, err := exec.LookPath(name + infix + rest)
-			if err != nil {
-				c.t.Fatal(err)
-			}
+			must(c.t, err)
 			// The program looks at its own name to know which of many it is.
 			script := fmt.Sprintf("#!/bin/sh\nexec %s \"$@\"\n", path)
-			if err := os.WriteFile(filepath.Join(dir, name+rest), []byte(script), 0o755); err != nil {
-				c.t.Fatal(err)
-			}
+			must(c.t, os.WriteFile(filepath.Join(dir, name+rest), []byte(script), 0o755))
 		}
 	}
 	return dir
@@ -137,13 +127,9 @@ func (c *cluster) iptablesDir(backend string) string {
 func (c *cluster) start(name string, cmd *exec.Cmd) *proxy {
 	c.t.Helper()
 	log, err := os.CreateTemp(c.t.TempDir(), name)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, err)
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := c.bed.Node.Start(cmd); err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, c.bed.Node.Start(cmd))
 	p := &proxy{t: c.t, cmd: cmd, log: log.Name()}
 	c.t.Cleanup(func() {
 		p.stop()
@@ -183,30 +169,16 @@ func (p *proxy) waitLog(text string, times int) {
 	})
 }
 
-// memory returns what the process holds now and what it held at most (VmRSS, VmHWM), in MB.
+// memory returns what the process holds now and what it held at most, in MB.
 func (p *proxy) memory() (now, most int) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	for l := range strings.Lines(string(text)) {
-		var kB int
-		if _, err := fmt.Sscanf(l, "VmRSS: %d kB", &kB); err == nil {
-			now = kB / 1024
-		}
-		if _, err := fmt.Sscanf(l, "VmHWM: %d kB", &kB); err == nil {
-			most = kB / 1024
-		}
-	}
-	return now, most
+	pid := p.cmd.Process.Pid
+	return testbed.Memory(p.t, pid, "VmRSS") / 1024, testbed.Memory(p.t, pid, "VmHWM") / 1024
 }
 
 // cpu returns the processor time that the process and the programs that it ran have used: most of it is iptables'.
 func (p *proxy) cpu() (own, children time.Duration) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must(p.t, err)
 	_, rest, _ := strings.Cut(string(text), ") ") // after the name: proc_pid_stat(5), from field 3 on
 	var ticks [4]int64
 	for i := range ticks {
@@ -214,4 +186,12 @@ func (p *proxy) cpu() (own, children time.Duration) {
 	}
 	const tick = time.Second / 100 // USER_HZ
 	return time.Duration(ticks[0]+ticks[1]) * tick, time.Duration(ticks[2]+ticks[3]) * tick
+}
+
+// must fails the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

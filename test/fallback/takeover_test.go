@@ -17,8 +17,6 @@ import (
 	"github.com/nkp-proxy/nkp/test/wait"
 )
 
-const takeOverServices = 1000
-
 // traffic makes new connections to Services at random, without a pause, and keeps some open, until it is stopped.
 type traffic struct {
 	c        *cluster
@@ -40,9 +38,7 @@ func (c *cluster) traffic(services int) *traffic {
 			client = c.pods[i%len(c.pods)].Host
 		}
 		h, err := client.Hold(ctx, fmt.Sprintf("%s:80", vip(i*services/20)), testbed.DialOptions{})
-		if err != nil {
-			c.t.Fatal(err)
-		}
+		must(c.t, err)
 		f.held = append(f.held, h)
 	}
 	seed := nightly.Seed(c.t)
@@ -99,66 +95,53 @@ func (f *traffic) end() {
 	}
 }
 
-// From kube-proxy to nkp and back: no connection fails, and whoever is in charge follows the API server.
+// From each of kube-proxy's modes to each of nkp's, and back: no connection fails, held ones stay, and whoever is
+// in charge follows the API server. From iptables to iptables each takes the other's rules over; elsewhere what
+// kube-proxy had installed is gone, and nkp cleanup removes nkp's once kube-proxy serves.
 func TestTakeOver(t *testing.T) {
 	testbed.Linux.Require(t)
-	for _, backend := range []string{"nf_tables", "legacy"} {
-		t.Run(backend, func(t *testing.T) {
-			c := newCluster(t, takeOverServices, 10)
-			old := c.startKubeProxy("iptables", backend)
-			c.reach(takeOverServices-1, "")
-			old.waitLog("SyncProxyRules complete", 2)
-			c.inCharge(1)
-
-			f := c.traffic(takeOverServices)
-			old.stop()
-			nkp := c.startNKP(backend)
-			c.waitInStep()
-			c.inCharge(2)
-			nkp.stop()
-			again := c.startKubeProxy("iptables", backend)
-			again.waitLog("SyncProxyRules complete", 2)
-			c.inCharge(3)
-			f.end()
-		})
-	}
-}
-
-// From each of kube-proxy's modes to each of nkp's, where one of them is nftables: no connection fails, held ones stay, and what
-// kube-proxy had installed is gone, so that only nkp follows the API server. Back, where kube-proxy does not take nkp's rules over, nkp
-// cleanup removes them once kube-proxy serves.
-func TestTakeOverNFTables(t *testing.T) {
-	testbed.Linux.Require(t)
-	const services = 200
-	for _, tc := range []struct{ from, backend, to, left string }{
-		{"nftables", "nf_tables", "nftables", "table ip kube-proxy"},
-		{"nftables", "nf_tables", "iptables", "table ip kube-proxy"},
-		{"iptables", "nf_tables", "nftables", "KUBE-SERVICES"},
-		{"iptables", "legacy", "nftables", "KUBE-SERVICES"},
+	for _, tc := range []struct {
+		from, backend, to string
+		services          int
+		left              string // by kube-proxy, until nkp serves; "": nkp takes it over
+	}{
+		{"iptables", "nf_tables", "iptables", 1000, ""},
+		{"iptables", "legacy", "iptables", 1000, ""},
+		{"nftables", "nf_tables", "nftables", 200, "table ip kube-proxy"},
+		{"nftables", "nf_tables", "iptables", 200, "table ip kube-proxy"},
+		{"iptables", "nf_tables", "nftables", 200, "KUBE-SERVICES"},
+		{"iptables", "legacy", "nftables", 200, "KUBE-SERVICES"},
 	} {
 		t.Run(fmt.Sprintf("%s (%s) to %s", tc.from, tc.backend, tc.to), func(t *testing.T) {
-			c := newCluster(t, services, 10)
+			c := newCluster(t, tc.services, 10)
 			installed := func() string {
 				rules, _ := c.bed.Node.Exec(t.Context(), "nft", "list", "ruleset")
 				legacy, _ := c.bed.Node.Exec(t.Context(), "iptables-legacy-save")
 				return rules + legacy
 			}
-			old := c.startKubeProxy(tc.from, tc.backend)
-			c.reach(services-1, "")
+			old := c.serveByKubeProxy(tc.from, tc.backend, tc.services)
+			c.reach(tc.services-1, "")
 			c.inCharge(1)
 			if !strings.Contains(installed(), tc.left) {
 				t.Fatalf("kube-proxy has not installed %q", tc.left)
 			}
-			f := c.traffic(services)
+
+			f := c.traffic(tc.services)
 			old.stop()
-			nkp := c.startNKPWith("--mode", tc.to)
+			mode := []string{"--mode", tc.to}
+			if tc.from == tc.to && tc.to == "iptables" {
+				mode = append(mode, "--iptables-backend", tc.backend)
+			}
+			nkp := c.startNKPWith(mode...)
 			c.waitInStep()
-			wait.For(t, "nkp to remove kube-proxy's rules", func() bool {
-				s := installed()
-				return !strings.Contains(s, tc.left) && !strings.Contains(s, "table ip6 kube-proxy")
-			})
+			if tc.left != "" {
+				wait.For(t, "nkp to remove kube-proxy's rules", func() bool {
+					s := installed()
+					return !strings.Contains(s, tc.left) && !strings.Contains(s, "table ip6 kube-proxy")
+				})
+			}
 			c.inCharge(2)
-			if tc.to == "iptables" {
+			if tc.left != "" && tc.to == "iptables" {
 				// kube-proxy's mode nftables begins by deleting the chains of its own mode iptables, which are nkp's, too, and serves seconds
 				// later. By way of nkp's mode nftables nothing fails.
 				nkp.stop()
@@ -166,9 +149,12 @@ func TestTakeOverNFTables(t *testing.T) {
 				c.waitInStep()
 				wait.For(t, "nkp to remove those of its mode iptables", func() bool { return !strings.Contains(installed(), "KUBE-SERVICES") })
 			}
+
 			nkp.stop()
-			c.serveByKubeProxy(tc.from, tc.backend, services)
-			c.cleanup("--mode", "nftables")
+			c.serveByKubeProxy(tc.from, tc.backend, tc.services)
+			if tc.left != "" {
+				c.cleanup("--mode", "nftables")
+			}
 			c.inCharge(3)
 			f.end()
 		})
@@ -184,7 +170,7 @@ func TestTakeOverBesideTheBridge(t *testing.T) {
 	for _, mode := range []string{"nftables", "iptables"} {
 		t.Run(mode, func(t *testing.T) {
 			c := newClusterIn(t, testbed.Options{NodeOutside: true, Standalone: true}, services, 10) // the bridge forwards before nkp is there
-			old := c.startKubeProxy(mode, "nf_tables")
+			old := c.serveByKubeProxy(mode, "nf_tables", services)
 			c.reach(services-1, "")
 			c.inCharge(1)
 			f := c.traffic(services)
@@ -215,7 +201,7 @@ func (c *cluster) inCharge(i int) {
 }
 
 // serveByKubeProxy starts kube-proxy and waits until it serves.
-func (c *cluster) serveByKubeProxy(mode, backend string, services int) {
+func (c *cluster) serveByKubeProxy(mode, backend string, services int) *proxy {
 	c.t.Helper()
 	p := c.startKubeProxy(mode, backend)
 	if mode == "nftables" {
@@ -223,6 +209,7 @@ func (c *cluster) serveByKubeProxy(mode, backend string, services int) {
 	} else {
 		p.waitLog("SyncProxyRules complete", 2)
 	}
+	return p
 }
 
 // cleanup runs nkp cleanup on the node.
@@ -232,9 +219,7 @@ func (c *cluster) cleanup(flags ...string) {
 	if err == nil {
 		_, err = c.bed.Node.Exec(c.t.Context(), append([]string{bin, "cleanup", "--socket", c.socket()}, flags...)...)
 	}
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, err)
 }
 
 // waitTable waits until an nftables table of the node leads to the last Service, too.

@@ -5,7 +5,6 @@ package faults
 import (
 	"fmt"
 	"math/rand/v2"
-	"syscall"
 	"testing"
 	"time"
 
@@ -23,12 +22,6 @@ func TestFaults(t *testing.T) {
 	c.makeServices()
 	must(t, c.put(0))
 	must(t, c.start())
-	t.Cleanup(func() {
-		c.stop(syscall.SIGTERM)
-		if t.Failed() {
-			t.Logf("nkp said at last:\n%s", c.said(8000))
-		}
-	})
 	must(t, c.settle())
 	fleet := c.fleet(c.stableServices())
 	warm(t, fleet)
@@ -48,9 +41,6 @@ func TestFaults(t *testing.T) {
 	took := time.Since(begin)
 	t.Logf("faults of the agent alone, %v: %s (%.0f/s)", took.Round(time.Second), fleet.tally, float64(fleet.tally.made.Load())/took.Seconds())
 	t.Logf("connections held: %d, round trips on them: %s", fleet.held.Load(), fleet.broken)
-	if fleet.tally.slow.Load()+fleet.broken.slow.Load() > 0 {
-		t.Logf("the first slow ones:\n%s\n%s", fleet.tally.delays(), fleet.broken.delays())
-	}
 	if fleet.tally.failed.Load() > 0 || fleet.broken.failed.Load() > 0 {
 		t.Errorf("connections failed while the agent alone was disturbed:\n%s\n%s", fleet.tally.details(), fleet.broken.details())
 	}

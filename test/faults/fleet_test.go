@@ -85,7 +85,7 @@ func (f *fleet) open(ctx context.Context, h *testbed.Host, pause time.Duration) 
 		} else {
 			c.reset()
 			if g.pods[c.who] {
-				f.tally.ok(began, h.Name+" to "+g.name)
+				f.tally.made.Add(1)
 			} else {
 				f.tally.fail("answered by a pod that is none of its endpoints", h.Name+" to "+g.name+": "+c.who, began)
 			}
@@ -124,7 +124,7 @@ func (f *fleet) hold(ctx context.Context, h *testbed.Host) error {
 					f.tally.fail(err.Error(), h.Name+" to hold "+list[i].name, began)
 				} else {
 					f.held.Add(1)
-					f.tally.ok(began, h.Name+" to hold "+list[i].name)
+					f.tally.made.Add(1)
 					conns[i] = c
 				}
 			} else if err := c.check(); err != nil {
@@ -132,7 +132,7 @@ func (f *fleet) hold(ctx context.Context, h *testbed.Host) error {
 				c.reset()
 				conns[i] = nil
 			} else {
-				f.broken.ok(began, h.Name+" held to "+list[i].name)
+				f.broken.made.Add(1)
 			}
 			time.Sleep(2 * time.Second / time.Duration(len(list)))
 		}

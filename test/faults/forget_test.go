@@ -12,7 +12,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -30,10 +29,7 @@ import (
 func forgets(t *testing.T) (*cluster, *interceptor, *svc) {
 	t.Helper()
 	c := newCluster(t)
-	z, err := newInterceptor(c.RunDir+"/interceptor.mgmt", c.Mgmt(c.Bridge))
-	must(t, err)
-	t.Cleanup(z.close)
-	c.openflow = "unix:" + c.RunDir + "/interceptor.mgmt"
+	z := c.intercept(t)
 	for _, p := range c.servers {
 		_, err := p.Host.ServeUDP(serverPort)
 		must(t, err)
@@ -42,12 +38,6 @@ func forgets(t *testing.T) (*cluster, *interceptor, *svc) {
 	c.services = []*svc{s}
 	must(t, c.put(0))
 	must(t, c.start())
-	t.Cleanup(func() {
-		c.stop(syscall.SIGTERM)
-		if t.Failed() {
-			t.Logf("nkp said at last:\n%s", c.said(5000))
-		}
-	})
 	must(t, c.settle())
 	return c, z, s
 }
@@ -215,12 +205,6 @@ func TestManyStaleConnections(t *testing.T) {
 	c := newCluster(t)
 	must(t, harness.WriteManifests(c.manifest, c.manyEndpoints(many)))
 	must(t, c.start())
-	t.Cleanup(func() {
-		c.stop(syscall.SIGTERM)
-		if t.Failed() {
-			t.Logf("nkp said at last:\n%s", c.said(5000))
-		}
-	})
 	must(t, c.settle())
 	c.connect(t, netip.MustParseAddrPort("40.0.0.1:80"), connections)
 	stay, go_ := c.tracked(t)

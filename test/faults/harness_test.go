@@ -82,6 +82,12 @@ func newCluster(t testing.TB) *cluster {
 	for _, p := range c.servers {
 		must(t, serve(p.Host, serverPort))
 	}
+	t.Cleanup(func() {
+		c.stop(syscall.SIGTERM)
+		if t.Failed() {
+			t.Logf("nkp said at last:\n%s", c.said(8000))
+		}
+	})
 	return c
 }
 

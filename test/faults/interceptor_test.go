@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -39,11 +38,18 @@ type interceptor struct {
 	told, flooded atomic.Int64 // bundles answered falsely, bytes of floods
 }
 
-func newInterceptor(path, to string) (*interceptor, error) {
+// intercept has the agent reach the switch through an interceptor alone.
+func (c *cluster) intercept(t *testing.T) *interceptor {
+	t.Helper()
 	z := &interceptor{reads: map[*ofctrltest.Pair]chan struct{}{}}
+	path := c.RunDir + "/interceptor.mgmt"
 	var err error
-	z.proxy, err = ofctrltest.Intercept(path, to, ofctrltest.Handlers{Connected: z.flood, FromController: z.fromAgent, FromSwitch: z.fromSwitch})
-	return z, err
+	z.proxy, err = ofctrltest.Intercept(path, c.Mgmt(c.Bridge),
+		ofctrltest.Handlers{Connected: z.flood, FromController: z.fromAgent, FromSwitch: z.fromSwitch})
+	must(t, err)
+	t.Cleanup(func() { z.proxy.Close() })
+	c.openflow = "unix:" + path
+	return z
 }
 
 func (z *interceptor) get() behaviour {
@@ -64,8 +70,6 @@ func (z *interceptor) set(l behaviour) {
 	defer z.mu.Unlock()
 	z.now = l
 }
-
-func (z *interceptor) close() { z.proxy.Close() }
 
 // read returns the channel that is closed when the agent asks for flows.
 func (z *interceptor) read(p *ofctrltest.Pair) chan struct{} {
@@ -148,19 +152,10 @@ func (z *interceptor) flood(p *ofctrltest.Pair) {
 // as it tells the truth again everything is as it should be. The agent's memory stays bounded.
 func TestLyingSwitch(t *testing.T) {
 	c := newCluster(t)
-	z, err := newInterceptor(c.RunDir+"/interceptor.mgmt", c.Mgmt(c.Bridge))
-	must(t, err)
-	t.Cleanup(z.close)
-	c.openflow = "unix:" + c.RunDir + "/interceptor.mgmt"
+	z := c.intercept(t)
 	c.makeServices()
 	must(t, c.put(0))
 	must(t, c.start())
-	t.Cleanup(func() {
-		c.stop(syscall.SIGTERM)
-		if t.Failed() {
-			t.Logf("nkp said at last:\n%s", c.said(5000))
-		}
-	})
 	must(t, c.settle())
 	fleet := c.fleet(c.stableServices())
 	warm(t, fleet)

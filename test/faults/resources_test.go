@@ -3,10 +3,8 @@
 package faults
 
 import (
-	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"regexp"
@@ -14,7 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/test/testbed"
 	"github.com/nkp-proxy/nkp/test/wait"
 )
 
@@ -84,10 +81,8 @@ func resident(pid int, line string) (int, error) {
 
 // ask asks the agent's metrics listener from the node.
 func (c *cluster) ask(path string) (string, error) {
-	client := http.Client{Timeout: wait.Limit, Transport: &http.Transport{DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
-			return c.Node.DialTCP(ctx, addr, testbed.DialOptions{})
-		}}}
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: c.Node.DialContext}
+	client := http.Client{Timeout: wait.Limit, Transport: transport}
 	res, err := client.Get("http://" + metricsAddr + path)
 	if err != nil {
 		return "", err

@@ -41,10 +41,7 @@ func TestBootstrap(t *testing.T) {
 	must(t, err)
 	reaches(c, "by the CNI's flow")
 	web := service("web", "40.0.0.1")
-	c.put(web, slice(web, 8080, at(c.pods[1].IP4)))
-	c.run()
-	c.settle()
-	c.servePods(t)
+	c.begin(web, slice(web, 8080, at(c.pods[1].IP4)))
 	c.ask(t, c.pods[0].Host, "tcp", "40.0.0.1:80", c.pods[1].Name)
 	if flows, err := c.Ofctl("dump-flows", c.Bridge, "table=0"); err != nil || !strings.Contains(flows, "priority=0 actions=NORMAL") {
 		t.Errorf("the CNI's flow is gone: %v\n%s", err, flows)

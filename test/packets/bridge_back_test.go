@@ -15,11 +15,8 @@ import (
 // knew of the old one does not stay.
 func TestBridgeComesBack(t *testing.T) {
 	c := newCluster(t, testbed.Options{})
-	c.servePods(t)
 	web := service("web", "40.0.0.1")
-	c.put(web, slice(web, 8080, at(c.pods[0].IP4)))
-	c.run()
-	c.settle()
+	c.begin(web, slice(web, 8080, at(c.pods[0].IP4)))
 	c.ask(t, c.pods[1].Host, "tcp", "40.0.0.1:80", c.pods[0].Name)
 	_, err := c.Vsctl("del-br", c.Bridge)
 	must(t, err)
@@ -52,29 +49,17 @@ func TestBridgeComesBack(t *testing.T) {
 // The node's address comes to the bridge after all changes of the switch's database: on the userspace datapath the bridge's device
 // vanishes with ovs-vswitchd, and networkd gives the new one its address some time after ovs-vswitchd has made it.
 func TestNodeAddressComesBack(t *testing.T) {
-	nightly.Only(t, "TestAddressesOfTheNode has the node's addresses change")
+	nightly.Only(t, "TestRow10NodePort of test/semantics has the node get addresses")
 	c := newCluster(t, testbed.Options{})
-	c.servePods(t)
 	web := service("web", "40.0.0.1", exposed(30080))
-	c.put(web, slice(web, 8080, at(c.pods[0].IP4)))
-	c.run()
-	c.settle()
+	c.begin(web, slice(web, 8080, at(c.pods[0].IP4)))
 	address := func(what string) {
 		for _, a := range []string{testbed.NodeIP4.String() + "/24", testbed.NodeIP6.String() + "/64"} {
 			_, err := c.Exec(c.Node, "ip", "address", what, a, "dev", c.Bridge, "nodad")
 			must(t, err)
 		}
 	}
-	deliversToNode := func(want bool) {
-		t.Helper()
-		c.eventually("flows to the node's address", func() error {
-			out, err := c.Ofctl("dump-flows", c.Bridge, "table=30")
-			if err == nil && strings.Contains(out, "in_port,LOCAL") != want {
-				err = fmt.Errorf("want %v, have\n%s", want, out)
-			}
-			return err
-		})
-	}
+	deliversToNode := func(want bool) { c.flowsHave(want, c.Bridge, "table=30", "in_port,LOCAL") }
 	deliversToNode(true)
 	address("del")
 	deliversToNode(false)

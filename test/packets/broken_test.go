@@ -168,6 +168,18 @@ func TestBrokenSituations(t *testing.T) {
 				`"nkp diff" shows all differences`,
 		},
 		{
+			name: "flow of all Services deleted by hand", kernel: true,
+			breaks: func(t *testing.T, c *cluster, web *v1.Service) {
+				_, err := c.Ofctl("del-flows", c.Bridge, "table=30,ip,nw_dst=10.0.0.11")
+				must(t, err)
+			},
+			mends: true,
+			from:  aPod, to: "40.0.0.1:80", answers: 0, live: true, // nkp puts it right meanwhile
+			status: `in step .*; repaired [1-9]\d* times?\n`,
+			trace: `(?s)what all Services share: flow missing or different on the switch: cookie=0x[0-9a-f]+,` +
+				`table=30,priority=200,ip,nw_dst=10\.0\.0\.11,.*the running agent repairs them`,
+		},
+		{
 			name: "flow deleted by hand, and put right", gate: true,
 			breaks: func(t *testing.T, c *cluster, web *v1.Service) {
 				_, err := c.Ofctl("del-flows", c.Bridge, webFlow)

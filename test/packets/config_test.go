@@ -52,21 +52,16 @@ func TestConfigurationFile(t *testing.T) {
 	c.servePods(t)
 	m := &configMap{dir: t.TempDir()}
 	m.write(t, kubeProxyConfig("clusterCIDRs: 10.0.0.0/8\n"))
-	c.runWith("--config", m.path(), "--ovs-wait", "10s")
-	inStep := func() error { // diff takes the file, too
-		if out, errOut, status := c.nkp(append([]string{"diff", "--config", m.path()}, c.common()...)...); status != 0 {
-			return fmt.Errorf("diff ends with %d: %s%s", status, tail(out, 2000), tail(errOut, 2000))
-		}
-		return nil
-	}
-	c.eventually("the switch is in step", inStep)
+	c.flags = []string{"--config", m.path()} // of diff, too
+	c.run()
+	c.settle()
 	c.statusSays(`unknown field "clusterCIDRs"`)
 	client, to, served := c.pods[0].Host, "40.0.0.1:80", c.pods[1].Name
 	if a := c.ask(t, client, "tcp", to, served); a.Client.Addr() != c.pods[0].IP4 {
 		t.Errorf("the client is seen as %s", a.Client)
 	}
 	before := c.status(t)
-	held := c.hold(t, 4, to)
+	held := c.hold(t, c.pods[0].Host, 4, to)
 	load := c.underLoad(t, to)
 
 	m.write(t, kubeProxyConfig("oomScoreAdj: 5000\n"))
@@ -108,7 +103,7 @@ func TestConfigurationFile(t *testing.T) {
 		}
 		return err
 	})
-	c.eventually("the switch is in step with the new file", inStep)
+	c.settle()
 	// What is in force is served, as kube-proxy serves it.
 	addresses := regexp.MustCompile(`"serving metrics" address=(\S+)`).FindAllStringSubmatch(c.agent.Log.String(), -1)
 	_, body, err := c.get(c.Node, "http://"+addresses[len(addresses)-1][1]+"/configz")
@@ -131,7 +126,7 @@ func TestConfigurationFile(t *testing.T) {
 	}
 
 	// As kube-proxy is told to clean up: with its own command line.
-	cleanup := append([]string{"run", "--cleanup", "--config", m.path(), "--socket", c.socket()}, c.common()...)
+	cleanup := append([]string{"run", "--cleanup", "--socket", c.socket()}, c.common()...)
 	if _, errOut, status := c.nkp(cleanup...); status != 1 || !strings.Contains(errOut, "stop it first") {
 		t.Errorf("--cleanup beside a running nkp ends with %d: %s", status, errOut)
 	}

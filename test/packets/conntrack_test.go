@@ -3,10 +3,9 @@
 package packets
 
 import (
-	"encoding/json"
 	"fmt"
 	"regexp"
-	"strings"
+	"slices"
 	"testing"
 
 	"github.com/nkp-proxy/nkp/internal/agent"
@@ -21,32 +20,21 @@ func TestConntrackUsage(t *testing.T) {
 	web := service("web", "40.0.0.1")
 	c := start(t, web)
 	c.limitConntrack(t, "dpctl/ct-set-limits", "zone=1002,limit=7")
-	usage := func() (u dpctl.Usage, err error) {
-		out, errOut, _ := c.nkp("status", "-o", "json", "--socket", c.socket())
-		var s agent.Status
-		if err := json.Unmarshal([]byte(out), &s); err != nil || s.Status == nil || s.Conntrack == nil {
-			return u, fmt.Errorf("%w: %s%s", err, out, errOut)
-		}
-		return *s.Conntrack, nil
+	usage := func(what string, ok func(u *dpctl.Usage) bool) {
+		t.Helper()
+		c.awaitStatus(t, what, func(s *agent.Status) bool { return s.Conntrack != nil && ok(s.Conntrack) })
 	}
-	c.eventually("the usage", func() error {
-		u, err := usage()
-		if err == nil && (u.Table == nil || u.Table.Limit != 3_000_000 || len(u.Zones) != 1 || u.Zones[0] != dpctl.Fill{Zone: 1002, Limit: 7} || u.NotKnown != "") {
-			err = fmt.Errorf("%+v", u)
-		}
-		return err
+	usage("the usage", func(u *dpctl.Usage) bool {
+		return u.Table != nil && u.Table.Limit == 3_000_000 && u.NotKnown == "" &&
+			slices.Equal(u.Zones, []dpctl.Fill{{Zone: 1002, Limit: 7}})
 	})
 	c.scrapeUntil(map[string]float64{
 		`nkp_conntrack_limit{zone="all"}`: 3_000_000, `nkp_conntrack_limit{zone="1002"}`: 7, `nkp_conntrack_entries{zone="1002"}`: 0,
 	})
 	c.scrapeUntil(map[string]float64{`nkp_conntrack_failures_total{reason="table_full"}`: 0, `nkp_megaflows_refused_total`: 0})
 	must(t, c.PauseVswitchd(true))
-	c.eventually("a switch that does not answer", func() error {
-		u, err := usage()
-		if err == nil && (u.Table != nil || len(u.Zones) > 0 || u.NotKnown != "ovs-vswitchd does not answer in time") {
-			err = fmt.Errorf("%+v", u)
-		}
-		return err
+	usage("a switch that does not answer", func(u *dpctl.Usage) bool {
+		return u.Table == nil && len(u.Zones) == 0 && u.NotKnown == "ovs-vswitchd does not answer in time"
 	})
 	out, _, _ := c.nkp("status", "--socket", c.socket())
 	says(t, "status", out, `conntrack +not known: ovs-vswitchd does not answer in time\nmegaflows +not known: ovs-vswitchd does not answer in time\n`)
@@ -56,13 +44,7 @@ func TestConntrackUsage(t *testing.T) {
 		t.Errorf("metrics of a switch that does not answer:\n%s", s.text)
 	}
 	must(t, c.PauseVswitchd(false))
-	c.eventually("the switch answers again", func() error {
-		u, err := usage()
-		if err == nil && u.NotKnown != "" {
-			err = fmt.Errorf("%+v", u)
-		}
-		return err
-	})
+	usage("the switch answers again", func(u *dpctl.Usage) bool { return u.NotKnown == "" })
 }
 
 // Status and metrics show how full the datapath's cache of flows is, and warn near the limit.
@@ -94,27 +76,4 @@ func TestMegaflows(t *testing.T) {
 		}
 		return err
 	})
-}
-
-// With iptables the kernel's table shows an endpoint that does not answer.
-func TestOutcomesInTheKernel(t *testing.T) {
-	nightly.Only(t, "TestBrokenSituations has such an endpoint on a bridge")
-	c := newCluster(t, testbed.Options{Plane: testbed.Linux}, "--mode", "iptables")
-	web := service("web", "40.0.0.1")
-	c.put(web, slice(web, 8080, at(c.pods[0].IP4)))
-	c.run()
-	c.settle()
-	_, err := c.pods[0].Exec(c.ctx, "iptables", "-A", "INPUT", "-p", "tcp", "-j", "DROP")
-	must(t, err)
-	p := c.sends(t, c.pods[1].Host, "tcp", "40.0.0.1:80")
-	c.eventually("the endpoint that does not answer", func() error {
-		out, errOut, _ := c.nkp("services", "default/web", "--socket", c.socket())
-		if !strings.Contains(out, "PROBLEM: endpoint 10.0.0.11:8080: TCP connections in the conntrack table: 0 answered, 1 without answer, 0 refused\n") {
-			return fmt.Errorf("%s%s", out, errOut)
-		}
-		return nil
-	})
-	if yes, err := p.answered(); yes {
-		t.Errorf("there was an answer: %v", err)
-	}
 }

@@ -5,7 +5,6 @@ package packets
 import (
 	"fmt"
 	"maps"
-	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -23,7 +22,6 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
-	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 const consistentNodePort = 30080
@@ -32,13 +30,12 @@ const consistentNodePort = 30080
 func consistent(address string) func(*v1.Service) {
 	return func(s *v1.Service) {
 		s.Annotations = map[string]string{k8s.AnnotationConsistent: "true"}
-		s.Spec.Type = v1.ServiceTypeLoadBalancer
-		s.Spec.Ports[0].NodePort = consistentNodePort
-		s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: address}}
+		exposed(consistentNodePort)(s)
+		loadBalancer(address)(s)
 	}
 }
 
-// heldConnections returns how many connections TestConsistentChoice makes, two thirds of which move. The test has an open file for each.
+// heldConnections returns how many connections TestConsistentChoice makes, two thirds of which move. The test has two open files for each.
 func heldConnections() int {
 	if n, err := strconv.Atoi(os.Getenv("NKP_CONNECTIONS")); err == nil {
 		return n
@@ -69,42 +66,10 @@ func nodes(t *testing.T) (list []*cluster) {
 		if i > 0 {
 			must(t, testbed.Join(list[0].Bed, c.Bed))
 		}
-		for _, p := range c.pods {
-			serveApart(t, p)
-		}
+		c.servePods(t)
 		list = append(list, c)
 	}
 	return list
-}
-
-// servesAs is the variable that makes this program serve TCP in place of testing, and names the pod.
-const servesAs = "NKP_SERVES_AS"
-
-// serveApart has a pod serve UDP here, and TCP by a process of its own: a process may open too few files for both ends of many connections.
-func serveApart(t *testing.T, p *testbed.Pod) {
-	t.Helper()
-	_, err := p.ServeUDP(8080)
-	must(t, err)
-	said := &testbed.Output{}
-	_, err = p.Launch(said, "env", servesAs+"="+p.Name, os.Args[0])
-	must(t, err)
-	wait.NoError(t, p.Name+" serves", func() error {
-		if text := said.String(); text != "ready\n" {
-			return fmt.Errorf("it says %q", text)
-		}
-		return nil
-	})
-}
-
-// serve is what the process does.
-func serve(pod string) {
-	l, err := net.Listen("tcp", ":8080")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println("ready")
-	testbed.Serve(pod, l)
 }
 
 func nodeOf(i int) string { return "node-" + string('a'+rune(i)) }
@@ -295,7 +260,6 @@ func TestConsistentChange(t *testing.T) {
 // changes a flow. A Service that loses the annotation is served as before.
 func TestConsistentHere(t *testing.T) {
 	c := newCluster(t, testbed.Options{})
-	c.servePods(t)
 	four, six := service("four", "40.0.0.1", consistent("20.0.0.1")), service("six", "fd00:40::1", consistent("fd00:20::1"))
 	six.Spec.Ports[0].NodePort++
 	closed := service("closed", "40.0.0.2", consistent("20.0.0.2"), func(s *v1.Service) { s.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24"} })
@@ -305,10 +269,8 @@ func TestConsistentHere(t *testing.T) {
 		ends4.Endpoints = append(ends4.Endpoints, k8s.Endpoint{Addr: netip.AddrPortFrom(p.IP4, 8080)})
 		ends6.Endpoints = append(ends6.Endpoints, k8s.Endpoint{Addr: netip.AddrPortFrom(p.IP6, 8080)})
 	}
-	c.put(four, slice(four, 8080, ats(c.pods[0].IP4, c.pods[1].IP4)...), six, slice(six, 8080, ats(c.pods[0].IP6, c.pods[1].IP6)...),
+	c.begin(four, slice(four, 8080, ats(c.pods[0].IP4, c.pods[1].IP4)...), six, slice(six, 8080, ats(c.pods[0].IP6, c.pods[1].IP6)...),
 		closed, slice(closed, 8080, ats(c.pods[0].IP4)...))
-	c.run()
-	c.settle()
 	const connections = 40
 	for _, side := range []struct {
 		to   string

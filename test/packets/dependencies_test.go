@@ -135,15 +135,8 @@ func TestDatabaseGone(t *testing.T) {
 	before := time.Now()
 	c.StopOvsdb()
 	c.statusSays("DATABASE", c.DB()+" does NOT answer since 20")
-	var st struct {
-		Database struct {
-			Answers   bool
-			AwaySince time.Time
-		}
-	}
-	out, _, _ := c.nkp("status", "-o", "json", "--socket", c.socket())
-	if err := json.Unmarshal([]byte(out), &st); err != nil || st.Database.Answers || st.Database.AwaySince.Before(before) {
-		t.Errorf("status: %v, %+v", err, st)
+	if d := c.status(t).Database; d.Answers || d.AwaySince == nil || d.AwaySince.Before(before) {
+		t.Errorf("status: %+v", d)
 	}
 	must(t, c.PauseVswitchd(true)) // as it does by itself with some releases
 	defer c.PauseVswitchd(false)
@@ -153,10 +146,7 @@ func TestDatabaseGone(t *testing.T) {
 	}
 	must(t, c.PauseVswitchd(false))
 	must(t, c.StartOvsdb())
-	wait.For(t, "the database is back", func() bool {
-		out, _, _ := c.nkp("status", "--socket", c.socket())
-		return !strings.Contains(out, "DATABASE")
-	})
+	c.statusMatches(false, "DATABASE")
 }
 
 // An nkp that waits for the database or the bridge at its start runs, and says what it waits for.

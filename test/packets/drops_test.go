@@ -87,6 +87,10 @@ func TestDrops(t *testing.T) {
 			out, _, _ := c.nkp("services", "--socket", c.socket())
 			says(t, "services", out, `refused, no endpoint: 3 packets\n(.*\n)*.*dropped, outside loadBalancerSourceRanges: 7 packets\n`)
 
+			if plane.flags != nil {
+				says(t, "services", out, `(?m)^counters: packets and bytes: n/a: .*nf_conntrack_acct`)
+			}
+
 			inForce := c.settle
 			if plane.flags == nil {
 				inForce = func() { c.inForce(t) }

@@ -56,10 +56,7 @@ func TestFamiliesCostTheSame(t *testing.T) {
 			if family == v1.IPv6Protocol {
 				ip, lb = fmt.Sprintf("fd00:40::%x", 1+i), fmt.Sprintf("fd00:20::%x", 1+i)
 			}
-			s := service(nth("web"+strings.ToLower(string(family)), i), ip, func(s *v1.Service) {
-				s.Spec.Type = v1.ServiceTypeLoadBalancer
-				s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: lb}}
-			})
+			s := service(nth("web"+strings.ToLower(string(family)), i), ip, loadBalancer(lb))
 			c.put(s, slice(s, 8080, ats(all[i*7], all[i*7+perNode], near.IP(all[i]))...))
 			clusterIPs[family] = append(clusterIPs[family], hostPort(netip.MustParseAddr(ip), 80))
 			lbIPs[family] = append(lbIPs[family], hostPort(netip.MustParseAddr(lb), 80))

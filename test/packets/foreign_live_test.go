@@ -88,12 +88,7 @@ func TestForeignFlowInALaterTable(t *testing.T) {
 		_, err := c.Ofctl("add-flow", c.Bridge, "cookie=0x77,"+foreign+",actions=drop")
 		must(t, err)
 		flow := `cookie=0x77,` + regexp.QuoteMeta(foreign)
-		c.eventually("status names the flow", func() error {
-			if out, _, _ := c.nkp("status", "--socket", c.socket()); !regexp.MustCompile(`WARNING +flows of other owners in nkp's tables: 1\..*` + flow + `,actions=drop`).MatchString(out) {
-				return fmt.Errorf("it does not:\n%s", out)
-			}
-			return nil
-		})
+		c.statusMatches(true, `WARNING +flows of other owners in nkp's tables: 1\..*`+flow+`,actions=drop`)
 		out, _, status := c.nkp("diff", "--socket", c.socket())
 		if says(t, "diff", out, `^! another owner's flow in nkp's tables: `+flow+`,actions=drop\n$`); status != 1 {
 			t.Errorf("diff ends with %d", status)
@@ -134,51 +129,6 @@ func TestForeignFlowInALaterTable(t *testing.T) {
 	}
 }
 
-// A flow of nkp's that is deleted from one of the later tables is named as missing, before nkp has put it back.
-func TestDeletedFlowOfALaterTable(t *testing.T) {
-	nightly.Only(t, "TestBrokenSituations deletes a flow of table 1")
-	c := oneService(t)
-	for _, tc := range []struct {
-		match    string
-		from     *testbed.Host
-		to, want string
-	}{
-		{"table=2,reg1=0x1/0x1", aPod(c), "40.0.0.1:80", `what all Services share: flow missing or different on the switch: cookie=0x[0-9a-f]+,table=2,priority=200,reg1=0x1/0x1,`},
-		{"table=30,ip,nw_dst=10.0.0.11", aPod(c), "40.0.0.1:80", `what all Services share: flow missing or different on the switch: cookie=0x[0-9a-f]+,table=30,priority=200,ip,nw_dst=10\.0\.0\.11,`},
-		{"table=2", c.External, "172.16.0.2:30080", `what all Services share: flow missing or different on the switch: cookie=0x[0-9a-f]+,table=2,priority=300,`},
-		{"table=30", c.External, "172.16.0.2:30080", `what all Services share: flow missing or different on the switch: cookie=0x[0-9a-f]+,table=30,`},
-	} {
-		t.Run(tc.match, func(t *testing.T) {
-			c.eventually("trace names the flow", func() error { // unless nkp has just put it back
-				_, err := c.Ofctl("del-flows", c.Bridge, tc.match)
-				must(t, err)
-				r, status := c.trace(t, "tcp", tc.from.IP(testbed.NodeIP4).String(), tc.to, "--live")
-				text := strings.Join(r.Live.Differences, "\n")
-				if status != 1 || r.Live.Agrees || r.Live.Verdict == "deliver" || !regexp.MustCompile(tc.want).MatchString(text) || !strings.Contains(text, "the running agent repairs them") {
-					return fmt.Errorf("status %d, %+v", status, r.Live)
-				}
-				return nil
-			})
-			c.eventually("diff names the flow", func() error {
-				_, err := c.Ofctl("del-flows", c.Bridge, tc.match)
-				must(t, err)
-				out, _, _ := c.nkp("diff", "--socket", c.socket())
-				if !strings.Contains(out, "+ cookie=0x6e6b70") {
-					return fmt.Errorf("it does not:\n%s", out)
-				}
-				return nil
-			})
-			c.settle()
-		})
-	}
-	c.eventually("status shows the repair", func() error {
-		if out, _, _ := c.nkp("status", "--socket", c.socket()); !regexp.MustCompile(`repaired [1-9]\d* times?`).MatchString(out) {
-			return fmt.Errorf("it does not:\n%s", out)
-		}
-		return nil
-	})
-}
-
 // A flow of another owner in table 0, which nkp shares with the pod network, takes Service packets before nkp's flows see them.
 // All commands name it; other foreign flows there are legitimate.
 func TestForeignFlowBeforeNkp(t *testing.T) {
@@ -204,12 +154,7 @@ func TestForeignFlowBeforeNkp(t *testing.T) {
 		_, err := c.Ofctl("add-flow", c.Bridge, "cookie=0x77,"+tc.match+",actions="+tc.actions)
 		must(t, err)
 		flow := `cookie=0x77,` + regexp.QuoteMeta(tc.match) + ",actions=" + tc.actions
-		c.eventually("status names the flow", func() error {
-			if out, _, _ := c.nkp("status", "--socket", c.socket()); !regexp.MustCompile(`WARNING +flows of other owners before nkp's in table 0: 1\..*` + flow).MatchString(out) {
-				return fmt.Errorf("it does not:\n%s", out)
-			}
-			return nil
-		})
+		c.statusMatches(true, `WARNING +flows of other owners before nkp's in table 0: 1\..*`+flow)
 		out, _, _ := c.nkp("diff", "--socket", c.socket())
 		says(t, "diff", out, `^! another owner's flow before nkp's: `+flow+`\n$`)
 		c.disagrees(t, client, "40.0.0.1:80", tc.verdict, `another owner's flow: `+flow+`\. nkp leaves flows of others alone: find the owner by the cookie`,
@@ -271,27 +216,18 @@ func TestForeignFlowAmongPins(t *testing.T) {
 	client := aPod(c)
 	_, err := client.Ask(c.ctx, "tcp", "40.0.0.1:80")
 	must(t, err)
-	says := func(what string, yes bool, text string) {
-		t.Helper()
-		c.eventually(what, func() error {
-			if out, _, _ := c.nkp("status", "--socket", c.socket()); strings.Contains(out, text) != yes {
-				return fmt.Errorf("status:\n%s", out)
-			}
-			return nil
-		})
-	}
 	for _, foreign := range []string{"table=10,priority=500,ip", "table=17,priority=500,ip"} {
 		c.audited(t)
-		says("pins and seed are not reported", false, "other owners")
+		c.statusMatches(false, "other owners") // of pins and seed
 		_, err := c.Ofctl("add-flow", c.Bridge, "cookie=0x77,"+foreign+",actions=drop")
 		must(t, err)
-		says("status names the flow", true, "flows of other owners in nkp's tables: 1. Service packets that match one may be lost. ")
-		says("status names the flow", true, ": cookie=0x77,"+foreign+",actions=drop")
+		c.statusSays("flows of other owners in nkp's tables: 1. Service packets that match one may be lost. ",
+			": cookie=0x77,"+foreign+",actions=drop")
 		if out, _, status := c.nkp("diff", "--socket", c.socket()); status != 1 || out != "! another owner's flow in nkp's tables: cookie=0x77,"+foreign+",actions=drop\n" {
 			t.Errorf("diff, status %d:\n%s", status, out)
 		}
 		_, err = c.Ofctl("--strict", "del-flows", c.Bridge, foreign)
 		must(t, err)
 	}
-	says("the flows are gone", false, "other owners")
+	c.statusMatches(false, "other owners")
 }

@@ -3,12 +3,8 @@
 package packets
 
 import (
-	"errors"
-	"fmt"
 	"strings"
 	"testing"
-
-	v1 "k8s.io/api/core/v1"
 
 	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
@@ -19,13 +15,7 @@ import (
 // refusedFor waits until status says that a Service waits for the sake of a flow with this cookie.
 func (c *cluster) refusedFor(t *testing.T, service, cookie string) {
 	t.Helper()
-	c.eventually("status says that "+service+" waits for the flow with cookie "+cookie, func() error {
-		out, _, _ := c.nkp("status", "--socket", c.socket())
-		if !strings.Contains(out, "REFUSED") || !strings.Contains(out, service) || !strings.Contains(out, "cookie="+cookie) {
-			return errors.New(out)
-		}
-		return nil
-	})
+	c.statusSays("REFUSED", service, "cookie="+cookie)
 }
 
 // stays checks that the flow is as it was.
@@ -41,10 +31,7 @@ func TestForeignFlowBeforeAChange(t *testing.T) {
 	const match = "table=1,priority=300,ct_state=-est-rel-inv,tcp,nw_dst=40.0.0.1,tp_dst=80"
 	mine, other := service("mine", "40.0.0.1"), service("other", "40.0.0.2")
 	c := newCluster(t, testbed.Options{}, "--host-traffic", "ovs")
-	c.put(other, slice(other, 8080))
-	c.run()
-	c.settle()
-	c.servePods(t)
+	c.begin(other, slice(other, 8080))
 	put := func(cookie, match string) {
 		t.Helper()
 		_, err := c.Ofctl("add-flow", c.Bridge, "cookie="+cookie+","+match+",actions=drop")
@@ -55,16 +42,7 @@ func TestForeignFlowBeforeAChange(t *testing.T) {
 		_, err := c.Ofctl("--strict", "del-flows", c.Bridge, match)
 		must(t, err)
 	}
-	served := func(when, to, by string) {
-		t.Helper()
-		c.eventually(when, func() error {
-			if a, err := c.pods[0].Ask(c.ctx, "tcp", to); err != nil || a.Pod != by {
-				return fmt.Errorf("%s is answered by %q, %v; want %s", to, a.Pod, err, by)
-			}
-			return nil
-		})
-	}
-	end := c.remotes[0]
+	client, end := c.pods[0].Host, c.remotes[0]
 
 	// One goes and one comes: what the tables hold is as many as before.
 	put("0x70", "table=1,priority=300,tcp,nw_dst=40.0.9.9,tp_dst=80")
@@ -74,33 +52,27 @@ func TestForeignFlowBeforeAChange(t *testing.T) {
 	c.put(mine, slice(mine, 8080, at(end.IP4)), slice(other, 8080, at(end.IP4)))
 	c.refusedFor(t, "default/mine:http", "0x77")
 	c.stays(t, "before the Service came", "0x77")
-	served("another Service's change", "40.0.0.2:80", end.Name)
+	c.awaitAnswer(t, client, "40.0.0.2:80", end.Name) // another Service's change
 	take(match)
-	served("the flow is gone", "40.0.0.1:80", end.Name)
+	c.awaitAnswer(t, client, "40.0.0.1:80", end.Name)
 	c.settle()
 
 	// It replaces nkp's own.
 	put("0x78", match)
 	// The policy changes the frontend's actions, not its match. Without endpoints it would have another priority.
 	local := mine.DeepCopy()
-	policy := v1.ServiceInternalTrafficPolicyLocal
-	local.Spec.InternalTrafficPolicy = &policy
+	internalLocal(local)
 	c.put(local, slice(mine, 8080, at(c.pods[1].IP4)))
 	c.refusedFor(t, "default/mine:http", "0x78")
 	c.stays(t, "over nkp's own", "0x78")
 	c.remove(mine)
-	c.eventually("the Service that is gone does not wait", func() error {
-		if out, _, _ := c.nkp("status", "--socket", c.socket()); strings.Contains(out, "REFUSED") {
-			return errors.New(out)
-		}
-		return nil
-	})
+	c.statusMatches(false, "REFUSED") // the Service that is gone does not wait
 	c.stays(t, "after the Service went", "0x78")
 	c.put(mine, slice(mine, 8080, at(end.IP4)))
 	c.refusedFor(t, "default/mine:http", "0x78")
 	c.stays(t, "after the Service came back", "0x78")
 	take(match)
-	served("the flow is gone again", "40.0.0.1:80", end.Name)
+	c.awaitAnswer(t, client, "40.0.0.1:80", end.Name)
 	c.settle()
 }
 
@@ -110,10 +82,7 @@ func TestForeignFlowInPlaceOfASharedOne(t *testing.T) {
 	const guard = "table=1,priority=200,ct_state=+new+trk,tcp,nw_dst=10.0.1.0/24,tp_dst=8080"
 	s := service("web", "40.0.0.1")
 	c := newCluster(t, testbed.Options{}, "--host-traffic", "ovs", "--port-reuse-guards")
-	c.put(s)
-	c.run()
-	c.settle()
-	c.servePods(t)
+	c.begin(s)
 	_, err := c.Ofctl("add-flow", c.Bridge, "cookie=0x77,"+guard+",actions=drop")
 	must(t, err)
 	c.put(slice(s, 8080, at(c.remotes[0].IP4)))

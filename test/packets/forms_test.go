@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -49,8 +50,7 @@ func (c *cluster) variety(n int) {
 			}
 		}
 		if i%7 == 0 {
-			local := v1.ServiceInternalTrafficPolicyLocal
-			s.Spec.InternalTrafficPolicy = &local
+			internalLocal(s)
 		}
 		var es []discoveryv1.Endpoint
 		for e := range []int{0, 1, 2, 3, 10, 100}[rng.IntN(6)] {
@@ -89,20 +89,7 @@ func TestFormsAgree(t *testing.T) {
 			c.run()
 			c.settle()
 			must(t, c.AddBridge("br-two"))
-			plan, errOut, status := c.nkp(append([]string{"plan", "-o", "ofctl"}, c.common()...)...)
-			if status != 0 {
-				t.Fatalf("plan ends with %d: %s", status, errOut)
-			}
-			file := filepath.Join(c.dir, "plan.txt")
-			must(t, os.WriteFile(file, []byte(plan), 0o644))
-			for line := range strings.Lines(plan) {
-				if m, ok := strings.CutPrefix(line, "# meter "); ok {
-					_, err := c.Ofctl("add-meter", "br-two", strings.TrimSpace(m))
-					must(t, err)
-				}
-			}
-			_, err := c.Ofctl("bundle", "br-two", file)
-			must(t, err)
+			c.install(t, "br-two")
 			differ, err := c.Ofctl("diff-flows", c.Bridge, "br-two") // an error if they do
 			if out := seedFlow.ReplaceAllString(differ, ""); strings.TrimSpace(out) != "" || err != nil && differ == "" {
 				t.Errorf("flows differ (- nkp run, + ovs-ofctl): %v\n%s", err, tail(out, 2000))
@@ -117,6 +104,26 @@ func TestFormsAgree(t *testing.T) {
 	}
 }
 
+// install has ovs-ofctl install what nkp would, on another bridge.
+func (c *cluster) install(t *testing.T, bridge string) (took time.Duration) {
+	t.Helper()
+	plan, errOut, status := c.nkp(append([]string{"plan", "-o", "ofctl"}, c.common()...)...)
+	if status != 0 {
+		t.Fatalf("plan ends with %d: %s", status, errOut)
+	}
+	file := filepath.Join(c.dir, "plan.txt")
+	must(t, os.WriteFile(file, []byte(plan), 0o644))
+	for line := range strings.Lines(plan) {
+		if m, ok := strings.CutPrefix(line, "# meter "); ok {
+			_, _ = c.Ofctl("add-meter", bridge, strings.TrimSpace(m)) // it may be there; without it the flows are refused
+		}
+	}
+	began := time.Now()
+	_, err := c.Ofctl("bundle", bridge, file)
+	must(t, err)
+	return time.Since(began)
+}
+
 // seedFlow is the line of the flow that nkp draws at random once it runs: the seed of session affinity's choices.
 var seedFlow = regexp.MustCompile(`(?m)^-table=(17|67) priority=100,reg3=0 .*set_field:0x[0-9a-f]+->reg3\n`)
 
@@ -129,53 +136,31 @@ func (c *cluster) groups(t *testing.T, bridge string) string {
 	return strings.Join(lines, "\n")
 }
 
-// The worked example that nkp's pipeline comes from: a Service with two endpoints, whose flow in table 1 leads to a select group, and
-// one with a single endpoint, whose flow translates by itself.
-func TestSampleOfTwoServices(t *testing.T) {
-	bin, err := testbed.NKP()
-	must(t, err)
-	c := &cluster{t: t, bin: bin}
-	out := c.local("plan", "-o", "ofctl", "--manifests", filepath.Join(samples, "nsx-sample.yaml"), "--hostname-override", "node-1", "--node-ip", "172.16.0.2")
-	line := func(parts ...string) string {
-		t.Helper()
-		for line := range strings.Lines(out) {
-			if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) }) {
-				return strings.TrimSpace(line)
-			}
-		}
-		t.Fatalf("no line with %q in\n%s", parts, out)
-		return ""
-	}
-	_, group, _ := strings.Cut(line("flow add", "table=1,", "nw_dst=40.0.0.122,tp_dst=80"), "group:")
-	buckets := line("group add group_id=" + group + ",type=select,")
-	for _, e := range []string{"10.0.0.100:80", "10.0.0.101:80"} {
-		if !strings.Contains(buckets, "nat(dst="+e+")") {
-			t.Errorf("group %s has no bucket for %s: %s", group, e, buckets)
-		}
-	}
-	if flow := line("flow add", "table=1,", "nw_dst=40.0.0.1,tp_dst=443"); !strings.Contains(flow, "nat(dst=10.155.189.63:6443)") {
-		t.Errorf("the only endpoint is not translated to: %s", flow)
-	}
-}
-
-// Every sample plans, in every form, offline.
+// Every sample plans, in every form, offline. -o iptables prints what --mode iptables does; -o hcn has a load
+// balancer of each frontend.
 func TestSamplesPlan(t *testing.T) {
-	bin, err := testbed.NKP()
-	must(t, err)
-	c := &cluster{t: t, bin: bin}
+	c := offline(t)
 	files, err := filepath.Glob(filepath.Join(samples, "*.yaml"))
 	if err != nil || len(files) < 4 {
 		t.Fatalf("samples: %v, %v", files, err)
 	}
 	for _, f := range files {
-		for _, form := range []string{"text", "ofctl", "json"} {
-			out := c.local("plan", "--manifests", f, "-o", form)
+		for _, form := range []string{"text", "ofctl", "json", "iptables", "hcn"} {
+			out := c.local("plan", "--manifests", f, "-o", form, "--source-vip", "100.244.206.66")
 			if len(out) < 500 {
 				t.Errorf("%s as %s: %q", f, form, out)
 			}
-			var v any
-			if form == "json" {
-				must(t, json.Unmarshal([]byte(out), &v))
+			var plan struct {
+				LoadBalancers []struct{ FrontendVIPs []string }
+			}
+			if form == "json" || form == "hcn" {
+				must(t, json.Unmarshal([]byte(out), &plan))
+			}
+			if form == "iptables" && out != c.local("plan", "--manifests", f, "--mode", "iptables") {
+				t.Errorf("%s: --mode iptables prints something else than -o iptables", f)
+			}
+			if form == "hcn" && strings.HasSuffix(f, "whoami-windows.yaml") && !strings.Contains(fmt.Sprint(plan), "[10.99.234.145]") {
+				t.Errorf("the load balancer of 10.99.234.145 is not there: %v\n%s", plan, out)
 			}
 		}
 	}

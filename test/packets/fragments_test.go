@@ -22,7 +22,6 @@ import (
 // the fragments one by one.
 func TestFragments(t *testing.T) {
 	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC)
-	c.servePods(t)
 	_, err := c.Node.ServeUDP(8080)
 	must(t, err)
 	udp := protocol(v1.ProtocolUDP)
@@ -59,8 +58,7 @@ func TestFragments(t *testing.T) {
 	out := service("out", "40.0.0.17", udp, loadBalancer("20.0.0.2"), only("192.168.1.0/24"))
 	c.put(two, first, second, none, in, slice(in, 8080, at(c.pods[1].IP4)), out, slice(out, 8080, at(c.pods[1].IP4)))
 	c.put(wide, slice(wide, 8080, c.addAddresses(t, c.remotes[1], 60)...)) // spread by flows
-	c.run()
-	c.settle()
+	c.begin()
 	ask := func(from *testbed.Host, to, want string, size int) {
 		t.Helper()
 		payload := bytes.Repeat([]byte("fragment"), size/8)

@@ -40,10 +40,6 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	if name := os.Getenv(servesAs); name != "" {
-		serve(name)
-		return
-	}
 	code := m.Run()
 	_ = testbed.RemoveBuilt()
 	os.Exit(code)
@@ -97,14 +93,21 @@ func newCluster(t *testing.T, o testbed.Options, flags ...string) *cluster {
 	return c
 }
 
-// start builds a cluster with the given objects and has nkp serve them.
+// start builds a cluster and has nkp serve the objects.
 func start(t *testing.T, objects ...any) *cluster {
 	t.Helper()
 	c := newCluster(t, testbed.Options{})
+	c.begin(objects...)
+	return c
+}
+
+// begin has the pods answer, and nkp serve the objects, too, until the switch is in step.
+func (c *cluster) begin(objects ...any) {
+	c.t.Helper()
+	c.servePods(c.t)
 	c.put(objects...)
 	c.run()
 	c.settle()
-	return c
 }
 
 func must(t *testing.T, err error) {
@@ -255,6 +258,18 @@ func (c *cluster) statusSays(wants ...string) {
 	})
 }
 
+// statusMatches waits until status matches a regular expression, or, with yes false, until it does not.
+func (c *cluster) statusMatches(yes bool, pattern string) {
+	c.t.Helper()
+	c.eventually("status", func() error {
+		out, errOut, _ := c.nkp("status", "--socket", c.socket())
+		if regexp.MustCompile(pattern).MatchString(out) != yes {
+			return fmt.Errorf("%q: want %t of\n%s%s", pattern, yes, out, errOut)
+		}
+		return nil
+	})
+}
+
 // logSays waits until nkp's log contains all of the texts.
 func (c *cluster) logSays(wants ...string) {
 	c.t.Helper()
@@ -375,6 +390,16 @@ func (c *cluster) differs() error {
 	return nil
 }
 
+// cleanup runs `nkp cleanup`, once nkp has ended, and returns what it says.
+func (c *cluster) cleanup(t *testing.T) string {
+	t.Helper()
+	out, errOut, status := c.nkp("cleanup", "--ovsdb", c.DB(), "--bridge", c.Bridge, "--socket", c.socket())
+	if status != 0 {
+		t.Fatalf("cleanup ends with %d: %s%s", status, out, errOut)
+	}
+	return out
+}
+
 // flush empties the connection tracker's NAT zones, so that a case starts without history.
 func (c *cluster) flush() {
 	c.t.Helper()
@@ -448,6 +473,14 @@ func nth(name string, i int) string { return fmt.Sprintf("%s-%d", name, i) }
 
 // vip returns address number i of a /16 in net.0.0.0/8.
 func vip(net, i int) string { return fmt.Sprintf("%d.0.%d.%d", net, i/250, 1+i%250) }
+
+// offline is for commands that need no bed.
+func offline(t *testing.T) *cluster {
+	t.Helper()
+	bin, err := testbed.NKP()
+	must(t, err)
+	return &cluster{t: t, bin: bin}
+}
 
 // try runs a command of nkp that needs no switch.
 func (c *cluster) try(args ...string) (stdout, stderr string, status int) {

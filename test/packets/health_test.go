@@ -10,7 +10,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -33,30 +32,6 @@ func (c *cluster) get(from *testbed.Host, url string) (status int, body string, 
 	defer res.Body.Close()
 	data, err := io.ReadAll(res.Body)
 	return res.StatusCode, string(data), err
-}
-
-// A process of the node that listens where a Service is served is hidden by it: status and the log name both.
-func TestTakenPort(t *testing.T) {
-	nodePort := service("web", "40.0.0.1", exposed(30784))
-	balanced := service("shop", "40.0.0.2", func(s *v1.Service) {
-		s.Spec.Type = v1.ServiceTypeLoadBalancer
-		s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: testbed.NodeIP4.String()}}
-	})
-	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC)
-	for _, port := range []int{30784, 80} {
-		_, err := c.Node.ServeTCP(port)
-		must(t, err)
-	}
-	c.put(nodePort, balanced)
-	c.run()
-	c.settle()
-	process := "packets.test (pid "
-	if os.Getenv("NKP_WRAP") != "" { // without CAP_SYS_PTRACE, that it is taken is all that nkp can see
-		process = ""
-	}
-	c.statusSays("NodePort 30784/TCP of default/web:http is also listened on by "+process,
-		testbed.NodeIP4.String()+":80/TCP of default/shop:http is also listened on by")
-	c.logSays("PortInUse") // the Event
 }
 
 // /healthz says whether load balancers should send traffic to this node, /livez whether nkp works.

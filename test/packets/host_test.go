@@ -41,10 +41,7 @@ func TestHostTraffic(t *testing.T) {
 	// What the node must reach by itself without a default route: the other pods' answers come to it all the same.
 	must(t, c.Node.AddRoute(testbed.RemotePodCIDR4, testbed.RouterIP4, c.Bridge))
 	must(t, c.Node.AddRoute(testbed.RemotePodCIDR6, testbed.RouterIP6, c.Bridge))
-	c.put(four, six)
-	c.run()
-	c.settle()
-	c.servePods(t)
+	c.begin(four, six)
 	for _, end := range []*testbed.Pod{c.pods[1], c.remotes[0]} {
 		c.put(slice(four, 8080, at(end.IP4)), slice(six, 8080, at(end.IP6)))
 		c.inForce(t)
@@ -62,51 +59,15 @@ func TestHostTraffic(t *testing.T) {
 		t.Fatal(out, err)
 	}
 	c.put(slice(four, 8080, at(c.pods[1].IP4)))
-	c.eventually("a lost route comes back", func() error {
-		a, err := c.Node.Ask(c.ctx, "tcp", "40.0.0.1:80")
-		if err == nil && a.Pod != c.pods[1].Name {
-			err = errors.New(a.Pod)
-		}
-		return err
-	})
+	c.awaitAnswer(t, c.Node, "40.0.0.1:80", c.pods[1].Name) // the lost route comes back
 	must(c.t, c.agent.Stop(15))
 	c.ask(t, c.Node, "tcp", "40.0.0.1:80", c.pods[1].Name) // without an agent as well
-	if out, errOut, status := c.nkp("cleanup", "--ovsdb", c.DB(), "--bridge", c.Bridge, "--socket", c.socket()); status != 0 {
-		t.Fatal(out, errOut)
-	}
+	c.cleanup(t)
 	for _, what := range [][]string{{"ip", "route", "show", "proto", "110"}, {"ip", "-6", "route", "show", "proto", "110"}, {"ip", "neigh", "show", "nud", "permanent"}} {
 		out, err := c.Exec(c.Node, what...)
 		if err != nil || strings.Contains(out, "40") || strings.Contains(out, "169.254") {
 			t.Errorf("%s after cleanup: %s %v", strings.Join(what, " "), out, err)
 		}
-	}
-}
-
-// A Service whose endpoint is the node itself serves everyone: the node (the API server's node calls it by its ClusterIP),
-// pods and outside clients, who keep their addresses as they do where kube-proxy delivers to a local process.
-func TestNodeIsTheEndpoint(t *testing.T) {
-	four, six := service("four", "40.0.0.1", exposed(30080)), service("six", "fd00:40::1", exposed(30081))
-	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC, "--service-cidr", serviceCIDRs)
-	c.put(four, six, slice(four, 6443, at(testbed.NodeIP4)), slice(six, 6443, at(testbed.NodeIP6)))
-	c.run()
-	c.settle()
-	_, err := c.Node.ServeTCP(6443)
-	must(t, err)
-	for _, vip := range []string{"40.0.0.1:80", "[fd00:40::1]:80"} {
-		for range 3 { // again: the first connection's entries are there
-			c.ask(t, c.Node, "tcp", vip, c.Node.Name)
-		}
-	}
-	for _, to := range []struct {
-		vip, nodePort string
-	}{{"40.0.0.1:80", hostPort(testbed.NodeIP4, 30080)}, {"[fd00:40::1]:80", hostPort(testbed.NodeIP6, 30081)}} {
-		for _, from := range []*testbed.Host{c.pods[0].Host, c.External} {
-			ip := from.IP(netip.MustParseAddrPort(to.nodePort).Addr())
-			if a := c.ask(t, from, "tcp", to.nodePort, c.Node.Name); a.Client.Addr() != ip {
-				t.Errorf("%s -> %s: the node saw %v, want the client's own address", from.Name, to.nodePort, a.Client)
-			}
-		}
-		c.ask(t, c.pods[0].Host, "tcp", to.vip, c.Node.Name)
 	}
 }
 
@@ -119,18 +80,9 @@ func TestNodeWithoutIPv6(t *testing.T) {
 	node.Status.Addresses = []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: testbed.NodeIP4.String()}}
 	c.objects["node"] = node
 	four := service("four", "40.0.0.1")
-	c.put(four, slice(four, 8080, at(c.pods[0].IP4)))
-	c.run()
-	c.settle()
-	c.servePods(t)
+	c.begin(four, slice(four, 8080, at(c.pods[0].IP4)))
 	c.ask(t, c.Node, "tcp", "40.0.0.1:80", c.pods[0].Name)
-	c.eventually("nkp's route", func() error {
-		out, err := c.Exec(c.Node, "ip", "route", "show", "40.0.0.0/24")
-		if err == nil && !strings.Contains(out, "proto 110") {
-			err = errors.New(out)
-		}
-		return err
-	})
+	c.awaitRoute("-4", "40.0.0.0/24")
 	if log := c.agent.Log.String(); strings.Contains(log, "level=WARN") {
 		t.Errorf("nkp warns: %s", log)
 	}
@@ -142,10 +94,7 @@ func TestNodeWithoutIPv6(t *testing.T) {
 func TestNodeBesideTheBridge(t *testing.T) {
 	four, six := service("four", "40.0.0.1", exposed(30080)), service("six", "fd00:40::1", exposed(30081))
 	c := newCluster(t, testbed.Options{NodeOutside: true}, "--service-cidr", serviceCIDRs, "--host-traffic", "off")
-	c.put(four, six)
-	c.run()
-	c.settle()
-	c.servePods(t)
+	c.begin(four, six)
 	client := c.pods[0]
 	for _, end := range []*testbed.Pod{c.pods[1], c.remotes[0], client} {
 		c.put(slice(four, 8080, at(end.IP4)), slice(six, 8080, at(end.IP6)))
@@ -166,70 +115,6 @@ func TestNodeBesideTheBridge(t *testing.T) {
 	}
 }
 
-// A node whose address is on a NIC beside the bridge: iptables serves what the bridge never sees. The node's processes reach
-// ClusterIPs and their own node's NodePorts, clients outside reach NodePorts and load balancer addresses at the NIC, and the
-// pods' own traffic is served on the bridge alone.
-func TestHostTrafficByIPTables(t *testing.T) {
-	nightly.Only(t, "TestHostTrafficByNFTables serves the same node; the tests of package fallback serve nodes by iptables")
-	balanced := func(lb string) func(*v1.Service) {
-		return func(s *v1.Service) {
-			s.Spec.Type = v1.ServiceTypeLoadBalancer
-			s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: lb}}
-		}
-	}
-	four := service("four", "40.0.0.1", exposed(30080), balanced("20.0.0.1"))
-	six := service("six", "fd00:40::1", exposed(30081), balanced("fd00:20::1"))
-	c := newCluster(t, testbed.Options{NodeOutside: true}, "--service-cidr", serviceCIDRs, "--host-traffic", "iptables")
-	c.put(four, six)
-	c.run()
-	c.settle() // compares iptables, too
-	c.servePods(t)
-	c.put(slice(four, 8080, at(c.remotes[0].IP4)), slice(six, 8080, at(c.remotes[0].IP6)))
-	c.settle()
-	end := c.remotes[0]
-	for _, tc := range []struct {
-		from *testbed.Host
-		to   []string
-	}{
-		{c.Node, []string{"40.0.0.1:80", "[fd00:40::1]:80", hostPort(testbed.NodeIP4, 30080), hostPort(testbed.NodeIP6, 30081), "127.0.0.1:30080", "20.0.0.1:80", "[fd00:20::1]:80"}},
-		{c.External, []string{hostPort(testbed.NodeIP4, 30080), hostPort(testbed.NodeIP6, 30081), "20.0.0.1:80", "[fd00:20::1]:80"}},
-	} {
-		for _, to := range tc.to {
-			a := c.ask(t, tc.from, "tcp", to, end.Name)
-			if want := c.Node.IP(a.Client.Addr()); a.Client.Addr() != want {
-				t.Errorf("%s -> %s: the endpoint saw %v, want the node's address %v", tc.from.Name, to, a.Client, want)
-			}
-		}
-	}
-	a := c.ask(t, c.pods[0].Host, "tcp", hostPort(testbed.NodeIP4, 30080), end.Name)
-	if a.Client.Addr() != c.pods[0].IP4 {
-		t.Errorf("a pod's connection to a NodePort was served beside the bridge: the endpoint saw %v", a.Client)
-	}
-	const atLocalhost = "kubeproxy_iptables_localhost_nodeports_accepted_packets_total"
-	before, err := c.scrape()
-	must(t, err)
-	for range 3 {
-		c.ask(t, c.Node, "tcp", "127.0.0.1:30080", end.Name)
-		c.ask(t, c.Node, "tcp", hostPort(testbed.NodeIP4, 30080), end.Name)
-	}
-	c.scrapeUntil(map[string]float64{atLocalhost: before.values[atLocalhost] + 3})
-	status, _, _ := c.nkp("status", "--socket", c.socket())
-	for _, want := range []string{"host traffic", "iptables", "serves host"} {
-		if !strings.Contains(status, want) {
-			t.Errorf("status does not say %q:\n%s", want, status)
-		}
-	}
-	must(c.t, c.agent.Stop(15))
-	c.ask(t, c.External, "tcp", hostPort(testbed.NodeIP4, 30080), end.Name) // without an agent as well
-	out, errOut, exit := c.nkp("cleanup", "--ovsdb", c.DB(), "--bridge", c.Bridge, "--socket", c.socket())
-	if exit != 0 || !strings.Contains(out, "from iptables") || !strings.Contains(out, "from "+c.Bridge) {
-		t.Fatalf("cleanup ends with %d: %s%s", exit, out, errOut)
-	}
-	if rules, err := c.Exec(c.Node, "iptables-save"); err != nil || strings.Contains(rules, "KUBE-") {
-		t.Errorf("after cleanup: %v\n%s", err, rules)
-	}
-}
-
 // On a node where nkp never ran, diff misses what the bridge should hold, and what nftables should hold beside it for what
 // the node sends to its own addresses, or iptables where that drops what only it can accept.
 func TestDiffBeforeTheFirstRun(t *testing.T) {
@@ -243,32 +128,6 @@ func TestDiffBeforeTheFirstRun(t *testing.T) {
 		if status != 1 || !strings.Contains(out, "+ cookie=") || !strings.Contains(out, want) {
 			t.Errorf("with policy %s of INPUT, diff ends with %d:\n%s%s", policy, status, out, errOut)
 		}
-	}
-}
-
-// NodePorts are served at every address of the node's interfaces, as soon as it is there, and at no other.
-func TestAddressesOfTheNode(t *testing.T) {
-	s := service("web", "40.0.0.1", exposed(30080))
-	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC)
-	c.put(s)
-	c.run()
-	c.settle()
-	c.servePods(t)
-	c.put(slice(s, 8080, at(c.pods[1].IP4)))
-	c.settle()
-	second := netip.MustParsePrefix("172.16.0.77/24")
-	must(t, c.Node.AddAddr(c.Bridge, second))
-	must(t, c.Router.AddRoute(netip.PrefixFrom(second.Addr(), 32), testbed.NodeIP4, "uplink"))
-	c.eventually("a new address of the node serves NodePorts", func() error {
-		a, err := c.External.Ask(c.ctx, "tcp", hostPort(second.Addr(), 30080))
-		if err == nil && a.Pod != c.pods[1].Name {
-			err = errors.New(a.Pod)
-		}
-		return err
-	})
-	c.settle()
-	if _, err := c.pods[0].Ask(c.ctx, "tcp", hostPort(testbed.RemoteIP4, 30080)); !errors.Is(err, testbed.ErrRefused) {
-		t.Errorf("another node's address: %v; want its own refusal", err)
 	}
 }
 
@@ -286,10 +145,7 @@ func TestMasqueradePortsAreApart(t *testing.T) {
 	nightly.Only(t, "thousands of connections")
 	s := service("web", "40.0.0.1", exposed(30080))
 	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC)
-	c.put(s)
-	c.run()
-	c.settle()
-	c.servePods(t)
+	c.begin(s)
 	c.put(slice(s, 8080, at(c.pods[1].IP4)))
 	c.settle()
 	to := hostPort(testbed.NodeIP4, 30080)
@@ -337,10 +193,7 @@ func TestMasqueradeAvoidsNodePorts(t *testing.T) {
 	in := service("in", "40.0.0.1", exposed(nodePort), protocol(v1.ProtocolUDP))
 	out := service("out", "40.0.0.2", protocol(v1.ProtocolUDP))
 	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC)
-	c.put(in, slice(in, 8080, at(c.remotes[0].IP4)), out, slice(out, port, at(testbed.ExternalIP4)))
-	c.run()
-	c.settle()
-	c.servePods(t)
+	c.begin(in, slice(in, 8080, at(c.remotes[0].IP4)), out, slice(out, port, at(testbed.ExternalIP4)))
 	var host *net.UDPConn
 	must(t, c.External.Do(func() (err error) {
 		host, err = net.ListenUDP("udp4", &net.UDPAddr{Port: port})
@@ -410,10 +263,7 @@ func TestNoPortLeft(t *testing.T) {
 	// too. A crash would take far longer than this test.
 	_, err := c.Vsctl("set", "Open_vSwitch", ".", "ovs_version=3.3.0")
 	must(t, err)
-	c.put(outside, slice(outside, 5353, at(c.pods[0].IP4)), inside, slice(inside, 5353, at(c.pods[1].IP4)))
-	c.servePods(t)
-	c.run()
-	c.settle()
+	c.begin(outside, slice(outside, 5353, at(c.pods[0].IP4)), inside, slice(inside, 5353, at(c.pods[1].IP4)))
 	for _, tc := range []struct {
 		from     *testbed.Host
 		to       netip.AddrPort
@@ -483,10 +333,7 @@ func TestNodeIsTheGateway(t *testing.T) {
 			t.Fatal(cmd.argv, out, err)
 		}
 	}
-	c.put(four)
-	c.run()
-	c.settle()
-	c.servePods(t)
+	c.begin(four)
 	for _, end := range []*testbed.Pod{c.pods[1], c.remotes[0], c.pods[0]} {
 		c.put(slice(four, 8080, at(end.IP4)))
 		c.inForce(t)
@@ -498,63 +345,60 @@ func TestNodeIsTheGateway(t *testing.T) {
 	}
 }
 
-// Where iptables is not installed, nftables serves the node's own traffic beside the bridge: in scope host, and in scope own where the
-// node's address is on the bridge. Once iptables is installed and asked for, a restart changes over, and no connection is lost, at 127.0.0.1 too.
+// Where iptables is not installed, nftables serves what the node sends to its own addresses. What serves stays while
+// nothing else can, and once iptables is installed and asked for, a restart changes over. No connection is lost, at
+// 127.0.0.1 too.
 func TestHostTrafficWithoutIPTables(t *testing.T) {
 	nightly.Only(t, "TestHostTrafficByNFTables changes over between the two")
-	for scope, outside := range map[string]bool{"host": true, "own": false} {
-		t.Run(scope, func(t *testing.T) {
-			s := service("web", "40.0.0.1", exposed(30001))
-			c := newCluster(t, testbed.Options{NodeOutside: outside})
-			c.put(s, slice(s, 8080, at(c.remotes[0].IP4)))
-			c.servePods(t)
-			runWithoutIPTables := func(flags ...string) {
-				run := testbed.Wrapped(slices.Concat([]string{c.bin, "run", "--socket", c.socket(), "--log-level", "debug", "--ovs-wait", "10s"}, flags, c.common())...)
-				c.agent = harness.Start(t, c.home(), append([]string{"unshare", "-m", "sh", "-c",
-					`for p in iptables-nft iptables-legacy; do mount --bind /dev/null "$(readlink -f "$(command -v $p)")"; done; exec "$@"`, "sh"}, run...)...)
-			}
-			runWithoutIPTables()
-			c.statusSays("mode", "ovs: ", "tables ip nkp and ip6 nkp, serves "+scope, "all is programmed")
-			to := "172.16.0.2:30001"
-			held, err := c.Node.Hold(c.ctx, to, testbed.DialOptions{})
-			must(t, err)
-			defer held.Close()
-			c.ask(t, c.Node, "tcp", to, c.remotes[0].Name)
-			if outside {
-				c.ask(t, c.Node, "tcp", "40.0.0.1:80", c.remotes[0].Name)
-			}
-			if out, errOut, status := c.nkp(append([]string{"diff", "--socket", c.socket()}, c.common()...)...); status != 0 {
-				t.Errorf("diff ends with %d: %s%s", status, out, errOut)
-			}
-			answered := c.keepAsking(t, "127.0.0.1:30001")
-			must(t, c.agent.Stop(syscall.SIGTERM))
-			runWithoutIPTables("--host-traffic", "iptables") // nothing can serve: what does, stays
-			c.statusSays("is not handled: ", "may serve old endpoints")
-			must(t, c.agent.Stop(syscall.SIGTERM))
-			c.runWith("--host-traffic", "iptables")
-			c.statusSays("mode", "ovs: ", "iptables", "serves host", "all is programmed")
-			c.eventually("nftables' tables go", func() error {
-				tables, err := c.Node.Exec(c.ctx, "nft", "list", "tables")
-				if strings.Contains(tables, "nkp") {
-					return errors.New(tables)
-				}
-				return err
-			})
-			for range 50 {
-				c.ask(t, c.Node, "tcp", "127.0.0.1:30001", c.remotes[0].Name)
-			}
-			answered()
-			must(t, held.Check())
-			c.ask(t, c.Node, "tcp", to, c.remotes[0].Name)
-			must(t, c.agent.Stop(syscall.SIGTERM))
-			if out, errOut, exit := c.nkp("cleanup", "--ovsdb", c.DB(), "--bridge", c.Bridge, "--socket", c.socket()); exit != 0 {
-				t.Fatalf("cleanup ends with %d: %s%s", exit, out, errOut)
-			}
-			if on, err := c.Node.Exec(c.ctx, "cat", "/proc/sys/net/ipv4/conf/all/route_localnet"); err != nil || strings.TrimSpace(on) != "0" {
-				t.Errorf("after cleanup: route_localnet is %s, %v", on, err)
-			}
-		})
+	s := service("web", "40.0.0.1", exposed(30001))
+	c := newCluster(t, testbed.Options{})
+	c.put(s, slice(s, 8080, at(c.remotes[0].IP4)))
+	c.servePods(t)
+	runWithoutIPTables := func(flags ...string) {
+		c.launchBy(slices.Concat(
+			[]string{"unshare", "-m", "sh", "-c", `for p in iptables-nft iptables-legacy; do
+				mount --bind /dev/null "$(readlink -f "$(command -v $p)")"
+			done; exec "$@"`, "sh"},
+			[]string{c.bin, "run", "--socket", c.socket(), "--log-level", "debug", "--ovs-wait", "10s"}, flags, c.common())...)
 	}
+	runWithoutIPTables()
+	c.statusSays("mode", "ovs: ", "tables ip nkp and ip6 nkp, serves own", "all is programmed")
+	to := "172.16.0.2:30001"
+	held, err := c.Node.Hold(c.ctx, to, testbed.DialOptions{})
+	must(t, err)
+	defer held.Close()
+	must(t, c.differs())
+	answered := c.keepAsking(t, "127.0.0.1:30001")
+	must(t, c.agent.Stop(syscall.SIGTERM))
+
+	runWithoutIPTables("--host-traffic", "iptables")
+	c.statusSays("is not handled: ", "may serve old endpoints")
+	must(t, c.agent.Stop(syscall.SIGTERM))
+
+	c.runWith("--host-traffic", "iptables")
+	c.statusSays("mode", "ovs: ", "iptables", "serves host", "all is programmed")
+	c.awaitRules(t, "nftables' tables go", "nkp")
+	for range 50 {
+		c.ask(t, c.Node, "tcp", "127.0.0.1:30001", c.remotes[0].Name)
+	}
+	answered()
+	must(t, held.Check())
+	must(t, c.agent.Stop(syscall.SIGTERM))
+	if out := c.cleanup(t); !strings.Contains(out, "from iptables") {
+		t.Errorf("cleanup says %s", out)
+	}
+}
+
+// awaitRules waits until the node's rules, of nftables and iptables over it, have none of the texts.
+func (c *cluster) awaitRules(t *testing.T, what string, texts ...string) {
+	t.Helper()
+	c.eventually(what, func() error {
+		rules, err := c.Node.Exec(c.ctx, "nft", "list", "ruleset")
+		if slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(rules, text) }) {
+			return errors.New(rules)
+		}
+		return err
+	})
 }
 
 // A TCP connection from the node directly to a pod works from a port that is a NodePort: the pod's answers are not taken for connections to it.
@@ -567,10 +411,7 @@ func TestNodePortAsSourcePort(t *testing.T) {
 			}
 			four, six := service("four", "40.0.0.1", exposed(30080)), service("six", "fd00:40::1", exposed(30081))
 			c := newCluster(t, testbed.Options{NodeOutside: outside})
-			c.put(four, slice(four, 8080, at(c.remotes[0].IP4)), six, slice(six, 8080, at(c.remotes[0].IP6)))
-			c.run()
-			c.settle()
-			c.servePods(t)
+			c.begin(four, slice(four, 8080, at(c.remotes[0].IP4)), six, slice(six, 8080, at(c.remotes[0].IP6)))
 			for nodePort, pod := range map[int]netip.Addr{30080: c.pods[0].IP4, 30081: c.pods[0].IP6} {
 				to, from := hostPort(pod, 8080), testbed.DialOptions{LocalPort: nodePort}
 				held, err := c.Node.Hold(c.ctx, to, from)
@@ -585,54 +426,69 @@ func TestNodePortAsSourcePort(t *testing.T) {
 	}
 }
 
-// A restart changes over from iptables, as earlier releases had it beside a bridge, to nftables: no connection fails, a held one stays, and
-// nothing is left of iptables. A cleanup removes the tables.
+// A node whose address is on a NIC beside the bridge: iptables, or nftables, serves what the bridge never sees. The
+// node's processes reach ClusterIPs and NodePorts, clients outside NodePorts and load balancer addresses, and the
+// pods' own traffic is served on the bridge alone. A restart changes over from iptables to nftables: no connection
+// fails, a held one stays, and nothing is left of iptables. A cleanup removes the tables.
 func TestHostTrafficByNFTables(t *testing.T) {
-	s := service("web", "40.0.0.1", exposed(30080))
+	four := service("four", "40.0.0.1", exposed(30080), loadBalancer("20.0.0.1"))
+	six := service("six", "fd00:40::1", exposed(30081), loadBalancer("fd00:20::1"))
 	c := newCluster(t, testbed.Options{NodeOutside: true}, "--service-cidr", serviceCIDRs)
-	c.put(s, slice(s, 8080, at(c.remotes[0].IP4)))
+	end := c.remotes[0]
+	c.put(four, slice(four, 8080, at(end.IP4)), six, slice(six, 8080, at(end.IP6)))
 	c.runWith("--host-traffic", "iptables")
 	c.settle()
 	c.servePods(t)
-	end := c.remotes[0].Name
-	c.ask(t, c.Node, "tcp", "40.0.0.1:80", end)
+	outside := []string{"172.16.0.2:30080", "[fd00:ac::2]:30081", "20.0.0.1:80", "[fd00:20::1]:80"}
+	own := append([]string{"40.0.0.1:80", "[fd00:40::1]:80", "127.0.0.1:30080"}, outside...)
+	serves := func() {
+		t.Helper()
+		for from, list := range map[*testbed.Host][]string{c.Node: own, c.External: outside} {
+			for _, to := range list {
+				a := c.ask(t, from, "tcp", to, end.Name)
+				if want := c.Node.IP(a.Client.Addr()); a.Client.Addr() != want {
+					t.Errorf("%s -> %s: the endpoint saw %v, want the node's address %v", from.Name, to, a.Client, want)
+				}
+			}
+		}
+		if a := c.ask(t, c.pods[0].Host, "tcp", outside[0], end.Name); a.Client.Addr() != c.pods[0].IP4 {
+			t.Errorf("a pod's connection to a NodePort was served beside the bridge: the endpoint saw %v", a.Client)
+		}
+	}
+	serves()
+	const atLocalhost = "kubeproxy_iptables_localhost_nodeports_accepted_packets_total"
+	before, err := c.scrape()
+	must(t, err)
+	for range 3 {
+		c.ask(t, c.Node, "tcp", "127.0.0.1:30080", end.Name)
+		c.ask(t, c.Node, "tcp", outside[0], end.Name)
+	}
+	c.scrapeUntil(map[string]float64{atLocalhost: before.values[atLocalhost] + 3})
+
 	held, err := c.Node.Hold(c.ctx, "40.0.0.1:80", testbed.DialOptions{})
 	must(t, err)
 	defer held.Close()
-	outside, err := c.External.Hold(c.ctx, "172.16.0.2:30080", testbed.DialOptions{})
+	heldOutside, err := c.External.Hold(c.ctx, outside[0], testbed.DialOptions{})
 	must(t, err)
-	defer outside.Close()
+	defer heldOutside.Close()
 	answered := c.keepAsking(t, "40.0.0.1:80")
 	must(t, c.agent.Stop(syscall.SIGTERM))
 	c.run()
 	c.statusSays("host traffic     nftables", "tables ip nkp and ip6 nkp, serves host", "all is programmed")
 	c.settle()
-	c.eventually("iptables' chains go", func() error {
-		rules, err := c.Node.Exec(c.ctx, "iptables-save")
-		if strings.Contains(rules, "KUBE-SERVICES") {
-			return errors.New(rules)
-		}
-		return err
-	})
+	c.awaitRules(t, "iptables' chains go", "KUBE-SERVICES")
 	must(t, held.Check())
-	must(t, outside.Check())
-	for _, to := range []string{"40.0.0.1:80", "172.16.0.2:30080", "127.0.0.1:30080"} {
-		c.ask(t, c.Node, "tcp", to, end)
-	}
-	c.ask(t, c.External, "tcp", "172.16.0.2:30080", end)
-	if a := c.ask(t, c.pods[0].Host, "tcp", "172.16.0.2:30080", end); a.Client.Addr() != c.pods[0].IP4 {
-		t.Errorf("a pod's connection to a NodePort was served beside the bridge: the endpoint saw %v", a.Client)
-	}
+	must(t, heldOutside.Check())
+	serves()
 	answered()
-	must(c.t, c.agent.Stop(syscall.SIGTERM))
-	out, errOut, exit := c.nkp("cleanup", "--ovsdb", c.DB(), "--bridge", c.Bridge, "--socket", c.socket())
-	if exit != 0 || !strings.Contains(out, "removed 2 tables from nftables") || !strings.Contains(out, "from "+c.Bridge) {
-		t.Fatalf("cleanup ends with %d: %s%s", exit, out, errOut)
+	must(t, c.agent.Stop(syscall.SIGTERM))
+	out := c.cleanup(t)
+	if !strings.Contains(out, "removed 2 tables from nftables") || !strings.Contains(out, "from "+c.Bridge) {
+		t.Errorf("cleanup says %s", out)
 	}
-	if tables, err := c.Node.Exec(c.ctx, "nft", "list", "tables"); err != nil || strings.Contains(tables, "nkp") {
-		t.Errorf("after cleanup: %v\n%s", err, tables)
-	}
-	if on, err := c.Node.Exec(c.ctx, "cat", "/proc/sys/net/ipv4/conf/all/route_localnet"); err != nil || strings.TrimSpace(on) != "0" {
+	c.awaitRules(t, "after cleanup", "nkp")
+	on, err := c.Node.Exec(c.ctx, "cat", "/proc/sys/net/ipv4/conf/all/route_localnet")
+	if err != nil || strings.TrimSpace(on) != "0" {
 		t.Errorf("after cleanup: route_localnet is %s, %v", on, err)
 	}
 }
@@ -643,11 +499,11 @@ func TestHostTrafficByNFTablesTakesOver(t *testing.T) {
 	s := service("web", "40.0.0.1")
 	c := newCluster(t, testbed.Options{NodeOutside: true})
 	c.put(s, slice(s, 8080, at(c.remotes[0].IP4)))
-	c.servePods(t)
 	for _, left := range []struct{ by, says string }{
 		{"nft add table ip kube-proxy", "nftables has kube-proxy's tables; --host-traffic nftables"},
 		{"iptables-nft -t nat -N KUBE-SERVICES; iptables-nft -t nat -A OUTPUT -j KUBE-SERVICES; " +
-			"iptables-nft -t nat -A KUBE-SERVICES -d 40.0.0.1 -p tcp -j DNAT --to-destination 10.0.1.12:8080", "iptables already has Service chains"},
+			"iptables-nft -t nat -A KUBE-SERVICES -d 40.0.0.1 -p tcp -j DNAT --to-destination 10.0.1.12:8080",
+			"iptables already has Service chains"},
 	} {
 		_, err := c.Exec(c.Node, "sh", "-ec", left.by)
 		must(t, err)
@@ -660,29 +516,7 @@ func TestHostTrafficByNFTablesTakesOver(t *testing.T) {
 			t.Errorf("%s: the rules were changed: %v\n%s\nbefore:\n%s", left.by, err, after, before)
 		}
 	}
-	for _, mode := range []string{"iptables", "nftables"} {
-		_, err := c.Node.Exec(c.ctx, "nft", "add", "table", "ip", "kube-proxy")
-		must(t, err)
-		c.runWith("--host-traffic", mode)
-		c.statusSays("serves host", "all is programmed")
-		c.eventually("kube-proxy's table goes", func() error {
-			tables, err := c.Node.Exec(c.ctx, "nft", "list", "tables")
-			if strings.Contains(tables, "kube-proxy") {
-				return errors.New(tables)
-			}
-			return err
-		})
-		if mode == "iptables" {
-			must(t, c.agent.Stop(syscall.SIGTERM))
-		}
-	}
+	c.runWith("--host-traffic", "nftables")
 	c.statusSays("tables ip nkp and ip6 nkp, serves host", "all is programmed")
-	c.eventually("kube-proxy's rules go", func() error {
-		rules, err := c.Node.Exec(c.ctx, "nft", "list", "ruleset")
-		if strings.Contains(rules, "KUBE-SERVICES") || strings.Contains(rules, "kube-proxy") {
-			return errors.New(rules)
-		}
-		return err
-	})
-	c.ask(t, c.Node, "tcp", "40.0.0.1:80", c.remotes[0].Name)
+	c.awaitRules(t, "kube-proxy's rules go", "KUBE-SERVICES", "kube-proxy")
 }

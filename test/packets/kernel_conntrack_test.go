@@ -23,11 +23,8 @@ func TestKernelConntrackFull(t *testing.T) {
 	set := func(limit string) { must(t, os.WriteFile(file, []byte(strings.TrimSpace(limit)), 0o644)) }
 	t.Cleanup(func() { set(string(before)) })
 	c := newCluster(t, testbed.Options{})
-	c.servePods(t)
 	web := service("web", "40.0.0.1", func(s *v1.Service) { s.Spec.Selector = map[string]string{"app": "web"} })
-	c.put(web, slice(web, 8080, at(c.pods[0].IP4)))
-	c.run()
-	c.settle()
+	c.begin(web, slice(web, 8080, at(c.pods[0].IP4)))
 	for range 3 { // assured entries, which do not give way; of another client, whose own namespace has a table, too
 		c.keepOpen(t, c.pods[2].Host, "40.0.0.1:80")
 	}

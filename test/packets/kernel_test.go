@@ -32,21 +32,14 @@ func requireKernelDatapath(t *testing.T) {
 // a Service and then directly to the same endpoint, or the other way round, works both times.
 func TestKernelSCTP(t *testing.T) {
 	requireKernelDatapath(t)
-	all, one4, one6 := service("all", "40.0.0.1", protocol(v1.ProtocolSCTP)), service("one4", "40.0.0.2", protocol(v1.ProtocolSCTP)),
-		service("one6", "fd00:40::2", protocol(v1.ProtocolSCTP))
-	none := service("none", "40.0.0.3", protocol(v1.ProtocolSCTP))
+	sctp := protocol(v1.ProtocolSCTP)
+	all, none := service("all", "40.0.0.1", sctp), service("none", "40.0.0.3", sctp)
 	c := newCluster(t, testbed.Options{})
-	c.servePods(t)
-	ask := func(to string, port int) (testbed.Answer, error) {
-		return c.pods[0].AskWith(c.ctx, "sctp", to, testbed.AskOptions{DialOptions: testbed.DialOptions{LocalPort: port}})
-	}
-	c.put(none, all, slice(all, 8080, ats(c.pods[1].IP4, c.pods[2].IP4, c.remotes[0].IP4, c.remotes[1].IP4)...))
-	c.put(one4, one6)
-	c.run()
-	c.settle()
+	c.begin(none, all, slice(all, 8080, ats(c.pods[1].IP4, c.pods[2].IP4, c.remotes[0].IP4, c.remotes[1].IP4)...))
 	who := map[string]int{}
 	for i := range 40 {
-		a, err := ask("40.0.0.1:80", 30000+i)
+		o := testbed.AskOptions{DialOptions: testbed.DialOptions{LocalPort: 30000 + i}}
+		a, err := c.pods[0].AskWith(c.ctx, "sctp", "40.0.0.1:80", o)
 		if err != nil {
 			t.Fatalf("from port %d: %v\n%s", 30000+i, err, c.explain("sctp", "40.0.0.1:80"))
 		}
@@ -55,24 +48,7 @@ func TestKernelSCTP(t *testing.T) {
 	if len(who) != 4 {
 		t.Errorf("40 associations reached %v, want all 4 endpoints", who)
 	}
-	for i, e := range []*testbed.Pod{c.pods[1], c.remotes[0]} {
-		c.put(slice(one4, 8080, at(e.IP4)), slice(one6, 8080, at(e.IP6)))
-		c.settle()
-		for k, tc := range []struct{ first, second string }{
-			{"40.0.0.2:80", hostPort(e.IP4, 8080)},
-			{hostPort(e.IP4, 8080), "40.0.0.2:80"},
-			{"[fd00:40::2]:80", hostPort(e.IP6, 8080)},
-			{hostPort(e.IP6, 8080), "[fd00:40::2]:80"},
-		} {
-			port := 20000 + 10*i + k
-			for _, to := range []string{tc.first, tc.second} {
-				if a, err := ask(to, port); err != nil || a.Pod != e.Name {
-					t.Errorf("%s then %s, from port %d: %s: answered by %q, %v\n%s", tc.first, tc.second, port, to, a.Pod, err,
-						c.explain("sctp", to))
-				}
-			}
-		}
-	}
+	c.reusesPorts(t, v1.ProtocolSCTP)
 	// Nobody there: told so at once, not by silence.
 	if _, err := c.pods[0].Ask(c.ctx, "sctp", "40.0.0.3:80"); err == nil || errors.Is(err, testbed.ErrTimeout) {
 		t.Errorf("without endpoints: %v, want an ICMP error", err)
@@ -84,15 +60,12 @@ func TestKernelSCTP(t *testing.T) {
 // still new.
 func TestBeforeTheFirstAnswer(t *testing.T) {
 	const datagrams = 5
-	nodePort := func(port int32) func(*v1.Service) {
-		return func(s *v1.Service) { s.Spec.Type, s.Spec.Ports[0].NodePort = v1.ServiceTypeNodePort, port }
-	}
 	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC)
 	endpoints := []*testbed.Pod{c.remotes[0], c.pods[1], c.pods[0]}
 	received := make([]chan netip.Addr, len(endpoints)) // the clients' addresses as the endpoints see them
 	for i, e := range endpoints {
-		s4 := service(nth("v4", i), fmt.Sprintf("40.0.0.%d", i+1), protocol(v1.ProtocolUDP), nodePort(int32(30040+i)))
-		s6 := service(nth("v6", i), fmt.Sprintf("fd00:40::%d", i+1), protocol(v1.ProtocolUDP), nodePort(int32(30060+i)))
+		s4 := service(nth("v4", i), fmt.Sprintf("40.0.0.%d", i+1), protocol(v1.ProtocolUDP), exposed(int32(30040+i)))
+		s6 := service(nth("v6", i), fmt.Sprintf("fd00:40::%d", i+1), protocol(v1.ProtocolUDP), exposed(int32(30060+i)))
 		c.put(s4, slice(s4, 8080, at(e.IP4)), s6, slice(s6, 8080, at(e.IP6)))
 		l, err := e.ListenPacket(":8080")
 		must(t, err)
@@ -158,13 +131,7 @@ func TestBeforeTheFirstAnswer(t *testing.T) {
 	pod := netip.PrefixFrom(c.remotes[1].IP4, 32)
 	must(t, c.Remote.AddRoute(pod, netip.Addr{}, "eth0"))
 	conn := c.sends(t, c.pods[0].Host, "tcp", "40.0.0.10:80")
-	c.eventually("the first SYN is tracked", func() error {
-		out, err := c.Appctl("dpctl/dump-conntrack", "zone=1001")
-		if err == nil && !strings.Contains(out, "dst=40.0.0.10") {
-			err = errors.New(out)
-		}
-		return err
-	})
+	c.tracked("40.0.0.10")
 	must(t, c.Remote.AddRoute(pod, netip.Addr{}, c.remotes[1].Interface))
 	c.eventually("the SYN sent again is answered", func() error {
 		yes, err := conn.answered()

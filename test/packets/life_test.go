@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -27,12 +28,12 @@ import (
 )
 
 // hold opens n connections and keeps them.
-func (c *cluster) hold(t *testing.T, n int, to string) []*testbed.Held {
+func (c *cluster) hold(t *testing.T, from *testbed.Host, n int, to string) []*testbed.Held {
 	t.Helper()
 	held := make([]*testbed.Held, n)
 	for i := range held {
 		var err error
-		held[i], err = c.pods[0].Hold(c.ctx, to, testbed.DialOptions{})
+		held[i], err = from.Hold(c.ctx, to, testbed.DialOptions{})
 		must(t, err)
 	}
 	return held
@@ -52,21 +53,23 @@ func checkHeld(t *testing.T, when string, held []*testbed.Held) {
 func TestEstablishedConnectionsStay(t *testing.T) {
 	s := service("web", "40.0.0.1")
 	c := start(t, s)
-	c.servePods(t)
 	a, b, r := c.pods[1].IP4, c.pods[2].IP4, c.remotes[0].IP4
 	c.put(slice(s, 8080, ats(a, b, r)...))
 	c.settle()
-	held := c.hold(t, 12, "40.0.0.1:80")
-	checkHeld(t, "at first", held)
-	c.put(slice(s, 8080, ats(a, b)...))
-	c.settle()
-	checkHeld(t, "after an endpoint was removed", held)
-	c.put(slice(s, 8080, ats(a)...))
-	c.settle()
-	checkHeld(t, "after a second one was removed", held)
-	c.put(slice(s, 8080, ats(a, b, r, c.remotes[1].IP4, c.pods[0].IP4)...))
-	c.settle()
-	checkHeld(t, "after endpoints were added", held)
+	held := c.hold(t, c.pods[0].Host, 12, "40.0.0.1:80")
+	for _, step := range []struct {
+		when string
+		ends []netip.Addr
+	}{
+		{"at first", []netip.Addr{a, b, r}},
+		{"after an endpoint was removed", []netip.Addr{a, b}},
+		{"after a second one was removed", []netip.Addr{a}},
+		{"after endpoints were added", []netip.Addr{a, b, r, c.remotes[1].IP4, c.pods[0].IP4}},
+	} {
+		c.put(slice(s, 8080, ats(step.ends...)...))
+		c.settle()
+		checkHeld(t, step.when, held)
+	}
 	_, err := c.Ofctl("del-flows", c.Bridge, "cookie=0x6e6b700000000000/0xffffff0000000000")
 	must(t, err)
 	c.settle()
@@ -76,7 +79,7 @@ func TestEstablishedConnectionsStay(t *testing.T) {
 	checkHeld(t, "without any endpoint", held)
 }
 
-// A load is new connections all the time, from the first pod to one address.
+// A load is new connections all the time, from one host to one address.
 type load struct {
 	t           *testing.T
 	cancel      context.CancelFunc
@@ -85,15 +88,20 @@ type load struct {
 	first       atomic.Pointer[error]
 }
 
-// underLoad starts a load, which ends with the test at the latest.
+// underLoad starts a load from the first pod, which ends with the test at the latest.
 func (c *cluster) underLoad(t *testing.T, to string) *load {
+	return c.load(t, c.pods[0].Host, to, 2, 0)
+}
+
+// load starts a load of some connections at a time, which rests after each of them.
+func (c *cluster) load(t *testing.T, from *testbed.Host, to string, atOnce int, rest time.Duration) *load {
 	l := &load{t: t}
 	ctx, cancel := context.WithCancel(c.ctx)
 	l.cancel = cancel
-	for range 2 {
+	for range atOnce {
 		l.wg.Go(func() { // ends with ctx
-			for ctx.Err() == nil {
-				_, err := c.pods[0].AskWith(c.ctx, "tcp", to, testbed.AskOptions{DialOptions: testbed.DialOptions{Reset: true}})
+			for ; ctx.Err() == nil; time.Sleep(rest) {
+				_, err := from.AskWith(c.ctx, "tcp", to, testbed.AskOptions{DialOptions: testbed.DialOptions{Reset: true}})
 				if err != nil {
 					l.failures.Add(1)
 					l.first.CompareAndSwap(nil, &err)
@@ -131,10 +139,9 @@ func TestKillMidSync(t *testing.T) {
 	rng := rand.New(rand.NewPCG(nightly.Seed(t), 0))
 	steady := service("steady", "40.0.0.1")
 	c := start(t, steady)
-	c.servePods(t)
 	c.put(slice(steady, 8080, ats(c.pods[1].IP4, c.remotes[0].IP4)...))
 	c.settle()
-	held := c.hold(t, 6, "40.0.0.1:80")
+	held := c.hold(t, c.pods[0].Host, 6, "40.0.0.1:80")
 	load := c.underLoad(t, "40.0.0.1:80")
 	for round := range 6 {
 		for i := range 400 {
@@ -157,10 +164,7 @@ func TestKillMidSync(t *testing.T) {
 func TestRestartChangesNothing(t *testing.T) {
 	s := service("web", "40.0.0.1")
 	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC) // else it comes to be known at some time
-	c.servePods(t)
-	c.put(s, slice(s, 8080, ats(c.pods[1].IP4, c.remotes[0].IP4)...))
-	c.run()
-	c.settle()
+	c.begin(s, slice(s, 8080, ats(c.pods[1].IP4, c.remotes[0].IP4)...))
 	must(c.t, c.agent.Stop(syscall.SIGTERM))
 	if status := c.agent.Cmd.ProcessState.ExitCode(); status != 0 {
 		t.Errorf("SIGTERM ends nkp with status %d", status)
@@ -226,7 +230,6 @@ func (c *cluster) flowsNow(t *testing.T) (same func() error) {
 func TestSwitchRestart(t *testing.T) {
 	s := service("web", "40.0.0.1")
 	c := start(t, s)
-	c.servePods(t)
 	c.put(slice(s, 8080, at(c.remotes[0].IP4)))
 	c.settle()
 	c.ask(t, c.pods[0].Host, "tcp", "40.0.0.1:80", c.remotes[0].Name)
@@ -316,10 +319,7 @@ func TestForeignFlowsSurvive(t *testing.T) {
 		t.Errorf("cleanup beside a running nkp ends with %d: %s", status, errOut)
 	}
 	must(c.t, c.agent.Stop(syscall.SIGTERM))
-	out, errOut, status := c.nkp("cleanup", "--ovsdb", c.DB(), "--bridge", c.Bridge, "--socket", c.socket())
-	if status != 0 {
-		t.Fatalf("cleanup ends with %d: %s%s", status, out, errOut)
-	}
+	c.cleanup(t)
 	check("after cleanup")
 	flows, _ := c.Ofctl("dump-flows", c.Bridge)
 	groups, _ := c.Ofctl("dump-groups", c.Bridge)
@@ -333,7 +333,6 @@ func TestForeignFlowsSurvive(t *testing.T) {
 func TestRefusedServiceWaits(t *testing.T) {
 	plain, sticky := service("plain", "40.0.0.1"), service("sticky", "40.0.0.2", affinity(60))
 	c := start(t, plain)
-	c.servePods(t)
 	_, err := c.Vsctl("--id=@full", "create", "Flow_Table", "flow_limit=1", "overflow_policy=refuse", "--",
 		"set", "Bridge", c.Bridge, "flow_tables:11=@full")
 	must(t, err)
@@ -367,10 +366,7 @@ func TestStaleUDP(t *testing.T) {
 func staleUDP(t *testing.T, c *cluster) {
 	t.Helper()
 	s := service("dns", "40.0.0.1", protocol(v1.ProtocolUDP))
-	c.servePods(t)
-	c.put(s, slice(s, 8080, at(c.pods[1].IP4)))
-	c.run()
-	c.settle()
+	c.begin(s, slice(s, 8080, at(c.pods[1].IP4)))
 	dial := func(port int) net.Conn {
 		conn, err := c.pods[0].DialUDP(c.ctx, "40.0.0.1:80", testbed.DialOptions{LocalPort: port})
 		must(t, err)
@@ -447,36 +443,23 @@ func staleUDP(t *testing.T, c *cluster) {
 	soon("without endpoints", "")
 }
 
-// Bad manifests: what was good stays in force, the rest is applied, the log names file, object and field.
+// Bad manifests: what was good stays in force, the rest is applied; log, status and plan name file and field.
 func TestBadManifestsChangeNothing(t *testing.T) {
-	nightly.Only(t, "the tests of package manifests read broken files")
+	nightly.Only(t, "the tests of package manifest read broken files")
 	s := service("web", "40.0.0.1")
 	c := start(t, s)
-	c.servePods(t)
+	const bad = "apiVersion: v1\nkind: Service\nmetadata: {name: x, namespace: default}\n" +
+		"spec: {clusterIP: 40.0.0.9, ports: [{port: eighty}]}\n"
+	must(t, os.WriteFile(filepath.Join(c.dir, "bad.yaml"), []byte(bad), 0o644))
+	must(t, c.agent.Stop(syscall.SIGTERM))
 	c.put(slice(s, 8080, at(c.remotes[0].IP4)))
-	c.settle()
-	for _, tc := range []struct{ name, content, want string }{
-		{"broken.yaml", "kind: [", "broken.yaml"},
-		{"types.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: x, namespace: default}\nspec: {clusterIP: 40.0.0.9, ports: [{port: eighty}]}\n", "spec.ports[0].port"},
-		{"noise.yaml", strings.Repeat("\x00\x01noise\xff", 700_000), "noise.yaml"},
-	} {
-		if err := os.WriteFile(filepath.Join(c.dir, tc.name), []byte(tc.content), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(c.t, c.agent.Stop(syscall.SIGTERM))
 	c.manifest = c.dir // from now on the whole directory
 	c.run()
-	c.logSays("broken.yaml", "spec.ports[0].port", "noise.yaml")
-	if n := c.agent.Log.String(); len(n) > 50_000 {
-		t.Errorf("the log echoes the noise: %d bytes", len(n))
-	}
-	c.ask(t, c.pods[0].Host, "tcp", "40.0.0.1:80", c.remotes[0].Name)
+	c.logSays("bad.yaml", "spec.ports[0].port")
+	c.statusSays("ERROR", "spec.ports[0].port")
+	c.awaitAnswer(t, c.pods[0].Host, "40.0.0.1:80", c.remotes[0].Name)
 	out, errOut, status := c.nkp("plan", "--manifests", c.dir)
 	if status != 1 || !strings.Contains(errOut, "spec.ports[0].port") {
 		t.Errorf("plan ends with %d: %s%s", status, tail(out, 500), tail(errOut, 2000))
-	}
-	if out, _, status := c.nkp("status", "--socket", c.socket()); status != 0 || !strings.Contains(out, "ERROR") {
-		t.Errorf("status does not show the errors:\n%s", out)
 	}
 }

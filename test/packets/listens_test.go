@@ -16,48 +16,90 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
 	"github.com/nkp-proxy/nkp/test/wait"
 )
 
-// A running agent listens where SECURITY.md says, by default, and nowhere else; its socket is for root alone.
+// Whatever the mode, the agent listens where SECURITY.md says, by default, and nowhere else; a listener that is
+// turned off is off, and profiling adds none. Its socket is for root alone.
 func TestListens(t *testing.T) {
 	documented := documentedListeners(t)
-	c := newCluster(t, testbed.Options{})
-	const check = 32100
-	s := service("web", "40.0.0.1", func(s *v1.Service) {
-		s.Spec.Type, s.Spec.ExternalTrafficPolicy, s.Spec.HealthCheckNodePort = v1.ServiceTypeLoadBalancer, v1.ServiceExternalTrafficPolicyLocal, check
-		s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: "20.0.0.1"}}
-	})
-	c.put(s, slice(s, 8080, at(c.pods[1].IP4)))
-	dir := filepath.Join(c.RunDir, "run", "nkp") // like /run/nkp, to be made
-	socket := filepath.Join(dir, "nkp.sock")
-	func() {
-		defer syscall.Umask(syscall.Umask(0)) // the worst case: a new file is open to everybody unless its mode is given
-		c.runWith("--ovs-wait", "10s", "--socket", socket)
-	}()
-	var want []string
-	for _, where := range documented {
-		where = strings.Replace(where, "/run/nkp/nkp.sock", socket, 1)
-		where = strings.Replace(where, "0.0.0.0", "[::]", 1) // Go listens in both families
-		where = strings.Replace(where, "ADDRESS:healthCheckNodePort", fmt.Sprint("0.0.0.0:", check), 1)
-		want = append(want, where)
-	}
-	slices.Sort(want)
-	c.listensAt(t, want)
-	for path, mode := range map[string]os.FileMode{socket: os.ModeSocket | 0o600, dir: os.ModeDir | 0o755} {
-		info, err := os.Stat(path)
-		must(t, err)
-		if info.Mode()&^mode != 0 || info.Mode().Type() != mode.Type() || info.Sys().(*syscall.Stat_t).Uid != 0 {
-			t.Errorf("%s has mode %v and user %d, want at most %v, of root", path, info.Mode(), info.Sys().(*syscall.Stat_t).Uid, mode)
-		}
-	}
-	files, err := os.ReadDir(dir)
-	must(t, err)
-	for _, f := range files {
-		if info, err := f.Info(); err == nil && info.Mode().Perm()&0o022 != 0 {
-			t.Errorf("%s has mode %v: others may write to it", f.Name(), info.Mode())
-		}
+	quiet := []string{"--healthz-bind-address", "", "--metrics-bind-address", "", "--socket", ""}
+	outside := testbed.Options{NodeOutside: true}
+	for _, tc := range []struct {
+		name  string
+		bed   testbed.Options
+		flags []string
+		off   bool
+	}{
+		{"ovs", testbed.Options{}, nil, false},
+		{"iptables", outside, []string{"--mode", "iptables"}, false},
+		{"ovs, iptables for the node's own traffic", outside, []string{"--mode", "ovs", "--host-traffic", "iptables"}, false},
+		{"ovs, with profiling", testbed.Options{}, []string{"--mode", "ovs", "--profiling"}, false},
+		{"iptables, all off", outside, append([]string{"--mode", "iptables"}, quiet...), true},
+		{"ovs, all off", testbed.Options{}, append([]string{"--mode", "ovs"}, quiet...), true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if tc.flags != nil {
+				nightly.Only(t, "the usual mode is in the gate")
+			}
+			c := newCluster(t, tc.bed)
+			c.servePods(t)
+			const check = 32100
+			s := service("web", "40.0.0.1", func(s *v1.Service) {
+				if !tc.off {
+					loadBalancer("20.0.0.1", externalLocal)(s)
+					s.Spec.HealthCheckNodePort = check
+				}
+			})
+			c.put(s, slice(s, 8080, at(c.remotes[0].IP4)))
+			dir := filepath.Join(c.RunDir, "run", "nkp") // like /run/nkp, to be made
+			socket := filepath.Join(dir, "nkp.sock")
+			func() {
+				defer syscall.Umask(syscall.Umask(0)) // the worst case: a new file is open to everybody unless its mode is given
+				c.runWith(append([]string{"--ovs-wait", "10s", "--socket", socket}, tc.flags...)...)
+			}()
+			var want []string
+			for _, where := range documented {
+				where = strings.Replace(where, "/run/nkp/nkp.sock", socket, 1)
+				where = strings.Replace(where, "0.0.0.0", "[::]", 1) // Go listens in both families
+				if !tc.off {
+					want = append(want, strings.Replace(where, "ADDRESS:healthCheckNodePort", fmt.Sprint("0.0.0.0:", check), 1))
+				}
+			}
+			slices.Sort(want)
+			client := c.Node
+			if !tc.bed.NodeOutside {
+				client = c.pods[0].Host
+			}
+			for _, end := range c.remotes { // all that nkp sets up is there, and nothing comes with a change
+				c.put(slice(s, 8080, at(end.IP4)))
+				c.awaitAnswer(t, client, "40.0.0.1:80", end.Name)
+				c.listensAt(t, want)
+			}
+			if found, _ := filepath.Glob(socket); tc.off {
+				if len(found) > 0 {
+					t.Error("there is a socket all the same")
+				}
+				return
+			}
+			for path, mode := range map[string]os.FileMode{socket: os.ModeSocket | 0o600, dir: os.ModeDir | 0o755} {
+				info, err := os.Stat(path)
+				must(t, err)
+				uid := info.Sys().(*syscall.Stat_t).Uid
+				if info.Mode()&^mode != 0 || info.Mode().Type() != mode.Type() || uid != 0 {
+					t.Errorf("%s has mode %v and user %d, want at most %v, of root", path, info.Mode(), uid, mode)
+				}
+			}
+			files, err := os.ReadDir(dir)
+			must(t, err)
+			for _, f := range files {
+				if info, err := f.Info(); err == nil && info.Mode().Perm()&0o022 != 0 {
+					t.Errorf("%s has mode %v: others may write to it", f.Name(), info.Mode())
+				}
+			}
+		})
 	}
 }
 

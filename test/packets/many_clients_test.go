@@ -6,14 +6,12 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
@@ -97,30 +95,22 @@ func (c *costs) serve(w costWay) {
 	c.settle()
 }
 
-// forget empties the datapath's cache of flows.
-func (c *costs) forget(t *testing.T) {
-	t.Helper()
-	_, err := c.Appctl("dpctl/del-flows")
-	must(t, err)
-}
-
-// A costRound is what one round of connections took: connections a second, ovs-vswitchd's processor time for each in µs, and their
-// answers by Service and pod.
+// A costRound is what one round of connections took, and their answers by Service and pod.
 type costRound struct {
 	connections, upcalls int
-	rate, work           float64
 	who                  []map[string]int
 }
 
-// round has each client connect times times to each of the first services Services of a size.
-func (c *costs) round(t *testing.T, w costWay, n, services, times int) costRound {
+// round has each client connect times times to each Service of a size.
+func (c *costs) round(t *testing.T, w costWay, n, times int) costRound {
 	t.Helper()
+	services := c.services
 	r := costRound{connections: len(c.clients) * services * times, who: make([]map[string]int, services)}
 	for i := range r.who {
 		r.who[i] = map[string]int{}
 	}
 	var mu sync.Mutex // protects who
-	before, work, start := c.upcalls(t), c.vswitchdTime(t), time.Now()
+	before := c.upcalls(t)
 	parallel(len(c.clients), func(k int) {
 		for j := range services {
 			i := (j + k*services/len(c.clients)) % services
@@ -136,26 +126,8 @@ func (c *costs) round(t *testing.T, w costWay, n, services, times int) costRound
 			}
 		}
 	})
-	r.rate = float64(r.connections) / time.Since(start).Seconds()
-	r.work = float64((c.vswitchdTime(t) - work).Microseconds()) / float64(r.connections)
 	r.upcalls = c.upcalls(t) - before
 	return r
-}
-
-// vswitchdTime returns the processor time that ovs-vswitchd has used.
-func (c *costs) vswitchdTime(t *testing.T) time.Duration {
-	t.Helper()
-	pid, err := os.ReadFile(filepath.Join(c.RunDir, "ovs-vswitchd.pid"))
-	must(t, err)
-	stat, err := os.ReadFile(filepath.Join("/proc", strings.TrimSpace(string(pid)), "stat"))
-	must(t, err)
-	_, rest, _ := strings.Cut(string(stat), ") ") // proc(5): utime and stime are fields 14 and 15, in hundredths of a second
-	f := strings.Fields(rest)
-	user, err := strconv.Atoi(f[11])
-	must(t, err)
-	system, err := strconv.Atoi(f[12])
-	must(t, err)
-	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
 // cached returns how many flows the datapath caches, how many of them are of IPv4, and how many masks a packet is compared with on
@@ -211,11 +183,12 @@ func TestManyClientsManyServices(t *testing.T) {
 		c.serve(w)
 		for n, size := range costSizes {
 			t.Run(fmt.Sprintf("%s/%d", w.name, size), func(t *testing.T) {
-				c.forget(t)
-				first := c.round(t, w, n, c.services, times)
-				_, err := c.Appctl("dpif-netdev/pmd-stats-clear")
+				_, err := c.Appctl("dpctl/del-flows")
 				must(t, err)
-				second := c.round(t, w, n, c.services, times)
+				first := c.round(t, w, n, times)
+				_, err = c.Appctl("dpif-netdev/pmd-stats-clear")
+				must(t, err)
+				second := c.round(t, w, n, times)
 				if t.Failed() {
 					return
 				}
@@ -231,63 +204,10 @@ func TestManyClientsManyServices(t *testing.T) {
 				if size == 1 && later > 0.05 {
 					t.Errorf("%.2f upcalls a connection in the second round, though there is nothing to choose", later)
 				}
-				t.Logf("%d clients, %d Services: %d cached flows, %.1f a pair; %.2f upcalls a connection, then %.2f; %s masks a search; shares %.2f to %.2f; %.0f connections a second, %.0f µs of ovs-vswitchd for each",
-					len(c.clients), c.services, flows, perPair, float64(first.upcalls)/float64(first.connections), later, masks, least, most, second.rate, second.work)
+				t.Logf("%d clients, %d Services: %d cached flows, %.1f a pair; %.2f upcalls a connection, then %.2f; %s masks a search; shares %.2f to %.2f",
+					len(c.clients), c.services, flows, perPair, float64(first.upcalls)/float64(first.connections), later, masks, least, most)
 			})
 		}
 		must(t, c.agent.Stop(syscall.SIGTERM))
 	}
-}
-
-// New connections whose flows are cached cost about the same whatever the number of Services. At a tenth of the cached flows that
-// the clients need, they cost more, but none fails.
-func TestRateOfManyServices(t *testing.T) {
-	nightlyOr(t, "NKP_COST", "it measures cost at scale")
-	services, times, legs := 5, 4, 1
-	if os.Getenv("NKP_COST") != "" {
-		services, legs = 110, 5
-	}
-	c := newCosts(t, 8, services)
-	limit := func(n int) {
-		_, err := c.Vsctl("set", "Open_vSwitch", ".", fmt.Sprint("other_config:flow-limit=", n))
-		must(t, err)
-	}
-	for _, w := range costWays[:2] {
-		c.serve(w)
-		for n, size := range costSizes {
-			t.Run(fmt.Sprintf("%s/%d", w.name, size), func(t *testing.T) {
-				c.forget(t)
-				c.round(t, w, n, services, 40) // until nearly all is cached
-				flows, _, _ := c.cached(t)
-				var rate, work, limitedRate, limitedWork []float64
-				for range legs {
-					one, many := c.round(t, w, n, 1, services*times), c.round(t, w, n, services, times)
-					limit(flows / 10)
-					var limited costRound
-					for tries := 0; tries < 10 && limited.upcalls <= limited.connections/10; tries++ { // the switch takes the limit, and counts, with a delay
-						c.forget(t)
-						limited = c.round(t, w, n, services, times)
-					}
-					rate, work = append(rate, many.rate/one.rate), append(work, many.work/one.work)
-					limitedRate, limitedWork = append(limitedRate, limited.rate/many.rate), append(limitedWork, limited.work/many.work)
-					if limited.upcalls <= limited.connections/10 {
-						t.Errorf("at most %d cached flows, but %d upcalls for %d connections: the limit has no effect", flows/10, limited.upcalls, limited.connections)
-					}
-					limit(200000)
-					_, err := c.Appctl("upcall/set-flow-limit", "200000") // the limit in force grows by 1,000 in half a second
-					must(t, err)
-					c.round(t, w, n, services, 10)
-				}
-				t.Logf("8 clients, %d Services against one: rate %s, work %s; at most %d of %d cached flows against all: rate %s, work %s",
-					services, spreadOf(rate), spreadOf(work), flows/10, flows, spreadOf(limitedRate), spreadOf(limitedWork))
-			})
-		}
-		must(t, c.agent.Stop(syscall.SIGTERM))
-	}
-}
-
-// spreadOf writes the median of some ratios, the smallest and the largest.
-func spreadOf(ratios []float64) string {
-	slices.Sort(ratios)
-	return fmt.Sprintf("%.2f (%.2f to %.2f)", ratios[len(ratios)/2], ratios[0], ratios[len(ratios)-1])
 }

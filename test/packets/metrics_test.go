@@ -121,9 +121,7 @@ func TestMetrics(t *testing.T) {
 	}
 	t.Run("ovs", func(t *testing.T) {
 		c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC)
-		web, local, empty := service("web", "40.0.0.1"), service("local", "40.0.0.2"), service("empty", "40.0.0.3")
-		internal := v1.ServiceInternalTrafficPolicyLocal
-		local.Spec.InternalTrafficPolicy = &internal
+		web, local, empty := service("web", "40.0.0.1"), service("local", "40.0.0.2", internalLocal), service("empty", "40.0.0.3")
 		c.put(web, local, empty, slice(web, 8080, at(c.pods[1].IP4)), slice(local, 8080, at(c.remotes[0].IP4)))
 		c.servePods(t)
 		c.runWith("--ovs-wait", "10s", "--service-metrics")

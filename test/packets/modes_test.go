@@ -6,15 +6,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
-	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // A node that gets its bridge later is served by nftables first, or by iptables if only that can accept its traffic; status says when
@@ -83,34 +80,11 @@ func changeOver(t *testing.T, plane string) {
 
 // keepAsking opens new connections of the node all the time, until end is called, which waits for ten more. None of them may fail.
 func (c *cluster) keepAsking(t *testing.T, to string) (end func()) {
-	var asked, failed atomic.Int64
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() { // ended by stop
-		defer close(stopped)
-		for {
-			select {
-			case <-stop:
-				return
-			case <-time.After(5 * time.Millisecond): // the node has ports for 14,000 connections in TIME_WAIT
-			}
-			_, err := c.Node.AskWith(c.ctx, "tcp", to, testbed.AskOptions{DialOptions: testbed.DialOptions{Reset: true}})
-			if err != nil {
-				failed.Add(1)
-				t.Log(time.Now().Format(time.StampMilli), err)
-			}
-			asked.Add(1)
-		}
-	}()
-	stopOnce := sync.OnceFunc(func() { close(stop); <-stopped })
-	t.Cleanup(stopOnce)
+	l := c.load(t, c.Node, to, 1, 5*time.Millisecond) // the node has ports for 14,000 connections in TIME_WAIT
 	return func() {
 		t.Helper()
-		enough := asked.Load() + 10
-		wait.For(t, "connections of the node", func() bool { return asked.Load() >= enough })
-		stopOnce()
-		if n := failed.Load(); n > 0 {
-			t.Errorf("%d of %d new connections of the node failed", n, asked.Load())
-		}
+		l.more(10)
+		l.end()
 	}
 }
 
@@ -129,10 +103,7 @@ func TestEmptyDirectoryIsNoSwitch(t *testing.T) {
 	_, err := c.Node.Exec(c.ctx, "ip6tables-nft", "-P", "INPUT", "DROP")
 	must(t, err)
 	c.statusSays("chain INPUT of iptables (nf_tables, IPv6) drops", "by iptables now", "restart nkp to change over")
-	c.eventually("nftables serves the node", func() error {
-		_, err := c.Node.Ask(c.ctx, "tcp", "40.0.0.1:80")
-		return err
-	})
+	c.awaitAnswer(t, c.Node, "40.0.0.1:80", c.remotes[0].Name)
 	for _, socket := range []string{"db.sock", c.Bridge + ".mgmt"} {
 		must(t, os.Symlink(filepath.Join(c.RunDir, socket), filepath.Join(dir, socket)))
 	}

@@ -74,9 +74,6 @@ func askOn(conn net.Conn, who string) error {
 // and load balancer address; masqueraded and not; with session affinity; and past all Services.
 func (c *cluster) shapesOfConnections(t *testing.T) (list []established) {
 	t.Helper()
-	local := func(s *v1.Service) {
-		s.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyLocal
-	}
 	n := 0
 	for _, family := range []struct {
 		name              string
@@ -93,10 +90,7 @@ func (c *cluster) shapesOfConnections(t *testing.T) (list []established) {
 				n++
 				port := int32(30100 + n)
 				ip := fmt.Sprintf(family.lb, n)
-				s := service(nth("shape", n), fmt.Sprintf(family.clusterIP, n), append([]func(*v1.Service){exposed(port), protocol(p), func(s *v1.Service) {
-					s.Spec.Type = v1.ServiceTypeLoadBalancer
-					s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: ip}}
-				}}, changes...)...)
+				s := service(nth("shape", n), fmt.Sprintf(family.clusterIP, n), append([]func(*v1.Service){exposed(port), protocol(p), loadBalancer(ip)}, changes...)...)
 				c.put(s, slice(s, 8080, at(endpoint)))
 				return hostPort(netip.MustParseAddr(s.Spec.ClusterIP), 80), hostPort(family.node, uint16(port)), hostPort(netip.MustParseAddr(ip), 80)
 			}
@@ -120,7 +114,7 @@ func (c *cluster) shapesOfConnections(t *testing.T) (list []established) {
 			with("pod to the node", pod.Host, vip, c.Node.Name)
 			with("outside to a NodePort, node", c.External, nodePort, c.Node.Name)
 			with("node to itself", c.Node, vip, c.Node.Name)
-			_, nodePort, lb = add(family.near, local)
+			_, nodePort, lb = add(family.near, externalLocal)
 			with("outside to a NodePort, local policy", c.External, nodePort, near)
 			with("outside to a load balancer address, local policy", c.External, lb, near)
 			vip, nodePort, _ = add(family.near, affinity(600))
@@ -232,9 +226,7 @@ func TestEstablishedMegaflows(t *testing.T) {
 		c.logRefusals(t)
 	}
 	list := c.shapesOfConnections(t)
-	c.run()
-	c.settle()
-	c.servePods(t)
+	c.begin()
 	for _, serve := range []func(int) (*testbed.Server, error){c.Node.ServeTCP, c.Node.ServeUDP} {
 		_, err := serve(8080)
 		must(t, err)

@@ -14,15 +14,12 @@ import (
 // caches a flow for each value of the hash.
 func TestOneEndpointIsNotHashed(t *testing.T) {
 	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC)
-	c.servePods(t)
 	one, two := service("one", "40.0.0.1", protocol(v1.ProtocolUDP)), service("two", "40.0.0.2", protocol(v1.ProtocolUDP))
 	tcp1, tcp2, tcp6 := service("tcp-one", "40.0.0.4"), service("tcp-two", "40.0.0.5"), service("tcp-six", "fd00:40::4")
 	six, web := service("six", "fd00:40::1", protocol(v1.ProtocolUDP)), service("web", "40.0.0.3", exposed(30080))
-	c.put(one, slice(one, 8080, at(c.pods[1].IP4)), two, slice(two, 8080, ats(c.pods[1].IP4, c.pods[2].IP4)...),
+	c.begin(one, slice(one, 8080, at(c.pods[1].IP4)), two, slice(two, 8080, ats(c.pods[1].IP4, c.pods[2].IP4)...),
 		six, slice(six, 8080, at(c.pods[1].IP6)), web, slice(web, 8080, at(c.remotes[0].IP4)),
 		tcp1, slice(tcp1, 8080, at(c.pods[1].IP4)), tcp2, slice(tcp2, 8080, ats(c.pods[1].IP4, c.pods[2].IP4)...), tcp6, slice(tcp6, 8080, at(c.pods[1].IP6)))
-	c.run()
-	c.settle()
 	const connections, slots = 64, 16
 	for _, tc := range []struct {
 		from      *testbed.Host

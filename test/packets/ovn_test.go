@@ -3,23 +3,18 @@
 package packets
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 
 	"github.com/nkp-proxy/nkp/test/harness"
 	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
-	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // ovn is Open Virtual Network on a bed's node: both databases, ovn-northd, and ovn-controller, which runs the bridge br-int.
@@ -117,10 +112,7 @@ func TestBesideOVN(t *testing.T) {
 		acls = append(acls, "--", "acl-add", "pods", "to-lport", "1000", "ip", "allow-related")
 	}
 	o.nbctl(t, acls...)
-	c.put(four, six, guarded)
-	c.run()
-	c.settle()
-	c.servePods(t)
+	c.begin(four, six, guarded)
 	_, err := c.pods[1].ServeTCP(9090)
 	must(t, err)
 	before := o.flows(t)
@@ -167,61 +159,45 @@ func TestBesideOVN(t *testing.T) {
 
 	c.put(slice(four, 8080, ats(c.pods[1].IP4, c.pods[2].IP4, c.remotes[0].IP4)...))
 	c.settle()
-	held := c.hold(t, 6, "40.0.0.1:80")
+	held := c.hold(t, c.pods[0].Host, 6, "40.0.0.1:80")
 	want := int64(3000)
 	if n := os.Getenv("NKP_OVN_CONNECTIONS"); n != "" {
 		want, err = strconv.ParseInt(n, 10, 64)
 		must(t, err)
 	}
-	var begun, failed atomic.Int64
-	var first atomic.Pointer[error]
-	var load sync.WaitGroup
-	ctx, stop := context.WithCancel(c.ctx)
-	defer func() { stop(); load.Wait() }()
-	for i := range 4 {
-		from := []*testbed.Pod{c.pods[0], c.remotes[1]}[i%2]
-		to := "40.0.0.1:80"
-		if from == c.remotes[1] {
-			to = hostPort(testbed.NodeIP4, 30080)
-		}
-		load.Go(func() { // ends with ctx, or when there were enough
-			for ctx.Err() == nil && begun.Add(1) <= want {
-				if _, err := from.AskWith(context.WithoutCancel(ctx), "tcp", to, testbed.AskOptions{DialOptions: testbed.DialOptions{Reset: true}}); err != nil {
-					failed.Add(1)
-					first.CompareAndSwap(nil, &err)
-				}
-			}
-		})
+	loads := []*load{
+		c.load(t, c.pods[0].Host, "40.0.0.1:80", 2, 0),
+		c.load(t, c.remotes[1].Host, hostPort(testbed.NodeIP4, 30080), 2, 0),
 	}
-	at := func(part int64, what string, f func()) {
-		t.Helper()
-		for seen := begun.Load(); seen < want*part/6; seen = begun.Load() {
-			wait.For(t, "the next connection", func() bool { return begun.Load() > seen })
+	more := func() { // a sixth
+		for _, l := range loads {
+			l.more(want / 12)
 		}
+	}
+	at := func(what string, f func()) {
+		t.Helper()
+		more()
 		f()
 		checkHeld(t, what, held)
 	}
-	at(1, "with ovn-controller killed", o.controller.Kill)
-	at(2, "with ovn-controller started again", func() { o.startController(t) })
-	at(3, "with nkp killed", c.agent.Kill)
-	at(4, "with nkp started again", func() { c.run(); c.settle() })
-	at(5, "with a pod more in OVN", func() {
+	at("with ovn-controller killed", o.controller.Kill)
+	at("with ovn-controller started again", func() { o.startController(t) })
+	at("with nkp killed", c.agent.Kill)
+	at("with nkp started again", func() { c.run(); c.settle() })
+	at("with a pod more in OVN", func() {
 		o.nbctl(t, "lsp-add", "pods", "another", "--", "lsp-set-addresses", "another", "02:00:00:00:00:99 10.0.0.99")
 		o.nbctl(t, "lsp-del", "another")
 	})
-	load.Wait()
-	t.Logf("%d connections, %d failed", want, failed.Load())
-	if p := first.Load(); p != nil {
-		t.Errorf("%d of %d connections failed, first: %v", failed.Load(), want, *p)
+	more()
+	for _, l := range loads {
+		l.end()
 	}
 	checkHeld(t, "in the end", held)
 	c.settle() // compares nkp's flows
 
 	serves("in the end")
 	must(t, c.agent.Stop(syscall.SIGTERM))
-	if out, errOut, status := c.nkp("cleanup", "--ovsdb", c.DB(), "--bridge", c.Bridge, "--socket", c.socket()); status != 0 {
-		t.Fatal(out, errOut)
-	}
+	c.cleanup(t)
 	if after := o.flows(t); !slices.Equal(before, after) {
 		t.Errorf("OVN's flows are not as before: %d, then %d", len(before), len(after))
 	}
@@ -236,10 +212,7 @@ func TestAnswersInsideOVN(t *testing.T) {
 			four, six := service("four", "40.0.0.1"), service("six", "fd00:40::1")
 			c := newCluster(t, testbed.Options{Bridge: "br-node"}, append(flags, "--service-cidr", serviceCIDRs)...)
 			startOVN(t, c).plug(t, testbed.PodSpec{})
-			c.put(four, six)
-			c.run()
-			c.settle()
-			c.servePods(t)
+			c.begin(four, six)
 			for _, end := range []*testbed.Pod{c.remotes[0], c.pods[0], c.pods[1]} {
 				c.put(slice(four, 8080, at(end.IP4)), slice(six, 8080, at(end.IP6)))
 				c.settle()
@@ -265,13 +238,7 @@ func TestNotOnOVNsBridge(t *testing.T) {
 	must(t, err)
 	o.controller.Kill()
 	o.startController(t)
-	c.eventually("ovn-controller deletes a flow that it does not know", func() error {
-		flows, err := c.Ofctl("dump-flows", "br-int", "table=77")
-		if err == nil && strings.Contains(flows, "0x6e6b70") {
-			err = errors.New(flows)
-		}
-		return err
-	})
+	c.flowsHave(false, "br-int", "table=77", "0x6e6b70") // ovn-controller deletes a flow that it does not know
 	c.put(service("web", "40.0.0.1"))
 	out, errOut, status := c.nkp("run", "--manifests", c.manifest, "--ovsdb", c.DB(), "--bridge", "br-int", "--hostname-override", nodeName, "--socket", c.socket(), "--ovs-wait", "1s")
 	if status != 1 || !strings.Contains(errOut, "bridge br-int is run by OVN") {

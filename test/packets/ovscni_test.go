@@ -117,10 +117,7 @@ func TestOVSCNI(t *testing.T) {
 	})
 	c := newCluster(t, testbed.Options{}, "--service-cidr", serviceCIDRs)
 	o := withOVSCNI(t, c, false, "")
-	c.put(four, six, udp, pinned, empty, external)
-	c.run()
-	c.settle()
-	c.servePods(t)
+	c.begin(four, six, udp, pinned, empty, external)
 	smoke := func(t *testing.T) {
 		for _, end := range []*testbed.Pod{c.pods[1], c.remotes[0], c.pods[0]} {
 			c.put(slice(four, 8080, at(end.IP4)), slice(six, 8080, at(end.IP6)), slice(udp, 8080, at(end.IP4)))
@@ -173,10 +170,7 @@ func TestChecksumOffload(t *testing.T) {
 	web := service("web", "40.0.0.1")
 	c := newCluster(t, testbed.Options{})
 	withOVSCNI(t, c, true, "")
-	c.put(web, slice(web, 8080, at(c.pods[1].IP4)))
-	c.run()
-	c.settle()
-	c.servePods(t)
+	c.begin(web, slice(web, 8080, at(c.pods[1].IP4)))
 	for _, to := range []string{"40.0.0.1:80", hostPort(c.pods[1].IP4, 8080)} {
 		c.unanswered(t, c.pods[0].Host, "tcp", to, func() {
 			_, err := c.pods[0].Ping(c.ctx, c.pods[1].IP4)

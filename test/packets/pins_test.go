@@ -111,24 +111,24 @@ func TestPinsAreBounded(t *testing.T) {
 	c.run()
 	c.settle()
 	pinned := c.askUDP(t, c.pods[0].Host)
+	stays := func(client *testbed.Pod, at string) {
+		t.Helper()
+		for range 5 {
+			if who := c.askUDP(t, client.Host); who != at {
+				t.Errorf("client %s went from %s to %s", client.Name, at, who)
+			}
+		}
+	}
 	f := newForger(t, c.pods[0], netip.MustParseAddrPort("40.0.0.1:80"))
 	c.forge(t, f, 11<<24, limit, limit)
 	c.forge(t, f, 12<<24, 3*limit, limit) // as many again, thrice
-	for range 5 {                         // by the same way as the forged ones, which the switch has seen then
-		if who := c.askUDP(t, c.pods[0].Host); who != pinned {
-			t.Errorf("a client with a pin went from %s to %s", pinned, who)
-		}
-	}
+	stays(c.pods[0], pinned)              // by the same way as the forged ones, which the switch has seen then
 	must(t, c.Settle())
 	if n := c.pins(t); n != limit {
 		t.Fatalf("%d pins, the limit is %d", n, limit)
 	}
 	unpinned := c.askUDP(t, c.pods[1].Host)
-	for range 5 {
-		if who := c.askUDP(t, c.pods[1].Host); who != unpinned {
-			t.Errorf("a client beyond the limit went from %s to %s", unpinned, who)
-		}
-	}
+	stays(c.pods[1], unpinned)
 	was := c.seed(t) // it changes after each choice by it
 	wait.For(t, "another seed", func() bool { return c.seed(t) != was })
 	if who := c.askUDP(t, c.pods[1].Host); who != unpinned {
@@ -175,25 +175,20 @@ func TestPinsAreBounded(t *testing.T) {
 	have := c.pins(t)
 	c.forge(t, f, 14<<24, 100, have)
 	unpinned = c.askUDP(t, c.pods[2].Host)
-	for range 5 {
-		if who := c.askUDP(t, c.pods[2].Host); who != unpinned {
-			t.Errorf("a client beyond the node's limit went from %s to %s", unpinned, who)
-		}
-	}
+	stays(c.pods[2], unpinned)
 	if n := c.pins(t); n != have {
 		t.Errorf("%d pins, had %d when learning stopped", n, have)
 	}
-	if who := c.askUDP(t, c.pods[0].Host); who != pinned {
-		t.Errorf("a client with a pin went from %s to %s", pinned, who)
-	}
+	stays(c.pods[0], pinned)
 	c.settle() // that learning has stopped is no difference
 	_, err := c.Ofctl("del-flows", c.Bridge, "table=10,ip,nw_src=13.0.0.0/8")
 	must(t, err)
 	c.awaitStatus(t, "learning does not go on", func(s *agent.Status) bool { return !s.Affinity.Stopped })
 	c.forge(t, f, 15<<24, 50, c.pins(t)+50)
 	must(t, c.agent.Stop(syscall.SIGTERM))
-	if out, errOut, status := c.nkp(append([]string{"cleanup", "--socket", c.socket()}, "--ovsdb", c.DB(), "--bridge", c.Bridge)...); status != 0 || c.pins(t) != 0 {
-		t.Errorf("cleanup leaves %d pins: %s%s", c.pins(t), out, errOut)
+	c.cleanup(t)
+	if n := c.pins(t); n != 0 {
+		t.Errorf("cleanup leaves %d pins", n)
 	}
 }
 
@@ -288,7 +283,7 @@ func TestFloodedTables(t *testing.T) {
 					turn++
 					to := c.remotes[turn%2]
 					c.put(slice(s, 8080, at(to.IP4)))
-					c.awaitEndpoint(t, "40.0.0.1:80", to.Name)
+					c.awaitAnswer(t, c.pods[0].Host, "40.0.0.1:80", to.Name)
 				}
 			}
 			change()
@@ -351,27 +346,4 @@ func TestFloodedTables(t *testing.T) {
 			}
 		})
 	}
-}
-
-// awaitEndpoint waits until one pod answers new connections.
-func (c *cluster) awaitEndpoint(t *testing.T, to, pod string) {
-	t.Helper()
-	wait.NoError(t, pod+" answers", func() error {
-		a, err := c.pods[0].Ask(c.ctx, "tcp", to)
-		if err == nil && a.Pod != pod {
-			err = fmt.Errorf("%s answers", a.Pod)
-		}
-		return err
-	})
-}
-
-// residentOf returns the resident memory of a process in MB.
-func residentOf(t *testing.T, pid int) int {
-	t.Helper()
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	must(t, err)
-	_, rest, _ := strings.Cut(string(data), "VmRSS:")
-	kb, err := strconv.Atoi(strings.Fields(rest)[0])
-	must(t, err)
-	return kb >> 10
 }

@@ -15,14 +15,11 @@ import (
 func TestServicesOfAnotherProxyPass(t *testing.T) {
 	const theirs, label = "40.0.0.99", "mine"
 	c := newCluster(t, testbed.Options{}, "--service-cidr", "40.0.0.0/24")
-	c.servePods(t)
 	must(t, c.Router.AddAddr(c.RouterDevice(), netip.MustParsePrefix(theirs+"/32"))) // what the other proxy leads to
 	_, err := c.Router.ServeTCP(80)
 	must(t, err)
 	web := service("web", "40.0.0.1")
-	c.put(web, slice(web, 8080, at(c.pods[0].IP4)))
-	c.run()
-	c.settle()
+	c.begin(web, slice(web, 8080, at(c.pods[0].IP4)))
 	client, served := c.pods[1].Host, func() { c.ask(t, c.pods[1].Host, "tcp", "40.0.0.1:80", c.pods[0].Name) }
 	c.unanswered(t, client, "tcp", theirs+":80", served)
 

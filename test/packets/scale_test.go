@@ -5,14 +5,11 @@ package packets
 import (
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
@@ -59,9 +56,7 @@ func TestManyServices(t *testing.T) {
 		ours = append(ours, st.Programming.First.Milli)
 		if round < rounds-1 {
 			must(c.t, c.agent.Stop(syscall.SIGTERM))
-			if _, errOut, status := c.nkp("cleanup", "--ovsdb", c.DB(), "--bridge", c.Bridge, "--socket", c.socket()); status != 0 {
-				t.Fatalf("cleanup: %s", errOut)
-			}
+			c.cleanup(t)
 		}
 	}
 	if rounds > 1 {
@@ -112,23 +107,9 @@ func (c *cluster) bundled(t *testing.T) float64 {
 	if _, err := c.Vsctl("br-exists", bridge); err != nil {
 		must(t, c.AddBridge(bridge))
 	}
-	plan, errOut, status := c.nkp(append([]string{"plan", "-o", "ofctl"}, c.common()...)...)
-	if status != 0 {
-		t.Fatalf("plan ends with %d: %s", status, tail(errOut, 1000))
-	}
-	file := filepath.Join(c.dir, "plan.txt")
-	must(t, os.WriteFile(file, []byte(plan), 0o644))
-	for line := range strings.Lines(plan) {
-		if m, ok := strings.CutPrefix(line, "# meter "); ok {
-			_, _ = c.Ofctl("add-meter", bridge, strings.TrimSpace(m)) // it may be there
-		}
-	}
-	began := time.Now()
-	_, err := c.Ofctl("bundle", bridge, file)
-	must(t, err)
-	took := time.Since(began)
+	took := c.install(t, bridge)
 	for _, what := range []string{"del-groups", "del-flows"} {
-		_, err = c.Ofctl(what, bridge)
+		_, err := c.Ofctl(what, bridge)
 		must(t, err)
 	}
 	return float64(took.Microseconds()) / 1000
@@ -143,11 +124,16 @@ func (c *cluster) awaitChanges(t *testing.T, n int) {
 // resident returns nkp's resident memory in MB.
 func (c *cluster) resident(t *testing.T) int {
 	t.Helper()
-	out, err := exec.Command("ps", "-o", "rss=", "-p", strconv.Itoa(c.agent.Cmd.Process.Pid)).Output()
+	return residentOf(t, c.agent.Cmd.Process.Pid)
+}
+
+// residentOf returns the resident memory of a process in MB.
+func residentOf(t *testing.T, pid int) int {
+	t.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	must(t, err)
-	kb := 0
-	for _, d := range strings.TrimSpace(string(out)) {
-		kb = kb*10 + int(d-'0')
-	}
+	_, rest, _ := strings.Cut(string(data), "VmRSS:")
+	kb, err := strconv.Atoi(strings.Fields(rest)[0])
+	must(t, err)
 	return kb >> 10
 }

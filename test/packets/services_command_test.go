@@ -3,9 +3,7 @@
 package packets
 
 import (
-	"bufio"
 	"fmt"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,9 +15,9 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/test/harness"
 	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
-	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // endpointWith is an endpoint in some condition.
@@ -45,26 +43,20 @@ func forZone(zone string) func(*discoveryv1.Endpoint) {
 // it is asked for.
 func TestServicesCommand(t *testing.T) {
 	c := newCluster(t, testbed.Options{})
-	c.servePods(t)
 	node := c.objects["node"].(*v1.Node)
 	node.Labels = map[string]string{v1.LabelTopologyZone: "a"}
 	web := service("web", "40.0.0.1")
 	zoned := service("zoned", "40.0.0.2")
 	away := service("away", "40.0.0.3", func(s *v1.Service) {
 		s.Namespace = "shop"
-		s.Spec.Type, s.Spec.ExternalTrafficPolicy = v1.ServiceTypeLoadBalancer, v1.ServiceExternalTrafficPolicyLocal
-		s.Spec.Ports[0].NodePort = 30003
-		s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: "20.0.0.3"}}
-	})
+	}, exposed(30003), loadBalancer("20.0.0.3", externalLocal))
 	none := service("none", "40.0.0.4")
 	younger := service("younger", "40.0.0.5", func(s *v1.Service) { s.Spec.ExternalIPs = []string{"40.0.0.1"} })
 	six := service("six", "fd00:40::6", protocol(v1.ProtocolUDP))
-	c.put(web, zoned, away, none, younger, six,
+	c.begin(web, zoned, away, none, younger, six,
 		slice(web, 8080, at(c.pods[1].IP4), endpointWith(at(c.pods[2].IP4), notReady), endpointWith(at(c.remotes[0].IP4), terminating)),
 		slice(zoned, 8080, endpointWith(at(c.pods[1].IP4), forZone("a")), endpointWith(at(c.remotes[0].IP4), forZone("b"))),
 		slice(away, 8080, at(c.remotes[0].IP4)), slice(younger, 8080, at(c.pods[1].IP4)), slice(six, 8080, at(c.remotes[1].IP6)))
-	c.run()
-	c.settle()
 	for range 3 {
 		c.ask(t, c.pods[0].Host, "tcp", "40.0.0.1:80", c.pods[1].Name)
 	}
@@ -186,8 +178,6 @@ func (c *cluster) servicesUsage(t *testing.T) {
 		status int
 		want   string
 	}{
-		{[]string{"-o", "xml"}, 2, "text, wide, json or yaml"},
-		{[]string{"--vip", "web"}, 2, "not an IP address"},
 		{[]string{"--watch", "--interval", "10ms"}, 2, "less than 1s"},
 		{[]string{"a", "b"}, 2, "one Service at most"},
 		{[]string{"web", "--name", "web"}, 2, "named twice"},
@@ -212,112 +202,30 @@ func TestServicesWatch(t *testing.T) {
 	nightly.Only(t, "TestServicesCommand has what it shows")
 	s := service("web", "40.0.0.1")
 	c := start(t, s)
-	c.servePods(t)
 	c.put(slice(s, 8080, at(c.pods[1].IP4)))
 	c.settle()
-	cmd := exec.Command(c.bin, "services", "--socket", c.socket(), "--watch", "--interval", "1s")
-	pipe, err := cmd.StdoutPipe()
-	must(t, err)
-	must(t, c.Node.Start(cmd))
-	defer func() {
-		cmd.Process.Signal(syscall.SIGTERM)
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("--watch ends with %v", err)
-		}
-	}()
-	lines := make(chan string)
-	go func() { // ends with the command
-		for s := bufio.NewScanner(pipe); s.Scan(); {
-			lines <- s.Text()
-		}
-		close(lines)
-	}()
-	defer func() { // let it write until it ends
-		go func() {
-			for range lines {
-			}
-		}()
-	}()
+	watch := harness.Start(t, c.Node, c.bin, "services", "--socket", c.socket(), "--watch", "--interval", "1s")
 	await := func(what, pattern string) {
 		t.Helper()
-		for like := regexp.MustCompile(pattern); ; {
-			if like.MatchString(wait.Receive(t, what+": a line like "+pattern, lines)) {
-				return
-			}
-		}
+		c.eventually(what, func() error { return unlike(watch.Log.String(), pattern) })
 	}
-	await("before there is anything to compare with", `^default/web:http/TCP .*0 +- +- +- +- +-$`)
-	await("at rest", `^default/web:http/TCP .* 0\.0 +0\.0 +0\.0 +0\.0 +0\.0$`)
-	stop := make(chan struct{})
-	done := make(chan struct{})
-	go func() { // ends with stop
-		defer close(done)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-				c.pods[0].Many(c.ctx, 5, 1, "40.0.0.1:80")
-			}
-		}
-	}()
-	await("under load", `^default/web:http/TCP .* [1-9]\d*\.\d +[1-9]\d*\.\d +[1-9]\d*\.\d +[1-9]\d*\.\d +[1-9]\d*\.\d$`)
-	must(c.t, c.agent.Stop(syscall.SIGTERM))
+	await("before there is anything to compare with", `(?m)^default/web:http/TCP .*0 +- +- +- +- +-$`)
+	await("at rest", `(?m)^default/web:http/TCP .* 0\.0 +0\.0 +0\.0 +0\.0 +0\.0$`)
+	const rates = `default/web:http/TCP .*( +[1-9]\d*\.\d){5}\n`
+	load := c.underLoad(t, "40.0.0.1:80")
+	await("under load", rates)
+	must(t, c.agent.Stop(syscall.SIGTERM))
 	await("nkp is down", `no nkp answers`)
 	c.run()
-	await("nkp is back", `^default/web:http/TCP .* [1-9]\d*\.\d +[1-9]\d*\.\d +[1-9]\d*\.\d +[1-9]\d*\.\d +[1-9]\d*\.\d$`)
-	close(stop)
-	<-done
-}
-
-// In iptables mode connections are counted, and what is not counted is said with the reason.
-func TestServicesByIPTables(t *testing.T) {
-	nightly.Only(t, "TestServicesCommand has the plane of most nodes")
-	c := newCluster(t, testbed.Options{Plane: testbed.Linux}, "--mode", "iptables")
-	web := service("web", "40.0.0.1", func(s *v1.Service) { s.Spec.Type, s.Spec.Ports[0].NodePort = v1.ServiceTypeNodePort, 30001 })
-	none := service("none", "40.0.0.2")
-	c.put(web, none, slice(web, 8080, at(c.pods[1].IP4), endpointWith(at(c.pods[2].IP4), notReady)))
-	c.servePods(t)
-	c.run()
-	c.settle()
-	for _, x := range []struct {
-		to string
-		n  int
-	}{{"40.0.0.1:80", 20}, {testbed.NodeIP4.String() + ":30001", 5}} {
-		if _, errs := c.pods[0].Many(c.ctx, x.n, 4, x.to); len(errs) > 0 {
-			t.Fatal(errs[0])
-		}
-	}
-	list := c.services(t)
-	if list.Mode != "iptables" || len(list.Services) != 2 {
-		t.Fatalf("services says %+v", list)
-	}
-	none1, web1 := list.Services[0], list.Services[1]
-	if k := web1.Counters; k == nil || k.Connections != 25 || k.Packets != nil || k.Bytes != nil {
-		t.Errorf("counted %+v, there were 25 connections", k)
-	}
-	if !strings.Contains(web1.CountersNote, "nf_conntrack_acct") {
-		t.Errorf("why there are no bytes: %q", web1.CountersNote)
-	}
-	if len(web1.Endpoints) != 2 || web1.Endpoints[1].Why != "not ready" {
-		t.Errorf("endpoints: %+v", web1.Endpoints)
-	}
-	if k := none1.Counters; k == nil || k.Connections != 0 || len(none1.Problems) != 1 {
-		t.Errorf("the Service without endpoints: %+v, problems %q", k, none1.Problems)
-	}
-	out, _, _ := c.nkp("services", "--socket", c.socket())
-	for _, want := range []string{`(?m)^default/web:http/TCP +IPv4 +40\.0\.0\.1:80 node:30001 +1/2 +25 +- +- +- +-$`, `(?m)^counters: packets and bytes: n/a: `} {
-		if !regexp.MustCompile(want).MatchString(out) {
-			t.Errorf("no line like %s in\n%s", want, out)
-		}
-	}
+	await("nkp is back", `(?s)no nkp answers.*\n`+rates)
+	load.end()
 }
 
 // What the switch refuses, what a process of the node listens on and what cannot be used of a slice is said at its Service.
 func TestServicesProblems(t *testing.T) {
 	c := newCluster(t, testbed.Options{})
 	clash := service("clash", "40.0.0.7")
-	taken := service("taken", "40.0.0.8", func(s *v1.Service) { s.Spec.Type, s.Spec.Ports[0].NodePort = v1.ServiceTypeNodePort, 30008 })
+	taken := service("taken", "40.0.0.8", exposed(30008))
 	odd := slice(taken, 8080, at(c.pods[1].IP4))
 	odd.Endpoints = append(odd.Endpoints, discoveryv1.Endpoint{Addresses: []string{"fd00::1"}})
 	c.put(clash, taken, slice(clash, 8080, at(c.pods[1].IP4)), odd)
@@ -340,6 +248,7 @@ func TestServicesProblems(t *testing.T) {
 			return nil
 		})
 	}
+	c.logSays("PortInUse") // the Event
 	out, _, _ := c.nkp("services", "clash", "--socket", c.socket())
 	if strings.Contains(out, "30008") {
 		t.Errorf("a problem of another Service is shown:\n%s", out)

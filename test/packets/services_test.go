@@ -4,6 +4,7 @@ package packets
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -30,6 +31,42 @@ func (c *cluster) ask(t *testing.T, from *testbed.Host, proto, to, want string) 
 		t.Errorf("%s -> %s %s: answered by %s, want %s", from.Name, proto, to, a.Pod, want)
 	}
 	return a
+}
+
+// awaitAnswer waits until one pod answers new connections.
+func (c *cluster) awaitAnswer(t *testing.T, from *testbed.Host, to, pod string) {
+	t.Helper()
+	wait.NoError(t, fmt.Sprintf("%s -> %s: %s answers", from.Name, to, pod), func() error {
+		a, err := from.AskWith(c.ctx, "tcp", to, testbed.AskOptions{DialOptions: testbed.DialOptions{Reset: true}})
+		if err == nil && a.Pod != pod {
+			err = fmt.Errorf("%s answers", a.Pod)
+		}
+		return err
+	})
+}
+
+// tracked waits until the switch tracks a connection to a Service's address.
+func (c *cluster) tracked(ip string) {
+	c.t.Helper()
+	c.eventually("a connection to "+ip+" is tracked", func() error {
+		out, err := c.Appctl("dpctl/dump-conntrack", "zone=1001")
+		if err == nil && !strings.Contains(out, "dst="+ip+",") {
+			err = errors.New(out)
+		}
+		return err
+	})
+}
+
+// flowsHave waits until the flows of a bridge's table have a text, or, with yes false, until they do not.
+func (c *cluster) flowsHave(yes bool, bridge, table, text string) {
+	c.t.Helper()
+	c.eventually(table+" of "+bridge, func() error {
+		flows, err := c.Ofctl("dump-flows", bridge, table)
+		if err == nil && strings.Contains(flows, text) != yes {
+			err = fmt.Errorf("%q: want %t of\n%s", text, yes, flows)
+		}
+		return err
+	})
 }
 
 // explain returns what a reader of a failure wants: nkp's flows for the address and the tracked connections.
@@ -64,7 +101,6 @@ func (c *cluster) servePods(t *testing.T) {
 // protocol and family; delivered through the gateway. Straight delivery is in the rows of test/semantics.
 func TestClusterIP(t *testing.T) {
 	c := newCluster(t, testbed.Options{}, "--local-delivery", "off")
-	c.servePods(t)
 	client := c.pods[0]
 	endpoints := []struct {
 		where string
@@ -92,8 +128,7 @@ func TestClusterIP(t *testing.T) {
 			}
 		}
 	}
-	c.run()
-	c.settle()
+	c.begin()
 	for _, p := range probes {
 		t.Run(p.name, func(t *testing.T) {
 			if p.proto == "sctp" && !onKernelDatapath() {
@@ -112,12 +147,9 @@ func TestClusterIP(t *testing.T) {
 func TestGatewayPolicyIsNotBypassed(t *testing.T) {
 	s := service("web", "40.0.0.1")
 	c := newCluster(t, testbed.Options{})
-	c.servePods(t)
 	_, err := c.Exec(c.Router, "ip", "route", "add", "blackhole", c.pods[1].IP4.String()+"/32")
 	must(t, err)
-	c.put(s, slice(s, 8080, at(c.pods[1].IP4)))
-	c.run()
-	c.settle()
+	c.begin(s, slice(s, 8080, at(c.pods[1].IP4)))
 	c.ask(t, c.pods[0].Host, "tcp", "40.0.0.1:80", c.pods[1].Name)
 	_, err = c.Vsctl("set", "Bridge", c.Bridge, "external_ids:nsx-managed=true")
 	must(t, err)
@@ -133,7 +165,6 @@ func TestGatewayPolicyIsNotBypassed(t *testing.T) {
 func TestBystanders(t *testing.T) {
 	s := service("web", "40.0.0.1")
 	c := start(t, s)
-	c.servePods(t)
 	c.put(slice(s, 8080, at(c.pods[1].IP4)))
 	c.settle()
 	a, b, r := c.pods[0], c.pods[1], c.remotes[0]
@@ -154,28 +185,32 @@ func TestBystanders(t *testing.T) {
 // A client port that was used through a Service and is then used directly to the same endpoint, or the other way
 // round, works both times.
 func TestPortReuse(t *testing.T) {
-	s4, s6 := service("web4", "40.0.0.1"), service("web6", "fd00:40::1")
 	c := newCluster(t, testbed.Options{}, "--port-reuse-guards") // by name: the switch under test may have a fault with them
+	c.begin()
+	c.reusesPorts(t, v1.ProtocolTCP)
+}
+
+func (c *cluster) reusesPorts(t *testing.T, proto v1.Protocol) {
+	t.Helper()
+	s4, s6 := service("one4", "40.0.0.2", protocol(proto)), service("one6", "fd00:40::2", protocol(proto))
 	c.put(s4, s6)
-	c.run()
-	c.settle()
-	c.servePods(t)
-	for _, endpoint := range []*testbed.Pod{c.pods[1], c.remotes[0]} {
-		c.put(slice(s4, 8080, at(endpoint.IP4)), slice(s6, 8080, at(endpoint.IP6)))
+	for i, e := range []*testbed.Pod{c.pods[1], c.remotes[0]} {
+		c.put(slice(s4, 8080, at(e.IP4)), slice(s6, 8080, at(e.IP6)))
 		c.settle()
-		for i, tc := range []struct{ first, second string }{
-			{"40.0.0.1:80", hostPort(endpoint.IP4, 8080)},
-			{hostPort(endpoint.IP4, 8080), "40.0.0.1:80"},
-			{"[fd00:40::1]:80", hostPort(endpoint.IP6, 8080)},
-			{hostPort(endpoint.IP6, 8080), "[fd00:40::1]:80"},
+		for k, tc := range []struct{ first, second string }{
+			{"40.0.0.2:80", hostPort(e.IP4, 8080)},
+			{hostPort(e.IP4, 8080), "40.0.0.2:80"},
+			{"[fd00:40::2]:80", hostPort(e.IP6, 8080)},
+			{hostPort(e.IP6, 8080), "[fd00:40::2]:80"},
 		} {
-			port := 20000 + i
+			o := testbed.AskOptions{DialOptions: testbed.DialOptions{LocalPort: 20000 + 10*i + k}}
 			for _, to := range []string{tc.first, tc.second} {
 				ctx, cancel := context.WithTimeout(c.ctx, 25*time.Second) // the first connection's entry is gone after 30 s
-				a, err := c.pods[0].AskWith(ctx, "tcp", to, testbed.AskOptions{DialOptions: testbed.DialOptions{LocalPort: port}})
+				a, err := c.pods[0].AskWith(ctx, strings.ToLower(string(proto)), to, o)
 				cancel()
-				if err != nil || a.Pod != endpoint.Name {
-					t.Errorf("%s then %s, from port %d: %s: answered by %q, %v", tc.first, tc.second, port, to, a.Pod, err)
+				if err != nil || a.Pod != e.Name {
+					t.Errorf("%s then %s, from port %d: %s: answered by %q, %v\n%s", tc.first, tc.second, o.LocalPort, to, a.Pod, err,
+						c.explain(string(proto), to))
 				}
 			}
 		}
@@ -218,11 +253,8 @@ func TestOldGuardsAreForgotten(t *testing.T) {
 
 // Where the node lives on the bridge, nkp learns the gateway from the kernel, also if it comes to be known later.
 func TestGatewayIsFound(t *testing.T) {
-	s := service("web", "40.0.0.1", func(s *v1.Service) {
-		s.Spec.Type, s.Spec.Ports[0].NodePort = v1.ServiceTypeNodePort, 30080
-	})
+	s := service("web", "40.0.0.1", exposed(30080))
 	c := start(t, s)
-	c.servePods(t)
 	c.put(slice(s, 8080, at(c.remotes[0].IP4)))
 	c.settle()
 	c.eventually("the way back through the gateway", func() error {

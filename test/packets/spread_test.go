@@ -184,25 +184,19 @@ func affinity(seconds int32) func(*v1.Service) {
 	}
 }
 
-// When a client's endpoint goes away, the client gets another one at once, and stays there. A Service that goes while no nkp runs
-// leaves no pin behind, and the pins of others stay. That pins are renewed and end is row 19 of test/semantics.
+// A client's connections make one pin. A Service that goes while no nkp runs leaves none behind, and the pins of
+// others stay. That pins go with their endpoint, are renewed and end is row 19 of test/semantics.
 func TestAffinity(t *testing.T) {
-	const timeout = 3600
-	s4, s6, long := service("web4", "40.0.0.1", affinity(timeout)), service("web6", "fd00:40::1", affinity(timeout)), service("long", "40.0.0.3", affinity(timeout))
+	pinned := affinity(3600)
+	s4, s6 := service("web4", "40.0.0.1", pinned), service("web6", "fd00:40::1", pinned)
+	gone := service("gone", "40.0.0.3", pinned)
 	c := newCluster(t, testbed.Options{})
-	c.servePods(t)
-	all := append(append([]*testbed.Pod{}, c.pods[1:]...), c.remotes...)
-	var v4, v6 []netip.Addr
-	for _, p := range all {
-		v4, v6 = append(v4, p.IP4), append(v6, p.IP6)
-	}
-	c.put(s4, s6, long, slice(s4, 8080, ats(v4...)...), slice(s6, 8080, ats(v6...)...), slice(long, 8080, at(c.remotes[0].IP4)))
-	c.run()
-	c.settle()
-	client := c.pods[0]
+	c.begin(s4, slice(s4, 8080, ats(c.pods[1].IP4, c.pods[2].IP4, c.remotes[0].IP4, c.remotes[1].IP4)...),
+		s6, slice(s6, 8080, ats(c.pods[1].IP6, c.pods[2].IP6, c.remotes[0].IP6, c.remotes[1].IP6)...),
+		gone, slice(gone, 8080, at(c.remotes[0].IP4)))
 	sole := func(to string) (who string) {
 		t.Helper()
-		answers, errs := client.Many(c.ctx, 30, 4, to)
+		answers, errs := c.pods[0].Many(c.ctx, 30, 4, to)
 		if len(answers) != 1 || len(errs) > 0 {
 			t.Fatalf("%s: one client reached %v, errors %v", to, answers, errs)
 		}
@@ -210,38 +204,23 @@ func TestAffinity(t *testing.T) {
 		}
 		return who
 	}
-	for _, tc := range []struct {
-		to  string
-		svc *v1.Service
-		ips []netip.Addr
-	}{{"40.0.0.1:80", s4, v4}, {"[fd00:40::1]:80", s6, v6}} {
-		before := c.pins(t)
-		pinned := sole(tc.to)
-		if n := c.pins(t); n != before+1 {
-			t.Errorf("%s: %d pins, then %d", tc.to, before, n)
-		}
-		var left []netip.Addr
-		for i, p := range all {
-			if p.Name != pinned {
-				left = append(left, tc.ips[i])
-			}
-		}
-		c.put(slice(tc.svc, 8080, ats(left...)...))
-		c.settle()
-		must(t, c.Settle()) // else the switch serves a while from cached flows
-		if who := sole(tc.to); who == pinned {
-			t.Errorf("%s: %s answers, which is gone", tc.to, who)
+	served := map[string]string{}
+	for i, to := range []string{"40.0.0.1:80", "[fd00:40::1]:80", "40.0.0.3:80"} {
+		served[to] = sole(to)
+		if n := c.pins(t); n != i+1 {
+			t.Errorf("%s: %d pins, then %d", to, i, n)
 		}
 	}
-	c.ask(t, client.Host, "tcp", "40.0.0.3:80", c.remotes[0].Name)
-	served := sole("40.0.0.1:80")
-	must(c.t, c.agent.Stop(syscall.SIGKILL))
-	c.remove(long)
+	must(t, c.agent.Stop(syscall.SIGKILL))
+	c.remove(gone)
+	delete(served, "40.0.0.3:80")
 	c.run()
 	c.settle()
 	wait.For(t, "the pins of the Service that is gone are deleted", func() bool { return c.pins(t) == 2 })
-	if who := sole("40.0.0.1:80"); who != served {
-		t.Errorf("a client with a pin went from %s to %s when nkp was started again", served, who)
+	for to, was := range served {
+		if who := sole(to); who != was {
+			t.Errorf("%s: a client with a pin went from %s to %s when nkp was started again", to, was, who)
+		}
 	}
 }
 
@@ -260,15 +239,12 @@ func TestAffinityChoosesAnew(t *testing.T) {
 	const senders = 16
 	s4, s6 := service("web4", "40.0.0.1", affinity(3600)), service("web6", "fd00:40::1", affinity(3600))
 	c := newCluster(t, testbed.Options{})
-	c.servePods(t)
 	ends := []*testbed.Pod{c.pods[1], c.pods[2], c.remotes[0], c.remotes[1]}
 	var v4, v6 []netip.Addr
 	for _, p := range ends {
 		v4, v6 = append(v4, p.IP4), append(v6, p.IP6)
 	}
-	c.put(s4, s6, slice(s4, 8080, ats(v4...)...), slice(s6, 8080, ats(v6...)...))
-	c.run()
-	c.settle()
+	c.begin(s4, s6, slice(s4, 8080, ats(v4...)...), slice(s6, 8080, ats(v6...)...))
 	seen := map[string]map[string]int{"40.0.0.1:80": {}, "[fd00:40::1]:80": {}}
 	for round := range 1 + chance.Trials(1-1/float64(len(ends))) {
 		_, err := c.Ofctl("del-flows", c.Bridge, "table=10,ip")

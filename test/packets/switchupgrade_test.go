@@ -3,7 +3,6 @@
 package packets
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -169,7 +168,8 @@ func (c *cluster) loadSwitch(t *testing.T, name string, from *testbed.Host, to s
 			case <-tick.C:
 				settled := l.settled.Load()
 				l.wg.Go(func() { // ends with its time limit
-					if err := answered(c.ctx, from, to); err != nil {
+					reset := testbed.AskOptions{DialOptions: testbed.DialOptions{Reset: true}}
+					if _, err := from.AskWith(c.ctx, "tcp", to, reset); err != nil {
 						fails(&l.failed, err)
 						if settled {
 							fails(&l.late, err)
@@ -181,20 +181,6 @@ func (c *cluster) loadSwitch(t *testing.T, name string, from *testbed.Host, to s
 		}
 	})
 	return l
-}
-
-// answered opens a connection, waits for the server's line, and resets the connection. It leaves time for retransmissions.
-func answered(ctx context.Context, from *testbed.Host, to string) error {
-	conn, err := from.DialTCP(ctx, to, testbed.DialOptions{Reset: true})
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(wait.Limit)); err != nil {
-		return err
-	}
-	_, err = bufio.NewReader(conn).ReadString('\n')
-	return err
 }
 
 // more waits until n more connections have come to their end.

@@ -6,10 +6,12 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"math/big"
 	"net"
 	"os"
@@ -64,7 +66,42 @@ func (p *pki) issue(name string, c, parent *x509.Certificate, signer *ecdsa.Priv
 
 func (p *pki) file(name string) string { return filepath.Join(p.dir, name+".pem") }
 
-// The switch may be reached over TCP and TLS; TLS verifies the switch's certificate, name included unless told otherwise.
+// tlsProxy terminates TLS on the node's loopback address, for clients that the authority ours knows, and forwards the
+// bytes to a unix socket.
+func (c *cluster) tlsProxy(t *testing.T, ours, p *pki, cert, to string) (address string) {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(p.file(cert+"-cert"), p.file(cert+"-key"))
+	must(t, err)
+	cas, err := os.ReadFile(ours.file("ca-cert"))
+	must(t, err)
+	cfg := &tls.Config{
+		Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: x509.NewCertPool(),
+	}
+	cfg.ClientCAs.AppendCertsFromPEM(cas)
+	l, err := c.Node.Listen("127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { l.Close() })
+	go func() { // ended by Close
+		for {
+			near, err := l.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("unix", to)
+			if err != nil {
+				near.Close()
+				continue
+			}
+			secure := tls.Server(near, cfg)
+			go func() { defer far.Close(); io.Copy(far, secure) }() // these end with either connection
+			go func() { defer near.Close(); io.Copy(secure, far) }()
+		}
+	}()
+	return l.Addr().String()
+}
+
+// The switch may be reached over TCP and TLS, its database by TLS, too; TLS verifies the server's certificate, name
+// included unless told otherwise, and presents nkp's own.
 func TestTargets(t *testing.T) {
 	nightly.Only(t, "the tests of packages ofctrl and ovsdb dial every kind of target")
 	c := newCluster(t, testbed.Options{})
@@ -77,9 +114,13 @@ func TestTargets(t *testing.T) {
 	c.put(s, slice(s, 8080, at(c.remotes[0].IP4)))
 	_, err := c.Vsctl("set-controller", c.Bridge, "ptcp:6653:127.0.0.1", "pssl:6654:127.0.0.1")
 	must(t, err)
-	tls := func(ca *pki, more ...string) []string {
+	others.issue("named", &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}, others.ca, others.key)
+	ssl := func(ca *pki, more ...string) []string {
 		return append([]string{"--openflow", "ssl:127.0.0.1:6654", "--ca-cert", ca.file("ca-cert"),
 			"--certificate", ours.file("nkp-cert"), "--private-key", ours.file("nkp-key")}, more...)
+	}
+	database := func(p *pki) []string {
+		return ssl(ours, "--ovsdb", "ssl:"+c.tlsProxy(t, ours, p, "named", strings.TrimPrefix(c.DB(), "unix:")))
 	}
 	for _, tc := range []struct {
 		name, cert string
@@ -87,13 +128,15 @@ func TestTargets(t *testing.T) {
 		want       string // in the error; "": works
 	}{
 		{"tcp", "named", []string{"--openflow", "tcp:127.0.0.1:6653"}, ""},
-		{"ssl", "named", tls(ours), ""},
-		{"ssl, certificate without a name, any name", "nameless", tls(ours, "--any-certificate-name"), ""},
-		{"ssl, certificate without a name", "nameless", tls(ours), "certificate"},
-		{"ssl, another authority", "named", tls(others), "certificate"},
-		{"ssl, any name, another authority", "nameless", tls(others, "--any-certificate-name"), "certificate"},
+		{"ssl", "named", ssl(ours), ""},
+		{"ssl, certificate without a name, any name", "nameless", ssl(ours, "--any-certificate-name"), ""},
+		{"ssl, certificate without a name", "nameless", ssl(ours), "certificate"},
+		{"ssl, another authority", "named", ssl(others), "certificate"},
+		{"ssl, any name, another authority", "nameless", ssl(others, "--any-certificate-name"), "certificate"},
 		{"ssl, no CA", "named", []string{"--openflow", "ssl:127.0.0.1:6654"}, "CA"},
 		{"ssl, no such file", "named", []string{"--openflow", "ssl:127.0.0.1:6654", "--ca-cert", "/nonexistent.pem"}, "/nonexistent.pem"},
+		{"database by ssl", "named", database(ours), ""},
+		{"database by ssl, another authority", "named", database(others), "unknown authority"},
 		{"nobody listens", "named", []string{"--openflow", "tcp:127.0.0.1:1"}, "refused"},
 	} {
 		_, err := c.Vsctl("set-ssl", ours.file(tc.cert+"-key"), ours.file(tc.cert+"-cert"), ours.file("ca-cert"))
@@ -106,7 +149,7 @@ func TestTargets(t *testing.T) {
 			return fmt.Errorf("diff ends with %d: %s", status, errOut)
 		})
 	}
-	c.flags = tls(ours, "--any-certificate-name")
+	c.flags = ssl(ours, "--any-certificate-name")
 	c.run()
 	c.settle()
 	c.ask(t, c.pods[0].Host, "tcp", "40.0.0.1:80", c.remotes[0].Name)

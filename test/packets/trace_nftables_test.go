@@ -4,11 +4,8 @@ package packets
 
 import (
 	"errors"
-	"slices"
 	"strings"
 	"testing"
-
-	v1 "k8s.io/api/core/v1"
 
 	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
@@ -23,10 +20,7 @@ func TestTraceForeignTables(t *testing.T) {
 	web, itself := service("web", "40.0.0.1", exposed(30080)), service("itself", "40.0.0.2")
 	two := service("two", "40.0.0.3")
 	here, there, other := c.pods[0], c.remotes[0], c.remotes[1]
-	c.put(web, slice(web, 8080, at(there.IP4)), itself, slice(itself, 8080, at(here.IP4)), two, slice(two, 8080, ats(there.IP4, other.IP4)...))
-	c.run()
-	c.settle()
-	c.servePods(t)
+	c.begin(web, slice(web, 8080, at(there.IP4)), itself, slice(itself, 8080, at(here.IP4)), two, slice(two, 8080, ats(there.IP4, other.IP4)...))
 	_, err := c.Node.ServeUDP(8081)
 	must(t, err)
 	must(t, c.agent.Stop(15)) // it would repair nkp's table
@@ -153,34 +147,5 @@ func TestTraceForeignTables(t *testing.T) {
 				t.Errorf("the packet: %+v, %v; want %v", a, err, tc.err)
 			}
 		})
-	}
-}
-
-// A client that session affinity remembers goes to its endpoint, and trace says so. The other endpoints stay candidates, because what is
-// remembered expires.
-func TestTraceAffinityNFTables(t *testing.T) {
-	nightly.Only(t, "TestTrace has an affine Service")
-	c := newCluster(t, testbed.Options{Plane: testbed.Linux}, "--mode", "nftables", "--service-cidr", serviceCIDRs)
-	web := service("web", "40.0.0.1", func(s *v1.Service) { s.Spec.SessionAffinity = v1.ServiceAffinityClientIP })
-	c.put(web, slice(web, 8080, ats(c.pods[0].IP4, c.remotes[0].IP4, c.remotes[1].IP4)...))
-	c.run()
-	c.settle()
-	c.servePods(t)
-	client := c.pods[1]
-	for _, asked := range []bool{false, true} {
-		endpoint := "until it expires: "
-		if asked {
-			a, err := client.Ask(c.ctx, "tcp", "40.0.0.1:80")
-			must(t, err)
-			for _, p := range append(slices.Clone(c.pods), c.remotes...) {
-				if p.Name == a.Pod {
-					endpoint += p.IP4.String() + " . 8080"
-				}
-			}
-		}
-		r, status := c.trace(t, "tcp", client.IP4.String(), "40.0.0.1:80", "--live")
-		if status != 0 || r.Live == nil || !r.Live.Agrees || strings.Contains(strings.Join(r.Live.Steps, "\n"), endpoint) != asked {
-			t.Errorf("asked before: %v: status %d, %+v", asked, status, r.Live)
-		}
 	}
 }

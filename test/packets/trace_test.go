@@ -95,15 +95,27 @@ var tracePlanes = map[string]struct {
 	"nftables": {testbed.Options{Plane: testbed.Linux}, []string{"--mode", "nftables"}},
 }
 
+// onTracePlanes runs a test on each of them, in the gate on that of most nodes.
+func onTracePlanes(t *testing.T, test func(t *testing.T, plane string, c *cluster), flags ...string) {
+	for name, plane := range tracePlanes {
+		t.Run(name, func(t *testing.T) {
+			if plane.options.Plane == testbed.Linux {
+				nightly.Only(t, "the plane of most nodes is in the gate")
+				needsIPTables(t)
+			}
+			all := slices.Concat(plane.flags, []string{"--service-cidr", serviceCIDRs}, flags)
+			test(t, name, newCluster(t, plane.options, all...))
+		})
+	}
+}
+
 // Where the node's address is beside the bridge, trace looks where the packet goes: at the bridge for pods, which keep their
 // addresses, and in iptables for the node and what comes in at its own network card.
 func TestTraceNodeBeside(t *testing.T) {
 	nightly.Only(t, "TestTrace has the node on the bridge")
 	needsIPTables(t)
 	for _, plane := range []string{"iptables", "nftables"} {
-		t.Run(plane, func(t *testing.T) {
-			traceNodeBeside(t, plane)
-		})
+		t.Run(plane, func(t *testing.T) { traceNodeBeside(t, plane) })
 	}
 }
 
@@ -111,10 +123,7 @@ func traceNodeBeside(t *testing.T, plane string) {
 	c := newCluster(t, testbed.Options{NodeOutside: true}, "--service-cidr", serviceCIDRs, "--gateway-mac", testbed.GatewayMAC, "--host-traffic", plane)
 	web, away := service("web", "40.0.0.1", exposed(30080)), service("away", "40.0.0.2", exposed(30081), externalLocal)
 	here, there := c.pods[0].IP4, c.remotes[0].IP4
-	c.put(web, slice(web, 8080, ats(here, there)...), away, slice(away, 8080, at(there)))
-	c.run()
-	c.settle()
-	c.servePods(t)
+	c.begin(web, slice(web, 8080, ats(here, there)...), away, slice(away, 8080, at(there)))
 	for _, tc := range []struct {
 		from                         *testbed.Host
 		to, want, masquerade, bridge string
@@ -195,15 +204,7 @@ func TestTraceIn(t *testing.T) {
 // What trace says of a packet is what happens to it, in both data planes: the answer comes from one of the endpoints that
 // it names, with or without the client's address, or it is refused, or there is none. What is installed agrees.
 func TestTrace(t *testing.T) {
-	for name, plane := range tracePlanes {
-		t.Run(name, func(t *testing.T) {
-			if plane.options.Plane == testbed.Linux {
-				nightly.Only(t, "the plane of most nodes is in the gate")
-				needsIPTables(t)
-			}
-			traceEverything(t, plane.options, plane.flags)
-		})
-	}
+	onTracePlanes(t, traceEverything, "--gateway-mac", testbed.GatewayMAC)
 }
 
 // A client without a pin gets another endpoint a few seconds later, so that no verdict says drop where the one that is chosen now
@@ -282,12 +283,8 @@ func exposedToo(port int32) func(*v1.Service) {
 	return func(s *v1.Service) { s.Spec.Ports[0].NodePort = port }
 }
 
-func traceEverything(t *testing.T, options testbed.Options, flags []string) {
-	c := newCluster(t, options, append(flags, "--service-cidr", serviceCIDRs, "--gateway-mac", testbed.GatewayMAC)...)
-	c.put(traceServices(c)...)
-	c.run()
-	c.settle()
-	c.servePods(t)
+func traceEverything(t *testing.T, plane string, c *cluster) {
+	c.begin(traceServices(c)...)
 	client, stranger, twin := c.pods[1].Host, c.External, c.pods[0].Host
 	node := c.Node
 	for _, tc := range []struct {
@@ -339,17 +336,30 @@ func traceEverything(t *testing.T, options testbed.Options, flags []string) {
 			if tc.from == node && strings.HasPrefix(to, from.String()+":") {
 				needsIPTables(t)
 			}
-			r, status := c.trace(t, proto, from.String(), to, "--live")
+			r, status := c.trace(t, proto, from.String(), to, "--live", "--reply")
 			if r.Verdict != tc.want || r.Masquerade != tc.masquerade {
 				t.Errorf("verdict %s, masquerade %s; want %s, %s\n%s", r.Verdict, r.Masquerade, tc.want, tc.masquerade, strings.Join(r.Steps, "\n"))
 			}
 			if r.Live == nil || !r.Live.Agrees || status != 0 {
 				t.Errorf("status %d, installed: %+v", status, r.Live)
 			}
+			reply := r.Verdict
+			if reply == "reject" {
+				reply = "deliver" // the refusal
+			}
+			if r.Reply == nil || r.Reply.Verdict != reply || r.Reply.Live == nil || r.Reply.Live.Verdict != reply {
+				t.Errorf("the answer: %+v, want %s", r.Reply, reply)
+			}
 			if !tc.quiet {
 				c.happens(t, tc.from, proto, to, r)
 			}
 		})
+	}
+	if plane == "nftables" { // session affinity remembers the client by now
+		r, _ := c.trace(t, "tcp", client.IP4.String(), "40.0.0.5:80", "--live")
+		if r.Live == nil || !strings.Contains(strings.Join(r.Live.Steps, "\n"), "until it expires: 10.0.") {
+			t.Errorf("a client that has asked: %+v", r.Live)
+		}
 	}
 }
 
@@ -392,55 +402,48 @@ func (c *cluster) happens(t *testing.T, from *testbed.Host, proto, to string, r 
 // A flow or a rule that somebody deleted shows: trace says that what is installed does not agree, and ends with status 1.
 // Without an agent it works from the manifests alone.
 func TestTraceDisagrees(t *testing.T) {
-	for name, plane := range tracePlanes {
-		t.Run(name, func(t *testing.T) {
-			if plane.options.Plane == testbed.Linux {
-				nightly.Only(t, "the plane of most nodes is in the gate")
-				needsIPTables(t)
-			}
-			c := newCluster(t, plane.options, append(plane.flags, "--service-cidr", serviceCIDRs)...)
-			web, gone := service("web", "40.0.0.1"), service("gone", "40.0.0.2")
-			here, there, far := c.pods[0].IP4, c.remotes[0].IP4, c.remotes[1].IP4
-			c.put(web, slice(web, 8080, ats(here, there, far)...), gone, slice(gone, 8080, at(there)))
-			c.run()
-			c.settle()
-			must(c.t, c.agent.Stop(15)) // it would repair what is about to be broken
-			switch name {
-			case "ovs":
-				_, err := c.Ofctl("del-flows", c.Bridge, "table=1,tcp,nw_dst=40.0.0.2,tp_dst=80,ct_state=-est-rel-inv")
-				must(t, err)
-			case "iptables":
-				c.breakRules(t)
-			case "nftables":
-				_, err := c.Exec(c.Node, "nft", "delete element ip nkp services { 40.0.0.2 . tcp . 80 }")
-				must(t, err)
-			}
-			client := c.pods[1].IP4.String()
-			r, status := c.traceHere(t, client, "40.0.0.2:80")
-			if status != 1 || r.Live == nil || r.Live.Agrees || r.Verdict != "deliver" {
-				t.Errorf("a deleted flow or rule: status %d, %s, %+v", status, r.Verdict, r.Live)
-			} else if d := strings.Join(r.Live.Differences, "\n"); !strings.Contains(d, "say") || !strings.Contains(d, "the model deliver") {
-				t.Errorf("the differences are %s", d)
-			}
-			if r, status := c.traceHere(t, client, "40.0.0.1:80"); status != 0 || r.Live == nil || !r.Live.Agrees {
-				t.Errorf("what is whole: status %d, %+v", status, r.Live)
-			}
-			// The manifests move on, what is installed does not.
-			c.put(slice(web, 8080, ats(there, far)...))
-			r, status = c.traceHere(t, client, "40.0.0.1:80")
-			if status != 1 || !strings.Contains(fmt.Sprint(r.Live), "still have the endpoint "+hostPort(here, 8080)) && !strings.Contains(fmt.Sprint(r.Live), "still has the endpoint "+hostPort(here, 8080)) {
-				t.Errorf("an endpoint that is gone: status %d, %+v", status, r.Live)
-			}
-			c.put(slice(web, 8080, ats(here, there, far, c.pods[2].IP4)...))
-			if r, status = c.traceHere(t, client, "40.0.0.1:80"); status != 1 || !strings.Contains(fmt.Sprint(r.Live), "the endpoint "+hostPort(c.pods[2].IP4, 8080)) {
-				t.Errorf("an endpoint that is missing: status %d, %+v", status, r.Live)
-			}
-			out, _, status := c.nkp(append([]string{"trace", "--live", "--from", client, "--to", "40.0.0.2:80"}, c.common()...)...)
-			if status != 1 || !strings.Contains(out, "what is installed does not agree: ") {
-				t.Errorf("as text: status %d\n%s", status, out)
-			}
-		})
-	}
+	onTracePlanes(t, func(t *testing.T, name string, c *cluster) {
+		web, gone := service("web", "40.0.0.1"), service("gone", "40.0.0.2")
+		here, there, far := c.pods[0].IP4, c.remotes[0].IP4, c.remotes[1].IP4
+		c.put(web, slice(web, 8080, ats(here, there, far)...), gone, slice(gone, 8080, at(there)))
+		c.run()
+		c.settle()
+		must(c.t, c.agent.Stop(15)) // it would repair what is about to be broken
+		switch name {
+		case "ovs":
+			_, err := c.Ofctl("del-flows", c.Bridge, "table=1,tcp,nw_dst=40.0.0.2,tp_dst=80,ct_state=-est-rel-inv")
+			must(t, err)
+		case "iptables":
+			c.breakRules(t)
+		case "nftables":
+			_, err := c.Exec(c.Node, "nft", "delete element ip nkp services { 40.0.0.2 . tcp . 80 }")
+			must(t, err)
+		}
+		client := c.pods[1].IP4.String()
+		r, status := c.traceHere(t, client, "40.0.0.2:80")
+		if status != 1 || r.Live == nil || r.Live.Agrees || r.Verdict != "deliver" {
+			t.Errorf("a deleted flow or rule: status %d, %s, %+v", status, r.Verdict, r.Live)
+		} else if d := strings.Join(r.Live.Differences, "\n"); !strings.Contains(d, "say") || !strings.Contains(d, "the model deliver") {
+			t.Errorf("the differences are %s", d)
+		}
+		if r, status := c.traceHere(t, client, "40.0.0.1:80"); status != 0 || r.Live == nil || !r.Live.Agrees {
+			t.Errorf("what is whole: status %d, %+v", status, r.Live)
+		}
+		// The manifests move on, what is installed does not.
+		c.put(slice(web, 8080, ats(there, far)...))
+		r, status = c.traceHere(t, client, "40.0.0.1:80")
+		if status != 1 || !strings.Contains(fmt.Sprint(r.Live), "still have the endpoint "+hostPort(here, 8080)) && !strings.Contains(fmt.Sprint(r.Live), "still has the endpoint "+hostPort(here, 8080)) {
+			t.Errorf("an endpoint that is gone: status %d, %+v", status, r.Live)
+		}
+		c.put(slice(web, 8080, ats(here, there, far, c.pods[2].IP4)...))
+		if r, status = c.traceHere(t, client, "40.0.0.1:80"); status != 1 || !strings.Contains(fmt.Sprint(r.Live), "the endpoint "+hostPort(c.pods[2].IP4, 8080)) {
+			t.Errorf("an endpoint that is missing: status %d, %+v", status, r.Live)
+		}
+		out, _, status := c.nkp(append([]string{"trace", "--live", "--from", client, "--to", "40.0.0.2:80"}, c.common()...)...)
+		if status != 1 || !strings.Contains(out, "what is installed does not agree: ") {
+			t.Errorf("as text: status %d\n%s", status, out)
+		}
+	})
 }
 
 // breakRules deletes the rule of Service gone.
@@ -460,60 +463,51 @@ func (c *cluster) traceHere(t *testing.T, from, to string, flags ...string) (tra
 
 // A connection that exists already is found, and where it goes: also if its endpoint is not in force any more.
 func TestTraceExistingConnection(t *testing.T) {
-	for name, plane := range tracePlanes {
-		t.Run(name, func(t *testing.T) {
-			if plane.options.Plane == testbed.Linux {
-				nightly.Only(t, "the plane of most nodes is in the gate")
-				needsIPTables(t)
+	onTracePlanes(t, func(t *testing.T, _ string, c *cluster) {
+		web := service("web", "40.0.0.1", exposed(30080))
+		c.servePods(t)
+		here, there := c.pods[0], c.remotes[0]
+		c.put(web, slice(web, 8080, at(there.IP4)))
+		c.run()
+		c.settle()
+		client := c.pods[1]
+		held, err := client.Hold(c.ctx, "40.0.0.1:80", testbed.DialOptions{})
+		must(t, err)
+		defer held.Close()
+		outside, err := c.External.Hold(c.ctx, "172.16.0.2:30080", testbed.DialOptions{})
+		must(t, err)
+		defer outside.Close()
+		c.put(slice(web, 8080, at(here.IP4)))
+		c.settle()
+		says := func(from, to string, wants ...string) {
+			t.Helper()
+			r, status := c.trace(t, "tcp", from, to, "--live")
+			if status != 0 || r.Live == nil {
+				t.Fatalf("status %d, %+v", status, r)
 			}
-			c := newCluster(t, plane.options, append(plane.flags, "--service-cidr", serviceCIDRs)...)
-			web := service("web", "40.0.0.1", exposed(30080))
-			c.servePods(t)
-			here, there := c.pods[0], c.remotes[0]
-			c.put(web, slice(web, 8080, at(there.IP4)))
-			c.run()
-			c.settle()
-			client := c.pods[1]
-			held, err := client.Hold(c.ctx, "40.0.0.1:80", testbed.DialOptions{})
-			must(t, err)
-			defer held.Close()
-			outside, err := c.External.Hold(c.ctx, "172.16.0.2:30080", testbed.DialOptions{})
-			must(t, err)
-			defer outside.Close()
-			c.put(slice(web, 8080, at(here.IP4)))
-			c.settle()
-			says := func(from, to string, wants ...string) {
-				t.Helper()
-				r, status := c.trace(t, "tcp", from, to, "--live")
-				if status != 0 || r.Live == nil {
-					t.Fatalf("status %d, %+v", status, r)
-				}
-				text := strings.Join(r.Live.Steps, "\n")
-				for _, w := range wants {
-					if !strings.Contains(text, w) {
-						t.Errorf("%s to %s: no %q in\n%s", from, to, w, text)
-					}
+			text := strings.Join(r.Live.Steps, "\n")
+			for _, w := range wants {
+				if !strings.Contains(text, w) {
+					t.Errorf("%s to %s: no %q in\n%s", from, to, w, text)
 				}
 			}
-			endpoint := "goes to " + hostPort(there.IP4, 8080) + " since it was opened"
-			says(client.IP4.String(), "40.0.0.1:80", "an existing connection", endpoint, "new connections do not go there any more")
-			says(c.External.IP(client.IP4).String(), "172.16.0.2:30080", endpoint, "masqueraded as 172.16.0.2")
-			if r, _ := c.trace(t, "tcp", client.IP4.String(), "40.0.0.1:80", "--live", "--reply"); r.Reply == nil || r.Reply.Live == nil ||
-				!strings.Contains(strings.Join(r.Reply.Live.Steps, "\n"), "an answer from "+hostPort(there.IP4, 8080)+" to "+client.IP4.String()+" becomes one from 40.0.0.1:80") {
-				t.Errorf("the answer: %+v", r.Reply)
-			}
-			if r, _ := c.trace(t, "tcp", client.IP4.String()+":1", "40.0.0.1:80", "--live"); strings.Contains(fmt.Sprint(r.Live), "existing") {
-				t.Errorf("a connection from another port is taken for this one: %+v", r.Live)
-			}
-		})
-	}
+		}
+		endpoint := "goes to " + hostPort(there.IP4, 8080) + " since it was opened"
+		says(client.IP4.String(), "40.0.0.1:80", "an existing connection", endpoint, "new connections do not go there any more")
+		says(c.External.IP(client.IP4).String(), "172.16.0.2:30080", endpoint, "masqueraded as 172.16.0.2")
+		if r, _ := c.trace(t, "tcp", client.IP4.String(), "40.0.0.1:80", "--live", "--reply"); r.Reply == nil || r.Reply.Live == nil ||
+			!strings.Contains(strings.Join(r.Reply.Live.Steps, "\n"), "an answer from "+hostPort(there.IP4, 8080)+" to "+client.IP4.String()+" becomes one from 40.0.0.1:80") {
+			t.Errorf("the answer: %+v", r.Reply)
+		}
+		if r, _ := c.trace(t, "tcp", client.IP4.String()+":1", "40.0.0.1:80", "--live"); strings.Contains(fmt.Sprint(r.Live), "existing") {
+			t.Errorf("a connection from another port is taken for this one: %+v", r.Live)
+		}
+	})
 }
 
 // Offline, trace needs no switch, no agent and no privilege; wrong usage is told in one line.
 func TestTraceOffline(t *testing.T) {
-	bin, err := testbed.NKP()
-	must(t, err)
-	c := &cluster{t: t, bin: bin}
+	c := offline(t)
 	base := []string{"trace", "--manifests", filepath.Join(samples, "guestbook.yaml"), "--hostname-override", "haofan-test-1", "--cluster-cidr", "172.18.0.0/16"}
 	with := func(flags ...string) []string { return append(slices.Clone(base), flags...) }
 

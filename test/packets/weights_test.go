@@ -22,7 +22,6 @@ func weighted(text string) func(*v1.Service) {
 // that an endpoint has stay, new ones go elsewhere. Without any other endpoint they are refused.
 func TestWeights(t *testing.T) {
 	c := newCluster(t, testbed.Options{})
-	c.servePods(t)
 	a, b := c.pods[1], c.remotes[0]
 	put := func(weights string) {
 		t.Helper()
@@ -32,8 +31,7 @@ func TestWeights(t *testing.T) {
 	}
 	const rounding = 0.02 // of shares to slots
 	put(a.IP4.String() + "=7," + b.IP4.String() + "=3")
-	c.run()
-	c.settle()
+	c.begin()
 	says := func(want string, command ...string) {
 		t.Helper()
 		out, errOut, status := c.nkp(append(command, "--socket", c.socket())...)
@@ -54,7 +52,7 @@ func TestWeights(t *testing.T) {
 	}
 
 	says(" deliver", "trace", "--live", "--from", c.pods[0].IP4.String(), "--to", "40.0.0.1:80")
-	held := c.hold(t, 12, "40.0.0.1:80")
+	held := c.hold(t, c.pods[0].Host, 12, "40.0.0.1:80")
 	udp := map[int]string{}
 	for port := 20000; port < 20012; port++ {
 		udp[port] = c.udpFrom(t, port)

@@ -331,7 +331,6 @@ func TestRow20LoadBalance(t *testing.T) {
 		stay("when their endpoint terminates")
 		c.expect(t, probe{name: "new ones avoid what terminates", from: c.pod, to: cluster, want: by(c.there)})
 		c.remove(web)
-		delete(c.objects, "endpoints of default/web")
 		c.apply()
 		stay("when the Service is deleted")
 	})

@@ -10,6 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nkp-proxy/nkp/test/apifake"
 	"github.com/nkp-proxy/nkp/test/harness"
 	"github.com/nkp-proxy/nkp/test/testbed"
 	"github.com/nkp-proxy/nkp/test/wait"
@@ -43,7 +44,8 @@ type cluster struct {
 	ownFlags []string // nkp's alone
 	objects  map[string][]any
 	proxy    *harness.Process
-	api      *apiServer // of the plane kube-proxy
+	api      *apifake.Server // of the plane kube-proxy
+	told     int             // how often it was told the objects
 }
 
 // setup says what a row's clusters need beyond the usual.
@@ -149,7 +151,7 @@ func (c *cluster) write() {
 		items = append(items, list...)
 	}
 	if c.api != nil {
-		must(c.t, c.api.set(append(items, markers(c, c.api.next())...)))
+		must(c.t, c.tellPeer(items))
 		return
 	}
 	must(c.t, harness.WriteManifests(c.manifest, items))

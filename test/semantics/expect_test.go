@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -268,14 +269,7 @@ func names(hosts []*testbed.Host) string {
 	return strings.Join(s, ", ")
 }
 
-func keys(m map[string]bool) string {
-	var s []string
-	for k := range m {
-		s = append(s, k)
-	}
-	slices.Sort(s)
-	return strings.Join(s, ", ")
-}
+func keys(m map[string]bool) string { return strings.Join(slices.Sorted(maps.Keys(m)), ", ") }
 
 // elsewhere gives an address to the client outside and has the router send packets for it there, so that it answers
 // what the node's proxy leaves alone.

@@ -131,15 +131,12 @@ func affinity(seconds int32) change {
 	}
 }
 
-func label(key, value string) change { return func(s *v1.Service) { s.Labels[key] = value } }
-
 // ep is an endpoint. Its zero conditions are those of a pod that is ready.
 type ep struct {
 	host *testbed.Host
 	port int32 // 0: 8080
 	// notReady and terminating as in the conditions; a terminating endpoint is not ready. It serves unless notServing.
 	notReady, terminating, notServing bool
-	zones, nodes                      []string // hints
 }
 
 // ready are endpoints of pods that are ready.
@@ -202,20 +199,10 @@ func (c *cluster) endpoint(e ep, a netip.Addr) discoveryv1.Endpoint {
 	if c.onNode(e.host) {
 		node = nodeName
 	}
-	d := discoveryv1.Endpoint{
+	return discoveryv1.Endpoint{
 		Addresses: []string{a.String()}, NodeName: &node,
 		Conditions: discoveryv1.EndpointConditions{Ready: &ready, Serving: &serving, Terminating: &terminating},
 	}
-	if len(e.zones)+len(e.nodes) > 0 {
-		d.Hints = &discoveryv1.EndpointHints{}
-		for _, z := range e.zones {
-			d.Hints.ForZones = append(d.Hints.ForZones, discoveryv1.ForZone{Name: z})
-		}
-		for _, n := range e.nodes {
-			d.Hints.ForNodes = append(d.Hints.ForNodes, discoveryv1.ForNode{Name: n})
-		}
-	}
-	return d
 }
 
 // put adds or replaces objects; apply puts them in force.
@@ -225,10 +212,11 @@ func (c *cluster) put(objects ...metav1.Object) {
 	}
 }
 
-// remove takes objects away.
+// remove takes objects away, Services with their endpoints.
 func (c *cluster) remove(objects ...metav1.Object) {
 	for _, o := range objects {
 		delete(c.objects, harness.Key(o))
+		delete(c.objects, "endpoints of "+o.GetNamespace()+"/"+o.GetName())
 	}
 }
 

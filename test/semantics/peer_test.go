@@ -13,13 +13,15 @@ import (
 	"strings"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
 
+	"github.com/nkp-proxy/nkp/test/apifake"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
-// kube-proxy as a data plane, to check this list of tests against what it describes. It needs an API server, which is
-// apiServer, and nothing of the machine's: it is told to leave the sysctls of connection tracking alone.
+// kube-proxy as a data plane, to check this list of tests against what it describes. It needs an API server, and
+// nothing of the machine's: it is told to leave the sysctls of connection tracking alone.
 
 const apiAddress = "127.0.0.1:16443" // on the node
 
@@ -34,7 +36,7 @@ func kubeProxyCommand(c *cluster, _ []string) []string {
 	if c.api == nil {
 		l, err := c.Node.Listen(apiAddress)
 		must(c.t, err)
-		c.api = newAPIServer()
+		c.api = apifake.New()
 		server := &http.Server{Handler: c.api, ReadHeaderTimeout: 10 * time.Second}
 		go server.Serve(l) // ended by Close
 		c.t.Cleanup(func() { server.Close() })
@@ -42,7 +44,7 @@ func kubeProxyCommand(c *cluster, _ []string) []string {
 	file := filepath.Join(filepath.Dir(c.manifest), "kubeconfig")
 	must(c.t, os.WriteFile(file, []byte(kubeconfig), 0o600))
 	return slices.Concat([]string{
-		bin, "--kubeconfig", file, "--kube-api-content-type", "application/json", "--kube-api-qps", "100", "--kube-api-burst", "100",
+		bin, "--kubeconfig", file, "--kube-api-qps", "100", "--kube-api-burst", "100",
 		"--proxy-mode", "iptables", "--hostname-override", c.nodeName, "--iptables-min-sync-period", "20ms",
 		"--conntrack-max-per-core", "0", "--conntrack-min", "0", "--conntrack-tcp-timeout-established", "0s", "--conntrack-tcp-timeout-close-wait", "0s",
 	}, c.flags)
@@ -50,7 +52,7 @@ func kubeProxyCommand(c *cluster, _ []string) []string {
 
 // kubeProxyInStep looks for the rules of the newest marker, which comes last on every watch.
 func kubeProxyInStep(c *cluster) error {
-	marker := c.api.marker()
+	marker := c.marker()
 	for _, program := range []string{"iptables-save", "ip6tables-save"} {
 		out, err := c.Exec(c.Node, program, "-t", "nat")
 		if err != nil {
@@ -76,26 +78,35 @@ func kubeProxyCleanUp(c *cluster) error {
 	return nil
 }
 
+// tellPeer puts all objects where kube-proxy reads them, and behind them the next marker.
+func (c *cluster) tellPeer(items []any) error {
+	c.told++
+	var objects []metav1.Object
+	for _, item := range append(items, c.markers()...) {
+		text, err := json.Marshal(item)
+		if err != nil {
+			return err
+		}
+		o, _, err := scheme.Codecs.UniversalDeserializer().Decode(text, nil, nil)
+		if err != nil {
+			return err
+		}
+		objects = append(objects, o.(metav1.Object))
+	}
+	c.api.Replace(objects...)
+	return nil
+}
+
+// marker is the name that the newest marker carries.
+func (c *cluster) marker() string { return fmt.Sprint("g", c.told) }
+
 // markers are a Service and its slices whose port's name tells how often the objects have changed.
-func markers(c *cluster, name string) (list []any) {
+func (c *cluster) markers() (list []any) {
 	s := service("nkp-marker", clusterIP(254))
-	s.Spec.Ports[0].Name = name
+	s.Spec.Ports[0].Name = c.marker()
 	list = append(list, s)
 	for _, f := range s.Spec.IPFamilies {
 		list = append(list, c.slice(s, f, 9, []ep{{host: &testbed.Host{IP4: clusterIP(253).v4, IP6: clusterIP(253).v6}}}))
 	}
 	return list
-}
-
-// selected reports whether an object passes the selectors of kube-proxy's watches.
-func selected(meta objectMeta, spec json.RawMessage) bool {
-	if _, ok := meta.Labels[proxyLabel]; ok {
-		return false
-	}
-	if _, ok := meta.Labels[v1.IsHeadlessService]; ok {
-		return false
-	}
-	var s struct{ ClusterIP string }
-	_ = json.Unmarshal(spec, &s)
-	return s.ClusterIP != v1.ClusterIPNone
 }

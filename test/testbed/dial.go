@@ -54,6 +54,11 @@ func (h *Host) DialTCP(ctx context.Context, addr string, o DialOptions) (net.Con
 	return c, nil
 }
 
+// DialContext is DialTCP as HTTP transports and clients of Kubernetes call it.
+func (h *Host) DialContext(ctx context.Context, _, addr string) (net.Conn, error) {
+	return h.DialTCP(ctx, addr, DialOptions{})
+}
+
 // DialUDP makes a connected UDP socket in the host. The caller closes it.
 func (h *Host) DialUDP(ctx context.Context, addr string, o DialOptions) (net.Conn, error) {
 	c, err := h.dial(ctx, unix.SOCK_DGRAM, addr, o)

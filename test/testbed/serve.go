@@ -158,11 +158,6 @@ func (h *Host) ServeTCP(port int) (*Server, error) {
 	return h.server(t)
 }
 
-// Serve answers TCP connections as Host.ServeTCP does, for a process that was launched on the host. It returns once the listener fails.
-func Serve(name string, l net.Listener) {
-	(&tcpServer{Listener: l, conns: map[net.Conn]struct{}{}}).serve(name)
-}
-
 // ServeHTTP answers each request with the host's name and the client's address;
 // a request to /bytes/N gets N bytes more.
 func (h *Host) ServeHTTP(port int) (*Server, error) {

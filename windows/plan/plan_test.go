@@ -2,10 +2,9 @@ package plan
 
 import (
 	"encoding/json"
-	"flag"
+	"errors"
 	"maps"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,10 +12,9 @@ import (
 
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/k8s/manifest"
+	"github.com/nkp-proxy/nkp/test/golden"
 	"github.com/nkp-proxy/nkp/windows/hns"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
@@ -57,7 +55,8 @@ func TestSourceVIP(t *testing.T) {
 	}
 }
 
-// Every kind of frontend and policy, on both kinds of network, as nkp plan -o hcn prints it.
+// Every kind of frontend and policy, on both kinds of network, as nkp plan -o hcn prints it: a frontend has one
+// load balancer, whose endpoints are planned or of this host.
 func TestShapes(t *testing.T) {
 	m := manifest.Load(filepath.Join("testdata", "shapes.yaml"))
 	if err := m.Err(); err != nil {
@@ -83,36 +82,11 @@ func TestShapes(t *testing.T) {
 			ports = preserving(ports, "lb", "lb-local")
 		}
 		got, err := New(ports, model.HealthChecks, f).JSON(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		golden := filepath.Join("testdata", name+".json")
-		if *update {
-			if err := os.WriteFile(golden, got, 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(golden)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if string(got) != strings.ReplaceAll(string(want), "\r\n", "\n") {
-			t.Errorf("%s differs from %s; see git diff after go test -update:\n%s", name, golden, got)
-		}
-	}
-}
-
-// Whatever is planned can be told apart and refers to endpoints that are planned or of this host.
-func TestPlanIsConsistent(t *testing.T) {
-	for _, file := range []string{"l2bridge", "l2bridge-dsr-health-preserve", "overlay", "old"} {
-		text, err := os.ReadFile(filepath.Join("testdata", file+".json"))
-		if err != nil {
-			t.Fatal(err)
-		}
 		var p Text
-		if err := json.Unmarshal(text, &p); err != nil {
+		if err := errors.Join(err, json.Unmarshal(got, &p)); err != nil {
 			t.Fatal(err)
 		}
+		golden.Check(t, filepath.Join("testdata", name+".json"), string(got))
 		made := map[string]bool{}
 		for _, e := range p.Endpoints {
 			made[e.IpConfigurations[0].IpAddress] = true
@@ -122,13 +96,13 @@ func TestPlanIsConsistent(t *testing.T) {
 			l := &p.LoadBalancers[i]
 			for _, f := range FrontendsOf(l) {
 				if held[f] {
-					t.Errorf("%s: two load balancers hold %s", file, f)
+					t.Errorf("%s: two load balancers hold %s", name, f)
 				}
 				held[f] = true
 			}
 			for _, a := range l.HostComputeEndpoints {
 				if local := strings.HasPrefix(a, "10.244.1.") || strings.HasPrefix(a, "fd00:1::"); !local && !made[a] {
-					t.Errorf("%s: nobody makes the endpoint %s", file, a)
+					t.Errorf("%s: nobody makes the endpoint %s", name, a)
 				}
 			}
 		}

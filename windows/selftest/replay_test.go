@@ -44,28 +44,18 @@ func TestReplay(t *testing.T) {
 		}
 	})
 	first, err := Run(t.Context(), s.Raw(), options(hns.NetworkOverlay))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	text, err := json.MarshalIndent(first, "", " ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if *update {
-		if err := os.WriteFile(recording, append(text, '\n'), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(recording, append(text, '\n'), 0o644))
 	}
 	echo, err := hnsfake.Replay(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s = hnsfake.New(newest)
 	s.SetEcho(echo)
 	second, err := Run(t.Context(), s.Raw(), options(hns.NetworkOverlay))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(first.Objects) != len(second.Objects) || len(first.Objects) < 15 {
 		t.Fatalf("%d objects, then %d", len(first.Objects), len(second.Objects))
 	}

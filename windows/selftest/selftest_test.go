@@ -35,9 +35,7 @@ func leftIn(t *testing.T, s *hnsfake.Server) (n int) {
 	t.Helper()
 	for _, k := range []hns.Kind{hns.KindNetwork, hns.KindEndpoint, hns.KindLoadBalancer} {
 		ids, err := s.Raw().IDs(k)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		n += len(ids)
 	}
 	return n
@@ -62,13 +60,9 @@ func TestRun(t *testing.T) {
 			s.AddNetwork("nat", "NAT", nil)
 			before := leftIn(t, s)
 			r, err := Run(t.Context(), s.Raw(), options(networkType))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			var text bytes.Buffer
-			if err := r.Text(&text); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.Text(&text))
 			if !r.Passed() || leftIn(t, s) != before || s.OpenHandles() != 0 || s.Dangling() != 0 {
 				t.Errorf("%s, HNS %s: %d objects left, %d handles open\n%s", networkType, v, leftIn(t, s), s.OpenHandles(), &text)
 			}
@@ -129,9 +123,7 @@ func TestFindings(t *testing.T) {
 		t.Errorf("%+v", o)
 	}
 	var text bytes.Buffer
-	if err := r.Text(&text); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Text(&text))
 	for _, want := range []string{"REFUSED: HcnCreateLoadBalancer failed: The policy is invalid", "stored differently: PortMappings[0].InternalPort 8081, not 8080", "State 4, not 2", "as requested, but for MacAddress",
 		"1 refused", "attach the output"} {
 		if !strings.Contains(text.String(), want) {
@@ -278,5 +270,13 @@ func existing(s *hnsfake.Server) int { return len(s.LoadBalancers()) + len(s.End
 func runs(name string) func(*hnsfake.Server, *Options) {
 	return func(_ *hnsfake.Server, o *Options) {
 		o.Host.Processes = func() ([]string, error) { return []string{"svchost.exe", name}, nil }
+	}
+}
+
+// must fails the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

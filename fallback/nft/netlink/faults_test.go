@@ -28,9 +28,7 @@ func truncate(t *testing.T, fd int, n uint32) {
 
 func impatient(t *testing.T, c *Conn) {
 	t.Helper()
-	if err := unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000}))
 }
 
 func installed(t *testing.T, c *Conn, f k8s.Family) *nft.Ruleset {
@@ -95,13 +93,9 @@ func TestForeignSender(t *testing.T) {
 	binary.NativeEndian.PutUint32(forged, uint32(len(forged)))
 	binary.NativeEndian.PutUint16(forged[4:], unix.NLMSG_ERROR)
 	conn, err := Open() // in the namespace of the other
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
-	if err := unix.Sendto(other.fd, forged, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: conn.port}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Sendto(other.fd, forged, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: conn.port}))
 	if n, err := conn.receive(unix.MSG_DONTWAIT); !errors.Is(err, unix.EAGAIN) {
 		t.Errorf("received %d bytes of another process: %v", n, err)
 	}
@@ -120,13 +114,9 @@ func TestInterruptedDumps(t *testing.T) {
 		elements[nft.Ref{Set: nft.ClusterIPs, Key: string([]byte{10, 0, byte(i >> 8), byte(i)})}] = nft.Value{}
 	}
 	large.Add(elements)
-	if err := conn.Commit(large); err != nil {
-		t.Fatal(err)
-	}
+	must(t, conn.Commit(large))
 	writer, err := Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer writer.Close()
 
 	dumps, items, keys := 1, 0, map[string]bool{}
@@ -135,9 +125,7 @@ func TestInterruptedDumps(t *testing.T) {
 		if items++; items == 1 {
 			b := NewBatch(k8s.IPv6)
 			b.Add(nft.Elements{{Set: nft.NodeIPs, Key: strings.Repeat(string(rune(dumps)), 16)}: {}})
-			if err := writer.Commit(b); err != nil {
-				t.Fatal(err)
-			}
+			must(t, writer.Commit(b))
 		}
 	})
 	if err != nil || dumps < 2 || len(keys) < len(elements) {
@@ -150,18 +138,14 @@ func TestInterruptedByOwnTable(t *testing.T) {
 	conn := isolated(t)
 	installed(t, conn, k8s.IPv4)
 	writer, err := Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer writer.Close()
 	n := 0
 	change := func() { // between two messages of a dump
 		b := NewBatch(k8s.IPv4)
 		n++
 		b.Add(nft.Elements{{Set: nft.NodeIPs, Key: string([]byte{11, 0, byte(n >> 8), byte(n)})}: {}})
-		if err := writer.Commit(b); err != nil {
-			t.Fatal(err)
-		}
+		must(t, writer.Commit(b))
 	}
 	for range 1_000 {
 		change()
@@ -182,9 +166,7 @@ func TestLostNotifications(t *testing.T) {
 	conn := isolated(t)
 	var g Group
 	w, err := g.Watch(k8s.IPv4, conn.Port())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer w.Close()
 	err = w.raw.Control(func(fd uintptr) {
 		// The kernel's least buffer, and receive without reading.
@@ -194,9 +176,7 @@ func TestLostNotifications(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	installed(t, conn, k8s.IPv6)                                  // neither of the family nor of another program: what is received of it does not count
 	if err := w.member(unix.NETLINK_ADD_MEMBERSHIP); err != nil { // begins to read
 		t.Fatal(err)
@@ -232,9 +212,7 @@ func TestProbe(t *testing.T) {
 	if err == nil {
 		err = unix.Capset(&header, &data[0]) // of this thread, which ends with the test
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	weak, err := Open()
 	if err == nil {
 		err = weak.Probe(k8s.IPv4, nft.Features())

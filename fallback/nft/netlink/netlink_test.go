@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,15 +26,9 @@ import (
 // isolated puts the test into a network namespace of its own. Programs that it starts are there, too.
 func isolated(t *testing.T) *Conn {
 	t.Helper()
-	testbed.NeedRoot(t)
-	runtime.LockOSThread() // and never unlocked: the thread ends with the test's goroutine
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Fatal("a network namespace: ", err)
-	}
+	testbed.Isolate(t)
 	c, err := Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(c.Close)
 	return c
 }
@@ -121,9 +114,7 @@ func TestSameAsText(t *testing.T) {
 			c, m := nft.Config{Config: rules.DefaultConfig()}, model(false)
 			set(&c, m)
 			file := filepath.Join(t.TempDir(), "plan.nft")
-			if err := os.WriteFile(file, []byte(nft.Plan(m, c)), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(file, []byte(nft.Plan(m, c)), 0o600))
 			program(t, "-f", file)
 			want := program(t, "list", "ruleset")
 			program(t, "flush", "ruleset")
@@ -147,9 +138,7 @@ func TestAffinityNote(t *testing.T) {
 			t.Errorf("IPv6 session affinity %t:\n%s", v6, plan[:min(len(plan), 500)])
 		}
 		file := filepath.Join(t.TempDir(), "plan.nft")
-		if err := os.WriteFile(file, []byte(plan), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(plan), 0o600))
 		out, err := exec.Command("nft", "-c", "-f", file).CombinedOutput()
 		if err != nil && (!v6 || !strings.Contains(string(out), "dreg < ctx->reg_low")) {
 			t.Errorf("IPv6 session affinity %t: %v: %s", v6, err, out)
@@ -175,9 +164,7 @@ func install(t *testing.T, c *Conn, r *nft.Ruleset) {
 		b.AddRules(&r.Chains[i])
 	}
 	b.Add(r.Elements)
-	if err := c.Commit(b); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Commit(b))
 }
 
 // What is read back is what was installed, and what differs is told.
@@ -193,13 +180,8 @@ func TestReadBack(t *testing.T) {
 				}
 				r := nft.NewCompiler(c, f, m).Ruleset(m, nil)
 				install(t, conn, r)
-				got, err := conn.ReadChains(f)
-				if err == nil {
-					err = conn.ReadElements(got)
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				got, err := read(conn, f)
+				must(t, err)
 				for i := range r.Chains {
 					ch := r.Chains[i]
 					if has, hook, rules := got.HasChain(&ch); !has || !hook || !rules {
@@ -255,13 +237,9 @@ func TestOtherRules(t *testing.T) {
 		b.AddChain(ch)
 		b.AddRules(ch)
 	}
-	if err := conn.Commit(b); err != nil {
-		t.Fatal(err)
-	}
+	must(t, conn.Commit(b))
 	got, err := conn.ReadChains(k8s.IPv4)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i := range list {
 		for k, r := range list {
 			_, _, same := got.HasChain(&nft.Chain{Name: fmt.Sprint("c", i), Rules: []nft.Rule{r}})
@@ -275,8 +253,7 @@ func TestOtherRules(t *testing.T) {
 // A refused change is told by its tag, and nothing of its batch is in force.
 func TestRefused(t *testing.T) {
 	conn := isolated(t)
-	m := model(true)
-	install(t, conn, nft.NewCompiler(nft.Config{Config: rules.DefaultConfig()}, k8s.IPv4, m).Ruleset(m, nil))
+	installed(t, conn, k8s.IPv4)
 	before := program(t, "list", "ruleset")
 	good := nft.Ref{Set: nft.ClusterIPs, Key: "\x09\x09\x09\x09"}
 	b := NewBatch(k8s.IPv4)
@@ -315,9 +292,7 @@ func TestRefused(t *testing.T) {
 // A batch that the socket's buffer does not hold is an error, and changes nothing.
 func TestTooLarge(t *testing.T) {
 	conn := isolated(t)
-	if err := unix.SetsockoptInt(conn.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 1<<16); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.SetsockoptInt(conn.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 1<<16))
 	b := NewBatch(k8s.IPv4)
 	b.AddTable()
 	b.AddSet(&nft.Sets[nft.ClusterIPs])
@@ -342,10 +317,8 @@ func TestTooLarge(t *testing.T) {
 // A Watch reports what others change of nkp's table, and neither nkp's changes nor those of other tables.
 func TestWatch(t *testing.T) {
 	conn := isolated(t)
-	m := model(true)
-	r := nft.NewCompiler(nft.Config{Config: rules.DefaultConfig()}, k8s.IPv4, m).Ruleset(m, nil)
 	w := listening(t, &Group{}, conn)
-	install(t, conn, r)
+	installed(t, conn, k8s.IPv4)
 	program(t, "add", "table", "ip", "other")
 	program(t, "add", "table", "ip6", "nkp")
 	if changed(t, w) {
@@ -363,13 +336,9 @@ func TestWatch(t *testing.T) {
 func listening(t *testing.T, g *Group, c *Conn) *Watch {
 	t.Helper()
 	w, err := g.Watch(k8s.IPv4, c.Port())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(w.Close)
-	if err := errors.Join(g.Silence(c), g.Listen(c)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(g.Silence(c), g.Listen(c)))
 	return w
 }
 
@@ -380,9 +349,7 @@ func socketOf(t *testing.T, w *Watch) (groups uint32, waiting int) {
 	var err error
 	problem := w.raw.Control(func(fd uintptr) { address, err = unix.Getsockname(int(fd)) })
 	list, errList := os.ReadFile("/proc/thread-self/net/netlink")
-	if err := errors.Join(problem, err, errList); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(problem, err, errList))
 	for l := range strings.Lines(string(list)) { // sk Eth Pid Groups Rmem ...
 		f := strings.Fields(l)
 		if f[1] == strconv.Itoa(unix.NETLINK_NETFILTER) && f[2] == strconv.Itoa(int(address.(*unix.SockaddrNetlink).Pid)) {
@@ -418,29 +385,21 @@ func TestSilence(t *testing.T) {
 	isolated(t)
 	var g Group
 	conn, err := g.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	w := listening(t, &g, conn)
 	round := func(what string, want bool, do func()) {
 		t.Helper()
 		for range 2 { // two families at a time
-			if err := g.Silence(conn); err != nil {
-				t.Fatal(err)
-			}
+			must(t, g.Silence(conn))
 		}
 		installed(t, conn, k8s.IPv4)
 		do()
-		if err := g.Listen(conn); err != nil {
-			t.Fatal(err)
-		}
+		must(t, g.Listen(conn))
 		if groups, waiting := socketOf(t, w); groups != 0 || waiting != 0 || len(w.Changed) != 0 {
 			t.Errorf("%s: while silent it is in groups %x, %d bytes wait, %d reports", what, groups, waiting, len(w.Changed))
 		}
-		if err := g.Listen(conn); err != nil {
-			t.Fatal(err)
-		}
+		must(t, g.Listen(conn))
 		if got := changed(t, w); got != want {
 			t.Errorf("%s: reported %v", what, got)
 		}
@@ -450,9 +409,7 @@ func TestSilence(t *testing.T) {
 	round("another program's change beside own commits without effect", true, func() {
 		same := NewBatch(k8s.IPv4)
 		same.AddTable()
-		if err := conn.Commit(same); err != nil {
-			t.Fatal(err)
-		}
+		must(t, conn.Commit(same))
 		program(t, "add", "element", "ip", "nkp", "cluster-ips", "{ 9.9.9.9 }")
 	})
 	round("another program's change before an own one", true, func() {
@@ -469,9 +426,7 @@ func TestSilence(t *testing.T) {
 	round("own commits without effect", false, func() {
 		same := NewBatch(k8s.IPv4)
 		same.AddTable()
-		if err := conn.Commit(same); err != nil {
-			t.Fatal(err)
-		}
+		must(t, conn.Commit(same))
 	})
 	program(t, "flush", "ruleset")
 	if !changed(t, w) {
@@ -484,5 +439,13 @@ func TestSilence(t *testing.T) {
 	}
 	if err := errors.Join(g.Silence(conn), g.Listen(nil)); err != nil || !changed(t, w) {
 		t.Errorf("not reported where it was not asked: %v", err)
+	}
+}
+
+// must fails the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -55,8 +55,8 @@ func TestHealthCheckNodePorts(t *testing.T) {
 		}})
 		for _, method := range []string{"GET", "HEAD", "POST", "OPTIONS", "WHAT"} {
 			for _, path := range []string{"/", "/a//b/../c?x", "*"} {
-				want := answer(t, fmt.Sprint("127.0.0.1:", theirPort), method, path)
-				if got := answer(t, fmt.Sprint("127.0.0.1:", ourPort), method, path); got != want {
+				want := exchange(t, fmt.Sprint("127.0.0.1:", theirPort), method, path, "")
+				if got := exchange(t, fmt.Sprint("127.0.0.1:", ourPort), method, path, ""); got != want {
 					t.Errorf("%d local endpoints, %s %s:\nkube-proxy %q\nnkp        %q", local, method, path, want, got)
 				}
 			}
@@ -99,8 +99,8 @@ func TestHealthz(t *testing.T) {
 			server := httptest.NewServer(ours.Handler)
 			defer server.Close()
 			for _, path := range []string{"/healthz", "/livez", "/", "/healthz/", "/x"} {
-				want := answer(t, theirAddr, "GET", path)
-				if got := answer(t, strings.TrimPrefix(server.URL, "http://"), "GET", path); got != want {
+				want := exchange(t, theirAddr, "GET", path, "")
+				if got := exchange(t, strings.TrimPrefix(server.URL, "http://"), "GET", path, ""); got != want {
 					t.Errorf("%s:\nkube-proxy %q\nnkp        %q", path, want, got)
 				}
 			}
@@ -124,13 +124,14 @@ func freePort(t *testing.T) uint16 {
 }
 
 var (
-	date      = regexp.MustCompile(`Date: [^\r]*`)
-	length    = regexp.MustCompile(`Content-Length: [0-9]*`) // varies with the digits of the time
-	timestamp = regexp.MustCompile(`"20[0-9T:.+Z-]*"`)
+	date         = regexp.MustCompile(`Date: [^\r]*`)
+	length       = regexp.MustCompile(`Content-Length: [0-9]*`) // varies with the digits of the time
+	timestamp    = regexp.MustCompile(`"20[0-9T:.+Z-]*"`)
+	processStart = regexp.MustCompile(`(?m)^(process_start_time_seconds|Process-Start-Time-Unix:) .*$`)
 )
 
-// answer returns the whole answer to a request, without what two answers never share.
-func answer(t *testing.T, addr, method, path string) string {
+// exchange returns the whole answer to a request, without what two answers never share.
+func exchange(t *testing.T, addr, method, path, body string) string {
 	t.Helper()
 	var c net.Conn
 	wait.NoError(t, "a server that begins to listen by itself", func() (err error) {
@@ -139,12 +140,14 @@ func answer(t *testing.T, addr, method, path string) string {
 	})
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(wait.Limit))
-	fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", method, path)
+	fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
+		method, path, len(body), body)
 	text, err := io.ReadAll(c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := date.ReplaceAllString(string(text), "Date: then")
 	s = length.ReplaceAllString(s, "Content-Length: some")
+	s = processStart.ReplaceAllString(s, "$1 then")
 	return timestamp.ReplaceAllString(s, `"then"`)
 }

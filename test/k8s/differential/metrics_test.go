@@ -2,9 +2,7 @@ package differential
 
 import (
 	"fmt"
-	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,7 +11,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/server/mux"
@@ -28,7 +25,6 @@ import (
 	proxymetrics "k8s.io/kubernetes/pkg/proxy/metrics"
 
 	"github.com/nkp-proxy/nkp/internal/metrics"
-	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // theirMux serves what kube-proxy serves on port 10249 without feature gates, put together from the same parts in the same way
@@ -85,26 +81,6 @@ func TestMetricsServer(t *testing.T) {
 			t.Errorf("%s %s %s:\nkube-proxy %q\nnkp        %q", r.method, r.path, r.body, want, got)
 		}
 	}
-}
-
-var processStart = regexp.MustCompile(`(?m)^(process_start_time_seconds|Process-Start-Time-Unix:) .*$`)
-
-func exchange(t *testing.T, addr, method, path, body string) string {
-	t.Helper()
-	c, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	c.SetDeadline(time.Now().Add(wait.Limit))
-	fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", method, path, len(body), body)
-	text, err := io.ReadAll(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := date.ReplaceAllString(string(text), "Date: then")
-	s = length.ReplaceAllString(s, "Content-Length: some")
-	return processStart.ReplaceAllString(s, "$1 then")
 }
 
 // Every metric that kube-proxy's sources define is served by nkp, or docs/metrics.md says why it is not; in HNS mode, too, every one that

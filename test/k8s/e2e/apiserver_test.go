@@ -74,21 +74,6 @@ func TestFollowsTheAPIServer(t *testing.T) {
 	c.eventually("a deleted Service is gone", func() error { return c.fails(client.Host, other4, testbed.ErrTimeout) })
 }
 
-// nkp killed and started again goes on where the API server is now, and no connection fails meanwhile.
-func TestKilledAndRestarted(t *testing.T) {
-	c, client, web, other := newStory(t)
-	u := c.use(client.Host, web4)
-	c.agent.Kill()
-	c.deleteService("other")
-	c.createService("late", "other", 30)
-	c.eventually("the new Service has endpoints", func() error { return c.hasSlices("late") })
-	c.startAgent()
-	c.eventually("a new Service is served", func() error { return c.answers(client.Host, late4, other) })
-	c.eventually("a deleted Service is gone", func() error { return c.fails(client.Host, other4, testbed.ErrTimeout) })
-	u.end()
-	must(t, c.answers(client.Host, web4, web...))
-}
-
 // Services that come and go, with their pods and with slices of the real controller, cause no warning in the log.
 func TestOrdinaryChangesAreNoWarnings(t *testing.T) {
 	c, client, _, other := newStory(t)

@@ -1,11 +1,9 @@
 package e2e
 
 import (
-	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -13,7 +11,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/nkp-proxy/nkp/test/testbed"
 	"github.com/nkp-proxy/nkp/test/wait"
 )
 
@@ -21,9 +18,7 @@ import (
 func (n *node) scrape(scheme, path, token string) (code int, text string, err error) {
 	client := http.Client{Timeout: wait.Limit, Transport: &http.Transport{
 		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // self-signed
-		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
-			return n.Node.DialTCP(ctx, addr, testbed.DialOptions{})
-		}}}
+		DialContext: n.Node.DialContext}}
 	req, err := http.NewRequestWithContext(n.c.ctx, http.MethodGet, scheme+"://127.0.0.1:10249"+path, nil)
 	if err != nil {
 		return 0, "", err

@@ -3,7 +3,6 @@ package e2e
 import (
 	"cmp"
 	"context"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -119,9 +118,7 @@ func (c *cluster) newClient() kubernetes.Interface {
 	cfg.QPS = -1
 	cfg.ContentType = runtime.ContentTypeProtobuf
 	cfg.WarningHandler = rest.NoWarnings{}
-	cfg.Dial = func(ctx context.Context, _, addr string) (net.Conn, error) {
-		return c.Node.DialTCP(ctx, addr, testbed.DialOptions{})
-	}
+	cfg.Dial = c.Node.DialContext
 	client, err := kubernetes.NewForConfig(cfg)
 	must(c.t, err)
 	return client

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -201,10 +200,7 @@ func (c *cluster) withoutWebSockets(k *kubelet) {
 	must(c.t, err)
 	pass := httputil.NewSingleHostReverseProxy(target)
 	pass.Transport = &http.Transport{
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
-		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
-			return c.Node.DialTCP(ctx, addr, testbed.DialOptions{})
-		},
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DialContext: c.Node.DialContext,
 	}
 	refused := atomic.Int32{}
 	l, err := c.Node.Listen("127.0.0.1:0")
@@ -241,9 +237,7 @@ func (c *cluster) pageOfNodes() {
 		}
 		return nil
 	})
-	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
-		return c.Node.DialTCP(ctx, addr, testbed.DialOptions{})
-	}}}
+	client := &http.Client{Transport: &http.Transport{DialContext: c.Node.DialContext}}
 	get := func(path string) (string, error) {
 		r, err := client.Get(address + path)
 		if err != nil {

@@ -2,12 +2,10 @@ package e2e
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -96,21 +94,16 @@ func TestManifests(t *testing.T) {
 				dirs = append(dirs, withComponent(t, o.name, component))
 			}
 			for i, dir := range dirs {
-				sets := 0
-				for _, object := range build(t, dir) {
-					c.dryRun(t, object)
-					var set appsv1.DaemonSet
-					if must(t, json.Unmarshal(object, &set)); set.Kind != "DaemonSet" {
-						continue
-					}
-					sets++
-					checkPod(t, set.Spec.Template.Spec, o.capabilities)
-					if i == 0 {
-						c.checkFlags(t, set.Spec.Template.Spec.Containers[0].Args)
+				objects := build(t, dir)
+				for _, object := range objects {
+					if err := c.tryDryRun(object); err != nil {
+						t.Errorf("%v\n%s", err, object)
 					}
 				}
-				if sets != 1 {
-					t.Errorf("%s has %d DaemonSets", dir, sets)
+				pod := daemonSet(t, objects).Spec.Template.Spec
+				checkPod(t, pod, o.capabilities)
+				if i == 0 {
+					c.checkFlags(t, pod.Containers[0].Args)
 				}
 			}
 		})
@@ -121,47 +114,26 @@ func TestManifests(t *testing.T) {
 	}
 }
 
-// route_localnet is nkp's to set, behind its guard and only for NodePorts at 127.0.0.1: no init container does, and where nkp
-// serves what the node sends to itself, the container may write this one file of /proc.
-func TestLocalnetManifests(t *testing.T) {
-	const file = "/proc/sys/net/ipv4/conf/all/route_localnet"
-	for _, o := range overlays {
-		for _, object := range build(t, filepath.Join(kubernetesDir, o.name)) {
-			var set appsv1.DaemonSet
-			if must(t, json.Unmarshal(object, &set)); set.Kind != "DaemonSet" {
-				continue
-			}
-			pod := set.Spec.Template.Spec
-			for _, k := range pod.InitContainers {
-				if text := strings.Join(append(k.Command, k.Args...), " "); strings.Contains(text, "route_localnet") {
-					t.Errorf("%s: init container %s sets route_localnet: %s", o.name, k.Name, text)
-				}
-			}
-			volume := slices.IndexFunc(pod.Volumes, func(v v1.Volume) bool { return v.HostPath != nil && v.HostPath.Path == file })
-			if want := o.name == "iptables" || o.name == "auto" || o.name == "ovs"; volume < 0 && want || volume >= 0 && !want {
-				t.Errorf("%s: volume of %s: %t, want %t", o.name, file, volume >= 0, want)
-			}
-			if volume >= 0 && !slices.ContainsFunc(pod.Containers[0].VolumeMounts, func(m v1.VolumeMount) bool {
-				return m.Name == pod.Volumes[volume].Name && m.MountPath == "/host"+file && !m.ReadOnly
-			}) {
-				t.Errorf("%s: the container does not have %s at /host%s", o.name, file, file)
-			}
-		}
-	}
-}
-
-// Each overlay mounts the node's files that it needs, and no directory above one: a socket of the container runtime in a
-// mounted directory makes its container root on the node, since a read-only mount does not keep it from connecting.
+// Each overlay mounts the node's files that it needs, and no directory above one: a socket of the container runtime
+// in a mounted directory makes its container root on the node, since a read-only mount does not keep it from
+// connecting. route_localnet is nkp's to set, behind its guard and only for NodePorts at 127.0.0.1: where nkp serves
+// what the node sends to itself, the container may write this one file of /proc, and no init container does.
 func TestHostPaths(t *testing.T) {
 	t.Parallel()
-	const agent, ovs, lock, modules = "/run/nkp DirectoryOrCreate rw", "/var/run/openvswitch Directory ro",
-		"/run/xtables.lock FileOrCreate rw", "/lib/modules  ro"
-	const localnet = "/proc/sys/net/ipv4/conf/all/route_localnet File rw"
+	const (
+		agent    = "/run/nkp DirectoryOrCreate rw at /run/nkp"
+		ovs      = "/var/run/openvswitch Directory ro at /var/run/openvswitch"
+		anyOVS   = "/var/run/openvswitch DirectoryOrCreate ro at /var/run/openvswitch" // or none
+		lock     = "/run/xtables.lock FileOrCreate rw at /run/xtables.lock"
+		modules  = "/lib/modules  ro at /lib/modules"
+		file     = "/proc/sys/net/ipv4/conf/all/route_localnet"
+		localnet = file + " File rw at /host" + file
+	)
 	paths := map[string][]string{
-		"ovs":           {agent, ovs, localnet},
+		"ovs":           {localnet, agent, ovs},
 		"ovs-pods-only": {agent, ovs},
-		"iptables":      {lock, modules, agent, localnet},
-		"auto":          {"/var/run/openvswitch DirectoryOrCreate ro", lock, modules, agent, localnet}, // nodes without Open vSwitch, too
+		"iptables":      {modules, localnet, agent, lock},
+		"auto":          {modules, localnet, agent, lock, anyOVS},
 		"windows":       nil,
 	}
 	for _, o := range overlays {
@@ -169,52 +141,61 @@ func TestHostPaths(t *testing.T) {
 		if !known {
 			t.Errorf("%s: which of the node's files it needs is not said here", o.name)
 		}
-		var have []string
-		for _, object := range build(t, filepath.Join(kubernetesDir, o.name)) {
-			var set appsv1.DaemonSet
-			if must(t, json.Unmarshal(object, &set)); set.Kind != "DaemonSet" {
-				continue
-			}
-			pod := set.Spec.Template.Spec
-			for _, v := range pod.Volumes {
-				if v.HostPath == nil {
-					continue
-				}
-				kind := ""
-				if v.HostPath.Type != nil {
-					kind = string(*v.HostPath.Type)
-				}
-				for _, k := range append(pod.InitContainers, pod.Containers...) {
-					for _, m := range k.VolumeMounts {
-						if m.Name != v.Name {
-							continue
-						}
-						access := "rw"
-						if m.ReadOnly {
-							access = "ro"
-						}
-						have = append(have, fmt.Sprintf("%s %s %s", v.HostPath.Path, kind, access))
-					}
-				}
-			}
-		}
-		slices.Sort(have)
-		slices.Sort(want)
-		if !slices.Equal(have, want) {
+		pod := daemonSet(t, build(t, filepath.Join(kubernetesDir, o.name))).Spec.Template.Spec
+		if have := hostPaths(pod); !slices.Equal(have, want) {
 			t.Errorf("%s mounts of the node %q, want %q", o.name, have, want)
 		}
+		for _, k := range pod.InitContainers {
+			text := strings.Join(append(k.Command, k.Args...), " ")
+			if strings.Contains(text, "route_localnet") {
+				t.Errorf("%s: init container %s sets route_localnet: %s", o.name, k.Name, text)
+			}
+		}
 	}
 }
 
-// dryRun has the API server take an object without keeping it, by server-side apply.
-func (c *cluster) dryRun(t *testing.T, object []byte) {
+// hostPaths are the node's files in the containers of a pod, sorted: path, type, access, and where each is mounted.
+func hostPaths(pod v1.PodSpec) (have []string) {
+	for _, k := range append(pod.InitContainers, pod.Containers...) {
+		for _, m := range k.VolumeMounts {
+			at := slices.IndexFunc(pod.Volumes, func(v v1.Volume) bool { return v.Name == m.Name })
+			if at < 0 || pod.Volumes[at].HostPath == nil {
+				continue // the API server refuses a mount without volume
+			}
+			v := pod.Volumes[at]
+			kind, access := "", "rw"
+			if v.HostPath.Type != nil {
+				kind = string(*v.HostPath.Type)
+			}
+			if m.ReadOnly {
+				access = "ro"
+			}
+			have = append(have, fmt.Sprintf("%s %s %s at %s", v.HostPath.Path, kind, access, m.MountPath))
+		}
+	}
+	slices.Sort(have)
+	return have
+}
+
+// daemonSet returns the one DaemonSet among objects.
+func daemonSet(t *testing.T, objects [][]byte) (set appsv1.DaemonSet) {
 	t.Helper()
-	if err := c.tryDryRun(object); err != nil {
-		t.Errorf("%v\n%s", err, object)
+	sets := 0
+	for _, object := range objects {
+		var o appsv1.DaemonSet
+		if must(t, json.Unmarshal(object, &o)); o.Kind == "DaemonSet" {
+			set = o
+			sets++
+		}
 	}
+	if sets != 1 {
+		t.Fatalf("%d DaemonSets", sets)
+	}
+	return set
 }
 
-// tryDryRun is kubectl apply --server-side --dry-run=server --validate=strict.
+// tryDryRun has the API server take an object without keeping it, as
+// kubectl apply --server-side --dry-run=server --validate=strict does.
 func (c *cluster) tryDryRun(object []byte) error {
 	var meta metav1.PartialObjectMetadata
 	if err := json.Unmarshal(object, &meta); err != nil {
@@ -273,10 +254,6 @@ func checkPod(t *testing.T, pod v1.PodSpec, capabilities []v1.Capability) {
 	if !slices.Equal(s.Capabilities.Drop, []v1.Capability{"ALL"}) || !slices.Equal(s.Capabilities.Add, capabilities) {
 		t.Errorf("capabilities are %+v, want all dropped but %v", s.Capabilities, capabilities)
 	}
-	lock := slices.ContainsFunc(k.VolumeMounts, func(m v1.VolumeMount) bool { return m.MountPath == "/run/xtables.lock" && !m.ReadOnly })
-	if wants := slices.Contains(capabilities, "NET_RAW"); lock != wants {
-		t.Errorf("the xtables lock is mounted: %v, want %v", lock, wants)
-	}
 }
 
 // checkFlags has nkp read the flags of a manifest; that the node's name is not known yet does not matter to it.
@@ -327,9 +304,7 @@ func TestNothingIsDenied(t *testing.T) {
 	// The log would have told: what nkp may not ask for is in it.
 	cfg, err := clientcmd.BuildConfigFromFlags("", c.kubeconfig())
 	must(t, err)
-	cfg.Dial = func(ctx context.Context, _, addr string) (net.Conn, error) {
-		return c.Node.DialTCP(ctx, addr, testbed.DialOptions{})
-	}
+	cfg.Dial = c.Node.DialContext
 	nkp, err := kubernetes.NewForConfig(cfg)
 	must(t, err)
 	if _, err := nkp.CoreV1().Secrets("kube-system").List(c.ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {

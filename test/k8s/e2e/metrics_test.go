@@ -1,37 +1,21 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/nkp-proxy/nkp/test/testbed"
-	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // metric returns the sum of all series of the agent's metrics that begin so.
 func (n *node) metric(series string) (sum float64, err error) {
-	client := http.Client{Timeout: wait.Limit, Transport: &http.Transport{DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
-			return n.Node.DialTCP(ctx, addr, testbed.DialOptions{})
-		}}}
-	res, err := client.Get("http://127.0.0.1:10249/metrics")
-	if err != nil {
-		return 0, err
-	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(res.Body)
+	_, text, err := n.scrape("http", "/metrics", "")
 	if err != nil {
 		return 0, err
 	}
 	found := false
-	for line := range strings.Lines(string(body)) {
+	for line := range strings.Lines(text) {
 		if !strings.HasPrefix(line, series) {
 			continue
 		}

@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"errors"
+	"fmt"
+	"regexp"
 	"testing"
 	"time"
 
@@ -16,10 +18,24 @@ import (
 // server says nothing (HTTP/2 asks after 30 s and gives up 15 s later).
 const outage = time.Minute
 
-// While the API server is away, and while nkp starts without it, everything stays as it was. Once it is back, changes are
-// taken up.
+// While the API server is away, and while nkp starts without it, everything stays as it was; commands say so, since
+// when, and that they answer from what it said last. Once it is back, changes are taken up.
 func TestAPIServerAway(t *testing.T) {
 	c, client, web, other := newStory(t)
+	commands := [][]string{
+		{"status"}, {"services", "default/web"}, {"trace", "--from", client.IP4.String(), "--to", web4},
+	}
+	says := func(args []string) string {
+		out, _ := c.nkp(append(args, "--socket", c.socket())...)
+		return out
+	}
+	silent := func() (err error) {
+		for _, args := range commands {
+			err = errors.Join(err, hasNot(says(args), "not answer", "NOT answer"))
+		}
+		return err
+	}
+	must(t, silent())
 	u := c.use(client.Host, web4, other4)
 	served := func() {
 		t.Helper()
@@ -29,6 +45,21 @@ func TestAPIServerAway(t *testing.T) {
 	c.eventually("status tells that the server is away", func() error {
 		return has(c.status(), serverURL+": does NOT answer", "ERROR", serverURL+": dial tcp 127.0.0.1:6443: connect: connection refused")
 	})
+	const since = `since \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ \(\d+s`
+	url := regexp.QuoteMeta(serverURL)
+	note := url + ` has not answered ` + since + `\): this is from what it said last\n`
+	for i, want := range []string{
+		`source +` + url + `: does NOT answer ` + since + ` ago\); the last state stays in force\n`,
+		`(?s)default/web:http/TCP +IPv4 +40\.0\.0\.10:80.*NOTE: ` + note,
+		`(?s) 1\. ` + note + `.*verdict: deliver\n`,
+	} {
+		c.eventually(commands[i][0]+" says that the API server is away", func() error {
+			if out := says(commands[i]); !regexp.MustCompile(want).MatchString(out) {
+				return fmt.Errorf("%q is not in\n%s", want, out)
+			}
+			return nil
+		})
+	}
 	served()
 
 	c.agent.Kill()
@@ -41,7 +72,9 @@ func TestAPIServerAway(t *testing.T) {
 	u.check("nkp started without the server")
 
 	c.startServer()
-	c.eventually("nkp follows the server again", func() error { return has(c.status(), serverURL+": synced") })
+	c.eventually("nkp follows the server again", func() error {
+		return errors.Join(has(c.status(), serverURL+": synced"), silent())
+	})
 	served()
 	c.createService("late", "web", 30)
 	c.eventually("a new Service is served", func() error { return c.answers(client.Host, late4, web...) })
@@ -86,7 +119,9 @@ func TestHistoryLost(t *testing.T) {
 	c.deletePod(web[0])
 	c.deleteService("other")
 	c.createService("late", "web", 30)
-	c.eventually("the slices are up to date", func() error { return c.slicesWithout(web[0]) })
+	c.eventually("the slices are up to date", func() error {
+		return errors.Join(c.hasSlices("late"), c.slicesWithout(web[0]))
+	})
 	c.server.Kill()
 	c.startServer()
 	must(t, errors.Join(c.answers(client.Host, web4, web...), c.answers(client.Host, other4, other)))

@@ -20,7 +20,7 @@ import (
 	"github.com/nkp-proxy/nkp/test/k8s/windows/winebed"
 )
 
-// What nkp.exe does with nothing said but the Services and the network: the pipe, the files, the source VIP, the health server.
+// What nkp.exe does with nothing said but the Services and the network: the pipe, the files, the source VIP, the metrics.
 func TestDefaults(t *testing.T) {
 	h := newHost(t, hns.NetworkOverlay, newest)
 	h.write("one", simple("one", "10.99.3.1", "100.244.1.1"))
@@ -36,6 +36,17 @@ func TestDefaults(t *testing.T) {
 	}
 	h.expect(0, "status", nil, "network Calico (Overlay)")
 	h.expect(0, "diff", nil)
+	if _, mode := h.get("metrics", "/proxyMode"); mode != "kernelspace" {
+		t.Errorf("/proxyMode says %q", mode)
+	}
+	h.settled()
+	code, text := h.get("metrics", "/metrics") // those with kube-proxy's names are in TestMetricsBesideKubeProxy
+	for _, want := range []string{`nkp_hns_changes_total{operation="created"} 3`, `nkp_hns_syncs_total{result="ok"}`,
+		`nkp_hns_calls_total{`, `nkp_hns_objects{`} {
+		if code != http.StatusOK || !strings.Contains(text, want) {
+			t.Errorf("/metrics (%d) has no %s:\n%s", code, want, text)
+		}
+	}
 	for _, file := range []string{"hns.json", "mode"} {
 		if _, err := os.Stat(prefix.DriveC("ProgramData", "nkp", file)); err != nil {
 			t.Error(err)
@@ -85,28 +96,6 @@ func (h *host) health() (status int, body struct {
 		h.t.Fatal(err)
 	}
 	return status, body
-}
-
-// Metrics as on Linux, with kube-proxy's names and its word for the mode.
-func TestMetrics(t *testing.T) {
-	h := newHost(t, hns.NetworkOverlay, newest, "--metrics-bind-address", "127.0.0.1:0")
-	h.write("one", simple("one", "10.99.3.1", "100.244.1.1"))
-	h.start()
-	h.has(1)
-	h.settled()
-	if _, mode := h.get("metrics", "/proxyMode"); mode != "kernelspace" {
-		t.Errorf("/proxyMode says %q", mode)
-	}
-	code, text := h.get("metrics", "/metrics")
-	for _, want := range []string{"kubeproxy_sync_proxy_rules_duration_seconds_count", "kubeproxy_network_programming_duration_seconds_count",
-		`nkp_hns_changes_total{operation="created"} 3`, `nkp_hns_syncs_total{result="ok"}`, `nkp_hns_calls_total{`, `nkp_hns_objects{`} {
-		if code != http.StatusOK || !strings.Contains(text, want) {
-			t.Errorf("/metrics (%d) has no %s", code, want)
-		}
-	}
-	if t.Failed() {
-		t.Log(text)
-	}
 }
 
 // Dynamic ports that run out are seen: of a range for 10 blocks of 64 ports netsh reports one as reserved, and this test listens in another.

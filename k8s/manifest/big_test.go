@@ -85,41 +85,6 @@ func bigManifest(services, endpoints int) string {
 	return b.String()
 }
 
-func writeBig(tb testing.TB, format string, services int) string {
-	tb.Helper()
-	text := bigManifest(services, 10)
-	if format == "json" {
-		var err error
-		if text, err = asJSON(text); err != nil {
-			tb.Fatal(err)
-		}
-	}
-	path := filepath.Join(tb.TempDir(), "big."+format)
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		tb.Fatal(err)
-	}
-	return path
-}
-
-// BenchmarkLoad reads 10,000 Services with 10 endpoints each from one file.
-func BenchmarkLoad(b *testing.B) {
-	for _, format := range []string{"yaml", "json"} {
-		b.Run(format, func(b *testing.B) {
-			path := writeBig(b, format, 10000)
-			info, err := os.Stat(path)
-			if err != nil {
-				b.Fatal(err)
-			}
-			b.SetBytes(info.Size())
-			for b.Loop() {
-				if m := Load(path); len(m.Objects) != 20000 {
-					b.Fatalf("%d objects: %v", len(m.Objects), m.Err())
-				}
-			}
-		})
-	}
-}
-
 // writeHuge writes Services with 5 endpoints each, to one file or, as a directory, to a file for each. It returns the path, and
 // the file that has the last Service.
 func writeHuge(b testing.TB, form string, services int) (path, last string) {
@@ -164,48 +129,8 @@ func asJSON(text string) (string, error) {
 }
 
 // counter is a Sink that counts changes.
-type counter struct {
-	changes  int
-	problems k8s.Problems
-}
+type counter struct{ changes int }
 
 func (c *counter) Apply(list []k8s.Change) { c.changes += len(list) }
 func (c *counter) Synced()                 {}
-func (c *counter) Problems(p k8s.Problems) { c.problems = p }
-
-// BenchmarkReload follows a change of one of 50,000 Services with 5 endpoints each; with -short, of 5,000.
-func BenchmarkReload(b *testing.B) {
-	services := 50_000
-	if testing.Short() {
-		services = 5_000
-	}
-	for _, form := range []string{"yaml", "json", "directory"} {
-		b.Run(form, func(b *testing.B) {
-			path, changed := writeHuge(b, form, services)
-			sink := &counter{}
-			f := newFollower(path, sink)
-			defer f.watcher.Close()
-			f.look(nil)
-			if sink.changes != 2*services {
-				b.Fatalf("%d objects: %v", sink.changes, sink.problems)
-			}
-			text, err := os.ReadFile(changed)
-			if err != nil {
-				b.Fatal(err)
-			}
-			for i := 0; b.Loop(); i++ {
-				b.StopTimer()
-				next := bytes.Replace(text, []byte(": 8080"), fmt.Appendf(nil, ": %d", 1+i%6000), 1)
-				if err := os.WriteFile(changed, next, 0o644); err != nil {
-					b.Fatal(err)
-				}
-				sink.changes = 0
-				b.StartTimer()
-				f.look(func(path string) bool { return path == changed })
-				if sink.changes != 1 {
-					b.Fatalf("%d changes: %v", sink.changes, sink.problems)
-				}
-			}
-		})
-	}
-}
+func (c *counter) Problems(k8s.Problems)   {}
