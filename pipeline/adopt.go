@@ -19,10 +19,10 @@ func indexOf(es []k8s.Endpoint, at netip.AddrPort) uint32 {
 	return uint32(i)
 }
 
-// Adopt makes the Compiler take over the slots of the endpoints that the switch has, where a group differs from the desired one,
-// so that a new process moves no choices that an earlier one has not moved. It must be called before the first object is added.
-// Flows must be added before groups.
-func (x *Comparison) Adopt() { x.adopted = map[uint32][]slotFlow{} }
+// Adopt makes the Compiler take over the ids of Service ports that the switch has and, where a group differs from the desired
+// one, the slots of the endpoints, so that a new process moves nothing that an earlier one has not moved. It must be called
+// before the first object is added. Flows must be added before groups.
+func (x *Comparison) Adopt() { x.adopted, x.idsToAdopt = map[uint32][]slotFlow{}, true }
 
 // slotFlow is a flow of tableWide.
 type slotFlow struct {
@@ -134,7 +134,7 @@ func installedSlots(g *flow.Group, flows []slotFlow, es []k8s.Endpoint) slots {
 	return t.shortest()
 }
 
-// exchange replaces the desired objects of one Service port. Objects that were read before keep what the comparison found.
+// exchange replaces desired objects of Service ports by others. Objects that were read before keep what the comparison found.
 func (x *Comparison) exchange(was, now *objects) {
 	c := x.c
 	found := map[uint64]bool{} // desired before: is it on the switch

@@ -16,6 +16,12 @@ type objects struct {
 	shared []*flow.Flow
 }
 
+// append adds the flows and groups of other objects, without the shared ones.
+func (o *objects) append(other objects) {
+	o.flows = append(o.flows, other.flows...)
+	o.groups = append(o.groups, other.groups...)
+}
+
 // builder makes flows in one layout; its methods hide table bases, cookies and address families.
 type builder struct {
 	*Config

@@ -61,6 +61,7 @@ const (
 	prioICMPError   = 90  // table 3
 	prioICMP        = 80  // table 3
 	prioDefault     = 1
+	prioResting     = 1 // table 14
 	prioLast        = 0
 )
 

@@ -23,7 +23,8 @@ type Comparison struct {
 	meters []flow.Meter // found on the switch
 	read   int          // number of flows read, equal or not
 
-	adopted map[uint32][]slotFlow // flows of tableWide that were read, by group; nil unless Adopt was called
+	adopted    map[uint32][]slotFlow // flows of tableWide that were read, by group; nil unless Adopt was called
+	idsToAdopt bool                  // when all flows are read
 }
 
 // Compare begins a comparison. It invalidates the Compiler's previous one.
@@ -47,11 +48,20 @@ func (x *Comparison) Flow(f *flow.Flow) {
 
 // Group adds a group in nkp's range that was read from the switch. It keeps g if g differs from the desired state.
 func (x *Comparison) Group(g *flow.Group) {
+	x.flowsRead()
 	if x.adopted != nil {
 		x.adopt(g)
 	}
 	if !x.match(g.Digest(x.c.seed)) {
 		x.groups[g.ID] = g
+	}
+}
+
+// flowsRead is called when there are no more flows.
+func (x *Comparison) flowsRead() {
+	if x.idsToAdopt {
+		x.idsToAdopt = false
+		x.adoptIDs()
 	}
 }
 
@@ -73,6 +83,7 @@ func (x *Comparison) match(digest uint64) bool {
 
 // Delta returns the changes that bring the switch to its desired state.
 func (x *Comparison) Delta() *flow.Delta {
+	x.flowsRead()
 	d := &flow.Delta{}
 	if x.matched < len(x.c.wanted) || len(x.flows)+len(x.groups) > 0 {
 		x.collect(d)
@@ -127,6 +138,7 @@ func (x *Comparison) collect(d *flow.Delta) {
 // running or not connected. It finds these endpoints in the objects that differ, because objects that match the desired state lead
 // only to serving endpoints.
 func (x *Comparison) Stale() []flow.CTFilter {
+	x.flowsRead()
 	endpoints := map[uint32][]netip.AddrPort{} // by id of the Service port
 	note := func(id uint32, as []flow.Action) {
 		if p := x.c.owner[id]; p == nil || p.sp.Name.Protocol != "UDP" {
@@ -156,6 +168,7 @@ func (x *Comparison) Stale() []flow.CTFilter {
 // OrphanPins returns the session-affinity flows (pins) to delete: those of learn actions on the switch whose Service port is gone or
 // has another affinity timeout. The pins themselves are never read, because there may be many.
 func (x *Comparison) OrphanPins() (out []flow.Learned) {
+	x.flowsRead()
 	layout := &x.c.cfg.Layout
 	for _, f := range x.flows {
 		for _, a := range f.Actions {

@@ -18,13 +18,15 @@ import (
 // It keeps Service ports and digests, not flows. A port's flows depend only on the port, its id and slots, and the configuration, so the
 // flows from before a change can be recompiled when they are needed (docs/decisions/0009-flows-are-not-kept.md).
 type Compiler struct {
-	cfg    Config
-	ids    idTable
-	ports  map[k8s.PortName]*placed
-	owner  map[uint32]*placed // by id
-	common objects
-	refs   map[uint64]int32          // reference count of each shared flow, by digest
-	limits map[k8s.PortName][]string // see limitsOf; only of Service ports that have any
+	cfg   Config
+	ids   ids
+	ports map[k8s.PortName]*placed
+	owner map[uint32]*placed // by id
+	// without are Service ports that are not compiled, because they got no id.
+	without map[k8s.PortName]*k8s.ServicePort
+	common  objects
+	refs    map[uint64]int32          // reference count of each shared flow, by digest
+	limits  map[k8s.PortName][]string // see limitsOf; only of Service ports that have any
 
 	flows, groups int // that should be on the switch
 	// wanted maps the digest of each of these to the number of the last Comparison that found it on the switch.
@@ -39,8 +41,8 @@ func NewCompiler(cfg Config) (*Compiler, error) {
 		return nil, err
 	}
 	c := &Compiler{
-		cfg: cfg.withDefaults(), ids: idTable{},
-		ports: map[k8s.PortName]*placed{}, owner: map[uint32]*placed{}, refs: map[uint64]int32{}, limits: map[k8s.PortName][]string{},
+		cfg: cfg.withDefaults(), ids: newIDs(),
+		ports: map[k8s.PortName]*placed{}, owner: map[uint32]*placed{}, without: map[k8s.PortName]*k8s.ServicePort{}, refs: map[uint64]int32{}, limits: map[k8s.PortName][]string{},
 		wanted: map[uint64]uint32{}, seed: maphash.MakeSeed(),
 	}
 	c.common = c.compileCommon()
@@ -98,9 +100,13 @@ func (c *Compiler) State() *flow.State {
 	return s
 }
 
-// each compiles the common part and every Service port, one after the other.
+// each compiles the common part, every Service port, and every id that rests, one after the other.
 func (c *Compiler) each(do func(*objects)) {
 	do(&c.common)
+	for id := range c.ids.resting {
+		o := c.restingObjects(id)
+		do(&o)
+	}
 	for _, p := range c.ports {
 		o := c.compilePort(p)
 		do(&o)
@@ -109,54 +115,57 @@ func (c *Compiler) each(do func(*objects)) {
 
 // Load adds the initial Service ports (nil: deleted before that). It returns no Delta: Compare finds what has to be sent.
 func (c *Compiler) Load(ports map[k8s.PortName]*k8s.ServicePort) {
-	for n, sp := range ports {
-		if sp != nil {
-			c.ids.add(n, func(k8s.PortName) {})
-		}
-	}
-	for n, sp := range ports {
-		if sp != nil {
-			o := c.compilePort(c.assign(n, sp, nil))
-			c.add(&o, func(*flow.Flow) {}, func(*flow.Group) {})
+	for _, n := range slices.SortedFunc(maps.Keys(ports), k8s.PortName.Compare) {
+		if sp := ports[n]; sp != nil {
+			if p := c.assign(n, sp, nil); p != nil {
+				o := c.compilePort(p)
+				c.add(&o, func(*flow.Flow) {}, func(*flow.Group) {})
+			}
 		}
 	}
 }
 
 // Update applies the new state of some Service ports (nil: deleted) and returns the changes for the switch.
 func (c *Compiler) Update(changes map[k8s.PortName]*k8s.ServicePort) *flow.Delta {
-	redo := make(map[k8s.PortName]*k8s.ServicePort, len(changes))
-	reassigned := func(n k8s.PortName) { // its id has changed: it is recompiled
-		if p := c.ports[n]; p != nil {
-			redo[n] = p.sp
-		}
-	}
-	for _, n := range slices.SortedFunc(maps.Keys(changes), k8s.PortName.Compare) {
-		if changes[n] == nil {
-			c.ids.remove(n, reassigned)
-		} else {
-			c.ids.add(n, reassigned)
-		}
-	}
-	maps.Copy(redo, changes)
-	// All old objects are removed before new ones are added: an address may move from one Service to another.
 	e := newEdit(c)
+	c.update(e, changes)
+	return e.delta()
+}
+
+// update applies the new state of some Service ports, in the order of their names. All old objects are removed before new
+// ones are added: an address may move from one Service to another.
+func (c *Compiler) update(e *edit, changes map[k8s.PortName]*k8s.ServicePort) {
+	names := slices.SortedFunc(maps.Keys(changes), k8s.PortName.Compare)
 	var added []objects
-	for n, sp := range redo {
+	for _, n := range names {
+		if p := c.ports[n]; p != nil && changes[n] == nil {
+			c.ids.leave(p.id)
+			added = append(added, c.restingObjects(p.id))
+		}
+	}
+	for _, n := range names {
+		sp, old := changes[n], c.ports[n]
 		var was, now objects
 		var before *k8s.ServicePort
-		old := c.ports[n]
 		if old != nil {
 			before = old.sp
 			was = c.compilePort(old)
 			e.retire(old, sp)
 			delete(c.ports, n)
-			delete(c.limits, n)
-			if c.owner[old.id] == old { // else another has it already
-				delete(c.owner, old.id)
-			}
+			delete(c.owner, old.id)
 		}
+		delete(c.limits, n)
+		delete(c.without, n)
 		if sp != nil {
-			now = c.compilePort(c.assign(n, sp, old))
+			id, rested := c.ids.waiting[n]
+			p := c.assign(n, sp, old)
+			if p != nil {
+				now = c.compilePort(p)
+			}
+			if rested && p != nil && p.id == id {
+				o := c.restingObjects(id)
+				e.remove(&o)
+			}
 		}
 		e.flush = append(e.flush, staleConnections(&c.cfg, before, sp)...)
 		was, now = trimEqual(was, now)
@@ -166,12 +175,20 @@ func (c *Compiler) Update(changes map[k8s.PortName]*k8s.ServicePort) *flow.Delta
 	for i := range added {
 		e.add(&added[i])
 	}
-	return e.delta()
 }
 
-// assign records a Service port and its id. old is what was there before, or nil.
+// assign records a Service port and its id: that of old, which was there before, or a new one. It returns nil if there is no
+// id to be had.
 func (c *Compiler) assign(n k8s.PortName, sp *k8s.ServicePort, old *placed) *placed {
-	p := &placed{sp: sp, id: c.ids.id(n)}
+	p := &placed{sp: sp}
+	if old != nil {
+		p.id = old.id
+	} else if p.id = c.ids.take(n); p.id == 0 {
+		c.without[n] = sp
+		c.limits[n] = []string{fmt.Sprintf("Service %s is not served yet: %d Service ports of its namespace were deleted, and connections of theirs may be left (limit: %d)",
+			n, c.ids.shares[n.Namespace], MaxResting)}
+		return nil
+	}
 	p.follow(old)
 	c.ports[n], c.owner[p.id] = p, p
 	c.noteLimits(sp)

@@ -84,12 +84,10 @@ func (e *edit) meters(was []flow.Meter) {
 	}
 }
 
-// retire records the learned pins to delete: those of a Service port that is gone, or whose id or affinity timeout has changed.
+// retire records the learned pins to delete: those of a Service port that is gone, or whose affinity timeout has changed.
 func (e *edit) retire(old *placed, now *k8s.ServicePort) {
-	l := e.c.cfg.Layout
-	gone := now == nil || e.c.ids.id(now.Name) != old.id
-	if old.sp.AffinitySeconds > 0 && (gone || now.AffinitySeconds != old.sp.AffinitySeconds) {
-		e.learned = append(e.learned, flow.Learned{Table: l.table(tablePins), Cookie: l.cookie(cookieLearned, old.id)})
+	if old.sp.AffinitySeconds > 0 && (now == nil || now.AffinitySeconds != old.sp.AffinitySeconds) {
+		e.learned = append(e.learned, e.c.cfg.Layout.Pins(old.id))
 	}
 }
 

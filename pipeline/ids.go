@@ -2,22 +2,46 @@ package pipeline
 
 import (
 	"hash/fnv"
+	"maps"
 	"slices"
 
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// idTable assigns every Service port an id of idBits bits, never 0. The ids depend only on the set of ports,
-// not on the order in which they were added, so that an agent that restarts assigns the same ids without
-// having stored them.
+// ids gives every Service port an id of idBits bits, never 0, which it keeps as long as it exists.
 //
-// It is an ordered hash table with linear probing: in a chain of collisions the smaller name comes first
-// (Amble and Knuth, "Ordered hash tables", 1974). Adding or removing a port may therefore move a few others.
-type idTable map[uint32]k8s.PortName
+// An id never passes to another name while anything on the switch or in conntrack can still lead by it: a cached flow, a
+// pin, the mark of a connection. So the id of a port that is gone rests until the caller of Compiler.Release has seen that
+// nothing does. If its name comes back before that, it gets the same id. A flow on the switch says that an id rests, so that
+// the next process knows, too (docs/decisions/0004-ids-without-state.md).
+type ids struct {
+	holders map[uint32]k8s.PortName
+	resting map[uint32]rest
+	waiting map[k8s.PortName]uint32 // resting ids by name, as far as the name is known
+	shares  map[string]int          // resting ids of each namespace, as far as that is known
+}
+
+// rest is an id that rests. What is not known of it is zero.
+type rest struct {
+	namespace string
+	name      k8s.PortName
+}
 
 const idCount = 1<<idBits - 1 // ids are 1 to idCount
 
-// home is the id that n gets unless another name has it. A variable so that tests can force collisions.
+// What rests is bounded, so that nobody uses up the ids, or the switch's memory, by making and deleting Services.
+const (
+	// MaxResting is how many ids of one namespace can rest; beyond, new ports of it get none. They are 0.4 % of all ids.
+	MaxResting = 1 << 14
+	// maxWaiting bounds the names that are remembered, a few MiB. A name beyond it gets another id when it comes back.
+	maxWaiting = 1 << 15
+)
+
+// reach is how far from its home an id can be that an earlier process has given to a name.
+const reach = 1 << 12
+
+// home is the id that n gets unless that is taken. A variable so that tests can force collisions.
 var home = func(n k8s.PortName) uint32 {
 	h := fnv.New32a()
 	h.Write([]byte(n.ID()))
@@ -26,69 +50,108 @@ var home = func(n k8s.PortName) uint32 {
 
 func nextID(id uint32) uint32 { return id%idCount + 1 }
 
-// id returns the id of n; 0: it has none.
-func (t idTable) id(n k8s.PortName) uint32 {
-	for id := home(n); ; id = nextID(id) {
-		there, taken := t[id]
-		switch {
-		case there == n:
-			return id
-		case !taken || there.Compare(n) > 0:
-			return 0
-		}
+// mayHave reports whether an earlier process can have given an id to a name.
+func mayHave(n k8s.PortName, id uint32) bool { return (id+idCount-home(n))%idCount < reach }
+
+func newIDs() ids {
+	return ids{
+		holders: map[uint32]k8s.PortName{}, resting: map[uint32]rest{},
+		waiting: map[k8s.PortName]uint32{}, shares: map[string]int{},
 	}
 }
 
-// add assigns an id to n; moved receives every other port whose id changes.
-func (t idTable) add(n k8s.PortName, moved func(k8s.PortName)) {
-	in := n
-	for id := home(in); ; id = nextID(id) {
-		there, taken := t[id]
-		if there == in {
-			return
-		}
-		if taken && there.Compare(in) < 0 {
-			continue
-		}
-		t[id] = in
-		if in != n {
-			moved(in)
-		}
-		if !taken {
-			return
-		}
-		in = there
+// take gives n an id: the one that waits for it, else the first free one from its home on. It returns 0 if too many of the
+// namespace's ids rest. n must have none.
+func (t *ids) take(n k8s.PortName) uint32 {
+	id, waits := t.waiting[n]
+	switch {
+	case waits:
+		t.release(id)
+	case t.shares[n.Namespace] >= MaxResting || len(t.holders)+len(t.resting) >= idCount:
+		return 0
+	default:
+		id = t.free(n)
 	}
+	t.holders[id] = n
+	return id
 }
 
-// remove frees the id of n; moved receives every other port whose id changes.
-func (t idTable) remove(n k8s.PortName, moved func(k8s.PortName)) {
-	id := t.id(n)
-	if id == 0 {
+// free returns the first free id from n's home on.
+func (t *ids) free(n k8s.PortName) uint32 {
+	id := home(n)
+	for t.inUse(id) {
+		id = nextID(id)
+	}
+	return id
+}
+
+func (t *ids) inUse(id uint32) bool {
+	_, held := t.holders[id]
+	_, rests := t.resting[id]
+	return held || rests
+}
+
+// leave lets the id of a port that is gone rest.
+func (t *ids) leave(id uint32) {
+	r := rest{namespace: t.holders[id].Namespace}
+	if len(t.waiting) < maxWaiting {
+		r.name = t.holders[id]
+		t.waiting[r.name] = id
+	}
+	delete(t.holders, id)
+	t.resting[id] = r
+	t.shares[r.namespace]++
+}
+
+// release makes a resting id free.
+func (t *ids) release(id uint32) {
+	r, rests := t.resting[id]
+	if !rests {
 		return
 	}
-	delete(t, id)
-	// Remove the rest of the run and add it again, so that each name gets the id it would have had without n.
-	before := map[k8s.PortName]uint32{}
-	for id = nextID(id); ; id = nextID(id) {
-		m, taken := t[id]
-		if !taken {
-			break
+	delete(t.resting, id)
+	delete(t.waiting, r.name)
+	if r.namespace != "" {
+		t.shares[r.namespace]--
+	}
+	if t.shares[r.namespace] == 0 {
+		delete(t.shares, r.namespace)
+	}
+}
+
+// restingObjects returns the flow that says on the switch that an id rests. Only packets that a cached choice of the id's last
+// holder has sent to this table can match, and they are dropped as without the flow.
+func (c *Compiler) restingObjects(id uint32) objects {
+	b := builder{Config: &c.cfg}
+	var m flow.Match
+	m.Reg[1] = flow.Bits{Value: id << markIDShift, Mask: markIDMask}
+	b.add(tableLearn, prioResting, id, m)
+	return b.objects
+}
+
+// RestingIDs returns, in order, the ids of Service ports that are gone. No other port gets one of them before Release.
+func (c *Compiler) RestingIDs() []uint32 { return slices.Sorted(maps.Keys(c.ids.resting)) }
+
+// Resting returns the number of RestingIDs.
+func (c *Compiler) Resting() int { return len(c.ids.resting) }
+
+// Release makes resting ids free for other Service ports, and returns the changes for the switch. The caller has seen that
+// nothing leads by them any more: no flow, group or pin on the switch, no cached flow, and no mark in either conntrack zone.
+func (c *Compiler) Release(list []uint32) *flow.Delta {
+	e := newEdit(c)
+	for _, id := range list {
+		if _, rests := c.ids.resting[id]; rests {
+			o := c.restingObjects(id)
+			e.remove(&o)
+			c.ids.release(id)
 		}
-		before[m] = id
-		delete(t, id)
 	}
-	for m := range before {
-		t.add(m, func(k8s.PortName) {})
-	}
-	names := make([]k8s.PortName, 0, len(before))
-	for m, old := range before {
-		if t.id(m) != old {
-			names = append(names, m)
+	again := map[k8s.PortName]*k8s.ServicePort{} // what got no id
+	for n, sp := range c.without {
+		if c.ids.shares[n.Namespace] < MaxResting {
+			again[n] = sp
 		}
 	}
-	slices.SortFunc(names, k8s.PortName.Compare)
-	for _, m := range names {
-		moved(m)
-	}
+	c.update(e, again)
+	return e.delta()
 }

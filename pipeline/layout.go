@@ -136,6 +136,11 @@ func (l Layout) VolatileCookies() []flow.Cookies {
 	}
 }
 
+// Pins returns what all pins of a Service port have in common.
+func (l Layout) Pins(id uint32) flow.Learned {
+	return flow.Learned{Table: l.PinTable(), Cookie: l.cookie(cookieLearned, id)}
+}
+
 // PinTable returns the table of pins, which holds nothing else of nkp's.
 func (l Layout) PinTable() uint8 { return l.table(tablePins) }
 

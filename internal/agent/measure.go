@@ -239,6 +239,7 @@ func collectBridge(f *bridge.Figures, emit metrics.Emit) {
 	emit(metrics.AffinityClients, float64(f.AffinityClients))
 	emit(metrics.AffinityFull, float64(f.AffinityFull))
 	emit(metrics.AffinityStopped, truth(f.AffinityStopped))
+	emit(metrics.RestingIDs, float64(f.RestingIDs))
 	emit(metrics.Foreign, float64(f.Foreign))
 	emit(metrics.Repairs, float64(f.Repairs), "ovs")
 	emitDrops(f.Dropped, emit)

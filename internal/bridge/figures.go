@@ -16,6 +16,7 @@ type Figures struct {
 	Rejects                       RejectStats
 	AffinityClients, AffinityFull int
 	AffinityStopped               bool
+	RestingIDs                    int                       // of Service ports that are gone
 	Dropped                       map[k8s.DropReason]uint64 // at the last count; it is not changed
 }
 
@@ -47,6 +48,7 @@ func (p *Plane) publish() {
 		f.FlowsInstalled = max(0, p.prog.flows)
 	}
 	if p.prog.compiler != nil {
+		f.RestingIDs = p.prog.compiler.Resting()
 		f.FlowsWanted, f.GroupsWanted = p.prog.compiler.Flows(), p.prog.compiler.Groups()
 		f.Warnings += len(p.prog.compiler.Missing())
 	}

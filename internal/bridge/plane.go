@@ -142,6 +142,10 @@ func (p *Plane) loop(ctx context.Context) error {
 	defer count.Stop()
 	defer p.alive.loop.Rest()
 	for {
+		if len(p.stale.rest.free) > 0 {
+			p.alive.work("releasing ids of Services that are gone")
+			g.releaseIDs(ctx)
+		}
 		if g.inStep() {
 			p.in.WhileIdle(func() { p.hooks.InStep(dataplane.Families...) })
 		}

@@ -79,6 +79,7 @@ type staleUDP struct {
 	kernel  bool      // the last scan was of the kernel's table
 	noFlush bool      // the switch cannot delete entries over OpenFlow
 	problem string    // why connections are not listed; "": they are
+	rest    restingIDs
 }
 
 // probe finds out whether the switch can delete entries over OpenFlow. A new OpenFlow connection makes the next scan look for every stale
@@ -206,8 +207,14 @@ func (u *staleUDP) listed(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Co
 	// does not break its connection.
 	cfg := c.Config()
 	nullNAT := cfg.NoNullNAT && cfg.NoGuards
+	unmarked := u.rest.begin(c, begun)
+	mark := func(e *dpctl.Connection) error {
+		delete(unmarked, pipeline.ReadMark(e.Mark).Port)
+		return nil
+	}
 	stale := func(e *dpctl.Connection) bool {
 		listed++
+		_ = mark(e)
 		return e.Protocol == "UDP" && serving.Stale(e.Mark, e.Frontend, e.Endpoint) || nullNAT && e.Mark == 0 && e.Frontend == e.Endpoint
 	}
 	var err error
@@ -232,9 +239,29 @@ func (u *staleUDP) listed(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Co
 			u.hooks.Forgot(f, forgotten[f], time.Since(begun))
 		}
 	}
+	if err == nil && len(unmarked) > 0 && u.each(ctx, u.set.Layout.ZoneSNAT, mark) == nil {
+		u.rest.free = unmarked
+	}
 	u.log.Debug("scanned for stale UDP conntrack entries", "entries", listed, "deleted", forgotten, "netlink", u.kernel,
 		"took", time.Since(begun), "error", err)
 	return err
+}
+
+// each calls do for each connection of a zone.
+func (u *staleUDP) each(ctx context.Context, zone uint16, do func(*dpctl.Connection) error) error {
+	if u.kernel {
+		for _, f := range dataplane.Families {
+			if err := conntrack.Each(ctx, f, zone, do); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	t, err := dpctl.Find(u.set.OVSDB, u.db.Switch().DatapathType)
+	if err != nil {
+		return err
+	}
+	return t.Each(ctx, zone, do)
 }
 
 // bySwitch has the switch list a zone, deletes the stale connections, and counts them.

@@ -38,6 +38,7 @@ type Status struct {
 	Foreign     int               `json:"foreign"` // flows of other owners in nkp's own tables
 	Rejects     RejectStats       `json:"rejects"`
 	Affinity    AffinityStatus    `json:"affinity"`
+	RestingIDs  int               `json:"restingIDs"`          // of Service ports that are gone, which no other gets yet
 	Conntrack   *dpctl.Usage      `json:"conntrack"`           // null: there is no bridge
 	Megaflows   *dpctl.Megaflows  `json:"megaflows"`           // null: there is no bridge
 	LastError   string            `json:"lastError,omitempty"` // "" once the switch has accepted everything again
@@ -224,6 +225,7 @@ func (p *Plane) status() dataplane.Status {
 	if p.prog.compiler != nil {
 		s.Flows, s.Groups = p.prog.compiler.Flows(), p.prog.compiler.Groups()
 		cfg := p.prog.compiler.Config()
+		s.RestingIDs = p.prog.compiler.Resting()
 		s.Bridge.Uplink, s.Bridge.Pods, s.Bridge.LocalDelivery = cfg.Uplink, len(cfg.Pods), cfg.LocalDelivery
 		warnings = append(warnings, p.prog.compiler.Missing()...)
 	}

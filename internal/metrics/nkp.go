@@ -46,6 +46,7 @@ var (
 	AffinityClients = define(Gauge, "nkp_affinity_clients", "Clients that session affinity remembers on the bridge.").in(OVS).collected()
 	AffinityFull    = define(Gauge, "nkp_affinity_limited_service_ports", "Service ports whose session affinity remembers --affinity-limit clients, and no further ones.").in(OVS).collected()
 	AffinityStopped = define(Gauge, "nkp_affinity_stopped", "Whether session affinity remembers no further clients of any Service port (1), as there are --affinity-limit-node, or not (0).").in(OVS).collected()
+	RestingIDs      = define(Gauge, "nkp_resting_ids", "Ids of Service ports that are gone, which no other Service port gets as long as connections may have them.").in(OVS).collected()
 	Rejects         = define(Counter, "nkp_rejected_packets_total",
 		"Packets that Services without endpoints sent to nkp: answered with a refusal, unanswerable (such as an RST), dropped (the queue was full) or failed.", "result").
 		in(OVS).collected()
