@@ -3,6 +3,7 @@
 package fallback
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,7 +32,17 @@ type nftChange struct {
 	old, new nft.Service
 	adopted  nft.Ports // the slots that a full round found installed
 	full     bool
+	// add are the elements to add, replaced those of them that are there with other data.
+	add, replaced nft.Elements
 }
+
+// size bounds the bytes of the elements in a transaction, shared ones included.
+func (c *nftChange) size() int {
+	return netlink.Size(c.add) + netlink.Size(c.replaced) + sharedSize*(len(c.new.Shared)+len(c.old.Shared))
+}
+
+// sharedSize bounds the bytes of a shared element in a transaction: an address or two, of IPv6.
+const sharedSize = 80
 
 // nftRound is one pass over Service ports: those that changed, or all of them after the table was read back.
 type nftRound struct {
@@ -101,9 +112,15 @@ func (w *nftWorker) programPorts(ctx context.Context, r *nftRound, names []k8s.P
 		var list []*nftChange
 		shared, tags := map[nft.Ref]int{}, map[nft.Ref]int{} // the tags plus 1
 		spreads := map[string]bool{}
-		rest := names
-		for len(rest) > 0 && b.Len() < min(maxBatch, w.conn.MaxBatch()/2) {
+		rest, size, most := names, 0, min(maxBatch, w.conn.MaxBatch()/2)
+		for len(rest) > 0 && max(size, b.Len()) < most {
 			c := w.plan(r, rest[0])
+			if n := c.size(); n > w.conn.MaxBatch()-most-b.Len() {
+				w.refuse(r, c, fmt.Errorf("its elements take %d bytes, and one transaction of nf_tables %d: it has too many endpoints for so many addresses and ports", n, w.conn.MaxBatch()-most))
+				rest = rest[1:]
+				continue
+			}
+			size += c.size()
 			b.Tag(len(list))
 			w.addPort(b, r, c, spreads)
 			for _, e := range c.new.Shared {
@@ -117,8 +134,12 @@ func (w *nftWorker) programPorts(ctx context.Context, r *nftRound, names []k8s.P
 			list, rest = append(list, c), rest[1:]
 		}
 		w.changeShared(b, r, shared, tags)
+		apart := false // what is no longer needed is deleted in transactions of its own
 		if len(rest) == 0 {
-			w.addLast(b, r, list)
+			gone := r.unneeded(list)
+			if apart = netlink.Size(gone) > most; !apart {
+				w.addLast(b, r, gone)
+			}
 		}
 		err := w.commit(b)
 		refusal := new(netlink.RefusedError)
@@ -141,8 +162,37 @@ func (w *nftWorker) programPorts(ctx context.Context, r *nftRound, names []k8s.P
 		}
 		w.have.count(shared)
 		names, done = rest, len(rest) == 0
+		if apart {
+			return w.deleteInPortions(ctx, r, most)
+		}
 	}
 	return nil
+}
+
+// deleteInPortions deletes the elements that nothing needs any more, and then everything else that goes last. Those that lead to others
+// go first (the order of nft.Sets), so that no packet finds a part of a Service.
+func (w *nftWorker) deleteInPortions(ctx context.Context, r *nftRound, most int) error {
+	refs := slices.SortedFunc(maps.Keys(r.before), func(a, b nft.Ref) int { return cmp.Compare(a.Set, b.Set) })
+	for len(refs) > 0 && ctx.Err() == nil {
+		portion := nft.Elements{}
+		for size := 0; len(refs) > 0 && size < most; refs = refs[1:] {
+			portion[refs[0]] = r.before[refs[0]]
+			size += netlink.Size(nft.Elements{refs[0]: nft.Value{}})
+			delete(r.before, refs[0])
+		}
+		b := netlink.NewBatch(w.family)
+		b.Delete(portion)
+		if err := w.commit(b); err != nil {
+			return err
+		}
+		w.have.elements -= len(portion)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	b := netlink.NewBatch(w.family)
+	w.addLast(b, r, nil)
+	return w.commit(b)
 }
 
 // blame puts the refused Service ports into backoff, and returns the names that are left to do. Installed elements of refused ones stay.
@@ -153,16 +203,24 @@ func (w *nftWorker) blame(r *nftRound, refusal *netlink.RefusedError, list []*nf
 			names = append(names, c.name)
 			continue
 		}
-		now := time.Now()
-		f := w.refused.Refuse(c.name, dataplane.Refusal{Port: c.name, Reason: why.Error()}, now)
-		w.log.Error("nftables refused a Service and will retry it; other Services are not affected", "service", c.name, "protocol", c.name.Protocol, "error", why, "retryIn", f.RetryAt.Sub(now))
-		w.report(func(s *FamilyStatus) { s.failed(why) })
-		w.opts.Hooks.Refused(f)
-		w.dirty[c.name] = true
-		r.keep(w.compiler.Service(c.port, c.adopted))
-		r.keep(c.new)
+		w.refuse(r, c, why)
 	}
 	return append(names, rest...)
+}
+
+// refuse puts a Service port into backoff. What is installed of it stays.
+func (w *nftWorker) refuse(r *nftRound, c *nftChange, why error) {
+	now := time.Now()
+	f := w.refused.Refuse(c.name, dataplane.Refusal{Port: c.name, Reason: why.Error()}, now)
+	w.log.Error("nftables refused a Service and will retry it; other Services are not affected", "service", c.name, "protocol", c.name.Protocol, "error", why, "retryIn", f.RetryAt.Sub(now))
+	w.report(func(s *FamilyStatus) { s.failed(why) })
+	w.opts.Hooks.Refused(f)
+	w.dirty[c.name] = true
+	if r.full {
+		r.keep(w.compiler.Service(c.port, c.adopted))
+	}
+	r.keep(c.old)
+	r.keep(c.new)
 }
 
 // keep leaves what is installed of a Service port in place.
@@ -195,6 +253,17 @@ func (w *nftWorker) plan(r *nftRound, n k8s.PortName) *nftChange {
 	}
 	c.slots = nft.AssignPorts(slots, c.port)
 	c.new = w.compiler.Service(c.port, c.slots)
+	c.add, c.replaced = nft.Elements{}, nft.Elements{}
+	for ref, v := range c.new.Elements {
+		was, ok := r.before[ref]
+		if ok && was == v {
+			continue
+		}
+		if ok {
+			c.replaced[ref] = was
+		}
+		c.add[ref] = v
+	}
 	return c
 }
 
@@ -247,20 +316,9 @@ func (w *nftWorker) addPort(b *netlink.Batch, r *nftRound, c *nftChange, spreads
 	for _, ch := range fill {
 		b.AddRules(ch)
 	}
-	add, replaced := nft.Elements{}, nft.Elements{}
-	for ref, v := range c.new.Elements {
-		was, ok := r.before[ref]
-		if ok && was == v {
-			continue
-		}
-		if ok {
-			replaced[ref] = was
-		}
-		add[ref] = v
-	}
-	b.Delete(replaced)
-	b.Add(add)
-	w.have.elements += len(add) - len(replaced)
+	b.Delete(c.replaced)
+	b.Add(c.add)
+	w.have.elements += len(c.add) - len(c.replaced)
 }
 
 // changeShared adds the shared elements that have owners now, and deletes those that have none any more. tags are the tags, plus 1, of the
@@ -291,8 +349,8 @@ func (w *nftWorker) changeShared(b *netlink.Batch, r *nftRound, delta, tags map[
 	w.have.elements += added - len(gone)
 }
 
-// addLast adds what follows all Service ports: it deletes the elements, chains and sets that nothing needs any more.
-func (w *nftWorker) addLast(b *netlink.Batch, r *nftRound, list []*nftChange) {
+// unneeded returns the installed elements that no Service port needs once a list of changes is made.
+func (r *nftRound) unneeded(list []*nftChange) nft.Elements {
 	gone := maps.Clone(r.before)
 	for _, c := range list {
 		for ref := range c.new.Elements {
@@ -302,6 +360,11 @@ func (w *nftWorker) addLast(b *netlink.Batch, r *nftRound, list []*nftChange) {
 			delete(gone, ref)
 		}
 	}
+	return gone
+}
+
+// addLast adds what follows all Service ports: it deletes the elements, chains and sets that nothing needs any more.
+func (w *nftWorker) addLast(b *netlink.Batch, r *nftRound, gone nft.Elements) {
 	chains, sets := slices.Sorted(maps.Keys(r.oldChains)), slices.Sorted(maps.Keys(r.oldSets))
 	if r.table != nil {
 		chains, sets = r.table.ChainNames(), r.table.SetNames()

@@ -252,6 +252,18 @@ func (b *Batch) elements(kind, flags uint16, e nft.Elements, data bool) {
 	}
 }
 
+// Size bounds the bytes that elements take in a Batch.
+func Size(e nft.Elements) (n int) {
+	const headers, verdict = 40, 16 // of attributes, with padding
+	for ref, v := range e {
+		n += headers + len(ref.Key) + len(v.End) + len(v.Data)
+		if v.Data != "" && nft.Sets[ref.Set].Verdicts {
+			n += verdict
+		}
+	}
+	return n
+}
+
 // DeleteClients deletes elements of a map of clients by their keys.
 func (b *Batch) DeleteClients(set string, keys []string) {
 	for chunk := range slices.Chunk(keys, 500) {
