@@ -134,10 +134,12 @@ func (w *nftWorker) programPorts(ctx context.Context, r *nftRound, names []k8s.P
 			list, rest = append(list, c), rest[1:]
 		}
 		w.changeShared(b, r, shared, tags)
-		apart := false // what is no longer needed is deleted in transactions of its own
+		// What is no longer needed is deleted in transactions of its own if it is much, and if packets may need it that found the
+		// Service port as it was: they look up its number of slots and the slot one after the other.
+		apart := false
 		if len(rest) == 0 {
 			gone := r.unneeded(list)
-			if apart = netlink.Size(gone) > most; !apart {
+			if apart = netlink.Size(gone) > most || !b.Empty() && hasSlots(gone); !apart {
 				w.addLast(b, r, gone)
 			}
 		}
@@ -163,11 +165,32 @@ func (w *nftWorker) programPorts(ctx context.Context, r *nftRound, names []k8s.P
 		w.have.count(shared)
 		names, done = rest, len(rest) == 0
 		if apart {
+			awaitPackets()
 			return w.deleteInPortions(ctx, r, most)
 		}
 	}
 	return nil
 }
+
+// hasSlots reports whether elements lead to endpoints.
+func hasSlots(e nft.Elements) bool {
+	for ref := range e {
+		if ref.Set == nft.Endpoints || ref.Set == nft.NodePortEndpoints {
+			return true
+		}
+	}
+	return false
+}
+
+// awaitPackets waits until the kernel has finished with each packet that it was at work on: membarrier(2) waits for an RCU grace
+// period, and a packet passes all of nf_tables within one RCU read-side section (Linux: net/netfilter/core.c, nf_hook).
+func awaitPackets() {
+	if _, _, failed := unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0); failed != 0 { // nohz_full
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+const membarrierGlobal = 1 // MEMBARRIER_CMD_GLOBAL
 
 // deleteInPortions deletes the elements that nothing needs any more, and then everything else that goes last. Those that lead to others
 // go first (the order of nft.Sets), so that no packet finds a part of a Service.
