@@ -47,6 +47,7 @@ type Recorder struct {
 	// Used by Run only.
 	correlator *record.EventCorrelator
 	uids       map[k8s.ServiceName]knownUID
+	exists     map[string]bool // Events by name, and whether this node wrote them
 	lastError  string
 	retry      time.Duration // pause before the first retry
 }
@@ -85,6 +86,7 @@ func NewLogRecorder(nodeName string, log *slog.Logger) *Recorder {
 		queue:      make(chan event, eventQueue),
 		correlator: record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{}),
 		uids:       map[k8s.ServiceName]knownUID{},
+		exists:     map[string]bool{},
 		retry:      time.Second,
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"hash/fnv"
 	"net/url"
 	"time"
 
@@ -26,6 +28,7 @@ const (
 	eventRequest    = 10 * time.Second // timeout of one request
 	uidLife         = 10 * time.Minute // a Service may be deleted and recreated
 	uidsMost        = 1000
+	existMost       = 1000
 
 	// Limits of the API (pkg/apis/core/validation/events.go), in bytes.
 	noteLimit = 1024
@@ -94,6 +97,9 @@ func (r *Recorder) try(ctx context.Context, e *event) error {
 func (r *Recorder) write(ctx context.Context, e *event) error {
 	c := r.client.EventsV1().Events(e.known.Namespace)
 	full := e.written(r.node)
+	if wrote, exists := r.exists[full.Name]; exists && !wrote {
+		return nil // another node continues it
+	}
 	if full.Series != nil {
 		patch, err := json.Marshal(map[string]any{"series": full.Series})
 		if err != nil {
@@ -106,8 +112,14 @@ func (r *Recorder) write(ctx context.Context, e *event) error {
 		// The API server deletes Events after an hour.
 	}
 	_, err := c.Create(ctx, full, metav1.CreateOptions{})
+	if _, known := r.exists[full.Name]; !known && (err == nil || apierrors.IsAlreadyExists(err)) {
+		if len(r.exists) >= existMost {
+			clear(r.exists)
+		}
+		r.exists[full.Name] = err == nil
+	}
 	if apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, v1.NamespaceTerminatingCause) {
-		return nil // an earlier attempt got through, or the namespace is going away
+		return nil // another node wrote it or an earlier attempt did, or the namespace is going away
 	}
 	return err
 }
@@ -152,6 +164,19 @@ func (r *Recorder) serviceUID(ctx context.Context, name k8s.ServiceName) (types.
 	return k.uid, nil
 }
 
+// name returns the Event's name, after correlation. All nodes give an Event about a Service the same one for one reason, so
+// that of many nodes that see the same change of a Service one writes, and to the others the server says that the Event exists.
+// Else a user who may write one Service could have every node of the cluster write.
+func (e *event) name() string {
+	of := &e.known.InvolvedObject
+	if of.Kind != string(k8s.KindService) {
+		return e.known.Name
+	}
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%s/%s/%s/%s", of.Namespace, of.Name, of.UID, e.reason)
+	return recordutil.GenerateEventName(of.Name, int64(h.Sum64()>>1))
+}
+
 // core returns the Event as a core/v1 Event, which the correlator requires.
 func (e *event) core(regarding v1.ObjectReference, node string) *v1.Event {
 	namespace := regarding.Namespace
@@ -176,7 +201,7 @@ func (e *event) core(regarding v1.ObjectReference, node string) *v1.Event {
 func (e *event) written(node string) *eventsv1.Event {
 	c := e.known
 	full := &eventsv1.Event{
-		ObjectMeta:          metav1.ObjectMeta{Name: c.Name, Namespace: c.Namespace},
+		ObjectMeta:          metav1.ObjectMeta{Name: e.name(), Namespace: c.Namespace},
 		EventTime:           metav1.NewMicroTime(c.FirstTimestamp.Time),
 		ReportingController: eventController,
 		ReportingInstance:   brief.Cut(eventController+"-"+node, nameLimit),

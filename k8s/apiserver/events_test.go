@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -73,6 +74,10 @@ func (f *eventAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			apifake.Answer(w, 400, apifake.Status(400, "BadRequest", fmt.Sprint(err)))
 			return
 		}
+		if f.events[e.Name] != nil {
+			apifake.Answer(w, 409, apifake.Status(409, metav1.StatusReasonAlreadyExists, "there is such an Event"))
+			return
+		}
 		f.events[e.Name] = e
 		f.order = append(f.order, e.Name)
 		apifake.Answer(w, 201, withKind(e))
@@ -134,8 +139,13 @@ func (f *eventAPI) count(request string) (n int) {
 // recorder makes a Recorder for the fake, and runs it until stop is called.
 func (f *eventAPI) recorder(t *testing.T) (r *Recorder, log *lockedBuffer, stop func()) {
 	t.Helper()
+	return f.recorderOf(t, "node-1")
+}
+
+func (f *eventAPI) recorderOf(t *testing.T, node string) (r *Recorder, log *lockedBuffer, stop func()) {
+	t.Helper()
 	log = &lockedBuffer{}
-	r, err := NewRecorder(Options{Master: f.URL, NodeName: "node-1", QPS: 1000, Burst: 1000}, slog.New(slog.NewTextHandler(log, nil)))
+	r, err := NewRecorder(Options{Master: f.URL, NodeName: node, QPS: 1000, Burst: 1000}, slog.New(slog.NewTextHandler(log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,6 +243,37 @@ func TestRecorderSeries(t *testing.T) {
 	}
 	if n := f.count("GET"); n != 1 {
 		t.Errorf("%d lookups of one Service", n)
+	}
+}
+
+// What one change of a Service makes many nodes say, again and again, is one Event, which one of them continues. What a node
+// says of itself is its own.
+func TestManyNodesWriteOneEvent(t *testing.T) {
+	f := newEventAPI(t)
+	const nodes, times = 20, 10
+	var stops []func()
+	for i := range nodes {
+		r, _, stop := f.recorderOf(t, fmt.Sprint("node-", i))
+		stops = append(stops, stop)
+		for j := range times {
+			r.Service(k8s.ServiceName{Namespace: "default", Name: "web"}, EventWarning, "PortTaken", "Program", "by a process")
+			r.Service(k8s.ServiceName{Namespace: "default", Name: "web"}, EventWarning, "PortTaken", "Program", fmt.Sprint("by process ", j))
+		}
+		r.Service(k8s.ServiceName{Namespace: "default", Name: "web"}, EventWarning, "Another", "Program", "")
+		r.Node(EventNormal, "Starting", "StartNkp", "")
+	}
+	for _, stop := range stops {
+		stop()
+	}
+	reasons := map[string]int{}
+	for _, e := range f.written() {
+		reasons[e.Reason]++
+	}
+	if want := map[string]int{"PortTaken": 1, "Another": 1, "Starting": nodes}; !maps.Equal(reasons, want) {
+		t.Errorf("Events: %v; want %v", reasons, want)
+	}
+	if n := f.count("PATCH"); n > times {
+		t.Errorf("%d changes of the Event; one node makes %d", n, times-1)
 	}
 }
 

@@ -138,6 +138,30 @@ func TestAPIFirstState(t *testing.T) {
 	}
 }
 
+// Endpoints share the names of their nodes, and names of nodes that are gone are forgotten.
+func TestNodeNamesAreBounded(t *testing.T) {
+	slice := func(prefix string, n int) *discoveryv1.EndpointSlice {
+		s := apiSlice("a-1", nil)
+		s.Endpoints = make([]discoveryv1.Endpoint, n)
+		for i := range s.Endpoints {
+			name := fmt.Sprint(prefix, i)
+			s.Endpoints[i].NodeName = &name
+		}
+		_, _ = trim(s)
+		return s
+	}
+	if a, b := slice("node", 2), slice("node", 2); a.Endpoints[1].NodeName != b.Endpoints[1].NodeName {
+		t.Error("two endpoints of one node have its name twice")
+	}
+	for i := range 20 {
+		slice(fmt.Sprint("made-up-", i, "-"), 1000)
+	}
+	slice(strings.Repeat("x", 1000), 1)
+	if n := len(nodeNames.names); n > mostInterned || nodeNames.names[strings.Repeat("x", 1000)+"0"] != nil {
+		t.Errorf("%d names are remembered", n)
+	}
+}
+
 // What is stored is trimmed, and changes of what was trimmed are none.
 func TestAPITrim(t *testing.T) {
 	f := fakeCluster(t)

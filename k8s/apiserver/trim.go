@@ -80,13 +80,43 @@ func trimEndpoint(e *discoveryv1.Endpoint) {
 		e.Addresses = e.Addresses[:1:1] // the others are alternatives that no proxy uses
 	}
 	if e.NodeName != nil {
-		name, _ := nodeNames.LoadOrStore(*e.NodeName, e.NodeName)
-		e.NodeName = name.(*string)
+		e.NodeName = nodeNames.intern(e.NodeName)
 	}
 }
 
-// nodeNames interns the name of every node that ever had an endpoint. The strings it points to are never written.
-var nodeNames sync.Map
+// nodeNames are the names of nodes with endpoints, which all their endpoints share.
+var nodeNames = interned{names: map[string]*string{}}
+
+// What is remembered is bounded, as slices can name any number of nodes. Kubernetes is tested with 5,000, and their names are
+// DNS subdomains (RFC 1123).
+const (
+	mostInterned    = 1 << 13
+	longestInterned = 253
+)
+
+// interned remembers texts, so that equal ones are kept once. What it returns is never written. Its methods may be called from
+// any goroutine.
+type interned struct {
+	mu    sync.Mutex // protects names
+	names map[string]*string
+}
+
+// intern returns a pointer to an equal text.
+func (i *interned) intern(s *string) *string {
+	if len(*s) > longestInterned {
+		return s
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if known := i.names[*s]; known != nil {
+		return known
+	}
+	if len(i.names) >= mostInterned {
+		clear(i.names) // those in use are found again, or kept twice
+	}
+	i.names[*s] = s
+	return s
+}
 
 func shared(b *bool) *bool {
 	switch {
