@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/url"
 	"slices"
@@ -35,6 +36,7 @@ type health struct {
 	away     time.Time           // since when the server does not answer for all required kinds; zero: it does
 	noNode   bool                // Nodes were listed, and this node's is not among them
 	listed   bool                // Nodes were listed
+	leftOut  map[k8s.Kind]string // warnings of what is left out
 	back     chan struct{}       // closed and replaced when a kind answers again
 	changed  func()              // called when problems may have changed
 }
@@ -42,7 +44,7 @@ type health struct {
 func newHealth(url, nodeName string) *health {
 	return &health{
 		url: url, nodeName: nodeName, failing: map[k8s.Kind]string{}, answered: map[k8s.Kind]bool{}, noNode: true,
-		back: make(chan struct{}), changed: func() {}, away: time.Now(),
+		back: make(chan struct{}), changed: func() {}, away: time.Now(), leftOut: map[k8s.Kind]string{},
 	}
 }
 
@@ -150,6 +152,19 @@ func (h *health) nodesListed() {
 	h.changed()
 }
 
+// noteLeftOut records what of a kind is left out.
+func (h *health) noteLeftOut(kind k8s.Kind, left leftOut) {
+	h.mu.Lock()
+	text, before := left.warning(kind), h.leftOut[kind]
+	if h.leftOut[kind] = text; text == "" {
+		delete(h.leftOut, kind)
+	}
+	h.mu.Unlock()
+	if text != before {
+		h.changed()
+	}
+}
+
 // noteAway records when the server stops and resumes answering. mu is held.
 func (h *health) noteAway() {
 	switch {
@@ -201,6 +216,9 @@ func (h *health) problems() k8s.Problems {
 	}
 	if text, bad := h.failing[k8s.KindServiceCIDR]; bad {
 		add(&p.Warnings, text)
+	}
+	for _, k := range slices.Sorted(maps.Keys(h.leftOut)) {
+		add(&p.Warnings, h.leftOut[k])
 	}
 	if h.listed && h.noNode {
 		p.Warnings = append(p.Warnings, h.noNodeWarning())

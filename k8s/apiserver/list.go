@@ -18,10 +18,18 @@ import (
 func (s *Source) List(ctx context.Context) ([]k8s.Change, k8s.Problems, error) {
 	defer utilnet.CloseIdleConnectionsFor(s.http.Transport)
 	var changes []k8s.Change
+	var p k8s.Problems
 	for i := range s.resources {
 		r := &s.resources[i]
 		o := metav1.ListOptions{}
-		err := pager.New(r.list).EachListItem(ctx, o, func(item runtime.Object) error {
+		list := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return r.list(ctx, o, func(left leftOut) {
+				if w := left.warning(r.kind); w != "" {
+					p.Warnings = append(p.Warnings, k8s.Warning{Where: "API server " + s.url, Text: w})
+				}
+			})
+		}
+		err := pager.New(list).EachListItem(ctx, o, func(item runtime.Object) error {
 			if object, ref, ok := apiObject(item); ok {
 				changes = append(changes, k8s.Change{Op: k8s.Upsert, Ref: ref, Object: object})
 			}
@@ -32,7 +40,6 @@ func (s *Source) List(ctx context.Context) ([]k8s.Change, k8s.Problems, error) {
 		}
 	}
 	slices.SortFunc(changes, k8s.Change.Compare)
-	var p k8s.Problems
 	if !slices.ContainsFunc(changes, func(c k8s.Change) bool { return c.Ref.Kind == k8s.KindNode }) {
 		p.Warnings = append(p.Warnings, s.health.noNodeWarning())
 	}

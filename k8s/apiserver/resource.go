@@ -55,8 +55,8 @@ func (r *resource) request(o *metav1.ListOptions) *rest.Request {
 }
 
 // list returns the objects, trimmed. It asks the server not to compress them, because compression costs the server several times
-// the CPU time of everything else. client-go's streamed lists are not compressed either.
-func (r *resource) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+// the CPU time of everything else. client-go's streamed lists are not compressed either. note gets what was left out.
+func (r *resource) list(ctx context.Context, o metav1.ListOptions, note func(leftOut)) (runtime.Object, error) {
 	answer, err := r.request(&o).SetHeader("Accept-Encoding", "identity").Stream(ctx)
 	if r.unknown(err) {
 		return &internalversion.List{ListMeta: metav1.ListMeta{ResourceVersion: "0"}}, nil
@@ -65,7 +65,12 @@ func (r *resource) list(ctx context.Context, o metav1.ListOptions) (runtime.Obje
 		return nil, err
 	}
 	defer answer.Close()
-	return r.decodeList(answer)
+	list, left, err := r.decodeList(answer)
+	if err != nil {
+		return nil, err
+	}
+	note(left)
+	return list, nil
 }
 
 func (r *resource) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
@@ -85,7 +90,7 @@ func (r *resource) listWatch(h *health) cache.ListerWatcher {
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (list runtime.Object, err error) {
 			err = h.try(ctx, r.kind, func() error {
-				list, err = r.list(ctx, o)
+				list, err = r.list(ctx, o, func(left leftOut) { h.noteLeftOut(r.kind, left) })
 				return err
 			})
 			return list, err

@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"hash/maphash"
+	"slices"
 
 	"k8s.io/client-go/tools/cache"
 
@@ -17,21 +18,29 @@ type store struct {
 	to      *relay
 	first   func(objects int) // called after the first list
 	listed  chan struct{}     // closed after the first list
-	objects map[k8s.Ref]uint64
+	leave   func(leftOut)     // called when objects are left out
+	objects map[k8s.Ref]print
+	kept    kept
 	buf     []byte // of fingerprint
 }
 
-func newStore(to *relay, first func(objects int)) *store {
-	return &store{to: to, first: first, listed: make(chan struct{}), objects: map[k8s.Ref]uint64{}}
+// print is what store keeps of an object.
+type print struct {
+	hash uint64
+	size int64
+}
+
+func newStore(to *relay, first func(objects int), leave func(leftOut)) *store {
+	return &store{to: to, first: first, leave: leave, listed: make(chan struct{}), objects: map[k8s.Ref]print{}}
 }
 
 var _ cache.ReflectorStore = (*store)(nil)
 
-// Replace is part of cache.ReflectorStore. It takes a complete list of trimmed objects.
+// Replace is part of cache.ReflectorStore. It takes a complete list of trimmed objects, which fits into the budget.
 func (s *store) Replace(list []any, _ string) error {
 	changes := make([]k8s.Change, 0, len(list))
 	gone := s.objects
-	s.objects = make(map[k8s.Ref]uint64, len(list))
+	s.objects, s.kept = make(map[k8s.Ref]print, len(list)), kept{}
 	for _, o := range list {
 		object, ref, ok := apiObject(o)
 		if !ok {
@@ -43,6 +52,7 @@ func (s *store) Replace(list []any, _ string) error {
 			delete(gone, ref)
 		}
 		s.objects[ref] = print
+		s.kept.add(ref.Namespace, print.size)
 		if !known {
 			changes = append(changes, k8s.Change{Op: k8s.Upsert, Ref: ref, Object: object})
 		}
@@ -71,19 +81,49 @@ func (s *store) Update(o any) error {
 		return nil
 	}
 	print := s.fingerprint(object)
-	if before, had := s.objects[ref]; had && before == print {
+	before, had := s.objects[ref]
+	if had && before == print {
 		return nil
 	}
 	s.objects[ref] = print
+	s.kept.add(ref.Namespace, print.size-before.size)
 	s.to.apply(k8s.Change{Op: k8s.Upsert, Ref: ref, Object: object})
+	if s.kept.over() {
+		s.shrink()
+	}
 	return nil
+}
+
+// shrink leaves out objects of the namespace that has most, until what is kept is within its bound again. A list, at the latest
+// after a restart, finds those that fit by then.
+func (s *store) shrink() {
+	for s.kept.over() {
+		largest := s.kept.largest()
+		var refs []k8s.Ref
+		for ref := range s.objects {
+			if ref.Namespace == largest {
+				refs = append(refs, ref)
+			}
+		}
+		slices.SortFunc(refs, k8s.Ref.Compare)
+		for i := len(refs) - 1; i >= 0 && s.kept.over(); i-- {
+			s.kept.left.add(refs[i].String())
+			s.forget(refs[i])
+		}
+	}
+	s.leave(s.kept.left)
+}
+
+func (s *store) forget(ref k8s.Ref) {
+	s.kept.add(ref.Namespace, -s.objects[ref].size)
+	delete(s.objects, ref)
+	s.to.apply(k8s.Change{Op: k8s.Delete, Ref: ref})
 }
 
 // Delete is part of cache.ReflectorStore.
 func (s *store) Delete(o any) error {
 	if _, ref, ok := apiObject(o); ok {
-		delete(s.objects, ref)
-		s.to.apply(k8s.Change{Op: k8s.Delete, Ref: ref})
+		s.forget(ref)
 	}
 	return nil
 }
@@ -101,9 +141,9 @@ func apiObject(o any) (object k8s.Object, ref k8s.Ref, ok bool) {
 // fingerprintSeed is random, so that an attacker cannot craft different objects with equal fingerprints.
 var fingerprintSeed = maphash.MakeSeed()
 
-// fingerprint returns a hash of a trimmed object without its resource version. The probability of missing a change is
+// fingerprint returns the size of a trimmed object and a hash of it without its resource version. The probability of missing a change is
 // 2⁻⁶⁴.
-func (s *store) fingerprint(o k8s.Object) uint64 {
+func (s *store) fingerprint(o k8s.Object) print {
 	version := o.GetResourceVersion()
 	o.SetResourceVersion("")
 	defer o.SetResourceVersion(version)
@@ -116,7 +156,7 @@ func (s *store) fingerprint(o k8s.Object) uint64 {
 		s.buf = make([]byte, 2*n)
 	}
 	if _, err := m.MarshalToSizedBuffer(s.buf[:n]); err != nil {
-		return maphash.String(fingerprintSeed, version) // each change has a new version
+		return print{maphash.String(fingerprintSeed, version), sizeOf(o)} // each change has a new version
 	}
-	return maphash.Bytes(fingerprintSeed, s.buf[:n])
+	return print{maphash.Bytes(fingerprintSeed, s.buf[:n]), objectOverhead + int64(n)}
 }

@@ -18,7 +18,7 @@ import (
 func TestStore(t *testing.T) {
 	sink := &apiSink{}
 	var firsts []int
-	s := newStore(&relay{health: newHealth("u", "node-1"), sink: sink}, func(n int) { firsts = append(firsts, n) })
+	s := newStore(&relay{health: newHealth("u", "node-1"), sink: sink}, func(n int) { firsts = append(firsts, n) }, func(leftOut) {})
 	object := func(name, version string, port int32) *v1.Service {
 		o := apiService(name, nil)
 		o.ResourceVersion, o.Spec.Ports[0].Port = version, port
@@ -69,8 +69,8 @@ func TestStore(t *testing.T) {
 
 // Whatever of a trimmed object differs, its fingerprint does; but for the version.
 func TestFingerprint(t *testing.T) {
-	s := newStore(nil, nil)
-	prints := map[uint64]int{}
+	s := newStore(nil, nil, nil)
+	prints := map[print]int{}
 	for i, change := range []func(*v1.Service){
 		func(*v1.Service) {},
 		func(o *v1.Service) { o.Name = "b" },
@@ -90,16 +90,16 @@ func TestFingerprint(t *testing.T) {
 		_, _ = trim(o)
 		change(o)
 		o.ResourceVersion = fmt.Sprint(i)
-		print := s.fingerprint(o)
-		if other, taken := prints[print]; taken {
+		seen := s.fingerprint(o)
+		if other, taken := prints[seen]; taken {
 			t.Errorf("change %d looks like change %d", i, other)
 		}
-		prints[print] = i
+		prints[seen] = i
 		if o.ResourceVersion != fmt.Sprint(i) {
 			t.Errorf("the version is lost")
 		}
 		o.ResourceVersion = "other"
-		if s.fingerprint(o) != print {
+		if s.fingerprint(o) != seen {
 			t.Error("the version counts")
 		}
 	}

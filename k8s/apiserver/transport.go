@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // Timeouts that detect a silent server: an idle connection is pinged after idleTimeout and closed pingTimeout later, and
@@ -33,11 +35,15 @@ func noticeSilence() {
 	}
 }
 
-// maxAnswer is the largest answer read from the API server, in bytes, all pages of a list and all events of a watch included.
-// The largest clusters' EndpointSlices are a tenth of it. A watch that reaches it continues on a new connection.
-var maxAnswer int64 = 512 << 20
+// maxAnswer is the largest answer read from the API server, in bytes, all pages of a list and all events of a watch included. A
+// watch that reaches it continues on a new connection. Of a list in protobuf, which is taken object by object, no more is in
+// memory than what is kept of it (maxKept), so that maxList only ends one that has no end: no etcd stores a quarter of it.
+var (
+	maxAnswer int64 = 512 << 20
+	maxList   int64 = 32 << 30
+)
 
-// errLonger reports that maxAnswer was reached. Requesting the same page again cannot help: the list starts over.
+// errLonger reports that maxAnswer or maxList was reached. Requesting the same page again cannot help: the list starts over.
 var errLonger = errors.New("the answer is longer")
 
 // transport is a RoundTripper that reports to health whether requests are answered, including those that client-go retries
@@ -67,7 +73,10 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil || r.Method != http.MethodGet {
 		return res, err
 	}
-	body := &limitedBody{ReadCloser: res.Body, of: t, plural: path.Base(r.URL.Path)}
+	body := &limitedBody{ReadCloser: res.Body, of: t, plural: path.Base(r.URL.Path), most: maxAnswer}
+	if r.URL.Query().Get("watch") == "" && res.Header.Get("Content-Type") == runtime.ContentTypeProtobuf {
+		body.most = maxList
+	}
 	if r.URL.Query().Get("continue") != "" {
 		body.read.Store(t.bytes(body.plural))
 	}
@@ -86,15 +95,16 @@ type limitedBody struct {
 	io.ReadCloser
 	of     *transport
 	plural string
+	most   int64
 	read   atomic.Int64 // a watch is not closed by the goroutine that reads it
 }
 
 func (b *limitedBody) Read(p []byte) (int, error) {
 	read := b.read.Load()
-	if read >= maxAnswer {
-		return 0, fmt.Errorf("%w than %d MiB: the rest is not read", errLonger, maxAnswer>>20)
+	if read >= b.most {
+		return 0, fmt.Errorf("%w than %d MiB: the rest is not read", errLonger, b.most>>20)
 	}
-	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), maxAnswer-read)])
+	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.most-read)])
 	b.read.Add(int64(n))
 	return n, err
 }
