@@ -9,8 +9,12 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/nkp-proxy/nkp/internal/httpguard"
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
@@ -231,6 +235,43 @@ func fetch[T any](ctx context.Context, c *Caller, path string) (*T, error) {
 	return value, nil
 }
 
+// What an agent answers at most. Of 50,000 Services it is 40 MiB. An agent of another node is trusted with less, because the
+// administrator who asks all of them must not suffer from one.
+const (
+	maxLocalAnswer  = 1 << 30
+	maxRemoteAnswer = 64 << 20
+)
+
+// printable returns a text, or one in JSON, without characters that a terminal could interpret or that hide others.
+func printable(text []byte) []byte {
+	keep := func(r rune) bool { return r == '\n' || r == '\t' || unicode.IsPrint(r) }
+	out := make([]byte, 0, len(text))
+	for len(text) > 0 {
+		r, size := utf8.DecodeRune(text)
+		if r == '\\' && len(text) > 1 {
+			switch size = 2; text[1] { // the escapes of JSON (RFC 8259, 7)
+			case 'b', 'f', 'r':
+				r = utf8.RuneError
+			case 'u':
+				if n, err := strconv.ParseUint(string(text[2:min(6, len(text))]), 16, 16); err == nil && len(text) >= 6 {
+					if size = 6; !keep(rune(n)) && !utf16.IsSurrogate(rune(n)) {
+						r = utf8.RuneError
+					}
+				}
+			}
+		} else if !keep(r) {
+			r = utf8.RuneError
+		}
+		if r == utf8.RuneError {
+			out = utf8.AppendRune(out, r)
+		} else {
+			out = append(out, text[:size]...)
+		}
+		text = text[size:]
+	}
+	return out
+}
+
 func (c *Caller) get(ctx context.Context, path string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://nkp"+path, nil)
 	if err != nil {
@@ -242,9 +283,19 @@ func (c *Caller) get(ctx context.Context, path string) ([]byte, error) {
 		return nil, c.unanswered(errors.Unwrap(err), time.Since(begun))
 	}
 	defer res.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(res.Body, 1<<30))
+	most := int64(maxLocalAnswer)
+	if c.remote {
+		most = maxRemoteAnswer
+	}
+	body, err := io.ReadAll(io.LimitReader(res.Body, most+1))
 	if err != nil {
 		return nil, err
+	}
+	if int64(len(body)) > most {
+		return nil, fmt.Errorf("nkp on %s: the answer is longer than %d MiB", c.path, most>>20)
+	}
+	if c.remote {
+		body = printable(body)
 	}
 	if res.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("nkp on %s: %s", c.path, strings.TrimSpace(string(body)))

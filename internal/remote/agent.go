@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"unicode"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -67,7 +68,7 @@ func (a *Agent) Dial(ctx context.Context) (net.Conn, error) {
 		var complaint head
 		err := exec.StreamWithContext(life, remotecommand.StreamOptions{Stdin: far, Stdout: far, Stderr: &complaint})
 		if text := strings.TrimSpace(complaint.String()); text != "" {
-			err = errors.New(strings.ReplaceAll(text, "\n", "; "))
+			err = errors.New(strings.Map(printable, strings.ReplaceAll(text, "\n", "; ")))
 		}
 		ended <- err
 		far.Close()
@@ -116,6 +117,14 @@ func (c *conn) Close() error {
 	err := c.Conn.Close()
 	c.end()
 	return err
+}
+
+// printable drops what a terminal could interpret.
+func printable(r rune) rune {
+	if unicode.IsPrint(r) {
+		return r
+	}
+	return -1
 }
 
 // head keeps the first maxHead bytes that are written to it.
