@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -22,13 +23,18 @@ import (
 )
 
 const (
-	grantFresh   = time.Minute      // how long a grant holds before the API server is asked again
-	grantStale   = time.Hour        // how long it holds while the API server does not answer
-	grantsMost   = 64               // combinations of token, verb and path
-	reviewMost   = 5 * time.Second  // both requests together; Prometheus waits 10 s for a scrape
-	reviewPause  = 10 * time.Second // after a failed review none is tried for this long
-	strangersQPS = 2                // reviews per second for clients without a grant, so that they cannot load the API server
-	strangersMax = 10               // of them at once
+	grantFresh  = time.Minute      // how long a grant holds before the API server is asked again
+	grantStale  = time.Hour        // how long it holds while the API server does not answer
+	grantsMost  = 64               // combinations of token, verb and path
+	reviewMost  = 5 * time.Second  // both requests together; Prometheus waits 10 s for a scrape
+	reviewPause = 10 * time.Second // after a failed review none is tried for this long
+
+	// Reviews per second, and at once, for clients without a grant, so that they cannot load the API server: from one address, and
+	// from all addresses that never had a grant. Who scrapes from an address that had one is not kept out by strangers when its
+	// token is renewed.
+	sourceQPS, sourceMax       = 1, 5
+	strangersQPS, strangersMax = 10, 20
+	sourcesMost                = 4096 // that are remembered
 )
 
 // Reasons why a Reviewer refuses a request.
@@ -47,8 +53,10 @@ type Reviewer struct {
 	log       *slog.Logger
 	grants    *cache.LRUExpireCache // grant to the time.Time of the API server's answer
 	strangers flowcontrol.PassiveRateLimiter
+	welcome   *cache.LRUExpireCache // sources that had a grant
 
-	mu      sync.Mutex // protects all below
+	mu      sync.Mutex            // protects all below
+	sources *cache.LRUExpireCache // source to its flowcontrol.PassiveRateLimiter
 	failure string
 	resume  time.Time // no review before
 }
@@ -77,8 +85,15 @@ func NewReviewer(opts Options, log *slog.Logger) (*Reviewer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Reviewer{client: client, log: log, grants: cache.NewLRUExpireCache(grantsMost),
-		strangers: flowcontrol.NewTokenBucketPassiveRateLimiter(strangersQPS, strangersMax)}, nil
+	return newReviewer(client, log), nil
+}
+
+func newReviewer(client kubernetes.Interface, log *slog.Logger) *Reviewer {
+	return &Reviewer{
+		client: client, log: log, grants: cache.NewLRUExpireCache(grantsMost), welcome: cache.NewLRUExpireCache(grantsMost),
+		strangers: flowcontrol.NewTokenBucketPassiveRateLimiter(strangersQPS, strangersMax),
+		sources:   cache.NewLRUExpireCache(sourcesMost),
+	}
 }
 
 // Protect returns a handler that passes permitted requests to next. onRefused, if set, is called for each of the others.
@@ -123,7 +138,8 @@ func (v *Reviewer) review(r *http.Request) *refusal {
 		}
 		return &refusal{http.StatusServiceUnavailable, RefusedUnavailable, "the API server does not answer"}
 	}
-	if !known && !v.strangers.TryAccept() {
+	from := sourceOf(r)
+	if !known && !v.admits(from) {
 		return &refusal{http.StatusTooManyRequests, RefusedRate, "too many clients that are not known yet"}
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), reviewMost)
@@ -142,7 +158,39 @@ func (v *Reviewer) review(r *http.Request) *refusal {
 		return no
 	}
 	v.grants.Add(g, time.Now(), grantStale)
+	v.welcome.Add(from, nil, grantStale)
 	return nil
+}
+
+// sourceOf returns the client's address, of IPv6 the /64, of which one host may have all; the zero Prefix if it has none.
+func sourceOf(r *http.Request) netip.Prefix {
+	at, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return netip.Prefix{}
+	}
+	addr := at.Addr().Unmap().WithZone("")
+	bits := 32
+	if addr.Is6() {
+		bits = 64
+	}
+	p, _ := addr.Prefix(bits) // the address has as many
+	return p
+}
+
+// admits reports whether a client without a grant may be reviewed now.
+func (v *Reviewer) admits(from netip.Prefix) bool {
+	v.mu.Lock()
+	limit, ok := v.sources.Get(from)
+	if !ok {
+		limit = flowcontrol.NewTokenBucketPassiveRateLimiter(sourceQPS, sourceMax)
+		v.sources.Add(from, limit, grantStale)
+	}
+	v.mu.Unlock()
+	if !limit.(flowcontrol.PassiveRateLimiter).TryAccept() {
+		return false
+	}
+	_, welcome := v.welcome.Get(from)
+	return welcome || v.strangers.TryAccept()
 }
 
 // ask asks the API server. An error means that it gave no verdict.

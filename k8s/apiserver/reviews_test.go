@@ -18,13 +18,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
-	"k8s.io/client-go/util/flowcontrol"
 )
 
-// reviewBed is a Reviewer at an API server that accepts the tokens "prometheus" and "stranger"; only the user prometheus may get /metrics.
+// reviewBed is a Reviewer at an API server that accepts the tokens "prometheus" and "stranger", with anything behind a colon; only the user prometheus may get /metrics.
 type reviewBed struct {
 	*Reviewer
 	t       *testing.T
@@ -37,12 +35,11 @@ type reviewBed struct {
 
 func newReviewBed(t *testing.T) *reviewBed {
 	client := fake.NewClientset()
-	b := &reviewBed{t: t, refused: map[string]int{}, Reviewer: &Reviewer{client: client, log: slog.New(slog.DiscardHandler),
-		grants: cache.NewLRUExpireCache(grantsMost), strangers: flowcontrol.NewTokenBucketPassiveRateLimiter(strangersQPS, strangersMax)}}
+	b := &reviewBed{t: t, refused: map[string]int{}, Reviewer: newReviewer(client, slog.New(slog.DiscardHandler))}
 	client.PrependReactor("create", "tokenreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		b.asked++
 		review := a.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenReview)
-		if name := review.Spec.Token; name == "stranger" || name == "prometheus" && !b.revoked {
+		if name, _, _ := strings.Cut(review.Spec.Token, ":"); name == "stranger" || name == "prometheus" && !b.revoked {
 			review.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: name,
 				UID: "7", Groups: []string{"g"}, Extra: map[string]authenticationv1.ExtraValue{"k": {"v"}}}}
 		}
@@ -128,36 +125,48 @@ func TestReviewer(t *testing.T) {
 	})
 }
 
-// Clients with made-up tokens neither load the API server nor keep a known client out nor fill the memory.
+// Clients with made-up tokens, at one address or at many, neither load the API server nor fill the memory. They keep no known client
+// out, also not when its token is renewed.
 func TestReviewerIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newReviewBed(t)
-		b.want("GET", "/metrics", "Bearer prometheus", 200, "numbers")
-		time.Sleep(grantFresh)
-		b.asked = 0
-		for i := range 10_000 {
-			r := httptest.NewRequest("GET", "/metrics", nil)
-			r.Header.Set("Authorization", fmt.Sprint("Bearer forged", i))
-			b.handler.ServeHTTP(httptest.NewRecorder(), r)
-			time.Sleep(time.Millisecond)
-		}
-		if most := strangersMax + 10*strangersQPS + 1; b.asked > most || b.asked < strangersMax {
-			t.Errorf("%d TokenReviews for 10,000 requests in 10 s, want at most %d", b.asked, most)
-		}
-		for range 2 { // the first may meet the next free place
-			r := httptest.NewRequest("GET", "/metrics", nil)
-			r.Header.Set("Authorization", "Bearer forged")
-			b.handler.ServeHTTP(httptest.NewRecorder(), r)
-		}
-		b.want("GET", "/metrics", "Bearer forged", 429, "too many")
-		b.want("GET", "/metrics", "Bearer prometheus", 200, "numbers")
-		if n := len(b.grants.Keys()); n != 1 {
-			t.Errorf("%d grants are kept, want 1", n)
-		}
-		if b.refused[RefusedRate] < 9_900 {
-			t.Errorf("refused: %v", b.refused)
-		}
-	})
+	for _, addresses := range []int{1, 250, 9_000} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newReviewBed(t)
+			b.want("GET", "/metrics", "Bearer prometheus", 200, "numbers")
+			time.Sleep(grantFresh)
+			b.asked = 0
+			flood := func(n int) {
+				for i := range n {
+					r := httptest.NewRequest("GET", "/metrics", nil)
+					r.RemoteAddr = fmt.Sprintf("10.7.%d.%d:1234", i%addresses/250, 1+i%addresses%250)
+					r.Header.Set("Authorization", fmt.Sprint("Bearer forged", i))
+					b.handler.ServeHTTP(httptest.NewRecorder(), r)
+					time.Sleep(time.Millisecond)
+				}
+			}
+			flood(10_000)
+			most, least := strangersMax+10*strangersQPS+1, strangersMax
+			if addresses == 1 {
+				most, least = sourceMax+10*sourceQPS+1, sourceMax
+			}
+			if b.asked > most || b.asked < least {
+				t.Errorf("%d addresses: %d TokenReviews for 10,000 requests in 10 s, want at most %d", addresses, b.asked, most)
+			}
+			if n := len(b.grants.Keys()); n != 1 {
+				t.Errorf("%d grants are kept, want 1", n)
+			}
+			if n := len(b.sources.Keys()); n > sourcesMost {
+				t.Errorf("%d addresses are remembered", n)
+			}
+			if b.refused[RefusedRate] < 9_800 {
+				t.Errorf("refused: %v", b.refused)
+			}
+			for i := range 20 { // the token is renewed each hour
+				flood(300)
+				b.want("GET", "/metrics", fmt.Sprint("Bearer prometheus:", i), 200, "numbers")
+				time.Sleep(time.Second)
+			}
+		})
+	}
 }
 
 // A missing right is named with the role that has it, and a client that hangs up is no failure.
