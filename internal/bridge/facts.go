@@ -59,7 +59,13 @@ func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Conf
 			case on:
 				cfg.NodeMAC = toMAC(sw.LocalMAC)
 				if cfg.GatewayMAC.IsZero() {
-					cfg.GatewayMAC = gatewayMAC(sw.Bridge, false)
+					mac := gatewayMAC(sw.Bridge, false)
+					if who := podOf(sw, mac); who == "" {
+						cfg.GatewayMAC = mac
+					} else {
+						warnings = append(warnings, fmt.Sprintf("the kernel has %s for the router's MAC, which is that of the pod at port %s: it is not used, because the pod may have answered in the router's place; "+
+							"if the router is a pod, pass --gateway-mac %s", mac, who, mac))
+					}
 				}
 			case err == nil:
 				cfg.NodeElsewhere = len(cfg.NodeIPs) > 0
@@ -97,6 +103,16 @@ func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Conf
 		warnings = append(warnings, outsideRanges(&cfg, s.Bridge, m.Node.PodCIDRs)...)
 	}
 	return cfg, append(warnings, s.detector(&cfg, sw)...)
+}
+
+// podOf returns the name of the pod's port that has a MAC; "": none has.
+func podOf(sw *ovsdb.Switch, mac flow.MAC) string {
+	for _, p := range sw.Ports {
+		if p.IsPod() && toMAC(p.MAC) == mac && !mac.IsZero() {
+			return p.Name
+		}
+	}
+	return ""
 }
 
 // straight reports whether packets can be delivered straight to a port: it is there, and not behind VLAN tagging that this would bypass.

@@ -88,6 +88,6 @@ func (n *node) gatewayChanged() bool {
 	if !n.wantsGateway() {
 		return false
 	}
-	m := gatewayMAC(n.set.Bridge, true)
-	return !m.IsZero() && m != n.gateway
+	m, sw := gatewayMAC(n.set.Bridge, true), n.db.Switch()
+	return !m.IsZero() && m != n.gateway && podOf(&sw, m) == ""
 }
