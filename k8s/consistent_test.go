@@ -7,9 +7,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // TestConsistentSlots replaces one endpoint at a time. On average 1.05 shares move at most. More than 1.2 move in no change of up to
@@ -247,6 +249,80 @@ func TestConsistentAnnotation(t *testing.T) {
 				t.Errorf("warnings %q, want one with %q", texts, c.want)
 			}
 		})
+	}
+}
+
+// A relay, an endpoint's address at the Service's node port, belongs to one Service: to the one that has a frontend there, else to the
+// oldest that wants it. So an EndpointSlice takes no traffic of another Service's, in whatever order things come and go, and no two
+// Services want the same of the switch. A shadowed address is not served by a consistent choice.
+func TestRelaysBelongToOne(t *testing.T) {
+	consistent := func(name, ip string, nodePort int32, hour int) *v1.Service {
+		s := webService()
+		s.Name, s.CreationTimestamp = name, metav1.NewTime(time.Unix(int64(3600*hour), 0))
+		s.Spec.ClusterIP, s.Spec.ExternalIPs, s.Status = fmt.Sprint("40.0.9.", hour), []string{ip}, v1.ServiceStatus{}
+		s.Spec.ClusterIPs = []string{s.Spec.ClusterIP}
+		s.Spec.SessionAffinity, s.Spec.ExternalTrafficPolicy, s.Spec.HealthCheckNodePort = v1.ServiceAffinityNone, v1.ServiceExternalTrafficPolicyCluster, 0
+		s.Annotations = map[string]string{AnnotationConsistent: "true"}
+		s.Spec.Ports = s.Spec.Ports[:1]
+		s.Spec.Ports[0].NodePort = nodePort
+		return s
+	}
+	endpoints := func(of *v1.Service, ips ...string) *discoveryv1.EndpointSlice {
+		sl := webSlice()
+		sl.Name, sl.Labels = of.Name+"-1", map[string]string{discoveryv1.LabelServiceName: of.Name}
+		sl.Ports[0].Protocol = &of.Spec.Ports[0].Protocol
+		e := sl.Endpoints[0]
+		sl.Endpoints = nil
+		for _, ip := range ips {
+			e.Addresses = []string{ip}
+			sl.Endpoints = append(sl.Endpoints, e)
+		}
+		return sl
+	}
+	victim, tenant := consistent("victim", "1.2.3.4", 30001, 5), consistent("tenant", "1.2.3.5", 30080, 1)
+	victim.Annotations = nil
+	victim.Spec.Ports[0].Port = 30080
+	twin := consistent("twin", "1.2.3.6", 30080, 2) // as manifests can have it: the API server gives a node port once
+	steps := []struct {
+		what string
+		do   func(*Tracker)
+		want string // who is served so
+	}{
+		{"a Service", func(tr *Tracker) { tr.SetService(tenant, Origin{}) }, ""},
+		{"its endpoint", func(tr *Tracker) { tr.SetEndpointSlice(endpoints(tenant, "10.0.0.1"), Origin{}) }, "tenant"},
+		{"another's address as endpoint", func(tr *Tracker) { tr.SetEndpointSlice(endpoints(tenant, "10.0.0.1", "1.2.3.4"), Origin{}) }, "tenant"},
+		{"the other serves the port there", func(tr *Tracker) { tr.SetService(victim, Origin{}) }, ""},
+		{"the endpoint goes", func(tr *Tracker) { tr.SetEndpointSlice(endpoints(tenant, "10.0.0.1"), Origin{}) }, "tenant"},
+		{"and comes back", func(tr *Tracker) { tr.SetEndpointSlice(endpoints(tenant, "10.0.0.1", "1.2.3.4"), Origin{}) }, ""},
+		{"the other goes", func(tr *Tracker) { tr.DeleteService("default", "victim") }, "tenant"},
+		{"a younger one with the same endpoint", func(tr *Tracker) {
+			tr.SetService(twin, Origin{})
+			tr.SetEndpointSlice(endpoints(twin, "10.0.0.1"), Origin{})
+		}, "tenant"},
+		{"the older one goes", func(tr *Tracker) { tr.DeleteService("default", "tenant") }, "twin"},
+		{"and comes back", func(tr *Tracker) { tr.SetService(tenant, Origin{}) }, "tenant"},
+		{"another has its address", func(tr *Tracker) {
+			older := consistent("older", "1.2.3.5", 30099, 0)
+			older.Annotations = nil
+			tr.SetService(older, Origin{})
+		}, ""},
+	}
+	tr := NewTracker(Options{NodeName: "n1"})
+	for _, step := range steps {
+		step.do(tr)
+		m, _ := tr.Flush()
+		var served []string
+		for n, p := range m.Ports {
+			if p.Consistent != nil {
+				served = append(served, n.Name)
+			}
+		}
+		if got := strings.Join(served, " "); got != step.want {
+			t.Errorf("%s: %q is served so, want %q; warnings %v", step.what, got, step.want, m.Warnings)
+		}
+	}
+	if len(tr.relays) != 2 {
+		t.Errorf("relays: %v", tr.relays)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 func (t *Tracker) Flush() (*Model, Changes) {
 	changes := Changes{Ports: map[PortName]*ServicePort{}, HealthChecks: map[ServiceName]*HealthCheck{}, Node: t.flushNode()}
 	t.flushClaims()
+	t.flushRelays()
 	for name := range t.dirty {
 		s := t.services[name]
 		if s == nil {
@@ -57,6 +58,11 @@ func (t *Tracker) flushClaims() {
 	note := func(s *service, add bool) {
 		for _, name := range t.addresses.enter(s.name, s.ports, add) {
 			t.dirty[name] = struct{}{}
+		}
+		for i := range s.ports {
+			for j := range s.ports[i].frontends {
+				t.touchRelays(keyOf(s.ports[i].name, &s.ports[i].frontends[j].Frontend))
+			}
 		}
 	}
 	for _, s := range fresh {
@@ -148,6 +154,12 @@ func (t *Tracker) servicePort(s *service, p *portDef, warnings *[]Warning) *Serv
 	}
 	if p.consistent != nil {
 		port.Consistent = p.consistent.with(all, warnings)
+	}
+	if port.Consistent != nil {
+		if why := t.relaysTaken(p.name, port.Consistent); why != "" {
+			port.Consistent = nil
+			*warnings = append(*warnings, Warning{Field: consistentField.String(), Text: why})
+		}
 	}
 	for i := range p.frontends {
 		f := &port.Frontends[i]

@@ -31,6 +31,7 @@ type service struct {
 
 	ports    []portDef // with the frontends that this node serves
 	former   []portDef // ports before the present Flush, if that replaces them
+	relays   []relay
 	triggers []Trigger // of the slices added or replaced since the last Flush
 }
 

@@ -56,6 +56,7 @@ type Tracker struct {
 	dirtyNode bool                     // node facts or Service ranges may have changed
 
 	claims    claims
+	relays    claims // see relay
 	addresses addressBook
 	warnings  warningBook
 	model     Model
@@ -72,6 +73,7 @@ func NewTracker(opts Options) *Tracker {
 		dirty:     map[ServiceName]struct{}{},
 		dirtyNode: true,
 		claims:    claims{},
+		relays:    claims{},
 		addresses: newAddressBook(),
 		warnings:  newWarningBook(),
 		model:     Model{Ports: map[PortName]*ServicePort{}, HealthChecks: map[ServiceName]HealthCheck{}},

@@ -1,0 +1,93 @@
+package k8s
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// A relay is an address and port at which the endpoint of a consistent choice gets what other nodes send on to it (Consistent.Relay).
+// It is a claim like a frontend's, below all of them: an EndpointSlice can name any address as an endpoint. Among relays the older
+// Service's wins. All nodes have the same Services and slices, and so come to the same result.
+type relay struct {
+	key   claimKey
+	claim claim
+}
+
+// relaysOf returns the relays that a Service's consistent choices want.
+func (t *Tracker) relaysOf(s *service) (list []relay) {
+	for i := range s.ports {
+		p := &s.ports[i]
+		if p.consistent == nil {
+			continue
+		}
+		var ignored []Warning
+		c := p.consistent.with(s.candidates(p, t.model.Node.Name), &ignored)
+		if c == nil {
+			continue
+		}
+		for _, e := range c.Serving() {
+			key := claimKey{e.Addr.Addr(), c.Relay, p.name.Protocol}
+			r := relay{key, claim{created: s.def.created, name: p.name}}
+			if !slices.Contains(list, r) { // two endpoints at one address
+				list = append(list, r)
+			}
+		}
+	}
+	return list
+}
+
+// flushRelays updates the relays of the Services that are recomputed, and marks those whose relays are affected.
+func (t *Tracker) flushRelays() {
+	touched := map[claimKey]struct{}{}
+	for name := range t.dirty {
+		s := t.services[name]
+		if s == nil {
+			continue
+		}
+		now := t.relaysOf(s)
+		if slices.Equal(now, s.relays) {
+			continue
+		}
+		for _, r := range s.relays {
+			list := slices.DeleteFunc(t.relays[r.key], func(c claim) bool { return c == r.claim })
+			if t.relays[r.key] = list; len(list) == 0 {
+				delete(t.relays, r.key)
+			}
+			touched[r.key] = struct{}{}
+		}
+		for _, r := range now {
+			list := t.relays[r.key]
+			at, _ := slices.BinarySearchFunc(list, r.claim, claim.compare)
+			t.relays[r.key] = slices.Insert(list, at, r.claim)
+			touched[r.key] = struct{}{}
+		}
+		s.relays = now
+	}
+	for key := range touched {
+		t.touchRelays(key)
+	}
+}
+
+// touchRelays marks the Services that want a relay.
+func (t *Tracker) touchRelays(key claimKey) {
+	for _, c := range t.relays[key] {
+		t.dirty[c.name.ServiceName] = struct{}{}
+	}
+}
+
+// relaysTaken returns why a consistent choice has no effect: one of its relays belongs to another. "": none does.
+func (t *Tracker) relaysTaken(name PortName, c *Consistent) string {
+	for _, e := range c.Serving() {
+		key := claimKey{e.Addr.Addr(), c.Relay, name.Protocol}
+		owner := t.claims[key]
+		if len(owner) == 0 {
+			if owner = t.relays[key]; len(owner) == 0 || owner[0].name == name {
+				continue
+			}
+		}
+		return fmt.Sprintf("has no effect: %s/%s, where other nodes would send on what is for endpoint %s, belongs to Service %s",
+			netip.AddrPortFrom(key.addr, key.port), key.protocol, e.Addr, owner[0].name)
+	}
+	return ""
+}
