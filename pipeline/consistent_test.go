@@ -44,6 +44,11 @@ func TestConsistentObjects(t *testing.T) {
 		if want := k8s.ConsistentSlots + seconds + 3*here + max(1, len(ranges))*(1+here); added != want || seconds == 0 {
 			t.Errorf("%d ranges: %d flows more, want %d", len(ranges), added, want)
 		}
+		for _, f := range c.State().Flows { // pods and the node are served as by other frontends
+			if f.Table == tableTrack && f.Priority == prioConsistent && f.Match.Reg[0].Value&sourceMask|^f.Match.Reg[0].Mask&sourceMask != sourceExternal {
+				t.Errorf("not for clients outside alone: %s", f)
+			}
+		}
 		if d := flow.Diff(c.State(), compile(t, testConfig(), sp).State()); !d.Empty() {
 			t.Errorf("compiled again, it differs: %v", d)
 		}

@@ -83,6 +83,30 @@ func TestWhoGoes(t *testing.T) {
 	}
 }
 
+// Where all connections are being answered, a new one takes the place of the one whose answer takes longest.
+func TestNewAmongAnswered(t *testing.T) {
+	_, dial := start(t, Limits{Conns: 2, Serving: 2})
+	ask := func(path string) net.Conn {
+		c, err := dial(t.Context())
+		must(t, err)
+		t.Cleanup(func() { c.Close() })
+		c.SetDeadline(time.Now().Add(wait.Limit))
+		io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n")
+		if _, err := c.Read(make([]byte, 300)); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+		return c
+	}
+	first, second := ask("/long"), ask("/long")
+	ask("/")
+	if _, err := io.CopyN(io.Discard, first, 60<<20); err == nil {
+		t.Error("the first one stays")
+	}
+	if _, err := io.CopyN(io.Discard, second, 60<<20); err != nil {
+		t.Errorf("the second one: %v", err)
+	}
+}
+
 // Of those that are being answered the one goes whose answer takes longest.
 func TestTooManyAnswers(t *testing.T) {
 	_, dial := start(t, Limits{Conns: 100, Serving: 2})
