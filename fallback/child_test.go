@@ -45,6 +45,8 @@ type childOptions struct {
 	CountTraffic  bool
 	// LocalnetFile stands for the volume of a container that has route_localnet; "": none.
 	LocalnetFile string
+	// LockDir is fallback's; launch sets it.
+	LockDir string
 }
 
 type request struct {
@@ -95,6 +97,7 @@ func child(text string) error {
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
 		return err
 	}
+	lockDir = o.LockDir
 	if o.LocalnetFile != "" {
 		localnetFiles[1] = o.LocalnetFile
 	}
@@ -258,6 +261,7 @@ func launch(t *testing.T, b *testbed.Bed, o childOptions) *process {
 // launchAs is launch by a command that ends in the test binary.
 func launchAs(t *testing.T, b *testbed.Bed, o childOptions, argv ...string) *process {
 	t.Helper()
+	o.LockDir = b.RunDir
 	text, err := json.Marshal(o)
 	must(t, err)
 	cmd := exec.Command(argv[0], argv[1:]...)

@@ -13,6 +13,8 @@ import (
 
 var errNotLinux = errors.New("iptables is supported on Linux only")
 
+func (p *Plane) own(context.Context) (func(), error) { return func() {}, nil }
+
 func (p *Plane) open(context.Context) ([]familyWorker, error) { return nil, errNotLinux }
 
 // Diff returns the difference between installed and desired rules. It works on Linux only.

@@ -26,7 +26,9 @@ func TestPlanIsWhatRuns(t *testing.T) {
 		p := start(t, b, o, manifests)
 		text := p.ask(request{Op: "plan"}).Text
 		p.kill()
-		launch(t, b, o).ask(request{Op: "cleanup"})
+		cleaner := launch(t, b, o)
+		cleaner.ask(request{Op: "cleanup"})
+		cleaner.kill()
 		if strings.Contains(saved(t, b, backend), "40.0.0.1") {
 			t.Fatal("rules of a Service are there after a cleanup")
 		}

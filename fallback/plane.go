@@ -167,7 +167,12 @@ func (p *Plane) Run(ctx context.Context) error {
 		l.Work("opening " + p.opts.name())
 		defer l.Rest()
 	}
-	opened, err := p.open(ctx)
+	release, err := p.own(ctx)
+	var opened []familyWorker
+	if err == nil {
+		defer release()
+		opened, err = p.open(ctx)
+	}
 	for _, l := range p.loops {
 		l.Rest()
 	}
