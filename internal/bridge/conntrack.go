@@ -47,7 +47,7 @@ func (p *Plane) askSwitch(ctx context.Context) asked {
 	if time.Since(c.at) > usageAge {
 		sw := p.db.Switch()
 		a := asked{usage: p.set.ConntrackUsage(ctx, &sw), megaflows: p.set.megaflows(ctx, &sw)}
-		a.warnings = slices.Concat(a.usage.Warnings(), a.megaflows.Warnings(), p.set.contradictions(ctx, &sw))
+		a.warnings = slices.Concat(a.usage.Warnings(), a.megaflows.Warnings(), p.set.fragments(ctx, &sw), p.set.contradictions(ctx, &sw))
 		if ctx.Err() != nil {
 			return a // a caller with more time may get an answer
 		}
@@ -72,6 +72,23 @@ func (s *Settings) megaflows(ctx context.Context, sw *ovsdb.Switch) dpctl.Megafl
 	}
 	m.NotKnown = unknown(err)
 	return m
+}
+
+// fragments returns a warning if the datapath takes no more fragments, or nearly. The kernel reassembles them with a bound of its own.
+func (s *Settings) fragments(ctx context.Context, sw *ovsdb.Switch) []string {
+	if sw.DatapathType != "netdev" {
+		return nil
+	}
+	t, err := dpctl.Find(s.OVSDB, sw.DatapathType)
+	if err != nil {
+		return nil // ConntrackUsage says so
+	}
+	if f, err := t.Fragments(ctx); err == nil {
+		if w := dpctl.FragmentsWarning(f); w != "" {
+			return []string{w}
+		}
+	}
+	return nil
 }
 
 // unknown returns why the switch's numbers are not known; "": they are.

@@ -105,4 +105,21 @@ func TestFragments(t *testing.T) {
 		}
 	}
 	c.awaitCounters(t, map[string]uint64{"v4-0": 6, "v6-1": 6}) // one for each datagram that was sent
+
+	if testbed.DefaultDatapath() != testbed.UserDatapath {
+		return
+	}
+	// One sender's fragments of packets that never become complete use up what the datapath holds.
+	_, err = c.Appctl("dpctl/ipf-set-max-nfrags", "20")
+	must(t, err)
+	_, err = c.Ofctl("add-flow", c.Bridge, "priority=60000,ip,nw_frag=later,actions=drop")
+	must(t, err)
+	conn, err := c.pods[0].DialUDP(c.ctx, "40.0.0.1:80", testbed.DialOptions{})
+	must(t, err)
+	defer conn.Close()
+	for range 40 {
+		_, err := conn.Write(make([]byte, 4000))
+		must(t, err)
+	}
+	c.statusSays("fragments of incomplete packets, of at most 20", "dpctl/ipf-set-max-nfrags N")
 }
