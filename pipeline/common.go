@@ -41,6 +41,7 @@ const (
 	prioUnserved    = 220 // table 1: a port that a ClusterIP does not serve
 	prioHairpinIP   = 216 // table 1: a hairpin address
 	prioUnallocated = 215 // table 1: an address of the Service range that no Service has
+	prioInvalid     = 214 // table 1: to a Service range, and none of a connection's
 	prioNodePorts   = 212 // table 1: directly from a port of the node that may be a NodePort
 	prioFromUplink  = 210 // table 1: past the guards
 	prioGuard       = 200 // table 1
@@ -55,6 +56,7 @@ const (
 	prioNotInRange  = 50  // table 12
 	prioNoPort      = 300 // table 30: not masqueraded, and should be
 	prioToPod       = 200
+	prioUnchanged   = 160 // table 30: still addressed to a Service range
 	prioSentOn      = 150
 	prioToGateway   = 100
 	prioOpening     = 100 // table 3
@@ -261,6 +263,12 @@ func (b *builder) serviceDefaults() {
 	}
 	for _, p := range b.ServiceCIDRs {
 		drop(prioUnallocated, b.near(tableServices, prioNear, nearService, opensService, notToNode(toNet(p))))
+		// Nothing translates a packet that conntrack takes for invalid. It would go to the router, and come back from it until its hop
+		// limit is used up. Table 30 drops those of which this shows only after the choice of an endpoint.
+		invalid := flow.Bits{Value: flow.CTTracked | flow.CTInvalid, Mask: flow.CTTracked | flow.CTInvalid}
+		m := b.near(tableServices, prioNear, nearService, flow.Match{CTState: invalid}, notToNode(toNet(p)))
+		m.CTState = invalid
+		b.add(tableServices, prioInvalid, cookieDrops, m)
 	}
 	for _, ip := range b.HairpinIPs {
 		drop(prioHairpinIP, b.near(tableServices, prioNear, nearService, opensService, toAddr(ip))) // only answers are sent there
@@ -428,6 +436,11 @@ func (b *builder) deliver() {
 				b.add(tableDeliver, prioToGateway, 0, m, eth(flow.EthDst, b.GatewayMAC), flow.Output{Port: b.Uplink})
 			}
 		}
+	}
+	// Conntrack had no room for the connection, or takes the packet for invalid: it was not translated. Pods and the node may have
+	// addresses in a Service range; they come first.
+	for _, p := range b.ServiceCIDRs {
+		b.add(tableDeliver, prioUnchanged, cookieDrops, b.near(tableDeliver, prioNear, nearLocal, flow.Match{}, toNet(p)))
 	}
 	for _, f := range families { // not masqueraded: the client would get replies from an address that it does not know
 		for _, proto := range []uint8{flow.ProtoTCP, flow.ProtoUDP} { // SCTP has no ports in Open vSwitch's own tracker

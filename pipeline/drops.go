@@ -32,10 +32,15 @@ func (l Layout) DropReason(table uint8, priority uint16) k8s.DropReason {
 			return k8s.DropUnallocated
 		case prioHairpinIP:
 			return k8s.DropHairpin
+		case prioInvalid:
+			return k8s.DropInvalid
 		}
 	case tableRanges:
 		return k8s.DropSourceRange
 	case tableDeliver:
+		if priority == prioUnchanged {
+			return k8s.DropInvalid
+		}
 		return k8s.DropNoPort
 	}
 	return ""
