@@ -67,6 +67,9 @@ func matchField(m *flow.Match, header uint32, v []byte) bool {
 			m.TCPFlags.Mask = uint32(u16(v[2:]))
 		}
 		return m.TCPFlags.Mask != 0
+	case oxmVLANVID: // of a certain VLAN, or of none: flow.Match has none of these
+		m.Tagged = hasMask && u16(v) == vlanPresent && u16(v[2:]) == vlanPresent
+		return m.Tagged
 	case nxmFrag:
 		m.Frag = flow.Bits{Value: uint32(v[0]), Mask: fragBits}
 		if hasMask {

@@ -32,6 +32,9 @@ func match(b []byte, m *flow.Match, unknown bool) ([]byte, error) {
 	if m.EthType != 0 {
 		b = put16(put32(b, oxmEthType), m.EthType)
 	}
+	if m.Tagged {
+		b = put16(put16(put32(b, masked(oxmVLANVID)), vlanPresent), vlanPresent)
+	}
 	if m.IPProto != 0 {
 		b = append(put32(b, oxmIPProto), m.IPProto)
 	}

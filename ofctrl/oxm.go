@@ -9,6 +9,7 @@ const (
 	oxmEthDst     uint32 = 0x80000606
 	oxmEthSrc     uint32 = 0x80000806
 	oxmEthType    uint32 = 0x80000a02
+	oxmVLANVID    uint32 = 0x80000c02
 	oxmIPProto    uint32 = 0x80001401
 	oxmIPv4Src    uint32 = 0x80001604
 	oxmIPv4Dst    uint32 = 0x80001804
@@ -45,6 +46,9 @@ const (
 
 // tcpFlags is the mask of all TCP flags that a switch distinguishes (ovs-fields(7), tcp_flags).
 const tcpFlags = 0x0fff
+
+// vlanPresent is the bit of VLAN_VID that tagged packets have (OpenFlow 1.5.1 §7.2.3.7, OFPVID_PRESENT).
+const vlanPresent = 0x1000
 
 // fragBits is the mask of all bits of nw_frag.
 const fragBits = flow.FragAny | flow.FragLater

@@ -37,6 +37,8 @@ func matchShapes() []flow.Match {
 		{EthType: 0x0806},
 		{InPort: 1}, {InPort: flow.PortLocal},
 		{EthDst: flow.MAC{2, 0, 0, 0, 0, 2}},
+		{Tagged: true},
+		{Tagged: true, EthType: flow.EthIPv6, Dst: prefix("fd00:40::122/128")},
 		tcpTo("40.0.0.122", 80), tcpTo("fd00:40::122", 65535),
 		with(tcpTo("40.0.0.122", 80), func(m *flow.Match) { m.IPProto = flow.ProtoUDP }),
 		with(tcpTo("40.0.0.122", 80), func(m *flow.Match) { m.IPProto = flow.ProtoSCTP }),

@@ -55,6 +55,7 @@ const (
 	prioInRange     = 100 // table 12
 	prioNotInRange  = 50  // table 12
 	prioNoPort      = 300 // table 30: not masqueraded, and should be
+	prioVLAN        = 250 // table 30: past all that leaves by a port directly
 	prioToPod       = 200
 	prioUnchanged   = 160 // table 30: still addressed to a Service range
 	prioSentOn      = 150
@@ -435,6 +436,14 @@ func (b *builder) deliver() {
 				m.EthDst = NextHopMAC
 				b.add(tableDeliver, prioToGateway, 0, m, eth(flow.EthDst, b.GatewayMAC), flow.Output{Port: b.Uplink})
 			}
+		}
+	}
+	// What leaves by a port directly is in no VLAN of the bridge's: a pod in one would leave it, with a tag of its own, or untagged for the
+	// native one. So such packets go on as the bridge forwards.
+	b.add(tableDeliver, prioVLAN, 0, flow.Match{Tagged: true}, b.Layout.exit())
+	for _, port := range b.VLANPorts {
+		if port != b.Uplink && port != flow.PortLocal {
+			b.add(tableDeliver, prioVLAN, 0, flow.Match{InPort: port}, b.Layout.exit())
 		}
 	}
 	// Conntrack had no room for the connection, or takes the packet for invalid: it was not translated. Pods and the node may have

@@ -60,6 +60,8 @@ type Config struct {
 	NoNullNAT bool
 	// Pods are the pods on this bridge.
 	Pods []Pod
+	// VLANPorts are the OpenFlow ports whose packets the bridge puts into a VLAN, or takes tags of: access ports and trunks.
+	VLANPorts []uint32
 	// NoMeter leaves out the meter on rejects, for switches without meters.
 	NoMeter bool
 	// RejectRate bounds the packets per second that are sent to the controller to be refused.

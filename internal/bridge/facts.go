@@ -78,6 +78,9 @@ func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Conf
 		}
 		warnings = append(warnings, sw.Warnings...)
 		for _, p := range sw.Ports {
+			if p.OFPort != 0 && inVLAN(&p) {
+				cfg.VLANPorts = append(cfg.VLANPorts, p.OFPort)
+			}
 			if !straight(&p) {
 				continue
 			}
@@ -89,6 +92,7 @@ func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Conf
 	for ip, p := range s.Ports {
 		pods[ip] = pipeline.Pod{IP: ip, OFPort: p.OFPort, MAC: p.mac}
 	}
+	slices.Sort(cfg.VLANPorts)
 	cfg.Pods = slices.SortedFunc(maps.Values(pods), func(a, b pipeline.Pod) int { return a.IP.Compare(b.IP) })
 
 	uplink, err := s.uplink(sw)
@@ -117,8 +121,11 @@ func podOf(sw *ovsdb.Switch, mac flow.MAC) string {
 
 // straight reports whether packets can be delivered straight to a port: it is there, and not behind VLAN tagging that this would bypass.
 func straight(p *ovsdb.Port) bool {
-	return p.OFPort != 0 && len(p.MAC) == 6 && p.Tag == 0 && len(p.Trunks) == 0
+	return p.OFPort != 0 && len(p.MAC) == 6 && !inVLAN(p)
 }
+
+// inVLAN reports whether the bridge puts packets of a port into a VLAN, or takes their tags.
+func inVLAN(p *ovsdb.Port) bool { return p.Tag != 0 || len(p.Trunks) > 0 }
 
 // guards reports whether direct connections are tracked on a switch, nil if there is none to ask. If they are not although
 // --port-reuse-guards=false was not given, without states why and what follows.

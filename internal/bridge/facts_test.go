@@ -181,6 +181,9 @@ func TestPodsOfTheSwitch(t *testing.T) {
 	if want := (pipeline.Pod{IP: netip.MustParseAddr("10.0.0.11"), OFPort: 11, MAC: flow.MAC{2, 0, 0, 0, 0, 1}}); cfg.Pods[0] != want {
 		t.Errorf("the first pod is %+v, want %+v", cfg.Pods[0], want)
 	}
+	if !slices.Equal(cfg.VLANPorts, []uint32{12, 16}) {
+		t.Errorf("ports with VLANs are %v", cfg.VLANPorts)
+	}
 	if cfg.Uplink != 1 || !cfg.LocalDelivery {
 		t.Errorf("uplink %d, local delivery %v", cfg.Uplink, cfg.LocalDelivery)
 	}

@@ -86,6 +86,7 @@ type Match struct {
 	InPort     uint32 // OpenFlow port number
 	EthType    uint16
 	EthDst     MAC
+	Tagged     bool         // has a tag of IEEE 802.1Q
 	Src, Dst   netip.Prefix // masked; the family must be EthType's
 	IPProto    uint8
 	SrcPort    Bits   // needs IPProto TCP or UDP; 16 bits
@@ -136,6 +137,9 @@ func (m Match) String() string {
 	}
 	if !m.EthDst.IsZero() {
 		add("dl_dst=%s", m.EthDst)
+	}
+	if m.Tagged {
+		add("vlan_tci=0x1000/0x1000")
 	}
 	switch name := protoNames[[2]uint16{m.EthType, uint16(m.IPProto)}]; {
 	case name != "":

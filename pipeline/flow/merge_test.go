@@ -99,7 +99,7 @@ func TestOrderOfFlows(t *testing.T) {
 	list := []*Flow{
 		one(func(*Flow) {}),
 		one(func(f *Flow) { f.Table = 1 }), one(func(f *Flow) { f.Priority = 2 }), one(func(f *Flow) { f.Cookie = 1 }),
-		one(func(f *Flow) { f.Match.InPort = 1 }), one(func(f *Flow) { f.Match.EthType = 1 }), one(func(f *Flow) { f.Match.EthDst[5] = 1 }),
+		one(func(f *Flow) { f.Match.InPort = 1 }), one(func(f *Flow) { f.Match.Tagged = true }), one(func(f *Flow) { f.Match.EthType = 1 }), one(func(f *Flow) { f.Match.EthDst[5] = 1 }),
 		one(func(f *Flow) { f.Match.Src = netip.MustParsePrefix("10.0.0.0/8") }), one(func(f *Flow) { f.Match.Src = netip.MustParsePrefix("10.0.0.0/9") }),
 		one(func(f *Flow) { f.Match.Dst = netip.MustParsePrefix("10.0.0.0/8") }), one(func(f *Flow) { f.Match.IPProto = 1 }),
 		one(func(f *Flow) { f.Match.DstPort = 1 }), one(func(f *Flow) { f.Match.SrcPort.Mask = 1 }), one(func(f *Flow) { f.Match.ICMPv6Type = 1 }),

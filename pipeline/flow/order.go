@@ -49,11 +49,19 @@ func (m *Match) compare(o *Match) int {
 		cmp.Compare(m.InPort, o.InPort),
 		cmp.Compare(m.EthType, o.EthType),
 		bytes.Compare(m.EthDst[:], o.EthDst[:]),
+		cmp.Compare(btoi(m.Tagged), btoi(o.Tagged)),
 		cmp.Compare(m.IPProto, o.IPProto),
 		cmp.Compare(m.CTProto, o.CTProto),
 		cmp.Compare(m.ICMPv6Type, o.ICMPv6Type),
 		strings.Compare(m.Unknown, o.Unknown),
 	)
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 func (b Bits) compare(o Bits) int {

@@ -65,8 +65,14 @@ func newForger(t *testing.T, from *testbed.Pod, to netip.AddrPort) *forger {
 
 // send sends one datagram from a forged source.
 func (f *forger) send(src uint32) error {
+	binary.BigEndian.PutUint32(f.frame[26:], src)
+	f.sum()
+	return unix.Sendto(f.fd, f.frame, 0, &f.to)
+}
+
+// sum writes the checksum of the IPv4 header.
+func (f *forger) sum() {
 	ip := f.frame[14:34]
-	binary.BigEndian.PutUint32(ip[12:], src)
 	ip[10], ip[11] = 0, 0
 	var sum uint32
 	for i := 0; i < len(ip); i += 2 {
@@ -76,7 +82,6 @@ func (f *forger) send(src uint32) error {
 		sum = sum>>16 + sum&0xffff
 	}
 	binary.BigEndian.PutUint16(ip[10:], ^uint16(sum))
-	return unix.Sendto(f.fd, f.frame, 0, &f.to)
 }
 
 // forge sends a datagram from each of n sources, slowly enough for the switch, until the Service port has want pins.
