@@ -115,7 +115,7 @@ func (w *nftWorker) programPorts(ctx context.Context, r *nftRound, names []k8s.P
 		rest, size, most := names, 0, min(maxBatch, w.conn.MaxBatch()/2)
 		for len(rest) > 0 && max(size, b.Len()) < most {
 			c := w.plan(r, rest[0])
-			if n := c.size(); n > w.conn.MaxBatch()-most-b.Len() {
+			if n := c.size(); c.port != nil && n > w.conn.MaxBatch()-most-b.Len() {
 				w.refuse(r, c, fmt.Errorf("its elements take %d bytes, and one transaction of nf_tables %d: it has too many endpoints for so many addresses and ports", n, w.conn.MaxBatch()-most))
 				rest = rest[1:]
 				continue
@@ -185,7 +185,7 @@ func hasSlots(e nft.Elements) bool {
 // awaitPackets waits until the kernel has finished with each packet that it was at work on: membarrier(2) waits for an RCU grace
 // period, and a packet passes all of nf_tables within one RCU read-side section (Linux: net/netfilter/core.c, nf_hook).
 func awaitPackets() {
-	if _, _, failed := unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0); failed != 0 { // nohz_full
+	if _, _, failed := unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0); failed != 0 { // with nohz_full, or where it is not allowed
 		time.Sleep(20 * time.Millisecond)
 	}
 }

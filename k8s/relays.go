@@ -26,11 +26,11 @@ func (t *Tracker) relaysOf(s *service) (list []relay) {
 		if c == nil {
 			continue
 		}
+		seen := map[netip.Addr]bool{} // two endpoints can be at one address
 		for _, e := range c.Serving() {
-			key := claimKey{e.Addr.Addr(), c.Relay, p.name.Protocol}
-			r := relay{key, claim{created: s.def.created, name: p.name}}
-			if !slices.Contains(list, r) { // two endpoints at one address
-				list = append(list, r)
+			if addr := e.Addr.Addr(); !seen[addr] {
+				seen[addr] = true
+				list = append(list, relay{claimKey{addr, c.Relay, p.name.Protocol}, claim{created: s.def.created, name: p.name}})
 			}
 		}
 	}

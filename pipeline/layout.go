@@ -141,6 +141,11 @@ func (l Layout) Pins(id uint32) flow.Learned {
 	return flow.Learned{Table: l.PinTable(), Cookie: l.cookie(cookieLearned, id)}
 }
 
+// PinCookies returns the cookie and mask that select all pins.
+func (l Layout) PinCookies() (cookie, mask uint64) {
+	return l.cookie(cookieLearned, 0), 0xffffffff << 32
+}
+
 // PinTable returns the table of pins, which holds nothing else of nkp's.
 func (l Layout) PinTable() uint8 { return l.table(tablePins) }
 

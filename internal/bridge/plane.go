@@ -80,6 +80,7 @@ func New(set Settings, db *ovsdb.Client, hooks Hooks, log *slog.Logger) *Plane {
 		set: &p.set, hooks: &p.hooks, log: log, alive: &p.alive, node: &p.node, stale: &p.stale,
 		surplus: map[flow.Key]*flow.Flow{}, refused: dataplane.NewRefusals[k8s.PortName](),
 	}
+	p.stale.settled = p.prog.settled
 	p.affinity = affinity{set: &p.set, log: log}
 	p.traffic = hostTraffic{set: &p.set, log: log}
 	return p

@@ -10,7 +10,8 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline"
 )
 
-// A scan looks for ids that rest long enough, counted from when each was first seen, and not from before it came back.
+// A scan looks for ids that rest long enough, counted from when each was first seen with all changes on the switch, and not from before
+// it came back.
 func TestRestingIDs(t *testing.T) {
 	c, err := pipeline.NewCompiler(pipeline.Config{Layout: pipeline.DefaultLayout()})
 	if err != nil {
@@ -20,9 +21,10 @@ func TestRestingIDs(t *testing.T) {
 	set := func(sp *k8s.ServicePort, n k8s.PortName) { c.Update(map[k8s.PortName]*k8s.ServicePort{n: sp}) }
 	var r restingIDs
 	start := time.Unix(1_000_000, 0)
+	settled := true
 	check := func(after time.Duration, want int) {
 		t.Helper()
-		if got := r.begin(c, start.Add(after)); len(got) != want || r.free != nil {
+		if got := r.begin(c, settled, start.Add(after)); len(got) != want || r.free != nil {
 			t.Errorf("after %v: %v are looked for, %v are free", after, slices.Collect(maps.Keys(got)), r.free)
 		}
 	}
@@ -38,4 +40,9 @@ func TestRestingIDs(t *testing.T) {
 	check(2*leastRest, 0)
 	check(3*leastRest-time.Second, 0)
 	check(3*leastRest, 1)
+	settled = false // its deletion is not on the switch, as after a lost connection
+	check(4*leastRest, 0)
+	settled = true
+	check(4*leastRest+time.Second, 0)
+	check(5*leastRest+time.Second, 1)
 }

@@ -80,6 +80,7 @@ type staleUDP struct {
 	noFlush bool      // the switch cannot delete entries over OpenFlow
 	problem string    // why connections are not listed; "": they are
 	rest    restingIDs
+	settled func() bool // see programmer
 }
 
 // probe finds out whether the switch can delete entries over OpenFlow. A new OpenFlow connection makes the next scan look for every stale
@@ -207,7 +208,7 @@ func (u *staleUDP) listed(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Co
 	// does not break its connection.
 	cfg := c.Config()
 	nullNAT := cfg.NoNullNAT && cfg.NoGuards
-	unmarked := u.rest.begin(c, begun)
+	unmarked := u.rest.begin(c, u.settled(), begun)
 	mark := func(e *dpctl.Connection) error {
 		delete(unmarked, pipeline.ReadMark(e.Mark).Port)
 		return nil
