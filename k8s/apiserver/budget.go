@@ -2,10 +2,12 @@ package apiserver
 
 import (
 	"fmt"
-	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/nkp-proxy/nkp/k8s"
@@ -14,14 +16,11 @@ import (
 // What an API server sends of one kind is bounded by what is kept of it. Of too much, objects of the namespace that has most are
 // left out, and named: a user who may write in one namespace takes nothing from the others.
 
-// maxKept bounds what is kept of one kind, trimmed, in bytes. The largest clusters have a tenth of it.
+// maxKept bounds what is kept of one kind, trimmed, in bytes of memory: about 1.3 million endpoints.
 var maxKept int64 = 256 << 20
 
 // maxObject bounds one object as the server sends it, in bytes. It can store a tenth of it (etcd's limit is 1.5 MiB).
 var maxObject int64 = 16 << 20
-
-// objectOverhead is about what an object takes beside its content.
-const objectOverhead = 512
 
 // kept adds up what is kept of one kind.
 type kept struct {
@@ -33,18 +32,15 @@ type kept struct {
 // leftOut are objects that were left out.
 type leftOut struct {
 	number int
-	some   map[string]bool // names, a few of them
+	some   []string // a few of them
 }
 
 const someLeftOut = 5
 
 func (l *leftOut) add(what string) {
 	l.number++
-	if l.some == nil {
-		l.some = map[string]bool{}
-	}
 	if len(l.some) < someLeftOut {
-		l.some[what] = true
+		l.some = append(l.some, what)
 	}
 }
 
@@ -54,7 +50,7 @@ func (l *leftOut) warning(kind k8s.Kind) string {
 		return ""
 	}
 	return fmt.Sprintf("%d objects of kind %s are left out, because the API server has more of them, or larger ones, than nkp keeps (%d MiB in all, %d MiB an object): %s",
-		l.number, kind, maxKept>>20, maxObject>>20, strings.Join(slices.Sorted(maps.Keys(l.some)), ", "))
+		l.number, kind, maxKept>>20, maxObject>>20, strings.Join(l.some, ", "))
 }
 
 // add counts an object of a namespace; a negative size takes one off.
@@ -66,6 +62,12 @@ func (k *kept) add(namespace string, size int64) {
 	if k.of[namespace] += size; k.of[namespace] == 0 {
 		delete(k.of, namespace)
 	}
+}
+
+// take counts a trimmed object.
+func (k *kept) take(o any) {
+	ref, _ := refOf(o)
+	k.add(ref.Namespace, sizeOf(o))
 }
 
 func (k *kept) over() bool { return k.total > maxKept }
@@ -80,28 +82,47 @@ func (k *kept) largest() (namespace string) {
 	return namespace
 }
 
-// shrink leaves out objects of a list, the last ones of the largest namespace each time, until a tenth is free.
+// enough is how much is kept after some was left out: a tenth is free then, so that this is rare.
+func enough() int64 { return maxKept - maxKept/10 }
+
+// shrink leaves out objects of a list, or of a page of it, the last ones first: those of the largest namespace, and if that is not
+// enough, as it has none in this page, others.
 func (k *kept) shrink(list []runtime.Object) []runtime.Object {
-	for k.total > maxKept-maxKept/10 {
-		largest, before := k.largest(), len(list)
-		for i := len(list) - 1; i >= 0 && k.total > maxKept-maxKept/10; i-- {
-			if ref, ok := refOf(list[i]); ok && ref.Namespace == largest {
-				k.add(largest, -sizeOf(list[i]))
+	leaveOut := func(until int64, of func(k8s.Ref) bool) {
+		for i := len(list) - 1; i >= 0 && k.total > until; i-- {
+			if ref, ok := refOf(list[i]); ok && of(ref) {
+				k.add(ref.Namespace, -sizeOf(list[i]))
 				k.left.add(ref.String())
 				list[i] = nil
 			}
 		}
-		if list = slices.DeleteFunc(list, func(o runtime.Object) bool { return o == nil }); len(list) == before {
-			return list
-		}
+		list = slices.DeleteFunc(list, func(o runtime.Object) bool { return o == nil })
 	}
+	for before := -1; k.total > enough() && len(list) != before; {
+		before = len(list)
+		largest := k.largest()
+		leaveOut(enough(), func(ref k8s.Ref) bool { return ref.Namespace == largest })
+	}
+	leaveOut(maxKept, func(k8s.Ref) bool { return true })
 	return list
 }
 
-// sizeOf returns about how many bytes a trimmed object takes.
+// sizeOf returns about how many bytes of memory a trimmed object takes.
 func sizeOf(o any) int64 {
-	return objectOverhead + int64(o.(interface{ Size() int }).Size())
+	size := int64(o.(interface{ Size() int }).Size())
+	switch o := o.(type) {
+	case *v1.Service:
+		size += sizeOfA[v1.Service]() + int64(len(o.Spec.Ports))*sizeOfA[v1.ServicePort]()
+	case *discoveryv1.EndpointSlice:
+		const strings = 48 // the slice of addresses, and the string's header
+		size += sizeOfA[discoveryv1.EndpointSlice]() + int64(len(o.Endpoints))*(sizeOfA[discoveryv1.Endpoint]()+strings)
+	default:
+		size += 1000
+	}
+	return size
 }
+
+func sizeOfA[T any]() int64 { return int64(reflect.TypeFor[T]().Size()) }
 
 func refOf(o any) (k8s.Ref, bool) {
 	_, ref, ok := apiObject(o)

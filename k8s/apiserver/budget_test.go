@@ -1,12 +1,14 @@
 package apiserver
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -34,7 +36,7 @@ func tenantSlice(i int) *discoveryv1.EndpointSlice {
 // One namespace with more slices than nkp keeps takes nothing from the others, in the first list and later, whatever else the server
 // sends with each. What is left out is named, also by a command that lists once; nothing is once it fits.
 func TestTooManyObjects(t *testing.T) {
-	limited(t, &maxKept, 400_000)
+	limited(t, &maxKept, 2<<20)
 	limited(t, &maxAnswer, 1<<20) // of what is not protobuf
 	f := fakeCluster(t)
 	for i := range 100 {
@@ -83,4 +85,36 @@ func TestTooLargeObject(t *testing.T) {
 	sink.wait(t, "a warning", func() bool {
 		return len(sink.problems.Warnings) == 1 && strings.Contains(sink.problems.Warnings[0].Text, "1 objects of kind EndpointSlice are left out")
 	})
+}
+
+// The bound holds for all pages of a list together. A new list begins anew.
+func TestPagesShareTheBudget(t *testing.T) {
+	limited(t, &maxKept, 1<<20)
+	r := resourceOf(k8s.KindEndpointSlice)
+	page := func(from int) []byte {
+		list := &discoveryv1.EndpointSliceList{}
+		for i := range 10 {
+			list.Items = append(list.Items, *tenantSlice(from + i))
+		}
+		other := apiSlice("z-1", nil)
+		other.Namespace = fmt.Sprint("other-", from)
+		list.Items = append(list.Items, *other)
+		return encodeAs(t, runtime.ContentTypeProtobuf, list)
+	}
+	items, others := 0, 0
+	for i := range 10 {
+		list, err := r.decodeList(bytes.NewReader(page(10 * i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		items += len(list.Items)
+		for _, o := range list.Items {
+			if ref, _ := refOf(o); ref.Namespace != "a-tenant" {
+				others++
+			}
+		}
+	}
+	if r.kept.over() || items > 60 || others != 10 || r.kept.left.number != 110-items {
+		t.Errorf("%d objects of 110 are kept, %d of other namespaces, %d are left out; %d bytes", items, others, r.kept.left.number, r.kept.total)
+	}
 }

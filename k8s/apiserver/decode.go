@@ -33,15 +33,15 @@ const (
 // errNoList reports a protobuf answer that is not a well-formed list.
 var errNoList = errors.New("the answer is not a list in protobuf")
 
-// decodeList reads a list and trims it. left is what does not fit into the budget. It decodes protobuf item by item as it arrives, so that neither the whole answer
+// decodeList reads a list, or the next page of one, and trims it. What does not fit into the budget (r.kept) is left out. It decodes protobuf item by item as it arrives, so that neither the whole answer
 // nor all untrimmed objects are ever in memory, and so that server and client work in parallel.
-func (r *resource) decodeList(in io.Reader) (list *internalversion.List, left leftOut, err error) {
+func (r *resource) decodeList(in io.Reader) (*internalversion.List, error) {
 	b := bufio.NewReaderSize(in, 64<<10)
 	if prefix, _ := b.Peek(len(protobufPrefix)); string(prefix) != protobufPrefix {
 		return r.decodeWhole(b)
 	}
 	if _, err := b.Discard(len(protobufPrefix)); err != nil {
-		return nil, left, err
+		return nil, err
 	}
 	envelope := section{in: b, left: math.MaxInt64}
 	var of runtime.TypeMeta // this message shares the name of metav1.TypeMeta but not its encoding
@@ -49,11 +49,14 @@ func (r *resource) decodeList(in io.Reader) (list *internalversion.List, left le
 		number, size, err := envelope.field()
 		switch {
 		case err != nil:
-			return nil, left, err
+			return nil, err
 		case number == envelopeRaw && of.Kind != string(r.kind)+"List":
-			return nil, left, fmt.Errorf("asked for %ss, the answer is of kind %q", r.kind, brief.Line(of.Kind))
+			return nil, fmt.Errorf("asked for %ss, the answer is of kind %q", r.kind, brief.Line(of.Kind))
 		case number == envelopeRaw:
 			return r.decodeItems(&section{in: b, left: size})
+		}
+		if size > maxObject {
+			return nil, errNoList
 		}
 		var buf bytes.Buffer
 		data, err := envelope.read(size, &buf)
@@ -61,30 +64,32 @@ func (r *resource) decodeList(in io.Reader) (list *internalversion.List, left le
 			err = of.Unmarshal(data)
 		}
 		if err != nil {
-			return nil, left, err
+			return nil, err
 		}
 	}
 }
 
-func (r *resource) decodeItems(s *section) (list *internalversion.List, left leftOut, err error) {
-	list = &internalversion.List{}
+func (r *resource) decodeItems(s *section) (*internalversion.List, error) {
+	list := &internalversion.List{}
 	var buf bytes.Buffer
-	var k kept
 	for s.left > 0 {
 		number, size, err := s.field()
 		if err != nil {
-			return nil, left, err
+			return nil, err
 		}
 		if size > maxObject {
-			if _, err := io.CopyN(io.Discard, s.in, size); err != nil {
-				return nil, left, err
+			if number == listMeta {
+				return nil, errNoList
 			}
-			k.left.add(fmt.Sprintf("number %d, of %d MiB", len(list.Items)+k.left.number+1, size>>20))
+			if _, err := io.CopyN(io.Discard, s.in, size); err != nil {
+				return nil, err
+			}
+			r.kept.left.add(fmt.Sprintf("one of %d MiB behind %d others", size>>20, len(list.Items)))
 			continue
 		}
 		data, err := s.read(size, &buf)
 		if err != nil {
-			return nil, left, err
+			return nil, err
 		}
 		switch number {
 		case listMeta:
@@ -93,18 +98,17 @@ func (r *resource) decodeItems(s *section) (list *internalversion.List, left lef
 			var o runtime.Object
 			if o, err = r.decodeItem(data); err == nil {
 				list.Items = append(list.Items, o)
-				ref, _ := refOf(o)
-				k.add(ref.Namespace, sizeOf(o))
+				r.kept.take(o)
 			}
 		}
 		if err != nil {
-			return nil, left, fmt.Errorf("cannot decode item %d: %w", len(list.Items), err)
+			return nil, fmt.Errorf("cannot decode item %d: %w", len(list.Items), err)
 		}
-		if k.over() {
-			list.Items = k.shrink(list.Items)
+		if r.kept.over() {
+			list.Items = r.kept.shrink(list.Items)
 		}
 	}
-	return list, k.left, nil
+	return list, nil
 }
 
 func (r *resource) decodeItem(data []byte) (runtime.Object, error) {
@@ -117,10 +121,13 @@ func (r *resource) decodeItem(data []byte) (runtime.Object, error) {
 }
 
 // decodeWhole reads a list in JSON, sent by servers that do not support protobuf.
-func (r *resource) decodeWhole(in io.Reader) (list *internalversion.List, left leftOut, err error) {
-	data, err := io.ReadAll(in)
+func (r *resource) decodeWhole(in io.Reader) (*internalversion.List, error) {
+	data, err := io.ReadAll(io.LimitReader(in, maxAnswer+1))
 	if err != nil {
-		return nil, left, err
+		return nil, err
+	}
+	if int64(len(data)) > maxAnswer {
+		return nil, fmt.Errorf("%w than %d MiB, and not in protobuf", errLonger, maxAnswer>>20)
 	}
 	var whole struct {
 		metav1.TypeMeta
@@ -128,31 +135,29 @@ func (r *resource) decodeWhole(in io.Reader) (list *internalversion.List, left l
 		Items           []json.RawMessage `json:"items"`
 	}
 	if err := json.Unmarshal(data, &whole); err != nil {
-		return nil, left, err
+		return nil, err
 	}
 	if whole.Kind != string(r.kind)+"List" {
-		return nil, left, fmt.Errorf("asked for %ss, the answer is of kind %q", r.kind, brief.Line(whole.Kind))
+		return nil, fmt.Errorf("asked for %ss, the answer is of kind %q", r.kind, brief.Line(whole.Kind))
 	}
-	list = &internalversion.List{ListMeta: whole.ListMeta}
+	list := &internalversion.List{ListMeta: whole.ListMeta}
 	for i, item := range whole.Items {
 		o := r.kind.New()
 		if err := json.Unmarshal(item, o); err != nil {
-			return nil, left, fmt.Errorf("cannot decode item %d: %w", i, err)
+			return nil, fmt.Errorf("cannot decode item %d: %w", i, err)
 		}
 		if _, err := trim(o); err != nil {
-			return nil, left, err
+			return nil, err
 		}
 		list.Items = append(list.Items, o.(runtime.Object))
 	}
-	var k kept
 	for _, o := range list.Items {
-		ref, _ := refOf(o)
-		k.add(ref.Namespace, sizeOf(o))
+		r.kept.take(o)
 	}
-	if k.over() {
-		list.Items = k.shrink(list.Items)
+	if r.kept.over() {
+		list.Items = r.kept.shrink(list.Items)
 	}
-	return list, k.left, nil
+	return list, nil
 }
 
 // section is a protobuf message, or the unread rest of it.

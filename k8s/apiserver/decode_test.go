@@ -85,7 +85,7 @@ func TestDecodeList(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, mediaType := range []string{runtime.ContentTypeProtobuf, runtime.ContentTypeJSON} {
-			got, _, err := resourceOf(kind).decodeList(iotest.HalfReader(bytes.NewReader(encodeAs(t, mediaType, list))))
+			got, err := resourceOf(kind).decodeList(iotest.HalfReader(bytes.NewReader(encodeAs(t, mediaType, list))))
 			if err != nil {
 				t.Errorf("%s in %s: %v", kind, mediaType, err)
 				continue
@@ -109,15 +109,15 @@ func TestDecodeListInPart(t *testing.T) {
 	list.Items = list.Items[:4]
 	data := encodeAs(t, runtime.ContentTypeProtobuf, list)
 	for n := range len(data) - 4 { // behind the list come two empty strings
-		if got, _, err := resourceOf(k8s.KindService).decodeList(bytes.NewReader(data[:n])); err == nil {
+		if got, err := resourceOf(k8s.KindService).decodeList(bytes.NewReader(data[:n])); err == nil {
 			t.Fatalf("%d of %d bytes are a list of %d", n, len(data), len(got.Items))
 		}
 	}
-	if _, _, err := resourceOf(k8s.KindNode).decodeList(bytes.NewReader(data)); err == nil || !strings.Contains(err.Error(), `of kind "ServiceList"`) {
+	if _, err := resourceOf(k8s.KindNode).decodeList(bytes.NewReader(data)); err == nil || !strings.Contains(err.Error(), `of kind "ServiceList"`) {
 		t.Errorf("another kind: %v", err)
 	}
 	broken := errors.New("the connection broke")
-	if _, _, err := resourceOf(k8s.KindService).decodeList(io.MultiReader(bytes.NewReader(data[:len(data)/2]), iotest.ErrReader(broken))); !errors.Is(err, broken) {
+	if _, err := resourceOf(k8s.KindService).decodeList(io.MultiReader(bytes.NewReader(data[:len(data)/2]), iotest.ErrReader(broken))); !errors.Is(err, broken) {
 		t.Errorf("a broken connection: %v", err)
 	}
 }
@@ -131,7 +131,7 @@ func FuzzDecodeList(f *testing.F) {
 	resources := []*resource{resourceOf(k8s.KindService), resourceOf(k8s.KindEndpointSlice), resourceOf(k8s.KindNode), resourceOf(k8s.KindServiceCIDR)}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		for _, r := range resources {
-			list, _, err := r.decodeList(bytes.NewReader(data))
+			list, err := r.decodeList(bytes.NewReader(data))
 			if err == nil && len(list.Items) > len(data) {
 				t.Errorf("%d items in %d bytes", len(list.Items), len(data))
 			}

@@ -36,15 +36,15 @@ type health struct {
 	away     time.Time           // since when the server does not answer for all required kinds; zero: it does
 	noNode   bool                // Nodes were listed, and this node's is not among them
 	listed   bool                // Nodes were listed
-	leftOut  map[k8s.Kind]string // warnings of what is left out
-	back     chan struct{}       // closed and replaced when a kind answers again
-	changed  func()              // called when problems may have changed
+	leftOut  map[k8s.Kind]leftOut
+	back     chan struct{} // closed and replaced when a kind answers again
+	changed  func()        // called when problems may have changed
 }
 
 func newHealth(url, nodeName string) *health {
 	return &health{
 		url: url, nodeName: nodeName, failing: map[k8s.Kind]string{}, answered: map[k8s.Kind]bool{}, noNode: true,
-		back: make(chan struct{}), changed: func() {}, away: time.Now(), leftOut: map[k8s.Kind]string{},
+		back: make(chan struct{}), changed: func() {}, away: time.Now(), leftOut: map[k8s.Kind]leftOut{},
 	}
 }
 
@@ -152,15 +152,24 @@ func (h *health) nodesListed() {
 	h.changed()
 }
 
-// noteLeftOut records what of a kind is left out.
-func (h *health) noteLeftOut(kind k8s.Kind, left leftOut) {
+// noteLeftOut records what of a kind is left out: of a list, or since then.
+func (h *health) noteLeftOut(kind k8s.Kind, left leftOut, since bool) {
+	left.some = slices.Clone(left.some)
 	h.mu.Lock()
-	text, before := left.warning(kind), h.leftOut[kind]
-	if h.leftOut[kind] = text; text == "" {
+	before := h.leftOut[kind]
+	if since {
+		for _, what := range left.some {
+			before.add(what)
+		}
+		before.number += left.number - len(left.some)
+		left = before
+	}
+	changed := left.number != h.leftOut[kind].number
+	if h.leftOut[kind] = left; left.number == 0 {
 		delete(h.leftOut, kind)
 	}
 	h.mu.Unlock()
-	if text != before {
+	if changed {
 		h.changed()
 	}
 }
@@ -218,7 +227,8 @@ func (h *health) problems() k8s.Problems {
 		add(&p.Warnings, text)
 	}
 	for _, k := range slices.Sorted(maps.Keys(h.leftOut)) {
-		add(&p.Warnings, h.leftOut[k])
+		left := h.leftOut[k]
+		add(&p.Warnings, left.warning(k))
 	}
 	if h.listed && h.noNode {
 		p.Warnings = append(p.Warnings, h.noNodeWarning())

@@ -2,11 +2,13 @@ package apiserver
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +16,7 @@ import (
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/test/wait"
@@ -62,6 +65,29 @@ func endless(item func(i int) string) http.HandlerFunc {
 	}
 }
 
+// asProtobuf says of an answer what it is not.
+type asProtobuf struct{ http.ResponseWriter }
+
+func (a asProtobuf) Write(b []byte) (int, error) {
+	a.Header().Set("Content-Type", "application/vnd.kubernetes.protobuf")
+	return a.ResponseWriter.Write(b)
+}
+
+// endlessProtobuf writes a list of Services without end.
+func endlessProtobuf(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/vnd.kubernetes.protobuf")
+	of, _ := (&k8sruntime.TypeMeta{APIVersion: "v1", Kind: "ServiceList"}).Marshal()
+	item, _ := apiService("s", nil).Marshal()
+	field := func(number byte, size uint64) []byte {
+		return binary.AppendUvarint([]byte{number<<3 | wireLength}, size)
+	}
+	answer := slices.Concat([]byte(protobufPrefix), field(envelopeType, uint64(len(of))), of, field(envelopeRaw, 1<<50))
+	items := bytes.Repeat(slices.Concat(field(listItem, uint64(len(item))), item), 100)
+	for err := error(nil); err == nil; answer = items {
+		_, err = w.Write(answer)
+	}
+}
+
 func says(contentType, body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", contentType)
@@ -72,9 +98,9 @@ func says(contentType, body string) http.HandlerFunc {
 // Whatever an API server answers that has lost its mind or its master: what was good stays in force, the error is said, memory
 // stays bounded, and when it is good again its state is taken up.
 func TestHostileAPIServer(t *testing.T) {
-	was := maxAnswer
-	t.Cleanup(func() { maxAnswer = was })
-	maxAnswer = 8 << 20
+	limited(t, &maxAnswer, 8<<20)
+	limited(t, &maxList, 64<<20)
+	limited(t, &maxKept, 64<<20)
 	big := strings.Repeat("x", 1_500_000)
 	for _, tc := range []struct {
 		name string
@@ -90,6 +116,10 @@ func TestHostileAPIServer(t *testing.T) {
 		{"broken protobuf", says("application/vnd.kubernetes.protobuf", "k8s\x00\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f"), ""},
 		{"protobuf of noise", says("application/vnd.kubernetes.protobuf", "k8s\x00"+strings.Repeat("\xff\x00\x12", 1000)), ""},
 		{"a list without end", endless(func(i int) string { return fmt.Sprintf(`{"metadata":{"name":"s%d"}},`, i) }), "longer than 8 MiB"},
+		{"a list without end, said to be protobuf", func(w http.ResponseWriter, r *http.Request) {
+			endless(func(i int) string { return fmt.Sprintf(`{"metadata":{"name":"s%d"}},`, i) })(asProtobuf{w}, r)
+		}, "longer than 8 MiB"},
+		{"protobuf without end", endlessProtobuf, "longer than 64 MiB"},
 		{"a name without end", endless(func(i int) string {
 			if i == 0 {
 				return `{"metadata":{"name":"`
@@ -100,7 +130,7 @@ func TestHostileAPIServer(t *testing.T) {
 		{"pages without end", func(w http.ResponseWriter, r *http.Request) {
 			says("application/json", fmt.Sprintf(`{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"1","continue":"more"},"items":[{"metadata":{"name":"s%d","annotations":{"a":%q}}}]}`,
 				time.Now().UnixNano(), big))(w, r)
-		}, "longer than 8 MiB"},
+		}, "longer than 64 MiB"},
 		{"all answers are redirects", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.String(), http.StatusFound) }, ""},
 		{"odd status", func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(299); io.WriteString(w, big) }, ""},
 		{"long errors", func(w http.ResponseWriter, r *http.Request) { http.Error(w, big, http.StatusInternalServerError) }, ""},

@@ -22,12 +22,9 @@ func (s *Source) List(ctx context.Context) ([]k8s.Change, k8s.Problems, error) {
 	for i := range s.resources {
 		r := &s.resources[i]
 		o := metav1.ListOptions{}
+		var left leftOut
 		list := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return r.list(ctx, o, func(left leftOut) {
-				if w := left.warning(r.kind); w != "" {
-					p.Warnings = append(p.Warnings, k8s.Warning{Where: "API server " + s.url, Text: w})
-				}
-			})
+			return r.list(ctx, o, func(all leftOut) { left = all })
 		}
 		err := pager.New(list).EachListItem(ctx, o, func(item runtime.Object) error {
 			if object, ref, ok := apiObject(item); ok {
@@ -37,6 +34,9 @@ func (s *Source) List(ctx context.Context) ([]k8s.Change, k8s.Problems, error) {
 		})
 		if err != nil {
 			return nil, k8s.Problems{}, fmt.Errorf("API server %s: %w", s.url, plainError(r.kind, err))
+		}
+		if w := left.warning(r.kind); w != "" {
+			p.Warnings = append(p.Warnings, k8s.Warning{Where: "API server " + s.url, Text: w})
 		}
 	}
 	slices.SortFunc(changes, k8s.Change.Compare)

@@ -27,16 +27,18 @@ type resource struct {
 	client rest.Interface
 	labels string // selector
 	fields string // selector
+
+	kept kept // of the present list's pages
 }
 
 // resourcesOf returns what a Source follows, with kube-proxy's selectors. EndpointSlices are not selected by proxy name: a
 // slice that belongs to no Service here is ignored anyway.
 func resourcesOf(c kubernetes.Interface, services, node string) []resource {
 	return []resource{
-		{k8s.KindService, "services", c.CoreV1().RESTClient(), services, fields.OneTermNotEqualSelector("spec.clusterIP", v1.ClusterIPNone).String()},
-		{k8s.KindEndpointSlice, "endpointslices", c.DiscoveryV1().RESTClient(), "!" + v1.IsHeadlessService, ""},
-		{k8s.KindNode, "nodes", c.CoreV1().RESTClient(), "", fields.OneTermEqualSelector("metadata.name", node).String()},
-		{k8s.KindServiceCIDR, "servicecidrs", c.NetworkingV1().RESTClient(), "", ""},
+		{kind: k8s.KindService, plural: "services", client: c.CoreV1().RESTClient(), labels: services, fields: fields.OneTermNotEqualSelector("spec.clusterIP", v1.ClusterIPNone).String()},
+		{kind: k8s.KindEndpointSlice, plural: "endpointslices", client: c.DiscoveryV1().RESTClient(), labels: "!" + v1.IsHeadlessService},
+		{kind: k8s.KindNode, plural: "nodes", client: c.CoreV1().RESTClient(), fields: fields.OneTermEqualSelector("metadata.name", node).String()},
+		{kind: k8s.KindServiceCIDR, plural: "servicecidrs", client: c.NetworkingV1().RESTClient()},
 	}
 }
 
@@ -55,9 +57,13 @@ func (r *resource) request(o *metav1.ListOptions) *rest.Request {
 }
 
 // list returns the objects, trimmed. It asks the server not to compress them, because compression costs the server several times
-// the CPU time of everything else. client-go's streamed lists are not compressed either. note gets what was left out.
+// the CPU time of everything else. client-go's streamed lists are not compressed either. note gets what was left out
+// of all pages so far.
 func (r *resource) list(ctx context.Context, o metav1.ListOptions, note func(leftOut)) (runtime.Object, error) {
-	answer, err := r.request(&o).SetHeader("Accept-Encoding", "identity").Stream(ctx)
+	if o.Continue == "" {
+		r.kept = kept{}
+	}
+	answer, err := r.request(&o).SetHeader("Accept-Encoding", "identity").Stream(context.WithValue(ctx, objectByObject{}, true))
 	if r.unknown(err) {
 		return &internalversion.List{ListMeta: metav1.ListMeta{ResourceVersion: "0"}}, nil
 	}
@@ -65,11 +71,11 @@ func (r *resource) list(ctx context.Context, o metav1.ListOptions, note func(lef
 		return nil, err
 	}
 	defer answer.Close()
-	list, left, err := r.decodeList(answer)
+	list, err := r.decodeList(answer)
 	if err != nil {
 		return nil, err
 	}
-	note(left)
+	note(r.kept.left)
 	return list, nil
 }
 
@@ -90,7 +96,7 @@ func (r *resource) listWatch(h *health) cache.ListerWatcher {
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (list runtime.Object, err error) {
 			err = h.try(ctx, r.kind, func() error {
-				list, err = r.list(ctx, o, func(left leftOut) { h.noteLeftOut(r.kind, left) })
+				list, err = r.list(ctx, o, func(left leftOut) { h.noteLeftOut(r.kind, left, false) })
 				return err
 			})
 			return list, err

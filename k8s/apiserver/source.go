@@ -118,7 +118,7 @@ func (s *Source) Run(ctx context.Context, sink k8s.Sink) error {
 	for i := range s.resources {
 		r := &s.resources[i]
 		store := newStore(to, func(objects int) { s.lists.note(r.kind, objects, s.transport.bytes(r.plural)) },
-			func(left leftOut) { s.health.noteLeftOut(r.kind, left) })
+			func(left leftOut) { s.health.noteLeftOut(r.kind, left, true) })
 		listed[r.kind] = store.listed
 		reflector := cache.NewReflectorWithOptions(r.listWatch(s.health), r.kind.New(), store, cache.ReflectorOptions{Name: string(r.kind)})
 		wg.Go(func() { followAlways(ctx, reflector) })

@@ -18,7 +18,7 @@ type store struct {
 	to      *relay
 	first   func(objects int) // called after the first list
 	listed  chan struct{}     // closed after the first list
-	leave   func(leftOut)     // called when objects are left out
+	leave   func(leftOut)     // called with what is left out after a list
 	objects map[k8s.Ref]print
 	kept    kept
 	buf     []byte // of fingerprint
@@ -97,7 +97,7 @@ func (s *store) Update(o any) error {
 // shrink leaves out objects of the namespace that has most, until what is kept is within its bound again. A list, at the latest
 // after a restart, finds those that fit by then.
 func (s *store) shrink() {
-	for s.kept.over() {
+	for s.kept.total > enough() {
 		largest := s.kept.largest()
 		var refs []k8s.Ref
 		for ref := range s.objects {
@@ -106,12 +106,13 @@ func (s *store) shrink() {
 			}
 		}
 		slices.SortFunc(refs, k8s.Ref.Compare)
-		for i := len(refs) - 1; i >= 0 && s.kept.over(); i-- {
+		for i := len(refs) - 1; i >= 0 && s.kept.total > enough(); i-- {
 			s.kept.left.add(refs[i].String())
 			s.forget(refs[i])
 		}
 	}
 	s.leave(s.kept.left)
+	s.kept.left = leftOut{}
 }
 
 func (s *store) forget(ref k8s.Ref) {
@@ -158,5 +159,5 @@ func (s *store) fingerprint(o k8s.Object) print {
 	if _, err := m.MarshalToSizedBuffer(s.buf[:n]); err != nil {
 		return print{maphash.String(fingerprintSeed, version), sizeOf(o)} // each change has a new version
 	}
-	return print{maphash.Bytes(fingerprintSeed, s.buf[:n]), objectOverhead + int64(n)}
+	return print{maphash.Bytes(fingerprintSeed, s.buf[:n]), sizeOf(o)}
 }

@@ -11,8 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // Timeouts that detect a silent server: an idle connection is pinged after idleTimeout and closed pingTimeout later, and
@@ -36,8 +34,8 @@ func noticeSilence() {
 }
 
 // maxAnswer is the largest answer read from the API server, in bytes, all pages of a list and all events of a watch included. A
-// watch that reaches it continues on a new connection. Of a list in protobuf, which is taken object by object, no more is in
-// memory than what is kept of it (maxKept), so that maxList only ends one that has no end: no etcd stores a quarter of it.
+// watch that reaches it continues on a new connection. Of a list that is taken object by object no more is in memory than what is
+// kept of it (maxKept), so that maxList only ends one that has no end: no etcd stores a quarter of it.
 var (
 	maxAnswer int64 = 512 << 20
 	maxList   int64 = 32 << 30
@@ -45,6 +43,9 @@ var (
 
 // errLonger reports that maxAnswer or maxList was reached. Requesting the same page again cannot help: the list starts over.
 var errLonger = errors.New("the answer is longer")
+
+// objectByObject is the key of a request's context whose answer decodeList reads, with bounds of its own.
+type objectByObject struct{}
 
 // transport is a RoundTripper that reports to health whether requests are answered, including those that client-go retries
 // itself. It also truncates endless answers, because an attacker who controls the API server, or the path to it, must not
@@ -74,7 +75,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return res, err
 	}
 	body := &limitedBody{ReadCloser: res.Body, of: t, plural: path.Base(r.URL.Path), most: maxAnswer}
-	if r.URL.Query().Get("watch") == "" && res.Header.Get("Content-Type") == runtime.ContentTypeProtobuf {
+	if r.Context().Value(objectByObject{}) != nil {
 		body.most = maxList
 	}
 	if r.URL.Query().Get("continue") != "" {
