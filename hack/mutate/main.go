@@ -193,7 +193,10 @@ func firstFailure(text string) string {
 			break
 		}
 	}
-	return strings.TrimSpace(pkg + " " + test)
+	if by := strings.TrimSpace(pkg + " " + test); by != "" {
+		return by
+	}
+	return "an error that names no test"
 }
 
 // goTool runs the repository's go command. ok is false if it ends with an error.

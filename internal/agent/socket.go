@@ -235,8 +235,8 @@ func fetch[T any](ctx context.Context, c *Caller, path string) (*T, error) {
 	return value, nil
 }
 
-// What an agent answers at most. Of 50,000 Services it is 40 MiB. An agent of another node is trusted with less, because the
-// administrator who asks all of them must not suffer from one.
+// What is read of an agent's answer at most. An agent of another node is trusted with less, because the administrator who asks all of
+// them must not suffer from one.
 const (
 	maxLocalAnswer  = 1 << 30
 	maxRemoteAnswer = 64 << 20

@@ -47,7 +47,7 @@ type Recorder struct {
 	// Used by Run only.
 	correlator *record.EventCorrelator
 	uids       map[k8s.ServiceName]knownUID
-	exists     map[string]bool // Events by name, and whether this node wrote them
+	exists     map[string]existing // Events by name
 	lastError  string
 	retry      time.Duration // pause before the first retry
 }
@@ -86,7 +86,7 @@ func NewLogRecorder(nodeName string, log *slog.Logger) *Recorder {
 		queue:      make(chan event, eventQueue),
 		correlator: record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{}),
 		uids:       map[k8s.ServiceName]knownUID{},
-		exists:     map[string]bool{},
+		exists:     map[string]existing{},
 		retry:      time.Second,
 	}
 }

@@ -29,6 +29,7 @@ const (
 	uidLife         = 10 * time.Minute // a Service may be deleted and recreated
 	uidsMost        = 1000
 	existMost       = 1000
+	eventLife       = time.Hour // by default, the API server deletes an Event then (--event-ttl)
 
 	// Limits of the API (pkg/apis/core/validation/events.go), in bytes.
 	noteLimit = 1024
@@ -97,7 +98,7 @@ func (r *Recorder) try(ctx context.Context, e *event) error {
 func (r *Recorder) write(ctx context.Context, e *event) error {
 	c := r.client.EventsV1().Events(e.known.Namespace)
 	full := e.written(r.node)
-	if wrote, exists := r.exists[full.Name]; exists && !wrote {
+	if e, exists := r.exists[full.Name]; exists && !e.own && time.Since(e.at) < eventLife {
 		return nil // another node continues it
 	}
 	if full.Series != nil {
@@ -112,16 +113,22 @@ func (r *Recorder) write(ctx context.Context, e *event) error {
 		// The API server deletes Events after an hour.
 	}
 	_, err := c.Create(ctx, full, metav1.CreateOptions{})
-	if _, known := r.exists[full.Name]; !known && (err == nil || apierrors.IsAlreadyExists(err)) {
+	if known := r.exists[full.Name]; err == nil || apierrors.IsAlreadyExists(err) && !known.own {
 		if len(r.exists) >= existMost {
 			clear(r.exists)
 		}
-		r.exists[full.Name] = err == nil
+		r.exists[full.Name] = existing{own: err == nil, at: time.Now()}
 	}
 	if apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, v1.NamespaceTerminatingCause) {
 		return nil // another node wrote it or an earlier attempt did, or the namespace is going away
 	}
 	return err
+}
+
+// existing is an Event that the server had at a time.
+type existing struct {
+	own bool // this node wrote it
+	at  time.Time
 }
 
 // reference returns a reference to the object that the Event is about. kubectl describe selects Events by UID.

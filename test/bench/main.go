@@ -55,6 +55,10 @@ func main() {
 		fmt.Fprintln(os.Stderr, "bench: -clients is for -profile only")
 		os.Exit(1)
 	}
+	if *record && *trendFile == "" {
+		fmt.Fprintln(os.Stderr, "bench: -record is for -trend only")
+		os.Exit(1)
+	}
 	if *bare || *pairs != 0 {
 		if err := withoutAPI(ctx, programs, *root, *only, *sizes, *clients, *pairs); err != nil {
 			fmt.Fprintln(os.Stderr, "bench:", err)
