@@ -123,19 +123,23 @@ func flowNumbers(b []byte) (cookie, packets, size uint64, n int, err error) {
 	return u64(b[16:]), packets, size, n, err
 }
 
-// MeterDrops returns how many packets a meter has dropped.
-func (c *Conn) MeterDrops(ctx context.Context, id uint32) (packets uint64, err error) {
+// MeterDrops returns how many packets the meters that are wanted have dropped. wanted must not block.
+func (c *Conn) MeterDrops(ctx context.Context, wanted func(id uint32) bool) (packets uint64, err error) {
 	// ofp_meter_stats, then ofp_meter_band_stats for each band (OpenFlow 1.5.1 §7.3.5.14)
 	const head, band = 40, 16
-	err = c.ask(ctx, mpMeterStats, 1, func(b []byte, _ int) ([]byte, error) { return idRequest(b, id), nil }, func(b []byte) error {
-		if len(b) == 0 { // the datapath cannot tell
-			return nil
-		}
-		if len(b) < head || (len(b)-head)%band != 0 {
-			return short("meter statistics")
-		}
-		for b = b[head:]; len(b) > 0; b = b[band:] {
-			packets += u64(b)
+	err = c.ask(ctx, mpMeterStats, 1, func(b []byte, _ int) ([]byte, error) { return idRequest(b, meterAll), nil }, func(b []byte) error {
+		for len(b) > 0 {
+			if len(b) < head {
+				return short("meter statistics")
+			}
+			id, n := u32(b), int(u16(b[4:]))
+			if n < head || n > len(b) || (n-head)%band != 0 {
+				return fmt.Errorf("%w: meter statistics of %d bytes", ErrProtocol, n)
+			}
+			for bands := b[head:n]; wanted(id) && len(bands) > 0; bands = bands[band:] {
+				packets += u64(bands)
+			}
+			b = b[n:]
 		}
 		return nil
 	})

@@ -47,7 +47,7 @@ func TestAnswersEchoesOnly(t *testing.T) {
 	}
 	is := func(typ msgType) func(frame) bool { return func(m frame) bool { return m.typ() == typ } }
 	filter := ownFilter
-	filter.Tables, filter.Meters = []uint8{1}, []uint32{1}
+	filter.Tables, filter.IsMeter = []uint8{1}, func(id uint32) bool { return id == 1 }
 	if filter.GroupHi == 0 {
 		t.Fatal("the filter picks no groups")
 	}

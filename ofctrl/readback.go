@@ -20,7 +20,8 @@ type Filter struct {
 	Keep func(*flow.Flow) bool
 	// GroupLo and GroupHi are the first and last id of nkp's own groups; GroupHi 0: no groups.
 	GroupLo, GroupHi uint32
-	Meters           []uint32 // nkp's own meters
+	// IsMeter reports whether a meter is nkp's own; nil: none is. It must not block.
+	IsMeter func(id uint32) bool
 }
 
 // Visitor receives the objects of a switch one by one, as they are read. Its methods are called one at a time, most of them on
@@ -243,7 +244,7 @@ func (r *reading) groups(ctx context.Context, c *Conn) error {
 const meterAll = 0xffffffff
 
 func (r *reading) meters(ctx context.Context, c *Conn) error {
-	if len(r.filter.Meters) == 0 {
+	if r.filter.IsMeter == nil {
 		return nil
 	}
 	return c.ask(ctx, mpMeterDesc, 1, func(b []byte, _ int) ([]byte, error) {
@@ -254,7 +255,7 @@ func (r *reading) meters(ctx context.Context, c *Conn) error {
 			if err != nil {
 				return err
 			}
-			if slices.Contains(r.filter.Meters, m.ID) {
+			if r.filter.IsMeter(m.ID) {
 				r.to.Meter(m)
 			}
 			b = b[n:]

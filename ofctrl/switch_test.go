@@ -99,7 +99,7 @@ const (
 
 var ownFilter = Filter{
 	Cookie: ownCookie, CookieMask: ownMask,
-	Tables: []uint8{0, 1, 2, 10, 30}, GroupLo: groupLo, GroupHi: groupHi, Meters: []uint32{1, 2},
+	Tables: []uint8{0, 1, 2, 10, 30}, GroupLo: groupLo, GroupHi: groupHi, IsMeter: func(id uint32) bool { return id <= 2 },
 }
 
 func key(table uint8, priority uint16, m flow.Match) flow.Key {

@@ -279,11 +279,7 @@ func (b *builder) serviceDefaults() {
 		b.add(tableServices, prioFromUplink, 0, flow.Match{InPort: b.Uplink}, b.resubmit(tableOutput))
 	}
 	b.add(tableServices, prioLast, 0, flow.Match{}, b.resubmit(tableOutput))
-	reject := []flow.Action{flow.ToController{MaxLen: rejectMaxLen}}
-	if !b.NoMeter {
-		reject = append([]flow.Action{flow.ToMeter{ID: b.Layout.MeterID}}, reject...)
-	}
-	b.add(tableReject, prioLast, 0, flow.Match{}, reject...)
+	b.refuse()
 }
 
 // fromNodePorts commits direct TCP connections whose source is an address of the node with a port that may be a NodePort: the kernel's

@@ -71,14 +71,6 @@ func (c *Compiler) MoreSlotFlows() (more int) {
 // Groups returns the number of groups that should be on the switch.
 func (c *Compiler) Groups() int { return c.groups }
 
-// Meters returns the meters that should be on the switch.
-func (c *Compiler) Meters() []flow.Meter {
-	if c.cfg.NoMeter {
-		return nil
-	}
-	return []flow.Meter{{ID: c.cfg.Layout.MeterID, Rate: c.cfg.RejectRate, Burst: c.cfg.RejectRate}}
-}
-
 // State compiles and returns the desired state: tens of megabytes for ten thousand Services. To compare it with a switch
 // use Compare, which needs almost no memory.
 func (c *Compiler) State() *flow.State {

@@ -62,8 +62,10 @@ type Config struct {
 	Pods []Pod
 	// VLANPorts are the OpenFlow ports whose packets the bridge puts into a VLAN, or takes tags of: access ports and trunks.
 	VLANPorts []uint32
-	// NoMeter leaves out the meter on rejects, for switches without meters.
-	NoMeter bool
+	// Senders are the OpenFlow ports of pods, sorted: each has a share of RejectRate of its own.
+	Senders []uint32
+	// NoMeter leaves out the meters on rejects, for switches without meters; OneMeter those of Senders, for switches with few.
+	NoMeter, OneMeter bool
 	// RejectRate bounds the packets per second that are sent to the controller to be refused.
 	RejectRate uint32
 }

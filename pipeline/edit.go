@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/nkp-proxy/nkp/k8s"
@@ -71,17 +72,17 @@ func trimEqualEnds[T any](a, b []T, equal func(T, T) bool) ([]T, []T) {
 
 // meters records the changes from the meters in was to the desired ones.
 func (e *edit) meters(was []flow.Meter) {
-	now := e.c.Meters()
-	for _, m := range now {
-		if !slices.Contains(was, m) {
+	gone := map[uint32]flow.Meter{}
+	for _, m := range was {
+		gone[m.ID] = m
+	}
+	for _, m := range e.c.Meters() {
+		if gone[m.ID] != m {
 			e.set = append(e.set, m)
 		}
+		delete(gone, m.ID)
 	}
-	for _, m := range was {
-		if !slices.ContainsFunc(now, func(n flow.Meter) bool { return n.ID == m.ID }) {
-			e.del = append(e.del, m.ID)
-		}
-	}
+	e.del = slices.Sorted(maps.Keys(gone))
 }
 
 // retire records the learned pins to delete: those of a Service port that is gone, or whose affinity timeout has changed.

@@ -50,7 +50,7 @@ func (p *Plane) countDrops(ctx context.Context) error {
 	}
 	now[dataplane.DropKey{Reason: k8s.DropUnservedPort}] = unserved.Packets
 	if cfg := c.Config(); !cfg.NoMeter {
-		if now[dataplane.DropKey{Reason: k8s.DropRateLimit}], err = conn.MeterDrops(ctx, l.MeterID); err != nil {
+		if now[dataplane.DropKey{Reason: k8s.DropRateLimit}], err = conn.MeterDrops(ctx, l.IsMeter); err != nil {
 			return err
 		}
 	}

@@ -106,7 +106,26 @@ func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Conf
 		}
 		warnings = append(warnings, outsideRanges(&cfg, s.Bridge, m.Node.PodCIDRs)...)
 	}
-	return cfg, append(warnings, s.detector(&cfg, sw)...)
+	warnings = append(warnings, s.detector(&cfg, sw)...)
+	cfg.Senders = senders(&cfg, sw)
+	return cfg, warnings
+}
+
+// senders returns the ports of pods, sorted: those that the database, the interfaces' names or --ports call so.
+func senders(cfg *pipeline.Config, sw *ovsdb.Switch) []uint32 {
+	out := slices.Clone(cfg.PodPorts)
+	for _, p := range cfg.Pods {
+		out = append(out, p.OFPort)
+	}
+	if sw != nil {
+		for _, p := range sw.Ports {
+			if p.OFPort != 0 && p.IsPod() {
+				out = append(out, p.OFPort)
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // podOf returns the name of the pod's port that has a MAC; "": none has.

@@ -23,7 +23,8 @@ type node struct {
 	gateway  flow.MAC  // of the router, as last seen
 	looks    int       // for the router's MAC and the node's address, since the last connection to the switch
 	absent   time.Time // since when the node's address is seen not to be on the bridge any more; zero: it is there, or was not at the last configuration
-	noMeter  bool      // the switch rejected the meter
+	noMeter  bool      // the switch rejected the meter of all ports
+	oneMeter bool      // the switch rejected that of a pod
 	warnings []string  // about the last configuration
 }
 
@@ -38,6 +39,9 @@ func (n *node) config() pipeline.Config {
 	if n.noMeter {
 		cfg.NoMeter = true
 		warnings = append(warnings, "the switch has no meters: packets that nkp has to reject are limited by its queue alone")
+	} else if n.oneMeter {
+		cfg.OneMeter = true
+		warnings = append(warnings, "the switch has too few meters for one a pod: one that sends many packets to Services without endpoints can keep others from being refused")
 	}
 	for _, w := range warnings {
 		if !slices.Contains(n.warnings, w) {

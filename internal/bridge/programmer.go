@@ -53,10 +53,10 @@ func (g *programmer) connected(ctx context.Context, conn *ofctrl.Conn) {
 	if err := conn.Watch(ctx, g.set.Filter(), watched); err != nil && ctx.Err() == nil && conn.Err() == nil {
 		g.log.Warn("the switch cannot monitor flows: a conflicting flow of another controller will be detected at the next audit only", "error", err)
 	}
-	if g.node.noMeter && g.compiler != nil { // the refusal was the last connection's; the read-back that follows sends the difference
-		g.node.noMeter = false
+	if (g.node.noMeter || g.node.oneMeter) && g.compiler != nil { // the refusal was the last connection's; the read-back that follows sends the difference
+		g.node.noMeter, g.node.oneMeter = false, false
 		if _, err := g.compiler.Reconfigure(g.node.config()); err != nil {
-			g.log.Error("cannot change to a pipeline with the meter", "error", err)
+			g.log.Error("cannot change to a pipeline with all meters", "error", err)
 		}
 	}
 	g.ensureMeters(ctx)

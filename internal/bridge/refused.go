@@ -17,10 +17,8 @@ func (g *programmer) noteRefused(rejected []ofctrl.Rejection) {
 	now := time.Now()
 	seen := map[k8s.PortName]bool{}
 	for _, r := range rejected {
-		if _, ok := r.Object.(flow.Meter); ok && !g.node.noMeter {
-			// Datapaths without meters exist (Linux before 4.15); Services work without it.
-			g.node.noMeter = true
-			g.withoutMeter()
+		if m, ok := r.Object.(flow.Meter); ok {
+			g.withoutMeter(m.ID)
 			continue
 		}
 		n := g.ownerOf(r.Object)
@@ -35,16 +33,27 @@ func (g *programmer) noteRefused(rejected []ofctrl.Rejection) {
 	}
 }
 
-// withoutMeter changes over to a pipeline without the meter.
-func (g *programmer) withoutMeter() {
-	d, err := g.compiler.Reconfigure(g.node.config())
-	if err != nil {
-		g.log.Error("cannot switch to a pipeline without the meter", "error", err)
+// withoutMeter changes over to a pipeline without meters, or without those of pods, after the switch has refused one. Datapaths without
+// meters exist (Linux before 4.15); Services work without.
+func (g *programmer) withoutMeter(id uint32) {
+	without := &g.node.oneMeter
+	if id == g.set.Layout.MeterID {
+		without = &g.node.noMeter
+	}
+	if *without || g.node.noMeter {
 		return
 	}
-	if g.pending != nil {
+	*without = true
+
+	d, err := g.compiler.Reconfigure(g.node.config())
+	switch {
+	case err != nil:
+		g.log.Error("cannot switch to a pipeline with fewer meters", "error", err)
+	case g.pending != nil:
 		g.pending = g.pending.Merge(d)
-		g.pending.DelMeters = nil // it is not there
+		if g.node.noMeter {
+			g.pending.DelMeters = nil // none is there
+		}
 	}
 }
 

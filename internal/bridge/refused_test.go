@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -21,13 +22,14 @@ import (
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
-// A switch that refuses the meter gets a pipeline without one; nothing has to wait for that.
+// A switch that refuses the meter of a pod gets a pipeline with one meter for all, one that refuses that too a pipeline without; nothing
+// has to wait for that.
 func TestRefusedMeter(t *testing.T) {
 	bed := testbed.Start(t, testbed.Options{})
 	db, err := ovsdb.Connect(context.Background(), ovsdb.Options{Endpoint: bed.DB(), Bridge: bed.Bridge})
 	must(t, err)
 	defer db.Close()
-	set := Settings{Bridge: bed.Bridge, Layout: pipeline.DefaultLayout(), LocalDelivery: DeliverAuto}
+	set := Settings{Bridge: bed.Bridge, Layout: pipeline.DefaultLayout(), LocalDelivery: DeliverAuto, Ports: map[netip.Addr]PortOverride{netip.MustParseAddr("10.0.0.11"): {OFPort: 11}}}
 	p := New(set, db, Hooks{}, slog.New(slog.DiscardHandler))
 	a := &p.prog
 	if a.compiler, err = pipeline.NewCompiler(p.node.config()); err != nil {
@@ -43,19 +45,24 @@ func TestRefusedMeter(t *testing.T) {
 		}
 		return n + len(a.compiler.State().Meters)
 	}
-	if metered() != 2 {
-		t.Fatalf("a meter and one flow through it are expected, got %d", metered())
+	if metered() != 4 {
+		t.Fatalf("two meters and a flow through each are expected, got %d", metered())
 	}
-	a.noteRefused([]ofctrl.Rejection{{Op: ofctrl.OpSet, Object: flow.Meter{ID: set.Layout.MeterID}, Cause: errors.New("OFPMMFC_OUT_OF_METERS")}})
-	if metered() != 0 || a.refused.Len() != 0 || len(p.node.warnings) == 0 {
-		t.Errorf("after the refusal: %d meters and flows, %d waiting, warnings %q", metered(), a.refused.Len(), p.node.warnings)
+	for _, step := range []struct {
+		id   uint32
+		left int
+	}{{0x6e6b000b, 2}, {set.Layout.MeterID, 0}, {0x6e6b000b, 0}} {
+		a.noteRefused([]ofctrl.Rejection{{Op: ofctrl.OpSet, Object: flow.Meter{ID: step.id}, Cause: errors.New("OFPMMFC_OUT_OF_METERS")}})
+		if metered() != step.left || a.refused.Len() != 0 || len(p.node.warnings) == 0 {
+			t.Errorf("meter %#x refused: %d meters and flows, want %d, %d waiting, warnings %q", step.id, metered(), step.left, a.refused.Len(), p.node.warnings)
+		}
 	}
 	target, err := ofctrl.ParseTarget("unix:" + filepath.Join(bed.RunDir, bed.Bridge+".mgmt"))
 	must(t, err)
 	conn, err := ofctrl.Dial(t.Context(), target, ofctrl.Options{Bridge: bed.Bridge})
 	must(t, err)
 	defer conn.Close()
-	if a.connected(t.Context(), conn); metered() != 2 {
+	if a.connected(t.Context(), conn); metered() != 4 {
 		t.Errorf("after another connection there are %d meters and flows, want them again", metered())
 	}
 	a.noteRefused([]ofctrl.Rejection{{Op: ofctrl.OpSet, Object: &flow.Flow{Cookie: 77}, Cause: errors.New("no")}})

@@ -146,7 +146,7 @@ const DefaultAffinityNodeLimit = 100_000
 
 // Filter returns the filter for the objects that nkp itself installs on the switch, and for the foreign flows in its tables.
 func (s *Settings) Filter() ofctrl.Filter {
-	f := ofctrl.Filter{Tables: s.Layout.Tables(), Volatile: s.Layout.VolatileCookies(), Meters: []uint32{s.Layout.MeterID}, Keep: s.matters}
+	f := ofctrl.Filter{Tables: s.Layout.Tables(), Volatile: s.Layout.VolatileCookies(), IsMeter: s.Layout.IsMeter, Keep: s.matters}
 	f.Cookie, f.CookieMask = s.Layout.StaticCookies()
 	f.GroupLo, f.GroupHi = s.Layout.Groups()
 	return f

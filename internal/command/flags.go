@@ -155,7 +155,7 @@ func (s *settings) layoutFlags(f *pflag.FlagSet) {
 	f.IntVar(&s.Layout.NextTable, "next-table", s.Layout.NextTable, "table where packets go on after nkp; -1: the NORMAL action")
 	f.Var((*hexValue)(&s.Layout.CookiePrefix), "cookie-prefix", "upper 24 bits of nkp's cookies")
 	f.Var((*hexValue)(&s.Layout.GroupBase), "group-base", "first of nkp's 2^28 group ids; a multiple of 2^28")
-	f.Uint32Var(&s.Layout.MeterID, "meter", s.Layout.MeterID, "id of the meter on rejects")
+	f.Uint32Var(&s.Layout.MeterID, "meter", s.Layout.MeterID, "id of the meter on rejects; those of pods are numbered after it")
 	f.Uint16Var(&s.Layout.ZoneDNAT, "zone-dnat", s.Layout.ZoneDNAT, "conntrack zone of destination NAT")
 	f.Uint16Var(&s.Layout.ZoneSNAT, "zone-snat", s.Layout.ZoneSNAT, "conntrack zone of source NAT")
 }

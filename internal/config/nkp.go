@@ -131,7 +131,7 @@ type LayoutConfiguration struct {
 	CookiePrefix string `json:"cookiePrefix,omitempty" flag:"cookie-prefix"`
 	// First of nkp's 2^28 group ids, in quotes: decimal or hexadecimal; a multiple of 2^28.
 	GroupBase string `json:"groupBase,omitempty" flag:"group-base"`
-	// Id of the meter on rejects.
+	// Id of the meter on rejects; those of pods are numbered after it.
 	Meter *int64 `json:"meter,omitempty" flag:"meter"`
 	// Conntrack zone of destination NAT.
 	ZoneDNAT *int64 `json:"zoneDNAT,omitempty" flag:"zone-dnat"`

@@ -1,0 +1,71 @@
+package pipeline
+
+import (
+	"math/bits"
+
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// Packets that are to be refused go to nkp, at most Config.RejectRate a second. Half of that is for pods, in equal shares: the port of
+// each has a meter of its own, so that a pod that sends many leaves the others their answers. The other half is for all other ports
+// together, with the meter Layout.MeterID: the uplink and the node. Without pods they have the whole.
+
+// Meters returns the meters that should be on the switch.
+func (c *Compiler) Meters() []flow.Meter {
+	if c.cfg.NoMeter {
+		return nil
+	}
+	pods, rate := c.cfg.meteredPorts(), c.cfg.RejectRate
+	if len(pods) == 0 {
+		return []flow.Meter{{ID: c.cfg.Layout.MeterID, Rate: rate, Burst: rate}}
+	}
+	half := max(1, rate/2)
+	// A power of two, so that not every pod that comes or goes changes the meters of all.
+	share := max(1, half>>bits.Len(uint(len(pods)-1)))
+	meters := []flow.Meter{{ID: c.cfg.Layout.MeterID, Rate: half, Burst: half}}
+	for _, port := range pods {
+		// After a pause a pod may be refused many times at once: the share bounds what it can do for long.
+		meters = append(meters, flow.Meter{ID: c.cfg.Layout.podMeters() + port, Rate: share, Burst: half})
+	}
+	return meters
+}
+
+// refuse adds the reject table: to nkp, through the meter of the port.
+func (b *builder) refuse() {
+	send := flow.ToController{MaxLen: rejectMaxLen}
+	if b.NoMeter {
+		b.add(tableReject, prioLast, 0, flow.Match{}, send)
+		return
+	}
+	for _, port := range b.meteredPorts() {
+		b.add(tableReject, prioFromPod, 0, flow.Match{InPort: port}, flow.ToMeter{ID: b.Layout.podMeters() + port}, send)
+	}
+	b.add(tableReject, prioLast, 0, flow.Match{}, flow.ToMeter{ID: b.Layout.MeterID}, send)
+}
+
+// meteredPorts returns the OpenFlow ports with a meter of their own, sorted.
+func (c *Config) meteredPorts() []uint32 {
+	if c.OneMeter {
+		return nil
+	}
+	return c.Senders
+}
+
+// podMeters is what is added to the number of a port for the id of its meter: by default 0x6e6b0000.
+func (l Layout) podMeters() uint32 {
+	if l.MeterID < 0x10000 {
+		return l.MeterID << 16
+	}
+	return l.MeterID
+}
+
+// IsMeter reports whether a meter is nkp's.
+func (l Layout) IsMeter(id uint32) bool {
+	return id == l.MeterID || id > l.podMeters() && id <= l.podMeters()+lastPort
+}
+
+// The highest numbers of a port and of a meter (OFPP_MAX and OFPM_MAX, OpenFlow 1.5.1 §7.2.1.1 and §7.3.4.5).
+const (
+	lastPort  = 0xff00
+	lastMeter = 0xffff0000
+)
