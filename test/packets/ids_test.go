@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"maps"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -64,7 +65,11 @@ func TestTenantTakesNoID(t *testing.T) {
 	must(t, err)
 	installed := c.installedFor(t, web, sticky)
 
-	toggles, connections := nightly.Count(4, 200), nightly.Count(100, 200)
+	if nightly.Is() {
+		c.cacheFlows(t, c.pods[0], 10_000)
+	}
+
+	toggles, connections := nightly.Count(4, 200), nightly.Count(100, 2500)
 	here := map[string]bool{c.pods[1].Name: true, c.pods[2].Name: true}
 	for i := range toggles {
 		stopped := i%3 == 2
@@ -115,6 +120,28 @@ func TestTenantTakesNoID(t *testing.T) {
 	if n := c.status(t).RestingIDs; n == 0 {
 		t.Error("no id rests")
 	}
+}
+
+// cacheFlows gives the switch n cached flows, by packets of the pod that no flow of nkp's sees. The more there are, the longer one goes on
+// by what its packets found before a change.
+func (c *cluster) cacheFlows(t *testing.T, from *testbed.Pod, n int) {
+	t.Helper()
+	_, err := c.Vsctl("set", "Open_vSwitch", ".", "other_config:max-idle=3600000")
+	must(t, err)
+	_, err = c.Ofctl("add-flow", c.Bridge, fmt.Sprintf("priority=65000,in_port=%d,udp,actions=move:NXM_OF_IP_SRC[]->NXM_NX_REG5[]", from.OFPort))
+	must(t, err)
+	f := newForger(t, from, netip.MustParseAddrPort("40.0.0.1:80"))
+	wait.NoError(t, "the cached flows", func() error {
+		for i := range n {
+			must(t, f.send(11<<24+uint32(i)))
+		}
+		out, err := c.Appctl("upcall/show")
+		must(t, err)
+		if m := regexp.MustCompile(`\(current (\d+)\)`).FindStringSubmatch(out); m == nil || len(m[1]) < len(fmt.Sprint(n)) {
+			return fmt.Errorf("too few:\n%s", out)
+		}
+		return nil
+	})
 }
 
 // groupOf is how a group of a Service's would begin if its id were that of its name's hash.
