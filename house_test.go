@@ -1,6 +1,7 @@
 package main
 
 import (
+	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -171,6 +172,35 @@ func TestModelIsPure(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Kubernetes' traffic policies are decided in package k8s alone (k8s.Router): what renders routes asks for none.
+func TestPoliciesAreDecidedOnce(t *testing.T) {
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		switch top, _, _ := strings.Cut(filepath.ToSlash(path), "/"); {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == "selftest" || slices.Contains([]string{"k8s", "test", "hack", "bin"}, top) || path != "." && strings.HasPrefix(d.Name(), ".")):
+			return fs.SkipDir
+		case d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		fset := token.NewFileSet()
+		file, err := parser.ParseFile(fset, path, nil, 0)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok && (s.Sel.Name == "Local" || s.Sel.Name == "Cluster") {
+				if pkg, ok := s.X.(*ast.Ident); ok && pkg.Name == "k8s" {
+					t.Errorf("%v: k8s.%s is a policy: ask k8s.Router for the route", fset.Position(n.Pos()), s.Sel.Name)
+				}
+			}
+			return true
+		})
+		return nil
+	})
+	must(t, err)
 }
 
 // lookup returns the rule of the package or of the nearest folder above it.

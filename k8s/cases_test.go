@@ -49,7 +49,7 @@ func plan(t *testing.T, path string, opts k8s.Options) (*k8s.Model, *k8s.Tracker
 // viewJSON returns a view with one frontend or service per line.
 func viewJSON(t *testing.T, m *k8s.Model) []byte {
 	t.Helper()
-	text, err := json.MarshalIndent(m.View(), "", "  ")
+	text, err := json.MarshalIndent(m.View(nil), "", "  ")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -248,6 +248,11 @@ func TestConsistentAnnotation(t *testing.T) {
 			if c.want == "" && len(texts) > 0 || c.want != "" && (len(texts) != 1 || !strings.Contains(texts[0], c.want) || !strings.Contains(texts[0], "metadata.annotations["+AnnotationConsistent+"]")) {
 				t.Errorf("warnings %q, want one with %q", texts, c.want)
 			}
+			tr.SetService(s, Origin{})
+			tr.SetEndpointSlice(sl, Origin{})
+			if _, again := tr.Flush(); len(again.Ports) != 0 {
+				t.Errorf("the same objects again change %d Service ports", len(again.Ports))
+			}
 		})
 	}
 }

@@ -32,7 +32,7 @@ func ExampleTracker() {
 	_, changes := t.Flush()
 	for name, sp := range changes.Ports {
 		for _, f := range sp.Frontends {
-			fmt.Println(name, f.Address, f.Port, "->", sp.Endpoints(f.Policy)[0].Addr)
+			fmt.Println(name, f.Address, f.Port, "->", sp.ClusterEndpoints[0].Addr)
 		}
 	}
 	// Output: default/web 10.96.0.10 80 -> 10.0.0.11:8080

@@ -160,14 +160,6 @@ type ServicePort struct {
 	Consistent *Consistent
 }
 
-// Endpoints returns the endpoints in force for traffic under the policy p.
-func (s *ServicePort) Endpoints(p Policy) []Endpoint {
-	if p == Local {
-		return s.LocalEndpoints
-	}
-	return s.ClusterEndpoints
-}
-
 // Node holds the facts about this node that data planes need.
 type Node struct {
 	Name string

@@ -117,8 +117,8 @@ func modelText(m *k8s.Model) string {
 		if p.PreserveDestination {
 			b.WriteString(" preserve-destination")
 		}
-		fmt.Fprintf(&b, "\n  cluster %s\n  local   %s\n", p.View().ClusterEndpoints, p.View().LocalEndpoints)
-		if w := p.View().Weights; w != nil {
+		fmt.Fprintf(&b, "\n  cluster %s\n  local   %s\n", p.View(nil).ClusterEndpoints, p.View(nil).LocalEndpoints)
+		if w := p.View(nil).Weights; w != nil {
 			fmt.Fprintf(&b, "  weights %v\n", w)
 		}
 		if p.Serving != nil {

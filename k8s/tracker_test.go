@@ -174,7 +174,7 @@ func TestIncremental(t *testing.T) {
 				got, changes := tracker.Flush()
 				want := scratch(w, opts)
 				if !reflect.DeepEqual(normal(got), normal(want)) {
-					t.Fatalf("step %d, after %v:\n--- incremental\n%+v\n--- from scratch\n%+v", step, batch, got.View(), want.View())
+					t.Fatalf("step %d, after %v:\n--- incremental\n%+v\n--- from scratch\n%+v", step, batch, got.View(nil), want.View(nil))
 				}
 				checkChanges(t, step, before, got, changes)
 				for p, was := range contents {

@@ -40,19 +40,36 @@ type FrontendView struct {
 	SourceRanges []string `json:"sourceRanges"`
 	WhenEmpty    string   `json:"whenEmpty"`
 	ShadowedBy   string   `json:"shadowedBy,omitempty"`
+	// Routes are what becomes of new connections from clients outside, from pods and from the node; none if it is not served.
+	Routes *RoutesView `json:"routes,omitempty"`
 }
 
-// View returns the model in the form of `plan -o json`.
-func (m *Model) View() View {
+// RoutesView is the Routes of a frontend in a View.
+type RoutesView struct {
+	Outside RouteView `json:"outside"`
+	Pod     RouteView `json:"pod"`
+	Node    RouteView `json:"node"`
+}
+
+// RouteView is one Route in a View.
+type RouteView struct {
+	Endpoints  string `json:"endpoints"` // cluster: those of any node; local: those of this one
+	Masquerade bool   `json:"masquerade"`
+	Consistent bool   `json:"consistent,omitempty"`
+	Empty      string `json:"empty,omitempty"` // reject or drop, as there is no endpoint
+}
+
+// View returns the model in the form of `plan -o json`, with the routes of r unless that is nil.
+func (m *Model) View(r *Router) View {
 	v := View{Node: m.Node.Name, Services: make([]ServiceView, 0, len(m.Ports))}
 	for _, name := range slices.SortedFunc(maps.Keys(m.Ports), PortName.Compare) {
-		v.Services = append(v.Services, m.Ports[name].View())
+		v.Services = append(v.Services, m.Ports[name].View(r))
 	}
 	return v
 }
 
-// View returns one Service port in the form of `plan -o json`.
-func (s *ServicePort) View() ServiceView {
+// View returns one Service port in the form of `plan -o json`, with the routes of r unless that is nil.
+func (s *ServicePort) View(r *Router) ServiceView {
 	v := ServiceView{
 		Namespace:        s.Name.Namespace,
 		Name:             s.Name.Name,
@@ -76,7 +93,7 @@ func (s *ServicePort) View() ServiceView {
 		v.Consistent = s.Consistent.Address.String()
 	}
 	for i := range s.Frontends {
-		v.Frontends = append(v.Frontends, s.Frontends[i].view(s))
+		v.Frontends = append(v.Frontends, s.Frontends[i].view(s, r))
 	}
 	slices.SortFunc(v.Frontends, func(a, b FrontendView) int {
 		return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port))
@@ -84,12 +101,12 @@ func (s *ServicePort) View() ServiceView {
 	return v
 }
 
-func (f *Frontend) view(s *ServicePort) FrontendView {
+func (f *Frontend) view(s *ServicePort, r *Router) FrontendView {
 	v := FrontendView{
 		Type:         string(f.Type),
 		Port:         f.Port,
 		Policy:       string(f.Policy),
-		Endpoints:    endpointTexts(s.Endpoints(f.Policy)),
+		Endpoints:    endpointTexts(s.Endpoints(f.Policy.set())),
 		SourceRanges: make([]string, 0, len(f.SourceRanges)),
 		WhenEmpty:    string(f.WhenEmpty),
 		ShadowedBy:   f.ShadowedBy,
@@ -100,7 +117,15 @@ func (f *Frontend) view(s *ServicePort) FrontendView {
 	for _, p := range f.SourceRanges {
 		v.SourceRanges = append(v.SourceRanges, p.String())
 	}
+	if r != nil && r.Serves(f) {
+		routes := r.Routes(s, f)
+		v.Routes = &RoutesView{routes[Outside].view(), routes[Pod].view(), routes[ThisNode].view()}
+	}
 	return v
+}
+
+func (r *Route) view() RouteView {
+	return RouteView{[...]string{"cluster", "local"}[r.Set], r.Masquerade, r.Consistent, string(r.Empty)}
 }
 
 func endpointTexts(endpoints []Endpoint) []string {

@@ -72,16 +72,16 @@ func (x *Comparison) adopt(g *flow.Group) {
 	if p == nil {
 		return
 	}
-	var policy k8s.Policy
+	var set k8s.Set
 	switch g.ID {
 	case l.group(p.id, groupCluster, 0):
-		policy = k8s.Cluster
+		set = k8s.Anywhere
 	case l.group(p.id, groupLocal, 0):
-		policy = k8s.Local
+		set = k8s.OnNode
 	default:
 		return
 	}
-	es := p.hashed(policy)
+	es := p.hashed(set)
 	if es == nil {
 		return
 	}
@@ -90,7 +90,7 @@ func (x *Comparison) adopt(g *flow.Group) {
 		return
 	}
 	was, before := x.c.compilePort(p), p.dealt
-	if p.deal(policy, t); slices.Equal(before.of(policy), p.dealt.of(policy)) {
+	if p.deal(set, t); slices.Equal(before.of(set), p.dealt.of(set)) {
 		return
 	}
 	now := x.c.compilePort(p)

@@ -105,9 +105,9 @@ func (l Layout) chooser(kind uint64, choice uint32) *flow.Flow {
 	return f
 }
 
-// affinityGroup adds the select group that spreads clients over the endpoints of policy p, and the flows that translate to a
+// affinityGroup adds the select group that spreads clients over the endpoints of a set, and the flows that translate to a
 // pinned endpoint.
-func (s *service) affinityGroup(p k8s.Policy, es []k8s.Endpoint) {
+func (s *service) affinityGroup(p k8s.Set, es []k8s.Endpoint) {
 	es = es[:min(len(es), MaxAffinityEndpoints)]
 	g := &flow.Group{ID: s.group(p), Method: flow.HashSrc}
 	if s.sp.Name.Family == k8s.IPv6 {

@@ -10,20 +10,17 @@ import (
 
 var families = []k8s.Family{k8s.IPv4, k8s.IPv6}
 
-// Bits of reg0. Bits 0-1: where the packet comes from. Bit 2: it is addressed to the node, where NodePorts are. Bit 4: it is
+// Bits of reg0. Bits 0-1: the k8s.ClientKind of the sender. Bit 2: it is addressed to the node, where NodePorts are. Bit 4: it is
 // ICMP, and its connection was looked up. Bit 5: its source address must have been masqueraded by now. Bit 7: it goes on to another node. Earlier versions of the
 // pipeline used bit 3 for that, with another check. It is not used again, because the datapath's cached flows of such a version
 // still set it for some time after an upgrade. Bits 8-22: near.go.
 const (
-	sourceExternal = 0
-	sourcePod      = 1
-	sourceNode     = 2
-	sourceMask     = 3
-	toNode         = 4
-	lookedUp       = 16
-	masqueraded    = 32
-	noFrontend     = 64
-	sentOn         = 128
+	sourceMask  = 3
+	toNode      = 4
+	lookedUp    = 16
+	masqueraded = 32
+	noFrontend  = 64
+	sentOn      = 128
 )
 
 // Priorities of the fixed flows. Services' own are in service.go.
@@ -133,47 +130,45 @@ func (b *builder) entry() {
 // classify records where a packet comes from and whether it would be masqueraded on its way to a ClusterIP,
 // and sends it to table 3 to be tracked.
 func (b *builder) classify(table uint8, f k8s.Family) {
-	known := b.detects(f)
-	next := b.resubmit(tableTrack)
-	from := func(priority uint16, m flow.Match, source uint32, masquerade bool) {
+	router := b.router()
+	from := func(priority uint16, m flow.Match, source k8s.ClientKind) {
 		var as []flow.Action
-		if source != sourceExternal {
+		if source != k8s.Outside {
 			as = append(as, flow.SetField{Field: flow.Reg0, Value: uint64(source), Mask: sourceMask})
 		}
-		if masquerade {
+		if router.Route(k8s.ClusterIP, k8s.Anywhere, f, source).Masquerade {
 			as = append(as, setMark(markMasquerade, markMasquerade))
 		}
-		b.add(table, priority, 0, m, append(as, next)...)
+		b.add(table, priority, 0, m, append(as, b.resubmit(tableTrack))...)
 	}
 	at := func(port uint32) flow.Match {
 		m := ethIs(f)
 		m.InPort = port
 		return m
 	}
-	stranger := known || b.MasqueradeAll
-	from(prioFromNode, at(flow.PortLocal), sourceNode, stranger)
+	from(prioFromNode, at(flow.PortLocal), k8s.ThisNode)
 	for _, ip := range b.LocalIPs {
 		if k8s.FamilyOf(ip) == f {
-			from(prioFromNode, b.near(table, prioNearSource, nearSource, flow.Match{}, fromNet(host(ip))), sourceNode, stranger)
+			from(prioFromNode, b.near(table, prioNearSource, nearSource, flow.Match{}, fromNet(host(ip))), k8s.ThisNode)
 		}
 	}
-	anyone := uint32(sourceExternal)
-	switch {
-	case b.Detector.Bridge != "" && known:
-		from(prioFromUplink0, at(b.Uplink), sourceExternal, stranger)
-		anyone, stranger = sourcePod, b.MasqueradeAll
-	case b.Detector.InterfacePrefix != "":
+	anyone := k8s.Outside
+	switch d := &router.Detector; {
+	case d.Bridge != "":
+		from(prioFromUplink0, at(b.Uplink), k8s.Outside)
+		anyone = k8s.Pod
+	case d.InterfacePrefix != "":
 		for _, port := range b.PodPorts {
-			from(prioFromPod, at(port), sourcePod, b.MasqueradeAll)
+			from(prioFromPod, at(port), k8s.Pod)
 		}
 	default:
-		for _, p := range b.Detector.CIDRs {
+		for _, p := range d.CIDRs {
 			if k8s.FamilyOf(p.Addr()) == f {
-				from(prioFromPod, fromNet(p), sourcePod, b.MasqueradeAll)
+				from(prioFromPod, fromNet(p), k8s.Pod)
 			}
 		}
 	}
-	from(prioFromAny, ethIs(f), anyone, stranger)
+	from(prioFromAny, ethIs(f), anyone)
 }
 
 // track adds table 3. A SYN to a Service range needs no conntrack lookup before its Service is known, because the commit takes
@@ -298,7 +293,7 @@ func (b *builder) fromNodePorts() {
 		for _, ports := range nodePorts {
 			m := ethIs(f)
 			m.CTState, m.IPProto, m.TCPFlags, m.SrcPort = newConnection, flow.ProtoTCP, openingFlags, ports
-			m.Reg[0] = flow.Bits{Value: sourceNode, Mask: sourceMask}
+			m.Reg[0] = flow.Bits{Value: uint32(k8s.ThisNode), Mask: sourceMask}
 			b.add(tableServices, prioNodePorts, 0, m, commit)
 		}
 	}
@@ -379,7 +374,7 @@ func (b *builder) nodeAsEndpoint(ip netip.Addr) {
 	b.add(tableOutput, prioToNode, 0, toIt(markService|markMasquerade), b.resubmit(tableDeliver))
 	if hairpin := k8s.FamilyOf(ip).First(b.HairpinIPs); hairpin.IsValid() {
 		m := toIt(markService)
-		m.Reg[0].Value |= sourceNode
+		m.Reg[0].Value |= uint32(k8s.ThisNode)
 		m.Reg[0].Mask |= sourceMask
 		b.add(tableOutput, prioNodeItself, 0, m, b.masqueradeAs(hairpin)...)
 	}

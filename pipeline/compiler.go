@@ -59,8 +59,8 @@ func (c *Compiler) Flows() int { return c.flows }
 // MoreSlotFlows returns how many more flows than Flows the slots of the same endpoints can take after many changes.
 func (c *Compiler) MoreSlotFlows() (more int) {
 	for _, p := range c.ports {
-		for _, policy := range []k8s.Policy{k8s.Cluster, k8s.Local} {
-			if n := len(p.hashed(policy)); n > 0 && mostSlots(n) > maxSlots {
+		for _, set := range k8s.Sets {
+			if n := len(p.hashed(set)); n > 0 && mostSlots(n) > maxSlots {
 				more += maxOversize * mostSlots(n)
 			}
 		}

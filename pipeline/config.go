@@ -90,7 +90,7 @@ func (c *Config) sameForServices(o *Config) bool {
 		slices.Equal(c.LocalIPs, o.LocalIPs) && c.NodeElsewhere == o.NodeElsewhere &&
 		slices.Equal(c.HairpinIPs, o.HairpinIPs) && slices.Equal(c.ServiceCIDRs, o.ServiceCIDRs) && c.Counters == o.Counters && c.AffinityLimit == o.AffinityLimit &&
 		c.NoGuards == o.NoGuards && c.Fragments == o.Fragments && c.NoNullNAT == o.NoNullNAT && (c.Uplink == 0) == (o.Uplink == 0) &&
-		c.detects(k8s.IPv4) == o.detects(k8s.IPv4) && c.detects(k8s.IPv6) == o.detects(k8s.IPv6)
+		c.Detector.Has(k8s.IPv4) == o.Detector.Has(k8s.IPv4) && c.Detector.Has(k8s.IPv6) == o.Detector.Has(k8s.IPv6)
 }
 
 // masqueradeIP returns the source address of masqueraded traffic of a family.
@@ -110,10 +110,11 @@ func (c *Config) podHairpinIP(f k8s.Family) (netip.Addr, bool) {
 	return ip, ip.IsValid()
 }
 
-// detects reports whether pods of a family can be distinguished from other sources on this bridge.
-func (c *Config) detects(f k8s.Family) bool {
+// router returns what decides the routes to frontends on this bridge. No packet to a loopback address comes here.
+func (c *Config) router() k8s.Router {
+	r := k8s.Router{Detector: c.Detector, NodeIPs: c.NodeIPs, MasqueradeAll: c.MasqueradeAll}
 	if c.Detector.Bridge != "" && c.Uplink == 0 {
-		return false // every port but the uplink leads to a pod, and the uplink is unknown
+		r.Detector = k8s.Detector{} // every port but the uplink leads to a pod, and the uplink is unknown
 	}
-	return c.Detector.Has(f)
+	return r
 }

@@ -51,7 +51,7 @@ func (s *service) consistent() {
 			s.add(tableTrack, prioConsistent, s.id, m, actions...)
 		}
 	}
-	enter(c.Address, f.Port, setMark(s.mark(k8s.Cluster, false), 0xffffffff), s.resubmit(tableSlots))
+	enter(c.Address, f.Port, setMark(s.mark(k8s.Anywhere, false), 0xffffffff), s.resubmit(tableSlots))
 	serving := c.Serving()
 	ids := endpointIDs(serving)
 	owners := c.Slots()
@@ -90,10 +90,10 @@ func (s *service) consistent() {
 		if s.NoNullNAT && s.sameTarget(e, c.Address, f.Port) {
 			translate = s.resubmit(tableOutput)
 		}
-		mark := setMark(s.mark(k8s.Cluster, false), 0xffffffff)
+		mark := setMark(s.mark(k8s.Anywhere, false), 0xffffffff)
 		if isTCP {
 			s.add(tableServices, prioUnknown, s.id, m, mark, s.resubmit(tableSlots))
-			unknown := s.marked(k8s.Cluster)
+			unknown := s.marked(k8s.Anywhere)
 			unknown.Reg[2] = m.Reg[2]
 			s.add(tableSlots, prioNoMore, s.id, unknown, s.counted(translate)...)
 			m.TCPFlags = openingFlags
@@ -108,7 +108,7 @@ func (s *service) consistent() {
 
 // inSlot matches packets in tableSlots whose client's port is in a slot; of those whose connection is unknown if id is not 0.
 func (s *service) inSlot(slot int, id uint32) flow.Match {
-	m := s.marked(k8s.Cluster)
+	m := s.marked(k8s.Anywhere)
 	m.IPProto = ipProto(s.sp.Name.Protocol)
 	value, mask := k8s.ConsistentPorts(slot)
 	m.SrcPort = flow.Bits{Value: uint32(value), Mask: uint32(mask)}
@@ -130,7 +130,7 @@ func (s *service) allowed(f *k8s.Frontend) []netip.Prefix {
 func (s *service) fromOutside(to netip.Addr, port uint16) flow.Match {
 	m := toAddr(to)
 	m.IPProto, m.DstPort = ipProto(s.sp.Name.Protocol), port
-	m.Reg[0] = flow.Bits{Value: sourceExternal, Mask: sourceMask}
+	m.Reg[0] = flow.Bits{Value: uint32(k8s.Outside), Mask: sourceMask}
 	if m.IPProto == flow.ProtoUDP {
 		m.Frag.Mask = flow.FragAny
 	}

@@ -45,7 +45,7 @@ func TestConsistentObjects(t *testing.T) {
 			t.Errorf("%d ranges: %d flows more, want %d", len(ranges), added, want)
 		}
 		for _, f := range c.State().Flows { // pods and the node are served as by other frontends
-			if f.Table == tableTrack && f.Priority == prioConsistent && f.Match.Reg[0].Value&sourceMask|^f.Match.Reg[0].Mask&sourceMask != sourceExternal {
+			if f.Table == tableTrack && f.Priority == prioConsistent && f.Match.Reg[0].Value&sourceMask|^f.Match.Reg[0].Mask&sourceMask != uint32(k8s.Outside) {
 				t.Errorf("not for clients outside alone: %s", f)
 			}
 		}

@@ -75,7 +75,7 @@ func (b *builder) fragmentOrder() {
 }
 
 // fragments adds the flows for packets in fragments to a UDP frontend with endpoints: m and mark are those of its flow in table 1.
-func (s *service) fragments(priority uint16, m flow.Match, f *k8s.Frontend, p k8s.Policy, mark flow.Action) {
+func (s *service) fragments(priority uint16, m flow.Match, f *k8s.Frontend, p k8s.Set, mark flow.Action) {
 	if !s.Fragments || m.IPProto != flow.ProtoUDP { // TCP and SCTP segments fit
 		return
 	}
@@ -112,10 +112,10 @@ func (s *service) atNode(f k8s.Frontend) bool {
 	return f.Type == k8s.NodePort || slices.Contains(s.LocalIPs, f.Address)
 }
 
-// byClient adds, once, the group that chooses an endpoint of policy p by the client's address, and returns its id. The datapath
+// byClient adds, once, the group that chooses an endpoint of a set by the client's address, and returns its id. The datapath
 // drops a packet that is recirculated more than six times. On their way through a masqueraded NodePort fragments are, so that there
 // is no pass left for the datapath's hash.
-func (s *service) byClient(p k8s.Policy) uint32 {
+func (s *service) byClient(p k8s.Set) uint32 {
 	es := s.sp.Endpoints(p)
 	es = es[:min(len(es), maxTranslations)]
 	g := &flow.Group{ID: s.group(p) + 1, Method: flow.HashSrc}

@@ -39,15 +39,15 @@ func TestInstalledEndpoints(t *testing.T) {
 				own.Groups[g] = o
 			}
 		}
-		for _, p := range []k8s.Policy{k8s.Cluster, k8s.Local} {
+		for _, set := range k8s.Sets {
 			var want []netip.AddrPort
-			if reached(sp, p) {
-				for _, e := range sp.Endpoints(p) {
+			if reached(sp, set) {
+				for _, e := range sp.Endpoints(set) {
 					want = append(want, e.Addr)
 				}
 			}
-			if got := l.InstalledEndpoints(own, id, p == k8s.Local); !slices.Equal(got, want) {
-				t.Fatalf("%s, policy %s: got %v, want %v", sp.Name, p, got, want)
+			if got := l.InstalledEndpoints(own, id, set == k8s.OnNode); !slices.Equal(got, want) {
+				t.Fatalf("%s, set %d: got %v, want %v", sp.Name, set, got, want)
 			}
 			seen += len(want)
 		}
@@ -57,10 +57,10 @@ func TestInstalledEndpoints(t *testing.T) {
 	}
 }
 
-// reached reports whether some frontend leads to the endpoints of a policy: only then they are installed.
-func reached(sp *k8s.ServicePort, p k8s.Policy) bool {
+// reached reports whether some frontend leads to the endpoints of a set: only then they are installed.
+func reached(sp *k8s.ServicePort, set k8s.Set) bool {
 	return slices.ContainsFunc(sp.Frontends, func(f k8s.Frontend) bool {
-		return f.Policy == p || p == k8s.Cluster && f.Type != k8s.ClusterIP
+		return (f.Policy == k8s.Local) == (set == k8s.OnNode) || set == k8s.Anywhere && f.Type != k8s.ClusterIP
 	})
 }
 

@@ -16,18 +16,18 @@ type placed struct {
 // dealt are the tables of a Service port's two sets of endpoints; nil: the table that newSlots makes.
 type dealt struct{ cluster, local slots }
 
-func (d *dealt) of(p k8s.Policy) slots { return *d.at(p) }
+func (d *dealt) of(p k8s.Set) slots { return *d.at(p) }
 
-func (d *dealt) at(p k8s.Policy) *slots {
-	if p == k8s.Local {
+func (d *dealt) at(p k8s.Set) *slots {
+	if p == k8s.OnNode {
 		return &d.local
 	}
 	return &d.cluster
 }
 
-// hashed returns the endpoints of policy p if the datapath's hash chooses among them.
-func (p *placed) hashed(policy k8s.Policy) []k8s.Endpoint {
-	if es := p.sp.Endpoints(policy); len(es) > 1 && p.sp.AffinitySeconds == 0 {
+// hashed returns the endpoints of a set if the datapath's hash chooses among them.
+func (p *placed) hashed(set k8s.Set) []k8s.Endpoint {
+	if es := p.sp.Endpoints(set); len(es) > 1 && p.sp.AffinitySeconds == 0 {
 		return es
 	}
 	return nil
@@ -36,12 +36,12 @@ func (p *placed) hashed(policy k8s.Policy) []k8s.Endpoint {
 // turn returns the number of the endpoint that comes first when a new table's slots do not divide evenly among n.
 func (p *placed) turn(n int) int { return int(p.id) % n }
 
-// slots returns the table of policy p.
-func (p *placed) slots(policy k8s.Policy) slots {
-	if t := p.dealt.of(policy); t != nil {
+// slots returns the table of a set.
+func (p *placed) slots(set k8s.Set) slots {
+	if t := p.dealt.of(set); t != nil {
 		return t
 	}
-	es := p.hashed(policy)
+	es := p.hashed(set)
 	return newSlots(newShares(weights(es), p.turn(len(es))))
 }
 
@@ -50,23 +50,23 @@ func (p *placed) follow(old *placed) {
 	if old == nil {
 		return
 	}
-	for _, policy := range []k8s.Policy{k8s.Cluster, k8s.Local} {
-		was, now := old.hashed(policy), p.hashed(policy)
+	for _, set := range k8s.Sets {
+		was, now := old.hashed(set), p.hashed(set)
 		switch {
 		case was == nil || now == nil:
 		case sameChoice(was, now):
-			*p.dealt.at(policy) = old.dealt.of(policy)
+			*p.dealt.at(set) = old.dealt.of(set)
 		default:
-			p.deal(policy, old.slots(policy).reindexed(was, now))
+			p.deal(set, old.slots(set).reindexed(was, now))
 		}
 	}
 }
 
-// deal sets the table of policy p to the one that follows t.
-func (p *placed) deal(policy k8s.Policy, t slots) {
-	at := p.dealt.at(policy)
+// deal sets the table of a set to the one that follows t.
+func (p *placed) deal(set k8s.Set, t slots) {
+	at := p.dealt.at(set)
 	*at = nil
-	if next := deal(t, weights(p.hashed(policy))); !slices.Equal(next, p.slots(policy)) {
+	if next := deal(t, weights(p.hashed(set))); !slices.Equal(next, p.slots(set)) {
 		*at = next
 	}
 }

@@ -34,15 +34,16 @@ const (
 type service struct {
 	*builder
 	*placed
+	router k8s.Router
 	// used records which sets of endpoints some frontend reaches, so that only those become groups.
-	used map[k8s.Policy]bool
+	used map[k8s.Set]bool
 }
 
 // port adds everything of one Service port.
 func (b *builder) port(p *placed) {
-	s := &service{builder: b, placed: p, used: map[k8s.Policy]bool{}}
+	s := &service{builder: b, placed: p, router: b.router(), used: map[k8s.Set]bool{}}
 	for i := range s.sp.Frontends {
-		if f := &s.sp.Frontends[i]; f.ShadowedBy == "" {
+		if f := &s.sp.Frontends[i]; s.router.Serves(f) {
 			s.frontend(f)
 		}
 	}
@@ -50,9 +51,9 @@ func (b *builder) port(p *placed) {
 	if s.sp.AffinitySeconds > 0 {
 		s.affinity()
 	}
-	for _, p := range []k8s.Policy{k8s.Cluster, k8s.Local} {
-		if s.used[p] {
-			s.endpoints(p)
+	for _, set := range k8s.Sets {
+		if s.used[set] {
+			s.endpoints(set)
 		}
 	}
 	if s.sp.Consistent != nil {
@@ -61,10 +62,10 @@ func (b *builder) port(p *placed) {
 	s.surroundings()
 }
 
-// mark is the id and the bits of reg1 for traffic to the endpoints of policy p.
-func (s *service) mark(p k8s.Policy, masquerade bool) uint32 {
+// mark is the id and the bits of reg1 for traffic to the endpoints of a set.
+func (s *service) mark(p k8s.Set, masquerade bool) uint32 {
 	m := s.id<<markIDShift | markService
-	if p == k8s.Local {
+	if p == k8s.OnNode {
 		m |= markLocal
 	}
 	if masquerade {
@@ -74,14 +75,14 @@ func (s *service) mark(p k8s.Policy, masquerade bool) uint32 {
 }
 
 // marked matches packets whose reg1 carries this Service port and policy.
-func (s *service) marked(p k8s.Policy) flow.Match {
+func (s *service) marked(p k8s.Set) flow.Match {
 	m := ethIs(s.sp.Name.Family)
 	m.Reg[1] = flow.Bits{Value: s.id<<markIDShift | localBit(p), Mask: markIDMask | markLocal}
 	return m
 }
 
-func localBit(p k8s.Policy) uint32 {
-	if p == k8s.Local {
+func localBit(p k8s.Set) uint32 {
+	if p == k8s.OnNode {
 		return markLocal
 	}
 	return 0
@@ -101,60 +102,57 @@ func (s *service) frontend(f *k8s.Frontend) {
 		m.Reg[0] = flow.Bits{Value: toNode, Mask: toNode}
 	}
 
-	switch {
-	case f.Type == k8s.ClusterIP:
+	routes := s.router.Routes(s.sp, f)
+	outside := routes[k8s.Outside]
+	if f.Type == k8s.ClusterIP {
 		if s.sp.AffinitySeconds == 0 { // else a SYN that is sent again would choose again, and could move the client's pin
 			m.CTState = opening
 		}
 		// Table 0 has set the masquerade bit by the packet's source; that bit stays.
-		s.enter(everyone, m, f, f.Policy, setMark(s.mark(f.Policy, false), ^uint32(markMasquerade)))
+		s.enter(everyone, m, f, outside, setMark(s.mark(outside.Set, false), ^uint32(markMasquerade)))
 		s.share(tableServices, prioUnserved, cookieUnserved, s.toService(flow.Match{EthType: m.EthType, Dst: m.Dst, CTState: newConnection}),
 			s.resubmit(tableReject))
-	case f.Policy == k8s.Cluster:
-		s.enter(everyone, m, f, k8s.Cluster, setMark(s.mark(k8s.Cluster, true), 0xffffffff))
-	default:
-		// Outside traffic keeps its source address and stays on this node; the node itself and pods are served
-		// by every endpoint (semantics of externalTrafficPolicy Local).
-		s.enter(everyone, m, f, k8s.Local, setMark(s.mark(k8s.Local, false), 0xffffffff))
-		fromNode := m
-		fromNode.Reg[0].Value |= sourceNode
-		fromNode.Reg[0].Mask |= sourceMask
-		s.enter(source, fromNode, f, k8s.Cluster, setMark(s.mark(k8s.Cluster, true), 0xffffffff))
-		if s.detects(s.sp.Name.Family) {
-			fromPod := m
-			fromPod.Reg[0].Value |= sourcePod
-			fromPod.Reg[0].Mask |= sourceMask
-			s.enter(source, fromPod, f, k8s.Cluster, setMark(s.mark(k8s.Cluster, false), 0xffffffff))
+		return
+	}
+	s.enter(everyone, m, f, outside, setMark(s.mark(outside.Set, outside.Masquerade), 0xffffffff))
+	for _, from := range []k8s.ClientKind{k8s.ThisNode, k8s.Pod} {
+		r := routes[from]
+		if r.Set == outside.Set && r.Masquerade == outside.Masquerade {
+			continue
 		}
+		its := m
+		its.Reg[0].Value |= uint32(from)
+		its.Reg[0].Mask |= sourceMask
+		s.enter(source, its, f, r, setMark(s.mark(r.Set, r.Masquerade), 0xffffffff))
 	}
 }
 
-// enter adds one flow of table 1: it leads to the endpoints of policy p or, if there are none, rejects or drops the packet.
-func (s *service) enter(priority uint16, match flow.Match, f *k8s.Frontend, p k8s.Policy, mark flow.Action) {
+// enter adds one flow of table 1: it leads to the endpoints of a route or, if there are none, rejects or drops the packet.
+func (s *service) enter(priority uint16, match flow.Match, f *k8s.Frontend, r k8s.Route, mark flow.Action) {
 	m := match
 	if f.Address.IsValid() {
 		m = s.toService(m)
 	}
-	if len(s.sp.Endpoints(p)) == 0 {
-		if p == k8s.Local && f.WhenEmpty == k8s.Drop {
-			s.add(tableServices, priority+drops, s.id|cookieDrops, m)
-			return
-		}
+	switch r.Empty {
+	case k8s.Drop:
+		s.add(tableServices, priority+drops, s.id|cookieDrops, m)
+		return
+	case k8s.Reject:
 		s.add(tableServices, priority+refuses, s.id|cookieDrops, m, s.resubmit(tableReject))
 		return
 	}
-	if s.NoNullNAT && s.isOwnEndpoint(f, p) {
+	if s.NoNullNAT && s.isOwnEndpoint(f, r.Set) {
 		s.add(tableServices, priority, s.id, m, s.resubmit(tableOutput))
 		return
 	}
-	s.used[p] = true
-	s.fragments(priority, match, f, p, mark)
+	s.used[r.Set] = true
+	s.fragments(priority, match, f, r.Set, mark)
 	if len(f.SourceRanges) > 0 {
 		s.add(tableServices, priority, s.id, m, mark, s.resubmit(tableRanges))
-		s.sourceRanges(f, p)
+		s.sourceRanges(f, r.Set)
 		return
 	}
-	s.add(tableServices, priority, s.id, m, append([]flow.Action{mark}, s.choose(p)...)...)
+	s.add(tableServices, priority, s.id, m, append([]flow.Action{mark}, s.choose(r.Set)...)...)
 }
 
 // untranslated returns a line for each frontend of a Service port that is not translated, because the switch can crash on a
@@ -163,10 +161,10 @@ func (c *Config) untranslated(sp *k8s.ServicePort) (lines []string) {
 	if !c.NoNullNAT {
 		return nil
 	}
-	s := &service{builder: &builder{Config: c}, placed: &placed{sp: sp}}
+	s, router := &service{builder: &builder{Config: c}, placed: &placed{sp: sp}}, c.router()
 	for i := range sp.Frontends {
 		f := &sp.Frontends[i]
-		if f.ShadowedBy == "" && (s.isOwnEndpoint(f, k8s.Cluster) || s.isOwnEndpoint(f, k8s.Local)) {
+		if router.Serves(f) && (s.isOwnEndpoint(f, k8s.Anywhere) || s.isOwnEndpoint(f, k8s.OnNode)) {
 			where := fmt.Sprint(f.Port)
 			if f.Address.IsValid() {
 				where = netip.AddrPortFrom(f.Address, f.Port).String()
@@ -178,9 +176,9 @@ func (c *Config) untranslated(sp *k8s.ServicePort) (lines []string) {
 	return lines
 }
 
-// isOwnEndpoint reports whether an endpoint of policy p has the frontend's address and port, so that a translation to it
+// isOwnEndpoint reports whether an endpoint of a set has the frontend's address and port, so that a translation to it
 // would change nothing. The userspace datapath before Open vSwitch 3.3 tracks SCTP without ports.
-func (s *service) isOwnEndpoint(f *k8s.Frontend, p k8s.Policy) bool {
+func (s *service) isOwnEndpoint(f *k8s.Frontend, p k8s.Set) bool {
 	return slices.ContainsFunc(s.sp.Endpoints(p), func(e k8s.Endpoint) bool { return s.sameTarget(e, f.Address, f.Port) })
 }
 
@@ -191,12 +189,12 @@ func (s *service) sameTarget(e k8s.Endpoint, at netip.Addr, port uint16) bool {
 	return here && (e.Addr.Port() == port || s.sp.Name.Protocol == "SCTP")
 }
 
-// choose picks one endpoint of policy p for a marked packet, and counts it.
-func (s *service) choose(p k8s.Policy) []flow.Action { return s.counted(s.pick(p)...) }
+// choose picks one endpoint of a set for a marked packet, and counts it.
+func (s *service) choose(p k8s.Set) []flow.Action { return s.counted(s.pick(p)...) }
 
-// pick picks one endpoint of policy p for a marked packet. A single endpoint needs no group, whose hash would be one more pass
+// pick picks one endpoint of a set for a marked packet. A single endpoint needs no group, whose hash would be one more pass
 // through the datapath, in sixteen cached flows or more for each client (docs/decisions/0054-cached-flows.md).
-func (s *service) pick(p k8s.Policy) []flow.Action {
+func (s *service) pick(p k8s.Set) []flow.Action {
 	es := s.sp.Endpoints(p)
 	switch {
 	case s.sp.AffinitySeconds > 0:
@@ -207,29 +205,23 @@ func (s *service) pick(p k8s.Policy) []flow.Action {
 	return []flow.Action{flow.ToGroup{ID: s.group(p)}}
 }
 
-func (s *service) group(p k8s.Policy) uint32 {
+func (s *service) group(p k8s.Set) uint32 {
 	kind := uint32(groupCluster)
 	switch affinity := s.sp.AffinitySeconds > 0; {
-	case affinity && p == k8s.Local:
+	case affinity && p == k8s.OnNode:
 		kind = groupAffinityLocal
 	case affinity:
 		kind = groupAffinityCluster
-	case p == k8s.Local:
+	case p == k8s.OnNode:
 		kind = groupLocal
 	}
 	return s.Layout.group(s.id, kind, 0)
 }
 
 // sourceRanges lets only the allowed clients of a LoadBalancer address through. The ranges belong to the
-// Service: all its LoadBalancer addresses share the flows. The node may reach an address that it holds itself.
-func (s *service) sourceRanges(f *k8s.Frontend, p k8s.Policy) {
-	allowed := append([]netip.Prefix(nil), f.SourceRanges...)
-	for _, ip := range s.NodeIPs {
-		if slices.ContainsFunc(f.SourceRanges, func(r netip.Prefix) bool { return r.Contains(ip) }) {
-			allowed = append(allowed, host(f.Address))
-		}
-	}
-	for _, r := range allowed {
+// Service: all its LoadBalancer addresses share the flows.
+func (s *service) sourceRanges(f *k8s.Frontend, p k8s.Set) {
+	for _, r := range s.router.Clients(f) {
 		m := s.marked(p)
 		m.Src = matched(r)
 		s.addOnce(tableRanges, prioInRange, s.id, m, s.choose(p)...)
@@ -245,8 +237,8 @@ func (s *service) addOnce(table uint8, priority uint16, id uint32, m flow.Match,
 	}
 }
 
-// endpoints adds the group that picks an endpoint of policy p.
-func (s *service) endpoints(p k8s.Policy) {
+// endpoints adds the group that picks an endpoint of a set.
+func (s *service) endpoints(p k8s.Set) {
 	es := s.sp.Endpoints(p)
 	if s.sp.AffinitySeconds > 0 {
 		s.affinityGroup(p, es)

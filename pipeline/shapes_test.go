@@ -129,7 +129,8 @@ func TestDetects(t *testing.T) {
 		{k8s.Detector{Bridge: "br-int"}, 0, false, false},
 	} {
 		cfg := Config{Detector: c.detector, Uplink: c.uplink}
-		if v4, v6 := cfg.detects(k8s.IPv4), cfg.detects(k8s.IPv6); v4 != c.v4 || v6 != c.v6 {
+		router := cfg.router()
+		if v4, v6 := router.Detector.Has(k8s.IPv4), router.Detector.Has(k8s.IPv6); v4 != c.v4 || v6 != c.v6 {
 			t.Errorf("%+v, uplink %d: IPv4 %v, IPv6 %v; want %v, %v", c.detector, c.uplink, v4, v6, c.v4, c.v6)
 		}
 	}

@@ -98,7 +98,7 @@ func (c *churn) port() *k8s.ServicePort { sp := c.sp; return &sp }
 // chosen returns the endpoint for each value of a hash of hashBits bits.
 func chosen(c *Compiler, sp *k8s.ServicePort, hashBits int) []netip.AddrPort {
 	p := c.ports[sp.Name]
-	t := p.slots(k8s.Cluster)
+	t := p.slots(k8s.Anywhere)
 	out := make([]netip.AddrPort, 1<<hashBits)
 	for j := range out {
 		out[j] = sp.ClusterEndpoints[t[j%len(t)]].Addr
@@ -188,7 +188,7 @@ func TestEndpointChangesMoveLittle(t *testing.T) {
 					t.Fatalf("step %d, %d to %d endpoints: %.3f of the choices move, %.2f shares", step, was, now, float64(moved)/float64(len(after)), change)
 				}
 				p := c.ports[sp.Name]
-				table := p.slots(k8s.Cluster)
+				table := p.slots(k8s.Anywhere)
 				objects := float64(len(d.SetFlows) + len(d.DelFlows) + len(d.SetGroups) + len(d.DelGroups))
 				limit := 2*float64(len(table))/float64(now) + 8
 				mostObjects = max(mostObjects, objects/limit)
@@ -303,8 +303,8 @@ func TestAdoptTrustsNothing(t *testing.T) {
 		c := compile(t, testConfig(), sp)
 		have.Apply(adopt(c, have))
 		equal(t, name, have, c.State())
-		for i, s := range c.ports[sp.Name].slots(k8s.Cluster).counts(4) {
-			if share := float64(4*s) / float64(len(c.ports[sp.Name].slots(k8s.Cluster))); share < 0.8 || share > 1.2 {
+		for i, s := range c.ports[sp.Name].slots(k8s.Anywhere).counts(4) {
+			if share := float64(4*s) / float64(len(c.ports[sp.Name].slots(k8s.Anywhere))); share < 0.8 || share > 1.2 {
 				t.Errorf("%s: endpoint %d has %.2f of its share", name, i, share)
 			}
 		}

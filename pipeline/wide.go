@@ -20,8 +20,8 @@ const (
 	prioSlot = 100
 )
 
-// choice adds the group that chooses among the endpoints of policy p by a table, and its flows.
-func (s *service) choice(p k8s.Policy, es []k8s.Endpoint, t slots) {
+// choice adds the group that chooses among the endpoints of a set by a table, and its flows.
+func (s *service) choice(p k8s.Set, es []k8s.Endpoint, t slots) {
 	buckets := make(slots, min(len(t), maxSlots)) // vacant: goes on in tableWide
 	for c := range buckets {
 		buckets[c] = t[c]
@@ -51,7 +51,7 @@ func (s *service) choice(p k8s.Policy, es []k8s.Endpoint, t slots) {
 }
 
 // slotFlows adds the flows of the slots whose low bits are c.
-func (s *service) slotFlows(p k8s.Policy, es []k8s.Endpoint, t slots, c int) {
+func (s *service) slotFlows(p k8s.Set, es []k8s.Endpoint, t slots, c int) {
 	for j := c; j < len(t); j += maxSlots {
 		depth := max(groupBits, bits.Len(uint(j)))
 		if j != c && t[j] == t[j&^(1<<(depth-1))] {

@@ -11,13 +11,12 @@ import (
 func (c *Compiler) Adopt(installed Elements, p *k8s.ServicePort) (slots Ports) {
 	b := &builder{Compiler: c, ServicePort: p, proto: protocols[p.Name.Protocol]}
 	for i := range p.Frontends {
-		if f := &p.Frontends[i]; c.serves(f) {
+		if f := &p.Frontends[i]; c.Router.Serves(f) {
 			a := b.at(f)
-			if len(slots.Cluster) == 0 {
-				slots.Cluster = c.adopt(installed, a, 0)
-			}
-			if len(slots.Local) == 0 {
-				slots.Local = c.adopt(installed, a, localOffset)
+			for _, set := range k8s.Sets {
+				if len(slots[set]) == 0 {
+					slots[set] = c.adopt(installed, a, slotOffset(set))
+				}
 			}
 		}
 	}
@@ -54,7 +53,7 @@ var Counting = []SetID{Services, NodePorts, Refused, RefusedNodePorts, TrafficIn
 func (c *Compiler) Entries(p *k8s.ServicePort) (list []Ref) {
 	b := &builder{Compiler: c, ServicePort: p, proto: protocols[p.Name.Protocol]}
 	for i := range p.Frontends {
-		if f := &p.Frontends[i]; c.serves(f) {
+		if f := &p.Frontends[i]; c.Router.Serves(f) {
 			a := b.at(f)
 			list = append(list, a.in(Services, NodePorts), a.in(Refused, RefusedNodePorts))
 			if c.CountTraffic {

@@ -1,5 +1,7 @@
 package nft
 
+import "github.com/nkp-proxy/nkp/k8s"
+
 // Feature is a part of nf_tables that the table needs, with the sets and chains by which a kernel shows that it has it. They need nothing
 // of other Features.
 type Feature struct {
@@ -14,7 +16,7 @@ type Feature struct {
 // Features returns what the table needs of the kernel. Since is from the history of Linux' net/netfilter.
 func Features() []Feature {
 	chain := func(name string, rules ...Rule) []Chain { return []Chain{{Name: name, Rules: rules}} }
-	local := spread{4, true, false}.chain()
+	local := spread{4, k8s.OnNode, false}.chain()
 	clients := Set{Name: "clients", Key: []Type{Addr}, Data: []Type{Addr, Port}, Timeout: 1, Limit: 1}
 	nat := func(hook string, priority int) []Chain {
 		return []Chain{{Name: hook, Hook: Hook{"nat", hook, priority}}}

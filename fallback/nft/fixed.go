@@ -77,23 +77,26 @@ func (c *Compiler) Fixed() Fixed {
 		}
 		chain(p+"pick", Rule{Lookup{key, set(Affinity, NodePortAffinity)}}, Rule{Lookup{key, set(Spread, NodePortSpread)}})
 		chain(p+"pick-local", Rule{Lookup{key, set(AffinityLocal, NodePortAffinityLocal)}}, Rule{Lookup{key, set(SpreadLocal, NodePortSpreadLocal)}})
-		// The endpoint may be on another node; its answers must come back through this one.
-		chain(p+"external", Rule{mark, Goto{p + "pick"}})
-		var list []Rule
-		if c.pods != nil { // pods are served as at the ClusterIP
-			list = append(list, Rule{c.pods, Jump{p + "pick"}})
+		for _, set := range k8s.Sets {
+			chain(p+"external"+suffix(set), c.external(set, func(r k8s.Route, last bool) (rule Rule) {
+				if r.Masquerade {
+					rule = Rule{mark}
+				}
+				if last {
+					return append(rule, Goto{p + "pick" + suffix(r.Set)})
+				}
+				return append(rule, Jump{p + "pick" + suffix(r.Set)})
+			})...)
 		}
-		// The node itself may use the load balancer's address as its source, which is useless on other nodes.
-		list = append(list, Rule{Local{Saddr}, mark, Jump{p + "pick"}}, Rule{Goto{p + "pick-local"}})
-		chain(p+"external-local", list...)
 	}
-	for _, s := range []string{"", "-local"} {
+	for _, set := range k8s.Sets {
+		s := suffix(set)
 		chain("cluster-ip"+s, append(c.masqueradeClients(mark), Rule{Goto{"pick" + s}})...)
 		chain("firewall"+s, Rule{In{append(fields(false), Saddr), Sets[SourceRanges].Name}, Goto{"external" + s}})
 	}
 	nodePorts := Rule{Local{Daddr}}
 	switch {
-	case c.family == k8s.IPv6:
+	case c.Family == k8s.IPv6:
 		nodePorts = append(nodePorts, Prefix{Field: Daddr, Not: true, Prefix: loopback6})
 	case !c.LocalhostNodePorts:
 		nodePorts = append(nodePorts, Prefix{Field: Daddr, Not: true, Prefix: loopback4})
@@ -128,8 +131,8 @@ func (c *Compiler) Fixed() Fixed {
 
 	chain("masq", c.masquerade()...)
 
-	for _, a := range append([]netip.Addr{loopback4.Addr().Next(), loopback6.Addr()}, c.localAddrs...) {
-		if k8s.FamilyOf(a) == c.family {
+	for _, a := range append([]netip.Addr{loopback4.Addr().Next(), loopback6.Addr()}, c.Local...) {
+		if k8s.FamilyOf(a) == c.Family {
 			f.Elements = append(f.Elements, Ref{NodeIPs, string(key{}.addr(a))})
 		}
 	}
@@ -155,15 +158,38 @@ func (c *Compiler) count(prerouting bool) (list []Rule) {
 	return list
 }
 
-// masqueradeClients returns the rules that masquerade clients of ClusterIPs that answers might not reach otherwise.
-func (c *Compiler) masqueradeClients(mark Statement) []Rule {
-	switch {
-	case c.MasqueradeAll:
-		return []Rule{{mark}}
-	case c.notPods != nil:
-		return []Rule{{c.notPods, mark}}
+// external returns the rules of a chain for frontends other than ClusterIPs whose policy is about a set of endpoints: one for each kind of
+// client with a route of its own, and the last for all others. to returns what a rule does; nil: there is no such rule.
+func (c *Compiler) external(set k8s.Set, to func(r k8s.Route, last bool) Rule) (list []Rule) {
+	route := func(from k8s.ClientKind) k8s.Route { return c.Router.Route(k8s.NodePort, set, c.Family, from) }
+	add := func(r k8s.Route, last bool, match ...Statement) {
+		if rule := to(r, last); rule != nil {
+			list = append(list, append(match, rule...))
+		}
 	}
-	return nil
+	others := route(k8s.Outside)
+	if r := route(k8s.Pod); r != others {
+		add(r, false, c.pods)
+	}
+	if r := route(k8s.ThisNode); r != others {
+		add(r, false, Local{Saddr}) // it may have the load balancer's address
+	}
+	add(others, true)
+	return list
+}
+
+// masqueradeClients returns the rules that masquerade clients of ClusterIPs.
+func (c *Compiler) masqueradeClients(mark Statement) []Rule {
+	masquerades := func(from k8s.ClientKind) bool {
+		return c.Router.Route(k8s.ClusterIP, k8s.Anywhere, c.Family, from).Masquerade
+	}
+	switch {
+	case !masquerades(k8s.Outside):
+		return nil
+	case masquerades(k8s.Pod):
+		return []Rule{{mark}}
+	}
+	return []Rule{{c.notPods, mark}}
 }
 
 // unserved returns the rules that refuse the other ports of ClusterIPs, and drop packets to unallocated ones.
@@ -172,7 +198,7 @@ func (c *Compiler) unserved() (list []Rule) {
 		return nil
 	}
 	list = append(list, Rule{In{[]Field{Daddr}, Sets[ClusterIPs].Name}, Counter{}, Reject{}})
-	for _, p := range c.cidrs {
+	for _, p := range c.Ranges {
 		list = append(list, Rule{Prefix{Field: Daddr, Prefix: p}, Counter{}, Drop{}})
 	}
 	return list
@@ -196,7 +222,7 @@ func (c *Compiler) bases(base func(string, Hook, ...Rule)) {
 	base("postrouting", Hook{"nat", "postrouting", prioritySNAT},
 		Rule{Marked{c.MasqueradeBit}, Goto{"masq"}},
 		Rule{Translated{}, In{[]Field{Saddr, Daddr}, Sets[Hairpin].Name}, Goto{"masq"}})
-	if c.localhost() {
+	if c.Router.Loopback {
 		// route_localnet admits packets to 127.0.0.0/8 from the network.
 		base(LocalnetGuard, Hook{"filter", "input", priorityFilter},
 			Rule{Prefix{Field: Daddr, Not: true, Prefix: loopback4}, Return{}},

@@ -22,13 +22,13 @@ type Ruleset struct {
 // Ruleset returns the desired state for a model's Services. prev returns the slots that a Service port has had; nil: none.
 func (c *Compiler) Ruleset(m *k8s.Model, prev func(k8s.PortName) Ports) *Ruleset {
 	fixed := c.Fixed()
-	r := &Ruleset{Family: c.family, Devices: c.Devices(), Elements: Elements{}}
+	r := &Ruleset{Family: c.Family, Devices: c.Devices(), Elements: Elements{}}
 	for _, e := range fixed.Elements {
 		r.Elements[e] = Value{}
 	}
 	seen := map[string]bool{}
 	for _, n := range slices.SortedFunc(maps.Keys(m.Ports), k8s.PortName.Compare) {
-		if n.Family != c.family {
+		if n.Family != c.Family {
 			continue
 		}
 		var slots Ports

@@ -34,12 +34,9 @@ const (
 // configuration changes.
 type Compiler struct {
 	Config
-	family     k8s.Family
-	pods       Statement      // matches traffic of the node's pods; nil: it cannot be recognized
-	notPods    Statement      // matches all other traffic
-	nodeIPs    []netip.Addr   // the addresses in the Node object's status, of the family
-	localAddrs []netip.Addr   // the addresses of all of the node's interfaces
-	cidrs      []netip.Prefix // Service ranges of the family
+	rules.Node
+	pods    Statement // matches traffic of the node's pods; nil: it cannot be recognized
+	notPods Statement // matches all other traffic
 }
 
 // NewCompiler returns a Compiler for the node that the model describes; the model itself is not kept.
@@ -47,21 +44,8 @@ func NewCompiler(c Config, f k8s.Family, m *k8s.Model) *Compiler {
 	if c.AffinityLimit <= 0 {
 		c.AffinityLimit = DefaultAffinityLimit
 	}
-	r := &Compiler{Config: c, family: f, localAddrs: m.Node.Local}
+	r := &Compiler{Config: c, Node: rules.NewNode(c.Config, f, m)}
 	r.pods, r.notPods = detector(m.Detector, f)
-	for _, a := range m.Node.IPs {
-		if k8s.FamilyOf(a) == f {
-			r.nodeIPs = append(r.nodeIPs, a)
-		}
-	}
-	if c.Scope == rules.Own {
-		return r // only frontends at the node's own addresses are served: no Service range contains one
-	}
-	for _, p := range m.ServiceCIDRs {
-		if k8s.FamilyOf(p.Addr()) == f {
-			r.cidrs = append(r.cidrs, p.Masked())
-		}
-	}
 	return r
 }
 
@@ -104,12 +88,15 @@ type ClientMap struct {
 	Slots Slots
 }
 
-// Ports are the slots of a Service port's endpoints, for each policy.
-type Ports struct{ Cluster, Local Slots }
+// Ports are the slots of a Service port's endpoints, by set.
+type Ports [len(k8s.Sets)]Slots
 
 // AssignPorts returns the slots of a Service port, such that few differ from prev.
 func AssignPorts(prev Ports, p *k8s.ServicePort) Ports {
-	return Ports{Assign(prev.Cluster, p.ClusterEndpoints), Assign(prev.Local, p.LocalEndpoints)}
+	for _, set := range k8s.Sets {
+		prev[set] = Assign(prev[set], p.Endpoints(set))
+	}
+	return prev
 }
 
 // builder collects what one Service port needs.
@@ -123,32 +110,18 @@ type builder struct {
 	out   Service
 }
 
-// Service returns what a Service port needs. Frontends whose address and port an older Service has claimed (ShadowedBy) are left
-// out. slots are AssignPorts' for it.
+// Service returns what a Service port needs. Frontends that are not served (k8s.Router) are left out. slots are AssignPorts' for it.
 func (c *Compiler) Service(p *k8s.ServicePort, slots Ports) Service {
 	b := &builder{Compiler: c, ServicePort: p, slots: slots, proto: protocols[p.Name.Protocol], hash: rules.PortHash(p.Name), names: map[string]bool{}}
 	b.out.Elements = Elements{}
 	for i := range p.Frontends {
-		if f := &p.Frontends[i]; c.serves(f) {
+		if f := &p.Frontends[i]; c.Router.Serves(f) {
 			b.frontend(f)
 		}
 	}
 	b.hairpins()
 	return b.out
 }
-
-// serves reports whether a frontend is served, or refused.
-func (c *Compiler) serves(f *k8s.Frontend) bool {
-	return f.ShadowedBy == "" && (c.Scope != rules.Own || c.own(f)) && (!f.Address.IsLoopback() || c.localhost())
-}
-
-// own reports whether a frontend is at addresses of the node itself.
-func (c *Compiler) own(f *k8s.Frontend) bool {
-	return f.Type == k8s.NodePort || f.Type != k8s.ClusterIP && slices.Contains(c.localAddrs, f.Address)
-}
-
-// localhost reports whether NodePorts are served at loopback addresses.
-func (c *Compiler) localhost() bool { return c.family == k8s.IPv4 && c.LocalhostNodePorts }
 
 // at is where a frontend is found in the maps: by address, protocol and port, or by protocol and port.
 type at struct {
@@ -179,51 +152,47 @@ func (b *builder) at(f *k8s.Frontend) at {
 }
 
 func (b *builder) frontend(f *k8s.Frontend) {
-	a := b.at(f)
-	list, local := b.Endpoints(f.Policy), f.Policy == k8s.Local
-	served := len(b.ClusterEndpoints)+len(b.LocalEndpoints) > 0
+	a, routes := b.at(f), b.Router.Routes(b.ServicePort, f)
+	outside := routes[k8s.Outside]
+	served := outside.Empty == ""
+	entry, remember := "cluster-ip"+suffix(outside.Set), "remember"+suffix(outside.Set)
 	firewalled := f.Type == k8s.LoadBalancer && len(f.SourceRanges) > 0
-	entry, remember := "", ""
 	switch {
 	case f.Type == k8s.ClusterIP:
-		if len(list) > 0 {
-			entry, remember = "cluster-ip"+suffix(local), "remember"+suffix(local)
-			b.pick(a, local)
-		}
-		if len(b.cidrs) == 0 || slices.ContainsFunc(b.cidrs, func(r netip.Prefix) bool { return r.Contains(f.Address) }) {
+		if b.RefusesOtherPorts(f.Address) {
 			b.out.Shared = append(b.out.Shared, Ref{ClusterIPs, string(key{}.addr(f.Address))})
 		}
-	case served:
-		entry, remember = prefix(a.isPort)+"external"+suffix(local), "remember"
-		if firewalled {
-			entry = "firewall" + suffix(local)
+	default:
+		served = len(b.ClusterEndpoints)+len(b.LocalEndpoints) > 0
+		entry, remember = prefix(a.isPort)+"external"+suffix(outside.Set), "remember"
+		if outside.Set == k8s.OnNode {
+			remember = "remember-external"
+		}
+		if served && firewalled {
+			entry = "firewall" + suffix(outside.Set)
 			b.sourceRanges(f, a)
 		}
-		if len(b.ClusterEndpoints) > 0 {
-			b.pick(a, false) // also with policy Local: the node's own traffic goes to any endpoint
-		}
-		if local {
-			remember = "remember-external"
-			if len(list) > 0 {
-				b.pick(a, true)
+	}
+	if served {
+		for _, set := range k8s.Sets {
+			if routes.Reach(set) {
+				b.pick(a, set)
 			}
 		}
-	}
-	if entry != "" {
 		b.out.Elements[a.in(Services, NodePorts)] = Value{Data: "goto " + entry}
 		if b.CountTraffic {
 			b.out.Elements[a.in(TrafficIn, NodePortTrafficIn)] = Value{}
 			b.out.Elements[a.in(TrafficOut, NodePortTrafficOut)] = Value{}
 		}
-	}
-	if entry != "" && b.AffinitySeconds > 0 {
-		b.remember(a, remember)
+		if b.AffinitySeconds > 0 {
+			b.remember(a, remember)
+		}
 	}
 	refuse := ""
 	switch {
-	case len(list) == 0 && f.WhenEmpty == k8s.Drop:
+	case outside.Empty == k8s.Drop:
 		refuse = noLocalEndpoint
-	case len(list) == 0:
+	case outside.Empty == k8s.Reject:
 		refuse = noEndpoint
 	case firewalled:
 		refuse = sourceRange
@@ -233,35 +202,30 @@ func (b *builder) frontend(f *k8s.Frontend) {
 	}
 }
 
-// pick adds what picks an endpoint of a policy for a frontend.
-func (b *builder) pick(a at, local bool) {
-	slots, offset := b.slots.Cluster, uint32(0)
+// pick adds what picks an endpoint of a set for a frontend.
+func (b *builder) pick(a at, set k8s.Set) {
+	slots, offset := b.slots[set], slotOffset(set)
 	spreadSet, affinitySet := a.in(Spread, NodePortSpread), a.in(Affinity, NodePortAffinity)
-	if local {
-		slots, offset = b.slots.Local, localOffset
+	if set == k8s.OnNode {
 		spreadSet, affinitySet = a.in(SpreadLocal, NodePortSpreadLocal), a.in(AffinityLocal, NodePortAffinityLocal)
 	}
 	for i, e := range slots {
 		b.out.Elements[a.slot(offset+uint32(i))] = Value{Data: string(key{}.addr(e.Addr()).port(e.Port()))}
 	}
-	c := spreadOver(len(slots), local, a.isPort).chain()
+	c := spreadOver(len(slots), set, a.isPort).chain()
 	b.out.Elements[spreadSet] = Value{Data: "goto " + c.Name}
 	if !b.names[c.Name] {
 		b.names[c.Name] = true
 		b.out.Chains = append(b.out.Chains, c)
 	}
 	if b.AffinitySeconds > 0 {
-		b.out.Elements[affinitySet] = Value{Data: "jump " + b.affinity(local)}
+		b.out.Elements[affinitySet] = Value{Data: "jump " + b.affinity(set)}
 	}
 }
 
 // sourceRanges adds the clients that a load balancer's address serves.
 func (b *builder) sourceRanges(f *k8s.Frontend, a at) {
-	ranges := slices.Clone(f.SourceRanges)
-	if slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return slices.ContainsFunc(b.nodeIPs, p.Contains) }) {
-		// The load balancer's address may be one of the node's; the node then connects to it from that same address.
-		ranges = append(ranges, netip.PrefixFrom(f.Address, f.Address.BitLen()))
-	}
+	ranges := b.Router.Clients(f)
 	for _, p := range ranges {
 		p = p.Masked()
 		if slices.ContainsFunc(ranges, func(o netip.Prefix) bool { return o.Bits() < p.Bits() && o.Contains(p.Addr()) }) {
@@ -278,8 +242,8 @@ func (b *builder) hairpins() {
 	if len(b.out.Chains) == 0 {
 		return // none of its frontends is served
 	}
-	seen := make(map[netip.Addr]bool, len(b.slots.Cluster))
-	for _, list := range []Slots{b.slots.Cluster, b.slots.Local} {
+	seen := make(map[netip.Addr]bool, len(b.slots[k8s.Anywhere]))
+	for _, list := range b.slots {
 		for _, e := range list {
 			if a := e.Addr(); !seen[a] {
 				seen[a] = true

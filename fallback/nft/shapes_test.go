@@ -162,8 +162,8 @@ func TestAdopt(t *testing.T) {
 		sp := s.ServicePort()
 		c := NewCompiler(testConfig(), sp.Name.Family, testModel())
 		slots := AssignPorts(Ports{}, sp)
-		slices.Reverse(slots.Cluster)
-		slices.Reverse(slots.Local)
+		slices.Reverse(slots[k8s.Anywhere])
+		slices.Reverse(slots[k8s.OnNode])
 		installed := c.Service(sp, slots).Elements
 		if got := c.Service(sp, AssignPorts(c.Adopt(installed, sp), sp)).Elements; !maps.Equal(got, installed) {
 			t.Errorf("%s: %d elements differ", s.Name, different(installed, got))

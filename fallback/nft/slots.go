@@ -52,8 +52,8 @@ func Assign(prev Slots, list []k8s.Endpoint) Slots {
 // MaxEndpoints is the number of endpoints of a Service port that are served; more are left out. Kubernetes does not support as many.
 const MaxEndpoints = 1 << 16
 
-// localOffset separates the slots of policy Local from those of policy Cluster in the same map.
-const localOffset = 1 << 20
+// slotOffset is where the slots of a set begin: both sets of a Service port are in one map.
+func slotOffset(of k8s.Set) uint32 { return uint32(of) << 20 }
 
 // tries is how often a chain draws a random slot before it settles for one of the lower half, all of which are in use. Less than
 // half of the slots are free, so that less than one connection in 1,000 gets there.
@@ -61,38 +61,36 @@ const tries = 10
 
 // spread is how endpoints are picked: a chain of the name picks one of up to size slots.
 type spread struct {
-	size           int // a power of 2
-	local, isPorts bool
+	size    int // a power of 2
+	of      k8s.Set
+	isPorts bool
 }
 
 // spreadOver returns the spread for n endpoints.
-func spreadOver(n int, local, isPorts bool) spread {
-	return spread{1 << bits.Len(uint(n-1)), local, isPorts}
+func spreadOver(n int, of k8s.Set, isPorts bool) spread {
+	return spread{1 << bits.Len(uint(n-1)), of, isPorts}
 }
 
 // SpreadChain returns the chain of a name that picks an endpoint; ok is false if there is none of that name.
 func SpreadChain(name string) (c Chain, ok bool) {
 	rest, isPorts := strings.CutPrefix(name, prefix(true))
-	rest, local := strings.CutPrefix(rest, "spread"+suffix(true)+"-")
+	of := k8s.OnNode
+	rest, local := strings.CutPrefix(rest, "spread"+suffix(of)+"-")
 	if !local {
-		rest = strings.TrimPrefix(rest, "spread-")
+		of, rest = k8s.Anywhere, strings.TrimPrefix(rest, "spread-")
 	}
 	size, err := strconv.Atoi(rest)
 	if err != nil || size < 1 || size > MaxEndpoints {
 		return c, false
 	}
-	c = spread{size, local, isPorts}.chain()
+	c = spread{size, of, isPorts}.chain()
 	return c, c.Name == name && size&(size-1) == 0
 }
 
 func (s spread) chain() Chain {
-	c := Chain{Name: fmt.Sprintf("%s%s-%d", prefix(s.isPorts), "spread"+suffix(s.local), s.size)}
-	offset := uint32(0)
-	if s.local {
-		offset = localOffset
-	}
+	c := Chain{Name: fmt.Sprintf("%s%s-%d", prefix(s.isPorts), "spread"+suffix(s.of), s.size)}
 	draw := func(size int) {
-		c.Rules = append(c.Rules, Rule{DNAT{fields(s.isPorts), uint32(size), offset, Sets[endpointSet(s.isPorts)].Name}})
+		c.Rules = append(c.Rules, Rule{DNAT{fields(s.isPorts), uint32(size), slotOffset(s.of), Sets[endpointSet(s.isPorts)].Name}})
 	}
 	if s.size > 2 {
 		for range tries {
@@ -112,8 +110,8 @@ func prefix(isPorts bool) string {
 	return ""
 }
 
-func suffix(local bool) string {
-	if local {
+func suffix(of k8s.Set) string {
+	if of == k8s.OnNode {
 		return "-local"
 	}
 	return ""

@@ -39,9 +39,9 @@ func TestAssign(t *testing.T) {
 // A chain picks every slot, and its last rule never one that may be free.
 func TestSpread(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 4, 5, 8, 9, 1000, 1024, 1025, MaxEndpoints} {
-		c := spreadOver(n, true, false).chain()
+		c := spreadOver(n, k8s.OnNode, false).chain()
 		first, last := c.Rules[0][0].(DNAT), c.Rules[len(c.Rules)-1][0].(DNAT)
-		if int(first.Modulus) < n || int(last.Modulus) > n || first.Offset != localOffset || 2*int(last.Modulus) < int(first.Modulus) || int(first.Modulus) >= 2*n && n > 1 {
+		if int(first.Modulus) < n || int(last.Modulus) > n || first.Offset != slotOffset(k8s.OnNode) || 2*int(last.Modulus) < int(first.Modulus) || int(first.Modulus) >= 2*n && n > 1 {
 			t.Errorf("%d endpoints: %+v", n, c)
 		}
 	}

@@ -2,7 +2,6 @@ package rules
 
 import (
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -17,15 +16,17 @@ func (s *portBuilder) chains(u *uses) {
 	if len(u.firewalled) > 0 {
 		s.firewallChain(u.firewalled)
 	}
-	if u.cluster {
-		s.spreadChain(k8s.Cluster, u.internal)
-	}
-	if u.local {
-		s.spreadChain(k8s.Local, u.internal)
+	for _, set := range k8s.Sets {
+		if u.sets[set] {
+			s.spreadChain(set, u.internal)
+		}
 	}
 	done := map[string]bool{}
-	for _, list := range [][]k8s.Endpoint{used(u.cluster, s.ClusterEndpoints), used(u.local, s.LocalEndpoints)} {
-		for _, e := range list {
+	for _, set := range k8s.Sets {
+		if !u.sets[set] {
+			continue
+		}
+		for _, e := range s.Endpoints(set) {
 			if name := s.endpointChain(e); !done[name] {
 				done[name] = true
 				s.endpoint(name, e)
@@ -34,34 +35,25 @@ func (s *portBuilder) chains(u *uses) {
 	}
 }
 
-func used(use bool, list []k8s.Endpoint) []k8s.Endpoint {
-	if use {
-		return list
-	}
-	return nil
-}
-
 // externalChain adds the chain for traffic to external destinations, from outside or from this node.
 func (s *portBuilder) externalChain(u *uses) {
 	var list []Rule
-	if u.external.Policy != k8s.Local {
-		// The endpoint may be on another node; its answers must come back through this one.
+	routes := s.Router.Routes(s.ServicePort, u.external)
+	outside := routes[k8s.Outside]
+	if outside.Masquerade {
+		list = append(list, rule().comment("masquerade traffic for %s external destinations", s.name).jump(MarkMasq))
+	}
+	if r := routes[k8s.Pod]; r.Set != outside.Set && r.Empty == "" {
+		list = append(list, rule().add(s.pods.local()...).comment("pod traffic for %s external destinations", s.name).jump(s.setChain(r.Set)))
+	}
+	if r := routes[k8s.ThisNode]; r.Set != outside.Set && r.Empty == "" {
+		// The node itself may use the load balancer's address as its source, which is useless on other nodes.
 		list = append(list,
-			rule().comment("masquerade traffic for %s external destinations", s.name).jump(MarkMasq),
-			rule().jump(prefixCluster+s.hash))
-	} else {
-		if u.cluster {
-			if s.pods.known() { // pods are served as at the ClusterIP
-				list = append(list, rule().add(s.pods.local()...).comment("pod traffic for %s external destinations", s.name).jump(prefixCluster+s.hash))
-			}
-			// The node itself may use the load balancer's address as its source, which is useless on other nodes.
-			list = append(list,
-				rule().comment("masquerade LOCAL traffic for %s external destinations", s.name).local("src").jump(MarkMasq),
-				rule().comment("route LOCAL traffic for %s external destinations", s.name).local("src").jump(prefixCluster+s.hash))
-		}
-		if u.local {
-			list = append(list, rule().jump(prefixLocal+s.hash))
-		}
+			rule().comment("masquerade LOCAL traffic for %s external destinations", s.name).local("src").jump(MarkMasq),
+			rule().comment("route LOCAL traffic for %s external destinations", s.name).local("src").jump(s.setChain(r.Set)))
+	}
+	if outside.Empty == "" {
+		list = append(list, rule().jump(s.setChain(outside.Set)))
 	}
 	s.chain(prefixExternal+s.hash, list...)
 }
@@ -71,28 +63,25 @@ func (s *portBuilder) externalChain(u *uses) {
 func (s *portBuilder) firewallChain(frontends []*k8s.Frontend) {
 	comment := s.name + " loadbalancer IP"
 	var list []Rule
-	fromNode := false
 	for _, p := range frontends[0].SourceRanges {
 		list = append(list, rule().from(p.Masked()).comment("%s", comment).jump(prefixExternal+s.hash))
-		fromNode = fromNode || slices.ContainsFunc(s.nodeIPs, p.Contains)
 	}
-	if fromNode {
-		// The load balancer's address may be one of the node's; the node then connects to it from that same address.
-		for _, f := range frontends {
-			list = append(list, rule().from(netip.PrefixFrom(f.Address, f.Address.BitLen())).comment("%s", comment).jump(prefixExternal+s.hash))
+	for _, f := range frontends {
+		for _, p := range s.Router.Clients(f)[len(f.SourceRanges):] { // its own address
+			list = append(list, rule().from(p).comment("%s", comment).jump(prefixExternal+s.hash))
 		}
 	}
 	s.chain(prefixFirewall+s.hash, append(list, rule().comment("other traffic to %s will be dropped by %s", s.name, Firewall).none())...)
 }
 
-// spreadChain adds the chain that picks an endpoint of a policy: the one that session affinity remembers, else a random one. If
+// spreadChain adds the chain that picks an endpoint of a set: the one that session affinity remembers, else a random one. If
 // ClusterIP traffic traverses the chain, it also marks packets to be masqueraded.
-func (s *portBuilder) spreadChain(p k8s.Policy, internal *k8s.Frontend) {
-	endpoints := s.Endpoints(p)
+func (s *portBuilder) spreadChain(set k8s.Set, internal *k8s.Frontend) {
+	endpoints := s.Endpoints(set)
 	list := make([]Rule, 0, len(endpoints)*(1+min(s.AffinitySeconds, 1))+1)
-	if internal != nil && internal.Policy == p {
-		if r, ok := s.masquerade(internal); ok {
-			list = append(list, r)
+	if internal != nil {
+		if routes := s.Router.Routes(s.ServicePort, internal); routes[k8s.Outside].Set == set && routes[k8s.Outside].Masquerade {
+			list = append(list, s.masquerade(internal, routes[k8s.Pod].Masquerade))
 		}
 	}
 	if s.AffinitySeconds > 0 {
@@ -109,23 +98,20 @@ func (s *portBuilder) spreadChain(p k8s.Policy, internal *k8s.Frontend) {
 		}
 		list = append(list, r.jump(s.endpointChain(e)))
 	}
-	s.chain(s.policyChain(p), list...)
+	s.chain(s.setChain(set), list...)
 }
 
-// masquerade returns the rule that masquerades clients of a ClusterIP that answers might not reach otherwise.
-func (s *portBuilder) masquerade(f *k8s.Frontend) (Rule, bool) {
-	if !s.MasqueradeAll && !s.pods.known() {
-		return "", false
-	}
+// masquerade returns the rule that masquerades clients of a ClusterIP: all, or those that are not pods.
+func (s *portBuilder) masquerade(f *k8s.Frontend, pods bool) Rule {
 	r := rule()
-	if !s.MasqueradeAll && s.pods.before() {
+	if !pods && s.pods.before() {
 		r.add(s.pods.notLocal()...)
 	}
 	r.to(f.Address)
-	if !s.MasqueradeAll && !s.pods.before() {
+	if !pods && !s.pods.before() {
 		r.add(s.pods.notLocal()...)
 	}
-	return r.proto(s.proto).comment("%s cluster IP", s.name).port(s.proto, f.Port).jump(MarkMasq), true
+	return r.proto(s.proto).comment("%s cluster IP", s.name).port(s.proto, f.Port).jump(MarkMasq)
 }
 
 // endpoint adds the chain of one endpoint. An endpoint that is its own client is masqueraded, or it would answer itself.
@@ -158,7 +144,7 @@ func (s *portBuilder) about(r *line, e k8s.Endpoint) *line {
 // recentOf returns the options that select the client list of an endpoint (xt_recent), with clients' full addresses.
 func (s *portBuilder) recentOf(chain string) []string {
 	mask := "255.255.255.255"
-	if s.family == k8s.IPv6 {
+	if s.Family == k8s.IPv6 {
 		mask = strings.TrimSuffix(strings.Repeat("ffff:", 8), ":")
 	}
 	return []string{"--name", chain, "--mask", mask, "--rsource"}

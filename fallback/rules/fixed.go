@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/nkp-proxy/nkp/k8s"
 )
 
 // Fixed returns the chains and rules that do not depend on Services.
@@ -21,25 +19,22 @@ func (c *Compiler) Fixed() Fixed {
 	if c.Scope != Own {
 		f.Chains[Filter] = []Chain{c.forward()}
 		f.Shared[Filter] = append(f.Shared[Filter], ClusterIPs)
-		if len(c.cidrs) == 0 {
+		if len(c.Ranges) == 0 {
 			f.Last = append(f.Last, SharedRule{Filter, Services, rule().comment("kubernetes cluster IPs without port").jump(ClusterIPs), true})
 		}
-		for _, p := range c.cidrs {
+		for _, p := range c.Ranges {
 			f.Last = append(f.Last,
 				SharedRule{Filter, Services, rule().add("-d", p.String()).comment("kubernetes cluster IPs without service or port").jump(ClusterIPs), true},
 				SharedRule{Filter, ClusterIPs, rule().comment("no service has this cluster IP").jump("DROP"), true})
 		}
 	}
-	if c.localhost() {
+	if c.Router.Loopback {
 		// route_localnet lets packets to 127.0.0.0/8 in from the network; kubelet keeps the same rule for the same reason.
 		f.InForeignChains = append(f.InForeignChains, SharedRule{Table: Filter, Chain: LocalFirewall, Rule: rule().add("!", "-s", loopback4.String(), "-d", loopback4.String()).
 			comment("block incoming localnet connections").add("-m", "conntrack", "!", "--ctstate", "RELATED,ESTABLISHED,DNAT").jump("DROP")})
 	}
 	return f
 }
-
-// localhost reports whether NodePorts are served at loopback addresses.
-func (c *Compiler) localhost() bool { return c.family == k8s.IPv4 && c.LocalhostNodePorts }
 
 func (c *Compiler) markMasq() Chain {
 	return Chain{MarkMasq, []Rule{rule().jump("MARK", "--set-xmark", c.mark()+"/"+c.mark())}}
@@ -68,7 +63,7 @@ func (c *Compiler) postrouting() Chain {
 	}
 	const remark = "kubernetes service traffic requiring SNAT"
 	list := []Rule{rule().add("-m", "mark", "!", "--mark", c.mark()+"/"+c.mark()).jump("RETURN")}
-	if c.localhost() {
+	if c.Router.Loopback {
 		list = append(list, rule().add("-m", "conntrack", "--ctstate", "DNAT", "--ctorigdst", loopback4.String()).comment(localhostComment).none())
 	}
 	list = append(list, rule().jump("MARK", "--set-xmark", c.mark()+"/0x0"))
@@ -137,7 +132,7 @@ func (c *Compiler) hooks() []Hook {
 	for _, parent := range []string{"INPUT", "OUTPUT", "FORWARD"} {
 		hook(Filter, parent, Firewall, "kubernetes load balancer firewall", true)
 	}
-	if c.localhost() {
+	if c.Router.Loopback {
 		hook(Filter, "INPUT", LocalFirewall, "", false)
 		hook(Filter, "OUTPUT", LocalFirewall, "", false)
 	}
@@ -166,7 +161,7 @@ func (c *Compiler) ownHooks() []Hook {
 		{NAT, "POSTROUTING", rule().comment("kubernetes postrouting rules").jump(Postrouting)},
 		{NAT, "OUTPUT", toItself().comment("kubernetes service portals").jump(Services)},
 	}
-	if c.localhost() {
+	if c.Router.Loopback {
 		list = append(list, Hook{Filter, "INPUT", rule().jump(LocalFirewall)}, Hook{Filter, "OUTPUT", rule().jump(LocalFirewall)})
 	}
 	return list

@@ -28,7 +28,7 @@ func (c *Compiler) Ruleset(m *k8s.Model) *Ruleset {
 	shared := slices.Clone(fixed.SharedRules)
 	var own []Chain
 	for _, n := range slices.SortedFunc(maps.Keys(m.Ports), k8s.PortName.Compare) {
-		if n.Family == c.family {
+		if n.Family == c.Family {
 			s := c.Service(m.Ports[n])
 			shared = append(shared, s.SharedRules...)
 			own = append(own, s.Chains...)
@@ -40,7 +40,7 @@ func (c *Compiler) Ruleset(m *k8s.Model) *Ruleset {
 	}
 	shared = append(shared, fixed.Last...)
 
-	r := &Ruleset{Family: c.family}
+	r := &Ruleset{Family: c.Family}
 	for _, t := range []Table{Filter, NAT} {
 		tr := TableRules{Table: t}
 		for _, name := range fixed.Shared[t] {

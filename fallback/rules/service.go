@@ -2,7 +2,6 @@ package rules
 
 import (
 	"net/netip"
-	"slices"
 	"strconv"
 
 	"github.com/nkp-proxy/nkp/k8s"
@@ -11,31 +10,13 @@ import (
 // Compiler turns Service ports of one family into rules. It is immutable: make a new one when the node or the configuration changes.
 type Compiler struct {
 	Config
-	family     k8s.Family
-	pods       detector       // distinguishes traffic of the node's pods (kube-proxy's LocalTrafficDetector)
-	nodeIPs    []netip.Addr   // the addresses in the Node object's status, of the family
-	localAddrs []netip.Addr   // the addresses of all of the node's interfaces
-	cidrs      []netip.Prefix // Service ranges of the family
+	Node
+	pods detector // distinguishes traffic of the node's pods (kube-proxy's LocalTrafficDetector)
 }
 
 // NewCompiler returns a Compiler for the node that the model describes; the model itself is not kept.
 func NewCompiler(c Config, f k8s.Family, m *k8s.Model) *Compiler {
-	r := &Compiler{Config: c, family: f, pods: newDetector(m.Detector, f)}
-	for _, ip := range m.Node.IPs {
-		if k8s.FamilyOf(ip) == f {
-			r.nodeIPs = append(r.nodeIPs, ip)
-		}
-	}
-	r.localAddrs = m.Node.Local
-	if c.Scope == Own {
-		return r // only frontends at the node's own addresses are served: no Service range contains one
-	}
-	for _, p := range m.ServiceCIDRs {
-		if k8s.FamilyOf(p.Addr()) == f {
-			r.cidrs = append(r.cidrs, p.Masked())
-		}
-	}
-	return r
+	return &Compiler{Config: c, Node: NewNode(c, f, m), pods: newDetector(m.Detector, f)}
 }
 
 // portBuilder collects the rules of one Service port.
@@ -47,8 +28,7 @@ type portBuilder struct {
 	out Service
 }
 
-// Service returns the rules of a Service port. Frontends whose address and port an older Service has claimed (ShadowedBy)
-// are left out.
+// Service returns the rules of a Service port. Frontends that are not served (k8s.Router) are left out.
 func (c *Compiler) Service(p *k8s.ServicePort) Service {
 	s := &portBuilder{
 		Compiler: c, ServicePort: p,
@@ -59,19 +39,20 @@ func (c *Compiler) Service(p *k8s.ServicePort) Service {
 	var u uses
 	for i := range p.Frontends {
 		f := &p.Frontends[i]
-		if f.ShadowedBy != "" || c.Scope == Own && !c.own(f) || f.Address.IsLoopback() && !c.localhost() {
+		if !c.Router.Serves(f) {
 			continue
 		}
+		routes := c.Router.Routes(p, f)
+		for _, set := range k8s.Sets {
+			u.sets[set] = u.sets[set] || routes.Reach(set)
+		}
 		if f.Type == k8s.ClusterIP {
-			s.clusterIP(f)
-			u.add(f.Policy, len(p.Endpoints(f.Policy)) > 0)
+			s.clusterIP(f, routes[k8s.Outside])
 			u.internal = f
 			continue
 		}
-		s.external(f, served)
+		s.external(f, routes[k8s.Outside], served)
 		u.external = f
-		u.add(k8s.Cluster, len(p.ClusterEndpoints) > 0) // also with policy Local: the node's own traffic goes to any endpoint
-		u.add(f.Policy, len(p.Endpoints(f.Policy)) > 0)
 		if f.Type == k8s.LoadBalancer && len(f.SourceRanges) > 0 {
 			u.firewalled = append(u.firewalled, f)
 		}
@@ -82,26 +63,11 @@ func (c *Compiler) Service(p *k8s.ServicePort) Service {
 	return s.out
 }
 
-// own reports whether a frontend is at addresses of the node itself.
-func (c *Compiler) own(f *k8s.Frontend) bool {
-	return f.Type == k8s.NodePort || f.Type != k8s.ClusterIP && slices.Contains(c.localAddrs, f.Address)
-}
-
 // uses records which chains the frontends of a Service port need.
 type uses struct {
-	cluster, local     bool
-	internal, external *k8s.Frontend   // the ClusterIP; one of the others, which all have the same policy
+	sets               [len(k8s.Sets)]bool
+	internal, external *k8s.Frontend   // the ClusterIP; one of the others, which all have the same routes
 	firewalled         []*k8s.Frontend // with source ranges
-}
-
-func (u *uses) add(p k8s.Policy, hasEndpoints bool) {
-	switch {
-	case !hasEndpoints:
-	case p == k8s.Local:
-		u.local = true
-	default:
-		u.cluster = true
-	}
 }
 
 func (s *portBuilder) addShared(t Table, chain string, r Rule) {
@@ -121,20 +87,20 @@ func (s *portBuilder) to(a netip.Addr, port uint16, comment string, args ...any)
 	return rule().to(a).proto(s.proto).comment(comment, args...).port(s.proto, port)
 }
 
-func (s *portBuilder) clusterIP(f *k8s.Frontend) {
-	if len(s.Endpoints(f.Policy)) > 0 {
-		s.addShared(NAT, Services, s.to(f.Address, f.Port, "%s cluster IP", s.name).jump(s.policyChain(f.Policy)))
+func (s *portBuilder) clusterIP(f *k8s.Frontend, r k8s.Route) {
+	if r.Empty == "" {
+		s.addShared(NAT, Services, s.to(f.Address, f.Port, "%s cluster IP", s.name).jump(s.setChain(r.Set)))
 	} else {
-		s.refuse(Services, f)
+		s.refuse(Services, f, r)
 	}
-	if len(s.cidrs) == 0 || slices.ContainsFunc(s.cidrs, func(r netip.Prefix) bool { return r.Contains(f.Address) }) {
+	if s.RefusesOtherPorts(f.Address) {
 		s.addShared(Filter, ClusterIPs, rule().to(f.Address).comment("%s serves no such port", s.out.Name.ServiceName).
 			jump("REJECT", s.rejectWith()...))
 	}
 }
 
 // external adds the rules of a NodePort, an external IP or a load balancer's address.
-func (s *portBuilder) external(f *k8s.Frontend, served bool) {
+func (s *portBuilder) external(f *k8s.Frontend, r k8s.Route, served bool) {
 	if served {
 		switch {
 		case f.Type == k8s.NodePort:
@@ -149,32 +115,24 @@ func (s *portBuilder) external(f *k8s.Frontend, served bool) {
 			s.addShared(NAT, Services, s.to(f.Address, f.Port, "%s loadbalancer IP", s.name).jump(prefixExternal+s.hash))
 		}
 	}
-	if len(s.Endpoints(f.Policy)) == 0 {
-		s.refuse(ExternalServices, f)
+	if r.Empty != "" {
+		s.refuse(ExternalServices, f, r)
 	}
 }
 
-// refuse adds the rule that rejects or drops new connections to a frontend without an endpoint in force.
-func (s *portBuilder) refuse(chain string, f *k8s.Frontend) {
+// refuse adds the rule that rejects or drops new connections to a frontend whose route has no endpoint.
+func (s *portBuilder) refuse(chain string, f *k8s.Frontend, route k8s.Route) {
+	what, jump := "no endpoints", append([]string{"REJECT"}, s.rejectWith()...)
+	if route.Empty == k8s.Drop {
+		what, jump = "no local endpoints", []string{"DROP"}
+	}
 	r := rule()
 	if f.Address.IsValid() {
-		r.to(f.Address)
-	}
-	r.proto(s.proto)
-	if f.WhenEmpty == k8s.Drop {
-		r.comment("%s has no local endpoints", s.name)
+		r.to(f.Address).proto(s.proto).comment("%s has %s", s.name, what)
 	} else {
-		r.comment("%s has no endpoints", s.name)
+		r.proto(s.proto).comment("%s has %s", s.name, what).local("dst")
 	}
-	if !f.Address.IsValid() {
-		r.local("dst")
-	}
-	r.port(s.proto, f.Port)
-	if f.WhenEmpty == k8s.Drop {
-		s.addShared(Filter, chain, r.jump("DROP"))
-	} else {
-		s.addShared(Filter, chain, r.jump("REJECT", s.rejectWith()...))
-	}
+	s.addShared(Filter, chain, r.port(s.proto, f.Port).jump(jump[0], jump[1:]...))
 }
 
 // toNodePorts returns the rule that jumps to the chain of NodePorts: for one address of the node, or for all of them.
@@ -184,7 +142,7 @@ func (c *Compiler) toNodePorts(a netip.Addr) Rule {
 	switch {
 	case a.IsValid():
 		return r.to(a).comment(comment).jump(NodePorts)
-	case c.family == k8s.IPv6:
+	case c.Family == k8s.IPv6:
 		r.add("!", "-d", loopback6.String())
 	case !c.LocalhostNodePorts:
 		r.add("!", "-d", loopback4.String())
@@ -193,14 +151,14 @@ func (c *Compiler) toNodePorts(a netip.Addr) Rule {
 }
 
 func (c *Compiler) rejectWith() []string {
-	if c.family == k8s.IPv6 {
+	if c.Family == k8s.IPv6 {
 		return []string{"--reject-with", "icmp6-port-unreachable"}
 	}
 	return []string{"--reject-with", "icmp-port-unreachable"}
 }
 
-func (s *portBuilder) policyChain(p k8s.Policy) string {
-	if p == k8s.Local {
+func (s *portBuilder) setChain(of k8s.Set) string {
+	if of == k8s.OnNode {
 		return prefixLocal + s.hash
 	}
 	return prefixCluster + s.hash
@@ -209,7 +167,7 @@ func (s *portBuilder) policyChain(p k8s.Policy) string {
 // HealthCheck returns the rule that accepts connections of load balancers to a Service's healthCheckNodePort; none if the Service is not
 // served in the family (its number of local endpoints is negative).
 func (c *Compiler) HealthCheck(n k8s.ServiceName, h k8s.HealthCheck) []SharedRule {
-	if c.family == k8s.IPv4 && h.Local4 < 0 || c.family == k8s.IPv6 && h.Local6 < 0 {
+	if c.Family == k8s.IPv4 && h.Local4 < 0 || c.Family == k8s.IPv6 && h.Local6 < 0 {
 		return nil
 	}
 	return []SharedRule{{Table: Filter, Chain: NodePorts, Rule: Rule("-p tcp -m comment --comment \"" + n.String() +

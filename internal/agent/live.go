@@ -30,7 +30,7 @@ func (s *Settings) compare(ctx context.Context, now *planes, m *k8s.Model, q tra
 	case r.Gap:
 		r.Live = live.Nothing()
 		return nil
-	case db != nil && !db.Exists && (now.iptables == nil || r.Source != trace.Node):
+	case db != nil && !db.Exists && (now.iptables == nil || r.Source != k8s.ThisNode):
 		r.Live = live.Gone(bridge.Gone(db))
 		return nil
 	case db != nil && (now.iptables == nil || OnBridge(now.iptables.Detail().Scope, db, m, q, r)):
@@ -57,7 +57,7 @@ func OnBridge(scope string, db *ovsdb.Switch, m *k8s.Model, q trace.Question, r 
 	case q.In != "":
 		return isPort || q.In == localPort || scope != rules.Host.String()
 	case scope == rules.Own.String():
-		return r.Source != trace.Node || !to.IsLoopback() && !slices.Contains(m.Node.Local, to)
+		return r.Source != k8s.ThisNode || !to.IsLoopback() && !slices.Contains(m.Node.Local, to)
 	case scope == rules.Host.String():
 		return r.PodHere(&m.Node)
 	}

@@ -141,9 +141,10 @@ func (a *Agent) count() *snapshot {
 			continue
 		}
 		inside, outside := 0, 0
+		var router k8s.Router
 		for i := range sp.Frontends {
 			switch f := &sp.Frontends[i]; {
-			case f.Policy != k8s.Local:
+			case router.Routes(sp, f)[k8s.Outside].Set != k8s.OnNode:
 			case f.Type == k8s.ClusterIP:
 				inside = 1
 			default:

@@ -175,7 +175,7 @@ func (f *ServiceFilter) selected(m *k8s.Model, t *k8s.Tracker) (names []k8s.Port
 
 // describe puts a Service port, its endpoints and the addresses where it is not served in the form of ServiceInfo.
 func describe(sp *k8s.ServicePort, states []k8s.EndpointState, unserved []k8s.NotServed) ServiceInfo {
-	view := sp.View()
+	view := sp.View(nil)
 	s := ServiceInfo{
 		Namespace: view.Namespace, Name: view.Name, Port: view.Port, Protocol: view.Protocol, Family: view.Family,
 		Frontends: make([]FrontendInfo, 0, len(view.Frontends)), Endpoints: make([]EndpointInfo, 0, len(states)), Problems: []string{},
@@ -202,10 +202,15 @@ func describe(sp *k8s.ServicePort, states []k8s.EndpointState, unserved []k8s.No
 // policies reports whether any frontend may use all endpoints, and whether any uses only local ones. Frontends other than the
 // ClusterIP serve the node itself and its pods from all endpoints, regardless of the policy.
 func policies(sp *k8s.ServicePort) (cluster, local bool) {
-	for _, f := range sp.Frontends {
-		if f.ShadowedBy == "" {
-			local = local || f.Policy == k8s.Local
-			cluster = cluster || f.Policy == k8s.Cluster || f.Type != k8s.ClusterIP
+	router := k8s.Router{Loopback: true}
+	for i := range sp.Frontends {
+		f := &sp.Frontends[i]
+		if !router.Serves(f) {
+			continue
+		}
+		for _, r := range router.Routes(sp, f) {
+			local = local || r.Set == k8s.OnNode
+			cluster = cluster || r.Set == k8s.Anywhere
 		}
 	}
 	return cluster || !local, local

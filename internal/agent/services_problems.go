@@ -40,12 +40,14 @@ func emptyProblems(m Mode, sp *k8s.ServicePort, why func() string) (out []string
 	if m == ModeWindows {
 		refused, dropped = "HNS has no load balancer, and new connections are neither refused nor dropped", "are not dropped, because HNS cannot do that"
 	}
+	router := k8s.Router{Loopback: true}
 	for _, f := range sp.Frontends {
-		if f.ShadowedBy != "" || len(sp.Endpoints(f.Policy)) > 0 {
+		empty := router.Routes(sp, &f)[k8s.Outside].Empty
+		if !router.Serves(&f) || empty == "" {
 			continue
 		}
 		text := ""
-		if f.WhenEmpty != k8s.Drop {
+		if empty == k8s.Reject {
 			text = "no endpoint is in force: " + refused + ": " + why()
 		} else {
 			text = fmt.Sprintf("no endpoint on this node: new connections to %s (policy Local) %s", frontendText(&f), dropped)

@@ -113,7 +113,7 @@ func (a *Agent) traceCluster() trace.Cluster {
 	if a.bridge == nil {
 		return c
 	}
-	c.NodeBeside, c.Consistent = a.bridge.NodeBeside(a.model), true
+	c.NodeBeside = a.bridge.NodeBeside(a.model)
 	if a.iptables != nil {
 		return c
 	}

@@ -44,7 +44,7 @@ func (a *Agent) sample(ctx context.Context, q trace.Question) (*trace.Sample, er
 		return nil, err
 	case !handed:
 		return nil, a.notSynced()
-	case db != nil && !db.Exists && (now.iptables == nil || r.Source != trace.Node):
+	case db != nil && !db.Exists && (now.iptables == nil || r.Source != k8s.ThisNode):
 		return nil, errors.New(bridge.Gone(db))
 	case db != nil && (now.iptables == nil || OnBridge(now.iptables.Detail().Scope, db, &model, q, r)):
 		if err := now.bridge.Answers(ctx); err != nil {

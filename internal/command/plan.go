@@ -118,7 +118,10 @@ func (s *settings) plan(ctx context.Context, o *output, stdout, stderr io.Writer
 	out := bufio.NewWriter(stdout)
 	defer out.Flush()
 	if o.data() {
-		return o.write(out, w.model.View())
+		router := k8s.Router{
+			Detector: w.model.Detector, NodeIPs: w.model.Node.IPs, MasqueradeAll: s.MasqueradeAll, Loopback: s.IPTables.LocalhostNodePorts,
+		}
+		return o.write(out, w.model.View(&router))
 	}
 	for _, text := range w.warnings {
 		fmt.Fprintf(stderr, "nkp: warning: %s\n", text)
@@ -155,7 +158,7 @@ func (s *settings) planRules(ctx context.Context, output string, stdout, stderr 
 
 // writeText prints the plan for people: Service by Service, then what they share.
 func (w *wanted) writeText(out io.Writer) error {
-	view := w.model.View()
+	view := w.model.View(nil)
 	state := w.compiler.State()
 	fmt.Fprintf(out, "node %s: %d Service ports, %d flows, %d groups\n", view.Node, len(view.Services), len(state.Flows), len(state.Groups))
 	shown := map[flow.Key]bool{}

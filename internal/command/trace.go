@@ -201,7 +201,6 @@ func (s *settings) traceCluster(t *k8s.Tracker, m *k8s.Model) trace.Cluster {
 		c.LocalhostNodePorts, c.Permissive = false, true
 		return c
 	}
-	c.Consistent = true
 	switch s.HostTraffic {
 	case bridge.HostOff:
 		c.HostGap = "--host-traffic off"
@@ -228,8 +227,7 @@ func (s *settings) traceHere(ctx context.Context, ask trace.Request, ends *trace
 	}
 	cluster := s.traceCluster(t, model)
 	q.In, cluster.Uplink = s.PortNames(sw, q.In)
-	cluster.Consistent = c.mode == agent.ModeOVS
-	cluster.NodeBeside = cluster.Consistent && s.NodeBeside(model, sw)
+	cluster.NodeBeside = c.mode == agent.ModeOVS && s.NodeBeside(model, sw)
 	r := trace.Explain(cluster, q)
 	r.Steps = append(names, r.Steps...)
 	if ask.Reply {

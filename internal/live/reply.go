@@ -75,9 +75,9 @@ func (v *view) replyFrom(ctx context.Context, l *trace.Live, q trace.Question, w
 		}
 	}
 	for i, one := range ends {
-		source := trace.Pod
+		source := k8s.Pod
 		if slices.Contains(v.Config.LocalIPs, one.From.Addr()) {
-			source = trace.Node
+			source = k8s.ThisNode
 		}
 		p, err := v.enter(one, &trace.Result{Source: source})
 		if err != nil {

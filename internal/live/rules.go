@@ -48,16 +48,16 @@ type outcome struct {
 // It skips foreign chains.
 func (s *Rules) Compare(q trace.Question, r *trace.Result) error {
 	w := &walker{Rules: s, protocol: q.Protocol, src: q.From.Addr(), dst: q.To, device: q.In, seen: map[string]bool{}}
-	if w.device == "" && r.Source == trace.Pod {
+	if w.device == "" && r.Source == k8s.Pod {
 		w.device = cmp.Or(s.Detector.Bridge, s.Detector.InterfacePrefix)
 	}
 	l := trace.NewLive()
 	r.Live = l
 	l.Step("iptables: %s", q)
-	ways := w.nat(r.Source == trace.Node)
+	ways := w.nat(r.Source == k8s.ThisNode)
 	verdict := trace.Deliver
 	if len(ways) == 0 {
-		verdict = w.filter(r.Source == trace.Node)
+		verdict = w.filter(r.Source == k8s.ThisNode)
 	}
 	l.Steps = append(l.Steps, w.steps...)
 	if l.Verdict = verdict; verdict != r.Verdict {

@@ -125,7 +125,7 @@ func (s *Switch) enter(q trace.Question, r *trace.Result) (packet, error) {
 	p := packet{src: anyMAC.String(), dst: gateway.String()}
 	pod, known := s.pod(q.From.Addr())
 	switch {
-	case q.In == "LOCAL" || q.In == "" && r.Source == trace.Node:
+	case q.In == "LOCAL" || q.In == "" && r.Source == k8s.ThisNode:
 		p.inPort = "LOCAL"
 		if !cfg.NodeMAC.IsZero() {
 			p.src, p.dst = cfg.NodeMAC.String(), pipeline.NextHopMAC.String()
@@ -147,7 +147,7 @@ func (s *Switch) enter(q trace.Question, r *trace.Result) (packet, error) {
 	default:
 		return p, fmt.Errorf("cannot determine the port of bridge %s by which a packet from %s enters: pass --in PORT", s.Bridge, q.From.Addr())
 	}
-	if known && r.Source != trace.Node && q.In == "" {
+	if known && r.Source != k8s.ThisNode && q.In == "" {
 		p.src = pod.MAC.String()
 	}
 	return p, nil

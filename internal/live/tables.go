@@ -143,14 +143,14 @@ var whatEnds = map[nft.Fate]string{nft.Dropped: "drops it", nft.Rejected: "refus
 
 // packet returns the first packet of the connection.
 func (s *Tables) packet(q trace.Question, r *trace.Result) nft.Packet {
-	p := nft.Packet{Protocol: q.Protocol, From: client(q), To: q.To, FromNode: r.Source == trace.Node, Device: q.In, Local: s.Node.Local}
+	p := nft.Packet{Protocol: q.Protocol, From: client(q), To: q.To, FromNode: r.Source == k8s.ThisNode, Device: q.In, Local: s.Node.Local}
 	pods := s.Detector.Bridge
 	if s.Detector.InterfacePrefix != "" {
 		pods = s.Detector.InterfacePrefix + "*"
 	}
 	switch {
 	case p.Device != "":
-	case r.Source == trace.Pod && pods != "":
+	case r.Source == k8s.Pod && pods != "":
 		p.Device = pods
 	default:
 		for _, d := range []string{pods, s.PodDevice} {

@@ -10,30 +10,27 @@ import (
 
 // candidates decides where the packet goes.
 func (e *explanation) candidates(port *k8s.ServicePort, f *k8s.Frontend) {
-	masquerade := e.Masquerade
-	e.Masquerade = Never
-	endpoints := port.Endpoints(e.Policy)
+	endpoints := port.Endpoints(e.Route.Set)
 	states := e.Tracker.EndpointStates(port.Name)
-	if len(endpoints) == 0 {
+	if e.Route.Empty != "" {
 		e.listEndpoints(states)
-		if e.Permissive {
+		switch {
+		case e.Permissive:
 			e.step("neither refused nor dropped: there is no load balancer without endpoints, and the packet goes on as any other: %s", WhyEmpty(e.Tracker, port.Name, states))
-			return
-		}
-		if e.Policy == k8s.Local && f.WhenEmpty == k8s.Drop {
+		case e.Route.Empty == k8s.Drop:
 			e.Verdict = Drop
 			e.step("dropped: the policy is Local and no endpoint in force is on this node, but %s on others", plural(len(port.ClusterEndpoints), "is", "are"))
-			return
+		default:
+			e.Verdict = Reject
+			e.step("refused (TCP RST or ICMP port unreachable): %s", WhyEmpty(e.Tracker, port.Name, states))
 		}
-		e.Verdict = Reject
-		e.step("refused (TCP RST or ICMP port unreachable): %s", WhyEmpty(e.Tracker, port.Name, states))
 		return
 	}
 	if !e.allowed(port, f) {
 		e.Verdict = Drop
 		return
 	}
-	if e.consistent(port, f) {
+	if e.Route.Consistent {
 		e.chosen(port)
 		return
 	}
@@ -43,12 +40,14 @@ func (e *explanation) candidates(port *k8s.ServicePort, f *k8s.Frontend) {
 	}
 	slices.Sort(e.Endpoints)
 	client := e.q.From.Addr()
-	if masquerade == Always && e.NodeBeside && e.PodHere(&e.Model.Node) {
-		masquerade = Never
+	e.Verdict = Deliver
+	switch {
+	case e.Route.Masquerade && e.NodeBeside && e.PodHere(&e.Model.Node):
 		e.step("not masqueraded, unlike on other nodes: this node's address is not on the bridge")
+	case e.Route.Masquerade:
+		e.Masquerade = Always
 	}
-	e.Verdict, e.Masquerade = Deliver, masquerade
-	if masquerade != Always && slices.ContainsFunc(endpoints, func(ep k8s.Endpoint) bool { return ep.Addr.Addr() == client }) {
+	if e.Masquerade != Always && slices.ContainsFunc(endpoints, func(ep k8s.Endpoint) bool { return ep.Addr.Addr() == client }) {
 		e.Masquerade = Hairpin
 	}
 	if port.AffinitySeconds > 0 {
@@ -90,14 +89,14 @@ func (e *explanation) allowed(port *k8s.ServicePort, f *k8s.Frontend) bool {
 		return true
 	}
 	client, list := e.q.From.Addr(), joinPrefixes(f.SourceRanges)
-	in := func(ip netip.Addr) bool {
-		return slices.ContainsFunc(f.SourceRanges, func(r netip.Prefix) bool { return r.Contains(ip) })
+	in := func(ranges []netip.Prefix) bool {
+		return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(client) })
 	}
 	switch {
-	case in(client):
+	case in(f.SourceRanges):
 		e.step("loadBalancerSourceRanges %s allow %s", list, client)
-	case slices.ContainsFunc(e.Model.Node.IPs, in) && slices.ContainsFunc(port.Frontends, func(g k8s.Frontend) bool {
-		return g.Type == k8s.LoadBalancer && g.Address == client && g.ShadowedBy == ""
+	case slices.ContainsFunc(port.Frontends, func(g k8s.Frontend) bool {
+		return g.Type == k8s.LoadBalancer && e.router.Serves(&g) && in(e.router.Clients(&g))
 	}):
 		e.step("loadBalancerSourceRanges %s allow this node, and with it the load balancer's address itself", list)
 	default:
@@ -115,11 +114,11 @@ func (e *explanation) masqueradeText(f *k8s.Frontend) string {
 		return fmt.Sprintf("the endpoint sees %s, unless %s itself is picked: then it is masqueraded (hairpin)", client, client)
 	case e.Masquerade == Never:
 		return fmt.Sprintf("the endpoint sees %s as its client", client)
-	case f.Type != k8s.ClusterIP && e.Source == Node:
+	case f.Type != k8s.ClusterIP && e.Source == k8s.ThisNode:
 		return "masqueraded: the node reaches its own frontends from its primary address"
 	case f.Type != k8s.ClusterIP:
 		return "masqueraded: the endpoint sees this node as its client, so that its answer comes back through here"
-	case e.MasqueradeAll && e.Source == Pod:
+	case e.MasqueradeAll && e.Source == k8s.Pod:
 		return "masqueraded (--masquerade-all): the endpoint sees this node as its client"
 	}
 	return fmt.Sprintf("masqueraded: %s is not a pod, so the endpoint sees this node as its client", client)

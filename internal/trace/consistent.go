@@ -7,11 +7,6 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// consistent reports whether the client's port alone chooses the endpoint (k8s.AnnotationConsistent).
-func (e *explanation) consistent(port *k8s.ServicePort, f *k8s.Frontend) bool {
-	return e.Consistent && e.Source == External && port.Consistent != nil && port.Consistent.Address == f.Address
-}
-
 // chosen explains the endpoint that the client's port selects.
 func (e *explanation) chosen(port *k8s.ServicePort) {
 	c := port.Consistent
@@ -46,7 +41,7 @@ func (e *explanation) chosen(port *k8s.ServicePort) {
 
 // relayed explains a packet that another node sent on to an endpoint here, and reports whether it is one.
 func (e *explanation) relayed() bool {
-	if !e.Consistent || e.Source != External {
+	if e.Source != k8s.Outside {
 		return false
 	}
 	for name, p := range e.Model.Ports {
@@ -58,7 +53,7 @@ func (e *explanation) relayed() bool {
 			if !ep.Local || ep.Addr.Addr() != e.q.To.Addr() {
 				continue
 			}
-			e.Port, e.Service, e.Policy, e.Verdict = name, name.String(), k8s.Cluster, Deliver
+			e.Port, e.Service, e.Verdict = name, name.String(), Deliver
 			e.Chosen = func(uint16) netip.AddrPort { return ep.Addr }
 			e.Endpoints = []string{ep.Addr.String()}
 			e.step("to %s/%s: the port at which other nodes send packets of Service %s on to this endpoint (annotation %s)", e.q.To, e.q.Protocol, portText(name), k8s.AnnotationConsistent)

@@ -16,7 +16,7 @@ func (e *explanation) listEndpoints(states []k8s.EndpointState) {
 	for i := range states {
 		s := &states[i]
 		why := s.Why
-		if e.Policy == k8s.Local {
+		if e.Route.Set == k8s.OnNode {
 			why = s.WhyLocal
 		}
 		if why == "" {

@@ -21,8 +21,6 @@ type Cluster struct {
 	NodeBeside bool
 	// Permissive is set if the data plane can neither refuse nor drop packets: HNS, as with kube-proxy on Windows.
 	Permissive bool
-	// Consistent is set if the data plane serves k8s.AnnotationConsistent: on a bridge.
-	Consistent bool
 	// HostGap is why no data plane serves traffic from the node's processes, OwnGap why none serves their traffic to addresses of
 	// the node itself; "": one does.
 	HostGap, OwnGap string
@@ -34,12 +32,15 @@ type explanation struct {
 	Cluster
 	q      Question
 	family k8s.Family
+	router k8s.Router
 }
 
 // Explain returns what happens to the first packet of a connection at this node. It reads the tracker: the caller must
 // ensure that no other goroutine uses it meanwhile.
 func Explain(c Cluster, q Question) *Result {
-	e := &explanation{Cluster: c, q: q, family: k8s.FamilyOf(q.To.Addr())}
+	e := &explanation{Cluster: c, q: q, family: k8s.FamilyOf(q.To.Addr()), router: k8s.Router{
+		Detector: c.Model.Detector, NodeIPs: c.Model.Node.IPs, MasqueradeAll: c.MasqueradeAll, Loopback: true, // see toNode
+	}}
 	e.Result = Result{Verdict: Untouched, Endpoints: []string{}, Masquerade: Never, Steps: []string{}, Packet: Packet{q.source(), q.To.String(), q.Protocol}}
 	e.sourceOf()
 	port, f := e.find()
@@ -59,7 +60,8 @@ func Explain(c Cluster, q Question) *Result {
 	}
 	e.Port, e.Service, e.Frontend = port.Name, port.Name.String(), f.Type
 	e.rivals(port)
-	e.choosePolicy(port, f)
+	e.Route = e.router.Routes(port, f)[e.Source]
+	e.step("%s", e.Route.Why)
 	e.candidates(port, f)
 	return &e.Result
 }
@@ -68,7 +70,7 @@ func Explain(c Cluster, q Question) *Result {
 func (e *explanation) gap() string {
 	to := e.q.To.Addr()
 	switch {
-	case e.Source != Node || e.q.In != "":
+	case e.Source != k8s.ThisNode || e.q.In != "":
 		return ""
 	case e.HostGap != "":
 		return "no data plane serves traffic from this node's own processes: " + e.HostGap
@@ -80,36 +82,4 @@ func (e *explanation) gap() string {
 
 func (e *explanation) step(format string, args ...any) {
 	e.Steps = append(e.Steps, fmt.Sprintf(format, args...))
-}
-
-// choosePolicy determines the policy in effect, and whether the client's address is masqueraded.
-func (e *explanation) choosePolicy(port *k8s.ServicePort, f *k8s.Frontend) {
-	e.Policy = f.Policy
-	knowsPods := e.Model.Detector.Has(e.family)
-	if f.Type == k8s.ClusterIP {
-		if f.Policy == k8s.Local {
-			e.step("internalTrafficPolicy Local: endpoints on this node only")
-		} else {
-			e.step("internalTrafficPolicy Cluster: endpoints on any node")
-		}
-		if e.MasqueradeAll || knowsPods && e.Source != Pod {
-			e.Masquerade = Always
-		}
-		return
-	}
-	switch {
-	case f.Policy == k8s.Cluster:
-		if !e.consistent(port, f) {
-			e.Masquerade = Always
-		}
-		e.step("externalTrafficPolicy Cluster: endpoints on any node")
-	case e.Source == Node:
-		e.Policy, e.Masquerade = k8s.Cluster, Always
-		e.step("externalTrafficPolicy Local is for clients from outside: the node itself is served by endpoints on any node")
-	case e.Source == Pod:
-		e.Policy = k8s.Cluster
-		e.step("externalTrafficPolicy Local is for clients from outside: a pod is served by endpoints on any node, as by the cluster IP")
-	default:
-		e.step("externalTrafficPolicy Local: endpoints on this node only")
-	}
 }

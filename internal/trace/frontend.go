@@ -37,7 +37,7 @@ func (e *explanation) find() (port *k8s.ServicePort, f *k8s.Frontend) {
 func (e *explanation) toNode() bool {
 	ip := e.q.To.Addr()
 	if ip.IsLoopback() {
-		return e.Source == Node && ip.Is4() && e.LocalhostNodePorts
+		return e.Source == k8s.ThisNode && ip.Is4() && e.LocalhostNodePorts
 	}
 	return slices.Contains(e.Model.Node.Local, ip)
 }

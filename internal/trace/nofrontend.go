@@ -96,7 +96,7 @@ func (e *explanation) whyNoLoopback() string {
 		return " of IPv6"
 	case !e.LocalhostNodePorts:
 		return " (--iptables-localhost-nodeports is off)"
-	case e.Source != Node:
+	case e.Source != k8s.ThisNode:
 		return " for anyone but the node itself"
 	}
 	return " (--nodeport-addresses)"

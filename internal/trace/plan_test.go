@@ -186,7 +186,7 @@ func TestExplainIsThePlan(t *testing.T) {
 	for seed := range uint64(800) {
 		d := dice{rand.New(rand.NewPCG(seed, 11))}
 		c := d.cluster()
-		text, err := json.Marshal(c.Model.View())
+		text, err := json.Marshal(c.Model.View(nil))
 		if err != nil {
 			t.Fatal(err)
 		}

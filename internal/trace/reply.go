@@ -49,7 +49,7 @@ func (r *Result) ExplainReply(q Question, node *k8s.Node) {
 		step("%s answers to %s; if it is the client itself, to the address that it was masqueraded as, so that the answer comes back through here", from, client)
 	default:
 		step("%s answers to %s", from, client)
-		if r.Source == Pod && !r.PodHere(node) {
+		if r.Source == k8s.Pod && !r.PodHere(node) {
 			step("%s is not on this node: the answer has to come back through the node that translated the packet", client)
 		}
 	}

@@ -50,10 +50,10 @@ type Result struct {
 	Reply  *Reply  `json:"reply,omitempty"`  // what happens to the answer; nil: not asked for
 	Follow *Follow `json:"follow,omitempty"` // what became of packets while they were followed; nil: not asked for
 
-	// Port is Service in full, the zero PortName if there is none; Source and Policy decided the verdict.
-	Port   k8s.PortName `json:"-"`
-	Source Source       `json:"-"`
-	Policy k8s.Policy   `json:"-"`
+	// Port is Service in full, the zero PortName if there is none; Source and Route decided the verdict.
+	Port   k8s.PortName   `json:"-"`
+	Source k8s.ClientKind `json:"-"`
+	Route  k8s.Route      `json:"-"`
 	// Gap is set if no data plane serves the node's own packet: it does not pass through anything that nkp installs.
 	Gap bool `json:"-"`
 	// Place is where the client is.
@@ -73,7 +73,7 @@ type Packet struct {
 
 // PodHere reports whether the client is a pod that is not known to run on another node.
 func (r *Result) PodHere(node *k8s.Node) bool {
-	return r.Source == Pod && (r.Place.Node == "" || r.Place.Node == node.Name)
+	return r.Source == k8s.Pod && (r.Place.Node == "" || r.Place.Node == node.Name)
 }
 
 // Live compares the installed rules with the model.

@@ -9,21 +9,6 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Source is the kind of client, as seen by this node.
-type Source uint8
-
-// The sources.
-const (
-	External Source = iota // outside, or a pod that is not recognized as one
-	Pod                    // a pod, by the detector
-	Node                   // this node itself
-)
-
-// String returns the source as steps name it.
-func (s Source) String() string {
-	return [...]string{"a client from outside", "a pod", "this node"}[s]
-}
-
 // sourceOf determines the kind of client and adds a step about it.
 func (e *explanation) sourceOf() {
 	ip := e.q.From.Addr()
@@ -32,11 +17,11 @@ func (e *explanation) sourceOf() {
 	e.Place = place
 	switch {
 	case ip.IsLoopback() || place.IsNode && place.Node == e.Model.Node.Name, e.q.In == "LOCAL":
-		e.Source = Node
+		e.Source = k8s.ThisNode
 		e.step("from %s: this node, %s", ip, nodeName(e.Model.Node.Name))
 		return
 	case e.isPod(ip, place):
-		e.Source = Pod
+		e.Source = k8s.Pod
 		how := ""
 		if i := slices.IndexFunc(d.CIDRs, func(p netip.Prefix) bool { return p.Contains(ip) }); i >= 0 {
 			how = " (pod range " + d.CIDRs[i].String() + ")"

@@ -73,7 +73,7 @@ func FuzzDecode(f *testing.F) {
 			tr.Apply([]k8s.Change{{Op: k8s.Upsert, Ref: ref, Object: e.object, Origin: e.origin}})
 		}
 		m, _ := tr.Flush()
-		m.View()
+		m.View(nil)
 	})
 }
 

@@ -53,6 +53,6 @@ func (n *Nkp) Sync() error {
 
 // Facts returns everything in the model.
 func (n *Nkp) Facts() Facts {
-	facts := n.Model.View()
+	facts := n.Model.View(nil)
 	return viewFacts(&facts, n.Model)
 }

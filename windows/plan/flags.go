@@ -23,10 +23,10 @@ func mappingFlags(t k8s.FrontendType, preserve bool) uint32 {
 
 // flags returns the flags of a load balancer. For ClusterIPs, direct server return is a setting of the node. For other
 // frontends it comes with externalTrafficPolicy Local, because it keeps the client's address.
-func (b *builder) flags(sp *k8s.ServicePort, f *k8s.Frontend, preserve bool) (flags uint32) {
+func (b *builder) flags(sp *k8s.ServicePort, f *k8s.Frontend, r k8s.Route, preserve bool) (flags uint32) {
 	dsr := b.facts.EnableDSR
 	if f.Type != k8s.ClusterIP {
-		dsr = f.Policy == k8s.Local || preserve && f.Type == k8s.LoadBalancer
+		dsr = !r.Masquerade || preserve && f.Type == k8s.LoadBalancer
 	}
 	switch {
 	case dsr && b.features.DSR:

@@ -17,7 +17,7 @@ const defaultAffinitySeconds = 10800
 // New computes the HNS objects for these Service ports.
 func New(ports map[k8s.PortName]*k8s.ServicePort, checks map[k8s.ServiceName]k8s.HealthCheck, facts *Facts) *Wanted {
 	b := builder{
-		facts: facts, features: facts.features(), checks: checks,
+		facts: facts, features: facts.features(), checks: checks, router: k8s.Router{Loopback: true}, // NodePorts are served at all addresses
 		w:       &Wanted{Endpoints: map[netip.Addr]*Endpoint{}, LoadBalancers: map[Frontend]*LoadBalancer{}},
 		reasons: map[Unsupported]bool{},
 	}
@@ -50,6 +50,7 @@ type builder struct {
 	facts    *Facts
 	features hns.Features
 	checks   map[k8s.ServiceName]k8s.HealthCheck
+	router   k8s.Router
 	w        *Wanted
 	reasons  map[Unsupported]bool
 
@@ -67,8 +68,7 @@ func (b *builder) port(sp *k8s.ServicePort) {
 		return
 	}
 	for i := range sp.Frontends {
-		f := &sp.Frontends[i]
-		if f.ShadowedBy == "" {
+		if f := &sp.Frontends[i]; b.router.Serves(f) {
 			b.frontend(sp, f)
 		}
 	}
@@ -88,7 +88,8 @@ func (b *builder) frontend(sp *k8s.ServicePort, f *k8s.Frontend) {
 		b.unsupported(sp.Name, "loadBalancerSourceRanges are not enforced: HNS load balancers do not support client ranges")
 	}
 	preserve := b.preserve(sp, f)
-	endpoints := sp.Endpoints(f.Policy)
+	route := b.router.Routes(sp, f)[k8s.Outside] // HNS does not distinguish clients
+	endpoints := sp.Endpoints(route.Set)
 	if preserve {
 		endpoints = sp.LocalEndpoints
 	}
@@ -107,7 +108,7 @@ func (b *builder) frontend(sp *k8s.ServicePort, f *k8s.Frontend) {
 			Flags:            mappingFlags(f.Type, preserve),
 		}},
 		SchemaVersion: hns.Schema2,
-		Flags:         b.flags(sp, f, preserve),
+		Flags:         b.flags(sp, f, route, preserve),
 	}
 	if key.VIP.IsValid() {
 		l.Body.FrontendVIPs = []string{key.VIP.String()}

@@ -93,7 +93,7 @@ func (r *Result) restart(n *oracle.Nkp, written map[k8s.Ref]k8s.Object) {
 		fresh.Apply(ref, stored(o))
 	}
 	_ = fresh.Sync() // told is the model at the first Flush
-	if a, b := fresh.Model.View(), n.Model.View(); !reflect.DeepEqual(a, b) {
+	if a, b := fresh.Model.View(nil), n.Model.View(nil); !reflect.DeepEqual(a, b) {
 		r.Failures = append(r.Failures, oracle.Disagreement{Fact: oracle.Fact{What: Incremental}, Nkp: text(b) + "\nafter a start:\n" + text(a)})
 	}
 }
@@ -116,7 +116,7 @@ func (r *Result) manifests(n *oracle.Nkp, written map[k8s.Ref]k8s.Object, dir st
 	tracker := k8s.NewTracker(k8s.Options{NodeName: oracle.ThisNode})
 	tracker.Apply(loaded.Objects)
 	model, _ := tracker.Flush()
-	if a, b := text(model.View()), text(n.Model.View()); a != b || loaded.Err() != nil {
+	if a, b := text(model.View(nil)), text(n.Model.View(nil)); a != b || loaded.Err() != nil {
 		r.Failures = append(r.Failures, oracle.Disagreement{Fact: oracle.Fact{What: Manifests}, Nkp: fmt.Sprintf("%s\nfrom manifests:\n%s\nerrors: %v", b, a, loaded.Err())})
 	}
 }
