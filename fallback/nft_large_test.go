@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
 	"os/exec"
 	"runtime"
 	"strings"
@@ -177,5 +178,32 @@ func TestNFTLargeDeletion(t *testing.T) {
 		if got := n.elements("endpoints", ". tcp ."); got != 3*scaleEndpoints || n.elements("services", "9.") != 0 {
 			t.Errorf("restart %v: %d slots of endpoints are left of %d elements; want %d", restart, got, before, 3*scaleEndpoints)
 		}
+	}
+}
+
+// When the kernel's answer to one of the portions of a deletion is lost, what the others would have deleted is found by a read-back.
+func TestNFTDeletionCutShort(t *testing.T) {
+	n := newLargeNode(t)
+	sets := [2]map[k8s.PortName]*k8s.ServicePort{{}, {}}
+	for i := range 4 {
+		sp := large(fmt.Sprint("s", i), byte(i), 100, 100)
+		sets[0][sp.Name], sets[1][sp.Name] = sp, nil
+	}
+	n.set(sets[0])
+	n.o.Hooks.Restored = func(dataplane.Restore) {
+		n.o.Hooks.Restored = nil
+		deafen(t, os.Getpid())
+	}
+	n.in.Put(n.m, k8s.Changes{Ports: sets[1]})
+	n.w.takeUpdates()
+	n.w.notUntil = time.Time{}
+	n.w.step(t.Context())
+	left := n.elements("endpoints", ". tcp .")
+	if n.w.pause == 0 || left <= 3*scaleEndpoints || n.elements("services", "9.") > 0 {
+		t.Fatalf("the deletion was not cut short: %d slots are left, %+v", left, n.status)
+	}
+	n.step(k8s.Changes{})
+	if left := n.elements("endpoints", ". tcp ."); left != 3*scaleEndpoints {
+		t.Errorf("%d slots of endpoints are left; want %d", left, 3*scaleEndpoints)
 	}
 }
