@@ -65,6 +65,7 @@ var mayImport = map[string][]string{
 	"test/golden":    {},
 	"test/shapes":    {"k8s"},
 	"test/wait":      {},
+	"test/bound":     {},
 	"test/chance":    {},
 	"test/nightly":   {},
 	"test/packets":   {"internal/metrics"},

@@ -20,6 +20,7 @@ import (
 	"github.com/nkp-proxy/nkp/ovsdb"
 	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
+	"github.com/nkp-proxy/nkp/test/bound"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -87,31 +88,15 @@ func TestStaleUDPTwice(t *testing.T) {
 
 // The switch is asked for its connections up to a limit of each kind of listing, and beyond not at all: the error has both numbers.
 func TestListingLimits(t *testing.T) {
-	dir := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(dir, "ovs-vswitchd.pid"), []byte("1\n"), 0o600))
-	l, err := net.Listen("unix", filepath.Join(dir, "ovs-vswitchd.1.ctl"))
-	must(t, err)
-	defer l.Close()
 	var connections, listings atomic.Int64
-	go func() { // a control socket (ovs-vswitchd's, JSON-RPC); ends with the listener
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			var ask struct{ Method string }
-			_ = json.NewDecoder(conn).Decode(&ask)
-			answer := ""
-			if ask.Method == "dpctl/ct-get-nconns" {
-				answer = fmt.Sprint(connections.Load())
-			} else {
-				listings.Add(1)
-			}
-			_ = json.NewEncoder(conn).Encode(map[string]any{"id": 0, "result": answer, "error": nil})
-			_ = conn.Close()
+	db := controlled(t, func(command string) string {
+		if command == "dpctl/ct-get-nconns" {
+			return fmt.Sprint(connections.Load())
 		}
-	}()
-	p := New(Settings{OVSDB: "unix:" + filepath.Join(dir, "db.sock"), Layout: pipeline.DefaultLayout()}, &ovsdb.Client{}, Hooks{}, slog.New(slog.DiscardHandler))
+		listings.Add(1)
+		return ""
+	})
+	p := New(Settings{OVSDB: db, Layout: pipeline.DefaultLayout()}, &ovsdb.Client{}, Hooks{}, slog.New(slog.DiscardHandler))
 	none := func(*dpctl.Connection) bool { return false }
 	for what, tc := range map[string]struct {
 		most int64
@@ -130,4 +115,40 @@ func TestListingLimits(t *testing.T) {
 			}
 		}
 	}
+}
+
+// controlled returns the database of a switch whose control socket answers by answer (JSON-RPC).
+func controlled(t *testing.T, answer func(command string) string) (database string) {
+	t.Helper()
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "ovs-vswitchd.pid"), []byte("1\n"), 0o600))
+	l, err := net.Listen("unix", filepath.Join(dir, "ovs-vswitchd.1.ctl"))
+	must(t, err)
+	t.Cleanup(func() { l.Close() })
+	go func() { // ends with the listener
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			var ask struct{ Method string }
+			_ = json.NewDecoder(conn).Decode(&ask)
+			_ = json.NewEncoder(conn).Encode(map[string]any{"id": 0, "result": answer(ask.Method), "error": nil})
+			_ = conn.Close()
+		}
+	}()
+	return "unix:" + filepath.Join(dir, "db.sock")
+}
+
+// Of ports whose MAC in the database is wrong, 5 are named, and the others counted.
+func TestContradictionsAreBounded(t *testing.T) {
+	bound.Check(t, "ports", 5, func(n int) []string {
+		table, sw := " port  VLAN  MAC                Age\n", &ovsdb.Switch{}
+		for i := range n {
+			table += fmt.Sprintf("%5d     0  02:00:00:00:01:%02x    1\n", i+1, i)
+			sw.Ports = append(sw.Ports, ovsdb.Port{OFPort: uint32(i + 1), MAC: net.HardwareAddr{2, 0, 0, 0, 0, byte(i)}, IPs: []netip.Addr{{}}})
+		}
+		set := Settings{OVSDB: controlled(t, func(string) string { return table })}
+		return set.contradictions(t.Context(), sw)
+	})
 }
