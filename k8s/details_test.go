@@ -262,7 +262,7 @@ func TestManyWeights(t *testing.T) {
 		if len(d.warnings) != want {
 			t.Errorf("%.40s: warnings %v, want %d", text, d.warnings, want)
 		}
-		if w := d.ports[0].weights; w != nil && len(w.of) > maxWeights {
+		if w := d.ports[0].weights; w != nil && len(w.of) > 4096 {
 			t.Errorf("%.40s: %d entries are kept", text, len(w.of))
 		}
 	}
