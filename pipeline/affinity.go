@@ -165,7 +165,7 @@ func endpointIDs(lists ...[]k8s.Endpoint) map[netip.AddrPort]uint32 {
 			h.Write(binary.BigEndian.AppendUint16(nil, e.Addr.Port()))
 			id := h.Sum32()&0x7fffffff | endpointIDBit // below the reserved bucket ids, never 0
 			for taken[id] {
-				id++
+				id = (id+1)&0x7fffffff | endpointIDBit
 			}
 			ids[e.Addr], taken[id] = id, true
 		}
