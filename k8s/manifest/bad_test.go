@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nkp-proxy/nkp/test/bound"
 	"github.com/nkp-proxy/nkp/test/wait"
 )
 
@@ -120,6 +121,17 @@ func TestManyErrors(t *testing.T) {
 	if n := len(got); n != 1002 || got[1000] != "error: in.yaml: and 500 more errors" {
 		t.Errorf("%d lines, the last but one %q", n, got[n-2])
 	}
+}
+
+// Of one object 20 errors are named, and the others counted.
+func TestErrorsOfAnObject(t *testing.T) {
+	bound.Check(t, "errors", 20, func(n int) []string {
+		text := "kind: Service\napiVersion: v1\nmetadata: {name: web}\nspec:\n  ports:\n"
+		for i := range n {
+			text += fmt.Sprintf("  - {name: p%d, port: %d}\n", i, 70_000+i)
+		}
+		return strings.Split(strings.TrimSpace(loadText(t, "in.yaml", []byte(text))), "\n")
+	})
 }
 
 // TestTooLarge lowers the limit rather than writing 256 MiB.
