@@ -165,24 +165,6 @@ func (e *TxError) Error() string {
 	return "nothing installed: " + s
 }
 
-// Format prints all rejections, one a line, for %+v.
-func (e *TxError) Format(f fmt.State, verb rune) {
-	if verb != 'v' || !f.Flag('+') {
-		fmt.Fprint(f, e.Error())
-		return
-	}
-	fmt.Fprintf(f, "stage %s: %s", e.Stage, e.Error())
-	for _, r := range e.Rejected {
-		fmt.Fprintf(f, "\n  %s %s: %s", r.Op, describe(r.Object), r.Reason())
-	}
-	if e.More > 0 {
-		fmt.Fprintf(f, "\n  and %d more", e.More)
-	}
-	if e.Cause != nil {
-		fmt.Fprintf(f, "\n  cause: %v", e.Cause)
-	}
-}
-
 // Unwrap returns the causes, so that errors.Is and errors.As find them.
 func (e *TxError) Unwrap() []error {
 	var out []error

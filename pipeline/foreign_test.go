@@ -33,3 +33,26 @@ func TestMayReturn(t *testing.T) {
 		}
 	}
 }
+
+// A flow that leads to its own table ends if it increases bits of a register that it matches.
+func TestCountingFlowsEnd(t *testing.T) {
+	l := DefaultLayout()
+	for _, tc := range []struct {
+		name       string
+		match      flow.Bits
+		value, set uint64
+		want       bool
+	}{
+		{"larger", flow.Bits{Value: 0x100, Mask: 0x300}, 0x200, 0x300, false},
+		{"the same", flow.Bits{Value: 0x100, Mask: 0x300}, 0x100, 0x300, true},
+		{"smaller", flow.Bits{Value: 0x200, Mask: 0x300}, 0x100, 0x300, true},
+		{"larger, but not all bits are matched", flow.Bits{Value: 0x100, Mask: 0x100}, 0x200, 0x300, true},
+	} {
+		m := flow.Match{Reg: [flow.NumRegs]flow.Bits{tc.match}}
+		f := &flow.Flow{Key: flow.Key{Table: tableServices, Match: m}, Actions: []flow.Action{
+			flow.SetField{Field: flow.Reg0, Value: tc.value, Mask: tc.set}, flow.Resubmit{Table: tableServices}}}
+		if got := l.MayReturn(f); got != tc.want {
+			t.Errorf("%s: %t", tc.name, got)
+		}
+	}
+}
