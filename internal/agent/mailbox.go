@@ -73,6 +73,13 @@ func (m *mailbox) Problems(p k8s.Problems) {
 	m.arrived.Notify()
 }
 
+// empty reports whether all that the source has reported was taken.
+func (m *mailbox) empty() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.changes) == 0
+}
+
 // take returns what has come in since the last call. It ends a burst.
 func (m *mailbox) take() (changes []k8s.Change, synced bool, problems k8s.Problems) {
 	m.mu.Lock()

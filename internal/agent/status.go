@@ -54,6 +54,9 @@ type SourceStatus struct {
 	// AwaySince is when it stopped answering; nil: it answers.
 	AwaySince *time.Time `json:"awaySince,omitempty"`
 	Errors    []string   `json:"errors"`
+	// Revision names the manifests that everything else here is about (manifest.Source.Revision); "": changes are still to be applied, or
+	// objects come from an API server.
+	Revision string `json:"revision,omitempty"`
 }
 
 // loopWait is how long status and scrapes wait for the agent's loop, which never blocks but may have much to compute.
@@ -80,6 +83,11 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 			warnings = append(warnings, a.hostPlaneOff)
 		}
 		s.Source = SourceStatus{Kind: a.kind, Synced: a.synced, Errors: []string{}}
+		if files, ok := a.source.(interface{ Revision() string }); ok {
+			if r := files.Revision(); a.box.empty() { // in this order: a revision is named after its changes are in the box
+				s.Source.Revision = r
+			}
+		}
 		s.ServicePorts = len(a.model.Ports)
 		for _, sp := range a.model.Ports {
 			s.Endpoints += len(sp.ClusterEndpoints)

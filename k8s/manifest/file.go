@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"fmt"
 	"hash/maphash"
 	"io"
@@ -31,7 +32,7 @@ type file struct {
 	path   string
 	target string      // path without symbolic links, as of the last scan
 	info   os.FileInfo // as of the last read
-	sum    uint64
+	digest [sha256.Size]byte
 	cache  map[pieceKey][]parsed // of the last parse that needed no unsplit
 
 	objects  map[k8s.Ref]located // valid now
@@ -61,18 +62,18 @@ func (f *file) update(force bool) {
 	if err == nil {
 		data, err = readFile(f.path)
 	}
+	sum := sha256.Sum256(data)
 	if err == nil {
 		data, err = text(data)
 	}
 	if err != nil {
-		f.info, f.sum = nil, 0
+		f.info, f.digest = nil, sum
 		f.keepAll()
 		f.errors, f.warnings = []k8s.Warning{{Where: f.path, Text: brief.Line(err.Error())}}, nil
 		return
 	}
-	sum := maphash.Bytes(seed, data)
-	same := f.info != nil && sum == f.sum
-	f.info, f.sum = info, sum
+	same := f.info != nil && sum == f.digest
+	f.info, f.digest = info, sum
 	if !same {
 		f.parse(data)
 	}

@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"maps"
 	"os"
@@ -347,4 +348,38 @@ func TestFollowOften(t *testing.T) {
 		pass(settleMost, 0)
 		stop()
 	})
+}
+
+// The revision is what sha256sum prints of the file, or of the list that it prints of a directory's files. It is there once the sink has
+// the changes.
+func TestRevision(t *testing.T) {
+	dir := t.TempDir()
+	const a, b = "a.yaml", "b.json"
+	texts := map[string]string{a: "apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n", b: `{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n2"}}`}
+	list := ""
+	for _, name := range []string{a, b} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(texts[name]), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		list += fmt.Sprintf("%x  %s\n", sha256.Sum256([]byte(texts[name])), name)
+	}
+	for path, want := range map[string]string{dir: list, filepath.Join(dir, a): texts[a]} {
+		source, sink := NewSource(path), &recorder{objects: map[k8s.Ref]k8s.Change{}}
+		if r := source.Revision(); r != "" {
+			t.Errorf("before the first look: %s", r)
+		}
+		f := newFollower(path, sink)
+		applied := 0
+		f.revised = func(r string) {
+			applied = len(sink.log)
+			source.revision.Store(r)
+		}
+		f.look(nil)
+		if r := source.Revision(); r != fmt.Sprintf("%x", sha256.Sum256([]byte(want))) || applied == 0 {
+			t.Errorf("%s: revision %s, after %d changes", path, r, applied)
+		}
+		if f.watcher != nil {
+			f.watcher.Close()
+		}
+	}
 }

@@ -2,6 +2,8 @@ package manifest
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -90,6 +92,19 @@ func (r *reader) scan(touched func(path string) bool) {
 		f.target = l.target
 		f.update(touched != nil && (touched(l.path) || touched(l.target)))
 	}
+}
+
+// revision is Source.Revision.
+func (r *reader) revision() string {
+	names := slices.Sorted(maps.Keys(r.files))
+	if len(names) == 1 && names[0] == r.path {
+		return hex.EncodeToString(r.files[r.path].digest[:])
+	}
+	list := sha256.New()
+	for _, name := range names {
+		fmt.Fprintf(list, "%x  %s\n", r.files[name].digest, filepath.Base(name))
+	}
+	return hex.EncodeToString(list.Sum(nil))
 }
 
 // listed is a file and its target, which differs if there is a symbolic link in its path.

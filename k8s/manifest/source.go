@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -30,11 +31,19 @@ const (
 // At the start there is no such state: a path that does not exist is an error, and if there is
 // nothing but errors, the source is not synced before they are repaired.
 type Source struct {
-	path string
+	path     string
+	revision atomic.Value
 }
 
 // NewSource returns the source of a path, which is read as Load reads it.
-func NewSource(path string) *Source { return &Source{path} }
+func NewSource(path string) *Source { return &Source{path: path} }
+
+// Revision names what the files held when they were last read, once the sink has the changes; "": it has none yet. Of one file it is what
+// sha256sum prints, of a directory the same of its files' lines (sha256sum FILES | sha256sum, with their names alone).
+func (m *Source) Revision() string {
+	r, _ := m.revision.Load().(string)
+	return r
+}
 
 // Run is part of Source.
 func (m *Source) Run(ctx context.Context, sink k8s.Sink) error {
@@ -42,6 +51,7 @@ func (m *Source) Run(ctx context.Context, sink k8s.Sink) error {
 		return fmt.Errorf("cannot read the manifests: %w", err)
 	}
 	f := newFollower(m.path, sink)
+	f.revised = func(r string) { m.revision.Store(r) }
 	if f.watcher != nil {
 		defer f.watcher.Close()
 	}
@@ -56,6 +66,7 @@ type follower struct {
 	published map[k8s.Ref]located
 	reported  *k8s.Problems // last report to the sink
 	synced    bool
+	revised   func(revision string)
 
 	watcher  *fsnotify.Watcher // nil: cannot watch, poll instead
 	watchErr error             // why some directory is not watched
@@ -63,7 +74,7 @@ type follower struct {
 
 // newFollower returns a follower that watches for changes, as far as that is possible, and has not looked yet.
 func newFollower(path string, sink k8s.Sink) *follower {
-	f := &follower{reader: newReader(path), sink: sink, published: map[k8s.Ref]located{}}
+	f := &follower{reader: newReader(path), sink: sink, published: map[k8s.Ref]located{}, revised: func(string) {}}
 	f.watcher, f.watchErr = fsnotify.NewWatcher()
 	f.watch()
 	return f
@@ -137,6 +148,7 @@ func (f *follower) look(touched func(path string) bool) {
 		f.synced = true
 		f.sink.Synced()
 	}
+	f.revised(f.revision())
 }
 
 // watch watches every directory in which a change can affect the manifests, including replacement of the path

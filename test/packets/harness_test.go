@@ -6,11 +6,11 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -191,18 +191,20 @@ var foreignLine = regexp.MustCompile(`(?m)^! .*\n`)
 // on its socket: one that has just started again finds everything in step before that.
 func (c *cluster) settle() {
 	c.t.Helper()
+	text, err := os.ReadFile(c.manifest)
+	must(c.t, err)
+	revision, caller := fmt.Sprintf("%x", sha256.Sum256(text)), agent.NewCaller(c.socket())
+	defer caller.Close()
 	wait.NoError(c.t, "a switch in step", func() error {
 		if c.agent.Ended() {
 			c.t.Fatal("nkp has ended")
 		}
-		if err := c.differs(); err != nil {
+		if s, err := caller.Status(c.ctx); err != nil {
 			return err
+		} else if s.Source.Revision != revision || s.Status != nil && !s.InStep && len(s.Refused) == 0 {
+			return fmt.Errorf("revision %q of %q, in step %v", s.Source.Revision, revision, s.Status)
 		}
-		conn, err := net.Dial("unix", c.socket())
-		if err != nil {
-			return err
-		}
-		return conn.Close()
+		return c.differs()
 	})
 }
 
