@@ -3,6 +3,8 @@ package access
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"path/filepath"
 	"strings"
 	"unsafe"
 
@@ -12,24 +14,33 @@ import (
 // trustedInstaller is the SID of the service that owns what came with Windows.
 const trustedInstaller = "S-1-5-80-956008885-3418522649-1831038044-1853292631-2271478464"
 
-const fileDeleteChild = 0x40 // FILE_DELETE_CHILD (winnt.h)
-
-// change are the rights that change a file, a directory, what is in it, or who may do so (winnt.h). With FILE_WRITE_ATTRIBUTES
-// an empty directory can be turned into a junction.
-const change = windows.FILE_WRITE_DATA | windows.FILE_APPEND_DATA | windows.FILE_WRITE_EA | fileDeleteChild | windows.FILE_WRITE_ATTRIBUTES |
-	windows.DELETE | windows.WRITE_DAC | windows.WRITE_OWNER | windows.MAXIMUM_ALLOWED | windows.GENERIC_WRITE | windows.GENERIC_ALL
-
-// Types of entries in access lists (winnt.h). All four have a mask and a SID at the same place.
-const (
-	aceAllowed         = 0
-	aceDenied          = 1
-	aceAllowedCallback = 9
-	aceDeniedCallback  = 10
-)
-
 // CheckPath returns an error if anyone but SYSTEM, Administrators and the process's own user may change the file or directory,
-// or if it is a junction or another link. The directories above it are not checked.
-func CheckPath(path string) error {
+// or if it is a junction or another link. CheckAbove checks the directories above it.
+func CheckPath(path string) error { return inspect(path, itself) }
+
+// CheckAbove returns an error if a directory above the path is a link, or if anyone but those whom CheckPath trusts may put another
+// in its place or in that of what is in it. Adding to it, as C:\ and %ProgramData% allow all users, is no error. Directories that do not
+// exist are not checked. It starts at the volume's root, so that nobody can replace a directory after it was checked. Call it before
+// CheckPath for the same reason.
+func CheckAbove(path string) error {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return err
+	}
+	for _, dir := range above(path) {
+		where := parent
+		if dir == filepath.Dir(dir) {
+			where = root
+		}
+		if err := inspect(dir, where); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%w, so that %s can be replaced", err, path)
+		}
+	}
+	return nil
+}
+
+// inspect checks the rights that matter at one place.
+func inspect(path string, where place) error {
 	name, err := windows.UTF16PtrFromString(path)
 	if err != nil {
 		return err
@@ -52,7 +63,7 @@ func CheckPath(path string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	if err := check(sd); err != nil {
+	if err := check(sd, where); err != nil {
 		return fmt.Errorf("%s %w", path, err)
 	}
 	return nil
@@ -83,7 +94,7 @@ func checkOwner(sd *windows.SECURITY_DESCRIPTOR) error {
 }
 
 // check returns an error if the owner or an entry of the access list is not to be trusted.
-func check(sd *windows.SECURITY_DESCRIPTOR) error {
+func check(sd *windows.SECURITY_DESCRIPTOR, where place) error {
 	if err := checkOwner(sd); err != nil {
 		return err
 	}
@@ -99,17 +110,13 @@ func check(sd *windows.SECURITY_DESCRIPTOR) error {
 		if err := windows.GetAce(dacl, i, &ace); err != nil {
 			return err
 		}
-		switch ace.Header.AceType {
-		case aceDenied, aceDeniedCallback:
-			continue
-		case aceAllowed, aceAllowedCallback:
-		default:
-			return fmt.Errorf("has an entry of type %d in its access list, which nkp does not read", ace.Header.AceType)
+		right, err := granted(ace.Header.AceType, ace.Header.AceFlags, uint32(ace.Mask), where)
+		if err != nil {
+			return err
 		}
-		// Inherit-only entries count too, because files that nkp creates in the directory inherit them.
 		sid := (*windows.SID)(unsafe.Pointer(&ace.SidStart))
-		if ace.Mask&change != 0 && !trusted(sid) && !sid.IsWellKnown(windows.WinCreatorOwnerSid) {
-			return fmt.Errorf("may be changed by %s", name(sid))
+		if right != "" && !trusted(sid) && !sid.IsWellKnown(windows.WinCreatorOwnerSid) {
+			return fmt.Errorf("may be changed by %s, which has the right %s", name(sid), right)
 		}
 	}
 	return nil

@@ -40,9 +40,14 @@ func MakeDir(dir string) error {
 	return CheckDir(dir)
 }
 
-// CheckDir returns an error if others than SYSTEM, Administrators and nkp's own user may change the directory, so that what is in it
-// may be theirs. A directory that does not exist is an error that wraps fs.ErrNotExist.
-func CheckDir(dir string) error { return checkPath(dir, "directory") }
+// CheckDir returns an error if others than SYSTEM, Administrators and nkp's own user may change or replace the directory, so that what
+// is in it may be theirs. A directory that does not exist is an error that wraps fs.ErrNotExist.
+func CheckDir(dir string) error {
+	if err := access.CheckAbove(dir); err != nil {
+		return fmt.Errorf("%w: nkp does not use it. Take that right away (icacls), or choose another place with --hns-state-file", err)
+	}
+	return checkPath(dir, "directory")
+}
 
 // checkFile returns the same for a file and its directory.
 func checkFile(file string) error {

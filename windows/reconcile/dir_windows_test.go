@@ -100,3 +100,25 @@ func TestOthersDirectory(t *testing.T) {
 		t.Errorf("no directory: %v", err)
 	}
 }
+
+// TestBelowOthersDirectory checks that nkp uses no directory that others can replace, although only administrators may change it.
+func TestBelowOthersDirectory(t *testing.T) {
+	above := filepath.Join(t.TempDir(), "above")
+	f := StateFile(filepath.Join(above, "nkp", "hns.json"))
+	mine := newOwnership()
+	mine.Endpoints["e"] = true
+	if err := f.Save(mine); err != nil {
+		t.Fatal(err)
+	}
+	allow(t, above, everyone)
+	_, load := f.Load()
+	for what, err := range map[string]error{"Save": f.Save(mine), "Load": load} {
+		if err == nil || !strings.HasPrefix(err.Error(), above+" may be changed by Everyone") || !strings.Contains(err.Error(), "can be replaced: nkp does not use it. Take") {
+			t.Errorf("%s below a directory that everyone may change: %v", what, err)
+		}
+	}
+	allow(t, above, onlyAdministrators)
+	if o, err := f.Load(); err != nil || !o.Endpoints["e"] {
+		t.Errorf("mended: %v, %v", o, err)
+	}
+}

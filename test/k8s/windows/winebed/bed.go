@@ -129,7 +129,17 @@ func New(t *testing.T, p *Prefix, v hns.Version) *Bed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &Bed{t: t, prefix: p, HNS: hnsfake.New(v), addr: l.Addr().String(), dir: t.TempDir()}
+	// On C: and not below /tmp, because Wine has no sticky bit: it shows a mode of 1777 as Everyone's right to delete what is in there.
+	dir, err := os.MkdirTemp(p.DriveC(), "host-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	b := &Bed{t: t, prefix: p, HNS: hnsfake.New(v), addr: l.Addr().String(), dir: dir}
 	done := make(chan error, 1)
 	go func() { done <- b.HNS.Serve(l) }() // ends when l is closed and the programs are gone
 	t.Cleanup(func() {
@@ -150,7 +160,13 @@ func New(t *testing.T, p *Prefix, v hns.Version) *Bed {
 func (b *Bed) Path(name string) string { return filepath.Join(b.dir, name) }
 
 // Windows returns the name that a Linux path has in Windows.
-func Windows(path string) string { return `Z:` + strings.ReplaceAll(path, "/", `\`) }
+func Windows(path string) string {
+	drive := "Z:"
+	if _, below, ok := strings.Cut(path, "/drive_c/"); ok {
+		drive, path = "C:", "/"+below
+	}
+	return drive + strings.ReplaceAll(path, "/", `\`)
+}
 
 // Process is a running Windows program.
 type Process struct {
