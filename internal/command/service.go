@@ -59,8 +59,9 @@ func newServiceInstall() *cobra.Command {
 run --windows-service" with the flags after --, is restarted if it fails (after 1 s, 10 s, then every minute), and logs to the
 event log. If the service exists, install changes what differs; the load balancers in HNS serve meanwhile.
 
-Everything is checked before anything is changed: the program, its checksum, that it accepts the flags and can read their files,
-and that no kube-proxy runs beside it. If a step fails or the service does not serve within --timeout (its /livez, or 5 s of
+Everything is checked before anything is changed: that only administrators can change or replace --directory, the program, its
+checksum, that it accepts the flags and can read their files, and that no kube-proxy runs beside it. The program is checked and
+run as a copy in --directory, which is removed unless it is installed. If a step fails or the service does not serve within --timeout (its /livez, or 5 s of
 running without one), everything is undone.
 
 A firewall rule ("nkp health checks") lets other nodes reach the program at the ports of --healthz-bind-address and
@@ -84,7 +85,7 @@ A firewall rule ("nkp health checks") lets other nodes reach the program at the 
 	}
 	f := cmd.Flags()
 	serviceFlags(f, &c)
-	f.StringVar(&c.Directory, "directory", "", "where the program is copied to; only administrators may be able to change it (default: nkp in %ProgramFiles%)")
+	f.StringVar(&c.Directory, "directory", "", "where the program is copied to; only administrators may be able to change or replace it (default: nkp in %ProgramFiles%)")
 	f.StringSliceVar(&c.DependsOn, "depends-on", []string{"hns"}, "services that must run first, comma-separated; empty: none")
 	f.StringVar(&c.KubeProxy, "replace-kube-proxy", "", "stop this service, and let it start by hand only; uninstall restores its start type")
 	f.Lookup("replace-kube-proxy").NoOptDefVal = service.KubeProxies[0]

@@ -29,25 +29,17 @@ const exitUsage = 2
 // machines are the values of a PE file's machine field by GOARCH.
 var machines = map[string]uint16{"amd64": pe.IMAGE_FILE_MACHINE_AMD64, "arm64": pe.IMAGE_FILE_MACHINE_ARM64}
 
-// checkBinary checks that a file is a program for this machine with the checksum, if one is given, and an nkp that accepts flags of
-// run. It returns its checksum and its answer.
-func checkBinary(ctx context.Context, file, sum string, args []string) (string, Program, error) {
-	var p Program
-	have, err := checksum(file)
-	if err != nil {
-		return "", p, err
-	}
-	if sum != "" && !strings.EqualFold(sum, have) {
-		return "", p, fmt.Errorf("%s has the SHA-256 checksum %s, not %s", file, have, strings.ToLower(sum))
-	}
+// checkBinary checks that a file, a copy of source, is a program for this machine and an nkp that accepts flags of run. It returns its
+// answer.
+func checkBinary(ctx context.Context, file, source string, args []string) (p Program, err error) {
 	f, err := pe.Open(file)
 	if err != nil {
-		return "", p, fmt.Errorf("%s is not a Windows program: %w", file, err)
+		return p, fmt.Errorf("%s is not a Windows program: %w", source, err)
 	}
 	machine := f.Machine
 	f.Close()
 	if machine != machines[runtime.GOARCH] {
-		return "", p, fmt.Errorf("%s is for another machine (type 0x%x, not 0x%x, %s)", file, machine, machines[runtime.GOARCH], runtime.GOARCH)
+		return p, fmt.Errorf("%s is for another machine (type 0x%x, not 0x%x, %s)", source, machine, machines[runtime.GOARCH], runtime.GOARCH)
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
@@ -60,9 +52,9 @@ func checkBinary(ctx context.Context, file, sum string, args []string) (string, 
 	if errors.As(err, &exit) && ctx.Err() == nil {
 		why := strings.TrimPrefix(strings.TrimSpace(stderr.String()), "nkp: ")
 		if exit.ExitCode() == exitUsage {
-			return "", p, fmt.Errorf("%w: %s", ErrFlags, why)
+			return p, fmt.Errorf("%w: %s", ErrFlags, why)
 		}
-		return "", p, fmt.Errorf("%s rejects the flags or their files: %s", file, why)
+		return p, fmt.Errorf("%s rejects the flags or their files: %s", source, why)
 	}
 	if err = errors.Join(err, ctx.Err()); err == nil {
 		err = json.Unmarshal(out, &p)
@@ -71,9 +63,9 @@ func checkBinary(ctx context.Context, file, sum string, args []string) (string, 
 		err = errors.New("no version")
 	}
 	if err != nil {
-		return "", p, fmt.Errorf("%s does not answer as nkp does: %w", file, err)
+		return p, fmt.Errorf("%s does not answer as nkp does: %w", source, err)
 	}
-	return have, p, nil
+	return p, nil
 }
 
 // checksum returns the SHA-256 of a file.
@@ -90,28 +82,20 @@ func checksum(file string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// copyProgram copies a file and checks that the copy has the checksum. The copy is a new file, so that it does not have the owner and the
-// access list of a file that was there.
-func copyProgram(to, from, sum string) error {
+// stage copies a program into a directory, as a new file with a name of its own, and returns the copy and its checksum. It does not run
+// the source: whoever may write where that is could exchange it after its check, or put a library beside it that it loads.
+func stage(from, dir string) (file, sum string, err error) {
 	in, err := os.Open(from)
 	if err != nil {
-		return err
+		return "", "", err
 	}
 	defer in.Close()
-	if err := ignoreMissing(os.Remove(to)); err != nil {
-		return err
-	}
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
+
+	out, err := os.CreateTemp(dir, nextFiles)
 	if err != nil {
-		return err
+		return "", "", err
 	}
 	h := sha256.New()
 	_, err = io.Copy(io.MultiWriter(out, h), in)
-	if err = errors.Join(err, out.Sync(), out.Close()); err != nil {
-		return err
-	}
-	if have := hex.EncodeToString(h.Sum(nil)); have != sum {
-		return fmt.Errorf("%s has changed since it was checked: its checksum is %s, was %s", from, have, sum)
-	}
-	return nil
+	return out.Name(), hex.EncodeToString(h.Sum(nil)), errors.Join(err, out.Sync(), out.Close())
 }

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/windows"
@@ -20,10 +22,10 @@ import (
 // prefixArgs are the arguments of the service before the flags of run.
 var prefixArgs = []string{"run", "--windows-service"}
 
-// Suffixes of the files beside the program: the one that it replaced, and the one that is to replace it.
+// Files beside the program: the one that it replaced, and those that are to replace it, which end in .exe so that they can be run.
 const (
-	oldSuffix  = ".old"
-	nextSuffix = ".new"
+	oldSuffix = ".old"
+	nextFiles = Name + "-*.new.exe"
 )
 
 // cleanupTime bounds a program that removes what it made in HNS, which itself gives up after 10 minutes.
@@ -108,24 +110,47 @@ func Upgrade(ctx context.Context, c Config) error {
 	return i.install(ctx)
 }
 
-func (i *installation) install(ctx context.Context) error {
+func (i *installation) install(ctx context.Context) (err error) {
 	if i.Binary == "" {
-		var err error
 		if i.Binary, err = os.Executable(); err != nil {
 			return err
 		}
 	}
 	program := filepath.Join(i.Directory, Name+".exe")
-	// Others must not be able to change what runs as SYSTEM.
-	for _, path := range []string{i.Directory, program} {
-		if err := ignoreMissing(access.CheckPath(path)); err != nil {
-			return err
-		}
+	if err := i.checkPlace(program); err != nil {
+		return err
 	}
-	sum, p, err := checkBinary(ctx, i.Binary, i.SHA256, i.Args)
+
+	// What is checked, run and installed is a copy that only administrators can change. It is removed unless it is installed.
+	made := missing(i.Directory)
+	var next string
+	defer func() {
+		if next != "" {
+			err = joined(err, discard(next))
+		}
+		for _, dir := range made {
+			_ = os.Remove(dir) // fails if the program is in it
+		}
+	}()
+	fmt.Fprintf(i.Out, "copy %s into %s and check the copy\n", i.Binary, i.Directory)
+	if err := os.MkdirAll(i.Directory, 0o755); err != nil {
+		return err
+	}
+	if err := i.checkPlace(program); err != nil { // again, because it may just have been made
+		return err
+	}
+	next, sum, err := stage(i.Binary, i.Directory)
 	if err != nil {
 		return err
 	}
+	if i.SHA256 != "" && !strings.EqualFold(i.SHA256, sum) {
+		return fmt.Errorf("%s has the SHA-256 checksum %s, not %s", i.Binary, sum, strings.ToLower(i.SHA256))
+	}
+	p, err := checkBinary(ctx, next, i.Binary, i.Args)
+	if err != nil {
+		return err
+	}
+
 	args := slices.Concat(prefixArgs, i.Args)
 	want := settings{command: commandLine(program, args), start: mgr.StartAutomatic, dependsOn: i.DependsOn}
 	record := Record{KubeProxy: i.record.KubeProxy, KubeProxyStart: i.record.KubeProxyStart}
@@ -148,9 +173,6 @@ func (i *installation) install(ctx context.Context) error {
 	sameProgram := present == sum
 	sameService := i.s != nil && i.was.command == want.command && i.was.start == want.start && slices.Equal(i.was.dependsOn, want.dependsOn)
 	var steps []step
-	if !sameProgram {
-		steps = append(steps, i.copy(program, sum))
-	}
 	restart := i.ran && !(sameProgram && sameService)
 	// The undo of later steps disables the service, so that the SCM does not restart a failed program before the old one is back.
 	enable := func() error { return i.s.setStart(i.was.start) }
@@ -161,7 +183,7 @@ func (i *installation) install(ctx context.Context) error {
 		steps = append(steps, step{"check that the service " + Name + " is stopped", i.s.stop, enable})
 	}
 	if !sameProgram {
-		steps = append(steps, swap(program, present != ""))
+		steps = append(steps, swap(program, next, present != ""))
 	}
 	if !sameService {
 		steps = append(steps, i.register(program, args, want))
@@ -250,22 +272,33 @@ func (i *installation) takeOver(s *existing, r Record) (steps []step, err error)
 	return steps, nil
 }
 
-// copy puts the new program beside the old one. It checks the directory again, which may have been created since.
-func (i *installation) copy(program, sum string) step {
-	next := program + nextSuffix
-	return step{"copy " + i.Binary + " to " + next, func() error {
-		if err := os.MkdirAll(i.Directory, 0o755); err != nil {
-			return err
+// checkPlace returns an error if others than administrators could change or replace the program, which runs as SYSTEM.
+func (i *installation) checkPlace(program string) error {
+	err := access.CheckAbove(i.Directory)
+	for _, path := range []string{i.Directory, program} {
+		if err == nil {
+			err = ignoreMissing(access.CheckPath(path))
 		}
-		if err := access.CheckPath(i.Directory); err != nil {
-			return err
+	}
+	if err != nil {
+		return fmt.Errorf("%w: take that right away (icacls), or install with another --directory", err)
+	}
+	return nil
+}
+
+// missing returns the directory and those above it that do not exist, the lowest first.
+func missing(dir string) (dirs []string) {
+	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
+			break
 		}
-		return copyProgram(next, i.Binary, sum)
-	}, func() error { return ignoreMissing(os.Remove(next)) }}
+		dirs = append(dirs, dir)
+	}
+	return dirs
 }
 
 // swap puts the copied program in the place of the old one, which stays beside it. A program can be renamed while it runs.
-func swap(program string, replaces bool) step {
+func swap(program, next string, replaces bool) step {
 	renamed := false // the old one
 	return step{"replace " + program + ", and keep the old one as " + filepath.Base(program+oldSuffix), func() error {
 		if replaces {
@@ -277,7 +310,7 @@ func swap(program string, replaces bool) step {
 			}
 			renamed = true
 		}
-		return os.Rename(program+nextSuffix, program)
+		return os.Rename(next, program)
 	}, func() error {
 		switch {
 		case renamed:
@@ -421,7 +454,12 @@ func Uninstall(ctx context.Context, c Config, cleanup bool) error {
 
 // removeProgram deletes the program with what install left beside it, and their directory if it is empty then.
 func removeProgram(program string) error {
-	for _, file := range []string{program, program + oldSuffix, program + nextSuffix} {
+	files := []string{program, program + oldSuffix}
+	left, _ := fs.Glob(os.DirFS(filepath.Dir(program)), nextFiles) // of installations that were killed
+	for _, name := range left {
+		files = append(files, filepath.Join(filepath.Dir(program), name))
+	}
+	for _, file := range files {
 		if err := discard(file); err != nil {
 			return fmt.Errorf("the service is deleted, its program is not: %w", err)
 		}

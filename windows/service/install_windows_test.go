@@ -25,7 +25,8 @@ func hold(t *testing.T, file string, share uint32) (release func()) {
 // A replacement that fails leaves the program in place, and one that is undone puts it back. An old program in use is moved aside.
 func TestSwap(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "nkp.exe")
-	for _, suffix := range []string{"", oldSuffix, nextSuffix} {
+	next := program + ".new"
+	for _, suffix := range []string{"", oldSuffix, ".new"} {
 		if err := os.WriteFile(program+suffix, []byte("program"+suffix), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -37,7 +38,7 @@ func TestSwap(t *testing.T) {
 		}
 	}
 	release := hold(t, program, windows.FILE_SHARE_READ)
-	s := swap(program, true)
+	s := swap(program, next, true)
 	if err := s.do(); err == nil {
 		t.Error("a locked program was replaced")
 	}
@@ -51,7 +52,7 @@ func TestSwap(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer hold(t, program+oldSuffix, windows.FILE_SHARE_READ|windows.FILE_SHARE_DELETE)()
-	s = swap(program, true)
+	s = swap(program, next, true)
 	if err := s.do(); err != nil {
 		t.Fatal(err)
 	}

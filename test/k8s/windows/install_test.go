@@ -46,7 +46,7 @@ func newInstaller(t *testing.T, flags ...string) *installer {
 	}
 	t.Cleanup(func() {
 		h.nkp("windows-service", "uninstall") // what a failed test left
-		for _, f := range []string{"netsh.log", "netsh-fails", "netsh-rule"} {
+		for _, f := range []string{"netsh.log", "netsh-fails", "netsh-rule", "idle.log", "idle-source"} {
 			os.Remove(prefix.DriveC(f))
 		}
 	})
@@ -102,10 +102,24 @@ func (h *installer) untouched(when string) {
 	if st := h.state(); st.State != "not installed" {
 		h.t.Errorf("%s: the service is %s", when, st.State)
 	}
-	if files, _ := os.ReadDir(filepath.Dir(h.program)); len(files) > 0 {
-		h.t.Errorf("%s: there are %v", when, files)
+	if _, err := os.Stat(filepath.Dir(h.program)); err == nil {
+		h.t.Errorf("%s: the program's directory is there", when)
 	}
 	h.kubeProxyIs(when, automatic, true)
+}
+
+// noCopies checks that no copy is left of a program that was checked.
+func (h *installer) noCopies(when string) {
+	h.t.Helper()
+	files, err := os.ReadDir(filepath.Dir(h.program))
+	if err != nil {
+		h.t.Error(err)
+	}
+	for _, f := range files {
+		if strings.HasSuffix(f.Name(), ".new.exe") {
+			h.t.Errorf("%s: there is %s", when, f.Name())
+		}
+	}
 }
 
 // The start types of services (winsvc.h) in the registry.
@@ -153,7 +167,13 @@ func TestServiceInstall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.install(1, []string{replace, "--directory", `C:\lax`, "--dry-run"}, `C:\lax may be changed by Everyone`)
+	h.install(1, []string{replace, "--directory", `C:\lax`, "--dry-run"}, `C:\lax may be changed by Everyone`, "--directory")
+	if err := os.Mkdir(filepath.Join(lax, "nkp"), 0o755); err != nil { // in order itself, but everyone can replace it
+		t.Fatal(err)
+	}
+	for _, dir := range []string{`C:\lax\nkp`, `C:\lax\nkp\none`} {
+		h.install(1, []string{replace, "--directory", dir, "--dry-run"}, `C:\lax may be changed by Everyone (S-1-1-0), which has the right FILE_DELETE_CHILD`, dir+" can be replaced", "icacls")
+	}
 	h.expect(1, "windows-service", []string{"upgrade"}, "not installed")
 	if calls := h.rules(); len(calls) > 0 {
 		t.Errorf("the checks called netsh: %q", calls)
@@ -161,8 +181,22 @@ func TestServiceInstall(t *testing.T) {
 	h.untouched("after the checks")
 
 	// What fails later.
-	failed := h.install(1, []string{replace, "--binary", winebed.Windows(idle)}, "cannot start the service nkp", "it ends again", "undo: stop the service kube-proxy")
+	exchanged := h.Path("exchanged.exe") // while it is checked
+	program, err := os.ReadFile(idle)
+	if err = errors.Join(err, os.WriteFile(exchanged, program, 0o755)); err == nil {
+		err = os.WriteFile(prefix.DriveC("idle-source"), []byte(winebed.Windows(exchanged)), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed := h.install(1, []string{replace, "--binary", winebed.Windows(exchanged)}, "cannot start the service nkp", "it ends again", "undo: stop the service kube-proxy")
 	h.untouched("after a program that fails:\n" + failed)
+	if ran, err := os.ReadFile(prefix.DriveC("idle.log")); !strings.HasPrefix(string(ran), `C:\Program Files\nkp\`) {
+		t.Errorf("the program was checked as %s, %v: not in the directory that only administrators may change", ran, err)
+	}
+	if data, err := os.ReadFile(exchanged); string(data) != "another program" {
+		t.Errorf("the source was not exchanged: %v", err)
+	}
 	if calls := h.rules(); len(calls) != 3 || !strings.HasPrefix(calls[2], "delete|rule|") {
 		t.Errorf("a failed installation called netsh: %q", calls)
 	}
@@ -203,7 +237,13 @@ func TestServiceInstall(t *testing.T) {
 
 	// Upgrades.
 	before := h.sum()
+	h.expect(1, "windows-service", []string{"upgrade", "--sha256", strings.Repeat("0", 64)}, "checksum")
+	h.noCopies("after an upgrade with another checksum")
+	if st := h.state(); st.PID != first.PID || h.sum() != before {
+		t.Errorf("after an upgrade with another checksum: %+v", st)
+	}
 	h.expect(1, "windows-service", []string{"upgrade", "--binary", winebed.Windows(idle)}, "it ends again", "undo: replace")
+	h.noCopies("after a failed upgrade")
 	if st := h.state(); st.State != "running" || st.StartType != "automatic" || h.sum() != before || !slices.Equal(st.Args, first.Args) {
 		t.Errorf("after a failed upgrade: %+v", st)
 	}
@@ -218,6 +258,10 @@ func TestServiceInstall(t *testing.T) {
 	}
 	if _, err := os.Stat(h.program + ".old"); err != nil {
 		t.Error(err)
+	}
+	h.noCopies("after an upgrade")
+	if err := os.WriteFile(strings.Replace(h.program, "nkp.exe", "nkp-7.new.exe", 1), nil, 0o644); err != nil { // of an upgrade that was killed
+		t.Fatal(err)
 	}
 	h.kubeProxyIs("after the upgrade", manual, false)
 	h.rules()
