@@ -306,6 +306,9 @@ func TestFloodedTables(t *testing.T) {
 			c.settle()
 			audits = c.status(t).Audits
 			c.awaitStatus(t, "another audit", func(s *agent.Status) bool { return s.InStep && s.Audits > audits })
+			if n := c.status(t).Repairs; (n > 0) != (tc.left == 0) {
+				t.Errorf("%d repairs", n)
+			}
 			left := func() (n int) {
 				t.Helper()
 				for _, match := range []string{"table=1", "table=10", "table=50"} {
