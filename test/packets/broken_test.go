@@ -38,6 +38,8 @@ type broken struct {
 	to      string
 	err     error
 	answers int
+	// control is answered although the connection is not; nil: cluster.direct. It is called 20 times.
+	control func()
 	// live: trace is asked to look at the switch, too.
 	live bool
 	// What the commands must say, as regular expressions over lines; status may say nothing about what concerns one Service.
@@ -453,7 +455,10 @@ func (b *broken) check(t *testing.T, c *cluster, again func()) {
 	from := b.from(c)
 	var o testbed.AskOptions
 	if b.err == testbed.ErrTimeout {
-		control := c.direct(t, from)
+		control := b.control
+		if control == nil {
+			control = c.direct(t, from)
+		}
 		o.Until = func(context.Context) error { // silence is what comes before so many answers on the same bridge
 			for range 20 {
 				control()
