@@ -33,7 +33,11 @@ var errNotYet = fmt.Errorf("it has not happened")
 // NoError polls check until it returns nil. After Limit the test fails with what did not happen and check's last error.
 func NoError(t TB, what string, check func() error) {
 	t.Helper()
-	if err := Until(t.Context(), check); err != nil {
+	ctx := t.Context()
+	if ctx.Err() != nil { // in a cleanup: the test's context has ended before
+		ctx = context.Background()
+	}
+	if err := Until(ctx, check); err != nil {
 		t.Fatalf("waiting for %s: %v", what, err)
 	}
 }

@@ -71,3 +71,14 @@ func TestWaits(t *testing.T) {
 		}
 	})
 }
+
+// A cleanup waits as a test does, although the test's context has ended by then.
+func TestWaitsInCleanup(t *testing.T) {
+	calls := 0
+	t.Run("", func(t *testing.T) {
+		t.Cleanup(func() { wait.For(t, "the third call", func() bool { calls++; return calls == 3 }) })
+	})
+	if calls != 3 {
+		t.Errorf("%d calls", calls)
+	}
+}

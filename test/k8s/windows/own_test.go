@@ -14,7 +14,7 @@ import (
 
 // The data plane's own tests pass as Windows programs, too.
 func TestOwnTests(t *testing.T) {
-	for pkg, flags := range map[string][]string{"windows": {"-histories=6"}, "windows/hns": nil, "windows/plan": nil, "windows/reconcile": nil, "windows/selftest": nil, "windows/service": nil, "windows/access": nil,
+	for pkg, flags := range map[string][]string{"windows": nil, "windows/hns": nil, "windows/plan": nil, "windows/reconcile": nil, "windows/selftest": nil, "windows/service": nil, "windows/access": nil,
 		"internal/agent": {"-test.run=Pipe"}} {
 		t.Run(strings.ReplaceAll(pkg, "/", "_"), func(t *testing.T) {
 			exe := filepath.Join(t.TempDir(), "own.test.exe")
