@@ -59,8 +59,14 @@ func (b *builder) bridge(row bridgeRow, r rows) {
 	b.Protocols = slices.Sorted(slices.Values(row.Protocols))
 	b.OpenFlow15 = slices.Contains(row.Protocols, openFlow15) || len(row.Protocols) == 0 && b.Has(OpenFlow15)
 	b.FailMode = value(row.FailMode)
-	b.Controllers = len(row.Controller) > 0
 	b.ExternalIDs = maps.Clone(row.ExternalIDs)
+
+	for _, c := range r.controllers {
+		if slices.Contains(row.Controller, c.UUID) {
+			b.Controllers = append(b.Controllers, Controller{plain(c.Target), c.IsConnected, firstLine(c.Status["last_error"])})
+		}
+	}
+	slices.SortFunc(b.Controllers, func(x, y Controller) int { return cmp.Compare(x.Target, y.Target) })
 
 	ports := index(r.ports, func(p portRow) string { return p.UUID })
 	interfaces := index(r.interfaces, func(i interfaceRow) string { return i.UUID })

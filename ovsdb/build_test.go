@@ -24,7 +24,12 @@ func sample() rows {
 		bridges: []bridgeRow{
 			{UUID: "b2", Name: "br-ex"},
 			{UUID: "b1", Name: "br-int", DatapathType: "netdev", DatapathID: ptr("0000020000000002"), FailMode: ptr("secure"),
-				Controller: []string{"c"}, Ports: []string{"p1", "p2", "p3", "p4", "p5", "p6", "gone"}},
+				Controller: []string{"c2", "c1"}, Ports: []string{"p1", "p2", "p3", "p4", "p5", "p6", "gone"}},
+		},
+		controllers: []controllerRow{
+			{UUID: "c3", Target: "tcp:192.0.2.3:6653"}, // another bridge's
+			{UUID: "c2", Target: "unix:/c", IsConnected: true, Status: map[string]string{"state": "ACTIVE", "sec_since_connect": "7"}},
+			{UUID: "c1", Target: "tcp:192.0.2.1:6653", Status: map[string]string{"last_error": "Connection refused", "state": "BACKOFF"}},
 		},
 		ports: []portRow{
 			{UUID: "p1", Name: "br-int", Interfaces: []string{"i1"}},
@@ -51,7 +56,7 @@ func sample() rows {
 func TestBuildSwitch(t *testing.T) {
 	s := buildSwitch("br-int", sample())
 	if !s.Exists || s.DatapathType != "netdev" || s.DatapathID != "0000020000000002" || s.OVSVersion != "3.1.0" ||
-		s.LocalMAC.String() != "02:00:00:00:00:02" || s.FailMode != "secure" || !s.Controllers || !s.OpenFlow15 ||
+		s.LocalMAC.String() != "02:00:00:00:00:02" || s.FailMode != "secure" || !reflect.DeepEqual(s.Controllers, []Controller{{"tcp:192.0.2.1:6653", false, "Connection refused"}, {"unix:/c", true, ""}}) || !s.OpenFlow15 ||
 		!slices.Equal(s.Bridges, []string{"br-ex", "br-int"}) {
 		t.Errorf("%+v", s)
 	}
@@ -105,8 +110,10 @@ func TestBuildSwitchIgnoresOrder(t *testing.T) {
 		shuffle(random, r.bridges)
 		shuffle(random, r.ports)
 		shuffle(random, r.interfaces)
+		shuffle(random, r.controllers)
 		for i := range r.bridges {
 			shuffle(random, r.bridges[i].Ports)
+			shuffle(random, r.bridges[i].Controller)
 		}
 		if got := buildSwitch("br-int", r); !reflect.DeepEqual(got, want) {
 			t.Fatalf("%+v\n%+v", got, want)

@@ -59,7 +59,7 @@ func TestSnapshot(t *testing.T) {
 		t.Error(err)
 	}
 	if !s.Exists || s.DatapathType != "netdev" || s.DatapathID != "0000020000000002" || s.FailMode != "secure" ||
-		s.LocalMAC.String() != testbed.NodeMAC || s.OVSVersion == "" || s.Controllers || len(s.Protocols) != 0 ||
+		s.LocalMAC.String() != testbed.NodeMAC || s.OVSVersion == "" || len(s.Controllers) > 0 || len(s.Protocols) != 0 ||
 		s.SystemIDs["system-id"] != "testbed" || len(s.Warnings) != 0 || len(s.Ports) != 2 {
 		t.Errorf("%+v", s)
 	}

@@ -29,6 +29,14 @@ type bridgeRow struct {
 	Ports        []string          `ovsdb:"ports"`
 }
 
+// controllerRow has a status whose sec_since_connect changes every five seconds. Snapshots leave it out, so that they do not change.
+type controllerRow struct {
+	UUID        string            `ovsdb:"_uuid"`
+	Target      string            `ovsdb:"target"`
+	IsConnected bool              `ovsdb:"is_connected"`
+	Status      map[string]string `ovsdb:"status"`
+}
+
 type portRow struct {
 	UUID        string            `ovsdb:"_uuid"`
 	Name        string            `ovsdb:"name"`
@@ -54,10 +62,11 @@ const database = "Open_vSwitch"
 
 func newModel() (model.ClientDBModel, error) {
 	return model.NewClientDBModel(database, map[string]model.Model{
-		database:    &rootRow{},
-		"Bridge":    &bridgeRow{},
-		"Port":      &portRow{},
-		"Interface": &interfaceRow{},
+		database:     &rootRow{},
+		"Bridge":     &bridgeRow{},
+		"Controller": &controllerRow{},
+		"Port":       &portRow{},
+		"Interface":  &interfaceRow{},
 	})
 }
 
@@ -67,17 +76,19 @@ func newMonitor() map[string]ovsdb.MonitorRequest {
 		return ovsdb.MonitorRequest{Columns: names, Select: ovsdb.NewDefaultMonitorSelect()}
 	}
 	return map[string]ovsdb.MonitorRequest{
-		database:    columns("bridges", "external_ids", "other_config", "ovs_version"),
-		"Bridge":    columns("name", "datapath_type", "datapath_id", "protocols", "fail_mode", "controller", "external_ids", "ports"),
-		"Port":      columns("name", "interfaces", "tag", "trunks", "vlan_mode", "external_ids"),
-		"Interface": columns("name", "type", "ofport", "mac_in_use", "external_ids", "error", "link_state"),
+		database:     columns("bridges", "external_ids", "other_config", "ovs_version"),
+		"Controller": columns("target", "is_connected", "status"),
+		"Bridge":     columns("name", "datapath_type", "datapath_id", "protocols", "fail_mode", "controller", "external_ids", "ports"),
+		"Port":       columns("name", "interfaces", "tag", "trunks", "vlan_mode", "external_ids"),
+		"Interface":  columns("name", "type", "ofport", "mac_in_use", "external_ids", "error", "link_state"),
 	}
 }
 
 // rows is everything that a snapshot is made of.
 type rows struct {
-	roots      []rootRow
-	bridges    []bridgeRow
-	ports      []portRow
-	interfaces []interfaceRow
+	roots       []rootRow
+	bridges     []bridgeRow
+	controllers []controllerRow
+	ports       []portRow
+	interfaces  []interfaceRow
 }

@@ -273,7 +273,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 func (s *session) list() rows {
 	return rows{
 		roots: cached[rootRow](s.cache, database), bridges: cached[bridgeRow](s.cache, "Bridge"),
-		ports: cached[portRow](s.cache, "Port"), interfaces: cached[interfaceRow](s.cache, "Interface"),
+		controllers: cached[controllerRow](s.cache, "Controller"),
+		ports:       cached[portRow](s.cache, "Port"), interfaces: cached[interfaceRow](s.cache, "Interface"),
 	}
 }
 

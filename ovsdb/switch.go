@@ -44,8 +44,9 @@ type Switch struct {
 	LocalMAC net.HardwareAddr
 	// FailMode is "secure", "standalone" or "" (standalone).
 	FailMode string
-	// Controllers reports whether OpenFlow controllers are configured for the bridge.
-	Controllers bool
+	// Controllers are the OpenFlow controllers that are configured for the bridge, by target. nkp is not among them: it
+	// dials the bridge's management socket.
+	Controllers []Controller
 	// ExternalIDs are the bridge's, SystemIDs those of the Open_vSwitch row.
 	ExternalIDs map[string]string
 	SystemIDs   map[string]string
@@ -57,6 +58,13 @@ type Switch struct {
 	Warnings []string
 
 	ovn string // what shows that ovn-controller runs the bridge
+}
+
+// Controller is a row of the table Controller, as ovs-vswitchd last wrote it: it does so every five seconds.
+type Controller struct {
+	Target    string
+	Connected bool
+	LastError string // why there is no connection; "": not known
 }
 
 // Port is an interface of the bridge. A bond has several with the same PortName.

@@ -95,7 +95,7 @@ func (s *Settings) bridgeOf(ctx context.Context, now *planes, db *ovsdb.Switch) 
 
 // LiveDifferences converts a bridge's differences for package live.
 func LiveDifferences(d *bridge.Differences) *live.Differences {
-	return &live.Differences{Own: d.Own, Foreign: d.Foreign.Kept, More: d.Foreign.Number - len(d.Foreign.Inside)}
+	return &live.Differences{Own: d.Own, Foreign: d.Foreign.Kept, More: d.Foreign.Number - len(d.Foreign.Inside), FailOpen: d.FailOpen}
 }
 
 // LiveSwitch returns what the database holds about the way to a bridge; Config, Owner and Installed are the caller's to set.

@@ -233,6 +233,7 @@ func (p *planes) collect(ctx context.Context, emit metrics.Emit) (warnings int) 
 
 func collectBridge(f *bridge.Figures, emit metrics.Emit) {
 	emit(metrics.ChannelUp, truth(f.Connected))
+	emit(metrics.FailOpen, truth(f.FailOpen))
 	emit(metrics.Channels, float64(f.Connections))
 	emit(metrics.FlowsWanted, float64(f.FlowsWanted))
 	emit(metrics.FlowsInstalled, float64(f.FlowsInstalled))

@@ -62,7 +62,7 @@ func (a *Agent) makePlanes(db *ovsdb.Client) error {
 	var err error
 	switch a.mode {
 	case ModeOVS:
-		a.bridge = bridge.New(a.set.Settings, db, bridge.Hooks{Hooks: hooks, Transaction: a.metrics.Transaction, Lost: a.metrics.Lost}, a.log)
+		a.bridge = bridge.New(a.set.Settings, db, bridge.Hooks{Hooks: hooks, Transaction: a.metrics.Transaction, Lost: a.metrics.Lost, FailOpen: a.proxy.SetBypassed}, a.log)
 		p = a.bridge
 	case ModeIPTables, ModeNFTables:
 		o := a.iptablesOptions(rules.Everything, hooks)

@@ -25,7 +25,7 @@ func (a *Agent) watchdogSign(ctx context.Context) (s notify.Sign, err error) {
 			s.Ready = a.proxy.InStep() && (a.bridge == nil || a.iptables == nil || a.iptables.Tried())
 			s.Status = fmt.Sprintf("%s: %s of %s", a.mode, dataplane.CountPorts(len(a.model.Ports)), a.kind)
 			if !a.proxy.Healthy() {
-				s.Status += "; programming is late, see nkp status"
+				s.Status += "; not healthy, see nkp status"
 			}
 		}
 	})

@@ -12,19 +12,20 @@ import (
 
 // Differences are the flows and groups of a switch that are not as nkp wants them.
 type Differences struct {
-	Own     *flow.Delta // what would bring nkp's own to the desired state
-	Foreign Foreign
+	Own      *flow.Delta // what would bring nkp's own to the desired state
+	Foreign  Foreign
+	FailOpen string // why none of them is in force (Settings.FailOpen)
 }
 
 // Compare reads the switch back and compares it with what a compiler wants, for callers with a connection of their own. The
 // compiler takes over the slots that the endpoints have on the switch.
-func (s *Settings) Compare(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compiler) (d Differences, err error) {
+func (s *Settings) Compare(ctx context.Context, conn *ofctrl.Conn, sw *ovsdb.Switch, c *pipeline.Compiler) (d Differences, err error) {
 	found := newComparison(c)
 	found.Adopt()
 	if err := conn.Read(ctx, s.Filter(), found); err != nil {
 		return d, err
 	}
-	return Differences{found.Delta(), s.knownForeign(conn, c, nil)}, nil
+	return Differences{found.Delta(), s.knownForeign(conn, c, nil), s.FailOpen(ctx, sw)}, nil
 }
 
 // Text returns the lines of `nkp diff`; "": there is no difference.
@@ -32,6 +33,9 @@ func (d *Differences) Text() string {
 	var b strings.Builder
 	d.Own.WriteTo(&b) // a strings.Builder does not fail
 	d.Foreign.writeTo(&b)
+	if d.FailOpen != "" {
+		b.WriteString("! " + d.FailOpen + "\n")
+	}
 	return b.String()
 }
 

@@ -5,6 +5,7 @@ import "github.com/nkp-proxy/nkp/k8s"
 // Figures are the numbers of a plane that are available at any time, even while its loop waits for the switch.
 type Figures struct {
 	Connected                     bool
+	FailOpen                      bool
 	Connections                   uint64 // made since the start
 	FlowsWanted                   int
 	FlowsInstalled                int // 0 while that is not known
@@ -35,6 +36,9 @@ func (p *Plane) publish() {
 	f := &Figures{
 		Connected: p.prog.conn != nil, Connections: p.prog.stats.Connections, Refused: p.prog.refused.Len(), Repairs: p.prog.stats.Repairs, Foreign: p.prog.foreign.Number,
 		Warnings: len(p.node.warnings) + len(p.traffic.warnings),
+	}
+	if f.FailOpen = p.failOpen != ""; f.FailOpen {
+		f.Warnings++
 	}
 	f.AffinityClients, f.AffinityFull, f.AffinityStopped = p.affinity.last.clients, len(p.affinity.last.full), p.affinity.last.stopped
 	f.Dropped = p.drops.Node()

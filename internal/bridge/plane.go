@@ -21,7 +21,8 @@ import (
 type Hooks struct {
 	dataplane.Hooks
 	Transaction func(dataplane.Transaction) // a transaction with the switch is over
-	Lost        func(lost bool)             // whether the switch is not known to hold all but refused Services; called often
+	Lost        func(lost bool)             // whether the switch is not known to hold all but refused Services, in force; called often
+	FailOpen    func(open bool)             // whether ovs-vswitchd forwards past nkp's flows; called often
 }
 
 // Plane keeps one bridge in step with the model. Make it with New, run it once with Run; the other methods may be called
@@ -52,6 +53,7 @@ type Plane struct {
 	prog     programmer
 	affinity affinity
 	traffic  hostTraffic
+	failOpen string // as of the last checkFailOpen
 }
 
 // New returns a Plane for the switch that db watches.
@@ -62,6 +64,9 @@ func New(set Settings, db *ovsdb.Client, hooks Hooks, log *slog.Logger) *Plane {
 	}
 	if hooks.Lost == nil {
 		hooks.Lost = func(bool) {}
+	}
+	if hooks.FailOpen == nil {
+		hooks.FailOpen = func(bool) {}
 	}
 	p := &Plane{
 		set: set, hooks: hooks, log: log, db: db,
@@ -151,7 +156,8 @@ func (p *Plane) loop(ctx context.Context) error {
 			p.in.WhileIdle(func() { p.hooks.InStep(dataplane.Families...) })
 		}
 		p.publish()
-		p.hooks.Lost(!g.inStep())
+		p.hooks.Lost(!g.inStep() || p.failOpen != "")
+		p.hooks.FailOpen(p.failOpen != "")
 		var gone <-chan struct{}
 		var retry, look, forget, surplus <-chan time.Time
 		if g.conn != nil {
@@ -192,6 +198,7 @@ func (p *Plane) loop(ctx context.Context) error {
 			}
 		case <-p.db.Changed():
 			p.alive.work("applying changes of the switch's database")
+			p.checkFailOpen(ctx)
 			p.reconfigure(ctx)
 		case conn := <-p.conns:
 			p.alive.work("bringing the switch in step after connecting")
@@ -211,6 +218,7 @@ func (p *Plane) loop(ctx context.Context) error {
 			p.alive.work("counting flows")
 			p.checkGateway(ctx)
 			p.checkTraffic()
+			p.checkFailOpen(ctx)
 			p.countPins(ctx)
 			if err := p.countDrops(ctx); err != nil && ctx.Err() == nil {
 				p.log.Debug("cannot read the counters of dropped packets", "error", err)
@@ -340,6 +348,7 @@ func (p *Plane) differences(ctx context.Context) (d Differences, err error) {
 		return d, p.notConnected()
 	}
 	d.Own, err = p.prog.diff(ctx)
-	d.Foreign = p.prog.foreign
+	p.checkFailOpen(ctx)
+	d.Foreign, d.FailOpen = p.prog.foreign, p.failOpen
 	return d, err
 }

@@ -26,8 +26,9 @@ type Status struct {
 	Flows  int `json:"flows"`  // wanted
 	Groups int `json:"groups"` // wanted
 
-	InStep      bool              `json:"inStep"`        // the switch holds what is wanted
-	Why         string            `json:"why,omitempty"` // why not, or why that is not known
+	InStep      bool              `json:"inStep"`             // the switch holds what is wanted
+	Why         string            `json:"why,omitempty"`      // why not, or why that is not known
+	FailOpen    string            `json:"failOpen,omitempty"` // why flows are not in force although the switch holds them; also among the warnings
 	LastSync    *time.Time        `json:"lastSync"`
 	Programming ProgrammingStats  `json:"programming"`
 	Compared    *time.Time        `json:"compared"` // when the whole switch was last read back and compared
@@ -148,7 +149,7 @@ func (p *Plane) Status(ctx context.Context) (s dataplane.Status, err error) {
 	go func() { answer <- p.Answers(wait) }() // ends with wait, as the next does
 	question := make(chan asked, 1)
 	go func() { question <- p.askSwitch(wait) }()
-	if p.ask(wait, func() { s = p.status() }) != nil {
+	if p.askLoop(wait, func(ctx context.Context) { p.checkFailOpen(ctx); s = p.status() }) != nil {
 		s, err = p.busyStatus(), ctx.Err()
 	}
 	if why := <-answer; why != nil && conn != nil && time.Since(conn.Heard()) >= freshness {
@@ -192,6 +193,7 @@ func (p *Plane) status() dataplane.Status {
 		HostTraffic: p.traffic.by,
 		InStep:      why == "",
 		Why:         why,
+		FailOpen:    p.failOpen,
 		Programming: p.prog.stats.programming(),
 		Audits:      p.prog.stats.Audits,
 		Repairs:     p.prog.stats.Repairs,
@@ -203,6 +205,9 @@ func (p *Plane) status() dataplane.Status {
 		Affinity:    p.affinity.status(),
 	}
 	warnings := slices.Concat(p.node.warnings, p.traffic.warnings, s.Affinity.warnings(), p.prog.unreadWarnings(), p.prog.foreign.warnings())
+	if p.failOpen != "" {
+		warnings = append(warnings, p.failOpen)
+	}
 	if !p.prog.stats.LastSync.IsZero() {
 		t := p.prog.stats.LastSync
 		s.LastSync = &t
@@ -261,6 +266,8 @@ func (p *Plane) notInStep() string {
 		return fmt.Sprintf("unwanted flows still to be deleted: %d", len(p.prog.surplus))
 	case p.prog.refused.Len() > 0:
 		return "the switch refuses " + dataplane.CountPorts(p.prog.refused.Len())
+	case p.failOpen != "":
+		return p.failOpen
 	}
 	return ""
 }

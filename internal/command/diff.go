@@ -25,7 +25,8 @@ func newDiff() *cobra.Command {
 --manifests or --kubeconfig the state for those Services, else the state that the agent wants. It changes nothing.
 
 A line with + is missing or different, a line with - should not be there; on Windows a line is a step that has to be done. A
-line with ! is a flow of another owner that can keep Service packets from arriving; nkp leaves it alone.
+line with ! is a flow of another owner that can keep Service packets from arriving; nkp leaves it alone;
+or says that no flow is in force, because ovs-vswitchd forwards every packet by itself.
 Without a difference nothing is printed, except "no difference" on a terminal.
 Exit status: 0 equal, 1 different, 2 error.`,
 		Example: `  nkp diff
@@ -159,7 +160,7 @@ func (s *settings) diff(ctx context.Context, stderr io.Writer) (string, error) {
 		return "", err
 	}
 	defer conn.Close()
-	d, err := s.Compare(ctx, conn, w.compiler)
+	d, err := s.Compare(ctx, conn, sw, w.compiler)
 	if err != nil {
 		return "", err
 	}

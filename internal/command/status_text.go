@@ -207,6 +207,8 @@ func (t *statusText) channel(s *bridge.Status) {
 	step := "the switch holds what it should"
 	switch {
 	case s.InStep:
+	case s.FailOpen != "":
+		step = "NOT in force: ovs-vswitchd forwards past nkp's flows, see WARNING"
 	case s.Channel.Silent:
 		step = "NOT known: the switch does not answer"
 	case !s.Channel.Connected && s.Bridge.Exists && s.Compared != nil:

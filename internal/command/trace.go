@@ -277,7 +277,7 @@ func (s *settings) compareBridge(ctx context.Context, sw *ovsdb.Switch, model *k
 		return bridge.ReadInstalled(ctx, conn, s.Layout, id)
 	}
 	ls.Diff = func(ctx context.Context) (*live.Differences, error) {
-		d, err := s.Compare(ctx, conn, compiler)
+		d, err := s.Compare(ctx, conn, sw, compiler)
 		return agent.LiveDifferences(&d), err
 	}
 	return ls.Compare(ctx, q, r)

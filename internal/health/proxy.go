@@ -42,6 +42,7 @@ type Proxy struct {
 
 	mu       sync.Mutex // protects all below
 	families map[k8s.Family]*familyHealth
+	bypassed bool   // see SetBypassed
 	known    bool   // there is a Node object
 	refused  string // why the node is not eligible
 }
@@ -117,11 +118,25 @@ func (p *Proxy) SetNode(node k8s.Node) {
 	}
 }
 
-// Healthy reports whether no change in any family has been pending for Timeout or longer, and no loop is stuck. It ignores
-// the node.
+// Healthy reports whether no change in any family has been pending for Timeout or longer, no loop is stuck, and packets do not go
+// past what is programmed. It ignores the node.
 func (p *Proxy) Healthy() bool {
 	_, healthy := p.state(p.opts.Clock())
-	return healthy && len(p.opts.Stuck()) == 0
+	return healthy && len(p.opts.Stuck()) == 0 && !p.isBypassed()
+}
+
+// SetBypassed sets whether packets go past everything that is programmed. It makes /healthz and Healthy unhealthy and leaves /livez
+// alone, because a restart of nkp does not help.
+func (p *Proxy) SetBypassed(bypassed bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.bypassed = bypassed
+}
+
+func (p *Proxy) isBypassed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.bypassed
 }
 
 // InStep reports whether every family is programmed without pending changes, and there is at least one. It ignores the loops.

@@ -40,7 +40,7 @@ func (p *Proxy) answer(w http.ResponseWriter, path string, nodeEligible *bool) {
 	r := report{CurrentTime: now, NodeEligible: nodeEligible}
 	r.Status, r.Healthy = p.state(now)
 	r.Stuck = p.opts.Stuck()
-	r.Healthy = r.Healthy && len(r.Stuck) == 0
+	r.Healthy = r.Healthy && len(r.Stuck) == 0 && (nodeEligible == nil || !p.isBypassed())
 	code := http.StatusOK
 	if !r.Healthy || nodeEligible != nil && !*nodeEligible {
 		code = http.StatusServiceUnavailable

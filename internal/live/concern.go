@@ -16,6 +16,8 @@ type Differences struct {
 	Own     *flow.Delta  // what would bring nkp's own to the desired state
 	Foreign []*flow.Flow // of other owners, also in table 0, which is shared
 	More    int          // foreign flows in nkp's own tables that are not in Foreign
+	// FailOpen is why ovs-vswitchd forwards packets past all of these; "": it does not.
+	FailOpen string
 }
 
 // concern describes a connection, to decide whether its packets or their answers can match a flow.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -158,6 +159,9 @@ func (v *view) outcome(w *walk) (verdict trace.Verdict, why string) {
 
 // stranger describes a foreign flow, and what to do about it.
 func (s *Switch) stranger(h *hit) string {
+	if h.priority > math.MaxUint16 {
+		return fmt.Sprintf("by a flow of ovs-vswitchd's own, which OpenFlow can neither list nor delete: %s", h)
+	}
 	return fmt.Sprintf("by another owner's flow: %s. nkp leaves flows of others alone: find the owner by the cookie (ovs-ofctl -O OpenFlow15 dump-flows %s 'cookie=%#x/-1'), or delete it: "+
 		"ovs-ofctl -O OpenFlow15 --strict del-flows %s '%s'", h, s.Bridge, h.cookie, s.Bridge, h.key())
 }
@@ -350,6 +354,10 @@ func (v *view) whatDiffers(ctx context.Context, q trace.Question) {
 	if len(lines) > 0 {
 		v.doubt = true
 		v.Differ("another program has changed the switch, or nkp has not programmed it yet: \"nkp diff\" shows all differences, and the running agent repairs them within --audit-period")
+	}
+	if d.FailOpen != "" {
+		v.doubt = true
+		v.Differ("%s", d.FailOpen)
 	}
 	v.others(d, concerned)
 }

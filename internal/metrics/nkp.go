@@ -34,6 +34,7 @@ var (
 	Unbound  = define(Gauge, "nkp_health_check_node_ports_failed", "Health check node ports that cannot be listened on.").collected()
 
 	ChannelUp  = define(Gauge, "nkp_channel_up", "Whether the OpenFlow channel to the switch is up (1) or not (0).").in(OVS).collected()
+	FailOpen   = define(Gauge, "nkp_fail_open", "Whether ovs-vswitchd forwards every packet by itself, past nkp's flows (1), because no controller of the bridge is connected and its fail_mode is not secure, or not (0).").in(OVS).collected()
 	Channels   = define(Counter, "nkp_channel_connections_total", "OpenFlow connections made; the first is no reconnect.").in(OVS).collected()
 	flowTx     = define(Counter, "nkp_transactions_total", "Transactions with the switch: ok, refused or failed (the channel was lost).", "result").in(OVS).from("ok", "refused", "failed")
 	flowTxTime = define(Histogram, "nkp_transaction_duration_seconds", "From a transaction's first message to the reply to its commit.").

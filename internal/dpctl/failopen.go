@@ -1,0 +1,23 @@
+package dpctl
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/nkp-proxy/nkp/internal/appctl"
+)
+
+// failOpen is how ofproto/trace prints the flow by which ovs-vswitchd takes a bridge over whose controllers are gone (Open vSwitch:
+// ofproto/fail-open.h, FAIL_OPEN_PRIORITY). OpenFlow can neither list nor delete it, because its priorities end at 65535.
+const failOpen = "priority 15790320"
+
+// FailsOpen reports whether a bridge has failed open: ovs-vswitchd forwards every packet by itself, before all flows of table 0. It
+// follows a packet that is no IP packet, because no flow can send such a packet through conntrack, and in circles.
+func (t Tracker) FailsOpen(ctx context.Context, bridge string) (bool, error) {
+	text, err := appctl.Call(ctx, t.Control, "ofproto/trace", bridge, "in_port=LOCAL,dl_type=0x88b5") // IEEE 802, for experiments
+	if err == nil && !strings.Contains(text, "Datapath actions: ") {
+		err = errors.New("ovs-vswitchd does not say what it does with a packet")
+	}
+	return strings.Contains(text, " 0. "+failOpen), err
+}
