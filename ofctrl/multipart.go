@@ -17,6 +17,7 @@ const (
 	mpGroupDesc  = 7
 	mpMeterStats = 9
 	mpMeterDesc  = 10
+	mpPortDesc   = 13
 
 	mpMore      = 1 // OFPMPF_REPLY_MORE
 	mpHeaderLen = 8
@@ -25,7 +26,7 @@ const (
 // mpNames are the multipart types' names, for errors.
 var mpNames = map[uint16]string{
 	mpFlowDesc: "flow descriptions", mpTable: "table statistics", mpFlowMonitor: "a flow monitor", mpAggregate: "the number of flows", mpGroupStats: "group statistics",
-	mpGroupDesc: "group descriptions", mpMeterDesc: "meter descriptions", mpMeterStats: "meter statistics",
+	mpGroupDesc: "group descriptions", mpMeterDesc: "meter descriptions", mpMeterStats: "meter statistics", mpPortDesc: "port descriptions",
 }
 
 // maxAnswer bounds what one question may bring in, in bytes; a flow takes some 400.

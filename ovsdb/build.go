@@ -82,7 +82,14 @@ func (b *builder) bridge(row bridgeRow, r rows) {
 		}
 	}
 	slices.SortFunc(b.Ports, comparePorts)
+	slices.SortFunc(r.mirrors, func(x, y mirrorRow) int { return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.UUID, y.UUID)) })
+	for _, m := range r.mirrors {
+		if slices.Contains(row.Mirrors, m.UUID) && m.OutputPort != nil {
+			b.mirror(m, ports[*m.OutputPort].Name)
+		}
+	}
 	b.oneOwner()
+	b.oneVLAN()
 	b.ovn = ovnEvidence(b.Switch, row, ports, interfaces)
 	slices.Sort(b.Warnings)
 	if more := len(b.Warnings) - maxWarnings; more > 0 {
@@ -124,6 +131,7 @@ func (b *builder) port(port portRow, i interfaceRow) {
 		IfaceID:  i.ExternalIDs["iface-id"],
 		Netns:    port.ExternalIDs["contNetns"],
 		VLANMode: value(port.VLANMode),
+		Dead:     deadBy(port, i),
 		Type:     i.Type,
 		Error:    value(i.Error),
 		LinkDown: i.Type == "" && value(i.LinkState) == "down",
@@ -149,7 +157,62 @@ func (b *builder) port(port portRow, i interfaceRow) {
 		}
 	}
 	slices.Sort(p.Trunks)
+	if i.Policing > 0 {
+		p.Limited = append(p.Limited, fmt.Sprintf("Interface.ingress_policing_rate is %d kbit/s: what the port sends beyond is dropped", i.Policing))
+	}
+	if port.QoS != nil {
+		p.Limited = append(p.Limited, fmt.Sprintf("Port.qos is %s (ovs-vsctl list QoS): what is sent to the port beyond its rate waits, or is dropped", plain(*port.QoS)))
+	}
 	b.Ports = append(b.Ports, p)
+}
+
+// deadBy returns why ovs-vswitchd or the kernel passes nothing through a port. A port on which STP or RSTP is disabled forwards.
+func deadBy(port portRow, i interfaceRow) (dead []string) {
+	if value(i.AdminState) == "down" {
+		dead = append(dead, "Interface.admin_state is down")
+	}
+	for _, c := range []struct{ column, state string }{
+		{"Port.status:stp_state", port.Status["stp_state"]},
+		{"Port.rstp_status:rstp_port_state", port.RSTPStatus["rstp_port_state"]},
+	} {
+		switch strings.ToLower(c.state) {
+		case "blocking", "listening", "learning", "discarding":
+			dead = append(dead, c.column+" is "+c.state)
+		}
+	}
+	return dead
+}
+
+// mirror records what a Mirror with an output port means.
+func (b *builder) mirror(m mirrorRow, output string) {
+	if m.SelectAll {
+		b.Warnings = append(b.Warnings, fmt.Sprintf("mirror %s: Mirror.select_all is true: each packet of the bridge is also sent to port %s",
+			plain(m.Name), plain(output)))
+	}
+	for i := range b.Ports {
+		if p := &b.Ports[i]; p.PortName == output {
+			p.Limited = append(p.Limited, fmt.Sprintf("Mirror.output_port of %s is this port: NORMAL forwarding neither reaches it nor takes what it sends",
+				plain(m.Name)))
+		}
+	}
+}
+
+// oneVLAN notes the ports with addresses whose VLAN is not the one that most of them are in.
+func (b *builder) oneVLAN() {
+	vlan := func(p *Port) string { return fmt.Sprintf("tag %d and trunks %v", p.Tag, p.Trunks) }
+	members, most := map[string]int{}, ""
+	for i := range b.Ports {
+		if p := &b.Ports[i]; len(p.IPs) > 0 {
+			if members[vlan(p)]++; members[vlan(p)] > members[most] {
+				most = vlan(p)
+			}
+		}
+	}
+	for i := range b.Ports {
+		if p := &b.Ports[i]; len(p.IPs) > 0 && vlan(p) != most {
+			p.Limited = append(p.Limited, fmt.Sprintf("Port has %s, most pods' ports %s: NORMAL forwarding may keep it apart from them", vlan(p), most))
+		}
+	}
 }
 
 // number checks an OpenFlow port number. -1 means that ovs-vswitchd could not add
@@ -232,15 +295,17 @@ func quote(s string) string {
 // oneOwner removes duplicate addresses: the first port that claims one keeps it.
 // b.Ports must be sorted by comparePorts.
 func (b *builder) oneOwner() {
-	owner := map[netip.Addr]string{}
+	owner := map[netip.Addr]int{}
 	for i := range b.Ports {
 		p := &b.Ports[i]
 		p.IPs = slices.DeleteFunc(p.IPs, func(a netip.Addr) bool {
 			first, taken := owner[a]
 			if taken {
-				b.warn(p.Name, "%s is also claimed by %s, which keeps it", a, plain(first))
+				f := &b.Ports[first]
+				f.Limited = append(f.Limited, fmt.Sprintf("Interface.external_ids:ip_addresses of %s has %s, too: nkp sends its packets to %s",
+					plain(p.Name), a, plain(f.Name)))
 			} else {
-				owner[a] = p.Name
+				owner[a] = i
 			}
 			return taken
 		})

@@ -27,6 +27,14 @@ type bridgeRow struct {
 	Controller   []string          `ovsdb:"controller"`
 	ExternalIDs  map[string]string `ovsdb:"external_ids"`
 	Ports        []string          `ovsdb:"ports"`
+	Mirrors      []string          `ovsdb:"mirrors"`
+}
+
+type mirrorRow struct {
+	UUID       string  `ovsdb:"_uuid"`
+	Name       string  `ovsdb:"name"`
+	SelectAll  bool    `ovsdb:"select_all"`
+	OutputPort *string `ovsdb:"output_port"`
 }
 
 // controllerRow has a status whose sec_since_connect changes every five seconds. Snapshots leave it out, so that they do not change.
@@ -44,6 +52,9 @@ type portRow struct {
 	Tag         *int              `ovsdb:"tag"`
 	Trunks      []int             `ovsdb:"trunks"`
 	VLANMode    *string           `ovsdb:"vlan_mode"`
+	QoS         *string           `ovsdb:"qos"`
+	Status      map[string]string `ovsdb:"status"`
+	RSTPStatus  map[string]string `ovsdb:"rstp_status"`
 	ExternalIDs map[string]string `ovsdb:"external_ids"`
 }
 
@@ -56,6 +67,8 @@ type interfaceRow struct {
 	ExternalIDs map[string]string `ovsdb:"external_ids"`
 	Error       *string           `ovsdb:"error"`
 	LinkState   *string           `ovsdb:"link_state"`
+	AdminState  *string           `ovsdb:"admin_state"`
+	Policing    int               `ovsdb:"ingress_policing_rate"`
 }
 
 const database = "Open_vSwitch"
@@ -65,6 +78,7 @@ func newModel() (model.ClientDBModel, error) {
 		database:     &rootRow{},
 		"Bridge":     &bridgeRow{},
 		"Controller": &controllerRow{},
+		"Mirror":     &mirrorRow{},
 		"Port":       &portRow{},
 		"Interface":  &interfaceRow{},
 	})
@@ -78,9 +92,10 @@ func newMonitor() map[string]ovsdb.MonitorRequest {
 	return map[string]ovsdb.MonitorRequest{
 		database:     columns("bridges", "external_ids", "other_config", "ovs_version"),
 		"Controller": columns("target", "is_connected", "status"),
-		"Bridge":     columns("name", "datapath_type", "datapath_id", "protocols", "fail_mode", "controller", "external_ids", "ports"),
-		"Port":       columns("name", "interfaces", "tag", "trunks", "vlan_mode", "external_ids"),
-		"Interface":  columns("name", "type", "ofport", "mac_in_use", "external_ids", "error", "link_state"),
+		"Bridge":     columns("name", "datapath_type", "datapath_id", "protocols", "fail_mode", "controller", "external_ids", "ports", "mirrors"),
+		"Port":       columns("name", "interfaces", "tag", "trunks", "vlan_mode", "external_ids", "qos", "status", "rstp_status"),
+		"Mirror":     columns("name", "select_all", "output_port"),
+		"Interface":  columns("name", "type", "ofport", "mac_in_use", "external_ids", "error", "link_state", "admin_state", "ingress_policing_rate"),
 	}
 }
 
@@ -89,6 +104,7 @@ type rows struct {
 	roots       []rootRow
 	bridges     []bridgeRow
 	controllers []controllerRow
+	mirrors     []mirrorRow
 	ports       []portRow
 	interfaces  []interfaceRow
 }

@@ -274,6 +274,7 @@ func (s *session) list() rows {
 	return rows{
 		roots: cached[rootRow](s.cache, database), bridges: cached[bridgeRow](s.cache, "Bridge"),
 		controllers: cached[controllerRow](s.cache, "Controller"),
+		mirrors:     cached[mirrorRow](s.cache, "Mirror"),
 		ports:       cached[portRow](s.cache, "Port"), interfaces: cached[interfaceRow](s.cache, "Interface"),
 	}
 }

@@ -96,6 +96,9 @@ type Port struct {
 	// LinkDown reports that a device of the system has no carrier: nothing is at the
 	// other end. For interfaces of other types it is always false.
 	LinkDown bool
+	// Dead is why the switch passes nothing to the port or from it, Limited why it may keep some packets back: each names
+	// a column and its value.
+	Dead, Limited []string
 }
 
 // IsPod reports whether the port is known to lead to a pod.

@@ -62,12 +62,16 @@ func emptyProblems(m Mode, sp *k8s.ServicePort, why func() string) (out []string
 	return out
 }
 
-// deadPorts returns a problem for each local endpoint in force that packets cannot reach according to the switch's database.
+// deadPorts returns a problem for each local endpoint in force that packets cannot reach according to the switch's database, and for
+// each reason why some may not.
 func (s *Settings) deadPorts(sw *ovsdb.Switch, node *k8s.Node, states []k8s.EndpointState) (out []string) {
 	for i := range states {
 		if e := &states[i]; sw != nil && e.Local && (e.InCluster || e.InLocal) {
 			if why := s.DeadPort(sw, node, e.Addr.Addr()); why != "" {
 				out = append(out, fmt.Sprintf("nothing reaches the local endpoint %s: %s", e.Addr, why))
+			}
+			for _, text := range s.LimitedPort(sw, e.Addr.Addr()) {
+				out = append(out, fmt.Sprintf("the port of the local endpoint %s: %s", e.Addr, text))
 			}
 		}
 	}

@@ -47,10 +47,14 @@ func (p *Plane) askSwitch(ctx context.Context) asked {
 	if time.Since(c.at) > usageAge {
 		sw := p.db.Switch()
 		a := asked{usage: p.set.ConntrackUsage(ctx, &sw), megaflows: p.set.megaflows(ctx, &sw)}
-		a.warnings = slices.Concat(a.usage.Warnings(), a.megaflows.Warnings(), p.set.fragments(ctx, &sw), p.set.contradictions(ctx, &sw))
+		var notes portNotes
+		a.warnings = slices.Concat(a.usage.Warnings(), a.megaflows.Warnings(), p.set.fragments(ctx, &sw), p.set.contradictions(ctx, &sw, &notes))
+		notes.byConfig(ctx, p.conn())
+		a.warnings = append(a.warnings, notes.warnings()...)
 		if ctx.Err() != nil {
 			return a // a caller with more time may get an answer
 		}
+		p.notes.Store(&notes.of)
 		c.last, c.at = a, time.Now()
 	}
 	return c.last

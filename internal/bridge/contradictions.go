@@ -9,15 +9,14 @@ import (
 
 	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/ovsdb"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// maxWrong bounds how many ports are named.
-const maxWrong = 5
-
-// contradictions returns a warning for each MAC address in the settings or the database that the kernel or the switch contradicts.
+// contradictions returns a warning for a MAC address in the settings that the kernel contradicts, and notes the ports whose addresses
+// in the database the kernel or the switch contradicts.
 // An address in neither raises no warning: the kernel resolves the router only where the node's address is on the bridge,
 // and the switch learns MACs only from packets that a NORMAL action handles.
-func (s *Settings) contradictions(ctx context.Context, sw *ovsdb.Switch) (warnings []string) {
+func (s *Settings) contradictions(ctx context.Context, sw *ovsdb.Switch, notes *portNotes) (warnings []string) {
 	if !s.GatewayMAC.IsZero() {
 		if m := gatewayMAC(s.Bridge, false); !m.IsZero() && m != s.GatewayMAC {
 			warnings = append(warnings, fmt.Sprintf("--gateway-mac is %s, but the kernel has %s for the next hop of %s's default route: packets to other nodes may get lost; correct it or leave it out",
@@ -29,7 +28,7 @@ func (s *Settings) contradictions(ctx context.Context, sw *ovsdb.Switch) (warnin
 	if err != nil || s.LocalDelivery == DeliverOff || s.LocalDelivery == DeliverAuto && policy { // or no flow has a pod's MAC
 		return warnings
 	}
-	learned := map[uint32][]net.HardwareAddr{}
+	learned, at := map[uint32][]net.HardwareAddr{}, map[flow.MAC]uint32{}
 	for _, p := range sw.Ports {
 		byPorts := func(ip netip.Addr) bool { _, set := s.Ports[ip]; return set } // --ports gives its MAC
 		if straight(&p) && len(p.IPs) > 0 && !slices.ContainsFunc(p.IPs, byPorts) {
@@ -38,23 +37,34 @@ func (s *Settings) contradictions(ctx context.Context, sw *ovsdb.Switch) (warnin
 	}
 	err = t.Learned(ctx, s.Bridge, func(port uint32, mac net.HardwareAddr) {
 		if list, pod := learned[port]; pod && len(list) < 2 {
-			learned[port] = append(list, mac)
+			learned[port], at[toMAC(mac)] = append(list, mac), port
 		}
 	})
-	wrong := 0
+	if err != nil {
+		return warnings
+	}
+	kernel := neighbours(s.Bridge)
+	const said = "its MAC in the database (external_ids:attached-mac, else mac_in_use) is %s, "
 	for _, p := range sw.Ports {
-		// A port with several learned MACs has other stations behind it. The pod's own MAC may be missing among the learned ones.
-		list := learned[p.OFPort]
-		if err != nil || len(list) != 1 || slices.Equal(list[0], p.MAC) {
+		if _, pod := learned[p.OFPort]; !pod {
 			continue
 		}
-		if wrong++; wrong <= maxWrong {
-			warnings = append(warnings, fmt.Sprintf("port %s: its MAC in the database (external_ids:attached-mac, else mac_in_use) is %s, but the bridge has learned %s there: packets of Services to %v may get lost; correct attached-mac",
-				p.Name, p.MAC, list[0], p.IPs))
+		for _, ip := range p.IPs {
+			if mac := kernel[ip]; !mac.IsZero() && mac != toMAC(p.MAC) && podOf(sw, mac) != "" {
+				notes.add(p.Name, fmt.Sprintf("external_ids:ip_addresses has %s, but the kernel has found it at %s, the MAC of port %s: packets of Services to it may get lost; correct ip_addresses",
+					ip, mac, podOf(sw, mac)))
+			}
 		}
-	}
-	if wrong > maxWrong {
-		warnings = append(warnings, fmt.Sprintf("ports with such a contradiction that are not listed: %d", wrong-maxWrong))
+		// A port with several learned MACs has other stations behind it. The pod's own MAC may be missing among the learned ones.
+		list := learned[p.OFPort]
+		switch other, elsewhere := sw.PortByNumber(at[toMAC(p.MAC)]); {
+		case len(list) == 1 && !slices.Equal(list[0], p.MAC):
+			notes.add(p.Name, fmt.Sprintf(said+"but the bridge has learned %s there: packets of Services to %v may get lost; correct attached-mac",
+				p.MAC, list[0], p.IPs))
+		case len(list) == 0 && elsewhere:
+			notes.add(p.Name, fmt.Sprintf(said+"but the bridge has learned that at port %s: packets of Services to %v may get lost; correct attached-mac or ip_addresses",
+				p.MAC, other.Name, p.IPs))
+		}
 	}
 	return warnings
 }

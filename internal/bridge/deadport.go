@@ -20,6 +20,8 @@ func (s *Settings) DeadPort(sw *ovsdb.Switch, node *k8s.Node, ip netip.Addr) str
 	switch {
 	case ok && p.OFPort == 0:
 		return fmt.Sprintf("its port %s is not on bridge %s: %s", p.Name, sw.Bridge, cmp.Or(p.Error, "ovs-vswitchd has not added it"))
+	case ok && len(p.Dead) > 0:
+		return fmt.Sprintf("its port %s (OpenFlow port %d): %s", p.Name, p.OFPort, p.Dead[0])
 	case ok && p.LinkDown:
 		return fmt.Sprintf("the link of its port %s (OpenFlow port %d) is down", p.Name, p.OFPort)
 	case !ok && namesAddresses(sw, k8s.FamilyOf(ip)):

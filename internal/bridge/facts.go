@@ -101,6 +101,9 @@ func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Conf
 	}
 	cfg.Uplink = uplink
 	if sw != nil {
+		var notes portNotes
+		notes.byDatabase(sw, uplink)
+		warnings = append(warnings, notes.warnings()...)
 		if p, ok := sw.PortByNumber(uplink); ok && p.IsPod() {
 			warnings = append(warnings, fmt.Sprintf("--uplink-port %s is a pod's port (%s, iface-id %q, addresses %v): pass the port that leads out of the node", s.Uplink, p.Name, p.IfaceID, p.IPs))
 		}

@@ -340,6 +340,9 @@ func TestDeadPort(t *testing.T) {
 		{"gone, IPv6", "fd00::77", func(*ovsdb.Switch) {}, "no port of bridge br-none has its address"},
 		{"not added yet", "10.0.0.13", func(*ovsdb.Switch) {}, "its port not-there-yet is not on bridge br-none: ovs-vswitchd has not added it"},
 		{"link down", "10.0.0.11", func(sw *ovsdb.Switch) { sw.Ports[1].LinkDown = true }, "the link of its port pod-a (OpenFlow port 11) is down"},
+		{"blocked", "10.0.0.11", func(sw *ovsdb.Switch) {
+			sw.Ports[1].LinkDown, sw.Ports[1].Dead = true, []string{"Interface.admin_state is down"}
+		}, "its port pod-a (OpenFlow port 11): Interface.admin_state is down"},
 		{"on the node", "172.16.0.2", func(*ovsdb.Switch) {}, ""},
 		{"by --ports", "10.0.0.99", func(*ovsdb.Switch) {}, ""},
 		{"a pod port without addresses", "10.0.0.77", func(sw *ovsdb.Switch) { sw.Ports[0].IfaceID = "x" }, ""},

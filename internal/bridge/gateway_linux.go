@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"net"
+	"net/netip"
 
 	"github.com/vishvananda/netlink"
 
@@ -39,6 +40,22 @@ func gatewayMAC(ifname string, ask bool) flow.MAC {
 		}
 	}
 	return flow.MAC{}
+}
+
+// neighbours returns the addresses that the kernel has resolved on an interface.
+func neighbours(ifname string) map[netip.Addr]flow.MAC {
+	link, err := netlink.LinkByName(ifname)
+	if err != nil {
+		return nil
+	}
+	out := map[netip.Addr]flow.MAC{}
+	list, _ := netlink.NeighList(link.Attrs().Index, netlink.FAMILY_ALL)
+	for _, n := range list {
+		if ip, ok := netip.AddrFromSlice(n.IP); ok && n.State&(netlink.NUD_FAILED|netlink.NUD_INCOMPLETE) == 0 {
+			out[ip.Unmap()] = toMAC(n.HardwareAddr)
+		}
+	}
+	return out
 }
 
 func isDefault(n *net.IPNet) bool {

@@ -45,7 +45,8 @@ type Plane struct {
 	figures atomic.Pointer[Figures]
 	counted counterCache
 	usage   usageCache
-	drops   dataplane.Drops // belongs to the loop
+	notes   atomic.Pointer[map[string][]string] // portNotes.of, as of the last askSwitch; not changed once it is here
+	drops   dataplane.Drops                     // belongs to the loop
 
 	// Only the loop uses the fields below.
 	node     node

@@ -149,6 +149,8 @@ func TestContradictionsAreBounded(t *testing.T) {
 			sw.Ports = append(sw.Ports, ovsdb.Port{OFPort: uint32(i + 1), MAC: net.HardwareAddr{2, 0, 0, 0, 0, byte(i)}, IPs: []netip.Addr{{}}})
 		}
 		set := Settings{OVSDB: controlled(t, func(string) string { return table })}
-		return set.contradictions(t.Context(), sw)
+		var notes portNotes
+		set.contradictions(t.Context(), sw, &notes)
+		return notes.warnings()
 	})
 }

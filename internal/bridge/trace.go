@@ -11,9 +11,6 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// Switch returns what the database says of the bridge now.
-func (p *Plane) Switch() ovsdb.Switch { return p.db.Switch() }
-
 // NodeBeside reports whether the node's address is not on the bridge, for a model. Any goroutine may call it.
 func (p *Plane) NodeBeside(m *k8s.Model) bool {
 	sw := p.db.Switch()

@@ -271,6 +271,27 @@ func TestBrokenSituations(t *testing.T) {
 			trace:    `nothing reaches the local endpoint 10\.0\.0\.11:8080: the link of its port pod-11 \(OpenFlow port 11\) is down\n`,
 		},
 		{
+			name: "OpenFlow port of an endpoint does not forward", gate: true, kernel: true,
+			breaks: func(t *testing.T, c *cluster, web *v1.Service) {
+				_, err := c.Ofctl("mod-port", c.Bridge, "11", "no-forward")
+				must(t, err)
+			},
+			from: aPod, to: "40.0.0.1:80", err: testbed.ErrTimeout,
+			services: `PROBLEM: the port of the local endpoint 10\.0\.0\.11:8080: its OpenFlow configuration is no-forward: the switch sends nothing to it `,
+			status:   `WARNING +port pod-11: its OpenFlow configuration is no-forward: the switch sends nothing to it `,
+		},
+		{
+			name: "device of an endpoint switched off", kernel: true,
+			breaks: func(t *testing.T, c *cluster, web *v1.Service) {
+				_, err := c.Node.Exec(c.ctx, "ip", "link", "set", c.pods[0].Interface, "down")
+				must(t, err)
+			},
+			from: aPod, to: "40.0.0.1:80", err: testbed.ErrTimeout,
+			services: `PROBLEM: nothing reaches the local endpoint 10\.0\.0\.11:8080: its port pod-11 \(OpenFlow port 11\): Interface\.admin_state is down\n`,
+			status:   `WARNING +port pod-11: Interface\.admin_state is down: nothing passes\n`,
+			trace:    `nothing reaches the local endpoint 10\.0\.0\.11:8080: its port pod-11 \(OpenFlow port 11\): Interface\.admin_state is down\n`,
+		},
+		{
 			name: "process of an endpoint gone",
 			breaks: func(t *testing.T, c *cluster, web *v1.Service) {
 				c.put(slice(web, 8080, at(c.pods[0].IP4), at(c.idlePod(t).IP4)))

@@ -1,0 +1,36 @@
+package ofctrl
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// Port is a port of the switch, and what its configuration keeps back.
+type Port struct {
+	Name                             string
+	NoReceive, NoForward, NoPacketIn bool
+}
+
+// Ports returns the ports of the switch (OpenFlow 1.5.1 §7.2.1, §7.3.5.7).
+func (c *Conn) Ports(ctx context.Context) (list []Port, err error) {
+	const fixed = 40                                                // bytes of a port before its properties
+	const noReceive, noForward, noPacketIn = 1 << 2, 1 << 5, 1 << 6 // OFPPC_*
+	err = c.ask(ctx, mpPortDesc, 1, func(b []byte, _ int) ([]byte, error) {
+		return append(put32(b, flow.PortAny), 0, 0, 0, 0), nil
+	}, func(b []byte) error {
+		for len(b) > 0 {
+			if len(b) < fixed || int(u16(b[4:])) < fixed || int(u16(b[4:])) > len(b) {
+				return fmt.Errorf("%w: port description", ErrProtocol)
+			}
+			name, _, _ := bytes.Cut(b[16:32], []byte{0})
+			config := u32(b[32:])
+			list = append(list, Port{string(name), config&noReceive != 0, config&noForward != 0, config&noPacketIn != 0})
+			b = b[u16(b[4:]):]
+		}
+		return nil
+	})
+	return list, err
+}
