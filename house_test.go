@@ -28,6 +28,11 @@ var mayImport = map[string][]string{
 	"ofctrl/ofctrltest":            {},
 	"ovsdb":                        {},
 	"fallback":                     {"internal/dataplane", "k8s", "fallback", "internal/latency", "internal/conntrack", "internal/dpctl"},
+	"fallback/serving":             {"k8s"},
+	"fallback/iptables/rules":      {"k8s", "fallback/serving"},
+	"fallback/iptables/restore":    {"k8s"},
+	"fallback/nftables/rules":      {"k8s", "fallback/serving"},
+	"fallback/nftables/netlink":    {"k8s", "fallback/nftables/rules"},
 	"windows":                      {"internal/dataplane", "k8s", "windows", "internal/latency"},
 	"internal/bridge":              {"internal/dataplane", "k8s", "pipeline", "ofctrl", "ovsdb", "internal/latency", "internal/conntrack", "internal/dpctl"},
 	"internal/health":              {"internal/dataplane", "k8s", "internal/httpguard"},
@@ -46,7 +51,7 @@ var mayImport = map[string][]string{
 	"internal/appctl":              {},
 	"internal/dpctl":               {"k8s", "internal/appctl"},
 	"internal/conntrack":           {"k8s", "internal/dpctl"},
-	"internal/live":                {"k8s", "pipeline", "fallback/nft", "internal/appctl", "internal/conntrack", "internal/dpctl", "internal/trace"},
+	"internal/live":                {"k8s", "pipeline", "fallback/nftables/rules", "internal/appctl", "internal/conntrack", "internal/dpctl", "internal/trace"},
 	"internal/agent":               {"internal/dataplane", "k8s", "k8s/apiserver", "internal/httpguard", "pipeline", "ovsdb", "fallback", "windows", "internal/bridge", "internal/health", "internal/notify", "internal/metrics", "internal/ports", "internal/sysctl", "internal/trace", "internal/live", "internal/conntrack", "internal/dpctl"},
 	"internal/command": {"k8s", "k8s/apiserver", "k8s/manifest", "pipeline", "ofctrl", "ovsdb", "fallback", "windows", "internal/agent", "internal/bridge",
 		"internal/sysctl", "internal/config", "internal/latency", "internal/trace", "internal/live", "internal/notify", "internal/httpguard", "internal/ui", "internal/remote"},
@@ -92,14 +97,17 @@ var rooms = []string{"k8s/apiserver", "k8s/manifest"}
 
 // mustNotImport lists libraries that a package must do without: the model and the plan are pure.
 var mustNotImport = map[string][]string{
-	"internal/trace": {"antrea.io/", "github.com/ovn-kubernetes/", "net/http", "os", "time", "log"},
-	"k8s":            {"antrea.io/", "github.com/ovn-kubernetes/", "k8s.io/client-go/", "sigs.k8s.io/", "github.com/fsnotify/", "net/http", "os", "log"},
-	"k8s/apiserver":  {"antrea.io/", "github.com/ovn-kubernetes/", "sigs.k8s.io/"},
-	"k8s/manifest":   {"antrea.io/", "github.com/ovn-kubernetes/", "k8s.io/client-go/", "net/http"},
-	"pipeline":       {"antrea.io/", "github.com/ovn-kubernetes/", "net/http", "os", "time", "log"},
-	"pipeline/flow":  {"antrea.io/", "github.com/ovn-kubernetes/", "k8s.io/", "net/http", "os", "time", "log"},
-	"ofctrl":         {"k8s.io/", "github.com/ovn-kubernetes/"},
-	"ovsdb":          {"k8s.io/", "antrea.io/"},
+	"internal/trace":          {"antrea.io/", "github.com/ovn-kubernetes/", "net/http", "os", "time", "log"},
+	"k8s":                     {"antrea.io/", "github.com/ovn-kubernetes/", "k8s.io/client-go/", "sigs.k8s.io/", "github.com/fsnotify/", "net/http", "os", "log"},
+	"k8s/apiserver":           {"antrea.io/", "github.com/ovn-kubernetes/", "sigs.k8s.io/"},
+	"k8s/manifest":            {"antrea.io/", "github.com/ovn-kubernetes/", "k8s.io/client-go/", "net/http"},
+	"fallback/serving":        {"net/http", "os", "time", "log"},
+	"fallback/iptables/rules": {"net/http", "os", "time", "log"},
+	"fallback/nftables/rules": {"net/http", "os", "time", "log"},
+	"pipeline":                {"antrea.io/", "github.com/ovn-kubernetes/", "net/http", "os", "time", "log"},
+	"pipeline/flow":           {"antrea.io/", "github.com/ovn-kubernetes/", "k8s.io/", "net/http", "os", "time", "log"},
+	"ofctrl":                  {"k8s.io/", "github.com/ovn-kubernetes/"},
+	"ovsdb":                   {"k8s.io/", "antrea.io/"},
 }
 
 // The import directions of the house hold, on every system and in every module.

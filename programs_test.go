@@ -16,7 +16,7 @@ import (
 
 // runsPrograms are the packages in the binary that may import os/exec, and why.
 var runsPrograms = map[string]string{
-	module + "/fallback/xtables":                   "runs iptables",
+	module + "/fallback/iptables/restore":          "runs iptables",
 	"github.com/coreos/go-iptables/iptables":       "asks the iptables that it is given a path to for its version",
 	"k8s.io/client-go/plugin/pkg/client/auth/exec": "credentials by a program: k8s refuses them (TestNoCredentialPrograms), kubectl nkp runs it as kubectl does",
 	module + "/windows/service":                    "the Windows installer runs netsh, and the nkp.exe that it installs",
@@ -67,7 +67,7 @@ func inBinary(t *testing.T, goos, format string) []string {
 }
 
 // checkPrograms looks at each call in a file. What is run must be a field that names a program found by find (programs.go of
-// fallback/xtables), never a text that was put together.
+// fallback/iptables/restore), never a text that was put together.
 func checkPrograms(t *testing.T, file string) {
 	t.Helper()
 	fset := token.NewFileSet()

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
 )
 
 // adopt reads back the installed rules and starts from them: matching rules stay untouched, others are replaced in place, and

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
 )
 
 // readAhead is how many transactions iptables-restore parses while another commits. One would suffice if a processor were always
@@ -15,7 +15,7 @@ const readAhead = 2
 // a second one, prepared by the kernel while another commits, would have to start over.
 type transaction struct {
 	*input
-	begun xtables.Transaction // nil: not begun
+	begun restore.Transaction // nil: not begun
 }
 
 // begin has iptables-restore read the input, unless it does already or the input is empty.

@@ -9,31 +9,31 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nkp-proxy/nkp/fallback/rules"
-	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
+	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // backends are those that tests run over; each has its own tables.
-var backends = []xtables.Backend{xtables.NFT, xtables.Legacy}
+var backends = []restore.Backend{restore.NFT, restore.Legacy}
 
 // nftables stands for nftables where tests have a back end of iptables.
-const nftables xtables.Backend = backendNFTables
+const nftables restore.Backend = backendNFTables
 
 // each runs a test over every back end of iptables, side by side.
-func each(t *testing.T, f func(t *testing.T, b xtables.Backend)) {
+func each(t *testing.T, f func(t *testing.T, b restore.Backend)) {
 	t.Helper()
 	over(t, backends, f)
 }
 
 // eachPlane runs a test over nftables, too.
-func eachPlane(t *testing.T, f func(t *testing.T, b xtables.Backend)) {
+func eachPlane(t *testing.T, f func(t *testing.T, b restore.Backend)) {
 	t.Helper()
-	over(t, append([]xtables.Backend{nftables}, backends...), f)
+	over(t, append([]restore.Backend{nftables}, backends...), f)
 }
 
-func over(t *testing.T, list []xtables.Backend, f func(t *testing.T, b xtables.Backend)) {
+func over(t *testing.T, list []restore.Backend, f func(t *testing.T, b restore.Backend)) {
 	t.Helper()
 	testbed.Linux.Require(t)
 	for _, b := range list {
@@ -45,9 +45,9 @@ func over(t *testing.T, list []xtables.Backend, f func(t *testing.T, b xtables.B
 }
 
 // defaults are the options of a node of the bed's: pods told by the cluster's range.
-func defaults(b xtables.Backend) childOptions {
+func defaults(b restore.Backend) childOptions {
 	return childOptions{
-		Config: rules.DefaultConfig(), Backend: b, SyncPeriod: 200 * time.Millisecond,
+		Config: serving.DefaultConfig(), Backend: b, SyncPeriod: 200 * time.Millisecond,
 		Tracker: k8s.Options{
 			NodeName:    "node",
 			DetectLocal: k8s.DetectLocal{Mode: k8s.DetectByClusterCIDR, CIDRs: []netip.Prefix{testbed.PodCIDR4, testbed.PodCIDR6}},

@@ -3,7 +3,7 @@ package fallback
 import (
 	"hash/maphash"
 
-	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 

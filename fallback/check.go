@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
 )
 
 // fullCheckPatience is how long updates may delay a check of every rule; after that they no longer interrupt it.

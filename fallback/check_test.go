@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
 )
 
 // An update interrupts a full read-back, which takes seconds in large tables; the read-back is repeated later. A read-back that has

@@ -20,8 +20,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nkp-proxy/nkp/fallback/rules"
-	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
+	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/k8s/manifest"
@@ -36,8 +36,8 @@ import (
 const childEnv = "NKP_FALLBACK_CHILD"
 
 type childOptions struct {
-	rules.Config
-	Backend       xtables.Backend
+	serving.Config
+	Backend       restore.Backend
 	SyncPeriod    time.Duration
 	Tracker       k8s.Options
 	AffinityLimit int

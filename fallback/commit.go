@@ -5,17 +5,17 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// tables is the part of package xtables that a worker uses.
+// tables is the part of package restore that a worker uses.
 type tables interface {
 	// Restore commits input for iptables-restore to one table, wholly or not at all.
 	Restore(ctx context.Context, input []byte) error
 	// Begin starts a transaction that is committed later.
-	Begin(ctx context.Context, input []byte) (xtables.Transaction, error)
+	Begin(ctx context.Context, input []byte) (restore.Transaction, error)
 	// Rules returns the rules of one chain; ok is false if there is no such chain.
 	Rules(ctx context.Context, table, chain string) (list []string, ok bool, err error)
 	// Save calls f for each chain (with rule "") and rule of a table.

@@ -7,7 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
+	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -84,8 +85,8 @@ func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, er
 		names := map[[2]string]k8s.PortName{}
 		for n := range m.Ports {
 			if n.Family == f {
-				all[n] = k8s.Counters{Connections: opened[rules.PortHash(n)]}
-				names[[2]string{n.String(), rules.PortProtocol(n)}] = n
+				all[n] = k8s.Counters{Connections: opened[serving.PortHash(n)]}
+				names[[2]string{n.String(), serving.Protocol(n)}] = n
 			}
 		}
 		if err := drops(list, names, dropped); err != nil {

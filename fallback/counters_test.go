@@ -6,14 +6,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // Connections are counted once each, by whatever address, and whatever they send; who is kept out by source ranges opens
 // none. Neither endpoints that come and go nor a new start change what was counted.
 func TestCounters(t *testing.T) {
-	eachPlane(t, func(t *testing.T, backend xtables.Backend) {
+	eachPlane(t, func(t *testing.T, backend restore.Backend) {
 		b, pods := bed(t, testbed.Options{})
 		manifests := func(web ...*testbed.Pod) string {
 			return nodeObject + service("web", 1, "type: LoadBalancer", "externalIPs: [20.0.0.101]", "sessionAffinity: ClientIP") +

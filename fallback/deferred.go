@@ -5,8 +5,8 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/nkp-proxy/nkp/fallback/rules"
-	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
+	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
 )
 
 // deferredPart is a part of the deferred rules of shared chains, with the transaction that adds them.
@@ -86,7 +86,7 @@ func (w *worker) deferredDone(ctx context.Context, p *deferredPart, err error) e
 			delete(w.have.deferred, k)
 		}
 		return nil
-	case ctx.Err() != nil || errors.Is(err, xtables.ErrBusy):
+	case ctx.Err() != nil || errors.Is(err, restore.ErrBusy):
 		return err
 	case len(p.keys) == 1:
 		w.log.Error("iptables refused a rule and will retry it; other rules are not affected", "chain", p.keys[0].chain, "rule", p.keys[0].rule, "error", err)

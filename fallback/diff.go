@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
 )
 
 // tableContent is the content of a table.

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
 	"github.com/nkp-proxy/nkp/internal/conntrack"
 	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/k8s"
@@ -16,7 +16,7 @@ import (
 
 // A TCP client that asks before its Service is served is connected by the next SYN that it sends: when nkp starts, and when a Service comes.
 func TestEarlyTCP(t *testing.T) {
-	eachPlane(t, func(t *testing.T, backend xtables.Backend) {
+	eachPlane(t, func(t *testing.T, backend restore.Backend) {
 		b, pods := bed(t, testbed.Options{})
 		// The kernel follows connections in a namespace once a rule there asks for it.
 		run(t, b.Node, "nft", `table inet other {

@@ -11,8 +11,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/fallback/rules"
-	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
+	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
 )
 
 // fakeTables are tables in memory. They take iptables-restore's input, refuse what iptables would refuse, and give it back.
@@ -74,7 +74,7 @@ func (f *fakeTables) Restore(_ context.Context, input []byte) error {
 }
 
 // Begin starts a transaction that looks at nothing until it is committed.
-func (f *fakeTables) Begin(ctx context.Context, input []byte) (xtables.Transaction, error) {
+func (f *fakeTables) Begin(ctx context.Context, input []byte) (restore.Transaction, error) {
 	f.opened(+1)
 	return &fakeTransaction{f, input, ctx}, nil
 }

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 
-	"github.com/nkp-proxy/nkp/fallback/rules"
-	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
+	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
 )
 
 // delete deletes chains of table nat that should be unreferenced. A chain that a foreign rule jumps to stays; the others are
@@ -24,7 +24,7 @@ func (w *worker) delete(ctx context.Context, names []string) error {
 			delete(w.have.chains, n)
 		}
 		return nil
-	case ctx.Err() != nil || errors.Is(err, xtables.ErrBusy):
+	case ctx.Err() != nil || errors.Is(err, restore.ErrBusy):
 		return err
 	case len(names) == 1:
 		w.log.Warn("cannot delete a chain that no Service uses; it stays until the next start", "chain", names[0], "error", err)

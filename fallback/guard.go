@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
 )
 
 // NodePorts at 127.0.0.1 need the sysctl net.ipv4.conf.all.route_localnet. It also admits packets to 127.0.0.0/8 from the network

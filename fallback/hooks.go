@@ -4,7 +4,7 @@ import (
 	"context"
 	"slices"
 
-	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
 )
 
 // parents are the base chains that may jump to nkp's chains.

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"slices"
 
-	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
 )
 
 // input is input for iptables-restore --noflush, for one table. Chains must be declared before rules are added.

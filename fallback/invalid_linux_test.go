@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -14,8 +14,8 @@ func TestInvalidPackets(t *testing.T) {
 	for setting, dropped := range map[string]bool{"0": true, "1": false} {
 		b, _ := bed(t, testbed.Options{})
 		run(t, b.Node, "sh", "-c", "echo "+setting+" > /proc/sys/"+tcpBeLiberal)
-		start(t, b, defaults(xtables.NFT), nodeObject)
-		if out := iptables(t, b, xtables.NFT, "iptables-save"); strings.Contains(out, "--ctstate INVALID -j DROP") != dropped {
+		start(t, b, defaults(restore.NFT), nodeObject)
+		if out := iptables(t, b, restore.NFT, "iptables-save"); strings.Contains(out, "--ctstate INVALID -j DROP") != dropped {
 			t.Errorf("%s is %s:\n%s", tcpBeLiberal, setting, out)
 		}
 	}

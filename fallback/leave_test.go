@@ -6,7 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
+	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -33,9 +34,9 @@ var kubeProxyJumps = map[string][]string{
 }
 
 // nkpBeside returns tables with what nkp makes in a scope, and, with serves, what kube-proxy has made of them since.
-func nkpBeside(t *testing.T, scope rules.Scope, serves bool) *fakeTables {
+func nkpBeside(t *testing.T, scope serving.Scope, serves bool) *fakeTables {
 	t.Helper()
-	c := rules.Config{Scope: scope, PodDevice: "br-int", LocalhostNodePorts: true}
+	c := serving.Config{Scope: scope, PodDevice: "br-int", LocalhostNodePorts: true}
 	fixed := rules.NewCompiler(c, k8s.IPv4, &k8s.Model{}).Fixed()
 	f := newFakeTables()
 	for table, chains := range fixed.Shared {
@@ -74,7 +75,7 @@ func nkpBeside(t *testing.T, scope rules.Scope, serves bool) *fakeTables {
 // A kube-proxy that serves again is recognized in each scope that nkp has beside a bridge. What is left then is kube-proxy's: each of its
 // jumps and chains, and no jump that it does not know and that would keep it from deleting its chains.
 func TestLeaveToKubeProxy(t *testing.T) {
-	for scope, what := range map[rules.Scope]string{rules.Host: "host", rules.Own: "own"} {
+	for scope, what := range map[serving.Scope]string{serving.Host: "host", serving.Own: "own"} {
 		t.Run(what, func(t *testing.T) {
 			if serves, err := kubeProxyServes(t.Context(), nkpBeside(t, scope, false)); serves || err != nil {
 				t.Errorf("nkp alone: kube-proxy serves: %t, %v", serves, err)
@@ -113,7 +114,7 @@ func TestLeaveToKubeProxy(t *testing.T) {
 		})
 	}
 	// Where nkp serves everything its jumps are kube-proxy's, so that they cannot be distinguished.
-	if serves, err := kubeProxyServes(t.Context(), nkpBeside(t, rules.Everything, true)); serves || err != nil {
+	if serves, err := kubeProxyServes(t.Context(), nkpBeside(t, serving.Everything, true)); serves || err != nil {
 		t.Errorf("scope everything: kube-proxy serves: %t, %v", serves, err)
 	}
 }

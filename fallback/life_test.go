@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
 	"github.com/nkp-proxy/nkp/test/chance"
 	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
@@ -20,9 +20,9 @@ import (
 )
 
 // iptables runs one of the back end's programs in the node: iptables, ip6tables, iptables-save, ...
-func iptables(t *testing.T, b *testbed.Bed, backend xtables.Backend, argv ...string) string {
+func iptables(t *testing.T, b *testbed.Bed, backend restore.Backend, argv ...string) string {
 	t.Helper()
-	infix := map[xtables.Backend]string{xtables.NFT: "-nft", xtables.Legacy: "-legacy"}[backend]
+	infix := map[restore.Backend]string{restore.NFT: "-nft", restore.Legacy: "-legacy"}[backend]
 	name, rest, _ := strings.Cut(argv[0], "-")
 	args := argv[1:]
 	if rest != "save" {
@@ -43,7 +43,7 @@ func nftIn(t *testing.T, b *testbed.Bed, argv ...string) string {
 // A Plane that starts again, killed or told to stop before, finds its rules in place and writes nothing; their counters go on, and so
 // does session affinity. Over nftables it is so whatever had happened to the slots of its endpoints.
 func TestRestartWritesNothing(t *testing.T) {
-	eachPlane(t, func(t *testing.T, backend xtables.Backend) {
+	eachPlane(t, func(t *testing.T, backend restore.Backend) {
 		b, pods := bed(t, testbed.Options{})
 		o := defaults(backend)
 		o.Tracker.ServiceCIDRs = testbed.ServiceRanges[:2]
@@ -87,7 +87,7 @@ func TestRestartWritesNothing(t *testing.T) {
 }
 
 // counters returns what is installed for Services with its counters: a table, or the rules that translate.
-func counters(t *testing.T, b *testbed.Bed, backend xtables.Backend) string {
+func counters(t *testing.T, b *testbed.Bed, backend restore.Backend) string {
 	t.Helper()
 	var lines []string
 	if backend == nftables {
@@ -108,7 +108,7 @@ func counters(t *testing.T, b *testbed.Bed, backend xtables.Backend) string {
 // What somebody else does to the rules is undone, over nftables at once: a flush of everything, a rule or an element taken away, one too
 // many, a chain gone.
 func TestRepair(t *testing.T) {
-	eachPlane(t, func(t *testing.T, backend xtables.Backend) {
+	eachPlane(t, func(t *testing.T, backend restore.Backend) {
 		b, pods := bed(t, testbed.Options{})
 		o := defaults(backend)
 		if backend == nftables {
@@ -137,7 +137,7 @@ func TestRepair(t *testing.T) {
 
 // damage are commands that break what is installed. Each is one step, because nkp may repair it at any moment: a second command would
 // meet the repair.
-func damage(t *testing.T, b *testbed.Bed, backend xtables.Backend) map[string][]string {
+func damage(t *testing.T, b *testbed.Bed, backend restore.Backend) map[string][]string {
 	t.Helper()
 	if backend == nftables {
 		commands := map[string][]string{}
@@ -166,7 +166,7 @@ func damage(t *testing.T, b *testbed.Bed, backend xtables.Backend) map[string][]
 	}
 	// Over legacy the chains go, too: without --noflush iptables-restore empties the tables that it names.
 	flush := func(program, table string) []string {
-		if backend == xtables.NFT {
+		if backend == restore.NFT {
 			return []string{program, "-t", table, "-F"}
 		}
 		name := filepath.Join(t.TempDir(), table)
@@ -188,7 +188,7 @@ func damage(t *testing.T, b *testbed.Bed, backend xtables.Backend) map[string][]
 // What kubelet and the CNI plugins portmap and flannel do to the base chains harms no Service and is no repair. A jump of portmap's that
 // takes packets for a NodePort is.
 func TestNeighboursAreNoRepair(t *testing.T) {
-	each(t, func(t *testing.T, backend xtables.Backend) {
+	each(t, func(t *testing.T, backend restore.Backend) {
 		b, pods := bed(t, testbed.Options{})
 		p := start(t, b, defaults(backend), nodeObject+service("web", 1, "type: NodePort")+endpoints("web", pods[0]))
 		for _, c := range []string{
@@ -230,7 +230,7 @@ func TestNeighboursAreNoRepair(t *testing.T) {
 }
 
 // portmapFirst has the CNI plugin portmap start again, which puts its jump before all others.
-func portmapFirst(t *testing.T, b *testbed.Bed, backend xtables.Backend) {
+func portmapFirst(t *testing.T, b *testbed.Bed, backend restore.Backend) {
 	t.Helper()
 	for _, how := range []string{"-D", "-I"} {
 		iptables(t, b, backend, strings.Fields("iptables -t nat "+how+" PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT")...)
@@ -240,7 +240,7 @@ func portmapFirst(t *testing.T, b *testbed.Bed, backend xtables.Backend) {
 // Whatever changes, established connections stay and new ones are served: endpoints come and go, the Plane is killed and starts again
 // with other rules, another Service takes the place of one.
 func TestNoGap(t *testing.T) {
-	eachPlane(t, func(t *testing.T, backend xtables.Backend) {
+	eachPlane(t, func(t *testing.T, backend restore.Backend) {
 		b, pods := bed(t, testbed.Options{})
 		o := defaults(backend)
 		manifests := func(i int) string {
@@ -308,7 +308,7 @@ func TestNoGap(t *testing.T) {
 
 // Cleanup takes away what is ours and nothing else, and no change of nkp's does.
 func TestCleanup(t *testing.T) {
-	eachPlane(t, func(t *testing.T, backend xtables.Backend) {
+	eachPlane(t, func(t *testing.T, backend restore.Backend) {
 		b, pods := bed(t, testbed.Options{})
 		foreign(t, b, backend)
 		before := saved(t, b, backend)
@@ -340,7 +340,7 @@ func TestCleanup(t *testing.T) {
 // A back end whose tables cannot be read, as where the kernel lacks them, is an error of a cleanup, and keeps none of the others from
 // being cleaned up.
 func TestCleanupOfWhatIsReadable(t *testing.T) {
-	each(t, func(t *testing.T, backend xtables.Backend) {
+	each(t, func(t *testing.T, backend restore.Backend) {
 		b, pods := bed(t, testbed.Options{})
 		o := defaults(backend)
 		p := start(t, b, o, nodeObject+service("web", 1)+endpoints("web", pods...))
@@ -353,7 +353,7 @@ func TestCleanupOfWhatIsReadable(t *testing.T) {
 		if a := cleaner.try(request{Op: "cleanup"}); !strings.Contains(a.Err, "back end nf_tables, IPv4") || !strings.Contains(a.Err, "generation id") {
 			t.Errorf("the error: %q", a.Err)
 		}
-		for program, cleaned := range map[string]bool{"iptables-save": backend != xtables.NFT, "ip6tables-save": true} {
+		for program, cleaned := range map[string]bool{"iptables-save": backend != restore.NFT, "ip6tables-save": true} {
 			if text := iptables(t, b, backend, program); strings.Contains(text, "KUBE-SERVICES") == cleaned {
 				t.Errorf("cleaned up: %t; %s prints\n%s", cleaned, program, text)
 			}
@@ -362,7 +362,7 @@ func TestCleanupOfWhatIsReadable(t *testing.T) {
 }
 
 // foreign makes rules of docker, of portmap and of a host's firewall; over nftables, tables of others.
-func foreign(t *testing.T, b *testbed.Bed, backend xtables.Backend) {
+func foreign(t *testing.T, b *testbed.Bed, backend restore.Backend) {
 	t.Helper()
 	if backend == nftables {
 		for _, c := range []string{
@@ -374,7 +374,7 @@ func foreign(t *testing.T, b *testbed.Bed, backend xtables.Backend) {
 		} {
 			nftIn(t, b, strings.Fields(c)...)
 		}
-		iptables(t, b, xtables.NFT, "iptables", "-t", "nat", "-A", "POSTROUTING", "-s", "10.99.0.0/16", "-j", "MASQUERADE")
+		iptables(t, b, restore.NFT, "iptables", "-t", "nat", "-A", "POSTROUTING", "-s", "10.99.0.0/16", "-j", "MASQUERADE")
 		return
 	}
 	for _, c := range []string{
@@ -398,7 +398,7 @@ func foreign(t *testing.T, b *testbed.Bed, backend xtables.Backend) {
 }
 
 // saved returns all tables that services use, without counters and comments.
-func saved(t *testing.T, b *testbed.Bed, backend xtables.Backend) string {
+func saved(t *testing.T, b *testbed.Bed, backend restore.Backend) string {
 	t.Helper()
 	if backend == nftables {
 		return nftIn(t, b, "-s", "list", "ruleset")
@@ -420,7 +420,7 @@ func saved(t *testing.T, b *testbed.Bed, backend xtables.Backend) string {
 // Services live beside docker's chains, the CNI plugin portmap's and a firewall whose policy is to forward nothing:
 // NodePorts come before host ports, and all others' rules go on working.
 func TestCoexistence(t *testing.T) {
-	each(t, func(t *testing.T, backend xtables.Backend) {
+	each(t, func(t *testing.T, backend restore.Backend) {
 		b, pods := bed(t, testbed.Options{})
 		foreign(t, b, backend)
 		for _, r := range []string{

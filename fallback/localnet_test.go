@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nkp-proxy/nkp/fallback/rules"
-	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
+	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
 	"github.com/nkp-proxy/nkp/test/wait"
@@ -154,10 +154,10 @@ func (n *intruder) opens(what string) {
 // Whatever nkp does, no neighbour reaches what listens at 127.0.0.1 (CVE-2020-8558): during the first sync of many Services,
 // at a restart, without NodePorts at 127.0.0.1, after a cleanup. What another has opened is closed again.
 func TestNeighboursStayOffLoopback(t *testing.T) {
-	eachPlane(t, func(t *testing.T, backend xtables.Backend) {
-		for name, scope := range map[string]rules.Scope{"everything": rules.Everything, "host": rules.Host} {
+	eachPlane(t, func(t *testing.T, backend restore.Backend) {
+		for name, scope := range map[string]serving.Scope{"everything": serving.Everything, "host": serving.Host} {
 			t.Run(name, func(t *testing.T) {
-				if (backend == xtables.Legacy) != (scope == rules.Host) {
+				if (backend == restore.Legacy) != (scope == serving.Host) {
 					nightly.Only(t, "the gate runs one scope over each back end")
 				}
 				testLoopback(t, backend, scope)
@@ -166,12 +166,12 @@ func TestNeighboursStayOffLoopback(t *testing.T) {
 	})
 }
 
-func testLoopback(t *testing.T, backend xtables.Backend, scope rules.Scope) {
+func testLoopback(t *testing.T, backend restore.Backend, scope serving.Scope) {
 	const services = 200 // more than one transaction takes over nf_tables
-	b, pods := bed(t, testbed.Options{PodBridge: scope == rules.Host, NoServiceRoutes: scope == rules.Host})
+	b, pods := bed(t, testbed.Options{PodBridge: scope == serving.Host, NoServiceRoutes: scope == serving.Host})
 	foreign(t, b, backend)
 	o := defaults(backend)
-	if o.Scope = scope; scope == rules.Host {
+	if o.Scope = scope; scope == serving.Host {
 		o.PodDevice = b.Bridge
 	}
 	n := newIntruder(t, b)
@@ -273,7 +273,7 @@ func TestLocalnetInAContainer(t *testing.T) {
 	for _, volume := range []bool{true, false} {
 		b, pods := bed(t, testbed.Options{})
 		n := newIntruder(t, b)
-		o := defaults(xtables.NFT)
+		o := defaults(restore.NFT)
 		file := filepath.Join(t.TempDir(), "route_localnet")
 		must(t, os.WriteFile(file, nil, 0o600))
 		o.LocalnetFile = file

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
 	"github.com/nkp-proxy/nkp/test/testbed"
 	"github.com/nkp-proxy/nkp/test/wait"
 )
@@ -21,7 +21,7 @@ import (
 func TestLockHeldAtStart(t *testing.T) {
 	testbed.Linux.Require(t)
 	b, pods := bed(t, testbed.Options{})
-	iptables(t, b, xtables.Legacy, "ip6tables", "-t", "mangle", "-N", "KUBE-KUBELET-CANARY")
+	iptables(t, b, restore.Legacy, "ip6tables", "-t", "mangle", "-N", "KUBE-KUBELET-CANARY")
 	release := testbed.HoldLock(t, lockFile(b))
 	p := launch(t, b, defaults(""))
 	p.update(nodeObject + service("web", 1) + endpoints("web", pods[0]))
@@ -36,7 +36,7 @@ func TestLockHeldAtStart(t *testing.T) {
 	release()
 	p.settle()
 	status := p.status()
-	if status.Backend != string(xtables.Legacy) || status.Reason != "kubelet uses it" || len(status.Families) != 2 {
+	if status.Backend != string(restore.Legacy) || status.Reason != "kubelet uses it" || len(status.Families) != 2 {
 		t.Errorf("status: %+v", status)
 	}
 	for _, to := range []string{"40.0.0.1:80", "[fd00:40::1]:80"} {
@@ -61,7 +61,7 @@ func TestLockHeldAtStart(t *testing.T) {
 
 	p.kill()
 	testbed.HoldLock(t, lockFile(b))
-	p = launch(t, b, defaults(xtables.Legacy))
+	p = launch(t, b, defaults(restore.Legacy))
 	p.update(nodeObject + service("web", 1) + endpoints("web", pods[0]))
 	wait.For(t, "a program that waits for the lock", func() bool { return testbed.WaitsForLock(t, lockFile(b)) })
 	p.ask(request{Op: "stop"}) // it would wait for ever: the lock stays held
@@ -72,12 +72,12 @@ func TestLockHeldAtStart(t *testing.T) {
 
 // A first sync that is cut off while programs run ends without them; one whose Services change meanwhile ends with those in force.
 func TestFirstSyncDisturbed(t *testing.T) {
-	each(t, func(t *testing.T, backend xtables.Backend) {
+	each(t, func(t *testing.T, backend restore.Backend) {
 		const services = 300
 		b, _ := bed(t, testbed.Options{})
 		o := defaults(backend)
 		dir := t.TempDir()
-		infix := map[xtables.Backend]string{xtables.NFT: "-nft", xtables.Legacy: "-legacy"}[backend]
+		infix := map[restore.Backend]string{restore.NFT: "-nft", restore.Legacy: "-legacy"}[backend]
 		for _, program := range []string{"iptables" + infix + "-restore", "ip6tables" + infix + "-restore"} {
 			real, err := exec.LookPath(program)
 			must(t, err)

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/nkp-proxy/nkp/fallback/nft"
-	"github.com/nkp-proxy/nkp/fallback/nft/netlink"
+	"github.com/nkp-proxy/nkp/fallback/nftables/netlink"
+	nft "github.com/nkp-proxy/nkp/fallback/nftables/rules"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 )
 

@@ -3,8 +3,8 @@
 package fallback
 
 import (
-	"github.com/nkp-proxy/nkp/fallback/nft"
-	"github.com/nkp-proxy/nkp/fallback/nft/netlink"
+	"github.com/nkp-proxy/nkp/fallback/nftables/netlink"
+	nft "github.com/nkp-proxy/nkp/fallback/nftables/rules"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 )

@@ -9,9 +9,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nkp-proxy/nkp/fallback/nft"
-	"github.com/nkp-proxy/nkp/fallback/nft/netlink"
-	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/nftables/netlink"
+	nft "github.com/nkp-proxy/nkp/fallback/nftables/rules"
+	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -28,7 +28,7 @@ type nftFlowtable struct {
 
 // lacksFlowtable returns why the kernel cannot have the flowtable that is wanted; nil: it can, or none is. err is why that is not known.
 func (o *Options) lacksFlowtable(conn *netlink.Conn, f k8s.Family) (lacking, err error) {
-	if len(o.FlowtableDevices) == 0 || o.Scope == rules.Own {
+	if len(o.FlowtableDevices) == 0 || o.Scope == serving.Own {
 		return nil, nil
 	}
 	err = conn.Probe(f, nft.FlowtableFeature())

@@ -6,9 +6,9 @@ import (
 	"context"
 	"errors"
 
-	"github.com/nkp-proxy/nkp/fallback/nft"
-	"github.com/nkp-proxy/nkp/fallback/nft/netlink"
-	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
+	"github.com/nkp-proxy/nkp/fallback/nftables/netlink"
+	nft "github.com/nkp-proxy/nkp/fallback/nftables/rules"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -25,12 +25,12 @@ func FollowNFT(ctx context.Context, f k8s.Family, p nft.Packet) ([]nft.Way, []st
 // LegacyRules returns which of the base chains of iptables (legacy) drops what none of its rules accepts, or that they cannot be read; "":
 // neither. Otherwise it returns the rules of its tables, as ReadRules does.
 func LegacyRules(ctx context.Context, f k8s.Family, chains ...string) (drops string, all map[string]map[string][]string, err error) {
-	drops, err = xtables.Drops(ctx, []xtables.Backend{xtables.Legacy}, []k8s.Family{f}, chains...)
+	drops, err = restore.Drops(ctx, []restore.Backend{restore.Legacy}, []k8s.Family{f}, chains...)
 	if err != nil || drops != "" {
 		return drops, nil, err
 	}
-	all, err = xtables.LegacyRules(ctx, f)
-	if errors.Is(err, xtables.ErrNoPrograms) {
+	all, err = restore.LegacyRules(ctx, f)
+	if errors.Is(err, restore.ErrNoPrograms) {
 		return err.Error(), nil, nil
 	}
 	return "", all, err

@@ -8,10 +8,10 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/nkp-proxy/nkp/fallback/nft"
-	"github.com/nkp-proxy/nkp/fallback/nft/netlink"
-	"github.com/nkp-proxy/nkp/fallback/rules"
-	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
+	"github.com/nkp-proxy/nkp/fallback/nftables/netlink"
+	nft "github.com/nkp-proxy/nkp/fallback/nftables/rules"
+	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -81,10 +81,10 @@ func WhyNotNFTables(ctx context.Context, o Options) string {
 // another program may hold: an error means that the answer is not known.
 func DropsBesideNFTables(ctx context.Context, o Options) (string, error) {
 	chains := []string{"INPUT", "FORWARD"}
-	if o.Scope == rules.Own {
+	if o.Scope == serving.Own {
 		chains = chains[:1]
 	}
-	drops, err := xtables.Drops(ctx, []xtables.Backend{xtables.NFT, xtables.Legacy}, o.families(), chains...)
+	drops, err := restore.Drops(ctx, []restore.Backend{restore.NFT, restore.Legacy}, o.families(), chains...)
 	if err != nil {
 		return "", fmt.Errorf("cannot find out whether iptables drops what no rule accepts: %w", err)
 	}

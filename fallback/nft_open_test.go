@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
@@ -31,19 +31,19 @@ func TestWhyNotNFTables(t *testing.T) {
 	drop := `drops what none of its rules accepts`
 	for _, c := range []struct {
 		do, undo, why string
-		scope         rules.Scope
+		scope         serving.Scope
 		families      []k8s.Family
 	}{
-		{"iptables-nft -P FORWARD DROP", "iptables-nft -P FORWARD ACCEPT", "chain FORWARD of iptables (nf_tables, IPv4) " + drop + ": -P FORWARD DROP", rules.Everything, nil},
-		{"iptables-nft -P FORWARD DROP", "iptables-nft -P FORWARD ACCEPT", "", rules.Own, nil},
-		{"iptables-nft -P FORWARD DROP", "iptables-nft -P FORWARD ACCEPT", "", rules.Everything, []k8s.Family{k8s.IPv6}},
-		{"ip6tables-nft -P INPUT DROP", "ip6tables-nft -P INPUT ACCEPT", "chain INPUT of iptables (nf_tables, IPv6) " + drop, rules.Own, nil},
-		{"iptables-legacy -P FORWARD DROP", "iptables-legacy -P FORWARD ACCEPT", "chain FORWARD of iptables (legacy, IPv4) " + drop, rules.Host, nil},
-		{"iptables-nft -A FORWARD -j REJECT --reject-with icmp-host-prohibited", "iptables-nft -F FORWARD", drop + ": -A FORWARD -j REJECT", rules.Everything, nil},
-		{`iptables-legacy -A FORWARD -m comment --comment "the \"rest\" of it" -j DROP`, "iptables-legacy -F FORWARD", drop, rules.Everything, nil},
-		{"iptables-nft -A FORWARD -s 192.0.2.1 -j DROP", "iptables-nft -F FORWARD", "", rules.Everything, nil},
-		{"iptables-nft -P OUTPUT DROP", "iptables-nft -P OUTPUT ACCEPT", "", rules.Everything, nil},
-		{"nft add table inet fw; nft 'add chain inet fw f { type filter hook forward priority 0; policy drop; }'", "nft delete table inet fw", "", rules.Everything, nil}, // iptables could not accept it either
+		{"iptables-nft -P FORWARD DROP", "iptables-nft -P FORWARD ACCEPT", "chain FORWARD of iptables (nf_tables, IPv4) " + drop + ": -P FORWARD DROP", serving.Everything, nil},
+		{"iptables-nft -P FORWARD DROP", "iptables-nft -P FORWARD ACCEPT", "", serving.Own, nil},
+		{"iptables-nft -P FORWARD DROP", "iptables-nft -P FORWARD ACCEPT", "", serving.Everything, []k8s.Family{k8s.IPv6}},
+		{"ip6tables-nft -P INPUT DROP", "ip6tables-nft -P INPUT ACCEPT", "chain INPUT of iptables (nf_tables, IPv6) " + drop, serving.Own, nil},
+		{"iptables-legacy -P FORWARD DROP", "iptables-legacy -P FORWARD ACCEPT", "chain FORWARD of iptables (legacy, IPv4) " + drop, serving.Host, nil},
+		{"iptables-nft -A FORWARD -j REJECT --reject-with icmp-host-prohibited", "iptables-nft -F FORWARD", drop + ": -A FORWARD -j REJECT", serving.Everything, nil},
+		{`iptables-legacy -A FORWARD -m comment --comment "the \"rest\" of it" -j DROP`, "iptables-legacy -F FORWARD", drop, serving.Everything, nil},
+		{"iptables-nft -A FORWARD -s 192.0.2.1 -j DROP", "iptables-nft -F FORWARD", "", serving.Everything, nil},
+		{"iptables-nft -P OUTPUT DROP", "iptables-nft -P OUTPUT ACCEPT", "", serving.Everything, nil},
+		{"nft add table inet fw; nft 'add chain inet fw f { type filter hook forward priority 0; policy drop; }'", "nft delete table inet fw", "", serving.Everything, nil}, // iptables could not accept it either
 	} {
 		run(t, b.Node, "sh", "-c", c.do)
 		o.Scope, o.Families = c.scope, c.families

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nkp-proxy/nkp/fallback/nft/netlink"
+	"github.com/nkp-proxy/nkp/fallback/nftables/netlink"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/test/testbed"

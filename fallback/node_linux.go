@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/nkp-proxy/nkp/fallback/rules"
-	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
+	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -18,13 +18,13 @@ func Diff(ctx context.Context, m *k8s.Model, o Options) (string, error) {
 	if o.NFTables {
 		return diffNFT(m, o)
 	}
-	choice, err := xtables.Choose(ctx, xtables.Backend(o.Backend))
+	choice, err := restore.Choose(ctx, restore.Backend(o.Backend))
 	if err != nil {
 		return "", err
 	}
 	text := ""
 	for _, f := range o.families() {
-		t, err := xtables.Open(ctx, choice.Backend, f)
+		t, err := restore.Open(ctx, choice.Backend, f)
 		if err != nil {
 			if len(o.Families) == 0 && f == k8s.IPv6 {
 				continue
@@ -47,17 +47,17 @@ func Diff(ctx context.Context, m *k8s.Model, o Options) (string, error) {
 func Cleanup(ctx context.Context, o CleanupOptions) (Removed, error) {
 	var n Removed
 	var problems []error
-	var all []*xtables.Tables
+	var all []*restore.Tables
 	leave := false
 	for _, f := range []k8s.Family{k8s.IPv4, k8s.IPv6} {
-		for _, t := range xtables.Find(ctx, f) {
+		for _, t := range restore.Find(ctx, f) {
 			if o.LeaveKubeProxy && !leave && t.InUse(string(rules.NAT)) {
 				serves, err := kubeProxyServes(ctx, t)
 				if err != nil {
 					err = fmt.Errorf("iptables back end %s, %s: %w", t.Backend, f, err)
 				}
 				switch {
-				case errors.Is(err, xtables.ErrBusy):
+				case errors.Is(err, restore.ErrBusy):
 					return n, err
 				case err != nil: // the kernel lacks it, perhaps: the others are cleaned up
 					problems = append(problems, err)
@@ -77,7 +77,7 @@ func Cleanup(ctx context.Context, o CleanupOptions) (Removed, error) {
 	}
 	for _, t := range all {
 		limit := legacyLimits.chains
-		if t.Backend == xtables.NFT {
+		if t.Backend == restore.NFT {
 			limit = nftLimits.chains
 		}
 		part, err := removeAll(ctx, t, t.InUse, limit, keepGuard && t.Family == k8s.IPv4, leave)
@@ -101,7 +101,7 @@ func unsetLocalnet(ctx context.Context) (set bool, err error) {
 	if set, err = kernel.on(); !set || err != nil {
 		return err != nil, nil // an unknown value counts as set
 	}
-	for _, t := range xtables.Find(ctx, k8s.IPv4) {
+	for _, t := range restore.Find(ctx, k8s.IPv4) {
 		if !t.InUse(string(rules.Filter)) {
 			continue
 		}
@@ -123,7 +123,7 @@ func unsetLocalnet(ctx context.Context) (set bool, err error) {
 
 // giveLocalnet marks route_localnet in iptables as set by nkp, if the back end serves and protects 127.0.0.0/8, and reports whether it does.
 func giveLocalnet(ctx context.Context, backend string) (bool, error) {
-	t, err := xtables.Open(ctx, xtables.Backend(backend), k8s.IPv4)
+	t, err := restore.Open(ctx, restore.Backend(backend), k8s.IPv4)
 	if err != nil {
 		return false, err
 	}

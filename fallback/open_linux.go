@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
 	"github.com/nkp-proxy/nkp/internal/conntrack"
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -21,7 +21,7 @@ func (p *Plane) open(ctx context.Context) ([]familyWorker, error) {
 	}
 	for {
 		workers, err := p.tryOpen(ctx)
-		if !errors.Is(err, xtables.ErrBusy) || ctx.Err() != nil {
+		if !errors.Is(err, restore.ErrBusy) || ctx.Err() != nil {
 			return workers, err
 		}
 		p.log.Warn("cannot read the iptables tables now; retrying", "in", retryMin, "error", err)
@@ -37,21 +37,21 @@ func (p *Plane) open(ctx context.Context) ([]familyWorker, error) {
 
 // tryOpen chooses the back end, and opens the tables of each family.
 func (p *Plane) tryOpen(ctx context.Context) ([]familyWorker, error) {
-	choice, err := xtables.Choose(ctx, xtables.Backend(p.opts.Backend))
+	choice, err := restore.Choose(ctx, restore.Backend(p.opts.Backend))
 	if err != nil {
 		return nil, err
 	}
 	p.lookAtKernel()
 	limits := legacyLimits
-	if choice.Backend == xtables.NFT {
+	if choice.Backend == restore.NFT {
 		limits = nftLimits
 	}
 	var workers []familyWorker
 	opened := map[k8s.Family]bool{}
 	var problems []error
 	for _, f := range p.opts.families() {
-		t, err := xtables.Open(ctx, choice.Backend, f)
-		if errors.Is(err, xtables.ErrBusy) || ctx.Err() != nil {
+		t, err := restore.Open(ctx, choice.Backend, f)
+		if errors.Is(err, restore.ErrBusy) || ctx.Err() != nil {
 			return nil, err
 		} else if err != nil {
 			problems = append(problems, err)

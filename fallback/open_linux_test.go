@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -39,7 +39,7 @@ func TestOpenWithoutTables(t *testing.T) {
 			}
 		}
 		o := DefaultOptions()
-		o.Backend, o.Families = string(xtables.NFT), tc.asked
+		o.Backend, o.Families = string(restore.NFT), tc.asked
 		p, err := New(o)
 		must(t, err)
 		workers, err := p.tryOpen(t.Context())

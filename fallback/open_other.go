@@ -6,7 +6,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/nkp-proxy/nkp/fallback/nft"
+	nft "github.com/nkp-proxy/nkp/fallback/nftables/rules"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 )

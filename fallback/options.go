@@ -6,8 +6,8 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/nkp-proxy/nkp/fallback/nft"
-	"github.com/nkp-proxy/nkp/fallback/rules"
+	nft "github.com/nkp-proxy/nkp/fallback/nftables/rules"
+	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/latency"
 	"github.com/nkp-proxy/nkp/k8s"
@@ -15,7 +15,7 @@ import (
 
 // Options configure a Plane. DefaultOptions returns usable ones.
 type Options struct {
-	rules.Config
+	serving.Config
 	// NFTables serves Services with nftables instead of iptables.
 	NFTables bool
 	// AffinityLimit bounds the clients of each Service port that session affinity remembers in nftables; 0: its default.
@@ -46,11 +46,11 @@ type Hooks struct {
 
 // DefaultOptions returns kube-proxy's settings; Log must still be set.
 func DefaultOptions() Options {
-	return Options{Config: rules.DefaultConfig(), SyncPeriod: 30 * time.Second}
+	return Options{Config: serving.DefaultConfig(), SyncPeriod: 30 * time.Second}
 }
 
 // nftConfig returns the settings of nftables; c are those in force.
-func (o *Options) nftConfig(c rules.Config) nft.Config {
+func (o *Options) nftConfig(c serving.Config) nft.Config {
 	return nft.Config{Config: c, AffinityLimit: o.AffinityLimit, CountTraffic: o.CountTraffic, FlowtableDevices: o.FlowtableDevices}
 }
 

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -55,7 +55,7 @@ func (p packet) check(t *testing.T) {
 
 // What a packet meets at each kind of frontend, from each side, in both families and over both back ends.
 func TestPackets(t *testing.T) {
-	eachPlane(t, func(t *testing.T, backend xtables.Backend) {
+	eachPlane(t, func(t *testing.T, backend restore.Backend) {
 		b, pods := bed(t, testbed.Options{})
 		o := defaults(backend)
 		o.Tracker.ServiceCIDRs = []netip.Prefix{testbed.ServiceRanges[0], testbed.ServiceRanges[1]}

@@ -8,14 +8,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // What plan prints is what runs: iptables-restore takes it, Services are reached by it, and a Plane that finds it in place
 // has no rule to write.
 func TestPlanIsWhatRuns(t *testing.T) {
-	each(t, func(t *testing.T, backend xtables.Backend) {
+	each(t, func(t *testing.T, backend restore.Backend) {
 		b, pods := bed(t, testbed.Options{})
 		o := defaults(backend)
 		o.Tracker.ServiceCIDRs = testbed.ServiceRanges[:2]

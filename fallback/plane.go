@@ -13,8 +13,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/nkp-proxy/nkp/fallback/nft"
-	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
+	nft "github.com/nkp-proxy/nkp/fallback/nftables/rules"
+	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -270,7 +271,7 @@ func (p *Plane) Options() Options {
 }
 
 // snapshot returns a copy of the model and the settings in force.
-func (p *Plane) snapshot() (*k8s.Model, rules.Config) {
+func (p *Plane) snapshot() (*k8s.Model, serving.Config) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c := p.opts.Config

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nkp-proxy/nkp/fallback/rules"
-	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
+	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -72,7 +72,7 @@ func (w *worker) push(ctx context.Context, c *change, r *round) error {
 
 // blame isolates the items at fault if err says that a change was refused.
 func (w *worker) blame(ctx context.Context, c *change, err error, r *round) error {
-	if err == nil || ctx.Err() != nil || errors.Is(err, xtables.ErrBusy) {
+	if err == nil || ctx.Err() != nil || errors.Is(err, restore.ErrBusy) {
 		return err
 	}
 	w.due = max(w.due, finish) // a part may be installed: the next round sweeps up

@@ -3,19 +3,19 @@ package fallback
 import (
 	"context"
 
-	"github.com/nkp-proxy/nkp/fallback/rules"
-	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
+	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
 // ReadRules returns the rules of a family that are installed now, of all owners: table -> chain -> rules in
 // order, without "-A CHAIN". backend is nf_tables or legacy; "" is the one that the rest of the node uses.
 func ReadRules(ctx context.Context, backend string, f k8s.Family) (map[string]map[string][]string, error) {
-	choice, err := xtables.Choose(ctx, xtables.Backend(backend))
+	choice, err := restore.Choose(ctx, restore.Backend(backend))
 	if err != nil {
 		return nil, err
 	}
-	t, err := xtables.Open(ctx, choice.Backend, f)
+	t, err := restore.Open(ctx, choice.Backend, f)
 	if err != nil {
 		return nil, err
 	}

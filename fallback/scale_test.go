@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
@@ -64,11 +64,11 @@ func replace(m *k8s.Model, i int, to netip.AddrPort) k8s.Changes {
 // what has changed, but for iptables over nf_tables, where so many rules are not read back. TestCostOfAChange shows the same of iptables
 // in the gate.
 func TestScale(t *testing.T) {
-	planes, sizes := []xtables.Backend{nftables}, []int{100, 1_000}
+	planes, sizes := []restore.Backend{nftables}, []int{100, 1_000}
 	if nightly.Is() {
 		planes, sizes = append(planes, backends...), []int{1_000, 5_000}
 	}
-	over(t, planes, func(t *testing.T, backend xtables.Backend) {
+	over(t, planes, func(t *testing.T, backend restore.Backend) {
 		type measured struct {
 			change cost
 			heap   uint64
@@ -99,7 +99,7 @@ func TestScale(t *testing.T) {
 			p = launch(t, b, o)
 			programmed()
 			restart := p.ipv4().Rules
-			if backend != xtables.NFT && restart > (changes+1)*max(least.Rules, 2) {
+			if backend != restore.NFT && restart > (changes+1)*max(least.Rules, 2) {
 				t.Errorf("%d Services, of which %d have changed: a restart writes %d rules", services, changes, restart)
 			}
 			t.Logf("%d Services: a change %+v, heap %d kB, %d rules at a restart", services, least, heap>>10, restart)

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/fallback/rules"
-	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
+	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -16,10 +16,10 @@ import (
 // outside is served, and what comes from the bridge's pods is not touched. A kube-proxy, or nkp, that had another
 // scope here leaves no jump behind.
 func TestScopes(t *testing.T) {
-	eachPlane(t, func(t *testing.T, backend xtables.Backend) {
+	eachPlane(t, func(t *testing.T, backend restore.Backend) {
 		b, pods := bed(t, testbed.Options{PodBridge: true, NoServiceRoutes: true})
 		o := defaults(backend)
-		o.Scope, o.PodDevice = rules.Host, b.Bridge
+		o.Scope, o.PodDevice = serving.Host, b.Bridge
 		p := start(t, b, o, nodeObject+
 			service("web", 1, "type: NodePort")+endpoints("web", pods[0])+
 			service("here", 2, "type: NodePort", "externalTrafficPolicy: Local")+endpoints("here", pods[0])+
@@ -38,11 +38,11 @@ func TestScopes(t *testing.T) {
 			list = func(...string) string { return nftIn(t, b, "list", "table", "ip", "nkp") }
 			absent = []string{"hook prerouting", "hook forward", "40.0.0.1"}
 		}
-		for _, scope := range []rules.Scope{rules.Everything, rules.Host, rules.Own} { // from any to any
+		for _, scope := range []serving.Scope{serving.Everything, serving.Host, serving.Own} { // from any to any
 			p.kill()
 			o.Scope = scope
 			p = start(t, b, o, nodeObject+service("web", 1, "type: NodePort")+endpoints("web", pods[0]))
-			if scope == rules.Host && backend != nftables {
+			if scope == serving.Host && backend != nftables {
 				nat := list("-t", "nat")
 				hooks := regexp.MustCompile(`-A PREROUTING .*KUBE-SERVICES`).FindAllString(nat, -1)
 				if len(hooks) != 1 || !strings.Contains(hooks[0], "! -i "+b.Bridge) {
@@ -79,15 +79,15 @@ func TestChoice(t *testing.T) {
 	testbed.Linux.Require(t)
 	for _, c := range []struct {
 		commands []string
-		backend  xtables.Backend
+		backend  restore.Backend
 		reason   string
 	}{
-		{nil, xtables.NFT, "has no more rules"},
-		{[]string{"iptables-legacy -A INPUT -j ACCEPT"}, xtables.Legacy, "more rules"},
-		{[]string{"iptables-legacy -A INPUT -j ACCEPT", "iptables-nft -t nat -N KUBE-SERVICES"}, xtables.NFT, "Service chains"},
-		{[]string{"ip6tables-legacy -t nat -N KUBE-SERVICES", "iptables-nft -A INPUT -j ACCEPT"}, xtables.Legacy, "Service chains"},
-		{[]string{"iptables-legacy -t mangle -N KUBE-IPTABLES-HINT", "iptables-nft -t nat -N KUBE-SERVICES"}, xtables.Legacy, "kubelet"},
-		{[]string{"ip6tables-nft -t mangle -N KUBE-KUBELET-CANARY", "iptables-legacy -A INPUT -j ACCEPT"}, xtables.NFT, "kubelet"},
+		{nil, restore.NFT, "has no more rules"},
+		{[]string{"iptables-legacy -A INPUT -j ACCEPT"}, restore.Legacy, "more rules"},
+		{[]string{"iptables-legacy -A INPUT -j ACCEPT", "iptables-nft -t nat -N KUBE-SERVICES"}, restore.NFT, "Service chains"},
+		{[]string{"ip6tables-legacy -t nat -N KUBE-SERVICES", "iptables-nft -A INPUT -j ACCEPT"}, restore.Legacy, "Service chains"},
+		{[]string{"iptables-legacy -t mangle -N KUBE-IPTABLES-HINT", "iptables-nft -t nat -N KUBE-SERVICES"}, restore.Legacy, "kubelet"},
+		{[]string{"ip6tables-nft -t mangle -N KUBE-KUBELET-CANARY", "iptables-legacy -A INPUT -j ACCEPT"}, restore.NFT, "kubelet"},
 	} {
 		t.Run(strings.Join(c.commands, ", "), func(t *testing.T) {
 			t.Parallel()

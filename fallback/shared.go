@@ -1,6 +1,6 @@
 package fallback
 
-import "github.com/nkp-proxy/nkp/fallback/rules"
+import "github.com/nkp-proxy/nkp/fallback/iptables/rules"
 
 // ruleKey identifies a rule of a shared chain by what it does.
 type ruleKey struct {

@@ -6,14 +6,14 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/fallback/xtables"
+	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // A client that goes on sending from the same port is led to an endpoint that exists: when its endpoint goes, when a
 // Service gets its first, when it loses its last, and when the Service itself goes and comes back.
 func TestStaleUDP(t *testing.T) {
-	eachPlane(t, func(t *testing.T, backend xtables.Backend) {
+	eachPlane(t, func(t *testing.T, backend restore.Backend) {
 		b, pods := bed(t, testbed.Options{})
 		svc := nodeObject + service("web", 1, "type: NodePort")
 		p := start(t, b, defaults(backend), svc+endpoints("web", pods[0]))

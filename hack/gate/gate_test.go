@@ -71,7 +71,7 @@ func TestTouches(t *testing.T) {
 		{"k8s/tracker.go", "differential e2e test-windows test-kernel"},
 		{"pipeline/service.go", "e2e test-windows test-kernel"}, // nkp.exe plans for a switch, too
 		{"internal/bridge/liveness.go", "e2e test-windows test-kernel"},
-		{"fallback/nft/netlink/doc.go", "e2e test-kernel"}, // no part of nkp.exe
+		{"fallback/nftables/netlink/doc.go", "e2e test-kernel"}, // no part of nkp.exe
 		{"test/hnsfake/serve.go", "test-windows"},
 		{"test/testbed/bed.go", "e2e test-windows test-kernel test-bench"},
 		{"test/packets/life_test.go", "test-kernel"},

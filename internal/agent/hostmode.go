@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback"
-	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 )
 
@@ -19,7 +19,7 @@ const hostModeLimit = 5 * time.Second
 // Without --host-traffic, rules of another Service proxy keep nkp from starting to serve here, not from going on: last returns the data
 // planes of the last run. It is called after the check for rules, because an agent that starts in between records its data planes before
 // it writes a rule. With --service-proxy-name another proxy is expected, and nftables serves beside it.
-func (s *Settings) HostMode(ctx context.Context, scope rules.Scope, last func() []Mode) (m Mode, why string) {
+func (s *Settings) HostMode(ctx context.Context, scope serving.Scope, last func() []Mode) (m Mode, why string) {
 	lacking := fallback.Available(s.IPTables.Backend)
 	switch {
 	case s.HostTraffic == bridge.HostNFTables:

@@ -8,8 +8,8 @@ import (
 	"strconv"
 
 	"github.com/nkp-proxy/nkp/fallback"
-	"github.com/nkp-proxy/nkp/fallback/nft"
-	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/nftables/rules"
+	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/conntrack"
 	"github.com/nkp-proxy/nkp/internal/dpctl"
@@ -55,10 +55,10 @@ func OnBridge(scope string, db *ovsdb.Switch, m *k8s.Model, q trace.Question, r 
 	_, isPort := portNumber(db, q.In)
 	switch {
 	case q.In != "":
-		return isPort || q.In == localPort || scope != rules.Host.String()
-	case scope == rules.Own.String():
+		return isPort || q.In == localPort || scope != serving.Host.String()
+	case scope == serving.Own.String():
 		return r.Source != k8s.ThisNode || !to.IsLoopback() && !slices.Contains(m.Node.Local, to)
-	case scope == rules.Host.String():
+	case scope == serving.Host.String():
 		return r.PodHere(&m.Node)
 	}
 	return true
@@ -158,7 +158,7 @@ func CompareRules(ctx context.Context, o fallback.Options, m *k8s.Model, q trace
 	family := k8s.FamilyOf(q.To.Addr())
 	if o.NFTables {
 		set := live.Tables{
-			Follow: func(p nft.Packet) ([]nft.Way, []string, error) { return fallback.FollowNFT(ctx, family, p) },
+			Follow: func(p rules.Packet) ([]rules.Way, []string, error) { return fallback.FollowNFT(ctx, family, p) },
 			Diff:   func() ([]string, error) { return fallback.DiffService(m, o, family, r.Port) },
 			Legacy: func(chains ...string) (string, map[string]map[string][]string, error) {
 				return fallback.LegacyRules(ctx, family, chains...)

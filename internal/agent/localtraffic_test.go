@@ -6,14 +6,14 @@ import (
 	"testing"
 
 	"github.com/nkp-proxy/nkp/fallback"
-	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
 // iptables beside the bridge gets the Services with a NodePort, when they come and when they change, and no others.
 func TestOwnTraffic(t *testing.T) {
 	o := fallback.DefaultOptions()
-	o.Scope, o.Log = rules.Own, slog.New(slog.DiscardHandler)
+	o.Scope, o.Log = serving.Own, slog.New(slog.DiscardHandler)
 	p, err := fallback.New(o)
 	must(t, err)
 	own := &localTraffic{Plane: p}

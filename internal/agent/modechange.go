@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback"
-	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
 )
 
@@ -26,7 +26,7 @@ func (a *Agent) watchMode(ctx context.Context) error {
 
 // watchDrops looks whether iptables would be chosen now for the node's own traffic, which nftables serves in a scope, until the context
 // ends.
-func (a *Agent) watchDrops(ctx context.Context, scope rules.Scope) error {
+func (a *Agent) watchDrops(ctx context.Context, scope serving.Scope) error {
 	return a.lookForAnother(ctx, DropsPeriod, &a.hostModeChange, func(ctx context.Context) string {
 		drops, err := fallback.DropsBesideNFTables(ctx, a.set.IPTablesOptions(scope))
 		switch said := a.hostModeChange.Load(); {

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/nkp-proxy/nkp/fallback"
-	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
@@ -65,7 +65,7 @@ func (a *Agent) makePlanes(db *ovsdb.Client) error {
 		a.bridge = bridge.New(a.set.Settings, db, bridge.Hooks{Hooks: hooks, Transaction: a.metrics.Transaction, Lost: a.metrics.Lost, FailOpen: a.proxy.SetBypassed}, a.log)
 		p = a.bridge
 	case ModeIPTables, ModeNFTables:
-		o := a.iptablesOptions(rules.Everything, hooks)
+		o := a.iptablesOptions(serving.Everything, hooks)
 		o.NFTables = a.mode == ModeNFTables
 		a.iptables, err = fallback.New(o)
 		p = a.iptables
@@ -106,7 +106,7 @@ func reasonOf(r dataplane.Refusal) string {
 	return r.Object + ": " + r.Reason
 }
 
-func (a *Agent) iptablesOptions(scope rules.Scope, hooks dataplane.Hooks) fallback.Options {
+func (a *Agent) iptablesOptions(scope serving.Scope, hooks dataplane.Hooks) fallback.Options {
 	o := a.set.IPTablesOptions(scope)
 	o.Log = a.log
 	o.Hooks = fallback.Hooks{Hooks: hooks, Restored: a.metrics.Restore, Split: a.metrics.PartialFailure}
@@ -114,12 +114,12 @@ func (a *Agent) iptablesOptions(scope rules.Scope, hooks dataplane.Hooks) fallba
 }
 
 // IPTablesScope returns which traffic nftables or iptables handles in addition to the bridge, given how host traffic is handled; ok is false if none.
-func (s *Settings) IPTablesScope(form bridge.HostTraffic) (scope rules.Scope, ok bool) {
+func (s *Settings) IPTablesScope(form bridge.HostTraffic) (scope serving.Scope, ok bool) {
 	switch {
 	case form == bridge.HostIPTables || form == bridge.HostNFTables:
-		return rules.Host, true
+		return serving.Host, true
 	case form == bridge.HostOVS && s.HostTraffic != bridge.HostOVS: // auto: what the node sends to itself never gets to the bridge
-		return rules.Own, true
+		return serving.Own, true
 	}
 	return 0, false
 }
@@ -155,7 +155,7 @@ func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model, first k8s.Changes) 
 	a.noteModes(append([]Mode{ModeOVS, mode}, others(mode, a.lastModes)...)...)
 	a.watch.Add(p.Loops()...)
 	var beside dataplane.Plane = p
-	if scope == rules.Own {
+	if scope == serving.Own {
 		beside = &localTraffic{Plane: p}
 	}
 	a.planes = planes{all: []plane{a.main.all[0], {beside, kinds[mode]}}, bridge: a.bridge, iptables: p}

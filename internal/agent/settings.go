@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback"
-	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/sysctl"
 	"github.com/nkp-proxy/nkp/k8s"
@@ -45,21 +45,21 @@ type Settings struct {
 const ownPortMin = 32768
 
 // IPTablesOptions returns the options of the iptables data plane for a scope.
-func (s *Settings) IPTablesOptions(scope rules.Scope) fallback.Options {
+func (s *Settings) IPTablesOptions(scope serving.Scope) fallback.Options {
 	o := s.IPTables
 	o.Scope, o.MasqueradeAll = scope, s.MasqueradeAll
 	o.AffinityLimit = int(s.AffinityLimit)
 	switch scope {
-	case rules.Host:
+	case serving.Host:
 		o.PodDevice = s.Bridge // pods of other nodes come in at the NIC, and are served
-	case rules.Own: // the bridge masquerades as the node too
+	case serving.Own: // the bridge masquerades as the node too
 		o.MasqueradeMin, o.MasqueradeMax = ownPortMin, math.MaxUint16
 	}
 	return o
 }
 
 // WhyNotNFTables returns why nftables must not take the place of iptables for a scope, where --mode leaves the choice; "": it may.
-func (s *Settings) WhyNotNFTables(ctx context.Context, scope rules.Scope) string {
+func (s *Settings) WhyNotNFTables(ctx context.Context, scope serving.Scope) string {
 	if s.IPTables.Backend != "" {
 		return "--iptables-backend is set"
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nkp-proxy/nkp/fallback"
-	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 )
@@ -105,7 +105,7 @@ func needsAgent(err error) error {
 
 // hostOptions returns the options of the data plane that serves the node's own traffic beside a bridge: that of the last run, unless
 // --host-traffic names another, else the one that an agent would take now. If none would, off is the reason.
-func (s *settings) hostOptions(ctx context.Context, scope rules.Scope) (o fallback.Options, off string) {
+func (s *settings) hostOptions(ctx context.Context, scope serving.Scope) (o fallback.Options, off string) {
 	o = s.IPTablesOptions(scope)
 	if last := s.LastModes(); s.HostTraffic == bridge.HostAuto && len(last) > 1 && last[0] == agent.ModeOVS {
 		o.NFTables = last[1] == agent.ModeNFTables
@@ -147,7 +147,7 @@ func (s *settings) diff(ctx context.Context, stderr io.Writer) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		o := s.IPTablesOptions(rules.Everything)
+		o := s.IPTablesOptions(serving.Everything)
 		o.NFTables = c.mode == agent.ModeNFTables
 		return fallback.Diff(ctx, model, o)
 	}

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback"
-	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/ovsdb"
 )
@@ -79,7 +79,7 @@ func (s *settings) choose(ctx context.Context, wait time.Duration, log *slog.Log
 
 // withoutBridge decides between nftables and iptables, for the reason that there is no bridge.
 func (s *settings) withoutBridge(ctx context.Context, reason string) choice {
-	if why := s.WhyNotNFTables(ctx, rules.Everything); why != "" {
+	if why := s.WhyNotNFTables(ctx, serving.Everything); why != "" {
 		return choice{mode: agent.ModeIPTables, reason: reason + "; not nftables: " + why}
 	}
 	return choice{mode: agent.ModeNFTables, reason: reason}
@@ -133,7 +133,7 @@ func (s *settings) modeChange(c choice) func(context.Context) string {
 			}
 			if now := time.Now(); c.mode == agent.ModeNFTables && !now.Before(nextLook) {
 				nextLook = now.Add(agent.DropsPeriod)
-				found, err := fallback.DropsBesideNFTables(ctx, s.IPTablesOptions(rules.Everything))
+				found, err := fallback.DropsBesideNFTables(ctx, s.IPTablesOptions(serving.Everything))
 				switch {
 				case err != nil: // the last answer stands
 				case found == "":

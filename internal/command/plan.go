@@ -11,7 +11,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
+	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ovsdb"
@@ -143,9 +144,9 @@ func (s *settings) planRules(ctx context.Context, output string, stdout, stderr 
 	if output == "hcn" {
 		return s.planHNS(model, stdout, stderr)
 	}
-	scope := rules.Everything
+	scope := serving.Everything
 	if s.mode == string(agent.ModeOVS) {
-		scope = rules.Host
+		scope = serving.Host
 	}
 	o := s.IPTablesOptions(scope)
 	if output == "nft" {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nkp-proxy/nkp/fallback/rules"
+	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/live"
@@ -240,7 +240,7 @@ func (s *settings) traceHere(ctx context.Context, ask trace.Request, ends *trace
 	case c.mode == agent.ModeWindows:
 		return nil, agent.ErrNoLive
 	case c.mode == agent.ModeIPTables || c.mode == agent.ModeNFTables:
-		o := s.IPTablesOptions(rules.Everything)
+		o := s.IPTablesOptions(serving.Everything)
 		o.NFTables = c.mode == agent.ModeNFTables
 		return r, agent.CompareRules(ctx, o, model, q, r)
 	}

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/nkp-proxy/nkp/fallback/nft"
+	"github.com/nkp-proxy/nkp/fallback/nftables/rules"
 	"github.com/nkp-proxy/nkp/internal/trace"
 )
 
@@ -20,7 +20,7 @@ type header struct {
 }
 
 // headers returns the packets of a connection, before and after translation, and their answers.
-func headers(q trace.Question, ways []nft.Way) (list []header) {
+func headers(q trace.Question, ways []rules.Way) (list []header) {
 	protocol := strings.ToLower(string(q.Protocol))
 	both := func(a, b netip.AddrPort) {
 		list = append(list, header{protocol, a, b, false}, header{protocol, b, a, true})

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/fallback/nft"
+	"github.com/nkp-proxy/nkp/fallback/nftables/rules"
 	"github.com/nkp-proxy/nkp/internal/trace"
 )
 
@@ -12,8 +12,8 @@ import (
 // packets do not come to.
 func TestInterfering(t *testing.T) {
 	q := trace.Question{Protocol: "TCP", From: netip.MustParseAddrPort("10.0.0.1:0"), To: netip.MustParseAddrPort("40.0.0.1:80")}
-	ways := []nft.Way{{Endpoint: netip.MustParseAddrPort("10.0.1.1:8080")}}
-	masqueraded := []nft.Way{{Endpoint: netip.MustParseAddrPort("10.0.1.1:8080"), Masquerade: true}}
+	ways := []rules.Way{{Endpoint: netip.MustParseAddrPort("10.0.1.1:8080")}}
+	masqueraded := []rules.Way{{Endpoint: netip.MustParseAddrPort("10.0.1.1:8080"), Masquerade: true}}
 	for rule, named := range map[string]bool{
 		"-j DROP":                                       true,
 		"-p tcp -m tcp --dport 80 -j DROP":              true, // before the translation
@@ -59,7 +59,7 @@ func TestInterfering(t *testing.T) {
 	}
 	for _, c := range []struct {
 		what, table, chain, rule string
-		ways                     []nft.Way
+		ways                     []rules.Way
 		want                     int
 	}{
 		{"answers to the node where nothing is masqueraded", "mangle", "PREROUTING", "-s 10.0.1.1/32 -d 172.16.0.2/32 -j DROP", ways, 0},

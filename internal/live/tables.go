@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nkp-proxy/nkp/fallback/nft"
+	"github.com/nkp-proxy/nkp/fallback/nftables/rules"
 	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/internal/trace"
 	"github.com/nkp-proxy/nkp/k8s"
@@ -15,7 +15,7 @@ import (
 // Tables are the node's nftables, of all owners.
 type Tables struct {
 	// Follow returns the ways that a packet may go through them, and its steps.
-	Follow func(nft.Packet) ([]nft.Way, []string, error)
+	Follow func(rules.Packet) ([]rules.Way, []string, error)
 	// Diff returns how nkp's own chains, and the elements of the packet's Service port, differ from the desired ones.
 	Diff func() ([]string, error)
 	// Legacy returns which of the base chains of iptables (legacy), which are no nftables, drops what none of its rules accepts; "": none.
@@ -60,7 +60,7 @@ func (s *Tables) Compare(q trace.Question, r *trace.Result) error {
 	}
 	var list []outcome
 	for _, w := range ways {
-		if w.Fate == nft.Accepted && w.Endpoint.IsValid() {
+		if w.Fate == rules.Accepted && w.Endpoint.IsValid() {
 			list = append(list, outcome{"DNAT", w.Endpoint.String(), w.Masquerade})
 		}
 	}
@@ -79,18 +79,18 @@ func (s *Tables) Compare(q trace.Question, r *trace.Result) error {
 
 // answers follows the answers of the endpoints on the ways, maxWays at most. They are part of r.Live, and of r.Reply.Live if that is asked
 // for. doubted is the result of legacy.
-func (s *Tables) answers(q trace.Question, r *trace.Result, ways []nft.Way, doubted bool) error {
+func (s *Tables) answers(q trace.Question, r *trace.Result, ways []rules.Way, doubted bool) error {
 	l := trace.NewLive()
 	var done []netip.AddrPort
 	arrived := 0
 	for _, w := range ways {
-		if w.Fate != nft.Accepted || !w.Endpoint.IsValid() || slices.Contains(done, w.Endpoint) || len(done) == maxWays {
+		if w.Fate != rules.Accepted || !w.Endpoint.IsValid() || slices.Contains(done, w.Endpoint) || len(done) == maxWays {
 			continue
 		}
 		done = append(done, w.Endpoint)
-		back, steps, err := s.Follow(nft.Packet{
+		back, steps, err := s.Follow(rules.Packet{
 			Protocol: q.Protocol, From: w.Endpoint, To: client(q), Local: s.Node.Local,
-			Reply: &nft.Reply{Service: q.To, Masquerade: w.Masquerade}, FromNode: slices.Contains(s.Node.Local, w.Endpoint.Addr()),
+			Reply: &rules.Reply{Service: q.To, Masquerade: w.Masquerade}, FromNode: slices.Contains(s.Node.Local, w.Endpoint.Addr()),
 		})
 		if err != nil {
 			return err
@@ -139,11 +139,11 @@ func (s *Tables) answers(q trace.Question, r *trace.Result, ways []nft.Way, doub
 }
 
 // whatEnds describes what a chain does with a packet whose way ends there.
-var whatEnds = map[nft.Fate]string{nft.Dropped: "drops it", nft.Rejected: "refuses it", nft.Unknown: "decides by what nkp does not evaluate"}
+var whatEnds = map[rules.Fate]string{rules.Dropped: "drops it", rules.Rejected: "refuses it", rules.Unknown: "decides by what nkp does not evaluate"}
 
 // packet returns the first packet of the connection.
-func (s *Tables) packet(q trace.Question, r *trace.Result) nft.Packet {
-	p := nft.Packet{Protocol: q.Protocol, From: client(q), To: q.To, FromNode: r.Source == k8s.ThisNode, Device: q.In, Local: s.Node.Local}
+func (s *Tables) packet(q trace.Question, r *trace.Result) rules.Packet {
+	p := rules.Packet{Protocol: q.Protocol, From: client(q), To: q.To, FromNode: r.Source == k8s.ThisNode, Device: q.In, Local: s.Node.Local}
 	pods := s.Detector.Bridge
 	if s.Detector.InterfacePrefix != "" {
 		pods = s.Detector.InterfacePrefix + "*"
@@ -168,12 +168,12 @@ func client(q trace.Question) netip.AddrPort {
 }
 
 // verdictOf returns the verdict over all ways that a packet may go.
-func verdictOf(ways []nft.Way) (all trace.Verdict) {
+func verdictOf(ways []rules.Way) (all trace.Verdict) {
 	lost := func(v trace.Verdict) bool { return v == trace.Drop || v == trace.Reject }
 	doubt, mixed := false, false
 	for _, w := range ways {
-		one := map[nft.Fate]trace.Verdict{nft.Accepted: trace.Untouched, nft.Dropped: trace.Drop, nft.Rejected: trace.Reject, nft.Unknown: trace.Uncertain}[w.Fate]
-		if w.Fate == nft.Accepted && w.Endpoint.IsValid() {
+		one := map[rules.Fate]trace.Verdict{rules.Accepted: trace.Untouched, rules.Dropped: trace.Drop, rules.Rejected: trace.Reject, rules.Unknown: trace.Uncertain}[w.Fate]
+		if w.Fate == rules.Accepted && w.Endpoint.IsValid() {
 			one = trace.Deliver
 		}
 		doubt = doubt || w.Doubt
@@ -198,7 +198,7 @@ func verdictOf(ways []nft.Way) (all trace.Verdict) {
 }
 
 // legacy adds what the rules of iptables (legacy) may do with the packet and its answers. doubted reports whether one may drop them.
-func (s *Tables) legacy(l *trace.Live, q trace.Question, p *nft.Packet, ways []nft.Way) (doubted bool, err error) {
+func (s *Tables) legacy(l *trace.Live, q trace.Question, p *rules.Packet, ways []rules.Way) (doubted bool, err error) {
 	var chains []string
 	add := func(c string) {
 		if !slices.Contains(chains, c) {
@@ -211,7 +211,7 @@ func (s *Tables) legacy(l *trace.Live, q trace.Question, p *nft.Packet, ways []n
 			to = w.Endpoint.Addr()
 		}
 		switch {
-		case w.Fate != nft.Accepted:
+		case w.Fate != rules.Accepted:
 			continue
 		case p.FromNode:
 			add("OUTPUT")

@@ -1,0 +1,172 @@
+package rules
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/nkp-proxy/nkp/fallback/serving"
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/golden"
+	"github.com/nkp-proxy/nkp/test/shapes"
+)
+
+type shape = shapes.Shape
+
+var (
+	all      = shapes.All
+	inside   = []k8s.FrontendType{k8s.ClusterIP}
+	nodePort = []k8s.FrontendType{k8s.ClusterIP, k8s.NodePort}
+)
+
+func prefixes(texts ...string) (list []netip.Prefix) {
+	for _, s := range texts {
+		list = append(list, netip.MustParsePrefix(s))
+	}
+	return list
+}
+
+func testModel(cidrs ...string) *k8s.Model {
+	return &k8s.Model{
+		Node:     k8s.Node{Name: "n1", IPs: []netip.Addr{netip.MustParseAddr("172.16.0.2"), netip.MustParseAddr("fd00:ac::2")}},
+		Detector: k8s.Detector{CIDRs: prefixes("10.0.0.0/16", "fd00:10::/32")}, ServiceCIDRs: prefixes(cidrs...),
+		Ports: map[k8s.PortName]*k8s.ServicePort{},
+	}
+}
+
+func testConfig() Config { return Config{Config: serving.DefaultConfig()} }
+
+// kinds are the kinds of Service port, with what each adds to a table; a number that grows shows here. With N endpoints a ClusterIP
+// adds 4+2N elements: the frontend, its spread, its address, and for each endpoint a slot and its address; and another frontend 2+N.
+// Chains are session affinity's alone; those that pick among N endpoints are shared.
+var kinds = []struct {
+	shape
+	elements, sets, chains int
+}{
+	{shape{Name: "clusterip", Cluster: 3, Types: inside}, 3 + 2*3, 0, 0},
+	{shape{Name: "clusterip-one", Cluster: 1, Types: inside}, 3 + 2*1, 0, 0},
+	{shape{Name: "clusterip-ipv6", Cluster: 3, Family: k8s.IPv6, Types: inside}, 3 + 2*3, 0, 0},
+	{shape{Name: "clusterip-udp", Cluster: 2, Protocol: "UDP", Types: inside}, 3 + 2*2, 0, 0},
+	{shape{Name: "clusterip-sctp", Cluster: 2, Protocol: "SCTP", Types: inside}, 3 + 2*2, 0, 0},
+	{shape{Name: "wide", Cluster: 1000, Types: inside}, 3 + 2*1000, 0, 0},
+	{shape{Name: "no-endpoints", Types: all}, 4 + 1, 0, 0}, // each frontend is refused; the ClusterIP's other ports
+	{shape{Name: "internal-local", Cluster: 3, Local: 1, Internal: k8s.Local, Types: inside}, 3 + 1 + 3, 0, 0},
+	{shape{Name: "internal-local-none-here", Cluster: 3, Internal: k8s.Local, Types: inside}, 1 + 1, 0, 0},
+	{shape{Name: "nodeport", Cluster: 3, Types: nodePort}, 2*(2+3) + 1 + 3, 0, 0},
+	{shape{Name: "nodeport-restricted", Cluster: 3, Types: nodePort, NodePortAt: netip.MustParseAddr("172.16.0.2")}, 2*(2+3) + 1 + 3, 0, 0},
+	// Two elements more for each frontend: where the client's endpoint is found, and where it is recorded.
+	{shape{Name: "nodeport-affinity", Cluster: 3, Types: nodePort, Affinity: 10800}, 2*(2+3) + 1 + 3 + 2*2, 1, 2},
+	{shape{Name: "all-frontends", Cluster: 3, Local: 2, Types: all}, 4*(2+3) + 1 + 3, 0, 0},
+	// 3 of the 4 frontends have a spread and the slots of the local endpoint besides.
+	{shape{Name: "external-local", Cluster: 3, Local: 1, External: k8s.Local, Types: all}, 4*(2+3) + 3*(1+1) + 1 + 3, 0, 0},
+	{shape{Name: "external-local-none-here", Cluster: 3, External: k8s.Local, Types: all}, 4*(2+3) + 3 + 1 + 3, 0, 0},
+	{shape{Name: "external-local-affinity", Cluster: 3, Local: 1, External: k8s.Local, Types: nodePort, Affinity: 60},
+		2*(2+3) + 1 + 1 + 1 + 3 + 2 + 3, 2, 5},
+	// The ranges, and the load balancer's own address since a range covers the node; what is refused besides.
+	{shape{Name: "source-ranges", Cluster: 2, Types: all[2:3], Ranges: prefixes("192.168.0.0/24", "192.168.0.7/32", "172.16.0.0/16")}, 2 + 2 + 2 + 3 + 1, 0, 0},
+	{shape{Name: "affinity-ipv6", Cluster: 2, Family: k8s.IPv6, Affinity: 60, Types: inside}, 3 + 2*2 + 2, 1, 2},
+}
+
+// The table of each shape, as nkp plan -o nft prints it. Run with -update after a change that is meant.
+func TestShapes(t *testing.T) {
+	for _, tc := range kinds {
+		t.Run(tc.Name, func(t *testing.T) {
+			sp := tc.ServicePort()
+			m := testModel()
+			m.Ports[sp.Name] = sp
+			c := NewCompiler(testConfig(), sp.Name.Family, m)
+			s := c.Service(sp, AssignPorts(Ports{}, sp))
+			if n := len(s.Elements) + len(s.Shared); n != tc.elements || len(s.Affinity.Sets) != tc.sets || len(s.Affinity.Chains) != tc.chains {
+				t.Errorf("%d elements, %d sets, %d chains; pinned are %d, %d, %d", n, len(s.Affinity.Sets), len(s.Affinity.Chains), tc.elements, tc.sets, tc.chains)
+			}
+			if tc.Cluster < 100 {
+				golden.Check(t, "testdata/"+tc.Name+".nft", c.Ruleset(m, nil).String())
+			}
+		})
+	}
+}
+
+// What other settings change, in one text each.
+func TestSettings(t *testing.T) {
+	sp := shape{Name: "web", Cluster: 2, Local: 1, External: k8s.Local, Types: all}.ServicePort()
+	for name, change := range map[string]func(*Config, *k8s.Model){
+		"set-bit-0":            func(c *Config, _ *k8s.Model) { c.MasqueradeBit = 0 },
+		"set-masquerade-all":   func(c *Config, _ *k8s.Model) { c.MasqueradeAll = true },
+		"set-no-localhost":     func(c *Config, _ *k8s.Model) { c.LocalhostNodePorts = false },
+		"set-keep-invalid":     func(c *Config, _ *k8s.Model) { c.KeepInvalid = true },
+		"set-traffic":          func(c *Config, _ *k8s.Model) { c.CountTraffic = true }, // two elements more for each frontend
+		"set-flowtable":        func(c *Config, _ *k8s.Model) { c.FlowtableDevices = []string{"eth0", "veth*"} },
+		"set-host":             func(c *Config, _ *k8s.Model) { c.Scope, c.PodDevice = serving.Host, "br-int" },
+		"set-own":              func(c *Config, _ *k8s.Model) { c.Scope, c.MasqueradeMin, c.MasqueradeMax = serving.Own, 1024, 61439 },
+		"set-bridge":           func(_ *Config, m *k8s.Model) { m.Detector = k8s.Detector{Bridge: "cni0"} },
+		"set-interface-prefix": func(_ *Config, m *k8s.Model) { m.Detector = k8s.Detector{InterfacePrefix: "veth"} },
+		"set-no-detector":      func(_ *Config, m *k8s.Model) { m.Detector = k8s.Detector{} },
+		"set-service-cidr":     func(_ *Config, m *k8s.Model) { m.ServiceCIDRs = prefixes("40.0.0.0/24", "fd00:40::/112") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, m := testConfig(), testModel()
+			m.Ports[sp.Name] = sp
+			change(&c, m)
+			golden.Check(t, "testdata/"+name+".nft", NewCompiler(c, k8s.IPv4, m).Ruleset(m, nil).String())
+		})
+	}
+}
+
+// A frontend that an older Service has claimed is left out.
+func TestShadowed(t *testing.T) {
+	sp := shape{Name: "web", Cluster: 2, Types: inside}.ServicePort()
+	sp.Frontends[0].ShadowedBy = "default/older:p"
+	m := testModel()
+	c := NewCompiler(testConfig(), k8s.IPv4, m)
+	if s := c.Service(sp, AssignPorts(Ports{}, sp)); len(s.Elements)+len(s.Shared)+len(s.Chains) != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// One endpoint more or less changes as many elements as the Service has frontends, twice at most, however many endpoints there are.
+func TestOneEndpointIsAFewElements(t *testing.T) {
+	for _, n := range []int{2, 10, 100, 1000, 20_000} {
+		before := shape{Name: "web", Cluster: n, Types: nodePort}.ServicePort()
+		m := testModel()
+		c := NewCompiler(testConfig(), k8s.IPv4, m)
+		slots := AssignPorts(Ports{}, before)
+		for _, gone := range []int{0, n / 2, n - 1} {
+			after := *before
+			after.ClusterEndpoints = slices.Delete(slices.Clone(before.ClusterEndpoints), gone, gone+1)
+			a, b := c.Service(before, slots), c.Service(&after, AssignPorts(slots, &after))
+			if d := different(a.Elements, b.Elements); d > 2*(2+1) { // a slot that moved, the last one, and perhaps the spread
+				t.Errorf("%d endpoints without number %d: %d elements differ", n, gone, d)
+			}
+		}
+	}
+}
+
+func different(a, b Elements) (n int) {
+	for r, v := range a {
+		if b[r] != v {
+			n++
+		}
+	}
+	for r := range b {
+		if _, ok := a[r]; !ok {
+			n++
+		}
+	}
+	return n
+}
+
+// The endpoints that an installed table has in its slots keep them.
+func TestAdopt(t *testing.T) {
+	for _, s := range kinds {
+		sp := s.ServicePort()
+		c := NewCompiler(testConfig(), sp.Name.Family, testModel())
+		slots := AssignPorts(Ports{}, sp)
+		slices.Reverse(slots[k8s.Anywhere])
+		slices.Reverse(slots[k8s.OnNode])
+		installed := c.Service(sp, slots).Elements
+		if got := c.Service(sp, AssignPorts(c.Adopt(installed, sp), sp)).Elements; !maps.Equal(got, installed) {
+			t.Errorf("%s: %d elements differ", s.Name, different(installed, got))
+		}
+	}
+}

@@ -1,0 +1,132 @@
+package rules
+
+import (
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// Slots number the endpoints of a list: endpoint i is at index i. A list of n endpoints has the slots 0 to n-1.
+type Slots []netip.AddrPort
+
+// Assign returns the slots of a list, such that few differ from prev: endpoints keep their slots where that is possible. Where one is
+// gone, a new one takes its place, or else the last.
+func Assign(prev Slots, list []k8s.Endpoint) Slots {
+	list = list[:min(len(list), MaxEndpoints)]
+	wanted := make(map[netip.AddrPort]bool, len(list))
+	for _, e := range list {
+		wanted[e.Addr] = true
+	}
+	slots := make(Slots, len(list))
+	var last []netip.AddrPort // those whose slot is beyond the end
+	for i, e := range prev {
+		switch {
+		case !wanted[e]:
+		case i < len(slots):
+			slots[i] = e
+			delete(wanted, e)
+		default:
+			last = append(last, e)
+			delete(wanted, e)
+		}
+	}
+	for _, e := range list {
+		if wanted[e.Addr] {
+			last = append(last, e.Addr)
+			delete(wanted, e.Addr)
+		}
+	}
+	for i := range slots {
+		if !slots[i].IsValid() {
+			slots[i] = last[0]
+			last = last[1:]
+		}
+	}
+	return slots
+}
+
+// MaxEndpoints is the number of endpoints of a Service port that are served; more are left out. Kubernetes does not support as many.
+const MaxEndpoints = 1 << 16
+
+// slotOffset is where the slots of a set begin: both sets of a Service port are in one map.
+func slotOffset(of k8s.Set) uint32 { return uint32(of) << 20 }
+
+// tries is how often a chain draws a random slot before it settles for one of the lower half, all of which are in use. Less than
+// half of the slots are free, so that less than one connection in 1,000 gets there.
+const tries = 10
+
+// spread is how endpoints are picked: a chain of the name picks one of up to size slots.
+type spread struct {
+	size    int // a power of 2
+	of      k8s.Set
+	isPorts bool
+}
+
+// spreadOver returns the spread for n endpoints.
+func spreadOver(n int, of k8s.Set, isPorts bool) spread {
+	return spread{1 << bits.Len(uint(n-1)), of, isPorts}
+}
+
+// SpreadChain returns the chain of a name that picks an endpoint; ok is false if there is none of that name.
+func SpreadChain(name string) (c Chain, ok bool) {
+	rest, isPorts := strings.CutPrefix(name, prefix(true))
+	of := k8s.OnNode
+	rest, local := strings.CutPrefix(rest, "spread"+suffix(of)+"-")
+	if !local {
+		of, rest = k8s.Anywhere, strings.TrimPrefix(rest, "spread-")
+	}
+	size, err := strconv.Atoi(rest)
+	if err != nil || size < 1 || size > MaxEndpoints {
+		return c, false
+	}
+	c = spread{size, of, isPorts}.chain()
+	return c, c.Name == name && size&(size-1) == 0
+}
+
+func (s spread) chain() Chain {
+	c := Chain{Name: fmt.Sprintf("%s%s-%d", prefix(s.isPorts), "spread"+suffix(s.of), s.size)}
+	draw := func(size int) {
+		c.Rules = append(c.Rules, Rule{DNAT{fields(s.isPorts), uint32(size), slotOffset(s.of), Sets[endpointSet(s.isPorts)].Name}})
+	}
+	if s.size > 2 {
+		for range tries {
+			draw(s.size)
+		}
+		draw(s.size / 2)
+	} else {
+		draw(s.size) // one or two endpoints: no slot is free
+	}
+	return c
+}
+
+func prefix(isPorts bool) string {
+	if isPorts {
+		return "nodeport-"
+	}
+	return ""
+}
+
+func suffix(of k8s.Set) string {
+	if of == k8s.OnNode {
+		return "-local"
+	}
+	return ""
+}
+
+func fields(isPorts bool) []Field {
+	if isPorts {
+		return []Field{L4Proto, Dport}
+	}
+	return []Field{Daddr, L4Proto, Dport}
+}
+
+func endpointSet(isPorts bool) SetID {
+	if isPorts {
+		return NodePortEndpoints
+	}
+	return Endpoints
+}

@@ -1,0 +1,60 @@
+package rules
+
+import (
+	"net/netip"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// Packet is the first packet of a connection, as it comes to the node or as one of the node's processes sends it; or an answer to it.
+type Packet struct {
+	Protocol k8s.Protocol
+	From, To netip.AddrPort
+	FromNode bool
+	Reply    *Reply // what it answers; nil: it is the first packet
+	// Device is the device by which it comes in, or with a * at the end the beginning of its name. "" is one that is none of NotDevices,
+	// which may end in * too.
+	Device     string
+	NotDevices []string
+	Local      []netip.Addr // the node's addresses, except loopback ones
+}
+
+// Reply describes the connection of an answer, from From, the endpoint, to To, the client.
+type Reply struct {
+	Service    netip.AddrPort // to which the client has sent the first packet
+	Masquerade bool           // the endpoint sees another client, and sends the answer there
+}
+
+// IsLocal reports whether an address is one of the node's.
+func (p *Packet) IsLocal(a netip.Addr) bool {
+	if a.IsLoopback() {
+		return true
+	}
+	for _, l := range p.Local {
+		if l == a {
+			return true
+		}
+	}
+	return false
+}
+
+// Fate is what becomes of a packet in the node's tables.
+type Fate uint8
+
+// The fates.
+const (
+	Accepted Fate = iota
+	Dropped
+	Rejected
+	Unknown // an expression that nkp does not evaluate decides
+)
+
+// Way is one way that a packet may go.
+type Way struct {
+	Fate       Fate
+	Endpoint   netip.AddrPort // the translated destination; not valid: it is not translated
+	Masquerade bool
+	At         string // the table and chain where it ends; "": it is accepted
+	// Doubt is set if the packet goes this way or another by something that nkp does not know. Without it, chance decides.
+	Doubt bool
+}
