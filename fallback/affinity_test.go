@@ -1,6 +1,6 @@
 //go:build linux
 
-package fallback
+package fallback_test
 
 import (
 	"strings"
@@ -14,7 +14,7 @@ import (
 func TestAffinity(t *testing.T) {
 	testbed.Linux.Require(t)
 	b, pods := bed(t, testbed.Options{})
-	o := defaults(nftables)
+	o := defaults(onNFTables)
 	o.AffinityLimit = 2
 	svc := nodeObject + service("web", 1, "type: NodePort", "sessionAffinity: ClientIP")
 	p := start(t, b, o, svc+endpoints("web", pods...))
@@ -26,7 +26,7 @@ func TestAffinity(t *testing.T) {
 			}
 		}
 	}
-	s := nftIn(t, b, "list", "table", "ip", "nkp")
+	s := inNFTables(t, b, "list", "table", "ip", "nkp")
 	if n := strings.Count(s, "expires"); n != 2 {
 		t.Errorf("%d clients are remembered, 2 may be:\n%s", n, s)
 	}

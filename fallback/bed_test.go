@@ -1,6 +1,6 @@
 //go:build linux
 
-package fallback
+package fallback_test
 
 import (
 	"fmt"
@@ -18,8 +18,8 @@ import (
 // backends are those that tests run over; each has its own tables.
 var backends = []restore.Backend{restore.NFT, restore.Legacy}
 
-// nftables stands for nftables where tests have a back end of iptables.
-const nftables restore.Backend = backendNFTables
+// onNFTables stands for nftables where tests have a back end of iptables.
+const onNFTables restore.Backend = "nftables"
 
 // each runs a test over every back end of iptables, side by side.
 func each(t *testing.T, f func(t *testing.T, b restore.Backend)) {
@@ -30,7 +30,7 @@ func each(t *testing.T, f func(t *testing.T, b restore.Backend)) {
 // eachPlane runs a test over nftables, too.
 func eachPlane(t *testing.T, f func(t *testing.T, b restore.Backend)) {
 	t.Helper()
-	over(t, append([]restore.Backend{nftables}, backends...), f)
+	over(t, append([]restore.Backend{onNFTables}, backends...), f)
 }
 
 func over(t *testing.T, list []restore.Backend, f func(t *testing.T, b restore.Backend)) {
@@ -157,3 +157,11 @@ status:
   - {type: InternalIP, address: 172.16.0.2}
   - {type: InternalIP, address: "fd00:ac::2"}
 `
+
+// must fails the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

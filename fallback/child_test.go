@@ -1,6 +1,6 @@
 //go:build linux
 
-package fallback
+package fallback_test
 
 import (
 	"bufio"
@@ -20,11 +20,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/fallback/iptables"
 	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
+	"github.com/nkp-proxy/nkp/fallback/nftables"
 	"github.com/nkp-proxy/nkp/fallback/serving"
+	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/k8s/manifest"
+	"github.com/nkp-proxy/nkp/test/shapes"
 	"github.com/nkp-proxy/nkp/test/testbed"
 	"github.com/nkp-proxy/nkp/test/wait"
 )
@@ -59,7 +64,7 @@ type request struct {
 type reply struct {
 	Err      string
 	Text     string
-	Status   Status
+	Status   fallback.Status
 	Counters map[string]k8s.Counters // by PortName.ID
 	Cost     cost
 }
@@ -70,7 +75,7 @@ type cost struct {
 	Allocated           uint64 // bytes
 }
 
-func costOf(p *Plane) cost {
+func costOf(p *fallback.Plane) cost {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	s := p.Detail().Families[0]
@@ -97,24 +102,29 @@ func child(text string) error {
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
 		return err
 	}
-	lockDir = o.LockDir
+	fallback.SetLockDir(o.LockDir)
 	if o.LocalnetFile != "" {
-		localnetFiles[1] = o.LocalnetFile
+		fallback.SetLocalnetFile(o.LocalnetFile)
 	}
-	var p *Plane
+	var p *fallback.Plane
 	synced := make(chan cost, 1) // has a value once a change was programmed that nothing had been programmed after
-	var hooks Hooks
+	var hooks fallback.Hooks
 	hooks.Synced = func(dataplane.Sync) {
 		select {
 		case synced <- costOf(p):
 		default:
 		}
 	}
-	p, err := New(Options{
-		Hooks: hooks, Config: o.Config, Backend: string(o.Backend), NFTables: o.Backend == nftables, SyncPeriod: o.SyncPeriod, AffinityLimit: o.AffinityLimit,
-		Families: o.Families, CountTraffic: o.CountTraffic,
+	both := fallback.Options{
+		Hooks: hooks, Config: o.Config, SyncPeriod: o.SyncPeriod, Families: o.Families,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
-	})
+	}
+	var err error
+	if o.Backend == onNFTables {
+		p, err = nftables.New(nftables.Options{Options: both, Settings: nftables.Settings{AffinityLimit: o.AffinityLimit, CountTraffic: o.CountTraffic}})
+	} else {
+		p, err = iptables.New(iptables.Options{Options: both, Backend: string(o.Backend)})
+	}
 	if err != nil {
 		return err
 	}
@@ -150,12 +160,12 @@ func child(text string) error {
 		case "plan":
 			r.Text = p.Plan()
 		case "generate":
-			last = generate(req.N)
-			p.Update(last, everything(last))
+			last = shapes.Many(req.N)
+			p.Update(last, shapes.Everything(last))
 		case "replace":
 			var to netip.AddrPort
 			if to, err = netip.ParseAddrPort(req.To); err == nil {
-				p.Update(last, replace(last, req.N, to))
+				p.Update(last, shapes.Replace(last, req.N, to))
 			}
 		case "change": // replace, and its cost once it is programmed
 			select {
@@ -163,7 +173,7 @@ func child(text string) error {
 			default:
 			}
 			before := costOf(p)
-			p.Update(last, replace(last, req.N, netip.MustParseAddrPort(req.To)))
+			p.Update(last, shapes.Replace(last, req.N, netip.MustParseAddrPort(req.To)))
 			r.Cost = (<-synced).since(before)
 		case "heap": // what is in use
 			runtime.GC()
@@ -174,9 +184,7 @@ func child(text string) error {
 			cancel()
 			<-ended
 		case "counters": // of now
-			p.counted.asks <- struct{}{}
-			p.counted.at = time.Time{}
-			<-p.counted.asks
+			p.ForgetCounters()
 			var by map[k8s.PortName]k8s.Counters
 			by, _, err = p.Counters(ctx)
 			r.Counters = map[string]k8s.Counters{}
@@ -184,16 +192,16 @@ func child(text string) error {
 				r.Counters[n.ID()] = c
 			}
 		case "why not nftables":
-			r.Text = WhyNotNFTables(ctx, p.opts)
+			r.Text = (&agent.Settings{Fallback: both}).WhyNotNFTables(ctx, o.Scope)
 		case "cleanup":
-			if o.Backend == nftables {
+			if o.Backend == onNFTables {
 				var n int
-				n, err = CleanupNFTables(ctx, "")
+				n, err = nftables.Cleanup(nil)
 				r.Text = fmt.Sprintf("%d tables", n)
 				break
 			}
-			var n Removed
-			n, err = Cleanup(ctx, CleanupOptions{LeaveKubeProxy: true})
+			var n iptables.Removed
+			n, err = iptables.Cleanup(ctx, iptables.CleanupOptions{LeaveKubeProxy: true, TakeLocalnet: nftables.TakeLocalnet})
 			r.Text = fmt.Sprintf("%+v", n)
 		}
 		if err != nil {
@@ -212,7 +220,7 @@ type world struct {
 }
 
 // update hands the Plane what is new in a file of manifests.
-func (w world) update(p *Plane, path string) error {
+func (w world) update(p *fallback.Plane, path string) error {
 	manifests := manifest.Load(path)
 	if err := manifests.Err(); err != nil {
 		return err
@@ -345,7 +353,7 @@ func (p *process) settle() {
 	p.t.Helper()
 	wait.NoError(p.t, "the installed rules to be those of the model", func() error {
 		families := p.status().Families
-		if len(families) == 0 || slices.ContainsFunc(families, func(f FamilyStatus) bool { return !f.InStep }) {
+		if len(families) == 0 || slices.ContainsFunc(families, func(f fallback.FamilyStatus) bool { return !f.InStep }) {
 			return fmt.Errorf("not in step: %+v", families)
 		}
 		if diff := p.ask(request{Op: "diff"}).Text; diff != "" { // it takes long
@@ -355,12 +363,12 @@ func (p *process) settle() {
 	})
 }
 
-func (p *process) status() Status { return p.ask(request{Op: "status"}).Status }
+func (p *process) status() fallback.Status { return p.ask(request{Op: "status"}).Status }
 
-func (p *process) ipv4() FamilyStatus { return p.status().Families[0] }
+func (p *process) ipv4() fallback.FamilyStatus { return p.status().Families[0] }
 
 // until waits for a state of IPv4.
-func (p *process) until(what string, ok func(FamilyStatus) bool) {
+func (p *process) until(what string, ok func(fallback.FamilyStatus) bool) {
 	p.t.Helper()
 	wait.NoError(p.t, what, func() error {
 		if f := p.ipv4(); !ok(f) {

@@ -2,19 +2,12 @@ package fallback
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
-	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
-	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 )
-
-// bytesNote explains why Counters returns no packets and bytes.
-const bytesNote = "packets and bytes: n/a: the rules see only the first packet of a connection, and rules that see all would slow down every packet of the node (for live connections: conntrack -L, with net.netfilter.nf_conntrack_acct=1)"
 
 // countersAge is how long a result is reused, because listing the rules of ten thousand Services takes a while.
 const countersAge = time.Second
@@ -28,20 +21,11 @@ type counterCache struct {
 	drops dataplane.Drops
 }
 
-// lister lists the rules of a chain with counters; nothing if there is no such chain.
-type lister func(table rules.Table, chain string) ([]string, error)
-
 // Counters returns the number of connections of every Service port since its rules were installed, from the counters of these
 // rules. Where packets and bytes are nil, note explains why. The result is shared and must not be changed.
 func (p *Plane) Counters(ctx context.Context) (counters map[k8s.PortName]k8s.Counters, note string, err error) {
 	counters, err = p.counters(ctx)
-	switch {
-	case !p.opts.NFTables:
-		note = bytesNote
-	case !p.opts.CountTraffic:
-		note = "packets and bytes: n/a: they are not counted (--nftables-service-counters)"
-	}
-	return counters, note, err
+	return counters, p.kernel.Uncounted(), err
 }
 
 func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, error) {
@@ -54,44 +38,17 @@ func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, er
 	if time.Since(p.counted.at) < countersAge {
 		return p.counted.last, nil
 	}
-	m, config := p.snapshot()
+	m, _ := p.snapshot()
 	if m == nil {
 		return nil, nil
 	}
-	p.mu.Lock()
-	backend := p.status.Backend
-	families := slices.Collect(maps.Keys(p.families))
-	p.mu.Unlock()
-	all := map[k8s.PortName]k8s.Counters{}
+	all, dropped := map[k8s.PortName]k8s.Counters{}, map[dataplane.DropKey]uint64{}
+	o, backend := p.Options()
 	if backend == "" {
 		return all, nil // nothing is installed yet
 	}
-	dropped := map[dataplane.DropKey]uint64{}
-	if p.opts.NFTables {
-		if err := countNFT(m, p.opts.nftConfig(config), families, all, dropped); err != nil {
-			return nil, err
-		}
-		families = nil
-	}
-	for _, f := range families {
-		list, err := listRules(ctx, backend, f)
-		if err != nil {
-			return nil, err
-		}
-		opened, err := connections(list)
-		if err != nil {
-			return nil, err
-		}
-		names := map[[2]string]k8s.PortName{}
-		for n := range m.Ports {
-			if n.Family == f {
-				all[n] = k8s.Counters{Connections: opened[serving.PortHash(n)]}
-				names[[2]string{n.String(), serving.Protocol(n)}] = n
-			}
-		}
-		if err := drops(list, names, dropped); err != nil {
-			return nil, err
-		}
+	if err := p.kernel.Count(ctx, m, o, backend, all, dropped); err != nil {
+		return nil, err
 	}
 	p.counted.drops.Count(dropped, func(n k8s.PortName) bool { return m.Ports[n] != nil })
 	p.counted.drops.AddTo(all)
@@ -106,24 +63,6 @@ func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, er
 func (p *Plane) Dropped() map[k8s.DropReason]uint64 {
 	if d := p.dropped.Load(); d != nil {
 		return *d
-	}
-	return nil
-}
-
-// drops adds the packets that the rules of a family drop or refuse to sum. names are the Service ports by name and protocol.
-func drops(list lister, names map[[2]string]k8s.PortName, sum map[dataplane.DropKey]uint64) error {
-	for _, chain := range rules.DropChains {
-		lines, err := list(rules.Filter, chain)
-		if err != nil {
-			return err
-		}
-		for _, l := range lines {
-			d, ok := rules.ParseDrop(l)
-			name, known := names[[2]string{d.Port, d.Proto}]
-			if ok && (known || d.Port == "") { // else the Service has just gone
-				sum[dataplane.DropKey{Port: name, Reason: d.Reason}] += d.Packets
-			}
-		}
 	}
 	return nil
 }
@@ -198,73 +137,9 @@ func (c *nodeCounterCache) fill(list func(context.Context) (NodeCounters, error)
 }
 
 func (p *Plane) nodeCounters(ctx context.Context) (n NodeCounters, err error) {
-	p.mu.Lock()
-	backend, families := p.status.Backend, slices.Collect(maps.Keys(p.families))
-	p.mu.Unlock()
-	if backend == "" || p.opts.NFTables {
-		return n, nil
+	o, backend := p.Options()
+	if backend == "" {
+		return n, nil // nothing is installed yet
 	}
-	add := func(to **uint64, packets uint64) {
-		if *to == nil {
-			*to = new(uint64)
-		}
-		**to += packets
-	}
-	for _, f := range families {
-		list, err := listRules(ctx, backend, f)
-		if err != nil {
-			return n, err
-		}
-		lines, err := list(rules.Filter, rules.Forward)
-		if err != nil {
-			return n, err
-		}
-		for _, l := range lines {
-			if d, ok := rules.ParseDrop(l); ok && d.Reason == k8s.DropInvalid {
-				add(&n.Invalid, d.Packets)
-			}
-		}
-		if f != k8s.IPv4 || !p.opts.LocalhostNodePorts {
-			continue
-		}
-		if lines, err = list(rules.NAT, rules.Postrouting); err != nil {
-			return n, err
-		}
-		for _, l := range lines {
-			if packets, ok := rules.ParseLocalhost(l); ok {
-				add(&n.Localhost, packets)
-			}
-		}
-	}
-	return n, nil
-}
-
-// connections adds up the connections of a family by the hash of the Service port.
-func connections(list lister) (map[string]uint64, error) {
-	opened := map[string]uint64{}
-	firewalls := map[string]bool{}
-	add := func(chain string) error {
-		lines, err := list(rules.NAT, chain)
-		for _, l := range lines {
-			switch e, ok := rules.ParseEntry(l); {
-			case !ok:
-			case e.Firewall != "":
-				firewalls[e.Firewall] = true
-			default:
-				opened[e.Hash] += e.Packets
-			}
-		}
-		return err
-	}
-	for _, chain := range rules.EntryChains {
-		if err := add(chain); err != nil {
-			return nil, err
-		}
-	}
-	for chain := range firewalls {
-		if err := add(chain); err != nil {
-			return nil, err
-		}
-	}
-	return opened, nil
+	return p.kernel.CountNode(ctx, o, backend)
 }

@@ -1,6 +1,6 @@
 //go:build linux
 
-package fallback
+package fallback_test
 
 import (
 	"strings"
@@ -83,7 +83,7 @@ func TestNFTTraffic(t *testing.T) {
 	b, pods := bed(t, testbed.Options{})
 	manifests := nodeObject + service("web", 1, "type: NodePort", "externalIPs: [20.0.0.101]") + endpoints("web", pods[0]) +
 		service("far", 2, "type: NodePort") + endpoints("far", pods[2])
-	o := defaults(nftables)
+	o := defaults(onNFTables)
 	o.CountTraffic = true
 	p := start(t, b, o, manifests)
 	counted := func(id string) (in, out, bytesIn, bytesOut uint64) {
@@ -134,7 +134,7 @@ func TestNFTTraffic(t *testing.T) {
 	if c := p.ask(request{Op: "counters"}).Counters["default/web:dns/UDP/IPv4"]; c.Packets != nil || c.Bytes != nil || c.Connections == 0 {
 		t.Errorf("without counting: %+v", c)
 	}
-	if s := nftIn(t, b, "list", "table", "ip", "nkp"); strings.Contains(s, "count-in") {
+	if s := inNFTables(t, b, "list", "table", "ip", "nkp"); strings.Contains(s, "count-in") {
 		t.Errorf("without counting:\n%s", s)
 	}
 }

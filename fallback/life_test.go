@@ -1,6 +1,6 @@
 //go:build linux
 
-package fallback
+package fallback_test
 
 import (
 	"fmt"
@@ -19,8 +19,8 @@ import (
 	"github.com/nkp-proxy/nkp/test/wait"
 )
 
-// iptables runs one of the back end's programs in the node: iptables, ip6tables, iptables-save, ...
-func iptables(t *testing.T, b *testbed.Bed, backend restore.Backend, argv ...string) string {
+// inIPTables runs one of the back end's programs in the node: iptables, ip6tables, iptables-save, ...
+func inIPTables(t *testing.T, b *testbed.Bed, backend restore.Backend, argv ...string) string {
 	t.Helper()
 	infix := map[restore.Backend]string{restore.NFT: "-nft", restore.Legacy: "-legacy"}[backend]
 	name, rest, _ := strings.Cut(argv[0], "-")
@@ -34,8 +34,8 @@ func iptables(t *testing.T, b *testbed.Bed, backend restore.Backend, argv ...str
 	return run(t, b.Node, append([]string{name + infix + rest}, args...)...)
 }
 
-// nftIn runs nft in the node.
-func nftIn(t *testing.T, b *testbed.Bed, argv ...string) string {
+// inNFTables runs nft in the node.
+func inNFTables(t *testing.T, b *testbed.Bed, argv ...string) string {
 	t.Helper()
 	return run(t, b.Node, append([]string{"nft"}, argv...)...)
 }
@@ -56,7 +56,7 @@ func TestRestartWritesNothing(t *testing.T) {
 		}
 		p := start(t, b, o, manifests(pods...))
 		serving := pods
-		if backend == nftables {
+		if backend == onNFTables {
 			serving = pods[1:] // the first slot is another's now
 			p.sync(manifests(serving...))
 		}
@@ -90,15 +90,15 @@ func TestRestartWritesNothing(t *testing.T) {
 func counters(t *testing.T, b *testbed.Bed, backend restore.Backend) string {
 	t.Helper()
 	var lines []string
-	if backend == nftables {
-		for l := range strings.Lines(nftIn(t, b, "list", "table", "ip", "nkp")) {
+	if backend == onNFTables {
+		for l := range strings.Lines(inNFTables(t, b, "list", "table", "ip", "nkp")) {
 			if !strings.Contains(l, "expires") { // how long clients are remembered
 				lines = append(lines, l)
 			}
 		}
 		return strings.Join(lines, "")
 	}
-	save := iptables(t, b, backend, "iptables-save", "-c", "-t", "nat")
+	save := inIPTables(t, b, backend, "iptables-save", "-c", "-t", "nat")
 	if lines = regexp.MustCompile(`(?m)^\[[1-9]\d*:\d+\] .*-j DNAT.*$`).FindAllString(save, -1); len(lines) == 0 {
 		t.Error("no packets are counted")
 	}
@@ -111,17 +111,17 @@ func TestRepair(t *testing.T) {
 	eachPlane(t, func(t *testing.T, backend restore.Backend) {
 		b, pods := bed(t, testbed.Options{})
 		o := defaults(backend)
-		if backend == nftables {
+		if backend == onNFTables {
 			o.SyncPeriod = time.Hour // notifications alone
 		}
 		p := start(t, b, o, nodeObject+service("web", 1, "type: NodePort", "sessionAffinity: ClientIP")+endpoints("web", pods[0])+
 			service("none", 2, "type: NodePort")+endpoints("none"))
 		for what, command := range damage(t, b, backend) {
 			p.repaired(what, func() {
-				if backend == nftables {
-					nftIn(t, b, command...)
+				if backend == onNFTables {
+					inNFTables(t, b, command...)
 				} else {
-					iptables(t, b, backend, command...)
+					inIPTables(t, b, backend, command...)
 				}
 			})
 			for _, to := range []string{"40.0.0.1:80", "[fd00:40::1]:80", "172.16.0.2:30001"} {
@@ -139,7 +139,7 @@ func TestRepair(t *testing.T) {
 // meet the repair.
 func damage(t *testing.T, b *testbed.Bed, backend restore.Backend) map[string][]string {
 	t.Helper()
-	if backend == nftables {
+	if backend == onNFTables {
 		commands := map[string][]string{}
 		for what, command := range map[string]string{
 			"flush":            "flush ruleset",
@@ -160,7 +160,7 @@ func damage(t *testing.T, b *testbed.Bed, backend restore.Backend) map[string][]
 		}
 		return commands
 	}
-	chain := regexp.MustCompile(`KUBE-SVC-\w+`).FindString(iptables(t, b, backend, "iptables", "-t", "nat", "-S", "KUBE-SERVICES"))
+	chain := regexp.MustCompile(`KUBE-SVC-\w+`).FindString(inIPTables(t, b, backend, "iptables", "-t", "nat", "-S", "KUBE-SERVICES"))
 	if chain == "" {
 		t.Fatal("no rules to break")
 	}
@@ -211,7 +211,7 @@ func TestNeighboursAreNoRepair(t *testing.T) {
 			"iptables -t mangle -N KUBE-KUBELET-CANARY",
 			"iptables -t mangle -N KUBE-IPTABLES-HINT",
 		} {
-			iptables(t, b, backend, strings.Fields(c)...)
+			inIPTables(t, b, backend, strings.Fields(c)...)
 		}
 		p.audited()
 		if n := p.repairs(); n > 0 {
@@ -233,7 +233,7 @@ func TestNeighboursAreNoRepair(t *testing.T) {
 func portmapFirst(t *testing.T, b *testbed.Bed, backend restore.Backend) {
 	t.Helper()
 	for _, how := range []string{"-D", "-I"} {
-		iptables(t, b, backend, strings.Fields("iptables -t nat "+how+" PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT")...)
+		inIPTables(t, b, backend, strings.Fields("iptables -t nat "+how+" PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT")...)
 	}
 }
 
@@ -289,18 +289,18 @@ func TestNoGap(t *testing.T) {
 			t.Error("the established connection:", err)
 		}
 
-		if backend == nftables {
-			s := nftIn(t, b, "list", "table", "ip", "nkp")
+		if backend == onNFTables {
+			s := inNFTables(t, b, "list", "table", "ip", "nkp")
 			if strings.Count(s, "map clients-") != 2 || strings.Contains(s, "40.0.0.11 ") {
 				t.Errorf("parts of Services that are gone are left:\n%s", s)
 			}
 			return
 		}
-		if s := iptables(t, b, backend, "iptables-save", "-t", "nat"); strings.Contains(s, "other1:") {
+		if s := inIPTables(t, b, backend, "iptables-save", "-t", "nat"); strings.Contains(s, "other1:") {
 			t.Error("rules of a Service that is gone are left")
 		}
 		wait.For(t, "the chains of endpoints that are gone to be deleted", func() bool {
-			s := iptables(t, b, backend, "iptables-save", "-t", "nat")
+			s := inIPTables(t, b, backend, "iptables-save", "-t", "nat")
 			return strings.Count(s, "\n:KUBE-SEP-") == 2*(1+last%3+1) // of two ports each
 		})
 	})
@@ -322,10 +322,10 @@ func TestCleanup(t *testing.T) {
 		p.kill()
 		cleaner := launch(t, b, o)
 		first, nothing := cleaner.ask(request{Op: "cleanup"}).Text, "{Chains:0 Rules:0 Left:0}"
-		if backend == nftables {
+		if backend == onNFTables {
 			nothing = "0 tables"
 		}
-		if strings.Contains(first, "Chains:0") || backend == nftables && first != "2 tables" {
+		if strings.Contains(first, "Chains:0") || backend == onNFTables && first != "2 tables" {
 			t.Error(first)
 		}
 		if got := saved(t, b, backend); got != before {
@@ -354,7 +354,7 @@ func TestCleanupOfWhatIsReadable(t *testing.T) {
 			t.Errorf("the error: %q", a.Err)
 		}
 		for program, cleaned := range map[string]bool{"iptables-save": backend != restore.NFT, "ip6tables-save": true} {
-			if text := iptables(t, b, backend, program); strings.Contains(text, "KUBE-SERVICES") == cleaned {
+			if text := inIPTables(t, b, backend, program); strings.Contains(text, "KUBE-SERVICES") == cleaned {
 				t.Errorf("cleaned up: %t; %s prints\n%s", cleaned, program, text)
 			}
 		}
@@ -364,7 +364,7 @@ func TestCleanupOfWhatIsReadable(t *testing.T) {
 // foreign makes rules of docker, of portmap and of a host's firewall; over nftables, tables of others.
 func foreign(t *testing.T, b *testbed.Bed, backend restore.Backend) {
 	t.Helper()
-	if backend == nftables {
+	if backend == onNFTables {
 		for _, c := range []string{
 			"add table inet firewall",
 			"add chain inet firewall input { type filter hook input priority 0 ; policy accept ; }",
@@ -372,9 +372,9 @@ func foreign(t *testing.T, b *testbed.Bed, backend restore.Backend) {
 			"add table ip nkp-other",
 			"add map ip nkp-other services { type ipv4_addr : verdict ; }",
 		} {
-			nftIn(t, b, strings.Fields(c)...)
+			inNFTables(t, b, strings.Fields(c)...)
 		}
-		iptables(t, b, restore.NFT, "iptables", "-t", "nat", "-A", "POSTROUTING", "-s", "10.99.0.0/16", "-j", "MASQUERADE")
+		inIPTables(t, b, restore.NFT, "iptables", "-t", "nat", "-A", "POSTROUTING", "-s", "10.99.0.0/16", "-j", "MASQUERADE")
 		return
 	}
 	for _, c := range []string{
@@ -393,20 +393,20 @@ func foreign(t *testing.T, b *testbed.Bed, backend restore.Backend) {
 		"iptables -P FORWARD DROP",
 		"ip6tables -t nat -N KUBE-UNKNOWN",
 	} {
-		iptables(t, b, backend, strings.Fields(c)...)
+		inIPTables(t, b, backend, strings.Fields(c)...)
 	}
 }
 
 // saved returns all tables that services use, without counters and comments.
 func saved(t *testing.T, b *testbed.Bed, backend restore.Backend) string {
 	t.Helper()
-	if backend == nftables {
-		return nftIn(t, b, "-s", "list", "ruleset")
+	if backend == onNFTables {
+		return inNFTables(t, b, "-s", "list", "ruleset")
 	}
 	text := ""
 	for _, program := range []string{"iptables-save", "ip6tables-save"} {
 		for _, table := range []string{"nat", "filter"} {
-			for l := range strings.Lines(iptables(t, b, backend, program, "-t", table)) {
+			for l := range strings.Lines(inIPTables(t, b, backend, program, "-t", table)) {
 				if !strings.HasPrefix(l, "#") {
 					l, _, _ = strings.Cut(l, " [")
 					text += strings.TrimRight(l, "\n") + "\n"
@@ -427,7 +427,7 @@ func TestCoexistence(t *testing.T) {
 			"iptables -A FORWARD -d 10.0.0.12 -p tcp --dport 80 -j ACCEPT",
 			"iptables -A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
 		} {
-			iptables(t, b, backend, strings.Fields(r)...)
+			inIPTables(t, b, backend, strings.Fields(r)...)
 		}
 		p := start(t, b, defaults(backend), nodeObject+service("web", 1, "type: NodePort")+endpoints("web", pods[0]))
 		check := func() {

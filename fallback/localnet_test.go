@@ -1,6 +1,6 @@
 //go:build linux
 
-package fallback
+package fallback_test
 
 import (
 	"net"
@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
 	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/test/nightly"
@@ -186,15 +187,15 @@ func testLoopback(t *testing.T, backend restore.Backend, scope serving.Scope) {
 
 	// What is removed while nkp runs comes back; in between, the kernel cannot know.
 	removals := []string{"-F", "-F KUBE-FIREWALL", "-D INPUT -j KUBE-FIREWALL"}
-	if backend == nftables {
+	if backend == onNFTables {
 		removals = []string{"flush chain ip nkp localnet-guard", "delete chain ip nkp localnet-guard", "flush ruleset"}
 	}
 	remove := func(what string) {
 		t.Helper()
-		if backend == nftables {
-			nftIn(t, b, strings.Fields(what)...)
+		if backend == onNFTables {
+			inNFTables(t, b, strings.Fields(what)...)
 		} else {
-			iptables(t, b, backend, append([]string{"iptables"}, strings.Fields(what)...)...)
+			inIPTables(t, b, backend, append([]string{"iptables"}, strings.Fields(what)...)...)
 		}
 	}
 	for _, what := range removals {
@@ -218,14 +219,14 @@ func testLoopback(t *testing.T, backend restore.Backend, scope serving.Scope) {
 	p = launch(t, b, o)
 	p.ask(request{Op: "generate", N: services})
 	n.opens("the first sync of many Services")
-	p.until("the first sync", func(f FamilyStatus) bool { return f.InStep && f.Services == services })
+	p.until("the first sync", func(f fallback.FamilyStatus) bool { return f.InStep && f.Services == services })
 	n.none("the first sync of many Services")
 	p.kill()
 	remove(removals[0])
 	p = launch(t, b, o)
 	p.ask(request{Op: "generate", N: services})
 	n.stops("a start that finds the guard flushed")
-	p.until("the sync after that", func(f FamilyStatus) bool { return f.InStep && f.Services == services })
+	p.until("the sync after that", func(f fallback.FamilyStatus) bool { return f.InStep && f.Services == services })
 	n.none("the sync after that")
 	cleanup()
 	n.none("a cleanup of many Services")
@@ -258,7 +259,7 @@ func testLoopback(t *testing.T, backend restore.Backend, scope serving.Scope) {
 	o.LocalhostNodePorts = false
 	p = start(t, b, o, manifests)
 	cleanup()
-	if backend != nftables { // there the guard goes with the table
+	if backend != onNFTables { // there the guard goes with the table
 		n.none("a cleanup where another has set route_localnet")
 	}
 	if n.routes() != "1" {

@@ -1,6 +1,6 @@
 //go:build linux
 
-package fallback
+package fallback_test
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
 	"github.com/nkp-proxy/nkp/test/testbed"
 	"github.com/nkp-proxy/nkp/test/wait"
@@ -21,7 +22,7 @@ import (
 func TestLockHeldAtStart(t *testing.T) {
 	testbed.Linux.Require(t)
 	b, pods := bed(t, testbed.Options{})
-	iptables(t, b, restore.Legacy, "ip6tables", "-t", "mangle", "-N", "KUBE-KUBELET-CANARY")
+	inIPTables(t, b, restore.Legacy, "ip6tables", "-t", "mangle", "-N", "KUBE-KUBELET-CANARY")
 	release := testbed.HoldLock(t, lockFile(b))
 	p := launch(t, b, defaults(""))
 	p.update(nodeObject + service("web", 1) + endpoints("web", pods[0]))
@@ -51,7 +52,7 @@ func TestLockHeldAtStart(t *testing.T) {
 	// A change that meets the lock is programmed once it is free; the Plane does not hang, nor blame the Service.
 	release = testbed.HoldLock(t, lockFile(b))
 	p.update(nodeObject + service("web", 1) + endpoints("web", pods[1]))
-	p.until("a status that names the lock", func(f FamilyStatus) bool { return strings.Contains(f.LastError, lockFile(b)) })
+	p.until("a status that names the lock", func(f fallback.FamilyStatus) bool { return strings.Contains(f.LastError, lockFile(b)) })
 	release()
 	p.settle()
 	if refused := p.ipv4().Refused; len(refused) > 0 {
@@ -105,9 +106,9 @@ func TestFirstSyncDisturbed(t *testing.T) {
 		for i := range 20 {
 			p.ask(request{Op: "replace", N: i * services / 20, To: "10.200.0.1:80"})
 			before := p.ipv4().Transactions
-			p.until("a transaction, or the end of the sync", func(f FamilyStatus) bool { return f.InStep || f.Transactions > before })
+			p.until("a transaction, or the end of the sync", func(f fallback.FamilyStatus) bool { return f.InStep || f.Transactions > before })
 		}
-		p.until("the end of the sync", func(f FamilyStatus) bool { return f.InStep && f.Services == services })
+		p.until("the end of the sync", func(f fallback.FamilyStatus) bool { return f.InStep && f.Services == services })
 		p.settle()
 	})
 }

@@ -1,58 +1,23 @@
 //go:build linux
 
-package fallback
+package fallback_test
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/nkp-proxy/nkp/test/testbed"
 	"github.com/nkp-proxy/nkp/test/wait"
 )
 
-// deafen has the kernel drop all that it writes to the nf_tables sockets of a process. It returns the number of sockets.
-func deafen(t *testing.T, pid int) (n int) {
-	t.Helper()
-	process, err := unix.PidfdOpen(pid, 0)
-	must(t, err)
-	defer unix.Close(process)
-	files, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/fd")
-	must(t, err)
-	for _, f := range files {
-		number, _ := strconv.Atoi(f.Name())
-		fd, err := unix.PidfdGetfd(process, number, 0)
-		if err != nil {
-			continue // closed meanwhile
-		}
-		domain, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
-		protocol, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
-		if domain == unix.AF_NETLINK && protocol == unix.NETLINK_NETFILTER {
-			filter := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 0}
-			err := errors.Join(
-				unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &filter}),
-				unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1}))
-			if err != nil {
-				t.Error(err)
-			}
-			n++
-		}
-		_ = unix.Close(fd)
-	}
-	return n
-}
-
 // A socket that no answer arrives at is named in the status and replaced, and what had changed is in force: whether the change itself
 // was not answered, or a look.
 func TestNFTNoAnswer(t *testing.T) {
 	testbed.Linux.Require(t)
-	for name, period := range map[string]time.Duration{"while it compares often": defaults(nftables).SyncPeriod, "by notifications alone": time.Hour} {
+	for name, period := range map[string]time.Duration{"while it compares often": defaults(onNFTables).SyncPeriod, "by notifications alone": time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			nftNoAnswer(t, period)
@@ -62,12 +27,12 @@ func TestNFTNoAnswer(t *testing.T) {
 
 func nftNoAnswer(t *testing.T, period time.Duration) {
 	b, pods := bed(t, testbed.Options{})
-	o := defaults(nftables)
+	o := defaults(onNFTables)
 	o.SyncPeriod = period
 	manifests := func(to ...*testbed.Pod) string { return nodeObject + service("web", 1) + endpoints("web", to...) }
 	p := start(t, b, o, manifests(pods[0]))
 	for _, to := range pods[1:] {
-		if n := deafen(t, p.cmd.Process.Pid); n < 4 { // for each family, one for changes and one for notifications
+		if n := testbed.Deafen(t, p.cmd.Process.Pid); n < 4 { // for each family, one for changes and one for notifications
 			t.Fatalf("%d sockets", n)
 		}
 		failures, logged := p.failures(), p.logged("did not answer")
@@ -92,7 +57,7 @@ func nftNoAnswer(t *testing.T, period time.Duration) {
 			}
 		}
 	}
-	nftIn(t, b, "delete", "table", "ip", "nkp") // the new sockets receive notifications, too
+	inNFTables(t, b, "delete", "table", "ip", "nkp") // the new sockets receive notifications, too
 	p.settle()
 }
 
@@ -109,7 +74,7 @@ func (p *process) failures() (n int) {
 func TestNFTHostileTable(t *testing.T) {
 	testbed.Linux.Require(t)
 	b, pods := bed(t, testbed.Options{})
-	o := defaults(nftables)
+	o := defaults(onNFTables)
 	o.SyncPeriod = time.Hour // notifications alone
 	long := strings.Repeat("x", 120)
 	manifests := func(n int) string {
@@ -132,9 +97,9 @@ func TestNFTHostileTable(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			file := t.TempDir() + "/script"
 			must(t, os.WriteFile(file, []byte(script+"\n"), 0o600))
-			nftIn(t, b, "-f", file)
+			inNFTables(t, b, "-f", file)
 			wait.NoError(t, "the foreign objects to be gone", func() error {
-				s := nftIn(t, b, "list", "table", "ip", "nkp")
+				s := inNFTables(t, b, "list", "table", "ip", "nkp")
 				for _, foreign := range []string{"mine", "dormant", "policy drop", long} {
 					if strings.Contains(s, foreign) {
 						return fmt.Errorf("%s is there:\n%s\n%+v", foreign, s, p.ipv4())

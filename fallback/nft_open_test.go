@@ -1,6 +1,6 @@
 //go:build linux
 
-package fallback
+package fallback_test
 
 import (
 	"strings"
@@ -15,7 +15,7 @@ import (
 func TestWhyNotNFTables(t *testing.T) {
 	testbed.Linux.Require(t)
 	b := testbed.Start(t, testbed.Options{Plane: testbed.Linux})
-	o := defaults(nftables) // without an update it installs nothing
+	o := defaults(onNFTables) // without an update it installs nothing
 	whyNot := func(o childOptions) string {
 		t.Helper()
 		p := launch(t, b, o)
@@ -25,7 +25,7 @@ func TestWhyNotNFTables(t *testing.T) {
 	if why := whyNot(o); why != "" {
 		t.Errorf("an empty node: %s", why)
 	}
-	if s := nftIn(t, b, "list", "ruleset"); s != "" {
+	if s := inNFTables(t, b, "list", "ruleset"); s != "" {
 		t.Errorf("looking has installed:\n%s", s)
 	}
 	drop := `drops what none of its rules accepts`

@@ -1,32 +1,19 @@
 package fallback
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
-	nft "github.com/nkp-proxy/nkp/fallback/nftables/rules"
 	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/latency"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Options configure a Plane. DefaultOptions returns usable ones.
+// Options are those that iptables and nftables both have. DefaultOptions returns usable ones.
 type Options struct {
 	serving.Config
-	// NFTables serves Services with nftables instead of iptables.
-	NFTables bool
-	// AffinityLimit bounds the clients of each Service port that session affinity remembers in nftables; 0: its default.
-	AffinityLimit int
-	// CountTraffic counts packets and bytes of each Service port in nftables.
-	CountTraffic bool
-	// FlowtableDevices are patterns of devices (nft.CheckDevices) whose packets of established connections through Services take nf_tables'
-	// software fast path, past the rules of all owners; empty: none. Not with CountTraffic.
-	FlowtableDevices []string
-	// Backend is nf_tables or legacy, of iptables; "": the one that the rest of the node uses.
-	Backend string
 	// Families are the families to serve. Empty: both, without a family that the kernel lacks.
 	Families []k8s.Family
 	// SyncPeriod is how often the Plane checks that its rules are still installed.
@@ -49,33 +36,15 @@ func DefaultOptions() Options {
 	return Options{Config: serving.DefaultConfig(), SyncPeriod: 30 * time.Second}
 }
 
-// nftConfig returns the settings of nftables; c are those in force.
-func (o *Options) nftConfig(c serving.Config) nft.Config {
-	return nft.Config{Config: c, AffinityLimit: o.AffinityLimit, CountTraffic: o.CountTraffic, FlowtableDevices: o.FlowtableDevices}
+// ToServe returns the families to serve.
+func (o *Options) ToServe() []k8s.Family {
+	if len(o.Families) > 0 {
+		return o.Families
+	}
+	return dataplane.Families
 }
 
-// PlanNFT returns the tables of both families for a model, as nkp plan -o nft prints them.
-func (o *Options) PlanNFT(m *k8s.Model) string { return nft.Plan(m, o.nftConfig(o.Config)) }
-
-// Validate returns an error that says which setting cannot be.
-func (o *Options) Validate() error {
-	if err := o.Config.Validate(); err != nil {
-		return err
-	}
-	if err := nft.CheckDevices(o.FlowtableDevices); err != nil {
-		return fmt.Errorf("--nftables-flowtable-devices: %w", err)
-	}
-	if o.CountTraffic && len(o.FlowtableDevices) > 0 {
-		return errors.New("--nftables-flowtable-devices and --nftables-service-counters exclude each other: packets in a flowtable are not counted")
-	}
-	return nil
-}
-
-// briefAbove is the number of endpoints above which endpoint rules have no comments, because these take a third of the
-// table's size. The value is kube-proxy's.
-const briefAbove = 1000
-
-// Status is the part of the output of `nkp status -o json` that is specific to iptables.
+// Status is the part of the output of `nkp status -o json` that is specific to iptables or nftables.
 type Status struct {
 	Backend string `json:"backend"` // nf_tables or legacy of iptables, or nftables; "" before Run has chosen
 	Reason  string `json:"reason"`  // why that one
@@ -126,17 +95,17 @@ type Flowtable struct {
 	Error   string `json:"error,omitempty"` // why some are left out, or why there is no flowtable
 }
 
-// audited records that every rule was read back and found as it was installed.
-func (s *FamilyStatus) audited() { s.Compared, s.Audits = time.Now(), s.Audits+1 }
+// Audited records that every rule was read back and found as it was installed.
+func (s *FamilyStatus) Audited() { s.Compared, s.Audits = time.Now(), s.Audits+1 }
 
-// failed records an error.
-func (s *FamilyStatus) failed(err error) {
+// Failed records an error.
+func (s *FamilyStatus) Failed(err error) {
 	s.Failures++
 	s.LastError, s.LastErrorAt = err.Error(), time.Now()
 }
 
-// repairing records what another program changed.
-func (s *FamilyStatus) repairing(what string) {
+// Repairing records what another program changed.
+func (s *FamilyStatus) Repairing(what string) {
 	s.Repairs++
 	s.Compared, s.LastRepair = time.Time{}, &dataplane.Repair{At: time.Now(), What: "another program had changed the rules: " + what}
 }

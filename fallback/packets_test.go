@@ -1,6 +1,6 @@
 //go:build linux
 
-package fallback
+package fallback_test
 
 import (
 	"context"
@@ -76,10 +76,10 @@ func TestPackets(t *testing.T) {
 			status(7)+endpoints("ranges", pods[2]))
 
 		reason := "asked for"
-		if backend == nftables {
+		if backend == onNFTables {
 			reason = "the kernel has what it needs"
 		}
-		if got := p.status(); got.Backend != string(backend) || got.Reason != reason || (got.Version == "") != (backend == nftables) {
+		if got := p.status(); got.Backend != string(backend) || got.Reason != reason || (got.Version == "") != (backend == onNFTables) {
 			t.Errorf("status: %+v", got)
 		}
 		all, remote := []string{"pod-11", "pod-12", "remote-11"}, []string{"remote-11"}

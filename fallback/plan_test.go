@@ -1,6 +1,6 @@
 //go:build linux
 
-package fallback
+package fallback_test
 
 import (
 	"os"
@@ -39,7 +39,7 @@ func TestPlanIsWhatRuns(t *testing.T) {
 		for program, part := range map[string]string{"iptables-restore": four, "ip6tables-restore": six} {
 			file := filepath.Join(t.TempDir(), program)
 			must(t, os.WriteFile(file, []byte(part), 0o644))
-			iptables(t, b, backend, program, "--noflush", file)
+			inIPTables(t, b, backend, program, "--noflush", file)
 		}
 		for _, c := range []packet{
 			{what: "ClusterIP", from: pods[0].Host, proto: "tcp", to: "40.0.0.1:80", by: []string{"pod-11", "pod-12", "remote-11"}},

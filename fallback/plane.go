@@ -11,20 +11,38 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"golang.org/x/sync/errgroup"
-
-	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
-	nft "github.com/nkp-proxy/nkp/fallback/nftables/rules"
 	"github.com/nkp-proxy/nkp/fallback/serving"
+	"github.com/nkp-proxy/nkp/internal/conntrack"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Plane keeps the node's iptables in step with the model. Make it with New, run it once with Run; the other methods may be
-// called from any goroutine, before and while it runs.
+// Kernel is what iptables and nftables each do in their own way. o are the settings in force, and backend is Status.Backend.
+type Kernel interface {
+	// Name returns iptables or nftables.
+	Name() string
+	// Open finds out what the node has, tells it to [Plane.Chosen], and returns what serves each family until its context ends. A family
+	// without is not served.
+	Open(ctx context.Context, p *Plane) (map[k8s.Family]func(context.Context), error)
+	// Plan returns all rules as input for iptables-restore or nft -f, IPv4 first.
+	Plan(m *k8s.Model, c serving.Config) string
+	// Diff returns how the installed rules differ from those that a model calls for.
+	Diff(ctx context.Context, m *k8s.Model, o Options, backend string) (string, error)
+	// Count adds what the rules have counted: to all, for each Service port of the model, and to dropped.
+	Count(ctx context.Context, m *k8s.Model, o Options, backend string, all map[k8s.PortName]k8s.Counters, dropped map[dataplane.DropKey]uint64) error
+	// Uncounted says why there are no packets and bytes in what Count adds; "": there are.
+	Uncounted() string
+	// CountNode returns what the rules have counted for the node as a whole.
+	CountNode(ctx context.Context, o Options, backend string) (NodeCounters, error)
+}
+
+// Plane keeps the node's iptables or nftables in step with the model. Make it with New of package iptables or nftables, run it once with
+// Run; the other methods may be called from any goroutine, before and while it runs.
 type Plane struct {
-	opts Options
-	log  *slog.Logger
+	kernel Kernel
+	opts   Options
+	Log    *slog.Logger
 
 	inbox   map[k8s.Family]*dataplane.Inbox
 	loops   map[k8s.Family]*dataplane.Loop
@@ -40,7 +58,7 @@ type Plane struct {
 }
 
 // New returns a Plane. It changes nothing on the node.
-func New(o Options) (*Plane, error) {
+func New(k Kernel, o Options) (*Plane, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
@@ -52,16 +70,16 @@ func New(o Options) (*Plane, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	p := &Plane{
-		opts: o, log: o.Log,
+		kernel: k, opts: o, Log: o.Log,
 		counted:  counterCache{asks: make(chan struct{}, 1)},
 		inbox:    map[k8s.Family]*dataplane.Inbox{},
 		loops:    map[k8s.Family]*dataplane.Loop{},
 		status:   Status{Scope: o.Scope.String()},
 		families: map[k8s.Family]*FamilyStatus{},
 	}
-	for _, f := range o.families() {
+	for _, f := range o.ToServe() {
 		p.inbox[f] = dataplane.NewInbox(func(fs ...k8s.Family) { p.queue(fs...) }, f)
-		p.loops[f] = dataplane.NewLoop(o.name() + " " + f.String())
+		p.loops[f] = dataplane.NewLoop(k.Name() + " " + f.String())
 		p.families[f] = &FamilyStatus{Family: f.String()}
 	}
 	return p, nil
@@ -69,37 +87,13 @@ func New(o Options) (*Plane, error) {
 
 // Loops returns the Loop of each of the plane's goroutines, one for each family.
 func (p *Plane) Loops() (list []*dataplane.Loop) {
-	for _, f := range p.opts.families() {
+	for _, f := range p.opts.ToServe() {
 		list = append(list, p.loops[f])
 	}
 	return list
 }
 
-// name returns what serves Services.
-func (o *Options) name() string {
-	if o.NFTables {
-		return backendNFTables
-	}
-	return "iptables"
-}
-
-// backendNFTables is the name of nftables where iptables has its back ends.
-const backendNFTables = "nftables"
-
-// familyWorker keeps one family in step.
-type familyWorker interface {
-	// run works until the context ends.
-	run(ctx context.Context) error
-}
-
-func (o *Options) families() []k8s.Family {
-	if len(o.Families) > 0 {
-		return o.Families
-	}
-	return []k8s.Family{k8s.IPv4, k8s.IPv6}
-}
-
-// Update queues changes of the model; those of the first call must contain all of it. It never waits for iptables and does
+// Update queues changes of the model; those of the first call must contain all of it. It never waits for the kernel and does
 // not keep the model.
 func (p *Plane) Update(m *k8s.Model, c k8s.Changes) {
 	p.mu.Lock()
@@ -111,7 +105,7 @@ func (p *Plane) Update(m *k8s.Model, c k8s.Changes) {
 	apply(p.model, c)
 	p.mu.Unlock()
 	if first { // or a family that is done before the next one has its update would be in step with all there is
-		p.queue(p.opts.families()...)
+		p.queue(p.opts.ToServe()...)
 	}
 	for _, in := range p.inbox {
 		in.Put(m, c)
@@ -165,14 +159,15 @@ func apply(m *k8s.Model, c k8s.Changes) {
 // is permanent: this node has no iptables, or none for the requested families.
 func (p *Plane) Run(ctx context.Context) error {
 	for _, l := range p.loops {
-		l.Work("opening " + p.opts.name())
+		l.Work("opening " + p.Name())
 		defer l.Rest()
 	}
 	release, err := p.own(ctx)
-	var opened []familyWorker
+	var serve map[k8s.Family]func(context.Context)
 	if err == nil {
 		defer release()
-		opened, err = p.open(ctx)
+		p.lookAtKernel()
+		serve, err = p.kernel.Open(ctx, p)
 	}
 	for _, l := range p.loops {
 		l.Rest()
@@ -182,14 +177,54 @@ func (p *Plane) Run(ctx context.Context) error {
 	} else if err != nil {
 		return err
 	}
-	g, ctx := errgroup.WithContext(ctx)
-	for _, w := range opened {
-		g.Go(func() error { return w.run(ctx) })
+	var all sync.WaitGroup
+	for _, f := range p.opts.ToServe() {
+		if run := serve[f]; run != nil {
+			all.Go(func() { run(ctx) })
+		} else {
+			p.drop(f)
+		}
 	}
-	if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
-		return err
-	}
+	all.Wait()
 	return nil
+}
+
+// Name returns iptables or nftables.
+func (p *Plane) Name() string { return p.kernel.Name() }
+
+// Chosen records how the plane serves. For Kernel.Open.
+func (p *Plane) Chosen(backend, reason, version string, randomFully bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.opts.RandomFully = randomFully
+	p.status.Backend, p.status.Reason, p.status.Version, p.status.RandomFully = backend, reason, version, randomFully
+}
+
+// Failed records why no family is served yet. For Kernel.Open.
+func (p *Plane) Failed(err error) {
+	for f := range p.inbox {
+		p.report(f, func(s *FamilyStatus) { s.Failed(err) })
+	}
+}
+
+// Worker returns a Worker for a family, which works until the context ends. For Kernel.Open.
+func (p *Plane) Worker(ctx context.Context, f k8s.Family) *Worker {
+	w := NewWorker(p.Name(), f, &p.opts, p.inbox[f])
+	w.Loop, w.Report = p.loops[f], func(change func(*FamilyStatus)) { p.report(f, change) }
+	w.Stale.Forget = func(stale func(*dpctl.Connection) bool) (int, error) {
+		return conntrack.Forget(ctx, f, 0, stale) // other zones are Open vSwitch's
+	}
+	return w
+}
+
+// lookAtKernel reads how strict connection tracking is about TCP windows.
+func (p *Plane) lookAtKernel() {
+	if IsLiberal() {
+		p.mu.Lock()
+		p.opts.KeepInvalid = true
+		p.mu.Unlock()
+		p.Log.Info("packets in conntrack state INVALID are not dropped", "because", TCPBeLiberal+" is set")
+	}
 }
 
 // Status returns the current state; its Detail is a *Status. It never blocks.
@@ -206,13 +241,13 @@ func (p *Plane) Status(ctx context.Context) (dataplane.Status, error) {
 		case !f.InStep:
 			s.InStep, s.Why = false, cmp.Or(f.LastError, f.Family+": the rules are not in step yet")
 		case len(f.refusals) > 0:
-			s.InStep, s.Why = false, fmt.Sprintf("%s: %s refuses %s", f.Family, p.opts.name(), dataplane.CountPorts(len(f.refusals)))
+			s.InStep, s.Why = false, fmt.Sprintf("%s: %s refuses %s", f.Family, p.Name(), dataplane.CountPorts(len(f.refusals)))
 		}
 	}
 	return s, ctx.Err()
 }
 
-// Detail returns the part of the status that is specific to iptables.
+// Detail returns the part of the status that is specific to iptables or nftables.
 func (p *Plane) Detail() Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -242,13 +277,10 @@ func (p *Plane) Tried() bool {
 // Plan returns all rules as input for iptables-restore or nft -f, IPv4 first; "" before the first Update.
 func (p *Plane) Plan() string {
 	m, config := p.snapshot()
-	switch {
-	case m == nil:
+	if m == nil {
 		return ""
-	case p.opts.NFTables:
-		return nft.Plan(m, p.opts.nftConfig(config))
 	}
-	return rules.Plan(m, config)
+	return p.kernel.Plan(m, config)
 }
 
 // Diff returns the differences between the installed rules and those that the model calls for; "" if there are none.
@@ -257,31 +289,27 @@ func (p *Plane) Diff(ctx context.Context) (string, error) {
 	if m == nil {
 		return "", errors.New("the model is not complete yet: nothing to compare with")
 	}
-	return Diff(ctx, m, p.Options())
+	o, backend := p.Options()
+	return p.kernel.Diff(ctx, m, o, backend)
 }
 
-// Options returns the settings in force.
-func (p *Plane) Options() Options {
+// Options returns the settings in force, and Status.Backend.
+func (p *Plane) Options() (o Options, backend string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	o := p.opts
-	o.Backend = p.status.Backend
+	o = p.opts
 	o.Families = slices.Sorted(maps.Keys(p.families))
-	return o
+	return o, p.status.Backend
 }
 
 // snapshot returns a copy of the model and the settings in force.
 func (p *Plane) snapshot() (*k8s.Model, serving.Config) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c := p.opts.Config
-	if p.status.Backend != "" {
-		c.RandomFully = p.status.RandomFully
-	}
 	if p.model == nil {
-		return nil, c
+		return nil, p.opts.Config
 	}
-	return p.model.Clone(), c
+	return p.model.Clone(), p.opts.Config
 }
 
 // report updates the status of a family.

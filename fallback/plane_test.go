@@ -13,7 +13,7 @@ import (
 
 // What begins must not wait for ever for what cannot be had: a family has been tried when it is in step, or has failed.
 func TestTried(t *testing.T) {
-	p, err := New(DefaultOptions())
+	p, err := New(fakeKernel{}, DefaultOptions())
 	must(t, err)
 	for _, step := range []struct {
 		what   string
@@ -35,7 +35,7 @@ func TestTried(t *testing.T) {
 
 // The plane is in step when each family is and nothing is refused; otherwise it says why it is not.
 func TestInStep(t *testing.T) {
-	p, err := New(DefaultOptions())
+	p, err := New(fakeKernel{}, DefaultOptions())
 	must(t, err)
 	web := k8s.PortName{ServiceName: k8s.ServiceName{Namespace: "default", Name: "web"}, Protocol: "TCP", Family: k8s.IPv6}
 	for _, step := range []struct {
@@ -74,7 +74,7 @@ func TestFamiliesAreQueuedTogether(t *testing.T) {
 		o := DefaultOptions()
 		o.Hooks.Queued = func(fs ...k8s.Family) { calls = append(calls, "+"+fs[0].String()) }
 		o.Hooks.InStep = func(fs ...k8s.Family) { calls = append(calls, "-"+fs[0].String()) }
-		p, err := New(o)
+		p, err := New(fakeKernel{}, o)
 		must(t, err)
 		for _, f := range tc.before {
 			p.drop(f)
@@ -126,5 +126,18 @@ func TestSlowNodeCounters(t *testing.T) {
 	go func() { next <- nil }()
 	if n, err := c.get(t.Context(), list); err != nil || *n.Localhost != 3 || lists.Load() != 3 {
 		t.Errorf("after it: %v, %v; %d lists", n, err, lists.Load())
+	}
+}
+
+// fakeKernel is of a plane that is not run.
+type fakeKernel struct{ Kernel }
+
+func (fakeKernel) Name() string { return "iptables" }
+
+// must fails the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -1,6 +1,6 @@
 //go:build linux
 
-package fallback
+package fallback_test
 
 import (
 	"regexp"
@@ -31,18 +31,18 @@ func TestScopes(t *testing.T) {
 			c.check(t)
 		}
 		list := func(o ...string) string {
-			return iptables(t, b, backend, append([]string{"iptables-save"}, o...)...)
+			return inIPTables(t, b, backend, append([]string{"iptables-save"}, o...)...)
 		}
 		absent := []string{"-A PREROUTING", "-A FORWARD"}
-		if backend == nftables {
-			list = func(...string) string { return nftIn(t, b, "list", "table", "ip", "nkp") }
+		if backend == onNFTables {
+			list = func(...string) string { return inNFTables(t, b, "list", "table", "ip", "nkp") }
 			absent = []string{"hook prerouting", "hook forward", "40.0.0.1"}
 		}
 		for _, scope := range []serving.Scope{serving.Everything, serving.Host, serving.Own} { // from any to any
 			p.kill()
 			o.Scope = scope
 			p = start(t, b, o, nodeObject+service("web", 1, "type: NodePort")+endpoints("web", pods[0]))
-			if scope == serving.Host && backend != nftables {
+			if scope == serving.Host && backend != onNFTables {
 				nat := list("-t", "nat")
 				hooks := regexp.MustCompile(`-A PREROUTING .*KUBE-SERVICES`).FindAllString(nat, -1)
 				if len(hooks) != 1 || !strings.Contains(hooks[0], "! -i "+b.Bridge) {

@@ -23,24 +23,24 @@ const maxStale = 50_000
 // may keep. A frontend without address is a NodePort.
 type staleUDP map[netip.AddrPort][]netip.AddrPort
 
-// staleForgetter deletes stale connections once the rules are installed. It belongs to the worker's goroutine.
-type staleForgetter struct {
-	kernel  *committer
-	forget  func(*staleSet) (int, error)      // nil in tests
-	wanted  func() iter.Seq[*k8s.ServicePort] // all that are to be programmed
-	waiting map[k8s.PortName]staleUDP         // connections to check
-	early   bool                              // TCP frontends have come since the last scan
-	rest    time.Time                         // no scan for these alone before it
-	pause   time.Duration                     // after a failure
-	next    time.Time                         // earliest retry; zero: at once
+// StaleForgetter deletes stale connections once the rules are installed. It belongs to the worker's goroutine.
+type StaleForgetter struct {
+	worker  *Worker
+	Forget  func(stale func(*dpctl.Connection) bool) (int, error) // nil in tests
+	Wanted  func() iter.Seq[*k8s.ServicePort]                     // all that are to be programmed
+	waiting map[k8s.PortName]staleUDP                             // connections to check
+	early   bool                                                  // TCP frontends have come since the last scan
+	rest    time.Time                                             // no scan for these alone before it
+	pause   time.Duration                                         // after a failure
+	next    time.Time                                             // earliest retry; zero: at once
 }
 
-// note records which connections may be stale after an update. If the Service port no longer has a frontend, connections to it
+// Note records which connections may be stale after an update. If the Service port no longer has a frontend, connections to it
 // may keep no endpoint, unless another Service port has that frontend now.
-func (f *staleForgetter) note(n k8s.PortName, before, after item) {
+func (f *StaleForgetter) Note(n k8s.PortName, before, after *k8s.ServicePort) {
 	switch n.Protocol {
 	case "TCP":
-		f.early = f.early || comes(before.port, after.port)
+		f.early = f.early || comes(before, after)
 		return
 	case "UDP":
 	default:
@@ -48,7 +48,7 @@ func (f *staleForgetter) note(n k8s.PortName, before, after item) {
 	}
 	s := f.waiting[n]
 	if s == nil && len(f.waiting) >= maxStale {
-		f.kernel.log.Error("too many Services have UDP connections to delete: connections of this one to endpoints that are gone stay until their clients pause",
+		f.worker.Log.Error("too many Services have UDP connections to delete: connections of this one to endpoints that are gone stay until their clients pause",
 			"service", n, "waiting", len(f.waiting))
 		return
 	}
@@ -59,18 +59,18 @@ func (f *staleForgetter) note(n k8s.PortName, before, after item) {
 	for frontend := range s {
 		s[frontend] = nil
 	}
-	note := func(it item, keep bool) {
-		if it.port == nil {
+	note := func(sp *k8s.ServicePort, keep bool) {
+		if sp == nil {
 			return
 		}
-		for _, frontend := range it.port.Frontends {
+		for _, frontend := range sp.Frontends {
 			if frontend.ShadowedBy != "" {
 				continue
 			}
 			at := netip.AddrPortFrom(frontend.Address, frontend.Port)
 			s[at] = nil
 			if keep {
-				s[at] = it.port.Serving
+				s[at] = sp.Serving
 			}
 		}
 	}
@@ -90,32 +90,32 @@ func comes(before, after *k8s.ServicePort) bool {
 	})
 }
 
-// due returns when run has something to do without a further change; zero: not.
-func (f *staleForgetter) due() time.Time {
+// Due returns when Run has something to do without a further change; zero: not.
+func (f *StaleForgetter) Due() time.Time {
 	if len(f.waiting) == 0 && f.early && f.rest.After(f.next) {
 		return f.rest
 	}
 	return f.next
 }
 
-// run deletes the noted connections. It must run after the rules are installed: otherwise a client's next packet would create
+// Run deletes the noted connections. It must run after the rules are installed: otherwise a client's next packet would create
 // the same connection again. Failed deletions are retried with backoff.
-func (f *staleForgetter) run(nodeAddrs []netip.Addr) {
+func (f *StaleForgetter) Run(nodeAddrs []netip.Addr) {
 	start := time.Now()
 	early := f.early && !start.Before(f.rest)
-	if len(f.waiting) == 0 && !early || f.forget == nil || start.Before(f.next) {
+	if len(f.waiting) == 0 && !early || f.Forget == nil || start.Before(f.next) {
 		return
 	}
 	set := newStaleSet(f.waiting, nodeAddrs)
 	if f.early {
-		set.wanted = f.wanted()
+		set.wanted = f.Wanted()
 	}
-	n, err := f.forget(set)
-	f.kernel.opts.Hooks.Forgot(f.kernel.family, n, time.Since(start))
+	n, err := f.Forget(set.stale)
+	f.worker.Opts.Hooks.Forgot(f.worker.Family, n, time.Since(start))
 	if err != nil {
-		f.pause = backOff(f.pause)
+		f.pause = BackOff(f.pause)
 		f.next = time.Now().Add(f.pause)
-		f.kernel.log.Warn("cannot delete all stale connections; trying again", "in", f.pause, "services", len(f.waiting), "error", err)
+		f.worker.Log.Warn("cannot delete all stale connections; trying again", "in", f.pause, "services", len(f.waiting), "error", err)
 	} else {
 		clear(f.waiting)
 		f.early = false
@@ -123,9 +123,9 @@ func (f *staleForgetter) run(nodeAddrs []netip.Addr) {
 	}
 	f.rest = time.Now().Add(9 * time.Since(start)) // new Services take a tenth of a core at most
 	if n > 0 {
-		f.kernel.log.Info("deleted stale connections: UDP to endpoints that are gone, TCP from before the Service was served", "connections", n)
+		f.worker.Log.Info("deleted stale connections: UDP to endpoints that are gone, TCP from before the Service was served", "connections", n)
 	}
-	f.kernel.report(func(s *FamilyStatus) {
+	f.worker.Report(func(s *FamilyStatus) {
 		s.Forgotten += n
 		if s.LastForgetError = ""; err != nil {
 			s.LastForgetError = err.Error()

@@ -2,261 +2,234 @@ package fallback
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"slices"
 	"time"
 
-	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/latency"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Pauses of a worker.
+// RetryMin and retryMax bound the pause after a failure.
 const (
-	retryMin = time.Second
+	RetryMin = time.Second
 	retryMax = time.Minute
-	restMax  = time.Second // between transactions, unless MinSyncPeriod is longer
-	// idleShare: work that can wait (deleting unreferenced chains, checking the installed rules) takes at most one in
-	// idleShare parts of the time.
-	idleShare = 20
 )
 
-// worker keeps the rules of one family in step: it compares the desired state with the installed one, plans a change and
-// commits it (committer). All its fields belong to the goroutine that calls run.
-type worker struct {
-	family k8s.Family
-	opts   *Options
-	log    *slog.Logger
-	in     *dataplane.Inbox
+// IdleShare: work that can wait (deleting unreferenced chains, checking the installed rules) takes at most one in
+// IdleShare parts of the time.
+const IdleShare = 20
 
-	want     desired
-	have     installed
-	kernel   committer
-	localnet localnetGuard
-	stale    staleForgetter
-
-	due         todo           // what to do before Services
-	since       time.Time      // arrival of the oldest change that is not in force; zero: all are
-	changes     latency.Recent // from arrival to being in force
-	pause       time.Duration  // after a failure; 0: the last attempt succeeded
-	notUntil    time.Time      // earliest time of the next transaction
-	gcAt        time.Time      // when to delete garbage; zero: nothing there
-	checkAt     time.Time      // when to check the canaries
-	fullCheckAt time.Time      // when to check every rule
-	// unverified is why the last check, or the last repair of the guard, failed. Changes are programmed all the same.
-	unverified  error
-	verifyPause time.Duration // after such a failure
+// Steps are what a Worker does in its own way with iptables and with nftables.
+type Steps interface {
+	// Take applies changes of the model to the desired state. The first ones have the node.
+	Take(u *dataplane.Update)
+	// Changed has an item when another program may have changed what is installed; nil: nothing tells.
+	Changed() <-chan struct{}
+	// Look has the installed rules compared soon.
+	Look()
+	// Step does the work that is due; it calls Begin before it writes, then Synced and InStep.
+	Step(ctx context.Context) error
+	// Next returns when Step is due without an update.
+	Next() time.Time
 }
 
-func newWorker(f k8s.Family, o *Options, t tables, l limits, in *dataplane.Inbox) *worker {
-	w := &worker{family: f, opts: o, log: o.Log.With("family", f), in: in, due: fullReadBack}
-	w.want = desired{items: map[k8s.PortName]item{}, dirty: map[k8s.PortName]bool{}, refused: dataplane.NewRefusals[k8s.PortName]()}
-	w.have.deferred = map[ruleKey]bool{}
-	w.have.reset()
-	w.kernel = committer{family: f, opts: o, log: w.log, tables: t, limits: l}
-	w.localnet.kernel = &w.kernel
-	w.stale = staleForgetter{kernel: &w.kernel, wanted: w.want.ports, waiting: map[k8s.PortName]staleUDP{}}
+// Worker keeps the rules of one family in step: it is what workers of iptables and nftables have in common. All its fields belong to the
+// goroutine that calls Run.
+type Worker struct {
+	Name   string // of the plane
+	Family k8s.Family
+	Opts   *Options
+	Log    *slog.Logger
+	In     *dataplane.Inbox
+	Loop   *dataplane.Loop // nil in tests
+	Report func(func(*FamilyStatus))
+
+	Dirty   map[k8s.PortName]bool // what may differ from what is installed
+	Refused *dataplane.Refusals[k8s.PortName]
+	Stale   StaleForgetter
+
+	NotUntil   time.Time     // earliest time of the next transaction
+	CheckAt    time.Time     // when to compare what is installed
+	RestMax    time.Duration // bounds the pause between transactions, unless MinSyncPeriod is longer
+	Runs       int           // transactions
+	Unverified error         // why the last check failed, where changes are programmed all the same
+
+	ready   bool           // the node is known
+	since   time.Time      // arrival of the oldest change that is not in force; zero: all are
+	changes latency.Recent // from arrival to being in force
+	pause   time.Duration  // after a failure; 0: the last attempt succeeded
+	start   time.Time      // of the round
+	before  int            // Runs at start
+	full    bool           // the round is over everything
+}
+
+// NewWorker returns a Worker of a plane.
+func NewWorker(plane string, f k8s.Family, o *Options, in *dataplane.Inbox) *Worker {
+	w := &Worker{
+		Name: plane, Family: f, Opts: o, Log: o.Log.With("family", f), In: in,
+		Dirty: map[k8s.PortName]bool{}, Refused: dataplane.NewRefusals[k8s.PortName](),
+	}
+	w.Stale = StaleForgetter{worker: w, waiting: map[k8s.PortName]staleUDP{}}
 	return w
 }
 
-// todo is the first step that is due. Each step implies those listed above it.
-type todo int
-
-const (
-	nothing      todo = iota
-	finish            // shared rules that come last, hooks
-	fixedChains       // fixed chains
-	fullReadBack      // read back what is there
-)
-
-// run works until the context ends.
-func (w *worker) run(ctx context.Context) error {
+// Run works until the context ends. doing is what it does, in words.
+func (w *Worker) Run(ctx context.Context, s Steps, doing string) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
-		case <-w.in.Signal:
+			return
+		case <-w.In.Signal:
+		case <-s.Changed():
+			s.Look()
 		case <-timer.C:
 		}
-		w.kernel.loop.Work("bringing the rules in step")
-		w.takeUpdates()
-		if w.want.compiler == nil {
-			w.kernel.loop.Rest()
-			continue
+		w.Loop.Work(doing)
+		if w.TakeUpdates(s); w.ready {
+			next := w.Round(ctx, s)
+			timer.Reset(max(0, time.Until(next)))
 		}
-		next := w.step(ctx)
-		w.kernel.loop.Rest()
-		timer.Reset(max(0, time.Until(next)))
+		w.Loop.Rest()
 	}
 }
 
-// takeUpdates applies the queued changes of the model to the desired state.
-func (w *worker) takeUpdates() {
-	u := w.in.Take()
+// TakeUpdates applies the queued changes of the model.
+func (w *Worker) TakeUpdates(s Steps) {
+	u := w.In.Take()
 	if u == nil {
 		return
 	}
 	if w.since.IsZero() {
 		w.since = u.Arrived
 	}
-	for n, it := range itemsOf(u, w.family) {
-		w.stale.note(n, w.want.items[n], it)
-		if it.empty() {
-			delete(w.want.items, n)
-		} else {
-			w.want.items[n] = it
-		}
-		w.want.dirty[n] = true
-		w.want.refused.Forget(n)
-	}
-	if !u.Node {
-		return
-	}
-	first := w.want.compiler == nil
-	c := w.opts.Config
-	c.BriefEndpoints = w.want.brief()
-	w.want.compiler = rules.NewCompiler(c, w.family, &u.Facts)
-	w.want.fixed = w.want.compiler.Fixed()
-	w.want.nodeAddrs = append(slices.Clone(u.Facts.Node.IPs), u.Facts.Node.Local...)
-	if !first {
-		w.due = max(w.due, fixedChains)
-		w.want.allDirty(&w.have)
-	}
+	s.Take(u)
+	w.ready = w.ready || u.Node
 }
 
-// step does the work that is due and returns when it must be called again.
-func (w *worker) step(ctx context.Context) (next time.Time) {
-	now := time.Now()
-	if now.Before(w.notUntil) {
-		return w.notUntil
+// Round does the work that is due, and returns when it must be called again unless an update arrives earlier.
+func (w *Worker) Round(ctx context.Context, s Steps) (next time.Time) {
+	if time.Now().Before(w.NotUntil) {
+		return w.NotUntil
 	}
-	w.verify(ctx)
-	start, runs, full := time.Now(), w.kernel.runs, w.due >= fixedChains
-	var err error
-	if full {
-		w.localnet.next = time.Time{} // before anything else is installed
-		err = w.keepGuard(ctx)
-	}
-	if err == nil {
-		err = w.prepare(ctx)
-	}
-	if err == nil {
-		err = w.pushDirty(ctx)
-	}
-	if err == nil && w.want.settled() && w.due == finish {
-		err = w.complete(ctx)
-	}
-	if err == nil && w.kernel.runs > runs {
-		w.opts.Hooks.Synced(dataplane.Sync{Families: []k8s.Family{w.family}, Full: full, Took: time.Since(start)})
-	}
-	if err == nil && w.want.settled() {
-		w.inStep()
-		err = w.collect(ctx)
-	}
+	w.Begin(false)
+	err := s.Step(ctx)
 	if ctx.Err() != nil {
 		return time.Now().Add(time.Hour) // the loop ends
 	}
-	now = time.Now()
+	now := time.Now()
 	if err != nil {
 		w.failed(err)
-		w.notUntil = now.Add(w.pause)
+		w.NotUntil = now.Add(w.pause)
 	} else {
 		w.pause = 0
 		// Under a stream of changes, half of the time is left to other programs.
-		w.notUntil = now.Add(max(w.opts.MinSyncPeriod, min(now.Sub(start), restMax)))
+		w.NotUntil = now.Add(max(w.Opts.MinSyncPeriod, min(now.Sub(w.start), w.RestMax)))
 	}
-	return w.next()
-}
-
-// next returns when the next step is due, unless an update arrives earlier.
-func (w *worker) next() time.Time {
-	next := w.checkAt
-	if !w.want.settled() || w.due > nothing {
-		return w.notUntil
-	}
-	for _, t := range []time.Time{w.localnet.next, w.stale.due(), w.gcAt, w.want.refused.Next()} {
-		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
-			next = t
-		}
-	}
-	if next.Before(w.notUntil) {
-		next = w.notUntil
+	if next = s.Next(); next.Before(w.NotUntil) {
+		return w.NotUntil
 	}
 	return next
 }
 
-// prepare does the work that must precede Services.
-func (w *worker) prepare(ctx context.Context) error {
-	if w.due == fullReadBack {
-		if err := w.adopt(ctx); err != nil {
-			return err
-		}
-		w.due = fixedChains
+// Begin notes when a round begins to write, and whether it is over everything.
+func (w *Worker) Begin(full bool) { w.start, w.before, w.full = time.Now(), w.Runs, full }
+
+// Synced tells that all that was due is written, if there was something.
+func (w *Worker) Synced() {
+	if w.Runs > w.before {
+		w.Opts.Hooks.Synced(dataplane.Sync{Families: []k8s.Family{w.Family}, Full: w.full, Took: time.Since(w.start)})
 	}
-	if w.due == fixedChains {
-		if err := w.installFixed(ctx); err != nil {
-			return err
-		}
-		if !w.have.hooked && w.fitsOnce() {
-			if err := w.hook(ctx); err != nil {
-				return err
-			}
-		}
-		w.due = finish
+}
+
+// Committed records the result of a transaction.
+func (w *Worker) Committed(r dataplane.Restore) error {
+	w.Loop.Progress()
+	if w.Opts.Hooks.Restored != nil {
+		r.Family = w.Family
+		w.Opts.Hooks.Restored(r)
 	}
+	if r.Err != nil {
+		return r.Err
+	}
+	w.Report(func(s *FamilyStatus) {
+		s.LastSync, s.LastTook = time.Now(), r.Took
+		s.Transactions++
+		s.Rules += r.Rules
+	})
 	return nil
 }
 
-// fitsOnce reports whether all Services fit into one transaction. Then the hooks may be installed before it, because that
-// transaction puts all Services in force at once.
-func (w *worker) fitsOnce() bool {
-	chains := 0
-	for _, it := range w.want.items {
-		if it.port != nil {
-			chains += len(it.port.ClusterEndpoints) + 4
+// Due returns the dirty Service ports: those that are due, sorted, and those in backoff.
+func (w *Worker) Due() (names, waiting []k8s.PortName) {
+	now := time.Now()
+	for n := range w.Dirty {
+		if w.Refused.Waits(n, now) {
+			waiting = append(waiting, n)
+		} else {
+			names = append(names, n)
 		}
 	}
-	return chains <= w.kernel.limits.chains
+	slices.SortFunc(names, k8s.PortName.Compare)
+	return names, waiting
 }
 
-// inStep updates the status, and reports the family in step unless an update is queued.
-func (w *worker) inStep() {
+// Settled reports whether every dirty Service port is in backoff, or none is dirty.
+func (w *Worker) Settled() bool {
+	names, _ := w.Due()
+	return len(names) == 0
+}
+
+// Refuse puts a Service port into backoff that the kernel refuses.
+func (w *Worker) Refuse(n k8s.PortName, why error) {
+	now := time.Now()
+	r := w.Refused.Refuse(n, dataplane.Refusal{Port: n, Reason: why.Error()}, now)
+	w.Log.Error(w.Name+" refused a Service and will retry it; other Services are not affected",
+		"service", n, "protocol", n.Protocol, "error", why, "retryIn", r.RetryAt.Sub(now))
+	w.Report(func(s *FamilyStatus) { s.Failed(why) })
+	w.Opts.Hooks.Refused(r)
+}
+
+// InStep updates the status with counts, and reports the family in step unless an update is queued. held is how many rules are still to be
+// added.
+func (w *Worker) InStep(held int, counts func(*FamilyStatus)) {
 	if !w.since.IsZero() {
 		w.changes.Add(time.Since(w.since))
 		w.since = time.Time{}
-		programming := w.changes.Programming()
-		w.kernel.report(func(s *FamilyStatus) { s.Programming = programming })
 	}
-	w.kernel.report(func(s *FamilyStatus) {
-		s.Pending = 0
-		s.refuse(w.want.refused.All())
-		s.Services, s.Chains = w.have.counts()
-		if len(s.Refused)+len(w.have.deferred) == 0 && w.unverified == nil {
+	programming := w.changes.Programming()
+	w.Report(func(s *FamilyStatus) {
+		s.Programming, s.Pending = programming, 0
+		s.refuse(w.Refused.All())
+		counts(s)
+		if len(s.Refused)+held == 0 && w.Unverified == nil {
 			s.LastError, s.LastErrorAt = "", time.Time{}
 		}
 	})
-	w.in.WhileIdle(func() {
-		w.kernel.report(func(s *FamilyStatus) { s.InStep = w.unverified == nil })
-		w.opts.Hooks.InStep(w.family)
+	w.In.WhileIdle(func() {
+		w.Report(func(s *FamilyStatus) { s.InStep = w.Unverified == nil })
+		w.Opts.Hooks.InStep(w.Family)
 	})
+}
+
+// Drifted records that another program has changed the rules.
+func (w *Worker) Drifted(what string) {
+	w.Report(func(s *FamilyStatus) { s.Repairing(what); s.InStep = false })
 }
 
 // failed records a failure that pauses the worker.
-func (w *worker) failed(err error) {
-	w.pause = backOff(w.pause)
-	w.log.Error("iptables failed; trying again", "in", w.pause, "error", err)
-	w.kernel.report(func(s *FamilyStatus) {
-		s.InStep, s.Pending = false, len(w.want.dirty)
-		s.failed(err)
-		s.refuse(w.want.refused.All())
+func (w *Worker) failed(err error) {
+	w.pause = BackOff(w.pause)
+	w.Log.Error(w.Name+" failed; trying again", "in", w.pause, "error", err)
+	w.Report(func(s *FamilyStatus) {
+		s.InStep, s.Pending = false, len(w.Dirty)
+		s.Failed(err)
+		s.refuse(w.Refused.All())
 	})
 }
 
-// backOff returns the pause that follows a pause after which the work failed again.
-func backOff(pause time.Duration) time.Duration { return min(max(2*pause, retryMin), retryMax) }
-
-var errDrift = errors.New("another program changed the rules")
+// BackOff returns the pause that follows a pause after which the work failed again.
+func BackOff(pause time.Duration) time.Duration { return min(max(2*pause, RetryMin), retryMax) }

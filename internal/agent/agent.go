@@ -121,7 +121,7 @@ func New(o Options) (*Agent, error) {
 		return nil, err
 	}
 	a.proxy = health.NewProxy(health.ProxyOptions{
-		Addr: o.HealthzAddr, HardFail: o.BindHardFail, Timeout: 2 * o.IPTables.SyncPeriod, Stuck: a.watch.Stuck,
+		Addr: o.HealthzAddr, HardFail: o.BindHardFail, Timeout: 2 * o.Fallback.SyncPeriod, Stuck: a.watch.Stuck,
 		OnResponse: a.metrics.HealthAnswer, Log: o.Log,
 	})
 	a.checks = health.NewServices(health.ServicesOptions{

@@ -24,7 +24,7 @@ func idle(t testing.TB) *Agent {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	set := Settings{Socket: "/nonexistent/nkp.sock"}
-	set.NodeName, set.IPTables = "n1", fallback.DefaultOptions()
+	set.NodeName, set.Fallback = "n1", fallback.DefaultOptions()
 	a, err := New(Options{Settings: set, Mode: ModeIPTables, Source: manifest.NewSource("/nonexistent"), Kind: "none",
 		Events: apiserver.NewLogRecorder("n1", log), Log: log})
 	must(t, err)

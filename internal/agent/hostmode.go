@@ -5,7 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/fallback/iptables"
+	"github.com/nkp-proxy/nkp/fallback/nftables"
 	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 )
@@ -20,7 +21,7 @@ const hostModeLimit = 5 * time.Second
 // planes of the last run. It is called after the check for rules, because an agent that starts in between records its data planes before
 // it writes a rule. With --service-proxy-name another proxy is expected, and nftables serves beside it.
 func (s *Settings) HostMode(ctx context.Context, scope serving.Scope, last func() []Mode) (m Mode, why string) {
-	lacking := fallback.Available(s.IPTables.Backend)
+	lacking := iptables.Available(s.IPTablesBackend)
 	switch {
 	case s.HostTraffic == bridge.HostNFTables:
 		return ModeNFTables, ""
@@ -50,17 +51,18 @@ func (s *Settings) HostMode(ctx context.Context, scope serving.Scope, last func(
 	return ModeIPTables, why
 }
 
-// otherProxy returns what another Service proxy has installed, or that this cannot be found out; "": nothing.
-func otherProxy(ctx context.Context, iptables bool) string {
-	if iptables {
-		switch occupied, err := fallback.Occupied(ctx); {
+// otherProxy returns what another Service proxy has installed, or that this cannot be found out; "": nothing. available: there are programs
+// of iptables.
+func otherProxy(ctx context.Context, available bool) string {
+	if available {
+		switch occupied, err := iptables.Occupied(ctx); {
 		case err != nil:
 			return "cannot check iptables for existing Service chains: " + err.Error()
 		case occupied:
 			return "iptables already has Service chains that nkp did not create (probably kube-proxy's); --host-traffic nftables or iptables makes nkp take them over"
 		}
 	}
-	if has, err := fallback.HasKubeProxyTables(); err == nil && has { // an error: there is no nf_tables
+	if has, err := nftables.HasKubeProxyTables(); err == nil && has { // an error: there is no nf_tables
 		return "nftables has kube-proxy's tables; --host-traffic nftables or iptables makes nkp take them over"
 	}
 	return ""

@@ -7,7 +7,8 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/fallback/iptables"
+	"github.com/nkp-proxy/nkp/fallback/nftables"
 	"github.com/nkp-proxy/nkp/fallback/nftables/rules"
 	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/bridge"
@@ -30,10 +31,10 @@ func (s *Settings) compare(ctx context.Context, now *planes, m *k8s.Model, q tra
 	case r.Gap:
 		r.Live = live.Nothing()
 		return nil
-	case db != nil && !db.Exists && (now.iptables == nil || r.Source != k8s.ThisNode):
+	case db != nil && !db.Exists && (now.fallback == nil || r.Source != k8s.ThisNode):
 		r.Live = live.Gone(bridge.Gone(db))
 		return nil
-	case db != nil && (now.iptables == nil || OnBridge(now.iptables.Detail().Scope, db, m, q, r)):
+	case db != nil && (now.fallback == nil || OnBridge(now.fallback.Detail().Scope, db, m, q, r)):
 		if err := now.bridge.Answers(ctx); err != nil {
 			r.Live = live.Silent(err.Error())
 			return nil
@@ -43,8 +44,12 @@ func (s *Settings) compare(ctx context.Context, now *planes, m *k8s.Model, q tra
 			return err
 		}
 		return sw.Compare(ctx, q, r)
-	case now.iptables != nil:
-		return CompareRules(ctx, now.iptables.Options(), m, q, r)
+	case now.fallback != nil:
+		o, backend := now.fallback.Options()
+		if now.fallback.Name() == string(ModeNFTables) {
+			return compareNFTables(ctx, nftables.Options{Options: o, Settings: s.NFTables}, m, q, r)
+		}
+		return compareIPTables(ctx, backend, m, q, r)
 	}
 	return ErrNoLive
 }
@@ -153,21 +158,29 @@ func portNumber(db *ovsdb.Switch, name string) (uint32, bool) {
 	return p.OFPort, ok
 }
 
-// CompareRules compares the model's answer with the installed rules of iptables or nftables.
-func CompareRules(ctx context.Context, o fallback.Options, m *k8s.Model, q trace.Question, r *trace.Result) error {
-	family := k8s.FamilyOf(q.To.Addr())
-	if o.NFTables {
-		set := live.Tables{
-			Follow: func(p rules.Packet) ([]rules.Way, []string, error) { return fallback.FollowNFT(ctx, family, p) },
-			Diff:   func() ([]string, error) { return fallback.DiffService(m, o, family, r.Port) },
-			Legacy: func(chains ...string) (string, map[string]map[string][]string, error) {
-				return fallback.LegacyRules(ctx, family, chains...)
-			},
-			Node: m.Node, Detector: m.Detector, PodDevice: o.PodDevice, Connections: kernelConnections(ctx, q),
-		}
-		return set.Compare(q, r)
+// CompareRules compares the model's answer with the installed rules of iptables or nftables, as mode says.
+func (s *Settings) CompareRules(ctx context.Context, mode Mode, scope serving.Scope, m *k8s.Model, q trace.Question, r *trace.Result) error {
+	if mode == ModeNFTables {
+		return compareNFTables(ctx, s.NFTablesOptions(scope), m, q, r)
 	}
-	tables, err := fallback.ReadRules(ctx, o.Backend, family)
+	return compareIPTables(ctx, s.IPTablesBackend, m, q, r)
+}
+
+func compareNFTables(ctx context.Context, o nftables.Options, m *k8s.Model, q trace.Question, r *trace.Result) error {
+	family := k8s.FamilyOf(q.To.Addr())
+	set := live.Tables{
+		Follow: func(p rules.Packet) ([]rules.Way, []string, error) { return nftables.Follow(ctx, family, p) },
+		Diff:   func() ([]string, error) { return nftables.DiffService(m, o, family, r.Port) },
+		Legacy: func(chains ...string) (string, map[string]map[string][]string, error) {
+			return iptables.LegacyRules(ctx, family, chains...)
+		},
+		Node: m.Node, Detector: m.Detector, PodDevice: o.PodDevice, Connections: kernelConnections(ctx, q),
+	}
+	return set.Compare(q, r)
+}
+
+func compareIPTables(ctx context.Context, backend string, m *k8s.Model, q trace.Question, r *trace.Result) error {
+	tables, err := iptables.ReadRules(ctx, backend, k8s.FamilyOf(q.To.Addr()))
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/fallback/iptables"
 	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -14,7 +15,7 @@ import (
 func TestOwnTraffic(t *testing.T) {
 	o := fallback.DefaultOptions()
 	o.Scope, o.Log = serving.Own, slog.New(slog.DiscardHandler)
-	p, err := fallback.New(o)
+	p, err := iptables.New(iptables.Options{Options: o})
 	must(t, err)
 	own := &localTraffic{Plane: p}
 	port := func(name string, nodePort uint16) *k8s.ServicePort {

@@ -89,7 +89,7 @@ func proxyMode(m Mode) string {
 // families are those that the data plane of a mode may serve.
 func (s *Settings) families(m Mode) []k8s.Family {
 	if m == ModeIPTables || m == ModeNFTables {
-		return s.IPTables.Families // none: both
+		return s.Fallback.Families // none: both
 	}
 	return nil
 }
@@ -214,15 +214,15 @@ func (p *planes) collect(ctx context.Context, emit metrics.Emit) (warnings int) 
 			d := of.Detail()
 			warnings, refused = warnings+len(d.Warnings), collectHNS(d, emit)
 		default: // iptables, or a part of it
-			refused = collectIPTables(p.iptables.Detail(), pl.label, emit)
-			if n, err := p.iptables.NodeCounters(ctx); err == nil {
+			refused = collectFallback(p.fallback.Detail(), pl.label, emit)
+			if n, err := p.fallback.NodeCounters(ctx); err == nil {
 				for def, count := range map[*metrics.Definition]*uint64{metrics.LocalhostNodePorts: n.Localhost, metrics.InvalidDropped: n.Invalid} {
 					if count != nil {
 						emit(def, float64(*count))
 					}
 				}
 			}
-			if d := p.iptables.Dropped(); d != nil {
+			if d := p.fallback.Dropped(); d != nil {
 				emitDrops(d, emit)
 			}
 		}
@@ -282,8 +282,8 @@ func collectMegaflows(m *dpctl.Megaflows, emit metrics.Emit) {
 	}
 }
 
-// collectIPTables is for nftables, too. It returns how many Service ports are refused.
-func collectIPTables(s fallback.Status, plane string, emit metrics.Emit) (refused int) {
+// collectFallback is for iptables and nftables. It returns how many Service ports are refused.
+func collectFallback(s fallback.Status, plane string, emit metrics.Emit) (refused int) {
 	pending, repairs := 0, 0
 	for _, f := range s.Families {
 		refused, pending, repairs = refused+len(f.Refused), pending+f.Pending, repairs+f.Repairs

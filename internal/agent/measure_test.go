@@ -43,7 +43,7 @@ func TestMetricsOfWindows(t *testing.T) {
 	file := filepath.Join(dir, "m.yaml")
 	must(t, os.WriteFile(file, []byte(manifests), 0o644))
 	log := slog.New(slog.DiscardHandler)
-	set := Settings{NodeName: "winw1", IPTables: fallback.DefaultOptions(), Metrics: MetricsSettings{Addr: "127.0.0.1:0"}}
+	set := Settings{NodeName: "winw1", Fallback: fallback.DefaultOptions(), Metrics: MetricsSettings{Addr: "127.0.0.1:0"}}
 	set.Windows.NetworkName, set.Windows.StateFile, set.Windows.HostMAC = "Calico", filepath.Join(dir, "hns.json"), "08:00:27:09:de:92"
 	set.Windows.Open = func() (hns.Host, error) { return fake.Host(), nil }
 	a, err := New(Options{

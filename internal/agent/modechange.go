@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/fallback/iptables"
 	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
 )
@@ -28,7 +28,7 @@ func (a *Agent) watchMode(ctx context.Context) error {
 // ends.
 func (a *Agent) watchDrops(ctx context.Context, scope serving.Scope) error {
 	return a.lookForAnother(ctx, DropsPeriod, &a.hostModeChange, func(ctx context.Context) string {
-		drops, err := fallback.DropsBesideNFTables(ctx, a.set.IPTablesOptions(scope))
+		drops, err := iptables.Drops(ctx, a.set.IPTablesOptions(scope))
 		switch said := a.hostModeChange.Load(); {
 		case err != nil && said != nil: // the last answer stands
 			return *said

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/fallback/iptables"
+	"github.com/nkp-proxy/nkp/fallback/nftables"
 	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
@@ -51,7 +53,7 @@ var kinds = map[Mode]kind{
 type planes struct {
 	all      []plane         // the main one first
 	bridge   *bridge.Plane   // the OVS data plane in all; nil if there is none
-	iptables *fallback.Plane // the iptables or nftables data plane in all; nil if there is none
+	fallback *fallback.Plane // the iptables or nftables data plane in all; nil if there is none
 }
 
 // makePlanes creates the data plane of the agent's mode. hostPlane decides later what serves alongside the bridge.
@@ -65,10 +67,8 @@ func (a *Agent) makePlanes(db *ovsdb.Client) error {
 		a.bridge = bridge.New(a.set.Settings, db, bridge.Hooks{Hooks: hooks, Transaction: a.metrics.Transaction, Lost: a.metrics.Lost, FailOpen: a.proxy.SetBypassed}, a.log)
 		p = a.bridge
 	case ModeIPTables, ModeNFTables:
-		o := a.iptablesOptions(serving.Everything, hooks)
-		o.NFTables = a.mode == ModeNFTables
-		a.iptables, err = fallback.New(o)
-		p = a.iptables
+		a.fallback, err = a.newFallback(a.mode, serving.Everything, hooks)
+		p = a.fallback
 	case ModeWindows:
 		o := a.set.WindowsOptions()
 		o.Log, o.Hooks = a.log, hooks
@@ -79,7 +79,7 @@ func (a *Agent) makePlanes(db *ovsdb.Client) error {
 	if err != nil {
 		return err
 	}
-	a.main = planes{all: []plane{{p, kinds[a.mode]}}, bridge: a.bridge, iptables: a.iptables}
+	a.main = planes{all: []plane{{p, kinds[a.mode]}}, bridge: a.bridge, fallback: a.fallback}
 	a.planes = a.main
 	a.followers = append(a.followers, p)
 	a.watch.Add(p.Loops()...)
@@ -106,11 +106,15 @@ func reasonOf(r dataplane.Refusal) string {
 	return r.Object + ": " + r.Reason
 }
 
-func (a *Agent) iptablesOptions(scope serving.Scope, hooks dataplane.Hooks) fallback.Options {
-	o := a.set.IPTablesOptions(scope)
-	o.Log = a.log
-	o.Hooks = fallback.Hooks{Hooks: hooks, Restored: a.metrics.Restore, Split: a.metrics.PartialFailure}
-	return o
+// newFallback creates the data plane iptables or nftables, as mode says.
+func (a *Agent) newFallback(mode Mode, scope serving.Scope, hooks dataplane.Hooks) (*fallback.Plane, error) {
+	set := a.set
+	set.Fallback.Log = a.log
+	set.Fallback.Hooks = fallback.Hooks{Hooks: hooks, Restored: a.metrics.Restore, Split: a.metrics.PartialFailure}
+	if mode == ModeNFTables {
+		return nftables.New(set.NFTablesOptions(scope))
+	}
+	return iptables.New(set.IPTablesOptions(scope))
 }
 
 // IPTablesScope returns which traffic nftables or iptables handles in addition to the bridge, given how host traffic is handled; ok is false if none.
@@ -144,9 +148,7 @@ func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model, first k8s.Changes) 
 	if why != "" {
 		a.log.Info("Service traffic from the node itself is handled by iptables, not nftables", "reason", why)
 	}
-	o := a.iptablesOptions(scope, a.hooks(mode))
-	o.NFTables = mode == ModeNFTables
-	p, err := fallback.New(o)
+	p, err := a.newFallback(mode, scope, a.hooks(mode))
 	if err != nil {
 		a.hostPlaneOff = fmt.Sprintf("Service traffic from the node itself is not handled by %s: %v", mode, err)
 		a.log.Error(a.hostPlaneOff)
@@ -158,7 +160,7 @@ func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model, first k8s.Changes) 
 	if scope == serving.Own {
 		beside = &localTraffic{Plane: p}
 	}
-	a.planes = planes{all: []plane{a.main.all[0], {beside, kinds[mode]}}, bridge: a.bridge, iptables: p}
+	a.planes = planes{all: []plane{a.main.all[0], {beside, kinds[mode]}}, bridge: a.bridge, fallback: p}
 	a.followers = append(a.followers, beside)
 	beside.Update(m, first)
 	a.spawn(func(ctx context.Context) error {
@@ -181,7 +183,7 @@ func (a *Agent) noHostPlane(ctx context.Context) {
 	if !slices.Contains(a.lastModes, ModeIPTables) {
 		return
 	}
-	if _, err := fallback.Cleanup(ctx, fallback.CleanupOptions{Log: a.log, LeaveKubeProxy: true}); err != nil {
+	if _, err := iptables.Cleanup(ctx, iptables.CleanupOptions{Log: a.log, LeaveKubeProxy: true, TakeLocalnet: nftables.TakeLocalnet}); err != nil {
 		a.hostPlaneOff = "cannot remove the iptables rules of an earlier nkp run: " + err.Error()
 		a.log.Error(a.hostPlaneOff)
 		return

@@ -59,7 +59,7 @@ func (p *planes) connections(ctx context.Context, do func(*dpctl.Connection) err
 	switch {
 	case p.bridge != nil:
 		return p.bridge.Connections(ctx, do)
-	case p.iptables != nil:
+	case p.fallback != nil:
 		for _, f := range dataplane.Families {
 			if err := conntrack.Each(ctx, f, 0, do); err != nil {
 				return err

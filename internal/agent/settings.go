@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/fallback/iptables"
+	"github.com/nkp-proxy/nkp/fallback/nftables"
 	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/sysctl"
@@ -30,8 +32,10 @@ type Settings struct {
 	NodePortPrimary   bool
 	IgnoreExternalIPs bool
 
-	IPTables fallback.Options
-	Windows  windows.Options
+	Fallback        fallback.Options // of iptables and nftables
+	IPTablesBackend string           // iptables.Options.Backend
+	NFTables        nftables.Settings
+	Windows         windows.Options
 
 	StuckAfter   time.Duration // how long a loop may work without progress; 0: dataplane.Bound. For tests
 	HealthzAddr  string        // of /healthz and /livez; "": nowhere
@@ -44,11 +48,10 @@ type Settings struct {
 // are neither NodePorts nor the ports with which the bridge masquerades (pipeline.MasqueradePortMax).
 const ownPortMin = 32768
 
-// IPTablesOptions returns the options of the iptables data plane for a scope.
-func (s *Settings) IPTablesOptions(scope serving.Scope) fallback.Options {
-	o := s.IPTables
+// fallbackOptions returns the options that the data planes iptables and nftables both have, for a scope.
+func (s *Settings) fallbackOptions(scope serving.Scope) fallback.Options {
+	o := s.Fallback
 	o.Scope, o.MasqueradeAll = scope, s.MasqueradeAll
-	o.AffinityLimit = int(s.AffinityLimit)
 	switch scope {
 	case serving.Host:
 		o.PodDevice = s.Bridge // pods of other nodes come in at the NIC, and are served
@@ -58,19 +61,48 @@ func (s *Settings) IPTablesOptions(scope serving.Scope) fallback.Options {
 	return o
 }
 
-// WhyNotNFTables returns why nftables must not take the place of iptables for a scope, where --mode leaves the choice; "": it may.
+// IPTablesOptions returns the options of the data plane iptables for a scope.
+func (s *Settings) IPTablesOptions(scope serving.Scope) iptables.Options {
+	return iptables.Options{Options: s.fallbackOptions(scope), Backend: s.IPTablesBackend}
+}
+
+// NFTablesOptions returns the options of the data plane nftables for a scope.
+func (s *Settings) NFTablesOptions(scope serving.Scope) nftables.Options {
+	o := nftables.Options{Options: s.fallbackOptions(scope), Settings: s.NFTables}
+	o.AffinityLimit = int(s.AffinityLimit)
+	return o
+}
+
+// WhyNotNFTables returns why nftables must not take the place of iptables for a scope, where --mode leaves the choice; "": it may. It may
+// not where the kernel lacks something, nor where it would serve less: iptables accepts Service traffic in its chains FORWARD and INPUT,
+// and an accept in another table does not overrule a drop in these.
 func (s *Settings) WhyNotNFTables(ctx context.Context, scope serving.Scope) string {
-	if s.IPTables.Backend != "" {
+	if s.IPTablesBackend != "" {
 		return "--iptables-backend is set"
 	}
-	return fallback.WhyNotNFTables(ctx, s.IPTablesOptions(scope))
+	if err := nftables.Lacking(s.NFTablesOptions(scope)); err != nil {
+		return err.Error()
+	}
+	drops, err := iptables.Drops(ctx, s.IPTablesOptions(scope))
+	if err != nil {
+		return err.Error()
+	}
+	return drops
+}
+
+// DiffRules returns how the rules of iptables or nftables, as mode says, differ from those that a model calls for; "": not at all.
+func (s *Settings) DiffRules(ctx context.Context, mode Mode, scope serving.Scope, m *k8s.Model) (string, error) {
+	if mode == ModeNFTables {
+		return nftables.Diff(m, s.NFTablesOptions(scope))
+	}
+	return iptables.Diff(ctx, m, s.IPTablesOptions(scope))
 }
 
 // WindowsOptions returns the options of the HNS data plane. kube-proxy's iptables periods apply to all its modes
 // except IPVS.
 func (s *Settings) WindowsOptions() windows.Options {
 	o := s.Windows
-	o.AuditPeriod, o.MinSync = s.IPTables.SyncPeriod, s.IPTables.MinSyncPeriod
+	o.AuditPeriod, o.MinSync = s.Fallback.SyncPeriod, s.Fallback.MinSyncPeriod
 	if !s.NodeMAC.IsZero() {
 		o.HostMAC = s.NodeMAC.String()
 	}

@@ -219,8 +219,8 @@ func onHNS(t *testing.T) (*stuckBed, *hnsfake.Server) {
 	fake := hnsfake.New(hns.Version{Major: 15, Minor: 5})
 	fake.AddNetwork("l2", hns.NetworkL2Bridge, nil)
 	set := Settings{Windows: windows.Options{NetworkName: "l2", StateFile: filepath.Join(t.TempDir(), "hns.json"),
-		Open: func() (hns.Host, error) { return fake.Host(), nil }}, IPTables: fallback.DefaultOptions()}
-	set.IPTables.SyncPeriod = 2 * time.Second // between audits
+		Open: func() (hns.Host, error) { return fake.Host(), nil }}, Fallback: fallback.DefaultOptions()}
+	set.Fallback.SyncPeriod = 2 * time.Second // between audits
 	b := newStuckBed(t, ModeWindows, set, nil)
 	b.idle()
 	return b, fake
@@ -298,7 +298,7 @@ func TestStuckSwitch(t *testing.T) {
 		OVSDB: bed.DB(), Bridge: bed.Bridge, OpenFlow: "unix:" + bed.RunDir + "/echo.mgmt",
 		HostTraffic: bridge.HostOff, LocalDelivery: bridge.DeliverOff, Counters: true, Layout: pipeline.DefaultLayout(),
 		AuditPeriod: time.Minute, CountPeriod: time.Second,
-	}, IPTables: fallback.DefaultOptions()}
+	}, Fallback: fallback.DefaultOptions()}
 	b := newStuckBed(t, ModeOVS, set, db)
 	b.idle()
 	for _, change := range []bool{true, false}[:nightly.Count(0, 2)] {
@@ -350,15 +350,15 @@ func TestStuckIPTables(t *testing.T) {
 		must(t, os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755))
 	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-	set := Settings{IPTables: fallback.DefaultOptions()}
-	set.IPTables.Backend, set.IPTables.Families = "nf_tables", []k8s.Family{k8s.IPv4}
-	set.IPTables.LocalhostNodePorts = false
+	set := Settings{Fallback: fallback.DefaultOptions()}
+	set.IPTablesBackend, set.Fallback.Families = "nf_tables", []k8s.Family{k8s.IPv4}
+	set.Fallback.LocalhostNodePorts = false
 	b := newStuckBed(t, ModeIPTables, set, nil)
 	b.idle()
 	must(t, os.WriteFile(dir+"/hang", nil, 0o600))
 	b.service(2)
 	b.stuck("iptables IPv4")
-	if b.agent.iptables.Detail().Families[0].InStep {
+	if b.agent.fallback.Detail().Families[0].InStep {
 		t.Error("status says that the rules are as they should be")
 	}
 	must(t, os.Remove(dir+"/hang"))

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/fallback/iptables"
+	"github.com/nkp-proxy/nkp/fallback/nftables"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 )
 
@@ -36,7 +38,7 @@ func (a *Agent) takeOver(ctx context.Context) {
 	named := a.set.HostTraffic == bridge.HostNFTables || a.set.HostTraffic == bridge.HostIPTables
 	asked := (m == a.mode || named) && a.set.ServiceProxyName == "" // to replace kube-proxy
 	if asked && (m == ModeIPTables || m == ModeNFTables) {
-		switch n, err := fallback.RemoveKubeProxyTables(); {
+		switch n, err := nftables.RemoveKubeProxyTables(); {
 		case err != nil && m == ModeIPTables: // without nf_tables there is none
 			a.log.Debug("cannot check nftables for kube-proxy's tables", "error", err)
 		case err != nil:
@@ -46,23 +48,27 @@ func (a *Agent) takeOver(ctx context.Context) {
 		}
 	}
 	if asked && m == ModeNFTables && !slices.Contains(old, ModeIPTables) {
-		switch occupied, err := fallback.Occupied(ctx); {
+		switch occupied, err := iptables.Occupied(ctx); {
 		case err != nil: // without iptables there are no chains
 			a.log.Debug("cannot check iptables for chains of Services", "error", err)
 		case occupied: // kube-proxy's
 			old = append(old, ModeIPTables)
 		}
 	}
-	backend := ""
-	if m == ModeIPTables && a.ask(ctx, func() { backend = a.planes.iptables.Detail().Backend }) != nil {
-		return // shutdown: the next start goes on
+	var take func() (bool, error)
+	if m == ModeIPTables {
+		backend := ""
+		if a.ask(ctx, func() { backend = a.planes.fallback.Detail().Backend }) != nil {
+			return // shutdown: the next start goes on
+		}
+		take = func() (bool, error) { return iptables.TakeLocalnet(ctx, backend) }
 	}
 	for _, o := range old {
 		var err error
 		if o == ModeNFTables {
-			_, err = fallback.CleanupNFTables(ctx, backend)
+			_, err = nftables.Cleanup(take)
 		} else {
-			_, err = fallback.Cleanup(ctx, fallback.CleanupOptions{Log: a.log})
+			_, err = iptables.Cleanup(ctx, iptables.CleanupOptions{Log: a.log, TakeLocalnet: nftables.TakeLocalnet})
 		}
 		errs = append(errs, err)
 	}
@@ -96,7 +102,7 @@ func (a *Agent) awaitHostPlane(ctx context.Context) (m Mode) {
 	for {
 		missing := false
 		err := a.ask(ctx, func() {
-			p := a.planes.iptables
+			p := a.planes.fallback
 			switch {
 			case a.mode == ModeOVS && p == nil && a.hostPlaneOff != "":
 				if missing = true; len(a.lastModes) > 1 {

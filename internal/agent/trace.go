@@ -108,13 +108,13 @@ func (a *Agent) listeners(q trace.Question, r *trace.Result) (steps []string) {
 func (a *Agent) traceCluster() trace.Cluster {
 	c := trace.Cluster{
 		Tracker: a.tracker, Model: a.model, MasqueradeAll: a.set.MasqueradeAll,
-		LocalhostNodePorts: a.set.IPTables.LocalhostNodePorts && a.iptables != nil, Permissive: a.mode == ModeWindows,
+		LocalhostNodePorts: a.set.Fallback.LocalhostNodePorts && a.fallback != nil, Permissive: a.mode == ModeWindows,
 	}
 	if a.bridge == nil {
 		return c
 	}
 	c.NodeBeside = a.bridge.NodeBeside(a.model)
-	if a.iptables != nil {
+	if a.fallback != nil {
 		return c
 	}
 	if form := a.bridge.HostTrafficFor(a.model); form == bridge.HostOVS {

@@ -44,9 +44,9 @@ func (a *Agent) sample(ctx context.Context, q trace.Question) (*trace.Sample, er
 		return nil, err
 	case !handed:
 		return nil, a.notSynced()
-	case db != nil && !db.Exists && (now.iptables == nil || r.Source != k8s.ThisNode):
+	case db != nil && !db.Exists && (now.fallback == nil || r.Source != k8s.ThisNode):
 		return nil, errors.New(bridge.Gone(db))
-	case db != nil && (now.iptables == nil || OnBridge(now.iptables.Detail().Scope, db, &model, q, r)):
+	case db != nil && (now.fallback == nil || OnBridge(now.fallback.Detail().Scope, db, &model, q, r)):
 		if err := now.bridge.Answers(ctx); err != nil {
 			return nil, err
 		}
@@ -55,7 +55,7 @@ func (a *Agent) sample(ctx context.Context, q trace.Question) (*trace.Sample, er
 			return nil, err
 		}
 		return sw.Sample(ctx, q, r)
-	case now.iptables != nil:
+	case now.fallback != nil:
 		return live.KernelSample(kernelConnections(ctx, q), q)
 	}
 	return nil, ErrNoLive

@@ -22,7 +22,7 @@ func (a *Agent) watchdogSign(ctx context.Context) (s notify.Sign, err error) {
 		case !a.delivered:
 			s.Status = fmt.Sprintf("%s: waiting for the node's spec.podCIDRs", a.mode)
 		default:
-			s.Ready = a.proxy.InStep() && (a.bridge == nil || a.iptables == nil || a.iptables.Tried())
+			s.Ready = a.proxy.InStep() && (a.bridge == nil || a.fallback == nil || a.fallback.Tried())
 			s.Status = fmt.Sprintf("%s: %s of %s", a.mode, dataplane.CountPorts(len(a.model.Ports)), a.kind)
 			if !a.proxy.Healthy() {
 				s.Status += "; not healthy, see nkp status"

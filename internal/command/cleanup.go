@@ -11,7 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/fallback/iptables"
+	"github.com/nkp-proxy/nkp/fallback/nftables"
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
@@ -96,8 +97,8 @@ func (s *settings) cleanup(ctx context.Context, out io.Writer) error {
 // restoreSysctls restores the sysctls that nkp changed. Another Service proxy, whose rules are what is left of the kind, needs the same
 // ones and may have found them set: for it they stay.
 func (s *settings) restoreSysctls(ctx context.Context, out io.Writer) error {
-	chains, noIPTables := fallback.Occupied(ctx)
-	tables, noNFTables := fallback.HasKubeProxyTables()
+	chains, noIPTables := iptables.Occupied(ctx)
+	tables, noNFTables := nftables.HasKubeProxyTables()
 	if noIPTables == nil && chains || noNFTables == nil && tables {
 		names, err := s.KeepSysctls()
 		if len(names) > 0 {
@@ -118,7 +119,7 @@ func (s *settings) restoreSysctls(ctx context.Context, out io.Writer) error {
 func (s *settings) cleanupOf(ctx context.Context, m agent.Mode, out io.Writer) error {
 	switch m {
 	case agent.ModeIPTables:
-		n, err := fallback.Cleanup(ctx, fallback.CleanupOptions{LeaveKubeProxy: true})
+		n, err := iptables.Cleanup(ctx, iptables.CleanupOptions{LeaveKubeProxy: true, TakeLocalnet: nftables.TakeLocalnet})
 		if err != nil {
 			return err
 		}
@@ -128,7 +129,7 @@ func (s *settings) cleanupOf(ctx context.Context, m agent.Mode, out io.Writer) e
 		_, err = fmt.Fprintf(out, "removed %d chains and %d rules in other chains from iptables\n", n.Chains, n.Rules)
 		return err
 	case agent.ModeNFTables:
-		n, err := fallback.CleanupNFTables(ctx, "")
+		n, err := nftables.Cleanup(nil)
 		if err != nil {
 			return err
 		}

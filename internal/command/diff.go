@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/bridge"
@@ -103,19 +102,13 @@ func needsAgent(err error) error {
 	return err
 }
 
-// hostOptions returns the options of the data plane that serves the node's own traffic beside a bridge: that of the last run, unless
-// --host-traffic names another, else the one that an agent would take now. If none would, off is the reason.
-func (s *settings) hostOptions(ctx context.Context, scope serving.Scope) (o fallback.Options, off string) {
-	o = s.IPTablesOptions(scope)
+// hostMode returns the data plane that serves the node's own traffic beside a bridge: that of the last run, unless --host-traffic names
+// another, else the one that an agent would take now. If it is "", none would, for the reason in off.
+func (s *settings) hostMode(ctx context.Context, scope serving.Scope) (m agent.Mode, off string) {
 	if last := s.LastModes(); s.HostTraffic == bridge.HostAuto && len(last) > 1 && last[0] == agent.ModeOVS {
-		o.NFTables = last[1] == agent.ModeNFTables
-		return o, ""
+		return last[1], ""
 	}
-	m, why := s.HostMode(ctx, scope, s.LastModes)
-	if o.NFTables = m == agent.ModeNFTables; m == "" {
-		off = why
-	}
-	return o, off
+	return s.HostMode(ctx, scope, s.LastModes)
 }
 
 func (s *settings) diff(ctx context.Context, stderr io.Writer) (string, error) {
@@ -147,9 +140,7 @@ func (s *settings) diff(ctx context.Context, stderr io.Writer) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		o := s.IPTablesOptions(serving.Everything)
-		o.NFTables = c.mode == agent.ModeNFTables
-		return fallback.Diff(ctx, model, o)
+		return s.DiffRules(ctx, c.mode, serving.Everything, model)
 	}
 	w, err := s.want(ctx, sw, stderr)
 	if err != nil {
@@ -169,10 +160,10 @@ func (s *settings) diff(ctx context.Context, stderr io.Writer) (string, error) {
 	if !ok {
 		return text, nil
 	}
-	o, off := s.hostOptions(ctx, scope)
-	if off != "" {
+	m, _ := s.hostMode(ctx, scope)
+	if m == "" {
 		return text, nil
 	}
-	beside, err := fallback.Diff(ctx, w.model, o)
+	beside, err := s.DiffRules(ctx, m, scope, w.model)
 	return text + beside, err
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/fallback/nftables"
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/config"
@@ -51,7 +52,7 @@ func newSettings() *settings {
 	s := &settings{}
 	s.Layout = pipeline.DefaultLayout()
 	s.HairpinIPs = slices.Clone(bridge.DefaultHairpinIPs)
-	s.IPTables = fallback.DefaultOptions()
+	s.Fallback = fallback.DefaultOptions()
 	s.AuditPeriod, s.CountPeriod = time.Minute, 5*time.Second
 	s.PrimaryIP = netip.IPv4Unspecified()
 	return s
@@ -121,14 +122,14 @@ func (s *settings) conntrackFlags(f *pflag.FlagSet) {
 // iptablesFlags are kube-proxy's.
 func (s *settings) iptablesFlags(f *pflag.FlagSet) {
 	defer inGroup(f, groupIPTables)()
-	o := &s.IPTables
+	o := &s.Fallback
 	f.IntVar(&o.MasqueradeBit, "iptables-masquerade-bit", o.MasqueradeBit, "bit of the packet mark that asks for masquerading, 0 to 31")
 	f.BoolVar(&o.LocalhostNodePorts, "iptables-localhost-nodeports", o.LocalhostNodePorts, "serve NodePorts on IPv4 loopback addresses too")
 	f.DurationVar(&o.SyncPeriod, "iptables-sync-period", o.SyncPeriod, "how often to check that the rules (on Windows the load balancers) are still installed")
 	f.DurationVar(&o.MinSyncPeriod, "iptables-min-sync-period", o.MinSyncPeriod, "minimum time between two transactions; the first after a pause is sent at once (on Windows 0 is 1s)")
-	f.BoolVar(&o.CountTraffic, "nftables-service-counters", o.CountTraffic, "count packets and bytes of every Service port in nftables, which takes 0.7 µs of each packet (nkp services)")
-	f.Var((*deviceList)(&o.FlowtableDevices), "nftables-flowtable-devices", "devices whose packets of established connections through Services bypass all rules of the node, network policies included (a flowtable of nftables); NAME* matches names that begin with NAME. List those of the pods and the uplinks (default: none)")
-	f.StringVar(&o.Backend, "iptables-backend", o.Backend, "nf_tables or legacy (default: the one that the rest of the node uses)")
+	f.BoolVar(&s.NFTables.CountTraffic, "nftables-service-counters", false, "count packets and bytes of every Service port in nftables, which takes 0.7 µs of each packet (nkp services)")
+	f.Var((*deviceList)(&s.NFTables.FlowtableDevices), "nftables-flowtable-devices", "devices whose packets of established connections through Services bypass all rules of the node, network policies included (a flowtable of nftables); NAME* matches names that begin with NAME. List those of the pods and the uplinks (default: none)")
+	f.StringVar(&s.IPTablesBackend, "iptables-backend", "", "nf_tables or legacy (default: the one that the rest of the node uses)")
 }
 
 // windowsFlags are kube-proxy's.
@@ -294,7 +295,7 @@ func (s *settings) resolveAddresses() error {
 	if err := s.DetectLocal.Validate(); err != nil {
 		return usageError("%w", err)
 	}
-	if err := s.IPTables.Validate(); err != nil {
+	if err := cmp.Or(s.Fallback.Validate(), nftables.Validate(s.NFTables)); err != nil {
 		return usageError("%w", err)
 	}
 	if s.HealthzAddr != "" {

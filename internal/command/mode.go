@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/fallback/iptables"
 	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/ovsdb"
@@ -133,7 +133,7 @@ func (s *settings) modeChange(c choice) func(context.Context) string {
 			}
 			if now := time.Now(); c.mode == agent.ModeNFTables && !now.Before(nextLook) {
 				nextLook = now.Add(agent.DropsPeriod)
-				found, err := fallback.DropsBesideNFTables(ctx, s.IPTablesOptions(serving.Everything))
+				found, err := iptables.Drops(ctx, s.IPTablesOptions(serving.Everything))
 				switch {
 				case err != nil: // the last answer stands
 				case found == "":

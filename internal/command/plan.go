@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
+	"github.com/nkp-proxy/nkp/fallback/nftables"
 	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/k8s"
@@ -120,7 +121,7 @@ func (s *settings) plan(ctx context.Context, o *output, stdout, stderr io.Writer
 	defer out.Flush()
 	if o.data() {
 		router := k8s.Router{
-			Detector: w.model.Detector, NodeIPs: w.model.Node.IPs, MasqueradeAll: s.MasqueradeAll, Loopback: s.IPTables.LocalhostNodePorts,
+			Detector: w.model.Detector, NodeIPs: w.model.Node.IPs, MasqueradeAll: s.MasqueradeAll, Loopback: s.Fallback.LocalhostNodePorts,
 		}
 		return o.write(out, w.model.View(&router))
 	}
@@ -148,12 +149,14 @@ func (s *settings) planRules(ctx context.Context, output string, stdout, stderr 
 	if s.mode == string(agent.ModeOVS) {
 		scope = serving.Host
 	}
-	o := s.IPTablesOptions(scope)
+	text := ""
 	if output == "nft" {
-		_, err = io.WriteString(stdout, o.PlanNFT(model))
-		return err
+		o := s.NFTablesOptions(scope)
+		text = nftables.Plan(model, o.Config, o.Settings)
+	} else {
+		text = rules.Plan(model, s.IPTablesOptions(scope).Config)
 	}
-	_, err = io.WriteString(stdout, rules.Plan(model, o.Config))
+	_, err = io.WriteString(stdout, text)
 	return err
 }
 

@@ -192,7 +192,7 @@ func (s *settings) resolveNames(ctx context.Context, sw *ovsdb.Switch, model *k8
 
 func (s *settings) traceCluster(t *k8s.Tracker, m *k8s.Model) trace.Cluster {
 	c := trace.Cluster{
-		Tracker: t, Model: m, MasqueradeAll: s.MasqueradeAll, LocalhostNodePorts: s.IPTables.LocalhostNodePorts, Uplink: s.Uplink,
+		Tracker: t, Model: m, MasqueradeAll: s.MasqueradeAll, LocalhostNodePorts: s.Fallback.LocalhostNodePorts, Uplink: s.Uplink,
 	}
 	switch agent.Mode(s.mode) {
 	case agent.ModeIPTables, agent.ModeNFTables:
@@ -240,16 +240,14 @@ func (s *settings) traceHere(ctx context.Context, ask trace.Request, ends *trace
 	case c.mode == agent.ModeWindows:
 		return nil, agent.ErrNoLive
 	case c.mode == agent.ModeIPTables || c.mode == agent.ModeNFTables:
-		o := s.IPTablesOptions(serving.Everything)
-		o.NFTables = c.mode == agent.ModeNFTables
-		return r, agent.CompareRules(ctx, o, model, q, r)
+		return r, s.CompareRules(ctx, c.mode, serving.Everything, model, q, r)
 	}
 	if scope, ok := s.IPTablesScope(s.HostTrafficFor(model, sw)); ok && !agent.OnBridge(scope.String(), sw, model, q, r) {
-		o, off := s.hostOptions(ctx, scope)
-		if off != "" {
+		m, off := s.hostMode(ctx, scope)
+		if m == "" {
 			return nil, fmt.Errorf("no data plane of nkp's serves the node's own traffic: %s", off)
 		}
-		return r, agent.CompareRules(ctx, o, model, q, r)
+		return r, s.CompareRules(ctx, m, scope, model, q, r)
 	}
 	return r, s.compareBridge(ctx, sw, model, changes, q, r)
 }

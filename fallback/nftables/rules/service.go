@@ -11,6 +11,11 @@ import (
 // Config holds the settings that, in addition to the model, determine the table.
 type Config struct {
 	serving.Config
+	Settings
+}
+
+// Settings are those that iptables does not have.
+type Settings struct {
 	// AffinityLimit bounds the clients of each Service port that session affinity remembers; 0: DefaultAffinityLimit.
 	AffinityLimit int
 	// CountTraffic counts packets and bytes of each Service port.

@@ -1,0 +1,241 @@
+//go:build linux
+
+package nftables
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/fallback/nftables/netlink"
+	"github.com/nkp-proxy/nkp/fallback/nftables/rules"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// worker keeps the table of one family in step. All its fields belong to the goroutine that calls serve.
+type worker struct {
+	*fallback.Worker
+	settings rules.Settings
+	group    *netlink.Group // of all families' sockets
+	conn     *netlink.Conn
+	watch    *netlink.Watch
+	broken   bool // the last step failed: the sockets are opened again, because an answer to it may still come
+
+	want      map[k8s.PortName]*k8s.ServicePort
+	compiler  *rules.Compiler // nil until the first update
+	nodeAddrs []netip.Addr    // addresses that serve NodePorts
+	have      installed
+	localnet  fallback.Localnet
+	flowtable flowtable
+
+	unknown  bool      // what is installed is not known: it is read back first
+	lookFrom time.Time // the earliest time to compare the table because of a notification
+}
+
+// newWorker returns a worker with open sockets.
+func newWorker(of *fallback.Worker, s rules.Settings, g *netlink.Group) (*worker, error) {
+	w := &worker{Worker: of, settings: s, group: g, want: map[k8s.PortName]*k8s.ServicePort{}, localnet: fallback.Localnet{Log: of.Log}}
+	if err := w.connect(); err != nil {
+		return nil, err
+	}
+	var err error
+	if w.flowtable.lacking, err = w.options().lacksFlowtable(w.conn, of.Family); err != nil {
+		w.close()
+		return nil, err
+	}
+	w.have.reset()
+	w.RestMax = restMax
+	w.Stale.Wanted = func() iter.Seq[*k8s.ServicePort] { return maps.Values(w.want) }
+	if of.Family == k8s.IPv4 {
+		w.localnet.Setting = fallback.RouteLocalnet{}
+	}
+	return w, nil
+}
+
+// options returns the settings in force.
+func (w *worker) options() *Options { return &Options{*w.Opts, w.settings} }
+
+// connect opens the sockets, and closes those that were open. Changes by others may have been missed.
+func (w *worker) connect() error {
+	conn, err := w.group.Open()
+	if err != nil {
+		return err
+	}
+	watch, err := w.group.Watch(w.Family, conn.Port())
+	if err != nil {
+		conn.Close()
+		return err
+	}
+	w.close()
+	w.conn, w.watch, w.unknown, w.broken = conn, watch, true, false
+	return nil
+}
+
+// close closes the sockets.
+func (w *worker) close() {
+	if w.conn != nil {
+		w.watch.Close()
+		w.conn.Close()
+	}
+}
+
+// serve works until the context ends.
+func (w *worker) serve(ctx context.Context) {
+	defer w.close()
+	w.Run(ctx, w, "bringing the table in step")
+}
+
+// Changed is part of fallback.Steps.
+func (w *worker) Changed() <-chan struct{} { return w.watch.Changed }
+
+// Look is part of fallback.Steps.
+func (w *worker) Look() { w.CheckAt = w.lookFrom }
+
+// Take is part of fallback.Steps.
+func (w *worker) Take(u *dataplane.Update) {
+	for n, sp := range u.Ports {
+		w.Stale.Note(n, w.want[n], sp)
+		if sp == nil {
+			delete(w.want, n)
+		} else {
+			w.want[n] = sp
+		}
+		w.Dirty[n] = true
+		if w.Refused.Has(n) {
+			w.unknown = true // what is installed of it is not known
+			w.Refused.Forget(n)
+		}
+	}
+	if !u.Node {
+		return
+	}
+	first := w.compiler == nil
+	w.compiler = rules.NewCompiler(w.options().config(w.flowtable.lacking), w.Family, &u.Facts)
+	w.nodeAddrs = append(slices.Clone(u.Facts.Node.IPs), u.Facts.Node.Local...)
+	if !first {
+		w.unknown = true
+	}
+}
+
+// Step is part of fallback.Steps.
+func (w *worker) Step(ctx context.Context) (err error) {
+	defer func() { w.broken = err != nil }()
+	if w.broken {
+		err = w.connect()
+	}
+	if err == nil {
+		err = w.check()
+	}
+	w.Begin(w.unknown)
+	if err == nil {
+		err = w.program(ctx)
+	}
+	if err == nil && ctx.Err() == nil {
+		w.Synced()
+		w.Stale.Run(w.nodeAddrs)
+		err = w.forgetClients()
+	}
+	if err == nil {
+		err = w.keepDevices()
+	}
+	if err == nil && ctx.Err() == nil {
+		w.InStep(0, func(s *fallback.FamilyStatus) { s.Services, s.Elements = len(w.have.ports), w.have.elements })
+	}
+	return err
+}
+
+// Next is part of fallback.Steps.
+func (w *worker) Next() time.Time {
+	if w.broken {
+		return w.NotUntil
+	}
+	next := w.CheckAt
+	for _, t := range []time.Time{w.Stale.Due(), w.Refused.Next(), w.flowtable.lookAt} {
+		if !t.IsZero() && t.Before(next) {
+			next = t
+		}
+	}
+	return next
+}
+
+// check compares the installed table with what nkp has installed, if that is due or another program changed the table. The step
+// that follows repairs differences.
+func (w *worker) check() error {
+	now := time.Now()
+	if w.unknown || now.Before(w.CheckAt) {
+		return nil
+	}
+	drift, err := w.drifted()
+	took := time.Since(now)
+	w.CheckAt, w.lookFrom = time.Now().Add(max(w.Opts.SyncPeriod, fallback.IdleShare*took)), time.Now().Add(lookShare*took)
+	switch {
+	case errors.Is(err, netlink.ErrInterrupted):
+		w.CheckAt = time.Now().Add(fallback.RetryMin) // another program is at work
+		return nil
+	case err != nil:
+		return err
+	case drift == "":
+		w.Report((*fallback.FamilyStatus).Audited)
+		return nil
+	}
+	w.Log.Warn("another program changed nkp's table: repairing", "what", drift)
+	w.unknown = true
+	w.Drifted(drift)
+	return nil
+}
+
+// drifted returns a difference between the installed table and what nkp has installed; "": there is none.
+func (w *worker) drifted() (string, error) {
+	t, err := read(w.conn, w.Family)
+	if err != nil {
+		return "", err
+	} else if t == nil {
+		return "+ table " + rules.TableName, nil
+	}
+	w.Loop.Progress()
+	lines := compareTable(t, w.have.ruleset(w.compiler))
+	if len(lines) == 0 {
+		return "", nil
+	}
+	return lines[0], nil
+}
+
+// forgetClients deletes clients of session affinity whose endpoint no longer serves them.
+func (w *worker) forgetClients() error {
+	for set, slots := range w.have.staleClients {
+		for range clientTries {
+			clients, err := w.conn.Clients(w.Family, set)
+			if err != nil {
+				return err
+			}
+			stale := slots.StaleClients(clients)
+			if len(stale) == 0 {
+				delete(w.have.staleClients, set)
+				break
+			}
+			b := netlink.NewBatch(w.Family)
+			b.DeleteClients(set, stale)
+			if err := w.conn.Commit(b); err != nil && !isGone(err) { // some had expired meanwhile: the next try leaves them out
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// restMax bounds the pause between transactions. Other programs wait for one transaction, of 1 MB at
+// most, not for a whole sync.
+const restMax = 10 * time.Millisecond
+
+// lookShare bounds the time that comparing takes when notifications do not stop: to one part in lookShare+1.
+const lookShare = 4
+
+// clientTries bounds how often a map of clients is listed after a change. The last client that the old endpoint served may be recorded
+// while the change is committed.
+const clientTries = 5

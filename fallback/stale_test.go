@@ -1,0 +1,127 @@
+package fallback
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/internal/dpctl"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// forgetter is a Worker that does nothing but to forget stale connections.
+type forgetter struct {
+	*Worker
+	status FamilyStatus
+	want   map[k8s.PortName]*k8s.ServicePort
+}
+
+func newForgetter() *forgetter {
+	o := DefaultOptions()
+	o.Log, o.Hooks.Hooks = slog.New(slog.DiscardHandler), o.Hooks.WithDefaults()
+	f := &forgetter{Worker: NewWorker("iptables", k8s.IPv4, &o, dataplane.NewInbox(func(...k8s.Family) {}, k8s.IPv4)), want: map[k8s.PortName]*k8s.ServicePort{}}
+	f.Report = func(change func(*FamilyStatus)) { change(&f.status) }
+	f.Stale.Wanted = func() iter.Seq[*k8s.ServicePort] { return maps.Values(f.want) }
+	return f
+}
+
+func (f *forgetter) Take(u *dataplane.Update) {
+	for n, sp := range u.Ports {
+		f.Stale.Note(n, f.want[n], sp)
+		if f.want[n] = sp; sp == nil {
+			delete(f.want, n)
+		}
+	}
+}
+
+func (f *forgetter) Step(context.Context) error {
+	f.Stale.Run(nil)
+	return nil
+}
+
+func (f *forgetter) Changed() <-chan struct{} { return nil }
+
+func (f *forgetter) Look() {}
+
+func (f *forgetter) Next() time.Time { return f.Stale.Due() }
+
+// step lets the worker take what was put and do what is due.
+func (f *forgetter) step(c k8s.Changes) {
+	f.In.Put(&k8s.Model{}, c)
+	f.TakeUpdates(f)
+	f.NotUntil = time.Time{}
+	f.Round(context.Background(), f)
+}
+
+// Connections that could not be deleted are tried again without a further change, and by what is served then; once they are
+// deleted, nothing is left to try.
+func TestForgetAgain(t *testing.T) { synctest.Test(t, testForgetAgain) }
+
+func testForgetAgain(t *testing.T) {
+	f := newForgetter()
+	failures, tries := 3, 0
+	var last func(*dpctl.Connection) bool
+	f.Stale.Forget = func(stale func(*dpctl.Connection) bool) (int, error) {
+		last, tries = stale, tries+1
+		if tries <= failures {
+			return 1, errors.New("interrupted")
+		}
+		return 1, nil
+	}
+	vip := netip.MustParseAddrPort("40.0.0.1:53")
+	gone, left := netip.MustParseAddrPort("10.0.0.1:53"), netip.MustParseAddrPort("10.0.0.2:53")
+	udp := func(name string, serving ...netip.AddrPort) *k8s.ServicePort {
+		return &k8s.ServicePort{
+			Name:      k8s.PortName{ServiceName: k8s.ServiceName{Namespace: "ns", Name: name}, Protocol: "UDP", Family: k8s.IPv4},
+			Frontends: []k8s.Frontend{{Type: k8s.ExternalIP, Address: vip.Addr(), Port: vip.Port(), Policy: k8s.Cluster, WhenEmpty: k8s.Reject}}, Serving: serving,
+		}
+	}
+	a, b := udp("a", gone, left), udp("b", left)
+	f.step(k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{a.Name: a}})
+	if tries != 1 || f.status.LastForgetError == "" {
+		t.Errorf("%d tries, status %+v", tries, f.status)
+	}
+	if at := f.Next(); at.IsZero() || time.Until(at) > 2*RetryMin {
+		t.Errorf("the next try is at %v", at)
+	}
+	f.step(k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{a.Name: nil, b.Name: b}})
+	if tries != 1 {
+		t.Error("tried again without a pause")
+	}
+	for range failures {
+		f.Stale.next = time.Now().Add(-time.Second)
+		f.step(k8s.Changes{})
+	}
+	forgets := func(endpoint netip.AddrPort) bool {
+		return last(&dpctl.Connection{Protocol: "UDP", Frontend: vip, Endpoint: endpoint})
+	}
+	if tries != failures+1 || !forgets(gone) || forgets(left) {
+		t.Errorf("%d tries; the frontend has moved: an endpoint that is gone stays %t, the new one goes %t", tries, !forgets(gone), forgets(left))
+	}
+	if f.status.LastForgetError != "" || f.status.Forgotten != failures+1 || len(f.Stale.waiting) > 0 {
+		t.Errorf("afterwards: %+v, %d are left", f.status, len(f.Stale.waiting))
+	}
+	f.step(k8s.Changes{})
+	if tries != failures+1 {
+		t.Error("tried again with nothing to do")
+	}
+}
+
+// While connections cannot be deleted, what is noted does not grow without bound.
+func TestStaleBound(t *testing.T) {
+	f := newForgetter()
+	for i := range maxStale + 10 {
+		f.Stale.Note(k8s.PortName{ServiceName: k8s.ServiceName{Namespace: "ns", Name: fmt.Sprint(i)}, Protocol: "UDP", Family: k8s.IPv4}, nil, nil)
+	}
+	if n := len(f.Stale.waiting); n != maxStale {
+		t.Errorf("%d Service ports are noted, want at most %d", n, maxStale)
+	}
+}
