@@ -1,6 +1,8 @@
 package fallback
 
 import (
+	"context"
+	"errors"
 	"iter"
 	"net/netip"
 	"slices"
@@ -111,6 +113,9 @@ func (f *StaleForgetter) Run(nodeAddrs []netip.Addr) {
 		set.wanted = f.Wanted()
 	}
 	n, err := f.Forget(set.stale)
+	if errors.Is(err, context.Canceled) {
+		return // nkp ends
+	}
 	f.worker.Opts.Hooks.Forgot(f.worker.Family, n, time.Since(start))
 	if err != nil {
 		f.pause = BackOff(f.pause)

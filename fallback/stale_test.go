@@ -125,3 +125,18 @@ func TestStaleBound(t *testing.T) {
 		t.Errorf("%d Service ports are noted, want at most %d", n, maxStale)
 	}
 }
+
+// A deletion that ends with nkp is no failure.
+func TestForgettingEndsWithNkp(t *testing.T) {
+	for _, tc := range []struct {
+		err  error
+		want string
+	}{{fmt.Errorf("listing: %w", context.Canceled), ""}, {errors.New("no"), "no"}} {
+		f := newForgetter()
+		f.Stale.Forget = func(func(*dpctl.Connection) bool) (int, error) { return 0, tc.err }
+		f.Stale.waiting[k8s.PortName{}] = staleUDP{}
+		if f.Stale.Run(nil); f.status.LastForgetError != tc.want {
+			t.Errorf("%v: %q", tc.err, f.status.LastForgetError)
+		}
+	}
+}
