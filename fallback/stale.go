@@ -31,6 +31,7 @@ type StaleForgetter struct {
 	Forget  func(stale func(*dpctl.Connection) bool) (int, error) // nil in tests
 	Wanted  func() iter.Seq[*k8s.ServicePort]                     // all that are to be programmed
 	waiting map[k8s.PortName]staleUDP                             // connections to check
+	node    []netip.Addr                                          // addresses that serve NodePorts
 	early   bool                                                  // TCP frontends have come since the last scan
 	rest    time.Time                                             // no scan for these alone before it
 	pause   time.Duration                                         // after a failure
@@ -102,13 +103,13 @@ func (f *StaleForgetter) Due() time.Time {
 
 // Run deletes the noted connections. It must run after the rules are installed: otherwise a client's next packet would create
 // the same connection again. Failed deletions are retried with backoff.
-func (f *StaleForgetter) Run(nodeAddrs []netip.Addr) {
+func (f *StaleForgetter) Run() {
 	start := time.Now()
 	early := f.early && !start.Before(f.rest)
 	if len(f.waiting) == 0 && !early || f.Forget == nil || start.Before(f.next) {
 		return
 	}
-	set := newStaleSet(f.waiting, nodeAddrs)
+	set := newStaleSet(f.waiting, f.node)
 	if f.early {
 		set.wanted = f.Wanted()
 	}

@@ -43,13 +43,11 @@ func (f *forgetter) Take(u *dataplane.Update) {
 }
 
 func (f *forgetter) Step(context.Context) error {
-	f.Stale.Run(nil)
+	f.Stale.Run()
 	return nil
 }
 
 func (f *forgetter) Changed() <-chan struct{} { return nil }
-
-func (f *forgetter) Look() {}
 
 func (f *forgetter) Next() time.Time { return f.Stale.Due() }
 

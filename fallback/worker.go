@@ -25,10 +25,8 @@ const IdleShare = 20
 type Steps interface {
 	// Take applies changes of the model to the desired state. The first ones have the node.
 	Take(u *dataplane.Update)
-	// Changed has an item when another program may have changed what is installed; nil: nothing tells.
+	// Changed has an item when another program may have changed what is installed: it is compared from LookFrom on. nil: nothing tells.
 	Changed() <-chan struct{}
-	// Look has the installed rules compared soon.
-	Look()
 	// Step does the work that is due; it calls Begin before it writes, then Synced and InStep.
 	Step(ctx context.Context) error
 	// Next returns when Step is due without an update.
@@ -52,6 +50,7 @@ type Worker struct {
 
 	NotUntil   time.Time     // earliest time of the next transaction
 	CheckAt    time.Time     // when to compare what is installed
+	LookFrom   time.Time     // the earliest time to compare it because of a notification
 	RestMax    time.Duration // bounds the pause between transactions, unless MinSyncPeriod is longer
 	Runs       int           // transactions
 	Unverified error         // why the last check failed, where changes are programmed all the same
@@ -85,7 +84,7 @@ func (w *Worker) Run(ctx context.Context, s Steps, doing string) {
 			return
 		case <-w.In.Signal:
 		case <-s.Changed():
-			s.Look()
+			w.CheckAt = w.LookFrom
 		case <-timer.C:
 		}
 		w.Loop.Work(doing)
@@ -107,7 +106,9 @@ func (w *Worker) TakeUpdates(s Steps) {
 		w.since = u.Arrived
 	}
 	s.Take(u)
-	w.ready = w.ready || u.Node
+	if u.Node {
+		w.ready, w.Stale.node = true, append(slices.Clone(u.Facts.Node.IPs), u.Facts.Node.Local...)
+	}
 }
 
 // Round does the work that is due, and returns when it must be called again unless an update arrives earlier.

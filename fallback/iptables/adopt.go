@@ -31,7 +31,7 @@ func (w *worker) adopt(ctx context.Context) error {
 // installFixed creates missing fixed chains and rewrites changed ones.
 func (w *worker) installFixed(ctx context.Context) error {
 	mangle := newInput(rules.Mangle)
-	if _, ok, err := w.kernel.tables.Rules(ctx, string(rules.Mangle), rules.Canary); err != nil {
+	if _, ok, err := w.tables.Rules(ctx, string(rules.Mangle), rules.Canary); err != nil {
 		return err
 	} else if !ok {
 		mangle.chain(rules.Canary)
@@ -40,20 +40,16 @@ func (w *worker) installFixed(ctx context.Context) error {
 	for _, t := range []rules.Table{rules.Filter, rules.NAT} {
 		in := newInput(t)
 		for _, name := range append([]string{rules.Canary}, w.want.fixed.Shared[t]...) {
-			if _, ok, err := w.kernel.tables.Rules(ctx, string(t), name); err != nil {
+			if _, ok, err := w.tables.Rules(ctx, string(t), name); err != nil {
 				return err
 			} else if !ok {
 				in.chain(name)
 			}
 		}
 		for _, c := range w.want.fixed.Chains[t] {
-			list, ok, err := w.kernel.tables.Rules(ctx, string(t), c.Name)
+			have, ok, err := rulesOf(ctx, w.tables, t, c.Name)
 			if err != nil {
 				return err
-			}
-			var have []rules.Rule
-			for _, r := range list {
-				have = append(have, rules.Rule(r))
 			}
 			if ok && digest(have) == digest(c.Rules) {
 				continue
@@ -66,7 +62,7 @@ func (w *worker) installFixed(ctx context.Context) error {
 		ins = append(ins, in)
 	}
 	for _, in := range ins {
-		if err := w.kernel.restore(ctx, in); err != nil {
+		if err := w.restore(ctx, in); err != nil {
 			return fmt.Errorf("table %s, the chains that all Services share: %w", in.table, err)
 		}
 	}
@@ -123,7 +119,7 @@ func (w *worker) sweep(ctx context.Context) error {
 				gone = append(gone, k)
 			}
 		}
-		if err := w.kernel.restore(ctx, in); err != nil {
+		if err := w.restore(ctx, in); err != nil {
 			w.due = fullReadBack
 			return fmt.Errorf("table %s, delete unwanted rules: %w", t, err)
 		}

@@ -35,12 +35,12 @@ func (x *transaction) abandon() {
 }
 
 // commitMeanwhile commits a transaction, and calls meanwhile during that.
-func (k *committer) commitMeanwhile(ctx context.Context, x *transaction, meanwhile func()) error {
+func (w *worker) commitMeanwhile(ctx context.Context, x *transaction, meanwhile func()) error {
 	if x.empty() {
 		meanwhile()
 		return nil
 	}
-	if err := x.begin(ctx, k.tables); err != nil {
+	if err := x.begin(ctx, w.tables); err != nil {
 		return err
 	}
 	tx, start, result := x.begun, time.Now(), make(chan error, 1)
@@ -48,5 +48,5 @@ func (k *committer) commitMeanwhile(ctx context.Context, x *transaction, meanwhi
 	go func() { result <- tx.Commit() }()
 	meanwhile()
 	err := <-result // it ends here
-	return k.committed(x.input, time.Since(start), err)
+	return w.committed(x.input, time.Since(start), err)
 }

@@ -17,9 +17,9 @@ type batch struct {
 // batch plans a change of the first of names, as many as one transaction may hold.
 func (w *worker) batch(names []k8s.PortName) *batch {
 	c := &change{shared: delta{}}
-	limit := w.kernel.limits.chains
+	limit := w.limits.chains
 	if w.have.hooked {
-		limit = w.kernel.limits.live
+		limit = w.limits.live
 	}
 	for len(names) > 0 && len(c.write) < limit && len(c.names) < limit {
 		w.plan(c, names[0])
@@ -68,7 +68,7 @@ func (w *worker) fill(ctx context.Context, q *queue, current *batch, names []k8s
 				return
 			}
 		}
-		if b.begin(ctx, w.kernel.tables) != nil {
+		if b.begin(ctx, w.tables) != nil {
 			return // it begins again in its turn, which reports the error
 		}
 		*q, before, names = append(*q, b), append(before, b), names[len(b.names):]
@@ -100,16 +100,16 @@ func (w *worker) commit(ctx context.Context, c *change) error {
 // commitBatch commits a batch to the kernel, and calls meanwhile while table nat commits.
 func (w *worker) commitBatch(ctx context.Context, b *batch, meanwhile func()) error {
 	defer b.abandon()
-	if err := w.kernel.restore(ctx, b.beforeNAT); err != nil {
+	if err := w.restore(ctx, b.beforeNAT); err != nil {
 		return err
 	}
 	w.have.settleShared(b.change, part{table: rules.Filter, added: true})
-	if err := w.kernel.commitMeanwhile(ctx, &b.transaction, meanwhile); err != nil {
+	if err := w.commitMeanwhile(ctx, &b.transaction, meanwhile); err != nil {
 		return err
 	}
 	w.have.settleShared(b.change, part{table: rules.NAT, added: b.hooked, deleted: true})
 	w.have.wrote(b.change)
-	if err := w.kernel.restore(ctx, b.afterNAT); err != nil {
+	if err := w.restore(ctx, b.afterNAT); err != nil {
 		return err
 	}
 	w.have.settleShared(b.change, part{table: rules.Filter, addedAfter: b.hooked, deleted: true})

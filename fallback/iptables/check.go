@@ -82,7 +82,7 @@ func (w *worker) flushed(ctx context.Context) (string, error) {
 		return "", nil // prepare is about to read the tables
 	}
 	for _, t := range canaryTables {
-		if _, ok, err := w.kernel.tables.Rules(ctx, string(t), rules.Canary); err != nil {
+		if _, ok, err := w.tables.Rules(ctx, string(t), rules.Canary); err != nil {
 			return "", err
 		} else if !ok {
 			return "table " + string(t) + " was flushed", nil

@@ -32,12 +32,12 @@ type Removed struct {
 func kubeProxyServes(ctx context.Context, t tables) (bool, error) {
 	theirs, others := false, false
 	for _, parent := range []string{"PREROUTING", "OUTPUT"} {
-		list, _, err := t.Rules(ctx, string(rules.NAT), parent)
+		list, _, err := rulesOf(ctx, t, rules.NAT, parent)
 		if err != nil {
 			return false, err
 		}
 		for _, r := range list {
-			if r := rules.Rule(r); r.Target() == rules.Services {
+			if r.Target() == rules.Services {
 				is := rules.OfKubeProxy(rules.NAT, parent, r)
 				theirs, others = theirs || is && parent == "PREROUTING", others || !is
 			}
@@ -71,16 +71,16 @@ func removeAll(ctx context.Context, t tables, inUse func(table string) bool, lim
 			if !slices.Contains(names, parent) {
 				continue
 			}
-			list, _, err := t.Rules(ctx, string(table), parent)
+			list, _, err := rulesOf(ctx, t, table, parent)
 			if err != nil {
 				return n, err
 			}
 			for _, r := range list {
-				if leaveKubeProxy && rules.OfKubeProxy(table, parent, rules.Rule(r)) {
+				if leaveKubeProxy && rules.OfKubeProxy(table, parent, r) {
 					continue
 				}
-				if target := rules.Rule(r).Target(); slices.Contains(hookedChains, target) || target == rules.LocalFirewall && !keepGuard {
-					unhook.delete(parent, rules.Rule(r))
+				if target := r.Target(); slices.Contains(hookedChains, target) || target == rules.LocalFirewall && !keepGuard {
+					unhook.delete(parent, r)
 					n.Rules++
 				}
 			}

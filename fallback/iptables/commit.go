@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
+	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 )
 
@@ -21,6 +21,15 @@ type tables interface {
 	Save(ctx context.Context, table string, f func(chain, rule string)) error
 	// ChainNames returns the chains of a table.
 	ChainNames(ctx context.Context, table string) ([]string, error)
+}
+
+// rulesOf returns the rules of one chain; ok is false if there is no such chain.
+func rulesOf(ctx context.Context, t tables, table rules.Table, chain string) (list []rules.Rule, ok bool, err error) {
+	texts, ok, err := t.Rules(ctx, string(table), chain)
+	for _, r := range texts {
+		list = append(list, rules.Rule(r))
+	}
+	return list, ok, err
 }
 
 // limits fit transactions to the back end.
@@ -47,31 +56,22 @@ var (
 	legacyLimits = limits{chains: 200_000, live: 200_000, deferred: 2500, save: 10_000_000}
 )
 
-// committer commits transactions of one family, and reports each. It belongs to the worker's goroutine.
-type committer struct {
-	*fallback.Worker
-	backend string // for measurements
-	tables  tables
-	limits  limits
-	took    time.Duration // the last transaction
-}
-
 // restore commits one transaction.
-func (k *committer) restore(ctx context.Context, in *input) error {
+func (w *worker) restore(ctx context.Context, in *input) error {
 	if in.empty() {
 		return nil
 	}
 	start := time.Now()
-	err := k.tables.Restore(ctx, in.bytes())
-	return k.committed(in, time.Since(start), err)
+	err := w.tables.Restore(ctx, in.bytes())
+	return w.committed(in, time.Since(start), err)
 }
 
 // committed records the result of a transaction.
-func (k *committer) committed(in *input, took time.Duration, err error) error {
-	k.took = took
-	k.Runs++
+func (w *worker) committed(in *input, took time.Duration, err error) error {
+	w.took = took
+	w.Runs++
 	if err == nil {
-		k.Log.Debug("committed", "table", in.table, "chains", in.declared, "rules", in.rules, "took", took)
+		w.Log.Debug("committed", "table", in.table, "chains", in.declared, "rules", in.rules, "took", took)
 	}
-	return k.Committed(dataplane.Restore{Backend: k.backend, Table: string(in.table), Rules: in.rules, Took: took, Err: err})
+	return w.Committed(dataplane.Restore{Backend: w.backend, Table: string(in.table), Rules: in.rules, Took: took, Err: err})
 }

@@ -42,7 +42,7 @@ func (w *worker) addDeferred(ctx context.Context) error {
 			}
 		}
 		var parts []*deferredPart
-		for some := range slices.Chunk(keys, w.kernel.limits.deferred) {
+		for some := range slices.Chunk(keys, w.limits.deferred) {
 			parts = append(parts, w.deferredPart(t, some))
 		}
 		if err := w.commitDeferred(ctx, parts); err != nil {
@@ -60,12 +60,12 @@ func (w *worker) commitDeferred(ctx context.Context, parts []*deferredPart) erro
 		}
 	}()
 	for i, p := range parts {
-		err := w.kernel.commitMeanwhile(ctx, &p.transaction, func() {
-			if !w.kernel.limits.ahead {
+		err := w.commitMeanwhile(ctx, &p.transaction, func() {
+			if !w.limits.ahead {
 				return
 			}
 			for _, next := range parts[i+1 : min(i+1+readAhead, len(parts))] {
-				_ = next.begin(ctx, w.kernel.tables) // it begins again in its turn, which reports the error
+				_ = next.begin(ctx, w.tables) // it begins again in its turn, which reports the error
 			}
 		})
 		if err := w.deferredDone(ctx, p, err); err != nil {

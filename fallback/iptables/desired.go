@@ -2,7 +2,6 @@ package iptables
 
 import (
 	"iter"
-	"net/netip"
 
 	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
 	"github.com/nkp-proxy/nkp/k8s"
@@ -10,10 +9,9 @@ import (
 
 // desired is the desired state of one address family. Only the worker's goroutine uses it.
 type desired struct {
-	compiler  *rules.Compiler // nil until the first update
-	fixed     rules.Fixed     // chains and rules that do not depend on any Service
-	nodeAddrs []netip.Addr    // addresses that serve NodePorts
-	items     map[k8s.PortName]item
+	compiler *rules.Compiler // nil until the first update
+	fixed    rules.Fixed     // chains and rules that do not depend on any Service
+	items    map[k8s.PortName]item
 }
 
 // briefAbove is the number of endpoints above which endpoint rules have no comments, because these take a third of the

@@ -16,7 +16,7 @@ func (w *worker) delete(ctx context.Context, names []string) error {
 		in.chain(n)
 		in.drop(n)
 	}
-	err := w.kernel.restore(ctx, in)
+	err := w.restore(ctx, in)
 	switch {
 	case err == nil:
 		for _, n := range names {

@@ -17,7 +17,7 @@ import (
 // use it.
 type localnetGuard struct {
 	fallback.Localnet
-	kernel *committer
+	worker *worker
 	next   time.Time // when to check again
 }
 
@@ -30,7 +30,7 @@ type localnetGuard struct {
 func (g *localnetGuard) guard(ctx context.Context, fixed *rules.Fixed, known bool) (err error) {
 	defer func() {
 		if err == nil {
-			g.next = time.Now().Add(g.kernel.Opts.SyncPeriod)
+			g.next = time.Now().Add(g.worker.Opts.SyncPeriod)
 		}
 	}()
 	if len(fixed.InForeignChains) == 0 {
@@ -41,14 +41,14 @@ func (g *localnetGuard) guard(ctx context.Context, fixed *rules.Fixed, known boo
 		return err
 	}
 	if !in.empty() && known {
-		g.kernel.Log.Warn("another program removed the rules that protect 127.0.0.0/8 from the network: repairing", "chain", rules.LocalFirewall)
-		g.kernel.Report(func(s *fallback.FamilyStatus) { s.Repairing("those that protect 127.0.0.0/8 from the network") })
+		g.worker.Log.Warn("another program removed the rules that protect 127.0.0.0/8 from the network: repairing", "chain", rules.LocalFirewall)
+		g.worker.Report(func(s *fallback.FamilyStatus) { s.Repairing("those that protect 127.0.0.0/8 from the network") })
 	}
 	set, err := g.prepare(ctx, in)
 	if err != nil {
 		return err
 	}
-	if err := g.kernel.restore(ctx, in); err != nil {
+	if err := g.worker.restore(ctx, in); err != nil {
 		return fmt.Errorf("table %s, the rules that protect 127.0.0.0/8 from the network: %w", in.table, err)
 	}
 	if set {
@@ -72,16 +72,14 @@ func (g *localnetGuard) missing(ctx context.Context, fixed *rules.Fixed) (*input
 	in := newInput(rules.Filter)
 	lists := map[string][]rules.Rule{}
 	for _, chain := range append([]string{rules.LocalFirewall}, parents[rules.Filter]...) {
-		list, ok, err := g.kernel.tables.Rules(ctx, string(rules.Filter), chain)
+		list, ok, err := rulesOf(ctx, g.worker.tables, rules.Filter, chain)
 		if err != nil {
 			return nil, err
 		}
 		if !ok {
 			in.chain(chain)
 		}
-		for _, r := range list {
-			lists[chain] = append(lists[chain], rules.Rule(r))
-		}
+		lists[chain] = list
 	}
 	for _, guest := range fixed.InForeignChains {
 		if !hasRule(lists[guest.Chain], guest.Rule) {
@@ -104,7 +102,7 @@ func (g *localnetGuard) prepare(ctx context.Context, in *input) (set bool, err e
 	if g.Setting == nil {
 		return false, nil
 	}
-	_, marked, err := g.kernel.tables.Rules(ctx, string(rules.Filter), rules.Localnet)
+	_, marked, err := g.worker.tables.Rules(ctx, string(rules.Filter), rules.Localnet)
 	if err != nil {
 		return false, err
 	}
@@ -140,7 +138,7 @@ func (g *localnetGuard) unset(ctx context.Context) error {
 	if g.Setting == nil {
 		return nil
 	}
-	if _, marked, err := g.kernel.tables.Rules(ctx, string(rules.Filter), rules.Localnet); err != nil || !marked {
+	if _, marked, err := g.worker.tables.Rules(ctx, string(rules.Filter), rules.Localnet); err != nil || !marked {
 		return err
 	}
 	if err := g.Set(false); err != nil {
@@ -151,7 +149,7 @@ func (g *localnetGuard) unset(ctx context.Context) error {
 	in := newInput(rules.Filter)
 	in.chain(rules.Localnet)
 	in.drop(rules.Localnet)
-	return g.kernel.restore(ctx, in)
+	return g.worker.restore(ctx, in)
 }
 
 // keepGuardFirst adds rules to the input of table filter that move the guard's jump ahead of the missing hooks. Hooks are inserted

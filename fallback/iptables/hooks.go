@@ -65,13 +65,11 @@ func (w *worker) hook(ctx context.Context) error {
 	for t, names := range parents {
 		s.rules[t] = map[string][]rules.Rule{}
 		for _, parent := range names {
-			list, _, err := w.kernel.tables.Rules(ctx, string(t), parent)
+			list, _, err := rulesOf(ctx, w.tables, t, parent)
 			if err != nil {
 				return err
 			}
-			for _, r := range list {
-				s.rules[t][parent] = append(s.rules[t][parent], rules.Rule(r))
-			}
+			s.rules[t][parent] = list
 		}
 	}
 	missing, extra := hookDiff(&w.want.fixed, s)
@@ -90,7 +88,7 @@ func (w *worker) hook(ctx context.Context) error {
 		if t == rules.Filter {
 			keepGuardFirst(&w.want.fixed, in, s, missing)
 		}
-		if err := w.kernel.restore(ctx, in); err != nil {
+		if err := w.restore(ctx, in); err != nil {
 			return err
 		}
 	}

@@ -26,7 +26,7 @@ func TestMeasured(t *testing.T) {
 	}
 	s.opts.Hooks.Split = func(k8s.Family) { splits++ }
 	s.opts.Hooks.Forgot = func(_ k8s.Family, n int, _ time.Duration) { forgot += n }
-	s.worker.kernel.backend = "b"
+	s.worker.backend = "b"
 	s.worker.Stale.Forget = func(func(*dpctl.Connection) bool) (int, error) { return 3, nil }
 	name := k8s.PortName{ServiceName: k8s.ServiceName{Namespace: "default", Name: "dns"}, Protocol: "UDP", Family: k8s.IPv4}
 	put := func(endpoint string) {

@@ -52,7 +52,7 @@ func (k kernel) tryOpen(ctx context.Context, p *fallback.Plane) (map[k8s.Family]
 		p.Chosen(string(choice.Backend), choice.Reason, version, t.RandomFully)
 		of := p.Worker(ctx, f)
 		w := newWorker(of, marking{t, of.Loop}, limits)
-		w.kernel.backend = string(choice.Backend)
+		w.backend = string(choice.Backend)
 		if f == k8s.IPv4 {
 			w.localnet.Setting = fallback.RouteLocalnet{}
 		}

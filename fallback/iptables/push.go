@@ -39,7 +39,7 @@ func (w *worker) pushDirty(ctx context.Context) error {
 		}
 		names = names[len(b.names):]
 		err := w.commitBatch(ctx, b, func() {
-			if w.kernel.limits.ahead {
+			if w.limits.ahead {
 				w.fill(ctx, &next, b, names)
 			}
 		})
@@ -61,7 +61,7 @@ func (w *worker) pushDirty(ctx context.Context) error {
 			names, _ = w.Due()
 		}
 	}
-	w.Stale.Run(w.want.nodeAddrs)
+	w.Stale.Run()
 	return w.addDeferred(ctx)
 }
 
@@ -120,13 +120,13 @@ func (w *worker) collect(ctx context.Context) error {
 		return nil
 	}
 	if w.gcAt.IsZero() {
-		w.gcAt = now.Add(fallback.IdleShare * w.kernel.took)
+		w.gcAt = now.Add(fallback.IdleShare * w.took)
 	}
 	if now.Before(w.gcAt) {
 		return nil
 	}
 	names := slices.SortedFunc(maps.Keys(w.have.garbage), rules.CompareServiceChains) // each comes after the chains that jump to it
-	names = names[:min(len(names), w.kernel.limits.chains)]
+	names = names[:min(len(names), w.limits.chains)]
 	err := w.delete(ctx, names)
 	w.gcAt = time.Time{}
 	if err != nil {

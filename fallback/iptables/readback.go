@@ -30,17 +30,17 @@ func (w *worker) readBack(ctx context.Context) (*snapshot, error) {
 	}
 	for _, t := range canaryTables {
 		var err error
-		if _, s.canaries[t], err = w.kernel.tables.Rules(ctx, string(t), rules.Canary); err != nil {
+		if _, s.canaries[t], err = w.tables.Rules(ctx, string(t), rules.Canary); err != nil {
 			return nil, err
 		}
 	}
 	for _, t := range []rules.Table{rules.Filter, rules.NAT} {
 		s.rules[t] = map[string][]rules.Rule{}
-		names, err := w.kernel.tables.ChainNames(ctx, string(t))
+		names, err := w.tables.ChainNames(ctx, string(t))
 		if err != nil {
 			return nil, err
 		}
-		if len(names) <= w.kernel.limits.save {
+		if len(names) <= w.limits.save {
 			err = w.readTable(ctx, t, s)
 		} else {
 			err = w.readChains(ctx, t, names, s)
@@ -76,7 +76,7 @@ func (w *worker) readTable(ctx context.Context, t rules.Table, s *snapshot) erro
 		wanted[name] = true
 	}
 	own := map[string][]rules.Rule{}
-	err := w.kernel.tables.Save(ctx, string(t), func(chain, rule string) {
+	err := w.tables.Save(ctx, string(t), func(chain, rule string) {
 		list := s.rules[t]
 		if t == rules.NAT && rules.IsServiceChain(chain) {
 			list = own
@@ -106,15 +106,12 @@ func (w *worker) readChains(ctx context.Context, t rules.Table, names []string, 
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		list, ok, err := w.kernel.tables.Rules(ctx, string(t), name)
+		list, ok, err := rulesOf(ctx, w.tables, t, name)
 		if err != nil {
 			return err
 		}
 		if ok {
-			s.rules[t][name] = []rules.Rule{}
-			for _, r := range list {
-				s.rules[t][name] = append(s.rules[t][name], rules.Rule(r))
-			}
+			s.rules[t][name] = list
 		}
 	}
 	return nil

@@ -3,7 +3,6 @@ package iptables
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback"
@@ -16,14 +15,18 @@ import (
 const restMax = time.Second
 
 // worker keeps the rules of one family in step: it compares the desired state with the installed one, plans a change and
-// commits it (committer). All its fields belong to the goroutine that calls run.
+// commits it. All its fields belong to the goroutine that calls run.
 type worker struct {
 	*fallback.Worker
 
 	want     desired
 	have     installed
-	kernel   committer
 	localnet localnetGuard
+
+	backend string // for measurements
+	tables  tables
+	limits  limits
+	took    time.Duration // the last transaction
 
 	due         todo          // what to do before Services
 	gcAt        time.Time     // when to delete garbage; zero: nothing there
@@ -32,13 +35,12 @@ type worker struct {
 }
 
 func newWorker(of *fallback.Worker, t tables, l limits) *worker {
-	w := &worker{Worker: of, due: fullReadBack}
+	w := &worker{Worker: of, tables: t, limits: l, due: fullReadBack}
 	w.RestMax, w.Stale.Wanted = restMax, w.want.ports
 	w.want.items = map[k8s.PortName]item{}
 	w.have.deferred = map[ruleKey]bool{}
 	w.have.reset()
-	w.kernel = committer{Worker: of, tables: t, limits: l}
-	w.localnet = localnetGuard{Localnet: fallback.Localnet{Log: of.Log}, kernel: &w.kernel}
+	w.localnet = localnetGuard{Localnet: fallback.Localnet{Log: of.Log}, worker: w}
 	return w
 }
 
@@ -54,9 +56,6 @@ const (
 
 // Changed is part of fallback.Steps: iptables tells of no change.
 func (w *worker) Changed() <-chan struct{} { return nil }
-
-// Look is part of fallback.Steps.
-func (w *worker) Look() {}
 
 // Take is part of fallback.Steps.
 func (w *worker) Take(u *dataplane.Update) {
@@ -78,7 +77,6 @@ func (w *worker) Take(u *dataplane.Update) {
 	c.BriefEndpoints = w.want.brief()
 	w.want.compiler = rules.NewCompiler(c, w.Family, &u.Facts)
 	w.want.fixed = w.want.compiler.Fixed()
-	w.want.nodeAddrs = append(slices.Clone(u.Facts.Node.IPs), u.Facts.Node.Local...)
 	if !first {
 		w.due = max(w.due, fixedChains)
 		w.allDirty()
@@ -159,7 +157,7 @@ func (w *worker) fitsOnce() bool {
 			chains += len(it.port.ClusterEndpoints) + 4
 		}
 	}
-	return chains <= w.kernel.limits.chains
+	return chains <= w.limits.chains
 }
 
 var errDrift = errors.New("another program changed the rules")

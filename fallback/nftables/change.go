@@ -374,16 +374,17 @@ func (w *worker) addLast(b *netlink.Batch, r *round, gone rules.Elements) {
 	if r.table != nil {
 		chains, sets = r.table.ChainNames(), r.table.SetNames()
 	}
-	unused := func(n string) bool { return !r.used[n] }
+	used := func(n string) bool { return r.used[n] }
+	chains, sets = slices.DeleteFunc(chains, used), slices.DeleteFunc(sets, used)
 	b.Delete(gone)
 	w.have.elements -= len(gone)
-	for n := range filter(chains, unused) {
+	for _, n := range chains {
 		b.FlushChain(n)
 	}
-	for n := range filter(sets, unused) { // before the chains, to which a verdict map may lead
+	for _, n := range sets { // before the chains, to which a verdict map may lead
 		b.DeleteSet(n)
 	}
-	for n := range filter(chains, unused) {
+	for _, n := range chains {
 		b.DeleteChain(n)
 	}
 	if r.last != nil {
@@ -399,16 +400,6 @@ func isSpread(t *netlink.Table, chain string) bool {
 	}
 	_, sameHook, sameRules := t.HasChain(&ch)
 	return sameHook && sameRules
-}
-
-func filter(list []string, keep func(string) bool) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for _, s := range list {
-			if keep(s) && !yield(s) {
-				return
-			}
-		}
-	}
 }
 
 // commit commits a transaction, and reports it.

@@ -7,8 +7,6 @@ import (
 	"errors"
 	"iter"
 	"maps"
-	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback"
@@ -29,13 +27,11 @@ type worker struct {
 
 	want      map[k8s.PortName]*k8s.ServicePort
 	compiler  *rules.Compiler // nil until the first update
-	nodeAddrs []netip.Addr    // addresses that serve NodePorts
 	have      installed
 	localnet  fallback.Localnet
 	flowtable flowtable
 
-	unknown  bool      // what is installed is not known: it is read back first
-	lookFrom time.Time // the earliest time to compare the table because of a notification
+	unknown bool // what is installed is not known: it is read back first
 }
 
 // newWorker returns a worker with open sockets.
@@ -94,9 +90,6 @@ func (w *worker) serve(ctx context.Context) {
 // Changed is part of fallback.Steps.
 func (w *worker) Changed() <-chan struct{} { return w.watch.Changed }
 
-// Look is part of fallback.Steps.
-func (w *worker) Look() { w.CheckAt = w.lookFrom }
-
 // Take is part of fallback.Steps.
 func (w *worker) Take(u *dataplane.Update) {
 	for n, sp := range u.Ports {
@@ -117,7 +110,6 @@ func (w *worker) Take(u *dataplane.Update) {
 	}
 	first := w.compiler == nil
 	w.compiler = rules.NewCompiler(w.options().config(w.flowtable.lacking), w.Family, &u.Facts)
-	w.nodeAddrs = append(slices.Clone(u.Facts.Node.IPs), u.Facts.Node.Local...)
 	if !first {
 		w.unknown = true
 	}
@@ -138,7 +130,7 @@ func (w *worker) Step(ctx context.Context) (err error) {
 	}
 	if err == nil && ctx.Err() == nil {
 		w.Synced()
-		w.Stale.Run(w.nodeAddrs)
+		w.Stale.Run()
 		err = w.forgetClients()
 	}
 	if err == nil {
@@ -173,7 +165,7 @@ func (w *worker) check() error {
 	}
 	drift, err := w.drifted()
 	took := time.Since(now)
-	w.CheckAt, w.lookFrom = time.Now().Add(max(w.Opts.SyncPeriod, fallback.IdleShare*took)), time.Now().Add(lookShare*took)
+	w.CheckAt, w.LookFrom = time.Now().Add(max(w.Opts.SyncPeriod, fallback.IdleShare*took)), time.Now().Add(lookShare*took)
 	switch {
 	case errors.Is(err, netlink.ErrInterrupted):
 		w.CheckAt = time.Now().Add(fallback.RetryMin) // another program is at work

@@ -45,11 +45,9 @@ func (s *Settings) compare(ctx context.Context, now *planes, m *k8s.Model, q tra
 		}
 		return sw.Compare(ctx, q, r)
 	case now.fallback != nil:
-		o, backend := now.fallback.Options()
-		if now.fallback.Name() == string(ModeNFTables) {
-			return compareNFTables(ctx, nftables.Options{Options: o, Settings: s.NFTables}, m, q, r)
-		}
-		return compareIPTables(ctx, backend, m, q, r)
+		inForce := *s
+		inForce.Fallback, inForce.IPTablesBackend = now.fallback.Options()
+		return inForce.CompareRules(ctx, Mode(now.fallback.Name()), inForce.Fallback.Scope, m, q, r)
 	}
 	return ErrNoLive
 }
@@ -160,27 +158,20 @@ func portNumber(db *ovsdb.Switch, name string) (uint32, bool) {
 
 // CompareRules compares the model's answer with the installed rules of iptables or nftables, as mode says.
 func (s *Settings) CompareRules(ctx context.Context, mode Mode, scope serving.Scope, m *k8s.Model, q trace.Question, r *trace.Result) error {
-	if mode == ModeNFTables {
-		return compareNFTables(ctx, s.NFTablesOptions(scope), m, q, r)
-	}
-	return compareIPTables(ctx, s.IPTablesBackend, m, q, r)
-}
-
-func compareNFTables(ctx context.Context, o nftables.Options, m *k8s.Model, q trace.Question, r *trace.Result) error {
 	family := k8s.FamilyOf(q.To.Addr())
-	set := live.Tables{
-		Follow: func(p rules.Packet) ([]rules.Way, []string, error) { return nftables.Follow(ctx, family, p) },
-		Diff:   func() ([]string, error) { return nftables.DiffService(m, o, family, r.Port) },
-		Legacy: func(chains ...string) (string, map[string]map[string][]string, error) {
-			return iptables.LegacyRules(ctx, family, chains...)
-		},
-		Node: m.Node, Detector: m.Detector, PodDevice: o.PodDevice, Connections: kernelConnections(ctx, q),
+	if mode == ModeNFTables {
+		o := s.NFTablesOptions(scope)
+		set := live.Tables{
+			Follow: func(p rules.Packet) ([]rules.Way, []string, error) { return nftables.Follow(ctx, family, p) },
+			Diff:   func() ([]string, error) { return nftables.DiffService(m, o, family, r.Port) },
+			Legacy: func(chains ...string) (string, map[string]map[string][]string, error) {
+				return iptables.LegacyRules(ctx, family, chains...)
+			},
+			Node: m.Node, Detector: m.Detector, PodDevice: o.PodDevice, Connections: kernelConnections(ctx, q),
+		}
+		return set.Compare(q, r)
 	}
-	return set.Compare(q, r)
-}
-
-func compareIPTables(ctx context.Context, backend string, m *k8s.Model, q trace.Question, r *trace.Result) error {
-	tables, err := iptables.ReadRules(ctx, backend, k8s.FamilyOf(q.To.Addr()))
+	tables, err := iptables.ReadRules(ctx, s.IPTablesBackend, family)
 	if err != nil {
 		return err
 	}
