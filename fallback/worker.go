@@ -17,8 +17,8 @@ const (
 	retryMax = time.Minute
 )
 
-// IdleShare: work that can wait (deleting unreferenced chains, checking the installed rules) takes at most one in
-// IdleShare parts of the time.
+// IdleShare bounds the time of work that can wait (deleting unreferenced chains, checking the installed rules): it takes at most one in
+// IdleShare parts.
 const IdleShare = 20
 
 // Steps are what a Worker does in its own way with iptables and with nftables.
