@@ -133,7 +133,7 @@ func TestForgettingEndsWithNkp(t *testing.T) {
 		f := newForgetter()
 		f.Stale.Forget = func(func(*dpctl.Connection) bool) (int, error) { return 0, tc.err }
 		f.Stale.waiting[k8s.PortName{}] = staleUDP{}
-		if f.Stale.Run(nil); f.status.LastForgetError != tc.want {
+		if f.Stale.Run(); f.status.LastForgetError != tc.want {
 			t.Errorf("%v: %q", tc.err, f.status.LastForgetError)
 		}
 	}
