@@ -8,8 +8,29 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// All are the types of frontend that a Service port may have.
-var All = []k8s.FrontendType{k8s.ClusterIP, k8s.ExternalIP, k8s.LoadBalancer, k8s.NodePort}
+// All are the types of frontend that a Service port may have; Inside and NodePort those of Services of types ClusterIP and NodePort.
+var (
+	All      = []k8s.FrontendType{k8s.ClusterIP, k8s.ExternalIP, k8s.LoadBalancer, k8s.NodePort}
+	Inside   = []k8s.FrontendType{k8s.ClusterIP}
+	NodePort = []k8s.FrontendType{k8s.ClusterIP, k8s.NodePort}
+)
+
+// Model returns the model of a dual-stack node without Services, with these Service ranges.
+func Model(ranges ...string) *k8s.Model {
+	return &k8s.Model{
+		Node:     k8s.Node{Name: "n1", IPs: []netip.Addr{netip.MustParseAddr("172.16.0.2"), netip.MustParseAddr("fd00:ac::2")}},
+		Detector: k8s.Detector{CIDRs: Prefixes("10.0.0.0/16", "fd00:10::/32")}, ServiceCIDRs: Prefixes(ranges...),
+		Ports: map[k8s.PortName]*k8s.ServicePort{},
+	}
+}
+
+// Prefixes parses prefixes.
+func Prefixes(texts ...string) (list []netip.Prefix) {
+	for _, s := range texts {
+		list = append(list, netip.MustParsePrefix(s))
+	}
+	return list
+}
 
 // Shape describes a Service port; ServicePort makes it.
 type Shape struct {

@@ -12,26 +12,7 @@ import (
 
 type shape = shapes.Shape
 
-var (
-	all      = shapes.All
-	inside   = []k8s.FrontendType{k8s.ClusterIP}
-	nodePort = []k8s.FrontendType{k8s.ClusterIP, k8s.NodePort}
-)
-
-func prefixes(texts ...string) (list []netip.Prefix) {
-	for _, s := range texts {
-		list = append(list, netip.MustParsePrefix(s))
-	}
-	return list
-}
-
-func testModel(cidrs ...string) *k8s.Model {
-	return &k8s.Model{
-		Node:     k8s.Node{Name: "n1", IPs: []netip.Addr{netip.MustParseAddr("172.16.0.2"), netip.MustParseAddr("fd00:ac::2")}},
-		Detector: k8s.Detector{CIDRs: prefixes("10.0.0.0/16", "fd00:10::/32")}, ServiceCIDRs: prefixes(cidrs...),
-		Ports: map[k8s.PortName]*k8s.ServicePort{},
-	}
-}
+var all, inside, nodePort = shapes.All, shapes.Inside, shapes.NodePort
 
 // kinds are the kinds of Service port, with the number of chains and rules that each adds; a number that grows shows
 // here. With N endpoints in force a plain NodePort Service adds 2+N chains and 6+3N rules. One of them (the last + 1) is
@@ -64,7 +45,7 @@ var kinds = []struct {
 	{shape{Name: "external-local-none-here", Cluster: 3, External: k8s.Local, Types: all}, 2 + 3, 2 + 3 + 3 + 3*3 + 3 + 1},
 	// KUBE-FW: a rule for each range, one for the load balancer's own address since a range covers the node, one remark;
 	// and the DROP for the others.
-	{shape{Name: "source-ranges", Cluster: 2, Types: all[2:3], Ranges: prefixes("192.168.0.0/24", "172.16.0.0/16")}, 3 + 2, 1 + 2 + 4 + 1 + 3*2},
+	{shape{Name: "source-ranges", Cluster: 2, Types: all[2:3], Ranges: shapes.Prefixes("192.168.0.0/24", "172.16.0.0/16")}, 3 + 2, 1 + 2 + 4 + 1 + 3*2},
 	{shape{Name: "affinity-ipv6", Cluster: 2, Family: k8s.IPv6, Affinity: 60, Types: inside}, 1 + 2, 1 + 1 + 4*2 + 1},
 }
 
@@ -73,7 +54,7 @@ func TestShapes(t *testing.T) {
 	for _, tc := range kinds {
 		t.Run(tc.Name, func(t *testing.T) {
 			sp := tc.ServicePort()
-			m := testModel()
+			m := shapes.Model()
 			m.Ports[sp.Name] = sp
 			c := NewCompiler(serving.DefaultConfig(), sp.Name.Family, m)
 			s := c.Service(sp)
@@ -111,14 +92,16 @@ func TestSettings(t *testing.T) {
 		"set-bridge":           func(_ *serving.Config, m *k8s.Model) { m.Detector = k8s.Detector{Bridge: "cni0"} },
 		"set-interface-prefix": func(_ *serving.Config, m *k8s.Model) { m.Detector = k8s.Detector{InterfacePrefix: "veth"} },
 		"set-no-detector":      func(_ *serving.Config, m *k8s.Model) { m.Detector = k8s.Detector{} },
-		"set-service-cidr":     func(_ *serving.Config, m *k8s.Model) { m.ServiceCIDRs = prefixes("40.0.0.0/24", "fd00:40::/112") },
-		"set-shadowed":         func(_ *serving.Config, m *k8s.Model) { m.Ports[sp.Name] = shadowed(sp) },
+		"set-service-cidr": func(_ *serving.Config, m *k8s.Model) {
+			m.ServiceCIDRs = shapes.Prefixes("40.0.0.0/24", "fd00:40::/112")
+		},
+		"set-shadowed": func(_ *serving.Config, m *k8s.Model) { m.Ports[sp.Name] = shadowed(sp) },
 		"set-health-check": func(_ *serving.Config, m *k8s.Model) {
 			m.HealthChecks = map[k8s.ServiceName]k8s.HealthCheck{sp.Name.ServiceName: {Port: 32000, Local4: 1, Local6: -1}}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, m := serving.DefaultConfig(), testModel()
+			c, m := serving.DefaultConfig(), shapes.Model()
 			m.Ports[sp.Name] = sp
 			change(&c, m)
 			if err := c.Validate(); err != nil {

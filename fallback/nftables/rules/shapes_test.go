@@ -14,26 +14,7 @@ import (
 
 type shape = shapes.Shape
 
-var (
-	all      = shapes.All
-	inside   = []k8s.FrontendType{k8s.ClusterIP}
-	nodePort = []k8s.FrontendType{k8s.ClusterIP, k8s.NodePort}
-)
-
-func prefixes(texts ...string) (list []netip.Prefix) {
-	for _, s := range texts {
-		list = append(list, netip.MustParsePrefix(s))
-	}
-	return list
-}
-
-func testModel(cidrs ...string) *k8s.Model {
-	return &k8s.Model{
-		Node:     k8s.Node{Name: "n1", IPs: []netip.Addr{netip.MustParseAddr("172.16.0.2"), netip.MustParseAddr("fd00:ac::2")}},
-		Detector: k8s.Detector{CIDRs: prefixes("10.0.0.0/16", "fd00:10::/32")}, ServiceCIDRs: prefixes(cidrs...),
-		Ports: map[k8s.PortName]*k8s.ServicePort{},
-	}
-}
+var all, inside, nodePort = shapes.All, shapes.Inside, shapes.NodePort
 
 func testConfig() Config { return Config{Config: serving.DefaultConfig()} }
 
@@ -64,7 +45,7 @@ var kinds = []struct {
 	{shape{Name: "external-local-affinity", Cluster: 3, Local: 1, External: k8s.Local, Types: nodePort, Affinity: 60},
 		2*(2+3) + 1 + 1 + 1 + 3 + 2 + 3, 2, 5},
 	// The ranges, and the load balancer's own address since a range covers the node; what is refused besides.
-	{shape{Name: "source-ranges", Cluster: 2, Types: all[2:3], Ranges: prefixes("192.168.0.0/24", "192.168.0.7/32", "172.16.0.0/16")}, 2 + 2 + 2 + 3 + 1, 0, 0},
+	{shape{Name: "source-ranges", Cluster: 2, Types: all[2:3], Ranges: shapes.Prefixes("192.168.0.0/24", "192.168.0.7/32", "172.16.0.0/16")}, 2 + 2 + 2 + 3 + 1, 0, 0},
 	{shape{Name: "affinity-ipv6", Cluster: 2, Family: k8s.IPv6, Affinity: 60, Types: inside}, 3 + 2*2 + 2, 1, 2},
 }
 
@@ -73,7 +54,7 @@ func TestShapes(t *testing.T) {
 	for _, tc := range kinds {
 		t.Run(tc.Name, func(t *testing.T) {
 			sp := tc.ServicePort()
-			m := testModel()
+			m := shapes.Model()
 			m.Ports[sp.Name] = sp
 			c := NewCompiler(testConfig(), sp.Name.Family, m)
 			s := c.Service(sp, AssignPorts(Ports{}, sp))
@@ -102,10 +83,10 @@ func TestSettings(t *testing.T) {
 		"set-bridge":           func(_ *Config, m *k8s.Model) { m.Detector = k8s.Detector{Bridge: "cni0"} },
 		"set-interface-prefix": func(_ *Config, m *k8s.Model) { m.Detector = k8s.Detector{InterfacePrefix: "veth"} },
 		"set-no-detector":      func(_ *Config, m *k8s.Model) { m.Detector = k8s.Detector{} },
-		"set-service-cidr":     func(_ *Config, m *k8s.Model) { m.ServiceCIDRs = prefixes("40.0.0.0/24", "fd00:40::/112") },
+		"set-service-cidr":     func(_ *Config, m *k8s.Model) { m.ServiceCIDRs = shapes.Prefixes("40.0.0.0/24", "fd00:40::/112") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, m := testConfig(), testModel()
+			c, m := testConfig(), shapes.Model()
 			m.Ports[sp.Name] = sp
 			change(&c, m)
 			golden.Check(t, "testdata/"+name+".nft", NewCompiler(c, k8s.IPv4, m).Ruleset(m, nil).String())
@@ -117,7 +98,7 @@ func TestSettings(t *testing.T) {
 func TestShadowed(t *testing.T) {
 	sp := shape{Name: "web", Cluster: 2, Types: inside}.ServicePort()
 	sp.Frontends[0].ShadowedBy = "default/older:p"
-	m := testModel()
+	m := shapes.Model()
 	c := NewCompiler(testConfig(), k8s.IPv4, m)
 	if s := c.Service(sp, AssignPorts(Ports{}, sp)); len(s.Elements)+len(s.Shared)+len(s.Chains) != 0 {
 		t.Errorf("%+v", s)
@@ -128,7 +109,7 @@ func TestShadowed(t *testing.T) {
 func TestOneEndpointIsAFewElements(t *testing.T) {
 	for _, n := range []int{2, 10, 100, 1000, 20_000} {
 		before := shape{Name: "web", Cluster: n, Types: nodePort}.ServicePort()
-		m := testModel()
+		m := shapes.Model()
 		c := NewCompiler(testConfig(), k8s.IPv4, m)
 		slots := AssignPorts(Ports{}, before)
 		for _, gone := range []int{0, n / 2, n - 1} {
@@ -160,7 +141,7 @@ func different(a, b Elements) (n int) {
 func TestAdopt(t *testing.T) {
 	for _, s := range kinds {
 		sp := s.ServicePort()
-		c := NewCompiler(testConfig(), sp.Name.Family, testModel())
+		c := NewCompiler(testConfig(), sp.Name.Family, shapes.Model())
 		slots := AssignPorts(Ports{}, sp)
 		slices.Reverse(slots[k8s.Anywhere])
 		slices.Reverse(slots[k8s.OnNode])
