@@ -164,10 +164,7 @@ func (t *Tracker) servicePort(s *service, p *portDef, warnings *[]Warning) *Serv
 	for i := range p.frontends {
 		f := &port.Frontends[i]
 		*f = p.frontends[i].Frontend
-		f.WhenEmpty = Reject
-		if f.Policy == Local && len(port.ClusterEndpoints) > 0 {
-			f.WhenEmpty = Drop
-		}
+		f.WhenEmpty = port.whenEmpty(f.Policy.set())
 		if by, why, ok := t.claims.winner(p.name, s.def.created, f); ok {
 			f.ShadowedBy = by.name.String()
 			*warnings = append(*warnings, Warning{Field: p.frontends[i].field, Text: conflictText(p.name, f, by, why)})

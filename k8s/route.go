@@ -43,6 +43,15 @@ func (s *ServicePort) Endpoints(of Set) []Endpoint {
 	return s.ClusterEndpoints
 }
 
+// whenEmpty returns what happens to new connections for a set of endpoints if it is empty: silence if others have endpoints, which a load
+// balancer should find.
+func (s *ServicePort) whenEmpty(of Set) WhenEmpty {
+	if of == OnNode && len(s.ClusterEndpoints) > 0 {
+		return Drop
+	}
+	return Reject
+}
+
 // set returns the endpoints that a policy is about.
 func (p Policy) set() Set {
 	if p == Local {
@@ -102,10 +111,7 @@ func (r *Router) Routes(sp *ServicePort, f *Frontend) (routes Routes) {
 	for _, from := range ClientKinds {
 		t := r.Route(f.Type, f.Policy.set(), sp.Name.Family, from)
 		if len(sp.Endpoints(t.Set)) == 0 {
-			t.Empty = Reject
-			if t.Set == OnNode {
-				t.Empty = f.WhenEmpty
-			}
+			t.Empty = sp.whenEmpty(t.Set)
 		}
 		t.Consistent = from == Outside && sp.Consistent != nil && sp.Consistent.Address == f.Address
 		routes[from] = t

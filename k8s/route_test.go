@@ -41,10 +41,7 @@ func TestRoutes(t *testing.T) {
 		{"external policy Local, an endpoint here that is left out by topology", LoadBalancer, Local, nil, []Endpoint{here}, known, false, "node", "reject", "reject"},
 		{"external policy Local, no endpoint", NodePort, Local, nil, nil, known, false, "reject", "reject", "reject"},
 	} {
-		f := Frontend{Type: tc.kind, Policy: tc.policy, WhenEmpty: Reject}
-		if tc.policy == Local && len(tc.cluster) > 0 {
-			f.WhenEmpty = Drop
-		}
+		f := Frontend{Type: tc.kind, Policy: tc.policy}
 		sp := &ServicePort{Name: PortName{Family: IPv4}, ClusterEndpoints: tc.cluster, LocalEndpoints: tc.local}
 		r := Router{Detector: tc.detector, MasqueradeAll: tc.all}
 		routes := r.Routes(sp, &f)

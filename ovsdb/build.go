@@ -197,16 +197,21 @@ func (b *builder) mirror(m mirrorRow, output string) {
 	}
 }
 
-// oneVLAN notes the ports with addresses whose VLAN is not the one that most of them are in.
+// oneVLAN notes the ports with addresses whose VLAN is not the one that more than half of them are in. Where pods are in several on purpose,
+// there is often no such VLAN.
 func (b *builder) oneVLAN() {
 	vlan := func(p *Port) string { return fmt.Sprintf("tag %d and trunks %v", p.Tag, p.Trunks) }
-	members, most := map[string]int{}, ""
+	members, all, most := map[string]int{}, 0, ""
 	for i := range b.Ports {
 		if p := &b.Ports[i]; len(p.IPs) > 0 {
+			all++
 			if members[vlan(p)]++; members[vlan(p)] > members[most] {
 				most = vlan(p)
 			}
 		}
+	}
+	if 2*members[most] <= all {
+		return
 	}
 	for i := range b.Ports {
 		if p := &b.Ports[i]; len(p.IPs) > 0 && vlan(p) != most {

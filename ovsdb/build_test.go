@@ -385,6 +385,9 @@ func TestPortsThatKeepPacketsBack(t *testing.T) {
 		{"one address twice", func(_ *portRow, _ *interfaceRow, r *rows) {
 			r.interfaces[6].ExternalIDs = map[string]string{"ip_addresses": "10.0.0.11"}
 		}, "", "Interface.external_ids:ip_addresses of bad has 10.0.0.11, too: nkp sends its packets to pod-b", ""},
+		{"two pods, each in a VLAN of its own", func(port *portRow, i *interfaceRow, _ *rows) {
+			port.Tag, i.OFPort = ptr(8), ptr(40) // pod-a comes first
+		}, "", "", ""},
 		{"a VLAN of its own", func(port *portRow, _ *interfaceRow, r *rows) {
 			port.Tag = ptr(8)
 			r.interfaces[4].ExternalIDs = map[string]string{"ip_addresses": "10.0.0.50"}

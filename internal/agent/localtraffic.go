@@ -8,7 +8,7 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// localTraffic is the data plane iptables or nftables for traffic that the node sends to itself (rules.Own). It passes on only Services that
+// localTraffic is the plane of iptables or nftables for what the node sends to itself (serving.Own). It passes on only Services that
 // may be reached at an address of the node, because the others, usually most of them, would take memory for nothing.
 type localTraffic struct {
 	*fallback.Plane

@@ -81,3 +81,18 @@ func TestBurstEnds(t *testing.T) {
 		}
 	})
 }
+
+// All that the source has reported is taken only when the box is empty: until then status names no revision of it.
+func TestMailboxIsEmpty(t *testing.T) {
+	m := newMailbox()
+	if !m.empty() {
+		t.Error("a new one is not empty")
+	}
+	m.Apply([]k8s.Change{{}})
+	if m.empty() {
+		t.Error("it is empty with a change in it")
+	}
+	if m.take(); !m.empty() {
+		t.Error("it is not empty once all is taken")
+	}
+}

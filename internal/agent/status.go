@@ -55,7 +55,7 @@ type SourceStatus struct {
 	AwaySince *time.Time `json:"awaySince,omitempty"`
 	Errors    []string   `json:"errors"`
 	// Revision names the manifests that everything else here is about (manifest.Source.Revision); "": changes are still to be applied, or
-	// objects come from an API server.
+	// objects come from an API server. What Errors name of them is not in force.
 	Revision string `json:"revision,omitempty"`
 }
 
@@ -84,7 +84,7 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 		}
 		s.Source = SourceStatus{Kind: a.kind, Synced: a.synced, Errors: []string{}}
 		if files, ok := a.source.(interface{ Revision() string }); ok {
-			if r := files.Revision(); a.box.empty() { // in this order: a revision is named after its changes are in the box
+			if r := files.Revision(); a.delivered && a.box.empty() { // in this order: a revision is named after its changes are in the box
 				s.Source.Revision = r
 			}
 		}

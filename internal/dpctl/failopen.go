@@ -13,7 +13,8 @@ import (
 const failOpen = "priority 15790320"
 
 // FailsOpen reports whether a bridge has failed open: ovs-vswitchd forwards every packet by itself, before all flows of table 0. It
-// follows a packet that is no IP packet, because no flow can send such a packet through conntrack, and in circles.
+// follows a packet that is no IP packet. No flow can send such a packet through conntrack, by which one that comes back is followed
+// without end; ovs-vswitchd bounds how often it looks tables up otherwise.
 func (t Tracker) FailsOpen(ctx context.Context, bridge string) (bool, error) {
 	text, err := appctl.Call(ctx, t.Control, "ofproto/trace", bridge, "in_port=LOCAL,dl_type=0x88b5") // IEEE 802, for experiments
 	if err == nil && !strings.Contains(text, "Datapath actions: ") {
