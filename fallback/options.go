@@ -7,7 +7,6 @@ import (
 
 	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
-	"github.com/nkp-proxy/nkp/internal/latency"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -73,19 +72,12 @@ type FamilyStatus struct {
 	Transactions int `json:"transactions"`
 	Rules        int `json:"rules"` // written since the start
 	Failures     int `json:"failures"`
-	Repairs      int `json:"repairs"` // how often another program had changed the rules
-	// LastRepair is the last such change; nil: there was none.
-	LastRepair *dataplane.Repair `json:"lastRepair,omitempty"`
-	// Compared is when every rule was last read back and found as nkp had installed it; zero: not since the start or the last repair.
-	Compared  time.Time `json:"compared,omitzero"`
-	Audits    int       `json:"audits"`    // complete read-backs since the start that found every rule as it was installed
-	Forgotten int       `json:"forgotten"` // stale connections
+	dataplane.Record
+	Forgotten int `json:"forgotten"` // stale connections
 	// LastForgetError is why stale connections could not be deleted; they are tried again.
-	LastForgetError string              `json:"lastForgetError,omitempty"`
-	LastError       string              `json:"lastError,omitempty"` // "" once everything is in force again
-	LastErrorAt     time.Time           `json:"lastErrorAt,omitzero"`
-	LastTook        time.Duration       `json:"lastTook"` // the last transaction
-	Programming     latency.Programming `json:"programming"`
+	LastForgetError string                `json:"lastForgetError,omitempty"`
+	LastTook        time.Duration         `json:"lastTook"` // the last transaction
+	Programming     dataplane.Programming `json:"programming"`
 }
 
 // Flowtable is the state of a flowtable, the fast path of established connections.
@@ -95,19 +87,16 @@ type Flowtable struct {
 	Error   string `json:"error,omitempty"` // why some are left out, or why there is no flowtable
 }
 
-// Audited records that every rule was read back and found as it was installed.
-func (s *FamilyStatus) Audited() { s.Compared, s.Audits = time.Now(), s.Audits+1 }
-
 // Failed records an error.
 func (s *FamilyStatus) Failed(err error) {
 	s.Failures++
-	s.LastError, s.LastErrorAt = err.Error(), time.Now()
+	s.Record.Failed(err)
 }
 
 // Repairing records what another program changed.
 func (s *FamilyStatus) Repairing(what string) {
-	s.Repairs++
-	s.Compared, s.LastRepair = time.Time{}, &dataplane.Repair{At: time.Now(), What: "another program had changed the rules: " + what}
+	s.Record.Repairing("the rules: " + what)
+	s.Compared = time.Time{}
 }
 
 // refuse sets the refused Service ports.

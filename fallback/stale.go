@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -34,9 +35,12 @@ type StaleForgetter struct {
 	node    []netip.Addr                                          // addresses that serve NodePorts
 	early   bool                                                  // TCP frontends have come since the last scan
 	rest    time.Time                                             // no scan for these alone before it
-	pause   time.Duration                                         // after a failure
+	pause   dataplane.Backoff                                     // after a failure
 	next    time.Time                                             // earliest retry; zero: at once
 }
+
+// SetNode takes the addresses that serve NodePorts.
+func (f *StaleForgetter) SetNode(n *k8s.Node) { f.node = slices.Concat(n.IPs, n.Local) }
 
 // Note records which connections may be stale after an update. If the Service port no longer has a frontend, connections to it
 // may keep no endpoint, unless another Service port has that frontend now.
@@ -119,9 +123,9 @@ func (f *StaleForgetter) Run() {
 	}
 	f.worker.Opts.Hooks.Forgot(f.worker.Family, n, time.Since(start))
 	if err != nil {
-		f.pause = BackOff(f.pause)
-		f.next = time.Now().Add(f.pause)
-		f.worker.Log.Warn("cannot delete all stale connections; trying again", "in", f.pause, "services", len(f.waiting), "error", err)
+		pause := f.pause.Failed()
+		f.next = time.Now().Add(pause)
+		f.worker.Log.Warn("cannot delete all stale connections; trying again", "in", pause, "services", len(f.waiting), "error", err)
 	} else {
 		clear(f.waiting)
 		f.early = false

@@ -47,14 +47,11 @@ func (f *forgetter) Step(context.Context) error {
 	return nil
 }
 
-func (f *forgetter) Changed() <-chan struct{} { return nil }
-
 func (f *forgetter) Next() time.Time { return f.Stale.Due() }
 
 // step lets the worker take what was put and do what is due.
 func (f *forgetter) step(c k8s.Changes) {
 	f.In.Put(&k8s.Model{}, c)
-	f.TakeUpdates(f)
 	f.NotUntil = time.Time{}
 	f.Round(context.Background(), f)
 }
@@ -87,7 +84,7 @@ func testForgetAgain(t *testing.T) {
 	if tries != 1 || f.status.LastForgetError == "" {
 		t.Errorf("%d tries, status %+v", tries, f.status)
 	}
-	if at := f.Next(); at.IsZero() || time.Until(at) > 2*RetryMin {
+	if at := f.Next(); at.IsZero() || time.Until(at) > 2*dataplane.RetryFirst {
 		t.Errorf("the next try is at %v", at)
 	}
 	f.step(k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{a.Name: nil, b.Name: b}})

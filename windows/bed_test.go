@@ -106,8 +106,16 @@ func (b *bed) sync() []hnsfake.Call {
 	b.t.Helper()
 	b.flush()
 	b.hns.Calls()
-	b.plane.sync(context.Background())
+	b.round()
 	return b.hns.Calls()
+}
+
+// round has the Plane sync, without the pause between two syncs, and returns when the next one is due.
+func (b *bed) round() time.Time {
+	b.plane.runner.NotUntil = time.Time{}
+	s := &steps{Plane: b.plane}
+	b.plane.runner.Round(context.Background(), s)
+	return s.next
 }
 
 // good has the Plane sync and expects no failure.

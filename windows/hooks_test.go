@@ -48,7 +48,7 @@ func TestQueuedAndInStep(t *testing.T) {
 	}
 	b.good()
 	expect("a change during a sync", "queued", "queued")
-	b.plane.sync(t.Context())
+	b.round()
 	expect("the sync after it", "in step")
 
 	b.clock = b.clock.Add(defaultAudit)

@@ -58,11 +58,10 @@ const (
 	defaultMinSync     = time.Second
 	defaultAudit       = 30 * time.Second
 	defaultFullAudit   = time.Hour
-	rereadSlice        = time.Second     // the longest part of a full read between two syncs
-	statePeriod        = 5 * time.Minute // between two reads of load balancers' States, and of free ports
-	portsTime          = time.Minute     // for a read of free ports; less than statePeriod
-	waitPoll           = time.Second     // first pause between checks for objects that the CNI plugin has yet to create
-	waitPollMost       = 30 * time.Second
+	rereadSlice        = time.Second      // the longest part of a full read between two syncs
+	statePeriod        = 5 * time.Minute  // between two reads of load balancers' States, and of free ports
+	portsTime          = time.Minute      // for a read of free ports; less than statePeriod
+	waitPollMost       = 30 * time.Second // between checks for objects that the CNI plugin has yet to create
 	defaultVIPEndpoint = "Calico_ep"
 
 	defaultRootEndpoint = "cbr0"

@@ -15,19 +15,18 @@ import (
 // Plane keeps HNS in step with the model. Its methods are safe for concurrent use.
 type Plane struct {
 	opts   Options
-	inbox  *dataplane.Inbox
+	runner dataplane.Runner // locked while something talks to HNS
 	status statusRecord
 	calls  calls
-	loop   *dataplane.Loop // whether Run makes progress
 	// background has what does not hold up a sync. Run waits for it.
 	background sync.WaitGroup
 
-	mu sync.Mutex // protects all below: one goroutine at a time talks to HNS
+	// The runner's lock protects all below.
+
 	// The model that was received last. ports is nil until there is one.
 	node   k8s.Node
 	ports  map[k8s.PortName]*k8s.ServicePort
 	checks map[k8s.ServiceName]k8s.HealthCheck
-	since  time.Time // arrival of the oldest change that is not programmed; zero: all are
 	// host is nil until HNS could be opened.
 	host   hns.Host
 	engine *reconcile.Engine
@@ -42,11 +41,10 @@ type Plane struct {
 	// because the last one left work.
 	enumerated time.Time
 	// network is the pods' network as it was read last, named the addresses of its endpoints that were looked up by name.
-	network hns.Network
-	named   map[string]netip.Addr
-	watch   watch
-	// notReady counts the consecutive checks that found the CNI plugin not ready.
-	notReady int
+	network  hns.Network
+	named    map[string]netip.Addr
+	watch    watch
+	notReady dataplane.Backoff // after syncs that failed, or left work for the CNI plugin
 }
 
 // New returns a Plane. It does not touch HNS before Run or Diff.
@@ -54,72 +52,49 @@ func New(opts Options) (*Plane, error) {
 	if err := opts.complete(); err != nil {
 		return nil, err
 	}
-	p := &Plane{opts: opts, loop: dataplane.NewLoop("HNS"), named: map[string]netip.Addr{}, watch: watch{signal: make(chan struct{}, 1)}}
-	p.calls.loop = p.loop
-	p.inbox = dataplane.NewInbox(func(fs ...k8s.Family) {
+	p := &Plane{opts: opts, named: map[string]netip.Addr{}, watch: watch{signal: dataplane.NewSignal()}}
+	r := &p.runner
+	r.Loop, r.Now = dataplane.NewLoop("HNS"), opts.now
+	r.Rest = func(now time.Time) time.Duration { return opts.MinSync - now.Sub(r.Start) }
+	r.In = dataplane.NewInbox(func(fs ...k8s.Family) {
 		p.status.queued(p.opts.now())
 		p.opts.Hooks.Queued(fs...)
 	})
+	p.calls.loop = r.Loop
 	p.status.init(opts.NetworkName)
 	return p, nil
 }
 
 // Loops returns what the plane's goroutines work on and since when.
-func (p *Plane) Loops() []*dataplane.Loop { return []*dataplane.Loop{p.loop} }
+func (p *Plane) Loops() []*dataplane.Loop { return []*dataplane.Loop{p.runner.Loop} }
 
 // Update takes the model of the Services; the first call must carry everything in changes. It does not block on HNS, and the model
 // may change once it has returned.
-func (p *Plane) Update(model *k8s.Model, changes k8s.Changes) { p.inbox.Put(model, changes) }
+func (p *Plane) Update(model *k8s.Model, changes k8s.Changes) { p.runner.In.Put(model, changes) }
 
 // Run waits for the first Update, and keeps HNS in step with the model until the context ends; HNS is left unchanged then. Errors are
 // reported in Status, and what failed is tried again. It returns nil when the context has ended.
 func (p *Plane) Run(ctx context.Context) error {
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	defer p.background.Wait()
-	defer func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.watch.unregister()
-	}()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-p.inbox.Signal:
-		case <-p.watch.signal:
-			p.mu.Lock()
-			p.notReady = 0 // the CNI plugin is at work: its other objects follow soon
-			p.mu.Unlock()
-		case <-timer.C:
-		}
-		began := p.opts.now()
-		p.loop.Work("a sync with HNS")
-		next := p.sync(ctx)
-		p.loop.Rest()
-		// Changes that arrive while HNS is at work, or right after, go into one sync.
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(max(0, p.opts.MinSync-p.opts.now().Sub(began))):
-		}
-		timer.Reset(max(0, next.Sub(p.opts.now())))
-	}
+	p.runner.Run(ctx, &steps{Plane: p}, "a sync with HNS")
+	p.background.Wait()
+	p.runner.Lock()
+	defer p.runner.Unlock()
+	p.watch.unregister()
+	return nil
 }
 
-// takeUpdates applies what has arrived in the inbox, and reports whether there is a model by now. p.mu is held.
-func (p *Plane) takeUpdates() (ready bool) {
-	u := p.inbox.Take()
-	if u == nil {
-		return p.ports != nil
-	}
+// steps is the Plane as its runner sees it.
+type steps struct {
+	*Plane
+	next time.Time // when to sync again if nothing changes
+}
+
+// Take is part of dataplane.Steps.
+func (p *steps) Take(u *dataplane.Update) {
 	if p.ports == nil {
 		p.ports, p.checks = map[k8s.PortName]*k8s.ServicePort{}, map[k8s.ServiceName]k8s.HealthCheck{}
 	}
 	p.node = u.Facts.Node
-	if p.since.IsZero() {
-		p.since = u.Arrived
-	}
 	for name, sp := range u.Ports {
 		if sp == nil {
 			delete(p.ports, name)
@@ -134,5 +109,19 @@ func (p *Plane) takeUpdates() (ready bool) {
 			p.checks[name] = *c
 		}
 	}
-	return true
 }
+
+// Changed is part of dataplane.Steps.
+func (p *steps) Changed() <-chan struct{} { return p.watch.signal }
+
+// Step is part of dataplane.Steps.
+func (p *steps) Step(ctx context.Context) error {
+	if p.runner.Noticed {
+		p.runner.Noticed, p.notReady = false, 0 // the CNI plugin is at work: its other objects follow soon
+	}
+	p.next = p.sync(ctx)
+	return nil
+}
+
+// Next is part of dataplane.Steps.
+func (p *steps) Next() time.Time { return p.next }

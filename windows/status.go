@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/internal/dataplane"
-	"github.com/nkp-proxy/nkp/internal/latency"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/windows/hns"
 	"github.com/nkp-proxy/nkp/windows/plan"
@@ -67,7 +66,7 @@ type Status struct {
 	// Calls are those into HNS, by name.
 	Calls map[string]CallCount `json:"calls"`
 	// Programming is the latency from the arrival of a change until HNS had it.
-	Programming latency.Programming `json:"programming"`
+	Programming dataplane.Programming `json:"programming"`
 }
 
 // Failure is an object that HNS refused.
@@ -111,10 +110,9 @@ func (p *Plane) Detail() Status {
 
 // statusRecord is the status as Run records it. It is safe for concurrent use.
 type statusRecord struct {
-	mu      sync.Mutex // protects all below; apart from Plane.mu, so that Status never waits for HNS
+	mu      sync.Mutex // protects all below; apart from the runner's lock, so that Status never waits for HNS
 	s       Status
 	v       hns.Version
-	changes latency.Recent
 	stale   reconcile.Stale
 	ports   error                     // why the free ports could not be counted
 	root    string                    // why health checks are not forwarded
@@ -208,7 +206,6 @@ func (b *statusRecord) get(now time.Time) Status {
 	s := b.s
 	s.Why = b.why(now)
 	s.InStep = s.Why == ""
-	s.Programming = b.changes.Programming()
 	s.Failures = append([]Failure{}, s.Failures...)
 	s.Waiting = append([]string{}, s.Waiting...)
 	if b.root != "" {
@@ -242,14 +239,11 @@ func (b *statusRecord) queued(now time.Time) {
 	b.s.Queued, b.done = now, false
 }
 
-// programmed records that all changes received are in HNS now; since is when the oldest one arrived, zero: there was none.
-func (b *statusRecord) programmed(since time.Time) {
+// programmed records that all changes received are in HNS now, and how long they took.
+func (b *statusRecord) programmed(p dataplane.Programming) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.done = true
-	if !since.IsZero() {
-		b.changes.Add(time.Since(since))
-	}
+	b.done, b.s.Programming = true, p
 }
 
 func (b *statusRecord) begin(now time.Time) {

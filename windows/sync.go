@@ -19,12 +19,7 @@ import (
 
 // sync brings HNS in step with the model and returns when to run again if nothing changes.
 func (p *Plane) sync(ctx context.Context) (next time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	began := p.opts.now()
-	if !p.takeUpdates() {
-		return began.Add(p.opts.AuditPeriod)
-	}
 	p.status.begin(began)
 	p.register()
 	p.readPorts(ctx, began)
@@ -42,15 +37,12 @@ func (p *Plane) sync(ctx context.Context) (next time.Time) {
 		p.opts.Log.Info("synced with HNS", "steps", result.Steps, "failures", len(result.Refused), "took", p.opts.now().Sub(began).Round(time.Millisecond))
 	}
 	if err != nil || len(result.Waiting) > 0 {
-		next = began.Add(min(waitPollMost, p.opts.AuditPeriod, waitPoll<<min(p.notReady, 10)))
-		p.notReady++
+		next = began.Add(min(waitPollMost, p.opts.AuditPeriod, p.notReady.Failed()))
 	} else {
 		p.notReady = 0
 		next = cmp.Or(p.enumerated, began).Add(p.opts.AuditPeriod)
 	}
-	if at := result.Retry(); !at.IsZero() && at.Before(next) {
-		next = at
-	}
+	next = dataplane.Earliest(next, result.Retry())
 	if err == nil && p.reread(ctx, began) {
 		next = p.opts.now()
 	}
@@ -68,7 +60,7 @@ func (p *Plane) reread(ctx context.Context, now time.Time) (again bool) {
 		return false
 	}
 	end := time.Now().Add(rereadSlice)
-	p.rereading = p.engine.Reread(func() bool { return ctx.Err() != nil || len(p.inbox.Signal) > 0 || time.Now().After(end) })
+	p.rereading = p.engine.Reread(func() bool { return ctx.Err() != nil || len(p.runner.In.Signal) > 0 || time.Now().After(end) })
 	return true
 }
 
@@ -95,9 +87,9 @@ func (p *Plane) trySync(ctx context.Context, now time.Time) (r reconcile.Result,
 		p.enumerated = time.Time{}
 	}
 	if err == nil && ctx.Err() == nil {
-		p.inbox.WhileIdle(func() {
-			p.status.programmed(p.since)
-			p.since = time.Time{}
+		programming := p.runner.InForce()
+		p.runner.In.WhileIdle(func() {
+			p.status.programmed(programming)
 			p.opts.Hooks.InStep(dataplane.Families...)
 		})
 	}
@@ -108,7 +100,7 @@ func (p *Plane) trySync(ctx context.Context, now time.Time) (r reconcile.Result,
 // still has the endpoints that nkp knows: then the network exists, and no pod has come or gone. Else it returns nil. That takes 1 call,
 // observe 5.
 func (p *Plane) undisturbed(now time.Time) (*plan.Facts, *plan.Wanted) {
-	if p.since.IsZero() || now.Sub(p.enumerated) >= p.opts.AuditPeriod {
+	if !p.runner.Pending() || now.Sub(p.enumerated) >= p.opts.AuditPeriod {
 		return nil, nil
 	}
 	facts, err := p.facts()
@@ -182,12 +174,12 @@ var errUnknown = errors.New("the Services are not known yet")
 // Diff returns the steps that would bring HNS in step, one a line; "": it is in step. It writes nothing. Update must have
 // been called. A call into HNS cannot be cancelled: the context is checked before the first one.
 func (p *Plane) Diff(ctx context.Context) (string, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.runner.Lock()
+	defer p.runner.Unlock()
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
-	if !p.takeUpdates() {
+	if !p.runner.TakeUpdates(&steps{Plane: p}) {
 		return "", errUnknown
 	}
 	facts, err := p.observe(p.opts.now())

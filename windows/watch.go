@@ -3,20 +3,21 @@ package windows
 import (
 	"sync/atomic"
 
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/windows/hns"
 )
 
 // watch has Run sync as soon as HNS reports that a network was created or deleted. Without that the next sync finds it, which is up
 // to half a minute later.
 type watch struct {
-	signal chan struct{} // holds at most one
-	active atomic.Bool   // HNS notifies
-	stop   func()        // nil: not registered
-	off    bool          // this HNS has no notifications
-	failed bool          // the log has the last error
+	signal dataplane.Signal
+	active atomic.Bool // HNS notifies
+	stop   func()      // nil: not registered
+	off    bool        // this HNS has no notifications
+	failed bool        // the log has the last error
 }
 
-// register registers with HNS unless that is done. HNS ends a registration when its service stops. p.mu is held.
+// register registers with HNS unless that is done. HNS ends a registration when its service stops. The runner is locked.
 func (p *Plane) register() {
 	w := &p.watch
 	if p.open() != nil || w.off || w.active.Load() {
@@ -28,10 +29,7 @@ func (p *Plane) register() {
 		if lost {
 			w.active.Store(false)
 		}
-		select {
-		case w.signal <- struct{}{}:
-		default:
-		}
+		w.signal.Notify()
 	})
 	if err == nil {
 		w.stop, w.failed = stop, false

@@ -28,8 +28,8 @@ func (w *worker) verify(ctx context.Context) {
 	case err == nil:
 		w.Unverified, w.verifyPause = nil, 0
 	default:
-		w.Unverified, w.verifyPause = err, fallback.BackOff(w.verifyPause)
-		pause := max(w.verifyPause, time.Since(now))
+		w.Unverified = err
+		pause := max(w.verifyPause.Failed(), time.Since(now))
 		w.CheckAt = time.Now().Add(pause) // both, because success of one says nothing of the other
 		w.localnet.next = w.CheckAt
 		w.Log.Error("iptables failed; trying again", "in", pause, "error", err)
@@ -60,7 +60,7 @@ func (w *worker) check(ctx context.Context) error {
 		} else {
 			w.fullCheckAt = time.Now().Add(max(w.Opts.SyncPeriod, fallback.IdleShare*time.Since(start)))
 			if drift == "" {
-				w.Report((*fallback.FamilyStatus).Audited)
+				w.Report(func(s *fallback.FamilyStatus) { s.Audited() })
 			}
 		}
 	}

@@ -110,7 +110,7 @@ func testFailedReadBackIsShown(t *testing.T) {
 		if s.status.InStep || !strings.Contains(s.status.LastError, "cannot read back the installed rules: lock is held") {
 			t.Errorf("%s: in step %t, last error %q", when, s.status.InStep, s.status.LastError)
 		}
-		if in := time.Until(s.worker.Next()); in > time.Minute || in > 2*s.worker.verifyPause {
+		if in := time.Until(s.worker.Next()); in > time.Minute || in > 2*time.Duration(s.worker.verifyPause) {
 			t.Errorf("%s: read back again in %v", when, in)
 		}
 	}

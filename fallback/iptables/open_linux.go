@@ -7,6 +7,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -18,11 +19,11 @@ func (k kernel) Open(ctx context.Context, p *fallback.Plane) (map[k8s.Family]fun
 		if !errors.Is(err, restore.ErrBusy) || ctx.Err() != nil {
 			return serve, err
 		}
-		p.Log.Warn("cannot read the iptables tables now; retrying", "in", fallback.RetryMin, "error", err)
+		p.Log.Warn("cannot read the iptables tables now; retrying", "in", dataplane.RetryFirst, "error", err)
 		p.Failed(err)
 		select {
 		case <-ctx.Done():
-		case <-time.After(fallback.RetryMin):
+		case <-time.After(dataplane.RetryFirst):
 		}
 	}
 }

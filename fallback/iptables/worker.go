@@ -28,10 +28,10 @@ type worker struct {
 	limits  limits
 	took    time.Duration // the last transaction
 
-	due         todo          // what to do before Services
-	gcAt        time.Time     // when to delete garbage; zero: nothing there
-	fullCheckAt time.Time     // when to check every rule; CheckAt is when to check the canaries
-	verifyPause time.Duration // after the last check, or the last repair of the guard, failed
+	due         todo              // what to do before Services
+	gcAt        time.Time         // when to delete garbage; zero: nothing there
+	fullCheckAt time.Time         // when to check every rule; CheckAt is when to check the canaries
+	verifyPause dataplane.Backoff // after the last check, or the last repair of the guard, failed
 }
 
 func newWorker(of *fallback.Worker, t tables, l limits) *worker {
@@ -54,10 +54,7 @@ const (
 	fullReadBack      // read back what is there
 )
 
-// Changed is part of fallback.Steps: iptables tells of no change.
-func (w *worker) Changed() <-chan struct{} { return nil }
-
-// Take is part of fallback.Steps.
+// Take is part of dataplane.Steps.
 func (w *worker) Take(u *dataplane.Update) {
 	for n, it := range itemsOf(u, w.Family) {
 		w.Stale.Note(n, w.want.items[n].port, it.port)
@@ -72,6 +69,7 @@ func (w *worker) Take(u *dataplane.Update) {
 	if !u.Node {
 		return
 	}
+	w.Stale.SetNode(&u.Facts.Node)
 	first := w.want.compiler == nil
 	c := w.Opts.Config
 	c.BriefEndpoints = w.want.brief()
@@ -83,7 +81,7 @@ func (w *worker) Take(u *dataplane.Update) {
 	}
 }
 
-// Step is part of fallback.Steps.
+// Step is part of dataplane.Steps.
 func (w *worker) Step(ctx context.Context) (err error) {
 	w.verify(ctx)
 	full := w.due >= fixedChains
@@ -112,18 +110,12 @@ func (w *worker) Step(ctx context.Context) (err error) {
 	return w.collect(ctx)
 }
 
-// Next is part of fallback.Steps.
+// Next is part of dataplane.Steps.
 func (w *worker) Next() time.Time {
-	next := w.CheckAt
 	if !w.Settled() || w.due > nothing {
 		return w.NotUntil
 	}
-	for _, t := range []time.Time{w.localnet.next, w.Stale.Due(), w.gcAt, w.Refused.Next()} {
-		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
-			next = t
-		}
-	}
-	return next
+	return dataplane.Earliest(w.CheckAt, w.localnet.next, w.Stale.Due(), w.gcAt, w.Refused.Next())
 }
 
 // prepare does the work that must precede Services.

@@ -283,12 +283,12 @@ func testRefusedService(t *testing.T, l limits) {
 	s.must("before")
 
 	var refused []string
-	s.opts.Hooks.Refused = func(r dataplane.Refusal) {
+	s.worker.Refused = dataplane.NewRefusals[k8s.PortName]("iptables", s.opts.Log, func(r dataplane.Refusal) {
 		if !strings.Contains(r.Reason, "10.0.99.99") {
 			t.Errorf("%s: the reason %q does not give the line", r.Port, r.Reason)
 		}
 		refused = append(refused, r.Port.String())
-	}
+	})
 	s.tables.refuse = func(line string) bool { return strings.Contains(line, "10.0.99.99") }
 	for n, p := range c.Ports {
 		q := *p
@@ -408,7 +408,7 @@ func TestEverythingRefused(t *testing.T) {
 	if tries == 0 || tries > 20*maxRefused {
 		t.Errorf("%d tries", tries)
 	}
-	if s.status.InStep || s.status.Pending == 0 || s.status.LastError == "" || time.Until(s.worker.NotUntil) < fallback.RetryMin/2 {
+	if s.status.InStep || s.status.Pending == 0 || s.status.LastError == "" || time.Until(s.worker.NotUntil) < dataplane.RetryFirst/2 {
 		t.Errorf("status: %+v, pause until %v", s.status, s.worker.NotUntil)
 	}
 	s.tables.refuse = nil

@@ -35,7 +35,6 @@ func TestRefusedService(t *testing.T) {
 	m := shapes.Many(20)
 	step := func(c k8s.Changes) {
 		in.Put(m, c)
-		w.TakeUpdates(w)
 		w.NotUntil = time.Time{}
 		w.Round(t.Context(), w)
 	}
@@ -86,12 +85,12 @@ func TestRefusedService(t *testing.T) {
 	if s := listed("endpoints"); strings.Count(s, vip(7)) != shapes.Endpoints {
 		t.Errorf("a read-back before it is tried again removes it:\n%s", s)
 	}
-	attempts := len(refused)
+	attempts := 0
 	again := func() {
 		for _, r := range w.Refused.All() { // the pause is over
 			w.Refused.Refuse(bad, r, time.Now().Add(-2*dataplane.RetryMost))
 		}
-		w.NotUntil = time.Time{}
+		attempts, w.NotUntil = len(refused), time.Time{}
 		w.Round(t.Context(), w)
 	}
 	if again(); len(refused) != attempts+1 {

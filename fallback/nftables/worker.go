@@ -31,7 +31,8 @@ type worker struct {
 	localnet  fallback.Localnet
 	flowtable flowtable
 
-	unknown bool // what is installed is not known: it is read back first
+	lookFrom time.Time // the earliest time to compare what is installed because another program changed the table
+	unknown  bool      // what is installed is not known: it is read back first
 }
 
 // newWorker returns a worker with open sockets.
@@ -87,10 +88,10 @@ func (w *worker) serve(ctx context.Context) {
 	w.Run(ctx, w, "bringing the table in step")
 }
 
-// Changed is part of fallback.Steps.
+// Changed is part of dataplane.Steps.
 func (w *worker) Changed() <-chan struct{} { return w.watch.Changed }
 
-// Take is part of fallback.Steps.
+// Take is part of dataplane.Steps.
 func (w *worker) Take(u *dataplane.Update) {
 	for n, sp := range u.Ports {
 		w.Stale.Note(n, w.want[n], sp)
@@ -108,6 +109,7 @@ func (w *worker) Take(u *dataplane.Update) {
 	if !u.Node {
 		return
 	}
+	w.Stale.SetNode(&u.Facts.Node)
 	first := w.compiler == nil
 	w.compiler = rules.NewCompiler(w.options().config(w.flowtable.lacking), w.Family, &u.Facts)
 	if !first {
@@ -115,7 +117,7 @@ func (w *worker) Take(u *dataplane.Update) {
 	}
 }
 
-// Step is part of fallback.Steps.
+// Step is part of dataplane.Steps.
 func (w *worker) Step(ctx context.Context) (err error) {
 	defer func() { w.broken = err != nil }()
 	if w.broken {
@@ -142,38 +144,32 @@ func (w *worker) Step(ctx context.Context) (err error) {
 	return err
 }
 
-// Next is part of fallback.Steps.
+// Next is part of dataplane.Steps.
 func (w *worker) Next() time.Time {
-	if w.broken {
-		return w.NotUntil
-	}
-	next := w.CheckAt
-	for _, t := range []time.Time{w.Stale.Due(), w.Refused.Next(), w.flowtable.lookAt} {
-		if !t.IsZero() && t.Before(next) {
-			next = t
-		}
-	}
-	return next
+	return dataplane.Earliest(w.CheckAt, w.Stale.Due(), w.Refused.Next(), w.flowtable.lookAt)
 }
 
 // check compares the installed table with what nkp has installed, if that is due or another program changed the table. The step
 // that follows repairs differences.
 func (w *worker) check() error {
 	now := time.Now()
+	if w.Noticed {
+		w.CheckAt, w.Noticed = w.lookFrom, false
+	}
 	if w.unknown || now.Before(w.CheckAt) {
 		return nil
 	}
 	drift, err := w.drifted()
 	took := time.Since(now)
-	w.CheckAt, w.LookFrom = time.Now().Add(max(w.Opts.SyncPeriod, fallback.IdleShare*took)), time.Now().Add(lookShare*took)
+	w.CheckAt, w.lookFrom = time.Now().Add(max(w.Opts.SyncPeriod, fallback.IdleShare*took)), time.Now().Add(lookShare*took)
 	switch {
 	case errors.Is(err, netlink.ErrInterrupted):
-		w.CheckAt = time.Now().Add(fallback.RetryMin) // another program is at work
+		w.CheckAt = time.Now().Add(dataplane.RetryFirst) // another program is at work
 		return nil
 	case err != nil:
 		return err
 	case drift == "":
-		w.Report((*fallback.FamilyStatus).Audited)
+		w.Report(func(s *fallback.FamilyStatus) { s.Audited() })
 		return nil
 	}
 	w.Log.Warn("another program changed nkp's table: repairing", "what", drift)

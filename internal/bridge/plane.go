@@ -84,7 +84,7 @@ func New(set Settings, db *ovsdb.Client, hooks Hooks, log *slog.Logger) *Plane {
 	p.stale = staleUDP{set: &p.set, db: db, hooks: &p.hooks, log: log}
 	p.prog = programmer{
 		set: &p.set, hooks: &p.hooks, log: log, alive: &p.alive, node: &p.node, stale: &p.stale,
-		surplus: map[flow.Key]*flow.Flow{}, refused: dataplane.NewRefusals[k8s.PortName](),
+		surplus: map[flow.Key]*flow.Flow{}, refused: dataplane.NewRefusals[k8s.PortName]("the switch", log, p.hooks.Refused),
 	}
 	p.stale.settled = p.prog.settled
 	p.affinity = affinity{set: &p.set, log: log}
@@ -223,7 +223,7 @@ func (p *Plane) loop(ctx context.Context) error {
 			p.countPins(ctx)
 			if err := p.countDrops(ctx); err != nil && ctx.Err() == nil {
 				p.log.Debug("cannot read the counters of dropped packets", "error", err)
-				g.stats.failed(err)
+				g.stats.Failed(err)
 			}
 			g.checkCount(ctx)
 		case <-audit.C:
@@ -294,7 +294,7 @@ func (p *Plane) countPins(ctx context.Context) {
 	}
 	if err := p.affinity.count(ctx, p.prog.conn, p.prog.compiler); err != nil && ctx.Err() == nil {
 		p.log.Warn("cannot count the clients of session affinity", "error", err)
-		p.prog.stats.failed(err)
+		p.prog.stats.Failed(err)
 	}
 }
 

@@ -79,7 +79,7 @@ func (g *programmer) ensureMeters(ctx context.Context) {
 
 // failed closes the connection after an error; ofctrl.Client reconnects.
 func (g *programmer) failed(err error) {
-	g.stats.failed(err)
+	g.stats.Failed(err)
 	g.conn.Close()
 	g.disconnected(err)
 }
@@ -119,7 +119,7 @@ func (g *programmer) update(ctx context.Context, ports map[k8s.PortName]*k8s.Ser
 	d := g.compiler.Update(ports)
 	g.push(ctx, d)
 	if !d.Empty() && g.installed(ports) {
-		g.stats.programmed(time.Since(arrived))
+		g.stats.changes.Add(time.Since(arrived))
 	}
 }
 
@@ -213,7 +213,7 @@ func (g *programmer) sent(rest *flow.Delta, now time.Time) {
 	g.refused.ForgetIf(func(n k8s.PortName) bool { return !g.refused.Waits(n, now) }) // the switch has accepted them now
 	g.pending, g.unsent, g.flows = rest, false, flowsUnknown
 	if g.refused.Len() == 0 {
-		g.stats.LastError = ""
+		g.stats.Recovered()
 	}
 	if rest.Empty() && len(g.surplus) == 0 {
 		g.flows = g.compiler.Flows()
@@ -234,9 +234,9 @@ func (g *programmer) commit(ctx context.Context, d *flow.Delta) bool {
 	case errors.As(err, &tx) && tx.Installed():
 		g.measured(d, res, 0, false)
 		g.log.Warn("switch is in step, but not every meter was deleted", "error", err)
-		g.stats.failed(err)
+		g.stats.Failed(err)
 	case errors.As(err, &tx) && len(tx.Rejected) > 0:
-		g.stats.failed(err)
+		g.stats.Failed(err)
 		g.measured(d, res, len(tx.Rejected)+tx.More, false)
 		g.noteRefused(tx.Rejected)
 		return false

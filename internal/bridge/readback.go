@@ -29,7 +29,7 @@ func (g *programmer) readBack(ctx context.Context) {
 		g.cannotRead(ctx, err)
 		return
 	}
-	g.stats.Compared, g.stats.Audits = time.Now(), g.stats.Audits+1
+	g.stats.Audited()
 	g.alive.readBack()
 	g.unread, g.flows = found.unread, found.Flows()
 	g.lookForeign(true)
@@ -57,7 +57,6 @@ func (g *programmer) readBack(ctx context.Context) {
 
 // repairing records that the switch does not hold what nkp installed there, and reports whose flows and groups d restores.
 func (g *programmer) repairing(d *flow.Delta) {
-	g.stats.Repairs++
 	seen := map[k8s.PortName]bool{}
 	var names []string
 	scratch := &flow.Delta{}
@@ -72,8 +71,8 @@ func (g *programmer) repairing(d *flow.Delta) {
 	whose := dataplane.Some(names)
 	g.log.Warn("another program changed the switch: repairing", "services", whose, "setFlows", len(d.SetFlows), "setGroups", len(d.SetGroups),
 		"deleteFlows", len(d.DelFlows), "deleteGroups", len(d.DelGroups))
-	g.stats.lastRepair = &dataplane.Repair{At: time.Now(), What: fmt.Sprintf("another program had changed flows or groups of %s: flows set %d, groups set %d, flows deleted %d, groups deleted %d",
-		whose, len(d.SetFlows), len(d.SetGroups), len(d.DelFlows), len(d.DelGroups))}
+	g.stats.Repairing(fmt.Sprintf("flows or groups of %s: flows set %d, groups set %d, flows deleted %d, groups deleted %d",
+		whose, len(d.SetFlows), len(d.SetGroups), len(d.DelFlows), len(d.DelGroups)))
 }
 
 // diff reads the switch back and compares. It changes nothing on the switch.

@@ -26,10 +26,7 @@ func (g *programmer) noteRefused(rejected []ofctrl.Rejection) {
 			continue
 		}
 		seen[n] = true
-		refusal := g.refused.Refuse(n, dataplane.Refusal{Port: n, Reason: r.String()}, now)
-		g.hooks.Refused(refusal)
-		g.log.Error("the switch refused a Service; other Services are not affected; will retry", "service", ownerText(n), "error", r.String(),
-			"retryIn", refusal.RetryAt.Sub(now))
+		g.refused.Refuse(n, dataplane.Refusal{Port: n, Reason: r.String()}, now)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/dpctl"
-	"github.com/nkp-proxy/nkp/internal/latency"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ofctrl"
 	"github.com/nkp-proxy/nkp/ovsdb"
@@ -26,24 +25,20 @@ type Status struct {
 	Flows  int `json:"flows"`  // wanted
 	Groups int `json:"groups"` // wanted
 
-	InStep      bool              `json:"inStep"`             // the switch holds what is wanted
-	Why         string            `json:"why,omitempty"`      // why not, or why that is not known
-	FailOpen    string            `json:"failOpen,omitempty"` // why flows are not in force although the switch holds them; also among the warnings
-	LastSync    *time.Time        `json:"lastSync"`
-	Programming ProgrammingStats  `json:"programming"`
-	Compared    *time.Time        `json:"compared"` // when the whole switch was last read back and compared
-	Audits      int               `json:"audits"`   // read-backs of the whole switch since the start, each compared to its end
-	Repairs     int               `json:"repairs"`  // times the switch was found to differ while connected
-	LastRepair  *dataplane.Repair `json:"lastRepair,omitempty"`
-	Refused     []RefusedStatus   `json:"refused"`
-	Foreign     int               `json:"foreign"` // flows of other owners in nkp's own tables
-	Rejects     RejectStats       `json:"rejects"`
-	Affinity    AffinityStatus    `json:"affinity"`
-	RestingIDs  int               `json:"restingIDs"`          // of Service ports that are gone, which no other gets yet
-	Conntrack   *dpctl.Usage      `json:"conntrack"`           // null: there is no bridge
-	Megaflows   *dpctl.Megaflows  `json:"megaflows"`           // null: there is no bridge
-	LastError   string            `json:"lastError,omitempty"` // "" once the switch has accepted everything again
-	LastErrorAt time.Time         `json:"lastErrorAt,omitzero"`
+	InStep      bool             `json:"inStep"`             // the switch holds what is wanted
+	Why         string           `json:"why,omitempty"`      // why not, or why that is not known
+	FailOpen    string           `json:"failOpen,omitempty"` // why flows are not in force although the switch holds them; also among the warnings
+	LastSync    *time.Time       `json:"lastSync"`
+	Programming ProgrammingStats `json:"programming"`
+	dataplane.Record
+	Compared   *time.Time       `json:"compared"` // in place of the Record's; nil: not yet
+	Refused    []RefusedStatus  `json:"refused"`
+	Foreign    int              `json:"foreign"` // flows of other owners in nkp's own tables
+	Rejects    RejectStats      `json:"rejects"`
+	Affinity   AffinityStatus   `json:"affinity"`
+	RestingIDs int              `json:"restingIDs"` // of Service ports that are gone, which no other gets yet
+	Conntrack  *dpctl.Usage     `json:"conntrack"`  // null: there is no bridge
+	Megaflows  *dpctl.Megaflows `json:"megaflows"`  // null: there is no bridge
 }
 
 // BridgeStatus is the switch as its database shows it.
@@ -72,9 +67,7 @@ type ChannelStatus struct {
 // over the last 1,000 changes, and the part of it spent in the channel, from a transaction's first message to the reply to
 // its commit, over the last 1,000 transactions.
 type ProgrammingStats struct {
-	Changes         int     `json:"changes"`
-	P50Milli        float64 `json:"p50Milliseconds"`
-	P99Milli        float64 `json:"p99Milliseconds"`
+	dataplane.Programming
 	ChannelP50Milli float64 `json:"channelP50Milliseconds"`
 	ChannelP99Milli float64 `json:"channelP99Milliseconds"`
 	// First is the first transaction since the start: what differed then.
@@ -105,36 +98,26 @@ type RejectStats struct {
 
 // statistics are the loop's own counters.
 type statistics struct {
-	LastSync    time.Time
-	LastError   string
-	LastErrorAt time.Time
-	Compared    time.Time // of the last audit
-	Audits      int
-	Repairs     int
-	lastRepair  *dataplane.Repair // not changed once it is set
+	LastSync time.Time
+	dataplane.Record
 	Drifts      int
-	Connections uint64         // made since the start
-	dropped     uint64         // packet-ins, by connections that have ended
-	changes     latency.Recent // from a change's arrival to the reply
-	channel     latency.Recent // from a transaction's first message to the reply
+	Connections uint64           // made since the start
+	dropped     uint64           // packet-ins, by connections that have ended
+	changes     dataplane.Recent // from a change's arrival to the reply
+	channel     dataplane.Recent // from a transaction's first message to the reply
 	first       *TransactionStats
 }
-
-func (s *statistics) programmed(d time.Duration) { s.changes.Add(d) }
 
 func (s *statistics) synced(res ofctrl.Result, objects int) {
 	s.LastSync = time.Now()
 	s.channel.Add(res.Duration)
 	if s.first == nil {
-		s.first = &TransactionStats{Objects: objects, Milli: latency.Milliseconds(res.Duration)}
+		s.first = &TransactionStats{Objects: objects, Milli: dataplane.Milliseconds(res.Duration)}
 	}
 }
 
-func (s *statistics) failed(err error) { s.LastError, s.LastErrorAt = err.Error(), time.Now() }
-
 func (s *statistics) programming() ProgrammingStats {
-	p := ProgrammingStats{Changes: s.changes.Count(), First: s.first}
-	p.P50Milli, p.P99Milli = s.changes.Quantiles()
+	p := ProgrammingStats{Programming: s.changes.Programming(), First: s.first}
 	p.ChannelP50Milli, p.ChannelP99Milli = s.channel.Quantiles()
 	return p
 }
@@ -170,7 +153,7 @@ func (p *Plane) busyStatus() dataplane.Status {
 		Bridge:   BridgeStatus{Name: sw.Bridge, Exists: sw.Exists, Datapath: sw.DatapathType, OVSVersion: sw.OVSVersion, Lacks: []string{}},
 		Database: p.database(),
 		Channel:  ChannelStatus{Target: target, Connected: f.Connected, LastError: "not known: the data plane is busy"},
-		Flows:    f.FlowsWanted, Groups: f.GroupsWanted, Repairs: f.Repairs, Foreign: f.Foreign, Rejects: f.Rejects, Refused: []RefusedStatus{},
+		Flows:    f.FlowsWanted, Groups: f.GroupsWanted, Record: dataplane.Record{Repairs: f.Repairs}, Foreign: f.Foreign, Rejects: f.Rejects, Refused: []RefusedStatus{},
 	}
 	s.Why = "the data plane is busy"
 	const busy = "the data plane is busy with the switch: its status is incomplete and may be out of date"
@@ -195,12 +178,9 @@ func (p *Plane) status() dataplane.Status {
 		Why:         why,
 		FailOpen:    p.failOpen,
 		Programming: p.prog.stats.programming(),
-		Audits:      p.prog.stats.Audits,
-		Repairs:     p.prog.stats.Repairs,
-		LastRepair:  p.prog.stats.lastRepair,
+		Record:      p.prog.stats.Record,
 		Foreign:     p.prog.foreign.Number,
 		Refused:     []RefusedStatus{},
-		LastError:   p.prog.stats.LastError,
 		Rejects:     p.rejects.stats(p.prog.stats.dropped),
 		Affinity:    p.affinity.status(),
 	}
@@ -212,12 +192,8 @@ func (p *Plane) status() dataplane.Status {
 		t := p.prog.stats.LastSync
 		s.LastSync = &t
 	}
-	if !p.prog.stats.Compared.IsZero() {
-		t := p.prog.stats.Compared
-		s.Compared = &t
-	}
-	if s.LastError != "" {
-		s.LastErrorAt = p.prog.stats.LastErrorAt
+	if !s.Record.Compared.IsZero() {
+		s.Compared = &s.Record.Compared
 	}
 	if p.prog.conn != nil {
 		s.Rejects.Dropped += p.prog.conn.PacketInDrops()
@@ -247,7 +223,7 @@ func (p *Plane) status() dataplane.Status {
 	}
 	return dataplane.Status{
 		InStep: s.InStep, Why: why, Refusals: refusals, Notices: p.affinity.notices(), Warnings: warnings,
-		Programming: p.prog.stats.changes.Programming(), Detail: s,
+		Programming: s.Programming.Programming, Detail: s,
 	}
 }
 

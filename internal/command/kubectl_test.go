@@ -15,7 +15,7 @@ import (
 	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/bridge"
-	"github.com/nkp-proxy/nkp/internal/latency"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/remote"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/test/wait"
@@ -111,11 +111,11 @@ func TestMergeServices(t *testing.T) {
 func TestNodesText(t *testing.T) {
 	now := time.Now()
 	in := &agent.Status{Node: "a", Mode: "ovs", Version: "v1", Started: now.Add(-time.Hour), ServicePorts: 7, Endpoints: 9, Source: agent.SourceStatus{Synced: true},
-		Status: &bridge.Status{InStep: true, Bridge: bridge.BridgeStatus{Exists: true}, Programming: bridge.ProgrammingStats{Changes: 3, P99Milli: 12.34}}}
+		Status: &bridge.Status{InStep: true, Bridge: bridge.BridgeStatus{Exists: true}, Programming: bridge.ProgrammingStats{Programming: dataplane.Programming{Changes: 3, P99Milli: 12.34}}}}
 	out := &agent.Status{Node: "b", Mode: "ovs", Version: "v1", Started: now, Source: agent.SourceStatus{Kind: "API server u"}, Status: &bridge.Status{},
 		Warnings: []string{"the disk is full"}}
 	inTables := &agent.Status{Node: "d", Mode: "nftables", Version: "v1", Started: now, Source: agent.SourceStatus{Synced: true},
-		NFTables: &fallback.Status{Families: []fallback.FamilyStatus{{Family: "IPv4", InStep: true, Programming: latency.Programming{Changes: 1, P99Milli: 0.5}}}}}
+		NFTables: &fallback.Status{Families: []fallback.FamilyStatus{{Family: "IPv4", InStep: true, Programming: dataplane.Programming{Changes: 1, P99Milli: 0.5}}}}}
 	var b strings.Builder
 	err := writeNodes(&b, &clusterStatus{WithoutNkp: []string{"e", "f", "g", "h"}, Nodes: []answer[agent.Status]{
 		{Node: "a", Answer: in}, {Node: "b", Answer: out}, {Node: "c", Error: "nkp on node c: timeout"}, {Node: "d", Answer: inTables}}}, now)

@@ -13,7 +13,7 @@ import (
 	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/bridge"
-	"github.com/nkp-proxy/nkp/internal/latency"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/windows"
 )
 
@@ -313,7 +313,7 @@ func (t *statusText) hns(s *windows.Status) {
 	t.lastError(s.Error, time.Time{})
 }
 
-func (t *statusText) programming(p *latency.Programming) {
+func (t *statusText) programming(p *dataplane.Programming) {
 	t.line("programming", "%s, p50 %.2f ms, p99 %.2f ms", count(p.Changes, "change"), p.P50Milli, p.P99Milli)
 }
 

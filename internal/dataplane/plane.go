@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/latency"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -42,7 +41,7 @@ type Status struct {
 	// Warnings are about the node or the plane as a whole, a line each.
 	Warnings []string
 	// Programming is from the arrival of a change until it was in force.
-	Programming latency.Programming
+	Programming Programming
 	// Detail is the state that only this plane has: *bridge.Status, *fallback.Status or *windows.Status.
 	Detail any
 }

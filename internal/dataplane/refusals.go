@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"cmp"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -28,21 +29,27 @@ type Refusal struct {
 // Refusals holds the refused items, by key. The installed rules of an item stay as they are. It is retried with exponential
 // backoff, or at once when it changes, and delays no other item. Refusals is not safe for concurrent use. The zero value is not usable.
 type Refusals[K comparable] struct {
+	by     string
+	log    *slog.Logger
+	hook   func(Refusal)
 	of     map[K]*Refusal
 	pauses workqueue.TypedRateLimiter[K]
 }
 
-// NewRefusals returns Refusals without any.
-func NewRefusals[K comparable]() *Refusals[K] {
-	return &Refusals[K]{of: map[K]*Refusal{}, pauses: workqueue.NewTypedItemExponentialFailureRateLimiter[K](RetryFirst, RetryMost)}
+// NewRefusals returns Refusals without any. Each one goes to the log, which names by as what refuses, and to hook.
+func NewRefusals[K comparable](by string, log *slog.Logger, hook func(Refusal)) *Refusals[K] {
+	return &Refusals[K]{by: by, log: log, hook: hook, of: map[K]*Refusal{},
+		pauses: workqueue.NewTypedItemExponentialFailureRateLimiter[K](RetryFirst, RetryMost)}
 }
 
-// Refuse records a refusal at the time now. It sets Times and RetryAt, and returns the whole.
-func (r *Refusals[K]) Refuse(key K, what Refusal, now time.Time) Refusal {
+// Refuse records and reports a refusal at the time now. It sets Times and RetryAt.
+func (r *Refusals[K]) Refuse(key K, what Refusal, now time.Time) {
 	what.RetryAt = now.Add(r.pauses.When(key))
 	what.Times = r.pauses.NumRequeues(key)
 	r.of[key] = &what
-	return what
+	r.log.Error(r.by+" refused a Service and will retry it; other Services are not affected", "service", what.Port,
+		"protocol", what.Port.Protocol, "object", what.Object, "error", what.Reason, "retryIn", what.RetryAt.Sub(now))
+	r.hook(what)
 }
 
 // Has reports whether the last attempt for key was refused.
@@ -72,9 +79,7 @@ func (r *Refusals[K]) ForgetIf(f func(K) bool) {
 // Next returns the time of the next retry; the zero Time if there is none.
 func (r *Refusals[K]) Next() (at time.Time) {
 	for _, f := range r.of {
-		if at.IsZero() || f.RetryAt.Before(at) {
-			at = f.RetryAt
-		}
+		at = Earliest(at, f.RetryAt)
 	}
 	return at
 }

@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"log/slog"
 	"testing"
 	"time"
 
@@ -14,14 +15,15 @@ func named(name string) k8s.PortName {
 // Pauses double from a second to a minute; the next try is that of what waits shortest; what was taken starts afresh.
 func TestRefusals(t *testing.T) {
 	now := time.Unix(1000, 0)
-	r := NewRefusals[k8s.PortName]()
+	var last Refusal
+	r := NewRefusals[k8s.PortName]("the switch", slog.New(slog.DiscardHandler), func(f Refusal) { last = f })
 	if !r.Next().IsZero() {
 		t.Error("there is a next try of nothing")
 	}
 	a, b := named("a"), named("b")
 	for i, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
-		f := r.Refuse(a, Refusal{Port: a, Reason: "no"}, now)
-		if f.Times != i+1 || !f.RetryAt.Equal(now.Add(want*time.Second)) {
+		r.Refuse(a, Refusal{Port: a, Reason: "no"}, now)
+		if f := last; f.Times != i+1 || !f.RetryAt.Equal(now.Add(want*time.Second)) {
 			t.Fatalf("refusal %d: %+v, want %v s", i+1, f, int(want))
 		}
 	}
@@ -36,7 +38,8 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("in the order of names: %v", list)
 	}
 	r.ForgetIf(func(n k8s.PortName) bool { return n == a })
-	if f := r.Refuse(a, Refusal{Port: a}, now); f.Times != 1 || f.RetryAt.Sub(now) != time.Second || r.Len() != 2 {
+	r.Refuse(a, Refusal{Port: a}, now)
+	if f := last; f.Times != 1 || f.RetryAt.Sub(now) != time.Second || r.Len() != 2 {
 		t.Errorf("refused again after it was taken: %+v", f)
 	}
 }

@@ -70,9 +70,7 @@ type Result struct {
 // Retry returns when to call Sync again for what failed; the zero Time: no need to.
 func (r *Result) Retry() (at time.Time) {
 	for _, f := range r.Refused {
-		if !f.RetryAt.IsZero() && (at.IsZero() || f.RetryAt.Before(at)) {
-			at = f.RetryAt
-		}
+		at = dataplane.Earliest(at, f.RetryAt)
 	}
 	return at
 }
@@ -80,7 +78,7 @@ func (r *Result) Retry() (at time.Time) {
 // New returns an engine; refused is called for each try that failed, now is the clock. A state file that cannot be read is
 // reported in the log.
 func New(host hns.Host, store StateFile, refused func(dataplane.Refusal), log *slog.Logger, now func() time.Time) *Engine {
-	e := &Engine{host: host, store: store, refused: refused, log: log, now: now, failed: dataplane.NewRefusals[string](), tried: map[string]string{}}
+	e := &Engine{host: host, store: store, refused: refused, log: log, now: now, failed: dataplane.NewRefusals[string]("HNS", log, refused), tried: map[string]string{}}
 	var err error
 	if e.owned, err = store.Load(); err != nil {
 		log.Warn("cannot use the state file: load balancers of Services that are gone may stay; remove them by hand", "error", err)
@@ -309,9 +307,7 @@ func (e *Engine) try(ctx context.Context, d *difference, s *Step, tried map[stri
 	}
 	e.countFailed(s, err)
 	e.tried[key] = wanted
-	refusal := e.failed.Refuse(key, dataplane.Refusal{Port: s.Port(), Object: s.Object(), Reason: err.Error()}, now)
-	e.refused(refusal)
-	e.log.Warn("HNS rejected a step; will retry", "step", s.String(), "error", err, "retryIn", refusal.RetryAt.Sub(now))
+	e.failed.Refuse(key, dataplane.Refusal{Port: s.Port(), Object: s.Object(), Reason: err.Error()}, now)
 	return 0
 }
 

@@ -1,6 +1,4 @@
-// Package latency records the durations of the latest operations and returns their quantiles: what `nkp status` says of
-// each data plane. What Prometheus gets is counted in histograms elsewhere (package metrics).
-package latency
+package dataplane
 
 import (
 	"slices"

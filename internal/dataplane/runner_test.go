@@ -1,0 +1,80 @@
+package dataplane
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// fakeSteps records at which second which step was done.
+type fakeSteps struct {
+	r       *Runner
+	begun   time.Time
+	taken   int
+	steps   []int // seconds
+	noticed int
+	err     error
+	changed Signal
+}
+
+func (s *fakeSteps) Take(*Update)             { s.taken++ }
+func (s *fakeSteps) Changed() <-chan struct{} { return s.changed }
+func (s *fakeSteps) Next() time.Time          { return s.begun.Add(time.Hour) }
+
+func (s *fakeSteps) Step(context.Context) error {
+	s.steps = append(s.steps, int(time.Since(s.begun)/time.Second))
+	if s.r.Noticed {
+		s.noticed, s.r.Noticed = s.noticed+1, false
+	}
+	if s.err == nil {
+		s.r.InForce()
+	}
+	return s.err
+}
+
+// A Runner works at once after a change, rests between two steps however many changes there are, and longer after each failure.
+func TestRunner(t *testing.T) { synctest.Test(t, testRunner) }
+
+func testRunner(t *testing.T) {
+	r := &Runner{In: NewInbox(func(...k8s.Family) {}), Rest: func(time.Time) time.Duration { return 10 * time.Second }}
+	s := &fakeSteps{r: r, begun: time.Now(), changed: NewSignal()}
+	var pauses []time.Duration
+	r.Failed = func(_ error, pause time.Duration) { pauses = append(pauses, pause) }
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); r.Run(ctx, s, "a test") }()
+	at := func(second int) {
+		time.Sleep(time.Until(s.begun.Add(time.Duration(second) * time.Second)))
+		synctest.Wait()
+	}
+	at(2) // nothing is known of the node
+	s.changed.Notify()
+	at(3)
+	r.In.Put(&k8s.Model{}, k8s.Changes{Node: true})
+	for i := 4; i < 13; i++ { // in the pause
+		at(i)
+		r.In.Put(&k8s.Model{}, k8s.Changes{Node: true})
+	}
+	at(13)
+	if !slices.Equal(s.steps, []int{3, 13}) || s.taken != 10 || s.noticed != 1 || r.changes.Programming().Changes != 2 {
+		t.Errorf("steps at %v s, %d updates, %d notices, %+v", s.steps, s.taken, s.noticed, r.changes.Programming())
+	}
+
+	s.err = errors.New("busy")
+	at(30)
+	s.changed.Notify()
+	at(34)
+	s.err = nil
+	at(60)
+	want := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second}
+	if !slices.Equal(s.steps[2:], []int{30, 31, 33, 37}) || !slices.Equal(pauses, want) {
+		t.Errorf("steps at %v s, pauses %v", s.steps[2:], pauses)
+	}
+	cancel()
+	<-done
+}
