@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/ofctrl/ofctrltest"
+	"github.com/nkp-proxy/nkp/test/ofctrltest"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 

@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nkp-proxy/nkp/ofctrl/ofctrltest"
+	"github.com/nkp-proxy/nkp/test/ofctrltest"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 	"github.com/nkp-proxy/nkp/test/wait"
 )

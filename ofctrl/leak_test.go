@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/ofctrl/ofctrltest"
+	"github.com/nkp-proxy/nkp/test/ofctrltest"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 	"github.com/nkp-proxy/nkp/test/wait"
 )

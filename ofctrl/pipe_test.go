@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/ofctrl/ofctrltest"
+	"github.com/nkp-proxy/nkp/test/ofctrltest"
 )
 
 // dialPipe connects to a fake switch that answers with serve, from the first byte on. It needs no socket, so

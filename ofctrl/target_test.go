@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nkp-proxy/nkp/ofctrl/ofctrltest"
+	"github.com/nkp-proxy/nkp/test/ofctrltest"
 )
 
 func TestParseTarget(t *testing.T) {

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nkp-proxy/nkp/internal/dataplane"
-	"github.com/nkp-proxy/nkp/internal/health"
-	"github.com/nkp-proxy/nkp/internal/metrics"
-	"github.com/nkp-proxy/nkp/internal/notify"
+	"github.com/nkp-proxy/nkp/internal/observe/health"
+	"github.com/nkp-proxy/nkp/internal/observe/metrics"
+	"github.com/nkp-proxy/nkp/internal/observe/notify"
 	"github.com/nkp-proxy/nkp/internal/ports"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/k8s/apiserver"

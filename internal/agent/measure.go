@@ -12,7 +12,7 @@ import (
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/internal/httpguard"
-	"github.com/nkp-proxy/nkp/internal/metrics"
+	"github.com/nkp-proxy/nkp/internal/observe/metrics"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
 	"github.com/nkp-proxy/nkp/windows"

@@ -8,7 +8,7 @@ import (
 	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
-	"github.com/nkp-proxy/nkp/internal/metrics"
+	"github.com/nkp-proxy/nkp/internal/observe/metrics"
 	"github.com/nkp-proxy/nkp/windows"
 )
 

@@ -27,11 +27,11 @@ import (
 	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
-	"github.com/nkp-proxy/nkp/internal/httpguard/guardtest"
+	"github.com/nkp-proxy/nkp/test/guardtest"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
 	"github.com/nkp-proxy/nkp/k8s/manifest"
-	"github.com/nkp-proxy/nkp/ofctrl/ofctrltest"
+	"github.com/nkp-proxy/nkp/test/ofctrltest"
 	"github.com/nkp-proxy/nkp/ovsdb"
 	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/test/hnsfake"
@@ -383,7 +383,7 @@ func endChildren(t *testing.T) {
 }
 
 // Clients that hold connections, more than each listener takes, keep nobody from asking the agent: at its socket, and for its health.
-// (For metrics see internal/metrics.)
+// (For metrics see internal/observe/metrics.)
 func TestAgentBesieged(t *testing.T) {
 	b, _ := onHNS(t)
 	health := func(ctx context.Context) (net.Conn, error) {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/nkp-proxy/nkp/internal/dataplane"
-	"github.com/nkp-proxy/nkp/internal/notify"
+	"github.com/nkp-proxy/nkp/internal/observe/notify"
 )
 
 // watchdogSign returns the agent's sign of life for the service manager. It comes from the loop: no loop, no sign. The stuck

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/nkp-proxy/nkp/internal/config"
-	"github.com/nkp-proxy/nkp/internal/notify"
+	"github.com/nkp-proxy/nkp/internal/observe/notify"
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
 )
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/httpguard/guardtest"
+	"github.com/nkp-proxy/nkp/test/guardtest"
 	"github.com/nkp-proxy/nkp/test/wait"
 )
 

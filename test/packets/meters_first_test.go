@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/ofctrl/ofctrltest"
+	"github.com/nkp-proxy/nkp/test/ofctrltest"
 	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )

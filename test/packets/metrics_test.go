@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nkp-proxy/nkp/internal/metrics"
+	"github.com/nkp-proxy/nkp/internal/observe/metrics"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -109,7 +109,7 @@ func TestMetrics(t *testing.T) {
 	used := usedMetrics(t)
 	served := map[string]bool{}
 	for _, d := range metrics.Definitions() {
-		if slices.Equal(d.Modes, []string{metrics.Windows}) { // served as defined: internal/metrics tests that
+		if slices.Equal(d.Modes, []string{metrics.Windows}) { // served as defined: internal/observe/metrics tests that
 			served[d.Name] = true
 		}
 	}

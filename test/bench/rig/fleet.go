@@ -10,7 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"github.com/nkp-proxy/nkp/ofctrl/ofctrltest"
+	"github.com/nkp-proxy/nkp/test/ofctrltest"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 

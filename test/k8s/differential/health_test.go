@@ -19,7 +19,7 @@ import (
 	"k8s.io/kubernetes/pkg/proxy/healthcheck"
 	proxyutil "k8s.io/kubernetes/pkg/proxy/util"
 
-	"github.com/nkp-proxy/nkp/internal/health"
+	"github.com/nkp-proxy/nkp/internal/observe/health"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/test/wait"
 )

@@ -24,7 +24,7 @@ import (
 	kubeproxyconfig "k8s.io/kubernetes/pkg/proxy/apis/config"
 	proxymetrics "k8s.io/kubernetes/pkg/proxy/metrics"
 
-	"github.com/nkp-proxy/nkp/internal/metrics"
+	"github.com/nkp-proxy/nkp/internal/observe/metrics"
 )
 
 // theirMux serves what kube-proxy serves on port 10249 without feature gates, put together from the same parts in the same way

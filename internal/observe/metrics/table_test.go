@@ -12,7 +12,7 @@ const localhostProxy = "behind a gate that is off by default; nkp has no userspa
 
 // docs/metrics.md says what is served.
 func TestTable(t *testing.T) {
-	golden.Check(t, "../../docs/metrics.md", table())
+	golden.Check(t, "../../../docs/metrics.md", table())
 }
 
 // notServed are kube-proxy's metrics that nkp has no like of, and why.
@@ -40,7 +40,7 @@ var notServed = []struct{ name, why string }{
 // table returns docs/metrics.md: what is served, for people.
 func table() string {
 	var b strings.Builder
-	b.WriteString(`<!-- Generated from internal/metrics: go test ./internal/metrics -run TestTable -update -->
+	b.WriteString(`<!-- Generated from internal/observe/metrics: go test ./internal/observe/metrics -run TestTable -update -->
 # Metrics
 
 nkp serves metrics at ` + "`/metrics`" + ` on ` + "`--metrics-bind-address`" + ` (127.0.0.1:10249), in Prometheus' text form. What means the same as
