@@ -40,7 +40,7 @@ nightly: deps ## the suites that are not for every change, one after the other; 
 	$(GO) run ./hack/gate nightly $(SUITES)
 
 # What needs no test bed.
-CHECKED = . ./fallback/... ./hack/picture ./hack/reference ./internal/... ./k8s/... ./ofctrl/... ./ovsdb/... ./pipeline/... ./windows/...
+CHECKED = . ./fallback/... ./hack/picture ./hack/reference ./internal/... ./k8s/... ./ofctrl/... ./ovsdb/... ./pipeline/... ./test/ofctrltest ./windows/...
 
 check: lint ## before each commit, two minutes when built: lint, and the tests that need no test bed
 	$(GO) test -vet=off -short $(CHECKED)

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/test/ofctrltest"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
+	"github.com/nkp-proxy/nkp/test/ofctrltest"
 )
 
 // A switch that claims success and does nothing is believed until it is asked what it holds: then all that is missing is found,

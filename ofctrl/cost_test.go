@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nkp-proxy/nkp/test/ofctrltest"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 	"github.com/nkp-proxy/nkp/test/nightly"
+	"github.com/nkp-proxy/nkp/test/ofctrltest"
 )
 
 // bigState has n Services: a group of ten endpoints and two flows each.

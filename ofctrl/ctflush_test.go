@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/test/ofctrltest"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
+	"github.com/nkp-proxy/nkp/test/ofctrltest"
 )
 
 // TestCTFlush makes connections in the tracker and flushes some, by destination and by replier.

@@ -18,8 +18,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nkp-proxy/nkp/test/ofctrltest"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
+	"github.com/nkp-proxy/nkp/test/ofctrltest"
 	"github.com/nkp-proxy/nkp/test/wait"
 )
 

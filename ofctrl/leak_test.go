@@ -10,8 +10,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/test/ofctrltest"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
+	"github.com/nkp-proxy/nkp/test/ofctrltest"
 	"github.com/nkp-proxy/nkp/test/wait"
 )
 

@@ -58,21 +58,21 @@ type Agent struct {
 	reviewer *apiserver.Reviewer
 	started  time.Time
 
-	planes         // the loop's; main never changes
-	main           planes
-	wantMode       func(context.Context) string
-	extraWarnings  func() []string
-	modeChange     atomic.Pointer[string] // what wantMode said last
-	hostModeChange atomic.Pointer[string] // what watchDrops said last
-	watch          *dataplane.Watch       // over all loops
-	life           *dataplane.Loop        // of loop
-	proxy          *health.Proxy          // /healthz and /livez
-	checks         *health.Services       // health check node ports
-	metrics        *metrics.Metrics
-	metricsServer  *metrics.Server
-	lastSnapshot   atomic.Pointer[snapshot] // of the last scrape
-	ports          *ports.Watcher
-	sysctls        []string // warnings
+	planes        // the loop's; main never changes
+	main          planes
+	wantMode      func(context.Context) string
+	extraWarnings func() []string
+	modeChange    atomic.Pointer[string] // what wantMode said last
+	dropsChange   atomic.Pointer[string] // what watchDrops said last
+	watch         *dataplane.Watch       // over all loops
+	life          *dataplane.Loop        // of loop
+	proxy         *health.Proxy          // /healthz and /livez
+	checks        *health.Services       // health check node ports
+	metrics       *metrics.Metrics
+	metricsServer *metrics.Server
+	lastSnapshot  atomic.Pointer[snapshot] // of the last scrape
+	ports         *ports.Watcher
+	sysctls       []string // warnings
 	// lastModes are the data planes of the run before this one.
 	lastModes []Mode
 

@@ -13,29 +13,35 @@ import (
 // modePeriod is how often nkp checks whether it would choose another data plane now.
 const modePeriod = 10 * time.Second
 
-// DropsPeriod is how often nkp runs iptables to find out whether it drops traffic that nftables cannot accept there.
-const DropsPeriod = time.Minute
+// dropsPeriod is how often nkp runs iptables to find out whether it drops traffic that nftables cannot accept there.
+const dropsPeriod = time.Minute
 
 // HowToChange is the advice where another data plane would be chosen now.
 const HowToChange = "; restart nkp to change over (no connection is lost)"
 
 // watchMode looks whether another data plane would be chosen now, until the context ends.
 func (a *Agent) watchMode(ctx context.Context) error {
+	if a.mode == ModeNFTables {
+		a.spawn(func(ctx context.Context) error { return a.watchDrops(ctx, serving.Everything) })
+	}
 	return a.lookForAnother(ctx, modePeriod, &a.modeChange, a.wantMode)
 }
 
-// watchDrops looks whether iptables would be chosen now for the node's own traffic, which nftables serves in a scope, until the context
-// ends.
+// watchDrops looks whether iptables would be chosen now for what nftables serves in a scope, until the context ends.
 func (a *Agent) watchDrops(ctx context.Context, scope serving.Scope) error {
-	return a.lookForAnother(ctx, DropsPeriod, &a.hostModeChange, func(ctx context.Context) string {
+	what := "the node's own traffic by iptables now, which accepts it there"
+	if scope == serving.Everything {
+		what = "Services by iptables now, which accepts them there"
+	}
+	return a.lookForAnother(ctx, dropsPeriod, &a.dropsChange, func(ctx context.Context) string {
 		drops, err := iptables.Drops(ctx, a.set.IPTablesOptions(scope))
-		switch said := a.hostModeChange.Load(); {
+		switch said := a.dropsChange.Load(); {
 		case err != nil && said != nil: // the last answer stands
 			return *said
 		case err != nil || drops == "":
 			return ""
 		}
-		return drops + "; nkp would serve the node's own traffic by iptables now, which accepts it there" + HowToChange
+		return drops + "; nkp would serve " + what + HowToChange
 	})
 }
 
@@ -62,7 +68,7 @@ func (a *Agent) lookForAnother(ctx context.Context, period time.Duration, said *
 
 // modeChanges returns why other data planes would be chosen now.
 func (a *Agent) modeChanges() (why []string) {
-	for _, said := range []*atomic.Pointer[string]{&a.modeChange, &a.hostModeChange} {
+	for _, said := range []*atomic.Pointer[string]{&a.modeChange, &a.dropsChange} {
 		if text := said.Load(); text != nil && *text != "" {
 			why = append(why, *text)
 		}

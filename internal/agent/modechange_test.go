@@ -22,7 +22,7 @@ func TestLookForAnother(t *testing.T) {
 		var answer atomic.Value
 		answer.Store("")
 		go func() {
-			_ = a.lookForAnother(ctx, time.Minute, &a.hostModeChange, func(context.Context) string { return answer.Load().(string) })
+			_ = a.lookForAnother(ctx, time.Minute, &a.dropsChange, func(context.Context) string { return answer.Load().(string) })
 		}()
 		for _, step := range []struct {
 			says string

@@ -9,10 +9,10 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
-	"github.com/nkp-proxy/nkp/fallback/iptables"
 	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/ovsdb"
@@ -54,27 +54,51 @@ func (s *settings) given() (c choice, ok bool, err error) {
 	return c, true, here(c.mode)
 }
 
-// choose decides on the data plane for a long run. If Open vSwitch is installed, it waits up to wait for the bridge. A bridge
-// that exists but cannot be used is an error, never a reason for iptables.
-func (s *settings) choose(ctx context.Context, wait time.Duration, log *slog.Logger) (choice, error) {
+// decide decides on the data plane. It connects to the bridge where Open vSwitch is installed or asked for. The errors in absent are
+// reasons to do without, unless --mode asks for it; every other error of connect is the caller's.
+func (s *settings) decide(ctx context.Context, connect func() (*ovsdb.Client, error), absent ...error) (choice, error) {
 	c, ok, err := s.given()
 	if err != nil || ok && c.mode != agent.ModeOVS {
 		return c, err
 	}
 	if dir, installed := s.ovsInstalled(); !ok && !installed {
-		if err := s.checkBridgeFlags(dir); err != nil {
-			return choice{}, err
-		}
-		return s.withoutBridge(ctx, fmt.Sprintf("there is no Open vSwitch here: nothing in %s", dir)), nil
+		return s.withoutBridge(ctx, "there is no Open vSwitch here: nothing in "+dir), nil
 	}
-	db, err := s.awaitBridge(ctx, wait, log)
+	db, err := connect()
 	switch {
 	case err == nil:
 		return choice{mode: agent.ModeOVS, reason: fmt.Sprintf("%s answers and has bridge %s", s.OVSDB, s.Bridge), db: db}, nil
-	case ok || ctx.Err() != nil || !errors.Is(err, ovsdb.ErrUnreachable) && !errors.Is(err, ovsdb.ErrNoBridge):
-		return choice{}, err
+	case !ok && ctx.Err() == nil && slices.ContainsFunc(absent, func(a error) bool { return errors.Is(err, a) }):
+		return s.withoutBridge(ctx, fmt.Sprintf("Open vSwitch is installed, but: %v", err)), nil
 	}
-	return s.withoutBridge(ctx, fmt.Sprintf("Open vSwitch is installed, but: %v", err)), nil
+	return choice{}, err
+}
+
+// choose decides on the data plane for a long run. If Open vSwitch is installed, it waits up to wait for the bridge. A bridge
+// that exists but cannot be used is an error, never a reason for iptables.
+func (s *settings) choose(ctx context.Context, wait time.Duration, log *slog.Logger) (choice, error) {
+	if _, ok, _ := s.given(); !ok {
+		if err := s.checkBridgeFlags(); err != nil {
+			return choice{}, err
+		}
+	}
+	connect := func() (*ovsdb.Client, error) { return s.awaitBridge(ctx, wait, log) }
+	return s.decide(ctx, connect, ovsdb.ErrUnreachable, ovsdb.ErrNoBridge)
+}
+
+// chooseNow decides on the data plane for a command, without waiting. Where Open vSwitch is installed and does not
+// answer, that is an error: what the agent does there depends on the answer.
+func (s *settings) chooseNow(ctx context.Context) (c choice, sw *ovsdb.Switch, err error) {
+	if last := s.LastModes(); len(last) > 0 && (last[0] == agent.ModeNFTables || last[0] == agent.ModeIPTables) {
+		if _, ok, _ := s.given(); !ok {
+			return choice{mode: last[0], reason: "the agent's choice"}, nil, nil
+		}
+	}
+	c, err = s.decide(ctx, func() (db *ovsdb.Client, err error) {
+		db, sw, err = s.connectDB(ctx)
+		return db, err
+	}, ovsdb.ErrNoBridge)
+	return c, sw, err
 }
 
 // withoutBridge decides between nftables and iptables, for the reason that there is no bridge.
@@ -90,8 +114,9 @@ var bridgeFlags = []string{"bridge", "configure-bridge", "gateway-mac", "openflo
 
 // checkBridgeFlags returns an error if the command line has flags for a bridge, but no --mode, on a node without Open vSwitch.
 // Settings in a configuration file do not count, because many nodes may share the file.
-func (s *settings) checkBridgeFlags(dir string) error {
-	if _, told := s.cfg.explicit["mode"]; told || s.cfg.origin["mode"] != "" {
+func (s *settings) checkBridgeFlags() error {
+	dir, installed := s.ovsInstalled()
+	if _, told := s.cfg.explicit["mode"]; installed || told || s.cfg.origin["mode"] != "" {
 		return nil
 	}
 	var given []string
@@ -107,10 +132,9 @@ func (s *settings) checkBridgeFlags(dir string) error {
 		"or choose: --mode iptables, or --mode auto for a bridge where there is one and nftables or iptables where there is none; nothing was changed", dir, strings.Join(given, ", "))
 }
 
-// modeChange returns a function that returns why nkp would now choose another data plane than c, for agent.Options; nil if --mode
-// set it.
+// modeChange returns a function that returns why nkp would now choose a bridge, or do without one, other than in c, for agent.Options;
+// nil if --mode set it.
 func (s *settings) modeChange(c choice) func(context.Context) string {
-	drops, nextLook := "", time.Time{}
 	switch {
 	case s.mode != "auto":
 		return nil
@@ -131,18 +155,7 @@ func (s *settings) modeChange(c choice) func(context.Context) string {
 					return fmt.Sprintf("bridge %s is here: nkp would serve Services in Open vSwitch now%s", s.Bridge, agent.HowToChange)
 				}
 			}
-			if now := time.Now(); c.mode == agent.ModeNFTables && !now.Before(nextLook) {
-				nextLook = now.Add(agent.DropsPeriod)
-				found, err := iptables.Drops(ctx, s.IPTablesOptions(serving.Everything))
-				switch {
-				case err != nil: // the last answer stands
-				case found == "":
-					drops = ""
-				default:
-					drops = found + "; nkp would serve Services by iptables now, which accepts them there" + agent.HowToChange
-				}
-			}
-			return drops
+			return ""
 		}
 	}
 	return nil
@@ -164,29 +177,6 @@ func (s *settings) ovsInstalled() (dir string, ok bool) {
 	}
 	files, err := os.ReadDir(dir)
 	return dir, len(files) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist)
-}
-
-// chooseNow decides on the data plane for a command, without waiting. Where Open vSwitch is installed and does not
-// answer, that is an error: what the agent does there depends on the answer.
-func (s *settings) chooseNow(ctx context.Context) (choice, *ovsdb.Switch, error) {
-	c, ok, err := s.given()
-	if err != nil || ok && c.mode != agent.ModeOVS {
-		return c, nil, err
-	}
-	if last := s.LastModes(); !ok && len(last) > 0 && (last[0] == agent.ModeNFTables || last[0] == agent.ModeIPTables) {
-		return choice{mode: last[0], reason: "the agent's choice"}, nil, nil
-	}
-	if dir, installed := s.ovsInstalled(); !ok && !installed {
-		return s.withoutBridge(ctx, fmt.Sprintf("there is no Open vSwitch here: nothing in %s", dir)), nil, nil
-	}
-	db, sw, err := s.connectDB(ctx)
-	switch {
-	case err == nil:
-		return choice{mode: agent.ModeOVS, reason: fmt.Sprintf("%s answers and has bridge %s", s.OVSDB, s.Bridge), db: db}, sw, nil
-	case !ok && errors.Is(err, ovsdb.ErrNoBridge):
-		return s.withoutBridge(ctx, fmt.Sprintf("Open vSwitch is installed, but: %v", err)), nil, nil
-	}
-	return choice{}, nil, err
 }
 
 // exists reports whether a file exists; if that cannot be determined, it counts as existing.
