@@ -33,9 +33,6 @@ Exit status: 0 equal, 1 different, 2 error.`,
   nkp diff --manifests services.yaml --bridge br-int
   nkp diff -o json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(); err != nil {
-				return err
-			}
 			if err := s.prepare(cmd); err != nil {
 				return &exitError{exitDiffError, err}
 			}

@@ -115,15 +115,19 @@ func (n *nodes) cluster() (*remote.Cluster, string, error) {
 	return c, namespace, err
 }
 
-// agents returns the agents to ask: that of --node, or all.
-func (n *nodes) agents(ctx context.Context, c *remote.Cluster) ([]*remote.Agent, error) {
+// agents returns the agents to ask, that of --node or all, and what cluster returns.
+func (n *nodes) agents(ctx context.Context) (agents []*remote.Agent, c *remote.Cluster, namespace string, err error) {
+	if c, namespace, err = n.cluster(); err != nil {
+		return nil, nil, "", err
+	}
 	ctx, cancel := context.WithTimeout(ctx, n.timeout)
 	defer cancel()
 	if n.node == "" {
-		return c.Agents(ctx)
+		agents, err = c.Agents(ctx)
+		return agents, c, namespace, err
 	}
 	a, err := c.Agent(ctx, n.node)
-	return []*remote.Agent{a}, err
+	return []*remote.Agent{a}, c, namespace, err
 }
 
 func (n *nodes) completeNodes(cmd *cobra.Command, _ []string, typed string) (names []cobra.Completion, _ cobra.ShellCompDirective) {

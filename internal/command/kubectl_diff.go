@@ -20,9 +20,6 @@ func newNodesDiff() *cobra.Command {
 Exit status: 0 equal everywhere, 1 different somewhere, 2 error, such as a node that does not answer.`,
 		Example: "  kubectl nkp diff\n  kubectl nkp diff --node node-1 -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(); err != nil {
-				return err
-			}
 			equal, err := n.diff(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &o)
 			switch {
 			case err != nil:
@@ -39,11 +36,7 @@ Exit status: 0 equal everywhere, 1 different somewhere, 2 error, such as a node 
 }
 
 func (n *nodes) diff(ctx context.Context, out, errOut io.Writer, o *output) (equal bool, err error) {
-	c, _, err := n.cluster()
-	if err != nil {
-		return false, err
-	}
-	agents, err := n.agents(ctx, c)
+	agents, _, _, err := n.agents(ctx)
 	if err != nil {
 		return false, err
 	}

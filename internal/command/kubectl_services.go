@@ -64,17 +64,13 @@ type clusterServices struct {
 }
 
 func (v *nodesServices) run(ctx context.Context, out, errOut io.Writer) error {
-	c, namespace, err := v.cluster()
+	agents, _, namespace, err := v.agents(ctx)
 	if err != nil {
 		return err
 	}
 	filter := v.view.filter
 	if filter.Namespace == "" && !v.all {
 		filter.Namespace = namespace
-	}
-	agents, err := v.agents(ctx, c)
-	if err != nil {
-		return err
 	}
 	answers := askNodes(ctx, agents, v.timeout, func(ctx context.Context, c *agent.Caller) (*agent.ServiceList, error) { return c.Services(ctx, filter) })
 	list := mergeServices(answers)

@@ -23,9 +23,6 @@ func newNodesStatus() *cobra.Command {
 nkp status does there. Exit status: 0 all answered, 1 not all did.`,
 		Example: "  kubectl nkp status\n  kubectl nkp status --node node-1\n  kubectl nkp status -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(); err != nil {
-				return err
-			}
 			return n.status(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &o)
 		},
 	}
@@ -43,11 +40,7 @@ type clusterStatus struct {
 }
 
 func (n *nodes) status(ctx context.Context, out, errOut io.Writer, o *output) error {
-	c, _, err := n.cluster()
-	if err != nil {
-		return err
-	}
-	agents, err := n.agents(ctx, c)
+	agents, c, _, err := n.agents(ctx)
 	if err != nil {
 		return err
 	}

@@ -42,11 +42,7 @@ The address contains a random token, a new one each time. Whoever has it and can
 
 // pages returns the handler of the nodes' pages.
 func (n *nodes) pages(ctx context.Context, token string) (http.Handler, error) {
-	c, _, err := n.cluster()
-	if err != nil {
-		return nil, err
-	}
-	agents, err := n.agents(ctx, c)
+	agents, _, _, err := n.agents(ctx)
 	if err != nil {
 		return nil, err
 	}

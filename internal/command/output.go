@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"encoding/json"
 	"io"
 	"slices"
@@ -15,23 +16,19 @@ type output struct {
 	formats []string // text, the command's own, json, yaml
 }
 
-// flag defines -o. usage says what the formats are; own are those that only this command has.
+// flag defines -o, and has it checked before the command runs. usage says what the formats are; own are those that only this command has.
 func (o *output) flag(cmd *cobra.Command, usage string, own ...string) {
 	o.formats = slices.Concat([]string{"text"}, own, []string{"json", "yaml"})
 	cmd.Flags().StringVarP(&o.format, "output", "o", "text", usage)
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		o.format = cmp.Or(o.format, "text")
+		return oneOf("-o", o.format, o.formats)
+	}
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(o.formats, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 }
 
 // outputUsage is the usage of -o for commands without formats of their own.
 const outputUsage = "text, json or yaml"
-
-// check returns a usage error if the format is none of the command's. An empty one stands for text.
-func (o *output) check() error {
-	if o.format == "" {
-		o.format = "text"
-	}
-	return oneOf("-o", o.format, o.formats)
-}
 
 // data reports whether the format is json or yaml, which write prints.
 func (o *output) data() bool { return o.format == "json" || o.format == "yaml" }

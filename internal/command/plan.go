@@ -49,9 +49,6 @@ have no effect here, and are not listed.`,
   nkp plan --manifests examples/guestbook.yaml -o ofctl | ovs-ofctl -O OpenFlow15 bundle br-test -
   nkp plan --manifests examples/guestbook.yaml -o iptables`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(); err != nil {
-				return err
-			}
 			if err := s.prepare(cmd); err != nil {
 				return err
 			}

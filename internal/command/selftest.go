@@ -30,9 +30,6 @@ It exits with 1 if HNS refused an object, or one could not be deleted. Attach th
   nkp hns-selftest --network-type Overlay --adapter "Ethernet 2" -o json`,
 		Hidden: runtime.GOOS != "windows",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := out.check(); err != nil {
-				return err
-			}
 			if err := o.Check(); err != nil {
 				return usageError("%w", err)
 			}

@@ -153,9 +153,6 @@ func newServiceStatus() *cobra.Command {
 		Example: "  nkp windows-service status -o json",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(); err != nil {
-				return err
-			}
 			st, err := service.Query()
 			if err != nil {
 				return err

@@ -93,9 +93,6 @@ func oneService(_ *cobra.Command, args []string) error {
 
 // resolve checks the flags and applies the argument to the filter.
 func (v *servicesView) resolve(args []string) error {
-	if err := v.output.check(); err != nil {
-		return err
-	}
 	if err := v.watch.check(); err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package command
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,7 +24,7 @@ func newStatus() *cobra.Command {
 served without an agent, too. Exit status: 0 an agent answered, 1 none did.`,
 		Example: "  nkp status\n  nkp status -o json\n  nkp status --watch",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cmp.Or(o.check(), w.check()); err != nil {
+			if err := w.check(); err != nil {
 				return err
 			}
 			if err := s.configure(cmd); err != nil {

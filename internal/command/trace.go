@@ -119,9 +119,6 @@ func (f *traceFlags) flags(cmd *cobra.Command) {
 
 // request reads the flags.
 func (f *traceFlags) request(protocolSet bool) (r trace.Request, e trace.Ends, err error) {
-	if err := f.output.check(); err != nil {
-		return r, e, err
-	}
 	if f.from == "" || f.to == "" {
 		return r, e, usageError("pass --from IP[:PORT] and --to IP:PORT, or names; see \"nkp trace --help\"")
 	}

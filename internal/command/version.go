@@ -17,9 +17,6 @@ func newVersion() *cobra.Command {
 		Short:   "Print the version",
 		Example: "  nkp version\n  nkp version -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(); err != nil {
-				return err
-			}
 			if !o.data() {
 				return printVersion(cmd.OutOrStdout())
 			}
