@@ -1,11 +1,11 @@
 package appctl
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -49,11 +49,6 @@ type request struct {
 	ID     int      `json:"id"`
 	Method string   `json:"method"`
 	Params []string `json:"params"`
-}
-
-type reply struct {
-	Result *string `json:"result"`
-	Error  *string `json:"error"`
 }
 
 // Call runs one command on the daemon that listens at path and returns its reply. It ends with the context, whatever
@@ -101,47 +96,27 @@ func with(ctx context.Context, path, command string, do func(net.Conn) error) er
 }
 
 func exchange(conn net.Conn, command string, params [][]string, each func(int, string, *CommandError)) error {
-	in := &io.LimitedReader{R: conn}
-	dec := json.NewDecoder(in)
+	s := &stream{r: bufio.NewReader(conn), most: MaxReply}
 	sent := 0
 	for i := range params {
 		for ; sent < len(params) && sent < i+window; sent++ {
-			ask, err := json.Marshal(request{ID: sent, Method: command, Params: append([]string{}, params[sent]...)})
-			if err != nil {
-				return err
-			}
-			if _, err := conn.Write(ask); err != nil {
+			if err := send(conn, sent, command, params[sent]); err != nil {
 				return err
 			}
 		}
-		in.N = MaxReply
-		text, refused, err := answer(dec, in)
-		if err != nil {
+		var refused *CommandError
+		if err := s.answer(command); err != nil && !errors.As(err, &refused) {
 			return err
 		}
-		if refused != nil {
-			refused.Command = command
-		}
-		each(i, text, refused)
+		each(i, s.result, refused)
 	}
 	return nil
 }
 
-// answer reads one reply.
-func answer(dec *json.Decoder, in *io.LimitedReader) (string, *CommandError, error) {
-	var r reply
-	err := dec.Decode(&r)
-	switch {
-	case in.N == 0:
-		return "", nil, ErrTooLong
-	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
-		return "", nil, errors.New("the daemon closed the connection without an answer")
-	case err != nil:
-		return "", nil, fmt.Errorf("not a JSON-RPC answer: %w", err)
-	case r.Error != nil:
-		return "", &CommandError{Text: *r.Error}, nil
-	case r.Result == nil:
-		return "", nil, errors.New("an answer with neither result nor error")
+func send(conn net.Conn, id int, command string, params []string) error {
+	ask, err := json.Marshal(request{ID: id, Method: command, Params: append([]string{}, params...)})
+	if err == nil {
+		_, err = conn.Write(ask)
 	}
-	return *r.Result, nil, nil
+	return err
 }

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,7 +14,7 @@ import (
 
 // Bounds on what Lines keeps of an answer, in bytes.
 const (
-	maxLine = 4 << 10 // of one line of the result, of an error, or of anything else
+	maxLine = 4 << 10 // of one line of the result, of an error, or of anything else, unless the result is kept
 	maxAll  = 4 << 30 // of the whole answer, none of which is kept
 )
 
@@ -24,37 +23,41 @@ const (
 // like Call.
 func Lines(ctx context.Context, path, command string, params []string, do func(line []byte) error) error {
 	return with(ctx, path, command, func(conn net.Conn) error {
-		ask, err := json.Marshal(request{Method: command, Params: append([]string{}, params...)})
-		if err != nil {
+		if err := send(conn, 0, command, params); err != nil {
 			return err
 		}
-		if _, err := conn.Write(ask); err != nil {
-			return err
-		}
-		s := &stream{r: bufio.NewReaderSize(io.LimitReader(conn, maxAll), 64<<10), do: do}
-		err = s.answer()
-		var refused *CommandError
-		switch {
-		case errors.As(err, &refused):
-			refused.Command = command
-		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-			return errors.New("the daemon closed the connection without an answer")
-		}
-		return err
+		s := &stream{r: bufio.NewReaderSize(io.LimitReader(conn, maxAll), 64<<10), do: do, most: maxLine}
+		return s.answer(command)
 	})
 }
 
-// stream reads the one JSON object that is an answer, without keeping its result.
+// stream reads the JSON objects that are answers.
 type stream struct {
-	r   *bufio.Reader
-	do  func([]byte) error
-	buf []byte // of the line or text that is being read
+	r      *bufio.Reader
+	do     func([]byte) error // has each line of the result; nil: the result is kept
+	most   int                // bounds what is kept of a line, or of a text, in bytes
+	result string
+	buf    []byte // of the line or text that is being read
 }
 
 var errNoAnswer = errors.New("not a JSON-RPC answer")
 
-// answer reads the object. The order of its members is not fixed.
-func (s *stream) answer() error {
+// answer reads the answer to a command. Its error is a *CommandError if the daemon refused the command.
+func (s *stream) answer(command string) error {
+	err := s.object()
+	var refused *CommandError
+	switch {
+	case errors.As(err, &refused):
+		refused.Command, s.result = command, ""
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return errors.New("the daemon closed the connection without an answer")
+	}
+	return err
+}
+
+// object reads the object. The order of its members is not fixed.
+func (s *stream) object() error {
+	s.result = ""
 	var refused *CommandError
 	result := false
 	if c, err := s.next(); err != nil || c != '{' {
@@ -71,7 +74,9 @@ func (s *stream) answer() error {
 			return err
 		case c == '"' && key == "result":
 			result = true
-			err = s.text(s.do)
+			if err = s.text(s.do); s.do == nil {
+				s.result = string(s.buf)
+			}
 		case c == '"':
 			err = s.text(nil)
 			if key == "error" {
@@ -177,7 +182,7 @@ func (s *stream) text(do func([]byte) error) error {
 		default:
 			s.buf = append(s.buf, c)
 		}
-		if len(s.buf) > maxLine {
+		if len(s.buf) > s.most {
 			return ErrTooLong
 		}
 	}
