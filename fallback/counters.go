@@ -12,49 +12,31 @@ import (
 // countersAge is how long a result is reused, because listing the rules of ten thousand Services takes a while.
 const countersAge = time.Second
 
-// counterCache holds the last result.
-type counterCache struct {
-	asks chan struct{} // holds a token while rules are listed, and protects what follows
-	at   time.Time
-	last map[k8s.PortName]k8s.Counters
-
-	drops dataplane.Drops
-}
-
 // Counters returns the number of connections of every Service port since its rules were installed, from the counters of these
 // rules. Where packets and bytes are nil, note explains why. The result is shared and must not be changed.
 func (p *Plane) Counters(ctx context.Context) (counters map[k8s.PortName]k8s.Counters, note string, err error) {
-	counters, err = p.counters(ctx)
+	if _, backend := p.Options(); backend == "" {
+		return map[k8s.PortName]k8s.Counters{}, p.kernel.Uncounted(), nil // nothing is installed yet
+	}
+	counters, err = p.counted.Get(ctx, func() (map[k8s.PortName]k8s.Counters, error) { return p.counters(ctx) })
 	return counters, p.kernel.Uncounted(), err
 }
 
+// counters lists the rules. One call is made at a time.
 func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, error) {
-	select {
-	case p.counted.asks <- struct{}{}:
-		defer func() { <-p.counted.asks }()
-	case <-ctx.Done(): // another call is listing them
-		return nil, ctx.Err()
-	}
-	if time.Since(p.counted.at) < countersAge {
-		return p.counted.last, nil
-	}
 	m, _ := p.snapshot()
 	if m == nil {
 		return nil, nil
 	}
 	all, dropped := map[k8s.PortName]k8s.Counters{}, map[dataplane.DropKey]uint64{}
 	o, backend := p.Options()
-	if backend == "" {
-		return all, nil // nothing is installed yet
-	}
 	if err := p.kernel.Count(ctx, m, o, backend, all, dropped); err != nil {
 		return nil, err
 	}
-	p.counted.drops.Count(dropped, func(n k8s.PortName) bool { return m.Ports[n] != nil })
-	p.counted.drops.AddTo(all)
-	node := p.counted.drops.Node()
+	p.drops.Count(dropped, func(n k8s.PortName) bool { return m.Ports[n] != nil })
+	p.drops.AddTo(all)
+	node := p.drops.Node()
 	p.dropped.Store(&node)
-	p.counted.at, p.counted.last = time.Now(), all
 	return all, nil
 }
 

@@ -1,6 +1,9 @@
 package fallback
 
-import "time"
+import (
+	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/k8s"
+)
 
 // SetLockDir sets where the owner's lock is.
 func SetLockDir(dir string) { lockDir = dir }
@@ -10,7 +13,5 @@ func SetLocalnetFile(file string) { localnetFiles[1] = file }
 
 // ForgetCounters has Counters list the rules anew.
 func (p *Plane) ForgetCounters() {
-	p.counted.asks <- struct{}{}
-	p.counted.at = time.Time{}
-	<-p.counted.asks
+	p.counted = dataplane.NewCache[map[k8s.PortName]k8s.Counters](countersAge)
 }

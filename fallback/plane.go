@@ -46,7 +46,8 @@ type Plane struct {
 
 	inbox   map[k8s.Family]*dataplane.Inbox
 	loops   map[k8s.Family]*dataplane.Loop
-	counted counterCache
+	counted *dataplane.Cache[map[k8s.PortName]k8s.Counters]
+	drops   dataplane.Drops // of counters
 	node    nodeCounterCache
 	dropped atomic.Pointer[map[k8s.DropReason]uint64] // at the last listing
 
@@ -71,7 +72,7 @@ func New(k Kernel, o Options) (*Plane, error) {
 	}
 	p := &Plane{
 		kernel: k, opts: o, Log: o.Log,
-		counted:  counterCache{asks: make(chan struct{}, 1)},
+		counted:  dataplane.NewCache[map[k8s.PortName]k8s.Counters](countersAge),
 		inbox:    map[k8s.Family]*dataplane.Inbox{},
 		loops:    map[k8s.Family]*dataplane.Loop{},
 		status:   Status{Scope: o.Scope.String()},

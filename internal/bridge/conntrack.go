@@ -18,13 +18,6 @@ import (
 // usageAge is the maximum age of cached answers of the switch, so that status does not lag behind and costs the switch little.
 const usageAge = 2 * time.Second
 
-// usageCache caches the last answers of the switch, so that many callers cost the switch no more than one.
-type usageCache struct {
-	asks chan struct{} // holds a token while the switch is asked; protects the fields below
-	at   time.Time
-	last asked
-}
-
 // asked is what a switch answered over its control socket.
 type asked struct {
 	usage     dpctl.Usage
@@ -37,27 +30,24 @@ const noAnswer = "ovs-vswitchd does not answer in time"
 // askSwitch returns how full the conntrack table and the flow cache of the bridge's datapath are, and warnings, at most usageAge old. It
 // returns when the context ends, with NotKnown set if the switch has not answered by then.
 func (p *Plane) askSwitch(ctx context.Context) asked {
-	c := &p.usage
-	select {
-	case c.asks <- struct{}{}:
-		defer func() { <-c.asks }()
-	case <-ctx.Done():
-		return asked{usage: dpctl.Usage{Zones: []dpctl.Fill{}, NotKnown: noAnswer}, megaflows: dpctl.Megaflows{NotKnown: noAnswer}}
-	}
-	if time.Since(c.at) > usageAge {
+	own := false
+	a, err := p.usage.Get(ctx, func() (asked, error) {
+		own = true
 		sw := p.db.Switch()
 		a := asked{usage: p.set.ConntrackUsage(ctx, &sw), megaflows: p.set.megaflows(ctx, &sw)}
 		var notes portNotes
 		a.warnings = slices.Concat(a.usage.Warnings(), a.megaflows.Warnings(), p.set.fragments(ctx, &sw), p.set.contradictions(ctx, &sw, &notes))
 		notes.byConfig(ctx, p.conn())
 		a.warnings = append(a.warnings, notes.warnings()...)
-		if ctx.Err() != nil {
-			return a // a caller with more time may get an answer
+		if ctx.Err() == nil {
+			p.notes.Store(&notes.of)
 		}
-		p.notes.Store(&notes.of)
-		c.last, c.at = a, time.Now()
+		return a, ctx.Err() // a caller with more time may get an answer
+	})
+	if err != nil && !own { // another call is asking
+		a = asked{usage: dpctl.Usage{Zones: []dpctl.Fill{}, NotKnown: noAnswer}, megaflows: dpctl.Megaflows{NotKnown: noAnswer}}
 	}
-	return c.last
+	return a
 }
 
 // Asked returns how full the conntrack table and the flow cache of the bridge's datapath are, and the number of warnings that follow

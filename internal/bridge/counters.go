@@ -15,13 +15,6 @@ import (
 // countersAge is the maximum age of cached counters: the switch updates them from its datapath no more often.
 const countersAge = time.Second
 
-// counterCache caches the last counters read, so that many callers cost no more than one.
-type counterCache struct {
-	asks chan struct{} // holds a token while the switch is queried; protects the fields below
-	at   time.Time
-	last map[k8s.PortName]k8s.Counters
-}
-
 // countDrops reads the counters of the flows that drop or refuse packets. It runs on the loop.
 func (p *Plane) countDrops(ctx context.Context) error {
 	conn, c, l := p.prog.conn, p.prog.compiler, &p.set.Layout
@@ -71,29 +64,19 @@ func (p *Plane) Counters(ctx context.Context) (counters map[k8s.PortName]k8s.Cou
 	if sw := p.db.Switch(); sw.Offload && sw.DatapathType == "system" {
 		note = offloadNote
 	}
-	counters, err = p.counters(ctx)
+	soon, cancel := context.WithTimeout(ctx, countersWait)
+	defer cancel()
+	if err := p.Answers(soon); err != nil {
+		return nil, note, err
+	}
+	counters, err = p.counted.Get(ctx, func() (map[k8s.PortName]k8s.Counters, error) { return p.counters(ctx) })
 	return counters, note, err
 }
 
 func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, error) {
-	soon, cancel := context.WithTimeout(ctx, countersWait)
-	err := p.Answers(soon)
-	cancel()
-	if err != nil {
-		return nil, err
-	}
-	select {
-	case p.counted.asks <- struct{}{}:
-		defer func() { <-p.counted.asks }()
-	case <-ctx.Done(): // another waits for the switch
-		return nil, ctx.Err()
-	}
-	if time.Since(p.counted.at) < countersAge {
-		return p.counted.last, nil
-	}
 	var conn *ofctrl.Conn
 	var why error
-	err = p.ask(ctx, func() {
+	err := p.ask(ctx, func() {
 		if conn = p.prog.conn; conn == nil {
 			why = p.notConnected()
 		}
@@ -120,7 +103,6 @@ func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, er
 	if err != nil {
 		return nil, err
 	}
-	p.counted.at, p.counted.last = time.Now(), counters
 	return counters, nil
 }
 

@@ -10,5 +10,5 @@
 //   - affinity limits how many clients session affinity remembers.
 //   - hostTraffic maintains the routes for the node's own traffic.
 //
-// liveness, rejecter, counterCache and usageCache may be used by other goroutines. Nothing here depends on where the model comes from.
+// liveness and rejecter may be used by other goroutines. Nothing here depends on where the model comes from.
 package bridge

@@ -43,8 +43,8 @@ type Plane struct {
 	alive   liveness
 	rejects rejecter
 	figures atomic.Pointer[Figures]
-	counted counterCache
-	usage   usageCache
+	counted *dataplane.Cache[map[k8s.PortName]k8s.Counters]
+	usage   *dataplane.Cache[asked]
 	notes   atomic.Pointer[map[string][]string] // portNotes.of, as of the last askSwitch; not changed once it is here
 	drops   dataplane.Drops                     // belongs to the loop
 
@@ -76,8 +76,8 @@ func New(set Settings, db *ovsdb.Client, hooks Hooks, log *slog.Logger) *Plane {
 		drift:   dataplane.NewSignal(),
 		asks:    make(chan func(context.Context)),
 		alive:   liveness{loop: dataplane.NewLoop("bridge")},
-		counted: counterCache{asks: make(chan struct{}, 1)},
-		usage:   usageCache{asks: make(chan struct{}, 1)},
+		counted: dataplane.NewCache[map[k8s.PortName]k8s.Counters](countersAge),
+		usage:   dataplane.NewCache[asked](usageAge),
 	}
 	p.rejects.layout = &p.set.Layout
 	p.node = node{set: &p.set, db: db, log: log}
