@@ -4,7 +4,9 @@
 //   - [Plane] is the contract: take the model's changes, program them, report the state. [Status] is the same for all planes;
 //     its Detail is the state that only one plane has. Through [Hooks] a plane reports events at once.
 //   - [Inbox] collects changes while a plane is at work, so that any number of updates become one.
-//   - [Refusals] holds the items that were refused, and when each is retried.
+//   - [Runner] is the loop of a plane that works in rounds: minimum interval, backoff, since when a change waits.
+//   - [Refusals] holds and reports the items that were refused, and when each is retried.
+//   - [Record] is what a status says of read-backs, repairs and failures; [Cache] keeps answers that are dear.
 //   - [Loop] records the progress of a plane's goroutine, and a [Watch] finds the loops that are stuck.
 //
 // A change is collected three times on its way, each time for a reason of its own:
