@@ -139,6 +139,7 @@ func (w *worker) programPorts(ctx context.Context, r *round, names []k8s.PortNam
 		}
 		for _, c := range list {
 			w.have.note(c, w.compiler)
+			w.sweep.add(&c.new)
 			delete(w.Dirty, c.name)
 			w.Refused.Forget(c.name)
 			for ref := range c.new.Elements {
@@ -420,6 +421,7 @@ func (w *worker) commit(b *netlink.Batch) error {
 // sync reads the table back and brings all of it in step. What is installed and wanted is not touched.
 func (w *worker) sync(ctx context.Context) (err error) {
 	w.unknown = true // until this succeeds
+	w.endSweep()
 	if err := w.group.Silence(w.conn); err != nil {
 		return err
 	}

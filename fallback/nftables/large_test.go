@@ -73,9 +73,8 @@ func (n *largeNode) step(c k8s.Changes) {
 	if !n.status.InStep || n.w.broken {
 		n.t.Fatalf("not in step: %+v", n.status)
 	}
-	n.w.CheckAt = time.Now()
-	if d, err := n.w.drifted(); d != "" || err != nil {
-		n.t.Errorf("the table is not as the worker takes it to be: %s, %v", d, err)
+	if d := sweepOnce(n.t, n.w); d != "" {
+		n.t.Errorf("the table is not as the worker takes it to be: %s", d)
 	}
 }
 

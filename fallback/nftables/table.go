@@ -51,13 +51,23 @@ func (h *installed) reset() {
 	h.elements = 0
 }
 
-// ruleset returns what is installed.
-func (h *installed) ruleset(c *rules.Compiler) *rules.Ruleset {
-	m := &k8s.Model{Ports: make(map[k8s.PortName]*k8s.ServicePort, len(h.ports))}
+// chains returns the chains and sets that are installed, besides rules.Sets.
+func (h *installed) chains(c *rules.Compiler) *rules.Ruleset {
+	m := &k8s.Model{Ports: map[k8s.PortName]*k8s.ServicePort{}}
 	for n, p := range h.ports {
-		m.Ports[n] = p.port
+		if p.port.AffinitySeconds > 0 { // the others share chains
+			m.Ports[n] = p.port
+		}
 	}
-	return c.Ruleset(m, func(n k8s.PortName) rules.Ports { return h.ports[n].slots })
+	r := c.Ruleset(m, func(n k8s.PortName) rules.Ports { return h.ports[n].slots })
+	r.Elements = nil
+	r.Chains = slices.DeleteFunc(r.Chains, func(ch rules.Chain) bool { return h.spreads[ch.Name] })
+	for name := range h.spreads {
+		if ch, ok := rules.SpreadChain(name); ok {
+			r.Chains = append(r.Chains, ch)
+		}
+	}
+	return r
 }
 
 // note records that a change is installed.

@@ -33,6 +33,7 @@ type worker struct {
 
 	lookFrom time.Time // the earliest time to compare what is installed because another program changed the table
 	unknown  bool      // what is installed is not known: it is read back first
+	sweep    *sweep    // the check that is under way; nil: none is
 }
 
 // newWorker returns a worker with open sockets.
@@ -76,6 +77,7 @@ func (w *worker) connect() error {
 
 // close closes the sockets.
 func (w *worker) close() {
+	w.endSweep()
 	if w.conn != nil {
 		w.watch.Close()
 		w.conn.Close()
@@ -124,7 +126,7 @@ func (w *worker) Step(ctx context.Context) (err error) {
 		err = w.connect()
 	}
 	if err == nil {
-		err = w.check()
+		err = w.check(ctx)
 	}
 	w.Begin(w.unknown)
 	if err == nil {
@@ -146,25 +148,49 @@ func (w *worker) Step(ctx context.Context) (err error) {
 
 // Next is part of dataplane.Steps.
 func (w *worker) Next() time.Time {
+	if w.sweep != nil {
+		return w.NotUntil
+	}
 	return dataplane.Earliest(w.CheckAt, w.Stale.Due(), w.Refused.Next(), w.flowtable.lookAt)
 }
 
-// check compares the installed table with what nkp has installed, if that is due or another program changed the table. The step
-// that follows repairs differences.
-func (w *worker) check() error {
-	now := time.Now()
-	if w.Noticed {
-		w.CheckAt, w.Noticed = w.lookFrom, false
+// check reads the installed table back in portions, if that is due or another program changed the table: one, and then more until an
+// update waits. A later call goes on. The step that follows repairs a difference.
+func (w *worker) check(ctx context.Context) error {
+	if w.sweep == nil {
+		if w.Noticed {
+			w.CheckAt, w.Noticed = w.lookFrom, false
+		}
+		if w.unknown || time.Now().Before(w.CheckAt) {
+			return nil
+		}
+		var err error
+		if w.sweep, err = newSweep(w); err != nil {
+			return err
+		}
 	}
-	if w.unknown || now.Before(w.CheckAt) {
-		return nil
+	for {
+		start := time.Now()
+		done, drift, err := w.sweep.portion()
+		w.sweep.took += time.Since(start)
+		w.Loop.Progress()
+		switch {
+		case done || drift != "" || err != nil:
+			return w.checked(drift, err)
+		case ctx.Err() != nil || !w.In.Idle():
+			return nil
+		}
 	}
-	drift, err := w.drifted()
-	took := time.Since(now)
-	w.CheckAt, w.lookFrom = time.Now().Add(max(w.Opts.SyncPeriod, fallback.IdleShare*took)), time.Now().Add(lookShare*took)
+}
+
+// checked ends the check, which has found a difference ("": none) or failed.
+func (w *worker) checked(drift string, err error) error {
+	now, took := time.Now(), w.sweep.took
+	w.endSweep()
+	w.CheckAt, w.lookFrom = now.Add(max(w.Opts.SyncPeriod, fallback.IdleShare*took)), now.Add(lookShare*took)
 	switch {
 	case errors.Is(err, netlink.ErrInterrupted):
-		w.CheckAt = time.Now().Add(dataplane.RetryFirst) // another program is at work
+		w.CheckAt = now.Add(dataplane.RetryFirst) // another program is at work
 		return nil
 	case err != nil:
 		return err
@@ -178,20 +204,12 @@ func (w *worker) check() error {
 	return nil
 }
 
-// drifted returns a difference between the installed table and what nkp has installed; "": there is none.
-func (w *worker) drifted() (string, error) {
-	t, err := read(w.conn, w.Family)
-	if err != nil {
-		return "", err
-	} else if t == nil {
-		return "+ table " + rules.TableName, nil
+// endSweep abandons the sweep, if there is one.
+func (w *worker) endSweep() {
+	if w.sweep != nil {
+		w.sweep.conn.Close()
+		w.sweep = nil
 	}
-	w.Loop.Progress()
-	lines := compareTable(t, w.have.ruleset(w.compiler))
-	if len(lines) == 0 {
-		return "", nil
-	}
-	return lines[0], nil
 }
 
 // forgetClients deletes clients of session affinity whose endpoint no longer serves them.

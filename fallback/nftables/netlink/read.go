@@ -78,40 +78,50 @@ func (c *Conn) dump(kind uint16, fam byte, fill func(*message), f func(b []byte)
 
 // request sends a request, and calls f for each answer until it returns true.
 func (c *Conn) request(kind, flags uint16, fam byte, fill func(*message), f func(header) bool) error {
+	err := c.ask(kind, flags, fam, fill)
+	for done := false; !done && err == nil; {
+		done, err = c.answered(f)
+	}
+	return err
+}
+
+// ask sends a request.
+func (c *Conn) ask(kind, flags uint16, fam byte, fill func(*message)) error {
 	var m message
 	c.seq++
 	start := m.begin(subsystem<<8|kind, flags, c.seq, fam, 0)
 	fill(&m)
 	m.end(start)
 	c.drain()
-	if err := c.send(m.b); err != nil {
-		return err
+	return c.send(m.b)
+}
+
+// answered waits for a part of the answers to the last request, and calls f for each of them until it returns true.
+func (c *Conn) answered(f func(header) bool) (done bool, err error) {
+	n, err := c.receive(0)
+	if errors.Is(err, unix.EAGAIN) {
+		return false, ErrNoAnswer
+	} else if err != nil {
+		return false, err
 	}
-	for {
-		n, err := c.receive(0)
-		if errors.Is(err, unix.EAGAIN) {
-			return ErrNoAnswer
-		} else if err != nil {
-			return err
+	for h, err := range messages(c.buf[:n]) {
+		switch {
+		case err != nil:
+			return false, err
+		case h.seq != c.seq:
+			continue
+		case len(h.data) < genericSize: // each kind of answer has as much at least
+			return false, errIncomplete
 		}
-		for h, err := range messages(c.buf[:n]) {
-			switch {
-			case err != nil:
-				return err
-			case h.seq != c.seq:
-				continue
-			case len(h.data) < genericSize: // each kind of answer has as much at least
-				return errIncomplete
-			}
-			code := int32(binary.NativeEndian.Uint32(h.data))
-			if (h.kind == unix.NLMSG_DONE || h.kind == unix.NLMSG_ERROR) && code < 0 {
-				return unix.Errno(-code)
-			}
-			if f(h) {
-				return nil
-			}
+		code := int32(binary.NativeEndian.Uint32(h.data))
+		if (h.kind == unix.NLMSG_DONE || h.kind == unix.NLMSG_ERROR) && code < 0 {
+			return false, unix.Errno(-code)
+		}
+		if f(h) {
+			return true, nil
 		}
 	}
+	return false, nil
 }
 
 // Table is what is installed of nkp's table of one family.
@@ -216,14 +226,45 @@ func (c *Conn) ReadElements(t *Table) error {
 			maps.DeleteFunc(t.Elements, func(r rules.Ref, _ rules.Value) bool { return r.Set == rules.SetID(id) })
 		}
 		err := c.elements(t.family, s.Name, retry, func(b []byte) {
-			r := rules.Ref{Set: rules.SetID(id), Key: string(dataValue(b, unix.NFTA_SET_ELEM_KEY))}
-			t.Elements[r] = rules.Value{End: string(dataValue(b, setElemKeyEnd)), Data: elementData(s, b)}
+			r, v := elementOf(rules.SetID(id), b)
+			t.Elements[r] = v
 		})
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// ListElements asks for the elements of a set in rules.Sets, which NextElements then returns in parts. Between two parts other
+// sockets may change the set: the kernel lists an element that is there all the time at most once more, or not at all, if others
+// come or go before it in its order.
+func (c *Conn) ListElements(f k8s.Family, id rules.SetID) error {
+	return c.ask(unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, family(f), func(m *message) {
+		m.text(unix.NFTA_SET_ELEM_LIST_TABLE, rules.TableName)
+		m.text(unix.NFTA_SET_ELEM_LIST_SET, rules.Sets[id].Name)
+	})
+}
+
+// NextElements calls each for the elements in the kernel's next message (32 KiB at most: net/netlink/af_netlink.c,
+// netlink_dump), and reports whether it was the last.
+func (c *Conn) NextElements(id rules.SetID, each func(rules.Ref, rules.Value)) (done bool, err error) {
+	done, err = c.answered(func(h header) bool {
+		if h.kind == unix.NLMSG_DONE {
+			return true
+		}
+		for _, e := range attributes(attribute(h.data[genericSize:], unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+			each(elementOf(id, e))
+		}
+		return false
+	})
+	return done, wrap("elements of "+rules.Sets[id].Name, err)
+}
+
+// elementOf returns the element of a set in rules.Sets that has these attributes.
+func elementOf(id rules.SetID, b []byte) (rules.Ref, rules.Value) {
+	return rules.Ref{Set: id, Key: string(dataValue(b, unix.NFTA_SET_ELEM_KEY))},
+		rules.Value{End: string(dataValue(b, setElemKeyEnd)), Data: elementData(&rules.Sets[id], b)}
 }
 
 // Count is what an element has counted.

@@ -179,10 +179,11 @@ func (s *ruleset) element(o object, key string) []byte {
 func (c *Conn) Element(f k8s.Family, r rules.Ref) (v rules.Value, ok bool, err error) {
 	s := &rules.Sets[r.Set]
 	b, err := c.element(object{table{family(f), rules.TableName}, s.Name}, func(m *message) { elementKey(m, []byte(r.Key)) })
-	if string(dataValue(b, unix.NFTA_SET_ELEM_KEY)) != r.Key { // a range that begins elsewhere matches, too
-		return v, false, wrap("elements of "+s.Name, err)
+	found, v := elementOf(r.Set, b)
+	if found != r { // a range that begins elsewhere matches, too
+		return rules.Value{}, false, wrap("elements of "+s.Name, err)
 	}
-	return rules.Value{End: string(dataValue(b, setElemKeyEnd)), Data: elementData(s, b)}, true, nil
+	return v, true, nil
 }
 
 // element returns the attributes of one element; nil if there is none. fill adds what identifies it.
