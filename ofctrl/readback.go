@@ -61,7 +61,13 @@ func (s *Snapshot) Meter(m flow.Meter)        { s.State.Meters[m.ID] = m }
 // Read reads the switch's state. It is not atomic: changes that others make meanwhile may be seen or not. After an error the
 // visitor has received only a part.
 func (c *Conn) Read(ctx context.Context, f Filter, v Visitor) error {
-	r := &reading{filter: f, dec: newDecoder(), to: v, foreign: &c.foreign}
+	return c.ReadInParts(ctx, f, v, nil)
+}
+
+// ReadInParts is like Read, and calls pause between two parts of a few thousand objects. While pause runs nothing is asked, so that it
+// may Commit. An error of pause ends the reading.
+func (c *Conn) ReadInParts(ctx context.Context, f Filter, v Visitor, pause func() error) error {
+	r := &reading{filter: f, dec: newDecoder(), to: v, foreign: &c.foreign, pause: pause}
 	if len(f.Tables) > 0 {
 		c.foreign.begin()
 	}
@@ -99,12 +105,49 @@ type reading struct {
 	taken  int      // flows of either kind
 
 	foreign *foreignFlows
+	pause   func() error // between parts; nil: all is one part
+}
+
+// partSize is about how many flows, or groups, a part of a reading has: Open vSwitch and nkp take some milliseconds for them.
+const partSize = 1024
+
+// ownInParts reads nkp's own flows, those of large tables in parts by the low bits of their cookies.
+func (r *reading) ownInParts(ctx context.Context, c *Conn) error {
+	sizes, err := c.TableSizes(ctx)
+	if err != nil {
+		return err
+	}
+	for t, n := range sizes {
+		if n == 0 {
+			continue
+		}
+		parts := uint64(1)
+		for parts*partSize < uint64(n) && r.filter.CookieMask&parts == 0 {
+			parts *= 2
+		}
+		for i := range parts {
+			err := c.ask(ctx, mpFlowDesc, 1, func(b []byte, _ int) ([]byte, error) {
+				return flowRequest(b, uint8(t), r.filter.Cookie|i, r.filter.CookieMask|(parts-1))
+			}, r.flowReply)
+			if err == nil {
+				err = r.pause()
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // flows reads nkp's own flows from all tables, and then the foreign flows in Filter.Tables.
 func (r *reading) flows(ctx context.Context, c *Conn) error {
 	f := r.filter
-	if f.CookieMask != 0 {
+	if r.pause != nil && f.CookieMask != 0 {
+		if err := r.ownInParts(ctx, c); err != nil {
+			return err
+		}
+	} else if f.CookieMask != 0 {
 		err := c.ask(ctx, mpFlowDesc, 1, func(b []byte, _ int) ([]byte, error) {
 			return flowRequest(b, allTables, f.Cookie, f.CookieMask)
 		}, r.flowReply)
@@ -123,6 +166,13 @@ func (r *reading) flows(ctx context.Context, c *Conn) error {
 	left := MaxForeign
 	for _, t := range f.Tables {
 		others := int(sizes[t]) - r.own[t]
+		if r.pause != nil && others != 0 { // own flows may have come or gone since they were read
+			own, err := c.FlowCount(ctx, f.Cookie, f.CookieMask, t)
+			if err != nil {
+				return err
+			}
+			others = int(sizes[t]) - int(own.Flows)
+		}
 		if others <= 0 {
 			continue
 		}
@@ -219,6 +269,22 @@ func (r *reading) groups(ctx context.Context, c *Conn) error {
 	if err := c.eachGroup(ctx, r.filter.GroupLo, r.filter.GroupHi, func(id uint32, _ []byte) { ids = append(ids, id) }); err != nil {
 		return err
 	}
+	if r.pause == nil {
+		return r.describe(ctx, c, ids)
+	}
+	for part := range slices.Chunk(ids, partSize) {
+		if err := r.pause(); err != nil {
+			return err
+		}
+		if err := r.describe(ctx, c, part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// describe reads groups by their ids.
+func (r *reading) describe(ctx context.Context, c *Conn, ids []uint32) error {
 	described := 0
 	return c.ask(ctx, mpGroupDesc, len(ids), func(b []byte, i int) ([]byte, error) {
 		return idRequest(b, ids[i]), nil

@@ -30,10 +30,30 @@ type Comparison struct {
 // Compare begins a comparison. It invalidates the Compiler's previous one.
 func (c *Compiler) Compare() *Comparison {
 	c.comparisons++
+	c.across = 0
 	return &Comparison{
 		c: c, number: c.comparisons,
 		flows: map[flow.Key]*flow.Flow{}, groups: map[uint32]*flow.Group{},
 	}
+}
+
+// Across allows changes of the Compiler until the next Compare, each of which must be on the switch before anything else is read. What
+// they add counts as found. Only InStep may be asked afterwards.
+func (x *Comparison) Across() { x.c.across = x.number }
+
+// InStep reports whether the switch has all that is desired, and no other flow, group or meter of nkp's.
+func (x *Comparison) InStep() bool {
+	if len(x.flows)+len(x.groups) > 0 {
+		return false
+	}
+	for _, number := range x.c.wanted {
+		if number != x.number {
+			return false
+		}
+	}
+	e := edit{c: x.c}
+	e.meters(x.meters)
+	return len(e.set)+len(e.del) == 0
 }
 
 // Flow adds a flow of nkp's that was read from the switch. It keeps f if f differs from the desired state; the caller must not

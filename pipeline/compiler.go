@@ -33,6 +33,7 @@ type Compiler struct {
 	wanted      map[uint64]uint32
 	seed        maphash.Seed // of the digests
 	comparisons uint32       // begun
+	across      uint32       // the Comparison that goes on while changes are made; 0: there is none
 }
 
 // NewCompiler returns a Compiler whose State is that of a cluster without Services. It fails on a bad layout.
@@ -192,7 +193,7 @@ func (c *Compiler) assign(n k8s.PortName, sp *k8s.ServicePort, old *placed) *pla
 func (c *Compiler) add(o *objects, newFlow func(*flow.Flow), newGroup func(*flow.Group)) {
 	add := func(f *flow.Flow, digest uint64) {
 		c.flows++
-		c.wanted[digest] = 0
+		c.wanted[digest] = c.across
 		newFlow(f)
 	}
 	for _, f := range o.flows {
@@ -206,7 +207,7 @@ func (c *Compiler) add(o *objects, newFlow func(*flow.Flow), newGroup func(*flow
 	}
 	for _, g := range o.groups {
 		c.groups++
-		c.wanted[g.Digest(c.seed)] = 0
+		c.wanted[g.Digest(c.seed)] = c.across
 		newGroup(g)
 	}
 }

@@ -153,12 +153,7 @@ func (p *Plane) loop(ctx context.Context) error {
 			p.alive.work("releasing ids of Services that are gone")
 			g.releaseIDs(ctx)
 		}
-		if g.inStep() {
-			p.in.WhileIdle(func() { p.hooks.InStep(dataplane.Families...) })
-		}
-		p.publish()
-		p.hooks.Lost(!g.inStep() || p.failOpen != "")
-		p.hooks.FailOpen(p.failOpen != "")
+		p.report()
 		var gone <-chan struct{}
 		var retry, look, forget, surplus <-chan time.Time
 		if g.conn != nil {
@@ -229,7 +224,7 @@ func (p *Plane) loop(ctx context.Context) error {
 		case <-audit.C:
 			p.alive.work("reading the switch back")
 			p.stale.beforeAudit()
-			g.readBack(ctx)
+			g.audit(ctx, func() { p.takeWaiting(ctx) })
 		case <-retry:
 			p.alive.work("trying refused Services again")
 			g.sync(ctx)
@@ -238,6 +233,27 @@ func (p *Plane) loop(ctx context.Context) error {
 			f(ctx)
 		}
 	}
+}
+
+// report tells how far the loop is.
+func (p *Plane) report() {
+	if p.prog.inStep() {
+		p.in.WhileIdle(func() { p.hooks.InStep(dataplane.Families...) })
+	}
+	p.publish()
+	p.hooks.Lost(!p.prog.inStep() || p.failOpen != "")
+	p.hooks.FailOpen(p.failOpen != "")
+}
+
+// takeWaiting programs the changes that wait, if any do, amid longer work.
+func (p *Plane) takeWaiting(ctx context.Context) {
+	if p.in.Idle() {
+		return
+	}
+	if err := p.takeUpdate(ctx); err != nil { // only the first update can fail
+		p.log.Error("cannot program changes", "error", err)
+	}
+	p.report()
 }
 
 // takeUpdate brings the switch in step with what is new in the model.

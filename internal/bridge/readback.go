@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -29,10 +30,8 @@ func (g *programmer) readBack(ctx context.Context) {
 		g.cannotRead(ctx, err)
 		return
 	}
-	g.stats.Audited()
-	g.alive.readBack()
-	g.unread, g.flows = found.unread, found.Flows()
-	g.lookForeign(true)
+	g.flows = found.Flows()
+	g.audited(found.unread)
 	first := g.pending == nil
 	// A read-back does not show which pins and conntrack entries a refused transaction was to delete.
 	forget := flow.Delta{DelLearned: found.OrphanPins(), FlushCT: found.Stale()}
@@ -53,6 +52,47 @@ func (g *programmer) readBack(ctx context.Context) {
 	g.fullSync = true
 	g.sync(ctx)
 	g.fullSync = false
+}
+
+// audit compares all that is on the switch with what should be, in parts, and calls pause between two of them, which may program changes.
+// Only if something differs is everything read back at once, and repaired.
+func (g *programmer) audit(ctx context.Context, pause func()) {
+	if !g.inStep() || g.refused.Len() > 0 {
+		g.readBack(ctx)
+		return
+	}
+	if !g.replaceUnwanted(ctx) {
+		return
+	}
+	conn, found := g.conn, newComparison(g.compiler)
+	found.Across()
+	err := conn.ReadInParts(ctx, g.set.Filter(), found, func() error {
+		g.alive.progress()
+		if pause(); g.conn != conn || !g.inStep() {
+			return errOvertaken
+		}
+		return nil
+	})
+	switch {
+	case g.conn != conn: // what follows a new connection reads everything
+	case errors.Is(err, errOvertaken) || err == nil && !found.InStep():
+		g.readBack(ctx)
+	case err != nil:
+		g.cannotRead(ctx, err)
+	default:
+		g.audited(found.unread)
+	}
+}
+
+// errOvertaken ends a reading in parts because a change in between was not accepted.
+var errOvertaken = errors.New("overtaken by a change that the switch did not accept")
+
+// audited records that everything was read back.
+func (g *programmer) audited(unread map[uint8]int) {
+	g.stats.Audited()
+	g.alive.readBack()
+	g.unread = unread
+	g.lookForeign(true)
 }
 
 // repairing records that the switch does not hold what nkp installed there, and reports whose flows and groups d restores.
