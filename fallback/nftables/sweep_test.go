@@ -64,8 +64,11 @@ func (n *churning) sweep() (rounds int) {
 	audits, repairs := n.status.Audits, n.status.Repairs
 	n.w.CheckAt = time.Time{}
 	for ; n.status.Audits == audits && n.status.Repairs == repairs; rounds++ {
-		n.w.TakeUpdates(n.w)
 		n.in.Put(n.m, n.change())
+		n.w.TakeUpdates(n.w)
+		if rounds%2 == 0 { // one more has come since
+			n.in.Put(n.m, n.change())
+		}
 		must(n.t, n.w.Step(n.t.Context()))
 		if n.w.broken || len(n.w.Dirty) > 0 || rounds == 10_000 {
 			n.t.Fatalf("after %d rounds, what came before the round is not in force: %+v", rounds, n.status)

@@ -154,8 +154,8 @@ func (w *worker) Next() time.Time {
 	return dataplane.Earliest(w.CheckAt, w.Stale.Due(), w.Refused.Next(), w.flowtable.lookAt)
 }
 
-// check reads the installed table back in portions, if that is due or another program changed the table: one, and then more until an
-// update waits. A later call goes on. The step that follows repairs a difference.
+// check reads the installed table back in portions, if that is due or another program changed the table: one, and then more until there
+// is an update to program. A later call goes on. The step that follows repairs a difference.
 func (w *worker) check(ctx context.Context) error {
 	if w.sweep == nil {
 		if w.Noticed {
@@ -177,7 +177,7 @@ func (w *worker) check(ctx context.Context) error {
 		switch {
 		case done || drift != "" || err != nil:
 			return w.checked(drift, err)
-		case ctx.Err() != nil || !w.In.Idle():
+		case ctx.Err() != nil || w.Pending() || !w.In.Idle():
 			return nil
 		}
 	}
