@@ -79,6 +79,7 @@ func newConn(nc net.Conn, t Target, o Options) *Conn {
 		commitSem: make(chan struct{}, 1), nextXid: 1, done: make(chan struct{}), epoch: time.Now(),
 	}
 	c.foreign.seed, c.foreign.max, c.foreign.known = maphash.MakeSeed(), maxForeign, map[uint64]foreignFlow{}
+	c.foreign.flip = o.OnOthers
 	c.frames.onRead = func() { c.lastRead.Store(int64(time.Since(c.epoch))) }
 	return c
 }

@@ -23,6 +23,7 @@ const (
 	nxCT            = 35
 	nxNAT           = 36
 	nxClone         = 42
+	nxCTClear       = 43
 	nxLearn2        = 45 // since Open vSwitch 2.8
 
 	nxInPort = 0xfff8 // OFPP_IN_PORT of OpenFlow 1.0, as in resubmit
@@ -125,6 +126,10 @@ func (d *decoder) nxAction(a []byte) flow.Action {
 		if ct, ok := decodeCT(a, d.v6); ok {
 			return ct
 		}
+	case nxCTClear:
+		if string(a) == string(clearCTTemplate) {
+			return flow.ClearCT{}
+		}
 	case nxClone:
 		if n, err := actionLen(a[cloneHeaderLen:]); err == nil && n == len(a)-cloneHeaderLen {
 			if ct, ok := d.action(a[cloneHeaderLen:]).(flow.CT); ok && !ct.Aside {
@@ -152,13 +157,16 @@ func (d *decoder) setField(a []byte) flow.Action {
 		return nil
 	}
 	to := flow.SetField{}
-	switch f {
-	case nxmReg0, nxmReg1, nxmReg2, nxmReg3:
-		to.Field = flow.Reg0 + flow.Field((f-nxmReg0)/(nxmReg1-nxmReg0))
+	reg, isReg := regNumber(f)
+	if isReg {
+		to.Field = flow.RegField(reg)
 		to.Value, to.Mask = uint64(u32(v)), 0xffffffff
 		if hasMask {
 			to.Mask = uint64(u32(v[4:]))
 		}
+		return to
+	}
+	switch f {
 	case oxmEthSrc, oxmEthDst, nxmEthSrc, nxmEthDst:
 		to.Field = flow.EthSrc
 		if f == oxmEthDst || f == nxmEthDst {

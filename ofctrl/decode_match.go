@@ -45,6 +45,18 @@ func short(what string) error { return fmt.Errorf("%w: %s is cut off", ErrProtoc
 // another field, another mask, or the value that stands for "any" in flow.Match.
 func matchField(m *flow.Match, header uint32, v []byte) bool {
 	field, hasMask := unmasked(header)
+	if n, ok := regNumber(field); ok && n < flow.NumRegs {
+		return setBits(&m.Reg[n], v, hasMask)
+	} else if ok && hasMask {
+		return setClear31(m, n, u32(v), u32(v[4:]))
+	}
+	if field > oxmPktReg1 && field <= oxmPktReg7 && hasMask && len(v) == 16 {
+		first := 2 * uint8((field-oxmPktReg0)/(oxmPktReg1-oxmPktReg0))
+		if u32(v[8:]) != 0 {
+			return u32(v[12:]) == 0 && setClear31(m, first, u32(v), u32(v[8:]))
+		}
+		return setClear31(m, first+1, u32(v[4:]), u32(v[12:]))
+	}
 	switch field {
 	case oxmIPv4Src, oxmIPv6Src:
 		return setPrefix(&m.Src, v, hasMask)
@@ -54,8 +66,6 @@ func matchField(m *flow.Match, header uint32, v []byte) bool {
 		return setBits(&m.CTState, v, hasMask)
 	case nxmCTMark:
 		return setBits(&m.CTMark, v, hasMask)
-	case nxmReg0, nxmReg1, nxmReg2, nxmReg3:
-		return setBits(&m.Reg[(field-nxmReg0)/(nxmReg1-nxmReg0)], v, hasMask)
 	case oxmTCPSrc, oxmUDPSrc:
 		if hasMask {
 			m.SrcPort = flow.Bits{Value: uint32(u16(v)), Mask: uint32(u16(v[2:]))}
@@ -121,6 +131,18 @@ func setBits(to *flow.Bits, v []byte, hasMask bool) bool {
 	if hasMask {
 		to.Mask = u32(v[4:])
 	}
+	return true
+}
+
+// bit31 is the highest bit of a register.
+const bit31 = 1 << 31
+
+// setClear31 records that a flow matches the highest bit of a register beyond reg3, which is 0, and no other bit.
+func setClear31(m *flow.Match, n uint8, value, mask uint32) bool {
+	if m.Clear31 != 0 || value != 0 || mask != bit31 {
+		return false
+	}
+	m.Clear31 = n
 	return true
 }
 

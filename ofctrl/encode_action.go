@@ -61,6 +61,8 @@ func (e *encoder) action(b []byte, a flow.Action) ([]byte, error) {
 		return setAddr(b, a)
 	case flow.Copy:
 		return copyField(b, a)
+	case flow.ClearCT:
+		return append(b, clearCTTemplate...), nil
 	case flow.ClearInPort:
 		return append(b, clearInPortTemplate...), nil
 	case flow.DecTTL:

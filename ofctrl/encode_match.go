@@ -71,7 +71,10 @@ func match(b []byte, m *flow.Match, unknown bool) ([]byte, error) {
 		b = put16(put32(b, nxmCTDstPort), m.CTDstPort)
 	}
 	for i, r := range m.Reg {
-		b = bitsField(b, nxmReg0+uint32(i)*(nxmReg1-nxmReg0), r)
+		b = bitsField(b, nxmReg(uint8(i)), r)
+	}
+	if m.Clear31 != 0 {
+		b = bitsField(b, nxmReg(m.Clear31), flow.Bits{Mask: bit31})
 	}
 	if m.Unknown != "" {
 		var err error
@@ -100,6 +103,9 @@ func checkMatch(m *flow.Match) error {
 	}
 	if m.TCPFlags.Mask > tcpFlags {
 		return fmt.Errorf("mask %#x of TCP flags has more than 12 bits", m.TCPFlags.Mask)
+	}
+	if n := m.Clear31; n != 0 && (n < flow.NumRegs || n >= flow.NumAllRegs) {
+		return fmt.Errorf("register %d is not one of reg%d to reg%d", n, flow.NumRegs, flow.NumAllRegs-1)
 	}
 	if m.Frag.Mask > fragBits {
 		return fmt.Errorf("mask %#x of nw_frag has more than 2 bits", m.Frag.Mask)

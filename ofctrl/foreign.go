@@ -27,6 +27,8 @@ type foreignFlows struct {
 	mu     sync.Mutex             // protects the rest
 	known  map[uint64]foreignFlow // by digest of the key
 	number [256]int               // of the known ones, by table
+	normal [256]int               // of these, those that forward all packets
+	flip   func()                 // Options.OnOthers
 	kept   int                    // of the known ones that are kept in full
 	left   bool                   // max was reached: some flows are not known
 	times  uint64                 // how often known was changed
@@ -41,6 +43,7 @@ type foreignFlows struct {
 type foreignFlow struct {
 	cookie uint64
 	table  uint8
+	normal bool       // it forwards all packets
 	read   uint64     // the last read that had begun when it was seen
 	full   *flow.Flow // nil: there are MaxKept others, or Filter.Keep does not ask for it
 }
@@ -60,13 +63,16 @@ func (o *foreignFlows) set(f *flow.Flow, keep func(*flow.Flow) bool) {
 		return
 	}
 	o.times++
+	before := o.others(f.Table)
 	if !known {
 		o.number[f.Table]++
 	}
 	if was.full != nil {
 		o.kept--
 	}
-	now := foreignFlow{cookie: f.Cookie, table: f.Table, read: o.read}
+	now := foreignFlow{cookie: f.Cookie, table: f.Table, normal: f.Forwards(), read: o.read}
+	o.normal[f.Table] += count(now.normal) - count(was.normal)
+	o.noteOthers(f.Table, before)
 	if o.kept < MaxKept && keep != nil && keep(f) {
 		now.full = f
 		o.kept++
@@ -89,10 +95,45 @@ func (o *foreignFlows) remove(k *flow.Key) bool {
 func (o *foreignFlows) drop(digest uint64, k foreignFlow) {
 	delete(o.known, digest)
 	o.times++
+	before := o.others(k.table)
 	o.number[k.table]--
+	o.normal[k.table] -= count(k.normal)
+	o.noteOthers(k.table, before)
 	if k.full != nil {
 		o.kept--
 	}
+}
+
+func count(yes bool) int {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// others returns what the known flows of a table do. Callers hold mu.
+func (o *foreignFlows) others(table uint8) flow.Others {
+	switch o.number[table] {
+	case 0:
+		return flow.OthersNone
+	case o.normal[table]:
+		return flow.OthersForward
+	}
+	return flow.OthersDecide
+}
+
+// noteOthers calls flip if what the flows of a table do has changed. Callers hold mu.
+func (o *foreignFlows) noteOthers(table uint8, before flow.Others) {
+	if o.flip != nil && o.others(table) != before {
+		o.flip()
+	}
+}
+
+// Others returns what the foreign flows of a table of Filter.Tables do, as of the last Read and the switch's reports since.
+func (c *Conn) Others(table uint8) flow.Others {
+	c.foreign.mu.Lock()
+	defer c.foreign.mu.Unlock()
+	return c.foreign.others(table)
 }
 
 // Foreign are the foreign flows that a connection has seen.
@@ -144,7 +185,7 @@ func (o *foreignFlows) begin() {
 	o.read++
 	if o.left { // there is no room for both
 		clear(o.known)
-		o.number, o.kept, o.left = [256]int{}, 0, false
+		o.number, o.normal, o.kept, o.left = [256]int{}, [256]int{}, 0, false
 		o.times++
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"slices"
 	"strings"
 	"testing"
@@ -310,4 +311,32 @@ func TestRefusedPacketIsNotWatch(t *testing.T) {
 	}), Options{})
 	must(t, c.PacketOut(t.Context(), flow.PortLocal, udpFrame("10.0.0.9", "10.0.0.1", 5, 6, "x"), flow.Output{Port: portTable}))
 	must(t, c.Watch(t.Context(), ownFilter, []uint8{1, 2}))
+}
+
+// What the flows of others in a table do is known after each change, and a change of that is reported once.
+func TestOthers(t *testing.T) {
+	flips := 0
+	o := &foreignFlows{seed: maphash.MakeSeed(), max: 3, known: map[uint64]foreignFlow{}, flip: func() { flips++ }}
+	normal := func(priority uint16) *flow.Flow {
+		return fl(0, priority, flow.Match{}, flow.Output{Port: flow.PortNormal})
+	}
+	drop := fl(0, 5, flow.Match{})
+	for i, step := range []struct {
+		does  func()
+		want  flow.Others
+		flips int
+	}{
+		{func() { o.set(normal(0), nil) }, flow.OthersForward, 1},
+		{func() { o.set(normal(7), nil) }, flow.OthersForward, 1},
+		{func() { o.set(drop, nil) }, flow.OthersDecide, 2},
+		{func() { o.set(fl(0, 5, flow.Match{}, flow.Output{Port: flow.PortNormal}), nil) }, flow.OthersForward, 3}, // in its place
+		{func() { o.set(drop, nil) }, flow.OthersDecide, 4},
+		{func() { o.remove(&normal(0).Key); o.remove(&normal(7).Key) }, flow.OthersDecide, 4},
+		{func() { o.remove(&drop.Key) }, flow.OthersNone, 5},
+		{func() { o.set(fl(1, 5, flow.Match{}), nil) }, flow.OthersNone, 6}, // another table
+	} {
+		if step.does(); o.others(0) != step.want || flips != step.flips {
+			t.Errorf("step %d: %d after %d reports; want %d after %d", i, o.others(0), flips, step.want, step.flips)
+		}
+	}
 }

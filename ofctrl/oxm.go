@@ -24,6 +24,7 @@ const (
 	oxmTCPFlags   uint32 = 0x80005402 // OpenFlow 1.5's own, which libOpenflow does not name
 	oxmPktReg0    uint32 = 0x80010008 // reg0 and reg1 as one 64-bit register
 	oxmPktReg1    uint32 = 0x80010208
+	oxmPktReg7    uint32 = 0x80010e08
 	nxmInPort     uint32 = 0x00000002
 	nxmEthDst     uint32 = 0x00000206
 	nxmEthSrc     uint32 = 0x00000406
@@ -33,6 +34,7 @@ const (
 	nxmReg1       uint32 = 0x00010204
 	nxmReg2       uint32 = 0x00010404
 	nxmReg3       uint32 = 0x00010604
+	nxmReg15      uint32 = 0x00011e04
 	nxmIPv6Src    uint32 = 0x00012610
 	nxmFrag       uint32 = 0x00013401
 	nxmDPHash     uint32 = 0x00014604
@@ -52,6 +54,15 @@ const vlanPresent = 0x1000
 
 // fragBits is the mask of all bits of nw_frag.
 const fragBits = flow.FragAny | flow.FragLater
+
+// nxmReg returns the header of a register, 0 to 15.
+func nxmReg(n uint8) uint32 { return nxmReg0 + uint32(n)*(nxmReg1-nxmReg0) }
+
+// regNumber is the inverse of nxmReg; ok is false for the header of another field.
+func regNumber(h uint32) (n uint8, ok bool) {
+	ok = h >= nxmReg0 && h <= nxmReg15 && (h-nxmReg0)%(nxmReg1-nxmReg0) == 0
+	return uint8((h - nxmReg0) / (nxmReg1 - nxmReg0)), ok
+}
 
 // masked returns the header of the same field with a mask behind the value.
 func masked(h uint32) uint32 { return h&^0xff | 1<<8 | h&0xff*2 }

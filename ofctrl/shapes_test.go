@@ -59,6 +59,7 @@ func matchShapes() []flow.Match {
 		with(ip, func(m *flow.Match) { m.Frag, m.CTZone = bit(flow.FragAny, flow.FragAny|flow.FragLater), 65535 }),
 		{Reg: [4]flow.Bits{bit(0x100, 0xffffff00), bit(0, 0xff), flow.Exactly(7), flow.Exactly(0)}},
 		{Reg: [4]flow.Bits{{}, flow.Exactly(0xfffffffe), {}, bit(0x80000000, 0x80000000)}},
+		{Clear31: 4}, {Clear31: 10}, {Clear31: 15}, {InPort: 2, Clear31: 11, Reg: [4]flow.Bits{2: flow.Exactly(1)}},
 		{Reg: [4]flow.Bits{flow.Exactly(1)}}, {Reg: [4]flow.Bits{1: flow.Exactly(1)}},
 		{Reg: [4]flow.Bits{2: flow.Exactly(1)}}, {Reg: [4]flow.Bits{3: flow.Exactly(1)}},
 		{
@@ -119,6 +120,8 @@ func actionShapes(v6 bool) [][]flow.Action {
 		{flow.SetField{Field: flow.EthSrc, Value: 0x020000000001, Mask: 1<<48 - 1}, flow.SetField{Field: flow.EthDst, Value: 0x02f0000000ff, Mask: 1<<48 - 1}},
 		{flow.SetField{Field: flow.EthDst, Value: 0x020000000000, Mask: 0xff0000000000}},
 		{flow.SetField{Field: flow.TCPDst, Value: 30080, Mask: 0xffff}, flow.Resubmit{Table: 30}},
+		{flow.SetField{Field: flow.RegField(10), Value: 1 << 31, Mask: 1 << 31}, flow.ClearCT{}, flow.Resubmit{Table: 7}},
+		{flow.SetField{Field: flow.RegField(15), Value: 7, Mask: 0xffffffff}, flow.SetField{Field: flow.RegField(4), Value: 0, Mask: 0xff}},
 		{flow.DecTTL{}, flow.ClearInPort{}, flow.Output{Port: 1}},
 		{flow.Copy{Src: sub(flow.DPHashValue, 0, 9), Dst: sub(flow.Reg3, 0, 9)}, flow.Resubmit{Table: 2}},
 		{flow.Copy{Src: sub(flow.Reg1, 8, 24), Dst: sub(flow.Reg2, 4, 24)}},

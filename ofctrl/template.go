@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding"
 	"encoding/binary"
+	"fmt"
 	"net"
 	"strings"
 
@@ -27,19 +28,12 @@ var (
 	// clearInPortTemplate is how ovs-ofctl encodes load:0xffff->NXM_OF_IN_PORT[] in OpenFlow 1.5: a set_field of
 	// the 16-bit NXM field to OFPP_NONE. It is not the 32-bit OXM_OF_IN_PORT.
 	clearInPortTemplate = mustMarshal(setField("NXM_OF_IN_PORT", bytesValue([]byte{0xff, 0xff}), nil))
-	weightTemplate      = mustMarshal(openflow15.NewGroupBucketPropWeight(0))
+	// clearCTTemplate is NXAST_CT_CLEAR, which libOpenflow does not build (ovs-actions(7), "The ct_clear action").
+	clearCTTemplate = []byte{0xff, 0xff, 0, 16, 0, 0, 0x23, 0x20, 0, nxCTClear, 0, 0, 0, 0, 0, 0}
+	weightTemplate  = mustMarshal(openflow15.NewGroupBucketPropWeight(0))
 
 	// setTemplates are set_field without and with a mask.
-	setTemplates = [...][2][]byte{
-		flow.Reg0:   setTemplate("NXM_NX_REG0", 4),
-		flow.Reg1:   setTemplate("NXM_NX_REG1", 4),
-		flow.Reg2:   setTemplate("NXM_NX_REG2", 4),
-		flow.Reg3:   setTemplate("NXM_NX_REG3", 4),
-		flow.EthSrc: setTemplate("OXM_OF_ETH_SRC", 6),
-		flow.EthDst: setTemplate("OXM_OF_ETH_DST", 6),
-		flow.TCPDst: setTemplate("OXM_OF_TCP_DST", 2),
-		flow.UDPDst: setTemplate("OXM_OF_UDP_DST", 2),
-	}
+	setTemplates = newSetTemplates()
 	// addrTemplates are set_field of a whole address.
 	addrTemplates = map[flow.Field][]byte{
 		flow.IPDst:   setTemplate("OXM_OF_IPV4_DST", 4)[0],
@@ -74,6 +68,16 @@ func setField(name string, value, mask *openflow15.ByteArrayField) openflow15.Ac
 		f.Mask = mask
 	}
 	return ofctrl.NewSetFieldAction(f).GetActionMessage()
+}
+
+func newSetTemplates() [][2][]byte {
+	list := make([][2][]byte, flow.RegField(flow.NumAllRegs-1)+1)
+	for n := range uint8(flow.NumAllRegs) {
+		list[flow.RegField(n)] = setTemplate(fmt.Sprintf("NXM_NX_REG%d", n), 4)
+	}
+	list[flow.EthSrc], list[flow.EthDst] = setTemplate("OXM_OF_ETH_SRC", 6), setTemplate("OXM_OF_ETH_DST", 6)
+	list[flow.TCPDst], list[flow.UDPDst] = setTemplate("OXM_OF_TCP_DST", 2), setTemplate("OXM_OF_UDP_DST", 2)
+	return list
 }
 
 func setTemplate(name string, width int) [2][]byte {

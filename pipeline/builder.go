@@ -30,6 +30,9 @@ type builder struct {
 }
 
 func (b *builder) flow(table uint8, priority uint16, id uint32, m flow.Match, actions ...flow.Action) *flow.Flow {
+	if table == tableEntry && b.Layout.passes() { // not again what nkp has passed on
+		m.Clear31 = b.Layout.ExitRegister
+	}
 	return &flow.Flow{
 		Key:     flow.Key{Table: b.Layout.table(table), Priority: priority, Match: m},
 		Cookie:  b.Layout.cookie(cookieStatic, id),

@@ -53,6 +53,8 @@ const (
 	prioNotInRange  = 50  // table 12
 	prioNoPort      = 300 // table 30: not masqueraded, and should be
 	prioVLAN        = 250 // table 30: past all that leaves by a port directly
+	prioBack        = 220 // table 30: out by the port that it came in by
+	prioToOthers    = 210 // table 30: to an endpoint, by way of flows of others
 	prioToPod       = 200
 	prioUnchanged   = 160 // table 30: still addressed to a Service range
 	prioSentOn      = 150
@@ -103,16 +105,16 @@ func (b *builder) common() {
 }
 
 // entry adds table 0: packets that bypass nkp, and possible replies to masqueraded traffic. All other packets
-// are classified and tracked. The lowest priority is 1, because a bridge without flows of its own has Open
-// vSwitch's NORMAL flow at priority 0, which nkp must not replace or remove.
+// are classified and tracked. The flow of the lowest priority forwards where others have no flows at all, or the bridge would forward
+// nothing (fail_mode=secure). Its priority is 1, because a flow of others at 0 must be able to come.
 func (b *builder) entry() {
 	for _, t := range []uint8{135, 136} { // neighbour solicitation and advertisement, RFC 4861 §4.3, §4.4
 		m := flow.Match{EthType: flow.EthIPv6, IPProto: flow.ProtoICMPv6, ICMPv6Type: t}
-		b.add(tableEntry, prioBypass, 0, m, b.Layout.exit())
+		b.add(tableEntry, prioBypass, 0, m, b.Layout.exit()...)
 	}
 	for _, multicast := range []string{"224.0.0.0/4", "ff00::/8"} {
 		p := netip.MustParsePrefix(multicast)
-		b.add(tableEntry, prioBypass, 0, flow.Match{EthType: ethTypeOf(p.Addr()), Dst: p}, b.Layout.exit())
+		b.add(tableEntry, prioBypass, 0, flow.Match{EthType: ethTypeOf(p.Addr()), Dst: p}, b.Layout.exit()...)
 	}
 	for _, ip := range b.LocalIPs {
 		next := b.resubmit(tableUnSNAT)
@@ -124,7 +126,11 @@ func (b *builder) entry() {
 	for _, ip := range b.HairpinIPs {
 		b.add(tableEntry, prioNode, 0, b.nearEntry(ip), b.ct(b.Layout.ZoneSNAT, tableUnSNAT))
 	}
-	b.add(tableEntry, prioDefault, 0, flow.Match{}, b.Layout.exit())
+	if b.Others == flow.OthersNone || !b.Layout.passes() {
+		rest := b.flow(tableEntry, prioDefault, 0, flow.Match{}, b.Layout.forward())
+		rest.Match.Clear31 = 0 // what nkp passes on, too
+		b.flows = append(b.flows, rest)
+	}
 }
 
 // classify records where a packet comes from and whether it would be masqueraded on its way to a ClusterIP,
@@ -321,7 +327,7 @@ func (b *builder) output() {
 	}
 	b.add(tableOutput, prioServiceOut, 0,
 		flow.Match{Reg: [flow.NumRegs]flow.Bits{1: {Value: markService, Mask: markService}}}, b.resubmit(tableDeliver))
-	b.add(tableOutput, prioLast, 0, flow.Match{}, b.Layout.exit())
+	b.add(tableOutput, prioLast, 0, flow.Match{}, b.Layout.exit()...)
 	for _, p := range b.Pods {
 		b.hairpin(p.IP)
 	}
@@ -404,14 +410,12 @@ func (b *builder) deliver() {
 			if !b.GatewayMAC.IsZero() {
 				as = append(as, eth(flow.EthSrc, b.GatewayMAC))
 			}
-			as = append(as, eth(flow.EthDst, p.MAC), flow.ClearInPort{}, flow.Output{Port: p.OFPort})
-			b.add(tableDeliver, prioToPod, 0, b.nearDelivery(p.IP), as...)
+			b.deliverTo(p.IP, p.OFPort, append(as, eth(flow.EthDst, p.MAC))...)
 		}
 	}
 	if !b.NodeMAC.IsZero() {
 		for _, ip := range b.LocalIPs {
-			b.add(tableDeliver, prioToPod, 0, b.nearDelivery(ip),
-				eth(flow.EthDst, b.NodeMAC), flow.ClearInPort{}, flow.Output{Port: flow.PortLocal})
+			b.deliverTo(ip, flow.PortLocal, eth(flow.EthDst, b.NodeMAC))
 		}
 		if !b.GatewayMAC.IsZero() && b.Uplink != 0 {
 			for _, f := range families {
@@ -425,16 +429,24 @@ func (b *builder) deliver() {
 				again.Reg[0] = flow.Bits{Value: sentOn, Mask: sentOn}
 				b.add(tableDeliver, prioSentOn, 0, again, route...)
 				m.EthDst = NextHopMAC
-				b.add(tableDeliver, prioToGateway, 0, m, eth(flow.EthDst, b.GatewayMAC), flow.Output{Port: b.Uplink})
+				toUplink := []flow.Action{flow.Output{Port: b.Uplink}}
+				if b.OthersDecide() {
+					toUplink = b.Layout.exit()
+				}
+				b.add(tableDeliver, prioToGateway, 0, m, append([]flow.Action{eth(flow.EthDst, b.GatewayMAC)}, toUplink...)...)
 			}
 		}
 	}
+	leave := []flow.Action{b.Layout.forward()}
+	if b.OthersDecide() {
+		leave = b.Layout.exit()
+	}
 	// What leaves by a port directly is in no VLAN of the bridge's: a pod in one would leave it, with a tag of its own, or untagged for the
 	// native one. So such packets go on as the bridge forwards.
-	b.add(tableDeliver, prioVLAN, 0, flow.Match{Tagged: true}, b.Layout.exit())
+	b.add(tableDeliver, prioVLAN, 0, flow.Match{Tagged: true}, leave...)
 	for _, port := range b.VLANPorts {
 		if port != b.Uplink && port != flow.PortLocal {
-			b.add(tableDeliver, prioVLAN, 0, flow.Match{InPort: port}, b.Layout.exit())
+			b.add(tableDeliver, prioVLAN, 0, flow.Match{InPort: port}, leave...)
 		}
 	}
 	// Conntrack had no room for the connection, or takes the packet for invalid: it was not translated. Pods and the node may have
@@ -451,5 +463,22 @@ func (b *builder) deliver() {
 			b.add(tableDeliver, prioNoPort, cookieDrops, m)
 		}
 	}
-	b.add(tableDeliver, prioLast, 0, flow.Match{}, b.Layout.exit())
+	b.add(tableDeliver, prioLast, 0, flow.Match{}, leave...)
+}
+
+// deliverTo adds the flows for packets to an address on this bridge. set are the actions that set their Ethernet addresses, the
+// destination last. Where others decide, packets to an endpoint go on to them. Their source address and ingress port stay, so that a
+// learning switch learns nothing wrong. nkp sends by itself what leaves by the port that it came in by, and answers: they come from the
+// Service's address, which no policy about pods can know.
+func (b *builder) deliverTo(ip netip.Addr, port uint32, set ...flow.Action) {
+	m := b.nearDelivery(ip)
+	out := append(slices.Clone(set), flow.ClearInPort{}, flow.Output{Port: port})
+	b.add(tableDeliver, prioToPod, 0, m, out...)
+	if b.OthersDecide() {
+		back, client := m, m
+		back.InPort = port
+		client.CTState = flow.Bits{Mask: flow.CTReply}
+		b.add(tableDeliver, prioBack, 0, back, out...)
+		b.add(tableDeliver, prioToOthers, 0, client, append(slices.Clone(set[len(set)-1:]), b.Layout.exit()...)...)
+	}
 }

@@ -1,8 +1,10 @@
 package pipeline
 
 import (
+	"slices"
 	"testing"
 
+	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
@@ -31,6 +33,69 @@ func TestMayReturn(t *testing.T) {
 		if got := l.MayReturn(f); got != tc.want {
 			t.Errorf("%s: %t", f, got)
 		}
+	}
+}
+
+// Packets that nkp has passed on do not come back to its flows, unless a flow changes the mark that says so.
+func TestPassedOnDoesNotReturn(t *testing.T) {
+	l := DefaultLayout()
+	exit := flow.RegField(l.ExitRegister)
+	for _, tc := range []struct {
+		name  string
+		table uint8
+		does  []flow.Action
+		want  bool
+	}{
+		{"the exit", tableOutput, l.exit(), false},
+		{"the exit of table 0", tableEntry, l.exit(), false},
+		{"to table 0 without the mark", tableOutput, []flow.Action{flow.Resubmit{Table: 0}}, true},
+		{"others' own tables", 0, []flow.Action{flow.Resubmit{Table: 50}}, false},
+		{"the mark is lost", 0, []flow.Action{flow.SetField{Field: exit, Mask: 0xffffffff}, flow.Resubmit{Table: 50}}, true},
+		{"the mark is lost, and the packet leaves", 0, []flow.Action{flow.SetField{Field: exit, Mask: 0xffffffff}, flow.Output{Port: 3}}, false},
+		{"another register", 0, []flow.Action{flow.SetField{Field: flow.RegField(11), Mask: 0xffffffff}, flow.Resubmit{Table: 50}}, false},
+	} {
+		if got := l.MayReturn(&flow.Flow{Key: flow.Key{Table: tc.table}, Actions: tc.does}); got != tc.want {
+			t.Errorf("%s: %t", tc.name, got)
+		}
+	}
+}
+
+// No packet whose source MAC nkp wrote, or whose ingress port it cleared, gets to flows of others: a learning switch among them would
+// learn what is wrong. Where others decide nothing, Service packets take no exit, and nkp forwards by itself only where others have no flow.
+func TestWhatOthersSee(t *testing.T) {
+	sp := shape{Name: "a", Cluster: 3, Local: 1, External: k8s.Local, Types: all}.ServicePort()
+	flows := map[flow.Others]int{}
+	for _, others := range []flow.Others{flow.OthersNone, flow.OthersForward, flow.OthersDecide} {
+		cfg := testConfig()
+		cfg.Others, cfg.LocalDelivery, cfg.VLANPorts = others, true, []uint32{12}
+		exits, forwards := 0, 0
+		for _, f := range compile(t, cfg, sp).State().Flows {
+			flows[others]++
+			leaves := slices.Contains(f.Actions, flow.Action(flow.Resubmit{Table: 0}))
+			marked := slices.Contains(f.Actions, flow.Action(flow.SetField{Field: flow.RegField(cfg.Layout.ExitRegister), Value: passed, Mask: passed}))
+			if f.Table != tableEntry && leaves != marked {
+				t.Errorf("%d: comes back: %v", others, f)
+			}
+			wrote := slices.ContainsFunc(f.Actions, func(a flow.Action) bool {
+				set, ok := a.(flow.SetField)
+				return ok && set.Field == flow.EthSrc || a == flow.Action(flow.ClearInPort{})
+			})
+			if marked && wrote {
+				t.Errorf("%d: others would learn from %v", others, f)
+			}
+			if marked && f.Table == tableDeliver {
+				exits++
+			}
+			if f.Table == tableEntry && f.Match.Clear31 == 0 {
+				forwards++
+			}
+		}
+		if decide := others == flow.OthersDecide; decide != (exits > 0) || forwards != 1 && others == flow.OthersNone || forwards != 0 && others != flow.OthersNone {
+			t.Errorf("%d: Service packets take %d exits, %d flows forward", others, exits, forwards)
+		}
+	}
+	if flows[flow.OthersForward] != flows[flow.OthersNone]-1 {
+		t.Errorf("flows: %v", flows)
 	}
 }
 

@@ -11,8 +11,11 @@ import (
 type Layout struct {
 	// TableBase is added to every table number.
 	TableBase uint8
-	// NextTable is where packets go when nkp is done with them; negative: the NORMAL action.
+	// NextTable is where packets go when nkp is done with them; negative: to the flows of others in table 0 (passes), or the NORMAL
+	// action if table 0 is not nkp's.
 	NextTable int
+	// ExitRegister is the register, 4 to 15, whose highest bit marks packets that nkp has passed on.
+	ExitRegister uint8
 	// CookiePrefix is the upper 24 bits of every cookie of nkp's.
 	CookiePrefix uint32
 	// GroupBase is the first of the 2^28 group ids that nkp takes; a multiple of 2^28, at most 0xe0000000.
@@ -27,6 +30,7 @@ type Layout struct {
 func DefaultLayout() Layout {
 	return Layout{
 		NextTable:    -1,
+		ExitRegister: 10,
 		CookiePrefix: 0x6e6b70, // "nkp"
 		GroupBase:    0x60000000,
 		MeterID:      0x6e6b,
@@ -103,6 +107,8 @@ func (l Layout) Validate() error {
 		return fmt.Errorf("next table %d is one of nkp's own (%d to %d)", l.NextTable, l.TableBase, int(l.TableBase)+tableLast)
 	case l.NextTable > 253:
 		return fmt.Errorf("next table %d is out of range 0-253", l.NextTable)
+	case l.ExitRegister < flow.NumRegs || l.ExitRegister >= flow.NumAllRegs:
+		return fmt.Errorf("exit register %d is out of range %d-%d", l.ExitRegister, flow.NumRegs, flow.NumAllRegs-1)
 	case l.CookiePrefix == 0 || l.CookiePrefix >= 1<<24:
 		return fmt.Errorf("cookie prefix %#x is not a non-zero 24-bit number", l.CookiePrefix)
 	case l.GroupBase%(1<<28) != 0 || l.GroupBase > 0xe0000000:
@@ -190,7 +196,29 @@ func (l Layout) group(id, kind, part uint32) uint32 { return l.GroupBase | id<<6
 // groupID returns the id of the Service port that a group of nkp's belongs to.
 func (l Layout) groupID(group uint32) uint32 { return (group - l.GroupBase) >> 6 }
 
-func (l Layout) exit() flow.Action {
+// passed is the bit of ExitRegister on packets that nkp has passed on.
+const passed = 1 << 31
+
+// passes reports whether packets that nkp has nothing more to do with go on to the flows of others in table 0, as they would have
+// without nkp.
+func (l Layout) passes() bool { return l.NextTable < 0 && l.TableBase == 0 }
+
+// exit returns the actions for packets that nkp has nothing more to do with. Flows of others find no trace of nkp but the bit that
+// keeps nkp's own flows in table 0 from matching: the bit comes first, so that who follows the packet knows that nkp is done
+// (internal/live).
+func (l Layout) exit() []flow.Action {
+	if !l.passes() {
+		return []flow.Action{l.forward()}
+	}
+	as := []flow.Action{flow.SetField{Field: flow.RegField(l.ExitRegister), Value: passed, Mask: passed}, flow.ClearCT{}}
+	for n := range uint8(flow.NumRegs) {
+		as = append(as, flow.SetField{Field: flow.RegField(n), Mask: 0xffffffff})
+	}
+	return append(as, flow.Resubmit{Table: 0})
+}
+
+// forward returns the action for packets that go past the flows of others in table 0.
+func (l Layout) forward() flow.Action {
 	if l.NextTable < 0 {
 		return flow.Output{Port: flow.PortNormal}
 	}

@@ -20,9 +20,15 @@ type Differences struct {
 // Compare reads the switch back and compares it with what a compiler wants, for callers with a connection of their own. The
 // compiler takes over the slots that the endpoints have on the switch.
 func (s *Settings) Compare(ctx context.Context, conn *ofctrl.Conn, sw *ovsdb.Switch, c *pipeline.Compiler) (d Differences, err error) {
-	found := newComparison(c)
-	found.Adopt()
-	if err := conn.Read(ctx, s.Filter(), found); err != nil {
+	found, err := s.read(ctx, conn, c, true, func(unread map[uint8]int) (bool, error) {
+		cfg := c.Config()
+		if cfg.Others = othersNow(conn, unread); cfg.Others == c.Config().Others {
+			return false, nil
+		}
+		_, err := c.Reconfigure(cfg)
+		return true, err
+	})
+	if err != nil {
 		return d, err
 	}
 	return Differences{found.Delta(), s.knownForeign(conn, c, nil), s.FailOpen(ctx, sw)}, nil

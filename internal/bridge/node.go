@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/ofctrl"
 	"github.com/nkp-proxy/nkp/ovsdb"
 	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
@@ -18,14 +19,15 @@ type node struct {
 	db  *ovsdb.Client
 	log *slog.Logger
 
-	facts    k8s.Model // the model without its Services
-	onBridge bool      // the node has a MAC on the bridge
-	gateway  flow.MAC  // of the router, as last seen
-	looks    int       // for the router's MAC and the node's address, since the last connection to the switch
-	absent   time.Time // since when the node's address is seen not to be on the bridge any more; zero: it is there, or was not at the last configuration
-	noMeter  bool      // the switch rejected the meter of all ports
-	oneMeter bool      // the switch rejected that of a pod
-	warnings []string  // about the last configuration
+	facts    k8s.Model   // the model without its Services
+	onBridge bool        // the node has a MAC on the bridge
+	gateway  flow.MAC    // of the router, as last seen
+	looks    int         // for the router's MAC and the node's address, since the last connection to the switch
+	absent   time.Time   // since when the node's address is seen not to be on the bridge any more; zero: it is there, or was not at the last configuration
+	others   flow.Others // of table 0: seeOthers
+	noMeter  bool        // the switch rejected the meter of all ports
+	oneMeter bool        // the switch rejected that of a pod
+	warnings []string    // about the last configuration
 }
 
 // config returns the pipeline's configuration, and logs warnings that are new.
@@ -35,6 +37,7 @@ func (n *node) config() pipeline.Config {
 	if cfg.GatewayMAC.IsZero() {
 		cfg.GatewayMAC = n.gateway // the kernel may forget a neighbour it does not talk to
 	}
+	cfg.Others = n.others
 	n.gateway, n.onBridge = cfg.GatewayMAC, !cfg.NodeMAC.IsZero()
 	if n.noMeter {
 		cfg.NoMeter = true
@@ -94,4 +97,23 @@ func (n *node) gatewayChanged() bool {
 	}
 	m, sw := gatewayMAC(n.set.Bridge, true), n.db.Switch()
 	return !m.IsZero() && m != n.gateway && podOf(&sw, m) == ""
+}
+
+// seeOthers looks at what the flows of others in table 0 do, and reports whether that has changed. Once they decide they do so until nkp
+// ends: their owner may delete all of them only to add them again, and nkp must not forward meanwhile what they would drop. unread are the
+// tables with too many flows to read.
+func (n *node) seeOthers(conn *ofctrl.Conn, unread map[uint8]int) bool {
+	now := othersNow(conn, unread)
+	if now == n.others || n.others == flow.OthersDecide {
+		return false
+	}
+	n.others = now
+	return true
+}
+
+func othersNow(conn *ofctrl.Conn, unread map[uint8]int) flow.Others {
+	if unread[0] > 0 {
+		return flow.OthersDecide
+	}
+	return conn.Others(0)
 }

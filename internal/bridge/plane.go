@@ -38,6 +38,7 @@ type Plane struct {
 	of    atomic.Pointer[ofctrl.Client] // nil until Run
 	conns chan *ofctrl.Conn             // new connections, handed to the loop
 	drift dataplane.Signal              // another controller changed groups or meters
+	other dataplane.Signal              // what the flows of others in a table do has changed
 	asks  chan func(context.Context)    // questions, answered on the loop, with its context
 
 	alive   liveness
@@ -74,6 +75,7 @@ func New(set Settings, db *ovsdb.Client, hooks Hooks, log *slog.Logger) *Plane {
 		in:      dataplane.NewInbox(hooks.Queued),
 		conns:   make(chan *ofctrl.Conn),
 		drift:   dataplane.NewSignal(),
+		other:   dataplane.NewSignal(),
 		asks:    make(chan func(context.Context)),
 		alive:   liveness{loop: dataplane.NewLoop("bridge")},
 		counted: dataplane.NewCache[map[k8s.PortName]k8s.Counters](countersAge),
@@ -118,6 +120,7 @@ func (p *Plane) Run(ctx context.Context) error {
 			Log:        p.log,
 			OnPacketIn: func(in *ofctrl.PacketIn) { p.rejects.packetIn(p.conn(), in) },
 			OnAnswer:   p.alive.progress,
+			OnOthers:   p.other.Notify,
 			OnForward:  func(ofctrl.Forward) { p.drift.Notify() },
 		},
 		OnAbsent: p.alive.absent,
@@ -210,6 +213,9 @@ func (p *Plane) loop(ctx context.Context) error {
 			p.alive.work("reading the switch back after another controller's change")
 			g.stats.Drifts++
 			g.readBack(ctx)
+		case <-p.other:
+			p.alive.work("following the flows of others in table 0")
+			p.followOthers(ctx)
 		case <-count.C:
 			p.alive.work("counting flows")
 			p.checkGateway(ctx)
@@ -295,6 +301,13 @@ func (p *Plane) checkGateway(ctx context.Context) {
 	}
 }
 
+// followOthers reconfigures the pipeline if the flows of others in table 0 do anything else than before.
+func (p *Plane) followOthers(ctx context.Context) {
+	if p.prog.conn != nil && p.node.seeOthers(p.prog.conn, p.prog.unread) {
+		p.reconfigure(ctx)
+	}
+}
+
 // checkTraffic keeps the routes for the node's own traffic.
 func (p *Plane) checkTraffic() {
 	if c := p.prog.compiler; c != nil && p.db.Switch().Exists {
@@ -350,6 +363,7 @@ func (p *Plane) Differences(ctx context.Context) (d Differences, err error) {
 		if p.prog.compiler != nil { // the first update is the loop's: its failure ends Run
 			err = p.takeUpdate(loop)
 		}
+		p.followOthers(loop)
 		if err == nil {
 			d, err = p.differences(ctx)
 		}

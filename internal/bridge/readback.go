@@ -9,6 +9,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/ofctrl"
 	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
@@ -21,11 +22,14 @@ func (g *programmer) readBack(ctx context.Context) {
 	if !g.replaceUnwanted(ctx) {
 		return
 	}
-	found := newComparison(g.compiler)
-	if g.stats.Compared.IsZero() {
-		found.Adopt() // what an earlier process has installed
-	}
-	err := g.conn.Read(ctx, g.set.Filter(), found)
+	adopt := g.stats.Compared.IsZero() // what an earlier process has installed
+	found, err := g.set.read(ctx, g.conn, g.compiler, adopt, func(unread map[uint8]int) (bool, error) {
+		if !g.node.seeOthers(g.conn, unread) {
+			return false, nil
+		}
+		_, err := g.compiler.Reconfigure(g.node.config())
+		return true, err
+	})
 	if err != nil {
 		g.cannotRead(ctx, err)
 		return
@@ -81,6 +85,11 @@ func (g *programmer) audit(ctx context.Context, pause func()) {
 		g.cannotRead(ctx, err)
 	default:
 		g.audited(found.unread)
+		if g.node.seeOthers(conn, found.unread) {
+			if err := g.reconfigure(ctx); err != nil {
+				g.cannotRead(ctx, err)
+			}
+		}
 	}
 }
 
@@ -93,6 +102,23 @@ func (g *programmer) audited(unread map[uint8]int) {
 	g.alive.readBack()
 	g.unread = unread
 	g.lookForeign(true)
+}
+
+// read reads the switch and compares it with what a compiler wants. It does so once more if reconsider, called with the tables that
+// hold too many foreign flows, has changed what the compiler wants.
+func (s *Settings) read(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compiler, adopt bool, reconsider func(unread map[uint8]int) (bool, error)) (found comparison, err error) {
+	for again := true; again && err == nil; {
+		first := found.Comparison == nil
+		found = newComparison(c)
+		if adopt {
+			found.Adopt()
+		}
+		if err = conn.Read(ctx, s.Filter(), found); err != nil || !first {
+			break
+		}
+		again, err = reconsider(found.unread)
+	}
+	return found, err
 }
 
 // repairing records that the switch does not hold what nkp installed there, and reports whose flows and groups d restores.

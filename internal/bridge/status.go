@@ -33,7 +33,8 @@ type Status struct {
 	dataplane.Record
 	Compared   *time.Time       `json:"compared"` // in place of the Record's; nil: not yet
 	Refused    []RefusedStatus  `json:"refused"`
-	Foreign    int              `json:"foreign"` // flows of other owners in nkp's own tables
+	Foreign    int              `json:"foreign"`      // flows of other owners in nkp's own tables
+	Decide     bool             `json:"othersDecide"` // flows of others in table 0 decide where packets go that nkp passes on
 	Rejects    RejectStats      `json:"rejects"`
 	Affinity   AffinityStatus   `json:"affinity"`
 	RestingIDs int              `json:"restingIDs"` // of Service ports that are gone, which no other gets yet
@@ -207,6 +208,7 @@ func (p *Plane) status() dataplane.Status {
 		s.Flows, s.Groups = p.prog.compiler.Flows(), p.prog.compiler.Groups()
 		cfg := p.prog.compiler.Config()
 		s.RestingIDs = p.prog.compiler.Resting()
+		s.Decide = cfg.OthersDecide()
 		s.Bridge.Uplink, s.Bridge.Pods, s.Bridge.LocalDelivery = cfg.Uplink, len(cfg.Pods), cfg.LocalDelivery
 		warnings = append(warnings, p.prog.compiler.Missing()...)
 	}

@@ -153,7 +153,8 @@ func (s *settings) stateFileFlag(f *pflag.FlagSet) {
 func (s *settings) layoutFlags(f *pflag.FlagSet) {
 	defer inGroup(f, groupLayout)()
 	f.Uint8Var(&s.Layout.TableBase, "table-base", s.Layout.TableBase, "added to every table number")
-	f.IntVar(&s.Layout.NextTable, "next-table", s.Layout.NextTable, "table where packets go on after nkp; -1: the NORMAL action")
+	f.IntVar(&s.Layout.NextTable, "next-table", s.Layout.NextTable, "table where packets go on after nkp; -1: to the flows of others in table 0")
+	f.Uint8Var(&s.Layout.ExitRegister, "exit-register", s.Layout.ExitRegister, "register (4-15) whose highest bit marks packets that nkp has passed on to the flows of others")
 	f.Var((*hexValue)(&s.Layout.CookiePrefix), "cookie-prefix", "upper 24 bits of nkp's cookies")
 	f.Var((*hexValue)(&s.Layout.GroupBase), "group-base", "first of nkp's 2^28 group ids; a multiple of 2^28")
 	f.Uint32Var(&s.Layout.MeterID, "meter", s.Layout.MeterID, "id of the meter on rejects; those of pods are numbered after it")

@@ -184,6 +184,9 @@ func (t *statusText) bridgeFacts(s *bridge.Status) {
 	}
 	t.line("bridge", "%s, datapath %s, Open vSwitch %s, uplink port %d, %s (delivery %s)", s.Bridge.Name, s.Bridge.Datapath,
 		s.Bridge.OVSVersion, s.Bridge.Uplink, count(s.Bridge.Pods, "pod address"), delivery)
+	if s.Decide {
+		t.line("others", "flows of others in table 0 decide where direct packets go, and those to endpoints of Services")
+	}
 	for _, lack := range s.Bridge.Lacks {
 		t.line("lacks", "%s", lack)
 	}

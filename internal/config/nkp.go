@@ -125,8 +125,10 @@ type TLSConfiguration struct {
 type LayoutConfiguration struct {
 	// Added to every table number.
 	TableBase *int64 `json:"tableBase,omitempty" flag:"table-base"`
-	// Table where packets go on after nkp; -1: the NORMAL action.
+	// Table where packets go on after nkp; -1: to the flows of others in table 0.
 	NextTable *int64 `json:"nextTable,omitempty" flag:"next-table"`
+	// Register (4-15) whose highest bit marks packets that nkp has passed on to the flows of others.
+	ExitRegister *int64 `json:"exitRegister,omitempty" flag:"exit-register"`
 	// Upper 24 bits of nkp's cookies, in quotes: decimal or hexadecimal.
 	CookiePrefix string `json:"cookiePrefix,omitempty" flag:"cookie-prefix"`
 	// First of nkp's 2^28 group ids, in quotes: decimal or hexadecimal; a multiple of 2^28.

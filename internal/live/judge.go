@@ -233,7 +233,7 @@ func (v *view) strangers() {
 		_, why := v.outcome(w)
 		for i := range w.hits {
 			h := &w.hits[i]
-			if _, ours := v.Config.Layout.PortOfCookie(h.cookie); ours || h.none || !slices.Contains(v.Config.Layout.Tables(), uint8(h.table)) {
+			if _, ours := v.Config.Layout.PortOfCookie(h.cookie); ours || h.none || h.passed || !slices.Contains(v.Config.Layout.Tables(), uint8(h.table)) {
 				continue
 			}
 			text := v.stranger(h)

@@ -57,6 +57,7 @@ type walk struct {
 	endpoint netip.AddrPort // where it was translated to; the zero AddrPort: it was not
 	hashMask uint32         // bits of the datapath's hash that the path depends on
 	states   []string       // ct_state that conntrack would set each time the packet comes back from it
+	passed   bool           // nkp has passed the packet on to flows of others
 	forked   bool           // several copies go different ways, of which this is the last
 	last     pass
 }
@@ -78,6 +79,7 @@ type hit struct {
 	actions  []string // without those of a group's bucket
 	indent   int      // of the lines of actions; 0: none was read yet
 	none     bool     // no flow of the table matched
+	passed   bool     // nkp had passed the packet on
 }
 
 // The lines of `ovs-appctl ofproto/trace` (Open vSwitch: ofproto/ofproto-dpif-xlate.c, xlate_report_table;
@@ -91,6 +93,7 @@ var (
 	setDstLine  = regexp.MustCompile(`^\s*set_field:(\S+)->(?:ip|ipv6)_dst$`)
 	setPortLine = regexp.MustCompile(`^\s*set_field:(\d+)->(?:tcp|udp)_dst$`)
 	setReg1Line = regexp.MustCompile(`^\s*set_field:0x([0-9a-f]+)(?:/0x([0-9a-f]+))?->reg1$`)
+	passLine    = regexp.MustCompile(`^\s*set_field:0x80000000/0x80000000->reg(?:[4-9]|1[0-5])$`)
 	reg1Field   = regexp.MustCompile(`[,:]\s*reg1=0x([0-9a-f]+)(?:,|$)`)
 	hashField   = regexp.MustCompile(`[,:]\s*dp_hash=0x[0-9a-f]+/0x([0-9a-f]+)(?:,|$)`)
 )
@@ -119,14 +122,14 @@ func parseWalk(text string, byHash func(group uint32) bool) (*walk, error) {
 func (w *walk) step(line string, group uint32) {
 	text := strings.TrimSpace(line)
 	if m := hitLine.FindStringSubmatch(line); m != nil {
-		h := hit{match: m[2]}
+		h := hit{match: m[2], passed: w.passed}
 		h.table, _ = strconv.Atoi(m[1])
 		h.priority, _ = strconv.Atoi(m[3])
 		h.cookie, _ = strconv.ParseUint(strings.TrimPrefix(m[4], "0x"), 16, 64)
 		w.hits = append(w.hits, h)
 		return
 	} else if m := noMatchLine.FindStringSubmatch(line); m != nil {
-		h := hit{none: true}
+		h := hit{none: true, passed: w.passed}
 		h.table, _ = strconv.Atoi(m[1])
 		w.hits = append(w.hits, h)
 		return
@@ -141,7 +144,7 @@ func (w *walk) step(line string, group uint32) {
 		w.forked = w.forked || strings.Count(w.last.actions, "recirc(") > 1
 		w.last = pass{first: len(w.hits)}
 	case strings.HasPrefix(line, "Flow: "): // not "Final flow: ", which lacks what groups have set
-		if m := reg1Field.FindStringSubmatch(line); m != nil {
+		if m := reg1Field.FindStringSubmatch(line); m != nil && !w.passed {
 			w.reg1 = hexadecimal(m[1])
 		}
 	case strings.HasPrefix(line, "Megaflow: "):
@@ -175,7 +178,9 @@ func (w *walk) action(line, text string) {
 			break
 		}
 	}
-	if m := dnatLine.FindStringSubmatch(line); m != nil {
+	if w.passed || passLine.MatchString(line) {
+		w.passed = true // what follows is others' doing, and nkp's registers are 0
+	} else if m := dnatLine.FindStringSubmatch(line); m != nil {
 		if at, ok := parseTarget(m[1]); ok {
 			w.endpoint = at
 		}

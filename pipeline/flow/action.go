@@ -35,7 +35,19 @@ const (
 	CTIPv6Dst
 	// DPHashValue is the datapath's hash of the 5-tuple, non-zero once a dp_hash group has computed it. Read only.
 	DPHashValue
+	reg4 // and up to reg15: RegField
 )
+
+// NumAllRegs is how many registers the switch has: reg0 to reg15.
+const NumAllRegs = 16
+
+// RegField returns the Field of a register, 0 to 15. Actions can set those from 4 on, and nothing else.
+func RegField(n uint8) Field {
+	if n < NumRegs {
+		return Reg0 + Field(n)
+	}
+	return reg4 + Field(n-NumRegs)
+}
 
 var fieldNames = [...]string{
 	Reg0: "reg0", Reg1: "reg1", Reg2: "reg2", Reg3: "reg3",
@@ -51,7 +63,12 @@ var nxmNames = [...]string{
 }
 
 // String returns the field's name as ovs-fields(7) has it.
-func (f Field) String() string { return fieldNames[f] }
+func (f Field) String() string {
+	if f >= reg4 {
+		return fmt.Sprintf("reg%d", NumRegs+f-reg4)
+	}
+	return fieldNames[f]
+}
 
 // Bits returns the field's width in bits.
 func (f Field) Bits() int {
@@ -122,6 +139,9 @@ type Copy struct{ Src, Dst Subfield }
 // ClearInPort clears the packet's ingress port, so that the packet may be sent out of that port.
 type ClearInPort struct{}
 
+// ClearCT forgets what conntrack lookups have found: ct_state, ct_zone and ct_mark are 0 again.
+type ClearCT struct{}
+
 // DecTTL decrements the TTL or hop limit; the switch drops a packet whose TTL runs out.
 type DecTTL struct{}
 
@@ -189,6 +209,7 @@ func (SetField) isAction()      {}
 func (SetAddr) isAction()       {}
 func (Copy) isAction()          {}
 func (ClearInPort) isAction()   {}
+func (ClearCT) isAction()       {}
 func (DecTTL) isAction()        {}
 func (CT) isAction()            {}
 func (Learn) isAction()         {}
@@ -209,6 +230,7 @@ func (a Resubmit) String() string     { return fmt.Sprintf("resubmit(,%d)", a.Ta
 func (a SetAddr) String() string      { return fmt.Sprintf("set_field:%s->%s", a.Addr, a.Field) }
 func (a Copy) String() string         { return fmt.Sprintf("move:%s->%s", a.Src, a.Dst) }
 func (ClearInPort) String() string    { return "set_field:ANY->in_port" }
+func (ClearCT) String() string        { return "ct_clear" }
 func (DecTTL) String() string         { return "dec_ttl" }
 func (a UnknownAction) String() string {
 	return a.Text

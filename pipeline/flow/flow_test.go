@@ -17,6 +17,8 @@ func TestText(t *testing.T) {
 		{Match{EthType: EthIPv4, IPProto: 50}.String(), "ip,nw_proto=50"},
 		{Match{CTState: Bits{CTTracked, CTTracked | CTReply}, CTMark: Bits{1, 3}}.String(), "ct_state=-rpl+trk,ct_mark=0x1/0x3"},
 		{Match{Reg: [NumRegs]Bits{2: {5, all}}}.String(), "reg2=0x5"},
+		{Match{Clear31: 10, InPort: 3}.String(), "reg10=0/0x80000000,in_port=3"},
+		{SetField{Field: RegField(10), Value: 1 << 31, Mask: 1 << 31}.String() + "," + ClearCT{}.String(), "set_field:0x80000000/0x80000000->reg10,ct_clear"},
 		{CT{Zone: 7, Table: 1, NAT: NAT{Kind: NATExisting}}.String(), "ct(table=1,zone=7,nat)"},
 		{CT{Commit: true, Zone: 7, Table: NoTable}.String(), "ct(commit,zone=7)"},
 		{NAT{Kind: NATSrc, Addr: netip.MustParseAddr("fd00::2"), PortMin: 5, PortMax: 9}.String(), "nat(src=[fd00::2]:5-9)"},

@@ -102,6 +102,7 @@ type Match struct {
 	CTProto   uint8
 	CTDstPort uint16
 	Reg       [NumRegs]Bits
+	Clear31   uint8 // number of a register, 4 to 15, whose highest bit is 0; 0: of none
 	// Unknown holds match fields that a switch reported and this type cannot represent. It is empty in desired flows,
 	// so that a flow with unknown fields never compares equal to one of them.
 	Unknown string
@@ -131,6 +132,9 @@ func (m Match) String() string {
 		if r.Mask != 0 {
 			add("reg%d=%s", i, r)
 		}
+	}
+	if m.Clear31 != 0 {
+		add("reg%d=0/0x80000000", m.Clear31)
 	}
 	if m.InPort != 0 {
 		add("in_port=%s", portName(m.InPort))

@@ -107,6 +107,7 @@ func TestOrderOfFlows(t *testing.T) {
 		one(func(f *Flow) { f.Match.CTProto = 1 }), one(func(f *Flow) { f.Match.CTDstPort = 1 }),
 		one(func(f *Flow) { f.Match.TCPFlags.Mask = 1 }), one(func(f *Flow) { f.Match.CTState.Mask = 1 }), one(func(f *Flow) { f.Match.CTMark.Mask = 1 }),
 		one(func(f *Flow) { f.Match.Reg[3].Mask = 1 }), one(func(f *Flow) { f.Match.Unknown = "x" }),
+		one(func(f *Flow) { f.Match.Clear31 = 10 }),
 	}
 	for i, a := range list {
 		for j, b := range list {

@@ -71,7 +71,7 @@ func (g *Group) methodSize() int {
 
 func actionSize(a Action) int {
 	switch a := a.(type) {
-	case Output, ToController, Resubmit, ClearInPort:
+	case Output, ToController, Resubmit, ClearInPort, ClearCT:
 		return 16
 	case ToMeter, ToGroup, DecTTL:
 		return 8

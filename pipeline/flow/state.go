@@ -33,6 +33,21 @@ func (f *Flow) String() string {
 	return b.String()
 }
 
+// Forwards reports whether the flow forwards all packets as a learning switch does.
+func (f *Flow) Forwards() bool {
+	return f.Match == Match{} && slices.Equal(f.Actions, []Action{Output{Port: PortNormal}})
+}
+
+// Others is what the flows of other owners in a table do with packets.
+type Others uint8
+
+// OthersNone: there are none. OthersForward: each forwards all packets (Flow.Forwards). OthersDecide: some do anything else.
+const (
+	OthersNone Others = iota
+	OthersForward
+	OthersDecide
+)
+
 // Equal reports whether both flows have the same key, cookie and actions.
 func (f *Flow) Equal(o *Flow) bool {
 	return f.Key == o.Key && f.Cookie == o.Cookie && slices.Equal(f.Actions, o.Actions)
