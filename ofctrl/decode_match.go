@@ -137,7 +137,8 @@ func setBits(to *flow.Bits, v []byte, hasMask bool) bool {
 // bit31 is the highest bit of a register.
 const bit31 = 1 << 31
 
-// setClear31 records that a flow matches the highest bit of a register beyond reg3, which is 0, and no other bit.
+// setClear31 records that a flow matches the highest bit of a register beyond reg3, which is 0, and no other
+// bit.
 func setClear31(m *flow.Match, n uint8, value, mask uint32) bool {
 	if m.Clear31 != 0 || value != 0 || mask != bit31 {
 		return false

@@ -129,7 +129,8 @@ func (o *foreignFlows) noteOthers(table uint8, before flow.Others) {
 	}
 }
 
-// Others returns what the foreign flows of a table of Filter.Tables do, as of the last Read and the switch's reports since.
+// Others returns what the foreign flows of a table of Filter.Tables do, as of the last Read and the switch's
+// reports since.
 func (c *Conn) Others(table uint8) flow.Others {
 	c.foreign.mu.Lock()
 	defer c.foreign.mu.Unlock()

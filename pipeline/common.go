@@ -105,8 +105,9 @@ func (b *builder) common() {
 }
 
 // entry adds table 0: packets that bypass nkp, and possible replies to masqueraded traffic. All other packets
-// are classified and tracked. The flow of the lowest priority forwards where others have no flows at all, or the bridge would forward
-// nothing (fail_mode=secure). Its priority is 1, because a flow of others at 0 must be able to come.
+// are classified and tracked. The flow of the lowest priority forwards where others have no flows at all, or
+// the bridge would forward nothing (fail_mode=secure). Its priority is 1, because a flow of others at 0 must
+// be able to come.
 func (b *builder) entry() {
 	for _, t := range []uint8{135, 136} { // neighbour solicitation and advertisement, RFC 4861 §4.3, §4.4
 		m := flow.Match{EthType: flow.EthIPv6, IPProto: flow.ProtoICMPv6, ICMPv6Type: t}
@@ -466,10 +467,11 @@ func (b *builder) deliver() {
 	b.add(tableDeliver, prioLast, 0, flow.Match{}, leave...)
 }
 
-// deliverTo adds the flows for packets to an address on this bridge. set are the actions that set their Ethernet addresses, the
-// destination last. Where others decide, packets to an endpoint go on to them. Their source address and ingress port stay, so that a
-// learning switch learns nothing wrong. nkp sends by itself what leaves by the port that it came in by, and answers: they come from the
-// Service's address, which no policy about pods can know.
+// deliverTo adds the flows for packets to an address on this bridge. set are the actions that set their
+// Ethernet addresses, the destination last. Where others decide, packets to an endpoint go on to them. Their
+// source address and ingress port stay, so that a learning switch learns nothing wrong. nkp sends by itself
+// what leaves by the port that it came in by, and answers: they come from the Service's address, which no
+// policy about pods can know.
 func (b *builder) deliverTo(ip netip.Addr, port uint32, set ...flow.Action) {
 	m := b.nearDelivery(ip)
 	out := append(slices.Clone(set), flow.ClearInPort{}, flow.Output{Port: port})

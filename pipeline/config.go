@@ -58,7 +58,8 @@ type Config struct {
 	// NoNullNAT leaves out every translation that changes neither address nor port, for switches that can crash on one
 	// (ovsdb.NullNAT, docs/decisions/0013-no-translation-without-change.md). Guards are such translations.
 	NoNullNAT bool
-	// Others is what the flows of others in table 0 do. Where there are any, nkp adds none that forwards what they leave.
+	// Others is what the flows of others in table 0 do. Where there are any, nkp adds none that forwards what
+	// they leave.
 	Others flow.Others
 	// Pods are the pods on this bridge.
 	Pods []Pod
@@ -95,7 +96,8 @@ func (c *Config) sameForServices(o *Config) bool {
 		c.Detector.Has(k8s.IPv4) == o.Detector.Has(k8s.IPv4) && c.Detector.Has(k8s.IPv6) == o.Detector.Has(k8s.IPv6)
 }
 
-// OthersDecide reports whether flows of others in table 0 decide where packets go. Service packets go on to them then, too.
+// OthersDecide reports whether flows of others in table 0 decide where packets go. Service packets go on to
+// them then, too.
 func (c *Config) OthersDecide() bool { return c.Others == flow.OthersDecide && c.Layout.passes() }
 
 // masqueradeIP returns the source address of masqueraded traffic of a family.

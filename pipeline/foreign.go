@@ -52,23 +52,28 @@ func (l Layout) rank(table uint8) (place int, ok bool) {
 	return place, place >= 0
 }
 
-// MayReturn reports whether packets that match a flow in one of nkp's tables may come back to that table. The flow is another
-// owner's, or one of nkp's that another program has changed. Where it goes is known of the shared table only, for others have
-// flows there that lead to tables of their own. A flow that only counts in a register on its way to its own table ends (near.go), and
-// so does one that marks the packet as passed on. One of the shared table that writes the mark's register may undo that.
+// MayReturn reports whether packets that match a flow in one of nkp's tables may come back to that table. The
+// flow is another owner's, or one of nkp's that another program has changed. Where it goes is known of the
+// shared table only, for others have flows there that lead to tables of their own. A flow that only counts in
+// a register on its way to its own table ends (near.go), and so does one that marks the packet as passed on.
+// One of the shared table that writes the mark's register may undo that.
 func (l Layout) MayReturn(f *flow.Flow) bool {
 	from, _ := l.rank(f.Table)
 	if len(f.Actions) == 2 && f.Actions[1] == flow.Action(flow.Resubmit{Table: f.Table}) && counts(f.Actions[0], &f.Match) {
 		return false
 	}
 	exit := flow.RegField(l.ExitRegister)
-	marks := slices.Contains(f.Actions, flow.Action(flow.SetField{Field: exit, Value: passed, Mask: passed})) && l.passes()
-	writes := slices.ContainsFunc(f.Actions, func(a flow.Action) bool { set, ok := a.(flow.SetField); return ok && set.Field == exit })
+	mark := flow.Action(flow.SetField{Field: exit, Value: passed, Mask: passed})
+	marks := l.passes() && slices.Contains(f.Actions, mark)
+	writes := l.passes() && slices.ContainsFunc(f.Actions, func(a flow.Action) bool {
+		set, ok := a.(flow.SetField)
+		return ok && set.Field == exit
+	})
 	goes := func(table uint8) bool {
 		switch to, ours := l.rank(table); {
 		case marks && table == 0: // no flow of nkp's matches it there
 			return false
-		case l.Shared(f.Table) && writes && l.passes():
+		case l.Shared(f.Table) && writes:
 			return true // from a table of others it may come to nkp's flows again and again
 		case ours:
 			return to <= from

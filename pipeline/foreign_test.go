@@ -60,8 +60,9 @@ func TestPassedOnDoesNotReturn(t *testing.T) {
 	}
 }
 
-// No packet whose source MAC nkp wrote, or whose ingress port it cleared, gets to flows of others: a learning switch among them would
-// learn what is wrong. Where others decide nothing, Service packets take no exit, and nkp forwards by itself only where others have no flow.
+// No packet whose source MAC nkp wrote, or whose ingress port it cleared, gets to flows of others: a learning
+// switch among them would learn what is wrong. Where others decide nothing, Service packets take no exit, and
+// nkp forwards by itself only where others have no flow.
 func TestWhatOthersSee(t *testing.T) {
 	sp := shape{Name: "a", Cluster: 3, Local: 1, External: k8s.Local, Types: all}.ServicePort()
 	flows := map[flow.Others]int{}
@@ -90,7 +91,7 @@ func TestWhatOthersSee(t *testing.T) {
 				forwards++
 			}
 		}
-		if decide := others == flow.OthersDecide; decide != (exits > 0) || forwards != 1 && others == flow.OthersNone || forwards != 0 && others != flow.OthersNone {
+		if (others == flow.OthersDecide) != (exits > 0) || (others == flow.OthersNone) != (forwards == 1) {
 			t.Errorf("%d: Service packets take %d exits, %d flows forward", others, exits, forwards)
 		}
 	}

@@ -11,8 +11,8 @@ import (
 type Layout struct {
 	// TableBase is added to every table number.
 	TableBase uint8
-	// NextTable is where packets go when nkp is done with them; negative: to the flows of others in table 0 (passes), or the NORMAL
-	// action if table 0 is not nkp's.
+	// NextTable is where packets go when nkp is done with them; negative: to the flows of others in table 0
+	// (passes), or the NORMAL action if table 0 is not nkp's.
 	NextTable int
 	// ExitRegister is the register, 4 to 15, whose highest bit marks packets that nkp has passed on.
 	ExitRegister uint8
@@ -199,13 +199,13 @@ func (l Layout) groupID(group uint32) uint32 { return (group - l.GroupBase) >> 6
 // passed is the bit of ExitRegister on packets that nkp has passed on.
 const passed = 1 << 31
 
-// passes reports whether packets that nkp has nothing more to do with go on to the flows of others in table 0, as they would have
-// without nkp.
+// passes reports whether packets that nkp has nothing more to do with go on to the flows of others in table
+// 0, as they would have without nkp.
 func (l Layout) passes() bool { return l.NextTable < 0 && l.TableBase == 0 }
 
-// exit returns the actions for packets that nkp has nothing more to do with. Flows of others find no trace of nkp but the bit that
-// keeps nkp's own flows in table 0 from matching: the bit comes first, so that who follows the packet knows that nkp is done
-// (internal/live).
+// exit returns the actions for packets that nkp has nothing more to do with. Flows of others find no trace of
+// nkp but the bit that keeps nkp's own flows in table 0 from matching: the bit comes first, so that who
+// follows the packet knows that nkp is done (internal/live).
 func (l Layout) exit() []flow.Action {
 	if !l.passes() {
 		return []flow.Action{l.forward()}

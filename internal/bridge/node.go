@@ -99,9 +99,9 @@ func (n *node) gatewayChanged() bool {
 	return !m.IsZero() && m != n.gateway && podOf(&sw, m) == ""
 }
 
-// seeOthers looks at what the flows of others in table 0 do, and reports whether that has changed. Once they decide they do so until nkp
-// ends: their owner may delete all of them only to add them again, and nkp must not forward meanwhile what they would drop. unread are the
-// tables with too many flows to read.
+// seeOthers looks at what the flows of others in table 0 do, and reports whether that has changed. Once they
+// decide they do so until nkp ends: their owner may delete all of them only to add them again, and nkp must
+// not forward meanwhile what they would drop. unread are the tables with too many flows to read.
 func (n *node) seeOthers(conn *ofctrl.Conn, unread map[uint8]int) bool {
 	now := othersNow(conn, unread)
 	if now == n.others || n.others == flow.OthersDecide {

@@ -231,6 +231,7 @@ func (p *Plane) loop(ctx context.Context) error {
 			p.alive.work("reading the switch back")
 			p.stale.beforeAudit()
 			g.audit(ctx, func() { p.takeWaiting(ctx) })
+			p.followOthers(ctx)
 		case <-retry:
 			p.alive.work("trying refused Services again")
 			g.sync(ctx)

@@ -2,7 +2,6 @@ package bridge
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -58,55 +57,10 @@ func (g *programmer) readBack(ctx context.Context) {
 	g.fullSync = false
 }
 
-// audit compares all that is on the switch with what should be, in parts, and calls pause between two of them, which may program changes.
-// Only if something differs is everything read back at once, and repaired.
-func (g *programmer) audit(ctx context.Context, pause func()) {
-	if !g.inStep() || g.refused.Len() > 0 {
-		g.readBack(ctx)
-		return
-	}
-	if !g.replaceUnwanted(ctx) {
-		return
-	}
-	conn, found := g.conn, newComparison(g.compiler)
-	found.Across()
-	err := conn.ReadInParts(ctx, g.set.Filter(), found, func() error {
-		g.alive.progress()
-		if pause(); g.conn != conn || !g.inStep() {
-			return errOvertaken
-		}
-		return nil
-	})
-	switch {
-	case g.conn != conn: // what follows a new connection reads everything
-	case errors.Is(err, errOvertaken) || err == nil && !found.InStep():
-		g.readBack(ctx)
-	case err != nil:
-		g.cannotRead(ctx, err)
-	default:
-		g.audited(found.unread)
-		if g.node.seeOthers(conn, found.unread) {
-			if err := g.reconfigure(ctx); err != nil {
-				g.cannotRead(ctx, err)
-			}
-		}
-	}
-}
-
-// errOvertaken ends a reading in parts because a change in between was not accepted.
-var errOvertaken = errors.New("overtaken by a change that the switch did not accept")
-
-// audited records that everything was read back.
-func (g *programmer) audited(unread map[uint8]int) {
-	g.stats.Audited()
-	g.alive.readBack()
-	g.unread = unread
-	g.lookForeign(true)
-}
-
-// read reads the switch and compares it with what a compiler wants. It does so once more if reconsider, called with the tables that
-// hold too many foreign flows, has changed what the compiler wants.
-func (s *Settings) read(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compiler, adopt bool, reconsider func(unread map[uint8]int) (bool, error)) (found comparison, err error) {
+// read reads the switch and compares it with what a compiler wants. It does so once more if reconsider,
+// called with the tables that hold too many foreign flows, has changed what the compiler wants.
+func (s *Settings) read(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compiler, adopt bool,
+	reconsider func(unread map[uint8]int) (changed bool, err error)) (found comparison, err error) {
 	for again := true; again && err == nil; {
 		first := found.Comparison == nil
 		found = newComparison(c)

@@ -41,7 +41,8 @@ func (f *Flow) Forwards() bool {
 // Others is what the flows of other owners in a table do with packets.
 type Others uint8
 
-// OthersNone: there are none. OthersForward: each forwards all packets (Flow.Forwards). OthersDecide: some do anything else.
+// OthersNone: there are none. OthersForward: each forwards all packets (Flow.Forwards). OthersDecide: some do
+// anything else.
 const (
 	OthersNone Others = iota
 	OthersForward

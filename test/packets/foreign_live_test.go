@@ -67,7 +67,7 @@ func (c *cluster) inForce(t *testing.T) {
 
 // oneService starts nkp for one Service with an endpoint here and one elsewhere, and no audit.
 func oneService(t *testing.T) *cluster {
-	c := newCluster(t, testbed.Options{}, "--service-cidr", serviceCIDRs, "--gateway-mac", testbed.GatewayMAC)
+	c := newCluster(t, testbed.Options{Standalone: true}, "--service-cidr", serviceCIDRs, "--gateway-mac", testbed.GatewayMAC)
 	c.servePods(t)
 	web := service("web", "40.0.0.1", exposed(30080))
 	c.put(web, slice(web, 8080, at(c.pods[0].IP4), at(c.remotes[0].IP4)))
@@ -135,7 +135,7 @@ func TestForeignFlowBeforeNkp(t *testing.T) {
 	c := oneService(t)
 	client := aPod(c)
 	for _, legitimate := range []string{"priority=500,arp,actions=NORMAL", "priority=500,udp,tp_dst=67,actions=LOCAL", "priority=500,ip,nw_dst=10.0.0.99,actions=drop",
-		"priority=500,tcp,nw_dst=40.0.0.1,tp_dst=81,actions=drop", "priority=50,ip,actions=drop", "priority=500,ip,nw_src=10.99.0.0/16,actions=resubmit(,3)"} {
+		"priority=500,tcp,nw_dst=40.0.0.1,tp_dst=81,actions=drop", "priority=50,ip,nw_dst=10.0.0.99,actions=drop", "priority=500,ip,nw_src=10.99.0.0/16,actions=resubmit(,3)"} {
 		_, err := c.Ofctl("add-flow", c.Bridge, "cookie=0x66,table=0,"+legitimate)
 		must(t, err)
 	}

@@ -48,7 +48,7 @@ func colliding(s *v1.Service, clusterIP string) *v1.Service {
 // those are served by their own pods, nothing of theirs on the switch is touched, and no client of session affinity is
 // forgotten. At last such a name gets the cluster IP of a Service that was deleted, and still not its id.
 func TestTenantTakesNoID(t *testing.T) {
-	c := newCluster(t, testbed.Options{})
+	c := newCluster(t, testbed.Options{Standalone: true})
 	c.servePods(t)
 	web, sticky := service("web", "40.0.0.1"), service("sticky", "40.0.0.2", affinity(3600))
 	own := []netip.Addr{c.pods[1].IP4, c.pods[2].IP4}
@@ -175,7 +175,7 @@ func (c *cluster) installedFor(t *testing.T, services ...*v1.Service) string {
 // The id of a Service that is gone rests as long as a connection through it is open, across a restart of nkp, and no longer.
 func TestIDsRestWhileConnectionsLast(t *testing.T) {
 	nightly.Only(t, "an id rests for half a minute at least; TestRestingIDs and pipeline's TestIDsNeverPass are in the gate")
-	c := newCluster(t, testbed.Options{})
+	c := newCluster(t, testbed.Options{Standalone: true})
 	c.servePods(t)
 	s, plain := service("web", "40.0.0.1"), service("plain", "40.0.0.2")
 	c.put(s, slice(s, 8080, ats(c.pods[1].IP4, c.pods[2].IP4)...), plain, slice(plain, 8080, ats(c.pods[1].IP4, c.pods[2].IP4)...))

@@ -16,8 +16,8 @@ import (
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
-// policies are bridges whose other flows decide what reaches a pod. On each, the first pod must not reach the second one, and reaches
-// the third one.
+// policies are bridges whose other flows decide what reaches a pod. On each, the first pod must not reach the
+// second one, and reaches the third one.
 var policies = []struct {
 	name  string
 	bed   testbed.Options
@@ -115,8 +115,8 @@ func (c *cluster) obeysThroughServices(t *testing.T, when string) {
 	}
 }
 
-// Flows of others in table 0 decide where direct traffic goes, as they would without nkp: whether they come before nkp or while it runs,
-// after its restart, without it, and after its cleanup.
+// Flows of others in table 0 decide where direct traffic goes, as they would without nkp: whether they come
+// before nkp or while it runs, after its restart, without it, and after its cleanup.
 func TestOthersDecide(t *testing.T) {
 	for _, policy := range policies {
 		for _, order := range []string{"before nkp", "while nkp runs"} {
@@ -138,6 +138,12 @@ func TestOthersDecide(t *testing.T) {
 				}
 				c.obeys(t, "with nkp")
 				c.obeysThroughServices(t, "with nkp")
+				c.statusMatches(true, `(?m)^others +flows of others in table 0 decide`)
+				for vip, verdict := range map[string]string{"40.0.0.2:80": "drop", "40.0.0.3:80": "deliver"} {
+					if r, _ := c.trace(t, "tcp", c.pods[0].IP4.String(), vip, "--live"); r.Live == nil || r.Live.Verdict != verdict {
+						t.Errorf("trace --live to %s: %+v; want %s", vip, r.Live, verdict)
+					}
+				}
 				must(t, c.agent.Stop(syscall.SIGTERM))
 				c.obeys(t, "while nkp is away")
 				c.obeysThroughServices(t, "while nkp is away")
@@ -156,7 +162,8 @@ func TestOthersDecide(t *testing.T) {
 // NKP_OTHERS_PACKETS is how many packets TestOthersDecideAtRandom compares.
 const othersPacketsVar = "NKP_OTHERS_PACKETS"
 
-// Whatever flows others have, direct packets leave by the ports by which they leave without nkp: as ofproto/trace follows them.
+// Whatever flows others have, direct packets leave by the ports by which they leave without nkp: as
+// ofproto/trace follows them.
 func TestOthersDecideAtRandom(t *testing.T) {
 	seed := nightly.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 43))
@@ -217,7 +224,8 @@ func TestOthersDecideAtRandom(t *testing.T) {
 	}
 }
 
-// goes returns what leaves the switch when a packet comes in, and by which ports: datapath actions but those of conntrack.
+// goes returns what leaves the switch when a packet comes in, and by which ports: datapath actions but those
+// of conntrack.
 func (c *cluster) goes(t *testing.T, packet string) string {
 	t.Helper()
 	out, err := c.Trace(c.Bridge, packet)
@@ -257,9 +265,9 @@ type generator struct {
 
 func (g *generator) one(list ...string) string { return list[g.rng.IntN(len(list))] }
 
-// flows draws a pipeline of another owner in table 0 and tables from 50 on. Flows lead to later tables, and from tables 60 on back to table 0
-// with a register set, which such pipelines do to look at a packet twice. These are not reached from flows before nkp's, whose
-// actions would be done twice (docs/cni.md).
+// flows draws a pipeline of another owner in table 0 and tables from 50 on. Flows lead to later tables, and
+// from tables 60 on back to table 0 with a register set, which such pipelines do to look at a packet twice.
+// These are not reached from flows before nkp's, whose actions would be done twice (docs/cni.md).
 func (g *generator) flows() (list []string) {
 	used := map[int]bool{}
 	for range 6 + g.rng.IntN(10) {

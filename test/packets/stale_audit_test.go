@@ -18,7 +18,7 @@ import (
 // the switch when its endpoint went can still make one after the last scan.
 func TestStaleUDPFoundByAudit(t *testing.T) {
 	s := service("dns", "40.0.0.1", protocol(v1.ProtocolUDP))
-	c := newCluster(t, testbed.Options{})
+	c := newCluster(t, testbed.Options{Standalone: true})
 	c.put(s, slice(s, 8080, at(c.pods[1].IP4)))
 	c.runWith("--audit-period", "1s")
 	c.settle()

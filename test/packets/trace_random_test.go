@@ -195,7 +195,7 @@ func TestTraceOfBrokenSwitches(t *testing.T) {
 
 // traceBroken tries some breakages of one switch, and counts the verdicts of trace in said.
 func traceBroken(t *testing.T, rng *rand.Rand, rounds int, said map[string]int) {
-	c := newCluster(t, testbed.Options{}, "--service-cidr", serviceCIDRs, "--gateway-mac", testbed.GatewayMAC)
+	c := newCluster(t, testbed.Options{Standalone: true}, "--service-cidr", serviceCIDRs, "--gateway-mac", testbed.GatewayMAC)
 	c.put(traceServices(c)...)
 	c.runWith("--ovs-wait", "10s", "--audit-period", "1h")
 	c.settle()

@@ -177,7 +177,7 @@ func TestKubectl(t *testing.T) {
 	if out, errOut, status = c.plugin("diff", "--node", nodeName); status != 0 || out+errOut != "" {
 		t.Errorf("diff: %d, %s%s", status, out, errOut)
 	}
-	_, err := c.Ofctl("add-flow", c.Bridge, "table=0,priority=60000,ip,nw_dst=40.0.0.10,actions=drop")
+	_, err := c.Ofctl("add-flow", c.Bridge, "table=1,priority=60000,ip,nw_dst=40.0.0.10,actions=drop")
 	must(t, err)
 	if out, _, status = c.plugin("diff", "--node", nodeName); status != 1 || has(out, nodeName+": !") != nil {
 		t.Errorf("diff beside a foreign flow: %d, %s", status, out)
