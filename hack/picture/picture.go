@@ -61,6 +61,10 @@ func (g graph) actions(from string, list []flow.Action) {
 				g[edge{from, table(a.Table), tracking(a)}] = true
 			}
 		case flow.Resubmit:
+			if a.Table == 0 { // the exit, to flows of others
+				g[edge{from, away, ""}] = true
+				continue
+			}
 			g[edge{from, table(a.Table), ""}] = true
 		case flow.ToGroup:
 			g[edge{from, groups, "group"}] = true
