@@ -43,6 +43,11 @@ func TestWhyNotNFTables(t *testing.T) {
 		{`iptables-legacy -A FORWARD -m comment --comment "the \"rest\" of it" -j DROP`, "iptables-legacy -F FORWARD", drop, serving.Everything, nil},
 		{"iptables-nft -A FORWARD -s 192.0.2.1 -j DROP", "iptables-nft -F FORWARD", "", serving.Everything, nil},
 		{"iptables-nft -P OUTPUT DROP", "iptables-nft -P OUTPUT ACCEPT", "", serving.Everything, nil},
+		{"iptables-nft -P FORWARD DROP; nft add rule ip filter FORWARD ct state established accept", "iptables-nft -P FORWARD ACCEPT; nft delete table ip filter", "chain FORWARD of iptables (nf_tables, IPv4) " + drop + ": -P FORWARD DROP", serving.Everything, nil},
+		{"ip6tables-nft -P INPUT DROP; nft add rule ip6 filter INPUT ct state established accept", "ip6tables-nft -P INPUT ACCEPT; nft delete table ip6 filter", "chain INPUT of iptables (nf_tables, IPv6) " + drop, serving.Own, nil},
+		{"iptables-nft -N OTHER; iptables-nft -P FORWARD DROP; nft add rule ip filter OTHER ct state new accept", "nft delete table ip filter", drop, serving.Everything, nil},
+		{"iptables-nft -P FORWARD ACCEPT; nft add rule ip filter FORWARD counter log reject", "nft delete table ip filter", drop + ": -A FORWARD -j REJECT", serving.Everything, nil},
+		{"iptables-nft -P FORWARD ACCEPT; nft add rule ip filter FORWARD ct state invalid drop", "nft delete table ip filter", "", serving.Everything, nil},
 		{"nft add table inet fw; nft 'add chain inet fw f { type filter hook forward priority 0; policy drop; }'", "nft delete table inet fw", "", serving.Everything, nil}, // iptables could not accept it either
 	} {
 		run(t, b.Node, "sh", "-c", c.do)

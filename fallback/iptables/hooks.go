@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
 	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
 )
 
@@ -39,7 +40,7 @@ func hookDiff(fixed *rules.Fixed, s *snapshot) (missing, extra []rules.Hook) {
 		for _, parent := range names { // also those without a hook: an earlier run may have had other settings
 			seen := map[string]bool{}
 			for _, r := range s.rules[t][parent] {
-				if !slices.Contains(hookedChains, r.Target()) {
+				if !slices.Contains(hookedChains, r.Target()) || restore.Unprintable(string(r)) { // of the latter none is nkp's
 					continue
 				}
 				if !isHook(fixed, t, parent, r) || seen[r.Canonical()] {

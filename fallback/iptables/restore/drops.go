@@ -14,32 +14,21 @@ import (
 )
 
 // Drops returns which of the base chains of table filter drops what none of its rules accepts: by its policy, or by a rule without a
-// match. "" means none, in any of the back ends whose programs are installed. It does not make the kernel create tables.
+// match. "" means none, in any of the back ends; legacy's programs must be installed. It does not make the kernel create tables.
 func Drops(ctx context.Context, backends []Backend, families []k8s.Family, chains ...string) (string, error) {
 	for _, b := range backends {
 		for _, f := range families {
-			t, err := found(b, f)
-			if err != nil || !t.InUse("filter") {
-				continue
+			list := nftDrops
+			if b == Legacy {
+				list = legacyDrops
 			}
-			names := chains
-			if b == NFT {
-				if names, err = t.ChainNames(ctx, "filter"); err != nil {
-					return "", err
-				}
+			lines, err := list(ctx, f, chains)
+			if err != nil {
+				return "", err
 			}
-			for _, c := range chains {
-				if !slices.Contains(names, c) {
-					continue
-				}
-				out, err := t.run(ctx, "-t", "filter", "-S", c)
-				if err != nil && !errors.Is(err, errMissing) {
-					return "", err
-				}
-				for l := range strings.Lines(out) {
-					if dropsAll.MatchString(strings.TrimSpace(l)) {
-						return fmt.Sprintf("chain %s of iptables (%s, %s) drops what none of its rules accepts: %s", c, b, f, strings.TrimSpace(l)), nil
-					}
+			for _, l := range lines {
+				if dropsAll.MatchString(l) {
+					return fmt.Sprintf("chain %s of iptables (%s, %s) drops what none of its rules accepts: %s", strings.Fields(l)[1], b, f, l), nil
 				}
 			}
 		}
@@ -47,14 +36,54 @@ func Drops(ctx context.Context, backends []Backend, families []k8s.Family, chain
 	return "", nil
 }
 
+// legacyDrops returns some chains of table filter as iptables -S prints them.
+func legacyDrops(ctx context.Context, f k8s.Family, chains []string) (lines []string, err error) {
+	t, err := found(Legacy, f)
+	if err != nil || !t.InUse("filter") {
+		return nil, nil
+	}
+	for _, c := range chains {
+		out, err := t.run(ctx, "-t", "filter", "-S", c)
+		if err != nil && !errors.Is(err, errMissing) {
+			return nil, err
+		}
+		lines = append(lines, strings.Split(out, "\n")...)
+	}
+	return lines, nil
+}
+
+// nftDrops does the same from what the kernel has, which iptables-nft may not be able to print.
+func nftDrops(_ context.Context, f k8s.Family, chains []string) (lines []string, err error) {
+	all, err := nftChains(f, "filter")
+	for _, c := range all {
+		if !slices.Contains(chains, c.name) {
+			continue
+		}
+		if c.drops {
+			lines = append(lines, "-P "+c.name+" DROP")
+		}
+		rules, err := nftRules(f, "filter", c.name)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range rules {
+			lines = append(lines, "-A "+c.name+" "+r.text(f))
+		}
+	}
+	return lines, err
+}
+
 var dropsAll = regexp.MustCompile(`^(-P \S+ DROP|-A \S+ (-m comment --comment ("(\\.|[^"\\])*"|\S+) )?-j (DROP|REJECT)( --reject-with \S+)?)$`)
+
+// tableNames are the tables of iptables.
+var tableNames = []string{"raw", "mangle", "nat", "filter", "security"}
 
 // LegacyRules returns the rules of the legacy back end: table -> chain -> rules as Chains returns them, of the tables in use. The error is
 // ErrNoPrograms if there are tables and no programs to read them.
 func LegacyRules(ctx context.Context, f k8s.Family) (map[string]map[string][]string, error) {
 	in := Tables{Backend: Legacy, Family: f}
 	all := map[string]map[string][]string{}
-	for _, table := range []string{"raw", "mangle", "nat", "filter", "security"} {
+	for _, table := range tableNames {
 		if !in.InUse(table) {
 			continue
 		}

@@ -69,6 +69,12 @@ func find(b Backend, f k8s.Family) (programs, error) {
 // errMissing is the error of run for a chain, or a table, that does not exist.
 var errMissing = errors.New("there is no such chain")
 
+// errUnprintable is the error for a chain that the programs cannot print; in a table with such a chain, also for one that does not exist.
+var errUnprintable = errors.New("it holds what iptables cannot print")
+
+// unprintableText ends what the programs say of such a chain or table.
+const unprintableText = "is incompatible, use 'nft' tool."
+
 // run runs iptables to its end and returns what it prints.
 func (t *Tables) run(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, t.limit, t.timeoutError())
@@ -81,8 +87,10 @@ func (t *Tables) run(ctx context.Context, args ...string) (string, error) {
 		return stdout.String(), nil
 	}
 	err = failure(context.Cause(ctx), cmd.Path, err, stderr.String())
-	// iptables-nft prints the last text for a table that has never been used.
-	for _, text := range []string{"No chain/target/match by that name", "No such file or directory", "does not exist", "is incompatible, use 'nft' tool"} {
+	if strings.Contains(stderr.String(), unprintableText) {
+		return "", fmt.Errorf("%w: %w", errUnprintable, err)
+	}
+	for _, text := range []string{"No chain/target/match by that name", "No such file or directory", "does not exist"} {
 		if strings.Contains(stderr.String(), text) {
 			return "", fmt.Errorf("%w: %w", errMissing, err)
 		}

@@ -43,7 +43,9 @@ func Open(ctx context.Context, b Backend, f k8s.Family) (*Tables, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := t.run(ctx, "-t", "nat", "-S", "PREROUTING"); errors.Is(err, ErrBusy) {
+	if _, err := t.run(ctx, "-t", "nat", "-S", "PREROUTING"); errors.Is(err, errUnprintable) { // it holds something
+		return t, nil
+	} else if errors.Is(err, ErrBusy) {
 		return nil, fmt.Errorf("read table nat for %s: %w", f, err)
 	} else if err != nil {
 		return nil, fmt.Errorf("the kernel has no table nat for %s: %w", f, err)
@@ -127,10 +129,13 @@ func Find(ctx context.Context, f k8s.Family) (list []*Tables) {
 	return list
 }
 
-// Rules returns the rules of a chain, without "-A CHAIN"; ok is false if the chain does not exist.
+// Rules returns the rules of a chain, without "-A CHAIN"; ok is false if the chain does not exist. One of Services that iptables cannot
+// print counts as missing, so that it is written anew; in another one some rules may be Unprintable.
 func (t *Tables) Rules(ctx context.Context, table, chain string) (list []string, ok bool, err error) {
 	out, err := t.run(ctx, "-t", table, "-S", chain)
-	if errors.Is(err, errMissing) {
+	if errors.Is(err, errUnprintable) {
+		return t.kernelRules(table, chain)
+	} else if errors.Is(err, errMissing) {
 		return nil, false, nil
 	} else if err != nil {
 		return nil, false, fmt.Errorf("table %s, chain %s: %w", table, chain, err)
@@ -160,7 +165,7 @@ func (t *Tables) Chains(ctx context.Context, table string) (map[string][]string,
 // chain does not exist.
 func (t *Tables) Counters(ctx context.Context, table, chain string) ([]string, error) {
 	out, err := t.run(ctx, "-t", table, "-v", "-S", chain)
-	if errors.Is(err, errMissing) {
+	if errors.Is(err, errMissing) || errors.Is(err, errUnprintable) {
 		return nil, nil
 	} else if err != nil {
 		return nil, fmt.Errorf("table %s, chain %s: %w", table, chain, err)
@@ -169,8 +174,29 @@ func (t *Tables) Counters(ctx context.Context, table, chain string) ([]string, e
 }
 
 // Save calls f for each chain of a table (with rule "") and for each of its rules (without "-A CHAIN"), in the order of
-// iptables-save.
+// iptables-save. A table that iptables cannot print is read chain by chain, as by Rules.
 func (t *Tables) Save(ctx context.Context, table string, f func(chain, rule string)) error {
+	err := t.save(ctx, table, f)
+	if !errors.Is(err, errUnprintable) {
+		return err
+	}
+	names, err := t.ChainNames(ctx, table)
+	for _, name := range names {
+		list, ok, err := t.Rules(ctx, table, name)
+		if err != nil {
+			return err
+		}
+		if ok {
+			f(name, "")
+		}
+		for _, r := range list {
+			f(name, r)
+		}
+	}
+	return err
+}
+
+func (t *Tables) save(ctx context.Context, table string, f func(chain, rule string)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, t.limit, t.timeoutError())
 	defer cancel()
 	r, w := io.Pipe()
@@ -207,6 +233,8 @@ func parseSave(r io.Reader, f func(chain, rule string)) error {
 			if chain, rule, ok := strings.Cut(l[3:], " "); ok {
 				f(chain, rule)
 			}
+		case strings.HasPrefix(l, "# Table ") && strings.HasSuffix(l, unprintableText):
+			return errUnprintable // it has printed nothing else
 		}
 	}
 	return s.Err()
