@@ -32,7 +32,8 @@ type change struct {
 	old, new rules.Service
 	adopted  rules.Ports // the slots that a full round found installed
 	full     bool
-	// add are the elements to add, replaced those of them that are there with other data.
+	// add are the elements to add. replaced are deleted in the same transaction before: those of them that are there with other data, and
+	// the client ranges of their frontends that are not wanted any more, because the kernel accepts no two that overlap.
 	add, replaced rules.Elements
 }
 
@@ -55,6 +56,7 @@ type round struct {
 	used  map[string]bool // chains and sets that are wanted
 	// oldChains and oldSets are those that session affinity of these Service ports had.
 	oldChains, oldSets map[string]bool
+	ranges             map[string][]rules.Ref // the client ranges in before by their frontends, once one is asked for
 	last               func(b *netlink.Batch) // adds to the last transaction; nil: nothing
 }
 
@@ -142,12 +144,7 @@ func (w *worker) programPorts(ctx context.Context, r *round, names []k8s.PortNam
 			w.sweep.add(&c.new)
 			delete(w.Dirty, c.name)
 			w.Refused.Forget(c.name)
-			for ref := range c.new.Elements {
-				delete(r.before, ref)
-			}
-			for _, ref := range c.new.Shared {
-				delete(r.before, ref)
-			}
+			r.settle(c)
 		}
 		w.have.count(shared)
 		names, done = rest, len(rest) == 0
@@ -270,7 +267,31 @@ func (w *worker) plan(r *round, n k8s.PortName) *change {
 		}
 		c.add[ref] = v
 	}
+	for ref := range c.add {
+		if ref.Set == rules.SourceRanges {
+			r.replaceRanges(c, ref.Frontend(n.Family))
+		}
+	}
 	return c
+}
+
+// replaceRanges has a change delete the client ranges of a frontend that it does not want.
+func (r *round) replaceRanges(c *change, frontend string) {
+	if r.ranges == nil {
+		r.ranges = map[string][]rules.Ref{}
+		for ref := range r.before {
+			if ref.Set == rules.SourceRanges {
+				f := ref.Frontend(c.name.Family)
+				r.ranges[f] = append(r.ranges[f], ref)
+			}
+		}
+	}
+	for _, ref := range r.ranges[frontend] {
+		was, there := r.before[ref]
+		if _, wanted := c.new.Elements[ref]; there && !wanted {
+			c.replaced[ref] = was
+		}
+	}
 }
 
 // addPort adds the chains, sets and elements of a Service port that are not installed.
@@ -357,16 +378,24 @@ func (w *worker) changeShared(b *netlink.Batch, r *round, delta, tags map[rules.
 
 // unneeded returns the installed elements that no Service port needs once a list of changes is made.
 func (r *round) unneeded(list []*change) rules.Elements {
-	gone := maps.Clone(r.before)
+	after := round{before: maps.Clone(r.before)}
 	for _, c := range list {
-		for ref := range c.new.Elements {
-			delete(gone, ref)
-		}
-		for _, ref := range c.new.Shared {
-			delete(gone, ref)
-		}
+		after.settle(c)
 	}
-	return gone
+	return after.before
+}
+
+// settle takes out of before what a change, once it is made, needs or has deleted.
+func (r *round) settle(c *change) {
+	for ref := range c.new.Elements {
+		delete(r.before, ref)
+	}
+	for _, ref := range c.new.Shared {
+		delete(r.before, ref)
+	}
+	for ref := range c.replaced {
+		delete(r.before, ref)
+	}
 }
 
 // addLast adds what follows all Service ports: it deletes the elements, chains and sets that nothing needs any more.

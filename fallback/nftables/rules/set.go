@@ -126,6 +126,9 @@ type Ref struct {
 	Key string
 }
 
+// Frontend returns the frontend that an element of SourceRanges is of: its key without the client's address.
+func (r Ref) Frontend(f k8s.Family) string { return r.Key[:max(0, len(r.Key)-Addr.Size(f))] }
+
 // Value is what an element holds besides its key. It is comparable.
 type Value struct {
 	End  string // the last key of a range; "": no range
