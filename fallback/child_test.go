@@ -161,7 +161,7 @@ func child(text string) error {
 			r.Text = p.Plan()
 		case "generate":
 			last = shapes.Many(req.N)
-			p.Update(last, shapes.Everything(last))
+			p.Update(last, last.Everything())
 		case "replace":
 			var to netip.AddrPort
 			if to, err = netip.ParseAddrPort(req.To); err == nil {

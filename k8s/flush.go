@@ -45,6 +45,15 @@ func (m *Model) Clone() *Model {
 	return &c
 }
 
+// Everything returns the changes that bring all of the model.
+func (m *Model) Everything() Changes {
+	c := Changes{Ports: maps.Clone(m.Ports), HealthChecks: map[ServiceName]*HealthCheck{}, Node: true}
+	for n, h := range m.HealthChecks {
+		c.HealthChecks[n] = &h
+	}
+	return c
+}
+
 // flushClaims updates the claims of all Services with a new definition. It marks every Service that
 // loses or regains a frontend as a result.
 func (t *Tracker) flushClaims() {
@@ -100,7 +109,7 @@ func (t *Tracker) placeNodePorts(ports []portDef) []portDef {
 		frontends := make([]frontendDef, 0, len(p.frontends))
 		for _, f := range p.frontends {
 			if f.Type == NodePort {
-				if ips, restricted := t.nodePortIPs(p.name.Family); restricted {
+				if ips, restricted := t.nodePortIPs(&t.model.Node, p.name.Family); restricted {
 					for _, ip := range ips {
 						f.Address = ip
 						frontends = append(frontends, f)

@@ -140,10 +140,19 @@ func (t *Tracker) restrictsNodePorts() bool {
 	return len(t.opts.NodePortAddresses) > 0 || t.opts.NodePortPrimary
 }
 
-// nodePortIPs returns the node addresses that NodePorts of a family are restricted to; restricted is false if
-// they are served at every address.
-func (t *Tracker) nodePortIPs(f Family) (ips []netip.Addr, restricted bool) {
-	return t.model.Node.NodePortAddrs(f, t.opts.NodePortPrimary, t.opts.NodePortAddresses, loopback)
+// nodePortIPs returns the addresses of a node that NodePorts of a family are restricted to; restricted is false if they are served at
+// every address.
+func (t *Tracker) nodePortIPs(n *Node, f Family) (ips []netip.Addr, restricted bool) {
+	return n.NodePortAddrs(f, t.opts.NodePortPrimary, t.opts.NodePortAddresses, loopback)
+}
+
+// movesNodePorts reports whether NodePorts are restricted to other addresses after the node has changed.
+func (t *Tracker) movesNodePorts(before, after *Node) bool {
+	return slices.ContainsFunc([]Family{IPv4, IPv6}, func(f Family) bool {
+		was, _ := t.nodePortIPs(before, f)
+		is, _ := t.nodePortIPs(after, f)
+		return !slices.Equal(was, is)
+	})
 }
 
 // NodePortAddrs returns the addresses that NodePorts of a family are restricted to: with primary the node's primary one, and those
@@ -193,7 +202,7 @@ func (t *Tracker) flushNode() (changed bool) {
 			}
 		}
 	}
-	moved := t.restrictsNodePorts() && !slices.Equal(before.Local, node.Local)
+	moved := t.movesNodePorts(&before, &node)
 	if moved || before.Name != node.Name || before.Zone != node.Zone {
 		for name, s := range t.services {
 			t.dirty[name] = struct{}{}
@@ -213,7 +222,7 @@ func (t *Tracker) warnNode() {
 	}
 	ws := t.warnDetector()
 	for _, f := range []Family{IPv4, IPv6} {
-		if ips, restricted := t.nodePortIPs(f); restricted && len(ips) == 0 {
+		if ips, restricted := t.nodePortIPs(&t.model.Node, f); restricted && len(ips) == 0 {
 			if !t.opts.NodePortPrimary {
 				ws = append(ws, Warning{Text: fmt.Sprintf("the NodePort addresses %v contain no %s address of node %s: no NodePort is served over %s",
 					t.opts.NodePortAddresses, f, t.model.Node.Name, f)})

@@ -156,6 +156,7 @@ func TestIncremental(t *testing.T) {
 		{NodeName: "n1", ServiceProxyName: "nkp", NodePortAddresses: []netip.Prefix{netip.MustParsePrefix("fd00:9::/64")}},
 		{NodeName: "n2", Families: []Family{IPv4}, DetectLocal: DetectLocal{Mode: DetectByNodeCIDR}},
 		{NodeName: "n1", NodePortPrimary: true, LocalAddresses: []netip.Addr{netip.MustParseAddr("192.168.0.7")}},
+		{NodeName: "n1", NodePortPrimary: true, NodePortAddresses: []netip.Prefix{netip.MustParsePrefix("192.168.0.2/31"), netip.MustParsePrefix("127.0.0.0/8")}},
 		{},
 	} {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
@@ -171,6 +172,13 @@ func TestIncremental(t *testing.T) {
 					batch = append(batch, w.mutate())
 				}
 				tracker.Apply(batch)
+				if w.chance(20) { // the node's interfaces have its addresses before the Node object has, or after
+					opts.LocalAddresses = nil
+					for _, ip := range some(w, 3, "192.168.0.1", "192.168.0.2", "192.168.0.7", "fd00:9::1") {
+						opts.LocalAddresses = append(opts.LocalAddresses, netip.MustParseAddr(ip))
+					}
+					tracker.SetLocalAddresses(opts.LocalAddresses)
+				}
 				got, changes := tracker.Flush()
 				want := scratch(w, opts)
 				if !reflect.DeepEqual(normal(got), normal(want)) {

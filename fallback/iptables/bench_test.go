@@ -21,7 +21,7 @@ func BenchmarkPlan(b *testing.B) {
 	for b.Loop() {
 		in := dataplane.NewInbox(func(...k8s.Family) {}, k8s.IPv4)
 		w := newWorker(fallback.NewWorker("iptables", k8s.IPv4, &o, in), newFakeTables(), legacyLimits)
-		in.Put(m, shapes.Everything(m))
+		in.Put(m, m.Everything())
 		w.TakeUpdates(w)
 		c := &change{shared: delta{}}
 		names, _ := w.Due()

@@ -17,7 +17,6 @@ import (
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/test/nightly"
-	"github.com/nkp-proxy/nkp/test/shapes"
 )
 
 // stage is a worker on tables in memory, driven step by step, with the model that it was given.
@@ -49,7 +48,7 @@ func (s *stage) restart(l limits) {
 	s.in = dataplane.NewInbox(func(...k8s.Family) {}, k8s.IPv4)
 	s.worker = newWorker(fallback.NewWorker("iptables", k8s.IPv4, &s.opts, s.in), s.tables, l)
 	s.worker.Report = func(f func(*fallback.FamilyStatus)) { f(&s.status) }
-	s.in.Put(s.model, shapes.Everything(s.model))
+	s.in.Put(s.model, s.model.Everything())
 }
 
 // put changes the model.

@@ -61,7 +61,7 @@ func (n *largeNode) restart() {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	n.step(shapes.Everything(n.m))
+	n.step(n.m.Everything())
 }
 
 func (n *largeNode) step(c k8s.Changes) {

@@ -50,7 +50,7 @@ func TestRefusedService(t *testing.T) {
 	spoilt := *well
 	spoilt.ClusterEndpoints = []k8s.Endpoint{{Addr: netip.MustParseAddrPort("[fd00::1]:80")}} // too long for the map
 	m.Ports[bad] = &spoilt
-	step(shapes.Everything(m)) // in the first sync
+	step(m.Everything()) // in the first sync
 	if len(refused) != 1 || refused[0].Port != bad || status.Services != 19 || !status.InStep || len(status.Refused) != 1 || status.LastError == "" {
 		t.Errorf("after the first sync: %+v, %+v", refused, status)
 	}

@@ -83,16 +83,17 @@ type Agent struct {
 	asks chan func() // questions of the socket, answered on the loop
 
 	// Only the loop uses the fields below.
-	tracker      *k8s.Tracker
-	model        *k8s.Model
-	synced       bool // the source has synced
-	delivered    bool // the data plane has received the model
-	problems     k8s.Problems
-	warned       map[k8s.Warning]bool // warnings of the model that were logged
-	followers    []follower
-	hostPlaneOff string                                // why no data plane serves the node's own traffic alongside the bridge; "": no reason
-	leftovers    string                                // why what an earlier run's data plane has installed is left; "": it is not
-	spawn        func(run func(context.Context) error) // runs something as long as the agent
+	tracker       *k8s.Tracker
+	model         *k8s.Model
+	synced        bool // the source has synced
+	delivered     bool // the data plane has received the model
+	problems      k8s.Problems
+	warned        map[k8s.Warning]bool // warnings of the model that were logged
+	followers     []follower
+	hostPlaneOff  string                                // why no data plane serves the node's own traffic alongside the bridge; "": no reason
+	hostPlaneOpen bool                                  // whether one does is decided once the node has an address
+	leftovers     string                                // why what an earlier run's data plane has installed is left; "": it is not
+	spawn         func(run func(context.Context) error) // runs something as long as the agent
 }
 
 // follower receives the model's changes: a data plane, the health checks, or the check of listening processes.
@@ -274,9 +275,9 @@ func (a *Agent) flush(ctx context.Context) {
 		f.Update(model, changes)
 		a.life.Progress()
 	}
-	if first {
+	if first || a.hostPlaneOpen {
 		a.life.Work("finding out what serves the node's own traffic")
-		a.hostPlane(ctx, model, changes) // last, because it runs programs to examine iptables, and the bridge must not wait for them
+		a.hostPlane(ctx, model) // last, because it runs programs to examine iptables, and the bridge must not wait for them
 	}
 	a.reportWarnings(model.Warnings)
 }

@@ -128,13 +128,17 @@ func (s *Settings) IPTablesScope(form bridge.HostTraffic) (scope serving.Scope, 
 	return 0, false
 }
 
-// hostPlane adds iptables or nftables to the bridge if the node's own traffic needs it, and hands it the first model. It runs on the
-// loop. Errors are logged, not returned: its failure must not stop the bridge.
-func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model, first k8s.Changes) {
+// hostPlane adds iptables or nftables to the bridge if the node's own traffic needs it, and hands it the model, or leaves that open
+// until the node has an address. It runs on the loop. Errors are logged, not returned: its failure must not stop the bridge.
+func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model) {
 	if a.bridge == nil {
 		return
 	}
-	scope, ok := a.set.IPTablesScope(a.bridge.HostTrafficFor(m))
+	form := a.bridge.HostTrafficFor(m)
+	if a.hostPlaneOpen = a.set.HostTrafficOpen(form, m.Node.IPs); a.hostPlaneOpen {
+		return
+	}
+	scope, ok := a.set.IPTablesScope(form)
 	if !ok {
 		a.noHostPlane(ctx)
 		return
@@ -162,7 +166,7 @@ func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model, first k8s.Changes) 
 	}
 	a.planes = planes{all: []plane{a.main.all[0], {beside, kinds[mode]}}, bridge: a.bridge, fallback: p}
 	a.followers = append(a.followers, beside)
-	beside.Update(m, first)
+	beside.Update(m, m.Everything())
 	a.spawn(func(ctx context.Context) error {
 		watched, stop := context.WithCancel(ctx)
 		defer stop()

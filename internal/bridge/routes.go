@@ -25,6 +25,7 @@ type hostTraffic struct {
 	log *slog.Logger
 
 	by       HostTraffic // "": not known yet
+	open     bool        // it is not decided yet
 	warnings []string
 }
 
@@ -70,6 +71,11 @@ func (s *Settings) hostTraffic(cfg *pipeline.Config) HostTraffic {
 	return HostOff // this is not the node's network namespace, or its addresses are unknown
 }
 
+// HostTrafficOpen reports whether nobody serves the node's own traffic for want of the node's addresses: with them that is decided.
+func (s *Settings) HostTrafficOpen(by HostTraffic, nodeIPs []netip.Addr) bool {
+	return by == HostOff && s.HostTraffic != HostOff && len(nodeIPs) == 0
+}
+
 // HostTrafficFor returns the data plane that serves the node's own traffic, for a model.
 func (s *Settings) HostTrafficFor(m *k8s.Model, sw *ovsdb.Switch) HostTraffic {
 	cfg, _ := s.PipelineConfig(m, sw)
@@ -87,10 +93,11 @@ func (h *hostTraffic) check(cfg *pipeline.Config) {
 	was, before := h.by, h.warnings
 	h.by, h.warnings = h.set.hostTraffic(cfg), nil
 	onBridge := nodeOnBridge(cfg)
-	if was != "" && h.by != was {
+	if was != "" && h.by != was && !h.open {
 		h.warn("the node's address has moved: its own traffic should be served by %s now, not %s; restart nkp to change over (no connection is lost)", h.by, was)
 		h.by = was
 	}
+	h.open = h.set.HostTrafficOpen(h.by, cfg.NodeIPs)
 	if h.by != was {
 		h.log.Info("the node's own traffic for Services", "servedBy", h.by, "nodeOnBridge", onBridge)
 	}

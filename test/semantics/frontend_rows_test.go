@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nkp-proxy/nkp/test/testbed"
 	"github.com/nkp-proxy/nkp/test/wait"
 )
 
@@ -157,6 +158,39 @@ func TestRow11NodePortAddresses(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Whatever of the Node object comes late, or goes and comes again, is in force once it is there: its addresses, which nodeport-addresses
+// primary stands for and which the node's interfaces had before.
+func TestRow11NodePortsOfALateNode(t *testing.T) {
+	before := func(c *cluster) {
+		if c.node.Status.Addresses = nil; c.plane.name == "kube-proxy" {
+			c.t.Skip("kube-proxy does not start without an address of its node")
+		}
+	}
+	onEveryPlaneWith(t, setup{flags: []string{"--nodeport-addresses", "primary"}, before: before}, func(t *testing.T, c *cluster) {
+		c.serve(service("web", clusterIP(1), nodePort(30001), externalIPs(vip(1))), c.here)
+		c.listen(c.Node, 30001) // answers what the proxy leaves alone
+		expect := func(what string, by4, by6 *testbed.Host) {
+			t.Helper()
+			c.apply()
+			c.expect(t,
+				probe{name: what, from: c.External, to: v4(of(c.Node).on(30001)), want: by(by4)},
+				probe{name: what, from: c.External, to: v6(of(c.Node).on(30001)), want: by(by6)},
+				probe{name: what + ", other frontends", from: c.External, to: vip(1).on(80), want: by(c.here)})
+		}
+		late := c.nodeObject().Status.Addresses
+		expect("no address yet", c.Node, c.Node)
+		c.node.Status.Addresses = late[:1]
+		expect("the first address", c.here, c.Node)
+		c.node.Status.Addresses = late
+		expect("both addresses", c.here, c.here)
+		node := c.node
+		c.node = nil
+		expect("no Node object", c.Node, c.Node)
+		c.node = node
+		expect("the Node object again", c.here, c.here)
+	})
 }
 
 // externalIPs are served from everywhere.

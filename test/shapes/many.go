@@ -50,12 +50,3 @@ func Replace(m *k8s.Model, i int, to netip.AddrPort) k8s.Changes {
 	m.Ports[p.Name] = &p
 	return k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{p.Name: &p}}
 }
-
-// Everything returns the changes that bring all of a model.
-func Everything(m *k8s.Model) k8s.Changes {
-	c := k8s.Changes{Ports: m.Ports, HealthChecks: map[k8s.ServiceName]*k8s.HealthCheck{}, Node: true}
-	for n, h := range m.HealthChecks {
-		c.HealthChecks[n] = &h
-	}
-	return c
-}
