@@ -45,7 +45,9 @@ func (w *follower) evaluate(o object, list []expression, g registers, s state, e
 		rest := list[i+1:]
 		t := yes
 		switch e.name {
-		case "counter", "log", "last", "flow_offload", "dynset":
+		case "counter", "log", "last", "flow_offload":
+		case "dynset":
+			t = dynset(e)
 		case "payload":
 			t = w.payload(e, &g, s.to)
 		case "meta":
@@ -123,6 +125,24 @@ func (w *follower) evaluate(o object, list []expression, g registers, s state, e
 		}
 	}
 	emit(s, next)
+}
+
+// dynset matches where an element is added or updated, unless what the element holds decides, such as a limit for each client.
+func dynset(e *expression) truth {
+	const remove, single, several = 2, 7, 10 // NFT_DYNSET_OP_DELETE, NFTA_DYNSET_EXPR and _EXPRESSIONS
+	if e.number(unix.NFTA_DYNSET_OP) == remove {
+		return maybe
+	}
+	held := [][]byte{attribute(e.data, single)}
+	for _, item := range attributes(attribute(e.data, several)) {
+		held = append(held, item)
+	}
+	for _, b := range held {
+		if b != nil && text(attribute(b, unix.NFTA_EXPR_NAME)) != "counter" {
+			return maybe
+		}
+	}
+	return yes
 }
 
 // payload loads a part of the packet. One that writes it is not evaluated.

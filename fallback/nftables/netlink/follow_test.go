@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -58,5 +59,49 @@ func TestFollowBounds(t *testing.T) {
 	ways, _, err := c.Follow(t.Context(), k8s.IPv4, syn("40.0.0.1:80"))
 	if err != nil || len(ways) != 2 || !ways[0].Doubt || !ways[1].Doubt {
 		t.Errorf("%+v, %v; want two ways in doubt", ways, err)
+	}
+}
+
+// What depends on how much came before, for each client or for all, is in doubt; what is counted or remembered only, is not.
+func TestFollowLimits(t *testing.T) {
+	for _, family := range []k8s.Family{k8s.IPv4, k8s.IPv6} {
+		table, addr, packet := "ip", "ip saddr", syn("40.0.0.1:80")
+		if family == k8s.IPv6 {
+			table, addr = "ip6", "ip6 saddr"
+			packet.From, packet.To = netip.MustParseAddrPort("[fd00::9]:49152"), netip.MustParseAddrPort("[fd00:40::1]:80")
+		}
+		for rule, doubt := range map[string]bool{
+			"update @clients { %s limit rate over 10/second burst 5 packets } drop":         true,
+			"update @clients { %s limit rate 10/second } accept; add rule %t f x drop":      true,
+			"add @clients { %s ct count over 20 } drop":                                     true,
+			"update @clients { %s quota over 25 mbytes } drop":                              true,
+			"update @clients { %s counter limit rate over 10/second burst 5 packets } drop": true,
+			"delete @clients { %s } drop":                                                   true,
+			"meter m { %s limit rate over 10/second } drop":                                 true,
+			"limit rate over 10/second drop":                                                true,
+			"quota over 25 mbytes drop":                                                     true,
+			"update @clients { %s } drop":                                                   false,
+			"update @clients { %s counter } drop":                                           false,
+		} {
+			t.Run(table+" "+rule, func(t *testing.T) {
+				c := isolated(t)
+				text := strings.NewReplacer("%s", addr, "%t", table).Replace(rule)
+				program(t, strings.ReplaceAll("add table %t f; add chain %t f x { type filter hook prerouting priority 0; }; "+
+					"add set %t f clients { type "+map[string]string{"ip": "ipv4_addr", "ip6": "ipv6_addr"}[table]+"; flags dynamic; size 100; }; "+
+					"add rule %t f x ", "%t", table)+text)
+				ways, _, err := c.Follow(t.Context(), family, packet)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, w := range ways {
+					if w.Doubt != doubt {
+						t.Errorf("%+v; in doubt: want %t", w, doubt)
+					}
+				}
+				if want := map[bool]int{true: 2, false: 1}[doubt]; len(ways) != want {
+					t.Errorf("%d ways, want %d: %+v", len(ways), want, ways)
+				}
+			})
+		}
 	}
 }
