@@ -32,14 +32,10 @@ func (p *Plane) own(ctx context.Context) (release func(), err error) {
 		p.opts.Log.Warn("cannot make sure that no other nkp programs this network namespace", "error", err)
 		return func() {}, nil
 	}
-	ns, err := os.Stat("/proc/self/ns/net")
-	if err == nil {
-		err = os.MkdirAll(lockDir, 0o755)
-	}
+	file, err := netnsFile("lock")
 	if err != nil {
 		return unowned(err)
 	}
-	file := filepath.Join(lockDir, fmt.Sprintf("netns-%d.lock", ns.Sys().(*syscall.Stat_t).Ino))
 	for begun := time.Now(); ; {
 		lock, who, err := tryLock(file)
 		switch {
@@ -56,6 +52,15 @@ func (p *Plane) own(ctx context.Context) (release func(), err error) {
 		case <-time.After(ownerPause):
 		}
 	}
+}
+
+// netnsFile returns the name of a file of this network namespace, whose directory exists.
+func netnsFile(kind string) (string, error) {
+	ns, err := os.Stat("/proc/self/ns/net")
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(lockDir, fmt.Sprintf("netns-%d.%s", ns.Sys().(*syscall.Stat_t).Ino, kind)), os.MkdirAll(lockDir, 0o755)
 }
 
 // tryLock locks a file and writes into it who has it. If another process has it, it returns no file, and who that is.

@@ -32,15 +32,11 @@ type StaleForgetter struct {
 	Forget  func(stale func(*dpctl.Connection) bool) (int, error) // nil in tests
 	Wanted  func() iter.Seq[*k8s.ServicePort]                     // all that are to be programmed
 	waiting map[k8s.PortName]staleUDP                             // connections to check
-	node    []netip.Addr                                          // addresses that serve NodePorts
 	early   bool                                                  // TCP frontends have come since the last scan
 	rest    time.Time                                             // no scan for these alone before it
 	pause   dataplane.Backoff                                     // after a failure
 	next    time.Time                                             // earliest retry; zero: at once
 }
-
-// SetNode takes the addresses that serve NodePorts.
-func (f *StaleForgetter) SetNode(n *k8s.Node) { f.node = slices.Concat(n.IPs, n.Local) }
 
 // Note records which connections may be stale after an update. If the Service port no longer has a frontend, connections to it
 // may keep no endpoint, unless another Service port has that frontend now.
@@ -113,7 +109,7 @@ func (f *StaleForgetter) Run() {
 	if len(f.waiting) == 0 && !early || f.Forget == nil || start.Before(f.next) {
 		return
 	}
-	set := newStaleSet(f.waiting, f.node)
+	set := newStaleSet(f.waiting)
 	if f.early {
 		set.wanted = f.Wanted()
 	}
@@ -147,17 +143,14 @@ func (f *StaleForgetter) Run() {
 type staleSet struct {
 	at    map[netip.AddrPort][]netip.AddrPort // frontend -> endpoints that may stay
 	ports map[uint16][]netip.AddrPort         // NodePort -> the same
-	node  map[netip.Addr]bool                 // addresses that serve NodePorts
+	local map[netip.Addr]bool                 // whether NodePorts are served at an address, once a connection has asked for it
 
 	wanted iter.Seq[*k8s.ServicePort] // whose early TCP connections are stale; nil: none are
 	served map[netip.AddrPort]bool    // their frontends, once a connection has asked for them
 }
 
-func newStaleSet(stale map[k8s.PortName]staleUDP, node []netip.Addr) *staleSet {
-	s := &staleSet{at: map[netip.AddrPort][]netip.AddrPort{}, ports: map[uint16][]netip.AddrPort{}, node: map[netip.Addr]bool{}}
-	for _, ip := range node {
-		s.node[ip] = true
-	}
+func newStaleSet(stale map[k8s.PortName]staleUDP) *staleSet {
+	s := &staleSet{at: map[netip.AddrPort][]netip.AddrPort{}, ports: map[uint16][]netip.AddrPort{}, local: map[netip.Addr]bool{}}
 	for _, frontends := range stale {
 		for f, serving := range frontends {
 			if f.Addr().IsValid() {
@@ -202,8 +195,20 @@ func (s *staleSet) serves(at netip.AddrPort) bool {
 // match reports whether to delete a connection that a client opened to the frontend to and the endpoint by answers.
 func (s *staleSet) match(to, by netip.AddrPort) bool {
 	serving, ok := s.at[to]
-	if !ok && (s.node[to.Addr()] || to.Addr().IsLoopback()) {
-		serving, ok = s.ports[to.Port()]
+	if !ok {
+		if serving, ok = s.ports[to.Port()]; ok {
+			ok = s.here(to.Addr())
+		}
 	}
 	return ok && !slices.Contains(serving, by)
+}
+
+// here reports whether NodePorts are served at an address.
+func (s *staleSet) here(a netip.Addr) bool {
+	is, known := s.local[a]
+	if !known {
+		is = isLocal(a)
+		s.local[a] = is
+	}
+	return is
 }

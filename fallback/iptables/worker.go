@@ -69,7 +69,6 @@ func (w *worker) Take(u *dataplane.Update) {
 	if !u.Node {
 		return
 	}
-	w.Stale.SetNode(&u.Facts.Node)
 	first := w.want.compiler == nil
 	c := w.Opts.Config
 	c.BriefEndpoints = w.want.brief()

@@ -111,7 +111,6 @@ func (w *worker) Take(u *dataplane.Update) {
 	if !u.Node {
 		return
 	}
-	w.Stale.SetNode(&u.Facts.Node)
 	first := w.compiler == nil
 	w.compiler = rules.NewCompiler(w.options().config(w.flowtable.lacking), w.Family, &u.Facts)
 	if !first {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // addressesPeriod is how often the addresses are listed again in case an announcement was lost.
@@ -20,9 +21,10 @@ const addressesPause = time.Second
 // ipvsDevice is the interface to which kube-proxy's IPVS mode assigns every Service's address. None of them is the node's.
 const ipvsDevice = "kube-ipvs0"
 
-// LocalAddresses returns the addresses of the node's interfaces at which a NodePort may be served, sorted, without
-// those of loopback interfaces and link-local ones. It returns none if the settings name the node's addresses, and none in
-// mode ovs if the bridge is not visible, because this is not the node's network namespace.
+// LocalAddresses returns the addresses that the kernel takes for the node's at which a NodePort may be served, sorted: those of its
+// interfaces and those of routes of type local, without loopback addresses, ranges, and the link-local addresses that each IPv6 interface
+// has; in mode ovs without any link-local ones. It returns none if the settings name the node's addresses, and none in mode ovs if the
+// bridge is not visible, because this is not the node's network namespace.
 func (s *Settings) LocalAddresses(mode Mode) ([]netip.Addr, error) {
 	if len(s.NodeIPs) > 0 {
 		return nil, nil
@@ -31,25 +33,45 @@ func (s *Settings) LocalAddresses(mode Mode) ([]netip.Addr, error) {
 	if err != nil {
 		return nil, err
 	}
-	others, here := map[int]bool{}, mode != ModeOVS
+	ipvs, here := 0, mode != ModeOVS
 	for _, l := range links {
 		a := l.Attrs()
-		others[a.Index] = a.Flags&net.FlagLoopback != 0 || a.Name == ipvsDevice
+		if a.Name == ipvsDevice {
+			ipvs = a.Index
+		}
 		here = here || a.Name == s.Bridge
 	}
 	if !here {
 		return nil, nil
 	}
+	var ips []netip.Addr
+	add := func(a net.IP, link int) {
+		ip, ok := netip.AddrFromSlice(a)
+		ip = ip.Unmap()
+		linkLocal := ip.IsLinkLocalUnicast() && ip.Is4() && mode != ModeOVS
+		if ok && (ipvs == 0 || link != ipvs) && (ip.IsGlobalUnicast() || linkLocal) && !slices.Contains(ips, ip) && !slices.Contains(s.HairpinIPs, ip) {
+			ips = append(ips, ip)
+		}
+	}
 	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
 		return nil, err
 	}
-	var ips []netip.Addr
-	for _, a := range addrs {
-		ip, ok := netip.AddrFromSlice(a.IP)
-		ip = ip.Unmap()
-		if ok && !others[a.LinkIndex] && ip.IsGlobalUnicast() && !slices.Contains(ips, ip) && !slices.Contains(s.HairpinIPs, ip) {
-			ips = append(ips, ip)
+	for _, a := range addrs { // those of an interface that is down have no route
+		add(a.IP, a.LinkIndex)
+	}
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		local := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL}
+		routes, err := netlink.RouteListFiltered(family, local, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range routes {
+			if r.Dst != nil {
+				if ones, bits := r.Dst.Mask.Size(); ones == bits {
+					add(r.Dst.IP, r.LinkIndex)
+				}
+			}
 		}
 	}
 	slices.SortFunc(ips, netip.Addr.Compare)

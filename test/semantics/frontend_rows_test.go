@@ -3,6 +3,10 @@
 package semantics
 
 import (
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -158,6 +162,97 @@ func TestRow11NodePortAddresses(t *testing.T) {
 			})
 		})
 	}
+}
+
+// localAddresses are further addresses that the kernel takes for the node's: on loopback, by a route, link-local, and in a range.
+func (c *cluster) localAddresses() (single, all []dual) {
+	c.t.Helper()
+	onLoopback, routed := numbered("172.30.0.", "fc00:30::", 1), numbered("172.30.0.", "fc00:30::", 2)
+	linkLocal, inRange := dual{v4: netip.MustParseAddr("169.254.30.3")}, numbered("172.30.1.", "fc00:31:1::", 9)
+	for _, argv := range []string{
+		"ip addr add 172.30.0.1/32 dev lo", "ip addr add fc00:30::1/128 dev lo",
+		"ip route add local 172.30.0.2 dev lo", "ip route add local fc00:30::2 dev lo",
+		"ip addr add 169.254.30.3/32 dev lo",
+		"ip route add local 172.30.1.0/24 dev lo", "ip route add local fc00:31:1::/64 dev lo",
+	} {
+		_, err := c.Exec(c.Node, strings.Fields(argv)...)
+		must(c.t, err)
+	}
+	single = []dual{onLoopback, routed, linkLocal}
+	all = append(slices.Clone(single), inRange)
+	for _, d := range all {
+		for _, a := range d.on(0).addresses() {
+			p := netip.PrefixFrom(a.Addr(), a.Addr().BitLen())
+			must(c.t, c.Router.AddRoute(p, c.Node.IP(a.Addr()), c.RouterDevice()))
+		}
+	}
+	return single, all
+}
+
+// NodePorts are served at every address that the kernel takes for the node's: nodeport-addresses, session affinity and the deletion of
+// stale UDP connections count each of them.
+func TestRow10NodePortsAtLocalAddresses(t *testing.T) {
+	kernelOnly := func(c *cluster) {
+		if c.plane.bed.Plane != testbed.Linux {
+			c.t.Skip("the bridge serves addresses of interfaces")
+		}
+	}
+	t.Run("nodeport-addresses", func(t *testing.T) {
+		flags := []string{"--nodeport-addresses", "172.30.0.0/24,169.254.0.0/16,fc00:30::/64"}
+		var mu sync.Mutex
+		at := map[*cluster][]dual{}
+		before := func(c *cluster) {
+			kernelOnly(c)
+			single, _ := c.localAddresses()
+			mu.Lock()
+			defer mu.Unlock()
+			at[c] = single
+		}
+		onEveryPlaneWith(t, setup{flags: flags, before: before}, func(t *testing.T, c *cluster) {
+			c.serve(service("web", clusterIP(1), nodePort(30001)), c.here)
+			c.listen(c.Node, 30001)
+			c.apply()
+			probes := []probe{{name: "the main address is not in the ranges", from: c.External, to: of(c.Node).on(30001), want: by(c.Node)}}
+			mu.Lock()
+			defer mu.Unlock()
+			for _, d := range at[c] {
+				probes = append(probes, probe{name: "from outside", from: c.External, to: d.on(30001), want: by(c.here)},
+					probe{name: "from the node", from: c.Node, to: d.on(30001), want: by(c.here)})
+			}
+			c.expect(t, probes...)
+		})
+	})
+	t.Run("affinity and UDP", func(t *testing.T) {
+		onEveryPlaneWith(t, setup{before: kernelOnly}, func(t *testing.T, c *cluster) {
+			single, all := c.localAddresses()
+			c.serve(service("web", clusterIP(1), nodePort(30001), affinity(3600)), c.pod, c.here, c.here2, c.there, c.there2)
+			dns := c.serve(service("dns", clusterIP(2), nodePort(30002), protocol(v1.ProtocolUDP)), c.here)
+			c.apply()
+			for _, d := range append(single, dual{v4: netip.MustParseAddr("127.0.0.5")}) {
+				for _, to := range d.on(30001).addresses() {
+					client := probe{from: c.Node, proto: "tcp"}
+					if !to.Addr().IsLoopback() {
+						client.from = c.External
+					}
+					p := pin{client: client, to: to}
+					first := p.ask(t, c)
+					for range 5 { // of five endpoints one answers this often by chance once in 10^10
+						if again := p.ask(t, c); again != first {
+							t.Errorf("%s: answered by %s, then %s", to, first, again)
+						}
+					}
+				}
+			}
+			var flows []*flow
+			for _, d := range all {
+				flows = append(flows, c.flows(t, c.External, d.on(30002))...)
+			}
+			answered(t, "at first", flows, c.here, true)
+			c.endpoints(dns, ready(c.there)...)
+			c.apply()
+			answered(t, "an endpoint that goes is forgotten", flows, c.there, false)
+		})
+	})
 }
 
 // Whatever of the Node object comes late, or goes and comes again, is in force once it is there: its addresses, which nodeport-addresses

@@ -131,6 +131,7 @@ func (s *portBuilder) refuse(chain string, f *k8s.Frontend, route k8s.Route) {
 	if f.Address.IsValid() {
 		r.to(f.Address).proto(s.proto).comment("%s has %s", s.name, what)
 	} else {
+		s.notAtLoopback(r)
 		r.proto(s.proto).comment("%s has %s", s.name, what).local("dst")
 	}
 	s.addShared(Filter, chain, r.port(s.proto, f.Port).jump(jump[0], jump[1:]...))
@@ -140,15 +141,21 @@ func (s *portBuilder) refuse(chain string, f *k8s.Frontend, route k8s.Route) {
 func (c *Compiler) toNodePorts(a netip.Addr) Rule {
 	const comment = "kubernetes service nodeports; NOTE: this must be the last rule in this chain"
 	r := rule()
-	switch {
-	case a.IsValid():
+	if a.IsValid() {
 		return r.to(a).comment(comment).jump(NodePorts)
+	}
+	c.notAtLoopback(r)
+	return r.comment(comment).local("dst").jump(NodePorts)
+}
+
+// notAtLoopback leaves out the loopback addresses at which no NodePort is served.
+func (c *Compiler) notAtLoopback(r *line) {
+	switch {
 	case c.Family == k8s.IPv6:
 		r.add("!", "-d", serving.Loopback6.String())
 	case !c.LocalhostNodePorts:
 		r.add("!", "-d", serving.Loopback4.String())
 	}
-	return r.comment(comment).local("dst").jump(NodePorts)
 }
 
 func (c *Compiler) rejectWith() []string {

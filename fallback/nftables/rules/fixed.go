@@ -2,6 +2,7 @@ package rules
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/k8s"
@@ -46,6 +47,9 @@ const (
 	LocalnetGuard  = "localnet-guard" // drops packets to 127.0.0.0/8 from the network
 	LocalnetMarker = "route-localnet" // empty: it exists from when nkp sets route_localnet until nkp unsets it
 )
+
+// linkLocal6 are the addresses that each IPv6 interface has one of.
+var linkLocal6 = netip.MustParsePrefix("fe80::/10")
 
 // Fixed is what a table has whatever Services there are, besides Sets.
 type Fixed struct {
@@ -96,16 +100,22 @@ func (c *Compiler) Fixed() Fixed {
 	case !c.LocalhostNodePorts:
 		nodePorts = append(nodePorts, Prefix{Field: Daddr, Not: true, Prefix: serving.Loopback4})
 	}
-	chain("services", Rule{Lookup{fields(false), Sets[Services].Name}}, append(nodePorts, Lookup{fields(true), Sets[NodePorts].Name}))
+	chain("services", Rule{Lookup{fields(false), Sets[Services].Name}}, append(slices.Clone(nodePorts), Lookup{fields(true), Sets[NodePorts].Name}))
 
 	original := []Field{OriginalDaddr, L4Proto, OriginalDport}
+	// NodePorts are served at loopback and link-local addresses, too, which no set lists. Nobody forwards packets to these.
+	unlisted := Prefix{Field: OriginalDaddr, Prefix: serving.Loopback4}
+	if c.Family == k8s.IPv6 {
+		unlisted.Prefix = linkLocal6
+	}
 	if c.CountTraffic {
 		for _, name := range []string{"count-in", "count-out"} {
 			sets := countChains[name]
 			var count []Rule
 			for _, p := range protocolNumbers {
 				count = append(count, Rule{Protocol{p}, In{original, Sets[sets[0]].Name}, Return{}},
-					Rule{Protocol{p}, In{original[:1], Sets[NodeIPs].Name}, In{original[1:], Sets[sets[1]].Name}, Return{}})
+					Rule{Protocol{p}, In{original[:1], Sets[NodeIPs].Name}, In{original[1:], Sets[sets[1]].Name}, Return{}},
+					Rule{Protocol{p}, unlisted, In{original[1:], Sets[sets[1]].Name}, Return{}})
 			}
 			chain(name, count...)
 		}
@@ -113,20 +123,21 @@ func (c *Compiler) Fixed() Fixed {
 	var remember []Rule
 	for _, p := range protocolNumbers { // nft has the type of an original port only once the protocol is matched
 		remember = append(remember, Rule{Protocol{p}, Lookup{original, Sets[Remember].Name}},
-			Rule{Protocol{p}, In{original[:1], Sets[NodeIPs].Name}, Lookup{original[1:], Sets[NodePortRemember].Name}})
+			Rule{Protocol{p}, In{original[:1], Sets[NodeIPs].Name}, Lookup{original[1:], Sets[NodePortRemember].Name}},
+			Rule{Protocol{p}, unlisted, Lookup{original[1:], Sets[NodePortRemember].Name}})
 	}
 	chain("remember", remember...)
 
 	chain(noEndpoint, Rule{Reject{}})
 	chain(noLocalEndpoint, Rule{Drop{}})
 	chain(sourceRange, Rule{Drop{}})
-	refuse := []Rule{{Lookup{fields(false), Sets[Refused].Name}}, {Local{Daddr}, Lookup{fields(true), Sets[RefusedNodePorts].Name}}}
+	refuse := []Rule{{Lookup{fields(false), Sets[Refused].Name}}, append(slices.Clone(nodePorts), Lookup{fields(true), Sets[RefusedNodePorts].Name})}
 	chain("refuse", refuse...)
 	chain(CountsUnserved, append(refuse, c.unserved()...)...)
 
 	chain("masq", c.masquerade()...)
 
-	for _, a := range append([]netip.Addr{serving.Loopback4.Addr().Next(), serving.Loopback6.Addr()}, c.Local...) {
+	for _, a := range c.Local {
 		if k8s.FamilyOf(a) == c.Family {
 			f.Elements = append(f.Elements, Ref{NodeIPs, string(key{}.addr(a))})
 		}
