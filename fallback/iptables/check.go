@@ -43,7 +43,8 @@ func (w *worker) verify(ctx context.Context) {
 func (w *worker) check(ctx context.Context) error {
 	start := time.Now()
 	drift, err := w.flushed(ctx)
-	w.CheckAt = time.Now().Add(max(w.Opts.SyncPeriod, fallback.IdleShare*time.Since(start)))
+	after := func() time.Time { return start.Add(max(w.Opts.SyncPeriod, fallback.IdleShare*time.Since(start))) }
+	w.CheckAt = after()
 	if err == nil && drift == "" && !start.Before(w.fullCheckAt) && w.due == nothing {
 		looking, disturbed := ctx, func() bool { return false }
 		if start.Sub(w.fullCheckAt) < fullCheckPatience || w.fullCheckAt.IsZero() {
@@ -58,7 +59,7 @@ func (w *worker) check(ctx context.Context) error {
 		} else if err != nil {
 			w.fullCheckAt = time.Now() // with the next check, which updates may interrupt, too
 		} else {
-			w.fullCheckAt = time.Now().Add(max(w.Opts.SyncPeriod, fallback.IdleShare*time.Since(start)))
+			w.fullCheckAt = after()
 			if drift == "" {
 				w.Report(func(s *fallback.FamilyStatus) { s.Audited() })
 			}

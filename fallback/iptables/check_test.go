@@ -183,3 +183,24 @@ type fakeSetting struct{ is bool }
 func (f *fakeSetting) On() (bool, error) { return f.is, nil }
 
 func (f *fakeSetting) Set(on bool) error { f.is = on; return nil }
+
+// Every rule is read back once in each sync period, although that takes some time itself.
+func TestEveryPeriodReadsBack(t *testing.T) { synctest.Test(t, testEveryPeriodReadsBack) }
+
+func testEveryPeriodReadsBack(t *testing.T) {
+	s := newStage(t)
+	s.put(generated(1))
+	s.step()
+	s.must("at first")
+	s.tables.reading = func(context.Context) error {
+		time.Sleep(100 * time.Millisecond)
+		return nil
+	}
+	for period := 1; period <= 5; period++ {
+		time.Sleep(time.Until(s.worker.CheckAt))
+		s.worker.verify(t.Context())
+		if s.status.Audits != period {
+			t.Fatalf("after %d periods every rule was read back %d times", period, s.status.Audits)
+		}
+	}
+}
