@@ -267,6 +267,92 @@ func testLoopback(t *testing.T, backend restore.Backend, scope serving.Scope) {
 	}
 }
 
+// Whoever flushes the rules while nkp is away, or sets route_localnet back while it runs: nkp knows what it has set. It closes it until the
+// guard is there, sets it again, and unsets it in a cleanup.
+func TestLocalnetOfFlushedTables(t *testing.T) {
+	eachPlane(t, func(t *testing.T, backend restore.Backend) {
+		b, pods := bed(t, testbed.Options{})
+		n := newIntruder(t, b)
+		o := defaults(backend)
+		manifests := nodeObject + service("web", 1, "type: NodePort") + endpoints("web", pods[0])
+		p := start(t, b, o, manifests)
+		served := packet{what: "NodePort at localhost", from: b.Node, proto: "tcp", to: "127.0.0.1:30001", by: []string{pods[0].Name}}
+		served.check(t)
+		n.set("0")
+		n.opens("after another has set it back")
+		served.check(t)
+
+		flush := func() {
+			t.Helper()
+			if p.kill(); backend == restore.Legacy {
+				for _, c := range []string{"-F", "-X", "-t nat -F", "-t nat -X"} {
+					inIPTables(t, b, backend, append([]string{"iptables"}, strings.Fields(c)...)...)
+				}
+			} else {
+				inNFTables(t, b, "flush", "ruleset")
+			}
+		}
+		flush()
+		p = start(t, b, o, manifests)
+		n.arrived() // what came until then
+		n.none("a start after a flush")
+		served.check(t)
+		flush()
+		o.LocalhostNodePorts = false
+		p = start(t, b, o, manifests)
+		if n.routes() != "0" {
+			t.Error("route_localnet stays set after a flush and a start without NodePorts at 127.0.0.1")
+		}
+		p.kill()
+		o.LocalhostNodePorts = true
+		p = start(t, b, o, manifests)
+		flush()
+		p = launch(t, b, o)
+		p.ask(request{Op: "cleanup"})
+		if n.routes() != "0" {
+			t.Error("route_localnet stays set after a flush and a cleanup")
+		}
+	})
+}
+
+// A process of the node is left alone at the loopback addresses at which no NodePort is served, whether its Service has endpoints or not.
+func TestProcessAtLoopback(t *testing.T) {
+	eachPlane(t, func(t *testing.T, backend restore.Backend) {
+		b, pods := bed(t, testbed.Options{})
+		for _, port := range []int{30001, 30002} {
+			_, err := b.Node.ServeTCP(port)
+			must(t, err)
+			_, err = b.Node.ServeUDP(port + 1000)
+			must(t, err)
+		}
+		manifests := nodeObject + service("web", 1, "type: NodePort") + endpoints("web", pods[0]) +
+			service("none", 2, "type: NodePort") + endpoints("none") // refused at the addresses that are served
+		own := []string{b.Node.Name}
+		for _, localhost := range []bool{true, false} {
+			o := defaults(backend)
+			o.LocalhostNodePorts = localhost
+			p := start(t, b, o, manifests)
+			list := []packet{
+				{what: "IPv6", proto: "tcp", to: "[::1]:30001", by: own}, {what: "IPv6, no endpoints", proto: "tcp", to: "[::1]:30002", by: own},
+				{what: "IPv6, no endpoints", proto: "udp", to: "[::1]:31002", by: own},
+				{what: "the node's address, no endpoints", proto: "tcp", to: "172.16.0.2:30002", err: testbed.ErrRefused},
+			}
+			if localhost {
+				list = append(list, packet{what: "IPv4, no endpoints", proto: "tcp", to: "127.0.0.1:30002", err: testbed.ErrRefused})
+			} else {
+				list = append(list, packet{what: "IPv4", proto: "tcp", to: "127.0.0.1:30001", by: own},
+					packet{what: "IPv4, no endpoints", proto: "tcp", to: "127.0.0.1:30002", by: own},
+					packet{what: "IPv4, no endpoints", proto: "udp", to: "127.0.0.5:31002", by: own})
+			}
+			for _, k := range list {
+				k.from = b.Node
+				k.check(t)
+			}
+			p.kill()
+		}
+	})
+}
+
 // Where /proc/sys is read-only, as in a container, nkp sets route_localnet by the file that a volume has; without one it says
 // so, and the guard is there all the same.
 func TestLocalnetInAContainer(t *testing.T) {

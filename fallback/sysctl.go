@@ -33,8 +33,38 @@ func (RouteLocalnet) On() (bool, error) {
 	return v != "" && v != "0", err
 }
 
-// Set writes the setting. The error is that of the first file.
-func (RouteLocalnet) Set(on bool) (err error) {
+// Recorded reports whether it is set, and nkp has done that: it is recorded in a file, because others may flush what the planes record in
+// their tables.
+func (r RouteLocalnet) Recorded() bool {
+	file, err := netnsFile(localnetRecord)
+	if err == nil {
+		_, err = os.Stat(file)
+	}
+	on, _ := r.On()
+	return on && err == nil
+}
+
+// Disown forgets that nkp has set it: another program needs it from now on.
+func (RouteLocalnet) Disown() {
+	if file, err := netnsFile(localnetRecord); err == nil {
+		_ = os.Remove(file)
+	}
+}
+
+// localnetRecord is the kind of the file that records that nkp has set route_localnet.
+const localnetRecord = "route_localnet"
+
+// Set writes the setting, and what Recorded says; where there can be no file, the planes' tables alone record it. The error is that of the
+// first file.
+func (r RouteLocalnet) Set(on bool) (err error) {
+	if record, noFile := netnsFile(localnetRecord); on && noFile == nil {
+		_ = os.WriteFile(record, nil, 0o600)
+	}
+	defer func() {
+		if on == (err != nil) { // it is not set now
+			r.Disown()
+		}
+	}()
 	value := map[bool]string{true: "1", false: "0"}[on]
 	for _, file := range localnetFiles {
 		f, problem := os.OpenFile(file, os.O_WRONLY, 0)

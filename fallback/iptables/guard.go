@@ -138,14 +138,17 @@ func (g *localnetGuard) unset(ctx context.Context) error {
 	if g.Setting == nil {
 		return nil
 	}
-	if _, marked, err := g.worker.tables.Rules(ctx, string(rules.Filter), rules.Localnet); err != nil || !marked {
+	_, marked, err := g.worker.tables.Rules(ctx, string(rules.Filter), rules.Localnet)
+	if err != nil || !marked && !g.IsSet {
 		return err
 	}
 	if err := g.Set(false); err != nil {
 		g.CannotSet(fallback.StaysSet, err)
 		return nil
 	}
-	g.IsSet = false
+	if g.IsSet = false; !marked {
+		return nil
+	}
 	in := newInput(rules.Filter)
 	in.chain(rules.Localnet)
 	in.drop(rules.Localnet)

@@ -67,7 +67,9 @@ func Cleanup(ctx context.Context, o CleanupOptions) (Removed, error) {
 		}
 	}
 	keepGuard := true
-	if !leave {
+	if leave {
+		fallback.RouteLocalnet{}.Disown()
+	} else {
 		var err error
 		if keepGuard, err = unsetLocalnet(ctx, o.TakeLocalnet); err != nil {
 			problems = append(problems, err)
@@ -98,24 +100,25 @@ func unsetLocalnet(ctx context.Context, take func() (bool, error)) (set bool, er
 	if set, err = kernel.On(); !set || err != nil {
 		return err != nil, nil // an unknown value counts as set
 	}
+	isOurs := kernel.Recorded()
 	for _, t := range restore.Find(ctx, k8s.IPv4) {
-		if !t.InUse(string(rules.Filter)) {
+		if isOurs || !t.InUse(string(rules.Filter)) {
 			continue
 		}
-		if _, marked, err := t.Rules(ctx, string(rules.Filter), rules.Localnet); err != nil {
+		if _, isOurs, err = t.Rules(ctx, string(rules.Filter), rules.Localnet); err != nil {
 			return true, err
-		} else if !marked {
-			continue
 		}
-		if taken, err := take(); taken || err != nil {
-			return err != nil, err
-		}
-		if err := kernel.Set(false); err != nil {
-			return true, fmt.Errorf("%w; chain %s, which protects 127.0.0.0/8 from the network, stays", err, rules.LocalFirewall)
-		}
-		return false, nil
 	}
-	return true, nil
+	if !isOurs {
+		return true, nil
+	}
+	if taken, err := take(); taken || err != nil {
+		return err != nil, err
+	}
+	if err := kernel.Set(false); err != nil {
+		return true, fmt.Errorf("%w; chain %s, which protects 127.0.0.0/8 from the network, stays", err, rules.LocalFirewall)
+	}
+	return false, nil
 }
 
 // TakeLocalnet marks route_localnet in iptables as set by nkp, if the back end serves and protects 127.0.0.0/8, and reports whether it does.

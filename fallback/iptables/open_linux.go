@@ -55,7 +55,8 @@ func (k kernel) tryOpen(ctx context.Context, p *fallback.Plane) (map[k8s.Family]
 		w := newWorker(of, marking{t, of.Loop}, limits)
 		w.backend = string(choice.Backend)
 		if f == k8s.IPv4 {
-			w.localnet.Setting = fallback.RouteLocalnet{}
+			var kernel fallback.RouteLocalnet
+			w.localnet.Setting, w.localnet.IsSet = kernel, kernel.Recorded()
 		}
 		serve[f] = func(ctx context.Context) { w.Run(ctx, w, "bringing the rules in step") }
 	}

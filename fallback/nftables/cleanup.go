@@ -10,6 +10,7 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/nftables/netlink"
 	"github.com/nkp-proxy/nkp/fallback/nftables/rules"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/k8s"
 )
 
 // kubeProxyTable is the name of the tables that kube-proxy has in mode nftables, one in each family.
@@ -66,10 +67,10 @@ func Cleanup(take func() (bool, error)) (n int, err error) {
 		t, err := conn.ReadChains(f)
 		if err != nil {
 			return n, err
-		} else if t == nil {
-			continue
 		}
-		if slices.Contains(t.ChainNames(), rules.LocalnetMarker) {
+		var kernel fallback.RouteLocalnet
+		marked := t != nil && slices.Contains(t.ChainNames(), rules.LocalnetMarker)
+		if marked || f == k8s.IPv4 && kernel.Recorded() {
 			given := false
 			if take != nil {
 				if given, err = take(); err != nil {
@@ -77,11 +78,14 @@ func Cleanup(take func() (bool, error)) (n int, err error) {
 				}
 			}
 			if !given {
-				err = (fallback.RouteLocalnet{}).Set(false)
+				err = kernel.Set(false)
 			}
 			if err != nil {
 				return n, fmt.Errorf("%w; table %s, which protects 127.0.0.0/8 from the network, stays", err, rules.TableName)
 			}
+		}
+		if t == nil {
+			continue
 		}
 		b := netlink.NewBatch(f)
 		b.DeleteTable(rules.TableName)

@@ -51,7 +51,8 @@ func newWorker(of *fallback.Worker, s rules.Settings, g *netlink.Group) (*worker
 	w.RestMax = restMax
 	w.Stale.Wanted = func() iter.Seq[*k8s.ServicePort] { return maps.Values(w.want) }
 	if of.Family == k8s.IPv4 {
-		w.localnet.Setting = fallback.RouteLocalnet{}
+		var kernel fallback.RouteLocalnet
+		w.localnet.Setting, w.localnet.IsSet = kernel, kernel.Recorded()
 	}
 	return w, nil
 }
@@ -195,7 +196,7 @@ func (w *worker) checked(drift string, err error) error {
 		return err
 	case drift == "":
 		w.Report(func(s *fallback.FamilyStatus) { s.Audited() })
-		return nil
+		return w.keepLocalnet()
 	}
 	w.Log.Warn("another program changed nkp's table: repairing", "what", drift)
 	w.unknown = true

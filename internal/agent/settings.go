@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback"
@@ -52,6 +53,9 @@ const ownPortMin = 32768
 func (s *Settings) fallbackOptions(scope serving.Scope) fallback.Options {
 	o := s.Fallback
 	o.Scope, o.MasqueradeAll = scope, s.MasqueradeAll
+	loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	at, restricted := new(k8s.Node).NodePortAddrs(k8s.IPv4, s.NodePortPrimary, s.NodePortAddresses, loopback)
+	o.LocalhostNodePorts = o.LocalhostNodePorts && (!restricted || slices.Contains(at, loopback))
 	switch scope {
 	case serving.Host:
 		o.PodDevice = s.Bridge // pods of other nodes come in at the NIC, and are served

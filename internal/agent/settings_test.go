@@ -1,0 +1,37 @@
+package agent
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/fallback/serving"
+)
+
+// The planes keep route_localnet set where NodePorts are served at 127.0.0.1, and nowhere else.
+func TestLocalhostNodePorts(t *testing.T) {
+	prefix := netip.MustParsePrefix
+	for _, tc := range []struct {
+		what    string
+		asked   bool
+		primary bool
+		ranges  []netip.Prefix
+		want    bool
+	}{
+		{"everywhere", true, false, nil, true},
+		{"not asked for", false, false, nil, false},
+		{"primary", true, true, nil, false},
+		{"a range", true, false, []netip.Prefix{prefix("192.0.2.0/24")}, false},
+		{"primary and localhost", true, true, []netip.Prefix{prefix("127.0.0.0/8")}, true},
+		{"a range within 127.0.0.0/8 without 127.0.0.1", true, false, []netip.Prefix{prefix("127.1.0.0/16")}, false},
+		{"all of IPv4", true, true, []netip.Prefix{prefix("0.0.0.0/0")}, true},
+		{"a range of IPv6 alone", true, false, []netip.Prefix{prefix("fd00::/8")}, true},
+		{"localhost, not asked for", false, false, []netip.Prefix{prefix("127.0.0.0/8")}, false},
+	} {
+		s := Settings{NodePortPrimary: tc.primary, NodePortAddresses: tc.ranges, Fallback: fallback.DefaultOptions()}
+		s.Fallback.LocalhostNodePorts = tc.asked
+		if got := s.NFTablesOptions(serving.Everything).LocalhostNodePorts; got != tc.want || got != s.IPTablesOptions(serving.Own).LocalhostNodePorts {
+			t.Errorf("%s: nftables %t, want %t in both planes", tc.what, got, tc.want)
+		}
+	}
+}
