@@ -134,6 +134,14 @@ func TestRow22DetectLocalMode(t *testing.T) {
 	}{
 		{"ClusterCIDR of all nodes", setup{flags: []string{"--detect-local-mode", "ClusterCIDR", "--cluster-cidr", clusterCIDR}}, true, true},
 		{"ClusterCIDR of other pods", setup{flags: []string{"--detect-local-mode", "ClusterCIDR", "--cluster-cidr", "10.0.1.0/24,fd00:b::/64"}}, false, true},
+		{"ClusterCIDR of several ranges of each family", setup{
+			flags: []string{"--detect-local-mode", "ClusterCIDR", "--cluster-cidr", "10.99.0.0/16,10.0.1.0/24,10.0.0.0/24,fd00:99::/64,fd00:b::/64,fd00:a::/64"},
+			before: func(c *cluster) {
+				if c.plane.name == "kube-proxy" {
+					c.t.Skip("kube-proxy takes one range of each family")
+				}
+			},
+		}, true, true},
 		{"NodeCIDR", setup{flags: []string{"--detect-local-mode", "NodeCIDR"}}, true, false},
 		{"BridgeInterface", setup{flags: []string{"--detect-local-mode", "BridgeInterface", "--pod-bridge-interface", "br-int"}, podBridge: true}, true, false},
 		{"InterfaceNamePrefix", setup{flags: []string{"--detect-local-mode", "InterfaceNamePrefix", "--pod-interface-name-prefix", "pod-"}}, true, false},

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -44,7 +45,9 @@ func (s *portBuilder) externalChain(u *uses) {
 		list = append(list, rule().comment("masquerade traffic for %s external destinations", s.name).jump(MarkMasq))
 	}
 	if r := routes[k8s.Pod]; r.Set != outside.Set && r.Empty == "" {
-		list = append(list, rule().add(s.pods.local()...).comment("pod traffic for %s external destinations", s.name).jump(s.setChain(r.Set)))
+		for _, pods := range s.pods {
+			list = append(list, rule().add(pods.local()...).comment("pod traffic for %s external destinations", s.name).jump(s.setChain(r.Set)))
+		}
 	}
 	if r := routes[k8s.ThisNode]; r.Set != outside.Set && r.Empty == "" {
 		// The node itself may use the load balancer's address as its source, which is useless on other nodes.
@@ -81,7 +84,7 @@ func (s *portBuilder) spreadChain(set k8s.Set, internal *k8s.Frontend) {
 	list := make([]Rule, 0, len(endpoints)*(1+min(s.AffinitySeconds, 1))+1)
 	if internal != nil {
 		if routes := s.Router.Routes(s.ServicePort, internal); routes[k8s.Outside].Set == set && routes[k8s.Outside].Masquerade {
-			list = append(list, s.masquerade(internal, routes[k8s.Pod].Masquerade))
+			list = append(list, s.masquerade(internal, routes[k8s.Pod].Masquerade)...)
 		}
 	}
 	if s.AffinitySeconds > 0 {
@@ -101,17 +104,30 @@ func (s *portBuilder) spreadChain(set k8s.Set, internal *k8s.Frontend) {
 	s.chain(s.setChain(set), list...)
 }
 
-// masquerade returns the rule that masquerades clients of a ClusterIP: all, or those that are not pods.
-func (s *portBuilder) masquerade(f *k8s.Frontend, pods bool) Rule {
-	r := rule()
-	if !pods && s.pods.before() {
-		r.add(s.pods.notLocal()...)
+// masquerade returns the rules that masquerade clients of a ClusterIP: all, or those that are not pods. Of several ranges of pods each
+// takes the mark away again, because no rule matches what is in none of them.
+func (s *portBuilder) masquerade(f *k8s.Frontend, pods bool) (list []Rule) {
+	of := func(match ...string) *line {
+		r, bySource := rule(), slices.Contains(match, "-s")
+		if bySource {
+			r.add(match...)
+		}
+		if r.to(f.Address); !bySource { // iptables-save prints devices behind the destination
+			r.add(match...)
+		}
+		return r.proto(s.proto).comment("%s cluster IP", s.name).port(s.proto, f.Port)
 	}
-	r.to(f.Address)
-	if !pods && !s.pods.before() {
-		r.add(s.pods.notLocal()...)
+	switch {
+	case pods || len(s.pods) == 0:
+		return []Rule{of().jump(MarkMasq)}
+	case len(s.pods) == 1:
+		return []Rule{of(s.pods[0].notLocal()...).jump(MarkMasq)}
 	}
-	return r.proto(s.proto).comment("%s cluster IP", s.name).port(s.proto, f.Port).jump(MarkMasq)
+	list = []Rule{of().jump(MarkMasq)}
+	for _, p := range s.pods {
+		list = append(list, of(p.local()...).jump("MARK", "--set-xmark", "0x0/"+s.mark()))
+	}
+	return list
 }
 
 // endpoint adds the chain of one endpoint. An endpoint that is its own client is masqueraded, or it would answer itself.

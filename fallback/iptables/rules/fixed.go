@@ -101,8 +101,8 @@ func (c *Compiler) outside() []string {
 		return nil
 	case c.PodDevice != "":
 		return []string{"!", "-i", c.PodDevice}
-	case c.pods.known():
-		return c.pods.notLocal()
+	case len(c.pods) == 1: // no rule matches what is in none of several ranges
+		return c.pods[0].notLocal()
 	}
 	return nil
 }

@@ -12,12 +12,12 @@ import (
 type Compiler struct {
 	serving.Config
 	serving.Node
-	pods detector // distinguishes traffic of the node's pods (kube-proxy's LocalTrafficDetector)
+	pods []detector // distinguish traffic of the node's pods (kube-proxy's LocalTrafficDetector)
 }
 
 // NewCompiler returns a Compiler for the node that the model describes; the model itself is not kept.
 func NewCompiler(c serving.Config, f k8s.Family, m *k8s.Model) *Compiler {
-	return &Compiler{Config: c, Node: serving.NewNode(c, f, m), pods: newDetector(m.Detector, f)}
+	return &Compiler{Config: c, Node: serving.NewNode(c, f, m), pods: newDetectors(m.Detector, f)}
 }
 
 // portBuilder collects the rules of one Service port.

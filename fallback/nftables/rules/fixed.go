@@ -175,7 +175,9 @@ func (c *Compiler) external(set k8s.Set, to func(r k8s.Route, last bool) Rule) (
 	}
 	others := route(k8s.Outside)
 	if r := route(k8s.Pod); r != others {
-		add(r, false, c.pods)
+		for _, pods := range c.pods {
+			add(r, false, pods)
+		}
 	}
 	if r := route(k8s.ThisNode); r != others {
 		add(r, false, Local{Saddr}) // it may have the load balancer's address
@@ -195,7 +197,7 @@ func (c *Compiler) masqueradeClients(mark Statement) []Rule {
 	case masquerades(k8s.Pod):
 		return []Rule{{mark}}
 	}
-	return []Rule{{c.notPods, mark}}
+	return []Rule{append(slices.Clone(c.notPods), mark)}
 }
 
 // unserved returns the rules that refuse the other ports of ClusterIPs, and drop packets to unallocated ones.
@@ -270,7 +272,7 @@ func (c *Compiler) outside() Rule {
 	case c.PodDevice != "":
 		return Rule{Device{Name: c.PodDevice, Not: true}}
 	case c.notPods != nil:
-		return Rule{c.notPods}
+		return slices.Clone(c.notPods)
 	}
 	return nil
 }

@@ -40,8 +40,8 @@ const (
 type Compiler struct {
 	Config
 	serving.Node
-	pods    Statement // matches traffic of the node's pods; nil: it cannot be recognized
-	notPods Statement // matches all other traffic
+	pods    []Statement // each matches traffic of pods; none: it cannot be recognized
+	notPods Rule        // matches all other traffic
 }
 
 // NewCompiler returns a Compiler for the node that the model describes; the model itself is not kept.
@@ -54,20 +54,22 @@ func NewCompiler(c Config, f k8s.Family, m *k8s.Model) *Compiler {
 	return r
 }
 
-// detector returns statements that match the traffic of the node's pods and all other traffic; nil if it cannot be recognized.
-func detector(d k8s.Detector, f k8s.Family) (pods, others Statement) {
+// detector returns statements each of which matches traffic of the node's pods, and a match for all other traffic; nil if it cannot be
+// recognized.
+func detector(d k8s.Detector, f k8s.Family) (pods []Statement, others Rule) {
 	switch {
 	case d.Bridge != "":
-		return Device{Name: d.Bridge}, Device{Name: d.Bridge, Not: true}
+		return []Statement{Device{Name: d.Bridge}}, Rule{Device{Name: d.Bridge, Not: true}}
 	case d.InterfacePrefix != "":
-		return Device{Name: d.InterfacePrefix + "*"}, Device{Name: d.InterfacePrefix + "*", Not: true}
+		return []Statement{Device{Name: d.InterfacePrefix + "*"}}, Rule{Device{Name: d.InterfacePrefix + "*", Not: true}}
 	}
 	for _, p := range d.CIDRs {
 		if k8s.FamilyOf(p.Addr()) == f {
-			return Prefix{Field: Saddr, Prefix: p.Masked()}, Prefix{Field: Saddr, Prefix: p.Masked(), Not: true}
+			pods = append(pods, Prefix{Field: Saddr, Prefix: p.Masked()})
+			others = append(others, Prefix{Field: Saddr, Prefix: p.Masked(), Not: true})
 		}
 	}
-	return nil, nil
+	return pods, others
 }
 
 // Service is what one Service port needs in a table.
