@@ -86,11 +86,16 @@ func comes(before, after *k8s.ServicePort) bool {
 	if before == nil || after == nil {
 		return after != nil
 	}
-	return slices.ContainsFunc(after.Frontends, func(a k8s.Frontend) bool {
-		return !slices.ContainsFunc(before.Frontends, func(b k8s.Frontend) bool {
-			return a.Address == b.Address && a.Port == b.Port && a.ShadowedBy == b.ShadowedBy
-		})
-	})
+	type frontend struct {
+		netip.AddrPort
+		shadowedBy string
+	}
+	of := func(f *k8s.Frontend) frontend { return frontend{netip.AddrPortFrom(f.Address, f.Port), f.ShadowedBy} }
+	were := make(map[frontend]bool, len(before.Frontends))
+	for i := range before.Frontends {
+		were[of(&before.Frontends[i])] = true
+	}
+	return slices.ContainsFunc(after.Frontends, func(a k8s.Frontend) bool { return !were[of(&a)] })
 }
 
 // Due returns when Run has something to do without a further change; zero: not.

@@ -62,7 +62,8 @@ func (t *Tracker) EndpointStates(name PortName) []EndpointState {
 }
 
 func holds(list []Endpoint, at netip.AddrPort) bool {
-	return slices.ContainsFunc(list, func(e Endpoint) bool { return e.Addr == at })
+	_, found := slices.BinarySearchFunc(list, at, func(e Endpoint, at netip.AddrPort) int { return e.Addr.Compare(at) })
+	return found
 }
 
 // whyNot returns why the endpoint is not in force under policy Cluster. It must not be in force.

@@ -26,7 +26,8 @@ func (o *objects) append(other objects) {
 type builder struct {
 	*Config
 	objects
-	isShared map[flow.Key]bool // the keys of shared; nil while they are few
+	isShared keys // of shared
+	isOnce   keys // of what addOnce adds
 }
 
 func (b *builder) flow(table uint8, priority uint16, id uint32, m flow.Match, actions ...flow.Action) *flow.Flow {
@@ -46,20 +47,41 @@ func (b *builder) add(table uint8, priority uint16, id uint32, m flow.Match, act
 
 // share adds a shared flow, once for each source. id is 0, or cookieUnserved.
 func (b *builder) share(table uint8, priority uint16, id uint32, m flow.Match, actions ...flow.Action) {
-	f := b.flow(table, priority, id, m, actions...)
-	if b.isShared == nil && len(b.shared) >= 16 { // a map costs more than it saves before
-		b.isShared = map[flow.Key]bool{}
-		for _, g := range b.shared {
-			b.isShared[g.Key] = true
+	if f := b.flow(table, priority, id, m, actions...); b.isShared.enter(f.Key) {
+		b.shared = append(b.shared, f)
+	}
+}
+
+// addOnce adds a flow unless it was called with the same key before. Flows that add adds have other keys.
+func (b *builder) addOnce(table uint8, priority uint16, id uint32, m flow.Match, actions ...flow.Action) {
+	if f := b.flow(table, priority, id, m, actions...); b.isOnce.enter(f.Key) {
+		b.flows = append(b.flows, f)
+	}
+}
+
+// keys is a set of keys of flows.
+type keys struct {
+	few  []flow.Key // while a map costs more than it saves
+	many map[flow.Key]bool
+}
+
+// enter adds a key and reports whether it is new.
+func (k *keys) enter(key flow.Key) bool {
+	if k.many == nil {
+		if slices.Contains(k.few, key) {
+			return false
 		}
+		if k.few = append(k.few, key); len(k.few) > 16 {
+			k.many = map[flow.Key]bool{}
+			for _, f := range k.few {
+				k.many[f] = true
+			}
+		}
+		return true
 	}
-	switch {
-	case b.isShared == nil && slices.ContainsFunc(b.shared, func(g *flow.Flow) bool { return g.Key == f.Key }), b.isShared[f.Key]:
-		return
-	case b.isShared != nil:
-		b.isShared[f.Key] = true
-	}
-	b.shared = append(b.shared, f)
+	known := k.many[key]
+	k.many[key] = true
+	return !known
 }
 
 func (b *builder) resubmit(table uint8) flow.Action {

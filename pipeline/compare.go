@@ -179,7 +179,7 @@ func (x *Comparison) Stale() []flow.CTFilter {
 	var out []flow.CTFilter
 	for id, es := range endpoints {
 		sp := x.c.owner[id].sp
-		out = append(out, connectionsTo(&x.c.cfg, sp, notServing(es, sp))...)
+		out = connectionsTo(out, &x.c.cfg, sp, notServing(es, sp))
 	}
 	slices.SortFunc(out, func(a, b flow.CTFilter) int { return cmp.Compare(a.String(), b.String()) })
 	return out

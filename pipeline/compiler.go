@@ -160,7 +160,7 @@ func (c *Compiler) update(e *edit, changes map[k8s.PortName]*k8s.ServicePort) {
 				e.remove(&o)
 			}
 		}
-		e.flush = append(e.flush, staleConnections(&c.cfg, before, sp)...)
+		e.flush = staleConnections(e.flush, &c.cfg, before, sp)
 		was, now = trimEqual(was, now)
 		e.remove(&was)
 		added = append(added, now)

@@ -92,7 +92,7 @@ func (s *service) fragments(priority uint16, m flow.Match, f *k8s.Frontend, p k8
 	switch {
 	case len(f.SourceRanges) > 0:
 		ranges, next = markRanges, []flow.Action{s.resubmit(tableRanges)}
-	case s.sp.AffinitySeconds == 0 && len(s.sp.Endpoints(p)) > 1 && slices.ContainsFunc(s.sp.Frontends, s.atNode):
+	case s.sp.AffinitySeconds == 0 && len(s.sp.Endpoints(p)) > 1 && s.atNode:
 		next = []flow.Action{flow.ToGroup{ID: s.byClient(p)}}
 	}
 	m.DstPort, m.CTProto, m.CTDstPort = 0, m.IPProto, m.DstPort
@@ -107,8 +107,8 @@ func (s *service) fragments(priority uint16, m flow.Match, f *k8s.Frontend, p k8
 	}, next...)...)
 }
 
-// atNode reports whether packets to a frontend are looked up in zone SNAT first (table 0).
-func (s *service) atNode(f k8s.Frontend) bool {
+// servesNode reports whether packets to a frontend are looked up in zone SNAT first (table 0).
+func (s *service) servesNode(f k8s.Frontend) bool {
 	return f.Type == k8s.NodePort || slices.Contains(s.LocalIPs, f.Address)
 }
 

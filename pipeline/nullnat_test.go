@@ -35,7 +35,7 @@ func TestOwnEndpoint(t *testing.T) {
 			cfg.NoNullNAT = noNullNAT
 			sp := &k8s.ServicePort{
 				Name:             k8s.PortName{ServiceName: k8s.ServiceName{Namespace: "default", Name: "web"}, Protocol: tc.protocol, Family: k8s.IPv4},
-				ClusterEndpoints: []k8s.Endpoint{{Addr: netip.MustParseAddrPort(tc.endpoint)}, {Addr: netip.MustParseAddrPort("10.0.9.9:999")}}, // one alone needs no group
+				ClusterEndpoints: []k8s.Endpoint{{Addr: netip.MustParseAddrPort(tc.endpoint)}, {Addr: netip.MustParseAddrPort("192.0.2.9:999")}}, // one alone needs no group
 				Frontends:        []k8s.Frontend{tc.frontend},
 			}
 			c := compile(t, cfg, sp)

@@ -37,11 +37,16 @@ type service struct {
 	router k8s.Router
 	// used records which sets of endpoints some frontend reaches, so that only those become groups.
 	used map[k8s.Set]bool
+	// atNode reports whether packets to any frontend are looked up in zone SNAT first.
+	atNode bool
+	// ranged records for which sets the source ranges, which are the Service's, have flows.
+	ranged [len(k8s.Sets)]bool
 }
 
 // port adds everything of one Service port.
 func (b *builder) port(p *placed) {
 	s := &service{builder: b, placed: p, router: b.router(), used: map[k8s.Set]bool{}}
+	s.atNode = slices.ContainsFunc(s.sp.Frontends, s.servesNode)
 	for i := range s.sp.Frontends {
 		if f := &s.sp.Frontends[i]; s.router.Serves(f) {
 			s.frontend(f)
@@ -179,7 +184,18 @@ func (c *Config) untranslated(sp *k8s.ServicePort) (lines []string) {
 // isOwnEndpoint reports whether an endpoint of a set has the frontend's address and port, so that a translation to it
 // would change nothing. The userspace datapath before Open vSwitch 3.3 tracks SCTP without ports.
 func (s *service) isOwnEndpoint(f *k8s.Frontend, p k8s.Set) bool {
-	return slices.ContainsFunc(s.sp.Endpoints(p), func(e k8s.Endpoint) bool { return s.sameTarget(e, f.Address, f.Port) })
+	at := s.LocalIPs
+	if f.Address.IsValid() {
+		at = []netip.Addr{f.Address}
+	}
+	es, port := s.sp.Endpoints(p), f.Port
+	if s.sp.Name.Protocol == "SCTP" {
+		port = 0
+	}
+	return slices.ContainsFunc(at, func(ip netip.Addr) bool {
+		i, _ := slices.BinarySearchFunc(es, netip.AddrPortFrom(ip, port), func(e k8s.Endpoint, at netip.AddrPort) int { return e.Addr.Compare(at) })
+		return i < len(es) && s.sameTarget(es[i], f.Address, f.Port)
+	})
 }
 
 // sameTarget reports whether an endpoint is at an address and port; the zero Addr: any address of the node.
@@ -221,20 +237,19 @@ func (s *service) group(p k8s.Set) uint32 {
 // sourceRanges lets only the allowed clients of a LoadBalancer address through. The ranges belong to the
 // Service: all its LoadBalancer addresses share the flows.
 func (s *service) sourceRanges(f *k8s.Frontend, p k8s.Set) {
-	for _, r := range s.router.Clients(f) {
+	clients := s.router.Clients(f)
+	if s.ranged[p] {
+		clients = clients[len(f.SourceRanges):] // its own address
+	}
+	for _, r := range clients {
 		m := s.marked(p)
 		m.Src = matched(r)
 		s.addOnce(tableRanges, prioInRange, s.id, m, s.choose(p)...)
 	}
-	s.addOnce(tableRanges, prioNotInRange, s.id|cookieDrops, s.marked(p))
-}
-
-// addOnce adds a flow unless this Service port has one with the same key already.
-func (s *service) addOnce(table uint8, priority uint16, id uint32, m flow.Match, actions ...flow.Action) {
-	f := s.flow(table, priority, id, m, actions...)
-	if !slices.ContainsFunc(s.flows, func(g *flow.Flow) bool { return g.Key == f.Key }) {
-		s.flows = append(s.flows, f)
+	if !s.ranged[p] {
+		s.add(tableRanges, prioNotInRange, s.id|cookieDrops, s.marked(p))
 	}
+	s.ranged[p] = true
 }
 
 // endpoints adds the group that picks an endpoint of a set.

@@ -135,3 +135,28 @@ func TestDetects(t *testing.T) {
 		}
 	}
 }
+
+// Source ranges are the Service's: each has one flow, however many addresses of load balancers the Service has.
+func TestManySourceRanges(t *testing.T) {
+	const ranges, addresses = 20_000, 50
+	sp := shape{Name: "ranges", Cluster: 2, Types: all[2:3]}.ServicePort()
+	for i := range ranges {
+		sp.Frontends[0].SourceRanges = append(sp.Frontends[0].SourceRanges,
+			netip.PrefixFrom(netip.AddrFrom4([4]byte{100, byte(i >> 8), byte(i), 0}), 24))
+	}
+	for i := range addresses - 1 {
+		f := sp.Frontends[0]
+		f.Address = netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})
+		sp.Frontends = append(sp.Frontends, f)
+	}
+	flows, _ := compile(t, testConfig(), sp).Objects(sp.Name)
+	inRanges := 0
+	for _, f := range flows {
+		if f.Table == tableRanges {
+			inRanges++
+		}
+	}
+	if inRanges != ranges+1 {
+		t.Errorf("%d flows of table %d for %d ranges", inRanges, tableRanges, ranges)
+	}
+}

@@ -75,10 +75,17 @@ func udpFrontends(cfg *Config, sp *k8s.ServicePort) (out []udpFrontend) {
 	return out
 }
 
-// staleConnections returns the conntrack entries to delete when a Service port changes from old to now (nil: absent). For a
+// MaxStale bounds the filters of a Delta for conntrack entries. More of them, frontends times endpoints, only mean that there is much
+// to delete: a Delta then has MaxStale+1.
+const MaxStale = 1 << 16
+
+// staleConnections appends to out the conntrack entries to delete when a Service port changes from old to now (nil: absent). For a
 // frontend that the port no longer has, it selects all entries, whichever Service has the frontend now.
-func staleConnections(cfg *Config, old, now *k8s.ServicePort) (out []flow.CTFilter) {
+func staleConnections(out []flow.CTFilter, cfg *Config, old, now *k8s.ServicePort) []flow.CTFilter {
 	forget := func(frontend, endpoint netip.AddrPort) {
+		if len(out) > MaxStale {
+			return
+		}
 		out = append(out, flow.CTFilter{Zone: cfg.Layout.ZoneDNAT, IPProto: flow.ProtoUDP, Dst: frontend, Replier: endpoint})
 	}
 	var before, after []udpFrontend
@@ -89,21 +96,30 @@ func staleConnections(cfg *Config, old, now *k8s.ServicePort) (out []flow.CTFilt
 	if now != nil && now.Name.Protocol == "UDP" {
 		after = udpFrontends(cfg, now)
 	}
+	was, stays := setOf(before), setOf(after)
 	for _, f := range before {
-		if !slices.Contains(after, f) {
+		if !stays[f] {
 			forget(f.AddrPort, netip.AddrPort{})
 			continue
 		}
-		for _, e := range gone {
+		for _, e := range gone[:min(len(gone), MaxStale+1-len(out))] {
 			forget(f.AddrPort, e)
 		}
 	}
 	for _, f := range after { // a frontend that takes precedence over another Service's NodePort at this address
-		if !f.nodePort && slices.Contains(cfg.LocalIPs, f.Addr()) && !slices.Contains(before, f) {
+		if !f.nodePort && slices.Contains(cfg.LocalIPs, f.Addr()) && !was[f] {
 			forget(f.AddrPort, netip.AddrPort{})
 		}
 	}
 	return out
+}
+
+func setOf(list []udpFrontend) map[udpFrontend]bool {
+	set := make(map[udpFrontend]bool, len(list))
+	for _, f := range list {
+		set[f] = true
+	}
+	return set
 }
 
 // notServing returns those of the endpoints, without duplicates, that are not in now.Serving.
@@ -124,10 +140,10 @@ func notServing(endpoints []netip.AddrPort, now *k8s.ServicePort) []netip.AddrPo
 	return gone
 }
 
-// connectionsTo selects the connections through any frontend of a UDP Service port to any of the endpoints.
-func connectionsTo(cfg *Config, sp *k8s.ServicePort, endpoints []netip.AddrPort) (out []flow.CTFilter) {
+// connectionsTo appends to out the connections through any frontend of a UDP Service port to any of the endpoints, up to MaxStale+1.
+func connectionsTo(out []flow.CTFilter, cfg *Config, sp *k8s.ServicePort, endpoints []netip.AddrPort) []flow.CTFilter {
 	for _, f := range udpFrontends(cfg, sp) {
-		for _, e := range endpoints {
+		for _, e := range endpoints[:min(len(endpoints), MaxStale+1-len(out))] {
 			out = append(out, flow.CTFilter{Zone: cfg.Layout.ZoneDNAT, IPProto: flow.ProtoUDP, Dst: f.AddrPort, Replier: e})
 		}
 	}

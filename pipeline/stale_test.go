@@ -53,3 +53,17 @@ func TestFrontendsThatMove(t *testing.T) {
 		t.Errorf("flushed %v when the Service went", d.FlushCT)
 	}
 }
+
+// The filters of a change are bounded, however many frontends and endpoints it takes from a Service.
+func TestStaleIsBounded(t *testing.T) {
+	sp := shape{Name: "dns", Protocol: "UDP", Cluster: 1000, Types: []k8s.FrontendType{k8s.ClusterIP}}.ServicePort()
+	for i := range 1000 {
+		sp.Frontends = append(sp.Frontends, k8s.Frontend{Type: k8s.ExternalIP, Address: netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)}), Port: 53})
+	}
+	c := compile(t, testConfig(), sp)
+	empty := *sp
+	empty.ClusterEndpoints, empty.Serving = nil, nil
+	if d := c.Update(map[k8s.PortName]*k8s.ServicePort{sp.Name: &empty}); len(d.FlushCT) != MaxStale+1 {
+		t.Errorf("%d filters for 1,001 frontends and 1,000 endpoints, want %d", len(d.FlushCT), MaxStale+1)
+	}
+}

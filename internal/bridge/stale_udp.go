@@ -29,8 +29,6 @@ import (
 const (
 	// fewFilters are cheaper than a listing: one takes 0.5 µs of the switch's time for each connection, a listing 5 µs.
 	fewFilters = 3
-	// maxFilters bounds the filters that are pending. Beyond, only a listing helps.
-	maxFilters = 1 << 16
 	// maxListed is the most tracked connections for which a listing is requested: ovs-vswitchd does nothing else while it lists.
 	maxListed = 1_000_000
 	// forgetLimit bounds one listing. A switch that is silent for so long loses its OpenFlow connection, too.
@@ -59,7 +57,7 @@ func (b *backlog) empty() bool { return !b.all && len(b.filters) == 0 }
 
 func (b *backlog) add(all bool, filters []flow.CTFilter) {
 	b.all, b.filters = b.all || all, append(b.filters, filters...)
-	if len(b.filters) > maxFilters {
+	if len(b.filters) > pipeline.MaxStale { // only a listing helps
 		*b = backlog{all: true}
 	}
 }

@@ -3,6 +3,7 @@ package bridge
 import (
 	"testing"
 
+	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
@@ -10,11 +11,11 @@ import (
 func TestBacklogIsBounded(t *testing.T) {
 	var b backlog
 	for range 3 {
-		if b.add(false, make([]flow.CTFilter, maxFilters/4)); b.all {
+		if b.add(false, make([]flow.CTFilter, pipeline.MaxStale/4)); b.all {
 			t.Fatalf("%d filters are a listing", len(b.filters))
 		}
 	}
-	if b.add(false, make([]flow.CTFilter, maxFilters/2)); !b.all || len(b.filters) > 0 {
+	if b.add(false, make([]flow.CTFilter, pipeline.MaxStale/2)); !b.all || len(b.filters) > 0 {
 		t.Errorf("a listing: %t, and %d filters", b.all, len(b.filters))
 	}
 }

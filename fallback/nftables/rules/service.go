@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -232,12 +233,19 @@ func (b *builder) pick(a at, set k8s.Set) {
 
 // sourceRanges adds the clients that a load balancer's address serves.
 func (b *builder) sourceRanges(f *k8s.Frontend, a at) {
-	ranges := b.Router.Clients(f)
+	ranges := slices.Clone(b.Router.Clients(f))
+	for i := range ranges {
+		ranges[i] = ranges[i].Masked()
+	}
+	slices.SortFunc(ranges, func(p, q netip.Prefix) int {
+		return cmp.Or(p.Addr().Compare(q.Addr()), cmp.Compare(p.Bits(), q.Bits()))
+	})
+	var last netip.Prefix
 	for _, p := range ranges {
-		p = p.Masked()
-		if slices.ContainsFunc(ranges, func(o netip.Prefix) bool { return o.Bits() < p.Bits() && o.Contains(p.Addr()) }) {
+		if last.IsValid() && last.Contains(p.Addr()) {
 			continue // the kernel accepts no range within another
 		}
+		last = p
 		first, last := slices.Concat(a.key, key{}.addr(p.Addr())), slices.Concat(a.key, key{}.addr(lastOf(p)))
 		b.out.Elements[Ref{SourceRanges, string(first)}] = Value{End: string(last)}
 	}

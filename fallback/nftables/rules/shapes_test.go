@@ -151,3 +151,21 @@ func TestAdopt(t *testing.T) {
 		}
 	}
 }
+
+// The kernel accepts no range within another, in whatever order they come.
+func TestNestedSourceRanges(t *testing.T) {
+	ranges := shapes.Prefixes("10.0.0.0/8", "10.0.0.0/16", "10.1.0.0/16", "11.0.0.0/8", "11.255.255.255/32", "12.0.0.0/32")
+	sp := shape{Name: "nested", Cluster: 1, Types: all[2:3], Ranges: ranges}.ServicePort()
+	s := NewCompiler(testConfig(), k8s.IPv4, shapes.Model()).Service(sp, AssignPorts(Ports{}, sp))
+	var got []string
+	for ref, v := range s.Elements {
+		if ref.Set == SourceRanges {
+			parts := Parts(k8s.IPv4, Sets[SourceRanges].Key, ref.Key)
+			got = append(got, rangeText(parts[3], Parts(k8s.IPv4, Sets[SourceRanges].Key, v.End)[3]))
+		}
+	}
+	slices.Sort(got)
+	if want := []string{"10.0.0.0/8", "11.0.0.0/8", "12.0.0.0-12.0.0.0"}; !slices.Equal(got, want) {
+		t.Errorf("ranges %v, want %v", got, want)
+	}
+}
