@@ -261,18 +261,12 @@ var consistentField = field.NewPath("metadata", "annotations").Key(AnnotationCon
 
 // consistent returns how a Service port with AnnotationConsistent is served, without endpoints; nil if it cannot be.
 func (d *serviceDef) consistent(o *v1.Service, p *portDef) *Consistent {
-	c := &Consistent{}
-	var more []netip.Addr
-	for _, f := range p.frontends {
-		switch {
-		case f.Type == NodePort:
-			c.Relay = f.Port
-		case f.Type == ClusterIP:
-		case !c.Address.IsValid():
-			c.Address = f.Address
-		case f.Address != c.Address:
-			more = append(more, f.Address)
-		}
+	c := &Consistent{Relay: p.nodePort}
+	outside := p.shared.frontends[1:] // the first one is the ClusterIP
+	more := -1
+	if len(outside) > 0 {
+		c.Address = outside[0].Address
+		more = slices.IndexFunc(outside, func(f frontendDef) bool { return f.Address != c.Address })
 	}
 	switch name := p.name; {
 	case name.Protocol == v1.ProtocolSCTP:
@@ -284,8 +278,8 @@ func (d *serviceDef) consistent(o *v1.Service, p *portDef) *Consistent {
 	case c.Relay == 0:
 		d.warn(consistentField, "has no effect on %s, which has no NodePort: nodes send packets on to endpoints at this port", name)
 	default:
-		if len(more) > 0 {
-			d.warn(consistentField, "serves %s only: the other addresses of %s (%s) are masqueraded", c.Address, name, more[0])
+		if more >= 0 {
+			d.warn(consistentField, "serves %s only: the other addresses of %s (%s) are masqueraded", c.Address, name, outside[more].Address)
 		}
 		return c
 	}

@@ -31,9 +31,11 @@ func (s *service) candidates(p *portDef, node string) []candidate {
 		if sl.family != name.Family {
 			continue
 		}
-		for _, sp := range sl.ports {
-			if sp.name != name.Port || sp.protocol != name.Protocol {
-				continue
+		wanted := slicePort{name: name.Port, protocol: name.Protocol}
+		at, _ := slices.BinarySearchFunc(sl.ports, wanted, slicePort.compare)
+		for _, sp := range sl.ports[at:] {
+			if sp.compare(wanted) != 0 {
+				break
 			}
 			for i := range sl.endpoints {
 				e := &sl.endpoints[i]

@@ -18,6 +18,7 @@ import (
 // Model.Clone.
 func (t *Tracker) Flush() (*Model, Changes) {
 	changes := Changes{Ports: map[PortName]*ServicePort{}, HealthChecks: map[ServiceName]*HealthCheck{}, Node: t.flushNode()}
+	t.flushBudget()
 	t.flushClaims()
 	t.flushRelays()
 	for name := range t.dirty {
@@ -81,8 +82,8 @@ func (t *Tracker) flushClaims() {
 	}
 	for _, s := range fresh {
 		s.newDef = false
-		if s.def != nil {
-			s.ports = t.placeNodePorts(s.def.ports)
+		if s.def != nil && s.refused == "" {
+			s.ports = t.placeFrontends(s.def.ports)
 			t.claims.add(s.ports, s.def.created, touched)
 			note(s, true)
 		}
@@ -94,33 +95,29 @@ func (t *Tracker) flushClaims() {
 	}
 }
 
-// placeNodePorts returns the ports with one NodePort frontend for each address that NodePorts are restricted to, and sorts the
-// frontends. Without a restriction it returns ports itself.
-func (t *Tracker) placeNodePorts(ports []portDef) []portDef {
-	if !t.restrictsNodePorts() {
-		for i := range ports {
-			sortFrontends(ports[i].frontends)
-		}
-		return ports
-	}
+// placeFrontends returns the ports with their frontends: the Service's addresses, and a NodePort for each address that NodePorts are
+// restricted to.
+func (t *Tracker) placeFrontends(ports []portDef) []portDef {
 	placed := slices.Clone(ports)
 	for i := range placed {
 		p := &placed[i]
-		frontends := make([]frontendDef, 0, len(p.frontends))
-		for _, f := range p.frontends {
-			if f.Type == NodePort {
-				if ips, restricted := t.nodePortIPs(&t.model.Node, p.name.Family); restricted {
-					for _, ip := range ips {
-						f.Address = ip
-						frontends = append(frontends, f)
-					}
-					continue
-				}
-			}
-			frontends = append(frontends, f)
+		p.frontends = make([]frontendDef, 0, len(p.shared.frontends)+1)
+		for _, f := range p.shared.frontends {
+			f.Port = p.port
+			p.frontends = append(p.frontends, f)
 		}
-		sortFrontends(frontends)
-		p.frontends = frontends
+		if p.nodePort != 0 {
+			f := frontendDef{Frontend{Type: NodePort, Port: p.nodePort, Policy: p.shared.external}, p.nodePortField}
+			if ips, restricted := t.nodePortIPs(&t.model.Node, p.name.Family); restricted {
+				for _, ip := range ips {
+					f.Address = ip
+					p.frontends = append(p.frontends, f)
+				}
+			} else {
+				p.frontends = append(p.frontends, f)
+			}
+		}
+		sortFrontends(p.frontends)
 	}
 	return placed
 }
@@ -141,11 +138,16 @@ func (t *Tracker) flushService(s *service, changed map[PortName]*ServicePort) {
 			changed[port.Name] = port
 		}
 	}
-	for i := range s.former {
-		name := s.former[i].name
-		if !slices.ContainsFunc(s.ports, func(p portDef) bool { return p.name == name }) {
-			delete(t.model.Ports, name)
-			changed[name] = nil
+	if s.former != nil {
+		stays := make(map[PortName]bool, len(s.ports))
+		for i := range s.ports {
+			stays[s.ports[i].name] = true
+		}
+		for i := range s.former {
+			if name := s.former[i].name; !stays[name] {
+				delete(t.model.Ports, name)
+				changed[name] = nil
+			}
 		}
 	}
 	s.former = nil
@@ -176,7 +178,9 @@ func (t *Tracker) servicePort(s *service, p *portDef, warnings *[]Warning) *Serv
 		f.WhenEmpty = port.whenEmpty(f.Policy.set())
 		if by, why, ok := t.claims.winner(p.name, s.def.created, f); ok {
 			f.ShadowedBy = by.name.String()
-			*warnings = append(*warnings, Warning{Field: p.frontends[i].field, Text: conflictText(p.name, f, by, why)})
+			if len(*warnings) <= maxWarnings {
+				*warnings = append(*warnings, Warning{Field: p.frontends[i].field, Text: conflictText(p.name, f, by, why)})
+			}
 			if port.Consistent != nil && port.Consistent.Address == f.Address {
 				port.Consistent = nil
 			}
@@ -191,7 +195,7 @@ func (t *Tracker) warnService(s *service, conflicts []Warning) {
 	if s.def == nil {
 		t.warnings.set(ref, Origin{}, nil)
 	} else {
-		t.warnings.set(ref, s.def.origin, slices.Concat(s.def.warnings, conflicts))
+		t.warnings.set(ref, s.def.origin, slices.Concat(s.refusals(), s.def.warnings, conflicts))
 	}
 	for _, sl := range s.slices {
 		ws := sl.warnings

@@ -34,7 +34,7 @@ func (t *Tracker) flushHealth(s *service, changed map[ServiceName]*HealthCheck) 
 }
 
 func (s *service) healthCheck(node string) (h HealthCheck, ok bool) {
-	if s.def == nil || s.def.healthCheckPort == 0 {
+	if s.def == nil || s.def.healthCheckPort == 0 || s.refused != "" {
 		return h, false
 	}
 	h = HealthCheck{Port: s.def.healthCheckPort, Local4: -1, Local6: -1}

@@ -62,7 +62,7 @@ func (t *Tracker) overlaps(s *service) (list []Warning) {
 				continue
 			}
 			fields[f.field] = true
-			if text := t.overlap(s.name, f); text != "" {
+			if text := t.overlap(s.name, f); text != "" && len(list) <= maxWarnings {
 				list = append(list, Warning{Field: f.field, Text: text, Event: EventOverlap})
 			}
 		}

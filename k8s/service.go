@@ -29,7 +29,11 @@ type service struct {
 	newDef bool        // def was replaced since the last Flush: frontends and claims are out of date
 	slices []*slice    // sorted by name
 
-	ports    []portDef // with the frontends that this node serves
+	cost     int    // as far as the sums have it
+	tooLarge string // why it is refused for its own cost, and overSum for that of all; "": it is not
+	overSum  string
+	refused  string    // either of these
+	ports    []portDef // with the frontends that this node serves; none if it is refused
 	former   []portDef // ports before the present Flush, if that replaces them
 	relays   []relay
 	triggers []Trigger // of the slices added or replaced since the last Flush
@@ -39,7 +43,7 @@ type service struct {
 type serviceDef struct {
 	origin  Origin
 	created time.Time
-	ports   []portDef // frontends of NodePorts still without addresses
+	ports   []portDef // without frontends: placeFrontends
 	// healthCheckPort is where load balancers probe for local endpoints; 0: none.
 	healthCheckPort uint16
 	warnings        []Warning
@@ -57,7 +61,25 @@ type portDef struct {
 	// consistent is AnnotationConsistent's, without endpoints; nil: none.
 	consistent *Consistent
 	target     uint16 // targetPort as a number; 0: a name, or not known
-	frontends  []frontendDef
+
+	port, nodePort uint16 // nodePort 0: none
+	nodePortField  string
+	shared         *addresses
+	frontends      []frontendDef // of shared and nodePort
+}
+
+// addresses are what the ports of a Service have in common in one family. Each port is served at all of them.
+type addresses struct {
+	frontends                 []frontendDef // without port; the ClusterIP first
+	ranges                    []netip.Prefix
+	external                  Policy
+	firewalled, loadBalancers int // how many have the ranges, and how many are load balancers'
+}
+
+// addressKey is what only one frontend of a port has.
+type addressKey struct {
+	FrontendType
+	netip.Addr
 }
 
 // frontendDef is a frontend and the field of the Service that asks for it.
@@ -102,6 +124,9 @@ func selected(o *v1.Service, proxyName string) bool {
 }
 
 func (d *serviceDef) warn(path *field.Path, format string, args ...any) {
+	if len(d.warnings) > maxWarnings {
+		return
+	}
 	w := Warning{Field: path.String(), Text: fmt.Sprintf(format, args...)}
 	if !slices.Contains(d.warnings, w) { // both families check the same field
 		d.warnings = append(d.warnings, w)
@@ -115,16 +140,30 @@ func (d *serviceDef) addFamily(o *v1.Service, f Family, opts *Options) {
 		return
 	}
 	internal, external := policies(o)
-	shared := []frontendDef{{Frontend{Type: ClusterIP, Address: clusterIP, Policy: internal}, path.String()}}
+	ranges := d.sourceRanges(o, f)
+	shared := &addresses{external: external, ranges: ranges}
+	seen := map[addressKey]bool{}
+	add := func(t FrontendType, a netip.Addr, path *field.Path, p Policy, ranges []netip.Prefix) {
+		if key := (addressKey{t, a}); !seen[key] {
+			seen[key] = true
+			shared.frontends = append(shared.frontends, frontendDef{Frontend{Type: t, Address: a, Policy: p, SourceRanges: ranges}, path.String()})
+			if len(ranges) > 0 {
+				shared.firewalled++
+			}
+			if t == LoadBalancer {
+				shared.loadBalancers++
+			}
+		}
+	}
+	add(ClusterIP, clusterIP, path, internal, nil)
 	if !opts.IgnoreExternalIPs {
 		base := field.NewPath("spec", "externalIPs")
 		for i, text := range o.Spec.ExternalIPs {
 			if a, ok := d.address(text, base.Index(i), f); ok {
-				shared = append(shared, frontendDef{Frontend{Type: ExternalIP, Address: a, Policy: external}, base.Index(i).String()})
+				add(ExternalIP, a, base.Index(i), external, nil)
 			}
 		}
 	}
-	ranges := d.sourceRanges(o, f)
 	base := field.NewPath("status", "loadBalancer", "ingress")
 	for i, ing := range o.Status.LoadBalancer.Ingress {
 		if ing.IP == "" || ing.IPMode != nil && *ing.IPMode != v1.LoadBalancerIPModeVIP {
@@ -132,16 +171,17 @@ func (d *serviceDef) addFamily(o *v1.Service, f Family, opts *Options) {
 		}
 		path := base.Index(i).Child("ip")
 		if a, ok := d.address(ing.IP, path, f); ok {
-			shared = append(shared, frontendDef{Frontend{Type: LoadBalancer, Address: a, Policy: external, SourceRanges: ranges}, path.String()})
+			add(LoadBalancer, a, path, external, ranges)
 		}
 	}
-	d.addPorts(o, f, shared, external, opts)
+	d.addPorts(o, f, shared, opts)
 }
 
-// addPorts adds one portDef for each port of the Service: the shared frontends at its port, and its NodePort.
-func (d *serviceDef) addPorts(o *v1.Service, f Family, shared []frontendDef, external Policy, opts *Options) {
+// addPorts adds one portDef for each port of the Service.
+func (d *serviceDef) addPorts(o *v1.Service, f Family, shared *addresses, opts *Options) {
 	affinity, weights := affinitySeconds(o), d.readWeights(o)
-	consistent := d.wantsConsistent(o, external, opts)
+	consistent := d.wantsConsistent(o, shared.external, opts)
+	taken := map[PortName]bool{}
 	for i := range o.Spec.Ports {
 		p := &o.Spec.Ports[i]
 		path := field.NewPath("spec", "ports").Index(i)
@@ -151,8 +191,9 @@ func (d *serviceDef) addPorts(o *v1.Service, f Family, shared []frontendDef, ext
 			preserve: o.Annotations[AnnotationPreserveDestination] == "true",
 			weights:  weights,
 			target:   targetPort(o, p),
+			shared:   shared,
 		}
-		if slices.ContainsFunc(d.ports, func(q portDef) bool { return q.name == port.name }) {
+		if taken[port.name] {
 			d.warn(path.Child("name"), "another port has the name %q and protocol %s: this one is not served", p.Name, port.name.Protocol)
 			continue
 		}
@@ -160,17 +201,11 @@ func (d *serviceDef) addPorts(o *v1.Service, f Family, shared []frontendDef, ext
 			d.warn(path.Child("port"), "%d is out of range 1-65535: this port is not served", p.Port)
 			continue
 		}
-		for _, fe := range shared {
-			fe.Port = uint16(p.Port)
-			if !slices.ContainsFunc(port.frontends, func(g frontendDef) bool { return g.Type == fe.Type && g.Address == fe.Address }) {
-				port.frontends = append(port.frontends, fe)
-			}
-		}
+		taken[port.name], port.port = true, uint16(p.Port)
 		if p.NodePort < 0 || p.NodePort > 65535 {
 			d.warn(path.Child("nodePort"), "%d is out of range 1-65535: no NodePort is served", p.NodePort)
 		} else if p.NodePort != 0 {
-			port.frontends = append(port.frontends, frontendDef{
-				Frontend{Type: NodePort, Port: uint16(p.NodePort), Policy: external}, path.Child("nodePort").String()})
+			port.nodePort, port.nodePortField = uint16(p.NodePort), path.Child("nodePort").String()
 		}
 		if consistent {
 			port.consistent = d.consistent(o, &port)

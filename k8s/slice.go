@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -20,13 +21,20 @@ type slice struct {
 	otherName bool   // labelled for another service proxy, so a missing Service is no surprise
 	ports     []slicePort
 	endpoints []sliceEndpoint
-	warnings  []Warning
+	// serving is how many of the endpoints serve, local how many of these run on this node.
+	serving, local int
+	warnings       []Warning
 }
 
 type slicePort struct {
 	name     string
 	protocol Protocol
 	port     uint16
+}
+
+// compare orders by name, protocol.
+func (p slicePort) compare(o slicePort) int {
+	return cmp.Or(cmp.Compare(p.name, o.name), cmp.Compare(p.protocol, o.protocol))
 }
 
 // sliceEndpoint is one endpoint of a slice at all its ports.
@@ -93,14 +101,25 @@ func newSlice(o *discoveryv1.EndpointSlice, origin Origin, opts *Options) *slice
 			s.ports = append(s.ports, slicePort{*p.Name, protocol, uint16(*p.Port)})
 		}
 	}
+	slices.SortStableFunc(s.ports, slicePort.compare)
 	s.endpoints = make([]sliceEndpoint, 0, len(o.Endpoints))
 	for i := range o.Endpoints {
 		s.addEndpoint(&o.Endpoints[i], i)
+	}
+	for i := range s.endpoints {
+		if e := &s.endpoints[i]; e.ready || e.serving {
+			if s.serving++; e.node != "" && e.node == opts.NodeName {
+				s.local++
+			}
+		}
 	}
 	return s
 }
 
 func (s *slice) warn(path *field.Path, format string, args ...any) {
+	if len(s.warnings) > maxWarnings {
+		return
+	}
 	s.warnings = append(s.warnings, Warning{Field: path.String(), Text: fmt.Sprintf(format, args...)})
 }
 

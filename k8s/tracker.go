@@ -36,6 +36,9 @@ type Options struct {
 	Families []Family
 	// IgnoreExternalIPs leaves out the externalIPs of Services (kube-proxy's gate AllowServiceExternalIPs, off).
 	IgnoreExternalIPs bool
+	// Cost returns a data plane's cost of a Service port; nil: there are no Limits.
+	Cost   func(*Size) int
+	Limits Limits
 	// NotConsistent is why the data plane ignores AnnotationConsistent; "": it does not.
 	NotConsistent string
 }
@@ -55,6 +58,7 @@ type Tracker struct {
 	dirty     map[ServiceName]struct{} // Services to recompute at the next Flush
 	dirtyNode bool                     // node facts or Service ranges may have changed
 
+	budget    budget
 	claims    claims
 	relays    claims // see relay
 	addresses addressBook
@@ -72,6 +76,7 @@ func NewTracker(opts Options) *Tracker {
 		cidrs:     map[string]*cidrFacts{},
 		dirty:     map[ServiceName]struct{}{},
 		dirtyNode: true,
+		budget:    budget{byNamespace: map[string]int{}},
 		claims:    claims{},
 		relays:    claims{},
 		addresses: newAddressBook(),

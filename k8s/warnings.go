@@ -2,6 +2,7 @@ package k8s
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 )
@@ -23,10 +24,16 @@ func newWarningBook() warningBook {
 	return warningBook{byRef: map[Ref][]entry{}}
 }
 
+// maxWarnings bounds the warnings about one object.
+const maxWarnings = 100
+
 // set replaces the warnings about an object; it fills in object and origin.
 func (b *warningBook) set(ref Ref, origin Origin, ws []Warning) {
 	if len(ws) == 0 && len(b.byRef[ref]) == 0 {
 		return
+	}
+	if len(ws) > maxWarnings {
+		ws = append(slices.Clone(ws[:maxWarnings]), Warning{Text: fmt.Sprintf("has more problems: %d of them are named", maxWarnings)})
 	}
 	entries := make([]entry, 0, len(ws))
 	for _, w := range ws {

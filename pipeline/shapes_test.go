@@ -15,9 +15,6 @@ type shape = shapes.Shape
 
 var all = shapes.All
 
-// counterFlows is what counting adds to the flows of every Service port.
-const counterFlows = 3
-
 // kinds are the kinds of Service port, with the number of flows (beside those that count), shared flows and groups that
 // each costs.
 // A number that grows shows here.

@@ -87,10 +87,12 @@ const countersWait = 5 * time.Second
 func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, error) {
 	list := &ServiceList{Node: a.set.NodeName, Mode: string(a.mode), Services: []ServiceInfo{}, Notes: []string{}}
 	var names []k8s.PortName
+	var refused []k8s.ServiceName
 	delivered, active := false, planes{}
 	err := a.ask(ctx, func() {
 		if delivered, active = a.delivered, a.planes; delivered {
 			names = f.selected(a.model, a.tracker)
+			refused = f.refused(a.tracker)
 		}
 	})
 	switch {
@@ -141,10 +143,37 @@ func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, er
 			return nil, err
 		}
 	}
+	if err := a.ask(ctx, func() { list.Services = append(list.Services, a.refusedServices(refused)...) }); err != nil {
+		return nil, err
+	}
 	if f.Connections {
 		active.addOutcomes(ctx, list)
 	}
 	return list, nil
+}
+
+// refused returns the Services that are not served because of their cost and that the filter selects by name.
+func (f *ServiceFilter) refused(t *k8s.Tracker) []k8s.ServiceName {
+	if f.VIP.IsValid() || f.Port != 0 || f.Protocol != "" {
+		return nil
+	}
+	return slices.DeleteFunc(t.Refused(), func(n k8s.ServiceName) bool {
+		return f.Namespace != "" && n.Namespace != f.Namespace || f.Name != "" && n.Name != f.Name
+	})
+}
+
+// refusedServices describes Services that are not served at all, each as one port without a name.
+func (a *Agent) refusedServices(names []k8s.ServiceName) (list []ServiceInfo) {
+	ports := make([]k8s.PortName, len(names))
+	for i, n := range names {
+		ports[i].ServiceName = n
+	}
+	said := a.objectProblems(ports)
+	for _, n := range names {
+		list = append(list, ServiceInfo{Namespace: n.Namespace, Name: n.Name, Frontends: []FrontendInfo{}, Endpoints: []EndpointInfo{},
+			Problems: slices.Concat([]string{}, said[n])})
+	}
+	return list
 }
 
 // selected returns the names of the Service ports that the filter selects, in no order.

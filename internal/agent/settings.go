@@ -9,12 +9,16 @@ import (
 
 	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/fallback/iptables"
+	iprules "github.com/nkp-proxy/nkp/fallback/iptables/rules"
 	"github.com/nkp-proxy/nkp/fallback/nftables"
+	nftrules "github.com/nkp-proxy/nkp/fallback/nftables/rules"
 	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/sysctl"
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/windows"
+	"github.com/nkp-proxy/nkp/windows/plan"
 )
 
 // Settings are the command-line settings, except for the source of objects.
@@ -32,6 +36,7 @@ type Settings struct {
 	NodePortAddresses []netip.Prefix
 	NodePortPrimary   bool
 	IgnoreExternalIPs bool
+	Limits            k8s.Limits // of the costs of Services
 
 	Fallback        fallback.Options // of iptables and nftables
 	IPTablesBackend string           // iptables.Options.Backend
@@ -130,5 +135,22 @@ func (s *Settings) TrackerOptions(mode Mode) k8s.Options {
 		PrimaryIP:         s.PrimaryIP,
 		DetectLocal:       s.DetectLocal,
 		NotConsistent:     notConsistent,
+		Cost:              s.cost(mode),
+		Limits:            s.Limits,
 	}
+}
+
+// cost returns what a Service port costs: on a bridge the larger one of what it takes there and in nftables beside it.
+func (s *Settings) cost(mode Mode) func(*k8s.Size) int {
+	switch {
+	case mode == ModeIPTables:
+		return iprules.Cost
+	case mode == ModeNFTables:
+		return nftrules.Cost
+	case mode == ModeWindows:
+		return plan.Cost
+	case s.HostTraffic == bridge.HostOVS || s.HostTraffic == bridge.HostOff:
+		return pipeline.Cost
+	}
+	return func(z *k8s.Size) int { return max(pipeline.Cost(z), nftrules.Cost(z)) }
 }

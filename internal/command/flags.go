@@ -215,6 +215,9 @@ func (s *settings) servingFlags(f *pflag.FlagSet) {
 	f.Lookup("port-reuse-guards").NoOptDefVal = string(bridge.GuardsOn)
 	f.Uint32Var(&s.AffinityLimit, "affinity-limit", pipeline.DefaultAffinityLimit, "clients that session affinity remembers of each Service port on the bridge; further ones get an endpoint by the hash of their address")
 	f.Uint32Var(&s.AffinityNodeLimit, "affinity-limit-node", bridge.DefaultAffinityNodeLimit, "clients that session affinity remembers of all Service ports on the bridge together; each takes about 1 kB of ovs-vswitchd's memory")
+	f.IntVar(&s.Limits.Service, "cost-limit", k8s.DefaultLimits.Service, "flows, rules or elements that one Service may take, and each of its ports in one family an eighth of it; a larger Service is not served, and named in a warning and an Event (0: no limit)")
+	f.IntVar(&s.Limits.Namespace, "cost-limit-namespace", k8s.DefaultLimits.Namespace, "the same for all Services of a namespace together; the newest that do not fit are not served")
+	f.IntVar(&s.Limits.Node, "cost-limit-node", k8s.DefaultLimits.Node, "the same for all Services of the node; the newest of the largest namespace that do not fit are not served")
 	f.BoolVar(&s.Counters, "service-counters", true, "count connections, packets and bytes of every Service port on the bridge, by three flows each (nkp services)")
 }
 
@@ -239,6 +242,9 @@ func (s *settings) resolve() error {
 	}
 	if s.AffinityLimit == 0 || s.AffinityNodeLimit == 0 {
 		return usageError("--affinity-limit and --affinity-limit-node must be at least 1")
+	}
+	if min(s.Limits.Service, s.Limits.Namespace, s.Limits.Node) < 0 {
+		return usageError("--cost-limit, --cost-limit-namespace and --cost-limit-node must be at least 0")
 	}
 	if s.NodeName == "" {
 		name, err := os.Hostname()

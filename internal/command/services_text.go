@@ -120,6 +120,9 @@ func serviceText(s *agent.ServiceInfo) string {
 	if s.Port != "" {
 		name += ":" + s.Port
 	}
+	if s.Protocol == "" {
+		return name // all of its ports
+	}
 	return name + "/" + s.Protocol
 }
 

@@ -32,6 +32,13 @@ type NkpConfiguration struct {
 	ServiceProxyName string `json:"serviceProxyName,omitempty" flag:"service-proxy-name"`
 	// Address ranges of Services; by default those of the ServiceCIDR objects. Neither counts with serviceProxyName.
 	ServiceCIDRs []string `json:"serviceCIDRs,omitempty" flag:"service-cidr"`
+	// Flows, rules or elements that one Service may take, and each of its ports in one family an eighth of it; a larger Service is not
+	// served. 0: no limit.
+	CostLimit *int64 `json:"costLimit,omitempty" flag:"cost-limit"`
+	// The same for all Services of a namespace together; the newest that do not fit are not served.
+	CostLimitNamespace *int64 `json:"costLimitNamespace,omitempty" flag:"cost-limit-namespace"`
+	// The same for all Services of the node; the newest of the largest namespace that do not fit are not served.
+	CostLimitNode *int64 `json:"costLimitNode,omitempty" flag:"cost-limit-node"`
 	// Socket on which the agent answers nkp status, diff, services and trace.
 	Socket string `json:"socket,omitempty" flag:"socket"`
 	// Least level that is logged: debug, info, warn or error.

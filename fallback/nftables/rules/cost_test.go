@@ -1,0 +1,20 @@
+package rules
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/nightly"
+	"github.com/nkp-proxy/nkp/test/shapes"
+)
+
+// The cost of a Service port is what is compiled of it, up to twice.
+func TestCost(t *testing.T) {
+	config := testConfig()
+	config.CountTraffic = true
+	shapes.CheckCost(t, rand.New(rand.NewPCG(nightly.Seed(t), 2)), nightly.Count(60, 2000), Cost, func(m *k8s.Model, sp *k8s.ServicePort) int {
+		s := NewCompiler(config, sp.Name.Family, m).Service(sp, AssignPorts(Ports{}, sp))
+		return len(s.Elements) + len(s.Shared) + len(s.Affinity.Sets) + len(s.Affinity.Chains)
+	})
+}

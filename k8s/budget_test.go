@@ -1,0 +1,143 @@
+package k8s_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/nightly"
+	"github.com/nkp-proxy/nkp/test/shapes"
+)
+
+// byEndpoint makes each endpoint of a port cost one.
+func byEndpoint(z *k8s.Size) int { return z.Endpoints }
+
+func simple(namespace, name string, endpoints int, age time.Duration) shapes.Hostile {
+	return shapes.Hostile{Namespace: namespace, Name: name, Ports: 1, Endpoints: endpoints, IPv4: true, Age: age}
+}
+
+func tracker(l k8s.Limits, services ...shapes.Hostile) *k8s.Tracker {
+	return shapes.Tracker(k8s.Options{Cost: byEndpoint, Limits: l}, services...)
+}
+
+// Which Services are refused for the sums, and that all others are served.
+func TestLimits(t *testing.T) {
+	services := []shapes.Hostile{
+		simple("a", "old", 40, 9), simple("a", "young", 10, 1), simple("a", "middle", 30, 5),
+		simple("b", "old", 20, 8), simple("b", "young", 20, 0), simple("c", "twin-1", 5, 0), simple("c", "twin-2", 5, 0),
+	}
+	for _, tc := range []struct {
+		limits k8s.Limits
+		want   string
+	}{
+		{k8s.Limits{}, "[]"},
+		{k8s.Limits{Node: 130}, "[]"},
+		{k8s.Limits{Node: 129}, "[a/young]"},
+		{k8s.Limits{Node: 119}, "[a/middle a/young]"},
+		{k8s.Limits{Node: 89}, "[a/middle a/young b/young]"}, // both have 40: the last by name
+		{k8s.Limits{Namespace: 70}, "[a/young]"},
+		{k8s.Limits{Namespace: 9}, "[a/middle a/old a/young b/old b/young c/twin-2]"},
+		{k8s.Limits{Namespace: 70, Node: 110}, "[a/middle a/young]"},
+		{k8s.Limits{Service: 8 * 39}, "[a/old]"},
+		{k8s.Limits{Service: 8 * 39, Node: 89}, "[a/old b/young]"}, // what is too large does not count: a and b have 40
+	} {
+		tr := tracker(tc.limits, services...)
+		m, _ := tr.Flush()
+		if got := fmt.Sprint(tr.Refused()); got != tc.want {
+			t.Errorf("%+v: refused %s, want %s", tc.limits, got, tc.want)
+		}
+		if len(m.Ports)+len(tr.Refused()) != len(services) || len(m.Warnings) != len(tr.Refused()) {
+			t.Errorf("%+v: %d of %d Services are served, %d warnings: %v", tc.limits, len(m.Ports), len(services), len(m.Warnings), m.Warnings)
+		}
+	}
+}
+
+// The same Services are refused after a restart, in whatever order they have come, changed and gone.
+func TestLimitsDependOnNoOrder(t *testing.T) {
+	r := rand.New(rand.NewPCG(nightly.Seed(t), 5))
+	limits := k8s.Limits{Service: 8 * 90, Namespace: 600, Node: 1000}
+	for range nightly.Count(50, 1000) {
+		running := tracker(limits)
+		now := map[string]shapes.Hostile{}
+		for range 60 {
+			name := fmt.Sprint("s", r.IntN(40))
+			s := simple(fmt.Sprint("ns", len(name)%2), name, r.IntN(100), time.Duration(r.IntN(5)))
+			running.DeleteEndpointSlice(s.Namespace, name+"-IPv4-0")
+			running.DeleteService(s.Namespace, name)
+			delete(now, name)
+			if r.IntN(5) > 0 {
+				running.Apply(s.Objects())
+				now[name] = s
+			}
+			running.Flush()
+		}
+		fresh := tracker(limits)
+		for _, s := range now {
+			fresh.Apply(s.Objects())
+		}
+		a, _ := running.Flush()
+		b, _ := fresh.Flush()
+		if x, y := running.Refused(), fresh.Refused(); !slices.Equal(x, y) || len(a.Ports) != len(b.Ports) {
+			t.Fatalf("refused are %v, and after a restart %v", x, y)
+		}
+	}
+}
+
+// A refusal says how much, how much at most, and which flag; what was in force goes, and so do its claims. It is served again once it fits.
+func TestRefusal(t *testing.T) {
+	small, large := simple("default", "web", 10, 2), simple("default", "web", 30, 2)
+	small.Addresses, large.Addresses = 1, 1
+	rival := simple("default", "rival", 1, 1)
+	rival.Addresses = 1 // the same one
+	tr := tracker(k8s.Limits{Service: 8 * 20}, small, rival)
+	served := func(m *k8s.Model, name string) (frontends int) {
+		for n, sp := range m.Ports {
+			for _, f := range sp.Frontends {
+				if n.Name == name && f.ShadowedBy == "" {
+					frontends++
+				}
+			}
+		}
+		return frontends
+	}
+	m, _ := tr.Flush()
+	if a, b := served(m, "web"), served(m, "rival"); a != 2 || b != 1 {
+		t.Fatalf("served at %d and %d addresses, want 2 and 1", a, b)
+	}
+	tr.Apply(large.Objects())
+	m, changes := tr.Flush()
+	if a, b := served(m, "web"), served(m, "rival"); a != 0 || b != 2 || len(changes.Ports) != 2 {
+		t.Errorf("served at %d and %d addresses, want 0 and 2; changed are %v", a, b, changes.Ports)
+	}
+	text := fmt.Sprint(m.Warnings)
+	for _, part := range []string{"Service default/web", "30", "20", "--cost-limit"} {
+		if !strings.Contains(text, part) {
+			t.Errorf("%q lacks %q", text, part)
+		}
+	}
+	if len(m.Warnings) != 1 || m.Warnings[0].Event != k8s.EventRefused {
+		t.Errorf("warnings: %v", m.Warnings)
+	}
+	tr.Apply(small.Objects())
+	if m, _ = tr.Flush(); served(m, "web") != 2 || served(m, "rival") != 1 || len(tr.Refused()) != 0 {
+		t.Errorf("not as before: %v, refused %v", m.Ports, tr.Refused())
+	}
+	tr.DeleteService("default", "web")
+	if m, _ = tr.Flush(); served(m, "rival") != 2 {
+		t.Errorf("the claims of a Service that is gone are left")
+	}
+}
+
+// The warnings about one object are bounded, however many of its fields are bad.
+func TestWarningsAreBounded(t *testing.T) {
+	a, b := simple("a", "first", 1, 2), simple("b", "second", 1, 1)
+	a.Addresses, b.Addresses = 1000, 1000
+	m, _ := tracker(k8s.Limits{}, a, b).Flush()
+	if len(m.Warnings) != 101 {
+		t.Errorf("%d warnings about 1,000 addresses that another Service has", len(m.Warnings))
+	}
+}

@@ -1,0 +1,15 @@
+package plan
+
+import "github.com/nkp-proxy/nkp/k8s"
+
+// Cost returns how many objects of HNS a Service port takes at most: endpoints, load balancers, and the endpoints that each of these names.
+func Cost(z *k8s.Size) int {
+	inside, _ := z.Number(z.Inside)
+	each, _ := z.Number(z.Outside)
+	const health = 2 // a load balancer for health checks, with one endpoint
+	n := 2 + inside + (z.Frontends+z.Firewalled)*(1+each) + z.Endpoints
+	if z.Endpoints > 0 {
+		n += z.LoadBalancers * health
+	}
+	return n
+}
