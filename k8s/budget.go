@@ -143,8 +143,10 @@ func (t *Tracker) costOf(s *service) (cost int, refused string) {
 		return 0, ""
 	}
 	limit, largest := t.opts.Limits.Service, 0
+	s.costs = s.costs[:0]
 	t.sizes(s, func(z *Size) {
 		n := t.opts.Cost(z)
+		s.costs = append(s.costs, n)
 		cost, largest = cost+n, max(largest, n)
 	})
 	switch {

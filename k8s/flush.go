@@ -133,6 +133,9 @@ func (t *Tracker) flushService(s *service, changed map[PortName]*ServicePort) {
 	var warnings []Warning
 	for i := range s.ports {
 		port := t.servicePort(s, &s.ports[i], &warnings)
+		if s.costs != nil {
+			port.Cost, port.ServiceCost = s.costs[i], s.cost
+		}
 		if before := t.model.Ports[port.Name]; before == nil || !before.equal(port) {
 			t.model.Ports[port.Name] = port
 			changed[port.Name] = port

@@ -156,6 +156,8 @@ type ServicePort struct {
 	Serving []netip.AddrPort
 	// Frontends are sorted by type, address, port.
 	Frontends []Frontend
+	// Cost is what a data plane makes of it at most (Options.Cost), and ServiceCost what it makes of all ports of its Service; 0: not known.
+	Cost, ServiceCost int
 	// Consistent is how clients from outside are served at one of the frontends (AnnotationConsistent); nil: as at the others.
 	Consistent *Consistent
 }

@@ -30,6 +30,7 @@ type service struct {
 	slices []*slice    // sorted by name
 
 	cost     int    // as far as the sums have it
+	costs    []int  // of def.ports
 	tooLarge string // why it is refused for its own cost, and overSum for that of all; "": it is not
 	overSum  string
 	refused  string    // either of these

@@ -361,7 +361,7 @@ func (p *Plane) Diff(ctx context.Context) (string, error) {
 // Differences is like Diff and returns the flows and groups.
 func (p *Plane) Differences(ctx context.Context) (d Differences, err error) {
 	askErr := p.askLoop(ctx, func(loop context.Context) {
-		if p.prog.compiler != nil { // the first update is the loop's: its failure ends Run
+		for p.prog.compiler != nil && err == nil && !p.in.Idle() { // the first update is the loop's: its failure ends Run
 			err = p.takeUpdate(loop)
 		}
 		p.followOthers(loop)

@@ -42,6 +42,7 @@ type Inbox struct {
 	mu    sync.Mutex // protects all below, and orders the calls of queued and of WhileIdle's function
 	next  *Update    // nil: nothing is new
 	begun bool       // something has come in
+	portions
 }
 
 // NewInbox returns an empty Inbox for Services of these families; none: all. queued is called with them for each update.
@@ -49,7 +50,7 @@ func NewInbox(queued func(...k8s.Family), families ...k8s.Family) *Inbox {
 	if len(families) == 0 {
 		families = Families
 	}
-	return &Inbox{Signal: NewSignal(), families: families, queued: queued}
+	return &Inbox{Signal: NewSignal(), families: families, queued: queued, portions: portions{large: map[k8s.PortName]*k8s.ServicePort{}}}
 }
 
 // Put adds an update. It leaves out changes of other families than the Inbox's; if none are left, it does nothing.
@@ -85,12 +86,21 @@ func (in *Inbox) Put(m *k8s.Model, c k8s.Changes) {
 	in.Notify()
 }
 
-// Take returns the update that has arrived since the last call; nil: none has.
+// Take returns the update that has arrived since the last call, or a portion of it, and leaves a token for the rest; nil: none has.
 func (in *Inbox) Take() *Update {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	u := in.next
 	in.next = nil
+	if u == nil {
+		return nil
+	}
+	rest := u.Ports
+	if u.Ports = in.split(rest); len(rest) > 0 {
+		in.next = &Update{Facts: u.Facts, Arrived: u.Arrived,
+			Changes: k8s.Changes{Ports: rest, HealthChecks: map[k8s.ServiceName]*k8s.HealthCheck{}}}
+		in.Notify()
+	}
 	return u
 }
 

@@ -1,0 +1,130 @@
+package dataplane
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/test/nightly"
+)
+
+// portOf returns a Service port of a Service of some cost, at an address.
+func portOf(service string, port, cost, serviceCost, address int) *k8s.ServicePort {
+	n := named(service)
+	n.Port = fmt.Sprint(port)
+	return &k8s.ServicePort{Name: n, Cost: cost, ServiceCost: serviceCost,
+		Frontends: []k8s.Frontend{{Type: k8s.ClusterIP, Address: netip.AddrFrom4([4]byte{10, 0, byte(address >> 8), byte(address)}), Port: 80}}}
+}
+
+func put(in *Inbox, ports ...*k8s.ServicePort) {
+	c := k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{}}
+	for _, sp := range ports {
+		c.Ports[sp.Name] = sp
+	}
+	in.Put(&k8s.Model{}, c)
+}
+
+// begun returns an Inbox whose first update was taken.
+func begunInbox() *Inbox {
+	in := NewInbox(func(...k8s.Family) {})
+	in.Put(&k8s.Model{}, k8s.Changes{})
+	in.Take()
+	return in
+}
+
+// Behind a Service of 100 ports that costs 300,000, another's change waits for one portion at most.
+func TestLargeServiceHoldsUpNobody(t *testing.T) {
+	in := begunInbox()
+	var large []*k8s.ServicePort
+	for i := range 100 {
+		large = append(large, portOf("large", i, 3000, 300_000, 1000+i))
+	}
+	put(in, large...)
+	for i := range 20 {
+		ahead := 0
+		for _, sp := range in.Take().Ports {
+			ahead += sp.Cost
+		}
+		if ahead > Portion {
+			t.Fatalf("an update of cost %d, at most %d", ahead, Portion)
+		}
+		small := portOf(fmt.Sprint("small", i), 0, 30, 30, i)
+		put(in, small)
+		if u := in.Take(); u.Ports[small.Name] == nil || len(u.Ports) > 4 || in.Idle() || len(in.Signal) != 1 {
+			t.Fatalf("the change is not in the next update, or with too much: %d ports", len(u.Ports))
+		}
+	}
+	updates := 0
+	for ; !in.Idle(); updates++ {
+		in.Take()
+	}
+	if updates == 0 || updates > 30 {
+		t.Errorf("the rest took %d updates", updates)
+	}
+}
+
+// A stream of small changes does not hold up a large Service for ever.
+func TestSmallChangesHoldUpNoLargeService(t *testing.T) {
+	in := begunInbox()
+	large := portOf("large", 0, 40_000, 40_000, 1)
+	put(in, large)
+	for i := range 3 {
+		put(in, portOf("small", 0, 30, 30, 2+i))
+		if in.Take().Ports[large.Name] != nil {
+			return
+		}
+	}
+	t.Error("not taken in three updates")
+}
+
+// Whatever is divided, addresses have one owner after each update, and all is as wanted in the end.
+func TestPortionsMoveAddresses(t *testing.T) {
+	r := rand.New(rand.NewPCG(nightly.Seed(t), 6))
+	for range nightly.Count(300, 20_000) {
+		in := begunInbox()
+		wanted, taken := map[k8s.PortName]*k8s.ServicePort{}, map[k8s.PortName]*k8s.ServicePort{}
+		apply := func() {
+			for n, sp := range in.Take().Ports {
+				if taken[n] = sp; sp == nil {
+					delete(taken, n)
+				}
+			}
+			owner := map[netip.Addr]k8s.PortName{}
+			for n, sp := range taken {
+				at := sp.Frontends[0].Address
+				if o, ok := owner[at]; ok {
+					t.Fatalf("%s belongs to %s and %s", at, o, n)
+				}
+				owner[at] = n
+			}
+		}
+		for range 6 {
+			c := k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{}}
+			free := r.Perm(12)
+			for i := range 10 {
+				cost := []int{30, 30, 6000, 40_000}[i%4]
+				sp := portOf(fmt.Sprint("s", i), 0, cost, cost*(1+i%2), free[i])
+				if c.Ports[sp.Name] = sp; r.IntN(5) == 0 {
+					c.Ports[sp.Name] = nil
+				}
+				wanted[sp.Name] = c.Ports[sp.Name]
+			}
+			in.Put(&k8s.Model{}, c)
+			for range r.IntN(3) {
+				if !in.Idle() {
+					apply()
+				}
+			}
+		}
+		for !in.Idle() {
+			apply()
+		}
+		for n, sp := range wanted {
+			if taken[n] != sp {
+				t.Fatalf("%s is not as wanted", n)
+			}
+		}
+	}
+}
