@@ -5,8 +5,13 @@ import (
 	"strings"
 	"testing"
 
+	iprules "github.com/nkp-proxy/nkp/fallback/iptables/rules"
+	nftrules "github.com/nkp-proxy/nkp/fallback/nftables/rules"
+	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/test/shapes"
+	"github.com/nkp-proxy/nkp/windows/plan"
 )
 
 var modes = []Mode{ModeOVS, ModeIPTables, ModeNFTables, ModeWindows}
@@ -66,4 +71,78 @@ func TestLargeProductsAreRefused(t *testing.T) {
 			}
 		}
 	}
+}
+
+// FuzzHostile compiles a Service of any shape for every data plane, within small limits: what is compiled is bounded by the limit, or the
+// Service is refused, and its neighbour is served in any case.
+func FuzzHostile(f *testing.F) {
+	for _, flags := range []uint16{0, 0xffff, 0x155, 0x2aa} {
+		f.Add(uint16(1000), uint16(1000), uint16(0), uint16(0), uint16(3), uint16(0), flags)
+		f.Add(uint16(4), uint16(3), uint16(2), uint16(50), uint16(40), uint16(9), flags)
+		f.Add(uint16(1), uint16(1), uint16(2), uint16(2000), uint16(500), uint16(500), flags)
+	}
+	f.Fuzz(func(t *testing.T, ports, addresses, balancers, ranges, endpoints, local, flags uint16) {
+		const most = 3000
+		yes := func(bit int) bool { return flags>>bit&1 == 1 }
+		h := shapes.Hostile{Namespace: "hostile", Name: "large", Ports: 1 + int(ports%most), Addresses: int(addresses % most),
+			LoadBalancers: int(balancers % most), Ranges: int(ranges % most), Endpoints: int(endpoints % most), Local: int(local % most),
+			UDP: yes(0), IPv4: !yes(1) || !yes(2), IPv6: yes(2), NodePorts: yes(3), Affinity: yes(4), ExternalLocal: yes(5), InternalLocal: yes(6),
+			Consistent: yes(7), Weighted: yes(8)}
+		h.Local = min(h.Local, h.Endpoints)
+		neighbour := shapes.Hostile{Namespace: "neighbour", Name: "web", Ports: 1, Endpoints: 3, IPv4: true, Age: 1}
+		limits := k8s.Limits{Service: 20_000, Namespace: 20_000, Node: 20_200}
+		for mode, compiled := range compilers {
+			tr := budgeted(mode, limits, h, neighbour)
+			m, _ := tr.Flush()
+			costs, served := 0, false
+			for n, sp := range m.Ports {
+				costs += sp.Cost
+				served = served || n.Namespace == neighbour.Namespace
+			}
+			if !served || costs > limits.Node {
+				t.Fatalf("%s: the neighbour is served: %t; cost %d", mode, served, costs)
+			}
+			if n := compiled(m); n > costs {
+				t.Errorf("%s: %d objects are compiled, the cost was %d", mode, n, costs)
+			}
+		}
+	})
+}
+
+// compilers compile a model for each data plane, and return about how many objects they make of its Services: not the shared ones.
+var compilers = map[Mode]func(*k8s.Model) int{
+	ModeOVS: func(m *k8s.Model) (n int) {
+		c, err := pipeline.NewCompiler(pipeline.Config{Layout: pipeline.DefaultLayout(), NodeIPs: m.Node.IPs, LocalIPs: m.Node.Local,
+			Uplink: 1, Detector: m.Detector, Counters: true, Fragments: true})
+		if err != nil {
+			panic(err)
+		}
+		n = -c.Flows()
+		c.Update(m.Ports)
+		return n + c.Flows() + c.Groups()
+	},
+	ModeNFTables: func(m *k8s.Model) (n int) {
+		for name, sp := range m.Ports {
+			s := nftrules.NewCompiler(nftrules.Config{}, name.Family, m).Service(sp, nftrules.AssignPorts(nftrules.Ports{}, sp))
+			n += len(s.Elements) + len(s.Shared) + len(s.Affinity.Chains)
+		}
+		return n
+	},
+	ModeIPTables: func(m *k8s.Model) (n int) {
+		for name, sp := range m.Ports {
+			s := iprules.NewCompiler(serving.Config{}, name.Family, m).Service(sp)
+			n += len(s.SharedRules)
+			for _, c := range s.Chains {
+				n += 1 + len(c.Rules)
+			}
+		}
+		return n
+	},
+	ModeWindows: func(m *k8s.Model) (n int) {
+		w := plan.New(m.Ports, m.HealthChecks, &plan.Facts{})
+		for _, l := range w.LoadBalancers {
+			n += 1 + len(l.Backends)
+		}
+		return n + len(w.Endpoints)
+	},
 }

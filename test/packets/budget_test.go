@@ -1,0 +1,53 @@
+//go:build linux
+
+package packets
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// A Service whose ports × addresses would be a million flows is refused by name; its neighbours, and nkp's memory, do not notice. It is
+// served once it fits.
+func TestLargeServiceIsRefused(t *testing.T) {
+	const most = 100 // MB that nkp may take more
+	web := service("web", "40.0.0.1")
+	c := start(t, web)
+	c.put(slice(web, 8080, at(c.pods[0].IP4)))
+	c.settle()
+	c.reachable(t, "40.0.0.1:80")
+	before := c.resident(t)
+
+	large := func(ports int) *v1.Service {
+		return service("large", "40.0.0.2", func(s *v1.Service) {
+			s.Spec.Ports = nil
+			for i := range ports {
+				s.Spec.Ports = append(s.Spec.Ports, v1.ServicePort{Name: fmt.Sprint("p", i), Port: int32(80 + i), Protocol: v1.ProtocolTCP})
+			}
+			for i := range 1000 {
+				s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, vip(50, i))
+			}
+		})
+	}
+	c.put(large(1000))
+	c.statusSays("Service default/large: is not served", "--cost-limit")
+	if out, _, _ := c.nkp("services", "default/large"); !strings.Contains(out, "--cost-limit") {
+		t.Errorf("nkp services default/large: %s", out)
+	}
+	c.put(slice(web, 8080, at(c.pods[1].IP4)))
+	c.settle()
+	c.reachable(t, "40.0.0.1:80")
+	after := c.resident(t)
+	t.Logf("nkp's resident memory: %d MB before, %d MB with the Service", before, after)
+	if after > before+most {
+		t.Errorf("nkp grew from %d MB to %d MB", before, after)
+	}
+
+	small := large(1)
+	c.put(small, slice(small, 8080, at(c.pods[0].IP4)))
+	c.settle()
+	c.reachable(t, "40.0.0.2:80")
+}
