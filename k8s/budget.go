@@ -7,10 +7,11 @@ import (
 	"slices"
 )
 
-// A Service's cost is how many objects a data plane makes of it: flows, groups and buckets, rules, elements, or objects of HNS. It is
-// computed from the numbers of ports, addresses, endpoints and source ranges, before any of their products exists. A Service over a
-// limit is refused: it is not served at all, and what was in force of it goes. Which ones are refused depends on the present
-// Services alone, not on the order in which they came, so that a restart refuses the same ones (docs/decisions/0059-cost-limits.md).
+// A Service's cost is how many objects a data plane makes of it: flows, groups and buckets, rules, elements, or
+// objects of HNS. It is computed from the numbers of ports, addresses, endpoints and source ranges, before any of
+// their products exists. A Service over a limit is refused: it is not served at all, and what was in force of it goes.
+// Which ones are refused depends on the present Services alone, not on the order in which they came, so that a
+// restart refuses the same ones (docs/decisions/0059-cost-limits.md).
 
 // Limits bound the costs of Services; 0: no limit.
 type Limits struct {
@@ -19,7 +20,8 @@ type Limits struct {
 	Node      int // of all together
 }
 
-// DefaultLimits are above 5,000 endpoints at 4 ports in both families, and 50,000 Services with 10 endpoints each (iptables: 45 rules for each).
+// DefaultLimits are above 5,000 endpoints at 4 ports in both families, and 50,000 Services with 10 endpoints each
+// (iptables: 45 rules a Service).
 var DefaultLimits = Limits{Service: 320_000, Namespace: 4_000_000, Node: 4_000_000}
 
 // portShare is the part of Limits.Service that one port in one family may take, because a data plane compiles a port as a whole.
@@ -100,9 +102,11 @@ func (t *Tracker) sizes(s *service, do func(*Size)) {
 		}
 		n := numbers[key{p.name.Family, p.name.Port, p.name.Protocol}]
 		z := Size{
-			Family: p.name.Family, Protocol: p.name.Protocol, Ranges: len(p.shared.ranges), OwnAddress: own[p.shared], Firewalled: p.shared.firewalled,
+			Family: p.name.Family, Protocol: p.name.Protocol,
+			Ranges: len(p.shared.ranges), OwnAddress: own[p.shared], Firewalled: p.shared.firewalled,
 			Frontends: len(p.shared.frontends) - 1 - p.shared.firewalled, Endpoints: n.all, Local: n.local,
-			LoadBalancers: p.shared.loadBalancers, Inside: p.shared.frontends[0].Policy.set(), Outside: p.shared.external.set(),
+			LoadBalancers: p.shared.loadBalancers,
+			Inside:        p.shared.frontends[0].Policy.set(), Outside: p.shared.external.set(),
 			Affinity: p.affinity > 0, Consistent: p.consistent != nil, ServesNodePort: p.nodePort != 0,
 		}
 		if z.Endpoints == 0 { // nothing is made of source ranges
@@ -172,7 +176,7 @@ type budget struct {
 // flushBudget computes the costs of the Services to recompute, and which Services are refused. Those whose refusal changes are to be
 // recomputed as if their definition were new.
 func (t *Tracker) flushBudget() {
-	changed := false
+	limits, over := t.opts.Limits, t.budget.over
 	for name := range t.dirty {
 		s := t.services[name]
 		if s == nil {
@@ -183,17 +187,19 @@ func (t *Tracker) flushBudget() {
 		if refused != "" {
 			counted = 0
 		}
-		changed = changed || counted != s.cost
 		t.budget.total += counted - s.cost
 		t.budget.byNamespace[name.Namespace] += counted - s.cost
-		if t.budget.byNamespace[name.Namespace] == 0 {
+		switch sum := t.budget.byNamespace[name.Namespace]; {
+		case sum == 0:
 			delete(t.budget.byNamespace, name.Namespace)
+		case limits.Namespace > 0 && sum > limits.Namespace:
+			over = true
 		}
 		s.cost, s.tooLarge = counted, refused
 		t.refuse(s, cmp.Or(refused, s.overSum))
 	}
-	if l := t.opts.Limits; changed && (t.budget.over || l.Node > 0 && t.budget.total > l.Node || l.Namespace > 0) {
-		t.refuseSums()
+	if over || limits.Node > 0 && t.budget.total > limits.Node {
+		t.refuseSums() // looks at all Services
 	}
 }
 
@@ -224,8 +230,8 @@ func (t *Tracker) refuseSums() {
 	}
 	for namespace, cost := range t.budget.byNamespace {
 		for left[namespace] = cost; limits.Namespace > 0 && left[namespace] > limits.Namespace; {
-			refuse(namespace, fmt.Sprintf("the Services of namespace %s together may take %d (--cost-limit-namespace): of those that do not fit the newest are refused",
-				namespace, limits.Namespace))
+			refuse(namespace, fmt.Sprintf("the Services of namespace %s together may take %d (--cost-limit-namespace): "+
+				"of those that do not fit the newest are refused", namespace, limits.Namespace))
 		}
 	}
 	for limits.Node > 0 && total > limits.Node {
@@ -235,8 +241,8 @@ func (t *Tracker) refuseSums() {
 				largest = namespace
 			}
 		}
-		refuse(largest, fmt.Sprintf("all Services of the node together may take %d (--cost-limit-node): of those that do not fit the newest of the largest namespace, here %s, are refused",
-			limits.Node, largest))
+		refuse(largest, fmt.Sprintf("all Services of the node together may take %d (--cost-limit-node): "+
+			"of those that do not fit the newest of the largest namespace, here %s, are refused", limits.Node, largest))
 	}
 	t.budget.over = len(over) > 0
 	for name, s := range t.services {

@@ -34,7 +34,7 @@ func TestLargeServiceIsRefused(t *testing.T) {
 	}
 	c.put(large(1000))
 	c.statusSays("Service default/large: is not served", "--cost-limit")
-	if out, _, _ := c.nkp("services", "default/large"); !strings.Contains(out, "--cost-limit") {
+	if out, _, _ := c.nkp("services", "default/large", "--socket", c.socket()); !strings.Contains(out, "--cost-limit") {
 		t.Errorf("nkp services default/large: %s", out)
 	}
 	c.put(slice(web, 8080, at(c.pods[1].IP4)))
