@@ -11,7 +11,7 @@ import (
 // objects of HNS. It is computed from the numbers of ports, addresses, endpoints and source ranges, before any of
 // their products exists. A Service over a limit is refused: it is not served at all, and what was in force of it goes.
 // Which ones are refused depends on the present Services alone, not on the order in which they came, so that a
-// restart refuses the same ones (docs/decisions/0059-cost-limits.md).
+// restart refuses the same ones (docs/decisions/0061-cost-limits.md).
 
 // Limits bound the costs of Services; 0: no limit.
 type Limits struct {

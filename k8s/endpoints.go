@@ -149,7 +149,7 @@ func pick(all []candidate, want func(*candidate) bool) []Endpoint {
 	picked := make([]Endpoint, 0, n)
 	for i := range all {
 		if c := &all[i]; want(c) {
-			picked = append(picked, Endpoint{c.at, c.local, c.weight - 1})
+			picked = append(picked, Endpoint{Addr: c.at, Local: c.local, Unplaced: c.node == "", MoreWeight: c.weight - 1})
 		}
 	}
 	return picked

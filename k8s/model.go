@@ -87,6 +87,8 @@ func (n PortName) Compare(o PortName) int {
 type Endpoint struct {
 	Addr  netip.AddrPort
 	Local bool // the endpoint runs on this node
+	// Unplaced says that no node is named for the endpoint: it may run on this one all the same.
+	Unplaced bool
 	// MoreWeight is what AnnotationWeights adds to the weight 1; endpoints of weight 0 are not in force.
 	MoreWeight uint8
 }
@@ -160,6 +162,26 @@ type ServicePort struct {
 	Cost, ServiceCost int
 	// Consistent is how clients from outside are served at one of the frontends (AnnotationConsistent); nil: as at the others.
 	Consistent *Consistent
+}
+
+// EachRemoteEndpoint calls f for the address of each endpoint in force that runs elsewhere; for some twice.
+func (sp *ServicePort) EachRemoteEndpoint(f func(netip.Addr)) {
+	for _, set := range [][]Endpoint{sp.ClusterEndpoints, sp.LocalEndpoints} {
+		for _, e := range set {
+			if !e.Local {
+				f(e.Addr.Addr())
+			}
+		}
+	}
+}
+
+// EachExternalAddress calls f for the address of each frontend that is a load balancer's or an external IP.
+func (sp *ServicePort) EachExternalAddress(f func(netip.Addr)) {
+	for i := range sp.Frontends {
+		if fe := &sp.Frontends[i]; (fe.Type == ExternalIP || fe.Type == LoadBalancer) && fe.ShadowedBy == "" {
+			f(fe.Address)
+		}
+	}
 }
 
 // Node holds the facts about this node that data planes need.

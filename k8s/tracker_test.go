@@ -282,10 +282,10 @@ func TestEndpointStatesAgree(t *testing.T) {
 					t.Fatalf("%s: %+v", name, e)
 				}
 				if e.InCluster {
-					cluster = append(cluster, Endpoint{Addr: e.Addr, Local: e.Local})
+					cluster = append(cluster, Endpoint{Addr: e.Addr, Local: e.Local, Unplaced: e.Node == ""})
 				}
 				if e.InLocal {
-					local = append(local, Endpoint{Addr: e.Addr, Local: e.Local})
+					local = append(local, Endpoint{Addr: e.Addr, Local: e.Local, Unplaced: e.Node == ""})
 				}
 			}
 			if !slices.Equal(cluster, port.ClusterEndpoints) || !slices.Equal(local, port.LocalEndpoints) {

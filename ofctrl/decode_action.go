@@ -11,6 +11,7 @@ import (
 // Action types (OpenFlow 1.5.1 §7.2.6) and Nicira subtypes (openvswitch/nicira-ext.h).
 const (
 	actOutput       = 0
+	actPopVLAN      = 18
 	actGroup        = 22
 	actDecTTL       = 24
 	actSetField     = 25
@@ -97,6 +98,10 @@ func (d *decoder) action(a []byte) flow.Action {
 	case actMeter:
 		if len(a) == 8 {
 			return flow.ToMeter{ID: u32(a[4:])}
+		}
+	case actPopVLAN:
+		if len(a) == 8 {
+			return flow.PopVLAN{}
 		}
 	case actDecTTL:
 		if len(a) == 8 {
@@ -191,8 +196,11 @@ func (d *decoder) setField(a []byte) flow.Action {
 			to.Field = flow.UDPDst
 		}
 	case nxmInPort:
-		if !hasMask && u16(v) == 0xffff {
+		switch {
+		case !hasMask && u16(v) == 0xffff:
 			return d.clearIn
+		case !hasMask && u16(v) == 0xfffe:
+			return flow.FromLocal{}
 		}
 		return nil
 	default:

@@ -65,6 +65,10 @@ func (e *encoder) action(b []byte, a flow.Action) ([]byte, error) {
 		return append(b, clearCTTemplate...), nil
 	case flow.ClearInPort:
 		return append(b, clearInPortTemplate...), nil
+	case flow.FromLocal:
+		return append(b, fromLocalTemplate...), nil
+	case flow.PopVLAN:
+		return append(b, popVLANTemplate...), nil
 	case flow.DecTTL:
 		return append(b, decTTLTemplate...), nil
 	case flow.Learn:

@@ -123,6 +123,7 @@ func actionShapes(v6 bool) [][]flow.Action {
 		{flow.SetField{Field: flow.RegField(10), Value: 1 << 31, Mask: 1 << 31}, flow.ClearCT{}, flow.Resubmit{Table: 7}},
 		{flow.SetField{Field: flow.RegField(15), Value: 7, Mask: 0xffffffff}, flow.SetField{Field: flow.RegField(4), Value: 0, Mask: 0xff}},
 		{flow.DecTTL{}, flow.ClearInPort{}, flow.Output{Port: 1}},
+		{flow.DecTTL{}, flow.FromLocal{}, flow.Output{Port: flow.PortNormal}},
 		{flow.Copy{Src: sub(flow.DPHashValue, 0, 9), Dst: sub(flow.Reg3, 0, 9)}, flow.Resubmit{Table: 2}},
 		{flow.Copy{Src: sub(flow.Reg1, 8, 24), Dst: sub(flow.Reg2, 4, 24)}},
 		ct(flow.CT{Zone: 1001, Table: 1, NAT: flow.NAT{Kind: flow.NATExisting}}),

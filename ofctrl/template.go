@@ -23,6 +23,7 @@ var (
 	groupTemplate    = mustMarshal(openflow15.NewActionGroup(0))
 	meterTemplate    = mustMarshal(ofctrl.NewMeterAction(0).GetActionMessage())
 	decTTLTemplate   = mustMarshal(openflow15.NewActionDecNwTtl())
+	popVLANTemplate  = []byte{0, actPopVLAN, 0, 8, 0, 0, 0, 0}
 	resubmitTemplate = mustMarshal(resubmitAction())
 	copyTemplate     = mustMarshal(copyReg1ToMark())
 	// clearInPortTemplate is how ovs-ofctl encodes load:0xffff->NXM_OF_IN_PORT[] in OpenFlow 1.5: a set_field of
@@ -30,8 +31,9 @@ var (
 	clearInPortTemplate = mustMarshal(setField("NXM_OF_IN_PORT", bytesValue([]byte{0xff, 0xff}), nil))
 	// clearCTTemplate is NXAST_CT_CLEAR, which libOpenflow does not build (ovs-actions(7), "The ct_clear
 	// action").
-	clearCTTemplate = []byte{0xff, 0xff, 0, 16, 0, 0, 0x23, 0x20, 0, nxCTClear, 0, 0, 0, 0, 0, 0}
-	weightTemplate  = mustMarshal(openflow15.NewGroupBucketPropWeight(0))
+	clearCTTemplate   = []byte{0xff, 0xff, 0, 16, 0, 0, 0x23, 0x20, 0, nxCTClear, 0, 0, 0, 0, 0, 0}
+	fromLocalTemplate = mustMarshal(setField("NXM_OF_IN_PORT", bytesValue([]byte{0xff, 0xfe}), nil)) // OFPP_LOCAL of OpenFlow 1.0
+	weightTemplate    = mustMarshal(openflow15.NewGroupBucketPropWeight(0))
 
 	// setTemplates are set_field without and with a mask.
 	setTemplates = newSetTemplates()

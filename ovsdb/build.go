@@ -119,10 +119,13 @@ func comparePorts(x, y Port) int {
 }
 
 // port adds an interface to b.Ports. Of the bridge's own interface (LOCAL) it records
-// only the MAC address.
+// only the MAC address and the VLAN.
 func (b *builder) port(port portRow, i interfaceRow) {
 	if i.Name == b.Bridge {
 		b.LocalMAC, _ = b.mac(i.Name, "mac_in_use", value(i.MACInUse))
+		if port.Tag != nil {
+			b.LocalTag, _ = b.vlan(i.Name, *port.Tag)
+		}
 		return
 	}
 	p := Port{
@@ -297,22 +300,34 @@ func quote(s string) string {
 	return strconv.Quote(s)
 }
 
-// oneOwner removes duplicate addresses: the first port that claims one keeps it.
-// b.Ports must be sorted by comparePorts.
+// oneOwner removes duplicate addresses: the first port that claims one keeps it, a port through which nothing passes only if no other
+// claims it. b.Ports must be sorted by comparePorts.
 func (b *builder) oneOwner() {
 	owner := map[netip.Addr]int{}
-	for i := range b.Ports {
-		p := &b.Ports[i]
-		p.IPs = slices.DeleteFunc(p.IPs, func(a netip.Addr) bool {
-			first, taken := owner[a]
-			if taken {
-				f := &b.Ports[first]
-				f.Limited = append(f.Limited, fmt.Sprintf("Interface.external_ids:ip_addresses of %s has %s, too: nkp sends its packets to %s",
-					plain(p.Name), a, plain(f.Name)))
-			} else {
-				owner[a] = i
+	for _, passes := range []bool{true, false} {
+		for i := range b.Ports {
+			if p := &b.Ports[i]; p.passes() == passes {
+				b.own(i, owner)
 			}
-			return taken
-		})
+		}
 	}
+}
+
+// passes reports whether the database says nothing against packets to the port.
+func (p *Port) passes() bool { return p.OFPort != 0 && !p.LinkDown && len(p.Dead) == 0 }
+
+// own gives port number i the addresses that it claims, but those that have an owner.
+func (b *builder) own(i int, owner map[netip.Addr]int) {
+	p := &b.Ports[i]
+	p.IPs = slices.DeleteFunc(p.IPs, func(a netip.Addr) bool {
+		first, taken := owner[a]
+		if taken {
+			f := &b.Ports[first]
+			f.Limited = append(f.Limited, fmt.Sprintf("Interface.external_ids:ip_addresses of %s has %s, too: nkp sends its packets to %s",
+				plain(p.Name), a, plain(f.Name)))
+		} else {
+			owner[a] = i
+		}
+		return taken
+	})
 }

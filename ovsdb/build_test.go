@@ -353,6 +353,33 @@ func FuzzBuildSwitch(f *testing.F) {
 	})
 }
 
+// An address that two ports claim belongs to the one that packets can pass, in whatever order they are.
+func TestTheLivingPortHasTheAddress(t *testing.T) {
+	ip := netip.MustParseAddr("10.0.0.99")
+	for _, c := range []struct {
+		name   string
+		change func(*portRow, *interfaceRow)
+		want   string
+	}{
+		{"both live", func(*portRow, *interfaceRow) {}, "pod-b"},
+		{"no link", func(_ *portRow, i *interfaceRow) { i.LinkState = ptr("down") }, "bad"},
+		{"set down", func(_ *portRow, i *interfaceRow) { i.AdminState = ptr("down") }, "bad"},
+		{"blocked", func(p *portRow, _ *interfaceRow) { p.Status = map[string]string{"stp_state": "blocking"} }, "bad"},
+		{"not added", func(_ *portRow, i *interfaceRow) { i.OFPort = ptr(-1) }, "bad"},
+	} {
+		r := sample()
+		r.interfaces[3].OFPort, r.interfaces[6].OFPort = ptr(4), ptr(41) // pod-b and bad
+		for _, i := range []int{3, 6} {
+			r.interfaces[i].ExternalIDs = map[string]string{"ip_addresses": ip.String()}
+		}
+		c.change(&r.ports[3], &r.interfaces[3])
+		s := buildSwitch("br-int", r)
+		if p, _ := s.PortByIP(ip); p.Name != c.want {
+			t.Errorf("%s: it belongs to %q, want %q", c.name, p.Name, c.want)
+		}
+	}
+}
+
 // What the rows say against a port is noted at the port, each with its column. Values that forward raise nothing.
 func TestPortsThatKeepPacketsBack(t *testing.T) {
 	for _, c := range []struct {

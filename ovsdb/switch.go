@@ -42,6 +42,8 @@ type Switch struct {
 	Offload bool
 	// LocalMAC is the address of the bridge's own port, nil if not known yet.
 	LocalMAC net.HardwareAddr
+	// LocalTag is the access VLAN of the bridge's own port, or its native one; 0: none.
+	LocalTag uint16
 	// FailMode is "secure", "standalone" or "" (standalone).
 	FailMode string
 	// Controllers are the OpenFlow controllers that are configured for the bridge, by target. nkp is not among them: it

@@ -52,13 +52,14 @@ const (
 	prioInRange     = 100 // table 12
 	prioNotInRange  = 50  // table 12
 	prioNoPort      = 300 // table 30: not masqueraded, and should be
+	prioNodeVLAN    = 260 // table 30: from the node's VLAN to its MAC
 	prioVLAN        = 250 // table 30: past all that leaves by a port directly
 	prioBack        = 220 // table 30: out by the port that it came in by
 	prioToOthers    = 210 // table 30: to an endpoint, by way of flows of others
 	prioToPod       = 200
 	prioUnchanged   = 160 // table 30: still addressed to a Service range
 	prioSentOn      = 150
-	prioToGateway   = 100
+	prioRoute       = 20  // and the length of the prefix
 	prioOpening     = 100 // table 3
 	prioICMPError   = 90  // table 3
 	prioICMP        = 80  // table 3
@@ -71,7 +72,7 @@ const (
 // API server's default --service-node-port-range, 30000 to 32767). Zone 1002 does not see the NodePort connections of zone
 // 1001, so it could assign a port at which the endpoint's own NodePort connection arrives; its packets would be taken for
 // replies. They are also below the kernel's default range for the node's own connections (net.ipv4.ip_local_port_range, 32768
-// to 60999).
+// to 60999); where that reaches below, Config has others of them.
 const (
 	MasqueradePortMin = 1024
 	MasqueradePortMax = 29999
@@ -352,7 +353,7 @@ func (b *builder) masqueradeAs(ip netip.Addr) []flow.Action {
 		flow.SetField{Field: flow.Reg0, Value: masqueraded, Mask: masqueraded},
 		flow.CT{
 			Commit: true, Zone: b.Layout.ZoneSNAT, Table: b.Layout.table(tableDeliver), MarkFromReg1: true,
-			NAT: flow.NAT{Kind: flow.NATSrc, Addr: ip, PortMin: MasqueradePortMin, PortMax: MasqueradePortMax},
+			NAT: flow.NAT{Kind: flow.NATSrc, Addr: ip, PortMin: b.MasqueradeMin, PortMax: b.MasqueradeMax},
 		},
 	}
 }
@@ -400,42 +401,74 @@ func (b *builder) hairpin(pod netip.Addr) {
 	b.share(tableOutput, prioHairpin, 0, m, b.masqueradeAs(ip)...)
 }
 
+// routes adds the node's routes to table 30, for what the node sends to NextHopMAC and what others send to the node. The default routes
+// lead to the uplink. Other next hops may be behind any port: the bridge has learned which. It forwards what it would route as what LOCAL
+// sends: in its VLAN, and back to the port where it came from, too.
+func (b *builder) routes() {
+	routes := slices.Clone(b.Routes)
+	for _, f := range families {
+		all := netip.PrefixFrom(f.Unspecified(), 0)
+		if !b.GatewayMAC.IsZero() && !slices.ContainsFunc(routes, func(r Route) bool { return r.Dst == all }) {
+			routes = append(routes, Route{Dst: all, MAC: b.GatewayMAC})
+		}
+	}
+	for _, f := range families {
+		if len(routes) == 0 {
+			return
+		}
+		again := ethIs(f) // addressed to a pod here, and sent on (consistent.go)
+		again.Reg[0] = flow.Bits{Value: sentOn, Mask: sentOn}
+		b.add(tableDeliver, prioSentOn, 0, again, setEth(flow.EthDst, b.NodeMAC),
+			flow.SetField{Field: flow.Reg0, Mask: sentOn}, b.resubmit(tableDeliver))
+	}
+	for _, r := range routes {
+		m := toNet(r.Dst)
+		if r.Dst.Bits() > nearLengths[len(nearLengths)-1] {
+			m = b.near(tableDeliver, prioNear, nearLocal, flow.Match{}, m)
+		}
+		priority := prioRoute + uint16(r.Dst.Bits())
+		m.EthDst = NextHopMAC
+		if r.MAC.IsZero() {
+			m.EthDst = b.NodeMAC
+			b.add(tableDeliver, priority, 0, m, flow.ClearInPort{}, flow.Output{Port: flow.PortLocal})
+			continue
+		}
+		out := b.Layout.forward()
+		if r.Dst.Bits() == 0 && b.Uplink != 0 && !b.NodeVLAN {
+			out = flow.Output{Port: b.Uplink}
+		}
+		sent := []flow.Action{out} // by the node itself, so that its Ethernet source and port are true
+		if b.OthersDecide() {
+			sent = b.Layout.exit()
+		}
+		b.add(tableDeliver, priority, 0, m, append([]flow.Action{setEth(flow.EthDst, r.MAC)}, sent...)...)
+		m.EthDst = b.NodeMAC
+		b.add(tableDeliver, priority, 0, m, setEth(flow.EthSrc, b.NodeMAC), setEth(flow.EthDst, r.MAC), flow.DecTTL{}, flow.FromLocal{}, out)
+	}
+}
+
+func setEth(f flow.Field, m flow.MAC) flow.Action {
+	return flow.SetField{Field: f, Value: m.Uint64(), Mask: 1<<48 - 1}
+}
+
 // deliver is table 30: the next hop of Service packets. Only they come here.
 func (b *builder) deliver() {
-	eth := func(f flow.Field, m flow.MAC) flow.Action {
-		return flow.SetField{Field: f, Value: m.Uint64(), Mask: 1<<48 - 1}
-	}
 	if b.LocalDelivery {
 		for _, p := range b.Pods {
 			var as []flow.Action
 			if !b.GatewayMAC.IsZero() {
-				as = append(as, eth(flow.EthSrc, b.GatewayMAC))
+				as = append(as, setEth(flow.EthSrc, b.GatewayMAC))
 			}
-			b.deliverTo(p.IP, p.OFPort, append(as, eth(flow.EthDst, p.MAC))...)
+			b.deliverTo(p.IP, p.OFPort, append(as, setEth(flow.EthDst, p.MAC))...)
 		}
 	}
 	if !b.NodeMAC.IsZero() {
 		for _, ip := range b.LocalIPs {
-			b.deliverTo(ip, flow.PortLocal, eth(flow.EthDst, b.NodeMAC))
+			b.deliverTo(ip, flow.PortLocal, setEth(flow.EthDst, b.NodeMAC))
 		}
-		if !b.GatewayMAC.IsZero() && b.Uplink != 0 {
-			for _, f := range families {
-				m := ethIs(f)
-				m.EthDst = b.NodeMAC
-				route := []flow.Action{
-					eth(flow.EthSrc, b.NodeMAC), eth(flow.EthDst, b.GatewayMAC), flow.DecTTL{}, flow.ClearInPort{}, flow.Output{Port: b.Uplink},
-				}
-				b.add(tableDeliver, prioToGateway, 0, m, route...)
-				again := ethIs(f) // addressed to a pod here, and sent on (consistent.go)
-				again.Reg[0] = flow.Bits{Value: sentOn, Mask: sentOn}
-				b.add(tableDeliver, prioSentOn, 0, again, route...)
-				m.EthDst = NextHopMAC
-				toUplink := []flow.Action{flow.Output{Port: b.Uplink}}
-				if b.OthersDecide() {
-					toUplink = b.Layout.exit()
-				}
-				b.add(tableDeliver, prioToGateway, 0, m, append([]flow.Action{eth(flow.EthDst, b.GatewayMAC)}, toUplink...)...)
-			}
+		b.routes()
+		if b.NodeVLAN { // what the node would route. What LOCAL gets has no tag, and what leaves gets that of LOCAL's VLAN
+			b.add(tableDeliver, prioNodeVLAN, 0, flow.Match{Tagged: true, EthDst: b.NodeMAC}, flow.PopVLAN{}, b.resubmit(tableDeliver))
 		}
 	}
 	leave := []flow.Action{b.Layout.forward()}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"maps"
+	"net/netip"
 	"slices"
 
 	"github.com/nkp-proxy/nkp/k8s"
@@ -288,6 +289,20 @@ func (c *Compiler) PinOwners() map[uint64]k8s.PortName {
 		}
 	}
 	return out
+}
+
+// Endpoints calls f for the address of each endpoint that runs elsewhere.
+func (c *Compiler) Endpoints(f func(netip.Addr)) {
+	for _, p := range c.ports {
+		p.sp.EachRemoteEndpoint(f)
+	}
+}
+
+// ExternalAddresses calls f for each address of a Service that is neither in a Service range nor the node's; for some several times.
+func (c *Compiler) ExternalAddresses(f func(netip.Addr)) {
+	for _, p := range c.ports {
+		p.sp.EachExternalAddress(f)
+	}
 }
 
 // Serves reports whether the Compiler has a Service port.

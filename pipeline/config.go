@@ -15,6 +15,12 @@ type Pod struct {
 	MAC    flow.MAC
 }
 
+// Route is the next hop of a Service packet that leaves the node, as the node's kernel has it.
+type Route struct {
+	Dst netip.Prefix
+	MAC flow.MAC // zero: not known; the kernel gets the packet
+}
+
 // Config is the pipeline's input besides the Services. The zero value of a field means unknown; flows that
 // need it are left out, and Compiler.Missing reports it.
 type Config struct {
@@ -32,8 +38,14 @@ type Config struct {
 	HairpinIPs []netip.Addr
 	// NodeMAC is the MAC of the bridge's LOCAL port, if the node's addresses live there.
 	NodeMAC flow.MAC
-	// GatewayMAC is the MAC of the router behind the uplink.
+	// GatewayMAC is the MAC of the router behind the uplink: the next hop of what no Route of its family covers, too.
 	GatewayMAC flow.MAC
+	// Routes are the node's routes over the bridge that lead elsewhere than to GatewayMAC, at most one to a prefix.
+	Routes []Route
+	// NodeVLAN says that the bridge puts what LOCAL sends into a VLAN, or takes tags from what the uplink does.
+	NodeVLAN bool
+	// NoRouter says that the node has no default route over the bridge.
+	NoRouter bool
 	// Uplink is the OpenFlow port that leads out of the node.
 	Uplink uint32
 	// Detector recognizes pods. Without one no client counts as a pod, and ClusterIP traffic is not masqueraded
@@ -45,6 +57,8 @@ type Config struct {
 	ServiceCIDRs []netip.Prefix
 	// MasqueradeAll masquerades all ClusterIP traffic.
 	MasqueradeAll bool
+	// MasqueradeMin and MasqueradeMax are the source ports of masqueraded connections; 0: MasqueradePortMin and MasqueradePortMax.
+	MasqueradeMin, MasqueradeMax uint16
 	// LocalDelivery sends Service packets straight to pods on this bridge, past the gateway.
 	LocalDelivery bool
 	// AffinityLimit is how many clients of each Service port session affinity pins; 0: DefaultAffinityLimit.
@@ -84,6 +98,9 @@ func (c Config) withDefaults() Config {
 	if c.AffinityLimit == 0 {
 		c.AffinityLimit = DefaultAffinityLimit
 	}
+	if c.MasqueradeMax == 0 {
+		c.MasqueradeMin, c.MasqueradeMax = MasqueradePortMin, MasqueradePortMax
+	}
 	return c
 }
 
@@ -92,7 +109,7 @@ func (c *Config) sameForServices(o *Config) bool {
 	return c.Layout == o.Layout && slices.Equal(c.NodeIPs, o.NodeIPs) &&
 		slices.Equal(c.LocalIPs, o.LocalIPs) && c.NodeElsewhere == o.NodeElsewhere &&
 		slices.Equal(c.HairpinIPs, o.HairpinIPs) && slices.Equal(c.ServiceCIDRs, o.ServiceCIDRs) && c.Counters == o.Counters && c.AffinityLimit == o.AffinityLimit &&
-		c.NoGuards == o.NoGuards && c.Fragments == o.Fragments && c.NoNullNAT == o.NoNullNAT && (c.Uplink == 0) == (o.Uplink == 0) &&
+		c.MasqueradeMin == o.MasqueradeMin && c.MasqueradeMax == o.MasqueradeMax && c.NoGuards == o.NoGuards && c.Fragments == o.Fragments && c.NoNullNAT == o.NoNullNAT && (c.Uplink == 0) == (o.Uplink == 0) &&
 		c.Detector.Has(k8s.IPv4) == o.Detector.Has(k8s.IPv4) && c.Detector.Has(k8s.IPv6) == o.Detector.Has(k8s.IPv6)
 }
 

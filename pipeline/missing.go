@@ -17,7 +17,7 @@ func (c *Compiler) Missing() []string {
 	if c.cfg.Uplink == 0 {
 		out = append(out, "the uplink port is unknown (--uplink-port): a client that uses one source port both to a Service and directly to its endpoint can see that connection stall")
 	}
-	if !c.cfg.NodeMAC.IsZero() && c.cfg.GatewayMAC.IsZero() {
+	if !c.cfg.NodeMAC.IsZero() && c.cfg.GatewayMAC.IsZero() && !c.cfg.NoRouter {
 		out = append(out, "the gateway's MAC is unknown (--gateway-mac): traffic to NodePorts and LoadBalancer addresses is not routed back out")
 	}
 	for _, lines := range c.limits {

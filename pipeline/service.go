@@ -289,7 +289,7 @@ func (s *service) translate(e k8s.Endpoint) flow.Action {
 	}
 }
 
-// surroundings adds hairpin flows for the endpoints on this node, and guards.
+// surroundings adds hairpin flows for the endpoints that may be on this node, and guards.
 //
 // A guard commits direct connections to the prefix of an endpoint. Without it, if a client uses one source port
 // through a Service and then directly to the same endpoint, the replies would be translated as if they belonged
@@ -300,7 +300,7 @@ func (s *service) surroundings() {
 	for _, es := range [][]k8s.Endpoint{s.sp.ClusterEndpoints, s.sp.LocalEndpoints} {
 		for _, e := range es {
 			ip := e.Addr.Addr()
-			if e.Local {
+			if e.Local || e.Unplaced {
 				s.hairpin(ip)
 			}
 			if s.NoGuards || s.Uplink == 0 {

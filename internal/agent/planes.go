@@ -64,7 +64,10 @@ func (a *Agent) makePlanes(db *ovsdb.Client) error {
 	var err error
 	switch a.mode {
 	case ModeOVS:
-		a.bridge = bridge.New(a.set.Settings, db, bridge.Hooks{Hooks: hooks, Transaction: a.metrics.Transaction, Lost: a.metrics.Lost, FailOpen: a.proxy.SetBypassed}, a.log)
+		a.bridge = bridge.New(a.set.Settings, db, bridge.Hooks{
+			Hooks: hooks, Transaction: a.metrics.Transaction, Lost: a.metrics.Lost, FailOpen: a.proxy.SetBypassed,
+			ReservePorts: func(lo, hi int) error { return a.set.reservePorts(lo, hi, a.log) },
+		}, a.log)
 		p = a.bridge
 	case ModeIPTables, ModeNFTables:
 		a.fallback, err = a.newFallback(a.mode, serving.Everything, hooks)

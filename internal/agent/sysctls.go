@@ -16,13 +16,26 @@ func (s *Settings) sysctlFile() string { return filepath.Join(s.modeDir(), "sysc
 // ApplySysctls applies the conntrack settings, and records what that changed. It returns one warning for each failure.
 func (s *Settings) ApplySysctls(log *slog.Logger) (warnings []string) {
 	changes, warnings := sysctl.Apply(s.Conntrack, log)
+	s.recordSysctls(changes, log)
+	return warnings
+}
+
+// reservePorts keeps ports for masquerading from the node's own connections, and records that.
+func (s *Settings) reservePorts(lo, hi int, log *slog.Logger) error {
+	c, err := sysctl.ReservePorts(lo, hi, log)
+	if err == nil {
+		s.recordSysctls([]sysctl.Change{c}, log)
+	}
+	return err
+}
+
+func (s *Settings) recordSysctls(changes []sysctl.Change, log *slog.Logger) {
 	if len(changes) == 0 || s.Socket == "" {
-		return warnings
+		return
 	}
 	if err := s.noteSysctls(changes); err != nil {
 		log.Warn("cannot record the changed sysctls: nkp cleanup will not restore them", "error", err)
 	}
-	return warnings
 }
 
 // noteSysctls adds changes to the record. A setting that nkp had changed before, and nothing else since, keeps its first value.
@@ -33,8 +46,8 @@ func (s *Settings) noteSysctls(changes []sysctl.Change) error {
 		switch {
 		case i < 0:
 			all = append(all, c)
-		case all[i].To == c.From:
-			all[i].To = c.To
+		case all[i].To == c.From && all[i].ToList == c.FromList:
+			all[i].To, all[i].ToList = c.To, c.ToList
 		default:
 			all[i] = c
 		}

@@ -24,7 +24,7 @@ func TestChangesBetweenParts(t *testing.T) {
 	defer db.Close()
 	p := New(Settings{Bridge: bed.Bridge, Layout: pipeline.DefaultLayout(), LocalDelivery: DeliverAuto, Counters: true}, db, Hooks{}, slog.New(slog.DiscardHandler))
 	g, m := &p.prog, shapes.Many(services)
-	p.node.facts = k8s.Model{Node: m.Node, Detector: m.Detector}
+	p.node.model = k8s.Model{Node: m.Node, Detector: m.Detector}
 	must(t, g.load(t.Context(), m.Ports))
 	target, err := ofctrl.ParseTarget("unix:" + bed.Mgmt(bed.Bridge))
 	must(t, err)

@@ -8,7 +8,9 @@ import (
 	"slices"
 
 	"github.com/nkp-proxy/nkp/internal/dpctl"
+	"github.com/nkp-proxy/nkp/internal/node"
 	"github.com/nkp-proxy/nkp/ovsdb"
+	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
@@ -17,8 +19,11 @@ import (
 // An address in neither raises no warning: the kernel resolves the router only where the node's address is on the bridge,
 // and the switch learns MACs only from packets that a NORMAL action handles.
 func (s *Settings) contradictions(ctx context.Context, sw *ovsdb.Switch, notes *portNotes) (warnings []string) {
+	network, _ := node.Read()
 	if !s.GatewayMAC.IsZero() {
-		if m := gatewayMAC(s.Bridge, false); !m.IsZero() && m != s.GatewayMAC {
+		var cfg pipeline.Config
+		(&kernel{network: network}).routes(&cfg, sw)
+		if m := cfg.GatewayMAC; !m.IsZero() && m != s.GatewayMAC {
 			warnings = append(warnings, fmt.Sprintf("--gateway-mac is %s, but the kernel has %s for the next hop of %s's default route: packets to other nodes may get lost; correct it or leave it out",
 				s.GatewayMAC, m, s.Bridge))
 		}
@@ -43,14 +48,15 @@ func (s *Settings) contradictions(ctx context.Context, sw *ovsdb.Switch, notes *
 	if err != nil {
 		return warnings
 	}
-	kernel := neighbours(s.Bridge)
+	bridge, _ := network.Link(s.Bridge)
 	const said = "its MAC in the database (external_ids:attached-mac, else mac_in_use) is %s, "
 	for _, p := range sw.Ports {
 		if _, pod := learned[p.OFPort]; !pod {
 			continue
 		}
 		for _, ip := range p.IPs {
-			if mac := kernel[ip]; !mac.IsZero() && mac != toMAC(p.MAC) && podOf(sw, mac) != "" {
+			mac := flow.MAC(network.Neighbour(bridge, ip).MAC)
+			if !mac.IsZero() && mac != toMAC(p.MAC) && podOf(sw, mac) != "" {
 				notes.add(p.Name, fmt.Sprintf("external_ids:ip_addresses has %s, but the kernel has found it at %s, the MAC of port %s: packets of Services to it may get lost; correct ip_addresses",
 					ip, mac, podOf(sw, mac)))
 			}

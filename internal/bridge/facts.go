@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/nkp-proxy/nkp/internal/node"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ovsdb"
 	"github.com/nkp-proxy/nkp/pipeline"
@@ -18,8 +19,17 @@ import (
 )
 
 // PipelineConfig returns the pipeline's configuration: from the settings first, then from the model's node, then from the switch
-// (nil: there is none to ask). The warnings name facts that are unknown or odd.
+// (nil: there is none to ask) and the kernel. The warnings name facts that are unknown or odd.
 func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Config, []string) {
+	network, err := node.Read()
+	cfg, warnings := s.pipelineConfig(m, sw, &kernel{network: network})
+	if err != nil {
+		warnings = append(warnings, fmt.Sprintf("cannot read the node's network from the kernel: %v", err))
+	}
+	return cfg, warnings
+}
+
+func (s *Settings) pipelineConfig(m *k8s.Model, sw *ovsdb.Switch, k *kernel) (pipeline.Config, []string) {
 	cfg := pipeline.Config{
 		Layout:        s.Layout,
 		NodeIPs:       m.Node.IPs,
@@ -55,22 +65,13 @@ func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Conf
 			}
 		}
 		if cfg.NodeMAC.IsZero() {
-			switch on, err := addressesOn(sw.Bridge, cfg.NodeIPs); {
-			case on:
-				cfg.NodeMAC = toMAC(sw.LocalMAC)
-				if cfg.GatewayMAC.IsZero() {
-					mac := gatewayMAC(sw.Bridge, false)
-					if who := podOf(sw, mac); who == "" {
-						cfg.GatewayMAC = mac
-					} else {
-						warnings = append(warnings, fmt.Sprintf("the kernel has %s for the router's MAC, which is that of the pod at port %s: it is not used, because the pod may have answered in the router's place; "+
-							"if the router is a pod, pass --gateway-mac %s", mac, who, mac))
-					}
-				}
-			case err == nil:
-				cfg.NodeElsewhere = len(cfg.NodeIPs) > 0
-			default:
+			switch _, visible := k.network.Link(sw.Bridge); {
+			case !visible:
 				warnings = append(warnings, fmt.Sprintf("cannot see interface %s from here (another network namespace?); if the node's address is on it, pass --node-mac %s", sw.Bridge, sw.LocalMAC))
+			case k.network.At(sw.Bridge, cfg.NodeIPs):
+				cfg.NodeMAC = toMAC(sw.LocalMAC)
+			default:
+				cfg.NodeElsewhere = len(cfg.NodeIPs) > 0
 			}
 		}
 		if err := sw.Check(); errors.Is(err, ovsdb.ErrOVN) { // since nkp has started
@@ -92,6 +93,10 @@ func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Conf
 	for ip, p := range s.Ports {
 		pods[ip] = pipeline.Pod{IP: ip, OFPort: p.OFPort, MAC: p.mac}
 	}
+	if sw != nil && !cfg.NodeMAC.IsZero() {
+		warnings = append(warnings, k.routes(&cfg, sw)...)
+		cfg.MasqueradeMin, cfg.MasqueradeMax = k.ports()
+	}
 	slices.Sort(cfg.VLANPorts)
 	cfg.Pods = slices.SortedFunc(maps.Values(pods), func(a, b pipeline.Pod) int { return a.IP.Compare(b.IP) })
 
@@ -100,6 +105,10 @@ func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Conf
 		warnings = append(warnings, err.Error())
 	}
 	cfg.Uplink = uplink
+	if sw != nil {
+		up, ok := sw.PortByNumber(uplink)
+		cfg.NodeVLAN = sw.LocalTag != 0 || ok && up.Tag != 0
+	}
 	if sw != nil {
 		var notes portNotes
 		notes.byDatabase(sw, uplink)
@@ -203,34 +212,6 @@ func (s *Settings) uplink(sw *ovsdb.Switch) (uint32, error) {
 		return 0, fmt.Errorf("--uplink-port %s is a name; without --ovsdb only an OpenFlow port number can be used", s.Uplink)
 	}
 	return uint32(n), nil
-}
-
-// addressesOn reports whether an interface of this network namespace holds one of the addresses: whether the node lives on
-// the bridge's LOCAL port.
-func addressesOn(ifname string, ips []netip.Addr) (bool, error) {
-	ifc, err := net.InterfaceByName(ifname)
-	if err != nil {
-		return false, err
-	}
-	addrs, err := ifc.Addrs()
-	if err != nil {
-		return false, err
-	}
-	for _, a := range addrs {
-		if p, err := netip.ParsePrefix(a.String()); err == nil && slices.Contains(ips, p.Addr()) {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
-// isHere reports whether an interface of this network namespace holds one of the addresses.
-func isHere(ips []netip.Addr) bool {
-	addrs, err := net.InterfaceAddrs()
-	return err == nil && slices.ContainsFunc(addrs, func(a net.Addr) bool {
-		p, err := netip.ParsePrefix(a.String())
-		return err == nil && slices.Contains(ips, p.Addr())
-	})
 }
 
 // toMAC returns the zero MAC for an address that is unknown or no Ethernet address.

@@ -1,10 +1,12 @@
 package bridge
 
 import (
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/node"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ofctrl"
 	"github.com/nkp-proxy/nkp/ovsdb"
@@ -12,17 +14,19 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// node collects the inputs of the pipeline's configuration: the settings, the model's Node, the switch's database and the
-// kernel's neighbour table. It belongs to the loop.
-type node struct {
+// facts collects the inputs of the pipeline's configuration: the settings, the model's Node, the switch's
+// database and the kernel's network. It belongs to the loop.
+type facts struct {
 	set *Settings
 	db  *ovsdb.Client
 	log *slog.Logger
 
-	facts    k8s.Model   // the model without its Services
+	reservePorts func(lo, hi int) error
+
+	model    k8s.Model // without its Services
+	kernel   kernel
 	onBridge bool        // the node has a MAC on the bridge
-	gateway  flow.MAC    // of the router, as last seen
-	looks    int         // for the router's MAC and the node's address, since the last connection to the switch
+	rest     time.Time   // the network is not read again before
 	absent   time.Time   // since when the node's address is seen not to be on the bridge any more; zero: it is there, or was not at the last configuration
 	others   flow.Others // of table 0: seeOthers
 	noMeter  bool        // the switch rejected the meter of all ports
@@ -31,14 +35,24 @@ type node struct {
 }
 
 // config returns the pipeline's configuration, and logs warnings that are new.
-func (n *node) config() pipeline.Config {
+func (n *facts) config() pipeline.Config {
+	if n.kernel.network == nil {
+		n.look()
+	}
 	sw := n.db.Switch()
-	cfg, warnings := n.set.PipelineConfig(&n.facts, &sw)
-	if cfg.GatewayMAC.IsZero() {
-		cfg.GatewayMAC = n.gateway // the kernel may forget a neighbour it does not talk to
+	cfg, warnings := n.set.pipelineConfig(&n.model, &sw, &n.kernel)
+	n.onBridge = !cfg.NodeMAC.IsZero()
+	if n.onBridge && cfg.MasqueradeMax == 0 {
+		if err := n.reservePorts(pipeline.MasqueradePortMin, pipeline.MasqueradePortMax); err != nil {
+			warnings = append(warnings, fmt.Sprintf("the kernel gives the ports %d-%d to the node's own connections (net.ipv4.ip_local_port_range), and nkp masquerades with them: "+
+				"connections to the same endpoint can break; reserve at least %d of them in net.ipv4.ip_local_reserved_ports (%v)",
+				pipeline.MasqueradePortMin, pipeline.MasqueradePortMax, minPorts, err))
+		} else {
+			n.look()
+			cfg.MasqueradeMin, cfg.MasqueradeMax = n.kernel.ports()
+		}
 	}
 	cfg.Others = n.others
-	n.gateway, n.onBridge = cfg.GatewayMAC, !cfg.NodeMAC.IsZero()
 	if n.noMeter {
 		cfg.NoMeter = true
 		warnings = append(warnings, "the switch has no meters: packets that nkp has to reject are limited by its queue alone")
@@ -55,54 +69,59 @@ func (n *node) config() pipeline.Config {
 	return cfg
 }
 
-// The kernel resolves the router's MAC as soon as the bridge passes the request. It repeats a lost request only after a second. The
-// node's address may return to the bridge after the last change in the switch's database: on the userspace datapath the bridge's
-// device disappears with ovs-vswitchd. nkp therefore checks both gatewayLooks times after each connection to the switch, with pauses
-// that grow by gatewayPause, and then every CountPeriod.
-const (
-	gatewayLooks = 20
-	gatewayPause = 10 * time.Millisecond
-)
+// lookRest bounds the share of time that reading takes where routes change all the time: after a reading nkp
+// waits that many times as long.
+const lookRest = 9
 
-// wantsGateway reports whether the router's MAC has to be resolved.
-func (n *node) wantsGateway() bool { return n.onBridge && n.set.GatewayMAC.IsZero() }
-
-// nextLook returns when to look for the router's MAC and the node's address next, from now; false: not before the next CountPeriod.
-func (n *node) nextLook() (time.Duration, bool) {
-	missing := !n.onBridge || n.wantsGateway() && n.gateway.IsZero()
-	return time.Duration(n.looks) * gatewayPause, n.looks < gatewayLooks && missing
+// look reads the network from the kernel. It believes that the node's address has left the bridge only after
+// CountPeriod, because programs that configure a network may take it away and put it back.
+func (n *facts) look() {
+	begun := time.Now()
+	network, err := node.Read()
+	n.rest = time.Now().Add(lookRest * time.Since(begun))
+	if err != nil {
+		n.log.Warn("cannot read the node's network from the kernel: what is known of it stays in force", "error", err)
+		return
+	}
+	_, visible := network.Link(n.set.Bridge)
+	switch {
+	case n.kernel.network == nil:
+	case !visible: // on the userspace datapath the bridge's device disappears with ovs-vswitchd
+		return
+	case n.onBridge && n.set.NodeMAC.IsZero() && !network.At(n.set.Bridge, n.model.Node.IPs):
+		if n.absent.IsZero() {
+			n.absent = time.Now()
+		}
+		if time.Since(n.absent) < n.set.CountPeriod {
+			return
+		}
+	}
+	n.absent, n.kernel.network = time.Time{}, network
 }
 
-// addressMoved reports whether an address of the node is on the bridge now, and was not at the last configuration, or the reverse. It
-// believes that the address has left only after CountPeriod, because programs that configure a network may take it away and put it back.
-func (n *node) addressMoved() bool {
-	if sw := n.db.Switch(); !n.set.NodeMAC.IsZero() || !sw.Exists || len(sw.LocalMAC) == 0 {
-		return false
+// ask has the kernel resolve what the last configuration lacks, and confirm what it has not for a while:
+// nothing that the bridge sends makes the kernel do so.
+func (n *facts) ask() {
+	for _, at := range n.kernel.ask[:min(len(n.kernel.ask), maxRoutes)] {
+		node.Ask(at)
 	}
-	on, err := addressesOn(n.set.Bridge, n.facts.Node.IPs)
-	if err != nil || on || !n.onBridge {
-		n.absent = time.Time{}
-		return err == nil && on != n.onBridge
-	}
-	if n.absent.IsZero() {
-		n.absent = time.Now()
-	}
-	return time.Since(n.absent) >= n.set.CountPeriod
 }
 
-// gatewayChanged reports whether the kernel has another MAC for the router than the last configuration.
-func (n *node) gatewayChanged() bool {
-	if !n.wantsGateway() {
-		return false
+// resolve asks for new endpoints that the node reaches without a router.
+func (n *facts) resolve(ports map[k8s.PortName]*k8s.ServicePort) {
+	n.kernel.ask = n.kernel.ask[:0]
+	for _, sp := range ports {
+		if sp != nil {
+			sp.EachRemoteEndpoint(n.kernel.resolve)
+		}
 	}
-	m, sw := gatewayMAC(n.set.Bridge, true), n.db.Switch()
-	return !m.IsZero() && m != n.gateway && podOf(&sw, m) == ""
+	n.ask()
 }
 
 // seeOthers looks at what the flows of others in table 0 do, and reports whether that has changed. Once they
 // decide they do so until nkp ends: their owner may delete all of them only to add them again, and nkp must
 // not forward meanwhile what they would drop. unread are the tables with too many flows to read.
-func (n *node) seeOthers(conn *ofctrl.Conn, unread map[uint8]int) bool {
+func (n *facts) seeOthers(conn *ofctrl.Conn, unread map[uint8]int) bool {
 	now := othersNow(conn, unread)
 	if now == n.others || n.others == flow.OthersDecide {
 		return false

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/internal/node"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ofctrl"
 	"github.com/nkp-proxy/nkp/ovsdb"
@@ -23,6 +26,8 @@ type Hooks struct {
 	Transaction func(dataplane.Transaction) // a transaction with the switch is over
 	Lost        func(lost bool)             // whether the switch is not known to hold all but refused Services, in force; called often
 	FailOpen    func(open bool)             // whether ovs-vswitchd forwards past nkp's flows; called often
+	// ReservePorts keeps the kernel from giving ports to the node's own connections.
+	ReservePorts func(lo, hi int) error
 }
 
 // Plane keeps one bridge in step with the model. Make it with New, run it once with Run; the other methods may be called
@@ -39,7 +44,9 @@ type Plane struct {
 	conns chan *ofctrl.Conn             // new connections, handed to the loop
 	drift dataplane.Signal              // another controller changed groups or meters
 	other dataplane.Signal              // what the flows of others in a table do has changed
-	asks  chan func(context.Context)    // questions, answered on the loop, with its context
+	// network says that the node's network has changed in the kernel.
+	network dataplane.Signal
+	asks    chan func(context.Context) // questions, answered on the loop, with its context
 
 	alive   liveness
 	rejects rejecter
@@ -50,7 +57,7 @@ type Plane struct {
 	drops   dataplane.Drops                     // belongs to the loop
 
 	// Only the loop uses the fields below.
-	node     node
+	node     facts
 	stale    staleUDP
 	prog     programmer
 	affinity affinity
@@ -67,6 +74,9 @@ func New(set Settings, db *ovsdb.Client, hooks Hooks, log *slog.Logger) *Plane {
 	if hooks.Lost == nil {
 		hooks.Lost = func(bool) {}
 	}
+	if hooks.ReservePorts == nil {
+		hooks.ReservePorts = func(int, int) error { return errors.New("not asked to") }
+	}
 	if hooks.FailOpen == nil {
 		hooks.FailOpen = func(bool) {}
 	}
@@ -76,13 +86,19 @@ func New(set Settings, db *ovsdb.Client, hooks Hooks, log *slog.Logger) *Plane {
 		conns:   make(chan *ofctrl.Conn),
 		drift:   dataplane.NewSignal(),
 		other:   dataplane.NewSignal(),
+		network: dataplane.NewSignal(),
 		asks:    make(chan func(context.Context)),
 		alive:   liveness{loop: dataplane.NewLoop("bridge")},
 		counted: dataplane.NewCache[map[k8s.PortName]k8s.Counters](countersAge),
 		usage:   dataplane.NewCache[asked](usageAge),
 	}
 	p.rejects.layout = &p.set.Layout
-	p.node = node{set: &p.set, db: db, log: log}
+	p.node = facts{set: &p.set, db: db, log: log, reservePorts: hooks.ReservePorts, kernel: kernel{hops: map[netip.Addr]flow.MAC{}}}
+	p.node.kernel.endpoints = func(f func(netip.Addr)) {
+		if c := p.prog.compiler; c != nil {
+			c.Endpoints(f)
+		}
+	}
 	p.stale = staleUDP{set: &p.set, db: db, hooks: &p.hooks, log: log}
 	p.prog = programmer{
 		set: &p.set, hooks: &p.hooks, log: log, alive: &p.alive, node: &p.node, stale: &p.stale,
@@ -137,6 +153,7 @@ func (p *Plane) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return client.Run(ctx) })
 	g.Go(func() error { return p.loop(ctx) })
+	g.Go(func() error { node.Watch(ctx, p.network.Notify, p.log); return nil })
 	if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
@@ -158,7 +175,11 @@ func (p *Plane) loop(ctx context.Context) error {
 		}
 		p.report()
 		var gone <-chan struct{}
-		var retry, look, forget, surplus <-chan time.Time
+		var retry, rested, forget, surplus <-chan time.Time
+		network := p.network
+		if wait := time.Until(p.node.rest); wait > 0 {
+			network, rested = nil, time.After(wait)
+		}
 		if g.conn != nil {
 			gone = g.conn.Done()
 			if t := g.refused.Next(); !t.IsZero() {
@@ -166,9 +187,6 @@ func (p *Plane) loop(ctx context.Context) error {
 			}
 		}
 		if g.pending != nil {
-			if d, ok := p.node.nextLook(); ok {
-				look = time.After(d)
-			}
 			if t, ok := p.stale.next(); ok {
 				forget = time.After(max(0, time.Until(t)))
 			}
@@ -186,10 +204,10 @@ func (p *Plane) loop(ctx context.Context) error {
 		case <-surplus:
 			p.alive.work("deleting flows that should not be there")
 			g.deleteSurplus(ctx)
-		case <-look:
-			p.alive.work("looking for the router's MAC and the node's address")
-			p.node.looks++
-			p.checkGateway(ctx)
+		case <-rested:
+		case <-network:
+			p.alive.work("reading the node's network")
+			p.lookAtNetwork(ctx)
 		case <-p.in.Signal:
 			p.alive.work("programming changes")
 			if err := p.takeUpdate(ctx); err != nil {
@@ -201,10 +219,10 @@ func (p *Plane) loop(ctx context.Context) error {
 			p.reconfigure(ctx)
 		case conn := <-p.conns:
 			p.alive.work("bringing the switch in step after connecting")
-			p.node.looks = 0
 			g.connected(ctx, conn)
 			p.countPins(ctx)
 			g.readBack(ctx)
+			p.node.ask()
 		case <-gone:
 			p.alive.work("reconnecting")
 			p.log.Warn("connection to the switch lost; installed flows stay; reconnecting", "error", g.conn.Err())
@@ -218,8 +236,7 @@ func (p *Plane) loop(ctx context.Context) error {
 			p.followOthers(ctx)
 		case <-count.C:
 			p.alive.work("counting flows")
-			p.checkGateway(ctx)
-			p.checkTraffic()
+			p.lookAtNetwork(ctx)
 			p.checkFailOpen(ctx)
 			p.countPins(ctx)
 			if err := p.countDrops(ctx); err != nil && ctx.Err() == nil {
@@ -269,16 +286,25 @@ func (p *Plane) takeUpdate(ctx context.Context) error {
 	if u == nil {
 		return nil
 	}
-	p.node.facts = u.Facts
+	p.node.model = u.Facts
 	if p.prog.compiler == nil {
 		err := p.prog.load(ctx, u.Ports)
-		p.checkTraffic()
+		if err == nil {
+			p.reconfigure(ctx) // the endpoints are known now
+		}
 		return err
 	}
 	if u.Node {
 		p.reconfigure(ctx)
 	}
 	p.prog.update(ctx, u.Ports, u.Arrived)
+	p.node.resolve(u.Ports)
+	for _, sp := range u.Ports {
+		if sp == nil || slices.ContainsFunc(sp.Frontends, func(f k8s.Frontend) bool { return f.Type == k8s.ExternalIP || f.Type == k8s.LoadBalancer }) {
+			p.checkTraffic()
+			break
+		}
+	}
 	return nil
 }
 
@@ -291,15 +317,16 @@ func (p *Plane) reconfigure(ctx context.Context) {
 		p.log.Error("cannot apply the node's new configuration; the previous one stays in force", "error", err)
 		return
 	}
+	if p.prog.inStep() { // a request that the bridge loses is repeated after a second only
+		p.node.ask()
+	}
 	p.checkTraffic()
 }
 
-// checkGateway reconfigures the pipeline if the kernel has resolved the router's MAC, or the MAC has changed, or the node's address
-// has come to the bridge or left it.
-func (p *Plane) checkGateway(ctx context.Context) {
-	if p.node.gatewayChanged() || p.node.addressMoved() {
-		p.reconfigure(ctx)
-	}
+// lookAtNetwork reads the node's network from the kernel and applies what has changed.
+func (p *Plane) lookAtNetwork(ctx context.Context) {
+	p.node.look()
+	p.reconfigure(ctx)
 }
 
 // followOthers reconfigures the pipeline if the flows of others in table 0 do anything else than before.
@@ -313,7 +340,7 @@ func (p *Plane) followOthers(ctx context.Context) {
 func (p *Plane) checkTraffic() {
 	if c := p.prog.compiler; c != nil && p.db.Switch().Exists {
 		cfg := c.Config()
-		p.traffic.check(&cfg)
+		p.traffic.check(&cfg, p.node.kernel.network, p.node.kernel.external(c, &cfg))
 	}
 }
 

@@ -21,7 +21,7 @@ type programmer struct {
 	hooks *Hooks
 	log   *slog.Logger
 	alive *liveness
-	node  *node
+	node  *facts
 	stale *staleUDP // deletes conntrack entries of UDP endpoints that are gone
 
 	compiler *pipeline.Compiler // nil until the first Update

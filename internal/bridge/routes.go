@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/nkp-proxy/nkp/internal/node"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ovsdb"
 	"github.com/nkp-proxy/nkp/pipeline"
@@ -14,7 +15,8 @@ import (
 // Where the node's address is on the bridge, the node's own packets for Services must reach the bridge, whatever its default
 // route is: routes for the Service ranges lead them to the bridge's LOCAL port. Their next hop is the hairpin address, with a
 // MAC that exists only in the node's neighbour table and in the pipeline, so that no router is needed. The pipeline forwards
-// packets that leave the node to the real router.
+// packets that leave the node to the real router. So do routes for the load balancer addresses and external IPs on the bridge's link:
+// perhaps nobody answers for them there.
 
 // routeProtocol marks nkp's routes (rtm_protocol, linux/rtnetlink.h: 5 to 255 are free for applications; "n").
 const routeProtocol = 110
@@ -59,13 +61,13 @@ func wantedRoutes(ranges []netip.Prefix, hairpins, nodeIPs []netip.Addr) []route
 func nodeOnBridge(cfg *pipeline.Config) bool { return !cfg.NodeMAC.IsZero() && !cfg.NodeElsewhere }
 
 // hostTraffic returns the data plane that serves the node's own traffic: the one in --host-traffic, or for auto the one that fits.
-func (s *Settings) hostTraffic(cfg *pipeline.Config) HostTraffic {
+func (s *Settings) hostTraffic(cfg *pipeline.Config, network *node.Network) HostTraffic {
 	switch {
 	case s.HostTraffic != HostAuto && s.HostTraffic != "":
 		return s.HostTraffic
 	case nodeOnBridge(cfg):
 		return HostOVS
-	case isHere(cfg.NodeIPs):
+	case network.Has(cfg.NodeIPs):
 		return HostIPTables
 	}
 	return HostOff // this is not the node's network namespace, or its addresses are unknown
@@ -78,8 +80,9 @@ func (s *Settings) HostTrafficOpen(by HostTraffic, nodeIPs []netip.Addr) bool {
 
 // HostTrafficFor returns the data plane that serves the node's own traffic, for a model.
 func (s *Settings) HostTrafficFor(m *k8s.Model, sw *ovsdb.Switch) HostTraffic {
-	cfg, _ := s.PipelineConfig(m, sw)
-	return s.hostTraffic(&cfg)
+	network, _ := node.Read()
+	cfg, _ := s.pipelineConfig(m, sw, &kernel{network: network})
+	return s.hostTraffic(&cfg, network)
 }
 
 // HostTrafficFor returns the data plane that serves the node's own traffic, for a model. Any goroutine may call it.
@@ -89,9 +92,9 @@ func (p *Plane) HostTrafficFor(m *k8s.Model) HostTraffic {
 }
 
 // check finds out which data plane serves the node's own traffic, and sets nkp's routes accordingly.
-func (h *hostTraffic) check(cfg *pipeline.Config) {
+func (h *hostTraffic) check(cfg *pipeline.Config, network *node.Network, external []netip.Addr) {
 	was, before := h.by, h.warnings
-	h.by, h.warnings = h.set.hostTraffic(cfg), nil
+	h.by, h.warnings = h.set.hostTraffic(cfg, network), nil
 	onBridge := nodeOnBridge(cfg)
 	if was != "" && h.by != was && !h.open {
 		h.warn("the node's address has moved: its own traffic should be served by %s now, not %s; restart nkp to change over (no connection is lost)", h.by, was)
@@ -107,11 +110,19 @@ func (h *hostTraffic) check(cfg *pipeline.Config) {
 	case !onBridge:
 		h.warn("--host-traffic ovs, but none of the node's addresses is on bridge %s: its traffic for Services does not get there", h.set.Bridge)
 	default:
-		if len(cfg.ServiceCIDRs) == 0 && !defaultRouteOn(h.set.Bridge) {
+		if len(cfg.ServiceCIDRs) == 0 && !network.DefaultRouteOn(h.set.Bridge) {
 			h.warn("the Service range is unknown (--service-cidr, or ServiceCIDR objects; neither counts with --service-proxy-name) and the default route is not on bridge %s: "+
 				"the node's own traffic for Services does not get there", h.set.Bridge)
 		}
-		h.routes(wantedRoutes(cfg.ServiceCIDRs, cfg.HairpinIPs, cfg.NodeIPs))
+		ranges := slices.Clone(cfg.ServiceCIDRs)
+		for _, ip := range external[:min(len(external), maxRoutes)] {
+			ranges = append(ranges, netip.PrefixFrom(ip, ip.BitLen()))
+		}
+		if more := len(external) - maxRoutes; more > 0 {
+			h.warn("%d addresses of Services on the link of bridge %s have no route (limit: %d): the node reaches them only if someone answers for them there",
+				more, h.set.Bridge, maxRoutes)
+		}
+		h.routes(wantedRoutes(ranges, cfg.HairpinIPs, cfg.NodeIPs))
 	}
 	for _, w := range h.warnings {
 		if !slices.Contains(before, w) {

@@ -117,15 +117,5 @@ func sameIP(a net.IP, b netip.Addr) bool {
 	return ok && ip.Unmap() == b
 }
 
-// defaultRouteOn reports whether a default route of either family leaves by the interface.
-func defaultRouteOn(ifname string) bool {
-	link, err := netlink.LinkByName(ifname)
-	if err != nil {
-		return false
-	}
-	routes, err := netlink.RouteList(link, netlink.FAMILY_ALL)
-	return err == nil && slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.Dst == nil || isDefault(r.Dst) })
-}
-
 // RemoveRoutes deletes nkp's routes and next hops from the bridge's interface.
 func RemoveRoutes(bridge string) error { return setRoutes(bridge, nil) }

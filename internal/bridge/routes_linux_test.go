@@ -14,7 +14,7 @@ import (
 func TestNoWayToTheBridge(t *testing.T) {
 	for _, ranges := range [][]netip.Prefix{nil, {netip.MustParsePrefix("40.0.0.0/16")}} {
 		h := hostTraffic{set: &Settings{Bridge: "br-none", HostTraffic: HostOVS}, log: slog.New(slog.DiscardHandler)}
-		h.check(&pipeline.Config{NodeMAC: flow.MAC{2}, ServiceCIDRs: ranges})
+		h.check(&pipeline.Config{NodeMAC: flow.MAC{2}, ServiceCIDRs: ranges}, nil, nil)
 		if said := strings.Contains(strings.Join(h.warnings, "\n"), "the Service range is unknown"); said != (ranges == nil) {
 			t.Errorf("ranges %v: %q", ranges, h.warnings)
 		}

@@ -6,7 +6,5 @@ package bridge
 
 func setRoutes(string, []route) error { return nil }
 
-func defaultRouteOn(string) bool { return true }
-
 // RemoveRoutes has nothing to remove.
 func RemoveRoutes(string) error { return nil }

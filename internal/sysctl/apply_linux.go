@@ -23,6 +23,49 @@ func Apply(s Settings, log *slog.Logger) (changes []Change, warnings []string) {
 	return changes, warnings
 }
 
+// reservedPorts are ports that the kernel gives to no connection by itself, in both families: "8080,30000-32767".
+const reservedPorts = "net.ipv4.ip_local_reserved_ports"
+
+// ReservePorts adds the ports from lo to hi to those that the kernel gives to no connection of this network namespace by itself.
+func ReservePorts(lo, hi int, log *slog.Logger) (Change, error) {
+	return kernel{root: "/", log: log}.reservePorts(lo, hi)
+}
+
+func (k kernel) reservePorts(lo, hi int) (c Change, err error) {
+	c.Name = reservedPorts
+	if c.FromList, err = k.list(c.Name); err != nil {
+		return c, err
+	}
+	if err := os.WriteFile(k.path(c.Name), []byte(strings.TrimPrefix(fmt.Sprintf("%s,%d-%d", c.FromList, lo, hi), ",")), 0); err != nil {
+		return c, fmt.Errorf("cannot add %d-%d to sysctl %s: %w", lo, hi, c.Name, reason(err))
+	}
+	c.ToList, err = k.list(c.Name) // the kernel joins what is adjacent
+	k.log.Info("sysctl set", "name", c.Name, "from", c.FromList, "to", c.ToList)
+	return c, err
+}
+
+func (k kernel) list(name string) (string, error) {
+	data, err := os.ReadFile(k.path(name))
+	if err != nil {
+		return "", fmt.Errorf("cannot read sysctl %s: %w", name, reason(err))
+	}
+	return strings.TrimSpace(string(data)), nil
+}
+
+// restorePorts is restore for reservedPorts.
+func (k kernel) restorePorts(c Change) (line string, err error) {
+	switch have, err := k.list(c.Name); {
+	case err != nil:
+		return "", err
+	case have != c.ToList:
+		return fmt.Sprintf("left sysctl %s at %q: something changed it after nkp had set %q", c.Name, have, c.ToList), nil
+	}
+	if err := os.WriteFile(k.path(c.Name), []byte(c.FromList+"\n"), 0); err != nil {
+		return "", fmt.Errorf("cannot set sysctl %s to %q: %w", c.Name, c.FromList, reason(err))
+	}
+	return fmt.Sprintf("set sysctl %s back from %q to %q", c.Name, c.ToList, c.FromList), nil
+}
+
 // Restore undoes changes, the last first. It leaves a setting alone that no longer has the value that was set. It returns a line for
 // each setting, and the changes that could not be undone.
 func Restore(changes []Change) (lines []string, failed []Change) {
@@ -31,6 +74,14 @@ func Restore(changes []Change) (lines []string, failed []Change) {
 
 func (k kernel) restore(changes []Change) (lines []string, failed []Change) {
 	for _, c := range slices.Backward(changes) {
+		if c.Name == reservedPorts {
+			line, err := k.restorePorts(c)
+			if err != nil {
+				line, failed = err.Error(), append(failed, c)
+			}
+			lines = append(lines, line)
+			continue
+		}
 		if !strings.HasPrefix(c.Name, netfilter) {
 			lines, failed = append(lines, fmt.Sprintf("sysctl %q is none that nkp sets", c.Name)), append(failed, c)
 			continue

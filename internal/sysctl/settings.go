@@ -22,6 +22,9 @@ type Change struct {
 	Name string `json:"name"` // net.netfilter.nf_conntrack_max
 	From int    `json:"from"`
 	To   int    `json:"to"`
+	// FromList and ToList are the values of a setting that is no number.
+	FromList string `json:"fromList,omitempty"`
+	ToList   string `json:"toList,omitempty"`
 }
 
 // Defaults are kube-proxy's.

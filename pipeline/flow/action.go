@@ -142,6 +142,12 @@ type ClearInPort struct{}
 // ClearCT forgets what conntrack lookups have found: ct_state, ct_zone and ct_mark are 0 again.
 type ClearCT struct{}
 
+// FromLocal makes LOCAL the packet's ingress port: NORMAL then forwards it as what the node sends, in the VLAN of LOCAL.
+type FromLocal struct{}
+
+// PopVLAN takes the tag of IEEE 802.1Q from a packet. The flow must match packets with a tag.
+type PopVLAN struct{}
+
 // DecTTL decrements the TTL or hop limit; the switch drops a packet whose TTL runs out.
 type DecTTL struct{}
 
@@ -210,6 +216,8 @@ func (SetAddr) isAction()       {}
 func (Copy) isAction()          {}
 func (ClearInPort) isAction()   {}
 func (ClearCT) isAction()       {}
+func (FromLocal) isAction()     {}
+func (PopVLAN) isAction()       {}
 func (DecTTL) isAction()        {}
 func (CT) isAction()            {}
 func (Learn) isAction()         {}
@@ -231,6 +239,8 @@ func (a SetAddr) String() string      { return fmt.Sprintf("set_field:%s->%s", a
 func (a Copy) String() string         { return fmt.Sprintf("move:%s->%s", a.Src, a.Dst) }
 func (ClearInPort) String() string    { return "set_field:ANY->in_port" }
 func (ClearCT) String() string        { return "ct_clear" }
+func (FromLocal) String() string      { return "set_field:LOCAL->in_port" }
+func (PopVLAN) String() string        { return "pop_vlan" }
 func (DecTTL) String() string         { return "dec_ttl" }
 func (a UnknownAction) String() string {
 	return a.Text

@@ -71,9 +71,9 @@ func (g *Group) methodSize() int {
 
 func actionSize(a Action) int {
 	switch a := a.(type) {
-	case Output, ToController, Resubmit, ClearInPort, ClearCT:
+	case Output, ToController, Resubmit, ClearInPort, FromLocal, ClearCT:
 		return 16
-	case ToMeter, ToGroup, DecTTL:
+	case ToMeter, ToGroup, DecTTL, PopVLAN:
 		return 8
 	case Copy:
 		return 24

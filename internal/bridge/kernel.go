@@ -1,0 +1,237 @@
+package bridge
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/nkp-proxy/nkp/internal/node"
+	"github.com/nkp-proxy/nkp/ovsdb"
+	"github.com/nkp-proxy/nkp/pipeline"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// maxRoutes bounds the routes and neighbours in table 30, besides those that endpoints need.
+const maxRoutes = 256
+
+// minPorts are as few ports as nkp masquerades with where the kernel leaves it a choice.
+const minPorts = 4096
+
+// kernel copies next hops from the node's kernel into the pipeline's configuration.
+type kernel struct {
+	network *node.Network // nil: not known
+	// hops are the MACs of next hops as last seen: a router that does not answer for a while may be forgotten
+	// by the kernel.
+	hops map[netip.Addr]flow.MAC
+	// endpoints calls f for the address of each endpoint; nil: none is known.
+	endpoints func(f func(netip.Addr))
+	// ask are the stations that the configuration needs and the kernel has not resolved, or not confirmed for
+	// a while.
+	ask []node.Station
+	// onLink returns the station of an address that the node reaches over the bridge without a router.
+	onLink func(netip.Addr) (node.Station, bool)
+}
+
+// routes sets the routers and routes of a node on the bridge: a next hop per prefix and family, with its MAC.
+func (k *kernel) routes(cfg *pipeline.Config, sw *ovsdb.Switch) (warnings []string) {
+	k.ask = nil
+	link, ok := k.network.Link(sw.Bridge)
+	if !ok {
+		return nil
+	}
+	given := !cfg.GatewayMAC.IsZero()
+	cfg.NoRouter = !given && !k.network.DefaultRouteOn(sw.Bridge)
+	var list []pipeline.Route
+	seen := map[netip.Prefix]bool{} // the first route to a prefix counts
+	for _, r := range k.network.Routes {
+		isDefault := r.Dst.Bits() == 0
+		if r.Link != link.Index || r.Protocol == routeProtocol || isDefault && given || seen[r.Dst] {
+			continue
+		}
+		if !r.Via.IsValid() {
+			seen[r.Dst] = true
+			list = append(list, pipeline.Route{Dst: r.Dst}) // its stations have routes of their own
+			continue
+		}
+		mac := k.station(link.Index, r.Via)
+		if mac.IsZero() {
+			continue // another next hop may be known
+		}
+		if who := podOf(sw, mac); who != "" {
+			warnings = append(warnings, fmt.Sprintf("the kernel has %s for the MAC of the router %s, which is that of the pod at port %s: it is not used, "+
+				"because the pod may have answered in the router's place; if the router is a pod, pass --gateway-mac %s", mac, r.Via, who, mac))
+			continue
+		}
+		seen[r.Dst] = true
+		list = append(list, pipeline.Route{Dst: r.Dst, MAC: mac})
+	}
+	for _, r := range list { // the default route of IPv4 comes first
+		if r.Dst.Bits() == 0 && cfg.GatewayMAC.IsZero() {
+			cfg.GatewayMAC = r.MAC
+		}
+	}
+	list = append(list, k.stations(cfg, sw, link.Index)...)
+	if more := len(list) - maxRoutes; more > 0 {
+		list, more = k.needed(list)
+		if more > 0 {
+			warnings = append(warnings, fmt.Sprintf("the kernel has %d more routes and neighbours on bridge %s than nkp copies for clients (%d): "+
+				"answers of Services go by the default route there", more, sw.Bridge, maxRoutes))
+		}
+	}
+	if k.network.More {
+		warnings = append(warnings, fmt.Sprintf("the kernel has more than %d routes or neighbours: nkp does not read the others", node.MaxRoutes))
+	}
+	if k.network.Rules {
+		warnings = append(warnings, "the kernel has routing rules (ip rule): packets of Services that the bridge sends out of the node follow the main table alone")
+	}
+	cfg.Routes = distinct(list, cfg.GatewayMAC)
+	return warnings
+}
+
+// ports returns the ports to masquerade with: those that the kernel gives to no connection of the node. Zero:
+// there are too few.
+func (k *kernel) ports() (lo, hi uint16) {
+	if k.network == nil {
+		return pipeline.MasqueradePortMin, pipeline.MasqueradePortMax
+	}
+	from, to := k.network.Ports.Free(pipeline.MasqueradePortMin, pipeline.MasqueradePortMax)
+	if to-from+1 < minPorts {
+		return 0, 0
+	}
+	return uint16(from), uint16(to)
+}
+
+// station returns the MAC of a station on the bridge, as last seen, and notes it if it has to be asked for.
+func (k *kernel) station(link int, ip netip.Addr) flow.MAC {
+	at := node.Station{Link: link, Addr: ip}
+	n := k.network.Neighbours[at]
+	if n.State == node.Unknown || n.State == node.Stale {
+		k.ask = append(k.ask, at)
+	}
+	mac := flow.MAC(n.MAC)
+	if k.hops == nil {
+		return mac
+	}
+	if mac.IsZero() {
+		return k.hops[ip]
+	}
+	k.hops[ip] = mac
+	return mac
+}
+
+// stations returns routes to the stations that the node reaches over the bridge without a router.
+func (k *kernel) stations(cfg *pipeline.Config, sw *ovsdb.Switch, link int) (list []pipeline.Route) {
+	here := func(r node.Route) bool { return r.Link == link && !r.Via.IsValid() }
+	nets := slices.DeleteFunc(slices.Clone(k.network.Routes), func(r node.Route) bool { return !here(r) })
+	k.onLink = func(ip netip.Addr) (at node.Station, ok bool) {
+		if slices.ContainsFunc(nets, func(r node.Route) bool { return r.Dst.Contains(ip) }) && !slices.Contains(cfg.HairpinIPs, ip) {
+			r, _ := k.network.RouteTo(ip, routeProtocol)
+			return node.Station{Link: link, Addr: ip}, here(r)
+		}
+		return at, false
+	}
+	for at, n := range k.network.Neighbours {
+		mac, ip := flow.MAC(n.MAC), at.Addr
+		if own, ok := k.onLink(ip); !ok || own != at || mac.IsZero() {
+			continue
+		}
+		if who := podOf(sw, mac); who != "" {
+			if p, _ := sw.PortByIP(ip); p.Name != who {
+				continue // a pod that answers for another
+			}
+		}
+		list = append(list, pipeline.Route{Dst: netip.PrefixFrom(ip, ip.BitLen()), MAC: mac})
+		if n.State == node.Stale {
+			k.ask = append(k.ask, at)
+		}
+	}
+	slices.SortFunc(list, func(a, b pipeline.Route) int { return a.Dst.Addr().Compare(b.Dst.Addr()) })
+	k.eachEndpoint(k.resolve)
+	return list
+}
+
+// resolve notes an endpoint that has to be asked for.
+func (k *kernel) resolve(endpoint netip.Addr) {
+	if k.onLink == nil {
+		return
+	}
+	if at, ok := k.onLink(endpoint); ok && k.network.Neighbours[at].State == node.Unknown {
+		k.ask = append(k.ask, at)
+	}
+}
+
+// external returns the load balancer addresses and external IPs on the bridge's link that the node does not
+// have itself, sorted.
+func (k *kernel) external(c *pipeline.Compiler, cfg *pipeline.Config) (list []netip.Addr) {
+	if k.onLink == nil {
+		return nil
+	}
+	c.ExternalAddresses(func(ip netip.Addr) {
+		if _, ok := k.onLink(ip); ok && !slices.Contains(cfg.LocalIPs, ip) {
+			list = append(list, ip)
+		}
+	})
+	slices.SortFunc(list, netip.Addr.Compare)
+	return slices.Compact(list)
+}
+
+// needed returns the routes that endpoints resolve to, and as many others as the limit leaves room for; more
+// is how many it left out.
+func (k *kernel) needed(list []pipeline.Route) (some []pipeline.Route, more int) {
+	used := make([]bool, len(list))
+	slices.SortStableFunc(list, func(a, b pipeline.Route) int { return cmp.Compare(b.Dst.Bits(), a.Dst.Bits()) })
+	k.eachEndpoint(func(ip netip.Addr) {
+		if i := slices.IndexFunc(list, func(r pipeline.Route) bool { return r.Dst.Contains(ip) }); i >= 0 {
+			used[i] = true
+		}
+	})
+	others := 0
+	for i, r := range list {
+		switch {
+		case used[i] || r.Dst.Bits() == 0:
+		case others == maxRoutes:
+			more++
+			continue
+		default:
+			others++
+		}
+		some = append(some, r)
+	}
+	return some, more
+}
+
+func (k *kernel) eachEndpoint(f func(netip.Addr)) {
+	if k.endpoints != nil {
+		k.endpoints(f)
+	}
+}
+
+// distinct returns the routes, shorter prefixes first, without those whose next hop is the one that a shorter
+// prefix gives. A prefix on the link without a MAC gets its family's router, which sends on to stations that
+// the kernel does not know.
+func distinct(list []pipeline.Route, gateway flow.MAC) (out []pipeline.Route) {
+	router := map[bool]flow.MAC{true: gateway, false: gateway}
+	for _, r := range list {
+		if r.Dst.Bits() == 0 && !r.MAC.IsZero() {
+			router[r.Dst.Addr().Is4()] = r.MAC
+		}
+	}
+	slices.SortStableFunc(list, func(a, b pipeline.Route) int { return cmp.Compare(a.Dst.Bits(), b.Dst.Bits()) })
+	for _, r := range list {
+		is4 := r.Dst.Addr().Is4()
+		if r.MAC.IsZero() {
+			r.MAC = router[is4]
+		}
+		covered := gateway
+		for _, o := range out {
+			if o.Dst.Addr().Is4() == is4 && o.Dst.Contains(r.Dst.Addr()) {
+				covered = o.MAC // the longest of them is last
+			}
+		}
+		if r.MAC != covered {
+			out = append(out, r)
+		}
+	}
+	return out
+}
