@@ -67,8 +67,9 @@ func matchField(m *flow.Match, header uint32, v []byte) bool {
 	case nxmCTMark:
 		return setBits(&m.CTMark, v, hasMask)
 	case oxmTCPSrc, oxmUDPSrc:
+		m.SrcPort = flow.Bits{Value: uint32(u16(v)), Mask: portBits}
 		if hasMask {
-			m.SrcPort = flow.Bits{Value: uint32(u16(v)), Mask: uint32(u16(v[2:]))}
+			m.SrcPort.Mask = uint32(u16(v[2:]))
 		}
 		return m.SrcPort.Mask != 0
 	case oxmTCPFlags:
@@ -116,6 +117,9 @@ func matchField(m *flow.Match, header uint32, v []byte) bool {
 	case nxmCTProto:
 		m.CTProto = v[0]
 		return v[0] != 0
+	case nxmCTSrcPort:
+		m.CTSrcPort = u16(v)
+		return m.CTSrcPort != 0
 	case nxmCTDstPort:
 		m.CTDstPort = u16(v)
 		return m.CTDstPort != 0

@@ -40,7 +40,11 @@ func match(b []byte, m *flow.Match, unknown bool) ([]byte, error) {
 	}
 	b = prefixField(b, oxmIPv4Src, oxmIPv6Src, m.Src)
 	b = prefixField(b, oxmIPv4Dst, oxmIPv6Dst, m.Dst)
-	if p := m.SrcPort; p.Mask != 0 {
+	switch p := m.SrcPort; p.Mask {
+	case 0:
+	case portBits:
+		b = put16(put32(b, srcPortField(m.IPProto)), uint16(p.Value))
+	default:
 		b = put16(put16(put32(b, masked(srcPortField(m.IPProto))), uint16(p.Value)), uint16(p.Mask))
 	}
 	if m.DstPort != 0 {
@@ -66,6 +70,9 @@ func match(b []byte, m *flow.Match, unknown bool) ([]byte, error) {
 	b = bitsField(b, nxmCTMark, m.CTMark)
 	if m.CTProto != 0 {
 		b = append(put32(b, nxmCTProto), m.CTProto)
+	}
+	if m.CTSrcPort != 0 {
+		b = put16(put32(b, nxmCTSrcPort), m.CTSrcPort)
 	}
 	if m.CTDstPort != 0 {
 		b = put16(put32(b, nxmCTDstPort), m.CTDstPort)
@@ -98,8 +105,8 @@ func checkMatch(m *flow.Match) error {
 			return fmt.Errorf("value %#x has bits beyond its mask %#x", v.Value, v.Mask)
 		}
 	}
-	if m.SrcPort.Mask >= 1<<16-1 {
-		return fmt.Errorf("mask %#x of the source port has all 16 bits, or more", m.SrcPort.Mask)
+	if m.SrcPort.Mask > portBits {
+		return fmt.Errorf("mask %#x of the source port has more than 16 bits", m.SrcPort.Mask)
 	}
 	if m.TCPFlags.Mask > tcpFlags {
 		return fmt.Errorf("mask %#x of TCP flags has more than 12 bits", m.TCPFlags.Mask)

@@ -82,7 +82,7 @@ func TestEveryBitCounts(t *testing.T) {
 		length := int(u16(b[2:]))
 		// Fields of UDP and SCTP differ in a bit, and those of TCP's and UDP's source; a switch takes the one of the protocol alone (§7.2.3.6).
 		port := func(i int) bool {
-			return i >= 2 && i+2 <= len(b) && slices.Contains([]uint32{oxmUDPDst, oxmSCTPDst, masked(oxmTCPSrc), masked(oxmUDPSrc)}, u32(b[i-2:]))
+			return i >= 2 && i+2 <= len(b) && slices.Contains([]uint32{oxmUDPDst, oxmSCTPDst, oxmTCPSrc, oxmUDPSrc, masked(oxmTCPSrc), masked(oxmUDPSrc)}, u32(b[i-2:]))
 		}
 		flip(b, func(i int) bool { return i >= length || port(i) }, m, func(b []byte) bool {
 			got, _, err := decodeMatch(b)

@@ -43,8 +43,12 @@ const (
 	nxmCTMark     uint32 = 0x0001d604
 	nxmCTProto    uint32 = 0x0001ee01
 	nxmCTIPv6Dst  uint32 = 0x0001f610
+	nxmCTSrcPort  uint32 = 0x0001f802
 	nxmCTDstPort  uint32 = 0x0001fa02
 )
+
+// portBits is the mask of all bits of a transport port.
+const portBits = 1<<16 - 1
 
 // tcpFlags is the mask of all TCP flags that a switch distinguishes (ovs-fields(7), tcp_flags).
 const tcpFlags = 0x0fff

@@ -30,7 +30,7 @@ func TestEndpointIDsStayInRange(t *testing.T) {
 func TestVolatileCookies(t *testing.T) {
 	l := DefaultLayout()
 	for cookie, want := range map[uint64]bool{
-		l.Pins(1).Cookie: true, l.Pins(1<<idBits - 1).Cookie: true, l.Seed(5).Cookie: true, l.NoPins().Cookie: true,
+		l.Pins(1).Cookie: true, l.Pins(1<<idBits - 1).Cookie: true, l.Seed(5).Cookie: true, l.NoPins().Cookie: true, l.cookie(cookieProbe, 7): true,
 		l.cookie(cookieStatic, 0): false, l.cookie(cookieStatic, 7|cookieDrops): false, 0: false, l.Pins(1).Cookie ^ 1<<63: false,
 	} {
 		got := slices.ContainsFunc(l.VolatileCookies(), func(c flow.Cookies) bool { return cookie&c.Mask == c.Cookie })

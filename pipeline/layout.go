@@ -66,6 +66,7 @@ const (
 	cookieLearned = 2
 	cookieNoPins  = 3 // the flow NoPins
 	cookieSeed    = 4 // the flow Seed
+	cookieProbe   = 5 // the flows of a Probe
 )
 
 // Bits of the cookies of flows that drop or refuse packets, so that their counters can be read alone. cookieUnserved is the
@@ -133,12 +134,13 @@ func (l Layout) StaticCookies() (cookie, mask uint64) {
 	return uint64(l.CookiePrefix)<<40 | cookieStatic<<32, 0xffffffff << 32
 }
 
-// VolatileCookies select the flows of nkp's that come and go with traffic: pins, and the seed of session affinity or NoPins.
+// VolatileCookies select the flows of nkp's that come and go with traffic: pins, the seed of session affinity or NoPins, and those of
+// a Probe.
 func (l Layout) VolatileCookies() []flow.Cookies {
 	prefix := uint64(l.CookiePrefix) << 40
 	return []flow.Cookies{
 		{Cookie: prefix | cookieLearned<<32, Mask: 0xfffffffe << 32}, // and cookieNoPins
-		{Cookie: prefix | cookieSeed<<32, Mask: 0xffffffff << 32},
+		{Cookie: prefix | cookieSeed<<32, Mask: 0xfffffffe << 32},    // and cookieProbe
 	}
 }
 

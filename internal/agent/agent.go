@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -81,6 +82,8 @@ type Agent struct {
 
 	box  *mailbox
 	asks chan func() // questions of the socket, answered on the loop
+
+	probing sync.Mutex // held by a probe, and for a while after it; apart from the rest, as a probe takes a second
 
 	// Only the loop uses the fields below.
 	tracker       *k8s.Tracker

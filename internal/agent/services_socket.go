@@ -40,5 +40,5 @@ func (c *Caller) Services(ctx context.Context, f ServiceFilter) (*ServiceList, e
 	if f.VIP.IsValid() {
 		q.Set("vip", f.VIP.String())
 	}
-	return fetch[ServiceList](ctx, c, "/v1/services?"+q.Encode())
+	return fetch[ServiceList](ctx, c, http.MethodGet, "/v1/services?"+q.Encode())
 }

@@ -89,7 +89,7 @@ func (e *errTaken) Error() string {
 		"(nkp status, diff, trace, services) get no answer. End that program, or choose another --socket (%s)", e.path, strings.ReplaceAll(e.why.Error(), "\n", "; "))
 }
 
-// handler returns the handler of all requests. No request changes anything, and request bodies are not read.
+// handler returns the handler of all requests. GET changes nothing, POST sends a probe, and request bodies are not read.
 func (a *Agent) handler() http.Handler {
 	mux := a.mux()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -115,6 +115,7 @@ func (a *Agent) mux() *http.ServeMux {
 	})
 	mux.HandleFunc("GET /v1/trace", a.serveTrace)
 	mux.HandleFunc("GET /v1/trace/sample", a.serveSample)
+	mux.HandleFunc("POST /v1/trace/probe", a.serveProbe)
 	mux.HandleFunc("GET /v1/services", a.serveServices)
 	return mux
 }
@@ -213,18 +214,18 @@ func Connect(ctx context.Context, path string) (net.Conn, error) {
 func (c *Caller) Status(ctx context.Context) (*Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	return fetch[Status](ctx, c, "/v1/status")
+	return fetch[Status](ctx, c, http.MethodGet, "/v1/status")
 }
 
 // Diff asks the agent to compare the switch with what it wants; "" means equal.
 func (c *Caller) Diff(ctx context.Context) (string, error) {
-	body, err := c.get(ctx, "/v1/diff")
+	body, err := c.request(ctx, http.MethodGet, "/v1/diff")
 	return string(body), err
 }
 
 // fetch asks for a value in JSON.
-func fetch[T any](ctx context.Context, c *Caller, path string) (*T, error) {
-	body, err := c.get(ctx, path)
+func fetch[T any](ctx context.Context, c *Caller, method, path string) (*T, error) {
+	body, err := c.request(ctx, method, path)
 	if err != nil {
 		return nil, err
 	}
@@ -272,8 +273,8 @@ func printable(text []byte) []byte {
 	return out
 }
 
-func (c *Caller) get(ctx context.Context, path string) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://nkp"+path, nil)
+func (c *Caller) request(ctx context.Context, method, path string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, "http://nkp"+path, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -15,13 +15,14 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// serveTrace answers GET /v1/trace?from=…&to=…&protocol=…&in=…&live=…&reply=….
+// serveTrace answers GET /v1/trace?from=…&to=…&protocol=…&in=…&live=…&reply=…, and POST by sending the packet as well.
 func (a *Agent) serveTrace(w http.ResponseWriter, r *http.Request) {
 	ask, ends, err := traceRequest(r.URL.Query())
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	ask.Probe = r.Method == http.MethodPost
 	result, err := a.trace(r.Context(), ask, &ends)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
@@ -90,6 +91,9 @@ func (a *Agent) trace(ctx context.Context, ask trace.Request, ends *trace.Ends) 
 	if ask.Live {
 		err = a.set.compare(ctx, &now, &model, q, r)
 	}
+	if ask.Probe && err == nil {
+		err = a.set.probe(ctx, &now, &model, q, r)
+	}
 	return r, err
 }
 
@@ -127,7 +131,10 @@ func (a *Agent) traceCluster() trace.Cluster {
 
 // Trace asks the agent to explain a packet.
 func (c *Caller) Trace(ctx context.Context, r trace.Request) (*trace.Result, error) {
-	return fetch[trace.Result](ctx, c, "/v1/trace?"+traceQuery(r))
+	if r.Probe {
+		return fetch[trace.Result](ctx, c, http.MethodPost, "/v1/trace/probe?"+traceQuery(r))
+	}
+	return fetch[trace.Result](ctx, c, http.MethodGet, "/v1/trace?"+traceQuery(r))
 }
 
 // traceQuery writes what traceRequest reads.

@@ -63,5 +63,5 @@ func (a *Agent) sample(ctx context.Context, q trace.Question) (*trace.Sample, er
 
 // Sample asks the agent for what it sees of a packet's connections now.
 func (c *Caller) Sample(ctx context.Context, r trace.Request) (*trace.Sample, error) {
-	return fetch[trace.Sample](ctx, c, "/v1/trace/sample?"+traceQuery(r))
+	return fetch[trace.Sample](ctx, c, http.MethodGet, "/v1/trace/sample?"+traceQuery(r))
 }

@@ -110,23 +110,11 @@ func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, er
 // connections. counters.Packets is nil without --service-counters. The switch finds the flows by their cookie, so that the cost does not
 // depend on the number of Services.
 func (p *Plane) PortCounters(ctx context.Context, name k8s.PortName) (first uint64, counters k8s.Counters, err error) {
-	var conn *ofctrl.Conn
-	var cookie, mask uint64
-	askErr := p.ask(ctx, func() {
-		if conn = p.prog.conn; conn == nil || p.prog.compiler == nil {
-			err = p.notConnected()
-			return
-		}
-		if flows, _ := p.prog.compiler.Objects(name); len(flows) > 0 {
-			id, _ := p.set.Layout.PortOfCookie(flows[0].Cookie)
-			cookie, mask, _, _ = p.set.Layout.PortObjects(id)
-		} else {
-			err = fmt.Errorf("%s has no flows", name)
-		}
-	})
-	if err = errors.Join(askErr, err); err != nil {
+	id, conn, err := p.portID(ctx, name)
+	if err != nil {
 		return 0, counters, err
 	}
+	cookie, mask, _, _ := p.set.Layout.PortObjects(id)
 	for _, c := range []uint64{cookie, cookie | ^mask} { // flows that drop have the bit; Open vSwitch finds whole cookies by an index
 		sum, err := conn.FlowCount(ctx, c, ^uint64(0), p.set.Layout.FrontendTable())
 		if err != nil {
@@ -141,6 +129,22 @@ func (p *Plane) PortCounters(ctx context.Context, name k8s.PortName) (first uint
 	all := map[k8s.PortName]k8s.Counters{}
 	err = p.ask(ctx, func() { addUp(all, flows, p.prog.compiler.Tally) })
 	return first, all[name], err
+}
+
+// portID returns the id of a Service port that has flows, and the connection to the switch that has them.
+func (p *Plane) portID(ctx context.Context, name k8s.PortName) (id uint32, conn *ofctrl.Conn, err error) {
+	askErr := p.ask(ctx, func() {
+		if conn = p.prog.conn; conn == nil || p.prog.compiler == nil {
+			err = p.notConnected()
+			return
+		}
+		if flows, _ := p.prog.compiler.Objects(name); len(flows) > 0 {
+			id, _ = p.set.Layout.PortOfCookie(flows[0].Cookie)
+		} else {
+			err = fmt.Errorf("%s has no flows", name)
+		}
+	})
+	return id, conn, errors.Join(askErr, err)
 }
 
 // ethernetHeader is the size of an Ethernet header (IEEE 802.3), in bytes. Tagged frames have 4 more, which the switch's counters

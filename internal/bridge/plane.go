@@ -50,6 +50,7 @@ type Plane struct {
 
 	alive   liveness
 	rejects rejecter
+	probing probing
 	figures atomic.Pointer[Figures]
 	counted *dataplane.Cache[map[k8s.PortName]k8s.Counters]
 	usage   *dataplane.Cache[asked]
@@ -131,13 +132,17 @@ func (p *Plane) Run(ctx context.Context) error {
 	}
 	client := ofctrl.NewClient(target, ofctrl.ClientOptions{
 		Options: ofctrl.Options{
-			Bridge:     p.set.Bridge,
-			TLS:        p.set.TLS,
-			Log:        p.log,
-			OnPacketIn: func(in *ofctrl.PacketIn) { p.rejects.packetIn(p.conn(), in) },
-			OnAnswer:   p.alive.progress,
-			OnOthers:   p.other.Notify,
-			OnForward:  func(ofctrl.Forward) { p.drift.Notify() },
+			Bridge: p.set.Bridge,
+			TLS:    p.set.TLS,
+			Log:    p.log,
+			OnPacketIn: func(in *ofctrl.PacketIn) {
+				if !p.probing.take(&p.set.Layout, in) {
+					p.rejects.packetIn(p.conn(), in)
+				}
+			},
+			OnAnswer:  p.alive.progress,
+			OnOthers:  p.other.Notify,
+			OnForward: func(ofctrl.Forward) { p.drift.Notify() },
 		},
 		OnAbsent: p.alive.absent,
 		OnConnect: func(ctx context.Context, c *ofctrl.Conn) error {

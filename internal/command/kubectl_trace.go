@@ -25,9 +25,10 @@ func newNodesTrace() *cobra.Command {
 		Long: `trace asks the agent of the client's node what happens to the first packet of a connection, as nkp trace does there (nkp trace --help
 has the details). The client's node is that of the pod, or the node that has the address or a pod with it. A client outside of the cluster
 has none: name the node that its packets come to with --node. Names without a namespace are in that of --namespace or the kubeconfig.
-Exit status: 0 explained, 1 no answer, or what is installed does not agree (--live), 2 usage.`,
+Exit status: 0 explained, 1 no answer, or what is installed (--live) or happened (--probe) does not agree, 2 usage.`,
 		Example: `  kubectl nkp trace --from pod/client --to svc/web:http --live
   kubectl nkp trace --from pod/shop/cart-0 --to svc/shop/db:5432 --live --follow=30s
+  kubectl nkp trace --from pod/client --to svc/web:http --probe
   kubectl nkp trace --from 203.0.113.9 --to 192.168.1.11:30080 --node node-1`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return n.trace(cmd.Context(), &f, cmd.Flags().Changed("protocol"), cmd.OutOrStdout())

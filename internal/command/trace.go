@@ -24,7 +24,7 @@ import (
 // traceFlags are the flags of nkp trace.
 type traceFlags struct {
 	from, to, protocol, in string
-	live, reply            bool
+	live, reply, probe     bool
 	followFor              time.Duration // 0: do not
 	output                 output
 }
@@ -44,11 +44,16 @@ the API server or an EndpointSlice has. nkp's role does not allow it to get pods
 found by its port (iface-id NAMESPACE_NAME) only. Give its address, or --kubeconfig of a user who may get pods.
 
 With --manifests or --kubeconfig it works out the answer by itself, on any machine: name the node with --hostname-override
-and the pods' range with --cluster-cidr. Otherwise it asks the running agent. Nothing is sent.
+and the pods' range with --cluster-cidr. Otherwise it asks the running agent. Nothing is sent without --probe.
 
 --live compares the answer with what is installed. On the bridge it asks ovs-vswitchd (ofproto/trace, over its control socket) what
 happens to the packet, for each endpoint, until the packet leaves the switch. With iptables it follows nkp's installed rules, with
 nftables the rules of all owners. It names flows and chains that drop or divert the packet, what is missing, and existing connections.
+
+--probe also sends the packet and waits a second for what becomes of it. From a pod of this node the running agent has the bridge
+handle it as if it came by the pod's port; from this node it opens a socket. The answer goes to nkp, not to the pod; nkp resets a TCP
+connection that is answered, and deletes its conntrack entry. The Service's counters and session affinity do not see it. Other sources
+are refused: no packet of theirs can be sent here. A UDP datagram is empty, and that nothing answers it proves nothing.
 
 --reply explains the answer as well, from the endpoint to the client. With --live it follows the answer of each endpoint (5 at most)
 through the switch or nftables, and shows what the conntrack entries of existing connections do to answers.
@@ -60,11 +65,12 @@ or not answered, by endpoint, or that no packet came. Ctrl-C ends it early. Writ
 Verdicts: deliver (to an endpoint), reject (refused with an answer), drop (in silence), untouched (nkp has nothing to do with it).
 The verdict of "live" in JSON can also be mixed (it depends on the endpoint) or uncertain (the packet leaves the switch, but it or
 its answer may not arrive).
-Exit status: 0 explained, 1 no answer, or what is installed does not agree (--live), 2 usage.`,
+Exit status: 0 explained, 1 no answer, or what is installed (--live) or happened (--probe) does not agree, 2 usage.`,
 		Example: `  nkp trace --from 10.0.0.5 --to 10.96.0.10:53 --protocol udp
   nkp trace --from pod/default/client --to svc/default/web:http --live
   nkp trace --from pod/default/client --to svc/default/web:http --live --reply
   nkp trace --from pod/default/client --to svc/default/web:http --live --follow=30s
+  nkp trace --from pod/default/client --to svc/default/web:http --probe
   nkp trace --from 203.0.113.9 --to 192.168.1.11:30080 --live
   nkp trace --from [fd00::5]:40000 --to [fd00:96::1]:443 -o json
   nkp trace --from 10.10.0.4 --to 10.96.0.1:443 --manifests services.yaml --hostname-override node-1 --cluster-cidr 10.10.0.0/16`,
@@ -78,6 +84,9 @@ Exit status: 0 explained, 1 no answer, or what is installed does not agree (--li
 			}
 			if err := s.checkSource(); err != nil {
 				return err
+			}
+			if f.probe && s.namesSource() {
+				return usageError("--probe asks the running agent: leave out --manifests, --kubeconfig and --master")
 			}
 			if f.followFor > 0 && s.namesSource() {
 				return usageError("--follow asks the running agent: leave out --manifests, --kubeconfig and --master")
@@ -111,6 +120,7 @@ func (f *traceFlags) flags(cmd *cobra.Command) {
 	fs.StringVar(&f.protocol, "protocol", "tcp", "tcp, udp or sctp (default with a Service's name: that of its port)")
 	fs.StringVar(&f.in, "in", "", "port of the bridge by which the packet comes, by name or number, LOCAL for the node (default: as the source suggests)")
 	fs.BoolVar(&f.reply, "reply", false, "also explain what happens to the answer; with --live by what is installed as well")
+	fs.BoolVar(&f.probe, "probe", false, "also send the packet, from a pod of this node or the node itself, and say what becomes of it")
 	fs.BoolVar(&f.live, "live", false, "compare with what is installed on this node")
 	fs.DurationVar(&f.followFor, "follow", 0, "with --live, follow what becomes of the client's connections while it tries, 10s if no time is given, 5m at most")
 	fs.Lookup("follow").NoOptDefVal = followDefault.String()
@@ -123,12 +133,14 @@ func (f *traceFlags) request(protocolSet bool) (r trace.Request, e trace.Ends, e
 		return r, e, usageError("pass --from IP[:PORT] and --to IP:PORT, or names; see \"nkp trace --help\"")
 	}
 	switch {
+	case f.followFor != 0 && f.probe:
+		return r, e, usageError("--probe sends the packet itself: leave out --follow")
 	case f.followFor != 0 && !f.live:
 		return r, e, usageError("--follow needs --live")
 	case f.followFor < 0 || f.followFor > followMost:
 		return r, e, usageError("--follow=%v is not between 0 and %v", f.followFor, followMost)
 	}
-	r = trace.Request{From: f.from, To: f.to, In: f.in, Live: f.live, Reply: f.reply}
+	r = trace.Request{From: f.from, To: f.to, In: f.in, Live: f.live, Reply: f.reply, Probe: f.probe}
 	if protocolSet {
 		r.Protocol = f.protocol
 	}
@@ -278,7 +290,7 @@ func (s *settings) compareBridge(ctx context.Context, sw *ovsdb.Switch, model *k
 	return ls.Compare(ctx, q, r)
 }
 
-// print prints the answer. If the installed rules do not agree, the exit status is 1.
+// print prints the answer. If the installed rules or the probe do not agree, the exit status is 1.
 func (f *traceFlags) print(w io.Writer, r *trace.Result) (err error) {
 	if f.output.data() {
 		err = f.output.write(w, r)

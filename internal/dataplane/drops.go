@@ -16,6 +16,7 @@ type DropKey struct {
 // What a flow counts between the last reading and its deletion is lost. The zero value is ready. Not safe for concurrent use.
 type Drops struct {
 	seen, ports map[DropKey]uint64
+	own         map[DropKey]uint64 // packets of nkp's own that have yet to be seen
 	node        map[k8s.DropReason]uint64
 }
 
@@ -32,13 +33,26 @@ func (d *Drops) Count(now map[DropKey]uint64, served func(k8s.PortName) bool) {
 		if n < d.seen[k] && k.Port != (k8s.PortName{}) { // made again; a counter of the node is a sum of flows, of which one may be gone
 			grown = n
 		}
+		if own := min(grown, d.own[k]); own > 0 {
+			grown -= own
+			d.own[k] -= own
+		}
 		d.node[k.Reason] += grown
 		if grown > 0 && k.Port != (k8s.PortName{}) {
 			d.ports[k] += grown
 		}
 	}
 	maps.DeleteFunc(d.ports, func(k DropKey, _ uint64) bool { return !served(k.Port) })
+	maps.DeleteFunc(d.own, func(k DropKey, n uint64) bool { return n == 0 || !served(k.Port) })
 	d.seen = now
+}
+
+// Own leaves out a packet of nkp's own that is dropped.
+func (d *Drops) Own(k DropKey) {
+	if d.own == nil {
+		d.own = map[DropKey]uint64{}
+	}
+	d.own[k]++
 }
 
 // Node returns a copy of the sums by reason, of all Service ports that there have been.

@@ -29,9 +29,15 @@ func TestDrops(t *testing.T) {
 			t.Errorf("%d: %v and %v, want %d and %d", i, by[web].Dropped, d.Node(), tc.port, tc.node)
 		}
 	}
+	d.Own(key)
+	d.Count(map[DropKey]uint64{key: 2}, func(k8s.PortName) bool { return true }) // not seen yet
+	d.Count(map[DropKey]uint64{key: 4}, func(k8s.PortName) bool { return true }) // one of them is nkp's own
+	if d.ports[key] != 10 || d.Node()[k8s.DropNoEndpoint] != 11 || len(d.own) != 0 {
+		t.Errorf("with a packet of nkp's own: %v, %v", d.ports, d.Node())
+	}
 	served = false
 	d.Count(nil, func(k8s.PortName) bool { return served })
-	if len(d.ports) != 0 || d.Node()[k8s.DropNoEndpoint] != 10 {
+	if len(d.ports) != 0 || d.Node()[k8s.DropNoEndpoint] != 11 {
 		t.Errorf("after the Service: %v, %v", d.ports, d.Node())
 	}
 }

@@ -43,6 +43,17 @@ func (t Tracker) Check(ctx context.Context) error {
 	return err
 }
 
+// Revalidated waits until the datapath's cached flows agree with the flow tables as they are now: until a revalidation that begins after
+// the call is over, the end of the next but one.
+func (t Tracker) Revalidated(ctx context.Context) error {
+	for range 2 {
+		if _, err := appctl.Call(ctx, t.Control, "revalidator/wait"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Each calls do for each TCP, UDP and SCTP connection of a zone, as they come: memory does not grow with their number. The
 // Connection is valid during the call only. An error of do ends the listing.
 //

@@ -15,8 +15,8 @@ import (
 // [svc/]NAMESPACE/NAME[:PORT], where PORT is a number or a name. Protocol "" is TCP, or that of the named port.
 type Request struct {
 	From, To, Protocol, In string
-	// Live also compares with what is installed. Reply also explains the endpoint's answer.
-	Live, Reply bool
+	// Live also compares with what is installed. Reply also explains the endpoint's answer. Probe also sends the packet.
+	Live, Reply, Probe bool
 }
 
 // Ends is a parsed Request. Names in it replace the addresses of the Question.

@@ -49,6 +49,7 @@ type Result struct {
 
 	Reply  *Reply  `json:"reply,omitempty"`  // what happens to the answer; nil: not asked for
 	Follow *Follow `json:"follow,omitempty"` // what became of packets while they were followed; nil: not asked for
+	Probe  *Probe  `json:"probe,omitempty"`  // what became of a packet that was sent; nil: not asked for
 
 	// Port is Service in full, the zero PortName if there is none; Source and Route decided the verdict.
 	Port   k8s.PortName   `json:"-"`
@@ -117,26 +118,32 @@ func (r *Result) WriteText(w io.Writer) error {
 		b.WriteString("\nthe answer:\n")
 		writeVerdict(&b, y.Steps, y.Live, "verdict on the answer", y.Verdict)
 	}
+	if p := r.Probe; p != nil {
+		b.WriteString("\nprobe:\n")
+		writeSteps(&b, p.Steps)
+		b.WriteString("\n" + p.Summary + "\n")
+	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-// Agrees reports whether what is installed agrees with the model, as far as it was compared.
+// Agrees reports whether what is installed, and a packet that was sent, agree with the model, as far as that was asked for.
 func (r *Result) Agrees() bool {
-	return (r.Live == nil || r.Live.Agrees) && (r.Reply == nil || r.Reply.Live == nil || r.Reply.Live.Agrees)
+	return (r.Probe == nil || !r.Probe.Fault) && (r.Live == nil || r.Live.Agrees) && (r.Reply == nil || r.Reply.Live == nil || r.Reply.Live.Agrees)
+}
+
+func writeSteps(b *strings.Builder, steps []string) {
+	for i, s := range steps {
+		fmt.Fprintf(b, "%2d. %s\n", i+1, s)
+	}
 }
 
 // writeVerdict writes numbered steps, by the model and as installed, and the verdict.
 func writeVerdict(b *strings.Builder, steps []string, live *Live, what string, verdict Verdict) {
-	number := func(steps []string) {
-		for i, s := range steps {
-			fmt.Fprintf(b, "%2d. %s\n", i+1, s)
-		}
-	}
-	number(steps)
+	writeSteps(b, steps)
 	if live != nil {
 		b.WriteString("\ninstalled:\n")
-		number(live.Steps)
+		writeSteps(b, live.Steps)
 	}
 	if live != nil && !live.Agrees && live.Verdict != verdict {
 		fmt.Fprintf(b, "\n%s: %s (by the Services alone: %s)\n", what, live.Verdict, verdict)

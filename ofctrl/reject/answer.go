@@ -23,15 +23,7 @@ func Answer(frame []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var p packet
-	switch etherType {
-	case etherIPv4:
-		p, err = ipv4(l3)
-	case etherIPv6:
-		p, err = ipv6(l3)
-	default:
-		return nil, ErrNotIP
-	}
+	p, err := readIP(etherType, l3)
 	if err != nil {
 		return nil, err
 	}

@@ -94,11 +94,11 @@ func (p *packet) header(out []byte, proto byte, size int, tos byte) ([]byte, int
 	return out, l3
 }
 
-// sum fills in the checksum of a transport header: of TCP and ICMPv6 over a pseudo header, too
-// (RFC 9293 §3.1, RFC 8200 §8.1).
+// sum fills in the checksum of a transport header: of all but ICMP over a pseudo header, too
+// (RFC 9293 §3.1, RFC 768, RFC 8200 §8.1).
 func (p *packet) sum(l3, l4, field []byte, proto byte) {
 	var s uint64
-	if p.v6 || proto == protoTCP {
+	if proto != protoICMP {
 		from, to := 12, 20
 		if p.v6 {
 			from, to = 8, 40

@@ -21,6 +21,7 @@ const (
 // Reserved OpenFlow port numbers (OpenFlow 1.5.1 §7.2.1.2 "Port Numbers").
 const (
 	PortInPort     uint32 = 0xfffffff8
+	PortTable      uint32 = 0xfffffff9 // of a packet-out: the first flow table
 	PortNormal     uint32 = 0xfffffffa
 	PortController uint32 = 0xfffffffd
 	PortLocal      uint32 = 0xfffffffe
@@ -97,9 +98,10 @@ type Match struct {
 	CTState    Bits
 	CTMark     Bits
 	CTZone     uint16 // the zone of the last lookup; never 0
-	// CTProto and CTDstPort are of the connection's first packet, CTDstPort only in its first fragment. They need a CTState that implies
-	// a valid connection, and CTDstPort needs CTProto.
+	// CTProto, CTSrcPort and CTDstPort are of the connection's first packet, the ports only in its first fragment. They need a CTState that
+	// implies a valid connection, and the ports need CTProto.
 	CTProto   uint8
+	CTSrcPort uint16
 	CTDstPort uint16
 	Reg       [NumRegs]Bits
 	Clear31   uint8 // number of a register, 4 to 15, whose highest bit is 0; 0: of none
@@ -179,6 +181,9 @@ func (m Match) String() string {
 	}
 	if m.CTProto != 0 {
 		add("ct_nw_proto=%d", m.CTProto)
+	}
+	if m.CTSrcPort != 0 {
+		add("ct_tp_src=%d", m.CTSrcPort)
 	}
 	if m.CTDstPort != 0 {
 		add("ct_tp_dst=%d", m.CTDstPort)

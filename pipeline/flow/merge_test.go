@@ -104,7 +104,7 @@ func TestOrderOfFlows(t *testing.T) {
 		one(func(f *Flow) { f.Match.Dst = netip.MustParsePrefix("10.0.0.0/8") }), one(func(f *Flow) { f.Match.IPProto = 1 }),
 		one(func(f *Flow) { f.Match.DstPort = 1 }), one(func(f *Flow) { f.Match.SrcPort.Mask = 1 }), one(func(f *Flow) { f.Match.ICMPv6Type = 1 }),
 		one(func(f *Flow) { f.Match.Frag.Mask = 1 }), one(func(f *Flow) { f.Match.CTZone = 1 }),
-		one(func(f *Flow) { f.Match.CTProto = 1 }), one(func(f *Flow) { f.Match.CTDstPort = 1 }),
+		one(func(f *Flow) { f.Match.CTProto = 1 }), one(func(f *Flow) { f.Match.CTDstPort = 1 }), one(func(f *Flow) { f.Match.CTSrcPort = 1 }),
 		one(func(f *Flow) { f.Match.TCPFlags.Mask = 1 }), one(func(f *Flow) { f.Match.CTState.Mask = 1 }), one(func(f *Flow) { f.Match.CTMark.Mask = 1 }),
 		one(func(f *Flow) { f.Match.Reg[3].Mask = 1 }), one(func(f *Flow) { f.Match.Unknown = "x" }),
 		one(func(f *Flow) { f.Match.Clear31 = 10 }),

@@ -41,6 +41,7 @@ func (m *Match) compare(o *Match) int {
 	return cmp.Or(
 		comparePrefixes(m.Src, o.Src),
 		m.CTState.compare(o.CTState),
+		cmp.Compare(m.CTSrcPort, o.CTSrcPort),
 		cmp.Compare(m.CTDstPort, o.CTDstPort),
 		cmp.Compare(m.CTZone, o.CTZone),
 		m.Frag.compare(o.Frag),

@@ -269,7 +269,7 @@ func (x traffic) plus(y traffic) traffic {
 	return x
 }
 
-// tap sees every IP packet of a host (AF_PACKET).
+// tap sees every IP packet of a host (AF_PACKET), except for neighbour discovery.
 type tap struct {
 	mu    sync.Mutex // protects by
 	by    map[netip.Addr]traffic
@@ -335,6 +335,9 @@ func (x *tap) saw(b []byte, sent bool) {
 		size = 40 + uint64(binary.BigEndian.Uint16(b[4:]))
 		if b[6] == unix.IPPROTO_TCP {
 			tcp = b[40:]
+		}
+		if b[6] == unix.IPPROTO_ICMPV6 && len(b) > 40 && (b[40] == 135 || b[40] == 136) { // neighbour discovery
+			return
 		}
 	default:
 		return
