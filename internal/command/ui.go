@@ -27,7 +27,7 @@ func newUI() *cobra.Command {
 		Short: "Show Services, traces and the node on a web page",
 		Long: `ui serves a web page on this machine's loopback until Ctrl-C, and prints its address. The page shows what the running agent
 answers to nkp status, nkp services and nkp trace --live: Services with their rates and problems, one Service as a picture, the
-path of a packet through the pipeline, and how the node is. It changes nothing.
+path of a packet through the pipeline, and how the node is. It changes nothing; its button "Send a packet" does what nkp trace --probe does.
 
 The address contains a random token, a new one each time. Whoever has it and can connect to this machine's loopback sees the page.
 From another machine, forward the port with ssh -L.`,
@@ -81,7 +81,7 @@ func uiSource(caller *agent.Caller, tableBase uint8) ui.Source {
 			return caller.Services(ctx, agent.ServiceFilter{Namespace: q.Namespace, Name: q.Name, Connections: q.Connections})
 		},
 		Trace: func(ctx context.Context, q ui.TraceQuery) (any, error) {
-			return caller.Trace(ctx, trace.Request{From: q.From, To: q.To, Protocol: q.Protocol, In: q.In, Live: q.Live})
+			return caller.Trace(ctx, trace.Request{From: q.From, To: q.To, Protocol: q.Protocol, In: q.In, Live: q.Live, Probe: q.Probe})
 		},
 		TableBase: tableBase,
 	}

@@ -61,8 +61,8 @@ type ServicesQuery struct {
 // TraceQuery is the packet that a trace is about, as a person wrote it.
 type TraceQuery struct {
 	From, To, Protocol, In string
-	// Live requests the comparison with what is installed.
-	Live bool
+	// Live requests the comparison with what is installed, Probe that the packet is sent.
+	Live, Probe bool
 }
 
 // Handler returns the handler of the page at /token/. Of the requests that are costly (traces, listings of the conntrack table) it
@@ -76,7 +76,9 @@ func NodesHandler(nodes map[string]Source, token string) http.Handler {
 	mux := http.NewServeMux()
 	var list strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
-		mux.Handle("GET /"+url.PathEscape(name)+"/", http.StripPrefix("/"+name, pageOf(nodes[name])))
+		page := http.StripPrefix("/"+name, pageOf(nodes[name]))
+		mux.Handle("GET /"+url.PathEscape(name)+"/", page)
+		mux.Handle("POST /"+url.PathEscape(name)+"/", page)
 		fmt.Fprintf(&list, "<li><a href=\"%s/\">%s</a></li>\n", url.PathEscape(name), html.EscapeString(name))
 	}
 	mux.Handle("GET /style.css", http.FileServerFS(page))
@@ -110,6 +112,7 @@ func pageOf(s Source) http.Handler {
 	mux.HandleFunc("GET /api/status", h.status)
 	mux.HandleFunc("GET /api/services", h.services)
 	mux.HandleFunc("GET /api/trace", h.trace)
+	mux.HandleFunc("POST /api/probe", h.trace)
 	return mux
 }
 
@@ -193,6 +196,7 @@ func (h *handler) services(w http.ResponseWriter, r *http.Request) {
 func (h *handler) trace(w http.ResponseWriter, r *http.Request) {
 	q := TraceQuery{From: r.FormValue("from"), To: r.FormValue("to"), Protocol: r.FormValue("protocol"), In: r.FormValue("in")}
 	q.Live, _ = strconv.ParseBool(r.FormValue("live"))
+	q.Probe = r.Method == http.MethodPost
 	if !short(w, q.From, q.To, q.Protocol, q.In) || !h.begin(w, r) {
 		return
 	}

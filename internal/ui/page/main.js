@@ -15,12 +15,12 @@ let view = null; // what is shown: { update(state) }
 let timer = 0;
 let round = 0; // counts polls; the answer of an old one is dropped
 
-// ask requests a value; it throws with the agent's words.
-async function ask(path, parameters) {
+// ask requests a value; it throws with the agent's words. Only method POST makes the agent do something.
+async function ask(path, parameters, method = "GET") {
   const query = parameters ? "?" + new URLSearchParams(parameters) : "";
   let answer;
   try {
-    answer = await fetch(`api/${path}${query}`, { signal: AbortSignal.timeout(40000) });
+    answer = await fetch(`api/${path}${query}`, { method, signal: AbortSignal.timeout(40000) });
   } catch (e) {
     throw new Error(e.name === "TimeoutError" ? "nkp does not answer" : "nkp ui has ended; start it again, and open the address that it prints");
   }

@@ -18,27 +18,29 @@ export function open(_, parameters, state) {
   const [to, toLabel] = input("to", "To", "10.96.0.10:53", "targets");
   const protocol = el("select", { id: "protocol", name: "protocol" }, ["tcp", "udp", "sctp"].map((p) => el("option", { value: p, selected: p === parameters.get("protocol") }, p.toUpperCase())));
   const button = el("button", { type: "submit", class: "button primary" }, "Trace");
+  const send = el("button", { type: "button", id: "probe", class: "button", title: "nkp trace --probe: from a pod of this node or the node itself", onclick: () => form.reportValidity() && run(true) }, "Send a packet");
   const sources = el("datalist", { id: "sources" }), targets = el("datalist", { id: "targets" });
   const result = el("div", { id: "result", "aria-live": "polite" });
   const question = () => ({ from: from.value.trim(), to: to.value.trim(), protocol: protocol.value });
   // The address changes when the form is sent, not when a trace begins by itself: by then it may lead elsewhere.
   const form = el("form", { class: "trace", onsubmit: (e) => { e.preventDefault(); history.replaceState(null, "", "#/trace?" + new URLSearchParams(question())); run(); } }, fromLabel, toLabel,
-    el("label", {}, el("span", {}, "Protocol"), protocol), button, sources, targets);
+    el("label", {}, el("span", {}, "Protocol"), protocol), button, send, sources, targets);
   const element = el("section", { "aria-labelledby": "title" }, el("h1", { id: "title" }, "Trace a packet"),
-    el("p", { class: "muted" }, "What happens at this node to the first packet of a connection. Nothing is sent."), form, result);
+    el("p", { class: "muted" }, "What happens at this node to the first packet of a connection. Nothing is sent, unless you have nkp send the packet."), form, result);
   let suggested = false, begun = false;
 
-  async function run() {
-    button.disabled = true;
-    result.replaceChildren(el("p", { class: "muted" }, "tracing"));
+  async function run(probe) {
+    button.disabled = send.disabled = true;
+    result.replaceChildren(el("p", { class: "muted" }, probe ? "sending" : "tracing"));
     try {
       // HNS cannot be asked about a packet.
-      const answer = await state.ask("trace", { ...question(), live: !["windows", "nftables"].includes(state.status?.mode) });
+      const live = !["windows", "nftables"].includes(state.status?.mode);
+      const answer = await (probe ? state.ask("probe", { ...question(), live }, "POST") : state.ask("trace", { ...question(), live }));
       result.replaceChildren(...draw(answer, state.tableBase));
     } catch (e) {
       result.replaceChildren(el("p", { class: "failed", role: "alert" }, e.message));
     }
-    button.disabled = false;
+    button.disabled = send.disabled = false;
   }
 
   return {
@@ -74,6 +76,11 @@ function draw(r, base) {
   if (verdict === "deliver" && !flow) decided = "out";
   const parts = [el("div", { class: "verdict " + level }, el("strong", {}, title), el("span", {}, meaning),
     r.service && el("a", { href: "#/service/" + r.service.split(":")[0].split("/").map(encodeURIComponent).join("/") }, r.service))];
+  if (r.probe) {
+    const seen = r.probe.fault ? "bad" : r.probe.outcome === "unknown" ? "warn" : "good";
+    parts.push(el("div", { class: "deciding probe " + seen }, el("h2", {}, "The packet that was sent"), el("p", {}, r.probe.summary),
+      el("ol", { class: "steps" }, list(r.probe.steps).map((s) => el("li", {}, breakable(s))))));
+  }
   if (flow && level !== "good") {
     const name = nameOf(flow.table, base);
     parts.push(el("div", { class: "deciding " + level }, el("h2", {}, `Decided in table ${flow.table}${name ? `, ${name}` : ""}`), el("code", {}, flow.text), flow.advice && el("p", {}, commands(flow.advice))));
