@@ -133,6 +133,17 @@ func (s *Settings) throughBridge(ctx context.Context, now *planes, db *ovsdb.Swi
 		return nil
 	}
 	port, ok := db.PortByIP(p.q.From.Addr())
+	if ok {
+		var macs []net.HardwareAddr // the database may have that of the port's other end
+		err := sw.Tracker.Learned(ctx, s.Bridge, func(n uint32, mac net.HardwareAddr) {
+			if n == port.OFPort {
+				macs = append(macs, slices.Clone(mac))
+			}
+		})
+		if err == nil && len(macs) == 1 {
+			port.MAC = macs[0]
+		}
+	}
 	switch local := func(text string) bool {
 		at, err := netip.ParseAddrPort(text)
 		return err == nil && slices.ContainsFunc(sw.Config.Pods, func(p pipeline.Pod) bool { return p.IP == at.Addr() })
@@ -140,7 +151,7 @@ func (s *Settings) throughBridge(ctx context.Context, now *planes, db *ovsdb.Swi
 	case !ok || port.OFPort == 0:
 		return fmt.Errorf("no port of bridge %s has the pod's address %s (external_ids:ip_addresses): its packet can only be sent on its own node, or in its network namespace", s.Bridge, p.q.From.Addr())
 	case len(port.MAC) != 6:
-		return fmt.Errorf("the MAC of the pod at port %s is not known (external_ids:attached-mac)", port.Name)
+		return fmt.Errorf("the MAC of the pod at port %s is not known: the bridge has learned none there, and the database has none (external_ids:attached-mac)", port.Name)
 	case len(port.Trunks) > 0:
 		return fmt.Errorf("port %s is a trunk: which VLAN the pod at it sends in is not known", port.Name)
 	case !sw.Config.GatewayMAC.IsZero():
