@@ -77,6 +77,11 @@ func (s *settings) cleanup(ctx context.Context, out io.Writer) error {
 	case !ok && len(modes) == 0:
 		modes = []agent.Mode{agent.ModeOVS}
 	}
+	if _, told := s.cfg.explicit["mode"]; !told {
+		if err := s.cfg.checkMode(modes...); err != nil {
+			return err
+		}
+	}
 	for _, m := range modes {
 		if err := s.cleanupOf(ctx, m, out); err != nil {
 			if !ok && m == agent.ModeOVS {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/config"
 )
 
@@ -26,6 +27,7 @@ type configuration struct {
 	explicit  map[string]string // flag -> its value on the command line
 	origin    map[string]string // flag -> field of the file that set it
 	isRun     bool
+	flags     *pflag.FlagSet // of the command
 }
 
 // configurationDoc is where the configuration is documented: a package does not install docs/.
@@ -69,7 +71,7 @@ func (s *settings) prepare(cmd *cobra.Command) error {
 // override NkpConfiguration.
 func (s *settings) combine(f *pflag.FlagSet, file *config.File) error {
 	c := &s.cfg
-	c.file, c.explicit, c.origin, c.warnings = file, map[string]string{}, map[string]string{}, nil
+	c.file, c.explicit, c.origin, c.warnings, c.flags = file, map[string]string{}, map[string]string{}, nil, f
 	f.Visit(func(flag *pflag.Flag) { c.explicit[flag.Name] = flag.Value.String() })
 	if file != nil {
 		c.warnings = append(c.warnings, file.Warnings...)
@@ -84,6 +86,16 @@ func (s *settings) combine(f *pflag.FlagSet, file *config.File) error {
 		return err
 	}
 	c.warnUnused(f)
+	if mode := agent.Mode(s.mode); slices.Contains(append(onLinux, agent.ModeWindows), mode) {
+		if _, told := c.explicit["mode"]; told {
+			if err := c.checkMode(mode); err != nil {
+				return err
+			}
+		}
+		if own, kubeProxy := c.idle([]agent.Mode{mode}); len(own)+len(kubeProxy) > 0 {
+			c.warnings = append(c.warnings, fmt.Sprintf("flags that have no effect in mode %s: %s", mode, strings.Join(append(own, kubeProxy...), ", ")))
+		}
+	}
 	c.nkp = config.NewNkpConfiguration()
 	for _, field := range config.NkpFields() {
 		if flag := f.Lookup(field.Flag); flag != nil && flag.Value.String() != "" {

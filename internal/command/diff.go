@@ -115,8 +115,8 @@ func (s *settings) diff(ctx context.Context, stderr io.Writer) (string, error) {
 		return "", err
 	}
 	if !s.namesSource() {
-		if _, told := s.cfg.explicit["hns-take-over"]; told {
-			return "", errors.New("--hns-take-over needs --kubeconfig or --manifests: a running agent compares by its own settings")
+		if err := s.cfg.checkAgent(); err != nil {
+			return "", err
 		}
 		text, err := agent.NewCaller(s.Socket).Diff(ctx)
 		if err != nil {

@@ -89,15 +89,26 @@ func (s *settings) choose(ctx context.Context, wait time.Duration, log *slog.Log
 // chooseNow decides on the data plane for a command, without waiting. Where Open vSwitch is installed and does not
 // answer, that is an error: what the agent does there depends on the answer.
 func (s *settings) chooseNow(ctx context.Context) (c choice, sw *ovsdb.Switch, err error) {
-	if last := s.LastModes(); len(last) > 0 && (last[0] == agent.ModeNFTables || last[0] == agent.ModeIPTables) {
-		if _, ok, _ := s.given(); !ok {
-			return choice{mode: last[0], reason: "the agent's choice"}, nil, nil
+	_, given, _ := s.given()
+	last := s.LastModes()
+	if !given && len(last) > 0 && (last[0] == agent.ModeNFTables || last[0] == agent.ModeIPTables) {
+		c = choice{mode: last[0], reason: "the agent's choice"}
+	} else {
+		var absent []error
+		if !s.meansBridge() {
+			absent = append(absent, ovsdb.ErrNoBridge)
+		}
+		c, err = s.decide(ctx, func() (db *ovsdb.Client, err error) {
+			db, sw, err = s.connectDB(ctx)
+			return db, err
+		}, absent...)
+	}
+
+	if _, told := s.cfg.explicit["mode"]; err == nil && !told { // with --mode auto, the flags are those of many nodes
+		if err = s.cfg.checkMode(c.mode); err != nil {
+			c.close()
 		}
 	}
-	c, err = s.decide(ctx, func() (db *ovsdb.Client, err error) {
-		db, sw, err = s.connectDB(ctx)
-		return db, err
-	}, ovsdb.ErrNoBridge)
 	return c, sw, err
 }
 
@@ -177,6 +188,13 @@ func (s *settings) ovsInstalled() (dir string, ok bool) {
 	}
 	files, err := os.ReadDir(dir)
 	return dir, len(files) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist)
+}
+
+// meansBridge reports whether the command line names a bridge that has to exist: with --mode auto only where the last run had it.
+func (s *settings) meansBridge() bool {
+	_, named := s.cfg.explicit["bridge"]
+	_, told := s.cfg.explicit["mode"]
+	return named && (!told || slices.Contains(s.LastModes(), agent.ModeOVS))
 }
 
 // exists reports whether a file exists; if that cannot be determined, it counts as existing.

@@ -48,6 +48,9 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 	if s.AuditPeriod <= 0 {
 		return usageError("--audit-period must be above 0")
 	}
+	if err := s.cfg.checkMode(possible()...); err != nil {
+		return err
+	}
 	louder := newVerbosity(log.Handler())
 	log = slog.New(louder)
 	source, kind, err := s.source()

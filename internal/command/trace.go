@@ -157,6 +157,9 @@ func (s *settings) trace(ctx context.Context, ask trace.Request, ends *trace.End
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	if !s.namesSource() {
+		if err := s.cfg.checkAgent(); err != nil {
+			return nil, err
+		}
 		r, err := agent.NewCaller(s.Socket).Trace(ctx, ask)
 		if err != nil {
 			return nil, needsAgent(err)

@@ -379,7 +379,7 @@ func TestBrokenSituations(t *testing.T) {
 				s.Spec.Ports[0].TargetPort.IntVal = 8080
 			})
 			c.put(web, slice(web, 8080, at(c.pods[0].IP4)))
-			c.runWith(append([]string{"--ovs-wait", "10s"}, b.flags...)...)
+			c.runWith(b.flags...)
 			c.settle()
 			c.ask(t, aPod(c), "tcp", "40.0.0.1:80", c.pods[0].Name)
 			b.breaks(t, c, web)
@@ -440,7 +440,7 @@ func (b *broken) check(t *testing.T, c *cluster, again func()) {
 	t.Helper()
 	trace := []string{"trace", "--from", b.from(c).IP(testbed.NodeIP4).String(), "--to", b.to}
 	if b.live {
-		trace = append(trace, "--live", "--ovsdb", c.DB(), "--bridge", c.Bridge)
+		trace = append(trace, "--live")
 	}
 	for _, q := range []struct {
 		want string

@@ -71,7 +71,7 @@ func oneService(t *testing.T) *cluster {
 	c.servePods(t)
 	web := service("web", "40.0.0.1", exposed(30080))
 	c.put(web, slice(web, 8080, at(c.pods[0].IP4), at(c.remotes[0].IP4)))
-	c.runWith("--ovs-wait", "10s", "--audit-period", "1h")
+	c.runWith("--audit-period", "1h")
 	c.settle()
 	return c
 }
@@ -211,7 +211,7 @@ func TestForeignFlowAmongPins(t *testing.T) {
 	c.servePods(t)
 	web := service("web", "40.0.0.1", affinity(600))
 	c.put(web, slice(web, 8080, at(c.pods[0].IP4), at(c.remotes[0].IP4)))
-	c.runWith("--ovs-wait", "10s", "--audit-period", "2s")
+	c.runWith("--audit-period", "2s")
 	c.settle()
 	client := aPod(c)
 	_, err := client.Ask(c.ctx, "tcp", "40.0.0.1:80")

@@ -142,8 +142,17 @@ func (c *cluster) write() {
 
 // common are the flags that every command shares here.
 func (c *cluster) common() []string {
-	return append([]string{"--manifests", c.manifest, "--ovsdb", c.DB(), "--bridge", c.Bridge, "--hostname-override", nodeName,
-		"--cluster-cidr", "10.0.0.0/16,fd00:a::/64,fd00:b::/64"}, c.flags...)
+	flags := []string{"--manifests", c.manifest, "--hostname-override", nodeName, "--cluster-cidr", "10.0.0.0/16,fd00:a::/64,fd00:b::/64"}
+	if c.bridged() {
+		flags = append(flags, "--ovsdb", c.DB(), "--bridge", c.Bridge)
+	}
+	return append(flags, c.flags...)
+}
+
+// bridged reports whether --mode is not that of a node without a bridge.
+func (c *cluster) bridged() bool {
+	i := slices.Index(c.flags, "--mode")
+	return i < 0 || c.flags[i+1] == "ovs" || c.flags[i+1] == "auto"
 }
 
 func (c *cluster) socket() string { return filepath.Join(c.RunDir, "nkp.sock") }
@@ -154,13 +163,17 @@ func (c *cluster) home() *testbed.Host { return cmp.Or(c.runsOn, c.Node) }
 // run starts nkp on the node.
 func (c *cluster) run() {
 	c.t.Helper()
-	c.runWith("--ovs-wait", "10s")
+	c.runWith()
 }
 
 // runWith starts nkp on the node with further flags of `nkp run`.
 func (c *cluster) runWith(flags ...string) {
 	c.t.Helper()
-	c.launch(append([]string{"run", "--socket", c.socket(), "--log-level", "debug"}, append(flags, c.common()...)...)...)
+	args := []string{"run", "--socket", c.socket(), "--log-level", "debug"}
+	if c.bridged() {
+		args = append(args, "--ovs-wait", "10s")
+	}
+	c.launch(slices.Concat(args, flags, c.common())...)
 }
 
 // launch starts nkp on the node with these arguments and no others.

@@ -28,23 +28,23 @@ func TestListens(t *testing.T) {
 	quiet := []string{"--healthz-bind-address", "", "--metrics-bind-address", "", "--socket", ""}
 	outside := testbed.Options{NodeOutside: true}
 	for _, tc := range []struct {
-		name  string
-		bed   testbed.Options
-		flags []string
-		off   bool
+		name        string
+		bed         testbed.Options
+		mode, flags []string
+		off         bool
 	}{
-		{"ovs", testbed.Options{}, nil, false},
-		{"iptables", outside, []string{"--mode", "iptables"}, false},
-		{"ovs, iptables for the node's own traffic", outside, []string{"--mode", "ovs", "--host-traffic", "iptables"}, false},
-		{"ovs, with profiling", testbed.Options{}, []string{"--mode", "ovs", "--profiling"}, false},
-		{"iptables, all off", outside, append([]string{"--mode", "iptables"}, quiet...), true},
-		{"ovs, all off", testbed.Options{}, append([]string{"--mode", "ovs"}, quiet...), true},
+		{"ovs", testbed.Options{}, nil, nil, false},
+		{"iptables", outside, []string{"--mode", "iptables"}, nil, false},
+		{"ovs, iptables for the node's own traffic", outside, []string{"--mode", "ovs", "--host-traffic", "iptables"}, nil, false},
+		{"ovs, with profiling", testbed.Options{}, []string{"--mode", "ovs"}, []string{"--profiling"}, false},
+		{"iptables, all off", outside, []string{"--mode", "iptables"}, quiet, true},
+		{"ovs, all off", testbed.Options{}, []string{"--mode", "ovs"}, quiet, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if tc.flags != nil {
+			if tc.mode != nil {
 				nightly.Only(t, "the usual mode is in the gate")
 			}
-			c := newCluster(t, tc.bed)
+			c := newCluster(t, tc.bed, tc.mode...)
 			c.servePods(t)
 			const check = 32100
 			s := service("web", "40.0.0.1", func(s *v1.Service) {
@@ -58,7 +58,7 @@ func TestListens(t *testing.T) {
 			socket := filepath.Join(dir, "nkp.sock")
 			func() {
 				defer syscall.Umask(syscall.Umask(0)) // the worst case: a new file is open to everybody unless its mode is given
-				c.runWith(append([]string{"--ovs-wait", "10s", "--socket", socket}, tc.flags...)...)
+				c.runWith(append([]string{"--socket", socket}, tc.flags...)...)
 			}()
 			var want []string
 			for _, where := range documented {

@@ -124,7 +124,7 @@ func TestMetrics(t *testing.T) {
 		web, local, empty := service("web", "40.0.0.1"), service("local", "40.0.0.2", internalLocal), service("empty", "40.0.0.3")
 		c.put(web, local, empty, slice(web, 8080, at(c.pods[1].IP4)), slice(local, 8080, at(c.remotes[0].IP4)))
 		c.servePods(t)
-		c.runWith("--ovs-wait", "10s", "--service-metrics")
+		c.runWith("--service-metrics")
 		c.settle()
 		before := c.scrapeUntil(map[string]float64{
 			`nkp_mode_info{mode="ovs"}`: 1, `nkp_channel_up`: 1, `nkp_channel_connections_total`: 1, `nkp_source_synced`: 1,
@@ -190,11 +190,10 @@ func TestMetrics(t *testing.T) {
 		}
 	})
 	t.Run("iptables", func(t *testing.T) {
-		c := newCluster(t, testbed.Options{NodeOutside: true})
-		c.Bridge = "br-none"
+		c := newCluster(t, testbed.Options{NodeOutside: true}, "--mode", "iptables")
 		web := service("web", "40.0.0.1")
 		c.put(web, slice(web, 8080, at(c.remotes[0].IP4)))
-		c.runWith("--mode", "iptables", "--service-metrics")
+		c.runWith("--service-metrics")
 		c.settle()
 		c.scrapeUntil(map[string]float64{
 			`nkp_mode_info{mode="iptables"}`: 1, `nkp_in_step{ip_family="IPv4"}`: 1, `nkp_service_ports{ip_family="IPv4"}`: 1,

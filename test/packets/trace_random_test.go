@@ -197,7 +197,7 @@ func TestTraceOfBrokenSwitches(t *testing.T) {
 func traceBroken(t *testing.T, rng *rand.Rand, rounds int, said map[string]int) {
 	c := newCluster(t, testbed.Options{Standalone: true}, "--service-cidr", serviceCIDRs, "--gateway-mac", testbed.GatewayMAC)
 	c.put(traceServices(c)...)
-	c.runWith("--ovs-wait", "10s", "--audit-period", "1h")
+	c.runWith("--audit-period", "1h")
 	c.settle()
 	c.servePods(t)
 	b := &breaker{cluster: c, t: t, rng: rng}

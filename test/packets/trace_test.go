@@ -90,7 +90,7 @@ var tracePlanes = map[string]struct {
 	options testbed.Options
 	flags   []string
 }{
-	"ovs":      {testbed.Options{}, nil},
+	"ovs":      {testbed.Options{}, []string{"--gateway-mac", testbed.GatewayMAC}},
 	"iptables": {testbed.Options{Plane: testbed.Linux}, []string{"--mode", "iptables"}},
 	"nftables": {testbed.Options{Plane: testbed.Linux}, []string{"--mode", "nftables"}},
 }
@@ -204,7 +204,7 @@ func TestTraceIn(t *testing.T) {
 // What trace says of a packet is what happens to it, in both data planes: the answer comes from one of the endpoints that
 // it names, with or without the client's address, or it is refused, or there is none. What is installed agrees.
 func TestTrace(t *testing.T) {
-	onTracePlanes(t, traceEverything, "--gateway-mac", testbed.GatewayMAC)
+	onTracePlanes(t, traceEverything)
 }
 
 // A client without a pin gets another endpoint a few seconds later, so that no verdict says drop where the one that is chosen now
@@ -539,7 +539,7 @@ func TestTraceOffline(t *testing.T) {
 		{[]string{"--from", "1.2.3.4", "--to", "[fd00::1]:80"}, 2, "one is IPv4, the other IPv6"},
 		{[]string{"--from", "1.2.3.4", "--to", "1.2.3.4:80", "--protocol", "icmp"}, 2, "tcp, udp or sctp"},
 		{[]string{"--from", "1.2.3.4", "--to", "1.2.3.4:80", "-o", "xml"}, 2, "text, json or yaml"},
-		{[]string{"--from", "1.2.3.4", "--to", "1.2.3.4:80", "--live", "--mode", "ovs", "--ovsdb", "unix:/nonexistent/db.sock"}, 1, "/nonexistent/db.sock"},
+		{[]string{"--manifests", samples, "--from", "1.2.3.4", "--to", "1.2.3.4:80", "--live", "--mode", "ovs", "--ovsdb", "unix:/nonexistent/db.sock"}, 1, "/nonexistent/db.sock"},
 	} {
 		stdout, stderr, status := c.try(with(tc.flags...)...)
 		if status != tc.status || !strings.Contains(stderr, tc.want) || strings.Count(stderr, "\n") != 1 || stdout != "" {

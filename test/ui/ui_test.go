@@ -60,8 +60,11 @@ func startNode(t *testing.T, plane testbed.Plane, flags ...string) *node {
 		harness.Must(t, err)
 	}
 	n.write(t, harness.OtherNode)
-	n.agent = harness.Start(t, n.Node, append([]string{n.bin, "run", "--socket", n.socket(), "--manifests", n.manifest, "--ovsdb", n.DB(), "--bridge", n.Bridge,
-		"--hostname-override", harness.NodeName, "--cluster-cidr", "10.0.0.0/16", "--service-cidr", "40.0.0.0/16", "--gateway-mac", testbed.GatewayMAC}, flags...)...)
+	if plane != testbed.Linux {
+		flags = append(flags, "--ovsdb", n.DB(), "--bridge", n.Bridge, "--gateway-mac", testbed.GatewayMAC)
+	}
+	n.agent = harness.Start(t, n.Node, append([]string{n.bin, "run", "--socket", n.socket(), "--manifests", n.manifest,
+		"--hostname-override", harness.NodeName, "--cluster-cidr", "10.0.0.0/16", "--service-cidr", "40.0.0.0/16"}, flags...)...)
 	harness.Must(t, harness.Await(wait.Limit, n.agent.Program, func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // then it asks again
 		defer cancel()
