@@ -43,7 +43,10 @@ func (s *Settings) compare(ctx context.Context, now *planes, m *k8s.Model, q tra
 		if err != nil {
 			return err
 		}
-		return sw.Compare(ctx, q, r)
+		if err := sw.Compare(ctx, q, r); err != nil {
+			return err
+		}
+		return s.CompareOwn(ctx, m, q, r)
 	case now.fallback != nil:
 		inForce := *s
 		inForce.Fallback, inForce.IPTablesBackend = now.fallback.Options()
@@ -161,22 +164,47 @@ func (s *Settings) CompareRules(ctx context.Context, mode Mode, scope serving.Sc
 	family := k8s.FamilyOf(q.To.Addr())
 	if mode == ModeNFTables {
 		o := s.NFTablesOptions(scope)
-		set := live.Tables{
-			Follow: func(p rules.Packet) ([]rules.Way, []string, error) { return nftables.Follow(ctx, family, p) },
-			Diff:   func() ([]string, error) { return nftables.DiffService(m, o, family, r.Port) },
-			Legacy: func(chains ...string) (string, map[string]map[string][]string, error) {
-				return iptables.LegacyRules(ctx, family, chains...)
-			},
-			Node: m.Node, Detector: m.Detector, PodDevice: o.PodDevice, Connections: kernelConnections(ctx, q),
+		set := tables(ctx, m, q)
+		set.Diff = func() ([]string, error) { return nftables.DiffService(m, o, family, r.Port) }
+		set.PodDevice, set.Connections = o.PodDevice, kernelConnections(ctx, q)
+		err := set.Compare(q, r)
+		if err == nil {
+			live.Routes(m.Node.Local, "", q, r)
 		}
-		return set.Compare(q, r)
+		return err
 	}
 	tables, err := iptables.ReadRules(ctx, s.IPTablesBackend, family)
 	if err != nil {
 		return err
 	}
 	set := live.Rules{Tables: tables, Node: m.Node, Detector: m.Detector, Connections: kernelConnections(ctx, q)}
-	return set.Compare(q, r)
+	if err = set.Compare(q, r); err == nil {
+		live.Routes(m.Node.Local, "", q, r)
+	}
+	return err
+}
+
+// tables returns the node's nftables of the question's family.
+func tables(ctx context.Context, m *k8s.Model, q trace.Question) live.Tables {
+	family := k8s.FamilyOf(q.To.Addr())
+	return live.Tables{
+		Follow: func(p rules.Packet) ([]rules.Way, []string, error) { return nftables.Follow(ctx, family, p) },
+		Legacy: func(chains ...string) (string, map[string]map[string][]string, error) {
+			return iptables.LegacyRules(ctx, family, chains...)
+		},
+		Node: m.Node, Detector: m.Detector,
+	}
+}
+
+// CompareOwn adds to r.Live, for a packet of the node's own processes, how the kernel sends it to the bridge, and what the node's rules
+// do with it and with its answer.
+func (s *Settings) CompareOwn(ctx context.Context, m *k8s.Model, q trace.Question, r *trace.Result) error {
+	if r.Source != k8s.ThisNode || q.In != "" || q.From.Addr().IsLoopback() {
+		return nil
+	}
+	live.Routes(m.Node.Local, s.Bridge, q, r)
+	set := tables(ctx, m, q)
+	return set.CompareOwn(s.Bridge, q, r)
 }
 
 // kernelConnections lists what the kernel tracks of the question's family.

@@ -47,7 +47,7 @@ func (p *planes) addOutcomes(ctx context.Context, list *ServiceList) {
 	}
 	each(func(s *ServiceInfo, e *EndpointInfo, at netip.AddrPort) {
 		e.Connections = outcomes[at]
-		if problem := outcomes[at].Problem(); problem != "" {
+		if problem := outcomes[at].Problem(time.Now()); problem != "" {
 			s.Problems = append(s.Problems, fmt.Sprintf("endpoint %s: %s", e.Address, problem))
 		}
 	})

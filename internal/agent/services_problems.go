@@ -67,13 +67,22 @@ func emptyProblems(m Mode, sp *k8s.ServicePort, why func() string) (out []string
 func (s *Settings) deadPorts(sw *ovsdb.Switch, node *k8s.Node, states []k8s.EndpointState) (out []string) {
 	for i := range states {
 		if e := &states[i]; sw != nil && e.Local && (e.InCluster || e.InLocal) {
-			if why := s.DeadPort(sw, node, e.Addr.Addr()); why != "" {
-				out = append(out, fmt.Sprintf("nothing reaches the local endpoint %s: %s", e.Addr, why))
-			}
-			for _, text := range s.LimitedPort(sw, e.Addr.Addr()) {
-				out = append(out, fmt.Sprintf("the port of the local endpoint %s: %s", e.Addr, text))
-			}
+			out = append(out, s.portProblems(sw, node, e.Addr.Addr(), "local endpoint "+e.Addr.String())...)
 		}
+	}
+	return out
+}
+
+// portProblems returns what the switch's database, and what ovs-vswitchd said last, have against the port of a pod of this node.
+func (s *Settings) portProblems(sw *ovsdb.Switch, node *k8s.Node, ip netip.Addr, pod string) (out []string) {
+	switch why, unknown := s.DeadPort(sw, node, ip); {
+	case unknown:
+		out = append(out, fmt.Sprintf("no port of bridge %s has the address of the %s in external_ids:ip_addresses: packets go to it only where the bridge has learned it", sw.Bridge, pod))
+	case why != "":
+		out = append(out, fmt.Sprintf("nothing reaches the %s: %s", pod, why))
+	}
+	for _, text := range s.LimitedPort(sw, ip) {
+		out = append(out, fmt.Sprintf("the port of the %s: %s", pod, text))
 	}
 	return out
 }

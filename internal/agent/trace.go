@@ -13,6 +13,7 @@ import (
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/trace"
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/ovsdb"
 )
 
 // serveTrace answers GET /v1/trace?from=…&to=…&protocol=…&in=…&live=…&reply=…, and POST by sending the packet as well.
@@ -54,6 +55,9 @@ func (a *Agent) trace(ctx context.Context, ask trace.Request, ends *trace.Ends) 
 	if !handed {
 		return nil, a.notSynced()
 	}
+	if ask.Live && now.bridge != nil {
+		now.bridge.Asked(ctx) // what switchNow has of ports is as new as this
+	}
 	pod, err := PodAddresses(ctx, now.switchNow(), a.source, ends.Pod)
 	if err != nil {
 		return nil, err
@@ -61,6 +65,7 @@ func (a *Agent) trace(ctx context.Context, ask trace.Request, ends *trace.Ends) 
 	var model k8s.Model
 	var q trace.Question
 	var unknown error
+	var doubts []string
 	err = a.ask(ctx, func() {
 		var names []string
 		if q, names, unknown = ends.Resolve(a.model, pod); unknown != nil {
@@ -82,19 +87,38 @@ func (a *Agent) trace(ctx context.Context, ask trace.Request, ends *trace.Ends) 
 		r.Steps = append(r.Steps, a.listeners(q, r)...)
 		if r.Verdict == trace.Deliver {
 			states := slices.DeleteFunc(a.tracker.EndpointStates(r.Port), func(e k8s.EndpointState) bool { return !slices.Contains(r.Endpoints, e.Addr.String()) })
-			r.Steps = append(r.Steps, a.set.deadPorts(now.switchNow(), &model.Node, states)...)
+			doubts = a.set.deadPorts(now.switchNow(), &model.Node, states)
 		}
+		doubts = append(doubts, a.set.clientPort(now.switchNow(), &model.Node, q, r)...)
+		r.Steps = append(r.Steps, doubts...)
 	})
 	if err = errors.Join(err, unknown); err != nil {
 		return nil, err
 	}
-	if ask.Live {
-		err = a.set.compare(ctx, &now, &model, q, r)
+	if !ask.Live {
+		return r, nil
+	}
+	err = a.set.compare(ctx, &now, &model, q, r)
+	for _, text := range doubts {
+		if err == nil {
+			r.Doubt(text)
+		}
 	}
 	if ask.Probe && err == nil {
 		err = a.set.probe(ctx, &now, &model, q, r)
 	}
 	return r, err
+}
+
+// clientPort returns what the switch has against the port of a client that is a pod of this node.
+func (s *Settings) clientPort(sw *ovsdb.Switch, node *k8s.Node, q trace.Question, r *trace.Result) []string {
+	if sw == nil || q.In != "" || !r.PodHere(node) {
+		return nil
+	}
+	if _, ok := sw.PortByIP(q.From.Addr()); !ok {
+		return nil
+	}
+	return s.portProblems(sw, node, q.From.Addr(), "client "+q.From.Addr().String())
 }
 
 // listeners names the processes of the node that listen where the packet goes, and do not get it.

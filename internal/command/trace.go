@@ -49,6 +49,8 @@ and the pods' range with --cluster-cidr. Otherwise it asks the running agent. No
 --live compares the answer with what is installed. On the bridge it asks ovs-vswitchd (ofproto/trace, over its control socket) what
 happens to the packet, for each endpoint, until the packet leaves the switch. With iptables it follows nkp's installed rules, with
 nftables the rules of all owners. It names flows and chains that drop or divert the packet, what is missing, and existing connections.
+Of a packet of the node's own it asks the kernel for the route, and for what the nftables of all owners do. A line "not known to arrive"
+names what else speaks against delivery: a port that is down, blocked or limited, connections that the endpoint has not answered.
 
 --probe also sends the packet and waits a second for what becomes of it. From a pod of this node the running agent has the bridge
 handle it as if it came by the pod's port; from this node it opens a socket. The answer goes to nkp, not to the pod; nkp resets a TCP
@@ -65,7 +67,7 @@ or not answered, by endpoint, or that no packet came. Ctrl-C ends it early. Writ
 Verdicts: deliver (to an endpoint), reject (refused with an answer), drop (in silence), untouched (nkp has nothing to do with it).
 The verdict of "live" in JSON can also be mixed (it depends on the endpoint) or uncertain (the packet leaves the switch, but it or
 its answer may not arrive).
-Exit status: 0 explained, 1 no answer, or what is installed (--live) or happened (--probe) does not agree, 2 usage.`,
+Exit status: 0 explained, 1 no answer, what is installed does not agree or the packet may not arrive (--live), or it did not (--probe), 2 usage.`,
 		Example: `  nkp trace --from 10.0.0.5 --to 10.96.0.10:53 --protocol udp
   nkp trace --from pod/default/client --to svc/default/web:http --live
   nkp trace --from pod/default/client --to svc/default/web:http --live --reply
@@ -290,7 +292,10 @@ func (s *settings) compareBridge(ctx context.Context, sw *ovsdb.Switch, model *k
 		d, err := s.Compare(ctx, conn, sw, compiler)
 		return agent.LiveDifferences(&d), err
 	}
-	return ls.Compare(ctx, q, r)
+	if err := ls.Compare(ctx, q, r); err != nil {
+		return err
+	}
+	return s.CompareOwn(ctx, model, q, r)
 }
 
 // print prints the answer. If the installed rules or the probe do not agree, the exit status is 1.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 const dump = `tcp,orig=(src=10.0.0.12,dst=40.0.0.2,sport=40356,dport=80),reply=(src=10.0.1.11,dst=10.0.0.12,sport=8080,dport=40356),zone=1001,mark=733277697,protoinfo=(state=TIME_WAIT)
@@ -65,10 +66,10 @@ tcp,orig=(src=10.0.0.12,dst=40.0.0.5,sport=5,dport=80),reply=(src=10.0.0.11,dst=
 func TestOutcomesProblem(t *testing.T) {
 	for o, want := range map[Outcomes]string{
 		{}: "", {Answered: 7}: "", {Answered: 100, Unanswered: 4}: "",
-		{Answered: 90, Unanswered: 4, Refused: 6}: "TCP connections in the conntrack table: 90 answered, 4 without answer, 6 refused",
-		{Unanswered: 1}: "TCP connections in the conntrack table: 0 answered, 1 without answer, 0 refused",
+		{Answered: 90, Unanswered: 4, Refused: 6}: "TCP connections in the conntrack table at 12:00:05Z, closed ones for half a minute: 90 answered, 4 without answer, 6 refused",
+		{Unanswered: 1}: "TCP connections in the conntrack table at 12:00:05Z, closed ones for half a minute: 0 answered, 1 without answer, 0 refused",
 	} {
-		if got := o.Problem(); got != want {
+		if got := o.Problem(time.Date(2026, 3, 1, 12, 0, 5, 0, time.UTC)); got != want {
 			t.Errorf("%+v: %q, want %q", o, got, want)
 		}
 	}

@@ -1,6 +1,9 @@
 package dpctl
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // Outcomes counts the TCP connections to an endpoint that a conntrack table holds, by what the endpoint did. Entries of closed
 // connections stay in the table for about half a minute.
@@ -32,11 +35,11 @@ func (o *Outcomes) String() string {
 // is unanswered for a round-trip time, and its entry stays for much longer.
 const failingPart = 5
 
-// Problem returns how many connections failed; "": none, or few.
-func (o *Outcomes) Problem() string {
+// Problem returns how many connections had failed when the table was read; "": none, or few.
+func (o *Outcomes) Problem(read time.Time) string {
 	failed := o.Unanswered + o.Refused
 	if failed == 0 || failed*100 < (failed+o.Answered)*failingPart {
 		return ""
 	}
-	return "TCP connections in the conntrack table: " + o.String()
+	return fmt.Sprintf("TCP connections in the conntrack table at %s, closed ones for half a minute: %s", read.UTC().Format(time.TimeOnly+"Z"), o)
 }

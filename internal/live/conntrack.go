@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/internal/trace"
@@ -17,15 +18,24 @@ func about(c *dpctl.Connection, q trace.Question) bool {
 		(q.From.Port() == 0 || c.Client.Port() == q.From.Port())
 }
 
-// those returns the connections listed by each for which want returns true.
-func those(each func(func(*dpctl.Connection) error) error, want func(*dpctl.Connection) bool) (list []dpctl.Connection, err error) {
+// those returns the connections listed by each that the question is about, and what the result's endpoints did with all clients'.
+func those(each func(func(*dpctl.Connection) error) error, q trace.Question, r *trace.Result) (
+	list []dpctl.Connection, outcomes map[netip.AddrPort]*dpctl.Outcomes, err error) {
+	outcomes = map[netip.AddrPort]*dpctl.Outcomes{}
+	for _, text := range r.Endpoints {
+		at, _ := netip.ParseAddrPort(text)
+		outcomes[at] = &dpctl.Outcomes{}
+	}
 	err = each(func(c *dpctl.Connection) error {
-		if want(c) {
+		if o := outcomes[c.Endpoint]; o != nil {
+			o.Add(c)
+		}
+		if about(c, q) {
 			list = append(list, *c)
 		}
 		return nil
 	})
-	return list, err
+	return list, outcomes, err
 }
 
 // noteMasquerade sets Seen to the address that the endpoints see. A translated connection has a second entry, with the same
@@ -70,20 +80,30 @@ func failingFirst(list []dpctl.Connection) {
 	})
 }
 
-// noteOutcomes adds a step for each candidate endpoint with many failed connections, from any client.
+// noteOutcomes adds a step and a doubt for each candidate endpoint with many failed connections, from any client.
 func noteOutcomes(l *trace.Live, r *trace.Result, outcomes map[netip.AddrPort]*dpctl.Outcomes) {
 	for _, text := range r.Endpoints {
 		at, _ := netip.ParseAddrPort(text)
-		if o := outcomes[at]; o != nil && o.Problem() != "" {
-			l.Step("endpoint %s: %s", at, o.Problem())
+		if o := outcomes[at]; o != nil && o.Problem(time.Now()) != "" {
+			l.Step("endpoint %s: %s", at, o.Problem(time.Now()))
+			if r.Verdict == trace.Deliver {
+				l.Doubt("endpoint %s: %s", at, o.Problem(time.Now()))
+			}
 		}
 	}
 }
 
-// noteConnections adds a step for each connection that exists already: where it goes.
+// noteConnections adds a step for each connection that exists already: where it goes. It adds a doubt if an endpoint answered none of
+// the client's.
 func noteConnections(l *trace.Live, q trace.Question, r *trace.Result, list []dpctl.Connection) {
 	failingFirst(list)
 	n := 0
+	answered := map[netip.AddrPort]bool{}
+	for i := range list {
+		if c := &list[i]; about(c, q) && outcomeOf(c) == trace.Answered {
+			answered[c.Endpoint] = true
+		}
+	}
 	for i := range list {
 		c := &list[i]
 		if !about(c, q) {
@@ -101,6 +121,10 @@ func noteConnections(l *trace.Live, q trace.Question, r *trace.Result, list []dp
 			still = "; it stays there although new connections do not go there any more"
 		}
 		still += answer(c)
+		if o := outcomeOf(c); r.Verdict == trace.Deliver && (o == trace.Unanswered || o == trace.Refused) && !answered[c.Endpoint] && contains(r.Endpoints, c.Endpoint) {
+			answered[c.Endpoint] = true // one is enough
+			l.Doubt("an existing connection (%s) to %s%s", c, c.Endpoint, answer(c))
+		}
 		if c.Endpoint == c.Frontend {
 			l.Step("an existing connection (%s): not translated, since it was opened%s", c, seen)
 			continue

@@ -17,8 +17,10 @@ import (
 type view struct {
 	*Switch
 	*trace.Live
-	r     *trace.Result
-	walks []*walk // at least one; those of all endpoints begin alike
+	r *trace.Result
+	// inPort is the number of the port by which the packet enters, or LOCAL.
+	inPort string
+	walks  []*walk // at least one; those of all endpoints begin alike
 	// differences are the switch's, before the packet was followed.
 	differences *Differences
 	// doubt is set if something may keep the packet, or its answer, from arriving, although the switch sends it out.
@@ -149,6 +151,10 @@ func (v *view) outcome(w *walk) (verdict trace.Verdict, why string) {
 		return trace.Drop, fmt.Sprintf("no flow of table %d matches", last.table)
 	case w.last.empty != 0:
 		return trace.Drop, fmt.Sprintf("group %d has no bucket, or one that does nothing", w.last.empty)
+	case w.last.skipped != "":
+		return trace.Drop, fmt.Sprintf("ovs-vswitchd says \"%s\" of the port in %s", w.last.skipped, last)
+	case len(last.actions) == 0:
+		return trace.Drop, fmt.Sprintf("ovs-vswitchd executes no action of the flow %s, as for a port that may not receive: look at port %s (ovs-ofctl mod-port, STP)", last.key(), v.inPort)
 	case last.normal():
 		return trace.Uncertain, "the switch has learned that the packet's Ethernet address is where it comes from"
 	case !ours:

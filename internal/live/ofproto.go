@@ -67,6 +67,7 @@ type pass struct {
 	first   int    // index of its first hit
 	actions string // of the datapath
 	bucket  bool   // a group chose a bucket, of which no action was seen yet
+	skipped string // ovs-vswitchd's words on an output that it has skipped, because of the port's state
 	empty   uint32 // a group without a bucket to choose, or whose bucket does nothing
 }
 
@@ -159,6 +160,8 @@ func (w *walk) step(line string, group uint32) {
 		if w.last.bucket {
 			w.last.empty, w.last.bucket = group, false
 		}
+	case strings.Contains(text, "skipping output") || strings.Contains(text, "Nonexistent output port"):
+		w.last.skipped = strings.TrimLeft(text, "-> ")
 	case strings.HasPrefix(text, "->"):
 	default:
 		w.last.bucket = false

@@ -81,11 +81,12 @@ func noteKernel(plane string, each func(func(*dpctl.Connection) error) error, q 
 	if each == nil {
 		return
 	}
-	list, err := those(each, func(c *dpctl.Connection) bool { return about(c, q) })
+	list, outcomes, err := those(each, q, r)
 	if err != nil && !errors.Is(err, conntrack.ErrInterrupted) { // nearly all of them were seen
 		r.Live.Step("existing connections cannot be looked up: %v", err)
 		return
 	}
+	noteOutcomes(r.Live, r, outcomes)
 	noteConnections(r.Live, q, r, list)
 	if r.Reply != nil {
 		noteReplies(r.Reply.Live, q, list)

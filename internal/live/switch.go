@@ -76,7 +76,7 @@ func (s *Switch) Compare(ctx context.Context, q trace.Question, r *trace.Result)
 	if err != nil {
 		return err
 	}
-	v := &view{Switch: s, Live: l, r: r, walks: walks, differences: d}
+	v := &view{Switch: s, Live: l, r: r, inPort: p.inPort, walks: walks, differences: d}
 	v.narrate(ctx)
 	if left > 0 {
 		l.Step("followed for %d values of the datapath's hash, of %d", len(walks), len(walks)+left)
@@ -191,20 +191,15 @@ func (s *Switch) connections(ctx context.Context, l *trace.Live, q trace.Questio
 	zone := func(zone uint16) func(func(*dpctl.Connection) error) error {
 		return func(do func(*dpctl.Connection) error) error { return each(ctx, zone, do) }
 	}
-	outcomes := map[netip.AddrPort]*dpctl.Outcomes{}
-	for _, text := range r.Endpoints {
-		at, _ := netip.ParseAddrPort(text)
-		outcomes[at] = &dpctl.Outcomes{}
-	}
-	list, err := those(zone(s.Config.Layout.ZoneDNAT), func(c *dpctl.Connection) bool {
-		if o := outcomes[c.Endpoint]; o != nil {
-			o.Add(c)
-		}
-		return about(c, q)
-	})
+	list, outcomes, err := those(zone(s.Config.Layout.ZoneDNAT), q, r)
 	if err == nil && len(list) > 0 {
 		var masqueraded []dpctl.Connection
-		masqueraded, err = those(zone(s.Config.Layout.ZoneSNAT), func(c *dpctl.Connection) bool { return c.Client.Addr() == q.From.Addr() })
+		err = zone(s.Config.Layout.ZoneSNAT)(func(c *dpctl.Connection) error {
+			if c.Client.Addr() == q.From.Addr() {
+				masqueraded = append(masqueraded, *c)
+			}
+			return nil
+		})
 		noteMasquerade(list, masqueraded)
 	}
 	if err != nil {

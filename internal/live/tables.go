@@ -2,6 +2,7 @@ package live
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -73,6 +74,53 @@ func (s *Tables) Compare(q trace.Question, r *trace.Result) error {
 	noteKernel("nftables", s.Connections, q, r)
 	if r.Verdict == trace.Deliver {
 		return s.answers(q, r, ways, doubted)
+	}
+	return nil
+}
+
+// CompareOwn adds to r.Live what the tables do with a packet of the node's own that a bridge translates, and with the answer, which comes
+// in by the bridge's device.
+func (s *Tables) CompareOwn(device string, q trace.Question, r *trace.Result) error {
+	p := s.packet(q, r)
+	answer := rules.Packet{Protocol: q.Protocol, From: q.To, To: client(q), Device: device, Local: s.Node.Local, Reply: &rules.Reply{Service: q.To}}
+	var out []rules.Way
+	for _, way := range []struct {
+		what, lost string
+		packet     rules.Packet
+	}{{"the packet leaves the node", "before the packet leaves the node", p}, {"the answer comes to the node", "of the answer", answer}} {
+		ways, steps, err := s.Follow(way.packet)
+		if err != nil {
+			r.Doubt(fmt.Sprintf("the node's nftables cannot be read: %v", err))
+			return nil
+		}
+		for _, step := range steps {
+			r.Live.Step("%s: %s", way.what, step)
+		}
+		for _, w := range ways {
+			switch {
+			case w.At != "":
+				r.Live.Differ("%s: %s %s", way.lost, w.At, whatEnds[w.Fate])
+			case w.Endpoint.IsValid() && way.packet.Reply == nil:
+				r.Live.Differ("%s the node's nftables translate its destination to %s", way.lost, w.Endpoint)
+			default:
+				continue
+			}
+			if r.Live.Verdict == trace.Deliver {
+				r.Live.Verdict = trace.Uncertain
+			}
+		}
+		if v := verdictOf(ways); v == trace.Drop || v == trace.Reject {
+			r.Live.Verdict = v
+		}
+		if way.packet.Reply == nil {
+			out = ways
+		}
+	}
+	verdict := r.Live.Verdict
+	if _, err := s.legacy(r.Live, q, &p, out); err != nil {
+		r.Doubt(fmt.Sprintf("the node's iptables (legacy) cannot be read: %v", err))
+	} else if verdict != trace.Deliver {
+		r.Live.Verdict = verdict
 	}
 	return nil
 }

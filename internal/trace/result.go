@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/nkp-proxy/nkp/k8s"
@@ -82,8 +83,10 @@ type Live struct {
 	Agrees bool `json:"agrees"`
 	// Verdict is what the installed rules do with the packet.
 	Verdict Verdict `json:"verdict"`
-	// Differences list where the two do not agree.
+	// Differences list where the two do not agree, and the Doubts.
 	Differences []string `json:"differences"`
+	// Doubts list what may keep the packet or its answer from arriving, whatever rules are installed, such as a port that is down.
+	Doubts []string `json:"doubts"`
 	// Steps are the packet's path through the installed rules.
 	Steps []string `json:"steps"`
 }
@@ -94,13 +97,34 @@ func (l *Live) Differ(format string, args ...any) {
 	l.Differences = append(l.Differences, fmt.Sprintf(format, args...))
 }
 
+// Doubt records what may keep the packet or its answer from arriving, whatever rules are installed.
+func (l *Live) Doubt(format string, args ...any) {
+	if text := fmt.Sprintf(format, args...); !slices.Contains(l.Doubts, text) {
+		l.Doubts = append(l.Doubts, text)
+		l.Differ("%s", text)
+	}
+	if l.Verdict == Deliver {
+		l.Verdict = Uncertain
+	}
+}
+
 // Step records a step of the packet's path through the installed rules.
 func (l *Live) Step(format string, args ...any) {
 	l.Steps = append(l.Steps, fmt.Sprintf(format, args...))
 }
 
 // NewLive returns a Live without anything in it: as long as nothing differs, it agrees.
-func NewLive() *Live { return &Live{Agrees: true, Differences: []string{}, Steps: []string{}} }
+func NewLive() *Live {
+	return &Live{Agrees: true, Differences: []string{}, Doubts: []string{}, Steps: []string{}}
+}
+
+// Doubt adds to Live.Doubts, of the packet and of its answer, as far as they were compared.
+func (r *Result) Doubt(text string) {
+	r.Live.Doubt("%s", text)
+	if r.Reply != nil && r.Reply.Live != nil {
+		r.Reply.Live.Doubt("%s", text)
+	}
+}
 
 // WriteJSON prints the result as `trace -o json` does.
 func (r *Result) WriteJSON(w io.Writer) error {
@@ -157,6 +181,12 @@ func writeVerdict(b *strings.Builder, steps []string, live *Live, what string, v
 		b.WriteString("what is installed agrees\n")
 	}
 	for _, d := range live.Differences {
+		if slices.Contains(live.Doubts, d) {
+			continue
+		}
 		fmt.Fprintf(b, "what is installed does not agree: %s\n", d)
+	}
+	for _, d := range live.Doubts {
+		fmt.Fprintf(b, "not known to arrive: %s\n", d)
 	}
 }

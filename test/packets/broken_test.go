@@ -241,8 +241,8 @@ func TestBrokenSituations(t *testing.T) {
 				must(t, err)
 			},
 			from: aPod, to: "40.0.0.1:80", err: testbed.ErrTimeout,
-			services: `PROBLEM: nothing reaches the local endpoint 10\.0\.0\.11:8080: no port of bridge br-int has its address\n`,
-			trace:    `nothing reaches the local endpoint 10\.0\.0\.11:8080: no port of bridge br-int has its address\n`,
+			services: `PROBLEM: no port of bridge br-int has the address of the local endpoint 10\.0\.0\.11:8080 in external_ids:ip_addresses: `,
+			trace:    `no port of bridge br-int has the address of the local endpoint 10\.0\.0\.11:8080 in external_ids:ip_addresses: `,
 		},
 		{
 			name: "device of an endpoint gone", kernel: true,
@@ -299,8 +299,8 @@ func TestBrokenSituations(t *testing.T) {
 				c.attempts(t)
 			},
 			from: aPod, to: "40.0.0.1:80", err: testbed.ErrRefused, live: true,
-			services: `PROBLEM: endpoint 10\.0\.0\.14:8080: TCP connections in the conntrack table: 0 answered, 0 without answer, [1-9]\d* refused\n`,
-			trace: `(?s)endpoint 10\.0\.0\.14:8080: TCP connections in the conntrack table: 0 answered, 0 without answer, [1-9]\d* refused\n` +
+			services: `PROBLEM: endpoint 10\.0\.0\.14:8080: TCP connections in the conntrack table at \d\d:\d\d:\d\dZ, closed ones for half a minute: 0 answered, 0 without answer, [1-9]\d* refused\n`,
+			trace: `(?s)endpoint 10\.0\.0\.14:8080: TCP connections in the conntrack table at \d\d:\d\d:\d\dZ, closed ones for half a minute: 0 answered, 0 without answer, [1-9]\d* refused\n` +
 				`.*an existing connection \(.*\): goes to 10\.0\.0\.14:8080 since it was opened; the endpoint refused it\n`,
 		},
 		{
@@ -313,8 +313,8 @@ func TestBrokenSituations(t *testing.T) {
 				c.attempts(t)
 			},
 			from: aPod, to: "40.0.0.1:80", err: testbed.ErrTimeout, live: true,
-			services: `PROBLEM: endpoint 10\.0\.1\.11:8080: TCP connections in the conntrack table: 0 answered, [1-9]\d* without answer, 0 refused\n`,
-			trace: `(?s)endpoint 10\.0\.1\.11:8080: TCP connections in the conntrack table: 0 answered, [1-9]\d* without answer, 0 refused\n` +
+			services: `PROBLEM: endpoint 10\.0\.1\.11:8080: TCP connections in the conntrack table at \d\d:\d\d:\d\dZ, closed ones for half a minute: 0 answered, [1-9]\d* without answer, 0 refused\n`,
+			trace: `(?s)endpoint 10\.0\.1\.11:8080: TCP connections in the conntrack table at \d\d:\d\d:\d\dZ, closed ones for half a minute: 0 answered, [1-9]\d* without answer, 0 refused\n` +
 				`[^\n]*an existing connection \([^\n]*, SYN_SENT\): goes to 10\.0\.1\.11:8080 since it was opened; the endpoint has not answered it\n`,
 		},
 		{

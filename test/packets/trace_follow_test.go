@@ -56,7 +56,8 @@ func TestTraceFollow(t *testing.T) {
 					Summary     []string
 				}
 			}
-			if status != 0 || json.Unmarshal([]byte(out), &r) != nil || r.Follow == nil {
+			failed := tc.outcome == "unanswered" || tc.outcome == "refused" // what an earlier look may have found
+			if status != 0 && !failed || json.Unmarshal([]byte(out), &r) != nil || r.Follow == nil {
 				t.Errorf("%s: %s%s", tc.to, out, errOut)
 				continue
 			}
@@ -76,7 +77,7 @@ func TestTraceFollow(t *testing.T) {
 			}
 		}
 		out, _, _ := c.nkp("services", "default/hole", "--socket", c.socket())
-		says(t, "services", out, `TCP connections in the conntrack table: 0 answered, [1-9]\d* without answer, 0 refused\n`)
+		says(t, "services", out, `TCP connections in the conntrack table at .*Z, closed ones for half a minute: 0 answered, [1-9]\d* without answer, 0 refused\n`)
 		out, _, status := c.nkp("trace", "--socket", c.socket(), "--from", client.IP4.String(), "--to", "40.0.0.1:80", "--live", "--follow=1s")
 		if status != 0 || !strings.Contains(out, "let the client try now\n\nno ") {
 			t.Errorf("as text: status %d\n%s", status, out)

@@ -92,7 +92,7 @@ function draw(r, base) {
   const timeline = (items, mark) => el("ol", { class: "steps" }, items.map((s, i) => el("li", { class: mark(s, i) }, breakable(s))));
   parts.push(el("div", { class: "columns" },
     el("div", {}, el("h2", {}, "What the Services say"), timeline(list(r.steps), () => "")),
-    live && el("div", {}, el("h2", {}, live.agrees ? "What is installed agrees" : "What is installed does not agree"),
+    live && el("div", {}, el("h2", {}, live.agrees ? "What is installed agrees" : list(live.doubts).length === differences.length ? "It may not arrive" : "What is installed does not agree"),
       differences.length > 0 && el("ul", { class: "problems boxed" }, differences.map((d) => el("li", {}, d))),
       timeline(steps, (s) => (/^dropped|not nkp's/.test(s) ? "bad" : "")))));
   return parts;

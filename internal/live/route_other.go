@@ -1,0 +1,11 @@
+//go:build !linux
+
+package live
+
+import (
+	"errors"
+	"net/netip"
+)
+
+// routeOf works on Linux only.
+func routeOf(_, _ netip.Addr) (string, error) { return "", errors.New("only Linux can be asked") }
