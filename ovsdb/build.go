@@ -89,7 +89,9 @@ func (b *builder) bridge(row bridgeRow, r rows) {
 		}
 	}
 	b.oneOwner()
-	b.oneVLAN()
+	b.oddPorts(func(p *Port) string { return fmt.Sprintf("tag %d and trunks %v", p.Tag, p.Trunks) },
+		"Port has %s, most pods' ports %s: NORMAL forwarding may keep it apart from them")
+	b.oddPorts(func(p *Port) string { return p.mtu }, "Interface.mtu is %s, most pods' ports %s: larger packets to it or from it get lost")
 	b.ovn = ovnEvidence(b.Switch, row, ports, interfaces)
 	slices.Sort(b.Warnings)
 	if more := len(b.Warnings) - maxWarnings; more > 0 {
@@ -138,6 +140,9 @@ func (b *builder) port(port portRow, i interfaceRow) {
 		Type:     i.Type,
 		Error:    value(i.Error),
 		LinkDown: i.Type == "" && value(i.LinkState) == "down",
+	}
+	if i.MTU != nil {
+		p.mtu = strconv.Itoa(*i.MTU)
 	}
 	if i.OFPort != nil {
 		p.OFPort = b.number(&p, *i.OFPort)
@@ -200,25 +205,24 @@ func (b *builder) mirror(m mirrorRow, output string) {
 	}
 }
 
-// oneVLAN notes the ports with addresses whose VLAN is not the one that more than half of them are in. Where pods are in several on purpose,
-// there is often no such VLAN.
-func (b *builder) oneVLAN() {
-	vlan := func(p *Port) string { return fmt.Sprintf("tag %d and trunks %v", p.Tag, p.Trunks) }
-	members, all, most := map[string]int{}, 0, ""
+// oddPorts notes the ports with addresses of which something is not what it is for more than half of them. Where pods are in several VLANs on
+// purpose, there is often no such VLAN. "" is not known.
+func (b *builder) oddPorts(of func(*Port) string, note string) {
+	count, all, most := map[string]int{}, 0, ""
 	for i := range b.Ports {
-		if p := &b.Ports[i]; len(p.IPs) > 0 {
+		if p := &b.Ports[i]; len(p.IPs) > 0 && of(p) != "" {
 			all++
-			if members[vlan(p)]++; members[vlan(p)] > members[most] {
-				most = vlan(p)
+			if count[of(p)]++; count[of(p)] > count[most] {
+				most = of(p)
 			}
 		}
 	}
-	if 2*members[most] <= all {
+	if 2*count[most] <= all {
 		return
 	}
 	for i := range b.Ports {
-		if p := &b.Ports[i]; len(p.IPs) > 0 && vlan(p) != most {
-			p.Limited = append(p.Limited, fmt.Sprintf("Port has %s, most pods' ports %s: NORMAL forwarding may keep it apart from them", vlan(p), most))
+		if p := &b.Ports[i]; len(p.IPs) > 0 && of(p) != "" && of(p) != most {
+			p.Limited = append(p.Limited, fmt.Sprintf(note, of(p), most))
 		}
 	}
 }

@@ -69,6 +69,7 @@ type interfaceRow struct {
 	LinkState   *string           `ovsdb:"link_state"`
 	AdminState  *string           `ovsdb:"admin_state"`
 	Policing    int               `ovsdb:"ingress_policing_rate"`
+	MTU         *int              `ovsdb:"mtu"`
 }
 
 const database = "Open_vSwitch"
@@ -95,7 +96,7 @@ func newMonitor() map[string]ovsdb.MonitorRequest {
 		"Bridge":     columns("name", "datapath_type", "datapath_id", "protocols", "fail_mode", "controller", "external_ids", "ports", "mirrors"),
 		"Port":       columns("name", "interfaces", "tag", "trunks", "vlan_mode", "external_ids", "qos", "status", "rstp_status"),
 		"Mirror":     columns("name", "select_all", "output_port"),
-		"Interface":  columns("name", "type", "ofport", "mac_in_use", "external_ids", "error", "link_state", "admin_state", "ingress_policing_rate"),
+		"Interface":  columns("name", "type", "ofport", "mac_in_use", "external_ids", "error", "link_state", "admin_state", "ingress_policing_rate", "mtu"),
 	}
 }
 

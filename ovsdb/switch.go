@@ -101,6 +101,8 @@ type Port struct {
 	// Dead is why the switch passes nothing to the port or from it, Limited why it may keep some packets back: each names
 	// a column and its value.
 	Dead, Limited []string
+
+	mtu string // Interface.mtu; "": not known
 }
 
 // IsPod reports whether the port is known to lead to a pod.

@@ -1,9 +1,11 @@
 package live
 
 import (
+	"errors"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // routeOf returns the device by which the kernel sends packets of the node's own. from may be the zero Addr.
@@ -13,6 +15,9 @@ func routeOf(from, to netip.Addr) (device string, err error) {
 		o.SrcAddr = from.AsSlice()
 	}
 	routes, err := netlink.RouteGetWithOptions(to.AsSlice(), &o)
+	if errors.Is(err, unix.EINVAL) {
+		err = errors.New("a blackhole route")
+	}
 	if err != nil {
 		return "", err
 	}

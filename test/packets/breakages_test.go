@@ -1,0 +1,373 @@
+//go:build linux
+
+package packets
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nkp-proxy/nkp/test/harness"
+	"github.com/nkp-proxy/nkp/test/nightly"
+	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
+)
+
+// breakage is a row of the runbook's table: what is broken around default/web at 40.0.0.1:80, which a pod or the node asks, and whose
+// endpoint is the pod with the port pod-11.
+type breakage struct {
+	name string
+	// does breaks it. again: nkp mends it by itself after some seconds, so that it is done before each look.
+	does  func(c *cluster, t *testing.T)
+	again bool
+	// works: the connection is answered nevertheless, as are others' before it.
+	works bool
+	// either: whether it is answered depends on ARP entries of the pods.
+	either bool
+	from   func(c *cluster) *testbed.Host // nil: aPod
+	// gone: nobody can be asked by the socket.
+	gone    bool
+	options testbed.Options
+	flags   []string // of the agent
+	gate    bool     // it is tried in the gate, too
+	// What a command must say, as a regular expression; "" where it has nothing to say. One names the cause, unless unnamed has the reason why
+	// none can.
+	status, services, trace, diff string
+	unnamed                       string
+}
+
+// node is the node, as a client.
+func node(c *cluster) *testbed.Host { return c.Node }
+
+// in returns a breakage that runs a command in a host's network namespace.
+func in(host func(c *cluster) *testbed.Host, argv ...string) func(*cluster, *testing.T) {
+	return func(c *cluster, t *testing.T) {
+		_, err := host(c).Exec(c.ctx, argv...)
+		must(t, err)
+	}
+}
+
+func endpoint(c *cluster) *testbed.Host { return c.pods[0].Host }
+
+// vsctl returns a breakage of Open vSwitch's database; ofctl and appctl return others.
+func vsctl(args ...string) func(*cluster, *testing.T) {
+	return func(c *cluster, t *testing.T) { _, err := c.Vsctl(args...); must(t, err) }
+}
+
+func ofctl(args ...string) func(*cluster, *testing.T) {
+	return func(c *cluster, t *testing.T) { _, err := c.Ofctl(args...); must(t, err) }
+}
+
+const unanswered = `endpoint 10\.0\.0\.11:8080: TCP connections in the conntrack table at .*: \d+ answered, [1-9]\d* without answer`
+
+var breakages = []breakage{
+	{name: "VLAN tag on the endpoint's port", gate: true, does: vsctl("set", "Port", "pod-11", "tag=7"),
+		status: `pod-11: Port has tag 7`, services: `Port has tag 7`, trace: `not known to arrive: .*Port has tag 7`},
+	{name: "mirror to the endpoint's port", either: true, does: vsctl("--", "--id=@p", "get", "Port", "pod-11", "--", "--id=@m", "create", "Mirror", "name=m0",
+		"select-all=true", "output-port=@p", "--", "set", "Bridge", "br-int", "mirrors=@m"),
+		status: `Mirror\.output_port of m0`, services: `Mirror\.output_port of m0`, trace: `not known to arrive: .*Mirror\.output_port of m0`},
+	{name: "policing of the endpoint's port", does: vsctl("set", "Interface", "pod-11", "ingress_policing_rate=1", "ingress_policing_burst=1"),
+		status: `ingress_policing_rate is 1 kbit`, services: `ingress_policing_rate is 1 kbit`, trace: `not known to arrive: .*ingress_policing_rate`, works: true},
+	{name: "wrong ip_addresses", does: vsctl("set", "Interface", "pod-11", `external_ids:ip_addresses="10.0.0.99"`),
+		services: `no port of bridge br-int has the address of the local endpoint 10\.0\.0\.11:8080`, trace: `no port of bridge br-int has the address`, works: true},
+	{name: "the same ip_addresses at two ports", does: vsctl("set", "Interface", "pod-13", `external_ids:ip_addresses="10.0.0.11"`),
+		status: `ip_addresses of pod-13 has 10\.0\.0\.11, too`, services: `ip_addresses of pod-13 has`, trace: `not known to arrive: .*pod-13 has 10\.0\.0\.11, too`, works: true},
+	{name: "swapped ip_addresses", does: vsctl("set", "Interface", "pod-11", `external_ids:ip_addresses="10.0.0.13"`, "--", "set", "Interface", "pod-13",
+		`external_ids:ip_addresses="10.0.0.11"`), trace: unanswered, services: unanswered},
+	{name: "wrong MAC in the database", does: vsctl("set", "Interface", "pod-11", `external_ids:attached-mac="02:00:00:00:99:99"`),
+		status: `has learned 02:00:00:00:00:11 there`, services: `has learned 02:00:00:00:00:11`, trace: `not known to arrive: .*has learned 02:00:00:00:00:11`},
+	{name: "no route in the pod", gate: true, does: in(endpoint, "ip", "route", "flush", "table", "main"),
+		services: unanswered, trace: `not known to arrive: ` + unanswered},
+	{name: "no route in the node", from: node, does: in(node, "ip", "route", "replace", "blackhole", "40.0.0.1/32"),
+		trace: `not known to arrive: the node has no route to 40\.0\.0\.1 `},
+	{name: "a route of the node past the bridge", from: node, does: func(c *cluster, t *testing.T) {
+		in(node, "ip", "link", "add", "beside", "type", "veth", "peer", "name", "beyond")(c, t)
+		in(node, "ip", "link", "set", "beside", "up")(c, t)
+		in(node, "ip", "route", "replace", "40.0.0.1/32", "dev", "beside")(c, t)
+	}, trace: `not known to arrive: the node sends packets to 40\.0\.0\.1 by beside, not by bridge br-int`},
+	{name: "rp_filter in the pod", does: func(c *cluster, t *testing.T) {
+		in(endpoint, "ip", "link", "add", "beside", "type", "veth", "peer", "name", "beyond")(c, t)
+		in(endpoint, "ip", "link", "set", "beside", "up")(c, t)
+		in(endpoint, "ip", "route", "add", "10.0.0.12/32", "dev", "beside")(c, t)
+		in(endpoint, "sysctl", "-qw", "net.ipv4.conf.eth0.rp_filter=1")(c, t)
+	}, services: unanswered, trace: `not known to arrive: ` + unanswered},
+	{name: "MTU of the endpoint's port", does: in(node, "ip", "link", "set", "pod-11", "mtu", "600"), works: true,
+		status: `pod-11: Interface\.mtu is 600, most pods' ports 1500`, services: `Interface\.mtu is 600`, trace: `not known to arrive: .*Interface\.mtu is 600`},
+	{name: "deleted group", again: true, does: func(c *cluster, t *testing.T) {
+		c.put(slice(c.web(), 8080, at(c.pods[0].IP4), at(c.pods[2].IP4)))
+		c.settle()
+		ofctl("del-groups", "br-int")(c, t)
+	}, status: `repaired [1-9]`, works: true},
+	{name: "deleted meter", again: true, does: ofctl("del-meters", "br-int"), status: `repaired [1-9]`, works: true},
+	{name: "a table's flows deleted", again: true, does: ofctl("del-flows", "br-int", "table=30"), trace: `does not agree: `, status: `repaired [1-9]`, diff: `(?m)^\+ `, works: true},
+	{name: "another owner's drop", does: ofctl("add-flow", "br-int", "cookie=0x77,table=30,priority=65000,ip,actions=drop"),
+		status: `flows of other owners in nkp's tables: 1`, trace: `by another owner's flow: cookie=0x77`, diff: `^! another owner's flow`},
+	{name: "fail_mode secure", does: vsctl("set-fail-mode", "br-int", "secure"), works: true, unnamed: "it does no harm: nkp has a flow of its own for what is not for a Service"},
+	{name: "an unreachable controller, fail_mode standalone", options: testbed.Options{Standalone: true}, does: vsctl("set-controller", "br-int", "tcp:127.0.0.1:1", "--",
+		"set", "Controller", "br-int", "inactivity_probe=0"), status: `no controller serves it`, trace: `no controller serves it`, diff: `no controller serves it`},
+	{name: "OpenFlow 1.0 only", does: vsctl("set", "Bridge", "br-int", "protocols=OpenFlow10"), works: true, status: `OpenFlow15`, trace: `does not agree: `},
+	{name: "STP", does: vsctl("set", "Bridge", "br-int", "stp_enable=true"), status: `stp_state is (listening|learning)`, services: `stp_state`, trace: `not known to arrive: .*stp_state`},
+	{name: "no-forward", gate: true, does: ofctl("mod-port", "br-int", "11", "no-forward"), status: `pod-11: its OpenFlow configuration is no-forward`, services: `configuration is no-forward`,
+		trace: `ovs-vswitchd says "OFPPC_NO_FWD set, skipping output"`},
+	{name: "no-receive", does: ofctl("mod-port", "br-int", "11", "no-receive"), status: `pod-11: its OpenFlow configuration is no-receive`, services: `configuration is no-receive`, trace: `not known to arrive: .*no-receive`},
+	{name: "no-receive at the client", does: ofctl("mod-port", "br-int", "12", "no-receive"), status: `pod-12: its OpenFlow configuration is no-receive`, trace: `not known to arrive: .*client 10\.0\.0\.12: .*no-receive`},
+	{name: "flow table limit", does: func(c *cluster, t *testing.T) {
+		vsctl("--", "--id=@t", "create", "Flow_Table", "flow_limit=1", "overflow_policy=refuse", "--", "set", "Bridge", "br-int", "flow_tables:1=@t")(c, t)
+		web := service("more", "40.0.0.7")
+		c.put(web, slice(web, 8080, at(c.pods[0].IP4)))
+	}, status: `REFUSED|TABLE_FULL|table_full|refuses`, works: true},
+	{name: "timeouts of nkp's conntrack zones", does: vsctl("--", "--id=@d", "create", "Datapath", "datapath_version=0", "--", "set", "Open_vSwitch", ".", "datapaths:netdev=@d",
+		"--", "add-zone-tp", "netdev", "zone=1001", "tcp_established=1"), works: true,
+		unnamed: "nkp does not read timeout policies: `ovs-vsctl list-zone-tp netdev`"},
+	{name: "an endpoint without a pod", gate: true, does: func(c *cluster, t *testing.T) {
+		c.put(slice(c.web(), 8080, at(c.pods[0].IP4.Next().Next().Next().Next())))
+		c.settle()
+	}, services: `no port of bridge br-int has the address of the local endpoint 10\.0\.0\.15:8080`, trace: `not known to arrive: no port of bridge br-int has the address`},
+	{name: "a server on loopback only", gate: true, does: func(c *cluster, t *testing.T) {
+		p := c.idlePod(t)
+		l, err := p.Listen("127.0.0.1:8080")
+		must(t, err)
+		t.Cleanup(func() { l.Close() })
+		c.serveWebAt(t, p)
+	}, services: `, [1-9]\d* refused`, trace: `not known to arrive: .*, [1-9]\d* refused`},
+	{name: "a full accept queue", does: func(c *cluster, t *testing.T) {
+		p := c.idlePod(t)
+		must(t, p.Do(func() error { return fullQueue(t, p.IP4.As4()) }))
+		c.serveWebAt(t, p)
+	}, services: `[1-9]\d* without answer`, trace: `not known to arrive: .*[1-9]\d* without answer`},
+	{name: "the Service's old cluster IP", does: func(c *cluster, t *testing.T) {
+		c.remove(c.web())
+		web := service("web", "40.0.0.9")
+		c.put(web)
+		c.settle()
+	}, trace: `40\.0\.0\.1:80`},
+	{name: "checksum offload in the pod", does: in(endpoint, "ethtool", "-K", "eth0", "tx", "on"), services: unanswered, trace: `not known to arrive: ` + unanswered},
+	{name: "the endpoint's address moved to another port", does: func(c *cluster, t *testing.T) {
+		in(endpoint, "ip", "addr", "del", "10.0.0.11/24", "dev", "eth0")(c, t)
+		in(func(c *cluster) *testbed.Host { return c.pods[2].Host }, "ip", "addr", "add", "10.0.0.11/24", "dev", "eth0")(c, t)
+	}, services: unanswered, trace: `not known to arrive: ` + unanswered},
+	{name: "a drop in the node's nftables", gate: true, from: node, does: in(node, "nft", "add table inet fw; add chain inet fw out { type filter hook output priority 0; }; add rule inet fw out ip daddr 40.0.0.1 drop"),
+		trace: `before the packet leaves the node: table inet fw, chain out drops it`},
+	{name: "a drop of answers in the node's nftables", from: node, does: in(node, "nft", "add table inet fw; add chain inet fw in { type filter hook input priority 0; }; add rule inet fw in ip saddr 40.0.0.1 drop"),
+		trace: `of the answer: table inet fw, chain in drops it`},
+	{name: "a stopped agent", works: true, gone: true, does: func(c *cluster, t *testing.T) {
+		must(t, c.agent.Freeze())
+		t.Cleanup(func() { _ = c.agent.Thaw() })
+	}, status: `has not answered for 5s`, services: `has not answered for`, trace: `has not answered for`, diff: `has not answered for`},
+	{name: "a removed socket", works: true, gone: true, does: func(c *cluster, t *testing.T) { must(t, os.Remove(c.socket())) }, status: `no such file or directory`, trace: `no such file or directory`},
+	{name: "link of the endpoint down", does: in(endpoint, "ip", "link", "set", "eth0", "down"), status: `pod-11: .*down`, services: `nothing reaches`,
+		trace: `not known to arrive: nothing reaches the local endpoint`},
+	{name: "device of the endpoint's port off", does: in(node, "ip", "link", "set", "pod-11", "down"), status: `admin_state is down`, services: `admin_state is down`,
+		trace: `not known to arrive: nothing reaches the local endpoint`},
+	{name: "port of the endpoint deleted", does: vsctl("del-port", "br-int", "pod-11"), services: `no port of bridge`, trace: `not known to arrive: no port of bridge`},
+	{name: "conntrack zone full", does: func(c *cluster, t *testing.T) {
+		c.limitConntrack(t, "dpctl/ct-set-limits", "zone=1001,limit=1")
+		c.keepOpen(t, c.pods[2].Host, "40.0.0.1:80")
+	}, status: `zone 1001 1 of 1 entries: full`, trace: `zone 1001 1 of 1 entries: full`},
+}
+
+// web returns the Service default/web.
+func (c *cluster) web() *v1.Service { return c.objects[harness.Key(service("web", ""))].(*v1.Service) }
+
+// serveWebAt makes a pod the only endpoint of default/web.
+func (c *cluster) serveWebAt(t *testing.T, p *testbed.Pod) {
+	t.Helper()
+	c.put(slice(c.web(), 8080, at(p.IP4)))
+	c.settle()
+}
+
+// fullQueue listens at an address, port 8080, and fills the queue of connections that wait to be accepted.
+func fullQueue(t *testing.T, ip [4]byte) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	at := &unix.SockaddrInet4{Port: 8080, Addr: ip}
+	if err := unix.Bind(fd, at); err != nil {
+		return err
+	}
+	if err := unix.Listen(fd, 0); err != nil {
+		return err
+	}
+	conn, err := net.Dial("tcp", fmt.Sprintf("%v:8080", net.IP(ip[:]))) // a backlog of 0 takes one
+	if err == nil {
+		t.Cleanup(func() { conn.Close() })
+	}
+	return err
+}
+
+// The runbook's table: for each breakage, what the commands say is not false, and one of them names the cause. NKP_WRITE_RUNBOOK=1 writes the
+// table, which needs the night's rows.
+func TestBreakages(t *testing.T) {
+	if onKernelDatapath() {
+		t.Skip("the rows are of the userspace datapath")
+	}
+	named, all := 0, 0
+	var rows []string
+	for _, b := range breakages {
+		t.Run(b.name, func(t *testing.T) {
+			if !b.gate {
+				nightly.Only(t, "the gate has some of the rows")
+			}
+			rows = append(rows, b.try(t))
+			t.Log(rows[len(rows)-1])
+		})
+		if all++; b.unnamed == "" {
+			named++
+		}
+	}
+	if named*10 < all*9 {
+		t.Errorf("the cause of %d of %d breakages is named; want nine of ten", named, all)
+	}
+	writeRunbook(t, rows)
+}
+
+// try makes a row, and returns it as the runbook has it.
+func (b *breakage) try(t *testing.T) string {
+	c := newCluster(t, b.options, "--gateway-mac", testbed.GatewayMAC)
+	c.servePods(t)
+	web := service("web", "40.0.0.1", func(s *v1.Service) { s.Spec.Selector = map[string]string{"app": "web"} })
+	c.put(web, slice(web, 8080, at(c.pods[0].IP4)))
+	c.runWith(b.flags...)
+	c.settle()
+	from := aPod(c)
+	if b.from != nil {
+		from = b.from(c)
+	}
+	const to = "40.0.0.1:80"
+	c.ask(t, from, "tcp", to, c.pods[0].Name)
+	c.flush()
+	b.does(c, t)
+
+	cells := []string{b.name}
+	for _, q := range []struct {
+		want string
+		args []string
+	}{
+		{b.status, []string{"status"}},
+		{b.services, []string{"services", "default/web", "-o", "wide"}},
+		{b.trace, []string{"trace", "--live", "--from", from.IP(testbed.NodeIP4).String(), "--to", to}},
+		{b.diff, []string{"diff"}},
+	} {
+		want, out, status := regexp.MustCompile(q.want), "", 0
+		err := wait.Until(t.Context(), func() error {
+			if b.again {
+				b.does(c, t)
+			}
+			if b.from == nil { // the kernel may refuse the node's own
+				c.sends(t, from, "tcp", to)
+			}
+			stdout, stderr, s := c.nkp(append(q.args, "--socket", c.socket())...)
+			if out, status = stdout+stderr, s; !want.MatchString(out) {
+				return fmt.Errorf("it does not say %q", q.want)
+			}
+			return nil
+		})
+		t.Logf("nkp %s ends with %d\n%s", strings.Join(q.args, " "), status, out)
+		if err != nil {
+			t.Errorf("nkp %s: %v", strings.Join(q.args, " "), err)
+		}
+		if q.args[0] == "trace" && !b.works && !b.gone && (strings.Contains(out, "what is installed agrees") && strings.Contains(out, "verdict: deliver") || status == 0 && b.trace != "" && strings.Contains(b.trace, "not known")) {
+			t.Errorf("trace says that all is well, status %d:\n%s", status, out)
+		}
+		if b.works && strings.Contains(out, "nothing reaches") {
+			t.Errorf("nkp %s says that nothing reaches an endpoint that answers:\n%s", q.args[0], out)
+		}
+		cells = append(cells, b.cell(q.args[0], q.want, out))
+	}
+	if !b.again && !b.either {
+		b.judge(t, c, from, to)
+	}
+	if b.unnamed != "" {
+		cells[0] += " (" + b.unnamed + ")"
+	}
+	return "| " + strings.Join(cells, " | ") + " |"
+}
+
+// judge asks by a packet whether the connection works as the row says.
+func (b *breakage) judge(t *testing.T, c *cluster, from *testbed.Host, to string) {
+	o := testbed.AskOptions{}
+	if !b.works { // silence is what comes before so many answers to the same host's questions elsewhere
+		o.Until = func(context.Context) error {
+			for range 20 {
+				if _, err := c.Ofctl("dump-ports", c.Bridge); err != nil {
+					return nil
+				}
+			}
+			return nil
+		}
+	}
+	if _, err := from.AskWith(c.ctx, "tcp", to, o); (err == nil) != b.works {
+		t.Errorf("%s -> %s: %v; the row says that it works: %t", from.Name, to, err, b.works)
+	}
+}
+
+// What differs from run to run, and how the runbook has it.
+var variable = []struct {
+	is *regexp.Regexp
+	as string
+}{
+	{regexp.MustCompile(`\d\d\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ`), "2026-03-01T11:59:20Z"},
+	{regexp.MustCompile(`at \d\d:\d\d:\d\dZ`), "at 11:59:20Z"},
+	{regexp.MustCompile(`\d+ answered, \d+ without answer, \d+ refused`), "0 answered, … without answer or refused"},
+	{regexp.MustCompile(`cookie=0x6e6b70[0-9a-f]+`), "cookie=0x6e6b70…"},
+	{regexp.MustCompile(`/tmp/\S+/`), "/run/"},
+}
+
+// cell returns the line in which a command says what it must, cut to what a table can have.
+func (b *breakage) cell(command, want, out string) string {
+	line := ""
+	if want == "" {
+		if command != "trace" || b.gone {
+			return ""
+		}
+		want = `(?m)^verdict: `
+	}
+	if at := regexp.MustCompile(want).FindStringIndex(out); at != nil {
+		start := strings.LastIndexByte(out[:at[0]], '\n') + 1
+		line, _, _ = strings.Cut(out[start:], "\n")
+	}
+	for _, v := range variable {
+		line = v.is.ReplaceAllString(line, v.as)
+	}
+	line = strings.Join(strings.Fields(strings.TrimSpace(line)), " ")
+	if r := []rune(line); len(r) > 180 {
+		line = string(r[:180]) + "…"
+	}
+	return "`" + strings.ReplaceAll(line, "|", "/") + "`"
+}
+
+const (
+	runbook    = "../../docs/runbook.md"
+	tableBegin = "<!-- breakages: written by TestBreakages -->\n"
+	tableEnd   = "<!-- end of breakages -->\n"
+)
+
+// writeRunbook writes the table if it is asked to. Otherwise it sees that the table has all rows.
+func writeRunbook(t *testing.T, rows []string) {
+	text, err := os.ReadFile(runbook)
+	must(t, err)
+	before, rest, _ := strings.Cut(string(text), tableBegin)
+	table, after, found := strings.Cut(rest, tableEnd)
+	if !found {
+		t.Fatalf("%s has no table of breakages", runbook)
+	}
+	if os.Getenv("NKP_WRITE_RUNBOOK") != "" && len(rows) == len(breakages) && !t.Failed() {
+		head := "| What is broken | status | services | trace --live | diff |\n|---|---|---|---|---|\n"
+		must(t, os.WriteFile(runbook, []byte(before+tableBegin+head+strings.Join(rows, "\n")+"\n"+tableEnd+after), 0o644))
+		return
+	}
+	for _, b := range breakages {
+		if !strings.Contains(table, "| "+b.name+" ") {
+			t.Errorf("%s has no row %q: write it with NKP_NIGHTLY=1 NKP_WRITE_RUNBOOK=1", runbook, b.name)
+		}
+	}
+}
