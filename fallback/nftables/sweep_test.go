@@ -99,7 +99,7 @@ func TestChangesBetweenPortions(t *testing.T) {
 		"add element ip nkp cluster-ips { 40.1.200.1 }",
 		"add chain ip nkp stranger",
 		"flush chain ip nkp cluster-ip",
-		"flush set ip nkp node-ips",
+		"add element ip nkp node-ips { 1.2.3.4 }",
 	} {
 		if out, err := exec.Command("nft", strings.Fields(command)...).CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v: %s", command, err, out)

@@ -30,7 +30,7 @@ func TestFlagsOfModes(t *testing.T) {
 		limited[name] = "ovs nftables"
 	}
 	for name := range strings.FieldsSeq(`ovsdb bridge ca-cert certificate private-key any-certificate-name openflow configure-bridge ovs-wait uplink-port
-		gateway-mac ports hairpin-ip host-traffic reject-rate affinity-limit-node table-base next-table cookie-prefix group-base meter zone-dnat zone-snat`) {
+		gateway-mac ports hairpin-ip host-traffic reject-rate affinity-limit-node table-base next-table cookie-prefix group-base meter exit-register zone-dnat zone-snat`) {
 		limited[name] = "ovs"
 	}
 	s := newSettings()
@@ -58,7 +58,7 @@ func TestFlagsOfModes(t *testing.T) {
 // diff and trace without a source ask the agent, and take no flag for which it has no use: not one of all their flags.
 func TestFlagsForAnAgent(t *testing.T) {
 	for _, cmd := range []*cobra.Command{newDiff(), newTrace()} {
-		kept := strings.Fields("config socket output help from to protocol in live reply follow")
+		kept := strings.Fields("config socket output help from to protocol in live probe reply follow")
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
 			c := configuration{flags: cmd.Flags(), explicit: map[string]string{f.Name: ""}}
 			if err := c.checkAgent(); (err == nil) != slices.Contains(kept, f.Name) {
