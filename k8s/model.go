@@ -165,8 +165,8 @@ type ServicePort struct {
 }
 
 // EachRemoteEndpoint calls f for the address of each endpoint in force that runs elsewhere; for some twice.
-func (sp *ServicePort) EachRemoteEndpoint(f func(netip.Addr)) {
-	for _, set := range [][]Endpoint{sp.ClusterEndpoints, sp.LocalEndpoints} {
+func (s *ServicePort) EachRemoteEndpoint(f func(netip.Addr)) {
+	for _, set := range [][]Endpoint{s.ClusterEndpoints, s.LocalEndpoints} {
 		for _, e := range set {
 			if !e.Local {
 				f(e.Addr.Addr())
@@ -176,9 +176,9 @@ func (sp *ServicePort) EachRemoteEndpoint(f func(netip.Addr)) {
 }
 
 // EachExternalAddress calls f for the address of each frontend that is a load balancer's or an external IP.
-func (sp *ServicePort) EachExternalAddress(f func(netip.Addr)) {
-	for i := range sp.Frontends {
-		if fe := &sp.Frontends[i]; (fe.Type == ExternalIP || fe.Type == LoadBalancer) && fe.ShadowedBy == "" {
+func (s *ServicePort) EachExternalAddress(f func(netip.Addr)) {
+	for i := range s.Frontends {
+		if fe := &s.Frontends[i]; (fe.Type == ExternalIP || fe.Type == LoadBalancer) && fe.ShadowedBy == "" {
 			f(fe.Address)
 		}
 	}

@@ -135,11 +135,6 @@ func (t *Tracker) serviceCIDRs() []netip.Prefix {
 // loopback may be in --nodeport-addresses; the IPv6 loopback address never serves NodePorts.
 var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
-// restrictsNodePorts reports whether an option restricts NodePorts to some addresses of the node.
-func (t *Tracker) restrictsNodePorts() bool {
-	return len(t.opts.NodePortAddresses) > 0 || t.opts.NodePortPrimary
-}
-
 // nodePortIPs returns the addresses of a node that NodePorts of a family are restricted to; restricted is false if they are served at
 // every address.
 func (t *Tracker) nodePortIPs(n *Node, f Family) (ips []netip.Addr, restricted bool) {

@@ -37,7 +37,7 @@ type Options struct {
 	// IgnoreExternalIPs leaves out the externalIPs of Services (kube-proxy's gate AllowServiceExternalIPs, off).
 	IgnoreExternalIPs bool
 	// Cost returns a data plane's cost of a Service port; nil: there are no Limits.
-	Cost   func(*Size) int
+	Cost   func(*Size) int `json:"-"`
 	Limits Limits
 	// NotConsistent is why the data plane ignores AnnotationConsistent; "": it does not.
 	NotConsistent string
