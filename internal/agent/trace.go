@@ -95,13 +95,12 @@ func (a *Agent) trace(ctx context.Context, ask trace.Request, ends *trace.Ends) 
 	if err = errors.Join(err, unknown); err != nil {
 		return nil, err
 	}
-	if !ask.Live {
-		return r, nil
-	}
-	err = a.set.compare(ctx, &now, &model, q, r)
-	for _, text := range doubts {
-		if err == nil {
-			r.Doubt(text)
+	if ask.Live {
+		err = a.set.compare(ctx, &now, &model, q, r)
+		for _, text := range doubts {
+			if err == nil {
+				r.Doubt(text)
+			}
 		}
 	}
 	if ask.Probe && err == nil {
