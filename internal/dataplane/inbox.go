@@ -39,10 +39,10 @@ type Inbox struct {
 	families []k8s.Family
 	queued   func(...k8s.Family)
 
-	mu    sync.Mutex // protects all below, and orders the calls of queued and of WhileIdle's function
-	next  *Update    // nil: nothing is new
-	begun bool       // something has come in
-	portions
+	mu       sync.Mutex // protects all below, and orders the calls of queued and of WhileIdle's function
+	next     *Update    // nil: nothing is new
+	begun    bool       // something has come in
+	portions portions
 }
 
 // NewInbox returns an empty Inbox for Services of these families; none: all. queued is called with them for each update.
@@ -50,7 +50,7 @@ func NewInbox(queued func(...k8s.Family), families ...k8s.Family) *Inbox {
 	if len(families) == 0 {
 		families = Families
 	}
-	return &Inbox{Signal: NewSignal(), families: families, queued: queued, portions: portions{large: map[k8s.PortName]*k8s.ServicePort{}}}
+	return &Inbox{Signal: NewSignal(), families: families, queued: queued, portions: newPortions()}
 }
 
 // Put adds an update. It leaves out changes of other families than the Inbox's; if none are left, it does nothing.
@@ -96,7 +96,7 @@ func (in *Inbox) Take() *Update {
 		return nil
 	}
 	rest := u.Ports
-	if u.Ports = in.split(rest); len(rest) > 0 {
+	if u.Ports = in.portions.split(rest); len(rest) > 0 {
 		in.next = &Update{Facts: u.Facts, Arrived: u.Arrived,
 			Changes: k8s.Changes{Ports: rest, HealthChecks: map[k8s.ServiceName]*k8s.HealthCheck{}}}
 		in.Notify()

@@ -15,98 +15,117 @@ const Portion = 10_000
 
 // portions divides updates. It belongs to the Inbox, whose lock protects it.
 type portions struct {
-	taken  bool                              // the first update, which is not divided: a plane compares with all that is wanted
-	large  map[k8s.PortName]*k8s.ServicePort // of large Services, as they were taken last
+	begun  bool                              // the first update was taken, which is not divided: a plane compares with all that is wanted
+	taken  map[k8s.PortName]*k8s.ServicePort // what the plane has
+	passed map[k8s.PortName]int              // how often a large Service's port was left for those that cost less
 	waited bool                              // the last portion left all ports of large Services out
 }
 
-// split takes a portion from the ports of an update and returns it: all ports of small Services, and of large ones, the smallest first, up
-// to Portion. If there are small ones, they do not wait for any large one, but the next portion has some of each. A port waits for no other
-// whose former address it has.
+func newPortions() portions {
+	return portions{taken: map[k8s.PortName]*k8s.ServicePort{}, passed: map[k8s.PortName]int{}}
+}
+
+// split takes a portion from the ports of an update and returns it: all ports of small Services, and of large ones, up to Portion, those
+// that were left most often, then the smallest. If there are small ones, they do not wait for any large one, but the next portion has some
+// of each. Ports between which an address moves come together: no address has two owners, and none is without one in between.
 func (p *portions) split(ports map[k8s.PortName]*k8s.ServicePort) (portion map[k8s.PortName]*k8s.ServicePort) {
+	isLarge := func(sp *k8s.ServicePort) bool { return sp != nil && sp.ServiceCost > Portion }
 	var large []k8s.PortName
 	for n, sp := range ports {
-		if sp != nil && sp.ServiceCost > Portion || p.large[n] != nil {
+		if isLarge(sp) || isLarge(p.taken[n]) {
 			large = append(large, n)
 		}
 	}
-	if !p.taken || len(large) == 0 {
+	if !p.begun || len(large) == 0 {
 		return p.take(ports, slices.Collect(maps.Keys(ports)))
 	}
 	cost := func(n k8s.PortName) int {
 		c := 1
-		for _, sp := range []*k8s.ServicePort{ports[n], p.large[n]} {
+		for _, sp := range []*k8s.ServicePort{ports[n], p.taken[n]} {
 			if sp != nil {
 				c = max(c, sp.Cost)
 			}
 		}
 		return c
 	}
-	slices.SortFunc(large, func(a, b k8s.PortName) int { return cmp.Or(cmp.Compare(cost(a), cost(b)), a.Compare(b)) })
+	slices.SortFunc(large, func(a, b k8s.PortName) int {
+		return cmp.Or(cmp.Compare(p.passed[b], p.passed[a]), cmp.Compare(cost(a), cost(b)), a.Compare(b))
+	})
 	if p.waited = len(ports) > len(large) && !p.waited; !p.waited {
 		sum := cost(large[0])
 		large = large[1:]
 		for len(large) > 0 && sum+cost(large[0]) <= Portion {
 			sum, large = sum+cost(large[0]), large[1:]
 		}
+		for _, n := range large {
+			p.passed[n]++
+		}
 	}
 	later := make(map[k8s.PortName]bool, len(large))
 	for _, n := range large {
 		later[n] = true
 	}
-	return p.take(ports, p.withPredecessors(ports, later))
+	return p.take(ports, p.together(ports, later))
 }
 
-// withPredecessors returns the ports but those that may come later: those that give no address to one of the returned ones.
-func (p *portions) withPredecessors(ports map[k8s.PortName]*k8s.ServicePort, later map[k8s.PortName]bool) (names []k8s.PortName) {
+// together returns the ports but those that may come later: those that give no address to one of the returned ones, and get none of one.
+func (p *portions) together(ports map[k8s.PortName]*k8s.ServicePort, later map[k8s.PortName]bool) (names []k8s.PortName) {
 	type frontend struct {
 		netip.AddrPort
 		k8s.Protocol
 		k8s.Family
 	}
 	each := func(n k8s.PortName, sp *k8s.ServicePort, do func(frontend)) {
+		if sp == nil {
+			return
+		}
 		for i := range sp.Frontends {
 			if f := &sp.Frontends[i]; f.ShadowedBy == "" {
 				do(frontend{netip.AddrPortFrom(f.Address, f.Port), n.Protocol, n.Family})
 			}
 		}
-	}
-	had := map[frontend]k8s.PortName{}
-	for n := range later {
-		if sp := p.large[n]; sp != nil {
-			each(n, sp, func(f frontend) { had[f] = n })
+		if c := sp.Consistent; c != nil {
+			for _, e := range c.Serving() {
+				do(frontend{netip.AddrPortFrom(e.Addr.Addr(), c.Relay), n.Protocol, n.Family})
+			}
 		}
+	}
+	had, gets := map[frontend]k8s.PortName{}, map[frontend]k8s.PortName{}
+	for n := range later {
+		each(n, p.taken[n], func(f frontend) { had[f] = n })
+		each(n, ports[n], func(f frontend) { gets[f] = n })
 	}
 	for n := range ports {
 		if !later[n] {
 			names = append(names, n)
 		}
 	}
-	for i := 0; i < len(names); i++ {
-		if sp := ports[names[i]]; sp != nil && len(had) > 0 {
-			each(names[i], sp, func(f frontend) {
-				if n, ok := had[f]; ok && later[n] {
+	for i := 0; i < len(names) && len(later) > 0; i++ {
+		from := func(of map[frontend]k8s.PortName) func(frontend) {
+			return func(f frontend) {
+				if n := of[f]; later[n] {
 					delete(later, n)
 					names = append(names, n)
 				}
-			})
+			}
 		}
+		each(names[i], ports[names[i]], from(had))
+		each(names[i], p.taken[names[i]], from(gets))
 	}
 	return names
 }
 
-// take removes these ports from those of an update, and remembers those of large Services.
+// take removes these ports from those of an update, and remembers them.
 func (p *portions) take(ports map[k8s.PortName]*k8s.ServicePort, names []k8s.PortName) map[k8s.PortName]*k8s.ServicePort {
-	p.taken = true
+	p.begun = true
 	taken := make(map[k8s.PortName]*k8s.ServicePort, len(names))
 	for _, n := range names {
 		sp := ports[n]
 		taken[n] = sp
 		delete(ports, n)
-		if sp != nil && sp.ServiceCost > Portion {
-			p.large[n] = sp
-		} else {
-			delete(p.large, n)
+		delete(p.passed, n)
+		if p.taken[n] = sp; sp == nil {
+			delete(p.taken, n)
 		}
 	}
 	return taken

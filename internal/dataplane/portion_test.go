@@ -79,33 +79,59 @@ func TestSmallChangesHoldUpNoLargeService(t *testing.T) {
 	t.Error("not taken in three updates")
 }
 
-// Whatever is divided, addresses have one owner after each update, and all is as wanted in the end.
+// A large Service whose ports change all the time does not hold up a larger one for ever.
+func TestLargeServiceHoldsUpNoLargerOne(t *testing.T) {
+	in := begunInbox()
+	larger := portOf("larger", 0, 20_000, 20_000, 1)
+	put(in, larger)
+	for i := range 3 {
+		put(in, portOf("large", 0, 9_000, 18_000, 2+i))
+		if in.Take().Ports[larger.Name] != nil {
+			return
+		}
+	}
+	t.Error("not taken in three updates")
+}
+
+// Whatever is divided, addresses have one owner after each update, those that go from one to another have one all the time, and all is as
+// wanted in the end. Services grow and shrink while they get and lose addresses.
 func TestPortionsMoveAddresses(t *testing.T) {
 	r := rand.New(rand.NewPCG(nightly.Seed(t), 6))
 	for range nightly.Count(300, 20_000) {
 		in := begunInbox()
 		wanted, taken := map[k8s.PortName]*k8s.ServicePort{}, map[k8s.PortName]*k8s.ServicePort{}
+		owner := map[netip.Addr]k8s.PortName{}
 		apply := func() {
 			for n, sp := range in.Take().Ports {
 				if taken[n] = sp; sp == nil {
 					delete(taken, n)
 				}
 			}
-			owner := map[netip.Addr]k8s.PortName{}
+			now := map[netip.Addr]k8s.PortName{}
 			for n, sp := range taken {
 				at := sp.Frontends[0].Address
-				if o, ok := owner[at]; ok {
+				if o, ok := now[at]; ok {
 					t.Fatalf("%s belongs to %s and %s", at, o, n)
 				}
-				owner[at] = n
+				now[at] = n
 			}
+			for n, sp := range wanted {
+				if sp == nil {
+					continue
+				}
+				at := sp.Frontends[0].Address
+				if o, ok := owner[at]; ok && now[at] == (k8s.PortName{}) {
+					t.Fatalf("%s has left %s, and %s does not have it yet", at, o, n)
+				}
+			}
+			owner = now
 		}
 		for range 6 {
 			c := k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{}}
 			free := r.Perm(12)
 			for i := range 10 {
-				cost := []int{30, 30, 6000, 40_000}[i%4]
-				sp := portOf(fmt.Sprint("s", i), 0, cost, cost*(1+i%2), free[i])
+				cost := []int{30, 30, 6000, 40_000}[r.IntN(4)]
+				sp := portOf(fmt.Sprint("s", i), 0, cost, cost*(1+r.IntN(2)), free[i])
 				if c.Ports[sp.Name] = sp; r.IntN(5) == 0 {
 					c.Ports[sp.Name] = nil
 				}
