@@ -3,6 +3,7 @@ package k8s
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 )
@@ -217,51 +218,46 @@ func (t *Tracker) refuse(s *service, why string) {
 func (t *Tracker) refuseSums() {
 	limits, total := t.opts.Limits, t.budget.total
 	over := map[ServiceName]string{}
-	newest := map[string][]*service{} // of a namespace, as far as they are not refused
-	left := map[string]int{}
+	newest := map[string][]*service{} // of a namespace, the newest first once its first one is refused, as far as they are not refused
+	sorted := map[string]bool{}
+	for name, s := range t.services {
+		if s.cost > 0 {
+			newest[name.Namespace] = append(newest[name.Namespace], s)
+		}
+	}
+	left := maps.Clone(t.budget.byNamespace)
 	refuse := func(namespace, text string) {
-		if newest[namespace] == nil {
-			newest[namespace] = t.newestFirst(namespace)
+		if !sorted[namespace] {
+			sorted[namespace] = true
+			slices.SortFunc(newest[namespace], func(a, b *service) int {
+				return cmp.Or(b.def.created.Compare(a.def.created), b.name.Compare(a.name))
+			})
 		}
 		s := newest[namespace][0]
 		newest[namespace] = newest[namespace][1:]
 		total, left[namespace] = total-s.cost, left[namespace]-s.cost
 		over[s.name] = fmt.Sprintf(wouldTake, s.cost) + text
 	}
-	for namespace, cost := range t.budget.byNamespace {
-		for left[namespace] = cost; limits.Namespace > 0 && left[namespace] > limits.Namespace; {
+	for namespace := range left {
+		for limits.Namespace > 0 && left[namespace] > limits.Namespace {
 			refuse(namespace, fmt.Sprintf("the Services of namespace %s together may take %d (--cost-limit-namespace): "+
 				"of those that do not fit the newest are refused", namespace, limits.Namespace))
 		}
 	}
-	for limits.Node > 0 && total > limits.Node {
-		largest := ""
-		for namespace, cost := range left {
-			if most := left[largest]; cost > most || cost == most && namespace > largest {
-				largest = namespace
-			}
-		}
+	most := func(a, b string) int { return cmp.Or(cmp.Compare(left[b], left[a]), cmp.Compare(b, a)) }
+	for order := slices.SortedFunc(maps.Keys(left), most); limits.Node > 0 && total > limits.Node; {
+		largest, others := order[0], order[1:]
 		refuse(largest, fmt.Sprintf("all Services of the node together may take %d (--cost-limit-node): "+
 			"of those that do not fit the newest of the largest namespace, here %s, are refused", limits.Node, largest))
+		at, _ := slices.BinarySearchFunc(others, largest, most)
+		copy(order, others[:at])
+		order[at] = largest
 	}
 	t.budget.over = len(over) > 0
 	for name, s := range t.services {
 		s.overSum = over[name]
 		t.refuse(s, cmp.Or(s.tooLarge, s.overSum))
 	}
-}
-
-// newestFirst returns the Services of a namespace that cost something.
-func (t *Tracker) newestFirst(namespace string) (list []*service) {
-	for name, s := range t.services {
-		if name.Namespace == namespace && s.cost > 0 {
-			list = append(list, s)
-		}
-	}
-	slices.SortFunc(list, func(a, b *service) int {
-		return cmp.Or(b.def.created.Compare(a.def.created), b.name.Compare(a.name))
-	})
-	return list
 }
 
 // Refused returns the Services that are not served because of their cost, sorted.
