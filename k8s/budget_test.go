@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/shapes"
@@ -129,6 +132,30 @@ func TestRefusal(t *testing.T) {
 	tr.DeleteService("default", "web")
 	if m, _ = tr.Flush(); served(m, "rival") != 2 {
 		t.Errorf("the claims of a Service that is gone are left")
+	}
+}
+
+// The source ranges of a Service can get an address of the node after the Service: it is refused as after a restart.
+func TestLimitsFollowTheNode(t *testing.T) {
+	o := k8s.Options{NodeName: "n1", Limits: k8s.Limits{Service: 8}, Cost: func(z *k8s.Size) (n int) {
+		if z.OwnAddress {
+			n = 2
+		}
+		return n
+	}}
+	s := &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}}
+	s.Spec.ClusterIP, s.Spec.Ports = "10.96.0.1", []v1.ServicePort{{Port: 80}}
+	s.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24"}
+	n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	n.Status.Addresses = []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "192.0.2.1"}}
+	tr := k8s.NewTracker(o)
+	for _, object := range []k8s.Object{s, n} {
+		ref, _ := k8s.RefOf(object)
+		tr.Apply([]k8s.Change{{Op: k8s.Upsert, Ref: ref, Object: object}})
+		tr.Flush()
+	}
+	if len(tr.Refused()) != 1 {
+		t.Error("not refused")
 	}
 }
 

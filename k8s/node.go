@@ -198,7 +198,8 @@ func (t *Tracker) flushNode() (changed bool) {
 		}
 	}
 	moved := t.movesNodePorts(&before, &node)
-	if moved || before.Name != node.Name || before.Zone != node.Zone {
+	costs := t.opts.Cost != nil && !slices.Equal(before.IPs, node.IPs) // source ranges with a node's address cost more
+	if moved || costs || before.Name != node.Name || before.Zone != node.Zone {
 		for name, s := range t.services {
 			t.dirty[name] = struct{}{}
 			s.newDef = s.newDef || moved

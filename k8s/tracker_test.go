@@ -157,6 +157,14 @@ func TestIncremental(t *testing.T) {
 		{NodeName: "n2", Families: []Family{IPv4}, DetectLocal: DetectLocal{Mode: DetectByNodeCIDR}},
 		{NodeName: "n1", NodePortPrimary: true, LocalAddresses: []netip.Addr{netip.MustParseAddr("192.168.0.7")}},
 		{NodeName: "n1", NodePortPrimary: true, NodePortAddresses: []netip.Prefix{netip.MustParsePrefix("192.168.0.2/31"), netip.MustParsePrefix("127.0.0.0/8")}},
+		{NodeName: "n1", NodePortAddresses: []netip.Prefix{netip.MustParsePrefix("192.168.0.0/24")}, Limits: Limits{Service: 80, Namespace: 9, Node: 7},
+			Cost: func(z *Size) int {
+				n := z.Endpoints + z.Local + z.Frontends + z.Firewalled*z.Ranges + len(z.Weights) + len(z.LocalWeights) + z.ConsistentRanges
+				if z.OwnAddress {
+					n += 5
+				}
+				return n
+			}},
 		{},
 	} {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
@@ -210,9 +218,15 @@ func scratch(w *world, opts Options) *Model {
 	return m
 }
 
-// normal returns a model in which empty and nil lists look alike.
+// normal returns a model in which empty and nil lists look alike, without costs: a change of these alone is none.
 func normal(m *Model) Model {
 	n := *m
+	n.Ports = map[PortName]*ServicePort{}
+	for name, p := range m.Ports {
+		free := *p
+		free.Cost, free.ServiceCost = 0, 0
+		n.Ports[name] = &free
+	}
 	n.Warnings = append([]Warning{}, n.Warnings...)
 	n.ServiceCIDRs = append([]netip.Prefix{}, n.ServiceCIDRs...)
 	n.Node.IPs = append([]netip.Addr{}, n.Node.IPs...)
