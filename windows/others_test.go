@@ -400,3 +400,25 @@ func TestTakeOver(t *testing.T) {
 		}
 	}
 }
+
+// A large Service comes in portions: diff compares with all of them.
+func TestDiffWithAllPortions(t *testing.T) {
+	b := newBed(t, hns.NetworkOverlay, newest)
+	b.good()
+	b.simple("large", "10.99.0.1", "100.244.1.1")
+	b.simple("larger", "10.99.0.2", "100.244.1.1")
+	m, c := b.tracker.Flush()
+	for n, sp := range c.Ports {
+		costly := *sp
+		costly.Cost, costly.ServiceCost = dataplane.Portion, dataplane.Portion+1
+		c.Ports[n] = &costly
+	}
+	b.plane.Update(m, c)
+	text, err := b.plane.Diff(t.Context())
+	must(t, err)
+	for _, vip := range []string{"10.99.0.1", "10.99.0.2"} {
+		if !strings.Contains(text, vip) {
+			t.Errorf("no word of %s:\n%s", vip, text)
+		}
+	}
+}

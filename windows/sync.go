@@ -179,7 +179,11 @@ func (p *Plane) Diff(ctx context.Context) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
-	if !p.runner.TakeUpdates(&steps{Plane: p}) {
+	ready := p.runner.TakeUpdates(&steps{Plane: p})
+	for !p.runner.In.Idle() { // a large Service comes in portions
+		ready = p.runner.TakeUpdates(&steps{Plane: p})
+	}
+	if !ready {
 		return "", errUnknown
 	}
 	facts, err := p.observe(p.opts.now())

@@ -238,7 +238,7 @@ func (p *Plane) notInStep() string {
 		return p.notConnected().Error()
 	case p.prog.pending == nil:
 		return "the switch has not been read back yet"
-	case p.prog.unsent:
+	case p.prog.unsent || !p.in.Idle(): // a large Service comes in portions
 		return "not all changes are on the switch yet"
 	case len(p.prog.surplus) > 0:
 		return fmt.Sprintf("unwanted flows still to be deleted: %d", len(p.prog.surplus))

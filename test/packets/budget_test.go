@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nkp-proxy/nkp/internal/agent"
 )
 
 // A Service whose ports × addresses would be a million flows is refused by name; its neighbours, and nkp's memory, do not notice. It is
@@ -50,4 +52,32 @@ func TestLargeServiceIsRefused(t *testing.T) {
 	c.put(small, slice(small, 8080, at(c.pods[0].IP4)))
 	c.settle()
 	c.reachable(t, "40.0.0.2:80")
+}
+
+// A large Service comes in portions. Until the last one is on the switch, status does not say that it is in step.
+func TestInStepIsWithAllPortions(t *testing.T) {
+	c := start(t)
+	large := service("large", "40.0.0.2", func(s *v1.Service) {
+		s.Spec.Ports = nil
+		for i := range 60 {
+			s.Spec.Ports = append(s.Spec.Ports, v1.ServicePort{Name: fmt.Sprint("p", i), Port: int32(80 + i), Protocol: v1.ProtocolTCP})
+		}
+		for i := range 300 {
+			s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, vip(50, i))
+		}
+	})
+	c.settle()
+	before := c.status(t).Source.Revision
+	c.put(large)
+	var first agent.Status
+	c.eventually("a status in step", func() error {
+		if first = c.status(t); first.Source.Revision == before || !first.InStep {
+			return fmt.Errorf("revision %s, %d flows", first.Source.Revision, first.Flows)
+		}
+		return nil
+	})
+	c.settle()
+	if last := c.status(t); first.Flows < last.Flows {
+		t.Errorf("in step with %d flows of %d", first.Flows, last.Flows)
+	}
 }
