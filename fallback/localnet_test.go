@@ -315,6 +315,24 @@ func TestLocalnetOfFlushedTables(t *testing.T) {
 	})
 }
 
+// A namespace gets the number of one that is gone, and with it what nkp has recorded of that one: who has set route_localnet in this one is
+// another.
+func TestLocalnetOfAFormerNamespace(t *testing.T) {
+	eachPlane(t, func(t *testing.T, backend restore.Backend) {
+		b, _ := bed(t, testbed.Options{})
+		n := newIntruder(t, b)
+		n.set("1")
+		number, err := b.Node.Exec(t.Context(), "stat", "-L", "-c", "%i", "/proc/self/ns/net")
+		must(t, err)
+		must(t, os.MkdirAll("/run/nkp", 0o755))
+		must(t, os.WriteFile("/run/nkp/netns-"+strings.TrimSpace(number)+".route_localnet", []byte("1"), 0o600))
+		launch(t, b, defaults(backend)).ask(request{Op: "cleanup"})
+		if n.routes() != "1" {
+			t.Error("nkp has unset route_localnet, which it had not set")
+		}
+	})
+}
+
 // A process of the node is left alone at the loopback addresses at which no NodePort is served, whether its Service has endpoints or not.
 func TestProcessAtLoopback(t *testing.T) {
 	eachPlane(t, func(t *testing.T, backend restore.Backend) {

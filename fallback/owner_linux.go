@@ -63,6 +63,21 @@ func netnsFile(kind string) (string, error) {
 	return filepath.Join(lockDir, fmt.Sprintf("netns-%d.%s", ns.Sys().(*syscall.Stat_t).Ino, kind)), os.MkdirAll(lockDir, 0o755)
 }
 
+// netnsCookie returns a number that no other network namespace has until the machine restarts, unlike that in netnsFile, which the next
+// one gets; "" before Linux 5.14.
+func netnsCookie() string {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return ""
+	}
+	defer unix.Close(fd)
+	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprint(cookie)
+}
+
 // tryLock locks a file and writes into it who has it. If another process has it, it returns no file, and who that is.
 func tryLock(name string) (lock *os.File, who string, err error) {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)

@@ -37,11 +37,12 @@ func (RouteLocalnet) On() (bool, error) {
 // their tables.
 func (r RouteLocalnet) Recorded() bool {
 	file, err := netnsFile(localnetRecord)
+	var cookie []byte
 	if err == nil {
-		_, err = os.Stat(file)
+		cookie, err = os.ReadFile(file)
 	}
 	on, _ := r.On()
-	return on && err == nil
+	return on && err == nil && string(cookie) == netnsCookie()
 }
 
 // Disown forgets that nkp has set it: another program needs it from now on.
@@ -51,14 +52,14 @@ func (RouteLocalnet) Disown() {
 	}
 }
 
-// localnetRecord is the kind of the file that records that nkp has set route_localnet.
+// localnetRecord is the kind of the file that records that nkp has set route_localnet. In it is netnsCookie.
 const localnetRecord = "route_localnet"
 
 // Set writes the setting, and what Recorded says; where there can be no file, the planes' tables alone record it. The error is that of the
 // first file.
 func (r RouteLocalnet) Set(on bool) (err error) {
 	if record, noFile := netnsFile(localnetRecord); on && noFile == nil {
-		_ = os.WriteFile(record, nil, 0o600)
+		_ = os.WriteFile(record, []byte(netnsCookie()), 0o600)
 	}
 	defer func() {
 		if on == (err != nil) { // it is not set now

@@ -107,6 +107,10 @@ func (n *namespace) close() {
 		close(n.end)
 		<-n.fin
 		n.nl.Close()
+		var s unix.Stat_t
+		if unix.Fstat(int(n.fd), &s) == nil { // nkp's record of this namespace
+			_ = os.Remove(fmt.Sprintf("/run/nkp/netns-%d.route_localnet", s.Ino))
+		}
 		n.fd.Close()
 	})
 }
