@@ -111,6 +111,9 @@ type reading struct {
 // partSize is about how many flows, or groups, a part of a reading has: Open vSwitch and nkp take some milliseconds for them.
 const partSize = 1024
 
+// maxParts bounds the parts of one table: for each of them Open vSwitch looks at all flows of the table.
+const maxParts = 32
+
 // ownInParts reads nkp's own flows, those of large tables in parts by the low bits of their cookies.
 func (r *reading) ownInParts(ctx context.Context, c *Conn) error {
 	sizes, err := c.TableSizes(ctx)
@@ -118,11 +121,19 @@ func (r *reading) ownInParts(ctx context.Context, c *Conn) error {
 		return err
 	}
 	for t, n := range sizes {
-		if n == 0 {
+		own := uint64(n)
+		if n > partSize { // most of them may be others', or pins
+			counted, err := c.FlowCount(ctx, r.filter.Cookie, r.filter.CookieMask, uint8(t))
+			if err != nil {
+				return err
+			}
+			own = counted.Flows
+		}
+		if own == 0 {
 			continue
 		}
 		parts := uint64(1)
-		for parts*partSize < uint64(n) && r.filter.CookieMask&parts == 0 {
+		for parts*partSize < own && parts < maxParts && r.filter.CookieMask&parts == 0 {
 			parts *= 2
 		}
 		for i := range parts {
