@@ -224,7 +224,7 @@ func TestPage(t *testing.T) {
 	b.press("\r")
 	b.sees(".problems", "flows of other owners in nkp's tables: 1", "cookie=0x77")
 	b.sees(".cards", "Conntrack table", "OpenFlow", "connected", "Database", "answers")
-	b.sees("#state", "1 warning")
+	b.sees("#state", "2 warnings")
 	b.picture("node", ".cards")
 
 	// A narrow screen needs no scrolling to the side.
