@@ -401,9 +401,10 @@ func (b *builder) hairpin(pod netip.Addr) {
 	b.share(tableOutput, prioHairpin, 0, m, b.masqueradeAs(ip)...)
 }
 
-// routes adds the node's routes to table 30, for what the node sends to NextHopMAC and what others send to the node. The default routes
-// lead to the uplink. Other next hops may be behind any port: the bridge has learned which. It forwards what it would route as what LOCAL
-// sends: in its VLAN, and back to the port where it came from, too.
+// routes adds the node's routes to table 30, for what the node sends to NextHopMAC and what others send to the node.
+// The default routes lead to the uplink. Other next hops may be behind any port: the bridge has learned which, or the
+// flows of others know it. It forwards what it would route as what LOCAL sends: in its VLAN, and back to the port where
+// it came from, too.
 func (b *builder) routes() {
 	routes := slices.Clone(b.Routes)
 	for _, f := range families {
@@ -433,22 +434,31 @@ func (b *builder) routes() {
 			b.add(tableDeliver, priority, 0, m, flow.ClearInPort{}, flow.Output{Port: flow.PortLocal})
 			continue
 		}
-		out := b.Layout.forward()
+		sent := b.leave() // by the node itself, so that its Ethernet source and port are true
+		routed := sent
 		if r.Dst.Bits() == 0 && b.Uplink != 0 && !b.NodeVLAN {
-			out = flow.Output{Port: b.Uplink}
-		}
-		sent := []flow.Action{out} // by the node itself, so that its Ethernet source and port are true
-		if b.OthersDecide() {
-			sent = b.Layout.exit()
+			routed = []flow.Action{flow.Output{Port: b.Uplink}}
+			if !b.OthersDecide() {
+				sent = routed
+			}
 		}
 		b.add(tableDeliver, priority, 0, m, append([]flow.Action{setEth(flow.EthDst, r.MAC)}, sent...)...)
 		m.EthDst = b.NodeMAC
-		b.add(tableDeliver, priority, 0, m, setEth(flow.EthSrc, b.NodeMAC), setEth(flow.EthDst, r.MAC), flow.DecTTL{}, flow.FromLocal{}, out)
+		b.add(tableDeliver, priority, 0, m, append([]flow.Action{setEth(flow.EthSrc, b.NodeMAC), setEth(flow.EthDst, r.MAC), flow.DecTTL{},
+			flow.FromLocal{}}, routed...)...)
 	}
 }
 
 func setEth(f flow.Field, m flow.MAC) flow.Action {
 	return flow.SetField{Field: f, Value: m.Uint64(), Mask: 1<<48 - 1}
+}
+
+// leave returns the actions for packets of Services that leave as the bridge forwards.
+func (b *builder) leave() []flow.Action {
+	if b.OthersDecide() {
+		return b.Layout.exit()
+	}
+	return []flow.Action{b.Layout.forward()}
 }
 
 // deliver is table 30: the next hop of Service packets. Only they come here.
@@ -471,10 +481,7 @@ func (b *builder) deliver() {
 			b.add(tableDeliver, prioNodeVLAN, 0, flow.Match{Tagged: true, EthDst: b.NodeMAC}, flow.PopVLAN{}, b.resubmit(tableDeliver))
 		}
 	}
-	leave := []flow.Action{b.Layout.forward()}
-	if b.OthersDecide() {
-		leave = b.Layout.exit()
-	}
+	leave := b.leave()
 	// What leaves by a port directly is in no VLAN of the bridge's: a pod in one would leave it, with a tag of its own, or untagged for the
 	// native one. So such packets go on as the bridge forwards.
 	b.add(tableDeliver, prioVLAN, 0, flow.Match{Tagged: true}, leave...)

@@ -159,6 +159,31 @@ func TestOthersDecide(t *testing.T) {
 	}
 }
 
+// Where others decide, what nkp routes for the node by another next hop than the default route's goes on to their flows as the node's own
+// packets do: nkp does not forward by itself on a bridge that learns no MACs, and past a policy.
+func TestOthersSeeWhatIsRouted(t *testing.T) {
+	c := newCluster(t, testbed.Options{}, "--service-cidr", serviceCIDRs)
+	c.onLink()
+	denied, allowed := c.remotes[0], c.remotes[1]
+	c.exec(command{c.Node, "ip route add 10.0.1.0/24 via 172.16.0.3"}, command{c.Node, "ip -6 route add fd00:b::/64 via fd00:ac::3"})
+	c.addFlows(t,
+		"cookie=0x77,table=0,priority=0,actions=drop", "cookie=0x77,table=0,priority=10,arp,actions=ALL", "cookie=0x77,table=0,priority=10,icmp6,actions=ALL",
+		"cookie=0x77,table=0,priority=10,in_port=LOCAL,actions=output:1", "cookie=0x77,table=0,priority=10,in_port=1,dl_dst="+testbed.NodeMAC+",actions=LOCAL",
+		"cookie=0x77,table=0,priority=20,in_port=LOCAL,ip,nw_dst="+denied.IP4.String()+",actions=drop",
+		"cookie=0x77,table=0,priority=20,in_port=LOCAL,ipv6,ipv6_dst="+denied.IP6.String()+",actions=drop")
+	no, yes := reachEveryWay(denied.IP4, denied.IP6), reachEveryWay(allowed.IP4, allowed.IP6)
+	c.begin(yes.objects...)
+	c.answered(t, c.Remote, yes.outside, allowed.Name)
+	c.answered(t, c.Node, yes.own, allowed.Name)
+	c.remove(yes.objects...)
+	c.put(no.objects...)
+	c.settle()
+	for _, to := range no.outside {
+		proto, addr, _ := strings.Cut(to, " ")
+		c.unanswered(t, c.Remote, proto, addr, func() { t.Helper(); c.ask(t, c.Node, "tcp", hostPort(allowed.IP4, 8080), allowed.Name) })
+	}
+}
+
 // NKP_OTHERS_PACKETS is how many packets TestOthersDecideAtRandom compares.
 const othersPacketsVar = "NKP_OTHERS_PACKETS"
 
