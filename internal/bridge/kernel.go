@@ -122,14 +122,15 @@ func (k *kernel) station(link int, ip netip.Addr) flow.MAC {
 
 // stations returns routes to the stations that the node reaches over the bridge without a router.
 func (k *kernel) stations(cfg *pipeline.Config, sw *ovsdb.Switch, link int) (list []pipeline.Route) {
-	here := func(r node.Route) bool { return r.Link == link && !r.Via.IsValid() }
-	nets := slices.DeleteFunc(slices.Clone(k.network.Routes), func(r node.Route) bool { return !here(r) })
-	k.onLink = func(ip netip.Addr) (at node.Station, ok bool) {
-		if slices.ContainsFunc(nets, func(r node.Route) bool { return r.Dst.Contains(ip) }) && !slices.Contains(cfg.HairpinIPs, ip) {
-			r, _ := k.network.RouteTo(ip, routeProtocol)
-			return node.Station{Link: link, Addr: ip}, here(r)
+	var routes node.Longest[node.Route]
+	for _, r := range slices.Backward(k.network.Routes) { // of several to a prefix the kernel takes the first
+		if r.Protocol != routeProtocol {
+			routes.Put(r.Dst, r)
 		}
-		return at, false
+	}
+	k.onLink = func(ip netip.Addr) (at node.Station, ok bool) {
+		r, _ := routes.At(ip)
+		return node.Station{Link: link, Addr: ip}, r.Link == link && !r.Via.IsValid() && !slices.Contains(cfg.HairpinIPs, ip)
 	}
 	for at, n := range k.network.Neighbours {
 		mac, ip := flow.MAC(n.MAC), at.Addr
@@ -181,8 +182,12 @@ func (k *kernel) external(c *pipeline.Compiler, cfg *pipeline.Config) (list []ne
 func (k *kernel) needed(list []pipeline.Route) (some []pipeline.Route, more int) {
 	used := make([]bool, len(list))
 	slices.SortStableFunc(list, func(a, b pipeline.Route) int { return cmp.Compare(b.Dst.Bits(), a.Dst.Bits()) })
+	var at node.Longest[int]
+	for i, r := range list {
+		at.Put(r.Dst, i)
+	}
 	k.eachEndpoint(func(ip netip.Addr) {
-		if i := slices.IndexFunc(list, func(r pipeline.Route) bool { return r.Dst.Contains(ip) }); i >= 0 {
+		if i, ok := at.At(ip); ok {
 			used[i] = true
 		}
 	})
@@ -209,7 +214,7 @@ func (k *kernel) eachEndpoint(f func(netip.Addr)) {
 
 // distinct returns the routes, shorter prefixes first, without those whose next hop is the one that a shorter
 // prefix gives. A prefix on the link without a MAC gets its family's router, which sends on to stations that
-// the kernel does not know.
+// the kernel does not know: that of a station that it knows has a MAC.
 func distinct(list []pipeline.Route, gateway flow.MAC) (out []pipeline.Route) {
 	router := map[bool]flow.MAC{true: gateway, false: gateway}
 	for _, r := range list {
@@ -218,19 +223,26 @@ func distinct(list []pipeline.Route, gateway flow.MAC) (out []pipeline.Route) {
 		}
 	}
 	slices.SortStableFunc(list, func(a, b pipeline.Route) int { return cmp.Compare(a.Dst.Bits(), b.Dst.Bits()) })
+	known := map[netip.Prefix]bool{}
 	for _, r := range list {
+		known[r.Dst] = known[r.Dst] || !r.MAC.IsZero()
+	}
+	var hops node.Longest[flow.MAC] // of out
+	for _, r := range list {
+		if r.MAC.IsZero() && known[r.Dst] {
+			continue
+		}
 		is4 := r.Dst.Addr().Is4()
 		if r.MAC.IsZero() {
 			r.MAC = router[is4]
 		}
-		covered := gateway
-		for _, o := range out {
-			if o.Dst.Addr().Is4() == is4 && o.Dst.Contains(r.Dst.Addr()) {
-				covered = o.MAC // the longest of them is last
-			}
+		covered, ok := hops.At(r.Dst.Addr())
+		if !ok {
+			covered = gateway
 		}
 		if r.MAC != covered {
 			out = append(out, r)
+			hops.Put(r.Dst, r.MAC)
 		}
 	}
 	return out

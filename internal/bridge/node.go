@@ -69,16 +69,14 @@ func (n *facts) config() pipeline.Config {
 	return cfg
 }
 
-// lookRest bounds the share of time that reading takes where routes change all the time: after a reading nkp
-// waits that many times as long.
+// lookRest bounds the share of time that it takes to follow a network that changes all the time: after a reading, and
+// what follows from it, nkp waits that many times as long, though no longer than to the next CountPeriod.
 const lookRest = 9
 
 // look reads the network from the kernel. It believes that the node's address has left the bridge only after
 // CountPeriod, because programs that configure a network may take it away and put it back.
 func (n *facts) look() {
-	begun := time.Now()
 	network, err := node.Read()
-	n.rest = time.Now().Add(lookRest * time.Since(begun))
 	if err != nil {
 		n.log.Warn("cannot read the node's network from the kernel: what is known of it stays in force", "error", err)
 		return

@@ -330,8 +330,10 @@ func (p *Plane) reconfigure(ctx context.Context) {
 
 // lookAtNetwork reads the node's network from the kernel and applies what has changed.
 func (p *Plane) lookAtNetwork(ctx context.Context) {
+	begun := time.Now()
 	p.node.look()
 	p.reconfigure(ctx)
+	p.node.rest = time.Now().Add(lookRest * time.Since(begun))
 }
 
 // followOthers reconfigures the pipeline if the flows of others in table 0 do anything else than before.

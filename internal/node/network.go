@@ -126,18 +126,6 @@ func (n *Network) DefaultRouteOn(name string) bool {
 	return ok && slices.ContainsFunc(n.Routes, func(r Route) bool { return r.Dst.Bits() == 0 && r.Link == link.Index })
 }
 
-// RouteTo returns the route that the main table has to an address, but for routes of a protocol.
-func (n *Network) RouteTo(ip netip.Addr, but int) (Route, bool) {
-	if n != nil {
-		for _, r := range n.Routes {
-			if r.Protocol != but && r.Dst.Contains(ip) {
-				return r, true
-			}
-		}
-	}
-	return Route{}, false
-}
-
 // sortRoutes brings routes into the kernel's order.
 func sortRoutes(routes []Route) {
 	slices.SortStableFunc(routes, func(a, b Route) int {

@@ -1,0 +1,68 @@
+package bridge
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/nkp-proxy/nkp/internal/node"
+	"github.com/nkp-proxy/nkp/ovsdb"
+	"github.com/nkp-proxy/nkp/pipeline"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// A host route on the link, amid a route to another next hop, and what the kernel knows of the station are one route.
+func TestOneRouteToAStation(t *testing.T) {
+	prefix, ip, link := netip.MustParsePrefix, netip.MustParseAddr, node.Link{Index: 2, Name: "br-int"}
+	mac := func(n byte) [6]byte { return [6]byte{2, 0, 0, 0, 0, n} }
+	k := &kernel{hops: map[netip.Addr]flow.MAC{}, network: &node.Network{
+		Links: []node.Link{link},
+		Routes: []node.Route{{Dst: prefix("10.0.0.5/32"), Link: 2}, {Dst: prefix("10.0.0.0/16"), Via: ip("172.16.0.9"), Link: 2},
+			{Dst: prefix("172.16.0.0/24"), Link: 2}, {Dst: prefix("0.0.0.0/0"), Via: ip("172.16.0.1"), Link: 2}},
+		Neighbours: map[node.Station]node.Neighbour{
+			{Link: 2, Addr: ip("172.16.0.1")}: {MAC: mac(1), State: node.Fresh}, {Link: 2, Addr: ip("172.16.0.9")}: {MAC: mac(9), State: node.Fresh},
+			{Link: 2, Addr: ip("10.0.0.5")}: {MAC: mac(5), State: node.Fresh},
+		},
+	}}
+	var cfg pipeline.Config
+	k.routes(&cfg, &ovsdb.Switch{Bridge: link.Name})
+	var toIt []pipeline.Route
+	for _, r := range cfg.Routes {
+		if r.Dst == prefix("10.0.0.5/32") {
+			toIt = append(toIt, r)
+		}
+	}
+	if want := []pipeline.Route{{Dst: prefix("10.0.0.5/32"), MAC: mac(5)}}; !slices.Equal(toIt, want) {
+		t.Errorf("%v, want %v", toIt, want)
+	}
+}
+
+// With as many routes, stations and endpoints as there may be, each is looked up, not compared with all others: that would take minutes.
+func TestManyRoutesAndEndpoints(t *testing.T) {
+	const endpoints = 100_000
+	at := func(base byte, i int) netip.Addr {
+		return netip.AddrFrom4([4]byte{base, byte(i >> 16), byte(i >> 8), byte(i)})
+	}
+	n := &node.Network{Links: []node.Link{{Index: 2, Name: "br-int"}}, Neighbours: map[node.Station]node.Neighbour{}}
+	n.Routes = append(n.Routes, node.Route{Dst: netip.MustParsePrefix("172.0.0.0/8"), Link: 2})
+	for i := range node.MaxRoutes {
+		mac := [6]byte{2, 0, 0, byte(i >> 16), byte(i >> 8), byte(i)}
+		n.Neighbours[node.Station{Link: 2, Addr: at(172, i)}] = node.Neighbour{MAC: mac, State: node.Fresh}
+		n.Routes = append(n.Routes, node.Route{Dst: netip.PrefixFrom(at(20, i<<6), 26), Via: at(172, i), Link: 2})
+	}
+	k := &kernel{network: n, hops: map[netip.Addr]flow.MAC{}, endpoints: func(f func(netip.Addr)) {
+		for i := range endpoints {
+			f(at(20, i*5))
+		}
+	}}
+	var cfg pipeline.Config
+	k.routes(&cfg, &ovsdb.Switch{Bridge: "br-int"})
+	needed := map[netip.Prefix]bool{}
+	k.endpoints(func(ip netip.Addr) { needed[netip.PrefixFrom(ip, 26).Masked()] = true })
+	for _, r := range cfg.Routes {
+		delete(needed, r.Dst)
+	}
+	if len(needed) > 0 || len(k.ask) > 0 {
+		t.Errorf("%d routes of endpoints are missing of %d, and %d stations to ask for", len(needed), len(cfg.Routes), len(k.ask))
+	}
+}
