@@ -115,3 +115,21 @@ func TestChangesBetweenPortions(t *testing.T) {
 		}
 	}
 }
+
+// What another program changes during a check, where that has read already, is looked at after it, and not a sync period later.
+func TestChangeDuringACheck(t *testing.T) {
+	n := &churning{newLargeNode(t), rand.New(rand.NewPCG(41, 3)), 100}
+	n.m = shapes.Many(n.services)
+	n.set(n.m.Ports)
+	n.w.CheckAt = time.Time{}
+	n.in.Put(n.m, n.change())
+	must(t, n.w.Step(t.Context()))
+	if n.w.sweep == nil {
+		t.Fatal("no check is under way")
+	}
+	n.w.Noticed = true
+	n.sweep()
+	if next := n.w.Next(); next.After(n.w.lookFrom) {
+		t.Errorf("the next look is %v after the earliest time", next.Sub(n.w.lookFrom))
+	}
+}

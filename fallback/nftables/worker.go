@@ -151,7 +151,11 @@ func (w *worker) Next() time.Time {
 	if w.sweep != nil {
 		return w.NotUntil
 	}
-	return dataplane.Earliest(w.CheckAt, w.Stale.Due(), w.Refused.Next(), w.flowtable.lookAt)
+	checkAt := w.CheckAt
+	if w.Noticed { // during the last check, which may have read before that what has changed
+		checkAt = w.lookFrom
+	}
+	return dataplane.Earliest(checkAt, w.Stale.Due(), w.Refused.Next(), w.flowtable.lookAt)
 }
 
 // check reads the installed table back in portions, if that is due or another program changed the table: one, and then more until there
