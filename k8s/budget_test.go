@@ -3,6 +3,7 @@ package k8s_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -124,6 +125,19 @@ func TestRefusal(t *testing.T) {
 	}
 	if len(m.Warnings) != 1 || m.Warnings[0].Event != k8s.EventRefused {
 		t.Errorf("warnings: %v", m.Warnings)
+	}
+	for _, sp := range small.Objects() {
+		svc, ok := sp.Object.(*v1.Service)
+		if !ok {
+			continue
+		}
+		port := uint16(svc.Spec.Ports[0].Port)
+		for _, ip := range []string{svc.Spec.ClusterIP, svc.Spec.ExternalIPs[0]} {
+			at := netip.AddrPortFrom(netip.MustParseAddr(ip), port)
+			if list := tr.NotServed(at, "TCP", false); len(list) != 1 || !strings.Contains(list[0].Why, "--cost-limit") {
+				t.Errorf("why %s is not served: %v", at, list)
+			}
+		}
 	}
 	tr.Apply(small.Objects())
 	if m, _ = tr.Flush(); served(m, "web") != 2 || served(m, "rival") != 1 || len(tr.Refused()) != 0 {

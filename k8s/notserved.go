@@ -26,7 +26,7 @@ type notServedDef struct {
 }
 
 // NotServed returns the Service addresses that match an address, port and protocol but are not served by this proxy: the
-// Service is for another proxy, the load balancer handles the address itself (ipMode Proxy), or a setting excludes it.
+// Service is for another proxy or over a limit, the load balancer handles the address itself (ipMode Proxy), or a setting excludes it.
 // It does not return frontends that are shadowed or restricted to other addresses of the node: they are in the Model.
 // If local is set, every NodePort matches. It scans every Service, so it is for diagnosis only.
 func (t *Tracker) NotServed(at netip.AddrPort, protocol Protocol, local bool) (list []NotServed) {
@@ -38,8 +38,31 @@ func (t *Tracker) NotServed(at netip.AddrPort, protocol Protocol, local bool) (l
 				list = append(list, n)
 			}
 		}
+		list = append(list, s.refusedAt(at, protocol, local)...)
 	}
 	slices.SortFunc(list, NotServed.compare)
+	return list
+}
+
+// refusedAt is NotServed for the addresses of a Service over a limit. It does not make the product of its ports and addresses.
+func (s *service) refusedAt(at netip.AddrPort, protocol Protocol, local bool) (list []NotServed) {
+	if s.refused == "" {
+		return nil
+	}
+	for i := range s.def.ports {
+		p := &s.def.ports[i]
+		if p.name.Protocol != protocol || p.name.Family != FamilyOf(at.Addr()) {
+			continue
+		}
+		if local && p.nodePort == at.Port() {
+			list = append(list, NotServed{p.name, NodePort, netip.AddrPortFrom(netip.Addr{}, p.nodePort), s.refused})
+		}
+		for _, f := range p.shared.frontends {
+			if p.port == at.Port() && f.Address == at.Addr() {
+				list = append(list, NotServed{p.name, f.Type, at, s.refused})
+			}
+		}
+	}
 	return list
 }
 
