@@ -50,9 +50,14 @@ func NewWorker(plane string, f k8s.Family, o *Options, in *dataplane.Inbox) *Wor
 // Changed is part of dataplane.Steps: nothing tells of a change, unless the plane's own worker has another Changed.
 func (w *Worker) Changed() <-chan struct{} { return nil }
 
-// rest returns the pause after a round. Under a stream of changes, half of the time is left to other programs.
+// rest returns the pause after a round. Under a stream of changes, half of the time is left to other programs. Portions of one change do
+// not wait for MinSyncPeriod each.
 func (w *Worker) rest(now time.Time) time.Duration {
-	return max(w.Opts.MinSyncPeriod, min(now.Sub(w.Start), w.RestMax))
+	rest := min(now.Sub(w.Start), w.RestMax)
+	if w.In.Divided() {
+		return rest
+	}
+	return max(w.Opts.MinSyncPeriod, rest)
 }
 
 // Begin notes when a round begins to write, and whether it is over everything.

@@ -42,6 +42,7 @@ type Inbox struct {
 	mu       sync.Mutex // protects all below, and orders the calls of queued and of WhileIdle's function
 	next     *Update    // nil: nothing is new
 	begun    bool       // something has come in
+	divided  bool       // next has the rest of what was taken in part
 	portions portions
 }
 
@@ -96,12 +97,20 @@ func (in *Inbox) Take() *Update {
 		return nil
 	}
 	rest := u.Ports
-	if u.Ports = in.portions.split(rest); len(rest) > 0 {
+	u.Ports = in.portions.split(rest)
+	if in.divided = len(rest) > 0; in.divided {
 		in.next = &Update{Facts: u.Facts, Arrived: u.Arrived,
 			Changes: k8s.Changes{Ports: rest, HealthChecks: map[k8s.ServiceName]*k8s.HealthCheck{}}}
 		in.Notify()
 	}
 	return u
+}
+
+// Divided reports whether the rest of what was taken in part waits.
+func (in *Inbox) Divided() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.divided
 }
 
 // Idle reports whether everything was taken.

@@ -18,7 +18,7 @@ type Steps interface {
 	Next() time.Time
 }
 
-// Runner is the loop of a plane that works in rounds: it takes the queued updates, and does a Step unless the plane rests. While it is
+// Runner is the loop of a plane that works in rounds: unless the plane rests, it takes the queued updates and does a Step. While it is
 // locked, no round goes on; Run and Round lock it. All fields but In and Loop belong to the round. In and Rest must be set.
 type Runner struct {
 	sync.Mutex
@@ -69,11 +69,11 @@ func (r *Runner) round(ctx context.Context, s Steps, noticed bool) (next time.Ti
 	r.Lock()
 	defer r.Unlock()
 	r.Noticed = r.Noticed || noticed
+	if r.Start = r.now(); r.Start.Before(r.NotUntil) {
+		return r.NotUntil // updates wait in the Inbox, which divides them
+	}
 	if !r.TakeUpdates(s) {
 		return r.now().Add(time.Hour) // an update comes first
-	}
-	if r.Start = r.now(); r.Start.Before(r.NotUntil) {
-		return r.NotUntil
 	}
 
 	err := s.Step(ctx)

@@ -61,7 +61,7 @@ func testRunner(t *testing.T) {
 		r.In.Put(&k8s.Model{}, k8s.Changes{Node: true})
 	}
 	at(13)
-	if !slices.Equal(s.steps, []int{3, 13}) || s.taken != 10 || s.noticed != 1 || r.changes.Programming().Changes != 2 {
+	if !slices.Equal(s.steps, []int{3, 13}) || s.taken != 2 || s.noticed != 1 || r.changes.Programming().Changes != 2 {
 		t.Errorf("steps at %v s, %d updates, %d notices, %+v", s.steps, s.taken, s.noticed, r.changes.Programming())
 	}
 
@@ -77,4 +77,35 @@ func testRunner(t *testing.T) {
 	}
 	cancel()
 	<-done
+}
+
+// A Runner takes one portion of a large Service for each Step, however long it rests, so that the change of another one waits for no more.
+func TestRunnerTakesPortions(t *testing.T) {
+	now := time.Now()
+	r := &Runner{In: begunInbox(), Rest: func(time.Time) time.Duration { return time.Minute }, Now: func() time.Time { return now }}
+	s := &fakeSteps{r: r, begun: now}
+	r.In.Put(&k8s.Model{}, k8s.Changes{Node: true})
+	for i := range 5 {
+		put(r.In, portOf("large", i, Portion, 5*Portion, i))
+	}
+	for range 3 {
+		for range 3 {
+			r.Round(t.Context(), s)
+		}
+		now = now.Add(time.Minute)
+	}
+	if len(s.steps) != 3 || s.taken != 3 || r.In.Idle() || !r.In.Divided() {
+		t.Errorf("%d steps, %d updates taken, none left: %t", len(s.steps), s.taken, r.In.Idle())
+	}
+	small := portOf("small", 0, 30, 30, 9)
+	put(r.In, small)
+	if u := r.In.Take(); u.Ports[small.Name] == nil {
+		t.Errorf("a change is not in the next update: %v", u.Ports)
+	}
+	for !r.In.Idle() {
+		r.In.Take()
+	}
+	if r.In.Divided() {
+		t.Error("nothing is left, and it is divided")
+	}
 }
