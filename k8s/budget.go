@@ -10,7 +10,8 @@ import (
 
 // A Service's cost is how many objects a data plane makes of it: flows, groups and buckets, rules, elements, or
 // objects of HNS. It is computed from the numbers of ports, addresses, endpoints and source ranges, before any of
-// their products exists. A Service over a limit is refused: it is not served at all, and what was in force of it goes.
+// their products exists. A Service over a limit is refused: it is not served at all, and what was in force of it goes. It
+// keeps its cluster IPs: no other Service gets them as external IPs.
 // Which ones are refused depends on the present Services alone, not on the order in which they came, so that a
 // restart refuses the same ones (docs/decisions/0061-cost-limits.md).
 

@@ -173,6 +173,42 @@ func TestLimitsFollowTheNode(t *testing.T) {
 	}
 }
 
+// The cluster IP of a refused Service goes to no other one that asks for it as an external IP (CVE-2020-8554), until the Service is gone.
+func TestRefusedKeepsItsClusterIP(t *testing.T) {
+	web, thief := simple("default", "web", 30, 2), simple("default", "thief", 1, 1)
+	tr := tracker(k8s.Limits{Service: 8 * 20}, web, thief)
+	var clusterIP string
+	for _, c := range web.Objects() {
+		if s, ok := c.Object.(*v1.Service); ok {
+			clusterIP = s.Spec.ClusterIP
+		}
+	}
+	for _, c := range thief.Objects() {
+		if s, ok := c.Object.(*v1.Service); ok {
+			s.Spec.ExternalIPs = []string{clusterIP}
+			tr.Apply([]k8s.Change{c})
+		}
+	}
+	taken := func() bool {
+		m, _ := tr.Flush()
+		for _, sp := range m.Ports {
+			for _, f := range sp.Frontends {
+				if f.Address.String() == clusterIP && f.ShadowedBy == "" {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	if taken() || len(tr.Refused()) != 1 {
+		t.Errorf("another Service has the cluster IP of a refused one (%v)", tr.Refused())
+	}
+	tr.DeleteService("default", "web")
+	if !taken() {
+		t.Error("the Service is gone, and its cluster IP is not free")
+	}
+}
+
 // The warnings about one object are bounded, however many of its fields are bad.
 func TestWarningsAreBounded(t *testing.T) {
 	a, b := simple("a", "first", 1, 2), simple("b", "second", 1, 1)

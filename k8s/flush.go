@@ -77,12 +77,18 @@ func (t *Tracker) flushClaims() {
 	}
 	for _, s := range fresh {
 		t.claims.remove(s.ports, touched)
+		t.claims.remove(s.held, touched)
 		note(s, false)
-		s.former, s.ports = s.ports, nil
+		s.former, s.ports, s.held = s.ports, nil, nil
 	}
 	for _, s := range fresh {
 		s.newDef = false
-		if s.def != nil && s.refused == "" {
+		switch {
+		case s.def == nil:
+		case s.refused != "":
+			s.held = clusterIPs(s.def.ports)
+			t.claims.add(s.held, s.def.created, touched)
+		default:
 			s.ports = t.placeFrontends(s.def.ports)
 			t.claims.add(s.ports, s.def.created, touched)
 			note(s, true)
@@ -120,6 +126,17 @@ func (t *Tracker) placeFrontends(ports []portDef) []portDef {
 		sortFrontends(p.frontends)
 	}
 	return placed
+}
+
+// clusterIPs returns the ports with their cluster IPs alone.
+func clusterIPs(ports []portDef) []portDef {
+	held := slices.Clone(ports)
+	for i := range held {
+		f := held[i].shared.frontends[0]
+		f.Port = held[i].port
+		held[i].frontends = []frontendDef{f}
+	}
+	return held
 }
 
 func sortFrontends(list []frontendDef) {

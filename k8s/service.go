@@ -35,6 +35,7 @@ type service struct {
 	overSum  string
 	refused  string    // either of these
 	ports    []portDef // with the frontends that this node serves; none if it is refused
+	held     []portDef // with the cluster IPs of a refused Service, which no other may have
 	former   []portDef // ports before the present Flush, if that replaces them
 	relays   []relay
 	triggers []Trigger // of the slices added or replaced since the last Flush
