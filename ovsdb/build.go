@@ -151,6 +151,7 @@ func (b *builder) port(port portRow, i interfaceRow) {
 		p.MAC = mac
 	} else {
 		p.MAC, _ = b.mac(i.Name, "mac_in_use", value(i.MACInUse))
+		p.FarMAC = i.Type != "internal"
 	}
 	var bad []string
 	if p.IPs, bad = parseIPs(i.ExternalIDs["ip_addresses"]); len(bad) > 0 {

@@ -79,7 +79,7 @@ func TestBuildSwitch(t *testing.T) {
 		t.Error(names)
 	}
 	a, ok := s.PortByIP(netip.MustParseAddr("10.0.0.10"))
-	if !ok || a.Name != "pod-a" || a.OFPort != 11 || a.MAC.String() != "02:00:00:00:00:0a" || a.Tag != 7 || len(a.IPs) != 2 || !a.IsPod() {
+	if !ok || a.Name != "pod-a" || a.OFPort != 11 || a.MAC.String() != "02:00:00:00:00:0a" || a.FarMAC || a.Tag != 7 || len(a.IPs) != 2 || !a.IsPod() {
 		t.Errorf("%+v", a)
 	}
 	b, _ := s.PortByName("pod-b")
@@ -89,7 +89,7 @@ func TestBuildSwitch(t *testing.T) {
 	if p, _ := s.PortByName("bad"); p.Error == "" || p.OFPort != 0 {
 		t.Errorf("%+v", p)
 	}
-	if p, _ := s.PortByNumber(1); p.VLANMode != "trunk" || !slices.Equal(p.Trunks, []uint16{20, 30}) {
+	if p, _ := s.PortByNumber(1); !p.FarMAC || p.VLANMode != "trunk" || !slices.Equal(p.Trunks, []uint16{20, 30}) {
 		t.Errorf("%+v", p)
 	}
 	want := []string{

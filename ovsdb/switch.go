@@ -79,6 +79,8 @@ type Port struct {
 	// MAC is external_ids:attached-mac, which is the pod's, or else mac_in_use,
 	// which is that of the device on the switch's side; nil if neither is known.
 	MAC net.HardwareAddr
+	// FarMAC reports that MAC is not that of what is behind the port, but of the switch's end of it.
+	FarMAC bool
 	// IfaceID is external_ids:iface-id; IPs are the addresses of
 	// external_ids:ip_addresses, in their order. An address that several
 	// interfaces claim stays with the one with the lowest OFPort.

@@ -49,6 +49,8 @@ type prober struct {
 	port *ovsdb.Port
 	// router is the MAC that a pod's packet is sent to.
 	router flow.MAC
+	// deaf is why an answer could not be heard; nil: it could.
+	deaf error
 	// leaving returns how a packet to an endpoint leaves the bridge; "": not known.
 	leaving func(ctx context.Context, endpoint netip.AddrPort) string
 }
@@ -69,6 +71,8 @@ func (s *Settings) probe(ctx context.Context, now *planes, m *k8s.Model, q trace
 		return errors.New("not probed: nkp sends no SCTP; probe a TCP or UDP port of the Service")
 	case r.Source == k8s.Outside && !atPort:
 		return fmt.Errorf("not probed: %s is neither this node nor a pod here, and a packet with its address can only be sent there; use --live, and --follow while that client tries", q.From.Addr())
+	case r.Chosen != nil:
+		return fmt.Errorf("not probed: on its way to %s the packet is not translated here, nor is the answer (annotation %s): a client has to try", r.Service, k8s.AnnotationConsistent)
 	case q.In != "":
 		return errors.New("not probed: a probe enters where its source is; leave out --in")
 	case db != nil && !db.Exists && onBridge:
@@ -141,7 +145,7 @@ func (s *Settings) throughBridge(ctx context.Context, now *planes, db *ovsdb.Swi
 			}
 		})
 		if err == nil && len(macs) == 1 {
-			port.MAC = macs[0]
+			port.MAC, port.FarMAC = macs[0], false
 		}
 	}
 	switch local := func(text string) bool {
@@ -150,8 +154,9 @@ func (s *Settings) throughBridge(ctx context.Context, now *planes, db *ovsdb.Swi
 	}; {
 	case !ok || port.OFPort == 0:
 		return fmt.Errorf("no port of bridge %s has the pod's address %s (external_ids:ip_addresses): its packet can only be sent on its own node, or in its network namespace", s.Bridge, p.q.From.Addr())
-	case len(port.MAC) != 6:
-		return fmt.Errorf("the MAC of the pod at port %s is not known: the bridge has learned none there, and the database has none (external_ids:attached-mac)", port.Name)
+	case len(port.MAC) != 6 || port.FarMAC: // the bridge would learn a MAC that no pod has
+		return fmt.Errorf("the MAC of the pod at port %s is not known: the database has none (external_ids:attached-mac), nor has the bridge learned one there; "+
+			"try again when the pod has sent a packet", port.Name)
 	case len(port.Trunks) > 0:
 		return fmt.Errorf("port %s is a trunk: which VLAN the pod at it sends in is not known", port.Name)
 	case !sw.Config.GatewayMAC.IsZero():
@@ -261,7 +266,7 @@ func (p *prober) run(ctx context.Context) error {
 		p.Endpoint = endpoint.String()
 		p.Step("conntrack sends it on to %s", endpoint)
 	}
-	if p.By == "" && (p.Outcome == trace.Answered || p.Outcome == trace.Refused) {
+	if p.By == "" && p.OnWay == "" && (p.Outcome == trace.Answered || p.Outcome == trace.Refused) {
 		p.By = p.Endpoint
 	}
 	p.NoEntry = entry == nil && err == nil && p.link != nil
@@ -277,7 +282,7 @@ func (p *prober) run(ctx context.Context) error {
 		p.Step("the probe's conntrack entry is left to expire: %v", err)
 	}
 	p.notPassed()
-	return nil
+	return p.deaf
 }
 
 // awaitClosed waits until conntrack has seen that the probe's TCP connection is closed, so that its entry is not deleted under the last
@@ -324,6 +329,8 @@ func (p *prober) packetOut(ctx context.Context, link *bridge.Probing) (closeConn
 	select {
 	case in := <-link.Heard:
 		p.takes(&in, in.At.Sub(begun))
+	case <-link.Lost():
+		p.deaf = errors.New("the connection to the switch broke after the packet was sent, and with it went the answer, if there was one; try again")
 	case <-timeout.C:
 		p.Outcome = p.silence()
 	case <-ctx.Done():
@@ -362,7 +369,7 @@ func (p *prober) dial(ctx context.Context, link *bridge.Probing) (closeConn func
 	}
 	p.Step("sent by a socket of this node: %s", p.q)
 	begun := time.Now()
-	conn, err := d.DialContext(ctx, network, p.q.To.String())
+	conn, err := d.DialContext(context.WithoutCancel(ctx), network, p.q.To.String()) // what is sent is waited for
 	if udp, ok := conn.(*net.UDPConn); ok && err == nil {
 		_, _, err = udp.WriteMsgUDP(nil, nil, nil)
 		if err == nil {
@@ -383,11 +390,19 @@ func (p *prober) dial(ctx context.Context, link *bridge.Probing) (closeConn func
 	switch timeout := net.Error(nil); {
 	case err == nil:
 		p.heard(trace.Answered, "", after)
-	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
+	case errors.Is(err, syscall.ECONNREFUSED):
 		p.heard(trace.Refused, cmp.Or(by, p.kernelRefuser()), after)
+	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH): // for want of a route or a neighbour, or by a router's word
+		var why syscall.Errno
+		errors.As(err, &why)
+		p.OnWay = why.Error()
+		p.heard(trace.Refused, by, after)
 	case errors.As(err, &timeout) && timeout.Timeout():
 		p.Outcome = p.silence()
 	default:
+		if conn != nil {
+			conn.Close()
+		}
 		return nil, err
 	}
 	return func(context.Context) {

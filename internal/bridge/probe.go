@@ -84,6 +84,9 @@ func (r *Probing) Renew(ctx context.Context) error {
 	return r.conn.AddTemporary(ctx, r.flows, probeLifetime)
 }
 
+// Lost is closed when the connection by which the answer would come has ended.
+func (r *Probing) Lost() <-chan struct{} { return r.conn.Done() }
+
 // Send has the bridge handle the probe's packet as if it had come by the probe's port.
 func (r *Probing) Send(ctx context.Context, from, to flow.MAC) error {
 	r.sent = reject.Segment{

@@ -23,6 +23,8 @@ type Probe struct {
 	Summary      string   `json:"summary"`
 	Steps        []string `json:"steps"`
 
+	// OnWay is what the kernel says of a packet that came to nobody who could answer it; "": nothing.
+	OnWay string `json:"-"`
 	// LastSeen is where the packet left, if it is known: "by port 11 to MAC 02:…". NoEntry is set if the data plane should have an entry
 	// in conntrack for the packet and has none.
 	LastSeen string `json:"-"`
@@ -57,7 +59,9 @@ func (p *Probe) Judge(r *Result) {
 			p.Summary += ", which is no candidate (" + strings.Join(r.Endpoints[:min(len(r.Endpoints), 10)], ", ") + ")"
 		}
 	case Refused:
-		p.Summary = fmt.Sprintf("refused by %s %s", by, after)
+		if p.Summary = fmt.Sprintf("refused by %s %s", by, after); p.OnWay != "" && p.By == "" {
+			p.Summary = fmt.Sprintf("refused on its way (%s) %s", p.OnWay, after)
+		}
 		p.Fault = r.Verdict != Reject || p.By != ByNkp
 	case Unanswered:
 		p.Summary = fmt.Sprintf("no answer within %d s", ProbeSeconds) + p.whereLost()

@@ -23,6 +23,7 @@ func TestJudge(t *testing.T) {
 		{Probe{Outcome: Refused, By: "10.0.0.12:8080"}, deliver, true, "refused by 10.0.0.12:8080 after 0.0 ms"},
 		{Probe{Outcome: Refused, By: ByNkp}, deliver, true, "refused by nkp after 0.0 ms"},
 		{Probe{Outcome: Refused, By: ByNkp}, reject, false, "refused by nkp after 0.0 ms"},
+		{Probe{Outcome: Refused, OnWay: "no route to host"}, deliver, true, "refused on its way (no route to host) after 0.0 ms"},
 		{Probe{Outcome: Refused, By: "10.0.0.12:8080"}, drop, true, "refused by 10.0.0.12:8080 after 0.0 ms"},
 		{Probe{Outcome: Unanswered, Endpoint: "10.0.0.12:8080", LastSeen: seen}, deliver, true, "no answer within 1 s; last seen leaving " + seen},
 		{Probe{Outcome: Unanswered, Endpoint: "10.0.0.12:8080"}, deliver, true, "no answer within 1 s; translated to 10.0.0.12:8080, and not seen after that"},

@@ -5,12 +5,14 @@ package packets
 import (
 	"encoding/json"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
 	"github.com/nkp-proxy/nkp/test/wait"
@@ -318,7 +320,99 @@ func TestProbeByTheKernel(t *testing.T) {
 					t.Errorf("%s to %s: status %d: %s", from, to, status, text)
 				}
 			}
+			_, err = c.Exec(c.Node, "ip", "route", "add", "unreachable", "40.0.0.1/32")
+			must(t, err)
+			r, text, status := c.probe(t, "tcp", c.Node.IP(there.IP4).String(), "40.0.0.1:80")
+			if p := r.Probe; status != 1 || p == nil || p.By != "" || !strings.HasPrefix(p.Summary, "refused on its way (no route to host) after") {
+				t.Errorf("without a route: status %d: %s", status, text)
+			}
+			_, err = c.Exec(c.Node, "ip", "route", "del", "unreachable", "40.0.0.1/32")
+			must(t, err)
 			must(t, c.differs())
 		})
+	}
+}
+
+// A probe is not sent where it would teach the bridge what is false, or where its answer would not be heard; and an answer that could not
+// be heard is not called none. If nkp dies, the switch forgets the probe.
+func TestProbeLimits(t *testing.T) {
+	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC, "--cluster-cidr", "192.0.2.0/24") // pods are outside, too
+	there, client := c.remotes[0], c.pods[1]
+	c.servePods(t)
+	var objects []any
+	for _, s := range []*v1.Service{service("web", "40.0.0.1"), service("spread", "40.0.0.2", consistent("20.0.0.1"))} {
+		objects = append(objects, s, slice(s, 8080, at(there.IP4)))
+	}
+	hole := service("hole", "40.0.0.3")
+	c.put(append(objects, hole, slice(hole, 8081, at(there.IP4)))...)
+	c.runWith("--ovs-wait", "10s")
+	c.settle()
+	_, err := c.Exec(there.Host, "nft", "add table inet hole; add chain inet hole in { type filter hook input priority 0; }; add rule inet hole in tcp dport 8081 drop")
+	must(t, err)
+	from := client.IP4.String()
+	refused := func(to, why string) {
+		t.Helper()
+		if r, text, status := c.probe(t, "tcp", from, to); status != 1 || r.Probe != nil || !strings.Contains(text, why) {
+			t.Errorf("probe of %s: status %d: %s", to, status, text)
+		}
+	}
+
+	refused("20.0.0.1:80", "annotation "+k8s.AnnotationConsistent)
+
+	_, err = c.Vsctl("remove", "Interface", client.Interface, "external_ids", "attached-mac")
+	must(t, err)
+	wait.NoError(t, "nkp has no MAC of the pod", func() error {
+		_, err := c.Appctl("fdb/flush", c.Bridge)
+		must(t, err)
+		if _, text, status := c.probe(t, "tcp", from, "40.0.0.1:80"); status != 1 || !strings.Contains(text, "the MAC of the pod at port "+client.Interface+" is not known") {
+			return errString(text)
+		}
+		return nil
+	})
+	fdb, err := c.Appctl("fdb/show", c.Bridge)
+	must(t, err)
+	for line := range strings.Lines(fdb) {
+		if f := strings.Fields(line); f[0] == strconv.Itoa(int(client.OFPort)) && f[2] != client.MAC {
+			t.Errorf("the bridge has learned a MAC that no pod has: %s", line)
+		}
+	}
+	c.ask(t, client.Host, "tcp", hostPort(c.pods[2].IP4, 8080), c.pods[2].Name) // the bridge learns
+	if r, text, status := c.probe(t, "tcp", from, "40.0.0.1:80"); status != 0 || r.Probe == nil || r.Probe.Outcome != "answered" {
+		t.Errorf("probe with a MAC that was learned: status %d: %s", status, text)
+	}
+
+	begin := func() chan string {
+		c.flush()
+		ended := make(chan string, 1)
+		go func() {
+			_, text, _ := c.probe(t, "tcp", from, "40.0.0.3:80")
+			ended <- text
+		}()
+		wait.For(t, "the probe is under way", func() bool { return c.entriesOf(t, client.IP4) != "" })
+		return ended
+	}
+	probes := func() string {
+		out, err := c.Ofctl("dump-flows", c.Bridge, "cookie=0x6e6b700500000000/0xffffffff00000000")
+		must(t, err)
+		if strings.Contains(out, "cookie=0x6e6b7") {
+			return out
+		}
+		return ""
+	}
+
+	ended := begin()
+	c.agent.Kill()
+	if probes() == "" {
+		t.Error("nkp was killed, and its probe's flows are not there")
+	}
+	<-ended
+	c.runWith("--ovs-wait", "10s")
+	wait.For(t, "the switch has deleted the probe's flows", func() bool { return probes() == "" })
+	c.settle()
+
+	ended = begin()
+	c.KillVswitchd()
+	if text := <-ended; !strings.Contains(text, "not probed: the connection to the switch broke") {
+		t.Errorf("ovs-vswitchd died under the probe: %s", text)
 	}
 }
