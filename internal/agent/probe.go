@@ -47,6 +47,8 @@ type prober struct {
 	// link is the bridge that the packet crosses; nil: none of nkp's. port is where a pod's packet enters; nil: the packet is the node's own.
 	link func(context.Context, pipeline.Probe) (*bridge.Probing, error)
 	port *ovsdb.Port
+	// others reports that flows of others decide on an answer that nkp has translated.
+	others bool
 	// router is the MAC that a pod's packet is sent to.
 	router flow.MAC
 	// deaf is why an answer could not be heard; nil: it could.
@@ -168,7 +170,7 @@ func (s *Settings) throughBridge(ctx context.Context, now *planes, db *ovsdb.Swi
 	default:
 		return errors.New("the MAC of the pods' router is not known: run nkp with --gateway-mac MAC")
 	}
-	p.port = &port
+	p.port, p.others = &port, sw.Config.OthersDecide() && !sw.Config.LocalDelivery
 	return nil
 }
 
@@ -425,6 +427,9 @@ func (p *prober) kernelRefuser() string {
 
 // notPassed adds a step about what the packet and its answer did not pass.
 func (p *prober) notPassed() {
+	if p.others {
+		p.Step("not passed: the flows of others in table 0 that decide on the answer once nkp has translated it (nkp trace --live --reply)")
+	}
 	switch {
 	case p.port != nil:
 		p.Step("not passed: the pod's own network (its routes, filters and interface) and the last hop of the answer from the bridge to the pod at port %s", p.port.Name)

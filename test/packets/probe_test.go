@@ -336,7 +336,7 @@ func TestProbeByTheKernel(t *testing.T) {
 // A probe is not sent where it would teach the bridge what is false, or where its answer would not be heard; and an answer that could not
 // be heard is not called none. If nkp dies, the switch forgets the probe.
 func TestProbeLimits(t *testing.T) {
-	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC, "--cluster-cidr", "192.0.2.0/24") // pods are outside, too
+	c := newCluster(t, testbed.Options{}, "--gateway-mac", testbed.GatewayMAC, "--local-delivery", "off", "--cluster-cidr", "192.0.2.0/24") // pods are outside, too
 	there, client := c.remotes[0], c.pods[1]
 	c.servePods(t)
 	var objects []any
@@ -377,9 +377,18 @@ func TestProbeLimits(t *testing.T) {
 		}
 	}
 	c.ask(t, client.Host, "tcp", hostPort(c.pods[2].IP4, 8080), c.pods[2].Name) // the bridge learns
-	if r, text, status := c.probe(t, "tcp", from, "40.0.0.1:80"); status != 0 || r.Probe == nil || r.Probe.Outcome != "answered" {
+	const limit = "not passed: the flows of others in table 0 that decide on the answer"
+	r, text, status := c.probe(t, "tcp", from, "40.0.0.1:80")
+	if status != 0 || r.Probe == nil || r.Probe.Outcome != "answered" || strings.Contains(text, limit) {
 		t.Errorf("probe with a MAC that was learned: status %d: %s", status, text)
 	}
+	c.addFlows(t, "cookie=0x77,table=0,priority=2,actions=NORMAL", "cookie=0x77,table=0,priority=50,tcp,nw_dst="+from+",tp_src=80,actions=drop")
+	wait.NoError(t, "a probe tells of others' flows", func() error {
+		if _, text, status = c.probe(t, "tcp", from, "40.0.0.1:80"); status != 0 || !strings.Contains(text, limit) {
+			return errString(text)
+		}
+		return nil
+	})
 
 	begin := func() chan string {
 		c.flush()
