@@ -158,15 +158,25 @@ func (t *Tracker) costOf(s *service) (cost int, refused string) {
 	switch {
 	case limit == 0:
 	case cost > limit:
-		refused = fmt.Sprintf(wouldTake+"a Service may take %d (--cost-limit)", cost, limit)
+		refused = fmt.Sprintf(wouldTake+"a Service may take %d (--cost-limit)", rounded(cost), limit)
 	case largest > limit/portShare:
 		refused = fmt.Sprintf(wouldTake+"one of its ports alone %d of them, and a port may take %d (an eighth of --cost-limit)",
-			cost, largest, limit/portShare)
+			rounded(cost), rounded(largest), limit/portShare)
 	}
 	return cost, refused
 }
 
-const wouldTake = "is not served: it would take %d flows, rules or elements, and "
+const wouldTake = "is not served: it would take up to %d flows, rules or elements, and "
+
+// rounded returns two digits of a cost, rounded up: endpoints that come and go do not make another warning, and so
+// another Event, at each change.
+func rounded(cost int) int {
+	unit := 1
+	for cost/unit >= 100 {
+		unit *= 10
+	}
+	return (cost + unit - 1) / unit * unit
+}
 
 // budget holds the costs of the Services that are not refused for their own size.
 type budget struct {
@@ -237,7 +247,7 @@ func (t *Tracker) refuseSums() {
 		s := newest[namespace][0]
 		newest[namespace] = newest[namespace][1:]
 		total, left[namespace] = total-s.cost, left[namespace]-s.cost
-		over[s.name] = fmt.Sprintf(wouldTake, s.cost) + text
+		over[s.name] = fmt.Sprintf(wouldTake, rounded(s.cost)) + text
 	}
 	for namespace := range left {
 		for limits.Namespace > 0 && left[namespace] > limits.Namespace {

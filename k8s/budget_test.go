@@ -218,3 +218,16 @@ func TestWarningsAreBounded(t *testing.T) {
 		t.Errorf("%d warnings about 1,000 addresses that another Service has", len(m.Warnings))
 	}
 }
+
+// A few endpoints more or less make no other warning of a refused Service: each one is an Event.
+func TestRefusalStays(t *testing.T) {
+	var texts []string
+	for _, endpoints := range []int{1301, 1305} {
+		tr := tracker(k8s.Limits{Service: 8 * 20}, simple("default", "web", endpoints, 2))
+		m, _ := tr.Flush()
+		texts = append(texts, fmt.Sprint(m.Warnings))
+	}
+	if texts[0] != texts[1] || !strings.Contains(texts[0], "2700") && !strings.Contains(texts[0], "1400") {
+		t.Errorf("%q", texts)
+	}
+}
