@@ -1,11 +1,14 @@
 package live
 
 import (
+	"errors"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/nkp-proxy/nkp/fallback/nftables/rules"
 	"github.com/nkp-proxy/nkp/internal/trace"
+	"github.com/nkp-proxy/nkp/k8s"
 )
 
 // Rules that may keep a connection's packets from arriving are named; those that certainly match none of them are not, nor those that the
@@ -70,6 +73,27 @@ func TestInterfering(t *testing.T) {
 		tables := map[string]map[string][]string{c.table: {c.chain: {c.rule}}}
 		if got := interfering(tables, []string{c.chain}, headers(q, c.ways)); len(got) != c.want {
 			t.Errorf("%s: %q", c.what, got)
+		}
+	}
+}
+
+// Where the kernel has no nf_tables, no rule of nft keeps the node's own packets from the bridge; those of iptables (legacy) may.
+func TestOwnPacketsWithoutNFTables(t *testing.T) {
+	for drops, want := range map[string]trace.Verdict{"": trace.Deliver, "chain OUTPUT of iptables (legacy, IPv4) drops": trace.Uncertain} {
+		s := Tables{
+			Follow: func(rules.Packet) ([]rules.Way, []string, error) { return nil, nil, errors.ErrUnsupported },
+			Legacy: func(chains ...string) (string, map[string]map[string][]string, error) {
+				if !slices.Contains(chains, "OUTPUT") {
+					t.Errorf("asks for %q", chains)
+				}
+				return drops, nil, nil
+			},
+		}
+		r := &trace.Result{Live: trace.NewLive(), Source: k8s.ThisNode}
+		r.Live.Verdict, r.Live.Agrees = trace.Deliver, true
+		q := trace.Question{Protocol: "TCP", From: netip.MustParseAddrPort("172.16.0.2:1024"), To: netip.MustParseAddrPort("40.0.0.1:80")}
+		if err := s.CompareOwn("br-int", q, r); err != nil || r.Live.Verdict != want || r.Live.Agrees != (drops == "") {
+			t.Errorf("%q: %v, %+v, want %s", drops, err, r.Live, want)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package live
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -89,6 +90,9 @@ func (s *Tables) CompareOwn(device string, q trace.Question, r *trace.Result) er
 		packet     rules.Packet
 	}{{"the packet leaves the node", "before the packet leaves the node", p}, {"the answer comes to the node", "of the answer", answer}} {
 		ways, steps, err := s.Follow(way.packet)
+		if errors.Is(err, errors.ErrUnsupported) {
+			ways, err = []rules.Way{{Fate: rules.Accepted}}, nil
+		}
 		if err != nil {
 			r.Doubt(fmt.Sprintf("the node's nftables cannot be read: %v", err))
 			return nil

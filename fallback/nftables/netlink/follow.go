@@ -25,11 +25,14 @@ const maxEvaluations = 4 << 20
 var errTooMany = fmt.Errorf("it may go more than %d ways", maxEvaluations)
 
 // Follow returns the ways that a packet may go through the tables of all owners, and its steps. It evaluates the installed rules; no
-// packet is sent. Sets and elements are read one by one, so that it takes memory for those only that the packet meets.
+// packet is sent. Sets and elements are read one by one, so that it takes memory for those only that the packet meets. The error is
+// errors.ErrUnsupported where the kernel has no nf_tables.
 func (c *Conn) Follow(ctx context.Context, f k8s.Family, p rules.Packet) (ways []rules.Way, steps []string, err error) {
 	for range followTries {
 		before, err := c.generation()
-		if err != nil {
+		if errors.Is(err, unix.EINVAL) { // Linux: net/netfilter/nfnetlink.c, nfnetlink_rcv_msg
+			return nil, nil, fmt.Errorf("the kernel has no nf_tables: %w", errors.ErrUnsupported)
+		} else if err != nil {
 			return nil, nil, err
 		}
 		w := follower{ruleset: newRuleset(ctx, c, f), family: f, packet: &p, protocol: protocols[p.Protocol], known: map[rules.Way]bool{}, seen: map[stepID]bool{}, service: map[string]rules.SetID{}}
