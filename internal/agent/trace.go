@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/trace"
@@ -46,6 +47,9 @@ func traceRequest(v url.Values) (r trace.Request, e trace.Ends, err error) {
 	return r, e, err
 }
 
+// portsWait is how long a trace waits for what the switch says of its ports.
+const portsWait = 400 * time.Millisecond
+
 // trace explains a packet from the model, and compares that with what is installed if the request says so.
 func (a *Agent) trace(ctx context.Context, ask trace.Request, ends *trace.Ends) (r *trace.Result, err error) {
 	handed, now := false, planes{}
@@ -56,7 +60,9 @@ func (a *Agent) trace(ctx context.Context, ask trace.Request, ends *trace.Ends) 
 		return nil, a.notSynced()
 	}
 	if ask.Live && now.bridge != nil {
-		now.bridge.Asked(ctx) // what switchNow has of ports is as new as this
+		soon, cancel := context.WithTimeout(ctx, portsWait)
+		now.bridge.Asked(soon) // what switchNow has of ports is as new as this, if the switch answers
+		cancel()
 	}
 	pod, err := PodAddresses(ctx, now.switchNow(), a.source, ends.Pod)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,29 +14,41 @@ import (
 	"github.com/nkp-proxy/nkp/internal/agent"
 )
 
+// exitNoAnswer is the status of `nkp status` if no agent answers.
+const exitNoAnswer = 2
+
 func newStatus() *cobra.Command {
 	s := newSettings()
-	var o output
+	f := statusFlags{}
 	var w watch
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Ask the running agent how it is",
 		Long: `status asks the running agent through its socket. If none answers it says what nkp has on the switch: Services are
-served without an agent, too. Exit status: 0 an agent answered, 1 none did.`,
-		Example: "  nkp status\n  nkp status -o json\n  nkp status --watch",
+served without an agent, too. Exit status: 0 in step (--strict: and nothing is wrong), 1 not, 2 no agent answered.`,
+		Example: "  nkp status\n  nkp status -o json\n  nkp status --watch\n  nkp status --wait --strict",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := w.check(); err != nil {
+			switch err := w.check(); {
+			case err != nil:
 				return err
+			case w.on && f.wait:
+				return usageError("--wait ends when nkp is in step, --watch does not: leave out one of them")
 			}
 			if err := s.configure(cmd); err != nil {
 				return err
 			}
-			caller := agent.NewCaller(s.Socket)
-			print := func(out io.Writer, _ int) error { return s.status(cmd.Context(), caller, out, &o) }
+			f.caller = agent.NewCaller(s.Socket)
 			if w.on {
-				return w.follow(cmd.Context(), cmd.OutOrStdout(), &o, print)
+				print := func(out io.Writer, _ int) error {
+					st, err := s.askStatus(cmd.Context(), &f)
+					if err != nil {
+						return err
+					}
+					return f.print(out, st)
+				}
+				return w.follow(cmd.Context(), cmd.OutOrStdout(), &f.output, print)
 			}
-			return print(cmd.OutOrStdout(), 0)
+			return s.status(cmd.Context(), &f, cmd.OutOrStdout())
 		},
 	}
 	s.stateFileFlag(cmd.Flags())
@@ -43,24 +56,74 @@ served without an agent, too. Exit status: 0 an agent answered, 1 none did.`,
 	s.layoutFlags(cmd.Flags())
 	s.configFlag(cmd.Flags())
 	s.socketFlag(cmd.Flags())
-	o.flag(cmd, outputUsage)
+	f.output.flag(cmd, outputUsage)
 	w.flags(cmd.Flags(), "refresh the status continuously")
+	cmd.Flags().BoolVar(&f.strict, "strict", false, "exit with 1 also if anything is wrong: a warning, a refused Service, an error")
+	cmd.Flags().BoolVar(&f.wait, "wait", false, "wait until an agent answers and is in step (--strict: and nothing is wrong), then print")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", time.Minute, "how long --wait waits; then it prints what is, and the exit status says it")
 	return cmd
 }
 
-// status prints what the agent answers.
-func (s *settings) status(ctx context.Context, caller *agent.Caller, out io.Writer, o *output) error {
-	st, err := caller.Status(ctx)
-	if errors.Is(err, agent.ErrAbsent) {
-		err = s.withoutAgent(ctx, err)
+// statusFlags are what `nkp status` is asked for.
+type statusFlags struct {
+	output
+	strict, wait bool
+	timeout      time.Duration
+	caller       *agent.Caller
+}
+
+// waitPause is how long --wait waits between two questions.
+const waitPause = 200 * time.Millisecond
+
+// status prints what the agent answers, with --wait once it is well or the time is over.
+func (s *settings) status(ctx context.Context, f *statusFlags, out io.Writer) error {
+	st, err := s.askStatus(ctx, f)
+	for end := time.Now().Add(f.timeout); f.wait && (err != nil || !f.well(st)) && time.Now().Before(end); {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(waitPause):
+		}
+		st, err = s.askStatus(ctx, f)
 	}
 	if err != nil {
 		return err
 	}
-	if o.data() {
-		return o.write(out, st)
+	if err := f.print(out, st); err != nil {
+		return err
+	}
+	if !f.well(st) {
+		return &exitError{exitFailure, nil}
+	}
+	return nil
+}
+
+// askStatus returns what the agent answers. The error is an exitError if none does.
+func (s *settings) askStatus(ctx context.Context, f *statusFlags) (*agent.Status, error) {
+	st, err := f.caller.Status(ctx)
+	if errors.Is(err, agent.ErrAbsent) {
+		err = s.withoutAgent(ctx, err)
+	}
+	if err != nil {
+		return nil, &exitError{exitNoAnswer, err}
+	}
+	return st, nil
+}
+
+func (f *statusFlags) print(out io.Writer, st *agent.Status) error {
+	if f.data() {
+		return f.write(out, st)
 	}
 	return writeStatus(out, st, time.Now())
+}
+
+// well reports whether all that is wanted is in force, and with --strict whether nothing is wrong.
+func (f *statusFlags) well(st *agent.Status) bool {
+	planes := planesOf(st)
+	if !st.Source.Synced || len(planes) == 0 || slices.ContainsFunc(planes, func(p planeState) bool { return !p.inStep }) {
+		return false
+	}
+	return !f.strict || len(statusProblems(st, time.Now())) == 0
 }
 
 // withoutAgentWait is how long status waits for the switch if no agent answers.

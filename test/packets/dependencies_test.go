@@ -45,12 +45,13 @@ func saysWhileFrozen(name, out, errOut string, status int) error {
 	wantStatus, err := 0, error(nil)
 	switch name {
 	case "status":
-		err = unlike(out, `in step +`)
+		wantStatus, err = 1, unlike(out, `in step +`)
 		if strings.Contains(out, "holds what it should") {
 			err = fmt.Errorf("it claims that the switch is in step:\n%s", out)
 		}
 	case "status json":
 		var st agent.Status
+		wantStatus = 1
 		if err = json.Unmarshal([]byte(out), &st); err == nil && (st.Status == nil || st.InStep) {
 			err = fmt.Errorf("it claims that the switch is in step:\n%s", out)
 		}

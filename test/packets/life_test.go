@@ -172,7 +172,7 @@ func TestRestartChangesNothing(t *testing.T) {
 	if _, err := c.pods[0].Ask(c.ctx, "tcp", "40.0.0.1:80"); err != nil {
 		t.Errorf("with nkp stopped: %v", err)
 	}
-	if _, errOut, status := c.nkp("status", "--socket", c.socket(), "--ovsdb", c.DB(), "--bridge", c.Bridge); status != 1 || !strings.Contains(errOut, "groups of nkp's") {
+	if _, errOut, status := c.nkp("status", "--socket", c.socket(), "--ovsdb", c.DB(), "--bridge", c.Bridge); status != 2 || !strings.Contains(errOut, "groups of nkp's") {
 		t.Errorf("status without an agent ends with %d: %s", status, errOut)
 	}
 	same := c.flowsNow(t)

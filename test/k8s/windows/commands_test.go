@@ -73,7 +73,7 @@ func TestCommandsWithoutAgent(t *testing.T) {
 	h.settled()
 	h.agent.Kill()
 
-	h.expect(1, "status", h.onHNS()[2:], "no nkp answers on "+h.pipe, "HNS holds 1 load balancers and 2 endpoints of nkp's")
+	h.expect(2, "status", h.onHNS()[2:], "no nkp answers on "+h.pipe, "HNS holds 1 load balancers and 2 endpoints of nkp's")
 	diff := append(h.onHNS(), h.offline()...)
 	if out := h.expect(0, "diff", diff); out != "" {
 		t.Errorf("diff of what was just made:\n%s", out)
