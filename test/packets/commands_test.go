@@ -107,7 +107,7 @@ func TestUsage(t *testing.T) {
 			t.Errorf("nkp %s: status %d, stdout %q, stderr %q", strings.Join(tc.args, " "), status, stdout, stderr)
 		}
 	}
-	for args, want := range map[string]int{"status --socket /nonexistent": 1, "diff --socket /nonexistent": 2, "cleanup --openflow unix:/nonexistent --socket /nonexistent": 1} {
+	for args, want := range map[string]int{"status --socket /nonexistent": 2, "diff --socket /nonexistent": 2, "cleanup --openflow unix:/nonexistent --socket /nonexistent": 1} {
 		if _, stderr, status := c.try(strings.Fields(args)...); status != want || strings.Count(stderr, "\n") != 1 {
 			t.Errorf("nkp %s: status %d, stderr %q", args, status, stderr)
 		}
