@@ -81,7 +81,7 @@ func TestCommandsWithoutAgent(t *testing.T) {
 	h.write("one", simple("one", "10.99.3.1", "100.244.1.1", "100.244.1.2"))
 	h.HNS.Calls()
 	h.expect(1, "diff", diff, "create endpoint 100.244.1.2 (backend)\nmodify load balancer 10.99.3.1:80/TCP (ClusterIP, id ")
-	h.expect(2, "diff", h.onHNS(), "no nkp answers on "+h.pipe, "--manifests")
+	h.expect(2, "diff", []string{"--socket", h.pipe}, "no nkp answers on "+h.pipe, "--manifests")
 	for _, output := range []string{"hcn", "text"} { // on Windows text is hcn
 		h.expect(0, "plan", append(h.offline(), "-o", output), `"10.99.3.1"`, `"100.244.1.2"`, `"MacAddress": "`+hostMAC+`"`)
 	}
