@@ -33,6 +33,10 @@ served without an agent, too. Exit status: 0 in step (--strict: and nothing is w
 				return err
 			case w.on && f.wait:
 				return usageError("--wait ends when nkp is in step, --watch does not: leave out one of them")
+			case cmd.Flags().Changed("timeout") && !f.wait:
+				return usageError("--timeout is without effect: it is how long --wait waits")
+			case f.strict && w.on:
+				return usageError("--strict is without effect with --watch, which has no exit status")
 			}
 			if err := s.configure(cmd); err != nil {
 				return err
@@ -40,9 +44,9 @@ served without an agent, too. Exit status: 0 in step (--strict: and nothing is w
 			f.caller = agent.NewCaller(s.Socket)
 			if w.on {
 				print := func(out io.Writer, _ int) error {
-					st, err := s.askStatus(cmd.Context(), &f)
+					st, err := f.caller.Status(cmd.Context())
 					if err != nil {
-						return err
+						return s.noAnswer(cmd.Context(), err)
 					}
 					return f.print(out, st)
 				}
@@ -77,17 +81,19 @@ const waitPause = 200 * time.Millisecond
 
 // status prints what the agent answers, with --wait once it is well or the time is over.
 func (s *settings) status(ctx context.Context, f *statusFlags, out io.Writer) error {
-	st, err := s.askStatus(ctx, f)
-	for end := time.Now().Add(f.timeout); f.wait && (err != nil || !f.well(st)) && time.Now().Before(end); {
+	end := time.Now().Add(f.timeout)
+	st, err := f.caller.Status(ctx)
+	for f.wait && (err != nil || !f.well(st)) && time.Now().Before(end) {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(waitPause):
 		}
-		st, err = s.askStatus(ctx, f)
+		st, err = f.caller.Status(ctx)
 	}
+
 	if err != nil {
-		return err
+		return s.noAnswer(ctx, err)
 	}
 	if err := f.print(out, st); err != nil {
 		return err
@@ -98,16 +104,12 @@ func (s *settings) status(ctx context.Context, f *statusFlags, out io.Writer) er
 	return nil
 }
 
-// askStatus returns what the agent answers. The error is an exitError if none does.
-func (s *settings) askStatus(ctx context.Context, f *statusFlags) (*agent.Status, error) {
-	st, err := f.caller.Status(ctx)
+// noAnswer returns the error that no agent answers, with what nkp has on the switch.
+func (s *settings) noAnswer(ctx context.Context, err error) error {
 	if errors.Is(err, agent.ErrAbsent) {
 		err = s.withoutAgent(ctx, err)
 	}
-	if err != nil {
-		return nil, &exitError{exitNoAnswer, err}
-	}
-	return st, nil
+	return &exitError{exitNoAnswer, err}
 }
 
 func (f *statusFlags) print(out io.Writer, st *agent.Status) error {

@@ -199,7 +199,8 @@ func watch(ctx context.Context, changed func()) error {
 		if err := s.SetReceiveTimeout(&unix.Timeval{Usec: 1}); err != nil {
 			return err
 		}
-		for err = nil; err == nil || errors.Is(err, unix.ENOBUFS); { // one reading serves all
+		// One reading serves all of a burst; changes that never stop are several bursts.
+		for end := time.Now().Add(watchPause); (err == nil || errors.Is(err, unix.ENOBUFS)) && time.Now().Before(end); {
 			_, _, err = s.Receive()
 		}
 		changed()

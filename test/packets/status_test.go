@@ -25,6 +25,8 @@ func TestStatusExit(t *testing.T) {
 	expect(2, "no nkp answers")
 	expect(2, "no nkp answers", "--wait", "--timeout", "10ms", "-o", "json")
 	expect(2, "--wait ends", "--wait", "--watch")
+	expect(2, "--timeout is without effect", "--timeout", "1s")
+	expect(2, "--strict is without effect", "--strict", "--watch")
 
 	waited := make(chan error, 1)
 	go func() {
