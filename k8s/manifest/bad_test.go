@@ -99,7 +99,7 @@ func TestNoise(t *testing.T) {
 		{"words", words, "error: in.yaml, document 1: expected a Kubernetes object, got \"lorem ipsum lorem ipsum lorem ipsum lorem ipsum \"...\n"},
 		{"long", long, "error: in.yaml, document 1: expected a Kubernetes object, got \"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\"...\n"},
 		{"long field", append([]byte("apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: {clusterIP: 10.0.0.1, ports: [{port: "), append(long, "}]}"...)...),
-			"error: in.yaml, document 1: Service default/a: spec.ports[0].port: expected a number, got \"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\"...\n"},
+			"error: in.yaml, document 1: Service default/a: spec.ports[0].port: expected a whole number, got \"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\"...\n"},
 		{"long key", append(append([]byte("apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: {clusterIP: 10.0.0.1, ports: [{port: 80}], ? "), long...), " : 1}"...), ""},
 		{"long name", append([]byte("apiVersion: v1\nkind: Service\nmetadata: {name: "), append(long, "}"...)...), ""},
 		{"long anchor", append([]byte("a: *"), long...), ""},

@@ -9,60 +9,24 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// setDefaults sets the API server's defaults of the fields that the model reads.
+// setDefaults sets the API server's defaults without which the model would be another.
 func setDefaults(o k8s.Object) {
 	switch o := o.(type) {
 	case *v1.Service:
-		setServiceDefaults(o)
-	case *discoveryv1.EndpointSlice:
-		if o.Namespace == "" {
-			o.Namespace = v1.NamespaceDefault
+		o.Namespace = cmp.Or(o.Namespace, v1.NamespaceDefault)
+		if o.Spec.Type != v1.ServiceTypeExternalName {
+			setClusterIPDefaults(&o.Spec)
 		}
+	case *discoveryv1.EndpointSlice:
+		o.Namespace = cmp.Or(o.Namespace, v1.NamespaceDefault)
 		name, protocol := "", v1.ProtocolTCP
 		for i := range o.Ports {
-			if o.Ports[i].Name == nil {
-				o.Ports[i].Name = &name
-			}
-			if o.Ports[i].Protocol == nil {
-				o.Ports[i].Protocol = &protocol
-			}
+			o.Ports[i].Name = cmp.Or(o.Ports[i].Name, &name)
+			o.Ports[i].Protocol = cmp.Or(o.Ports[i].Protocol, &protocol)
 		}
 	default:
 		o.SetNamespace("")
 	}
-}
-
-func setServiceDefaults(o *v1.Service) {
-	if o.Namespace == "" {
-		o.Namespace = v1.NamespaceDefault
-	}
-	s := &o.Spec
-	if s.Type == "" {
-		s.Type = v1.ServiceTypeClusterIP
-	}
-	for i := range s.Ports {
-		s.Ports[i].Protocol = cmp.Or(s.Ports[i].Protocol, v1.ProtocolTCP)
-	}
-	if s.SessionAffinity == "" {
-		s.SessionAffinity = v1.ServiceAffinityNone
-	}
-	if s.SessionAffinity == v1.ServiceAffinityClientIP {
-		if c := s.SessionAffinityConfig; c == nil || c.ClientIP == nil || c.ClientIP.TimeoutSeconds == nil {
-			seconds := v1.DefaultClientIPServiceAffinitySeconds
-			s.SessionAffinityConfig = &v1.SessionAffinityConfig{ClientIP: &v1.ClientIPConfig{TimeoutSeconds: &seconds}}
-		}
-	}
-	if s.Type == v1.ServiceTypeExternalName {
-		return
-	}
-	if s.InternalTrafficPolicy == nil {
-		policy := v1.ServiceInternalTrafficPolicyCluster
-		s.InternalTrafficPolicy = &policy
-	}
-	if s.ExternalTrafficPolicy == "" && (s.Type != v1.ServiceTypeClusterIP || len(s.ExternalIPs) > 0) {
-		s.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyCluster
-	}
-	setClusterIPDefaults(s)
 }
 
 // setClusterIPDefaults completes clusterIP, clusterIPs and ipFamilies from each other.
@@ -76,13 +40,11 @@ func setClusterIPDefaults(s *v1.ServiceSpec) {
 	if len(s.IPFamilies) > 0 || s.ClusterIP == v1.ClusterIPNone {
 		return
 	}
-	var families []v1.IPFamily
 	for _, text := range s.ClusterIPs {
 		a, ok := k8s.ParseAddr(text)
 		if !ok {
-			return // validation reports it
+			return // validate reports it
 		}
-		families = append(families, v1.IPFamily(k8s.FamilyOf(a).String()))
+		s.IPFamilies = append(s.IPFamilies, v1.IPFamily(k8s.FamilyOf(a).String()))
 	}
-	s.IPFamilies = families
 }

@@ -142,7 +142,7 @@ func manifestOf(services ...string) string {
 	return strings.Join(docs, "---\n")
 }
 
-func write(t *testing.T, path, text string) {
+func write(t testing.TB, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)

@@ -7,15 +7,12 @@ import (
 	"reflect"
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// FuzzDecode feeds anything to the decoder and what it makes of it to a tracker. Nothing may panic, no message may be long,
-// and cutting Lists into items must not change what comes out.
+// FuzzDecode feeds anything to the decoder and what it makes of it to a tracker. Nothing may panic, and no message may be long.
 func FuzzDecode(f *testing.F) {
 	for _, pattern := range []string{"../testdata/cases/*.yaml", "../testdata/semantics/*.txt", "testdata/bad/*.txt"} {
 		files, err := filepath.Glob(pattern)
@@ -35,7 +32,7 @@ func FuzzDecode(f *testing.F) {
 		}
 	}
 	f.Add([]byte(bigManifest(2, 2)))
-	for _, list := range jsonLists {
+	for _, list := range jsonStreams {
 		f.Add([]byte(list.text))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -49,24 +46,6 @@ func FuzzDecode(f *testing.F) {
 			if len(w.String()) > 1200 {
 				t.Errorf("message of %d bytes: %.200s", len(w.String()), w)
 			}
-		}
-		uncut := file{path: "f.yaml"}
-		uncut.parsePieces(nil)
-		results, _ := uncut.parsePieces(unsplit(split(data)))
-		n := 0
-		for _, list := range results {
-			for _, p := range list {
-				if p.object == nil {
-					continue
-				}
-				n++
-				if got := one.objects[p.ref].object; len(one.errors) == 0 && !reflect.DeepEqual(got, p.object) {
-					t.Errorf("%s: %v when cut out, %v in its document", p.ref, got, p.object)
-				}
-			}
-		}
-		if len(one.errors) == 0 && n != len(one.objects) {
-			t.Errorf("%d objects when cut, %d in whole documents", len(one.objects), n)
 		}
 		tr := k8s.NewTracker(k8s.Options{NodeName: "n1"})
 		for ref, e := range one.objects {
@@ -90,24 +69,15 @@ func TestLikeKubernetes(t *testing.T) {
 			t.Fatal(err)
 		}
 		text, _, _ = bytes.Cut(text, []byte("=== want\n"))
-		for _, p := range split(text) {
-			results, _ := p.parse()
-			for _, r := range results {
-				var want k8s.Object
-				switch r.ref.Kind {
-				case k8s.KindService:
-					want = &v1.Service{}
-				case k8s.KindEndpointSlice:
-					want = &discoveryv1.EndpointSlice{}
-				default:
-					continue
-				}
-				if err := yaml.UnmarshalStrict(p.raw, want); err != nil {
+		for _, doc := range documents(text) {
+			for ref, got := range decode(name, doc.text).objects {
+				want := ref.Kind.New()
+				if err := yaml.UnmarshalStrict(doc.text, want); err != nil {
 					t.Errorf("%s: %v", name, err)
 				}
 				setDefaults(want)
-				if !reflect.DeepEqual(r.object, want) {
-					t.Errorf("%s: %s:\n%+v\nwant\n%+v", name, r.ref, r.object, want)
+				if !reflect.DeepEqual(got.object, want) {
+					t.Errorf("%s: %s:\n%+v\nwant\n%+v", name, ref, got.object, want)
 				}
 				compared++
 			}

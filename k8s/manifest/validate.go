@@ -1,14 +1,11 @@
 package manifest
 
 import (
-	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -16,168 +13,162 @@ import (
 	"github.com/nkp-proxy/nkp/k8s/internal/brief"
 )
 
-// checker collects what an API server would refuse in an object after defaults (errors), and what it would accept but a service
-// proxy cannot use as it was probably meant (hints). Only fields that the model reads are checked.
-type checker struct{ errors, hints []k8s.Warning }
+// maxAffinitySeconds is the longest session affinity that the API allows: a day.
+const maxAffinitySeconds = 86400
 
-func validate(o k8s.Object) (errs, hints []k8s.Warning) {
-	var c checker
+// validate returns the errors for which the last good state of an object stays in force: an API server would refuse the value,
+// and the object could not be served as it was meant. The Tracker warns of all other values that it cannot use.
+func validate(o k8s.Object) field.ErrorList {
+	name := field.NewPath("metadata", "name")
 	switch o := o.(type) {
 	case *v1.Service:
-		c.service(o)
+		errs := checkName(name, o.Name, validation.IsDNS1123Label)
+		errs = append(errs, checkName(field.NewPath("metadata", "namespace"), o.Namespace, validation.IsDNS1123Label)...)
+		return append(errs, checkService(o)...)
 	case *discoveryv1.EndpointSlice:
-		c.endpointSlice(o)
-	case *v1.Node:
-		c.node(o)
-	case *networkingv1.ServiceCIDR:
-		c.serviceCIDR(o)
+		errs := checkName(name, o.Name, validation.IsDNS1123Subdomain)
+		errs = append(errs, checkName(field.NewPath("metadata", "namespace"), o.Namespace, validation.IsDNS1123Label)...)
+		return append(errs, checkSlice(o)...)
 	}
-	if more := len(c.errors) - maxPerDocument; more > 0 {
-		c.errors = append(c.errors[:maxPerDocument], k8s.Warning{Text: fmt.Sprintf("and %d more errors", more)})
+	return checkName(name, o.GetName(), validation.IsDNS1123Subdomain)
+}
+
+// checkName checks a name, which must not be empty, with a rule of apimachinery.
+func checkName(path *field.Path, name string, rule func(string) []string) field.ErrorList {
+	if name == "" {
+		return field.ErrorList{field.Required(path, "")}
 	}
-	return c.errors, c.hints
+	name = brief.Cut(name, 2*validation.DNS1123SubdomainMaxLength) // the rules would scan all of it
+	return invalid(path, brief.Cut(name, maxField), rule(name))
 }
 
-func (c *checker) invalid(path *field.Path, format string, args ...any) {
-	c.errors = append(c.errors, k8s.Warning{Field: path.String(), Text: fmt.Sprintf(format, args...)})
+// invalid returns an error for each message of a rule about a value.
+func invalid(path *field.Path, value any, messages []string) (errs field.ErrorList) {
+	for _, message := range messages {
+		message, _, _ = strings.Cut(message, " (e.g.") // examples and the regular expression
+		errs = append(errs, field.Invalid(path, value, message))
+	}
+	return errs
 }
 
-func (c *checker) hint(path *field.Path, text string) {
-	c.hints = append(c.hints, k8s.Warning{Field: path.String(), Text: text})
-}
-
-// name checks an object's name with a rule of apimachinery; a name that is missing is an error too.
-func (c *checker) name(path *field.Path, name string, rule func(string) []string) {
-	switch {
-	case name == "":
-		c.invalid(path, "is required")
-	case len(name) > validation.DNS1123SubdomainMaxLength: // the rules would scan all of it
-		c.invalid(path, "%s is longer than %d characters", brief.Quote(name), validation.DNS1123SubdomainMaxLength)
-	default:
-		for _, msg := range rule(name) {
-			msg, _, _ = strings.Cut(msg, " (e.g.") // examples and the regular expression
-			c.invalid(path, "%s is not a valid name: %s", brief.Quote(name), msg)
+// oneOf checks a value that has a few spellings only; "" stands for the default.
+func oneOf[T ~string](path *field.Path, value T, allowed ...T) field.ErrorList {
+	for _, a := range append(allowed, "") {
+		if value == a {
+			return nil
 		}
 	}
+	return field.ErrorList{field.NotSupported(path, T(brief.Cut(string(value), maxField)), allowed)}
 }
 
-func (c *checker) port(path *field.Path, port int32) {
-	if port < 1 || port > 65535 {
-		c.invalid(path, "%d is out of range 1-65535", port)
+// checkAddress checks an address that packets are to be sent to.
+func checkAddress(path *field.Path, text string) field.ErrorList {
+	a, ok := k8s.ParseAddr(text)
+	if !ok {
+		return field.ErrorList{field.Invalid(path, brief.Cut(text, maxField), "must be an IP address")}
 	}
+	if isSpecial(a) {
+		return field.ErrorList{field.Invalid(path, text, "must not be an unspecified, loopback or link-local address")}
+	}
+	return nil
 }
 
-func (c *checker) protocol(path *field.Path, p k8s.Protocol) {
-	switch p {
-	case v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP:
-	default:
-		c.invalid(path, "%s is no protocol of Services: expected TCP, UDP or SCTP", brief.Quote(string(p)))
-	}
+func isSpecial(a netip.Addr) bool {
+	return a.IsUnspecified() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsLinkLocalMulticast()
 }
 
-// addr checks an address; ok is false if it is none.
-func (c *checker) addr(path *field.Path, text string) (a netip.Addr, ok bool) {
-	if a, ok = k8s.ParseAddr(text); !ok {
-		c.invalid(path, "%s is not an IP address", brief.Quote(text))
+func checkService(o *v1.Service) field.ErrorList {
+	s, spec := &o.Spec, field.NewPath("spec")
+	errs := oneOf(spec.Child("type"), s.Type, v1.ServiceTypeClusterIP, v1.ServiceTypeNodePort,
+		v1.ServiceTypeLoadBalancer, v1.ServiceTypeExternalName)
+	if s.Type == v1.ServiceTypeExternalName || s.ClusterIP == v1.ClusterIPNone {
+		return errs
 	}
-	return a, ok
-}
 
-// reachable checks an address that packets are to be sent to.
-func (c *checker) reachable(path *field.Path, text string) (a netip.Addr, ok bool) {
-	if a, ok = c.addr(path, text); !ok {
-		return a, false
+	for i, text := range s.ClusterIPs {
+		path := spec.Child("clusterIPs").Index(i)
+		if text == s.ClusterIP {
+			path = spec.Child("clusterIP")
+		}
+		errs = append(errs, checkAddress(path, text)...)
 	}
-	if a.IsUnspecified() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsLinkLocalMulticast() {
-		c.invalid(path, "%s cannot be used: it is an unspecified, loopback or link-local address", a)
-		return a, false
+	for i, text := range s.ExternalIPs {
+		errs = append(errs, checkAddress(spec.Child("externalIPs").Index(i), text)...)
 	}
-	return a, true
-}
-
-func (c *checker) cidrs(path *field.Path, texts []string) {
-	for i, text := range texts {
-		if _, ok := k8s.ParsePrefix(text); !ok {
-			c.invalid(path.Index(i), "%s is not a CIDR such as 10.0.0.0/24", brief.Quote(text))
+	for i, ingress := range o.Status.LoadBalancer.Ingress {
+		path := field.NewPath("status", "loadBalancer", "ingress").Index(i)
+		if _, ok := k8s.ParseAddr(ingress.IP); !ok && ingress.IP != "" {
+			errs = append(errs, field.Invalid(path.Child("ip"), brief.Cut(ingress.IP, maxField), "must be an IP address"))
+		}
+		if mode := ingress.IPMode; mode != nil {
+			errs = append(errs, oneOf(path.Child("ipMode"), *mode, v1.LoadBalancerIPModeVIP, v1.LoadBalancerIPModeProxy)...)
 		}
 	}
+
+	if len(s.Ports) == 0 {
+		errs = append(errs, field.Required(spec.Child("ports"), ""))
+	}
+	for i := range s.Ports {
+		errs = append(errs, checkServicePort(spec.Child("ports").Index(i), &s.Ports[i])...)
+	}
+	return append(errs, checkPolicies(spec, s)...)
 }
 
-// oneOf checks a value that can only be one of some texts.
-func oneOf[T ~string](c *checker, path *field.Path, value T, allowed ...T) {
-	if !slices.Contains(allowed, value) {
-		c.invalid(path, "%s is not one of %v", brief.Quote(string(value)), allowed)
+func checkServicePort(path *field.Path, p *v1.ServicePort) field.ErrorList {
+	errs := checkPort(path, p.Name, p.Protocol, p.Port)
+	if p.NodePort != 0 {
+		errs = append(errs, invalid(path.Child("nodePort"), p.NodePort, validation.IsValidPortNum(int(p.NodePort)))...)
 	}
+	return errs
 }
 
-func (c *checker) node(o *v1.Node) {
-	c.name(field.NewPath("metadata", "name"), o.Name, validation.IsDNS1123Subdomain)
-	c.cidrs(field.NewPath("spec", "podCIDRs"), o.Spec.PodCIDRs)
-	if path := field.NewPath("spec", "podCIDR"); len(o.Spec.PodCIDRs) == 0 && o.Spec.PodCIDR != "" {
-		if _, ok := k8s.ParsePrefix(o.Spec.PodCIDR); !ok {
-			c.invalid(path, "%s is not a CIDR such as 10.0.0.0/24", brief.Quote(o.Spec.PodCIDR))
-		}
+// checkPort checks what ports of Services and of EndpointSlices have in common.
+func checkPort(path *field.Path, name string, protocol v1.Protocol, number int32) (errs field.ErrorList) {
+	if name != "" {
+		errs = checkName(path.Child("name"), name, validation.IsDNS1123Label)
 	}
-	path := field.NewPath("status", "addresses")
-	for i, a := range o.Status.Addresses {
-		if a.Type == v1.NodeInternalIP || a.Type == v1.NodeExternalIP {
-			c.addr(path.Index(i).Child("address"), a.Address)
-		}
-	}
+	errs = append(errs, oneOf(path.Child("protocol"), protocol, v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP)...)
+	return append(errs, invalid(path.Child("port"), number, validation.IsValidPortNum(int(number)))...)
 }
 
-func (c *checker) serviceCIDR(o *networkingv1.ServiceCIDR) {
-	c.name(field.NewPath("metadata", "name"), o.Name, validation.IsDNS1123Subdomain)
-	path := field.NewPath("spec", "cidrs")
-	if len(o.Spec.CIDRs) == 0 {
-		c.invalid(path, "is required")
+func checkPolicies(spec *field.Path, s *v1.ServiceSpec) field.ErrorList {
+	errs := oneOf(spec.Child("externalTrafficPolicy"), s.ExternalTrafficPolicy,
+		v1.ServiceExternalTrafficPolicyCluster, v1.ServiceExternalTrafficPolicyLocal)
+	if p := s.InternalTrafficPolicy; p != nil {
+		errs = append(errs, oneOf(spec.Child("internalTrafficPolicy"), *p,
+			v1.ServiceInternalTrafficPolicyCluster, v1.ServiceInternalTrafficPolicyLocal)...)
 	}
-	c.cidrs(path, o.Spec.CIDRs)
+
+	errs = append(errs, oneOf(spec.Child("sessionAffinity"), s.SessionAffinity,
+		v1.ServiceAffinityNone, v1.ServiceAffinityClientIP)...)
+	if c := s.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
+		seconds := *c.ClientIP.TimeoutSeconds
+		errs = append(errs, invalid(spec.Child("sessionAffinityConfig", "clientIP", "timeoutSeconds"), seconds,
+			validation.IsInRange(int(seconds), 1, maxAffinitySeconds))...)
+	}
+	return errs
 }
 
-func (c *checker) endpointSlice(o *discoveryv1.EndpointSlice) {
-	meta := field.NewPath("metadata")
-	c.name(meta.Child("name"), o.Name, validation.IsDNS1123Subdomain)
-	c.name(meta.Child("namespace"), o.Namespace, validation.IsDNS1123Label)
-	if path := field.NewPath("addressType"); o.AddressType == "" {
-		c.invalid(path, "is required")
-	} else {
-		oneOf(c, path, o.AddressType, discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6, discoveryv1.AddressTypeFQDN)
+func checkSlice(o *discoveryv1.EndpointSlice) field.ErrorList {
+	if o.AddressType == "" {
+		return field.ErrorList{field.Required(field.NewPath("addressType"), "")}
 	}
-	names := map[string]bool{}
+	errs := oneOf(field.NewPath("addressType"), o.AddressType,
+		discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6, discoveryv1.AddressTypeFQDN)
+
 	for i := range o.Ports {
-		p, path := &o.Ports[i], field.NewPath("ports").Index(i)
-		if p.Name != nil {
-			if *p.Name != "" {
-				c.name(path.Child("name"), *p.Name, validation.IsDNS1123Label)
-			}
-			if names[*p.Name] {
-				c.invalid(path.Child("name"), "another port of the slice has the name %s", brief.Quote(*p.Name))
-			}
-			names[*p.Name] = true
+		if p := &o.Ports[i]; p.Port != nil {
+			errs = append(errs, checkPort(field.NewPath("ports").Index(i), *p.Name, *p.Protocol, *p.Port)...)
 		}
-		if p.Protocol != nil {
-			c.protocol(path.Child("protocol"), *p.Protocol)
-		}
-		if p.Port != nil && *p.Port != 0 {
-			c.port(path.Child("port"), *p.Port)
-		}
+	}
+	if o.AddressType == discoveryv1.AddressTypeFQDN {
+		return errs
 	}
 	for i := range o.Endpoints {
-		c.endpoint(&o.Endpoints[i], field.NewPath("endpoints").Index(i).Child("addresses"), o.AddressType)
-	}
-}
-
-func (c *checker) endpoint(e *discoveryv1.Endpoint, path *field.Path, typ discoveryv1.AddressType) {
-	if len(e.Addresses) == 0 {
-		c.invalid(path, "is required")
-	}
-	if typ != discoveryv1.AddressTypeIPv4 && typ != discoveryv1.AddressTypeIPv6 {
-		return
-	}
-	for i, text := range e.Addresses {
-		if a, ok := c.reachable(path.Index(i), text); ok && k8s.FamilyOf(a).String() != string(typ) {
-			c.invalid(path.Index(i), "%s is not an %s address, but addressType is %s", a, typ, typ)
+		path := field.NewPath("endpoints").Index(i).Child("addresses")
+		for j, text := range o.Endpoints[i].Addresses {
+			errs = append(errs, checkAddress(path.Index(j), text)...)
 		}
 	}
+	return errs
 }

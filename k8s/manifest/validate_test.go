@@ -17,19 +17,19 @@ func TestAffinityTimeout(t *testing.T) {
 		}
 	}
 	for seconds, good := range map[int32]bool{-1: false, 0: false, 1: true, 86400: true, 86401: false} {
-		errs, _ := validate(service(&v1.SessionAffinityConfig{ClientIP: &v1.ClientIPConfig{TimeoutSeconds: &seconds}}))
+		errs := validate(service(&v1.SessionAffinityConfig{ClientIP: &v1.ClientIPConfig{TimeoutSeconds: &seconds}}))
 		if (len(errs) == 0) != good {
 			t.Errorf("%d s: %v", seconds, errs)
 		}
 	}
 	for name, config := range map[string]*v1.SessionAffinityConfig{"none": nil, "empty": {}, "without a timeout": {ClientIP: &v1.ClientIPConfig{}}} {
-		if errs, _ := validate(service(config)); len(errs) > 0 {
+		if errs := validate(service(config)); len(errs) > 0 {
 			t.Errorf("configuration %s: %v", name, errs)
 		}
 	}
 	s := service(nil)
 	s.Spec.SessionAffinity = "Cookie"
-	if errs, _ := validate(s); len(errs) != 1 || errs[0].Field != "spec.sessionAffinity" {
+	if errs := validate(s); len(errs) != 1 || errs[0].Field != "spec.sessionAffinity" {
 		t.Errorf("affinity Cookie: %v", errs)
 	}
 }
