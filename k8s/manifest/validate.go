@@ -157,7 +157,7 @@ func checkSlice(o *discoveryv1.EndpointSlice) field.ErrorList {
 		discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6, discoveryv1.AddressTypeFQDN)
 
 	for i := range o.Ports {
-		if p := &o.Ports[i]; p.Port != nil {
+		if p := &o.Ports[i]; p.Port != nil && *p.Port != 0 {
 			errs = append(errs, checkPort(field.NewPath("ports").Index(i), *p.Name, *p.Protocol, *p.Port)...)
 		}
 	}
