@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"time"
 	"unicode/utf8"
 
 	"github.com/nkp-proxy/nkp/k8s"
@@ -23,7 +24,8 @@ var maxFileSize int64 = 256 << 20
 type file struct {
 	path   string
 	target string      // path without symbolic links, as of the last scan
-	info   os.FileInfo // as of the last read
+	info   os.FileInfo // as of the last read; nil: it could not be read
+	read   time.Time   // of the last read
 	digest [sha256.Size]byte
 
 	objects  map[k8s.Ref]located // valid now
@@ -32,12 +34,20 @@ type file struct {
 	warnings []k8s.Warning
 }
 
-// update reads the file if its size, time or inode have changed, or force is set.
-func (f *file) update(force bool) {
+// unsettled is how long after its last change a file is read again at each look: a change within the resolution of the file
+// system's times could not be seen otherwise.
+const unsettled = 2 * time.Second
+
+// update reads the file if it may have changed since it was read.
+func (f *file) update() {
+	now := time.Now()
 	info, err := os.Stat(f.path)
-	if err == nil && !force && f.info != nil && os.SameFile(info, f.info) && info.Size() == f.info.Size() && info.ModTime().Equal(f.info.ModTime()) {
+	if err == nil && f.info != nil && os.SameFile(info, f.info) && info.Size() == f.info.Size() &&
+		info.ModTime().Equal(f.info.ModTime()) && f.read.Sub(info.ModTime()) > unsettled {
 		return
 	}
+	f.read = now
+
 	var data []byte
 	if err == nil {
 		data, err = readFile(f.path)

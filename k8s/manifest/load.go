@@ -36,7 +36,7 @@ func (m *Set) Err() error {
 // Services, EndpointSlices, Nodes and ServiceCIDRs are taken, other kinds are skipped. Objects with errors are left out.
 func Load(path string) *Set {
 	r := newReader(path)
-	r.scan(nil)
+	r.scan()
 	state := r.assemble(nil)
 	m := &Set{Problems: state.problems}
 	for ref, e := range state.objects {
@@ -70,27 +70,25 @@ func newReader(path string) *reader {
 	return &reader{path: path, files: map[string]*file{}}
 }
 
-// scan updates the state of the files. It reads a file if its metadata changed, or if touched returns true for its path or target.
-func (r *reader) scan(touched func(path string) bool) {
+// scan reads the files that are new or may have changed, and forgets those that are gone.
+func (r *reader) scan() {
 	var found []listed
 	found, r.missing = listFiles(r.path)
 	if r.missing != nil {
 		return
 	}
 	r.empty = len(found) == 0
-	for name := range r.files {
-		if _, ok := slices.BinarySearchFunc(found, name, func(l listed, name string) int { return cmp.Compare(l.path, name) }); !ok {
-			delete(r.files, name)
-		}
-	}
+
+	before := r.files
+	r.files = make(map[string]*file, len(found))
 	for _, l := range found {
-		f := r.files[l.path]
+		f := before[l.path]
 		if f == nil {
 			f = &file{path: l.path}
-			r.files[l.path] = f
 		}
+		r.files[l.path] = f
 		f.target = l.target
-		f.update(touched != nil && (touched(l.path) || touched(l.target)))
+		f.update()
 	}
 }
 

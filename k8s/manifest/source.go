@@ -55,7 +55,7 @@ func (m *Source) Run(ctx context.Context, sink k8s.Sink) error {
 	if f.watcher != nil {
 		defer f.watcher.Close()
 	}
-	f.look(nil)
+	f.look()
 	return f.run(ctx)
 }
 
@@ -87,23 +87,19 @@ func (f *follower) run(ctx context.Context) error {
 	if f.watcher != nil {
 		events, errs = f.watcher.Events, f.watcher.Errors
 	}
-	touched := map[string]bool{}
-	var first time.Time // of the changes not processed yet
-	all := false        // events were lost: every file may have changed
+	var first time.Time // of the changes that are not read yet
 	timer := time.NewTimer(f.poll())
 	defer timer.Stop()
+
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case e := <-events:
-			touched[filepath.Clean(e.Name)] = true
+		case <-events:
 		case <-errs: // more events than the kernel could hold
-			all = true
 		case <-timer.C:
-			f.look(func(path string) bool { return all || touched[filepath.Clean(path)] })
-			clear(touched)
-			first, all = time.Time{}, false
+			f.look()
+			first = time.Time{}
 			timer.Reset(f.poll())
 			continue
 		}
@@ -122,21 +118,23 @@ func (f *follower) poll() time.Duration {
 	return pollSlow
 }
 
-// look scans the files and reports changes to the sink.
-func (f *follower) look(touched func(path string) bool) {
-	f.scan(touched)
+// look reads changed files and reports what differs to the sink.
+func (f *follower) look() {
+	f.scan()
 	if f.watch() { // changes in a directory before its watch began were not reported
-		f.scan(touched)
+		f.scan()
 	}
+
 	next := f.assemble(f.published)
 	if f.watchErr != nil {
-		next.problems.Warnings = append(next.problems.Warnings, k8s.Warning{Where: f.path,
-			Text: fmt.Sprintf("cannot watch for changes, checking every %v instead: %s", pollQuick, brief.Line(f.watchErr.Error()))})
+		text := fmt.Sprintf("cannot watch for changes, checking every %v instead: %s", pollQuick, brief.Line(f.watchErr.Error()))
+		next.problems.Warnings = append(next.problems.Warnings, k8s.Warning{Where: f.path, Text: text})
 	}
 	if f.reported == nil || !reflect.DeepEqual(*f.reported, next.problems) {
 		f.reported = &next.problems
 		f.sink.Problems(next.problems)
 	}
+
 	if !f.synced && len(next.objects) == 0 && len(next.problems.Errors) > 0 {
 		return
 	}
