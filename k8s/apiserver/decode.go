@@ -33,8 +33,9 @@ const (
 // errNoList reports a protobuf answer that is not a well-formed list.
 var errNoList = errors.New("the answer is not a list in protobuf")
 
-// decodeList reads a list, or the next page of one, and trims it. What does not fit into the budget (r.kept) is left out. It decodes protobuf item by item as it arrives, so that neither the whole answer
-// nor all untrimmed objects are ever in memory, and so that server and client work in parallel.
+// decodeList reads a list, or the next page of one, and trims its objects. Those that do not fit into the budget (r.kept) are
+// left out. Protobuf is decoded item by item as it arrives, so that neither the whole answer nor all untrimmed objects are ever
+// in memory, and so that server and client work in parallel.
 func (r *resource) decodeList(in io.Reader) (*internalversion.List, error) {
 	b := bufio.NewReaderSize(in, 64<<10)
 	if prefix, _ := b.Peek(len(protobufPrefix)); string(prefix) != protobufPrefix {
@@ -97,15 +98,11 @@ func (r *resource) decodeItems(s *section) (*internalversion.List, error) {
 		case listItem:
 			var o runtime.Object
 			if o, err = r.decodeItem(data); err == nil {
-				list.Items = append(list.Items, o)
-				r.kept.take(o)
+				r.keep(list, o)
 			}
 		}
 		if err != nil {
 			return nil, fmt.Errorf("cannot decode item %d: %w", len(list.Items), err)
-		}
-		if r.kept.over() {
-			list.Items = r.kept.shrink(list.Items)
 		}
 	}
 	return list, nil
@@ -116,8 +113,8 @@ func (r *resource) decodeItem(data []byte) (runtime.Object, error) {
 	if err := o.(interface{ Unmarshal([]byte) error }).Unmarshal(data); err != nil {
 		return nil, err
 	}
-	_, err := trim(o)
-	return o.(runtime.Object), err
+	trim(o)
+	return o.(runtime.Object), nil
 }
 
 // decodeWhole reads a list in JSON, sent by servers that do not support protobuf.
@@ -146,18 +143,19 @@ func (r *resource) decodeWhole(in io.Reader) (*internalversion.List, error) {
 		if err := json.Unmarshal(item, o); err != nil {
 			return nil, fmt.Errorf("cannot decode item %d: %w", i, err)
 		}
-		if _, err := trim(o); err != nil {
-			return nil, err
-		}
-		list.Items = append(list.Items, o.(runtime.Object))
+		trim(o)
+		r.keep(list, o.(runtime.Object))
 	}
-	for _, o := range list.Items {
-		r.kept.take(o)
-	}
+	return list, nil
+}
+
+// keep adds a trimmed object to a list. If that is more than the budget allows, objects of the list are left out.
+func (r *resource) keep(list *internalversion.List, o runtime.Object) {
+	list.Items = append(list.Items, o)
+	r.kept.take(o)
 	if r.kept.over() {
 		list.Items = r.kept.shrink(list.Items)
 	}
-	return list, nil
 }
 
 // section is a protobuf message, or the unread rest of it.

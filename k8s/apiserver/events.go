@@ -8,6 +8,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/cache"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
@@ -46,8 +47,8 @@ type Recorder struct {
 
 	// Used by Run only.
 	correlator *record.EventCorrelator
-	uids       map[k8s.ServiceName]knownUID
-	exists     map[string]existing // Events by name
+	uids       *cache.LRUExpireCache // types.UID of a Service by its k8s.ServiceName
+	exists     *cache.LRUExpireCache // by name of an Event that the server has: whether this node wrote it
 	lastError  string
 	retry      time.Duration // pause before the first retry
 }
@@ -85,8 +86,8 @@ func NewLogRecorder(nodeName string, log *slog.Logger) *Recorder {
 		log:        log,
 		queue:      make(chan event, eventQueue),
 		correlator: record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{}),
-		uids:       map[k8s.ServiceName]knownUID{},
-		exists:     map[string]existing{},
+		uids:       cache.NewLRUExpireCache(uidsMost),
+		exists:     cache.NewLRUExpireCache(existMost),
 		retry:      time.Second,
 	}
 }

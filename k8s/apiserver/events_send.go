@@ -98,7 +98,8 @@ func (r *Recorder) try(ctx context.Context, e *event) error {
 func (r *Recorder) write(ctx context.Context, e *event) error {
 	c := r.client.EventsV1().Events(e.known.Namespace)
 	full := e.written(r.node)
-	if e, exists := r.exists[full.Name]; exists && !e.own && time.Since(e.at) < eventLife {
+	own, exists := r.exists.Get(full.Name)
+	if exists && own == false {
 		return nil // another node continues it
 	}
 	if full.Series != nil {
@@ -113,22 +114,13 @@ func (r *Recorder) write(ctx context.Context, e *event) error {
 		// The API server deletes Events after an hour.
 	}
 	_, err := c.Create(ctx, full, metav1.CreateOptions{})
-	if known := r.exists[full.Name]; err == nil || apierrors.IsAlreadyExists(err) && !known.own {
-		if len(r.exists) >= existMost {
-			clear(r.exists)
-		}
-		r.exists[full.Name] = existing{own: err == nil, at: time.Now()}
+	if err == nil || apierrors.IsAlreadyExists(err) && !exists {
+		r.exists.Add(full.Name, err == nil, eventLife)
 	}
 	if apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, v1.NamespaceTerminatingCause) {
 		return nil // another node wrote it or an earlier attempt did, or the namespace is going away
 	}
 	return err
-}
-
-// existing is an Event that the server had at a time.
-type existing struct {
-	own bool // this node wrote it
-	at  time.Time
 }
 
 // reference returns a reference to the object that the Event is about. kubectl describe selects Events by UID.
@@ -141,18 +133,12 @@ func (r *Recorder) reference(ctx context.Context, e *event) (v1.ObjectReference,
 	return v1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: e.service.Namespace, Name: e.service.Name, UID: uid}, err
 }
 
-// knownUID is a cached UID of a Service, "" if it does not exist, and when the cache entry expires.
-type knownUID struct {
-	uid   types.UID
-	until time.Time
-}
-
-// serviceUID returns a Service's UID, from r.uids or the API server. It lists, because system:node-proxier may not get a
-// Service. The server answers a list of one name from its cache, so nkp need not store UIDs of Services without Events.
-func (r *Recorder) serviceUID(ctx context.Context, name k8s.ServiceName) (types.UID, error) {
-	now := time.Now()
-	if k, ok := r.uids[name]; ok && now.Before(k.until) {
-		return k.uid, nil
+// serviceUID returns a Service's UID, "" if it does not exist, from r.uids or the API server. It lists, because
+// system:node-proxier may not get a Service. The server answers a list of one name from its cache, so nkp need not store UIDs
+// of Services without Events.
+func (r *Recorder) serviceUID(ctx context.Context, name k8s.ServiceName) (uid types.UID, err error) {
+	if known, ok := r.uids.Get(name); ok {
+		return known.(types.UID), nil
 	}
 	list, err := r.client.CoreV1().Services(name.Namespace).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("metadata.name", name.Name).String(), ResourceVersion: "0",
@@ -160,15 +146,11 @@ func (r *Recorder) serviceUID(ctx context.Context, name k8s.ServiceName) (types.
 	if err != nil && passes(err) {
 		return "", err
 	}
-	k := knownUID{until: now.Add(uidLife)}
 	if err == nil && len(list.Items) == 1 {
-		k.uid = list.Items[0].UID
+		uid = list.Items[0].UID
 	}
-	if len(r.uids) >= uidsMost {
-		clear(r.uids)
-	}
-	r.uids[name] = k
-	return k.uid, nil
+	r.uids.Add(name, uid, uidLife)
+	return uid, nil
 }
 
 // name returns the Event's name, after correlation. All nodes give an Event about a Service the same one for one reason, so

@@ -75,7 +75,7 @@ func (s *store) Add(o any) error { return s.Update(o) }
 
 // Update is part of cache.ReflectorStore. It ignores changes of trimmed fields.
 func (s *store) Update(o any) error {
-	o, _ = trim(o)
+	trim(o)
 	object, ref, ok := apiObject(o)
 	if !ok {
 		return nil

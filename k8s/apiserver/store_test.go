@@ -22,7 +22,7 @@ func TestStore(t *testing.T) {
 	object := func(name, version string, port int32) *v1.Service {
 		o := apiService(name, nil)
 		o.ResourceVersion, o.Spec.Ports[0].Port = version, port
-		_, _ = trim(o)
+		trim(o)
 		return o
 	}
 	expect := func(want string) {
@@ -87,7 +87,7 @@ func TestFingerprint(t *testing.T) {
 		func(o *v1.Service) { o.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{Hostname: "1.2.3.4"}} },
 	} {
 		o := apiService("a", nil)
-		_, _ = trim(o)
+		trim(o)
 		change(o)
 		o.ResourceVersion = fmt.Sprint(i)
 		seen := s.fingerprint(o)

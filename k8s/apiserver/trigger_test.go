@@ -30,11 +30,8 @@ func TestTriggers(t *testing.T) {
 			Ports:       []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}},
 			Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{endpoint}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
 		}
-		trimmed, err := trim(o) // as the API server's objects come
-		if err != nil {
-			t.Fatal(err)
-		}
-		tr.SetEndpointSlice(trimmed.(*discoveryv1.EndpointSlice), k8s.Origin{})
+		trim(o) // as the API server's objects come
+		tr.SetEndpointSlice(o, k8s.Origin{})
 	}
 	expect := func(what string, want ...time.Time) {
 		t.Helper()

@@ -2,19 +2,19 @@ package apiserver
 
 import (
 	"slices"
-	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/lru"
 
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
 // trim removes unused fields from an object decoded from a list or a watch, and shares values that many objects repeat.
 // It may be called again for the same object.
-func trim(o any) (any, error) {
+func trim(o any) {
 	switch o := o.(type) {
 	case *v1.Service:
 		trimMeta(&o.ObjectMeta, k8s.LabelServiceProxyName)
@@ -36,7 +36,6 @@ func trim(o any) (any, error) {
 		trimMeta(&o.ObjectMeta)
 		o.Status = networkingv1.ServiceCIDRStatus{}
 	}
-	return o, nil
 }
 
 // someSelector stands for any selector: the model needs to know only whether a Service has one.
@@ -80,42 +79,30 @@ func trimEndpoint(e *discoveryv1.Endpoint) {
 		e.Addresses = e.Addresses[:1:1] // the others are alternatives that no proxy uses
 	}
 	if e.NodeName != nil {
-		e.NodeName = nodeNames.intern(e.NodeName)
+		e.NodeName = intern(e.NodeName)
 	}
 }
 
-// nodeNames are the names of nodes with endpoints, which all their endpoints share.
-var nodeNames = interned{names: map[string]*string{}}
-
-// What is remembered is bounded, as slices can name any number of nodes. Kubernetes is tested with 5,000, and their names are
-// DNS subdomains (RFC 1123).
+// What is remembered of names is bounded, because slices can name any number of nodes. Kubernetes is tested with 5,000, and
+// their names are DNS subdomains (RFC 1123).
 const (
 	mostInterned    = 1 << 13
 	longestInterned = 253
 )
 
-// interned remembers texts, so that equal ones are kept once. What it returns is never written. Its methods may be called from
-// any goroutine.
-type interned struct {
-	mu    sync.Mutex // protects names
-	names map[string]*string
-}
+// nodeNames holds the *string that all endpoints of a node share, by name. It is never written to.
+var nodeNames = lru.New(mostInterned)
 
-// intern returns a pointer to an equal text.
-func (i *interned) intern(s *string) *string {
-	if len(*s) > longestInterned {
-		return s
+// intern returns a pointer to an equal name. It may be called from any goroutine.
+func intern(name *string) *string {
+	if len(*name) > longestInterned {
+		return name
 	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if known := i.names[*s]; known != nil {
-		return known
+	if known, ok := nodeNames.Get(*name); ok {
+		return known.(*string)
 	}
-	if len(i.names) >= mostInterned {
-		clear(i.names) // those in use are found again, or kept twice
-	}
-	i.names[*s] = s
-	return s
+	nodeNames.Add(*name, name) // two goroutines at once keep the name twice
+	return name
 }
 
 func shared(b *bool) *bool {

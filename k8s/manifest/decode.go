@@ -38,9 +38,8 @@ var apiVersions = map[k8s.Kind]string{
 
 // decoder collects the objects of a file and the problems of those that cannot be used.
 type decoder struct {
-	origin   k8s.Origin // of the object being decoded
-	objects  map[k8s.Ref]located
-	again    []k8s.Ref        // objects with a further definition
+	origin   k8s.Origin       // of the object being decoded
+	objects  []located        // in the order of the file; an object may have several definitions
 	invalid  map[k8s.Ref]bool // objects with errors
 	nameless bool             // an object has errors, and its name is not known
 	errors   []k8s.Warning
@@ -49,7 +48,7 @@ type decoder struct {
 
 // decode decodes the text of a file.
 func decode(path string, data []byte) *decoder {
-	d := &decoder{objects: map[k8s.Ref]located{}, invalid: map[k8s.Ref]bool{}}
+	d := &decoder{invalid: map[k8s.Ref]bool{}}
 	for i, doc := range documents(data) {
 		d.origin = k8s.Origin{File: path, Document: i + 1}
 		data, err := toJSON(doc.text)
@@ -223,17 +222,13 @@ func (d *decoder) add(ref k8s.Ref, o k8s.Object, name string, errs []k8s.Warning
 	}
 	d.errors = append(d.errors, errs...)
 
-	first, duplicate := d.objects[ref]
 	switch {
-	case len(errs) > 0 && ref == (k8s.Ref{}):
+	case len(errs) == 0:
+		d.objects = append(d.objects, located{ref, o, d.origin})
+	case ref == k8s.Ref{}:
 		d.nameless = true
-	case len(errs) > 0:
-		d.invalid[ref] = true
-	case duplicate:
-		d.again = append(d.again, ref)
-		d.errors = append(d.errors, duplicateError(ref, d.origin, first.origin))
 	default:
-		d.objects[ref] = located{o, d.origin}
+		d.invalid[ref] = true
 	}
 }
 

@@ -28,7 +28,7 @@ type file struct {
 	read   time.Time   // of the last read
 	digest [sha256.Size]byte
 
-	objects  map[k8s.Ref]located // valid now
+	objects  []located           // valid now, in the order of the file
 	kept     map[k8s.Ref]located // not valid or not readable now: the last good state
 	errors   []k8s.Warning
 	warnings []k8s.Warning
@@ -58,7 +58,7 @@ func (f *file) update() {
 	}
 	if err != nil {
 		f.info, f.digest = nil, sum
-		f.keepAll()
+		f.kept, f.objects = f.lastGood(), nil
 		f.errors, f.warnings = []k8s.Warning{{Where: f.path, Text: brief.Line(err.Error())}}, nil
 		return
 	}
@@ -108,33 +108,33 @@ func text(data []byte) ([]byte, error) {
 // parse replaces the objects and problems of the file by those of a text.
 func (f *file) parse(data []byte) {
 	d := decode(f.path, data)
-	before, keptBefore := f.objects, f.kept
-	f.objects, f.kept = d.objects, map[k8s.Ref]located{}
-	f.errors, f.warnings = f.atMost(d.errors, "errors"), f.atMost(d.warnings, "warnings")
+	before := f.lastGood()
+	f.objects, f.errors, f.warnings = d.objects, d.errors, d.warnings
 
-	// An object with two definitions keeps its last good state; a new one has its first definition.
-	for _, ref := range d.again {
-		if old, ok := before[ref]; ok {
-			f.objects[ref] = located{old.object, f.objects[ref].origin}
+	// An object with errors keeps its last good state. One whose name is not known may be any of those that were there.
+	f.kept = map[k8s.Ref]located{}
+	for ref, o := range before {
+		if d.nameless || d.invalid[ref] {
+			f.kept[ref] = o
 		}
 	}
-
-	// So does an object with errors. An object whose name is not known may be any of those that are not there any more.
-	for _, old := range []map[k8s.Ref]located{keptBefore, before} {
-		for ref, e := range old {
-			if _, ok := f.objects[ref]; !ok && (d.nameless || d.invalid[ref]) {
-				f.kept[ref] = e
-			}
-		}
+	for _, o := range f.objects {
+		delete(f.kept, o.ref)
 	}
 }
 
-// keepAll moves all objects of the file to kept, as their last good state.
-func (f *file) keepAll() {
-	kept := map[k8s.Ref]located{}
-	maps.Copy(kept, f.kept)
-	maps.Copy(kept, f.objects)
-	f.kept, f.objects = kept, nil
+// lastGood returns the last good state of each object of the file; of several definitions the first.
+func (f *file) lastGood() map[k8s.Ref]located {
+	all := maps.Clone(f.kept)
+	if all == nil {
+		all = map[k8s.Ref]located{}
+	}
+	for _, o := range f.objects {
+		if _, ok := all[o.ref]; !ok {
+			all[o.ref] = o
+		}
+	}
+	return all
 }
 
 // atMost truncates a list to maxPerFile.

@@ -48,8 +48,8 @@ func FuzzDecode(f *testing.F) {
 			}
 		}
 		tr := k8s.NewTracker(k8s.Options{NodeName: "n1"})
-		for ref, e := range one.objects {
-			tr.Apply([]k8s.Change{{Op: k8s.Upsert, Ref: ref, Object: e.object, Origin: e.origin}})
+		for _, e := range one.objects {
+			tr.Apply([]k8s.Change{{Op: k8s.Upsert, Ref: e.ref, Object: e.object, Origin: e.origin}})
 		}
 		m, _ := tr.Flush()
 		m.View(nil)
@@ -70,14 +70,14 @@ func TestLikeKubernetes(t *testing.T) {
 		}
 		text, _, _ = bytes.Cut(text, []byte("=== want\n"))
 		for _, doc := range documents(text) {
-			for ref, got := range decode(name, doc.text).objects {
-				want := ref.Kind.New()
+			for _, got := range decode(name, doc.text).objects {
+				want := got.ref.Kind.New()
 				if err := yaml.UnmarshalStrict(doc.text, want); err != nil {
 					t.Errorf("%s: %v", name, err)
 				}
 				setDefaults(want)
 				if !reflect.DeepEqual(got.object, want) {
-					t.Errorf("%s: %s:\n%+v\nwant\n%+v", name, ref, got.object, want)
+					t.Errorf("%s: %s:\n%+v\nwant\n%+v", name, got.ref, got.object, want)
 				}
 				compared++
 			}

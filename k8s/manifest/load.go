@@ -1,7 +1,6 @@
 package manifest
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -37,10 +36,10 @@ func (m *Set) Err() error {
 func Load(path string) *Set {
 	r := newReader(path)
 	r.scan()
-	state := r.assemble(nil)
-	m := &Set{Problems: state.problems}
-	for ref, e := range state.objects {
-		m.Objects = append(m.Objects, k8s.Change{Op: k8s.Upsert, Ref: ref, Object: e.object, Origin: e.origin})
+	objects, problems := r.assemble(nil)
+	m := &Set{Problems: problems}
+	for ref, o := range objects {
+		m.Objects = append(m.Objects, k8s.Change{Op: k8s.Upsert, Ref: ref, Object: o.object, Origin: o.origin})
 	}
 	slices.SortFunc(m.Objects, k8s.Change.Compare)
 	return m
@@ -48,14 +47,9 @@ func Load(path string) *Set {
 
 // located is an object and its origin.
 type located struct {
+	ref    k8s.Ref
 	object k8s.Object
 	origin k8s.Origin
-}
-
-// state is what all files together hold.
-type state struct {
-	objects  map[k8s.Ref]located
-	problems k8s.Problems
 }
 
 // reader reads the files of a path, repeatedly if needed, and keeps their state.
@@ -63,7 +57,6 @@ type reader struct {
 	path    string
 	files   map[string]*file
 	missing error // the path itself could not be read; the state of its files stays
-	empty   bool  // the path is a directory without manifests
 }
 
 func newReader(path string) *reader {
@@ -72,22 +65,21 @@ func newReader(path string) *reader {
 
 // scan reads the files that are new or may have changed, and forgets those that are gone.
 func (r *reader) scan() {
-	var found []listed
-	found, r.missing = listFiles(r.path)
-	if r.missing != nil {
+	found, err := listFiles(r.path)
+	r.missing = err
+	if err != nil {
 		return
 	}
-	r.empty = len(found) == 0
 
 	before := r.files
 	r.files = make(map[string]*file, len(found))
-	for _, l := range found {
-		f := before[l.path]
+	for path, target := range found {
+		f := before[path]
 		if f == nil {
-			f = &file{path: l.path}
+			f = &file{path: path}
 		}
-		r.files[l.path] = f
-		f.target = l.target
+		r.files[path] = f
+		f.target = target
 		f.update()
 	}
 }
@@ -105,83 +97,80 @@ func (r *reader) revision() string {
 	return hex.EncodeToString(list.Sum(nil))
 }
 
-// listed is a file and its target, which differs if there is a symbolic link in its path.
-type listed struct{ path, target string }
-
-// listFiles returns the manifest files of a path, sorted: the path itself if it is a file. Hidden files are
-// skipped, because editors keep locks and backups in them. There may be very many: only symbolic links are resolved.
-func listFiles(path string) ([]listed, error) {
+// listFiles returns the manifest files of a path with their targets: the path itself if it is a file. A target differs if there is
+// a symbolic link in the path. Hidden files are skipped, because editors keep locks and backups in them. There may be very many
+// files: only symbolic links are resolved.
+func listFiles(path string) (targets map[string]string, err error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
 	}
 	if !info.IsDir() {
-		return []listed{{path, target(path)}}, nil
+		return map[string]string{path: target(path)}, nil
 	}
 	entries, err := os.ReadDir(path)
 	if err != nil {
 		return nil, err
 	}
-	dir := target(path)
-	var found []listed
+
+	dir, targets := target(path), map[string]string{}
 	for _, e := range entries {
-		l := listed{filepath.Join(path, e.Name()), filepath.Join(dir, e.Name())}
-		switch filepath.Ext(l.path) {
+		name := e.Name()
+		switch filepath.Ext(name) {
 		case ".yaml", ".yml", ".json":
 		default:
 			continue
 		}
-		if strings.HasPrefix(e.Name(), ".") {
+		if strings.HasPrefix(name, ".") {
 			continue
 		}
-		if !e.Type().IsRegular() {
-			if info, err := os.Stat(l.path); err == nil && info.IsDir() {
-				continue
-			}
-			l.target = target(l.path)
+		at := filepath.Join(path, name)
+		if e.Type().IsRegular() {
+			targets[at] = filepath.Join(dir, name)
+		} else if info, err := os.Stat(at); err != nil || !info.IsDir() {
+			targets[at] = target(at)
 		}
-		found = append(found, l)
 	}
-	return found, nil
+	return targets, nil
 }
 
-// assemble merges the files. published is the state in force: an object with two definitions stays as it is
-// there, else the first definition counts.
-func (r *reader) assemble(published map[k8s.Ref]located) state {
-	s := state{objects: map[k8s.Ref]located{}}
+// assemble merges the files. published is the state in force: an object with two definitions stays as it is there, else its
+// first definition counts.
+func (r *reader) assemble(published map[k8s.Ref]located) (objects map[k8s.Ref]located, p k8s.Problems) {
+	objects = map[k8s.Ref]located{}
 	if r.missing != nil {
-		s.problems.Errors = append(s.problems.Errors, k8s.Warning{Text: "cannot read the manifests: " + brief.Line(r.missing.Error())})
-	} else if r.empty {
-		s.problems.Warnings = append(s.problems.Warnings, k8s.Warning{Where: r.path, Text: "no *.yaml, *.yml or *.json file in this directory"})
+		p.Errors = []k8s.Warning{{Text: "cannot read the manifests: " + brief.Line(r.missing.Error())}}
+	} else if len(r.files) == 0 {
+		p.Warnings = []k8s.Warning{{Where: r.path, Text: "no *.yaml, *.yml or *.json file in this directory"}}
 	}
+
 	names := slices.Sorted(maps.Keys(r.files))
 	for _, name := range names {
 		f := r.files[name]
-		s.problems.Errors = append(s.problems.Errors, f.errors...)
-		s.problems.Warnings = append(s.problems.Warnings, f.warnings...)
-		var again []k8s.Warning
-		for ref, e := range f.objects {
-			first, twice := s.objects[ref]
-			if !twice {
-				s.objects[ref] = e
+		errs := slices.Clone(f.errors)
+		for _, o := range f.objects {
+			first, duplicate := objects[o.ref]
+			if !duplicate {
+				objects[o.ref] = o
 				continue
 			}
-			again = append(again, duplicateError(ref, e.origin, first.origin))
-			if p, ok := published[ref]; ok {
-				s.objects[ref] = p
+			errs = append(errs, duplicateError(o.ref, o.origin, first.origin))
+			if inForce, ok := published[o.ref]; ok {
+				objects[o.ref] = inForce
 			}
 		}
-		slices.SortFunc(again, func(a, b k8s.Warning) int { return cmp.Compare(a.Object, b.Object) })
-		s.problems.Errors = append(s.problems.Errors, again...)
+		p.Errors = append(p.Errors, f.atMost(errs, "errors")...)
+		p.Warnings = append(p.Warnings, f.atMost(f.warnings, "warnings")...)
 	}
+
 	for _, name := range names {
-		for ref, e := range r.files[name].kept {
-			if _, fresh := s.objects[ref]; !fresh {
-				s.objects[ref] = e
+		for ref, o := range r.files[name].kept {
+			if _, valid := objects[ref]; !valid {
+				objects[ref] = o
 			}
 		}
 	}
-	return s
+	return objects, p
 }
 
 func duplicateError(ref k8s.Ref, at, first k8s.Origin) k8s.Warning {

@@ -125,23 +125,23 @@ func (f *follower) look() {
 		f.scan()
 	}
 
-	next := f.assemble(f.published)
+	objects, problems := f.assemble(f.published)
 	if f.watchErr != nil {
 		text := fmt.Sprintf("cannot watch for changes, checking every %v instead: %s", pollQuick, brief.Line(f.watchErr.Error()))
-		next.problems.Warnings = append(next.problems.Warnings, k8s.Warning{Where: f.path, Text: text})
+		problems.Warnings = append(problems.Warnings, k8s.Warning{Where: f.path, Text: text})
 	}
-	if f.reported == nil || !reflect.DeepEqual(*f.reported, next.problems) {
-		f.reported = &next.problems
-		f.sink.Problems(next.problems)
+	if f.reported == nil || !reflect.DeepEqual(*f.reported, problems) {
+		f.reported = &problems
+		f.sink.Problems(problems)
 	}
 
-	if !f.synced && len(next.objects) == 0 && len(next.problems.Errors) > 0 {
+	if !f.synced && len(objects) == 0 && len(problems.Errors) > 0 {
 		return
 	}
-	if changes := difference(f.published, next.objects); len(changes) > 0 {
+	if changes := difference(f.published, objects); len(changes) > 0 {
 		f.sink.Apply(changes)
 	}
-	f.published = next.objects
+	f.published = objects
 	if !f.synced {
 		f.synced = true
 		f.sink.Synced()
