@@ -44,12 +44,10 @@ func (l *leftOut) add(what string) {
 	}
 }
 
-// warning returns what is left out, in one line; "": nothing.
+// warning returns the warning about objects that are left out, in one line.
 func (l *leftOut) warning(kind k8s.Kind) string {
-	if l.number == 0 {
-		return ""
-	}
-	return fmt.Sprintf("%d objects of kind %s are left out, because the API server has more of them, or larger ones, than nkp keeps (%d MiB in all, %d MiB an object): %s",
+	return fmt.Sprintf("%d objects of kind %s are left out, because the API server has more of them, or larger ones, "+
+		"than nkp keeps (%d MiB in all, %d MiB an object): %s",
 		l.number, kind, maxKept>>20, maxObject>>20, strings.Join(l.some, ", "))
 }
 

@@ -35,7 +35,6 @@ type health struct {
 	silence  string              // why the last request got no answer at all; "": it got one
 	away     time.Time           // since when the server does not answer for all required kinds; zero: it does
 	noNode   bool                // Nodes were listed, and this node's is not among them
-	listed   bool                // Nodes were listed
 	leftOut  map[k8s.Kind]leftOut
 	back     chan struct{} // closed and replaced when a kind answers again
 	changed  func()        // called when problems may have changed
@@ -43,7 +42,7 @@ type health struct {
 
 func newHealth(url, nodeName string) *health {
 	return &health{
-		url: url, nodeName: nodeName, failing: map[k8s.Kind]string{}, answered: map[k8s.Kind]bool{}, noNode: true,
+		url: url, nodeName: nodeName, failing: map[k8s.Kind]string{}, answered: map[k8s.Kind]bool{},
 		back: make(chan struct{}), changed: func() {}, away: time.Now(), leftOut: map[k8s.Kind]leftOut{},
 	}
 }
@@ -136,42 +135,20 @@ func plainError(kind k8s.Kind, err error) error {
 	return errors.New(brief.Line(err.Error()))
 }
 
-// sawNode records whether this node's Node object exists.
-func (h *health) sawNode(there bool) {
+// setNode records whether this node's Node object exists, once Nodes were listed.
+func (h *health) setNode(exists bool) {
 	h.mu.Lock()
-	h.noNode = !there
+	h.noNode = !exists
 	h.mu.Unlock()
 	h.changed()
 }
 
-// nodesListed records that Nodes were listed, so that a Node not seen does not exist.
-func (h *health) nodesListed() {
+// setLeftOut records which objects of a kind are left out.
+func (h *health) setLeftOut(kind k8s.Kind, left leftOut) {
 	h.mu.Lock()
-	h.listed = true
+	h.leftOut[kind] = left
 	h.mu.Unlock()
 	h.changed()
-}
-
-// noteLeftOut records what of a kind is left out: of a list, or since then.
-func (h *health) noteLeftOut(kind k8s.Kind, left leftOut, since bool) {
-	left.some = slices.Clone(left.some)
-	h.mu.Lock()
-	before := h.leftOut[kind]
-	if since {
-		for _, what := range left.some {
-			before.add(what)
-		}
-		before.number += left.number - len(left.some)
-		left = before
-	}
-	changed := left.number != h.leftOut[kind].number
-	if h.leftOut[kind] = left; left.number == 0 {
-		delete(h.leftOut, kind)
-	}
-	h.mu.Unlock()
-	if changed {
-		h.changed()
-	}
 }
 
 // noteAway records when the server stops and resumes answering. mu is held.
@@ -227,10 +204,11 @@ func (h *health) problems() k8s.Problems {
 		add(&p.Warnings, text)
 	}
 	for _, k := range slices.Sorted(maps.Keys(h.leftOut)) {
-		left := h.leftOut[k]
-		add(&p.Warnings, left.warning(k))
+		if left := h.leftOut[k]; left.number > 0 {
+			add(&p.Warnings, left.warning(k))
+		}
 	}
-	if h.listed && h.noNode {
+	if h.noNode {
 		p.Warnings = append(p.Warnings, h.noNodeWarning())
 	}
 	return p

@@ -21,12 +21,7 @@ func (s *Source) List(ctx context.Context) ([]k8s.Change, k8s.Problems, error) {
 	var p k8s.Problems
 	for i := range s.resources {
 		r := &s.resources[i]
-		o := metav1.ListOptions{}
-		var left leftOut
-		list := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return r.list(ctx, o, func(all leftOut) { left = all })
-		}
-		err := pager.New(list).EachListItem(ctx, o, func(item runtime.Object) error {
+		err := pager.New(r.list).EachListItem(ctx, metav1.ListOptions{}, func(item runtime.Object) error {
 			if object, ref, ok := apiObject(item); ok {
 				changes = append(changes, k8s.Change{Op: k8s.Upsert, Ref: ref, Object: object})
 			}
@@ -35,8 +30,8 @@ func (s *Source) List(ctx context.Context) ([]k8s.Change, k8s.Problems, error) {
 		if err != nil {
 			return nil, k8s.Problems{}, fmt.Errorf("API server %s: %w", s.url, plainError(r.kind, err))
 		}
-		if w := left.warning(r.kind); w != "" {
-			p.Warnings = append(p.Warnings, k8s.Warning{Where: "API server " + s.url, Text: w})
+		if left := &r.kept.left; left.number > 0 {
+			p.Warnings = append(p.Warnings, k8s.Warning{Where: "API server " + s.url, Text: left.warning(r.kind)})
 		}
 	}
 	slices.SortFunc(changes, k8s.Change.Compare)

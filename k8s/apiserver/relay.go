@@ -19,11 +19,6 @@ type relay struct {
 
 // apply passes on changes in the order in which they happened.
 func (r *relay) apply(changes ...k8s.Change) {
-	for i := range changes {
-		if changes[i].Ref.Kind == k8s.KindNode {
-			r.health.sawNode(changes[i].Op == k8s.Upsert)
-		}
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(changes) > 0 {

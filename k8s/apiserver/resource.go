@@ -28,7 +28,7 @@ type resource struct {
 	labels string // selector
 	fields string // selector
 
-	kept kept // of the present list's pages
+	kept kept // of all pages of the last list; used by the reflector alone
 }
 
 // resourcesOf returns what a Source follows, with kube-proxy's selectors. EndpointSlices are not selected by proxy name: a
@@ -57,9 +57,9 @@ func (r *resource) request(o *metav1.ListOptions) *rest.Request {
 }
 
 // list returns the objects, trimmed. It asks the server not to compress them, because compression costs the server several times
-// the CPU time of everything else. client-go's streamed lists are not compressed either. note gets what was left out
-// of all pages so far.
-func (r *resource) list(ctx context.Context, o metav1.ListOptions, note func(leftOut)) (runtime.Object, error) {
+// the CPU time of everything else. client-go's streamed lists are not compressed either. Objects that are left out of all pages so
+// far are in r.kept.
+func (r *resource) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	if o.Continue == "" {
 		r.kept = kept{}
 	}
@@ -73,9 +73,8 @@ func (r *resource) list(ctx context.Context, o metav1.ListOptions, note func(lef
 	defer answer.Close()
 	list, err := r.decodeList(answer)
 	if err != nil {
-		return nil, err
+		return nil, err // not a nil list in an interface
 	}
-	note(r.kept.left)
 	return list, nil
 }
 
@@ -96,7 +95,7 @@ func (r *resource) listWatch(h *health) cache.ListerWatcher {
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (list runtime.Object, err error) {
 			err = h.try(ctx, r.kind, func() error {
-				list, err = r.list(ctx, o, func(left leftOut) { h.noteLeftOut(r.kind, left, false) })
+				list, err = r.list(ctx, o)
 				return err
 			})
 			return list, err

@@ -117,13 +117,12 @@ func (s *Source) Run(ctx context.Context, sink k8s.Sink) error {
 	listed := make(map[k8s.Kind]<-chan struct{}, len(s.resources))
 	for i := range s.resources {
 		r := &s.resources[i]
-		store := newStore(to, func(objects int) { s.lists.note(r.kind, objects, s.transport.bytes(r.plural)) },
-			func(left leftOut) { s.health.noteLeftOut(r.kind, left, true) })
+		store := newStore(r, to, func(objects int) { s.lists.note(r.kind, objects, s.transport.bytes(r.plural)) })
 		listed[r.kind] = store.listed
 		reflector := cache.NewReflectorWithOptions(r.listWatch(s.health), r.kind.New(), store, cache.ReflectorOptions{Name: string(r.kind)})
 		wg.Go(func() { followAlways(ctx, reflector) })
 	}
-	if awaitAll(ctx, listed, s.health) {
+	if awaitAll(ctx, listed) {
 		to.synced()
 	}
 	<-ctx.Done()
@@ -145,11 +144,16 @@ func followAlways(ctx context.Context, r *cache.Reflector) {
 
 // awaitAll waits for the first complete state: Services and EndpointSlices without limit, the rest up to a timeout. It
 // returns false if the context ended.
-func awaitAll(ctx context.Context, listed map[k8s.Kind]<-chan struct{}, h *health) bool {
+func awaitAll(ctx context.Context, listed map[k8s.Kind]<-chan struct{}) bool {
 	for _, w := range []struct {
 		kind     k8s.Kind
 		patience time.Duration // 0: no limit
-	}{{k8s.KindService, 0}, {k8s.KindEndpointSlice, 0}, {k8s.KindNode, nodePatience}, {k8s.KindServiceCIDR, cidrPatience}} {
+	}{
+		{k8s.KindService, 0},
+		{k8s.KindEndpointSlice, 0},
+		{k8s.KindNode, nodePatience},
+		{k8s.KindServiceCIDR, cidrPatience},
+	} {
 		var timeout <-chan time.Time
 		if w.patience > 0 {
 			timeout = time.After(w.patience)
@@ -158,9 +162,6 @@ func awaitAll(ctx context.Context, listed map[k8s.Kind]<-chan struct{}, h *healt
 		case <-ctx.Done():
 			return false
 		case <-listed[w.kind]:
-			if w.kind == k8s.KindNode {
-				h.nodesListed()
-			}
 		case <-timeout:
 		}
 	}

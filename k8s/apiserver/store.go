@@ -15,12 +15,12 @@ import (
 //
 // The reflector alone calls it, from one goroutine.
 type store struct {
+	of      *resource
 	to      *relay
 	first   func(objects int) // called after the first list
 	listed  chan struct{}     // closed after the first list
-	leave   func(leftOut)     // called with what is left out after a list
 	objects map[k8s.Ref]print
-	kept    kept
+	kept    kept   // of objects
 	buf     []byte // of fingerprint
 }
 
@@ -30,8 +30,8 @@ type print struct {
 	size int64
 }
 
-func newStore(to *relay, first func(objects int), leave func(leftOut)) *store {
-	return &store{to: to, first: first, leave: leave, listed: make(chan struct{}), objects: map[k8s.Ref]print{}}
+func newStore(of *resource, to *relay, first func(objects int)) *store {
+	return &store{of: of, to: to, first: first, listed: make(chan struct{}), objects: map[k8s.Ref]print{}}
 }
 
 var _ cache.ReflectorStore = (*store)(nil)
@@ -40,7 +40,7 @@ var _ cache.ReflectorStore = (*store)(nil)
 func (s *store) Replace(list []any, _ string) error {
 	changes := make([]k8s.Change, 0, len(list))
 	gone := s.objects
-	s.objects, s.kept = make(map[k8s.Ref]print, len(list)), kept{}
+	s.objects, s.kept = make(map[k8s.Ref]print, len(list)), kept{left: s.of.kept.left}
 	for _, o := range list {
 		object, ref, ok := apiObject(o)
 		if !ok {
@@ -60,7 +60,8 @@ func (s *store) Replace(list []any, _ string) error {
 	for ref := range gone {
 		changes = append(changes, k8s.Change{Op: k8s.Delete, Ref: ref})
 	}
-	s.to.apply(changes...)
+	s.apply(changes...)
+	s.to.health.setLeftOut(s.of.kind, s.kept.left)
 	select {
 	case <-s.listed:
 	default:
@@ -68,6 +69,14 @@ func (s *store) Replace(list []any, _ string) error {
 		close(s.listed)
 	}
 	return nil
+}
+
+// apply passes on changes, and whether this node's Node is among the objects.
+func (s *store) apply(changes ...k8s.Change) {
+	s.to.apply(changes...)
+	if s.of.kind == k8s.KindNode {
+		s.to.health.setNode(len(s.objects) > 0)
+	}
 }
 
 // Add is part of cache.ReflectorStore.
@@ -87,7 +96,7 @@ func (s *store) Update(o any) error {
 	}
 	s.objects[ref] = print
 	s.kept.add(ref.Namespace, print.size-before.size)
-	s.to.apply(k8s.Change{Op: k8s.Upsert, Ref: ref, Object: object})
+	s.apply(k8s.Change{Op: k8s.Upsert, Ref: ref, Object: object})
 	if s.kept.over() {
 		s.shrink()
 	}
@@ -111,14 +120,13 @@ func (s *store) shrink() {
 			s.forget(refs[i])
 		}
 	}
-	s.leave(s.kept.left)
-	s.kept.left = leftOut{}
+	s.to.health.setLeftOut(s.of.kind, s.kept.left)
 }
 
 func (s *store) forget(ref k8s.Ref) {
 	s.kept.add(ref.Namespace, -s.objects[ref].size)
 	delete(s.objects, ref)
-	s.to.apply(k8s.Change{Op: k8s.Delete, Ref: ref})
+	s.apply(k8s.Change{Op: k8s.Delete, Ref: ref})
 }
 
 // Delete is part of cache.ReflectorStore.

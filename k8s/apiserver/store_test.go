@@ -18,7 +18,7 @@ import (
 func TestStore(t *testing.T) {
 	sink := &apiSink{}
 	var firsts []int
-	s := newStore(&relay{health: newHealth("u", "node-1"), sink: sink}, func(n int) { firsts = append(firsts, n) }, func(leftOut) {})
+	s := newStore(resourceOf(k8s.KindService), &relay{health: newHealth("u", "node-1"), sink: sink}, func(n int) { firsts = append(firsts, n) })
 	object := func(name, version string, port int32) *v1.Service {
 		o := apiService(name, nil)
 		o.ResourceVersion, o.Spec.Ports[0].Port = version, port
