@@ -15,24 +15,24 @@ func TestAwaySince(t *testing.T) {
 	if start.IsZero() {
 		t.Error("before it was ever asked: it answers")
 	}
-	h.note(k8s.KindService, nil)
+	h.record(k8s.KindService, nil)
 	if got := h.awaySince(); got != start {
 		t.Errorf("with half of the answers: away since %v, want %v", got, start)
 	}
-	h.note(k8s.KindEndpointSlice, nil)
-	h.note(k8s.KindServiceCIDR, errors.New("no"))
+	h.record(k8s.KindEndpointSlice, nil)
+	h.record(k8s.KindServiceCIDR, errors.New("no"))
 	if got := h.awaySince(); !got.IsZero() {
 		t.Errorf("it answers for all required kinds: away since %v", got)
 	}
-	h.noteContact(errors.New("refused"))
+	h.recordContact(errors.New("refused"))
 	first := h.awaySince()
-	h.noteContact(errors.New("timeout"))
-	h.note(k8s.KindService, errors.New("timeout"))
+	h.recordContact(errors.New("timeout"))
+	h.record(k8s.KindService, errors.New("timeout"))
 	if got := h.awaySince(); first.IsZero() || got != first {
 		t.Errorf("silent, and silent again: away since %v, then %v", first, got)
 	}
-	h.noteContact(nil)
-	h.note(k8s.KindService, nil)
+	h.recordContact(nil)
+	h.record(k8s.KindService, nil)
 	if got := h.awaySince(); !got.IsZero() {
 		t.Errorf("it answers again: away since %v", got)
 	}

@@ -13,13 +13,15 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// What an API server sends of one kind is bounded by what is kept of it. Of too much, objects of the namespace that has most are
-// left out, and named: a user who may write in one namespace takes nothing from the others.
+// What an API server sends of one kind is bounded by what is kept of it. Of too much, objects of the
+// namespace that has most are left out, and named: a user who may write in one namespace takes nothing from
+// the others.
 
 // maxKept bounds what is kept of one kind, trimmed, in bytes of memory: about 1.3 million endpoints.
 var maxKept int64 = 256 << 20
 
-// maxObject bounds one object as the server sends it, in bytes. It can store a tenth of it (etcd's limit is 1.5 MiB).
+// maxObject bounds one object as the server sends it, in bytes. It can store a tenth of it (etcd's limit is
+// 1.5 MiB).
 var maxObject int64 = 16 << 20
 
 // kept adds up what is kept of one kind.
@@ -35,11 +37,11 @@ type leftOut struct {
 	some   []string // a few of them
 }
 
-const someLeftOut = 5
+const maxNamed = 5
 
 func (l *leftOut) add(what string) {
 	l.number++
-	if len(l.some) < someLeftOut {
+	if len(l.some) < maxNamed {
 		l.some = append(l.some, what)
 	}
 }
@@ -80,11 +82,11 @@ func (k *kept) largest() (namespace string) {
 	return namespace
 }
 
-// enough is how much is kept after some was left out: a tenth is free then, so that this is rare.
-func enough() int64 { return maxKept - maxKept/10 }
+// reducedTo is how much is kept after some was left out: a tenth is free then, so that this is rare.
+func reducedTo() int64 { return maxKept - maxKept/10 }
 
-// shrink leaves out objects of a list, or of a page of it, the last ones first: those of the largest namespace, and if that is not
-// enough, as it has none in this page, others.
+// shrink leaves out objects of a list, or of a page of it, the last ones first: those of the largest
+// namespace, and if that is not enough, as it has none in this page, others.
 func (k *kept) shrink(list []runtime.Object) []runtime.Object {
 	leaveOut := func(until int64, of func(k8s.Ref) bool) {
 		for i := len(list) - 1; i >= 0 && k.total > until; i-- {
@@ -96,10 +98,10 @@ func (k *kept) shrink(list []runtime.Object) []runtime.Object {
 		}
 		list = slices.DeleteFunc(list, func(o runtime.Object) bool { return o == nil })
 	}
-	for before := -1; k.total > enough() && len(list) != before; {
+	for before := -1; k.total > reducedTo() && len(list) != before; {
 		before = len(list)
 		largest := k.largest()
-		leaveOut(enough(), func(ref k8s.Ref) bool { return ref.Namespace == largest })
+		leaveOut(reducedTo(), func(ref k8s.Ref) bool { return ref.Namespace == largest })
 	}
 	leaveOut(maxKept, func(k8s.Ref) bool { return true })
 	return list

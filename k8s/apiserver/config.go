@@ -47,7 +47,8 @@ func restConfig(opts Options) (cfg *rest.Config, url string, err error) {
 		return nil, "", err
 	}
 	if cfg.ExecProvider != nil {
-		return nil, "", fmt.Errorf("kubeconfig %s: user: exec: credentials come from a program (%s), and nkp runs none: use tokenFile, or client-certificate and client-key", opts.Kubeconfig, cfg.ExecProvider.Command)
+		return nil, "", fmt.Errorf("kubeconfig %s: user: exec: credentials come from a program (%s), and nkp runs none: "+
+			"use tokenFile, or client-certificate and client-key", opts.Kubeconfig, cfg.ExecProvider.Command)
 	}
 	base, _, err := rest.DefaultServerUrlFor(cfg)
 	if err != nil {
@@ -59,7 +60,7 @@ func restConfig(opts Options) (cfg *rest.Config, url string, err error) {
 	cfg.AcceptContentTypes = cfg.ContentType + "," + runtime.ContentTypeJSON
 	cfg.WarningHandler = rest.NoWarnings{}
 	cfg.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext
-	noticeSilence()
+	setHTTP2Timeouts()
 	return cfg, base.Scheme + "://" + base.Host, nil
 }
 

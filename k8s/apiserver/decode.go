@@ -17,8 +17,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s/internal/brief"
 )
 
-// A protobuf list is four bytes and an envelope (Unknown in k8s.io/apimachinery/pkg/runtime/generated.proto). The envelope
-// holds the list: its metadata, then the items.
+// A protobuf list is four bytes and an envelope (Unknown in k8s.io/apimachinery/pkg/runtime/generated.proto).
+// The envelope holds the list: its metadata, then the items.
 const (
 	protobufPrefix = "k8s\x00"
 
@@ -30,12 +30,12 @@ const (
 	wireLength = 2
 )
 
-// errNoList reports a protobuf answer that is not a well-formed list.
-var errNoList = errors.New("the answer is not a list in protobuf")
+// errNotAList reports a protobuf answer that is not a well-formed list.
+var errNotAList = errors.New("the answer is not a list in protobuf")
 
-// decodeList reads a list, or the next page of one, and trims its objects. Those that do not fit into the budget (r.kept) are
-// left out. Protobuf is decoded item by item as it arrives, so that neither the whole answer nor all untrimmed objects are ever
-// in memory, and so that server and client work in parallel.
+// decodeList reads a list, or the next page of one, and trims its objects. Those that do not fit into the
+// budget (r.kept) are left out. Protobuf is decoded item by item as it arrives, so that neither the whole
+// answer nor all untrimmed objects are ever in memory, and so that server and client work in parallel.
 func (r *resource) decodeList(in io.Reader) (*internalversion.List, error) {
 	b := bufio.NewReaderSize(in, 64<<10)
 	if prefix, _ := b.Peek(len(protobufPrefix)); string(prefix) != protobufPrefix {
@@ -57,7 +57,7 @@ func (r *resource) decodeList(in io.Reader) (*internalversion.List, error) {
 			return r.decodeItems(&section{in: b, left: size})
 		}
 		if size > maxObject {
-			return nil, errNoList
+			return nil, errNotAList
 		}
 		var buf bytes.Buffer
 		data, err := envelope.read(size, &buf)
@@ -80,7 +80,7 @@ func (r *resource) decodeItems(s *section) (*internalversion.List, error) {
 		}
 		if size > maxObject {
 			if number == listMeta {
-				return nil, errNoList
+				return nil, errNotAList
 			}
 			if _, err := io.CopyN(io.Discard, s.in, size); err != nil {
 				return nil, err
@@ -124,7 +124,7 @@ func (r *resource) decodeWhole(in io.Reader) (*internalversion.List, error) {
 		return nil, err
 	}
 	if int64(len(data)) > maxAnswer {
-		return nil, fmt.Errorf("%w than %d MiB, and not in protobuf", errLonger, maxAnswer>>20)
+		return nil, fmt.Errorf("%w than %d MiB, and not in protobuf", errTooLong, maxAnswer>>20)
 	}
 	var whole struct {
 		metav1.TypeMeta
@@ -149,7 +149,8 @@ func (r *resource) decodeWhole(in io.Reader) (*internalversion.List, error) {
 	return list, nil
 }
 
-// keep adds a trimmed object to a list. If that is more than the budget allows, objects of the list are left out.
+// keep adds a trimmed object to a list. If that is more than the budget allows, objects of the list are left
+// out.
 func (r *resource) keep(list *internalversion.List, o runtime.Object) {
 	list.Items = append(list.Items, o)
 	r.kept.take(o)
@@ -167,7 +168,7 @@ type section struct {
 // ReadByte is part of io.ByteReader.
 func (s *section) ReadByte() (byte, error) {
 	if s.left == 0 {
-		return 0, errNoList
+		return 0, errNotAList
 	}
 	s.left--
 	c, err := s.in.ReadByte()
@@ -177,8 +178,8 @@ func (s *section) ReadByte() (byte, error) {
 	return c, err
 }
 
-// field reads the header of the next field, which must be length-delimited, as all fields of lists and envelopes are. The caller
-// must read the payload; left already excludes it.
+// field reads the header of the next field, which must be length-delimited, as all fields of lists and
+// envelopes are. The caller must read the payload; left already excludes it.
 func (s *section) field() (number int, size int64, err error) {
 	tag, err := binary.ReadUvarint(s)
 	if err != nil {
@@ -189,7 +190,7 @@ func (s *section) field() (number int, size int64, err error) {
 		return 0, 0, err
 	}
 	if tag&7 != wireLength || n > uint64(s.left) {
-		return 0, 0, errNoList
+		return 0, 0, errNotAList
 	}
 	s.left -= int64(n)
 	return int(tag >> 3), int64(n), nil

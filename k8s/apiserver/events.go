@@ -27,14 +27,15 @@ const (
 	eventFlush = 3 * time.Second // for queued Events when Run ends
 )
 
-// Recorder writes Kubernetes Events (events.k8s.io/v1) about Services and about this node, so that kubectl describe and
-// kubectl get events show what nkp found. It needs what the role system:node-proxier has: to create and patch Events, and
-// to list Services.
+// Recorder writes Kubernetes Events (events.k8s.io/v1) about Services and about this node, so that kubectl
+// describe and kubectl get events show what nkp found. It needs what the role system:node-proxier has: to
+// create and patch Events, and to list Services.
 //
-// Recording never blocks and never fails: Events go through a bounded queue to Run, which sends them one by one at the
-// client's own rate. client-go's EventCorrelator turns repeated Events into a series, aggregates similar ones, and allows
-// an object 25 at once and then one in five minutes. client-go's own broadcasters are not used: they start a goroutine for
-// every Event, and a process that ends cannot wait for them, although an Event then matters.
+// Recording never blocks and never fails: Events go through a bounded queue to Run, which sends them one by
+// one at the client's own rate. client-go's EventCorrelator turns repeated Events into a series, aggregates
+// similar ones, and allows an object 25 at once and then one in five minutes. client-go's own broadcasters
+// are not used: they start a goroutine for every Event, and a process that ends cannot wait for them,
+// although an Event then matters.
 //
 // Its methods may be called from any goroutine, but Run only once.
 type Recorder struct {
@@ -62,8 +63,8 @@ type event struct {
 	known *v1.Event // after correlation; nil: not yet
 }
 
-// NewRecorder prepares a Recorder for the API server of opts. It has its own client, so that Events do not use up the
-// Source's rate limit. It does not connect.
+// NewRecorder prepares a Recorder for the API server of opts. It has its own client, so that Events do not
+// use up the Source's rate limit. It does not connect.
 func NewRecorder(opts Options, log *slog.Logger) (*Recorder, error) {
 	cfg, _, err := restConfig(opts)
 	if err != nil {
@@ -86,14 +87,14 @@ func NewLogRecorder(nodeName string, log *slog.Logger) *Recorder {
 		log:        log,
 		queue:      make(chan event, eventQueue),
 		correlator: record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{}),
-		uids:       cache.NewLRUExpireCache(uidsMost),
-		exists:     cache.NewLRUExpireCache(existMost),
+		uids:       cache.NewLRUExpireCache(maxUIDs),
+		exists:     cache.NewLRUExpireCache(maxExisting),
 		retry:      time.Second,
 	}
 }
 
-// Service records something about a Service: what (reason, such as FailedToStartServiceHealthcheck), what was being
-// done (action, such as Listen), and a sentence.
+// Service records something about a Service: what (reason, such as FailedToStartServiceHealthcheck), what was
+// being done (action, such as Listen), and a sentence.
 func (r *Recorder) Service(name k8s.ServiceName, eventType, reason, action, note string) {
 	r.record(event{service: name, typ: eventType, reason: reason, action: action, note: note, at: time.Now()})
 }
@@ -105,7 +106,8 @@ func (r *Recorder) Node(eventType, reason, action, note string) {
 
 func (r *Recorder) record(e event) {
 	if r.client == nil {
-		r.log.Info("event", "regarding", e.regarding(r.node), "type", e.typ, "reason", e.reason, "action", e.action, "note", e.note)
+		r.log.Info("event", "regarding", e.regarding(r.node), "type", e.typ,
+			"reason", e.reason, "action", e.action, "note", e.note)
 		return
 	}
 	select {
@@ -127,7 +129,8 @@ func (e *event) regarding(node string) k8s.Ref {
 // Dropped returns the number of Events dropped because the queue was full.
 func (r *Recorder) Dropped() uint64 { return r.dropped.Load() }
 
-// Run sends Events until the context ends. It then sends queued Events for at most eventFlush and returns nil.
+// Run sends Events until the context ends. It then sends queued Events for at most eventFlush and returns
+// nil.
 func (r *Recorder) Run(ctx context.Context) error {
 	if r.client == nil {
 		return nil

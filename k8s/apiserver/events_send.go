@@ -24,11 +24,11 @@ import (
 const (
 	eventController = "nkp"
 	eventTries      = 12               // attempts for one Event while the server is unreachable, as in client-go
-	eventRetryMost  = 10 * time.Second // longest pause between two attempts
+	eventRetryMax   = 10 * time.Second // longest pause between two attempts
 	eventRequest    = 10 * time.Second // timeout of one request
 	uidLife         = 10 * time.Minute // a Service may be deleted and recreated
-	uidsMost        = 1000
-	existMost       = 1000
+	maxUIDs         = 1000
+	maxExisting     = 1000
 	eventLife       = time.Hour // by default, the API server deletes an Event then (--event-ttl)
 
 	// Limits of the API (pkg/apis/core/validation/events.go), in bytes.
@@ -36,17 +36,18 @@ const (
 	nameLimit = 128 // of instance, action and reason
 )
 
-// send writes one Event, unless the correlator skips it. After ctx has ended it makes at most one more attempt.
+// send writes one Event, unless the correlator skips it. After ctx has ended it makes at most one more
+// attempt.
 func (r *Recorder) send(ctx, requests context.Context, e event) {
 	err := r.try(requests, &e)
 	pause := r.retry
-	for n := 1; err != nil && n < eventTries && ctx.Err() == nil && passes(err); n++ {
+	for n := 1; err != nil && n < eventTries && ctx.Err() == nil && isTemporary(err); n++ {
 		r.failed(err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):
 		}
-		pause = min(2*pause, eventRetryMost)
+		pause = min(2*pause, eventRetryMax)
 		err = r.try(requests, &e)
 	}
 	if err != nil {
@@ -56,8 +57,8 @@ func (r *Recorder) send(ctx, requests context.Context, e event) {
 	r.lastError = ""
 }
 
-// passes reports whether an error may be temporary. Missing permissions do not count as temporary here.
-func passes(err error) bool { return away(err) && !apierrors.IsForbidden(err) }
+// isTemporary reports whether an error may be temporary. Missing permissions do not count as temporary here.
+func isTemporary(err error) bool { return mayRecover(err) && !apierrors.IsForbidden(err) }
 
 // failed logs an error once, until a different one occurs or an Event is written.
 func (r *Recorder) failed(err error) {
@@ -123,19 +124,21 @@ func (r *Recorder) write(ctx context.Context, e *event) error {
 	return err
 }
 
-// reference returns a reference to the object that the Event is about. kubectl describe selects Events by UID.
+// reference returns a reference to the object that the Event is about. kubectl describe selects Events by
+// UID.
 func (r *Recorder) reference(ctx context.Context, e *event) (v1.ObjectReference, error) {
 	if e.service == (k8s.ServiceName{}) {
 		// For a Node, kubectl also selects Events with the name as UID, as the kubelet writes them.
 		return v1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: r.node, UID: types.UID(r.node)}, nil
 	}
 	uid, err := r.serviceUID(ctx, e.service)
-	return v1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: e.service.Namespace, Name: e.service.Name, UID: uid}, err
+	namespace, name := e.service.Namespace, e.service.Name
+	return v1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: namespace, Name: name, UID: uid}, err
 }
 
-// serviceUID returns a Service's UID, "" if it does not exist, from r.uids or the API server. It lists, because
-// system:node-proxier may not get a Service. The server answers a list of one name from its cache, so nkp need not store UIDs
-// of Services without Events.
+// serviceUID returns a Service's UID, "" if it does not exist, from r.uids or the API server. It lists,
+// because system:node-proxier may not get a Service. The server answers a list of one name from its cache, so
+// nkp need not store UIDs of Services without Events.
 func (r *Recorder) serviceUID(ctx context.Context, name k8s.ServiceName) (uid types.UID, err error) {
 	if known, ok := r.uids.Get(name); ok {
 		return known.(types.UID), nil
@@ -143,7 +146,7 @@ func (r *Recorder) serviceUID(ctx context.Context, name k8s.ServiceName) (uid ty
 	list, err := r.client.CoreV1().Services(name.Namespace).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("metadata.name", name.Name).String(), ResourceVersion: "0",
 	})
-	if err != nil && passes(err) {
+	if err != nil && isTemporary(err) {
 		return "", err
 	}
 	if err == nil && len(list.Items) == 1 {
@@ -153,9 +156,10 @@ func (r *Recorder) serviceUID(ctx context.Context, name k8s.ServiceName) (uid ty
 	return uid, nil
 }
 
-// name returns the Event's name, after correlation. All nodes give an Event about a Service the same one for one reason, so
-// that of many nodes that see the same change of a Service one writes, and to the others the server says that the Event exists.
-// Else a user who may write one Service could have every node of the cluster write.
+// name returns the Event's name, after correlation. All nodes give an Event about a Service the same one for
+// one reason, so that of many nodes that see the same change of a Service one writes, and to the others the
+// server says that the Event exists. Else a user who may write one Service could have every node of the
+// cluster write.
 func (e *event) name() string {
 	of := &e.known.InvolvedObject
 	if of.Kind != string(k8s.KindService) {
@@ -172,9 +176,10 @@ func (e *event) core(regarding v1.ObjectReference, node string) *v1.Event {
 	if namespace == "" {
 		namespace = metav1.NamespaceDefault
 	}
+	name := recordutil.GenerateEventName(regarding.Name, e.at.UnixNano())
 	at := metav1.NewTime(e.at)
 	return &v1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Name: recordutil.GenerateEventName(regarding.Name, e.at.UnixNano()), Namespace: namespace},
+		ObjectMeta:     metav1.ObjectMeta{Name: name, Namespace: namespace},
 		InvolvedObject: regarding,
 		Type:           e.typ,
 		Reason:         brief.Cut(e.reason, nameLimit),

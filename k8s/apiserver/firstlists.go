@@ -24,7 +24,7 @@ type firstLists struct {
 	lists []ListStats
 }
 
-func (l *firstLists) note(kind k8s.Kind, objects int, bytes int64) {
+func (l *firstLists) record(kind k8s.Kind, objects int, bytes int64) {
 	took := time.Since(l.start)
 	l.mu.Lock()
 	defer l.mu.Unlock()

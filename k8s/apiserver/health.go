@@ -21,7 +21,7 @@ import (
 // Shortest and longest pause before a call is retried while the server is unreachable.
 const (
 	retryFirst = 250 * time.Millisecond
-	retryMost  = 10 * time.Second
+	retryMax   = 10 * time.Second
 )
 
 // health tracks whether the API server answers, kind by kind. Its methods may be called from any goroutine.
@@ -32,7 +32,7 @@ type health struct {
 	mu       sync.Mutex          // protects all below; not held while calling out
 	failing  map[k8s.Kind]string // error of the last call
 	answered map[k8s.Kind]bool   // the server has answered at least once
-	silence  string              // why the last request got no answer at all; "": it got one
+	noAnswer string              // why the last request got no answer at all; "": it got one
 	away     time.Time           // since when the server does not answer for all required kinds; zero: it does
 	noNode   bool                // Nodes were listed, and this node's is not among them
 	leftOut  map[k8s.Kind]leftOut
@@ -50,10 +50,10 @@ func newHealth(url, nodeName string) *health {
 // onChange sets the function to call after changes. It must be called before any other method.
 func (h *health) onChange(f func()) { h.changed = f }
 
-// try calls f until the server answers. Pauses between calls grow, and end early when the server answers another call.
-// An error answer that retrying cannot change is returned to the caller.
+// try calls f until the server answers. Pauses between calls grow, and end early when the server answers
+// another call. An error answer that retrying cannot change is returned to the caller.
 func (h *health) try(ctx context.Context, kind k8s.Kind, f func() error) error {
-	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
+	for pause := retryFirst; ; pause = min(2*pause, retryMax) {
 		h.mu.Lock()
 		back := h.back
 		h.mu.Unlock()
@@ -61,11 +61,11 @@ func (h *health) try(ctx context.Context, kind k8s.Kind, f func() error) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if oldVersion(err) {
+		if versionUnavailable(err) {
 			return err // the reflector recovers from it
 		}
-		h.note(kind, err)
-		if err == nil || !away(err) {
+		h.record(kind, err)
+		if err == nil || !mayRecover(err) {
 			return err
 		}
 		select {
@@ -77,24 +77,28 @@ func (h *health) try(ctx context.Context, kind k8s.Kind, f func() error) error {
 	}
 }
 
-// oldVersion reports whether the server no longer has the requested resource version, or does not have it yet.
-func oldVersion(err error) bool {
-	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
+// versionUnavailable reports whether the server no longer has the requested resource version, or does not
+// have it yet.
+func versionUnavailable(err error) bool {
+	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) ||
+		apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
 }
 
-// away reports whether an error may end by itself (the server is starting) or by an operator's action (permissions are missing).
-func away(err error) bool {
-	if errors.Is(err, errLonger) {
+// mayRecover reports whether an error may end by itself (the server is starting) or by an operator's action
+// (permissions are missing).
+func mayRecover(err error) bool {
+	if errors.Is(err, errTooLong) {
 		return false
 	}
 	if status := apierrors.APIStatus(nil); !errors.As(err, &status) {
 		return true
 	}
 	return apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err) || apierrors.IsTooManyRequests(err) ||
-		apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err)
+		apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) ||
+		apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err)
 }
 
-func (h *health) note(kind k8s.Kind, err error) {
+func (h *health) record(kind k8s.Kind, err error) {
 	h.mu.Lock()
 	text := errorText(kind, err)
 	before := h.failing[kind]
@@ -108,7 +112,7 @@ func (h *health) note(kind k8s.Kind, err error) {
 	} else {
 		h.failing[kind] = text
 	}
-	h.noteAway()
+	h.updateAway()
 	h.mu.Unlock()
 	if text != before {
 		h.changed()
@@ -123,8 +127,8 @@ func errorText(kind k8s.Kind, err error) string {
 	return plainError(kind, err).Error() + "; the last state stays in force"
 }
 
-// plainError returns an error of one line without the request's URL. An error that the server returned names the kind;
-// a missing answer concerns all kinds.
+// plainError returns an error of one line without the request's URL. An error that the server returned names
+// the kind; a missing answer concerns all kinds.
 func plainError(kind k8s.Kind, err error) error {
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
 		return fmt.Errorf("cannot list %ss: %s", kind, brief.Line(err.Error()))
@@ -151,8 +155,8 @@ func (h *health) setLeftOut(kind k8s.Kind, left leftOut) {
 	h.changed()
 }
 
-// noteAway records when the server stops and resumes answering. mu is held.
-func (h *health) noteAway() {
+// updateAway records when the server stops and resumes answering. mu is held.
+func (h *health) updateAway() {
 	switch {
 	case h.answers():
 		h.away = time.Time{}
@@ -161,7 +165,8 @@ func (h *health) noteAway() {
 	}
 }
 
-// awaySince returns since when the server does not answer for all required kinds (all but ServiceCIDRs); the zero Time: it does.
+// awaySince returns since when the server does not answer for all required kinds (all but ServiceCIDRs); the
+// zero Time: it does.
 func (h *health) awaySince() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -170,7 +175,7 @@ func (h *health) awaySince() time.Time {
 
 // answers reports whether the server answers for all required kinds. mu is held.
 func (h *health) answers() bool {
-	if h.silence != "" {
+	if h.noAnswer != "" {
 		return false
 	}
 	for kind := range h.failing {
@@ -181,19 +186,21 @@ func (h *health) answers() bool {
 	return h.answered[k8s.KindService] && h.answered[k8s.KindEndpointSlice]
 }
 
-// problems returns the current problems. ServiceCIDRs are not required: if they cannot be followed, that is a warning.
+// problems returns the current problems. ServiceCIDRs are not required: if they cannot be followed, that is a
+// warning.
 func (h *health) problems() k8s.Problems {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var p k8s.Problems
 	where := "API server " + h.url
 	add := func(list *[]k8s.Warning, text string) {
-		if w := (k8s.Warning{Where: where, Text: text}); !slices.Contains(p.Errors, w) && !slices.Contains(*list, w) {
+		w := k8s.Warning{Where: where, Text: text}
+		if !slices.Contains(p.Errors, w) && !slices.Contains(*list, w) {
 			*list = append(*list, w)
 		}
 	}
-	if h.silence != "" {
-		add(&p.Errors, h.silence)
+	if h.noAnswer != "" {
+		add(&p.Errors, h.noAnswer)
 	}
 	for _, k := range []k8s.Kind{k8s.KindEndpointSlice, k8s.KindNode, k8s.KindService} {
 		if text, bad := h.failing[k]; bad {
@@ -215,17 +222,20 @@ func (h *health) problems() k8s.Problems {
 }
 
 func (h *health) noNodeWarning() k8s.Warning {
-	return k8s.Warning{Where: "API server " + h.url, Object: k8s.Ref{Kind: k8s.KindNode, Name: h.nodeName}.String(),
-		Text: "does not exist: its addresses and zone are unknown; name this node with --hostname-override"}
+	return k8s.Warning{
+		Where:  "API server " + h.url,
+		Object: k8s.Ref{Kind: k8s.KindNode, Name: h.nodeName}.String(),
+		Text:   "does not exist: its addresses and zone are unknown; name this node with --hostname-override",
+	}
 }
 
-// noteContact records how the last request ended.
-func (h *health) noteContact(err error) {
+// recordContact records how the last request ended.
+func (h *health) recordContact(err error) {
 	h.mu.Lock()
-	before := h.silence
-	h.silence = errorText("", err)
-	changed := h.silence != before
-	h.noteAway()
+	before := h.noAnswer
+	h.noAnswer = errorText("", err)
+	changed := h.noAnswer != before
+	h.updateAway()
 	h.mu.Unlock()
 	if changed {
 		h.changed()

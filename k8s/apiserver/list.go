@@ -13,8 +13,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// List lists once all objects that Run would follow. It returns one Upsert for each, sorted by Ref, and fails if the server
-// does not answer every list.
+// List lists once all objects that Run would follow. It returns one Upsert for each, sorted by Ref, and fails
+// if the server does not answer every list.
 func (s *Source) List(ctx context.Context) ([]k8s.Change, k8s.Problems, error) {
 	defer utilnet.CloseIdleConnectionsFor(s.http.Transport)
 	var changes []k8s.Change

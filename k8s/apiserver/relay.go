@@ -7,8 +7,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// relay passes changes and problems on to the sink, each kind of object from its own goroutine. Its methods may be called from any
-// goroutine.
+// relay passes changes and problems on to the sink, each kind of object from its own goroutine. Its methods
+// may be called from any goroutine.
 type relay struct {
 	health *health
 	sink   k8s.Sink

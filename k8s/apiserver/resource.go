@@ -31,13 +31,19 @@ type resource struct {
 	kept kept // of all pages of the last list; used by the reflector alone
 }
 
-// resourcesOf returns what a Source follows, with kube-proxy's selectors. EndpointSlices are not selected by proxy name: a
-// slice that belongs to no Service here is ignored anyway.
+// resourcesOf returns what a Source follows, with kube-proxy's selectors. EndpointSlices are not selected by
+// proxy name: a slice that belongs to no Service here is ignored anyway.
 func resourcesOf(c kubernetes.Interface, services, node string) []resource {
+	core := c.CoreV1().RESTClient()
+	notHeadless := fields.OneTermNotEqualSelector("spec.clusterIP", v1.ClusterIPNone).String()
+	thisNode := fields.OneTermEqualSelector("metadata.name", node).String()
 	return []resource{
-		{kind: k8s.KindService, plural: "services", client: c.CoreV1().RESTClient(), labels: services, fields: fields.OneTermNotEqualSelector("spec.clusterIP", v1.ClusterIPNone).String()},
-		{kind: k8s.KindEndpointSlice, plural: "endpointslices", client: c.DiscoveryV1().RESTClient(), labels: "!" + v1.IsHeadlessService},
-		{kind: k8s.KindNode, plural: "nodes", client: c.CoreV1().RESTClient(), fields: fields.OneTermEqualSelector("metadata.name", node).String()},
+		{kind: k8s.KindService, plural: "services", client: core, labels: services, fields: notHeadless},
+		{
+			kind: k8s.KindEndpointSlice, plural: "endpointslices",
+			client: c.DiscoveryV1().RESTClient(), labels: "!" + v1.IsHeadlessService,
+		},
+		{kind: k8s.KindNode, plural: "nodes", client: core, fields: thisNode},
 		{kind: k8s.KindServiceCIDR, plural: "servicecidrs", client: c.NetworkingV1().RESTClient()},
 	}
 }
@@ -45,8 +51,8 @@ func resourcesOf(c kubernetes.Interface, services, node string) []resource {
 // cidrRecheck is how often a server without ServiceCIDRs is asked whether it has them now.
 const cidrRecheck = 10 * time.Minute
 
-// unknown reports whether the server lacks an optional kind. A server without ServiceCIDRs (before Kubernetes 1.33) is treated
-// as one that has no such objects.
+// unknown reports whether the server lacks an optional kind. A server without ServiceCIDRs (before Kubernetes
+// 1.33) is treated as one that has no such objects.
 func (r *resource) unknown(err error) bool {
 	return r.kind == k8s.KindServiceCIDR && apierrors.IsNotFound(err)
 }
@@ -56,14 +62,15 @@ func (r *resource) request(o *metav1.ListOptions) *rest.Request {
 	return r.client.Get().Resource(r.plural).VersionedParams(o, scheme.ParameterCodec)
 }
 
-// list returns the objects, trimmed. It asks the server not to compress them, because compression costs the server several times
-// the CPU time of everything else. client-go's streamed lists are not compressed either. Objects that are left out of all pages so
-// far are in r.kept.
+// list returns the objects, trimmed. It asks the server not to compress them, because compression costs the
+// server several times the CPU time of everything else. client-go's streamed lists are not compressed either.
+// Objects that are left out of all pages so far are in r.kept.
 func (r *resource) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	if o.Continue == "" {
 		r.kept = kept{}
 	}
-	answer, err := r.request(&o).SetHeader("Accept-Encoding", "identity").Stream(context.WithValue(ctx, objectByObject{}, true))
+	ctx = context.WithValue(ctx, objectByObject{}, true)
+	answer, err := r.request(&o).SetHeader("Accept-Encoding", "identity").Stream(ctx)
 	if r.unknown(err) {
 		return &internalversion.List{ListMeta: metav1.ListMeta{ResourceVersion: "0"}}, nil
 	}
@@ -89,8 +96,8 @@ func (r *resource) watch(ctx context.Context, o metav1.ListOptions) (watch.Inter
 	return w, err
 }
 
-// listWatch returns the ListerWatcher for a reflector. Its calls block while the server is unreachable, so that the
-// reflector's own pauses, which grow to a minute, do not apply.
+// listWatch returns the ListerWatcher for a reflector. Its calls block while the server is unreachable, so
+// that the reflector's own pauses, which grow to a minute, do not apply.
 func (r *resource) listWatch(h *health) cache.ListerWatcher {
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (list runtime.Object, err error) {
@@ -110,9 +117,10 @@ func (r *resource) listWatch(h *health) cache.ListerWatcher {
 	}, notStreamed{})
 }
 
-// notStreamed makes reflectors list first and then watch (k8s.io/client-go/util/watchlist), because streaming the same
-// objects as events costs twice the time and more memory (docs/decisions/0017-lists-item-by-item.md). Streams were invented
-// to save memory on the server; since Kubernetes 1.33 it saves that by writing lists item by item.
+// notStreamed makes reflectors list first and then watch (k8s.io/client-go/util/watchlist), because streaming
+// the same objects as events costs twice the time and more memory
+// (docs/decisions/0017-lists-item-by-item.md). Streams were invented to save memory on the server; since
+// Kubernetes 1.33 it saves that by writing lists item by item.
 type notStreamed struct{}
 
 // IsWatchListSemanticsUnSupported is called by the reflector.

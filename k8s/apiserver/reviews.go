@@ -23,18 +23,18 @@ import (
 )
 
 const (
-	grantFresh  = time.Minute      // how long a grant holds before the API server is asked again
-	grantStale  = time.Hour        // how long it holds while the API server does not answer
-	grantsMost  = 64               // combinations of token, verb and path
-	reviewMost  = 5 * time.Second  // both requests together; Prometheus waits 10 s for a scrape
-	reviewPause = 10 * time.Second // after a failed review none is tried for this long
+	grantFresh    = time.Minute      // how long a grant holds before the API server is asked again
+	grantStale    = time.Hour        // how long it holds while the API server does not answer
+	maxGrants     = 64               // combinations of token, verb and path
+	reviewTimeout = 5 * time.Second  // both requests together; Prometheus waits 10 s for a scrape
+	reviewPause   = 10 * time.Second // after a failed review none is tried for this long
 
-	// Reviews per second, and at once, for clients without a grant, so that they cannot load the API server: from one address, and
-	// from all addresses that never had a grant. Who scrapes from an address that had one is not kept out by strangers when its
-	// token is renewed.
-	sourceQPS, sourceMax       = 1, 5
-	strangersQPS, strangersMax = 10, 20
-	sourcesMost                = 4096 // that are remembered
+	// Reviews per second, and at once, for clients without a grant, so that they cannot load the API server:
+	// from one address, and from all addresses that never had a grant. Who scrapes from an address that had
+	// one is not kept out by unknown clients when its token is renewed.
+	sourceQPS, sourceBurst   = 1, 5
+	unknownQPS, unknownBurst = 10, 20
+	maxSources               = 4096 // that are remembered
 )
 
 // Reasons why a Reviewer refuses a request.
@@ -45,15 +45,15 @@ const (
 	RefusedUnavailable = "unavailable"
 )
 
-// Reviewer lets HTTP clients through that the API server knows and allows: a TokenReview authenticates the bearer token, and a
-// SubjectAccessReview must allow the method on the path. nkp needs the role system:auth-delegator for both. All methods may be
-// called from any goroutine.
+// Reviewer lets HTTP clients through that the API server knows and allows: a TokenReview authenticates the
+// bearer token, and a SubjectAccessReview must allow the method on the path. nkp needs the role
+// system:auth-delegator for both. All methods may be called from any goroutine.
 type Reviewer struct {
-	client    kubernetes.Interface
-	log       *slog.Logger
-	grants    *cache.LRUExpireCache // grant to the time.Time of the API server's answer
-	strangers flowcontrol.PassiveRateLimiter
-	welcome   *cache.LRUExpireCache // sources that had a grant
+	client         kubernetes.Interface
+	log            *slog.Logger
+	grants         *cache.LRUExpireCache // grant to the time.Time of the API server's answer
+	unknownClients flowcontrol.PassiveRateLimiter
+	knownSources   *cache.LRUExpireCache // sources that had a grant
 
 	mu      sync.Mutex            // protects all below
 	sources *cache.LRUExpireCache // source to its flowcontrol.PassiveRateLimiter
@@ -79,7 +79,7 @@ func NewReviewer(opts Options, log *slog.Logger) (*Reviewer, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.QPS = -1 // strangers and grantFresh bound the rate; waiting in a queue would only use up the client's time
+	cfg.QPS = -1 // unknownClients and grantFresh bound the rate; a queue would only use up the client's time
 	cfg.Wrap(new(transport).wrap)
 	_, client, err := newClient(cfg)
 	if err != nil {
@@ -90,13 +90,17 @@ func NewReviewer(opts Options, log *slog.Logger) (*Reviewer, error) {
 
 func newReviewer(client kubernetes.Interface, log *slog.Logger) *Reviewer {
 	return &Reviewer{
-		client: client, log: log, grants: cache.NewLRUExpireCache(grantsMost), welcome: cache.NewLRUExpireCache(grantsMost),
-		strangers: flowcontrol.NewTokenBucketPassiveRateLimiter(strangersQPS, strangersMax),
-		sources:   cache.NewLRUExpireCache(sourcesMost),
+		client:         client,
+		log:            log,
+		grants:         cache.NewLRUExpireCache(maxGrants),
+		knownSources:   cache.NewLRUExpireCache(maxGrants),
+		unknownClients: flowcontrol.NewTokenBucketPassiveRateLimiter(unknownQPS, unknownBurst),
+		sources:        cache.NewLRUExpireCache(maxSources),
 	}
 }
 
-// Protect returns a handler that passes permitted requests to next. onRefused, if set, is called for each of the others.
+// Protect returns a handler that passes permitted requests to next. onRefused, if set, is called for each of
+// the others.
 func (v *Reviewer) Protect(next http.Handler, onRefused func(reason string)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		no := v.review(r)
@@ -127,6 +131,8 @@ func (v *Reviewer) review(r *http.Request) *refusal {
 	if token = strings.TrimSpace(token); !strings.EqualFold(scheme, "Bearer") || token == "" {
 		return &refusal{http.StatusUnauthorized, RefusedToken, "a bearer token is required"}
 	}
+
+	// A grant holds for a while, and for longer while the API server does not answer.
 	g := grant{sha256.Sum256([]byte(token)), strings.ToLower(r.Method), r.URL.Path}
 	at, known := v.grants.Get(g)
 	if known && time.Since(at.(time.Time)) < grantFresh {
@@ -138,31 +144,36 @@ func (v *Reviewer) review(r *http.Request) *refusal {
 		}
 		return &refusal{http.StatusServiceUnavailable, RefusedUnavailable, "the API server does not answer"}
 	}
+
+	// Clients without a grant are few at a time.
 	from := sourceOf(r)
-	if !known && !v.admits(from) {
+	if !known && !v.allows(from) {
 		return &refusal{http.StatusTooManyRequests, RefusedRate, "too many clients that are not known yet"}
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), reviewMost)
+
+	ctx, cancel := context.WithTimeout(r.Context(), reviewTimeout)
 	defer cancel()
 	no, err := v.ask(ctx, token, &g)
 	if r.Context().Err() == nil { // a client that hangs up is no failure of the API server
-		v.note(err)
+		v.record(err)
 	}
 	switch {
 	case err != nil && known:
 		return nil
 	case err != nil:
-		return &refusal{http.StatusServiceUnavailable, RefusedUnavailable, "the API server cannot be asked about this client"}
+		return &refusal{http.StatusServiceUnavailable, RefusedUnavailable,
+			"the API server cannot be asked about this client"}
 	case no != nil:
 		v.grants.Remove(g)
 		return no
 	}
 	v.grants.Add(g, time.Now(), grantStale)
-	v.welcome.Add(from, nil, grantStale)
+	v.knownSources.Add(from, nil, grantStale)
 	return nil
 }
 
-// sourceOf returns the client's address, of IPv6 the /64, of which one host may have all; the zero Prefix if it has none.
+// sourceOf returns the client's address, of IPv6 the /64, of which one host may have all; the zero Prefix if
+// it has none.
 func sourceOf(r *http.Request) netip.Prefix {
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -177,20 +188,20 @@ func sourceOf(r *http.Request) netip.Prefix {
 	return p
 }
 
-// admits reports whether a client without a grant may be reviewed now.
-func (v *Reviewer) admits(from netip.Prefix) bool {
+// allows reports whether a client without a grant may be reviewed now.
+func (v *Reviewer) allows(from netip.Prefix) bool {
 	v.mu.Lock()
 	limit, ok := v.sources.Get(from)
 	if !ok {
-		limit = flowcontrol.NewTokenBucketPassiveRateLimiter(sourceQPS, sourceMax)
+		limit = flowcontrol.NewTokenBucketPassiveRateLimiter(sourceQPS, sourceBurst)
 		v.sources.Add(from, limit, grantStale)
 	}
 	v.mu.Unlock()
 	if !limit.(flowcontrol.PassiveRateLimiter).TryAccept() {
 		return false
 	}
-	_, welcome := v.welcome.Get(from)
-	return welcome || v.strangers.TryAccept()
+	_, knownSources := v.knownSources.Get(from)
+	return knownSources || v.unknownClients.TryAccept()
 }
 
 // ask asks the API server. An error means that it gave no verdict.
@@ -203,6 +214,7 @@ func (v *Reviewer) ask(ctx context.Context, token string, g *grant) (*refusal, e
 	if !t.Status.Authenticated {
 		return &refusal{http.StatusUnauthorized, RefusedToken, "the API server does not accept the token"}, nil
 	}
+
 	user := &t.Status.User
 	extra := make(map[string]authorizationv1.ExtraValue, len(user.Extra))
 	for k, values := range user.Extra {
@@ -218,7 +230,8 @@ func (v *Reviewer) ask(ctx context.Context, token string, g *grant) (*refusal, e
 		return nil, fmt.Errorf("SubjectAccessReview: %w", err)
 	}
 	if !s.Status.Allowed {
-		return &refusal{http.StatusForbidden, RefusedRights, fmt.Sprintf("user %q may not %s path %q", user.Username, g.verb, g.path)}, nil
+		text := fmt.Sprintf("user %q may not %s path %q", user.Username, g.verb, g.path)
+		return &refusal{http.StatusForbidden, RefusedRights, text}, nil
 	}
 	return nil, nil
 }
@@ -230,8 +243,8 @@ func (v *Reviewer) paused() bool {
 	return time.Now().Before(v.resume)
 }
 
-// note records whether the API server answered.
-func (v *Reviewer) note(err error) {
+// record records whether the API server answered.
+func (v *Reviewer) record(err error) {
 	text, resume := "", time.Time{}
 	if err != nil {
 		text, resume = brief.Line(err.Error()), time.Now().Add(reviewPause)

@@ -144,9 +144,9 @@ func TestReviewerIsBounded(t *testing.T) {
 				}
 			}
 			flood(10_000)
-			most, least := strangersMax+10*strangersQPS+1, strangersMax
+			most, least := unknownBurst+10*unknownQPS+1, unknownBurst
 			if addresses == 1 {
-				most, least = sourceMax+10*sourceQPS+1, sourceMax
+				most, least = sourceBurst+10*sourceQPS+1, sourceBurst
 			}
 			if b.asked > most || b.asked < least {
 				t.Errorf("%d addresses: %d TokenReviews for 10,000 requests in 10 s, want at most %d", addresses, b.asked, most)
@@ -154,7 +154,7 @@ func TestReviewerIsBounded(t *testing.T) {
 			if n := len(b.grants.Keys()); n != 1 {
 				t.Errorf("%d grants are kept, want 1", n)
 			}
-			if n := len(b.sources.Keys()); n > sourcesMost {
+			if n := len(b.sources.Keys()); n > maxSources {
 				t.Errorf("%d addresses are remembered", n)
 			}
 			if b.refused[RefusedRate] < 9_800 {

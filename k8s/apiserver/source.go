@@ -18,10 +18,11 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// How long to wait for the first list of Nodes and of ServiceCIDRs, once Services and EndpointSlices are listed.
+// How long to wait for the first list of Nodes and of ServiceCIDRs, once Services and EndpointSlices are
+// listed.
 const (
-	nodePatience = 30 * time.Second
-	cidrPatience = 5 * time.Second
+	nodeTimeout = 30 * time.Second
+	cidrTimeout = 5 * time.Second
 )
 
 // Options select the API server and the objects to follow.
@@ -31,8 +32,8 @@ type Options struct {
 	Kubeconfig, Master string
 	// NodeName is the name of the only Node that is followed.
 	NodeName string
-	// ServiceProxyName selects the Services whose label service.kubernetes.io/service-proxy-name has this value; "": those without
-	// the label.
+	// ServiceProxyName selects the Services whose label service.kubernetes.io/service-proxy-name has this
+	// value; "": those without the label.
 	ServiceProxyName string
 	// UserAgent is what the API server logs about this client.
 	UserAgent string
@@ -45,8 +46,9 @@ type Options struct {
 
 // Source implements k8s.Source for an API server, with kube-proxy's selectors.
 //
-// It keeps the last known state: while the server is unreachable nothing changes. Once the server answers again (Run never gives
-// up), exactly the differences are reported, deletions too. Its methods may be called from any goroutine, but Run only once.
+// It keeps the last known state: while the server is unreachable nothing changes. Once the server answers
+// again (Run never gives up), exactly the differences are reported, deletions too. Its methods may be called
+// from any goroutine, but Run only once.
 type Source struct {
 	opts      Options
 	url       string
@@ -58,7 +60,8 @@ type Source struct {
 	lists     firstLists
 }
 
-// NewSource reads the configuration and prepares a client. It does not connect: a server that is unreachable is no error.
+// NewSource reads the configuration and prepares a client. It does not connect: a server that is unreachable
+// is no error.
 func NewSource(opts Options) (*Source, error) {
 	services, err := serviceSelector(opts.ServiceProxyName)
 	if err != nil {
@@ -81,7 +84,8 @@ func NewSource(opts Options) (*Source, error) {
 	return s, nil
 }
 
-// serviceSelector returns kube-proxy's label selector: Services without the label, or those with proxyName as its value.
+// serviceSelector returns kube-proxy's label selector: Services without the label, or those with proxyName as
+// its value.
 func serviceSelector(proxyName string) (string, error) {
 	op, values := selection.DoesNotExist, []string(nil)
 	if proxyName != "" {
@@ -112,16 +116,19 @@ func (s *Source) Run(ctx context.Context, sink k8s.Sink) error {
 	defer wg.Wait()
 	defer cancel()
 
+	// Each kind has a reflector, and a store that passes the differences on.
 	to := &relay{health: s.health, sink: sink}
 	s.health.onChange(to.report)
 	listed := make(map[k8s.Kind]<-chan struct{}, len(s.resources))
 	for i := range s.resources {
 		r := &s.resources[i]
-		store := newStore(r, to, func(objects int) { s.lists.note(r.kind, objects, s.transport.bytes(r.plural)) })
+		store := newStore(r, to, func(objects int) { s.lists.record(r.kind, objects, s.transport.bytes(r.plural)) })
 		listed[r.kind] = store.listed
-		reflector := cache.NewReflectorWithOptions(r.listWatch(s.health), r.kind.New(), store, cache.ReflectorOptions{Name: string(r.kind)})
+		reflector := cache.NewReflectorWithOptions(r.listWatch(s.health), r.kind.New(), store,
+			cache.ReflectorOptions{Name: string(r.kind)})
 		wg.Go(func() { followAlways(ctx, reflector) })
 	}
+
 	if awaitAll(ctx, listed) {
 		to.synced()
 	}
@@ -129,34 +136,36 @@ func (s *Source) Run(ctx context.Context, sink k8s.Sink) error {
 	return nil
 }
 
-// How long a reflector waits before it starts over after an invalid response. An unreachable server is handled elsewhere
-// (health.try). The numbers are those of client-go's reflectors (defaultBackoffInit and others).
-var followPauses = wait.Backoff{Duration: 800 * time.Millisecond, Cap: 30 * time.Second, Steps: 38, Factor: 2, Jitter: 1}
+// How long a reflector waits before it starts over after an invalid response. An unreachable server is
+// handled elsewhere (health.try). The numbers are those of client-go's reflectors (defaultBackoffInit and
+// others).
+var reflectorBackoff = wait.Backoff{Duration: 800 * time.Millisecond, Cap: 30 * time.Second, Steps: 38, Factor: 2, Jitter: 1}
 
-// followAlways lists and watches until the context ends. It drops errors because health has already recorded them: the
-// reflector's own Run would log them a second time.
+// followAlways lists and watches until the context ends. It drops errors because health has already recorded
+// them: the reflector's own Run would log them a second time.
 func followAlways(ctx context.Context, r *cache.Reflector) {
-	_ = followPauses.DelayWithReset(clock.RealClock{}, 2*time.Minute).Until(ctx, true, true, func(ctx context.Context) (bool, error) {
+	delay := reflectorBackoff.DelayWithReset(clock.RealClock{}, 2*time.Minute)
+	_ = delay.Until(ctx, true, true, func(ctx context.Context) (bool, error) {
 		_ = r.ListAndWatchWithContext(ctx)
 		return false, nil
 	})
 }
 
-// awaitAll waits for the first complete state: Services and EndpointSlices without limit, the rest up to a timeout. It
-// returns false if the context ended.
+// awaitAll waits for the first complete state: Services and EndpointSlices without limit, the rest up to a
+// timeout. It returns false if the context ended.
 func awaitAll(ctx context.Context, listed map[k8s.Kind]<-chan struct{}) bool {
 	for _, w := range []struct {
-		kind     k8s.Kind
-		patience time.Duration // 0: no limit
+		kind  k8s.Kind
+		limit time.Duration // 0: no limit
 	}{
 		{k8s.KindService, 0},
 		{k8s.KindEndpointSlice, 0},
-		{k8s.KindNode, nodePatience},
-		{k8s.KindServiceCIDR, cidrPatience},
+		{k8s.KindNode, nodeTimeout},
+		{k8s.KindServiceCIDR, cidrTimeout},
 	} {
 		var timeout <-chan time.Time
-		if w.patience > 0 {
-			timeout = time.After(w.patience)
+		if w.limit > 0 {
+			timeout = time.After(w.limit)
 		}
 		select {
 		case <-ctx.Done():

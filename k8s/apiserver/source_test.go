@@ -158,7 +158,7 @@ func TestNodeNamesAreBounded(t *testing.T) {
 	}
 	slice(strings.Repeat("x", 1000), 1)
 	_, long := nodeNames.Get(strings.Repeat("x", 1000) + "0")
-	if n := nodeNames.Len(); n > mostInterned || long {
+	if n := nodeNames.Len(); n > maxInterned || long {
 		t.Errorf("%d names are remembered", n)
 	}
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// store tracks the objects of one kind at the API server. A reflector stores in it the objects that it lists and watches,
-// and store passes the differences to the relay. It keeps fingerprints, not objects: the model holds the objects, and
-// at 10,000 Services they would be most of the source's memory.
+// store tracks the objects of one kind at the API server. A reflector stores in it the objects that it lists
+// and watches, and store passes the differences to the relay. It keeps fingerprints, not objects: the model
+// holds the objects, and at 10,000 Services they would be most of the source's memory.
 //
 // The reflector alone calls it, from one goroutine.
 type store struct {
@@ -19,34 +19,35 @@ type store struct {
 	to      *relay
 	first   func(objects int) // called after the first list
 	listed  chan struct{}     // closed after the first list
-	objects map[k8s.Ref]print
+	objects map[k8s.Ref]fingerprint
 	kept    kept   // of objects
-	buf     []byte // of fingerprint
+	buf     []byte // of fingerprintOf
 }
 
-// print is what store keeps of an object.
-type print struct {
+// fingerprint is what store keeps of an object.
+type fingerprint struct {
 	hash uint64
 	size int64
 }
 
 func newStore(of *resource, to *relay, first func(objects int)) *store {
-	return &store{of: of, to: to, first: first, listed: make(chan struct{}), objects: map[k8s.Ref]print{}}
+	return &store{of: of, to: to, first: first, listed: make(chan struct{}), objects: map[k8s.Ref]fingerprint{}}
 }
 
 var _ cache.ReflectorStore = (*store)(nil)
 
-// Replace is part of cache.ReflectorStore. It takes a complete list of trimmed objects, which fits into the budget.
+// Replace is part of cache.ReflectorStore. It takes a complete list of trimmed objects, which fits into the
+// budget.
 func (s *store) Replace(list []any, _ string) error {
 	changes := make([]k8s.Change, 0, len(list))
 	gone := s.objects
-	s.objects, s.kept = make(map[k8s.Ref]print, len(list)), kept{left: s.of.kept.left}
+	s.objects, s.kept = make(map[k8s.Ref]fingerprint, len(list)), kept{left: s.of.kept.left}
 	for _, o := range list {
 		object, ref, ok := apiObject(o)
 		if !ok {
 			continue
 		}
-		print, known := s.fingerprint(object), false
+		print, known := s.fingerprintOf(object), false
 		if before, had := gone[ref]; had {
 			known = before == print
 			delete(gone, ref)
@@ -89,7 +90,7 @@ func (s *store) Update(o any) error {
 	if !ok {
 		return nil
 	}
-	print := s.fingerprint(object)
+	print := s.fingerprintOf(object)
 	before, had := s.objects[ref]
 	if had && before == print {
 		return nil
@@ -103,10 +104,10 @@ func (s *store) Update(o any) error {
 	return nil
 }
 
-// shrink leaves out objects of the namespace that has most, until what is kept is within its bound again. A list, at the latest
-// after a restart, finds those that fit by then.
+// shrink leaves out objects of the namespace that has most, until what is kept is within its bound again. A
+// list, at the latest after a restart, finds those that fit by then.
 func (s *store) shrink() {
-	for s.kept.total > enough() {
+	for s.kept.total > reducedTo() {
 		largest := s.kept.largest()
 		var refs []k8s.Ref
 		for ref := range s.objects {
@@ -115,7 +116,7 @@ func (s *store) shrink() {
 			}
 		}
 		slices.SortFunc(refs, k8s.Ref.Compare)
-		for i := len(refs) - 1; i >= 0 && s.kept.total > enough(); i-- {
+		for i := len(refs) - 1; i >= 0 && s.kept.total > reducedTo(); i-- {
 			s.kept.left.add(refs[i].String())
 			s.forget(refs[i])
 		}
@@ -150,9 +151,9 @@ func apiObject(o any) (object k8s.Object, ref k8s.Ref, ok bool) {
 // fingerprintSeed is random, so that an attacker cannot craft different objects with equal fingerprints.
 var fingerprintSeed = maphash.MakeSeed()
 
-// fingerprint returns the size of a trimmed object and a hash of it without its resource version. The probability of missing a change is
-// 2⁻⁶⁴.
-func (s *store) fingerprint(o k8s.Object) print {
+// fingerprintOf returns the size of a trimmed object and a hash of it without its resource version. The
+// probability of missing a change is 2⁻⁶⁴.
+func (s *store) fingerprintOf(o k8s.Object) fingerprint {
 	version := o.GetResourceVersion()
 	o.SetResourceVersion("")
 	defer o.SetResourceVersion(version)
@@ -165,7 +166,7 @@ func (s *store) fingerprint(o k8s.Object) print {
 		s.buf = make([]byte, 2*n)
 	}
 	if _, err := m.MarshalToSizedBuffer(s.buf[:n]); err != nil {
-		return print{maphash.String(fingerprintSeed, version), sizeOf(o)} // each change has a new version
+		return fingerprint{maphash.String(fingerprintSeed, version), sizeOf(o)} // each change has a new version
 	}
-	return print{maphash.Bytes(fingerprintSeed, s.buf[:n]), sizeOf(o)}
+	return fingerprint{maphash.Bytes(fingerprintSeed, s.buf[:n]), sizeOf(o)}
 }

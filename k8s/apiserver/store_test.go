@@ -70,7 +70,7 @@ func TestStore(t *testing.T) {
 // Whatever of a trimmed object differs, its fingerprint does; but for the version.
 func TestFingerprint(t *testing.T) {
 	s := newStore(nil, nil, nil)
-	prints := map[print]int{}
+	prints := map[fingerprint]int{}
 	for i, change := range []func(*v1.Service){
 		func(*v1.Service) {},
 		func(o *v1.Service) { o.Name = "b" },
@@ -90,7 +90,7 @@ func TestFingerprint(t *testing.T) {
 		trim(o)
 		change(o)
 		o.ResourceVersion = fmt.Sprint(i)
-		seen := s.fingerprint(o)
+		seen := s.fingerprintOf(o)
 		if other, taken := prints[seen]; taken {
 			t.Errorf("change %d looks like change %d", i, other)
 		}
@@ -99,7 +99,7 @@ func TestFingerprint(t *testing.T) {
 			t.Errorf("the version is lost")
 		}
 		o.ResourceVersion = "other"
-		if s.fingerprint(o) != seen {
+		if s.fingerprintOf(o) != seen {
 			t.Error("the version counts")
 		}
 	}

@@ -13,17 +13,19 @@ import (
 	"time"
 )
 
-// Timeouts that detect a silent server: an idle connection is pinged after idleTimeout and closed pingTimeout later, and
-// dialing a new one takes at most dialTimeout. With client-go's defaults a node that is cut off notices it after more than
-// five minutes, because client-go retries timeouts ten times before it returns an error.
+// Timeouts that detect a silent server: an idle connection is pinged after idleTimeout and closed pingTimeout
+// later, and dialing a new one takes at most dialTimeout. With client-go's defaults a node that is cut off
+// notices it after more than five minutes, because client-go retries timeouts ten times before it returns an
+// error.
 const (
 	idleTimeout = 10 * time.Second
 	pingTimeout = 5 * time.Second
 	dialTimeout = 5 * time.Second
 )
 
-// noticeSilence sets the timeouts that client-go reads only from the environment, unless an operator has set them.
-func noticeSilence() {
+// setHTTP2Timeouts sets the timeouts that client-go reads only from the environment, unless an operator has
+// set them.
+func setHTTP2Timeouts() {
 	for name, d := range map[string]time.Duration{
 		"HTTP2_READ_IDLE_TIMEOUT_SECONDS": idleTimeout, "HTTP2_PING_TIMEOUT_SECONDS": pingTimeout,
 	} {
@@ -33,23 +35,25 @@ func noticeSilence() {
 	}
 }
 
-// maxAnswer is the largest answer read from the API server, in bytes, all pages of a list and all events of a watch included. A
-// watch that reaches it continues on a new connection. Of a list that is taken object by object no more is in memory than what is
-// kept of it (maxKept), so that maxList only ends one that has no end: no etcd stores a quarter of it.
+// maxAnswer is the largest answer read from the API server, in bytes, all pages of a list and all events of a
+// watch included. A watch that reaches it continues on a new connection. Of a list that is taken object by
+// object no more is in memory than what is kept of it (maxKept), so that maxList only ends one that has no
+// end: no etcd stores a quarter of it.
 var (
 	maxAnswer int64 = 512 << 20
 	maxList   int64 = 32 << 30
 )
 
-// errLonger reports that maxAnswer or maxList was reached. Requesting the same page again cannot help: the list starts over.
-var errLonger = errors.New("the answer is longer")
+// errTooLong reports that maxAnswer or maxList was reached. Requesting the same page again cannot help: the
+// list starts over.
+var errTooLong = errors.New("the answer is longer")
 
 // objectByObject is the key of a request's context whose answer decodeList reads, with bounds of its own.
 type objectByObject struct{}
 
-// transport is a RoundTripper that reports to health whether requests are answered, including those that client-go retries
-// itself. It also truncates endless answers, because an attacker who controls the API server, or the path to it, must not
-// exhaust the node's memory.
+// transport is a RoundTripper that reports to health whether requests are answered, including those that
+// client-go retries itself. It also truncates endless answers, because an attacker who controls the API
+// server, or the path to it, must not exhaust the node's memory.
 type transport struct {
 	next   http.RoundTripper
 	health *health          // nil: not reported
@@ -69,7 +73,7 @@ func (t *transport) WrappedRoundTripper() http.RoundTripper { return t.next }
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	res, err := t.next.RoundTrip(r)
 	if t.health != nil && (err == nil || r.Context().Err() == nil) {
-		t.health.noteContact(err)
+		t.health.recordContact(err)
 	}
 	if err != nil || r.Method != http.MethodGet {
 		return res, err
@@ -103,7 +107,7 @@ type limitedBody struct {
 func (b *limitedBody) Read(p []byte) (int, error) {
 	read := b.read.Load()
 	if read >= b.most {
-		return 0, fmt.Errorf("%w than %d MiB: the rest is not read", errLonger, b.most>>20)
+		return 0, fmt.Errorf("%w than %d MiB: the rest is not read", errTooLong, b.most>>20)
 	}
 	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.most-read)])
 	b.read.Add(int64(n))

@@ -12,8 +12,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// trim removes unused fields from an object decoded from a list or a watch, and shares values that many objects repeat.
-// It may be called again for the same object.
+// trim removes unused fields from an object decoded from a list or a watch, and shares values that many
+// objects repeat. It may be called again for the same object.
 func trim(o any) {
 	switch o := o.(type) {
 	case *v1.Service:
@@ -41,9 +41,13 @@ func trim(o any) {
 // someSelector stands for any selector: the model needs to know only whether a Service has one.
 var someSelector = map[string]string{"": ""}
 
-// keptAnnotations are those that nkp reads or measures with: endpoint change time, topology mode, preserve-destination, weights, and consistent.
-var keptAnnotations = []string{v1.EndpointsLastChangeTriggerTime, v1.AnnotationTopologyMode, v1.DeprecatedAnnotationTopologyAwareHints,
-	k8s.AnnotationPreserveDestination, k8s.AnnotationWeights, k8s.AnnotationConsistent}
+// keptAnnotations are those that nkp reads or measures with: endpoint change time, topology mode,
+// preserve-destination, weights, and consistent.
+var keptAnnotations = []string{
+	v1.EndpointsLastChangeTriggerTime,
+	v1.AnnotationTopologyMode, v1.DeprecatedAnnotationTopologyAwareHints,
+	k8s.AnnotationPreserveDestination, k8s.AnnotationWeights, k8s.AnnotationConsistent,
+}
 
 func trimMeta(m *metav1.ObjectMeta, labels ...string) {
 	*m = metav1.ObjectMeta{
@@ -72,7 +76,9 @@ func trimEndpoint(e *discoveryv1.Endpoint) {
 	*e = discoveryv1.Endpoint{
 		Addresses: e.Addresses, Hints: e.Hints, NodeName: e.NodeName,
 		Conditions: discoveryv1.EndpointConditions{
-			Ready: shared(e.Conditions.Ready), Serving: shared(e.Conditions.Serving), Terminating: shared(e.Conditions.Terminating),
+			Ready:       shared(e.Conditions.Ready),
+			Serving:     shared(e.Conditions.Serving),
+			Terminating: shared(e.Conditions.Terminating),
 		},
 	}
 	if len(e.Addresses) > 1 {
@@ -83,19 +89,19 @@ func trimEndpoint(e *discoveryv1.Endpoint) {
 	}
 }
 
-// What is remembered of names is bounded, because slices can name any number of nodes. Kubernetes is tested with 5,000, and
-// their names are DNS subdomains (RFC 1123).
+// What is remembered of names is bounded, because slices can name any number of nodes. Kubernetes is tested
+// with 5,000, and their names are DNS subdomains (RFC 1123).
 const (
-	mostInterned    = 1 << 13
-	longestInterned = 253
+	maxInterned     = 1 << 13
+	maxInternedName = 253
 )
 
 // nodeNames holds the *string that all endpoints of a node share, by name. It is never written to.
-var nodeNames = lru.New(mostInterned)
+var nodeNames = lru.New(maxInterned)
 
 // intern returns a pointer to an equal name. It may be called from any goroutine.
 func intern(name *string) *string {
-	if len(*name) > longestInterned {
+	if len(*name) > maxInternedName {
 		return name
 	}
 	if known, ok := nodeNames.Get(*name); ok {

@@ -45,8 +45,8 @@ func TestTryAgain(t *testing.T) {
 		{statusError(http.StatusConflict, metav1.StatusReasonConflict), false, false},
 		{statusError(http.StatusGone, metav1.StatusReasonExpired), false, false},
 		{statusError(http.StatusGone, metav1.StatusReasonGone), false, false},
-		{errLonger, false, false},
-		{fmt.Errorf("list: %w", errLonger), false, false},
+		{errTooLong, false, false},
+		{fmt.Errorf("list: %w", errTooLong), false, false},
 	} {
 		t.Run(c.err.Error()+" "+string(apierrors.ReasonForError(c.err)), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -63,10 +63,10 @@ func TestTryAgain(t *testing.T) {
 					t.Errorf("%d calls in %v, then %v; want one", calls, took, err)
 				case c.again && (calls != 21 || err != nil):
 					t.Errorf("%d calls, then %v; want 20 that fail and one more", calls, err)
-				case c.again && (took < 20*retryFirst/2 || took > 20*retryMost*3/2):
+				case c.again && (took < 20*retryFirst/2 || took > 20*retryMax*3/2):
 					t.Errorf("20 pauses took %v", took)
 				}
-				if got := passes(c.err); got != c.event {
+				if got := isTemporary(c.err); got != c.event {
 					t.Errorf("worth another attempt at an Event: %v, want %v", got, c.event)
 				}
 			})
@@ -78,7 +78,7 @@ func TestTryAgain(t *testing.T) {
 func TestTryPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHealth("u", "n")
-		h.note(k8s.KindNode, errors.New("refused"))
+		h.record(k8s.KindNode, errors.New("refused"))
 		forbidden, failing := statusError(http.StatusForbidden, metav1.StatusReasonForbidden), true
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -94,7 +94,7 @@ func TestTryPauses(t *testing.T) {
 		synctest.Wait()
 		failing = false
 		start := time.Now()
-		h.note(k8s.KindNode, nil)
+		h.record(k8s.KindNode, nil)
 		if err := <-done; err != nil || time.Since(start) != 0 {
 			t.Errorf("after another kind's answer: %v, after %v", err, time.Since(start))
 		}

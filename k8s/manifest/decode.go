@@ -88,7 +88,8 @@ func toJSON(text []byte) (data []byte, err error) {
 	return data, err
 }
 
-// yamlLine finds the line numbers in an error of the YAML library, which counts from the start of the document.
+// yamlLine finds the line numbers in an error of the YAML library, which counts from the start of the
+// document.
 var yamlLine = regexp.MustCompile(`line \d+`)
 
 // syntaxError returns the message about a document that starts at a line of its file.
@@ -127,8 +128,9 @@ func (h *head) isList() bool {
 	return ok && known && (h.APIVersion == version || h.APIVersion == "")
 }
 
-// decodeObject decodes an object, or the items of a List. Kinds that are not read are skipped. listKind is the kind of the
-// List that holds the object, which supplies kind and version if the object has none; "": it is in no List.
+// decodeObject decodes an object, or the items of a List. Kinds that are not read are skipped. listKind is
+// the kind of the List that holds the object, which supplies kind and version if the object has none; "": it
+// is in no List.
 func (d *decoder) decodeObject(data []byte, listKind string) {
 	switch {
 	case string(data) == "null" && listKind == "":
@@ -157,7 +159,8 @@ func (d *decoder) decodeObject(data []byte, listKind string) {
 		d.fail(h.Kind, "apiVersion", "is missing: expected %s", want)
 	case h.APIVersion == want:
 		d.decodeKnown(data, &h)
-	case group != want && strings.HasPrefix(h.APIVersion, group+"/"), group == want && !strings.Contains(h.APIVersion, "/"):
+	case group != want && strings.HasPrefix(h.APIVersion, group+"/"),
+		group == want && !strings.Contains(h.APIVersion, "/"):
 		text := fmt.Sprintf("%s is not supported: ignored, use %s", brief.Quote(h.APIVersion), want)
 		d.warnings = append(d.warnings, d.warning(h.Kind, "apiVersion", text))
 	} // else it is the same kind of another API group
@@ -232,8 +235,8 @@ func (d *decoder) add(ref k8s.Ref, o k8s.Object, name string, errs []k8s.Warning
 	}
 }
 
-// typeError returns the path of the first field whose value does not have the field's type, and a message. The decoder's own
-// error has no indexes, and for types that decode themselves, such as times, no field.
+// typeError returns the path of the first field whose value does not have the field's type, and a message.
+// The decoder's own error has no indexes, and for types that decode themselves, such as times, no field.
 func typeError(data []byte, kind k8s.Kind, err error) (field, text string) {
 	var tree any
 	d := json.NewDecoder(bytes.NewReader(data))
@@ -264,7 +267,8 @@ func typeError(data []byte, kind k8s.Kind, err error) (field, text string) {
 	return fieldText(path), text
 }
 
-// culprit returns the path of the innermost value that alone keeps decode from succeeding, the value, and the error.
+// culprit returns the path of the innermost value that alone keeps decode from succeeding, the value, and the
+// error.
 func culprit(path string, value any, decode func(any) error) (string, any, error) {
 	switch v := value.(type) {
 	case map[string]any:

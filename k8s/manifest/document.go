@@ -12,8 +12,8 @@ type document struct {
 	line int // 1-based line of the file where the text starts; of a JSON stream: where the stream starts
 }
 
-// documents cuts a file at YAML's markers, "---" and "...". What stands before the first marker, or after "...", is a
-// document only if it has more than comments and directives.
+// documents cuts a file at YAML's markers, "---" and "...". What stands before the first marker, or after
+// "...", is a document only if it has more than comments and directives.
 func documents(data []byte) []document {
 	var all []document
 	start, startLine, marked := 0, 1, false
@@ -62,7 +62,8 @@ func isJSON(text []byte) bool {
 	return bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) && json.Valid(text)
 }
 
-// jsonObjects returns the objects of a stream of JSON objects without markers. Any other text is one document.
+// jsonObjects returns the objects of a stream of JSON objects without markers. Any other text is one
+// document.
 func jsonObjects(d document) []document {
 	if !bytes.HasPrefix(bytes.TrimSpace(d.text), []byte("{")) || json.Valid(d.text) {
 		return []document{d}

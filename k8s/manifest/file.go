@@ -34,8 +34,8 @@ type file struct {
 	warnings []k8s.Warning
 }
 
-// unsettled is how long after its last change a file is read again at each look: a change within the resolution of the file
-// system's times could not be seen otherwise.
+// unsettled is how long after its last change a file is read again at each look: a change within the
+// resolution of the file system's times could not be seen otherwise.
 const unsettled = 2 * time.Second
 
 // update reads the file if it may have changed since it was read.
@@ -111,7 +111,8 @@ func (f *file) parse(data []byte) {
 	before := f.lastGood()
 	f.objects, f.errors, f.warnings = d.objects, d.errors, d.warnings
 
-	// An object with errors keeps its last good state. One whose name is not known may be any of those that were there.
+	// An object with errors keeps its last good state. One whose name is not known may be any of those that
+	// were there.
 	f.kept = map[k8s.Ref]located{}
 	for ref, o := range before {
 		if d.nameless || d.invalid[ref] {

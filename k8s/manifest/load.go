@@ -32,7 +32,8 @@ func (m *Set) Err() error {
 }
 
 // Load reads a file, or the *.yaml, *.yml and *.json files of a directory (not those below it), once.
-// Services, EndpointSlices, Nodes and ServiceCIDRs are taken, other kinds are skipped. Objects with errors are left out.
+// Services, EndpointSlices, Nodes and ServiceCIDRs are taken, other kinds are skipped. Objects with errors
+// are left out.
 func Load(path string) *Set {
 	r := newReader(path)
 	r.scan()
@@ -97,9 +98,9 @@ func (r *reader) revision() string {
 	return hex.EncodeToString(list.Sum(nil))
 }
 
-// listFiles returns the manifest files of a path with their targets: the path itself if it is a file. A target differs if there is
-// a symbolic link in the path. Hidden files are skipped, because editors keep locks and backups in them. There may be very many
-// files: only symbolic links are resolved.
+// listFiles returns the manifest files of a path with their targets: the path itself if it is a file. A
+// target differs if there is a symbolic link in the path. Hidden files are skipped, because editors keep
+// locks and backups in them. There may be very many files: only symbolic links are resolved.
 func listFiles(path string) (targets map[string]string, err error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -134,8 +135,8 @@ func listFiles(path string) (targets map[string]string, err error) {
 	return targets, nil
 }
 
-// assemble merges the files. published is the state in force: an object with two definitions stays as it is there, else its
-// first definition counts.
+// assemble merges the files. published is the state in force: an object with two definitions stays as it is
+// there, else its first definition counts.
 func (r *reader) assemble(published map[k8s.Ref]located) (objects map[k8s.Ref]located, p k8s.Problems) {
 	objects = map[k8s.Ref]located{}
 	if r.missing != nil {
@@ -174,7 +175,8 @@ func (r *reader) assemble(published map[k8s.Ref]located) (objects map[k8s.Ref]lo
 }
 
 func duplicateError(ref k8s.Ref, at, first k8s.Origin) k8s.Warning {
-	return k8s.Warning{Object: ref.String(), Where: at.String(), Text: fmt.Sprintf("is already in %s: remove one of the two", first)}
+	text := fmt.Sprintf("is already in %s: remove one of the two", first)
+	return k8s.Warning{Object: ref.String(), Where: at.String(), Text: text}
 }
 
 // difference returns the changes that turn one set of objects into another.

@@ -26,10 +26,10 @@ const (
 
 // Source is a k8s.Source that follows a file or a directory of manifests.
 //
-// It keeps the last good state: an object that is not valid any more stays as it was, a file that does not parse or
-// cannot be read keeps all its objects, and if the path itself is gone for a while nothing changes.
-// At the start there is no such state: a path that does not exist is an error, and if there is
-// nothing but errors, the source is not synced before they are repaired.
+// It keeps the last good state: an object that is not valid any more stays as it was, a file that does not
+// parse or cannot be read keeps all its objects, and if the path itself is gone for a while nothing changes.
+// At the start there is no such state: a path that does not exist is an error, and if there is nothing but
+// errors, the source is not synced before they are repaired.
 type Source struct {
 	path     string
 	revision atomic.Value
@@ -38,8 +38,9 @@ type Source struct {
 // NewSource returns the source of a path, which is read as Load reads it.
 func NewSource(path string) *Source { return &Source{path: path} }
 
-// Revision names what the files held when they were last read, once the sink has the changes; "": it has none yet. Of one file it is what
-// sha256sum prints, of a directory the same of its files' lines (sha256sum FILES | sha256sum, with their names alone).
+// Revision names what the files held when they were last read, once the sink has the changes; "": it has none
+// yet. Of one file it is what sha256sum prints, of a directory the same of its files' lines (sha256sum FILES
+// | sha256sum, with their names alone).
 func (m *Source) Revision() string {
 	r, _ := m.revision.Load().(string)
 	return r
@@ -72,9 +73,15 @@ type follower struct {
 	watchErr error             // why some directory is not watched
 }
 
-// newFollower returns a follower that watches for changes, as far as that is possible, and has not looked yet.
+// newFollower returns a follower that watches for changes, as far as that is possible, and has not looked
+// yet.
 func newFollower(path string, sink k8s.Sink) *follower {
-	f := &follower{reader: newReader(path), sink: sink, published: map[k8s.Ref]located{}, revised: func(string) {}}
+	f := &follower{
+		reader:    newReader(path),
+		sink:      sink,
+		published: map[k8s.Ref]located{},
+		revised:   func(string) {},
+	}
 	f.watcher, f.watchErr = fsnotify.NewWatcher()
 	f.watch()
 	return f
@@ -127,7 +134,8 @@ func (f *follower) look() {
 
 	objects, problems := f.assemble(f.published)
 	if f.watchErr != nil {
-		text := fmt.Sprintf("cannot watch for changes, checking every %v instead: %s", pollQuick, brief.Line(f.watchErr.Error()))
+		text := fmt.Sprintf("cannot watch for changes, checking every %v instead: %s",
+			pollQuick, brief.Line(f.watchErr.Error()))
 		problems.Warnings = append(problems.Warnings, k8s.Warning{Where: f.path, Text: text})
 	}
 	if f.reported == nil || !reflect.DeepEqual(*f.reported, problems) {

@@ -16,21 +16,24 @@ import (
 // maxAffinitySeconds is the longest session affinity that the API allows: a day.
 const maxAffinitySeconds = 86400
 
-// validate returns the errors for which the last good state of an object stays in force: an API server would refuse the value,
-// and the object could not be served as it was meant. The Tracker warns of all other values that it cannot use.
+// validate returns the errors for which the last good state of an object stays in force: an API server would
+// refuse the value, and the object could not be served as it was meant. The Tracker warns of all other values
+// that it cannot use.
 func validate(o k8s.Object) field.ErrorList {
-	name := field.NewPath("metadata", "name")
 	switch o := o.(type) {
 	case *v1.Service:
-		errs := checkName(name, o.Name, validation.IsDNS1123Label)
-		errs = append(errs, checkName(field.NewPath("metadata", "namespace"), o.Namespace, validation.IsDNS1123Label)...)
-		return append(errs, checkService(o)...)
+		return append(checkNames(o, validation.IsDNS1123Label), checkService(o)...)
 	case *discoveryv1.EndpointSlice:
-		errs := checkName(name, o.Name, validation.IsDNS1123Subdomain)
-		errs = append(errs, checkName(field.NewPath("metadata", "namespace"), o.Namespace, validation.IsDNS1123Label)...)
-		return append(errs, checkSlice(o)...)
+		return append(checkNames(o, validation.IsDNS1123Subdomain), checkSlice(o)...)
 	}
-	return checkName(name, o.GetName(), validation.IsDNS1123Subdomain)
+	return checkName(field.NewPath("metadata", "name"), o.GetName(), validation.IsDNS1123Subdomain)
+}
+
+// checkNames checks the name and the namespace of an object that is in one.
+func checkNames(o k8s.Object, rule func(string) []string) field.ErrorList {
+	meta := field.NewPath("metadata")
+	errs := checkName(meta.Child("name"), o.GetName(), rule)
+	return append(errs, checkName(meta.Child("namespace"), o.GetNamespace(), validation.IsDNS1123Label)...)
 }
 
 // checkName checks a name, which must not be empty, with a rule of apimachinery.
