@@ -14,8 +14,7 @@ import (
 	"github.com/nkp-proxy/nkp/internal/bridge"
 )
 
-func newDiff() *cobra.Command {
-	s := newSettings()
+func newDiff(on *target) *cobra.Command {
 	var o output
 	cmd := &cobra.Command{
 		Use:   "diff",
@@ -33,35 +32,79 @@ Exit status: 0 equal, 1 different, 2 error.`,
   nkp diff --manifests services.yaml --bridge br-int
   nkp diff -o json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := s.prepare(cmd); err != nil {
+			equal, err := on.diff(cmd, &o)
+			var exit *exitError
+			switch {
+			case errors.As(err, &exit):
+				return err
+			case err != nil:
 				return &exitError{exitDiffError, err}
-			}
-			text, err := s.diff(cmd.Context(), cmd.ErrOrStderr())
-			if err != nil {
-				var exit *exitError
-				if errors.As(err, &exit) {
-					return err
-				}
-				return &exitError{exitDiffError, err}
-			}
-			if err := writeDiff(cmd.OutOrStdout(), &o, text); err != nil {
-				return &exitError{exitDiffError, err}
-			}
-			if text != "" {
+			case !equal:
 				return &exitError{exitFailure, nil}
 			}
 			return nil
 		},
 	}
-	s.configFlag(cmd.Flags())
-	s.sourceFlags(cmd.Flags())
-	s.pipelineFlags(cmd.Flags())
-	s.healthzFlag(cmd.Flags())
-	s.layoutFlags(cmd.Flags())
-	s.switchFlags(cmd.Flags(), defaultOVSDB)
-	s.socketFlag(cmd.Flags())
+
+	if fs := cmd.Flags(); on.nodes != nil {
+		on.nodes.adapt(cmd, "only this node", "Compare what is installed on each node with what should be",
+			`diff runs the comparison of nkp diff on every node, or on --node, and prints its lines after the node's name.
+Exit status: 0 equal everywhere, 1 different somewhere, 2 error, such as a node that does not answer.`,
+			"  kubectl nkp diff\n  kubectl nkp diff --node node-1 -o json")
+	} else {
+		on.configFlag(fs)
+		on.sourceFlags(fs)
+		on.pipelineFlags(fs)
+		on.healthzFlag(fs)
+		on.layoutFlags(fs)
+		on.switchFlags(fs, defaultOVSDB)
+		on.socketFlag(fs)
+	}
 	o.flag(cmd, outputUsage)
 	return cmd
+}
+
+// diff prints the differences that the agents find, or those to the flags' source, and reports whether there are none.
+func (on *target) diff(cmd *cobra.Command, o *output) (equal bool, err error) {
+	out := cmd.OutOrStdout()
+	if on.nodes == nil {
+		if err := on.prepare(cmd); err != nil {
+			return false, err
+		}
+		text, err := on.diffHere(cmd.Context(), cmd.ErrOrStderr())
+		if err != nil {
+			return false, err
+		}
+		return text == "", writeDiff(out, o, text)
+	}
+
+	peers, err := on.nodes.peers(cmd.Context())
+	if err != nil {
+		return false, err
+	}
+	answers := askAll(cmd.Context(), peers, on.timeout(), func(ctx context.Context, c *agent.Caller) (*diffView, error) {
+		text, err := c.Diff(ctx)
+		view := newDiffView(text)
+		return &view, err
+	})
+	equal = true
+	for _, a := range answers {
+		if a.Answer == nil {
+			continue
+		}
+		equal = equal && a.Answer.Equal
+		for _, line := range a.Answer.Lines {
+			if !o.data() {
+				fmt.Fprintf(out, "%s: %s\n", a.Node, line)
+			}
+		}
+	}
+	if o.data() {
+		if err := o.write(out, map[string]any{"nodes": answers}); err != nil {
+			return false, err
+		}
+	}
+	return equal, complain(cmd.ErrOrStderr(), !o.data(), answers)
 }
 
 // diffView is what `nkp diff -o json` prints. Lines is never null.
@@ -108,7 +151,8 @@ func (s *settings) hostMode(ctx context.Context, scope serving.Scope) (m agent.M
 	return s.HostMode(ctx, scope, s.LastModes)
 }
 
-func (s *settings) diff(ctx context.Context, stderr io.Writer) (string, error) {
+// diffHere compares what is installed on this machine with what the agent, or the flags' source, wants; "" means equal.
+func (s *settings) diffHere(ctx context.Context, stderr io.Writer) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	if err := s.checkSource(); err != nil {

@@ -57,7 +57,7 @@ func TestFlagsOfModes(t *testing.T) {
 
 // diff and trace without a source ask the agent, and take no flag for which it has no use: not one of all their flags.
 func TestFlagsForAnAgent(t *testing.T) {
-	for _, cmd := range []*cobra.Command{newDiff(), newTrace()} {
+	for _, cmd := range []*cobra.Command{newDiff(thisMachine()), newTrace(thisMachine())} {
 		kept := strings.Fields("config socket output help from to protocol in live probe reply follow")
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
 			c := configuration{flags: cmd.Flags(), explicit: map[string]string{f.Name: ""}}

@@ -64,20 +64,15 @@ func inGroup(f *pflag.FlagSet, group string) func() {
 
 // printFlags writes the listed flags of a command by group.
 func printFlags(w io.Writer, cmd *cobra.Command, columns int) {
-	sections := map[string]*pflag.FlagSet{}
 	for _, group := range groups {
-		sections[group] = &pflag.FlagSet{}
-	}
-	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
-		group := ownGroup
-		if g := f.Annotations[groupKey]; len(g) > 0 {
-			group = g[0]
-		}
-		sections[group].AddFlag(f)
-	})
-	for _, group := range groups {
-		if sections[group].HasAvailableFlags() {
-			fmt.Fprintf(w, "\n%s:\n%s", group, sections[group].FlagUsagesWrapped(columns))
+		section := &pflag.FlagSet{}
+		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if of := append(f.Annotations[groupKey], ownGroup); of[0] == group {
+				section.AddFlag(f)
+			}
+		})
+		if section.HasAvailableFlags() {
+			fmt.Fprintf(w, "\n%s:\n%s", group, section.FlagUsagesWrapped(columns))
 		}
 	}
 }
@@ -119,45 +114,24 @@ func printUsage(w io.Writer, cmd *cobra.Command) {
 	fmt.Fprint(w, "\nEvery command has --help.\n")
 }
 
-// wrapped breaks the lines of a text at width. Lines that follow each other are one paragraph. A line that begins with two spaces
-// is an item of a list: a name and a text after two spaces or more, or only a text. Its further lines are indented more.
+// wrapped breaks the lines of a text at width. Lines that follow each other are one paragraph; an indented line stays as it is.
 func wrapped(text string, width int) string {
-	var out []string
-	hang, open := "", false // indent of the further lines of a paragraph; whether the next line may belong to it
+	out := []string{""}
 	for line := range strings.SplitSeq(text, "\n") {
-		content := strings.TrimLeft(line, " ")
-		indent := len(line) - len(content)
-		switch {
-		case content == "":
-			out, open = append(out, ""), false
+		if last := out[len(out)-1]; line == "" || strings.HasPrefix(line, " ") {
+			out = append(out, line)
 			continue
-		case indent == itemIndent:
-			lead := itemIndent
-			if name, rest, ok := strings.Cut(content, "  "); ok {
-				content = strings.TrimLeft(rest, " ")
-				lead = len(line) - len(content)
-				out = append(out, line[:itemIndent]+name+strings.Repeat(" ", lead-itemIndent-len(name)-1))
-			} else {
-				out = append(out, strings.Repeat(" ", itemIndent-1))
-			}
-			hang, open = strings.Repeat(" ", lead), true
-		case !open || indent == 0 && hang != "":
-			out, hang, open = append(out, ""), "", true
+		} else if strings.HasPrefix(last, " ") || last == "" {
+			out = append(out, "")
 		}
-		for word := range strings.FieldsSeq(content) {
+		for word := range strings.FieldsSeq(line) {
 			last := &out[len(out)-1]
-			switch {
-			case *last == "":
-				*last = word
-			case utf8.RuneCountInString(*last)+1+utf8.RuneCountInString(word) > width:
-				out = append(out, hang+word)
-			default:
-				*last += " " + word
+			if *last != "" && utf8.RuneCountInString(*last)+1+utf8.RuneCountInString(word) > width {
+				out = append(out, word)
+			} else {
+				*last = strings.TrimSpace(*last + " " + word)
 			}
 		}
 	}
-	return strings.Join(out, "\n")
+	return strings.Join(out[1:], "\n")
 }
-
-// itemIndent is the indent of an item of a list.
-const itemIndent = 2

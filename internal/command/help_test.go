@@ -45,10 +45,10 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// Paragraphs and items are wrapped each by itself.
+// Paragraphs are wrapped each by itself; what is indented stays.
 func TestWrapped(t *testing.T) {
-	const text = "one two three\nfour:\n  a    item that is\n       long\n  an item without a name\nfive\n\nsix"
-	const want = "one two\nthree four:\n  a    item\n       that\n       is\n       long\n  an item\n  without a\n  name\nfive\n\nsix"
+	const text = "one two three\nfour:\n  a    item that is\n       long\nfive\n\nsix\nseven"
+	const want = "one two\nthree four:\n  a    item that is\n       long\nfive\n\nsix seven"
 	if got := wrapped(text, 12); got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}

@@ -3,9 +3,12 @@ package command
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net"
+	"net/http"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,6 +20,7 @@ import (
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/remote"
+	"github.com/nkp-proxy/nkp/internal/trace"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/test/wait"
 )
@@ -135,13 +139,13 @@ func TestNodesText(t *testing.T) {
 func TestAskNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const rounds, limit = 3, 100 * time.Millisecond
-		agents := make([]*remote.Agent, rounds*parallelNodes)
+		agents := make([]peer, rounds*parallelNodes)
 		for i := range agents {
-			agents[i] = &remote.Agent{Node: "n"}
+			agents[i] = peer{Node: "n", Caller: agent.NewRemoteCaller("n", nil)}
 		}
 		var running atomic.Int32
 		begun := time.Now()
-		answers := askNodes(t.Context(), agents, limit, func(ctx context.Context, _ *agent.Caller) (*int, error) {
+		answers := askAll(t.Context(), agents, limit, func(ctx context.Context, _ *agent.Caller) (*int, error) {
 			if n := running.Add(1); n > parallelNodes {
 				t.Errorf("%d at a time", n)
 			}
@@ -156,4 +160,30 @@ func TestAskNodes(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A pod in both families is traced from its address of the destination's family; to a Service, from the first that reaches it. If none
+// does, the error is that of the first.
+func TestTraceFromPod(t *testing.T) {
+	socket := serveAgent(t, map[string]http.HandlerFunc{"/v1/trace": func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		if strings.Contains(q.Get("to"), "only4") && strings.Contains(q.Get("from"), "fd00") || strings.Contains(q.Get("to"), "gone") {
+			http.Error(w, "no way from "+q.Get("from"), http.StatusServiceUnavailable)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(trace.Result{Service: q.Get("from")})
+	}})
+	clients := []netip.Addr{netip.MustParseAddr("fd00::5"), netip.MustParseAddr("10.0.0.5")}
+	for to, want := range map[string]string{
+		"svc/a/both:80": "fd00::5", "svc/a/only4:80": "10.0.0.5", "10.96.0.1:80": "10.0.0.5", "[fd00::1]:80": "fd00::5",
+		"svc/a/gone:80": "no way from fd00::5",
+	} {
+		ask := trace.Request{From: "pod/a/client", To: to}
+		ends, err := ask.Parse("--")
+		must(t, err)
+		r, err := traceFrom(t.Context(), agent.NewCaller(socket), ask, clients, &ends)
+		if err == nil && r.Service != want || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %+v, %v; want %s", to, r, err, want)
+		}
+	}
 }

@@ -32,13 +32,14 @@ With --ovsdb, port numbers and MACs come from a switch; without it from the flag
 with a warning.
 
 Outputs:
-  text      per Service port: frontends, endpoints, flows and groups (with --mode iptables, nftables or windows: those outputs)
+  text      for each Service port: frontends, endpoints, flows and groups; with
+            --mode iptables, nftables or windows: those outputs
   ofctl     input for "ovs-ofctl -O OpenFlow15 bundle BRIDGE -"
-  iptables  input for iptables-restore, IPv4, then "# ip6tables" and IPv6; with --mode ovs only what serves the node's own
-            traffic beside the bridge
-  nft       input for nft -f: the table of each family that replaces iptables with --mode nftables
+  iptables  input for iptables-restore, IPv4, then "# ip6tables" and IPv6; with
+            --mode ovs only what serves the node's own traffic
+  nft       input for nft -f: the tables of --mode nftables
   hcn       the objects that HNS should have on a Windows node, as JSON
-  json      the Services as nkp understands them: frontends and the endpoints in force
+  json      the Services as nkp understands them, with the endpoints in force
   yaml      the same as YAML
 
 Every flag of "nkp run" is accepted, so that the flags of a unit can be pasted. Those that do not affect what is programmed

@@ -101,14 +101,14 @@ over OpenFlow 1.5 with a conntrack pipeline and select groups. Without a command
 		},
 	}
 	root.Flags().AddFlagSet(run.Flags())
-	prepareRoot(root, stdout, stderr, run, newPlan(), newDiff(), newStatus(), newServices(), newTrace(), newUI(), newCleanup(), newVersion(), newWindowsService(),
-		newHNSSelftest(), newConnect())
+	prepareRoot(root, stdout, stderr, run, newPlan(), newDiff(thisMachine()), newStatus(thisMachine()), newServices(thisMachine()),
+		newTrace(thisMachine()), newUI(thisMachine()), newCleanup(), newVersion(), newWindowsService(), newHNSSelftest(), newConnect())
 	return root
 }
 
 // prepareRoot adds commands to a root, and what all of them have: where they print, how errors and help read, completion.
 func prepareRoot(root *cobra.Command, stdout, stderr io.Writer, commands ...*cobra.Command) {
-	root.SilenceErrors, root.SilenceUsage = true, true
+	root.SilenceErrors, root.SilenceUsage, root.SuggestionsMinimumDistance = true, true, 2
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
@@ -145,12 +145,16 @@ func prepareRoot(root *cobra.Command, stdout, stderr io.Writer, commands ...*cob
 }
 
 func unknownCommand(root *cobra.Command, name string) error {
-	return usageError("unknown command %q%s; \"%s --help\" lists the commands", name, suggestCommand(root, name), root.DisplayName())
+	hint := ""
+	if like := root.SuggestionsFor(name); len(like) > 0 {
+		hint = "; did you mean " + strings.Join(like, ", ") + "?"
+	}
+	return usageError("unknown command %q%s; \"%s --help\" lists the commands", name, hint, root.DisplayName())
 }
 
 func noArguments(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usageError("%s takes no argument, got %q%s", cmd.CommandPath(), args[0], suggestCommand(cmd, args[0]))
+		return usageError("%s takes no argument, got %q", cmd.CommandPath(), args[0])
 	}
 	return nil
 }

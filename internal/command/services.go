@@ -14,17 +14,18 @@ import (
 	"github.com/nkp-proxy/nkp/internal/trace"
 )
 
-// servicesView is how `nkp services` shows what it gets.
+// servicesView is what a command that lists Services asks for, and how it shows what it gets.
 type servicesView struct {
+	on     *target
+	all    bool // of a cluster: Services of all namespaces
 	filter agent.ServiceFilter
 	at     frontend // --vip
 	output output
 	watch  watch
 }
 
-func newServices() *cobra.Command {
-	s := newSettings()
-	v := &servicesView{}
+func newServices(on *target) *cobra.Command {
+	v := &servicesView{on: on}
 	cmd := &cobra.Command{
 		Use:   "services [[NAMESPACE/]NAME]",
 		Short: "List Service ports with endpoints, problems and counters",
@@ -49,39 +50,45 @@ the most packets first. On a terminal each list replaces the one before, and col
 			if err := v.resolve(args); err != nil {
 				return err
 			}
-			if err := s.configure(cmd); err != nil {
+			peers, err := on.peers(cmd)
+			switch {
+			case err != nil:
 				return err
+			case on.nodes != nil:
+				return v.nodes(cmd.Context(), peers, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			case v.watch.on:
+				return v.follow(cmd.Context(), peers[0].Caller, cmd.OutOrStdout())
 			}
-			caller := agent.NewCaller(s.Socket)
-			v.filter.Connections = v.filter.Name != "" && !v.watch.on
-			if v.watch.on {
-				return v.follow(cmd.Context(), caller, cmd.OutOrStdout())
-			}
-			list, err := caller.Services(cmd.Context(), v.filter)
-			if err != nil {
-				return err
-			}
-			if v.filter.Name != "" && len(list.Services) == 0 {
-				return v.unknown(cmd.Context(), caller, list.Node)
-			}
-			return v.write(cmd.OutOrStdout(), list, nil, 0)
+			v.filter.Connections = v.filter.Name != ""
+			return v.list(cmd.Context(), peers[0].Caller, cmd.OutOrStdout())
 		},
 	}
-	s.switchFlags(cmd.Flags(), defaultOVSDB)
-	s.configFlag(cmd.Flags())
-	s.socketFlag(cmd.Flags())
+
 	f := cmd.Flags()
-	f.StringVarP(&v.filter.Namespace, "namespace", "n", "", "only Services of this namespace")
-	f.StringVar(&v.filter.Name, "name", "", "only Services of this name; as an argument: NAME or NAMESPACE/NAME")
+	v.watch.interval = minInterval
+	if on.nodes != nil {
+		on.nodes.adapt(cmd, "only this node", "List the Service ports of all nodes with endpoints, problems and counters",
+			`services asks the agents of all nodes for the Service ports that they serve, one line for each port and family: its
+frontends, how many of its endpoints are in force, and what went through it on all nodes together. Nodes that serve it otherwise, by
+traffic policy, topology or a problem, have a line of their own, and NODES then has their names. nkp services --help explains the columns.
+Exit status: 0 all nodes answered, 1 not all did, or none serves the Service.`,
+			"  kubectl nkp services\n  kubectl nkp services web -o wide\n  kubectl nkp services -A --node node-1")
+		f.BoolVarP(&v.all, "all-namespaces", "A", false, "Services of all namespaces (default: that of --namespace, or the kubeconfig's)")
+	} else {
+		on.switchFlags(f, defaultOVSDB)
+		on.configFlag(f)
+		on.socketFlag(f)
+		f.StringVarP(&v.filter.Namespace, "namespace", "n", "", "only Services of this namespace")
+		f.StringVar(&v.filter.Name, "name", "", "only Services of this name; as an argument: NAME or NAMESPACE/NAME")
+		v.watch.flags(f, "refresh the list continuously, with rates")
+	}
 	v.at.flag(f)
-	v.output.flag(cmd, wideUsage, "wide")
-	v.watch.flags(f, "refresh the list continuously, with rates")
-	s.completeServicesFlags(cmd)
+	v.output.flag(cmd, "text, wide (with endpoints), json or yaml", "wide")
+	if on.nodes == nil {
+		on.completeServicesFlags(cmd)
+	}
 	return cmd
 }
-
-// wideUsage is the usage of -o for commands that list Services.
-const wideUsage = "text, wide (with endpoints), json or yaml"
 
 // oneService returns a usage error for more than one argument.
 func oneService(_ *cobra.Command, args []string) error {
@@ -118,6 +125,18 @@ func (v *servicesView) resolve(args []string) error {
 	}
 	v.filter.Name = name
 	return nil
+}
+
+// list prints one list of this machine's agent. A Service that is named must be in it.
+func (v *servicesView) list(ctx context.Context, caller *agent.Caller, out io.Writer) error {
+	list, err := caller.Services(ctx, v.filter)
+	if err != nil {
+		return err
+	}
+	if v.filter.Name != "" && len(list.Services) == 0 {
+		return v.unknown(ctx, caller, list.Node)
+	}
+	return v.write(out, list, nil, 0)
 }
 
 // unknown returns the error for a Service that is not served here. It suggests similar names that are.

@@ -17,8 +17,9 @@ import (
 type servicesText struct {
 	table
 	wide    bool
-	watched bool    // with rates
-	seconds float64 // between before and now; 0: there is no before
+	nodes   []string // of a cluster: those that serve each Service port, in the order of the list
+	watched bool     // with rates
+	seconds float64  // between before and now; 0: there is no before
 	before  map[string]*k8s.Counters
 }
 
@@ -41,18 +42,23 @@ func writeServices(out io.Writer, list, before *agent.ServiceList, wide, rates b
 			t.before[serviceKey(&before.Services[i])] = before.Services[i].Counters
 		}
 	}
-	heads := slices.Clone(serviceHeads)
-	if rates {
-		heads = append(heads, "CONN/S", "PKTS/S IN", "PKTS/S OUT", "BYTES/S IN", "BYTES/S OUT")
+	return t.write(out, list, width)
+}
+
+// write prints a list with at least one Service port.
+func (t *servicesText) write(out io.Writer, list *agent.ServiceList, width int) error {
+	heads, services := slices.Clone(serviceHeads), list.Services
+	if t.nodes != nil {
+		heads = append(heads, "NODES")
 	}
-	t.row(heads...)
-	services := list.Services
-	if rates {
+	if t.watched {
+		heads = append(heads, "CONN/S", "PKTS/S IN", "PKTS/S OUT", "BYTES/S IN", "BYTES/S OUT")
 		services = slices.Clone(services)
 		slices.SortStableFunc(services, t.byRate)
 	}
+	t.row(heads...)
 	for i := range services {
-		t.service(&services[i])
+		t.service(&services[i], t.nodes[min(i, len(t.nodes)):min(i+1, len(t.nodes))])
 	}
 	if err := t.flush(out, width); err != nil {
 		return err
@@ -60,7 +66,8 @@ func writeServices(out io.Writer, list, before *agent.ServiceList, wide, rates b
 	return writeNotes(out, list)
 }
 
-func (t *servicesText) service(s *agent.ServiceInfo) {
+// service writes the line of a Service port, and what belongs to it below. nodes is its cell of NODES, if there is that column.
+func (t *servicesText) service(s *agent.ServiceInfo, nodes []string) {
 	inForce := 0
 	for _, e := range s.Endpoints {
 		if e.InForce {
@@ -70,7 +77,7 @@ func (t *servicesText) service(s *agent.ServiceInfo) {
 	cells := []string{
 		serviceText(s), s.Family, frontendsText(s.Frontends), fmt.Sprintf("%d/%d", inForce, len(s.Endpoints)),
 	}
-	cells = append(cells, counterCells(s.Counters)...)
+	cells = append(append(cells, counterCells(s.Counters)...), nodes...)
 	if t.watched {
 		cells = append(cells, t.rateCells(s)...)
 	}

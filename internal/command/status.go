@@ -17,10 +17,8 @@ import (
 // exitNoAnswer is the status of `nkp status` if no agent answers.
 const exitNoAnswer = 2
 
-func newStatus() *cobra.Command {
-	s := newSettings()
-	f := statusFlags{}
-	var w watch
+func newStatus(on *target) *cobra.Command {
+	f := statusFlags{on: on}
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Ask the running agent how it is",
@@ -28,99 +26,151 @@ func newStatus() *cobra.Command {
 served without an agent, too. Exit status: 0 in step (--strict: and nothing is wrong), 1 not, 2 no agent answered.`,
 		Example: "  nkp status\n  nkp status -o json\n  nkp status --watch\n  nkp status --wait --strict",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch err := w.check(); {
-			case err != nil:
-				return err
-			case w.on && f.wait:
-				return usageError("--wait ends when nkp is in step, --watch does not: leave out one of them")
-			case cmd.Flags().Changed("timeout") && !f.wait:
-				return usageError("--timeout is without effect: it is how long --wait waits")
-			case f.strict && w.on:
-				return usageError("--strict is without effect with --watch, which has no exit status")
-			}
-			if err := s.configure(cmd); err != nil {
+			if err := f.check(cmd); err != nil {
 				return err
 			}
-			f.caller = agent.NewCaller(s.Socket)
-			if w.on {
-				print := func(out io.Writer, _ int) error {
-					st, err := f.caller.Status(cmd.Context())
-					if err != nil {
-						return s.noAnswer(cmd.Context(), err)
-					}
-					return f.print(out, st)
-				}
-				return w.follow(cmd.Context(), cmd.OutOrStdout(), &f.output, print)
+			peers, err := on.peers(cmd)
+			if err != nil {
+				return err
 			}
-			return s.status(cmd.Context(), &f, cmd.OutOrStdout())
+			if !f.watch.on {
+				return f.run(cmd.Context(), peers, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			}
+			return f.watch.follow(cmd.Context(), cmd.OutOrStdout(), &f.output, func(out io.Writer, _ int) error {
+				return f.print(cmd.Context(), out, f.ask(cmd.Context(), peers))
+			})
 		},
 	}
-	s.stateFileFlag(cmd.Flags())
-	s.switchFlags(cmd.Flags(), defaultOVSDB)
-	s.layoutFlags(cmd.Flags())
-	s.configFlag(cmd.Flags())
-	s.socketFlag(cmd.Flags())
+
+	fs := cmd.Flags()
+	if on.nodes != nil {
+		on.nodes.adapt(cmd, "only this node, in full", "Ask the agents of all nodes how they are",
+			`status asks the agents of all nodes and prints a line for each, with what is wrong below it. With --node it prints that
+node's status as nkp status does there. Exit status: 0 all answered, 1 not all did.`,
+			"  kubectl nkp status\n  kubectl nkp status --node node-1\n  kubectl nkp status -o json")
+	} else {
+		on.stateFileFlag(fs)
+		on.switchFlags(fs, defaultOVSDB)
+		on.layoutFlags(fs)
+		on.configFlag(fs)
+		on.socketFlag(fs)
+		f.watch.flags(fs, "refresh the status continuously")
+		fs.BoolVar(&f.strict, "strict", false, "exit with 1 also if anything is wrong: a warning, a refused Service, an error")
+		fs.BoolVar(&f.wait, "wait", false, "wait until an agent answers and is in step (--strict: and nothing is wrong), then print")
+		fs.DurationVar(&f.timeout, "timeout", time.Minute, "how long --wait waits; then it prints what is, and the exit status says it")
+	}
 	f.output.flag(cmd, outputUsage)
-	w.flags(cmd.Flags(), "refresh the status continuously")
-	cmd.Flags().BoolVar(&f.strict, "strict", false, "exit with 1 also if anything is wrong: a warning, a refused Service, an error")
-	cmd.Flags().BoolVar(&f.wait, "wait", false, "wait until an agent answers and is in step (--strict: and nothing is wrong), then print")
-	cmd.Flags().DurationVar(&f.timeout, "timeout", time.Minute, "how long --wait waits; then it prints what is, and the exit status says it")
 	return cmd
 }
 
-// statusFlags are what `nkp status` is asked for.
+// statusFlags are what a status command is asked for.
 type statusFlags struct {
+	on *target
 	output
+	watch        watch
 	strict, wait bool
 	timeout      time.Duration
-	caller       *agent.Caller
+}
+
+// clusterStatus is what `kubectl nkp status -o json` prints.
+type clusterStatus struct {
+	Nodes []answer[agent.Status] `json:"nodes"`
+	// WithoutNkp are the nodes that have no pod of nkp's. WithoutError says why they are not known.
+	WithoutNkp   []string `json:"withoutNkp"`
+	WithoutError string   `json:"withoutError,omitempty"`
+}
+
+// check returns a usage error for flags that exclude each other.
+func (f *statusFlags) check(cmd *cobra.Command) error {
+	switch err := f.watch.check(); {
+	case err != nil:
+		return err
+	case f.watch.on && f.wait:
+		return usageError("--wait ends when nkp is in step, --watch does not: leave out one of them")
+	case cmd.Flags().Changed("timeout") && !f.wait:
+		return usageError("--timeout is without effect: it is how long --wait waits")
+	case f.strict && f.watch.on:
+		return usageError("--strict is without effect with --watch, which has no exit status")
+	}
+	return nil
 }
 
 // waitPause is how long --wait waits between two questions.
 const waitPause = 200 * time.Millisecond
 
-// status prints what the agent answers, with --wait once it is well or the time is over.
-func (s *settings) status(ctx context.Context, f *statusFlags, out io.Writer) error {
+// run prints what the agents answer, with --wait once this machine's is well or the time is over.
+func (f *statusFlags) run(ctx context.Context, peers []peer, out, errOut io.Writer) error {
 	end := time.Now().Add(f.timeout)
-	st, err := f.caller.Status(ctx)
-	for f.wait && (err != nil || !f.well(st)) && time.Now().Before(end) {
+	s := f.ask(ctx, peers)
+	for f.wait && !f.well(s.Nodes[0].Answer) && time.Now().Before(end) {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(waitPause):
 		}
-		st, err = f.caller.Status(ctx)
+		s = f.ask(ctx, peers)
 	}
 
-	if err != nil {
-		return s.noAnswer(ctx, err)
-	}
-	if err := f.print(out, st); err != nil {
+	if err := f.print(ctx, out, s); err != nil {
 		return err
 	}
-	if !f.well(st) {
+	if f.on.nodes != nil {
+		return complain(errOut, f.on.nodes.node != "" && !f.data(), s.Nodes)
+	}
+	if !f.well(s.Nodes[0].Answer) {
 		return &exitError{exitFailure, nil}
 	}
 	return nil
 }
 
-// noAnswer returns the error that no agent answers, with what nkp has on the switch.
-func (s *settings) noAnswer(ctx context.Context, err error) error {
-	if errors.Is(err, agent.ErrAbsent) {
-		err = s.withoutAgent(ctx, err)
+// ask asks the agents, and if all nodes are asked which ones have none.
+func (f *statusFlags) ask(ctx context.Context, peers []peer) *clusterStatus {
+	s := &clusterStatus{WithoutNkp: []string{}}
+	s.Nodes = askAll(ctx, peers, f.on.timeout(), func(ctx context.Context, c *agent.Caller) (*agent.Status, error) { return c.Status(ctx) })
+	if f.on.nodes == nil || f.on.nodes.node != "" {
+		return s
 	}
-	return &exitError{exitNoAnswer, err}
+
+	ctx, cancel := context.WithTimeout(ctx, f.on.timeout())
+	defer cancel()
+	names, err := f.on.nodes.cluster.Nodes(ctx)
+	if err != nil {
+		s.WithoutError = oneLine(err.Error())
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(peers, func(p peer) bool { return p.Node == name }) {
+			s.WithoutNkp = append(s.WithoutNkp, name)
+		}
+	}
+	return s
 }
 
-func (f *statusFlags) print(out io.Writer, st *agent.Status) error {
-	if f.data() {
-		return f.write(out, st)
+// print prints one agent's status, or a line for each node. That this machine's agent does not answer is an error, with what nkp has on
+// the switch.
+func (f *statusFlags) print(ctx context.Context, out io.Writer, s *clusterStatus) error {
+	nodes, only, err := f.on.nodes, s.Nodes[0].Answer, s.Nodes[0].err
+	switch {
+	case nodes == nil && errors.Is(err, agent.ErrAbsent):
+		return &exitError{exitNoAnswer, f.on.withoutAgent(ctx, err)}
+	case nodes == nil && err != nil:
+		return &exitError{exitNoAnswer, err}
+	case f.data() && nodes == nil:
+		return f.write(out, only)
+	case f.data():
+		return f.write(out, s)
+	case nodes != nil && nodes.node == "":
+		return writeNodes(out, s, time.Now())
+	case only == nil:
+		return nil
 	}
-	return writeStatus(out, st, time.Now())
+	return writeStatus(out, only, time.Now())
 }
 
-// well reports whether all that is wanted is in force, and with --strict whether nothing is wrong.
+// well reports whether the agent answered and all that is wanted is in force, and with --strict whether nothing is wrong.
 func (f *statusFlags) well(st *agent.Status) bool {
+	if st == nil {
+		return false
+	}
 	planes := planesOf(st)
 	if !st.Source.Synced || len(planes) == 0 || slices.ContainsFunc(planes, func(p planeState) bool { return !p.inStep }) {
 		return false

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/nkp-proxy/nkp/internal/bridge"
@@ -47,15 +46,4 @@ func suggestFlag(f *pflag.FlagSet, err *pflag.NotExistError) string {
 		}
 	})
 	return trace.DidYouMean("--"+err.GetSpecifiedName(), known)
-}
-
-// suggestCommand returns a hint with the commands below cmd whose names are like name.
-func suggestCommand(cmd *cobra.Command, name string) string {
-	var known []string
-	for _, c := range cmd.Commands() {
-		if c.IsAvailableCommand() {
-			known = append(known, c.Name())
-		}
-	}
-	return trace.DidYouMean(name, known)
 }

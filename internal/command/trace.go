@@ -29,8 +29,7 @@ type traceFlags struct {
 	output                 output
 }
 
-func newTrace() *cobra.Command {
-	s := newSettings()
+func newTrace(on *target) *cobra.Command {
 	var f traceFlags
 	cmd := &cobra.Command{
 		Use:   "trace --from IP[:PORT]|pod/NAMESPACE/NAME --to IP:PORT|svc/NAMESPACE/NAME:PORT",
@@ -76,42 +75,97 @@ Exit status: 0 explained, 1 no answer, what is installed does not agree or the p
   nkp trace --from 203.0.113.9 --to 192.168.1.11:30080 --live
   nkp trace --from [fd00::5]:40000 --to [fd00:96::1]:443 -o json
   nkp trace --from 10.10.0.4 --to 10.96.0.1:443 --manifests services.yaml --hostname-override node-1 --cluster-cidr 10.10.0.0/16`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ask, ends, err := f.request(cmd.Flags().Changed("protocol"))
-			if err != nil {
-				return err
-			}
-			if err := s.prepare(cmd); err != nil {
-				return err
-			}
-			if err := s.checkSource(); err != nil {
-				return err
-			}
-			if f.probe && s.namesSource() {
-				return usageError("--probe asks the running agent: leave out --manifests, --kubeconfig and --master")
-			}
-			if f.followFor > 0 && s.namesSource() {
-				return usageError("--follow asks the running agent: leave out --manifests, --kubeconfig and --master")
-			}
-			r, err := s.trace(cmd.Context(), ask, &ends, cmd.ErrOrStderr())
-			if err != nil {
-				return err
-			}
-			if f.followFor > 0 {
-				return f.follow(cmd.Context(), agent.NewCaller(s.Socket), ask, r, cmd.OutOrStdout())
-			}
-			return f.print(cmd.OutOrStdout(), r)
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd, on) },
 	}
-	f.flags(cmd)
+
 	fs := cmd.Flags()
-	s.configFlag(fs)
-	s.sourceFlags(fs)
-	s.pipelineFlags(fs)
-	s.layoutFlags(fs)
-	s.switchFlags(fs, defaultOVSDB)
-	s.socketFlag(fs)
+	f.flags(cmd)
+	if on.nodes != nil {
+		on.nodes.adapt(cmd, "node to ask (default: the client's)", "Explain on the client's node what happens to a packet",
+			`trace asks the agent of the client's node what happens to the first packet of a connection, as nkp trace does there (nkp trace
+--help has the details). The client's node is that of the pod, or the node that has the address or a pod with it. A client outside of the
+cluster has none: name the node that its packets come to with --node. Names without a namespace are in that of --namespace or the kubeconfig.
+Exit status: 0 explained, 1 no answer, or what is installed (--live) or happened (--probe) does not agree, 2 usage.`,
+			`  kubectl nkp trace --from pod/client --to svc/web:http --live
+  kubectl nkp trace --from pod/shop/cart-0 --to svc/shop/db:5432 --live --follow=30s
+  kubectl nkp trace --from pod/client --to svc/web:http --probe
+  kubectl nkp trace --from 203.0.113.9 --to 192.168.1.11:30080 --node node-1`)
+		cmd.Use = "trace --from IP[:PORT]|pod/[NAMESPACE/]NAME --to IP:PORT|svc/[NAMESPACE/]NAME:PORT"
+	} else {
+		on.configFlag(fs)
+		on.sourceFlags(fs)
+		on.pipelineFlags(fs)
+		on.layoutFlags(fs)
+		on.switchFlags(fs, defaultOVSDB)
+		on.socketFlag(fs)
+	}
 	return cmd
+}
+
+// run explains the packet, and follows the client's connections if that is asked for.
+func (f *traceFlags) run(cmd *cobra.Command, on *target) error {
+	if on.nodes != nil {
+		if err := on.nodes.connect(); err != nil {
+			return err
+		}
+		f.from = inNamespace(f.from, "pod/", on.nodes.namespace)
+		f.to = inNamespace(f.to, "svc/", on.nodes.namespace)
+	}
+	ask, ends, err := f.request(cmd.Flags().Changed("protocol"))
+	if err != nil {
+		return err
+	}
+
+	var caller *agent.Caller
+	var r *trace.Result
+	if on.nodes != nil {
+		caller, r, err = on.nodes.trace(cmd.Context(), &ask, &ends)
+	} else {
+		caller, r, err = f.here(cmd, on.settings, ask, &ends)
+	}
+	if caller != nil {
+		defer caller.Close()
+	}
+	switch {
+	case err != nil:
+		return err
+	case f.followFor > 0:
+		return f.follow(cmd.Context(), caller, ask, r, cmd.OutOrStdout())
+	}
+	return f.print(cmd.OutOrStdout(), r)
+}
+
+// here has the packet explained by the agent of this machine, or from the flags' source. caller is nil if that is named.
+func (f *traceFlags) here(
+	cmd *cobra.Command,
+	s *settings,
+	ask trace.Request,
+	ends *trace.Ends,
+) (caller *agent.Caller, r *trace.Result, err error) {
+	if err := s.prepare(cmd); err != nil {
+		return nil, nil, err
+	}
+	if err := s.checkSource(); err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), askTimeout)
+	defer cancel()
+
+	switch {
+	case !s.namesSource():
+		if err := s.cfg.checkAgent(); err != nil {
+			return nil, nil, err
+		}
+		caller = agent.NewCaller(s.Socket)
+		r, err = caller.Trace(ctx, ask)
+		return caller, r, needsAgent(err)
+	case f.probe:
+		return nil, nil, usageError("--probe asks the running agent: leave out --manifests, --kubeconfig and --master")
+	case f.followFor > 0:
+		return nil, nil, usageError("--follow asks the running agent: leave out --manifests, --kubeconfig and --master")
+	}
+	r, err = s.trace(ctx, ask, ends, cmd.ErrOrStderr())
+	return nil, r, err
 }
 
 // flags defines the flags.
@@ -155,19 +209,8 @@ func (f *traceFlags) request(protocolSet bool) (r trace.Request, e trace.Ends, e
 	return r, e, nil
 }
 
+// trace explains the packet from the flags' source.
 func (s *settings) trace(ctx context.Context, ask trace.Request, ends *trace.Ends, stderr io.Writer) (*trace.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	if !s.namesSource() {
-		if err := s.cfg.checkAgent(); err != nil {
-			return nil, err
-		}
-		r, err := agent.NewCaller(s.Socket).Trace(ctx, ask)
-		if err != nil {
-			return nil, needsAgent(err)
-		}
-		return r, nil
-	}
 	if ask.Live {
 		return s.traceHere(ctx, ask, ends, stderr)
 	}

@@ -19,8 +19,7 @@ import (
 	"github.com/nkp-proxy/nkp/internal/ui"
 )
 
-func newUI() *cobra.Command {
-	s := newSettings()
+func newUI(on *target) *cobra.Command {
 	listen := loopbackFlag("127.0.0.1:0")
 	cmd := &cobra.Command{
 		Use:   "ui",
@@ -39,20 +38,42 @@ From another machine, forward the port with ssh -L.`,
 			if err != nil {
 				return err
 			}
-			if err := s.configure(cmd); err != nil {
+			peers, err := on.peers(cmd)
+			if err != nil {
 				return err
 			}
-			caller := agent.NewCaller(s.Socket)
-			if _, err := caller.Status(cmd.Context()); err != nil && !caller.Running() {
-				return err
+			first := peers[0].Caller
+			if on.nodes == nil {
+				if _, err := first.Status(cmd.Context()); err != nil && !first.Running() {
+					return err
+				}
 			}
+
 			token := rand.Text()
-			return serveUI(cmd.Context(), ui.Handler(uiSource(caller, s.Layout.TableBase), token), token, at, cmd.OutOrStdout())
+			page := ui.Handler(uiSource(first, on.Layout.TableBase), token)
+			if on.nodes != nil && on.nodes.node == "" {
+				sources := map[string]ui.Source{}
+				for _, p := range peers {
+					sources[p.Node] = uiSource(p.Caller, on.Layout.TableBase)
+				}
+				page = ui.NodesHandler(sources, token)
+			}
+			return serveUI(cmd.Context(), page, token, at, cmd.OutOrStdout())
 		},
 	}
-	s.layoutFlags(cmd.Flags())
-	s.configFlag(cmd.Flags())
-	s.socketFlag(cmd.Flags())
+
+	if on.nodes != nil {
+		on.nodes.adapt(cmd, "only this node", "Show the nodes' Services, traces and state on a web page",
+			`ui serves a web page on this machine's loopback until Ctrl-C, and prints its address. The page lists the nodes; each leads to
+the page that nkp ui serves on that node, with what its agent answers. With --node the page is that node's. Nothing listens in the cluster.
+
+The address contains a random token, a new one each time. Whoever has it and can connect to this machine's loopback sees the page.`,
+			"  kubectl nkp ui\n  kubectl nkp ui --node node-1 --listen 127.0.0.1:8080")
+	} else {
+		on.layoutFlags(cmd.Flags())
+		on.configFlag(cmd.Flags())
+		on.socketFlag(cmd.Flags())
+	}
 	listen.flag(cmd)
 	return cmd
 }

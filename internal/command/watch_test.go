@@ -17,24 +17,34 @@ import (
 	"github.com/nkp-proxy/nkp/internal/agent"
 )
 
-// fakeAgent answers as an agent with two Services does, and returns its socket.
-func fakeAgent(t *testing.T) string {
+// serveAgent answers as an agent does at some paths, and returns its socket.
+func serveAgent(t *testing.T, paths map[string]http.HandlerFunc) string {
+	t.Helper()
 	socket := filepath.Join(t.TempDir(), "nkp.sock")
 	listener, err := net.Listen("unix", socket)
 	must(t, err)
+	mux := http.NewServeMux()
+	for path, h := range paths {
+		mux.HandleFunc(path, h)
+	}
+	server := &http.Server{Handler: mux}
+	go server.Serve(listener) // ends with Close
+	t.Cleanup(func() { server.Close() })
+	return socket
+}
+
+// fakeAgent answers as an agent with two Services does, and returns its socket.
+func fakeAgent(t *testing.T) string {
 	answer := func(v any) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { json.NewEncoder(w).Encode(v) }
 	}
 	web, dns := info("web", countersOf(1, 2, 3, 4, 5)), info("dns", nil)
 	dns.Namespace = "kube-system"
-	mux := http.NewServeMux()
-	mux.HandleFunc("/v1/services", answer(listOf(time.Unix(1_700_000_000, 0), web, dns)))
-	mux.HandleFunc("/v1/status", answer(&agent.Status{Node: "node-1"}))
-	mux.HandleFunc("/v1/diff", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "+ flow a\n- flow b\n") })
-	server := &http.Server{Handler: mux}
-	go server.Serve(listener) // ends with Close
-	t.Cleanup(func() { server.Close() })
-	return socket
+	return serveAgent(t, map[string]http.HandlerFunc{
+		"/v1/services": answer(listOf(time.Unix(1_700_000_000, 0), web, dns)),
+		"/v1/status":   answer(&agent.Status{Node: "node-1"}),
+		"/v1/diff":     func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "+ flow a\n- flow b\n") },
+	})
 }
 
 // A frame has no more lines than the terminal, none is wider, and nothing in it is an escape code of another's.

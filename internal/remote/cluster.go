@@ -31,14 +31,18 @@ func New(config *rest.Config, namespace, selector string) (*Cluster, error) {
 	return &Cluster{config, client, namespace, selector}, nil
 }
 
-// Agents returns nkp's agents, one of each node that has a pod of nkp's, sorted by the node's name. No pod at all is an error.
-func (c *Cluster) Agents(ctx context.Context) ([]*Agent, error) {
-	pods, err := c.pods(ctx, "")
-	if err != nil {
+// Agents returns nkp's agents, one of each node that has a pod of nkp's, sorted by the node's name; of one node, unless it is "". No
+// pod at all is an error.
+func (c *Cluster) Agents(ctx context.Context, node string) ([]*Agent, error) {
+	pods, err := c.pods(ctx, node)
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	if len(pods) == 0 {
-		return nil, fmt.Errorf("namespace %s has no pod labelled %s: is nkp installed elsewhere (--nkp-namespace, --nkp-selector)?", c.namespace, c.selector)
+	case len(pods) == 0 && node != "":
+		return nil, fmt.Errorf("node %s has no pod labelled %s in namespace %s", node, c.selector, c.namespace)
+	case len(pods) == 0:
+		return nil, fmt.Errorf("namespace %s has no pod labelled %s: is nkp installed elsewhere (--nkp-namespace, --nkp-selector)?",
+			c.namespace, c.selector)
 	}
 	var agents []*Agent
 	for i := range pods {
@@ -47,18 +51,6 @@ func (c *Cluster) Agents(ctx context.Context) ([]*Agent, error) {
 		}
 	}
 	return agents, nil
-}
-
-// Agent returns the agent of a node.
-func (c *Cluster) Agent(ctx context.Context, node string) (*Agent, error) {
-	pods, err := c.pods(ctx, node)
-	if err != nil {
-		return nil, err
-	}
-	if len(pods) == 0 {
-		return nil, fmt.Errorf("node %s has no pod labelled %s in namespace %s", node, c.selector, c.namespace)
-	}
-	return c.agent(&pods[0]), nil
 }
 
 // pods returns nkp's pods that are assigned to a node, or to any, sorted by node. Of one node the pod that runs comes first.
@@ -89,17 +81,14 @@ func rank(p *v1.Pod) int {
 	return 0
 }
 
-// Without returns the names of the nodes that have no agent among agents.
-func (c *Cluster) Without(ctx context.Context, agents []*Agent) (names []string, err error) {
+// Nodes returns the names of all nodes, sorted.
+func (c *Cluster) Nodes(ctx context.Context) (names []string, err error) {
 	nodes, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
 	for i := range nodes.Items {
-		name := nodes.Items[i].Name
-		if !slices.ContainsFunc(agents, func(a *Agent) bool { return a.Node == name }) {
-			names = append(names, name)
-		}
+		names = append(names, nodes.Items[i].Name)
 	}
 	slices.Sort(names)
 	return names, nil
@@ -146,13 +135,4 @@ func (c *Cluster) NodeOf(ctx context.Context, addr netip.Addr) (node string, err
 		}
 	}
 	return "", nil
-}
-
-// Families returns the address families of a Service, the preferred one first; none if there is no such Service.
-func (c *Cluster) Families(ctx context.Context, namespace, name string) (families []v1.IPFamily, err error) {
-	s, err := c.client.CoreV1().Services(namespace).Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return nil, err
-	}
-	return s.Spec.IPFamilies, nil
 }

@@ -67,7 +67,7 @@ func TestAgents(t *testing.T) {
 	windows.Spec.NodeSelector = map[string]string{v1.LabelOSStable: string(v1.Windows)}
 	c := cluster(t, windows, pod("failed", "node-1", v1.PodFailed), ending, pod("runs", "node-1", v1.PodRunning, "run", "--socket=/run/s", "--v=4", "--config=/c"),
 		pod("waits", "", v1.PodPending))
-	agents, err := c.Agents(t.Context())
+	agents, err := c.Agents(t.Context(), "")
 	if err != nil || len(agents) != 2 {
 		t.Fatalf("%d agents, %v", len(agents), err)
 	}
@@ -77,16 +77,16 @@ func TestAgents(t *testing.T) {
 	if a := agents[1]; a.Pod != "win" || a.command[0] != "nkp.exe" {
 		t.Errorf("of node-2: %s, %q", a.Pod, a.command)
 	}
-	if a, err := c.Agent(t.Context(), "node-2"); err != nil || a.Pod != "win" {
+	if a, err := c.Agents(t.Context(), "node-2"); err != nil || len(a) != 1 || a[0].Pod != "win" {
 		t.Errorf("asked for by name: %+v, %v", a, err)
 	}
-	if _, err := c.Agent(t.Context(), "node-7"); err == nil {
+	if _, err := c.Agents(t.Context(), "node-7"); err == nil {
 		t.Error("a node without nkp has an agent")
 	}
-	if names, err := c.Without(t.Context(), agents); err != nil || !slices.Equal(names, []string{"node-3"}) {
-		t.Errorf("without an agent: %q, %v", names, err)
+	if names, err := c.Nodes(t.Context()); err != nil || !slices.Equal(names, []string{"node-1", "node-3"}) {
+		t.Errorf("nodes: %q, %v", names, err)
 	}
-	if _, err := cluster(t).Agents(t.Context()); err == nil {
+	if _, err := cluster(t).Agents(t.Context(), ""); err == nil {
 		t.Error("a cluster without nkp has agents")
 	}
 }

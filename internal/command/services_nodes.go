@@ -10,44 +10,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/k8s"
 )
-
-// nodesServices is how `kubectl nkp services` shows what it gets.
-type nodesServices struct {
-	nodes
-	view servicesView
-	all  bool // namespaces
-}
-
-func newNodesServices() *cobra.Command {
-	var v nodesServices
-	cmd := &cobra.Command{
-		Use:   "services [[NAMESPACE/]NAME]",
-		Short: "List the Service ports of all nodes with endpoints, problems and counters",
-		Long: `services asks the agents of all nodes for the Service ports that they serve, one line for each port and family: its frontends, how many
-of its endpoints are in force, and what went through it on all nodes together. Nodes that serve it otherwise, by traffic policy, topology or
-a problem, have a line of their own, and NODES then has their names. nkp services --help explains the columns.
-Exit status: 0 all nodes answered, 1 not all did, or none serves the Service.`,
-		Example: "  kubectl nkp services\n  kubectl nkp services web -o wide\n  kubectl nkp services -A --node node-1",
-		Args:    oneService,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			v.view.watch.interval = minInterval // not watched
-			if err := v.view.resolve(args); err != nil {
-				return err
-			}
-			return v.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
-		},
-	}
-	v.nodes.flags(cmd, "only this node")
-	v.view.at.flag(cmd.Flags())
-	v.view.output.flag(cmd, wideUsage, "wide")
-	cmd.Flags().BoolVarP(&v.all, "all-namespaces", "A", false, "Services of all namespaces (default: that of --namespace, or the kubeconfig's)")
-	return cmd
-}
 
 // nodesService is a Service port as some nodes serve it.
 type nodesService struct {
@@ -63,28 +28,26 @@ type clusterServices struct {
 	Failures map[string]string `json:"failures"` // by node
 }
 
-func (v *nodesServices) run(ctx context.Context, out, errOut io.Writer) error {
-	agents, _, namespace, err := v.agents(ctx)
-	if err != nil {
-		return err
+// nodes prints what the nodes of a cluster serve. A Service that is named must be served by one of them.
+func (v *servicesView) nodes(ctx context.Context, peers []peer, out, errOut io.Writer) (err error) {
+	if v.filter.Namespace == "" && !v.all {
+		v.filter.Namespace = v.on.nodes.namespace
 	}
-	filter := v.view.filter
-	if filter.Namespace == "" && !v.all {
-		filter.Namespace = namespace
-	}
-	answers := askNodes(ctx, agents, v.timeout, func(ctx context.Context, c *agent.Caller) (*agent.ServiceList, error) { return c.Services(ctx, filter) })
+	answers := askAll(ctx, peers, v.on.timeout(), func(ctx context.Context, c *agent.Caller) (*agent.ServiceList, error) {
+		return c.Services(ctx, v.filter)
+	})
 	list := mergeServices(answers)
-	if v.view.output.data() {
-		err = v.view.output.write(out, list)
+	if v.output.data() {
+		err = v.output.write(out, list)
 	} else {
-		err = list.write(out, v.view.output.format == "wide", len(agents))
+		err = list.write(out, v.output.format == "wide", len(peers))
 	}
 	if err != nil {
 		return err
 	}
-	err = complain(errOut, !v.view.output.data(), answers)
-	if err == nil && filter.Name != "" && len(list.Services) == 0 {
-		return fmt.Errorf("no node serves a Service %s/%s", cmp.Or(filter.Namespace, "*"), filter.Name)
+	err = complain(errOut, !v.output.data(), answers)
+	if err == nil && v.filter.Name != "" && len(list.Services) == 0 {
+		return fmt.Errorf("no node serves a Service %s/%s", cmp.Or(v.filter.Namespace, "*"), v.filter.Name)
 	}
 	return err
 }
@@ -157,22 +120,17 @@ func addCounters(a, b *k8s.Counters) *k8s.Counters {
 // write prints the list for people. asked is how many nodes were asked.
 func (l *clusterServices) write(out io.Writer, wide bool, asked int) error {
 	t := &servicesText{wide: wide}
-	t.row(append(slices.Clone(serviceHeads), "NODES")...)
 	plain := &agent.ServiceList{Notes: l.Notes}
 	for _, s := range l.Services {
-		t.service(&s.ServiceInfo)
 		nodes := strconv.Itoa(len(s.Nodes))
 		if s.differs || len(s.Nodes)+len(l.Failures) < asked {
 			nodes = nameList(s.Nodes)
 		}
-		last := len(t.rows) - 1
-		t.rows[last] = append(t.rows[last], nodes)
+		t.nodes = append(t.nodes, nodes)
 		plain.Services = append(plain.Services, s.ServiceInfo)
 	}
-	if len(l.Services) > 0 {
-		if err := t.flush(out, 0); err != nil {
-			return err
-		}
+	if len(l.Services) == 0 {
+		return writeNotes(out, plain)
 	}
-	return writeNotes(out, plain)
+	return t.write(out, plain, 0)
 }

@@ -2,72 +2,13 @@ package command
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"io"
 	"strconv"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/nkp-proxy/nkp/internal/agent"
 )
-
-func newNodesStatus() *cobra.Command {
-	var n nodes
-	var o output
-	cmd := &cobra.Command{
-		Use:   "status",
-		Short: "Ask the agents of all nodes how they are",
-		Long: `status asks the agents of all nodes and prints a line for each, with what is wrong below it. With --node it prints that node's status as
-nkp status does there. Exit status: 0 all answered, 1 not all did.`,
-		Example: "  kubectl nkp status\n  kubectl nkp status --node node-1\n  kubectl nkp status -o json",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return n.status(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &o)
-		},
-	}
-	n.flags(cmd, "only this node, in full")
-	o.flag(cmd, outputUsage)
-	return cmd
-}
-
-// clusterStatus is what `kubectl nkp status -o json` prints.
-type clusterStatus struct {
-	Nodes []answer[agent.Status] `json:"nodes"`
-	// WithoutNkp are the nodes that have no pod of nkp's. WithoutError says why they are not known.
-	WithoutNkp   []string `json:"withoutNkp"`
-	WithoutError string   `json:"withoutError,omitempty"`
-}
-
-func (n *nodes) status(ctx context.Context, out, errOut io.Writer, o *output) error {
-	agents, c, _, err := n.agents(ctx)
-	if err != nil {
-		return err
-	}
-	s := clusterStatus{WithoutNkp: []string{}}
-	s.Nodes = askNodes(ctx, agents, n.timeout, func(ctx context.Context, c *agent.Caller) (*agent.Status, error) { return c.Status(ctx) })
-	if n.node == "" {
-		ctx, cancel := context.WithTimeout(ctx, n.timeout)
-		defer cancel()
-		without, err := c.Without(ctx, agents)
-		if err != nil {
-			s.WithoutError = oneLine(err.Error())
-		}
-		s.WithoutNkp = append(s.WithoutNkp, without...)
-	}
-	switch only := s.Nodes[0]; {
-	case o.data():
-		err = o.write(out, s)
-	case n.node == "":
-		err = writeNodes(out, &s, time.Now())
-	case only.Answer != nil:
-		err = writeStatus(out, only.Answer, time.Now())
-	}
-	if err != nil {
-		return err
-	}
-	return complain(errOut, n.node != "" && !o.data(), s.Nodes)
-}
 
 // writeNodes prints a line for each node, with what is wrong there below it.
 func writeNodes(out io.Writer, s *clusterStatus, now time.Time) error {
