@@ -44,13 +44,17 @@ type Options struct {
 	Configz func() map[string]any
 	// SetVerbosity changes how much is logged while the agent runs, by klog's number; nil: that cannot be changed.
 	SetVerbosity func(level uint32)
-	Log          *slog.Logger
+	// LogLevel is the level from which the agent logs, for nkp log-level; nil: it cannot be changed.
+	LogLevel *slog.LevelVar
+	Log      *slog.Logger
 }
 
 // Agent keeps the data plane of one node in step with one source. Make it with New, run it once with Run.
 type Agent struct {
 	set      Settings
 	log      *slog.Logger
+	logLevel *slog.LevelVar
+	leveling sync.Mutex // of changes of logLevel, so that each knows the level before
 	mode     Mode
 	reason   string
 	source   k8s.Source
@@ -110,7 +114,7 @@ type follower interface {
 // New returns an Agent. It fails if the settings of the data plane make no sense.
 func New(o Options) (*Agent, error) {
 	a := &Agent{
-		set: o.Settings, log: o.Log, mode: o.Mode, reason: o.Reason, source: o.Source, kind: o.Kind, events: o.Events, reviewer: o.Reviewer, wantMode: o.ModeChange, extraWarnings: o.Notes, started: time.Now(),
+		set: o.Settings, log: o.Log, mode: o.Mode, reason: o.Reason, source: o.Source, kind: o.Kind, events: o.Events, reviewer: o.Reviewer, wantMode: o.ModeChange, extraWarnings: o.Notes, logLevel: o.LogLevel, started: time.Now(),
 		box:      newMailbox(),
 		asks:     make(chan func()),
 		tracker:  k8s.NewTracker(o.TrackerOptions(o.Mode)),

@@ -89,7 +89,7 @@ func (e *errTaken) Error() string {
 		"(nkp status, diff, trace, services) get no answer. End that program, or choose another --socket (%s)", e.path, strings.ReplaceAll(e.why.Error(), "\n", "; "))
 }
 
-// handler returns the handler of all requests. GET changes nothing, POST sends a probe, and request bodies are not read.
+// handler returns the handler of all requests. GET changes nothing, POST sends a probe or sets the log level, and request bodies are not read.
 func (a *Agent) handler() http.Handler {
 	mux := a.mux()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -117,6 +117,11 @@ func (a *Agent) mux() *http.ServeMux {
 	mux.HandleFunc("GET /v1/trace/sample", a.serveSample)
 	mux.HandleFunc("POST /v1/trace/probe", a.serveProbe)
 	mux.HandleFunc("GET /v1/services", a.serveServices)
+	mux.HandleFunc("GET /v1/pods", func(w http.ResponseWriter, r *http.Request) {
+		list, err := a.pods(r.Context())
+		reply(w, list, err)
+	})
+	mux.HandleFunc("POST /v1/log-level", a.serveLogLevel)
 	return mux
 }
 

@@ -89,7 +89,7 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 	}
 	a, err := agent.New(agent.Options{
 		Settings: s.Settings, Mode: c.mode, Reason: c.reason, Source: source, Kind: kind, Events: events, Reviewer: reviewer, DB: c.db, ModeChange: s.modeChange(c),
-		SetVerbosity: louder.set, Configz: s.configz, Notes: watch.warnings, Log: log,
+		SetVerbosity: louder.set, LogLevel: louder.from, Configz: s.configz, Notes: watch.warnings, Log: log,
 	})
 	if err != nil {
 		return err

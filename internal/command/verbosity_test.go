@@ -31,3 +31,25 @@ func TestVerbosity(t *testing.T) {
 		}
 	}
 }
+
+// The level can also be lowered, and klog's number 0 brings back what nkp started with.
+func TestLevelIsLowered(t *testing.T) {
+	v := newVerbosity(slog.NewTextHandler(new(bytes.Buffer), nil))
+	log := slog.New(v).With("a", 1)
+	for _, step := range []struct {
+		change func()
+		from   slog.Level
+	}{
+		{func() {}, slog.LevelInfo},
+		{func() { v.from.Set(slog.LevelWarn) }, slog.LevelWarn},
+		{func() { v.from.Set(slog.LevelDebug) }, slog.LevelDebug},
+		{func() { v.set(0) }, slog.LevelInfo},
+	} {
+		step.change()
+		for _, l := range []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError} {
+			if log.Enabled(t.Context(), l) != (l >= step.from) {
+				t.Errorf("from %s on: %s is wrong", step.from, l)
+			}
+		}
+	}
+}
