@@ -132,8 +132,9 @@ func commands(w io.Writer) {
 		if cmd.Hidden || !cmd.Flags().HasFlags() {
 			continue
 		}
-		fmt.Fprintf(w, "\n### nkp %s\n\n%s.\n\n| Flag | Default | Meaning |\n|---|---|---|\n", cmd.Use, cmd.Short)
-		var same, unused []string // as those of run; without effect
+		fmt.Fprintf(w, "\n### nkp %s\n\n%s.\n", cmd.Use, cmd.Short)
+		head := "\n| Flag | Default | Meaning |\n|---|---|---|\n" // of the flags that are not those of run
+		var same, unused []string                                 // as those of run; without effect
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
 			if f.Name == "help" || f.Deprecated != "" {
 				return
@@ -153,7 +154,8 @@ func commands(w io.Writer) {
 			if f.Shorthand != "" {
 				name = "-" + f.Shorthand + ", " + name
 			}
-			fmt.Fprintf(w, "| `%s` | %s | %s |\n", name, usual(f), cell(f.Usage))
+			fmt.Fprintf(w, "%s| `%s` | %s | %s |\n", head, name, usual(f), cell(f.Usage))
+			head = ""
 		})
 		if len(unused) > 0 {
 			fmt.Fprintf(w, "\nkube-proxy flags accepted for compatibility, without effect unless the table says otherwise:\n\n| Flag | |\n|---|---|\n%s", strings.Join(unused, ""))

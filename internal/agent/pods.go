@@ -27,7 +27,8 @@ type PodPort struct {
 	Trunks    []uint16     `json:"trunks"`
 	Link      string       `json:"link"`  // up, down, or - for an interface that has no carrier to report
 	State     string       `json:"state"` // ok, limited: some packets are kept back, or dead: nothing passes
-	// Problems are what the database, ovs-vswitchd and the kernel say against the port, each with what to look at.
+	// Problems are what the database, ovs-vswitchd and the kernel say against the port, each with what to
+	// look at.
 	Problems []string `json:"problems"`
 }
 

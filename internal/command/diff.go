@@ -48,8 +48,9 @@ Exit status: 0 equal, 1 different, 2 error.`,
 
 	if fs := cmd.Flags(); on.nodes != nil {
 		on.nodes.adapt(cmd, "only this node", "Compare what is installed on each node with what should be",
-			`diff runs the comparison of nkp diff on every node, or on --node, and prints its lines after the node's name.
-Exit status: 0 equal everywhere, 1 different somewhere, 2 error, such as a node that does not answer.`,
+			`diff runs the comparison of nkp diff on every node, or on --node, and prints its lines after the node's
+name. Exit status: 0 equal everywhere, 1 different somewhere, 2 error, such as a node that does not
+answer.`,
 			"  kubectl nkp diff\n  kubectl nkp diff --node node-1 -o json")
 	} else {
 		on.configFlag(fs)
@@ -64,7 +65,8 @@ Exit status: 0 equal everywhere, 1 different somewhere, 2 error, such as a node 
 	return cmd
 }
 
-// diff prints the differences that the agents find, or those to the flags' source, and reports whether there are none.
+// diff prints the differences that the agents find, or those to the flags' source, and reports whether there
+// are none.
 func (on *target) diff(cmd *cobra.Command, o *output) (equal bool, err error) {
 	out := cmd.OutOrStdout()
 	if on.nodes == nil {
@@ -142,8 +144,9 @@ func needsAgent(err error) error {
 	return err
 }
 
-// hostMode returns the data plane that serves the node's own traffic beside a bridge: that of the last run, unless --host-traffic names
-// another, else the one that an agent would take now. If it is "", none would, for the reason in off.
+// hostMode returns the data plane that serves the node's own traffic beside a bridge: that of the last run,
+// unless --host-traffic names another, else the one that an agent would take now. If it is "", none would,
+// for the reason in off.
 func (s *settings) hostMode(ctx context.Context, scope serving.Scope) (m agent.Mode, off string) {
 	if last := s.LastModes(); s.HostTraffic == bridge.HostAuto && len(last) > 1 && last[0] == agent.ModeOVS {
 		return last[1], ""
@@ -151,7 +154,8 @@ func (s *settings) hostMode(ctx context.Context, scope serving.Scope) (m agent.M
 	return s.HostMode(ctx, scope, s.LastModes)
 }
 
-// diffHere compares what is installed on this machine with what the agent, or the flags' source, wants; "" means equal.
+// diffHere compares what is installed on this machine with what the agent, or the flags' source, wants; ""
+// means equal.
 func (s *settings) diffHere(ctx context.Context, stderr io.Writer) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

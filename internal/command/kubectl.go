@@ -23,7 +23,8 @@ const (
 	completionName = "kubectl_complete-nkp"
 )
 
-// asPlugin reports whether the program was started as kubectl's plugin, and returns its arguments as they are for the plugin's root.
+// asPlugin reports whether the program was started as kubectl's plugin, and returns its arguments as they are
+// for the plugin's root.
 func asPlugin(program string, args []string) (bool, []string) {
 	name := strings.TrimSuffix(filepath.Base(program), ".exe")
 	switch {
@@ -73,7 +74,8 @@ type nodes struct {
 	namespace string // that names without one are in
 }
 
-// adapt gives a command the flags that find the nodes, and the help of kubectl's plugin. usage is that of --node.
+// adapt gives a command the flags that find the nodes, and the help of kubectl's plugin. usage is that of
+// --node.
 func (n *nodes) adapt(cmd *cobra.Command, usage, short, long, example string) {
 	cmd.Short, cmd.Long, cmd.Example = short, long, example
 	f := cmd.Flags()

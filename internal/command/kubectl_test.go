@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"sync/atomic"
@@ -184,6 +185,50 @@ func TestTraceFromPod(t *testing.T) {
 		r, err := traceFrom(t.Context(), agent.NewCaller(socket), ask, clients, &ends)
 		if err == nil && r.Service != want || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %+v, %v; want %s", to, r, err, want)
+		}
+	}
+}
+
+// The plugin's commands name the nodes that do not answer, those without nkp, and end as documented; JSON has a field for each node.
+func TestPluginWithoutAnswers(t *testing.T) {
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Path == "/api/v1/nodes" {
+			_, _ = io.WriteString(w, `{"kind":"NodeList","apiVersion":"v1","items":[{"metadata":{"name":"node-1"}},{"metadata":{"name":"node-2"}}]}`)
+			return
+		}
+		_, _ = io.WriteString(w, `{"kind":"PodList","apiVersion":"v1","items":[
+			{"metadata":{"name":"nkp-1"},"spec":{"nodeName":"node-1","containers":[{"name":"nkp"}]},"status":{"phase":"Failed"}}]}`)
+	}))
+	defer api.Close()
+	const absent = "nkp on node node-1: pod nkp-1 is Failed"
+	for _, x := range []struct {
+		args       string
+		status     int
+		out, error string
+	}{
+		{"status", exitFailure, "NO ANSWER: " + absent, "1 of 1 node did not answer"},
+		{"status", exitFailure, "1 node without a pod of nkp's: node-2", ""},
+		{"status --node node-1", exitFailure, "", absent},
+		{"status -o json", exitFailure, `"withoutNkp": [
+    "node-2"
+  ]`, ""},
+		{"services web", exitFailure, "", absent},
+		{"services -o json", exitFailure, `"failures": {
+    "node-1": "` + absent + `"
+  }`, ""},
+		{"diff", exitDiffError, "", absent},
+		{"diff -o json", exitDiffError, `"error": "` + absent + `"`, ""},
+		{"trace --from 10.0.0.5 --to 10.96.0.1:80 --node node-1", exitFailure, "", absent},
+		{"trace --from 10.0.0.5 --to 10.96.0.1:80", exitUsage, "", "name the node that its packets come to with --node"},
+		{"trace --from 10.0.0.5 --to 10.96.0.1:80 --follow=3s", exitUsage, "", "--follow needs --live"},
+		{"status --request-timeout 0s", exitUsage, "", "is not positive"},
+		{"status --watch", exitUsage, "", "unknown flag: --watch"},
+	} {
+		var out, errOut bytes.Buffer
+		status := Main("kubectl-nkp", append(strings.Fields(x.args), "--server", api.URL, "--kubeconfig", "/dev/null"), &out, &errOut)
+		if status != x.status || !strings.Contains(out.String(), x.out) || !strings.Contains(errOut.String(), x.error) {
+			t.Errorf("kubectl nkp %s: %d, want %d\n%s%s", x.args, status, x.status, out.String(), errOut.String())
 		}
 	}
 }

@@ -20,9 +20,13 @@ func inNamespace(text, kind, namespace string) string {
 	return text
 }
 
-// trace asks the agent of the client's node, or of --node. The request names a pod by its addresses, because nkp's role does not allow an
-// agent to get pods.
-func (n *nodes) trace(ctx context.Context, ask *trace.Request, ends *trace.Ends) (caller *agent.Caller, r *trace.Result, err error) {
+// trace asks the agent of the client's node, or of --node. The request names a pod by its addresses, because
+// nkp's role does not allow an agent to get pods.
+func (n *nodes) trace(
+	ctx context.Context,
+	ask *trace.Request,
+	ends *trace.Ends,
+) (caller *agent.Caller, r *trace.Result, err error) {
 	ctx, cancel := context.WithTimeout(ctx, n.timeout)
 	defer cancel()
 	node, clients := "", []netip.Addr{ends.From.Addr()}
@@ -51,9 +55,15 @@ func (n *nodes) trace(ctx context.Context, ask *trace.Request, ends *trace.Ends)
 	return peers[0].Caller, r, err
 }
 
-// traceFrom asks about a packet from the first of a client's addresses that is of the destination's family, or, if the destination is
-// named, from which it can be reached.
-func traceFrom(ctx context.Context, c *agent.Caller, ask trace.Request, clients []netip.Addr, ends *trace.Ends) (*trace.Result, error) {
+// traceFrom asks about a packet from the first of a client's addresses that is of the destination's family,
+// or, if the destination is named, from which it can be reached.
+func traceFrom(
+	ctx context.Context,
+	c *agent.Caller,
+	ask trace.Request,
+	clients []netip.Addr,
+	ends *trace.Ends,
+) (*trace.Result, error) {
 	sameFamily := func(a netip.Addr) bool { return a.Is4() == ends.To.Addr().Is4() }
 	if i := slices.IndexFunc(clients, sameFamily); ends.To.IsValid() && i >= 0 {
 		clients = clients[i : i+1]

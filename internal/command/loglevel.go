@@ -15,8 +15,9 @@ func newLogLevel() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "log-level debug|info|warn",
 		Short: "Change how much the running agent logs, until it restarts",
-		Long: `log-level has the running agent log from a level on, and prints the level before and after. When nkp restarts, --log-level
-counts again. Only root may do that, as with all of the agent's socket. Exit status: 0 changed, 1 no answer, 2 usage.`,
+		Long: `log-level has the running agent log from a level on, and prints the level before and after. When nkp
+restarts, --log-level counts again. Only root may do that, as with all of the agent's socket. Exit
+status: 0 changed, 1 no answer, 2 usage.`,
 		Example:   "  nkp log-level debug\n  nkp log-level info",
 		ValidArgs: levels,
 		Args: func(cmd *cobra.Command, args []string) error {

@@ -18,11 +18,11 @@ func newPods() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pods",
 		Short: "List the pods' ports of the bridge, and what contradicts them",
-		Long: `pods asks the running agent for the ports of the bridge that lead to pods: their addresses, MAC, VLAN, link and state. Below a
-port is what the database, ovs-vswitchd and the kernel say against it: an address or a MAC that they know otherwise, or what keeps packets
-back. STATE is ok, limited (some packets are kept back) or dead (nothing passes). It needs a bridge: with iptables, nftables and on Windows
-it is an error.
-Exit status: 0 listed, 1 no answer, or no bridge.`,
+		Long: `pods asks the running agent for the ports of the bridge that lead to pods: their addresses, MAC, VLAN,
+link and state. Below a port is what the database, ovs-vswitchd and the kernel say against it: an
+address or a MAC that they know otherwise, or what keeps packets back. STATE is ok, limited (some
+packets are kept back) or dead (nothing passes). It needs a bridge: with iptables, nftables and on
+Windows it is an error. Exit status: 0 listed, 1 no answer, or no bridge.`,
 		Example: "  nkp pods\n  nkp pods -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := s.configure(cmd); err != nil {

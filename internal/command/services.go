@@ -25,7 +25,7 @@ type servicesView struct {
 }
 
 func newServices(on *target) *cobra.Command {
-	v := &servicesView{on: on}
+	v := &servicesView{on: on, watch: watch{interval: minInterval}} // a cluster is not watched
 	cmd := &cobra.Command{
 		Use:   "services [[NAMESPACE/]NAME]",
 		Short: "List Service ports with endpoints, problems and counters",
@@ -65,13 +65,13 @@ the most packets first. On a terminal each list replaces the one before, and col
 	}
 
 	f := cmd.Flags()
-	v.watch.interval = minInterval
 	if on.nodes != nil {
 		on.nodes.adapt(cmd, "only this node", "List the Service ports of all nodes with endpoints, problems and counters",
-			`services asks the agents of all nodes for the Service ports that they serve, one line for each port and family: its
-frontends, how many of its endpoints are in force, and what went through it on all nodes together. Nodes that serve it otherwise, by
-traffic policy, topology or a problem, have a line of their own, and NODES then has their names. nkp services --help explains the columns.
-Exit status: 0 all nodes answered, 1 not all did, or none serves the Service.`,
+			`services asks the agents of all nodes for the Service ports that they serve, one line for each port and
+family: its frontends, how many of its endpoints are in force, and what went through it on all nodes
+together. Nodes that serve it otherwise, by traffic policy, topology or a problem, have a line of their
+own, and NODES then has their names. nkp services --help explains the columns. Exit status: 0 all nodes
+answered, 1 not all did, or none serves the Service.`,
 			"  kubectl nkp services\n  kubectl nkp services web -o wide\n  kubectl nkp services -A --node node-1")
 		f.BoolVarP(&v.all, "all-namespaces", "A", false, "Services of all namespaces (default: that of --namespace, or the kubeconfig's)")
 	} else {
@@ -161,7 +161,8 @@ func (v *servicesView) unknown(ctx context.Context, caller *agent.Caller, node s
 	return errors.New(text + " (\"nkp services\" lists all)")
 }
 
-// write prints one list; before, if not nil, is the list to compute rates against. A width above 0 is the terminal's.
+// write prints one list; before, if not nil, is the list to compute rates against. A width above 0 is the
+// terminal's.
 func (v *servicesView) write(w io.Writer, list, before *agent.ServiceList, width int) error {
 	if v.output.data() {
 		return v.output.write(w, list)

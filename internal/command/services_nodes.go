@@ -68,7 +68,8 @@ func mergeServices(answers []answer[agent.ServiceList]) clusterServices {
 		for i := range a.Answer.Services {
 			s := &a.Answer.Services[i]
 			for j := range s.Endpoints {
-				// An agent knows only its own node's zone where slices have none. Node says for all nodes what is local.
+				// An agent knows only its own node's zone where slices have none. Node says for all nodes
+				// what is local.
 				s.Endpoints[j].Local, s.Endpoints[j].Zone = false, ""
 			}
 			key := serviceKey(s)

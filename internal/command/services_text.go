@@ -26,8 +26,8 @@ type servicesText struct {
 // serviceHeads are the columns of a list of Service ports.
 var serviceHeads = []string{"SERVICE", "FAMILY", "FRONTENDS", "ENDPOINTS", "CONNECTIONS", "PKTS IN", "PKTS OUT", "BYTES IN", "BYTES OUT"}
 
-// writeServices prints a list. With rates, the Service ports with the most packets per second since before come first. A width
-// above 0 is the terminal's: columns that do not fit are left out.
+// writeServices prints a list. With rates, the Service ports with the most packets per second since before
+// come first. A width above 0 is the terminal's: columns that do not fit are left out.
 func writeServices(out io.Writer, list, before *agent.ServiceList, wide, rates bool, width int) error {
 	if len(list.Services) == 0 {
 		if _, err := fmt.Fprintf(out, "no Service is served on node %s that fits\n", list.Node); err != nil {
@@ -66,7 +66,8 @@ func (t *servicesText) write(out io.Writer, list *agent.ServiceList, width int) 
 	return writeNotes(out, list)
 }
 
-// service writes the line of a Service port, and what belongs to it below. nodes is its cell of NODES, if there is that column.
+// service writes the line of a Service port, and what belongs to it below. nodes is its cell of NODES, if
+// there is that column.
 func (t *servicesText) service(s *agent.ServiceInfo, nodes []string) {
 	inForce := 0
 	for _, e := range s.Endpoints {
@@ -133,7 +134,8 @@ func serviceText(s *agent.ServiceInfo) string {
 	return name + "/" + s.Protocol
 }
 
-// frontendsText returns the addresses with their ports, NodePorts as node:PORT; what is not served is in brackets.
+// frontendsText returns the addresses with their ports, NodePorts as node:PORT; what is not served is in
+// brackets.
 func frontendsText(list []agent.FrontendInfo) string {
 	texts := make([]string, 0, len(list))
 	for i := range list {
@@ -196,8 +198,8 @@ func counterCells(c *k8s.Counters) []string {
 	return cells
 }
 
-// rates are connections, and packets and bytes in both directions, per second since before. One is negative where there is
-// nothing to compare with, or a counter began again.
+// rates are connections, and packets and bytes in both directions, per second since before. One is negative
+// where there is nothing to compare with, or a counter began again.
 func (t *servicesText) rates(s *agent.ServiceInfo) [5]float64 {
 	rates := [5]float64{-1, -1, -1, -1, -1}
 	before, now := t.before[serviceKey(s)], s.Counters

@@ -18,7 +18,7 @@ import (
 const exitNoAnswer = 2
 
 func newStatus(on *target) *cobra.Command {
-	f := statusFlags{on: on}
+	f := statusFlags{on: on, watch: watch{interval: minInterval}} // a cluster is not watched
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Ask the running agent how it is",
@@ -45,8 +45,8 @@ served without an agent, too. Exit status: 0 in step (--strict: and nothing is w
 	fs := cmd.Flags()
 	if on.nodes != nil {
 		on.nodes.adapt(cmd, "only this node, in full", "Ask the agents of all nodes how they are",
-			`status asks the agents of all nodes and prints a line for each, with what is wrong below it. With --node it prints that
-node's status as nkp status does there. Exit status: 0 all answered, 1 not all did.`,
+			`status asks the agents of all nodes and prints a line for each, with what is wrong below it. With --node
+it prints that node's status as nkp status does there. Exit status: 0 all answered, 1 not all did.`,
 			"  kubectl nkp status\n  kubectl nkp status --node node-1\n  kubectl nkp status -o json")
 	} else {
 		on.stateFileFlag(fs)
@@ -126,7 +126,9 @@ func (f *statusFlags) run(ctx context.Context, peers []peer, out, errOut io.Writ
 // ask asks the agents, and if all nodes are asked which ones have none.
 func (f *statusFlags) ask(ctx context.Context, peers []peer) *clusterStatus {
 	s := &clusterStatus{WithoutNkp: []string{}}
-	s.Nodes = askAll(ctx, peers, f.on.timeout(), func(ctx context.Context, c *agent.Caller) (*agent.Status, error) { return c.Status(ctx) })
+	s.Nodes = askAll(ctx, peers, f.on.timeout(), func(ctx context.Context, c *agent.Caller) (*agent.Status, error) {
+		return c.Status(ctx)
+	})
 	if f.on.nodes == nil || f.on.nodes.node != "" {
 		return s
 	}
@@ -145,8 +147,8 @@ func (f *statusFlags) ask(ctx context.Context, peers []peer) *clusterStatus {
 	return s
 }
 
-// print prints one agent's status, or a line for each node. That this machine's agent does not answer is an error, with what nkp has on
-// the switch.
+// print prints one agent's status, or a line for each node. That this machine's agent does not answer is an
+// error, with what nkp has on the switch.
 func (f *statusFlags) print(ctx context.Context, out io.Writer, s *clusterStatus) error {
 	nodes, only, err := f.on.nodes, s.Nodes[0].Answer, s.Nodes[0].err
 	switch {
@@ -166,7 +168,8 @@ func (f *statusFlags) print(ctx context.Context, out io.Writer, s *clusterStatus
 	return writeStatus(out, only, time.Now())
 }
 
-// well reports whether the agent answered and all that is wanted is in force, and with --strict whether nothing is wrong.
+// well reports whether the agent answered and all that is wanted is in force, and with --strict whether
+// nothing is wrong.
 func (f *statusFlags) well(st *agent.Status) bool {
 	if st == nil {
 		return false
@@ -181,7 +184,8 @@ func (f *statusFlags) well(st *agent.Status) bool {
 // withoutAgentWait is how long status waits for the switch if no agent answers.
 const withoutAgentWait = 800 * time.Millisecond
 
-// withoutAgent adds nkp's objects on the switch, if it can be reached, or in HNS to the error that no agent answers.
+// withoutAgent adds nkp's objects on the switch, if it can be reached, or in HNS to the error that no agent
+// answers.
 func (s *settings) withoutAgent(ctx context.Context, err error) error {
 	if runtime.GOOS == "windows" {
 		if owned := s.ownedHNS(); owned != "" {

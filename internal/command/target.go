@@ -12,7 +12,8 @@ import (
 	"github.com/nkp-proxy/nkp/internal/agent"
 )
 
-// target is where a reading command asks: the agent of this machine, or, as kubectl's plugin, the agents of a cluster's nodes.
+// target is where a reading command asks: the agent of this machine, or, as kubectl's plugin, the agents of a
+// cluster's nodes.
 type target struct {
 	*settings
 	nodes *nodes // nil: this machine
@@ -28,7 +29,8 @@ type peer struct {
 	*agent.Caller
 }
 
-// peers returns the agents to ask: that of this machine, that of --node, or those of all nodes, sorted by node.
+// peers returns the agents to ask: that of this machine, that of --node, or those of all nodes, sorted by
+// node.
 func (on *target) peers(cmd *cobra.Command) ([]peer, error) {
 	if on.nodes != nil {
 		return on.nodes.peers(cmd.Context())
@@ -59,7 +61,8 @@ type answer[T any] struct {
 // parallelNodes bounds how many agents are asked at a time.
 const parallelNodes = 32
 
-// askAll asks each agent, parallelNodes at a time, and returns the answers in the order of peers. An answer or its error is set.
+// askAll asks each agent, parallelNodes at a time, and returns the answers in the order of peers. An answer
+// or its error is set.
 func askAll[T any](
 	ctx context.Context,
 	peers []peer,
@@ -88,7 +91,8 @@ func askAll[T any](
 	return answers
 }
 
-// complain returns the error for the nodes that did not answer, and if print is set writes why to w; nil: all answered.
+// complain returns the error for the nodes that did not answer, and if print is set writes why to w; nil: all
+// answered.
 func complain[T any](w io.Writer, print bool, answers []answer[T]) error {
 	failed := 0
 	for _, a := range answers {

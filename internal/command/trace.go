@@ -82,10 +82,12 @@ Exit status: 0 explained, 1 no answer, what is installed does not agree or the p
 	f.flags(cmd)
 	if on.nodes != nil {
 		on.nodes.adapt(cmd, "node to ask (default: the client's)", "Explain on the client's node what happens to a packet",
-			`trace asks the agent of the client's node what happens to the first packet of a connection, as nkp trace does there (nkp trace
---help has the details). The client's node is that of the pod, or the node that has the address or a pod with it. A client outside of the
-cluster has none: name the node that its packets come to with --node. Names without a namespace are in that of --namespace or the kubeconfig.
-Exit status: 0 explained, 1 no answer, or what is installed (--live) or happened (--probe) does not agree, 2 usage.`,
+			`trace asks the agent of the client's node what happens to the first packet of a connection, as nkp trace
+does there (nkp trace --help has the details). The client's node is that of the pod, or the node that
+has the address or a pod with it. A client outside of the cluster has none: name the node that its
+packets come to with --node. Names without a namespace are in that of --namespace or the kubeconfig.
+Exit status: 0 explained, 1 no answer, or what is installed (--live) or happened (--probe) does not
+agree, 2 usage.`,
 			`  kubectl nkp trace --from pod/client --to svc/web:http --live
   kubectl nkp trace --from pod/shop/cart-0 --to svc/shop/db:5432 --live --follow=30s
   kubectl nkp trace --from pod/client --to svc/web:http --probe
@@ -135,7 +137,8 @@ func (f *traceFlags) run(cmd *cobra.Command, on *target) error {
 	return f.print(cmd.OutOrStdout(), r)
 }
 
-// here has the packet explained by the agent of this machine, or from the flags' source. caller is nil if that is named.
+// here has the packet explained by the agent of this machine, or from the flags' source. caller is nil if
+// that is named.
 func (f *traceFlags) here(
 	cmd *cobra.Command,
 	s *settings,
@@ -234,7 +237,8 @@ func (s *settings) trace(ctx context.Context, ask trace.Request, ends *trace.End
 	return r, nil
 }
 
-// resolveNames replaces the names in a request with addresses, without an agent. sw is nil if there is no switch to ask.
+// resolveNames replaces the names in a request with addresses, without an agent. sw is nil if there is no
+// switch to ask.
 func (s *settings) resolveNames(ctx context.Context, sw *ovsdb.Switch, model *k8s.Model, ends *trace.Ends) (q trace.Question, steps []string, err error) {
 	source, _, err := s.source()
 	if err != nil {
@@ -267,7 +271,8 @@ func (s *settings) traceCluster(t *k8s.Tracker, m *k8s.Model) trace.Cluster {
 	return c
 }
 
-// traceHere explains the packet from the flags' source and compares that with the installed rules of this node, without an agent.
+// traceHere explains the packet from the flags' source and compares that with the installed rules of this
+// node, without an agent.
 func (s *settings) traceHere(ctx context.Context, ask trace.Request, ends *trace.Ends, stderr io.Writer) (*trace.Result, error) {
 	c, sw, err := s.chooseNow(ctx)
 	if err != nil {

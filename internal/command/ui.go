@@ -64,10 +64,12 @@ From another machine, forward the port with ssh -L.`,
 
 	if on.nodes != nil {
 		on.nodes.adapt(cmd, "only this node", "Show the nodes' Services, traces and state on a web page",
-			`ui serves a web page on this machine's loopback until Ctrl-C, and prints its address. The page lists the nodes; each leads to
-the page that nkp ui serves on that node, with what its agent answers. With --node the page is that node's. Nothing listens in the cluster.
+			`ui serves a web page on this machine's loopback until Ctrl-C, and prints its address. The page lists the
+nodes; each leads to the page that nkp ui serves on that node, with what its agent answers. With --node
+the page is that node's. Nothing listens in the cluster.
 
-The address contains a random token, a new one each time. Whoever has it and can connect to this machine's loopback sees the page.`,
+The address contains a random token, a new one each time. Whoever has it and can connect to this
+machine's loopback sees the page.`,
 			"  kubectl nkp ui\n  kubectl nkp ui --node node-1 --listen 127.0.0.1:8080")
 	} else {
 		on.layoutFlags(cmd.Flags())

@@ -10,8 +10,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// verbosity is a handler whose level can be changed while nkp runs: by nkp log-level, and by PUT /debug/flags/v. It begins with the level
-// of the handler that it wraps.
+// verbosity is a handler whose level can be changed while nkp runs: by nkp log-level, and by PUT
+// /debug/flags/v. It begins with the level of the handler that it wraps.
 type verbosity struct {
 	slog.Handler
 	from  *slog.LevelVar
@@ -29,7 +29,8 @@ func newVerbosity(h slog.Handler) *verbosity {
 	return v
 }
 
-// set applies klog's number: 4 and above log what --log-level debug does, and as much of client-go's; lower ones what nkp started with.
+// set applies klog's number: 4 and above log what --log-level debug does, and as much of client-go's; lower
+// ones what nkp started with.
 func (v *verbosity) set(level uint32) {
 	if level >= debugVerbosity {
 		v.from.Set(slog.LevelDebug)
