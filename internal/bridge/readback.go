@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nkp-proxy/nkp/internal/dataplane"
@@ -88,11 +89,32 @@ func (g *programmer) repairing(d *flow.Delta) {
 		return scratch
 	})
 	slices.Sort(names)
-	whose := dataplane.Some(names)
-	g.log.Warn("another program changed the switch: repairing", "services", whose, "setFlows", len(d.SetFlows), "setGroups", len(d.SetGroups),
-		"deleteFlows", len(d.DelFlows), "deleteGroups", len(d.DelGroups))
-	g.stats.Repairing(fmt.Sprintf("flows or groups of %s: flows set %d, groups set %d, flows deleted %d, groups deleted %d",
-		whose, len(d.SetFlows), len(d.SetGroups), len(d.DelFlows), len(d.DelGroups)))
+
+	what := repairText(names, d)
+	g.log.Warn("another program changed the switch: repairing", "what", what)
+	g.stats.Repairing(what)
+}
+
+// repairText describes what d restores: whose flows and groups, or meters, and how many of each.
+func repairText(owners []string, d *flow.Delta) string {
+	what := "meters"
+	if len(owners) > 0 {
+		what = "flows or groups of " + dataplane.Some(owners)
+	}
+
+	var counts []string
+	for _, c := range []struct {
+		action string
+		n      int
+	}{
+		{"flows set", len(d.SetFlows)}, {"groups set", len(d.SetGroups)}, {"meters set", len(d.SetMeters)},
+		{"flows deleted", len(d.DelFlows)}, {"groups deleted", len(d.DelGroups)}, {"meters deleted", len(d.DelMeters)},
+	} {
+		if c.n > 0 {
+			counts = append(counts, fmt.Sprintf("%s %d", c.action, c.n))
+		}
+	}
+	return what + ": " + strings.Join(counts, ", ")
 }
 
 // diff reads the switch back and compares. It changes nothing on the switch.

@@ -272,7 +272,7 @@ func goneWarning(sw *ovsdb.Switch) string {
 
 func ownerText(n k8s.PortName) string {
 	if n == (k8s.PortName{}) {
-		return "none (fixed part of the pipeline)"
+		return "the fixed part of the pipeline"
 	}
 	return n.String()
 }

@@ -47,7 +47,11 @@ func (r *Refusals[K]) Refuse(key K, what Refusal, now time.Time) {
 	what.RetryAt = now.Add(r.pauses.When(key))
 	what.Times = r.pauses.NumRequeues(key)
 	r.of[key] = &what
-	r.log.Error(r.by+" refused a Service and will retry it; other Services are not affected", "service", what.Port,
+	message := " refused a Service port; it is retried, and other Services are not affected"
+	if what.Port == (k8s.PortName{}) {
+		message = " refused what all Services share; it is retried"
+	}
+	r.log.Error(r.by+message, "service", what.Port,
 		"protocol", what.Port.Protocol, "object", what.Object, "error", what.Reason, "retryIn", what.RetryAt.Sub(now))
 	r.hook(what)
 }

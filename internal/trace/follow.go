@@ -91,7 +91,8 @@ func (f *Follower) Add(at float64, s *Sample) (news []string) {
 	seen := map[netip.AddrPort]bool{}
 	for _, a := range s.Connections {
 		seen[a.Client] = true
-		if old, ok := f.before[a.Client]; ok && old == a {
+		if old, ok := f.before[a.Client]; ok && !opened(&old, &a) {
+			f.before[a.Client] = a
 			continue
 		}
 		delete(f.before, a.Client)
@@ -100,9 +101,12 @@ func (f *Follower) Add(at float64, s *Sample) (news []string) {
 		case i < 0 && len(f.Connections) < MaxSampled:
 			f.Connections = append(f.Connections, a)
 			say(&a)
-		case i >= 0 && f.Connections[i] != a:
+		case i >= 0:
+			news := opened(&f.Connections[i], &a)
 			f.Connections[i] = a
-			say(&a)
+			if news {
+				say(&a)
+			}
 		}
 	}
 	for i := range f.Connections {
@@ -120,6 +124,14 @@ func (f *Follower) Add(at float64, s *Sample) (news []string) {
 	}
 	return news
 }
+
+// opened reports whether an entry that looked like old before shows another connection, or another outcome of the same one. A change
+// of TCP's state alone, such as the end of a connection, is neither.
+func opened(old, a *Attempt) bool {
+	return old.Outcome != a.Outcome || old.Endpoint != a.Endpoint || old.State == timeWait && a.State != timeWait
+}
+
+const timeWait = "TIME_WAIT"
 
 // String returns the attempt in one line.
 func (a *Attempt) String() string {

@@ -42,6 +42,10 @@ func TestFollower(t *testing.T) {
 			"1.0 s: from 10.0.0.5:2, to endpoint 10.0.0.7:80: no answer yet (SYN_SENT)|2.0 s: from 10.0.0.5:2, to endpoint 10.0.0.7:80: its entry is gone before an answer was seen: refused, or deleted",
 			"1 gone to 10.0.0.7:80"},
 		{"an old one, used again", Deliver, [][]string{{"2 10.0.0.7 TIME_WAIT answered"}, {"2 10.0.0.7 SYN_SENT unanswered"}}, nil, "", "1 unanswered by 10.0.0.7:80"},
+		{"an old one, used again and answered at once", Deliver, [][]string{{"2 10.0.0.7 TIME_WAIT answered"}, {"2 10.0.0.7 ESTABLISHED answered"}}, nil, "", "1 answered by 10.0.0.7:80"},
+		{"an old one ends", Deliver, [][]string{{"2 10.0.0.7 ESTABLISHED answered"}, {"2 10.0.0.7 FIN_WAIT answered"}, {"2 10.0.0.7 TIME_WAIT answered"}}, nil, none, "no new conntrack entry of 10.0.0.5"},
+		{"a new one ends", Deliver, [][]string{{}, {"2 10.0.0.7 ESTABLISHED answered"}, {"2 10.0.0.7 TIME_WAIT answered"}}, nil,
+			"1.0 s: from 10.0.0.5:2, to endpoint 10.0.0.7:80: answered (ESTABLISHED)", "1 answered by 10.0.0.7:80"},
 		{"UDP", Deliver, [][]string{{}, {"2 10.0.0.7 - unknown"}}, nil, "1.0 s: from 10.0.0.5:2, to endpoint 10.0.0.7:80: opened", "1 unknown to 10.0.0.7:80"},
 	} {
 		var f *Follower

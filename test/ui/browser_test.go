@@ -149,6 +149,23 @@ func (b *browser) tab(selector string) {
 	b.t.Fatalf("Tab does not lead to %s", selector)
 }
 
+// pathsPassUsedBoxes fails the test if the packet's path runs through a box of the pipeline that the packet does not pass.
+func (b *browser) pathsPassUsedBoxes() {
+	b.t.Helper()
+	crossed := b.evaluate(`(() => {
+		const unused = [...document.querySelectorAll(".box.table:not(.used)")];
+		const inside = (p, r) => p.x > +r.getAttribute("x") && p.x < +r.getAttribute("x") + +r.getAttribute("width") &&
+			p.y > +r.getAttribute("y") && p.y < +r.getAttribute("y") + +r.getAttribute("height");
+		const paths = [...document.querySelectorAll("path.edge.used")];
+		if (!paths.length) return "no path at all";
+		return paths.flatMap((path) => Array.from({ length: 200 }, (_, i) => path.getPointAtLength(path.getTotalLength() * i / 199))
+			.flatMap((p) => unused.filter((b) => inside(p, b.querySelector("rect"))).map((b) => b.textContent)))[0] ?? "";
+	})()`)
+	if crossed != "" {
+		b.t.Errorf("the packet's path runs through %q", crossed)
+	}
+}
+
 func (b *browser) press(keys string) {
 	b.t.Helper()
 	b.do(chromedp.KeyEvent(keys))

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -76,42 +77,46 @@ func startNode(t *testing.T, plane testbed.Plane, flags ...string) *node {
 
 func (n *node) socket() string { return filepath.Join(n.RunDir, "nkp.sock") }
 
-// write writes the Services. Their endpoints on another node name it otherNode.
-func (n *node) write(t *testing.T, otherNode string) {
+// write writes the Services, and more objects. Endpoints on another node name it otherNode.
+func (n *node) write(t *testing.T, otherNode string, more ...any) {
 	t.Helper()
-	objects := []any{harness.Node()}
-	add := func(namespace, name, vip string, nodePort int32, endpoints ...*testbed.Pod) {
-		port, portName, protocol, ready := int32(8080), "http", v1.ProtocolTCP, true
-		s := &v1.Service{
-			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-			Spec: v1.ServiceSpec{Type: v1.ServiceTypeClusterIP, ClusterIP: vip, ClusterIPs: []string{vip}, IPFamilies: []v1.IPFamily{v1.IPv4Protocol},
-				Ports: []v1.ServicePort{{Name: portName, Port: 80, Protocol: protocol, NodePort: nodePort}}},
-		}
-		if nodePort != 0 {
-			s.Spec.Type = v1.ServiceTypeNodePort
-		}
-		slice := &discoveryv1.EndpointSlice{
-			TypeMeta:    metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
-			ObjectMeta:  metav1.ObjectMeta{Namespace: namespace, Name: name + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: name}},
-			AddressType: discoveryv1.AddressTypeIPv4,
-			Ports:       []discoveryv1.EndpointPort{{Name: &portName, Port: &port, Protocol: &protocol}},
-		}
-		for _, p := range endpoints {
-			where := otherNode
-			if p.Local {
-				where = harness.NodeName
-			}
-			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{p.IP4.String()}, NodeName: &where, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
-				TargetRef: &v1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: fmt.Sprintf("%s-%s", name, p.Name)}})
-		}
-		objects = append(objects, s, slice)
-	}
-	add("shop", "web", "40.0.0.10", 30080, n.local[0], n.remote[0], n.remote[1])
-	add("shop", "cart", "40.0.0.11", 0, n.local[1], n.remote[0])
-	add("shop", "catalog", "40.0.0.12", 0, n.remote...)
-	add("shop", "search", "40.0.0.13", 0, n.local[0])
-	add("monitoring", "grafana", "40.0.0.14", 30300, n.remote[1])
+	objects := slices.Concat([]any{harness.Node()},
+		service(otherNode, "shop", "web", "40.0.0.10", 30080, n.local[0], n.remote[0], n.remote[1]),
+		service(otherNode, "shop", "cart", "40.0.0.11", 0, n.local[1], n.remote[0]),
+		service(otherNode, "shop", "catalog", "40.0.0.12", 0, n.remote...),
+		service(otherNode, "shop", "search", "40.0.0.13", 0, n.local[0]),
+		service(otherNode, "monitoring", "grafana", "40.0.0.14", 30300, n.remote[1]), more)
 	harness.Must(t, harness.WriteManifests(n.manifest, objects))
+}
+
+// service returns a Service with one port, 80 at vip and 8080 at its endpoints, and its EndpointSlice.
+func service(otherNode, namespace, name, vip string, nodePort int32, endpoints ...*testbed.Pod) []any {
+	port, portName, protocol, ready := int32(8080), "http", v1.ProtocolTCP, true
+	s := &v1.Service{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: v1.ServiceSpec{Type: v1.ServiceTypeClusterIP, ClusterIP: vip, ClusterIPs: []string{vip}, IPFamilies: []v1.IPFamily{v1.IPv4Protocol},
+			Ports: []v1.ServicePort{{Name: portName, Port: 80, Protocol: protocol, NodePort: nodePort}}},
+	}
+	if nodePort != 0 {
+		s.Spec.Type = v1.ServiceTypeNodePort
+	}
+	slice := &discoveryv1.EndpointSlice{
+		TypeMeta:    metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
+		ObjectMeta:  metav1.ObjectMeta{Namespace: namespace, Name: name + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: name}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: &portName, Port: &port, Protocol: &protocol}},
+	}
+	for _, p := range endpoints {
+		where := otherNode
+		if p.Local {
+			where = harness.NodeName
+		}
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+			Addresses: []string{p.IP4.String()}, NodeName: &where, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+			TargetRef: &v1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: fmt.Sprintf("%s-%s", name, p.Name)},
+		})
+	}
+	return []any{s, slice}
 }
 
 // ask keeps asking some Services until the test ends.
@@ -174,7 +179,7 @@ func TestPage(t *testing.T) {
 	const why = "nothing reaches the local endpoint 10.0.0.12:8080: the link of its port pod-12 (OpenFlow port 12) is down"
 	b.sees(".services thead + tbody", "shop/cart:http", "2 of 2", why)
 	b.sees(".summary", "5 Service ports", "1 with problems")
-	b.sees("#state", "in step")
+	b.sees("#state", "in step, 1 Service port with problems")
 	wait.For(t, "the rates of 4 Services", func() bool {
 		return b.evaluate(`[...document.querySelectorAll(".services tbody tr")].filter((r) => r.cells[3] && parseFloat(r.cells[3].textContent) > 0).length`) >= "4"
 	})
@@ -195,7 +200,7 @@ func TestPage(t *testing.T) {
 	b.polls()
 	b.press("\r")
 	b.sees("h1", "shop/cart")
-	b.sees(".picture svg", "nothing reaches it", "10.0.0.12:8080", "gets 50 %", "40.0.0.11:80", "answered")
+	b.sees(".picture svg", "nothing reaches it", "10.0.0.12:8080", "50 % lost", "gets 50 %", "40.0.0.11:80", "answered")
 	b.sees(".problems", why)
 	b.picture("service", ".actions")
 
@@ -211,6 +216,7 @@ func TestPage(t *testing.T) {
 	b.sees(".verdict", "Dropped")
 	b.sees(".deciding", "Decided in table 30, next hop", "cookie=0x77,table=30,priority=65000,ip,nw_dst=10.0.1.0/24,actions=drop", "del-flows")
 	b.sees(".box.decided", "table 30")
+	b.pathsPassUsedBoxes()
 	b.sees(".columns", "internalTrafficPolicy Cluster", "What is installed does not agree")
 	b.picture("trace", ".picture")
 

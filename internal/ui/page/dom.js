@@ -32,6 +32,7 @@ export function bar(label, value, limit) {
 }
 
 export const group = (n) => n.toLocaleString("en-US");
+export const counted = (n, noun) => `${group(n)} ${noun}${n === 1 ? "" : "s"}`;
 export const percent = (part) => (part > 0 && part < 0.01 ? "< 1 %" : `${Math.round(part * 100)} %`);
 
 // scaled returns a number with three digits, a prefix and a unit.

@@ -8,12 +8,14 @@ import * as node from "./node.js";
 
 const POLL = 2000; // ms; nkp's counters are a second old at most
 const SAMPLES = 4; // of counters, that a rate spans
+const OVERVIEW = 20000; // ms between two looks at all Services from a view that does not list them
 const main = document.getElementById("main");
 const views = { services, service, trace, node };
-const state = { status: null, samples: new Map(), tableBase: 0, ask };
+const state = { status: null, samples: new Map(), tableBase: 0, troubled: 0, ask };
 let view = null; // what is shown: { update(state) }
 let timer = 0;
 let round = 0; // counts polls; the answer of an old one is dropped
+let looked = -Infinity; // when all Services were last asked for
 
 // ask requests a value; it throws with the agent's words. Only method POST makes the agent do something.
 async function ask(path, parameters, method = "GET") {
@@ -51,18 +53,26 @@ async function poll() {
   if (document.visibilityState !== "visible") return;
   const begun = performance.now();
   const shown = view;
+  const filter = shown.services?.();
+  const listsAll = shown.services && !filter?.name;
+  const overview = listsAll || begun - looked >= OVERVIEW;
   try {
-    const wanted = [ask("status")];
-    if (shown.services) wanted.push(ask("services", shown.services()));
-    const [status, answer] = await Promise.all(wanted);
+    const [status, answer, all] = await Promise.all([ask("status"), shown.services && ask("services", filter),
+      !listsAll && overview && ask("services")]);
     if (mine !== round) return;
+
+    if (answer) count(answer);
+    if (overview) {
+      looked = begun;
+      state.troubled = list((all || answer).services).filter((s) => list(s.problems).length > 0).length;
+    }
     state.status = status;
     head(status);
     banner("");
-    if (answer) count(answer);
     shown.update(state, answer);
   } catch (e) {
     if (mine !== round) return;
+    pill("bad", "no answer");
     banner(e.message);
   }
   timer = setTimeout(poll, Math.max(POLL, 5 * (performance.now() - begun)));
@@ -93,10 +103,13 @@ function count(answer) {
 function head(s) {
   document.getElementById("node").textContent = `${s.node} · ${s.mode}`;
   document.title = `nkp · ${s.node}`;
-  const [level, text] = node.verdict(s);
-  const pill = document.getElementById("state");
-  pill.className = "pill " + level;
-  if (pill.textContent !== text) pill.textContent = text;
+  pill(...node.verdict(s, state.troubled));
+}
+
+function pill(level, text) {
+  const p = document.getElementById("state");
+  p.className = "pill " + level;
+  if (p.textContent !== text) p.textContent = text;
 }
 
 function banner(text) {

@@ -1,19 +1,22 @@
 // The node: in step or why not, what nkp depends on, how full the conntrack table is, warnings.
 
-import { ago, bar, el, group, list } from "./dom.js";
+import { ago, bar, counted, el, group, list } from "./dom.js";
 
-// verdict returns the level and the words for the top of the page.
-export function verdict(s) {
+// verdict returns the level and the words for the top of the page. troubled is the number of Service ports with problems.
+export function verdict(s, troubled) {
   const families = list((s.iptables || s.nftables)?.families);
   const known = s.bridge ? s.inStep : s.hns ? s.hns.inStep : families.every((f) => f.inStep);
-  const troubles = list(s.warnings).length + list(s.source.errors).length + list(s.refused).length;
+  const warnings = list(s.warnings).length + list(s.source.errors).length + list(s.refused).length;
+  if (s.bridge && !s.bridge.exists) return ["bad", "no bridge"];
+  if (s.failOpen) return ["bad", "not in force"];
   if (s.channel?.silent || (s.bridge && !s.channel.connected)) return ["bad", "switch does not answer"];
   if (s.database && s.database.awaySince) return ["bad", "database does not answer"];
   if (!s.source.synced) return ["warn", "not synced yet"];
   if (!known) return ["warn", "not in step"];
   if (s.source.answers === false) return ["warn", "API server away"];
-  if (troubles) return ["warn", `in step, ${troubles} warning${troubles === 1 ? "" : "s"}`];
-  return ["good", "in step"];
+
+  const also = [troubled && counted(troubled, "Service port") + " with problems", warnings && counted(warnings, "warning")];
+  return [troubled ? "bad" : warnings ? "warn" : "good", ["in step", ...also].filter(Boolean).join(", ")];
 }
 
 export function open() {
@@ -58,11 +61,15 @@ function bridge(s) {
   return card("Bridge " + s.bridge.name,
     fact("In step", s.inStep ? `yes: ${group(s.flows)} flows, ${group(s.groups)} groups` : `no: ${s.why || "not known"}`, s.inStep ? "good" : "warn"),
     fact("Last change", s.lastSync && ago(s.lastSync)), fact("Compared", s.compared && ago(s.compared)),
-    fact("Repaired", s.repairs ? `${group(s.repairs)} times` : "never"), s.lastRepair && fact("Last repair", `${ago(s.lastRepair.at)}: ${s.lastRepair.what}`),
+    ...repairs(s),
     fact("Programming", p.changes ? `p50 ${p.p50Milliseconds.toFixed(2)} ms, p99 ${p.p99Milliseconds.toFixed(2)} ms` : "no change yet"),
     fact("Foreign flows", s.foreign ? group(s.foreign) : "none", s.foreign ? "warn" : ""),
     s.lastError && fact("Last error", s.lastError, "bad"));
 }
+
+// repairs returns the facts about what other programs had changed: of the bridge, of a family of iptables or nftables, or of HNS.
+const repairs = (record) => [fact("Repaired", record.repairs ? counted(record.repairs, "time") : "never"),
+  record.lastRepair && fact("Last repair", `${ago(record.lastRepair.time)}: ${record.lastRepair.what}`)];
 
 function dependencies(s) {
   const facts = [fact("Source", s.source.kind), fact("Objects", s.source.answers === false ? "does not answer; the last state stays in force" : s.source.synced ? "synced" : "not synced yet",
@@ -96,7 +103,7 @@ function fallback(t) { // iptables or nftables
   const nftables = t.backend === "nftables";
   return card(nftables ? "nftables" : "iptables", !nftables && fact("Backend", `${t.backend || "not chosen yet"} ${t.version || ""}`), fact("Serves", t.scope),
     ...list(t.families).flatMap((f) => [fact(f.family, f.inStep ? `in step: ${group(f.services)} Service ports, ${nftables ? `${group(f.elements)} elements` : `${group(f.chains)} chains`}` : `not in step: ${group(f.pending)} waiting`, f.inStep ? "good" : "warn"),
-      f.lastError && fact("Last error", f.lastError, "bad"), ...Object.entries(f.refused || {}).map(([name, why]) => fact("Refused", `${name}: ${why}`, "bad"))]));
+      ...repairs(f), f.lastError && fact("Last error", f.lastError, "bad"), ...Object.entries(f.refused || {}).map(([name, why]) => fact("Refused", `${name}: ${why}`, "bad"))]));
 }
 
 function hns(h) {

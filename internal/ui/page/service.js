@@ -71,15 +71,26 @@ export function open([namespace, name], _, state) {
 
 const outcomeText = (o) => `${group(o.answered)} answered, ${group(o.unanswered)} without answer, ${group(o.refused)} refused`;
 
+const UNREACHABLE = "nothing reaches it";
+
 // healthOf returns how an endpoint is: its level, and a few words.
 function healthOf(s, e) {
   const said = s.problems.find((p) => p.includes(`endpoint ${e.address}:`));
   const o = e.connections;
   if (!e.inForce) return { level: "off", text: "not in force" };
-  if (said && said.startsWith("nothing reaches")) return { level: "bad", text: "nothing reaches it" };
+  if (said && said.startsWith("nothing reaches")) return { level: "bad", text: UNREACHABLE };
   if (said) return { level: "bad", text: o ? `${group(o.unanswered + o.refused)} of ${group(o.answered + o.unanswered + o.refused)} failed` : "does not answer" };
   if (o && o.answered > 0) return { level: "good", text: `${group(o.answered)} answered` };
   return { level: "", text: o ? "no connection seen" : "" };
+}
+
+// shareOf returns the part of new connections that an endpoint gets, or that is lost there. It is "" where frontends differ in it.
+function shareOf(e, ready, health) {
+  if (!e.inForce || ready.some((r) => r.why)) return "";
+  const weight = (r) => r.weight ?? 1;
+  const all = ready.reduce((sum, r) => sum + weight(r), 0);
+  const part = all > 0 ? percent(weight(e) / all) : "0 %";
+  return health.text === UNREACHABLE ? `${part} lost` : `gets ${part}`;
 }
 
 const cut = (text, n) => (text.length > n ? text.slice(0, n - 1) + "…" : text);
@@ -130,7 +141,7 @@ function picture(s) {
   });
   drawing.append(box(hub, ready.length ? "hub" : "hub bad", ready.length ? `${ready.length} of ${ends.length}` : "none", "in force"));
   shown.forEach(({ e, health }, i) => {
-    drawing.append(box(t[i], health.level, e.address, "", e.inForce ? `gets ${percent(1 / ready.length)}` : ""));
+    drawing.append(box(t[i], health.level, e.address, "", shareOf(e, ready, health)));
     drawing.append(svg("text", { x: t[i].x + 14, y: t[i].y + 38, class: "detail" }, cut(e.local ? "this node" : e.node || "no node", 24)),
       svg("text", { x: t[i].x + t[i].w - 14, y: t[i].y + 38, class: "health " + health.level }, health.text));
   });
