@@ -225,12 +225,16 @@ func (t *statusText) channel(s *bridge.Status) {
 	if s.Compared != nil {
 		step += ", compared " + t.ago(*s.Compared)
 	}
-	t.line("in step", "%s: %d flows, %d groups; repaired %s", step, s.Flows, s.Groups, count(s.Repairs, "time"))
+	t.line("in step", "%s: %s, %s; repaired %s", step, count(s.Flows, "flow"), count(s.Groups, "group"), count(s.Repairs, "time"))
 	if r := s.LastRepair; r != nil {
 		t.line("repaired", "%s: %s", t.since(r.At), r.What)
 	}
-	t.line("programming", "%s, p50 %.2f ms, p99 %.2f ms; in the channel p50 %.2f ms, p99 %.2f ms", count(s.Programming.Changes, "change"),
-		s.Programming.P50Milli, s.Programming.P99Milli, s.Programming.ChannelP50Milli, s.Programming.ChannelP99Milli)
+	if p := &s.Programming; p.Changes == 0 {
+		t.line("programming", "no change yet")
+	} else {
+		t.line("programming", "%s, p50 %.2f ms, p99 %.2f ms; in the channel p50 %.2f ms, p99 %.2f ms", count(p.Changes, "change"),
+			p.P50Milli, p.P99Milli, p.ChannelP50Milli, p.ChannelP99Milli)
+	}
 	if n := s.Affinity.Clients; n > 0 {
 		t.line("affinity", "%d clients remembered, at most %d of a Service port and %d in all", n, s.Affinity.Limit, s.Affinity.NodeLimit)
 	}
@@ -247,9 +251,9 @@ func (t *statusText) channel(s *bridge.Status) {
 func (t *statusText) fallback(s *fallback.Status) {
 	nftables := s.Backend == string(agent.ModeNFTables)
 	if nftables {
-		t.line("nftables", "tables ip nkp and ip6 nkp, serves %s", s.Scope)
+		t.line("nftables", "tables ip nkp and ip6 nkp, serves %s", scopes[s.Scope])
 	} else {
-		t.line("iptables", "%s (%s), version %s, serves %s", cmp.Or(s.Backend, "not chosen yet"), s.Reason, s.Version, s.Scope)
+		t.line("iptables", "%s (%s), version %s, serves %s", cmp.Or(s.Backend, "not chosen yet"), s.Reason, s.Version, scopes[s.Scope])
 	}
 	for i := range s.Families {
 		f := &s.Families[i]
@@ -316,7 +320,16 @@ func (t *statusText) hns(s *windows.Status) {
 	t.lastError(s.Error, time.Time{})
 }
 
+// scopes are the words for fallback.Status.Scope.
+var scopes = map[string]string{
+	"everything": "all traffic", "host": "traffic from the node and from outside", "own": "what the node sends to its own addresses",
+}
+
 func (t *statusText) programming(p *dataplane.Programming) {
+	if p.Changes == 0 {
+		t.line("programming", "no change yet")
+		return
+	}
 	t.line("programming", "%s, p50 %.2f ms, p99 %.2f ms", count(p.Changes, "change"), p.P50Milli, p.P99Milli)
 }
 

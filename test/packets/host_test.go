@@ -362,7 +362,7 @@ func TestHostTrafficWithoutIPTables(t *testing.T) {
 			[]string{c.bin, "run", "--socket", c.socket(), "--log-level", "debug", "--ovs-wait", "10s"}, flags, c.common())...)
 	}
 	runWithoutIPTables()
-	c.statusSays("mode", "ovs: ", "tables ip nkp and ip6 nkp, serves own", "all is programmed")
+	c.statusSays("mode", "ovs: ", "tables ip nkp and ip6 nkp, serves what the node sends to its own addresses", "all is programmed")
 	to := "172.16.0.2:30001"
 	held, err := c.Node.Hold(c.ctx, to, testbed.DialOptions{})
 	must(t, err)
@@ -376,7 +376,7 @@ func TestHostTrafficWithoutIPTables(t *testing.T) {
 	must(t, c.agent.Stop(syscall.SIGTERM))
 
 	c.runWith("--host-traffic", "iptables")
-	c.statusSays("mode", "ovs: ", "iptables", "serves host", "all is programmed")
+	c.statusSays("mode", "ovs: ", "iptables", "serves traffic from the node and from outside", "all is programmed")
 	c.awaitRules(t, "nftables' tables go", "nkp")
 	for range 50 {
 		c.ask(t, c.Node, "tcp", "127.0.0.1:30001", c.remotes[0].Name)
@@ -474,7 +474,7 @@ func TestHostTrafficByNFTables(t *testing.T) {
 	answered := c.keepAsking(t, "40.0.0.1:80")
 	must(t, c.agent.Stop(syscall.SIGTERM))
 	c.run()
-	c.statusSays("host traffic     nftables", "tables ip nkp and ip6 nkp, serves host", "all is programmed")
+	c.statusSays("host traffic     nftables", "tables ip nkp and ip6 nkp, serves traffic from the node and from outside", "all is programmed")
 	c.settle()
 	c.awaitRules(t, "iptables' chains go", "KUBE-SERVICES")
 	must(t, held.Check())
@@ -517,6 +517,6 @@ func TestHostTrafficByNFTablesTakesOver(t *testing.T) {
 		}
 	}
 	c.runWith("--host-traffic", "nftables")
-	c.statusSays("tables ip nkp and ip6 nkp, serves host", "all is programmed")
+	c.statusSays("tables ip nkp and ip6 nkp, serves traffic from the node and from outside", "all is programmed")
 	c.awaitRules(t, "kube-proxy's rules go", "KUBE-SERVICES", "kube-proxy")
 }

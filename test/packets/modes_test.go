@@ -61,7 +61,7 @@ func changeOver(t *testing.T, plane string) {
 	}
 	must(t, held.Check())
 	c.ask(t, c.Node, "tcp", "40.0.0.1:80", c.remotes[0].Name)
-	c.statusSays("host traffic     "+plane, "serves host", "all is programmed")
+	c.statusSays("host traffic     "+plane, "serves traffic from the node and from outside", "all is programmed")
 
 	_, err = c.Vsctl("del-br", "br-later")
 	must(t, err)

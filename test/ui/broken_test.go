@@ -105,7 +105,7 @@ func TestBrokenStates(t *testing.T) {
 		{"agent that hangs", func(t *testing.T) {
 			harness.Must(t, n.agent.Freeze())
 			b.sees(".pill.bad", "no answer")
-			b.sees("#banner", "does not answer")
+			b.sees("#banner", "has not answered")
 			harness.Must(t, n.agent.Thaw())
 		}},
 		{"bridge that is gone", func(t *testing.T) {

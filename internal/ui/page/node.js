@@ -48,7 +48,7 @@ function draw(s) {
   }
   const cards = s.bridge ? [bridge(s), pressure(s)] : [];
   cards.push(dependencies(s), card("nkp", fact("Version", s.version), fact("Mode", `${s.mode}: ${s.reason}`), fact("Started", ago(s.started)),
-    fact("Serves", `${group(s.servicePorts)} Service ports, ${group(s.endpoints)} endpoints`),
+    fact("Serves", `${counted(s.servicePorts, "Service port")}, ${counted(s.endpoints, "endpoint")}`),
     ...list(s.loops).map((l) => fact("Busy", JSON.stringify(l), "warn"))));
   for (const t of [s.iptables, s.nftables]) if (t) cards.push(fallback(t));
   if (s.hns) cards.push(hns(s.hns));
@@ -59,7 +59,7 @@ function draw(s) {
 function bridge(s) {
   const p = s.programming;
   return card("Bridge " + s.bridge.name,
-    fact("In step", s.inStep ? `yes: ${group(s.flows)} flows, ${group(s.groups)} groups` : `no: ${s.why || "not known"}`, s.inStep ? "good" : "warn"),
+    fact("In step", s.inStep ? `yes: ${counted(s.flows, "flow")}, ${counted(s.groups, "group")}` : `no: ${s.why || "not known"}`, s.inStep ? "good" : "warn"),
     fact("Last change", s.lastSync && ago(s.lastSync)), fact("Compared", s.compared && ago(s.compared)),
     ...repairs(s),
     fact("Programming", p.changes ? `p50 ${p.p50Milliseconds.toFixed(2)} ms, p99 ${p.p99Milliseconds.toFixed(2)} ms` : "no change yet"),
@@ -99,11 +99,13 @@ function pressure(s) {
       fact("Refused packets", `${group(r.answered)} answered, ${group(r.dropped)} dropped, ${group(r.failed)} failed`)));
 }
 
+const scopes = { everything: "all traffic", host: "traffic from the node and from outside", own: "what the node sends to its own addresses" };
+
 function fallback(t) { // iptables or nftables
   const nftables = t.backend === "nftables";
-  return card(nftables ? "nftables" : "iptables", !nftables && fact("Backend", `${t.backend || "not chosen yet"} ${t.version || ""}`), fact("Serves", t.scope),
-    ...list(t.families).flatMap((f) => [fact(f.family, f.inStep ? `in step: ${group(f.services)} Service ports, ${nftables ? `${group(f.elements)} elements` : `${group(f.chains)} chains`}` : `not in step: ${group(f.pending)} waiting`, f.inStep ? "good" : "warn"),
-      ...repairs(f), f.lastError && fact("Last error", f.lastError, "bad"), ...Object.entries(f.refused || {}).map(([name, why]) => fact("Refused", `${name}: ${why}`, "bad"))]));
+  return card(nftables ? "nftables" : "iptables", !nftables && fact("Backend", `${t.backend || "not chosen yet"} ${t.version || ""}`), fact("Serves", scopes[t.scope]),
+    ...list(t.families).flatMap((f) => [fact(f.family, f.inStep ? `in step: ${counted(f.services, "Service port")}, ${nftables ? counted(f.elements, "element") : counted(f.chains, "chain")}` : `not in step: ${group(f.pending)} waiting`, f.inStep ? "good" : "warn"),
+      ...(f.repairs ? repairs(f) : []), f.lastError && fact("Last error", f.lastError, "bad"), ...Object.entries(f.refused || {}).map(([name, why]) => fact("Refused", `${name}: ${why}`, "bad"))]));
 }
 
 function hns(h) {
