@@ -40,14 +40,9 @@ run of nkp on this node put them there.`,
 			return s.runCleanup(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
-	s.modeFlag(cmd.Flags())
+	s.use(cmd.Flags(), "mode", "network-name", "source-vip", "enable-dsr", "root-hnsendpoint-name", "forward-healthcheck-vip",
+		"hns-state-file", groupSwitch, groupLayout, "config", "socket")
 	cmd.Flags().Lookup("mode").Usage = "what to clean up: ovs, iptables, nftables, windows, or auto (what the last run on this node used, else the bridge)"
-	s.windowsFlags(cmd.Flags())
-	s.switchFlags(cmd.Flags(), defaultOVSDB)
-	s.layoutFlags(cmd.Flags())
-	s.configFlag(cmd.Flags())
-	s.socketFlag(cmd.Flags())
-	s.LocalDelivery, s.RejectRate, s.AffinityLimit, s.AffinityNodeLimit = bridge.DeliverAuto, 1, 1, 1
 	return cmd
 }
 

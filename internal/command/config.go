@@ -33,11 +33,6 @@ type configuration struct {
 // configurationDoc is where the configuration is documented: a package does not install docs/.
 const configurationDoc = "https://github.com/nkp-proxy/nkp/blob/main/docs/configuration.md"
 
-func (s *settings) configFlag(f *pflag.FlagSet) {
-	defer inGroup(f, groupSource)()
-	f.StringVar(&s.cfg.path, "config", "", "file with kube-proxy's KubeProxyConfiguration, an NkpConfiguration, or both; run follows changes to it")
-}
-
 // configure loads the configuration file and combines it with the command's flags. It prints warnings to standard error, except
 // for run, which logs them later.
 func (s *settings) configure(cmd *cobra.Command) error {

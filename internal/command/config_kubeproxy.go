@@ -29,7 +29,6 @@ func (s *settings) kubeProxyInForce(f *pflag.FlagSet) error {
 	c := &s.cfg
 	if c.replaces() {
 		c.kubeProxy = c.file.KubeProxy.DeepCopy()
-		c.kubeProxy.APIVersion, c.kubeProxy.Kind = config.NewKubeProxy().APIVersion, config.NewKubeProxy().Kind
 		return s.takeFlags(f, func(field *config.KubeProxyField) bool { return c.flagWins(field.Flag) })
 	}
 	c.kubeProxy = config.NewKubeProxy()

@@ -100,7 +100,7 @@ func TestNodePortAddresses(t *testing.T) {
 			t.Errorf("%q: error %v, want one that names %s", tc.flag, err, tc.err)
 		case tc.err == "" && err != nil:
 			t.Errorf("%q: %v", tc.flag, err)
-		case tc.err == "" && (s.NodePortPrimary != tc.primary || joinValues(s.NodePortAddresses) != tc.ranges):
+		case tc.err == "" && (s.NodePortPrimary != tc.primary || prefixesFlag(&s.NodePortAddresses).String() != tc.ranges):
 			t.Errorf("%q: primary %t, ranges %v", tc.flag, s.NodePortPrimary, s.NodePortAddresses)
 		}
 	}

@@ -26,8 +26,7 @@ func newConnect() *cobra.Command {
 			return connect(cmd.Context(), s.Socket, cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}
-	s.configFlag(cmd.Flags())
-	s.socketFlag(cmd.Flags())
+	s.use(cmd.Flags(), "config", "socket")
 	return cmd
 }
 

@@ -53,13 +53,8 @@ name. Exit status: 0 equal everywhere, 1 different somewhere, 2 error, such as a
 answer.`,
 			"  kubectl nkp diff\n  kubectl nkp diff --node node-1 -o json")
 	} else {
-		on.configFlag(fs)
-		on.sourceFlags(fs)
-		on.pipelineFlags(fs)
-		on.healthzFlag(fs)
-		on.layoutFlags(fs)
-		on.switchFlags(fs, defaultOVSDB)
-		on.socketFlag(fs)
+		on.usePlanning(fs)
+		on.use(fs, "healthz-bind-address", "socket")
 	}
 	o.flag(cmd, outputUsage)
 	return cmd

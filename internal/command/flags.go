@@ -2,12 +2,10 @@ package command
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -22,7 +20,6 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
 	"github.com/nkp-proxy/nkp/pipeline"
-	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
 const (
@@ -30,7 +27,7 @@ const (
 	defaultBridge = "br-int"
 )
 
-// settings are the flags as given; resolve turns them into agent.Settings.
+// settings are the settings of "nkp run"; resolve completes agent.Settings. Other commands offer some of the flags.
 type settings struct {
 	agent.Settings
 	manifests  string
@@ -45,9 +42,11 @@ type settings struct {
 	gates      map[string]bool
 	process    process
 	cfg        configuration
+	flags      pflag.FlagSet  // all of run's
 	waiting    *agent.Waiting // while run chooses the data plane
 }
 
+// newSettings returns the defaults, with the flags of run that change them.
 func newSettings() *settings {
 	s := &settings{}
 	s.Layout = pipeline.DefaultLayout()
@@ -55,13 +54,52 @@ func newSettings() *settings {
 	s.Fallback = fallback.DefaultOptions()
 	s.AuditPeriod, s.CountPeriod = time.Minute, 5*time.Second
 	s.PrimaryIP = netip.IPv4Unspecified()
+	s.Socket = defaultSocket
+
+	s.define(groupSource, s.sourceFlags)
+	s.define(groupNode, s.nodeFlags)
+	s.define(groupServing, s.servingFlags)
+	s.define(groupSwitch, s.switchFlags)
+	s.define(groupLayout, s.layoutFlags)
+	s.define(groupIPTables, s.iptablesFlags)
+	s.define(groupWindows, s.windowsFlags)
+	s.define(groupKernel, s.conntrackFlags)
+	s.define(groupServers, s.serverFlags)
+	s.define(groupProcess, s.processFlags)
+	s.define(groupProcess, unusedFlags) // last, because it defines those that nothing else does
 	return s
 }
 
+// define defines flags of a group.
+func (s *settings) define(group string, flags func(*pflag.FlagSet)) {
+	defer inGroup(&s.flags, group)()
+	flags(&s.flags)
+}
+
+// runFlags gives a command all flags of run: nkp's own and every flag of kube-proxy's.
+func (s *settings) runFlags(f *pflag.FlagSet) {
+	s.cfg.isRun = true
+	f.AddFlagSet(&s.flags)
+}
+
+// use gives a command some flags of run, by their names or groups.
+func (s *settings) use(f *pflag.FlagSet, namesOrGroups ...string) {
+	s.flags.VisitAll(func(flag *pflag.Flag) {
+		if slices.Contains(namesOrGroups, flag.Name) || slices.Contains(namesOrGroups, flag.Annotations[groupKey][0]) {
+			f.AddFlag(flag)
+		}
+	})
+}
+
+// usePlanning gives a command the flags on which depends what is programmed.
+func (s *settings) usePlanning(f *pflag.FlagSet) {
+	s.use(f, "config", "kubeconfig", "master", "manifests",
+		groupNode, groupServing, groupIPTables, groupWindows, groupLayout, groupSwitch)
+}
+
 // switchFlags defines the flags for the switch and its database.
-func (s *settings) switchFlags(f *pflag.FlagSet, ovsdb string) {
-	defer inGroup(f, groupSwitch)()
-	f.StringVar(&s.OVSDB, "ovsdb", ovsdb, "database of Open vSwitch: unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT")
+func (s *settings) switchFlags(f *pflag.FlagSet) {
+	f.StringVar(&s.OVSDB, "ovsdb", defaultOVSDB, "database of Open vSwitch: unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT")
 	f.StringVar(&s.Bridge, "bridge", defaultBridge, "bridge to program")
 	f.StringVar(&s.TLS.CA, "ca-cert", "", "PEM file of the CA that vouches for the switch, for ssl: targets")
 	f.StringVar(&s.TLS.Cert, "certificate", "", "PEM file of nkp's certificate, for ssl: targets")
@@ -70,45 +108,34 @@ func (s *settings) switchFlags(f *pflag.FlagSet, ovsdb string) {
 	f.StringVar(&s.OpenFlow, "openflow", "", "OpenFlow target: unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT (default: BRIDGE.mgmt beside the database's socket)")
 }
 
-func (s *settings) socketFlag(f *pflag.FlagSet) {
-	defer inGroup(f, groupProcess)()
-	s.Socket = defaultSocket
-	f.Var((*socketValue)(&s.Socket), "socket", socketUsage)
-}
-
-// sourceFlags defines the flags for the source of Services.
+// sourceFlags defines the flags for the source of Services, and for requests to the API server with kube-proxy's names and defaults.
 func (s *settings) sourceFlags(f *pflag.FlagSet) {
-	defer inGroup(f, groupSource)()
+	f.StringVar(&s.cfg.path, "config", "", "file with kube-proxy's KubeProxyConfiguration, an NkpConfiguration, or both; run follows changes to it")
 	f.StringVar(&s.kubeconfig, "kubeconfig", "", "file that says how to reach the API server (default: the pod's service account, where there is one)")
 	f.StringVar(&s.master, "master", "", "URL of the API server; overrides the one in --kubeconfig")
 	f.StringVar(&s.manifests, "manifests", "", "instead of an API server: file or directory of Kubernetes YAML or JSON with Services, EndpointSlices, Nodes, ServiceCIDRs")
-}
-
-// apiFlags defines the flags for requests to the API server, with kube-proxy's names and defaults.
-func (s *settings) apiFlags(f *pflag.FlagSet) {
-	defer inGroup(f, groupSource)()
 	f.Float32Var(&s.api.QPS, "kube-api-qps", apiserver.DefaultQPS, "requests per second to the API server")
 	f.IntVar(&s.api.Burst, "kube-api-burst", apiserver.DefaultBurst, "requests to the API server that may come at once")
 	f.StringVar(&s.api.ContentType, "kube-api-content-type", apiserver.DefaultContentType, "encoding of what is sent to the API server")
 }
 
-// healthFlags defines the flags for the health check servers, with kube-proxy's names and defaults.
-func (s *settings) healthFlags(f *pflag.FlagSet) {
-	defer inGroup(f, groupServers)()
-	s.healthzFlag(f)
-	f.BoolVar(&s.BindHardFail, "bind-address-hard-fail", false, "end with an error if an address cannot be listened on, instead of trying again")
-}
-
-// healthzFlag also affects the programmed objects: on Windows, health checks of load balancers may be forwarded there.
-func (s *settings) healthzFlag(f *pflag.FlagSet) {
-	defer inGroup(f, groupServers)()
+// serverFlags defines the flags for the health check servers and for the metrics, with kube-proxy's names and defaults where it has them.
+func (s *settings) serverFlags(f *pflag.FlagSet) {
 	f.StringVar(&s.HealthzAddr, "healthz-bind-address", "0.0.0.0:10256", "address and port of /healthz and /livez; empty: none, port 0: any that is free")
+	f.BoolVar(&s.BindHardFail, "bind-address-hard-fail", false, "end with an error if an address cannot be listened on, instead of trying again")
+	m := &s.Metrics
+	f.StringVar(&m.Addr, "metrics-bind-address", "127.0.0.1:10249", "address and port of /metrics, /proxyMode and /configz (a port left out: 10249); empty: none, port 0: any that is free")
+	f.BoolVar(&m.Authorization, "metrics-authorization", false, "serve --metrics-bind-address over HTTPS, and only to clients whose bearer token the API server accepts (TokenReview) and allows the path (SubjectAccessReview); needs the ClusterRole system:auth-delegator")
+	f.StringVar(&m.CertFile, "metrics-tls-cert-file", "", "PEM file of the certificate with which --metrics-bind-address is served over HTTPS, read again every minute (default: self-signed with --metrics-authorization, else plain HTTP)")
+	f.StringVar(&m.KeyFile, "metrics-tls-private-key-file", "", "PEM file of its private key")
+	f.BoolVar(&m.Profiling, "profiling", false, "serve profiles at /debug/pprof, and change the log level at /debug/flags/v, on --metrics-bind-address")
+	f.BoolVar(&m.Services, "service-metrics", false, "serve connections, packets and bytes of every Service port as metrics")
+	f.IntVar(&m.ServiceLimit, "service-metrics-limit", 1000, "Service ports that --service-metrics serves by name; the others are summed")
 }
 
 // conntrackFlags defines kube-proxy's conntrack flags. They apply if the kernel tracks the connections of Services; 0 leaves a
 // setting alone.
 func (s *settings) conntrackFlags(f *pflag.FlagSet) {
-	defer inGroup(f, groupKernel)()
 	c := sysctl.Defaults()
 	f.IntVar(&s.Conntrack.MaxPerCore, "conntrack-max-per-core", c.MaxPerCore, "tracked connections for each CPU; 0: leave the limit")
 	f.IntVar(&s.Conntrack.Min, "conntrack-min", c.Min, "minimum number of tracked connections, regardless of the CPUs")
@@ -121,97 +148,68 @@ func (s *settings) conntrackFlags(f *pflag.FlagSet) {
 
 // iptablesFlags are kube-proxy's.
 func (s *settings) iptablesFlags(f *pflag.FlagSet) {
-	defer inGroup(f, groupIPTables)()
 	o := &s.Fallback
 	f.IntVar(&o.MasqueradeBit, "iptables-masquerade-bit", o.MasqueradeBit, "bit of the packet mark that asks for masquerading, 0 to 31")
 	f.BoolVar(&o.LocalhostNodePorts, "iptables-localhost-nodeports", o.LocalhostNodePorts, "serve NodePorts on IPv4 loopback addresses too")
 	f.DurationVar(&o.SyncPeriod, "iptables-sync-period", o.SyncPeriod, "how often to check that the rules (on Windows the load balancers) are still installed")
 	f.DurationVar(&o.MinSyncPeriod, "iptables-min-sync-period", o.MinSyncPeriod, "minimum time between two transactions; the first after a pause is sent at once (on Windows 0 is 1s)")
 	f.BoolVar(&s.NFTables.CountTraffic, "nftables-service-counters", false, "count packets and bytes of every Service port in nftables, which takes 0.7 µs of each packet (nkp services)")
-	f.Var((*deviceList)(&s.NFTables.FlowtableDevices), "nftables-flowtable-devices", "devices whose packets of established connections through Services bypass all rules of the node, network policies included (a flowtable of nftables); NAME* matches names that begin with NAME. List those of the pods and the uplinks (default: none)")
+	f.Var(devicesFlag(&s.NFTables.FlowtableDevices), "nftables-flowtable-devices", "devices whose packets of established connections through Services bypass all rules of the node, network policies included (a flowtable of nftables); NAME* matches names that begin with NAME. List those of the pods and the uplinks (default: none)")
 	f.StringVar(&s.IPTablesBackend, "iptables-backend", "", "nf_tables or legacy (default: the one that the rest of the node uses)")
 }
 
 // windowsFlags are kube-proxy's.
 func (s *settings) windowsFlags(f *pflag.FlagSet) {
-	defer inGroup(f, groupWindows)()
 	o := &s.Windows
 	f.StringVar(&o.NetworkName, "network-name", "", "HNS network of the pods (default: the environment variable KUBE_NETWORK)")
-	f.Var((*addrValue)(&o.SourceVIP), "source-vip", "source address of load-balanced connections (default: on overlay networks that of the CNI plugin's endpoint, on others HNS chooses)")
+	f.Var(addrFlag(&o.SourceVIP), "source-vip", "source address of load-balanced connections (default: on overlay networks that of the CNI plugin's endpoint, on others HNS chooses)")
 	f.BoolVar(&o.EnableDSR, "enable-dsr", false, "let ClusterIPs answer directly (Direct Server Return)")
 	f.StringVar(&o.RootEndpointName, "root-hnsendpoint-name", "", "HNS endpoint of the host (default: cbr0)")
 	f.BoolVar(&o.ForwardHealthCheckVIP, "forward-healthcheck-vip", false, "forward health checks of load balancers to --root-hnsendpoint-name")
-	s.stateFileFlag(f)
-}
-
-func (s *settings) stateFileFlag(f *pflag.FlagSet) {
-	defer inGroup(f, groupWindows)()
-	f.StringVar(&s.Windows.StateFile, "hns-state-file", "", `where nkp remembers which HNS objects are its own (default: %ProgramData%\nkp\hns.json)`)
+	f.StringVar(&o.StateFile, "hns-state-file", "", `where nkp remembers which HNS objects are its own (default: %ProgramData%\nkp\hns.json)`)
+	f.BoolVar(&o.TakeOver, "hns-take-over", false, "when nkp starts, delete the load balancers that kube-proxy left in HNS for Services that are gone; nkp diff --hns-take-over lists them")
 }
 
 // layoutFlags defines the flags for the tables, ids and zones that nkp uses on the bridge.
 func (s *settings) layoutFlags(f *pflag.FlagSet) {
-	defer inGroup(f, groupLayout)()
 	f.Uint8Var(&s.Layout.TableBase, "table-base", s.Layout.TableBase, "added to every table number")
 	f.IntVar(&s.Layout.NextTable, "next-table", s.Layout.NextTable, "table where packets go on after nkp; -1: to the flows of others in table 0")
 	f.Uint8Var(&s.Layout.ExitRegister, "exit-register", s.Layout.ExitRegister, "register (4-15) whose highest bit marks packets that nkp has passed on to the flows of others")
-	f.Var((*hexValue)(&s.Layout.CookiePrefix), "cookie-prefix", "upper 24 bits of nkp's cookies")
-	f.Var((*hexValue)(&s.Layout.GroupBase), "group-base", "first of nkp's 2^28 group ids; a multiple of 2^28")
+	f.Var(hexFlag(&s.Layout.CookiePrefix), "cookie-prefix", "upper 24 bits of nkp's cookies")
+	f.Var(hexFlag(&s.Layout.GroupBase), "group-base", "first of nkp's 2^28 group ids; a multiple of 2^28")
 	f.Uint32Var(&s.Layout.MeterID, "meter", s.Layout.MeterID, "id of the meter on rejects; those of pods are numbered after it")
 	f.Uint16Var(&s.Layout.ZoneDNAT, "zone-dnat", s.Layout.ZoneDNAT, "conntrack zone of destination NAT")
 	f.Uint16Var(&s.Layout.ZoneSNAT, "zone-snat", s.Layout.ZoneSNAT, "conntrack zone of source NAT")
 }
 
-func (s *settings) modeFlag(f *pflag.FlagSet) {
-	defer inGroup(f, groupServing)()
-	f.StringVar(&s.mode, "mode", "auto", "data plane: ovs, iptables, nftables, windows, or auto (ovs where its database answers and has the bridge, else nftables where the kernel has what it needs and iptables drops no Service traffic, else iptables; on Windows windows)")
-}
-
-// pipelineFlags defines the flags about the node and the cluster that the pipeline needs.
-func (s *settings) pipelineFlags(f *pflag.FlagSet) {
-	s.nodeFlags(f)
-	s.servingFlags(f)
-	s.iptablesFlags(f)
-	s.windowsFlags(f)
-	s.takeOverFlag(f)
-}
-
-// takeOverFlag is nkp's own, and cleanup does without it.
-func (s *settings) takeOverFlag(f *pflag.FlagSet) {
-	defer inGroup(f, groupWindows)()
-	f.BoolVar(&s.Windows.TakeOver, "hns-take-over", false, "when nkp starts, delete the load balancers that kube-proxy left in HNS for Services that are gone; nkp diff --hns-take-over lists them")
-}
-
 // nodeFlags defines the flags about the node and the cluster that it is in.
 func (s *settings) nodeFlags(f *pflag.FlagSet) {
-	defer inGroup(f, groupNode)()
 	f.StringVar(&s.NodeName, "hostname-override", "", "name of this node's Node object (default: the host name)")
 	f.StringVar(&s.ServiceProxyName, "service-proxy-name", "", "serve only Services whose label service.kubernetes.io/service-proxy-name has this value")
 	f.StringVar(&s.Uplink, "uplink-port", "", "port that leads out of the node, by name or OpenFlow number (default: port 1)")
-	f.Var((*addrValue)(&s.PrimaryIP), "bind-address", "address of this node in place of its Node object's of that family; nothing listens there (0.0.0.0 and ::: the Node object's)")
-	f.Var((*addrList)(&s.NodeIPs), "node-ip", "addresses of this node, comma-separated (default: those of its Node object)")
-	f.Var((*macValue)(&s.NodeMAC), "node-mac", "MAC of the bridge's LOCAL port, if the node's address is there (default: from the database); on Windows of the interface that has the node's address")
-	f.Var((*macValue)(&s.GatewayMAC), "gateway-mac", "MAC of the router behind the uplink (default: the next hop of the bridge's default route)")
-	f.Var((*addrList)(&s.HairpinIPs), "hairpin-ip", "addresses, one of each family, that stand for a client which is its own endpoint; they must be free on the bridge")
-	f.Var((*prefixList)(&s.DetectLocal.CIDRs), "cluster-cidr", "pod address ranges of the cluster, comma-separated: clients in them are pods")
+	f.Var(addrFlag(&s.PrimaryIP), "bind-address", "address of this node in place of its Node object's of that family; nothing listens there (0.0.0.0 and ::: the Node object's)")
+	f.Var(addrsFlag(&s.NodeIPs), "node-ip", "addresses of this node, comma-separated (default: those of its Node object)")
+	f.Var(macFlag(&s.NodeMAC), "node-mac", "MAC of the bridge's LOCAL port, if the node's address is there (default: from the database); on Windows of the interface that has the node's address")
+	f.Var(macFlag(&s.GatewayMAC), "gateway-mac", "MAC of the router behind the uplink (default: the next hop of the bridge's default route)")
+	f.Var(addrsFlag(&s.HairpinIPs), "hairpin-ip", "addresses, one of each family, that stand for a client which is its own endpoint; they must be free on the bridge")
+	f.Var(prefixesFlag(&s.DetectLocal.CIDRs), "cluster-cidr", "pod address ranges of the cluster, comma-separated: clients in them are pods")
 	f.StringVar((*string)(&s.DetectLocal.Mode), "detect-local-mode", string(k8s.DetectByClusterCIDR), "how pods are recognized: ClusterCIDR, NodeCIDR (the node's spec.podCIDRs), BridgeInterface (every port but the uplink) or InterfaceNamePrefix")
 	f.StringVar(&s.podBridge, "pod-bridge-interface", "", "bridge of the pods, for --detect-local-mode BridgeInterface: the one of --bridge")
 	f.StringVar(&s.podPrefix, "pod-interface-name-prefix", "", "name prefix of the pods' interfaces, for --detect-local-mode InterfaceNamePrefix")
-	f.Var((*prefixList)(&s.ServiceCIDRs), "service-cidr", "Service address ranges, comma-separated (default: ServiceCIDR objects; neither counts with --service-proxy-name)")
+	f.Var(prefixesFlag(&s.ServiceCIDRs), "service-cidr", "Service address ranges, comma-separated (default: ServiceCIDR objects; neither counts with --service-proxy-name)")
 	f.StringVar(&s.portsFile, "ports", "", "JSON file of pods on the bridge: {\"10.0.0.11\": {\"ofport\": 11, \"mac\": \"02:00:00:00:00:11\"}}")
 }
 
 // servingFlags defines the flags about how Services are served.
 func (s *settings) servingFlags(f *pflag.FlagSet) {
-	defer inGroup(f, groupServing)()
-	s.modeFlag(f)
+	f.StringVar(&s.mode, "mode", "auto", "data plane: ovs, iptables, nftables, windows, or auto (ovs where its database answers and has the bridge, else nftables where the kernel has what it needs and iptables drops no Service traffic, else iptables; on Windows windows)")
 	f.StringVar(&s.nodePorts, "nodeport-addresses", "", "node addresses that serve NodePorts, comma-separated: ranges, \"primary\" (the addresses in the Node object), \"localhost\" and \"all\" (default: all)")
 	f.StringVar((*string)(&s.HostTraffic), "host-traffic", string(bridge.HostAuto), "who serves the node's own processes and what arrives outside the bridge: ovs, iptables, nftables, off, or auto (ovs where the node's address is on the bridge, and nftables for the rest; iptables instead of nftables where iptables drops what only it can accept, or the kernel lacks something)")
-	f.Var(&gateValue{&s.gates}, "feature-gates", "kube-proxy's feature gates, comma-separated NAME=true|false; nkp supports "+gateExternalIPs+" (default true), and names the others in a warning")
+	f.Var((*config.Gates)(&s.gates), "feature-gates", "kube-proxy's feature gates, comma-separated NAME=true|false; nkp supports "+config.GateExternalIPs+" (default true), and names the others in a warning")
 	f.BoolVar(&s.MasqueradeAll, "masquerade-all", false, "masquerade all traffic to ClusterIPs")
 	f.StringVar((*string)(&s.LocalDelivery), "local-delivery", string(bridge.DeliverAuto), "Service packets to pods on this bridge: on (straight), off (through the gateway), auto (straight, unless policy sits in the gateway)")
 	f.Uint32Var(&s.RejectRate, "reject-rate", pipeline.DefaultRejectRate, "packets per second that may be refused with an answer; the rest are dropped")
-	f.Var((*guardsValue)(&s.Guards), "port-reuse-guards", "track direct connections to endpoints, so that a client port may be used both through a Service and directly: true, false, or auto (true unless this Open vSwitch can crash by it, as Debian 12's userspace datapath can)")
+	f.Var(guardsFlag(&s.Guards), "port-reuse-guards", "track direct connections to endpoints, so that a client port may be used both through a Service and directly: true, false, or auto (true unless this Open vSwitch can crash by it, as Debian 12's userspace datapath can)")
 	f.Lookup("port-reuse-guards").NoOptDefVal = string(bridge.GuardsOn)
 	f.Uint32Var(&s.AffinityLimit, "affinity-limit", pipeline.DefaultAffinityLimit, "clients that session affinity remembers of each Service port on the bridge; further ones get an endpoint by the hash of their address")
 	f.Uint32Var(&s.AffinityNodeLimit, "affinity-limit-node", bridge.DefaultAffinityNodeLimit, "clients that session affinity remembers of all Service ports on the bridge together; each takes about 1 kB of ovs-vswitchd's memory")
@@ -277,8 +275,8 @@ func (s *settings) resolveNodePorts() error {
 		case config.NodePortsAll:
 			ranges = "0.0.0.0/0,::/0"
 		}
-		var list prefixList
-		if err := list.Set(ranges); err != nil {
+		list, err := parseList(ranges, parsePrefix)
+		if err != nil {
 			return usageError("--nodeport-addresses: %w, nor \"primary\", \"localhost\" or \"all\"", err)
 		}
 		s.NodePortAddresses = append(s.NodePortAddresses, list...)
@@ -297,7 +295,7 @@ func (s *settings) resolveAddresses() error {
 	case k8s.DetectByInterfacePrefix:
 		s.DetectLocal.Interface = s.podPrefix
 	}
-	on, set := s.gates[gateExternalIPs]
+	on, set := s.gates[config.GateExternalIPs]
 	s.IgnoreExternalIPs = set && !on
 	if err := s.DetectLocal.Validate(); err != nil {
 		return usageError("%w", err)
@@ -324,145 +322,4 @@ func (s *settings) resolveAddresses() error {
 		}
 	}
 	return nil
-}
-
-// socketValue is a flag for the agent's socket; empty: none.
-type socketValue string
-
-func (p *socketValue) Type() string   { return "path" }
-func (p *socketValue) String() string { return string(*p) }
-func (p *socketValue) Set(s string) error {
-	*p = socketValue(s)
-	if s == "" {
-		return nil
-	}
-	return agent.CheckSocket(s)
-}
-
-// addrValue is a flag of one address.
-type addrValue netip.Addr
-
-func (a *addrValue) Type() string { return "IP" }
-func (a *addrValue) String() string {
-	if v := netip.Addr(*a); v.IsValid() {
-		return v.String()
-	}
-	return ""
-}
-func (a *addrValue) Set(s string) error {
-	v, err := netip.ParseAddr(s)
-	if err != nil || v.Zone() != "" {
-		return fmt.Errorf("%q is not an IP address", s)
-	}
-	*a = addrValue(v.Unmap())
-	return nil
-}
-
-// addrList is a flag of comma-separated addresses.
-type addrList []netip.Addr
-
-func (l *addrList) Type() string   { return "IP,..." }
-func (l *addrList) String() string { return joinValues(*l) }
-func (l *addrList) Set(text string) error {
-	return parseList(text, (*[]netip.Addr)(l), func(s string) (netip.Addr, error) {
-		a, err := netip.ParseAddr(s)
-		if err != nil || a.Zone() != "" {
-			return a, fmt.Errorf("%q is not an IP address", s)
-		}
-		return a.Unmap(), nil
-	})
-}
-
-// prefixList is a flag of comma-separated prefixes.
-type prefixList []netip.Prefix
-
-func (l *prefixList) Type() string   { return "CIDR,..." }
-func (l *prefixList) String() string { return joinValues(*l) }
-func (l *prefixList) Set(text string) error {
-	return parseList(text, (*[]netip.Prefix)(l), func(s string) (netip.Prefix, error) {
-		p, err := netip.ParsePrefix(s)
-		if err != nil {
-			return p, fmt.Errorf("%q is not a range such as 10.0.0.0/16", s)
-		}
-		return p.Masked(), nil
-	})
-}
-
-// deviceList is a flag of comma-separated patterns of devices.
-type deviceList []string
-
-func (l *deviceList) Type() string   { return "NAME[*],..." }
-func (l *deviceList) String() string { return strings.Join(*l, ",") }
-func (l *deviceList) Set(text string) error {
-	return parseList(text, (*[]string)(l), func(s string) (string, error) { return s, nil })
-}
-
-func parseList[T any](text string, into *[]T, parse func(string) (T, error)) error {
-	*into = nil
-	for s := range strings.SplitSeq(text, ",") {
-		if s = strings.TrimSpace(s); s == "" {
-			continue
-		}
-		v, err := parse(s)
-		if err != nil {
-			return err
-		}
-		*into = append(*into, v)
-	}
-	return nil
-}
-
-func joinValues[T fmt.Stringer](vs []T) string {
-	b := make([]string, len(vs))
-	for i, v := range vs {
-		b[i] = v.String()
-	}
-	return strings.Join(b, ",")
-}
-
-// hexValue is a flag of a number that people write in hexadecimal; decimal works too.
-type hexValue uint32
-
-func (h *hexValue) Type() string   { return "number" }
-func (h *hexValue) String() string { return fmt.Sprintf("%#x", uint32(*h)) }
-func (h *hexValue) Set(s string) error {
-	v, err := strconv.ParseUint(s, 0, 32)
-	if err != nil {
-		return fmt.Errorf("%q is not a number up to 0xffffffff", s)
-	}
-	*h = hexValue(v)
-	return nil
-}
-
-// guardsValue is the flag --port-reuse-guards.
-type guardsValue bridge.Guards
-
-func (g *guardsValue) Type() string   { return "auto|true|false" }
-func (g *guardsValue) String() string { return cmp.Or(string(*g), string(bridge.GuardsAuto)) }
-func (g *guardsValue) Set(s string) error {
-	if s != string(bridge.GuardsAuto) {
-		on, err := strconv.ParseBool(s)
-		if err != nil {
-			return errors.New("not auto, true or false")
-		}
-		s = strconv.FormatBool(on)
-	}
-	*g = guardsValue(s)
-	return nil
-}
-
-// macValue is a flag of an Ethernet address.
-type macValue flow.MAC
-
-func (m *macValue) Type() string { return "MAC" }
-func (m *macValue) String() string {
-	if v := flow.MAC(*m); !v.IsZero() {
-		return v.String()
-	}
-	return ""
-}
-func (m *macValue) Set(s string) error {
-	v, err := bridge.ParseMAC(s)
-	*m = macValue(v)
-	return err
 }

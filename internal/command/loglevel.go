@@ -39,7 +39,6 @@ status: 0 changed, 1 no answer, 2 usage.`,
 			return err
 		},
 	}
-	s.configFlag(cmd.Flags())
-	s.socketFlag(cmd.Flags())
+	s.use(cmd.Flags(), "config", "socket")
 	return cmd
 }

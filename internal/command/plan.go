@@ -59,17 +59,11 @@ have no effect here, and are not listed.`,
 			return s.plan(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	var run pflag.FlagSet
-	s.runFlags(&run)
-	s.cfg.isRun = false
-	s.configFlag(cmd.Flags())
-	s.sourceFlags(cmd.Flags())
-	s.pipelineFlags(cmd.Flags())
-	s.healthzFlag(cmd.Flags())
-	s.layoutFlags(cmd.Flags())
-	s.switchFlags(cmd.Flags(), "")
+	s.usePlanning(cmd.Flags())
+	s.use(cmd.Flags(), "healthz-bind-address")
+	s.OVSDB, cmd.Flags().Lookup("ovsdb").DefValue = "", ""
 	o.flag(cmd, "text, ofctl, iptables, nft, hcn, json or yaml", "ofctl", "iptables", "nft", "hcn")
-	run.VisitAll(func(f *pflag.Flag) {
+	s.flags.VisitAll(func(f *pflag.Flag) {
 		if cmd.Flags().Lookup(f.Name) == nil {
 			f.Hidden, f.Deprecated = true, "" // cobra would print the deprecation among the plan
 			cmd.Flags().AddFlag(f)

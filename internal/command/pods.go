@@ -38,8 +38,7 @@ Windows it is an error. Exit status: 0 listed, 1 no answer, or no bridge.`,
 			return writePods(cmd.OutOrStdout(), list)
 		},
 	}
-	s.configFlag(cmd.Flags())
-	s.socketFlag(cmd.Flags())
+	s.use(cmd.Flags(), "config", "socket")
 	o.flag(cmd, outputUsage)
 	return cmd
 }

@@ -30,32 +30,14 @@ type process struct {
 	healthzPort, metricsPort int
 }
 
-// runFlags defines all flags of `nkp run`: its own and every flag of kube-proxy's.
-func (s *settings) runFlags(f *pflag.FlagSet) {
-	s.cfg.isRun = true
-	s.configFlag(f)
-	s.sourceFlags(f)
-	s.apiFlags(f)
-	s.pipelineFlags(f)
-	s.layoutFlags(f)
-	s.switchFlags(f, defaultOVSDB)
-	s.socketFlag(f)
-	s.healthFlags(f)
-	s.metricsFlags(f)
-	s.conntrackFlags(f)
-	defer inGroup(f, groupProcess)()
+// processFlags defines the flags about the process: nkp's own, and kube-proxy's.
+func (s *settings) processFlags(f *pflag.FlagSet) {
 	p := &s.process
+	f.Var(socketFlag(&s.Socket), "socket", socketUsage)
 	f.BoolVar(&s.ConfigureBridge, "configure-bridge", false, "enable OpenFlow15 on the bridge if it is not")
 	f.DurationVar(&p.wait, "ovs-wait", time.Minute, "how long to wait for the bridge at the start")
 	f.DurationVar(&s.AuditPeriod, "audit-period", s.AuditPeriod, "how often the whole switch is read back and compared")
 	f.StringVar(&p.logLevel, "log-level", "info", "debug, info, warn or error")
-	s.kubeProxyFlags(f) // last, because it defines the flags not defined so far, without effect
-}
-
-// kubeProxyFlags defines kube-proxy's flags that concern the process, and those that have no effect here, so that a
-// kube-proxy command line works unchanged.
-func (s *settings) kubeProxyFlags(f *pflag.FlagSet) {
-	p := &s.process
 	f.StringVar(&s.cfg.writeTo, "write-config-to", "", "write the configuration that is in force to this file, and end")
 	f.StringVar(&p.logFormat, "logging-format", "text", "text or json")
 	f.Uint32VarP(&p.verbosity, "v", "v", 0, "kube-proxy's log verbosity: 4 and more is --log-level debug, unless that is given")
@@ -69,61 +51,60 @@ func (s *settings) kubeProxyFlags(f *pflag.FlagSet) {
 	f.IntVar(&p.metricsPort, "metrics-port", config.MetricsPort, "port for --metrics-bind-address where that has none; 0: no such server")
 	_ = f.MarkDeprecated("healthz-port", "--healthz-bind-address takes the port, too")
 	_ = f.MarkDeprecated("metrics-port", "--metrics-bind-address takes the port, too")
-	for _, x := range withoutEffect() {
-		if f.Lookup(x.name) == nil {
-			f.Var(&unusedValue{kind: x.kind}, x.name, x.usage)
-			f.Lookup(x.name).Hidden = true // docs/configuration.md lists them
-			if x.kind == "bool" {
-				f.Lookup(x.name).NoOptDefVal = "true"
-			}
-		}
-	}
 }
 
-// unusedFlag is a flag of kube-proxy's that has no effect.
-type unusedFlag struct{ name, kind, usage string }
+// unusedFlags defines kube-proxy's flags that have no effect here, so that a kube-proxy command line works unchanged. Help does
+// not list them; docs/configuration.md does, with the reason.
+func unusedFlags(f *pflag.FlagSet) {
+	add := func(name, kind, usage string) {
+		if f.Lookup(name) != nil {
+			return
+		}
+		f.Var(&unusedValue{kind: kind}, name, usage)
+		f.Lookup(name).Hidden = true
+		if kind == "bool" {
+			f.Lookup(name).NoOptDefVal = "true"
+		}
+	}
 
-// withoutEffect lists kube-proxy's flags that have no effect here, with the reason why.
-func withoutEffect() []unusedFlag {
-	const prefix = "no effect"
-	all := []unusedFlag{
-		{"vmodule", "string", prefix},
-		{"boot-id-file", "string", prefix},
-		{"machine-id-file", "string", prefix},
-		{"log-text-split-stream", "bool", prefix + ": everything goes to standard error"},
-		{"log-json-split-stream", "bool", prefix + ": everything goes to standard error"},
-		{"log-text-info-buffer-size", "quantity", prefix + ": nothing is held back"},
-		{"log-json-info-buffer-size", "quantity", prefix + ": nothing is held back"},
+	for _, name := range []string{"vmodule", "boot-id-file", "machine-id-file"} {
+		add(name, "string", "no effect")
+	}
+	for _, format := range []string{"text", "json"} {
+		add("log-"+format+"-split-stream", "bool", "no effect: everything goes to standard error")
+		add("log-"+format+"-info-buffer-size", "quantity", "no effect: nothing is held back")
 	}
 	for _, field := range config.KubeProxyFields() {
-		if field.Flag == "" || field.Sets != "" && field.Sets == field.Flag {
-			continue
-		}
-		usage := strings.ReplaceAll(field.Note, "`", "")
 		switch {
+		case field.Flag == "" || field.Flag == field.Sets:
 		case field.Flag == "proxy-mode":
-			usage = "never chooses the data plane of nkp; --mode does"
+			add(field.Flag, field.Kind(), "never chooses the data plane of nkp; --mode does")
 		case field.Sets != "":
-			usage = "with --proxy-mode ipvs only: the same as --" + field.Sets
+			add(field.Flag, field.Kind(), "with --proxy-mode ipvs only: the same as --"+field.Sets)
+		default:
+			add(field.Flag, field.Kind(), strings.ReplaceAll(field.Note, "`", ""))
 		}
-		all = append(all, unusedFlag{field.Flag, field.Kind(), usage})
 	}
-	return all
 }
 
 // unusedValue is the value of a flag that has no effect.
 type unusedValue struct{ kind, text string }
 
-func (u *unusedValue) Type() string   { return u.kind }
+// Type is part of pflag.Value.
+func (u *unusedValue) Type() string { return u.kind }
+
+// String is part of pflag.Value.
 func (u *unusedValue) String() string { return u.text }
+
+// Set is part of pflag.Value.
 func (u *unusedValue) Set(text string) (err error) {
 	switch u.kind {
 	case "duration":
 		_, err = time.ParseDuration(text)
 	case "bool":
-		_, err = strconv.ParseBool(text)
-	case "number":
-		_, err = strconv.ParseInt(text, 0, 64)
+		var on bool
+		on, err = strconv.ParseBool(text)
+		text = strconv.FormatBool(on)
 	}
 	u.text = text
 	return err

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/config"
 	"github.com/nkp-proxy/nkp/internal/sysctl"
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
 	"github.com/nkp-proxy/nkp/ovsdb"
@@ -66,8 +69,9 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 		return err
 	}
 	redirectKlog(log)
-	if gates := s.unknownGates(); len(gates) > 0 {
-		log.Warn("feature gates that nkp does not know have no effect", "gates", gates)
+	unknown := maps.Clone(s.gates)
+	if delete(unknown, config.GateExternalIPs); len(unknown) > 0 {
+		log.Warn("feature gates that nkp does not know have no effect", "gates", slices.Sorted(maps.Keys(unknown)))
 	}
 	agent.SaveMemory()
 	ctx, cancel := context.WithCancelCause(ctx)

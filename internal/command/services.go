@@ -75,9 +75,7 @@ answered, 1 not all did, or none serves the Service.`,
 			"  kubectl nkp services\n  kubectl nkp services web -o wide\n  kubectl nkp services -A --node node-1")
 		f.BoolVarP(&v.all, "all-namespaces", "A", false, "Services of all namespaces (default: that of --namespace, or the kubeconfig's)")
 	} else {
-		on.switchFlags(f, defaultOVSDB)
-		on.configFlag(f)
-		on.socketFlag(f)
+		on.use(f, groupSwitch, "config", "socket")
 		f.StringVarP(&v.filter.Namespace, "namespace", "n", "", "only Services of this namespace")
 		f.StringVar(&v.filter.Name, "name", "", "only Services of this name; as an argument: NAME or NAMESPACE/NAME")
 		v.watch.flags(f, "refresh the list continuously, with rates")

@@ -49,11 +49,7 @@ served without an agent, too. Exit status: 0 in step (--strict: and nothing is w
 it prints that node's status as nkp status does there. Exit status: 0 all answered, 1 not all did.`,
 			"  kubectl nkp status\n  kubectl nkp status --node node-1\n  kubectl nkp status -o json")
 	} else {
-		on.stateFileFlag(fs)
-		on.switchFlags(fs, defaultOVSDB)
-		on.layoutFlags(fs)
-		on.configFlag(fs)
-		on.socketFlag(fs)
+		on.use(fs, "hns-state-file", groupSwitch, groupLayout, "config", "socket")
 		f.watch.flags(fs, "refresh the status continuously")
 		fs.BoolVar(&f.strict, "strict", false, "exit with 1 also if anything is wrong: a warning, a refused Service, an error")
 		fs.BoolVar(&f.wait, "wait", false, "wait until an agent answers and is in step (--strict: and nothing is wrong), then print")

@@ -94,12 +94,8 @@ agree, 2 usage.`,
   kubectl nkp trace --from 203.0.113.9 --to 192.168.1.11:30080 --node node-1`)
 		cmd.Use = "trace --from IP[:PORT]|pod/[NAMESPACE/]NAME --to IP:PORT|svc/[NAMESPACE/]NAME:PORT"
 	} else {
-		on.configFlag(fs)
-		on.sourceFlags(fs)
-		on.pipelineFlags(fs)
-		on.layoutFlags(fs)
-		on.switchFlags(fs, defaultOVSDB)
-		on.socketFlag(fs)
+		on.usePlanning(fs)
+		on.use(fs, "socket")
 	}
 	return cmd
 }

@@ -72,9 +72,7 @@ The address contains a random token, a new one each time. Whoever has it and can
 machine's loopback sees the page.`,
 			"  kubectl nkp ui\n  kubectl nkp ui --node node-1 --listen 127.0.0.1:8080")
 	} else {
-		on.layoutFlags(cmd.Flags())
-		on.configFlag(cmd.Flags())
-		on.socketFlag(cmd.Flags())
+		on.use(cmd.Flags(), groupLayout, "config", "socket")
 	}
 	listen.flag(cmd)
 	return cmd

@@ -117,7 +117,6 @@ func TestWriteIsRead(t *testing.T) {
 		nkpHead+"ovs: {layout: {cookiePrefix: '0x123456', nextTable: 7}, wait: 3s, hairpinIPs: [169.254.1.1]}\n"))
 	must(t, err)
 	path := filepath.Join(t.TempDir(), "out.yaml")
-	f.KubeProxy.APIVersion, f.KubeProxy.Kind = NewKubeProxy().APIVersion, NewKubeProxy().Kind
 	must(t, Write(path, f.KubeProxy, f.Nkp))
 	g, err := Load(path)
 	must(t, err)

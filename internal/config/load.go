@@ -9,8 +9,7 @@ import (
 	"os"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
@@ -82,20 +81,14 @@ func Parse(path string, data []byte) (*File, error) {
 
 // document parses one document of the file.
 func (f *File) document(doc []byte) error {
-	var head struct {
-		APIVersion string `json:"apiVersion"`
-		Kind       string `json:"kind"`
-	}
-	var any any
-	if err := yaml.Unmarshal(doc, &any); err != nil {
-		return err
-	}
-	if any == nil {
-		return nil // only comments
-	}
+	var head *metav1.TypeMeta
 	if err := yaml.Unmarshal(doc, &head); err != nil {
 		return err
 	}
+	if head == nil {
+		return nil // only comments
+	}
+
 	twice := fmt.Errorf("there is a second %s", head.Kind)
 	switch {
 	case head.APIVersion == v1alpha1.SchemeGroupVersion.String() && head.Kind == kubeProxyKind:
@@ -113,23 +106,17 @@ func (f *File) document(doc []byte) error {
 		kubeProxyKind, v1alpha1.SchemeGroupVersion, Kind, GroupVersion)
 }
 
-// kubeProxy parses a KubeProxyConfiguration. Like kube-proxy, it accepts strict decoding errors, mainly unknown fields, with
-// a warning.
+// kubeProxy parses a KubeProxyConfiguration. Like kube-proxy, it accepts unknown and duplicate fields with a warning.
 func (f *File) kubeProxy(doc []byte) error {
 	c := &KubeProxy{}
-	if err := decode(doc, c, serializer.EnableStrict); err != nil {
-		if !runtime.IsStrictDecodingError(err) {
-			return fmt.Errorf("%s: %w", kubeProxyKind, err)
-		}
-		c = &KubeProxy{}
-		if lenient := decode(doc, c, serializer.DisableStrict); lenient != nil {
-			return fmt.Errorf("%s: %w", kubeProxyKind, lenient)
-		}
-		strict, _ := runtime.AsStrictDecodingError(err)
-		for _, e := range strict.Errors() {
-			f.Warnings = append(f.Warnings, fmt.Sprintf("%s: %s: %v", f.Path, kubeProxyKind, e))
-		}
+	strict, err := decode(doc, c)
+	if err != nil {
+		return fmt.Errorf("%s: %w", kubeProxyKind, err)
 	}
+	for _, e := range strict {
+		f.Warnings = append(f.Warnings, fmt.Sprintf("%s: %s: %v", f.Path, kubeProxyKind, e))
+	}
+
 	given := c.DeepCopy()
 	Default(c)
 	defaultForNode(c)
@@ -141,38 +128,40 @@ func (f *File) kubeProxy(doc []byte) error {
 		return errors.New(strings.Join(texts, "; "))
 	}
 	ownDefaults(c, given)
+
 	if names := WithoutEffect(c); len(names) > 0 {
-		f.Warnings = append(f.Warnings, fmt.Sprintf("%s: fields of %s that have no effect here: %s", f.Path, kubeProxyKind, strings.Join(names, ", ")))
+		f.Warnings = append(f.Warnings, fmt.Sprintf("%s: fields of %s that have no effect here: %s",
+			f.Path, kubeProxyKind, strings.Join(names, ", ")))
 	}
 	if c.Mode != "" {
-		f.Warnings = append(f.Warnings, fmt.Sprintf("%s: mode %s of %s does not choose the data plane of nkp; --mode does", f.Path, c.Mode, kubeProxyKind))
+		f.Warnings = append(f.Warnings, fmt.Sprintf("%s: mode %s of %s does not choose the data plane of nkp; --mode does",
+			f.Path, c.Mode, kubeProxyKind))
 	}
 	normalizeAddresses(c)
 	f.KubeProxy = c
 	return nil
 }
 
-func decode(doc []byte, into *KubeProxy, strict serializer.CodecFactoryOptionsMutator) error {
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return err
-	}
-	codecs := serializer.NewCodecFactory(scheme, strict)
-	_, _, err := codecs.UniversalDeserializer().Decode(doc, nil, into)
-	return err
-}
-
 // nkp parses an NkpConfiguration. Unknown fields are errors, because the format is nkp's own.
 func (f *File) nkp(doc []byte) error {
-	text, err := yaml.YAMLToJSONStrict(doc)
-	if err != nil {
-		return fmt.Errorf("%s: %w", Kind, err)
-	}
 	c := &NkpConfiguration{}
-	strict, err := kjson.UnmarshalStrict(text, c)
+	strict, err := decode(doc, c)
 	if err = errors.Join(append(strict, err)...); err != nil {
 		return fmt.Errorf("%s: %w", Kind, err)
 	}
 	f.Nkp = c
 	return nil
+}
+
+// decode reads a document into a configuration. strict lists unknown and duplicate fields, with which it can be used.
+func decode(doc []byte, into any) (strict []error, err error) {
+	if _, err := yaml.YAMLToJSONStrict(doc); err != nil {
+		strict = append(strict, err)
+	}
+	text, err := yaml.YAMLToJSON(doc)
+	if err != nil {
+		return strict, err
+	}
+	more, err := kjson.UnmarshalStrict(text, into)
+	return append(strict, more...), err
 }

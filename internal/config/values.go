@@ -1,13 +1,13 @@
 package config
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -59,8 +59,6 @@ func textOf(v reflect.Value) (text string, ok bool) {
 			return "", false
 		}
 		v = v.Elem()
-		text, _ = textOf(v)
-		return text, true
 	}
 	switch x := v.Interface().(type) {
 	case metav1.Duration:
@@ -72,40 +70,15 @@ func textOf(v reflect.Value) (text string, ok bool) {
 	case []string:
 		return strings.Join(x, ","), len(x) > 0
 	case map[string]bool:
-		var list []string
-		for _, name := range slices.Sorted(maps.Keys(x)) {
-			list = append(list, fmt.Sprintf("%s=%t", name, x[name]))
-		}
-		return strings.Join(list, ","), len(x) > 0
+		return Gates(x).String(), len(x) > 0
 	}
-	switch v.Kind() {
-	case reflect.String:
-		return v.String(), v.String() != ""
-	case reflect.Float32:
-		return strconv.FormatFloat(v.Float(), 'g', -1, 32), true
-	}
-	return fmt.Sprint(v.Interface()), true
+	text = fmt.Sprint(v.Interface())
+	return text, v.Kind() != reflect.String || text != ""
 }
 
 // setText sets a value to the text of a flag.
 func setText(v reflect.Value, text string) error {
-	if v.Kind() == reflect.Pointer {
-		if v.Type().Elem().Kind() == reflect.Bool && text == auto {
-			v.SetZero()
-			return nil
-		}
-		v.Set(reflect.New(v.Type().Elem()))
-		return setText(v.Elem(), text)
-	}
 	switch x := v.Addr().Interface().(type) {
-	case *metav1.Duration:
-		d, err := time.ParseDuration(text)
-		x.Duration = d
-		return err
-	case *logsapi.TimeOrMetaDuration:
-		d, err := time.ParseDuration(text)
-		x.Duration.Duration, x.SerializeAsString = d, true
-		return err
 	case *[]string:
 		*x = nil
 		if text != "" {
@@ -113,38 +86,61 @@ func setText(v reflect.Value, text string) error {
 		}
 		return nil
 	case *map[string]bool:
-		*x = map[string]bool{}
-		for part := range strings.SplitSeq(text, ",") {
-			if name, value, _ := strings.Cut(part, "="); name != "" {
-				on, err := strconv.ParseBool(value)
-				if err != nil {
-					return fmt.Errorf("%q is not NAME=true or NAME=false", part)
-				}
-				(*x)[name] = on
-			}
-		}
-		return nil
+		*x = nil
+		return (*Gates)(x).Set(text)
 	}
-	switch v.Kind() {
+
+	t := v.Type()
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+		if v.SetZero(); t.Kind() == reflect.Bool && text == auto {
+			return nil
+		}
+	}
+	data := []byte(text)
+	switch t.Kind() {
 	case reflect.String:
 		v.SetString(text)
 		return nil
-	case reflect.Bool:
-		on, err := strconv.ParseBool(text)
-		v.SetBool(on)
-		return err
-	case reflect.Int32, reflect.Int64:
-		n, err := strconv.ParseInt(text, 0, v.Type().Bits())
-		v.SetInt(n)
-		return err
-	case reflect.Uint32:
-		n, err := strconv.ParseUint(text, 0, v.Type().Bits())
-		v.SetUint(n)
-		return err
-	case reflect.Float32:
-		n, err := strconv.ParseFloat(text, 32)
-		v.SetFloat(n)
-		return err
+	case reflect.Struct: // durations and quantities are strings in JSON
+		data = strconv.AppendQuote(nil, text)
 	}
-	return fmt.Errorf("a %s cannot be set by a flag", v.Type())
+	return json.Unmarshal(data, v.Addr().Interface())
+}
+
+// GateExternalIPs is the only feature gate of kube-proxy's that nkp supports. It decides whether externalIPs are served.
+const GateExternalIPs = "AllowServiceExternalIPs"
+
+// Gates is a flag of feature gates. Set adds to it.
+type Gates map[string]bool
+
+// Type is part of pflag.Value.
+func (g *Gates) Type() string { return "NAME=BOOL,..." }
+
+// String returns the gates as Set takes them, sorted.
+func (g Gates) String() string {
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(g)) {
+		list = append(list, fmt.Sprintf("%s=%t", name, g[name]))
+	}
+	return strings.Join(list, ",")
+}
+
+// Set is part of pflag.Value.
+func (g *Gates) Set(text string) error {
+	if *g == nil {
+		*g = Gates{}
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		if part = strings.TrimSpace(part); part == "" {
+			continue
+		}
+		name, value, _ := strings.Cut(part, "=")
+		on, err := strconv.ParseBool(value)
+		if err != nil {
+			return fmt.Errorf("%q is not NAME=true or NAME=false", part)
+		}
+		(*g)[strings.TrimSpace(name)] = on
+	}
+	return nil
 }
