@@ -192,7 +192,7 @@ func child(text string) error {
 				r.Counters[n.ID()] = c
 			}
 		case "why not nftables":
-			r.Text = (&agent.Settings{Fallback: both}).WhyNotNFTables(ctx, o.Scope)
+			r.Text = (&agent.Settings{Fallback: both}).Choosing(o.Scope).NotNFTables(ctx)
 		case "cleanup":
 			if o.Backend == onNFTables {
 				var n int

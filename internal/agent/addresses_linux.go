@@ -10,6 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/nkp-proxy/nkp/internal/mode"
 )
 
 // addressesPeriod is how often the addresses are listed again in case an announcement was lost.
@@ -25,7 +27,7 @@ const ipvsDevice = "kube-ipvs0"
 // interfaces and those of routes of type local, without loopback addresses, ranges, and the link-local addresses that each IPv6 interface
 // has; in mode ovs without any link-local ones. It returns none if the settings name the node's addresses, and none in mode ovs if the
 // bridge is not visible, because this is not the node's network namespace.
-func (s *Settings) LocalAddresses(mode Mode) ([]netip.Addr, error) {
+func (s *Settings) LocalAddresses(by mode.Mode) ([]netip.Addr, error) {
 	if len(s.NodeIPs) > 0 {
 		return nil, nil
 	}
@@ -33,7 +35,7 @@ func (s *Settings) LocalAddresses(mode Mode) ([]netip.Addr, error) {
 	if err != nil {
 		return nil, err
 	}
-	ipvs, here := 0, mode != ModeOVS
+	ipvs, here := 0, by != mode.OVS
 	for _, l := range links {
 		a := l.Attrs()
 		if a.Name == ipvsDevice {
@@ -48,7 +50,7 @@ func (s *Settings) LocalAddresses(mode Mode) ([]netip.Addr, error) {
 	add := func(a net.IP, link int) {
 		ip, ok := netip.AddrFromSlice(a)
 		ip = ip.Unmap()
-		linkLocal := ip.IsLinkLocalUnicast() && ip.Is4() && mode != ModeOVS
+		linkLocal := ip.IsLinkLocalUnicast() && ip.Is4() && by != mode.OVS
 		if ok && (ipvs == 0 || link != ipvs) && (ip.IsGlobalUnicast() || linkLocal) && !slices.Contains(ips, ip) && !slices.Contains(s.HairpinIPs, ip) {
 			ips = append(ips, ip)
 		}
@@ -79,7 +81,7 @@ func (s *Settings) LocalAddresses(mode Mode) ([]netip.Addr, error) {
 }
 
 // watchAddresses sends the local addresses whenever they change, until the context ends.
-func (s *Settings) watchAddresses(ctx context.Context, mode Mode, last []netip.Addr, log *slog.Logger) <-chan []netip.Addr {
+func (s *Settings) watchAddresses(ctx context.Context, by mode.Mode, last []netip.Addr, log *slog.Logger) <-chan []netip.Addr {
 	out := make(chan []netip.Addr)
 	go func() {
 		var updates chan netlink.AddrUpdate
@@ -113,7 +115,7 @@ func (s *Settings) watchAddresses(ctx context.Context, mode Mode, last []netip.A
 			case <-ctx.Done():
 				return
 			}
-			ips, err := s.LocalAddresses(mode)
+			ips, err := s.LocalAddresses(by)
 			if err != nil {
 				log.Warn("cannot list the node's addresses", "error", err)
 				continue

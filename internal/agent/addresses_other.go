@@ -6,12 +6,14 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+
+	"github.com/nkp-proxy/nkp/internal/mode"
 )
 
 // LocalAddresses is known on Linux only; elsewhere the Node object's addresses must do.
-func (s *Settings) LocalAddresses(Mode) ([]netip.Addr, error) { return nil, nil }
+func (s *Settings) LocalAddresses(mode.Mode) ([]netip.Addr, error) { return nil, nil }
 
 // watchAddresses has nothing to send.
-func (s *Settings) watchAddresses(context.Context, Mode, []netip.Addr, *slog.Logger) <-chan []netip.Addr {
+func (s *Settings) watchAddresses(context.Context, mode.Mode, []netip.Addr, *slog.Logger) <-chan []netip.Addr {
 	return nil
 }

@@ -14,7 +14,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/internal/observe/health"
 	"github.com/nkp-proxy/nkp/internal/observe/metrics"
 	"github.com/nkp-proxy/nkp/internal/observe/notify"
@@ -27,17 +29,16 @@ import (
 // Options are what an Agent works with.
 type Options struct {
 	Settings
-	Mode   Mode
+	Mode   mode.Mode
 	Reason string // why this mode, for status
 	Source k8s.Source
 	Kind   string // what the source is, for status
 	Events *apiserver.Recorder
 	// Reviewer decides who may read the metrics; nil: everyone who reaches the address.
 	Reviewer *apiserver.Reviewer
-	DB       *ovsdb.Client // the switch, for ModeOVS
-	// ModeChange, if set, is called every modePeriod. It returns why nkp would choose another data plane if it started now; "": it
-	// would not. A non-empty answer appears in status and as an Event, because changing over takes a restart.
-	ModeChange func(context.Context) string
+	DB       *ovsdb.Client // the switch, for mode.OVS
+	// Auto reports whether nkp has chosen the mode. Status and an Event then name the reason if it would choose another one now.
+	Auto bool
 	// Notes returns further warnings for status; nil: there are none.
 	Notes func() []string
 	// Configz returns the configurations in force by their group, for /configz; nil: none is shown.
@@ -55,7 +56,7 @@ type Agent struct {
 	log      *slog.Logger
 	logLevel *slog.LevelVar
 	leveling sync.Mutex // of changes of logLevel, so that each knows the level before
-	mode     Mode
+	mode     mode.Mode
 	reason   string
 	source   k8s.Source
 	kind     string
@@ -65,21 +66,21 @@ type Agent struct {
 
 	planes        // the loop's; main never changes
 	main          planes
-	wantMode      func(context.Context) string
+	auto          bool // nkp has chosen the mode
+	db            *ovsdb.Client
 	extraWarnings func() []string
-	modeChange    atomic.Pointer[string] // what wantMode said last
-	dropsChange   atomic.Pointer[string] // what watchDrops said last
-	watch         *dataplane.Watch       // over all loops
-	life          *dataplane.Loop        // of loop
-	proxy         *health.Proxy          // /healthz and /livez
-	checks        *health.Services       // health check node ports
+	modes         mode.Watch
+	watch         *dataplane.Watch // over all loops
+	life          *dataplane.Loop  // of loop
+	proxy         *health.Proxy    // /healthz and /livez
+	checks        *health.Services // health check node ports
 	metrics       *metrics.Metrics
 	metricsServer *metrics.Server
 	lastSnapshot  atomic.Pointer[snapshot] // of the last scrape
 	ports         *ports.Watcher
 	sysctls       []string // warnings
 	// lastModes are the data planes of the run before this one.
-	lastModes []Mode
+	lastModes []mode.Mode
 
 	startup  startup // of this process
 	settling settling
@@ -114,7 +115,9 @@ type follower interface {
 // New returns an Agent. It fails if the settings of the data plane make no sense.
 func New(o Options) (*Agent, error) {
 	a := &Agent{
-		set: o.Settings, log: o.Log, mode: o.Mode, reason: o.Reason, source: o.Source, kind: o.Kind, events: o.Events, reviewer: o.Reviewer, wantMode: o.ModeChange, extraWarnings: o.Notes, logLevel: o.LogLevel, started: time.Now(),
+		set: o.Settings, log: o.Log, logLevel: o.LogLevel, mode: o.Mode, reason: o.Reason, auto: o.Auto,
+		source: o.Source, kind: o.Kind, events: o.Events, reviewer: o.Reviewer, db: o.DB,
+		extraWarnings: o.Notes, started: time.Now(),
 		box:      newMailbox(),
 		asks:     make(chan func()),
 		tracker:  k8s.NewTracker(o.TrackerOptions(o.Mode)),
@@ -124,6 +127,10 @@ func New(o Options) (*Agent, error) {
 	}
 	a.watch, a.life = dataplane.NewWatch(a.set.StuckAfter, a.log), dataplane.NewLoop("agent")
 	a.watch.Add(a.life)
+	a.modes.Announce = func(text string) {
+		a.log.Warn(text)
+		a.events.Node(apiserver.EventWarning, "OtherDataPlane", "Serve", text)
+	}
 	a.startup.note(&a.startup.chosen)
 	if err := a.makeMetrics(&o); err != nil {
 		return nil, err
@@ -150,7 +157,7 @@ func New(o Options) (*Agent, error) {
 	return a, nil
 }
 
-func (a *Agent) noteModes(modes ...Mode) {
+func (a *Agent) noteModes(modes ...mode.Mode) {
 	if err := a.set.noteModes(modes...); err != nil {
 		a.log.Warn("cannot record the data plane for the next start", "error", err)
 	}
@@ -172,7 +179,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	if len(a.lastModes) == 0 || a.lastModes[0] != a.mode {
 		// What stands beside it is noted when that is decided, and what has to go stays noted until it has.
-		a.noteModes(append([]Mode{a.mode}, others(a.mode, a.lastModes)...)...)
+		a.noteModes(append([]mode.Mode{a.mode}, others(a.mode, a.lastModes)...)...)
 	}
 	a.sysctls = a.set.ApplySysctls(a.log)
 	a.events.Node(apiserver.EventNormal, "Starting", "StartServiceProxy", "nkp "+Version+" serves Services here: "+a.reason)
@@ -194,8 +201,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { return a.loop(ctx) })
 	g.Go(func() error { return a.watch.Run(ctx) })
 	g.Go(func() error { return notify.Run(ctx, a.watchdogSign) })
-	if a.wantMode != nil {
-		g.Go(func() error { return a.watchMode(ctx) })
+	if a.auto {
+		a.watchMode()
 	}
 	if a.set.Socket != "" {
 		g.Go(func() error { return a.serve(ctx) })
@@ -204,6 +211,23 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	return nil
+}
+
+// watchMode looks whether another data plane would be chosen now, as long as the agent runs.
+func (a *Agent) watchMode() {
+	if a.mode == mode.NFTables {
+		a.spawn(func(ctx context.Context) error { a.watchDrops(ctx, serving.Everything); return nil })
+	}
+	node := a.set.Choosing(serving.Everything)
+	a.spawn(func(ctx context.Context) error {
+		a.modes.Run(ctx, mode.BridgePeriod, func(ctx context.Context, _ string) string { return node.OtherThan(ctx, a.mode, a.db) })
+		return nil
+	})
+}
+
+// watchDrops looks whether iptables would be chosen now for what nftables serves in a scope, until the context ends.
+func (a *Agent) watchDrops(ctx context.Context, scope serving.Scope) {
+	a.modes.Run(ctx, mode.DropsPeriod, a.set.Choosing(scope).Drops)
 }
 
 // loop owns the agent's state. It ends with the context.

@@ -8,18 +8,19 @@ import (
 	iprules "github.com/nkp-proxy/nkp/fallback/iptables/rules"
 	nftrules "github.com/nkp-proxy/nkp/fallback/nftables/rules"
 	"github.com/nkp-proxy/nkp/fallback/serving"
+	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/test/shapes"
 	"github.com/nkp-proxy/nkp/windows/plan"
 )
 
-var modes = []Mode{ModeOVS, ModeIPTables, ModeNFTables, ModeWindows}
+var modes = []mode.Mode{mode.OVS, mode.IPTables, mode.NFTables, mode.Windows}
 
 // budgeted returns a tracker with a data plane's costs that holds these Services.
-func budgeted(mode Mode, limits k8s.Limits, services ...shapes.Hostile) *k8s.Tracker {
+func budgeted(by mode.Mode, limits k8s.Limits, services ...shapes.Hostile) *k8s.Tracker {
 	set := Settings{Limits: limits}
-	return shapes.Tracker(set.TrackerOptions(mode), services...)
+	return shapes.Tracker(set.TrackerOptions(by), services...)
 }
 
 // 50,000 ordinary Services, all in one namespace, are never refused, nor is one with 5,000 endpoints at four ports in both families.
@@ -49,7 +50,7 @@ func TestLargeProductsAreRefused(t *testing.T) {
 	neighbour := shapes.Hostile{Namespace: "neighbour", Name: "web", Ports: 1, Endpoints: 3, IPv4: true}
 	for name, tc := range map[string]struct {
 		shapes.Hostile
-		in []Mode
+		in []mode.Mode
 	}{
 		"ports × addresses": {shapes.Hostile{Ports: 1000, Addresses: 1000, Endpoints: 1}, modes},
 		"ports, consistent": {shapes.Hostile{Ports: 500, Addresses: 1, Endpoints: 10, Consistent: true}, modes[:1]},
@@ -57,7 +58,7 @@ func TestLargeProductsAreRefused(t *testing.T) {
 		"consistent, ranges × endpoints": {shapes.Hostile{Ports: 1, LoadBalancers: 1, Ranges: 2000, Endpoints: 500, Local: 500,
 			Consistent: true}, modes[:1]},
 		"ranges":                {shapes.Hostile{Ports: 1, LoadBalancers: 1, Ranges: 60_000, Endpoints: 1}, modes[:3]},
-		"addresses × endpoints": {shapes.Hostile{Ports: 1, Addresses: 1000, Endpoints: 2000}, []Mode{ModeOVS, ModeNFTables, ModeWindows}},
+		"addresses × endpoints": {shapes.Hostile{Ports: 1, Addresses: 1000, Endpoints: 2000}, []mode.Mode{mode.OVS, mode.NFTables, mode.Windows}},
 	} {
 		tc.IPv4, tc.Namespace, tc.Name = true, "hostile", "large"
 		for _, mode := range tc.in {
@@ -110,8 +111,8 @@ func FuzzHostile(f *testing.F) {
 }
 
 // compilers compile a model for each data plane, and return about how many objects they make of its Services: not the shared ones.
-var compilers = map[Mode]func(*k8s.Model) int{
-	ModeOVS: func(m *k8s.Model) (n int) {
+var compilers = map[mode.Mode]func(*k8s.Model) int{
+	mode.OVS: func(m *k8s.Model) (n int) {
 		c, err := pipeline.NewCompiler(pipeline.Config{Layout: pipeline.DefaultLayout(), NodeIPs: m.Node.IPs, LocalIPs: m.Node.Local,
 			Uplink: 1, Detector: m.Detector, Counters: true, Fragments: true})
 		if err != nil {
@@ -121,14 +122,14 @@ var compilers = map[Mode]func(*k8s.Model) int{
 		c.Update(m.Ports)
 		return n + c.Flows() + c.Groups()
 	},
-	ModeNFTables: func(m *k8s.Model) (n int) {
+	mode.NFTables: func(m *k8s.Model) (n int) {
 		for name, sp := range m.Ports {
 			s := nftrules.NewCompiler(nftrules.Config{}, name.Family, m).Service(sp, nftrules.AssignPorts(nftrules.Ports{}, sp))
 			n += len(s.Elements) + len(s.Shared) + len(s.Affinity.Chains)
 		}
 		return n
 	},
-	ModeIPTables: func(m *k8s.Model) (n int) {
+	mode.IPTables: func(m *k8s.Model) (n int) {
 		for name, sp := range m.Ports {
 			s := iprules.NewCompiler(serving.Config{}, name.Family, m).Service(sp)
 			n += len(s.SharedRules)
@@ -138,7 +139,7 @@ var compilers = map[Mode]func(*k8s.Model) int{
 		}
 		return n
 	},
-	ModeWindows: func(m *k8s.Model) (n int) {
+	mode.Windows: func(m *k8s.Model) (n int) {
 		w := plan.New(m.Ports, m.HealthChecks, &plan.Facts{})
 		for _, l := range w.LoadBalancers {
 			n += 1 + len(l.Backends)

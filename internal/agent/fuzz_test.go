@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
 	"github.com/nkp-proxy/nkp/k8s/manifest"
 )
@@ -25,7 +26,7 @@ func idle(t testing.TB) *Agent {
 	log := slog.New(slog.DiscardHandler)
 	set := Settings{Socket: "/nonexistent/nkp.sock"}
 	set.NodeName, set.Fallback = "n1", fallback.DefaultOptions()
-	a, err := New(Options{Settings: set, Mode: ModeIPTables, Source: manifest.NewSource("/nonexistent"), Kind: "none",
+	a, err := New(Options{Settings: set, Mode: mode.IPTables, Source: manifest.NewSource("/nonexistent"), Kind: "none",
 		Events: apiserver.NewLogRecorder("n1", log), Log: log})
 	must(t, err)
 	m := manifest.Load("../../examples/guestbook.yaml")

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/nkp-proxy/nkp/internal/mode"
 )
 
 // modeFile remembers which data planes the last run worked with, a word each.
@@ -12,7 +14,7 @@ func (s *Settings) modeFile() string { return filepath.Join(s.modeDir(), "mode")
 
 // LastModes returns the data planes of the last run on this node since it booted; none: nothing is known. The first is the
 // main one.
-func (s *Settings) LastModes() []Mode {
+func (s *Settings) LastModes() []mode.Mode {
 	if s.Socket == "" || s.checkModeDir() != nil {
 		return nil
 	}
@@ -20,15 +22,15 @@ func (s *Settings) LastModes() []Mode {
 	if err != nil {
 		return nil
 	}
-	var modes []Mode
+	var modes []mode.Mode
 	for word := range strings.FieldsSeq(string(text)) {
-		modes = append(modes, Mode(word))
+		modes = append(modes, mode.Mode(word))
 	}
 	return modes
 }
 
 // noteModes remembers the data planes of this run.
-func (s *Settings) noteModes(modes ...Mode) error {
+func (s *Settings) noteModes(modes ...mode.Mode) error {
 	if s.Socket == "" {
 		return nil
 	}
@@ -50,7 +52,7 @@ func (s *Settings) ForgetModes() {
 }
 
 // changedFrom returns the main data plane of the last run if this run's is another; "": it is the same, or not known.
-func (s *Settings) changedFrom(m Mode) Mode {
+func (s *Settings) changedFrom(m mode.Mode) mode.Mode {
 	last := s.LastModes()
 	if len(last) == 0 || slices.Contains(last[:1], m) {
 		return ""

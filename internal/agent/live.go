@@ -15,6 +15,7 @@ import (
 	"github.com/nkp-proxy/nkp/internal/conntrack"
 	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/internal/live"
+	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/internal/trace"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ovsdb"
@@ -50,7 +51,7 @@ func (s *Settings) compare(ctx context.Context, now *planes, m *k8s.Model, q tra
 	case now.fallback != nil:
 		inForce := *s
 		inForce.Fallback, inForce.IPTablesBackend = now.fallback.Options()
-		return inForce.CompareRules(ctx, Mode(now.fallback.Name()), inForce.Fallback.Scope, m, q, r)
+		return inForce.CompareRules(ctx, mode.Mode(now.fallback.Name()), inForce.Fallback.Scope, m, q, r)
 	}
 	return ErrNoLive
 }
@@ -160,9 +161,9 @@ func portNumber(db *ovsdb.Switch, name string) (uint32, bool) {
 }
 
 // CompareRules compares the model's answer with the installed rules of iptables or nftables, as mode says.
-func (s *Settings) CompareRules(ctx context.Context, mode Mode, scope serving.Scope, m *k8s.Model, q trace.Question, r *trace.Result) error {
+func (s *Settings) CompareRules(ctx context.Context, by mode.Mode, scope serving.Scope, m *k8s.Model, q trace.Question, r *trace.Result) error {
 	family := k8s.FamilyOf(q.To.Addr())
-	if mode == ModeNFTables {
+	if by == mode.NFTables {
 		o := s.NFTablesOptions(scope)
 		set := tables(ctx, m, q)
 		set.Diff = func() ([]string, error) { return nftables.DiffService(m, o, family, r.Port) }

@@ -12,6 +12,7 @@ import (
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/internal/httpguard"
+	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/internal/observe/metrics"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
@@ -79,16 +80,16 @@ func (a *Agent) metricsWarnings() (all []string) {
 }
 
 // proxyMode returns what /proxyMode says: kube-proxy's name of a mode that it has too.
-func proxyMode(m Mode) string {
-	if m == ModeWindows {
+func proxyMode(m mode.Mode) string {
+	if m == mode.Windows {
 		return "kernelspace"
 	}
 	return string(m)
 }
 
 // families are those that the data plane of a mode may serve.
-func (s *Settings) families(m Mode) []k8s.Family {
-	if m == ModeIPTables || m == ModeNFTables {
+func (s *Settings) families(m mode.Mode) []k8s.Family {
+	if m == mode.IPTables || m == mode.NFTables {
 		return s.Fallback.Families // none: both
 	}
 	return nil
@@ -189,7 +190,7 @@ func (a *Agent) collect(emit metrics.Emit) {
 	emit(metrics.Conflict, float64(conflicts))
 	emit(metrics.Unbound, float64(unbound))
 	warnings := now.warnings + conflicts + unbound + len(a.sysctls)
-	warnings += len(a.modeChanges()) + len(a.metricsWarnings())
+	warnings += len(a.modes.Reasons()) + len(a.metricsWarnings())
 	asking, stop := context.WithTimeout(context.Background(), loopWait) // the loop may have used up its own
 	defer stop()
 	warnings += now.planes.collect(asking, emit)

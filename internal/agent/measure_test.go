@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/internal/observe/metrics"
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
 	"github.com/nkp-proxy/nkp/k8s/manifest"
@@ -47,7 +48,7 @@ func TestMetricsOfWindows(t *testing.T) {
 	set.Windows.NetworkName, set.Windows.StateFile, set.Windows.HostMAC = "Calico", filepath.Join(dir, "hns.json"), "08:00:27:09:de:92"
 	set.Windows.Open = func() (hns.Host, error) { return fake.Host(), nil }
 	a, err := New(Options{
-		Settings: set, Mode: ModeWindows, Source: manifest.NewSource(file), Kind: "manifests", Events: apiserver.NewLogRecorder("winw1", log), Log: log,
+		Settings: set, Mode: mode.Windows, Source: manifest.NewSource(file), Kind: "manifests", Events: apiserver.NewLogRecorder("winw1", log), Log: log,
 	})
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -13,20 +13,10 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ovsdb"
 	"github.com/nkp-proxy/nkp/windows"
-)
-
-// Mode names a data plane.
-type Mode string
-
-// The data planes, as --mode says them.
-const (
-	ModeOVS      Mode = "ovs"
-	ModeIPTables Mode = "iptables"
-	ModeNFTables Mode = "nftables"
-	ModeWindows  Mode = "windows"
 )
 
 // plane is a data plane of this node, and its names.
@@ -42,11 +32,11 @@ type kind struct {
 	event string // the reason of Events about what it refuses
 }
 
-var kinds = map[Mode]kind{
-	ModeOVS:      {"ovs", "the switch", "RefusedBySwitch"},
-	ModeIPTables: {"iptables", "iptables", "RefusedByIPTables"},
-	ModeNFTables: {"nftables", "nftables", "RefusedByNFTables"},
-	ModeWindows:  {"hns", "HNS", "RefusedByHNS"},
+var kinds = map[mode.Mode]kind{
+	mode.OVS:      {"ovs", "the switch", "RefusedBySwitch"},
+	mode.IPTables: {"iptables", "iptables", "RefusedByIPTables"},
+	mode.NFTables: {"nftables", "nftables", "RefusedByNFTables"},
+	mode.Windows:  {"hns", "HNS", "RefusedByHNS"},
 }
 
 // planes are the data planes of this node: one, or the bridge and, beside it, nftables or iptables for what does not cross it.
@@ -63,16 +53,16 @@ func (a *Agent) makePlanes(db *ovsdb.Client) error {
 	var p dataplane.Plane
 	var err error
 	switch a.mode {
-	case ModeOVS:
+	case mode.OVS:
 		a.bridge = bridge.New(a.set.Settings, db, bridge.Hooks{
 			Hooks: hooks, Transaction: a.metrics.Transaction, Lost: a.metrics.Lost, FailOpen: a.proxy.SetBypassed,
 			ReservePorts: func(lo, hi int) error { return a.set.reservePorts(lo, hi, a.log) },
 		}, a.log)
 		p = a.bridge
-	case ModeIPTables, ModeNFTables:
+	case mode.IPTables, mode.NFTables:
 		a.fallback, err = a.newFallback(a.mode, serving.Everything, hooks)
 		p = a.fallback
-	case ModeWindows:
+	case mode.Windows:
 		o := a.set.WindowsOptions()
 		o.Log, o.Hooks = a.log, hooks
 		p, err = windows.New(o)
@@ -90,7 +80,7 @@ func (a *Agent) makePlanes(db *ovsdb.Client) error {
 }
 
 // hooks returns the hooks that the main data plane and the one alongside it have in common.
-func (a *Agent) hooks(m Mode) dataplane.Hooks {
+func (a *Agent) hooks(m mode.Mode) dataplane.Hooks {
 	return dataplane.Hooks{
 		Refused: func(r dataplane.Refusal) {
 			if r.Port != (k8s.PortName{}) {
@@ -110,11 +100,11 @@ func reasonOf(r dataplane.Refusal) string {
 }
 
 // newFallback creates the data plane iptables or nftables, as mode says.
-func (a *Agent) newFallback(mode Mode, scope serving.Scope, hooks dataplane.Hooks) (*fallback.Plane, error) {
+func (a *Agent) newFallback(by mode.Mode, scope serving.Scope, hooks dataplane.Hooks) (*fallback.Plane, error) {
 	set := a.set
 	set.Fallback.Log = a.log
 	set.Fallback.Hooks = fallback.Hooks{Hooks: hooks, Restored: a.metrics.Restore, Split: a.metrics.PartialFailure}
-	if mode == ModeNFTables {
+	if by == mode.NFTables {
 		return nftables.New(set.NFTablesOptions(scope))
 	}
 	return iptables.New(set.IPTablesOptions(scope))
@@ -146,8 +136,8 @@ func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model) {
 		a.noHostPlane(ctx)
 		return
 	}
-	mode, why := a.set.HostMode(ctx, scope, func() []Mode { return a.lastModes })
-	if mode == "" {
+	by, why := a.set.Beside(ctx, scope, func() []mode.Mode { return a.lastModes })
+	if by == "" {
 		a.hostPlaneOff = "Service traffic from the node itself is not handled: " + why
 		a.log.Warn(a.hostPlaneOff)
 		return
@@ -155,29 +145,29 @@ func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model) {
 	if why != "" {
 		a.log.Info("Service traffic from the node itself is handled by iptables, not nftables", "reason", why)
 	}
-	p, err := a.newFallback(mode, scope, a.hooks(mode))
+	p, err := a.newFallback(by, scope, a.hooks(by))
 	if err != nil {
-		a.hostPlaneOff = fmt.Sprintf("Service traffic from the node itself is not handled by %s: %v", mode, err)
+		a.hostPlaneOff = fmt.Sprintf("Service traffic from the node itself is not handled by %s: %v", by, err)
 		a.log.Error(a.hostPlaneOff)
 		return
 	}
-	a.noteModes(append([]Mode{ModeOVS, mode}, others(mode, a.lastModes)...)...)
+	a.noteModes(append([]mode.Mode{mode.OVS, by}, others(by, a.lastModes)...)...)
 	a.watch.Add(p.Loops()...)
 	var beside dataplane.Plane = p
 	if scope == serving.Own {
 		beside = &localTraffic{Plane: p}
 	}
-	a.planes = planes{all: []plane{a.main.all[0], {beside, kinds[mode]}}, bridge: a.bridge, fallback: p}
+	a.planes = planes{all: []plane{a.main.all[0], {beside, kinds[by]}}, bridge: a.bridge, fallback: p}
 	a.followers = append(a.followers, beside)
 	beside.Update(m, m.Everything())
 	a.spawn(func(ctx context.Context) error {
 		watched, stop := context.WithCancel(ctx)
 		defer stop()
-		if mode == ModeNFTables && a.set.HostTraffic != bridge.HostNFTables {
-			a.spawn(func(context.Context) error { return a.watchDrops(watched, scope) })
+		if by == mode.NFTables && a.set.HostTraffic != bridge.HostNFTables {
+			a.spawn(func(context.Context) error { a.watchDrops(watched, scope); return nil })
 		}
 		if err := p.Run(ctx); err != nil {
-			text := fmt.Sprintf("Service traffic from the node itself is not handled by %s; the bridge is not affected: %v", mode, err)
+			text := fmt.Sprintf("Service traffic from the node itself is not handled by %s; the bridge is not affected: %v", by, err)
 			a.log.Error(text)
 			_ = a.ask(ctx, func() { a.hostPlaneOff, a.planes = text, a.main }) // fails only on shutdown
 		}
@@ -187,7 +177,7 @@ func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model) {
 
 // noHostPlane removes the iptables rules of an earlier run beside the bridge. A kube-proxy that serves by them since keeps them.
 func (a *Agent) noHostPlane(ctx context.Context) {
-	if !slices.Contains(a.lastModes, ModeIPTables) {
+	if !slices.Contains(a.lastModes, mode.IPTables) {
 		return
 	}
 	if _, err := iptables.Cleanup(ctx, iptables.CleanupOptions{Log: a.log, LeaveKubeProxy: true, TakeLocalnet: nftables.TakeLocalnet}); err != nil {
@@ -195,7 +185,7 @@ func (a *Agent) noHostPlane(ctx context.Context) {
 		a.log.Error(a.hostPlaneOff)
 		return
 	}
-	a.noteModes(append([]Mode{ModeOVS}, others(ModeOVS, a.lastModes)...)...)
+	a.noteModes(append([]mode.Mode{mode.OVS}, others(mode.OVS, a.lastModes)...)...)
 }
 
 // Diff compares what is installed with what should be; "" means equal.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ovsdb"
 )
@@ -35,9 +36,9 @@ func (p *planes) problems(ctx context.Context) (of map[k8s.PortName][]string, no
 
 // emptyProblems returns which frontends have no endpoint in force, what happens to new connections there, and the reason
 // if no node has one. HNS can neither refuse nor drop.
-func emptyProblems(m Mode, sp *k8s.ServicePort, why func() string) (out []string) {
+func emptyProblems(m mode.Mode, sp *k8s.ServicePort, why func() string) (out []string) {
 	refused, dropped := "new connections are refused", "are dropped"
-	if m == ModeWindows {
+	if m == mode.Windows {
 		refused, dropped = "HNS has no load balancer, and new connections are neither refused nor dropped", "are not dropped, because HNS cannot do that"
 	}
 	router := k8s.Router{Loopback: true}
@@ -51,7 +52,7 @@ func emptyProblems(m Mode, sp *k8s.ServicePort, why func() string) (out []string
 			text = "no endpoint is in force: " + refused + ": " + why()
 		} else {
 			text = fmt.Sprintf("no endpoint on this node: new connections to %s (policy Local) %s", frontendText(&f), dropped)
-			if f.Type != k8s.ClusterIP && m != ModeWindows {
+			if f.Type != k8s.ClusterIP && m != mode.Windows {
 				text += ", but for those of this node and its pods"
 			}
 		}

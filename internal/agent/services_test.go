@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -85,9 +86,9 @@ func TestEmptyProblems(t *testing.T) {
 				"no endpoint on this node: new connections to ExternalIP 40.0.0.1:80 (policy Local) are not dropped, because HNS cannot do that"}},
 		{"shadowed", k8s.ServicePort{Frontends: []k8s.Frontend{{Type: k8s.ExternalIP, ShadowedBy: "default/other"}}}, nil, nil},
 	} {
-		for mode, want := range map[Mode][]string{ModeOVS: x.want, ModeWindows: x.hns} {
-			if got := emptyProblems(mode, &x.sp, func() string { return "none is ready" }); !slices.Equal(got, want) {
-				t.Errorf("%s, %s: %q, want %q", x.name, mode, got, want)
+		for by, want := range map[mode.Mode][]string{mode.OVS: x.want, mode.Windows: x.hns} {
+			if got := emptyProblems(by, &x.sp, func() string { return "none is ready" }); !slices.Equal(got, want) {
+				t.Errorf("%s, %s: %q, want %q", x.name, by, got, want)
 			}
 		}
 	}

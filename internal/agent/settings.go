@@ -14,6 +14,7 @@ import (
 	nftrules "github.com/nkp-proxy/nkp/fallback/nftables/rules"
 	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/internal/sysctl"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/pipeline"
@@ -82,26 +83,25 @@ func (s *Settings) NFTablesOptions(scope serving.Scope) nftables.Options {
 	return o
 }
 
-// WhyNotNFTables returns why nftables must not take the place of iptables for a scope, where --mode leaves the choice; "": it may. It may
-// not where the kernel lacks something, nor where it would serve less: iptables accepts Service traffic in its chains FORWARD and INPUT,
-// and an accept in another table does not overrule a drop in these.
-func (s *Settings) WhyNotNFTables(ctx context.Context, scope serving.Scope) string {
-	if s.IPTablesBackend != "" {
-		return "--iptables-backend is set"
+// Choosing returns the settings by which a data plane is chosen for a scope.
+func (s *Settings) Choosing(scope serving.Scope) *mode.Node {
+	return &mode.Node{
+		Settings:         &s.Settings,
+		ServiceProxyName: s.ServiceProxyName,
+		IPTables:         s.IPTablesOptions(scope),
+		NFTables:         s.NFTablesOptions(scope),
 	}
-	if err := nftables.Lacking(s.NFTablesOptions(scope)); err != nil {
-		return err.Error()
-	}
-	drops, err := iptables.Drops(ctx, s.IPTablesOptions(scope))
-	if err != nil {
-		return err.Error()
-	}
-	return drops
+}
+
+// Beside returns which data plane serves the node's own traffic beside a bridge, for a scope; see [mode.Facts.Beside]. last returns
+// the data planes of the last run.
+func (s *Settings) Beside(ctx context.Context, scope serving.Scope, last func() []mode.Mode) (m mode.Mode, why string) {
+	return s.Choosing(scope).Facts(ctx, mode.Auto, nil, last).Beside()
 }
 
 // DiffRules returns how the rules of iptables or nftables, as mode says, differ from those that a model calls for; "": not at all.
-func (s *Settings) DiffRules(ctx context.Context, mode Mode, scope serving.Scope, m *k8s.Model) (string, error) {
-	if mode == ModeNFTables {
+func (s *Settings) DiffRules(ctx context.Context, by mode.Mode, scope serving.Scope, m *k8s.Model) (string, error) {
+	if by == mode.NFTables {
 		return nftables.Diff(m, s.NFTablesOptions(scope))
 	}
 	return iptables.Diff(ctx, m, s.IPTablesOptions(scope))
@@ -119,9 +119,9 @@ func (s *Settings) WindowsOptions() windows.Options {
 }
 
 // TrackerOptions returns the options of the model, for a data plane.
-func (s *Settings) TrackerOptions(mode Mode) k8s.Options {
+func (s *Settings) TrackerOptions(by mode.Mode) k8s.Options {
 	notConsistent := ""
-	if mode != ModeOVS {
+	if by != mode.OVS {
 		notConsistent = "only nodes with an Open vSwitch bridge (mode ovs) serve it"
 	}
 	return k8s.Options{
@@ -135,19 +135,19 @@ func (s *Settings) TrackerOptions(mode Mode) k8s.Options {
 		PrimaryIP:         s.PrimaryIP,
 		DetectLocal:       s.DetectLocal,
 		NotConsistent:     notConsistent,
-		Cost:              s.cost(mode),
+		Cost:              s.cost(by),
 		Limits:            s.Limits,
 	}
 }
 
 // cost returns what a Service port costs: on a bridge the larger one of what it takes there and in nftables beside it.
-func (s *Settings) cost(mode Mode) func(*k8s.Size) int {
+func (s *Settings) cost(by mode.Mode) func(*k8s.Size) int {
 	switch {
-	case mode == ModeIPTables:
+	case by == mode.IPTables:
 		return iprules.Cost
-	case mode == ModeNFTables:
+	case by == mode.NFTables:
 		return nftrules.Cost
-	case mode == ModeWindows:
+	case by == mode.Windows:
 		return plan.Cost
 	case s.HostTraffic == bridge.HostOVS || s.HostTraffic == bridge.HostOff:
 		return pipeline.Cost

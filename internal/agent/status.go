@@ -8,6 +8,7 @@ import (
 	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/internal/observe/metrics"
 	"github.com/nkp-proxy/nkp/windows"
 )
@@ -34,13 +35,13 @@ type Status struct {
 	// Pending is what has come from the source and is not programmed yet.
 	Pending metrics.Pending `json:"pending"`
 
-	*bridge.Status // ModeOVS
+	*bridge.Status // mode.OVS
 
-	// IPTables is the data plane of ModeIPTables, or in ModeOVS that for the traffic of the node's own processes.
+	// IPTables is the data plane of mode.IPTables, or in mode.OVS that for the traffic of the node's own processes.
 	IPTables *fallback.Status `json:"iptables,omitempty"`
 	// NFTables is the same with nftables.
 	NFTables *fallback.Status `json:"nftables,omitempty"`
-	HNS      *windows.Status  `json:"hns,omitempty"` // ModeWindows
+	HNS      *windows.Status  `json:"hns,omitempty"` // mode.Windows
 
 	Warnings []string `json:"warnings"`
 }
@@ -136,7 +137,7 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 		case *bridge.Status:
 			s.Status = d
 		case *fallback.Status:
-			if s.IPTables = d; pl.label == string(ModeNFTables) {
+			if s.IPTables = d; pl.label == string(mode.NFTables) {
 				s.IPTables, s.NFTables = nil, d
 			}
 		case *windows.Status:
@@ -150,7 +151,7 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 	if a.extraWarnings != nil {
 		warnings = append(warnings, a.extraWarnings()...)
 	}
-	warnings = append(warnings, a.modeChanges()...)
+	warnings = append(warnings, a.modes.Reasons()...)
 	warnings = append(warnings, a.metricsWarnings()...)
 	for _, c := range a.ports.Conflicts() {
 		warnings = append(warnings, c.String())

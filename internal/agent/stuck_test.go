@@ -27,6 +27,7 @@ import (
 	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
 	"github.com/nkp-proxy/nkp/k8s/manifest"
@@ -79,7 +80,7 @@ endpoints: [{addresses: [10.0.0.9], nodeName: node-2, conditions: {ready: true}}
 }
 
 // newStuckBed starts an agent.
-func newStuckBed(t *testing.T, mode Mode, set Settings, db *ovsdb.Client) *stuckBed {
+func newStuckBed(t *testing.T, by mode.Mode, set Settings, db *ovsdb.Client) *stuckBed {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "nkp-stuck") // short: socket paths are
 	must(t, err)
@@ -100,7 +101,7 @@ func newStuckBed(t *testing.T, mode Mode, set Settings, db *ovsdb.Client) *stuck
 		}
 	})
 	log := slog.New(slog.NewTextHandler(out, nil))
-	b.agent, err = New(Options{Settings: set, Mode: mode, Reason: "a test", Source: manifest.NewSource(b.manifest), Kind: "manifests",
+	b.agent, err = New(Options{Settings: set, Mode: by, Reason: "a test", Source: manifest.NewSource(b.manifest), Kind: "manifests",
 		Events: apiserver.NewLogRecorder("node-1", log), DB: db, Log: log})
 	must(t, err)
 	ctx, stop := context.WithCancel(context.Background())
@@ -221,7 +222,7 @@ func onHNS(t *testing.T) (*stuckBed, *hnsfake.Server) {
 	set := Settings{Windows: windows.Options{NetworkName: "l2", StateFile: filepath.Join(t.TempDir(), "hns.json"),
 		Open: func() (hns.Host, error) { return fake.Host(), nil }}, Fallback: fallback.DefaultOptions()}
 	set.Fallback.SyncPeriod = 2 * time.Second // between audits
-	b := newStuckBed(t, ModeWindows, set, nil)
+	b := newStuckBed(t, mode.Windows, set, nil)
 	b.idle()
 	return b, fake
 }
@@ -299,7 +300,7 @@ func TestStuckSwitch(t *testing.T) {
 		HostTraffic: bridge.HostOff, LocalDelivery: bridge.DeliverOff, Counters: true, Layout: pipeline.DefaultLayout(),
 		AuditPeriod: time.Minute, CountPeriod: time.Second,
 	}, Fallback: fallback.DefaultOptions()}
-	b := newStuckBed(t, ModeOVS, set, db)
+	b := newStuckBed(t, mode.OVS, set, db)
 	b.idle()
 	for _, change := range []bool{true, false}[:nightly.Count(0, 2)] {
 		deaf.Store(true)
@@ -353,7 +354,7 @@ func TestStuckIPTables(t *testing.T) {
 	set := Settings{Fallback: fallback.DefaultOptions()}
 	set.IPTablesBackend, set.Fallback.Families = "nf_tables", []k8s.Family{k8s.IPv4}
 	set.Fallback.LocalhostNodePorts = false
-	b := newStuckBed(t, ModeIPTables, set, nil)
+	b := newStuckBed(t, mode.IPTables, set, nil)
 	b.idle()
 	must(t, os.WriteFile(dir+"/hang", nil, 0o600))
 	b.service(2)

@@ -10,6 +10,7 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/iptables"
 	"github.com/nkp-proxy/nkp/fallback/nftables"
 	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/internal/mode"
 )
 
 // Where iptables and nftables both translate a connection, the one whose chain the kernel calls first decides. So what an earlier run, or
@@ -17,9 +18,9 @@ import (
 // connection is translated once.
 
 // others returns the data planes of the last run that have to go once this run's main one, m, is in force.
-func others(m Mode, last []Mode) (list []Mode) {
+func others(m mode.Mode, last []mode.Mode) (list []mode.Mode) {
 	for _, o := range last {
-		if o != m && (o == ModeNFTables || o == ModeIPTables && m == ModeNFTables) {
+		if o != m && (o == mode.NFTables || o == mode.IPTables && m == mode.NFTables) {
 			list = append(list, o)
 		}
 	}
@@ -37,9 +38,9 @@ func (a *Agent) takeOver(ctx context.Context) {
 	var errs []error
 	named := a.set.HostTraffic == bridge.HostNFTables || a.set.HostTraffic == bridge.HostIPTables
 	asked := (m == a.mode || named) && a.set.ServiceProxyName == "" // to replace kube-proxy
-	if asked && (m == ModeIPTables || m == ModeNFTables) {
+	if asked && (m == mode.IPTables || m == mode.NFTables) {
 		switch n, err := nftables.RemoveKubeProxyTables(); {
-		case err != nil && m == ModeIPTables: // without nf_tables there is none
+		case err != nil && m == mode.IPTables: // without nf_tables there is none
 			a.log.Debug("cannot check nftables for kube-proxy's tables", "error", err)
 		case err != nil:
 			errs = append(errs, err)
@@ -47,16 +48,16 @@ func (a *Agent) takeOver(ctx context.Context) {
 			a.log.Info("removed kube-proxy's tables from nftables", "tables", n)
 		}
 	}
-	if asked && m == ModeNFTables && !slices.Contains(old, ModeIPTables) {
+	if asked && m == mode.NFTables && !slices.Contains(old, mode.IPTables) {
 		switch occupied, err := iptables.Occupied(ctx); {
 		case err != nil: // without iptables there are no chains
 			a.log.Debug("cannot check iptables for chains of Services", "error", err)
 		case occupied: // kube-proxy's
-			old = append(old, ModeIPTables)
+			old = append(old, mode.IPTables)
 		}
 	}
 	var take func() (bool, error)
-	if m == ModeIPTables {
+	if m == mode.IPTables {
 		backend := ""
 		if a.ask(ctx, func() { backend = a.planes.fallback.Detail().Backend }) != nil {
 			return // shutdown: the next start goes on
@@ -65,7 +66,7 @@ func (a *Agent) takeOver(ctx context.Context) {
 	}
 	for _, o := range old {
 		var err error
-		if o == ModeNFTables {
+		if o == mode.NFTables {
 			_, err = nftables.Cleanup(take)
 		} else {
 			_, err = iptables.Cleanup(ctx, iptables.CleanupOptions{Log: a.log, TakeLocalnet: nftables.TakeLocalnet})
@@ -86,9 +87,9 @@ func (a *Agent) takeOver(ctx context.Context) {
 	}
 	a.log.Info("removed what another data plane had installed", "planes", old, "mode", a.mode)
 	_ = a.ask(ctx, func() {
-		modes := []Mode{a.mode}
+		modes := []mode.Mode{a.mode}
 		for _, p := range a.planes.all[1:] {
-			modes = append(modes, Mode(p.label))
+			modes = append(modes, mode.Mode(p.label))
 		}
 		a.noteModes(modes...)
 	})
@@ -96,7 +97,7 @@ func (a *Agent) takeOver(ctx context.Context) {
 
 // awaitHostPlane waits until what serves the node's own traffic beside a bridge is in force, if there is such a plane, and returns its
 // mode, else the agent's. It returns "" if the context ends before, or if that plane should serve and cannot: what served before goes on.
-func (a *Agent) awaitHostPlane(ctx context.Context) (m Mode) {
+func (a *Agent) awaitHostPlane(ctx context.Context) (m mode.Mode) {
 	wait := time.NewTicker(hostPlanePoll)
 	defer wait.Stop()
 	for {
@@ -104,14 +105,14 @@ func (a *Agent) awaitHostPlane(ctx context.Context) (m Mode) {
 		err := a.ask(ctx, func() {
 			p := a.planes.fallback
 			switch {
-			case a.mode == ModeOVS && p == nil && a.hostPlaneOff != "":
+			case a.mode == mode.OVS && p == nil && a.hostPlaneOff != "":
 				if missing = true; len(a.lastModes) > 1 {
 					a.leftovers = "what the last run installed for the node's own traffic stays, and may serve old endpoints, until a data plane serves that traffic"
 				}
-			case a.mode != ModeOVS || p == nil:
+			case a.mode != mode.OVS || p == nil:
 				m = a.mode
 			case !slices.ContainsFunc(p.Detail().Families, func(f fallback.FamilyStatus) bool { return !f.InStep }):
-				m = Mode(a.planes.all[1].label)
+				m = mode.Mode(a.planes.all[1].label)
 			}
 		})
 		if err != nil || m != "" || missing {

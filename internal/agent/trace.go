@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/internal/trace"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ovsdb"
@@ -141,7 +142,7 @@ func (a *Agent) listeners(q trace.Question, r *trace.Result) (steps []string) {
 func (a *Agent) traceCluster() trace.Cluster {
 	c := trace.Cluster{
 		Tracker: a.tracker, Model: a.model, MasqueradeAll: a.set.MasqueradeAll,
-		LocalhostNodePorts: a.set.Fallback.LocalhostNodePorts && a.fallback != nil, Permissive: a.mode == ModeWindows,
+		LocalhostNodePorts: a.set.Fallback.LocalhostNodePorts && a.fallback != nil, Permissive: a.mode == mode.Windows,
 	}
 	if a.bridge == nil {
 		return c

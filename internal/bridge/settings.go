@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -128,6 +129,24 @@ func (s *Settings) DatabaseOptions() (ovsdb.Options, error) {
 		o.TLS = cfg
 	}
 	return o, nil
+}
+
+// ConnectDatabase connects to the switch's database and checks that nkp can use the bridge.
+func (s *Settings) ConnectDatabase(ctx context.Context) (*ovsdb.Client, error) {
+	opts, err := s.DatabaseOptions()
+	if err != nil {
+		return nil, err
+	}
+	db, err := ovsdb.Connect(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	sw := db.Switch()
+	if err := sw.Check(); err != nil {
+		db.Close()
+		return nil, err
+	}
+	return db, nil
 }
 
 // OpenFlowTarget returns the target of the OpenFlow connection: --openflow, else the bridge's management socket next to

@@ -15,6 +15,7 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/nftables"
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 	"github.com/nkp-proxy/nkp/windows"
 )
@@ -67,10 +68,10 @@ func (s *settings) cleanup(ctx context.Context, out io.Writer) error {
 	}
 	modes := s.LastModes()
 	switch {
-	case ok && !(len(modes) > 0 && modes[0] == c.mode): // the last modes include planes that ran alongside this one
-		modes = []agent.Mode{c.mode}
+	case ok && !(len(modes) > 0 && modes[0] == c.Mode): // the last modes include planes that ran alongside this one
+		modes = []mode.Mode{c.Mode}
 	case !ok && len(modes) == 0:
-		modes = []agent.Mode{agent.ModeOVS}
+		modes = []mode.Mode{mode.OVS}
 	}
 	if _, told := s.cfg.explicit["mode"]; !told {
 		if err := s.cfg.checkMode(modes...); err != nil {
@@ -79,13 +80,13 @@ func (s *settings) cleanup(ctx context.Context, out io.Writer) error {
 	}
 	for _, m := range modes {
 		if err := s.cleanupOf(ctx, m, out); err != nil {
-			if !ok && m == agent.ModeOVS {
+			if !ok && m == mode.OVS {
 				return fmt.Errorf("%w; to remove the iptables rules, use --mode iptables", err)
 			}
 			return err
 		}
 	}
-	if last := s.LastModes(); !slices.ContainsFunc(last, func(m agent.Mode) bool { return !slices.Contains(modes, m) }) {
+	if last := s.LastModes(); !slices.ContainsFunc(last, func(m mode.Mode) bool { return !slices.Contains(modes, m) }) {
 		if err := s.restoreSysctls(ctx, out); err != nil {
 			return err
 		}
@@ -116,9 +117,9 @@ func (s *settings) restoreSysctls(ctx context.Context, out io.Writer) error {
 	return err
 }
 
-func (s *settings) cleanupOf(ctx context.Context, m agent.Mode, out io.Writer) error {
+func (s *settings) cleanupOf(ctx context.Context, m mode.Mode, out io.Writer) error {
 	switch m {
-	case agent.ModeIPTables:
+	case mode.IPTables:
 		n, err := iptables.Cleanup(ctx, iptables.CleanupOptions{LeaveKubeProxy: true, TakeLocalnet: nftables.TakeLocalnet})
 		if err != nil {
 			return err
@@ -128,14 +129,14 @@ func (s *settings) cleanupOf(ctx context.Context, m agent.Mode, out io.Writer) e
 		}
 		_, err = fmt.Fprintf(out, "removed %d chains and %d rules in other chains from iptables\n", n.Chains, n.Rules)
 		return err
-	case agent.ModeNFTables:
+	case mode.NFTables:
 		n, err := nftables.Cleanup(nil)
 		if err != nil {
 			return err
 		}
 		_, err = fmt.Fprintf(out, "removed %d tables from nftables\n", n)
 		return err
-	case agent.ModeWindows:
+	case mode.Windows:
 		n, err := windows.Cleanup(ctx, s.Windows)
 		if err != nil {
 			return err

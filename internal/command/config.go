@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/config"
+	"github.com/nkp-proxy/nkp/internal/mode"
 )
 
 // configuration is the combination of the configuration file and the flags.
@@ -81,14 +81,14 @@ func (s *settings) combine(f *pflag.FlagSet, file *config.File) error {
 		return err
 	}
 	c.warnUnused(f)
-	if mode := agent.Mode(s.mode); slices.Contains(append(onLinux, agent.ModeWindows), mode) {
+	if slices.Contains(append(mode.OnLinux(), mode.Windows), s.mode) {
 		if _, told := c.explicit["mode"]; told {
-			if err := c.checkMode(mode); err != nil {
+			if err := c.checkMode(s.mode); err != nil {
 				return err
 			}
 		}
-		if own, kubeProxy := c.idle([]agent.Mode{mode}); len(own)+len(kubeProxy) > 0 {
-			c.warnings = append(c.warnings, fmt.Sprintf("flags that have no effect in mode %s: %s", mode, strings.Join(append(own, kubeProxy...), ", ")))
+		if own, kubeProxy := c.idle([]mode.Mode{s.mode}); len(own)+len(kubeProxy) > 0 {
+			c.warnings = append(c.warnings, fmt.Sprintf("flags that have no effect in mode %s: %s", s.mode, strings.Join(append(own, kubeProxy...), ", ")))
 		}
 	}
 	c.nkp = config.NewNkpConfiguration()

@@ -12,6 +12,7 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/internal/mode"
 )
 
 func newDiff(on *target) *cobra.Command {
@@ -142,11 +143,11 @@ func needsAgent(err error) error {
 // hostMode returns the data plane that serves the node's own traffic beside a bridge: that of the last run,
 // unless --host-traffic names another, else the one that an agent would take now. If it is "", none would,
 // for the reason in off.
-func (s *settings) hostMode(ctx context.Context, scope serving.Scope) (m agent.Mode, off string) {
-	if last := s.LastModes(); s.HostTraffic == bridge.HostAuto && len(last) > 1 && last[0] == agent.ModeOVS {
+func (s *settings) hostMode(ctx context.Context, scope serving.Scope) (m mode.Mode, off string) {
+	if last := s.LastModes(); s.HostTraffic == bridge.HostAuto && len(last) > 1 && last[0] == mode.OVS {
 		return last[1], ""
 	}
-	return s.HostMode(ctx, scope, s.LastModes)
+	return s.Beside(ctx, scope, s.LastModes)
 }
 
 // diffHere compares what is installed on this machine with what the agent, or the flags' source, wants; ""
@@ -172,15 +173,15 @@ func (s *settings) diffHere(ctx context.Context, stderr io.Writer) (string, erro
 		return "", err
 	}
 	defer c.close()
-	switch c.mode {
-	case agent.ModeWindows:
+	switch c.Mode {
+	case mode.Windows:
 		return s.diffHNS(ctx, stderr)
-	case agent.ModeIPTables, agent.ModeNFTables:
-		model, _, err := s.wantModel(ctx, c.mode, true, stderr)
+	case mode.IPTables, mode.NFTables:
+		model, _, err := s.wantModel(ctx, c.Mode, true, stderr)
 		if err != nil {
 			return "", err
 		}
-		return s.DiffRules(ctx, c.mode, serving.Everything, model)
+		return s.DiffRules(ctx, c.Mode, serving.Everything, model)
 	}
 	w, err := s.want(ctx, sw, stderr)
 	if err != nil {

@@ -7,28 +7,28 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/mode"
 )
 
 var (
-	onBridge = []agent.Mode{agent.ModeOVS}
-	onLinux  = []agent.Mode{agent.ModeOVS, agent.ModeNFTables, agent.ModeIPTables}
+	onBridge = []mode.Mode{mode.OVS}
+	onLinux  = mode.OnLinux()
 )
 
 // modesOf returns the data planes in which a flag has an effect; nil: in all.
-func modesOf(f *pflag.Flag) []agent.Mode {
+func modesOf(f *pflag.Flag) []mode.Mode {
 	switch f.Name {
 	case "affinity-limit-node", "audit-period", "configure-bridge", "gateway-mac", "hairpin-ip", "host-traffic", "local-delivery",
 		"ovs-wait", "port-reuse-guards", "ports", "reject-rate", "service-counters", "uplink-port":
 		return onBridge
 	case "affinity-limit", "nftables-flowtable-devices", "nftables-service-counters": // of nftables beside a bridge, too
-		return []agent.Mode{agent.ModeOVS, agent.ModeNFTables}
+		return []mode.Mode{mode.OVS, mode.NFTables}
 	case "iptables-backend":
-		return []agent.Mode{agent.ModeOVS, agent.ModeIPTables}
+		return []mode.Mode{mode.OVS, mode.IPTables}
 	case "iptables-min-sync-period", "iptables-sync-period":
 		return nil
 	case "node-mac":
-		return []agent.Mode{agent.ModeOVS, agent.ModeWindows}
+		return []mode.Mode{mode.OVS, mode.Windows}
 	}
 	switch group := f.Annotations[groupKey]; {
 	case len(group) == 0:
@@ -37,17 +37,17 @@ func modesOf(f *pflag.Flag) []agent.Mode {
 	case group[0] == groupIPTables, group[0] == groupKernel:
 		return onLinux
 	case group[0] == groupWindows:
-		return []agent.Mode{agent.ModeWindows}
+		return []mode.Mode{mode.Windows}
 	}
 	return nil
 }
 
 // idle returns the flags of the command line that have an effect in none of the data planes: nkp's own, and kube-proxy's.
-func (c *configuration) idle(modes []agent.Mode) (own, kubeProxy []string) {
+func (c *configuration) idle(modes []mode.Mode) (own, kubeProxy []string) {
 	for _, name := range slices.Sorted(maps.Keys(c.explicit)) {
 		of := modesOf(c.flags.Lookup(name))
 		switch {
-		case of == nil || slices.ContainsFunc(modes, func(m agent.Mode) bool { return slices.Contains(of, m) }):
+		case of == nil || slices.ContainsFunc(modes, func(m mode.Mode) bool { return slices.Contains(of, m) }):
 		case ofKubeProxy(name):
 			kubeProxy = append(kubeProxy, "--"+name)
 		default:
@@ -59,7 +59,7 @@ func (c *configuration) idle(modes []agent.Mode) (own, kubeProxy []string) {
 
 // checkMode returns an error that names flags of nkp's own without effect in the data planes. A file may be shared by many nodes, and a
 // command line of kube-proxy's works as it is: their settings without effect are no errors.
-func (c *configuration) checkMode(modes ...agent.Mode) error {
+func (c *configuration) checkMode(modes ...mode.Mode) error {
 	own, _ := c.idle(modes)
 	if len(own) == 0 {
 		return nil
@@ -84,12 +84,4 @@ func (c *configuration) checkAgent() error {
 	}
 	return usageError("without effect: %s. The running agent answers by its own settings; pass --kubeconfig or --manifests to compare with others, or leave these out",
 		strings.Join(unused, ", "))
-}
-
-// possible returns the data planes of which --mode auto takes one on this operating system.
-func possible() []agent.Mode {
-	if here(agent.ModeWindows) == nil {
-		return []agent.Mode{agent.ModeWindows}
-	}
-	return onLinux
 }

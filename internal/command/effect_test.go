@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/mode"
 )
 
 // A flag of nkp's own without effect in the mode is an error; one of kube-proxy's is accepted everywhere. The table has all flags that
@@ -43,7 +43,7 @@ func TestFlagsOfModes(t *testing.T) {
 			t.Errorf("--%s is kube-proxy's: it must be accepted in every mode", f.Name)
 		}
 		c := configuration{flags: cmd.Flags(), explicit: map[string]string{f.Name: ""}}
-		for _, m := range []agent.Mode{agent.ModeOVS, agent.ModeNFTables, agent.ModeIPTables, agent.ModeWindows} {
+		for _, m := range []mode.Mode{mode.OVS, mode.NFTables, mode.IPTables, mode.Windows} {
 			works := in == "" || slices.Contains(strings.Fields(in), string(m))
 			if err := c.checkMode(m); (err == nil) != works || !works && !strings.Contains(err.Error(), "--"+f.Name) {
 				t.Errorf("--%s in mode %s: %v", f.Name, m, err)

@@ -51,7 +51,9 @@ func socketFlag(at *string) pflag.Value {
 	return &flagValue[string]{at, "path", parse, sameText}
 }
 
-func addrFlag(at *netip.Addr) pflag.Value { return &flagValue[netip.Addr]{at, "IP", parseAddr, addrText} }
+func addrFlag(at *netip.Addr) pflag.Value {
+	return &flagValue[netip.Addr]{at, "IP", parseAddr, addrText}
+}
 
 // hexFlag takes a number that people write in hexadecimal; decimal works too.
 func hexFlag(at *uint32) pflag.Value {

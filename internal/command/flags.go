@@ -16,6 +16,7 @@ import (
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/config"
+	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/internal/sysctl"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
@@ -33,7 +34,7 @@ type settings struct {
 	manifests  string
 	kubeconfig string
 	master     string
-	mode       string
+	mode       mode.Mode
 	portsFile  string
 	nodePorts  string
 	podBridge  string
@@ -202,7 +203,7 @@ func (s *settings) nodeFlags(f *pflag.FlagSet) {
 
 // servingFlags defines the flags about how Services are served.
 func (s *settings) servingFlags(f *pflag.FlagSet) {
-	f.StringVar(&s.mode, "mode", "auto", "data plane: ovs, iptables, nftables, windows, or auto (ovs where its database answers and has the bridge, else nftables where the kernel has what it needs and iptables drops no Service traffic, else iptables; on Windows windows)")
+	f.StringVar((*string)(&s.mode), "mode", string(mode.Auto), "data plane: ovs, iptables, nftables, windows, or auto (ovs where its database answers and has the bridge, else nftables where the kernel has what it needs and iptables drops no Service traffic, else iptables; on Windows windows)")
 	f.StringVar(&s.nodePorts, "nodeport-addresses", "", "node addresses that serve NodePorts, comma-separated: ranges, \"primary\" (the addresses in the Node object), \"localhost\" and \"all\" (default: all)")
 	f.StringVar((*string)(&s.HostTraffic), "host-traffic", string(bridge.HostAuto), "who serves the node's own processes and what arrives outside the bridge: ovs, iptables, nftables, off, or auto (ovs where the node's address is on the bridge, and nftables for the rest; iptables instead of nftables where iptables drops what only it can accept, or the kernel lacks something)")
 	f.Var((*config.Gates)(&s.gates), "feature-gates", "kube-proxy's feature gates, comma-separated NAME=true|false; nkp supports "+config.GateExternalIPs+" (default true), and names the others in a warning")
@@ -221,7 +222,7 @@ func (s *settings) servingFlags(f *pflag.FlagSet) {
 
 // resolve checks what the flags cannot check by themselves and fills in defaults.
 func (s *settings) resolve() error {
-	err := cmp.Or(checkEnum("mode", s.mode), checkEnum("local-delivery", string(s.LocalDelivery)),
+	err := cmp.Or(checkEnum("mode", string(s.mode)), checkEnum("local-delivery", string(s.LocalDelivery)),
 		checkEnum("host-traffic", cmp.Or(string(s.HostTraffic), string(bridge.HostAuto))))
 	if err != nil {
 		return err

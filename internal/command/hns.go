@@ -8,7 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/k8s/manifest"
 	"github.com/nkp-proxy/nkp/windows"
@@ -60,7 +60,7 @@ func (s *settings) diffHNS(ctx context.Context, stderr io.Writer) (string, error
 	if err != nil {
 		return "", usageError("%w", err)
 	}
-	model, changes, err := s.wantModel(ctx, agent.ModeWindows, true, stderr)
+	model, changes, err := s.wantModel(ctx, mode.Windows, true, stderr)
 	if err != nil {
 		return "", err
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
 	"github.com/nkp-proxy/nkp/fallback/nftables"
 	"github.com/nkp-proxy/nkp/fallback/serving"
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ovsdb"
 	"github.com/nkp-proxy/nkp/pipeline"
@@ -74,15 +74,15 @@ have no effect here, and are not listed.`,
 
 // planOutput checks the output against the data plane, and replaces text by the output that it stands for.
 func (s *settings) planOutput(o *output) error {
-	of := map[string]agent.Mode{"ofctl": agent.ModeOVS, "hcn": agent.ModeWindows}
-	switch mode := agent.Mode(s.mode); {
-	case o.format == "text" && mode == agent.ModeIPTables:
+	of := map[string]mode.Mode{"ofctl": mode.OVS, "hcn": mode.Windows}
+	switch {
+	case o.format == "text" && s.mode == mode.IPTables:
 		o.format = "iptables"
-	case o.format == "text" && mode == agent.ModeNFTables:
+	case o.format == "text" && s.mode == mode.NFTables:
 		o.format = "nft"
-	case o.format == "text" && (mode == agent.ModeWindows || s.mode == "auto" && runtime.GOOS == "windows"):
+	case o.format == "text" && (s.mode == mode.Windows || s.mode == mode.Auto && runtime.GOOS == "windows"):
 		o.format = "hcn"
-	case of[o.format] != "" && s.mode != "auto" && mode != of[o.format]:
+	case of[o.format] != "" && s.mode != mode.Auto && s.mode != of[o.format]:
 		return usageError("-o %s requires --mode %s, not %s", o.format, of[o.format], s.mode)
 	}
 	return nil
@@ -96,12 +96,13 @@ func (s *settings) plan(ctx context.Context, o *output, stdout, stderr io.Writer
 	if s.OVSDB != "" {
 		ctx, cancel := context.WithTimeout(ctx, askTimeout)
 		defer cancel()
-		db, now, err := s.connectDB(ctx)
+		db, err := s.ConnectDatabase(ctx)
 		if err != nil {
 			return err
 		}
 		defer db.Close()
-		sw = now
+		now := db.Switch()
+		sw = &now
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -130,7 +131,7 @@ func (s *settings) plan(ctx context.Context, o *output, stdout, stderr io.Writer
 func (s *settings) planRules(ctx context.Context, output string, stdout, stderr io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	model, _, err := s.wantModel(ctx, agent.ModeIPTables, false, stderr)
+	model, _, err := s.wantModel(ctx, mode.IPTables, false, stderr)
 	if err != nil {
 		return err
 	}
@@ -138,7 +139,7 @@ func (s *settings) planRules(ctx context.Context, output string, stdout, stderr 
 		return s.planHNS(model, stdout, stderr)
 	}
 	scope := serving.Everything
-	if s.mode == string(agent.ModeOVS) {
+	if s.mode == mode.OVS {
 		scope = serving.Host
 	}
 	text := ""

@@ -4,15 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/config"
+	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/internal/sysctl"
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
 	"github.com/nkp-proxy/nkp/ovsdb"
@@ -51,7 +56,7 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 	if s.AuditPeriod <= 0 {
 		return usageError("--audit-period must be above 0")
 	}
-	if err := s.cfg.checkMode(possible()...); err != nil {
+	if err := s.cfg.checkMode(mode.Possible()...); err != nil {
 		return err
 	}
 	louder := newVerbosity(log.Handler())
@@ -87,12 +92,13 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 		return restartOr(ctx, err)
 	}
 	defer c.close()
-	log.Info("serving Services", "mode", c.mode, "reason", c.reason, "node", s.NodeName)
+	log.Info("serving Services", "mode", c.Mode, "reason", c.Reason, "node", s.NodeName)
 	if c.db != nil && !kernelTracks(c.db.Switch().DatapathType) {
 		s.Conntrack = sysctl.Settings{}
 	}
 	a, err := agent.New(agent.Options{
-		Settings: s.Settings, Mode: c.mode, Reason: c.reason, Source: source, Kind: kind, Events: events, Reviewer: reviewer, DB: c.db, ModeChange: s.modeChange(c),
+		Settings: s.Settings, Mode: c.Mode, Reason: c.Reason, Auto: s.mode == mode.Auto, Source: source, Kind: kind,
+		Events: events, Reviewer: reviewer, DB: c.db,
 		SetVerbosity: louder.set, LogLevel: louder.from, Configz: s.configz, Notes: watch.warnings, Log: log,
 	})
 	if err != nil {
@@ -191,7 +197,9 @@ func (s *settings) awaitDB(ctx context.Context, log *slog.Logger) (*ovsdb.Client
 		if err == nil || !errors.Is(err, ovsdb.ErrUnreachable) {
 			return db, err
 		}
-		if dir, local := s.ovsDir(); local && !exists(dir) {
+		path, local := strings.CutPrefix(s.OVSDB, "unix:")
+		dir := filepath.Dir(path)
+		if _, missing := os.Stat(dir); local && errors.Is(missing, fs.ErrNotExist) {
 			return nil, fmt.Errorf("%w; there is no directory %s: is Open vSwitch installed here? name its database with --ovsdb", err, dir)
 		}
 		if !said {

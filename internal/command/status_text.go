@@ -14,6 +14,7 @@ import (
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/windows"
 )
 
@@ -249,7 +250,7 @@ func (t *statusText) channel(s *bridge.Status) {
 
 // fallback writes the state of iptables or nftables.
 func (t *statusText) fallback(s *fallback.Status) {
-	nftables := s.Backend == string(agent.ModeNFTables)
+	nftables := s.Backend == string(mode.NFTables)
 	if nftables {
 		t.line("nftables", "tables ip nkp and ip6 nkp, serves %s", scopes[s.Scope])
 	} else {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/live"
+	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/internal/trace"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ovsdb"
@@ -213,11 +213,11 @@ func (s *settings) trace(ctx context.Context, ask trace.Request, ends *trace.End
 	if ask.Live {
 		return s.traceHere(ctx, ask, ends, stderr)
 	}
-	mode := agent.ModeOVS // auto takes it where there is a bridge
-	if slices.Contains([]agent.Mode{agent.ModeIPTables, agent.ModeNFTables, agent.ModeWindows}, agent.Mode(s.mode)) {
-		mode = agent.Mode(s.mode)
+	by := s.mode
+	if by == mode.Auto {
+		by = mode.OVS // auto takes it where there is a bridge
 	}
-	t, model, _, err := s.wantTracker(ctx, mode, false, stderr)
+	t, model, _, err := s.wantTracker(ctx, by, false, stderr)
 	if err != nil {
 		return nil, err
 	}
@@ -251,10 +251,10 @@ func (s *settings) traceCluster(t *k8s.Tracker, m *k8s.Model) trace.Cluster {
 	c := trace.Cluster{
 		Tracker: t, Model: m, MasqueradeAll: s.MasqueradeAll, LocalhostNodePorts: s.Fallback.LocalhostNodePorts, Uplink: s.Uplink,
 	}
-	switch agent.Mode(s.mode) {
-	case agent.ModeIPTables, agent.ModeNFTables:
+	switch s.mode {
+	case mode.IPTables, mode.NFTables:
 		return c
-	case agent.ModeWindows:
+	case mode.Windows:
 		c.LocalhostNodePorts, c.Permissive = false, true
 		return c
 	}
@@ -275,7 +275,7 @@ func (s *settings) traceHere(ctx context.Context, ask trace.Request, ends *trace
 		return nil, err
 	}
 	defer c.close()
-	t, model, changes, err := s.wantTracker(ctx, c.mode, true, stderr)
+	t, model, changes, err := s.wantTracker(ctx, c.Mode, true, stderr)
 	if err != nil {
 		return nil, err
 	}
@@ -285,7 +285,7 @@ func (s *settings) traceHere(ctx context.Context, ask trace.Request, ends *trace
 	}
 	cluster := s.traceCluster(t, model)
 	q.In, cluster.Uplink = s.PortNames(sw, q.In)
-	cluster.NodeBeside = c.mode == agent.ModeOVS && s.NodeBeside(model, sw)
+	cluster.NodeBeside = c.Mode == mode.OVS && s.NodeBeside(model, sw)
 	r := trace.Explain(cluster, q)
 	r.Steps = append(names, r.Steps...)
 	if ask.Reply {
@@ -295,10 +295,10 @@ func (s *settings) traceHere(ctx context.Context, ask trace.Request, ends *trace
 	case r.Gap:
 		r.Live = live.Nothing()
 		return r, nil
-	case c.mode == agent.ModeWindows:
+	case c.Mode == mode.Windows:
 		return nil, agent.ErrNoLive
-	case c.mode == agent.ModeIPTables || c.mode == agent.ModeNFTables:
-		return r, s.CompareRules(ctx, c.mode, serving.Everything, model, q, r)
+	case c.Mode == mode.IPTables || c.Mode == mode.NFTables:
+		return r, s.CompareRules(ctx, c.Mode, serving.Everything, model, q, r)
 	}
 	if scope, ok := s.IPTablesScope(s.HostTrafficFor(model, sw)); ok && !agent.OnBridge(scope.String(), sw, model, q, r) {
 		m, off := s.hostMode(ctx, scope)

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ofctrl"
 	"github.com/nkp-proxy/nkp/ovsdb"
@@ -28,13 +28,13 @@ type wanted struct {
 
 // wantModel reads the source once and computes the model for this node. local reports whether nkp runs on that node, so that its
 // interfaces' addresses count. It prints the problems of the source to stderr, a line each, and fails if one is an error.
-func (s *settings) wantModel(ctx context.Context, mode agent.Mode, local bool, stderr io.Writer) (*k8s.Model, k8s.Changes, error) {
-	_, model, changes, err := s.wantTracker(ctx, mode, local, stderr)
+func (s *settings) wantModel(ctx context.Context, by mode.Mode, local bool, stderr io.Writer) (*k8s.Model, k8s.Changes, error) {
+	_, model, changes, err := s.wantTracker(ctx, by, local, stderr)
 	return model, changes, err
 }
 
 // wantTracker is wantModel for callers that also need the tracker.
-func (s *settings) wantTracker(ctx context.Context, mode agent.Mode, local bool, stderr io.Writer) (*k8s.Tracker, *k8s.Model, k8s.Changes, error) {
+func (s *settings) wantTracker(ctx context.Context, by mode.Mode, local bool, stderr io.Writer) (*k8s.Tracker, *k8s.Model, k8s.Changes, error) {
 	var none k8s.Changes
 	objects, problems, err := s.readSource(ctx)
 	if err != nil {
@@ -53,9 +53,9 @@ func (s *settings) wantTracker(ctx context.Context, mode agent.Mode, local bool,
 		}
 		return nil, nil, none, fmt.Errorf("%s in the input; nothing was planned", what)
 	}
-	t := k8s.NewTracker(s.TrackerOptions(mode))
+	t := k8s.NewTracker(s.TrackerOptions(by))
 	if local {
-		ips, err := s.LocalAddresses(mode)
+		ips, err := s.LocalAddresses(by)
 		if err != nil {
 			return nil, nil, none, fmt.Errorf("the node's addresses: %w", err)
 		}
@@ -75,7 +75,7 @@ func (s *settings) wantTracker(ctx context.Context, mode agent.Mode, local bool,
 
 // want compiles the Services of the source for this node; sw is nil if there is no switch to read facts from.
 func (s *settings) want(ctx context.Context, sw *ovsdb.Switch, stderr io.Writer) (*wanted, error) {
-	model, changes, err := s.wantModel(ctx, agent.ModeOVS, sw != nil, stderr)
+	model, changes, err := s.wantModel(ctx, mode.OVS, sw != nil, stderr)
 	if err != nil {
 		return nil, err
 	}
@@ -96,24 +96,6 @@ func nodeNames(objects []k8s.Change) []string {
 		}
 	}
 	return names
-}
-
-// connectDB connects to the switch's database and checks that nkp can use the bridge.
-func (s *settings) connectDB(ctx context.Context) (*ovsdb.Client, *ovsdb.Switch, error) {
-	opts, err := s.DatabaseOptions()
-	if err != nil {
-		return nil, nil, err
-	}
-	db, err := ovsdb.Connect(ctx, opts)
-	if err != nil {
-		return nil, nil, err
-	}
-	sw := db.Switch()
-	if err := sw.Check(); err != nil {
-		db.Close()
-		return nil, nil, err
-	}
-	return db, &sw, nil
 }
 
 // connectTimeout bounds how long a command waits for the OpenFlow handshake, which a working switch completes in milliseconds.

@@ -1,0 +1,51 @@
+package mode
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Each reason to choose another data plane is a warning as long as it holds, for the node's own traffic too, and is announced
+// once. A look learns what the last one said.
+func TestWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var announced []string
+		w := Watch{Announce: func(text string) { announced = append(announced, text) }}
+		ctx, stop := context.WithCancel(t.Context())
+		go w.Run(ctx, 10*time.Second, func(context.Context, string) string { return "" })
+		synctest.Wait()
+
+		var answer atomic.Value
+		answer.Store("")
+		var last atomic.Value
+		go w.Run(ctx, time.Minute, func(_ context.Context, before string) string {
+			last.Store(before)
+			return answer.Load().(string)
+		})
+		before := ""
+		for _, step := range []struct {
+			says string
+			want []string
+		}{{"", nil}, {"INPUT drops", []string{"INPUT drops"}}, {"INPUT drops", []string{"INPUT drops"}}, {"", nil}} {
+			answer.Store(step.says)
+			time.Sleep(time.Minute + time.Second) // past the look
+			synctest.Wait()
+			if got := w.Reasons(); !slices.Equal(got, step.want) {
+				t.Errorf("%q: %q", step.says, got)
+			}
+			if got := last.Load(); got != before {
+				t.Errorf("%q: the look was told %q, want %q", step.says, got, before)
+			}
+			before = step.says
+		}
+		stop()
+		synctest.Wait()
+		if !slices.Equal(announced, []string{"INPUT drops"}) {
+			t.Errorf("announced %q", announced)
+		}
+	})
+}
