@@ -27,24 +27,6 @@ type DetectLocal struct {
 	Interface string
 }
 
-// Validate returns an error if the mode is unknown or its setting is missing.
-func (d *DetectLocal) Validate() error {
-	switch d.Mode {
-	case DetectByClusterCIDR, DetectByNodeCIDR, DetectNothing:
-	case DetectByBridge:
-		if d.Interface == "" {
-			return fmt.Errorf("--detect-local-mode %s needs the bridge's name: --pod-bridge-interface", d.Mode)
-		}
-	case DetectByInterfacePrefix:
-		if d.Interface == "" {
-			return fmt.Errorf("--detect-local-mode %s needs the interface name prefix: --pod-interface-name-prefix", d.Mode)
-		}
-	default:
-		return fmt.Errorf("--detect-local-mode %q is not ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix", d.Mode)
-	}
-	return nil
-}
-
 // detector resolves Options.DetectLocal for a node.
 func (t *Tracker) detector(node *Node) Detector {
 	d := &t.opts.DetectLocal

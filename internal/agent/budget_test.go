@@ -19,7 +19,7 @@ var modes = []mode.Mode{mode.OVS, mode.IPTables, mode.NFTables, mode.Windows}
 
 // budgeted returns a tracker with a data plane's costs that holds these Services.
 func budgeted(by mode.Mode, limits k8s.Limits, services ...shapes.Hostile) *k8s.Tracker {
-	set := Settings{Limits: limits}
+	set := Settings{Options: k8s.Options{Limits: limits}}
 	return shapes.Tracker(set.TrackerOptions(by), services...)
 }
 

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/internal/observe/metrics"
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
@@ -44,7 +45,7 @@ func TestMetricsOfWindows(t *testing.T) {
 	file := filepath.Join(dir, "m.yaml")
 	must(t, os.WriteFile(file, []byte(manifests), 0o644))
 	log := slog.New(slog.DiscardHandler)
-	set := Settings{NodeName: "winw1", Fallback: fallback.DefaultOptions(), Metrics: MetricsSettings{Addr: "127.0.0.1:0"}}
+	set := Settings{Options: k8s.Options{NodeName: "winw1"}, Fallback: fallback.DefaultOptions(), Metrics: MetricsSettings{Addr: "127.0.0.1:0"}}
 	set.Windows.NetworkName, set.Windows.StateFile, set.Windows.HostMAC = "Calico", filepath.Join(dir, "hns.json"), "08:00:27:09:de:92"
 	set.Windows.Open = func() (hns.Host, error) { return fake.Host(), nil }
 	a, err := New(Options{

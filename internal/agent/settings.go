@@ -25,19 +25,9 @@ import (
 // Settings are the command-line settings, except for the source of objects.
 type Settings struct {
 	bridge.Settings
+	k8s.Options // of the model; TrackerOptions completes them
 
-	NodeName         string
-	ServiceProxyName string
-	Socket           string // the agent's own socket; "": none
-
-	NodeIPs           []netip.Addr
-	PrimaryIP         netip.Addr // the node's address of that family, unless NodeIPs are given; not valid or unspecified: none
-	DetectLocal       k8s.DetectLocal
-	ServiceCIDRs      []netip.Prefix
-	NodePortAddresses []netip.Prefix
-	NodePortPrimary   bool
-	IgnoreExternalIPs bool
-	Limits            k8s.Limits // of the costs of Services
+	Socket string // the agent's own socket; "": none
 
 	Fallback        fallback.Options // of iptables and nftables
 	IPTablesBackend string           // iptables.Options.Backend
@@ -120,24 +110,12 @@ func (s *Settings) WindowsOptions() windows.Options {
 
 // TrackerOptions returns the options of the model, for a data plane.
 func (s *Settings) TrackerOptions(by mode.Mode) k8s.Options {
-	notConsistent := ""
+	o := s.Options
+	o.Cost = s.cost(by)
 	if by != mode.OVS {
-		notConsistent = "only nodes with an Open vSwitch bridge (mode ovs) serve it"
+		o.NotConsistent = "only nodes with an Open vSwitch bridge (mode ovs) serve it"
 	}
-	return k8s.Options{
-		NodeName:          s.NodeName,
-		ServiceProxyName:  s.ServiceProxyName,
-		NodePortAddresses: s.NodePortAddresses,
-		NodePortPrimary:   s.NodePortPrimary,
-		IgnoreExternalIPs: s.IgnoreExternalIPs,
-		ServiceCIDRs:      s.ServiceCIDRs,
-		NodeIPs:           s.NodeIPs,
-		PrimaryIP:         s.PrimaryIP,
-		DetectLocal:       s.DetectLocal,
-		NotConsistent:     notConsistent,
-		Cost:              s.cost(by),
-		Limits:            s.Limits,
-	}
+	return o
 }
 
 // cost returns what a Service port costs: on a bridge the larger one of what it takes there and in nftables beside it.

@@ -28,7 +28,7 @@ func TestLocalhostNodePorts(t *testing.T) {
 		{"a range of IPv6 alone", true, false, []netip.Prefix{prefix("fd00::/8")}, true},
 		{"localhost, not asked for", false, false, []netip.Prefix{prefix("127.0.0.0/8")}, false},
 	} {
-		s := Settings{NodePortPrimary: tc.primary, NodePortAddresses: tc.ranges, Fallback: fallback.DefaultOptions()}
+		s := Settings{Options: k8s.Options{NodePortPrimary: tc.primary, NodePortAddresses: tc.ranges}, Fallback: fallback.DefaultOptions()}
 		s.Fallback.LocalhostNodePorts = tc.asked
 		if got := s.NFTablesOptions(serving.Everything).LocalhostNodePorts; got != tc.want || got != s.IPTablesOptions(serving.Own).LocalhostNodePorts {
 			t.Errorf("%s: nftables %t, want %t in both planes", tc.what, got, tc.want)

@@ -29,13 +29,13 @@ func (s *settings) kubeProxyInForce(f *pflag.FlagSet) error {
 	c := &s.cfg
 	if c.replaces() {
 		c.kubeProxy = c.file.KubeProxy.DeepCopy()
-		return s.takeFlags(f, func(field *config.KubeProxyField) bool { return c.flagWins(field.Flag) })
+		return c.takeFlags(f, func(field *config.KubeProxyField) bool { return c.flagWins(field.Flag) })
 	}
+
 	c.kubeProxy = config.NewKubeProxy()
-	if text, ok := c.explicit["proxy-mode"]; ok { // some fields apply in one mode only
-		c.kubeProxy.Mode = config.ProxyMode(text)
-	}
-	if err := s.takeFlags(f, func(field *config.KubeProxyField) bool { return field.Counts(c.kubeProxy) }); err != nil {
+	c.kubeProxy.Mode = config.ProxyMode(c.explicit["proxy-mode"]) // some fields apply in one mode only
+	err := c.takeFlags(f, func(field *config.KubeProxyField) bool { return field.Counts(c.kubeProxy) })
+	if err != nil {
 		return err
 	}
 	k := c.kubeProxy
@@ -68,18 +68,18 @@ func flagOf(path string) string {
 }
 
 // takeFlags sets the wanted fields of kube-proxy's configuration whose flags are set on the command line.
-func (s *settings) takeFlags(f *pflag.FlagSet, wanted func(*config.KubeProxyField) bool) error {
+func (c *configuration) takeFlags(f *pflag.FlagSet, wanted func(*config.KubeProxyField) bool) error {
 	for _, field := range config.KubeProxyFields() {
-		text, explicit := s.cfg.explicit[field.Flag]
+		text, explicit := c.explicit[field.Flag]
 		if !explicit || !wanted(&field) || f.Lookup(field.Flag) == nil {
 			continue
 		}
 		if field.Flag == "hostname-override" {
-			if text = strings.ToLower(strings.TrimSpace(text)); text == "" && s.cfg.explicit[field.Flag] != "" {
+			if text = strings.ToLower(strings.TrimSpace(text)); text == "" && c.explicit[field.Flag] != "" {
 				return usageError("--hostname-override is blank: name this node's Node object, or leave the flag out")
 			}
 		}
-		if err := field.SetText(s.cfg.kubeProxy, text); err != nil {
+		if err := field.SetText(c.kubeProxy, text); err != nil {
 			return usageError("--%s: %q is not a %s", field.Flag, text, field.Kind())
 		}
 	}

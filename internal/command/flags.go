@@ -298,10 +298,7 @@ func (s *settings) resolveAddresses() error {
 	}
 	on, set := s.gates[config.GateExternalIPs]
 	s.IgnoreExternalIPs = set && !on
-	if err := s.DetectLocal.Validate(); err != nil {
-		return usageError("%w", err)
-	}
-	if err := cmp.Or(s.Fallback.Validate(), nftables.Validate(s.NFTables)); err != nil {
+	if err := nftables.Validate(s.NFTables); err != nil {
 		return usageError("%w", err)
 	}
 	if s.HealthzAddr != "" {

@@ -183,9 +183,7 @@ func (s *settings) runAsService() error {
 
 // writeConfig is --write-config-to.
 func (s *settings) writeConfig(stderr io.Writer) error {
-	for _, text := range s.cfg.warnings {
-		fmt.Fprintf(stderr, "nkp: warning: %s\n", text)
-	}
+	s.cfg.print(stderr)
 	if errs := config.Validate(s.cfg.kubeProxy); len(errs) > 0 {
 		return fmt.Errorf("the flags cannot be expressed as a KubeProxyConfiguration: %w", errs.ToAggregate())
 	}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"net"
 	"runtime"
 	"strconv"
@@ -20,49 +21,49 @@ const (
 
 // Default fills in what a KubeProxyConfiguration leaves out, as kube-proxy 1.37 does for v1alpha1.
 func Default(c *KubeProxy) {
-	orElse(&c.BindAddress, "0.0.0.0")
+	c.BindAddress = cmp.Or(c.BindAddress, "0.0.0.0")
 	healthz, metrics := "0.0.0.0", "127.0.0.1"
 	if netutils.ParseIPSloppy(c.BindAddress).To4() == nil {
 		healthz, metrics = "::", "::1"
 	}
-	orElse(&c.HealthzBindAddress, healthz)
-	orElse(&c.MetricsBindAddress, metrics)
+	c.HealthzBindAddress = cmp.Or(c.HealthzBindAddress, healthz)
+	c.MetricsBindAddress = cmp.Or(c.MetricsBindAddress, metrics)
 	c.HealthzBindAddress = withPort(c.HealthzBindAddress, HealthzPort)
 	c.MetricsBindAddress = withPort(c.MetricsBindAddress, MetricsPort)
 
-	orElse(&c.ClientConnection.ContentType, "application/vnd.kubernetes.protobuf")
-	orElse(&c.ClientConnection.QPS, 5)
-	orElse(&c.ClientConnection.Burst, 10)
+	c.ClientConnection.ContentType = cmp.Or(c.ClientConnection.ContentType, "application/vnd.kubernetes.protobuf")
+	c.ClientConnection.QPS = cmp.Or(c.ClientConnection.QPS, 5)
+	c.ClientConnection.Burst = cmp.Or(c.ClientConnection.Burst, 10)
 	if c.FeatureGates == nil {
 		c.FeatureGates = map[string]bool{}
 	}
 
 	orNew(&c.IPTables.MasqueradeBit, 14)
 	orNew(&c.IPTables.LocalhostNodePorts, true)
-	orElse(&c.IPTables.SyncPeriod.Duration, 30*time.Second)
-	orElse(&c.IPTables.MinSyncPeriod.Duration, time.Second)
-	orElse(&c.IPVS.SyncPeriod.Duration, 30*time.Second)
+	c.IPTables.SyncPeriod.Duration = cmp.Or(c.IPTables.SyncPeriod.Duration, 30*time.Second)
+	c.IPTables.MinSyncPeriod.Duration = cmp.Or(c.IPTables.MinSyncPeriod.Duration, time.Second)
+	c.IPVS.SyncPeriod.Duration = cmp.Or(c.IPVS.SyncPeriod.Duration, 30*time.Second)
 	orNew(&c.NFTables.MasqueradeBit, 14)
-	orElse(&c.NFTables.SyncPeriod.Duration, 30*time.Second)
-	orElse(&c.NFTables.MinSyncPeriod.Duration, time.Second)
+	c.NFTables.SyncPeriod.Duration = cmp.Or(c.NFTables.SyncPeriod.Duration, 30*time.Second)
+	c.NFTables.MinSyncPeriod.Duration = cmp.Or(c.NFTables.MinSyncPeriod.Duration, time.Second)
 
 	orNew(&c.OOMScoreAdj, -999)
 	orNew(&c.Conntrack.MaxPerCore, 32768)
 	orNew(&c.Conntrack.Min, 131072)
 	orNew(&c.Conntrack.TCPEstablishedTimeout, metav1.Duration{Duration: 24 * time.Hour})
 	orNew(&c.Conntrack.TCPCloseWaitTimeout, metav1.Duration{Duration: time.Hour})
-	orElse(&c.ConfigSyncPeriod.Duration, 15*time.Minute)
+	c.ConfigSyncPeriod.Duration = cmp.Or(c.ConfigSyncPeriod.Duration, 15*time.Minute)
 	logsapi.SetRecommendedLoggingConfiguration(&c.Logging)
 }
 
 // defaultForNode fills in what depends on the operating system and on kube-proxy's mode, as kube-proxy does.
 func defaultForNode(c *KubeProxy) {
 	if runtime.GOOS == "windows" {
-		orElse(&c.Winkernel.RootHnsEndpointName, "cbr0")
+		c.Winkernel.RootHnsEndpointName = cmp.Or(c.Winkernel.RootHnsEndpointName, "cbr0")
 		return
 	}
 	PrimaryNodePorts(c)
-	orElse(&c.DetectLocalMode, "ClusterCIDR")
+	c.DetectLocalMode = cmp.Or(c.DetectLocalMode, "ClusterCIDR")
 }
 
 // PrimaryNodePorts keeps NodePorts where kube-proxy's mode nftables has them by default: at the node's primary addresses.
@@ -84,7 +85,7 @@ func NewKubeProxy() *KubeProxy {
 	c := &KubeProxy{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: kubeProxyKind}}
 	Default(c)
 	ownDefaults(c, &KubeProxy{})
-	orElse(&c.DetectLocalMode, "ClusterCIDR")
+	c.DetectLocalMode = cmp.Or(c.DetectLocalMode, "ClusterCIDR")
 	return c
 }
 
@@ -114,13 +115,6 @@ func WithPort(addr string, port int) string {
 		return ""
 	}
 	return withPort(addr, port)
-}
-
-func orElse[T comparable](v *T, usual T) {
-	var zero T
-	if *v == zero {
-		*v = usual
-	}
 }
 
 func orNew[T any](v **T, usual T) {

@@ -18,8 +18,7 @@ const KubeProxyGroup = v1alpha1.GroupName
 // NkpConfiguration holds the settings that kube-proxy does not have. Every field stands for a flag of "nkp run", which wins
 // if it is given; a field that is left out leaves the flag's default.
 type NkpConfiguration struct {
-	APIVersion string `json:"apiVersion"`
-	Kind       string `json:"kind"`
+	metav1.TypeMeta `json:",inline"`
 
 	// Data plane: auto, ovs, iptables, nftables or windows. auto is ovs where the switch's database answers and has the bridge, else
 	// nftables or iptables; on Windows windows.

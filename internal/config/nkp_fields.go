@@ -1,6 +1,10 @@
 package config
 
-import "reflect"
+import (
+	"reflect"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // NkpField is a field of NkpConfiguration.
 type NkpField struct {
@@ -30,5 +34,5 @@ func (f *NkpField) SetText(c *NkpConfiguration, text string) error {
 
 // NewNkpConfiguration returns one that sets nothing.
 func NewNkpConfiguration() *NkpConfiguration {
-	return &NkpConfiguration{APIVersion: GroupVersion, Kind: Kind}
+	return &NkpConfiguration{TypeMeta: metav1.TypeMeta{APIVersion: GroupVersion, Kind: Kind}}
 }

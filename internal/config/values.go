@@ -27,7 +27,7 @@ func leaves(t reflect.Type) []leaf {
 	for _, f := range reflect.VisibleFields(t) {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		switch {
-		case len(f.Index) > 1 || name == "-" || name == "apiVersion" || name == "kind" || f.Anonymous && name == "" && f.Type == reflect.TypeFor[metav1.TypeMeta]():
+		case len(f.Index) > 1 || name == "-" || f.Type == reflect.TypeFor[metav1.TypeMeta]():
 		case f.Type.Kind() == reflect.Struct && !isValue(f.Type):
 			for _, below := range leaves(f.Type) {
 				if name != "" { // an embedded struct without a name has its fields in its parent, as encoding/json reads it
