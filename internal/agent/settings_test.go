@@ -6,6 +6,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/fallback/serving"
+	"github.com/nkp-proxy/nkp/k8s"
 )
 
 // The planes keep route_localnet set where NodePorts are served at 127.0.0.1, and nowhere else.

@@ -321,3 +321,21 @@ func (s *settings) resolveAddresses() error {
 	}
 	return nil
 }
+
+// resolveMetrics checks the settings of the metrics and their server.
+func (s *settings) resolveMetrics() error {
+	m := &s.Metrics
+	m.Addr = config.WithPort(m.Addr, config.MetricsPort)
+	if m.Addr != "" {
+		if _, err := netip.ParseAddrPort(m.Addr); err != nil {
+			return usageError("--metrics-bind-address %q is not ADDRESS:PORT such as 127.0.0.1:10249", m.Addr)
+		}
+	}
+	if (m.CertFile == "") != (m.KeyFile == "") {
+		return usageError("--metrics-tls-cert-file and --metrics-tls-private-key-file go together")
+	}
+	if m.ServiceLimit < 0 {
+		return usageError("--service-metrics-limit %d must not be below 0", m.ServiceLimit)
+	}
+	return nil
+}
