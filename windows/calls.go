@@ -7,7 +7,8 @@ import (
 	"github.com/nkp-proxy/nkp/windows/hns"
 )
 
-// CallCount counts the calls of one HNS function that succeeded, and those that failed. A missing object is not a failure.
+// CallCount counts the calls of one HNS function that succeeded, and those that failed. A missing object is
+// not a failure.
 type CallCount struct {
 	OK     uint64 `json:"ok"`
 	Failed uint64 `json:"failed"`

@@ -118,8 +118,8 @@ func (p *Plane) overlayFacts(f *plan.Facts) error {
 	return err
 }
 
-// addressOf returns the IPv4 address of the endpoint with a name; the zero Addr: there is none. It is cached until the network
-// changes or the next full read.
+// addressOf returns the IPv4 address of the endpoint with a name; the zero Addr: there is none. It is cached
+// until the network changes or the next full read.
 func (p *Plane) addressOf(name string) (a netip.Addr, err error) {
 	if a, ok := p.named[name]; ok {
 		return a, nil
@@ -140,7 +140,8 @@ func (p *Plane) addressOf(name string) (a netip.Addr, err error) {
 	return a, nil
 }
 
-// healthFacts finds the endpoint that health checks are forwarded to. Without it they are not forwarded, and status says so.
+// healthFacts finds the endpoint that health checks are forwarded to. Without it they are not forwarded, and
+// status says so.
 func (p *Plane) healthFacts(f *plan.Facts) error {
 	p.status.setRoot("")
 	if !p.opts.ForwardHealthCheckVIP {

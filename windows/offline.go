@@ -14,9 +14,10 @@ import (
 // OfflineVersion is the HNS that PlanOffline plans for: the first that can do everything nkp uses.
 var OfflineVersion = hns.Version{Major: 15, Minor: 5}
 
-// PlanOffline returns the HNS objects for a model as JSON, without an HNS, on any system (nkp plan -o hcn). It assumes an overlay
-// network if there is a source VIP, else an L2Bridge; remote lists the pod ranges of other nodes. It assumes that all of this
-// node's endpoints exist. The warnings name facts that are known only on the node.
+// PlanOffline returns the HNS objects for a model as JSON, without an HNS, on any system (nkp plan -o hcn).
+// It assumes an overlay network if there is a source VIP, else an L2Bridge; remote lists the pod ranges of
+// other nodes. It assumes that all of this node's endpoints exist. The warnings name facts that are known
+// only on the node.
 func PlanOffline(model *k8s.Model, opts Options, remote []hns.RemoteSubnet) (text []byte, warnings []string, err error) {
 	f := &plan.Facts{
 		Network:     hns.Network{Name: opts.NetworkName, Type: hns.NetworkL2Bridge},

@@ -17,32 +17,36 @@ import (
 
 // Options are the settings of a Plane. The first ones are kube-proxy's flags of the same name.
 type Options struct {
-	// NetworkName is the CNI plugin's HNS network (--network-name); "": the environment variable KUBE_NETWORK.
+	// NetworkName is the CNI plugin's HNS network (--network-name); "": the environment variable
+	// KUBE_NETWORK.
 	NetworkName string
-	// SourceVIP is the source address of load-balanced connections (--source-vip). The zero Addr: on overlay networks the address of
-	// the endpoint SourceVIPEndpoint, once it exists, or of the one that kube-proxy or nkp made for it before; on others HNS chooses.
+	// SourceVIP is the source address of load-balanced connections (--source-vip). The zero Addr: on overlay
+	// networks the address of the endpoint SourceVIPEndpoint, once it exists, or of the one that kube-proxy
+	// or nkp made for it before; on others HNS chooses.
 	SourceVIP netip.Addr
 	// EnableDSR enables Direct Server Return for ClusterIPs (--enable-dsr).
 	EnableDSR bool
-	// RootEndpointName is the endpoint of the host (--root-hnsendpoint-name); "": cbr0, as in kube-proxy. ForwardHealthCheckVIP
-	// has health checks of load balancers forwarded to it (--forward-healthcheck-vip).
+	// RootEndpointName is the endpoint of the host (--root-hnsendpoint-name); "": cbr0, as in kube-proxy.
+	// ForwardHealthCheckVIP has health checks of load balancers forwarded to it (--forward-healthcheck-vip).
 	RootEndpointName      string
 	ForwardHealthCheckVIP bool
 	// HealthzPort is the port of --healthz-bind-address; 0: none.
 	HealthzPort uint16
 
-	// SourceVIPEndpoint is where the source VIP comes from without SourceVIP; "": Calico_ep, which is Calico's.
+	// SourceVIPEndpoint is where the source VIP comes from without SourceVIP; "": Calico_ep, which is
+	// Calico's.
 	SourceVIPEndpoint string
 	// HostMAC is the MAC address of the interface that has the node's address; "": it is looked up.
 	HostMAC string
 	Hooks   dataplane.Hooks
 
-	// TakeOver makes nkp delete load balancers that kube-proxy left for Services that are gone (--hns-take-over).
+	// TakeOver makes nkp delete load balancers that kube-proxy left for Services that are gone
+	// (--hns-take-over).
 	TakeOver bool
 	// StateFile is the file that records which objects of HNS are nkp's; "": DefaultStateFile.
 	StateFile string
-	// MinSync is the minimum time between two syncs, AuditPeriod the maximum between two enumerations of HNS's objects,
-	// FullAuditPeriod the maximum between two reads of every object. Zero: 1 s, 30 s, 1 h.
+	// MinSync is the minimum time between two syncs, AuditPeriod the maximum between two enumerations of
+	// HNS's objects, FullAuditPeriod the maximum between two reads of every object. Zero: 1 s, 30 s, 1 h.
 	MinSync, AuditPeriod, FullAuditPeriod time.Duration
 	Log                                   *slog.Logger // nil: slog.Default()
 
@@ -76,7 +80,8 @@ func DefaultStateFile() string {
 	return filepath.Join(dir, "nkp", "hns.json")
 }
 
-// MakeStateDir makes the directory of a state file as nkp does; on Windows it is for SYSTEM and Administrators only.
+// MakeStateDir makes the directory of a state file as nkp does; on Windows it is for SYSTEM and
+// Administrators only.
 func MakeStateDir(dir string) error { return reconcile.MakeDir(dir) }
 
 // CheckStateDir returns an error if, on Windows, other users may change the directory of a state file.

@@ -37,10 +37,11 @@ type Plane struct {
 	statesRead time.Time
 	// portsRead is when the free port blocks were counted last.
 	portsRead time.Time
-	// enumerated is when the network was read and HNS's objects were enumerated last. The zero Time: the next sync must do that,
-	// because the last one left work.
+	// enumerated is when the network was read and HNS's objects were enumerated last. The zero Time: the next
+	// sync must do that, because the last one left work.
 	enumerated time.Time
-	// network is the pods' network as it was read last, named the addresses of its endpoints that were looked up by name.
+	// network is the pods' network as it was read last, named the addresses of its endpoints that were looked
+	// up by name.
 	network  hns.Network
 	named    map[string]netip.Addr
 	watch    watch
@@ -68,12 +69,13 @@ func New(opts Options) (*Plane, error) {
 // Loops returns what the plane's goroutines work on and since when.
 func (p *Plane) Loops() []*dataplane.Loop { return []*dataplane.Loop{p.runner.Loop} }
 
-// Update takes the model of the Services; the first call must carry everything in changes. It does not block on HNS, and the model
-// may change once it has returned.
+// Update takes the model of the Services; the first call must carry everything in changes. It does not block
+// on HNS, and the model may change once it has returned.
 func (p *Plane) Update(model *k8s.Model, changes k8s.Changes) { p.runner.In.Put(model, changes) }
 
-// Run waits for the first Update, and keeps HNS in step with the model until the context ends; HNS is left unchanged then. Errors are
-// reported in Status, and what failed is tried again. It returns nil when the context has ended.
+// Run waits for the first Update, and keeps HNS in step with the model until the context ends; HNS is left
+// unchanged then. Errors are reported in Status, and what failed is tried again. It returns nil when the
+// context has ended.
 func (p *Plane) Run(ctx context.Context) error {
 	p.runner.Run(ctx, &steps{Plane: p}, "a sync with HNS")
 	p.background.Wait()

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// HNS reserves dynamic ports in blocks, for load balancers without DSR and for outgoing connections of pods. Both numbers are those of
-// Microsoft's networkhealth script (PortExhaustionTest in microsoft/SDN).
+// HNS reserves dynamic ports in blocks, for load balancers without DSR and for outgoing connections of pods.
+// Both numbers are those of Microsoft's networkhealth script (PortExhaustionTest in microsoft/SDN).
 const (
 	portBlock = 64 // consecutive ports
 	fewBlocks = 10 // at most so many free blocks are too few
@@ -55,7 +55,8 @@ func (r portRange) freeBlocks(used []portRange) (n int) {
 	return n
 }
 
-// parseDynamicRange reads what netsh interface ipv4 show dynamicportrange prints, in any language: the first port and the number of ports.
+// parseDynamicRange reads what netsh interface ipv4 show dynamicportrange prints, in any language: the first
+// port and the number of ports.
 func parseDynamicRange(text string) (r portRange, err error) {
 	var numbers []int
 	for line := range strings.Lines(text) {
@@ -71,7 +72,8 @@ func parseDynamicRange(text string) (r portRange, err error) {
 	return portRange{numbers[0], numbers[0] + numbers[1] - 1}, nil
 }
 
-// parseExclusions reads what netsh interface ipv4 show excludedportrange prints: lines that begin with a first and a last port.
+// parseExclusions reads what netsh interface ipv4 show excludedportrange prints: lines that begin with a
+// first and a last port.
 func parseExclusions(text string) (list []portRange) {
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
@@ -87,8 +89,8 @@ func parseExclusions(text string) (list []portRange) {
 	return list
 }
 
-// readPorts counts the free port blocks every statePeriod. netsh takes long now and then, so that it runs in the background; it ends
-// before the next time.
+// readPorts counts the free port blocks every statePeriod. netsh takes long now and then, so that it runs in
+// the background; it ends before the next time.
 func (p *Plane) readPorts(ctx context.Context, now time.Time) {
 	if now.Sub(p.portsRead) < statePeriod {
 		return

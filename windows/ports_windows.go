@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/windows"
-
-	"github.com/nkp-proxy/nkp/windows/service"
 )
 
 var (
@@ -18,7 +20,8 @@ var (
 	procGetUDPTable = iphlpapi.NewProc("GetUdpTable")
 )
 
-// freePortBlocks counts the free blocks of this host. No documented function lists the dynamic range and the reservations: netsh does.
+// freePortBlocks counts the free blocks of this host. No documented function lists the dynamic range and the
+// reservations: netsh does.
 func freePortBlocks(ctx context.Context) (b PortBlocks, err error) {
 	// The offset of dwLocalPort in MIB_TCPROW (5 DWORDs) and MIB_UDPROW (2 DWORDs).
 	if b.TCP, err = freeBlocksOf(ctx, "tcp", procGetTCPTable, 20, 8); err != nil {
@@ -29,25 +32,41 @@ func freePortBlocks(ctx context.Context) (b PortBlocks, err error) {
 }
 
 func freeBlocksOf(ctx context.Context, protocol string, table *windows.LazyProc, row, port int) (int, error) {
-	text, err := service.Netsh(ctx, "interface", "ipv4", "show", "dynamicportrange", "protocol="+protocol)
+	text, err := netsh(ctx, "dynamicportrange", protocol)
 	if err != nil {
 		return 0, err
 	}
-	dynamic, err := parseDynamicRange(string(text))
+	dynamic, err := parseDynamicRange(text)
 	if err != nil {
 		return 0, err
 	}
-	if text, err = service.Netsh(ctx, "interface", "ipv4", "show", "excludedportrange", "protocol="+protocol); err != nil {
+	if text, err = netsh(ctx, "excludedportrange", protocol); err != nil {
 		return 0, err
 	}
 	used, err := localPorts(table, row, port)
 	if err != nil {
 		return 0, err
 	}
-	return dynamic.freeBlocks(append(used, parseExclusions(string(text))...)), nil
+	return dynamic.freeBlocks(append(used, parseExclusions(text)...)), nil
 }
 
-// localPorts returns the local ports in a table of connections and sockets: a DWORD with the number of rows, and the rows.
+// netsh returns what "netsh interface ipv4 show" prints of a protocol's ports. The context bounds it.
+func netsh(ctx context.Context, show, protocol string) (string, error) {
+	system, err := windows.GetSystemDirectory()
+	if err != nil {
+		return "", err
+	}
+	c := exec.CommandContext(ctx, filepath.Join(system, "netsh.exe"), "interface", "ipv4", "show", show, "protocol="+protocol)
+	c.WaitDelay = 5 * time.Second // a child of it may hold the output open
+	out, err := c.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("netsh interface ipv4 show %s: %w: %s", show, err, strings.Join(strings.Fields(string(out)), " "))
+	}
+	return string(out), nil
+}
+
+// localPorts returns the local ports in a table of connections and sockets: a DWORD with the number of rows,
+// and the rows.
 func localPorts(table *windows.LazyProc, row, port int) (ports []portRange, err error) {
 	size := uint32(64 << 10)
 	for range 5 { // the table may grow between two calls

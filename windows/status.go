@@ -25,11 +25,12 @@ type Status struct {
 	// ModifyInPlace reports whether load balancers are modified in place; else they are deleted and created.
 	ModifyInPlace bool   `json:"modifyInPlace"`
 	SourceVIP     string `json:"sourceVIP,omitempty"`
-	// Notifies reports whether HNS notifies nkp of new and deleted networks; else nkp finds them at its next regular check.
+	// Notifies reports whether HNS notifies nkp of new and deleted networks; else nkp finds them at its next
+	// regular check.
 	Notifies bool `json:"notifies"`
 
-	// Queued is when the model changed last, Begun and Synced when the last sync began and when one last went through; a sync
-	// that went through may have failures. Busy is set while one is under way: HNS can hang.
+	// Queued is when the model changed last, Begun and Synced when the last sync began and when one last went
+	// through; a sync that went through may have failures. Busy is set while one is under way: HNS can hang.
 	Queued time.Time     `json:"queued"`
 	Begun  time.Time     `json:"begun"`
 	Synced time.Time     `json:"synced"`
@@ -53,8 +54,8 @@ type Status struct {
 		Altered int `json:"altered"`
 		// Foreign counts the foreign load balancers, which nkp leaves alone.
 		Foreign int `json:"foreignLoadBalancers"`
-		// StaleEndpoints are remote endpoints of other owners whose addresses no Service has, StaleLoadBalancers the load balancers that
-		// send to them.
+		// StaleEndpoints are remote endpoints of other owners whose addresses no Service has,
+		// StaleLoadBalancers the load balancers that send to them.
 		StaleEndpoints     int `json:"staleEndpoints"`
 		StaleLoadBalancers int `json:"staleLoadBalancers"`
 	} `json:"objects"`
@@ -286,7 +287,8 @@ func (b *statusRecord) end(now time.Time, r reconcile.Result, c reconcile.Counts
 	b.s.Objects.StaleEndpoints, b.s.Objects.StaleLoadBalancers, b.stale = len(r.Stale.Endpoints), len(r.Stale.LoadBalancers), r.Stale
 }
 
-// unsupported records the list of unsupported settings and returns the new ones. One that disappears and recurs counts as new.
+// unsupported records the list of unsupported settings and returns the new ones. One that disappears and
+// recurs counts as new.
 func (b *statusRecord) unsupported(list []plan.Unsupported) (news []plan.Unsupported) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -49,8 +49,9 @@ func (p *Plane) sync(ctx context.Context) (next time.Time) {
 	return next
 }
 
-// reread reads every object again once every FullAuditPeriod, after the changes were programmed and in parts: until the next change
-// arrives, and for at most rereadSlice. It reports whether to sync again at once: to go on, or to program what was found.
+// reread reads every object again once every FullAuditPeriod, after the changes were programmed and in parts:
+// until the next change arrives, and for at most rereadSlice. It reports whether to sync again at once: to go
+// on, or to program what was found.
 func (p *Plane) reread(ctx context.Context, now time.Time) (again bool) {
 	if !p.rereading && now.Sub(p.fullRead) >= p.opts.FullAuditPeriod {
 		p.fullRead, p.rereading = now, true
@@ -96,9 +97,9 @@ func (p *Plane) trySync(ctx context.Context, now time.Time) (r reconcile.Result,
 	return r, err
 }
 
-// undisturbed returns the facts and the plan for a change that arrived less than AuditPeriod after everything was enumerated, if HNS
-// still has the endpoints that nkp knows: then the network exists, and no pod has come or gone. Else it returns nil. That takes 1 call,
-// observe 5.
+// undisturbed returns the facts and the plan for a change that arrived less than AuditPeriod after everything
+// was enumerated, if HNS still has the endpoints that nkp knows: then the network exists, and no pod has come
+// or gone. Else it returns nil. That takes 1 call, observe 5.
 func (p *Plane) undisturbed(now time.Time) (*plan.Facts, *plan.Wanted) {
 	if !p.runner.Pending() || now.Sub(p.enumerated) >= p.opts.AuditPeriod {
 		return nil, nil
@@ -171,8 +172,9 @@ func (p *Plane) Counters(context.Context) (map[k8s.PortName]k8s.Counters, string
 
 var errUnknown = errors.New("the Services are not known yet")
 
-// Diff returns the steps that would bring HNS in step, one a line; "": it is in step. It writes nothing. Update must have
-// been called. A call into HNS cannot be cancelled: the context is checked before the first one.
+// Diff returns the steps that would bring HNS in step, one a line; "": it is in step. It writes nothing.
+// Update must have been called. A call into HNS cannot be cancelled: the context is checked before the first
+// one.
 func (p *Plane) Diff(ctx context.Context) (string, error) {
 	p.runner.Lock()
 	defer p.runner.Unlock()
@@ -211,8 +213,8 @@ func Owned(opts Options) (endpoints, loadBalancers int, err error) {
 	return len(o.Endpoints), len(o.LoadBalancers), nil
 }
 
-// Cleanup removes nkp's objects from HNS according to the state file, and nothing else. It returns their number. The agent
-// must not be running. When the context ends, the remaining objects stay in the state file.
+// Cleanup removes nkp's objects from HNS according to the state file, and nothing else. It returns their
+// number. The agent must not be running. When the context ends, the remaining objects stay in the state file.
 func Cleanup(ctx context.Context, opts Options) (removed int, err error) {
 	setDefault(&opts.StateFile, DefaultStateFile())
 	if opts.Open == nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/nkp-proxy/nkp/windows/hns"
 )
 
-// watch has Run sync as soon as HNS reports that a network was created or deleted. Without that the next sync finds it, which is up
-// to half a minute later.
+// watch has Run sync as soon as HNS reports that a network was created or deleted. Without that the next sync
+// finds it, which is up to half a minute later.
 type watch struct {
 	signal dataplane.Signal
 	active atomic.Bool // HNS notifies
@@ -17,7 +17,8 @@ type watch struct {
 	failed bool        // the log has the last error
 }
 
-// register registers with HNS unless that is done. HNS ends a registration when its service stops. The runner is locked.
+// register registers with HNS unless that is done. HNS ends a registration when its service stops. The runner
+// is locked.
 func (p *Plane) register() {
 	w := &p.watch
 	if p.open() != nil || w.off || w.active.Load() {

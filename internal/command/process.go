@@ -172,13 +172,13 @@ func (s *settings) runAsService() error {
 	if err != nil {
 		return err
 	}
-	events, err := service.EventLog(service.Name, level)
+	events, err := service.EventLog(level)
 	if err != nil {
 		return err
 	}
 	log := slog.New(events)
 	s.cfg.report(log)
-	return service.Run(service.Name, func(ctx context.Context) error { return s.run(ctx, s.process.wait, log) })
+	return service.Run(func(ctx context.Context) error { return s.run(ctx, s.process.wait, log) })
 }
 
 // writeConfig is --write-config-to.

@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -61,13 +60,13 @@ event log. If the service exists, install changes what differs; the load balance
 
 Everything is checked before anything is changed: that only administrators can change or replace --directory, the program, its
 checksum, that it accepts the flags and can read their files, and that no kube-proxy runs beside it. The program is checked and
-run as a copy in --directory, which is removed unless it is installed. If a step fails or the service does not serve within --timeout (its /livez, or 5 s of
-running without one), everything is undone.
+run as a copy in --directory, which is removed unless it is installed. If a step fails or the service does not serve within
+--timeout (its /livez, or 5 s of running without one), everything is undone.
 
-A firewall rule ("nkp health checks") lets other nodes reach the program at the ports of --healthz-bind-address and
---metrics-bind-address, unless those are loopback addresses, and at --health-check-node-ports.`,
+install changes neither kube-proxy's service nor the firewall. It fails while kube-proxy's service runs. Health checks of
+load balancers and the metrics of other nodes need a rule of the firewall; deploy/README.md has the commands.`,
 		Example: `  nkp windows-service install -- --kubeconfig C:\k\config --network-name Calico
-  nkp windows-service install --replace-kube-proxy --dry-run -- --config C:\k\nkp.yaml
+  nkp windows-service install --dry-run -- --config C:\k\nkp.yaml
   nkp windows-service install --depends-on hns,flanneld -- --config C:\k\nkp.yaml`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if n := cmd.ArgsLenAtDash(); n > 0 || n < 0 && len(args) > 0 {
@@ -76,26 +75,17 @@ A firewall rule ("nkp health checks") lets other nodes reach the program at the 
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if !portRange.MatchString(c.HealthCheckNodePorts) {
-				return usageError("--health-check-node-ports %q is not a range such as 30000-32767", c.HealthCheckNodePorts)
-			}
 			c.Args, c.Out = args, cmd.OutOrStdout()
 			return flagsError(service.Install(cmd.Context(), c))
 		},
 	}
 	f := cmd.Flags()
 	serviceFlags(f, &c)
-	f.StringVar(&c.Directory, "directory", "", "where the program is copied to; only administrators may be able to change or replace it (default: nkp in %ProgramFiles%)")
+	f.StringVar(&c.Directory, "directory", "", "where the program is copied to; only administrators may be able to change or "+
+		"replace it (default: nkp in %ProgramFiles%)")
 	f.StringSliceVar(&c.DependsOn, "depends-on", []string{"hns"}, "services that must run first, comma-separated; empty: none")
-	f.StringVar(&c.KubeProxy, "replace-kube-proxy", "", "stop this service, and let it start by hand only; uninstall restores its start type")
-	f.Lookup("replace-kube-proxy").NoOptDefVal = service.KubeProxies[0]
-	f.BoolVar(&c.Firewall, "firewall", true, "write the firewall rule; false: leave the firewall alone")
-	f.StringVar(&c.HealthCheckNodePorts, "health-check-node-ports", "30000-32767", "ports of the firewall rule for health checks of Services with externalTrafficPolicy Local: the API server's --service-node-port-range; empty: none")
 	return cmd
 }
-
-// portRange matches the ports that a firewall rule may have in addition: none, one, or a range.
-var portRange = regexp.MustCompile(`^(\d{1,5}(-\d{1,5})?)?$`)
 
 // flagsError makes an error about the service's flags a usage error.
 func flagsError(err error) error {
@@ -130,8 +120,8 @@ func newServiceUninstall() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Stop and remove the service",
-		Long: `uninstall stops the service "nkp" and removes it with its program and its firewall rule. A kube-proxy that install replaced gets
-back its start type; it is not started. nkp's objects in HNS stay and continue to serve, unless --cleanup is given.`,
+		Long: `uninstall stops the service "nkp" and removes it with its program. nkp's objects in HNS stay and continue to serve,
+unless --cleanup is given.`,
 		Example: "  nkp windows-service uninstall\n  nkp windows-service uninstall --cleanup",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -177,13 +167,8 @@ func printService(w io.Writer, st service.State) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "state\t%s\n", st.State)
 	if st.Program != "" {
-		fmt.Fprintf(t, "program\t%s\nflags\t%q\nstart type\t%s\ndepends on\t%s\n", st.Program, st.Args, st.StartType, strings.Join(st.DependsOn, ", "))
-	}
-	if st.FirewallPorts != "" {
-		fmt.Fprintf(t, "firewall\tTCP ports %s\n", st.FirewallPorts)
-	}
-	if st.KubeProxy != "" {
-		fmt.Fprintf(t, "replaced\tthe service %s\n", st.KubeProxy)
+		fmt.Fprintf(t, "program\t%s\nflags\t%q\n", st.Program, st.Args)
+		fmt.Fprintf(t, "start type\t%s\ndepends on\t%s\n", st.StartType, strings.Join(st.DependsOn, ", "))
 	}
 	return t.Flush()
 }
@@ -226,11 +211,6 @@ func newServiceCheck() *cobra.Command {
 // program returns what an installation must know of the settings.
 func (s *settings) program() service.Program {
 	p := service.Program{Version: agent.Version}
-	for _, text := range []string{s.HealthzAddr, s.Metrics.Addr} {
-		if at, err := netip.ParseAddrPort(text); err == nil && at.Port() != 0 && !at.Addr().IsLoopback() {
-			p.Ports = append(p.Ports, at.Port())
-		}
-	}
 	if at, err := netip.ParseAddrPort(s.HealthzAddr); err == nil && at.Port() != 0 {
 		if at.Addr().IsUnspecified() {
 			at = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), at.Port())
@@ -249,7 +229,7 @@ func tellEventLog(args []string, why error) {
 	if !asService && !service.IsService() {
 		return
 	}
-	if events, err := service.EventLog(service.Name, slog.LevelInfo); err == nil {
+	if events, err := service.EventLog(slog.LevelInfo); err == nil {
 		slog.New(events).Error("nkp exits", "error", why)
 	}
 }

@@ -14,14 +14,15 @@ import (
 // trustedInstaller is the SID of the service that owns what came with Windows.
 const trustedInstaller = "S-1-5-80-956008885-3418522649-1831038044-1853292631-2271478464"
 
-// CheckPath returns an error if anyone but SYSTEM, Administrators and the process's own user may change the file or directory,
-// or if it is a junction or another link. CheckAbove checks the directories above it.
+// CheckPath returns an error if anyone but SYSTEM, Administrators and the process's own user may change the
+// file or directory, or if it is a junction or another link. CheckAbove checks the directories above it.
 func CheckPath(path string) error { return inspect(path, itself) }
 
-// CheckAbove returns an error if a directory above the path is a link, or if anyone but those whom CheckPath trusts may put another
-// in its place or in that of what is in it. Adding to it, as C:\ and %ProgramData% allow all users, is no error. Directories that do not
-// exist are not checked. It starts at the volume's root, so that nobody can replace a directory after it was checked. Call it before
-// CheckPath for the same reason.
+// CheckAbove returns an error if a directory above the path is a link, or if anyone but those whom CheckPath
+// trusts may put another in its place or in that of what is in it. Adding to it, as C:\ and %ProgramData%
+// allow all users, is no error. Directories that do not exist are not checked. It starts at the volume's
+// root, so that nobody can replace a directory after it was checked. Call it before CheckPath for the same
+// reason.
 func CheckAbove(path string) error {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -69,8 +70,8 @@ func inspect(path string, where place) error {
 	return nil
 }
 
-// CheckOwner returns an error if the pipe behind a handle belongs to anyone but SYSTEM, Administrators and the process's own user.
-// The handle needs the right READ_CONTROL.
+// CheckOwner returns an error if the pipe behind a handle belongs to anyone but SYSTEM, Administrators and
+// the process's own user. The handle needs the right READ_CONTROL.
 func CheckOwner(pipe windows.Handle) error {
 	sd, err := windows.GetSecurityInfo(pipe, windows.SE_KERNEL_OBJECT, windows.OWNER_SECURITY_INFORMATION)
 	if err != nil {
@@ -135,7 +136,8 @@ func trusted(sid *windows.SID) bool {
 	return err == nil && sid.Equals(owner)
 }
 
-// tokenOwner returns the owner of objects that this process creates: its user, or a group such as Administrators (winnt.h, TOKEN_OWNER).
+// tokenOwner returns the owner of objects that this process creates: its user, or a group such as
+// Administrators (winnt.h, TOKEN_OWNER).
 func tokenOwner() (*windows.SID, error) {
 	buf := make([]uintptr, 64) // 512 bytes; the pointer and a SID of 68 at most fit
 	var n uint32
@@ -145,8 +147,8 @@ func tokenOwner() (*windows.SID, error) {
 	return (*(**windows.SID)(unsafe.Pointer(&buf[0]))).Copy()
 }
 
-// name returns a SID with the name it has on this machine. Accounts are not looked up, because a domain's controller may be asked
-// for them.
+// name returns a SID with the name it has on this machine. Accounts are not looked up, because a domain's
+// controller may be asked for them.
 func name(sid *windows.SID) string {
 	text := sid.String()
 	if strings.HasPrefix(text, "S-1-5-21-") {

@@ -6,7 +6,8 @@ import (
 	"slices"
 )
 
-// Types and a flag of entries in access lists (winnt.h). All four types have a mask and a SID at the same place.
+// Types and a flag of entries in access lists (winnt.h). All four types have a mask and a SID at the same
+// place.
 const (
 	aceAllowed         = 0
 	aceDenied          = 1
@@ -25,9 +26,10 @@ const (
 	root                // as parent, but a volume's root can be neither deleted nor renamed
 )
 
-// rights are the rights that change a file, a directory, what is in it, or who may do so (winnt.h), each with the farthest place where
-// it matters. Those for itself only add to a directory, and GENERIC_WRITE stands for such rights only. With FILE_WRITE_ATTRIBUTES an
-// empty directory can be turned into a junction, but a directory above is not empty.
+// rights are the rights that change a file, a directory, what is in it, or who may do so (winnt.h), each with
+// the farthest place where it matters. Those for itself only add to a directory, and GENERIC_WRITE stands for
+// such rights only. With FILE_WRITE_ATTRIBUTES an empty directory can be turned into a junction, but a
+// directory above is not empty.
 var rights = []struct {
 	name string
 	mask uint32
@@ -46,8 +48,8 @@ var rights = []struct {
 	{"GENERIC_WRITE", 0x40000000, itself},
 }
 
-// granted returns the first right by which an entry of an access list allows a change, "" for none. Entries that are
-// only inherited count for itself too, because files that nkp creates in it have them.
+// granted returns the first right by which an entry of an access list allows a change, "" for none. Entries
+// that are only inherited count for itself too, because files that nkp creates in it have them.
 func granted(kind, flags uint8, mask uint32, where place) (string, error) {
 	switch {
 	case where != itself && flags&inheritOnly != 0, kind == aceDenied, kind == aceDeniedCallback:

@@ -23,6 +23,7 @@ const (
 	CodeFail             uint32 = 0x80004005
 
 	codeAccessDenied   uint32 = 0x80070005
+	codeAlreadyExists  uint32 = 0x800700B7
 	codeNotStarted     uint32 = 0x80070426
 	codeDisabled       uint32 = 0x80070422
 	codeUnavailable    uint32 = 0x800706BA
@@ -35,40 +36,33 @@ const (
 const (
 	hintRights  = "run nkp as a service, in a HostProcess container as SYSTEM, or from an elevated prompt"
 	hintService = "the Host Network Service does not run: Start-Service hns (Get-Service hns, and the event log of Hyper-V-VmSwitch, say why not)"
+	hintAdapter = "no network adapter of that name exists, or none is connected (Get-NetAdapter)"
 	hintFeature = "install the Containers feature and restart Windows: Install-WindowsFeature Containers -Restart"
 )
 
-var hints = map[uint32]string{
-	codeAccessDenied:   hintRights,
-	codeNotStarted:     hintService,
-	codeDisabled:       hintService,
-	codeUnavailable:    hintService,
-	codeCallFailed:     hintService,
-	codeNotRegistered:  hintFeature,
-	codeAdapterMissing: "no network adapter of that name exists, or none is connected (Get-NetAdapter)",
-}
+// codes are the names of the codes, and what to do about those that have a hint.
+var codes = map[uint32]struct{ name, hint string }{
+	CodeElementNotFound:  {name: "ERROR_NOT_FOUND"},
+	CodeNetworkNotFound:  {name: "HCN_E_NETWORK_NOT_FOUND"},
+	CodeEndpointNotFound: {name: "HCN_E_ENDPOINT_NOT_FOUND"},
+	CodePolicyNotFound:   {name: "HCN_E_POLICY_NOT_FOUND"},
+	CodePortExists:       {name: "HCN_E_PORT_ALREADY_EXISTS"},
+	CodeHasReferences:    {name: "HCN_E_ENTITY_HAS_REFERENCES"},
+	CodeAddressReserved:  {name: "HCN_E_ADDR_INVALID_OR_RESERVED"},
+	CodeNotImplemented:   {name: "E_NOTIMPL"},
+	CodeInvalidPolicy:    {name: "HCN_E_INVALID_POLICY"},
+	CodeInvalidJSON:      {name: "HCN_E_INVALID_JSON"},
+	CodeInvalidIP:        {name: "HCN_E_INVALID_IP"},
+	CodeFail:             {name: "E_FAIL"},
 
-var codeNames = map[uint32]string{
-	CodeElementNotFound:  "ERROR_NOT_FOUND",
-	CodeNetworkNotFound:  "HCN_E_NETWORK_NOT_FOUND",
-	CodeEndpointNotFound: "HCN_E_ENDPOINT_NOT_FOUND",
-	CodePolicyNotFound:   "HCN_E_POLICY_NOT_FOUND",
-	CodePortExists:       "HCN_E_PORT_ALREADY_EXISTS",
-	CodeHasReferences:    "HCN_E_ENTITY_HAS_REFERENCES",
-	CodeAddressReserved:  "HCN_E_ADDR_INVALID_OR_RESERVED",
-	CodeNotImplemented:   "E_NOTIMPL",
-	CodeInvalidPolicy:    "HCN_E_INVALID_POLICY",
-	CodeInvalidJSON:      "HCN_E_INVALID_JSON",
-	CodeInvalidIP:        "HCN_E_INVALID_IP",
-	CodeFail:             "E_FAIL",
-
-	codeAccessDenied:   "E_ACCESSDENIED",
-	codeNotStarted:     "ERROR_SERVICE_NOT_ACTIVE",
-	codeDisabled:       "ERROR_SERVICE_DISABLED",
-	codeUnavailable:    "RPC_S_SERVER_UNAVAILABLE",
-	codeCallFailed:     "RPC_S_CALL_FAILED",
-	codeNotRegistered:  "REGDB_E_CLASSNOTREG",
-	codeAdapterMissing: "HCN_E_ADAPTER_NOT_FOUND",
+	codeAlreadyExists:  {name: "ERROR_ALREADY_EXISTS"},
+	codeAccessDenied:   {"E_ACCESSDENIED", hintRights},
+	codeNotStarted:     {"ERROR_SERVICE_NOT_ACTIVE", hintService},
+	codeDisabled:       {"ERROR_SERVICE_DISABLED", hintService},
+	codeUnavailable:    {"RPC_S_SERVER_UNAVAILABLE", hintService},
+	codeCallFailed:     {"RPC_S_CALL_FAILED", hintService},
+	codeNotRegistered:  {"REGDB_E_CLASSNOTREG", hintFeature},
+	codeAdapterMissing: {"HCN_E_ADAPTER_NOT_FOUND", hintAdapter},
 }
 
 // Error is the error that HNS returned for a call.
@@ -80,7 +74,7 @@ type Error struct {
 
 // Error returns the call, HNS's words, the code with its name, and what to do if that is known.
 func (e *Error) Error() string {
-	if hint := hints[e.Code]; hint != "" {
+	if hint := codes[e.Code].hint; hint != "" {
 		return e.text() + ": " + hint
 	}
 	return e.text()
@@ -94,14 +88,14 @@ func (e *Error) text() string {
 	if e.Code == 0 {
 		return s
 	}
-	if name := codeNames[e.Code]; name != "" {
+	if name := codes[e.Code].name; name != "" {
 		return fmt.Sprintf("%s (%s, 0x%08x)", s, name, e.Code)
 	}
 	return fmt.Sprintf("%s (0x%08x)", s, e.Code)
 }
 
-// ParseError builds the error of a call from its HRESULT and error record. HNS may fail a call with S_OK and a record:
-// it returns nil only if there is neither. The record's code wins: it is the more specific one.
+// ParseError builds the error of a call from its HRESULT and error record. HNS may fail a call with S_OK and
+// a record: it returns nil only if there is neither. The record's code wins: it is the more specific one.
 func ParseError(call string, hresult uint32, record string) error {
 	record = strings.TrimSpace(record)
 	if int32(hresult) >= 0 && record == "" {
@@ -161,8 +155,8 @@ func HasCode(err error, code uint32) bool {
 	return errors.As(err, &e) && e.Code == code
 }
 
-// Class returns the class of an error in the terms of kube-proxy's metrics: port_already_exists, network_not_found,
-// not_implemented, invalid_ip or other.
+// Class returns the class of an error in the terms of kube-proxy's metrics: port_already_exists,
+// network_not_found, not_implemented, invalid_ip or other.
 func Class(err error) string {
 	switch {
 	case HasCode(err, CodePortExists):

@@ -39,8 +39,8 @@ type Features struct {
 	ModifyLoadbalancer       bool
 }
 
-// FeaturesOf returns the features of a version. The table is hcsshim's (hcn/hcnglobals.go), but for ModifyLoadbalancer:
-// HNS 15.4 accepts the call and does not apply it, so it counts from 15.5.
+// FeaturesOf returns the features of a version. The table is hcsshim's (hcn/hcnglobals.go), but for
+// ModifyLoadbalancer: HNS 15.4 accepts the call and does not apply it, so it counts from 15.5.
 func FeaturesOf(v Version) Features {
 	var f Features
 	acl := v.AtLeast(7, 2)
@@ -60,7 +60,8 @@ func FeaturesOf(v Version) Features {
 	return f
 }
 
-// Missing returns the error for a feature that this HNS lacks. It names the feature and the first version that has it.
+// Missing returns the error for a feature that this HNS lacks. It names the feature and the first version
+// that has it.
 func Missing(feature, since string, v Version) error {
 	return fmt.Errorf("HNS %s has no %s (HNS %s and later have it)", v, feature, since)
 }

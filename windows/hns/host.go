@@ -1,19 +1,20 @@
 package hns
 
-// Host is the HNS of a machine. Every method makes one or a few calls into it, which can take long and cannot be
-// cancelled. Errors that HNS gave are *Error. A Host is not safe for concurrent use.
+// Host is the HNS of a machine. Every method makes one or a few calls into it, which can take long and cannot
+// be cancelled. Errors that HNS gave are *Error. A Host is not safe for concurrent use.
 type Host interface {
 	// Version asks for HNS's version. It is not cached: HNS may not be up yet.
 	Version() (Version, error)
 	// Network reads one network; IsNotFound(err) if there is none.
 	Network(id string) (*Network, error)
-	// NetworkNamed returns a network by name; IsNotFound(err) if there is none. It takes a call more than Network.
+	// NetworkNamed returns a network by name; IsNotFound(err) if there is none. It takes a call more than
+	// Network.
 	NetworkNamed(name string) (*Network, error)
 	// NetworkNames returns the names of all networks.
 	NetworkNames() ([]string, error)
-	// Watch has notify called after a network was created or deleted, on any goroutine, until stop is called. lost reports that HNS
-	// has ended the registration, because its service stopped: Watch must be called again. The error has CodeNotImplemented if this
-	// HNS has no notifications. notify must not block.
+	// Watch has notify called after a network was created or deleted, on any goroutine, until stop is called.
+	// lost reports that HNS has ended the registration, because its service stopped: Watch must be called
+	// again. The error has CodeNotImplemented if this HNS has no notifications. notify must not block.
 	Watch(notify func(lost bool)) (stop func(), err error)
 
 	// EndpointIDs lists the endpoints of a network without reading them (one call).
@@ -35,12 +36,13 @@ type Host interface {
 	LoadBalancers() ([]*LoadBalancer, error)
 	// LoadBalancer reads one load balancer; IsNotFound(err) if there is none.
 	LoadBalancer(id string) (*LoadBalancer, error)
-	// LoadBalancerStates returns the State of every load balancer by id, as HNS's first API reports it (one call).
+	// LoadBalancerStates returns the State of every load balancer by id, as HNS's first API reports it (one
+	// call).
 	LoadBalancerStates() (map[string]int, error)
 	// CreateLoadBalancer creates a load balancer, and returns it as HNS stored it.
 	CreateLoadBalancer(l *LoadBalancer) (*LoadBalancer, error)
-	// ModifyLoadBalancer replaces the whole body of a load balancer in place, and returns it as HNS has it afterwards:
-	// some versions accept the call and do nothing.
+	// ModifyLoadBalancer replaces the whole body of a load balancer in place, and returns it as HNS has it
+	// afterwards: some versions accept the call and do nothing.
 	ModifyLoadBalancer(id string, l *LoadBalancer) (*LoadBalancer, error)
 	// DeleteLoadBalancer deletes a load balancer; IsNotFound(err) if there is none.
 	DeleteLoadBalancer(id string) error

@@ -1,9 +1,9 @@
 package hns
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // Flags of a load balancer.
@@ -21,12 +21,13 @@ const (
 	MappingVIPExternalIP  uint32 = 16
 )
 
-// DistributionSourceIP is the DistributionType that sends a client address always to the same endpoint. The zero value
-// distributes by connection.
+// DistributionSourceIP is the DistributionType that sends a client address always to the same endpoint. The
+// zero value distributes by connection.
 const DistributionSourceIP uint32 = 2
 
-// StateHealthy is the State of a load balancer that HNS has programmed (the first API calls them policy lists). 4 is degraded: it
-// may not forward. Microsoft's scripts have such objects deleted and created again (microsoft/wcnscripts #21).
+// StateHealthy is the State of a load balancer that HNS has programmed (the first API calls them policy
+// lists). 4 is degraded: it may not forward. Microsoft's scripts have such objects deleted and created again
+// (microsoft/wcnscripts #21).
 const StateHealthy = 2
 
 // PortMapping is the port of a frontend and the one it leads to.
@@ -38,8 +39,8 @@ type PortMapping struct {
 	Flags            uint32 `json:",omitempty"`
 }
 
-// LoadBalancer distributes connections to its frontend addresses among endpoints. Without FrontendVIPs it serves its
-// external port on every address of the host.
+// LoadBalancer distributes connections to its frontend addresses among endpoints. Without FrontendVIPs it
+// serves its external port on every address of the host.
 type LoadBalancer struct {
 	ID                   string        `json:"ID,omitempty"`
 	HostComputeEndpoints []string      `json:",omitempty"` // ids
@@ -50,8 +51,8 @@ type LoadBalancer struct {
 	Flags                uint32 `json:",omitempty"`
 }
 
-// SameLoadBalancer reports whether two load balancers are equivalent. It ignores the id, the schema and the order of
-// endpoints.
+// SameLoadBalancer reports whether two load balancers are equivalent. It ignores the id, the schema and the
+// order of endpoints.
 func SameLoadBalancer(a, b *LoadBalancer) bool {
 	return a.SourceVIP == b.SourceVIP && a.Flags == b.Flags && slices.Equal(a.FrontendVIPs, b.FrontendVIPs) &&
 		slices.Equal(a.PortMappings, b.PortMappings) && SameBackends(a, b)
@@ -62,8 +63,8 @@ func SameBackends(a, b *LoadBalancer) bool {
 	return slices.Equal(idSet(a.HostComputeEndpoints), idSet(b.HostComputeEndpoints))
 }
 
-// Digest returns a short form of what SameLoadBalancer compares: two load balancers with equal digests are equivalent. State files
-// hold digests, so another form makes nkp write every altered object once.
+// Digest returns a short form of what SameLoadBalancer compares: two load balancers with equal digests are
+// equivalent. State files hold digests, so another form makes nkp write every altered object once.
 func (l *LoadBalancer) Digest() string {
 	return digest(fmt.Sprintf("%q %d %q %v %q", l.SourceVIP, l.Flags, l.FrontendVIPs, l.PortMappings, idSet(l.HostComputeEndpoints)))
 }
@@ -91,28 +92,18 @@ func (l *LoadBalancer) Clone() *LoadBalancer {
 	return &c
 }
 
-// ProtocolName returns the name of an IANA protocol number, as Kubernetes spells it.
-func ProtocolName(p uint32) string {
-	switch p {
-	case 6:
-		return "TCP"
-	case 17:
-		return "UDP"
-	case 132:
-		return "SCTP"
-	}
-	return "?"
-}
+// protocols are the protocols of Services by IANA number, as Kubernetes spells them.
+var protocols = map[uint32]string{6: "TCP", 17: "UDP", 132: "SCTP"}
 
-// ProtocolNumber returns the IANA number of a protocol as Kubernetes spells it; 0: unknown.
+// ProtocolName returns the name of an IANA protocol number; "?": unknown.
+func ProtocolName(number uint32) string { return cmp.Or(protocols[number], "?") }
+
+// ProtocolNumber returns the IANA number of a protocol; 0: unknown.
 func ProtocolNumber(name string) uint32 {
-	switch strings.ToUpper(name) {
-	case "TCP":
-		return 6
-	case "UDP":
-		return 17
-	case "SCTP":
-		return 132
+	for number, known := range protocols {
+		if name == known {
+			return number
+		}
 	}
 	return 0
 }

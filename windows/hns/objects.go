@@ -51,8 +51,8 @@ type RemoteSubnet struct {
 // Overlay reports whether the network tunnels to other nodes (VXLAN).
 func (n *Network) Overlay() bool { return strings.EqualFold(n.Type, NetworkOverlay) }
 
-// Provider returns the node that holds an address: the one of the longest matching prefix, or the address itself if it is a
-// node's. The zero Addr: the network has no node for it.
+// Provider returns the node that holds an address: the one of the longest matching prefix, or the address
+// itself if it is a node's. The zero Addr: the network has no node for it.
 func (n *Network) Provider(a netip.Addr) (node netip.Addr) {
 	bits := -1
 	for _, s := range n.RemoteSubnets {
@@ -150,7 +150,8 @@ func ProviderPolicy(node netip.Addr) Policy {
 	return Policy{Type: PolicyProviderAddress, Settings: settings}
 }
 
-// SameEndpoint reports whether a is, for a proxy's purpose, what b asks for: addresses, MAC, node and remoteness.
+// SameEndpoint reports whether a is, for a proxy's purpose, what b asks for: addresses, MAC, node and
+// remoteness.
 func SameEndpoint(a, b *Endpoint) bool {
 	return a.Remote() == b.Remote() && canonicalMAC(a.MacAddress) == canonicalMAC(b.MacAddress) && a.Provider() == b.Provider() &&
 		slices.Equal(a.Addrs(), b.Addrs())

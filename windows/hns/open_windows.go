@@ -1,6 +1,7 @@
 package hns
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -9,20 +10,26 @@ import (
 
 	"github.com/Microsoft/hcsshim/hcn"
 	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/windows"
 )
 
 // Open returns the HNS of this machine. It fails if this Windows has no HCN API.
 func Open() (Host, error) {
-	for _, p := range []interface{ Find() error }{procEnumerateNetworks, procEnumerateEndpoints, procEnumerateLoadBalancers, procHNSCall} {
-		if err := p.Find(); err != nil { // hcsshim panics later if it is missing
+	procs := []*windows.LazyProc{procHNSCall}
+	for _, k := range []Kind{KindNetwork, KindEndpoint, KindLoadBalancer} {
+		procs = append(procs, procOf("Enumerate", k, "s"), procOf("Open", k, ""), procOf("Create", k, ""), procOf("Delete", k, ""))
+	}
+	for _, p := range procs {
+		if err := p.Find(); err != nil { // a call would panic
 			return nil, fmt.Errorf("this Windows has no Host Compute Network API: %w: %s", err, hintFeature)
 		}
 	}
+
+	level := logrus.WarnLevel
 	if os.Getenv("NKP_DEBUG_HNS") != "" {
-		logrus.SetLevel(logrus.DebugLevel)
-	} else {
-		logrus.SetLevel(logrus.WarnLevel)
+		level = logrus.DebugLevel
 	}
+	logrus.SetLevel(level)
 	return machine{}, nil
 }
 
@@ -39,9 +46,9 @@ func (machine) NetworkNames() ([]string, error) {
 	if err != nil {
 		return nil, fault("HcnEnumerateNetworks", err)
 	}
-	names := make([]string, len(list))
-	for i := range list {
-		names[i] = list[i].Name
+	var names []string
+	for _, n := range list {
+		names = append(names, n.Name)
 	}
 	return names, nil
 }
@@ -55,81 +62,69 @@ func (m machine) Network(id string) (*Network, error) {
 }
 
 func (m machine) NetworkNamed(name string) (*Network, error) {
-	ids, err := enumerate(procEnumerateNetworks, map[string]string{"Name": name})
+	ids, err := enumerate(KindNetwork, map[string]string{"Name": name})
 	if err != nil {
 		return nil, err
 	}
 	if len(ids) == 0 {
-		return nil, &Error{Call: procEnumerateNetworks.Name, Code: CodeElementNotFound, Text: "no network " + name}
+		return nil, &Error{Call: "HcnEnumerateNetworks", Code: CodeElementNotFound, Text: "no network " + name}
 	}
 	return m.Network(ids[0])
 }
 
 func (machine) EndpointIDs(network string) ([]string, error) {
-	return enumerate(procEnumerateEndpoints, map[string]string{"VirtualNetwork": network})
+	return enumerate(KindEndpoint, map[string]string{"VirtualNetwork": network})
 }
 
 func (m machine) Endpoints(network string) ([]*Endpoint, error) {
 	list, err := hcn.ListEndpointsOfNetwork(network)
-	if err == nil {
-		endpoints := make([]*Endpoint, len(list))
-		for i := range list {
-			endpoints[i] = fromHCNEndpoint(&list[i])
-		}
-		return endpoints, nil
+	if err != nil { // one endpoint that vanishes while the list is read fails the whole list
+		return oneByOne(func() ([]string, error) { return m.EndpointIDs(network) }, m.Endpoint)
 	}
-	// One endpoint that vanishes while the list is read fails the whole list: read them one by one.
-	return oneByOne(func() ([]string, error) { return m.EndpointIDs(network) }, m.Endpoint)
+	endpoints := make([]*Endpoint, len(list))
+	for i := range list {
+		endpoints[i] = endpointOf(&list[i])
+	}
+	return endpoints, nil
 }
 
 func (machine) Endpoint(id string) (*Endpoint, error) {
 	e, err := hcn.GetEndpointByID(id)
-	if err != nil {
-		return nil, fault("HcnOpenEndpoint", err)
-	}
-	return fromHCNEndpoint(e), nil
+	return endpointOf(e), fault("HcnOpenEndpoint", err)
 }
 
 func (machine) EndpointNamed(name string) (*Endpoint, error) {
 	e, err := hcn.GetEndpointByName(name)
-	if err != nil {
-		return nil, fault("HcnOpenEndpoint", err)
-	}
-	return fromHCNEndpoint(e), nil
+	return endpointOf(e), fault("HcnOpenEndpoint", err)
 }
 
 func (machine) CreateEndpoint(e *Endpoint) (*Endpoint, error) {
-	made, err := (&hcn.HostComputeNetwork{Id: e.HostComputeNetwork}).CreateEndpoint(toHCNEndpoint(e))
-	if err != nil {
-		return nil, fault("HcnCreateEndpoint", err)
-	}
-	return fromHCNEndpoint(made), nil
+	network := &hcn.HostComputeNetwork{Id: e.HostComputeNetwork}
+	made, err := network.CreateEndpoint(convert[hcn.HostComputeEndpoint](e))
+	return endpointOf(made), fault("HcnCreateEndpoint", err)
 }
 
 func (machine) DeleteEndpoint(id string) error {
 	return fault("HcnDeleteEndpoint", (&hcn.HostComputeEndpoint{Id: id}).Delete())
 }
 
-func (machine) LoadBalancerIDs() ([]string, error) { return enumerate(procEnumerateLoadBalancers, nil) }
+func (machine) LoadBalancerIDs() ([]string, error) { return enumerate(KindLoadBalancer, nil) }
 
 func (m machine) LoadBalancers() ([]*LoadBalancer, error) {
 	list, err := hcn.ListLoadBalancers()
-	if err == nil {
-		lbs := make([]*LoadBalancer, len(list))
-		for i := range list {
-			lbs[i] = fromHCNLoadBalancer(&list[i])
-		}
-		return lbs, nil
+	if err != nil {
+		return oneByOne(m.LoadBalancerIDs, m.LoadBalancer)
 	}
-	return oneByOne(m.LoadBalancerIDs, m.LoadBalancer)
+	lbs := make([]*LoadBalancer, len(list))
+	for i := range list {
+		lbs[i] = loadBalancerOf(&list[i])
+	}
+	return lbs, nil
 }
 
 func (machine) LoadBalancer(id string) (*LoadBalancer, error) {
 	l, err := hcn.GetLoadBalancerByID(id)
-	if err != nil {
-		return nil, fault("HcnOpenLoadBalancer", err)
-	}
-	return fromHCNLoadBalancer(l), nil
+	return loadBalancerOf(l), fault("HcnOpenLoadBalancer", err)
 }
 
 func (machine) LoadBalancerStates() (map[string]int, error) {
@@ -139,23 +134,54 @@ func (machine) LoadBalancerStates() (map[string]int, error) {
 }
 
 func (machine) CreateLoadBalancer(l *LoadBalancer) (*LoadBalancer, error) {
-	made, err := toHCNLoadBalancer(l).Create()
-	if err != nil {
-		return nil, fault("HcnCreateLoadBalancer", err)
-	}
-	return fromHCNLoadBalancer(made), nil
+	made, err := convert[hcn.HostComputeLoadBalancer](l).Create()
+	return loadBalancerOf(made), fault("HcnCreateLoadBalancer", err)
 }
 
 func (machine) ModifyLoadBalancer(id string, l *LoadBalancer) (*LoadBalancer, error) {
-	now, err := toHCNLoadBalancer(l).Update(id)
-	if err != nil {
-		return nil, fault("HcnModifyLoadBalancer", err)
-	}
-	return fromHCNLoadBalancer(now), nil
+	now, err := convert[hcn.HostComputeLoadBalancer](l).Update(id)
+	return loadBalancerOf(now), fault("HcnModifyLoadBalancer", err)
 }
 
 func (machine) DeleteLoadBalancer(id string) error {
 	return fault("HcnDeleteLoadBalancer", (&hcn.HostComputeLoadBalancer{Id: id}).Delete())
+}
+
+// convert copies an object between hcsshim's types, which exist on Windows only, and this package's. Both
+// have the JSON of the API.
+func convert[To any](from any) *To {
+	var to To
+	text, err := json.Marshal(from)
+	if err == nil {
+		err = json.Unmarshal(text, &to)
+	}
+	if err != nil {
+		panic(err) // the types no longer agree
+	}
+	return &to
+}
+
+// endpointOf converts an endpoint; nil if HNS returned none.
+func endpointOf(h *hcn.HostComputeEndpoint) *Endpoint {
+	if h == nil {
+		return nil
+	}
+	e := convert[Endpoint](h)
+	e.ID, e.HostComputeNetwork = CanonicalID(e.ID), CanonicalID(e.HostComputeNetwork)
+	return e
+}
+
+// loadBalancerOf converts a load balancer; nil if HNS returned none.
+func loadBalancerOf(h *hcn.HostComputeLoadBalancer) *LoadBalancer {
+	if h == nil {
+		return nil
+	}
+	l := convert[LoadBalancer](h)
+	l.ID = CanonicalID(l.ID)
+	for i, id := range l.HostComputeEndpoints {
+		l.HostComputeEndpoints[i] = CanonicalID(id)
+	}
+	return l
 }
 
 // oneByOne reads the objects that an enumeration names. It skips objects that have vanished meanwhile.
@@ -178,8 +204,8 @@ func oneByOne[T any](ids func() ([]string, error), read func(id string) (*T, err
 	return objects, nil
 }
 
-// fault turns an error of hcsshim into one of this package. hcsshim appends HNS's error record to its text, and does not
-// expose the record's code, which is the one that matters.
+// fault turns an error of hcsshim into one of this package. hcsshim appends HNS's error record to its text,
+// and does not expose the record's code, which is the one that matters.
 func fault(call string, err error) error {
 	if err == nil {
 		return nil

@@ -12,8 +12,8 @@ const (
 	KindLoadBalancer Kind = "LoadBalancer"
 )
 
-// Raw is an HNS whose objects are JSON as it crosses the API, with all fields. A Host has those that a proxy needs. Errors that HNS gave
-// are *Error. A Raw is not safe for concurrent use.
+// Raw is an HNS whose objects are JSON as it crosses the API, with all fields. A Host has those that a proxy
+// needs. Errors that HNS gave are *Error. A Raw is not safe for concurrent use.
 type Raw interface {
 	// Version returns HNS's version.
 	Version() (Version, error)
@@ -21,7 +21,8 @@ type Raw interface {
 	IDs(k Kind) ([]string, error)
 	// Query returns an object.
 	Query(k Kind, id string) (json.RawMessage, error)
-	// Create creates an object, for an endpoint on the network with the id network, and returns it as HNS stored it.
+	// Create creates an object, for an endpoint on the network with the id network, and returns it as HNS
+	// stored it.
 	Create(k Kind, network string, body []byte) (json.RawMessage, error)
 	// Modify changes an object, and returns it as HNS has it afterwards.
 	Modify(k Kind, id string, body []byte) (json.RawMessage, error)

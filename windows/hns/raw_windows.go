@@ -18,107 +18,116 @@ func OpenRaw() (Raw, error) {
 // raw is the Raw that calls this machine's HNS. It has no state.
 type raw struct{ machine }
 
-// allObjects is the query without a filter.
-const allObjects = `{"SchemaVersion":{"Major":2,"Minor":0}}`
+func (raw) IDs(k Kind) ([]string, error) { return enumerate(k, nil) }
 
-// callHCN calls an Hcn function whose last argument is the error record, which it appends.
-func callHCN(fn string, args ...uintptr) error {
-	proc := computenetwork.NewProc(fn)
-	if err := proc.Find(); err != nil {
-		return &Error{Call: fn, Code: CodeNotImplemented}
+// open returns the handle of an object, for close.
+//
+//	HRESULT HcnOpenX(REFGUID Id, PHCN_X X, PWSTR* ErrorRecord)
+func (raw) open(k Kind, id string) (handle uintptr, err error) {
+	proc := procOf("Open", k, "")
+	guid, err := parseGUID(proc, id)
+	if err != nil {
+		return 0, err
 	}
 	var record *uint16
-	hr, _, _ := proc.Call(append(args, uintptr(unsafe.Pointer(&record)))...)
-	return ParseError(fn, uint32(hr), takeString(record))
+	hr, _, _ := proc.Call(uintptr(unsafe.Pointer(&guid)), uintptr(unsafe.Pointer(&handle)), uintptr(unsafe.Pointer(&record)))
+	return handle, ParseError(proc.Name, uint32(hr), takeString(record))
 }
 
-func (raw) IDs(k Kind) ([]string, error) {
-	return enumerate(computenetwork.NewProc("HcnEnumerate"+string(k)+"s"), nil)
-}
+func (raw) close(k Kind, handle uintptr) { _, _, _ = procOf("Close", k, "").Call(handle) }
 
-// open calls f with the handle of an object.
-func (raw) open(k Kind, id string, f func(handle uintptr) error) error {
+func parseGUID(proc *windows.LazyProc, id string) (windows.GUID, error) {
 	guid, err := windows.GUIDFromString("{" + id + "}")
 	if err != nil {
-		return &Error{Call: "HcnOpen" + string(k), Text: "not an id: " + id}
+		return guid, &Error{Call: proc.Name, Text: "not an id: " + id}
 	}
-	var handle uintptr
-	if err := callHCN("HcnOpen"+string(k), uintptr(unsafe.Pointer(&guid)), uintptr(unsafe.Pointer(&handle))); err != nil {
-		return err
-	}
-	defer closeHandle(k, handle)
-	return f(handle)
+	return guid, nil
 }
 
-func closeHandle(k Kind, handle uintptr) {
-	_, _, _ = computenetwork.NewProc("HcnClose" + string(k)).Call(handle)
-}
-
-// query returns the object that a handle stands for.
-func query(k Kind, handle uintptr) (json.RawMessage, error) {
-	q, err := windows.UTF16PtrFromString(allObjects)
-	if err != nil {
-		return nil, err
-	}
-	var out *uint16
-	err = callHCN("HcnQuery"+string(k)+"Properties", handle, uintptr(unsafe.Pointer(q)), uintptr(unsafe.Pointer(&out)))
+// properties returns the object that a handle stands for.
+//
+//	HRESULT HcnQueryXProperties(HCN_X X, PCWSTR Query, PWSTR* Properties, PWSTR* ErrorRecord)
+func (raw) properties(k Kind, handle uintptr) (json.RawMessage, error) {
+	const everything = `{"SchemaVersion":{"Major":2,"Minor":0}}`
+	var out, record *uint16
+	proc := procOf("Query", k, "Properties")
+	hr, _, _ := proc.Call(handle, uintptr(unsafe.Pointer(utf16Ptr(everything))), uintptr(unsafe.Pointer(&out)),
+		uintptr(unsafe.Pointer(&record)))
 	text := takeString(out)
-	if err != nil {
+	if err := ParseError(proc.Name, uint32(hr), takeString(record)); err != nil {
 		return nil, err
 	}
 	return json.RawMessage(text), nil
 }
 
-func (r raw) Query(k Kind, id string) (object json.RawMessage, err error) {
-	err = r.open(k, id, func(h uintptr) error {
-		object, err = query(k, h)
-		return err
-	})
-	return object, err
-}
-
-func (r raw) Create(k Kind, network string, body []byte) (object json.RawMessage, err error) {
-	settings, err := windows.UTF16PtrFromString(string(body))
+func (r raw) Query(k Kind, id string) (json.RawMessage, error) {
+	handle, err := r.open(k, id)
 	if err != nil {
 		return nil, err
 	}
-	var id windows.GUID // zero: HNS chooses
-	var handle uintptr
-	create := func(args ...uintptr) error {
-		args = append(args, uintptr(unsafe.Pointer(&id)), uintptr(unsafe.Pointer(settings)), uintptr(unsafe.Pointer(&handle)))
-		return callHCN("HcnCreate"+string(k), args...)
-	}
+	defer r.close(k, handle)
+	return r.properties(k, handle)
+}
+
+// Create implements Raw. Of an endpoint, the network's handle comes first. The zero id has HNS choose one.
+//
+//	HRESULT HcnCreateX(REFGUID Id, PCWSTR Settings, PHCN_X X, PWSTR* ErrorRecord)
+func (r raw) Create(k Kind, network string, body []byte) (json.RawMessage, error) {
+	var id windows.GUID
+	var handle, hr uintptr
+	var record *uint16
+	proc := procOf("Create", k, "")
 	if k == KindEndpoint {
-		err = r.open(KindNetwork, network, func(h uintptr) error { return create(h) })
-	} else {
-		err = create()
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer closeHandle(k, handle)
-	return query(k, handle)
-}
-
-func (r raw) Modify(k Kind, id string, body []byte) (object json.RawMessage, err error) {
-	settings, err := windows.UTF16PtrFromString(string(body))
-	if err != nil {
-		return nil, err
-	}
-	err = r.open(k, id, func(h uintptr) error {
-		if err := callHCN("HcnModify"+string(k), h, uintptr(unsafe.Pointer(settings))); err != nil {
-			return err
+		n, err := r.open(KindNetwork, network)
+		if err != nil {
+			return nil, err
 		}
-		object, err = query(k, h)
-		return err
-	})
-	return object, err
+		defer r.close(KindNetwork, n)
+		hr, _, _ = proc.Call(n, uintptr(unsafe.Pointer(&id)), uintptr(unsafe.Pointer(utf16Ptr(string(body)))),
+			uintptr(unsafe.Pointer(&handle)), uintptr(unsafe.Pointer(&record)))
+	} else {
+		hr, _, _ = proc.Call(uintptr(unsafe.Pointer(&id)), uintptr(unsafe.Pointer(utf16Ptr(string(body)))),
+			uintptr(unsafe.Pointer(&handle)), uintptr(unsafe.Pointer(&record)))
+	}
+	if err := ParseError(proc.Name, uint32(hr), takeString(record)); err != nil {
+		return nil, err
+	}
+	defer r.close(k, handle)
+	return r.properties(k, handle)
 }
 
-func (raw) Delete(k Kind, id string) error {
-	guid, err := windows.GUIDFromString("{" + id + "}")
-	if err != nil {
-		return &Error{Call: "HcnDelete" + string(k), Text: "not an id: " + id}
+// Modify implements Raw. An HNS may lack the function.
+//
+//	HRESULT HcnModifyX(HCN_X X, PCWSTR Settings, PWSTR* ErrorRecord)
+func (r raw) Modify(k Kind, id string, body []byte) (json.RawMessage, error) {
+	proc := procOf("Modify", k, "")
+	if proc.Find() != nil {
+		return nil, &Error{Call: proc.Name, Code: CodeNotImplemented}
 	}
-	return callHCN("HcnDelete"+string(k), uintptr(unsafe.Pointer(&guid)))
+	handle, err := r.open(k, id)
+	if err != nil {
+		return nil, err
+	}
+	defer r.close(k, handle)
+
+	var record *uint16
+	hr, _, _ := proc.Call(handle, uintptr(unsafe.Pointer(utf16Ptr(string(body)))), uintptr(unsafe.Pointer(&record)))
+	if err := ParseError(proc.Name, uint32(hr), takeString(record)); err != nil {
+		return nil, err
+	}
+	return r.properties(k, handle)
+}
+
+// Delete implements Raw.
+//
+//	HRESULT HcnDeleteX(REFGUID Id, PWSTR* ErrorRecord)
+func (raw) Delete(k Kind, id string) error {
+	proc := procOf("Delete", k, "")
+	guid, err := parseGUID(proc, id)
+	if err != nil {
+		return err
+	}
+	var record *uint16
+	hr, _, _ := proc.Call(uintptr(unsafe.Pointer(&guid)), uintptr(unsafe.Pointer(&record)))
+	return ParseError(proc.Name, uint32(hr), takeString(record))
 }

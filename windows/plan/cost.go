@@ -2,7 +2,8 @@ package plan
 
 import "github.com/nkp-proxy/nkp/k8s"
 
-// Cost returns how many objects of HNS a Service port takes at most: endpoints, load balancers, and the endpoints that each of these names.
+// Cost returns how many objects of HNS a Service port takes at most: endpoints, load balancers, and the
+// endpoints that each of these names.
 func Cost(z *k8s.Size) int {
 	inside, _ := z.Number(z.Inside)
 	each, _ := z.Number(z.Outside)

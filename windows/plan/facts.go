@@ -7,25 +7,28 @@ import (
 	"github.com/nkp-proxy/nkp/windows/hns"
 )
 
-// Facts are the input of a plan in addition to the model. On a Windows node they are read from HNS, elsewhere the caller sets them.
+// Facts are the input of a plan in addition to the model. On a Windows node they are read from HNS, elsewhere
+// the caller sets them.
 type Facts struct {
 	Network hns.Network
 	Version hns.Version
 
-	// SourceVIP is the source address of connections whose replies must return through this node. Overlay networks need it; on others
-	// the zero Addr lets HNS choose.
+	// SourceVIP is the source address of connections whose replies must return through this node. Overlay
+	// networks need it; on others the zero Addr lets HNS choose.
 	SourceVIP netip.Addr
-	// NodeIP is this node's IPv4 address, the provider address of its own Service addresses on an overlay network.
+	// NodeIP is this node's IPv4 address, the provider address of its own Service addresses on an overlay
+	// network.
 	NodeIP netip.Addr
 	// HostMAC is the MAC address of the interface that has NodeIP; overlay networks only.
 	HostMAC string
 
 	// EnableDSR enables Direct Server Return for the load balancers of ClusterIPs (--enable-dsr).
 	EnableDSR bool
-	// HealthEndpoint is the address of the endpoint that health checks of load balancers are forwarded to; the zero Addr: they
-	// are not forwarded (--forward-healthcheck-vip, --root-hnsendpoint-name).
+	// HealthEndpoint is the address of the endpoint that health checks of load balancers are forwarded to;
+	// the zero Addr: they are not forwarded (--forward-healthcheck-vip, --root-hnsendpoint-name).
 	HealthEndpoint netip.Addr
-	// HealthzPort is where the health checks of Services without a port of their own are forwarded to; 0: nowhere.
+	// HealthzPort is where the health checks of Services without a port of their own are forwarded to; 0:
+	// nowhere.
 	HealthzPort uint16
 }
 

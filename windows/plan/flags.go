@@ -21,8 +21,8 @@ func mappingFlags(t k8s.FrontendType, preserve bool) uint32 {
 	return 0
 }
 
-// flags returns the flags of a load balancer. For ClusterIPs, direct server return is a setting of the node. For other
-// frontends it comes with externalTrafficPolicy Local, because it keeps the client's address.
+// flags returns the flags of a load balancer. For ClusterIPs, direct server return is a setting of the node.
+// For other frontends it comes with externalTrafficPolicy Local, because it keeps the client's address.
 func (b *builder) flags(sp *k8s.ServicePort, f *k8s.Frontend, r k8s.Route, preserve bool) (flags uint32) {
 	dsr := b.facts.EnableDSR
 	if f.Type != k8s.ClusterIP {
@@ -56,8 +56,9 @@ func (b *builder) distribution(sp *k8s.ServicePort) uint32 {
 	return hns.DistributionSourceIP
 }
 
-// preserve reports whether packets to a frontend are to arrive with the load balancer's address as destination; NodePorts
-// of such a Service, which its health checks use, then lead to this node's endpoints only.
+// preserve reports whether packets to a frontend are to arrive with the load balancer's address as
+// destination; NodePorts of such a Service, which its health checks use, then lead to this node's endpoints
+// only.
 func (b *builder) preserve(sp *k8s.ServicePort, f *k8s.Frontend) bool {
 	if f.Type != k8s.LoadBalancer && f.Type != k8s.NodePort || !sp.PreserveDestination {
 		return false

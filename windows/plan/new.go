@@ -137,8 +137,9 @@ func (b *builder) add(l *LoadBalancer) bool {
 	return true
 }
 
-// onePort returns the endpoints that one load balancer can serve. Its port mapping has a single internal port: where endpoints
-// listen on different ports, those of the most frequent one (the lowest of these) are taken.
+// onePort returns the endpoints that one load balancer can serve. Its port mapping has a single internal
+// port: where endpoints listen on different ports, those of the most frequent one (the lowest of these) are
+// taken.
 func (b *builder) onePort(sp *k8s.ServicePort, endpoints []k8s.Endpoint) []k8s.Endpoint {
 	count := map[uint16]int{}
 	for _, e := range endpoints {
@@ -200,7 +201,8 @@ func (b *builder) endpoint(a netip.Addr, purpose Purpose, body hns.Endpoint) {
 	b.w.Endpoints[a] = &Endpoint{Addr: a, Purpose: purpose, Body: body}
 }
 
-// healthCheck forwards the health checks that arrive at a load balancer's address to the host. They are HTTP: always TCP.
+// healthCheck forwards the health checks that arrive at a load balancer's address to the host. They are HTTP:
+// always TCP.
 func (b *builder) healthCheck(sp *k8s.ServicePort, f *k8s.Frontend, preserve bool) {
 	if !b.facts.HealthEndpoint.IsValid() {
 		return
@@ -235,7 +237,8 @@ func (b *builder) healthCheck(sp *k8s.ServicePort, f *k8s.Frontend, preserve boo
 // KindHealthCheck is the Kind of load balancers that forward health checks.
 const KindHealthCheck = "HealthCheck"
 
-// RemoteMAC returns the MAC address of the remote endpoint of an address: 02-11 and 32 bits of it. It never appears on a wire.
+// RemoteMAC returns the MAC address of the remote endpoint of an address: 02-11 and 32 bits of it. It never
+// appears on a wire.
 func RemoteMAC(a netip.Addr) string {
 	if a.Is4() {
 		v := a.As4()

@@ -79,14 +79,16 @@ type LoadBalancer struct {
 	Service  k8s.PortName
 	// Kind is the kind of frontend, or "HealthCheck".
 	Kind string
-	// Backends are the addresses of the endpoints, in order; Local those of them that the CNI plugin makes on this host.
+	// Backends are the addresses of the endpoints, in order; Local those of them that the CNI plugin makes on
+	// this host.
 	Backends []netip.Addr
 	Local    map[netip.Addr]bool
 	// Body lacks ID and HostComputeEndpoints, because HNS assigns the ids of endpoints.
 	Body hns.LoadBalancer
 }
 
-// Unsupported is a setting of a Service that this HNS, or any HNS, does not support. The Service is served without it.
+// Unsupported is a setting of a Service that this HNS, or any HNS, does not support. The Service is served
+// without it.
 type Unsupported struct {
 	Service k8s.ServiceName
 	Reason  string
@@ -119,8 +121,8 @@ func (w *Wanted) SortedEndpoints() []*Endpoint {
 	})
 }
 
-// Text is the JSON form of a plan, as nkp plan -o hcn prints it. Where HNS has not yet given an endpoint its id,
-// HostComputeEndpoints holds the endpoint's address.
+// Text is the JSON form of a plan, as nkp plan -o hcn prints it. Where HNS has not yet given an endpoint its
+// id, HostComputeEndpoints holds the endpoint's address.
 type Text struct {
 	Network       string             `json:"network,omitempty"`
 	NetworkType   string             `json:"networkType,omitempty"`
@@ -135,7 +137,8 @@ type UnsupportedText struct {
 	Reason  string `json:"reason"`
 }
 
-// JSON returns the plan as JSON. Endpoints have no ids before HNS has them: load balancers refer to them by address.
+// JSON returns the plan as JSON. Endpoints have no ids before HNS has them: load balancers refer to them by
+// address.
 func (w *Wanted) JSON(facts *Facts) ([]byte, error) {
 	t := Text{Network: facts.Network.Name, NetworkType: facts.Network.Type,
 		Endpoints: []hns.Endpoint{}, LoadBalancers: []hns.LoadBalancer{}, Unsupported: []UnsupportedText{}}

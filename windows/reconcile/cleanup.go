@@ -8,9 +8,9 @@ import (
 	"github.com/nkp-proxy/nkp/windows/hns"
 )
 
-// Cleanup removes everything that the state file says is nkp's, load balancers first, and then the file itself. What
-// cannot be removed stays in the file, so that Cleanup can be called again. network names the network of the endpoints that
-// an agent was about to create when it died; "": they stay.
+// Cleanup removes everything that the state file says is nkp's, load balancers first, and then the file
+// itself. What cannot be removed stays in the file, so that Cleanup can be called again. network names the
+// network of the endpoints that an agent was about to create when it died; "": they stay.
 func Cleanup(ctx context.Context, host hns.Host, store StateFile, network string) (removed int, err error) {
 	owned, err := store.Load()
 	if err != nil {

@@ -42,8 +42,8 @@ func (d *difference) endpoint(a netip.Addr, local bool) (id string, ok bool) {
 	return id, ok
 }
 
-// usable reports whether an endpoint is right for an address. Endpoints of this host and foreign ones always are; nkp's own
-// are if they match the plan.
+// usable reports whether an endpoint is right for an address. Endpoints of this host and foreign ones always
+// are; nkp's own are if they match the plan.
 func (d *difference) usable(id string, a netip.Addr, local bool) bool {
 	e := d.have.endpoints[id]
 	if !e.Remote() || !d.ours(id, e) {
@@ -56,8 +56,9 @@ func (d *difference) usable(id string, a netip.Addr, local bool) bool {
 	return d.rightEndpoint(id, want)
 }
 
-// rightEndpoint reports whether an endpoint is as wanted, or as HNS has made it. Where nkp has no record of the request, because
-// kube-proxy made it or the state file is lost, an endpoint without a provider address is right: proxies always request one.
+// rightEndpoint reports whether an endpoint is as wanted, or as HNS has made it. Where nkp has no record of
+// the request, because kube-proxy made it or the state file is lost, an endpoint without a provider address
+// is right: proxies always request one.
 func (d *difference) rightEndpoint(id string, want *plan.Endpoint) bool {
 	e := d.have.endpoints[id]
 	if !d.owned.Endpoints[id] && !e.Provider().IsValid() {
@@ -73,14 +74,15 @@ func (d *difference) ours(id string, e *hns.Endpoint) bool {
 	return d.owned.Endpoints[id] || proxyMade(e) || d.leftovers[id]
 }
 
-// proxyMade reports whether a Service proxy (nkp or kube-proxy) created this remote endpoint: no other program uses the MAC
-// address that they derive from the address.
+// proxyMade reports whether a Service proxy (nkp or kube-proxy) created this remote endpoint: no other
+// program uses the MAC address that they derive from the address.
 func proxyMade(e *hns.Endpoint) bool {
 	addrs := e.Addrs()
 	return e.Remote() && len(addrs) == 1 && strings.EqualFold(strings.ReplaceAll(e.MacAddress, ":", "-"), plan.RemoteMAC(addrs[0]))
 }
 
-// rightEndpoints returns the remote endpoints that match the plan exactly. nkp adopts them, whoever created them.
+// rightEndpoints returns the remote endpoints that match the plan exactly. nkp adopts them, whoever created
+// them.
 func (d *difference) rightEndpoints() (ids []string) {
 	for a, want := range d.w.Endpoints {
 		for _, id := range d.have.at(a) {
@@ -92,8 +94,8 @@ func (d *difference) rightEndpoints() (ids []string) {
 	return ids
 }
 
-// createEndpoints returns steps for the missing endpoints. A wrong endpoint must be deleted before its replacement is
-// created, because HNS has one endpoint for an address.
+// createEndpoints returns steps for the missing endpoints. A wrong endpoint must be deleted before its
+// replacement is created, because HNS has one endpoint for an address.
 func (d *difference) createEndpoints() (steps []Step) {
 	for _, want := range d.w.SortedEndpoints() {
 		if len(d.have.at(want.Addr)) > 0 {
@@ -118,8 +120,8 @@ func (d *difference) body(l *plan.LoadBalancer) *hns.LoadBalancer {
 	return b
 }
 
-// loadBalancers returns steps for the load balancers to create or change, and to delete: duplicates for a frontend, and nkp's
-// own that are no longer wanted.
+// loadBalancers returns steps for the load balancers to create or change, and to delete: duplicates for a
+// frontend, and nkp's own that are no longer wanted.
 func (d *difference) loadBalancers() (steps []Step) {
 	index := d.have.frontends()
 	d.adopted = map[string]string{}
@@ -161,7 +163,8 @@ func (d *difference) loadBalancers() (steps []Step) {
 	return steps
 }
 
-// best returns the load balancer to keep of those that hold one frontend: the one that is right, else one of ours.
+// best returns the load balancer to keep of those that hold one frontend: the one that is right, else one of
+// ours.
 func (d *difference) best(ids []string, body *hns.LoadBalancer) (best string) {
 	for _, id := range ids {
 		if d.right(id, body) {
@@ -180,8 +183,9 @@ func (d *difference) right(id string, body *hns.LoadBalancer) bool {
 	return hns.SameLoadBalancer(have, body) || d.owned.accepts(id, body, have)
 }
 
-// change returns the step that corrects a load balancer; none if it is right, or if none of its endpoints exists: the current
-// one then keeps serving. If all its endpoints have to be recreated, it is deleted first, because HNS has one endpoint for an address.
+// change returns the step that corrects a load balancer; none if it is right, or if none of its endpoints
+// exists: the current one then keeps serving. If all its endpoints have to be recreated, it is deleted first,
+// because HNS has one endpoint for an address.
 func (d *difference) change(l *plan.LoadBalancer, body *hns.LoadBalancer, id string) (Step, bool) {
 	if len(body.HostComputeEndpoints) == 0 {
 		if id != "" && d.anyWrong(l) {

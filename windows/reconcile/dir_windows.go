@@ -13,13 +13,13 @@ import (
 	"github.com/nkp-proxy/nkp/windows/access"
 )
 
-// onlyAdministrators is the security descriptor of the directory: only SYSTEM and Administrators may use it and its contents.
-// Without one, every user may add files to a directory below %ProgramData%, and whoever writes the state file controls what nkp
-// deletes.
+// onlyAdministrators is the security descriptor of the directory: only SYSTEM and Administrators may use it
+// and its contents. Without one, every user may add files to a directory below %ProgramData%, and whoever
+// writes the state file controls what nkp deletes.
 const onlyAdministrators = "D:P(A;OICI;GA;;;SY)(A;OICI;GA;;;BA)"
 
-// MakeDir makes the directory of a state file for SYSTEM and Administrators only. A directory that exists is left as it is; the
-// error says so if others may change it.
+// MakeDir makes the directory of a state file for SYSTEM and Administrators only. A directory that exists is
+// left as it is; the error says so if others may change it.
 func MakeDir(dir string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return err
@@ -40,8 +40,9 @@ func MakeDir(dir string) error {
 	return CheckDir(dir)
 }
 
-// CheckDir returns an error if others than SYSTEM, Administrators and nkp's own user may change or replace the directory, so that what
-// is in it may be theirs. A directory that does not exist is an error that wraps fs.ErrNotExist.
+// CheckDir returns an error if others than SYSTEM, Administrators and nkp's own user may change or replace
+// the directory, so that what is in it may be theirs. A directory that does not exist is an error that wraps
+// fs.ErrNotExist.
 func CheckDir(dir string) error {
 	if err := access.CheckAbove(dir); err != nil {
 		return fmt.Errorf("%w: nkp does not use it. Take that right away (icacls), or choose another place with --hns-state-file", err)

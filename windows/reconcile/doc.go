@@ -1,5 +1,5 @@
-// Package reconcile brings HNS in step with a plan: it reads the objects of HNS, computes the difference, and applies it
-// with as few calls as possible.
+// Package reconcile brings HNS in step with a plan: it reads the objects of HNS, computes the difference, and
+// applies it with as few calls as possible.
 //
 // Invariants:
 //

@@ -20,7 +20,8 @@ import (
 // maxPasses bounds one Sync: an endpoint that is recreated takes two passes.
 const maxPasses = 3
 
-// Engine brings HNS in step with plans, and keeps its observation of HNS between Syncs. It is not safe for concurrent use.
+// Engine brings HNS in step with plans, and keeps its observation of HNS between Syncs. It is not safe for
+// concurrent use.
 type Engine struct {
 	host    hns.Host
 	store   StateFile
@@ -37,7 +38,8 @@ type Engine struct {
 	tried  map[string]string           // signature of the failed attempt, by Step.key; an attempt with a different one is not delayed
 	// conflicts are those that the last Sync found.
 	conflicts map[dataplane.Refusal]bool
-	// brokenModify is set when HNS accepted a modification and did not apply it, workingModify when it applied one.
+	// brokenModify is set when HNS accepted a modification and did not apply it, workingModify when it
+	// applied one.
 	brokenModify, workingModify bool
 	counts                      Counts
 	health                      health
@@ -61,8 +63,8 @@ type Result struct {
 	Refused  []dataplane.Refusal // sorted by Service port; without RetryAt: tried again whenever something changes
 	// Waiting lists what must happen outside nkp before the rest can be programmed.
 	Waiting []string
-	// Endpoints and LoadBalancers count nkp's objects, Altered those that HNS stores differently than requested, Foreign the load
-	// balancers of another owner.
+	// Endpoints and LoadBalancers count nkp's objects, Altered those that HNS stores differently than
+	// requested, Foreign the load balancers of another owner.
 	Endpoints, LoadBalancers, Altered, Foreign int
 	Stale                                      Stale
 }
@@ -75,8 +77,8 @@ func (r *Result) Retry() (at time.Time) {
 	return at
 }
 
-// New returns an engine; refused is called for each try that failed, now is the clock. A state file that cannot be read is
-// reported in the log.
+// New returns an engine; refused is called for each try that failed, now is the clock. A state file that
+// cannot be read is reported in the log.
 func New(host hns.Host, store StateFile, refused func(dataplane.Refusal), log *slog.Logger, now func() time.Time) *Engine {
 	e := &Engine{host: host, store: store, refused: refused, log: log, now: now, failed: dataplane.NewRefusals[string]("HNS", log, refused), tried: map[string]string{}}
 	var err error
@@ -86,8 +88,8 @@ func New(host hns.Host, store StateFile, refused func(dataplane.Refusal), log *s
 	return e
 }
 
-// Observe updates the observation of HNS: by reading every object the first time and when the network has changed, else by
-// enumeration, which is cheap. An error keeps the previous observation.
+// Observe updates the observation of HNS: by reading every object the first time and when the network has
+// changed, else by enumeration, which is cheap. An error keeps the previous observation.
 func (e *Engine) Observe(network string) error {
 	if !e.read || e.have.network != network {
 		e.read = false
@@ -103,9 +105,9 @@ func (e *Engine) Observe(network string) error {
 	return nil
 }
 
-// Undisturbed enumerates the endpoints, and reports whether they are the observed ones, so that w can be programmed without another
-// look at HNS. It cannot if w has a new endpoint that no node of the network holds: the node may have joined since the network was read.
-// false: Observe must be called.
+// Undisturbed enumerates the endpoints, and reports whether they are the observed ones, so that w can be
+// programmed without another look at HNS. It cannot if w has a new endpoint that no node of the network
+// holds: the node may have joined since the network was read. false: Observe must be called.
 func (e *Engine) Undisturbed(w *plan.Wanted, network *hns.Network) bool {
 	ids, err := e.host.EndpointIDs(e.have.network)
 	if err != nil || len(ids) == 0 || len(ids) != len(e.have.endpoints) { // none: the network may be gone
@@ -130,8 +132,8 @@ func (e *Engine) RereadAll() {
 	e.health.again()
 }
 
-// Reread continues what RereadAll began, until stop returns true or all is read. It reports whether objects are left. One that
-// cannot be read stays as it was observed before, and the log says so.
+// Reread continues what RereadAll began, until stop returns true or all is read. It reports whether objects
+// are left. One that cannot be read stays as it was observed before, and the log says so.
 func (e *Engine) Reread(stop func() bool) (left bool) {
 	for len(e.unread) > 0 && !stop() {
 		id := e.unread[0]
@@ -143,7 +145,8 @@ func (e *Engine) Reread(stop func() bool) (left bool) {
 	return len(e.unread) > 0
 }
 
-// settle updates ownership to what was observed: pending objects get the id that HNS gave them, objects that no longer exist are dropped.
+// settle updates ownership to what was observed: pending objects get the id that HNS gave them, objects that
+// no longer exist are dropped.
 func (e *Engine) settle() {
 	e.owned.identify(&e.have)
 	maps.DeleteFunc(e.owned.LoadBalancers, func(id string, _ bool) bool { return e.have.loadBalancers[id] == nil })
@@ -160,7 +163,8 @@ func (e *Engine) Counts() Counts {
 	return c
 }
 
-// CanModify reports whether load balancers are modified in place: HNS claims to support it, and no attempt has disproved it.
+// CanModify reports whether load balancers are modified in place: HNS claims to support it, and no attempt
+// has disproved it.
 func (e *Engine) CanModify(features hns.Features) bool {
 	return features.ModifyLoadbalancer && !e.brokenModify
 }
@@ -181,8 +185,8 @@ func (e *Engine) difference(w *plan.Wanted, features hns.Features) *difference {
 	return &difference{w: w, have: &e.have, owned: e.owned, leftovers: e.leftovers, health: &e.health, modify: e.CanModify(features)}
 }
 
-// Sync brings HNS in step with w, as far as it can. Observe must have succeeded. The error returned concerns only the state file; all
-// others are in the result.
+// Sync brings HNS in step with w, as far as it can. Observe must have succeeded. The error returned concerns
+// only the state file; all others are in the result.
 //
 // When the context ends, no further step is begun.
 func (e *Engine) Sync(ctx context.Context, w *plan.Wanted, features hns.Features) (r Result, err error) {
@@ -218,7 +222,8 @@ func (e *Engine) Sync(ctx context.Context, w *plan.Wanted, features hns.Features
 	return r, nil
 }
 
-// pass does what can be done now: first the endpoints that load balancers need, last those that none needs any more.
+// pass does what can be done now: first the endpoints that load balancers need, last those that none needs
+// any more.
 func (e *Engine) pass(ctx context.Context, d *difference, tried map[string]bool, r *Result) (done int) {
 	for _, id := range d.rightEndpoints() {
 		e.owned.Endpoints[id] = true
@@ -269,10 +274,12 @@ func (e *Engine) save() error {
 	return nil
 }
 
-// saveEvery bounds what an agent that dies during a long Sync has not recorded about the objects that it created.
+// saveEvery bounds what an agent that dies during a long Sync has not recorded about the objects that it
+// created.
 const saveEvery = time.Second
 
-// try runs a step unless it has failed in this Sync already or its retry is not due. It returns 1 if the step succeeded, else 0.
+// try runs a step unless it has failed in this Sync already or its retry is not due. It returns 1 if the step
+// succeeded, else 0.
 func (e *Engine) try(ctx context.Context, d *difference, s *Step, tried map[string]bool, r *Result) int {
 	key, wanted := s.key(), e.signature(d, s)
 	again := tried[key] && e.failed.Has(key)

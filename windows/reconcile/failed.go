@@ -10,7 +10,8 @@ import (
 type FailedLoadBalancer struct {
 	Op     string // create, update or delete
 	Family k8s.Family
-	// Type is clusterip, nodeport, externalip, ingressip or healthcheck; unknown: of a Service address that is no longer wanted.
+	// Type is clusterip, nodeport, externalip, ingressip or healthcheck; unknown: of a Service address that
+	// is no longer wanted.
 	Type  string
 	Error string // hns.Class
 }

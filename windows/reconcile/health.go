@@ -7,10 +7,11 @@ import (
 	"github.com/nkp-proxy/nkp/windows/plan"
 )
 
-// health holds the load balancers that HNS does not report as healthy, and decides which of them to delete and create again.
+// health holds the load balancers that HNS does not report as healthy, and decides which of them to delete
+// and create again.
 //
-// The meaning of a State is not documented, so replacing is tried on one load balancer first. The others are replaced only once
-// that one is healthy. Each is replaced at most once between two full reads.
+// The meaning of a State is not documented, so replacing is tried on one load balancer first. The others are
+// replaced only once that one is healthy. Each is replaced at most once between two full reads.
 type health struct {
 	sick     map[string]sickness // by id
 	repaired map[plan.Frontend]bool
@@ -23,7 +24,8 @@ type health struct {
 // sickness is a State that is not healthy, and the number of consecutive reads that had such a State.
 type sickness struct{ state, reads int }
 
-// confirmed is how many reads in a row must agree, because a load balancer may be in a passing State while HNS programs it.
+// confirmed is how many reads in a row must agree, because a load balancer may be in a passing State while
+// HNS programs it.
 const confirmed = 2
 
 // observe records the States that HNS reports.
@@ -51,7 +53,8 @@ func (h *health) observe(states map[string]int) {
 // again lets load balancers that were replaced be replaced once more.
 func (h *health) again() { h.repaired, h.useless = map[plan.Frontend]bool{}, false }
 
-// repairs reports whether to replace a load balancer. Until one has become healthy by that, only one is replaced.
+// repairs reports whether to replace a load balancer. Until one has become healthy by that, only one is
+// replaced.
 func (h *health) repairs(id string, f plan.Frontend) bool {
 	return h.sick[id].reads >= confirmed && !h.repaired[f] && (h.proved || !h.useless && h.probe == "")
 }
@@ -76,7 +79,8 @@ func (h *health) describe(id string) string {
 	return fmt.Sprintf("HNS reports State %d for it, not %d (healthy): it may not forward. nkp deletes it and creates it again if that lasts", s.state, hns.StateHealthy)
 }
 
-// ObserveStates reads the State of every load balancer. An HNS that does not answer is reported in the log once, and changes nothing.
+// ObserveStates reads the State of every load balancer. An HNS that does not answer is reported in the log
+// once, and changes nothing.
 func (e *Engine) ObserveStates() {
 	states, err := e.host.LoadBalancerStates()
 	if err != nil {
@@ -90,7 +94,8 @@ func (e *Engine) ObserveStates() {
 	e.health.observe(states)
 }
 
-// Sick reports whether HNS reported a load balancer of nkp's as not healthy in the last read, and it is not known yet what follows.
+// Sick reports whether HNS reported a load balancer of nkp's as not healthy in the last read, and it is not
+// known yet what follows.
 func (e *Engine) Sick() bool {
 	for id := range e.health.sick {
 		if e.owned.LoadBalancers[id] && !e.health.useless {

@@ -157,7 +157,8 @@ func (o *observed) at(a netip.Addr) []string {
 	return o.byAddr[a]
 }
 
-// holders are the load balancers that hold a frontend: those in alone hold no other frontend, those in shared do.
+// holders are the load balancers that hold a frontend: those in alone hold no other frontend, those in shared
+// do.
 type holders struct {
 	alone, shared []string
 }

@@ -18,16 +18,16 @@ import (
 type Ownership struct {
 	Endpoints     map[string]bool // ids
 	LoadBalancers map[string]bool // ids
-	// PendingEndpoints (addresses) and PendingLoadBalancers (frontends) are about to be created. They are recorded first, so
-	// that nkp recognizes them as its own if the agent dies before HNS returns the id.
+	// PendingEndpoints (addresses) and PendingLoadBalancers (frontends) are about to be created. They are
+	// recorded first, so that nkp recognizes them as its own if the agent dies before HNS returns the id.
 	PendingEndpoints     map[string]bool
 	PendingLoadBalancers map[string]bool
 	// Altered holds the objects that HNS stores differently than requested, by id.
 	Altered map[string]Alteration
 }
 
-// Alteration describes an object that HNS stores differently than requested. HNS may normalize a request: nkp accepts the object as
-// long as it wants the same and HNS stores the same. Both are digests.
+// Alteration describes an object that HNS stores differently than requested. HNS may normalize a request: nkp
+// accepts the object as long as it wants the same and HNS stores the same. Both are digests.
 type Alteration struct {
 	Asked  string `json:"asked"`
 	Stored string `json:"stored"` // HNS's answer to the request
@@ -93,8 +93,9 @@ const stateVersion = 1
 // maxStateFile bounds the file, in bytes: about 60 for each object, 100 more for an altered one.
 const maxStateFile = 64 << 20
 
-// Load reads the file. If there is none, nothing is owned; if it cannot be used, nothing is owned and the error says why:
-// objects with a frontend that is wanted are adopted all the same. On Windows, a file that other users may change is not used.
+// Load reads the file. If there is none, nothing is owned; if it cannot be used, nothing is owned and the
+// error says why: objects with a frontend that is wanted are adopted all the same. On Windows, a file that
+// other users may change is not used.
 func (f StateFile) Load() (*Ownership, error) {
 	o := newOwnership()
 	if f == "" {

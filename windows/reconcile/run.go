@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/nkp-proxy/nkp/windows/hns"
 	"github.com/nkp-proxy/nkp/windows/plan"
@@ -86,7 +87,9 @@ func (e *Engine) probableHolder(f plan.Frontend) string {
 			}
 		}
 	}
-	return fmt.Sprintf("a process of this host, or a port mapping (NAT policy) of an endpoint, on port %d/%s", f.Port, hns.ProtocolName(f.Protocol))
+	name := hns.ProtocolName(f.Protocol)
+	return fmt.Sprintf("a process of this host, a port mapping (NAT policy) of an endpoint, or a reservation that HNS did not "+
+		"release, on port %d/%s (netsh int ipv4 show excludedportrange protocol=%s)", f.Port, name, strings.ToLower(name))
 }
 
 // enter records a load balancer that HNS has just returned.
@@ -97,8 +100,9 @@ func (e *Engine) enter(l, asked *hns.LoadBalancer) {
 	e.noteAnswer("load balancer "+id, id, asked, l)
 }
 
-// noteAnswer records what HNS has made of a request. If it differs, nkp accepts it as long as neither changes: repeating the
-// request would have the same result. The log has a warning about the first one, because an HNS that alters one object alters all.
+// noteAnswer records what HNS has made of a request. If it differs, nkp accepts it as long as neither
+// changes: repeating the request would have the same result. The log has a warning about the first one,
+// because an HNS that alters one object alters all.
 func (e *Engine) noteAnswer(object, id string, asked, stored digester) {
 	if !e.owned.answered(id, asked, stored) {
 		return
@@ -111,9 +115,9 @@ func (e *Engine) noteAnswer(object, id string, asked, stored digester) {
 		"object", object, "asked", fmt.Sprintf("%+v", asked), "stored", fmt.Sprintf("%+v", stored))
 }
 
-// modifyLoadBalancer modifies in place. HNS returns the result. If it is the same as before, either this HNS cannot modify, or it
-// alters the request. The first such load balancer is replaced to find out: if creating it has the same result, modifications work.
-// Otherwise load balancers are replaced from now on.
+// modifyLoadBalancer modifies in place. HNS returns the result. If it is the same as before, either this HNS
+// cannot modify, or it alters the request. The first such load balancer is replaced to find out: if creating
+// it has the same result, modifications work. Otherwise load balancers are replaced from now on.
 func (e *Engine) modifyLoadBalancer(body *hns.LoadBalancer, s *Step) error {
 	old := e.have.loadBalancers[s.ID]
 	now, err := e.host.ModifyLoadBalancer(s.ID, body)
@@ -147,8 +151,8 @@ func (e *Engine) noModify(why string) {
 	e.log.Warn("load balancers cannot be modified in place; they are deleted and created from now on", "reason", why)
 }
 
-// replaceLoadBalancer deletes and creates. If HNS refuses the new one, the old one is restored, so that the frontend
-// continues to serve.
+// replaceLoadBalancer deletes and creates. If HNS refuses the new one, the old one is restored, so that the
+// frontend continues to serve.
 func (e *Engine) replaceLoadBalancer(body *hns.LoadBalancer, s *Step) (made *hns.LoadBalancer, err error) {
 	old := e.have.loadBalancers[s.ID]
 	if err := e.deleteLoadBalancer(s.ID); err != nil {

@@ -8,8 +8,9 @@ import (
 	"github.com/nkp-proxy/nkp/windows/plan"
 )
 
-// Stale are objects of other owners that outlived what they were made for, by id, sorted: remote endpoints whose address no Service has,
-// and the load balancers that send to them. Microsoft's networkhealth script looks for both. nkp leaves them alone.
+// Stale are objects of other owners that outlived what they were made for, by id, sorted: remote endpoints
+// whose address no Service has, and the load balancers that send to them. Microsoft's networkhealth script
+// looks for both. nkp leaves them alone.
 type Stale struct {
 	Endpoints, LoadBalancers []string
 }

@@ -5,9 +5,9 @@ import (
 	"github.com/nkp-proxy/nkp/windows/plan"
 )
 
-// TakeOver makes the engine treat as nkp's what another Service proxy left in HNS: load balancers, and endpoints of Service
-// addresses, that exist at the first Sync or Diff, are not nkp's, and have the form of kube-proxy's. Those that no
-// Service wants are deleted.
+// TakeOver makes the engine treat as nkp's what another Service proxy left in HNS: load balancers, and
+// endpoints of Service addresses, that exist at the first Sync or Diff, are not nkp's, and have the form of
+// kube-proxy's. Those that no Service wants are deleted.
 func (e *Engine) TakeOver() { e.takeOver = true }
 
 // findLeftovers determines once what TakeOver concerns: objects that another program creates later are not.
@@ -37,8 +37,8 @@ func (e *Engine) findLeftovers(w *plan.Wanted) {
 	}
 }
 
-// proxyForm reports whether a load balancer has the form of kube-proxy's: one frontend, and only endpoints of the pods'
-// network.
+// proxyForm reports whether a load balancer has the form of kube-proxy's: one frontend, and only endpoints of
+// the pods' network.
 func (e *Engine) proxyForm(l *hns.LoadBalancer) bool {
 	for _, id := range l.HostComputeEndpoints {
 		if e.have.endpoints[hns.CanonicalID(id)] == nil {

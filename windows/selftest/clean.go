@@ -23,8 +23,8 @@ func (t *test) removeLeftovers() error {
 	return nil
 }
 
-// clean deletes the self-test's networks and all that belongs to them: load balancers first, because they refer to endpoints. It finds
-// them in HNS, so that it also deletes objects whose creation was not answered.
+// clean deletes the self-test's networks and all that belongs to them: load balancers first, because they
+// refer to endpoints. It finds them in HNS, so that it also deletes objects whose creation was not answered.
 func (t *test) clean() error {
 	networks, err := objects(t.raw, hns.KindNetwork)
 	if err != nil {

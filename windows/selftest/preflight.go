@@ -10,8 +10,8 @@ import (
 	"github.com/nkp-proxy/nkp/windows/hns"
 )
 
-// The types of networks that a self-test may make, and whether HNS binds them to a network adapter of the host, whose connections then
-// break for some seconds.
+// The types of networks that a self-test may make, and whether HNS binds them to a network adapter of the
+// host, whose connections then break for some seconds.
 var networkTypes = map[string]bool{"Internal": false, "NAT": false, hns.NetworkL2Bridge: true, hns.NetworkOverlay: true}
 
 // carriesPods are the types of networks that CNI plugins make. A host that has one may be serving pods.
@@ -63,7 +63,8 @@ func (h *Host) checkAddresses() error {
 	return nil
 }
 
-// checkHNS returns an error if HNS serves anything that the self-test could disturb: networks of pods, the test's addresses, load balancers.
+// checkHNS returns an error if HNS serves anything that the self-test could disturb: networks of pods, the
+// test's addresses, load balancers.
 func checkHNS(raw hns.Raw) error {
 	networks, err := objects(raw, hns.KindNetwork)
 	if err != nil {

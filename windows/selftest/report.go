@@ -23,7 +23,8 @@ type Report struct {
 	NetworkType string      `json:"networkType"`
 	Began       time.Time   `json:"began"`
 	Objects     []Object    `json:"objects"`
-	// Notes are other findings, such as leftovers of an earlier run that were removed; Left what could not be deleted.
+	// Notes are other findings, such as leftovers of an earlier run that were removed; Left what could not be
+	// deleted.
 	Notes []string `json:"notes"`
 	Left  []string `json:"left"`
 }
@@ -35,17 +36,20 @@ type Object struct {
 	// Asked is the request, Stored HNS's answer; none if HNS refused it.
 	Asked  json.RawMessage `json:"asked"`
 	Stored json.RawMessage `json:"stored,omitempty"`
-	// Differences are the fields that Asked has and Stored has not, or has with another value. Added are those that only Stored has.
+	// Differences are the fields that Asked has and Stored has not, or has with another value. Added are
+	// those that only Stored has.
 	Differences []Difference `json:"differences"`
 	Added       []string     `json:"added"`
-	// Altered reports whether one of the differences matters to nkp: it then accepts the object as HNS has it.
+	// Altered reports whether one of the differences matters to nkp: it then accepts the object as HNS has
+	// it.
 	Altered bool    `json:"altered"`
 	State   int     `json:"state,omitempty"` // of a load balancer; 2: programmed, 0: not reported
 	Error   string  `json:"error,omitempty"`
 	TookMS  float64 `json:"tookMilliseconds"` // of the request, with reading the answer
 }
 
-// Difference is a field that HNS stores differently than requested. The values are JSON; Stored "": it is missing.
+// Difference is a field that HNS stores differently than requested. The values are JSON; Stored "": it is
+// missing.
 type Difference struct {
 	Field  string `json:"field"`
 	Asked  string `json:"asked"`

@@ -19,7 +19,8 @@ type Options struct {
 	NKP string // the version of nkp, for the report
 	// NetworkType is the type of the network to make: Internal, NAT, L2Bridge or Overlay.
 	NetworkType string
-	// Adapter is the network adapter of an L2Bridge or Overlay. HNS puts a switch on it, which breaks its connections for seconds.
+	// Adapter is the network adapter of an L2Bridge or Overlay. HNS puts a switch on it, which breaks its
+	// connections for seconds.
 	Adapter string
 	Host    *Host
 }
@@ -38,9 +39,9 @@ func (o *Options) Check() error {
 	return nil
 }
 
-// Run makes a self-test. It returns an error, and creates nothing, where it could disturb a network that is in use. Each problem
-// after that is in the report. When the context ends it creates nothing more. It deletes what it created in any case, and what an earlier run
-// that was killed has left.
+// Run makes a self-test. It returns an error, and creates nothing, where it could disturb a network that is
+// in use. Each problem after that is in the report. When the context ends it creates nothing more. It deletes
+// what it created in any case, and what an earlier run that was killed has left.
 func Run(ctx context.Context, raw hns.Raw, o Options) (*Report, error) {
 	if err := o.Check(); err != nil {
 		return nil, err

@@ -11,7 +11,8 @@ import (
 	"github.com/nkp-proxy/nkp/windows/plan"
 )
 
-// What the self-test uses: addresses of 198.18.0.0/15, which RFC 2544 (section C.2.2) sets apart for tests of network devices.
+// What the self-test uses: addresses of 198.18.0.0/15, which RFC 2544 (section C.2.2) sets apart for tests of
+// network devices.
 const (
 	networkName = "nkp-selftest"
 	podName     = "nkp-selftest-pod"
@@ -32,8 +33,8 @@ var (
 	otherNode    = netip.MustParseAddr("198.19.255.2")
 )
 
-// ours reports whether a network is one that a self-test made: by name and subnet, so that a run that was killed can be cleaned up
-// without a record.
+// ours reports whether a network is one that a self-test made: by name and subnet, so that a run that was
+// killed can be cleaned up without a record.
 func ours(network json.RawMessage) bool {
 	n := parseNetwork(network)
 	return n.Name == networkName && len(n.prefixes()) == 1 && n.prefixes()[0] == podSubnet

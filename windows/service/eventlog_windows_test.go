@@ -9,7 +9,7 @@ import (
 
 // Records of the level and above go to the event log, with attributes and groups, by several handlers of one log.
 func TestEventLog(t *testing.T) {
-	h, err := EventLog("nkp-test", slog.LevelInfo)
+	h, err := EventLog(slog.LevelInfo)
 	if err != nil {
 		t.Fatal(err)
 	}

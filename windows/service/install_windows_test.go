@@ -1,8 +1,11 @@
 package service
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/windows"
@@ -23,7 +26,7 @@ func hold(t *testing.T, file string, share uint32) (release func()) {
 }
 
 // A replacement that fails leaves the program in place, and one that is undone puts it back. An old program in use is moved aside.
-func TestSwap(t *testing.T) {
+func TestExchange(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "nkp.exe")
 	next := program + ".new"
 	for _, suffix := range []string{"", oldSuffix, ".new"} {
@@ -38,12 +41,12 @@ func TestSwap(t *testing.T) {
 		}
 	}
 	release := hold(t, program, windows.FILE_SHARE_READ)
-	s := swap(program, next, true)
-	if err := s.do(); err == nil {
+	x := &exchange{program: program, next: next, had: true}
+	if err := x.do(); err == nil {
 		t.Error("a locked program was replaced")
 	}
 	release()
-	if err := s.undo(); err != nil {
+	if err := x.undo(); err != nil {
 		t.Error(err)
 	}
 	is("after a failure", program, "program")
@@ -52,14 +55,32 @@ func TestSwap(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer hold(t, program+oldSuffix, windows.FILE_SHARE_READ|windows.FILE_SHARE_DELETE)()
-	s = swap(program, next, true)
-	if err := s.do(); err != nil {
+	x = &exchange{program: program, next: next, had: true}
+	if err := x.do(); err != nil {
 		t.Fatal(err)
 	}
 	is("after the replacement", program, "program.new")
 	is("after the replacement", program+oldSuffix, "program")
-	if err := s.undo(); err != nil {
+	if err := x.undo(); err != nil {
 		t.Error(err)
 	}
 	is("after its undo", program, "program")
+}
+
+// The first step that fails ends the rest, and its error names it. A dry run takes none.
+func TestPerform(t *testing.T) {
+	var done []string
+	steps := []step{
+		{"one", func() error { done = append(done, "one"); return nil }},
+		{"two", func() error { return errors.New("broken") }},
+		{"three", func() error { done = append(done, "three"); return nil }},
+	}
+	var out strings.Builder
+	if err := perform(&out, true, steps); err != nil || done != nil || out.String() != "one\ntwo\nthree\n" {
+		t.Errorf("dry run: %v, %q, printed %q", err, done, out.String())
+	}
+	err := perform(&out, false, steps)
+	if !slices.Equal(done, []string{"one"}) || err == nil || err.Error() != "cannot two: broken" {
+		t.Errorf("%q, %v", done, err)
+	}
 }

@@ -2,7 +2,6 @@ package service
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -13,13 +12,13 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/windows"
-	"golang.org/x/sys/windows/registry"
 	"golang.org/x/sys/windows/svc"
 	"golang.org/x/sys/windows/svc/eventlog"
 	"golang.org/x/sys/windows/svc/mgr"
 )
 
-// recovery is what the SCM does when the service fails: it restarts it, soon at first, and resets the failure count after a day.
+// recovery is what the SCM does when the service fails: it restarts it, soon at first, and resets the failure
+// count after a day.
 var recovery = []mgr.RecoveryAction{
 	{Type: mgr.ServiceRestart, Delay: time.Second},
 	{Type: mgr.ServiceRestart, Delay: 10 * time.Second},
@@ -64,7 +63,8 @@ func find(m *mgr.Mgr, name string) (*existing, error) {
 	return &existing{s}, nil
 }
 
-// settings reads the settings. mgr's Config does not serve, because it needs information levels that Wine 8 does not have.
+// settings reads the settings. mgr's Config does not serve, because it needs information levels that Wine 8
+// does not have.
 func (s *existing) settings() (settings, error) {
 	buf := make([]byte, 8<<10) // the largest answer (QueryServiceConfigW)
 	q := (*windows.QUERY_SERVICE_CONFIG)(unsafe.Pointer(&buf[0]))
@@ -91,12 +91,8 @@ func (s *existing) change(c settings) error {
 	if len(c.dependsOn) == 0 {
 		depends = []uint16{0, 0}
 	}
-	return windows.ChangeServiceConfig(s.Handle, windows.SERVICE_NO_CHANGE, c.start, windows.SERVICE_NO_CHANGE, command, nil, nil, &depends[0], nil, nil, nil)
-}
-
-// setStart changes the start type.
-func (s *existing) setStart(start uint32) error {
-	return windows.ChangeServiceConfig(s.Handle, windows.SERVICE_NO_CHANGE, start, windows.SERVICE_NO_CHANGE, nil, nil, nil, nil, nil, nil, nil)
+	return windows.ChangeServiceConfig(s.Handle, windows.SERVICE_NO_CHANGE, c.start, windows.SERVICE_NO_CHANGE,
+		command, nil, nil, &depends[0], nil, nil, nil)
 }
 
 // running reports whether the service is not stopped.
@@ -140,7 +136,8 @@ func (s *existing) stop() error {
 	}
 }
 
-// serve starts the service and waits until it serves: until its /livez answers 200, or where it has none, until it has run for a while.
+// serve starts the service and waits until it serves: until its /livez answers 200, or where it has none,
+// until it has run for a while.
 func (s *existing) serve(ctx context.Context, livez string, timeout time.Duration) error {
 	if err := s.begin(); err != nil {
 		return err
@@ -156,7 +153,8 @@ func (s *existing) serve(ctx context.Context, livez string, timeout time.Duratio
 		case err != nil:
 			return err
 		case st.State == svc.Stopped || pid != 0 && st.ProcessId != pid:
-			return fmt.Errorf("it ends again (exit code %d, %d); the event log, source %s, has the reason", st.Win32ExitCode, st.ServiceSpecificExitCode, Name)
+			return fmt.Errorf("it ends again (exit code %d, %d); the event log, source %s, has the reason",
+				st.Win32ExitCode, st.ServiceSpecificExitCode, Name)
 		case st.State == svc.Running && pid == 0:
 			pid, since = st.ProcessId, time.Now()
 		case st.State == svc.Running && livez == "" && time.Since(since) >= steady:
@@ -212,23 +210,16 @@ func create(m *mgr.Mgr, program string, args []string, c settings) (_ *existing,
 	if err := s.SetRecoveryActions(recovery, recoveryReset); err != nil {
 		return nil, fmt.Errorf("recovery actions: %w", err)
 	}
-	// Without the flag only crashes count as failures. An SCM that does not support it (Wine 8) works without.
+	// Without the flag only crashes count as failures. An SCM that does not support it (Wine 8) works
+	// without.
 	if err := s.SetRecoveryActionsOnNonCrashFailures(true); err != nil && !errors.Is(err, windows.ERROR_INVALID_LEVEL) {
 		return nil, fmt.Errorf("recovery flag: %w", err)
 	}
-	if err := eventlog.InstallAsEventCreate(Name, eventlog.Error|eventlog.Warning|eventlog.Info); err != nil && !sourceExists(Name) {
+	_ = eventlog.Remove(Name) // left by a service that was deleted otherwise
+	if err := eventlog.InstallAsEventCreate(Name, eventlog.Error|eventlog.Warning|eventlog.Info); err != nil {
 		return nil, fmt.Errorf("event log source: %w", err)
 	}
 	return s, nil
-}
-
-// sourceExists reports whether the event log has a source of that name; the library reports that in an error text only.
-func sourceExists(name string) bool {
-	l, err := eventlog.Open(name)
-	if err != nil {
-		return false
-	}
-	return l.Close() == nil
 }
 
 // remove deletes the service and its event log source.
@@ -236,8 +227,6 @@ func (s *existing) remove() error {
 	if err := s.Delete(); err != nil && !errors.Is(err, windows.ERROR_SERVICE_MARKED_FOR_DELETE) {
 		return err
 	}
-	// The SCM deletes the service's key with all that is in it; a service manager that does not (Wine 8) must not leave the record.
-	_ = registry.DeleteKey(registry.LOCAL_MACHINE, recordKey)
 	_ = eventlog.Remove(Name) // it may never have been registered
 	return s.Close()          // the SCM deletes it when no handle is open
 }
@@ -249,46 +238,4 @@ func commandLine(program string, args []string) string {
 		line += " " + syscall.EscapeArg(a)
 	}
 	return line
-}
-
-// The Record is in the service's own key, which only Administrators may change.
-const (
-	recordKey   = `SYSTEM\CurrentControlSet\Services\` + Name + `\Parameters`
-	recordValue = "Installation"
-)
-
-// readRecord returns the record of an installation; the zero Record if there is none.
-func readRecord() (r Record, err error) {
-	k, err := registry.OpenKey(registry.LOCAL_MACHINE, recordKey, registry.QUERY_VALUE)
-	if errors.Is(err, registry.ErrNotExist) {
-		return r, nil
-	}
-	if err != nil {
-		return r, fmt.Errorf("cannot read the record of the installation: %w", err)
-	}
-	defer k.Close()
-	text, _, err := k.GetStringValue(recordValue)
-	if errors.Is(err, registry.ErrNotExist) {
-		return r, nil
-	}
-	if err == nil {
-		err = json.Unmarshal([]byte(text), &r)
-	}
-	if err != nil {
-		return r, fmt.Errorf(`cannot read the record of the installation, HKLM\%s %s: %w`, recordKey, recordValue, err)
-	}
-	return r, nil
-}
-
-func writeRecord(r Record) error {
-	text, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	k, _, err := registry.CreateKey(registry.LOCAL_MACHINE, recordKey, registry.SET_VALUE)
-	if err != nil {
-		return err
-	}
-	defer k.Close()
-	return k.SetStringValue(recordValue, string(text))
 }

@@ -12,7 +12,7 @@ import (
 var errElsewhere = errors.New("no Windows services here, they exist on Windows only; on Linux use systemd or the DaemonSet")
 
 // Run fails: there is no SCM here.
-func Run(string, func(context.Context) error) error { return errElsewhere }
+func Run(func(context.Context) error) error { return errElsewhere }
 
 // IsService is false: there is no SCM here.
 func IsService() bool { return false }
@@ -30,4 +30,4 @@ func Uninstall(context.Context, Config, bool) error { return errElsewhere }
 func Query() (State, error) { return State{}, errElsewhere }
 
 // EventLog fails: there is no event log here.
-func EventLog(string, slog.Leveler) (slog.Handler, error) { return nil, errElsewhere }
+func EventLog(slog.Leveler) (slog.Handler, error) { return nil, errElsewhere }

@@ -17,16 +17,19 @@ const (
 	stopHint  = 30_000
 )
 
-// exitFailed is the service-specific exit code of a run that failed; with it the SCM's recovery actions apply.
+// exitFailed is the service-specific exit code of a run that failed; with it the SCM's recovery actions
+// apply.
 const exitFailed = 1
 
-// Run runs a program as the service of a name ("": Name) until the SCM stops it or it ends by itself. The context ends when the
-// service is to stop. It must be called on the process's main goroutine, and fails if the SCM did not start the process.
-func Run(name string, program func(context.Context) error) error {
+// Run runs a program as the service Name until the SCM stops it or it ends by itself. The context ends when
+// the service is to stop. It must be called on the process's main goroutine, and fails if the SCM did not
+// start the process.
+func Run(program func(context.Context) error) error {
 	h := &handler{program: program}
-	err := svc.Run(orName(name), h)
+	err := svc.Run(Name, h)
 	if err != nil && !h.began {
-		return fmt.Errorf("--windows-service: this process was not started by the Service Control Manager (sc.exe start %s): %w", orName(name), err)
+		return fmt.Errorf("--windows-service: this process was not started by the Service Control Manager (sc.exe start %s): %w",
+			Name, err)
 	}
 	return errors.Join(err, h.err)
 }
@@ -71,11 +74,4 @@ func (h *handler) Execute(_ []string, requests <-chan svc.ChangeRequest, status 
 			}
 		}
 	}
-}
-
-func orName(name string) string {
-	if name == "" {
-		return Name
-	}
-	return name
 }

@@ -35,18 +35,15 @@ type installer struct {
 	program string // where it is installed
 }
 
-// newInstaller returns a host with a recording netsh.
+// newInstaller returns a host without nkp's service.
 func newInstaller(t *testing.T, flags ...string) *installer {
 	t.Helper()
 	h := &installer{newHost(t, hns.NetworkOverlay, newest, flags...), prefix.DriveC("Program Files", "nkp", "nkp.exe")}
 	h.ForServices()
 	h.service = true
-	if err := prefix.Install(built(t, "netsh"), "netsh.exe"); err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() {
 		h.nkp("windows-service", "uninstall") // what a failed test left
-		for _, f := range []string{"netsh.log", "netsh-fails", "netsh-rule", "idle.log", "idle-source"} {
+		for _, f := range []string{"idle.log", "idle-source"} {
 			os.Remove(prefix.DriveC(f))
 		}
 	})
@@ -57,17 +54,6 @@ func newInstaller(t *testing.T, flags ...string) *installer {
 func (h *installer) install(status int, flags []string, says ...string) string {
 	h.t.Helper()
 	return h.expect(status, "windows-service", slices.Concat([]string{"install", "--depends-on="}, flags, []string{"--"}, h.args()[1:]), says...)
-}
-
-// rules returns the calls of netsh since the last call, without what they have in common.
-func (h *installer) rules() (calls []string) {
-	h.t.Helper()
-	text, _ := os.ReadFile(prefix.DriveC("netsh.log"))
-	os.Remove(prefix.DriveC("netsh.log"))
-	for line := range strings.Lines(strings.ReplaceAll(string(text), "\r", "")) {
-		calls = append(calls, strings.TrimPrefix(strings.TrimSpace(line), "advfirewall|firewall|"))
-	}
-	return calls
 }
 
 // state returns what nkp windows-service status says.
@@ -83,20 +69,7 @@ func (h *installer) state() (st service.State) {
 	return st
 }
 
-// kubeProxyIs checks the start type and the state of the service kube-proxy.
-func (h *installer) kubeProxyIs(when, start string, runs bool) {
-	h.t.Helper()
-	out, _ := h.Run("reg", "query", `HKLM\SYSTEM\CurrentControlSet\Services\kube-proxy`, "/v", "Start")
-	if !strings.Contains(out, start) {
-		h.t.Errorf("%s: the start type of kube-proxy is not %s:\n%s", when, start, out)
-	}
-	out, _ = h.Run("net", "start")
-	if strings.Contains(out, "kube-proxy") != runs {
-		h.t.Errorf("%s: these services run, and kube-proxy should: %v\n%s", when, runs, out)
-	}
-}
-
-// untouched checks that no nkp is installed and kube-proxy runs.
+// untouched checks that no nkp is installed.
 func (h *installer) untouched(when string) {
 	h.t.Helper()
 	if st := h.state(); st.State != "not installed" {
@@ -105,7 +78,6 @@ func (h *installer) untouched(when string) {
 	if _, err := os.Stat(filepath.Dir(h.program)); err == nil {
 		h.t.Errorf("%s: the program's directory is there", when)
 	}
-	h.kubeProxyIs(when, automatic, true)
 }
 
 // noCopies checks that no copy is left of a program that was checked.
@@ -122,12 +94,6 @@ func (h *installer) noCopies(when string) {
 	}
 }
 
-// The start types of services (winsvc.h) in the registry.
-const (
-	automatic = "0x2"
-	manual    = "0x3"
-)
-
 // The way of a node from kube-proxy to nkp, its upgrades, and back: a step that fails leaves the node as it was.
 func TestServiceInstall(t *testing.T) {
 	port := freePort(t)
@@ -135,7 +101,8 @@ func TestServiceInstall(t *testing.T) {
 	h.flags = append(h.flags, "--hns-state-file", winebed.Windows(h.Path(`state of nkp/hns.json`)))
 	h.write("one", simple("one", "10.99.3.1", "100.244.1.1"))
 	idle := built(t, "idle")
-	if out, err := h.Run("sc", "create", "kube-proxy", "binPath=", winebed.Windows(idle), "start=", "auto", "DisplayName=", "kube-proxy"); err != nil {
+	kubeProxy := []string{"create", "kube-proxy", "binPath=", winebed.Windows(idle), "start=", "demand", "DisplayName=", "kube-proxy"}
+	if out, err := h.Run("sc", kubeProxy...); err != nil {
 		t.Fatalf("sc create: %v\n%s", err, out)
 	}
 	t.Cleanup(func() { h.Run("net", "stop", "kube-proxy"); h.Run("sc", "delete", "kube-proxy") })
@@ -146,18 +113,23 @@ func TestServiceInstall(t *testing.T) {
 	if err := os.WriteFile(text, []byte("no program"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	replace := "--replace-kube-proxy"
 
 	// What the checks find.
-	h.install(1, nil, `the service "kube-proxy" runs`, replace+"=kube-proxy")
-	h.install(1, []string{replace, "--binary", `C:\nowhere\nkp.exe`}, "nowhere")
-	h.install(1, []string{replace, "--binary", winebed.Windows(text)}, "is not a Windows program")
-	h.install(1, []string{replace, "--sha256", strings.Repeat("0", 64)}, "checksum", strings.Repeat("0", 64))
-	h.install(1, []string{"--replace-kube-proxy=kube-proksy"}, `no service "kube-proksy"`)
-	h.expect(2, "windows-service", []string{"install", replace, "--", "--network-nam", "Calico"}, "could not start", "--network-nam")
-	h.expect(1, "windows-service", []string{"install", replace, "--", "--kubeconfig", `C:\nowhere\config`}, "nowhere")
+	h.install(1, nil, `the service "kube-proxy" runs`, "sc.exe config kube-proxy start= disabled, and sc.exe stop kube-proxy")
+	h.untouched("beside kube-proxy")
+	if out, _ := h.Run("net", "start"); !strings.Contains(out, "kube-proxy") {
+		t.Errorf("install stopped kube-proxy; these services run:\n%s", out)
+	}
+	if out, err := h.Run("net", "stop", "kube-proxy"); err != nil {
+		t.Fatalf("net stop: %v\n%s", err, out)
+	}
+	h.install(1, []string{"--binary", `C:\nowhere\nkp.exe`}, "nowhere")
+	h.install(1, []string{"--binary", winebed.Windows(text)}, "does not answer as nkp does")
+	h.install(1, []string{"--sha256", strings.Repeat("0", 64)}, "checksum", strings.Repeat("0", 64))
+	h.expect(2, "windows-service", []string{"install", "--", "--network-nam", "Calico"}, "could not start", "--network-nam")
+	h.expect(1, "windows-service", []string{"install", "--", "--kubeconfig", `C:\nowhere\config`}, "nowhere")
 	h.expect(2, "windows-service", []string{"install", "run"}, "flags of run follow --")
-	h.install(0, []string{replace, "--dry-run"}, "copy ", "create the service nkp", "stop the service kube-proxy", "start the service nkp")
+	h.install(0, []string{"--dry-run"}, "copy ", "create the service nkp", "start the service nkp")
 	lax := prefix.DriveC("lax") // with the very program, made by another user
 	t.Cleanup(func() { os.RemoveAll(lax) })
 	data, err := os.ReadFile(nkpExe)
@@ -167,17 +139,14 @@ func TestServiceInstall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.install(1, []string{replace, "--directory", `C:\lax`, "--dry-run"}, `C:\lax may be changed by Everyone`, "--directory")
+	h.install(1, []string{"--directory", `C:\lax`, "--dry-run"}, `C:\lax may be changed by Everyone`, "--directory")
 	if err := os.Mkdir(filepath.Join(lax, "nkp"), 0o755); err != nil { // in order itself, but everyone can replace it
 		t.Fatal(err)
 	}
 	for _, dir := range []string{`C:\lax\nkp`, `C:\lax\nkp\none`} {
-		h.install(1, []string{replace, "--directory", dir, "--dry-run"}, `C:\lax may be changed by Everyone (S-1-1-0), which has the right FILE_DELETE_CHILD`, dir+" can be replaced", "icacls")
+		h.install(1, []string{"--directory", dir, "--dry-run"}, `C:\lax may be changed by Everyone (S-1-1-0), which has the right FILE_DELETE_CHILD`, dir+" can be replaced", "icacls")
 	}
 	h.expect(1, "windows-service", []string{"upgrade"}, "not installed")
-	if calls := h.rules(); len(calls) > 0 {
-		t.Errorf("the checks called netsh: %q", calls)
-	}
 	h.untouched("after the checks")
 
 	// What fails later.
@@ -189,7 +158,7 @@ func TestServiceInstall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	failed := h.install(1, []string{replace, "--binary", winebed.Windows(exchanged)}, "cannot start the service nkp", "it ends again", "undo: stop the service kube-proxy")
+	failed := h.install(1, []string{"--binary", winebed.Windows(exchanged)}, "cannot start the service nkp", "it ends again", "undo: ")
 	h.untouched("after a program that fails:\n" + failed)
 	if ran, err := os.ReadFile(prefix.DriveC("idle.log")); !strings.HasPrefix(string(ran), `C:\Program Files\nkp\`) {
 		t.Errorf("the program was checked as %s, %v: not in the directory that only administrators may change", ran, err)
@@ -197,20 +166,9 @@ func TestServiceInstall(t *testing.T) {
 	if data, err := os.ReadFile(exchanged); string(data) != "another program" {
 		t.Errorf("the source was not exchanged: %v", err)
 	}
-	if calls := h.rules(); len(calls) != 3 || !strings.HasPrefix(calls[2], "delete|rule|") {
-		t.Errorf("a failed installation called netsh: %q", calls)
-	}
-	fails := prefix.DriveC("netsh-fails")
-	if err := os.WriteFile(fails, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	h.install(1, []string{replace}, "Firewall service is not running", "--firewall=false")
-	os.Remove(fails)
-	h.untouched("after a firewall that fails")
-	h.rules()
 
 	// The installation, and a second one.
-	h.install(0, []string{replace})
+	h.install(0, nil)
 	h.greet()
 	h.has(1)
 	first := h.state()
@@ -218,21 +176,9 @@ func TestServiceInstall(t *testing.T) {
 		t.Errorf("the service is %s with flags\n%q, want\n%q", first.State, first.Args, h.args()[1:])
 	}
 	h.expect(0, "windows-service", []string{"status", "-o", "yaml"}, "state: running")
-	h.kubeProxyIs("after the installation", manual, false)
-	to := fmt.Sprintf(`|program=C:\Program Files\nkp\nkp.exe|protocol=TCP|localport=%s,30000-32767|action=allow`, port)
-	if calls, want := h.rules(), []string{"set|rule|name=nkp health checks|dir=in|new" + to, "add|rule|name=nkp health checks|dir=in" + to}; !slices.Equal(calls, want) {
-		t.Errorf("netsh was called\n%q, want\n%q", calls, want)
-	}
-	h.install(0, []string{replace})
-	if again := h.state(); again.PID != first.PID || again.KubeProxyStart != first.KubeProxyStart {
+	h.install(0, nil)
+	if again := h.state(); again.PID != first.PID {
 		t.Errorf("a second installation: %+v, was %+v", again, first)
-	}
-	if calls := h.rules(); len(calls) != 1 {
-		t.Errorf("the second installation called netsh: %q", calls)
-	}
-	h.install(0, []string{"--replace-kube-proxy", "--health-check-node-ports=31000-31999"})
-	if calls := h.rules(); len(calls) != 1 || !strings.Contains(calls[0], fmt.Sprintf("|localport=%s,31000-31999|", port)) {
-		t.Errorf("other ports: netsh was called: %q", calls)
 	}
 
 	// Upgrades.
@@ -242,7 +188,7 @@ func TestServiceInstall(t *testing.T) {
 	if st := h.state(); st.PID != first.PID || h.sum() != before {
 		t.Errorf("after an upgrade with another checksum: %+v", st)
 	}
-	h.expect(1, "windows-service", []string{"upgrade", "--binary", winebed.Windows(idle)}, "it ends again", "undo: replace")
+	h.expect(1, "windows-service", []string{"upgrade", "--binary", winebed.Windows(idle)}, "it ends again", "undo: ")
 	h.noCopies("after a failed upgrade")
 	if st := h.state(); st.State != "running" || st.StartType != "automatic" || h.sum() != before || !slices.Equal(st.Args, first.Args) {
 		t.Errorf("after a failed upgrade: %+v", st)
@@ -263,20 +209,14 @@ func TestServiceInstall(t *testing.T) {
 	if err := os.WriteFile(strings.Replace(h.program, "nkp.exe", "nkp-7.new.exe", 1), nil, 0o644); err != nil { // of an upgrade that was killed
 		t.Fatal(err)
 	}
-	h.kubeProxyIs("after the upgrade", manual, false)
-	h.rules()
 
 	// And back.
 	h.expect(0, "windows-service", []string{"uninstall", "--dry-run"}, "delete the service nkp")
 	if st := h.state(); st.State != "running" {
 		t.Errorf("after a dry run the service is %s", st.State)
 	}
-	h.expect(0, "windows-service", []string{"uninstall", "--cleanup"}, "removed 3 objects from HNS", "sc.exe start kube-proxy")
-	if calls := h.rules(); !slices.Equal(calls, []string{"delete|rule|name=nkp health checks"}) {
-		t.Errorf("uninstall called netsh: %q", calls)
-	}
-	h.kubeProxyIs("after uninstall", automatic, false)
-	if st := h.state(); st.State != "not installed" || st.KubeProxy != "" {
+	h.expect(0, "windows-service", []string{"uninstall", "--cleanup"}, "removed 3 objects from HNS")
+	if st := h.state(); st.State != "not installed" {
 		t.Errorf("after uninstall: %+v", st)
 	}
 	if _, err := os.Stat(filepath.Dir(h.program)); err == nil {
