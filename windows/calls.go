@@ -84,11 +84,6 @@ func (c counting) EndpointIDs(network string) (ids []string, err error) {
 	return c.Host.EndpointIDs(network)
 }
 
-func (c counting) Endpoints(network string) (es []*hns.Endpoint, err error) {
-	defer func() { c.calls.note("read_endpoints", err) }()
-	return c.Host.Endpoints(network)
-}
-
 func (c counting) Endpoint(id string) (e *hns.Endpoint, err error) {
 	defer func() { c.calls.note("read_endpoint", err) }()
 	return c.Host.Endpoint(id)
@@ -112,11 +107,6 @@ func (c counting) DeleteEndpoint(id string) (err error) {
 func (c counting) LoadBalancerIDs() (ids []string, err error) {
 	defer func() { c.calls.note("list_load_balancers", err) }()
 	return c.Host.LoadBalancerIDs()
-}
-
-func (c counting) LoadBalancers() (ls []*hns.LoadBalancer, err error) {
-	defer func() { c.calls.note("read_load_balancers", err) }()
-	return c.Host.LoadBalancers()
 }
 
 func (c counting) LoadBalancer(id string) (l *hns.LoadBalancer, err error) {

@@ -29,7 +29,8 @@ func (p *Plane) readNetwork() error {
 		n, err = p.host.NetworkNamed(p.opts.NetworkName)
 	}
 	if hns.IsNotFound(err) {
-		return &notReady{fmt.Sprintf("HNS has no network %q%s: the CNI plugin makes it, or set --network-name", p.opts.NetworkName, p.otherNetworks())}
+		return &notReady{fmt.Sprintf("HNS has no network %q%s: the CNI plugin makes it, or set --network-name",
+			p.opts.NetworkName, p.otherNetworks())}
 	}
 	if err != nil {
 		return fmt.Errorf("cannot read network %q: %w", p.opts.NetworkName, err)
@@ -155,7 +156,8 @@ func (p *Plane) healthFacts(f *plan.Facts) error {
 		f.HealthEndpoint = a
 		return nil
 	}
-	p.status.setRoot(fmt.Sprintf("health checks are not forwarded: HNS has no endpoint named %s with an IPv4 address (--root-hnsendpoint-name)", p.opts.RootEndpointName))
+	p.status.setRoot(fmt.Sprintf("health checks are not forwarded: HNS has no endpoint named %s with an IPv4 address "+
+		"(--root-hnsendpoint-name)", p.opts.RootEndpointName))
 	return nil
 }
 

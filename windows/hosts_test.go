@@ -110,21 +110,24 @@ func TestWaitsForTheCNI(t *testing.T) {
 // The source VIP comes from Calico's endpoint if no flag names it; an overlay network without one is waited for.
 func TestSourceVIPFromTheCNI(t *testing.T) {
 	b := newBed(t, hns.NetworkOverlay, newest)
-	b.opts.SourceVIP, b.opts.SourceVIPEndpoint = (Options{}).SourceVIP, "flannel_ep"
+	b.opts.SourceVIP = netip.Addr{}
+	for _, e := range b.hns.Endpoints() {
+		b.hns.DropEndpoint(e.ID)
+	}
 	b.restart()
 	b.simple("web", "10.99.0.1", "100.244.1.1")
 	b.sync()
-	if s := b.plane.Detail(); !strings.Contains(s.Error, "flannel_ep") || b.count() != 0 {
+	if s := b.plane.Detail(); !strings.Contains(s.Error, "Calico_ep") || b.count() != 0 {
 		t.Errorf("status %q, %d load balancers", s.Error, b.count())
 	}
-	b.hns.AddPod(b.network, "", "flannel_ep", "00-15-5d-00-00-09", "100.244.206.99")
+	b.hns.AddPod(b.network, "", "Calico_ep", "00-15-5d-00-00-09", "100.244.206.99")
 	b.good()
 	if l := b.mustHave("10.99.0.1", 80, "100.244.1.1"); l.SourceVIP != "100.244.206.99" {
 		t.Errorf("source VIP %s", l.SourceVIP)
 	}
 	b.hns.RemoveNetwork(b.network) // the CNI plugin recreates its network, and chooses another address
 	b.network = b.hns.AddNetwork("Calico", hns.NetworkOverlay, routes)
-	b.hns.AddPod(b.network, "", "flannel_ep", "00-15-5d-00-00-09", "100.244.206.100")
+	b.hns.AddPod(b.network, "", "Calico_ep", "00-15-5d-00-00-09", "100.244.206.100")
 	b.good()
 	if l := b.mustHave("10.99.0.1", 80, "100.244.1.1"); l.SourceVIP != "100.244.206.100" {
 		t.Errorf("source VIP %s after the network was recreated", l.SourceVIP)

@@ -3,7 +3,6 @@ package windows
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"github.com/nkp-proxy/nkp/k8s"
@@ -33,7 +32,8 @@ func PlanOffline(model *k8s.Model, opts Options, remote []hns.RemoteSubnet) (tex
 		warnings = overlayUnknowns(model, f)
 	}
 	if opts.ForwardHealthCheckVIP {
-		warnings = append(warnings, fmt.Sprintf("health checks of load balancers are left out: only HNS knows the address of endpoint %s", cmp.Or(opts.RootEndpointName, defaultRootEndpoint)))
+		warnings = append(warnings, "health checks of load balancers are left out: only HNS knows the address of endpoint "+
+			cmp.Or(opts.RootEndpointName, defaultRootEndpoint))
 	}
 	text, err = plan.New(model.Ports, model.HealthChecks, f).JSON(f)
 	return text, warnings, err
@@ -42,21 +42,25 @@ func PlanOffline(model *k8s.Model, opts Options, remote []hns.RemoteSubnet) (tex
 // overlayUnknowns returns warnings about missing facts that an overlay network needs.
 func overlayUnknowns(model *k8s.Model, f *plan.Facts) (warnings []string) {
 	if f.HostMAC == "" {
-		warnings = append(warnings, "the MAC address of this node is not known (--node-mac): endpoints of Services and of the source VIP lack it")
+		warnings = append(warnings, "the MAC address of this node is not known (--node-mac): "+
+			"endpoints of Services and of the source VIP lack it")
 	}
 	if !f.NodeIP.IsValid() {
-		warnings = append(warnings, "this node's IPv4 address is not known (--node-ip): endpoints lack their provider address")
+		warnings = append(warnings, "this node's IPv4 address is not known (--node-ip): "+
+			"endpoints lack their provider address")
 	}
 	var outside []string
 	for _, sp := range model.Ports {
 		for _, e := range slices.Concat(sp.ClusterEndpoints, sp.LocalEndpoints) {
-			if a := e.Addr.Addr(); !e.Local && a.Is4() && a != f.NodeIP && f.Network.Provider(a) == (netip.Addr{}) && !slices.Contains(outside, a.String()) {
+			if a := e.Addr.Addr(); !e.Local && a.Is4() && a != f.NodeIP && !f.Network.Provider(a).IsValid() {
 				outside = append(outside, a.String())
 			}
 		}
 	}
-	if slices.Sort(outside); len(outside) > 0 {
-		warnings = append(warnings, fmt.Sprintf("no Node has a pod range (spec.podCIDRs) with %s: taken for addresses outside the cluster", some(outside)))
+	slices.Sort(outside)
+	if outside = slices.Compact(outside); len(outside) > 0 {
+		warnings = append(warnings, fmt.Sprintf("no Node has a pod range (spec.podCIDRs) with %s: "+
+			"taken for addresses outside the cluster", some(outside)))
 	}
 	return warnings
 }

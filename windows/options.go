@@ -3,6 +3,7 @@ package windows
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -21,7 +22,7 @@ type Options struct {
 	// KUBE_NETWORK.
 	NetworkName string
 	// SourceVIP is the source address of load-balanced connections (--source-vip). The zero Addr: on overlay
-	// networks the address of the endpoint SourceVIPEndpoint, once it exists, or of the one that kube-proxy
+	// networks the address of the endpoint Calico_ep, once it exists, or of the one that kube-proxy
 	// or nkp made for it before; on others HNS chooses.
 	SourceVIP netip.Addr
 	// EnableDSR enables Direct Server Return for ClusterIPs (--enable-dsr).
@@ -33,9 +34,6 @@ type Options struct {
 	// HealthzPort is the port of --healthz-bind-address; 0: none.
 	HealthzPort uint16
 
-	// SourceVIPEndpoint is where the source VIP comes from without SourceVIP; "": Calico_ep, which is
-	// Calico's.
-	SourceVIPEndpoint string
 	// HostMAC is the MAC address of the interface that has the node's address; "": it is looked up.
 	HostMAC string
 	Hooks   dataplane.Hooks
@@ -59,15 +57,15 @@ type Options struct {
 
 // How long a Plane waits.
 const (
-	defaultMinSync     = time.Second
-	defaultAudit       = 30 * time.Second
-	defaultFullAudit   = time.Hour
-	rereadSlice        = time.Second      // the longest part of a full read between two syncs
-	statePeriod        = 5 * time.Minute  // between two reads of load balancers' States, and of free ports
-	portsTime          = time.Minute      // for a read of free ports; less than statePeriod
-	waitPollMost       = 30 * time.Second // between checks for objects that the CNI plugin has yet to create
-	defaultVIPEndpoint = "Calico_ep"
+	defaultMinSync   = time.Second
+	defaultAudit     = 30 * time.Second
+	defaultFullAudit = time.Hour
+	rereadSlice      = time.Second      // the longest part of a full read between two syncs
+	statePeriod      = 5 * time.Minute  // between two reads of load balancers' States, and of free ports
+	portsTime        = time.Minute      // for a read of free ports; less than statePeriod
+	waitPollMost     = 30 * time.Second // between checks for objects that the CNI plugin has yet to create
 
+	calicoEndpoint      = "Calico_ep" // holds the source VIP
 	defaultRootEndpoint = "cbr0"
 )
 
@@ -90,13 +88,13 @@ func CheckStateDir(dir string) error { return reconcile.CheckDir(dir) }
 // complete fills in defaults.
 func (o *Options) complete() error {
 	if o.NetworkName = o.network(); o.NetworkName == "" {
-		return fmt.Errorf("the HNS network of the pods is not known: set --network-name or the environment variable KUBE_NETWORK")
+		return errors.New("the HNS network of the pods is not known: set --network-name or the environment variable " +
+			"KUBE_NETWORK")
 	}
 	if o.SourceVIP.IsValid() && !o.SourceVIP.Is4() {
 		return fmt.Errorf("--source-vip %s is not an IPv4 address", o.SourceVIP)
 	}
 	setDefault(&o.RootEndpointName, defaultRootEndpoint)
-	setDefault(&o.SourceVIPEndpoint, defaultVIPEndpoint)
 	setDefault(&o.StateFile, DefaultStateFile())
 	setDefault(&o.MinSync, defaultMinSync)
 	setDefault(&o.AuditPeriod, defaultAudit)

@@ -33,9 +33,12 @@ func (b *PortBlocks) few() (list []string) {
 		free int
 	}{{"tcp", b.TCP}, {"udp", b.UDP}} {
 		if p.free <= fewBlocks {
-			list = append(list, fmt.Sprintf("%d blocks of %d dynamic %s ports are free, which is few: HNS reserves them for load balancers without DSR and for outgoing connections of pods. "+
-				"netsh int ipv4 show excludedportrange %s and netstat -ano show what has them; --enable-dsr needs fewer; "+
-				"a larger range: netsh int ipv4 set dynamicport %[4]s start=33000 num=32536", p.free, portBlock, strings.ToUpper(p.name), p.name))
+			list = append(list, fmt.Sprintf("%d blocks of %d dynamic %s ports are free, which is few: HNS reserves "+
+				"them for load balancers without DSR and for outgoing connections of pods. "+
+				"netsh int ipv4 show excludedportrange %s and netstat -ano show what has them; "+
+				"--enable-dsr needs fewer; "+
+				"a larger range: netsh int ipv4 set dynamicport %[4]s start=33000 num=32536",
+				p.free, portBlock, strings.ToUpper(p.name), p.name))
 		}
 	}
 	return list

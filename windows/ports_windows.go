@@ -56,11 +56,13 @@ func netsh(ctx context.Context, show, protocol string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	c := exec.CommandContext(ctx, filepath.Join(system, "netsh.exe"), "interface", "ipv4", "show", show, "protocol="+protocol)
+	program := filepath.Join(system, "netsh.exe")
+	c := exec.CommandContext(ctx, program, "interface", "ipv4", "show", show, "protocol="+protocol)
 	c.WaitDelay = 5 * time.Second // a child of it may hold the output open
 	out, err := c.CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("netsh interface ipv4 show %s: %w: %s", show, err, strings.Join(strings.Fields(string(out)), " "))
+		words := strings.Join(strings.Fields(string(out)), " ")
+		return "", fmt.Errorf("netsh interface ipv4 show %s: %w: %s", show, err, words)
 	}
 	return string(out), nil
 }

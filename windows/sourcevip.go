@@ -8,20 +8,20 @@ import (
 	"github.com/nkp-proxy/nkp/windows/plan"
 )
 
-// sourceVIP returns the source VIP of an overlay network without --source-vip: the address of the CNI
-// plugin's endpoint SourceVIPEndpoint, or of the endpoint that kube-proxy or nkp made for it before. Flannel
-// makes none.
+// sourceVIP returns the source VIP of an overlay network without --source-vip: the address of
+// Calico's endpoint, or of the endpoint that kube-proxy or nkp made for it before. Flannel makes none.
 func (p *Plane) sourceVIP(f *plan.Facts) (netip.Addr, error) {
-	a, err := p.addressOf(p.opts.SourceVIPEndpoint)
+	a, err := p.addressOf(calicoEndpoint)
 	if err != nil || a.IsValid() {
 		return a, err
 	}
 	if a, err = p.proxysSourceVIP(f); err != nil || a.IsValid() {
 		return a, err
 	}
-	return a, &notReady{fmt.Sprintf("an overlay network needs a source VIP, and HNS has no endpoint named %s to take it from: "+
-		"set --source-vip to an address of this node's pod range that no pod has. Flannel's scripts for kube-proxy reserve one, and "+
-		`keep it in C:\k\sourceVip.json, C:\sourcevip\sourceVip.json or C:\k\kube-proxy\sourceVip.json`, p.opts.SourceVIPEndpoint)}
+	return a, &notReady{fmt.Sprintf("an overlay network needs a source VIP, and HNS has no endpoint named %s to take "+
+		"it from: set --source-vip to an address of this node's pod range that no pod has. Flannel's scripts for "+
+		"kube-proxy reserve one, and keep it in "+
+		`C:\k\sourceVip.json, C:\sourcevip\sourceVip.json or C:\k\kube-proxy\sourceVip.json`, calicoEndpoint)}
 }
 
 // proxysSource stands in Plane.named for the endpoint that a proxy made for the source VIP; no endpoint has
@@ -35,15 +35,20 @@ func (p *Plane) proxysSourceVIP(f *plan.Facts) (found netip.Addr, err error) {
 	if a, ok := p.named[proxysSource]; ok {
 		return a, nil
 	}
-	list, err := p.host.Endpoints(f.Network.ID)
+	ids, err := p.host.EndpointIDs(f.Network.ID)
+	if err != nil {
+		return found, fmt.Errorf("cannot list the endpoints of HNS: %w", err)
+	}
+	list, err := hns.ReadAll(ids, nil, p.host.Endpoint)
 	if err != nil {
 		return found, fmt.Errorf("cannot look for the source VIP among the endpoints of HNS: %w", err)
 	}
 	want := hns.Endpoint{MacAddress: f.HostMAC}
 	n := 0
 	for _, e := range list {
-		if want.IpConfigurations = e.IpConfigurations; len(e.Addrs()) == 1 && e.Addrs()[0].Is4() && hns.SameEndpoint(e, &want) {
-			found = e.Addrs()[0]
+		want.IpConfigurations = e.IpConfigurations
+		if addrs := e.Addrs(); len(addrs) == 1 && addrs[0].Is4() && hns.SameEndpoint(e, &want) {
+			found = addrs[0]
 			n++
 		}
 	}

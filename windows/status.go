@@ -96,7 +96,8 @@ func (p *Plane) Status(ctx context.Context) (dataplane.Status, error) {
 func (p *Plane) warnings() (list []string) {
 	list = p.status.nodeWarnings()
 	if v := p.status.version(); p.opts.EnableDSR && v != (hns.Version{}) && !hns.FeaturesOf(v).DSR {
-		list = append(list, fmt.Sprintf("--enable-dsr has no effect: %v. ClusterIPs are served without direct server return; "+
+		list = append(list, fmt.Sprintf("--enable-dsr has no effect: %v. "+
+			"ClusterIPs are served without direct server return; "+
 			"update Windows, or remove the flag", hns.Missing("DSR", "10.2", v)))
 	}
 	return list
@@ -133,9 +134,10 @@ func (b *statusRecord) nodeWarnings() []string {
 	defer b.mu.Unlock()
 	list := append([]string{}, b.s.FreePortBlocks.few()...)
 	if n := len(b.stale.Endpoints); n > 0 {
-		text := fmt.Sprintf("HNS has remote endpoints of another owner whose addresses no Service has: %s", some(b.stale.Endpoints))
+		text := "HNS has remote endpoints of another owner whose addresses no Service has: " + some(b.stale.Endpoints)
 		if len(b.stale.LoadBalancers) > 0 {
-			text += fmt.Sprintf("; these load balancers send to them: %s (--hns-take-over deletes what kube-proxy left)", some(b.stale.LoadBalancers))
+			text += fmt.Sprintf("; these load balancers send to them: %s (--hns-take-over deletes what kube-proxy left)",
+				some(b.stale.LoadBalancers))
 		}
 		list = append(list, text)
 	}
@@ -159,7 +161,8 @@ func (b *statusRecord) setPorts(blocks PortBlocks, err error) (news []string) {
 	if err != nil {
 		b.s.FreePortBlocks = nil
 		if !failed {
-			news = append(news, fmt.Sprintf("cannot count the free dynamic ports, so that nkp does not see whether HNS runs out of them: %v", err))
+			news = append(news, fmt.Sprintf("cannot count the free dynamic ports, so that nkp does not see whether HNS "+
+				"runs out of them: %v", err))
 		}
 		return news
 	}
@@ -282,9 +285,12 @@ func (b *statusRecord) end(now time.Time, r reconcile.Result, c reconcile.Counts
 		b.s.Failures = append(b.s.Failures, Failure{f.Object, service, f.Reason, f.RetryAt})
 	}
 	b.s.Waiting = r.Waiting
-	b.s.Objects.Endpoints, b.s.Objects.LoadBalancers, b.s.Objects.Foreign = r.Endpoints, r.LoadBalancers, r.Foreign
-	b.s.Objects.Altered = r.Altered
-	b.s.Objects.StaleEndpoints, b.s.Objects.StaleLoadBalancers, b.stale = len(r.Stale.Endpoints), len(r.Stale.LoadBalancers), r.Stale
+
+	b.stale = r.Stale
+	o := &b.s.Objects
+	o.Endpoints, o.LoadBalancers = r.Endpoints, r.LoadBalancers
+	o.Altered, o.Foreign = r.Altered, r.Foreign
+	o.StaleEndpoints, o.StaleLoadBalancers = len(r.Stale.Endpoints), len(r.Stale.LoadBalancers)
 }
 
 // unsupported records the list of unsupported settings and returns the new ones. One that disappears and
@@ -296,7 +302,7 @@ func (b *statusRecord) unsupported(list []plan.Unsupported) (news []plan.Unsuppo
 	b.s.Unsupported = nil
 	for _, u := range list {
 		now[u] = true
-		b.s.Unsupported = append(b.s.Unsupported, plan.UnsupportedText{Service: u.Service.String(), Reason: u.Reason})
+		b.s.Unsupported = append(b.s.Unsupported, u.Text())
 		if !b.told[u] {
 			news = append(news, u)
 		}

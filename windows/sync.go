@@ -34,7 +34,8 @@ func (p *Plane) sync(ctx context.Context) (next time.Time) {
 	case err != nil:
 		p.opts.Log.Warn("cannot sync with HNS; what it has stays as it is", "error", err)
 	case result.Steps > 0:
-		p.opts.Log.Info("synced with HNS", "steps", result.Steps, "failures", len(result.Refused), "took", p.opts.now().Sub(began).Round(time.Millisecond))
+		p.opts.Log.Info("synced with HNS", "steps", result.Steps, "failures", len(result.Refused),
+			"took", p.opts.now().Sub(began).Round(time.Millisecond))
 	}
 	if err != nil || len(result.Waiting) > 0 {
 		next = began.Add(min(waitPollMost, p.opts.AuditPeriod, p.notReady.Failed()))
@@ -61,7 +62,9 @@ func (p *Plane) reread(ctx context.Context, now time.Time) (again bool) {
 		return false
 	}
 	end := time.Now().Add(rereadSlice)
-	p.rereading = p.engine.Reread(func() bool { return ctx.Err() != nil || len(p.runner.In.Signal) > 0 || time.Now().After(end) })
+	p.rereading = p.engine.Reread(func() bool {
+		return ctx.Err() != nil || len(p.runner.In.Signal) > 0 || time.Now().After(end)
+	})
 	return true
 }
 
@@ -124,7 +127,8 @@ func (p *Plane) observe(now time.Time) (*plan.Facts, error) {
 		}
 	}
 	if now.Sub(p.fullRead) >= p.opts.FullAuditPeriod {
-		maps.DeleteFunc(p.named, func(name string, _ netip.Addr) bool { return name != proxysSource }) // finding that one takes a read of all endpoints
+		// Finding that one takes a read of all endpoints.
+		maps.DeleteFunc(p.named, func(name string, _ netip.Addr) bool { return name != proxysSource })
 	}
 	facts, err := p.facts()
 	if err != nil {

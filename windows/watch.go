@@ -39,7 +39,8 @@ func (p *Plane) register() {
 	w.active.Store(false)
 	w.off = hns.HasCode(err, hns.CodeNotImplemented)
 	if !w.failed {
-		p.opts.Log.Info("HNS does not notify of changes: they are found by the next regular check", "error", err, "period", p.opts.AuditPeriod)
+		p.opts.Log.Info("HNS does not notify of changes: they are found by the next regular check",
+			"error", err, "period", p.opts.AuditPeriod)
 	}
 	w.failed = true
 }

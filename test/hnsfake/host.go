@@ -8,8 +8,8 @@ import (
 	"github.com/nkp-proxy/nkp/windows/hns"
 )
 
-// Host returns the fake as the Host that the agent uses: it makes the very calls that hcsshim makes on Windows, so that they
-// can be counted.
+// Host returns the fake as the Host that the agent uses: it makes the very calls that are made on Windows, so that they can be
+// counted.
 func (s *Server) Host() hns.Host { return host{s} }
 
 type host struct{ s *Server }
@@ -133,12 +133,8 @@ func (h host) EndpointIDs(net string) ([]string, error) {
 	return h.ids(endpoint, map[string]string{"VirtualNetwork": net})
 }
 
-func (h host) Endpoints(net string) ([]*hns.Endpoint, error) {
-	return list[hns.Endpoint](h, endpoint, map[string]string{"VirtualNetwork": net})
-}
-
 func (h host) Endpoint(id string) (*hns.Endpoint, error) {
-	return one[hns.Endpoint](h, endpoint, map[string]string{"ID": id})
+	return get[hns.Endpoint](h, endpoint, id)
 }
 
 func (h host) EndpointNamed(name string) (*hns.Endpoint, error) {
@@ -174,12 +170,8 @@ func (h host) DeleteEndpoint(id string) error {
 
 func (h host) LoadBalancerIDs() ([]string, error) { return h.ids(loadBalancer, nil) }
 
-func (h host) LoadBalancers() ([]*hns.LoadBalancer, error) {
-	return list[hns.LoadBalancer](h, loadBalancer, nil)
-}
-
 func (h host) LoadBalancer(id string) (*hns.LoadBalancer, error) {
-	return one[hns.LoadBalancer](h, loadBalancer, map[string]string{"ID": id})
+	return get[hns.LoadBalancer](h, loadBalancer, id)
 }
 
 func (h host) LoadBalancerStates() (map[string]int, error) {

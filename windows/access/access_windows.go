@@ -60,7 +60,8 @@ func inspect(path string, where place) error {
 	if info.FileAttributes&windows.FILE_ATTRIBUTE_REPARSE_POINT != 0 {
 		return fmt.Errorf("%s is a link to another place", path)
 	}
-	sd, err := windows.GetSecurityInfo(h, windows.SE_FILE_OBJECT, windows.OWNER_SECURITY_INFORMATION|windows.DACL_SECURITY_INFORMATION)
+	const what = windows.OWNER_SECURITY_INFORMATION | windows.DACL_SECURITY_INFORMATION
+	sd, err := windows.GetSecurityInfo(h, windows.SE_FILE_OBJECT, what)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
@@ -125,7 +126,8 @@ func check(sd *windows.SECURITY_DESCRIPTOR, where place) error {
 
 // trusted reports whether a SID can do on this machine what nkp can, or is nkp's own user.
 func trusted(sid *windows.SID) bool {
-	if sid.IsWellKnown(windows.WinLocalSystemSid) || sid.IsWellKnown(windows.WinBuiltinAdministratorsSid) || sid.String() == trustedInstaller {
+	if sid.IsWellKnown(windows.WinLocalSystemSid) || sid.IsWellKnown(windows.WinBuiltinAdministratorsSid) ||
+		sid.String() == trustedInstaller {
 		return true
 	}
 	user, err := windows.GetCurrentProcessToken().GetTokenUser()
@@ -141,7 +143,9 @@ func trusted(sid *windows.SID) bool {
 func tokenOwner() (*windows.SID, error) {
 	buf := make([]uintptr, 64) // 512 bytes; the pointer and a SID of 68 at most fit
 	var n uint32
-	if err := windows.GetTokenInformation(windows.GetCurrentProcessToken(), windows.TokenOwner, (*byte)(unsafe.Pointer(&buf[0])), 512, &n); err != nil {
+	err := windows.GetTokenInformation(windows.GetCurrentProcessToken(), windows.TokenOwner,
+		(*byte)(unsafe.Pointer(&buf[0])), 512, &n)
+	if err != nil {
 		return nil, err
 	}
 	return (*(**windows.SID)(unsafe.Pointer(&buf[0]))).Copy()

@@ -19,8 +19,6 @@ type Host interface {
 
 	// EndpointIDs lists the endpoints of a network without reading them (one call).
 	EndpointIDs(network string) ([]string, error)
-	// Endpoints reads the endpoints of a network. One that vanishes meanwhile is left out.
-	Endpoints(network string) ([]*Endpoint, error)
 	// Endpoint reads one endpoint; IsNotFound(err) if there is none.
 	Endpoint(id string) (*Endpoint, error)
 	// EndpointNamed returns an endpoint by name, of any network; IsNotFound(err) if there is none.
@@ -32,8 +30,6 @@ type Host interface {
 
 	// LoadBalancerIDs lists the load balancers of the host without reading them (one call).
 	LoadBalancerIDs() ([]string, error)
-	// LoadBalancers reads the load balancers of the host. One that vanishes meanwhile is left out.
-	LoadBalancers() ([]*LoadBalancer, error)
 	// LoadBalancer reads one load balancer; IsNotFound(err) if there is none.
 	LoadBalancer(id string) (*LoadBalancer, error)
 	// LoadBalancerStates returns the State of every load balancer by id, as HNS's first API reports it (one
@@ -46,4 +42,25 @@ type Host interface {
 	ModifyLoadBalancer(id string, l *LoadBalancer) (*LoadBalancer, error)
 	// DeleteLoadBalancer deletes a load balancer; IsNotFound(err) if there is none.
 	DeleteLoadBalancer(id string) error
+}
+
+// ReadAll returns the objects with these ids: the known ones, and the others as read returns them. An object
+// that has vanished since it was listed is left out.
+func ReadAll[T any](ids []string, known map[string]*T, read func(id string) (*T, error)) (map[string]*T, error) {
+	objects := make(map[string]*T, len(ids))
+	for _, id := range ids {
+		id = CanonicalID(id)
+		o, err := known[id], error(nil)
+		if o == nil {
+			o, err = read(id)
+		}
+		if IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		objects[id] = o
+	}
+	return objects, nil
 }

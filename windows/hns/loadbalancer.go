@@ -8,7 +8,8 @@ import (
 
 // Flags of a load balancer.
 const (
-	LoadBalancerDSR  uint32 = 1 // direct server return: answers do not pass the load balancer, the client's address stays
+	// LoadBalancerDSR is direct server return: answers do not pass the load balancer, the client's address stays.
+	LoadBalancerDSR  uint32 = 1
 	LoadBalancerIPv6 uint32 = 2
 )
 
@@ -66,7 +67,8 @@ func SameBackends(a, b *LoadBalancer) bool {
 // Digest returns a short form of what SameLoadBalancer compares: two load balancers with equal digests are
 // equivalent. State files hold digests, so another form makes nkp write every altered object once.
 func (l *LoadBalancer) Digest() string {
-	return digest(fmt.Sprintf("%q %d %q %v %q", l.SourceVIP, l.Flags, l.FrontendVIPs, l.PortMappings, idSet(l.HostComputeEndpoints)))
+	return digest(fmt.Sprintf("%q %d %q %v %q",
+		l.SourceVIP, l.Flags, l.FrontendVIPs, l.PortMappings, idSet(l.HostComputeEndpoints)))
 }
 
 func idSet(ids []string) []string {

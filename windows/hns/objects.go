@@ -75,7 +75,7 @@ func ParseNetwork(text []byte) (*Network, error) {
 	if err := json.Unmarshal(text, &n); err != nil {
 		return nil, fmt.Errorf("a network of HNS does not parse: %w", err)
 	}
-	return &Network{ID: CanonicalID(n.ID), Name: n.Name, Type: n.Type, RemoteSubnets: ParseRemoteSubnets(n.Policies)}, nil
+	return &Network{CanonicalID(n.ID), n.Name, n.Type, ParseRemoteSubnets(n.Policies)}, nil
 }
 
 // ParseRemoteSubnets reads the policies of a network; what does not parse is left out.
@@ -93,7 +93,7 @@ func ParseRemoteSubnets(policies []Policy) []RemoteSubnet {
 		}
 	}
 	slices.SortFunc(subnets, func(a, b RemoteSubnet) int {
-		return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()), a.Provider.Compare(b.Provider))
+		return cmp.Or(a.Prefix.Compare(b.Prefix), a.Provider.Compare(b.Provider))
 	})
 	return subnets
 }
@@ -153,8 +153,8 @@ func ProviderPolicy(node netip.Addr) Policy {
 // SameEndpoint reports whether a is, for a proxy's purpose, what b asks for: addresses, MAC, node and
 // remoteness.
 func SameEndpoint(a, b *Endpoint) bool {
-	return a.Remote() == b.Remote() && canonicalMAC(a.MacAddress) == canonicalMAC(b.MacAddress) && a.Provider() == b.Provider() &&
-		slices.Equal(a.Addrs(), b.Addrs())
+	return a.Remote() == b.Remote() && SameMAC(a.MacAddress, b.MacAddress) &&
+		a.Provider() == b.Provider() && slices.Equal(a.Addrs(), b.Addrs())
 }
 
 // Digest returns a short form of what SameEndpoint compares: two endpoints with equal digests are equivalent.
@@ -167,6 +167,9 @@ func digest(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:8])
 }
+
+// SameMAC compares two MAC addresses, with hyphens or colons.
+func SameMAC(a, b string) bool { return canonicalMAC(a) == canonicalMAC(b) }
 
 func canonicalMAC(s string) string { return strings.ToLower(strings.ReplaceAll(s, ":", "-")) }
 

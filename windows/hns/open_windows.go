@@ -17,7 +17,10 @@ import (
 func Open() (Host, error) {
 	procs := []*windows.LazyProc{procHNSCall}
 	for _, k := range []Kind{KindNetwork, KindEndpoint, KindLoadBalancer} {
-		procs = append(procs, procOf("Enumerate", k, "s"), procOf("Open", k, ""), procOf("Create", k, ""), procOf("Delete", k, ""))
+		procs = append(procs, procOf("Enumerate", k, "s"), procOf("Query", k, "Properties"))
+		for _, op := range []string{"Open", "Close", "Create", "Delete"} {
+			procs = append(procs, procOf(op, k, ""))
+		}
 	}
 	for _, p := range procs {
 		if err := p.Find(); err != nil { // a call would panic
@@ -53,8 +56,8 @@ func (machine) NetworkNames() ([]string, error) {
 	return names, nil
 }
 
-func (m machine) Network(id string) (*Network, error) {
-	text, err := raw{m}.Query(KindNetwork, id) // hcn.GetNetworkByID enumerates before it opens
+func (machine) Network(id string) (*Network, error) {
+	text, err := raw{}.Query(KindNetwork, id) // hcn.GetNetworkByID enumerates before it opens
 	if err != nil {
 		return nil, err
 	}
@@ -62,46 +65,62 @@ func (m machine) Network(id string) (*Network, error) {
 }
 
 func (m machine) NetworkNamed(name string) (*Network, error) {
-	ids, err := enumerate(KindNetwork, map[string]string{"Name": name})
+	id, err := named(KindNetwork, name)
 	if err != nil {
 		return nil, err
 	}
-	if len(ids) == 0 {
-		return nil, &Error{Call: "HcnEnumerateNetworks", Code: CodeElementNotFound, Text: "no network " + name}
+	return m.Network(id)
+}
+
+// named returns the id of the first object with a name.
+func named(k Kind, name string) (string, error) {
+	ids, err := enumerate(k, map[string]string{"Name": name})
+	if err != nil {
+		return "", err
 	}
-	return m.Network(ids[0])
+	if len(ids) == 0 {
+		text := fmt.Sprintf("no %s named %s", k, name)
+		return "", &Error{Call: "HcnEnumerate" + string(k) + "s", Code: CodeElementNotFound, Text: text}
+	}
+	return ids[0], nil
+}
+
+// read reads an object. hcsshim would enumerate first.
+func read[T any](k Kind, id string) (*T, error) {
+	text, err := raw{}.Query(k, id)
+	if err != nil {
+		return nil, err
+	}
+	var t T
+	if err := json.Unmarshal(text, &t); err != nil {
+		return nil, fmt.Errorf("an object of HNS does not parse: %w", err)
+	}
+	return &t, nil
 }
 
 func (machine) EndpointIDs(network string) ([]string, error) {
 	return enumerate(KindEndpoint, map[string]string{"VirtualNetwork": network})
 }
 
-func (m machine) Endpoints(network string) ([]*Endpoint, error) {
-	list, err := hcn.ListEndpointsOfNetwork(network)
-	if err != nil { // one endpoint that vanishes while the list is read fails the whole list
-		return oneByOne(func() ([]string, error) { return m.EndpointIDs(network) }, m.Endpoint)
-	}
-	endpoints := make([]*Endpoint, len(list))
-	for i := range list {
-		endpoints[i] = endpointOf(&list[i])
-	}
-	return endpoints, nil
-}
-
 func (machine) Endpoint(id string) (*Endpoint, error) {
-	e, err := hcn.GetEndpointByID(id)
-	return endpointOf(e), fault("HcnOpenEndpoint", err)
+	return canonicalEndpoint(read[Endpoint](KindEndpoint, id))
 }
 
-func (machine) EndpointNamed(name string) (*Endpoint, error) {
-	e, err := hcn.GetEndpointByName(name)
-	return endpointOf(e), fault("HcnOpenEndpoint", err)
+func (m machine) EndpointNamed(name string) (*Endpoint, error) {
+	id, err := named(KindEndpoint, name)
+	if err != nil {
+		return nil, err
+	}
+	return m.Endpoint(id)
 }
 
 func (machine) CreateEndpoint(e *Endpoint) (*Endpoint, error) {
 	network := &hcn.HostComputeNetwork{Id: e.HostComputeNetwork}
 	made, err := network.CreateEndpoint(convert[hcn.HostComputeEndpoint](e))
-	return endpointOf(made), fault("HcnCreateEndpoint", err)
+	if err != nil {
+		return nil, fault("HcnCreateEndpoint", err)
+	}
+	return canonicalEndpoint(convert[Endpoint](made), nil)
 }
 
 func (machine) DeleteEndpoint(id string) error {
@@ -110,21 +129,8 @@ func (machine) DeleteEndpoint(id string) error {
 
 func (machine) LoadBalancerIDs() ([]string, error) { return enumerate(KindLoadBalancer, nil) }
 
-func (m machine) LoadBalancers() ([]*LoadBalancer, error) {
-	list, err := hcn.ListLoadBalancers()
-	if err != nil {
-		return oneByOne(m.LoadBalancerIDs, m.LoadBalancer)
-	}
-	lbs := make([]*LoadBalancer, len(list))
-	for i := range list {
-		lbs[i] = loadBalancerOf(&list[i])
-	}
-	return lbs, nil
-}
-
 func (machine) LoadBalancer(id string) (*LoadBalancer, error) {
-	l, err := hcn.GetLoadBalancerByID(id)
-	return loadBalancerOf(l), fault("HcnOpenLoadBalancer", err)
+	return canonicalLoadBalancer(read[LoadBalancer](KindLoadBalancer, id))
 }
 
 func (machine) LoadBalancerStates() (map[string]int, error) {
@@ -135,12 +141,18 @@ func (machine) LoadBalancerStates() (map[string]int, error) {
 
 func (machine) CreateLoadBalancer(l *LoadBalancer) (*LoadBalancer, error) {
 	made, err := convert[hcn.HostComputeLoadBalancer](l).Create()
-	return loadBalancerOf(made), fault("HcnCreateLoadBalancer", err)
+	if err != nil {
+		return nil, fault("HcnCreateLoadBalancer", err)
+	}
+	return canonicalLoadBalancer(convert[LoadBalancer](made), nil)
 }
 
 func (machine) ModifyLoadBalancer(id string, l *LoadBalancer) (*LoadBalancer, error) {
 	now, err := convert[hcn.HostComputeLoadBalancer](l).Update(id)
-	return loadBalancerOf(now), fault("HcnModifyLoadBalancer", err)
+	if err != nil {
+		return nil, fault("HcnModifyLoadBalancer", err)
+	}
+	return canonicalLoadBalancer(convert[LoadBalancer](now), nil)
 }
 
 func (machine) DeleteLoadBalancer(id string) error {
@@ -161,47 +173,22 @@ func convert[To any](from any) *To {
 	return &to
 }
 
-// endpointOf converts an endpoint; nil if HNS returned none.
-func endpointOf(h *hcn.HostComputeEndpoint) *Endpoint {
-	if h == nil {
-		return nil
+func canonicalEndpoint(e *Endpoint, err error) (*Endpoint, error) {
+	if err == nil {
+		e.ID, e.HostComputeNetwork = CanonicalID(e.ID), CanonicalID(e.HostComputeNetwork)
 	}
-	e := convert[Endpoint](h)
-	e.ID, e.HostComputeNetwork = CanonicalID(e.ID), CanonicalID(e.HostComputeNetwork)
-	return e
+	return e, err
 }
 
-// loadBalancerOf converts a load balancer; nil if HNS returned none.
-func loadBalancerOf(h *hcn.HostComputeLoadBalancer) *LoadBalancer {
-	if h == nil {
-		return nil
+func canonicalLoadBalancer(l *LoadBalancer, err error) (*LoadBalancer, error) {
+	if err != nil {
+		return nil, err
 	}
-	l := convert[LoadBalancer](h)
 	l.ID = CanonicalID(l.ID)
 	for i, id := range l.HostComputeEndpoints {
 		l.HostComputeEndpoints[i] = CanonicalID(id)
 	}
-	return l
-}
-
-// oneByOne reads the objects that an enumeration names. It skips objects that have vanished meanwhile.
-func oneByOne[T any](ids func() ([]string, error), read func(id string) (*T, error)) ([]*T, error) {
-	names, err := ids()
-	if err != nil {
-		return nil, err
-	}
-	objects := make([]*T, 0, len(names))
-	for _, id := range names {
-		o, err := read(id)
-		if IsNotFound(err) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		objects = append(objects, o)
-	}
-	return objects, nil
+	return l, nil
 }
 
 // fault turns an error of hcsshim into one of this package. hcsshim appends HNS's error record to its text,

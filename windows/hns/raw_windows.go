@@ -30,7 +30,8 @@ func (raw) open(k Kind, id string) (handle uintptr, err error) {
 		return 0, err
 	}
 	var record *uint16
-	hr, _, _ := proc.Call(uintptr(unsafe.Pointer(&guid)), uintptr(unsafe.Pointer(&handle)), uintptr(unsafe.Pointer(&record)))
+	hr, _, _ := proc.Call(uintptr(unsafe.Pointer(&guid)), uintptr(unsafe.Pointer(&handle)),
+		uintptr(unsafe.Pointer(&record)))
 	return handle, ParseError(proc.Name, uint32(hr), takeString(record))
 }
 
@@ -111,7 +112,8 @@ func (r raw) Modify(k Kind, id string, body []byte) (json.RawMessage, error) {
 	defer r.close(k, handle)
 
 	var record *uint16
-	hr, _, _ := proc.Call(handle, uintptr(unsafe.Pointer(utf16Ptr(string(body)))), uintptr(unsafe.Pointer(&record)))
+	hr, _, _ := proc.Call(handle, uintptr(unsafe.Pointer(utf16Ptr(string(body)))),
+		uintptr(unsafe.Pointer(&record)))
 	if err := ParseError(proc.Name, uint32(hr), takeString(record)); err != nil {
 		return nil, err
 	}

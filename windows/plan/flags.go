@@ -51,7 +51,8 @@ func (b *builder) distribution(sp *k8s.ServicePort) uint32 {
 		return 0
 	}
 	if sp.AffinitySeconds != defaultAffinitySeconds {
-		b.unsupported(sp.Name, "the session affinity timeout of %d s is not observed: HNS keeps affinity without a limit of its own", sp.AffinitySeconds)
+		b.unsupported(sp.Name, "the session affinity timeout of %d s is not observed: HNS keeps affinity without a "+
+			"limit of its own", sp.AffinitySeconds)
 	}
 	return hns.DistributionSourceIP
 }

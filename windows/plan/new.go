@@ -15,9 +15,15 @@ import (
 const defaultAffinitySeconds = 10800
 
 // New computes the HNS objects for these Service ports.
-func New(ports map[k8s.PortName]*k8s.ServicePort, checks map[k8s.ServiceName]k8s.HealthCheck, facts *Facts) *Wanted {
+func New(
+	ports map[k8s.PortName]*k8s.ServicePort, checks map[k8s.ServiceName]k8s.HealthCheck, facts *Facts,
+) *Wanted {
 	b := builder{
-		facts: facts, features: facts.features(), checks: checks, router: k8s.Router{Loopback: true}, // NodePorts are served at all addresses
+		facts:    facts,
+		features: facts.features(),
+		checks:   checks,
+		router:   k8s.Router{Loopback: true}, // NodePorts are served at all addresses
+
 		w:       &Wanted{Endpoints: map[netip.Addr]*Endpoint{}, LoadBalancers: map[Frontend]*LoadBalancer{}},
 		reasons: map[Unsupported]bool{},
 	}
@@ -76,16 +82,20 @@ func (b *builder) port(sp *k8s.ServicePort) {
 
 // frontend adds the load balancer of one frontend, its endpoints, and its health check.
 func (b *builder) frontend(sp *k8s.ServicePort, f *k8s.Frontend) {
-	key := Frontend{VIP: f.Address, Protocol: hns.ProtocolNumber(string(sp.Name.Protocol)), Port: f.Port, Family: sp.Name.Family}
+	protocol := hns.ProtocolNumber(string(sp.Name.Protocol))
+	key := Frontend{VIP: f.Address, Protocol: protocol, Port: f.Port, Family: sp.Name.Family}
 	if f.Type == k8s.NodePort && f.Address.IsValid() {
-		b.unsupported(sp.Name, "NodePorts cannot be restricted to some of the node's addresses: HNS serves them on all")
+		b.unsupported(sp.Name,
+			"NodePorts cannot be restricted to some of the node's addresses: HNS serves them on all")
 		key.VIP = netip.Addr{}
 	}
 	if sp.Name.Protocol == v1.ProtocolSCTP {
-		b.unsupported(sp.Name, "SCTP: Kubernetes does not support it on Windows. HNS is given the load balancer, as kube-proxy does, and may not forward")
+		b.unsupported(sp.Name, "SCTP: Kubernetes does not support it on Windows. HNS is given the load balancer, "+
+			"as kube-proxy does, and may not forward")
 	}
 	if len(f.SourceRanges) > 0 {
-		b.unsupported(sp.Name, "loadBalancerSourceRanges are not enforced: HNS load balancers do not support client ranges")
+		b.unsupported(sp.Name,
+			"loadBalancerSourceRanges are not enforced: HNS load balancers do not support client ranges")
 	}
 	preserve := b.preserve(sp, f)
 	route := b.router.Routes(sp, f)[k8s.Outside] // HNS does not distinguish clients
@@ -154,8 +164,10 @@ func (b *builder) onePort(sp *k8s.ServicePort, endpoints []k8s.Endpoint) []k8s.E
 			best = port
 		}
 	}
-	kept := slices.DeleteFunc(slices.Clone(endpoints), func(e k8s.Endpoint) bool { return e.Addr.Port() != best })
-	b.unsupported(sp.Name, "port %q: its endpoints listen on %d different ports; HNS serves one, %d, and %d of %d endpoints get no traffic",
+	other := func(e k8s.Endpoint) bool { return e.Addr.Port() != best }
+	kept := slices.DeleteFunc(slices.Clone(endpoints), other)
+	b.unsupported(sp.Name, "port %q: its endpoints listen on %d different ports; HNS serves one, %d, and %d of %d "+
+		"endpoints get no traffic",
 		sp.Name.Port, len(count), best, len(endpoints)-len(kept), len(endpoints))
 	return kept
 }
@@ -208,7 +220,8 @@ func (b *builder) healthCheck(sp *k8s.ServicePort, f *k8s.Frontend, preserve boo
 		return
 	}
 	if sp.Name.Family != k8s.IPv4 {
-		b.unsupported(sp.Name, "health checks that arrive at %s are not forwarded: the endpoint of the host has IPv4 only", f.Address)
+		b.unsupported(sp.Name,
+			"health checks that arrive at %s are not forwarded: the endpoint of the host has IPv4 only", f.Address)
 		return
 	}
 	port := b.facts.HealthzPort
@@ -229,8 +242,12 @@ func (b *builder) healthCheck(sp *k8s.ServicePort, f *k8s.Frontend, preserve boo
 	if preserve {
 		mapping.Flags = hns.MappingUseMux | hns.MappingPreserveDIP
 	}
-	l.Body = hns.LoadBalancer{FrontendVIPs: []string{f.Address.String()}, PortMappings: []hns.PortMapping{mapping}, SchemaVersion: hns.Schema2}
-	l.Body.SourceVIP = text(b.facts.SourceVIP)
+	l.Body = hns.LoadBalancer{
+		SourceVIP:     text(b.facts.SourceVIP),
+		FrontendVIPs:  []string{f.Address.String()},
+		PortMappings:  []hns.PortMapping{mapping},
+		SchemaVersion: hns.Schema2,
+	}
 	b.checksLater = append(b.checksLater, l)
 }
 

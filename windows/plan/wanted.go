@@ -30,7 +30,8 @@ func (f Frontend) String() string {
 
 // Compare orders by VIP, port, protocol, family.
 func (f Frontend) Compare(o Frontend) int {
-	return cmp.Or(f.VIP.Compare(o.VIP), cmp.Compare(f.Port, o.Port), cmp.Compare(f.Protocol, o.Protocol), cmp.Compare(f.Family, o.Family))
+	return cmp.Or(f.VIP.Compare(o.VIP), cmp.Compare(f.Port, o.Port), cmp.Compare(f.Protocol, o.Protocol),
+		cmp.Compare(f.Family, o.Family))
 }
 
 // FrontendsOf returns the frontends that a load balancer holds: none if it has no port mapping.
@@ -99,6 +100,9 @@ func (u Unsupported) Compare(o Unsupported) int {
 	return cmp.Or(u.Service.Compare(o.Service), cmp.Compare(u.Reason, o.Reason))
 }
 
+// Text returns the JSON form.
+func (u Unsupported) Text() UnsupportedText { return UnsupportedText{u.Service.String(), u.Reason} }
+
 // Wanted holds all objects that HNS should have for the Services of a model.
 type Wanted struct {
 	Endpoints     map[netip.Addr]*Endpoint
@@ -153,7 +157,7 @@ func (w *Wanted) JSON(facts *Facts) ([]byte, error) {
 		t.LoadBalancers = append(t.LoadBalancers, body)
 	}
 	for _, u := range w.Unsupported {
-		t.Unsupported = append(t.Unsupported, UnsupportedText{u.Service.String(), u.Reason})
+		t.Unsupported = append(t.Unsupported, u.Text())
 	}
 	text, err := json.MarshalIndent(t, "", "  ")
 	return append(text, '\n'), err

@@ -26,7 +26,10 @@ func Cleanup(ctx context.Context, host hns.Host, store StateFile, network string
 		name string
 		ids  map[string]bool
 		del  func(string) error
-	}{{"load balancer", owned.LoadBalancers, host.DeleteLoadBalancer}, {"endpoint", owned.Endpoints, host.DeleteEndpoint}} {
+	}{
+		{"load balancer", owned.LoadBalancers, host.DeleteLoadBalancer},
+		{"endpoint", owned.Endpoints, host.DeleteEndpoint},
+	} {
 		for _, id := range list(kind.ids) {
 			if err := ctx.Err(); err != nil {
 				return removed, errors.Join(append(errs, err, store.Save(owned))...)
@@ -52,13 +55,13 @@ func Cleanup(ctx context.Context, host hns.Host, store StateFile, network string
 func identify(host hns.Host, owned *Ownership, network string) error {
 	var have observed
 	var err error
-	if have.loadBalancers, err = loadBalancers(host); err != nil {
+	if have.loadBalancers, err = loadBalancers(host, nil); err != nil {
 		return err
 	}
 	if network != "" {
 		n, err := host.NetworkNamed(network)
 		if err == nil {
-			have.endpoints, err = endpoints(host, n.ID)
+			have.endpoints, err = endpoints(host, n.ID, nil)
 		}
 		if err != nil && !hns.IsNotFound(err) { // endpoints go with their network
 			return fmt.Errorf("cannot read network %q: %w", network, err)

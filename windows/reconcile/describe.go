@@ -41,7 +41,7 @@ func describeEndpoint(have, want *hns.Endpoint) string {
 	if h, w := have.Provider(), want.Provider(); h != w {
 		return fmt.Sprintf("it is tunnelled to %s, but belongs to %s", h, w)
 	}
-	if !strings.EqualFold(have.MacAddress, want.MacAddress) {
+	if !hns.SameMAC(have.MacAddress, want.MacAddress) {
 		return fmt.Sprintf("its MAC address is %s, not %s", have.MacAddress, want.MacAddress)
 	}
 	return "it differs"

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/windows/hns"
@@ -78,7 +77,7 @@ func (d *difference) ours(id string, e *hns.Endpoint) bool {
 // program uses the MAC address that they derive from the address.
 func proxyMade(e *hns.Endpoint) bool {
 	addrs := e.Addrs()
-	return e.Remote() && len(addrs) == 1 && strings.EqualFold(strings.ReplaceAll(e.MacAddress, ":", "-"), plan.RemoteMAC(addrs[0]))
+	return e.Remote() && len(addrs) == 1 && hns.SameMAC(e.MacAddress, plan.RemoteMAC(addrs[0]))
 }
 
 // rightEndpoints returns the remote endpoints that match the plan exactly. nkp adopts them, whoever created
@@ -114,7 +113,8 @@ func (d *difference) body(l *plan.LoadBalancer) *hns.LoadBalancer {
 		if ok {
 			b.HostComputeEndpoints = append(b.HostComputeEndpoints, id)
 		} else if l.Local[a] {
-			d.waiting = append(d.waiting, fmt.Sprintf("%s: endpoint %s runs on this node, but HNS has no endpoint of that address; its CNI plugin makes it", l.Service, a))
+			d.waiting = append(d.waiting, fmt.Sprintf("%s: endpoint %s runs on this node, but HNS has no endpoint of "+
+				"that address; its CNI plugin makes it", l.Service, a))
 		}
 	}
 	return b
@@ -130,7 +130,8 @@ func (d *difference) loadBalancers() (steps []Step) {
 		body := d.body(l)
 		h := index[l.Frontend]
 		if len(h.shared) > 0 {
-			d.conflict(l, h.shared[0])
+			d.conflict(l, fmt.Sprintf("its frontend is held by load balancer %s, which holds others as well and is not "+
+				"nkp's: delete that one, or give the Service another port", h.shared[0]))
 			for _, id := range h.alone {
 				kept[id] = true
 			}
@@ -142,7 +143,7 @@ func (d *difference) loadBalancers() (steps []Step) {
 		}
 		for _, id := range h.alone { // first: a replacement cannot be created while they exist
 			if id != best {
-				steps = append(steps, Step{Op: DeleteLoadBalancer, ID: id, frontend: l.Frontend, Why: "another one holds the same frontend"})
+				steps = append(steps, deletion(id, l.Frontend, "another one holds the same frontend"))
 				kept[id] = true
 			}
 		}
@@ -158,9 +159,18 @@ func (d *difference) loadBalancers() (steps []Step) {
 		if d.leftovers[id] {
 			why = "another Service proxy left it, and no Service wants it (--hns-take-over)"
 		}
-		steps = append(steps, Step{Op: DeleteLoadBalancer, ID: id, frontend: first(plan.FrontendsOf(d.have.loadBalancers[id])), Why: why})
+		var f plan.Frontend
+		if fs := plan.FrontendsOf(d.have.loadBalancers[id]); len(fs) > 0 {
+			f = fs[0]
+		}
+		steps = append(steps, deletion(id, f, why))
 	}
 	return steps
+}
+
+// deletion returns the step that deletes a load balancer.
+func deletion(id string, f plan.Frontend, why string) Step {
+	return Step{Op: DeleteLoadBalancer, ID: id, frontend: f, Why: why}
 }
 
 // best returns the load balancer to keep of those that hold one frontend: the one that is right, else one of
@@ -189,7 +199,7 @@ func (d *difference) right(id string, body *hns.LoadBalancer) bool {
 func (d *difference) change(l *plan.LoadBalancer, body *hns.LoadBalancer, id string) (Step, bool) {
 	if len(body.HostComputeEndpoints) == 0 {
 		if id != "" && d.anyWrong(l) {
-			return Step{Op: DeleteLoadBalancer, ID: id, frontend: l.Frontend, Why: "all its endpoints are recreated"}, true
+			return deletion(id, l.Frontend, "all its endpoints are recreated"), true
 		}
 		if id != "" {
 			d.adopted[id] = l.Frontend.String()
@@ -204,7 +214,7 @@ func (d *difference) change(l *plan.LoadBalancer, body *hns.LoadBalancer, id str
 		d.adopted[id] = l.Frontend.String()
 		why := d.health.describe(id)
 		if why != "" {
-			d.conflicts = append(d.conflicts, dataplane.Refusal{Object: "load balancer " + l.Frontend.String(), Port: l.Service, Reason: why})
+			d.conflict(l, why)
 		}
 		s.Op, s.Why, s.repair = ReplaceLoadBalancer, why, true
 		if !d.health.repairs(id, l.Frontend) || d.probing {
@@ -222,15 +232,17 @@ func (d *difference) change(l *plan.LoadBalancer, body *hns.LoadBalancer, id str
 
 // anyWrong reports whether a load balancer has an endpoint that has to be recreated.
 func (d *difference) anyWrong(l *plan.LoadBalancer) bool {
-	return slices.ContainsFunc(l.Backends, func(a netip.Addr) bool { return d.w.Endpoints[a] != nil && len(d.have.at(a)) > 0 })
+	return slices.ContainsFunc(l.Backends, func(a netip.Addr) bool {
+		return d.w.Endpoints[a] != nil && len(d.have.at(a)) > 0
+	})
 }
 
-func (d *difference) conflict(l *plan.LoadBalancer, holder string) {
+// conflict records why a load balancer may not serve although no step is to be taken.
+func (d *difference) conflict(l *plan.LoadBalancer, reason string) {
 	d.conflicts = append(d.conflicts, dataplane.Refusal{
 		Object: "load balancer " + l.Frontend.String(),
 		Port:   l.Service,
-		Reason: fmt.Sprintf("its frontend is held by load balancer %s, which holds others as well and is not nkp's: delete that one, or give the Service another port",
-			holder),
+		Reason: reason,
 	})
 }
 
@@ -265,11 +277,4 @@ func (d *difference) superfluous(id string, e *hns.Endpoint) (a netip.Addr, why 
 		return a, "it is recreated: " + describeEndpoint(e, &want.Body)
 	}
 	return a, ""
-}
-
-func first(fs []plan.Frontend) (f plan.Frontend) {
-	if len(fs) > 0 {
-		f = fs[0]
-	}
-	return f
 }

@@ -18,6 +18,8 @@ import (
 // writes the state file controls what nkp deletes.
 const onlyAdministrators = "D:P(A;OICI;GA;;;SY)(A;OICI;GA;;;BA)"
 
+const otherPlace = "choose another place with --hns-state-file"
+
 // MakeDir makes the directory of a state file for SYSTEM and Administrators only. A directory that exists is
 // left as it is; the error says so if others may change it.
 func MakeDir(dir string) error {
@@ -45,7 +47,7 @@ func MakeDir(dir string) error {
 // fs.ErrNotExist.
 func CheckDir(dir string) error {
 	if err := access.CheckAbove(dir); err != nil {
-		return fmt.Errorf("%w: nkp does not use it. Take that right away (icacls), or choose another place with --hns-state-file", err)
+		return fmt.Errorf("%w: nkp does not use it. Take that right away (icacls), or %s", err, otherPlace)
 	}
 	return checkPath(dir, "directory")
 }
@@ -63,5 +65,5 @@ func checkPath(path, kind string) error {
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return fmt.Errorf("the %s %w: nkp does not use it. Delete it (nkp recreates it), or choose another place with --hns-state-file", kind, err)
+	return fmt.Errorf("the %s %w: nkp does not use it. Delete it (nkp recreates it), or %s", kind, err, otherPlace)
 }

@@ -35,7 +35,8 @@ type Engine struct {
 	read   bool
 	unread []string                    // ids of objects that RereadAll has yet to read
 	failed *dataplane.Refusals[string] // by Step.key
-	tried  map[string]string           // signature of the failed attempt, by Step.key; an attempt with a different one is not delayed
+	// tried has the signature of the failed attempt, by Step.key. An attempt with a different one is not delayed.
+	tried map[string]string
 	// conflicts are those that the last Sync found.
 	conflicts map[dataplane.Refusal]bool
 	// brokenModify is set when HNS accepted a modification and did not apply it, workingModify when it
@@ -58,9 +59,10 @@ type Counts struct {
 
 // Result is the outcome of a Sync.
 type Result struct {
-	Steps    int                 // done
-	Families []k8s.Family        // of the objects of these steps
-	Refused  []dataplane.Refusal // sorted by Service port; without RetryAt: tried again whenever something changes
+	Steps    int          // done
+	Families []k8s.Family // of the objects of these steps
+	// Refused is sorted by object. One without RetryAt is tried again whenever something changes.
+	Refused []dataplane.Refusal
 	// Waiting lists what must happen outside nkp before the rest can be programmed.
 	Waiting []string
 	// Endpoints and LoadBalancers count nkp's objects, Altered those that HNS stores differently than
@@ -79,11 +81,18 @@ func (r *Result) Retry() (at time.Time) {
 
 // New returns an engine; refused is called for each try that failed, now is the clock. A state file that
 // cannot be read is reported in the log.
-func New(host hns.Host, store StateFile, refused func(dataplane.Refusal), log *slog.Logger, now func() time.Time) *Engine {
-	e := &Engine{host: host, store: store, refused: refused, log: log, now: now, failed: dataplane.NewRefusals[string]("HNS", log, refused), tried: map[string]string{}}
+func New(
+	host hns.Host, store StateFile, refused func(dataplane.Refusal), log *slog.Logger, now func() time.Time,
+) *Engine {
+	e := &Engine{
+		host: host, store: store, refused: refused, log: log, now: now,
+		failed: dataplane.NewRefusals[string]("HNS", log, refused),
+		tried:  map[string]string{},
+	}
 	var err error
 	if e.owned, err = store.Load(); err != nil {
-		log.Warn("cannot use the state file: load balancers of Services that are gone may stay; remove them by hand", "error", err)
+		log.Warn("cannot use the state file: load balancers of Services that are gone may stay; remove them by hand",
+			"error", err)
 	}
 	return e
 }
@@ -119,7 +128,8 @@ func (e *Engine) Undisturbed(w *plan.Wanted, network *hns.Network) bool {
 		}
 	}
 	for a, want := range w.Endpoints {
-		if network.Overlay() && want.Purpose == plan.ForBackend && len(e.have.at(a)) == 0 && !network.Provider(a).IsValid() {
+		isNew := want.Purpose == plan.ForBackend && len(e.have.at(a)) == 0
+		if isNew && network.Overlay() && !network.Provider(a).IsValid() {
 			return false
 		}
 	}
@@ -128,7 +138,8 @@ func (e *Engine) Undisturbed(w *plan.Wanted, network *hns.Network) bool {
 
 // RereadAll schedules every object to be read again, by Reread.
 func (e *Engine) RereadAll() {
-	e.unread = slices.Concat(slices.Sorted(maps.Keys(e.have.endpoints)), slices.Sorted(maps.Keys(e.have.loadBalancers)))
+	e.unread = slices.Sorted(maps.Keys(e.have.endpoints))
+	e.unread = append(e.unread, slices.Sorted(maps.Keys(e.have.loadBalancers))...)
 	e.health.again()
 }
 
@@ -139,7 +150,8 @@ func (e *Engine) Reread(stop func() bool) (left bool) {
 		id := e.unread[0]
 		e.unread = e.unread[1:]
 		if err := e.have.reread(e.host, id); err != nil {
-			e.log.Warn("cannot read an object of HNS again; nkp takes it for unchanged until the next full read", "id", id, "error", err)
+			e.log.Warn("cannot read an object of HNS again; nkp takes it for unchanged until the next full read",
+				"id", id, "error", err)
 		}
 	}
 	return len(e.unread) > 0
@@ -149,8 +161,12 @@ func (e *Engine) Reread(stop func() bool) (left bool) {
 // no longer exist are dropped.
 func (e *Engine) settle() {
 	e.owned.identify(&e.have)
-	maps.DeleteFunc(e.owned.LoadBalancers, func(id string, _ bool) bool { return e.have.loadBalancers[id] == nil })
-	maps.DeleteFunc(e.owned.Endpoints, func(id string, _ bool) bool { return e.have.endpoints[id] == nil })
+	maps.DeleteFunc(e.owned.LoadBalancers, func(id string, _ bool) bool {
+		return e.have.loadBalancers[id] == nil
+	})
+	maps.DeleteFunc(e.owned.Endpoints, func(id string, _ bool) bool {
+		return e.have.endpoints[id] == nil
+	})
 	maps.DeleteFunc(e.owned.Altered, func(id string, _ Alteration) bool {
 		return e.have.loadBalancers[id] == nil && e.have.endpoints[id] == nil
 	})
@@ -182,7 +198,14 @@ func (e *Engine) Diff(w *plan.Wanted, features hns.Features) ([]Step, []dataplan
 }
 
 func (e *Engine) difference(w *plan.Wanted, features hns.Features) *difference {
-	return &difference{w: w, have: &e.have, owned: e.owned, leftovers: e.leftovers, health: &e.health, modify: e.CanModify(features)}
+	return &difference{
+		w:         w,
+		have:      &e.have,
+		owned:     e.owned,
+		leftovers: e.leftovers,
+		health:    &e.health,
+		modify:    e.CanModify(features),
+	}
 }
 
 // Sync brings HNS in step with w, as far as it can. Observe must have succeeded. The error returned concerns
@@ -216,7 +239,8 @@ func (e *Engine) Sync(ctx context.Context, w *plan.Wanted, features hns.Features
 	})
 	slices.Sort(d.waiting)
 	r.Waiting = slices.Compact(d.waiting)
-	r.Endpoints, r.LoadBalancers, r.Altered = len(e.owned.Endpoints), len(e.owned.LoadBalancers), len(e.owned.Altered)
+	r.Endpoints, r.LoadBalancers = len(e.owned.Endpoints), len(e.owned.LoadBalancers)
+	r.Altered = len(e.owned.Altered)
 	r.Foreign = len(e.have.loadBalancers) - r.LoadBalancers
 	r.Stale = e.have.stale(w)
 	return r, nil
@@ -240,7 +264,8 @@ func (e *Engine) pass(ctx context.Context, d *difference, tried map[string]bool,
 	}
 	needed := e.have.needed()
 	for _, s := range d.deleteEndpoints() {
-		if !needed[s.ID] && !needed[s.addr.String()] { // else a load balancer that could not be changed yet, or a foreign one, needs it
+		// A load balancer that could not be changed yet, or a foreign one, may need it.
+		if !needed[s.ID] && !needed[s.addr.String()] {
 			done += e.try(ctx, d, &s, tried, r)
 		}
 	}
@@ -325,7 +350,8 @@ func (e *Engine) noteConflicts(list []dataplane.Refusal) {
 	for _, c := range list {
 		e.conflicts[c] = true
 		if !before[c] {
-			e.log.Warn("a load balancer may not serve its Service", "object", c.Object, "service", c.Port.String(), "reason", c.Reason)
+			e.log.Warn("a load balancer may not serve its Service",
+				"object", c.Object, "service", c.Port.String(), "reason", c.Reason)
 			e.refused(c)
 		}
 	}

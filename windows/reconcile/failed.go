@@ -17,7 +17,10 @@ type FailedLoadBalancer struct {
 }
 
 var operations = map[Op]string{
-	CreateLoadBalancer: "create", ModifyLoadBalancer: "update", ReplaceLoadBalancer: "update", DeleteLoadBalancer: "delete",
+	CreateLoadBalancer:  "create",
+	ModifyLoadBalancer:  "update",
+	ReplaceLoadBalancer: "update",
+	DeleteLoadBalancer:  "delete",
 }
 
 var types = map[string]string{

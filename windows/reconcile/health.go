@@ -70,13 +70,15 @@ func (h *health) replaced(f plan.Frontend, id string) {
 // describe returns what is wrong with a load balancer; "": nothing.
 func (h *health) describe(id string) string {
 	s, ok := h.sick[id]
-	switch {
-	case !ok:
+	if !ok {
 		return ""
-	case h.useless:
-		return fmt.Sprintf("HNS reports State %d for it, not %d (healthy): it may not forward, and creating it again does not help. Look into HNS (Get-HnsPolicyList)", s.state, hns.StateHealthy)
 	}
-	return fmt.Sprintf("HNS reports State %d for it, not %d (healthy): it may not forward. nkp deletes it and creates it again if that lasts", s.state, hns.StateHealthy)
+	then := ". nkp deletes it and creates it again if that lasts"
+	if h.useless {
+		then = ", and creating it again does not help. Look into HNS (Get-HnsPolicyList)"
+	}
+	return fmt.Sprintf("HNS reports State %d for it, not %d (healthy): it may not forward%s",
+		s.state, hns.StateHealthy, then)
 }
 
 // ObserveStates reads the State of every load balancer. An HNS that does not answer is reported in the log
@@ -85,7 +87,8 @@ func (e *Engine) ObserveStates() {
 	states, err := e.host.LoadBalancerStates()
 	if err != nil {
 		if !e.health.failed {
-			e.log.Warn("cannot read the States of load balancers: nkp does not see whether HNS has programmed them", "error", err)
+			e.log.Warn("cannot read the States of load balancers: nkp does not see whether HNS has programmed them",
+				"error", err)
 		}
 		e.health.failed = true
 		return

@@ -23,84 +23,57 @@ type observed struct {
 
 // read reads everything.
 func (o *observed) read(h hns.Host, network string) error {
-	es, err := endpoints(h, network)
-	if err != nil {
+	now := observed{network: network, again: map[string]bool{}}
+	if err := now.follow(h); err != nil {
 		return err
 	}
-	ls, err := loadBalancers(h)
-	if err != nil {
-		return err
-	}
-	*o = observed{network: network, endpoints: es, loadBalancers: ls, again: map[string]bool{}}
+	*o = now
 	return nil
 }
 
-// endpoints reads the endpoints of a network, by id.
-func endpoints(h hns.Host, network string) (map[string]*hns.Endpoint, error) {
-	list, err := h.Endpoints(network)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the endpoints of HNS: %w", err)
-	}
-	m := make(map[string]*hns.Endpoint, len(list))
-	for _, e := range list {
-		m[hns.CanonicalID(e.ID)] = e
-	}
-	return m, nil
-}
-
-// loadBalancers reads the load balancers of the host, by id.
-func loadBalancers(h hns.Host) (map[string]*hns.LoadBalancer, error) {
-	list, err := h.LoadBalancers()
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the load balancers of HNS: %w", err)
-	}
-	m := make(map[string]*hns.LoadBalancer, len(list))
-	for _, l := range list {
-		m[hns.CanonicalID(l.ID)] = l
-	}
-	return m, nil
-}
-
 // follow drops objects that are gone and reads new ones. If it fails, o stays unchanged.
-func (o *observed) follow(h hns.Host) (err error) {
-	ids, err := h.EndpointIDs(o.network)
+func (o *observed) follow(h hns.Host) error {
+	es, err := endpoints(h, o.network, o.endpoints)
 	if err != nil {
-		return fmt.Errorf("cannot list the endpoints of HNS: %w", err)
+		return err
 	}
-	es, err := follow(o.endpoints, nil, ids, h.Endpoint)
+	known := maps.Clone(o.loadBalancers)
+	for id := range o.again {
+		delete(known, id)
+	}
+	ls, err := loadBalancers(h, known)
 	if err != nil {
-		return fmt.Errorf("cannot read an endpoint of HNS: %w", err)
-	}
-	if ids, err = h.LoadBalancerIDs(); err != nil {
-		return fmt.Errorf("cannot list the load balancers of HNS: %w", err)
-	}
-	ls, err := follow(o.loadBalancers, o.again, ids, h.LoadBalancer)
-	if err != nil {
-		return fmt.Errorf("cannot read a load balancer of HNS: %w", err)
+		return err
 	}
 	o.endpoints, o.loadBalancers, o.byAddr = es, ls, nil
 	clear(o.again)
 	return nil
 }
 
-func follow[T any](known map[string]*T, again map[string]bool, ids []string, read func(string) (*T, error)) (map[string]*T, error) {
-	now := make(map[string]*T, len(ids))
-	for _, id := range ids {
-		id = hns.CanonicalID(id)
-		if o := known[id]; o != nil && !again[id] {
-			now[id] = o
-			continue
-		}
-		o, err := read(id)
-		if hns.IsNotFound(err) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		now[id] = o
+// endpoints returns the endpoints of a network, by id. It reads those that are not known.
+func endpoints(h hns.Host, network string, known map[string]*hns.Endpoint) (map[string]*hns.Endpoint, error) {
+	ids, err := h.EndpointIDs(network)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the endpoints of HNS: %w", err)
 	}
-	return now, nil
+	es, err := hns.ReadAll(ids, known, h.Endpoint)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read an endpoint of HNS: %w", err)
+	}
+	return es, nil
+}
+
+// loadBalancers returns the load balancers of the host, by id. It reads those that are not known.
+func loadBalancers(h hns.Host, known map[string]*hns.LoadBalancer) (map[string]*hns.LoadBalancer, error) {
+	ids, err := h.LoadBalancerIDs()
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the load balancers of HNS: %w", err)
+	}
+	ls, err := hns.ReadAll(ids, known, h.LoadBalancer)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read a load balancer of HNS: %w", err)
+	}
+	return ls, nil
 }
 
 // reread reads one object again.

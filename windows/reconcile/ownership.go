@@ -37,7 +37,13 @@ type Alteration struct {
 type digester interface{ Digest() string }
 
 func newOwnership() *Ownership {
-	return &Ownership{map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]Alteration{}}
+	return &Ownership{
+		Endpoints:            map[string]bool{},
+		LoadBalancers:        map[string]bool{},
+		PendingEndpoints:     map[string]bool{},
+		PendingLoadBalancers: map[string]bool{},
+		Altered:              map[string]Alteration{},
+	}
 }
 
 // answered records how HNS stores what it was asked for. It reports whether that differs.
@@ -117,7 +123,8 @@ func (f StateFile) Load() (*Ownership, error) {
 		return o, fmt.Errorf("state file %s: %w", f, err)
 	}
 	if t.Version != stateVersion {
-		return o, fmt.Errorf("state file %s: version %d is not %d, the one this nkp knows", f, t.Version, stateVersion)
+		return o, fmt.Errorf("state file %s: version %d is not %d, the one this nkp knows",
+			f, t.Version, stateVersion)
 	}
 	o.Endpoints, o.LoadBalancers = set(t.Endpoints), set(t.LoadBalancers)
 	o.PendingEndpoints, o.PendingLoadBalancers = set(t.PendingEndpoints), set(t.PendingLoadBalancers)

@@ -81,15 +81,17 @@ func (e *Engine) createLoadBalancer(body *hns.LoadBalancer, s *Step) (made *hns.
 // probableHolder names what may hold a frontend that HNS says is taken.
 func (e *Engine) probableHolder(f plan.Frontend) string {
 	for _, id := range slices.Sorted(maps.Keys(e.have.loadBalancers)) {
-		for _, m := range e.have.loadBalancers[id].PortMappings {
+		l := e.have.loadBalancers[id]
+		for _, m := range l.PortMappings {
 			if m.ExternalPort == f.Port && m.Protocol == f.Protocol {
-				return fmt.Sprintf("load balancer %s (%v port %d)", id, e.have.loadBalancers[id].FrontendVIPs, m.ExternalPort)
+				return fmt.Sprintf("load balancer %s (%v port %d)", id, l.FrontendVIPs, m.ExternalPort)
 			}
 		}
 	}
 	name := hns.ProtocolName(f.Protocol)
-	return fmt.Sprintf("a process of this host, a port mapping (NAT policy) of an endpoint, or a reservation that HNS did not "+
-		"release, on port %d/%s (netsh int ipv4 show excludedportrange protocol=%s)", f.Port, name, strings.ToLower(name))
+	return fmt.Sprintf("a process of this host, a port mapping (NAT policy) of an endpoint, or a reservation that HNS "+
+		"did not release, on port %d/%s (netsh int ipv4 show excludedportrange protocol=%s)",
+		f.Port, name, strings.ToLower(name))
 }
 
 // enter records a load balancer that HNS has just returned.
@@ -111,7 +113,8 @@ func (e *Engine) noteAnswer(object, id string, asked, stored digester) {
 	if !e.saidAltered {
 		e.saidAltered, level = true, slog.LevelWarn
 	}
-	e.log.Log(context.Background(), level, "HNS stores an object differently than requested; nkp uses it as it is (status has the number of such objects)",
+	e.log.Log(context.Background(), level, "HNS stores an object differently than requested; nkp uses it as it is "+
+		"(status has the number of such objects)",
 		"object", object, "asked", fmt.Sprintf("%+v", asked), "stored", fmt.Sprintf("%+v", stored))
 }
 
@@ -148,7 +151,8 @@ func (e *Engine) modifyLoadBalancer(body *hns.LoadBalancer, s *Step) error {
 
 func (e *Engine) noModify(why string) {
 	e.brokenModify = true
-	e.log.Warn("load balancers cannot be modified in place; they are deleted and created from now on", "reason", why)
+	e.log.Warn("load balancers cannot be modified in place; they are deleted and created from now on",
+		"reason", why)
 }
 
 // replaceLoadBalancer deletes and creates. If HNS refuses the new one, the old one is restored, so that the

@@ -4,7 +4,6 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/nkp-proxy/nkp/windows/hns"
 	"github.com/nkp-proxy/nkp/windows/plan"
 )
 
@@ -28,8 +27,7 @@ func (o *observed) stale(w *plan.Wanted) (s Stale) {
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(o.loadBalancers)) {
-		l := o.loadBalancers[id]
-		if slices.ContainsFunc(l.HostComputeEndpoints, func(e string) bool { return slices.Contains(s.Endpoints, hns.CanonicalID(e)) }) {
+		if slices.ContainsFunc(s.Endpoints, o.loadBalancers[id].References) {
 			s.LoadBalancers = append(s.LoadBalancers, id)
 		}
 	}

@@ -69,11 +69,14 @@ func text(v any) string {
 func altered(k hns.Kind, asked, stored json.RawMessage) bool {
 	switch k {
 	case hns.KindEndpoint:
-		var a, s hns.Endpoint
-		return json.Unmarshal(asked, &a) != nil || json.Unmarshal(stored, &s) != nil || !hns.SameEndpoint(&a, &s)
+		return !same(asked, stored, hns.SameEndpoint)
 	case hns.KindLoadBalancer:
-		var a, s hns.LoadBalancer
-		return json.Unmarshal(asked, &a) != nil || json.Unmarshal(stored, &s) != nil || !hns.SameLoadBalancer(&a, &s)
+		return !same(asked, stored, hns.SameLoadBalancer)
 	}
 	return false
+}
+
+func same[T any](asked, stored json.RawMessage, equal func(a, b *T) bool) bool {
+	var a, s T
+	return json.Unmarshal(asked, &a) == nil && json.Unmarshal(stored, &s) == nil && equal(&a, &s)
 }

@@ -12,7 +12,10 @@ import (
 
 // The types of networks that a self-test may make, and whether HNS binds them to a network adapter of the
 // host, whose connections then break for some seconds.
-var networkTypes = map[string]bool{"Internal": false, "NAT": false, hns.NetworkL2Bridge: true, hns.NetworkOverlay: true}
+var networkTypes = map[string]bool{
+	"Internal": false, "NAT": false,
+	hns.NetworkL2Bridge: true, hns.NetworkOverlay: true,
+}
 
 // carriesPods are the types of networks that CNI plugins make. A host that has one may be serving pods.
 var carriesPods = []string{hns.NetworkL2Bridge, hns.NetworkOverlay, "L2Tunnel", "Transparent"}
@@ -40,7 +43,8 @@ func (h *Host) checkProcesses() error {
 	for _, name := range running {
 		lower := strings.ToLower(name)
 		if slices.Contains(clusterPrograms, lower) || strings.HasPrefix(lower, "nkp-windows-") {
-			return fmt.Errorf("%s runs: this host is a node of a cluster. Run the self-test on a host that is none, or drain the node and stop kubelet, kube-proxy and nkp first", name)
+			return fmt.Errorf("%s runs: this host is a node of a cluster. Run the self-test on a host that is none, "+
+				"or drain the node and stop kubelet, kube-proxy and nkp first", name)
 		}
 	}
 	return nil
@@ -73,10 +77,12 @@ func checkHNS(raw hns.Raw) error {
 	for _, o := range networks {
 		n := parseNetwork(o)
 		if strings.EqualFold(n.Name, networkName) {
-			return fmt.Errorf("HNS has a network %s that no self-test made (id %s): rename or delete it (Remove-HnsNetwork)", n.Name, n.ID)
+			return fmt.Errorf("HNS has a network %s that no self-test made (id %s): "+
+				"rename or delete it (Remove-HnsNetwork)", n.Name, n.ID)
 		}
 		if slices.ContainsFunc(carriesPods, func(t string) bool { return strings.EqualFold(t, n.Type) }) {
-			return fmt.Errorf("HNS has the network %s of type %s, which may carry pods: run the self-test on a host without one", n.Name, n.Type)
+			return fmt.Errorf("HNS has the network %s of type %s, which may carry pods: "+
+				"run the self-test on a host without one", n.Name, n.Type)
 		}
 		prefixes := n.prefixes()
 		for _, s := range hns.ParseRemoteSubnets(n.Policies) {
@@ -93,7 +99,8 @@ func checkHNS(raw hns.Raw) error {
 		return err
 	}
 	if len(ids) > 0 {
-		return fmt.Errorf("HNS has %d load balancers: this host serves Services. Run the self-test on a host that does not", len(ids))
+		return fmt.Errorf("HNS has %d load balancers: this host serves Services. "+
+			"Run the self-test on a host that does not", len(ids))
 	}
 	return nil
 }

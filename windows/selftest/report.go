@@ -69,7 +69,8 @@ func (r *Report) Passed() bool {
 // Text writes the report for people.
 func (r *Report) Text(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "nkp\t%s on Windows %s, HNS %s, a network of type %s\n", r.NKP, r.Windows, r.HNS, r.NetworkType)
+	fmt.Fprintf(w, "nkp\t%s on Windows %s, HNS %s, a network of type %s\n",
+		r.NKP, r.Windows, r.HNS, r.NetworkType)
 	refused, altered := 0, 0
 	for i := range r.Objects {
 		o := &r.Objects[i]
@@ -95,7 +96,8 @@ func (r *Report) Text(out io.Writer) error {
 	for _, l := range r.Left {
 		fmt.Fprintf(w, "LEFT\t%s\n", l)
 	}
-	fmt.Fprintf(w, "result\t%d objects: %d refused, %d stored differently (nkp uses these as HNS has them), %d could not be deleted\n",
+	fmt.Fprintf(w, "result\t%d objects: %d refused, %d stored differently (nkp uses these as HNS has them), "+
+		"%d could not be deleted\n",
 		len(r.Objects), refused, altered, len(r.Left))
 	if refused+altered+len(r.Left) > 0 {
 		fmt.Fprintln(w, "next\tattach the output of \"nkp hns-selftest -o json\" to an issue: it becomes a test")

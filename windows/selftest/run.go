@@ -32,7 +32,8 @@ func (o *Options) Check() error {
 	case !known:
 		return fmt.Errorf("--network-type %q is none of %v", o.NetworkType, slices.Sorted(maps.Keys(networkTypes)))
 	case binds && o.Adapter == "":
-		return fmt.Errorf("--network-type %s needs --adapter: the network adapter that HNS puts a switch on (Get-NetAdapter). Its connections break for some seconds: not the one you work through", o.NetworkType)
+		return fmt.Errorf("--network-type %s needs --adapter: the network adapter that HNS puts a switch on "+
+			"(Get-NetAdapter). Its connections break for some seconds: not the one you work through", o.NetworkType)
 	case !binds && o.Adapter != "":
 		return fmt.Errorf("--network-type %s uses no --adapter", o.NetworkType)
 	}
@@ -46,8 +47,11 @@ func Run(ctx context.Context, raw hns.Raw, o Options) (*Report, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	t := &test{raw: raw, report: &Report{Format: Format, NKP: o.NKP, Windows: o.Host.Windows, NetworkType: o.NetworkType, Began: time.Now().UTC(),
-		Objects: []Object{}, Notes: []string{}, Left: []string{}}, ids: map[netip.Addr]string{}}
+	t := &test{raw: raw, ids: map[netip.Addr]string{}}
+	t.report = &Report{
+		Format: Format, NKP: o.NKP, Windows: o.Host.Windows, NetworkType: o.NetworkType, Began: time.Now().UTC(),
+		Objects: []Object{}, Notes: []string{}, Left: []string{},
+	}
 	var err error
 	if t.report.HNS, err = raw.Version(); err != nil {
 		return nil, fmt.Errorf("cannot ask HNS for its version: %w", err)
@@ -96,8 +100,13 @@ func (t *test) all(ctx context.Context, network []byte) {
 	}
 	info := parseNetwork(made)
 	w := wanted(info, t.report.HNS)
-	pod := hns.Endpoint{Name: podName, HostComputeNetwork: hns.CanonicalID(info.ID), MacAddress: "00-15-5D-C6-12-0A",
-		IpConfigurations: []hns.IPConfig{{IpAddress: localPod.String(), PrefixLength: uint8(podSubnet.Bits())}}, SchemaVersion: hns.Schema2}
+	pod := hns.Endpoint{
+		Name:               podName,
+		HostComputeNetwork: hns.CanonicalID(info.ID),
+		MacAddress:         "00-15-5D-C6-12-0A",
+		IpConfigurations:   []hns.IPConfig{{IpAddress: localPod.String(), PrefixLength: uint8(podSubnet.Bits())}},
+		SchemaVersion:      hns.Schema2,
+	}
 	t.endpoint(ctx, "a pod of this node, as a CNI plugin makes it", localPod, &pod)
 	for _, e := range w.SortedEndpoints() {
 		t.endpoint(ctx, fmt.Sprintf("%s %s", e.Purpose, e.Addr), e.Addr, &e.Body)
@@ -157,7 +166,10 @@ func (t *test) create(k hns.Kind, shape, network string, body []byte) json.RawMe
 	return t.record(k, shape, body, func() (json.RawMessage, error) { return t.raw.Create(k, network, body) })
 }
 
-func (t *test) record(k hns.Kind, shape string, body []byte, call func() (json.RawMessage, error)) json.RawMessage {
+// record makes a request and records how it went; nil: HNS refused it.
+func (t *test) record(
+	k hns.Kind, shape string, body []byte, call func() (json.RawMessage, error),
+) json.RawMessage {
 	o := Object{Kind: k, Shape: shape, Asked: body, Differences: []Difference{}, Added: []string{}}
 	began := time.Now()
 	stored, err := call()

@@ -18,7 +18,9 @@ const (
 	podName     = "nkp-selftest-pod"
 	hostMAC     = "02-15-c6-12-ff-01" // stands for the host's
 
-	nodePort = 47998 // of the NodePort shape: on the host's own addresses for a moment; outside of the default NodePort and dynamic ranges
+	// nodePort is that of the NodePort shape, on the host's own addresses for a moment. It is outside of the
+	// default NodePort and dynamic ranges.
+	nodePort = 47998
 )
 
 var (
@@ -71,18 +73,32 @@ func (n *networkInfo) prefixes() (list []netip.Prefix) {
 // networkBody returns the network to create. adapter "": HNS needs none, or chooses.
 func networkBody(networkType, adapter string) []byte {
 	type object = map[string]any
-	subnet := object{"IpAddressPrefix": podSubnet.String(), "Routes": []object{{"NextHop": gateway.String(), "DestinationPrefix": "0.0.0.0/0"}}}
-	n := object{"Name": networkName, "Type": networkType, "SchemaVersion": hns.Schema2, "Flags": 8, // EnableNonPersistent: gone after a restart of Windows
-		"Ipams": []object{{"Type": "Static", "Subnets": []object{subnet}}}}
+	route := object{"NextHop": gateway.String(), "DestinationPrefix": "0.0.0.0/0"}
+	subnet := object{"IpAddressPrefix": podSubnet.String(), "Routes": []object{route}}
+	const nonPersistent = 8 // gone after a restart of Windows
+	n := object{
+		"Name":          networkName,
+		"Type":          networkType,
+		"SchemaVersion": hns.Schema2,
+		"Flags":         nonPersistent,
+		"Ipams":         []object{{"Type": "Static", "Subnets": []object{subnet}}},
+	}
+
 	var policies []object
 	if adapter != "" {
-		policies = append(policies, object{"Type": "NetAdapterName", "Settings": object{"NetworkAdapterName": adapter}})
+		settings := object{"NetworkAdapterName": adapter}
+		policies = append(policies, object{"Type": "NetAdapterName", "Settings": settings})
 	}
 	if networkType == hns.NetworkOverlay {
 		const vni = 4098
 		subnet["Policies"] = []object{{"Type": "VSID", "Settings": object{"IsolationId": vni}}}
-		policies = append(policies, object{"Type": hns.PolicyRemoteSubnetRoute, "Settings": object{"DestinationPrefix": remoteSubnet.String(),
-			"ProviderAddress": otherNode.String(), "IsolationId": vni, "DistributedRouterMacAddress": hostMAC}})
+		settings := object{
+			"DestinationPrefix":           remoteSubnet.String(),
+			"ProviderAddress":             otherNode.String(),
+			"IsolationId":                 vni,
+			"DistributedRouterMacAddress": hostMAC,
+		}
+		policies = append(policies, object{"Type": hns.PolicyRemoteSubnetRoute, "Settings": settings})
 	}
 	if len(policies) > 0 {
 		n["Policies"] = policies
@@ -109,7 +125,8 @@ func wanted(network networkInfo, version hns.Version) *plan.Wanted {
 		for _, a := range remotePods {
 			all = append(all[:len(all):len(all)], k8s.Endpoint{Addr: netip.AddrPortFrom(a, 8080)})
 		}
-		n := k8s.PortName{ServiceName: k8s.ServiceName{Namespace: networkName, Name: name}, Protocol: protocol, Family: k8s.IPv4}
+		service := k8s.ServiceName{Namespace: networkName, Name: name}
+		n := k8s.PortName{ServiceName: service, Protocol: protocol, Family: k8s.IPv4}
 		sp := &k8s.ServicePort{Name: n, ClusterEndpoints: all, LocalEndpoints: local, Frontends: frontends}
 		if change != nil {
 			change(sp)

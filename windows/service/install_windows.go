@@ -327,7 +327,12 @@ func Query() (st State, err error) {
 	if err != nil {
 		return st, err
 	}
-	st = State{State: states[q.State], PID: q.ProcessId, StartType: startType(i.was.start), DependsOn: i.was.dependsOn}
+	st = State{
+		State:     states[q.State],
+		PID:       q.ProcessId,
+		StartType: startType(i.was.start),
+		DependsOn: i.was.dependsOn,
+	}
 	st.Program, st.Args, err = decompose(i.was.command)
 	return st, err
 }

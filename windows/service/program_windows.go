@@ -29,7 +29,7 @@ const (
 
 const (
 	checkTime = 30 * time.Second // for a program to check its flags
-	waitDelay = 5 * time.Second  // for the output of a program that has ended: a child of it may hold the output open
+	waitDelay = 5 * time.Second  // for the output of a program that has ended: a child may hold it open
 )
 
 // exitUsage is nkp's exit status for flags that it does not accept.

@@ -121,7 +121,8 @@ func (s *existing) stop() error {
 			switch {
 			case errors.Is(err, windows.ERROR_SERVICE_NOT_ACTIVE):
 				return nil
-			case err != nil && !errors.Is(err, windows.ERROR_SERVICE_CANNOT_ACCEPT_CTRL): // which one that starts or stops returns
+			case errors.Is(err, windows.ERROR_SERVICE_CANNOT_ACCEPT_CTRL): // it starts or stops
+			case err != nil:
 				return err
 			}
 			asked = err == nil
@@ -212,7 +213,8 @@ func create(m *mgr.Mgr, program string, args []string, c settings) (_ *existing,
 	}
 	// Without the flag only crashes count as failures. An SCM that does not support it (Wine 8) works
 	// without.
-	if err := s.SetRecoveryActionsOnNonCrashFailures(true); err != nil && !errors.Is(err, windows.ERROR_INVALID_LEVEL) {
+	err = s.SetRecoveryActionsOnNonCrashFailures(true)
+	if err != nil && !errors.Is(err, windows.ERROR_INVALID_LEVEL) {
 		return nil, fmt.Errorf("recovery flag: %w", err)
 	}
 	_ = eventlog.Remove(Name) // left by a service that was deleted otherwise

@@ -9,7 +9,8 @@ import (
 )
 
 // errElsewhere is the error of everything here on other systems.
-var errElsewhere = errors.New("no Windows services here, they exist on Windows only; on Linux use systemd or the DaemonSet")
+var errElsewhere = errors.New("no Windows services here, they exist on Windows only; " +
+	"on Linux use systemd or the DaemonSet")
 
 // Run fails: there is no SCM here.
 func Run(func(context.Context) error) error { return errElsewhere }

@@ -28,8 +28,8 @@ func Run(program func(context.Context) error) error {
 	h := &handler{program: program}
 	err := svc.Run(Name, h)
 	if err != nil && !h.began {
-		return fmt.Errorf("--windows-service: this process was not started by the Service Control Manager (sc.exe start %s): %w",
-			Name, err)
+		return fmt.Errorf("--windows-service: this process was not started by the Service Control Manager "+
+			"(sc.exe start %s): %w", Name, err)
 	}
 	return errors.Join(err, h.err)
 }
@@ -48,7 +48,9 @@ type handler struct {
 }
 
 // Execute implements svc.Handler.
-func (h *handler) Execute(_ []string, requests <-chan svc.ChangeRequest, status chan<- svc.Status) (specific bool, code uint32) {
+func (h *handler) Execute(
+	_ []string, requests <-chan svc.ChangeRequest, status chan<- svc.Status,
+) (specific bool, code uint32) {
 	h.began = true
 	status <- svc.Status{State: svc.StartPending, WaitHint: startHint}
 	ctx, cancel := context.WithCancel(context.Background())
