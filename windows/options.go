@@ -78,13 +78,6 @@ func DefaultStateFile() string {
 	return filepath.Join(dir, "nkp", "hns.json")
 }
 
-// MakeStateDir makes the directory of a state file as nkp does; on Windows it is for SYSTEM and
-// Administrators only.
-func MakeStateDir(dir string) error { return reconcile.MakeDir(dir) }
-
-// CheckStateDir returns an error if, on Windows, other users may change the directory of a state file.
-func CheckStateDir(dir string) error { return reconcile.CheckDir(dir) }
-
 // complete fills in defaults.
 func (o *Options) complete() error {
 	if o.NetworkName = o.network(); o.NetworkName == "" {

@@ -66,6 +66,6 @@ func (s *Settings) modeDir() string {
 	return filepath.Dir(windows.DefaultStateFile())
 }
 
-func (s *Settings) makeModeDir() error { return windows.MakeStateDir(s.modeDir()) }
+func (s *Settings) makeModeDir() error { return access.MakeDir(s.modeDir()) }
 
-func (s *Settings) checkModeDir() error { return windows.CheckStateDir(s.modeDir()) }
+func (s *Settings) checkModeDir() error { return access.CheckDir(s.modeDir()) }

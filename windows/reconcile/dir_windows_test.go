@@ -9,13 +9,15 @@ import (
 	"testing"
 
 	"golang.org/x/sys/windows"
+
+	"github.com/nkp-proxy/nkp/windows/access"
 )
 
 // The directory of the state file is there afterwards, also if it was before, and lets in nobody but SYSTEM and Administrators.
 func TestMakeDir(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "nkp")
 	for range 2 {
-		if err := MakeDir(dir); err != nil {
+		if err := access.MakeDir(dir); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -50,7 +52,10 @@ func allow(t *testing.T, path, sddl string) {
 	}
 }
 
-const everyone = "D:P(A;OICI;GA;;;SY)(A;OICI;GA;;;BA)(A;OICI;GA;;;WD)"
+const (
+	onlyAdministrators = "D:P(A;OICI;GA;;;SY)(A;OICI;GA;;;BA)"
+	everyone           = onlyAdministrators + "(A;OICI;GA;;;WD)"
+)
 
 // TestOthersDirectory checks that nkp neither reads nor writes in a directory that other users may change, and leaves it as it is.
 func TestOthersDirectory(t *testing.T) {
@@ -71,14 +76,14 @@ func TestOthersDirectory(t *testing.T) {
 			t.Errorf("%s in a directory that everyone may change: %v", what, err)
 		}
 	}
-	refused("MakeDir", MakeDir(dir))
+	refused("MakeDir", access.MakeDir(dir))
 	refused("Save", f.Save(mine))
 	o, err := f.Load()
 	refused("Load", err)
 	if len(o.Endpoints) != 0 {
 		t.Errorf("Load in a directory that everyone may change: %v", o.Endpoints)
 	}
-	if err := MakeDir(dir); err == nil {
+	if err := access.MakeDir(dir); err == nil {
 		t.Error("a second look finds nothing wrong with it")
 	}
 	// Mended, it is used again; but not a file in it that others may change.
@@ -96,7 +101,7 @@ func TestOthersDirectory(t *testing.T) {
 	if o, err := f.Load(); err != nil || len(o.Endpoints) != 0 {
 		t.Errorf("no file: %v, %v", o, err)
 	}
-	if err := CheckDir(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
+	if err := access.CheckDir(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no directory: %v", err)
 	}
 }

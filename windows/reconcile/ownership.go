@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/nkp-proxy/nkp/windows/access"
 	"github.com/nkp-proxy/nkp/windows/plan"
 )
 
@@ -107,7 +108,7 @@ func (f StateFile) Load() (*Ownership, error) {
 	if f == "" {
 		return o, nil
 	}
-	err := checkFile(string(f))
+	err := access.CheckFile(string(f))
 	var data []byte
 	if err == nil {
 		data, err = readBounded(string(f))
@@ -157,7 +158,7 @@ func (f StateFile) Save(o *Ownership) error {
 	if err != nil {
 		return err
 	}
-	if err := MakeDir(filepath.Dir(string(f))); err != nil {
+	if err := access.MakeDir(filepath.Dir(string(f))); err != nil {
 		return err
 	}
 	tmp := string(f) + ".new"

@@ -1,10 +1,8 @@
 package service
 
 import (
-	"bytes"
-	"context"
 	"log/slog"
-	"sync"
+	"strings"
 
 	"golang.org/x/sys/windows/svc/eventlog"
 )
@@ -12,62 +10,46 @@ import (
 // eventID is the number of all events; eventlog.InstallAsEventCreate allows 1 to 1000.
 const eventID = 1
 
-// EventLog returns a handler that writes records of a level and above to the Windows event log under the
-// source Name, which Install registers. It is safe for concurrent use.
+// EventLog returns a handler that writes records of a level and above to the Windows event log under the source
+// Name, which Install registers. It is safe for concurrent use.
 func EventLog(level slog.Leveler) (slog.Handler, error) {
 	l, err := eventlog.Open(Name)
 	if err != nil {
 		return nil, err
 	}
-	w := &eventWriter{log: l}
-	w.text = slog.NewTextHandler(&w.buf, &slog.HandlerOptions{Level: level, ReplaceAttr: withoutTime})
-	return eventHandler{w, w.text}, nil
+	return textHandler(events{l}, level), nil
 }
 
-// withoutTime drops the attributes that the event log records itself.
-func withoutTime(groups []string, a slog.Attr) slog.Attr {
-	if len(groups) == 0 && (a.Key == slog.TimeKey || a.Key == slog.LevelKey) {
-		return slog.Attr{}
-	}
-	return a
-}
-
-type eventWriter struct {
-	log  *eventlog.Log
-	mu   sync.Mutex // protects buf, which all handlers of one event log format into
-	buf  bytes.Buffer
-	text slog.Handler
-}
-
-// eventHandler formats a record as text and writes it as an event of the level's type.
-type eventHandler struct {
-	w    *eventWriter
-	text slog.Handler // formats into w.buf
-}
-
-func (h eventHandler) Enabled(ctx context.Context, l slog.Level) bool { return h.text.Enabled(ctx, l) }
-
-func (h eventHandler) Handle(ctx context.Context, r slog.Record) error {
-	h.w.mu.Lock()
-	defer h.w.mu.Unlock()
-	h.w.buf.Reset()
-	if err := h.text.Handle(ctx, r); err != nil {
-		return err
-	}
-	switch line := h.w.buf.String(); {
-	case r.Level >= slog.LevelError:
-		return h.w.log.Error(eventID, line)
-	case r.Level >= slog.LevelWarn:
-		return h.w.log.Warning(eventID, line)
-	default:
-		return h.w.log.Info(eventID, line)
+// events are where records go: an *eventlog.Log.
+type events struct {
+	log interface {
+		Info(id uint32, text string) error
+		Warning(id uint32, text string) error
+		Error(id uint32, text string) error
 	}
 }
 
-func (h eventHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return eventHandler{h.w, h.text.WithAttrs(attrs)}
+// Write writes one record as an event of its level's type. A TextHandler calls it once for each record, never
+// concurrently, and begins the record with the level.
+func (e events) Write(record []byte) (int, error) {
+	level, text, _ := strings.Cut(string(record), " ")
+	write := e.log.Info
+	switch {
+	case strings.HasPrefix(level, "level=ERROR"):
+		write = e.log.Error
+	case strings.HasPrefix(level, "level=WARN"):
+		write = e.log.Warning
+	}
+	return len(record), write(eventID, text)
 }
 
-func (h eventHandler) WithGroup(name string) slog.Handler {
-	return eventHandler{h.w, h.text.WithGroup(name)}
+// textHandler returns a handler without the time, which the event log records itself.
+func textHandler(e events, level slog.Leveler) slog.Handler {
+	withoutTime := func(groups []string, a slog.Attr) slog.Attr {
+		if len(groups) == 0 && a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}
+	return slog.NewTextHandler(e, &slog.HandlerOptions{Level: level, ReplaceAttr: withoutTime})
 }

@@ -1,4 +1,4 @@
-package reconcile
+package access
 
 import (
 	"errors"
@@ -9,8 +9,6 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/windows"
-
-	"github.com/nkp-proxy/nkp/windows/access"
 )
 
 // onlyAdministrators is the security descriptor of the directory: only SYSTEM and Administrators may use it
@@ -18,6 +16,7 @@ import (
 // writes the state file controls what nkp deletes.
 const onlyAdministrators = "D:P(A;OICI;GA;;;SY)(A;OICI;GA;;;BA)"
 
+// otherPlace ends the errors.
 const otherPlace = "choose another place with --hns-state-file"
 
 // MakeDir makes the directory of a state file for SYSTEM and Administrators only. A directory that exists is
@@ -46,14 +45,14 @@ func MakeDir(dir string) error {
 // the directory, so that what is in it may be theirs. A directory that does not exist is an error that wraps
 // fs.ErrNotExist.
 func CheckDir(dir string) error {
-	if err := access.CheckAbove(dir); err != nil {
+	if err := CheckAbove(dir); err != nil {
 		return fmt.Errorf("%w: nkp does not use it. Take that right away (icacls), or %s", err, otherPlace)
 	}
 	return checkPath(dir, "directory")
 }
 
-// checkFile returns the same for a file and its directory.
-func checkFile(file string) error {
+// CheckFile returns the same for a file and its directory.
+func CheckFile(file string) error {
 	if err := CheckDir(filepath.Dir(file)); err != nil {
 		return err
 	}
@@ -61,7 +60,7 @@ func checkFile(file string) error {
 }
 
 func checkPath(path, kind string) error {
-	err := access.CheckPath(path)
+	err := CheckPath(path)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -1,6 +1,6 @@
 //go:build !windows
 
-package reconcile
+package access
 
 import "os"
 
@@ -10,4 +10,5 @@ func MakeDir(dir string) error { return os.MkdirAll(dir, 0o755) }
 // CheckDir returns nil: rights are checked on Windows only.
 func CheckDir(string) error { return nil }
 
-func checkFile(string) error { return nil }
+// CheckFile returns nil: rights are checked on Windows only.
+func CheckFile(string) error { return nil }
