@@ -156,8 +156,8 @@ func (p *Plane) healthFacts(f *plan.Facts) error {
 		f.HealthEndpoint = a
 		return nil
 	}
-	p.status.setRoot(fmt.Sprintf("health checks are not forwarded: HNS has no endpoint named %s with an IPv4 address "+
-		"(--root-hnsendpoint-name)", p.opts.RootEndpointName))
+	p.status.setRoot(fmt.Sprintf("health checks are not forwarded: HNS has no endpoint named %s with an IPv4 "+
+		"address (--root-hnsendpoint-name)", p.opts.RootEndpointName))
 	return nil
 }
 

@@ -17,7 +17,9 @@ var OfflineVersion = hns.Version{Major: 15, Minor: 5}
 // It assumes an overlay network if there is a source VIP, else an L2Bridge; remote lists the pod ranges of
 // other nodes. It assumes that all of this node's endpoints exist. The warnings name facts that are known
 // only on the node.
-func PlanOffline(model *k8s.Model, opts Options, remote []hns.RemoteSubnet) (text []byte, warnings []string, err error) {
+func PlanOffline(
+	model *k8s.Model, opts Options, remote []hns.RemoteSubnet,
+) (text []byte, warnings []string, err error) {
 	f := &plan.Facts{
 		Network:     hns.Network{Name: opts.NetworkName, Type: hns.NetworkL2Bridge},
 		Version:     OfflineVersion,
@@ -32,8 +34,8 @@ func PlanOffline(model *k8s.Model, opts Options, remote []hns.RemoteSubnet) (tex
 		warnings = overlayUnknowns(model, f)
 	}
 	if opts.ForwardHealthCheckVIP {
-		warnings = append(warnings, "health checks of load balancers are left out: only HNS knows the address of endpoint "+
-			cmp.Or(opts.RootEndpointName, defaultRootEndpoint))
+		warnings = append(warnings, "health checks of load balancers are left out: only HNS knows the address of "+
+			"endpoint "+cmp.Or(opts.RootEndpointName, defaultRootEndpoint))
 	}
 	text, err = plan.New(model.Ports, model.HealthChecks, f).JSON(f)
 	return text, warnings, err

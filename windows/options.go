@@ -81,18 +81,20 @@ func DefaultStateFile() string {
 // complete fills in defaults.
 func (o *Options) complete() error {
 	if o.NetworkName = o.network(); o.NetworkName == "" {
-		return errors.New("the HNS network of the pods is not known: set --network-name or the environment variable " +
-			"KUBE_NETWORK")
+		return errors.New("the HNS network of the pods is not known: set --network-name or the environment " +
+			"variable KUBE_NETWORK")
 	}
 	if o.SourceVIP.IsValid() && !o.SourceVIP.Is4() {
 		return fmt.Errorf("--source-vip %s is not an IPv4 address", o.SourceVIP)
 	}
+
 	setDefault(&o.RootEndpointName, defaultRootEndpoint)
 	setDefault(&o.StateFile, DefaultStateFile())
 	setDefault(&o.MinSync, defaultMinSync)
 	setDefault(&o.AuditPeriod, defaultAudit)
 	setDefault(&o.FullAuditPeriod, defaultFullAudit)
 	o.Hooks = o.Hooks.WithDefaults()
+
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}

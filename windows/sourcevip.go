@@ -18,8 +18,8 @@ func (p *Plane) sourceVIP(f *plan.Facts) (netip.Addr, error) {
 	if a, err = p.proxysSourceVIP(f); err != nil || a.IsValid() {
 		return a, err
 	}
-	return a, &notReady{fmt.Sprintf("an overlay network needs a source VIP, and HNS has no endpoint named %s to take "+
-		"it from: set --source-vip to an address of this node's pod range that no pod has. Flannel's scripts for "+
+	return a, &notReady{fmt.Sprintf("an overlay network needs a source VIP, and HNS has no endpoint named %s to "+
+		"take it from: set --source-vip to an address of this node's pod range that no pod has. Flannel's scripts for "+
 		"kube-proxy reserve one, and keep it in "+
 		`C:\k\sourceVip.json, C:\sourcevip\sourceVip.json or C:\k\kube-proxy\sourceVip.json`, calicoEndpoint)}
 }
@@ -43,6 +43,7 @@ func (p *Plane) proxysSourceVIP(f *plan.Facts) (found netip.Addr, err error) {
 	if err != nil {
 		return found, fmt.Errorf("cannot look for the source VIP among the endpoints of HNS: %w", err)
 	}
+
 	want := hns.Endpoint{MacAddress: f.HostMAC}
 	n := 0
 	for _, e := range list {
@@ -52,6 +53,7 @@ func (p *Plane) proxysSourceVIP(f *plan.Facts) (found netip.Addr, err error) {
 			n++
 		}
 	}
+
 	if n != 1 { // several: which one is not known
 		found = netip.Addr{}
 	}

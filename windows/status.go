@@ -134,10 +134,11 @@ func (b *statusRecord) nodeWarnings() []string {
 	defer b.mu.Unlock()
 	list := append([]string{}, b.s.FreePortBlocks.few()...)
 	if n := len(b.stale.Endpoints); n > 0 {
-		text := "HNS has remote endpoints of another owner whose addresses no Service has: " + some(b.stale.Endpoints)
+		text := "HNS has remote endpoints of another owner whose addresses no Service has: " +
+			some(b.stale.Endpoints)
 		if len(b.stale.LoadBalancers) > 0 {
-			text += fmt.Sprintf("; these load balancers send to them: %s (--hns-take-over deletes what kube-proxy left)",
-				some(b.stale.LoadBalancers))
+			text += fmt.Sprintf("; these load balancers send to them: %s "+
+				"(--hns-take-over deletes what kube-proxy left)", some(b.stale.LoadBalancers))
 		}
 		list = append(list, text)
 	}
@@ -161,8 +162,8 @@ func (b *statusRecord) setPorts(blocks PortBlocks, err error) (news []string) {
 	if err != nil {
 		b.s.FreePortBlocks = nil
 		if !failed {
-			news = append(news, fmt.Sprintf("cannot count the free dynamic ports, so that nkp does not see whether HNS "+
-				"runs out of them: %v", err))
+			news = append(news, fmt.Sprintf("cannot count the free dynamic ports, so that nkp does not see whether "+
+				"HNS runs out of them: %v", err))
 		}
 		return news
 	}

@@ -28,6 +28,7 @@ func (p *Plane) sync(ctx context.Context) (next time.Time) {
 	if err == nil && result.Steps > 0 {
 		p.opts.Hooks.Synced(dataplane.Sync{Families: result.Families, Took: p.opts.now().Sub(began)})
 	}
+
 	switch {
 	case isNotReady(err):
 		p.opts.Log.Info("nothing is changed in HNS", "reason", err)
@@ -37,6 +38,7 @@ func (p *Plane) sync(ctx context.Context) (next time.Time) {
 		p.opts.Log.Info("synced with HNS", "steps", result.Steps, "failures", len(result.Refused),
 			"took", p.opts.now().Sub(began).Round(time.Millisecond))
 	}
+
 	if err != nil || len(result.Waiting) > 0 {
 		next = began.Add(min(waitPollMost, p.opts.AuditPeriod, p.notReady.Failed()))
 	} else {
@@ -130,6 +132,7 @@ func (p *Plane) observe(now time.Time) (*plan.Facts, error) {
 		// Finding that one takes a read of all endpoints.
 		maps.DeleteFunc(p.named, func(name string, _ netip.Addr) bool { return name != proxysSource })
 	}
+
 	facts, err := p.facts()
 	if err != nil {
 		return nil, err
@@ -140,6 +143,7 @@ func (p *Plane) observe(now time.Time) (*plan.Facts, error) {
 			p.engine.TakeOver()
 		}
 	}
+
 	if err := p.engine.Observe(facts.Network.ID); err != nil {
 		return nil, err
 	}
@@ -147,6 +151,7 @@ func (p *Plane) observe(now time.Time) (*plan.Facts, error) {
 	if p.fullRead.IsZero() {
 		p.fullRead = now
 	}
+
 	switch {
 	case p.statesRead.IsZero(): // first read at the first audit, so that a start takes fewer calls
 		p.statesRead = now.Add(p.opts.AuditPeriod - statePeriod)
@@ -185,6 +190,7 @@ func (p *Plane) Diff(ctx context.Context) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
+
 	ready := p.runner.TakeUpdates(&steps{Plane: p})
 	for !p.runner.In.Idle() { // a large Service comes in portions
 		ready = p.runner.TakeUpdates(&steps{Plane: p})
@@ -192,10 +198,12 @@ func (p *Plane) Diff(ctx context.Context) (string, error) {
 	if !ready {
 		return "", errUnknown
 	}
+
 	facts, err := p.observe(p.opts.now())
 	if err != nil {
 		return "", err
 	}
+
 	var text strings.Builder
 	steps, conflicts := p.engine.Diff(plan.New(p.ports, p.checks, facts), hns.FeaturesOf(facts.Version))
 	for i := range steps {

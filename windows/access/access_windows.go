@@ -53,6 +53,7 @@ func inspect(path string, where place) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	defer windows.CloseHandle(h)
+
 	var info windows.ByHandleFileInformation
 	if err := windows.GetFileInformationByHandle(h, &info); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
@@ -60,6 +61,7 @@ func inspect(path string, where place) error {
 	if info.FileAttributes&windows.FILE_ATTRIBUTE_REPARSE_POINT != 0 {
 		return fmt.Errorf("%s is a link to another place", path)
 	}
+
 	const what = windows.OWNER_SECURITY_INFORMATION | windows.DACL_SECURITY_INFORMATION
 	sd, err := windows.GetSecurityInfo(h, windows.SE_FILE_OBJECT, what)
 	if err != nil {
@@ -100,6 +102,7 @@ func check(sd *windows.SECURITY_DESCRIPTOR, where place) error {
 	if err := checkOwner(sd); err != nil {
 		return err
 	}
+
 	dacl, _, err := sd.DACL()
 	if errors.Is(err, windows.ERROR_OBJECT_NOT_FOUND) || err == nil && dacl == nil {
 		return errors.New("has no access list, so that every user may change it")
@@ -107,6 +110,7 @@ func check(sd *windows.SECURITY_DESCRIPTOR, where place) error {
 	if err != nil {
 		return err
 	}
+
 	for i := range uint32(dacl.AceCount) {
 		var ace *windows.ACCESS_ALLOWED_ACE
 		if err := windows.GetAce(dacl, i, &ace); err != nil {

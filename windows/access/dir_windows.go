@@ -64,5 +64,6 @@ func checkPath(path, kind string) error {
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return fmt.Errorf("the %s %w: nkp does not use it. Delete it (nkp recreates it), or %s", kind, err, otherPlace)
+	return fmt.Errorf("the %s %w: nkp does not use it. Delete it (nkp recreates it), or %s",
+		kind, err, otherPlace)
 }

@@ -22,8 +22,9 @@ type place int
 
 const (
 	itself place = iota // nobody else may change it
-	parent              // a directory above: nobody else may put another in its place, or in that of what is in it
-	root                // as parent, but a volume's root can be neither deleted nor renamed
+	// parent is a directory above: nobody else may put another in its place, or in that of what is in it.
+	parent
+	root // as parent, but a volume's root can be neither deleted nor renamed
 )
 
 // rights are the rights that change a file, a directory, what is in it, or who may do so (winnt.h), each with

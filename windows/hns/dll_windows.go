@@ -87,8 +87,9 @@ func enumerate(k Kind, filter map[string]string) ([]string, error) {
 //	HRESULT HNSCall(PCWSTR Method, PCWSTR Path, PCWSTR Object, PWSTR* Response)
 func listV1(path string, out any) error {
 	var response *uint16
-	hr, _, _ := procHNSCall.Call(uintptr(unsafe.Pointer(utf16Ptr("GET"))), uintptr(unsafe.Pointer(utf16Ptr(path))),
-		uintptr(unsafe.Pointer(utf16Ptr(""))), uintptr(unsafe.Pointer(&response)))
+	hr, _, _ := procHNSCall.Call(uintptr(unsafe.Pointer(utf16Ptr("GET"))),
+		uintptr(unsafe.Pointer(utf16Ptr(path))), uintptr(unsafe.Pointer(utf16Ptr(""))),
+		uintptr(unsafe.Pointer(&response)))
 	text, call := takeString(response), "HNSCall GET "+path
 	if err := ParseError(call, uint32(hr), ""); err != nil {
 		return err

@@ -35,8 +35,8 @@ const (
 // What to do about errors that no retry mends by itself. A first start meets them.
 const (
 	hintRights  = "run nkp as a service, in a HostProcess container as SYSTEM, or from an elevated prompt"
-	hintService = "the Host Network Service does not run: Start-Service hns (Get-Service hns, and the event log of " +
-		"Hyper-V-VmSwitch, say why not)"
+	hintService = "the Host Network Service does not run: Start-Service hns (Get-Service hns, and the " +
+		"event log of Hyper-V-VmSwitch, say why not)"
 	hintAdapter = "no network adapter of that name exists, or none is connected (Get-NetAdapter)"
 	hintFeature = "install the Containers feature and restart Windows: " +
 		"Install-WindowsFeature Containers -Restart"

@@ -46,7 +46,9 @@ type Host interface {
 
 // ReadAll returns the objects with these ids: the known ones, and the others as read returns them. An object
 // that has vanished since it was listed is left out.
-func ReadAll[T any](ids []string, known map[string]*T, read func(id string) (*T, error)) (map[string]*T, error) {
+func ReadAll[T any](
+	ids []string, known map[string]*T, read func(id string) (*T, error),
+) (map[string]*T, error) {
 	objects := make(map[string]*T, len(ids))
 	for _, id := range ids {
 		id = CanonicalID(id)

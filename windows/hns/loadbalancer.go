@@ -8,14 +8,14 @@ import (
 
 // Flags of a load balancer.
 const (
-	// LoadBalancerDSR is direct server return: answers do not pass the load balancer, the client's address stays.
+	// LoadBalancerDSR is direct server return: answers do not pass the load balancer, and the client's address
+	// stays.
 	LoadBalancerDSR  uint32 = 1
 	LoadBalancerIPv6 uint32 = 2
 )
 
 // Flags of a port mapping.
 const (
-	MappingILB            uint32 = 1
 	MappingLocalRoutedVIP uint32 = 2 // the host itself reaches the frontend
 	MappingUseMux         uint32 = 4
 	MappingPreserveDIP    uint32 = 8 // pods see the frontend's address as destination

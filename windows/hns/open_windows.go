@@ -204,6 +204,7 @@ func fault(call string, err error) error {
 	if !errors.As(err, &e) {
 		return &Error{Call: call, Text: err.Error()}
 	}
+
 	var code syscall.Errno
 	errors.As(e.Err, &code) // none: HNS gave S_OK and an error record
 	text := err.Error()
@@ -211,6 +212,7 @@ func fault(call string, err error) error {
 	if i := strings.Index(text, "{"); i >= 0 {
 		record = text[i:]
 	}
+
 	if code == 0 && record == "" {
 		return &Error{Call: call, Text: text}
 	}

@@ -51,7 +51,8 @@ func (f *Facts) serves(family k8s.Family) (reason string) {
 // sourceVIP returns the source VIP of a load balancer with these endpoints. On an overlay network,
 //
 //	(a) if an endpoint's address is not the cluster's, or
-//	(b) is another node's own address: this node's address, since such an endpoint cannot answer into the overlay;
+//	(b) is another node's own address: this node's address, since such an endpoint cannot answer into the
+//	    overlay;
 //	(c) else (pods here and elsewhere, this node's own address): the configured one.
 //
 // On other networks it is the configured one; none lets HNS choose. IPv6 has none.

@@ -32,7 +32,8 @@ func (b *builder) flags(sp *k8s.ServicePort, f *k8s.Frontend, r k8s.Route, prese
 	case dsr && b.features.DSR:
 		flags |= hns.LoadBalancerDSR
 	case dsr && f.Type != k8s.ClusterIP:
-		b.unsupported(sp.Name, "externalTrafficPolicy Local keeps traffic on this node, but not the client's address: %v",
+		b.unsupported(sp.Name,
+			"externalTrafficPolicy Local keeps traffic on this node, but not the client's address: %v",
 			hns.Missing("DSR", "10.2", b.facts.Version))
 	}
 	if sp.Name.Family == k8s.IPv6 {
@@ -47,12 +48,13 @@ func (b *builder) distribution(sp *k8s.ServicePort) uint32 {
 		return 0
 	}
 	if !b.features.SessionAffinity {
-		b.unsupported(sp.Name, "session affinity is not kept: %v", hns.Missing("SessionAffinity", "12.0", b.facts.Version))
+		b.unsupported(sp.Name, "session affinity is not kept: %v",
+			hns.Missing("SessionAffinity", "12.0", b.facts.Version))
 		return 0
 	}
 	if sp.AffinitySeconds != defaultAffinitySeconds {
-		b.unsupported(sp.Name, "the session affinity timeout of %d s is not observed: HNS keeps affinity without a "+
-			"limit of its own", sp.AffinitySeconds)
+		b.unsupported(sp.Name, "the session affinity timeout of %d s is not observed: HNS keeps affinity without "+
+			"a limit of its own", sp.AffinitySeconds)
 	}
 	return hns.DistributionSourceIP
 }
@@ -65,7 +67,8 @@ func (b *builder) preserve(sp *k8s.ServicePort, f *k8s.Frontend) bool {
 		return false
 	}
 	if !b.features.DSR {
-		b.unsupported(sp.Name, "preserve-destination is not observed: %v", hns.Missing("DSR", "10.2", b.facts.Version))
+		b.unsupported(sp.Name, "preserve-destination is not observed: %v",
+			hns.Missing("DSR", "10.2", b.facts.Version))
 		return false
 	}
 	return true

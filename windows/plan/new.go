@@ -97,6 +97,7 @@ func (b *builder) frontend(sp *k8s.ServicePort, f *k8s.Frontend) {
 		b.unsupported(sp.Name,
 			"loadBalancerSourceRanges are not enforced: HNS load balancers do not support client ranges")
 	}
+
 	preserve := b.preserve(sp, f)
 	route := b.router.Routes(sp, f)[k8s.Outside] // HNS does not distinguish clients
 	endpoints := sp.Endpoints(route.Set)
@@ -107,6 +108,7 @@ func (b *builder) frontend(sp *k8s.ServicePort, f *k8s.Frontend) {
 	if len(endpoints) == 0 {
 		return // HNS can neither reject nor drop: without endpoints there is no load balancer
 	}
+
 	l := &LoadBalancer{Frontend: key, Service: sp.Name, Kind: string(f.Type), Local: map[netip.Addr]bool{}}
 	l.Body = hns.LoadBalancer{
 		SourceVIP: text(b.facts.sourceVIP(endpoints)),
@@ -123,6 +125,7 @@ func (b *builder) frontend(sp *k8s.ServicePort, f *k8s.Frontend) {
 	if key.VIP.IsValid() {
 		l.Body.FrontendVIPs = []string{key.VIP.String()}
 	}
+
 	if !b.add(l) {
 		return
 	}
@@ -166,8 +169,8 @@ func (b *builder) onePort(sp *k8s.ServicePort, endpoints []k8s.Endpoint) []k8s.E
 	}
 	other := func(e k8s.Endpoint) bool { return e.Addr.Port() != best }
 	kept := slices.DeleteFunc(slices.Clone(endpoints), other)
-	b.unsupported(sp.Name, "port %q: its endpoints listen on %d different ports; HNS serves one, %d, and %d of %d "+
-		"endpoints get no traffic",
+	b.unsupported(sp.Name, "port %q: its endpoints listen on %d different ports; HNS serves one, %d, and %d of "+
+		"%d endpoints get no traffic",
 		sp.Name.Port, len(count), best, len(endpoints)-len(kept), len(endpoints))
 	return kept
 }
@@ -224,6 +227,7 @@ func (b *builder) healthCheck(sp *k8s.ServicePort, f *k8s.Frontend, preserve boo
 			"health checks that arrive at %s are not forwarded: the endpoint of the host has IPv4 only", f.Address)
 		return
 	}
+
 	port := b.facts.HealthzPort
 	if c, ok := b.checks[sp.Name.ServiceName]; ok {
 		port = c.Port
@@ -231,6 +235,7 @@ func (b *builder) healthCheck(sp *k8s.ServicePort, f *k8s.Frontend, preserve boo
 	if port == 0 {
 		return
 	}
+
 	tcp := hns.ProtocolNumber("TCP")
 	l := &LoadBalancer{
 		Frontend: Frontend{VIP: f.Address, Protocol: tcp, Port: port, Family: sp.Name.Family},

@@ -21,6 +21,7 @@ func Cleanup(ctx context.Context, host hns.Host, store StateFile, network string
 			return 0, err
 		}
 	}
+
 	var errs []error
 	for _, kind := range []struct {
 		name string
@@ -45,6 +46,7 @@ func Cleanup(ctx context.Context, host hns.Host, store StateFile, network string
 			delete(kind.ids, id)
 		}
 	}
+
 	if len(errs) > 0 {
 		return removed, errors.Join(append(errs, store.Save(owned))...)
 	}

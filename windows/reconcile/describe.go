@@ -22,6 +22,7 @@ func describeChange(have, want *hns.LoadBalancer) string {
 			fewer++
 		}
 	}
+
 	if more > 0 || fewer > 0 {
 		parts = append(parts, fmt.Sprintf("endpoints +%d -%d", more, fewer))
 	}

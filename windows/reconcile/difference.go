@@ -24,10 +24,11 @@ type difference struct {
 	// fresh holds placeholder ids of endpoints to be created, for a dry run.
 	fresh map[netip.Addr]string
 
-	probing   bool                // a load balancer is replaced to see whether that makes it healthy
-	waiting   []string            // what another component has to do first
-	conflicts []dataplane.Refusal // frontends that a foreign load balancer holds, and load balancers that are not healthy
-	adopted   map[string]string   // ids of load balancers that are right as they are -> frontend
+	probing bool     // a load balancer is replaced to see whether that makes it healthy
+	waiting []string // what another component has to do first
+	// conflicts are frontends that a foreign load balancer holds, and load balancers that are not healthy.
+	conflicts []dataplane.Refusal
+	adopted   map[string]string // ids of load balancers that are right as they are -> frontend
 }
 
 // endpoint returns the id of the endpoint that stands for an address; local: the pod runs here.
@@ -130,13 +131,14 @@ func (d *difference) loadBalancers() (steps []Step) {
 		body := d.body(l)
 		h := index[l.Frontend]
 		if len(h.shared) > 0 {
-			d.conflict(l, fmt.Sprintf("its frontend is held by load balancer %s, which holds others as well and is not "+
-				"nkp's: delete that one, or give the Service another port", h.shared[0]))
+			d.conflict(l, fmt.Sprintf("its frontend is held by load balancer %s, which holds others as well and is "+
+				"not nkp's: delete that one, or give the Service another port", h.shared[0]))
 			for _, id := range h.alone {
 				kept[id] = true
 			}
 			continue
 		}
+
 		best := d.best(h.alone, body)
 		if best != "" {
 			kept[best] = true
@@ -151,6 +153,7 @@ func (d *difference) loadBalancers() (steps []Step) {
 			steps = append(steps, s)
 		}
 	}
+
 	for _, id := range slices.Sorted(maps.Keys(d.have.loadBalancers)) {
 		if kept[id] || !d.owned.LoadBalancers[id] && !d.leftovers[id] {
 			continue
@@ -206,6 +209,7 @@ func (d *difference) change(l *plan.LoadBalancer, body *hns.LoadBalancer, id str
 		}
 		return Step{}, false
 	}
+
 	s := Step{Op: CreateLoadBalancer, ID: id, LoadBalancer: l}
 	if id == "" {
 		return s, true
@@ -223,6 +227,7 @@ func (d *difference) change(l *plan.LoadBalancer, body *hns.LoadBalancer, id str
 		d.probing = !d.health.proved
 		return s, true
 	}
+
 	s.Op, s.Why = ReplaceLoadBalancer, describeChange(d.have.loadBalancers[id], body)
 	if d.modify {
 		s.Op = ModifyLoadBalancer

@@ -35,7 +35,8 @@ type Engine struct {
 	read   bool
 	unread []string                    // ids of objects that RereadAll has yet to read
 	failed *dataplane.Refusals[string] // by Step.key
-	// tried has the signature of the failed attempt, by Step.key. An attempt with a different one is not delayed.
+	// tried has the signature of the failed attempt, by Step.key. An attempt with a different one is not
+	// delayed.
 	tried map[string]string
 	// conflicts are those that the last Sync found.
 	conflicts map[dataplane.Refusal]bool
@@ -91,8 +92,8 @@ func New(
 	}
 	var err error
 	if e.owned, err = store.Load(); err != nil {
-		log.Warn("cannot use the state file: load balancers of Services that are gone may stay; remove them by hand",
-			"error", err)
+		log.Warn("cannot use the state file: load balancers of Services that are gone may stay; "+
+			"remove them by hand", "error", err)
 	}
 	return e
 }
@@ -227,11 +228,13 @@ func (e *Engine) Sync(ctx context.Context, w *plan.Wanted, features hns.Features
 			break
 		}
 	}
+
 	e.failed.ForgetIf(func(key string) bool { return !tried[key] })
 	maps.DeleteFunc(e.tried, func(key, _ string) bool { return !e.failed.Has(key) })
 	if err := e.save(); err != nil {
 		return r, err
 	}
+
 	e.noteConflicts(d.conflicts)
 	r.Refused = append(d.conflicts, e.failed.All()...)
 	slices.SortFunc(r.Refused, func(a, b dataplane.Refusal) int {
@@ -315,6 +318,7 @@ func (e *Engine) try(ctx context.Context, d *difference, s *Step, tried map[stri
 	if e.tried[key] != wanted {
 		e.failed.Forget(key)
 	}
+
 	now := e.now()
 	if e.failed.Waits(key, now) {
 		return 0
@@ -337,6 +341,7 @@ func (e *Engine) try(ctx context.Context, d *difference, s *Step, tried map[stri
 		}
 		return 1
 	}
+
 	e.countFailed(s, err)
 	e.tried[key] = wanted
 	e.failed.Refuse(key, dataplane.Refusal{Port: s.Port(), Object: s.Object(), Reason: err.Error()}, now)

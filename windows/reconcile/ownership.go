@@ -108,6 +108,7 @@ func (f StateFile) Load() (*Ownership, error) {
 	if f == "" {
 		return o, nil
 	}
+
 	err := access.CheckFile(string(f))
 	var data []byte
 	if err == nil {
@@ -119,6 +120,7 @@ func (f StateFile) Load() (*Ownership, error) {
 	if err != nil {
 		return o, err
 	}
+
 	var t stateText
 	if err := json.Unmarshal(data, &t); err != nil {
 		return o, fmt.Errorf("state file %s: %w", f, err)
@@ -127,6 +129,7 @@ func (f StateFile) Load() (*Ownership, error) {
 		return o, fmt.Errorf("state file %s: version %d is not %d, the one this nkp knows",
 			f, t.Version, stateVersion)
 	}
+
 	o.Endpoints, o.LoadBalancers = set(t.Endpoints), set(t.LoadBalancers)
 	o.PendingEndpoints, o.PendingLoadBalancers = set(t.PendingEndpoints), set(t.PendingLoadBalancers)
 	if t.Altered != nil {

@@ -89,8 +89,8 @@ func (e *Engine) probableHolder(f plan.Frontend) string {
 		}
 	}
 	name := hns.ProtocolName(f.Protocol)
-	return fmt.Sprintf("a process of this host, a port mapping (NAT policy) of an endpoint, or a reservation that HNS "+
-		"did not release, on port %d/%s (netsh int ipv4 show excludedportrange protocol=%s)",
+	return fmt.Sprintf("a process of this host, a port mapping (NAT policy) of an endpoint, or a reservation that "+
+		"HNS did not release, on port %d/%s (netsh int ipv4 show excludedportrange protocol=%s)",
 		f.Port, name, strings.ToLower(name))
 }
 
@@ -113,8 +113,8 @@ func (e *Engine) noteAnswer(object, id string, asked, stored digester) {
 	if !e.saidAltered {
 		e.saidAltered, level = true, slog.LevelWarn
 	}
-	e.log.Log(context.Background(), level, "HNS stores an object differently than requested; nkp uses it as it is "+
-		"(status has the number of such objects)",
+	e.log.Log(context.Background(), level, "HNS stores an object differently than requested; nkp uses it as it "+
+		"is (status has the number of such objects)",
 		"object", object, "asked", fmt.Sprintf("%+v", asked), "stored", fmt.Sprintf("%+v", stored))
 }
 
@@ -131,6 +131,7 @@ func (e *Engine) modifyLoadBalancer(body *hns.LoadBalancer, s *Step) error {
 		}
 		return err
 	}
+
 	unchanged := hns.SameLoadBalancer(now, old)
 	if unchanged && !(e.workingModify && hns.SameBackends(now, body)) {
 		made, err := e.replaceLoadBalancer(body, s)
@@ -143,6 +144,7 @@ func (e *Engine) modifyLoadBalancer(body *hns.LoadBalancer, s *Step) error {
 		}
 		return err
 	}
+
 	e.workingModify = true
 	e.enter(now, body)
 	e.counts.Modified++

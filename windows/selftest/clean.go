@@ -53,10 +53,12 @@ func (t *test) cleanNetwork(network string) error {
 			mine[hns.IDOf(o)] = true
 		}
 	}
+
 	loadBalancers, err := objects(t.raw, hns.KindLoadBalancer)
 	if err != nil {
 		return err
 	}
+
 	var errs []error
 	for _, o := range loadBalancers {
 		if sendsOnlyTo(o, mine) {

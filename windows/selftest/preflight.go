@@ -84,6 +84,7 @@ func checkHNS(raw hns.Raw) error {
 			return fmt.Errorf("HNS has the network %s of type %s, which may carry pods: "+
 				"run the self-test on a host without one", n.Name, n.Type)
 		}
+
 		prefixes := n.prefixes()
 		for _, s := range hns.ParseRemoteSubnets(n.Policies) {
 			prefixes = append(prefixes, s.Prefix)
@@ -94,6 +95,7 @@ func checkHNS(raw hns.Raw) error {
 			}
 		}
 	}
+
 	ids, err := raw.IDs(hns.KindLoadBalancer)
 	if err != nil {
 		return err

@@ -71,6 +71,7 @@ func (r *Report) Text(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "nkp\t%s on Windows %s, HNS %s, a network of type %s\n",
 		r.NKP, r.Windows, r.HNS, r.NetworkType)
+
 	refused, altered := 0, 0
 	for i := range r.Objects {
 		o := &r.Objects[i]
@@ -90,12 +91,14 @@ func (r *Report) Text(out io.Writer) error {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%.1f ms\t%s\n", o.Kind, o.Shape, o.TookMS, result)
 	}
+
 	for _, n := range r.Notes {
 		fmt.Fprintf(w, "note\t%s\n", n)
 	}
 	for _, l := range r.Left {
 		fmt.Fprintf(w, "LEFT\t%s\n", l)
 	}
+
 	fmt.Fprintf(w, "result\t%d objects: %d refused, %d stored differently (nkp uses these as HNS has them), "+
 		"%d could not be deleted\n",
 		len(r.Objects), refused, altered, len(r.Left))

@@ -52,6 +52,7 @@ func Run(ctx context.Context, raw hns.Raw, o Options) (*Report, error) {
 		Format: Format, NKP: o.NKP, Windows: o.Host.Windows, NetworkType: o.NetworkType, Began: time.Now().UTC(),
 		Objects: []Object{}, Notes: []string{}, Left: []string{},
 	}
+
 	var err error
 	if t.report.HNS, err = raw.Version(); err != nil {
 		return nil, fmt.Errorf("cannot ask HNS for its version: %w", err)
@@ -59,6 +60,7 @@ func Run(ctx context.Context, raw hns.Raw, o Options) (*Report, error) {
 	if !hns.FeaturesOf(t.report.HNS).Api.V2 {
 		return nil, fmt.Errorf("this Windows is too old: %w", hns.Missing("HCN V2 API", "9.2", t.report.HNS))
 	}
+
 	if err := o.Host.checkProcesses(); err != nil {
 		return nil, err
 	}
@@ -68,6 +70,7 @@ func Run(ctx context.Context, raw hns.Raw, o Options) (*Report, error) {
 	if err := errors.Join(checkHNS(raw), o.Host.checkAddresses()); err != nil {
 		return nil, err
 	}
+
 	defer func() {
 		if err := t.clean(); err != nil {
 			t.report.Left = append(t.report.Left, err.Error())
@@ -99,6 +102,7 @@ func (t *test) all(ctx context.Context, network []byte) {
 		return
 	}
 	info := parseNetwork(made)
+
 	w := wanted(info, t.report.HNS)
 	pod := hns.Endpoint{
 		Name:               podName,
@@ -111,6 +115,7 @@ func (t *test) all(ctx context.Context, network []byte) {
 	for _, e := range w.SortedEndpoints() {
 		t.endpoint(ctx, fmt.Sprintf("%s %s", e.Purpose, e.Addr), e.Addr, &e.Body)
 	}
+
 	var several *plan.LoadBalancer // the first with more than one endpoint
 	ids := map[string]int{}        // of load balancers -> index in the report
 	for _, l := range w.SortedLoadBalancers() {
@@ -125,6 +130,7 @@ func (t *test) all(ctx context.Context, network []byte) {
 			}
 		}
 	}
+
 	t.states(ids)
 	if several != nil && ctx.Err() == nil && hns.FeaturesOf(t.report.HNS).ModifyLoadbalancer {
 		t.modify(several, ids)

@@ -118,6 +118,7 @@ func wanted(network networkInfo, version hns.Version) *plan.Wanted {
 	if facts.Network.Overlay() {
 		facts.Network.RemoteSubnets = []hns.RemoteSubnet{{Prefix: remoteSubnet, Provider: otherNode}}
 	}
+
 	ports := map[k8s.PortName]*k8s.ServicePort{}
 	add := func(name string, protocol v1.Protocol, change func(*k8s.ServicePort), frontends ...k8s.Frontend) {
 		local := []k8s.Endpoint{{Addr: netip.AddrPortFrom(localPod, 8080), Local: true}}

@@ -10,8 +10,8 @@ import (
 // eventID is the number of all events; eventlog.InstallAsEventCreate allows 1 to 1000.
 const eventID = 1
 
-// EventLog returns a handler that writes records of a level and above to the Windows event log under the source
-// Name, which Install registers. It is safe for concurrent use.
+// EventLog returns a handler that writes records of a level and above to the Windows event log, under the
+// source Name that Install registers. It is safe for concurrent use.
 func EventLog(level slog.Leveler) (slog.Handler, error) {
 	l, err := eventlog.Open(Name)
 	if err != nil {

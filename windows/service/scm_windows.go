@@ -145,6 +145,7 @@ func (s *existing) serve(ctx context.Context, livez string, timeout time.Duratio
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+
 	var pid uint32
 	var since time.Time
 	last := errors.New("it has not started")
@@ -199,12 +200,14 @@ func create(m *mgr.Mgr, program string, args []string, c settings) (_ *existing,
 	if err != nil {
 		return nil, err
 	}
+
 	s := &existing{created}
 	defer func() {
 		if err != nil { // leave no half of a service behind
 			err = errors.Join(err, s.Delete(), s.Close())
 		}
 	}()
+
 	if err := s.SetRecoveryActions(recovery, recoveryReset); err != nil {
 		return nil, fmt.Errorf("recovery actions: %w", err)
 	}

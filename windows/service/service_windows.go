@@ -53,11 +53,13 @@ func (h *handler) Execute(
 ) (specific bool, code uint32) {
 	h.began = true
 	status <- svc.Status{State: svc.StartPending, WaitHint: startHint}
+
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- h.program(ctx) }() // ends with ctx
 	status <- svc.Status{State: svc.Running, Accepts: accepted}
+
 	for {
 		select {
 		case h.err = <-ended:
