@@ -212,6 +212,10 @@ func (p *Plane) Failed(err error) {
 func (p *Plane) Worker(ctx context.Context, f k8s.Family) *Worker {
 	w := NewWorker(p.Name(), f, &p.opts, p.inbox[f])
 	w.Loop, w.Report = p.loops[f], func(change func(*FamilyStatus)) { p.report(f, change) }
+	if f == k8s.IPv4 {
+		var kernel RouteLocalnet
+		w.Localnet = NewLocalnet(kernel, kernel.Recorded(), w.Log)
+	}
 	w.Stale.Forget = func(stale func(*dpctl.Connection) bool) (int, error) {
 		return conntrack.Forget(ctx, f, 0, stale) // other zones are Open vSwitch's
 	}

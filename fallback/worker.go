@@ -26,6 +26,8 @@ type Worker struct {
 	Dirty   map[k8s.PortName]bool // what may differ from what is installed
 	Refused *dataplane.Refusals[k8s.PortName]
 	Stale   StaleForgetter
+	// Localnet keeps the setting that NodePorts at 127.0.0.1 need; nil: the family is IPv6.
+	Localnet *Localnet
 
 	CheckAt    time.Time     // when to compare what is installed
 	RestMax    time.Duration // bounds the pause between transactions, unless MinSyncPeriod is longer

@@ -16,7 +16,7 @@ const fullCheckPatience = 10 * time.Minute
 // not prevent changes from being programmed.
 func (w *worker) verify(ctx context.Context) {
 	now, err := time.Now(), error(nil)
-	guard, check := w.due < fixedChains && !now.Before(w.localnet.next), !w.CheckAt.IsZero() && !now.Before(w.CheckAt)
+	guard, check := w.due < fixedChains && !now.Before(w.guardAt), !w.CheckAt.IsZero() && !now.Before(w.CheckAt)
 	if guard {
 		err = w.keepGuard(ctx)
 	}
@@ -31,7 +31,7 @@ func (w *worker) verify(ctx context.Context) {
 		w.Unverified = err
 		pause := max(w.verifyPause.Failed(), time.Since(now))
 		w.CheckAt = time.Now().Add(pause) // both, because success of one says nothing of the other
-		w.localnet.next = w.CheckAt
+		w.guardAt = w.CheckAt
 		w.Log.Error("iptables failed; trying again", "in", pause, "error", err)
 		w.Report(func(s *fallback.FamilyStatus) { s.InStep = false; s.Failed(err) })
 	}

@@ -3,11 +3,13 @@ package iptables
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
 )
 
@@ -131,7 +133,7 @@ func testFailedReadBackIsShown(t *testing.T) {
 func TestFailedRepairOfTheGuardIsShown(t *testing.T) {
 	s := newStage(t)
 	setting := &fakeSetting{}
-	s.worker.localnet.Setting = setting
+	s.worker.Localnet = fallback.NewLocalnet(setting, false, slog.New(slog.DiscardHandler))
 	s.put(generated(1))
 	s.step()
 	s.must("at first")
@@ -143,7 +145,7 @@ func TestFailedRepairOfTheGuardIsShown(t *testing.T) {
 	}
 	s.tables.tables["filter"][rules.LocalFirewall] = nil
 	s.tables.refuse = func(line string) bool { return strings.HasPrefix(line, "-A "+rules.LocalFirewall+" ") }
-	s.worker.localnet.next = time.Now().Add(-time.Second)
+	s.worker.guardAt = time.Now().Add(-time.Second)
 	for range 2 {
 		s.step()
 		if s.status.InStep || !strings.Contains(s.status.LastError, "the rules that protect 127.0.0.0/8") || setting.is {
@@ -151,7 +153,7 @@ func TestFailedRepairOfTheGuardIsShown(t *testing.T) {
 		}
 	}
 	s.tables.refuse = nil
-	s.worker.localnet.next = time.Now().Add(-time.Second)
+	s.worker.guardAt = time.Now().Add(-time.Second)
 	s.step()
 	s.must("after the repair")
 	if !s.status.InStep || s.status.LastError != "" || !setting.is {
@@ -167,11 +169,11 @@ func TestForeignLocalnetStays(t *testing.T) {
 	s.tables.refuse = func(line string) bool { return strings.HasPrefix(line, "-A "+rules.LocalFirewall+" ") }
 	for _, refused := range []bool{true, false} { // nkp ends between the two
 		s.restart(nftLimits)
-		s.worker.localnet.Setting = setting
+		s.worker.Localnet = fallback.NewLocalnet(setting, false, slog.New(slog.DiscardHandler))
 		s.step()
 		s.tables.refuse = nil
-		if _, marked := s.tables.tables["filter"][rules.Localnet]; !setting.is || marked {
-			t.Errorf("guard refused %t: route_localnet %t, marked as nkp's %t", refused, setting.is, marked)
+		if !setting.is {
+			t.Errorf("guard refused %t: route_localnet is unset", refused)
 		}
 	}
 	s.must("at last")

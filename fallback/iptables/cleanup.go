@@ -15,8 +15,8 @@ type CleanupOptions struct {
 	// LeaveKubeProxy leaves the chains to a kube-proxy that serves by them: it has added its own jumps to those that nkp has for the
 	// traffic beside a bridge. Only nkp's jumps are removed then.
 	LeaveKubeProxy bool
-	// TakeLocalnet makes route_localnet, if nkp has set it, that of nkp's nftables table where this protects 127.0.0.0/8, and reports
-	// whether it does: NodePorts there are served without a gap.
+	// TakeLocalnet reports whether nkp's nftables table protects 127.0.0.0/8: route_localnet then stays set for it, so that NodePorts there
+	// are served without a gap.
 	TakeLocalnet func() (bool, error)
 }
 
@@ -116,7 +116,7 @@ func removeAll(ctx context.Context, t tables, inUse func(table string) bool, lim
 // unknownToKubeProxy returns those of nkp's chains that kube-proxy does not have, and its rules do not lead to.
 func unknownToKubeProxy(ctx context.Context, t tables, table rules.Table, names []string) (list []string, err error) {
 	for _, name := range names {
-		if table != rules.Filter || name != rules.Localnet && name != rules.ClusterIPs {
+		if table != rules.Filter || name != rules.ClusterIPs {
 			continue
 		}
 		jumps, _, err := t.Rules(ctx, string(table), rules.Services)
@@ -148,7 +148,7 @@ func removable(t rules.Table, names []string, keepGuard bool) (list []string) {
 		list = append(list, own...)
 		add(rules.MarkMasq)
 	case rules.Filter:
-		add(rules.Services, rules.ExternalServices, rules.NodePorts, rules.Forward, rules.Firewall, rules.ClusterIPs, rules.Localnet)
+		add(rules.Services, rules.ExternalServices, rules.NodePorts, rules.Forward, rules.Firewall, rules.ClusterIPs)
 		if !keepGuard {
 			add(rules.LocalFirewall)
 		}

@@ -49,7 +49,7 @@ func nkpBeside(t *testing.T, scope serving.Scope, serves bool) *fakeTables {
 			f.tables[string(table)][chain.Name] = nil
 		}
 	}
-	f.tables["filter"][rules.LocalFirewall], f.tables["filter"][rules.Localnet] = nil, nil
+	f.tables["filter"][rules.LocalFirewall] = nil
 	if !serves { // kube-proxy writes the chain anew
 		for _, r := range fixed.Last {
 			f.tables[string(r.Table)][r.Chain] = append(f.tables[string(r.Table)][r.Chain], string(r.Rule))
@@ -103,10 +103,8 @@ func TestLeaveToKubeProxy(t *testing.T) {
 					}
 				}
 			}
-			for _, own := range []string{rules.ClusterIPs, rules.Localnet} {
-				if has(f.tables["filter"], own) {
-					t.Errorf("%s, which kube-proxy does not know, is left", own)
-				}
+			if has(f.tables["filter"], rules.ClusterIPs) {
+				t.Errorf("%s, which kube-proxy does not know, is left", rules.ClusterIPs)
 			}
 			if !has(f.tables["nat"], "KUBE-SVC-X") || !has(f.tables["filter"], "KUBE-FORWARD") || !has(f.tables["filter"], rules.LocalFirewall) {
 				t.Errorf("a chain of kube-proxy's is gone: %v", f.tables)

@@ -71,8 +71,8 @@ func Cleanup(ctx context.Context, o CleanupOptions) (Removed, error) {
 		fallback.RouteLocalnet{}.Disown()
 	} else {
 		var err error
-		if keepGuard, err = unsetLocalnet(ctx, o.TakeLocalnet); err != nil {
-			problems = append(problems, err)
+		if keepGuard, err = fallback.ReleaseLocalnet(o.TakeLocalnet); err != nil {
+			problems = append(problems, fmt.Errorf("%w; chain %s, which protects 127.0.0.0/8, stays", err, rules.LocalFirewall))
 		}
 	}
 	for _, t := range all {
@@ -94,34 +94,7 @@ func Cleanup(ctx context.Context, o CleanupOptions) (Removed, error) {
 	return n, errors.Join(problems...)
 }
 
-// unsetLocalnet unsets route_localnet if nkp has set it, unless take takes it (CleanupOptions), and reports whether it is still set.
-func unsetLocalnet(ctx context.Context, take func() (bool, error)) (set bool, err error) {
-	var kernel fallback.RouteLocalnet
-	if set, err = kernel.On(); !set || err != nil {
-		return err != nil, nil // an unknown value counts as set
-	}
-	isOurs := kernel.Recorded()
-	for _, t := range restore.Find(ctx, k8s.IPv4) {
-		if isOurs || !t.InUse(string(rules.Filter)) {
-			continue
-		}
-		if _, isOurs, err = t.Rules(ctx, string(rules.Filter), rules.Localnet); err != nil {
-			return true, err
-		}
-	}
-	if !isOurs {
-		return true, nil
-	}
-	if taken, err := take(); taken || err != nil {
-		return err != nil, err
-	}
-	if err := kernel.Set(false); err != nil {
-		return true, fmt.Errorf("%w; chain %s, which protects 127.0.0.0/8 from the network, stays", err, rules.LocalFirewall)
-	}
-	return false, nil
-}
-
-// TakeLocalnet marks route_localnet in iptables as set by nkp, if the back end serves and protects 127.0.0.0/8, and reports whether it does.
+// TakeLocalnet reports whether the back end serves and protects 127.0.0.0/8, so that route_localnet stays set for it.
 func TakeLocalnet(ctx context.Context, backend string) (bool, error) {
 	t, err := restore.Open(ctx, restore.Backend(backend), k8s.IPv4)
 	if err != nil {
@@ -129,10 +102,5 @@ func TakeLocalnet(ctx context.Context, backend string) (bool, error) {
 	}
 	_, guarded, err := t.Rules(ctx, string(rules.Filter), rules.LocalFirewall)
 	_, serves, err2 := t.Rules(ctx, string(rules.NAT), rules.Services)
-	if err := errors.Join(err, err2); err != nil || !guarded || !serves {
-		return false, err
-	}
-	in := newInput(rules.Filter)
-	in.chain(rules.Localnet)
-	return true, t.Restore(ctx, in.bytes())
+	return guarded && serves, errors.Join(err, err2)
 }

@@ -54,10 +54,6 @@ func (k kernel) tryOpen(ctx context.Context, p *fallback.Plane) (map[k8s.Family]
 		of := p.Worker(ctx, f)
 		w := newWorker(of, marking{t, of.Loop}, limits)
 		w.backend = string(choice.Backend)
-		if f == k8s.IPv4 {
-			var kernel fallback.RouteLocalnet
-			w.localnet.Setting, w.localnet.IsSet = kernel, kernel.Recorded()
-		}
 		serve[f] = func(ctx context.Context) { w.Run(ctx, w, "bringing the rules in step") }
 	}
 	if len(serve) == 0 || len(problems) > 0 && len(k.asked.Families) > 0 {

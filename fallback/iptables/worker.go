@@ -19,9 +19,8 @@ const restMax = time.Second
 type worker struct {
 	*fallback.Worker
 
-	want     desired
-	have     installed
-	localnet localnetGuard
+	want desired
+	have installed
 
 	backend string // for measurements
 	tables  tables
@@ -29,6 +28,7 @@ type worker struct {
 	took    time.Duration // the last transaction
 
 	due         todo              // what to do before Services
+	guardAt     time.Time         // when to check the rules that protect 127.0.0.0/8
 	gcAt        time.Time         // when to delete garbage; zero: nothing there
 	fullCheckAt time.Time         // when to check every rule; CheckAt is when to check the canaries
 	verifyPause dataplane.Backoff // after the last check, or the last repair of the guard, failed
@@ -40,7 +40,6 @@ func newWorker(of *fallback.Worker, t tables, l limits) *worker {
 	w.want.items = map[k8s.PortName]item{}
 	w.have.deferred = map[ruleKey]bool{}
 	w.have.reset()
-	w.localnet = localnetGuard{Localnet: fallback.Localnet{Log: of.Log}, worker: w}
 	return w
 }
 
@@ -86,7 +85,7 @@ func (w *worker) Step(ctx context.Context) (err error) {
 	full := w.due >= fixedChains
 	w.Begin(full)
 	if full {
-		w.localnet.next = time.Time{} // before anything else is installed
+		w.guardAt = time.Time{} // before anything else is installed
 		err = w.keepGuard(ctx)
 	}
 	if err == nil {
@@ -114,7 +113,7 @@ func (w *worker) Next() time.Time {
 	if !w.Settled() || w.due > nothing {
 		return w.NotUntil
 	}
-	return dataplane.Earliest(w.CheckAt, w.localnet.next, w.Stale.Due(), w.gcAt, w.Refused.Next())
+	return dataplane.Earliest(w.CheckAt, w.guardAt, w.Stale.Due(), w.gcAt, w.Refused.Next())
 }
 
 // prepare does the work that must precede Services.

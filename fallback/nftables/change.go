@@ -489,10 +489,7 @@ func (w *worker) sync(ctx context.Context) (err error) {
 	}
 	w.have.reset()
 	w.have.elements = len(r.before)
-	if err := w.beforeLocalnet(t, &fixed); err != nil {
-		return err
-	}
-	r.used[rules.LocalnetMarker] = true
+	w.closeLocalnet(t, &fixed)
 	if t != nil {
 		for _, n := range t.ChainNames() {
 			if isSpread(t, n) {
@@ -564,9 +561,7 @@ func (w *worker) sync(ctx context.Context) (err error) {
 	if err := w.programPorts(ctx, r, names); err != nil {
 		return err
 	}
-	if err := w.keepLocalnet(); err != nil {
-		return err
-	}
+	w.openLocalnet()
 	w.unknown = false
 	w.CheckAt = time.Now().Add(w.Opts.SyncPeriod)
 	return nil

@@ -4,7 +4,6 @@ package nftables
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/fallback/nftables/netlink"
@@ -54,8 +53,8 @@ func RemoveKubeProxyTables() (n int, err error) {
 	return n, nil
 }
 
-// Cleanup deletes nkp's tables, and unsets route_localnet if nkp has set it for them, unless take makes it the setting of iptables, which
-// serves from now on and protects 127.0.0.0/8, and reports that (nil: iptables does not serve). It returns the number of tables. No other
+// Cleanup deletes nkp's tables, and unsets route_localnet if nkp has set it for them, unless take, if not nil, reports that
+// iptables serves from now on and protects 127.0.0.0/8. It returns the number of tables. No other
 // table is touched.
 func Cleanup(take func() (bool, error)) (n int, err error) {
 	conn, err := netlink.Open()
@@ -68,19 +67,8 @@ func Cleanup(take func() (bool, error)) (n int, err error) {
 		if err != nil {
 			return n, err
 		}
-		var kernel fallback.RouteLocalnet
-		marked := t != nil && slices.Contains(t.ChainNames(), rules.LocalnetMarker)
-		if marked || f == k8s.IPv4 && kernel.Recorded() {
-			given := false
-			if take != nil {
-				if given, err = take(); err != nil {
-					return n, err
-				}
-			}
-			if !given {
-				err = kernel.Set(false)
-			}
-			if err != nil {
+		if f == k8s.IPv4 {
+			if _, err := fallback.ReleaseLocalnet(take); err != nil {
 				return n, fmt.Errorf("%w; table %s, which protects 127.0.0.0/8 from the network, stays", err, rules.TableName)
 			}
 		}

@@ -20,7 +20,7 @@ func compareTable(t *netlink.Table, want *rules.Ruleset) []string {
 		return []string{"+ table " + rules.TableName}
 	}
 	lines := compareObjects(t, want)
-	known := map[string]bool{rules.LocalnetMarker: true}
+	known := map[string]bool{}
 	for _, s := range slices.Concat(rules.Sets[:], want.Sets) {
 		known[s.Name] = true
 	}

@@ -28,7 +28,6 @@ type worker struct {
 	want      map[k8s.PortName]*k8s.ServicePort
 	compiler  *rules.Compiler // nil until the first update
 	have      installed
-	localnet  fallback.Localnet
 	flowtable flowtable
 
 	lookFrom time.Time // the earliest time to compare what is installed because another program changed the table
@@ -38,7 +37,7 @@ type worker struct {
 
 // newWorker returns a worker with open sockets.
 func newWorker(of *fallback.Worker, s rules.Settings, g *netlink.Group) (*worker, error) {
-	w := &worker{Worker: of, settings: s, group: g, want: map[k8s.PortName]*k8s.ServicePort{}, localnet: fallback.Localnet{Log: of.Log}}
+	w := &worker{Worker: of, settings: s, group: g, want: map[k8s.PortName]*k8s.ServicePort{}}
 	if err := w.connect(); err != nil {
 		return nil, err
 	}
@@ -50,10 +49,6 @@ func newWorker(of *fallback.Worker, s rules.Settings, g *netlink.Group) (*worker
 	w.have.reset()
 	w.RestMax = restMax
 	w.Stale.Wanted = func() iter.Seq[*k8s.ServicePort] { return maps.Values(w.want) }
-	if of.Family == k8s.IPv4 {
-		var kernel fallback.RouteLocalnet
-		w.localnet.Setting, w.localnet.IsSet = kernel, kernel.Recorded()
-	}
 	return w, nil
 }
 
@@ -200,7 +195,8 @@ func (w *worker) checked(drift string, err error) error {
 		return err
 	case drift == "":
 		w.Report(func(s *fallback.FamilyStatus) { s.Audited() })
-		return w.keepLocalnet()
+		w.openLocalnet()
+		return nil
 	}
 	w.Log.Warn("another program changed nkp's table: repairing", "what", drift)
 	w.unknown = true

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-
-	"github.com/nkp-proxy/nkp/internal/appctl"
 )
 
 // Megaflows is how full a datapath's cache of flows is. ovs-vswitchd moves the limit by itself: it starts at 10,000, grows up to
@@ -46,7 +44,7 @@ func (m *Megaflows) Warnings() []string {
 // Megaflows returns how full the datapath's cache of flows is. It costs ovs-vswitchd less than a millisecond.
 func (t Tracker) Megaflows(ctx context.Context) (m Megaflows, err error) {
 	here, found := t.Datapath == "", false
-	err = appctl.Lines(ctx, t.Control, "upcall/show", nil, func(line []byte) error {
+	err = t.lines(ctx, "upcall/show", nil, func(line []byte) error {
 		text := string(line)
 		if name, heading := strings.CutSuffix(text, ":"); heading && !strings.HasPrefix(text, " ") {
 			here = t.Datapath == "" || name == t.Datapath
@@ -80,7 +78,7 @@ func (t Tracker) Counters(ctx context.Context, names ...string) (map[string]uint
 		params[i] = []string{name}
 	}
 	out := map[string]uint64{}
-	err := appctl.Each(ctx, t.Control, "coverage/read-counter", params, func(i int, text string, refused *appctl.CommandError) {
+	err := t.each(ctx, "coverage/read-counter", params, func(i int, text string, refused *CommandError) {
 		if n, err := strconv.ParseUint(strings.TrimSpace(text), 10, 64); err == nil && refused == nil {
 			out[names[i]] = n
 		}

@@ -5,49 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
-
-	"github.com/nkp-proxy/nkp/internal/appctl"
 )
-
-// Tracker is the connection tracker of one datapath.
-type Tracker struct {
-	Control  string // path of ovs-vswitchd's control socket
-	Datapath string // such as system@ovs-system; "": the daemon's only one
-}
-
-// Find returns the tracker of a datapath type, with the control socket next to the database's. It does not check whether
-// ovs-vswitchd answers there. A remote database (tcp:, ssl:) is an error.
-func Find(database, datapathType string) (Tracker, error) {
-	socket, local := strings.CutPrefix(database, "unix:")
-	if !local {
-		return Tracker{}, fmt.Errorf("the control socket of ovs-vswitchd is on the switch's own machine; its database is at %s", database)
-	}
-	control, err := appctl.Find(filepath.Dir(socket), "ovs-vswitchd")
-	if err != nil {
-		return Tracker{}, err
-	}
-	t := Tracker{Control: control}
-	if datapathType != "" {
-		t.Datapath = datapathType + "@ovs-" + datapathType
-	}
-	return t, nil
-}
-
-// Check reports whether ovs-vswitchd answers.
-func (t Tracker) Check(ctx context.Context) error {
-	_, err := appctl.Call(ctx, t.Control, "version")
-	return err
-}
 
 // Revalidated waits until the datapath's cached flows agree with the flow tables as they are now: until a revalidation that begins after
 // the call is over, the end of the next but one.
 func (t Tracker) Revalidated(ctx context.Context) error {
 	for range 2 {
-		if _, err := appctl.Call(ctx, t.Control, "revalidator/wait"); err != nil {
+		if _, err := t.call(ctx, "revalidator/wait"); err != nil {
 			return err
 		}
 	}
@@ -59,7 +26,7 @@ func (t Tracker) Revalidated(ctx context.Context) error {
 //
 // ovs-vswitchd writes the whole list before it does anything else: 2 µs of its time for each connection of the zone.
 func (t Tracker) Each(ctx context.Context, zone uint16, do func(*Connection) error) error {
-	return t.each(ctx, t.params(inZone(zone)), do)
+	return t.dump(ctx, t.params(inZone(zone)), do)
 }
 
 // MaxDetailed is the most entries of the userspace datapath's table with which callers use EachDetailed: ovs-vswitchd does nothing
@@ -68,11 +35,11 @@ const MaxDetailed = 100_000
 
 // EachDetailed is like Each, and fills in Refused and Expires. The list is twice as long.
 func (t Tracker) EachDetailed(ctx context.Context, zone uint16, do func(*Connection) error) error {
-	return t.each(ctx, append([]string{"-m", "-s"}, t.params(inZone(zone))...), do)
+	return t.dump(ctx, append([]string{"-m", "-s"}, t.params(inZone(zone))...), do)
 }
 
-func (t Tracker) each(ctx context.Context, params []string, do func(*Connection) error) error {
-	return appctl.Lines(ctx, t.Control, "dpctl/dump-conntrack", params, func(line []byte) error {
+func (t Tracker) dump(ctx context.Context, params []string, do func(*Connection) error) error {
+	return t.lines(ctx, "dpctl/dump-conntrack", params, func(line []byte) error {
 		if c, ok := parseConnection(string(line)); ok {
 			return do(&c)
 		}
@@ -83,7 +50,7 @@ func (t Tracker) each(ctx context.Context, params []string, do func(*Connection)
 // Learned calls do for each entry of a bridge's MAC learning table: a MAC address and its OpenFlow port. A bridge learns only from
 // packets that a NORMAL action handles, and forgets after some minutes. Entries of the bridge's own port are left out.
 func (t Tracker) Learned(ctx context.Context, bridge string, do func(port uint32, mac net.HardwareAddr)) error {
-	return appctl.Lines(ctx, t.Control, "fdb/show", []string{bridge}, func(line []byte) error {
+	return t.lines(ctx, "fdb/show", []string{bridge}, func(line []byte) error {
 		words := strings.Fields(string(line)) // port, VLAN, MAC, age
 		if len(words) < 4 {
 			return nil
@@ -106,7 +73,7 @@ func (t Tracker) Forget(ctx context.Context, list []Connection) error {
 	if len(list) == 0 {
 		return nil
 	}
-	if all, err := appctl.Call(ctx, t.Control, "dpctl/dump-dps"); err != nil {
+	if all, err := t.call(ctx, "dpctl/dump-dps"); err != nil {
 		return err
 	} else if strings.TrimSpace(all) == t.Datapath {
 		t.Datapath = "" // the only datapath need not be named, and Open vSwitch 3.1.0 cannot parse the name in this command
@@ -116,7 +83,7 @@ func (t Tracker) Forget(ctx context.Context, list []Connection) error {
 		params[i] = t.params(inZone(list[i].Zone), list[i].tuple())
 	}
 	var errs []error
-	err := appctl.Each(ctx, t.Control, "dpctl/flush-conntrack", params, func(i int, _ string, refused *appctl.CommandError) {
+	err := t.each(ctx, "dpctl/flush-conntrack", params, func(i int, _ string, refused *CommandError) {
 		if refused != nil && !strings.Contains(strings.ToLower(refused.Text), syscall.ENOENT.Error()) {
 			errs = append(errs, fmt.Errorf("%s: %w", &list[i], refused))
 		}

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/internal/appctl"
 	"github.com/nkp-proxy/nkp/test/testbed"
 	"github.com/nkp-proxy/nkp/test/wait"
 )
@@ -65,7 +64,6 @@ func TestTracker(t *testing.T) {
 	tr, err := Find(bed.DB(), testbed.DefaultDatapath())
 	must(t, err)
 	ctx := t.Context()
-	must(t, tr.Check(ctx))
 	var list []Connection
 	wait.NoError(t, "all connections to be tracked", func() (err error) {
 		if list, err = connections(ctx, tr, 7); err == nil && len(list) != 2*n {
@@ -83,7 +81,7 @@ func TestTracker(t *testing.T) {
 		}
 	}
 	wrong := Tracker{Control: tr.Control, Datapath: "netdev@nowhere"}
-	var refused *appctl.CommandError
+	var refused *CommandError
 	if err := wrong.Forget(ctx, gone); !errors.As(err, &refused) {
 		t.Errorf("a datapath that is none: %v", err)
 	}
@@ -97,12 +95,17 @@ func TestFind(t *testing.T) {
 	if _, err := Find("unix:"+dir+"/db.sock", "system"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no ovs-vswitchd: %v", err)
 	}
-	must(t, os.WriteFile(filepath.Join(dir, "ovs-vswitchd.pid"), []byte("42\n"), 0o600))
+	for _, text := range []string{"x\n", "-1\n", "", "42\n"} { // the last one is a process id
+		if _, err := Find("unix:"+dir+"/db.sock", "system"); err == nil {
+			t.Error("a control socket is found without a process id")
+		}
+		must(t, os.WriteFile(filepath.Join(dir, "ovs-vswitchd.pid"), []byte(text), 0o600))
+	}
 	want := Tracker{Control: filepath.Join(dir, "ovs-vswitchd.42.ctl"), Datapath: "system@ovs-system"}
 	if got, err := Find("unix:"+dir+"/db.sock", "system"); err != nil || got != want {
 		t.Errorf("%+v, %v; want %+v", got, err, want)
 	}
-	if err := want.Check(t.Context()); err == nil || !errors.As(err, new(*net.OpError)) {
+	if _, err := want.call(t.Context(), "version"); err == nil || !errors.As(err, new(*net.OpError)) {
 		t.Errorf("nobody there: %v", err)
 	}
 }

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/nkp-proxy/nkp/internal/appctl"
 )
 
 // Usage is how full a conntrack table is. A part that could not be read is absent, and NotKnown says why.
@@ -102,7 +100,7 @@ func (t Tracker) Limits(ctx context.Context, zones ...uint16) ([]Fill, error) {
 	list := []Fill{}
 	byDefault := 0
 	ask := func(params ...string) error {
-		return appctl.Lines(ctx, t.Control, "dpctl/ct-get-limits", t.params(params...), func(line []byte) error {
+		return t.lines(ctx, "dpctl/ct-get-limits", t.params(params...), func(line []byte) error {
 			var f Fill
 			switch _, err := fmt.Sscanf(string(line), "zone=%d,limit=%d,count=%d", &f.Zone, &f.Limit, &f.Entries); {
 			case err != nil:
@@ -144,7 +142,7 @@ func (t Tracker) Failures(ctx context.Context) (map[string]uint64, error) {
 
 // number runs a command that answers with a number.
 func (t Tracker) number(ctx context.Context, command string) (int, error) {
-	text, err := appctl.Call(ctx, t.Control, command, t.params()...)
+	text, err := t.call(ctx, command, t.params()...)
 	if err != nil {
 		return 0, err
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/nkp-proxy/nkp/internal/appctl"
 	"github.com/nkp-proxy/nkp/internal/trace"
 )
 
@@ -28,20 +27,15 @@ func (s *Switch) follow(ctx context.Context, p packet, q trace.Question) (walks 
 		for hash := n + 1; hash <= int(min(mask, maxHashes-1))+1; hash++ { // mask+1 stands for 0, which is no hash
 			params = append(params, s.params(p, q, uint32(hash), states))
 		}
-		broken := appctl.Each(ctx, s.Tracker.Control, "ofproto/trace", params, func(i int, text string, refused *appctl.CommandError) {
-			var w *walk
-			switch {
-			case err != nil:
-			case refused != nil:
-				err = refused
-			default:
-				if w, err = parseWalk(text, s.Config.Layout.ChoosesByHash); err == nil {
-					walks = append(walks, w)
-					mask |= w.hashMask
-				}
+		err := s.Tracker.Traces(ctx, params, func(text string) error {
+			w, err := parseWalk(text, s.Config.Layout.ChoosesByHash)
+			if err == nil {
+				walks = append(walks, w)
+				mask |= w.hashMask
 			}
+			return err
 		})
-		if err = errors.Join(broken, err); err != nil {
+		if err != nil {
 			return nil, 0, err
 		}
 		for i := n; i < len(walks); i++ {
@@ -60,7 +54,7 @@ func (s *Switch) settle(ctx context.Context, p packet, q trace.Question, hash ui
 	const most = 6 // passes through conntrack; nkp's pipeline has up to 4
 	for range most {
 		params := s.params(p, q, hash, states)
-		text, err := appctl.Call(ctx, s.Tracker.Control, "ofproto/trace", params...)
+		text, err := s.Tracker.Trace(ctx, params...)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nkp-proxy/nkp/internal/appctl"
 	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/internal/trace"
 	"github.com/nkp-proxy/nkp/k8s"
@@ -84,7 +83,7 @@ func (v *view) replyFrom(ctx context.Context, l *trace.Live, q trace.Question, w
 			return false, err
 		}
 		p.flags, p.mark = flow.TCPSyn|flow.TCPAck, w.reg1
-		text, err := appctl.Call(ctx, v.Tracker.Control, "ofproto/trace", append([]string{v.Bridge, p.flowText(one, 1)}, replyStates...)...)
+		text, err := v.Tracker.Trace(ctx, append([]string{v.Bridge, p.flowText(one, 1)}, replyStates...)...)
 		if err != nil {
 			return false, err
 		}

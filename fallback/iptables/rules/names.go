@@ -32,8 +32,6 @@ const (
 
 	// ClusterIPs is nkp's own: it refuses unserved ports of ClusterIPs, and drops packets to unallocated ClusterIPs.
 	ClusterIPs = "KUBE-CLUSTER-IPS"
-	// Localnet is nkp's own, in table filter, and empty: it exists from when nkp sets route_localnet until nkp unsets it.
-	Localnet = "KUBE-ROUTE-LOCALNET"
 )
 
 // The name prefixes of a Service port's own chains, in table nat.

@@ -44,8 +44,7 @@ const TableName = "nkp"
 
 // Chains for NodePorts at 127.0.0.0/8, which need the sysctl route_localnet.
 const (
-	LocalnetGuard  = "localnet-guard" // drops packets to 127.0.0.0/8 from the network
-	LocalnetMarker = "route-localnet" // empty: it exists from when nkp sets route_localnet until nkp unsets it
+	LocalnetGuard = "localnet-guard" // drops packets to 127.0.0.0/8 from the network
 )
 
 // linkLocal6 are the addresses that each IPv6 interface has one of.

@@ -1,4 +1,4 @@
-package appctl
+package dpctl
 
 import (
 	"errors"
@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// FuzzReply is a daemon that answers anything to a command. Call must end with an answer or one clear error.
+// FuzzReply is a daemon that answers anything to a command. call must end with an answer or one clear error.
 func FuzzReply(f *testing.F) {
 	for _, s := range []string{
 		`{"id":0,"result":"text","error":null}`, `{"id":0,"result":null,"error":"no such\nbridge"}`, `{"id":0}`, `{"result":7}`, `{"error":{}}`,
@@ -15,11 +15,11 @@ func FuzzReply(f *testing.F) {
 	} {
 		f.Add([]byte(s))
 	}
-	var answer []byte // written before Call, read while it runs
+	var answer []byte // written before call, read while it runs
 	path := daemon(f, func(conn net.Conn, _ request) { conn.Write(answer) })
 	f.Fuzz(func(t *testing.T, b []byte) {
 		answer = b
-		text, err := Call(t.Context(), path, "list")
+		text, err := (Tracker{Control: path}).call(t.Context(), "list")
 		var refused *CommandError
 		switch {
 		case err == nil:

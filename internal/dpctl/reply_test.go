@@ -1,4 +1,4 @@
-package appctl
+package dpctl
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 )
 
 func lines(ctx context.Context, path string) (got []string, err error) {
-	err = Lines(ctx, path, "dump", nil, func(line []byte) error {
+	err = Tracker{Control: path}.lines(ctx, "dump", nil, func(line []byte) error {
 		got = append(got, string(line))
 		return nil
 	})
@@ -38,14 +38,14 @@ func TestLines(t *testing.T) {
 		`{"id":0,"result":"\x","e":1}`: "not a JSON-RPC answer",
 		`{"id":0,"result":["a"]}`:      "not a JSON-RPC answer",
 		`{"id":0}`:                     "neither result nor error",
-		`{"result":"` + strings.Repeat("x", maxLine+1) + `"}`: ErrTooLong.Error(),
+		`{"result":"` + strings.Repeat("x", maxLine+1) + `"}`: errTooLong.Error(),
 	} {
 		if _, err := lines(t.Context(), daemon(t, says(answer))); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.50s: %v, want %q", answer, err, want)
 		}
 	}
 	stop := errors.New("enough")
-	err := Lines(t.Context(), daemon(t, says(`{"result":"a\nb\n"}`)), "dump", nil, func([]byte) error { return stop })
+	err := Tracker{Control: daemon(t, says(`{"result":"a\nb\n"}`))}.lines(t.Context(), "dump", nil, func([]byte) error { return stop })
 	if !errors.Is(err, stop) {
 		t.Errorf("stopped: %v", err)
 	}
@@ -61,7 +61,7 @@ func TestLinesIsBounded(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	n := 0
-	err := Lines(ctx, endless, "dump", nil, func([]byte) error {
+	err := Tracker{Control: endless}.lines(ctx, "dump", nil, func([]byte) error {
 		if n++; n == 10000 {
 			cancel()
 		}
@@ -72,14 +72,14 @@ func TestLinesIsBounded(t *testing.T) {
 	}
 }
 
-// FuzzLines is a daemon that answers anything: Lines ends with all of the result or one clear error.
+// FuzzLines is a daemon that answers anything: lines ends with all of the result or one clear error.
 func FuzzLines(f *testing.F) {
 	for _, s := range []string{
 		`{"id":0,"result":"a\nb\n","error":null}`, `{"id":0,"result":null,"error":"no"}`, `{"result":7}`, `{"result":"\ud800\u00e4"}`, `{}`, `{"a":"b"`, "\x00",
 	} {
 		f.Add([]byte(s))
 	}
-	var answer []byte // written before Lines, read while it runs
+	var answer []byte // written before lines, read while it runs
 	path := daemon(f, func(conn net.Conn, _ request) { conn.Write(answer) })
 	f.Fuzz(func(t *testing.T, b []byte) {
 		answer = b

@@ -1,4 +1,4 @@
-package appctl
+package dpctl
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 // daemon listens like a daemon and answers the first request of each connection by serve; it gives the socket's path.
 func daemon(t testing.TB, serve func(conn net.Conn, ask request)) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "appctl") // short: socket paths are bounded
+	dir, err := os.MkdirTemp("", "dpctl") // short: socket paths are bounded
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,11 +51,11 @@ func TestCall(t *testing.T) {
 		text := ask.Method + " " + strings.Join(ask.Params, "|")
 		_ = json.NewEncoder(conn).Encode(map[string]any{"id": ask.ID, "result": text, "error": nil})
 	})
-	got, err := Call(context.Background(), path, "ofproto/trace", "br-int", "in_port=1,ip")
+	got, err := (Tracker{Control: path}).call(context.Background(), "ofproto/trace", "br-int", "in_port=1,ip")
 	if err != nil || got != "ofproto/trace br-int|in_port=1,ip" {
 		t.Errorf("got %q, %v", got, err)
 	}
-	if got, err = Call(context.Background(), path, "version"); err != nil || got != "version " {
+	if got, err = (Tracker{Control: path}).call(context.Background(), "version"); err != nil || got != "version " {
 		t.Errorf("without parameters: %q, %v", got, err)
 	}
 }
@@ -68,7 +68,7 @@ func TestCallErrors(t *testing.T) {
 		"nonsense": {`hello`, "not a JSON-RPC answer"},
 		"empty":    {`{"id":0}`, "neither result nor error"},
 	} {
-		_, err := Call(context.Background(), daemon(t, says(c.answer)), "list")
+		_, err := (Tracker{Control: daemon(t, says(c.answer))}).call(context.Background(), "list")
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
@@ -77,7 +77,7 @@ func TestCallErrors(t *testing.T) {
 			t.Errorf("%s: %T", name, err)
 		}
 	}
-	if _, err := Call(context.Background(), "/nonexistent/x.ctl", "list"); err == nil || !strings.Contains(err.Error(), "/nonexistent/x.ctl") {
+	if _, err := (Tracker{Control: "/nonexistent/x.ctl"}).call(context.Background(), "list"); err == nil || !strings.Contains(err.Error(), "/nonexistent/x.ctl") {
 		t.Errorf("nobody there: %v", err)
 	}
 }
@@ -89,7 +89,7 @@ func TestCallIsBounded(t *testing.T) {
 		cancel()
 		_, _ = io.Copy(io.Discard, conn)
 	})
-	if _, err := Call(ctx, silent, "list"); !errors.Is(err, context.Canceled) {
+	if _, err := (Tracker{Control: silent}).call(ctx, "list"); !errors.Is(err, context.Canceled) {
 		t.Errorf("a silent daemon: %v", err)
 	}
 	endless := daemon(t, func(conn net.Conn, _ request) {
@@ -101,24 +101,7 @@ func TestCallIsBounded(t *testing.T) {
 			}
 		}
 	})
-	if _, err := Call(context.Background(), endless, "list"); !errors.Is(err, ErrTooLong) {
+	if _, err := (Tracker{Control: endless}).call(context.Background(), "list"); !errors.Is(err, errTooLong) {
 		t.Errorf("an endless answer: %v", err)
-	}
-}
-
-func TestFind(t *testing.T) {
-	dir := t.TempDir()
-	if _, err := Find(dir, "ovs-vswitchd"); err == nil || !strings.Contains(err.Error(), "ovs-vswitchd.pid") {
-		t.Errorf("no pid file: %v", err)
-	}
-	file := filepath.Join(dir, "ovs-vswitchd.pid")
-	for text, want := range map[string]string{"123\n": filepath.Join(dir, "ovs-vswitchd.123.ctl"), "x\n": "", "-1\n": "", "": ""} {
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		got, err := Find(dir, "ovs-vswitchd")
-		if got != want || (err == nil) != (want != "") {
-			t.Errorf("%q: %q, %v", text, got, err)
-		}
 	}
 }
