@@ -2,7 +2,6 @@ package fallback
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/nkp-proxy/nkp/internal/dataplane"
@@ -57,11 +56,11 @@ type NodeCounters struct {
 	Invalid *uint64
 }
 
-// NodeCounters lists two chains, not the rules of all Services. A result is reused for nodeCountersAge, because each takes several
-// runs of iptables. If these take longer than ctx, they go on, and the result is the last one, or the last error. The first call waits
-// until they end, for nodeCountersLimit at most.
-func (p *Plane) NodeCounters(ctx context.Context) (NodeCounters, error) {
-	return p.node.get(ctx, p.nodeCounters)
+// nodeCount is a result of NodeCounters.
+type nodeCount struct {
+	NodeCounters
+	err error
+	at  time.Time // zero: it is not reused
 }
 
 const (
@@ -71,57 +70,36 @@ const (
 	nodeCountersLimit = 5 * time.Second
 )
 
-// nodeCounterCache holds the last result of NodeCounters.
-type nodeCounterCache struct {
-	mu      sync.Mutex // protects what follows
-	at      time.Time  // of last; zero: there is none
-	last    NodeCounters
-	err     error
-	listing chan struct{} // closed when a list is complete; nil: none is made
-}
+// NodeCounters lists two chains, not the rules of all Services. A result is reused for nodeCountersAge, because each takes several
+// runs of iptables. If these take longer than ctx, they go on, and the result is the last one, or the last error. The first call waits
+// until they end, for nodeCountersLimit at most.
+func (p *Plane) NodeCounters(ctx context.Context) (NodeCounters, error) {
+	o, backend := p.Options()
+	last := p.lastNode.Load()
+	if backend == "" { // nothing is installed yet
+		return NodeCounters{}, nil
+	} else if last != nil && time.Since(last.at) < nodeCountersAge {
+		return last.NodeCounters, nil
+	}
 
-func (c *nodeCounterCache) get(ctx context.Context, list func(context.Context) (NodeCounters, error)) (NodeCounters, error) {
-	c.mu.Lock()
-	if time.Since(c.at) < nodeCountersAge {
-		defer c.mu.Unlock()
-		return c.last, nil
-	}
-	if c.listing == nil {
-		c.listing = make(chan struct{})
-		go c.fill(list, c.listing) // ends within nodeCountersLimit
-	}
-	listing, enough := c.listing, ctx.Done()
-	if c.at.IsZero() && c.err == nil {
+	counted := p.counting.DoChan("", func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), nodeCountersLimit)
+		defer cancel()
+		n := &nodeCount{}
+		if n.NodeCounters, n.err = p.kernel.CountNode(ctx, o, backend); n.err == nil {
+			n.at = time.Now()
+		}
+		p.lastNode.Store(n)
+		return nil, nil
+	})
+	enough := ctx.Done()
+	if last == nil {
 		enough = nil
 	}
-	c.mu.Unlock()
 	select {
-	case <-listing:
+	case <-counted:
 	case <-enough:
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.last, c.err
-}
-
-// fill records what list returns and closes done.
-func (c *nodeCounterCache) fill(list func(context.Context) (NodeCounters, error), done chan struct{}) {
-	ctx, cancel := context.WithTimeout(context.Background(), nodeCountersLimit)
-	defer cancel()
-	n, err := list(ctx)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.at, c.last, c.err, c.listing = time.Now(), n, err, nil
-	if err != nil {
-		c.at = time.Time{}
-	}
-	close(done)
-}
-
-func (p *Plane) nodeCounters(ctx context.Context) (n NodeCounters, err error) {
-	o, backend := p.Options()
-	if backend == "" {
-		return n, nil // nothing is installed yet
-	}
-	return p.kernel.CountNode(ctx, o, backend)
+	last = p.lastNode.Load()
+	return last.NodeCounters, last.err
 }

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/conntrack"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
@@ -44,12 +46,13 @@ type Plane struct {
 	opts   Options
 	Log    *slog.Logger
 
-	inbox   map[k8s.Family]*dataplane.Inbox
-	loops   map[k8s.Family]*dataplane.Loop
-	counted *dataplane.Cache[map[k8s.PortName]k8s.Counters]
-	drops   dataplane.Drops // of counters
-	node    nodeCounterCache
-	dropped atomic.Pointer[map[k8s.DropReason]uint64] // at the last listing
+	inbox    map[k8s.Family]*dataplane.Inbox
+	loops    map[k8s.Family]*dataplane.Loop
+	counted  *dataplane.Cache[map[k8s.PortName]k8s.Counters]
+	drops    dataplane.Drops                           // of counters
+	dropped  atomic.Pointer[map[k8s.DropReason]uint64] // at the last listing
+	counting singleflight.Group                        // of NodeCounters
+	lastNode atomic.Pointer[nodeCount]                 // nil: there is none yet
 
 	// mu protects the fields below, which Plan, Diff and Status read. It is not held while rules are written.
 	mu       sync.Mutex

@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
@@ -92,45 +93,53 @@ func TestFamiliesAreQueuedTogether(t *testing.T) {
 
 // The first reader of the node's counters waits for them. Later ones get the last ones if a new list takes too long, and an error once
 // listing has failed; there is one list at a time.
-func TestSlowNodeCounters(t *testing.T) {
-	var c nodeCounterCache
-	next, answers, lists := make(chan error), uint64(0), atomic.Int32{}
-	list := func(context.Context) (NodeCounters, error) {
-		lists.Add(1)
-		err := <-next
-		answers++
-		n := answers
-		return NodeCounters{Localhost: &n}, err
-	}
+func TestSlowNodeCounters(t *testing.T) { synctest.Test(t, testSlowNodeCounters) }
+
+func testSlowNodeCounters(t *testing.T) {
+	next, lists := make(chan error), uint64(0)
+	p, err := New(fakeKernel{count: func() (NodeCounters, error) {
+		lists++
+		n := lists
+		return NodeCounters{Localhost: &n}, <-next
+	}}, DefaultOptions())
+	must(t, err)
+	p.Chosen("nf_tables", "", "", true)
 	hurry, cancel := context.WithCancel(t.Context())
 	cancel()
-	outdate := func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.at = c.at.Add(-nodeCountersAge)
-	}
+
 	go func() { next <- nil }()
-	if n, err := c.get(hurry, list); err != nil || *n.Localhost != 1 {
-		t.Fatalf("first: %v, %v", n, err)
+	for range 2 { // the second result is reused
+		if n, err := p.NodeCounters(hurry); err != nil || *n.Localhost != 1 {
+			t.Fatalf("first: %v, %v", n, err)
+		}
 	}
-	outdate()
+	time.Sleep(nodeCountersAge)
 	for range 3 {
-		if n, err := c.get(hurry, list); err != nil || *n.Localhost != 1 {
+		if n, err := p.NodeCounters(hurry); err != nil || *n.Localhost != 1 {
 			t.Fatalf("while a list is made: %v, %v", n, err)
 		}
 	}
 	next <- errors.New("no iptables")
-	if _, err := c.get(t.Context(), func(context.Context) (NodeCounters, error) { return NodeCounters{}, errors.New("no iptables") }); err == nil {
+	synctest.Wait()
+	if _, err := p.NodeCounters(hurry); err == nil {
 		t.Error("no error after one")
 	}
-	go func() { next <- nil }()
-	if n, err := c.get(t.Context(), list); err != nil || *n.Localhost != 3 || lists.Load() != 3 {
-		t.Errorf("after it: %v, %v; %d lists", n, err, lists.Load())
+	next <- nil
+	synctest.Wait()
+	if n, err := p.NodeCounters(t.Context()); err != nil || *n.Localhost != 3 || lists != 3 {
+		t.Errorf("after it: %v, %v; %d lists", n, err, lists)
 	}
 }
 
 // fakeKernel is of a plane that is not run.
-type fakeKernel struct{ Kernel }
+type fakeKernel struct {
+	Kernel
+	count func() (NodeCounters, error)
+}
+
+func (k fakeKernel) CountNode(context.Context, Options, string) (NodeCounters, error) {
+	return k.count()
+}
 
 func (fakeKernel) Name() string { return "iptables" }
 

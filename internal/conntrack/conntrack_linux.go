@@ -51,8 +51,8 @@ func Failures() (map[string]uint64, error) {
 	sums := map[string]uint64{}
 	err := request(k8s.IPv4, getStats, unix.NLM_F_DUMP).ExecuteIter(unix.NETLINK_NETFILTER, 0, func(msg []byte) bool { // for each CPU
 		for kind, v := range attributes(msg[min(len(msg), nl.SizeofNfgenmsg):]) {
-			if why := failures[kind]; why != "" && len(v) >= 4 {
-				sums[why] += uint64(binary.BigEndian.Uint32(v))
+			if why := failures[kind]; why != "" {
+				sums[why] += uint64(number(v))
 			}
 		}
 		return true
@@ -157,25 +157,17 @@ func parse(msg []byte, c *dpctl.Connection) bool {
 	if len(msg) < nl.SizeofNfgenmsg {
 		return false
 	}
+	entry := msg[nl.SizeofNfgenmsg:]
+	orig, reply := attribute(entry, nl.CTA_TUPLE_ORIG), attribute(entry, nl.CTA_TUPLE_REPLY)
 	var seen netip.AddrPort
-	for kind, v := range attributes(msg[nl.SizeofNfgenmsg:]) {
-		switch {
-		case kind == nl.CTA_TUPLE_ORIG:
-			var zone uint16
-			c.Protocol, c.Client, c.Frontend, zone = tuple(v)
-			c.Zone |= zone // an entry has CTA_ZONE, or zones of its directions
-		case kind == nl.CTA_TUPLE_REPLY:
-			_, c.Endpoint, seen, _ = tuple(v)
-			c.Seen = seen.Addr()
-		case kind == nl.CTA_TIMEOUT && len(v) >= 4:
-			c.Expires = binary.BigEndian.Uint32(v)
-		case kind == nl.CTA_PROTOINFO:
-			c.State = tcpState(v)
-		case kind == nl.CTA_MARK && len(v) >= 4:
-			c.Mark = binary.BigEndian.Uint32(v)
-		case kind == nl.CTA_ZONE && len(v) >= 2:
-			c.Zone = binary.BigEndian.Uint16(v)
-		}
+	c.Protocol, c.Client, c.Frontend = tuple(orig)
+	_, c.Endpoint, seen = tuple(reply)
+	c.Seen = seen.Addr()
+	c.Expires = number(attribute(entry, nl.CTA_TIMEOUT))
+	c.Mark = number(attribute(entry, nl.CTA_MARK))
+	c.Zone = short(attribute(entry, nl.CTA_ZONE)) | short(attribute(orig, ctaTupleZone)) // it has one, or zones of its directions
+	if state := attribute(entry, nl.CTA_PROTOINFO, nl.CTA_PROTOINFO_TCP, nl.CTA_PROTOINFO_TCP_STATE); len(state) > 0 {
+		c.State = tcpStates[state[0]]
 	}
 	return c.Protocol != "" && c.Client.IsValid() && c.Frontend.IsValid() && c.Endpoint.IsValid() && seen.IsValid()
 }
@@ -187,55 +179,53 @@ var tcpStates = map[byte]string{
 	nl.TCP_CONNTRACK_TIME_WAIT: "TIME_WAIT", nl.TCP_CONNTRACK_CLOSE: "CLOSED",
 }
 
-// tcpState returns the state in CTA_PROTOINFO; "": there is none.
-func tcpState(b []byte) string {
-	for kind, v := range attributes(b) {
-		if kind != nl.CTA_PROTOINFO_TCP {
-			continue
-		}
-		for kind, v := range attributes(v) {
-			if kind == nl.CTA_PROTOINFO_TCP_STATE && len(v) >= 1 {
-				return tcpStates[v[0]]
-			}
-		}
-	}
-	return ""
-}
-
 // ctaTupleZone is the zone of one direction (enum ctattr_tuple).
 const ctaTupleZone = 3
 
 // tuple reads one direction of a connection.
-func tuple(b []byte) (protocol k8s.Protocol, src, dst netip.AddrPort, zone uint16) {
-	var from, to netip.Addr
-	var sport, dport uint16
-	for kind, v := range attributes(b) {
-		switch {
-		case kind == nl.CTA_TUPLE_IP:
-			for kind, v := range attributes(v) {
-				switch kind {
-				case nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC:
-					from, _ = netip.AddrFromSlice(v)
-				case nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST:
-					to, _ = netip.AddrFromSlice(v)
-				}
-			}
-		case kind == nl.CTA_TUPLE_PROTO:
-			for kind, v := range attributes(v) {
-				switch {
-				case kind == nl.CTA_PROTO_NUM && len(v) >= 1:
-					protocol = protocols[v[0]]
-				case kind == nl.CTA_PROTO_SRC_PORT && len(v) >= 2:
-					sport = binary.BigEndian.Uint16(v)
-				case kind == nl.CTA_PROTO_DST_PORT && len(v) >= 2:
-					dport = binary.BigEndian.Uint16(v)
-				}
-			}
-		case kind == ctaTupleZone && len(v) >= 2:
-			zone = binary.BigEndian.Uint16(v)
-		}
+func tuple(b []byte) (protocol k8s.Protocol, src, dst netip.AddrPort) {
+	ip, proto := attribute(b, nl.CTA_TUPLE_IP), attribute(b, nl.CTA_TUPLE_PROTO)
+	if number := attribute(proto, nl.CTA_PROTO_NUM); len(number) > 0 {
+		protocol = protocols[number[0]]
 	}
-	return protocol, netip.AddrPortFrom(from, sport), netip.AddrPortFrom(to, dport), zone
+	from, ok := netip.AddrFromSlice(attribute(ip, nl.CTA_IP_V4_SRC))
+	to, _ := netip.AddrFromSlice(attribute(ip, nl.CTA_IP_V4_DST))
+	if !ok {
+		from, _ = netip.AddrFromSlice(attribute(ip, nl.CTA_IP_V6_SRC))
+		to, _ = netip.AddrFromSlice(attribute(ip, nl.CTA_IP_V6_DST))
+	}
+	return protocol, netip.AddrPortFrom(from, short(attribute(proto, nl.CTA_PROTO_SRC_PORT))),
+		netip.AddrPortFrom(to, short(attribute(proto, nl.CTA_PROTO_DST_PORT)))
+}
+
+// attribute returns the value of the attribute at a path of nested ones; nil: there is none.
+func attribute(b []byte, path ...uint16) []byte {
+	for _, wanted := range path {
+		var found []byte
+		for kind, v := range attributes(b) {
+			if kind == wanted {
+				found = v
+				break
+			}
+		}
+		b = found
+	}
+	return b
+}
+
+// short returns a number of 16 bits in network byte order, and number one of 32; 0: there is none.
+func short(b []byte) uint16 {
+	if len(b) < 2 {
+		return 0
+	}
+	return binary.BigEndian.Uint16(b)
+}
+
+func number(b []byte) uint32 {
+	if len(b) < 4 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(b)
 }
 
 // attributes yields the type and value of each netlink attribute (struct nlattr). One that does not fit ends them.

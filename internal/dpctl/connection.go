@@ -49,34 +49,18 @@ func parseConnection(line string) (c Connection, ok bool) {
 	if protocolNumbers[c.Protocol] == 0 {
 		return c, false
 	}
-	orig, _, ok1 := parenthesis(rest, "orig=(")
-	reply, _, ok2 := parenthesis(rest, "reply=(")
-	if !ok1 || !ok2 {
-		return c, false
-	}
-	c.Client, c.Frontend = tuple(orig)
-	c.Endpoint, _ = tuple(reply)
-	_, to := tuple(reply)
-	c.Seen = to.Addr()
+	orig, reply := parenthesis(rest, "orig=("), parenthesis(rest, "reply=(")
+	c.Client, c.Frontend = address(orig, "src=", "sport="), address(orig, "dst=", "dport=")
+	c.Endpoint, c.Seen = address(reply, "src=", "sport="), address(reply, "dst=", "dport=").Addr()
 	if !c.Client.IsValid() || !c.Frontend.IsValid() || !c.Endpoint.IsValid() {
 		return c, false
 	}
-	for word := range strings.SplitSeq(rest, ",") {
-		switch k, v, _ := strings.Cut(word, "="); k {
-		case "zone":
-			n, _ := strconv.ParseUint(v, 10, 16)
-			c.Zone = uint16(n)
-		case "mark":
-			n, _ := strconv.ParseUint(v, 0, 32)
-			c.Mark = uint32(n)
-		case "timeout":
-			n, _ := strconv.ParseUint(v, 10, 32)
-			c.Expires = uint32(n)
-		}
-	}
-	if info, _, ok := parenthesis(rest, "protoinfo=("); ok {
-		c.readInfo(info)
-	}
+
+	zone, _ := strconv.ParseUint(field(rest, ",zone="), 10, 16)
+	mark, _ := strconv.ParseUint(field(rest, ",mark="), 0, 32)
+	expires, _ := strconv.ParseUint(field(rest, ",timeout="), 10, 32)
+	c.Zone, c.Mark, c.Expires = uint16(zone), uint32(mark), uint32(expires)
+	c.readInfo(parenthesis(rest, "protoinfo=("))
 	return c, true
 }
 
@@ -85,52 +69,36 @@ func parseConnection(line string) (c Connection, ok bool) {
 // it and the endpoint has none, because a SYN-ACK would have set the latter or removed the former (Open vSwitch:
 // lib/conntrack-tcp.c).
 func (c *Connection) readInfo(info string) {
-	words := map[string]string{}
-	for word := range strings.SplitSeq(info, ",") {
-		k, v, _ := strings.Cut(word, "=")
-		words[k] = v
-	}
-	c.State = words["state"]
-	if orig, reply := words["state_orig"], words["state_reply"]; orig != "" {
+	c.State = field(info, "state=")
+	if orig, reply := field(info, "state_orig="), field(info, "state_reply="); orig != "" {
 		if c.State = orig; orig == "FIN_WAIT_2" && reply == orig {
 			c.State = "TIME_WAIT"
 		}
-		c.Refused = orig == "CLOSED" ||
-			orig == "TIME_WAIT" && reply == orig && strings.Contains(words["flags_orig"], "WINDOW_SCALE") && words["flags_reply"] == "0"
+		scaled := strings.Contains(field(info, "flags_orig="), "WINDOW_SCALE") && field(info, "flags_reply=") == "0"
+		c.Refused = orig == "CLOSED" || orig == "TIME_WAIT" && reply == orig && scaled
 	}
 }
 
-// parenthesis returns the text between begin and the next closing parenthesis, and the rest.
-func parenthesis(s, begin string) (inside, rest string, ok bool) {
-	_, after, ok := strings.Cut(s, begin)
-	if !ok {
-		return "", s, false
-	}
-	return strings.Cut(after, ")")
+// parenthesis returns the text between begin and the next closing parenthesis; "": there is none.
+func parenthesis(s, begin string) string {
+	_, after, _ := strings.Cut(s, begin)
+	inside, _, _ := strings.Cut(after, ")")
+	return inside
 }
 
-// tuple reads src=…,dst=…,sport=…,dport=….
-func tuple(s string) (src, dst netip.AddrPort) {
-	var from, to, sport, dport string
-	for word := range strings.SplitSeq(s, ",") {
-		switch k, v, _ := strings.Cut(word, "="); k {
-		case "src":
-			from = v
-		case "dst":
-			to = v
-		case "sport":
-			sport = v
-		case "dport":
-			dport = v
-		}
+// field returns the text between begin and the next comma; "": there is none.
+func field(s, begin string) string {
+	_, after, _ := strings.Cut(s, begin)
+	value, _, _ := strings.Cut(after, ",")
+	return value
+}
+
+// address reads an address and a port. The zero AddrPort: there is none.
+func address(tuple, ip, port string) netip.AddrPort {
+	a, err := netip.ParseAddr(field(tuple, ip))
+	p, _ := strconv.ParseUint(field(tuple, port), 10, 16)
+	if err != nil {
+		return netip.AddrPort{}
 	}
-	at := func(ip, port string) netip.AddrPort {
-		a, err := netip.ParseAddr(ip)
-		p, _ := strconv.ParseUint(port, 10, 16)
-		if err != nil {
-			return netip.AddrPort{}
-		}
-		return netip.AddrPortFrom(a.Unmap(), uint16(p))
-	}
-	return at(from, sport), at(to, dport)
+	return netip.AddrPortFrom(a.Unmap(), uint16(p))
 }

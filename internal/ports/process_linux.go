@@ -1,20 +1,22 @@
 package ports
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/prometheus/procfs"
 )
 
 // ownSockets returns the inodes of this process's sockets.
 func ownSockets() (map[uint32]bool, error) {
 	own := map[uint32]bool{}
-	if err := eachSocket("/proc/self/fd", func(inode uint32) { own[inode] = true }); err != nil {
+	self, err := procfs.Self()
+	if err == nil {
+		err = eachSocket(self, func(inode uint32) { own[inode] = true })
+	}
+	if err != nil {
 		return nil, fmt.Errorf("list own sockets: %w", err)
 	}
 	return own, nil
@@ -28,59 +30,33 @@ func owners(inodes map[uint32]bool) map[uint32]Process {
 	if len(inodes) == 0 {
 		return found
 	}
-	for _, pid := range processes() {
-		dir := filepath.Join("/proc", strconv.Itoa(pid))
+
+	all, _ := procfs.AllProcs() // without /proc, none is known
+	slices.SortFunc(all, func(a, b procfs.Proc) int { return a.PID - b.PID })
+	for _, p := range all {
 		// A process that has ended, or that nkp may not read, counts as holding none.
-		_ = eachSocket(dir+"/fd", func(inode uint32) {
-			if p := found[inode]; inodes[inode] && p.PID <= 1 {
-				found[inode] = Process{pid, comm(dir)}
+		_ = eachSocket(p, func(inode uint32) {
+			if inodes[inode] && found[inode].PID <= 1 {
+				name, err := p.Comm()
+				if err != nil {
+					name = "?"
+				}
+				found[inode] = Process{p.PID, name}
 			}
 		})
 	}
 	return found
 }
 
-// processes returns the PIDs of all processes, ascending.
-func processes() (pids []int) {
-	dir, err := os.Open("/proc")
-	if err != nil {
-		return nil
-	}
-	defer dir.Close()
-	names, _ := dir.Readdirnames(-1) // those that were read count
-	for _, n := range names {
-		if pid, err := strconv.Atoi(n); err == nil {
-			pids = append(pids, pid)
-		}
-	}
-	slices.Sort(pids)
-	return pids
-}
-
 // eachSocket calls f with the inode of every socket among the descriptors of a process.
-func eachSocket(fds string, f func(inode uint32)) error {
-	dir, err := os.Open(fds)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
-	if err != nil {
-		return err
-	}
-	for _, n := range names {
-		target, err := os.Readlink(filepath.Join(fds, n))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // closed meanwhile
-		}
-		if err != nil {
-			return err
-		}
-		if inode, ok := socketInode(target); ok {
+func eachSocket(p procfs.Proc, f func(inode uint32)) error {
+	targets, err := p.FileDescriptorTargets()
+	for _, t := range targets {
+		if inode, ok := socketInode(t); ok {
 			f(inode)
 		}
 	}
-	return nil
+	return err
 }
 
 // socketInode reads a link such as socket:[12345].
@@ -91,13 +67,4 @@ func socketInode(target string) (uint32, bool) {
 	}
 	n, err := strconv.ParseUint(strings.TrimSuffix(text, "]"), 10, 32)
 	return uint32(n), err == nil
-}
-
-// comm returns the name of a process.
-func comm(dir string) string {
-	data, err := os.ReadFile(dir + "/comm")
-	if err != nil {
-		return "?"
-	}
-	return strings.TrimSpace(string(data))
 }
