@@ -46,8 +46,8 @@ func (s *Settings) noteSysctls(changes []sysctl.Change) error {
 		switch {
 		case i < 0:
 			all = append(all, c)
-		case all[i].To == c.From && all[i].ToList == c.FromList:
-			all[i].To, all[i].ToList = c.To, c.ToList
+		case all[i].To == c.From:
+			all[i].To = c.To
 		default:
 			all[i] = c
 		}

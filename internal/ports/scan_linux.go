@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
-	"syscall"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -110,12 +108,20 @@ const (
 // attrV6Only is INET_DIAG_SKV6ONLY: a byte, 1 if the socket takes no IPv4.
 const attrV6Only = 11
 
-// v6Only looks for that attribute.
+// v6Only looks for that attribute. Attributes are length, type (16 bits each), value, and padding to 4 bytes, which may
+// be missing at the end.
 func v6Only(attrs []byte) bool {
-	list, _ := nl.ParseRouteAttr(attrs) // the kernel's own
-	return slices.ContainsFunc(list, func(a syscall.NetlinkRouteAttr) bool {
-		return a.Attr.Type == attrV6Only && len(a.Value) > 0 && a.Value[0] != 0
-	})
+	for len(attrs) >= unix.SizeofNlAttr {
+		n := int(binary.NativeEndian.Uint16(attrs))
+		if n < unix.SizeofNlAttr || n > len(attrs) {
+			return false
+		}
+		if binary.NativeEndian.Uint16(attrs[2:]) == attrV6Only && n > unix.SizeofNlAttr {
+			return attrs[unix.SizeofNlAttr] != 0
+		}
+		attrs = attrs[min((n+3)&^3, len(attrs)):]
+	}
+	return false
 }
 
 // parseDiag reads a struct inet_diag_msg and its attributes.

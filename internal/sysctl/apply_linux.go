@@ -1,6 +1,7 @@
 package sysctl
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -33,37 +34,15 @@ func ReservePorts(lo, hi int, log *slog.Logger) (Change, error) {
 
 func (k kernel) reservePorts(lo, hi int) (c Change, err error) {
 	c.Name = reservedPorts
-	if c.FromList, err = k.list(c.Name); err != nil {
+	if c.From, err = k.text(c.Name); err != nil {
 		return c, err
 	}
-	if err := os.WriteFile(k.path(c.Name), []byte(strings.TrimPrefix(fmt.Sprintf("%s,%d-%d", c.FromList, lo, hi), ",")), 0); err != nil {
-		return c, fmt.Errorf("cannot add %d-%d to sysctl %s: %w", lo, hi, c.Name, reason(err))
+	if err := k.write(c.Name, strings.TrimPrefix(fmt.Sprintf("%s,%d-%d", c.From, lo, hi), ",")); err != nil {
+		return c, fmt.Errorf("cannot add %d-%d to sysctl %s: %w", lo, hi, c.Name, err)
 	}
-	c.ToList, err = k.list(c.Name) // the kernel joins what is adjacent
-	k.log.Info("sysctl set", "name", c.Name, "from", c.FromList, "to", c.ToList)
+	c.To, err = k.text(c.Name) // the kernel joins what is adjacent
+	k.log.Info("sysctl set", "name", c.Name, "from", c.From, "to", c.To)
 	return c, err
-}
-
-func (k kernel) list(name string) (string, error) {
-	data, err := os.ReadFile(k.path(name))
-	if err != nil {
-		return "", fmt.Errorf("cannot read sysctl %s: %w", name, reason(err))
-	}
-	return strings.TrimSpace(string(data)), nil
-}
-
-// restorePorts is restore for reservedPorts.
-func (k kernel) restorePorts(c Change) (line string, err error) {
-	switch have, err := k.list(c.Name); {
-	case err != nil:
-		return "", err
-	case have != c.ToList:
-		return fmt.Sprintf("left sysctl %s at %q: something changed it after nkp had set %q", c.Name, have, c.ToList), nil
-	}
-	if err := os.WriteFile(k.path(c.Name), []byte(c.FromList+"\n"), 0); err != nil {
-		return "", fmt.Errorf("cannot set sysctl %s to %q: %w", c.Name, c.FromList, reason(err))
-	}
-	return fmt.Sprintf("set sysctl %s back from %q to %q", c.Name, c.ToList, c.FromList), nil
 }
 
 // Restore undoes changes, the last first. It leaves a setting alone that no longer has the value that was set. It returns a line for
@@ -74,34 +53,34 @@ func Restore(changes []Change) (lines []string, failed []Change) {
 
 func (k kernel) restore(changes []Change) (lines []string, failed []Change) {
 	for _, c := range slices.Backward(changes) {
-		if c.Name == reservedPorts {
-			line, err := k.restorePorts(c)
-			if err != nil {
-				line, failed = err.Error(), append(failed, c)
-			}
-			lines = append(lines, line)
-			continue
-		}
-		if !strings.HasPrefix(c.Name, netfilter) {
-			lines, failed = append(lines, fmt.Sprintf("sysctl %q is none that nkp sets", c.Name)), append(failed, c)
-			continue
-		}
-		have, err := k.get(c.Name)
-		switch {
-		case err == nil && have != c.To:
-			lines = append(lines, fmt.Sprintf("left sysctl %s at %d: something changed it after nkp had set %d", c.Name, have, c.To))
-			continue
-		case err == nil:
-			err = k.set(c.Name, c.From)
-		}
+		line, err := k.undo(c)
 		if err != nil {
-			lines, failed = append(lines, err.Error()), append(failed, c)
-			continue
+			line, failed = err.Error(), append(failed, c)
 		}
-		lines = append(lines, fmt.Sprintf("set sysctl %s back from %d to %d", c.Name, c.To, c.From))
+		lines = append(lines, line)
 	}
 	return lines, failed
 }
+
+// undo restores one setting, and returns what it did.
+func (k kernel) undo(c Change) (line string, err error) {
+	if c.Name != reservedPorts && !strings.HasPrefix(c.Name, netfilter) {
+		return "", fmt.Errorf("sysctl %q is none that nkp sets", c.Name)
+	}
+	switch have, err := k.text(c.Name); {
+	case err != nil:
+		return "", err
+	case have != c.To:
+		return fmt.Sprintf("left sysctl %s at %s: something changed it after nkp had set %s", c.Name, shown(have), shown(c.To)), nil
+	}
+	if err := k.write(c.Name, c.From+"\n"); err != nil {
+		return "", fmt.Errorf("cannot set sysctl %s to %s: %w", c.Name, shown(c.From), err)
+	}
+	return fmt.Sprintf("set sysctl %s back from %s to %s", c.Name, shown(c.To), shown(c.From)), nil
+}
+
+// shown returns a value for messages.
+func shown(value string) string { return cmp.Or(value, `""`) }
 
 // kernel is where the kernel's settings are: below root, which is / but in tests.
 type kernel struct {
@@ -170,16 +149,33 @@ func (k kernel) path(name string) string {
 	return filepath.Join(k.root, "proc/sys", strings.ReplaceAll(name, ".", "/"))
 }
 
-func (k kernel) get(name string) (int, error) {
+// text returns the value of a setting.
+func (k kernel) text(name string) (string, error) {
 	data, err := os.ReadFile(k.path(name))
 	if err != nil {
-		return 0, fmt.Errorf("cannot read sysctl %s: %w", name, reason(err))
+		return "", fmt.Errorf("cannot read sysctl %s: %w", name, reason(err))
 	}
-	n, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	return strings.TrimSpace(string(data)), nil
+}
+
+// get returns the value of a setting that is a number.
+func (k kernel) get(name string) (int, error) {
+	text, err := k.text(name)
 	if err != nil {
-		return 0, fmt.Errorf("sysctl %s is not a number: %q", name, data)
+		return 0, err
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		return 0, fmt.Errorf("sysctl %s is not a number: %q", name, text)
 	}
 	return n, nil
+}
+
+func (k kernel) write(name, value string) error {
+	if err := os.WriteFile(k.path(name), []byte(value), 0); err != nil {
+		return reason(err)
+	}
+	return nil
 }
 
 // set writes a value if the kernel has another.
@@ -188,15 +184,15 @@ func (k kernel) set(name string, value int) error {
 	if err != nil || have == value {
 		return err
 	}
-	if err := os.WriteFile(k.path(name), []byte(strconv.Itoa(value)), 0); err != nil {
-		return fmt.Errorf("cannot set sysctl %s to %d: %w; it stays %d", name, value, reason(err), have)
+	if err := k.write(name, strconv.Itoa(value)); err != nil {
+		return fmt.Errorf("cannot set sysctl %s to %d: %w; it stays %d", name, value, err, have)
 	}
 	if now, err := k.get(name); err == nil {
 		value = now // the kernel may round it
 	}
 	k.log.Info("sysctl set", "name", name, "from", have, "to", value)
 	if k.note != nil {
-		k.note(Change{Name: name, From: have, To: value})
+		k.note(Change{Name: name, From: strconv.Itoa(have), To: strconv.Itoa(value)})
 	}
 	return nil
 }

@@ -20,11 +20,8 @@ type Settings struct {
 // Change is a kernel setting that nkp has changed.
 type Change struct {
 	Name string `json:"name"` // net.netfilter.nf_conntrack_max
-	From int    `json:"from"`
-	To   int    `json:"to"`
-	// FromList and ToList are the values of a setting that is no number.
-	FromList string `json:"fromList,omitempty"`
-	ToList   string `json:"toList,omitempty"`
+	From string `json:"from"`
+	To   string `json:"to"`
 }
 
 // Defaults are kube-proxy's.
