@@ -52,7 +52,8 @@ func (k kernel) tryOpen(ctx context.Context, p *fallback.Plane) (map[k8s.Family]
 		version = t.Version
 		p.Chosen(string(choice.Backend), choice.Reason, version, t.RandomFully)
 		of := p.Worker(ctx, f)
-		w := newWorker(of, marking{t, of.Loop}, limits)
+		t.Progress = of.Loop.Progress
+		w := newWorker(of, t, limits)
 		w.backend = string(choice.Backend)
 		serve[f] = func(ctx context.Context) { w.Run(ctx, w, "bringing the rules in step") }
 	}

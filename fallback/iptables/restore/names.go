@@ -8,6 +8,7 @@ import "context"
 // minutes to sort a hundred thousand chains.
 func (t *Tables) ChainNames(ctx context.Context, table string) (names []string, err error) {
 	if t.Backend == NFT {
+		defer t.progress()
 		chains, err := nftChains(t.Family, table)
 		for _, c := range chains {
 			names = append(names, c.name)

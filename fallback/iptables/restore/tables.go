@@ -32,6 +32,8 @@ type Tables struct {
 	Version string
 	// RandomFully reports whether MASQUERADE can choose ports at random.
 	RandomFully bool
+	// Progress, if set, is called while and when the tables are read.
+	Progress func()
 
 	progs programs
 	limit time.Duration // of each run of a program
@@ -74,6 +76,12 @@ func openTables(ctx context.Context, b Backend, f k8s.Family) (*Tables, error) {
 	v1, v2, v3 := ipt.GetIptablesVersion()
 	t.Version, t.RandomFully = fmt.Sprintf("%d.%d.%d", v1, v2, v3), ipt.HasRandomFully()
 	return t, nil
+}
+
+func (t *Tables) progress() {
+	if t.Progress != nil {
+		t.Progress()
+	}
 }
 
 // probe has go-iptables detect the version and features of the programs. It takes no lock. go-iptables cannot end a program that
@@ -132,6 +140,7 @@ func Find(ctx context.Context, f k8s.Family) (list []*Tables) {
 // Rules returns the rules of a chain, without "-A CHAIN"; ok is false if the chain does not exist. One of Services that iptables cannot
 // print counts as missing, so that it is written anew; in another one some rules may be Unprintable.
 func (t *Tables) Rules(ctx context.Context, table, chain string) (list []string, ok bool, err error) {
+	defer t.progress()
 	out, err := t.run(ctx, "-t", table, "-S", chain)
 	if errors.Is(err, errUnprintable) {
 		return t.kernelRules(table, chain)
@@ -176,7 +185,11 @@ func (t *Tables) Counters(ctx context.Context, table, chain string) ([]string, e
 // Save calls f for each chain of a table (with rule "") and for each of its rules (without "-A CHAIN"), in the order of
 // iptables-save. A table that iptables cannot print is read chain by chain, as by Rules.
 func (t *Tables) Save(ctx context.Context, table string, f func(chain, rule string)) error {
-	err := t.save(ctx, table, f)
+	defer t.progress()
+	err := t.save(ctx, table, func(chain, rule string) {
+		t.progress()
+		f(chain, rule)
+	})
 	if !errors.Is(err, errUnprintable) {
 		return err
 	}

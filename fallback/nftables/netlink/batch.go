@@ -48,21 +48,6 @@ func (b *Batch) Len() int { return len(b.m.b) }
 // Messages returns the number of changes.
 func (b *Batch) Messages() int { return len(b.tags) - 1 }
 
-// Append adds the changes of another Batch.
-func (b *Batch) Append(o *Batch) {
-	first := headerSize + genericSize // behind the batch's begin
-	added := slices.Clone(o.m.b[first:])
-	for at := 0; at < len(added); at += int(binary.NativeEndian.Uint32(added[at:])+3) &^ 3 {
-		seq := added[at+8:]
-		binary.NativeEndian.PutUint32(seq, binary.NativeEndian.Uint32(seq)+uint32(len(b.tags)-1))
-	}
-	b.m.b = append(b.m.b, added...)
-	b.tags = append(b.tags, o.tags[1:]...)
-	if b.err == nil {
-		b.err = o.err
-	}
-}
-
 // add adds a message; its sequence number is its index among the tags.
 func (b *Batch) add(kind, flags uint16, fill func(m *message)) {
 	start := b.m.begin(subsystem<<8|kind, flags, uint32(len(b.tags)), family(b.family), 0)
@@ -86,8 +71,7 @@ func (b *Batch) DeleteTable(name string) {
 // AddChain adds a chain without its rules.
 func (b *Batch) AddChain(c *rules.Chain) {
 	b.add(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, func(m *message) {
-		m.text(unix.NFTA_CHAIN_TABLE, b.table)
-		m.text(unix.NFTA_CHAIN_NAME, c.Name)
+		m.object(b.table, unix.NFTA_CHAIN_NAME, c.Name)
 		if c.Hook.Type == "" {
 			return
 		}
@@ -112,16 +96,14 @@ func (b *Batch) DeleteChain(name string) { b.chain(unix.NFT_MSG_DELCHAIN, name) 
 
 func (b *Batch) chain(kind uint16, name string) {
 	b.add(kind, 0, func(m *message) {
-		m.text(unix.NFTA_CHAIN_TABLE, b.table)
-		m.text(unix.NFTA_CHAIN_NAME, name)
+		m.object(b.table, unix.NFTA_CHAIN_NAME, name)
 	})
 }
 
 // FlushChain deletes all rules of a chain.
 func (b *Batch) FlushChain(name string) {
 	b.add(unix.NFT_MSG_DELRULE, 0, func(m *message) {
-		m.text(unix.NFTA_RULE_TABLE, b.table)
-		m.text(unix.NFTA_RULE_CHAIN, name)
+		m.object(b.table, unix.NFTA_RULE_CHAIN, name)
 	})
 }
 
@@ -133,8 +115,7 @@ func (b *Batch) AddRules(c *rules.Chain) {
 			b.err = err
 		}
 		b.add(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, func(m *message) {
-			m.text(unix.NFTA_RULE_TABLE, b.table)
-			m.text(unix.NFTA_RULE_CHAIN, c.Name)
+			m.object(b.table, unix.NFTA_RULE_CHAIN, c.Name)
 			list := m.nest(unix.NFTA_RULE_EXPRESSIONS)
 			for _, e := range expressions {
 				m.attr(unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, e)
@@ -147,8 +128,7 @@ func (b *Batch) AddRules(c *rules.Chain) {
 // AddSet adds a set without elements.
 func (b *Batch) AddSet(s *rules.Set) {
 	b.add(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, func(m *message) {
-		m.text(unix.NFTA_SET_TABLE, b.table)
-		m.text(unix.NFTA_SET_NAME, s.Name)
+		m.object(b.table, unix.NFTA_SET_NAME, s.Name)
 		d := describe(b.family, s)
 		m.number(unix.NFTA_SET_FLAGS, d.flags)
 		m.number(unix.NFTA_SET_KEY_TYPE, d.keyType)
@@ -221,8 +201,7 @@ const verdictSize = 16
 // DeleteSet deletes a set that no rule uses.
 func (b *Batch) DeleteSet(name string) {
 	b.add(unix.NFT_MSG_DELSET, 0, func(m *message) {
-		m.text(unix.NFTA_SET_TABLE, b.table)
-		m.text(unix.NFTA_SET_NAME, name)
+		m.object(b.table, unix.NFTA_SET_NAME, name)
 	})
 }
 
@@ -241,8 +220,7 @@ func (b *Batch) elements(kind, flags uint16, e rules.Elements, data bool) {
 		slices.SortFunc(refs, func(a, b rules.Ref) int { return strings.Compare(a.Key, b.Key) })
 		for len(refs) > 0 {
 			b.add(kind, flags, func(m *message) {
-				m.text(unix.NFTA_SET_ELEM_LIST_TABLE, b.table)
-				m.text(unix.NFTA_SET_ELEM_LIST_SET, rules.Sets[id].Name)
+				m.object(b.table, unix.NFTA_SET_ELEM_LIST_SET, rules.Sets[id].Name)
 				list := m.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 				for len(refs) > 0 && len(m.b)-list < maxElements {
 					element(m, &rules.Sets[id], refs[0].Key, e[refs[0]], data)
@@ -270,8 +248,7 @@ func Size(e rules.Elements) (n int) {
 func (b *Batch) DeleteClients(set string, keys []string) {
 	for chunk := range slices.Chunk(keys, 500) {
 		b.add(unix.NFT_MSG_DELSETELEM, 0, func(m *message) {
-			m.text(unix.NFTA_SET_ELEM_LIST_TABLE, b.table)
-			m.text(unix.NFTA_SET_ELEM_LIST_SET, set)
+			m.object(b.table, unix.NFTA_SET_ELEM_LIST_SET, set)
 			list := m.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 			for _, k := range chunk {
 				element(m, &rules.Set{}, k, rules.Value{}, false)

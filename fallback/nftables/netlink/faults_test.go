@@ -172,7 +172,7 @@ func TestLostNotifications(t *testing.T) {
 		// The kernel's least buffer, and receive without reading.
 		if err := errors.Join(
 			unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1),
-			unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, nfnlGroupNFTables)); err != nil {
+			unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, unix.NFNLGRP_NFTABLES)); err != nil {
 			t.Error(err)
 		}
 	})

@@ -11,7 +11,6 @@ import (
 
 // Attributes of flowtables that golang.org/x/sys/unix lacks (nf_tables.h).
 const (
-	flowtableTable        = 1 // NFTA_FLOWTABLE_TABLE
 	flowtableName         = 2 // NFTA_FLOWTABLE_NAME
 	flowtableHook         = 3 // NFTA_FLOWTABLE_HOOK
 	flowtableHandle       = 5 // NFTA_FLOWTABLE_HANDLE
@@ -34,8 +33,7 @@ func (b *Batch) DeleteFlowtable(devices ...string) {
 
 func (b *Batch) flowtable(kind, flags uint16, devices []string) {
 	b.add(kind, flags, func(m *message) {
-		m.text(flowtableTable, b.table)
-		m.text(flowtableName, rules.Flowtable)
+		m.object(b.table, flowtableName, rules.Flowtable)
 		if kind == unix.NFT_MSG_DELFLOWTABLE && len(devices) == 0 {
 			return
 		}
@@ -55,9 +53,9 @@ func (b *Batch) flowtable(kind, flags uint16, devices []string) {
 
 // Devices returns the devices in the flowtable of nkp's table, in no order; has is false if there is no flowtable.
 func (c *Conn) Devices(f k8s.Family) (devices []string, has bool, err error) {
-	err = c.objects(unix.NFT_MSG_GETFLOWTABLE, family(f), func(m *message) { m.text(flowtableTable, rules.TableName) },
+	err = c.objects(unix.NFT_MSG_GETFLOWTABLE, family(f), func(m *message) { m.text(tableName, rules.TableName) },
 		func() { devices, has = nil, false }, func(b []byte, note func(...[]byte)) {
-			if text(attribute(b, flowtableTable)) != rules.TableName || text(attribute(b, flowtableName)) != rules.Flowtable {
+			if text(attribute(b, tableName)) != rules.TableName || text(attribute(b, flowtableName)) != rules.Flowtable {
 				return
 			}
 			has = true

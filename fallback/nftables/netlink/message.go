@@ -64,6 +64,16 @@ func (m *message) text(kind uint16, s string) { m.attr(kind, append([]byte(s), 0
 
 func (m *message) number(kind uint16, n uint32) { m.attr(kind, binary.BigEndian.AppendUint32(nil, n)) }
 
+// tableName is the attribute of the table's name, the same in all kinds of messages about what is in a table (NFTA_TABLE_NAME and
+// others).
+const tableName = unix.NFTA_TABLE_NAME
+
+// object adds the names of a table and of an object in it; kind is the attribute of the latter.
+func (m *message) object(table string, kind uint16, name string) {
+	m.text(tableName, table)
+	m.text(kind, name)
+}
+
 // nest begins an attribute that holds attributes, and returns its offset, for endNest.
 func (m *message) nest(kind uint16) int {
 	start := len(m.b)
@@ -77,7 +87,6 @@ func (m *message) endNest(start int) {
 
 // The attributes of messages that golang.org/x/sys/unix lacks.
 const (
-	tableDormant       = 1    // NFT_TABLE_F_DORMANT
 	setDescConcat      = 2    // NFTA_SET_DESC_CONCAT
 	setFieldLen        = 1    // NFTA_SET_FIELD_LEN
 	setElemKeyEnd      = 10   // NFTA_SET_ELEM_KEY_END
@@ -101,7 +110,6 @@ const (
 	udataInterval      = 6
 	byteOrderHost      = 1
 	byteOrderBigEndian = 2
-	nfnlGroupNFTables  = 7 // NFNLGRP_NFTABLES
 )
 
 // typeNumber is nft's number of a type (TYPE_* in nftables' datatype.h), by which it prints elements.

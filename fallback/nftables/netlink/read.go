@@ -159,18 +159,18 @@ func (c *Conn) HasTable(f k8s.Family, name string) (has bool, flags uint32, err 
 
 // ReadChains returns the table without elements; nil if there is none.
 func (c *Conn) ReadChains(f k8s.Family) (*Table, error) {
-	named := func(kind uint16) func(*message) { return func(m *message) { m.text(kind, rules.TableName) } }
+	inTable := func(m *message) { m.text(tableName, rules.TableName) }
 	has, flags, err := c.HasTable(f, rules.TableName)
 	if err != nil || !has {
 		return nil, err
 	}
-	t := &Table{family: f, Dormant: flags&tableDormant != 0}
+	t := &Table{family: f, Dormant: flags&unix.NFT_TABLE_F_DORMANT != 0}
 	if _, t.HasFlowtable, err = c.Devices(f); err != nil {
 		return nil, err
 	}
 	chains := func() { t.chains = map[string]chain{} }
 	chains()
-	err = c.objects(unix.NFT_MSG_GETCHAIN, family(f), named(unix.NFTA_CHAIN_TABLE), chains, func(b []byte, note func(...[]byte)) {
+	err = c.objects(unix.NFT_MSG_GETCHAIN, family(f), inTable, chains, func(b []byte, note func(...[]byte)) {
 		if text(attribute(b, unix.NFTA_CHAIN_TABLE)) != rules.TableName {
 			return
 		}
@@ -185,7 +185,7 @@ func (c *Conn) ReadChains(f k8s.Family) (*Table, error) {
 		return nil, wrap("chains", err)
 	}
 	rules := map[string][][]byte{}
-	err = c.objects(unix.NFT_MSG_GETRULE, family(f), named(unix.NFTA_RULE_TABLE), func() { clear(rules) }, func(b []byte, note func(...[]byte)) {
+	err = c.objects(unix.NFT_MSG_GETRULE, family(f), inTable, func() { clear(rules) }, func(b []byte, note func(...[]byte)) {
 		name := text(attribute(b, unix.NFTA_RULE_CHAIN))
 		rules[name] = append(rules[name], bytes.Clone(attribute(b, unix.NFTA_RULE_EXPRESSIONS)))
 		note(attribute(b, unix.NFTA_RULE_HANDLE))
@@ -200,7 +200,7 @@ func (c *Conn) ReadChains(f k8s.Family) (*Table, error) {
 	}
 	sets := func() { t.sets = map[string]description{} }
 	sets()
-	err = c.objects(unix.NFT_MSG_GETSET, family(f), named(unix.NFTA_SET_TABLE), sets, func(b []byte, note func(...[]byte)) {
+	err = c.objects(unix.NFT_MSG_GETSET, family(f), inTable, sets, func(b []byte, note func(...[]byte)) {
 		d := description{flags: number(attribute(b, unix.NFTA_SET_FLAGS)), keyType: number(attribute(b, unix.NFTA_SET_KEY_TYPE)),
 			keyLen: number(attribute(b, unix.NFTA_SET_KEY_LEN)), dataType: number(attribute(b, unix.NFTA_SET_DATA_TYPE)),
 			dataLen: number(attribute(b, unix.NFTA_SET_DATA_LEN)), size: number(attribute(attribute(b, unix.NFTA_SET_DESC), unix.NFTA_SET_DESC_SIZE)),
@@ -241,8 +241,7 @@ func (c *Conn) ReadElements(t *Table) error {
 // come or go before it in its order.
 func (c *Conn) ListElements(f k8s.Family, id rules.SetID) error {
 	return c.ask(unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, family(f), func(m *message) {
-		m.text(unix.NFTA_SET_ELEM_LIST_TABLE, rules.TableName)
-		m.text(unix.NFTA_SET_ELEM_LIST_SET, rules.Sets[id].Name)
+		m.object(rules.TableName, unix.NFTA_SET_ELEM_LIST_SET, rules.Sets[id].Name)
 	})
 }
 
@@ -317,8 +316,7 @@ func (c *Conn) Clients(f k8s.Family, set string) (map[string]string, error) {
 
 func (c *Conn) elements(f k8s.Family, set string, retry func(), each func(b []byte)) error {
 	err := c.objects(unix.NFT_MSG_GETSETELEM, family(f), func(m *message) {
-		m.text(unix.NFTA_SET_ELEM_LIST_TABLE, rules.TableName)
-		m.text(unix.NFTA_SET_ELEM_LIST_SET, set)
+		m.object(rules.TableName, unix.NFTA_SET_ELEM_LIST_SET, set)
 	}, retry, func(b []byte, note func(...[]byte)) {
 		for _, e := range attributes(attribute(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 			each(e)

@@ -75,7 +75,7 @@ func newRuleset(ctx context.Context, c *Conn, f k8s.Family) *ruleset {
 	for _, fam := range []byte{unix.NFPROTO_INET, family(f)} {
 		dormant := map[string]bool{}
 		err := c.objects(unix.NFT_MSG_GETTABLE, fam, func(*message) {}, func() { clear(dormant) }, func(b []byte, note func(...[]byte)) {
-			dormant[text(attribute(b, unix.NFTA_TABLE_NAME))] = number(attribute(b, unix.NFTA_TABLE_FLAGS))&tableDormant != 0
+			dormant[text(attribute(b, unix.NFTA_TABLE_NAME))] = number(attribute(b, unix.NFTA_TABLE_FLAGS))&unix.NFT_TABLE_F_DORMANT != 0
 			note(attribute(b, unix.NFTA_TABLE_NAME), attribute(b, unix.NFTA_TABLE_FLAGS))
 		})
 		var list []baseChain
@@ -118,8 +118,7 @@ func (s *ruleset) chain(o object) [][]expression {
 		return rules
 	}
 	s.fail(s.conn.objects(unix.NFT_MSG_GETRULE, o.family, func(m *message) {
-		m.text(unix.NFTA_RULE_TABLE, o.table.name)
-		m.text(unix.NFTA_RULE_CHAIN, o.name)
+		m.object(o.table.name, unix.NFTA_RULE_CHAIN, o.name)
 	}, func() { rules = nil }, func(b []byte, note func(...[]byte)) {
 		note(attribute(b, unix.NFTA_RULE_HANDLE))
 		var list []expression
@@ -139,8 +138,7 @@ func (s *ruleset) set(o object) set {
 		return found
 	}
 	s.fail(s.conn.request(unix.NFT_MSG_GETSET, 0, o.family, func(m *message) {
-		m.text(unix.NFTA_SET_TABLE, o.table.name)
-		m.text(unix.NFTA_SET_NAME, o.name)
+		m.object(o.table.name, unix.NFTA_SET_NAME, o.name)
 	}, func(h header) bool {
 		b := h.data[genericSize:]
 		found = set{
@@ -189,8 +187,7 @@ func (c *Conn) Element(f k8s.Family, r rules.Ref) (v rules.Value, ok bool, err e
 // element returns the attributes of one element; nil if there is none. fill adds what identifies it.
 func (c *Conn) element(o object, fill func(*message)) (found []byte, err error) {
 	err = c.request(unix.NFT_MSG_GETSETELEM, 0, o.family, func(m *message) {
-		m.text(unix.NFTA_SET_ELEM_LIST_TABLE, o.table.name)
-		m.text(unix.NFTA_SET_ELEM_LIST_SET, o.name)
+		m.object(o.table.name, unix.NFTA_SET_ELEM_LIST_SET, o.name)
 		list := m.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 		item := m.nest(unix.NFTA_LIST_ELEM)
 		fill(m)

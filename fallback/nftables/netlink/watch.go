@@ -152,7 +152,7 @@ func (g *Group) Watch(f k8s.Family, own uint32) (*Watch, error) {
 // member joins or leaves the kernel's group for notifications.
 func (w *Watch) member(option int) (err error) {
 	problem := w.raw.Control(func(fd uintptr) {
-		err = unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, option, nfnlGroupNFTables)
+		err = unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, option, unix.NFNLGRP_NFTABLES)
 	})
 	if err = errors.Join(err, problem); err == nil {
 		w.once.Do(func() { w.done.Go(w.run) })
@@ -195,10 +195,6 @@ func (w *Watch) run() {
 		}
 	}
 }
-
-// tableName is the attribute of the table's name, the same in all kinds of messages about what is in a table (NFTA_TABLE_NAME and
-// others).
-const tableName = unix.NFTA_TABLE_NAME
 
 func (w *Watch) notify() {
 	select {

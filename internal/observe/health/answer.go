@@ -40,9 +40,6 @@ func (a answer) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("X-Load-Balancing-Endpoint-Weight", strconv.Itoa(local))
 	w.WriteHeader(code)
 	fmt.Fprintf(w, answerBody, a.name.Namespace, a.name.Name, local, healthy)
-	if count := a.services.opts.OnResponse; count != nil {
-		count(code)
-	}
 }
 
 func jsonHeader(w http.ResponseWriter) {

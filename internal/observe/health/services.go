@@ -24,9 +24,7 @@ type ServicesOptions struct {
 	// OnFailure, if not nil, is called, once for each distinct error, when a Service's health check cannot listen: kube-proxy
 	// writes the Event FailedToStartServiceHealthcheck then.
 	OnFailure func(name k8s.ServiceName, at netip.AddrPort, err error)
-	// OnResponse counts answers by status code, on any goroutine. nil: they are not counted.
-	OnResponse func(code int)
-	Log        *slog.Logger
+	Log       *slog.Logger
 
 	retry time.Duration // before the second attempt to listen; retryFirst but in tests
 }
