@@ -6,11 +6,12 @@ import (
 	"os"
 )
 
-// NodePorts at 127.0.0.1 need the kernel setting net.ipv4.conf.all.route_localnet. It also admits packets to 127.0.0.0/8 from the
-// network (CVE-2020-8558). Each plane has a guard, rules that drop them, and the setting is on only while the guard is in force.
+// NodePorts at 127.0.0.1 need the kernel setting net.ipv4.conf.all.route_localnet. It also admits packets to
+// 127.0.0.0/8 from the network (CVE-2020-8558). Each plane has a guard, rules that drop them, and the setting
+// is on only while the guard is in force.
 
-// Localnet keeps route_localnet in step with a plane's guard. It leaves alone what another program has set. It belongs to the goroutine
-// of the worker of IPv4. A nil Localnet, that of IPv6, does nothing.
+// Localnet keeps route_localnet in step with a plane's guard. It leaves alone what another program has set.
+// It belongs to the goroutine of the worker of IPv4. A nil Localnet, that of IPv6, does nothing.
 type Localnet struct {
 	setting     Setting
 	log         *slog.Logger
@@ -29,20 +30,20 @@ func NewLocalnet(s Setting, owned bool, log *slog.Logger) *Localnet {
 	return &Localnet{setting: s, owned: owned, log: log}
 }
 
-// Close unsets the setting if nkp has set it, and the guard is not wanted or not in force. It must be called before the guard is
-// installed or repaired.
+// Close unsets the setting if nkp has set it, and the guard is not wanted or not in force. It must be called
+// before the guard is installed or repaired.
 func (l *Localnet) Close(wanted, inForce bool) {
 	if l == nil || !l.owned || wanted && inForce {
 		return
 	}
 
-	text := "cannot unset route_localnet: it stays set, and so do the rules that protect 127.0.0.0/8 from the network"
+	text := "it stays set, and so do the rules that protect 127.0.0.0/8 from the network"
 	if wanted {
-		text = "cannot unset route_localnet: the network reaches this node's 127.0.0.0/8 until the rules that protect it are in force"
+		text = "the network reaches this node's 127.0.0.0/8 until the rules that protect it are in force"
 	}
 	err := l.setting.Set(false)
 	l.owned = err != nil
-	l.warn(text, err)
+	l.warn("cannot unset route_localnet: "+text, err)
 }
 
 // Open sets the setting unless it is set. It must be called only while the guard is in force.
@@ -56,7 +57,8 @@ func (l *Localnet) Open() {
 
 	err := l.setting.Set(true)
 	l.owned = err == nil
-	l.warn("NodePorts do not work at 127.0.0.1; pass --iptables-localhost-nodeports=false if no client needs that", err)
+	l.warn("NodePorts do not work at 127.0.0.1; "+
+		"pass --iptables-localhost-nodeports=false if no client needs that", err)
 }
 
 // warn logs why the setting could not be written, once in a row; nil: it was.
@@ -70,8 +72,9 @@ func (l *Localnet) warn(text string, err error) {
 	l.lastWarning = text
 }
 
-// ReleaseLocalnet unsets route_localnet if nkp has set it, unless guarded, if not nil, reports that another plane of nkp's goes on to serve
-// and has its guard in force. It reports whether a guard must stay: the setting is still on, and no other plane's guard is in force.
+// ReleaseLocalnet unsets route_localnet if nkp has set it, unless guarded, if not nil, reports that another
+// plane of nkp's goes on to serve and has its guard in force. It reports whether a guard must stay: the
+// setting is still on, and no other plane's guard is in force.
 func ReleaseLocalnet(guarded func() (bool, error)) (unguarded bool, err error) {
 	var kernel RouteLocalnet
 	if on, err := kernel.On(); !on || err != nil {
@@ -90,15 +93,19 @@ func ReleaseLocalnet(guarded func() (bool, error)) (unguarded bool, err error) {
 	return err != nil, err
 }
 
-// RouteLocalnet is the kernel setting net.ipv4.conf.all.route_localnet of this network namespace. A file records that nkp has set it, so
-// that the next run knows, and the other plane, whoever flushes their tables.
+// RouteLocalnet is the kernel setting net.ipv4.conf.all.route_localnet of this network namespace. A file
+// records that nkp has set it, so that the next run knows, and the other plane, whoever flushes their tables.
 type RouteLocalnet struct{}
 
 // localnetRecord is the kind of that file. In it is netnsCookie.
 const localnetRecord = "route_localnet"
 
-// localnetFiles are the paths to write the setting through: in a container /proc/sys is read-only, but a volume may have this one file.
-var localnetFiles = []string{"/proc/sys/net/ipv4/conf/all/route_localnet", "/host/proc/sys/net/ipv4/conf/all/route_localnet"}
+// localnetFiles are the paths to write the setting through: in a container /proc/sys is read-only, but a
+// volume may have this one file.
+var localnetFiles = []string{
+	"/proc/sys/net/ipv4/conf/all/route_localnet",
+	"/host/proc/sys/net/ipv4/conf/all/route_localnet",
+}
 
 // On reports whether it is set.
 func (RouteLocalnet) On() (bool, error) {
@@ -124,7 +131,8 @@ func (RouteLocalnet) Disown() {
 	}
 }
 
-// Set writes the setting and the record. What cannot be recorded is not set. The error is that of the first file.
+// Set writes the setting and the record. What cannot be recorded is not set. The error is that of the first
+// file.
 func (r RouteLocalnet) Set(on bool) (err error) {
 	if on {
 		record, err := netnsFile(localnetRecord)

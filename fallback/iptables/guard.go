@@ -10,9 +10,9 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
 )
 
-// keepGuard installs and hooks the rules that protect 127.0.0.0/8 from the network, if that is due, and sets route_localnet once they are
-// in force. Without NodePorts at 127.0.0.1 they stay, because kubelet installs them, too. It must be called before anything else is
-// installed. After an error it is due again at once.
+// keepGuard installs and hooks the rules that protect 127.0.0.0/8 from the network, if that is due, and sets
+// route_localnet once they are in force. Without NodePorts at 127.0.0.1 they stay, because kubelet installs
+// them, too. It must be called before anything else is installed. After an error it is due again at once.
 func (w *worker) keepGuard(ctx context.Context) error {
 	if time.Now().Before(w.guardAt) {
 		return nil
@@ -69,8 +69,9 @@ func (w *worker) addGuard(ctx context.Context, in *input) error {
 
 func isGuard(h rules.Hook) bool { return h.Rule.Target() == rules.LocalFirewall }
 
-// keepGuardFirst adds rules to the input of table filter that move the guard's jump ahead of the missing hooks. Hooks are inserted
-// at the top of their chain, and one of them accepts packets, so that the guard behind it would be bypassed.
+// keepGuardFirst adds rules to the input of table filter that move the guard's jump ahead of the missing
+// hooks. Hooks are inserted at the top of their chain, and one of them accepts packets, so that the guard
+// behind it would be bypassed.
 func keepGuardFirst(fixed *rules.Fixed, in *input, s *snapshot, missing []rules.Hook) {
 	for _, h := range fixed.Hooks {
 		behind := slices.ContainsFunc(missing, func(m rules.Hook) bool { return m.Table == h.Table && m.Parent == h.Parent && !isGuard(m) })

@@ -10,8 +10,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// closeLocalnet has route_localnet unset if nkp has set it and the chain that protects 127.0.0.0/8 is missing or not wanted. t is the
-// installed table; nil: none.
+// closeLocalnet has route_localnet unset if nkp has set it and the chain that protects 127.0.0.0/8 is missing
+// or not wanted. t is the installed table; nil: none.
 func (w *worker) closeLocalnet(t *netlink.Table, fixed *rules.Fixed) {
 	at := slices.IndexFunc(fixed.Chains, func(c rules.Chain) bool { return c.Name == rules.LocalnetGuard })
 	guarded := false

@@ -12,7 +12,7 @@ import (
 // Bounds on a reply, in bytes.
 const (
 	maxReply = 64 << 20 // of a text that is kept
-	maxLine  = 4 << 10  // of one line of a result that is read line by line, of an error, or of anything else in such a reply
+	maxLine  = 4 << 10  // of anything in a reply that is read line by line
 	maxAll   = 4 << 30  // of all replies of a connection
 )
 
@@ -22,7 +22,8 @@ var (
 	errClosed   = errors.New("the daemon closed the connection without an answer")
 )
 
-// reader reads replies: JSON objects whose members are texts, numbers or null, in any order. After an error it must not be used.
+// reader reads replies: JSON objects whose members are texts, numbers or null, in any order. After an error
+// it must not be used.
 type reader struct {
 	r    *bufio.Reader
 	line func([]byte) error // has each line of the result; nil: the result is returned
@@ -106,8 +107,8 @@ func (s *reader) skipScalar(c byte) {
 	}
 }
 
-// text reads the rest of a string, whose quotation mark has been read. With line it calls that for each line of the string, and returns
-// nothing.
+// text reads the rest of a string, whose quotation mark has been read. With line it calls that for each line
+// of the string, and returns nothing.
 func (s *reader) text(line func([]byte) error) string {
 	s.buf = s.buf[:0]
 	for {

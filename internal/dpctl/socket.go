@@ -15,19 +15,21 @@ import (
 	"time"
 )
 
-// Tracker is ovs-vswitchd as its control socket shows it, and in it one datapath. The socket takes JSON-RPC 1.0 (Open vSwitch:
-// lib/unixctl.c): requests with texts as parameters, each answered by a text.
+// Tracker is ovs-vswitchd as its control socket shows it, and in it one datapath. The socket takes JSON-RPC
+// 1.0 (Open vSwitch: lib/unixctl.c): requests with texts as parameters, each answered by a text.
 type Tracker struct {
 	Control  string // path of the control socket
 	Datapath string // such as system@ovs-system; "": the daemon's only one
 }
 
-// Find returns the Tracker of a datapath type. The control socket, ovs-vswitchd.PID.ctl, is next to the database's. Find does not check
-// whether ovs-vswitchd answers there. A remote database (tcp:, ssl:) is an error.
+// Find returns the Tracker of a datapath type. The control socket, ovs-vswitchd.PID.ctl, is next to the
+// database's. Find does not check whether ovs-vswitchd answers there. A remote database (tcp:, ssl:) is an
+// error.
 func Find(database, datapathType string) (Tracker, error) {
 	socket, local := strings.CutPrefix(database, "unix:")
 	if !local {
-		return Tracker{}, fmt.Errorf("the control socket of ovs-vswitchd is on the switch's own machine; its database is at %s", database)
+		return Tracker{}, fmt.Errorf("the control socket of ovs-vswitchd is on the switch's own machine; "+
+			"its database is at %s", database)
 	}
 
 	dir := filepath.Dir(socket)
@@ -55,8 +57,8 @@ func (e *CommandError) Error() string {
 	return fmt.Sprintf("%s: %s", e.Command, strings.Join(strings.Fields(e.Text), " "))
 }
 
-// call runs one command and returns its reply. It ends with the context, whatever the daemon does. An error of the command itself is a
-// *CommandError.
+// call runs one command and returns its reply. It ends with the context, whatever the daemon does. An error
+// of the command itself is a *CommandError.
 func (t Tracker) call(ctx context.Context, command string, params ...string) (text string, err error) {
 	broken := t.each(ctx, command, [][]string{params}, func(_ int, reply string, refused *CommandError) {
 		if text = reply; refused != nil {
@@ -69,9 +71,15 @@ func (t Tracker) call(ctx context.Context, command string, params ...string) (te
 	return text, err
 }
 
-// lines runs one command like call and calls do for each line of its reply, without the line's end, as it comes: memory does not grow with
-// their number. The line is valid during the call only. An error of do ends it.
-func (t Tracker) lines(ctx context.Context, command string, params []string, do func(line []byte) error) error {
+// eachReply has the number of a request and its reply, or the error of the command.
+type eachReply func(i int, text string, refused *CommandError)
+
+// lines runs one command like call and calls do for each line of its reply, without the line's end, as it
+// comes: memory does not grow with their number. The line is valid during the call only. An error of do ends
+// it.
+func (t Tracker) lines(
+	ctx context.Context, command string, params []string, do func(line []byte) error,
+) error {
 	var refused error
 	err := t.connect(ctx, command, func(conn net.Conn) error {
 		r := &reader{r: bufio.NewReaderSize(io.LimitReader(conn, maxAll), 64<<10), line: do, most: maxLine}
@@ -84,9 +92,9 @@ func (t Tracker) lines(ctx context.Context, command string, params []string, do 
 	return errors.Join(err, refused)
 }
 
-// each runs a command once for each list of parameters, over one connection, and calls do with each reply, or the command's error, in
-// order. Its own error is one of the connection: later commands were run or not.
-func (t Tracker) each(ctx context.Context, command string, params [][]string, do func(i int, text string, refused *CommandError)) error {
+// each runs a command once for each list of parameters, over one connection, and calls do with each reply, or
+// the command's error, in order. Its own error is one of the connection: later commands were run or not.
+func (t Tracker) each(ctx context.Context, command string, params [][]string, do eachReply) error {
 	return t.connect(ctx, command, func(conn net.Conn) error {
 		r := &reader{r: bufio.NewReader(io.LimitReader(conn, maxAll)), most: maxReply}
 		return exchange(conn, r, command, params, do)
@@ -117,8 +125,8 @@ func (t Tracker) connect(ctx context.Context, command string, do func(net.Conn) 
 	return nil
 }
 
-// window is how many requests are on their way at once: the daemon takes up to ten from a connection in a turn of its
-// loop (Open vSwitch: lib/unixctl.c, run_connection).
+// window is how many requests are on their way at once: the daemon takes up to ten from a connection in a
+// turn of its loop (Open vSwitch: lib/unixctl.c, run_connection).
 const window = 10
 
 // request is a request of JSON-RPC.
@@ -129,11 +137,12 @@ type request struct {
 }
 
 // exchange sends the requests and reads their replies.
-func exchange(conn net.Conn, r *reader, command string, params [][]string, do func(int, string, *CommandError)) error {
+func exchange(conn net.Conn, r *reader, command string, params [][]string, do eachReply) error {
 	sent := 0
 	for i := range params {
 		for ; sent < len(params) && sent < i+window; sent++ {
-			ask, err := json.Marshal(request{ID: sent, Method: command, Params: append([]string{}, params[sent]...)})
+			texts := append([]string{}, params[sent]...) // [] without any
+			ask, err := json.Marshal(request{ID: sent, Method: command, Params: texts})
 			if err == nil {
 				_, err = conn.Write(ask)
 			}
