@@ -13,6 +13,7 @@ const (
 	mpFlowDesc   = 1
 	mpAggregate  = 2
 	mpTable      = 3
+	mpPortStats  = 4
 	mpGroupStats = 6
 	mpGroupDesc  = 7
 	mpMeterStats = 9
@@ -27,6 +28,7 @@ const (
 var mpNames = map[uint16]string{
 	mpFlowDesc: "flow descriptions", mpTable: "table statistics", mpFlowMonitor: "a flow monitor", mpAggregate: "the number of flows", mpGroupStats: "group statistics",
 	mpGroupDesc: "group descriptions", mpMeterDesc: "meter descriptions", mpMeterStats: "meter statistics", mpPortDesc: "port descriptions",
+	mpPortStats: "port statistics",
 }
 
 // maxAnswer bounds what one question may bring in, in bytes; a flow takes some 400.

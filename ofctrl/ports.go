@@ -34,3 +34,25 @@ func (c *Conn) Ports(ctx context.Context) (list []Port, err error) {
 	})
 	return list, err
 }
+
+// PortPackets is how many packets a port has received from what is behind it, and sent there.
+type PortPackets struct{ Received, Sent uint64 }
+
+// PortPackets returns the packets of each port since it was added, by its number (OpenFlow 1.5.1 §7.3.5.8).
+func (c *Conn) PortPackets(ctx context.Context) (map[uint32]PortPackets, error) {
+	const fixed = 80 // bytes of a port before its properties
+	out := map[uint32]PortPackets{}
+	err := c.ask(ctx, mpPortStats, 1, func(b []byte, _ int) ([]byte, error) {
+		return append(put32(b, flow.PortAny), 0, 0, 0, 0), nil
+	}, func(b []byte) error {
+		for len(b) > 0 {
+			if len(b) < fixed || int(u16(b)) < fixed || int(u16(b)) > len(b) {
+				return fmt.Errorf("%w: port statistics", ErrProtocol)
+			}
+			out[u32(b[4:])] = PortPackets{Received: u64(b[16:]), Sent: u64(b[24:])}
+			b = b[u16(b):]
+		}
+		return nil
+	})
+	return out, err
+}

@@ -33,3 +33,12 @@ func TestPorts(t *testing.T) {
 		}
 	}
 }
+
+// PortPackets has the packets of each port.
+func TestPortPackets(t *testing.T) {
+	b := newBridge(t)
+	c := b.dial(Options{})
+	if list, err := c.PortPackets(t.Context()); err != nil || len(list) == 0 {
+		t.Error(list, err)
+	}
+}

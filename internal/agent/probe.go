@@ -55,6 +55,9 @@ type prober struct {
 	deaf error
 	// leaving returns how a packet to an endpoint leaves the bridge; "": not known.
 	leaving func(ctx context.Context, endpoint netip.AddrPort) string
+	// count returns what the switch has counted, whyLost what is known of why an endpoint did not answer since; nil: no switch.
+	count   func(context.Context) bridge.Counted
+	whyLost func(ctx context.Context, before bridge.Counted, endpoint, client netip.Addr) string
 }
 
 // probe sends the packet of a question, and describes in r.Probe what became of it. An error says why it was not sent.
@@ -130,7 +133,7 @@ func (s *Settings) throughBridge(ctx context.Context, now *planes, db *ovsdb.Swi
 	if err != nil {
 		return err
 	}
-	p.each, p.link = now.bridge.Connections, now.bridge.BeginProbe
+	p.each, p.link, p.count, p.whyLost = now.bridge.Connections, now.bridge.BeginProbe, now.bridge.Counted, now.bridge.WhyLost
 	p.leaving = func(ctx context.Context, endpoint netip.AddrPort) string { return sw.Leaving(ctx, p.q, p.r, endpoint) }
 	p.forget = func(ctx context.Context, endpoint netip.AddrPort) error {
 		return now.bridge.ForgetProbe(ctx, p.pipeline(flow.PortLocal), endpoint)
@@ -244,6 +247,10 @@ func (p *prober) run(ctx context.Context) error {
 		}
 		defer link.End()
 	}
+	var counted bridge.Counted
+	if p.count != nil {
+		counted = p.count(ctx)
+	}
 	var closeConn func(context.Context)
 	var err error
 	if p.port != nil {
@@ -274,6 +281,9 @@ func (p *prober) run(ctx context.Context) error {
 	p.NoEntry = entry == nil && err == nil && p.link != nil
 	if p.Outcome != trace.Answered && p.Outcome != trace.Refused && endpoint.IsValid() {
 		p.LastSeen = p.leaving(ctx, endpoint)
+	}
+	if p.Outcome == trace.Unanswered && p.LastSeen != "" {
+		p.Cause = p.whyLost(ctx, counted, endpoint.Addr(), p.q.From.Addr())
 	}
 	if p.By == trace.ByNkp && link != nil {
 		link.Refused(ctx)

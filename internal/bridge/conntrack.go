@@ -40,7 +40,8 @@ func (p *Plane) askSwitch(ctx context.Context) asked {
 		notes.byConfig(ctx, p.conn())
 		a.warnings = append(a.warnings, notes.warnings()...)
 		if ctx.Err() == nil {
-			p.notes.Store(&notes.of)
+			seen := notes.seen(time.Now())
+			p.notes.Store(&seen)
 		}
 		return a, ctx.Err() // a caller with more time may get an answer
 	})

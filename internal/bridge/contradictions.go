@@ -55,10 +55,8 @@ func (s *Settings) contradictions(ctx context.Context, sw *ovsdb.Switch, notes *
 			continue
 		}
 		for _, ip := range p.IPs {
-			mac := flow.MAC(network.Neighbour(bridge, ip).MAC)
-			if !mac.IsZero() && mac != toMAC(p.MAC) && podOf(sw, mac) != "" {
-				notes.add(p.Name, fmt.Sprintf("external_ids:ip_addresses has %s, but the kernel has found it at %s, the MAC of port %s: packets of Services to it may get lost; correct ip_addresses",
-					ip, mac, podOf(sw, mac)))
+			if text := foundElsewhere(network.Neighbour(bridge, ip), sw, &p, ip); text != "" {
+				notes.add(p.Name, text)
 			}
 		}
 		// A port with several learned MACs has other stations behind it. The pod's own MAC may be missing among the learned ones.
@@ -73,4 +71,14 @@ func (s *Settings) contradictions(ctx context.Context, sw *ovsdb.Switch, notes *
 		}
 	}
 	return warnings
+}
+
+// foundElsewhere returns what the kernel's neighbour contradicts: a port's claim of an address; "": nothing.
+func foundElsewhere(n node.Neighbour, sw *ovsdb.Switch, p *ovsdb.Port, ip netip.Addr) string {
+	mac := flow.MAC(n.MAC)
+	if mac.IsZero() || mac == toMAC(p.MAC) || podOf(sw, mac) == "" {
+		return ""
+	}
+	return fmt.Sprintf("external_ids:ip_addresses has %s, but the kernel has found it at %s, the MAC of port %s: packets of Services to it may get lost; correct ip_addresses",
+		ip, mac, podOf(sw, mac))
 }

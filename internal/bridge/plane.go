@@ -54,7 +54,7 @@ type Plane struct {
 	figures atomic.Pointer[Figures]
 	counted *dataplane.Cache[map[k8s.PortName]k8s.Counters]
 	usage   *dataplane.Cache[asked]
-	notes   atomic.Pointer[map[string][]string] // portNotes.of, as of the last askSwitch; not changed once it is here
+	notes   atomic.Pointer[map[string][]string] // portNotes.seen, as of the last askSwitch; not changed once it is here
 	drops   dataplane.Drops                     // belongs to the loop
 
 	// Only the loop uses the fields below.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/nkp-proxy/nkp/ofctrl"
 	"github.com/nkp-proxy/nkp/ovsdb"
@@ -24,6 +25,17 @@ func (n *portNotes) add(port, text string) {
 	}
 	n.of[port] = append(n.of[port], text)
 	n.lines = append(n.lines, "port "+port+": "+text)
+}
+
+// seen returns the notes by port, each with the time at which they were made.
+func (n *portNotes) seen(at time.Time) map[string][]string {
+	out := make(map[string][]string, len(n.of))
+	for port, texts := range n.of {
+		for _, text := range texts {
+			out[port] = append(out[port], text+" (seen at "+at.UTC().Format(time.TimeOnly)+"Z)")
+		}
+	}
+	return out
 }
 
 // warnings returns the first notes, and how many others there are.

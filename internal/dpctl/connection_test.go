@@ -67,6 +67,7 @@ func TestOutcomesProblem(t *testing.T) {
 	for o, want := range map[Outcomes]string{
 		{}: "", {Answered: 7}: "", {Answered: 100, Unanswered: 4}: "",
 		{Answered: 90, Unanswered: 4, Refused: 6}: "TCP connections in the conntrack table at 12:00:05Z, closed ones for half a minute: 90 answered, 4 without answer, 6 refused",
+		{Refused: 2}:    "TCP connections in the conntrack table at 12:00:05Z, closed ones for half a minute: 0 answered, 0 without answer, 2 refused: nothing listens at that address and port, or a filter of the endpoint's rejects them",
 		{Unanswered: 1}: "TCP connections in the conntrack table at 12:00:05Z, closed ones for half a minute: 0 answered, 1 without answer, 0 refused",
 	} {
 		if got := o.Problem(time.Date(2026, 3, 1, 12, 0, 5, 0, time.UTC)); got != want {

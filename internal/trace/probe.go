@@ -29,6 +29,8 @@ type Probe struct {
 	// in conntrack for the packet and has none.
 	LastSeen string `json:"-"`
 	NoEntry  bool   `json:"-"`
+	// Cause is what else is known of why there was no answer; "": nothing.
+	Cause string `json:"-"`
 }
 
 // ByNkp is Probe.By of a packet that nkp itself refused.
@@ -62,6 +64,9 @@ func (p *Probe) Judge(r *Result) {
 		if p.Summary = fmt.Sprintf("refused by %s %s", by, after); p.OnWay != "" && p.By == "" {
 			p.Summary = fmt.Sprintf("refused on its way (%s) %s", p.OnWay, after)
 		}
+		if p.By != "" && p.By == p.Endpoint {
+			p.Summary += ": nothing listens at that address and port, or a filter of the endpoint's rejects the packet"
+		}
 		p.Fault = r.Verdict != Reject || p.By != ByNkp
 	case Unanswered:
 		p.Summary = fmt.Sprintf("no answer within %d s", ProbeSeconds) + p.whereLost()
@@ -85,6 +90,8 @@ func (p *Probe) Judge(r *Result) {
 // whereLost returns what is known of the way of a packet without an answer.
 func (p *Probe) whereLost() string {
 	switch {
+	case p.LastSeen != "" && p.Cause != "":
+		return "; last seen leaving " + p.LastSeen + "; " + p.Cause
 	case p.LastSeen != "":
 		return "; last seen leaving " + p.LastSeen
 	case p.Endpoint != "":

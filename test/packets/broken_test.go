@@ -299,8 +299,8 @@ func TestBrokenSituations(t *testing.T) {
 				c.attempts(t)
 			},
 			from: aPod, to: "40.0.0.1:80", err: testbed.ErrRefused, live: true,
-			services: `PROBLEM: endpoint 10\.0\.0\.14:8080: TCP connections in the conntrack table at \d\d:\d\d:\d\dZ, closed ones for half a minute: 0 answered, 0 without answer, [1-9]\d* refused\n`,
-			trace: `(?s)endpoint 10\.0\.0\.14:8080: TCP connections in the conntrack table at \d\d:\d\d:\d\dZ, closed ones for half a minute: 0 answered, 0 without answer, [1-9]\d* refused\n` +
+			services: `PROBLEM: endpoint 10\.0\.0\.14:8080: TCP connections in the conntrack table at \d\d:\d\d:\d\dZ, closed ones for half a minute: 0 answered, 0 without answer, [1-9]\d* refused: nothing listens at that address and port, or .*\n`,
+			trace: `(?s)endpoint 10\.0\.0\.14:8080: TCP connections in the conntrack table at \d\d:\d\d:\d\dZ, closed ones for half a minute: 0 answered, 0 without answer, [1-9]\d* refused: nothing listens at that address and port, or .*\n` +
 				`.*an existing connection \(.*\): goes to 10\.0\.0\.14:8080 since it was opened; the endpoint refused it\n`,
 		},
 		{

@@ -1,0 +1,84 @@
+package bridge
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/nkp-proxy/nkp/internal/dpctl"
+	"github.com/nkp-proxy/nkp/internal/node"
+	"github.com/nkp-proxy/nkp/ofctrl"
+	"github.com/nkp-proxy/nkp/ovsdb"
+)
+
+// Counted is what the switch had counted before a probe: packets of its ports, and those that conntrack refused because of their
+// checksum (userspace datapath only). What could not be read is absent.
+type Counted struct {
+	ports     map[uint32]ofctrl.PortPackets
+	checksums map[string]uint64
+}
+
+// badChecksums are the counters of lib/conntrack.c.
+var badChecksums = []string{"conntrack_l3csum_err", "conntrack_l4csum_err"}
+
+// Counted returns what the switch has counted until now.
+func (p *Plane) Counted(ctx context.Context) (c Counted) {
+	if conn := p.conn(); conn != nil {
+		c.ports, _ = conn.PortPackets(ctx)
+	}
+	if t, err := dpctl.Find(p.set.OVSDB, p.db.Switch().DatapathType); err == nil {
+		c.checksums, _ = t.Counters(ctx, badChecksums...)
+	}
+	return c
+}
+
+// resolveWait is how long the kernel may take to find out who has an address.
+const resolveWait = 500 * time.Millisecond
+
+// WhyLost returns why the endpoint, a pod of this node, has not answered a client's packet that left by the pod's port, as far as the
+// switch and the kernel can know; "": they know nothing. before is from when the packet was sent.
+func (p *Plane) WhyLost(ctx context.Context, before Counted, endpoint, client netip.Addr) string {
+	after, sw := p.Counted(ctx), p.db.Switch()
+	for _, name := range badChecksums {
+		if n := after.checksums[name] - before.checksums[name]; n > 0 && before.checksums != nil && after.checksums != nil {
+			return fmt.Sprintf("packets that conntrack refused meanwhile because of a wrong checksum: %d (coverage/read-counter %s): switch off checksum offload in the pod (ethtool -K eth0 tx off)", n, name)
+		}
+	}
+	port, ok := sw.PortByIP(endpoint)
+	if !ok {
+		return ""
+	}
+	if text := p.set.resolve(&sw, &port, endpoint); text != "" {
+		return fmt.Sprintf("of port %s: %s", port.Name, text)
+	}
+
+	was, known := before.ports[port.OFPort]
+	is, still := after.ports[port.OFPort]
+	switch received := is.Received - was.Received; {
+	case !known || !still:
+		return ""
+	case is.Sent == was.Sent:
+		return fmt.Sprintf("port %s has sent no packet: its state, QoS or policing keeps it back", port.Name)
+	case received > 0:
+		return fmt.Sprintf("port %s sent it to the pod; packets that came from the port since: %d, none of them an answer to it", port.Name, received)
+	}
+	return fmt.Sprintf("port %s sent it to the pod, and nothing came back by the port: the pod has no route to %s, "+
+		"or drops the packet (rp_filter, a filter of its own), or its server's accept queue is full", port.Name, client)
+}
+
+// resolve has the kernel find out who has the address of a pod, and returns what contradicts the database; "": nothing, or the node is
+// not on the bridge.
+func (s *Settings) resolve(sw *ovsdb.Switch, p *ovsdb.Port, ip netip.Addr) string {
+	network, _ := node.Read()
+	bridge, ok := network.Link(s.Bridge)
+	if !ok {
+		return ""
+	}
+	node.Ask(node.Station{Link: bridge.Index, Addr: ip})
+	for end := time.Now().Add(resolveWait); network.Neighbour(bridge, ip).State != node.Fresh && time.Now().Before(end); {
+		time.Sleep(resolveWait / 20)
+		network, _ = node.Read()
+	}
+	return foundElsewhere(network.Neighbour(bridge, ip), sw, p, ip)
+}
