@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"time"
@@ -36,7 +37,7 @@ func (p *Plane) askSwitch(ctx context.Context) asked {
 		sw := p.db.Switch()
 		a := asked{usage: p.set.ConntrackUsage(ctx, &sw), megaflows: p.set.megaflows(ctx, &sw)}
 		var notes portNotes
-		a.warnings = slices.Concat(a.usage.Warnings(), a.megaflows.Warnings(), p.set.fragments(ctx, &sw), p.set.contradictions(ctx, &sw, &notes))
+		a.warnings = slices.Concat(a.usage.Warnings(), a.megaflows.Warnings(), p.set.fragments(ctx, &sw), p.set.contradictions(ctx, &sw, &notes), p.shortTimeouts(ctx, &sw))
 		notes.byConfig(ctx, p.conn())
 		a.warnings = append(a.warnings, notes.warnings()...)
 		if ctx.Err() == nil {
@@ -163,4 +164,26 @@ func (p *Plane) Connections(ctx context.Context, do func(*dpctl.Connection) erro
 func (s *Settings) inKernel(sw *ovsdb.Switch) bool {
 	ifc, err := net.InterfaceByName(s.Bridge)
 	return sw.DatapathType == "system" && err == nil && len(sw.LocalMAC) > 0 && bytes.Equal(ifc.HardwareAddr, sw.LocalMAC)
+}
+
+// usualTimeouts are timeouts in seconds below which connections that are alive lose their conntrack entry.
+var usualTimeouts = map[string]int{
+	"tcp_syn_sent": 5, "tcp_syn_recv": 5, "tcp_established": 300, "udp_first": 5, "udp_single": 5, "udp_multiple": 10,
+}
+
+// shortTimeouts returns a warning for each of nkp's zones to which the database gives timeouts that are shorter than usual.
+func (p *Plane) shortTimeouts(ctx context.Context, sw *ovsdb.Switch) (warnings []string) {
+	for _, zone := range []uint16{p.set.Layout.ZoneDNAT, p.set.Layout.ZoneSNAT} {
+		timeouts, err := p.db.Timeouts(ctx, sw.DatapathType, zone)
+		if err != nil {
+			return nil // a schema without them, or status says that the database is away
+		}
+		for _, name := range slices.Sorted(maps.Keys(usualTimeouts)) {
+			if n, set := timeouts[name]; set && n < usualTimeouts[name] {
+				warnings = append(warnings, fmt.Sprintf("conntrack zone %d: CT_Timeout_Policy.timeouts:%s is %d s: connections to Services that pause for longer break "+
+					"(ovs-vsctl list-zone-tp %s)", zone, name, n, sw.DatapathType))
+			}
+		}
+	}
+	return warnings
 }

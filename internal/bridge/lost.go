@@ -42,7 +42,8 @@ func (p *Plane) WhyLost(ctx context.Context, before Counted, endpoint, client ne
 	after, sw := p.Counted(ctx), p.db.Switch()
 	for _, name := range badChecksums {
 		if n := after.checksums[name] - before.checksums[name]; n > 0 && before.checksums != nil && after.checksums != nil {
-			return fmt.Sprintf("packets that conntrack refused meanwhile because of a wrong checksum: %d (coverage/read-counter %s): switch off checksum offload in the pod (ethtool -K eth0 tx off)", n, name)
+			return fmt.Sprintf("packets that conntrack refused meanwhile because of a wrong checksum: %d (coverage/read-counter %s): "+
+				"if the answer is among them, switch off checksum offload in the pod (ethtool -K eth0 tx off)", n, name)
 		}
 	}
 	port, ok := sw.PortByIP(endpoint)
@@ -55,16 +56,14 @@ func (p *Plane) WhyLost(ctx context.Context, before Counted, endpoint, client ne
 
 	was, known := before.ports[port.OFPort]
 	is, still := after.ports[port.OFPort]
-	switch received := is.Received - was.Received; {
+	switch {
 	case !known || !still:
 		return ""
 	case is.Sent == was.Sent:
-		return fmt.Sprintf("port %s has sent no packet: its state, QoS or policing keeps it back", port.Name)
-	case received > 0:
-		return fmt.Sprintf("port %s sent it to the pod; packets that came from the port since: %d, none of them an answer to it", port.Name, received)
+		return fmt.Sprintf("port %s has sent no packet: its state or its QoS keeps it back", port.Name)
 	}
-	return fmt.Sprintf("port %s sent it to the pod, and nothing came back by the port: the pod has no route to %s, "+
-		"or drops the packet (rp_filter, a filter of its own), or its server's accept queue is full", port.Name, client)
+	return fmt.Sprintf("port %s sent it to the pod, and none of the packets that came back by the port (%d) answers it: the pod has no route to %s, "+
+		"or drops the packet (rp_filter, a filter of its own), or its server's accept queue is full", port.Name, is.Received-was.Received, client)
 }
 
 // resolve has the kernel find out who has the address of a pod, and returns what contradicts the database; "": nothing, or the node is

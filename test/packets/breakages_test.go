@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"regexp"
 	"strings"
@@ -25,7 +26,7 @@ import (
 type breakage struct {
 	name string
 	// does breaks it. again: nkp mends it by itself after some seconds, so that it is done before each look.
-	does  func(c *cluster, t *testing.T)
+	does  func(c *scene, t *testing.T)
 	again bool
 	// works: the connection is answered nevertheless, as are others' before it.
 	works bool
@@ -37,20 +38,51 @@ type breakage struct {
 	options testbed.Options
 	flags   []string // of the agent
 	gate    bool     // it is tried in the gate, too
+	// before, if set, comes before the bed is built.
+	before func(t *testing.T, o *testbed.Options)
+	kind   string // IPv6, UDP or NodePort: what the Service is instead of a cluster IP of IPv4 with a TCP port
 	// What a command must say, as a regular expression; "" where it has nothing to say. One names the cause, unless unnamed has the reason why
 	// none can.
-	status, services, trace, diff string
-	pods                          string // as the others; the runbook's table leaves it out
-	unnamed                       string
+	status, services, trace, probe, diff string
+	pods                                 string // as the others; the runbook's table leaves it out
+	unnamed                              string
+}
+
+// scene is a cluster with default/web as a breakage's kind has it: where clients ask, and how.
+type scene struct {
+	*cluster
+	kind, to, proto string
+}
+
+// six reports whether the Service has IPv6 addresses.
+func (c *scene) six() bool { return c.kind == "IPv6" }
+
+// at returns the address of a pod in the Service's family.
+func (c *scene) at(p *testbed.Pod) netip.Addr {
+	if c.six() {
+		return p.IP6
+	}
+	return p.IP4
+}
+
+// ip runs ip(8) for the Service's family, with the full prefix after each address that is written as ADDRESS/.
+func (c *scene) ip(t *testing.T, h *testbed.Host, args ...string) {
+	t.Helper()
+	argv := []string{"ip", "-4"}
+	if c.six() {
+		argv[1] = "-6"
+	}
+	_, err := c.Exec(h, append(argv, args...)...)
+	must(t, err)
 }
 
 // node is the node, as a client.
 func node(c *cluster) *testbed.Host { return c.Node }
 
 // in returns a breakage that runs a command in a host's network namespace.
-func in(host func(c *cluster) *testbed.Host, argv ...string) func(*cluster, *testing.T) {
-	return func(c *cluster, t *testing.T) {
-		_, err := host(c).Exec(c.ctx, argv...)
+func in(host func(c *cluster) *testbed.Host, argv ...string) func(*scene, *testing.T) {
+	return func(c *scene, t *testing.T) {
+		_, err := host(c.cluster).Exec(c.ctx, argv...)
 		must(t, err)
 	}
 }
@@ -58,13 +90,17 @@ func in(host func(c *cluster) *testbed.Host, argv ...string) func(*cluster, *tes
 func endpoint(c *cluster) *testbed.Host { return c.pods[0].Host }
 
 // vsctl returns a breakage of Open vSwitch's database; ofctl and appctl return others.
-func vsctl(args ...string) func(*cluster, *testing.T) {
-	return func(c *cluster, t *testing.T) { _, err := c.Vsctl(args...); must(t, err) }
+func vsctl(args ...string) func(*scene, *testing.T) {
+	return func(c *scene, t *testing.T) { _, err := c.Vsctl(args...); must(t, err) }
 }
 
-func ofctl(args ...string) func(*cluster, *testing.T) {
-	return func(c *cluster, t *testing.T) { _, err := c.Ofctl(args...); must(t, err) }
+func ofctl(args ...string) func(*scene, *testing.T) {
+	return func(c *scene, t *testing.T) { _, err := c.Ofctl(args...); must(t, err) }
 }
+
+// kept is what the probe says of a pod that got the packet and did not answer.
+const kept = `port pod-1\d sent it to the pod, and none of the packets that came back by the port \(\d+\) answers it: the pod has no route to 10\.0\.0\.12, ` +
+	`or drops the packet \(rp_filter, a filter of its own\), or its server's accept queue is full`
 
 const unanswered = `endpoint 10\.0\.0\.11:8080: TCP connections in the conntrack table at .*: \d+ answered, [1-9]\d* without answer`
 
@@ -77,34 +113,36 @@ var breakages = []breakage{
 		status: `Mirror\.output_port of m0`, services: `Mirror\.output_port of m0`, trace: `not known to arrive: .*Mirror\.output_port of m0`},
 	{name: "policing of the endpoint's port", does: vsctl("set", "Interface", "pod-11", "ingress_policing_rate=1", "ingress_policing_burst=1"),
 		status: `ingress_policing_rate is 1 kbit`, services: `ingress_policing_rate is 1 kbit`, trace: `not known to arrive: .*ingress_policing_rate`, works: true},
+	{name: "QoS on the endpoint's port", does: vsctl("--", "--id=@q", "create", "QoS", "type=linux-noop", "--", "set", "Port", "pod-11", "qos=@q"), works: true,
+		status: `pod-11: Port\.qos is `, services: `Port\.qos is `, trace: `not known to arrive: .*Port\.qos is `},
 	{name: "wrong ip_addresses", does: vsctl("set", "Interface", "pod-11", `external_ids:ip_addresses="10.0.0.99"`),
 		services: `no port of bridge br-int has the address of the local endpoint 10\.0\.0\.11:8080`, trace: `no port of bridge br-int has the address`, works: true},
 	{name: "the same ip_addresses at two ports", does: vsctl("set", "Interface", "pod-13", `external_ids:ip_addresses="10.0.0.11"`),
 		status: `ip_addresses of pod-13 has 10\.0\.0\.11, too`, services: `ip_addresses of pod-13 has`, trace: `not known to arrive: .*pod-13 has 10\.0\.0\.11, too`, works: true},
 	{name: "swapped ip_addresses", does: vsctl("set", "Interface", "pod-11", `external_ids:ip_addresses="10.0.0.13"`, "--", "set", "Interface", "pod-13",
-		`external_ids:ip_addresses="10.0.0.11"`), trace: unanswered, services: unanswered},
+		`external_ids:ip_addresses="10.0.0.11"`), trace: unanswered, services: unanswered, probe: `of port pod-13: external_ids:ip_addresses has 10\.0\.0\.11, but the kernel has found it at 02:00:00:00:00:11, the MAC of port pod-11`},
 	{name: "wrong MAC in the database", does: vsctl("set", "Interface", "pod-11", `external_ids:attached-mac="02:00:00:00:99:99"`),
 		pods:   `pod-11 .* 02:00:00:00:99:99 .*limited\n +PROBLEM: .*has learned 02:00:00:00:00:11`,
 		status: `has learned 02:00:00:00:00:11 there`, services: `has learned 02:00:00:00:00:11`, trace: `not known to arrive: .*has learned 02:00:00:00:00:11`},
-	{name: "no route in the pod", gate: true, does: in(endpoint, "ip", "route", "flush", "table", "main"),
-		services: unanswered, trace: `not known to arrive: ` + unanswered},
-	{name: "no route in the node", from: node, does: in(node, "ip", "route", "replace", "blackhole", "40.0.0.1/32"),
+	{name: "no route in the pod", gate: true, does: func(c *scene, t *testing.T) { c.ip(t, c.pods[0].Host, "route", "flush", "table", "main") },
+		services: unanswered, trace: `not known to arrive: ` + unanswered, probe: kept},
+	{name: "no route in the node", from: node, does: func(c *scene, t *testing.T) { c.ip(t, c.Node, "route", "replace", "blackhole", c.address()) },
 		trace: `not known to arrive: the node has no route to 40\.0\.0\.1 `},
-	{name: "a route of the node past the bridge", from: node, does: func(c *cluster, t *testing.T) {
+	{name: "a route of the node past the bridge", from: node, does: func(c *scene, t *testing.T) {
 		in(node, "ip", "link", "add", "beside", "type", "veth", "peer", "name", "beyond")(c, t)
 		in(node, "ip", "link", "set", "beside", "up")(c, t)
-		in(node, "ip", "route", "replace", "40.0.0.1/32", "dev", "beside")(c, t)
+		c.ip(t, c.Node, "route", "replace", c.address(), "dev", "beside")
 	}, trace: `not known to arrive: the node sends packets to 40\.0\.0\.1 by beside, not by bridge br-int`},
-	{name: "rp_filter in the pod", does: func(c *cluster, t *testing.T) {
+	{name: "rp_filter in the pod", does: func(c *scene, t *testing.T) {
 		in(endpoint, "ip", "link", "add", "beside", "type", "veth", "peer", "name", "beyond")(c, t)
 		in(endpoint, "ip", "link", "set", "beside", "up")(c, t)
 		in(endpoint, "ip", "route", "add", "10.0.0.12/32", "dev", "beside")(c, t)
 		in(endpoint, "sysctl", "-qw", "net.ipv4.conf.eth0.rp_filter=1")(c, t)
-	}, services: unanswered, trace: `not known to arrive: ` + unanswered},
+	}, services: unanswered, trace: `not known to arrive: ` + unanswered, probe: kept},
 	{name: "MTU of the endpoint's port", does: in(node, "ip", "link", "set", "pod-11", "mtu", "600"), works: true,
 		status: `pod-11: Interface\.mtu is 600, most pods' ports 1500`, services: `Interface\.mtu is 600`, trace: `not known to arrive: .*Interface\.mtu is 600`},
-	{name: "deleted group", again: true, does: func(c *cluster, t *testing.T) {
-		c.put(slice(c.web(), 8080, at(c.pods[0].IP4), at(c.pods[2].IP4)))
+	{name: "deleted group", again: true, does: func(c *scene, t *testing.T) {
+		c.put(slice(c.web(), 8080, at(c.at(c.pods[0])), at(c.at(c.pods[2]))))
 		c.settle()
 		ofctl("del-groups", "br-int")(c, t)
 	}, status: `repaired [1-9]`, works: true},
@@ -121,68 +159,88 @@ var breakages = []breakage{
 		trace: `ovs-vswitchd says "OFPPC_NO_FWD set, skipping output"`},
 	{name: "no-receive", does: ofctl("mod-port", "br-int", "11", "no-receive"), pods: `pod-11 .*limited\n +PROBLEM: .*no-receive`, status: `pod-11: its OpenFlow configuration is no-receive`, services: `configuration is no-receive`, trace: `not known to arrive: .*no-receive`},
 	{name: "no-receive at the client", does: ofctl("mod-port", "br-int", "12", "no-receive"), status: `pod-12: its OpenFlow configuration is no-receive`, trace: `not known to arrive: .*client 10\.0\.0\.12: .*no-receive`},
-	{name: "flow table limit", does: func(c *cluster, t *testing.T) {
+	{name: "flow table limit", does: func(c *scene, t *testing.T) {
 		vsctl("--", "--id=@t", "create", "Flow_Table", "flow_limit=1", "overflow_policy=refuse", "--", "set", "Bridge", "br-int", "flow_tables:1=@t")(c, t)
 		web := service("more", "40.0.0.7")
 		c.put(web, slice(web, 8080, at(c.pods[0].IP4)))
 	}, status: `REFUSED|TABLE_FULL|table_full|refuses`, works: true},
 	{name: "timeouts of nkp's conntrack zones", does: vsctl("--", "--id=@d", "create", "Datapath", "datapath_version=0", "--", "set", "Open_vSwitch", ".", "datapaths:netdev=@d",
 		"--", "add-zone-tp", "netdev", "zone=1001", "tcp_established=1"), works: true,
-		unnamed: "nkp does not read timeout policies: `ovs-vsctl list-zone-tp netdev`"},
-	{name: "an endpoint without a pod", gate: true, does: func(c *cluster, t *testing.T) {
-		c.put(slice(c.web(), 8080, at(c.pods[0].IP4.Next().Next().Next().Next())))
+		status: `conntrack zone 1001: CT_Timeout_Policy.timeouts:tcp_established is 1 s`},
+	{name: "an endpoint without a pod", gate: true, does: func(c *scene, t *testing.T) {
+		c.put(slice(c.web(), 8080, at(c.at(c.pods[0]).Next().Next().Next().Next())))
 		c.settle()
 	}, services: `no port of bridge br-int has the address of the local endpoint 10\.0\.0\.15:8080`, trace: `not known to arrive: no port of bridge br-int has the address`},
-	{name: "a server on loopback only", gate: true, does: func(c *cluster, t *testing.T) {
+	{name: "a server on loopback only", gate: true, does: func(c *scene, t *testing.T) {
 		p := c.idlePod(t)
-		l, err := p.Listen("127.0.0.1:8080")
-		must(t, err)
-		t.Cleanup(func() { l.Close() })
+		if c.proto == "tcp" {
+			l, err := p.Listen(map[bool]string{false: "127.0.0.1:8080", true: "[::1]:8080"}[c.six()])
+			must(t, err)
+			t.Cleanup(func() { l.Close() })
+		}
 		c.serveWebAt(t, p)
-	}, services: `, [1-9]\d* refused`, trace: `not known to arrive: .*, [1-9]\d* refused`},
-	{name: "a full accept queue", does: func(c *cluster, t *testing.T) {
+	}, services: `, [1-9]\d* refused`, trace: `not known to arrive: .*, [1-9]\d* refused`, probe: `refused by 10\.0\.0\.14:8080 after .*: nothing listens at that address and port`},
+	{name: "a full accept queue", does: func(c *scene, t *testing.T) {
 		p := c.idlePod(t)
 		must(t, p.Do(func() error { return fullQueue(t, p.IP4.As4()) }))
 		c.serveWebAt(t, p)
-	}, services: `[1-9]\d* without answer`, trace: `not known to arrive: .*[1-9]\d* without answer`},
-	{name: "the Service's old cluster IP", does: func(c *cluster, t *testing.T) {
+	}, services: `[1-9]\d* without answer`, trace: `not known to arrive: .*[1-9]\d* without answer`, probe: kept},
+	{name: "the Service's old cluster IP", does: func(c *scene, t *testing.T) {
 		c.remove(c.web())
 		web := service("web", "40.0.0.9")
 		c.put(web)
 		c.settle()
 	}, trace: `40\.0\.0\.1:80`},
-	{name: "checksum offload in the pod", does: in(endpoint, "ethtool", "-K", "eth0", "tx", "on"), services: unanswered, trace: `not known to arrive: ` + unanswered},
-	{name: "the endpoint's address moved to another port", does: func(c *cluster, t *testing.T) {
-		in(endpoint, "ip", "addr", "del", "10.0.0.11/24", "dev", "eth0")(c, t)
-		in(func(c *cluster) *testbed.Host { return c.pods[2].Host }, "ip", "addr", "add", "10.0.0.11/24", "dev", "eth0")(c, t)
-	}, services: unanswered, trace: `not known to arrive: ` + unanswered},
-	{name: "a drop in the node's nftables", gate: true, from: node, does: in(node, "nft", "add table inet fw; add chain inet fw out { type filter hook output priority 0; }; add rule inet fw out ip daddr 40.0.0.1 drop"),
+	{name: "checksum offload in the pod", does: in(endpoint, "ethtool", "-K", "eth0", "tx", "on"), services: unanswered, trace: `not known to arrive: ` + unanswered, probe: `because of a wrong checksum: [1-9]\d* \(coverage/read-counter conntrack_l4csum_err\)`},
+	{name: "the endpoint's address moved to another port", does: func(c *scene, t *testing.T) {
+		at := netip.PrefixFrom(c.at(c.pods[0]), map[bool]int{false: 24, true: 64}[c.six()]).String()
+		c.ip(t, c.pods[0].Host, "addr", "del", at, "dev", "eth0")
+		add := []string{"addr", "add", at, "dev", "eth0"}
+		if c.six() {
+			add = append(add, "nodad")
+		}
+		c.ip(t, c.pods[2].Host, add...)
+	}, services: unanswered, trace: `not known to arrive: ` + unanswered, probe: `of port pod-11: external_ids:ip_addresses has 10\.0\.0\.11, but the kernel has found it at 02:00:00:00:00:13, the MAC of port pod-13`},
+	{name: "a drop in the node's nftables", gate: true, from: node, does: func(c *scene, t *testing.T) {
+		in(node, "nft", "add table inet fw; add chain inet fw out { type filter hook output priority 0; }; add rule inet fw out "+c.address("daddr")+" drop")(c, t)
+	},
 		trace: `before the packet leaves the node: table inet fw, chain out drops it`},
-	{name: "a drop of answers in the node's nftables", from: node, does: in(node, "nft", "add table inet fw; add chain inet fw in { type filter hook input priority 0; }; add rule inet fw in ip saddr 40.0.0.1 drop"),
+	{name: "a drop of answers in the node's nftables", from: node, does: func(c *scene, t *testing.T) {
+		in(node, "nft", "add table inet fw; add chain inet fw in { type filter hook input priority 0; }; add rule inet fw in "+c.address("saddr")+" drop")(c, t)
+	},
 		trace: `of the answer: table inet fw, chain in drops it`},
-	{name: "a stopped agent", works: true, gone: true, does: func(c *cluster, t *testing.T) {
+	{name: "a stopped agent", works: true, gone: true, does: func(c *scene, t *testing.T) {
 		must(t, c.agent.Freeze())
 		t.Cleanup(func() { _ = c.agent.Thaw() })
 	}, status: `has not answered for 5s`, services: `has not answered for`, trace: `has not answered for`, diff: `has not answered for`},
-	{name: "a removed socket", works: true, gone: true, does: func(c *cluster, t *testing.T) { must(t, os.Remove(c.socket())) }, status: `no such file or directory`, trace: `no such file or directory`},
+	{name: "a removed socket", works: true, gone: true, does: func(c *scene, t *testing.T) { must(t, os.Remove(c.socket())) }, status: `no such file or directory`, trace: `no such file or directory`},
 	{name: "link of the endpoint down", does: in(endpoint, "ip", "link", "set", "eth0", "down"), status: `pod-11: .*down`, services: `nothing reaches`,
 		trace: `not known to arrive: nothing reaches the local endpoint`},
 	{name: "device of the endpoint's port off", does: in(node, "ip", "link", "set", "pod-11", "down"), status: `admin_state is down`, services: `admin_state is down`,
 		trace: `not known to arrive: nothing reaches the local endpoint`},
 	{name: "port of the endpoint deleted", does: vsctl("del-port", "br-int", "pod-11"), services: `no port of bridge`, trace: `not known to arrive: no port of bridge`},
-	{name: "conntrack zone full", does: func(c *cluster, t *testing.T) {
+	{name: "conntrack zone full", does: func(c *scene, t *testing.T) {
 		c.limitConntrack(t, "dpctl/ct-set-limits", "zone=1001,limit=1")
 		c.keepOpen(t, c.pods[2].Host, "40.0.0.1:80")
 	}, status: `zone 1001 1 of 1 entries: full`, trace: `zone 1001 1 of 1 entries: full`},
+}
+
+// address returns the Service's address; with an nft field, the expression that matches it there.
+func (c *scene) address(field ...string) string {
+	at := netip.MustParseAddrPort(c.to).Addr().String()
+	if len(field) == 0 {
+		return at
+	}
+	return map[bool]string{false: "ip ", true: "ip6 "}[c.six()] + field[0] + " " + at
 }
 
 // web returns the Service default/web.
 func (c *cluster) web() *v1.Service { return c.objects[harness.Key(service("web", ""))].(*v1.Service) }
 
 // serveWebAt makes a pod the only endpoint of default/web.
-func (c *cluster) serveWebAt(t *testing.T, p *testbed.Pod) {
+func (c *scene) serveWebAt(t *testing.T, p *testbed.Pod) {
 	t.Helper()
-	c.put(slice(c.web(), 8080, at(p.IP4)))
+	c.put(slice(c.web(), 8080, at(c.at(p))))
 	c.settle()
 }
 
@@ -216,7 +274,10 @@ func TestBreakages(t *testing.T) {
 	named, all := 0, 0
 	var rows []string
 	for _, b := range breakages {
-		t.Run(b.name, func(t *testing.T) {
+		if k := os.Getenv("NKP_KIND"); k != "" {
+			b.kind = k
+		}
+		t.Run(b.title(), func(t *testing.T) {
 			if !b.gate {
 				nightly.Only(t, "the gate has some of the rows")
 			}
@@ -235,42 +296,57 @@ func TestBreakages(t *testing.T) {
 
 // try makes a row, and returns it as the runbook has it.
 func (b *breakage) try(t *testing.T) string {
-	c := newCluster(t, b.options, "--gateway-mac", testbed.GatewayMAC)
+	options := b.options
+	if b.before != nil {
+		b.before(t, &options)
+	}
+	c := &scene{newCluster(t, options, "--gateway-mac", testbed.GatewayMAC), b.kind, "40.0.0.1:80", "tcp"}
 	c.servePods(t)
-	web := service("web", "40.0.0.1", func(s *v1.Service) { s.Spec.Selector = map[string]string{"app": "web"} })
-	c.put(web, slice(web, 8080, at(c.pods[0].IP4)))
+	ip, change := "40.0.0.1", []func(*v1.Service){func(s *v1.Service) { s.Spec.Selector = map[string]string{"app": "web"} }}
+	switch b.kind {
+	case "IPv6":
+		ip, c.to = "fd00:40::1", "[fd00:40::1]:80"
+	case "UDP":
+		change, c.proto = append(change, protocol(v1.ProtocolUDP)), "udp"
+	case "NodePort":
+		change, c.to = append(change, exposed(30080)), hostPort(testbed.NodeIP4, 30080)
+	}
+	web := service("web", ip, change...)
+	c.put(web, slice(web, 8080, at(c.at(c.pods[0]))))
 	c.runWith(b.flags...)
 	c.settle()
-	from := aPod(c)
+	from := aPod(c.cluster)
 	if b.from != nil {
-		from = b.from(c)
+		from = b.from(c.cluster)
 	}
-	const to = "40.0.0.1:80"
-	c.ask(t, from, "tcp", to, c.pods[0].Name)
+	like := netip.MustParseAddrPort(c.to).Addr()
+	c.ask(t, from, c.proto, c.to, c.pods[0].Name)
 	c.flush()
 	b.does(c, t)
 
-	cells := []string{b.name}
+	client := from.IP(like).String()
+	cells := []string{b.title()}
 	for _, q := range []struct {
 		want string
 		args []string
 	}{
 		{b.status, []string{"status"}},
 		{b.services, []string{"services", "default/web", "-o", "wide"}},
-		{b.trace, []string{"trace", "--live", "--from", from.IP(testbed.NodeIP4).String(), "--to", to}},
+		{b.trace, []string{"trace", "--live", "--from", client, "--to", c.to, "--protocol", c.proto}},
+		{b.probe, []string{"trace", "--probe", "--from", client, "--to", c.to, "--protocol", c.proto}},
 		{b.diff, []string{"diff"}},
 		{b.pods, []string{"pods"}},
 	} {
 		if q.args[0] == "pods" && q.want == "" {
 			continue
 		}
-		want, out, status := regexp.MustCompile(q.want), "", 0
+		want, out, status := regexp.MustCompile(b.inFamily(q.want)), "", 0
 		err := wait.Until(t.Context(), func() error {
 			if b.again {
 				b.does(c, t)
 			}
 			if b.from == nil { // the kernel may refuse the node's own
-				c.sends(t, from, "tcp", to)
+				c.sends(t, from, c.proto, c.to)
 			}
 			stdout, stderr, s := c.nkp(append(q.args, "--socket", c.socket())...)
 			if out, status = stdout+stderr, s; !want.MatchString(out) {
@@ -282,18 +358,18 @@ func (b *breakage) try(t *testing.T) string {
 		if err != nil {
 			t.Errorf("nkp %s: %v", strings.Join(q.args, " "), err)
 		}
-		if q.args[0] == "trace" && !b.works && !b.gone && (strings.Contains(out, "what is installed agrees") && strings.Contains(out, "verdict: deliver") || status == 0 && b.trace != "" && strings.Contains(b.trace, "not known")) {
+		if q.args[1 % len(q.args)] == "--live" && !b.works && !b.gone && (strings.Contains(out, "what is installed agrees") && strings.Contains(out, "verdict: deliver") || status == 0 && b.trace != "" && strings.Contains(b.trace, "not known")) {
 			t.Errorf("trace says that all is well, status %d:\n%s", status, out)
 		}
 		if b.works && strings.Contains(out, "nothing reaches") {
 			t.Errorf("nkp %s says that nothing reaches an endpoint that answers:\n%s", q.args[0], out)
 		}
 		if q.args[0] != "pods" {
-			cells = append(cells, b.cell(q.args[0], q.want, out))
+			cells = append(cells, b.cell(q.args[1%len(q.args)], b.inFamily(q.want), out))
 		}
 	}
 	if !b.again && !b.either {
-		b.judge(t, c, from, to)
+		b.judge(t, c, from)
 	}
 	if b.unnamed != "" {
 		cells[0] += " (" + b.unnamed + ")"
@@ -301,8 +377,26 @@ func (b *breakage) try(t *testing.T) string {
 	return "| " + strings.Join(cells, " | ") + " |"
 }
 
+// title is the row's name in the runbook.
+func (b *breakage) title() string {
+	if b.kind == "" {
+		return b.name
+	}
+	return b.name + " (" + b.kind + ")"
+}
+
+// inFamily returns what a command must say with the pods' addresses in the Service's family.
+func (b *breakage) inFamily(want string) string {
+	if b.kind != "IPv6" {
+		return want
+	}
+	want = regexp.MustCompile(`10\\\.0\\\.0\\\.(\d+):8080`).ReplaceAllString(want, `\[fd00:a::$1\]:8080`)
+	want = regexp.MustCompile(`10\\\.0\\\.0\\\.(\d+)`).ReplaceAllString(want, `fd00:a::$1`)
+	return strings.ReplaceAll(want, `40\.0\.0\.1`, `fd00:40::1`)
+}
+
 // judge asks by a packet whether the connection works as the row says.
-func (b *breakage) judge(t *testing.T, c *cluster, from *testbed.Host, to string) {
+func (b *breakage) judge(t *testing.T, c *scene, from *testbed.Host) {
 	o := testbed.AskOptions{}
 	if !b.works { // silence is what comes before so many answers to the same host's questions elsewhere
 		o.Until = func(context.Context) error {
@@ -314,8 +408,8 @@ func (b *breakage) judge(t *testing.T, c *cluster, from *testbed.Host, to string
 			return nil
 		}
 	}
-	if _, err := from.AskWith(c.ctx, "tcp", to, o); (err == nil) != b.works {
-		t.Errorf("%s -> %s: %v; the row says that it works: %t", from.Name, to, err, b.works)
+	if _, err := from.AskWith(c.ctx, c.proto, c.to, o); (err == nil) != b.works {
+		t.Errorf("%s -> %s: %v; the row says that it works: %t", from.Name, c.to, err, b.works)
 	}
 }
 
@@ -329,16 +423,17 @@ var variable = []struct {
 	{regexp.MustCompile(`\d+ answered, \d+ without answer, \d+ refused`), "0 answered, … without answer or refused"},
 	{regexp.MustCompile(`cookie=0x6e6b70[0-9a-f]+`), "cookie=0x6e6b70…"},
 	{regexp.MustCompile(`/tmp/\S+/`), "/run/"},
+	{regexp.MustCompile(`after \d+\.\d ms`), "after 0.3 ms"},
+	{regexp.MustCompile(`(came back by the port) \(\d+\)|(wrong checksum): \d+`), "$1$2"},
 }
 
 // cell returns the line in which a command says what it must, cut to what a table can have.
-func (b *breakage) cell(command, want, out string) string {
+func (b *breakage) cell(option, want, out string) string {
 	line := ""
 	if want == "" {
-		if command != "trace" || b.gone {
+		if want = map[string]string{"--live": `(?m)^verdict: `, "--probe": `(?m)^(answered by|refused|no answer|sent to|nkp: )`}[option]; want == "" || b.gone {
 			return ""
 		}
-		want = `(?m)^verdict: `
 	}
 	if at := regexp.MustCompile(want).FindStringIndex(out); at != nil {
 		start := strings.LastIndexByte(out[:at[0]], '\n') + 1
@@ -348,8 +443,12 @@ func (b *breakage) cell(command, want, out string) string {
 		line = v.is.ReplaceAllString(line, v.as)
 	}
 	line = strings.Join(strings.Fields(strings.TrimSpace(line)), " ")
-	if r := []rune(line); len(r) > 180 {
-		line = string(r[:180]) + "…"
+	limit := 180
+	if option == "--probe" {
+		limit = 300 // it begins with what happened
+	}
+	if r := []rune(line); len(r) > limit {
+		line = string(r[:limit]) + "…"
 	}
 	return "`" + strings.ReplaceAll(line, "|", "/") + "`"
 }
@@ -370,12 +469,12 @@ func writeRunbook(t *testing.T, rows []string) {
 		t.Fatalf("%s has no table of breakages", runbook)
 	}
 	if os.Getenv("NKP_WRITE_RUNBOOK") != "" && len(rows) == len(breakages) && !t.Failed() {
-		head := "| What is broken | status | services | trace --live | diff |\n|---|---|---|---|---|\n"
+		head := "| What is broken | status | services | trace --live | trace --probe | diff |\n|---|---|---|---|---|---|\n"
 		must(t, os.WriteFile(runbook, []byte(before+tableBegin+head+strings.Join(rows, "\n")+"\n"+tableEnd+after), 0o644))
 		return
 	}
 	for _, b := range breakages {
-		if !strings.Contains(table, "| "+b.name+" ") {
+		if !strings.Contains(table, "| "+b.title()+" ") {
 			t.Errorf("%s has no row %q: write it with NKP_NIGHTLY=1 NKP_WRITE_RUNBOOK=1", runbook, b.name)
 		}
 	}

@@ -225,6 +225,11 @@ func TestPage(t *testing.T) {
 	b.press("40.0.0.13:80\r")
 	b.sees(".verdict", "Delivered", "shop/search:http")
 
+	// The button has nkp send it, and the page says who answered.
+	b.tab("#probe")
+	b.press("\r")
+	b.sees(".probe.good", "The packet that was sent", "answered by 10.0.0.11:8080 after", "sent at port pod-13")
+
 	// The node names the flow, too.
 	b.tab(`nav a[href="#/node"]`)
 	b.press("\r")

@@ -30,6 +30,7 @@ export function open(_, parameters, state) {
   let suggested = false, begun = false;
 
   async function run(probe) {
+    begun = true; // by hand: update must not trace over the answer
     button.disabled = send.disabled = true;
     result.replaceChildren(el("p", { class: "muted" }, probe ? "sending" : "tracing"));
     try {
