@@ -21,6 +21,16 @@ func Follow(ctx context.Context, f k8s.Family, p rules.Packet) ([]rules.Way, []s
 	return conn.Follow(ctx, f, p)
 }
 
+// OfDevice returns the base chains of the family netdev that see a device's packets, which Follow does not pass.
+func OfDevice(device string) ([]string, error) {
+	conn, err := netlink.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	return conn.OfDevice(device)
+}
+
 // DiffService returns how the installed chains and sets of nkp's nftables, and the elements of a Service port, differ from those that the
 // model calls for, as Diff does. Elements that are not in the model are not looked for. The zero name is of no Service port.
 func DiffService(m *k8s.Model, o Options, f k8s.Family, n k8s.PortName) ([]string, error) {

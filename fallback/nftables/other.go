@@ -35,6 +35,9 @@ func Follow(context.Context, k8s.Family, rules.Packet) ([]rules.Way, []string, e
 	return nil, nil, errNotLinux
 }
 
+// OfDevice returns chains that see a device's packets. It works on Linux only.
+func OfDevice(string) ([]string, error) { return nil, errNotLinux }
+
 // Lacking returns that this system has no nftables.
 func Lacking(Options) error { return errNotLinux }
 

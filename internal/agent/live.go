@@ -170,7 +170,7 @@ func (s *Settings) CompareRules(ctx context.Context, by mode.Mode, scope serving
 		set.PodDevice, set.Connections = o.PodDevice, kernelConnections(ctx, q)
 		err := set.Compare(q, r)
 		if err == nil {
-			live.Routes(m.Node.Local, "", q, r)
+			live.Routes(m.Node.Local, "", nftables.OfDevice, q, r)
 		}
 		return err
 	}
@@ -180,7 +180,7 @@ func (s *Settings) CompareRules(ctx context.Context, by mode.Mode, scope serving
 	}
 	set := live.Rules{Tables: tables, Node: m.Node, Detector: m.Detector, Connections: kernelConnections(ctx, q)}
 	if err = set.Compare(q, r); err == nil {
-		live.Routes(m.Node.Local, "", q, r)
+		live.Routes(m.Node.Local, "", nftables.OfDevice, q, r)
 	}
 	return err
 }
@@ -203,7 +203,7 @@ func (s *Settings) CompareOwn(ctx context.Context, m *k8s.Model, q trace.Questio
 	if r.Source != k8s.ThisNode || q.In != "" || q.From.Addr().IsLoopback() {
 		return nil
 	}
-	live.Routes(m.Node.Local, s.Bridge, q, r)
+	live.Routes(m.Node.Local, s.Bridge, nftables.OfDevice, q, r)
 	set := tables(ctx, m, q)
 	return set.CompareOwn(s.Bridge, q, r)
 }

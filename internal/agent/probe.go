@@ -57,7 +57,7 @@ type prober struct {
 	leaving func(ctx context.Context, endpoint netip.AddrPort) string
 	// count returns what the switch has counted, whyLost what is known of why an endpoint did not answer since; nil: no switch.
 	count   func(context.Context) bridge.Counted
-	whyLost func(ctx context.Context, before bridge.Counted, endpoint, client netip.Addr) string
+	whyLost func(ctx context.Context, before bridge.Counted, endpoint, client netip.Addr, answers bool) string
 }
 
 // probe sends the packet of a question, and describes in r.Probe what became of it. An error says why it was not sent.
@@ -282,8 +282,13 @@ func (p *prober) run(ctx context.Context) error {
 	if p.Outcome != trace.Answered && p.Outcome != trace.Refused && endpoint.IsValid() {
 		p.LastSeen = p.leaving(ctx, endpoint)
 	}
-	if p.Outcome == trace.Unanswered && p.LastSeen != "" {
-		p.Cause = p.whyLost(ctx, counted, endpoint.Addr(), p.q.From.Addr())
+	if p.Outcome != trace.Answered && p.Outcome != trace.Refused && p.LastSeen != "" {
+		switch tcp := p.q.Protocol == "TCP"; {
+		case tcp && entry.State != "SYN_SENT":
+			p.Cause = fmt.Sprintf("conntrack has seen the answer (%s), which was lost on its way back to %s", entry.State, p.q.From.Addr())
+		default:
+			p.Cause = p.whyLost(ctx, counted, endpoint.Addr(), p.q.From.Addr(), tcp)
+		}
 	}
 	if p.By == trace.ByNkp && link != nil {
 		link.Refused(ctx)

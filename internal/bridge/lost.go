@@ -37,8 +37,9 @@ func (p *Plane) Counted(ctx context.Context) (c Counted) {
 const resolveWait = 500 * time.Millisecond
 
 // WhyLost returns why the endpoint, a pod of this node, has not answered a client's packet that left by the pod's port, as far as the
-// switch and the kernel can know; "": they know nothing. before is from when the packet was sent.
-func (p *Plane) WhyLost(ctx context.Context, before Counted, endpoint, client netip.Addr) string {
+// switch and the kernel can know; "": they know nothing. before is from when the packet was sent. answers reports whether an endpoint
+// that got the packet has to answer.
+func (p *Plane) WhyLost(ctx context.Context, before Counted, endpoint, client netip.Addr, answers bool) string {
 	after, sw := p.Counted(ctx), p.db.Switch()
 	for _, name := range badChecksums {
 		if n := after.checksums[name] - before.checksums[name]; n > 0 && before.checksums != nil && after.checksums != nil {
@@ -57,12 +58,12 @@ func (p *Plane) WhyLost(ctx context.Context, before Counted, endpoint, client ne
 	was, known := before.ports[port.OFPort]
 	is, still := after.ports[port.OFPort]
 	switch {
-	case !known || !still:
+	case !known || !still || !answers:
 		return ""
 	case is.Sent == was.Sent:
 		return fmt.Sprintf("port %s has sent no packet: its state or its QoS keeps it back", port.Name)
 	}
-	return fmt.Sprintf("port %s sent it to the pod, and none of the packets that came back by the port (%d) answers it: the pod has no route to %s, "+
+	return fmt.Sprintf("port %s sent it to the pod, and conntrack took none of the packets that came back by the port (%d) for an answer: the pod has no route to %s, "+
 		"or drops the packet (rp_filter, a filter of its own), or its server's accept queue is full", port.Name, is.Received-was.Received, client)
 }
 

@@ -11,9 +11,11 @@ import (
 
 // Routes adds steps and doubts about the node's routes: of a packet of its own to the Service's address, and where the kernel delivers
 // packets (bridge is ""), to the endpoints. local are the node's addresses. If the packet has to come to a bridge, Routes doubts that it
-// does if the kernel sends it by another device.
-func Routes(local []netip.Addr, bridge string, q trace.Question, r *trace.Result) {
+// does if the kernel sends it by another device. chains returns which chains of the family netdev see a device's packets.
+func Routes(local []netip.Addr, bridge string, chains func(device string) ([]string, error), q trace.Question, r *trace.Result) {
 	to := q.To.Addr()
+	var devices []string
+	defer func() { filters(devices, chains, r) }()
 	if r.Source == k8s.ThisNode && !to.IsLoopback() && !slices.Contains(local, to) {
 		from := q.From.Addr()
 		if from.IsLoopback() {
@@ -27,6 +29,7 @@ func Routes(local []netip.Addr, bridge string, q trace.Question, r *trace.Result
 			r.Doubt(fmt.Sprintf("the node sends packets to %s by %s, not by bridge %s (ip route get %s)", to, device, bridge, to))
 		default:
 			r.Live.Step("the node sends it by %s (ip route get)", device)
+			devices = append(devices, device)
 		}
 	}
 	if bridge != "" || r.Verdict != trace.Deliver {
@@ -34,8 +37,29 @@ func Routes(local []netip.Addr, bridge string, q trace.Question, r *trace.Result
 	}
 	for _, text := range r.Endpoints[:min(len(r.Endpoints), maxWays)] {
 		at, _ := netip.ParseAddrPort(text)
-		if _, err := routeOf(netip.Addr{}, at.Addr()); err != nil {
+		device, err := routeOf(netip.Addr{}, at.Addr())
+		if err != nil {
 			r.Doubt(fmt.Sprintf("the node has no route to endpoint %s (ip route get %s): %v", at, at.Addr(), err))
+			continue
+		}
+		devices = append(devices, device)
+		if client := q.From.Addr(); r.Source != k8s.ThisNode && !slices.Contains(local, at.Addr()) && !client.IsLoopback() {
+			for _, way := range [][2]netip.Addr{{client, at.Addr()}, {at.Addr(), client}} {
+				if by, err := forwards(way[0], way[1]); err != nil {
+					r.Doubt(fmt.Sprintf("the node does not forward packets of %s to %s (ip route get %s from %s iif %s): %v", way[0], way[1], way[1], way[0], by, err))
+				}
+			}
+		}
+	}
+}
+
+// filters adds a doubt for each chain that sees packets of the devices and is not evaluated.
+func filters(devices []string, chains func(string) ([]string, error), r *trace.Result) {
+	slices.Sort(devices)
+	for _, d := range slices.Compact(devices) {
+		list, _ := chains(d) // without nftables there are none
+		for _, c := range list {
+			r.Doubt(fmt.Sprintf("%s sees the packets of device %s, and nkp does not evaluate chains of the family netdev", c, d))
 		}
 	}
 }

@@ -2,7 +2,9 @@ package live
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
+	"os"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -29,4 +31,21 @@ func routeOf(from, to netip.Addr) (device string, err error) {
 		device = link.Attrs().Name
 	}
 	return device, nil
+}
+
+// forwards asks the kernel whether it forwards a packet that comes from a station, by the device by which it would send packets there.
+func forwards(from, to netip.Addr) (device string, err error) {
+	if device, err = routeOf(netip.Addr{}, from); err != nil {
+		return "?", err
+	}
+	_, err = netlink.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{SrcAddr: from.AsSlice(), Iif: device})
+	switch on, _ := os.ReadFile("/proc/sys/net/ipv6/conf/all/forwarding"); { // route get does not look at this one
+	case errors.Is(err, unix.EHOSTUNREACH):
+		err = fmt.Errorf("%w: is net.ipv4.ip_forward 1, and net.ipv4.conf.%s.forwarding?", err, device)
+	case errors.Is(err, unix.EXDEV):
+		err = fmt.Errorf("%w: rp_filter", err)
+	case err == nil && to.Is6() && string(on) == "0\n":
+		err = errors.New("net.ipv6.conf.all.forwarding is 0")
+	}
+	return device, err
 }

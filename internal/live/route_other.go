@@ -9,3 +9,6 @@ import (
 
 // routeOf works on Linux only.
 func routeOf(_, _ netip.Addr) (string, error) { return "", errors.New("only Linux can be asked") }
+
+// forwards works on Linux only.
+func forwards(_, _ netip.Addr) (string, error) { return "", errors.New("only Linux can be asked") }

@@ -81,8 +81,11 @@ func (p *Probe) Judge(r *Result) {
 			p.Summary += " " + p.LastSeen
 		}
 		p.Fault = p.NoEntry && r.Verdict == Deliver || r.Verdict == Reject
-		if p.Summary += "; no answer proves nothing"; p.Fault {
+		switch p.Summary += "; no answer proves nothing"; {
+		case p.Fault:
 			p.Summary += p.whereLost()
+		case p.Cause != "":
+			p.Summary += "; but " + p.Cause
 		}
 	}
 }

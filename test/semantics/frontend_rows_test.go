@@ -198,15 +198,15 @@ func TestRow10NodePortsAtLocalAddresses(t *testing.T) {
 		}
 	}
 	t.Run("nodeport-addresses", func(t *testing.T) {
-		flags := []string{"--nodeport-addresses", "172.30.0.0/24,169.254.0.0/16,fc00:30::/64"}
+		flags := []string{"--nodeport-addresses", "172.30.0.0/23,169.254.0.0/16,fc00:30::/31"}
 		var mu sync.Mutex
 		at := map[*cluster][]dual{}
 		before := func(c *cluster) {
 			kernelOnly(c)
-			single, _ := c.localAddresses()
+			_, all := c.localAddresses()
 			mu.Lock()
 			defer mu.Unlock()
-			at[c] = single
+			at[c] = all
 		}
 		onEveryPlaneWith(t, setup{flags: flags, before: before}, func(t *testing.T, c *cluster) {
 			c.serve(service("web", clusterIP(1), nodePort(30001)), c.here)
@@ -215,20 +215,24 @@ func TestRow10NodePortsAtLocalAddresses(t *testing.T) {
 			probes := []probe{{name: "the main address is not in the ranges", from: c.External, to: of(c.Node).on(30001), want: by(c.Node)}}
 			mu.Lock()
 			defer mu.Unlock()
-			for _, d := range at[c] {
-				probes = append(probes, probe{name: "from outside", from: c.External, to: d.on(30001), want: by(c.here)},
-					probe{name: "from the node", from: c.Node, to: d.on(30001), want: by(c.here)})
+			for i, d := range at[c] {
+				want := by(c.here)
+				if i == len(at[c])-1 {
+					want = by(c.Node) // a range of routes is no address that could be in the ranges
+				}
+				probes = append(probes, probe{name: "from outside", from: c.External, to: d.on(30001), want: want},
+					probe{name: "from the node", from: c.Node, to: d.on(30001), want: want})
 			}
 			c.expect(t, probes...)
 		})
 	})
 	t.Run("affinity and UDP", func(t *testing.T) {
 		onEveryPlaneWith(t, setup{before: kernelOnly}, func(t *testing.T, c *cluster) {
-			single, all := c.localAddresses()
+			_, all := c.localAddresses()
 			c.serve(service("web", clusterIP(1), nodePort(30001), affinity(3600)), c.pod, c.here, c.here2, c.there, c.there2)
 			dns := c.serve(service("dns", clusterIP(2), nodePort(30002), protocol(v1.ProtocolUDP)), c.here)
 			c.apply()
-			for _, d := range append(single, dual{v4: netip.MustParseAddr("127.0.0.5")}) {
+			for _, d := range append(slices.Clone(all), dual{v4: netip.MustParseAddr("127.0.0.5")}) {
 				for _, to := range d.on(30001).addresses() {
 					client := probe{from: c.Node, proto: "tcp"}
 					if !to.Addr().IsLoopback() {

@@ -230,7 +230,7 @@ func (w *follower) chain(o object, s state, depth int) (accepted, returned []sta
 }
 
 func (o object) String() string {
-	return "table " + map[byte]string{unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6"}[o.family] + " " + o.table.name + ", chain " + o.name
+	return "table " + map[byte]string{unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_NETDEV: "netdev"}[o.family] + " " + o.table.name + ", chain " + o.name
 }
 
 // stepID identifies a step: what a chain does with the packet, and to which chain or by which element.
@@ -294,3 +294,21 @@ const (
 )
 
 var protocols = map[k8s.Protocol]byte{"TCP": unix.IPPROTO_TCP, "UDP": unix.IPPROTO_UDP, "SCTP": unix.IPPROTO_SCTP}
+
+// OfDevice returns the base chains of the family netdev that see a device's packets: Follow does not pass them.
+func (c *Conn) OfDevice(device string) (chains []string, err error) {
+	const hookDevices = 4 // NFTA_HOOK_DEVS
+	err = c.objects(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_NETDEV, func(*message) {}, func() { chains = nil }, func(b []byte, note func(...[]byte)) {
+		note(attribute(b, unix.NFTA_CHAIN_HANDLE))
+		hook := attribute(b, unix.NFTA_CHAIN_HOOK)
+		devices := []string{text(attribute(hook, unix.NFTA_HOOK_DEV))}
+		for _, d := range attributes(attribute(hook, hookDevices)) {
+			devices = append(devices, text(d))
+		}
+		if hook != nil && slices.Contains(devices, device) {
+			o := object{table{unix.NFPROTO_NETDEV, text(attribute(b, unix.NFTA_CHAIN_TABLE))}, text(attribute(b, unix.NFTA_CHAIN_NAME))}
+			chains = append(chains, o.String())
+		}
+	})
+	return chains, err
+}
