@@ -27,43 +27,31 @@ func (c *Client) Timeouts(ctx context.Context, datapathType string, zone uint16)
 		return nil, err
 	}
 
-	// Each table's row names that of the next.
-	next := any(firstOf(results[0].Rows, "datapaths", datapathType))
-	for i, step := range []struct {
-		column string
-		key    any
-	}{{"ct_zones", float64(zone)}, {"timeout_policy", nil}} {
-		next = firstOf(rowOf(results[i+1].Rows, next), step.column, step.key)
+	// Each table's row names that of the next; the first table has one row.
+	id, out := any(nil), map[string]int{}
+	for i, key := range []any{datapathType, float64(zone), nil} {
+		if id = valueIn(results[i].Rows, ops[i].Columns[1], id, key); id == nil {
+			return out, nil
+		}
 	}
-	out := map[string]int{}
-	for _, row := range rowOf(results[3].Rows, next) {
-		timeouts, _ := row["timeouts"].(ovsdb.OvsMap)
-		for name, seconds := range timeouts.GoMap {
-			if n, ok := seconds.(float64); ok {
-				out[name.(string)] = int(n)
-			}
+	timeouts, _ := valueIn(results[3].Rows, "timeouts", id, nil).(ovsdb.OvsMap)
+	for name, seconds := range timeouts.GoMap {
+		if n, ok := seconds.(float64); ok {
+			out[name.(string)] = int(n)
 		}
 	}
 	return out, nil
 }
 
-// rowOf returns the row with a UUID, if there is one.
-func rowOf(rows []ovsdb.Row, id any) []ovsdb.Row {
+// valueIn returns the value of a column in the row with a UUID, or in the first row if that is nil; with a key that in its map.
+func valueIn(rows []ovsdb.Row, column string, id, key any) any {
 	for _, r := range rows {
-		if id != nil && r["_uuid"] == id {
-			return []ovsdb.Row{r}
+		if id == nil || r["_uuid"] == id {
+			if m, ok := r[column].(ovsdb.OvsMap); ok && key != nil {
+				return m.GoMap[key]
+			}
+			return r[column]
 		}
 	}
 	return nil
-}
-
-// firstOf returns the value of a column of the first row: under a key if it is a map; nil: there is none.
-func firstOf(rows []ovsdb.Row, column string, key any) any {
-	if len(rows) == 0 {
-		return nil
-	}
-	if m, ok := rows[0][column].(ovsdb.OvsMap); ok {
-		return m.GoMap[key]
-	}
-	return rows[0][column]
 }

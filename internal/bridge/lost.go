@@ -19,8 +19,7 @@ type Counted struct {
 	checksums map[string]uint64
 }
 
-// badChecksums are the counters of lib/conntrack.c.
-var badChecksums = []string{"conntrack_l3csum_err", "conntrack_l4csum_err"}
+const badChecksum = "conntrack_l4csum_err" // a counter of lib/conntrack.c
 
 // Counted returns what the switch has counted until now.
 func (p *Plane) Counted(ctx context.Context) (c Counted) {
@@ -28,7 +27,7 @@ func (p *Plane) Counted(ctx context.Context) (c Counted) {
 		c.ports, _ = conn.PortPackets(ctx)
 	}
 	if t, err := dpctl.Find(p.set.OVSDB, p.db.Switch().DatapathType); err == nil {
-		c.checksums, _ = t.Counters(ctx, badChecksums...)
+		c.checksums, _ = t.Counters(ctx, badChecksum)
 	}
 	return c
 }
@@ -41,10 +40,10 @@ const resolveWait = 500 * time.Millisecond
 // that got the packet has to answer.
 func (p *Plane) WhyLost(ctx context.Context, before Counted, endpoint, client netip.Addr, answers bool) string {
 	after, sw := p.Counted(ctx), p.db.Switch()
-	for _, name := range badChecksums {
-		if n := after.checksums[name] - before.checksums[name]; n > 0 && before.checksums != nil && after.checksums != nil {
+	if was, known := before.checksums[badChecksum]; known {
+		if n := after.checksums[badChecksum]; n > was {
 			return fmt.Sprintf("packets that conntrack refused meanwhile because of a wrong checksum: %d (coverage/read-counter %s): "+
-				"if the answer is among them, switch off checksum offload in the pod (ethtool -K eth0 tx off)", n, name)
+				"if the answer is among them, switch off checksum offload in the pod (ethtool -K eth0 tx off)", n-was, badChecksum)
 		}
 	}
 	port, ok := sw.PortByIP(endpoint)
