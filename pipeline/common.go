@@ -120,7 +120,7 @@ func (b *builder) entry() {
 	}
 	for _, ip := range b.LocalIPs {
 		next := b.resubmit(tableUnSNAT)
-		if !b.NodeElsewhere && slices.Contains(b.NodeIPs, ip) {
+		if !b.Elsewhere(k8s.FamilyOf(ip)) && slices.Contains(b.NodeIPs, ip) {
 			next = b.ct(b.Layout.ZoneSNAT, tableUnSNAT)
 		}
 		b.add(tableEntry, prioNode, 0, b.nearEntry(ip), flow.SetField{Field: flow.Reg0, Value: toNode, Mask: toNode}, next)
@@ -322,8 +322,8 @@ func (b *builder) output() {
 			}
 		}
 	}
-	if !b.NodeElsewhere {
-		for _, ip := range b.LocalIPs {
+	for _, ip := range b.LocalIPs {
+		if !b.Elsewhere(k8s.FamilyOf(ip)) {
 			b.nodeAsEndpoint(ip)
 		}
 	}

@@ -95,7 +95,7 @@ func TestIncrementalEqualsFromScratch(t *testing.T) {
 					cfg.Detector, {}, {Bridge: "br-int"}, {InterfacePrefix: "veth"},
 				}[rng.IntN(4)]
 				cfg.PodPorts = [][]uint32{{11, 12}, {11}}[rng.IntN(2)]
-				cfg.NodeElsewhere = rng.IntN(4) == 0
+				cfg.NodeElsewhere = [][]k8s.Family{nil, nil, families[:1], families[1:], families}[rng.IntN(5)]
 				if rng.IntN(4) == 0 {
 					cfg.HairpinIPs = nil
 				}

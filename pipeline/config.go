@@ -30,11 +30,11 @@ type Config struct {
 	NodeIPs []netip.Addr
 	// LocalIPs are all addresses of the node, NodeIPs among them: NodePorts are served at each.
 	LocalIPs []netip.Addr
-	// NodeElsewhere says that the node's addresses are not on this bridge. Replies sent to them do not come back here,
-	// so nothing can be masqueraded as the node.
-	NodeElsewhere bool
+	// NodeElsewhere are the families of which the node's addresses are not on this bridge. Replies sent to them do not come
+	// back here, so nothing can be masqueraded as the node.
+	NodeElsewhere []k8s.Family
 	// HairpinIPs, at most one of each family, are addresses that exist only on this bridge. They replace the source address of
-	// a client that is its own endpoint where the node's address cannot: of the node itself, and of pods if NodeElsewhere is set.
+	// a client that is its own endpoint where the node's address cannot: of the node itself, and of pods of a family in NodeElsewhere.
 	HairpinIPs []netip.Addr
 	// NodeMAC is the MAC of the bridge's LOCAL port, if the node's addresses live there.
 	NodeMAC flow.MAC
@@ -107,7 +107,7 @@ func (c Config) withDefaults() Config {
 // sameForServices reports whether Services compile to the same flows under both configurations.
 func (c *Config) sameForServices(o *Config) bool {
 	return c.Layout == o.Layout && slices.Equal(c.NodeIPs, o.NodeIPs) &&
-		slices.Equal(c.LocalIPs, o.LocalIPs) && c.NodeElsewhere == o.NodeElsewhere &&
+		slices.Equal(c.LocalIPs, o.LocalIPs) && slices.Equal(c.NodeElsewhere, o.NodeElsewhere) &&
 		slices.Equal(c.HairpinIPs, o.HairpinIPs) && slices.Equal(c.ServiceCIDRs, o.ServiceCIDRs) && c.Counters == o.Counters && c.AffinityLimit == o.AffinityLimit &&
 		c.MasqueradeMin == o.MasqueradeMin && c.MasqueradeMax == o.MasqueradeMax && c.NoGuards == o.NoGuards && c.Fragments == o.Fragments && c.NoNullNAT == o.NoNullNAT && (c.Uplink == 0) == (o.Uplink == 0) &&
 		c.Detector.Has(k8s.IPv4) == o.Detector.Has(k8s.IPv4) && c.Detector.Has(k8s.IPv6) == o.Detector.Has(k8s.IPv6)
@@ -117,9 +117,12 @@ func (c *Config) sameForServices(o *Config) bool {
 // them then, too.
 func (c *Config) OthersDecide() bool { return c.Others == flow.OthersDecide && c.Layout.passes() }
 
+// Elsewhere reports whether the node's addresses of a family are not on this bridge.
+func (c *Config) Elsewhere(f k8s.Family) bool { return slices.Contains(c.NodeElsewhere, f) }
+
 // masqueradeIP returns the source address of masqueraded traffic of a family.
 func (c *Config) masqueradeIP(f k8s.Family) (ip netip.Addr, ok bool) {
-	if !c.NodeElsewhere {
+	if !c.Elsewhere(f) {
 		ip = f.First(c.NodeIPs)
 	}
 	return ip, ip.IsValid()

@@ -14,7 +14,7 @@ func TestNoNATBits(t *testing.T) {
 	const natBits = 0x40 | 0x80 // CS_SRC_NAT, CS_DST_NAT (Open vSwitch: include/openvswitch/packets.h)
 	for i := range 16 {
 		cfg := testConfig()
-		cfg.NodeElsewhere, cfg.NoNullNAT, cfg.NoGuards, cfg.MasqueradeAll = i&1 != 0, i&2 != 0, i&4 != 0, i&8 != 0
+		cfg.NodeElsewhere, cfg.NoNullNAT, cfg.NoGuards, cfg.MasqueradeAll = families[:2*(i&1)], i&2 != 0, i&4 != 0, i&8 != 0
 		var ports []*k8s.ServicePort
 		for n, s := range kinds {
 			s.VIP = n

@@ -21,7 +21,7 @@ func TestIPv6ByPrefix(t *testing.T) {
 	}
 	for i := range 8 {
 		cfg := testConfig()
-		cfg.NodeElsewhere, cfg.NoNullNAT, cfg.Fragments = i&1 != 0, i&2 != 0, i&4 != 0
+		cfg.NodeElsewhere, cfg.NoNullNAT, cfg.Fragments = families[:2*(i&1)], i&2 != 0, i&4 != 0
 		cfg.HairpinIPs = append(cfg.HairpinIPs, netip.MustParseAddr("fd00:28::99"))
 		cfg.Pods = append(cfg.Pods, Pod{IP: netip.MustParseAddr("fd00:a::b"), OFPort: 11})
 		var ports []*k8s.ServicePort

@@ -35,7 +35,7 @@ func (s *Settings) compare(ctx context.Context, now *planes, m *k8s.Model, q tra
 	case db != nil && !db.Exists && (now.fallback == nil || r.Source != k8s.ThisNode):
 		r.Live = live.Gone(bridge.Gone(db))
 		return nil
-	case db != nil && (now.fallback == nil || OnBridge(now.fallback.Detail().Scope, db, m, q, r)):
+	case db != nil && (now.fallback == nil || OnBridge(now.fallback.Detail().Scope, now.bridge.NodeBeside(m), db, m, q, r)):
 		if err := now.bridge.Answers(ctx); err != nil {
 			r.Live = live.Silent(err.Error())
 			return nil
@@ -56,8 +56,9 @@ func (s *Settings) compare(ctx context.Context, now *planes, m *k8s.Model, q tra
 	return ErrNoLive
 }
 
-// OnBridge reports whether a packet crosses the bridge. iptables, with the given scope, serves packets that do not.
-func OnBridge(scope string, db *ovsdb.Switch, m *k8s.Model, q trace.Question, r *trace.Result) bool {
+// OnBridge reports whether a packet crosses the bridge. iptables, with the given scope, serves packets that do not. beside are
+// the families of which the node's addresses are not on the bridge.
+func OnBridge(scope string, beside []k8s.Family, db *ovsdb.Switch, m *k8s.Model, q trace.Question, r *trace.Result) bool {
 	to := q.To.Addr()
 	_, isPort := portNumber(db, q.In)
 	switch {
@@ -66,7 +67,7 @@ func OnBridge(scope string, db *ovsdb.Switch, m *k8s.Model, q trace.Question, r 
 	case scope == serving.Own.String():
 		return r.Source != k8s.ThisNode || !to.IsLoopback() && !slices.Contains(m.Node.Local, to)
 	case scope == serving.Host.String():
-		return r.PodHere(&m.Node)
+		return r.PodHere(&m.Node) || r.Source == k8s.Outside && !slices.Contains(beside, k8s.FamilyOf(to))
 	}
 	return true
 }

@@ -64,7 +64,7 @@ type prober struct {
 func (s *Settings) probe(ctx context.Context, now *planes, m *k8s.Model, q trace.Question, r *trace.Result) error {
 	p := &prober{Probe: &trace.Probe{Steps: []string{}}, q: q, r: r}
 	db := now.switchNow()
-	onBridge := db != nil && (now.fallback == nil || OnBridge(now.fallback.Detail().Scope, db, m, q, r))
+	onBridge := db != nil && (now.fallback == nil || OnBridge(now.fallback.Detail().Scope, now.bridge.NodeBeside(m), db, m, q, r))
 	sp, atPort := m.Ports[r.Port], false // not every pod is recognized by its address
 	if db != nil {
 		_, atPort = db.PortByIP(q.From.Addr())

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -73,10 +74,11 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 		}
 	}
 	active := a.main // the agent's loop may have added the host's plane since
+	var nodeIPs []netip.Addr
 	wait, cancel := context.WithTimeout(ctx, loopWait)
 	defer cancel()
 	err := a.ask(wait, func() {
-		active = a.planes
+		active, nodeIPs = a.planes, a.model.Node.IPs
 		if a.leftovers != "" {
 			warnings = append(warnings, a.leftovers)
 		}
@@ -137,6 +139,7 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 		case *bridge.Status:
 			s.Status = d
 		case *fallback.Status:
+			warnings = append(warnings, notForwarding(d, nodeIPs)...)
 			if s.IPTables = d; pl.label == string(mode.NFTables) {
 				s.IPTables, s.NFTables = nil, d
 			}

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/node"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ovsdb"
@@ -70,8 +71,9 @@ func (s *Settings) pipelineConfig(m *k8s.Model, sw *ovsdb.Switch, k *kernel) (pi
 				warnings = append(warnings, fmt.Sprintf("cannot see interface %s from here (another network namespace?); if the node's address is on it, pass --node-mac %s", sw.Bridge, sw.LocalMAC))
 			case k.network.At(sw.Bridge, cfg.NodeIPs):
 				cfg.NodeMAC = toMAC(sw.LocalMAC)
+				cfg.NodeElsewhere = familiesOf(cfg.NodeIPs, func(ips []netip.Addr) bool { return k.network.Beside(sw.Bridge, ips) })
 			default:
-				cfg.NodeElsewhere = len(cfg.NodeIPs) > 0
+				cfg.NodeElsewhere = familiesOf(cfg.NodeIPs, func([]netip.Addr) bool { return true })
 			}
 		}
 		if err := sw.Check(); errors.Is(err, ovsdb.ErrOVN) { // since nkp has started
@@ -121,6 +123,17 @@ func (s *Settings) pipelineConfig(m *k8s.Model, sw *ovsdb.Switch, k *kernel) (pi
 	warnings = append(warnings, s.detector(&cfg, sw)...)
 	cfg.Senders = senders(&cfg, sw)
 	return cfg, warnings
+}
+
+// familiesOf returns the families that there are among addresses, and whose addresses are so.
+func familiesOf(ips []netip.Addr, so func([]netip.Addr) bool) (list []k8s.Family) {
+	for _, f := range dataplane.Families {
+		own := slices.DeleteFunc(slices.Clone(ips), func(ip netip.Addr) bool { return k8s.FamilyOf(ip) != f })
+		if len(own) > 0 && so(own) {
+			list = append(list, f)
+		}
+	}
+	return list
 }
 
 // senders returns the ports of pods, sorted: those that the database, the interfaces' names or --ports call so.

@@ -57,8 +57,10 @@ func wantedRoutes(ranges []netip.Prefix, hairpins, nodeIPs []netip.Addr) []route
 	return rs
 }
 
-// nodeOnBridge reports whether the node's address is on the bridge's LOCAL port.
-func nodeOnBridge(cfg *pipeline.Config) bool { return !cfg.NodeMAC.IsZero() && !cfg.NodeElsewhere }
+// nodeOnBridge reports whether the node's addresses of all families are on the bridge's LOCAL port.
+func nodeOnBridge(cfg *pipeline.Config) bool {
+	return !cfg.NodeMAC.IsZero() && len(cfg.NodeElsewhere) == 0
+}
 
 // hostTraffic returns the data plane that serves the node's own traffic: the one in --host-traffic, or for auto the one that fits.
 func (s *Settings) hostTraffic(cfg *pipeline.Config, network *node.Network) HostTraffic {
@@ -95,19 +97,18 @@ func (p *Plane) HostTrafficFor(m *k8s.Model) HostTraffic {
 func (h *hostTraffic) check(cfg *pipeline.Config, network *node.Network, external []netip.Addr) {
 	was, before := h.by, h.warnings
 	h.by, h.warnings = h.set.hostTraffic(cfg, network), nil
-	onBridge := nodeOnBridge(cfg)
 	if was != "" && h.by != was && !h.open {
 		h.warn("the node's address has moved: its own traffic should be served by %s now, not %s; restart nkp to change over (no connection is lost)", h.by, was)
 		h.by = was
 	}
 	h.open = h.set.HostTrafficOpen(h.by, cfg.NodeIPs)
 	if h.by != was {
-		h.log.Info("the node's own traffic for Services", "servedBy", h.by, "nodeOnBridge", onBridge)
+		h.log.Info("the node's own traffic for Services", "servedBy", h.by, "nodeOnBridge", nodeOnBridge(cfg))
 	}
 	switch {
 	case h.by != HostOVS: // routes of an earlier run would lead the node's traffic astray
 		h.routes(nil)
-	case !onBridge:
+	case cfg.NodeMAC.IsZero():
 		h.warn("--host-traffic ovs, but none of the node's addresses is on bridge %s: its traffic for Services does not get there", h.set.Bridge)
 	default:
 		if len(cfg.ServiceCIDRs) == 0 && !network.DefaultRouteOn(h.set.Bridge) {
@@ -122,7 +123,8 @@ func (h *hostTraffic) check(cfg *pipeline.Config, network *node.Network, externa
 			h.warn("%d addresses of Services on the link of bridge %s have no route (limit: %d): the node reaches them only if someone answers for them there",
 				more, h.set.Bridge, maxRoutes)
 		}
-		h.routes(wantedRoutes(ranges, cfg.HairpinIPs, cfg.NodeIPs))
+		here := slices.DeleteFunc(slices.Clone(cfg.NodeIPs), func(ip netip.Addr) bool { return cfg.Elsewhere(k8s.FamilyOf(ip)) })
+		h.routes(wantedRoutes(ranges, cfg.HairpinIPs, here))
 	}
 	for _, w := range h.warnings {
 		if !slices.Contains(before, w) {

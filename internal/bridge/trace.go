@@ -11,14 +11,14 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// NodeBeside reports whether the node's address is not on the bridge, for a model. Any goroutine may call it.
-func (p *Plane) NodeBeside(m *k8s.Model) bool {
+// NodeBeside returns the families of which the node's addresses are not on the bridge, for a model. Any goroutine may call it.
+func (p *Plane) NodeBeside(m *k8s.Model) []k8s.Family {
 	sw := p.db.Switch()
 	return p.set.NodeBeside(m, &sw)
 }
 
-// NodeBeside reports whether the node's address is not on the bridge, for a model.
-func (s *Settings) NodeBeside(m *k8s.Model, sw *ovsdb.Switch) bool {
+// NodeBeside returns the families of which the node's addresses are not on the bridge, for a model.
+func (s *Settings) NodeBeside(m *k8s.Model, sw *ovsdb.Switch) []k8s.Family {
 	cfg, _ := s.PipelineConfig(m, sw)
 	return cfg.NodeElsewhere
 }

@@ -285,7 +285,9 @@ func (s *settings) traceHere(ctx context.Context, ask trace.Request, ends *trace
 	}
 	cluster := s.traceCluster(t, model)
 	q.In, cluster.Uplink = s.PortNames(sw, q.In)
-	cluster.NodeBeside = c.Mode == mode.OVS && s.NodeBeside(model, sw)
+	if c.Mode == mode.OVS {
+		cluster.NodeBeside = s.NodeBeside(model, sw)
+	}
 	r := trace.Explain(cluster, q)
 	r.Steps = append(names, r.Steps...)
 	if ask.Reply {
@@ -300,7 +302,7 @@ func (s *settings) traceHere(ctx context.Context, ask trace.Request, ends *trace
 	case c.Mode == mode.IPTables || c.Mode == mode.NFTables:
 		return r, s.CompareRules(ctx, c.Mode, serving.Everything, model, q, r)
 	}
-	if scope, ok := s.IPTablesScope(s.HostTrafficFor(model, sw)); ok && !agent.OnBridge(scope.String(), sw, model, q, r) {
+	if scope, ok := s.IPTablesScope(s.HostTrafficFor(model, sw)); ok && !agent.OnBridge(scope.String(), cluster.NodeBeside, sw, model, q, r) {
 		m, off := s.hostMode(ctx, scope)
 		if m == "" {
 			return nil, fmt.Errorf("no data plane of nkp's serves the node's own traffic: %s", off)

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/nkp-proxy/nkp/internal/trace"
+	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
@@ -291,7 +292,7 @@ func (v *view) judgeDelivery(ctx context.Context, w *walk, mark pipeline.Mark, q
 	default:
 		v.Step("no endpoint can be chosen: the group is empty or missing")
 	}
-	masquerade := mark.Masquerade && !v.Config.NodeElsewhere // impossible where the node's address is not on the bridge
+	masquerade := mark.Masquerade && !v.Config.Elsewhere(k8s.FamilyOf(q.To.Addr())) // impossible where the node's address is not on the bridge
 	if masquerade {
 		v.Step("to be masqueraded")
 	}

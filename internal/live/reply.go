@@ -67,7 +67,7 @@ func (v *view) replyFrom(ctx context.Context, l *trace.Live, q trace.Question, w
 	mark := pipeline.ReadMark(w.reg1)
 	back := trace.Question{From: w.endpoint, To: netip.AddrPortFrom(q.From.Addr(), cmp.Or(q.From.Port(), defaultSourcePort)), Protocol: q.Protocol}
 	ends := []trace.Question{back}
-	if seen, ok := v.nodeIP(q.From.Addr()); ok && mark.Masquerade && !v.Config.NodeElsewhere && !slices.Contains(v.Config.LocalIPs, w.endpoint.Addr()) {
+	if seen, ok := v.nodeIP(q.From.Addr()); ok && mark.Masquerade && !v.Config.Elsewhere(k8s.FamilyOf(seen)) && !slices.Contains(v.Config.LocalIPs, w.endpoint.Addr()) {
 		back.To = netip.AddrPortFrom(seen, back.To.Port())
 		if ends = append([]trace.Question{back}, ends...); seen == q.From.Addr() {
 			ends = ends[:1]

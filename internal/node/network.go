@@ -112,6 +112,13 @@ func (n *Network) At(name string, ips []netip.Addr) bool {
 	})
 }
 
+// Beside reports whether packets to one of the addresses arrive by another interface than the named one.
+func (n *Network) Beside(name string, ips []netip.Addr) bool {
+	return n != nil && !n.At(name, ips) && slices.ContainsFunc(n.Links, func(l Link) bool {
+		return l.Name != name && !l.Loopback && n.At(l.Name, ips)
+	})
+}
+
 func (n *Network) defaultRoute(is4 bool) (Route, bool) {
 	i := slices.IndexFunc(n.Routes, func(r Route) bool { return r.Dst.Bits() == 0 && r.Dst.Addr().Is4() == is4 })
 	if i < 0 {

@@ -42,7 +42,7 @@ func (e *explanation) candidates(port *k8s.ServicePort, f *k8s.Frontend) {
 	client := e.q.From.Addr()
 	e.Verdict = Deliver
 	switch {
-	case e.Route.Masquerade && e.NodeBeside && e.PodHere(&e.Model.Node):
+	case e.Route.Masquerade && slices.Contains(e.NodeBeside, k8s.FamilyOf(client)) && e.PodHere(&e.Model.Node):
 		e.step("not masqueraded, unlike on other nodes: this node's address is not on the bridge")
 	case e.Route.Masquerade:
 		e.Masquerade = Always

@@ -16,9 +16,9 @@ type Cluster struct {
 	MasqueradeAll, LocalhostNodePorts bool
 	// Uplink is the name of the port that leads out of the node, if it is known.
 	Uplink string
-	// NodeBeside is set if the bridge serves pods but the node's address is not on it: traffic that crosses the bridge cannot
-	// be masqueraded as the node, because replies would not return through the bridge.
-	NodeBeside bool
+	// NodeBeside are the families of which the bridge serves pods although the node's address is not on it: traffic that
+	// crosses the bridge cannot be masqueraded as the node, because replies would not return through the bridge.
+	NodeBeside []k8s.Family
 	// Permissive is set if the data plane can neither refuse nor drop packets: HNS, as with kube-proxy on Windows.
 	Permissive bool
 	// HostGap is why no data plane serves traffic from the node's processes, OwnGap why none serves their traffic to addresses of

@@ -6,67 +6,273 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
 	"github.com/nkp-proxy/nkp/test/wait"
 )
 
-// An input for the node's network: commands before nkp starts, on the node, the router and the second node.
-type command struct {
-	on   *testbed.Host
-	argv string
+// nodeNetwork is a network of a node that differs from the usual one. Whatever it is, Services are reached over both families and
+// protocols, before and after a restart of nkp; trace says so, and status warns of nothing but what the row says.
+type nodeNetwork struct {
+	name    string
+	nightly string // why the gate does not need the row; "": it runs there
+	options testbed.Options
+	prepare func(c *cluster)
+	// from are the clients: the node and a host outside, unless the row says otherwise. The node, and pods, ask at ClusterIPs, all
+	// others at NodePorts.
+	from func(c *cluster) []*testbed.Host
+	// end is the endpoint: a pod of the second node, unless the row says otherwise.
+	end func(c *cluster) *testbed.Host
+	// while changes the network while nkp runs, and then while it does not.
+	while func(c *cluster, restarted bool)
+	says  []string // each of status' warnings has one of these, and each is there
 }
 
-func (c *cluster) exec(commands ...command) {
-	c.t.Helper()
-	for _, cmd := range commands {
-		if out, err := c.Exec(cmd.on, strings.Fields(cmd.argv)...); err != nil {
-			c.t.Fatal(cmd.argv, out, err)
+func TestNodeNetwork(t *testing.T) {
+	for _, row := range nodeNetworks {
+		t.Run(row.name, func(t *testing.T) {
+			if row.nightly != "" {
+				nightly.Only(t, row.nightly)
+			}
+			c := newCluster(t, row.options, "--service-cidr", serviceCIDRs)
+			end, from := c.remotes[0].Host, []*testbed.Host{c.Node, c.External}
+			row.prepare(c)
+			if row.end != nil {
+				end = row.end(c)
+			}
+			if row.from != nil {
+				from = row.from(c)
+			}
+			w := reachEveryWay(end.IP(testbed.NodeIP4), end.IP(testbed.NodeIP6))
+			c.begin(w.objects...)
+
+			for _, restarted := range []bool{false, true} {
+				if restarted {
+					must(t, c.agent.Stop(syscall.SIGTERM))
+				}
+				if row.while != nil {
+					row.while(c, restarted)
+				}
+				if restarted {
+					c.run()
+					c.settle()
+				}
+				for _, h := range from {
+					list := w.outside
+					if h == c.Node || h == end {
+						list = w.own
+					}
+					c.answered(t, h, list, end.Name)
+					c.tracedTo(t, h, list, end)
+				}
+				c.warnsOf(t, row.says)
+			}
+		})
+	}
+}
+
+var nodeNetworks = []nodeNetwork{
+	{name: "endpoints by a host route, with a router", prepare: hostRoutes, from: func(c *cluster) []*testbed.Host {
+		return []*testbed.Host{c.Node, c.External, c.Remote}
+	}},
+	{name: "endpoints by a host route, without a default route", prepare: func(c *cluster) {
+		hostRoutes(c)
+		c.on(c.Node, noDefault)
+	}, from: nodeAndLink},
+	{name: "endpoints on the link, without a router", prepare: func(c *cluster) {
+		c.onLink()
+		c.on(c.Node, noDefault+"ip neigh flush dev BRIDGE")
+		for _, serve := range []func(int) (*testbed.Server, error){c.Remote.ServeTCP, c.Remote.ServeUDP} {
+			_, err := serve(8080)
+			must(c.t, err)
+		}
+	}, end: func(c *cluster) *testbed.Host { return c.Remote }, from: onlyNode},
+	{name: "a router of its own for IPv6", prepare: func(c *cluster) {
+		// What comes to the other station's MAC is lost, as between two routers.
+		c.on(c.Router, `ip link add six link DEVICE address 02:00:00:00:00:06 type macvlan mode bridge
+			ip addr del fd00:ac::1/64 dev DEVICE
+			ip addr del fd00:a::1/64 dev DEVICE
+			echo 1 >/proc/sys/net/ipv6/conf/DEVICE/disable_ipv6
+			ip link set six up
+			ip addr add fd00:ac::1/64 dev six nodad
+			ip addr add fd00:a::1/64 dev six nodad
+			ip -6 route replace fd00:40::/112 via fd00:ac::2 dev six
+			ip -6 route replace fd00:20::/112 via fd00:ac::2 dev six`)
+	}},
+	{name: "a router whose MAC changes unannounced", prepare: func(*cluster) {}, while: func(c *cluster, restarted bool) {
+		mac := "02:00:00:00:00:77"
+		if restarted {
+			mac = "02:00:00:00:00:78"
+		}
+		c.on(c.Router, `echo 0 >/proc/sys/net/ipv4/conf/DEVICE/arp_notify
+			echo 0 >/proc/sys/net/ipv6/conf/DEVICE/ndisc_notify
+			ip link set DEVICE address `+mac)
+		// The kernel may have forgotten it.
+		c.on(c.Node, `ip neigh change 172.16.0.1 dev BRIDGE nud stale || true
+			ip neigh change fd00:ac::1 dev BRIDGE nud stale || true`)
+	}},
+	{name: "LOCAL in a VLAN, the uplink a trunk", prepare: func(c *cluster) {
+		// Another bridge takes the tag, as a switch of the network does.
+		must(c.t, c.AddBridge("br-out"))
+		c.vsctl("set-fail-mode br-out standalone -- del-port " + c.Bridge + " uplink -- add-port br-out uplink tag=100 " +
+			"-- add-port br-out inner -- set Interface inner type=patch options:peer=outer " +
+			"-- add-port " + c.Bridge + " outer -- set Interface outer type=patch options:peer=inner ofport_request=1 " +
+			"-- set Port " + c.Bridge + " tag=100")
+	}},
+	{name: "LOCAL in a VLAN, the uplink an access port", prepare: func(c *cluster) {
+		c.vsctl("set Port uplink tag=100 -- set Port " + c.Bridge + " tag=100")
+	}},
+	{name: "the node's addresses on lo, others on the bridge", prepare: func(c *cluster) {
+		c.on(c.Node, `ip addr del 172.16.0.2/24 dev BRIDGE
+			ip addr del fd00:ac::2/64 dev BRIDGE
+			ip addr add 172.16.0.9/24 dev BRIDGE
+			ip addr add fd00:ac::9/64 dev BRIDGE nodad
+			ip addr add 172.16.0.2/32 dev lo
+			ip addr add fd00:ac::2/128 dev lo
+			ip route replace default via 172.16.0.1 dev BRIDGE
+			ip -6 route replace default via fd00:ac::1 dev BRIDGE`)
+		c.on(c.Router, `ip route replace 172.16.0.2/32 via 172.16.0.9
+			ip -6 route replace fd00:ac::2/128 via fd00:ac::9
+			for p in 40.0.0.0/24 20.0.0.0/24; do ip route replace $p via 172.16.0.9; done
+			for p in fd00:40::/112 fd00:20::/112; do ip -6 route replace $p via fd00:ac::9; done`)
+	}},
+	{name: "IPv6 on a NIC outside the bridge", options: testbed.Options{NodeOutside: true}, prepare: func(c *cluster) {
+		moveFamily(c, "-4", "172.16.0.2", "172.16.0.1", "24", "40.0.0.0/24 20.0.0.0/24")
+	}},
+	{name: "IPv4 on a NIC outside the bridge", options: testbed.Options{NodeOutside: true}, prepare: func(c *cluster) {
+		moveFamily(c, "-6", "fd00:ac::2", "fd00:ac::1", "64", "fd00:40::/112 fd00:20::/112")
+	}},
+	{name: "a pod that neither its slice nor the database names", prepare: func(c *cluster) {
+		pods, err := c.AddPods(testbed.PodSpec{NoIDs: true})
+		must(c.t, err)
+		c.pods = append(c.pods, pods...)
+	}, end: func(c *cluster) *testbed.Host { return c.pods[3].Host }, from: func(c *cluster) []*testbed.Host {
+		return []*testbed.Host{c.Node, c.pods[3].Host}
+	}},
+	{name: "a dead port with a living pod's addresses", prepare: func(c *cluster) {
+		pod := c.pods[0]
+		c.on(c.Node, "ip link add aaa type veth peer name bbb") // its peer is down: no carrier
+		c.vsctl(fmt.Sprintf("add-port %s aaa -- set Interface aaa external_ids:iface-id=old external_ids:attached-mac=02:00:00:00:0f:0f "+
+			"external_ids:ip_addresses=\"%s %s\"", c.Bridge, pod.IP4, pod.IP6))
+	}, end: func(c *cluster) *testbed.Host { return c.pods[0].Host }, says: []string{"aaa"}},
+	{name: "the uplink has another number", prepare: func(c *cluster) {
+		c.vsctl("set Interface uplink ofport_request=7")
+	}, says: noUplink},
+	{name: "the uplink is a bond", prepare: func(c *cluster) {
+		c.vsctl("del-port uplink -- add-port " + c.Bridge + " spare -- set Interface spare type=internal " +
+			"-- del-port spare -- add-bond " + c.Bridge + " bond0 uplink spare -- set Interface spare type=internal " +
+			"-- set Interface uplink ofport_request=7")
+	}, says: noUplink},
+}
+
+var noUplink = []string{"no uplink port", "the uplink port is unknown (--uplink-port)"}
+
+const noDefault = "ip route del default\nip -6 route del default\n"
+
+func onlyNode(c *cluster) []*testbed.Host    { return []*testbed.Host{c.Node} }
+func nodeAndLink(c *cluster) []*testbed.Host { return []*testbed.Host{c.Node, c.Remote} }
+
+// hostRoutes has the second node on the link, and routes by it to its pods.
+func hostRoutes(c *cluster) {
+	c.onLink()
+	c.on(c.Node, "ip route add 10.0.1.0/24 via 172.16.0.3\nip -6 route add fd00:b::/64 via fd00:ac::3")
+}
+
+// moveFamily moves the node's address of a family from its NIC to the bridge.
+func moveFamily(c *cluster, flag, node, router, bits, ranges string) {
+	args := strings.NewReplacer("FAMILY", flag, "NODE", node, "ROUTER", router, "BITS", bits, "RANGES", ranges)
+	c.on(c.Node, args.Replace(`ip addr del NODE/BITS dev eth0
+		ip addr add NODE/BITS dev BRIDGE
+		ip link set BRIDGE up
+		ip FAMILY route replace default via ROUTER dev BRIDGE`))
+	c.on(c.Router, args.Replace(`ip addr del ROUTER/BITS dev DEVICE
+		ip addr add ROUTER/BITS dev uplink
+		for p in RANGES; do ip FAMILY route replace $p via NODE dev uplink; done`))
+}
+
+// tracedTo checks that trace has each of the frontends answered by a host.
+func (c *cluster) tracedTo(t *testing.T, from *testbed.Host, list []string, end *testbed.Host) {
+	t.Helper()
+	for _, to := range list {
+		proto, addr, _ := strings.Cut(to, " ")
+		ip := netip.MustParseAddrPort(addr).Addr()
+		want := []string{hostPort(end.IP(ip), 8080)}
+		r, status := c.trace(t, proto, from.IP(ip).String(), addr, "--live")
+		if status != 0 || r.Verdict != "deliver" || !slices.Equal(r.Endpoints, want) || r.Live == nil || !r.Live.Agrees {
+			t.Errorf("%s -> %s: trace ends with %d: %s to %v, installed %+v; want deliver to %v", from.Name, to, status, r.Verdict, r.Endpoints, r.Live, want)
 		}
 	}
+}
+
+// warnsOf waits until status has these warnings and no others.
+func (c *cluster) warnsOf(t *testing.T, says []string) {
+	t.Helper()
+	c.awaitStatus(t, fmt.Sprintf("status warns of %q alone", says), func(s *agent.Status) bool {
+		left := slices.Clone(s.Warnings)
+		for _, text := range says {
+			n := len(left)
+			left = slices.DeleteFunc(left, func(w string) bool { return strings.Contains(w, text) })
+			if len(left) == n {
+				return false
+			}
+		}
+		return len(left) == 0
+	})
+}
+
+// on runs commands on a host, one a line.
+func (c *cluster) on(h *testbed.Host, commands string) {
+	c.t.Helper()
+	if out, err := c.Exec(h, "sh", "-ec", strings.NewReplacer("BRIDGE", c.Bridge, "DEVICE", c.RouterDevice(), "UPLINK", testbed.UplinkName).Replace(commands)); err != nil {
+		c.t.Fatal(commands, out, err)
+	}
+}
+
+func (c *cluster) vsctl(args string) {
+	c.t.Helper()
+	_, err := c.Vsctl(strings.Fields(args)...)
+	must(c.t, err)
 }
 
 // onLink moves the second node into the node's subnet, behind a bridge of the kernel's that the uplink ends in. Its own way is on the
 // link, too; the router has no routes to its pods any more.
 func (c *cluster) onLink() {
 	c.t.Helper()
-	device := c.RouterDevice()
-	c.exec(
-		command{c.Router, "ip link set remote nomaster"},
-		command{c.Router, "ip addr flush dev remote"},
-		command{c.Router, "ip link add switch type bridge"},
-		command{c.Router, "ip link set " + device + " down"},
-		command{c.Router, "ip link set remote down"},
-		command{c.Router, "ip link set " + device + " master switch"},
-		command{c.Router, "ip link set remote master switch"},
-	)
-	for _, a := range []string{"172.16.0.1/24", "10.0.0.1/24", "fd00:ac::1/64", "fd00:a::1/64"} {
-		_, _ = c.Exec(c.Router, "ip", "addr", "del", a, "dev", device)
-		c.exec(command{c.Router, "ip addr add " + a + " dev switch nodad"})
-	}
-	c.exec(
-		command{c.Router, "ip link set switch address " + testbed.GatewayMAC},
-		command{c.Router, "ip link set " + device + " address 02:00:00:00:00:99"},
-		command{c.Router, "ip link set switch up"},
-		command{c.Router, "ip link set " + device + " up"},
-		command{c.Router, "ip link set remote up"},
-		command{c.Remote, "ip addr del 172.16.1.3/24 dev eth0"},
-		command{c.Remote, "ip addr del fd00:ac:1::3/64 dev eth0"},
-		command{c.Remote, "ip addr add 172.16.0.3/24 dev eth0"},
-		command{c.Remote, "ip addr add fd00:ac::3/64 dev eth0 nodad"},
-		command{c.Remote, "ip route replace default via 172.16.0.1"},
-		command{c.Remote, "ip -6 route replace default via fd00:ac::1"},
-		command{c.Remote, "ip route replace 10.0.0.0/24 via 172.16.0.2"},
-		command{c.Remote, "ip -6 route replace fd00:a::/64 via fd00:ac::2"},
-		command{c.Router, "ip route replace 192.168.0.0/24 dev external"},
-	)
+	c.on(c.Router, `ip link set remote nomaster
+		ip addr flush dev remote
+		ip link add switch type bridge
+		ip link set DEVICE down
+		ip link set remote down
+		ip link set DEVICE master switch
+		ip link set remote master switch
+		for a in 172.16.0.1/24 10.0.0.1/24 fd00:ac::1/64 fd00:a::1/64; do
+			ip addr del $a dev DEVICE || true
+			ip addr add $a dev switch nodad
+		done
+		ip link set switch address `+testbed.GatewayMAC+`
+		ip link set DEVICE address 02:00:00:00:00:99
+		ip link set switch up
+		ip link set DEVICE up
+		ip link set remote up
+		ip route replace 192.168.0.0/24 dev external`)
+	c.on(c.Remote, `ip addr del 172.16.1.3/24 dev eth0
+		ip addr del fd00:ac:1::3/64 dev eth0
+		ip addr add 172.16.0.3/24 dev eth0
+		ip addr add fd00:ac::3/64 dev eth0 nodad
+		ip route replace default via 172.16.0.1
+		ip -6 route replace default via fd00:ac::1
+		ip route replace 10.0.0.0/24 via 172.16.0.2
+		ip -6 route replace fd00:a::/64 via fd00:ac::2`)
+	c.Remote.IP4, c.Remote.IP6 = netip.MustParseAddr("172.16.0.3"), netip.MustParseAddr("fd00:ac::3")
 }
 
 // everyWay are Services of both families and protocols, and what reaches them: from the node, and at a NodePort from outside.
@@ -124,121 +330,6 @@ func (c *cluster) restart(t *testing.T) {
 	c.settle()
 }
 
-// The node's routes to the endpoints are host routes by another node, and there is a router, or none, or none that is the default. The
-// node and clients at its NodePorts reach endpoints there.
-func TestHostRoutesToEndpoints(t *testing.T) {
-	for name, drop := range map[string]bool{"with a router": false, "without a default route": true} {
-		t.Run(name, func(t *testing.T) {
-			c := newCluster(t, testbed.Options{}, "--service-cidr", serviceCIDRs)
-			c.onLink()
-			c.exec(
-				command{c.Node, "ip route add 10.0.1.0/24 via 172.16.0.3"},
-				command{c.Node, "ip -6 route add fd00:b::/64 via fd00:ac::3"},
-			)
-			from := []*testbed.Host{c.Node}
-			if drop {
-				c.exec(command{c.Node, "ip route del default"}, command{c.Node, "ip -6 route del default"})
-			} else {
-				from = append(from, c.External)
-			}
-			end := c.remotes[0]
-			w := reachEveryWay(end.IP4, end.IP6)
-			c.begin(w.objects...)
-			for _, ip := range []netip.Addr{end.IP4, end.IP6} {
-				c.ask(t, c.Node, "tcp", hostPort(ip, 8080), end.Name) // directly
-			}
-			for range 2 {
-				for _, h := range from {
-					if h == c.Node {
-						c.answered(t, h, w.own, end.Name)
-						continue
-					}
-					c.answered(t, h, w.outside, end.Name)
-				}
-				c.answered(t, c.Remote, w.outside, end.Name) // a client on the link
-				c.restart(t)
-			}
-		})
-	}
-}
-
-// An endpoint is a station on the node's link, and there is no router: a process in the host's network of another node.
-func TestEndpointsOnTheLink(t *testing.T) {
-	c := newCluster(t, testbed.Options{}, "--service-cidr", serviceCIDRs)
-	c.onLink()
-	c.exec(command{c.Node, "ip route del default"}, command{c.Node, "ip -6 route del default"}, command{c.Node, "ip neigh flush dev " + c.Bridge})
-	for _, serve := range []func(int) (*testbed.Server, error){c.Remote.ServeTCP, c.Remote.ServeUDP} {
-		_, err := serve(8080)
-		must(t, err)
-	}
-	w := reachEveryWay(netip.MustParseAddr("172.16.0.3"), netip.MustParseAddr("fd00:ac::3"))
-	c.begin(w.objects...)
-	for range 2 {
-		c.answered(t, c.Node, w.own, c.Remote.Name)
-		c.restart(t)
-	}
-}
-
-// The routers of the two families are different stations.
-func TestARouterPerFamily(t *testing.T) {
-	c := newCluster(t, testbed.Options{}, "--service-cidr", serviceCIDRs)
-	device := c.RouterDevice()
-	c.exec(
-		command{c.Router, "ip link add six link " + device + " type macvlan mode bridge"},
-		command{c.Router, "ip link set six address 02:00:00:00:00:06"},
-		command{c.Router, "ip addr del fd00:ac::1/64 dev " + device},
-		command{c.Router, "ip link set six up"},
-		command{c.Router, "ip addr add fd00:ac::1/64 dev six nodad"},
-		// What comes to the other station's MAC is lost, as between two routers.
-		command{c.Router, "ip6tables-nft -t raw -A PREROUTING -i " + device + " -d fd00:b::/64 -j DROP"},
-		command{c.Router, "ip6tables-nft -t raw -A PREROUTING -i " + device + " -d fd00:c0::/64 -j DROP"},
-	)
-	for _, p := range []string{"fd00:40::/112", "fd00:20::/112"} {
-		c.exec(command{c.Router, "ip -6 route replace " + p + " via fd00:ac::2 dev six"})
-	}
-	end := c.remotes[0]
-	w := reachEveryWay(end.IP4, end.IP6)
-	c.begin(w.objects...)
-	for range 2 {
-		c.answered(t, c.Node, w.own, end.Name)
-		c.answered(t, c.External, w.outside, end.Name)
-		c.restart(t)
-	}
-}
-
-// The router's MAC changes, and nothing announces it: the kernel finds out by asking a router that does not answer any more.
-func TestRouterChangesItsMAC(t *testing.T) {
-	c := newCluster(t, testbed.Options{}, "--service-cidr", serviceCIDRs)
-	end := c.remotes[0]
-	w := reachEveryWay(end.IP4, end.IP6)
-	c.begin(w.objects...)
-	c.answered(t, c.Node, w.own, end.Name)
-	change := func(mac string) {
-		t.Helper()
-		device := c.RouterDevice()
-		c.exec(
-			command{c.Router, "sysctl -qw net.ipv4.conf." + device + ".arp_notify=0"},
-			command{c.Router, "sysctl -qw net.ipv6.conf." + device + ".ndisc_notify=0"},
-			command{c.Router, "ip link set " + device + " address " + mac},
-		)
-	}
-	stale := func() {
-		for ip, family := range map[string]string{"172.16.0.1": "-4", "fd00:ac::1": "-6"} {
-			_, _ = c.Exec(c.Node, "ip", family, "neigh", "change", ip, "dev", c.Bridge, "nud", "stale") // may have been forgotten
-		}
-	}
-	change("02:00:00:00:00:77")
-	stale()
-	c.answered(t, c.Node, w.own, end.Name)
-	c.answered(t, c.External, w.outside, end.Name)
-	must(t, c.agent.Stop(syscall.SIGTERM))
-	change("02:00:00:00:00:78")
-	stale()
-	c.run()
-	c.answered(t, c.Node, w.own, end.Name)
-	c.answered(t, c.External, w.outside, end.Name)
-}
-
 // Where the kernel gives all ports to the node's own connections, nkp keeps those with which it masquerades from it, so that no two
 // connections to an endpoint have the same port. Ports that are reserved already are used as they are. A cleanup takes the others back.
 func TestMasqueradePortsAreReserved(t *testing.T) {
@@ -286,58 +377,6 @@ func TestMasqueradePortsAreReserved(t *testing.T) {
 	}
 }
 
-// A pod reaches itself through a Service though neither its slice names a node nor the database the pod.
-func TestHairpinOfAnUnknownPod(t *testing.T) {
-	c := newCluster(t, testbed.Options{}, "--service-cidr", serviceCIDRs)
-	pods, err := c.AddPods(testbed.PodSpec{NoIDs: true})
-	must(t, err)
-	pod := pods[0]
-	c.pods = append(c.pods, pod)
-	w := reachEveryWay(pod.IP4, pod.IP6)
-	for _, o := range w.objects {
-		if s, ok := o.(*discoveryv1.EndpointSlice); ok {
-			s.Endpoints[0].NodeName = nil
-		}
-	}
-	c.begin(w.objects...)
-	for range 2 {
-		c.answered(t, pod.Host, w.own, pod.Name)
-		c.answered(t, c.Node, w.own, pod.Name)
-		c.restart(t)
-	}
-}
-
-// The node is in a VLAN: LOCAL is an access port, and the uplink carries its tag, or is an access port of the same VLAN.
-func TestNodeInAVLAN(t *testing.T) {
-	for name, access := range map[string]bool{"the uplink is a trunk": false, "the uplink is an access port": true} {
-		t.Run(name, func(t *testing.T) {
-			c := newCluster(t, testbed.Options{}, "--service-cidr", serviceCIDRs)
-			end := c.remotes[0]
-			if access {
-				_, err := c.Vsctl("set", "Port", testbed.UplinkName, "tag=100")
-				must(t, err)
-			} else {
-				// Another bridge takes the tag, as a switch of the network does.
-				must(t, c.AddBridge("br-out"))
-				_, err := c.Vsctl("set-fail-mode", "br-out", "standalone", "--", "del-port", c.Bridge, testbed.UplinkName, "--", "add-port", "br-out", testbed.UplinkName, "tag=100",
-					"--", "add-port", "br-out", "inner", "--", "set", "Interface", "inner", "type=patch", "options:peer=outer",
-					"--", "add-port", c.Bridge, "outer", "--", "set", "Interface", "outer", "type=patch", "options:peer=inner", "ofport_request=1")
-				must(t, err)
-			}
-			_, err := c.Vsctl("set", "Port", c.Bridge, "tag=100")
-			must(t, err)
-			w := reachEveryWay(end.IP4, end.IP6)
-			c.begin(w.objects...)
-			for range 2 {
-				c.ask(t, c.Node, "tcp", hostPort(end.IP4, 8080), end.Name) // directly
-				c.answered(t, c.Node, w.own, end.Name)
-				c.answered(t, c.External, w.outside, end.Name)
-				c.restart(t)
-			}
-		})
-	}
-}
-
 // Nobody on the link answers for a load balancer's address or an external IP there: the node reaches them all the same, from the first
 // change on, and its routes go with them.
 func TestExternalAddressesOnTheLink(t *testing.T) {
@@ -361,62 +400,4 @@ func TestExternalAddressesOnTheLink(t *testing.T) {
 		}
 		return err
 	})
-}
-
-// The uplink has another number than nkp expects, or is a bond: the node, and clients outside, are served all the same, and status says
-// what is lacking.
-func TestUnknownUplink(t *testing.T) {
-	for name, vsctl := range map[string][]string{
-		"another number": {"set", "Interface", testbed.UplinkName, "ofport_request=7"},
-		"a bond": {"del-port", testbed.UplinkName, "--", "add-port", "br-int", "spare", "--", "set", "Interface", "spare", "type=internal",
-			"--", "del-port", "spare", "--", "add-bond", "br-int", "bond0", testbed.UplinkName, "spare", "--", "set", "Interface", "spare", "type=internal",
-			"--", "set", "Interface", testbed.UplinkName, "ofport_request=7"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := newCluster(t, testbed.Options{}, "--service-cidr", serviceCIDRs)
-			_, err := c.Vsctl(vsctl...)
-			must(t, err)
-			end := c.remotes[0]
-			w := reachEveryWay(end.IP4, end.IP6)
-			c.begin(w.objects...)
-			for range 2 {
-				c.answered(t, c.Node, w.own, end.Name)
-				c.answered(t, c.External, w.outside, end.Name)
-				c.statusSays("the uplink port is unknown (--uplink-port)")
-				c.restart(t)
-			}
-		})
-	}
-}
-
-// The node's addresses are on lo, and another one of each family on the bridge, by which the router reaches them.
-func TestNodeAddressesOnLoopback(t *testing.T) {
-	c := newCluster(t, testbed.Options{}, "--service-cidr", serviceCIDRs)
-	c.exec(
-		command{c.Node, "ip addr del 172.16.0.2/24 dev " + c.Bridge},
-		command{c.Node, "ip -6 addr del fd00:ac::2/64 dev " + c.Bridge},
-		command{c.Node, "ip addr add 172.16.0.9/24 dev " + c.Bridge},
-		command{c.Node, "ip -6 addr add fd00:ac::9/64 dev " + c.Bridge + " nodad"},
-		command{c.Node, "ip addr add 172.16.0.2/32 dev lo"},
-		command{c.Node, "ip -6 addr add fd00:ac::2/128 dev lo"},
-		command{c.Node, "ip route replace default via 172.16.0.1 dev " + c.Bridge},
-		command{c.Node, "ip -6 route replace default via fd00:ac::1 dev " + c.Bridge},
-		command{c.Router, "ip route replace 172.16.0.2/32 via 172.16.0.9"},
-		command{c.Router, "ip -6 route replace fd00:ac::2/128 via fd00:ac::9"},
-	)
-	for _, p := range testbed.ServiceRanges {
-		via := "172.16.0.9"
-		if p.Addr().Is6() {
-			via = "fd00:ac::9"
-		}
-		c.exec(command{c.Router, fmt.Sprintf("ip route replace %s via %s", p, via)})
-	}
-	end := c.remotes[0]
-	w := reachEveryWay(end.IP4, end.IP6)
-	c.begin(w.objects...)
-	for range 2 {
-		c.answered(t, c.Node, w.own, end.Name)
-		c.answered(t, c.External, w.outside, end.Name)
-		c.restart(t)
-	}
 }

@@ -163,9 +163,8 @@ func TestOthersDecide(t *testing.T) {
 // packets do: nkp does not forward by itself on a bridge that learns no MACs, and past a policy.
 func TestOthersSeeWhatIsRouted(t *testing.T) {
 	c := newCluster(t, testbed.Options{}, "--service-cidr", serviceCIDRs)
-	c.onLink()
+	hostRoutes(c)
 	denied, allowed := c.remotes[0], c.remotes[1]
-	c.exec(command{c.Node, "ip route add 10.0.1.0/24 via 172.16.0.3"}, command{c.Node, "ip -6 route add fd00:b::/64 via fd00:ac::3"})
 	c.addFlows(t,
 		"cookie=0x77,table=0,priority=0,actions=drop", "cookie=0x77,table=0,priority=10,arp,actions=ALL", "cookie=0x77,table=0,priority=10,icmp6,actions=ALL",
 		"cookie=0x77,table=0,priority=10,in_port=LOCAL,actions=output:1", "cookie=0x77,table=0,priority=10,in_port=1,dl_dst="+testbed.NodeMAC+",actions=LOCAL",
