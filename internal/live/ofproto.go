@@ -57,7 +57,8 @@ type walk struct {
 	endpoint netip.AddrPort // where it was translated to; the zero AddrPort: it was not
 	hashMask uint32         // bits of the datapath's hash that the path depends on
 	states   []string       // ct_state that conntrack would set each time the packet comes back from it
-	passed   bool           // nkp has passed the packet on to flows of others
+	passed   bool           // nkp has passed the packet on to flows of others, of this bridge or another
+	bridge   string         // the line with the bridge that the packet entered by
 	forked   bool           // several copies go different ways, of which this is the last
 	last     pass
 }
@@ -152,6 +153,9 @@ func (w *walk) step(line string, group uint32) {
 		if m := hashField.FindStringSubmatch(line); m != nil {
 			w.hashMask |= hexadecimal(m[1])
 		}
+	case strings.HasPrefix(line, "bridge("):
+		w.bridge = cmp.Or(w.bridge, line)
+		w.passed = w.passed || line != w.bridge // by a patch port to flows that are none of nkp's
 	case text == "-> no live bucket":
 		w.last.empty = group
 	case bucketLine.MatchString(line):
