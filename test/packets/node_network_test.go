@@ -168,6 +168,17 @@ var nodeNetworks = []nodeNetwork{
 		c.vsctl("add-port " + c.Bridge + " aaa -- set Interface aaa external_ids:iface-id=old external_ids:attached-mac=02:00:00:00:0f:0f " +
 			fmt.Sprintf("external_ids:ip_addresses=\"%s,%s\"", pod.IP4, pod.IP6))
 	}, end: func(c *cluster) *testbed.Host { return c.pods[0].Host }, says: []string{"aaa"}, doubt: "aaa"},
+	{name: "a dead second next hop, a nexthop object, a link-local router", nightly: noOther, prepare: func(c *cluster) {
+		c.on(c.Router, "ip addr add fe80::1/64 dev DEVICE nodad")
+		c.on(c.Node, `ip route replace default nexthop via 172.16.0.1 dev BRIDGE nexthop via 172.16.0.77 dev BRIDGE
+			ip nexthop add id 8 via fe80::1 dev BRIDGE
+			ip -6 route replace default nhid 8`)
+	}},
+	{name: "the default route in a table of its own", nightly: noOther, prepare: func(c *cluster) {
+		c.on(c.Node, `ip route del default
+			ip rule add pref 40000 from all lookup 100
+			ip route add default via 172.16.0.1 dev BRIDGE table 100`)
+	}, says: []string{"routing rules (ip rule)"}},
 	{name: "the uplink has another number", prepare: func(c *cluster) {
 		c.vsctl("set Interface uplink ofport_request=7")
 	}, says: noUplink, in: "uplink", doubt: "arrive"},
@@ -178,7 +189,9 @@ var nodeNetworks = []nodeNetwork{
 	}, says: noUplink, in: "uplink", doubt: "arrive"},
 }
 
-var noUplink = []string{"no uplink port", "the uplink port is unknown (--uplink-port)"}
+var noUplink = []string{"no uplink: bridge", "the uplink port is unknown (--uplink-port)"}
+
+const noOther = "no fault was found in this network"
 
 const noDefault = "ip route del default\nip -6 route del default\n"
 
