@@ -72,6 +72,10 @@ func (k *kernel) routes(cfg *pipeline.Config, sw *ovsdb.Switch) (warnings []stri
 		}
 	}
 	list = append(list, k.stations(cfg, sw, link.Index)...)
+	if n := k.elsewhere(sw, link.Index); n > 0 && cfg.NoRouter {
+		warnings = append(warnings, fmt.Sprintf("the kernel reaches %d endpoints by other interfaces than bridge %s, which has no router of its own: "+
+			"packets of Services to them are lost; add routes to them over the bridge, or pass --gateway-mac", n, sw.Bridge))
+	}
 	if more := len(list) - maxRoutes; more > 0 {
 		list, more = k.needed(list)
 		if more > 0 {
@@ -150,6 +154,23 @@ func (k *kernel) stations(cfg *pipeline.Config, sw *ovsdb.Switch, link int) (lis
 	slices.SortFunc(list, func(a, b pipeline.Route) int { return a.Dst.Addr().Compare(b.Dst.Addr()) })
 	k.eachEndpoint(k.resolve)
 	return list
+}
+
+// elsewhere returns how many endpoints the kernel reaches by other links than the bridge's, but pods on the bridge.
+func (k *kernel) elsewhere(sw *ovsdb.Switch, link int) (n int) {
+	var routes node.Longest[int] // the link
+	for _, r := range slices.Backward(k.network.Routes) {
+		if r.Protocol != routeProtocol {
+			routes.Put(r.Dst, r.Link)
+		}
+	}
+	k.eachEndpoint(func(ip netip.Addr) {
+		at, ok := routes.At(ip)
+		if _, here := sw.PortByIP(ip); ok && at != link && at != 0 && !here {
+			n++
+		}
+	})
+	return n
 }
 
 // resolve notes an endpoint that has to be asked for.

@@ -3,6 +3,7 @@ package bridge
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/nkp-proxy/nkp/internal/node"
@@ -64,5 +65,19 @@ func TestManyRoutesAndEndpoints(t *testing.T) {
 	}
 	if len(needed) > 0 || len(k.ask) > 0 {
 		t.Errorf("%d routes of endpoints are missing of %d, and %d stations to ask for", len(needed), len(cfg.Routes), len(k.ask))
+	}
+}
+
+// Without a router on the bridge, endpoints that the kernel reaches by another interface are named, and no others.
+func TestEndpointsByAnotherInterface(t *testing.T) {
+	prefix, ip := netip.MustParsePrefix, netip.MustParseAddr
+	n := &node.Network{Links: []node.Link{{Index: 2, Name: "br-int"}, {Index: 3, Name: "eth0"}}, Routes: []node.Route{
+		{Dst: prefix("10.0.1.0/24"), Via: ip("172.16.0.3"), Link: 2}, {Dst: prefix("0.0.0.0/0"), Via: ip("192.0.2.1"), Link: 3}}}
+	for endpoint, want := range map[string]bool{"10.0.1.5": false, "10.0.2.5": true} {
+		k := &kernel{network: n, endpoints: func(f func(netip.Addr)) { f(ip(endpoint)) }}
+		warnings := k.routes(&pipeline.Config{}, &ovsdb.Switch{Bridge: "br-int"})
+		if said := strings.Contains(strings.Join(warnings, "\n"), "1 endpoints by other interfaces"); said != want {
+			t.Errorf("%s: %q", endpoint, warnings)
+		}
 	}
 }
