@@ -29,6 +29,9 @@ type Data struct {
 	Connections1, Connections8 Pairs // new connections per second, with 1 and 8 clients
 	// SwitchCPU is ovs-vswitchd's CPU time per new connection in microseconds, with 8 clients; nil where ovs-vswitchd does not forward.
 	SwitchCPU Pairs
+	// Refusal is how long a refused connection takes, in microseconds: nkp's refusal at a port that the Service lacks, and the kernel's
+	// at a port of a pod where nothing listens. nil: kube-proxy's modes do not all refuse.
+	Refusal Pairs
 	// Spread is of 8 clients that connect to all Services with pods in turns.
 	Spread Spread
 }
@@ -125,13 +128,16 @@ func (m *measurement) data(ctx context.Context) (Data, error) {
 		if err := m.connections(ctx, &d, vip, direct); err != nil {
 			return d, err
 		}
+		if err := m.refusals(ctx, &d); err != nil {
+			return d, err
+		}
 	}
 	var err error
 	if d.Spread, err = m.spread(ctx); err != nil {
 		return d, err
 	}
-	m.say("VIP/direct: throughput %.3f, latency p50 %.3f, connections %.3f and %.3f, switch CPU %.3f",
-		d.Throughput.Ratio(), d.Latency50.Ratio(), d.Connections1.Ratio(), d.Connections8.Ratio(), d.SwitchCPU.Ratio())
+	m.say("VIP/direct: throughput %.3f, latency p50 %.3f, connections %.3f and %.3f, switch CPU %.3f, refusal %.3f",
+		d.Throughput.Ratio(), d.Latency50.Ratio(), d.Connections1.Ratio(), d.Connections8.Ratio(), d.SwitchCPU.Ratio(), d.Refusal.Ratio())
 	return d, nil
 }
 
@@ -185,6 +191,40 @@ func (m *measurement) connections(ctx context.Context, d *Data, vip, direct []st
 		}
 	}
 	return d.Connections8.addTurns(r, traffic.Turn.Rate)
+}
+
+// refusalsARound is far below what the switch may send to nkp at once (--reject-rate).
+const refusalsARound = 20
+
+// refusals measures connections that are refused, one by one, in turns.
+func (m *measurement) refusals(ctx context.Context, d *Data) error {
+	if m.Kind.OfKubernetes() {
+		return nil
+	}
+	refused := func(ip string) (took float64, err error) {
+		begin := time.Now()
+		c, err := m.Client.DialTCP(ctx, fmt.Sprintf("%s:%d", ip, rig.ClosedPort), testbed.DialOptions{})
+		took = time.Since(begin).Seconds() * 1e6
+		if err == nil {
+			_ = c.Close()
+		}
+		if !errors.Is(err, testbed.ErrRefused) {
+			return 0, fmt.Errorf("port %d of %s: %v, want a refusal", rig.ClosedPort, ip, err)
+		}
+		return took, nil
+	}
+	for range refusalsARound {
+		vip, err := refused(rig.Data().VIP)
+		if err != nil {
+			return err
+		}
+		direct, err := refused(rig.Data().Endpoints[0])
+		if err != nil {
+			return err
+		}
+		d.Refusal = append(d.Refusal, Pair{vip, direct})
+	}
+	return nil
 }
 
 // switchForwards reports whether ovs-vswitchd itself forwards, not the kernel.

@@ -35,7 +35,7 @@ func good() *Results {
 			Control{Kind: rig.KubeLegacy, Services: n, Starts: ms(80 * slow), Change: ms(10 * slow), SettledMemory: 300, TableMemory: 50})
 		same := Pairs{{VIP: 99, Direct: 100}, {VIP: 98, Direct: 100}}
 		r.Data = append(r.Data,
-			Data{Kind: rig.NKP, Services: n, Throughput: same, Latency50: same, Latency99: same, Connections1: same, Connections8: same, SwitchCPU: same},
+			Data{Kind: rig.NKP, Services: n, Throughput: same, Latency50: same, Latency99: same, Connections1: same, Connections8: same, SwitchCPU: same, Refusal: same},
 			Data{Kind: rig.NFTables, Services: n, Throughput: same, Latency50: same, Latency99: same, Connections1: same, Connections8: same},
 			Data{Kind: rig.KubeNft, Services: n, Throughput: Pairs{{80, 100}}, Latency50: same, Latency99: same, Connections1: same, Connections8: Pairs{{70, 100}}})
 	}
@@ -234,6 +234,7 @@ func TestTrend(t *testing.T) {
 		"programming, of ovs-ofctl --bundle":                               func(r *Results) { r.Floor.NKP = []float64{200, 210} },
 		"nkp: throughput, of direct":                                       func(r *Results) { r.Data[0].Throughput = Pairs{{90, 100}, {91, 100}} },
 		"nkp: switch CPU per connection, of direct":                        func(r *Results) { r.Data[0].SwitchCPU = Pairs{{110, 100}} },
+		"nkp: time of a refusal, of direct":                                func(r *Results) { r.Data[0].Refusal = Pairs{{110, 100}} },
 		"nkp nftables: one endpoint's change, of kube-proxy nftables's":    func(r *Results) { r.Control[1].Change = ms(400, 500) },
 		"nkp: request latency p50, of direct (recorded, and not measured)": func(r *Results) { r.Data[0].Latency50 = nil },
 	} {

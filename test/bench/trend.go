@@ -65,6 +65,7 @@ func ratios(r *Results) (list []ratio) {
 		share("new connections, 1 client", true, d.Connections1)
 		share("new connections, 8 clients", true, d.Connections8)
 		share("switch CPU per connection", false, d.SwitchCPU)
+		share("time of a refusal", false, d.Refusal)
 	}
 	return list
 }

@@ -34,6 +34,8 @@ const (
 	// conntrack (docs/decisions/0002-guards-by-prefix.md).
 	DirectPort     = 8081
 	DirectBulkPort = 5202
+	// ClosedPort is no Service's, and no pod listens there.
+	ClosedPort = 9
 	// Movers are Services with one endpoint, which changes.
 	Movers = 10
 )
