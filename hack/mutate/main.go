@@ -44,18 +44,19 @@ func main() {
 	n := flag.Int("n", 20, "how many mutations")
 	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "of the draw")
 	out := flag.String("out", "bin/mutations.jsonl", "results, one a line; what is there already is not run again")
+	quick := flag.Bool("quick", false, "without the packet tests; what survives is not recorded, so that a run without -quick tries it again")
 	list := flag.Bool("list", false, "print the mutations and run nothing")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		unit = flag.Args()
 	}
 	fmt.Printf("seed %d\n", *seed)
-	if err := run(*n, *seed, *out, *list); err != nil {
+	if err := run(*n, *seed, *out, *list, *quick); err != nil {
 		log.Fatal("mutate: ", err)
 	}
 }
 
-func run(n int, seed uint64, out string, list bool) error {
+func run(n int, seed uint64, out string, list, quick bool) error {
 	all, err := candidates(unit)
 	if err != nil {
 		return err
@@ -85,7 +86,7 @@ func run(n int, seed uint64, out string, list bool) error {
 		r, known := done[m.String()]
 		if !known {
 			begin := time.Now()
-			by, compiles, err := m.try(dir)
+			by, compiles, err := m.try(dir, quick)
 			if err != nil {
 				return err
 			}
@@ -93,6 +94,11 @@ func run(n int, seed uint64, out string, list bool) error {
 				continue
 			}
 			r = result{m.String(), by, time.Since(begin).Round(time.Second).String()}
+			if quick && by == "" {
+				survived++
+				fmt.Printf("left      %s (%s)\n", r.Mutation, r.Took)
+				continue
+			}
 			if err := add(out, r); err != nil {
 				return err
 			}
@@ -111,34 +117,55 @@ func run(n int, seed uint64, out string, list bool) error {
 	return nil
 }
 
-// try runs the tests on a mutation until one fails, and returns which.
-func (m mutation) try(dir string) (killedBy string, compiles bool, err error) {
+// try runs the tests on a mutation until one fails, and returns which. If quick, it runs no packet tests.
+func (m mutation) try(dir string, quick bool) (killedBy string, compiles bool, err error) {
 	overlay, err := m.overlay(dir)
 	if err != nil {
 		return "", false, err
 	}
-	nkp := filepath.Join(dir, "nkp")
-	if _, ok := goTool("build", "-overlay", overlay, "-o", nkp, "."); !ok {
+	if _, ok := goTool("build", "-overlay", overlay, m.pkg); !ok {
 		return "", false, nil
 	}
 	importing, err := importers(m.pkg)
 	if err != nil {
 		return "", true, err
 	}
+
+	for _, stage := range [][]string{{m.pkg}, importing} {
+		if by := failing(overlay, stage); by != "" {
+			return by, true, nil
+		}
+	}
+	if quick {
+		return "", true, nil
+	}
+
+	nkp := filepath.Join(dir, "nkp")
+	if text, ok := goTool("build", "-overlay", overlay, "-o", nkp, "."); !ok {
+		return "", true, fmt.Errorf("go build: %s", text)
+	}
 	if err := os.Setenv("NKP_BINARY", nkp); err != nil {
 		return "", true, err
 	}
-	for _, stage := range slices.Concat([][]string{{m.pkg}, importing}, [][]string{packets[:1], packets[1:2], packets[2:]}) {
-		if len(stage) == 0 {
-			continue
-		}
-		// -count=1: go test may have a result of the same test with another nkp, which it does not know of.
-		text, ok := goTool(append([]string{"test", "-overlay", overlay, "-vet=off", "-failfast", "-count=1", "-p", "2", "-timeout", "10m"}, stage...)...)
-		if !ok {
-			return firstFailure(text), true, nil
+	for _, pkg := range packets {
+		if by := failing(overlay, []string{pkg}); by != "" {
+			return by, true, nil
 		}
 	}
 	return "", true, nil
+}
+
+// failing runs the tests of packages and returns the first that fails; "": none.
+func failing(overlay string, packages []string) string {
+	if len(packages) == 0 {
+		return ""
+	}
+	// -count=1: go test may have a result of the same test with another nkp, which it does not know of.
+	args := []string{"test", "-overlay", overlay, "-vet=off", "-failfast", "-count=1", "-p", "2", "-timeout", "10m"}
+	if text, ok := goTool(append(args, packages...)...); !ok {
+		return firstFailure(text)
+	}
+	return ""
 }
 
 // overlay writes the changed file and the list of -overlay into dir.
