@@ -66,6 +66,7 @@ var mayImport = map[string][]string{
 	"test/apifake":    {"k8s"},
 	"test/oracle":     {"k8s"},
 	"test/harness":    {"test/testbed", "test/wait"},
+	"test/inforce":    {"fallback", "internal/agent"},
 	"test/hnsfake":    {"windows/hns", "windows/plan"},
 	"test/ofctrltest": {},
 	"test/guardtest":  {"test/wait"},

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,6 +28,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/test/harness"
+	"github.com/nkp-proxy/nkp/test/inforce"
 	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
 	"github.com/nkp-proxy/nkp/test/wait"
@@ -204,18 +204,12 @@ var foreignLine = regexp.MustCompile(`(?m)^! .*\n`)
 // on its socket: one that has just started again finds everything in step before that.
 func (c *cluster) settle() {
 	c.t.Helper()
-	text, err := os.ReadFile(c.manifest)
-	must(c.t, err)
-	revision, caller := fmt.Sprintf("%x", sha256.Sum256(text)), agent.NewCaller(c.socket())
-	defer caller.Close()
 	wait.NoError(c.t, "a switch in step", func() error {
 		if c.agent.Ended() {
 			c.t.Fatal("nkp has ended")
 		}
-		if s, err := caller.Status(c.ctx); err != nil {
+		if err := inforce.Manifests(c.ctx, c.socket(), c.manifest); err != nil {
 			return err
-		} else if s.Source.Revision != revision || s.Status != nil && !s.InStep && len(s.Refused) == 0 {
-			return fmt.Errorf("revision %q of %q, in step %v", s.Source.Revision, revision, s.Status)
 		}
 		return c.differs()
 	})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/nkp-proxy/nkp/test/inforce"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -26,8 +27,11 @@ func (c *cluster) nkpFlags() []string {
 	return slices.Concat([]string{"--manifests", c.manifest, "--hostname-override", c.nodeName}, c.modeFlags(), c.plane.flags, c.flags, c.ownFlags)
 }
 
-// nkpDiff has nkp compare what is in force with what the manifests call for.
-func nkpDiff(c *cluster) error {
+// nkpInStep returns nil once nkp has programmed the manifests, and `nkp diff` finds what they call for.
+func nkpInStep(c *cluster) error {
+	if err := inforce.Manifests(c.t.Context(), c.socket(), c.manifest); err != nil {
+		return err
+	}
 	out, status := c.run(append([]string{c.bin, "diff", "--socket", c.socket()}, c.nkpFlags()...)...)
 	if status != 0 {
 		return fmt.Errorf("nkp diff ends with %d: %s", status, tail(out, 3000))

@@ -66,7 +66,7 @@ var planes = []plane{
 		name:    "iptables",
 		bed:     testbed.Options{Plane: testbed.Linux},
 		command: nkpCommand,
-		inStep:  nkpDiff,
+		inStep:  nkpInStep,
 		cleanUp: func(c *cluster) error { return nkpCleanup(c, "--mode", "iptables") },
 		state:   iptablesState,
 	},
@@ -74,7 +74,7 @@ var planes = []plane{
 		name:    "nftables",
 		bed:     testbed.Options{Plane: testbed.Linux},
 		command: nkpCommand,
-		inStep:  nkpDiff,
+		inStep:  nkpInStep,
 		cleanUp: func(c *cluster) error { return nkpCleanup(c, "--mode", "nftables") },
 		state:   nftablesState,
 		lacks: map[feature]string{
@@ -104,7 +104,7 @@ func onSwitch(name string, bed testbed.Options, lacks map[feature]string, flags 
 		flags:   flags,
 		command: func(c *cluster, flags []string) []string { return nkpCommand(c, append(flags, "--ovs-wait", "10s")) },
 		inStep: func(c *cluster) error {
-			if err := nkpDiff(c); err != nil {
+			if err := nkpInStep(c); err != nil {
 				return err
 			}
 			return c.Settle()
