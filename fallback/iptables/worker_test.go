@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -459,6 +460,33 @@ func TestCostOfAChange(t *testing.T) {
 				t.Errorf("%s: a change of one of few Services costs %s\nof one of %d: %s", name, before, n, cost)
 			}
 			before = cost
+		}
+	}
+}
+
+// unreadable are tables of which one chain cannot be read.
+type unreadable struct {
+	*fakeTables
+	chain string
+}
+
+func (u unreadable) Rules(ctx context.Context, table, chain string) ([]string, bool, error) {
+	if chain == u.chain {
+		return nil, false, errors.New("unreadable")
+	}
+	return u.fakeTables.Rules(ctx, table, chain)
+}
+
+// A fixed chain that cannot be read is an error, not one that is missing: writing it again would empty it first.
+func TestUnreadableFixedChain(t *testing.T) {
+	s := newStage(t)
+	s.step()
+	for table, chains := range s.worker.want.fixed.Chains {
+		for _, c := range chains {
+			s.worker.tables = unreadable{s.tables, c.Name}
+			if err := s.worker.installFixed(t.Context()); err == nil {
+				t.Errorf("%s, %s: no error", table, c.Name)
+			}
 		}
 	}
 }

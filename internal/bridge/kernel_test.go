@@ -81,3 +81,16 @@ func TestEndpointsByAnotherInterface(t *testing.T) {
 		}
 	}
 }
+
+// Of more routes than the limit, those to the longest prefixes are copied: the shorter ones stand for more of the others.
+func TestNeededRoutes(t *testing.T) {
+	var list []pipeline.Route
+	for i := range maxRoutes {
+		list = append(list, pipeline.Route{Dst: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(i), 0}), 24)})
+	}
+	longest := pipeline.Route{Dst: netip.MustParsePrefix("10.2.0.1/32")}
+	some, more := (&kernel{}).needed(append(list, longest))
+	if more != 1 || len(some) != maxRoutes || some[0].Dst != longest.Dst {
+		t.Errorf("%d left out; the first of %d is %v", more, len(some), some[0].Dst)
+	}
+}

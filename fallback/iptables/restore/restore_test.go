@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -184,5 +185,15 @@ func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Over legacy the names of chains are those that iptables-save declares, each once, however many rules they have.
+func TestChainNamesOfLegacy(t *testing.T) {
+	save := script(t, `printf '*nat\n:INPUT ACCEPT [0:0]\n:KUBE-A - [0:0]\n-A KUBE-A -j RETURN\n-A KUBE-A -j ACCEPT\nCOMMIT\n'`)
+	tables := &Tables{Backend: Legacy, progs: programs{save: save}, limit: wait.Limit}
+	names, err := tables.ChainNames(t.Context(), "nat")
+	if want := []string{"INPUT", "KUBE-A"}; err != nil || !slices.Equal(names, want) {
+		t.Errorf("%q, %v; want %q", names, err, want)
 	}
 }
