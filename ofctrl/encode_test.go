@@ -204,3 +204,13 @@ func TestWideLimit(t *testing.T) {
 		t.Errorf("%d buckets", n)
 	}
 }
+
+// Padding of the instruction before the actions is zero (§7.2.5). The match is the shortest, of 8 bytes.
+func TestInstructionPadding(t *testing.T) {
+	f := &flow.Flow{Actions: []flow.Action{flow.Output{Port: flow.PortNormal}}}
+	b, err := new(encoder).flowAdd(nil, 1, f)
+	const at = 48 + 8
+	if err != nil || len(b) < at+8 || b[at+1] != instrApplyActions || [4]byte(b[at+4:]) != [4]byte{} {
+		t.Errorf("%x, %v", b, err)
+	}
+}
