@@ -23,6 +23,7 @@ func TestText(t *testing.T) {
 		{CT{Commit: true, Zone: 7, Table: NoTable}.String(), "ct(commit,zone=7)"},
 		{NAT{Kind: NATSrc, Addr: netip.MustParseAddr("fd00::2"), PortMin: 5, PortMax: 9}.String(), "nat(src=[fd00::2]:5-9)"},
 		{NAT{Kind: NATDst, Addr: netip.MustParseAddr("10.0.0.1"), PortMin: 80}.String(), "nat(dst=10.0.0.1:80)"},
+		{NAT{Kind: NATSrc, Addr: netip.MustParseAddr("10.0.0.1")}.String(), "nat(src=10.0.0.1)"},
 		{SetField{Field: EthDst, Value: 0x020000000001, Mask: 1<<48 - 1}.String(), "set_field:02:00:00:00:00:01->eth_dst"},
 		{SetField{Field: Reg0, Value: 1, Mask: 3}.String(), "set_field:0x1/0x3->reg0"},
 		{Copy{Subfield{DPHashValue, 0, 9}, Subfield{Reg3, 0, 9}}.String(), "move:NXM_NX_DP_HASH[0..8]->NXM_NX_REG3[0..8]"},
