@@ -201,7 +201,7 @@ func child(text string) error {
 				break
 			}
 			var n iptables.Removed
-			n, err = iptables.Cleanup(ctx, iptables.CleanupOptions{LeaveKubeProxy: true, TakeLocalnet: nftables.TakeLocalnet})
+			n, err = iptables.Cleanup(ctx, iptables.CleanupOptions{TakeLocalnet: nftables.TakeLocalnet})
 			r.Text = fmt.Sprintf("%+v", n)
 		}
 		if err != nil {

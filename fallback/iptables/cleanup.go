@@ -12,9 +12,6 @@ import (
 // CleanupOptions configure Cleanup.
 type CleanupOptions struct {
 	Log *slog.Logger
-	// LeaveKubeProxy leaves the chains to a kube-proxy that serves by them: it has added its own jumps to those that nkp has for the
-	// traffic beside a bridge. Only nkp's jumps are removed then.
-	LeaveKubeProxy bool
 	// TakeLocalnet reports whether nkp's nftables table protects 127.0.0.0/8: route_localnet then stays set for it, so that NodePorts there
 	// are served without a gap.
 	TakeLocalnet func() (bool, error)

@@ -40,8 +40,10 @@ func Diff(ctx context.Context, m *k8s.Model, o Options) (string, error) {
 }
 
 // Cleanup removes everything that a Plane installs, from both back ends and families, and nothing else. Chains of
-// kube-proxy's iptables mode have the same names and go too, unless o.LeaveKubeProxy. The rules that protect 127.0.0.0/8 from the network stay
-// where kubelet needs them, and where route_localnet stays set because nkp has not set it or cannot unset it.
+// kube-proxy's iptables mode have the same names and go too, unless a kube-proxy serves by them: it has added its
+// own jumps to those that nkp has for the same chains, and only nkp's jumps are removed then. The rules that protect
+// 127.0.0.0/8 from the network stay where kubelet needs them, and where route_localnet stays set because nkp has not
+// set it or cannot unset it.
 func Cleanup(ctx context.Context, o CleanupOptions) (Removed, error) {
 	var n Removed
 	var problems []error
@@ -49,7 +51,7 @@ func Cleanup(ctx context.Context, o CleanupOptions) (Removed, error) {
 	leave := false
 	for _, f := range []k8s.Family{k8s.IPv4, k8s.IPv6} {
 		for _, t := range restore.Find(ctx, f) {
-			if o.LeaveKubeProxy && !leave && t.InUse(string(rules.NAT)) {
+			if !leave && t.InUse(string(rules.NAT)) {
 				serves, err := kubeProxyServes(ctx, t)
 				if err != nil {
 					err = fmt.Errorf("iptables back end %s, %s: %w", t.Backend, f, err)

@@ -180,7 +180,7 @@ func (a *Agent) noHostPlane(ctx context.Context) {
 	if !slices.Contains(a.lastModes, mode.IPTables) {
 		return
 	}
-	if _, err := iptables.Cleanup(ctx, iptables.CleanupOptions{Log: a.log, LeaveKubeProxy: true, TakeLocalnet: nftables.TakeLocalnet}); err != nil {
+	if _, err := iptables.Cleanup(ctx, iptables.CleanupOptions{Log: a.log, TakeLocalnet: nftables.TakeLocalnet}); err != nil {
 		a.hostPlaneOff = "cannot remove the iptables rules of an earlier nkp run: " + err.Error()
 		a.log.Error(a.hostPlaneOff)
 		return

@@ -120,7 +120,7 @@ func (s *settings) restoreSysctls(ctx context.Context, out io.Writer) error {
 func (s *settings) cleanupOf(ctx context.Context, m mode.Mode, out io.Writer) error {
 	switch m {
 	case mode.IPTables:
-		n, err := iptables.Cleanup(ctx, iptables.CleanupOptions{LeaveKubeProxy: true, TakeLocalnet: nftables.TakeLocalnet})
+		n, err := iptables.Cleanup(ctx, iptables.CleanupOptions{TakeLocalnet: nftables.TakeLocalnet})
 		if err != nil {
 			return err
 		}
