@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 )
 
 // A change is the commits from base to HEAD, and what is not committed yet.
@@ -28,10 +29,8 @@ func changeSince(base string) (change, error) {
 	return change{base: base, files: files}, err
 }
 
-// sessionHours is how far back a change reaches whose start is not known: a clone without a branch that it left.
-const sessionHours = 3
-
-// findBase returns the commit that HEAD's change most likely starts from.
+// findBase returns the commit that HEAD's change most likely starts from. In a clone without a branch that HEAD left,
+// that is one a landing's span before HEAD.
 func findBase() (string, error) {
 	head, err := git("rev-parse", "HEAD")
 	if err != nil {
@@ -54,7 +53,7 @@ func findBase() (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if newest-at >= sessionHours*3600 {
+		if time.Duration(newest-at)*time.Second >= landingSpan {
 			return log[i], nil
 		}
 	}

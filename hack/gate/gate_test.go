@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"sigs.k8s.io/yaml"
 )
@@ -97,9 +98,14 @@ func TestTouches(t *testing.T) {
 // A record stops a change if it is missing, red or old, or of a commit that is not in the history.
 func TestRecords(t *testing.T) {
 	t.Chdir(t.TempDir())
+	landings := 0
 	commit := func(n int) string {
 		for range n {
-			mustGit(t, "-c", "user.name=a", "-c", "user.email=a@example.com", "commit", "--quiet", "--allow-empty", "--message=x")
+			landings++
+			for range 2 { // a landing has several commits
+				t.Setenv("GIT_COMMITTER_DATE", time.Date(2026, 1, landings, 1, 0, 0, 0, time.UTC).Format(time.RFC3339))
+				mustGit(t, "-c", "user.name=a", "-c", "user.email=a@example.com", "commit", "--quiet", "--allow-empty", "--message=x")
+			}
 		}
 		return mustGit(t, "rev-parse", "HEAD")
 	}
@@ -119,7 +125,7 @@ func TestRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
-		"good": "", "new": "", "red": "red failed at night", "old": "151 commits ago", "foreign": "not in this history", "none": "no record",
+		"good": "", "new": "", "red": "red failed at night", "old": "31 landings ago", "foreign": "not in this history", "none": "no record",
 	} {
 		if got := read.problem(name, true); want == "" && got != "" || !strings.Contains(got, want) {
 			t.Errorf("%s: %q, want %q", name, got, want)

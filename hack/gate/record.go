@@ -13,8 +13,12 @@ import (
 // recordFile holds what came of each suite of the night. `gate nightly` writes it; it is committed.
 const recordFile = ".ci/nightly.json"
 
-// maxAge is how many commits a record may be behind a change that touches its suite: thirty landings, of five commits each.
-const maxAge = 150
+// maxAge is how many landings a record may be behind a change that touches its suite.
+const maxAge = 30
+
+// landingSpan is the time within which commits are taken for one landing. A clone does not show landings, and one may
+// have a commit or sixty.
+const landingSpan = 3 * time.Hour
 
 // The results of a suite. A suite that has not run since it is in the list is pending; its age counts all the same.
 const (
@@ -74,20 +78,32 @@ func (r records) problem(target string, history bool) string {
 		return ""
 	}
 
-	age, err := commitsSince(last.Commit)
+	age, err := landingsSince(last.Commit)
 	switch {
 	case err != nil:
 		return fmt.Sprintf("%s: the record's commit is not in this history: %v", target, err)
 	case age > maxAge:
-		return fmt.Sprintf("%s last ran %d commits ago, and may be %d behind; run: make nightly SUITES=%s", target, age, maxAge, target)
+		return fmt.Sprintf("%s last ran %d landings ago, and may be %d behind; run: make nightly SUITES=%s", target, age, maxAge, target)
 	}
 	return ""
 }
 
-func commitsSince(commit string) (int, error) {
-	out, err := git("rev-list", "--count", commit+"..HEAD")
+// landingsSince returns how many landings came after a commit. The one that is being made counts, too.
+func landingsSince(commit string) (n int, err error) {
+	times, err := git("log", "--reverse", "--format=%ct", commit+"..HEAD")
 	if err != nil {
 		return 0, err
 	}
-	return strconv.Atoi(out[0])
+
+	var begun time.Time
+	for _, text := range times {
+		seconds, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return 0, err
+		}
+		if at := time.Unix(seconds, 0); n == 0 || at.Sub(begun) > landingSpan {
+			n, begun = n+1, at
+		}
+	}
+	return n, nil
 }
