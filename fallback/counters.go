@@ -39,6 +39,23 @@ func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, er
 	return all, nil
 }
 
+// List adds what is installed of a Service port, or of all.
+func (p *Plane) List(ctx context.Context, of k8s.PortName, to *dataplane.Listing) error {
+	o, backend := p.Options()
+	m, _ := p.snapshot()
+	if backend == "" || m == nil {
+		return nil // nothing is installed yet
+	}
+	if of != (k8s.PortName{}) {
+		sp := m.Ports[of]
+		m.Ports = map[k8s.PortName]*k8s.ServicePort{}
+		if sp != nil {
+			m.Ports[of] = sp
+		}
+	}
+	return p.kernel.List(ctx, m, o, backend, to)
+}
+
 // Dropped returns the packets that the rules have dropped or refused, by reason, when Counters last listed them. The result must
 // not be changed.
 func (p *Plane) Dropped() map[k8s.DropReason]uint64 {

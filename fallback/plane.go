@@ -35,6 +35,8 @@ type Kernel interface {
 	Count(ctx context.Context, m *k8s.Model, o Options, backend string, all map[k8s.PortName]k8s.Counters, dropped map[dataplane.DropKey]uint64) error
 	// Uncounted says why there are no packets and bytes in what Count adds; "": there are.
 	Uncounted() string
+	// List adds what is installed of the Service ports of a model.
+	List(ctx context.Context, m *k8s.Model, o Options, backend string, to *dataplane.Listing) error
 	// CountNode returns what the rules have counted for the node as a whole.
 	CountNode(ctx context.Context, o Options, backend string) (NodeCounters, error)
 }

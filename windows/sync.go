@@ -3,10 +3,12 @@ package windows
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -177,6 +179,37 @@ func noticeOf(u plan.Unsupported) dataplane.Notice {
 // Counters returns none, and why.
 func (p *Plane) Counters(context.Context) (map[k8s.PortName]k8s.Counters, string, error) {
 	return nil, "n/a: HNS does not count what its load balancers forward", nil
+}
+
+// List adds the load balancers of a Service port, or all of nkp's, as HNS had them when nkp read them last. While HNS is being
+// programmed, which can take long, it returns an error.
+func (p *Plane) List(_ context.Context, of k8s.PortName, to *dataplane.Listing) error {
+	if !p.runner.TryLock() {
+		return errors.New("HNS is being programmed: try again")
+	}
+	defer p.runner.Unlock()
+	if p.engine == nil {
+		return errUnknown
+	}
+	for _, l := range p.engine.LoadBalancers() {
+		if of != (k8s.PortName{}) && !serves(p.ports[of], l) {
+			continue
+		}
+		text, err := json.Marshal(l)
+		if err != nil {
+			return err
+		}
+		to.Add(dataplane.Object{Text: string(text)})
+	}
+	return nil
+}
+
+// serves reports whether a load balancer has a frontend of a Service port, which may be nil.
+func serves(sp *k8s.ServicePort, l *hns.LoadBalancer) bool {
+	return sp != nil && slices.ContainsFunc(plan.FrontendsOf(l), func(at plan.Frontend) bool {
+		return hns.ProtocolName(at.Protocol) == string(sp.Name.Protocol) && at.Family == sp.Name.Family &&
+			slices.ContainsFunc(sp.Frontends, func(f k8s.Frontend) bool { return f.Address == at.VIP && f.Port == at.Port })
+	})
 }
 
 var errUnknown = errors.New("the Services are not known yet")

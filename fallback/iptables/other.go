@@ -7,6 +7,7 @@ import (
 	"errors"
 
 	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -17,6 +18,10 @@ func (kernel) Open(context.Context, *fallback.Plane) (map[k8s.Family]func(contex
 }
 
 func listRules(context.Context, string, k8s.Family) (lister, error) { return nil, errNotLinux }
+
+func (kernel) List(context.Context, *k8s.Model, fallback.Options, string, *dataplane.Listing) error {
+	return errNotLinux
+}
 
 // Diff returns the difference between installed and desired rules. It works on Linux only.
 func Diff(context.Context, *k8s.Model, Options) (string, error) { return "", errNotLinux }

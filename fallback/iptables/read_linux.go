@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
 	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
 	"github.com/nkp-proxy/nkp/fallback/serving"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -27,6 +29,41 @@ func listRules(ctx context.Context, backend string, f k8s.Family) (lister, error
 	return func(table rules.Table, chain string) ([]string, error) {
 		return t.Counters(ctx, string(table), chain)
 	}, nil
+}
+
+// List is part of fallback.Kernel: the rules of Service ports' own chains, and those of shared chains that are theirs. It runs
+// iptables-save once for each table.
+func (kernel) List(ctx context.Context, m *k8s.Model, o fallback.Options, backend string, to *dataplane.Listing) error {
+	for _, f := range o.Families {
+		t, err := restore.Open(ctx, restore.Backend(backend), f)
+		if err != nil {
+			return err
+		}
+		c, own := rules.NewCompiler(o.Config, f, m), map[string]bool{} // chains of table nat, and rules of shared chains
+		for n, sp := range m.Ports {
+			if n.Family != f {
+				continue
+			}
+			s := c.Service(sp)
+			for _, ch := range s.Chains {
+				own[ch.Name] = true
+			}
+			for _, r := range s.SharedRules {
+				own[string(r.Table)+r.Chain+r.Rule.Canonical()] = true
+			}
+		}
+		for _, table := range []rules.Table{rules.Filter, rules.NAT} {
+			err := t.SaveCounted(ctx, string(table), func(chain, rule string, packets, bytes uint64) {
+				if table == rules.NAT && own[chain] || own[string(table)+chain+rules.Rule(rule).Canonical()] {
+					to.Add(dataplane.Counted("-t "+string(table)+" -A "+chain+" "+rule, packets, bytes))
+				}
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // ReadRules returns the rules of a family that are installed now, of all owners: table -> chain -> rules in

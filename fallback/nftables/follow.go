@@ -63,7 +63,7 @@ func DiffService(m *k8s.Model, o Options, f k8s.Family, n k8s.PortName) ([]strin
 		if v, ok, err := conn.Element(f, r); err != nil {
 			return nil, err
 		} else if ok {
-			t.Elements[r] = v
+			t.Elements[r] = v.Value
 		}
 	}
 	want = c.Ruleset(&one, func(n k8s.PortName) rules.Ports { return c.Adopt(t.Elements, m.Ports[n]) })

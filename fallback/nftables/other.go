@@ -22,6 +22,10 @@ func (kernel) Count(context.Context, *k8s.Model, fallback.Options, string, map[k
 	return errNotLinux
 }
 
+func (kernel) List(context.Context, *k8s.Model, fallback.Options, string, *dataplane.Listing) error {
+	return errNotLinux
+}
+
 // Diff returns the difference between installed and desired tables. It works on Linux only.
 func Diff(*k8s.Model, Options) (string, error) { return "", errNotLinux }
 

@@ -187,7 +187,7 @@ func (s *sweep) lookUpForeign() (done bool, drift string, err error) {
 		if s.w.Refused.Len() > 0 || s.knows(s.hash(ref, v)) {
 			continue
 		}
-		if have, ok, err := s.conn.Element(s.w.Family, ref); err != nil || ok && have == v {
+		if have, ok, err := s.conn.Element(s.w.Family, ref); err != nil || ok && have.Value == v {
 			return false, s.line("-", ref, v), err
 		}
 	}
@@ -228,7 +228,7 @@ func (s *sweep) lookUpAbsent() (done bool, drift string, err error) {
 // lookUp looks up an element that must be there.
 func (s *sweep) lookUp(ref rules.Ref, v rules.Value) (drift string, err error) {
 	have, ok, err := s.conn.Element(s.w.Family, ref)
-	if err != nil || ok && have == v {
+	if err != nil || ok && have.Value == v {
 		return "", err
 	}
 	return s.line("+", ref, v), nil

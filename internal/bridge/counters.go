@@ -131,6 +131,9 @@ func (p *Plane) PortCounters(ctx context.Context, name k8s.PortName) (first uint
 	return first, all[name], err
 }
 
+// errNoFlows is the error of a Service port that the pipeline does not serve.
+var errNoFlows = errors.New("has no flows")
+
 // portID returns the id of a Service port that has flows, and the connection to the switch that has them.
 func (p *Plane) portID(ctx context.Context, name k8s.PortName) (id uint32, conn *ofctrl.Conn, err error) {
 	askErr := p.ask(ctx, func() {
@@ -141,7 +144,7 @@ func (p *Plane) portID(ctx context.Context, name k8s.PortName) (id uint32, conn 
 		if flows, _ := p.prog.compiler.Objects(name); len(flows) > 0 {
 			id, _ = p.set.Layout.PortOfCookie(flows[0].Cookie)
 		} else {
-			err = fmt.Errorf("%s has no flows", name)
+			err = fmt.Errorf("%s %w", name, errNoFlows)
 		}
 	})
 	return id, conn, errors.Join(askErr, err)

@@ -25,6 +25,9 @@ type Plane interface {
 	// Counters returns the counters of every Service port, and why numbers are missing ("": none are). The map is shared: it
 	// must not be changed. nil: nothing is counted.
 	Counters(ctx context.Context) (counters map[k8s.PortName]k8s.Counters, note string, err error)
+	// List adds what is installed of a Service port, with its counters; of the zero PortName: everything of nkp's. It changes nothing,
+	// and the plane's programming does not wait for it.
+	List(ctx context.Context, of k8s.PortName, to *Listing) error
 }
 
 // Status is how a plane is.

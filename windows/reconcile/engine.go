@@ -180,6 +180,16 @@ func (e *Engine) Counts() Counts {
 	return c
 }
 
+// LoadBalancers returns nkp's own load balancers as they were read last, by id. They must not be changed.
+func (e *Engine) LoadBalancers() (own []*hns.LoadBalancer) {
+	for _, id := range slices.Sorted(maps.Keys(e.owned.LoadBalancers)) {
+		if l := e.have.loadBalancers[id]; l != nil {
+			own = append(own, l)
+		}
+	}
+	return own
+}
+
 // CanModify reports whether load balancers are modified in place: HNS claims to support it, and no attempt
 // has disproved it.
 func (e *Engine) CanModify(features hns.Features) bool {

@@ -209,13 +209,24 @@ func (t *Tables) Save(ctx context.Context, table string, f func(chain, rule stri
 	return err
 }
 
-func (t *Tables) save(ctx context.Context, table string, f func(chain, rule string)) error {
+// SaveCounted calls f for each rule of a table, with what it has counted. A table that iptables cannot print is an error.
+func (t *Tables) SaveCounted(ctx context.Context, table string, f func(chain, rule string, packets, bytes uint64)) error {
+	return t.save(ctx, table, func(chain, rule string) {
+		counters, rule, ok := strings.Cut(rule, "] ")
+		var packets, bytes uint64
+		if _, err := fmt.Sscanf(counters, "[%d:%d", &packets, &bytes); ok && err == nil {
+			f(chain, rule, packets, bytes)
+		}
+	}, "-c")
+}
+
+func (t *Tables) save(ctx context.Context, table string, f func(chain, rule string), options ...string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, t.limit, t.timeoutError())
 	defer cancel()
 	r, w := io.Pipe()
 	defer r.Close() // what the program writes after a line that is too long fails
 	var stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, t.progs.save, "-t", table)
+	cmd := exec.CommandContext(ctx, t.progs.save, append(options, "-t", table)...)
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = w, &stderr, pipesLimit
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("%s: %w", t.progs.save, err)
@@ -237,14 +248,18 @@ func parseSave(r io.Reader, f func(chain, rule string)) error {
 	s := bufio.NewScanner(r)
 	s.Buffer(nil, 1<<20)
 	for s.Scan() {
-		l := s.Text()
+		l, counters := s.Text(), ""
+		if strings.HasPrefix(l, "[") { // with -c, before each rule: [PACKETS:BYTES]
+			i := strings.Index(l, "-A ")
+			counters, l = l[:max(i, 0)], l[max(i, 0):]
+		}
 		switch {
 		case strings.HasPrefix(l, ":"):
 			chain, _, _ := strings.Cut(l[1:], " ")
 			f(chain, "")
 		case strings.HasPrefix(l, "-A "):
 			if chain, rule, ok := strings.Cut(l[3:], " "); ok {
-				f(chain, rule)
+				f(chain, counters+rule)
 			}
 		case strings.HasPrefix(l, "# Table ") && strings.HasSuffix(l, unprintableText):
 			return errUnprintable // it has printed nothing else

@@ -276,18 +276,27 @@ type Count struct {
 func (c *Conn) Counters(f k8s.Family, id rules.SetID) (map[rules.Ref]Count, error) {
 	s, counts := &rules.Sets[id], map[rules.Ref]Count{}
 	err := c.elements(f, s.Name, func() { clear(counts) }, func(b []byte) {
-		counter := attribute(attribute(b, setElemExpressions), unix.NFTA_LIST_ELEM) // several expressions
-		if counter == nil {
-			counter = attribute(b, unix.NFTA_SET_ELEM_EXPR)
-		}
-		data := attribute(counter, unix.NFTA_EXPR_DATA)
-		packets, bytes := attribute(data, unix.NFTA_COUNTER_PACKETS), attribute(data, unix.NFTA_COUNTER_BYTES)
-		if len(packets) == 8 && len(bytes) == 8 {
-			r := rules.Ref{Set: id, Key: string(dataValue(b, unix.NFTA_SET_ELEM_KEY))}
-			counts[r] = Count{rules.Value{Data: elementData(s, b)}, binary.BigEndian.Uint64(packets), binary.BigEndian.Uint64(bytes)}
+		if n, ok := countOf(b); ok {
+			n.Data = elementData(s, b)
+			counts[rules.Ref{Set: id, Key: string(dataValue(b, unix.NFTA_SET_ELEM_KEY))}] = n
 		}
 	})
 	return counts, err
+}
+
+// countOf returns what the element with these attributes has counted, without its Value; ok is false if it does not count.
+func countOf(b []byte) (n Count, ok bool) {
+	counter := attribute(attribute(b, setElemExpressions), unix.NFTA_LIST_ELEM) // several expressions
+	if counter == nil {
+		counter = attribute(b, unix.NFTA_SET_ELEM_EXPR)
+	}
+	data := attribute(counter, unix.NFTA_EXPR_DATA)
+	packets, bytes := attribute(data, unix.NFTA_COUNTER_PACKETS), attribute(data, unix.NFTA_COUNTER_BYTES)
+	if len(packets) != 8 || len(bytes) != 8 {
+		return n, false
+	}
+	n.Packets, n.Bytes = binary.BigEndian.Uint64(packets), binary.BigEndian.Uint64(bytes)
+	return n, true
 }
 
 // Counted returns the packets that the rules with counters of a chain have counted, in the order of the rules.

@@ -174,14 +174,16 @@ func (s *ruleset) element(o object, key string) []byte {
 }
 
 // Element returns an element of nkp's table; ok is false if it is not installed.
-func (c *Conn) Element(f k8s.Family, r rules.Ref) (v rules.Value, ok bool, err error) {
+func (c *Conn) Element(f k8s.Family, r rules.Ref) (n Count, ok bool, err error) {
 	s := &rules.Sets[r.Set]
 	b, err := c.element(object{table{family(f), rules.TableName}, s.Name}, func(m *message) { elementKey(m, []byte(r.Key)) })
 	found, v := elementOf(r.Set, b)
 	if found != r { // a range that begins elsewhere matches, too
-		return rules.Value{}, false, wrap("elements of "+s.Name, err)
+		return n, false, wrap("elements of "+s.Name, err)
 	}
-	return v, true, nil
+	n, _ = countOf(b)
+	n.Value = v
+	return n, true, nil
 }
 
 // element returns the attributes of one element; nil if there is none. fill adds what identifies it.
