@@ -39,6 +39,12 @@ type Visitor interface {
 	Meter(flow.Meter)
 }
 
+// CountingVisitor is a Visitor that receives nkp's own flows with what they have counted (Counters.Flows is 0), not by Flow.
+type CountingVisitor interface {
+	Visitor
+	FlowCounters(*flow.Flow, Counters)
+}
+
 // MaxForeign bounds the foreign flows of one Read, all tables together. The tables are read in the order of Filter.Tables, each
 // completely or not at all: Open vSwitch builds a whole reply in memory before it sends any of it, so that reading a part would save it
 // nothing.
@@ -227,7 +233,11 @@ func (r *reading) flowReply(b []byte) error {
 			f.Actions = append(f.Actions, flow.UnknownAction{Text: fd.timed})
 		}
 		r.own[f.Table]++
-		r.to.Flow(f)
+		if to, ok := r.to.(CountingVisitor); ok {
+			to.FlowCounters(f, Counters{Packets: fd.packets, Bytes: fd.size})
+		} else {
+			r.to.Flow(f)
+		}
 	})
 }
 

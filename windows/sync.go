@@ -192,14 +192,10 @@ func (p *Plane) List(_ context.Context, of k8s.PortName, to *dataplane.Listing) 
 		return errUnknown
 	}
 	for _, l := range p.engine.LoadBalancers() {
-		if of != (k8s.PortName{}) && !serves(p.ports[of], l) {
-			continue
+		if of == (k8s.PortName{}) || serves(p.ports[of], l) {
+			text, _ := json.Marshal(l) // cannot fail
+			to.Add(string(text))
 		}
-		text, err := json.Marshal(l)
-		if err != nil {
-			return err
-		}
-		to.Add(dataplane.Object{Text: string(text)})
 	}
 	return nil
 }

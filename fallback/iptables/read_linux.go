@@ -55,7 +55,7 @@ func (kernel) List(ctx context.Context, m *k8s.Model, o fallback.Options, backen
 		for _, table := range []rules.Table{rules.Filter, rules.NAT} {
 			err := t.SaveCounted(ctx, string(table), func(chain, rule string, packets, bytes uint64) {
 				if table == rules.NAT && own[chain] || own[string(table)+chain+rules.Rule(rule).Canonical()] {
-					to.Add(dataplane.Counted("-t "+string(table)+" -A "+chain+" "+rule, packets, bytes))
+					to.AddCounted("-t "+string(table)+" -A "+chain+" "+rule, packets, bytes)
 				}
 			})
 			if err != nil {

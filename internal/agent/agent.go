@@ -47,7 +47,9 @@ type Options struct {
 	SetVerbosity func(level uint32)
 	// LogLevel is the level from which the agent logs, for nkp log-level; nil: it cannot be changed.
 	LogLevel *slog.LevelVar
-	Log      *slog.Logger
+	// RecentLog has the newest lines of Log, for nkp bundle; nil: they are not kept.
+	RecentLog *RecentLog
+	Log       *slog.Logger
 }
 
 // Agent keeps the data plane of one node in step with one source. Make it with New, run it once with Run.
@@ -56,13 +58,16 @@ type Agent struct {
 	log      *slog.Logger
 	logLevel *slog.LevelVar
 	leveling sync.Mutex // of changes of logLevel, so that each knows the level before
-	mode     mode.Mode
-	reason   string
-	source   k8s.Source
-	kind     string
-	events   *apiserver.Recorder
-	reviewer *apiserver.Reviewer
-	started  time.Time
+	configz  func() map[string]any
+	// recentLog has the newest lines of the log.
+	recentLog *RecentLog
+	mode      mode.Mode
+	reason    string
+	source    k8s.Source
+	kind      string
+	events    *apiserver.Recorder
+	reviewer  *apiserver.Reviewer
+	started   time.Time
 
 	planes        // the loop's; main never changes
 	main          planes
@@ -117,7 +122,7 @@ func New(o Options) (*Agent, error) {
 	a := &Agent{
 		set: o.Settings, log: o.Log, logLevel: o.LogLevel, mode: o.Mode, reason: o.Reason, auto: o.Auto,
 		source: o.Source, kind: o.Kind, events: o.Events, reviewer: o.Reviewer, db: o.DB,
-		extraWarnings: o.Notes, started: time.Now(),
+		extraWarnings: o.Notes, configz: o.Configz, recentLog: o.RecentLog, started: time.Now(),
 		box:      newMailbox(),
 		asks:     make(chan func()),
 		tracker:  k8s.NewTracker(o.TrackerOptions(o.Mode)),

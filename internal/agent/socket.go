@@ -121,6 +121,8 @@ func (a *Agent) mux() *http.ServeMux {
 		list, err := a.pods(r.Context())
 		reply(w, list, err)
 	})
+	mux.HandleFunc("GET /v1/flows", a.serveFlows)
+	mux.HandleFunc("GET /v1/report", func(w http.ResponseWriter, r *http.Request) { reply(w, a.report(r.Context()), nil) })
 	mux.HandleFunc("POST /v1/log-level", a.serveLogLevel)
 	return mux
 }

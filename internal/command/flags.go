@@ -45,6 +45,7 @@ type settings struct {
 	cfg        configuration
 	flags      pflag.FlagSet  // all of run's
 	waiting    *agent.Waiting // while run chooses the data plane
+	recentLog  *agent.RecentLog
 }
 
 // newSettings returns the defaults, with the flags of run that change them.

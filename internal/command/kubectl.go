@@ -57,7 +57,7 @@ the answers. You need the right to list pods and nodes, and to create and get po
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true}, // kubectl completes by completionName
 	}
 	prepareRoot(root, stdout, stderr, newStatus(clusterNodes()), newServices(clusterNodes()), newTrace(clusterNodes()),
-		newDiff(clusterNodes()), newUI(clusterNodes()), newVersion())
+		newDiff(clusterNodes()), newUI(clusterNodes()), newBundle(clusterNodes()), newVersion())
 	return root
 }
 

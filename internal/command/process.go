@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/config"
 	"github.com/nkp-proxy/nkp/windows/service"
 )
@@ -145,7 +146,8 @@ func (s *settings) start(ctx context.Context, stdout, stderr io.Writer) error {
 	case p.asService:
 		return s.runAsService()
 	}
-	log, err := p.logger(stderr)
+	s.recentLog = &agent.RecentLog{}
+	log, err := p.logger(io.MultiWriter(stderr, s.recentLog))
 	if err != nil {
 		return err
 	}

@@ -80,7 +80,7 @@ var commandGroups = []struct {
 	names []string
 }{
 	{"Serve Services", []string{"run", "cleanup", "windows-service"}},
-	{"Look at a node", []string{"status", "services", "pods", "trace", "diff", "ui", "log-level", "hns-selftest"}},
+	{"Look at a node", []string{"status", "services", "pods", "flows", "trace", "diff", "ui", "bundle", "log-level", "hns-selftest"}},
 	{"Plan", []string{"plan"}},
 }
 
@@ -102,7 +102,8 @@ over OpenFlow 1.5 with a conntrack pipeline and select groups. Without a command
 	}
 	root.Flags().AddFlagSet(run.Flags())
 	prepareRoot(root, stdout, stderr, run, newPlan(), newDiff(thisMachine()), newStatus(thisMachine()), newServices(thisMachine()),
-		newTrace(thisMachine()), newUI(thisMachine()), newPods(), newLogLevel(), newCleanup(), newVersion(), newWindowsService(), newHNSSelftest(), newConnect())
+		newTrace(thisMachine()), newUI(thisMachine()), newPods(), newFlows(), newBundle(thisMachine()),
+		newLogLevel(), newCleanup(), newVersion(), newWindowsService(), newHNSSelftest(), newConnect())
 	return root
 }
 

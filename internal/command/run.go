@@ -99,7 +99,7 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 	a, err := agent.New(agent.Options{
 		Settings: s.Settings, Mode: c.Mode, Reason: c.Reason, Auto: s.mode == mode.Auto, Source: source, Kind: kind,
 		Events: events, Reviewer: reviewer, DB: c.db,
-		SetVerbosity: louder.set, LogLevel: louder.from, Notes: watch.warnings, Log: log,
+		SetVerbosity: louder.set, LogLevel: louder.from, RecentLog: s.recentLog, Notes: watch.warnings, Log: log,
 		Configz: func() map[string]any {
 			return map[string]any{config.KubeProxyGroup: s.cfg.kubeProxy, config.Group: s.cfg.nkp}
 		},

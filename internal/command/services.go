@@ -89,9 +89,9 @@ answered, 1 not all did, or none serves the Service.`,
 }
 
 // oneService returns a usage error for more than one argument.
-func oneService(_ *cobra.Command, args []string) error {
+func oneService(cmd *cobra.Command, args []string) error {
 	if len(args) > 1 {
-		return usageError("services takes one Service at most, got %q", args)
+		return usageError("%s takes one Service at most, got %q", cmd.Name(), args)
 	}
 	return nil
 }

@@ -2,14 +2,13 @@ package dataplane
 
 // Object is something that a plane has installed for Services, as the tools of its kind print it.
 type Object struct {
-	Text string `json:"text"`
+	Plane   string `json:"plane"`             // ovs, iptables, nftables or hns
+	Service string `json:"service,omitempty"` // the Service port, such as "default/web:http TCP IPv4"; "": all were asked for
+	Text    string `json:"text"`
 	// Packets and Bytes are what it has counted; nil: it does not count.
 	Packets *uint64 `json:"packets,omitempty"`
 	Bytes   *uint64 `json:"bytes,omitempty"`
 }
-
-// Counted returns an Object that counts.
-func Counted(text string, packets, bytes uint64) Object { return Object{text, &packets, &bytes} }
 
 // Listing collects installed objects, at most Most.
 type Listing struct {
@@ -18,12 +17,16 @@ type Listing struct {
 	More    int // number of objects that are not in Objects
 }
 
-// Full reports whether Add only counts what it is given.
-func (l *Listing) Full() bool { return len(l.Objects) >= l.Most }
+// Add appends an object that does not count, or only its number if there are enough.
+func (l *Listing) Add(text string) { l.add(Object{Text: text}) }
 
-// Add appends an object, or counts it.
-func (l *Listing) Add(o Object) {
-	if l.Full() {
+// AddCounted is like Add, for an object with counters.
+func (l *Listing) AddCounted(text string, packets, bytes uint64) {
+	l.add(Object{Text: text, Packets: &packets, Bytes: &bytes})
+}
+
+func (l *Listing) add(o Object) {
+	if len(l.Objects) >= l.Most {
 		l.More++
 		return
 	}
