@@ -84,56 +84,40 @@ type part struct {
 	err  error // why there is no text
 }
 
+// set sets the text of a part: a string, or a value as JSON.
+func (p *part) set(value any, err error) {
+	var text strings.Builder
+	s, isText := value.(string)
+	if err == nil && !isText {
+		err = (&output{format: "json"}).write(&text, value)
+		s = text.String()
+	}
+	p.text, p.err = s, err
+}
+
 // collect asks an agent for all parts at once, which may take as long as timeout.
-func collect(ctx context.Context, caller peer, timeout time.Duration) *bundle {
-	b := &bundle{node: caller.Node}
+func collect(ctx context.Context, of peer, timeout time.Duration) *bundle {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	b := &bundle{node: of.Node}
 	var wait sync.WaitGroup
-	add := func(name string, read func(context.Context) (any, error)) {
+	add := func(name string, read func() (any, error)) {
 		p := &part{name: name}
 		b.parts = append(b.parts, p)
-		wait.Go(func() {
-			var value any
-			var isText bool
-			if value, p.err = read(ctx); p.err != nil {
-				return
-			}
-			if p.text, isText = value.(string); !isText {
-				var text strings.Builder
-				p.err = (&output{format: "json"}).write(&text, value)
-				p.text = text.String()
-			}
-		})
+		wait.Go(func() { p.set(read()) })
 	}
-	report := sync.OnceValues(func() (*agent.Report, error) { return caller.Report(ctx) })
-	of := func(name string, show func(*agent.Report) any) {
-		add(name, func(context.Context) (any, error) {
-			r, err := report()
-			if err != nil {
-				return nil, err
-			}
-			return show(r), nil
-		})
-	}
-
-	of("version.txt", func(r *agent.Report) any { return fmt.Sprintf("nkp %s %s\n%s", r.Version, r.Platform, r.Uname) })
-	of("configuration.json", func(r *agent.Report) any { return r.Configuration })
-	of("conntrack.json", func(r *agent.Report) any { return r.Conntrack })
-	of("database.txt", func(r *agent.Report) any { return r.Database })
-	of("log.txt", func(r *agent.Report) any { return r.Log })
-	add("status.json", func(ctx context.Context) (any, error) {
-		s, err := caller.Status(ctx)
+	add("status.json", func() (any, error) {
+		s, err := of.Status(ctx)
 		if err == nil {
 			b.node = s.Node
 		}
 		return s, err
 	})
-	add("services.json", func(ctx context.Context) (any, error) { return caller.Services(ctx, agent.ServiceFilter{}) })
-	add("pods.json", func(ctx context.Context) (any, error) { return caller.Pods(ctx) })
-	add("diff.txt", func(ctx context.Context) (any, error) { return caller.Diff(ctx) })
-	add("flows.txt", func(ctx context.Context) (any, error) {
-		list, err := caller.Flows(ctx, "", "", bundleFlows)
+	add("services.json", func() (any, error) { return of.Services(ctx, agent.ServiceFilter{}) })
+	add("pods.json", func() (any, error) { return of.Pods(ctx) })
+	add("diff.txt", func() (any, error) { return of.Diff(ctx) })
+	add("flows.txt", func() (any, error) {
+		list, err := of.Flows(ctx, "", "", bundleFlows)
 		if err != nil {
 			return nil, err
 		}
@@ -141,6 +125,16 @@ func collect(ctx context.Context, caller peer, timeout time.Duration) *bundle {
 		err = writeFlows(&text, list)
 		return text.String(), err
 	})
+
+	r, err := of.Report(ctx)
+	if err != nil {
+		r = &agent.Report{}
+	}
+	add("version.txt", func() (any, error) { return fmt.Sprintf("nkp %s %s\n%s", r.Version, r.Platform, r.Uname), err })
+	add("configuration.json", func() (any, error) { return r.Configuration, err })
+	add("conntrack.json", func() (any, error) { return r.Conntrack, err })
+	add("database.txt", func() (any, error) { return r.Database, err })
+	add("log.txt", func() (any, error) { return r.Log, err })
 	wait.Wait()
 	return b
 }
