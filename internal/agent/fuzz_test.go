@@ -52,6 +52,8 @@ func FuzzSocket(f *testing.F) {
 		"GET /v1/trace?from=pod/default/client&to=svc/default/web:http&reply=true HTTP/1.1\r\nHost: nkp\r\n\r\n",
 		"GET /v1/trace/sample?from=10.0.0.1&to=40.0.0.1:80&protocol=tcp HTTP/1.1\r\nHost: nkp\r\n\r\n",
 		"GET /v1/pods HTTP/1.1\r\nHost: nkp\r\n\r\n",
+		"GET /v1/report HTTP/1.1\r\nHost: nkp\r\n\r\n",
+		"GET /v1/flows?namespace=default&name=frontend&most=3 HTTP/1.1\r\nHost: nkp\r\n\r\n",
 		"POST /v1/log-level?level=debug HTTP/1.1\r\nHost: nkp\r\n\r\n",
 		"GET /v1/trace?from=10.0.0.1%25eth0&to=40.0.0.1:99999 HTTP/1.1\r\nHost: nkp\r\n\r\n",
 		"GET //v1/../v1/status?%zz HTTP/1.0\r\n\r\n",

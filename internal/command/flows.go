@@ -12,7 +12,7 @@ import (
 )
 
 func newFlows() *cobra.Command {
-	v := &servicesView{on: thisMachine()}
+	v := &servicesView{on: thisMachine(), watch: watch{interval: minInterval}} // nothing is watched
 	cmd := &cobra.Command{
 		Use:   "flows NAMESPACE/NAME",
 		Short: "List what is installed of a Service, with its counters",
