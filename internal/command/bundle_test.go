@@ -130,7 +130,7 @@ func TestRedactLeaves(t *testing.T) {
 	for _, s := range []string{
 		"flow add cookie=0x6e6b700100000001,table=20,priority=100,tcp,nw_dst=40.0.0.1,tp_dst=80,actions=group:7",
 		`time=2026-01-01T00:00:00Z level=INFO msg="serving Services" mode=ovs node=node-1`,
-		`  "metricsAuthorization": false,`, `"name": "vault-tokens",`, "tcp:10.0.0.1:6640", "https://10.0.0.1:6443/api",
+		`  "metricsAuthorization": false,`, `"name": "vault-tokens",`, "tcp:10.0.0.1:6640", `"revision": "` + strings.Repeat("0123456789abcdef", 4) + `"`, "https://10.0.0.1:6443/api",
 	} {
 		if got := redact(s); got != s {
 			t.Errorf("%s\nbecomes %s", s, got)
