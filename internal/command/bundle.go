@@ -141,7 +141,7 @@ func collect(ctx context.Context, of peer, timeout time.Duration) *bundle {
 
 // write writes the archive to a file, "" for one that is named after node and time, and prints its name and size.
 func (b *bundle) write(file string, stdout, stderr io.Writer) error {
-	now := time.Now().UTC()
+	now := time.Now().UTC().Truncate(time.Second)
 	base := strings.ReplaceAll("nkp-bundle-"+cmp.Or(b.node, "unknown")+"-"+now.Format("20060102T150405Z"), "/", "_")
 	archive, unread, err := b.archive(base, now)
 	if err != nil {

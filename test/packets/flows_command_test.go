@@ -45,7 +45,7 @@ func TestFlowsAndBundle(t *testing.T) {
 			switch {
 			case strings.HasPrefix(o.Text, "group add "):
 				groups = max(groups, *o.Packets)
-			case strings.HasPrefix(o.Text, "flow add ") && strings.Contains(o.Text, "nw_dst=40.0.0.1"):
+			case strings.HasPrefix(o.Text, "flow add ") && strings.Contains(o.Text, "nw_dst=40.0.0."):
 				flows = max(flows, *o.Packets)
 			}
 		}
