@@ -134,6 +134,19 @@ func TestErrorsOfAnObject(t *testing.T) {
 	})
 }
 
+// A key that is there twice is an error behind any number of unknown fields that are named, too.
+func TestDuplicateBehindUnknownFields(t *testing.T) {
+	text := `{"kind":"Service","apiVersion":"v1","metadata":{"name":"web"},`
+	for i := range maxPerObject {
+		text += fmt.Sprintf(`"unknown%d":1,`, i)
+	}
+	text += `"spec":{"clusterIP":"10.96.0.1","clusterIP":"10.96.0.2","ports":[{"port":80}]}}`
+	want := "error: in.json, document 1: Service default/web: spec.clusterIP: is there twice\n"
+	if got := loadText(t, "in.json", []byte(text)); !strings.HasPrefix(got, want) {
+		t.Errorf("got %s", got)
+	}
+}
+
 // TestTooLarge lowers the limit rather than writing 256 MiB.
 func TestTooLarge(t *testing.T) {
 	defer func(n int64) { maxFileSize = n }(maxFileSize)

@@ -202,11 +202,11 @@ func (d *decoder) decodeKnown(data []byte, h *head) {
 		field, text := typeError(data, kind, err)
 		errs = append(errs, d.warning(name, field, text))
 	}
-	for _, e := range strict[:min(len(strict), maxPerObject)] {
+	for i, e := range strict {
 		field := fieldText(e.(kjson.FieldError).FieldPath())
 		if strings.HasPrefix(e.Error(), "duplicate") {
 			errs = append(errs, d.warning(name, field, "is there twice"))
-		} else {
+		} else if i < maxPerObject {
 			d.warnings = append(d.warnings, d.warning(name, field, "unknown field: ignored"))
 		}
 	}

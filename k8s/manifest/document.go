@@ -3,13 +3,13 @@ package manifest
 import (
 	"bytes"
 	"encoding/json"
-	"io"
+	"unicode"
 )
 
 // document is the text of one YAML document, or of one object of a JSON stream.
 type document struct {
 	text []byte
-	line int // 1-based line of the file where the text starts; of a JSON stream: where the stream starts
+	line int // 1-based line of the file where the text starts
 }
 
 // documents cuts a file at YAML's markers, "---" and "...". What stands before the first marker, or after
@@ -20,7 +20,7 @@ func documents(data []byte) []document {
 
 	end := func(at int) {
 		d := document{data[start:at], startLine}
-		if marked || hasContent(d.text) {
+		if marked || len(content(d.text)) > 0 {
 			all = append(all, jsonObjects(d)...)
 		}
 	}
@@ -47,14 +47,15 @@ func isMarker(line []byte, marker string) bool {
 	return ok && (len(rest) == 0 || bytes.IndexByte([]byte(" \t\r\n"), rest[0]) >= 0)
 }
 
-func hasContent(text []byte) bool {
-	for line := range bytes.Lines(text) {
-		line = bytes.TrimSpace(line)
-		if len(line) > 0 && line[0] != '#' && line[0] != '%' {
-			return true
+// content returns a text without the blank lines, comments and directives that it starts with.
+func content(text []byte) []byte {
+	for {
+		text = bytes.TrimLeftFunc(text, unicode.IsSpace)
+		if len(text) == 0 || text[0] != '#' && text[0] != '%' {
+			return text
 		}
+		_, text, _ = bytes.Cut(text, []byte("\n"))
 	}
-	return false
 }
 
 // isJSON reports whether a text is a JSON object.
@@ -62,21 +63,28 @@ func isJSON(text []byte) bool {
 	return bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) && json.Valid(text)
 }
 
-// jsonObjects returns the objects of a stream of JSON objects without markers. Any other text is one
-// document.
-func jsonObjects(d document) []document {
-	if !bytes.HasPrefix(bytes.TrimSpace(d.text), []byte("{")) || json.Valid(d.text) {
+// jsonObjects returns the objects of a stream of JSON objects without markers. What does not continue the
+// stream is one more document, because a YAML decoder would read the first object and ignore the rest. Any
+// other text is one document.
+func jsonObjects(d document) (all []document) {
+	if isJSON(d.text) {
 		return []document{d}
 	}
-	var all []document
-	for stream := json.NewDecoder(bytes.NewReader(d.text)); ; {
+	for {
+		text := content(d.text)
+		stream := json.NewDecoder(bytes.NewReader(text))
 		var object json.RawMessage
-		switch err := stream.Decode(&object); {
-		case err == io.EOF:
-			return all
-		case err != nil:
-			return []document{d}
+		if !bytes.HasPrefix(text, []byte("{")) || stream.Decode(&object) != nil {
+			break
 		}
-		all = append(all, document{object, d.line})
+
+		start := len(d.text) - len(text)
+		end := start + int(stream.InputOffset())
+		all = append(all, document{object, d.line + bytes.Count(d.text[:start], []byte("\n"))})
+		d = document{d.text[end:], d.line + bytes.Count(d.text[:end], []byte("\n"))}
 	}
+	if len(all) == 0 || len(content(d.text)) > 0 {
+		all = append(all, d)
+	}
+	return all
 }

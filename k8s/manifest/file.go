@@ -29,7 +29,7 @@ type file struct {
 	digest [sha256.Size]byte
 
 	objects  []located           // valid now, in the order of the file
-	kept     map[k8s.Ref]located // not valid or not readable now: the last good state
+	kept     map[k8s.Ref]located // not valid, not readable or ambiguous now: the last good state
 	errors   []k8s.Warning
 	warnings []k8s.Warning
 }
@@ -38,11 +38,11 @@ type file struct {
 // resolution of the file system's times could not be seen otherwise.
 const unsettled = 2 * time.Second
 
-// update reads the file if it may have changed since it was read.
-func (f *file) update() {
+// update reads the file if it was reported as changed, or may have changed since it was read.
+func (f *file) update(reported bool) {
 	now := time.Now()
 	info, err := os.Stat(f.path)
-	if err == nil && f.info != nil && os.SameFile(info, f.info) && info.Size() == f.info.Size() &&
+	if err == nil && !reported && f.info != nil && os.SameFile(info, f.info) && info.Size() == f.info.Size() &&
 		info.ModTime().Equal(f.info.ModTime()) && f.read.Sub(info.ModTime()) > unsettled {
 		return
 	}
@@ -112,15 +112,16 @@ func (f *file) parse(data []byte) {
 	f.objects, f.errors, f.warnings = d.objects, d.errors, d.warnings
 
 	// An object with errors keeps its last good state. One whose name is not known may be any of those that
-	// were there.
+	// were there. One with several definitions stays as it was, too.
+	definitions := map[k8s.Ref]int{}
+	for _, o := range f.objects {
+		definitions[o.ref]++
+	}
 	f.kept = map[k8s.Ref]located{}
 	for ref, o := range before {
-		if d.nameless || d.invalid[ref] {
+		if n := definitions[ref]; n > 1 || n == 0 && (d.nameless || d.invalid[ref]) {
 			f.kept[ref] = o
 		}
-	}
-	for _, o := range f.objects {
-		delete(f.kept, o.ref)
 	}
 }
 

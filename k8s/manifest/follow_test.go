@@ -247,6 +247,48 @@ func TestFollowQuickEdits(t *testing.T) {
 	}
 }
 
+// TestFollowSameTime edits a file in place, without a change of its size or its time, as tools do that set a
+// time of their own.
+func TestFollowSameTime(t *testing.T) {
+	t.Parallel()
+	dir, elsewhere := t.TempDir(), t.TempDir()
+	at := time.Now().Add(-time.Hour)
+	set := func(path, text string) {
+		file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+		must(t, err)
+		_, err = file.WriteString(text)
+		must(t, err)
+		must(t, os.Chtimes(path, at, at))
+		must(t, file.Close())
+	}
+	path, linked := filepath.Join(dir, "a.yaml"), filepath.Join(elsewhere, "b.yaml")
+	set(path, manifestOf("a=1"))
+	set(linked, manifestOf("b=1"))
+	must(t, os.Symlink(linked, filepath.Join(dir, "b.yaml")))
+	r := follow(t, dir)
+	r.wait(t, "a=1 b=1")
+	set(path, manifestOf("a=2"))
+	r.wait(t, "a=2 b=1")
+	set(linked, manifestOf("b=2"))
+	r.wait(t, "a=2 b=2")
+}
+
+// TestFollowTwoDefinitions keeps the state that was in force before an object was defined twice, also if the
+// file is broken then.
+func TestFollowTwoDefinitions(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "services.yaml")
+	put(t, path, manifestOf("a=1"))
+	r := follow(t, path)
+	r.wait(t, "a=1")
+	put(t, path, manifestOf("a=2", "a=3"))
+	r.wait(t, "a=1 errors:1")
+	put(t, path, manifestOf("b=1")+"---\n{")
+	r.wait(t, "a=1 b=1 errors:1")
+	put(t, path, manifestOf("a=2"))
+	r.wait(t, "a=2")
+}
+
 func TestFollowFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "services.yaml")

@@ -57,14 +57,16 @@ type located struct {
 type reader struct {
 	path    string
 	files   map[string]*file
-	missing error // the path itself could not be read; the state of its files stays
+	changed map[string]bool // names that file system events gave since the last look
+	missing error           // the path itself could not be read; the state of its files stays
 }
 
 func newReader(path string) *reader {
-	return &reader{path: path, files: map[string]*file{}}
+	return &reader{path: path, files: map[string]*file{}, changed: map[string]bool{}}
 }
 
-// scan reads the files that are new or may have changed, and forgets those that are gone.
+// scan reads the files that are new, or have changed as events or their times show, and forgets those that
+// are gone.
 func (r *reader) scan() {
 	found, err := listFiles(r.path)
 	r.missing = err
@@ -81,7 +83,7 @@ func (r *reader) scan() {
 		}
 		r.files[path] = f
 		f.target = target
-		f.update()
+		f.update(r.changed[path] || r.changed[target])
 	}
 }
 

@@ -102,8 +102,12 @@ func (f *follower) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-events:
+		case e := <-events: // an edit may leave size and time of a file as they were
+			f.changed[filepath.Clean(e.Name)] = true
 		case <-errs: // more events than the kernel could hold
+			for path := range f.files {
+				f.changed[path] = true
+			}
 		case <-timer.C:
 			f.look()
 			first = time.Time{}
@@ -131,6 +135,7 @@ func (f *follower) look() {
 	if f.watch() { // changes in a directory before its watch began were not reported
 		f.scan()
 	}
+	clear(f.changed)
 
 	objects, problems := f.assemble(f.published)
 	if f.watchErr != nil {

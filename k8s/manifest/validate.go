@@ -88,6 +88,9 @@ func checkService(o *v1.Service) field.ErrorList {
 		return errs
 	}
 
+	for i, family := range s.IPFamilies {
+		errs = append(errs, oneOf(spec.Child("ipFamilies").Index(i), family, v1.IPv4Protocol, v1.IPv6Protocol)...)
+	}
 	for i, text := range s.ClusterIPs {
 		path := spec.Child("clusterIPs").Index(i)
 		if text == s.ClusterIP {
@@ -144,7 +147,8 @@ func checkPolicies(spec *field.Path, s *v1.ServiceSpec) field.ErrorList {
 
 	errs = append(errs, oneOf(spec.Child("sessionAffinity"), s.SessionAffinity,
 		v1.ServiceAffinityNone, v1.ServiceAffinityClientIP)...)
-	if c := s.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
+	c := s.SessionAffinityConfig
+	if s.SessionAffinity == v1.ServiceAffinityClientIP && c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
 		seconds := *c.ClientIP.TimeoutSeconds
 		errs = append(errs, invalid(spec.Child("sessionAffinityConfig", "clientIP", "timeoutSeconds"), seconds,
 			validation.IsInRange(int(seconds), 1, maxAffinitySeconds))...)
@@ -159,9 +163,15 @@ func checkSlice(o *discoveryv1.EndpointSlice) field.ErrorList {
 	errs := oneOf(field.NewPath("addressType"), o.AddressType,
 		discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6, discoveryv1.AddressTypeFQDN)
 
+	names := map[string]bool{}
 	for i := range o.Ports {
-		if p := &o.Ports[i]; p.Port != nil && *p.Port != 0 {
-			errs = append(errs, checkPort(field.NewPath("ports").Index(i), *p.Name, *p.Protocol, *p.Port)...)
+		p, path := &o.Ports[i], field.NewPath("ports").Index(i)
+		if names[*p.Name] {
+			errs = append(errs, field.Duplicate(path.Child("name"), brief.Cut(*p.Name, maxField)))
+		}
+		names[*p.Name] = true
+		if p.Port != nil && *p.Port != 0 {
+			errs = append(errs, checkPort(path, *p.Name, *p.Protocol, *p.Port)...)
 		}
 	}
 	if o.AddressType == discoveryv1.AddressTypeFQDN {

@@ -27,7 +27,12 @@ func TestAffinityTimeout(t *testing.T) {
 			t.Errorf("configuration %s: %v", name, errs)
 		}
 	}
-	s := service(nil)
+	seconds := int32(0)
+	s := service(&v1.SessionAffinityConfig{ClientIP: &v1.ClientIPConfig{TimeoutSeconds: &seconds}})
+	s.Spec.SessionAffinity = v1.ServiceAffinityNone
+	if errs := validate(s); len(errs) > 0 {
+		t.Errorf("without affinity: %v", errs)
+	}
 	s.Spec.SessionAffinity = "Cookie"
 	if errs := validate(s); len(errs) != 1 || errs[0].Field != "spec.sessionAffinity" {
 		t.Errorf("affinity Cookie: %v", errs)
