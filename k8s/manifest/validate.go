@@ -147,8 +147,8 @@ func checkPolicies(spec *field.Path, s *v1.ServiceSpec) field.ErrorList {
 
 	errs = append(errs, oneOf(spec.Child("sessionAffinity"), s.SessionAffinity,
 		v1.ServiceAffinityNone, v1.ServiceAffinityClientIP)...)
-	c := s.SessionAffinityConfig
-	if s.SessionAffinity == v1.ServiceAffinityClientIP && c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
+	if c := s.SessionAffinityConfig; s.SessionAffinity == v1.ServiceAffinityClientIP &&
+		c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
 		seconds := *c.ClientIP.TimeoutSeconds
 		errs = append(errs, invalid(spec.Child("sessionAffinityConfig", "clientIP", "timeoutSeconds"), seconds,
 			validation.IsInRange(int(seconds), 1, maxAffinitySeconds))...)
