@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -88,8 +89,16 @@ func checkService(o *v1.Service) field.ErrorList {
 		return errs
 	}
 
-	for i, family := range s.IPFamilies {
-		errs = append(errs, oneOf(spec.Child("ipFamilies").Index(i), family, v1.IPv4Protocol, v1.IPv6Protocol)...)
+	if len(s.ClusterIPs) > 0 && s.ClusterIPs[0] != s.ClusterIP {
+		first := brief.Cut(s.ClusterIPs[0], maxField)
+		errs = append(errs, field.Invalid(spec.Child("clusterIPs").Index(0), first, "must match spec.clusterIP"))
+	}
+	for i, family := range s.IPFamilies[:min(len(s.IPFamilies), 3)] { // one of three is not valid, or there twice
+		path := spec.Child("ipFamilies").Index(i)
+		errs = append(errs, oneOf(path, family, v1.IPv4Protocol, v1.IPv6Protocol)...)
+		if slices.Contains(s.IPFamilies[:i], family) {
+			errs = append(errs, field.Duplicate(path, v1.IPFamily(brief.Cut(string(family), maxField))))
+		}
 	}
 	for i, text := range s.ClusterIPs {
 		path := spec.Child("clusterIPs").Index(i)
