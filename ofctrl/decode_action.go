@@ -19,13 +19,18 @@ const (
 	actMeter        = 29
 	actExperimenter = 0xffff
 
-	nxResubmitTable = 14
-	nxLearn         = 16
-	nxCT            = 35
-	nxNAT           = 36
-	nxClone         = 42
-	nxCTClear       = 43
-	nxLearn2        = 45 // since Open vSwitch 2.8
+	nxMultipath       = 10
+	nxBundleLoad      = 13
+	nxResubmitTable   = 14
+	nxLearn           = 16
+	nxStackPop        = 28
+	nxCT              = 35
+	nxNAT             = 36
+	nxClone           = 42
+	nxCTClear         = 43
+	nxResubmitTableCT = 44
+	nxLearn2          = 45 // since Open vSwitch 2.8
+	nxPktLarger       = 49 // since 2.12
 
 	nxInPort = 0xfff8 // OFPP_IN_PORT of OpenFlow 1.0, as in resubmit
 )
@@ -59,7 +64,7 @@ func (d *decoder) actions(out []flow.Action, b []byte) ([]flow.Action, error) {
 		}
 		a := d.action(b[:n])
 		if a == nil {
-			a = flow.UnknownAction{Text: "action=" + hex.EncodeToString(b[:n])}
+			a = flow.UnknownAction{Text: "action=" + hex.EncodeToString(b[:n]), Effects: effects(b[:n])}
 		}
 		out = append(out, a)
 		b = b[n:]

@@ -97,7 +97,8 @@ func (d *decoder) instructions(b []byte) ([]flow.Action, error) {
 				return nil, err
 			}
 		} else {
-			out = append(out, flow.UnknownAction{Text: "instruction=" + hex.EncodeToString(b[:n])})
+			out = append(out, flow.UnknownAction{
+				Text: "instruction=" + hex.EncodeToString(b[:n]), Effects: instructionEffects(b[:n])})
 		}
 		b = b[n:]
 	}

@@ -60,8 +60,12 @@ func (e *encoder) flowAdd(b []byte, xid uint32, f *flow.Flow) ([]byte, error) {
 	return b, end(b, at)
 }
 
-// instrApplyActions is OFPIT_APPLY_ACTIONS (§7.2.5).
-const instrApplyActions = 4
+// Instructions (§7.2.5, ofp_instruction_type).
+const (
+	instrGotoTable    = 1
+	instrWriteActions = 3
+	instrApplyActions = 4
+)
 
 // sameCookie compares cookies by all bits but the highest. For an exact cookie Open vSwitch scans all flows that have it,
 // instead of looking the match up (ofproto/ofproto.c, collect_rules_strict): deleting 60,000 flows of one cookie blocked the

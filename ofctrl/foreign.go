@@ -28,6 +28,7 @@ type foreignFlows struct {
 	known  map[uint64]foreignFlow // by digest of the key
 	number [256]int               // of the known ones, by table
 	normal [256]int               // of these, those that forward all packets
+	tracks [256]int               // and those that use conntrack
 	flip   func()                 // Options.OnOthers
 	kept   int                    // of the known ones that are kept in full
 	left   bool                   // max was reached: some flows are not known
@@ -44,6 +45,7 @@ type foreignFlow struct {
 	cookie uint64
 	table  uint8
 	normal bool       // it forwards all packets
+	tracks bool       // it uses conntrack
 	read   uint64     // the last read that had begun when it was seen
 	full   *flow.Flow // nil: there are MaxKept others, or Filter.Keep does not ask for it
 }
@@ -63,15 +65,19 @@ func (o *foreignFlows) set(f *flow.Flow, keep func(*flow.Flow) bool) {
 		return
 	}
 	o.times++
-	before := o.others(f.Table)
+	before := o.does(f.Table)
 	if !known {
 		o.number[f.Table]++
 	}
 	if was.full != nil {
 		o.kept--
 	}
-	now := foreignFlow{cookie: f.Cookie, table: f.Table, normal: f.Forwards(), read: o.read}
+	now := foreignFlow{
+		cookie: f.Cookie, table: f.Table, read: o.read,
+		normal: f.Forwards(), tracks: flow.EffectsOf(f.Actions).Conntrack,
+	}
 	o.normal[f.Table] += count(now.normal) - count(was.normal)
+	o.tracks[f.Table] += count(now.tracks) - count(was.tracks)
 	o.noteOthers(f.Table, before)
 	if o.kept < MaxKept && keep != nil && keep(f) {
 		now.full = f
@@ -95,9 +101,10 @@ func (o *foreignFlows) remove(k *flow.Key) bool {
 func (o *foreignFlows) drop(digest uint64, k foreignFlow) {
 	delete(o.known, digest)
 	o.times++
-	before := o.others(k.table)
+	before := o.does(k.table)
 	o.number[k.table]--
 	o.normal[k.table] -= count(k.normal)
+	o.tracks[k.table] -= count(k.tracks)
 	o.noteOthers(k.table, before)
 	if k.full != nil {
 		o.kept--
@@ -122,9 +129,18 @@ func (o *foreignFlows) others(table uint8) flow.Others {
 	return flow.OthersDecide
 }
 
+// does are the two things that Options.OnOthers is about.
+type does struct {
+	others flow.Others
+	tracks bool
+}
+
+// does returns what the known flows of a table do. Callers hold mu.
+func (o *foreignFlows) does(table uint8) does { return does{o.others(table), o.tracks[table] > 0} }
+
 // noteOthers calls flip if what the flows of a table do has changed. Callers hold mu.
-func (o *foreignFlows) noteOthers(table uint8, before flow.Others) {
-	if o.flip != nil && o.others(table) != before {
+func (o *foreignFlows) noteOthers(table uint8, before does) {
+	if o.flip != nil && o.does(table) != before {
 		o.flip()
 	}
 }
@@ -135,6 +151,13 @@ func (c *Conn) Others(table uint8) flow.Others {
 	c.foreign.mu.Lock()
 	defer c.foreign.mu.Unlock()
 	return c.foreign.others(table)
+}
+
+// Tracks is like Others and reports whether one of the flows uses conntrack.
+func (c *Conn) Tracks(table uint8) bool {
+	c.foreign.mu.Lock()
+	defer c.foreign.mu.Unlock()
+	return c.foreign.tracks[table] > 0
 }
 
 // Foreign are the foreign flows that a connection has seen.
@@ -186,7 +209,7 @@ func (o *foreignFlows) begin() {
 	o.read++
 	if o.left { // there is no room for both
 		clear(o.known)
-		o.number, o.normal, o.kept, o.left = [256]int{}, [256]int{}, 0, false
+		o.number, o.normal, o.tracks, o.kept, o.left = [256]int{}, [256]int{}, [256]int{}, 0, false
 		o.times++
 	}
 }

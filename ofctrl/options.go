@@ -28,7 +28,7 @@ type Options struct {
 	// are dropped and counted.
 	OnPacketIn    func(*PacketIn)
 	PacketInQueue int
-	// OnOthers is called when Conn.Others changes for some table. It must not block.
+	// OnOthers is called when Conn.Others or Conn.Tracks changes for some table. It must not block.
 	OnOthers func()
 	// OnForward receives reports of changes to groups and meters by other controllers. It runs on the same
 	// goroutine as OnPacketIn and must not call Close.

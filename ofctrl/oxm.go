@@ -35,6 +35,8 @@ const (
 	nxmReg2       uint32 = 0x00010404
 	nxmReg3       uint32 = 0x00010604
 	nxmReg15      uint32 = 0x00011e04
+	nxmXXReg0     uint32 = 0x0001de10 // reg0 to reg3 as one 128-bit register
+	nxmXXReg1     uint32 = 0x0001e010
 	nxmIPv6Src    uint32 = 0x00012610
 	nxmFrag       uint32 = 0x00013401
 	nxmDPHash     uint32 = 0x00014604

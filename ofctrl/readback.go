@@ -251,6 +251,20 @@ func (r *reading) foreignReply(b []byte) error {
 	})
 }
 
+// EachForeign calls take for each foreign flow of a table, on the connection's reader. f defines which cookies are not foreign.
+func (c *Conn) EachForeign(ctx context.Context, f Filter, table uint8, take func(*flow.Flow)) error {
+	r := &reading{filter: f, dec: newDecoder()}
+	return c.ask(ctx, mpFlowDesc, 1, func(b []byte, _ int) ([]byte, error) {
+		return flowRequest(b, table, 0, 0)
+	}, func(b []byte) error {
+		return r.each(b, func(fd flowDesc) {
+			if f.foreign(fd.flow.Cookie) {
+				take(fd.flow)
+			}
+		})
+	})
+}
+
 // own reports whether a flow with this cookie is one of nkp's own.
 func (f *Filter) own(cookie uint64) bool {
 	return f.CookieMask != 0 && cookie&f.CookieMask == f.Cookie

@@ -55,26 +55,19 @@ func (l Layout) rank(table uint8) (place int, ok bool) {
 // MayReturn reports whether packets that match a flow in one of nkp's tables may come back to that table. The
 // flow is another owner's, or one of nkp's that another program has changed. Where it goes is known of the
 // shared table only, for others have flows there that lead to tables of their own. A flow that only counts in
-// a register on its way to its own table ends (near.go), and so does one that marks the packet as passed on.
-// One of the shared table that writes the mark's register may undo that.
+// a register on its way to its own table ends (near.go), and so does one that marks the packet as passed on:
+// those that undo that are not looked for here (Unmarks).
 func (l Layout) MayReturn(f *flow.Flow) bool {
 	from, _ := l.rank(f.Table)
 	if len(f.Actions) == 2 && f.Actions[1] == flow.Action(flow.Resubmit{Table: f.Table}) && counts(f.Actions[0], &f.Match) {
 		return false
 	}
-	exit := flow.RegField(l.ExitRegister)
-	mark := flow.Action(flow.SetField{Field: exit, Value: passed, Mask: passed})
+	mark := flow.Action(flow.SetField{Field: flow.RegField(l.ExitRegister), Value: passed, Mask: passed})
 	marks := l.passes() && slices.Contains(f.Actions, mark)
-	writes := l.passes() && slices.ContainsFunc(f.Actions, func(a flow.Action) bool {
-		set, ok := a.(flow.SetField)
-		return ok && set.Field == exit
-	})
 	goes := func(table uint8) bool {
 		switch to, ours := l.rank(table); {
 		case marks && table == 0: // no flow of nkp's matches it there
 			return false
-		case l.Shared(f.Table) && writes:
-			return true // from a table of others it may come to nkp's flows again and again
 		case ours:
 			return to <= from
 		default:
@@ -93,6 +86,18 @@ func (l Layout) MayReturn(f *flow.Flow) bool {
 		return false
 	})
 }
+
+// Passes reports whether packets that nkp has nothing more to do with go on to the flows of others in table 0.
+func (l Layout) Passes() bool { return l.passes() }
+
+// PassedOn reports whether a foreign flow can match a packet that nkp has passed on: IP, with the exit's bit set.
+func (l Layout) PassedOn(f *flow.Flow) bool {
+	m := &f.Match
+	return m.Clear31 != l.ExitRegister && (m.EthType == 0 || m.EthType == flow.EthIPv4 || m.EthType == flow.EthIPv6)
+}
+
+// Unmarks reports whether actions may clear the exit's bit.
+func (l Layout) Unmarks(e *flow.Effects) bool { return e.Clears>>l.ExitRegister&1 != 0 }
 
 // counts reports whether an action increases a register whose bits the match has.
 func counts(a flow.Action, m *flow.Match) bool {

@@ -36,10 +36,9 @@ func TestMayReturn(t *testing.T) {
 	}
 }
 
-// Packets that nkp has passed on do not come back to its flows, unless a flow changes the mark that says so.
+// Packets that nkp has passed on do not come back to its flows.
 func TestPassedOnDoesNotReturn(t *testing.T) {
 	l := DefaultLayout()
-	exit := flow.RegField(l.ExitRegister)
 	for _, tc := range []struct {
 		name  string
 		table uint8
@@ -50,12 +49,41 @@ func TestPassedOnDoesNotReturn(t *testing.T) {
 		{"the exit of table 0", tableEntry, l.exit(), false},
 		{"to table 0 without the mark", tableOutput, []flow.Action{flow.Resubmit{Table: 0}}, true},
 		{"others' own tables", 0, []flow.Action{flow.Resubmit{Table: 50}}, false},
-		{"the mark is lost", 0, []flow.Action{flow.SetField{Field: exit, Mask: 0xffffffff}, flow.Resubmit{Table: 50}}, true},
-		{"the mark is lost, and the packet leaves", 0, []flow.Action{flow.SetField{Field: exit, Mask: 0xffffffff}, flow.Output{Port: 3}}, false},
-		{"another register", 0, []flow.Action{flow.SetField{Field: flow.RegField(11), Mask: 0xffffffff}, flow.Resubmit{Table: 50}}, false},
 	} {
 		if got := l.MayReturn(&flow.Flow{Key: flow.Key{Table: tc.table}, Actions: tc.does}); got != tc.want {
 			t.Errorf("%s: %t", tc.name, got)
+		}
+	}
+}
+
+// Flows that may clear the mark of passed packets, and those that such packets cannot match, are told from others.
+func TestUnmarks(t *testing.T) {
+	l := DefaultLayout()
+	exit := flow.RegField(l.ExitRegister)
+	for _, tc := range []struct {
+		name string
+		does flow.Action
+		want bool
+	}{
+		{"all bits", flow.SetField{Field: exit, Mask: 0xffffffff}, true},
+		{"another register", flow.SetField{Field: flow.RegField(11), Mask: 0xffffffff}, false},
+		{"other bits", flow.SetField{Field: exit, Mask: passed - 1}, false},
+		{"to 1", flow.SetField{Field: exit, Value: passed, Mask: passed}, false},
+		{"by a copy", flow.Copy{Src: flow.Whole(flow.Reg1), Dst: flow.Whole(exit)}, true},
+		{"by an action that is not known", flow.UnknownAction{Effects: flow.Effects{Clears: 1 << l.ExitRegister}}, true},
+	} {
+		e := flow.EffectsOf([]flow.Action{tc.does, flow.Resubmit{Table: 50}})
+		if got := l.Unmarks(&e); got != tc.want {
+			t.Errorf("%s: %t", tc.name, got)
+		}
+	}
+
+	for m, want := range map[flow.Match]bool{
+		{}: true, {EthType: flow.EthIPv6}: true, {EthType: 0x0806}: false,
+		{Clear31: l.ExitRegister}: false, {Clear31: 11}: true,
+	} {
+		if got := l.PassedOn(&flow.Flow{Key: flow.Key{Match: m}}); got != want {
+			t.Errorf("%s: %t", m, got)
 		}
 	}
 }

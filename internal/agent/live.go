@@ -98,6 +98,7 @@ func (s *Settings) bridgeOf(ctx context.Context, now *planes, db *ovsdb.Switch) 
 		d, err := now.bridge.Differences(ctx)
 		return LiveDifferences(&d), err
 	}
+	sw.Unmarks = now.bridge.Unmarks
 	return sw, nil
 }
 

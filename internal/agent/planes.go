@@ -15,6 +15,7 @@ import (
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/k8s/apiserver"
 	"github.com/nkp-proxy/nkp/ovsdb"
 	"github.com/nkp-proxy/nkp/windows"
 )
@@ -56,6 +57,7 @@ func (a *Agent) makePlanes(db *ovsdb.Client) error {
 	case mode.OVS:
 		a.bridge = bridge.New(a.set.Settings, db, bridge.Hooks{
 			Hooks: hooks, Transaction: a.metrics.Transaction, Lost: a.metrics.Lost, FailOpen: a.proxy.SetBypassed,
+			Stateful:     func(text string) { a.events.Node(apiserver.EventWarning, "StatefulPolicies", "Serve", text) },
 			ReservePorts: func(lo, hi int) error { return a.set.reservePorts(lo, hi, a.log) },
 		}, a.log)
 		p = a.bridge

@@ -43,7 +43,7 @@ func (p *Plane) publish() {
 	f.AffinityClients, f.AffinityFull, f.AffinityStopped = p.affinity.last.clients, len(p.affinity.last.full), p.affinity.last.stopped
 	f.Dropped = p.drops.Node()
 	affinity := p.affinity.status()
-	f.Warnings += len(affinity.warnings()) + len(p.prog.unread) + len(p.prog.foreign.warnings())
+	f.Warnings += len(affinity.warnings()) + len(p.prog.unread) + len(p.prog.foreign.warnings()) + len(p.prog.beyondWarnings())
 	f.Rejects.Dropped = p.prog.stats.dropped
 	if p.prog.conn != nil {
 		f.Rejects.Dropped += p.prog.conn.PacketInDrops()

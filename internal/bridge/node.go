@@ -29,6 +29,8 @@ type facts struct {
 	rest     time.Time   // the network is not read again before
 	absent   time.Time   // since when the node's address is seen not to be on the bridge any more; zero: it is there, or was not at the last configuration
 	others   flow.Others // of table 0: seeOthers
+	returned time.Time   // when others last came to decide less
+	held     bool        // others decide less than that, which counts from returnPause after returned
 	noMeter  bool        // the switch rejected the meter of all ports
 	oneMeter bool        // the switch rejected that of a pod
 	warnings []string    // about the last configuration
@@ -116,13 +118,24 @@ func (n *facts) resolve(ports map[k8s.PortName]*k8s.ServicePort) {
 	n.ask()
 }
 
+// returnPause is the time between two changes back to fewer flows of others, at least: each reconfigures the pipeline, and a program
+// may add and delete its flow again and again. The other direction, in which nkp forwards less, is followed at once.
+const returnPause = time.Second
+
 // seeOthers looks at what the flows of others in table 0 do, and reports whether that has changed. Once they
 // decide they do so until nkp ends: their owner may delete all of them only to add them again, and nkp must
 // not forward meanwhile what they would drop. unread are the tables with too many flows to read.
 func (n *facts) seeOthers(conn *ofctrl.Conn, unread map[uint8]int) bool {
 	now := othersNow(conn, unread)
+	n.held = false
 	if now == n.others || n.others == flow.OthersDecide {
 		return false
+	}
+	if now < n.others {
+		if n.held = time.Since(n.returned) < returnPause; n.held {
+			return false
+		}
+		n.returned = time.Now()
 	}
 	n.others = now
 	return true

@@ -26,6 +26,8 @@ type Hooks struct {
 	Transaction func(dataplane.Transaction) // a transaction with the switch is over
 	Lost        func(lost bool)             // whether the switch is not known to hold all but refused Services, in force; called often
 	FailOpen    func(open bool)             // whether ovs-vswitchd forwards past nkp's flows; called often
+	// Stateful is called with what follows from a flow of others that uses conntrack, when one is found.
+	Stateful func(text string)
 	// ReservePorts keeps the kernel from giving ports to the node's own connections.
 	ReservePorts func(lo, hi int) error
 }
@@ -74,6 +76,9 @@ func New(set Settings, db *ovsdb.Client, hooks Hooks, log *slog.Logger) *Plane {
 	}
 	if hooks.Lost == nil {
 		hooks.Lost = func(bool) {}
+	}
+	if hooks.Stateful == nil {
+		hooks.Stateful = func(string) {}
 	}
 	if hooks.ReservePorts == nil {
 		hooks.ReservePorts = func(int, int) error { return errors.New("not asked to") }
@@ -180,10 +185,13 @@ func (p *Plane) loop(ctx context.Context) error {
 		}
 		p.report()
 		var gone <-chan struct{}
-		var retry, rested, forget, surplus <-chan time.Time
+		var retry, rested, again, forget, surplus <-chan time.Time
 		network := p.network
 		if wait := time.Until(p.node.rest); wait > 0 {
 			network, rested = nil, time.After(wait)
+		}
+		if p.node.held {
+			again = time.After(time.Until(p.node.returned.Add(returnPause)))
 		}
 		if g.conn != nil {
 			gone = g.conn.Done()
@@ -210,6 +218,9 @@ func (p *Plane) loop(ctx context.Context) error {
 			p.alive.work("deleting flows that should not be there")
 			g.deleteSurplus(ctx)
 		case <-rested:
+		case <-again:
+			p.alive.work("following the flows of others in table 0")
+			p.followOthers(ctx)
 		case <-network:
 			p.alive.work("reading the node's network")
 			p.lookAtNetwork(ctx)
@@ -227,6 +238,7 @@ func (p *Plane) loop(ctx context.Context) error {
 			g.connected(ctx, conn)
 			p.countPins(ctx)
 			g.readBack(ctx)
+			p.checkTraffic()
 			p.node.ask()
 		case <-gone:
 			p.alive.work("reconnecting")
@@ -254,6 +266,7 @@ func (p *Plane) loop(ctx context.Context) error {
 			p.stale.beforeAudit()
 			g.audit(ctx, func() { p.takeWaiting(ctx) })
 			p.followOthers(ctx)
+			g.lookBeyond(ctx)
 		case <-retry:
 			p.alive.work("trying refused Services again")
 			g.sync(ctx)
@@ -338,14 +351,21 @@ func (p *Plane) lookAtNetwork(ctx context.Context) {
 
 // followOthers reconfigures the pipeline if the flows of others in table 0 do anything else than before.
 func (p *Plane) followOthers(ctx context.Context) {
-	if p.prog.conn != nil && p.node.seeOthers(p.prog.conn, p.prog.unread) {
+	if p.prog.conn == nil {
+		return
+	}
+	changed := p.node.seeOthers(p.prog.conn, p.prog.unread)
+	if changed {
 		p.reconfigure(ctx)
+	}
+	if changed && p.node.others == flow.OthersDecide || p.prog.beyond.stateful == nil && p.prog.conn != nil && p.prog.conn.Tracks(0) {
+		p.prog.lookBeyond(ctx)
 	}
 }
 
 // checkTraffic keeps the routes for the node's own traffic.
 func (p *Plane) checkTraffic() {
-	if c := p.prog.compiler; c != nil && p.db.Switch().Exists {
+	if c := p.prog.compiler; c != nil && p.prog.permitted && p.db.Switch().Exists {
 		cfg := c.Config()
 		p.traffic.check(&cfg, p.node.kernel.network, p.node.kernel.external(c, &cfg))
 	}
@@ -353,7 +373,7 @@ func (p *Plane) checkTraffic() {
 
 // countPins counts the clients of session affinity.
 func (p *Plane) countPins(ctx context.Context) {
-	if p.prog.conn == nil {
+	if p.prog.conn == nil || !p.prog.permitted {
 		return
 	}
 	if err := p.affinity.count(ctx, p.prog.conn, p.prog.compiler); err != nil && ctx.Err() == nil {

@@ -35,8 +35,12 @@ type programmer struct {
 	fullSync bool                              // the transaction follows a read-back
 	flows    int                               // on the switch, or flowsUnknown; set by the first read-back
 	foreign  Foreign                           // as of the last lookForeign
-	unread   map[uint8]int                     // foreign flows in each table that has too many to search it for conflicts
-	stats    statistics
+	// permitted is set once the first read-back has found no flow of others that uses conntrack, or may ignore it. Nothing is sent
+	// to the switch before.
+	permitted bool
+	beyond    beyond        // as of the last lookBeyond
+	unread    map[uint8]int // foreign flows in each table that has too many to search it for conflicts
+	stats     statistics
 }
 
 // connected switches to a new connection. The caller reads the switch back afterwards.
@@ -67,7 +71,7 @@ func (g *programmer) connected(ctx context.Context, conn *ofctrl.Conn) {
 // restarts, ovs-ctl restores the flows of all owners in one bundle, but no meters: a flow of nkp's that names a missing meter would
 // fail the whole bundle. An error here recurs in the full sync that follows, and is handled there.
 func (g *programmer) ensureMeters(ctx context.Context) {
-	if g.compiler == nil {
+	if g.compiler == nil || !g.permitted {
 		return // nothing is known to have been installed
 	}
 	if meters := g.compiler.Meters(); len(meters) > 0 {

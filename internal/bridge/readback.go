@@ -19,7 +19,7 @@ func (g *programmer) readBack(ctx context.Context) {
 	if g.conn == nil || g.compiler == nil {
 		return
 	}
-	if !g.replaceUnwanted(ctx) {
+	if !g.mayStart(ctx) || !g.replaceUnwanted(ctx) {
 		return
 	}
 	adopt := g.stats.Compared.IsZero() // what an earlier process has installed
@@ -144,6 +144,9 @@ func (g *programmer) cannotRead(ctx context.Context, err error) {
 
 // checkCount counts nkp's flows on the switch and reads everything back if the number is wrong or unknown.
 func (g *programmer) checkCount(ctx context.Context) {
+	if g.conn != nil && !g.permitted {
+		g.readBack(ctx)
+	}
 	if g.conn == nil || g.pending == nil {
 		return
 	}

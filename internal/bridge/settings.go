@@ -74,6 +74,9 @@ type Settings struct {
 	// AffinityLimit is how many clients session affinity remembers of each Service port, AffinityNodeLimit how many of all.
 	AffinityLimit, AffinityNodeLimit uint32
 
+	// AllowStateful lets nkp start where flows of others use conntrack on packets that it passes on.
+	AllowStateful bool
+
 	Ports  map[netip.Addr]PortOverride
 	Layout pipeline.Layout
 

@@ -185,7 +185,7 @@ func (p *Plane) status() dataplane.Status {
 		Rejects:     p.rejects.stats(p.prog.stats.dropped),
 		Affinity:    p.affinity.status(),
 	}
-	warnings := slices.Concat(p.node.warnings, p.traffic.warnings, s.Affinity.warnings(), p.prog.unreadWarnings(), p.prog.foreign.warnings())
+	warnings := slices.Concat(p.node.warnings, p.traffic.warnings, s.Affinity.warnings(), p.prog.unreadWarnings(), p.prog.foreign.warnings(), p.prog.beyondWarnings())
 	if p.failOpen != "" {
 		warnings = append(warnings, p.failOpen)
 	}
@@ -236,6 +236,8 @@ func (p *Plane) notInStep() string {
 		return Gone(&sw)
 	case p.prog.conn == nil:
 		return p.notConnected().Error()
+	case !p.prog.permitted && p.prog.beyond.stateful != nil:
+		return p.prog.beyondWarnings()[0]
 	case p.prog.pending == nil:
 		return "the switch has not been read back yet"
 	case p.prog.unsent || !p.in.Idle(): // a large Service comes in portions

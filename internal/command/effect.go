@@ -18,7 +18,7 @@ var (
 // modesOf returns the data planes in which a flag has an effect; nil: in all.
 func modesOf(f *pflag.Flag) []mode.Mode {
 	switch f.Name {
-	case "affinity-limit-node", "audit-period", "configure-bridge", "gateway-mac", "hairpin-ip", "host-traffic", "local-delivery",
+	case "affinity-limit-node", "allow-stateful-policies", "audit-period", "configure-bridge", "gateway-mac", "hairpin-ip", "host-traffic", "local-delivery",
 		"ovs-wait", "port-reuse-guards", "ports", "reject-rate", "service-counters", "uplink-port":
 		return onBridge
 	case "affinity-limit", "nftables-flowtable-devices", "nftables-service-counters": // of nftables beside a bridge, too

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/config"
 	"github.com/nkp-proxy/nkp/windows/service"
 )
@@ -38,6 +39,8 @@ func (s *settings) processFlags(f *pflag.FlagSet) {
 	f.BoolVar(&s.ConfigureBridge, "configure-bridge", false, "enable OpenFlow15 on the bridge if it is not")
 	f.DurationVar(&p.wait, "ovs-wait", time.Minute, "how long to wait for the bridge at the start")
 	f.DurationVar(&s.AuditPeriod, "audit-period", s.AuditPeriod, "how often the whole switch is read back and compared")
+	f.BoolVar(&s.AllowStateful, "allow-stateful-policies", false,
+		"start where flows of others use conntrack on packets that nkp passes on, without a warning: "+bridge.Consequence)
 	f.StringVar(&p.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&s.cfg.writeTo, "write-config-to", "", "write the configuration that is in force to this file, and end")
 	f.StringVar(&p.logFormat, "logging-format", "text", "text or json")

@@ -338,6 +338,7 @@ func (s *settings) compareBridge(ctx context.Context, sw *ovsdb.Switch, model *k
 		d, err := s.Compare(ctx, conn, sw, compiler)
 		return agent.LiveDifferences(&d), err
 	}
+	ls.Unmarks = func(ctx context.Context) (string, error) { return s.WhyUnmarked(ctx, conn) }
 	if err := ls.Compare(ctx, q, r); err != nil {
 		return err
 	}

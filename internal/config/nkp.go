@@ -93,6 +93,9 @@ type OVSConfiguration struct {
 	Wait *metav1.Duration `json:"wait,omitempty" flag:"ovs-wait"`
 	// How often the whole switch is read back and compared.
 	AuditPeriod *metav1.Duration `json:"auditPeriod,omitempty" flag:"audit-period"`
+	// Start where flows of others use conntrack on packets that nkp passes on: policies there see the client and the endpoint on
+	// the way there, and the Service and the client on the way back.
+	AllowStatefulPolicies *bool `json:"allowStatefulPolicies,omitempty" flag:"allow-stateful-policies"`
 	// Service packets to pods on this bridge: auto, on (straight) or off (through the gateway).
 	LocalDelivery string `json:"localDelivery,omitempty" flag:"local-delivery"`
 	// Count connections, packets and bytes of every Service port on the bridge, by three flows each.

@@ -22,7 +22,7 @@ func (s *Switch) Leaving(ctx context.Context, q trace.Question, r *trace.Result,
 		return ""
 	}
 	d, err := s.Diff(ctx)
-	if s.endless(trace.NewLive(), d, err) {
+	if s.endless(ctx, trace.NewLive(), d, err) {
 		return ""
 	}
 	walks, _, err := s.follow(ctx, p, q)

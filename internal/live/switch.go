@@ -31,6 +31,8 @@ type Switch struct {
 	Packets func(ctx context.Context, name k8s.PortName) (*trace.Packets, error)
 	// Diff compares all of the bridge's flows and groups with the desired ones.
 	Diff func(ctx context.Context) (*Differences, error)
+	// Unmarks returns why a packet that nkp has passed on may come back to nkp's flows; "": it does not.
+	Unmarks func(ctx context.Context) (string, error)
 }
 
 // Nothing is the comparison for a packet that comes to nothing that nkp installs.
@@ -67,7 +69,7 @@ func (s *Switch) Compare(ctx context.Context, q trace.Question, r *trace.Result)
 	r.Live = l
 	l.Step("bridge %s, by port %s: %s", s.Bridge, p.inPort, q)
 	d, err := s.Diff(ctx)
-	if s.endless(l, d, err) {
+	if s.endless(ctx, l, d, err) {
 		s.usage(ctx, l, r)
 		s.connections(ctx, l, q, r)
 		return nil
@@ -94,8 +96,8 @@ func (s *Switch) Compare(ctx context.Context, q trace.Question, r *trace.Result)
 
 // endless reports whether the packet must not be followed, and why: ofproto/trace has no limit for packets that come back from
 // conntrack (Open vSwitch: ofproto/ofproto-dpif-trace.c, ofproto_trace). A flow that leads back makes it run without end, in
-// ovs-vswitchd's main thread, until memory is exhausted. Flows outside nkp's tables are not looked at.
-func (s *Switch) endless(l *trace.Live, d *Differences, err error) bool {
+// ovs-vswitchd's main thread, until memory is exhausted. Groups of others are not looked at.
+func (s *Switch) endless(ctx context.Context, l *trace.Live, d *Differences, err error) bool {
 	const unfollowed = "the packet is not followed: ovs-vswitchd could follow it without end (ofproto/trace), and hang"
 	if err != nil {
 		l.Differ("%s, and the installed flows cannot be checked: %v", unfollowed, err)
@@ -108,6 +110,15 @@ func (s *Switch) endless(l *trace.Live, d *Differences, err error) bool {
 		}
 		if l.Agrees && d.More > 0 {
 			l.Differ("%s. nkp's tables hold %d more flows of other owners, too many to check", unfollowed, d.More)
+		}
+	}
+	if l.Agrees {
+		why, err := s.Unmarks(ctx)
+		switch {
+		case err != nil:
+			l.Differ("%s, and the flows of others cannot be checked: %v", unfollowed, err)
+		case why != "":
+			l.Differ("%s. %s", unfollowed, why)
 		}
 	}
 	if !l.Agrees {

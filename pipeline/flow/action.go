@@ -204,7 +204,10 @@ type Learn struct {
 }
 
 // UnknownAction is an action that a switch reported and this package cannot represent; it equals no desired action.
-type UnknownAction struct{ Text string }
+type UnknownAction struct {
+	Text    string
+	Effects Effects
+}
 
 func (Output) isAction()        {}
 func (ToController) isAction()  {}

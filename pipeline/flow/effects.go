@@ -1,0 +1,62 @@
+package flow
+
+// Effects are what the actions of a flow can do to the way of a packet. Groups are not looked into.
+type Effects struct {
+	Conntrack bool      // they track the packet
+	Tables    [4]uint64 // where the packet can go on, a bit for each table
+	Clears    uint16    // registers whose highest bit they can clear, a bit for each
+}
+
+// GoTo adds a table where the packet can go on.
+func (e *Effects) GoTo(table uint8) { e.Tables[table/64] |= 1 << (table % 64) }
+
+// LeadTo reports whether the packet can go on in a table.
+func (e *Effects) LeadTo(table uint8) bool { return e.Tables[table/64]>>(table%64)&1 != 0 }
+
+// Add adds what further actions can do.
+func (e *Effects) Add(o *Effects) {
+	e.Conntrack = e.Conntrack || o.Conntrack
+	e.Clears |= o.Clears
+	for i := range e.Tables {
+		e.Tables[i] |= o.Tables[i]
+	}
+}
+
+// highest is the highest bit of a register.
+const highest = 1 << 31
+
+// EffectsOf returns what actions can do to the way of a packet.
+func EffectsOf(as []Action) (e Effects) {
+	for _, a := range as {
+		switch a := a.(type) {
+		case Resubmit:
+			e.GoTo(a.Table)
+		case CT:
+			e.Conntrack = true
+			if a.Table != NoTable {
+				e.GoTo(a.Table)
+			}
+		case SetField:
+			if a.Mask&^a.Value&highest != 0 {
+				e.Clears |= a.Field.register()
+			}
+		case Copy:
+			if a.Dst.Ofs+a.Dst.N == 32 {
+				e.Clears |= a.Dst.Field.register()
+			}
+		case UnknownAction:
+			e.Add(&a.Effects)
+		}
+	}
+	return e
+}
+
+// register returns the bit of Effects.Clears for a field, 0 if it is no register.
+func (f Field) register() uint16 {
+	for n := range uint8(NumAllRegs) {
+		if f == RegField(n) {
+			return 1 << n
+		}
+	}
+	return 0
+}
