@@ -1,0 +1,130 @@
+//go:build linux
+
+package packets
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/nkp-proxy/nkp/test/testbed"
+)
+
+// ownFlows is how ovs-ofctl selects nkp's flows.
+const ownFlows = "cookie=0x6e6b700000000000/0xffffff0000000000"
+
+// Where a flow of others uses conntrack on packets that nkp passes on, nkp does not start: it says which flow, programs nothing, and
+// starts once that flow is gone, or with --allow-stateful-policies. If the flow comes later, nkp serves on and warns.
+func TestStatefulPolicies(t *testing.T) {
+	for _, policy := range []struct {
+		name    string
+		lead    []string // flows that lead to tracked
+		tracked string   // the flow that uses conntrack, without its actions
+		track   string   // what it does
+	}{
+		{"in a table that table 0 leads to", []string{"table=0,priority=50,ip,actions=resubmit(,50)", "table=50,priority=0,actions=goto_table:60",
+			"table=60,priority=0,actions=NORMAL"}, "table=60,priority=10,tcp", "ct(commit,zone=NXM_NX_REG1[0..15]),NORMAL"},
+		{"in table 0", []string{"table=0,priority=40,ip,actions=NORMAL"}, "table=0,priority=50,ip", "ct(commit,zone=9),NORMAL"},
+	} {
+		t.Run(policy.name, func(t *testing.T) {
+			c := newCluster(t, testbed.Options{Standalone: true}, "--service-cidr", serviceCIDRs)
+			c.put(c.policyServices()...)
+			c.servePods(t)
+			client := c.pods[0].Host
+			serves := func() { t.Helper(); c.ask(t, client, "tcp", "40.0.0.3:80", c.pods[2].Name) }
+			here := func() { c.addFlows(t, "cookie=0x77,"+policy.tracked+",actions="+policy.track) }
+			gone := func() {
+				t.Helper()
+				_, err := c.Ofctl("--strict", "del-flows", c.Bridge, policy.tracked)
+				must(t, err)
+			}
+			for _, f := range policy.lead {
+				c.addFlows(t, "cookie=0x77,"+f)
+			}
+			warning := `a flow of others uses conntrack on packets that nkp passes on \(cookie=0x77,` + policy.tracked + `\)`
+			refuses := warning + `.*client→endpoint on the way there and Service→client on the way back: nkp programs nothing.*--allow-stateful-policies permits it`
+			warns := `WARNING +` + warning + `.*--allow-stateful-policies lets nkp start`
+
+			here()
+			c.runWith("--audit-period", "1s", "--iptables-sync-period", "1s")
+			c.statusMatches(true, `WARNING +`+refuses)
+			c.statusMatches(true, `does NOT hold what it should yet`)
+			c.eventually("/healthz", func() error {
+				status, body, err := c.get(c.Node, "http://127.0.0.1:10256/healthz")
+				if err == nil && status != 503 {
+					err = fmt.Errorf("%d %s; want 503", status, body)
+				}
+				return err
+			})
+			if !regexp.MustCompile(refuses).MatchString(c.agent.Log.String()) {
+				t.Errorf("the log does not say so:\n%s", tail(c.agent.Log.String(), 4000))
+			}
+			if own, err := c.Ofctl("dump-flows", c.Bridge, ownFlows); err != nil || strings.Contains(own, "cookie=") {
+				t.Errorf("nkp has programmed the switch: %s%v", own, err)
+			}
+			if own, err := c.Ofctl("dump-groups", c.Bridge); err != nil || strings.Contains(own, "group_id=") {
+				t.Errorf("nkp has programmed the switch: %s%v", own, err)
+			}
+			c.ask(t, client, "tcp", hostPort(c.pods[1].IP4, 8080), c.pods[1].Name)
+
+			gone()
+			c.settle()
+			serves()
+			c.statusMatches(false, "uses conntrack")
+
+			here()
+			c.statusMatches(true, warns)
+			serves()
+			gone()
+			c.statusMatches(false, "uses conntrack")
+			here()
+
+			must(t, c.agent.Stop(syscall.SIGTERM))
+			c.runWith("--allow-stateful-policies")
+			c.settle()
+			serves()
+			c.statusMatches(false, "uses conntrack")
+			must(t, c.agent.Stop(syscall.SIGTERM))
+			c.cleanup(t)
+		})
+	}
+}
+
+// Flows of others that use conntrack on packets which nkp never passes on do not matter: those of tables that nothing leads to, and
+// of packets without IP. Nor do those that look for a packet that was not tracked.
+func TestStatefulPoliciesElsewhere(t *testing.T) {
+	c := newCluster(t, testbed.Options{Standalone: true}, "--service-cidr", serviceCIDRs)
+	c.addFlows(t, "cookie=0x77,table=0,priority=50,arp,actions=resubmit(,51)", "cookie=0x77,table=51,priority=0,actions=NORMAL",
+		"cookie=0x77,table=51,priority=5,ip,actions=ct(commit,zone=9),NORMAL", "cookie=0x77,table=52,priority=5,ip,actions=ct(commit,zone=9),NORMAL",
+		"cookie=0x77,table=0,priority=50,ip,ct_state=-trk,actions=NORMAL")
+	c.begin(c.policyServices()...)
+	c.ask(t, c.pods[0].Host, "tcp", "40.0.0.3:80", c.pods[2].Name)
+	c.statusMatches(false, "uses conntrack")
+}
+
+// A flow of others that clears the bit of passed packets, in any table that these come to, would keep ovs-vswitchd's main thread for
+// ever if it were asked to follow a packet (ofproto/trace). nkp does not ask, and names the flow. The switch goes on.
+func TestFlowThatUnmarks(t *testing.T) {
+	c := newCluster(t, testbed.Options{Standalone: true}, "--service-cidr", serviceCIDRs)
+	c.addFlows(t, "cookie=0x77,table=0,priority=50,ip,actions=goto_table:50", "cookie=0x77,table=50,priority=0,actions=NORMAL",
+		"cookie=0x77,table=50,priority=5,tcp,tp_dst=8080,actions=resubmit(,60)", "cookie=0x77,table=60,priority=0,actions=NORMAL")
+	c.begin(c.policyServices()...)
+	client := c.pods[0].Host
+	for _, tc := range []struct{ name, does string }{
+		{"all of the register", "load:0->NXM_NX_REG10[],resubmit(,0)"},
+		{"as part of a larger one", "set_field:0->xreg5,resubmit(,0)"},
+	} {
+		if r, status := c.trace(t, "tcp", client.IP4.String(), "40.0.0.3:80", "--live"); status != 0 || r.Live.Verdict != "deliver" {
+			t.Fatalf("without the flow: status %d, %+v", status, r.Live)
+		}
+		c.addFlows(t, "cookie=0x77,table=60,priority=5,tcp,tp_dst=8080,actions="+tc.does)
+		c.disagrees(t, client, "40.0.0.3:80", "uncertain", `clear bit 31 of reg10 \(--exit-register\), which marks passed packets: cookie=0x77,table=60,priority=5`)
+		if _, err := c.Appctl("version"); err != nil {
+			t.Fatalf("%s: ovs-vswitchd does not answer: %v", tc.name, err)
+		}
+		_, err := c.Ofctl("del-flows", c.Bridge, "table=60,tcp")
+		must(t, err)
+	}
+}
