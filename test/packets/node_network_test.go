@@ -125,12 +125,8 @@ var nodeNetworks = []nodeNetwork{
 			ip neigh change fd00:ac::1 dev BRIDGE nud stale || true`)
 	}},
 	{name: "LOCAL in a VLAN, the uplink a trunk", prepare: func(c *cluster) {
-		// Another bridge takes the tag, as a switch of the network does.
-		must(c.t, c.AddBridge("br-out"))
-		c.vsctl("set-fail-mode br-out standalone -- del-port " + c.Bridge + " uplink -- add-port br-out uplink tag=100 " +
-			"-- add-port br-out inner -- set Interface inner type=patch options:peer=outer " +
-			"-- add-port " + c.Bridge + " outer -- set Interface outer type=patch options:peer=inner ofport_request=1 " +
-			"-- set Port " + c.Bridge + " tag=100")
+		c.trunkUplink()
+		c.vsctl("set Port " + c.Bridge + " tag=100")
 	}},
 	{name: "LOCAL in a VLAN, the uplink an access port", prepare: func(c *cluster) {
 		c.vsctl("set Port uplink tag=100 -- set Port " + c.Bridge + " tag=100")
@@ -399,6 +395,15 @@ func TestMasqueradePortsAreReserved(t *testing.T) {
 			reserved(tc.reserved)
 		})
 	}
+}
+
+// trunkUplink makes the uplink a trunk: another bridge takes the tag of VLAN 100, as a switch of the network does.
+func (c *cluster) trunkUplink() {
+	c.t.Helper()
+	must(c.t, c.AddBridge("br-out"))
+	c.vsctl("set-fail-mode br-out standalone -- del-port " + c.Bridge + " uplink -- add-port br-out uplink tag=100 " +
+		"-- add-port br-out inner -- set Interface inner type=patch options:peer=outer " +
+		"-- add-port " + c.Bridge + " outer -- set Interface outer type=patch options:peer=inner ofport_request=1")
 }
 
 // Nobody on the link answers for a load balancer's address or an external IP there: the node reaches them all the same, from the first

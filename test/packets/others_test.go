@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
@@ -88,13 +90,15 @@ func (c *cluster) obeys(t *testing.T, when string) {
 	}
 }
 
-// services are a Service for each of the second and third pod, in both families.
+// policyServices are a Service for each of the second and third pod, in both families, of TCP; and of UDP, with addresses 10 higher.
 func (c *cluster) policyServices() (list []any) {
 	for i, pod := range c.pods[1:] {
 		for j, ip := range []netip.Addr{pod.IP4, pod.IP6} {
-			vip := fmt.Sprintf([]string{"40.0.0.%d", "fd00:40::%d"}[j], 2+i)
-			s := service(fmt.Sprintf("to-%d-%d", i, j), vip)
-			list = append(list, s, slice(s, 8080, at(ip)))
+			for k, proto := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
+				vip := fmt.Sprintf([]string{"40.0.0.%d", "fd00:40::%d"}[j], 2+i+10*k)
+				s := service(fmt.Sprintf("to-%d-%d-%d", i, j, k), vip, protocol(proto))
+				list = append(list, s, slice(s, 8080, at(ip)))
+			}
 		}
 	}
 	return list
@@ -105,10 +109,12 @@ func (c *cluster) obeysThroughServices(t *testing.T, when string) {
 	t.Helper()
 	first, third := c.pods[0], c.pods[2]
 	for _, vip := range []string{"40.0.0.%d:80", "[fd00:40::%d]:80"} {
-		c.unanswered(t, first.Host, "tcp", fmt.Sprintf(vip, 2), func() {
-			t.Helper()
-			c.ask(t, first.Host, "tcp", fmt.Sprintf(vip, 3), third.Name)
-		})
+		for i, proto := range []string{"tcp", "udp"} {
+			c.unanswered(t, first.Host, proto, fmt.Sprintf(vip, 2+10*i), func() {
+				t.Helper()
+				c.ask(t, first.Host, proto, fmt.Sprintf(vip, 3+10*i), third.Name)
+			})
+		}
 	}
 	if t.Failed() {
 		t.Fatalf("%s: the policy does not hold through Services", when)
@@ -157,6 +163,102 @@ func TestOthersDecide(t *testing.T) {
 			})
 		}
 	}
+}
+
+// NodePorts from outside, of TCP and UDP, go by the flows of others after translation: with the endpoint as destination and, of a
+// Service of policy Cluster, the node as source, of policy Local the client. The answer goes by them with the node's address and the
+// NodePort as source.
+func TestOthersDecideOnNodePorts(t *testing.T) {
+	c := newCluster(t, testbed.Options{Standalone: true}, "--service-cidr", serviceCIDRs)
+	type port struct {
+		proto, to string // from outside
+		pod       *testbed.Pod
+	}
+	ports := map[string][]port{} // by name of a Service's policy and endpoint
+	nodePort := uint16(30080)
+	for _, policy := range []v1.ServiceExternalTrafficPolicy{v1.ServiceExternalTrafficPolicyCluster, v1.ServiceExternalTrafficPolicyLocal} {
+		for i, pod := range []*testbed.Pod{c.pods[1], c.pods[2]} {
+			for _, proto := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
+				for j, node := range []netip.Addr{testbed.NodeIP4, testbed.NodeIP6} {
+					nodePort++
+					n := int(nodePort - 30080)
+					s := service(nth("web", n), fmt.Sprintf([]string{"40.0.0.%d", "fd00:40::%d"}[j], n), exposed(int32(nodePort)), protocol(proto))
+					s.Spec.ExternalTrafficPolicy = policy
+					c.put(s, slice(s, 8080, at([]netip.Addr{pod.IP4, pod.IP6}[j])))
+					which := string(policy) + []string{" second", " third"}[i]
+					ports[which] = append(ports[which], port{strings.ToLower(string(proto)), hostPort(node, nodePort), pod})
+				}
+			}
+		}
+	}
+	c.addFlows(t, c.others(func(string, string, string) []string {
+		return []string{"table=0,priority=50,FAMILY,actions=resubmit(,50)", "table=50,priority=0,actions=NORMAL"}
+	})...)
+	c.begin()
+
+	external, node := []string{testbed.ExternalIP4.String(), testbed.ExternalIP6.String()}, []string{testbed.NodeIP4.String(), testbed.NodeIP6.String()}
+	second, third := []string{c.pods[1].IP4.String(), c.pods[1].IP6.String()}, []string{c.pods[2].IP4.String(), c.pods[2].IP6.String()}
+	drop := func(src, dst []string) (list []string) {
+		for i, words := range []string{"ip,nw_src=%s,nw_dst=%s", "ipv6,ipv6_src=%s,ipv6_dst=%s"} {
+			list = append(list, fmt.Sprintf("cookie=0x78,table=50,priority=10,"+words+",actions=drop", src[i], dst[i]))
+		}
+		return list
+	}
+	all := []string{"Cluster second", "Cluster third", "Local second", "Local third"}
+	for _, tc := range []struct {
+		name   string
+		flows  []string
+		denied []string
+	}{
+		{"none", nil, nil},
+		{"from the node to one pod", drop(node, second), []string{"Cluster second"}},
+		{"from the client to one pod", drop(external, third), []string{"Local third"}},
+		{"the answers", drop(node, external), all},
+		{"direct answers, of which there are none", drop(third, external), nil},
+	} {
+		c.addFlows(t, tc.flows...)
+		c.uncached(t)
+		for _, which := range all {
+			for _, p := range ports[which] {
+				if !slices.Contains(tc.denied, which) {
+					c.ask(t, c.External, p.proto, p.to, p.pod.Name)
+					continue
+				}
+				c.unanswered(t, c.External, p.proto, p.to, func() {
+					t.Helper()
+					c.ask(t, c.External, "tcp", hostPort(p.pod.IP4, 8080), p.pod.Name)
+				})
+			}
+		}
+		if t.Failed() {
+			t.Fatalf("denied: %s", tc.name)
+		}
+		_, err := c.Ofctl("del-flows", c.Bridge, "cookie=0x78/-1")
+		must(t, err)
+	}
+}
+
+// The node is in a VLAN, and others decide: what comes with its tag to an endpoint on the node itself arrives, and what the node
+// routes for others.
+func TestOthersDecideInTheNodesVLAN(t *testing.T) {
+	c := newCluster(t, testbed.Options{}, "--service-cidr", serviceCIDRs)
+	c.trunkUplink()
+	_, err := c.Vsctl("set", "Port", c.Bridge, "tag=100")
+	must(t, err)
+	c.addFlows(t, "cookie=0x77,table=0,priority=50,ip,actions=resubmit(,50)", "cookie=0x77,table=0,priority=50,ipv6,actions=resubmit(,50)",
+		"cookie=0x77,table=50,priority=0,actions=NORMAL", "cookie=0x77,table=0,priority=0,actions=NORMAL")
+	_, err = c.Node.ServeTCP(8081)
+	must(t, err)
+	end := c.remotes[0]
+	w := reachEveryWay(end.IP4, end.IP6)
+	own := service("own", "40.0.0.99", exposed(30099))
+	six := service("six", "fd00:40::99", exposed(30098))
+	c.begin(append(w.objects, own, slice(own, 8081, at(testbed.NodeIP4)), six, slice(six, 8081, at(testbed.NodeIP6)))...)
+	c.statusMatches(true, `(?m)^others +flows of others in table 0 decide`)
+	c.answered(t, c.Node, w.own, end.Name)
+	c.answered(t, c.External, w.outside, end.Name)
+	c.answered(t, c.External, []string{"tcp " + hostPort(testbed.NodeIP4, 30099), "tcp " + hostPort(testbed.NodeIP6, 30098)}, c.Node.Name)
+	c.answered(t, c.Node, []string{"tcp 40.0.0.99:80", "tcp [fd00:40::99]:80"}, c.Node.Name)
 }
 
 // Where others decide, what nkp routes for the node by another next hop than the default route's goes on to their flows as the node's own
