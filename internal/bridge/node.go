@@ -126,7 +126,11 @@ const returnPause = time.Second
 // decide they do so until nkp ends: their owner may delete all of them only to add them again, and nkp must
 // not forward meanwhile what they would drop. unread are the tables with too many flows to read.
 func (n *facts) seeOthers(conn *ofctrl.Conn, unread map[uint8]int) bool {
-	now := othersNow(conn, unread)
+	return n.followOthers(othersNow(conn, unread))
+}
+
+// followOthers is seeOthers with what the flows of others in table 0 do now.
+func (n *facts) followOthers(now flow.Others) bool {
 	n.held = false
 	if now == n.others || n.others == flow.OthersDecide {
 		return false

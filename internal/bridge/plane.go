@@ -352,6 +352,7 @@ func (p *Plane) lookAtNetwork(ctx context.Context) {
 // followOthers reconfigures the pipeline if the flows of others in table 0 do anything else than before.
 func (p *Plane) followOthers(ctx context.Context) {
 	if p.prog.conn == nil {
+		p.node.held = false // the read-back over the next connection looks again
 		return
 	}
 	changed := p.node.seeOthers(p.prog.conn, p.prog.unread)
