@@ -226,7 +226,7 @@ func TestOthersDecideOnNodePorts(t *testing.T) {
 				}
 				c.unanswered(t, c.External, p.proto, p.to, func() {
 					t.Helper()
-					c.ask(t, c.External, "tcp", hostPort(p.pod.IP4, 8080), p.pod.Name)
+					c.ask(t, c.External, "tcp", hostPort(c.pods[0].IP4, 8080), c.pods[0].Name) // directly
 				})
 			}
 		}
