@@ -52,6 +52,7 @@ const (
 	prioInRange     = 100 // table 12
 	prioNotInRange  = 50  // table 12
 	prioNoPort      = 300 // table 30: not masqueraded, and should be
+	prioTagged      = 270 // table 30: the same, to the node itself, by way of flows of others
 	prioNodeVLAN    = 260 // table 30: from the node's VLAN to its MAC
 	prioVLAN        = 250 // table 30: past all that leaves by a port directly
 	prioBack        = 220 // table 30: out by the port that it came in by
@@ -475,6 +476,11 @@ func (b *builder) deliver() {
 	if !b.NodeMAC.IsZero() {
 		for _, ip := range b.LocalIPs {
 			b.deliverTo(ip, flow.PortLocal, setEth(flow.EthDst, b.NodeMAC))
+			if b.NodeVLAN && b.OthersDecide() { // others see the tag, without which the bridge would not forward to LOCAL
+				m := b.nearDelivery(ip)
+				m.Tagged, m.EthDst, m.CTState = true, b.NodeMAC, flow.Bits{Mask: flow.CTReply}
+				b.add(tableDeliver, prioTagged, 0, m, b.Layout.exit()...)
+			}
 		}
 		b.routes()
 		if b.NodeVLAN { // what the node would route. What LOCAL gets has no tag, and what leaves gets that of LOCAL's VLAN
