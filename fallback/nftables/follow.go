@@ -21,7 +21,7 @@ func Follow(ctx context.Context, f k8s.Family, p rules.Packet) ([]rules.Way, []s
 	return conn.Follow(ctx, f, p)
 }
 
-// OfDevice returns the base chains of the family netdev that see a device's packets, which Follow does not pass.
+// OfDevice returns the base chains that are bound to a device and see its packets, which Follow does not pass.
 func OfDevice(device string) ([]string, error) {
 	conn, err := netlink.Open()
 	if err != nil {

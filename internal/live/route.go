@@ -11,7 +11,7 @@ import (
 
 // Routes adds steps and doubts about the node's routes: of a packet of its own to the Service's address, and where the kernel delivers
 // packets (bridge is ""), to the endpoints. local are the node's addresses. If the packet has to come to a bridge, Routes doubts that it
-// does if the kernel sends it by another device. chains returns which chains of the family netdev see a device's packets.
+// does if the kernel sends it by another device. chains returns which chains of a device see a device's packets.
 func Routes(local []netip.Addr, bridge string, chains func(device string) ([]string, error), q trace.Question, r *trace.Result) {
 	to := q.To.Addr()
 	var devices []string
@@ -59,7 +59,7 @@ func filters(devices []string, chains func(string) ([]string, error), r *trace.R
 	for _, d := range slices.Compact(devices) {
 		list, _ := chains(d) // without nftables there are none
 		for _, c := range list {
-			r.Doubt(fmt.Sprintf("%s sees the packets of device %s, and nkp does not evaluate chains of the family netdev", c, d))
+			r.Doubt(fmt.Sprintf("%s sees the packets of device %s, and nkp does not evaluate the chains of a device", c, d))
 		}
 	}
 }

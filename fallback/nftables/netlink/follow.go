@@ -295,20 +295,33 @@ const (
 
 var protocols = map[k8s.Protocol]byte{"TCP": unix.IPPROTO_TCP, "UDP": unix.IPPROTO_UDP, "SCTP": unix.IPPROTO_SCTP}
 
-// OfDevice returns the base chains of the family netdev that see a device's packets: Follow does not pass them.
+// OfDevice returns the base chains that see a device's packets, in the families netdev and inet (hook ingress): Follow does not
+// pass them.
 func (c *Conn) OfDevice(device string) (chains []string, err error) {
-	const hookDevices = 4 // NFTA_HOOK_DEVS
-	err = c.objects(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_NETDEV, func(*message) {}, func() { chains = nil }, func(b []byte, note func(...[]byte)) {
-		note(attribute(b, unix.NFTA_CHAIN_HANDLE))
-		hook := attribute(b, unix.NFTA_CHAIN_HOOK)
-		devices := []string{text(attribute(hook, unix.NFTA_HOOK_DEV))}
-		for _, d := range attributes(attribute(hook, hookDevices)) {
-			devices = append(devices, text(d))
+	for _, fam := range []byte{unix.NFPROTO_NETDEV, unix.NFPROTO_INET} {
+		var list []string
+		err = c.objects(unix.NFT_MSG_GETCHAIN, fam, func(*message) {}, func() { list = nil }, func(b []byte, note func(...[]byte)) {
+			note(attribute(b, unix.NFTA_CHAIN_HANDLE))
+			if slices.Contains(hookDevices(attribute(b, unix.NFTA_CHAIN_HOOK)), device) {
+				o := object{table{fam, text(attribute(b, unix.NFTA_CHAIN_TABLE))}, text(attribute(b, unix.NFTA_CHAIN_NAME))}
+				list = append(list, o.String())
+			}
+		})
+		if chains = append(chains, list...); err != nil {
+			break
 		}
-		if hook != nil && slices.Contains(devices, device) {
-			o := object{table{unix.NFPROTO_NETDEV, text(attribute(b, unix.NFTA_CHAIN_TABLE))}, text(attribute(b, unix.NFTA_CHAIN_NAME))}
-			chains = append(chains, o.String())
-		}
-	})
+	}
 	return chains, err
+}
+
+// hookDevices returns the devices that a base chain is bound to; none: it sees the packets of all, or is no base chain.
+func hookDevices(hook []byte) (devices []string) {
+	const several = 4 // NFTA_HOOK_DEVS
+	if d := attribute(hook, unix.NFTA_HOOK_DEV); d != nil {
+		devices = append(devices, text(d))
+	}
+	for _, d := range attributes(attribute(hook, several)) {
+		devices = append(devices, text(d))
+	}
+	return devices
 }

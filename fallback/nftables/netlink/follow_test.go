@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -103,5 +104,23 @@ func TestFollowLimits(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// Chains that are bound to a device see its packets before any that Follow passes: those of the families netdev and inet, with one
+// device or several. Chains of other devices, and those of all, are left out.
+func TestOfDevice(t *testing.T) {
+	c := isolated(t)
+	program(t, "add table netdev a; add chain netdev a one { type filter hook ingress device lo priority 0; }; "+
+		"add chain netdev a several { type filter hook ingress devices = { lo } priority 1; }; add chain netdev a none; "+
+		"add table inet b; add chain inet b in { type filter hook ingress device lo priority 0; }; "+
+		"add chain inet b every { type filter hook prerouting priority 0; }")
+	got, err := c.OfDevice("lo")
+	want := []string{"table netdev a, chain one", "table netdev a, chain several", "table inet b, chain in"}
+	if slices.Sort(got[:min(2, len(got))]); err != nil || !slices.Equal(got, want) {
+		t.Errorf("%q, %v; want %q", got, err, want)
+	}
+	if got, err := c.OfDevice("eth0"); err != nil || len(got) > 0 {
+		t.Errorf("another device: %q, %v", got, err)
 	}
 }
