@@ -72,7 +72,7 @@ func (k *kernel) routes(cfg *pipeline.Config, sw *ovsdb.Switch) (warnings []stri
 		}
 	}
 	list = append(list, k.stations(cfg, sw, link.Index)...)
-	if n := k.elsewhere(sw, link.Index); n > 0 && cfg.NoRouter {
+	if n := k.elsewhere(cfg, sw, link.Index); n > 0 && cfg.NoRouter {
 		warnings = append(warnings, fmt.Sprintf("the kernel reaches %d endpoints by other interfaces than bridge %s, which has no router of its own: "+
 			"packets of Services to them are lost; add routes to them over the bridge, or pass --gateway-mac", n, sw.Bridge))
 	}
@@ -156,8 +156,9 @@ func (k *kernel) stations(cfg *pipeline.Config, sw *ovsdb.Switch, link int) (lis
 	return list
 }
 
-// elsewhere returns how many endpoints the kernel reaches by other links than the bridge's, but pods on the bridge.
-func (k *kernel) elsewhere(sw *ovsdb.Switch, link int) (n int) {
+// elsewhere returns how many endpoints the kernel reaches by other links than the bridge's, but pods on the bridge
+// and the node itself, to which the bridge delivers.
+func (k *kernel) elsewhere(cfg *pipeline.Config, sw *ovsdb.Switch, link int) (n int) {
 	var routes node.Longest[int] // the link
 	for _, r := range slices.Backward(k.network.Routes) {
 		if r.Protocol != routeProtocol {
@@ -166,7 +167,7 @@ func (k *kernel) elsewhere(sw *ovsdb.Switch, link int) (n int) {
 	}
 	k.eachEndpoint(func(ip netip.Addr) {
 		at, ok := routes.At(ip)
-		if _, here := sw.PortByIP(ip); ok && at != link && at != 0 && !here {
+		if _, here := sw.PortByIP(ip); ok && at != link && at != 0 && !here && !slices.Contains(cfg.LocalIPs, ip) {
 			n++
 		}
 	})

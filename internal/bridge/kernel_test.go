@@ -73,9 +73,10 @@ func TestEndpointsByAnotherInterface(t *testing.T) {
 	prefix, ip := netip.MustParsePrefix, netip.MustParseAddr
 	n := &node.Network{Links: []node.Link{{Index: 2, Name: "br-int"}, {Index: 3, Name: "eth0"}}, Routes: []node.Route{
 		{Dst: prefix("10.0.1.0/24"), Via: ip("172.16.0.3"), Link: 2}, {Dst: prefix("0.0.0.0/0"), Via: ip("192.0.2.1"), Link: 3}}}
-	for endpoint, want := range map[string]bool{"10.0.1.5": false, "10.0.2.5": true} {
+	cfg := pipeline.Config{LocalIPs: []netip.Addr{ip("172.16.0.2"), ip("192.0.2.2")}} // one on each
+	for endpoint, want := range map[string]bool{"10.0.1.5": false, "10.0.2.5": true, "192.0.2.2": false} {
 		k := &kernel{network: n, endpoints: func(f func(netip.Addr)) { f(ip(endpoint)) }}
-		warnings := k.routes(&pipeline.Config{}, &ovsdb.Switch{Bridge: "br-int"})
+		warnings := k.routes(&cfg, &ovsdb.Switch{Bridge: "br-int"})
 		if said := strings.Contains(strings.Join(warnings, "\n"), "1 endpoints by other interfaces"); said != want {
 			t.Errorf("%s: %q", endpoint, warnings)
 		}
