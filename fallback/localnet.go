@@ -23,6 +23,8 @@ type Localnet struct {
 type Setting interface {
 	On() (bool, error)
 	Set(on bool) error
+	// Recorded reports whether it is set, and there is a record that nkp has done that. Set writes the record.
+	Recorded() bool
 }
 
 // NewLocalnet returns a Localnet. owned reports whether nkp has set the setting.
@@ -46,16 +48,21 @@ func (l *Localnet) Close(wanted, inForce bool) {
 	l.warn("cannot unset route_localnet: "+text, err)
 }
 
-// Open sets the setting unless it is set. It must be called only while the guard is in force.
+// Open sets the setting unless it is set, and has what nkp has set recorded again if the record is gone. It must
+// be called only while the guard is in force.
 func (l *Localnet) Open() {
 	if l == nil {
 		return
 	}
-	if on, _ := l.setting.On(); on { // if it cannot be read, it cannot be written either
+	on, _ := l.setting.On() // if it cannot be read, it cannot be written either
+	if on && (!l.owned || l.setting.Recorded()) {
 		return
 	}
 
 	err := l.setting.Set(true)
+	if on {
+		return
+	}
 	l.owned = err == nil
 	l.warn("NodePorts do not work at 127.0.0.1; "+
 		"pass --iptables-localhost-nodeports=false if no client needs that", err)
@@ -77,8 +84,13 @@ func (l *Localnet) warn(text string, err error) {
 // setting is still on, and no other plane's guard is in force.
 func ReleaseLocalnet(guarded func() (bool, error)) (unguarded bool, err error) {
 	var kernel RouteLocalnet
-	if on, err := kernel.On(); !on || err != nil {
-		return err != nil, nil // an unknown value counts as set
+	on, err := kernel.On()
+	if err != nil {
+		return true, nil // an unknown value counts as set
+	}
+	if !on {
+		kernel.Disown() // who sets it from now on is another program
+		return false, nil
 	}
 	if !kernel.Recorded() {
 		return true, nil

@@ -322,15 +322,55 @@ func TestLocalnetOfAFormerNamespace(t *testing.T) {
 		b, _ := bed(t, testbed.Options{})
 		n := newIntruder(t, b)
 		n.set("1")
-		number, err := b.Node.Exec(t.Context(), "stat", "-L", "-c", "%i", "/proc/self/ns/net")
-		must(t, err)
-		must(t, os.MkdirAll("/run/nkp", 0o755))
-		must(t, os.WriteFile("/run/nkp/netns-"+strings.TrimSpace(number)+".route_localnet", []byte("1"), 0o600))
+		must(t, os.WriteFile(localnetRecord(t, b), []byte("1"), 0o600))
 		launch(t, b, defaults(backend)).ask(request{Op: "cleanup"})
 		if n.routes() != "1" {
 			t.Error("nkp has unset route_localnet, which it had not set")
 		}
 	})
+}
+
+// Whoever deletes the record while nkp runs: it records again that it has set route_localnet, so that the next run unsets it.
+func TestLocalnetIsRecordedAgain(t *testing.T) {
+	eachPlane(t, func(t *testing.T, backend restore.Backend) {
+		b, pods := bed(t, testbed.Options{})
+		n := newIntruder(t, b)
+		o := defaults(backend)
+		p := start(t, b, o, nodeObject+service("web", 1, "type: NodePort")+endpoints("web", pods[0]))
+		must(t, os.Remove(localnetRecord(t, b)))
+		wait.NoError(t, "the record", func() error { _, err := os.Stat(localnetRecord(t, b)); return err })
+		p.kill()
+		launch(t, b, o).ask(request{Op: "cleanup"})
+		if n.routes() != "0" {
+			t.Error("route_localnet stays set after a cleanup")
+		}
+	})
+}
+
+// Another program has unset route_localnet before a cleanup, and sets it after that: it is that program's.
+func TestLocalnetIsAnothersAfterACleanup(t *testing.T) {
+	eachPlane(t, func(t *testing.T, backend restore.Backend) {
+		b, pods := bed(t, testbed.Options{})
+		n := newIntruder(t, b)
+		o := defaults(backend)
+		p := start(t, b, o, nodeObject+service("web", 1, "type: NodePort")+endpoints("web", pods[0]))
+		p.kill()
+		for _, is := range []string{"0", "1"} {
+			n.set(is)
+			launch(t, b, o).ask(request{Op: "cleanup"})
+			if n.routes() != is {
+				t.Errorf("another has set route_localnet to %s, and a cleanup of nkp to %s", is, n.routes())
+			}
+		}
+	})
+}
+
+// localnetRecord returns the file in which nkp records that it has set the node's route_localnet.
+func localnetRecord(t *testing.T, b *testbed.Bed) string {
+	t.Helper()
+	number, err := b.Node.Exec(t.Context(), "stat", "-L", "-c", "%i", "/proc/self/ns/net")
+	must(t, err)
+	return filepath.Join(b.RunDir, "netns-"+strings.TrimSpace(number)+".route_localnet")
 }
 
 // A process of the node is left alone at the loopback addresses at which no NodePort is served, whether its Service has endpoints or not.

@@ -186,6 +186,8 @@ func (f *fakeSetting) On() (bool, error) { return f.is, nil }
 
 func (f *fakeSetting) Set(on bool) error { f.is = on; return nil }
 
+func (f *fakeSetting) Recorded() bool { return f.is }
+
 // Every rule is read back once in each sync period, although that takes some time itself.
 func TestEveryPeriodReadsBack(t *testing.T) { synctest.Test(t, testEveryPeriodReadsBack) }
 
