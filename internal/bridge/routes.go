@@ -123,6 +123,9 @@ func (h *hostTraffic) check(cfg *pipeline.Config, network *node.Network, externa
 			h.warn("%d addresses of Services on the link of bridge %s have no route (limit: %d): the node reaches them only if someone answers for them there",
 				more, h.set.Bridge, maxRoutes)
 		}
+		for _, f := range cfg.NodeElsewhere {
+			h.warn("the node's %s addresses are not on bridge %s: its own %[1]s traffic for Services does not get there", f, h.set.Bridge)
+		}
 		here := slices.DeleteFunc(slices.Clone(cfg.NodeIPs), func(ip netip.Addr) bool { return cfg.Elsewhere(k8s.FamilyOf(ip)) })
 		h.routes(wantedRoutes(ranges, cfg.HairpinIPs, here))
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
@@ -17,6 +18,17 @@ func TestNoWayToTheBridge(t *testing.T) {
 		h.check(&pipeline.Config{NodeMAC: flow.MAC{2}, ServiceCIDRs: ranges}, nil, nil)
 		if said := strings.Contains(strings.Join(h.warnings, "\n"), "the Service range is unknown"); said != (ranges == nil) {
 			t.Errorf("ranges %v: %q", ranges, h.warnings)
+		}
+	}
+}
+
+// Of a family whose addresses are elsewhere the node's own traffic gets no routes to the bridge: that is said, too.
+func TestNoWayToTheBridgeForAFamily(t *testing.T) {
+	for _, elsewhere := range [][]k8s.Family{nil, {k8s.IPv6}} {
+		h := hostTraffic{set: &Settings{Bridge: "br-none", HostTraffic: HostOVS}, log: slog.New(slog.DiscardHandler)}
+		h.check(&pipeline.Config{NodeMAC: flow.MAC{2}, NodeElsewhere: elsewhere}, nil, nil)
+		if said := strings.Contains(strings.Join(h.warnings, "\n"), "its own IPv6 traffic"); said != (elsewhere != nil) {
+			t.Errorf("elsewhere %v: %q", elsewhere, h.warnings)
 		}
 	}
 }
