@@ -151,6 +151,13 @@ var nodeNetworks = []nodeNetwork{
 	{name: "IPv4 on a NIC outside the bridge", options: testbed.Options{NodeOutside: true}, prepare: func(c *cluster) {
 		moveFamily(c, "-6", "fd00:ac::2", "fd00:ac::1", "64", "fd00:40::/112 fd00:20::/112")
 	}},
+	{name: "IPv6 moves to the bridge while nkp is away", options: testbed.Options{NodeOutside: true}, prepare: func(c *cluster) {
+		moveFamily(c, "-4", "172.16.0.2", "172.16.0.1", "24", "40.0.0.0/24 20.0.0.0/24")
+	}, while: func(c *cluster, restarted bool) {
+		if restarted {
+			moveFamily(c, "-6", "fd00:ac::2", "fd00:ac::1", "64", "fd00:40::/112 fd00:20::/112")
+		}
+	}},
 	{name: "a pod that neither its slice nor the database names", prepare: func(c *cluster) {
 		pods, err := c.AddPods(testbed.PodSpec{NoIDs: true})
 		must(c.t, err)
