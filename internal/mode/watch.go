@@ -81,7 +81,7 @@ func (n *Node) OtherThan(ctx context.Context, m Mode, db *ovsdb.Client) string {
 		return ""
 	}
 
-	if _, installed := n.OVS(); !installed {
+	if _, installed := n.OVS(); m == Windows || !installed { // Windows has no other data plane
 		return ""
 	}
 	ctx, cancel := context.WithTimeout(ctx, connectLimit)

@@ -2,11 +2,15 @@ package mode
 
 import (
 	"context"
+	"net"
+	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nkp-proxy/nkp/internal/bridge"
 )
 
 // Each reason to choose another data plane is a warning as long as it holds, for the node's own traffic too, and is announced
@@ -48,4 +52,34 @@ func TestWatch(t *testing.T) {
 			t.Errorf("announced %q", announced)
 		}
 	})
+}
+
+// A bridge is looked for where nkp could serve in it: not on Windows.
+func TestOtherThanLooksForBridge(t *testing.T) {
+	for m, want := range map[Mode]bool{NFTables: true, IPTables: true, Windows: false} {
+		socket := filepath.Join(t.TempDir(), "db.sock")
+		l, err := net.Listen("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var asked atomic.Bool
+		go func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				asked.Store(true)
+				conn.Close()
+			}
+		}()
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		n := Node{Settings: &bridge.Settings{OVSDB: "unix:" + socket, Bridge: "br-int"}}
+		if text := n.OtherThan(ctx, m, nil); text != "" || asked.Load() != want {
+			t.Errorf("%s: %q, the database was asked: %t, want %t", m, text, asked.Load(), want)
+		}
+		cancel()
+		l.Close()
+	}
 }
