@@ -83,7 +83,10 @@ func Parse(path string, data []byte) (*File, error) {
 func (f *File) document(doc []byte) error {
 	var head *metav1.TypeMeta
 	if err := yaml.Unmarshal(doc, &head); err != nil {
-		return err
+		if _, syntax := yaml.YAMLToJSON(doc); syntax != nil {
+			return err
+		}
+		return fmt.Errorf("it is not a mapping with the texts apiVersion and kind of a %s or a %s", kubeProxyKind, Kind)
 	}
 	if head == nil {
 		return nil // only comments
