@@ -49,6 +49,7 @@ func TestSuggestions(t *testing.T) {
 		"sttaus":                 `unknown command "sttaus"; did you mean status?`,
 		"sttaus -o json":         `unknown command "sttaus"; did you mean status?`,
 		"frobnicate":             `unknown command "frobnicate"; "nkp --help" lists`,
+		"windows-service instal": `takes no argument, got "instal"; did you mean install?`,
 		"plan --manifest x":      "unknown flag: --manifest; did you mean --manifests?",
 		"services --namspace x":  "unknown flag: --namspace; did you mean --namespace?",
 		"status --zzz":           `unknown flag: --zzz; see "nkp status --help"`,

@@ -109,7 +109,7 @@ over OpenFlow 1.5 with a conntrack pipeline and select groups. Without a command
 
 // prepareRoot adds commands to a root, and what all of them have: where they print, how errors and help read, completion.
 func prepareRoot(root *cobra.Command, stdout, stderr io.Writer, commands ...*cobra.Command) {
-	root.SilenceErrors, root.SilenceUsage, root.SuggestionsMinimumDistance = true, true, 2
+	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
@@ -146,18 +146,24 @@ func prepareRoot(root *cobra.Command, stdout, stderr io.Writer, commands ...*cob
 }
 
 func unknownCommand(root *cobra.Command, name string) error {
-	hint := ""
-	if like := root.SuggestionsFor(name); len(like) > 0 {
-		hint = "; did you mean " + strings.Join(like, ", ") + "?"
-	}
-	return usageError("unknown command %q%s; \"%s --help\" lists the commands", name, hint, root.DisplayName())
+	return usageError("unknown command %q%s; \"%s --help\" lists the commands", name, suggestCommand(root, name), root.DisplayName())
 }
 
 func noArguments(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usageError("%s takes no argument, got %q", cmd.CommandPath(), args[0])
+		return usageError("%s takes no argument, got %q%s", cmd.CommandPath(), args[0], suggestCommand(cmd, args[0]))
 	}
 	return nil
+}
+
+// suggestCommand returns a hint with the commands below cmd whose names are like name; "": none is.
+func suggestCommand(cmd *cobra.Command, name string) string {
+	cmd.SuggestionsMinimumDistance = 2 // typing errors
+	like := cmd.SuggestionsFor(name)
+	if len(like) == 0 {
+		return ""
+	}
+	return "; did you mean " + strings.Join(like, ", ") + "?"
 }
 
 // dashes lets flags be written with underscores, as kube-proxy does.
