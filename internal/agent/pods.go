@@ -1,10 +1,12 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
 	"net/netip"
+	"time"
 
 	"github.com/nkp-proxy/nkp/ovsdb"
 )
@@ -14,6 +16,8 @@ type PodList struct {
 	Node   string    `json:"node"`
 	Bridge string    `json:"bridge"`
 	Ports  []PodPort `json:"ports"` // by OpenFlow number
+	// Notes are about the whole list, such as that ovs-vswitchd does not answer.
+	Notes []string `json:"notes"`
 }
 
 // PodPort is a pod's port of the bridge, as the database shows it.
@@ -32,6 +36,9 @@ type PodPort struct {
 	Problems []string `json:"problems"`
 }
 
+// podsWait bounds how long pods waits for ovs-vswitchd.
+const podsWait = 2 * time.Second
+
 // pods lists the pods' ports, with what the switch and the kernel say against them now.
 func (a *Agent) pods(ctx context.Context) (*PodList, error) {
 	active := a.main
@@ -41,13 +48,25 @@ func (a *Agent) pods(ctx context.Context) (*PodList, error) {
 	if active.bridge == nil {
 		return nil, fmt.Errorf("there is no bridge: nkp serves in mode %s (%s), where pods have no ports that it knows", a.mode, a.reason)
 	}
-	active.bridge.Asked(ctx) // notes what is said against ports
+	soon, cancel := context.WithTimeout(ctx, podsWait)
+	defer cancel()
+	usage, _, _ := active.bridge.Asked(soon) // switchNow has what is said against ports from here
+	unknown := usage.NotKnown
+	if soon.Err() != nil {
+		unknown = fmt.Sprintf("ovs-vswitchd did not answer within %v", podsWait)
+	} else if err := active.bridge.Answers(ctx); err != nil {
+		unknown = err.Error()
+	}
+	notes := []string{}
+	if unknown != "" {
+		notes = append(notes, "what ovs-vswitchd and the kernel say against ports now is not known: "+unknown)
+	}
 
 	sw := active.switchNow()
 	if !sw.Exists {
 		return nil, fmt.Errorf("bridge %s does not exist: create it, or choose another --bridge", sw.Bridge)
 	}
-	return &PodList{Node: a.set.NodeName, Bridge: sw.Bridge, Ports: podPorts(sw)}, nil
+	return &PodList{Node: a.set.NodeName, Bridge: sw.Bridge, Ports: podPorts(sw), Notes: notes}, nil
 }
 
 // podPorts returns the ports of a switch that lead to pods. Its lists are never nil.
@@ -73,7 +92,8 @@ func podPorts(sw *ovsdb.Switch) []PodPort {
 			port.State = "limited"
 		}
 		if p.OFPort == 0 {
-			port.Problems = append([]string{"it has no OpenFlow number: " + p.Error}, port.Problems...)
+			why := cmp.Or(p.Error, "ovs-vswitchd has not given it one, and no error")
+			port.Problems = append([]string{"it has no OpenFlow number: " + why}, port.Problems...)
 		}
 		switch {
 		case p.LinkDown:

@@ -25,13 +25,15 @@ func TestPodPorts(t *testing.T) {
 		{Name: "down", OFPort: 4, IfaceID: "a_c", LinkDown: true},
 		{Name: "dead", OFPort: 5, IfaceID: "a_d", LinkDown: true, Dead: []string{"no link"}, Limited: []string{"a limit"}},
 		{Name: "none", IfaceID: "a_e", Type: "internal", Error: "no such device"},
+		{Name: "new", IfaceID: "a_f"},
 	}})
 	var got []string
 	for _, p := range ports {
 		got = append(got, strings.Join(append([]string{p.Port, p.Link, p.State}, p.Problems...), "|"))
 	}
 	want := []string{"well|up|ok", "limited|up|limited|a limit", "down|down|dead|Interface.link_state is down: nothing passes",
-		"dead|down|dead|no link|a limit", "none|-|dead|it has no OpenFlow number: no such device"}
+		"dead|down|dead|no link|a limit", "none|-|dead|it has no OpenFlow number: no such device",
+		"new|up|dead|it has no OpenFlow number: ovs-vswitchd has not given it one, and no error"}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q\nwant %q", got, want)
 	}

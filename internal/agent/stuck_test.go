@@ -313,6 +313,9 @@ func TestStuckSwitch(t *testing.T) {
 			return strings.Contains(string(text), "switch has not answered")
 		})
 		b.stuck("bridge")
+		if list, err := b.agent.pods(t.Context()); err != nil || len(list.Notes) != 1 {
+			t.Errorf("pods do not say that ovs-vswitchd does not answer: %+v, %v", list, err)
+		}
 		deaf.Store(false)
 		b.well()
 		os.Truncate(b.log, 0)

@@ -43,8 +43,13 @@ Windows it is an error. Exit status: 0 listed, 1 no answer, or no bridge.`,
 	return cmd
 }
 
-// writePods prints a line for each port, with what is wrong below it.
+// writePods prints a line for each port, with what is wrong below it, after what is to be known of the whole list.
 func writePods(out io.Writer, list *agent.PodList) error {
+	for _, note := range list.Notes {
+		if _, err := fmt.Fprintf(out, "NOTE: %s\n", oneLine(note)); err != nil {
+			return err
+		}
+	}
 	if len(list.Ports) == 0 {
 		_, err := fmt.Fprintf(out, "bridge %s of node %s has no port that leads to a pod\n", list.Bridge, list.Node)
 		return err
