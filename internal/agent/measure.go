@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strconv"
 	"time"
 
@@ -117,6 +118,7 @@ type snapshot struct {
 	// internal and external count the Service ports whose traffic is dropped because they have no local endpoint.
 	internal, external map[k8s.Family]int
 	planes             planes
+	nodeIPs            []netip.Addr
 }
 
 // count walks the model. It runs on the loop.
@@ -124,7 +126,7 @@ func (a *Agent) count() *snapshot {
 	t := &snapshot{
 		synced: a.synced, errors: len(a.problems.Errors), warnings: len(a.problems.Warnings) + len(a.model.Warnings),
 		ports: map[k8s.Family]int{}, endpoints: map[k8s.Family]int{}, internal: map[k8s.Family]int{}, external: map[k8s.Family]int{},
-		planes: a.planes,
+		planes: a.planes, nodeIPs: a.model.Node.IPs,
 	}
 	if a.leftovers != "" {
 		t.warnings++
@@ -191,6 +193,10 @@ func (a *Agent) collect(emit metrics.Emit) {
 	emit(metrics.Unbound, float64(unbound))
 	warnings := now.warnings + conflicts + unbound + len(a.sysctls)
 	warnings += len(a.modes.Reasons()) + len(a.metricsWarnings())
+	if p := now.planes.fallback; p != nil {
+		served := p.Detail()
+		warnings += len(notForwarding(&served, now.nodeIPs))
+	}
 	asking, stop := context.WithTimeout(context.Background(), loopWait) // the loop may have used up its own
 	defer stop()
 	warnings += now.planes.collect(asking, emit)
