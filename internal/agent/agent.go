@@ -37,7 +37,8 @@ type Options struct {
 	// Reviewer decides who may read the metrics; nil: everyone who reaches the address.
 	Reviewer *apiserver.Reviewer
 	DB       *ovsdb.Client // the switch, for mode.OVS
-	// Auto reports whether nkp has chosen the mode. Status and an Event then name the reason if it would choose another one now.
+	// Auto reports whether nkp has chosen the mode. Status and an Event then name the reason if it would choose
+	// another one now.
 	Auto bool
 	// Notes returns further warnings for status; nil: there are none.
 	Notes func() []string
@@ -224,13 +225,15 @@ func (a *Agent) watchMode() {
 		a.spawn(func(ctx context.Context) error { a.watchDrops(ctx, serving.Everything); return nil })
 	}
 	node := a.set.Choosing(serving.Everything)
+	other := func(ctx context.Context, _ string) string { return node.OtherThan(ctx, a.mode, a.db) }
 	a.spawn(func(ctx context.Context) error {
-		a.modes.Run(ctx, mode.BridgePeriod, func(ctx context.Context, _ string) string { return node.OtherThan(ctx, a.mode, a.db) })
+		a.modes.Run(ctx, mode.BridgePeriod, other)
 		return nil
 	})
 }
 
-// watchDrops looks whether iptables would be chosen now for what nftables serves in a scope, until the context ends.
+// watchDrops looks whether iptables would be chosen now for what nftables serves in a scope, until the context
+// ends.
 func (a *Agent) watchDrops(ctx context.Context, scope serving.Scope) {
 	a.modes.Run(ctx, mode.DropsPeriod, a.set.Choosing(scope).Drops)
 }

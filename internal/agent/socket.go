@@ -89,7 +89,8 @@ func (e *errTaken) Error() string {
 		"(nkp status, diff, trace, services) get no answer. End that program, or choose another --socket (%s)", e.path, strings.ReplaceAll(e.why.Error(), "\n", "; "))
 }
 
-// handler returns the handler of all requests. GET changes nothing, POST sends a probe or sets the log level, and request bodies are not read.
+// handler returns the handler of all requests. GET changes nothing, POST sends a probe or sets the log level,
+// and request bodies are not read.
 func (a *Agent) handler() http.Handler {
 	mux := a.mux()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -39,7 +39,8 @@ func (n *nodes) trace(
 	case err != nil:
 		return nil, nil, err
 	case n.node == "" && node == "":
-		return nil, nil, usageError("no node and no pod has the address %s: name the node that its packets come to with --node", clients[0])
+		return nil, nil, usageError("no node and no pod has the address %s: "+
+			"name the node that its packets come to with --node", clients[0])
 	case n.node == "":
 		n.node = node
 	}

@@ -36,8 +36,9 @@ type Choice struct {
 	Reason string
 }
 
-// Given returns the data plane if it is known without examining the node: the one asked for, or the system's only one. ok is
-// false if there is a choice. The error says that the one asked for does not work on this operating system.
+// Given returns the data plane if it is known without examining the node: the one asked for, or the system's
+// only one. ok is false if there is a choice. The error says that the one asked for does not work on this
+// operating system.
 func Given(asked Mode) (c Choice, ok bool, err error) {
 	onWindows := runtime.GOOS == "windows"
 	switch {
@@ -70,8 +71,8 @@ type Facts struct {
 	AnotherProxy func() string      // what another Service proxy has installed, which nkp may only take over if told to; "": nothing
 }
 
-// Choose returns the data plane that serves the node's Services. A bridge that exists but cannot be used is an error, never a
-// reason for iptables.
+// Choose returns the data plane that serves the node's Services. A bridge that exists but cannot be used is
+// an error, never a reason for iptables.
 func (f *Facts) Choose() (Choice, error) {
 	c, given, err := Given(f.Asked)
 	if err != nil || given && c.Mode != OVS {
@@ -101,8 +102,9 @@ func (f *Facts) withoutBridge(reason string) Choice {
 	return Choice{NFTables, reason}
 }
 
-// Beside returns the data plane that serves the node's own traffic beside a bridge: the one that --host-traffic names, else
-// nftables, or iptables, and why says what speaks against nftables. If it is "", none serves, for the reason in why.
+// Beside returns the data plane that serves the node's own traffic beside a bridge: the one that
+// --host-traffic names, else nftables, or iptables, and why says what speaks against nftables. If it is "",
+// none serves, for the reason in why.
 func (f *Facts) Beside() (m Mode, why string) {
 	lacking := f.NotIPTables()
 	switch {

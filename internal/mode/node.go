@@ -27,9 +27,10 @@ type Node struct {
 	NFTables nftables.Options
 }
 
-// Facts returns the facts for a choice. connect may be nil for Beside, and served for Choose: it returns the data planes of the
-// last run, because rules of another Service proxy keep nkp from starting to serve beside a bridge, not from going on. It is
-// called after the check for rules: an agent that starts in between records its data planes before it writes a rule.
+// Facts returns the facts for a choice. connect may be nil for Beside, and served for Choose: it returns the
+// data planes of the last run, because rules of another Service proxy keep nkp from starting to serve beside
+// a bridge, not from going on. It is called after the check for rules: an agent that starts in between
+// records its data planes before it writes a rule.
 func (n *Node) Facts(ctx context.Context, asked Mode, connect func() (bool, error), served func() []Mode) *Facts {
 	lacking := sync.OnceValue(func() error { return iptables.Available(n.IPTables.Backend) })
 	return &Facts{
@@ -54,9 +55,9 @@ func (n *Node) Facts(ctx context.Context, asked Mode, connect func() (bool, erro
 	}
 }
 
-// OVS returns the directory of the database's socket, and whether there is anything in it. An empty directory does not count,
-// because kubelet makes one where a pod mounts it (deploy/kubernetes/auto). One that may not be read does, and so does a
-// database elsewhere.
+// OVS returns the directory of the database's socket, and whether there is anything in it. An empty directory
+// does not count, because kubelet makes one where a pod mounts it (deploy/kubernetes/auto). One that may not
+// be read does, and so does a database elsewhere.
 func (n *Node) OVS() (dir string, installed bool) {
 	path, local := strings.CutPrefix(n.OVSDB, "unix:")
 	if !local {
@@ -67,12 +68,14 @@ func (n *Node) OVS() (dir string, installed bool) {
 	return dir, len(files) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist)
 }
 
-// hostLimit is how long NotNFTables looks for what speaks against nftables beside a bridge. The agent's loop waits for it.
+// hostLimit is how long NotNFTables looks for what speaks against nftables beside a bridge. The agent's loop
+// waits for it.
 const hostLimit = 5 * time.Second
 
-// NotNFTables returns why nftables must not take the place of iptables, where --mode leaves the choice; "": it may. It may not
-// where the kernel lacks something, nor where it would serve less: iptables accepts Service traffic in its chains FORWARD and
-// INPUT, and an accept in another table does not overrule a drop in these.
+// NotNFTables returns why nftables must not take the place of iptables, where --mode leaves the choice; "":
+// it may. It may not where the kernel lacks something, nor where it would serve less: iptables accepts
+// Service traffic in its chains FORWARD and INPUT, and an accept in another table does not overrule a drop in
+// these.
 func (n *Node) NotNFTables(ctx context.Context) string {
 	if n.NFTables.Scope != serving.Everything {
 		limited, cancel := context.WithTimeout(ctx, hostLimit)
@@ -92,8 +95,8 @@ func (n *Node) NotNFTables(ctx context.Context) string {
 	return drops
 }
 
-// anotherProxy returns what another Service proxy has installed, or that this cannot be found out; "": nothing. available: there
-// are programs of iptables.
+// anotherProxy returns what another Service proxy has installed, or that this cannot be found out; "":
+// nothing. available: there are programs of iptables.
 func anotherProxy(ctx context.Context, available bool) string {
 	if available {
 		switch occupied, err := iptables.Occupied(ctx); {

@@ -12,7 +12,8 @@ import (
 	"github.com/nkp-proxy/nkp/ovsdb"
 )
 
-// How often a run looks whether nkp would choose otherwise now. Whether iptables drops traffic takes running its programs.
+// How often a run looks whether nkp would choose otherwise now. Whether iptables drops traffic takes running
+// its programs.
 const (
 	BridgePeriod = 10 * time.Second
 	DropsPeriod  = time.Minute
@@ -29,8 +30,8 @@ type Watch struct {
 	reasons []string   // by Run, in the order of their first look; "": none
 }
 
-// Run calls want every period until the context ends. want returns why another data plane would be chosen now, "" if none would;
-// before is what it returned last.
+// Run calls want every period until the context ends. want returns why another data plane would be chosen
+// now, "" if none would; before is what it returned last.
 func (w *Watch) Run(ctx context.Context, period time.Duration, want func(ctx context.Context, before string) string) {
 	w.mu.Lock()
 	own := len(w.reasons)
@@ -71,8 +72,8 @@ func (w *Watch) Reasons() []string {
 // connectLimit bounds how long OtherThan looks for a bridge.
 const connectLimit = 5 * time.Second
 
-// OtherThan returns why nkp would choose a bridge now, or do without one, other than in mode m; "": it would not. db is the
-// switch's database in mode OVS.
+// OtherThan returns why nkp would choose a bridge now, or do without one, other than in mode m; "": it would
+// not. db is the switch's database in mode OVS.
 func (n *Node) OtherThan(ctx context.Context, m Mode, db *ovsdb.Client) string {
 	if m == OVS {
 		if sw := db.Switch(); !sw.Exists {
@@ -94,8 +95,8 @@ func (n *Node) OtherThan(ctx context.Context, m Mode, db *ovsdb.Client) string {
 	return fmt.Sprintf("bridge %s is here: nkp would serve Services in Open vSwitch now%s", n.Bridge, howToChange)
 }
 
-// Drops returns why iptables would be chosen now for what nftables serves; "": it would not. If that cannot be found out, what it
-// returned before stands.
+// Drops returns why iptables would be chosen now for what nftables serves; "": it would not. If that cannot
+// be found out, what it returned before stands.
 func (n *Node) Drops(ctx context.Context, before string) string {
 	drops, err := iptables.Drops(ctx, n.IPTables)
 	switch {
