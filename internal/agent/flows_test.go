@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ovsdb"
 )
@@ -31,7 +32,7 @@ func (m many) List(_ context.Context, of k8s.PortName, to *dataplane.Listing) er
 // What two data planes have of a Service is listed up to the bound, all of them together; what is left out is counted.
 func TestFlows(t *testing.T) {
 	a := idle(t)
-	a.planes = planes{all: []plane{{many{objects: 300_000}, kinds[ModeOVS]}, {many{objects: 2}, kinds[ModeNFTables]}}}
+	a.planes = planes{all: []plane{{many{objects: 300_000}, kinds[mode.OVS]}, {many{objects: 2}, kinds[mode.NFTables]}}}
 	ask := func(query string) (list FlowList, code int, text string) {
 		go func() { (<-a.asks)() }() // as the agent's loop does
 		w := httptest.NewRecorder()
@@ -53,7 +54,7 @@ func TestFlows(t *testing.T) {
 	if list, code, text := ask("name=none"); code != 200 || list.ServicePorts != 0 || !strings.Contains(text, `"objects":[]`) {
 		t.Errorf("of no Service: %d, %s", code, text)
 	}
-	a.planes = planes{all: []plane{{many{err: errors.New("it does not answer")}, kinds[ModeOVS]}}}
+	a.planes = planes{all: []plane{{many{err: errors.New("it does not answer")}, kinds[mode.OVS]}}}
 	if _, code, text := ask("most=7"); code != 503 || !strings.Contains(text, "it does not answer") {
 		t.Errorf("%d, %s", code, text)
 	}

@@ -100,9 +100,7 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 		Settings: s.Settings, Mode: c.Mode, Reason: c.Reason, Auto: s.mode == mode.Auto, Source: source, Kind: kind,
 		Events: events, Reviewer: reviewer, DB: c.db,
 		SetVerbosity: louder.set, LogLevel: louder.from, RecentLog: s.recentLog, Notes: watch.warnings, Log: log,
-		Configz: func() map[string]any {
-			return map[string]any{config.KubeProxyGroup: s.cfg.kubeProxy, config.Group: s.cfg.nkp}
-		},
+		Configz: s.configz,
 	})
 	if err != nil {
 		return err
@@ -214,4 +212,9 @@ func (s *settings) awaitDB(ctx context.Context, log *slog.Logger) (*ovsdb.Client
 		case <-time.After(500 * time.Millisecond):
 		}
 	}
+}
+
+// configz returns the configurations in force by their group.
+func (s *settings) configz() map[string]any {
+	return map[string]any{config.KubeProxyGroup: s.cfg.kubeProxy, config.Group: s.cfg.nkp}
 }
