@@ -145,7 +145,7 @@ func (s *service) weightsOf(p *portDef, node string) (all, local []int) {
 
 // costOf returns a Service's cost, and why it is refused for its size alone; "": it is not.
 func (t *Tracker) costOf(s *service) (cost int, refused string) {
-	if s.def == nil || t.opts.Cost == nil {
+	if s.def == nil || s.def.skipped || t.opts.Cost == nil {
 		return 0, ""
 	}
 	limit, largest := t.opts.Limits.Service, 0

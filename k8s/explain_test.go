@@ -120,6 +120,8 @@ spec: {clusterIP: None, ports: [{port: 80}]}
 func TestNotServed(t *testing.T) {
 	all := explained(t, k8s.Options{}, notServedObjects)
 	noExternal := explained(t, k8s.Options{IgnoreExternalIPs: true}, notServedObjects)
+	noBalancer := explained(t, k8s.Options{IgnoreLoadBalancers: true}, notServedObjects)
+	skipped := explained(t, k8s.Options{SkipServices: []k8s.ServiceName{{Namespace: "default", Name: "web"}}}, notServedObjects)
 	for _, c := range []struct {
 		tracker  *k8s.Tracker
 		at       string
@@ -134,6 +136,11 @@ func TestNotServed(t *testing.T) {
 		{all, "10.96.0.1:80", "TCP", false, "[]"},
 		{all, "1.2.3.4:80", "TCP", false, "[]"},
 		{noExternal, "1.2.3.4:80", "TCP", false, "[default/web ExternalIP: externalIPs are switched off (feature gate AllowServiceExternalIPs)]"},
+		{noBalancer, "5.6.7.9:80", "TCP", false, "[default/web LoadBalancer: the addresses of load balancers are left alone (--load-balancer-addresses=false)]"},
+		{skipped, "10.96.0.1:80", "TCP", false, "[default/web ClusterIP: --skip-services leaves it to another program of the node]"},
+		{skipped, "1.2.3.4:80", "TCP", false, "[default/web ExternalIP: --skip-services leaves it to another program of the node]"},
+		{skipped, "5.6.7.9:80", "TCP", false, "[default/web LoadBalancer: --skip-services leaves it to another program of the node]"},
+		{skipped, "192.168.0.1:30080", "TCP", true, "[default/web NodePort: --skip-services leaves it to another program of the node]"},
 		{all, "10.96.0.2:53", "UDP", false, `[default/other:dns ClusterIP: another proxy serves it: its label service.kubernetes.io/service-proxy-name is "cilium"]`},
 		{all, "5.6.7.10:53", "UDP", false, `[default/other:dns LoadBalancer: another proxy serves it: its label service.kubernetes.io/service-proxy-name is "cilium"]`},
 		{all, "192.168.0.1:30053", "UDP", true, `[default/other:dns NodePort: another proxy serves it: its label service.kubernetes.io/service-proxy-name is "cilium"]`},

@@ -85,7 +85,7 @@ func (t *Tracker) flushClaims() {
 		s.newDef = false
 		switch {
 		case s.def == nil:
-		case s.refused != "":
+		case s.refused != "", s.def.skipped:
 			s.held = clusterIPs(s.def.ports)
 			t.claims.add(s.held, s.def.created, touched)
 		default:

@@ -267,7 +267,8 @@ func (w Warning) String() string {
 type Model struct {
 	Node         Node
 	Detector     Detector
-	ServiceCIDRs []netip.Prefix // sorted
+	ServiceCIDRs []netip.Prefix // sorted; without the addresses of Skipped
+	Skipped      []ServiceName  // those of Options.SkipServices that there are, sorted
 	Ports        map[PortName]*ServicePort
 	HealthChecks map[ServiceName]HealthCheck
 	Warnings     []Warning // sorted by text
@@ -281,6 +282,6 @@ type Changes struct {
 	HealthChecks map[ServiceName]*HealthCheck
 	// Triggers are the known causes of endpoint changes in Ports: one for each EndpointSlice added or replaced.
 	Triggers []Trigger
-	// Node is set when Model.Node, Model.Detector or Model.ServiceCIDRs differ.
+	// Node is set when Model.Node, Model.Detector, Model.ServiceCIDRs or Model.Skipped differ.
 	Node bool
 }

@@ -117,7 +117,8 @@ func (n *Node) equal(o *Node) bool {
 }
 
 // serviceCIDRs returns the Service ranges, sorted: those of the options, else of all ServiceCIDR objects. With a ServiceProxyName
-// it returns none, because an unused address in a range may belong to a Service of another proxy.
+// it returns none, because an unused address in a range may belong to a Service of another proxy. The addresses of skipped Services
+// are taken out.
 func (t *Tracker) serviceCIDRs() []netip.Prefix {
 	if t.opts.ServiceProxyName != "" {
 		return nil
@@ -128,6 +129,7 @@ func (t *Tracker) serviceCIDRs() []netip.Prefix {
 			all = append(all, c.prefixes...)
 		}
 	}
+	all = without(all, t.skippedAddresses())
 	slices.SortFunc(all, comparePrefix)
 	return slices.Compact(all)
 }
@@ -185,9 +187,10 @@ func (t *Tracker) flushNode() (changed bool) {
 	}
 	t.dirtyNode = false
 	before, rangesBefore, node := t.model.Node, t.model.ServiceCIDRs, t.Node()
-	cidrs, detector := t.serviceCIDRs(), t.detector(&node)
-	changed = !before.equal(&node) || !slices.Equal(t.model.ServiceCIDRs, cidrs) || !t.model.Detector.equal(&detector)
-	t.model.Node, t.model.ServiceCIDRs, t.model.Detector = node, cidrs, detector
+	cidrs, detector, skipped := t.serviceCIDRs(), t.detector(&node), t.skipped()
+	changed = !before.equal(&node) || !slices.Equal(t.model.ServiceCIDRs, cidrs) || !t.model.Detector.equal(&detector) ||
+		!slices.Equal(t.model.Skipped, skipped)
+	t.model.Node, t.model.ServiceCIDRs, t.model.Detector, t.model.Skipped = node, cidrs, detector, skipped
 	t.warnNode()
 
 	if !slices.Equal(before.Local, node.Local) || !slices.Equal(rangesBefore, cidrs) {

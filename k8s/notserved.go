@@ -6,8 +6,6 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
-
-	"github.com/nkp-proxy/nkp/k8s/internal/brief"
 )
 
 // NotServed is an address and port of a Service that looks like a frontend but is none on this node, and why.
@@ -26,7 +24,7 @@ type notServedDef struct {
 }
 
 // NotServed returns the Service addresses that match an address, port and protocol but are not served by this proxy: the
-// Service is for another proxy or over a limit, the load balancer handles the address itself (ipMode Proxy), or a setting excludes it.
+// Service is for another program or over a limit, the load balancer handles the address itself (ipMode Proxy), or a setting excludes it.
 // It does not return frontends that are shadowed or restricted to other addresses of the node: they are in the Model.
 // If local is set, every NodePort matches. It scans every Service, so it is for diagnosis only.
 func (t *Tracker) NotServed(at netip.AddrPort, protocol Protocol, local bool) (list []NotServed) {
@@ -105,39 +103,38 @@ type notServedPort struct {
 	port, nodePort uint16
 }
 
-// noteNotServed records in the definition which addresses of the Service are not served, and why.
-func (d *serviceDef) noteNotServed(o *v1.Service, opts *Options) {
-	if o.Spec.Type == v1.ServiceTypeExternalName || o.Spec.ClusterIP == v1.ClusterIPNone {
-		return
-	}
-	otherProxy := ""
-	if !selected(o, opts.ServiceProxyName) {
-		if label, ok := o.Labels[LabelServiceProxyName]; ok {
-			otherProxy = "another proxy serves it: its label " + LabelServiceProxyName + " is " + brief.Quote(label)
-		} else {
-			otherProxy = "another proxy serves it: it has no label " + LabelServiceProxyName
-		}
-		d.noteAddresses(ClusterIP, append([]string{o.Spec.ClusterIP}, o.Spec.ClusterIPs...), otherProxy)
-		d.notServed = append(d.notServed, notServedDef{typ: NodePort, why: otherProxy})
+// noteNotServed records in the definition which addresses of the Service are not served, and why. otherServer is why none is; "": some are.
+func (d *serviceDef) noteNotServed(o *v1.Service, otherServer string, opts *Options) {
+	if otherServer != "" {
+		d.noteAddresses(ClusterIP, append([]string{o.Spec.ClusterIP}, o.Spec.ClusterIPs...), otherServer)
+		d.notServed = append(d.notServed, notServedDef{typ: NodePort, why: otherServer})
 	}
 	switch {
-	case otherProxy != "":
-		d.noteAddresses(ExternalIP, o.Spec.ExternalIPs, otherProxy)
+	case otherServer != "":
+		d.noteAddresses(ExternalIP, o.Spec.ExternalIPs, otherServer)
 	case opts.IgnoreExternalIPs:
 		d.noteAddresses(ExternalIP, o.Spec.ExternalIPs, "externalIPs are switched off (feature gate AllowServiceExternalIPs)")
 	}
 	for i := range o.Status.LoadBalancer.Ingress {
 		ing := &o.Status.LoadBalancer.Ingress[i]
-		switch {
-		case otherProxy != "":
-			d.noteAddresses(LoadBalancer, []string{ing.IP}, otherProxy)
-		case ing.IPMode != nil && *ing.IPMode != v1.LoadBalancerIPModeVIP:
-			d.noteAddresses(LoadBalancer, []string{ing.IP}, "the load balancer wants the traffic itself: its ingress has ipMode "+string(*ing.IPMode))
+		if why := cmp.Or(otherServer, opts.leftToLoadBalancer(ing)); why != "" {
+			d.noteAddresses(LoadBalancer, []string{ing.IP}, why)
 		}
 	}
 	if len(d.notServed) > 0 {
 		d.noteNotServedPorts(o)
 	}
+}
+
+// leftToLoadBalancer returns why the address of a load balancer is not served; "": it is.
+func (o *Options) leftToLoadBalancer(ing *v1.LoadBalancerIngress) string {
+	switch {
+	case ing.IPMode != nil && *ing.IPMode != v1.LoadBalancerIPModeVIP:
+		return "the load balancer wants the traffic itself: its ingress has ipMode " + string(*ing.IPMode)
+	case o.IgnoreLoadBalancers:
+		return "the addresses of load balancers are left alone (--load-balancer-addresses=false)"
+	}
+	return ""
 }
 
 func (d *serviceDef) noteAddresses(typ FrontendType, texts []string, why string) {

@@ -72,7 +72,11 @@ func (t *Tracker) overlaps(s *service) (list []Warning) {
 
 func (t *Tracker) overlap(name ServiceName, f *frontendDef) string {
 	const advice = "If this is not intended, remove it"
-	for _, owner := range t.addresses.cluster[f.Address] {
+	owners := t.addresses.cluster[f.Address]
+	if skipped, ok := t.SkippedAt(f.Address); ok {
+		owners = append(slices.Clip(owners), skipped)
+	}
+	for _, owner := range owners {
 		if owner != name {
 			return fmt.Sprintf("%s is the cluster IP of Service %s. That Service keeps its own ports; this one takes all others that it names (CVE-2020-8554). "+
 				"Remove it", f.Address, owner)

@@ -3,6 +3,7 @@ package k8s
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -29,6 +30,49 @@ func TestServiceRangesAreSharedWithOtherProxies(t *testing.T) {
 			Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.32.0.0/16"}}}, Origin{})
 		if m, _ := tr.Flush(); !slices.Equal(m.ServiceCIDRs, x.want) {
 			t.Errorf("%+v: ranges %v, want %v", x.opts, m.ServiceCIDRs, x.want)
+		}
+	}
+}
+
+// The ranges lose the addresses of skipped Services and no others.
+func TestRangesWithoutAddresses(t *testing.T) {
+	ranges := []netip.Prefix{netip.MustParsePrefix("10.96.0.0/28"), netip.MustParsePrefix("fd00::f0/124")}
+	for _, but := range []string{"", "10.96.0.0", "10.96.0.15", "fd00::f7", "10.96.0.3 10.96.0.10 10.96.0.3", "10.97.0.1 fd01::1"} {
+		var out []netip.Addr
+		for text := range strings.FieldsSeq(but) {
+			out = append(out, netip.MustParseAddr(text))
+		}
+		rest := without(ranges, out)
+		for _, r := range ranges {
+			for a := r.Addr(); r.Contains(a); a = a.Next() {
+				in := 0
+				for _, p := range rest {
+					if p != p.Masked() {
+						t.Errorf("without %q: %v has bits beyond its length", but, p)
+					}
+					if p.Contains(a) {
+						in++
+					}
+				}
+				want := 1
+				if slices.Contains(out, a) {
+					want = 0
+				}
+				if in != want {
+					t.Errorf("without %q: %d prefixes of %v hold %v", but, in, rest, a)
+				}
+			}
+		}
+	}
+}
+
+func TestParseServiceName(t *testing.T) {
+	if n, err := ParseServiceName("kube-system/kube-dns"); err != nil || n != (ServiceName{"kube-system", "kube-dns"}) {
+		t.Errorf("%v, %v", n, err)
+	}
+	for _, text := range []string{"", "kube-dns", "/kube-dns", "kube-system/", "a/b/c", "kube_system/kube-dns", "a/B"} {
+		if n, err := ParseServiceName(text); err == nil || !strings.Contains(err.Error(), "is not NAMESPACE/NAME of a Service") {
+			t.Errorf("%q: %v, %v", text, n, err)
 		}
 	}
 }

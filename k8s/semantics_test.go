@@ -83,6 +83,14 @@ func settings(t *testing.T, input string) k8s.Options {
 			opts.DetectLocal.Mode = k8s.DetectLocalMode(value)
 		case "ignore-external-ips":
 			opts.IgnoreExternalIPs = true
+		case "ignore-load-balancers":
+			opts.IgnoreLoadBalancers = true
+		case "skip-service":
+			name, err := k8s.ParseServiceName(value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			opts.SkipServices = append(opts.SkipServices, name)
 		default:
 			t.Fatalf("unknown setting %s", name)
 		}
@@ -107,6 +115,9 @@ func modelText(m *k8s.Model) string {
 	}
 	if len(m.ServiceCIDRs) > 0 {
 		fmt.Fprintf(&b, "service ranges %v\n", m.ServiceCIDRs)
+	}
+	if len(m.Skipped) > 0 {
+		fmt.Fprintf(&b, "skipped %v\n", m.Skipped)
 	}
 	for _, name := range slices.SortedFunc(maps.Keys(m.Ports), k8s.PortName.Compare) {
 		p := m.Ports[name]

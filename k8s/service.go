@@ -50,6 +50,7 @@ type serviceDef struct {
 	healthCheckPort uint16
 	warnings        []Warning
 
+	skipped        bool           // Options.SkipServices names it: its ports hold their cluster IPs, and are not served
 	notServed      []notServedDef // addresses that are not served here; nearly always none
 	notServedPorts []notServedPort
 }
@@ -98,31 +99,45 @@ func (s *service) find(name string) (at int, ok bool) {
 // newServiceDef reads a Service. It trusts nothing: a value that the API server would have refused is ignored with a warning.
 func newServiceDef(o *v1.Service, origin Origin, opts *Options) *serviceDef {
 	d := &serviceDef{origin: origin, created: o.CreationTimestamp.Time}
-	d.noteNotServed(o, opts)
-	if !selected(o, opts.ServiceProxyName) || o.Spec.Type == v1.ServiceTypeExternalName ||
-		o.Spec.ClusterIP == v1.ClusterIPNone {
+	if o.Spec.Type == v1.ServiceTypeExternalName || o.Spec.ClusterIP == v1.ClusterIPNone {
+		return d
+	}
+	server := d.otherServer(o, opts)
+	d.noteNotServed(o, server, opts)
+	if server != "" && !d.skipped {
 		return d
 	}
 	if o.Spec.ClusterIP == "" {
 		d.warn(field.NewPath("spec", "clusterIP"), "is not set: this Service is not served")
 		return d
 	}
-	d.healthCheckPort = healthCheckPort(o)
 	for _, f := range []Family{IPv4, IPv6} {
 		if len(opts.Families) == 0 || slices.Contains(opts.Families, f) {
 			d.addFamily(o, f, opts)
 		}
 	}
+	if d.skipped {
+		d.warnings = nil // they would be about what nkp serves of it
+	} else {
+		d.healthCheckPort = healthCheckPort(o)
+	}
 	return d
 }
 
-// selected reports whether this proxy is the one that the Service asks for.
-func selected(o *v1.Service, proxyName string) bool {
+// otherServer returns why this proxy does not serve a Service but another program does; "": this one does. It sets d.skipped.
+func (d *serviceDef) otherServer(o *v1.Service, opts *Options) string {
 	label, labelled := o.Labels[LabelServiceProxyName]
-	if proxyName == "" {
-		return !labelled
+	selected := label == opts.ServiceProxyName && labelled == (opts.ServiceProxyName != "")
+	d.skipped = selected && opts.skips(ServiceName{o.Namespace, o.Name})
+	switch {
+	case !selected && labelled:
+		return "another proxy serves it: its label " + LabelServiceProxyName + " is " + brief.Quote(label)
+	case !selected:
+		return "another proxy serves it: it has no label " + LabelServiceProxyName
+	case d.skipped:
+		return "--skip-services leaves it to another program of the node"
 	}
-	return label == proxyName
+	return ""
 }
 
 func (d *serviceDef) warn(path *field.Path, format string, args ...any) {
@@ -168,7 +183,7 @@ func (d *serviceDef) addFamily(o *v1.Service, f Family, opts *Options) {
 	}
 	base := field.NewPath("status", "loadBalancer", "ingress")
 	for i, ing := range o.Status.LoadBalancer.Ingress {
-		if ing.IP == "" || ing.IPMode != nil && *ing.IPMode != v1.LoadBalancerIPModeVIP {
+		if ing.IP == "" || opts.leftToLoadBalancer(&ing) != "" {
 			continue
 		}
 		path := base.Index(i).Child("ip")

@@ -34,8 +34,12 @@ type Options struct {
 	PrimaryIP netip.Addr
 	// Families are the address families that are served; none: both.
 	Families []Family
+	// SkipServices are the Services that another program of the node serves (skip.go).
+	SkipServices []ServiceName
 	// IgnoreExternalIPs leaves out the externalIPs of Services (kube-proxy's gate AllowServiceExternalIPs, off).
 	IgnoreExternalIPs bool
+	// IgnoreLoadBalancers leaves out the addresses of load balancers, as if their ipMode were Proxy.
+	IgnoreLoadBalancers bool
 	// Cost returns a data plane's cost of a Service port; nil: there are no Limits.
 	Cost   func(*Size) int `json:"-"`
 	Limits Limits
@@ -153,6 +157,7 @@ func (t *Tracker) SetService(o *v1.Service, origin Origin) {
 	s.def = newServiceDef(o, origin, &t.opts)
 	s.newDef = true
 	t.dirty[s.name] = struct{}{}
+	t.dirtyNode = t.dirtyNode || t.opts.skips(s.name)
 }
 
 // DeleteService removes a Service; its EndpointSlices stay until they are deleted themselves.
@@ -163,6 +168,7 @@ func (t *Tracker) DeleteService(namespace, name string) {
 	}
 	s.def, s.newDef = nil, true
 	t.dirty[s.name] = struct{}{}
+	t.dirtyNode = t.dirtyNode || t.opts.skips(s.name)
 }
 
 // SetEndpointSlice adds or replaces an EndpointSlice.

@@ -165,6 +165,7 @@ func TestIncremental(t *testing.T) {
 				}
 				return n
 			}},
+		{NodeName: "n1", IgnoreLoadBalancers: true, SkipServices: []ServiceName{{"ns", "b"}, {"ns", "a"}}},
 		{},
 	} {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
@@ -229,6 +230,7 @@ func normal(m *Model) Model {
 	}
 	n.Warnings = append([]Warning{}, n.Warnings...)
 	n.ServiceCIDRs = append([]netip.Prefix{}, n.ServiceCIDRs...)
+	n.Skipped = append([]ServiceName{}, n.Skipped...)
 	n.Node.IPs = append([]netip.Addr{}, n.Node.IPs...)
 	n.Node.Local = append([]netip.Addr{}, n.Node.Local...)
 	n.Node.PodCIDRs = append([]netip.Prefix{}, n.Node.PodCIDRs...)
@@ -270,7 +272,8 @@ func checkChanges(t *testing.T, step int, before, after *Model, changes Changes)
 		t.Fatalf("step %d: health checks change by %v, want %v", step, changes.HealthChecks, health)
 	}
 	b, a := normal(before), normal(after)
-	node := !reflect.DeepEqual(b.Node, a.Node) || !reflect.DeepEqual(b.Detector, a.Detector) || !reflect.DeepEqual(b.ServiceCIDRs, a.ServiceCIDRs)
+	node := !reflect.DeepEqual(b.Node, a.Node) || !reflect.DeepEqual(b.Detector, a.Detector) || !reflect.DeepEqual(b.ServiceCIDRs, a.ServiceCIDRs) ||
+		!reflect.DeepEqual(b.Skipped, a.Skipped)
 	if node != changes.Node {
 		t.Fatalf("step %d: Changes.Node is %v, want %v", step, changes.Node, node)
 	}

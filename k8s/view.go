@@ -11,6 +11,8 @@ import (
 type View struct {
 	Node     string        `json:"node"`
 	Services []ServiceView `json:"services"`
+	// Skipped are the Services, as namespace/name, that --skip-services leaves to another program of the node.
+	Skipped []string `json:"skipped,omitempty"`
 }
 
 // ServiceView is one Service port in a View.
@@ -64,6 +66,9 @@ func (m *Model) View(r *Router) View {
 	v := View{Node: m.Node.Name, Services: make([]ServiceView, 0, len(m.Ports))}
 	for _, name := range slices.SortedFunc(maps.Keys(m.Ports), PortName.Compare) {
 		v.Services = append(v.Services, m.Ports[name].View(r))
+	}
+	for _, name := range m.Skipped {
+		v.Skipped = append(v.Skipped, name.String())
 	}
 	return v
 }

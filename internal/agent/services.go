@@ -88,11 +88,13 @@ func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, er
 	list := &ServiceList{Node: a.set.NodeName, Mode: string(a.mode), Services: []ServiceInfo{}, Notes: []string{}}
 	var names []k8s.PortName
 	var refused []k8s.ServiceName
+	var skipped []ServiceInfo
 	delivered, active := false, planes{}
 	err := a.ask(ctx, func() {
 		if delivered, active = a.delivered, a.planes; delivered {
 			names = f.selected(a.model, a.tracker)
 			refused = f.refused(a.tracker)
+			skipped = f.skipped(a.tracker)
 		}
 	})
 	switch {
@@ -146,6 +148,7 @@ func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, er
 	if err := a.ask(ctx, func() { list.Services = append(list.Services, a.refusedServices(refused)...) }); err != nil {
 		return nil, err
 	}
+	list.Services = append(list.Services, skipped...)
 	if f.Connections {
 		active.addOutcomes(ctx, list)
 	}
@@ -160,6 +163,18 @@ func (f *ServiceFilter) refused(t *k8s.Tracker) []k8s.ServiceName {
 	return slices.DeleteFunc(t.Refused(), func(n k8s.ServiceName) bool {
 		return f.Namespace != "" && n.Namespace != f.Namespace || f.Name != "" && n.Name != f.Name
 	})
+}
+
+// skipped describes the ports of skipped Services that the filter selects.
+func (f *ServiceFilter) skipped(t *k8s.Tracker) (list []ServiceInfo) {
+	ports := map[k8s.PortName]*k8s.ServicePort{}
+	for _, n := range t.SkippedPorts() {
+		ports[n] = &k8s.ServicePort{Name: n}
+	}
+	for _, n := range slices.SortedFunc(slices.Values(f.selected(&k8s.Model{Ports: ports}, t)), k8s.PortName.Compare) {
+		list = append(list, describe(ports[n], nil, t.NotServedOf(n)))
+	}
+	return list
 }
 
 // refusedServices describes Services that are not served at all, each as one port without a name.

@@ -29,6 +29,8 @@ type Status struct {
 
 	ServicePorts int `json:"servicePorts"`
 	Endpoints    int `json:"endpoints"`
+	// Skipped are the Services, as namespace/name, that --skip-services leaves to another program of the node.
+	Skipped []string `json:"skipped,omitempty"`
 
 	// Loops are the goroutines that have made no progress for a second or more, with what they work on and since when.
 	Loops []dataplane.State `json:"loops,omitempty"`
@@ -94,6 +96,9 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 		s.ServicePorts = len(a.model.Ports)
 		for _, sp := range a.model.Ports {
 			s.Endpoints += len(sp.ClusterEndpoints)
+		}
+		for _, n := range a.model.Skipped {
+			s.Skipped = append(s.Skipped, n.String())
 		}
 		for _, e := range a.problems.Errors {
 			s.Source.Errors = append(s.Source.Errors, e.String())

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
@@ -110,6 +111,10 @@ func addrsFlag(at *[]netip.Addr) pflag.Value { return listFlag(at, "IP,...", par
 
 func prefixesFlag(at *[]netip.Prefix) pflag.Value {
 	return listFlag(at, "CIDR,...", parsePrefix, netip.Prefix.String)
+}
+
+func servicesFlag(at *[]k8s.ServiceName) pflag.Value {
+	return listFlag(at, "NAMESPACE/NAME,...", k8s.ParseServiceName, k8s.ServiceName.String)
 }
 
 func devicesFlag(at *[]string) pflag.Value {

@@ -37,6 +37,7 @@ type settings struct {
 	mode       mode.Mode
 	portsFile  string
 	nodePorts  string
+	servesLBs  bool // not Options.IgnoreLoadBalancers
 	podBridge  string
 	podPrefix  string
 	api        apiserver.Options
@@ -213,6 +214,8 @@ func (s *settings) servingFlags(f *pflag.FlagSet) {
 	f.Uint32Var(&s.RejectRate, "reject-rate", pipeline.DefaultRejectRate, "packets per second that may be refused with an answer; the rest are dropped")
 	f.Var(guardsFlag(&s.Guards), "port-reuse-guards", "track direct connections to endpoints, so that a client port may be used both through a Service and directly: true, false, or auto (true unless this Open vSwitch can crash by it, as Debian 12's userspace datapath can)")
 	f.Lookup("port-reuse-guards").NoOptDefVal = string(bridge.GuardsOn)
+	f.Var(servicesFlag(&s.SkipServices), "skip-services", "Services, comma-separated, that another program of the node serves, for example kube-system/kube-dns beside NodeLocal DNSCache: none of their addresses is served or refused")
+	f.BoolVar(&s.servesLBs, "load-balancer-addresses", true, "serve the addresses of load balancers (status.loadBalancer) in the node; false: leave them to the load balancer, for example to the servicelb of K3s, which sets no ipMode")
 	f.Uint32Var(&s.AffinityLimit, "affinity-limit", pipeline.DefaultAffinityLimit, "clients that session affinity remembers of each Service port on the bridge; further ones get an endpoint by the hash of their address")
 	f.Uint32Var(&s.AffinityNodeLimit, "affinity-limit-node", bridge.DefaultAffinityNodeLimit, "clients that session affinity remembers of all Service ports on the bridge together; each takes about 1 kB of ovs-vswitchd's memory")
 	f.IntVar(&s.Limits.Service, "cost-limit", k8s.DefaultLimits.Service, "flows, rules or elements that one Service may take, and each of its ports in one family an eighth of it; a larger Service is not served, and named in a warning and an Event (0: no limit)")
@@ -298,7 +301,7 @@ func (s *settings) resolveAddresses() error {
 		s.DetectLocal.Interface = s.podPrefix
 	}
 	on, set := s.gates[config.GateExternalIPs]
-	s.IgnoreExternalIPs = set && !on
+	s.IgnoreExternalIPs, s.IgnoreLoadBalancers = set && !on, !s.servesLBs
 	if err := nftables.Validate(s.NFTables); err != nil {
 		return usageError("%w", err)
 	}

@@ -51,6 +51,9 @@ func (t *statusText) status(s *agent.Status) {
 	t.source(&s.Source)
 	t.start(&s.Start)
 	t.line("services", "%s, %s", count(s.ServicePorts, "Service port"), count(s.Endpoints, "endpoint"))
+	if len(s.Skipped) > 0 {
+		t.line("skipped", "%s left to another program of the node (--skip-services): %s", count(len(s.Skipped), "Service"), strings.Join(s.Skipped, ", "))
+	}
 	t.pending(s)
 	if s.Status != nil {
 		t.bridge(s.Status)

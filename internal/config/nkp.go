@@ -31,6 +31,10 @@ type NkpConfiguration struct {
 	ServiceProxyName string `json:"serviceProxyName,omitempty" flag:"service-proxy-name"`
 	// Address ranges of Services; by default those of the ServiceCIDR objects. Neither counts with serviceProxyName.
 	ServiceCIDRs []string `json:"serviceCIDRs,omitempty" flag:"service-cidr"`
+	// Services, as NAMESPACE/NAME, that another program of the node serves: none of their addresses is served or refused.
+	SkipServices []string `json:"skipServices,omitempty" flag:"skip-services"`
+	// Serve the addresses of load balancers in the node; false leaves them to the load balancer, for example to the servicelb of K3s.
+	LoadBalancerAddresses *bool `json:"loadBalancerAddresses,omitempty" flag:"load-balancer-addresses"`
 	// Flows, rules or elements that one Service may take, and each of its ports in one family an eighth of it; a larger Service is not
 	// served. 0: no limit.
 	CostLimit *int64 `json:"costLimit,omitempty" flag:"cost-limit"`

@@ -155,6 +155,9 @@ func (e *explanation) whatIs() string {
 	if name, ok := e.endpointOf(to); ok {
 		return "an endpoint of Service " + portText(name) + ", addressed directly: no Service is on the way"
 	}
+	if name, ok := e.Tracker.SkippedAt(to.Addr()); ok {
+		return "the cluster IP of Service " + name.String() + ", which --skip-services leaves to another program of the node"
+	}
 	place := e.Tracker.PlaceOf(to.Addr())
 	switch {
 	case place.IsNode && place.Node == e.Model.Node.Name || to.Addr().IsLoopback():
