@@ -53,6 +53,8 @@ const (
 	refuseNode feature = "refusing the node itself"
 	// forwardAccept: what is forwarded for Services is accepted although the policy of FORWARD is DROP.
 	forwardAccept feature = "accepting in FORWARD"
+	// ownSettings: settings that kube-proxy does not have.
+	ownSettings feature = "nkp's own settings"
 	// sctpPorts: SCTP connections are told apart by their ports.
 	sctpPorts feature = "SCTP ports"
 )
@@ -89,6 +91,7 @@ var planes = []plane{
 		cleanUp: kubeProxyCleanUp,
 		state:   iptablesState,
 		lacks: map[feature]string{
+			ownSettings:  "kube-proxy does not have it",
 			unknownPorts: "kube-proxy has it in nftables mode only",
 			refuseNode:   "kube-proxy's iptables mode refuses what comes in or is forwarded, and from the node ClusterIPs only",
 		},

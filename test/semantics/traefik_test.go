@@ -4,8 +4,13 @@ package semantics
 
 import (
 	"encoding/json"
+	"io"
+	"net"
 	"net/netip"
 	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -25,9 +30,17 @@ var (
 	traefikPod6 = netip.MustParseAddr("fd42:0:0:1::5")
 )
 
-// loadTraefik builds the cluster of the manifest: its objects, its pods, and what else listens on its nodes. It gives the
-// Service traefik to be changed.
+// loadTraefik is loadK3s with a process of this node in the place of svclb, too. It answers what the proxy leaves alone.
 func (c *cluster) loadTraefik() {
+	c.t.Helper()
+	c.loadK3s()
+	c.listen(c.Node, 80)
+	c.listen(c.Node, 443)
+}
+
+// loadK3s builds the cluster of the manifest: its objects, its pods, and what else listens on its nodes. On the other node
+// processes answer in the place of svclb.
+func (c *cluster) loadK3s() {
 	c.t.Helper()
 	data, err := os.ReadFile(traefikManifest)
 	must(c.t, err)
@@ -46,7 +59,7 @@ func (c *cluster) loadTraefik() {
 	c.named = map[string]*testbed.Host{"kube-dns": here[0].Host, "metrics-server": here[1].Host, "traefik": traefik.Host}
 	for host, ports := range map[*testbed.Host][]int{
 		here[0].Host: {53, 9153}, here[1].Host: {10250}, traefik.Host: {8000, 8443},
-		c.Node: {6443, 80, 443}, c.Remote: {80, 443}, // svclb's hostPorts answer what the proxy leaves alone
+		c.Node: {6443}, c.Remote: {80, 443},
 	} {
 		for _, p := range ports {
 			c.listen(host, p)
@@ -64,6 +77,53 @@ func (c *cluster) loadTraefik() {
 	} {
 		must(c.t, err)
 	}
+}
+
+// traefikIP are the cluster IPs of the Service traefik.
+var traefikIP = dual{netip.MustParseAddr("10.43.206.216"), netip.MustParseAddr("fd43::ced8")}
+
+// addSvclb adds the pod of the DaemonSet svclb-traefik on this node. The node passes on to it what comes to its hostPort 80, and
+// the pod to the cluster IP. seen counts the pod's connections.
+func (c *cluster) addSvclb() (seen *atomic.Int64) {
+	c.t.Helper()
+	pods, err := c.AddPods(testbed.PodSpec{Name: "svclb-traefik", Number: 6})
+	must(c.t, err)
+	c.relay(c.Node, 80, of(pods[0].Host))
+	return c.relay(pods[0].Host, 80, traefikIP)
+}
+
+// relay has a host pass connections to a port on to the same port of another address, and counts them.
+func (c *cluster) relay(h *testbed.Host, port uint16, to dual) (passed *atomic.Int64) {
+	c.t.Helper()
+	l, err := h.Listen(":" + strconv.Itoa(int(port)))
+	must(c.t, err)
+	c.t.Cleanup(func() { _ = l.Close() })
+	passed = &atomic.Int64{}
+	pass := func(client net.Conn) {
+		defer client.Close()
+		passed.Add(1)
+		target := to.v6
+		if client.LocalAddr().(*net.TCPAddr).IP.To4() != nil {
+			target = to.v4
+		}
+		server, err := h.DialTCP(c.ctx, netip.AddrPortFrom(target, port).String(), testbed.DialOptions{})
+		if err != nil {
+			return
+		}
+		defer server.Close()
+		go func() { _, _ = io.Copy(server, client); _ = server.(*net.TCPConn).CloseWrite() }()
+		_, _ = io.Copy(client, server)
+	}
+	go func() { // ended by Close
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go pass(client)
+		}
+	}()
+	return passed
 }
 
 // traefik is the Service of the manifest with one change.
@@ -110,7 +170,6 @@ func TestK3sTraefik(t *testing.T) {
 	t.Run("as in the manifest", func(t *testing.T) {
 		onEveryPlaneWith(t, usual, func(t *testing.T, c *cluster) {
 			traefik := by(c.named["traefik"])
-			clusterIP := dual{netip.MustParseAddr("10.43.206.216"), netip.MustParseAddr("fd43::ced8")}
 			var probes []probe
 			for i, port := range []uint16{80, 443} {
 				own := by(c.Node)
@@ -120,7 +179,7 @@ func TestK3sTraefik(t *testing.T) {
 					probe{name: "from a pod to the other node's address", from: c.pod, to: k3s2.on(port), want: traefik},
 					probe{name: "from the node to the other node's address", from: c.Node, to: k3s2.on(port), want: traefik},
 					probe{name: "from the node to its own address", from: c.Node, to: k3s1.on(port), want: traefik, needs: ownAddresses, without: &own},
-					probe{name: "from a pod to the ClusterIP", from: c.pod, to: clusterIP.on(port), want: traefik},
+					probe{name: "from a pod to the ClusterIP", from: c.pod, to: traefikIP.on(port), want: traefik},
 					probe{name: "from outside to the NodePort", from: c.External, to: k3s1.on(nodePorts[i]), want: traefik})
 			}
 			only := func(a string) dual { return dual{v4: netip.MustParseAddr(a)} }
@@ -148,6 +207,39 @@ func TestK3sTraefik(t *testing.T) {
 				probe{name: "from the node, svclb of the other node answers", from: c.Node, to: v4(k3s2.on(443)), want: by(c.Remote).keep()},
 				probe{name: "the NodePort works", from: c.External, to: k3s1.on(nodePorts[0]), want: by(c.named["traefik"])},
 			)
+		})
+	})
+	t.Run("load balancer addresses left alone", func(t *testing.T) {
+		var seen sync.Map // by cluster
+		s := usual
+		s.nkpFlags, s.needs = []string{"--load-balancer-addresses=false"}, ownSettings
+		s.before = func(c *cluster) {
+			c.loadK3s()
+			seen.Store(c, c.addSvclb())
+		}
+		onEveryPlaneWith(t, s, func(t *testing.T, c *cluster) {
+			traefik := by(c.named["traefik"])
+			passed, _ := seen.Load(c)
+			through := func(p probe) {
+				t.Helper()
+				before := passed.(*atomic.Int64).Load()
+				c.expect(t, p)
+				if passed.(*atomic.Int64).Load() == before {
+					t.Errorf("%s: no connection came to svclb's pod", p.name)
+				}
+			}
+			through(probe{name: "from outside by svclb of this node", from: c.External, to: k3s1.on(80), want: traefik})
+			through(probe{name: "from a pod by svclb of this node", from: c.pod, to: k3s1.on(80), want: traefik})
+			through(probe{name: "from the node by svclb of this node", from: c.Node, to: k3s1.on(80), want: traefik})
+			before := passed.(*atomic.Int64).Load()
+			c.expect(t,
+				probe{name: "from a pod, svclb of the other node answers", from: c.pod, to: k3s2.on(80), want: by(c.Remote).keep()},
+				probe{name: "the NodePort works", from: c.External, to: k3s1.on(nodePorts[0]), want: traefik},
+				probe{name: "the ClusterIP works", from: c.pod, to: traefikIP.on(80), want: traefik},
+			)
+			if passed.(*atomic.Int64).Load() != before {
+				t.Error("connections to other addresses came to svclb's pod")
+			}
 		})
 	})
 	t.Run("externalTrafficPolicy Local", func(t *testing.T) {
