@@ -141,7 +141,7 @@ func TestRow18SkippedService(t *testing.T) {
 			probe{name: "another port of the Service, from the node", from: c.Node, to: clusterIP(dns).on(9153), want: other},
 			probe{name: "a port that the Service does not have, from a pod", from: c.pod, to: clusterIP(dns).on(8080), want: other},
 			probe{name: "a port that the Service does not have, from the node", from: c.Node, to: clusterIP(dns).on(8080), want: other},
-			probe{name: "a port that the Service does not have, from outside", from: c.External, to: clusterIP(dns).on(8080), want: other},
+			probe{name: "a port that the Service does not have, from outside", from: c.External, local: of(c.External), to: clusterIP(dns).on(8080), want: other},
 			probe{name: "its load balancer's address", from: c.pod, to: vip(dns).on(80), want: none},
 			probe{name: "another Service is served", from: c.pod, to: clusterIP(1).on(9153), want: by(c.here)},
 			probe{name: "a port that another Service does not have is refused", from: c.pod, to: clusterIP(1).on(81), want: refused, needs: unknownPorts},
