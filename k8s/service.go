@@ -102,7 +102,8 @@ func newServiceDef(o *v1.Service, origin Origin, opts *Options) *serviceDef {
 	if o.Spec.Type == v1.ServiceTypeExternalName || o.Spec.ClusterIP == v1.ClusterIPNone {
 		return d
 	}
-	server := d.otherServer(o, opts)
+	server := otherServer(o, opts)
+	d.skipped = server == whySkipped
 	d.noteNotServed(o, server, opts)
 	if server != "" && !d.skipped {
 		return d
@@ -124,18 +125,17 @@ func newServiceDef(o *v1.Service, origin Origin, opts *Options) *serviceDef {
 	return d
 }
 
-// otherServer returns why this proxy does not serve a Service but another program does; "": this one does. It sets d.skipped.
-func (d *serviceDef) otherServer(o *v1.Service, opts *Options) string {
+// otherServer returns why another program than this proxy serves a Service; "": none does.
+func otherServer(o *v1.Service, opts *Options) string {
 	label, labelled := o.Labels[LabelServiceProxyName]
 	selected := label == opts.ServiceProxyName && labelled == (opts.ServiceProxyName != "")
-	d.skipped = selected && opts.skips(ServiceName{o.Namespace, o.Name})
 	switch {
 	case !selected && labelled:
 		return "another proxy serves it: its label " + LabelServiceProxyName + " is " + brief.Quote(label)
 	case !selected:
 		return "another proxy serves it: it has no label " + LabelServiceProxyName
-	case d.skipped:
-		return "--skip-services leaves it to another program of the node"
+	case opts.skips(ServiceName{o.Namespace, o.Name}):
+		return whySkipped
 	}
 	return ""
 }

@@ -13,6 +13,9 @@ import (
 // addresses is served, and its cluster IPs are no part of the Service ranges, so that no data plane refuses or drops what goes
 // there. It keeps its cluster IPs: no other Service gets their ports as external IPs.
 
+// whySkipped is why the addresses of a skipped Service are not served.
+const whySkipped = "--skip-services leaves it to another program of the node"
+
 // ParseServiceName parses NAMESPACE/NAME.
 func ParseServiceName(text string) (ServiceName, error) {
 	namespace, name, _ := strings.Cut(text, "/")

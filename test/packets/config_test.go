@@ -125,6 +125,9 @@ func TestConfigurationFile(t *testing.T) {
 		t.Errorf("oom_score_adj is %s, want that of the file, 77", got)
 	}
 
+	m.write(t, kubeProxyConfig("")+"---\napiVersion: nkp-proxy.github.io/v1alpha1\nkind: NkpConfiguration\nskipServices: [default/web]\n")
+	c.statusSays("1 Service left to another program of the node (--skip-services): default/web")
+
 	// As kube-proxy is told to clean up: with its own command line.
 	cleanup := append([]string{"run", "--cleanup", "--socket", c.socket()}, c.common()...)
 	if _, errOut, status := c.nkp(cleanup...); status != 1 || !strings.Contains(errOut, "stop it first") {
