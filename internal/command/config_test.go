@@ -228,6 +228,7 @@ func TestErrorsNameTheirSource(t *testing.T) {
 		{kubeProxyHead + "winkernel: {sourceVip: here}\n", nil, "KubeProxyConfiguration.winkernel.sourceVip", exitFailure},
 		{nkpHead + "mode: ipvs\n", nil, "NkpConfiguration.mode: --mode", exitFailure},
 		{nkpHead + "ovs: {layout: {tableBase: 300}}\n", nil, "NkpConfiguration.ovs.layout.tableBase", exitFailure},
+		{nkpHead + "skipServices: [kube-dns]\n", nil, "NkpConfiguration.skipServices", exitFailure},
 		{nkpHead + "node: {mac: x}\n", nil, "NkpConfiguration.node.mac", exitFailure},
 	} {
 		_, _, err := parse(t, tc.file, tc.args...)
