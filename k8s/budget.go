@@ -34,21 +34,21 @@ const EventRefused = "CostLimitExceeded"
 
 // Size is what the cost of a Service port in one family depends on. All ports of a Service have one ClusterIP.
 type Size struct {
-	Family         Family
-	Protocol       Protocol
-	Frontends      int // beside the ClusterIP, and those of Firewalled
-	Firewalled     int // load balancer addresses with source ranges
-	Ranges         int // of each of them
-	LoadBalancers  int // with and without ranges
-	Endpoints      int // that serve, wherever they run
-	Local          int // of these on this node
-	Inside         Set // to which the ClusterIP leads
-	Outside        Set // to which the other frontends lead clients from outside
-	Affinity       bool
-	Weights        []int // of Endpoints and of Local, by AnnotationWeights; nil: all are 1
-	LocalWeights   []int
-	Consistent     bool // by AnnotationConsistent
-	ServesNodePort bool
+	Family        Family
+	Protocol      Protocol
+	Frontends     int // beside the ClusterIP, and those of Firewalled
+	Firewalled    int // load balancer addresses with source ranges
+	Ranges        int // of each of them
+	LoadBalancers int // with and without ranges
+	Endpoints     int // that serve, wherever they run
+	Local         int // of these on this node
+	Inside        Set // to which the ClusterIP leads
+	Outside       Set // to which the other frontends lead clients from outside
+	Affinity      bool
+	Weights       []int // of Endpoints and of Local, by AnnotationWeights; nil: all are 1
+	LocalWeights  []int
+	Consistent    bool // by AnnotationConsistent
+	NodePorts     int  // of Frontends: the NodePort, at each address that it is restricted to
 	// OwnAddress: the source ranges contain an address of this node (Router.Clients).
 	OwnAddress bool
 	// ConsistentRanges are the source ranges at the address of the consistent choice.
@@ -109,7 +109,7 @@ func (t *Tracker) sizes(s *service, do func(*Size)) {
 			Frontends: len(p.shared.frontends) - 1 - p.shared.firewalled, Endpoints: n.all, Local: n.local,
 			LoadBalancers: p.shared.loadBalancers,
 			Inside:        p.shared.frontends[0].Policy.set(), Outside: p.shared.external.set(),
-			Affinity: p.affinity > 0, Consistent: p.consistent != nil, ServesNodePort: p.nodePort != 0,
+			Affinity: p.affinity > 0, Consistent: p.consistent != nil,
 		}
 		if z.Endpoints == 0 { // nothing is made of source ranges
 			z.Frontends, z.Firewalled, z.Ranges = z.Frontends+z.Firewalled, 0, 0
@@ -122,9 +122,10 @@ func (t *Tracker) sizes(s *service, do func(*Size)) {
 		}
 		if p.nodePort != 0 {
 			ips, restricted := t.nodePortIPs(&t.model.Node, p.name.Family)
-			if z.Frontends++; restricted {
-				z.Frontends += len(ips) - 1
+			if z.NodePorts = 1; restricted {
+				z.NodePorts = len(ips)
 			}
+			z.Frontends += z.NodePorts
 		}
 		do(&z)
 	}

@@ -76,7 +76,7 @@ func setCost(z *k8s.Size, set k8s.Set) int {
 	if slots := sum(shares); slots > maxSlots || uneven(weights) && !agreed(first(bucketWeights(shares))) {
 		cost = slots + 2
 	}
-	if z.Protocol == "UDP" && z.ServesNodePort {
+	if z.Protocol == "UDP" && z.NodePorts > 0 {
 		cost += 1 + min(n, maxTranslations)
 	}
 	return cost

@@ -234,10 +234,10 @@ func (r *round) keep(s rules.Service) {
 	for _, ref := range s.Shared {
 		delete(r.before, ref)
 	}
-	for _, ch := range slices.Concat(s.Chains, s.Affinity.Chains) {
+	for _, ch := range slices.Concat(s.Chains, s.Own.Chains) {
 		r.used[ch.Name] = true
 	}
-	for _, m := range s.Affinity.Sets {
+	for _, m := range s.Own.Sets {
 		r.used[m.Name] = true
 	}
 }
@@ -296,15 +296,15 @@ func (r *round) replaceRanges(c *change, frontend string) {
 
 // addPort adds the chains, sets and elements of a Service port that are not installed.
 func (w *worker) addPort(b *netlink.Batch, r *round, c *change, spreads map[string]bool) {
-	for _, ch := range c.old.Affinity.Chains {
+	for _, ch := range c.old.Own.Chains {
 		r.oldChains[ch.Name] = true
 	}
-	for _, m := range c.old.Affinity.Sets {
+	for _, m := range c.old.Own.Sets {
 		r.oldSets[m.Name] = true
 	}
-	for i := range c.new.Affinity.Sets {
-		s := &c.new.Affinity.Sets[i].Set
-		has := slices.ContainsFunc(c.old.Affinity.Sets, func(o rules.ClientMap) bool { return o.Name == s.Name })
+	for i := range c.new.Own.Sets {
+		s := &c.new.Own.Sets[i].Set
+		has := slices.ContainsFunc(c.old.Own.Sets, func(o rules.ClientMap) bool { return o.Name == s.Name })
 		if r.table != nil {
 			has, _ = r.table.HasSet(s)
 		}
@@ -335,10 +335,10 @@ func (w *worker) addPort(b *netlink.Batch, r *round, c *change, spreads map[stri
 			spreads[ch.Name] = true
 		}
 	}
-	for i := range c.new.Affinity.Chains {
-		ch := &c.new.Affinity.Chains[i]
-		at := slices.IndexFunc(c.old.Affinity.Chains, func(o rules.Chain) bool { return o.Name == ch.Name })
-		chain(ch, at >= 0, at >= 0 && reflect.DeepEqual(c.old.Affinity.Chains[at], *ch))
+	for i := range c.new.Own.Chains {
+		ch := &c.new.Own.Chains[i]
+		at := slices.IndexFunc(c.old.Own.Chains, func(o rules.Chain) bool { return o.Name == ch.Name })
+		chain(ch, at >= 0, at >= 0 && reflect.DeepEqual(c.old.Own.Chains[at], *ch))
 	}
 	for _, ch := range fill {
 		b.AddRules(ch)

@@ -55,7 +55,7 @@ func (h *installed) reset() {
 func (h *installed) chains(c *rules.Compiler) *rules.Ruleset {
 	m := &k8s.Model{Ports: map[k8s.PortName]*k8s.ServicePort{}}
 	for n, p := range h.ports {
-		if p.port.AffinitySeconds > 0 { // the others share chains
+		if rules.HasOwn(p.port) {
 			m.Ports[n] = p.port
 		}
 	}
@@ -80,15 +80,15 @@ func (h *installed) note(c *change, compiler *rules.Compiler) {
 	for _, ch := range c.new.Chains {
 		h.spreads[ch.Name] = true
 	}
-	for _, m := range c.new.Affinity.Sets {
+	for _, m := range c.new.Own.Sets {
 		gone := func(e netip.AddrPort) bool { return !slices.Contains(m.Slots, e) }
-		at := slices.IndexFunc(c.old.Affinity.Sets, func(o rules.ClientMap) bool { return o.Name == m.Name })
-		if c.full || at >= 0 && slices.ContainsFunc(c.old.Affinity.Sets[at].Slots, gone) {
+		at := slices.IndexFunc(c.old.Own.Sets, func(o rules.ClientMap) bool { return o.Name == m.Name })
+		if c.full || at >= 0 && slices.ContainsFunc(c.old.Own.Sets[at].Slots, gone) {
 			h.staleClients[m.Name] = m.Slots
 		}
 	}
-	for _, m := range c.old.Affinity.Sets {
-		if !slices.ContainsFunc(c.new.Affinity.Sets, func(n rules.ClientMap) bool { return n.Name == m.Name }) {
+	for _, m := range c.old.Own.Sets {
+		if !slices.ContainsFunc(c.new.Own.Sets, func(n rules.ClientMap) bool { return n.Name == m.Name }) {
 			delete(h.staleClients, m.Name)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -318,6 +319,75 @@ func TestRow12ExternalIPs(t *testing.T) {
 			probe{name: "a load balancer's address inside it", from: c.pod, to: clusterIP(105).on(80), want: both},
 			probe{name: "inside the Service range, over UDP", from: c.pod, proto: "udp", to: clusterIP(104).on(80), want: by(c.there).masquerade()},
 			probe{name: "inside the Service range, without endpoints", from: c.pod, to: clusterIP(106).on(80), want: refused},
+		)
+	})
+}
+
+// Services with many addresses are served at each of them in the same way, before and after a restart that finds few of them installed.
+func TestRow12ManyAddresses(t *testing.T) {
+	onEveryPlane(t, func(t *testing.T, c *cluster) {
+		vips := func(first, last int) (list []dual) {
+			for n := first; n <= last; n++ {
+				list = append(list, vip(n))
+			}
+			return list
+		}
+		web := c.serve(service("web", clusterIP(1), nodePort(30001), externalIPs(vip(10))), c.here, c.here2, c.there)
+		c.serve(service("local", clusterIP(2), externalIPs(vips(20, 25)...), externalLocal), c.here, c.there)
+		c.serve(service("inside", clusterIP(3), externalIPs(vips(30, 35)...), internalLocal), c.here, c.there)
+		c.serve(service("ranges", clusterIP(4), loadBalancer(nil, vips(40, 45)...), sourceRanges("192.168.0.0/24", "fd00:c0::/64")), c.here, c.there)
+		c.serve(service("udp", clusterIP(5), protocol(v1.ProtocolUDP), externalIPs(vips(10, 15)...)), c.there)
+		c.serve(service("pinned", clusterIP(6), nodePort(30006), externalIPs(vips(60, 65)...), affinity(3600)), c.here, c.here2, c.there)
+		c.apply()
+		held, err := c.External.Hold(c.ctx, v4(vip(10).on(80)).addresses()[0].String(), testbed.DialOptions{})
+		must(t, err)
+
+		must(t, c.proxy.Stop(syscall.SIGTERM))
+		web.Spec.ExternalIPs = nil
+		externalIPs(vips(10, 15)...)(web)
+		c.write()
+		c.start()
+		if err := held.Check(); err != nil {
+			t.Errorf("an open connection: %v", err)
+		}
+		all, two := by(c.here, c.here2, c.there), by(c.here, c.there)
+		c.expect(t,
+			probe{name: "the ClusterIP", from: c.pod, to: clusterIP(1).on(80), want: all},
+			probe{name: "the NodePort", from: c.External, to: of(c.Node).on(30001), want: all},
+			probe{name: "the first", from: c.External, to: vip(10).on(80), want: all},
+			probe{name: "the last", from: c.External, to: vip(15).on(80), want: all},
+			probe{name: "the last, from a pod", from: c.pod, to: vip(15).on(80), want: all},
+			probe{name: "the last, from the node", from: c.Node, to: vip(15).on(80), want: all},
+			probe{name: "policy Local, from outside", from: c.External, to: vip(25).on(80), want: by(c.here).keep()},
+			probe{name: "policy Local, from a pod", from: c.pod, to: vip(25).on(80), want: two.keep()},
+			probe{name: "policy Local, the ClusterIP", from: c.pod, to: clusterIP(2).on(80), want: two},
+			probe{name: "internal policy Local, the ClusterIP", from: c.pod, to: clusterIP(3).on(80), want: by(c.here)},
+			probe{name: "internal policy Local, from outside", from: c.External, to: vip(35).on(80), want: two},
+			probe{name: "in a source range", from: c.External, to: vip(45).on(80), want: two},
+			probe{name: "in no source range", from: c.Remote, to: vip(45).on(80), want: dropped},
+			probe{name: "over UDP", from: c.External, proto: "udp", to: vip(15).on(80), want: by(c.there)},
+		)
+		for _, family := range []func(target) target{v4, v6} {
+			pinned := c.sole(t, c.External, family(vip(60).on(80)))
+			for _, to := range []target{clusterIP(6).on(80), vip(65).on(80), of(c.Node).on(30006)} {
+				if who := c.sole(t, c.External, family(to)); who != pinned {
+					t.Errorf("a client is answered by %s and at another address by %s", pinned, who)
+				}
+			}
+		}
+
+		c.endpoints(web, ready(c.there2)...)
+		c.apply()
+		c.expect(t,
+			probe{name: "another endpoint, at the ClusterIP", from: c.pod, to: clusterIP(1).on(80), want: by(c.there2)},
+			probe{name: "another endpoint, at the last", from: c.External, to: vip(15).on(80), want: by(c.there2)},
+		)
+		web.Spec.ExternalIPs = nil
+		externalIPs(vip(15))(web)
+		c.apply()
+		c.expect(t,
+			probe{name: "few addresses again", from: c.External, to: vip(15).on(80), want: by(c.there2)},
+			probe{name: "few addresses again, the ClusterIP", from: c.pod, to: clusterIP(1).on(80), want: by(c.there2)},
 		)
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/google/nftables/expr"
@@ -84,6 +85,9 @@ func expressions(f k8s.Family, s rules.Statement) []expr.Any {
 		return append(list, &expr.Lookup{SourceRegister: register(0), SetName: s.Map, IsDestRegSet: true, DestRegister: unix.NFT_REG_VERDICT})
 	case rules.DNAT:
 		list, next := loadAll(f, s.Key)
+		if s.At.IsValid() {
+			list = slices.Insert(list, 1, expr.Any(mask(f.Unspecified().AsSlice(), s.At.AsSlice())))
+		}
 		if s.Modulus > 0 {
 			list = append(list, &expr.Numgen{Register: register(next), Modulus: s.Modulus, Type: unix.NFT_NG_RANDOM, Offset: s.Offset})
 		}

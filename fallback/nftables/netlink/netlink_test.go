@@ -77,6 +77,9 @@ func model(v6Affinity bool) *k8s.Model {
 				{Type: k8s.LoadBalancer, Address: at("20", "20::"), Port: 80, Policy: policy, SourceRanges: ranges},
 				{Type: k8s.NodePort, Port: 30080, Policy: policy},
 			}
+			for k := range 10 * i { // that share their slots
+				sp.Frontends = append(sp.Frontends, k8s.Frontend{Type: k8s.ExternalIP, Address: at(fmt.Sprint(50+k), fmt.Sprintf("50:%x::", k)), Port: 80, Policy: policy})
+			}
 			m.Ports[sp.Name] = sp
 			none := *sp
 			none.Name.Name = fmt.Sprint("none", i)

@@ -19,7 +19,7 @@ func (b *builder) affinity(of k8s.Set) string {
 	if b.has(name) {
 		return name
 	}
-	b.out.Affinity.Sets = append(b.out.Affinity.Sets, ClientMap{Set{Name: b.clients(of), Key: []Type{Addr}, Data: []Type{Addr, Port},
+	b.out.Own.Sets = append(b.out.Own.Sets, ClientMap{Set{Name: b.clients(of), Key: []Type{Addr}, Data: []Type{Addr, Port},
 		Timeout: b.AffinitySeconds, Limit: b.AffinityLimit}, b.slots[of]})
 	b.add(Chain{Name: name, Rules: []Rule{{Protocol{b.proto}, DNAT{Key: []Field{Saddr}, Map: b.clients(of)}}}})
 	b.add(Chain{Name: "remember" + suffix(of) + "-" + b.hash, Rules: []Rule{{RememberEndpoint{b.clients(of)}}}})
@@ -40,8 +40,8 @@ func (b *builder) remember(a at, chain string) {
 	b.out.Elements[a.in(Remember, NodePortRemember)] = Value{Data: "goto " + name}
 }
 
-func (b *builder) add(c Chain) { b.out.Affinity.Chains = append(b.out.Affinity.Chains, c) }
+func (b *builder) add(c Chain) { b.out.Own.Chains = append(b.out.Own.Chains, c) }
 
 func (b *builder) has(chain string) bool {
-	return slices.ContainsFunc(b.out.Affinity.Chains, func(c Chain) bool { return c.Name == chain })
+	return slices.ContainsFunc(b.out.Own.Chains, func(c Chain) bool { return c.Name == chain })
 }

@@ -12,21 +12,34 @@ func Cost(z *k8s.Size) int {
 	if z.Affinity {
 		affinity = 1
 	}
-	pick := func(of k8s.Set) int {
-		n, _ := z.Number(of)
-		if n == 0 {
-			return 0
-		}
-		return 1 + affinity + min(n, MaxEndpoints)
-	}
-	served := 3 + affinity // the frontend, and what goes in and out
-	each := served + pick(k8s.Anywhere)
-	if z.Outside == k8s.OnNode {
-		each += 1 + pick(k8s.OnNode) // refused for others than this node and its pods
-	}
-	n := served + 2 + pick(z.Inside) + outside*each + z.Firewalled*(1+z.Ranges)
+	n := 2 + (1+outside)*(3+affinity) // each frontend, and what goes in and out
+	n += z.Firewalled * (1 + z.Ranges)
 	if z.OwnAddress {
 		n += z.Firewalled
+	}
+
+	for _, set := range k8s.Sets {
+		frontends := 0 // that reach the set
+		if z.Inside == set {
+			frontends++
+		}
+		if set == k8s.Anywhere {
+			frontends += outside
+		} else if z.Outside == set {
+			frontends += outside
+			n += outside // refused for others than this node and its pods
+		}
+		endpoints, _ := z.Number(set)
+		if frontends == 0 || endpoints == 0 {
+			continue
+		}
+
+		slots := frontends
+		if 1+outside-z.NodePorts > ownSlots {
+			slots = min(frontends, 1+z.NodePorts)
+			n += 1 + tries + 1 // the chain and its rules
+		}
+		n += frontends*(1+affinity) + slots*min(endpoints, MaxEndpoints)
 	}
 	return n + z.Endpoints + 7*affinity // hairpins; the Service port's own maps and chains
 }

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/nkp-proxy/nkp/k8s"
@@ -15,6 +16,12 @@ func TestCost(t *testing.T) {
 	config.CountTraffic = true
 	shapes.CheckCost(t, rand.New(rand.NewPCG(nightly.Seed(t), 2)), nightly.Count(60, 2000), Cost, func(m *k8s.Model, sp *k8s.ServicePort) int {
 		s := NewCompiler(config, sp.Name.Family, m).Service(sp, AssignPorts(Ports{}, sp))
-		return len(s.Elements) + len(s.Shared) + len(s.Affinity.Sets) + len(s.Affinity.Chains)
+		n := len(s.Elements) + len(s.Shared) + len(s.Own.Sets) + len(s.Own.Chains)
+		for _, c := range s.Own.Chains {
+			if strings.HasPrefix(c.Name, "slots-") {
+				n += len(c.Rules)
+			}
+		}
+		return n
 	})
 }

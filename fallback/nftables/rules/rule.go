@@ -68,9 +68,11 @@ type (
 		Map string
 	}
 	// DNAT translates the destination to what a map has for the fields and a random number from Offset to Offset+Modulus-1; without
-	// Modulus, for the fields alone. Where the map has nothing, the next rule follows.
+	// Modulus, for the fields alone. Where the map has nothing, the next rule follows. At, if it is valid, takes the place of the first
+	// field, Daddr.
 	DNAT struct {
 		Key             []Field
+		At              netip.Addr
 		Modulus, Offset uint32
 		Map             string
 	}
@@ -178,6 +180,10 @@ func (s In) text(f k8s.Family) string     { return concat(f, s.Key) + " @" + s.S
 func (s Lookup) text(f k8s.Family) string { return concat(f, s.Key) + " vmap @" + s.Map }
 func (s DNAT) text(f k8s.Family) string {
 	from := concat(f, s.Key)
+	if s.At.IsValid() { // nft has no constants in a concatenation
+		daddr := Daddr.text(f)
+		from = fmt.Sprintf("%s & %v | %v", daddr, f.Unspecified(), s.At) + strings.TrimPrefix(from, daddr)
+	}
 	if s.Modulus > 0 {
 		from += fmt.Sprintf(" . numgen random mod %d", s.Modulus)
 		if s.Offset > 0 {

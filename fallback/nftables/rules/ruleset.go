@@ -40,10 +40,10 @@ func (c *Compiler) Ruleset(m *k8s.Model, prev func(k8s.PortName) Ports) *Ruleset
 		for _, e := range s.Shared {
 			r.Elements[e] = Value{}
 		}
-		for _, m := range s.Affinity.Sets {
+		for _, m := range s.Own.Sets {
 			r.Sets = append(r.Sets, m.Set)
 		}
-		for _, ch := range slices.Concat(s.Chains, s.Affinity.Chains) {
+		for _, ch := range slices.Concat(s.Chains, s.Own.Chains) {
 			if !seen[ch.Name] {
 				seen[ch.Name] = true
 				r.Chains = append(r.Chains, ch)

@@ -80,12 +80,11 @@ type Service struct {
 	Shared []Ref
 	// Chains pick endpoints; Service ports with as many endpoints share them.
 	Chains []Chain
-	// Affinity is for session affinity: maps of clients, and chains that use them. They are the Service port's own.
-	Affinity ClientMaps
+	Own    Own
 }
 
-// ClientMaps are the maps and chains of a Service port's session affinity.
-type ClientMaps struct {
+// Own are the maps and chains of one Service port: those of session affinity, and the chains by which its addresses share slots.
+type Own struct {
 	Sets   []ClientMap
 	Chains []Chain
 }
@@ -114,6 +113,7 @@ type builder struct {
 	slots Ports
 	proto uint8
 	hash  string
+	first netip.Addr      // whose slots its addresses share; not valid: each has slots of its own
 	names map[string]bool // chains in out
 	out   Service
 }
@@ -121,6 +121,7 @@ type builder struct {
 // Service returns what a Service port needs. Frontends that are not served (k8s.Router) are left out. slots are AssignPorts' for it.
 func (c *Compiler) Service(p *k8s.ServicePort, slots Ports) Service {
 	b := &builder{Compiler: c, ServicePort: p, slots: slots, proto: protocols[p.Name.Protocol], hash: serving.PortHash(p.Name), names: map[string]bool{}}
+	b.first = b.sharedSlots()
 	b.out.Elements = Elements{}
 	for i := range p.Frontends {
 		if f := &p.Frontends[i]; c.Router.Serves(f) {
@@ -134,7 +135,9 @@ func (c *Compiler) Service(p *k8s.ServicePort, slots Ports) Service {
 // at is where a frontend is found in the maps: by address, protocol and port, or by protocol and port.
 type at struct {
 	isPort bool
+	shares bool // the slots of another frontend, or its own with others
 	key    key
+	slots  key // of the frontend that has its slots
 }
 
 // in returns set's counterpart for NodePorts if the frontend is one.
@@ -147,7 +150,7 @@ func (a at) in(set, ofPorts SetID) Ref {
 
 // slot returns the element of the endpoint in a slot.
 func (a at) slot(n uint32) Ref {
-	return Ref{endpointSet(a.isPort), string(slices.Concat(a.key, key{}.number(n)))}
+	return Ref{endpointSet(a.isPort), string(slices.Concat(a.slots, key{}.number(n)))}
 }
 
 func (b *builder) at(f *k8s.Frontend) at {
@@ -156,6 +159,11 @@ func (b *builder) at(f *k8s.Frontend) at {
 		a.key = a.key.addr(f.Address)
 	}
 	a.key = a.key.proto(b.proto).port(f.Port)
+	a.slots = a.key
+
+	if a.shares = b.first.IsValid() && f.Type != k8s.NodePort; a.shares {
+		a.slots = key{}.addr(b.first).proto(b.proto).port(f.Port)
+	}
 	return a
 }
 
@@ -217,15 +225,22 @@ func (b *builder) pick(a at, set k8s.Set) {
 	if set == k8s.OnNode {
 		spreadSet, affinitySet = a.in(SpreadLocal, NodePortSpreadLocal), a.in(AffinityLocal, NodePortAffinityLocal)
 	}
-	for i, e := range slots {
-		b.out.Elements[a.slot(offset+uint32(i))] = Value{Data: string(key{}.addr(e.Addr()).port(e.Port()))}
+	if _, has := b.out.Elements[a.slot(offset)]; !has {
+		for i, e := range slots {
+			b.out.Elements[a.slot(offset+uint32(i))] = Value{Data: string(key{}.addr(e.Addr()).port(e.Port()))}
+		}
 	}
-	c := spreadOver(len(slots), set, a.isPort).chain()
-	b.out.Elements[spreadSet] = Value{Data: "goto " + c.Name}
-	if !b.names[c.Name] {
-		b.names[c.Name] = true
-		b.out.Chains = append(b.out.Chains, c)
+
+	s := spreadOver(len(slots), set, a.isPort)
+	name := s.name()
+	switch {
+	case a.shares:
+		name = b.pickShared(s)
+	case !b.names[name]:
+		b.names[name] = true
+		b.out.Chains = append(b.out.Chains, s.chain())
 	}
+	b.out.Elements[spreadSet] = Value{Data: "goto " + name}
 	if b.AffinitySeconds > 0 {
 		b.out.Elements[affinitySet] = Value{Data: "jump " + b.affinity(set)}
 	}
@@ -254,7 +269,7 @@ func (b *builder) sourceRanges(f *k8s.Frontend, a at) {
 // hairpins adds the addresses of all endpoints. A connection whose endpoint is its own client is masqueraded, or the endpoint would
 // answer itself.
 func (b *builder) hairpins() {
-	if len(b.out.Chains) == 0 {
+	if len(b.out.Chains)+len(b.out.Own.Chains) == 0 {
 		return // none of its frontends is served
 	}
 	seen := make(map[netip.Addr]bool, len(b.slots[k8s.Anywhere]))

@@ -58,8 +58,8 @@ func TestShapes(t *testing.T) {
 			m.Ports[sp.Name] = sp
 			c := NewCompiler(testConfig(), sp.Name.Family, m)
 			s := c.Service(sp, AssignPorts(Ports{}, sp))
-			if n := len(s.Elements) + len(s.Shared); n != tc.elements || len(s.Affinity.Sets) != tc.sets || len(s.Affinity.Chains) != tc.chains {
-				t.Errorf("%d elements, %d sets, %d chains; pinned are %d, %d, %d", n, len(s.Affinity.Sets), len(s.Affinity.Chains), tc.elements, tc.sets, tc.chains)
+			if n := len(s.Elements) + len(s.Shared); n != tc.elements || len(s.Own.Sets) != tc.sets || len(s.Own.Chains) != tc.chains {
+				t.Errorf("%d elements, %d sets, %d chains; pinned are %d, %d, %d", n, len(s.Own.Sets), len(s.Own.Chains), tc.elements, tc.sets, tc.chains)
 			}
 			if tc.Cluster < 100 {
 				golden.Check(t, "testdata/"+tc.Name+".nft", c.Ruleset(m, nil).String())
@@ -149,6 +149,46 @@ func TestAdopt(t *testing.T) {
 		if got := c.Service(sp, AssignPorts(c.Adopt(installed, sp), sp)).Elements; !maps.Equal(got, installed) {
 			t.Errorf("%s: %d elements differ", s.Name, different(installed, got))
 		}
+	}
+}
+
+// A Service port with many addresses takes a sum of elements, not a product. Its endpoints keep their slots when it gets there, at an
+// upgrade as well, and a change of one endpoint is the change of one frontend.
+func TestSharedSlots(t *testing.T) {
+	const addresses, endpoints = 1000, 1000
+	few := shape{Name: "web", Cluster: endpoints, Local: 2, External: k8s.Local, Types: nodePort}.ServicePort()
+	many := *few
+	many.Frontends = slices.Clone(few.Frontends)
+	for i := range addresses {
+		many.Frontends = append(many.Frontends, k8s.Frontend{Type: k8s.ExternalIP, Address: netip.AddrFrom4([4]byte{30, 0, byte(i >> 8), byte(i)}),
+			Port: 80, Policy: k8s.Local, WhenEmpty: k8s.Drop})
+	}
+
+	c := NewCompiler(testConfig(), k8s.IPv4, shapes.Model())
+	slots := AssignPorts(Ports{}, few)
+	slices.Reverse(slots[k8s.Anywhere])
+	before := c.Service(few, slots).Elements
+	adopted := AssignPorts(c.Adopt(before, &many), &many)
+	if !slices.Equal(adopted[k8s.Anywhere], slots[k8s.Anywhere]) || !slices.Equal(adopted[k8s.OnNode], slots[k8s.OnNode]) {
+		t.Error("endpoints of an address with slots of its own have others now")
+	}
+	s := c.Service(&many, adopted)
+	if n, most := len(s.Elements)+len(s.Shared), 3*addresses+3*endpoints+20; n > most || len(s.Own.Chains) != 2 {
+		t.Errorf("%d elements and %d chains, want up to %d and 2", n, len(s.Own.Chains), most)
+	}
+	for ref, v := range before {
+		if now := s.Elements[ref]; now != v && ref.Set != Spread && ref.Set != SpreadLocal {
+			t.Fatalf("%s changes", ref.Text(k8s.IPv4, v))
+		}
+	}
+	if again := AssignPorts(c.Adopt(s.Elements, &many), &many); !slices.Equal(again[k8s.Anywhere], adopted[k8s.Anywhere]) {
+		t.Error("endpoints of shared slots have others after a restart")
+	}
+
+	less := many
+	less.ClusterEndpoints = many.ClusterEndpoints[:endpoints-1]
+	if d := different(s.Elements, c.Service(&less, AssignPorts(adopted, &less)).Elements); d > 4 {
+		t.Errorf("one endpoint less changes %d elements", d)
 	}
 }
 

@@ -87,10 +87,18 @@ func SpreadChain(name string) (c Chain, ok bool) {
 	return c, c.Name == name && size&(size-1) == 0
 }
 
-func (s spread) chain() Chain {
-	c := Chain{Name: fmt.Sprintf("%s%s-%d", prefix(s.isPorts), "spread"+suffix(s.of), s.size)}
+func (s spread) name() string {
+	return fmt.Sprintf("%s%s-%d", prefix(s.isPorts), "spread"+suffix(s.of), s.size)
+}
+
+func (s spread) chain() Chain { return Chain{Name: s.name(), Rules: s.draws(netip.Addr{})} }
+
+// draws returns the rules that pick one of the slots of the packet's frontend, or of the frontend at an address.
+func (s spread) draws(at netip.Addr) (list []Rule) {
 	draw := func(size int) {
-		c.Rules = append(c.Rules, Rule{DNAT{fields(s.isPorts), uint32(size), slotOffset(s.of), Sets[endpointSet(s.isPorts)].Name}})
+		list = append(list, Rule{DNAT{
+			Key: fields(s.isPorts), At: at, Modulus: uint32(size), Offset: slotOffset(s.of), Map: Sets[endpointSet(s.isPorts)].Name,
+		}})
 	}
 	if s.size > 2 {
 		for range tries {
@@ -100,7 +108,7 @@ func (s spread) chain() Chain {
 	} else {
 		draw(s.size) // one or two endpoints: no slot is free
 	}
-	return c
+	return list
 }
 
 func prefix(isPorts bool) string {
