@@ -29,11 +29,22 @@ const (
 	prioUnknown = 319
 )
 
-// Priorities in tableSlots, of packets of unknown connections (reg2 is set): of one slot, and of all.
+// Priorities in tableSlots.
 const (
-	prioSecond = 20
-	prioNoMore = 10
+	prioAllowed    = 40 // the client is to be looked up in the source ranges (reg2 is unranged), and is in one
+	prioNotAllowed = 35 // and is in none
+	prioRelayed    = 30 // to an endpoint here, at the relay port
+	prioSecond     = 20 // of an unknown connection (reg2 is an endpoint's number): of one slot
+	prioNoMore     = 10 // and of all
 )
+
+// placeRanges is up to how many source ranges have a flow in each place where packets enter: at the frontend's address, and at each
+// endpoint here. More of them have one flow each, in tableSlots, so that the flows are a sum of ranges and endpoints, not a product.
+const placeRanges = 4
+
+// unranged is in reg2, with the Service port's id, of packets whose client is to be looked up in the source ranges. No endpoint's number
+// has this bit.
+const unranged = 1 << 31
 
 // consistent adds the flows of a Service port's consistent choice.
 func (s *service) consistent() {
@@ -43,15 +54,25 @@ func (s *service) consistent() {
 		return
 	}
 	f := &s.sp.Frontends[i]
+	mark := setMark(s.mark(k8s.Anywhere, false), 0xffffffff)
+	allowed := s.allowed(f)
+	inSlots := len(allowed) > placeRanges
 	enter := func(to netip.Addr, port uint16, actions ...flow.Action) {
-		for _, r := range s.allowed(f) {
-			m := s.fromOutside(to, port)
-			m.Reg[0] = s.near(tableTrack, prioNear, nearService, flow.Match{}, m).Reg[0]
+		m := s.fromOutside(to, port)
+		m.Reg[0] = s.near(tableTrack, prioNear, nearService, flow.Match{}, m).Reg[0]
+		if inSlots {
+			s.add(tableTrack, prioConsistent, s.id, m, setReg2(unranged|s.id), s.resubmit(tableSlots))
+			return
+		}
+		for _, r := range allowed {
 			m.Src = matched(r)
 			s.add(tableTrack, prioConsistent, s.id, m, actions...)
 		}
 	}
-	enter(c.Address, f.Port, setMark(s.mark(k8s.Anywhere, false), 0xffffffff), s.resubmit(tableSlots))
+	enter(c.Address, f.Port, mark, s.resubmit(tableSlots))
+	if inSlots {
+		s.lookUpRanges(allowed, mark)
+	}
 	serving := c.Serving()
 	ids := endpointIDs(serving)
 	owners := c.Slots()
@@ -90,7 +111,6 @@ func (s *service) consistent() {
 		if s.NoNullNAT && s.sameTarget(e, c.Address, f.Port) {
 			translate = s.resubmit(tableOutput)
 		}
-		mark := setMark(s.mark(k8s.Anywhere, false), 0xffffffff)
 		if isTCP {
 			s.add(tableServices, prioUnknown, s.id, m, mark, s.resubmit(tableSlots))
 			unknown := s.marked(k8s.Anywhere)
@@ -102,8 +122,29 @@ func (s *service) consistent() {
 		if slices.Contains(s.LocalIPs, e.Addr.Addr()) {
 			continue // its relay port is a NodePort (notRelayed)
 		}
-		enter(e.Addr.Addr(), c.Relay, append(s.sendTo(netip.AddrPortFrom(c.Address, f.Port)), s.chosen(ids[e.Addr])...)...)
+		relayed := append(s.sendTo(netip.AddrPortFrom(c.Address, f.Port)), s.chosen(ids[e.Addr])...)
+		enter(e.Addr.Addr(), c.Relay, relayed...)
+		if inSlots {
+			m := s.marked(k8s.Anywhere)
+			m.Dst, m.IPProto, m.DstPort = host(e.Addr.Addr()), ipProto(s.sp.Name.Protocol), c.Relay
+			s.add(tableSlots, prioRelayed, s.id, m, relayed...)
+		}
 	}
+}
+
+// lookUpRanges adds the flows that mark packets of allowed clients. Those of others go on as if they had entered at no such place.
+func (s *service) lookUpRanges(allowed []netip.Prefix, mark flow.Action) {
+	m := ethIs(s.sp.Name.Family)
+	m.Reg[2] = flow.Exactly(unranged | s.id)
+	s.add(tableSlots, prioNotAllowed, s.id, m, setReg2(0), s.ct(s.Layout.ZoneDNAT, tableServices))
+	for _, r := range allowed {
+		m.Src = matched(r)
+		s.add(tableSlots, prioAllowed, s.id, m, mark, setReg2(0), s.resubmit(tableSlots))
+	}
+}
+
+func setReg2(value uint32) flow.Action {
+	return flow.SetField{Field: flow.Reg2, Value: uint64(value), Mask: 0xffffffff}
 }
 
 // inSlot matches packets in tableSlots whose client's port is in a slot; of those whose connection is unknown if id is not 0.
@@ -139,9 +180,7 @@ func (s *service) fromOutside(to netip.Addr, port uint16) flow.Match {
 
 // chosen looks the connection up and remembers the endpoint that it is to have if it is new.
 func (s *service) chosen(id uint32) []flow.Action {
-	return []flow.Action{
-		flow.SetField{Field: flow.Reg2, Value: uint64(id), Mask: 0xffffffff}, s.ct(s.Layout.ZoneDNAT, tableServices),
-	}
+	return []flow.Action{setReg2(id), s.ct(s.Layout.ZoneDNAT, tableServices)}
 }
 
 // sendTo writes a packet's destination.

@@ -23,11 +23,15 @@ func consistentPort(n, local int, ranges ...netip.Prefix) *k8s.ServicePort {
 }
 
 // TestConsistentObjects counts what consistent choice adds to a Service port: a flow for each slot, and another where the endpoint is
-// here and the second elsewhere; one for each source range and place where packets enter, and three for each endpoint here. A change of one endpoint touches no more than twice its slots and 8.
+// here and the second elsewhere; one for each source range and place where packets enter, or for each source range if there are many, and three for each endpoint here. A change of one endpoint touches no more than twice its slots and 8.
 // Compiled again, nothing differs.
 func TestConsistentObjects(t *testing.T) {
 	ranges := []netip.Prefix{prefix("192.168.0.0/24"), prefix("192.168.2.0/24")}
-	for _, ranges := range [][]netip.Prefix{nil, ranges} {
+	many := slices.Clone(ranges)
+	for i := range 100 {
+		many = append(many, netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), 32))
+	}
+	for _, ranges := range [][]netip.Prefix{nil, ranges, many} {
 		sp := consistentPort(5, 0, ranges...)
 		plain := *sp
 		plain.Consistent = nil
@@ -41,7 +45,11 @@ func TestConsistentObjects(t *testing.T) {
 				seconds++
 			}
 		}
-		if want := k8s.ConsistentSlots + seconds + 3*here + max(1, len(ranges))*(1+here); added != want || seconds == 0 {
+		entries := max(1, len(ranges)) * (1 + here)
+		if len(ranges) > placeRanges { // in the slots' table, with one more for other clients and one for each endpoint here
+			entries = len(ranges) + 1 + 1 + 2*here
+		}
+		if want := k8s.ConsistentSlots + seconds + 3*here + entries; added != want || seconds == 0 {
 			t.Errorf("%d ranges: %d flows more, want %d", len(ranges), added, want)
 		}
 		for _, f := range c.State().Flows { // pods and the node are served as by other frontends

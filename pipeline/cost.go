@@ -40,6 +40,10 @@ func Cost(z *k8s.Size) int {
 	}
 	if z.Consistent && outside > 0 {
 		allowed := max(1, z.ConsistentRanges) + near
+		if z.ConsistentRanges > placeRanges {
+			n += 1 + z.ConsistentRanges
+			allowed = 2 + near
+		}
 		n += allowed + z.Local*(3+allowed)
 		if z.Endpoints > 1 {
 			n += k8s.ConsistentSlots
