@@ -35,6 +35,16 @@ func consistent(address string) func(*v1.Service) {
 	}
 }
 
+// manyRanges gives a Service so many source ranges that they have flows of their own; the first is one of them.
+func manyRanges(first string) func(*v1.Service) {
+	return func(s *v1.Service) {
+		s.Spec.LoadBalancerSourceRanges = []string{first}
+		for i := range 10 {
+			s.Spec.LoadBalancerSourceRanges = append(s.Spec.LoadBalancerSourceRanges, fmt.Sprintf("203.0.113.%d/32", i))
+		}
+	}
+}
+
 // heldConnections returns how many connections TestConsistentChoice makes, two thirds of which move. The test has two open files for each.
 func heldConnections() int {
 	if n, err := strconv.Atoi(os.Getenv("NKP_CONNECTIONS")); err == nil {
@@ -88,7 +98,7 @@ func TestConsistentChoice(t *testing.T) {
 	nightly.Only(t, "three beds and hundreds of connections; TestConsistentHere looks at each choice")
 	all := nodes(t)
 	a := all[0]
-	web, dns := service("web", "40.0.0.1", consistent("20.0.0.1")), service("dns", "40.0.0.2", protocol(v1.ProtocolUDP), consistent("20.0.0.2"))
+	web, dns := service("web", "40.0.0.1", consistent("20.0.0.1"), manyRanges("192.168.0.0/24")), service("dns", "40.0.0.2", protocol(v1.ProtocolUDP), consistent("20.0.0.2"))
 	dns.Spec.Ports[0].NodePort++
 	var endpoints []discoveryv1.Endpoint
 	choice := &k8s.Consistent{}
@@ -253,6 +263,13 @@ func TestConsistentChange(t *testing.T) {
 	check("it is back")
 	put(leaving, stays, comes)
 	check("another endpoint comes")
+
+	manyRanges("192.168.0.0/24")(web)
+	put(leaving, stays, comes)
+	check("there are many source ranges")
+	web.Spec.LoadBalancerSourceRanges = nil
+	put(leaving, stays, comes)
+	check("there are none")
 }
 
 // TestConsistentHere has all endpoints on one node: over both families a client's port leads to the endpoint that Choose returns,
@@ -264,18 +281,23 @@ func TestConsistentHere(t *testing.T) {
 	six.Spec.Ports[0].NodePort++
 	closed := service("closed", "40.0.0.2", consistent("20.0.0.2"), func(s *v1.Service) { s.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24"} })
 	closed.Spec.Ports[0].NodePort += 2
+	closedToo := service("closed-too", "40.0.0.3", consistent("20.0.0.3"), manyRanges("192.0.2.0/24"))
+	closedToo.Spec.Ports[0].NodePort += 3
+	open := service("open", "40.0.0.4", consistent("20.0.0.4"), manyRanges("192.168.0.0/24"))
+	open.Spec.Ports[0].NodePort += 4
 	var ends4, ends6 k8s.Consistent
 	for _, p := range c.pods[:2] {
 		ends4.Endpoints = append(ends4.Endpoints, k8s.Endpoint{Addr: netip.AddrPortFrom(p.IP4, 8080)})
 		ends6.Endpoints = append(ends6.Endpoints, k8s.Endpoint{Addr: netip.AddrPortFrom(p.IP6, 8080)})
 	}
 	c.begin(four, slice(four, 8080, ats(c.pods[0].IP4, c.pods[1].IP4)...), six, slice(six, 8080, ats(c.pods[0].IP6, c.pods[1].IP6)...),
-		closed, slice(closed, 8080, ats(c.pods[0].IP4)...))
+		closed, slice(closed, 8080, ats(c.pods[0].IP4)...), closedToo, slice(closedToo, 8080, ats(c.pods[0].IP4)...),
+		open, slice(open, 8080, ats(c.pods[0].IP4, c.pods[1].IP4)...))
 	const connections = 40
 	for _, side := range []struct {
 		to   string
 		ends *k8s.Consistent
-	}{{"20.0.0.1:80", &ends4}, {"[fd00:20::1]:80", &ends6}} {
+	}{{"20.0.0.1:80", &ends4}, {"20.0.0.4:80", &ends4}, {"[fd00:20::1]:80", &ends6}} {
 		who := map[string]int{}
 		for i := range connections {
 			a, err := c.External.AskWith(c.ctx, "tcp", side.to, testbed.AskOptions{DialOptions: testbed.DialOptions{LocalPort: 40000 + 2*i, Reset: true}})
@@ -291,9 +313,11 @@ func TestConsistentHere(t *testing.T) {
 			t.Errorf("%s: %v", side.to, who)
 		}
 	}
-	c.unanswered(t, c.External, "tcp", "20.0.0.2:80", c.direct(t, c.External)) // out of the source ranges
-	counted := c.awaitCounters(t, map[string]uint64{"four": connections, "six": connections})
-	for _, name := range []string{"four", "six"} {
+	for _, to := range []string{"20.0.0.2:80", "20.0.0.3:80"} { // out of the source ranges
+		c.unanswered(t, c.External, "tcp", to, c.direct(t, c.External))
+	}
+	counted := c.awaitCounters(t, map[string]uint64{"four": connections, "six": connections, "open": connections})
+	for _, name := range []string{"four", "six", "open"} {
 		if n := counted[name].Connections; n != connections {
 			t.Errorf("%d connections of %s are counted, want %d", n, name, connections)
 		}
