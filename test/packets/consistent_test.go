@@ -295,18 +295,19 @@ func TestConsistentHere(t *testing.T) {
 		open, slice(open, 8080, ats(c.pods[0].IP4, c.pods[1].IP4)...))
 	const connections = 40
 	for _, side := range []struct {
-		to   string
-		ends *k8s.Consistent
-	}{{"20.0.0.1:80", &ends4}, {"20.0.0.4:80", &ends4}, {"[fd00:20::1]:80", &ends6}} {
+		to    string
+		first int // client's port
+		ends  *k8s.Consistent
+	}{{"20.0.0.1:80", 40000, &ends4}, {"20.0.0.4:80", 41000, &ends4}, {"[fd00:20::1]:80", 40000, &ends6}} {
 		who := map[string]int{}
 		for i := range connections {
-			a, err := c.External.AskWith(c.ctx, "tcp", side.to, testbed.AskOptions{DialOptions: testbed.DialOptions{LocalPort: 40000 + 2*i, Reset: true}})
+			a, err := c.External.AskWith(c.ctx, "tcp", side.to, testbed.AskOptions{DialOptions: testbed.DialOptions{LocalPort: side.first + 2*i, Reset: true}})
 			must(t, err)
 			at := slices.IndexFunc(c.pods, func(p *testbed.Pod) bool {
 				return p.IP(a.Client.Addr()) == side.ends.Choose(a.Client.Port()).Addr.Addr()
 			})
-			if who[a.Pod]++; a.Pod != c.pods[at].Name || a.Client.Addr() != c.External.IP(a.Client.Addr()) || int(a.Client.Port()) != 40000+2*i {
-				t.Errorf("%s from port %d: %s answers and sees %s, want %s", side.to, 40000+2*i, a.Pod, a.Client, c.pods[at].Name)
+			if who[a.Pod]++; a.Pod != c.pods[at].Name || a.Client.Addr() != c.External.IP(a.Client.Addr()) || int(a.Client.Port()) != side.first+2*i {
+				t.Errorf("%s from port %d: %s answers and sees %s, want %s", side.to, side.first+2*i, a.Pod, a.Client, c.pods[at].Name)
 			}
 		}
 		if len(who) != 2 {
