@@ -35,10 +35,10 @@ func consistent(address string) func(*v1.Service) {
 	}
 }
 
-// manyRanges gives a Service so many source ranges that they have flows of their own; the first is one of them.
-func manyRanges(first string) func(*v1.Service) {
+// manyRanges gives a Service so many source ranges that each has one flow; first are among them.
+func manyRanges(first ...string) func(*v1.Service) {
 	return func(s *v1.Service) {
-		s.Spec.LoadBalancerSourceRanges = []string{first}
+		s.Spec.LoadBalancerSourceRanges = slices.Clone(first)
 		for i := range 10 {
 			s.Spec.LoadBalancerSourceRanges = append(s.Spec.LoadBalancerSourceRanges, fmt.Sprintf("203.0.113.%d/32", i))
 		}
@@ -98,7 +98,7 @@ func TestConsistentChoice(t *testing.T) {
 	nightly.Only(t, "three beds and hundreds of connections; TestConsistentHere looks at each choice")
 	all := nodes(t)
 	a := all[0]
-	web, dns := service("web", "40.0.0.1", consistent("20.0.0.1"), manyRanges("192.168.0.0/24")), service("dns", "40.0.0.2", protocol(v1.ProtocolUDP), consistent("20.0.0.2"))
+	web, dns := service("web", "40.0.0.1", consistent("20.0.0.1"), manyRanges("192.168.0.0/24", "10.0.0.0/8")), service("dns", "40.0.0.2", protocol(v1.ProtocolUDP), consistent("20.0.0.2"))
 	dns.Spec.Ports[0].NodePort++
 	var endpoints []discoveryv1.Endpoint
 	choice := &k8s.Consistent{}
