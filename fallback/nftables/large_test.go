@@ -99,12 +99,12 @@ func (n *largeNode) elements(set, text string) int {
 	return strings.Count(string(out), text)
 }
 
-// large returns a Service port that is served at many addresses in 9.net.0.0/16.
+// large returns a Service port with NodePorts at many addresses in 9.net.0.0/16: unlike others, each has slots of its own.
 func large(name string, net byte, addresses, endpoints int) *k8s.ServicePort {
 	sp := &k8s.ServicePort{Name: k8s.PortName{ServiceName: k8s.ServiceName{Namespace: "ns", Name: name}, Protocol: "TCP", Family: k8s.IPv4}}
 	for i := range addresses {
 		sp.Frontends = append(sp.Frontends, k8s.Frontend{
-			Type: k8s.ExternalIP, Address: netip.AddrFrom4([4]byte{9, net, byte(i >> 8), byte(i)}), Port: 80, Policy: k8s.Cluster, WhenEmpty: k8s.Reject,
+			Type: k8s.NodePort, Address: netip.AddrFrom4([4]byte{9, net, byte(i >> 8), byte(i)}), Port: 80, Policy: k8s.Cluster, WhenEmpty: k8s.Reject,
 		})
 	}
 	for i := range endpoints {
