@@ -125,7 +125,7 @@ var compilers = map[mode.Mode]func(*k8s.Model) int{
 	mode.NFTables: func(m *k8s.Model) (n int) {
 		for name, sp := range m.Ports {
 			s := nftrules.NewCompiler(nftrules.Config{}, name.Family, m).Service(sp, nftrules.AssignPorts(nftrules.Ports{}, sp))
-			n += len(s.Elements) + len(s.Shared) + len(s.Affinity.Chains)
+			n += len(s.Elements) + len(s.Shared) + len(s.Own.Chains)
 		}
 		return n
 	},
