@@ -200,7 +200,7 @@ func FuzzDispatch(f *testing.F) {
 		bu := &bundle{c: c, d: d, replies: make(chan uint16, 8), id: 1}
 		bu.plan()
 		c.register(len(bu.items)+4, bu)
-		r := &reading{filter: ownFilter, dec: newDecoder(), to: &Snapshot{State: flow.NewState()}}
+		r := &reading{filter: ownFilter, dec: newDecoder(), to: &Snapshot{State: flow.NewState()}, foreign: &c.foreign}
 		for _, q := range []struct {
 			typ  uint16
 			each func([]byte) error
