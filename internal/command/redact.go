@@ -12,7 +12,7 @@ var secrets = []struct {
 	hints []string
 	*regexp.Regexp
 }{
-	{telling, regexp.MustCompile(`(?i)((?:` + strings.Join(telling, "|") + `)[\w.-]*(?:\\*["']*\s*[:=]|\s)\s*).+`)},
+	{telling, regexp.MustCompile(`(?i)((?:` + strings.Join(telling, "|") + `)[\w.-]*(?:\\*["'\])}]*\s*[:=]|\s)\s*).+`)},
 	{[]string{"bearer", "basic"}, regexp.MustCompile(`(?i)(\b(?:bearer|basic)\s+).+`)},
 	{[]string{"eyj"}, regexp.MustCompile(`()\beyJ[\w-]+\.[\w-]+\.?[\w-]*`)}, // a JSON Web Token (RFC 7519)
 	{[]string{"://"}, regexp.MustCompile(`(://)[^/\s"']+@`)},                // userinfo of a URL (RFC 3986, 3.2.1)
